@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Installs the Debian packages that the named groups need and that are missing.
+# Usage: scripts/setup.sh [build|test|plot|lint]...    (default: build)
+# Silent, and without any need for privileges, when nothing is missing.
+set -euo pipefail
+
+# The library needs only the compiler; the rest of "build" serves the tests, the tool and
+# the benchmarks, which measure other libraries beside ours.
+build=(build-essential cmake ninja-build pkg-config libgtest-dev libbenchmark-dev libfmt-dev
+  libcli11-dev nlohmann-json3-dev libzmq3-dev libnng-dev libboost-dev)
+test=(valgrind python3)
+plot=(python3 python3-pandas python3-matplotlib)
+lint=(clang-format clang-tidy shellcheck)
+
+wanted=()
+for group in "${@:-build}"; do
+  case $group in
+    build | test | plot | lint)
+      declare -n packages=$group
+      wanted+=("${packages[@]}")
+      ;;
+    *)
+      echo "setup: unknown group '$group' (build, test, plot, lint)" >&2
+      exit 2
+      ;;
+  esac
+done
+
+if ! command -v dpkg-query >/dev/null; then
+  echo "setup: not a Debian system; make sure that these are installed: ${wanted[*]}" >&2
+  exit 0
+fi
+
+# dpkg-query fails when it does not know one of the names, yet still prints the others.
+installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null || true)
+missing=()
+for package in "${wanted[@]}"; do
+  grep -qxF "installed $package" <<<"$installed" || missing+=("$package")
+done
+((${#missing[@]})) || exit 0
+
+as_root=()
+if ((EUID != 0)); then
+  # Without a terminal nobody can type a password, so sudo must not ask for one.
+  if [[ -t 0 ]]; then as_root=(sudo); else as_root=(sudo -n); fi
+  if ! command -v sudo >/dev/null || ! "${as_root[@]}" true; then
+    echo "setup: missing packages, and no right to install them; as root run:" >&2
+    echo "  apt-get install --no-install-recommends ${missing[*]}" >&2
+    exit 1
+  fi
+fi
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# stdin is closed to apt: a question from a package must fail, not hang.
+apt() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get -y -o DPkg::Lock::Timeout=120 "$@" >>"$log" 2>&1 </dev/null
+}
+
+install_missing() { apt update && apt install --no-install-recommends "${missing[@]}"; }
+
+echo "setup: installing ${missing[*]}" >&2
+# Once more after a pause: mirrors have short outages.
+if ! install_missing && ! { sleep 5 && install_missing; }; then
+  tail -n 30 "$log" >&2
+  echo "setup: could not install ${missing[*]}" >&2
+  exit 1
+fi
