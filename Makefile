@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+.PHONY: help build demo test bench format lint clean
+
+help:
+	@echo "make build    build everything; the command is build/release/farcall"
+	@echo "make demo     what each way between two processes costs on this machine"
+	@echo "make test     all tests: optimised, under sanitizers, from an installation"
+	@echo "make bench    the full measurements"
+	@echo "make format   format the sources in place"
+	@echo "make lint     check format, sources and scripts"
+	@echo "make clean    remove build/"
+
+build:
+	scripts/setup.sh build
+	cmake --preset release
+	cmake --build --preset release
+
+demo:
+	scripts/demo.sh
+
+test:
+	scripts/test.sh
+
+bench:
+	scripts/bench.sh
+
+format:
+	scripts/format.sh
+
+lint:
+	scripts/lint.sh
+
+clean:
+	rm -rf build

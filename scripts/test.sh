@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Builds and runs the tests. Usage: scripts/test.sh [PRESET...]
+# Presets: release, asan-ubsan, tsan (all by default), dev. Everything said by a test is kept in
+# build/PRESET/Testing/. The last line reads "N passed, N failed, N skipped".
+set -euo pipefail
+cd "$(dirname "$(realpath "$0")")/.."
+
+scripts/setup.sh build test
+
+presets=("$@")
+((${#presets[@]})) || presets=(release asan-ubsan tsan)
+
+# In CI a warning fails the optimised build as well, where the optimiser sees more; users with
+# other compilers are spared. The other presets are always strict.
+configure_options=()
+[[ -z ${CI:-} ]] || configure_options=(-D FARCALL_WERROR=ON)
+
+results=()
+
+# step NAME COMMAND...: on failure shows the end of its output and counts as a failed test NAME.
+step() {
+  local name=$1 log=$logs/$1.log
+  shift
+  if "$@" >"$log" 2>&1 </dev/null; then return 0; fi
+  echo "$preset: $name failed:"
+  tail -n 40 "$log"
+  echo "<testsuite><testcase name=\"$name\" status=\"fail\"/></testsuite>" >"$logs/$name.xml"
+  results+=("$preset=$logs/$name.xml")
+  return 1
+}
+
+for preset in "${presets[@]}"; do
+  logs=$PWD/build/$preset/Testing
+  mkdir -p "$logs"
+  echo "$preset: building"
+  step configure cmake --preset "$preset" "${configure_options[@]}" || continue
+  step build cmake --build --preset "$preset" || continue
+  echo "$preset: testing"
+  rm -f "$logs/tests.xml"
+  # The exit status adds nothing: the summary reads the XML, and counts its absence as a failure.
+  ctest --preset "$preset" --output-junit "$logs/tests.xml" >"$logs/tests.log" 2>&1 </dev/null ||
+    true
+  results+=("$preset=$logs/tests.xml")
+done
+
+/usr/bin/python3 scripts/test_summary.py "${results[@]}"
