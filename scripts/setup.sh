@@ -8,24 +8,22 @@ set -euo pipefail
 
 # The library needs only the compiler; the rest of "build" serves the tests, the tool and
 # the benchmarks, which measure other libraries beside ours.
-build=(build-essential cmake ninja-build pkg-config libgtest-dev libbenchmark-dev libfmt-dev
-  libcli11-dev nlohmann-json3-dev libzmq3-dev libnng-dev libboost-dev)
-test=(valgrind python3)
-plot=(python3 python3-pandas python3-matplotlib)
-lint=(clang-format clang-tidy shellcheck)
+declare -A packages=(
+  [build]="build-essential cmake ninja-build pkg-config libgtest-dev libbenchmark-dev libfmt-dev
+    libcli11-dev nlohmann-json3-dev libzmq3-dev libnng-dev libboost-dev"
+  [test]="valgrind python3"
+  [plot]="python3 python3-pandas python3-matplotlib"
+  [lint]="clang-format clang-tidy shellcheck"
+)
 
 wanted=()
 for group in "${@:-build}"; do
-  case $group in
-    build | test | plot | lint)
-      declare -n packages=$group
-      wanted+=("${packages[@]}")
-      ;;
-    *)
-      echo "setup: unknown group '$group' (build, test, plot, lint)" >&2
-      exit 2
-      ;;
-  esac
+  if [[ -z ${packages[$group]:-} ]]; then
+    echo "setup: unknown group '$group', there are: ${!packages[*]}" >&2
+    exit 2
+  fi
+  read -rd '' -a names <<<"${packages[$group]}" || true # ends at the end, not at a delimiter
+  wanted+=("${names[@]}")
 done
 
 if ! command -v dpkg-query >/dev/null; then

@@ -13,8 +13,8 @@ const char* errno_name(int errno_value) noexcept {
 }
 
 SystemError::SystemError(int errno_value, const std::string& what)
-    : std::system_error(errno_value, std::system_category(), what + ": " + errno_name(errno_value)) {
-}
+    : std::system_error(errno_value, std::system_category(),
+                        what + ": " + errno_name(errno_value)) {}
 
 void throw_errno(std::string_view what) {
   const int errno_value = errno;  // read before the allocation below can change it

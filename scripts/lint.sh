@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Checks format, sources and scripts. Usage: scripts/lint.sh [--changed]
+# With --changed only files that differ from the last commit are looked at.
+set -euo pipefail
+cd "$(dirname "$(realpath "$0")")/.."
+
+scripts/setup.sh build lint
+
+if [[ ${1:-} == --changed ]]; then
+  list_files() { git diff --name-only --diff-filter=d HEAD && git ls-files -o --exclude-standard; }
+else
+  list_files() { git ls-files; }
+fi
+mapfile -t files < <(list_files)
+
+sources=() units=() shell_scripts=()
+for file in "${files[@]}"; do
+  [[ -f $file ]] || continue
+  case $file in
+    kernel/*) ;; # kernel style is another one
+    *.cpp) sources+=("$file") units+=("$file") ;;
+    *.hpp | *.h) sources+=("$file") ;;
+    *.sh | .ci/run) shell_scripts+=("$file") ;;
+  esac
+done
+
+failed=0
+if ((${#sources[@]})); then
+  clang-format --dry-run -Werror "${sources[@]}" || failed=1
+fi
+if ((${#shell_scripts[@]})); then
+  shellcheck "${shell_scripts[@]}" || failed=1
+fi
+if ((${#units[@]})); then
+  cmake --preset dev >/dev/null
+  # Only what the build compiles has a command line; headers are seen through their users. The
+  # command lines are for gcc, some of whose warnings clang does not know.
+  compiled=()
+  for unit in "${units[@]}"; do
+    if grep -qF "\"$PWD/$unit\"" build/dev/compile_commands.json; then compiled+=("$unit"); fi
+  done
+  printf '%s\0' "${compiled[@]}" |
+    xargs -0r -n1 -P"$(nproc)" clang-tidy -p build/dev --quiet \
+      --extra-arg=-Wno-unknown-warning-option 2> >(grep -v ' warnings generated' >&2) || failed=1
+fi
+exit $failed
