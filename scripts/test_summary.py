@@ -33,8 +33,9 @@ def outcome(case):
     broken = "[  FAILED  ]" in output or "Sanitizer" in output
     if case.find("skipped") is not None and "[  SKIPPED ]" in output and not broken:
         return "skipped", skip_reason(output)
-    seconds = float(case.get("time", 0))  # tells a timeout from a crash, which CTest does not
-    return "failed", f"{output.strip()}\nended after {seconds:.1f} s"
+    if case.get("time"):  # tells a timeout from a crash, which the XML does not
+        output += f"\nended after {float(case.get('time')):.1f} s"
+    return "failed", output.strip()
 
 
 def read_cases(path):
