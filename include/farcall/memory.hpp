@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory that two processes share: owners for descriptors and mappings, and sealed memory files.
+//
+// Nothing here has a name in a file system, so nothing outlives its last holder.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <utility>
+
+namespace farcall {
+
+// Owns one file descriptor; -1 is "none".
+class UniqueFd {
+ public:
+  UniqueFd() noexcept = default;
+  explicit UniqueFd(int fd) noexcept : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(other.release()) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
+    if (this != &other) reset(other.release());
+    return *this;
+  }
+  ~UniqueFd() { reset(); }
+
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+  // Closes what is held; errno is kept, so that it can stand in an error path.
+  void reset(int fd = -1) noexcept;
+  // A second descriptor of the same open file, close-on-exec. Throws SystemError.
+  [[nodiscard]] UniqueFd duplicate() const;
+
+ private:
+  int fd_ = -1;
+};
+
+// Owns a range of addresses; unmapped when it goes.
+class Mapping {
+ public:
+  Mapping() noexcept = default;
+  Mapping(void* address, std::size_t size) noexcept
+      : address_(static_cast<std::byte*>(address)), size_(size) {}
+  Mapping(Mapping&& other) noexcept
+      : address_(std::exchange(other.address_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  Mapping& operator=(Mapping&& other) noexcept {
+    if (this != &other) {
+      reset();
+      address_ = std::exchange(other.address_, nullptr);
+      size_ = std::exchange(other.size_, 0);
+    }
+    return *this;
+  }
+  ~Mapping() { reset(); }
+
+  // Address space without memory behind it, to place mappings in. Throws SystemError.
+  static Mapping reserve(std::size_t size);
+  // Anonymous memory shared with children forked from now on. Throws SystemError.
+  static Mapping anonymous_shared(std::size_t size);
+
+  [[nodiscard]] std::byte* data() const noexcept { return address_; }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  explicit operator bool() const noexcept { return address_ != nullptr; }
+  void reset() noexcept;
+
+ private:
+  std::byte* address_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+enum class Access { read_only, read_write };
+
+// A memory file that can neither shrink nor grow, so that touching a mapping of it never faults,
+// whatever the process at the other end does.
+class SharedMemory {
+ public:
+  // `size` bytes (> 0, rounded up to whole pages), zeroed, allocated and sealed; `name` shows in
+  // /proc/PID/maps only. Throws SystemError: ENOMEM when there is not that much memory.
+  static SharedMemory create(std::size_t size, const char* name = "farcall");
+
+  // Takes over a descriptor that came from elsewhere. Throws SystemError with EPERM unless it is
+  // a memory file sealed against shrinking, growing and further sealing.
+  static SharedMemory adopt(UniqueFd fd);
+
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] int fd() const noexcept { return fd_.get(); }
+  [[nodiscard]] UniqueFd release() && noexcept { return std::move(fd_); }
+
+ private:
+  SharedMemory(UniqueFd fd, std::size_t size) noexcept : fd_(std::move(fd)), size_(size) {}
+
+  UniqueFd fd_;
+  std::size_t size_ = 0;
+};
+
+[[nodiscard]] std::size_t page_size() noexcept;
+[[nodiscard]] std::size_t round_up_to_pages(std::size_t size) noexcept;
+
+// Maps the file `fd` so that its first `head` bytes come once, read-write, and the `body` bytes
+// behind them come twice in a row, with `body_access`: any run of up to `body` bytes that starts
+// in the first copy is contiguous. Both are multiples of the page size. Pages are faulted in at
+// once. Throws SystemError.
+Mapping map_twice(int fd, std::size_t head, std::size_t body, Access body_access);
+
+// The same for memory that has no file: `memory` holds `head` + `body` bytes of shared memory
+// (anonymous or System V) and is taken over. Throws SystemError.
+Mapping map_twice(Mapping memory, std::size_t head, std::size_t body);
+
+}  // namespace farcall

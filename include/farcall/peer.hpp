@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who is at the other end: connected unix sockets, names without files, descriptors in transit.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "farcall/memory.hpp"
+#include "farcall/wait.hpp"
+
+namespace farcall {
+
+// The other end as the kernel saw it when the connection was made (SO_PEERCRED).
+struct Credentials {
+  pid_t pid;
+  uid_t uid;
+  gid_t gid;
+};
+// Throws SystemError.
+Credentials peer_credentials(int socket);
+
+// A pair of connected unix stream sockets, close-on-exec. Throws SystemError.
+std::pair<UniqueFd, UniqueFd> socket_pair();
+
+// What one process hands to another: a few bytes and a few descriptors.
+struct Parcel {
+  std::vector<std::byte> bytes;
+  std::vector<UniqueFd> descriptors;
+};
+inline constexpr std::size_t kParcelBytes = 4096;
+inline constexpr std::size_t kParcelDescriptors = 16;
+
+// Sends a parcel over a stream socket in one piece; the descriptors stay the sender's.
+// Throws SystemError (EPIPE and ECONNRESET when the peer is gone; never SIGPIPE).
+void send_parcel(int socket, const Parcel& parcel);
+// Receives one parcel, its descriptors close-on-exec; std::nullopt when the peer closed instead.
+// Throws SystemError: ETIMEDOUT after the deadline, EPROTO for what is not a parcel.
+std::optional<Parcel> receive_parcel(int socket, Deadline deadline);
+
+// A name in the abstract namespace, private to the network namespace, gone with its last socket.
+// Names are "farcall/UID/NAME", so that users do not meet by accident; who really answers is
+// checked with peer_credentials: connect() accepts only its own user or root as server.
+class NamedListener {
+ public:
+  // Throws SystemError: EADDRINUSE if the name is taken, EINVAL if it is empty or too long.
+  explicit NamedListener(std::string_view name);
+  // The next client of this user (others are turned away), or ETIMEDOUT. Throws SystemError.
+  UniqueFd accept(Deadline deadline);
+  [[nodiscard]] int fd() const noexcept { return fd_.get(); }
+
+ private:
+  UniqueFd fd_;
+};
+// Throws SystemError: ECONNREFUSED if nobody listens there by the deadline, EPERM if the listener
+// belongs to somebody else.
+UniqueFd connect_named(std::string_view name, Deadline deadline);
+
+}  // namespace farcall

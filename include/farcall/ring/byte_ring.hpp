@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A stream of bytes from one writer to one reader, in two symmetric halves.
+//
+//            head                    tail
+//             |  read next            |  write next
+//   ----------+=======================+------------   data, mapped twice in a row
+//    free     |  `tail - head` bytes  |  free
+//
+// Positions count bytes for ever and are masked when used. Each half keeps its own position and
+// the last one it saw of the other; it looks at the other's cache line only when that is not
+// enough. Neither half believes the other: a position further away than the capacity is `broken`.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "farcall/ring/memory.hpp"
+#include "farcall/wait.hpp"
+
+namespace farcall {
+
+class ByteWriter {
+ public:
+  ByteWriter() noexcept = default;
+  ByteWriter(RingView ring, Waiter waiter) noexcept : ring_(ring), waiter_(waiter) {}
+
+  // Writes at least one byte of `bytes` and as many as fit now; `written` tells how many. With
+  // an empty span: ok at once. Outcomes: ok, would_block, timed_out, interrupted, peer_gone,
+  // broken; all but ok wrote nothing.
+  Outcome write_some(std::span<const std::byte> bytes, std::size_t& written, Deadline deadline) {
+    written = 0;
+    if (bytes.empty()) return Outcome::ok;
+    std::span<std::byte> space;
+    const Outcome outcome = reserve(1, space, deadline);
+    if (outcome != Outcome::ok) return outcome;
+    written = std::min(bytes.size(), space.size());
+    std::memcpy(space.data(), bytes.data(), written);
+    commit(written);
+    return Outcome::ok;
+  }
+
+  // Writes all of `bytes`. Where the outcome is not ok, `written` of them have been written.
+  Outcome write(std::span<const std::byte> bytes, std::size_t& written, Deadline deadline);
+
+  // In place: waits for at least `least` free bytes (1 to capacity / 2) and gives all that are
+  // free, in one piece; commit(n) then passes the first n of them to the reader.
+  Outcome reserve(std::size_t least, std::span<std::byte>& space, Deadline deadline) {
+    if (ring_.control->reader.state.load(std::memory_order_relaxed) != Side::kOpen)
+      return Outcome::peer_gone;
+    if (least > free_bytes()) {
+      const Outcome outcome = wait_for_space(least, deadline);
+      if (outcome != Outcome::ok) return outcome;
+    }
+    space = {ring_.data + (tail_ & (ring_.capacity - 1)), free_bytes()};
+    return Outcome::ok;
+  }
+
+  void commit(std::size_t bytes) noexcept {
+    tail_ += bytes;
+    // release: the bytes are visible before the position that covers them.
+    ring_.control->tail.value.store(tail_, std::memory_order_release);
+    waiter_.wake(ring_.control->writer, ring_.control->reader);
+  }
+
+  // Tells the reader that nothing follows. Idempotent; write no more after it.
+  void finish() noexcept;
+  // Whether the reader has finished, closed or died.
+  [[nodiscard]] bool peer_gone() const noexcept { return waiter_.gone(ring_.control->reader); }
+
+  // Poll for space; see Waiter::prepare_poll.
+  Outcome prepare_poll();
+  void finish_poll() noexcept { waiter_.finish_poll(ring_.control->writer); }
+  [[nodiscard]] int poll_descriptor() const noexcept { return waiter_.poll_descriptor(); }
+
+  [[nodiscard]] std::size_t capacity() const noexcept { return ring_.capacity; }
+
+ private:
+  [[nodiscard]] std::size_t free_bytes() const noexcept {
+    return ring_.capacity - static_cast<std::size_t>(tail_ - head_);
+  }
+  Outcome wait_for_space(std::size_t least, Deadline deadline);
+
+  RingView ring_;
+  Waiter waiter_;
+  std::uint64_t tail_ = 0;
+  std::uint64_t head_ = 0;  // as last seen
+  bool broken_ = false;
+};
+
+class ByteReader {
+ public:
+  ByteReader() noexcept = default;
+  ByteReader(RingView ring, Waiter waiter) noexcept : ring_(ring), waiter_(waiter) {}
+
+  // Reads at least one byte and as many as are there and fit. With an empty span: ok at once.
+  // Outcomes: ok, would_block, timed_out, interrupted, finished, peer_gone, broken.
+  Outcome read_some(std::span<std::byte> into, std::size_t& count, Deadline deadline) {
+    count = 0;
+    if (into.empty()) return Outcome::ok;
+    std::span<const std::byte> bytes;
+    const Outcome outcome = front(1, bytes, deadline);
+    if (outcome != Outcome::ok) return outcome;
+    count = std::min(into.size(), bytes.size());
+    std::memcpy(into.data(), bytes.data(), count);
+    consume(count);
+    return Outcome::ok;
+  }
+
+  // In place: waits for at least `least` bytes (1 to capacity / 2) and gives all that are there,
+  // in one piece, until consume(). The peer can still change them: copy what a decision rests on.
+  // Where fewer than `least` remain and the writer has finished: finished, or ok if least is 1.
+  Outcome front(std::size_t least, std::span<const std::byte>& bytes, Deadline deadline) {
+    if (least > filled_bytes()) {
+      const Outcome outcome = wait_for_bytes(least, deadline);
+      if (outcome != Outcome::ok) return outcome;
+    }
+    bytes = {ring_.data + (head_ & (ring_.capacity - 1)), filled_bytes()};
+    return Outcome::ok;
+  }
+
+  void consume(std::size_t bytes) noexcept {
+    head_ += bytes;
+    // Passed on in batches: each look of the writer at this line costs both sides a transfer, and
+    // a sleeping writer is better woken for an eighth of the ring than for a byte.
+    if (head_ - published_ >= ring_.capacity / 8) publish();
+  }
+
+  void finish() noexcept;
+  [[nodiscard]] bool peer_gone() const noexcept { return waiter_.gone(ring_.control->writer); }
+
+  Outcome prepare_poll();
+  void finish_poll() noexcept { waiter_.finish_poll(ring_.control->reader); }
+  [[nodiscard]] int poll_descriptor() const noexcept { return waiter_.poll_descriptor(); }
+
+  [[nodiscard]] std::size_t capacity() const noexcept { return ring_.capacity; }
+
+ private:
+  [[nodiscard]] std::size_t filled_bytes() const noexcept {
+    return static_cast<std::size_t>(tail_ - head_);
+  }
+  void publish() noexcept {
+    published_ = head_;
+    // release: the copies out of the ring are done before the writer may overwrite it.
+    ring_.control->head.value.store(head_, std::memory_order_release);
+    waiter_.wake(ring_.control->reader, ring_.control->writer);
+  }
+  Outcome wait_for_bytes(std::size_t least, Deadline deadline);
+
+  RingView ring_;
+  Waiter waiter_;
+  std::uint64_t head_ = 0;
+  std::uint64_t tail_ = 0;  // as last seen
+  std::uint64_t published_ = 0;
+  bool broken_ = false;
+};
+
+}  // namespace farcall

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a thread waits for a word that another process will write, and how it is woken.
+//
+// A wait goes through up to three phases, each dearer to leave and cheaper to stay in:
+//
+//   spin        look again and again; only where the peer last ran on another processor
+//   hand over   sched_yield, so that a peer on this processor can run
+//   sleep       on a futex; after some 20 ms on a descriptor, where the peer's death wakes too
+//
+// The sleeper says in shared memory that it sleeps, and on what; only then does the waker make a
+// system call. Both sides put a full fence between their own store and their look at the other's:
+//
+//   sleeper                                waker
+//     parked = kOnFutex                      publish (the word that `ready` reads)
+//     ---- fence ----                        ---- fence ----
+//     ready? if not: sleep                   parked? if so: wake
+//
+// so at least one of them sees the other.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string_view>
+
+namespace farcall {
+
+// The layout of shared memory is ABI, so the line size is ours, not the compiler's. Adjacent
+// lines are fetched in pairs, hence words that two sides contend for stand kFalseSharing apart.
+inline constexpr std::size_t kLine = 64;
+inline constexpr std::size_t kFalseSharing = 128;
+
+// What came of an operation that may have to wait.
+enum class Outcome : std::uint8_t {
+  ok,
+  would_block,  // the deadline was Deadline::now() and there is nothing to do yet
+  timed_out,    // the deadline passed
+  interrupted,  // a signal handler ran while sleeping (EINTR)
+  finished,     // the peer has said that it is done, and everything it sent has been read
+  peer_gone,    // the peer has closed or died without saying so
+  broken,       // the peer has written something that the protocol forbids; final
+  too_big,      // does not fit the buffer given (read) or can never fit the ring (reserve)
+};
+std::string_view to_string(Outcome outcome) noexcept;
+// The errno nearest to an outcome: EAGAIN, ETIMEDOUT, EINTR, EPIPE, ECONNRESET, EPROTO, EMSGSIZE.
+int to_errno(Outcome outcome) noexcept;
+
+// A moment on CLOCK_MONOTONIC, in nanoseconds; "never" waits for ever, "now" does not wait.
+class Deadline {
+ public:
+  static constexpr Deadline never() noexcept { return Deadline(kNever); }
+  static constexpr Deadline now() noexcept { return Deadline(0); }
+  static Deadline after(std::chrono::nanoseconds duration) noexcept;
+
+  [[nodiscard]] constexpr bool is_never() const noexcept { return at_ == kNever; }
+  [[nodiscard]] constexpr bool is_now() const noexcept { return at_ == 0; }
+  [[nodiscard]] constexpr std::int64_t at() const noexcept { return at_; }
+
+ private:
+  static constexpr std::int64_t kNever = INT64_MAX;
+  constexpr explicit Deadline(std::int64_t at) noexcept : at_(at) {}
+  std::int64_t at_;
+};
+
+// CLOCK_MONOTONIC in nanoseconds.
+std::int64_t monotonic_ns() noexcept;
+
+// One side of a shared structure, as the other side sees it. Written by its owner, except that
+// the waker clears `parked`. Nothing in it is trusted: at worst a lie costs its teller a wake-up.
+struct alignas(kFalseSharing) Side {
+  enum : std::uint32_t { kAwake = 0, kOnFutex = 1, kOnDescriptor = 2 };
+  enum : std::uint32_t { kOpen = 0, kFinished = 1 };
+
+  std::atomic<std::uint32_t> parked;     // is also the futex
+  std::atomic<std::uint32_t> processor;  // where the owner ran when it last waited, plus one
+  std::atomic<std::uint32_t> state;
+};
+static_assert(sizeof(Side) == kFalseSharing);
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+
+enum class WaitMode : std::uint8_t {
+  spin,      // never sleeps; yields where the peer shares the processor or is long in coming
+  adaptive,  // spins as long as recent waits have earned, hands over, sleeps
+  block,     // hands over at most once, where the peer shares the processor; else sleeps at once
+};
+std::string_view to_string(WaitMode mode) noexcept;
+
+// A full fence between this side's store and its look at the other side's word.
+inline void full_fence() noexcept {
+#if defined(__SANITIZE_THREAD__)
+  // ThreadSanitizer does not model fences; a read-modify-write that all threads share orders more.
+  static std::atomic<std::uint32_t> everyone{0};
+  everyone.fetch_add(1, std::memory_order_seq_cst);
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
+inline void relax() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");
+#endif
+}
+
+// Waits and wakes for one side. Private to that side; not thread safe, like the side itself.
+class Waiter {
+ public:
+  Waiter() noexcept = default;
+  // `lifeline` is a connected stream socket whose other end the peer holds, or -1 when the peer is
+  // a thread of this process; it is borrowed. Bytes in it are doorbells and mean nothing else.
+  explicit Waiter(int lifeline, WaitMode mode = WaitMode::adaptive) noexcept
+      : lifeline_(lifeline), mode_(mode) {}
+
+  // Waits until ready() is true. `mine` and `peer` are the two sides of the shared structure.
+  // Returns ok, would_block, timed_out, interrupted, or peer_gone once the peer is dead or has
+  // finished and ready() is still false: the caller tells these two apart.
+  template <class Ready>
+  Outcome wait(Side& mine, const Side& peer, Deadline deadline, Ready ready) {
+    if (ready()) return Outcome::ok;
+    if (deadline.is_now())
+      return gone(peer) && !ready() ? Outcome::peer_gone : Outcome::would_block;
+    // A hot peer answers within this loop, which has no clock and no pause in it: a pause costs
+    // as much as the answer. After waits this short, however, the peer is streaming; leaving it
+    // alone for a moment lets it write several messages before the line is taken away again.
+    if (mode_ != WaitMode::block && peer.processor.load(std::memory_order_relaxed) != processor_) {
+      if (streaming_) relax();
+      for (unsigned i = 0; i < kQuickLooks; ++i) {
+        if (ready()) {
+          streaming_ = i < kStreamingLooks;
+          return Outcome::ok;
+        }
+      }
+    }
+    streaming_ = false;
+    return wait_long(mine, peer, deadline, ReadyRef(ready));
+  }
+
+  // Called after publishing; wakes the peer if it sleeps.
+  void wake(Side& mine, Side& peer) noexcept {
+    full_fence();
+    if (peer.parked.load(std::memory_order_relaxed) != Side::kAwake) [[unlikely]]
+      wake_parked(mine, peer);
+    // A side that never waits must tell now and then where it runs.
+    if (--wakes_until_note_ == 0) [[unlikely]]
+      note_processor(mine);
+  }
+
+  // For poll and epoll: after prepare_poll() returned would_block, poll_descriptor() becomes
+  // readable when ready() may have turned true or the peer has gone. Call finish_poll() before
+  // the next operation. prepare_poll() returns ok when there is nothing to wait for.
+  template <class Ready>
+  Outcome prepare_poll(Side& mine, const Side& peer, Ready ready) {
+    park(mine, Side::kOnDescriptor);
+    if (!ready() && !gone(peer)) return Outcome::would_block;
+    finish_poll(mine);
+    return Outcome::ok;
+  }
+  void finish_poll(Side& mine) noexcept;
+  [[nodiscard]] int poll_descriptor() const noexcept { return lifeline_; }
+
+  // Whether the peer has finished, closed or died.
+  [[nodiscard]] bool gone(const Side& peer) const noexcept;
+  [[nodiscard]] WaitMode mode() const noexcept { return mode_; }
+
+ private:
+  // A borrowed callable: the long path is compiled once.
+  class ReadyRef {
+   public:
+    template <class Ready>
+    explicit ReadyRef(Ready& ready) noexcept
+        : object_(&ready), call_([](void* object) { return (*static_cast<Ready*>(object))(); }) {}
+    bool operator()() const { return call_(object_); }
+
+   private:
+    void* object_;
+    bool (*call_)(void*);
+  };
+
+  static constexpr unsigned kQuickLooks = 400;
+  static constexpr unsigned kStreamingLooks = 8;
+
+  Outcome wait_long(Side& mine, const Side& peer, Deadline deadline, ReadyRef ready);
+  bool spin(const Side& peer, std::int64_t until, ReadyRef ready);
+  Outcome spin_for_ever(const Side& peer, Deadline deadline, ReadyRef ready);
+  bool hand_over(ReadyRef ready);
+  Outcome sleep(Side& mine, const Side& peer, std::int64_t start, Deadline deadline,
+                ReadyRef ready);
+  Outcome sleep_on_descriptor(Deadline deadline);
+  static void park(Side& mine, std::uint32_t how) noexcept;
+  void wake_parked(Side& mine, Side& peer) noexcept;
+  void note_processor(Side& mine) noexcept;
+  bool shares_processor(const Side& peer) const noexcept;
+  void learn(std::int64_t waited) noexcept;
+  std::int64_t spin_budget() noexcept;
+
+  int lifeline_ = -1;
+  WaitMode mode_ = WaitMode::adaptive;
+  bool streaming_ = false;
+  std::uint8_t hand_over_credit_ = 2;
+  std::uint8_t waits_since_probe_ = 0;
+  std::uint8_t wakes_until_note_ = 1;
+  std::uint32_t processor_ = 0;        // where this side ran when it last waited, plus one
+  std::int64_t expected_ns_ = 20'000;  // a running mean of recent waits
+};
+
+}  // namespace farcall

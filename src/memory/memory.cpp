@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farcall/memory.hpp"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "farcall/error.hpp"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+namespace farcall {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+// Places `size` bytes of `fd` at `address`, inside a reservation that the caller owns.
+void place(std::byte* address, std::size_t size, Access access, int fd, std::size_t offset) {
+  const int protection = access == Access::read_only ? PROT_READ : PROT_READ | PROT_WRITE;
+  if (::mmap(address, size, protection, MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd,
+             static_cast<off_t>(offset)) == MAP_FAILED)
+    throw_errno("mmap of shared memory");
+}
+
+}  // namespace
+
+void UniqueFd::reset(int fd) noexcept {
+  if (fd_ >= 0) {
+    const int saved = errno;
+    ::close(fd_);
+    errno = saved;
+  }
+  fd_ = fd;
+}
+
+UniqueFd UniqueFd::duplicate() const {
+  UniqueFd copy(::fcntl(fd_, F_DUPFD_CLOEXEC, 3));
+  if (!copy) throw_errno("duplicate a descriptor");
+  return copy;
+}
+
+Mapping Mapping::reserve(std::size_t size) {
+  void* address =
+      ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) throw_errno("mmap to reserve addresses");
+  return {address, size};
+}
+
+Mapping Mapping::anonymous_shared(std::size_t size) {
+  void* address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (address == MAP_FAILED) throw_errno("mmap of anonymous shared memory");
+  return {address, size};
+}
+
+void Mapping::reset() noexcept {
+  if (address_ != nullptr) ::munmap(address_, size_);
+  address_ = nullptr;
+  size_ = 0;
+}
+
+std::size_t page_size() noexcept {
+  static const auto size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+std::size_t round_up_to_pages(std::size_t size) noexcept {
+  return (size + page_size() - 1) & ~(page_size() - 1);
+}
+
+SharedMemory SharedMemory::create(std::size_t size, const char* name) {
+  if (size == 0) throw MisuseError("shared memory of zero bytes");
+  size = round_up_to_pages(size);
+  UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
+  // Kernels before 6.3 do not know MFD_NOEXEC_SEAL.
+  if (!fd && errno == EINVAL) fd = UniqueFd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) throw_errno("memfd_create");
+  if (::ftruncate(fd.get(), static_cast<off_t>(size)) != 0) throw_errno("ftruncate of a memfd");
+  // Allocated now: a shortage is an error here instead of a SIGBUS at first touch.
+  if (const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(size)); error != 0)
+    throw SystemError(error == ENOSPC ? ENOMEM : error, "allocate shared memory");
+  if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) throw_errno("seal a memfd");
+  return {std::move(fd), size};
+}
+
+SharedMemory SharedMemory::adopt(UniqueFd fd) {
+  // F_GET_SEALS fails on everything but memory files, so it tells the kind as well.
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals)
+    throw SystemError(EPERM, "shared memory from the peer is not a sealed memory file");
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) throw_errno("fstat of shared memory");
+  return {std::move(fd), static_cast<std::size_t>(status.st_size)};
+}
+
+Mapping map_twice(int fd, std::size_t head, std::size_t body, Access body_access) {
+  Mapping area = Mapping::reserve(head + 2 * body);
+  place(area.data(), head, Access::read_write, fd, 0);
+  place(area.data() + head, body, body_access, fd, head);
+  place(area.data() + head + body, body, body_access, fd, head);
+  return area;
+}
+
+Mapping map_twice(Mapping memory, std::size_t head, std::size_t body) {
+  Mapping area = Mapping::reserve(head + 2 * body);
+  // mremap of zero old bytes makes a second mapping of shared pages; it works without a file.
+  const auto alias = [&](std::size_t from, std::size_t size, std::size_t to) {
+    if (::mremap(memory.data() + from, 0, size, MREMAP_MAYMOVE | MREMAP_FIXED, area.data() + to) ==
+        MAP_FAILED)
+      throw_errno("mremap of shared memory");
+  };
+  alias(0, head, 0);
+  alias(head, body, head);
+  alias(head, body, head + body);
+  return area;
+}
+
+}  // namespace farcall

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farcall/peer.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "farcall/error.hpp"
+
+namespace farcall {
+namespace {
+
+struct ParcelHeader {
+  static constexpr std::uint32_t kMagic = 0x6c637266;
+  std::uint32_t magic;
+  std::uint16_t bytes;
+  std::uint16_t descriptors;
+};
+
+// Waits until `fd` is ready for `events`. Returns false at the deadline. Throws SystemError.
+bool wait_for(int fd, short events, Deadline deadline) {
+  for (;;) {
+    pollfd entry{.fd = fd, .events = events, .revents = 0};
+    timespec left{};
+    if (!deadline.is_never()) {
+      const std::int64_t ns = std::max<std::int64_t>(deadline.at() - monotonic_ns(), 0);
+      left = {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
+    }
+    const int count = ::ppoll(&entry, 1, deadline.is_never() ? nullptr : &left, nullptr);
+    if (count > 0) return true;
+    if (count == 0) return false;
+    if (errno != EINTR) throw_errno("poll of a socket");
+  }
+}
+
+std::pair<sockaddr_un, socklen_t> abstract_address(std::string_view name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string full = "farcall/" + std::to_string(::geteuid()) + "/" + std::string(name);
+  if (name.empty() || full.size() > sizeof address.sun_path - 1)
+    throw SystemError(EINVAL,
+                      "name of a channel must have 1 to 80 bytes: \"" + std::string(name) + "\"");
+  // The leading zero byte makes the name abstract.
+  std::memcpy(address.sun_path + 1, full.data(), full.size());
+  return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size())};
+}
+
+UniqueFd stream_socket() {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd) throw_errno("socket");
+  return fd;
+}
+
+bool trusted(const Credentials& peer) { return peer.uid == ::geteuid() || peer.uid == 0; }
+
+}  // namespace
+
+Credentials peer_credentials(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) throw_errno("SO_PEERCRED");
+  return {.pid = peer.pid, .uid = peer.uid, .gid = peer.gid};
+}
+
+std::pair<UniqueFd, UniqueFd> socket_pair() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw_errno("socketpair");
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+void send_parcel(int socket, const Parcel& parcel) {
+  if (parcel.bytes.size() > kParcelBytes || parcel.descriptors.size() > kParcelDescriptors)
+    throw MisuseError("parcel too large");
+  ParcelHeader header{.magic = ParcelHeader::kMagic,
+                      .bytes = static_cast<std::uint16_t>(parcel.bytes.size()),
+                      .descriptors = static_cast<std::uint16_t>(parcel.descriptors.size())};
+  std::array<iovec, 2> pieces{iovec{.iov_base = &header, .iov_len = sizeof header},
+                              iovec{.iov_base = const_cast<std::byte*>(parcel.bytes.data()),
+                                    .iov_len = parcel.bytes.size()}};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kParcelDescriptors * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = pieces.size();
+  if (!parcel.descriptors.empty()) {
+    const std::size_t size = parcel.descriptors.size() * sizeof(int);
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(size);
+    cmsghdr* rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(size);
+    for (std::size_t i = 0; i < parcel.descriptors.size(); ++i) {
+      const int fd = parcel.descriptors[i].get();
+      std::memcpy(CMSG_DATA(rights) + i * sizeof fd, &fd, sizeof fd);
+    }
+  }
+  ssize_t sent = 0;
+  do sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
+  while (sent < 0 && errno == EINTR);
+  if (sent < 0) throw_errno("send a parcel");
+  // A parcel is far smaller than a socket's buffer; a blocking socket takes it whole.
+  if (static_cast<std::size_t>(sent) != sizeof header + parcel.bytes.size())
+    throw SystemError(EPROTO, "parcel was cut short");
+}
+
+std::optional<Parcel> receive_parcel(int socket, Deadline deadline) {
+  Parcel parcel;
+  ParcelHeader header{};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kParcelDescriptors * sizeof(int))> control{};
+  iovec piece{.iov_base = &header, .iov_len = sizeof header};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  ssize_t count = 0;
+  do {
+    if (!wait_for(socket, POLLIN, deadline)) throw SystemError(ETIMEDOUT, "receive a parcel");
+    count = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  } while (count < 0 && (errno == EINTR || errno == EAGAIN));
+  if (count < 0) throw_errno("receive a parcel");
+  // Descriptors first: whatever is wrong with the rest, they are ours to close.
+  for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr;
+       item = CMSG_NXTHDR(&message, item)) {
+    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t fds = (item->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < fds; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(item) + i * sizeof fd, sizeof fd);
+      parcel.descriptors.emplace_back(fd);
+    }
+  }
+  if (count == 0) return std::nullopt;
+  if (count != sizeof header || header.magic != ParcelHeader::kMagic ||
+      header.bytes > kParcelBytes || header.descriptors != parcel.descriptors.size() ||
+      (message.msg_flags & MSG_CTRUNC) != 0)
+    throw SystemError(EPROTO, "receive a parcel: the peer sent something else");
+  parcel.bytes.resize(header.bytes);
+  for (std::size_t got = 0; got < parcel.bytes.size();) {
+    if (!wait_for(socket, POLLIN, deadline)) throw SystemError(ETIMEDOUT, "receive a parcel");
+    count = ::recv(socket, parcel.bytes.data() + got, parcel.bytes.size() - got, MSG_DONTWAIT);
+    if (count == 0)
+      throw SystemError(ECONNRESET, "receive a parcel: the peer closed in the middle");
+    if (count < 0 && errno != EINTR && errno != EAGAIN) throw_errno("receive a parcel");
+    if (count > 0) got += static_cast<std::size_t>(count);
+  }
+  return parcel;
+}
+
+NamedListener::NamedListener(std::string_view name) : fd_(stream_socket()) {
+  const auto [address, size] = abstract_address(name);
+  if (::bind(fd_.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0)
+    throw_errno("serve \"" + std::string(name) + "\"");
+  if (::listen(fd_.get(), SOMAXCONN) != 0) throw_errno("listen");
+}
+
+UniqueFd NamedListener::accept(Deadline deadline) {
+  for (;;) {
+    if (!wait_for(fd_.get(), POLLIN, deadline)) throw SystemError(ETIMEDOUT, "wait for a client");
+    UniqueFd client(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!client) {
+      if (errno == EINTR || errno == ECONNABORTED || errno == EAGAIN) continue;
+      throw_errno("accept");
+    }
+    if (trusted(peer_credentials(client.get()))) return client;
+  }
+}
+
+UniqueFd connect_named(std::string_view name, Deadline deadline) {
+  const auto [address, size] = abstract_address(name);
+  for (;;) {
+    UniqueFd fd = stream_socket();
+    if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0) {
+      if (!trusted(peer_credentials(fd.get())))
+        throw SystemError(EPERM, "\"" + std::string(name) + "\" is served by another user");
+      return fd;
+    }
+    if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR)
+      throw_errno("connect to \"" + std::string(name) + "\"");
+    if (monotonic_ns() >= deadline.at())
+      throw SystemError(ECONNREFUSED, "nobody serves \"" + std::string(name) + "\"");
+    // The server may be about to start; there is no event to wait for.
+    const timespec pause{.tv_sec = 0, .tv_nsec = 2'000'000};
+    ::nanosleep(&pause, nullptr);
+  }
+}
+
+}  // namespace farcall

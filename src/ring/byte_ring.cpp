@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farcall/ring/byte_ring.hpp"
+
+#include "farcall/error.hpp"
+
+namespace farcall {
+
+Outcome ByteWriter::write(std::span<const std::byte> bytes, std::size_t& written,
+                          Deadline deadline) {
+  written = 0;
+  while (written < bytes.size()) {
+    std::size_t count = 0;
+    const Outcome outcome = write_some(bytes.subspan(written), count, deadline);
+    if (outcome != Outcome::ok) return outcome;
+    written += count;
+  }
+  return Outcome::ok;
+}
+
+Outcome ByteWriter::wait_for_space(std::size_t least, Deadline deadline) {
+  if (least > ring_.capacity / 2) throw MisuseError("reserve more than half of the ring");
+  if (broken_) return Outcome::broken;
+  RingControl& control = *ring_.control;
+  const auto enough = [&] {
+    // acquire: pairs with the release in ByteReader::publish.
+    const std::uint64_t head = control.head.value.load(std::memory_order_acquire);
+    if (tail_ - head > ring_.capacity) {
+      broken_ = true;
+      return true;
+    }
+    head_ = head;
+    return least <= free_bytes();
+  };
+  const Outcome outcome = waiter_.wait(control.writer, control.reader, deadline, enough);
+  return broken_ ? Outcome::broken : outcome;
+}
+
+void ByteWriter::finish() noexcept {
+  // release: pairs with the acquire in Waiter::gone; all bytes are visible before the end.
+  ring_.control->writer.state.store(Side::kFinished, std::memory_order_release);
+  waiter_.wake(ring_.control->writer, ring_.control->reader);
+}
+
+Outcome ByteWriter::prepare_poll() {
+  return waiter_.prepare_poll(ring_.control->writer, ring_.control->reader, [&] {
+    const std::uint64_t head = ring_.control->head.value.load(std::memory_order_acquire);
+    return tail_ - head != ring_.capacity;
+  });
+}
+
+Outcome ByteReader::wait_for_bytes(std::size_t least, Deadline deadline) {
+  if (least > ring_.capacity / 2) throw MisuseError("wait for more than half of the ring");
+  if (broken_) return Outcome::broken;
+  RingControl& control = *ring_.control;
+  // What has been read must be passed on before sleeping: the writer may be out of space.
+  if (published_ != head_) publish();
+  const auto enough = [&] {
+    // acquire: pairs with the release in ByteWriter::commit.
+    const std::uint64_t tail = control.tail.value.load(std::memory_order_acquire);
+    if (tail - head_ > ring_.capacity) {
+      broken_ = true;
+      return true;
+    }
+    tail_ = tail;
+    return least <= filled_bytes();
+  };
+  const Outcome outcome = waiter_.wait(control.reader, control.writer, deadline, enough);
+  if (broken_) return Outcome::broken;
+  if (outcome == Outcome::peer_gone &&
+      control.writer.state.load(std::memory_order_acquire) == Side::kFinished)
+    return Outcome::finished;
+  return outcome;
+}
+
+void ByteReader::finish() noexcept {
+  ring_.control->reader.state.store(Side::kFinished, std::memory_order_release);
+  waiter_.wake(ring_.control->reader, ring_.control->writer);
+}
+
+Outcome ByteReader::prepare_poll() {
+  if (published_ != head_) publish();
+  return waiter_.prepare_poll(ring_.control->reader, ring_.control->writer, [&] {
+    return ring_.control->tail.value.load(std::memory_order_acquire) != head_;
+  });
+}
+
+}  // namespace farcall

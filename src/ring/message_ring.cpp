@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farcall/ring/message_ring.hpp"
+
+#include "farcall/error.hpp"
+
+namespace farcall {
+
+using message_ring::kPiece;
+using message_ring::kReady;
+
+void MessageWriter::refuse_mixing() {
+  throw MisuseError("a long message is unfinished: write the same message again to go on");
+}
+
+Outcome MessageWriter::wait_for_space(std::size_t needed, Deadline deadline) {
+  if (broken_) return Outcome::broken;
+  RingControl& control = *ring_.control;
+  const auto enough = [&] {
+    // acquire: pairs with the release in MessageReader::publish.
+    const std::uint64_t head = control.head.value.load(std::memory_order_acquire);
+    if (tail_ - head > ring_.capacity) {
+      broken_ = true;
+      return true;
+    }
+    head_ = head;
+    return needed <= free_bytes();
+  };
+  const Outcome outcome = waiter_.wait(control.writer, control.reader, deadline, enough);
+  return broken_ ? Outcome::broken : outcome;
+}
+
+Outcome MessageWriter::write_long(std::span<const std::byte> message, Deadline deadline) {
+  if (!sending_long_) {
+    sent_ = 0;
+    sending_ = message.size();
+    sending_long_ = true;
+  } else if (sending_ != message.size()) {
+    refuse_mixing();
+  }
+  do {
+    const std::size_t prefix = sent_ == 0 ? sizeof(std::uint64_t) : 0;
+    const std::size_t count = std::min(sending_ - sent_, longest_piece() / 2 - prefix);
+    const std::size_t needed = message_ring::footprint(prefix + count) + kSpare;
+    if (needed > free_bytes()) {
+      const Outcome outcome = wait_for_space(needed, deadline);
+      if (outcome != Outcome::ok) return outcome;
+    }
+    std::byte* space = line(tail_) + message_ring::kHeader;
+    if (prefix != 0) {
+      const std::uint64_t total = sending_;
+      std::memcpy(space, &total, sizeof total);
+    }
+    std::memcpy(space + prefix, message.data() + sent_, count);
+    publish(prefix + count, kReady | kPiece);
+    sent_ += count;
+  } while (sent_ < sending_);
+  sending_long_ = false;
+  return Outcome::ok;
+}
+
+void MessageWriter::finish() noexcept {
+  // release: pairs with the acquire in Waiter::gone; all messages are visible before the end.
+  ring_.control->writer.state.store(Side::kFinished, std::memory_order_release);
+  waiter_.wake(ring_.control->writer, ring_.control->reader);
+}
+
+Outcome MessageWriter::prepare_poll() {
+  const std::size_t needed = message_ring::footprint(longest_piece()) + kSpare;
+  return waiter_.prepare_poll(ring_.control->writer, ring_.control->reader, [&] {
+    const std::uint64_t head = ring_.control->head.value.load(std::memory_order_acquire);
+    return tail_ - head > ring_.capacity || needed <= ring_.capacity - (tail_ - head);
+  });
+}
+
+Outcome MessageReader::fail() noexcept {
+  broken_ = true;
+  flags_ = 0;
+  piece_bytes_ = 0;
+  return Outcome::broken;
+}
+
+Outcome MessageReader::wait_for_message(std::uint64_t& header, Deadline deadline) {
+  if (broken_) return Outcome::broken;
+  RingControl& control = *ring_.control;
+  // What has been read must be passed on before sleeping: the writer may be out of space.
+  if (published_ != head_) publish();
+  const auto there = [&] { return (header = look()) != 0; };
+  const Outcome outcome = waiter_.wait(control.reader, control.writer, deadline, there);
+  if (outcome == Outcome::peer_gone && !receiving_long_ &&
+      control.writer.state.load(std::memory_order_acquire) == Side::kFinished)
+    return Outcome::finished;
+  return outcome;
+}
+
+Outcome MessageReader::read_long(std::span<std::byte> into, std::size_t& size, Deadline deadline) {
+  // front() has already found the first piece that this call looks at.
+  for (;;) {
+    std::span<const std::byte> piece;
+    const Outcome outcome = front(piece, deadline);
+    if (outcome != Outcome::ok) return outcome;
+    if (!is_piece()) return fail();
+    if (!receiving_long_) {
+      std::uint64_t total = 0;
+      if (piece.size() <= sizeof total) return fail();
+      std::memcpy(&total, piece.data(), sizeof total);
+      piece = piece.subspan(sizeof total);
+      if (total <= piece.size()) return fail();
+      size = total;
+      if (total > into.size()) return Outcome::too_big;
+      receiving_ = total;
+      received_ = 0;
+      receiving_long_ = true;
+    }
+    size = receiving_;
+    if (receiving_ > into.size()) throw MisuseError("go on reading with the same buffer");
+    if (piece.empty() || piece.size() > receiving_ - received_) return fail();
+    std::memcpy(into.data() + received_, piece.data(), piece.size());
+    received_ += piece.size();
+    pop();
+    if (received_ == receiving_) {
+      receiving_long_ = false;
+      return Outcome::ok;
+    }
+  }
+}
+
+void MessageReader::finish() noexcept {
+  ring_.control->reader.state.store(Side::kFinished, std::memory_order_release);
+  waiter_.wake(ring_.control->reader, ring_.control->writer);
+}
+
+Outcome MessageReader::prepare_poll() {
+  if (published_ != head_) publish();
+  return waiter_.prepare_poll(ring_.control->reader, ring_.control->writer,
+                              [&] { return look() != 0; });
+}
+
+}  // namespace farcall

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farcall/wait.hpp"
+
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace farcall {
+namespace {
+
+// Spinning longer than about two wake-ups of an idle processor (35 to 55 us on virtual machines)
+// cannot pay, even when both sides would otherwise sleep and wake each other.
+constexpr std::int64_t kLongestSpin = 100'000;
+constexpr std::int64_t kShortestSpin = 2'000;
+constexpr std::uint8_t kWaitsPerProbe = 32;
+constexpr std::uint8_t kWakesPerNote = 64;
+
+// A spinner that has looked for this long may be keeping its peer from running.
+constexpr std::int64_t kSpinBeforeYield = 10'000;
+
+// A hand-over that took longer than this gave the processor to somebody else than the peer.
+constexpr std::int64_t kSlowHandOver = 50'000;
+constexpr std::uint8_t kMostHandOverCredit = 4;
+
+// How long a sleeper may stay on the futex, where the peer's death does not wake it.
+constexpr std::int64_t kShallowSleep = 20'000'000;
+
+constexpr unsigned kLooksPerCheck = 64;  // between looks at the clock while spinning
+constexpr std::int64_t kDeathCheckEvery = 2'000'000;
+
+std::uint32_t current_processor() noexcept {
+  return static_cast<std::uint32_t>(sched_getcpu()) + 1;
+}
+
+timespec to_timespec(std::int64_t ns) noexcept {
+  return {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
+}
+
+// Sleeps while *word == expected, at most until `until` (CLOCK_MONOTONIC). Returns 0 or errno.
+int futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t until) {
+  const timespec at = to_timespec(until);
+  const long result =
+      ::syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, expected, until == INT64_MAX ? nullptr : &at,
+                nullptr, FUTEX_BITSET_MATCH_ANY);
+  return result == 0 ? 0 : errno;
+}
+
+}  // namespace
+
+std::int64_t monotonic_ns() noexcept {
+  timespec now;
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+Deadline Deadline::after(std::chrono::nanoseconds duration) noexcept {
+  if (duration <= std::chrono::nanoseconds::zero()) return now();
+  const std::int64_t start = monotonic_ns();
+  if (duration.count() > kNever - 1 - start) return never();
+  return Deadline(start + duration.count());
+}
+
+std::string_view to_string(Outcome outcome) noexcept {
+  switch (outcome) {
+    case Outcome::ok: return "ok";
+    case Outcome::would_block: return "would block";
+    case Outcome::timed_out: return "timed out";
+    case Outcome::interrupted: return "interrupted";
+    case Outcome::finished: return "finished";
+    case Outcome::peer_gone: return "peer gone";
+    case Outcome::broken: return "protocol broken by the peer";
+    case Outcome::too_big: return "too big";
+  }
+  return "unknown";
+}
+
+int to_errno(Outcome outcome) noexcept {
+  switch (outcome) {
+    case Outcome::ok: return 0;
+    case Outcome::would_block: return EAGAIN;
+    case Outcome::timed_out: return ETIMEDOUT;
+    case Outcome::interrupted: return EINTR;
+    case Outcome::finished: return EPIPE;
+    case Outcome::peer_gone: return ECONNRESET;
+    case Outcome::broken: return EPROTO;
+    case Outcome::too_big: return EMSGSIZE;
+  }
+  return EINVAL;
+}
+
+std::string_view to_string(WaitMode mode) noexcept {
+  switch (mode) {
+    case WaitMode::spin: return "spin";
+    case WaitMode::adaptive: return "adaptive";
+    case WaitMode::block: return "block";
+  }
+  return "unknown";
+}
+
+bool Waiter::gone(const Side& peer) const noexcept {
+  // acquire: pairs with the release in the peer's finish, so that all it wrote is visible.
+  if (peer.state.load(std::memory_order_acquire) != Side::kOpen) return true;
+  if (lifeline_ < 0) return false;
+  pollfd death{.fd = lifeline_, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&death, 1, 0) > 0 && (death.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+void Waiter::note_processor(Side& mine) noexcept {
+  wakes_until_note_ = kWakesPerNote;
+  const std::uint32_t here = current_processor();
+  if (here == processor_) return;
+  processor_ = here;
+  mine.processor.store(here, std::memory_order_relaxed);
+}
+
+bool Waiter::shares_processor(const Side& peer) const noexcept {
+  return peer.processor.load(std::memory_order_relaxed) == processor_;
+}
+
+std::int64_t Waiter::spin_budget() noexcept {
+  if (expected_ns_ <= kLongestSpin) {
+    waits_since_probe_ = 0;
+    return std::clamp(2 * expected_ns_, kShortestSpin, kLongestSpin);
+  }
+  // Sleeping makes waits look long: when both sides sleep, each waits for the other's wake-up.
+  // So a sleeper tries now and then whether the peer has become quick.
+  if (++waits_since_probe_ < kWaitsPerProbe) return 0;
+  waits_since_probe_ = 0;
+  return kLongestSpin;
+}
+
+void Waiter::learn(std::int64_t waited) noexcept {
+  // One long pause after a busy time must not make the next thousand waits sleep, hence the cap.
+  constexpr std::int64_t kCap = 4 * kLongestSpin;
+  expected_ns_ += (std::min(waited, kCap) - expected_ns_) / 8;
+}
+
+Outcome Waiter::wait_long(Side& mine, const Side& peer, Deadline deadline, ReadyRef ready) {
+  note_processor(mine);
+  if (mode_ == WaitMode::spin) return spin_for_ever(peer, deadline, ready);
+
+  const std::int64_t start = monotonic_ns();
+  if (shares_processor(peer)) {
+    // Only the peer's progress ends this wait, and it needs this processor for that.
+    if (hand_over(ready)) return Outcome::ok;
+  } else if (mode_ == WaitMode::adaptive) {
+    const std::int64_t budget = spin_budget();
+    const bool probe = expected_ns_ > kLongestSpin;
+    if (budget > 0 && spin(peer, std::min(start + budget, deadline.at()), ready)) {
+      if (probe) expected_ns_ = kLongestSpin / 2;
+      learn(monotonic_ns() - start);
+      return Outcome::ok;
+    }
+  }
+  const Outcome outcome = sleep(mine, peer, start, deadline, ready);
+  learn(monotonic_ns() - start);
+  return outcome;
+}
+
+bool Waiter::spin(const Side& peer, std::int64_t until, ReadyRef ready) {
+  for (;;) {
+    for (unsigned i = 0; i < kLooksPerCheck; ++i) {
+      if (ready()) return true;
+      relax();
+    }
+    if (monotonic_ns() >= until ||
+        peer.processor.load(std::memory_order_relaxed) == current_processor())
+      return false;
+  }
+}
+
+Outcome Waiter::spin_for_ever(const Side& peer, Deadline deadline, ReadyRef ready) {
+  const std::int64_t start = monotonic_ns();
+  std::int64_t death_check = start + kDeathCheckEvery;
+  for (;;) {
+    const bool shared = shares_processor(peer);
+    for (unsigned i = 0; i < (shared ? 1 : kLooksPerCheck); ++i) {
+      if (ready()) return Outcome::ok;
+      relax();
+    }
+    const std::int64_t now = monotonic_ns();
+    if (now >= deadline.at()) return Outcome::timed_out;
+    if (now >= death_check) {
+      if (gone(peer)) return ready() ? Outcome::ok : Outcome::peer_gone;
+      death_check = now + kDeathCheckEvery;
+    }
+    if (shared || now - start >= kSpinBeforeYield) ::sched_yield();
+  }
+}
+
+bool Waiter::hand_over(ReadyRef ready) {
+  // Credit is earned by hand-overs that the peer answered and lost by those it did not; without
+  // credit one in kWaitsPerProbe is tried all the same.
+  if (hand_over_credit_ == 0) {
+    if (++waits_since_probe_ < kWaitsPerProbe) return false;
+    waits_since_probe_ = 0;
+  }
+  const unsigned tries = mode_ == WaitMode::block ? 1 : std::max<unsigned>(hand_over_credit_, 1);
+  std::int64_t before = monotonic_ns();
+  for (unsigned i = 0; i < tries; ++i) {
+    ::sched_yield();
+    const std::int64_t after = monotonic_ns();
+    const bool slow = after - before > kSlowHandOver;
+    before = after;
+    if (ready()) {
+      if (slow && hand_over_credit_ > 0) --hand_over_credit_;
+      if (!slow && hand_over_credit_ < kMostHandOverCredit) ++hand_over_credit_;
+      return true;
+    }
+    if (slow) break;
+  }
+  if (hand_over_credit_ > 0) --hand_over_credit_;
+  return false;
+}
+
+void Waiter::park(Side& mine, std::uint32_t how) noexcept {
+  mine.parked.store(how, std::memory_order_relaxed);
+  full_fence();  // pairs with the one in wake()
+}
+
+Outcome Waiter::sleep(Side& mine, const Side& peer, std::int64_t start, Deadline deadline,
+                      ReadyRef ready) {
+  // The first sleep is on the futex, which is cheap and deaf to the peer's death; a sleeper that
+  // nobody has woken by `shallow` moves to the descriptor.
+  const std::int64_t shallow = lifeline_ < 0 ? INT64_MAX : start + kShallowSleep;
+  Outcome outcome = Outcome::ok;
+  for (bool deep = false;;) {
+    park(mine, deep ? Side::kOnDescriptor : Side::kOnFutex);
+    if (ready()) break;
+    const bool over = deep ? gone(peer) : peer.state.load(std::memory_order_acquire) != Side::kOpen;
+    if (over) {
+      outcome = ready() ? Outcome::ok : Outcome::peer_gone;
+      break;
+    }
+    if (deep) {
+      outcome = sleep_on_descriptor(deadline);
+    } else {
+      const int error = futex_wait(mine.parked, Side::kOnFutex, std::min(shallow, deadline.at()));
+      outcome = error == EINTR       ? Outcome::interrupted
+                : error == ETIMEDOUT ? Outcome::timed_out
+                                     : Outcome::ok;
+    }
+    if (ready()) {
+      outcome = Outcome::ok;
+      break;
+    }
+    if (outcome == Outcome::interrupted) break;
+    if (outcome == Outcome::timed_out) {
+      if (deep || deadline.at() <= shallow) break;
+      deep = true;
+    }
+  }
+  mine.parked.store(Side::kAwake, std::memory_order_relaxed);
+  return outcome;
+}
+
+Outcome Waiter::sleep_on_descriptor(Deadline deadline) {
+  pollfd doorbell{.fd = lifeline_, .events = POLLIN | POLLRDHUP, .revents = 0};
+  timespec left{};
+  if (!deadline.is_never())
+    left = to_timespec(std::max<std::int64_t>(deadline.at() - monotonic_ns(), 0));
+  const int count = ::ppoll(&doorbell, 1, deadline.is_never() ? nullptr : &left, nullptr);
+  if (count < 0) return Outcome::interrupted;
+  if (count == 0) return Outcome::timed_out;
+  char rings[64];
+  while (::recv(lifeline_, rings, sizeof rings, MSG_DONTWAIT) == sizeof rings) {
+  }
+  return Outcome::ok;
+}
+
+void Waiter::finish_poll(Side& mine) noexcept {
+  mine.parked.store(Side::kAwake, std::memory_order_relaxed);
+  char rings[64];
+  while (::recv(lifeline_, rings, sizeof rings, MSG_DONTWAIT) == sizeof rings) {
+  }
+}
+
+void Waiter::wake_parked(Side& mine, Side& peer) noexcept {
+  note_processor(mine);
+  // Exchanged, so that one sleep is woken once. Unknown values come from a hostile peer.
+  switch (peer.parked.exchange(Side::kAwake, std::memory_order_relaxed)) {
+    case Side::kOnFutex:
+      ::syscall(SYS_futex, &peer.parked, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+      break;
+    case Side::kOnDescriptor: {
+      // A full socket has a doorbell in it already; a closed one needs none.
+      const char ring = 0;
+      const int saved = errno;
+      (void)!::send(lifeline_, &ring, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+      errno = saved;
+      break;
+    }
+    default: break;
+  }
+}
+
+}  // namespace farcall
