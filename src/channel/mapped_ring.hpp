@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What all mechanisms made of a ring in shared memory have in common: a byte ring, and beside it
+// the lifeline, a pair of connected sockets that rings the doorbell and tells of death. The
+// mechanisms differ in where the memory comes from.
+//
+// A handle has the lifeline as its first descriptor, and behind it what leads to the memory.
+#pragma once
+
+#include <memory>
+
+#include "farcall/channel/mechanism.hpp"
+#include "farcall/ring.hpp"
+
+namespace farcall::channel::mapped_ring {
+
+// The capacity that `options` ask for. Throws SystemError: ENOMEM where no machine has that much.
+std::size_t capacity(const Options& options);
+
+// Two handles with the two ends of a new lifeline. Throws SystemError.
+Handles create_lifeline();
+// Takes the n-th descriptor out of a handle. Throws SystemError: EPROTO if it is not there.
+UniqueFd take_descriptor(Handle& handle, std::size_t n);
+inline UniqueFd take_lifeline(Handle& handle) { return take_descriptor(handle, 0); }
+
+// Throws the error that an outcome other than ok and interrupted means to a reader or a writer.
+[[noreturn]] void throw_for_reader(Outcome outcome);
+[[noreturn]] void throw_for_writer(Outcome outcome);
+
+std::unique_ptr<Reader> make_reader(RingMemory memory, UniqueFd lifeline, const Options& options);
+std::unique_ptr<Writer> make_writer(RingMemory memory, UniqueFd lifeline, const Options& options);
+
+// For memory that has a descriptor: makes `file`, which is empty, a ring. Throws SystemError.
+Handles create_in_file(UniqueFd file, const Options& options);
+std::unique_ptr<Reader> open_reader_in_file(Handle handle, const Options& options);
+std::unique_ptr<Writer> open_writer_in_file(Handle handle, const Options& options);
+
+// For memory that has none: Handle::memory is the ring. Throws SystemError.
+std::unique_ptr<Reader> open_reader_in_memory(Handle handle, const Options& options);
+std::unique_ptr<Writer> open_writer_in_memory(Handle handle, const Options& options);
+
+}  // namespace farcall::channel::mapped_ring

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farcall/channel/subprocess.hpp"
+
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <utility>
+
+#include "farcall/error.hpp"
+
+namespace farcall::channel {
+namespace {
+
+constexpr int kUncaught = 125;
+constexpr std::chrono::seconds kPatience{1};
+
+// The C library's own declarations of these two do not link from C++ in glibc 2.36.
+int open_pidfd(pid_t pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
+long send_signal(int pidfd, int signal) {
+  return ::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0);
+}
+
+void flush_standard_streams() {
+  std::cout.flush();
+  std::clog.flush();
+  std::fflush(nullptr);
+}
+
+// What the child does from fork to end.
+[[noreturn]] void run_and_exit(const std::function<int()>& body, pid_t parent) noexcept {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // A parent that died before the line above sends no signal: the child has another one by now.
+  if (::getppid() != parent) ::_exit(kUncaught);
+  int code = kUncaught;
+  try {
+    code = body();
+  } catch (const std::exception& error) {
+    std::cerr << "farcall: a child process ended by an exception: " << error.what() << '\n';
+  } catch (...) {
+    std::cerr << "farcall: a child process ended by an exception of unknown type\n";
+  }
+  try {
+    flush_standard_streams();
+  } catch (...) {  // a stream that was told to throw has nobody to tell
+    code = kUncaught;
+  }
+  ::_exit(code);
+}
+
+// Takes the state of an ended child; std::nullopt if it still runs and `flags` has WNOHANG.
+std::optional<ExitStatus> reap(int pidfd, int flags) {
+  siginfo_t info{};
+  while (::waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED | flags) != 0)
+    if (errno != EINTR) throw_errno("wait for a child process");
+  if (info.si_pid == 0) return std::nullopt;
+  if (info.si_code == CLD_EXITED) return ExitStatus{.code = info.si_status, .signal = 0};
+  return ExitStatus{.code = 0, .signal = info.si_status};
+}
+
+// Whether the child has ended by the deadline.
+bool ended(int pidfd, Deadline deadline) {
+  for (;;) {
+    pollfd end{.fd = pidfd, .events = POLLIN, .revents = 0};
+    timespec left{};
+    if (!deadline.is_never()) {
+      const std::int64_t ns = std::max<std::int64_t>(deadline.at() - monotonic_ns(), 0);
+      left = {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
+    }
+    const int count = ::ppoll(&end, 1, deadline.is_never() ? nullptr : &left, nullptr);
+    if (count >= 0) return count > 0;
+    if (errno != EINTR) throw_errno("poll of a child process");
+  }
+}
+
+}  // namespace
+
+std::string ExitStatus::describe() const {
+  if (signal == 0) return "exited with " + std::to_string(code);
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? "killed by SIG" + std::string(name)
+                         : "killed by signal " + std::to_string(signal);
+}
+
+Subprocess::Subprocess(std::function<int()> body) {
+  // What is buffered now would come out twice otherwise.
+  flush_standard_streams();
+  const pid_t parent = ::getpid();
+  pid_ = ::fork();
+  if (pid_ < 0) throw_errno("fork");
+  if (pid_ == 0) run_and_exit(body, parent);
+  pidfd_ = UniqueFd(open_pidfd(pid_));
+  if (pidfd_) return;
+  const int error = errno;
+  ::kill(pid_, SIGKILL);
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  throw SystemError(error, "pidfd_open");
+}
+
+Subprocess& Subprocess::operator=(Subprocess&& other) noexcept {
+  if (this != &other) {
+    const Subprocess old(std::move(*this));  // ends as in the destructor
+    pid_ = other.pid_;
+    pidfd_ = std::move(other.pidfd_);
+    status_ = other.status_;
+  }
+  return *this;
+}
+
+Subprocess::~Subprocess() {
+  if (!pidfd_ || status_) return;
+  try {
+    if (wait(Deadline::after(kPatience))) return;
+    kill(SIGKILL);
+    wait();
+  } catch (const std::exception&) {
+    // Somebody else has waited for the child, so there is no zombie either.
+  }
+}
+
+ExitStatus Subprocess::wait() {
+  if (!status_) {
+    if (!pidfd_) throw MisuseError("wait for a subprocess that was moved away");
+    status_ = reap(pidfd_.get(), 0);
+  }
+  return *status_;
+}
+
+std::optional<ExitStatus> Subprocess::wait(Deadline deadline) {
+  if (!status_) {
+    if (!pidfd_) throw MisuseError("wait for a subprocess that was moved away");
+    if (ended(pidfd_.get(), deadline)) status_ = reap(pidfd_.get(), WNOHANG);
+  }
+  return status_;
+}
+
+void Subprocess::kill(int signal) {
+  if (!pidfd_ || status_) return;
+  if (send_signal(pidfd_.get(), signal) != 0 && errno != ESRCH)
+    throw_errno("send a signal to a child process");
+}
+
+bool Subprocess::running() { return pidfd_ && !wait(Deadline::now()); }
+
+ReadFromChild spawn_writer(AnyChannel channel, std::function<int(Writer&)> body) {
+  Subprocess child([&] { return body(*channel.take_writer()); });
+  return {.child = std::move(child), .reader = channel.take_reader()};
+}
+
+WriteToChild spawn_reader(AnyChannel channel, std::function<int(Reader&)> body) {
+  Subprocess child([&] { return body(*channel.take_reader()); });
+  return {.child = std::move(child), .writer = channel.take_writer()};
+}
+
+TalkWithChild spawn(AnyDuplex duplex, std::function<int(DuplexEnd)> body) {
+  Subprocess child([&] { return body(duplex.take_second()); });
+  return {.child = std::move(child), .end = duplex.take_first()};
+}
+
+}  // namespace farcall::channel
