@@ -198,7 +198,7 @@ class MessageReader {
   // The peer can still change it: copy what a decision rests on.
   Outcome front(std::span<const std::byte>& piece, Deadline deadline) {
     std::uint64_t header = look();
-    if (header == 0) {
+    if (header == 0 || broken_) {
       const Outcome outcome = wait_for_message(header, deadline);
       if (outcome != Outcome::ok) return outcome;
     }

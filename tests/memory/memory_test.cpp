@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farcall/memory.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "farcall/error.hpp"
+
+namespace farcall {
+namespace {
+
+bool is_open(int fd) { return ::fcntl(fd, F_GETFD) != -1; }
+
+int adopt_error(UniqueFd fd) {
+  try {
+    SharedMemory::adopt(std::move(fd));
+  } catch (const SystemError& error) {
+    return error.code().value();
+  }
+  return 0;
+}
+
+TEST(UniqueFd, ClosesWhatItOwnsOnce) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  {
+    UniqueFd first(ends[0]);
+    UniqueFd second(std::move(first));
+    EXPECT_EQ(second.get(), ends[0]);
+    EXPECT_TRUE(is_open(ends[0]));
+    second = UniqueFd(ends[1]);
+    EXPECT_FALSE(is_open(ends[0]));
+  }
+  EXPECT_FALSE(is_open(ends[1]));
+}
+
+TEST(UniqueFd, KeepsErrnoWhileClosing) {
+  errno = EAGAIN;
+  { const UniqueFd bad(12345); }
+  EXPECT_EQ(errno, EAGAIN);
+}
+
+TEST(UniqueFd, DuplicatesShareTheFileAndCloseOnExec) {
+  const SharedMemory memory = SharedMemory::create(1);
+  const UniqueFd original(::fcntl(memory.fd(), F_DUPFD, 0));
+  const UniqueFd copy = original.duplicate();
+  EXPECT_NE(copy.get(), original.get());
+  EXPECT_EQ(::fcntl(copy.get(), F_GETFD), FD_CLOEXEC);
+}
+
+TEST(SharedMemory, IsZeroedWholePagesThatNobodyCanResize) {
+  const SharedMemory memory = SharedMemory::create(page_size() + 1);
+  EXPECT_EQ(memory.size(), 2 * page_size());
+  EXPECT_EQ(::ftruncate(memory.fd(), 0), -1);
+  EXPECT_EQ(errno, EPERM);
+  EXPECT_EQ(::ftruncate(memory.fd(), static_cast<off_t>(8 * page_size())), -1);
+  EXPECT_EQ(errno, EPERM);
+  EXPECT_EQ(::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_WRITE), -1);
+  EXPECT_EQ(::fcntl(memory.fd(), F_GETFD), FD_CLOEXEC);
+}
+
+TEST(SharedMemory, OfZeroBytesIsMisuse) { EXPECT_THROW(SharedMemory::create(0), MisuseError); }
+
+TEST(SharedMemory, AdoptsWhatIsSealedAndTellsItsRealSize) {
+  SharedMemory memory = SharedMemory::create(3 * page_size());
+  EXPECT_EQ(SharedMemory::adopt(std::move(memory).release()).size(), 3 * page_size());
+}
+
+TEST(SharedMemory, RefusesMemoryThatCouldShrinkUnderTheReader) {
+  UniqueFd unsealed(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(unsealed.get(), 4096), 0);
+  EXPECT_EQ(adopt_error(unsealed.duplicate()), EPERM);
+  // Sealed against shrinking only, and not against unsealing by further seals.
+  ASSERT_EQ(::fcntl(unsealed.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  EXPECT_EQ(adopt_error(std::move(unsealed)), EPERM);
+}
+
+TEST(SharedMemory, RefusesDescriptorsOfOtherKinds) {
+  EXPECT_EQ(adopt_error(UniqueFd(::open("/dev/zero", O_RDWR | O_CLOEXEC))), EPERM);
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const UniqueFd other(ends[1]);
+  EXPECT_EQ(adopt_error(UniqueFd(ends[0])), EPERM);
+  EXPECT_EQ(adopt_error(UniqueFd()), EPERM);
+}
+
+// Writes a run that crosses the end of the body and finds it at both places.
+void expect_body_twice(std::byte* base, std::size_t head, std::size_t body) {
+  std::byte* data = base + head;
+  std::memset(data + body - 8, 0x5a, 16);
+  for (std::size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(data[i], std::byte{0x5a});
+    EXPECT_EQ(data[2 * body - 1 - i], std::byte{0x5a});
+  }
+  EXPECT_EQ(base[head - 1], std::byte{0});
+}
+
+TEST(MapTwice, ShowsAFilesBodyTwiceInARow) {
+  const SharedMemory memory = SharedMemory::create(3 * page_size());
+  const Mapping map = map_twice(memory.fd(), page_size(), 2 * page_size(), Access::read_write);
+  EXPECT_EQ(map.size(), 5 * page_size());
+  expect_body_twice(map.data(), page_size(), 2 * page_size());
+}
+
+TEST(MapTwice, ShowsAnonymousMemoryTwiceInARow) {
+  const Mapping map =
+      map_twice(Mapping::anonymous_shared(2 * page_size()), page_size(), page_size());
+  expect_body_twice(map.data(), page_size(), page_size());
+}
+
+TEST(MapTwiceDeathTest, KeepsAReaderFromWriting) {
+  const SharedMemory memory = SharedMemory::create(2 * page_size());
+  const Mapping map = map_twice(memory.fd(), page_size(), page_size(), Access::read_only);
+  map.data()[0] = std::byte{1};  // the head is for both
+  EXPECT_DEATH(map.data()[page_size()] = std::byte{1}, "");
+}
+
+TEST(MapTwice, LeavesNothingMappedBehind) {
+  const auto mappings = [] {
+    std::size_t lines = 0;
+    UniqueFd maps(::open("/proc/self/maps", O_RDONLY | O_CLOEXEC));
+    char block[4096];
+    for (ssize_t n; (n = ::read(maps.get(), block, sizeof block)) > 0;)
+      for (ssize_t i = 0; i < n; ++i) lines += block[i] == '\n';
+    return lines;
+  };
+  const SharedMemory memory = SharedMemory::create(2 * page_size());
+  { const Mapping warm = map_twice(memory.fd(), page_size(), page_size(), Access::read_write); }
+  const std::size_t before = mappings();
+  for (int i = 0; i < 50; ++i) {
+    const Mapping map = map_twice(memory.fd(), page_size(), page_size(), Access::read_write);
+    const Mapping other =
+        map_twice(Mapping::anonymous_shared(2 * page_size()), page_size(), page_size());
+  }
+  EXPECT_LE(mappings(), before + 2);  // the allocator may map something of its own
+}
+
+}  // namespace
+}  // namespace farcall

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farcall/peer.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+
+#include "farcall/error.hpp"
+
+namespace farcall {
+namespace {
+
+using namespace std::chrono_literals;
+
+Deadline soon() { return Deadline::after(5s); }
+
+template <class Call>
+int error_of(Call call) {
+  try {
+    call();
+  } catch (const SystemError& error) {
+    return error.code().value();
+  }
+  return 0;
+}
+
+std::string unique_name(const char* what) {
+  return std::string("test-") + what + "-" + std::to_string(::getpid());
+}
+
+std::size_t open_descriptors() {
+  std::size_t count = 0;
+  for (int fd = 0; fd < 1024; ++fd) count += ::fcntl(fd, F_GETFD) != -1;
+  return count;
+}
+
+Parcel parcel_with(std::size_t bytes, std::size_t descriptors) {
+  Parcel parcel;
+  parcel.bytes.assign(bytes, std::byte{7});
+  for (std::size_t i = 0; i < descriptors; ++i)
+    parcel.descriptors.push_back(SharedMemory::create(1).fd() >= 0
+                                     ? UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC))
+                                     : UniqueFd());
+  return parcel;
+}
+
+TEST(Parcel, BringsBytesAndDescriptors) {
+  const auto [here, there] = socket_pair();
+  SharedMemory memory = SharedMemory::create(2 * page_size());
+  Parcel sent;
+  sent.bytes.assign(3, std::byte{9});
+  sent.descriptors.push_back(std::move(memory).release());
+  send_parcel(here.get(), sent);
+  auto got = receive_parcel(there.get(), soon());
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->bytes, sent.bytes);
+  ASSERT_EQ(got->descriptors.size(), 1U);
+  EXPECT_EQ(::fcntl(got->descriptors[0].get(), F_GETFD), FD_CLOEXEC);
+  EXPECT_EQ(SharedMemory::adopt(std::move(got->descriptors[0])).size(), 2 * page_size());
+}
+
+TEST(Parcel, ComesInOrderAndNeverMergesWithTheNext) {
+  const auto [here, there] = socket_pair();
+  for (std::size_t i = 0; i < 20; ++i) send_parcel(here.get(), parcel_with(i * 200, i % 4));
+  for (std::size_t i = 0; i < 20; ++i) {
+    const auto got = receive_parcel(there.get(), soon());
+    ASSERT_TRUE(got);
+    EXPECT_EQ(got->bytes.size(), i * 200);
+    EXPECT_EQ(got->descriptors.size(), i % 4);
+  }
+}
+
+TEST(Parcel, LargestIsTakenAndLargerIsMisuse) {
+  const auto [here, there] = socket_pair();
+  send_parcel(here.get(), parcel_with(kParcelBytes, kParcelDescriptors));
+  EXPECT_EQ(receive_parcel(there.get(), soon())->descriptors.size(), kParcelDescriptors);
+  EXPECT_THROW(send_parcel(here.get(), parcel_with(kParcelBytes + 1, 0)), MisuseError);
+  EXPECT_THROW(send_parcel(here.get(), parcel_with(0, kParcelDescriptors + 1)), MisuseError);
+}
+
+TEST(Parcel, WaitsNoLongerThanTheDeadline) {
+  const auto [here, there] = socket_pair();
+  EXPECT_EQ(error_of([&] { receive_parcel(there.get(), Deadline::after(10ms)); }), ETIMEDOUT);
+}
+
+TEST(Parcel, ClosedPeerIsNoParcel) {
+  auto [here, there] = socket_pair();
+  here.reset();
+  EXPECT_FALSE(receive_parcel(there.get(), soon()));
+  EXPECT_EQ(error_of([&] { send_parcel(there.get(), {}); }), EPIPE);
+}
+
+TEST(Parcel, GarbageIsRefusedAndItsDescriptorsAreClosed) {
+  const std::size_t before = open_descriptors();
+  {
+    const auto [here, there] = socket_pair();
+    // A parcel that claims one descriptor more than it brings, then bytes that are no parcel.
+    struct {
+      std::uint32_t magic = 0x6c637266;
+      std::uint16_t bytes = 0;
+      std::uint16_t descriptors = 2;
+    } header;
+    iovec piece{.iov_base = &header, .iov_len = sizeof header};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &piece;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    const int fd = here.get();
+    std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+    ASSERT_EQ(::sendmsg(here.get(), &message, 0), static_cast<ssize_t>(sizeof header));
+    EXPECT_EQ(error_of([&] { receive_parcel(there.get(), soon()); }), EPROTO);
+    ASSERT_EQ(::send(here.get(), "nonsense", 8, 0), 8);
+    EXPECT_EQ(error_of([&] { receive_parcel(there.get(), soon()); }), EPROTO);
+    ASSERT_EQ(::send(here.get(), "x", 1, 0), 1);
+    EXPECT_EQ(error_of([&] { receive_parcel(there.get(), soon()); }), EPROTO);
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(Named, ConnectsUnrelatedSocketsAndKnowsWhoTheyAre) {
+  const std::string name = unique_name("who");
+  NamedListener listener(name);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const UniqueFd socket = connect_named(name, soon());
+    char end = 0;
+    ::_exit(::recv(socket.get(), &end, 1, 0) == 0 ? 0 : 1);
+  }
+  {
+    const UniqueFd client = listener.accept(soon());
+    EXPECT_EQ(peer_credentials(client.get()).pid, child);
+    EXPECT_EQ(peer_credentials(client.get()).uid, ::geteuid());
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(Named, NameIsTakenOnceAndFreeAfterwards) {
+  const std::string name = unique_name("taken");
+  {
+    const NamedListener listener(name);
+    EXPECT_EQ(error_of([&] { NamedListener again(name); }), EADDRINUSE);
+  }
+  const NamedListener again(name);
+}
+
+TEST(Named, WaitsForAServerUntilTheDeadline) {
+  const std::string name = unique_name("nobody");
+  EXPECT_EQ(error_of([&] { connect_named(name, Deadline::now()); }), ECONNREFUSED);
+  const std::int64_t start = monotonic_ns();
+  EXPECT_EQ(error_of([&] { connect_named(name, Deadline::after(30ms)); }), ECONNREFUSED);
+  EXPECT_GE(monotonic_ns() - start, 30'000'000);
+}
+
+TEST(Named, RefusesNamesThatCannotBe) {
+  EXPECT_EQ(error_of([] { NamedListener listener(""); }), EINVAL);
+  EXPECT_EQ(error_of([] { NamedListener listener(std::string(200, 'x')); }), EINVAL);
+  EXPECT_EQ(error_of([] { connect_named(std::string(200, 'x'), Deadline::now()); }), EINVAL);
+}
+
+TEST(Named, DoesNotTrustAServerOfAnotherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody else";
+  const std::string name = unique_name("foreign");
+  // The server runs as root with the name of user 65534; a client of that user trusts root, but a
+  // client of user 65533 must not trust a server of user 65534.
+  const auto [ready_here, ready_there] = socket_pair();
+  const pid_t server = ::fork();
+  ASSERT_GE(server, 0);
+  if (server == 0) {
+    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(2);
+    // Squats on the name that the other user would use.
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string full = "farcall/65533/" + name;
+    std::memcpy(address.sun_path + 1, full.data(), full.size());
+    const UniqueFd squatter(::socket(AF_UNIX, SOCK_STREAM, 0));
+    if (::bind(squatter.get(), reinterpret_cast<sockaddr*>(&address),
+               static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size())) != 0 ||
+        ::listen(squatter.get(), 1) != 0)
+      ::_exit(3);
+    (void)!::send(ready_there.get(), "x", 1, 0);
+    char end = 0;
+    (void)!::recv(ready_there.get(), &end, 1, 0);
+    ::_exit(0);
+  }
+  char ready = 0;
+  ASSERT_EQ(::recv(ready_here.get(), &ready, 1, 0), 1);
+  const pid_t client = ::fork();
+  ASSERT_GE(client, 0);
+  if (client == 0) {
+    if (::setresuid(65533, 65533, 65533) != 0) ::_exit(2);
+    ::_exit(error_of([&] { connect_named(name, soon()); }) == EPERM ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(client, &status, 0), client);
+  EXPECT_EQ(status, 0);
+  ASSERT_EQ(::send(ready_here.get(), "x", 1, 0), 1);
+  ASSERT_EQ(::waitpid(server, &status, 0), server);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace farcall

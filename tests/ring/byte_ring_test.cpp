@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "farcall/error.hpp"
+#include "ring/pair.hpp"
+
+namespace farcall {
+namespace {
+
+using test::BytePair;
+using test::Pattern;
+
+TEST(ByteRing, PassesBytesInOrderAcrossItsEnd) {
+  BytePair ring(4096);
+  Pattern sent(1);
+  Pattern expected(1);
+  std::vector<std::byte> block(1500);
+  for (int round = 0; round < 100; ++round) {
+    sent.fill(block);
+    std::size_t count = 0;
+    ASSERT_EQ(ring.writer.write(block, count, Deadline::now()), Outcome::ok);
+    ASSERT_EQ(count, block.size());
+    std::vector<std::byte> got(block.size());
+    for (std::size_t done = 0; done < got.size(); done += count)
+      ASSERT_EQ(ring.reader.read_some(std::span(got).subspan(done), count, Deadline::now()),
+                Outcome::ok);
+    ASSERT_TRUE(expected.matches(got));
+  }
+}
+
+TEST(ByteRing, WritesAsMuchAsFits) {
+  BytePair ring(4096);
+  const std::vector<std::byte> block(5000);
+  std::size_t count = 0;
+  EXPECT_EQ(ring.writer.write_some(block, count, Deadline::now()), Outcome::ok);
+  EXPECT_EQ(count, 4096U);
+  EXPECT_EQ(ring.writer.write_some(block, count, Deadline::now()), Outcome::would_block);
+  EXPECT_EQ(count, 0U);
+  EXPECT_EQ(ring.writer.write_some(block, count, Deadline::after(std::chrono::milliseconds(5))),
+            Outcome::timed_out);
+}
+
+TEST(ByteRing, ReadsWhatIsThere) {
+  BytePair ring(4096);
+  std::vector<std::byte> into(100);
+  std::size_t count = 7;
+  EXPECT_EQ(ring.reader.read_some(into, count, Deadline::now()), Outcome::would_block);
+  EXPECT_EQ(count, 0U);
+  ASSERT_EQ(ring.writer.write(test::bytes_of("hello"), count, Deadline::now()), Outcome::ok);
+  EXPECT_EQ(ring.reader.read_some(into, count, Deadline::now()), Outcome::ok);
+  EXPECT_EQ(count, 5U);
+}
+
+TEST(ByteRing, EmptySpansAreNothingToDo) {
+  BytePair ring(4096);
+  std::size_t count = 0;
+  EXPECT_EQ(ring.writer.write_some({}, count, Deadline::never()), Outcome::ok);
+  EXPECT_EQ(ring.reader.read_some({}, count, Deadline::never()), Outcome::ok);
+}
+
+TEST(ByteRing, SpansNeverWrap) {
+  BytePair ring(4096);
+  std::span<std::byte> space;
+  std::span<const std::byte> bytes;
+  // Move both positions near the end.
+  ASSERT_EQ(ring.writer.reserve(1, space, Deadline::now()), Outcome::ok);
+  ring.writer.commit(4000);
+  ASSERT_EQ(ring.reader.front(1, bytes, Deadline::now()), Outcome::ok);
+  ring.reader.consume(4000);
+  ASSERT_EQ(ring.writer.reserve(2000, space, Deadline::now()), Outcome::ok);
+  ASSERT_GE(space.size(), 2000U);
+  Pattern(3).fill(space.first(2000));
+  ring.writer.commit(2000);
+  ASSERT_EQ(ring.reader.front(2000, bytes, Deadline::now()), Outcome::ok);
+  ASSERT_EQ(bytes.size(), 2000U);
+  EXPECT_TRUE(Pattern(3).matches(bytes));
+}
+
+TEST(ByteRing, RefusesToWaitForWhatMayNeverFit) {
+  BytePair ring(4096);
+  std::span<std::byte> space;
+  std::span<const std::byte> bytes;
+  std::size_t count = 0;
+  EXPECT_THROW(ring.reader.front(2049, bytes, Deadline::now()), MisuseError);
+  ASSERT_EQ(ring.writer.write(std::vector<std::byte>(3000), count, Deadline::now()), Outcome::ok);
+  EXPECT_THROW(ring.writer.reserve(2049, space, Deadline::now()), MisuseError);
+}
+
+TEST(ByteRing, EndComesAfterAllBytes) {
+  BytePair ring(4096);
+  std::size_t count = 0;
+  std::vector<std::byte> into(3);
+  ASSERT_EQ(ring.writer.write(test::bytes_of("hello"), count, Deadline::now()), Outcome::ok);
+  ring.writer.finish();
+  EXPECT_EQ(ring.reader.read_some(into, count, Deadline::never()), Outcome::ok);
+  EXPECT_EQ(ring.reader.read_some(into, count, Deadline::never()), Outcome::ok);
+  EXPECT_EQ(count, 2U);
+  EXPECT_EQ(ring.reader.read_some(into, count, Deadline::never()), Outcome::finished);
+  EXPECT_EQ(ring.reader.read_some(into, count, Deadline::now()), Outcome::finished);
+}
+
+TEST(ByteRing, DeathOfTheWriterIsNotItsEnd) {
+  BytePair ring(4096);
+  std::size_t count = 0;
+  std::vector<std::byte> into(10);
+  ASSERT_EQ(ring.writer.write(test::bytes_of("hello"), count, Deadline::now()), Outcome::ok);
+  ring.lifeline.first.reset();
+  EXPECT_EQ(ring.reader.read_some(into, count, Deadline::never()), Outcome::ok);
+  EXPECT_EQ(ring.reader.read_some(into, count, Deadline::never()), Outcome::peer_gone);
+}
+
+TEST(ByteRing, WriterLearnsThatTheReaderHasGone) {
+  BytePair ring(4096);
+  std::size_t count = 0;
+  ring.reader.finish();
+  EXPECT_EQ(ring.writer.write(test::bytes_of("hello"), count, Deadline::now()), Outcome::peer_gone);
+}
+
+TEST(ByteRing, RefusesAPositionBeyondTheRing) {
+  std::size_t count = 0;
+  std::vector<std::byte> into(5000);
+  {
+    BytePair ring(4096);
+    ring.memory.view().control->tail.value = 4097;
+    EXPECT_EQ(ring.reader.read_some(into, count, Deadline::now()), Outcome::broken);
+    ring.memory.view().control->tail.value = 1;
+    EXPECT_EQ(ring.reader.read_some(into, count, Deadline::now()), Outcome::broken) << "is final";
+  }
+  {
+    BytePair ring(4096);
+    ASSERT_EQ(ring.writer.write_some(into, count, Deadline::now()), Outcome::ok);
+    ring.memory.view().control->head.value = 5000;
+    EXPECT_EQ(ring.writer.write_some(into, count, Deadline::now()), Outcome::broken);
+  }
+}
+
+TEST(ByteRing, CanBePolledAtBothEnds) {
+  BytePair ring(4096);
+  std::size_t count = 0;
+  ASSERT_EQ(ring.reader.prepare_poll(), Outcome::would_block);
+  ASSERT_EQ(ring.writer.write(test::bytes_of("x"), count, Deadline::now()), Outcome::ok);
+  char bell = 0;
+  EXPECT_EQ(::read(ring.reader.poll_descriptor(), &bell, 1), 1);
+  ring.reader.finish_poll();
+  EXPECT_EQ(ring.reader.prepare_poll(), Outcome::ok);
+  EXPECT_EQ(ring.writer.prepare_poll(), Outcome::ok);
+  ASSERT_EQ(ring.writer.write_some(std::vector<std::byte>(4096), count, Deadline::now()),
+            Outcome::ok);
+  EXPECT_EQ(ring.writer.prepare_poll(), Outcome::would_block);
+  ring.writer.finish_poll();
+}
+
+}  // namespace
+}  // namespace farcall

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SIGKILL at random moments: the survivor gets what was written whole, then learns of the death.
+// FARCALL_KILL_ROUNDS sets the number of rounds.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "ring/pair.hpp"
+
+namespace farcall {
+namespace {
+
+using test::Pattern;
+using test::Unattached;
+
+int rounds() {
+  const char* text = std::getenv("FARCALL_KILL_ROUNDS");
+  return text != nullptr ? std::atoi(text) : 500;
+}
+
+constexpr WaitMode kModes[] = {WaitMode::spin, WaitMode::adaptive, WaitMode::block};
+
+// Kills `victim` after up to 3 ms and tells when.
+class Killer {
+ public:
+  Killer(pid_t victim, unsigned seed)
+      : thread_([this, victim, seed] {
+          std::minstd_rand random(seed);
+          // Forks take about a millisecond; some rounds shall meet a victim that is busy already.
+          std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+          killed_at_.store(monotonic_ns());
+          ::kill(victim, SIGKILL);
+        }) {}
+  std::int64_t join() {
+    thread_.join();
+    return killed_at_;
+  }
+
+ private:
+  std::atomic<std::int64_t> killed_at_{0};
+  std::thread thread_;
+};
+
+void expect_killed(pid_t child) {
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << std::hex << status;
+}
+
+TEST(RingKill, ReaderLearnsWithin100MsAndGetsOnlyWholeMessages) {
+  for (int round = 0; round < rounds(); ++round) {
+    Unattached ring(RingKind::messages, 8192);
+    const WaitMode mode = kModes[round % 3];
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      const RingMemory memory = ring.attach_writer();
+      MessageWriter writer(memory.view(), Waiter(ring.writer_lifeline(), mode));
+      std::vector<std::byte> message(5000);
+      for (std::uint64_t i = 0;; ++i) {
+        const auto bytes = std::span(message).first(8 + (i * 97) % (i % 16 == 0 ? 4900 : 200));
+        Pattern(i).fill(bytes);
+        if (writer.write(bytes, Deadline::never()) != Outcome::ok) ::_exit(1);
+      }
+    }
+    const RingMemory memory = ring.attach_reader();
+    MessageReader reader(memory.view(), Waiter(ring.reader_lifeline(), mode));
+    Killer killer(child, static_cast<unsigned>(round) + 1);
+    std::vector<std::byte> into(5000);
+    std::size_t size = 0;
+    std::uint64_t count = 0;
+    Outcome outcome = Outcome::ok;
+    while ((outcome = reader.read(into, size, Deadline::after(std::chrono::seconds(10)))) ==
+           Outcome::ok)
+      ASSERT_TRUE(Pattern(count++).matches(std::span(into).first(size)));
+    const std::int64_t noticed = monotonic_ns();
+    ASSERT_EQ(outcome, Outcome::peer_gone);
+    ASSERT_LT(noticed - killer.join(), 100'000'000) << "round " << round;
+    expect_killed(child);
+  }
+}
+
+TEST(RingKill, WriterLearnsWithin100Ms) {
+  for (int round = 0; round < rounds(); ++round) {
+    Unattached ring(RingKind::bytes, 8192);
+    const WaitMode mode = kModes[round % 3];
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      const RingMemory memory = ring.attach_reader();
+      ByteReader reader(memory.view(), Waiter(ring.reader_lifeline(), mode));
+      Pattern pattern(3);
+      std::vector<std::byte> into(3000);
+      std::size_t count = 0;
+      while (reader.read_some(into, count, Deadline::never()) == Outcome::ok)
+        if (!pattern.matches(std::span(into).first(count))) ::_exit(1);
+      ::_exit(2);
+    }
+    const RingMemory memory = ring.attach_writer();
+    ByteWriter writer(memory.view(), Waiter(ring.writer_lifeline(), mode));
+    Killer killer(child, static_cast<unsigned>(round) + 1);
+    Pattern pattern(3);
+    std::vector<std::byte> block(1000);
+    std::size_t count = 0;
+    Outcome outcome = Outcome::ok;
+    do pattern.fill(block);
+    while ((outcome = writer.write(block, count, Deadline::after(std::chrono::seconds(10)))) ==
+           Outcome::ok);
+    const std::int64_t noticed = monotonic_ns();
+    ASSERT_EQ(outcome, Outcome::peer_gone);
+    ASSERT_LT(noticed - killer.join(), 100'000'000) << "round " << round;
+    expect_killed(child);
+  }
+}
+
+TEST(RingKill, MemoryGoesWithItsLastHolder) {
+  const auto memory_kb = [] {
+    // Shmem counts all memory files of the machine.
+    std::size_t kb = 0;
+    FILE* info = ::fopen("/proc/meminfo", "r");
+    char line[256];
+    while (info != nullptr && ::fgets(line, sizeof line, info) != nullptr)
+      if (std::sscanf(line, "Shmem: %zu", &kb) == 1) break;
+    if (info != nullptr) ::fclose(info);
+    return kb;
+  };
+  const std::size_t before = memory_kb();
+  constexpr std::size_t kCapacity = 64UL << 20;
+  {
+    const Unattached ring(RingKind::bytes, kCapacity);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      const RingMemory memory =
+          RingMemory::attach(ring.shared, RingKind::bytes, Access::read_write);
+      ::raise(SIGKILL);
+    }
+    expect_killed(child);
+    EXPECT_GT(memory_kb(), before + kCapacity / 2048);
+  }
+  EXPECT_LT(memory_kb(), before + kCapacity / 2048);
+}
+
+}  // namespace
+}  // namespace farcall

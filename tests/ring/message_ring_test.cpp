@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "farcall/error.hpp"
+#include "ring/pair.hpp"
+
+namespace farcall {
+namespace {
+
+using test::bytes_of;
+using test::MessagePair;
+using test::Pattern;
+
+std::vector<std::byte> message(std::size_t size, std::uint64_t seed) {
+  std::vector<std::byte> bytes(size);
+  Pattern(seed).fill(bytes);
+  return bytes;
+}
+
+TEST(MessageRing, KeepsMessagesApartAtEverySize) {
+  MessagePair ring(8192);
+  std::vector<std::byte> into(4096);
+  std::size_t size = 0;
+  for (std::size_t length = 0; length <= ring.writer.longest_piece(); ++length) {
+    const auto first = message(length, length);
+    const auto second = message(length / 3, ~length);
+    ASSERT_EQ(ring.writer.write(first, Deadline::now()), Outcome::ok) << length;
+    ASSERT_EQ(ring.writer.write(second, Deadline::now()), Outcome::ok) << length;
+    for (const auto& expected : {first, second}) {
+      ASSERT_EQ(ring.reader.read(into, size, Deadline::now()), Outcome::ok) << length;
+      ASSERT_EQ(size, expected.size());
+      ASSERT_TRUE(std::equal(expected.begin(), expected.end(), into.begin())) << length;
+    }
+    ASSERT_EQ(ring.reader.read(into, size, Deadline::now()), Outcome::would_block) << length;
+  }
+}
+
+// What was payload in the last lap stands where headers are looked for in this one.
+TEST(MessageRing, NeverTakesOldPayloadForAMessage) {
+  MessagePair ring(4096);
+  const std::uint64_t forged = message_ring::kReady | 5;
+  std::vector<std::uint64_t> lie(100, forged);
+  std::vector<std::byte> into(1024);
+  std::size_t size = 0;
+  for (std::size_t round = 0; round < 5000; ++round) {
+    const auto bytes = std::as_bytes(std::span(lie)).first((round * 37) % 800);
+    ASSERT_EQ(ring.writer.write(bytes, Deadline::now()), Outcome::ok);
+    ASSERT_EQ(ring.reader.read(into, size, Deadline::now()), Outcome::ok);
+    ASSERT_EQ(size, bytes.size());
+    ASSERT_EQ(ring.reader.read(into, size, Deadline::now()), Outcome::would_block) << round;
+  }
+}
+
+// As above, with bytes that the writer had in hand but did not commit.
+TEST(MessageRing, NeverTakesUncommittedBytesForAMessage) {
+  MessagePair ring(4096);
+  std::vector<std::byte> into(1024);
+  std::size_t size = 0;
+  for (std::size_t round = 0; round < 3000; ++round) {
+    std::span<std::byte> space;
+    ASSERT_EQ(ring.writer.reserve(900, space, Deadline::now()), Outcome::ok);
+    const std::uint64_t forged = message_ring::kReady | 5;
+    for (std::size_t i = 0; i + 8 <= space.size(); i += 8)
+      std::memcpy(space.data() + i, &forged, sizeof forged);
+    ring.writer.commit((round * 13) % 300);
+    ASSERT_EQ(ring.reader.read(into, size, Deadline::now()), Outcome::ok);
+    ASSERT_EQ(size, (round * 13) % 300);
+    ASSERT_EQ(ring.reader.read(into, size, Deadline::now()), Outcome::would_block) << round;
+  }
+}
+
+TEST(MessageRing, FillsUpAndGoesOn) {
+  MessagePair ring(4096);
+  std::vector<std::byte> into(100);
+  std::size_t size = 0;
+  for (int lap = 0; lap < 20; ++lap) {
+    std::size_t written = 0;
+    while (ring.writer.write(message(48, written), Deadline::now()) == Outcome::ok) ++written;
+    EXPECT_GE(written, 4096U / 64 - 12);  // the reader passes its position on in eighths
+    for (std::size_t i = 0; i < written; ++i) {
+      ASSERT_EQ(ring.reader.read(into, size, Deadline::now()), Outcome::ok);
+      ASSERT_TRUE(Pattern(i).matches(std::span(into).first(size)));
+    }
+    ASSERT_EQ(ring.reader.read(into, size, Deadline::now()), Outcome::would_block);
+  }
+}
+
+TEST(MessageRing, KeepsAMessageThatDoesNotFitTheBuffer) {
+  MessagePair ring(4096);
+  std::vector<std::byte> small(10);
+  std::vector<std::byte> large(1000);
+  std::size_t size = 0;
+  ASSERT_EQ(ring.writer.write(message(500, 1), Deadline::now()), Outcome::ok);
+  EXPECT_EQ(ring.reader.read(small, size, Deadline::now()), Outcome::too_big);
+  EXPECT_EQ(size, 500U);
+  EXPECT_EQ(ring.reader.read(large, size, Deadline::now()), Outcome::ok);
+  EXPECT_TRUE(Pattern(1).matches(std::span(large).first(size)));
+}
+
+TEST(MessageRing, LongMessagesGoOnWhereTheyStopped) {
+  MessagePair ring(4096);
+  const auto sent = message(100'000, 9);
+  std::vector<std::byte> got(sent.size());
+  std::size_t size = 0;
+  Outcome written = Outcome::would_block;
+  Outcome read = Outcome::would_block;
+  for (int i = 0; i < 1000 && read != Outcome::ok; ++i) {
+    if (written != Outcome::ok) written = ring.writer.write(sent, Deadline::now());
+    read = ring.reader.read(got, size, Deadline::now());
+  }
+  EXPECT_EQ(written, Outcome::ok);
+  EXPECT_EQ(read, Outcome::ok);
+  EXPECT_EQ(size, sent.size());
+  EXPECT_EQ(sent, got);
+  // And ordinary messages follow.
+  EXPECT_EQ(ring.writer.write(bytes_of("next"), Deadline::now()), Outcome::ok);
+  EXPECT_EQ(ring.reader.read(got, size, Deadline::now()), Outcome::ok);
+  EXPECT_EQ(size, 4U);
+}
+
+TEST(MessageRing, LongMessagesAreNotMixedWithOthers) {
+  MessagePair ring(4096);
+  ASSERT_EQ(ring.writer.write(message(100'000, 9), Deadline::now()), Outcome::would_block);
+  EXPECT_THROW(ring.writer.write(bytes_of("other"), Deadline::now()), MisuseError);
+  EXPECT_THROW(ring.writer.write(message(99'999, 9), Deadline::now()), MisuseError);
+}
+
+TEST(MessageRing, TellsTheSizeOfALongMessageBeforeItIsRead) {
+  MessagePair ring(1 << 16);
+  const auto sent = message(20'000, 4);
+  std::vector<std::byte> small(100);
+  std::vector<std::byte> large(20'000);
+  std::size_t size = 0;
+  ASSERT_EQ(ring.writer.write(sent, Deadline::now()), Outcome::ok);
+  EXPECT_EQ(ring.reader.read(small, size, Deadline::now()), Outcome::too_big);
+  EXPECT_EQ(size, 20'000U);
+  EXPECT_EQ(ring.reader.read(large, size, Deadline::now()), Outcome::ok);
+  EXPECT_EQ(sent, large);
+}
+
+TEST(MessageRing, EndComesAfterAllMessages) {
+  MessagePair ring(4096);
+  std::vector<std::byte> into(10);
+  std::size_t size = 0;
+  ASSERT_EQ(ring.writer.write({}, Deadline::now()), Outcome::ok);
+  ring.writer.finish();
+  EXPECT_EQ(ring.reader.read(into, size, Deadline::never()), Outcome::ok);
+  EXPECT_EQ(size, 0U);
+  EXPECT_EQ(ring.reader.read(into, size, Deadline::never()), Outcome::finished);
+}
+
+TEST(MessageRing, AWriterThatStopsInsideALongMessageHasNotFinished) {
+  MessagePair ring(4096);
+  std::vector<std::byte> into(100'000);
+  std::size_t size = 0;
+  ASSERT_EQ(ring.writer.write(message(100'000, 9), Deadline::now()), Outcome::would_block);
+  ring.writer.finish();
+  EXPECT_EQ(ring.reader.read(into, size, Deadline::never()), Outcome::peer_gone);
+}
+
+TEST(MessageRing, DeathOfTheWriterIsNotItsEnd) {
+  MessagePair ring(4096);
+  std::vector<std::byte> into(10);
+  std::size_t size = 0;
+  ASSERT_EQ(ring.writer.write(bytes_of("last"), Deadline::now()), Outcome::ok);
+  ring.lifeline.first.reset();
+  EXPECT_EQ(ring.reader.read(into, size, Deadline::never()), Outcome::ok);
+  EXPECT_EQ(ring.reader.read(into, size, Deadline::never()), Outcome::peer_gone);
+}
+
+TEST(MessageRing, WriterLearnsThatTheReaderHasGone) {
+  MessagePair ring(4096);
+  ring.reader.finish();
+  EXPECT_EQ(ring.writer.write(bytes_of("hello"), Deadline::now()), Outcome::peer_gone);
+}
+
+TEST(MessageRing, RefusesForgedHeaders) {
+  for (const std::uint64_t forged :
+       {std::uint64_t{1}, message_ring::kReady | 0xffffffff, message_ring::kReady | 1017,
+        message_ring::kReady << 8, message_ring::kReady | message_ring::kPiece,
+        message_ring::kReady | message_ring::kPiece | 8, ~std::uint64_t{0}}) {
+    MessagePair ring(4096);
+    std::vector<std::byte> into(100'000);
+    std::size_t size = 0;
+    message_ring::header(ring.memory.view().data).store(forged);
+    EXPECT_EQ(ring.reader.read(into, size, Deadline::now()), Outcome::broken) << std::hex << forged;
+    message_ring::header(ring.memory.view().data).store(message_ring::kReady);
+    EXPECT_EQ(ring.reader.read(into, size, Deadline::now()), Outcome::broken) << "is final";
+  }
+}
+
+TEST(MessageRing, RefusesAReaderPositionBeyondTheRing) {
+  MessagePair ring(4096);
+  while (ring.writer.write(message(48, 0), Deadline::now()) == Outcome::ok) {
+  }
+  ring.memory.view().control->head.value = 1 << 20;
+  EXPECT_EQ(ring.writer.write(message(48, 0), Deadline::now()), Outcome::broken);
+}
+
+TEST(MessageRing, PiecesLongerThanTheirMessageBreakIt) {
+  MessagePair ring(4096);
+  std::vector<std::byte> into(4096);
+  std::size_t size = 0;
+  ASSERT_EQ(ring.writer.write(message(3000, 2), Deadline::now()), Outcome::ok);
+  const std::uint64_t shorter = 600;  // the first piece says so, the second one is longer
+  std::memcpy(ring.memory.view().data + message_ring::kHeader, &shorter, sizeof shorter);
+  EXPECT_EQ(ring.reader.read(into, size, Deadline::now()), Outcome::broken);
+}
+
+TEST(MessageRing, CanBePolledAtBothEnds) {
+  MessagePair ring(4096);
+  ASSERT_EQ(ring.reader.prepare_poll(), Outcome::would_block);
+  ASSERT_EQ(ring.writer.write(bytes_of("x"), Deadline::now()), Outcome::ok);
+  char bell = 0;
+  EXPECT_EQ(::read(ring.reader.poll_descriptor(), &bell, 1), 1);
+  ring.reader.finish_poll();
+  EXPECT_EQ(ring.reader.prepare_poll(), Outcome::ok);
+  while (ring.writer.write(message(48, 0), Deadline::now()) == Outcome::ok) {
+  }
+  EXPECT_EQ(ring.writer.prepare_poll(), Outcome::would_block);
+  ring.writer.finish_poll();
+}
+
+}  // namespace
+}  // namespace farcall

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farcall/wait.hpp"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <thread>
+
+#include "farcall/peer.hpp"
+
+namespace farcall {
+namespace {
+
+using std::chrono::milliseconds;
+using namespace std::chrono_literals;
+
+// Two sides in one process, as two threads use them.
+struct Shared {
+  Side mine{};
+  Side peers{};
+  std::atomic<bool> word{false};
+  std::pair<UniqueFd, UniqueFd> lifeline = socket_pair();
+
+  [[nodiscard]] bool ready() const { return word.load(std::memory_order_acquire); }
+};
+
+class WaitIn : public testing::TestWithParam<WaitMode> {};
+INSTANTIATE_TEST_SUITE_P(EveryMode, WaitIn,
+                         testing::Values(WaitMode::spin, WaitMode::adaptive, WaitMode::block),
+                         [](const auto& mode) { return std::string(to_string(mode.param)); });
+
+TEST_P(WaitIn, ReturnsAtOnceWhenReady) {
+  Shared shared;
+  shared.word = true;
+  Waiter waiter(shared.lifeline.first.get(), GetParam());
+  EXPECT_EQ(
+      waiter.wait(shared.mine, shared.peers, Deadline::never(), [&] { return shared.ready(); }),
+      Outcome::ok);
+}
+
+TEST_P(WaitIn, DoesNotWaitWhenToldNotTo) {
+  Shared shared;
+  Waiter waiter(shared.lifeline.first.get(), GetParam());
+  EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::now(), [&] { return shared.ready(); }),
+            Outcome::would_block);
+}
+
+TEST_P(WaitIn, EndsAtTheDeadlineAndNotBefore) {
+  Shared shared;
+  Waiter waiter(shared.lifeline.first.get(), GetParam());
+  // Once before and once after the sleeper has moved from the futex to the descriptor.
+  for (const milliseconds duration : {5ms, 60ms}) {
+    const std::int64_t start = monotonic_ns();
+    EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(duration),
+                          [&] { return shared.ready(); }),
+              Outcome::timed_out);
+    EXPECT_GE(monotonic_ns() - start, std::chrono::nanoseconds(duration).count());
+    EXPECT_EQ(shared.mine.parked.load(), Side::kAwake);
+  }
+}
+
+TEST_P(WaitIn, IsEndedByAWakeAfterAnyTime) {
+  for (const milliseconds pause : {0ms, 1ms, 10ms, 60ms}) {
+    Shared shared;
+    Waiter waiter(shared.lifeline.first.get(), GetParam());
+    std::thread waker([&] {
+      Waiter other(shared.lifeline.second.get(), GetParam());
+      std::this_thread::sleep_for(pause);
+      shared.word.store(true, std::memory_order_release);
+      other.wake(shared.peers, shared.mine);
+    });
+    EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(10s),
+                          [&] { return shared.ready(); }),
+              Outcome::ok);
+    waker.join();
+  }
+}
+
+TEST_P(WaitIn, EndsSoonWhenThePeerDies) {
+  for (const milliseconds pause : {0ms, 5ms, 60ms}) {
+    Shared shared;
+    Waiter waiter(shared.lifeline.first.get(), GetParam());
+    std::int64_t died = 0;
+    std::thread peer([&] {
+      std::this_thread::sleep_for(pause);
+      died = monotonic_ns();
+      shared.lifeline.second.reset();
+    });
+    EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(10s),
+                          [&] { return shared.ready(); }),
+              Outcome::peer_gone);
+    const std::int64_t noticed = monotonic_ns();
+    peer.join();
+    EXPECT_LT(noticed - died, std::chrono::nanoseconds(100ms).count());
+  }
+}
+
+TEST_P(WaitIn, EndsWhenThePeerSaysThatItIsDone) {
+  for (const milliseconds pause : {0ms, 5ms, 60ms}) {
+    Shared shared;
+    Waiter waiter(shared.lifeline.first.get(), GetParam());
+    std::thread peer([&] {
+      Waiter other(shared.lifeline.second.get(), GetParam());
+      std::this_thread::sleep_for(pause);
+      shared.peers.state.store(Side::kFinished, std::memory_order_release);
+      other.wake(shared.peers, shared.mine);
+    });
+    EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(10s),
+                          [&] { return shared.ready(); }),
+              Outcome::peer_gone);
+    peer.join();
+  }
+}
+
+TEST_P(WaitIn, PrefersWhatIsReadyToThePeersDeath) {
+  Shared shared;
+  shared.lifeline.second.reset();
+  shared.word = true;
+  Waiter waiter(shared.lifeline.first.get(), GetParam());
+  EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::now(), [&] { return shared.ready(); }),
+            Outcome::ok);
+}
+
+TEST(Waiter, SleeperIsInterruptedBySignals) {
+  struct sigaction action {};
+  struct sigaction before {};
+  action.sa_handler = [](int) {};
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
+  for (const milliseconds pause : {5ms, 60ms}) {
+    Shared shared;
+    Waiter waiter(shared.lifeline.first.get(), WaitMode::block);
+    std::atomic<bool> over{false};
+    const pthread_t self = ::pthread_self();
+    std::thread interrupter([&] {
+      std::this_thread::sleep_for(pause);
+      for (int i = 0; i < 200 && !over; ++i) {  // one signal could come before the sleep
+        ::pthread_kill(self, SIGUSR1);
+        std::this_thread::sleep_for(10ms);
+      }
+    });
+    EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(10s),
+                          [&] { return shared.ready(); }),
+              Outcome::interrupted);
+    over = true;
+    interrupter.join();
+  }
+  ::sigaction(SIGUSR1, &before, nullptr);
+}
+
+TEST(Waiter, IdleSleeperTakesNoProcessorTime) {
+  Shared shared;
+  Waiter waiter(shared.lifeline.first.get(), WaitMode::adaptive);
+  const auto used = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_THREAD, &usage);
+    return std::pair(usage.ru_nvcsw, (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1'000'000 +
+                                         usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+  };
+  const auto before = used();
+  EXPECT_EQ(
+      waiter.wait(shared.mine, shared.peers, Deadline::after(1s), [&] { return shared.ready(); }),
+      Outcome::timed_out);
+  const auto after = used();
+  EXPECT_LE(after.first - before.first, 10);  // a futex sleep, a descriptor sleep, hand-overs
+  EXPECT_LT(after.second - before.second, 20'000);
+}
+
+TEST(Waiter, CanBeWaitedForWithPoll) {
+  Shared shared;
+  Waiter waiter(shared.lifeline.first.get());
+  Waiter other(shared.lifeline.second.get());
+  const auto ready = [&] { return shared.ready(); };
+  ASSERT_EQ(waiter.prepare_poll(shared.mine, shared.peers, ready), Outcome::would_block);
+  pollfd entry{.fd = waiter.poll_descriptor(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&entry, 1, 0), 0);
+  shared.word = true;
+  other.wake(shared.peers, shared.mine);
+  EXPECT_EQ(::poll(&entry, 1, 5000), 1);
+  waiter.finish_poll(shared.mine);
+  EXPECT_EQ(::poll(&entry, 1, 0), 0) << "the doorbell was not taken away";
+  // Nobody polls now, so nothing rings.
+  other.wake(shared.peers, shared.mine);
+  EXPECT_EQ(::poll(&entry, 1, 0), 0);
+  // What is ready already needs no poll.
+  EXPECT_EQ(waiter.prepare_poll(shared.mine, shared.peers, ready), Outcome::ok);
+}
+
+TEST(Waiter, PollDescriptorTellsOfThePeersDeath) {
+  Shared shared;
+  Waiter waiter(shared.lifeline.first.get());
+  const auto ready = [&] { return shared.ready(); };
+  ASSERT_EQ(waiter.prepare_poll(shared.mine, shared.peers, ready), Outcome::would_block);
+  shared.lifeline.second.reset();
+  pollfd entry{.fd = waiter.poll_descriptor(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&entry, 1, 5000), 1);
+  waiter.finish_poll(shared.mine);
+  EXPECT_EQ(waiter.prepare_poll(shared.mine, shared.peers, ready), Outcome::ok);
+  EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::now(), ready), Outcome::peer_gone);
+}
+
+TEST(Waiter, SurvivesNonsenseInThePeersSide) {
+  Shared shared;
+  Waiter waiter(shared.lifeline.first.get());
+  shared.peers.parked = 77;
+  waiter.wake(shared.mine, shared.peers);
+  shared.peers.parked = Side::kOnDescriptor;
+  shared.lifeline.second.reset();
+  waiter.wake(shared.mine, shared.peers);  // no SIGPIPE
+  SUCCEED();
+}
+
+TEST(Outcomes, HaveNamesAndErrnos) {
+  EXPECT_EQ(to_string(Outcome::peer_gone), "peer gone");
+  EXPECT_EQ(to_errno(Outcome::ok), 0);
+  EXPECT_EQ(to_errno(Outcome::would_block), EAGAIN);
+  EXPECT_EQ(to_errno(Outcome::timed_out), ETIMEDOUT);
+  EXPECT_EQ(to_errno(Outcome::interrupted), EINTR);
+  EXPECT_EQ(to_errno(Outcome::peer_gone), ECONNRESET);
+}
+
+TEST(Deadline, NeverOverflows) {
+  EXPECT_TRUE(Deadline::after(std::chrono::nanoseconds::max()).is_never());
+  EXPECT_TRUE(Deadline::after(-1s).is_now());
+}
+
+}  // namespace
+}  // namespace farcall
