@@ -12,10 +12,13 @@
 // calls are taken up again.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <optional>
 #include <span>
 #include <streambuf>
+#include <string>
 #include <vector>
 
 namespace farcall::channel {
@@ -56,21 +59,23 @@ class Writer : public std::streambuf {
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  // Writes all bytes. Mechanisms made of messages take them in messages of max_message() bytes.
+  // Writes all bytes. Mechanisms made of messages take them in messages of at most max_message()
+  // bytes.
   // Throws SystemError: EPIPE where the reader has gone.
   void write(std::span<const std::byte> bytes);
   // Writes one message, also of 0 bytes. Throws MisuseError where the mechanism keeps no
   // boundaries, SystemError EMSGSIZE where the message is longer than max_message().
   void send(std::span<const std::byte> message);
   // Tells the reader that nothing follows, after everything written so far. Idempotent; the
-  // destructor does it too, but cannot report an error. Throws SystemError.
+  // destructor does it too, but cannot report an error, and leaves it out when an exception
+  // destroys the writer: to the reader it has then died. Throws SystemError.
   void finish();
 
   // The longest message; SIZE_MAX where there is no limit.
   [[nodiscard]] virtual std::size_t max_message() const noexcept;
 
  protected:
-  Writer() = default;
+  Writer() noexcept;
 
   // What a mechanism provides: write at least one byte of `bytes` (not empty), tell how many ...
   virtual std::size_t write_some(std::span<const std::byte> bytes) = 0;
@@ -78,7 +83,10 @@ class Writer : public std::streambuf {
   virtual void write_message(std::span<const std::byte> message);
   // ... and the end. Called once at most.
   virtual void write_end() = 0;
-  // For the destructor of every mechanism's writer: finish(), errors dropped.
+  // Where max_message() comes from and how to raise it, for the text of EMSGSIZE: "; ...".
+  [[nodiscard]] virtual std::string limit_advice() const;
+  // For the destructor of every mechanism's writer: finish(), errors dropped. Does nothing in a
+  // forked child that has inherited the object, or if an exception destroys it.
   void finish_quietly() noexcept;
 
   int_type overflow(int_type character) override;
@@ -86,9 +94,12 @@ class Writer : public std::streambuf {
   int sync() override;
 
  private:
+  void write_all(std::span<const std::byte> bytes);
   void flush_buffer();
 
-  std::vector<char> buffer_;
+  std::vector<char> buffer_;  // allocated on first use as a stream
+  pid_t opened_by_;
+  int exceptions_;  // in flight when it was opened
   bool finished_ = false;
 };
 

@@ -11,8 +11,10 @@
 #include <concepts>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "farcall/channel/end.hpp"
 #include "farcall/memory.hpp"
@@ -103,6 +105,8 @@ class AnyChannel {
                                              const Options& options, Deadline deadline);
 
  private:
+  Handles take_handles();
+
   const AnyMechanism* mechanism_;
   Options options_;
   std::optional<Handles> handles_;
@@ -146,6 +150,8 @@ class AnyDuplex {
   // The two ends are alike; what one writes the other reads. Throws as AnyChannel's.
   DuplexEnd take_first();
   DuplexEnd take_second();
+  // Both ends in this process (for threads).
+  std::pair<DuplexEnd, DuplexEnd> take_both();
 
   static DuplexEnd serve(const AnyMechanism& mechanism, std::string_view name,
                          const Options& options, Deadline deadline);

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the mechanisms made of sockets share.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <span>
+#include <utility>
+
+#include "farcall/memory.hpp"
+
+namespace farcall::channel {
+
+// A connected, close-on-exec pair of unix sockets of this type. Throws SystemError.
+std::pair<UniqueFd, UniqueFd> unix_pair(int type);
+
+// Sets SO_SNDBUF or SO_RCVBUF, as far as /proc/sys/net/core allows; 0 leaves it as it is. The
+// kernel doubles the value, to make up for its own overhead. Throws SystemError.
+void set_buffer(int socket, int option, std::size_t bytes);
+// SO_SNDBUF or SO_RCVBUF as the kernel counts it. Throws SystemError.
+std::size_t buffer_size(int socket, int option);
+
+// How long recv() or send() (SO_RCVTIMEO, SO_SNDTIMEO) blocks before it fails with EAGAIN.
+// Throws SystemError.
+void set_timeout(int socket, int option, int milliseconds);
+
+// Receives one message: its first bytes into `into`, the others into `spill`. Returns its true
+// length, which may be more than both hold; -1 with errno.
+ssize_t receive_message(int socket, std::span<std::byte> into, std::span<std::byte> spill,
+                        int flags);
+
+}  // namespace farcall::channel
