@@ -22,7 +22,10 @@ class RingReader final : public Reader {
       : memory_(std::move(memory)),
         lifeline_(std::move(lifeline)),
         ring_(memory_.view(), Waiter(lifeline_.get(), mode)) {}
-  ~RingReader() override { ring_.finish(); }
+  // A forked child that has inherited the object does not speak for the reader.
+  ~RingReader() override {
+    if (::getpid() == opened_by_) ring_.finish();
+  }
 
  protected:
   std::size_t read_some(std::span<std::byte> into) override {
@@ -39,6 +42,7 @@ class RingReader final : public Reader {
   RingMemory memory_;
   UniqueFd lifeline_;
   ByteReader ring_;
+  pid_t opened_by_ = ::getpid();
 };
 
 class RingWriter final : public Writer {

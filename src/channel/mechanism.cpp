@@ -7,6 +7,7 @@
 //   request: mechanism, end(s)        ->
 //                                     <-  answer: 0, or the errno of a refusal
 //                                     <-  the parcel of each end asked for
+//   opened                            ->  (may close its own end from now on)
 #include "farcall/channel/mechanism.hpp"
 
 #include <algorithm>
@@ -80,22 +81,41 @@ bool asks_for(int socket, const Request& expected, Deadline deadline) {
   return false;
 }
 
-// Hands `handles` to the first client that asks for exactly that.
-void serve(std::string_view name, const Request& expected, std::span<const Handle> handles,
-           Deadline deadline) {
+// Hands `handles` to the first client that asks for exactly that. Returns the connection to it.
+UniqueFd serve(std::string_view name, const Request& expected, std::span<const Handle> handles,
+               Deadline deadline) {
   NamedListener listener(name);
   for (;;) {
-    const UniqueFd client = listener.accept(deadline);
+    UniqueFd client = listener.accept(deadline);
     try {
       if (!asks_for(client.get(), expected, deadline)) continue;
       send_parcel(client.get(), parcel_of(Answer{.magic = Request::kMagic, .refusal = 0}));
       for (const Handle& handle : handles) send_parcel(client.get(), handle.parcel);
-      return;
+      return client;
     } catch (const SystemError& error) {
       // A client that went away, sent something else or never asked; the next may do better.
       const int value = error.code().value();
       if (value != EPIPE && value != ECONNRESET && value != EPROTO && value != ETIMEDOUT) throw;
     }
+  }
+}
+
+// What has no descriptor lives only as long as somebody is attached to it, so the server keeps its
+// own end at least until the client has opened the other one, or died.
+void await_opened(int client, Deadline deadline) {
+  try {
+    receive_parcel(client, deadline);
+  } catch (const SystemError& error) {
+    if (error.code().value() != ECONNRESET) throw;
+  }
+}
+
+void tell_opened(int server) {
+  try {
+    send_parcel(server, Parcel{});
+  } catch (const SystemError& error) {
+    // The server has died; the end that was opened tells of that.
+    if (error.code().value() != EPIPE && error.code().value() != ECONNRESET) throw;
   }
 }
 
@@ -137,13 +157,6 @@ Handle receive_handle(int socket, Deadline deadline) {
   return {.parcel = std::move(*parcel), .memory = {}};
 }
 
-// One handle of a channel that is served under `name`.
-Handle open_handle(const AnyMechanism& mechanism, std::string_view name, Wanted wanted,
-                   Deadline deadline) {
-  const UniqueFd server = ask(name, request_for(mechanism, wanted), deadline);
-  return receive_handle(server.get(), deadline);
-}
-
 }  // namespace
 
 AnyChannel::AnyChannel(const AnyMechanism& mechanism, const Options& options)
@@ -177,9 +190,11 @@ std::unique_ptr<Reader> AnyChannel::serve_reader(const AnyMechanism& mechanism,
                                                  Deadline deadline) {
   const Request request = request_for(mechanism, Wanted::writer);
   Handles handles = mechanism.create(options);
-  serve(name, request, std::span(&handles.writer, 1), deadline);
+  const UniqueFd client = serve(name, request, std::span(&handles.writer, 1), deadline);
   handles.writer = {};
-  return mechanism.open_reader(std::move(handles.reader), options);
+  auto reader = mechanism.open_reader(std::move(handles.reader), options);
+  await_opened(client.get(), deadline);
+  return reader;
 }
 
 std::unique_ptr<Writer> AnyChannel::serve_writer(const AnyMechanism& mechanism,
@@ -187,21 +202,29 @@ std::unique_ptr<Writer> AnyChannel::serve_writer(const AnyMechanism& mechanism,
                                                  Deadline deadline) {
   const Request request = request_for(mechanism, Wanted::reader);
   Handles handles = mechanism.create(options);
-  serve(name, request, std::span(&handles.reader, 1), deadline);
+  const UniqueFd client = serve(name, request, std::span(&handles.reader, 1), deadline);
   handles.reader = {};
-  return mechanism.open_writer(std::move(handles.writer), options);
+  auto writer = mechanism.open_writer(std::move(handles.writer), options);
+  await_opened(client.get(), deadline);
+  return writer;
 }
 
 std::unique_ptr<Reader> AnyChannel::open_reader(const AnyMechanism& mechanism,
                                                 std::string_view name, const Options& options,
                                                 Deadline deadline) {
-  return mechanism.open_reader(open_handle(mechanism, name, Wanted::reader, deadline), options);
+  const UniqueFd server = ask(name, request_for(mechanism, Wanted::reader), deadline);
+  auto reader = mechanism.open_reader(receive_handle(server.get(), deadline), options);
+  tell_opened(server.get());
+  return reader;
 }
 
 std::unique_ptr<Writer> AnyChannel::open_writer(const AnyMechanism& mechanism,
                                                 std::string_view name, const Options& options,
                                                 Deadline deadline) {
-  return mechanism.open_writer(open_handle(mechanism, name, Wanted::writer, deadline), options);
+  const UniqueFd server = ask(name, request_for(mechanism, Wanted::writer), deadline);
+  auto writer = mechanism.open_writer(receive_handle(server.get(), deadline), options);
+  tell_opened(server.get());
+  return writer;
 }
 
 AnyDuplex::AnyDuplex(const AnyMechanism& mechanism, const Options& options)
@@ -227,12 +250,15 @@ DuplexEnd AnyDuplex::serve(const AnyMechanism& mechanism, std::string_view name,
   const Request request = request_for(mechanism, Wanted::both);
   Handles forth = mechanism.create(options);
   Handles back = mechanism.create(options);
+  UniqueFd client;
   {
     const std::array<Handle, 2> theirs{std::move(forth.reader), std::move(back.writer)};
-    channel::serve(name, request, theirs, deadline);
+    client = channel::serve(name, request, theirs, deadline);
   }
-  return {.reader = mechanism.open_reader(std::move(back.reader), options),
-          .writer = mechanism.open_writer(std::move(forth.writer), options)};
+  DuplexEnd end{.reader = mechanism.open_reader(std::move(back.reader), options),
+                .writer = mechanism.open_writer(std::move(forth.writer), options)};
+  await_opened(client.get(), deadline);
+  return end;
 }
 
 DuplexEnd AnyDuplex::open(const AnyMechanism& mechanism, std::string_view name,
@@ -240,8 +266,10 @@ DuplexEnd AnyDuplex::open(const AnyMechanism& mechanism, std::string_view name,
   const UniqueFd server = ask(name, request_for(mechanism, Wanted::both), deadline);
   Handle reader = receive_handle(server.get(), deadline);
   Handle writer = receive_handle(server.get(), deadline);
-  return {.reader = mechanism.open_reader(std::move(reader), options),
-          .writer = mechanism.open_writer(std::move(writer), options)};
+  DuplexEnd end{.reader = mechanism.open_reader(std::move(reader), options),
+                .writer = mechanism.open_writer(std::move(writer), options)};
+  tell_opened(server.get());
+  return end;
 }
 
 }  // namespace farcall::channel

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farcall/ring.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
@@ -20,7 +22,10 @@ class RingReader final : public Reader {
       : memory_(std::move(memory)),
         lifeline_(std::move(lifeline)),
         ring_(memory_.view(), Waiter(lifeline_.get(), mode)) {}
-  ~RingReader() override { ring_.finish(); }
+  // A forked child that has inherited the object does not speak for the reader.
+  ~RingReader() override {
+    if (::getpid() == opened_by_) ring_.finish();
+  }
 
  protected:
   std::size_t read_some(std::span<std::byte> into) override {
@@ -93,6 +98,7 @@ class RingReader final : public Reader {
   RingMemory memory_;
   UniqueFd lifeline_;
   MessageReader ring_;
+  pid_t opened_by_ = ::getpid();
   std::span<const std::byte> rest_;  // of the piece at the front of the ring
   std::size_t to_come_ = 0;          // bytes of a long message behind that piece
 };
