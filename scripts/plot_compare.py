@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Draws what `farcall compare --json` wrote: round trips and throughput against message size.
+
+Usage: plot_compare.py REPORT.json PICTURE.png
+
+One column per placement: above the median round trip, below the bytes that stream one way. One
+line per mechanism; rings and other ways to wait in shared memory have one per way of waiting.
+Controls without a size are horizontal lines.
+"""
+
+import json
+import os
+import sys
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402: after the choice of a back end
+from matplotlib.ticker import FuncFormatter  # noqa: E402
+
+PLACEMENTS = {
+    "two-cpus": "two processors",
+    "one-cpu": "one processor",
+    "free": "wherever the scheduler places them",
+}
+DASHES = {"spin": "-", "adaptive": "--", "block": ":"}
+MARKERS = "osv^D<>pXPhd*"
+
+
+def with_unit(value, units):
+    for factor, unit in reversed(units):
+        if value >= factor * 0.9999:
+            return f"{value / factor:g} {unit}"
+    return f"{value:g}"
+
+
+def bytes_label(value, _=None):
+    return with_unit(value, [(1, "B"), (1 << 10, "KiB"), (1 << 20, "MiB"), (1 << 30, "GiB")])
+
+
+def time_label(value, _=None):
+    return with_unit(value, [(1e-3, "ps"), (1, "ns"), (1e3, "us"), (1e6, "ms"), (1e9, "s")])
+
+
+def rate_label(value, _=None):
+    return with_unit(value, [(1, "B/s"), (1e3, "kB/s"), (1e6, "MB/s"), (1e9, "GB/s")])
+
+
+def median_round_trip(row):
+    return row["rtt_ns"]["p50"]
+
+
+def stream_rate(row):
+    return (row.get("throughput") or {}).get("bytes_per_s") or None
+
+
+class Lines:
+    """Gives each mechanism one look that is the same in all panels."""
+
+    def __init__(self, rows):
+        several = {}
+        for row in rows:
+            several.setdefault(row["mechanism"], set()).add(row["wait"])
+        self.several = {name for name, waits in several.items() if len(waits) > 1}
+        colours = list(plt.get_cmap("tab20").colors[::2]) + list(plt.get_cmap("tab20").colors[1::2])
+        ordinary = [name for name in several if name != "ring" and name not in self.controls(rows)]
+        self.looks = {}
+        for index, name in enumerate(ordinary):
+            self.looks[name] = {
+                "color": colours[index % len(colours)],
+                "marker": MARKERS[index % len(MARKERS)],
+                "linewidth": 1.3,
+                "markersize": 4,
+            }
+        self.looks["ring"] = {"color": "black", "marker": "o", "linewidth": 2.4, "markersize": 4}
+
+    @staticmethod
+    def controls(rows):
+        return {row["mechanism"] for row in rows if row["engine"] == "control"}
+
+    def look(self, row):
+        if row["engine"] == "control":
+            return {"color": "0.55", "linewidth": 1.3, "linestyle": "-."}
+        style = DASHES[row["wait"]] if row["mechanism"] in self.several else "-"
+        return self.looks[row["mechanism"]] | {"linestyle": style}
+
+    def label(self, row):
+        name = row["mechanism"]
+        return f"{name}, {row['wait']}" if name in self.several else name
+
+
+def curves(rows):
+    """Rows of one placement by mechanism and way of waiting, each by size."""
+    found = {}
+    for row in rows:
+        found.setdefault((row["mechanism"], row["wait"]), []).append(row)
+    return [sorted(curve, key=lambda row: row["message_bytes"]) for curve in found.values()]
+
+
+def draw(axes, rows, lines, value, sized):
+    drawn = {}
+    for curve in curves(rows):
+        points = [(row["message_bytes"], value(row)) for row in curve if value(row)]
+        if not points:
+            continue
+        first = curve[0]
+        look = lines.look(first)
+        if (first["mechanism"], first["wait"]) not in sized:
+            if value is not median_round_trip or first["mechanism"] == "null_call":
+                continue
+            axes.axhline(points[0][1], **look)
+            axes.annotate(
+                first["mechanism"], (1, points[0][1]), xycoords=("axes fraction", "data"),
+                xytext=(-4, 2), textcoords="offset points", ha="right", fontsize=7, color="0.4",
+            )
+            continue
+        (line,) = axes.plot(*zip(*points), **look)
+        drawn[lines.label(first)] = line
+    return drawn
+
+
+def plot(report, picture):
+    rows = [row for row in report["rows"] if row.get("rtt_ns") and not row.get("error")]
+    if not rows:
+        raise SystemExit("plot_compare.py: the report has no rows to draw")
+    placements = [name for name in PLACEMENTS if any(row["placement"] == name for row in rows)]
+    lines = Lines(rows)
+    # Controls that exist at one size only while others exist at several have no size.
+    sized = {
+        (row["mechanism"], row["wait"])
+        for row in rows
+        if row["engine"] != "control" or row["mechanism"] == "memcpy"
+    }
+    sizes = sorted({row["message_bytes"] for row in rows if (row["mechanism"], row["wait"]) in sized})
+
+    width = 5.2 * len(placements) + 2.2
+    figure, grid = plt.subplots(
+        2, len(placements), figsize=(max(width, 8), 9), sharex=True, sharey="row", squeeze=False
+    )
+    legend = {}
+    for column, placement in enumerate(placements):
+        here = [row for row in rows if row["placement"] == placement]
+        above, below = grid[0][column], grid[1][column]
+        legend |= draw(above, here, lines, median_round_trip, sized)
+        legend |= draw(below, here, lines, stream_rate, sized)
+        above.set_title(PLACEMENTS[placement])
+        below.set_xlabel("message size")
+        for axes, label in ((above, time_label), (below, rate_label)):
+            axes.set_xscale("log", base=2)
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(FuncFormatter(label))
+            axes.grid(True, which="major", linewidth=0.5, color="0.85")
+            axes.tick_params(labelleft=True)
+        if sizes:
+            below.set_xticks(sizes, [bytes_label(size) for size in sizes], rotation=30)
+            below.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    grid[0][0].set_ylabel("round trip, median")
+    grid[1][0].set_ylabel("one way, bytes per second")
+
+    machine = report["machine"]
+    figure.suptitle(
+        f"farcall compare: {machine['cpu']}, Linux {machine['kernel']}", fontsize=10, color="0.3"
+    )
+    figure.legend(
+        legend.values(), legend.keys(), loc="center right", fontsize=8, frameon=False,
+        handlelength=3,
+    )
+    figure.tight_layout(rect=(0, 0, 1 - 2.0 / figure.get_figwidth(), 0.98))
+    # Written beside and renamed: a picture is whole or not there. Devices cannot be renamed.
+    if os.path.exists(picture) and not os.path.isfile(picture):
+        figure.savefig(picture, dpi=110, format="png")
+        return
+    partial = f"{picture}.part"
+    figure.savefig(partial, dpi=110, format="png")
+    os.replace(partial, picture)
+
+
+def main(arguments):
+    if len(arguments) != 2:
+        raise SystemExit(__doc__.split("\n\n")[1])
+    with open(arguments[0], encoding="utf-8") as file:
+        report = json.load(file)
+    plot(report, arguments[1])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a row of the comparison is: the one interface that each measured mechanism implements.
+//
+//   the tool                  client process                     server process
+//   Row::refuses(conditions)
+//      fork ------------------ Row::make -> Connection
+//                                 fork ---------------------------- Connection
+//                              Connection::open -> Endpoint        Connection::open -> Endpoint
+//                              round_trip(), send() ...            serve(), receive() ...
+//
+// A new mechanism is one file in rows/ and one line in rows/all.cpp.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "farcall/error.hpp"
+
+namespace farcall::compare {
+
+enum class Role { client, server };
+
+// What a row is called and how it is grouped. `wait` is "spin", "adaptive" or "block".
+struct RowInfo {
+  std::string mechanism;        // as in --rows and in the JSON
+  std::string engine;           // "control", "linux", "shared" or "library"
+  std::string wait;             //
+  std::string description;      // one line
+  std::size_t fixed_bytes = 0;  // what one message is if the size cannot be chosen, else 0
+  bool one_process = false;     // there is nobody at the other end: an empty call, a copy
+  bool streams = true;          // has messages without replies; else calls are counted
+  bool waits = false;           // has one row per way of waiting
+};
+
+struct Conditions {
+  std::size_t message_bytes = 0;
+  std::size_t depth_bytes = 0;  // how much the channel shall hold, roughly; 0: its own default
+  std::string name;             // unique on this machine, for what needs a name
+};
+
+// What a server does with a request.
+class Service {
+ public:
+  // Turns the request into the reply, in place. Returns false with the last request of a phase:
+  // its reply is still sent. Throws PayloadError.
+  virtual bool answer(std::span<std::byte> message) = 0;
+
+ protected:
+  ~Service() = default;
+};
+
+// One end of a connection, in the process that uses it. Messages all have the size that the
+// conditions named. Errors are exceptions and end the measurement of this row.
+class Endpoint {
+ public:
+  Endpoint() = default;
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+  virtual ~Endpoint() = default;
+
+  virtual void send(std::span<const std::byte> message) = 0;
+  virtual void receive(std::span<std::byte> message) = 0;  // returns when all of it has come
+
+  // The client's part of a call. A mechanism made for calls overrides it and serve().
+  virtual void round_trip(std::span<const std::byte> request, std::span<std::byte> reply) {
+    send(request);
+    receive(reply);
+  }
+  // The server's part: answers until service.answer() has returned false. `message` is memory
+  // that it may use for that.
+  virtual void serve(Service& service, std::span<std::byte> message) {
+    bool more = true;
+    while (more) {
+      receive(message);
+      more = service.answer(message);
+      send(message);
+    }
+  }
+  // The mechanism keeps messages apart, but these are too long and travel in several.
+  [[nodiscard]] virtual bool fragmented() const { return false; }
+};
+
+// An end that has calls only; its row says `streams = false`.
+class CallEndpoint : public Endpoint {
+ public:
+  void send(std::span<const std::byte>) final { refuse(); }
+  void receive(std::span<std::byte>) final { refuse(); }
+  void round_trip(std::span<const std::byte> request, std::span<std::byte> reply) override = 0;
+  void serve(Service& service, std::span<std::byte> message) override = 0;
+
+ private:
+  [[noreturn]] static void refuse() { throw MisuseError("this row has calls only"); }
+};
+
+// What both processes know before they part. Made in the client; open() is called once in each
+// process, at the same time, and returns when the first message can be sent.
+class Connection {
+ public:
+  Connection() = default;
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  virtual ~Connection() = default;
+  virtual std::unique_ptr<Endpoint> open(Role role) = 0;
+};
+
+class Row {
+ public:
+  explicit Row(RowInfo info) : info_(std::move(info)) {}
+  Row(const Row&) = delete;
+  Row& operator=(const Row&) = delete;
+  virtual ~Row() = default;
+
+  [[nodiscard]] const RowInfo& info() const noexcept { return info_; }
+  // Why it cannot be measured under these conditions; empty if it can.
+  [[nodiscard]] virtual std::string refuses(const Conditions&) const { return {}; }
+  [[nodiscard]] virtual std::unique_ptr<Connection> make(const Conditions& conditions) const = 0;
+
+ private:
+  RowInfo info_;
+};
+
+struct AbsentRow {
+  std::string mechanism;
+  std::string reason;  // with the Debian package that brings it
+};
+
+struct RowList {
+  std::vector<std::unique_ptr<Row>> rows;
+  std::vector<AbsentRow> absent;
+
+  template <class R, class... Arguments>
+  void add(Arguments&&... arguments) {
+    rows.push_back(std::make_unique<R>(std::forward<Arguments>(arguments)...));
+  }
+};
+
+// Every row there is, from rows/all.cpp.
+RowList all_rows();
+
+}  // namespace farcall::compare

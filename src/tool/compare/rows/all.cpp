@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The one place that lists all rows: what could be measured here, and what is missing for more.
+#include "tool/compare/rows/rows.hpp"
+
+namespace farcall::compare {
+namespace {
+
+// For rows whose library was not there when this was built.
+[[maybe_unused]] void add_absent(RowList& list, std::string mechanism, std::string_view package) {
+  list.absent.push_back(
+      {std::move(mechanism),
+       "farcall was built without it; it comes with the Debian package " + std::string(package)});
+}
+
+}  // namespace
+
+std::size_t default_depth(const Conditions& conditions) {
+  return conditions.depth_bytes != 0 ? conditions.depth_bytes : 64 * 1024;
+}
+
+RowList all_rows() {
+  RowList list;
+  add_null_call(list);
+  add_memcpy(list);
+  add_cacheline(list);
+  add_futex(list);
+  add_channels(list);
+  add_eventfd(list);
+#ifdef FARCALL_HAVE_ZEROMQ
+  add_zeromq(list);
+#else
+  add_absent(list, "zeromq", "libzmq3-dev");
+#endif
+#ifdef FARCALL_HAVE_NNG
+  add_nng(list);
+#else
+  add_absent(list, "nng", "libnng-dev");
+#endif
+#ifdef FARCALL_HAVE_BOOST_MQ
+  add_boost_mq(list);
+#else
+  add_absent(list, "boost_mq", "libboost-dev");
+#endif
+  return list;
+}
+
+}  // namespace farcall::compare

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Starts the two processes of a slot, watches over them and leaves none behind.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "farcall/memory.hpp"
+#include "tool/compare/slot.hpp"
+
+namespace farcall::compare {
+
+// SIGINT, SIGTERM or SIGHUP came; the processes of the slot are gone.
+struct Interrupted {
+  int signal;
+};
+
+// System calls of both sides, counted over `calls` round trips.
+struct TraceCount {
+  std::uint64_t system_calls;
+  std::uint64_t calls;
+};
+
+// There is one; it handles the signals of this process as long as it lives.
+class Supervisor {
+ public:
+  explicit Supervisor(std::size_t most_samples);
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+  ~Supervisor();
+
+  // Runs a slot to its end; results are on the board then. Returns what went wrong, empty if
+  // nothing did. Throws Interrupted; SystemError where processes cannot be made.
+  std::string run(const SlotPlan& plan);
+  // Runs a slot whose calls are traced. std::nullopt and the reason in `why` if that failed.
+  std::optional<TraceCount> trace(const SlotPlan& plan, std::string& why);
+
+  [[nodiscard]] const Board& board() const noexcept { return *board_; }
+  [[nodiscard]] std::span<const float> samples() const noexcept {
+    return samples_.first(board_->samples);
+  }
+
+ private:
+  pid_t start(const SlotPlan& plan);
+  [[nodiscard]] std::string what_failed() const;
+  // Kills what is left of the slot and waits for it; `server` may be none.
+  void reap(pid_t client, const UniqueFd& server) noexcept;
+
+  Mapping board_memory_;
+  Mapping sample_memory_;
+  Board* board_;
+  std::span<float> samples_;
+};
+
+// Counts the system calls of two processes between the client's marks. Called by the supervisor
+// while the client waits on the board for being traced. Throws SystemError where tracing is not
+// permitted; Interrupted; std::runtime_error at the deadline or when a process died.
+TraceCount count_system_calls(pid_t client, pid_t server, Board& board, std::int64_t deadline);
+
+// Set by the signal handler; 0 if none came.
+int interrupting_signal() noexcept;
+
+}  // namespace farcall::compare
