@@ -200,6 +200,7 @@ class Waiter {
   WaitMode mode_ = WaitMode::adaptive;
   bool streaming_ = false;
   std::uint8_t hand_over_credit_ = 2;
+  std::uint8_t hand_overs_ = 0;
   std::uint8_t waits_since_probe_ = 0;
   std::uint8_t wakes_until_note_ = 1;
   std::uint32_t processor_ = 0;        // where this side ran when it last waited, plus one

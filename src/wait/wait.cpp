@@ -28,6 +28,7 @@ constexpr std::int64_t kSpinBeforeYield = 10'000;
 // A hand-over that took longer than this gave the processor to somebody else than the peer.
 constexpr std::int64_t kSlowHandOver = 50'000;
 constexpr std::uint8_t kMostHandOverCredit = 4;
+constexpr std::uint8_t kHandOversPerSleep = 128;
 
 // How long a sleeper may stay on the futex, where the peer's death does not wake it.
 constexpr std::int64_t kShallowSleep = 20'000'000;
@@ -196,6 +197,9 @@ Outcome Waiter::spin_for_ever(const Side& peer, Deadline deadline, ReadyRef read
 }
 
 bool Waiter::hand_over(ReadyRef ready) {
+  // Two processes that hand one processor to and fro look busy, so the scheduler leaves them
+  // there, even where another one is idle. It places a task anew when the task is woken.
+  if (++hand_overs_ % kHandOversPerSleep == 0) return false;
   // Credit is earned by hand-overs that the peer answered and lost by those it did not; without
   // credit one in kWaitsPerProbe is tried all the same.
   if (hand_over_credit_ == 0) {

@@ -146,6 +146,7 @@ class MessageWriter {
     // release: the message and the cleared header are visible before the message is ready.
     message_ring::header(mine).store(flags | size, std::memory_order_release);
     tail_ = next;
+    waiter_.wake(ring_.control->writer, ring_.control->reader);
     // The next message is likely as long as this one: clear the header behind it now, so that no
     // other line has to be waited for when it is published. Relaxed: nobody looks there before a
     // later release.
@@ -154,7 +155,6 @@ class MessageWriter {
       message_ring::header(line(cleared_)).store(0, std::memory_order_relaxed);
     else
       cleared_ = next;
-    waiter_.wake(ring_.control->writer, ring_.control->reader);
   }
 
   Outcome wait_for_space(std::size_t needed, Deadline deadline);
