@@ -11,12 +11,22 @@ namespace {
 
 constexpr auto kAll = std::to_array<AnyMechanism>({
     AnyMechanism::of<Pipe>(),
+    AnyMechanism::of<Fifo>(),
     AnyMechanism::of<UnixStream>(),
+    AnyMechanism::of<UnixDgram>(),
+    AnyMechanism::of<UnixSeqpacket>(),
+    AnyMechanism::of<Tcp>(),
+    AnyMechanism::of<Udp>(),
+    AnyMechanism::of<PosixMq>(),
+    AnyMechanism::of<SysvMq>(),
     AnyMechanism::of<AnonymousMapping>(),
     AnyMechanism::of<FileMapping>(),
     AnyMechanism::of<PosixShm>(),
     AnyMechanism::of<SysvShm>(),
     AnyMechanism::of<Memfd>(),
+    AnyMechanism::of<Pty>(),
+    AnyMechanism::of<Vmsplice>(),
+    AnyMechanism::of<ProcessVm>(),
     AnyMechanism::of<Ring>(),
 });
 

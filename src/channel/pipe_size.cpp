@@ -4,27 +4,20 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <fstream>
+#include <climits>
+
+#include "channel/kernel_limit.hpp"
 
 namespace farcall::channel {
-namespace {
-
-std::size_t largest_pipe() {
-  std::size_t largest = 0;
-  std::ifstream("/proc/sys/fs/pipe-max-size") >> largest;
-  return largest;
-}
-
-}  // namespace
 
 void set_pipe_size(int pipe, std::size_t bytes) {
   if (bytes == 0) return;
-  constexpr std::size_t kKernelLimit = std::size_t{1} << 31;
   const auto ask = [pipe](std::size_t wanted) {
-    return ::fcntl(pipe, F_SETPIPE_SZ, static_cast<int>(std::min(wanted, kKernelLimit - 1))) >= 0;
+    return ::fcntl(pipe, F_SETPIPE_SZ, static_cast<int>(std::min<std::size_t>(wanted, INT_MAX))) >=
+           0;
   };
   // Who may not have it all gets what everybody may have; failing that, the default stays.
-  if (!ask(bytes)) ask(std::min(bytes, largest_pipe()));
+  if (!ask(bytes)) ask(std::min(bytes, kernel_limit("/proc/sys/fs/pipe-max-size", bytes)));
 }
 
 }  // namespace farcall::channel

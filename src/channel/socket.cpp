@@ -56,4 +56,15 @@ ssize_t receive_message(int socket, std::span<std::byte> into, std::span<std::by
   return uninterrupted([&] { return ::recvmsg(socket, &message, flags | MSG_TRUNC); });
 }
 
+void send_message(int socket, std::span<const std::byte> message) {
+  if (uninterrupted([&] { return ::send(socket, message.data(), message.size(), MSG_NOSIGNAL); }) <
+      0)
+    throw_write_error("send");
+}
+
+std::size_t longest_unix_message(int socket) {
+  constexpr std::size_t kKernelKeeps = 32;
+  return buffer_size(socket, SO_SNDBUF) - kKernelKeeps;
+}
+
 }  // namespace farcall::channel

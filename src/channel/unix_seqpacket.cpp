@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "farcall/channel/unix_seqpacket.hpp"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "channel/descriptor.hpp"
+#include "channel/lifeline.hpp"
+#include "channel/record.hpp"
+#include "channel/socket.hpp"
+#include "farcall/error.hpp"
+
+namespace farcall::channel {
+namespace {
+
+class SeqpacketReader final : public RecordReader {
+ public:
+  SeqpacketReader(std::size_t longest, UniqueFd fd, Lifeline lifeline)
+      : RecordReader(longest), fd_(std::move(fd)), lifeline_(std::move(lifeline)) {}
+
+ protected:
+  std::optional<std::size_t> take(std::span<std::byte> into, std::span<std::byte> spill) override {
+    if (finished_) return std::nullopt;
+    const ssize_t size = receive_message(fd_.get(), into, spill, 0);
+    if (size > 0) return static_cast<std::size_t>(size);
+    if (size < 0) throw_errno("recv");
+    // Whatever the writer had to say about this, it said before.
+    const auto note = lifeline_.hear();
+    if (!note) throw SystemError(ECONNRESET, "the writer has died without finishing");
+    if (note->kind == Note::empty) return 0;
+    finished_ = true;
+    return std::nullopt;
+  }
+
+ private:
+  UniqueFd fd_;
+  Lifeline lifeline_;
+  bool finished_ = false;
+};
+
+class SeqpacketWriter final : public RecordWriter {
+ public:
+  SeqpacketWriter(std::size_t longest, UniqueFd fd, Lifeline lifeline)
+      : RecordWriter(longest, std::min(longest, kWritePiece)),
+        fd_(std::move(fd)),
+        lifeline_(std::move(lifeline)) {}
+  ~SeqpacketWriter() override { finish_quietly(); }
+
+ protected:
+  void write_message(std::span<const std::byte> message) override {
+    if (message.empty()) lifeline_.tell({.kind = Note::empty, .value = 0});
+    send_message(fd_.get(), message);
+  }
+  void write_end() override {
+    lifeline_.tell({.kind = Note::finished, .value = 0});
+    ::shutdown(fd_.get(), SHUT_WR);
+    fd_.reset();
+    lifeline_.close();
+  }
+  std::string limit_advice() const override { return kUnixLimitAdvice; }
+
+ private:
+  UniqueFd fd_;
+  Lifeline lifeline_;
+};
+
+}  // namespace
+
+const Properties& UnixSeqpacket::properties() {
+  static constexpr Properties kProperties{.name = "unix_seqpacket",
+                                          .title = "Unix seqpacket socket",
+                                          .boundaries = true,
+                                          .by_name = true,
+                                          .notices_death = true,
+                                          .waits = false};
+  return kProperties;
+}
+
+Handles UnixSeqpacket::create(const Options& options) {
+  auto [reader, writer] = unix_pair(SOCK_SEQPACKET);
+  auto [reader_life, writer_life] = Lifeline::make();
+  set_buffer(writer.get(), SO_SNDBUF, options.buffer_bytes);
+  const std::uint64_t longest = longest_unix_message(writer.get());
+  Handles handles{.reader = handle_of(std::move(reader), std::move(reader_life)),
+                  .writer = handle_of(std::move(writer), std::move(writer_life))};
+  put_value(handles.reader, longest);
+  put_value(handles.writer, longest);
+  return handles;
+}
+
+std::unique_ptr<Reader> UnixSeqpacket::open_reader(Handle handle, const Options&) {
+  const auto longest = get_value<std::uint64_t>(handle);
+  auto fds = take_descriptors(handle, 2);
+  return std::make_unique<SeqpacketReader>(longest, std::move(fds[0]), Lifeline(std::move(fds[1])));
+}
+
+std::unique_ptr<Writer> UnixSeqpacket::open_writer(Handle handle, const Options&) {
+  const auto longest = get_value<std::uint64_t>(handle);
+  auto fds = take_descriptors(handle, 2);
+  return std::make_unique<SeqpacketWriter>(longest, std::move(fds[0]), Lifeline(std::move(fds[1])));
+}
+
+}  // namespace farcall::channel
