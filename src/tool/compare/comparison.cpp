@@ -112,10 +112,10 @@ class Runner {
     return ns;
   }
   [[nodiscard]] std::int64_t trace_ns(const Case& one) const {
-    return one.row->info().one_process ? 0 : 40'000'000 + settings().effort.trace_ns / 4;
+    return one.row->info().one_process ? 0 : 30'000'000 + settings().effort.trace_ns / 2;
   }
 
-  SlotPlan plan(const Case& one, bool trace) {
+  SlotPlan plan(const Case& one, std::optional<Role> trace) {
     const Result& result = *one.result;
     SlotPlan plan{.row = one.row,
                   .conditions = one.conditions,
@@ -143,7 +143,7 @@ class Runner {
         settings().effort.slot_ns(one.row->info()),
         fmt::format("round {} of {}: {}", round + 1, settings().effort.rounds, describe(one)));
     if (!result.error.empty()) return;
-    result.error = supervisor_.run(plan(one, false));
+    result.error = supervisor_.run(plan(one, std::nullopt));
     if (!result.error.empty()) {
       progress.note(fmt::format("{}: failed: {}", describe(one), result.error));
       return;
@@ -184,11 +184,14 @@ class Runner {
       result.system_calls_per_message = 0;
       return;
     }
-    const auto count = supervisor_.trace(plan(one, true), result.system_calls_note);
-    if (!count) return;
+    double per_call = 0;
+    for (const Role role : {Role::client, Role::server}) {
+      const auto count = supervisor_.trace(plan(one, role), result.system_calls_note);
+      if (!count) return;
+      per_call += *count;
+    }
     result.system_calls_note.clear();
-    result.system_calls_per_message =
-        static_cast<double>(count->system_calls) / static_cast<double>(2 * count->calls);
+    result.system_calls_per_message = per_call / 2;
   }
 
   const Processors& processors_;

@@ -15,6 +15,15 @@ std::string name_of(const Result& result) {
   return info.waits ? fmt::format("{} ({})", info.mechanism, info.wait) : info.mechanism;
 }
 
+// As people say it, at the beginning of a sentence.
+std::string common_name(const Result& result) {
+  const std::string& mechanism = result.row->info().mechanism;
+  if (mechanism == "pipe") return "A pipe";
+  if (mechanism == "unix_stream") return "A unix stream socket";
+  if (mechanism == "tcp") return "TCP over loopback";
+  return mechanism;
+}
+
 std::string times(double ratio) { return fmt::format("{} times", format_digits(ratio)); }
 
 std::string where(Placement placement) {
@@ -54,12 +63,25 @@ class Sentences {
     return found;
   }
 
+  // The best by `figure`, of which less is better. Many mechanisms are our ring in another kind of
+  // memory; where they are as good as equal, the ring itself is named.
+  template <class Figure>
+  [[nodiscard]] static const Result* best_of(const std::vector<const Result*>& rows,
+                                             Figure figure) {
+    constexpr double kEqual = 1.1;
+    const auto less = [&](const Result* a, const Result* b) { return figure(a) < figure(b); };
+    const auto best = std::min_element(rows.begin(), rows.end(), less);
+    if (best == rows.end()) return nullptr;
+    std::vector<const Result*> rings;
+    for (const Result* row : rows)
+      if (row->row->info().mechanism == "ring") rings.push_back(row);
+    const auto ring = std::min_element(rings.begin(), rings.end(), less);
+    return ring != rings.end() && figure(*ring) <= figure(*best) * kEqual ? *ring : *best;
+  }
+
   [[nodiscard]] const Result* fastest_of(Placement placement, std::size_t size) const {
-    const auto rows = measured(placement, size);
-    const auto found = std::min_element(rows.begin(), rows.end(), [](const auto* a, const auto* b) {
-      return a->rtt.p50() < b->rtt.p50();
-    });
-    return found == rows.end() ? nullptr : *found;
+    return best_of(measured(placement, size),
+                   [](const Result* result) { return result->rtt.p50(); });
   }
 
   // The first placement that has been measured.
@@ -95,17 +117,13 @@ class Sentences {
     if (known == nullptr) return {};
     const Result& best = *fastest_of(*placement, small_);
     std::string text =
-        fmt::format("{} {} costs {} there", known->row->info().mechanism == "tcp" ? "TCP" : "A",
-                    known->row->info().mechanism, format_ns(known->rtt.p50()));
-    if (known->row->info().mechanism == "tcp")
-      text = fmt::format("TCP costs {} there", format_ns(known->rtt.p50()));
+        fmt::format("{} costs {} there", common_name(*known), format_ns(known->rtt.p50()));
     if (known != &best)
       text += fmt::format(", {} as much", times(known->rtt.p50() / best.rtt.p50()));
-    text += fmt::format(", because each message takes {} system calls and {} context switches",
-                        known->system_calls_per_message
-                            ? format_digits(*known->system_calls_per_message)
-                            : std::string("its"),
-                        format_digits(known->switches_per_message()));
+    text += ", because each message takes ";
+    if (known->system_calls_per_message)
+      text += fmt::format("{:.1f} system calls and ", *known->system_calls_per_message);
+    text += fmt::format("{:.1f} context switches", known->switches_per_message());
     const Result* alone = comparison_.find(known->row->info().mechanism, known->row->info().wait,
                                            Placement::one_cpu, small_);
     if (*placement != Placement::one_cpu && alone != nullptr &&
@@ -122,10 +140,9 @@ class Sentences {
     if (!placement) return {};
     const auto rows = measured(*placement, large_);
     const auto rate = [](const Result* result) { return median(result->messages_per_s); };
-    const auto found = std::max_element(
-        rows.begin(), rows.end(), [&](const auto* a, const auto* b) { return rate(a) < rate(b); });
-    if (found == rows.end()) return {};
-    const Result& best = **found;
+    const Result* found = best_of(rows, [&](const Result* result) { return 1 / rate(result); });
+    if (found == nullptr) return {};
+    const Result& best = *found;
     const auto bytes = static_cast<double>(large_);
     std::string text =
         fmt::format("Streaming {} messages {}, {} moves most: {}", format_size(large_),

@@ -30,6 +30,11 @@ void pause(std::int64_t ns) noexcept {
   ::nanosleep(&time, nullptr);
 }
 
+void mark(TraceMark mark) noexcept { ::prctl(static_cast<int>(mark), 0, 0, 0, 0); }
+
+// Calls before counting begins: what waits in steps is back at its quickest one by then.
+constexpr unsigned kTraceWarmUp = 20;
+
 // Memory for one message, touched so that no page fault is measured.
 class Buffer {
  public:
@@ -168,25 +173,23 @@ class Client {
     board_.streamed = sent + 1;
   }
 
-  static void mark(TraceMark mark) noexcept { ::prctl(static_cast<int>(mark), 0, 0, 0, 0); }
-
   void trace() {
-    constexpr std::int64_t kSettle = 10'000'000;  // the server goes back to waiting meanwhile
     board_.ready_to_trace.store(true, std::memory_order_release);
     while (!board_.traced.load(std::memory_order_acquire)) pause(1'000'000);
-    pause(kSettle);
-    mark(TraceMark::begin);
+    const bool me = plan_.trace == Role::client;
+    std::int64_t after = 0;
+    for (unsigned i = 0; i < kTraceWarmUp; ++i) call(after);
+    if (me) mark(TraceMark::begin);
     const std::int64_t until = now() + effort_.trace_ns;
     std::uint64_t calls = 0;
-    std::int64_t after = 0;
     do {
       call(after);
       ++calls;
     } while (calls < effort_.trace_calls && after < until);
-    mark(TraceMark::client_end);
-    pause(kSettle);
-    board_.traced_calls = calls;
-    mark(TraceMark::end);
+    if (me) {
+      board_.traced_calls = calls;
+      mark(TraceMark::end);
+    }
     last_call();
   }
 
@@ -208,7 +211,10 @@ class Server final : public Service {
 
   void run() {
     serve();
-    if (plan_.trace) return serve();
+    if (plan_.trace) {
+      marks_ = plan_.trace == Role::server;
+      return serve();
+    }
     const Usage used = Usage::now();
     serve();
     board_.rtt[kMe] = Usage::now() - used;
@@ -219,7 +225,10 @@ class Server final : public Service {
   }
 
   bool answer(std::span<std::byte> message) override {
-    return !payload_.answer(message, ++sequence_);
+    const bool last = payload_.answer(message, ++sequence_);
+    if (marks_) [[unlikely]]
+      mark_answer(last);
+    return !last;
   }
 
  private:
@@ -238,6 +247,15 @@ class Server final : public Service {
     board_.stream[kMe] = Usage::now() - used;
     payload_.stamp(message_.bytes(), sequence_, Payload::kReply);
     end_.send(message_.bytes());
+  }
+
+  // Counting begins with one answer and ends with the last.
+  void mark_answer(bool last) {
+    ++answers_;
+    if (answers_ == kTraceWarmUp) mark(TraceMark::begin);
+    if (!last) return;
+    board_.traced_calls = answers_ - kTraceWarmUp;
+    mark(TraceMark::end);
   }
 
   // Reads nothing until the client has been stuck for a while, then all.
@@ -261,6 +279,8 @@ class Server final : public Service {
   Buffer message_;
   Payload payload_{plan_.key};
   std::uint64_t sequence_ = 0;
+  bool marks_ = false;
+  std::uint64_t answers_ = 0;
 };
 
 // Both sides of a row without a second process. One call is shorter than a look at the clock, so

@@ -10,7 +10,8 @@
 //   wake-up    sleeps, one timed call, again            serves
 //   fill       sends until it is told that it is full   reads nothing till nothing more fits
 //   stream     sends for a while, awaits one reply      reads, replies to the last message
-//   (trace)    instead of all after the warm-up: calls while the tool counts their system calls
+//   (trace)    instead of all after the warm-up: calls while the tool counts one side's system
+//              calls
 //
 // Each phase but the first ends with the message that says so (see payload.hpp).
 #pragma once
@@ -19,6 +20,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -57,8 +59,8 @@ struct SlotPlan {
   Effort effort;
   std::uint64_t key;  // of the payload
   bool measure_depth;
-  std::uint64_t depth;  // if it has been measured before
-  bool trace;
+  std::uint64_t depth;        // if it has been measured before
+  std::optional<Role> trace;  // count this side's system calls, measure nothing
 };
 
 // What one process used between two moments.
@@ -106,18 +108,15 @@ struct Board {
 
   std::atomic<bool> ready_to_trace;
   std::atomic<bool> traced;
-  std::uint64_t traced_calls;
+  std::uint64_t traced_calls;  // between the marks; written before the second
 
   void fail(Role role, std::string_view message) noexcept;
 };
 
-// The system calls by which a traced client tells its tracer where it is: prctl with an option
-// that no kernel has.
-enum class TraceMark : int {
-  begin = 0x46430001,       // from here on count both
-  client_end = 0x46430002,  // the client has its last reply
-  end = 0x46430003,         // the server has had time to go back to waiting
-};
+// The system calls by which a traced side tells its tracer where it is: prctl with an option that
+// no kernel has. It marks the same point of two cycles of call and answer, so that what lies
+// between belongs to whole cycles.
+enum class TraceMark : int { begin = 0x46430001, end = 0x46430002 };
 
 // The bodies of the two processes; they return the exit code. The client forks the server.
 int client_main(const SlotPlan& plan, Board& board, std::span<float> samples) noexcept;

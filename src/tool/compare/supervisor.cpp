@@ -87,7 +87,7 @@ std::string Supervisor::run(const SlotPlan& plan) {
   bool server_lost = false;
   while (!has_ended(client_process, 50)) {
     if (interrupted_by != 0) {
-      reap(client, server_process);
+      reap(client_process, server_process);
       throw Interrupted{interrupted_by};
     }
     const pid_t server = board_->server_pid.load(std::memory_order_acquire);
@@ -99,16 +99,11 @@ std::string Supervisor::run(const SlotPlan& plan) {
     hangs = monotonic_ns() >= deadline;
     if (hangs) break;
   }
-  std::string problem;
-  const int client_status = [&] {
-    int status = 0;
-    if (hangs) ::kill(client, SIGKILL);
-    ::waitpid(client, &status, 0);
-    return status;
-  }();
-  reap(0, server_process);
-  problem = what_failed();
-  if (!problem.empty()) return problem;
+  if (hangs) ::kill(client, SIGKILL);
+  int client_status = 0;
+  ::waitpid(client, &client_status, 0);
+  reap({}, server_process);
+  if (std::string problem = what_failed(); !problem.empty()) return problem;
   if (server_lost) return "the server process died";
   if (hangs) return fmt::format("no answer within {} s", patience / kSecond);
   if (WIFSIGNALED(client_status))
@@ -119,12 +114,12 @@ std::string Supervisor::run(const SlotPlan& plan) {
   return {};
 }
 
-std::optional<TraceCount> Supervisor::trace(const SlotPlan& plan, std::string& why) {
+std::optional<double> Supervisor::trace(const SlotPlan& plan, std::string& why) {
   const std::int64_t deadline = monotonic_ns() + kPatience / 2;
   const pid_t client = start(plan);
   const UniqueFd client_process = process_descriptor(client);
   UniqueFd server_process;
-  std::optional<TraceCount> count;
+  std::optional<double> count;
   try {
     while (!board_->ready_to_trace.load(std::memory_order_acquire)) {
       if (has_ended(client_process, 1)) throw std::runtime_error("a process ended early");
@@ -133,15 +128,18 @@ std::optional<TraceCount> Supervisor::trace(const SlotPlan& plan, std::string& w
     }
     const pid_t server = board_->server_pid.load(std::memory_order_acquire);
     server_process = process_descriptor(server);
-    count = count_system_calls(client, server, *board_, deadline);
+    count = count_system_calls(plan.trace == Role::client ? client : server, *board_, deadline);
   } catch (const std::exception& error) {
     why = error.what();
   } catch (const Interrupted&) {
-    reap(client, server_process);
+    reap(client_process, server_process);
     throw;
   }
-  reap(client, server_process);
-  if (const std::string problem = what_failed(); !problem.empty() && !count) why = problem;
+  reap(client_process, server_process);
+  if (const std::string problem = what_failed(); !problem.empty()) {
+    why = problem;
+    return std::nullopt;
+  }
   return count;
 }
 
@@ -156,10 +154,10 @@ std::string Supervisor::what_failed() const {
   return text;
 }
 
-void Supervisor::reap(pid_t client, const UniqueFd& server) noexcept {
-  if (client != 0) ::kill(client, SIGKILL);
-  // By descriptor: its number may belong to somebody else by now.
-  if (server) ::syscall(SYS_pidfd_send_signal, server.get(), SIGKILL, nullptr, 0);
+void Supervisor::reap(const UniqueFd& client, const UniqueFd& server) noexcept {
+  // By descriptor: their numbers may belong to others by now.
+  for (const UniqueFd* process : {&client, &server})
+    if (*process) ::syscall(SYS_pidfd_send_signal, process->get(), SIGKILL, nullptr, 0);
   // All children of this process belong to the slot; servers without a client have become ours
   // and die with it. A traced process is waited for with __WALL.
   while (::waitpid(-1, nullptr, __WALL) > 0 || errno == EINTR) {

@@ -18,12 +18,6 @@ struct Interrupted {
   int signal;
 };
 
-// System calls of both sides, counted over `calls` round trips.
-struct TraceCount {
-  std::uint64_t system_calls;
-  std::uint64_t calls;
-};
-
 // There is one; it handles the signals of this process as long as it lives.
 class Supervisor {
  public:
@@ -35,8 +29,9 @@ class Supervisor {
   // Runs a slot to its end; results are on the board then. Returns what went wrong, empty if
   // nothing did. Throws Interrupted; SystemError where processes cannot be made.
   std::string run(const SlotPlan& plan);
-  // Runs a slot whose calls are traced. std::nullopt and the reason in `why` if that failed.
-  std::optional<TraceCount> trace(const SlotPlan& plan, std::string& why);
+  // Runs a slot with one side traced. Returns that side's system calls per round trip, or
+  // std::nullopt and the reason in `why` if they could not be counted.
+  std::optional<double> trace(const SlotPlan& plan, std::string& why);
 
   [[nodiscard]] const Board& board() const noexcept { return *board_; }
   [[nodiscard]] std::span<const float> samples() const noexcept {
@@ -46,8 +41,8 @@ class Supervisor {
  private:
   pid_t start(const SlotPlan& plan);
   [[nodiscard]] std::string what_failed() const;
-  // Kills what is left of the slot and waits for it; `server` may be none.
-  void reap(pid_t client, const UniqueFd& server) noexcept;
+  // Kills what is left of the slot, by descriptors that may be none, and waits for it.
+  void reap(const UniqueFd& client, const UniqueFd& server) noexcept;
 
   Mapping board_memory_;
   Mapping sample_memory_;
@@ -55,10 +50,11 @@ class Supervisor {
   std::span<float> samples_;
 };
 
-// Counts the system calls of two processes between the client's marks. Called by the supervisor
-// while the client waits on the board for being traced. Throws SystemError where tracing is not
-// permitted; Interrupted; std::runtime_error at the deadline or when a process died.
-TraceCount count_system_calls(pid_t client, pid_t server, Board& board, std::int64_t deadline);
+// Counts the system calls of a process and its threads between its marks, per call between them;
+// returns when the process has ended. Called while the client waits on the board for that. Throws
+// SystemError where tracing is not permitted; Interrupted; std::runtime_error at the deadline or
+// when a process died.
+double count_system_calls(pid_t process, Board& board, std::int64_t deadline);
 
 // Set by the signal handler; 0 if none came.
 int interrupting_signal() noexcept;

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Counts system calls exactly, by stopping the processes at each of them. That makes them slower,
-// so it happens in a pass of its own in which nothing is timed.
+// Counts system calls exactly, by stopping a process at each of them. That makes it slower, so it
+// happens in a pass of its own in which nothing is timed; and only one side is traced at a time,
+// or each would find the other slow and wait in ways in which it does not wait otherwise.
 #include <fmt/format.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <stdexcept>
-#include <unordered_map>
-#include <vector>
+#include <string>
+#include <unordered_set>
 
 #include "farcall/error.hpp"
 #include "farcall/wait.hpp"
@@ -49,30 +50,7 @@ class Ticks {
 
 class Tracer {
  public:
-  Tracer(pid_t client, pid_t server, std::int64_t deadline) : client_(client), deadline_(deadline) {
-    attach(client, Role::client);
-    attach(server, Role::server);
-  }
-
-  // Waits until each thread has stopped once and goes on with its system calls reported.
-  void settle() {
-    while (std::any_of(threads_.begin(), threads_.end(),
-                       [](const auto& thread) { return !thread.second.reports; }))
-      step();
-  }
-
-  std::uint64_t count() {
-    while (!over_) step();
-    return counted_;
-  }
-
- private:
-  struct Thread {
-    Role role;
-    bool reports = false;  // it has been told to stop at system calls
-  };
-
-  void attach(pid_t process, Role role) {
+  Tracer(pid_t process, std::int64_t deadline) : process_(process), deadline_(deadline) {
     const std::filesystem::path tasks = fmt::format("/proc/{}/task", process);
     for (const auto& entry : std::filesystem::directory_iterator(tasks)) {
       const pid_t thread = std::stoi(entry.path().filename());
@@ -82,11 +60,26 @@ class Tracer {
         throw_errno("ptrace");
       }
       ::ptrace(PTRACE_INTERRUPT, thread, 0, 0);
-      threads_.emplace(thread, Thread{.role = role});
+      unsettled_.insert(thread);
     }
   }
 
-  // Handles one stop of one thread.
+  // Waits until each thread has stopped once and goes on with its system calls reported.
+  void settle() {
+    while (!unsettled_.empty()) step();
+  }
+  // Counts until the second mark.
+  std::uint64_t count() {
+    while (!over_) step();
+    return counted_;
+  }
+  // Waits for the end of the process, without stopping it any more than it has to.
+  void see_off() {
+    while (!ended_) step();
+  }
+
+ private:
+  // Handles one stop of one thread, or the end of the process.
   void step() {
     int status = 0;
     const pid_t thread = ::waitpid(-1, &status, __WALL);
@@ -94,70 +87,60 @@ class Tracer {
     if (monotonic_ns() > deadline_) throw std::runtime_error("counting took too long");
     if (thread < 0) {
       if (errno == EINTR) return;
-      throw_errno("waitpid");
+      if (errno != ECHILD) throw_errno("waitpid");
+      ended_ = true;
     }
-    if (!WIFSTOPPED(status)) {
-      threads_.erase(thread);
-      if (thread == client_) throw std::runtime_error("the client ended while it was traced");
+    // Single threads may end, and so may the client where it is not the traced side: the server
+    // then dies with it.
+    if (thread < 0 || !WIFSTOPPED(status)) {
+      if (!over_ && (thread < 0 || thread == process_))
+        throw std::runtime_error("a process ended while it was traced");
       return;
     }
-    // A new thread's first stop may come before its parent's report of it; it has no role yet.
-    Thread& known = threads_.try_emplace(thread, Thread{.role = Role::server}).first->second;
-    known.reports = true;
+    unsettled_.erase(thread);
     const int signal = WSTOPSIG(status);
-    const int event = status >> 16;
-    long forwarded = 0;
-    if (signal == (SIGTRAP | 0x80)) {
-      at_system_call(thread, known.role);
-    } else if (event == PTRACE_EVENT_CLONE) {
-      unsigned long child = 0;
-      ::ptrace(PTRACE_GETEVENTMSG, thread, 0, &child);
-      threads_[static_cast<pid_t>(child)].role = known.role;
-    } else if (event == 0) {
-      forwarded = signal;
-    }
-    ::ptrace(PTRACE_SYSCALL, thread, 0, forwarded);
+    const bool event = status >> 16 != 0;
+    const bool at_system_call = signal == (SIGTRAP | 0x80);
+    if (at_system_call && !over_) look(thread);
+    const long forwarded = event || at_system_call ? 0 : signal;
+    ::ptrace(over_ ? PTRACE_CONT : PTRACE_SYSCALL, thread, 0, forwarded);
   }
 
-  void at_system_call(pid_t thread, Role role) {
+  void look(pid_t thread) {
     __ptrace_syscall_info info{};
     if (::ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof info, &info) <= 0)
       throw_errno("PTRACE_GET_SYSCALL_INFO");
     if (info.op != PTRACE_SYSCALL_INFO_ENTRY) return;
-    if (thread == client_ && at_mark(info.entry.args[0])) return;
-    if (counting_[static_cast<std::size_t>(role)]) ++counted_;
-  }
-
-  bool at_mark(std::uint64_t argument) {
-    switch (static_cast<TraceMark>(argument)) {
-      case TraceMark::begin: counting_[0] = counting_[1] = true; return true;
-      case TraceMark::client_end: counting_[0] = false; return true;
-      case TraceMark::end:
-        counting_[1] = false;
-        over_ = true;
-        return true;
+    if (info.entry.nr == SYS_prctl) {
+      const auto mark = static_cast<TraceMark>(info.entry.args[0]);
+      if (mark == TraceMark::begin || mark == TraceMark::end) {
+        counting_ = mark == TraceMark::begin;
+        over_ = mark == TraceMark::end;
+        return;
+      }
     }
-    return false;
+    if (counting_) ++counted_;
   }
 
-  pid_t client_;
+  pid_t process_;
   std::int64_t deadline_;
-  std::unordered_map<pid_t, Thread> threads_;
-  bool counting_[2] = {false, false};
+  std::unordered_set<pid_t> unsettled_;
+  bool counting_ = false;
   bool over_ = false;
+  bool ended_ = false;
   std::uint64_t counted_ = 0;
 };
 
 }  // namespace
 
-TraceCount count_system_calls(pid_t client, pid_t server, Board& board, std::int64_t deadline) {
+double count_system_calls(pid_t process, Board& board, std::int64_t deadline) {
   const Ticks ticks;
-  Tracer tracer(client, server, deadline);
+  Tracer tracer(process, deadline);
   tracer.settle();
   board.traced.store(true, std::memory_order_release);
   const std::uint64_t counted = tracer.count();
-  // The client wrote the number of calls before its last mark.
-  return {.system_calls = counted, .calls = board.traced_calls};
+  tracer.see_off();
+  return static_cast<double>(counted) / static_cast<double>(board.traced_calls);
 }
 
 }  // namespace farcall::compare
