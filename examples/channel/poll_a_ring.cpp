@@ -11,6 +11,7 @@
 #include <span>
 #include <string_view>
 #include <thread>
+#include <tuple>
 
 #include "farcall/channel/subprocess.hpp"
 #include "farcall/peer.hpp"
@@ -35,7 +36,9 @@ Outcome drain(MessageReader& reader) {
 int main() {
   const SharedMemory memory = SharedMemory::create(ring_bytes(kCapacity));
   const RingMemory ring = RingMemory::format(memory.fd(), kCapacity, RingKind::messages);
-  auto [here, there] = socket_pair();
+  UniqueFd here;
+  UniqueFd there;
+  std::tie(here, there) = socket_pair();
 
   channel::Subprocess child([&] {
     here.reset();

@@ -2,10 +2,12 @@
 //
 // Without a copy: the child makes numbers where the ring stores them, this process adds them up
 // where they are. The ring is mapped twice in a row, so a span never breaks off at its end.
+#include <algorithm>
 #include <cstdint>
 #include <iostream>
 #include <numeric>
 #include <span>
+#include <tuple>
 
 #include "farcall/channel/subprocess.hpp"
 #include "farcall/peer.hpp"
@@ -13,14 +15,16 @@
 
 using namespace farcall;
 
-constexpr std::size_t kCapacity = 64 * 1024;
+constexpr std::size_t kCapacity = 65'536;
 constexpr std::uint64_t kNumbers = 1'000'000;
 
 int main() {
   const SharedMemory memory = SharedMemory::create(ring_bytes(kCapacity));
   const RingMemory ring = RingMemory::format(memory.fd(), kCapacity, RingKind::bytes);
   // The two ends of a socket pair tell the two sides of the ring when the other has died.
-  auto [here, there] = socket_pair();
+  UniqueFd here;
+  UniqueFd there;
+  std::tie(here, there) = socket_pair();
 
   channel::Subprocess child([&] {
     here.reset();
