@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The full measurements: every mechanism, size and placement, then the 2024 study, then a page.
+# Usage: scripts/bench.sh [--quick] [--no-compare] [--no-study] [--help]
+#
+#   --quick        minutes instead of more than an hour; a look, not a result
+#   --no-compare   keep the comparison of the last run, measure the study only
+#   --no-study     keep the study of the last run, measure the comparison only
+#
+# Results in build/bench/: report.md, compare.json and compare.png, study/. Leave the machine
+# alone meanwhile.
+set -euo pipefail
+cd "$(dirname "$(realpath "$0")")/.."
+
+compare=yes study=yes quick=()
+for argument in "$@"; do
+  case $argument in
+    --help | -h)
+      sed -n '4,/^set/{/^set/d;s/^# \{0,1\}//p;}' "$0"
+      exit
+      ;;
+    --quick) quick=(--quick) ;;
+    --no-compare) compare=no ;;
+    --no-study) study=no ;;
+    *)
+      echo "bench: unknown argument '$argument'; see --help" >&2
+      exit 2
+      ;;
+  esac
+done
+
+out=build/bench
+mkdir -p "$out"
+scripts/setup.sh build plot
+cmake --preset release >/dev/null
+cmake --build --preset release
+
+load=$(cut -d' ' -f1 /proc/loadavg)
+if awk -v load="$load" 'BEGIN { exit !(load > 0.5) }'; then
+  echo "bench: the load is $load already; the figures will show it" >&2
+fi
+
+if [[ $compare == yes ]]; then
+  build/release/farcall compare --json "$out/compare.json" --plot "$out/compare.png" "${quick[@]}"
+fi
+if [[ $study == yes ]]; then
+  scripts/study_2024.sh --out="$out/study" "${quick[@]}"
+fi
+
+# What a run has left out is shown from the last run that had it. Paths as the page sees them.
+pages=()
+[[ ! -f $out/compare.png ]] || pages+=(--plot compare.png)
+[[ ! -f $out/study/plot.png ]] || pages+=(--study-plot study/plot.png)
+[[ ! -f $out/study/summary.md ]] || pages+=(--study-summary "$out/study/summary.md")
+if [[ ! -f $out/compare.json ]]; then
+  echo "bench: no comparison has been measured yet, so there is no page" >&2
+  exit 0
+fi
+/usr/bin/python3 scripts/bench_report.py "$out/compare.json" "${pages[@]}" >"$out/report.md"
+echo "bench: the page is $out/report.md"

@@ -1,0 +1,138 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Draws and sums up what bench/study_2024.cpp measured.
+
+Usage: plot_study_2024.py RESULTS.json [--plot FILE.png] [--summary FILE.md]
+
+The plot: mean time of an iteration against message size, one line per mechanism; the additions
+of this project are dashed. File mappings are left out of it, as in the study, because they depend
+on the disk. The summary, on standard output if no file is named: the same as tables of
+Markdown, with the spread over the repetitions and the floor to subtract.
+"""
+
+import argparse
+import contextlib
+import json
+import sys
+
+import pandas
+
+LEFT_OUT = ["file_mapping"]
+LINES = ["study", "addition"]  # the groups that have message sizes
+MICROSECONDS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
+
+
+def read_results(path):
+    """One line per benchmark: group, mechanism, size (0 for floors), mean, least, most, in us."""
+    with open(path, encoding="utf-8") as file:
+        results = json.load(file)
+    broken = [f"{b['name']}: {b['error_message']}"
+              for b in results["benchmarks"] if b.get("error_occurred")]
+    if broken:
+        sys.exit("\n".join(broken))
+    runs = pandas.DataFrame([
+        {"benchmark": b["run_name"], "us": b["real_time"] * MICROSECONDS[b["time_unit"]]}
+        for b in results["benchmarks"] if b["run_type"] == "iteration"])
+    table = runs.groupby("benchmark", sort=False)["us"].agg(["mean", "min", "max"]).reset_index()
+    parts = table["benchmark"].str.removesuffix("/real_time").str.split("/", expand=True)
+    parts = parts.reindex(columns=range(3)).fillna({2: 0})
+    table.insert(0, "group", parts[0])
+    table.insert(1, "mechanism", parts[1])
+    table.insert(2, "size", parts[2].astype(int))
+    table["spread"] = (table["max"] - table["min"]) / table["mean"]
+    return results["context"], table.drop(columns="benchmark")
+
+
+def by_size(table, group, column):
+    """Sizes down, mechanisms across, in the order in which they were measured."""
+    lines = table[table["group"] == group]
+    order = lines["mechanism"].unique()
+    return lines.pivot(index="size", columns="mechanism", values=column)[order]
+
+
+def describe(context):
+    return (f"{context.get('processor', 'processor not recorded')}, {context['num_cpus']} "
+            f"processors, Linux {context.get('kernel', 'not recorded')}")
+
+
+def plot(context, table, path):
+    # Only here: the summary does not need it, and it takes a second to load.
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 5.2))
+    colours = iter(matplotlib.colormaps["tab20"].colors)
+    for group, style in zip(LINES, ["-o", "--s"]):
+        if group not in set(table["group"]):
+            continue
+        means = by_size(table, group, "mean").drop(columns=LEFT_OUT, errors="ignore")
+        for mechanism in means:
+            axes.plot(means.index, means[mechanism], style, color=next(colours, "black"),
+                      linewidth=1.3, markersize=3.5,
+                      label=mechanism + (" (addition)" if group == "addition" else ""))
+    floor = table[(table["group"] == "floor") & (table["mechanism"] == "fork")]
+    if not floor.empty:
+        axes.axhline(floor["mean"].iloc[0], color="grey", linestyle=":", label="fork alone")
+    sizes = sorted(size for size in table["size"].unique() if size)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("message size in bytes")
+    axes.set_ylabel("mean time of an iteration in µs")
+    axes.set_title("A child, a channel and 40,000 bytes in messages of one size\n"
+                   + describe(context), fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    figure.savefig(path, dpi=110, bbox_inches="tight")
+
+
+def print_table(header, rows):
+    print("| " + " | ".join(header) + " |")
+    print("| --- |" + " ---: |" * (len(header) - 1))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+    print()
+
+
+def summarise(context, table):
+    print(f"{describe(context)}; governor {context.get('governor', 'not recorded')}, address "
+          f"randomisation {context.get('address_randomisation', 'not recorded')}; "
+          f"{context['date'][:10]}.\n")
+    for group in LINES:
+        if group not in set(table["group"]):
+            continue
+        means = by_size(table, group, "mean")
+        print(f"Mean of an iteration in µs, {group}:\n")
+        print_table(["mechanism"] + [str(size) for size in means.index],
+                    [[name] + [f"{value:.0f}" for value in means[name]] for name in means])
+    floors = table[table["group"] == "floor"]
+    if not floors.empty:
+        print("Floor: the same iteration with nothing written, in µs:\n")
+        print_table(["mechanism", "mean", "least", "most"],
+                    [[row["mechanism"]] + [f"{row[name]:.0f}" for name in ["mean", "min", "max"]]
+                     for _, row in floors.iterrows()])
+    spread = table["spread"]
+    print(f"Spread of the repetitions, (most - least) / mean: median {spread.median():.1%}, "
+          f"nine of ten within {spread.quantile(0.9):.1%}, worst {spread.max():.1%}.")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("results", help="JSON written by build/release/bench/study-2024")
+    parser.add_argument("--plot", metavar="FILE.png")
+    parser.add_argument("--summary", metavar="FILE.md")
+    arguments = parser.parse_args()
+    context, table = read_results(arguments.results)
+    if arguments.plot:
+        plot(context, table, arguments.plot)
+    if arguments.summary:
+        with open(arguments.summary, "w", encoding="utf-8") as file:
+            with contextlib.redirect_stdout(file):
+                summarise(context, table)
+    elif not arguments.plot:
+        summarise(context, table)
+
+
+if __name__ == "__main__":
+    main()
