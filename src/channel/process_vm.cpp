@@ -269,7 +269,8 @@ const Properties& ProcessVm::properties() {
                                           .boundaries = true,
                                           .by_name = true,
                                           .notices_death = true,
-                                          .waits = false};
+                                          .waits = false,
+                                          .rendezvous = true};
   return kProperties;
 }
 

@@ -24,12 +24,13 @@
 namespace farcall::channel {
 
 struct Properties {
-  std::string_view name;   // as `farcall compare` calls it: "pipe", "unix_stream", ...
-  std::string_view title;  // "Pipe"
-  bool boundaries;         // keeps messages apart: send() and receive() work
-  bool by_name;            // can be opened by unrelated processes
-  bool notices_death;      // tells a dead writer (ECONNRESET) from one that has finished
-  bool waits;              // Options::wait has an effect
+  std::string_view name;    // as `farcall compare` calls it: "pipe", "unix_stream", ...
+  std::string_view title;   // "Pipe"
+  bool boundaries;          // keeps messages apart: send() and receive() work
+  bool by_name;             // can be opened by unrelated processes
+  bool notices_death;       // tells a dead writer (ECONNRESET) from one that has finished
+  bool waits;               // Options::wait has an effect
+  bool rendezvous = false;  // a write waits until the reader has taken it, so the two need threads
 };
 
 struct Options {
