@@ -8,7 +8,9 @@
 #   --out=DIR   where results.json, plot.png and summary.md go; build/study_2024 otherwise
 #   FLAG        anything for Google Benchmark, such as --benchmark_filter=^study/
 #
-# The whole takes some 8 seconds for each of about 200 benchmarks, half an hour.
+# The whole takes some 8 seconds for each of about 200 benchmarks, half an hour. On a machine that
+# has other work too, --benchmark_enable_random_interleaving=true spreads that over all alike, but
+# prints nothing until the end.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
