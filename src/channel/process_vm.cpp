@@ -92,8 +92,10 @@ class ProcessVmReader final : public Reader {
 
  protected:
   std::size_t read_some(std::span<std::byte> into) override {
-    while (left_.length == 0)
+    while (left_.length == 0) {
       if (!next_offer()) return 0;
+      if (left_.length == 0) acknowledge(0);  // of 0 bytes: nothing, but its writer waits
+    }
     const std::size_t size = std::min<std::size_t>(into.size(), left_.length);
     copy(into.first(size));
     left_.address += size;

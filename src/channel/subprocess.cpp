@@ -58,10 +58,12 @@ void flush_standard_streams() {
   ::_exit(code);
 }
 
-// Takes the state of an ended child; std::nullopt if it still runs and `flags` has WNOHANG.
-std::optional<ExitStatus> reap(int pidfd, int flags) {
+// Takes the state of an ended child; std::nullopt if it still runs and `flags` has WNOHANG. Without
+// a pidfd the pid has to do: it is not used again before we have waited for the child.
+std::optional<ExitStatus> reap(pid_t pid, const UniqueFd& pidfd, int flags) {
   siginfo_t info{};
-  while (::waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED | flags) != 0)
+  while (::waitid(pidfd ? P_PIDFD : P_PID, static_cast<id_t>(pidfd ? pidfd.get() : pid), &info,
+                  WEXITED | flags) != 0)
     if (errno != EINTR) throw_errno("wait for a child process");
   if (info.si_pid == 0) return std::nullopt;
   if (info.si_code == CLD_EXITED) return ExitStatus{.code = info.si_status, .signal = 0};
@@ -69,9 +71,9 @@ std::optional<ExitStatus> reap(int pidfd, int flags) {
 }
 
 // Whether the child has ended by the deadline.
-bool ended(int pidfd, Deadline deadline) {
+bool ended(const UniqueFd& pidfd, Deadline deadline) {
   for (;;) {
-    pollfd end{.fd = pidfd, .events = POLLIN, .revents = 0};
+    pollfd end{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
     timespec left{};
     if (!deadline.is_never()) {
       const std::int64_t ns = std::max<std::int64_t>(deadline.at() - monotonic_ns(), 0);
@@ -80,6 +82,16 @@ bool ended(int pidfd, Deadline deadline) {
     const int count = ::ppoll(&end, 1, deadline.is_never() ? nullptr : &left, nullptr);
     if (count >= 0) return count > 0;
     if (errno != EINTR) throw_errno("poll of a child process");
+  }
+}
+
+// The same and reap() in one, without a descriptor to wait for.
+std::optional<ExitStatus> reap_by(pid_t pid, Deadline deadline) {
+  for (;;) {
+    const auto status = reap(pid, UniqueFd(), WNOHANG);
+    if (status || monotonic_ns() >= deadline.at()) return status;
+    const timespec pause{.tv_sec = 0, .tv_nsec = 1'000'000};
+    ::nanosleep(&pause, nullptr);
   }
 }
 
@@ -100,7 +112,7 @@ Subprocess::Subprocess(std::function<int()> body) {
   if (pid_ < 0) throw_errno("fork");
   if (pid_ == 0) run_and_exit(body, parent);
   pidfd_ = UniqueFd(open_pidfd(pid_));
-  if (pidfd_) return;
+  if (pidfd_ || errno == ENOSYS) return;
   const int error = errno;
   ::kill(pid_, SIGKILL);
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
@@ -108,18 +120,23 @@ Subprocess::Subprocess(std::function<int()> body) {
   throw SystemError(error, "pidfd_open");
 }
 
+Subprocess::Subprocess(Subprocess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)),
+      pidfd_(std::move(other.pidfd_)),
+      status_(std::exchange(other.status_, std::nullopt)) {}
+
 Subprocess& Subprocess::operator=(Subprocess&& other) noexcept {
   if (this != &other) {
     const Subprocess old(std::move(*this));  // ends as in the destructor
-    pid_ = other.pid_;
+    pid_ = std::exchange(other.pid_, -1);
     pidfd_ = std::move(other.pidfd_);
-    status_ = other.status_;
+    status_ = std::exchange(other.status_, std::nullopt);
   }
   return *this;
 }
 
 Subprocess::~Subprocess() {
-  if (!pidfd_ || status_) return;
+  if (pid_ < 0 || status_) return;
   try {
     if (wait(Deadline::after(kPatience))) return;
     kill(SIGKILL);
@@ -131,27 +148,30 @@ Subprocess::~Subprocess() {
 
 ExitStatus Subprocess::wait() {
   if (!status_) {
-    if (!pidfd_) throw MisuseError("wait for a subprocess that was moved away");
-    status_ = reap(pidfd_.get(), 0);
+    if (pid_ < 0) throw MisuseError("wait for a subprocess that was moved away");
+    status_ = reap(pid_, pidfd_, 0);
   }
   return *status_;
 }
 
 std::optional<ExitStatus> Subprocess::wait(Deadline deadline) {
   if (!status_) {
-    if (!pidfd_) throw MisuseError("wait for a subprocess that was moved away");
-    if (ended(pidfd_.get(), deadline)) status_ = reap(pidfd_.get(), WNOHANG);
+    if (pid_ < 0) throw MisuseError("wait for a subprocess that was moved away");
+    if (!pidfd_)
+      status_ = reap_by(pid_, deadline);
+    else if (ended(pidfd_, deadline))
+      status_ = reap(pid_, pidfd_, WNOHANG);
   }
   return status_;
 }
 
 void Subprocess::kill(int signal) {
-  if (!pidfd_ || status_) return;
-  if (send_signal(pidfd_.get(), signal) != 0 && errno != ESRCH)
+  if (pid_ < 0 || status_) return;
+  if ((pidfd_ ? send_signal(pidfd_.get(), signal) : ::kill(pid_, signal)) != 0 && errno != ESRCH)
     throw_errno("send a signal to a child process");
 }
 
-bool Subprocess::running() { return pidfd_ && !wait(Deadline::now()); }
+bool Subprocess::running() { return pid_ >= 0 && !wait(Deadline::now()); }
 
 ReadFromChild spawn_writer(AnyChannel channel, std::function<int(Writer&)> body) {
   Subprocess child([&] { return body(*channel.take_writer()); });

@@ -8,7 +8,6 @@
 #include <istream>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "channel/conformance.hpp"
 
@@ -95,10 +94,12 @@ TEST_P(ByteStream, FromParentToChild) {
 
 TEST_P(ByteStream, StreamAndSpanCallsCanBeMixed) {
   auto [reader, writer] = channel().take_both();
-  std::ostream out(writer.get());
-  out << "ab";
-  writer->write(bytes_of("cd"));
-  out << "ef" << std::flush;
+  const Meanwhile writing([&writer = writer] {
+    std::ostream out(writer.get());
+    out << "ab";
+    writer->write(bytes_of("cd"));
+    out << "ef" << std::flush;
+  });
   std::istream in(reader.get());
   EXPECT_EQ(in.get(), 'a');
   std::vector<std::byte> rest(4);
@@ -109,8 +110,10 @@ TEST_P(ByteStream, StreamAndSpanCallsCanBeMixed) {
 
 TEST_P(ByteStream, ReadFullyStopsAtTheEnd) {
   auto [reader, writer] = channel().take_both();
-  writer->write(bytes_of("abc"));
-  writer->finish();
+  const Meanwhile writing([&writer = writer] {
+    writer->write(bytes_of("abc"));
+    writer->finish();
+  });
   std::vector<std::byte> into(8);
   EXPECT_EQ(reader->read_fully(into), 3U);
   EXPECT_EQ(text_of({into.data(), 3}), "abc");
@@ -119,12 +122,11 @@ TEST_P(ByteStream, ReadFullyStopsAtTheEnd) {
 TEST_P(ByteStream, ThreadsShareAChannel) {
   constexpr std::size_t kSize = 1 << 20;
   auto [reader, writer] = channel().take_both();
-  std::thread thread([&writer = writer] {
+  const Meanwhile writing([&writer = writer] {
     write_pattern(*writer, kSize);
     writer->finish();
   });
   EXPECT_EQ(read_pattern(*reader), kSize);
-  thread.join();
 }
 
 TEST_P(ByteStream, ASlowReaderGetsEverything) {
@@ -227,13 +229,11 @@ TEST_P(ByteStream, PingPongInBothDirections) {
 TEST_P(ByteStream, BulkInBothDirectionsAtOnce) {
   constexpr std::size_t kSize = 4 << 20;
   const auto talk = [](DuplexEnd& pair, unsigned seed) {
-    std::thread sender([&] {
+    const Meanwhile writing([&] {
       write_pattern(*pair.writer, kSize, seed);
       pair.writer->finish();
     });
-    const std::size_t got = read_pattern(*pair.reader, SIZE_MAX, seed + 1);
-    sender.join();
-    return got;
+    return read_pattern(*pair.reader, SIZE_MAX, seed + 1);
   };
   auto [child, end] = spawn(AnyDuplex(mechanism(), {}), [&talk](DuplexEnd pair) {
     require(talk(pair, 10) == kSize, "all bytes");

@@ -14,6 +14,8 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "farcall/channel/mechanism.hpp"
@@ -149,6 +151,20 @@ class RandomSizes {
  private:
   std::mt19937 random_;
   std::size_t most_;
+};
+
+// The writer's part, on a thread of its own until destroyed: some mechanisms hold nothing, so that
+// a write() waits for its reader.
+class Meanwhile {
+ public:
+  template <class Part>
+  explicit Meanwhile(Part part) : thread_(std::move(part)) {}
+  Meanwhile(const Meanwhile&) = delete;
+  Meanwhile& operator=(const Meanwhile&) = delete;
+  ~Meanwhile() { thread_.join(); }
+
+ private:
+  std::thread thread_;
 };
 
 inline constexpr std::size_t kLargestStep = std::size_t{300} * 1024;

@@ -67,9 +67,11 @@ class TimeToNotice {
 
 TEST_P(Ending, OfAWriterThatFinishesIsSeenAgainAndAgain) {
   auto [reader, writer] = channel().take_both();
-  writer->write(bytes_of("ab"));
-  writer->finish();
-  writer->finish();
+  const Meanwhile writing([&writer = writer] {
+    writer->write(bytes_of("ab"));
+    writer->finish();
+    writer->finish();
+  });
   std::vector<std::byte> into(8);
   EXPECT_EQ(reader->read_fully(into), 2U);
   EXPECT_EQ(reader->read(into), 0U);
@@ -78,8 +80,10 @@ TEST_P(Ending, OfAWriterThatFinishesIsSeenAgainAndAgain) {
 
 TEST_P(Ending, OfAWriterThatIsDestroyedIsSeen) {
   auto [reader, writer] = channel().take_both();
-  writer->write(bytes_of("ab"));
-  writer.reset();
+  const Meanwhile writing([&writer = writer] {
+    writer->write(bytes_of("ab"));
+    writer.reset();
+  });
   std::vector<std::byte> into(8);
   EXPECT_EQ(reader->read_fully(into), 2U);
   EXPECT_EQ(reader->read(into), 0U);
@@ -152,8 +156,14 @@ TEST_P(Ending, OfAWriterThatIsKilledInTheMiddleOfWritingIsNoticed) {
 
 TEST_P(Ending, OfAReaderThatIsDestroyedIsEpipe) {
   auto [reader, writer] = channel().take_both();
-  writer->write(bytes_of("ab"));
-  reader.reset();
+  {
+    // Goes with something unread.
+    const Meanwhile writing(
+        [&writer = writer] { error_of([&] { writer->write(bytes_of("ab")); }); });
+    std::vector<std::byte> into(1);
+    EXPECT_EQ(reader->read(into), 1U);
+    reader.reset();
+  }
   EXPECT_EQ(error_of_writing(*writer), EPIPE);
   EXPECT_EQ(error_of_writing(*writer), EPIPE);
 }
@@ -181,12 +191,11 @@ TEST_P(Ending, OfAReaderThatIsKilledIsEpipe) {
 
 TEST_P(Ending, OfAReaderThatIsDestroyedWakesAWriterThatWaits) {
   auto [reader, writer] = channel().take_both();
-  std::thread closer([&reader = reader] {
+  const Meanwhile closing([&reader = reader] {
     std::this_thread::sleep_for(60ms);
     reader.reset();
   });
   EXPECT_EQ(error_of_writing(*writer), EPIPE);
-  closer.join();
 }
 
 TEST_P(Ending, OfAReaderThatIsKilledIsNoticedByAWriterThatWaits) {
@@ -221,7 +230,7 @@ TEST_P(Ending, OfAnInheritedEndInAChildIsNotTheEndOfTheChannel) {
     return 0;
   });
   EXPECT_TRUE(child.wait().success());
-  writer->write(bytes_of("ab"));
+  const Meanwhile writing([&writer = writer] { writer->write(bytes_of("ab")); });
   std::vector<std::byte> into(2);
   EXPECT_EQ(reader->read_fully(into), 2U);
 }

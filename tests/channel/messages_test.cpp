@@ -54,10 +54,12 @@ TEST_P(Messages, KeepTheirBoundaries) {
 
 TEST_P(Messages, OfZeroBytesArrive) {
   auto [reader, writer] = channel().take_both();
-  writer->send({});
-  writer->send(bytes_of("a"));
-  writer->send({});
-  writer->finish();
+  const Meanwhile writing([&writer = writer] {
+    writer->send({});
+    writer->send(bytes_of("a"));
+    writer->send({});
+    writer->finish();
+  });
   EXPECT_EQ(received(*reader), "");
   EXPECT_EQ(received(*reader), "a");
   EXPECT_EQ(received(*reader), "");
@@ -66,10 +68,12 @@ TEST_P(Messages, OfZeroBytesArrive) {
 
 TEST_P(Messages, OfZeroBytesAreNothingToAReaderOfBytes) {
   auto [reader, writer] = channel().take_both();
-  writer->send({});
-  writer->send(bytes_of("a"));
-  writer->send({});
-  writer->finish();
+  const Meanwhile writing([&writer = writer] {
+    writer->send({});
+    writer->send(bytes_of("a"));
+    writer->send({});
+    writer->finish();
+  });
   std::vector<std::byte> into(8);
   EXPECT_EQ(reader->read(into), 1U);
   EXPECT_EQ(reader->read(into), 0U);
@@ -169,8 +173,10 @@ TEST_P(Messages, CanBeReadInParts) {
 
 TEST_P(Messages, CanFollowBytesOnceAllOfThoseAreRead) {
   auto [reader, writer] = channel().take_both();
-  writer->write(bytes_of("ab"));
-  writer->send(bytes_of("cd"));
+  const Meanwhile writing([&writer = writer] {
+    writer->write(bytes_of("ab"));
+    writer->send(bytes_of("cd"));
+  });
   std::vector<std::byte> into(2);
   ASSERT_EQ(reader->read_fully(into), 2U);
   EXPECT_EQ(received(*reader), "cd");

@@ -32,9 +32,9 @@ class Subprocess {
   // Forks; the child runs `body` and exits with what it returns, without unwinding into the
   // parent's destructors or atexit handlers; standard streams are flushed. An exception that
   // leaves `body` is printed to stderr, and the child exits with 125. If this process dies first,
-  // the child is killed. Throws SystemError.
+  // or the thread that called this ends, the child is killed. Throws SystemError.
   explicit Subprocess(std::function<int()> body);
-  Subprocess(Subprocess&&) noexcept = default;
+  Subprocess(Subprocess&& other) noexcept;
   Subprocess& operator=(Subprocess&& other) noexcept;
   ~Subprocess();
 
@@ -48,8 +48,8 @@ class Subprocess {
   [[nodiscard]] bool running();
 
  private:
-  pid_t pid_ = -1;
-  UniqueFd pidfd_;
+  pid_t pid_ = -1;  // -1: moved away
+  UniqueFd pidfd_;  // none on kernels before 5.3 and under valgrind
   std::optional<ExitStatus> status_;
 };
 

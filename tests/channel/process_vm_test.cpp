@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One process reading another's memory, as far as the kernel lets it.
+#include "farcall/channel/process_vm.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <vector>
+
+#include "channel/conformance.hpp"
+
+namespace farcall::channel::test {
+namespace {
+
+TEST(ProcessVm, KeepsTheWriterWaitingUntilAMessageIsReadInFull) {
+  auto [child, reader] = spawn_writer(Channel<ProcessVm>(), [](Writer& out) {
+    std::vector<std::byte> message(10'000);
+    Pattern().fill(message);
+    out.send(message);
+    // Had the reader not been through, it would find this.
+    std::ranges::fill(message, std::byte{0xff});
+    out.send(message);
+    return 0;
+  });
+  Pattern pattern;
+  std::vector<std::byte> part(999);
+  for (std::size_t got = 0; got < 10'000;) {
+    const std::size_t size =
+        reader->read({part.data(), std::min<std::size_t>(part.size(), 10'000 - got)});
+    ASSERT_TRUE(pattern.check({part.data(), size})) << got;
+    got += size;
+  }
+  std::vector<std::byte> second(10'000);
+  ASSERT_EQ(reader->receive(second), second.size());
+  EXPECT_EQ(second[5], std::byte{0xff});
+  EXPECT_TRUE(child.wait().success());
+}
+
+// The reader's right to look into this process goes: another user, or a process that nobody may
+// look into.
+void forbid() {
+  if (::geteuid() == 0)
+    require(::setresuid(65534, 65534, 65534) == 0, "another user");
+  else
+    require(::prctl(PR_SET_DUMPABLE, 0) == 0, "a process that is closed to others");
+}
+
+TEST(ProcessVm, SaysWhyTheKernelRefuses) {
+  const bool privileged = ::geteuid() == 0;
+  // A privileged process may read every other, so there the reader gives up its rights.
+  auto [child, writer] = spawn_reader(Channel<ProcessVm>(), [privileged](Reader& in) {
+    if (privileged) forbid();
+    std::vector<std::byte> into(10);
+    try {
+      in.receive(into);
+    } catch (const SystemError& error) {
+      require(error.code().value() == EPERM, "EPERM");
+      require(std::string(error.what()).find("ptrace_scope") != std::string::npos, "the cure");
+      return 0;
+    }
+    return 1;
+  });
+  if (!privileged) forbid();
+  EXPECT_EQ(error_of([&writer = writer] { writer->send(bytes_of("secret")); }), EPERM);
+  EXPECT_EQ(child.wait().describe(), "exited with 0");
+  if (!privileged) ::prctl(PR_SET_DUMPABLE, 1);
+}
+
+TEST(ProcessVm, FinishesThoughTheReaderWasNeverMet) {
+  auto [reader, writer] = Channel<ProcessVm>().take_both();
+  writer.reset();
+  std::vector<std::byte> into(10);
+  EXPECT_EQ(reader->receive(into), std::nullopt);
+}
+
+}  // namespace
+}  // namespace farcall::channel::test
