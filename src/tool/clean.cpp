@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // farcall clean: removes what the kernel keeps of channels whose processes were all killed.
+#include "farcall/channel/clean.hpp"
+
 #include <fmt/format.h>
 
 #include <memory>
 
 #include "tool/command.hpp"
-
-#if __has_include("farcall/channel/clean.hpp")
-#include "farcall/channel/clean.hpp"
-#endif
 
 namespace farcall::tool {
 
@@ -19,7 +17,10 @@ void add_clean(CLI::App& app, int& exit_code) {
       app.add_subcommand("clean", "Remove what is left of channels whose processes were killed");
   command->add_flag("--dry-run", *dry_run, "Only tell what would be removed");
   command->callback([dry_run, &exit_code] {
-    fmt::print("nothing to clean\n");
+    const char* const done = *dry_run ? "would remove" : "removed";
+    const std::size_t count = channel::clean_leftovers(
+        *dry_run, [&](std::string_view leftover) { fmt::print("{} {}\n", done, leftover); });
+    if (count == 0) fmt::print("nothing to clean\n");
     exit_code = kSuccess;
   });
 }

@@ -48,8 +48,11 @@ class Runner {
           for (const Case& one : block) measure(one, round, progress);
         }
       }
-      for (const Block& block : blocks_)
-        for (const Case& one : block) count_system_calls(one, progress);
+      for (const Block& block : blocks_) {
+        for (const Case& one : block) {
+          if (!one.result->system_calls_per_message) count_system_calls(one, progress);
+        }
+      }
     }
     comparison_.seconds = static_cast<double>(monotonic_ns() - begin) * 1e-9;
     for (Result& result : results_) comparison_.results.push_back(std::move(result));
@@ -104,15 +107,20 @@ class Runner {
     return known.emplace_back(one.row, new_result(one)).second;
   }
 
-  std::int64_t expected_ns() const {
+  [[nodiscard]] std::int64_t slot_ns(const Case& one) const {
+    return settings().effort.slot_ns(one.row->info(), one.conditions.message_bytes);
+  }
+  // One per side.
+  [[nodiscard]] std::int64_t trace_ns(const Case& one) const {
+    return one.row->info().one_process
+               ? 0
+               : 2 * settings().effort.trace_slot_ns(one.conditions.message_bytes);
+  }
+  [[nodiscard]] std::int64_t expected_ns() const {
     std::int64_t ns = 0;
     for (const Block& block : blocks_)
-      for (const Case& one : block)
-        ns += settings().effort.rounds * settings().effort.slot_ns(one.row->info()) + trace_ns(one);
+      for (const Case& one : block) ns += settings().effort.rounds * slot_ns(one) + trace_ns(one);
     return ns;
-  }
-  [[nodiscard]] std::int64_t trace_ns(const Case& one) const {
-    return one.row->info().one_process ? 0 : 30'000'000 + settings().effort.trace_ns / 2;
   }
 
   SlotPlan plan(const Case& one, std::optional<Role> trace) {
@@ -139,11 +147,15 @@ class Runner {
 
   void measure(const Case& one, unsigned round, Progress& progress) {
     Result& result = *one.result;
-    progress.step(
-        settings().effort.slot_ns(one.row->info()),
-        fmt::format("round {} of {}: {}", round + 1, settings().effort.rounds, describe(one)));
-    if (!result.error.empty()) return;
+    progress.step(slot_ns(one), fmt::format("round {} of {}: {}", round + 1,
+                                            settings().effort.rounds, describe(one)));
+    const std::size_t slots =
+        settings().effort.rounds * (one.row->info().fixed_bytes != 0 ? settings().sizes.size() : 1);
+    const std::int64_t most = kMostPerRow + 2 * static_cast<std::int64_t>(slots) * slot_ns(one);
+    if (!result.error.empty() || result.spent_ns > most) return;
+    const std::int64_t begin = monotonic_ns();
     result.error = supervisor_.run(plan(one, std::nullopt));
+    result.spent_ns += monotonic_ns() - begin;
     if (!result.error.empty()) {
       progress.note(fmt::format("{}: failed: {}", describe(one), result.error));
       return;
@@ -179,7 +191,7 @@ class Runner {
   void count_system_calls(const Case& one, Progress& progress) {
     Result& result = *one.result;
     progress.step(trace_ns(one), fmt::format("counting system calls: {}", describe(one)));
-    if (!result.error.empty() || result.system_calls_per_message) return;
+    if (!result.error.empty()) return;
     if (one.row->info().one_process) {
       result.system_calls_per_message = 0;
       return;

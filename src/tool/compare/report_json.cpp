@@ -88,6 +88,7 @@ Json row_json(const Result& result) {
   }
   json["depth"] = result.depth ? Json(*result.depth) : Json(nullptr);
   json["samples"] = result.rtt.count();
+  json["rounds"] = result.rtt.rounds();
   const Percentiles rtt = result.rtt.percentiles();
   json["rtt_ns"] = {{"mean", rounded(rtt.mean)}, {"p50", rounded(rtt.p50)},
                     {"p90", rounded(rtt.p90)},   {"p99", rounded(rtt.p99)},

@@ -22,6 +22,7 @@ struct Result {
   std::size_t message_bytes = 0;
   std::string error;  // if not empty, the figures below are not to be used
 
+  std::int64_t spent_ns = 0;  // in all its slots
   Samples rtt;
   std::int64_t rtt_ns = 0;
   std::uint64_t rtt_calls = 0;

@@ -24,6 +24,7 @@ class Samples {
   // One round's samples.
   void add_round(std::span<const float> samples);
 
+  [[nodiscard]] std::size_t rounds() const noexcept { return medians_.size(); }
   [[nodiscard]] std::size_t count() const noexcept { return sorted_.size(); }
   [[nodiscard]] Percentiles percentiles() const noexcept;
   [[nodiscard]] double p50() const noexcept;

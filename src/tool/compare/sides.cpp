@@ -32,8 +32,9 @@ void pause(std::int64_t ns) noexcept {
 
 void mark(TraceMark mark) noexcept { ::prctl(static_cast<int>(mark), 0, 0, 0, 0); }
 
-// Calls before counting begins: what waits in steps is back at its quickest one by then.
-constexpr unsigned kTraceWarmUp = 20;
+// Before counting begins: what waits in steps is back at its quickest one by then.
+constexpr unsigned kTraceWarmUpCalls = 300;
+constexpr std::int64_t kTraceWarmUpNs = 20'000'000;
 
 // Memory for one message, touched so that no page fault is measured.
 class Buffer {
@@ -87,17 +88,15 @@ class Client {
     payload_.check(reply_.bytes(), sequence_, Payload::kReply);
     return after - before;
   }
-  void last_call() {
-    std::int64_t ignored = 0;
-    call(ignored, true);
-  }
-
+  // A phase that is out of time has one more call, which says so; where one call is slow, that
+  // matters.
   void warm_up() {
-    const std::int64_t until = now() + effort_.warmup_ns;
-    std::int64_t after = 0;
-    do call(after);
-    while (after < until);
-    last_call();
+    std::int64_t after = now();
+    const std::int64_t until = after + effort_.warmup_ns;
+    for (bool last = false; !last;) {
+      last = after >= until;
+      call(after, last);
+    }
   }
 
   void round_trips() {
@@ -106,24 +105,24 @@ class Client {
     const std::int64_t until = begin + effort_.rtt_ns;
     const std::size_t most = std::min(samples_.size(), effort_.rtt_samples);
     std::size_t count = 0;
-    std::int64_t after = 0;
-    while (count < most && (after < until || count < kLeastSamples))
-      samples_[count++] = static_cast<float>(call(after));
-    last_call();
-    board_.rtt_ns = now() - begin;
+    std::int64_t after = begin;
+    for (bool last = false; !last;) {
+      last = count + 1 >= most || (after >= until && count + 1 >= kLeastSamples);
+      samples_[count++] = static_cast<float>(call(after, last));
+    }
+    board_.rtt_ns = after - begin;
     board_.rtt[kMe] = Usage::now() - used;
-    board_.samples = count;
-    board_.rtt_calls = count + 1;
+    board_.samples = board_.rtt_calls = count;
   }
 
   void wake_ups() {
-    board_.wakeups = std::min<std::size_t>(effort_.wakeups, Board::kMostWakeups);
+    const bool slow = board_.rtt_ns / static_cast<std::int64_t>(board_.rtt_calls) > 2 * kIdlePause;
+    board_.wakeups = slow ? 1 : std::min<std::size_t>(effort_.wakeups, Board::kMostWakeups);
     for (std::size_t i = 0; i < board_.wakeups; ++i) {
       pause(kIdlePause);
       std::int64_t after = 0;
-      board_.wakeup_ns[i] = static_cast<float>(call(after));
+      board_.wakeup_ns[i] = static_cast<float>(call(after, i + 1 == board_.wakeups));
     }
-    last_call();
   }
 
   void send(bool last = false) {
@@ -178,7 +177,9 @@ class Client {
     while (!board_.traced.load(std::memory_order_acquire)) pause(1'000'000);
     const bool me = plan_.trace == Role::client;
     std::int64_t after = 0;
-    for (unsigned i = 0; i < kTraceWarmUp; ++i) call(after);
+    const std::int64_t warm = now() + kTraceWarmUpNs;
+    for (unsigned i = 0; i < kTraceWarmUpCalls && after < warm; ++i) call(after);
+    board_.count_calls.store(true, std::memory_order_relaxed);
     if (me) mark(TraceMark::begin);
     const std::int64_t until = now() + effort_.trace_ns;
     std::uint64_t calls = 0;
@@ -190,7 +191,7 @@ class Client {
       board_.traced_calls = calls;
       mark(TraceMark::end);
     }
-    last_call();
+    call(after, true);
   }
 
   const SlotPlan& plan_;
@@ -249,13 +250,17 @@ class Server final : public Service {
     end_.send(message_.bytes());
   }
 
-  // Counting begins with one answer and ends with the last.
+  // Counting begins in one answer and ends in the last.
   void mark_answer(bool last) {
-    ++answers_;
-    if (answers_ == kTraceWarmUp) mark(TraceMark::begin);
-    if (!last) return;
-    board_.traced_calls = answers_ - kTraceWarmUp;
-    mark(TraceMark::end);
+    if (last) {
+      board_.traced_calls = answers_;
+      mark(TraceMark::end);
+    } else if (answers_ != 0) {
+      ++answers_;
+    } else if (board_.count_calls.load(std::memory_order_relaxed)) {
+      answers_ = 1;
+      mark(TraceMark::begin);
+    }
   }
 
   // Reads nothing until the client has been stuck for a while, then all.
@@ -280,7 +285,7 @@ class Server final : public Service {
   Payload payload_{plan_.key};
   std::uint64_t sequence_ = 0;
   bool marks_ = false;
-  std::uint64_t answers_ = 0;
+  std::uint64_t answers_ = 0;  // since the mark
 };
 
 // Both sides of a row without a second process. One call is shorter than a look at the clock, so
@@ -309,10 +314,16 @@ class Alone {
     until = begin + effort_.rtt_ns;
     const std::size_t most = std::min(samples_.size(), effort_.rtt_samples);
     std::size_t count = 0;
-    while (count < most && (after < until || count < kLeastSamples))
-      samples_[count++] = static_cast<float>(batch(after)) / static_cast<float>(calls_);
-    board_.rtt_ns = now() - begin;
+    std::int64_t timed = 0;
+    while (count < most && (after < until || count < kLeastSamples)) {
+      const std::int64_t ns = batch(after);
+      timed += ns;
+      samples_[count++] = static_cast<float>(ns) / static_cast<float>(calls_);
+    }
     board_.rtt[0] = Usage::now() - used;
+    // Writing and checking the message takes as long as copying it and is not what this measures.
+    board_.rtt_ns = timed;
+    board_.rtt[0].cpu_ns = std::min(board_.rtt[0].cpu_ns, timed);
     board_.samples = count;
     board_.rtt_calls = count * calls_;
   }

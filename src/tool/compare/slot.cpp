@@ -46,13 +46,22 @@ Effort Effort::tiny(std::int64_t ns) noexcept {
           .trace_calls = 20};
 }
 
-std::int64_t Effort::slot_ns(const RowInfo& row) const noexcept {
-  constexpr std::int64_t kProcesses = 4 * kMilli;
-  // Fast rows have their samples before the time is over.
-  std::int64_t ns = kProcesses + warmup_ns + rtt_ns * 3 / 4;
+namespace {
+constexpr std::int64_t kProcesses = 4 * kMilli;
+// One call with a message of this size, where memory is what limits it: a byte there and back.
+std::int64_t call_ns(std::size_t message_bytes) { return static_cast<std::int64_t>(message_bytes); }
+}  // namespace
+
+std::int64_t Effort::slot_ns(const RowInfo& row, std::size_t message_bytes) const noexcept {
+  // Fast rows have their samples before the time is over; slow ones take a least number of calls.
+  std::int64_t ns = kProcesses + warmup_ns + rtt_ns * 3 / 4 + 12 * call_ns(message_bytes);
   if (!row.one_process) ns += wakeups * kIdlePause;
   if (row.streams || row.one_process) ns += stream_ns;
   return ns;
+}
+
+std::int64_t Effort::trace_slot_ns(std::size_t message_bytes) const noexcept {
+  return 3 * kProcesses + trace_ns / 4 + 10 * call_ns(message_bytes);
 }
 
 Usage Usage::now() noexcept {

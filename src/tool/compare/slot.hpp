@@ -45,12 +45,15 @@ struct Effort {
   // `ns` of measuring per slot, for tests.
   static Effort tiny(std::int64_t ns) noexcept;
   // What a slot takes, roughly.
-  [[nodiscard]] std::int64_t slot_ns(const RowInfo& row) const noexcept;
+  [[nodiscard]] std::int64_t slot_ns(const RowInfo& row, std::size_t message_bytes) const noexcept;
+  [[nodiscard]] std::int64_t trace_slot_ns(std::size_t message_bytes) const noexcept;
 };
 
 inline constexpr std::int64_t kIdlePause = 20'000'000;
 // A phase that is out of time still takes so many samples: a median needs some.
 inline constexpr std::size_t kLeastSamples = 3;
+// A row that has taken so long in all, because its messages are slow, has no further rounds.
+inline constexpr std::int64_t kMostPerRow = 5'000'000'000;
 
 struct SlotPlan {
   const Row* row;
@@ -108,7 +111,8 @@ struct Board {
 
   std::atomic<bool> ready_to_trace;
   std::atomic<bool> traced;
-  std::uint64_t traced_calls;  // between the marks; written before the second
+  std::atomic<bool> count_calls;  // warmed up
+  std::uint64_t traced_calls;     // between the marks; written before the second
 
   void fail(Role role, std::string_view message) noexcept;
 };

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "farcall/channel/clean.hpp"
 #include "farcall/error.hpp"
 #include "farcall/wait.hpp"
 
@@ -77,7 +78,8 @@ pid_t Supervisor::start(const SlotPlan& plan) {
 }
 
 std::string Supervisor::run(const SlotPlan& plan) {
-  const std::int64_t patience = kPatience + 4 * plan.effort.slot_ns(plan.row->info());
+  const std::int64_t patience =
+      kPatience + 4 * plan.effort.slot_ns(plan.row->info(), plan.conditions.message_bytes);
   const std::int64_t begin = monotonic_ns();
   std::int64_t deadline = begin + patience;
   const pid_t client = start(plan);
@@ -156,11 +158,19 @@ std::string Supervisor::what_failed() const {
 
 void Supervisor::reap(const UniqueFd& client, const UniqueFd& server) noexcept {
   // By descriptor: their numbers may belong to others by now.
+  bool killed = false;
   for (const UniqueFd* process : {&client, &server})
-    if (*process) ::syscall(SYS_pidfd_send_signal, process->get(), SIGKILL, nullptr, 0);
+    if (*process && ::syscall(SYS_pidfd_send_signal, process->get(), SIGKILL, nullptr, 0) == 0)
+      killed = true;
   // All children of this process belong to the slot; servers without a client have become ours
   // and die with it. A traced process is waited for with __WALL.
   while (::waitpid(-1, nullptr, __WALL) > 0 || errno == EINTR) {
+  }
+  if (!killed) return;
+  try {
+    channel::clean_leftovers(false);
+  } catch (const std::exception&) {
+    // `farcall clean` will say why.
   }
 }
 

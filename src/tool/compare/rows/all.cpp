@@ -16,7 +16,7 @@ namespace {
 }  // namespace
 
 std::size_t default_depth(const Conditions& conditions) {
-  return conditions.depth_bytes != 0 ? conditions.depth_bytes : 64 * 1024;
+  return conditions.depth_bytes != 0 ? conditions.depth_bytes : std::size_t{1} << 20;
 }
 
 RowList all_rows() {
