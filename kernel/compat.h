@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What differs between the kernels that this module supports: 6.1 and later. */
+#ifndef STPLR_COMPAT_H
+#define STPLR_COMPAT_H
+
+#include <linux/device.h>
+#include <linux/file.h>
+#include <linux/mm.h>
+#include <linux/version.h>
+
+/*
+ * Wake flags live in the scheduler's private header; wait queues pass them through. WF_SYNC: the
+ * waker is about to sleep. WF_CURRENT_CPU, from 6.6: wake it on this processor.
+ */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 6, 0)
+#define STPLR_WAKE_HANDOFF (0x10 | 0x40)
+#else
+#define STPLR_WAKE_HANDOFF 0x10
+#endif
+
+static inline long stplr_pin_remote(struct mm_struct *mm, unsigned long start, unsigned long nr,
+				    unsigned int flags, struct page **pages)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
+	return pin_user_pages_remote(mm, start, nr, flags, pages, NULL);
+#else
+	return pin_user_pages_remote(mm, start, nr, flags, pages, NULL, NULL);
+#endif
+}
+
+static inline int stplr_receive_fd(struct file *file, unsigned int flags)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 8, 0)
+	return receive_fd(file, NULL, flags);
+#else
+	return receive_fd(file, flags);
+#endif
+}
+
+static inline struct class *stplr_class_create(const char *name)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
+	return class_create(name);
+#else
+	return class_create(THIS_MODULE, name);
+#endif
+}
+
+/* Since 6.16 the probe is told in addition whether the whole process is gone. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 16, 0)
+#define STPLR_EXIT_PROBE_ARGS void *data, struct task_struct *task, bool group_dead
+#else
+#define STPLR_EXIT_PROBE_ARGS void *data, struct task_struct *task
+#endif
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Learns that a thread or a process has ended, which no file tells: descriptors may have been
+ * inherited or passed on, and outlive whoever used them.
+ *
+ * The kernel's own tracepoint for exits is the only hook that modules have for threads. The probe
+ * only moves what was watched to a list; the rest happens in a work item, which may sleep.
+ */
+#ifndef STPLR_EXIT_H
+#define STPLR_EXIT_H
+
+#include <linux/list.h>
+
+struct stplr_watch {
+	struct hlist_node node;
+	struct list_head dead;
+	const void *key;
+	void (*died)(struct stplr_watch *watch); /* may sleep */
+};
+
+int stplr_exit_init(void);
+void stplr_exit_exit(void);
+
+/* Keys of the calling thread and of its process. */
+const void *stplr_exit_thread(void);
+const void *stplr_exit_process(void);
+
+/* Calls died once the owner of key has ended, unless it is unwatched before. */
+void stplr_exit_watch(struct stplr_watch *watch, const void *key,
+		      void (*died)(struct stplr_watch *watch));
+
+/* True if died has not been called and will not be: whatever it were to do is the caller's. */
+bool stplr_exit_unwatch(struct stplr_watch *watch);
+
+#endif

@@ -1,0 +1,549 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "mailbox.h"
+
+#include <linux/hashtable.h>
+#include <linux/pid.h>
+#include <linux/random.h>
+#include <linux/sched.h>
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "debug.h"
+#include "exit.h"
+#include "message.h"
+
+/* How often a sender faults its pages in for a receiver that finds them gone again. */
+#define REFAULTS_MAX 8
+
+struct mailbox {
+	struct stplr_port port;
+	struct hlist_node node; /* in mailboxes; read under RCU */
+	struct list_head sibling; /* in open->mailboxes */
+	struct stplr_watch watch;
+	struct rcu_head rcu;
+	refcount_t refs; /* one while registered, one for each call in progress */
+	bool registered;
+	const struct task_struct *task; /* compared, never followed */
+	int minor;
+	u64 uuid;
+};
+
+/* Protects the table, every open's list, and registered. */
+static DEFINE_SPINLOCK(mailboxes_lock);
+static DEFINE_HASHTABLE(mailboxes, 8);
+
+static void not_polled(struct stplr_port *port)
+{
+}
+
+static struct stplr_item *no_unblock(struct stplr_call *call)
+{
+	return NULL;
+}
+
+static void no_pulse(struct stplr_item *item)
+{
+	WARN_ON_ONCE(1);
+}
+
+static const struct stplr_port_ops mailbox_ops = {
+	.free_call = stplr_message_free,
+	.readable = not_polled,
+	.unblock = no_unblock,
+	.drop_pulse = no_pulse,
+};
+
+static void mailbox_put(struct mailbox *mailbox)
+{
+	if (refcount_dec_and_test(&mailbox->refs))
+		kfree_rcu(mailbox, rcu);
+}
+
+/* Under RCU; the result has a reference. */
+static struct mailbox *find_rcu(int minor, const struct task_struct *task)
+{
+	struct mailbox *mailbox;
+
+	hash_for_each_possible_rcu(mailboxes, mailbox, node, (unsigned long)task)
+		if (mailbox->task == task && mailbox->minor == minor &&
+		    refcount_inc_not_zero(&mailbox->refs))
+			return mailbox;
+	return NULL;
+}
+
+static bool known(struct stplr_open *open, u64 uuid)
+{
+	struct mailbox *mailbox;
+	bool found = false;
+
+	spin_lock(&mailboxes_lock);
+	list_for_each_entry(mailbox, &open->mailboxes, sibling)
+		found |= mailbox->uuid == uuid;
+	spin_unlock(&mailboxes_lock);
+	return found;
+}
+
+/* The mailbox of the calling thread, with a reference, if that is what uuid names. */
+static struct mailbox *own(struct stplr_open *open, u64 uuid)
+{
+	struct mailbox *mailbox;
+
+	if (open->tgid != task_tgid(current))
+		return ERR_PTR(-EBADR);
+	rcu_read_lock();
+	mailbox = find_rcu(open->minor, current);
+	rcu_read_unlock();
+	if (mailbox && mailbox->uuid == uuid)
+		return mailbox;
+	if (mailbox)
+		mailbox_put(mailbox);
+	return ERR_PTR(known(open, uuid) ? -EBADR : -ENODEV);
+}
+
+static struct mailbox *other(struct stplr_open *open, s32 pid, s32 tid)
+{
+	struct mailbox *mailbox = NULL;
+	struct task_struct *task;
+
+	rcu_read_lock();
+	task = pid_task(find_vpid(tid), PIDTYPE_PID);
+	if (task && task_tgid_vnr(task) == pid)
+		mailbox = find_rcu(open->minor, task);
+	rcu_read_unlock();
+	return mailbox ? mailbox : ERR_PTR(-ENODEV);
+}
+
+static bool unregister_locked(struct mailbox *mailbox)
+{
+	if (!mailbox->registered)
+		return false;
+	mailbox->registered = false;
+	hash_del_rcu(&mailbox->node);
+	list_del(&mailbox->sibling);
+	return true;
+}
+
+/* Drops the reference that belonged to the registration. */
+static void close_mailbox(struct mailbox *mailbox)
+{
+	stplr_port_close(&mailbox->port, -ENODEV);
+	mailbox_put(mailbox);
+}
+
+/* The watch holds a reference of its own. */
+static void thread_died(struct stplr_watch *watch)
+{
+	struct mailbox *mailbox = container_of(watch, struct mailbox, watch);
+	bool mine;
+
+	spin_lock(&mailboxes_lock);
+	mine = unregister_locked(mailbox);
+	spin_unlock(&mailboxes_lock);
+	if (mine) {
+		stplr_log(STPLR_DEBUG_DEATHS, "handle %016llx: its thread has ended\n",
+			  mailbox->uuid);
+		close_mailbox(mailbox);
+	}
+	mailbox_put(mailbox);
+}
+
+static void retire(struct mailbox *mailbox)
+{
+	if (stplr_exit_unwatch(&mailbox->watch))
+		mailbox_put(mailbox);
+	close_mailbox(mailbox);
+}
+
+long stplr_mailbox_get(struct stplr_open *open, void __user *argument)
+{
+	struct stplr_handle handle;
+	struct mailbox *mailbox, *twin;
+
+	if (open->tgid != task_tgid(current))
+		return -EBADR;
+	rcu_read_lock();
+	twin = find_rcu(open->minor, current);
+	rcu_read_unlock();
+	if (twin) {
+		mailbox_put(twin);
+		return -EBUSY;
+	}
+
+	mailbox = kzalloc(sizeof(*mailbox), GFP_KERNEL_ACCOUNT);
+	if (!mailbox)
+		return -ENOMEM;
+	mailbox->uuid = get_random_u64();
+	handle.uuid = mailbox->uuid;
+	if (copy_to_user(argument, &handle, sizeof(handle))) {
+		kfree(mailbox);
+		return -EFAULT;
+	}
+	stplr_port_init(&mailbox->port, &mailbox_ops);
+	mailbox->task = current;
+	mailbox->minor = open->minor;
+	mailbox->registered = true;
+	refcount_set(&mailbox->refs, 2);
+	spin_lock(&mailboxes_lock);
+	hash_add_rcu(mailboxes, &mailbox->node, (unsigned long)current);
+	list_add(&mailbox->sibling, &open->mailboxes);
+	spin_unlock(&mailboxes_lock);
+	stplr_exit_watch(&mailbox->watch, stplr_exit_thread(), thread_died);
+	stplr_log(STPLR_DEBUG_OWNERS, "handle %016llx: taken by %d\n", handle.uuid,
+		  task_pid_nr(current));
+	return 0;
+}
+
+long stplr_mailbox_put(struct stplr_open *open, void __user *argument)
+{
+	struct stplr_handle handle;
+	struct mailbox *mailbox;
+	bool mine;
+
+	if (copy_from_user(&handle, argument, sizeof(handle)))
+		return -EFAULT;
+	mailbox = own(open, handle.uuid);
+	if (IS_ERR(mailbox))
+		return PTR_ERR(mailbox);
+	spin_lock(&mailboxes_lock);
+	mine = unregister_locked(mailbox);
+	spin_unlock(&mailboxes_lock);
+	if (mine)
+		retire(mailbox);
+	mailbox_put(mailbox);
+	return 0;
+}
+
+void stplr_mailbox_release_all(struct stplr_open *open)
+{
+	struct mailbox *mailbox;
+
+	for (;;) {
+		spin_lock(&mailboxes_lock);
+		mailbox = list_first_entry_or_null(&open->mailboxes, struct mailbox, sibling);
+		if (mailbox)
+			unregister_locked(mailbox);
+		spin_unlock(&mailboxes_lock);
+		if (!mailbox)
+			return;
+		retire(mailbox);
+	}
+}
+
+/* Tells a program how much of each buffer was used. */
+static int put_counts(const struct stplr_msgs *msgs, const struct stplr_buffers *buffers)
+{
+	struct stplr_msg __user *user = (struct stplr_msg __user *)msgs->msgs;
+	u32 i;
+
+	for (i = 0; i < buffers->count; i++)
+		if (put_user(buffers->segments[i].copied, &user[i].buflen))
+			return -EFAULT;
+	return 0;
+}
+
+/* Whether the counts could be put, found out before anything happens that cannot be undone. */
+static int probe_counts(const struct stplr_msgs *msgs, const struct stplr_buffers *buffers)
+{
+	struct stplr_msg __user *user = (struct stplr_msg __user *)msgs->msgs;
+	u32 i;
+
+	for (i = 0; i < buffers->count; i++)
+		if (put_user(buffers->segments[i].length, &user[i].buflen))
+			return -EFAULT;
+	return 0;
+}
+
+static int get_buffers(struct stplr_buffers *buffers, const struct stplr_msgs *msgs)
+{
+	return stplr_buffers_get(buffers, (const struct stplr_msg __user *)msgs->msgs,
+				 msgs->count);
+}
+
+/* The buffers are read anew each time, as a first attempt may have to be repeated. */
+static int send_once(struct stplr_open *open, struct mailbox *to,
+		     const struct stplr_msg_send_receive *arguments, bool wants_reply)
+{
+	struct stplr_message *message;
+	bool delivered;
+	int err;
+
+	message = stplr_message_new(open->user, &err);
+	if (!message)
+		return err;
+	/* A thread waits for one answer at a time, so its id names the call. */
+	stplr_call_init(&message->call, &to->port, (unsigned long)message->tid, 0, wants_reply);
+	err = get_buffers(&message->send, &arguments->smsgs);
+	if (!err && wants_reply) {
+		err = get_buffers(&message->reply, &arguments->rmsgs);
+		if (!err)
+			err = probe_counts(&arguments->rmsgs, &message->reply);
+	}
+	if (!err)
+		err = stplr_message_load(message);
+	if (err)
+		goto put;
+
+	err = stplr_port_send(&message->call, KTIME_MAX, &delivered);
+	if (err == STPLR_REFAULT) {
+		if (stplr_message_prefault(message))
+			err = -EFAULT;
+	} else if (err == -EINTR && !delivered) {
+		err = -ERESTARTSYS;
+	} else if (err == -ESRCH) {
+		err = -ENODEV;
+	} else if (!err) {
+		/* The array of what is sent may be read-only, and the message is delivered. */
+		(void)put_counts(&arguments->smsgs, &message->send);
+		if (wants_reply) {
+			err = stplr_message_collect(message);
+			if (!err)
+				err = put_counts(&arguments->rmsgs, &message->reply);
+		}
+	}
+put:
+	stplr_call_put(&message->call);
+	return err;
+}
+
+static long send(struct stplr_open *open, const struct stplr_msg_send_receive *arguments,
+		 bool wants_reply)
+{
+	struct mailbox *from, *to;
+	long err;
+	int i;
+
+	from = own(open, arguments->handle.uuid);
+	if (IS_ERR(from))
+		return PTR_ERR(from);
+	to = other(open, arguments->pid, arguments->tid);
+	if (IS_ERR(to)) {
+		err = PTR_ERR(to);
+		goto put_from;
+	}
+	err = from == to ? -EDEADLK : STPLR_REFAULT;
+	for (i = 0; err == STPLR_REFAULT && i < REFAULTS_MAX; i++)
+		err = send_once(open, to, arguments, wants_reply);
+	if (err == STPLR_REFAULT)
+		err = -EFAULT;
+	mailbox_put(to);
+put_from:
+	mailbox_put(from);
+	return err;
+}
+
+long stplr_mailbox_send(struct stplr_open *open, void __user *argument)
+{
+	struct stplr_msg_send_receive arguments = {};
+	struct stplr_msg_send user;
+
+	if (copy_from_user(&user, argument, sizeof(user)))
+		return -EFAULT;
+	arguments.handle = user.handle;
+	arguments.pid = user.pid;
+	arguments.tid = user.tid;
+	arguments.smsgs = user.smsgs;
+	return send(open, &arguments, false);
+}
+
+long stplr_mailbox_send_receive(struct stplr_open *open, void __user *argument)
+{
+	struct stplr_msg_send_receive arguments;
+
+	if (copy_from_user(&arguments, argument, sizeof(arguments)))
+		return -EFAULT;
+	return send(open, &arguments, true);
+}
+
+/* Copies by pairs: buffer i to buffer i. */
+static int read_pairs(struct stplr_message *message, struct stplr_buffers *mine, int *peer_error)
+{
+	size_t offset = 0;
+	u32 i;
+	int err;
+
+	*peer_error = 0;
+	for (i = 0; i < message->send.count; i++) {
+		struct stplr_segment *from = &message->send.segments[i], *to;
+
+		from->copied = 0;
+		if (i < mine->count) {
+			to = &mine->segments[i];
+			from->copied = min(from->length, to->length);
+			to->copied = from->copied;
+			err = stplr_message_read(message, offset, to->base, to->copied,
+						 peer_error);
+			if (err || *peer_error)
+				return err;
+		}
+		offset += from->length;
+	}
+	for (; i < mine->count; i++)
+		mine->segments[i].copied = 0;
+	return 0;
+}
+
+static int put_sender(struct stplr_msg_receive __user *user, struct stplr_message *message)
+{
+	if (put_user(pid_vnr(message->tgid), &user->pid) ||
+	    put_user(pid_vnr(message->tid), &user->tid) ||
+	    put_user(message->call.wants_reply ? 1 : 0, &user->reply_required))
+		return -EFAULT;
+	return 0;
+}
+
+/* One attempt; -EAGAIN when the message was dropped for its sender's fault. */
+static int receive_once(struct mailbox *mailbox, const struct stplr_msg_receive *arguments,
+			struct stplr_msg_receive __user *user, struct stplr_buffers *buffers)
+{
+	struct stplr_waker waker;
+	struct stplr_message *message;
+	struct stplr_item *item;
+	int err, peer_error;
+
+	err = stplr_port_take(&mailbox->port, KTIME_MAX, &item);
+	if (err == -EINTR)
+		return -ERESTARTSYS;
+	if (err)
+		return -ENODEV;
+
+	message = stplr_message_of(container_of(item, struct stplr_call, item));
+	err = read_pairs(message, buffers, &peer_error);
+	if (!err && peer_error) {
+		stplr_call_finish(&message->call, peer_error, &waker);
+		stplr_waker_run(&waker, true);
+		return -EAGAIN;
+	}
+	if (!err)
+		err = put_counts(&arguments->rmsgs, buffers);
+	if (!err)
+		err = put_sender(user, message);
+	if (err) {
+		stplr_call_untake(&message->call);
+		return err;
+	}
+	stplr_log(STPLR_DEBUG_CALLS, "handle %016llx: received from %d\n", mailbox->uuid,
+		  pid_nr(message->tid));
+	if (message->call.wants_reply) {
+		stplr_call_keep(&message->call, mailbox);
+	} else {
+		stplr_call_finish(&message->call, 0, &waker);
+		stplr_waker_run(&waker, false);
+	}
+	return 0;
+}
+
+long stplr_mailbox_receive(struct stplr_open *open, void __user *argument)
+{
+	struct stplr_msg_receive arguments;
+	struct stplr_buffers buffers;
+	struct mailbox *mailbox;
+	int err;
+
+	if (copy_from_user(&arguments, argument, sizeof(arguments)))
+		return -EFAULT;
+	mailbox = own(open, arguments.handle.uuid);
+	if (IS_ERR(mailbox))
+		return PTR_ERR(mailbox);
+	err = get_buffers(&buffers, &arguments.rmsgs);
+	if (err)
+		goto put_mailbox;
+	err = probe_counts(&arguments.rmsgs, &buffers);
+	if (err)
+		goto put_buffers;
+	do {
+		err = receive_once(mailbox, &arguments, argument, &buffers);
+	} while (err == -EAGAIN);
+put_buffers:
+	stplr_buffers_put(&buffers);
+put_mailbox:
+	mailbox_put(mailbox);
+	return err;
+}
+
+static int write_pairs(struct stplr_open *open, struct stplr_message *message,
+		       struct stplr_buffers *mine, int *peer_error)
+{
+	size_t offset = 0;
+	u32 i;
+	int err;
+
+	*peer_error = 0;
+	for (i = 0; i < message->reply.count; i++) {
+		struct stplr_segment *to = &message->reply.segments[i], *from;
+
+		to->copied = 0;
+		if (i < mine->count) {
+			from = &mine->segments[i];
+			to->copied = min(from->length, to->length);
+			from->copied = to->copied;
+			err = stplr_message_write(message, open->user, offset, from->base,
+						  from->copied, peer_error);
+			if (err || *peer_error)
+				return err;
+		}
+		offset += to->length;
+	}
+	for (; i < mine->count; i++)
+		mine->segments[i].copied = 0;
+	return 0;
+}
+
+/* The call that a reply to this thread would answer. */
+static struct stplr_call *claim(struct mailbox *mailbox, s32 pid, s32 tid)
+{
+	struct stplr_call *call;
+	const struct pid *id;
+
+	/* A sender waits with a reference to its id, so the id of an owed call is that sender's. */
+	rcu_read_lock();
+	id = find_vpid(tid);
+	rcu_read_unlock();
+	if (!id)
+		return NULL;
+	call = stplr_port_claim(&mailbox->port, (unsigned long)id, mailbox);
+	if (call && pid_vnr(stplr_message_of(call)->tgid) != pid) {
+		stplr_call_unclaim(call);
+		return NULL;
+	}
+	return call;
+}
+
+long stplr_mailbox_reply(struct stplr_open *open, void __user *argument)
+{
+	struct stplr_msg_reply arguments;
+	struct stplr_buffers buffers;
+	struct stplr_waker waker;
+	struct mailbox *mailbox;
+	struct stplr_call *call;
+	int err, peer_error;
+
+	if (copy_from_user(&arguments, argument, sizeof(arguments)))
+		return -EFAULT;
+	mailbox = own(open, arguments.handle.uuid);
+	if (IS_ERR(mailbox))
+		return PTR_ERR(mailbox);
+	err = get_buffers(&buffers, &arguments.rmsgs);
+	if (err)
+		goto put_mailbox;
+	err = -ENODEV;
+	call = claim(mailbox, arguments.pid, arguments.tid);
+	if (!call)
+		goto put_buffers;
+
+	err = write_pairs(open, stplr_message_of(call), &buffers, &peer_error);
+	if (err) {
+		stplr_message_discard(stplr_message_of(call));
+		stplr_call_unclaim(call);
+		goto put_buffers;
+	}
+	stplr_call_finish(call, peer_error, &waker);
+	/* A server's next step is to receive. */
+	stplr_waker_run(&waker, true);
+	(void)put_counts(&arguments.rmsgs, &buffers);
+put_buffers:
+	stplr_buffers_put(&buffers);
+put_mailbox:
+	mailbox_put(mailbox);
+	return err;
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/module.h>
+
+#include "debug.h"
+#include "device.h"
+#include "exit.h"
+#include "message.h"
+
+int stplr_debug;
+module_param_named(debug, stplr_debug, int, 0644);
+MODULE_PARM_DESC(debug, "How much to log: 0 nothing, 1 errors, 2 owners, 3 deaths, 4 calls");
+
+static int __init stplr_init(void)
+{
+	int err;
+
+	err = stplr_message_init();
+	if (err)
+		return err;
+	err = stplr_exit_init();
+	if (err)
+		goto exit_message;
+	err = stplr_device_init();
+	if (err)
+		goto exit_exit;
+	return 0;
+
+exit_exit:
+	stplr_exit_exit();
+exit_message:
+	stplr_message_exit();
+	return err;
+}
+
+static void __exit stplr_exit(void)
+{
+	stplr_device_exit();
+	stplr_exit_exit();
+	stplr_message_exit();
+}
+
+module_init(stplr_init);
+module_exit(stplr_exit);
+
+MODULE_LICENSE("GPL");
+MODULE_DESCRIPTION("Synchronous messages between threads: send, receive, reply");
+MODULE_VERSION("0.0.7");

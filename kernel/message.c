@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "message.h"
+
+#include <linux/cred.h>
+#include <linux/file.h>
+#include <linux/highmem.h>
+#include <linux/mm.h>
+#include <linux/pagemap.h>
+#include <linux/pid.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "compat.h"
+
+/* Pages pinned at a time: enough to hide the cost of taking mmap_lock, little to hold on to. */
+#define BATCH 32
+
+static struct kmem_cache *messages;
+
+int stplr_message_init(void)
+{
+	const size_t first = offsetof(struct stplr_message, inline_send);
+
+	/* Only the inline bytes, at the end, are ever copied from and to programs. */
+	messages = kmem_cache_create_usercopy("stplr_message", sizeof(struct stplr_message), 0,
+					      SLAB_ACCOUNT | SLAB_HWCACHE_ALIGN, first,
+					      sizeof(struct stplr_message) - first, NULL);
+	return messages ? 0 : -ENOMEM;
+}
+
+void stplr_message_exit(void)
+{
+	kmem_cache_destroy(messages);
+}
+
+static int add_segment(struct stplr_buffers *buffers, struct stplr_segment *segment, u64 base,
+		       u32 length)
+{
+	segment->base = base;
+	segment->length = length;
+	segment->copied = 0;
+	buffers->total += length;
+	return buffers->total > STPLR_BYTES_MAX ? -EMSGSIZE : 0;
+}
+
+int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_msg __user *user,
+		      u32 count)
+{
+	struct stplr_msg one;
+	int err;
+	u32 i;
+
+	buffers->count = 0;
+	buffers->total = 0;
+	buffers->segments = buffers->few;
+	if (count > STPLR_MSGS_MAX)
+		return -EINVAL;
+	if (count > ARRAY_SIZE(buffers->few)) {
+		buffers->segments = kmalloc_array(count, sizeof(*buffers->segments),
+						  GFP_KERNEL_ACCOUNT);
+		if (!buffers->segments) {
+			buffers->segments = buffers->few;
+			return -ENOMEM;
+		}
+	}
+	for (i = 0; i < count; i++) {
+		err = copy_from_user(&one, user + i, sizeof(one)) ? -EFAULT : 0;
+		if (!err)
+			err = add_segment(buffers, &buffers->segments[i],
+					  (u64)(unsigned long)one.msgbuf, one.buflen);
+		if (err) {
+			stplr_buffers_put(buffers);
+			return err;
+		}
+	}
+	buffers->count = count;
+	return 0;
+}
+
+void stplr_buffers_one(struct stplr_buffers *buffers, u64 base, u32 length)
+{
+	buffers->segments = buffers->few;
+	buffers->total = 0;
+	buffers->count = length ? 1 : 0;
+	add_segment(buffers, buffers->few, base, length);
+}
+
+void stplr_buffers_put(struct stplr_buffers *buffers)
+{
+	if (buffers->segments != buffers->few)
+		kfree(buffers->segments);
+	buffers->segments = buffers->few;
+	buffers->count = 0;
+	buffers->total = 0;
+}
+
+struct stplr_message *stplr_message_new(struct stplr_user *guess, int *err)
+{
+	struct stplr_message *message = kmem_cache_alloc(messages, GFP_KERNEL);
+
+	*err = -ENOMEM;
+	if (!message)
+		return NULL;
+	message->user = stplr_user_get_like(guess);
+	if (!message->user)
+		goto free;
+	*err = stplr_user_charge(message->user, sizeof(*message));
+	if (*err)
+		goto put_user;
+	message->charged = sizeof(*message);
+	message->tgid = get_pid(task_tgid(current));
+	message->tid = get_pid(task_pid(current));
+	current_uid_gid(&message->uid, &message->gid);
+	message->label = 0;
+	message->mm = NULL;
+	message->bounce = NULL;
+	message->file_count = 0;
+	message->files = NULL;
+	message->status = 0;
+	message->reply_end = 0;
+	message->first_used = false;
+	mutex_init(&message->lock);
+	INIT_LIST_HEAD(&message->chunks);
+	stplr_buffers_one(&message->send, 0, 0);
+	stplr_buffers_one(&message->reply, 0, 0);
+	return message;
+
+put_user:
+	stplr_user_put(message->user);
+free:
+	kmem_cache_free(messages, message);
+	return NULL;
+}
+
+static void free_chunk(struct stplr_chunk *chunk)
+{
+	stplr_user_uncharge(chunk->user, sizeof(*chunk) + chunk->length);
+	stplr_user_put(chunk->user);
+	kvfree(chunk);
+}
+
+void stplr_message_free(struct stplr_call *call)
+{
+	struct stplr_message *message = stplr_message_of(call);
+	struct stplr_chunk *chunk, *next;
+	u32 i;
+
+	list_for_each_entry_safe(chunk, next, &message->chunks, node)
+		free_chunk(chunk);
+	for (i = 0; i < message->file_count; i++)
+		fput(message->files[i]);
+	kfree(message->files);
+	if (message->bounce != message->inline_send)
+		kfree(message->bounce);
+	if (message->mm)
+		mmdrop(message->mm);
+	stplr_buffers_put(&message->send);
+	stplr_buffers_put(&message->reply);
+	put_pid(message->tid);
+	put_pid(message->tgid);
+	stplr_user_uncharge(message->user, message->charged);
+	stplr_user_put(message->user);
+	mutex_destroy(&message->lock);
+	kmem_cache_free(messages, message);
+}
+
+static int copy_all_in(u8 *to, const struct stplr_buffers *from)
+{
+	u32 i;
+
+	for (i = 0; i < from->count; i++) {
+		const struct stplr_segment *segment = &from->segments[i];
+
+		if (copy_from_user(to, u64_to_user_ptr(segment->base), segment->length))
+			return -EFAULT;
+		to += segment->length;
+	}
+	return 0;
+}
+
+int stplr_message_load(struct stplr_message *message)
+{
+	size_t extra = 0;
+	int err;
+
+	if (message->send.segments != message->send.few)
+		extra += message->send.count * sizeof(struct stplr_segment);
+	if (message->reply.segments != message->reply.few)
+		extra += message->reply.count * sizeof(struct stplr_segment);
+	if (message->send.total > STPLR_INLINE && message->send.total <= STPLR_BOUNCE)
+		extra += message->send.total;
+	if (extra) {
+		err = stplr_user_charge(message->user, extra);
+		if (err)
+			return err;
+		message->charged += extra;
+	}
+
+	if (message->send.total > STPLR_BOUNCE || message->reply.total > STPLR_BOUNCE) {
+		message->mm = current->mm;
+		mmgrab(message->mm);
+	}
+	if (message->send.total <= STPLR_INLINE) {
+		message->bounce = message->inline_send;
+	} else if (message->send.total <= STPLR_BOUNCE) {
+		message->bounce = kmalloc(message->send.total, GFP_KERNEL_ACCOUNT);
+		if (!message->bounce)
+			return -ENOMEM;
+	} else {
+		return 0;
+	}
+	return copy_all_in(message->bounce, &message->send);
+}
+
+int stplr_message_prefault(struct stplr_message *message)
+{
+	u32 i;
+
+	for (i = 0; i < message->send.count; i++) {
+		const struct stplr_segment *segment = &message->send.segments[i];
+
+		if (segment->length &&
+		    fault_in_readable(u64_to_user_ptr(segment->base), segment->length))
+			return -EFAULT;
+	}
+	return 0;
+}
+
+/* One page of the peer, between its kernel address and the caller's memory. */
+static bool copy_part(struct page *page, size_t within, u64 local, size_t length, bool write)
+{
+	u8 *address = kmap_local_page(page);
+	bool done;
+
+	if (write)
+		done = !copy_from_user(address + within, u64_to_user_ptr(local), length);
+	else
+		done = !copy_to_user(u64_to_user_ptr(local), address + within, length);
+	kunmap_local(address);
+	return done;
+}
+
+/*
+ * Copies between the memory of a peer, whose mm is held, and the caller's, as far as the peer's
+ * pages can be had without waiting. Returns the bytes copied; *peer_error tells why not all, and is
+ * 0 if that is because of the caller's own memory.
+ */
+static size_t copy_remote(struct mm_struct *mm, u64 remote, u64 local, size_t length, bool write,
+			  int *peer_error)
+{
+	unsigned int flags = FOLL_NOWAIT | (write ? FOLL_WRITE : 0);
+	struct page *pages[BATCH];
+	size_t done = 0;
+	bool fine = true;
+
+	*peer_error = 0;
+	while (done < length && fine) {
+		size_t within = offset_in_page(remote + done);
+		size_t wanted = min_t(size_t, DIV_ROUND_UP(within + length - done, PAGE_SIZE),
+				      BATCH);
+		long i, pinned;
+
+		if (mmap_read_lock_killable(mm)) {
+			*peer_error = STPLR_REFAULT;
+			break;
+		}
+		pinned = stplr_pin_remote(mm, (remote + done) & PAGE_MASK, wanted,
+					  flags, pages);
+		mmap_read_unlock(mm);
+		if (pinned <= 0) {
+			/* All else is a page that takes time, or that this thread is being killed. */
+			*peer_error = pinned == -EFAULT ? -EFAULT : STPLR_REFAULT;
+			break;
+		}
+		for (i = 0; i < pinned && fine; i++) {
+			size_t bytes = min_t(size_t, PAGE_SIZE - within, length - done);
+
+			fine = copy_part(pages[i], within, local + done, bytes, write);
+			if (fine)
+				done += bytes;
+			within = 0;
+		}
+		unpin_user_pages_dirty_lock(pages, pinned, write);
+	}
+	return done;
+}
+
+/* Finds the segment that offset falls in and how far; false at the end. */
+static bool find_segment(const struct stplr_buffers *buffers, size_t offset, u32 *index,
+			 size_t *within)
+{
+	for (*index = 0; *index < buffers->count; ++*index) {
+		if (offset < buffers->segments[*index].length) {
+			*within = offset;
+			return true;
+		}
+		offset -= buffers->segments[*index].length;
+	}
+	return false;
+}
+
+/* Like copy_remote(), over as many segments as it takes. */
+static size_t copy_segments(struct stplr_message *message, const struct stplr_buffers *buffers,
+			    size_t offset, u64 local, size_t length, bool write, int *peer_error)
+{
+	size_t done = 0, within;
+	u32 index;
+
+	*peer_error = -EFAULT;
+	if (!mmget_not_zero(message->mm))
+		return 0;
+	*peer_error = 0;
+	if (!find_segment(buffers, offset, &index, &within))
+		goto put;
+	while (done < length && index < buffers->count) {
+		const struct stplr_segment *segment = &buffers->segments[index];
+		size_t bytes = min_t(size_t, segment->length - within, length - done);
+		size_t copied = copy_remote(message->mm, segment->base + within, local + done,
+					    bytes, write, peer_error);
+
+		done += copied;
+		if (copied < bytes)
+			break;
+		index++;
+		within = 0;
+	}
+put:
+	/* The last user of a memory takes it down, which is not for the peer to do. */
+	mmput_async(message->mm);
+	return done;
+}
+
+int stplr_message_read(struct stplr_message *message, size_t offset, u64 to, size_t length,
+		       int *peer_error)
+{
+	*peer_error = 0;
+	if (!length)
+		return 0;
+	if (message->bounce)
+		return copy_to_user(u64_to_user_ptr(to), message->bounce + offset, length) ?
+			       -EFAULT : 0;
+	if (copy_segments(message, &message->send, offset, to, length, false, peer_error) == length)
+		return 0;
+	return *peer_error ? 0 : -EFAULT;
+}
+
+/* Leaves a copy for the client to take. Called with message->lock held. */
+static int leave_chunk(struct stplr_message *message, struct stplr_user *user, size_t offset,
+		       u64 from, size_t length)
+{
+	struct stplr_chunk *chunk;
+	int err;
+
+	if (length <= STPLR_INLINE && !message->first_used && list_empty(&message->chunks)) {
+		if (copy_from_user(message->inline_reply, u64_to_user_ptr(from), length))
+			return -EFAULT;
+		message->first_used = true;
+		message->first_offset = offset;
+		message->first_length = length;
+		return 0;
+	}
+
+	user = stplr_user_get_like(user);
+	if (!user)
+		return -ENOMEM;
+	err = stplr_user_charge(user, sizeof(*chunk) + length);
+	if (err)
+		goto put_user;
+	err = -ENOMEM;
+	chunk = kvmalloc(sizeof(*chunk) + length, GFP_KERNEL_ACCOUNT);
+	if (!chunk)
+		goto uncharge;
+	err = -EFAULT;
+	if (copy_from_user(chunk->data, u64_to_user_ptr(from), length))
+		goto free;
+	chunk->user = user;
+	chunk->offset = offset;
+	chunk->length = length;
+	list_add_tail(&chunk->node, &message->chunks);
+	return 0;
+
+free:
+	kvfree(chunk);
+uncharge:
+	stplr_user_uncharge(user, sizeof(*chunk) + length);
+put_user:
+	stplr_user_put(user);
+	return err;
+}
+
+int stplr_message_write(struct stplr_message *message, struct stplr_user *user, size_t offset,
+			u64 from, size_t length, int *peer_error)
+{
+	size_t done = 0;
+	int err = 0;
+
+	*peer_error = 0;
+	if (!length)
+		return 0;
+	if (mutex_lock_killable(&message->lock))
+		return -EINTR;
+	if (length > STPLR_BOUNCE) {
+		done = copy_segments(message, &message->reply, offset, from, length, true,
+				     peer_error);
+		if (done < length && !*peer_error) {
+			err = -EFAULT;
+			goto unlock;
+		}
+	}
+	/* What the client's memory would not take at once, the client fetches itself. */
+	if (done < length && *peer_error != -EFAULT) {
+		*peer_error = 0;
+		err = leave_chunk(message, user, offset + done, from + done, length - done);
+	}
+	if (!err && offset + length > message->reply_end)
+		message->reply_end = offset + length;
+unlock:
+	mutex_unlock(&message->lock);
+	return err;
+}
+
+static int copy_out(const struct stplr_buffers *to, size_t offset, const u8 *from, size_t length)
+{
+	size_t within;
+	u32 index;
+
+	if (!find_segment(to, offset, &index, &within))
+		return length ? -EFAULT : 0;
+	while (length) {
+		const struct stplr_segment *segment = &to->segments[index];
+		size_t bytes = min_t(size_t, segment->length - within, length);
+
+		if (copy_to_user(u64_to_user_ptr(segment->base + within), from, bytes))
+			return -EFAULT;
+		from += bytes;
+		length -= bytes;
+		within = 0;
+		index++;
+	}
+	return 0;
+}
+
+void stplr_message_discard(struct stplr_message *message)
+{
+	struct stplr_chunk *chunk, *next;
+	u32 i;
+
+	mutex_lock(&message->lock);
+	list_for_each_entry_safe(chunk, next, &message->chunks, node)
+		free_chunk(chunk);
+	INIT_LIST_HEAD(&message->chunks);
+	message->first_used = false;
+	message->reply_end = 0;
+	for (i = 0; i < message->reply.count; i++)
+		message->reply.segments[i].copied = 0;
+	mutex_unlock(&message->lock);
+}
+
+int stplr_message_collect(struct stplr_message *message)
+{
+	struct stplr_chunk *chunk;
+	int err = 0;
+
+	if (message->first_used)
+		err = copy_out(&message->reply, message->first_offset, message->inline_reply,
+			       message->first_length);
+	list_for_each_entry(chunk, &message->chunks, node) {
+		if (err)
+			break;
+		err = copy_out(&message->reply, chunk->offset, chunk->data, chunk->length);
+	}
+	return err;
+}

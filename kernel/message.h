@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * A message on its way: a call with the memory that it reads from and writes to.
+ *
+ * The bytes that are sent are seen as one run, whatever buffers they lie in; so is the room for the
+ * reply. How they travel depends on their number:
+ *
+ *   sent     up to STPLR_INLINE     the sender copies them into the message
+ *            up to STPLR_BOUNCE     the sender copies them into a buffer of their size
+ *            beyond                 the receiver pins the sender's pages, a batch at a time, and
+ *                                   copies once
+ *   reply    up to STPLR_BOUNCE     the replier leaves a copy with the message (a chunk), which the
+ *                                   client takes along when it wakes
+ *            beyond                 the replier pins the client's pages and copies once
+ *
+ * Nobody who works on the memory of a blocked peer ever waits for a page of it to come: a page
+ * that cannot be had at once is the peer's problem. A sender then faults its pages in and sends
+ * again; a replier leaves the rest in a chunk. So no client can stall a server with its memory.
+ *
+ * Ownership: everything here is the sender's until the call is submitted, and is freed with the
+ * message. chunks and reply_end belong to whoever has claimed or borrowed the call, under the lock
+ * of the message; the sender reads them once the call is DONE and nobody is busy with it.
+ */
+#ifndef STPLR_MESSAGE_H
+#define STPLR_MESSAGE_H
+
+#include <linux/mutex.h>
+#include <linux/types.h>
+
+#include "include/stplr.h"
+#include "port.h"
+#include "user.h"
+
+struct file;
+struct mm_struct;
+struct pid;
+
+#define STPLR_INLINE 256
+#define STPLR_BOUNCE (16 << 10)
+#define STPLR_FILES_MAX 16
+
+/*
+ * Outcome of a call whose sender has to fault its pages in and send again. No errno; never seen by
+ * a program.
+ */
+#define STPLR_REFAULT (-4000)
+
+struct stplr_segment {
+	u64 base;
+	u32 length;
+	u32 copied;
+};
+
+/* Buffers of one thread. Few ones need no memory of their own. */
+struct stplr_buffers {
+	u32 count;
+	size_t total;
+	struct stplr_segment *segments;
+	struct stplr_segment few[2];
+};
+
+/* 0, -EFAULT, -EINVAL, -EMSGSIZE, -ENOMEM. A count of 0 is no buffers. */
+int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_msg __user *user,
+		      u32 count);
+void stplr_buffers_one(struct stplr_buffers *buffers, u64 base, u32 length);
+void stplr_buffers_put(struct stplr_buffers *buffers);
+
+/* Part of a reply, or of what a server wrote, that the client copies to its own memory. */
+struct stplr_chunk {
+	struct list_head node;
+	struct stplr_user *user;
+	size_t offset;
+	size_t length;
+	u8 data[];
+};
+
+struct stplr_message {
+	struct stplr_call call;
+	struct stplr_user *user; /* who is charged; a reference */
+	struct pid *tgid, *tid; /* references */
+	kuid_t uid;
+	kgid_t gid;
+	u64 label; /* of the connection, chosen by its server */
+	size_t charged;
+
+	struct stplr_buffers send, reply;
+	struct mm_struct *mm; /* where both lie, if anybody shall reach there; mmgrab */
+	u8 *bounce; /* the bytes that are sent, or NULL: they are in mm */
+
+	u32 file_count;
+	struct file **files; /* references */
+
+	struct mutex lock;
+	size_t reply_end; /* one beyond the last byte that was written */
+	struct list_head chunks;
+	bool first_used;
+	size_t first_offset, first_length;
+
+	s64 status; /* of the reply */
+	u8 inline_send[STPLR_INLINE];
+	u8 inline_reply[STPLR_INLINE];
+};
+
+static inline struct stplr_message *stplr_message_of(struct stplr_call *call)
+{
+	return container_of(call, struct stplr_message, call);
+}
+
+int stplr_message_init(void);
+void stplr_message_exit(void);
+
+/*
+ * A message of the calling thread, charged to its user; guess spares a search for that. The
+ * caller fills in send and reply, then loads; then sends. NULL or ERR_PTR never: *err tells.
+ */
+struct stplr_message *stplr_message_new(struct stplr_user *guess, int *err);
+
+/* Copies, or gets ready for others to copy. */
+int stplr_message_load(struct stplr_message *message);
+
+/* For struct stplr_port_ops. */
+void stplr_message_free(struct stplr_call *call);
+
+/* Faults in what is sent: the answer to STPLR_REFAULT. */
+int stplr_message_prefault(struct stplr_message *message);
+
+/*
+ * By a receiver: copies bytes that are sent to the caller. -EFAULT: the caller's memory;
+ * *peer_error is -EFAULT or STPLR_REFAULT for what is wrong with the sender's.
+ */
+int stplr_message_read(struct stplr_message *message, size_t offset, u64 to, size_t length,
+		       int *peer_error);
+
+/*
+ * By a replier: copies bytes of the caller into the room for the reply. -EFAULT, -ENOMEM, -EDQUOT:
+ * the caller's fault. What is wrong with the client's memory only *peer_error tells.
+ */
+int stplr_message_write(struct stplr_message *message, struct stplr_user *user, size_t offset,
+			u64 from, size_t length, int *peer_error);
+
+/* By a replier that failed and will try again: forgets what chunks hold. */
+void stplr_message_discard(struct stplr_message *message);
+
+/* By the sender, once it is through: copies what chunks hold. */
+int stplr_message_collect(struct stplr_message *message);
+
+#endif

@@ -1,0 +1,540 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "port.h"
+
+#include <linux/errno.h>
+#include <linux/hash.h>
+#include <linux/sched.h>
+#include <linux/sched/signal.h>
+
+/* One thread's wait for an item. Lives on its stack, in port->receivers while it has none. */
+struct receiver {
+	struct list_head node;
+	struct stplr_waiter waiter;
+	struct stplr_item *item; /* given to it, taken out of the queue */
+};
+
+static struct stplr_call *call_of(struct stplr_item *item)
+{
+	return container_of(item, struct stplr_call, item);
+}
+
+static struct stplr_item *item_of(const struct rb_node *node)
+{
+	return container_of(node, struct stplr_item, node);
+}
+
+static bool item_before(struct rb_node *a, const struct rb_node *b)
+{
+	const struct stplr_item *left = item_of(a), *right = item_of(b);
+
+	if (left->priority != right->priority)
+		return left->priority > right->priority;
+	return left->order < right->order;
+}
+
+void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops)
+{
+	int i;
+
+	spin_lock_init(&port->lock);
+	port->closed = false;
+	port->order = 0;
+	port->queue = RB_ROOT_CACHED;
+	INIT_LIST_HEAD(&port->receivers);
+	INIT_LIST_HEAD(&port->calls);
+	for (i = 0; i < 1 << STPLR_OWED_BITS; i++)
+		INIT_HLIST_HEAD(&port->owed[i]);
+	port->queued_calls = 0;
+	port->ops = ops;
+}
+
+void stplr_call_init(struct stplr_call *call, struct stplr_port *port, u64 id, int priority,
+		     bool wants_reply)
+{
+	call->port = port;
+	call->id = id;
+	call->item.priority = priority;
+	call->item.kind = STPLR_ITEM_CALL;
+	call->item.queued = false;
+	call->wants_reply = wants_reply;
+	call->taker = NULL;
+	call->outcome = 0;
+	call->interrupted = false;
+	call->unblocked = false;
+	call->abandoned = false;
+	call->busy = 0;
+	INIT_HLIST_NODE(&call->owed);
+	INIT_LIST_HEAD(&call->all);
+	refcount_set(&call->refs, 1);
+	stplr_waiter_init(&call->sender);
+}
+
+void stplr_call_put(struct stplr_call *call)
+{
+	if (refcount_dec_and_test(&call->refs))
+		call->port->ops->free_call(call);
+}
+
+static void enqueue_locked(struct stplr_port *port, struct stplr_item *item)
+{
+	rb_add_cached(&item->node, &port->queue, item_before);
+	item->queued = true;
+	if (item->kind == STPLR_ITEM_CALL) {
+		call_of(item)->state = STPLR_CALL_QUEUED;
+		port->queued_calls++;
+	}
+}
+
+static void dequeue_locked(struct stplr_port *port, struct stplr_item *item)
+{
+	rb_erase_cached(&item->node, &port->queue);
+	item->queued = false;
+	if (item->kind == STPLR_ITEM_CALL)
+		port->queued_calls--;
+}
+
+/* The caller of take owns the item from here on; of a call, it is lent a reference. */
+static void take_locked(struct stplr_item *item)
+{
+	if (item->kind == STPLR_ITEM_CALL) {
+		struct stplr_call *call = call_of(item);
+
+		call->state = STPLR_CALL_TAKEN;
+		call->busy++;
+		refcount_inc(&call->refs);
+	}
+}
+
+/* To the receiver that came last, or into the queue. */
+static void deliver_locked(struct stplr_port *port, struct stplr_item *item,
+			   struct stplr_waker *waker)
+{
+	struct receiver *receiver;
+
+	waker->task = NULL;
+	receiver = list_first_entry_or_null(&port->receivers, struct receiver, node);
+	if (!receiver) {
+		enqueue_locked(port, item);
+		port->ops->readable(port);
+		return;
+	}
+	list_del_init(&receiver->node);
+	take_locked(item);
+	receiver->item = item;
+	stplr_waiter_notify(&receiver->waiter, waker);
+}
+
+static void submit_locked(struct stplr_port *port, struct stplr_item *item,
+			  struct stplr_waker *waker)
+{
+	item->order = port->order++;
+	deliver_locked(port, item, waker);
+}
+
+/* Wakes the sender if it may leave now. */
+static void notify_sender_locked(struct stplr_call *call, struct stplr_waker *waker)
+{
+	waker->task = NULL;
+	if (call->abandoned || call->busy)
+		return;
+	if (call->state == STPLR_CALL_DONE || call->interrupted)
+		stplr_waiter_notify(&call->sender, waker);
+}
+
+/* The caller drops the reference that belonged to the port. */
+static void end_locked(struct stplr_call *call, int outcome)
+{
+	if (call->item.queued)
+		dequeue_locked(call->port, &call->item);
+	hlist_del_init(&call->owed);
+	list_del_init(&call->all);
+	call->state = STPLR_CALL_DONE;
+	call->outcome = outcome;
+}
+
+/*
+ * The sender wants to leave. Whether it does; if so the reference of the port is the caller's to
+ * drop if *ended.
+ */
+static bool leave_locked(struct stplr_call *call, int why, bool fatal, bool *ended,
+			 struct stplr_waker *waker)
+{
+	struct stplr_item *pulse;
+
+	*ended = false;
+	waker->task = NULL;
+	if (call->state == STPLR_CALL_DONE && !call->busy)
+		return true;
+	if (fatal && (call->busy || call->state == STPLR_CALL_DONE)) {
+		call->abandoned = true;
+		return true;
+	}
+	if (call->busy) {
+		call->interrupted = true;
+		return false;
+	}
+	if (call->state == STPLR_CALL_OWED && !fatal) {
+		if (call->unblocked)
+			return false;
+		pulse = call->port->ops->unblock(call);
+		if (pulse) {
+			call->unblocked = true;
+			submit_locked(call->port, pulse, waker);
+			return false;
+		}
+	}
+	end_locked(call, why);
+	*ended = true;
+	return true;
+}
+
+int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered)
+{
+	struct stplr_port *port = call->port;
+	unsigned int mode = TASK_INTERRUPTIBLE;
+	struct stplr_waker waker;
+	bool leaves, ended;
+	int err, why = 0;
+
+	spin_lock(&port->lock);
+	if (port->closed) {
+		spin_unlock(&port->lock);
+		*delivered = false;
+		return -ESRCH;
+	}
+	refcount_inc(&call->refs);
+	list_add_tail(&call->all, &port->calls);
+	submit_locked(port, &call->item, &waker);
+	spin_unlock(&port->lock);
+	stplr_waker_run(&waker, true);
+
+	do {
+		err = stplr_waiter_sleep(&call->sender, mode, deadline);
+		spin_lock(&port->lock);
+		stplr_waiter_rearm(&call->sender);
+		if (err)
+			why = err;
+		else if (call->interrupted && !why)
+			why = -EINTR;
+		if (call->state == STPLR_CALL_DONE && !call->busy) {
+			leaves = true;
+			ended = false;
+			waker.task = NULL;
+		} else if (err || call->interrupted) {
+			leaves = leave_locked(call, why, fatal_signal_pending(current), &ended,
+					      &waker);
+		} else {
+			leaves = false;
+			waker.task = NULL;
+		}
+		if (!leaves && why) {
+			/* Told once; from here on only death or an end of the call matters. */
+			mode = TASK_KILLABLE;
+			deadline = KTIME_MAX;
+		}
+		err = call->abandoned ? -EINTR : call->outcome;
+		/* A call that somebody had has left the queue for good, even if it was put back. */
+		*delivered = call->taker != NULL;
+		spin_unlock(&port->lock);
+		stplr_waker_run(&waker, false);
+	} while (!leaves);
+
+	if (ended)
+		stplr_call_put(call);
+	return err;
+}
+
+int stplr_port_post(struct stplr_port *port, struct stplr_item *pulse, int priority)
+{
+	struct stplr_waker waker = {};
+	int err = 0;
+
+	pulse->kind = STPLR_ITEM_PULSE;
+	pulse->priority = priority;
+	spin_lock(&port->lock);
+	if (port->closed)
+		err = -ESRCH;
+	else
+		submit_locked(port, pulse, &waker);
+	spin_unlock(&port->lock);
+	stplr_waker_run(&waker, false);
+	return err;
+}
+
+static struct stplr_item *first_locked(struct stplr_port *port)
+{
+	struct rb_node *node = rb_first_cached(&port->queue);
+
+	return node ? item_of(node) : NULL;
+}
+
+int stplr_port_take(struct stplr_port *port, ktime_t deadline, struct stplr_item **item)
+{
+	struct receiver receiver = {};
+	int err = 0;
+
+	spin_lock(&port->lock);
+	*item = first_locked(port);
+	if (*item) {
+		dequeue_locked(port, *item);
+		take_locked(*item);
+		goto unlock;
+	}
+	if (port->closed || !deadline) {
+		err = port->closed ? -ESRCH : -ETIMEDOUT;
+		goto unlock;
+	}
+	stplr_waiter_init(&receiver.waiter);
+	list_add(&receiver.node, &port->receivers);
+	spin_unlock(&port->lock);
+
+	err = stplr_waiter_sleep(&receiver.waiter, TASK_INTERRUPTIBLE, deadline);
+
+	spin_lock(&port->lock);
+	/* An item that was given to this receiver is received, whatever else happened meanwhile. */
+	*item = receiver.item;
+	list_del_init(&receiver.node);
+	if (*item)
+		err = 0;
+	else if (port->closed)
+		err = -ESRCH;
+unlock:
+	spin_unlock(&port->lock);
+	return err;
+}
+
+void stplr_call_keep(struct stplr_call *call, const void *taker)
+{
+	struct stplr_port *port = call->port;
+	struct stplr_waker waker = {};
+	bool ended = true;
+
+	spin_lock(&port->lock);
+	call->busy--;
+	call->taker = taker;
+	if (call->state == STPLR_CALL_TAKEN) {
+		ended = call->abandoned;
+		if (ended) {
+			end_locked(call, -EINTR);
+		} else {
+			call->state = STPLR_CALL_OWED;
+			hlist_add_head(&call->owed,
+				       &port->owed[hash_64(call->id, STPLR_OWED_BITS)]);
+		}
+	} else {
+		ended = false; /* closed meanwhile */
+	}
+	notify_sender_locked(call, &waker);
+	spin_unlock(&port->lock);
+	stplr_waker_run(&waker, false);
+	if (ended)
+		stplr_call_put(call);
+	stplr_call_put(call);
+}
+
+void stplr_call_untake(struct stplr_call *call)
+{
+	struct stplr_port *port = call->port;
+	struct stplr_waker waker = {}, sender = {};
+	bool ended = false;
+
+	spin_lock(&port->lock);
+	call->busy--;
+	if (call->state == STPLR_CALL_TAKEN) {
+		ended = call->abandoned;
+		if (ended)
+			end_locked(call, -EINTR);
+		else
+			deliver_locked(port, &call->item, &waker);
+	}
+	if (!call->busy)
+		notify_sender_locked(call, &sender);
+	spin_unlock(&port->lock);
+	stplr_waker_run(&waker, false);
+	stplr_waker_run(&sender, false);
+	if (ended)
+		stplr_call_put(call);
+	stplr_call_put(call);
+}
+
+static struct stplr_call *find_owed_locked(struct stplr_port *port, u64 id, const void *taker)
+{
+	struct stplr_call *call;
+
+	hlist_for_each_entry(call, &port->owed[hash_64(id, STPLR_OWED_BITS)], owed)
+		if (call->id == id && call->taker == taker)
+			return call;
+	return NULL;
+}
+
+/* Lends the caller a reference and makes it busy with the call. */
+static struct stplr_call *hold_owed(struct stplr_port *port, u64 id, const void *taker, bool claim)
+{
+	struct stplr_call *call;
+
+	spin_lock(&port->lock);
+	call = find_owed_locked(port, id, taker);
+	if (call) {
+		call->busy++;
+		refcount_inc(&call->refs);
+		if (claim) {
+			call->state = STPLR_CALL_ANSWERING;
+			hlist_del_init(&call->owed);
+		}
+	}
+	spin_unlock(&port->lock);
+	return call;
+}
+
+struct stplr_call *stplr_port_claim(struct stplr_port *port, u64 id, const void *taker)
+{
+	return hold_owed(port, id, taker, true);
+}
+
+struct stplr_call *stplr_port_borrow(struct stplr_port *port, u64 id, const void *taker)
+{
+	return hold_owed(port, id, taker, false);
+}
+
+/* The caller is no longer busy with the call, which is OWED again or still. */
+static void release_owed(struct stplr_call *call, bool claimed)
+{
+	struct stplr_port *port = call->port;
+	struct stplr_waker waker;
+	bool ended = false;
+
+	spin_lock(&port->lock);
+	call->busy--;
+	if (claimed && call->state == STPLR_CALL_ANSWERING) {
+		call->state = STPLR_CALL_OWED;
+		hlist_add_head(&call->owed, &port->owed[hash_64(call->id, STPLR_OWED_BITS)]);
+	}
+	if (call->abandoned && !call->busy && call->state == STPLR_CALL_OWED) {
+		end_locked(call, -EINTR);
+		ended = true;
+	}
+	notify_sender_locked(call, &waker);
+	spin_unlock(&port->lock);
+	stplr_waker_run(&waker, false);
+	if (ended)
+		stplr_call_put(call);
+	stplr_call_put(call);
+}
+
+void stplr_call_unclaim(struct stplr_call *call)
+{
+	release_owed(call, true);
+}
+
+void stplr_call_return(struct stplr_call *call)
+{
+	release_owed(call, false);
+}
+
+void stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker *waker)
+{
+	struct stplr_port *port = call->port;
+	bool ended;
+
+	spin_lock(&port->lock);
+	call->busy--;
+	ended = call->state != STPLR_CALL_DONE;
+	if (ended)
+		end_locked(call, outcome);
+	notify_sender_locked(call, waker);
+	spin_unlock(&port->lock);
+	if (ended)
+		stplr_call_put(call);
+	stplr_call_put(call);
+}
+
+/* Ends calls one by one, for each may have a sender to wake, which is not done under the lock. */
+static bool end_one(struct stplr_port *port, const void *taker, int outcome)
+{
+	struct stplr_call *call, *found = NULL;
+	struct stplr_waker waker;
+
+	spin_lock(&port->lock);
+	list_for_each_entry(call, &port->calls, all) {
+		if (taker && call->taker != taker)
+			continue;
+		/* Somebody is through with the receiving or answering soon: the outcome is theirs. */
+		if (taker && call->state != STPLR_CALL_OWED)
+			continue;
+		found = call;
+		break;
+	}
+	if (found) {
+		end_locked(found, outcome);
+		notify_sender_locked(found, &waker);
+	}
+	spin_unlock(&port->lock);
+	if (!found)
+		return false;
+	stplr_waker_run(&waker, false);
+	stplr_call_put(found);
+	cond_resched();
+	return true;
+}
+
+void stplr_port_disown(struct stplr_port *port, const void *taker, int outcome)
+{
+	while (end_one(port, taker, outcome))
+		;
+}
+
+static bool wake_one_receiver(struct stplr_port *port)
+{
+	struct receiver *receiver;
+	struct stplr_waker waker;
+
+	spin_lock(&port->lock);
+	receiver = list_first_entry_or_null(&port->receivers, struct receiver, node);
+	if (receiver) {
+		list_del_init(&receiver->node);
+		stplr_waiter_notify(&receiver->waiter, &waker);
+	}
+	spin_unlock(&port->lock);
+	if (receiver)
+		stplr_waker_run(&waker, false);
+	return receiver;
+}
+
+static bool drop_one_pulse(struct stplr_port *port)
+{
+	struct stplr_item *item;
+
+	spin_lock(&port->lock);
+	item = first_locked(port);
+	if (item)
+		dequeue_locked(port, item);
+	spin_unlock(&port->lock);
+	if (item)
+		port->ops->drop_pulse(item);
+	return item;
+}
+
+void stplr_port_close(struct stplr_port *port, int outcome)
+{
+	spin_lock(&port->lock);
+	port->closed = true;
+	port->ops->readable(port);
+	spin_unlock(&port->lock);
+
+	while (end_one(port, NULL, outcome))
+		;
+	while (wake_one_receiver(port))
+		;
+	while (drop_one_pulse(port))
+		;
+}
+
+bool stplr_port_readable(struct stplr_port *port)
+{
+	bool readable;
+
+	spin_lock(&port->lock);
+	readable = port->closed || first_locked(port);
+	spin_unlock(&port->lock);
+	return readable;
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Where senders and receivers meet: the state machine of a call.
+ *
+ *            submit                       take                   keep
+ *   (new) ─────────────> QUEUED ─────────────────> TAKEN ───────────────────> OWED
+ *                        SEND-blocked     ▲  │     a receiver      REPLY-blocked │ ▲
+ *                          │              │  │     reads from it                │ │ unclaim:
+ *                          │              └──┘                           claim  │ │ the replier's
+ *                          │         untake: the receiver's                     │ │ own fault
+ *                          │         own fault; same place in the queue         ▼ │
+ *                          │                          │                     ANSWERING
+ *                          │ signal,                  │ finish:             a replier
+ *                          │ timeout,                 │ one way, or         writes to it
+ *                          │ port closed              │ sender's fault         │
+ *                          ▼                          ▼                        ▼ finish
+ *                        DONE <─────────────────── DONE <──────────────────── DONE
+ *
+ *   A thread that waits to receive is RECEIVE-blocked: it stands in port->receivers. Senders give
+ *   their item to the receiver that came last (its caches are warm) or else queue it, so no item
+ *   is queued while a receiver stands there.
+ *
+ * How a sender's wait can end otherwise:
+ *   QUEUED      any signal, its deadline: it takes itself out of the queue; nobody saw the message.
+ *   TAKEN       a fatal signal: at once. Another signal, its deadline: once the receiver is through.
+ *   OWED        a fatal signal: at once. Another signal, its deadline: at once with EINTR or
+ *               ETIMEDOUT, unless the port wants unblock pulses: then the server is told, and the
+ *               sender waits on for the answer.
+ *   ANSWERING   like TAKEN; the sender then finds the answer there.
+ *   While anybody is busy with the sender's memory (TAKEN, ANSWERING, or a read or write between
+ *   them) the sender only leaves when it is killed. Whoever was busy then finds it abandoned.
+ *
+ * Locking: port->lock protects everything in struct stplr_port, and of a call: item, state, busy,
+ * interrupted, abandoned, outcome, and sender.notified. It is taken with interrupts on, nests in
+ * nothing, and nothing nests in it. A call's id, taker and port do not change while it is OWED.
+ * Everything else in a call belongs to the sender until it is submitted, and then is read-only,
+ * but for what message.h describes.
+ *
+ * References: the sender holds one until its wait ends. One belongs to the port's structures, from
+ * submit to DONE; take, claim and borrow lend the caller one, which untake, keep, unclaim, return
+ * and finish take back. Releasing the last may sleep.
+ */
+#ifndef STPLR_PORT_H
+#define STPLR_PORT_H
+
+#include <linux/ktime.h>
+#include <linux/list.h>
+#include <linux/rbtree.h>
+#include <linux/refcount.h>
+#include <linux/spinlock.h>
+
+#include "waiter.h"
+
+struct stplr_port;
+
+enum stplr_item_kind {
+	STPLR_ITEM_CALL,
+	STPLR_ITEM_PULSE,
+};
+
+/* What is queued: by priority, highest first, and of one priority the oldest. */
+struct stplr_item {
+	struct rb_node node;
+	u64 order;
+	int priority;
+	u8 kind; /* enum stplr_item_kind */
+	bool queued;
+};
+
+enum stplr_call_state {
+	STPLR_CALL_QUEUED,
+	STPLR_CALL_TAKEN,
+	STPLR_CALL_OWED,
+	STPLR_CALL_ANSWERING,
+	STPLR_CALL_DONE,
+};
+
+struct stplr_call {
+	struct stplr_item item;
+	struct hlist_node owed; /* in port->owed while OWED */
+	struct list_head all; /* in port->calls from submit to DONE */
+	struct stplr_port *port;
+	struct stplr_waiter sender;
+	refcount_t refs;
+	u64 id; /* how a reply names it; not 0 */
+	const void *taker; /* who may answer it; compared, never followed */
+	int outcome; /* of the sender's wait, once DONE */
+	u8 state; /* enum stplr_call_state */
+	bool wants_reply;
+	bool interrupted; /* the sender wants to leave as soon as it may */
+	bool unblocked; /* the server has been told so */
+	bool abandoned; /* the sender has left; nobody to wake */
+	unsigned int busy; /* threads that are at work on the sender's memory */
+};
+
+#define STPLR_OWED_BITS 5
+
+struct stplr_port_ops {
+	/* Called without locks once the last reference is gone. */
+	void (*free_call)(struct stplr_call *call);
+	/* Called with port->lock held when something was queued for which nobody waits, or closed. */
+	void (*readable)(struct stplr_port *port);
+	/*
+	 * Called with port->lock held: a sender wants to leave an OWED call. Returns the item to queue
+	 * (a pulse) if the sender shall wait on, NULL if it may leave.
+	 */
+	struct stplr_item *(*unblock)(struct stplr_call *call);
+	/* Called without locks: a pulse that was queued when the port closed. */
+	void (*drop_pulse)(struct stplr_item *item);
+};
+
+struct stplr_port {
+	spinlock_t lock;
+	bool closed;
+	u64 order; /* of the next item */
+	struct rb_root_cached queue;
+	struct list_head receivers;
+	struct list_head calls; /* all that are not DONE */
+	struct hlist_head owed[1 << STPLR_OWED_BITS]; /* by id */
+	unsigned int queued_calls;
+	const struct stplr_port_ops *ops;
+};
+
+void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops);
+
+/* Ends every call with outcome and every receiver's wait with -ESRCH. Nothing gets in afterwards. */
+void stplr_port_close(struct stplr_port *port, int outcome);
+
+/* Ends every call that taker has received and not answered. */
+void stplr_port_disown(struct stplr_port *port, const void *taker, int outcome);
+
+/* Initialises the part of a call that belongs to the port, with the sender's reference. */
+void stplr_call_init(struct stplr_call *call, struct stplr_port *port, u64 id, int priority,
+		     bool wants_reply);
+void stplr_call_put(struct stplr_call *call);
+
+/*
+ * Sends, and waits. Returns the outcome that somebody gave the call, or -EINTR or -ETIMEDOUT; then
+ * *delivered says whether a receiver has it all the same. With -ESRCH the port was closed already.
+ */
+int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered);
+
+/* Queues a pulse. Never waits. -ESRCH when the port is closed; then the pulse is the caller's. */
+int stplr_port_post(struct stplr_port *port, struct stplr_item *pulse, int priority);
+
+/* Receives the first item, or waits for one: -EINTR, -ETIMEDOUT, -ESRCH when closed. */
+int stplr_port_take(struct stplr_port *port, ktime_t deadline, struct stplr_item **item);
+
+/* TAKEN -> OWED, -> QUEUED. */
+void stplr_call_keep(struct stplr_call *call, const void *taker);
+void stplr_call_untake(struct stplr_call *call);
+
+/* OWED -> ANSWERING, for taker's eyes only: NULL when there is no such call. */
+struct stplr_call *stplr_port_claim(struct stplr_port *port, u64 id, const void *taker);
+void stplr_call_unclaim(struct stplr_call *call);
+
+/* Keeps the sender from leaving an OWED call, so that its memory can be read and written. */
+struct stplr_call *stplr_port_borrow(struct stplr_port *port, u64 id, const void *taker);
+void stplr_call_return(struct stplr_call *call);
+
+/*
+ * TAKEN or ANSWERING -> DONE. The waker wakes the sender; run it when the caller knows whether it
+ * will sleep soon.
+ */
+void stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker *waker);
+
+bool stplr_port_readable(struct stplr_port *port);
+
+#endif

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "user.h"
+
+#include <linux/capability.h>
+#include <linux/cred.h>
+#include <linux/hashtable.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+#include <linux/spinlock.h>
+
+static unsigned long user_bytes = 64UL << 20;
+module_param(user_bytes, ulong, 0644);
+MODULE_PARM_DESC(user_bytes, "Bytes of kernel memory that one user may hold through this module");
+
+/* Protects the table and the step of a count to and from zero. */
+static DEFINE_SPINLOCK(users_lock);
+static DEFINE_HASHTABLE(users, 6);
+
+static struct stplr_user *find_locked(kuid_t uid)
+{
+	struct stplr_user *user;
+
+	hash_for_each_possible(users, user, node, __kuid_val(uid))
+		if (uid_eq(user->uid, uid))
+			return user;
+	return NULL;
+}
+
+struct stplr_user *stplr_user_get(void)
+{
+	kuid_t uid = current_uid();
+	struct stplr_user *found, *fresh;
+
+	spin_lock(&users_lock);
+	found = find_locked(uid);
+	if (found)
+		refcount_inc(&found->refs);
+	spin_unlock(&users_lock);
+	if (found)
+		return found;
+
+	fresh = kzalloc(sizeof(*fresh), GFP_KERNEL_ACCOUNT);
+	if (!fresh)
+		return NULL;
+	refcount_set(&fresh->refs, 1);
+	fresh->uid = uid;
+
+	spin_lock(&users_lock);
+	found = find_locked(uid);
+	if (found)
+		refcount_inc(&found->refs);
+	else
+		hash_add(users, &fresh->node, __kuid_val(uid));
+	spin_unlock(&users_lock);
+	if (!found)
+		return fresh;
+	kfree(fresh);
+	return found;
+}
+
+struct stplr_user *stplr_user_get_like(struct stplr_user *guess)
+{
+	if (!uid_eq(guess->uid, current_uid()))
+		return stplr_user_get();
+	refcount_inc(&guess->refs);
+	return guess;
+}
+
+void stplr_user_put(struct stplr_user *user)
+{
+	if (!refcount_dec_and_lock(&user->refs, &users_lock))
+		return;
+	hash_del(&user->node);
+	spin_unlock(&users_lock);
+	WARN_ON_ONCE(atomic_long_read(&user->bytes));
+	kfree(user);
+}
+
+int stplr_user_charge(struct stplr_user *user, size_t bytes)
+{
+	long now = atomic_long_add_return(bytes, &user->bytes);
+
+	if (likely(now <= (long)READ_ONCE(user_bytes)) || capable(CAP_SYS_RESOURCE))
+		return 0;
+	atomic_long_sub(bytes, &user->bytes);
+	return -EDQUOT;
+}
+
+void stplr_user_uncharge(struct stplr_user *user, size_t bytes)
+{
+	atomic_long_sub(bytes, &user->bytes);
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * A thread that sleeps until another says so, a signal comes, or time is up.
+ *
+ * A waker calls stplr_waiter_notify() under the lock that guards what is waited for, and
+ * stplr_waker_run() once it has let go of that lock; in between it holds a reference to the
+ * thread, which may be gone from its wait already.
+ */
+#ifndef STPLR_WAITER_H
+#define STPLR_WAITER_H
+
+#include <linux/ktime.h>
+#include <linux/sched.h>
+
+struct stplr_waiter {
+	struct task_struct *task;
+	bool notified;
+};
+
+struct stplr_waker {
+	struct task_struct *task;
+};
+
+void stplr_waiter_init(struct stplr_waiter *waiter);
+
+/* Makes the next sleep wait again. Under the lock that guards what is waited for. */
+static inline void stplr_waiter_rearm(struct stplr_waiter *waiter)
+{
+	WRITE_ONCE(waiter->notified, false);
+}
+
+/*
+ * 0 when notified, -EINTR on a signal that mode (TASK_INTERRUPTIBLE or TASK_KILLABLE) lets
+ * through, -ETIMEDOUT at the deadline. KTIME_MAX is never; a deadline of 0 has passed.
+ */
+int stplr_waiter_sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline);
+
+void stplr_waiter_notify(struct stplr_waiter *waiter, struct stplr_waker *waker);
+
+/* With yields, the caller says that it is about to sleep: the other may have this processor. */
+void stplr_waker_run(struct stplr_waker *waker, bool yields);
+
+#endif
