@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Installs the Debian packages that the named groups need and that are missing.
-# Usage: scripts/setup.sh [build|test|plot|lint]...    (default: build)
+# Usage: scripts/setup.sh [build|test|plot|lint|kernel]...    (default: build)
 # Silent, and without any need for privileges, when nothing is missing.
 set -euo pipefail
 
@@ -14,6 +14,7 @@ declare -A packages=(
   [test]="valgrind python3"
   [plot]="python3 python3-pandas python3-matplotlib"
   [lint]="clang-format clang-tidy shellcheck"
+  [kernel]="build-essential python3 qemu-system-x86 busybox-static cpio kmod libelf-dev"
 )
 
 wanted=()

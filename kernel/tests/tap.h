@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Tests that speak TAP. Each runs in a process of its own, in a session of its own, for at most
+ * TEST_SECONDS; whatever it leaves running is killed. A check that fails ends its process; a
+ * child's failure is its parent's when the parent asks for it with join().
+ */
+#ifndef TAP_H
+#define TAP_H
+
+#include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef TEST_SECONDS
+#define TEST_SECONDS 20
+#endif
+
+#define SKIPPED 77
+
+#define CHECK(condition)                                                                         \
+	do {                                                                                     \
+		if (!(condition)) {                                                              \
+			printf("# %s:%d: %s (errno %d)\n", __FILE__, __LINE__, #condition,       \
+			       errno);                                                           \
+			fflush(stdout);                                                          \
+			_exit(1);                                                                \
+		}                                                                                \
+	} while (0)
+
+/* The call returns 0. */
+#define OK(call) CHECK((call) == 0)
+
+/* The call returns -1 with errno. */
+#define FAILS(code, call)                                                                        \
+	do {                                                                                     \
+		errno = 0;                                                                       \
+		CHECK((call) == -1);                                                             \
+		CHECK(errno == (code));                                                          \
+	} while (0)
+
+#define SKIP(reason)                                                                             \
+	do {                                                                                     \
+		printf("# skip: %s\n", reason);                                                  \
+		fflush(stdout);                                                                  \
+		_exit(SKIPPED);                                                                  \
+	} while (0)
+
+struct test {
+	const char *name;
+	void (*run)(void);
+};
+
+static inline void join(pid_t child)
+{
+	int status;
+
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static inline int run_tests(const struct test *tests, int count)
+{
+	int failed = 0;
+
+	printf("1..%d\n", count);
+	fflush(stdout);
+	for (int i = 0; i < count; i++) {
+		pid_t child = fork();
+		int status;
+
+		if (child == 0) {
+			setsid();
+			alarm(TEST_SECONDS);
+			tests[i].run();
+			fflush(stdout);
+			_exit(0);
+		}
+		waitpid(child, &status, 0);
+		kill(-child, SIGKILL);
+		while (waitpid(-child, NULL, 0) > 0)
+			;
+		if (WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED) {
+			printf("ok %d - %s # SKIP see above\n", i + 1, tests[i].name);
+		} else {
+			bool ok = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+
+			if (WIFSIGNALED(status))
+				printf("# ended by signal %d\n", WTERMSIG(status));
+			failed += !ok;
+			printf("%s %d - %s\n", ok ? "ok" : "not ok", i + 1, tests[i].name);
+		}
+		fflush(stdout);
+	}
+	return failed != 0;
+}
+
+#endif

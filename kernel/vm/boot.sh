@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Boots a kernel in an emulator with the module and test programs, and passes on what the guest
+# prints. Usage: boot.sh [--seconds N] [--append ARGUMENTS] [--cpus N] [--icount]
+#                        KERNEL MODULE PROGRAM...
+# Programs are static; they run in this order. Fails unless the guest came to its end; that every
+# test passed is for the reader of its TAP to say.
+set -euo pipefail
+here=$(dirname "$(realpath "$0")")
+
+seconds=120 append='' cpus=2 accel=tcg,thread=multi extra=()
+while [[ ${1:-} == --* ]]; do
+  case $1 in
+    --seconds) seconds=$2 && shift ;;
+    --append) append=$2 && shift ;;
+    --cpus) cpus=$2 && shift ;;
+    --icount) cpus=1 accel=tcg,thread=single extra=(-icount "shift=0,sleep=off") ;;
+    *) echo "boot: unknown option $1" >&2 && exit 2 ;;
+  esac
+  shift
+done
+kernel=$1 module=$2
+shift 2
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+mkdir -p "$root"/{bin,dev,proc,sys,tmp,tests,etc}
+cp "$(command -v busybox)" "$root/bin/busybox"
+cp "$here/init" "$root/init"
+cp "$module" "$root/stplr.ko"
+cp "$@" "$root/tests/"
+printf 'root:x:0:0:root:/:/bin/sh\n' >"$root/etc/passwd"
+(cd "$root" && find . | cpio --quiet -o -H newc -R 0:0) >"$work/initramfs"
+
+names=("${@##*/}")
+list=$(IFS=, && echo "${names[*]}")
+log=$work/console
+timeout --kill-after=5 "$seconds" qemu-system-x86_64 -accel "$accel" -cpu max -smp "$cpus" -m 1024 \
+  "${extra[@]}" -nodefaults -no-reboot -display none -serial stdio -kernel "$kernel" \
+  -initrd "$work/initramfs" -append "console=ttyS0 quiet panic=-1 oops=panic \
+stplr_tests=$list $append" </dev/null 2>&1 | tr -d '\r' | tee "$log" || true
+# A kernel that dies says so in lines that the tests did not print.
+grep -q '^# guest is through' "$log"

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Builds the module and its tests, and runs them in an emulated machine for each kernel.
+# Usage: test.sh [SERIES...]    (default: 6.1 6.12)
+#
+# TAP goes to build/kernel/SERIES/tests.tap and to stdout. Exit status: 0 if every test passed, 77
+# if kernels, tools or the emulator are missing here, else 1.
+set -euo pipefail
+here=$(dirname "$(realpath "$0")")
+top=$(realpath "$here/../..")
+
+# slub_debug finds what is used after it was freed or beyond its end; a warning is a failure.
+arguments="slub_debug=FZPU panic_on_warn=1"
+programs=(old_test)
+
+for tool in qemu-system-x86_64 busybox cpio gcc make; do
+  if ! command -v "$tool" >/dev/null; then
+    echo "test: $tool is missing" >&2
+    exit 77
+  fi
+done
+
+bin=$top/build/kernel/tests
+mkdir -p "$bin"
+binaries=()
+for program in "${programs[@]}"; do
+  gcc -static -O2 -Wall -Wextra -Wno-unused-parameter -Werror -pthread \
+    "$here/../tests/$program.c" -o "$bin/$program"
+  binaries+=("$bin/$program")
+done
+
+# run SERIES: one kernel, TAP to its file.
+run() {
+  local kernel=() module tap=$top/build/kernel/$1/tests.tap
+  mkdir -p "${tap%/*}"
+  rm -f "$tap"
+  mapfile -t kernel < <("$here/fetch.sh" "$1")
+  [[ ${#kernel[@]} == 2 ]] || return 77
+  module=$("$here/build.sh" "$1" W=1) || return 1
+  "$here/boot.sh" --seconds 100 --append "$arguments" "${kernel[1]}" "$module" \
+    "${binaries[@]}" >"$tap" 2>&1 || echo "not ok - the guest comes to its end" >>"$tap"
+  ! grep -q '^not ok' "$tap"
+}
+
+series=("$@")
+((${#series[@]})) || series=(6.1 6.12)
+pids=()
+for one in "${series[@]}"; do
+  run "$one" &
+  pids+=($!)
+done
+status=0
+for i in "${!series[@]}"; do
+  code=0
+  wait "${pids[i]}" || code=$?
+  [[ ! -f $top/build/kernel/${series[i]}/tests.tap ]] ||
+    cat "$top/build/kernel/${series[i]}/tests.tap"
+  if ((code == 77 && status == 0)); then
+    status=77
+  elif ((code != 0 && code != 77)); then
+    status=1
+  fi
+done
+exit "$status"
