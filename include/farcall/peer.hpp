@@ -46,6 +46,21 @@ void send_parcel(int socket, const Parcel& parcel);
 // Throws SystemError: ETIMEDOUT after the deadline, EPROTO for what is not a parcel.
 std::optional<Parcel> receive_parcel(int socket, Deadline deadline);
 
+// What a packet socket (SOCK_SEQPACKET) brought, one packet at a time, without waiting.
+struct Arrival {
+  enum class Kind : std::uint8_t { nothing, doorbell, descriptors, garbage, closed };
+  Kind kind = Kind::nothing;
+  std::vector<UniqueFd> descriptors;
+  // Where SO_PASSCRED is set: who sent this very packet, as the kernel has checked it.
+  std::optional<Credentials> sender;
+};
+std::pair<UniqueFd, UniqueFd> packet_socket_pair();
+// Sends descriptors in one packet, with this process's effective credentials. Waits where the
+// socket is full. Throws SystemError as send_parcel does; MisuseError above kParcelDescriptors.
+void send_descriptors(int packet_socket, std::span<const int> descriptors);
+// Takes the next packet. Throws SystemError.
+Arrival take_arrival(int packet_socket);
+
 // A name in the abstract namespace, private to the network namespace, gone with its last socket.
 // Names are "farcall/UID/NAME", so that users do not meet by accident; who really answers is
 // checked with peer_credentials: connect() accepts only its own user or root as server.

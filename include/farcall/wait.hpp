@@ -23,6 +23,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 
 namespace farcall {
 
@@ -105,14 +106,23 @@ inline void relax() noexcept {
 #endif
 }
 
+// Takes the doorbells out of a lifeline, and whatever else the user of that lifeline sends.
+struct Drain {
+  void (*take)(void* context, int lifeline) noexcept;
+  void* context;
+};
+// For lifelines in which there is nothing but doorbells.
+void drop_doorbells(void* context, int lifeline) noexcept;
+
 // Waits and wakes for one side. Private to that side; not thread safe, like the side itself.
 class Waiter {
  public:
   Waiter() noexcept = default;
-  // `lifeline` is a connected stream socket whose other end the peer holds, or -1 when the peer is
-  // a thread of this process; it is borrowed. Bytes in it are doorbells and mean nothing else.
-  explicit Waiter(int lifeline, WaitMode mode = WaitMode::adaptive) noexcept
-      : lifeline_(lifeline), mode_(mode) {}
+  // `lifeline` is a connected socket whose other end the peer holds, or -1 when the peer is a
+  // thread of this process; it is borrowed. Doorbells in it are single zero bytes.
+  explicit Waiter(int lifeline, WaitMode mode = WaitMode::adaptive,
+                  Drain drain = {drop_doorbells, nullptr}) noexcept
+      : lifeline_(lifeline), mode_(mode), drain_(drain) {}
 
   // Waits until ready() is true. `mine` and `peer` are the two sides of the shared structure.
   // Returns ok, would_block, timed_out, interrupted, or peer_gone once the peer is dead or has
@@ -122,20 +132,25 @@ class Waiter {
     if (ready()) return Outcome::ok;
     if (deadline.is_now())
       return gone(peer) && !ready() ? Outcome::peer_gone : Outcome::would_block;
-    // A hot peer answers within this loop, which has no clock and no pause in it: a pause costs
-    // as much as the answer. After waits this short, however, the peer is streaming; leaving it
-    // alone for a moment lets it write several messages before the line is taken away again.
-    if (mode_ != WaitMode::block && peer.processor.load(std::memory_order_relaxed) != processor_) {
-      if (streaming_) relax();
-      for (unsigned i = 0; i < kQuickLooks; ++i) {
-        if (ready()) {
-          streaming_ = i < kStreamingLooks;
-          return Outcome::ok;
-        }
-      }
-    }
-    streaming_ = false;
+    if (quick_look(peer, ready)) return Outcome::ok;
     return wait_long(mine, peer, deadline, ReadyRef(ready));
+  }
+
+  // As wait(), but ends with would_block instead of sleeping: for who has other things to do
+  // than to sleep on this one.
+  template <class Ready>
+  Outcome linger(Side& mine, const Side& peer, Ready ready) {
+    if (ready() || quick_look(peer, ready)) return Outcome::ok;
+    return linger_long(mine, peer, ReadyRef(ready));
+  }
+  // After linger() ended with would_block: tells when its wait is over in the end, so that the
+  // next one knows how long waits are.
+  void resume() noexcept;
+  // Says that the owner of `mine` waits on the descriptor, in whatever way it does that. Look
+  // again whether there is something to do after this, before waiting.
+  static void park_on_descriptor(Side& mine) noexcept { park(mine, Side::kOnDescriptor); }
+  static void unpark(Side& mine) noexcept {
+    mine.parked.store(Side::kAwake, std::memory_order_relaxed);
   }
 
   // Called after publishing; wakes the peer if it sleeps.
@@ -182,6 +197,25 @@ class Waiter {
   static constexpr unsigned kQuickLooks = 400;
   static constexpr unsigned kStreamingLooks = 8;
 
+  // A hot peer answers within this loop, which has no clock and no pause in it: a pause costs as
+  // much as the answer. After waits this short, however, the peer is streaming; leaving it alone
+  // for a moment lets it write several messages before the line is taken away again.
+  template <class Ready>
+  bool quick_look(const Side& peer, Ready& ready) {
+    const bool apart = peer.processor.load(std::memory_order_relaxed) != processor_;
+    if (mode_ == WaitMode::block || !apart) return false;
+    if (std::exchange(streaming_, false)) relax();
+    for (unsigned i = 0; i < kQuickLooks; ++i) {
+      if (ready()) {
+        streaming_ = i < kStreamingLooks;
+        return true;
+      }
+    }
+    return false;
+  }
+
+  Outcome linger_long(Side& mine, const Side& peer, ReadyRef ready);
+  bool stay_awake(const Side& peer, std::int64_t start, Deadline deadline, ReadyRef ready);
   Outcome wait_long(Side& mine, const Side& peer, Deadline deadline, ReadyRef ready);
   bool spin(const Side& peer, std::int64_t until, ReadyRef ready);
   Outcome spin_for_ever(const Side& peer, Deadline deadline, ReadyRef ready);
@@ -198,12 +232,14 @@ class Waiter {
 
   int lifeline_ = -1;
   WaitMode mode_ = WaitMode::adaptive;
+  Drain drain_{drop_doorbells, nullptr};
   bool streaming_ = false;
   std::uint8_t hand_over_credit_ = 2;
   std::uint8_t hand_overs_ = 0;
   std::uint8_t waits_since_probe_ = 0;
   std::uint8_t wakes_until_note_ = 1;
-  std::uint32_t processor_ = 0;        // where this side ran when it last waited, plus one
+  std::uint32_t processor_ = 0;  // where this side ran when it last waited, plus one
+  std::int64_t linger_since_ = 0;
   std::int64_t expected_ns_ = 20'000;  // a running mean of recent waits
 };
 

@@ -40,6 +40,37 @@ bool wait_for(int fd, short events, Deadline deadline) {
   }
 }
 
+// Takes over the descriptors that came with a message.
+void collect_descriptors(msghdr& message, std::vector<UniqueFd>& into) {
+  for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr;
+       item = CMSG_NXTHDR(&message, item)) {
+    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (item->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(item) + i * sizeof fd, sizeof fd);
+      into.emplace_back(fd);
+    }
+  }
+}
+
+std::optional<Credentials> find_credentials(msghdr& message) {
+  for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr;
+       item = CMSG_NXTHDR(&message, item)) {
+    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_CREDENTIALS) continue;
+    ucred sender{};
+    std::memcpy(&sender, CMSG_DATA(item), sizeof sender);
+    return Credentials{.pid = sender.pid, .uid = sender.uid, .gid = sender.gid};
+  }
+  return std::nullopt;
+}
+
+std::pair<UniqueFd, UniqueFd> connected_pair(int type) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends) != 0) throw_errno("socketpair");
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
 std::pair<sockaddr_un, socklen_t> abstract_address(std::string_view name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -69,11 +100,9 @@ Credentials peer_credentials(int socket) {
   return {.pid = peer.pid, .uid = peer.uid, .gid = peer.gid};
 }
 
-std::pair<UniqueFd, UniqueFd> socket_pair() {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw_errno("socketpair");
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
+std::pair<UniqueFd, UniqueFd> socket_pair() { return connected_pair(SOCK_STREAM); }
+
+std::pair<UniqueFd, UniqueFd> packet_socket_pair() { return connected_pair(SOCK_SEQPACKET); }
 
 void send_parcel(int socket, const Parcel& parcel) {
   if (parcel.bytes.size() > kParcelBytes || parcel.descriptors.size() > kParcelDescriptors)
@@ -127,16 +156,7 @@ std::optional<Parcel> receive_parcel(int socket, Deadline deadline) {
   } while (count < 0 && (errno == EINTR || errno == EAGAIN));
   if (count < 0) throw_errno("receive a parcel");
   // Descriptors first: whatever is wrong with the rest, they are ours to close.
-  for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr;
-       item = CMSG_NXTHDR(&message, item)) {
-    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t fds = (item->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < fds; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(item) + i * sizeof fd, sizeof fd);
-      parcel.descriptors.emplace_back(fd);
-    }
-  }
+  collect_descriptors(message, parcel.descriptors);
   if (count == 0) return std::nullopt;
   if (count != sizeof header || header.magic != ParcelHeader::kMagic ||
       header.bytes > kParcelBytes || header.descriptors != parcel.descriptors.size() ||
@@ -152,6 +172,75 @@ std::optional<Parcel> receive_parcel(int socket, Deadline deadline) {
     if (count > 0) got += static_cast<std::size_t>(count);
   }
   return parcel;
+}
+
+void send_descriptors(int packet_socket, std::span<const int> descriptors) {
+  if (descriptors.size() > kParcelDescriptors) throw MisuseError("too many descriptors at once");
+  constexpr std::size_t kRights = CMSG_SPACE(kParcelDescriptors * sizeof(int));
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred)) + kRights> control{};
+  ParcelHeader header{.magic = ParcelHeader::kMagic,
+                      .bytes = 0,
+                      .descriptors = static_cast<std::uint16_t>(descriptors.size())};
+  iovec piece{.iov_base = &header, .iov_len = sizeof header};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = CMSG_SPACE(sizeof(ucred));
+  cmsghdr* item = CMSG_FIRSTHDR(&message);
+  item->cmsg_level = SOL_SOCKET;
+  item->cmsg_type = SCM_CREDENTIALS;
+  item->cmsg_len = CMSG_LEN(sizeof(ucred));
+  const ucred self{.pid = ::getpid(), .uid = ::geteuid(), .gid = ::getegid()};
+  std::memcpy(CMSG_DATA(item), &self, sizeof self);
+  if (!descriptors.empty()) {
+    message.msg_controllen += CMSG_SPACE(descriptors.size_bytes());
+    item = CMSG_NXTHDR(&message, item);
+    item->cmsg_level = SOL_SOCKET;
+    item->cmsg_type = SCM_RIGHTS;
+    item->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(item), descriptors.data(), descriptors.size_bytes());
+  }
+  ssize_t sent = 0;
+  do sent = ::sendmsg(packet_socket, &message, MSG_NOSIGNAL);
+  while (sent < 0 && errno == EINTR);
+  if (sent < 0) throw_errno("send descriptors");
+}
+
+Arrival take_arrival(int packet_socket) {
+  Arrival arrival;
+  ParcelHeader header{};
+  constexpr std::size_t kRights = CMSG_SPACE(kParcelDescriptors * sizeof(int));
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred)) + kRights> control{};
+  iovec piece{.iov_base = &header, .iov_len = sizeof header};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  ssize_t count = 0;
+  do count = ::recvmsg(packet_socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  while (count < 0 && errno == EINTR);
+  using Kind = Arrival::Kind;
+  if (count < 0) {
+    if (errno == EAGAIN) return arrival;
+    if (errno != ECONNRESET) throw_errno("take a packet");
+    arrival.kind = Kind::closed;
+    return arrival;
+  }
+  collect_descriptors(message, arrival.descriptors);
+  arrival.sender = find_credentials(message);
+  const bool whole = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
+  if (count == 0)
+    arrival.kind = Kind::closed;
+  else if (count == 1 && arrival.descriptors.empty())
+    arrival.kind = Kind::doorbell;
+  else if (count == sizeof header && whole && header.magic == ParcelHeader::kMagic &&
+           header.bytes == 0 && header.descriptors == arrival.descriptors.size())
+    arrival.kind = Kind::descriptors;
+  else
+    arrival.kind = Kind::garbage;
+  return arrival;
 }
 
 NamedListener::NamedListener(std::string_view name) : fd_(stream_socket()) {

@@ -146,23 +146,37 @@ void Waiter::learn(std::int64_t waited) noexcept {
 Outcome Waiter::wait_long(Side& mine, const Side& peer, Deadline deadline, ReadyRef ready) {
   note_processor(mine);
   if (mode_ == WaitMode::spin) return spin_for_ever(peer, deadline, ready);
-
   const std::int64_t start = monotonic_ns();
-  if (shares_processor(peer)) {
-    // Only the peer's progress ends this wait, and it needs this processor for that.
-    if (hand_over(ready)) return Outcome::ok;
-  } else if (mode_ == WaitMode::adaptive) {
-    const std::int64_t budget = spin_budget();
-    const bool probe = expected_ns_ > kLongestSpin;
-    if (budget > 0 && spin(peer, std::min(start + budget, deadline.at()), ready)) {
-      if (probe) expected_ns_ = kLongestSpin / 2;
-      learn(monotonic_ns() - start);
-      return Outcome::ok;
-    }
-  }
+  if (stay_awake(peer, start, deadline, ready)) return Outcome::ok;
   const Outcome outcome = sleep(mine, peer, start, deadline, ready);
   learn(monotonic_ns() - start);
   return outcome;
+}
+
+Outcome Waiter::linger_long(Side& mine, const Side& peer, ReadyRef ready) {
+  note_processor(mine);
+  const std::int64_t start = monotonic_ns();
+  if (stay_awake(peer, start, Deadline::never(), ready)) return Outcome::ok;
+  linger_since_ = start;
+  return Outcome::would_block;
+}
+
+void Waiter::resume() noexcept {
+  if (linger_since_ == 0) return;
+  learn(monotonic_ns() - linger_since_);
+  linger_since_ = 0;
+}
+
+bool Waiter::stay_awake(const Side& peer, std::int64_t start, Deadline deadline, ReadyRef ready) {
+  // On one processor only the peer's progress ends the wait, and it needs this processor for that.
+  if (shares_processor(peer)) return hand_over(ready);
+  if (mode_ == WaitMode::block) return false;
+  const bool probe = expected_ns_ > kLongestSpin;
+  const std::int64_t budget = spin_budget();
+  if (budget == 0 || !spin(peer, std::min(start + budget, deadline.at()), ready)) return false;
+  if (probe) expected_ns_ = kLongestSpin / 2;
+  learn(monotonic_ns() - start);
+  return true;
 }
 
 bool Waiter::spin(const Side& peer, std::int64_t until, ReadyRef ready) {
@@ -273,16 +287,18 @@ Outcome Waiter::sleep_on_descriptor(Deadline deadline) {
   const int count = ::ppoll(&doorbell, 1, deadline.is_never() ? nullptr : &left, nullptr);
   if (count < 0) return Outcome::interrupted;
   if (count == 0) return Outcome::timed_out;
-  char rings[64];
-  while (::recv(lifeline_, rings, sizeof rings, MSG_DONTWAIT) == sizeof rings) {
-  }
+  drain_.take(drain_.context, lifeline_);
   return Outcome::ok;
 }
 
 void Waiter::finish_poll(Side& mine) noexcept {
-  mine.parked.store(Side::kAwake, std::memory_order_relaxed);
+  unpark(mine);
+  drain_.take(drain_.context, lifeline_);
+}
+
+void drop_doorbells(void*, int lifeline) noexcept {
   char rings[64];
-  while (::recv(lifeline_, rings, sizeof rings, MSG_DONTWAIT) == sizeof rings) {
+  while (::recv(lifeline, rings, sizeof rings, MSG_DONTWAIT) == sizeof rings) {
   }
 }
 
