@@ -110,10 +110,10 @@ class QueueWriter final : public CountedWriter {
   }
   // False if the queue stayed full.
   bool offer(std::span<const std::byte> message, timespec until) {
-    const int result = uninterrupted([&] {
-      return ::mq_timedsend(queue_.get(), reinterpret_cast<const char*>(message.data()),
-                            message.size(), 0, &until);
-    });
+    // An empty span may have no address, but the C library wants one.
+    const char* data = message.empty() ? "" : reinterpret_cast<const char*>(message.data());
+    const int result = uninterrupted(
+        [&] { return ::mq_timedsend(queue_.get(), data, message.size(), 0, &until); });
     if (result < 0 && errno != ETIMEDOUT) throw_errno("mq_send");
     return result == 0;
   }

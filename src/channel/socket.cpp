@@ -64,7 +64,9 @@ void send_message(int socket, std::span<const std::byte> message) {
 
 std::size_t longest_unix_message(int socket) {
   constexpr std::size_t kKernelKeeps = 32;
-  return buffer_size(socket, SO_SNDBUF) - kKernelKeeps;
+  // Beyond this the kernel seldom has memory in one piece.
+  constexpr std::size_t kOnePiece = std::size_t{1} << 20;
+  return std::min(buffer_size(socket, SO_SNDBUF) - kKernelKeeps, kOnePiece);
 }
 
 }  // namespace farcall::channel

@@ -33,11 +33,11 @@ ssize_t receive_message(int socket, std::span<std::byte> into, std::span<std::by
 // Sends one message, without SIGPIPE. Throws SystemError: EPIPE where nobody receives it.
 void send_message(int socket, std::span<const std::byte> message);
 
-// The longest message that fits this unix socket's SO_SNDBUF. Throws SystemError.
+// The longest message that this unix socket can send, by its SO_SNDBUF. Throws SystemError.
 std::size_t longest_unix_message(int socket);
 inline constexpr const char* kUnixLimitAdvice =
     "; it is the socket's SO_SNDBUF, which Options::buffer_bytes raises up to twice "
-    "/proc/sys/net/core/wmem_max, and write() splits what is longer";
+    "/proc/sys/net/core/wmem_max but not beyond 1 MiB, and write() splits what is longer";
 // What write() splits into: the kernel wants the rest of a longer message in one piece of memory.
 inline constexpr std::size_t kWritePiece = 65536;
 

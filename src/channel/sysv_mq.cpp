@@ -65,6 +65,7 @@ class SysvReader final : public RecordReader {
  protected:
   std::optional<std::size_t> take(std::span<std::byte> into, std::span<std::byte> spill) override {
     if (end_ == kMessage) {
+      watcher_.start();
       const ssize_t got =
           uninterrupted([&] { return ::msgrcv(queue_, envelope_.data(), longest(), 0, 0); });
       if (got < 0) throw_errno("msgrcv");
@@ -109,6 +110,7 @@ class SysvWriter final : public RecordWriter {
 
  protected:
   void write_message(std::span<const std::byte> message) override {
+    watcher_.start();
     std::copy(message.begin(), message.end(), envelope_.bytes());
     const int result =
         uninterrupted([&] { return ::msgsnd(queue_, envelope_.data(), message.size(), 0); });

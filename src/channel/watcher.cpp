@@ -35,7 +35,9 @@ class AllSignalsBlocked {
 }  // namespace
 
 Watcher::Watcher(Lifeline lifeline, std::function<void(News)> tell)
-    : lifeline_(std::move(lifeline)), tell_(std::move(tell)), owner_(::getpid()) {
+    : lifeline_(std::move(lifeline)), tell_(std::move(tell)), owner_(::getpid()) {}
+
+void Watcher::start_thread() {
   const AllSignalsBlocked blocked;
   try {
     thread_ = std::thread([this] { run(); });

@@ -17,13 +17,18 @@ class Watcher {
  public:
   enum class News { finished, gone };
 
-  // Calls `tell` once, on a thread with all signals blocked: when the other end says that it has
-  // finished, or goes without saying so. Throws SystemError.
+  // `tell` is called once, on a thread with all signals blocked: when the other end says that it
+  // has finished, or goes without saying so.
   Watcher(Lifeline lifeline, std::function<void(News)> tell);
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
   ~Watcher() { stop(); }
 
+  // Starts to watch, if it does not yet. Not done before the end is used: a process that opens
+  // several channels and forks can so do it with one thread. Throws SystemError.
+  void start() {
+    if (!thread_.joinable()) start_thread();
+  }
   // Tells the other end; from the owner's thread.
   void say_finished() noexcept;
   // Whether the other end, or the handle of it, still exists somewhere.
@@ -35,6 +40,7 @@ class Watcher {
   [[nodiscard]] bool is_owner() const noexcept;
 
  private:
+  void start_thread();
   void run();
 
   Lifeline lifeline_;  // heard by the thread only

@@ -4,8 +4,8 @@
 // own. The longest message is /proc/sys/kernel/msgmax, 8,192 bytes by default; write() splits. The
 // queue holds /proc/sys/kernel/msgmnb bytes or Options::buffer_bytes, whichever is less.
 //
-// msgsnd and msgrcv can only be woken through the queue. So each end has a thread that sleeps on a
-// pair of sockets beside it: when the writer has finished or died, the reader's thread puts a mark
+// msgsnd and msgrcv can only be woken through the queue. So each end, once used, has a thread that
+// sleeps on a pair of sockets beside it: when the writer has finished or died, the reader's thread puts a mark
 // behind the last message; when the reader has gone, the writer's thread removes the queue.
 //
 // The queue is made when the first end is opened and removed with the reader's end, or with the
