@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/module.h>
 
+#include "control.h"
 #include "debug.h"
 #include "device.h"
 #include "exit.h"
@@ -23,8 +24,13 @@ static int __init stplr_init(void)
 	err = stplr_device_init();
 	if (err)
 		goto exit_exit;
+	err = stplr_control_init();
+	if (err)
+		goto exit_device;
 	return 0;
 
+exit_device:
+	stplr_device_exit();
 exit_exit:
 	stplr_exit_exit();
 exit_message:
@@ -34,6 +40,7 @@ exit_message:
 
 static void __exit stplr_exit(void)
 {
+	stplr_control_exit();
 	stplr_device_exit();
 	stplr_exit_exit();
 	stplr_message_exit();

@@ -78,6 +78,14 @@ int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_msg __us
 	return 0;
 }
 
+int stplr_buffers_from(struct stplr_buffers *buffers, const struct stplr_buffer *from)
+{
+	if (from->count)
+		return stplr_buffers_get(buffers, u64_to_user_ptr(from->address), from->count);
+	stplr_buffers_one(buffers, from->address, from->length);
+	return from->length > STPLR_BYTES_MAX ? -EMSGSIZE : 0;
+}
+
 void stplr_buffers_one(struct stplr_buffers *buffers, u64 base, u32 length)
 {
 	buffers->segments = buffers->few;
@@ -113,6 +121,7 @@ struct stplr_message *stplr_message_new(struct stplr_user *guess, int *err)
 	message->tid = get_pid(task_pid(current));
 	current_uid_gid(&message->uid, &message->gid);
 	message->label = 0;
+	message->unblock = NULL;
 	message->mm = NULL;
 	message->bounce = NULL;
 	message->file_count = 0;
@@ -151,6 +160,8 @@ void stplr_message_free(struct stplr_call *call)
 	for (i = 0; i < message->file_count; i++)
 		fput(message->files[i]);
 	kfree(message->files);
+	if (message->unblock)
+		message->free_unblock(message->unblock);
 	if (message->bounce != message->inline_send)
 		kfree(message->bounce);
 	if (message->mm)
@@ -439,6 +450,48 @@ static int copy_out(const struct stplr_buffers *to, size_t offset, const u8 *fro
 		index++;
 	}
 	return 0;
+}
+
+long stplr_message_read_run(struct stplr_message *message, size_t offset,
+			    const struct stplr_buffers *mine, int *peer_error)
+{
+	size_t left = offset < message->send.total ? message->send.total - offset : 0, done = 0;
+	u32 i;
+	int err;
+
+	*peer_error = 0;
+	for (i = 0; i < mine->count && left; i++) {
+		size_t bytes = min_t(size_t, mine->segments[i].length, left);
+
+		err = stplr_message_read(message, offset + done, mine->segments[i].base, bytes,
+					 peer_error);
+		if (err || *peer_error)
+			return err;
+		done += bytes;
+		left -= bytes;
+	}
+	return done;
+}
+
+long stplr_message_write_run(struct stplr_message *message, struct stplr_user *user, size_t offset,
+			     const struct stplr_buffers *mine, int *peer_error)
+{
+	size_t left = offset < message->reply.total ? message->reply.total - offset : 0, done = 0;
+	u32 i;
+	int err;
+
+	*peer_error = 0;
+	for (i = 0; i < mine->count && left; i++) {
+		size_t bytes = min_t(size_t, mine->segments[i].length, left);
+
+		err = stplr_message_write(message, user, offset + done, mine->segments[i].base,
+					  bytes, peer_error);
+		if (err || *peer_error)
+			return err;
+		done += bytes;
+		left -= bytes;
+	}
+	return done;
 }
 
 void stplr_message_discard(struct stplr_message *message)

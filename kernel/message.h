@@ -37,7 +37,6 @@ struct pid;
 
 #define STPLR_INLINE 256
 #define STPLR_BOUNCE (16 << 10)
-#define STPLR_FILES_MAX 16
 
 /*
  * Outcome of a call whose sender has to fault its pages in and send again. No errno; never seen by
@@ -62,6 +61,8 @@ struct stplr_buffers {
 /* 0, -EFAULT, -EINVAL, -EMSGSIZE, -ENOMEM. A count of 0 is no buffers. */
 int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_msg __user *user,
 		      u32 count);
+/* The same from what the second interface passes. */
+int stplr_buffers_from(struct stplr_buffers *buffers, const struct stplr_buffer *from);
 void stplr_buffers_one(struct stplr_buffers *buffers, u64 base, u32 length);
 void stplr_buffers_put(struct stplr_buffers *buffers);
 
@@ -80,7 +81,9 @@ struct stplr_message {
 	struct pid *tgid, *tid; /* references */
 	kuid_t uid;
 	kgid_t gid;
-	u64 label; /* of the connection, chosen by its server */
+	u64 label; /* of the connection */
+	struct stplr_item *unblock; /* a pulse kept ready, for channels that want it; owned */
+	void (*free_unblock)(struct stplr_item *pulse);
 	size_t charged;
 
 	struct stplr_buffers send, reply;
@@ -137,6 +140,12 @@ int stplr_message_read(struct stplr_message *message, size_t offset, u64 to, siz
  */
 int stplr_message_write(struct stplr_message *message, struct stplr_user *user, size_t offset,
 			u64 from, size_t length, int *peer_error);
+
+/* Runs of bytes over all of the caller's buffers. Return the number of bytes, or an error. */
+long stplr_message_read_run(struct stplr_message *message, size_t offset,
+			    const struct stplr_buffers *mine, int *peer_error);
+long stplr_message_write_run(struct stplr_message *message, struct stplr_user *user, size_t offset,
+			     const struct stplr_buffers *mine, int *peer_error);
 
 /* By a replier that failed and will try again: forgets what chunks hold. */
 void stplr_message_discard(struct stplr_message *message);

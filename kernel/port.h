@@ -31,8 +31,8 @@
  *   them) the sender only leaves when it is killed. Whoever was busy then finds it abandoned.
  *
  * Locking: port->lock protects everything in struct stplr_port, and of a call: item, state, busy,
- * interrupted, abandoned, outcome, and sender.notified. It is taken with interrupts on, nests in
- * nothing, and nothing nests in it. A call's id, taker and port do not change while it is OWED.
+ * interrupted, abandoned, outcome, and sender.notified. It is taken with interrupts on and nests in
+ * nothing; only the lock of a wait queue nests in it. A call's id, taker and port do not change while it is OWED.
  * Everything else in a call belongs to the sender until it is submitted, and then is read-only,
  * but for what message.h describes.
  *

@@ -113,4 +113,173 @@ struct stplr_msg_reply {
  */
 #define STPLR_MSG_REPLY _IOWR(STPLR_IOCTL, 48, struct stplr_msg_reply)
 
+/*
+ * Second interface, on /dev/stplr. A server makes a channel, clients get connections to it; both
+ * are file descriptors, close-on-exec, that may be inherited and passed on. Whoever has the
+ * descriptor may use it.
+ *
+ * Buffers: with a count of 0, address and length are one buffer; else address is an array of count
+ * struct stplr_msg and length is not looked at. Either way they are one run of bytes; boundaries
+ * of buffers on the two sides have nothing to do with each other.
+ *
+ * timeout_ns: how long to wait; negative is for ever, 0 not at all. ETIMEDOUT at its end.
+ * Fields called "out" are written when the call succeeds; reserved ones must be 0 (EINVAL).
+ * Limits: what a user's channels, connections, messages and pulses take in the kernel is bounded
+ * (EDQUOT).
+ */
+#define STPLR_NAME_MAX 64
+
+/*
+ * Interrupted clients whose message was received stay blocked until the server answers; the server
+ * gets a pulse STPLR_PULSE_UNBLOCK with the message's id. (SIGKILL ends the wait all the same.)
+ */
+#define STPLR_CHANNEL_UNBLOCK 1u
+/* When the last descriptor of a connection is closed: STPLR_PULSE_DISCONNECT with its label. */
+#define STPLR_CHANNEL_DISCONNECT 2u
+
+/* Codes of pulses from the kernel; those of programs are not negative. */
+#define STPLR_PULSE_DISCONNECT (-1)
+#define STPLR_PULSE_UNBLOCK (-2)
+#define STPLR_PULSE_DEATH (-3)
+
+struct stplr_buffer {
+	__u64 address;
+	__u32 length;
+	__u32 count;
+};
+
+struct stplr_channel_create {
+	__u32 flags;
+	__u32 mode; /* who may connect by name: the write bits of chmod(2); no name: 0 */
+	char name[STPLR_NAME_MAX]; /* ends in 0; empty for none */
+};
+
+struct stplr_connect {
+	char name[STPLR_NAME_MAX];
+};
+
+struct stplr_channel_connect {
+	__u64 label; /* told to the server with each message of the connection */
+};
+
+#define STPLR_SEND_ONE_WAY 1u /* wait until it has been received, not for a reply */
+#define STPLR_FILES_MAX 16 /* descriptors in a message (EINVAL) */
+
+struct stplr_send {
+	struct stplr_buffer send;
+	struct stplr_buffer reply; /* room for the reply */
+	__s64 timeout_ns;
+	__u64 files; /* address of __s32 descriptors that go along */
+	__u32 file_count;
+	__u32 flags;
+	__s64 status; /* out: what the server chose */
+	__u64 replied; /* out: bytes, up to the last that was written */
+};
+
+struct stplr_receive {
+	struct stplr_buffer buffer;
+	__s64 timeout_ns;
+	__u64 files; /* address of room for __s32 descriptors */
+	__u32 file_room;
+	__u32 reserved;
+	/* All out from here on. */
+	__u64 id; /* to answer by; 0: a pulse, or nothing to answer */
+	__u64 label; /* of the connection */
+	__u64 length; /* of the message, of which as much is received as there is room */
+	__u64 room; /* for the reply */
+	__u32 pulse; /* 1: a pulse; only code, value and priority say something */
+	__s32 code;
+	__s64 value;
+	__s32 priority;
+	__u32 file_count; /* descriptors received */
+	__s32 pid; /* of the sender, as the kernel knows it; 0: not in this pid namespace */
+	__s32 tid;
+	__u32 uid;
+	__u32 gid;
+};
+
+struct stplr_reply {
+	__u64 id;
+	__s64 status;
+	struct stplr_buffer buffer; /* at most the client's room of it is written */
+	__s32 error; /* 0, or the errno that the client's call fails with */
+	__u32 reserved;
+};
+
+struct stplr_reply_receive {
+	struct stplr_reply reply; /* id 0: nothing to answer */
+	struct stplr_receive receive;
+};
+
+struct stplr_access {
+	__u64 id;
+	__u64 offset;
+	struct stplr_buffer buffer;
+};
+
+struct stplr_pulse {
+	__s32 code; /* 0 and up */
+	__s32 priority; /* 0: that of the sender, and at most that (EINVAL) */
+	__s64 value;
+};
+
+struct stplr_death {
+	__s32 channel; /* descriptor of the channel that is told */
+	__u32 reserved;
+	__s64 value;
+};
+
+/* On /dev/stplr. Both return a descriptor. EADDRINUSE; ENOENT, EACCES. */
+#define STPLR_CHANNEL_CREATE _IOW(STPLR_IOCTL, 64, struct stplr_channel_create)
+#define STPLR_CONNECT _IOW(STPLR_IOCTL, 65, struct stplr_connect)
+
+/* On a channel: a connection to it, to be given away. Returns a descriptor. */
+#define STPLR_CHANNEL_CONNECT _IOW(STPLR_IOCTL, 66, struct stplr_channel_connect)
+
+/*
+ * On a connection. Fails with the server's error, ESRCH when the channel or the process that
+ * received the message is gone, ETIMEDOUT, EFAULT, EINTR (restarted where nobody has received the
+ * message, the handler says so, and there is no timeout).
+ */
+#define STPLR_SEND _IOWR(STPLR_IOCTL, 67, struct stplr_send)
+
+/*
+ * On a channel: the message or pulse of the highest priority, of those the oldest. Senders whose
+ * memory cannot be read get EFAULT and are passed over. ETIMEDOUT, EINTR.
+ */
+#define STPLR_RECEIVE _IOWR(STPLR_IOCTL, 68, struct stplr_receive)
+
+/*
+ * On a channel: answers a message that this process received there. Never waits for the client.
+ * Returns the number of bytes. ESRCH: no client waits for that answer (any more).
+ */
+#define STPLR_REPLY _IOW(STPLR_IOCTL, 69, struct stplr_reply)
+
+/*
+ * Both in one call. A client that is gone is passed over; any other failure to reply fails the call
+ * before anything is received.
+ */
+#define STPLR_REPLY_RECEIVE _IOWR(STPLR_IOCTL, 70, struct stplr_reply_receive)
+
+/*
+ * On a channel: what a client sent, from an offset on, and what it will find in its room for the
+ * reply. Returns the number of bytes, less than asked at the end of the client's buffers. ESRCH as
+ * above; EAGAIN when the client's memory is not at hand and must be asked for again.
+ */
+#define STPLR_READ _IOW(STPLR_IOCTL, 71, struct stplr_access)
+#define STPLR_WRITE _IOW(STPLR_IOCTL, 72, struct stplr_access)
+
+/* On a connection: never waits. EAGAIN when too many of this connection are queued. */
+#define STPLR_PULSE _IOW(STPLR_IOCTL, 73, struct stplr_pulse)
+
+/*
+ * On a connection: when its channel is closed, tell a channel of the caller by a pulse
+ * STPLR_PULSE_DEATH. Once for each connection (EBUSY).
+ */
+#define STPLR_DEATH _IOW(STPLR_IOCTL, 74, struct stplr_death)
+
+/* poll: a channel is readable when there is something to receive; a connection hangs up (POLLHUP)
+ * when its channel is closed.
+ */
+
 #endif /* STPLR_H */

@@ -12,7 +12,7 @@ top=$(realpath "$here/../..")
 
 # slub_debug finds what is used after it was freed or beyond its end; a warning is a failure.
 arguments="slub_debug=FZPU panic_on_warn=1"
-programs=(old_test)
+programs=(old_test channel_test)
 
 for tool in qemu-system-x86_64 busybox cpio gcc make; do
   if ! command -v "$tool" >/dev/null; then
@@ -26,7 +26,7 @@ mkdir -p "$bin"
 binaries=()
 for program in "${programs[@]}"; do
   gcc -static -O2 -Wall -Wextra -Wno-unused-parameter -Werror -pthread \
-    "$here/../tests/$program.c" -o "$bin/$program"
+    -I"$here/../include" "$here/../tests/$program.c" "$here/../lib/libstplr.c" -o "$bin/$program"
   binaries+=("$bin/$program")
 done
 

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "channel.h"
+
+#include <linux/anon_inodes.h>
+#include <linux/cred.h>
+#include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "connection.h"
+#include "debug.h"
+#include "exit.h"
+#include "message.h"
+#include "pulse.h"
+
+#define ALL_FLAGS (STPLR_CHANNEL_UNBLOCK | STPLR_CHANNEL_DISCONNECT)
+
+/* A process that has received from a channel. */
+struct server {
+	struct stplr_watch watch;
+	struct list_head node; /* in channel->servers */
+	struct stplr_channel *channel; /* reference */
+	const void *process;
+};
+
+static void tell_pollers(struct stplr_port *port)
+{
+	struct stplr_channel *channel = container_of(port, struct stplr_channel, port);
+
+	wake_up_interruptible_poll(&channel->receivers, EPOLLIN | EPOLLRDNORM);
+}
+
+/* The sender stays for as long as the server likes, if it is told. */
+static struct stplr_item *tell_of_unblock(struct stplr_call *call)
+{
+	struct stplr_message *message = stplr_message_of(call);
+	struct stplr_item *pulse = message->unblock;
+
+	message->unblock = NULL;
+	return pulse;
+}
+
+static const struct stplr_port_ops channel_ops = {
+	.free_call = stplr_message_free,
+	.readable = tell_pollers,
+	.unblock = tell_of_unblock,
+	.drop_pulse = stplr_pulse_free,
+};
+
+ktime_t stplr_deadline(s64 timeout_ns)
+{
+	if (timeout_ns < 0)
+		return KTIME_MAX;
+	return timeout_ns ? ktime_add_safe(ktime_get(), timeout_ns) : 0;
+}
+
+void stplr_channel_put(struct stplr_channel *channel)
+{
+	if (!refcount_dec_and_test(&channel->refs))
+		return;
+	stplr_user_uncharge(channel->user, sizeof(*channel));
+	stplr_user_put(channel->user);
+	mutex_destroy(&channel->lock);
+	kfree(channel);
+}
+
+static void free_server(struct server *server)
+{
+	stplr_user_uncharge(server->channel->user, sizeof(*server));
+	stplr_channel_put(server->channel);
+	kfree(server);
+}
+
+static void server_died(struct stplr_watch *watch)
+{
+	struct server *server = container_of(watch, struct server, watch);
+	struct stplr_channel *channel = server->channel;
+
+	stplr_log(STPLR_DEBUG_DEATHS, "channel %s: a server has ended\n", channel->name);
+	mutex_lock(&channel->lock);
+	list_del(&server->node);
+	if (channel->last_server == server->process)
+		WRITE_ONCE(channel->last_server, NULL);
+	mutex_unlock(&channel->lock);
+	stplr_port_disown(&channel->port, server->process, -ESRCH);
+	free_server(server);
+}
+
+static bool serves_locked(struct stplr_channel *channel, const void *process)
+{
+	struct server *server;
+
+	list_for_each_entry(server, &channel->servers, node)
+		if (server->process == process)
+			return true;
+	return false;
+}
+
+static int add_server_locked(struct stplr_channel *channel, const void *process)
+{
+	struct server *server;
+	int err = stplr_user_charge(channel->user, sizeof(*server));
+
+	if (err)
+		return err;
+	server = kzalloc(sizeof(*server), GFP_KERNEL_ACCOUNT);
+	if (!server) {
+		stplr_user_uncharge(channel->user, sizeof(*server));
+		return -ENOMEM;
+	}
+	refcount_inc(&channel->refs);
+	server->channel = channel;
+	server->process = process;
+	list_add(&server->node, &channel->servers);
+	stplr_exit_watch(&server->watch, process, server_died);
+	return 0;
+}
+
+int stplr_channel_serve(struct stplr_channel *channel)
+{
+	const void *process = stplr_exit_process();
+	int err = 0;
+
+	/* The process is the caller's, so it is there for as long as this matters. */
+	if (READ_ONCE(channel->last_server) == process)
+		return 0;
+	mutex_lock(&channel->lock);
+	if (!serves_locked(channel, process))
+		err = add_server_locked(channel, process);
+	if (!err)
+		WRITE_ONCE(channel->last_server, process);
+	mutex_unlock(&channel->lock);
+	return err;
+}
+
+/* Servers that are dying at this moment are left to server_died(). */
+static void forget_servers(struct stplr_channel *channel)
+{
+	struct server *server, *next;
+	LIST_HEAD(forgotten);
+
+	mutex_lock(&channel->lock);
+	list_for_each_entry_safe(server, next, &channel->servers, node)
+		if (stplr_exit_unwatch(&server->watch))
+			list_move(&server->node, &forgotten);
+	mutex_unlock(&channel->lock);
+	list_for_each_entry_safe(server, next, &forgotten, node)
+		free_server(server);
+}
+
+static int channel_release(struct inode *inode, struct file *file)
+{
+	struct stplr_channel *channel = file->private_data;
+
+	if (channel->name[0])
+		stplr_name_detach(channel);
+	stplr_port_close(&channel->port, -ESRCH);
+	wake_up_all(&channel->clients);
+	stplr_connection_mourn(channel);
+	forget_servers(channel);
+	stplr_log(STPLR_DEBUG_OWNERS, "channel %s: closed\n", channel->name);
+	stplr_channel_put(channel);
+	return 0;
+}
+
+static __poll_t channel_poll(struct file *file, poll_table *table)
+{
+	struct stplr_channel *channel = file->private_data;
+
+	poll_wait(file, &channel->receivers, table);
+	return stplr_port_readable(&channel->port) ? EPOLLIN | EPOLLRDNORM : 0;
+}
+
+static long connect_to(struct stplr_channel *channel,
+		       const struct stplr_channel_connect __user *user)
+{
+	struct stplr_channel_connect arguments;
+
+	if (copy_from_user(&arguments, user, sizeof(arguments)))
+		return -EFAULT;
+	refcount_inc(&channel->refs);
+	return stplr_connection_create(channel, arguments.label);
+}
+
+static long channel_ioctl(struct file *file, unsigned int command, unsigned long argument)
+{
+	struct stplr_channel *channel = file->private_data;
+	void __user *user = (void __user *)argument;
+
+	switch (command) {
+	case STPLR_CHANNEL_CONNECT:
+		return connect_to(channel, user);
+	case STPLR_RECEIVE:
+		return stplr_channel_receive(channel, user);
+	case STPLR_REPLY:
+		return stplr_channel_reply(channel, user);
+	case STPLR_REPLY_RECEIVE:
+		return stplr_channel_reply_receive(channel, user);
+	case STPLR_READ:
+		return stplr_channel_read(channel, user);
+	case STPLR_WRITE:
+		return stplr_channel_write(channel, user);
+	default:
+		return -ENOTTY;
+	}
+}
+
+static const struct file_operations channel_operations = {
+	.owner = THIS_MODULE,
+	.release = channel_release,
+	.poll = channel_poll,
+	.unlocked_ioctl = channel_ioctl,
+	.llseek = noop_llseek,
+};
+
+struct stplr_channel *stplr_channel_from_fd(int fd)
+{
+	struct stplr_channel *channel = ERR_PTR(-EINVAL);
+	struct file *file = fget(fd);
+
+	if (!file)
+		return ERR_PTR(-EBADF);
+	if (file->f_op == &channel_operations) {
+		channel = file->private_data;
+		refcount_inc(&channel->refs);
+	}
+	fput(file);
+	return channel;
+}
+
+static struct stplr_channel *channel_new(const struct stplr_channel_create *arguments)
+{
+	struct stplr_channel *channel = kzalloc(sizeof(*channel), GFP_KERNEL_ACCOUNT);
+	int err = -ENOMEM;
+
+	if (!channel)
+		return ERR_PTR(-ENOMEM);
+	channel->user = stplr_user_get();
+	if (!channel->user)
+		goto free;
+	err = stplr_user_charge(channel->user, sizeof(*channel));
+	if (err)
+		goto put_user;
+	stplr_port_init(&channel->port, &channel_ops);
+	refcount_set(&channel->refs, 1);
+	channel->flags = arguments->flags;
+	init_waitqueue_head(&channel->receivers);
+	init_waitqueue_head(&channel->clients);
+	mutex_init(&channel->lock);
+	INIT_LIST_HEAD(&channel->servers);
+	INIT_LIST_HEAD(&channel->mourners);
+	INIT_LIST_HEAD(&channel->named);
+	channel->uid = current_fsuid();
+	channel->gid = current_fsgid();
+	channel->mode = arguments->mode;
+	strscpy(channel->name, arguments->name, sizeof(channel->name));
+	return channel;
+
+put_user:
+	stplr_user_put(channel->user);
+free:
+	kfree(channel);
+	return ERR_PTR(err);
+}
+
+long stplr_channel_create(const struct stplr_channel_create __user *user)
+{
+	struct stplr_channel_create arguments;
+	struct stplr_channel *channel;
+	long fd;
+
+	if (copy_from_user(&arguments, user, sizeof(arguments)))
+		return -EFAULT;
+	if (arguments.flags & ~ALL_FLAGS || arguments.mode & ~0777u ||
+	    strnlen(arguments.name, STPLR_NAME_MAX) == STPLR_NAME_MAX)
+		return -EINVAL;
+	channel = channel_new(&arguments);
+	if (IS_ERR(channel))
+		return PTR_ERR(channel);
+	if (channel->name[0]) {
+		fd = stplr_name_attach(channel);
+		if (fd)
+			goto put;
+	}
+	fd = anon_inode_getfd("[stplr-channel]", &channel_operations, channel,
+			      O_RDWR | O_CLOEXEC);
+	if (fd >= 0) {
+		stplr_log(STPLR_DEBUG_OWNERS, "channel %s: created\n", channel->name);
+		return fd;
+	}
+	/* Whoever found the name meanwhile meets a port that is closed. */
+	if (channel->name[0])
+		stplr_name_detach(channel);
+	stplr_port_close(&channel->port, -ESRCH);
+put:
+	stplr_channel_put(channel);
+	return fd;
+}

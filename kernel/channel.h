@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * A channel: the port that a server receives from, as a file, perhaps with a name.
+ *
+ * The channel is closed when the last descriptor of its file is; connections then keep the object,
+ * whose port lets nobody in. Processes that receive are watched: what one of them has received and
+ * not answered ends with ESRCH when it does.
+ */
+#ifndef STPLR_CHANNEL_H
+#define STPLR_CHANNEL_H
+
+#include <linux/mutex.h>
+#include <linux/poll.h>
+#include <linux/refcount.h>
+
+#include "include/stplr.h"
+#include "port.h"
+#include "user.h"
+
+struct stplr_channel {
+	struct stplr_port port;
+	refcount_t refs;
+	u32 flags;
+	struct stplr_user *user; /* reference */
+	wait_queue_head_t receivers; /* who polls for something to receive */
+	wait_queue_head_t clients; /* who polls for the end of the channel */
+
+	struct mutex lock; /* protects servers and mourners; taken before port.lock */
+	const void *last_server; /* a guess that saves a search */
+	struct list_head servers;
+	struct list_head mourners; /* connections with a death pulse to send */
+
+	struct list_head named; /* under the lock in name.c */
+	kuid_t uid;
+	kgid_t gid;
+	umode_t mode;
+	char name[STPLR_NAME_MAX];
+};
+
+/* Both return a descriptor. */
+long stplr_channel_create(const struct stplr_channel_create __user *user);
+
+void stplr_channel_put(struct stplr_channel *channel);
+
+/* The channel behind a descriptor, with a reference; ERR_PTR(-EBADF, -EINVAL). */
+struct stplr_channel *stplr_channel_from_fd(int fd);
+
+/* name.c: names are unique. 0, -EINVAL, -EADDRINUSE. */
+int stplr_name_attach(struct stplr_channel *channel);
+void stplr_name_detach(struct stplr_channel *channel);
+
+/* The channel of that name, with a reference, if the caller may connect; -ENOENT, -EACCES. */
+struct stplr_channel *stplr_name_find(const char *name);
+
+/* receive.c */
+long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive __user *user);
+long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply __user *user);
+long stplr_channel_reply_receive(struct stplr_channel *channel,
+				 struct stplr_reply_receive __user *user);
+long stplr_channel_read(struct stplr_channel *channel, const struct stplr_access __user *user);
+long stplr_channel_write(struct stplr_channel *channel, const struct stplr_access __user *user);
+
+/* Watches the calling process, which is about to receive. */
+int stplr_channel_serve(struct stplr_channel *channel);
+
+/* A deadline from a timeout of a program. */
+ktime_t stplr_deadline(s64 timeout_ns);
+
+#endif

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "connection.h"
+
+#include <linux/anon_inodes.h>
+#include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/module.h>
+#include <linux/random.h>
+#include <linux/sched.h>
+#include <linux/sched/rt.h>
+#include <linux/sched/signal.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "message.h"
+#include "pulse.h"
+
+/* How many pulses of one connection may be queued, so that one client cannot drown the others. */
+#define PULSES_MAX 256
+
+/* How often a sender faults its pages in for a receiver that finds them gone again. */
+#define REFAULTS_MAX 8
+
+struct connection {
+	struct stplr_channel *channel; /* reference */
+	struct stplr_user *user; /* reference */
+	struct stplr_budget *budget; /* reference */
+	u64 label;
+	struct stplr_pulse_item *goodbye; /* kept ready for the release, if the channel wants it */
+
+	struct list_head mourning; /* in channel->mourners, under channel->lock */
+	struct stplr_channel *told; /* reference: who gets the death pulse, or NULL */
+	struct stplr_pulse_item *death;
+};
+
+static atomic64_t labels;
+
+u64 stplr_connection_label(void)
+{
+	return atomic64_inc_return(&labels);
+}
+
+/* Real time above everything else, the others by their nice value: 1 to 40, 41 to 140. */
+static int priority_of_current(void)
+{
+	if (current->policy == SCHED_FIFO || current->policy == SCHED_RR)
+		return 40 + current->rt_priority;
+	return 20 - task_nice(current);
+}
+
+static struct file **get_files(const struct stplr_send *arguments, int *err)
+{
+	s32 fds[STPLR_FILES_MAX];
+	struct file **files;
+	u32 i;
+
+	*err = -EINVAL;
+	if (arguments->file_count > STPLR_FILES_MAX)
+		return NULL;
+	*err = -EFAULT;
+	if (copy_from_user(fds, u64_to_user_ptr(arguments->files),
+			   arguments->file_count * sizeof(*fds)))
+		return NULL;
+	*err = -ENOMEM;
+	files = kmalloc_array(arguments->file_count, sizeof(*files), GFP_KERNEL_ACCOUNT);
+	if (!files)
+		return NULL;
+	for (i = 0; i < arguments->file_count; i++) {
+		files[i] = fget(fds[i]);
+		if (!files[i])
+			goto put;
+	}
+	*err = 0;
+	return files;
+
+put:
+	while (i--)
+		fput(files[i]);
+	kfree(files);
+	*err = -EBADF;
+	return NULL;
+}
+
+static int prepare(struct connection *connection, struct stplr_message *message,
+		   const struct stplr_send *arguments)
+{
+	int err = stplr_buffers_from(&message->send, &arguments->send);
+
+	if (!err)
+		err = stplr_buffers_from(&message->reply, &arguments->reply);
+	if (!err && arguments->file_count) {
+		message->files = get_files(arguments, &err);
+		if (!err)
+			message->file_count = arguments->file_count;
+	}
+	if (!err && connection->channel->flags & STPLR_CHANNEL_UNBLOCK) {
+		struct stplr_pulse_item *pulse;
+
+		pulse = stplr_pulse_new(connection->user, NULL, STPLR_PULSE_UNBLOCK,
+					message->call.id);
+		if (IS_ERR(pulse))
+			return PTR_ERR(pulse);
+		pulse->item.priority = message->call.item.priority;
+		message->unblock = &pulse->item;
+		message->free_unblock = stplr_pulse_free;
+	}
+	return err ? err : stplr_message_load(message);
+}
+
+static int send_once(struct connection *connection, const struct stplr_send *arguments,
+		     struct stplr_send __user *user, ktime_t deadline)
+{
+	bool wants_reply = !(arguments->flags & STPLR_SEND_ONE_WAY), delivered;
+	struct stplr_message *message;
+	int err;
+
+	message = stplr_message_new(connection->user, &err);
+	if (!message)
+		return err;
+	message->label = connection->label;
+	/* Nobody can guess it, and none comes twice in the life of a machine. */
+	stplr_call_init(&message->call, &connection->channel->port, get_random_u64() | 1,
+			priority_of_current(), wants_reply);
+	err = prepare(connection, message, arguments);
+	if (err)
+		goto put;
+
+	err = stplr_port_send(&message->call, deadline, &delivered);
+	if (err == STPLR_REFAULT) {
+		if (stplr_message_prefault(message))
+			err = -EFAULT;
+	} else if (err == -EINTR && !delivered && deadline == KTIME_MAX) {
+		err = -ERESTARTSYS;
+	} else if (!err && wants_reply) {
+		err = stplr_message_collect(message);
+		if (!err && (put_user(message->status, &user->status) ||
+			     put_user((u64)message->reply_end, &user->replied)))
+			err = -EFAULT;
+	}
+put:
+	stplr_call_put(&message->call);
+	return err;
+}
+
+static long send(struct connection *connection, struct stplr_send __user *user)
+{
+	struct stplr_send arguments;
+	int err = STPLR_REFAULT, i;
+	ktime_t deadline;
+
+	if (copy_from_user(&arguments, user, sizeof(arguments)))
+		return -EFAULT;
+	if (arguments.flags & ~STPLR_SEND_ONE_WAY)
+		return -EINVAL;
+	deadline = stplr_deadline(arguments.timeout_ns);
+	for (i = 0; err == STPLR_REFAULT && i < REFAULTS_MAX; i++)
+		err = send_once(connection, &arguments, user, deadline);
+	return err == STPLR_REFAULT ? -EFAULT : err;
+}
+
+static long pulse(struct connection *connection, const struct stplr_pulse __user *user)
+{
+	struct stplr_pulse_item *item;
+	struct stplr_pulse arguments;
+	int err;
+
+	if (copy_from_user(&arguments, user, sizeof(arguments)))
+		return -EFAULT;
+	/* Nobody gets ahead of those who are more urgent by saying so. */
+	if (arguments.code < 0 || arguments.priority < 0 ||
+	    arguments.priority > priority_of_current())
+		return -EINVAL;
+	item = stplr_pulse_new(connection->user, connection->budget, arguments.code,
+			       arguments.value);
+	if (IS_ERR(item))
+		return PTR_ERR(item);
+	err = stplr_port_post(&connection->channel->port, &item->item,
+			      arguments.priority ? arguments.priority : priority_of_current());
+	if (err)
+		stplr_pulse_free(&item->item);
+	return err;
+}
+
+static long ask_for_death(struct connection *connection, const struct stplr_death __user *user)
+{
+	struct stplr_pulse_item *item;
+	struct stplr_channel *told;
+	struct stplr_death arguments;
+	bool closed;
+	int err;
+
+	if (copy_from_user(&arguments, user, sizeof(arguments)))
+		return -EFAULT;
+	if (arguments.reserved)
+		return -EINVAL;
+	told = stplr_channel_from_fd(arguments.channel);
+	if (IS_ERR(told))
+		return PTR_ERR(told);
+	item = stplr_pulse_new(connection->user, NULL, STPLR_PULSE_DEATH, arguments.value);
+	if (IS_ERR(item)) {
+		err = PTR_ERR(item);
+		goto put_told;
+	}
+	mutex_lock(&connection->channel->lock);
+	/* The lock is taken by mourning after the port is closed, so one of the two sees the other. */
+	spin_lock(&connection->channel->port.lock);
+	closed = connection->channel->port.closed;
+	spin_unlock(&connection->channel->port.lock);
+	err = closed ? -ESRCH : connection->death ? -EBUSY : 0;
+	if (!err) {
+		connection->told = told;
+		connection->death = item;
+		list_add(&connection->mourning, &connection->channel->mourners);
+	}
+	mutex_unlock(&connection->channel->lock);
+	if (!err)
+		return 0;
+	stplr_pulse_free(&item->item);
+put_told:
+	stplr_channel_put(told);
+	return err;
+}
+
+void stplr_connection_mourn(struct stplr_channel *channel)
+{
+	struct connection *connection, *next;
+
+	mutex_lock(&channel->lock);
+	list_for_each_entry_safe(connection, next, &channel->mourners, mourning) {
+		list_del_init(&connection->mourning);
+		if (stplr_port_post(&connection->told->port, &connection->death->item, 0))
+			stplr_pulse_free(&connection->death->item);
+		connection->death = NULL;
+	}
+	mutex_unlock(&channel->lock);
+}
+
+static void end_mourning(struct connection *connection)
+{
+	struct stplr_channel *channel = connection->channel;
+
+	mutex_lock(&channel->lock);
+	list_del_init(&connection->mourning);
+	mutex_unlock(&channel->lock);
+	if (connection->death)
+		stplr_pulse_free(&connection->death->item);
+	if (connection->told)
+		stplr_channel_put(connection->told);
+}
+
+static void connection_free(struct connection *connection)
+{
+	end_mourning(connection);
+	if (connection->goodbye)
+		stplr_pulse_free(&connection->goodbye->item);
+	stplr_budget_put(connection->budget);
+	stplr_user_uncharge(connection->user, sizeof(*connection));
+	stplr_user_put(connection->user);
+	stplr_channel_put(connection->channel);
+	kfree(connection);
+}
+
+static int connection_release(struct inode *inode, struct file *file)
+{
+	struct connection *connection = file->private_data;
+
+	if (connection->goodbye &&
+	    !stplr_port_post(&connection->channel->port, &connection->goodbye->item, 0))
+		connection->goodbye = NULL;
+	connection_free(connection);
+	return 0;
+}
+
+static __poll_t connection_poll(struct file *file, poll_table *table)
+{
+	struct connection *connection = file->private_data;
+	struct stplr_port *port = &connection->channel->port;
+	bool closed;
+
+	poll_wait(file, &connection->channel->clients, table);
+	spin_lock(&port->lock);
+	closed = port->closed;
+	spin_unlock(&port->lock);
+	return closed ? EPOLLHUP | EPOLLERR : EPOLLOUT | EPOLLWRNORM;
+}
+
+static long connection_ioctl(struct file *file, unsigned int command, unsigned long argument)
+{
+	struct connection *connection = file->private_data;
+	void __user *user = (void __user *)argument;
+
+	switch (command) {
+	case STPLR_SEND:
+		return send(connection, user);
+	case STPLR_PULSE:
+		return pulse(connection, user);
+	case STPLR_DEATH:
+		return ask_for_death(connection, user);
+	default:
+		return -ENOTTY;
+	}
+}
+
+static const struct file_operations connection_operations = {
+	.owner = THIS_MODULE,
+	.release = connection_release,
+	.poll = connection_poll,
+	.unlocked_ioctl = connection_ioctl,
+	.llseek = noop_llseek,
+};
+
+static struct connection *connection_new(struct stplr_channel *channel, u64 label)
+{
+	struct connection *connection = kzalloc(sizeof(*connection), GFP_KERNEL_ACCOUNT);
+	struct stplr_pulse_item *goodbye = NULL;
+	int err = -ENOMEM;
+
+	if (!connection)
+		return ERR_PTR(-ENOMEM);
+	connection->user = stplr_user_get();
+	if (!connection->user)
+		goto free;
+	err = stplr_user_charge(connection->user, sizeof(*connection));
+	if (err)
+		goto put_user;
+	err = -ENOMEM;
+	connection->budget = stplr_budget_new(PULSES_MAX);
+	if (!connection->budget)
+		goto uncharge;
+	if (channel->flags & STPLR_CHANNEL_DISCONNECT) {
+		goodbye = stplr_pulse_new(connection->user, NULL, STPLR_PULSE_DISCONNECT, label);
+		if (IS_ERR(goodbye)) {
+			err = PTR_ERR(goodbye);
+			goto put_budget;
+		}
+	}
+	connection->goodbye = goodbye;
+	connection->label = label;
+	connection->channel = channel;
+	INIT_LIST_HEAD(&connection->mourning);
+	return connection;
+
+put_budget:
+	stplr_budget_put(connection->budget);
+uncharge:
+	stplr_user_uncharge(connection->user, sizeof(*connection));
+put_user:
+	stplr_user_put(connection->user);
+free:
+	kfree(connection);
+	return ERR_PTR(err);
+}
+
+long stplr_connection_create(struct stplr_channel *channel, u64 label)
+{
+	struct connection *connection = connection_new(channel, label);
+	long fd;
+
+	if (IS_ERR(connection)) {
+		stplr_channel_put(channel);
+		return PTR_ERR(connection);
+	}
+	fd = anon_inode_getfd("[stplr-connection]", &connection_operations, connection,
+			      O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		connection_free(connection);
+	return fd;
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "control.h"
+
+#include <linux/err.h>
+#include <linux/fs.h>
+#include <linux/miscdevice.h>
+#include <linux/module.h>
+#include <linux/uaccess.h>
+
+#include "channel.h"
+#include "connection.h"
+
+static long connect_by_name(const struct stplr_connect __user *user)
+{
+	struct stplr_connect arguments;
+	struct stplr_channel *channel;
+
+	if (copy_from_user(&arguments, user, sizeof(arguments)))
+		return -EFAULT;
+	if (!arguments.name[0] || strnlen(arguments.name, STPLR_NAME_MAX) == STPLR_NAME_MAX)
+		return -EINVAL;
+	channel = stplr_name_find(arguments.name);
+	if (IS_ERR(channel))
+		return PTR_ERR(channel);
+	return stplr_connection_create(channel, stplr_connection_label());
+}
+
+static long control_ioctl(struct file *file, unsigned int command, unsigned long argument)
+{
+	void __user *user = (void __user *)argument;
+
+	switch (command) {
+	case STPLR_CHANNEL_CREATE:
+		return stplr_channel_create(user);
+	case STPLR_CONNECT:
+		return connect_by_name(user);
+	default:
+		return -ENOTTY;
+	}
+}
+
+static const struct file_operations control_operations = {
+	.owner = THIS_MODULE,
+	.unlocked_ioctl = control_ioctl,
+	.llseek = noop_llseek,
+};
+
+static struct miscdevice control = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "stplr",
+	.fops = &control_operations,
+	.mode = 0600,
+};
+
+int stplr_control_init(void)
+{
+	return misc_register(&control);
+}
+
+void stplr_control_exit(void)
+{
+	misc_deregister(&control);
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Names of channels: one space for the machine, guarded by modes as files are. */
+#include <linux/capability.h>
+#include <linux/cred.h>
+#include <linux/err.h>
+#include <linux/string.h>
+
+#include "channel.h"
+
+static DEFINE_MUTEX(names_lock);
+static LIST_HEAD(names);
+
+static struct stplr_channel *find_locked(const char *name)
+{
+	struct stplr_channel *channel;
+
+	list_for_each_entry(channel, &names, named)
+		if (!strcmp(channel->name, name))
+			return channel;
+	return NULL;
+}
+
+static bool may_connect(const struct stplr_channel *channel)
+{
+	umode_t mode = channel->mode;
+
+	if (uid_eq(current_fsuid(), channel->uid))
+		mode >>= 6;
+	else if (in_group_p(channel->gid))
+		mode >>= 3;
+	return mode & 2 || capable(CAP_DAC_OVERRIDE);
+}
+
+int stplr_name_attach(struct stplr_channel *channel)
+{
+	int err = 0;
+
+	mutex_lock(&names_lock);
+	if (find_locked(channel->name))
+		err = -EADDRINUSE;
+	else
+		list_add(&channel->named, &names);
+	mutex_unlock(&names_lock);
+	return err;
+}
+
+void stplr_name_detach(struct stplr_channel *channel)
+{
+	mutex_lock(&names_lock);
+	list_del_init(&channel->named);
+	mutex_unlock(&names_lock);
+}
+
+struct stplr_channel *stplr_name_find(const char *name)
+{
+	struct stplr_channel *channel;
+
+	mutex_lock(&names_lock);
+	channel = find_locked(name);
+	if (!channel)
+		channel = ERR_PTR(-ENOENT);
+	else if (!may_connect(channel))
+		channel = ERR_PTR(-EACCES);
+	else
+		refcount_inc(&channel->refs);
+	mutex_unlock(&names_lock);
+	return channel;
+}

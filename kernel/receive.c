@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0
+/* A channel's side of a call: receive, reply, read, write. */
+#include <linux/fdtable.h>
+#include <linux/file.h>
+#include <linux/pid.h>
+#include <linux/sched/signal.h>
+#include <linux/uaccess.h>
+#include <linux/uidgid.h>
+
+#include "channel.h"
+#include "compat.h"
+#include "debug.h"
+#include "exit.h"
+#include "message.h"
+#include "pulse.h"
+
+/* What of the arguments is out. */
+static int put_received(struct stplr_receive __user *user, const struct stplr_receive *received)
+{
+	const size_t first = offsetof(struct stplr_receive, id);
+
+	return copy_to_user((u8 __user *)user + first, (const u8 *)received + first,
+			    sizeof(*received) - first) ? -EFAULT : 0;
+}
+
+static int receive_pulse(struct stplr_port *port, struct stplr_item *item,
+			 struct stplr_receive *arguments, struct stplr_receive __user *user)
+{
+	struct stplr_pulse_item *pulse = stplr_pulse_of(item);
+	const size_t first = offsetof(struct stplr_receive, id);
+
+	memset((u8 *)arguments + first, 0, sizeof(*arguments) - first);
+	arguments->pulse = 1;
+	arguments->code = pulse->code;
+	arguments->value = pulse->value;
+	arguments->priority = item->priority;
+	if (!put_received(user, arguments)) {
+		stplr_pulse_free(item);
+		return 0;
+	}
+	if (stplr_port_post(port, item, item->priority))
+		stplr_pulse_free(item);
+	return -EFAULT;
+}
+
+static void close_files(const s32 *fds, u32 count)
+{
+	while (count--)
+		close_fd(fds[count]);
+}
+
+/* Gives the caller descriptors for as many files as it has room for. */
+static int install_files(struct stplr_message *message, struct stplr_receive *arguments)
+{
+	u32 count = min(message->file_count, arguments->file_room), i;
+	s32 fds[STPLR_FILES_MAX];
+
+	for (i = 0; i < count; i++) {
+		fds[i] = stplr_receive_fd(message->files[i], O_CLOEXEC);
+		if (fds[i] < 0) {
+			close_files(fds, i);
+			return fds[i];
+		}
+	}
+	if (copy_to_user(u64_to_user_ptr(arguments->files), fds, count * sizeof(*fds))) {
+		close_files(fds, count);
+		return -EFAULT;
+	}
+	arguments->file_count = count;
+	return 0;
+}
+
+static void describe(struct stplr_message *message, struct stplr_receive *arguments)
+{
+	arguments->id = message->call.wants_reply ? message->call.id : 0;
+	arguments->label = message->label;
+	arguments->length = message->send.total;
+	arguments->room = message->reply.total;
+	arguments->pulse = 0;
+	arguments->code = 0;
+	arguments->value = 0;
+	arguments->priority = message->call.item.priority;
+	arguments->file_count = 0;
+	arguments->pid = pid_vnr(message->tgid);
+	arguments->tid = pid_vnr(message->tid);
+	arguments->uid = from_kuid_munged(current_user_ns(), message->uid);
+	arguments->gid = from_kgid_munged(current_user_ns(), message->gid);
+}
+
+/* -EAGAIN when the message was dropped for its sender's fault. */
+static int receive_call(struct stplr_call *call, struct stplr_receive *arguments,
+			const struct stplr_buffers *buffers, struct stplr_receive __user *user)
+{
+	struct stplr_message *message = stplr_message_of(call);
+	struct stplr_waker waker;
+	int err, peer_error;
+	long length;
+
+	length = stplr_message_read_run(message, 0, buffers, &peer_error);
+	if (peer_error) {
+		stplr_call_finish(call, peer_error, &waker);
+		stplr_waker_run(&waker, true);
+		return -EAGAIN;
+	}
+	err = length < 0 ? length : 0;
+	describe(message, arguments);
+	/* Descriptors last: nothing can fail after them but what was just seen to work. */
+	if (!err)
+		err = put_received(user, arguments);
+	if (!err && message->file_count && arguments->file_room) {
+		err = install_files(message, arguments);
+		if (!err && put_user(arguments->file_count, &user->file_count))
+			err = -EFAULT;
+	}
+	if (err) {
+		stplr_call_untake(call);
+		return err;
+	}
+	if (call->wants_reply) {
+		stplr_call_keep(call, stplr_exit_process());
+	} else {
+		stplr_call_finish(call, 0, &waker);
+		stplr_waker_run(&waker, false);
+	}
+	return 0;
+}
+
+static int receive(struct stplr_channel *channel, struct stplr_receive *arguments,
+		   struct stplr_receive __user *user)
+{
+	struct stplr_buffers buffers;
+	struct stplr_item *item;
+	ktime_t deadline;
+	int err;
+
+	if (arguments->reserved)
+		return -EINVAL;
+	err = stplr_channel_serve(channel);
+	if (err)
+		return err;
+	err = stplr_buffers_from(&buffers, &arguments->buffer);
+	if (err)
+		return err;
+	deadline = stplr_deadline(arguments->timeout_ns);
+	do {
+		err = stplr_port_take(&channel->port, deadline, &item);
+		if (err)
+			break;
+		if (item->kind == STPLR_ITEM_PULSE)
+			err = receive_pulse(&channel->port, item, arguments, user);
+		else
+			err = receive_call(container_of(item, struct stplr_call, item), arguments,
+					   &buffers, user);
+	} while (err == -EAGAIN);
+	stplr_buffers_put(&buffers);
+	return err == -EINTR && deadline == KTIME_MAX ? -ERESTARTSYS : err;
+}
+
+long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive __user *user)
+{
+	struct stplr_receive arguments;
+
+	if (copy_from_user(&arguments, user, sizeof(arguments)))
+		return -EFAULT;
+	return receive(channel, &arguments, user);
+}
+
+/* Leaves it to the caller to wake the client. */
+static long reply(struct stplr_channel *channel, const struct stplr_reply *arguments,
+		  struct stplr_waker *waker)
+{
+	struct stplr_message *message;
+	struct stplr_buffers buffers;
+	struct stplr_call *call;
+	int peer_error = 0;
+	long length;
+
+	waker->task = NULL;
+	if (arguments->reserved || arguments->error < 0 || arguments->error > MAX_ERRNO)
+		return -EINVAL;
+	length = stplr_buffers_from(&buffers, &arguments->buffer);
+	if (length)
+		return length;
+	length = -ESRCH;
+	call = stplr_port_claim(&channel->port, arguments->id, stplr_exit_process());
+	if (!call)
+		goto put_buffers;
+
+	message = stplr_message_of(call);
+	length = stplr_message_write_run(message, channel->user, 0, &buffers, &peer_error);
+	if (length < 0) {
+		stplr_call_unclaim(call);
+		goto put_buffers;
+	}
+	message->status = arguments->status;
+	stplr_call_finish(call, peer_error ? peer_error : -arguments->error, waker);
+put_buffers:
+	stplr_buffers_put(&buffers);
+	return length;
+}
+
+long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply __user *user)
+{
+	struct stplr_reply arguments;
+	struct stplr_waker waker;
+	long length;
+
+	if (copy_from_user(&arguments, user, sizeof(arguments)))
+		return -EFAULT;
+	length = reply(channel, &arguments, &waker);
+	/* A server's next step is to receive. */
+	stplr_waker_run(&waker, true);
+	return length;
+}
+
+long stplr_channel_reply_receive(struct stplr_channel *channel,
+				 struct stplr_reply_receive __user *user)
+{
+	struct stplr_reply_receive arguments;
+	struct stplr_waker waker;
+	long err;
+
+	if (copy_from_user(&arguments, user, sizeof(arguments)))
+		return -EFAULT;
+	if (arguments.reply.id) {
+		err = reply(channel, &arguments.reply, &waker);
+		stplr_waker_run(&waker, !stplr_port_readable(&channel->port));
+		if (err < 0 && err != -ESRCH)
+			return err;
+	}
+	err = receive(channel, &arguments.receive, &user->receive);
+	/* What is restarted must not answer again. */
+	if (err == -ERESTARTSYS && put_user(0ULL, &user->reply.id))
+		err = -EINTR;
+	return err;
+}
+
+static long access(struct stplr_channel *channel, const struct stplr_access __user *user,
+		   bool write)
+{
+	struct stplr_access arguments;
+	struct stplr_message *message;
+	struct stplr_buffers buffers;
+	struct stplr_call *call;
+	int peer_error;
+	long length;
+
+	if (copy_from_user(&arguments, user, sizeof(arguments)))
+		return -EFAULT;
+	length = stplr_buffers_from(&buffers, &arguments.buffer);
+	if (length)
+		return length;
+	length = -ESRCH;
+	call = stplr_port_borrow(&channel->port, arguments.id, stplr_exit_process());
+	if (!call)
+		goto put_buffers;
+	message = stplr_message_of(call);
+	if (write)
+		length = stplr_message_write_run(message, channel->user, arguments.offset,
+						 &buffers, &peer_error);
+	else
+		length = stplr_message_read_run(message, arguments.offset, &buffers, &peer_error);
+	if (peer_error)
+		length = peer_error == STPLR_REFAULT ? -EAGAIN : peer_error;
+	stplr_call_return(call);
+put_buffers:
+	stplr_buffers_put(&buffers);
+	return length;
+}
+
+long stplr_channel_read(struct stplr_channel *channel, const struct stplr_access __user *user)
+{
+	return access(channel, user, false);
+}
+
+long stplr_channel_write(struct stplr_channel *channel, const struct stplr_access __user *user)
+{
+	return access(channel, user, true);
+}

@@ -1,0 +1,822 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What channels and connections promise. */
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "../lib/libstplr.h"
+#include "tap.h"
+
+#define IS(expected, call)                                                                       \
+	do {                                                                                     \
+		long got_ = (long)(call);                                                        \
+		if (got_ != (long)(expected)) {                                                  \
+			printf("# %s:%d: %s is %ld\n", __FILE__, __LINE__, #call, got_);         \
+			fflush(stdout);                                                          \
+			_exit(1);                                                                \
+		}                                                                                \
+	} while (0)
+
+static const int64_t second = 1000000000;
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void nap(int milliseconds)
+{
+	usleep(milliseconds * 1000);
+}
+
+static int new_channel(unsigned int flags)
+{
+	int channel = stplr_channel_create(NULL, 0, flags);
+
+	CHECK(channel >= 0);
+	return channel;
+}
+
+static int new_connection(int channel, uint64_t label)
+{
+	int connection = stplr_channel_connect(channel, label);
+
+	CHECK(connection >= 0);
+	return connection;
+}
+
+static void on_signal(int number)
+{
+}
+
+static void handle_signal(int number, int flags)
+{
+	struct sigaction action = { .sa_handler = on_signal, .sa_flags = flags };
+
+	OK(sigaction(number, &action, NULL));
+}
+
+/* A client in a child, which has only the connection: BODY runs there. */
+#define CLIENT(channel, connection, ...)                                                         \
+	({                                                                                       \
+		pid_t child_ = fork();                                                           \
+		if (child_ == 0) {                                                               \
+			close(channel);                                                          \
+			__VA_ARGS__;                                                             \
+			fflush(stdout);                                                          \
+			_exit(0);                                                                \
+		}                                                                                \
+		child_;                                                                          \
+	})
+
+static void a_message_is_received_and_answered(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 42);
+	struct stplr_receive received;
+	char buffer[64], reply[64];
+	int64_t status;
+
+	pid_t client = CLIENT(channel, connection, {
+		IS(6, stplr_send(connection, "question", 9, reply, sizeof(reply), &status));
+		CHECK(!strcmp(reply, "reply") && status == -7);
+	});
+	IS(9, stplr_receive(channel, buffer, sizeof(buffer), second, &received));
+	CHECK(!strcmp(buffer, "question"));
+	CHECK(received.id && !received.pulse && received.label == 42);
+	CHECK(received.length == 9 && received.room == 64);
+	CHECK(received.pid == client && received.tid == client);
+	CHECK(received.uid == getuid() && received.gid == getgid());
+	IS(6, stplr_reply(channel, received.id, -7, "reply", 6));
+	join(client);
+}
+
+static void every_size_arrives_whole(void)
+{
+	static const size_t sizes[] = { 0, 1, 255, 256, 257, 16384, 16385, 65536, (1 << 20) + 7 };
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	size_t most = (1 << 20) + 7;
+	char *buffer = malloc(most), *back = malloc(most);
+	struct stplr_receive received;
+
+	for (size_t i = 0; i < most; i++)
+		buffer[i] = (char)(i * 31 + i / 253);
+	pid_t client = CLIENT(channel, connection, {
+		for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+			memset(back, 0, most);
+			IS(sizes[i], stplr_send(connection, buffer, sizes[i], back, most, NULL));
+			CHECK(!memcmp(buffer, back, sizes[i]));
+		}
+	});
+	char *mine = malloc(most);
+
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+		memset(mine, 0, most);
+		IS(sizes[i], stplr_receive(channel, mine, most, second, &received));
+		IS(sizes[i], stplr_reply(channel, received.id, 0, mine, sizes[i]));
+	}
+	join(client);
+}
+
+static void buffers_are_one_run_of_bytes(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	char a[3], b[10];
+	struct stplr_msg parts[3] = { { "ab", 2 }, { "", 0 }, { "cdefg", 6 } };
+	struct stplr_msg room[2] = { { a, 3 }, { b, 10 } };
+	struct stplr_receive receive = { .buffer = stplr_vector(room, 2), .timeout_ns = second };
+
+	pid_t client = CLIENT(channel, connection, {
+		struct stplr_send send = { .send = stplr_vector(parts, 3),
+					   .reply = stplr_vector(room, 2),
+					   .timeout_ns = -1 };
+
+		OK(stplr_send_full(connection, &send));
+		CHECK(send.replied == 8 && !memcmp(a, "123", 3) && !strcmp(b, "4567"));
+	});
+	OK(stplr_receive_full(channel, &receive));
+	CHECK(receive.length == 8 && !memcmp(a, "abc", 3) && !strcmp(b, "defg"));
+	IS(8, stplr_reply(channel, receive.id, 0, "1234567", 8));
+	join(client);
+}
+
+static void a_reply_is_cut_to_the_clients_room(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	char room[8] = "......."; 
+
+	pid_t client = CLIENT(channel, connection, {
+		IS(3, stplr_send(connection, "x", 1, room, 3, NULL));
+		CHECK(!strcmp(room, "abc...."));
+	});
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	CHECK(received.length == 1 && received.room == 3);
+	IS(3, stplr_reply(channel, received.id, 0, "abcdef", 6));
+	join(client);
+}
+
+static void an_error_reply_fails_the_call(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+
+	pid_t client = CLIENT(channel, connection,
+			      { IS(-EDOM, stplr_send(connection, "x", 1, NULL, 0, NULL)); });
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	OK(stplr_reply_error(channel, received.id, EDOM));
+	join(client);
+}
+
+static void ids_cannot_be_forged_or_used_twice(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+
+	pid_t client = CLIENT(channel, connection,
+			      { IS(0, stplr_send(connection, "x", 1, NULL, 0, NULL)); });
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	IS(-ESRCH, stplr_reply(channel, received.id + 2, 0, NULL, 0));
+	IS(-ESRCH, stplr_reply(channel, 0, 0, NULL, 0));
+	IS(-ESRCH, stplr_reply(new_channel(0), received.id, 0, NULL, 0));
+	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	IS(-ESRCH, stplr_reply(channel, received.id, 0, NULL, 0));
+	join(client);
+}
+
+static void only_the_process_that_received_may_answer(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	char byte;
+
+	pid_t client = CLIENT(channel, connection,
+			      { IS(0, stplr_send(connection, "x", 1, NULL, 0, NULL)); });
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	pid_t thief = fork();
+
+	if (thief == 0) {
+		IS(-ESRCH, stplr_reply(channel, received.id, 0, NULL, 0));
+		IS(-ESRCH, stplr_read(channel, received.id, 0, &byte, 1));
+		IS(-ESRCH, stplr_write(channel, received.id, 0, &byte, 1));
+		_exit(0);
+	}
+	join(thief);
+	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	join(client);
+}
+
+struct answer {
+	int channel;
+	uint64_t id;
+};
+
+static void *answer(void *argument)
+{
+	struct answer *what = argument;
+
+	IS(2, stplr_reply(what->channel, what->id, 0, "ok", 2));
+	return NULL;
+}
+
+static void another_thread_may_answer(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	pthread_t thread;
+	char room[2];
+
+	pid_t client = CLIENT(channel, connection,
+			      { IS(2, stplr_send(connection, "x", 1, room, 2, NULL)); });
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	struct answer what = { channel, received.id };
+
+	OK(pthread_create(&thread, NULL, answer, &what));
+	OK(pthread_join(thread, NULL));
+	join(client);
+}
+
+static void reply_and_receive_is_one_call(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	int number;
+
+	pid_t client = CLIENT(channel, connection, {
+		for (int i = 0; i < 100; i++) {
+			int got = 0;
+
+			IS(sizeof(got), stplr_send(connection, &i, sizeof(i), &got, sizeof(got),
+						   NULL));
+			CHECK(got == i * 2);
+		}
+	});
+	struct stplr_reply_receive both = { .receive = { .buffer = stplr_bytes(&number, 4),
+							 .timeout_ns = second } };
+
+	for (int i = 0; i < 100; i++) {
+		OK(stplr_reply_receive(channel, &both));
+		CHECK(number == i);
+		number *= 2;
+		both.reply.id = both.receive.id;
+		both.reply.buffer = stplr_bytes(&number, 4);
+	}
+	IS(4, stplr_reply(channel, both.reply.id, 0, &number, 4));
+	join(client);
+	/* A client that is gone keeps nobody from receiving. */
+	both.receive.timeout_ns = 0;
+	IS(-ETIMEDOUT, stplr_reply_receive(channel, &both));
+	both.reply.error = -1;
+	IS(-EINVAL, stplr_reply_receive(channel, &both));
+}
+
+static void a_clients_memory_can_be_read_and_written_of(size_t size)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	char *sent = malloc(size), *room = calloc(1, size), *mine = malloc(size);
+	struct stplr_receive received;
+
+	for (size_t i = 0; i < size; i++)
+		sent[i] = (char)(i * 7 + i / 255);
+	pid_t client = CLIENT(channel, connection, {
+		IS(size, stplr_send(connection, sent, size, room, size, NULL));
+		CHECK(room[0] == 'r' && room[1] == 0 && room[10] == 'w' && room[11] == 'w');
+		CHECK(room[size - 1] == 'e' && room[size - 2] == 0);
+	});
+	IS(4, stplr_receive(channel, mine, 4, second, &received));
+	CHECK(!memcmp(mine, sent, 4) && received.length == size);
+	IS(size - 5, stplr_read(channel, received.id, 5, mine, size));
+	CHECK(!memcmp(mine, sent + 5, size - 5));
+	IS(0, stplr_read(channel, received.id, size, mine, 1));
+	IS(0, stplr_read(channel, received.id, ~0ULL, mine, 1));
+	IS(-EFAULT, stplr_read(channel, received.id, 0, (void *)8, 1));
+	IS(2, stplr_write(channel, received.id, 10, "ww", 2));
+	IS(1, stplr_write(channel, received.id, size - 1, "eee", 3));
+	IS(0, stplr_write(channel, received.id, size, "x", 1));
+	IS(-EFAULT, stplr_write(channel, received.id, 0, (void *)8, 1));
+	IS(1, stplr_reply(channel, received.id, 0, "r", 1));
+	IS(-ESRCH, stplr_write(channel, received.id, 10, "xx", 2));
+	join(client);
+}
+
+static void small_memory_can_be_read_and_written(void)
+{
+	a_clients_memory_can_be_read_and_written_of(100);
+}
+
+static void big_memory_can_be_read_and_written(void)
+{
+	a_clients_memory_can_be_read_and_written_of(300000);
+}
+
+static void a_receive_times_out(void)
+{
+	int channel = new_channel(0);
+	struct stplr_receive received;
+	double start = now();
+
+	IS(-ETIMEDOUT, stplr_receive(channel, NULL, 0, 0, &received));
+	IS(-ETIMEDOUT, stplr_receive(channel, NULL, 0, second / 10, &received));
+	CHECK(now() - start >= 0.1 && now() - start < 2);
+}
+
+static void a_send_times_out_before_and_after_it_is_received(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_send send = { .timeout_ns = second / 5 };
+	struct stplr_receive received;
+
+	IS(-ETIMEDOUT, stplr_send_full(connection, &send));
+	IS(-ETIMEDOUT, stplr_receive(channel, NULL, 0, 0, &received));
+	pid_t client = CLIENT(channel, connection,
+			      { IS(-ETIMEDOUT, stplr_send_full(connection, &send)); });
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	join(client);
+	IS(-ESRCH, stplr_reply(channel, received.id, 0, NULL, 0));
+}
+
+static void pulses_are_queued_and_received(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+
+	for (int i = 0; i < 3; i++)
+		OK(stplr_pulse(connection, i, 1000000000000LL + i));
+	for (int i = 0; i < 3; i++) {
+		IS(0, stplr_receive(channel, NULL, 0, 0, &received));
+		CHECK(received.pulse && !received.id && received.code == i);
+		CHECK(received.value == 1000000000000LL + i);
+	}
+	IS(-EINVAL, stplr_pulse(connection, -1, 0));
+}
+
+static void pulses_of_a_connection_are_bounded(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	int count = 0, err;
+
+	do {
+		err = stplr_pulse(connection, 1, count++);
+	} while (!err && count < 100000);
+	IS(-EAGAIN, err);
+	CHECK(count > 100 && count < 1000);
+	OK(stplr_pulse(new_connection(channel, 0), 1, 0));
+	IS(0, stplr_receive(channel, NULL, 0, 0, &received));
+	OK(stplr_pulse(connection, 1, 0));
+}
+
+static void the_urgent_go_first(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	static const int nices[] = { 10, 0, 19, 5 }, order[] = { 1, 3, 0, 2 };
+	struct stplr_receive received;
+	pid_t clients[4];
+	int number;
+
+	for (int i = 0; i < 4; i++) {
+		clients[i] = CLIENT(channel, connection, {
+			OK(setpriority(PRIO_PROCESS, 0, nices[i]));
+			IS(0, stplr_send(connection, &i, sizeof(i), NULL, 0, NULL));
+		});
+		nap(50);
+	}
+	struct sched_param real_time = { .sched_priority = 10 };
+	pid_t urgent = CLIENT(channel, connection, {
+		OK(sched_setscheduler(0, SCHED_FIFO, &real_time));
+		number = 99;
+		IS(0, stplr_send(connection, &number, sizeof(number), NULL, 0, NULL));
+	});
+
+	nap(50);
+	IS(4, stplr_receive(channel, &number, 4, second, &received));
+	CHECK(number == 99 && received.priority == 50);
+	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	join(urgent);
+	for (int i = 0; i < 4; i++) {
+		IS(4, stplr_receive(channel, &number, 4, second, &received));
+		CHECK(number == order[i] && received.priority == 20 - nices[order[i]]);
+		IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+		join(clients[order[i]]);
+	}
+}
+
+static void poll_tells_of_messages_and_of_the_end(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct pollfd at_server = { .fd = channel, .events = POLLIN };
+	struct pollfd at_client = { .fd = connection, .events = 0 };
+	struct stplr_receive received;
+
+	IS(0, poll(&at_server, 1, 0));
+	IS(0, poll(&at_client, 1, 0));
+	pid_t client = CLIENT(channel, connection, {
+		nap(100);
+		OK(stplr_pulse(connection, 1, 1));
+		IS(1, poll(&at_client, 1, 5000));
+		CHECK(at_client.revents & POLLHUP);
+	});
+	IS(1, poll(&at_server, 1, 5000));
+	IS(0, stplr_receive(channel, NULL, 0, 0, &received));
+	IS(0, poll(&at_server, 1, 0));
+	nap(50);
+	close(channel);
+	join(client);
+	IS(-ESRCH, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+	IS(-ESRCH, stplr_pulse(connection, 1, 1));
+}
+
+static void a_server_that_dies_is_told_to_its_clients(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	pid_t server = fork();
+
+	if (server == 0) {
+		IS(0, stplr_receive(channel, NULL, 0, -1, &received));
+		pause();
+	}
+	/* The channel lives on here; what the dead process had received does not. */
+	pid_t client = CLIENT(channel, connection,
+			      { IS(-ESRCH, stplr_send(connection, NULL, 0, NULL, 0, NULL)); });
+	nap(100);
+	double start = now();
+
+	kill(server, SIGKILL);
+	join(client);
+	CHECK(now() - start < 1);
+	waitpid(server, NULL, 0);
+	/* And the channel still works. */
+	pid_t second_client = CLIENT(channel, connection, {
+		IS(0, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+	});
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	join(second_client);
+}
+
+static void closing_the_channel_ends_all_calls(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	pid_t clients[3];
+
+	for (int i = 0; i < 3; i++)
+		clients[i] = CLIENT(channel, connection, {
+			IS(-ESRCH, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+		});
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	nap(50);
+	close(channel);
+	for (int i = 0; i < 3; i++)
+		join(clients[i]);
+}
+
+static void a_client_that_disconnects_is_told_to_the_server(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_DISCONNECT);
+	int connection = new_connection(channel, 77), copy = dup(connection);
+	struct stplr_receive received;
+
+	close(connection);
+	IS(-ETIMEDOUT, stplr_receive(channel, NULL, 0, 0, &received));
+	pid_t client = CLIENT(channel, copy, { pause(); });
+
+	close(copy);
+	IS(-ETIMEDOUT, stplr_receive(channel, NULL, 0, second / 10, &received));
+	kill(client, SIGKILL);
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	CHECK(received.pulse && received.code == STPLR_PULSE_DISCONNECT && received.value == 77);
+	waitpid(client, NULL, 0);
+}
+
+static void a_servers_death_can_be_a_pulse(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	int mine = new_channel(0);
+	struct stplr_receive received;
+
+	IS(-EINVAL, stplr_death(connection, connection, 0));
+	IS(-EBADF, stplr_death(connection, 999, 0));
+	OK(stplr_death(connection, mine, 5));
+	IS(-EBUSY, stplr_death(connection, mine, 5));
+	close(channel);
+	IS(0, stplr_receive(mine, NULL, 0, second, &received));
+	CHECK(received.pulse && received.code == STPLR_PULSE_DEATH && received.value == 5);
+	IS(-ESRCH, stplr_death(connection, mine, 5));
+}
+
+static void an_interrupted_client_leaves(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+
+	pid_t client = CLIENT(channel, connection, {
+		handle_signal(SIGUSR1, SA_RESTART);
+		IS(-EINTR, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+	});
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	kill(client, SIGUSR1);
+	join(client);
+	IS(-ESRCH, stplr_reply(channel, received.id, 0, NULL, 0));
+}
+
+static void where_the_channel_says_so_it_waits_for_the_server(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_UNBLOCK), connection = new_connection(channel, 0);
+	struct stplr_receive received, pulse;
+	char room[2];
+
+	pid_t client = CLIENT(channel, connection, {
+		handle_signal(SIGUSR1, 0);
+		IS(2, stplr_send(connection, NULL, 0, room, 2, NULL));
+	});
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	kill(client, SIGUSR1);
+	IS(0, stplr_receive(channel, NULL, 0, second, &pulse));
+	CHECK(pulse.pulse && pulse.code == STPLR_PULSE_UNBLOCK);
+	CHECK((uint64_t)pulse.value == received.id);
+	IS(0, waitpid(client, NULL, WNOHANG));
+	kill(client, SIGUSR1);
+	IS(-ETIMEDOUT, stplr_receive(channel, NULL, 0, second / 20, &pulse));
+	IS(2, stplr_reply(channel, received.id, 0, "ok", 2));
+	join(client);
+}
+
+static void a_client_that_waits_so_can_be_killed(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_UNBLOCK), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+
+	pid_t client = CLIENT(channel, connection, {
+		handle_signal(SIGUSR1, 0);
+		stplr_send(connection, NULL, 0, NULL, 0, NULL);
+	});
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	kill(client, SIGUSR1);
+	nap(50);
+	kill(client, SIGKILL);
+	waitpid(client, NULL, 0);
+	IS(-ESRCH, stplr_reply(channel, received.id, 0, NULL, 0));
+}
+
+static void one_way_messages_end_when_they_are_received(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	char buffer[8];
+
+	pid_t client = CLIENT(channel, connection,
+			      { OK(stplr_send_one_way(connection, "hello", 6)); });
+	IS(6, stplr_receive(channel, buffer, 8, second, &received));
+	CHECK(!received.id && !received.pulse && !strcmp(buffer, "hello"));
+	join(client);
+}
+
+static void descriptors_go_along(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	int ends[2], more[17], got[4] = { -1, -1, -1, -1 };
+	char c;
+
+	OK(pipe(ends));
+	pid_t client = CLIENT(channel, connection, {
+		struct stplr_send send = { .timeout_ns = -1,
+					   .files = (uintptr_t)ends,
+					   .file_count = 2 };
+
+		OK(stplr_send_full(connection, &send));
+		send.file_count = 17;
+		send.files = (uintptr_t)more;
+		IS(-EINVAL, stplr_send_full(connection, &send));
+		send.file_count = 1;
+		more[0] = 999;
+		IS(-EBADF, stplr_send_full(connection, &send));
+		send.files = 8;
+		IS(-EFAULT, stplr_send_full(connection, &send));
+	});
+	struct stplr_receive receive = { .timeout_ns = second,
+					 .files = 8,
+					 .file_room = 4 };
+
+	close(ends[0]);
+	close(ends[1]);
+	IS(-EFAULT, stplr_receive_full(channel, &receive));
+	receive.files = (uintptr_t)got;
+	OK(stplr_receive_full(channel, &receive));
+	CHECK(receive.file_count == 2 && got[2] == -1);
+	CHECK(fcntl(got[0], F_GETFD) == FD_CLOEXEC);
+	CHECK(write(got[1], "x", 1) == 1 && read(got[0], &c, 1) == 1);
+	IS(0, stplr_reply(channel, receive.id, 0, NULL, 0));
+	join(client);
+}
+
+static void a_connection_can_be_passed_on(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0), got;
+	int passed = new_connection(channel, 9);
+	struct stplr_receive receive = { .timeout_ns = second,
+					 .files = (uintptr_t)&got,
+					 .file_room = 1 };
+
+	pid_t client = CLIENT(channel, connection, {
+		struct stplr_send send = { .timeout_ns = -1,
+					   .files = (uintptr_t)&passed,
+					   .file_count = 1 };
+
+		OK(stplr_send_full(connection, &send));
+	});
+	OK(stplr_receive_full(channel, &receive));
+	OK(stplr_pulse(got, 3, 0));
+	IS(0, stplr_reply(channel, receive.id, 0, NULL, 0));
+	join(client);
+}
+
+static void names_are_guarded_by_their_mode(void)
+{
+	int channel = stplr_channel_create("open", 0666, 0);
+	int closed = stplr_channel_create("closed", 0600, 0);
+	struct stplr_receive received;
+
+	CHECK(channel >= 0 && closed >= 0);
+	IS(-EADDRINUSE, stplr_channel_create("open", 0666, 0));
+	IS(-ENOENT, stplr_connect("nobody"));
+	IS(-EINVAL, stplr_connect(""));
+	IS(-EINVAL, stplr_channel_create("x", 07777, 0));
+	IS(-EINVAL, stplr_channel_create("x", 0, 8));
+	OK(chmod("/dev/stplr", 0666));
+	pid_t client = CLIENT(channel, channel, {
+		OK(setgid(1000));
+		OK(setuid(1000));
+		IS(-EACCES, stplr_connect("closed"));
+		int connection = stplr_connect("open");
+
+		CHECK(connection >= 0);
+		IS(0, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+	});
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	CHECK(received.uid == 1000 && received.gid == 1000);
+	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	join(client);
+	close(channel);
+	IS(-ENOENT, stplr_connect("open"));
+	CHECK(stplr_channel_create("open", 0, 0) >= 0);
+}
+
+static void what_a_user_takes_is_bounded(void)
+{
+	FILE *limit = fopen("/sys/module/stplr/parameters/user_bytes", "w");
+
+	CHECK(limit);
+	fprintf(limit, "65536\n");
+	fclose(limit);
+	OK(chmod("/dev/stplr", 0666));
+	pid_t child = fork();
+
+	if (child == 0) {
+		int err = 0, count = 0, channels[200];
+
+		OK(setuid(1000));
+		while (count < 200 && (channels[count] = stplr_channel_create(NULL, 0, 0)) >= 0)
+			count++;
+		err = count < 200 ? channels[count] : 0;
+		IS(-EDQUOT, err);
+		CHECK(count > 10);
+		while (count--)
+			close(channels[count]);
+		CHECK(stplr_channel_create(NULL, 0, 0) >= 0);
+		_exit(0);
+	}
+	int status;
+
+	CHECK(waitpid(child, &status, 0) == child);
+	limit = fopen("/sys/module/stplr/parameters/user_bytes", "w");
+	fprintf(limit, "67108864\n");
+	fclose(limit);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void bad_pointers_lose_nothing(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	char buffer[8] = "";
+
+	pid_t client = CLIENT(channel, connection, {
+		IS(-EFAULT, stplr_send(connection, (void *)8, 8, NULL, 0, NULL));
+		IS(-EFAULT, stplr_send(connection, (void *)8, 80000, NULL, 0, NULL));
+		IS(-EFAULT, stplr_send(connection, "fine", 5, (void *)8, 8, NULL));
+	});
+	IS(-EFAULT, stplr_receive(channel, (void *)8, 8, second, &received));
+	FAILS(EFAULT, ioctl(channel, STPLR_RECEIVE, NULL));
+	FAILS(EFAULT, ioctl(channel, STPLR_REPLY, 8));
+	FAILS(EFAULT, ioctl(channel, STPLR_REPLY_RECEIVE, 8));
+	FAILS(EFAULT, ioctl(channel, STPLR_READ, 8));
+	FAILS(EFAULT, ioctl(connection, STPLR_SEND, 8));
+	FAILS(ENOTTY, ioctl(channel, _IO('i', 99), 0));
+	FAILS(ENOTTY, ioctl(connection, STPLR_RECEIVE, &received));
+	IS(5, stplr_receive(channel, buffer, 8, second, &received));
+	CHECK(!strcmp(buffer, "fine"));
+	IS(-EFAULT, stplr_reply(channel, received.id, 0, (void *)8, 8));
+	IS(3, stplr_reply(channel, received.id, 0, "abc", 3));
+	join(client);
+}
+
+static void *serve(void *argument)
+{
+	int channel = *(int *)argument;
+	struct stplr_receive received;
+	char buffer[600];
+
+	for (;;) {
+		ssize_t length = stplr_receive(channel, buffer, sizeof(buffer), -1, &received);
+
+		CHECK(length >= 0);
+		if (received.pulse)
+			return NULL;
+		IS(length, stplr_reply(channel, received.id, 0, buffer, (size_t)length));
+	}
+}
+
+static void many_clients_and_many_threads(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	pthread_t threads[4];
+	pid_t clients[64];
+
+	for (int i = 0; i < 4; i++)
+		OK(pthread_create(&threads[i], NULL, serve, &channel));
+	for (int i = 0; i < 64; i++)
+		clients[i] = CLIENT(channel, connection, {
+			char sent[600];
+			char got[600];
+
+			for (int n = 0; n < 50; n++) {
+				size_t length = (size_t)(n * 12);
+
+				memset(sent, i + n, sizeof(sent));
+				IS(length, stplr_send(connection, sent, length, got, 600, NULL));
+				CHECK(!memcmp(sent, got, length));
+			}
+		});
+	for (int i = 0; i < 64; i++)
+		join(clients[i]);
+	for (int i = 0; i < 4; i++)
+		OK(stplr_pulse(connection, 1, 0));
+	for (int i = 0; i < 4; i++)
+		OK(pthread_join(threads[i], NULL));
+}
+
+static const struct test tests[] = {
+	{ "a message is received and answered", a_message_is_received_and_answered },
+	{ "every size arrives whole on a channel", every_size_arrives_whole },
+	{ "buffers are one run of bytes", buffers_are_one_run_of_bytes },
+	{ "a reply is cut to the client's room", a_reply_is_cut_to_the_clients_room },
+	{ "an error reply fails the call", an_error_reply_fails_the_call },
+	{ "ids cannot be forged or used twice", ids_cannot_be_forged_or_used_twice },
+	{ "only the process that received may answer", only_the_process_that_received_may_answer },
+	{ "another thread of it may answer", another_thread_may_answer },
+	{ "reply and receive is one call", reply_and_receive_is_one_call },
+	{ "a client's small memory can be read and written",
+	  small_memory_can_be_read_and_written },
+	{ "a client's big memory can be read and written", big_memory_can_be_read_and_written },
+	{ "a receive times out", a_receive_times_out },
+	{ "a send times out before and after it is received",
+	  a_send_times_out_before_and_after_it_is_received },
+	{ "pulses are queued and received", pulses_are_queued_and_received },
+	{ "pulses of a connection are bounded", pulses_of_a_connection_are_bounded },
+	{ "the urgent go first", the_urgent_go_first },
+	{ "poll tells of messages and of the end", poll_tells_of_messages_and_of_the_end },
+	{ "a server that dies is told to its clients", a_server_that_dies_is_told_to_its_clients },
+	{ "closing the channel ends all calls", closing_the_channel_ends_all_calls },
+	{ "a client that disconnects is told to the server",
+	  a_client_that_disconnects_is_told_to_the_server },
+	{ "a server's death can be a pulse", a_servers_death_can_be_a_pulse },
+	{ "an interrupted client leaves", an_interrupted_client_leaves },
+	{ "where the channel says so it waits for the server",
+	  where_the_channel_says_so_it_waits_for_the_server },
+	{ "a client that waits so can be killed", a_client_that_waits_so_can_be_killed },
+	{ "one-way messages end when they are received",
+	  one_way_messages_end_when_they_are_received },
+	{ "descriptors go along", descriptors_go_along },
+	{ "a connection can be passed on", a_connection_can_be_passed_on },
+	{ "names are guarded by their mode", names_are_guarded_by_their_mode },
+	{ "what a user takes is bounded", what_a_user_takes_is_bounded },
+	{ "bad pointers lose nothing", bad_pointers_lose_nothing },
+	{ "many clients and many threads", many_clients_and_many_threads },
+};
+
+int main(void)
+{
+	return run_tests(tests, sizeof(tests) / sizeof(*tests));
+}
