@@ -5,8 +5,9 @@
 Usage: plot_compare.py REPORT.json PICTURE.png
 
 One column per placement: above the median round trip, below the bytes that stream one way. One
-line per mechanism; rings and other ways to wait in shared memory have one per way of waiting.
-Controls without a size are horizontal lines.
+line per mechanism; rings and other ways to wait in shared memory have one per way of waiting. Thin
+bars span the medians of the single rounds: how much the machine was disturbed.
+Limits that have no message size are horizontal lines.
 """
 
 import json
@@ -26,6 +27,7 @@ PLACEMENTS = {
 }
 DASHES = {"spin": "-", "adaptive": "--", "block": ":"}
 MARKERS = "osv^D<>pXPhd*"
+NO_SIZE = ("null_call", "cacheline_pingpong", "cacheline_shared", "futex_pingpong")
 
 
 def with_unit(value, units):
@@ -98,25 +100,57 @@ def curves(rows):
     return [sorted(curve, key=lambda row: row["message_bytes"]) for curve in found.values()]
 
 
-def draw(axes, rows, lines, value, sized):
+# The limits that are drawn as horizontal lines, and where they are one.
+LIMITS = {
+    "cacheline_pingpong": ("two-cpus", "free"),
+    "futex_pingpong": ("two-cpus", "one-cpu", "free"),
+}
+
+
+def draw_limits(axes, rows):
+    for row in rows:
+        if row["placement"] not in LIMITS.get(row["mechanism"], ()):
+            continue
+        limit = median_round_trip(row)
+        axes.axhline(limit, color="0.55", linewidth=1.2, linestyle="-.")
+        axes.annotate(
+            row["mechanism"], (1, limit), xycoords=("axes fraction", "data"),
+            xytext=(-4, -3), textcoords="offset points", ha="right", va="top", fontsize=7,
+            color="0.4",
+        )
+
+
+def draw_round_trips(axes, rows, lines):
+    """Returns the lines by label."""
     drawn = {}
-    for curve in curves(rows):
-        points = [(row["message_bytes"], value(row)) for row in curve if value(row)]
-        if not points:
-            continue
-        first = curve[0]
-        look = lines.look(first)
-        if (first["mechanism"], first["wait"]) not in sized:
-            if value is not median_round_trip or first["mechanism"] == "null_call":
-                continue
-            axes.axhline(points[0][1], **look)
-            axes.annotate(
-                first["mechanism"], (1, points[0][1]), xycoords=("axes fraction", "data"),
-                xytext=(-4, 2), textcoords="offset points", ha="right", fontsize=7, color="0.4",
+    for curve in curves(row for row in rows if row["engine"] != "control"):
+        sizes = [row["message_bytes"] for row in curve]
+        look = lines.look(curve[0])
+        (line,) = axes.plot(sizes, [median_round_trip(row) for row in curve], **look)
+        drawn[lines.label(curve[0])] = line
+    draw_limits(axes, rows)
+    return drawn
+
+
+def draw_spread(axes, rows, lines):
+    for row in rows:
+        if row["engine"] != "control":
+            spread = row["spread"]
+            axes.vlines(
+                row["message_bytes"], spread["p50_min"], spread["p50_max"],
+                color=lines.look(row)["color"], linewidth=1, alpha=0.3,
             )
-            continue
-        (line,) = axes.plot(*zip(*points), **look)
-        drawn[lines.label(first)] = line
+
+
+def draw_streams(axes, rows, lines):
+    drawn = {}
+    for curve in curves(
+        row for row in rows if row["engine"] != "control" or row["mechanism"] == "memcpy"
+    ):
+        points = [(row["message_bytes"], stream_rate(row)) for row in curve if stream_rate(row)]
+        if points:
+            (line,) = axes.plot(*zip(*points), **lines.look(curve[0]))
+            drawn[lines.label(curve[0])] = line
     return drawn
 
 
@@ -126,13 +160,7 @@ def plot(report, picture):
         raise SystemExit("plot_compare.py: the report has no rows to draw")
     placements = [name for name in PLACEMENTS if any(row["placement"] == name for row in rows)]
     lines = Lines(rows)
-    # Controls that exist at one size only while others exist at several have no size.
-    sized = {
-        (row["mechanism"], row["wait"])
-        for row in rows
-        if row["engine"] != "control" or row["mechanism"] == "memcpy"
-    }
-    sizes = sorted({row["message_bytes"] for row in rows if (row["mechanism"], row["wait"]) in sized})
+    sizes = sorted({row["message_bytes"] for row in rows if row["mechanism"] not in NO_SIZE})
 
     width = 5.2 * len(placements) + 2.2
     figure, grid = plt.subplots(
@@ -142,19 +170,26 @@ def plot(report, picture):
     for column, placement in enumerate(placements):
         here = [row for row in rows if row["placement"] == placement]
         above, below = grid[0][column], grid[1][column]
-        legend |= draw(above, here, lines, median_round_trip, sized)
-        legend |= draw(below, here, lines, stream_rate, sized)
+        for axes in (above, below):
+            axes.set_xscale("log", base=2)
+            axes.set_yscale("log")
+        trips = draw_round_trips(above, here, lines)
+        legend = draw_streams(below, here, lines) | trips | legend
         above.set_title(PLACEMENTS[placement])
         below.set_xlabel("message size")
         for axes, label in ((above, time_label), (below, rate_label)):
-            axes.set_xscale("log", base=2)
-            axes.set_yscale("log")
             axes.yaxis.set_major_formatter(FuncFormatter(label))
             axes.grid(True, which="major", linewidth=0.5, color="0.85")
             axes.tick_params(labelleft=True)
         if sizes:
             below.set_xticks(sizes, [bytes_label(size) for size in sizes], rotation=30)
             below.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    limits = grid[0][0].get_ylim()
+    for column, placement in enumerate(placements):
+        draw_spread(
+            grid[0][column], [row for row in rows if row["placement"] == placement], lines
+        )
+    grid[0][0].set_ylim(limits)  # one bad round must not squeeze all the others
     grid[0][0].set_ylabel("round trip, median")
     grid[1][0].set_ylabel("one way, bytes per second")
 
@@ -162,11 +197,17 @@ def plot(report, picture):
     figure.suptitle(
         f"farcall compare: {machine['cpu']}, Linux {machine['kernel']}", fontsize=10, color="0.3"
     )
-    figure.legend(
-        legend.values(), legend.keys(), loc="center right", fontsize=8, frameon=False,
-        handlelength=3,
+    # Slow ones on top, as in the panels; a copy in memory, which has no round trip, at the end.
+    slowest_first = sorted(
+        legend, key=lambda label: (label == "memcpy", -float(legend[label].get_ydata()[0]))
     )
-    figure.tight_layout(rect=(0, 0, 1 - 2.0 / figure.get_figwidth(), 0.98))
+    box = figure.legend(
+        [legend[label] for label in slowest_first], slowest_first, loc="center right", fontsize=8,
+        frameon=False, handlelength=3,
+    )
+    figure.canvas.draw()
+    inches = box.get_window_extent().width / figure.dpi + 0.1
+    figure.tight_layout(rect=(0, 0, 1 - inches / figure.get_figwidth(), 0.98))
     # Written beside and renamed: a picture is whole or not there. Devices cannot be renamed.
     if os.path.exists(picture) and not os.path.isfile(picture):
         figure.savefig(picture, dpi=110, format="png")

@@ -5,10 +5,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -71,17 +72,19 @@ Settings settings_of(const Options& options, Selection& selection) {
   return settings;
 }
 
-// Fails at once, not after minutes, where the file cannot be written.
-std::ofstream open_output(const std::string& path) {
-  std::ofstream file(path);
-  if (!file) throw SystemError(errno, path);
-  return file;
+// Fails at once, not after minutes, where the file cannot be written; creates nothing yet.
+void require_writable(const std::string& path) {
+  const auto parent = std::filesystem::absolute(path).parent_path();
+  const bool exists = ::access(path.c_str(), F_OK) == 0;
+  if (::access(exists ? path.c_str() : parent.c_str(), W_OK) != 0)
+    throw SystemError(errno, "write " + path);
 }
 
-void write_file(std::ofstream& file, const std::string& path, const std::string& text) {
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
   file << text;
   file.close();
-  if (!file) throw SystemError(errno, path);
+  if (!file) throw SystemError(errno, "write " + path);
 }
 
 // The plot needs the report as a file; memory does, where the user did not ask for one.
@@ -99,10 +102,10 @@ int compare_rows(const Options& options, const RowList& list) {
   const Settings settings = settings_of(options, selection);
   if (!options.picture.empty()) {
     require_plotting();
-    open_output(options.picture);
+    require_writable(options.picture);
   }
-  std::ofstream json;
-  if (!options.json.empty() && !json_to_stdout) json = open_output(options.json);
+  const bool json_to_file = !options.json.empty() && !json_to_stdout;
+  if (json_to_file) require_writable(options.json);
 
   const Processors processors;
   const Machine machine = describe_machine(processors);
@@ -116,7 +119,7 @@ int compare_rows(const Options& options, const RowList& list) {
 
   const std::string report = report_json(comparison, machine);
   if (json_to_stdout) fmt::print("{}", report);
-  if (json.is_open()) write_file(json, options.json, report);
+  if (json_to_file) write_file(options.json, report);
   if (!options.picture.empty()) plot_report(report, options.picture);
   return comparison.any_failed() ? kFailure : kSuccess;
 }

@@ -21,7 +21,8 @@ class Table {
 
   std::string text() {
     for (const Placement placement : comparison_.settings.placements)
-      for (const std::size_t size : comparison_.settings.sizes) block(placement, size);
+      for (const std::size_t size : comparison_.settings.sizes)
+        block(placement, size, size == comparison_.settings.sizes.front());
     for (const AbsentRow& row : comparison_.absent)
       text_ += fmt::format("absent: {}: {}\n", row.mechanism, row.reason);
     for (const Skipped& one : comparison_.skipped) skipped(one);
@@ -33,12 +34,12 @@ class Table {
     text_ += colours_ ? fmt::format("{}{}{}", colour, text, kPlain) : std::string(text);
   }
 
-  // The rows of one placement and size, and the controls that have no size.
-  void block(Placement placement, std::size_t size) {
+  // The rows of one placement and size; in the first also the controls that have no size.
+  void block(Placement placement, std::size_t size, bool first) {
     std::vector<const Result*> rows;
     for (const Result& result : comparison_.results)
       if (result.placement == placement &&
-          (result.row->info().fixed_bytes != 0 || result.message_bytes == size))
+          (result.row->info().fixed_bytes != 0 ? first : result.message_bytes == size))
         rows.push_back(&result);
     if (rows.empty()) return;
     std::stable_sort(rows.begin(), rows.end(), [](const Result* a, const Result* b) {

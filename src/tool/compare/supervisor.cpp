@@ -22,8 +22,6 @@ namespace farcall::compare {
 namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
-// How long a row may take beyond what was planned before it counts as hanging.
-constexpr std::int64_t kPatience = 20 * kSecond;
 constexpr std::int64_t kGrace = kSecond / 2;  // for the other side, when one has failed
 constexpr std::array kSignals{SIGINT, SIGTERM, SIGHUP};
 
@@ -49,11 +47,12 @@ bool has_ended(const UniqueFd& process, int timeout_ms) noexcept {
 
 int interrupting_signal() noexcept { return interrupted_by; }
 
-Supervisor::Supervisor(std::size_t most_samples)
+Supervisor::Supervisor(std::size_t most_samples, std::int64_t patience_ns)
     : board_memory_(Mapping::anonymous_shared(sizeof(Board))),
       sample_memory_(Mapping::anonymous_shared(most_samples * sizeof(float))),
       board_(reinterpret_cast<Board*>(board_memory_.data())),
-      samples_(reinterpret_cast<float*>(sample_memory_.data()), most_samples) {
+      samples_(reinterpret_cast<float*>(sample_memory_.data()), most_samples),
+      patience_ns_(patience_ns) {
   std::memset(sample_memory_.data(), 0, sample_memory_.size());  // no page faults later
   // A server whose client has died becomes our child.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -79,7 +78,7 @@ pid_t Supervisor::start(const SlotPlan& plan) {
 
 std::string Supervisor::run(const SlotPlan& plan) {
   const std::int64_t patience =
-      kPatience + 4 * plan.effort.slot_ns(plan.row->info(), plan.conditions.message_bytes);
+      patience_ns_ + 4 * plan.effort.slot_ns(plan.row->info(), plan.conditions.message_bytes);
   const std::int64_t begin = monotonic_ns();
   std::int64_t deadline = begin + patience;
   const pid_t client = start(plan);
@@ -117,7 +116,7 @@ std::string Supervisor::run(const SlotPlan& plan) {
 }
 
 std::optional<double> Supervisor::trace(const SlotPlan& plan, std::string& why) {
-  const std::int64_t deadline = monotonic_ns() + kPatience / 2;
+  const std::int64_t deadline = monotonic_ns() + patience_ns_ / 2;
   const pid_t client = start(plan);
   const UniqueFd client_process = process_descriptor(client);
   UniqueFd server_process;

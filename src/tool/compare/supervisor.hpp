@@ -21,7 +21,8 @@ struct Interrupted {
 // There is one; it handles the signals of this process as long as it lives.
 class Supervisor {
  public:
-  explicit Supervisor(std::size_t most_samples);
+  // `patience_ns`: how much longer a slot may take than planned before it counts as hanging.
+  explicit Supervisor(std::size_t most_samples, std::int64_t patience_ns = 20'000'000'000);
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
   ~Supervisor();
@@ -48,6 +49,7 @@ class Supervisor {
   Mapping sample_memory_;
   Board* board_;
   std::span<float> samples_;
+  std::int64_t patience_ns_;
 };
 
 // Counts the system calls of a process and its threads between its marks, per call between them;

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the command says to command lines, good and bad.
+#include <gtest/gtest.h>
+
+#include "tool/compare/row.hpp"
+#include "tool/run_command.hpp"
+
+namespace farcall::test {
+namespace {
+
+TEST(Farcall, TellsItsVersion) {
+  const Finished finished = run_farcall({"--version"});
+  EXPECT_EQ(finished.code, 0);
+  EXPECT_EQ(finished.out.rfind("farcall 0.", 0), 0U) << finished.out;
+}
+
+TEST(Farcall, HelpsWithItsCommands) {
+  const Finished finished = run_farcall({"--help"});
+  EXPECT_EQ(finished.code, 0);
+  EXPECT_NE(finished.out.find("compare"), std::string::npos) << finished.out;
+  EXPECT_NE(finished.out.find("clean"), std::string::npos) << finished.out;
+}
+
+TEST(Farcall, NeedsACommand) {
+  const Finished finished = run_farcall({});
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_FALSE(finished.err.empty());
+}
+
+TEST(Farcall, RefusesUnknownCommands) { EXPECT_EQ(run_farcall({"compete"}).code, 2); }
+
+TEST(CompareOptions, ListNamesEveryRowAndStops) {
+  const Finished finished = run_farcall({"compare", "--list"});
+  EXPECT_EQ(finished.code, 0);
+  const compare::RowList list = compare::all_rows();
+  for (const auto& row : list.rows)
+    EXPECT_NE(finished.out.find(row->info().mechanism), std::string::npos) << row->info().mechanism;
+  for (const compare::AbsentRow& row : list.absent)
+    EXPECT_NE(finished.out.find(row.reason), std::string::npos) << row.mechanism;
+}
+
+TEST(CompareOptions, HelpExplainsThem) {
+  const Finished finished = run_farcall({"compare", "--help"});
+  EXPECT_EQ(finished.code, 0);
+  for (const char* option : {"--rows", "--sizes", "--placement", "--wait", "--quick", "--json",
+                             "--plot", "--list", "--depth", "--seed"})
+    EXPECT_NE(finished.out.find(option), std::string::npos) << option;
+}
+
+struct BadLine {
+  const char* name;
+  std::vector<std::string> arguments;
+  int code;
+  const char* says;
+};
+class BadCompareOptions : public testing::TestWithParam<BadLine> {};
+INSTANTIATE_TEST_SUITE_P(
+    All, BadCompareOptions,
+    testing::Values(BadLine{"Row", {"--rows", "rong"}, 2, "unix_stream"},
+                    BadLine{"Size", {"--sizes", "64,big"}, 2, "\"big\""},
+                    BadLine{"SmallSize", {"--sizes", "4"}, 2, "at least 8 bytes"},
+                    BadLine{"Placement", {"--placement", "here"}, 2, "two-cpus"},
+                    BadLine{"Wait", {"--wait", "doze"}, 2, "adaptive"},
+                    BadLine{"Depth", {"--depth", "deep"}, 2, "\"deep\""},
+                    BadLine{"Option", {"--fast"}, 2, "--fast"},
+                    BadLine{"Rounds", {"--rounds", "0"}, 2, "--rounds"},
+                    BadLine{"JsonFile", {"--json", "/no/such/directory/x"}, 1, "ENOENT"},
+                    BadLine{"PlotFile", {"--plot", "/no/such/directory/x.png"}, 1, ""}),
+    [](const auto& instance) { return instance.param.name; });
+
+TEST_P(BadCompareOptions, AreRefusedWithAReasonBeforeAnythingIsMeasured) {
+  std::vector<std::string> arguments{"compare"};
+  arguments.insert(arguments.end(), GetParam().arguments.begin(), GetParam().arguments.end());
+  const Finished finished = run_farcall(arguments);
+  EXPECT_EQ(finished.code, GetParam().code) << finished.err;
+  EXPECT_NE(finished.err.find(GetParam().says), std::string::npos) << finished.err;
+  EXPECT_EQ(finished.err.find("measuring"), std::string::npos) << finished.err;
+  EXPECT_EQ(finished.out, "");
+}
+
+}  // namespace
+}  // namespace farcall::test

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs the farcall command as users do.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace farcall::test {
+
+struct Finished {
+  int code;  // of the exit, or 128 + the signal
+  std::string out;
+  std::string err;
+};
+
+// The command with these arguments, in a process group of its own.
+class Command {
+ public:
+  explicit Command(const std::vector<std::string>& arguments);
+  Command(const Command&) = delete;
+  Command& operator=(const Command&) = delete;
+  ~Command();
+
+  void kill(int signal) const;
+  Finished wait();
+  // Whether any process of the group is left, after a moment for the kernel to end them.
+  [[nodiscard]] bool left_processes() const;
+  // Whether it gets children within a few seconds.
+  [[nodiscard]] bool has_children() const;
+
+ private:
+  pid_t pid_ = -1;
+  bool waited_ = false;
+  int out_ = -1;
+  int err_ = -1;
+};
+
+inline Finished run_farcall(const std::vector<std::string>& arguments) {
+  return Command(arguments).wait();
+}
+
+// A file name in a directory that goes with the test.
+class ScratchDirectory {
+ public:
+  ScratchDirectory();
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+  ~ScratchDirectory();
+  [[nodiscard]] std::string file(const std::string& name) const { return path_ + "/" + name; }
+  // Names of the files in it.
+  [[nodiscard]] std::vector<std::string> files() const;
+
+ private:
+  std::string path_;
+};
+
+}  // namespace farcall::test
