@@ -36,7 +36,7 @@ std::size_t buffer_size(int socket, int option) {
 }
 
 void set_timeout(int socket, int option, int milliseconds) {
-  const timeval time{.tv_sec = milliseconds / 1000, .tv_usec = (milliseconds % 1000) * 1000};
+  const timeval time{.tv_sec = milliseconds / 1000, .tv_usec = (milliseconds % 1000) * 1000L};
   if (::setsockopt(socket, SOL_SOCKET, option, &time, sizeof time) != 0)
     throw_errno("set a socket's timeout");
 }

@@ -45,7 +45,7 @@ class DgramWriter final : public CountedWriter {
  protected:
   void post(std::span<const std::byte> message) override { send_message(fd_.get(), message); }
   void post_mark() noexcept override {
-    const timeval patience{.tv_sec = 0, .tv_usec = kPatienceForMark * 1000};
+    const timeval patience{.tv_sec = 0, .tv_usec = kPatienceForMark * 1000L};
     ::setsockopt(fd_.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     ::send(fd_.get(), nullptr, 0, MSG_NOSIGNAL);
   }

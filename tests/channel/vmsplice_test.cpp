@@ -54,7 +54,9 @@ TEST(Vmsplice, KeepsSmallPiecesUntilTheyAreRead) { expect_intact({}, 400); }
 TEST(Vmsplice, KeepsPagesUntilTheyAreRead) { expect_intact({}, 3 * 4096); }
 TEST(Vmsplice, KeepsPiecesLongerThanThePipeUntilTheyAreRead) { expect_intact({}, 300'000); }
 TEST(Vmsplice, KeepsPiecesInAPipeOfOnePage) { expect_intact({.buffer_bytes = 1}, 10'000); }
-TEST(Vmsplice, KeepsPiecesInALargePipe) { expect_intact({.buffer_bytes = 1 << 20}, 50'000); }
+TEST(Vmsplice, KeepsPiecesInALargePipe) {
+  expect_intact({.buffer_bytes = std::size_t{1} << 20}, 50'000);
+}
 
 TEST(Vmsplice, LeavesTheLastPagesToTheReader) {
   auto [reader, writer] = Channel<Vmsplice>().take_both();
