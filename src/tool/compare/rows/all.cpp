@@ -25,6 +25,7 @@ RowList all_rows() {
   add_memcpy(list);
   add_cacheline(list);
   add_futex(list);
+  add_call(list);
   add_channels(list);
   add_eventfd(list);
 #ifdef FARCALL_HAVE_ZEROMQ
