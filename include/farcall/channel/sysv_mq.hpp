@@ -5,8 +5,9 @@
 // queue holds /proc/sys/kernel/msgmnb bytes or Options::buffer_bytes, whichever is less.
 //
 // msgsnd and msgrcv can only be woken through the queue. So each end, once used, has a thread that
-// sleeps on a pair of sockets beside it: when the writer has finished or died, the reader's thread puts a mark
-// behind the last message; when the reader has gone, the writer's thread removes the queue.
+// sleeps on a pair of sockets beside it: when the writer has finished or died, the reader's thread
+// puts a mark behind the last message; when the reader has gone, the writer's thread removes the
+// queue.
 //
 // The queue is made when the first end is opened and removed with the reader's end, or with the
 // writer's where there is no reader. If both are killed it stays. Such leftovers are recognised:
