@@ -14,6 +14,7 @@
 #include "exit.h"
 #include "message.h"
 #include "pulse.h"
+#include "words.h"
 
 #define ALL_FLAGS (STPLR_CHANNEL_UNBLOCK | STPLR_CHANNEL_DISCONNECT)
 
@@ -178,7 +179,7 @@ static long connect_to(struct stplr_channel *channel,
 {
 	struct stplr_channel_connect arguments;
 
-	if (copy_from_user(&arguments, user, sizeof(arguments)))
+	if (stplr_get_arguments(&arguments, user))
 		return -EFAULT;
 	refcount_inc(&channel->refs);
 	return stplr_connection_create(channel, arguments.label);
@@ -271,7 +272,7 @@ long stplr_channel_create(const struct stplr_channel_create __user *user)
 	struct stplr_channel *channel;
 	long fd;
 
-	if (copy_from_user(&arguments, user, sizeof(arguments)))
+	if (stplr_get_arguments(&arguments, user))
 		return -EFAULT;
 	if (arguments.flags & ~ALL_FLAGS || arguments.mode & ~0777u ||
 	    strnlen(arguments.name, STPLR_NAME_MAX) == STPLR_NAME_MAX)

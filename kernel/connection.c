@@ -14,6 +14,7 @@
 
 #include "message.h"
 #include "pulse.h"
+#include "words.h"
 
 /* How many pulses of one connection may be queued, so that one client cannot drown the others. */
 #define PULSES_MAX 256
@@ -26,6 +27,7 @@ struct connection {
 	struct stplr_user *user; /* reference */
 	struct stplr_budget *budget; /* reference */
 	u64 label;
+	struct stplr_message *spare; /* owned */
 	struct stplr_pulse_item *goodbye; /* kept ready for the release, if the channel wants it */
 
 	struct list_head mourning; /* in channel->mourners, under channel->lock */
@@ -114,7 +116,7 @@ static int send_once(struct connection *connection, const struct stplr_send *arg
 	struct stplr_message *message;
 	int err;
 
-	message = stplr_message_new(connection->user, &err);
+	message = stplr_message_new(connection->user, &connection->spare, &err);
 	if (!message)
 		return err;
 	message->label = connection->label;
@@ -138,7 +140,7 @@ static int send_once(struct connection *connection, const struct stplr_send *arg
 			err = -EFAULT;
 	}
 put:
-	stplr_call_put(&message->call);
+	stplr_message_done(message, &connection->spare);
 	return err;
 }
 
@@ -148,7 +150,7 @@ static long send(struct connection *connection, struct stplr_send __user *user)
 	int err = STPLR_REFAULT, i;
 	ktime_t deadline;
 
-	if (copy_from_user(&arguments, user, sizeof(arguments)))
+	if (stplr_get_arguments(&arguments, user))
 		return -EFAULT;
 	if (arguments.flags & ~STPLR_SEND_ONE_WAY)
 		return -EINVAL;
@@ -164,7 +166,7 @@ static long pulse(struct connection *connection, const struct stplr_pulse __user
 	struct stplr_pulse arguments;
 	int err;
 
-	if (copy_from_user(&arguments, user, sizeof(arguments)))
+	if (stplr_get_arguments(&arguments, user))
 		return -EFAULT;
 	/* Nobody gets ahead of those who are more urgent by saying so. */
 	if (arguments.code < 0 || arguments.priority < 0 ||
@@ -189,7 +191,7 @@ static long ask_for_death(struct connection *connection, const struct stplr_deat
 	bool closed;
 	int err;
 
-	if (copy_from_user(&arguments, user, sizeof(arguments)))
+	if (stplr_get_arguments(&arguments, user))
 		return -EFAULT;
 	if (arguments.reserved)
 		return -EINVAL;
@@ -253,6 +255,7 @@ static void connection_free(struct connection *connection)
 	end_mourning(connection);
 	if (connection->goodbye)
 		stplr_pulse_free(&connection->goodbye->item);
+	stplr_message_drop(connection->spare);
 	stplr_budget_put(connection->budget);
 	stplr_user_uncharge(connection->user, sizeof(*connection));
 	stplr_user_put(connection->user);

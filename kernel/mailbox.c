@@ -12,6 +12,7 @@
 #include "debug.h"
 #include "exit.h"
 #include "message.h"
+#include "words.h"
 
 /* How often a sender faults its pages in for a receiver that finds them gone again. */
 #define REFAULTS_MAX 8
@@ -27,6 +28,7 @@ struct mailbox {
 	const struct task_struct *task; /* compared, never followed */
 	int minor;
 	u64 uuid;
+	struct stplr_message *spare; /* owned */
 };
 
 /* Protects the table, every open's list, and registered. */
@@ -56,8 +58,10 @@ static const struct stplr_port_ops mailbox_ops = {
 
 static void mailbox_put(struct mailbox *mailbox)
 {
-	if (refcount_dec_and_test(&mailbox->refs))
-		kfree_rcu(mailbox, rcu);
+	if (!refcount_dec_and_test(&mailbox->refs))
+		return;
+	stplr_message_drop(mailbox->spare);
+	kfree_rcu(mailbox, rcu);
 }
 
 /* Under RCU; the result has a reference. */
@@ -200,7 +204,7 @@ long stplr_mailbox_put(struct stplr_open *open, void __user *argument)
 	struct mailbox *mailbox;
 	bool mine;
 
-	if (copy_from_user(&handle, argument, sizeof(handle)))
+	if (stplr_get_arguments(&handle, argument))
 		return -EFAULT;
 	mailbox = own(open, handle.uuid);
 	if (IS_ERR(mailbox))
@@ -261,14 +265,14 @@ static int get_buffers(struct stplr_buffers *buffers, const struct stplr_msgs *m
 }
 
 /* The buffers are read anew each time, as a first attempt may have to be repeated. */
-static int send_once(struct stplr_open *open, struct mailbox *to,
+static int send_once(struct stplr_open *open, struct mailbox *from, struct mailbox *to,
 		     const struct stplr_msg_send_receive *arguments, bool wants_reply)
 {
 	struct stplr_message *message;
 	bool delivered;
 	int err;
 
-	message = stplr_message_new(open->user, &err);
+	message = stplr_message_new(open->user, &from->spare, &err);
 	if (!message)
 		return err;
 	/* A thread waits for one answer at a time, so its id names the call. */
@@ -302,7 +306,7 @@ static int send_once(struct stplr_open *open, struct mailbox *to,
 		}
 	}
 put:
-	stplr_call_put(&message->call);
+	stplr_message_done(message, &from->spare);
 	return err;
 }
 
@@ -323,7 +327,7 @@ static long send(struct stplr_open *open, const struct stplr_msg_send_receive *a
 	}
 	err = from == to ? -EDEADLK : STPLR_REFAULT;
 	for (i = 0; err == STPLR_REFAULT && i < REFAULTS_MAX; i++)
-		err = send_once(open, to, arguments, wants_reply);
+		err = send_once(open, from, to, arguments, wants_reply);
 	if (err == STPLR_REFAULT)
 		err = -EFAULT;
 	mailbox_put(to);
@@ -337,7 +341,7 @@ long stplr_mailbox_send(struct stplr_open *open, void __user *argument)
 	struct stplr_msg_send_receive arguments = {};
 	struct stplr_msg_send user;
 
-	if (copy_from_user(&user, argument, sizeof(user)))
+	if (stplr_get_arguments(&user, argument))
 		return -EFAULT;
 	arguments.handle = user.handle;
 	arguments.pid = user.pid;
@@ -350,7 +354,7 @@ long stplr_mailbox_send_receive(struct stplr_open *open, void __user *argument)
 {
 	struct stplr_msg_send_receive arguments;
 
-	if (copy_from_user(&arguments, argument, sizeof(arguments)))
+	if (stplr_get_arguments(&arguments, argument))
 		return -EFAULT;
 	return send(open, &arguments, true);
 }
@@ -440,7 +444,7 @@ long stplr_mailbox_receive(struct stplr_open *open, void __user *argument)
 	struct mailbox *mailbox;
 	int err;
 
-	if (copy_from_user(&arguments, argument, sizeof(arguments)))
+	if (stplr_get_arguments(&arguments, argument))
 		return -EFAULT;
 	mailbox = own(open, arguments.handle.uuid);
 	if (IS_ERR(mailbox))
@@ -518,7 +522,7 @@ long stplr_mailbox_reply(struct stplr_open *open, void __user *argument)
 	struct stplr_call *call;
 	int err, peer_error;
 
-	if (copy_from_user(&arguments, argument, sizeof(arguments)))
+	if (stplr_get_arguments(&arguments, argument))
 		return -EFAULT;
 	mailbox = own(open, arguments.handle.uuid);
 	if (IS_ERR(mailbox))

@@ -12,6 +12,7 @@
 #include <linux/uaccess.h>
 
 #include "compat.h"
+#include "words.h"
 
 /* Pages pinned at a time: enough to hide the cost of taking mmap_lock, little to hold on to. */
 #define BATCH 32
@@ -65,7 +66,7 @@ int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_msg __us
 		}
 	}
 	for (i = 0; i < count; i++) {
-		err = copy_from_user(&one, user + i, sizeof(one)) ? -EFAULT : 0;
+		err = stplr_get_arguments(&one, user + i);
 		if (!err)
 			err = add_segment(buffers, &buffers->segments[i],
 					  (u64)(unsigned long)one.msgbuf, one.buflen);
@@ -103,43 +104,77 @@ void stplr_buffers_put(struct stplr_buffers *buffers)
 	buffers->total = 0;
 }
 
-struct stplr_message *stplr_message_new(struct stplr_user *guess, int *err)
+/* What a sender is charged for and known by, which a message keeps from one use to the next. */
+static int own_message(struct stplr_message *message, struct stplr_user *guess)
 {
-	struct stplr_message *message = kmem_cache_alloc(messages, GFP_KERNEL);
+	int err;
 
-	*err = -ENOMEM;
-	if (!message)
-		return NULL;
 	message->user = stplr_user_get_like(guess);
 	if (!message->user)
-		goto free;
-	*err = stplr_user_charge(message->user, sizeof(*message));
-	if (*err)
-		goto put_user;
+		return -ENOMEM;
+	err = stplr_user_charge(message->user, sizeof(*message));
+	if (err) {
+		stplr_user_put(message->user);
+		return err;
+	}
 	message->charged = sizeof(*message);
 	message->tgid = get_pid(task_tgid(current));
 	message->tid = get_pid(task_pid(current));
 	current_uid_gid(&message->uid, &message->gid);
-	message->label = 0;
-	message->unblock = NULL;
-	message->mm = NULL;
-	message->bounce = NULL;
-	message->file_count = 0;
-	message->files = NULL;
-	message->status = 0;
-	message->reply_end = 0;
-	message->first_used = false;
-	mutex_init(&message->lock);
-	INIT_LIST_HEAD(&message->chunks);
-	stplr_buffers_one(&message->send, 0, 0);
-	stplr_buffers_one(&message->reply, 0, 0);
-	return message;
+	return 0;
+}
 
-put_user:
+static bool is_own(const struct stplr_message *message)
+{
+	return message->tid == task_pid(current) && message->tgid == task_tgid(current) &&
+	       uid_eq(message->uid, current_uid()) && gid_eq(message->gid, current_gid());
+}
+
+static void disown_message(struct stplr_message *message)
+{
+	put_pid(message->tid);
+	put_pid(message->tgid);
+	stplr_user_uncharge(message->user, message->charged);
 	stplr_user_put(message->user);
-free:
-	kmem_cache_free(messages, message);
-	return NULL;
+}
+
+struct stplr_message *stplr_message_new(struct stplr_user *guess, struct stplr_message **spare,
+					int *err)
+{
+	struct stplr_message *message = READ_ONCE(*spare) ? xchg(spare, NULL) : NULL;
+
+	*err = 0;
+	if (message && is_own(message))
+		return message;
+	if (message) {
+		disown_message(message);
+	} else {
+		message = kmem_cache_alloc(messages, GFP_KERNEL);
+		if (!message) {
+			*err = -ENOMEM;
+			return NULL;
+		}
+		mutex_init(&message->lock);
+		message->label = 0;
+		message->unblock = NULL;
+		message->mm = NULL;
+		message->bounce = NULL;
+		message->file_count = 0;
+		message->files = NULL;
+		message->status = 0;
+		message->reply_end = 0;
+		message->first_used = false;
+		INIT_LIST_HEAD(&message->chunks);
+		stplr_buffers_one(&message->send, 0, 0);
+		stplr_buffers_one(&message->reply, 0, 0);
+	}
+	*err = own_message(message, guess);
+	if (*err) {
+		mutex_destroy(&message->lock);
+		kmem_cache_free(messages, message);
+		return NULL;
+	}
+	return message;
 }
 
 static void free_chunk(struct stplr_chunk *chunk)
@@ -149,31 +184,87 @@ static void free_chunk(struct stplr_chunk *chunk)
 	kvfree(chunk);
 }
 
-void stplr_message_free(struct stplr_call *call)
+static void free_chunks(struct stplr_message *message)
 {
-	struct stplr_message *message = stplr_message_of(call);
 	struct stplr_chunk *chunk, *next;
-	u32 i;
 
 	list_for_each_entry_safe(chunk, next, &message->chunks, node)
 		free_chunk(chunk);
+	INIT_LIST_HEAD(&message->chunks);
+	message->first_used = false;
+	message->reply_end = 0;
+}
+
+/* Gives back all that one use took; what is left is as good as new. */
+static void empty(struct stplr_message *message)
+{
+	u32 i;
+
+	free_chunks(message);
 	for (i = 0; i < message->file_count; i++)
 		fput(message->files[i]);
 	kfree(message->files);
+	message->files = NULL;
+	message->file_count = 0;
 	if (message->unblock)
 		message->free_unblock(message->unblock);
+	message->unblock = NULL;
 	if (message->bounce != message->inline_send)
 		kfree(message->bounce);
+	message->bounce = NULL;
 	if (message->mm)
 		mmdrop(message->mm);
+	message->mm = NULL;
+	message->status = 0;
 	stplr_buffers_put(&message->send);
 	stplr_buffers_put(&message->reply);
-	put_pid(message->tid);
-	put_pid(message->tgid);
-	stplr_user_uncharge(message->user, message->charged);
-	stplr_user_put(message->user);
+	stplr_user_uncharge(message->user, message->charged - sizeof(*message));
+	message->charged = sizeof(*message);
+}
+
+void stplr_message_free(struct stplr_call *call)
+{
+	struct stplr_message *message = stplr_message_of(call);
+
+	empty(message);
+	stplr_message_drop(message);
+}
+
+void stplr_message_drop(struct stplr_message *message)
+{
+	if (!message)
+		return;
+	disown_message(message);
 	mutex_destroy(&message->lock);
 	kmem_cache_free(messages, message);
+}
+
+void stplr_message_done(struct stplr_message *message, struct stplr_message **spare)
+{
+	/* Nobody can take a further reference once the call is DONE. */
+	if (refcount_read(&message->call.refs) != 1) {
+		stplr_call_put(&message->call);
+		return;
+	}
+	/* Pairs with the release of whoever dropped the last but one. */
+	smp_acquire__after_ctrl_dep();
+	empty(message);
+	if (READ_ONCE(*spare) || cmpxchg(spare, NULL, message))
+		stplr_message_drop(message);
+}
+
+static int bytes_in(u8 *to, u64 from, size_t length)
+{
+	if (length <= STPLR_INLINE)
+		return stplr_few_in(to, u64_to_user_ptr(from), length);
+	return copy_from_user(to, u64_to_user_ptr(from), length) ? -EFAULT : 0;
+}
+
+static int bytes_out(u64 to, const u8 *from, size_t length)
+{
+	if (length <= STPLR_INLINE)
+		return stplr_few_out(u64_to_user_ptr(to), from, length);
+	return copy_to_user(u64_to_user_ptr(to), from, length) ? -EFAULT : 0;
 }
 
 static int copy_all_in(u8 *to, const struct stplr_buffers *from)
@@ -183,7 +274,7 @@ static int copy_all_in(u8 *to, const struct stplr_buffers *from)
 	for (i = 0; i < from->count; i++) {
 		const struct stplr_segment *segment = &from->segments[i];
 
-		if (copy_from_user(to, u64_to_user_ptr(segment->base), segment->length))
+		if (bytes_in(to, segment->base, segment->length))
 			return -EFAULT;
 		to += segment->length;
 	}
@@ -349,8 +440,7 @@ int stplr_message_read(struct stplr_message *message, size_t offset, u64 to, siz
 	if (!length)
 		return 0;
 	if (message->bounce)
-		return copy_to_user(u64_to_user_ptr(to), message->bounce + offset, length) ?
-			       -EFAULT : 0;
+		return bytes_out(to, message->bounce + offset, length);
 	if (copy_segments(message, &message->send, offset, to, length, false, peer_error) == length)
 		return 0;
 	return *peer_error ? 0 : -EFAULT;
@@ -364,7 +454,7 @@ static int leave_chunk(struct stplr_message *message, struct stplr_user *user, s
 	int err;
 
 	if (length <= STPLR_INLINE && !message->first_used && list_empty(&message->chunks)) {
-		if (copy_from_user(message->inline_reply, u64_to_user_ptr(from), length))
+		if (bytes_in(message->inline_reply, from, length))
 			return -EFAULT;
 		message->first_used = true;
 		message->first_offset = offset;
@@ -442,7 +532,7 @@ static int copy_out(const struct stplr_buffers *to, size_t offset, const u8 *fro
 		const struct stplr_segment *segment = &to->segments[index];
 		size_t bytes = min_t(size_t, segment->length - within, length);
 
-		if (copy_to_user(u64_to_user_ptr(segment->base + within), from, bytes))
+		if (bytes_out(segment->base + within, from, bytes))
 			return -EFAULT;
 		from += bytes;
 		length -= bytes;
@@ -496,15 +586,10 @@ long stplr_message_write_run(struct stplr_message *message, struct stplr_user *u
 
 void stplr_message_discard(struct stplr_message *message)
 {
-	struct stplr_chunk *chunk, *next;
 	u32 i;
 
 	mutex_lock(&message->lock);
-	list_for_each_entry_safe(chunk, next, &message->chunks, node)
-		free_chunk(chunk);
-	INIT_LIST_HEAD(&message->chunks);
-	message->first_used = false;
-	message->reply_end = 0;
+	free_chunks(message);
 	for (i = 0; i < message->reply.count; i++)
 		message->reply.segments[i].copied = 0;
 	mutex_unlock(&message->lock);

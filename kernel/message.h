@@ -113,10 +113,17 @@ int stplr_message_init(void);
 void stplr_message_exit(void);
 
 /*
- * A message of the calling thread, charged to its user; guess spares a search for that. The
- * caller fills in send and reply, then loads; then sends. NULL or ERR_PTR never: *err tells.
+ * A message of the calling thread, charged to its user; guess spares a search for that, and *spare,
+ * which may be NULL, an allocation. The caller fills in send and reply, then loads, then sends.
  */
-struct stplr_message *stplr_message_new(struct stplr_user *guess, int *err);
+struct stplr_message *stplr_message_new(struct stplr_user *guess, struct stplr_message **spare,
+					int *err);
+
+/* By the sender, in place of stplr_call_put(): keeps the message in *spare if that is empty. */
+void stplr_message_done(struct stplr_message *message, struct stplr_message **spare);
+
+/* Frees what is in a spare. */
+void stplr_message_drop(struct stplr_message *message);
 
 /* Copies, or gets ready for others to copy. */
 int stplr_message_load(struct stplr_message *message);

@@ -13,14 +13,12 @@
 #include "exit.h"
 #include "message.h"
 #include "pulse.h"
+#include "words.h"
 
 /* What of the arguments is out. */
 static int put_received(struct stplr_receive __user *user, const struct stplr_receive *received)
 {
-	const size_t first = offsetof(struct stplr_receive, id);
-
-	return copy_to_user((u8 __user *)user + first, (const u8 *)received + first,
-			    sizeof(*received) - first) ? -EFAULT : 0;
+	return stplr_put_arguments(user, received, id);
 }
 
 static int receive_pulse(struct stplr_port *port, struct stplr_item *item,
@@ -160,7 +158,7 @@ long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive _
 {
 	struct stplr_receive arguments;
 
-	if (copy_from_user(&arguments, user, sizeof(arguments)))
+	if (stplr_get_arguments(&arguments, user))
 		return -EFAULT;
 	return receive(channel, &arguments, user);
 }
@@ -205,7 +203,7 @@ long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply
 	struct stplr_waker waker;
 	long length;
 
-	if (copy_from_user(&arguments, user, sizeof(arguments)))
+	if (stplr_get_arguments(&arguments, user))
 		return -EFAULT;
 	length = reply(channel, &arguments, &waker);
 	/* A server's next step is to receive. */
@@ -220,7 +218,7 @@ long stplr_channel_reply_receive(struct stplr_channel *channel,
 	struct stplr_waker waker;
 	long err;
 
-	if (copy_from_user(&arguments, user, sizeof(arguments)))
+	if (stplr_get_arguments(&arguments, user))
 		return -EFAULT;
 	if (arguments.reply.id) {
 		err = reply(channel, &arguments.reply, &waker);
@@ -245,7 +243,7 @@ static long access(struct stplr_channel *channel, const struct stplr_access __us
 	int peer_error;
 	long length;
 
-	if (copy_from_user(&arguments, user, sizeof(arguments)))
+	if (stplr_get_arguments(&arguments, user))
 		return -EFAULT;
 	length = stplr_buffers_from(&buffers, &arguments.buffer);
 	if (length)

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Copies of a few words from and to programs: the structures that ioctls take, and the bytes of
+ * small messages. The general copy starts a string instruction and looks the kernel's side up
+ * among the slabs, for each of the six copies of a small round trip; these do neither. Callers
+ * answer for the kernel's side themselves: its size is known where they are called.
+ */
+#ifndef STPLR_WORDS_H
+#define STPLR_WORDS_H
+
+#include <linux/build_bug.h>
+#include <linux/uaccess.h>
+
+static __always_inline int stplr_words_in(u64 *to, const u64 __user *from, size_t count)
+{
+	size_t i;
+
+	if (!user_read_access_begin(from, count * sizeof(*to)))
+		return -EFAULT;
+	for (i = 0; i < count; i++)
+		unsafe_get_user(to[i], &from[i], fault);
+	user_read_access_end();
+	return 0;
+fault:
+	user_read_access_end();
+	return -EFAULT;
+}
+
+static __always_inline int stplr_words_out(u64 __user *to, const u64 *from, size_t count)
+{
+	size_t i;
+
+	if (!user_write_access_begin(to, count * sizeof(*from)))
+		return -EFAULT;
+	for (i = 0; i < count; i++)
+		unsafe_put_user(from[i], &to[i], fault);
+	user_write_access_end();
+	return 0;
+fault:
+	user_write_access_end();
+	return -EFAULT;
+}
+
+/* Any number of bytes; worth it up to some hundreds. */
+static inline int stplr_few_in(u8 *to, const u8 __user *from, size_t length)
+{
+	if (!user_read_access_begin(from, length))
+		return -EFAULT;
+	for (; length >= 8; length -= 8, to += 8, from += 8)
+		unsafe_get_user(*(u64 *)to, (const u64 __user *)from, fault);
+	for (; length; length--)
+		unsafe_get_user(*to++, from++, fault);
+	user_read_access_end();
+	return 0;
+fault:
+	user_read_access_end();
+	return -EFAULT;
+}
+
+static inline int stplr_few_out(u8 __user *to, const u8 *from, size_t length)
+{
+	if (!user_write_access_begin(to, length))
+		return -EFAULT;
+	for (; length >= 8; length -= 8, to += 8, from += 8)
+		unsafe_put_user(*(const u64 *)from, (u64 __user *)to, fault);
+	for (; length; length--)
+		unsafe_put_user(*from++, to++, fault);
+	user_write_access_end();
+	return 0;
+fault:
+	user_write_access_end();
+	return -EFAULT;
+}
+
+/* 0 or -EFAULT. to is a structure; from is where the program says that it has one. */
+#define stplr_get_arguments(to, from)                                                            \
+	({                                                                                       \
+		BUILD_BUG_ON(sizeof(*(to)) % 8);                                                 \
+		stplr_words_in((u64 *)(to), (const u64 __user *)(from), sizeof(*(to)) / 8);      \
+	})
+
+/* Only what comes from member first on. */
+#define stplr_put_arguments(to, from, first)                                                     \
+	({                                                                                       \
+		const size_t offset_ = offsetof(typeof(*(from)), first);                         \
+		BUILD_BUG_ON(sizeof(*(from)) % 8 || offsetof(typeof(*(from)), first) % 8);       \
+		stplr_words_out((u64 __user *)((u8 __user *)(to) + offset_),                     \
+				(const u64 *)((const u8 *)(from) + offset_),                     \
+				(sizeof(*(from)) - offset_) / 8);                                \
+	})
+
+#endif
