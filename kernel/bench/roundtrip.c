@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Round trips between two processes, by every way in turn, several times over: the median of each
+ * repetition, and ratios to a pair of pipes and to a Unix stream socket of the same repetition.
+ *
+ * Usage: roundtrip [REPETITIONS]. Messages and replies have the same size.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../lib/libstplr.h"
+
+#define MUST(condition)                                                                          \
+	do {                                                                                     \
+		if (!(condition)) {                                                              \
+			perror(#condition);                                                      \
+			_exit(1);                                                                \
+		}                                                                                \
+	} while (0)
+
+#define WAYS 4
+#define REPETITIONS_MAX 32
+
+/* Descriptors of the two sides: [0] to read from, [1] to write to; or what the way needs. */
+struct link {
+	int client[2], server[2];
+	pid_t server_pid;
+	int ready[2];
+};
+
+struct way {
+	const char *name;
+	void (*open)(struct link *link);
+	void (*client)(struct link *link, char *buffer, size_t size);
+	void (*serve)(struct link *link, char *buffer, size_t size);
+	void (*start_client)(struct link *link);
+};
+
+static void read_all(int fd, char *to, size_t size)
+{
+	while (size) {
+		ssize_t got = read(fd, to, size);
+
+		if (got <= 0)
+			_exit(0);
+		to += got;
+		size -= (size_t)got;
+	}
+}
+
+static void write_all(int fd, const char *from, size_t size)
+{
+	while (size) {
+		ssize_t put = write(fd, from, size);
+
+		if (put <= 0)
+			_exit(0);
+		from += put;
+		size -= (size_t)put;
+	}
+}
+
+static void open_pipes(struct link *link)
+{
+	int there[2], back[2];
+
+	MUST(!pipe(there) && !pipe(back));
+	link->client[0] = back[0];
+	link->client[1] = there[1];
+	link->server[0] = there[0];
+	link->server[1] = back[1];
+}
+
+static void open_sockets(struct link *link)
+{
+	int ends[2];
+
+	MUST(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+	link->client[0] = link->client[1] = ends[0];
+	link->server[0] = link->server[1] = ends[1];
+}
+
+static void stream_client(struct link *link, char *buffer, size_t size)
+{
+	write_all(link->client[1], buffer, size);
+	read_all(link->client[0], buffer, size);
+}
+
+static void stream_serve(struct link *link, char *buffer, size_t size)
+{
+	for (;;) {
+		read_all(link->server[0], buffer, size);
+		write_all(link->server[1], buffer, size);
+	}
+}
+
+static struct stplr_handle handle;
+static int node;
+
+static void open_nothing(struct link *link)
+{
+}
+
+static void start_old(struct link *link)
+{
+	node = open("/dev/stplr-0", O_RDWR);
+	MUST(node >= 0 && !ioctl(node, STPLR_HANDLE_GET, &handle));
+}
+
+static void old_client(struct link *link, char *buffer, size_t size)
+{
+	struct stplr_msg out = { buffer, (__u32)size }, in = { buffer, (__u32)size };
+	struct stplr_msg_send_receive call = { handle, link->server_pid, link->server_pid,
+					       { &out, 1 }, { &in, 1 } };
+
+	MUST(!ioctl(node, STPLR_MSG_SEND_RECEIVE, &call));
+}
+
+static void old_serve(struct link *link, char *buffer, size_t size)
+{
+	start_old(link);
+	MUST(write(link->ready[1], "x", 1) == 1);
+	for (;;) {
+		struct stplr_msg msg = { buffer, (__u32)size };
+		struct stplr_msg_receive from = { .handle = handle, .rmsgs = { &msg, 1 } };
+
+		MUST(!ioctl(node, STPLR_MSG_RECEIVE, &from));
+		struct stplr_msg_reply reply = { handle, from.pid, from.tid, { &msg, 1 } };
+
+		ioctl(node, STPLR_MSG_REPLY, &reply);
+	}
+}
+
+static void open_channel(struct link *link)
+{
+	link->server[0] = stplr_channel_create(NULL, 0, 0);
+	link->client[0] = stplr_channel_connect(link->server[0], 0);
+	MUST(link->server[0] >= 0 && link->client[0] >= 0);
+}
+
+static void channel_client(struct link *link, char *buffer, size_t size)
+{
+	MUST(stplr_send(link->client[0], buffer, size, buffer, size, NULL) == (ssize_t)size);
+}
+
+static void channel_serve(struct link *link, char *buffer, size_t size)
+{
+	struct stplr_reply_receive both = { .receive = { .buffer = stplr_bytes(buffer, size),
+							 .timeout_ns = -1 } };
+
+	for (;;) {
+		MUST(!stplr_reply_receive(link->server[0], &both));
+		both.reply.id = both.receive.id;
+		both.reply.buffer = stplr_bytes(buffer, size);
+	}
+}
+
+static const struct way ways[WAYS] = {
+	{ "pipe pair", open_pipes, stream_client, stream_serve, NULL },
+	{ "unix stream", open_sockets, stream_client, stream_serve, NULL },
+	{ "stplr 0.0.7", open_nothing, old_client, old_serve, start_old },
+	{ "stplr channel", open_channel, channel_client, channel_serve, NULL },
+};
+
+static int by_value(const void *a, const void *b)
+{
+	double left = *(const double *)a, right = *(const double *)b;
+
+	return (left > right) - (left < right);
+}
+
+static void pin(bool one_cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(0, &set);
+	if (one_cpu)
+		MUST(!sched_setaffinity(0, sizeof(set), &set));
+}
+
+/* The client's loop, in a process of its own; its median goes to the pipe. */
+static void measure(const struct way *way, struct link *link, size_t size, int rounds, int out)
+{
+	char *buffer = calloc(1, size);
+	double *times = calloc((size_t)rounds, sizeof(*times));
+	struct timespec before, after;
+
+	if (way->start_client)
+		way->start_client(link);
+	for (int i = -rounds / 10; i < rounds; i++) {
+		clock_gettime(CLOCK_MONOTONIC, &before);
+		way->client(link, buffer, size);
+		clock_gettime(CLOCK_MONOTONIC, &after);
+		if (i >= 0)
+			times[i] = (double)(after.tv_sec - before.tv_sec) * 1e6 +
+				   (double)(after.tv_nsec - before.tv_nsec) / 1e3;
+	}
+	qsort(times, (size_t)rounds, sizeof(*times), by_value);
+	MUST(write(out, &times[rounds / 2], sizeof(double)) == sizeof(double));
+}
+
+static double median_of(const struct way *way, size_t size, int rounds, bool one_cpu)
+{
+	struct link link;
+	int result[2];
+	double median;
+	char c;
+
+	MUST(!pipe(result) && !pipe(link.ready));
+	way->open(&link);
+	pid_t server = fork();
+
+	if (server == 0) {
+		pin(one_cpu);
+		way->serve(&link, calloc(1, size), size);
+	}
+	link.server_pid = server;
+	if (way->start_client)
+		MUST(read(link.ready[0], &c, 1) == 1);
+	pid_t client = fork();
+
+	if (client == 0) {
+		pin(one_cpu);
+		measure(way, &link, size, rounds, result[1]);
+		_exit(0);
+	}
+	MUST(read(result[0], &median, sizeof(median)) == sizeof(median));
+	waitpid(client, NULL, 0);
+	kill(server, SIGKILL);
+	waitpid(server, NULL, 0);
+	for (int fd = 3; fd < 64; fd++)
+		close(fd);
+	return median;
+}
+
+static void print_ratios(double values[][REPETITIONS_MAX], int way, int base, int repetitions)
+{
+	double ratios[REPETITIONS_MAX];
+
+	for (int i = 0; i < repetitions; i++)
+		ratios[i] = values[way][i] / values[base][i];
+	qsort(ratios, (size_t)repetitions, sizeof(double), by_value);
+	printf("  x %s %.2f (%.2f-%.2f)", base ? "unix" : "pipe", ratios[repetitions / 2],
+	       ratios[0], ratios[repetitions - 1]);
+}
+
+static void compare(size_t size, bool one_cpu, int repetitions)
+{
+	int rounds = size > 500000 ? 30 : size > 10000 ? 200 : 1000;
+	static double values[WAYS][REPETITIONS_MAX];
+
+	for (int i = 0; i < repetitions; i++)
+		for (int way = 0; way < WAYS; way++)
+			values[way][i] = median_of(&ways[way], size, rounds, one_cpu);
+	for (int way = 0; way < WAYS; way++) {
+		double sorted[REPETITIONS_MAX];
+
+		memcpy(sorted, values[way], sizeof(sorted));
+		qsort(sorted, (size_t)repetitions, sizeof(double), by_value);
+		printf("# %7zu B %s %-13s %9.1f us (%.1f-%.1f)", size,
+		       one_cpu ? "one cpu " : "two cpus", ways[way].name,
+		       sorted[repetitions / 2], sorted[0], sorted[repetitions - 1]);
+		print_ratios(values, way, 0, repetitions);
+		print_ratios(values, way, 1, repetitions);
+		printf("\n");
+	}
+	fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+	static const size_t sizes[] = { 64, 4096, 65536, 1 << 20 };
+	int repetitions = argc > 1 ? atoi(argv[1]) : 7;
+
+	if (repetitions < 1 || repetitions > REPETITIONS_MAX)
+		return 2;
+	signal(SIGPIPE, SIG_IGN);
+	/* The guest's command line becomes environment: one size spares the time for the others. */
+	const char *only = getenv("ROUNDTRIP_SIZE");
+
+	for (int one_cpu = 1; one_cpu >= 0; one_cpu--)
+		for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
+			if (!only || (size_t)atol(only) == sizes[i])
+				compare(sizes[i], one_cpu, repetitions);
+	return 0;
+}

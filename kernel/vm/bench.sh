@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Measures round trips in an emulated machine. Usage: bench.sh [SERIES...]    (default: 6.1 6.12)
+# BENCH_APPEND=ROUNDTRIP_SIZE=64 measures only that size.
+# Times mean nothing by themselves there; ratios within one guest do.
+set -euo pipefail
+here=$(dirname "$(realpath "$0")")
+bin=$(realpath "$here/../..")/build/kernel/tests
+
+mkdir -p "$bin"
+gcc -static -O2 -Wall -Wextra -Wno-unused-parameter -I"$here/../include" \
+  "$here/../bench/roundtrip.c" "$here/../lib/libstplr.c" -o "$bin/roundtrip"
+series=("$@")
+((${#series[@]})) || series=(6.1 6.12)
+for one in "${series[@]}"; do
+  mapfile -t kernel < <("$here/fetch.sh" "$one")
+  [[ ${#kernel[@]} == 2 ]] || exit 77
+  module=$("$here/build.sh" "$one")
+  "$here/boot.sh" --seconds 300 --append "${BENCH_APPEND:-}" "${kernel[1]}" "$module" "$bin/roundtrip"
+done
