@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Builds and runs the tests. Usage: scripts/test.sh [PRESET...]
-# Presets: release, asan-ubsan, tsan (all by default), dev. Everything said by a test is kept in
-# build/PRESET/Testing/. The last line reads "N passed, N failed, N skipped".
+# Presets: release, asan-ubsan, tsan, dev. Without any: the first three, and the kernel module's
+# tests. Everything said by a test is kept in build/PRESET/Testing/. The last line reads "N passed, N failed, N skipped".
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
@@ -44,5 +44,12 @@ for preset in "${presets[@]}"; do
     true
   results+=("$preset=$logs/tests.xml")
 done
+
+# The kernel module, in an emulated machine. With presets named, only those are run.
+if (($# == 0)); then
+  echo "kernel: testing"
+  scripts/kernel_test.sh "$PWD/build/kernel/tests.xml" || true
+  results+=("kernel=$PWD/build/kernel/tests.xml")
+fi
 
 /usr/bin/python3 scripts/test_summary.py "${results[@]}"
