@@ -204,7 +204,7 @@ static long ask_for_death(struct connection *connection, const struct stplr_deat
 		goto put_told;
 	}
 	mutex_lock(&connection->channel->lock);
-	/* The lock is taken by mourning after the port is closed, so one of the two sees the other. */
+	/* Mourning takes the lock after the port is closed, so one of the two sees the other. */
 	spin_lock(&connection->channel->port.lock);
 	closed = connection->channel->port.closed;
 	spin_unlock(&connection->channel->port.lock);

@@ -345,8 +345,8 @@ static bool copy_part(struct page *page, size_t within, u64 local, size_t length
 
 /*
  * Copies between the memory of a peer, whose mm is held, and the caller's, as far as the peer's
- * pages can be had without waiting. Returns the bytes copied; *peer_error tells why not all, and is
- * 0 if that is because of the caller's own memory.
+ * pages can be had without waiting. Returns the bytes copied; *peer_error tells why not all, and
+ * is 0 if that is because of the caller's own memory.
  */
 static size_t copy_remote(struct mm_struct *mm, u64 remote, u64 local, size_t length, bool write,
 			  int *peer_error)

@@ -68,10 +68,17 @@ struct stplr_user *stplr_user_get_like(struct stplr_user *guess)
 
 void stplr_user_put(struct stplr_user *user)
 {
-	if (!refcount_dec_and_lock(&user->refs, &users_lock))
+	bool last;
+
+	if (refcount_dec_not_one(&user->refs))
 		return;
-	hash_del(&user->node);
+	spin_lock(&users_lock);
+	last = refcount_dec_and_test(&user->refs);
+	if (last)
+		hash_del(&user->node);
 	spin_unlock(&users_lock);
+	if (!last)
+		return;
 	WARN_ON_ONCE(atomic_long_read(&user->bytes));
 	kfree(user);
 }

@@ -253,7 +253,7 @@ static void messages_come_in_the_order_they_were_sent(void)
 			OK(old_send(&client, parent, parent, &s, 1));
 			_exit(0);
 		}
-		nap(50);
+		await_ioctl(children[i]);
 	}
 	for (int i = 0; i < 5; i++) {
 		int got = -1;
@@ -292,7 +292,7 @@ static void an_interrupted_sender_leaves_the_queue(void)
 		FAILS(EINTR, old_send(&client, parent, parent, &s, 1));
 		_exit(0);
 	}
-	nap(100);
+	await_ioctl(child);
 	kill(child, SIGUSR1);
 	join(child);
 
@@ -390,7 +390,7 @@ static void an_undelivered_message_is_sent_again(void)
 		OK(old_send(&client, parent, parent, &s, 1));
 		_exit(0);
 	}
-	nap(100);
+	await_ioctl(child);
 	kill(child, SIGUSR1);
 	nap(50);
 	char got[5] = "";
@@ -571,7 +571,7 @@ static void clients_of_a_server_that_dies_are_told(bool received)
 		FAILS(ENODEV, old_call(&me, server, server, NULL, 0, NULL, 0));
 		_exit(0);
 	}
-	nap(100);
+	await_ioctl(client);
 	double start = now();
 
 	kill(server, SIGKILL);
@@ -597,7 +597,7 @@ static void *server_thread(void *argument)
 
 	me.tid = my_tid();
 	OK(ioctl(me.fd, STPLR_HANDLE_GET, &me.handle));
-	((struct party *)argument)->tid = me.tid;
+	__atomic_store_n(&((struct party *)argument)->tid, me.tid, __ATOMIC_SEQ_CST);
 	OK(old_receive(&me, NULL, 0, &from));
 	return NULL;
 }
@@ -609,7 +609,8 @@ static void the_end_of_a_server_thread_is_told_too(void)
 	pthread_t thread;
 
 	OK(pthread_create(&thread, NULL, server_thread, &server));
-	nap(100);
+	while (__atomic_load_n(&server.tid, __ATOMIC_SEQ_CST) == me.tid)
+		nap(2);
 	pid_t tid = server.tid, child = fork();
 
 	if (child == 0) {
@@ -662,7 +663,7 @@ static void only_the_receiver_may_reply(void)
 	struct stplr_msg no = { "no!", 3 }, yes = { "yes", 3 };
 	struct stplr_msg_receive from;
 
-	nap(50);
+	await_ioctl(child);
 	FAILS(ENODEV, old_reply(&me, child, child, &no, 1)); /* not received yet */
 	OK(old_receive(&me, NULL, 0, &from));
 	pid_t thief = fork();
@@ -750,7 +751,7 @@ static void a_client_cannot_stall_a_receiver(void)
 			OK(old_send(&client, parent, parent, &s, 1));
 			_exit(0);
 		}
-		nap(100);
+		await_ioctl(children[i]);
 	}
 	struct stplr_msg r = { malloc(1 << 20), 1 << 20 };
 	struct stplr_msg_receive from;
@@ -884,11 +885,37 @@ static void a_handle_survives_its_parents_copy_of_the_descriptor(void)
 	close(go[1]);
 }
 
-static void thousands_of_threads_come_and_go(void)
+static void no_32_bit_calls(int number)
+{
+	SKIP("this kernel has no 32-bit calls");
+}
+
+static void a_32_bit_call_is_refused(void)
+{
+	void *low = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+	int fd = open("/dev/stplr-0", O_RDWR), control = open("/dev/stplr", O_RDWR);
+	long result;
+
+	signal(SIGSEGV, no_32_bit_calls);
+	/* Call 54 of the 32-bit table is ioctl. */
+	asm volatile("int $0x80" : "=a"(result)
+		     : "a"(54L), "b"((long)fd), "c"((long)STPLR_VERSION), "d"((long)low)
+		     : "memory", "r8", "r9", "r10", "r11");
+	if (result == -ENOSYS)
+		SKIP("this kernel has no 32-bit calls");
+	CHECK((int)result == -ENOTTY);
+	asm volatile("int $0x80" : "=a"(result)
+		     : "a"(54L), "b"((long)control), "c"((long)STPLR_CONNECT), "d"((long)low)
+		     : "memory", "r8", "r9", "r10", "r11");
+	CHECK((int)result == -ENOTTY);
+}
+
+static void processes_come_and_go(void)
 {
 	struct party me = enter();
 
-	for (int i = 0; i < 500; i++) {
+	for (int i = 0; i < 200; i++) {
 		pid_t child = fork();
 
 		if (child == 0) {
@@ -944,7 +971,8 @@ static const struct test tests[] = {
 	{ "threads of one process can talk", threads_of_one_process_can_talk },
 	{ "a descriptor that outlives its process blocks nobody",
 	  a_handle_survives_its_parents_copy_of_the_descriptor },
-	{ "processes come and go", thousands_of_threads_come_and_go },
+	{ "a 32-bit call is refused", a_32_bit_call_is_refused },
+	{ "processes come and go", processes_come_and_go },
 };
 
 int main(void)

@@ -342,6 +342,7 @@ static void fuzz(int unused)
 	struct stplr_handle handle = {};
 	int fds[5];
 
+	(void)unused;
 	be_interrupted();
 	fds[0] = open("/dev/stplr-1", O_RDWR);
 	fds[1] = open("/dev/stplr", O_RDWR);
@@ -399,11 +400,61 @@ static void ioctls_at_random(void)
 	a_crowd(fuzz, fd, fuzz, copy, 0);
 }
 
+static bool write_setting(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY);
+	bool done = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+
+	if (fd >= 0)
+		close(fd);
+	return done;
+}
+
+static void client_short_of_memory(int connection)
+{
+	write_setting("/proc/self/make-it-fail", "1");
+	misbehaving_client(connection);
+}
+
+static void server_short_of_memory(int channel)
+{
+	write_setting("/proc/self/make-it-fail", "1");
+	misbehaving_server(channel);
+}
+
+static void fuzz_short_of_memory(int unused)
+{
+	write_setting("/proc/self/make-it-fail", "1");
+	fuzz(unused);
+}
+
+static void memory_runs_short(void)
+{
+	static const char *const settings[][2] = {
+		{ "task-filter", "Y" }, { "probability", "10" },  { "interval", "1" },
+		{ "times", "-1" },	{ "verbose", "0" },	  { "ignore-gfp-wait", "N" },
+	};
+	char path[100];
+
+	if (access("/sys/kernel/debug/failslab", F_OK))
+		SKIP("this kernel cannot let allocations fail");
+	for (size_t i = 0; i < sizeof(settings) / sizeof(*settings); i++) {
+		snprintf(path, sizeof(path), "/sys/kernel/debug/failslab/%s", settings[i][0]);
+		CHECK(write_setting(path, settings[i][1]));
+	}
+	int channel = stplr_channel_create(NULL, 0, STPLR_CHANNEL_UNBLOCK);
+	int connection = stplr_channel_connect(channel, 1);
+
+	a_crowd(server_short_of_memory, channel, client_short_of_memory, connection, 0);
+	a_crowd(fuzz_short_of_memory, channel, fuzz_short_of_memory, connection, 0);
+}
+
 static const struct test tests[] = {
 	{ "a crowd on a channel", a_crowd_on_a_channel },
 	{ "a crowd where clients wait for the server", a_crowd_where_clients_wait },
 	{ "a crowd of the first interface", a_crowd_of_the_first_interface },
 	{ "ioctls at random", ioctls_at_random },
+	{ "memory runs short", memory_runs_short },
 };
 
 int main(void)

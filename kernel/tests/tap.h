@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * Tests that speak TAP. Each runs in a process of its own, in a session of its own, for at most
- * TEST_SECONDS; whatever it leaves running is killed. A check that fails ends its process; a
+ * TEST_SECONDS, times STPLR_PATIENCE on slow kernels; whatever it leaves running is killed. A check that fails ends its process; a
  * child's failure is its parent's when the parent asks for it with join().
  */
 #ifndef TAP_H
@@ -15,6 +15,10 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#ifndef __x86_64__
+#error "await_ioctl() knows only the number of this machine's ioctl"
+#endif
 
 #ifndef TEST_SECONDS
 #define TEST_SECONDS 20
@@ -50,6 +54,13 @@
 		_exit(SKIPPED);                                                                  \
 	} while (0)
 
+static inline unsigned int patience(void)
+{
+	const char *text = getenv("STPLR_PATIENCE");
+
+	return text && atoi(text) > 0 ? (unsigned int)atoi(text) : 1;
+}
+
 struct test {
 	const char *name;
 	void (*run)(void);
@@ -61,6 +72,23 @@ static inline void join(pid_t child)
 
 	CHECK(waitpid(child, &status, 0) == child);
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* Until the process waits in an ioctl; it gets there soon, or the test is ended for its slowness. */
+static inline void await_ioctl(pid_t process)
+{
+	char path[40], call[4] = "";
+
+	snprintf(path, sizeof(path), "/proc/%d/syscall", process);
+	do {
+		FILE *file = fopen(path, "r");
+
+		CHECK(file);
+		if (!fgets(call, sizeof(call), file))
+			call[0] = 0;
+		fclose(file);
+		usleep(2000);
+	} while (strcmp(call, "16 "));
 }
 
 static inline int run_tests(const struct test *tests, int count)
@@ -75,7 +103,7 @@ static inline int run_tests(const struct test *tests, int count)
 
 		if (child == 0) {
 			setsid();
-			alarm(TEST_SECONDS);
+			alarm((unsigned int)TEST_SECONDS * patience());
 			tests[i].run();
 			fflush(stdout);
 			_exit(0);

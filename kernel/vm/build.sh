@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# Builds the module against a kernel of fetch.sh, outside the sources, and prints where it is.
-# Usage: build.sh SERIES [MAKE ARGUMENT...]
+# Builds the module against a kernel of fetch.sh or debug_kernel.sh, outside the sources, and prints where it is.
+# Usage: build.sh SERIES|debug [MAKE ARGUMENT...]
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 
 series=$1
 shift
-mapfile -t kernel < <("$here/fetch.sh" "$series")
+if [[ $series == debug ]]; then
+  mapfile -t kernel < <("$here/debug_kernel.sh" --cached)
+else
+  mapfile -t kernel < <("$here/fetch.sh" "$series")
+fi
 [[ ${#kernel[@]} == 2 ]] || exit 77
 kdir=${kernel[0]}
 

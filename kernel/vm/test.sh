@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # Builds the module and its tests, and runs them in an emulated machine for each kernel.
-# Usage: test.sh [SERIES...]    (default: 6.1 6.12)
+# Usage: test.sh [SERIES|debug...]    (default: 6.1 6.12)
+# debug is the kernel of debug_kernel.sh, if that has been built; it takes minutes.
 #
 # TAP goes to build/kernel/SERIES/tests.tap and to stdout. Exit status: 0 if every test passed, 77
 # if kernels, tools or the emulator are missing here, else 1.
@@ -32,13 +33,18 @@ done
 
 # run SERIES: one kernel, TAP to its file.
 run() {
-  local kernel=() module tap=$top/build/kernel/$1/tests.tap
+  local kernel=() module seconds=150 more=STPLR_PATIENCE=3 tap=$top/build/kernel/$1/tests.tap
   mkdir -p "${tap%/*}"
   rm -f "$tap"
-  mapfile -t kernel < <("$here/fetch.sh" "$1")
+  if [[ $1 == debug ]]; then
+    mapfile -t kernel < <("$here/debug_kernel.sh" --cached)
+    seconds=400 more=STPLR_PATIENCE=10
+  else
+    mapfile -t kernel < <("$here/fetch.sh" "$1")
+  fi
   [[ ${#kernel[@]} == 2 ]] || return 77
   module=$("$here/build.sh" "$1" W=1) || return 1
-  "$here/boot.sh" --seconds 100 --append "$arguments" "${kernel[1]}" "$module" \
+  "$here/boot.sh" --seconds "$seconds" --append "$arguments $more" "${kernel[1]}" "$module" \
     "${binaries[@]}" >"$tap" 2>&1 || echo "not ok - the guest comes to its end" >>"$tap"
   ! grep -q '^not ok' "$tap"
 }
