@@ -3,18 +3,19 @@
 #
 # Boots a kernel in an emulator with the module and test programs, and passes on what the guest
 # prints. Usage: boot.sh [--seconds N] [--append ARGUMENTS] [--cpus N] [--icount]
-#                        KERNEL MODULE PROGRAM...
-# Programs are static; they run in this order. Fails unless the guest came to its end; that every
+#                        [--with FILE]... KERNEL MODULE PROGRAM...
+# Programs are static, as are files that are put beside them; they run in this order. Fails unless the guest came to its end; that every
 # test passed is for the reader of its TAP to say.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 
-seconds=120 append='' cpus=2 accel=tcg,thread=multi extra=()
+seconds=120 append='' cpus=2 accel=tcg,thread=multi extra=() with=()
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --seconds) seconds=$2 && shift ;;
     --append) append=$2 && shift ;;
     --cpus) cpus=$2 && shift ;;
+    --with) with+=("$2") && shift ;;
     --icount) cpus=1 accel=tcg,thread=single extra=(-icount "shift=0,sleep=off") ;;
     *) echo "boot: unknown option $1" >&2 && exit 2 ;;
   esac
@@ -30,7 +31,7 @@ mkdir -p "$root"/{bin,dev,proc,sys,tmp,tests,etc}
 cp "$(command -v busybox)" "$root/bin/busybox"
 cp "$here/init" "$root/init"
 cp "$module" "$root/stplr.ko"
-cp "$@" "$root/tests/"
+cp "$@" "${with[@]}" "$root/tests/"
 printf 'root:x:0:0:root:/:/bin/sh\n' >"$root/etc/passwd"
 (cd "$root" && find . | cpio --quiet -o -H newc -R 0:0) >"$work/initramfs"
 

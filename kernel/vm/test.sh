@@ -24,11 +24,17 @@ done
 
 bin=$top/build/kernel/tests
 mkdir -p "$bin"
-binaries=()
+binaries=() examples=()
 for program in "${programs[@]}"; do
   gcc -static -O2 -Wall -Wextra -Wno-unused-parameter -Werror -pthread \
     -I"$here/../include" "$here/../tests/$program.c" "$here/../lib/libstplr.c" -o "$bin/$program"
   binaries+=("$bin/$program")
+done
+
+for example in server client_one_way client_two_way; do
+  gcc -static -O2 -Wall -Wextra -Werror -I"$here/../include" "$here/../examples/$example.c" \
+    -o "$bin/$example"
+  examples+=(--with "$bin/$example")
 done
 
 # run SERIES: one kernel, TAP to its file.
@@ -44,8 +50,9 @@ run() {
   fi
   [[ ${#kernel[@]} == 2 ]] || return 77
   module=$("$here/build.sh" "$1" W=1) || return 1
-  "$here/boot.sh" --seconds "$seconds" --append "$arguments $more" "${kernel[1]}" "$module" \
-    "${binaries[@]}" >"$tap" 2>&1 || echo "not ok - the guest comes to its end" >>"$tap"
+  "$here/boot.sh" --seconds "$seconds" --append "$arguments $more" "${examples[@]}" \
+    "${kernel[1]}" "$module" "${binaries[@]}" "$here/../tests/examples_test" >"$tap" 2>&1 ||
+    echo "not ok - the guest comes to its end" >>"$tap"
   ! grep -q '^not ok' "$tap"
 }
 
