@@ -28,7 +28,7 @@ timeout --kill-after=10 400 nice -n 5 kernel/vm/test.sh 6.1 6.12 >>"$log" 2>&1 <
 
 # Whatever series got as far as to have TAP is read; what prevented all of them is the whole's.
 taps=()
-for series in 6.1 6.12; do
+for series in host 6.1 6.12; do
   tap=build/kernel/$series/tests.tap
   [[ ! -f $tap ]] || taps+=("$series=$tap")
 done

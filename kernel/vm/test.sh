@@ -5,7 +5,9 @@
 # Usage: test.sh [SERIES|debug...]    (default: 6.1 6.12)
 # debug is the kernel of debug_kernel.sh, if that has been built; it takes minutes.
 #
-# TAP goes to build/kernel/SERIES/tests.tap and to stdout. Exit status: 0 if every test passed, 77
+# Before that, the state machine runs on this machine under the sanitizers.
+#
+# TAP goes to build/kernel/SERIES/tests.tap, build/kernel/host/tests.tap, and stdout. Exit status: 0 if every test passed, 77
 # if kernels, tools or the emulator are missing here, else 1.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
@@ -37,6 +39,21 @@ for example in server client_one_way client_two_way; do
   examples+=(--with "$bin/$example")
 done
 
+# The state machine alone, for two seconds with each sanitizer.
+host() {
+  local tap=$top/build/kernel/host/tests.tap sanitizer
+  mkdir -p "${tap%/*}"
+  rm -f "$tap"
+  for sanitizer in thread address,undefined; do
+    gcc -g -O1 -Wall -Wextra -Werror -fsanitize="$sanitizer" -pthread -I"$here/../tests/shim" \
+      "$here/../tests/port_stress.c" "$here/../port.c" -o "$bin/port_stress"
+    timeout 60 "$bin/port_stress" 2 >>"$tap" 2>&1 ||
+      echo "not ok - the state machine runs clean under -fsanitize=$sanitizer" >>"$tap"
+  done
+  cat "$tap"
+  ! grep -q '^not ok' "$tap"
+}
+
 # run SERIES: one kernel, TAP to its file.
 run() {
   local kernel=() module seconds=150 more=STPLR_PATIENCE=3 tap=$top/build/kernel/$1/tests.tap
@@ -58,12 +75,13 @@ run() {
 
 series=("$@")
 ((${#series[@]})) || series=(6.1 6.12)
+status=0
+host || status=1
 pids=()
 for one in "${series[@]}"; do
   run "$one" &
   pids+=($!)
 done
-status=0
 for i in "${!series[@]}"; do
   code=0
   wait "${pids[i]}" || code=$?
