@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -13,7 +14,7 @@
 namespace farcall::channel::mapped_ring {
 namespace {
 
-constexpr std::size_t kDefaultCapacity = 256 * 1024;
+constexpr std::size_t kDefaultCapacity = std::size_t{256} * 1024;
 constexpr std::size_t kLargestCapacity = std::size_t{1} << 46;  // half of an address space
 
 class RingReader final : public Reader {
@@ -81,8 +82,10 @@ RingMemory attach_file(Handle& handle, Access data) {
 // Formatting a ring a second time changes nothing in it, so each end may do it when it opens.
 RingMemory attach_memory(Handle& handle) {
   const std::size_t size = handle.memory.size();
-  if (size <= kRingControlBytes) throw SystemError(EPROTO, "open a channel: no memory came along");
-  return RingMemory::format(std::move(handle.memory), size - kRingControlBytes, RingKind::bytes);
+  const std::size_t ring = size - std::min(size, kRingControlBytes);
+  if (ring_capacity(ring) != ring)
+    throw SystemError(EPROTO, "open a channel: the memory has no ring's size");
+  return RingMemory::format(std::move(handle.memory), ring, RingKind::bytes);
 }
 
 }  // namespace

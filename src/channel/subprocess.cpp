@@ -104,7 +104,7 @@ std::string ExitStatus::describe() const {
                          : "killed by signal " + std::to_string(signal);
 }
 
-Subprocess::Subprocess(std::function<int()> body) {
+Subprocess::Subprocess(const std::function<int()>& body) {
   // What is buffered now would come out twice otherwise.
   flush_standard_streams();
   const pid_t parent = ::getpid();

@@ -136,7 +136,7 @@ TEST_P(ByteStream, ASlowReaderGetsEverything) {
     return 0;
   });
   Pattern pattern;
-  std::vector<std::byte> buffer(64 * 1024);
+  std::vector<std::byte> buffer(std::size_t{64} * 1024);
   std::size_t total = 0;
   for (int reads = 0;; ++reads) {
     if (reads % 8 == 0) pause_ms(5);
@@ -163,8 +163,9 @@ TEST_P(ByteStream, ASlowWriterIsWaitedFor) {
 }
 
 TEST_P(ByteStream, EightPairsAtOnce) {
-  constexpr std::size_t kSize = 512 * 1024;
+  constexpr std::size_t kSize = std::size_t{512} * 1024;
   std::vector<ReadFromChild> pairs;
+  pairs.reserve(8);
   for (int i = 0; i < 8; ++i)
     pairs.push_back(spawn_writer(channel(), [](Writer& out) {
       write_pattern(out, kSize);

@@ -124,7 +124,8 @@ TEST_P(Messages, LongerThanTheLimitAreRefused) {
     writer->send(std::vector<std::byte>(5 << 20));
     EXPECT_EQ(child.wait().code, 2);
   } else {
-    EXPECT_EQ(error_of([&] { writer->send(std::vector<std::byte>(limit + 1)); }), EMSGSIZE);
+    EXPECT_EQ(error_of([&, &writer = writer] { writer->send(std::vector<std::byte>(limit + 1)); }),
+              EMSGSIZE);
     writer->send(bytes_of("abc"));
     EXPECT_EQ(child.wait().code, 1);
   }
@@ -139,9 +140,9 @@ TEST_P(Messages, LongerThanTheBufferAreLostWithAnError) {
     return 0;
   });
   std::vector<std::byte> small(99);
-  EXPECT_EQ(error_of([&] { reader->receive(small); }), EMSGSIZE);
+  EXPECT_EQ(error_of([&, &reader = reader] { reader->receive(small); }), EMSGSIZE);
   EXPECT_EQ(received(*reader), "next");
-  EXPECT_EQ(error_of([&] { reader->receive(small); }), EMSGSIZE);
+  EXPECT_EQ(error_of([&, &reader = reader] { reader->receive(small); }), EMSGSIZE);
   EXPECT_EQ(received(*reader), "last");
   EXPECT_EQ(received(*reader), "end");
   EXPECT_TRUE(child.wait().success());

@@ -127,7 +127,7 @@ TEST(Subprocess, EndsWhenAnotherIsAssignedToIt) {
 TEST(Subprocess, CannotBeWaitedForAfterItWasMovedAway) {
   Subprocess child([] { return 5; });
   Subprocess moved(std::move(child));
-  EXPECT_THROW(child.wait(), MisuseError);  // NOLINT(bugprone-use-after-move)
+  EXPECT_THROW(child.wait(), MisuseError);  // NOLINT
   EXPECT_FALSE(child.running());
   EXPECT_EQ(moved.wait().code, 5);
 }

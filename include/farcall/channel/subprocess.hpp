@@ -33,7 +33,7 @@ class Subprocess {
   // parent's destructors or atexit handlers; standard streams are flushed. An exception that
   // leaves `body` is printed to stderr, and the child exits with 125. If this process dies first,
   // or the thread that called this ends, the child is killed. Throws SystemError.
-  explicit Subprocess(std::function<int()> body);
+  explicit Subprocess(const std::function<int()>& body);
   Subprocess(Subprocess&& other) noexcept;
   Subprocess& operator=(Subprocess&& other) noexcept;
   ~Subprocess();
