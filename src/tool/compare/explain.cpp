@@ -38,11 +38,12 @@ std::string where(Placement placement) {
 class Sentences {
  public:
   explicit Sentences(const Comparison& comparison) : comparison_(comparison) {
+    constexpr std::size_t kFitsCaches = 64UL << 10;
     // The size at which a mechanism shows and not the memory: 64 bytes or what is nearest.
     for (const std::size_t size : comparison.settings.sizes) {
       if (small_ == 0 || size <= 64) small_ = size;
       // Throughput in bytes: what fits caches, if there is such a size.
-      if (size <= 64 * 1024) large_ = size;
+      if (large_ == 0 || size <= kFitsCaches) large_ = size;
     }
   }
 

@@ -21,6 +21,7 @@ constexpr const char* kScript = "plot_compare.py";
 // The exit code of a command, or 127 where it does not exist.
 int run(const std::vector<std::string>& words) {
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   pid_t pid = 0;

@@ -115,8 +115,9 @@ std::string report_table(const Comparison& comparison, const Machine& machine, b
       "{}, {} processors{}, Linux {}{}\n{}\n", machine.cpu, machine.processors,
       machine.siblings ? " (the two used share a core)" : "", machine.kernel,
       machine.virtualization == "none" ? "" : ", in a virtual machine",
-      fmt::format("{} rounds, {:.0f} s; one look at the clock, {}, is part of each sample\n",
-                  comparison.settings.effort.rounds, comparison.seconds,
+      fmt::format("{} round{}, {:.0f} s; one look at the clock, {}, is part of each sample\n",
+                  comparison.settings.effort.rounds,
+                  comparison.settings.effort.rounds == 1 ? "" : "s", comparison.seconds,
                   format_ns(machine.timer_ns)));
   text += Table(comparison, colours).text();
   text +=
