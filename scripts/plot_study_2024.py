@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws and sums up what bench/study_2024.cpp measured.
 
-Usage: plot_study_2024.py RESULTS.json [--plot FILE.png] [--summary FILE.md]
+Usage: plot_study_2024.py RESULTS.json... [--plot FILE.png] [--summary FILE.md]
 
 The plot: mean time of an iteration against message size, one line per mechanism; the additions
 of this project are dashed. File mappings are left out of it, as in the study, because they depend
 on the disk. The summary, on standard output if no file is named: the same as tables of
-Markdown, with the spread over the repetitions and the floor to subtract.
+Markdown, with the spread over the repetitions and the floor to subtract. Several results of one
+machine count as more repetitions.
 """
 
 import argparse
@@ -22,17 +23,21 @@ LINES = ["study", "addition"]  # the groups that have message sizes
 MICROSECONDS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 
 
-def read_results(path):
+def read_results(paths):
     """One line per benchmark: group, mechanism, size (0 for floors), mean, least, most, in us."""
-    with open(path, encoding="utf-8") as file:
-        results = json.load(file)
-    broken = [f"{b['name']}: {b['error_message']}"
-              for b in results["benchmarks"] if b.get("error_occurred")]
+    benchmarks = []
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            results = json.load(file)
+        benchmarks += results["benchmarks"]
+    # A run that was shuffled is put in order.
+    benchmarks.sort(key=lambda b: b.get("family_index", 0))
+    broken = [f"{b['name']}: {b['error_message']}" for b in benchmarks if b.get("error_occurred")]
     if broken:
         sys.exit("\n".join(broken))
     runs = pandas.DataFrame([
         {"benchmark": b["run_name"], "us": b["real_time"] * MICROSECONDS[b["time_unit"]]}
-        for b in results["benchmarks"] if b["run_type"] == "iteration"])
+        for b in benchmarks if b["run_type"] == "iteration"])
     table = runs.groupby("benchmark", sort=False)["us"].agg(["mean", "min", "max"]).reset_index()
     parts = table["benchmark"].str.removesuffix("/real_time").str.split("/", expand=True)
     parts = parts.reindex(columns=range(3)).fillna({2: 0})
@@ -133,7 +138,7 @@ def summarise(context, table):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("results", help="JSON written by build/release/bench/study-2024")
+    parser.add_argument("results", nargs="+", help="JSON written by build/release/bench/study-2024")
     parser.add_argument("--plot", metavar="FILE.png")
     parser.add_argument("--summary", metavar="FILE.md")
     arguments = parser.parse_args()
