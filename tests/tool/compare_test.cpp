@@ -27,6 +27,18 @@ std::vector<std::string> placements() {
   return {"one-cpu"};
 }
 
+// Sanitizers make it several times slower.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+const std::vector<std::size_t> kSizes{20'000};
+#else
+const std::vector<std::size_t> kSizes{64, 20'000};
+#endif
+
+std::string joined(const std::vector<std::size_t>& sizes) {
+  std::string text;
+  for (const std::size_t size : sizes) text += (text.empty() ? "" : ",") + std::to_string(size);
+  return text;
+}
 std::string joined(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
@@ -88,8 +100,8 @@ TEST(Compare, MeasuresEveryRowAtEverySizeInEveryPlacement) {
   for (const auto& row : list.rows) {
     const compare::RowInfo& info = row->info();
     for (const std::string& placement : placements()) {
-      const auto sizes = info.fixed_bytes != 0 ? std::vector<std::size_t>{info.fixed_bytes}
-                                               : std::vector<std::size_t>{64, 20'000};
+      const auto sizes =
+          info.fixed_bytes != 0 ? std::vector<std::size_t>{info.fixed_bytes} : kSizes;
       for (const std::size_t size : sizes)
         EXPECT_NE(find(report, info.mechanism, info.wait, placement, size), nullptr)
             << info.mechanism << ", " << info.wait << ", " << placement << ", " << size;
