@@ -42,7 +42,10 @@ class Callee final : public CallEndpoint {
   void serve(Service& service, std::span<std::byte>) override {
     bool more = true;
     while (more) {
-      must_be_ok(thread_.receive(incoming_, Deadline::never()), "receive");
+      Outcome outcome = Outcome::interrupted;  // as when the tool begins to trace this process
+      while (outcome == Outcome::interrupted)
+        outcome = thread_.receive(incoming_, Deadline::never());
+      must_be_ok(outcome, "receive");
       more = service.answer(incoming_.data());
       must_be_ok(thread_.reply(incoming_, incoming_.data()), "reply");
     }
