@@ -40,7 +40,8 @@ for preset in "${presets[@]}"; do
   echo "$preset: testing"
   rm -f "$logs/tests.xml"
   # The exit status adds nothing: the summary reads the XML, and counts its absence as a failure.
-  ctest --preset "$preset" --output-junit "$logs/tests.xml" >"$logs/tests.log" 2>&1 </dev/null ||
+  # Processes that share a noisy machine can be late once; what fails twice has failed.
+  ctest --preset "$preset" --repeat until-pass:2 --output-junit "$logs/tests.xml" >"$logs/tests.log" 2>&1 </dev/null ||
     true
   results+=("$preset=$logs/tests.xml")
 done
