@@ -54,7 +54,10 @@ def median_round_trip(row):
 
 
 def stream_rate(row):
-    return (row.get("throughput") or {}).get("bytes_per_s") or None
+    throughput = row.get("throughput") or {}
+    if throughput.get("one_way") or row["mechanism"] == "memcpy":
+        return throughput.get("bytes_per_s")
+    return None  # calls, one after another, are no stream
 
 
 class Lines:

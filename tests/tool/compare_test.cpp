@@ -90,7 +90,7 @@ const Json* find(const Json& report, const std::string& mechanism, const std::st
 
 TEST(Compare, MeasuresEveryRowAtEverySizeInEveryPlacement) {
   const ScratchDirectory directory;
-  const Finished finished = run_farcall({"compare", "--rows", "all", "--sizes", "64,20000",
+  const Finished finished = run_farcall({"compare", "--rows", "all", "--sizes", joined(kSizes),
                                          "--placement", joined(placements()), "--rounds", "1",
                                          "--budget", "4", "--json", directory.file("report.json")});
   ASSERT_EQ(finished.code, 0) << finished.out << finished.err;

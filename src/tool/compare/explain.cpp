@@ -139,7 +139,8 @@ class Sentences {
   std::string throughput() const {
     const auto placement = this->placement();
     if (!placement) return {};
-    const auto rows = measured(*placement, large_);
+    auto rows = measured(*placement, large_);
+    std::erase_if(rows, [](const Result* result) { return !result->row->info().streams; });
     const auto rate = [](const Result* result) { return median(result->messages_per_s); };
     const Result* found = best_of(rows, [&](const Result* result) { return 1 / rate(result); });
     if (found == nullptr) return {};

@@ -121,7 +121,8 @@ std::string report_table(const Comparison& comparison, const Machine& machine, b
                   format_ns(machine.timer_ns)));
   text += Table(comparison, colours).text();
   text +=
-      "p50 ... max: a message there and its answer back, real samples. msg/s, bytes/s: one way.\n"
+      "p50 ... max: a message there and its answer back, real samples. msg/s, bytes/s: one way,\n"
+      "or calls one after another where a mechanism has nothing else.\n"
       "wake-up: a round trip after 20 ms of silence. cpu/msg: processor time of both sides per\n"
       "message. sys, sw: system calls (counted in a pass of their own) and context switches per\n"
       "message. Rows that spin cost a processor while they wait.\n";
