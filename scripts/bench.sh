@@ -34,7 +34,7 @@ out=build/bench
 mkdir -p "$out"
 scripts/setup.sh build plot
 cmake --preset release >/dev/null
-cmake --build --preset release
+cmake --build --preset release --target farcall-tool
 
 load=$(cut -d' ' -f1 /proc/loadavg)
 if awk -v load="$load" 'BEGIN { exit !(load > 0.5) }'; then
