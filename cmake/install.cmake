@@ -22,6 +22,9 @@ cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX
   BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX}/${pkgconfig_dir} OUTPUT_VARIABLE prefix_from_pc)
 configure_file(cmake/farcall.pc.in farcall.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/farcall.pc DESTINATION ${pkgconfig_dir})
+if(TARGET farcall-doors)
+  include(cmake/install-doors.cmake)
+endif()
 
 install(DIRECTORY docs/man/ TYPE MAN OPTIONAL FILES_MATCHING PATTERN "man[137]/*.[137]")
 install(DIRECTORY docs/ TYPE DOC OPTIONAL FILES_MATCHING PATTERN "*.md" PATTERN man EXCLUDE)

@@ -8,6 +8,9 @@
 #ifndef FARCALL_COMPAT_DOOR_H
 #define FARCALL_COMPAT_DOOR_H
 
+/* Strict C89 and C++98 are told of neither long long nor casts in macros. */
+#pragma GCC system_header
+
 #include <stddef.h>
 #include <sys/types.h>
 #include <ucred.h>

@@ -17,5 +17,7 @@ typedef unsigned short ushort_t;
 typedef unsigned long ulong_t;
 typedef long long longlong_t;
 typedef unsigned long long u_longlong_t;
+typedef long long hrtime_t;
+typedef enum { B_FALSE = 0, B_TRUE = 1 } boolean_t;
 
 #endif /* FARCALL_COMPAT_SYS_TYPES_H */

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// <thread.h> and gethrtime(): what Solaris says of its threads, held against ours.
+#include <errno.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <thread.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <set>
+#include <thread>
+
+namespace {
+
+void* give_back(void* argument) { return argument; }
+void* number(std::intptr_t value) { return reinterpret_cast<void*>(value); }
+
+void* wait_for(void* flag) {
+  while (!static_cast<std::atomic<bool>*>(flag)->load()) thr_yield();
+  return nullptr;
+}
+
+TEST(Threads, AThreadIsJoinedWithWhatItReturned) {
+  thread_t thread = 0;
+  ASSERT_EQ(thr_create(nullptr, 0, &give_back, number(7), THR_BOUND | THR_NEW_LWP, &thread), 0);
+  thread_t departed = 0;
+  void* status = nullptr;
+  ASSERT_EQ(thr_join(thread, &departed, &status), 0);
+  EXPECT_EQ(departed, thread);
+  EXPECT_EQ(status, number(7));
+}
+
+TEST(Threads, AThreadThatExitsIsJoinedWithItsStatus) {
+  thread_t thread = 0;
+  const auto leave = [](void* argument) -> void* { thr_exit(argument); };
+  ASSERT_EQ(thr_create(nullptr, 0, leave, number(8), 0, &thread), 0);
+  void* status = nullptr;
+  ASSERT_EQ(thr_join(thread, nullptr, &status), 0);
+  EXPECT_EQ(status, number(8));
+}
+
+TEST(Threads, ThreadsOfBothKindsAreOneKind) {
+  thread_t thread = 0;
+  ASSERT_EQ(thr_create(nullptr, 0, &give_back, number(1), 0, &thread), 0);
+  void* status = nullptr;
+  ASSERT_EQ(pthread_join(thread, &status), 0);
+  pthread_t other{};
+  ASSERT_EQ(pthread_create(&other, nullptr, &give_back, number(2)), 0);
+  ASSERT_EQ(thr_join(other, nullptr, &status), 0);
+  EXPECT_EQ(status, number(2));
+}
+
+TEST(Threads, JoiningAnyTakesEachOnceAndThenFindsNone) {
+  // One that pthread_join() took behind our back would stay in the list; see the test above.
+  const pid_t child = fork();
+  if (child == 0) {
+    std::set<thread_t> made;
+    for (int i = 0; i < 5; ++i) {
+      thread_t thread = 0;
+      if (thr_create(nullptr, 0, &give_back, nullptr, 0, &thread) != 0) _exit(1);
+      made.insert(thread);
+    }
+    thread_t departed = 0;
+    std::set<thread_t> joined;
+    while (thr_join(0, &departed, nullptr) == 0) joined.insert(departed);
+    _exit(joined == made ? 0 : 2);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(Threads, DetachedThreadsAreNotJoined) {
+  std::atomic<bool> go{false};
+  thread_t thread = 0;
+  ASSERT_EQ(thr_create(nullptr, 0, &wait_for, &go, THR_DETACHED, &thread), 0);
+  EXPECT_EQ(thr_join(thread, nullptr, nullptr), ESRCH);
+  go = true;
+  // The flag lives on this stack, so see the thread off.
+  while (thr_continue(thread) == 0) thr_yield();
+}
+
+TEST(Threads, AThreadCannotJoinItself) {
+  EXPECT_EQ(thr_join(thr_self(), nullptr, nullptr), EDEADLK);
+}
+
+TEST(Threads, ASuspendedThreadStartsWhenItIsContinued) {
+  static std::atomic<bool> ran;
+  ran = false;
+  const auto run = [](void*) -> void* {
+    ran = true;
+    return nullptr;
+  };
+  thread_t thread = 0;
+  ASSERT_EQ(thr_create(nullptr, 0, run, nullptr, THR_SUSPENDED, &thread), 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_FALSE(ran);
+  EXPECT_EQ(thr_suspend(thread), 0);
+  EXPECT_EQ(thr_continue(thread), 0);
+  ASSERT_EQ(thr_join(thread, nullptr, nullptr), 0);
+  EXPECT_TRUE(ran);
+}
+
+TEST(Threads, ARunningThreadCannotBeSuspended) {
+  std::atomic<bool> go{false};
+  thread_t thread = 0;
+  ASSERT_EQ(thr_create(nullptr, 0, &wait_for, &go, 0, &thread), 0);
+  EXPECT_EQ(thr_suspend(thread), ENOTSUP);
+  go = true;
+  ASSERT_EQ(thr_join(thread, nullptr, nullptr), 0);
+}
+
+TEST(Threads, WrongArgumentsAreRefused) {
+  EXPECT_EQ(thr_create(nullptr, 0, &give_back, nullptr, 0x4000, nullptr), EINVAL);
+  EXPECT_EQ(thr_create(nullptr, 16, &give_back, nullptr, 0, nullptr), EINVAL);
+  EXPECT_EQ(thr_continue(thr_self()), ESRCH);
+}
+
+TEST(Threads, AThreadRunsOnTheStackThatItIsGiven) {
+  const std::size_t size = thr_min_stack() + (std::size_t{2} << 20);
+  void* const memory =
+      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  const auto where = [](void*) -> void* {
+    stack_t stack{};
+    return thr_stksegment(&stack) == 0 ? stack.ss_sp : nullptr;
+  };
+  thread_t thread = 0;
+  ASSERT_EQ(thr_create(memory, size, where, nullptr, 0, &thread), 0);
+  void* top = nullptr;
+  ASSERT_EQ(thr_join(thread, nullptr, &top), 0);
+  EXPECT_EQ(top, static_cast<char*>(memory) + size);
+  munmap(memory, size);
+}
+
+TEST(Threads, OnlyTheFirstThreadIsMain) {
+  thread_t thread = 0;
+  const auto is_main = [](void*) -> void* { return number(thr_main()); };
+  ASSERT_EQ(thr_create(nullptr, 0, is_main, nullptr, 0, &thread), 0);
+  void* status = number(-1);
+  ASSERT_EQ(thr_join(thread, nullptr, &status), 0);
+  EXPECT_EQ(status, number(0));
+  EXPECT_EQ(thr_main(), 1);
+}
+
+TEST(Threads, SignalsReachOneThread) {
+  static std::atomic<pthread_t> caught;
+  caught = 0;
+  struct sigaction action {};
+  action.sa_handler = [](int) { caught = pthread_self(); };
+  ASSERT_EQ(sigaction(SIGUSR1, &action, nullptr), 0);
+  std::atomic<bool> go{false};
+  thread_t thread = 0;
+  ASSERT_EQ(thr_create(nullptr, 0, &wait_for, &go, 0, &thread), 0);
+  ASSERT_EQ(thr_kill(thread, SIGUSR1), 0);
+  while (caught == 0) thr_yield();
+  EXPECT_EQ(caught, thread);
+  go = true;
+  ASSERT_EQ(thr_join(thread, nullptr, nullptr), 0);
+
+  sigset_t block;
+  sigset_t before;
+  sigset_t now;
+  sigemptyset(&block);
+  sigaddset(&block, SIGUSR1);
+  ASSERT_EQ(thr_sigsetmask(SIG_BLOCK, &block, &before), 0);
+  ASSERT_EQ(thr_sigsetmask(SIG_SETMASK, &before, &now), 0);
+  EXPECT_EQ(sigismember(&now, SIGUSR1), 1);
+}
+
+TEST(Threads, KeysHoldAValueForEachThread) {
+  static thread_key_t key = THR_ONCE_KEY;
+  ASSERT_EQ(thr_keycreate_once(&key, nullptr), 0);
+  const thread_key_t made = key;
+  ASSERT_EQ(thr_keycreate_once(&key, nullptr), 0);
+  EXPECT_EQ(key, made);
+  ASSERT_EQ(thr_setspecific(key, number(5)), 0);
+  const auto look = [](void*) -> void* {
+    void* value = number(-1);
+    thr_getspecific(key, &value);
+    return value;
+  };
+  thread_t thread = 0;
+  ASSERT_EQ(thr_create(nullptr, 0, look, nullptr, 0, &thread), 0);
+  void* other = number(-1);
+  ASSERT_EQ(thr_join(thread, nullptr, &other), 0);
+  EXPECT_EQ(other, nullptr);
+  EXPECT_EQ(look(nullptr), number(5));
+}
+
+TEST(Threads, ConcurrencyIsRemembered) {
+  ASSERT_EQ(thr_setconcurrency(3), 0);
+  EXPECT_EQ(thr_getconcurrency(), 3);
+  int priority = -1;
+  ASSERT_EQ(thr_getprio(thr_self(), &priority), 0);
+  EXPECT_EQ(thr_setprio(thr_self(), priority), 0);
+}
+
+TEST(Clocks, TheHighResolutionTimeAdvancesInNanoseconds) {
+  const hrtime_t before = gethrtime();
+  const hrtime_t used = gethrvtime();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_GE(gethrtime() - before, 20'000'000);
+  EXPECT_LT(gethrvtime() - used, 20'000'000);
+}
+
+}  // namespace
