@@ -8,6 +8,8 @@
 // other; whoever holds one is a client. Each client thread that calls has a session of its own,
 // memory shared with the server alone, made at the first call and kept for the next.
 //
+// A port can have several entrances; their clients share its threads.
+//
 // A thread that has served a call attends to that session for a while, so a hot client meets a
 // thread that already looks at its cache line. A session that nobody attends to costs no thread
 // and no polling: its client rings a doorbell.
@@ -15,12 +17,13 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "farcall/memory.hpp"
@@ -29,14 +32,22 @@
 
 namespace farcall {
 
+class Entrance;
+
 namespace call {
 class ClientSession;
 class ServerSession;
+struct PortState;
 }  // namespace call
 
-// Up to here a request or a reply travels in the cache lines of its session.
-inline constexpr std::size_t kInlineBytes = 240;
-inline constexpr std::size_t kCallDescriptors = kParcelDescriptors;
+// Up to here a request or a reply travels in the memory of its session.
+inline constexpr std::size_t kInlineBytes = 3568;
+// What one request or reply can carry.
+inline constexpr std::size_t kCallDescriptors = 2 * kPacketDescriptors;
+
+// Words that an entrance tells all its clients. Their meaning is its owner's.
+inline constexpr std::size_t kTerms = 7;
+using Terms = std::array<std::uint64_t, kTerms>;
 
 // Memory that a reply did not fit into; unmapped when it goes.
 using LargeReply = Mapping;
@@ -44,6 +55,8 @@ using LargeReply = Mapping;
 struct CallArguments {
   std::span<const std::byte> data;
   std::span<const int> descriptors;  // at most kCallDescriptors; they stay the caller's
+  std::int32_t word = 0;             // for the server, beside the data
+  std::uint8_t priority = 0;         // of requests that wait for a thread the highest goes first
 };
 
 struct CallResults {
@@ -54,67 +67,162 @@ struct CallResults {
   std::int64_t status = 0;            // the server's
 };
 
+// Looks at a request before it is sent, in the light of the entrance's terms. Returns 0, or the
+// errno that the call is to fail with.
+using Admission = int (*)(const Terms& terms, const CallArguments& arguments);
+
 // The client's half. Any number of threads may call at once. A process that inherits a Client over
 // fork opens sessions of its own.
 class Client {
  public:
   // `port` is a port's descriptor; the client keeps a duplicate. Throws SystemError.
-  explicit Client(int port, WaitMode mode = WaitMode::adaptive);
+  explicit Client(int port, WaitMode mode = WaitMode::adaptive, Admission admission = nullptr);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
   // Outcomes: ok; timed_out and interrupted, where the server is told and its answer is dropped;
   // peer_gone where the server has died or closed (`dispatched` tells whether a thread had taken
-  // the request) or takes no more sessions from this user; broken.
+  // the request); too_big where the reply cannot be mapped; broken.
+  // Throws SystemError for what the admission or the server refuses (EFAULT: the data cannot be
+  // read; EMFILE: no room for the descriptors; E2BIG; EAGAIN: no more sessions).
   Outcome call(const CallArguments& arguments, CallResults& results, Deadline deadline);
   // Sends a request that gets no reply, and returns when the server has room for it. One session
   // holds one; a further send or call of the same thread waits until the server has taken it.
   Outcome send(const CallArguments& arguments, Deadline deadline);
+  // What the entrance says to its clients. Outcomes as for call().
+  Outcome terms(Terms& terms, Deadline deadline);
+  // Closes all idle sessions; others close when their calls have ended.
+  void retire() noexcept;
+  // Calls of this process may be cancelled (pthread_cancel) while they wait.
+  void set_cancellable() noexcept { cancellable_ = true; }
+  [[nodiscard]] int port() const noexcept { return port_.get(); }
 
   // After a call that did not end with ok: whether a server thread had taken the request.
   [[nodiscard]] static bool dispatched() noexcept;
 
  private:
+  // What belongs to one process, and to no child of it.
+  struct Own;
+
+  Own& own();
   std::unique_ptr<call::ClientSession> take(Deadline deadline, Outcome& outcome);
   void give_back(std::unique_ptr<call::ClientSession> session) noexcept;
-  void forget_after_fork() noexcept;
+  Outcome transact(const CallArguments& arguments, CallResults* results, Deadline deadline);
 
   UniqueFd port_;
   WaitMode mode_;
-  std::atomic<call::ClientSession*> hot_{nullptr};  // one idle session, taken without the lock
-  std::mutex lock_;                                 // protects `idle_`
-  std::vector<std::unique_ptr<call::ClientSession>> idle_;
-  std::uint64_t generation_;
+  Admission admission_;
+  bool cancellable_ = false;
+  std::atomic<Own*> own_;
 };
 
 struct PortLimits {
   std::size_t sessions = 65'536;
   std::size_t sessions_per_user = 16'384;
-  std::size_t request_bytes = std::size_t{1} << 30;  // longer ones break their session
+  std::size_t request_bytes = std::size_t{1} << 40;  // longer ones are refused
 };
 
-// The server's half: where requests arrive. Not copied, not moved: threads refer to it.
+// What the owner of an entrance hears, on a thread that serves the whole process: quick work only.
+class EntranceOwner {
+ public:
+  virtual ~EntranceOwner() = default;
+  // Nobody holds the descriptors of one branch any more; `left` branches are held.
+  virtual void branch_closed(std::size_t left) noexcept;
+  // Somebody who holds a descriptor has sent others, for a purpose that is the owner's affair.
+  virtual void received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
+                        const Credentials& sender) noexcept;
+};
+// Purposes below belong to calls themselves.
+inline constexpr std::uint8_t kFirstOwnPurpose = 16;
+
+// The server's half: where requests arrive. Not copied, not moved: threads refer to it. It belongs
+// to the process that made it; a forked child must leave it alone.
 class Port {
  public:
-  explicit Port(const PortLimits& limits = {});
+  explicit Port(const PortLimits& limits = {}, WaitMode mode = WaitMode::adaptive);
   ~Port();
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
 
-  // What clients need; duplicate it, pass it on, let children inherit it. close-on-exec.
-  [[nodiscard]] int descriptor() const noexcept;
+  // What clients need; duplicate it, pass it on, let children inherit it. close-on-exec. Leads to
+  // an entrance of its own, made when this is first called. Throws SystemError.
+  [[nodiscard]] int descriptor();
+  // A further way in. Throws SystemError.
+  std::shared_ptr<Entrance> open_entrance(std::weak_ptr<EntranceOwner> owner, const Terms& terms);
   // Closes the port: waiting clients and later ones get peer_gone, calls in progress finish, and
   // every receive() ends with finished. Any thread may call it.
   void close() noexcept;
+  // Lets one thread of the port receive a notice, which comes from no client.
+  void post(std::shared_ptr<Entrance> entrance);
   [[nodiscard]] std::size_t sessions() const noexcept;
+  // How many threads are receiving or about to.
+  [[nodiscard]] int idle_threads() const noexcept;
 
  private:
   friend class ServerThread;
   friend class Incoming;
-  struct State;
-  std::shared_ptr<State> state_;
+  std::shared_ptr<call::PortState> state_;
+  std::shared_ptr<Entrance> own_entrance_;
+  UniqueFd handed_out_;
 };
+
+// A way into a port. Each branch of it is one pair of sockets: all descriptors that are duplicates
+// of the one handed out are one branch.
+class Entrance : public std::enable_shared_from_this<Entrance> {
+ public:
+  // A new branch. The socket gets the abstract name `name` where that is not empty, so that its
+  // holders can tell what it is. Throws SystemError.
+  UniqueFd branch(std::string_view name = {});
+  [[nodiscard]] std::size_t branches() const noexcept;
+  void set_terms(const Terms& terms);
+  // As Port::close(), for the clients of this entrance. Its descriptors show a hang-up for reading
+  // (POLLRDHUP) from now on, and the whole hang-up (POLLHUP) when the server has died.
+  void close() noexcept;
+  [[nodiscard]] bool closed() const noexcept { return closed_; }
+  [[nodiscard]] std::shared_ptr<EntranceOwner> owner() const noexcept { return owner_.lock(); }
+
+  struct Private;
+  Entrance(const Private&, std::shared_ptr<call::PortState> port,
+           std::weak_ptr<EntranceOwner> owner, const Terms& terms);
+  ~Entrance();
+
+ private:
+  friend struct call::PortState;
+  class Branch;
+
+  const std::shared_ptr<call::PortState> port_;
+  const std::weak_ptr<EntranceOwner> owner_;
+  std::atomic<bool> closed_{false};
+  Terms terms_;                                    // protected by the port's lock
+  std::vector<std::shared_ptr<Branch>> branches_;  // likewise
+};
+
+// Who serves a call, and wants to know when its client dies or gives up.
+class Attendant {
+ public:
+  // May be called on any thread, while the call is served.
+  virtual void client_gone() noexcept = 0;
+
+ protected:
+  ~Attendant() = default;
+};
+
+namespace call {
+
+// Where long requests go; kept from one to the next, as fresh memory is dear.
+class RequestBuffer {
+ public:
+  // At least `size` bytes, or null where there is no memory.
+  std::byte* reserve(std::size_t size) noexcept;
+  // Gives back what is too much to be kept.
+  void trim() noexcept;
+
+ private:
+  Mapping memory_;
+};
+
+}  // namespace call
 
 // A request that a thread has taken. Its data is a copy that nobody else can change. If it wants a
 // reply it must get one, through whatever thread; one that is destroyed without closes its
@@ -126,33 +234,47 @@ class Incoming {
   Incoming& operator=(Incoming&&) noexcept;
   ~Incoming();
 
-  [[nodiscard]] std::span<std::byte> data() noexcept {
-    return {large_ ? large_.get() : inline_, size_};
-  }
+  [[nodiscard]] std::span<std::byte> data() noexcept { return data_; }
   [[nodiscard]] std::vector<UniqueFd>& descriptors() noexcept { return descriptors_; }
+  [[nodiscard]] std::int32_t word() const noexcept { return word_; }
+  [[nodiscard]] std::uint8_t priority() const noexcept { return priority_; }
   [[nodiscard]] bool wants_reply() const noexcept { return wants_reply_; }
+  // From Port::post(), not from a client.
+  [[nodiscard]] bool notice() const noexcept { return notice_; }
+  [[nodiscard]] Entrance* entrance() const noexcept { return entrance_.get(); }
   // The client as the kernel saw it when its session was opened.
   [[nodiscard]] const Credentials& caller() const noexcept { return caller_; }
+  // The socket that the client has made for its session, or -1; for what the kernel knows of it.
+  [[nodiscard]] int socket() const noexcept;
   // Whether the client has died or given up. Costs a system call.
   [[nodiscard]] bool abandoned() const noexcept;
+  // Tells the client that its request is refused: its call fails with `error`.
+  void refuse(int error) noexcept;
 
  private:
   friend class ServerThread;
   void abandon() noexcept;
 
   std::shared_ptr<call::ServerSession> session_;  // if it wants a reply
+  std::shared_ptr<call::PortState> port_;         // likewise
+  std::shared_ptr<Entrance> entrance_;
   Credentials caller_{};
-  std::size_t size_ = 0;
-  std::unique_ptr<std::byte[]> large_;
+  std::span<std::byte> data_;
+  call::RequestBuffer large_;
   std::vector<UniqueFd> descriptors_;
+  std::int32_t word_ = 0;
+  std::uint8_t priority_ = 0;
   bool wants_reply_ = false;
-  alignas(8) std::byte inline_[kInlineBytes];
+  bool notice_ = false;
+  std::uint64_t generation_ = 0;
+  alignas(16) std::byte inline_[kInlineBytes];
 };
 
 // What one thread needs to serve a port. Each serving thread has its own.
 class ServerThread {
  public:
-  explicit ServerThread(Port& port, WaitMode mode = WaitMode::adaptive);
+  explicit ServerThread(Port& port, WaitMode mode = WaitMode::adaptive,
+                        Attendant* attendant = nullptr);
   ~ServerThread();
   ServerThread(const ServerThread&) = delete;
   ServerThread& operator=(const ServerThread&) = delete;
@@ -160,18 +282,24 @@ class ServerThread {
   // Waits for a request. Outcomes: ok, would_block, timed_out, interrupted, finished (the port was
   // closed).
   Outcome receive(Incoming& incoming, Deadline deadline);
-  // Answers; outcomes: ok, peer_gone (the client no longer waits), broken, too_big (descriptors).
+  // Answers; outcomes: ok, peer_gone (the client no longer waits), broken. Throws SystemError where
+  // the answer cannot be given so, and the client waits for a better one: EBADF (of `descriptors`),
+  // EMFILE (the client has no room for them).
   Outcome reply(Incoming& incoming, std::span<const std::byte> data,
                 std::span<const int> descriptors = {}, std::int64_t status = 0);
+  // Goes back to the port: no session is attended to any more.
+  void leave() noexcept;
 
  private:
   void attend(std::shared_ptr<call::ServerSession> session) noexcept;
   bool take(Incoming& incoming);
-  void leave() noexcept;
+  Outcome next(Incoming& incoming, Deadline deadline);
 
-  std::shared_ptr<Port::State> state_;
+  std::shared_ptr<call::PortState> state_;
   WaitMode mode_;
+  Attendant* attendant_;
   std::shared_ptr<call::ServerSession> attending_;  // claimed
+  std::uint64_t generation_;
   unsigned serves_ = 0;
   Outcome wait_outcome_ = Outcome::ok;
 };

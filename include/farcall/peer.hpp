@@ -48,17 +48,28 @@ std::optional<Parcel> receive_parcel(int socket, Deadline deadline);
 
 // What a packet socket (SOCK_SEQPACKET) brought, one packet at a time, without waiting.
 struct Arrival {
-  enum class Kind : std::uint8_t { nothing, doorbell, descriptors, garbage, closed };
+  enum class Kind : std::uint8_t {
+    nothing,
+    doorbell,
+    descriptors,
+    overflow,  // descriptors that this process has no room for (EMFILE); those that came are closed
+    garbage,
+    closed,
+  };
   Kind kind = Kind::nothing;
+  std::uint8_t purpose = 0;  // as the sender has said
+  bool more = false;         // the next packet belongs to this one
   std::vector<UniqueFd> descriptors;
   // Where SO_PASSCRED is set: who sent this very packet, as the kernel has checked it.
   std::optional<Credentials> sender;
 };
+inline constexpr std::size_t kPacketDescriptors = 250;  // the kernel's limit is 253
 std::pair<UniqueFd, UniqueFd> packet_socket_pair();
-// Sends descriptors in one packet, with this process's effective credentials. Waits where the
-// socket is full. Throws SystemError as send_parcel does; MisuseError above kParcelDescriptors.
-void send_descriptors(int packet_socket, std::span<const int> descriptors);
-// Takes the next packet. Throws SystemError.
+// Sends descriptors, with this process's effective credentials, in as many packets as it takes.
+// Waits where the socket is full. Throws SystemError as send_parcel does.
+void send_descriptors(int packet_socket, std::span<const int> descriptors,
+                      std::uint8_t purpose = 0);
+// Takes the next packet; its descriptors are close-on-exec. Throws SystemError.
 Arrival take_arrival(int packet_socket);
 
 // A name in the abstract namespace, private to the network namespace, gone with its last socket.

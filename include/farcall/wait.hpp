@@ -176,6 +176,10 @@ class Waiter {
   void finish_poll(Side& mine) noexcept;
   [[nodiscard]] int poll_descriptor() const noexcept { return lifeline_; }
 
+  // From now on pthread_cancel() may end a sleep on the descriptor; whatever the state of the
+  // calling thread is otherwise.
+  void set_cancellable(bool on) noexcept { cancellable_ = on; }
+
   // Whether the peer has finished, closed or died.
   [[nodiscard]] bool gone(const Side& peer) const noexcept;
   [[nodiscard]] WaitMode mode() const noexcept { return mode_; }
@@ -234,6 +238,8 @@ class Waiter {
   WaitMode mode_ = WaitMode::adaptive;
   Drain drain_{drop_doorbells, nullptr};
   bool streaming_ = false;
+  bool cancellable_ = false;
+  bool deaf_ = false;  // a doorbell could not be delivered: the peer's end is closed
   std::uint8_t hand_over_credit_ = 2;
   std::uint8_t hand_overs_ = 0;
   std::uint8_t waits_since_probe_ = 0;

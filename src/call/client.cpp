@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
-#include <pthread.h>
+#include <poll.h>
 
 #include <cerrno>
+#include <mutex>
 
 #include "call/session.hpp"
 #include "farcall/error.hpp"
@@ -10,117 +11,178 @@
 namespace farcall {
 namespace {
 
-// Counts the forks that lie between this process and the one that loaded the library.
-std::atomic<std::uint64_t> fork_generation{1};
+thread_local bool last_call_dispatched = false;
 
-std::uint64_t generation() noexcept {
-  [[maybe_unused]] static const int registered = ::pthread_atfork(
-      nullptr, nullptr, [] { fork_generation.fetch_add(1, std::memory_order_relaxed); });
-  return fork_generation.load(std::memory_order_relaxed);
+// A port that has been closed takes sessions no more, but may not have told those under way.
+bool hung_up(int port) noexcept {
+  pollfd entry{.fd = port, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&entry, 1, 0) > 0;
 }
 
-thread_local bool last_call_dispatched = false;
+bool means_gone(const SystemError& error) noexcept {
+  const int code = error.code().value();
+  return code == EPIPE || code == ECONNRESET || code == ENOTCONN;
+}
 
 }  // namespace
 
-Client::Client(int port, WaitMode mode) : mode_(mode), generation_(generation()) {
+struct Client::Own {
+  const std::uint64_t generation = call::generation();
+  std::atomic<call::ClientSession*> hot{nullptr};  // one idle session, taken without the lock
+  std::mutex lock;                                 // protects what follows
+  std::vector<std::unique_ptr<call::ClientSession>> idle;
+  std::atomic<std::uint64_t> retirements{0};
+
+  ~Own() { delete hot.load(std::memory_order_acquire); }
+};
+
+Client::Client(int port, WaitMode mode, Admission admission)
+    : mode_(mode), admission_(admission), own_(new Own) {
   port_ = UniqueFd(::fcntl(port, F_DUPFD_CLOEXEC, 3));
-  if (!port_) throw_errno("duplicate a port's descriptor");
+  if (!port_) {
+    const int error = errno;
+    delete own_.load();
+    throw SystemError(error, "duplicate a port's descriptor");
+  }
 }
 
 Client::~Client() {
-  if (generation_ == generation()) delete hot_.load(std::memory_order_acquire);
+  Own* own = own_.load(std::memory_order_acquire);
+  if (own->generation == call::generation()) delete own;
 }
 
 bool Client::dispatched() noexcept { return last_call_dispatched; }
 
-void Client::forget_after_fork() noexcept {
-  // The sessions are the parent's: their memory stays mapped here, unused, but their sockets must
-  // close, or the parent's death would not be noticed. Destroying them does both, and tells the
-  // server nothing, as the parent holds the same sockets.
-  const std::lock_guard guard(lock_);
-  const std::uint64_t now = generation();
-  if (generation_ == now) return;
-  delete hot_.exchange(nullptr, std::memory_order_acq_rel);
-  idle_.clear();
-  generation_ = now;
+// After a fork the sessions are the parent's, and perhaps in the middle of a call, locks and all:
+// they stay where they are, untouched.
+Client::Own& Client::own() {
+  Own* now = own_.load(std::memory_order_acquire);
+  if (now->generation == call::generation()) [[likely]]
+    return *now;
+  auto fresh = std::make_unique<Own>();
+  if (own_.compare_exchange_strong(now, fresh.get(), std::memory_order_acq_rel))
+    now = fresh.release();
+  return *now;
 }
 
-std::unique_ptr<call::ClientSession> Client::take(Deadline, Outcome& outcome) {
-  if (generation_ != generation()) [[unlikely]]
-    forget_after_fork();
+std::unique_ptr<call::ClientSession> Client::take(Deadline deadline, Outcome& outcome) {
   outcome = Outcome::ok;
-  // acquire: pairs with the release in give_back(), so that the session's own state is visible.
-  if (call::ClientSession* hot = hot_.exchange(nullptr, std::memory_order_acquire))
-    return std::unique_ptr<call::ClientSession>(hot);
-  {
-    const std::lock_guard guard(lock_);
-    if (!idle_.empty()) {
-      auto session = std::move(idle_.back());
-      idle_.pop_back();
-      return session;
+  Own& own = this->own();
+  for (;;) {
+    std::unique_ptr<call::ClientSession> session;
+    // acquire: pairs with the release in give_back(), so that the session's own state is visible.
+    if (call::ClientSession* hot = own.hot.exchange(nullptr, std::memory_order_acquire)) {
+      session.reset(hot);
+    } else {
+      const std::lock_guard guard(own.lock);
+      if (own.idle.empty()) break;
+      session = std::move(own.idle.back());
+      own.idle.pop_back();
     }
+    if (session->epoch() == call::credentials_epoch()) return session;
   }
   try {
-    return call::ClientSession::open(port_.get(), mode_, generation_);
+    if (hung_up(port_.get())) {
+      outcome = Outcome::peer_gone;
+      return nullptr;
+    }
+    auto session = call::ClientSession::open(port_.get(), mode_);
+    session->waiter().set_cancellable(cancellable_);
+    outcome = session->await_welcome(deadline);
+    if (outcome != Outcome::ok) session = nullptr;
+    return session;
   } catch (const SystemError& error) {
-    const int code = error.code().value();
-    if (code != EPIPE && code != ECONNRESET && code != ENOTCONN) throw;
+    if (!means_gone(error)) throw;
     outcome = Outcome::peer_gone;
     return nullptr;
   }
 }
 
 void Client::give_back(std::unique_ptr<call::ClientSession> session) noexcept {
+  Own& own = *own_.load(std::memory_order_acquire);
+  if (own.generation != call::generation()) [[unlikely]] {
+    (void)session.release();  // forked meanwhile, in a signal handler
+    return;
+  }
   call::ClientSession* none = nullptr;
-  if (hot_.compare_exchange_strong(none, session.get(), std::memory_order_release,
-                                   std::memory_order_relaxed)) {
+  if (own.hot.compare_exchange_strong(none, session.get(), std::memory_order_release,
+                                      std::memory_order_relaxed)) {
     (void)session.release();
     return;
   }
   try {
-    const std::lock_guard guard(lock_);
-    idle_.push_back(std::move(session));
+    const std::lock_guard guard(own.lock);
+    own.idle.push_back(std::move(session));
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the session closes instead
   }
 }
 
-Outcome Client::call(const CallArguments& arguments, CallResults& results, Deadline deadline) {
-  results.data = {};
-  results.large.reset();
-  results.descriptors.clear();
+void Client::retire() noexcept {
+  Own& own = *own_.load(std::memory_order_acquire);
+  if (own.generation != call::generation()) return;
+  own.retirements.fetch_add(1, std::memory_order_seq_cst);
+  delete own.hot.exchange(nullptr, std::memory_order_acquire);
+  std::vector<std::unique_ptr<call::ClientSession>> idle;
+  const std::lock_guard guard(own.lock);
+  idle.swap(own.idle);
+}
+
+Outcome Client::transact(const CallArguments& arguments, CallResults* results, Deadline deadline) {
+  if (arguments.descriptors.size() > kCallDescriptors)
+    throw SystemError(ENFILE, "too many descriptors for one call");
   last_call_dispatched = false;
   Outcome outcome;
   auto session = take(deadline, outcome);
   if (!session) return outcome;
+  if (admission_ != nullptr) {
+    const int error = admission_(session->terms(), arguments);
+    if (error != 0) {
+      give_back(std::move(session));
+      throw SystemError(error, "call");
+    }
+  }
+  const std::uint64_t retirements = own().retirements.load(std::memory_order_relaxed);
   try {
-    outcome = session->call(arguments, &results, deadline);
+    outcome = session->call(arguments, results, deadline);
   } catch (const SystemError& error) {
-    if (error.code().value() != EPIPE && error.code().value() != ECONNRESET) throw;
+    last_call_dispatched = session->dispatched();
+    if (!means_gone(error)) {
+      // A refusal leaves the session as it was. A request that could not be sent does not.
+      if (last_call_dispatched) give_back(std::move(session));
+      throw;
+    }
     outcome = Outcome::peer_gone;
   }
   // A session whose call has not been answered is given up: that is how the server learns of it.
   if (outcome == Outcome::ok) {
-    give_back(std::move(session));
+    if (own().retirements.load(std::memory_order_relaxed) == retirements) [[likely]]
+      give_back(std::move(session));
   } else {
     last_call_dispatched = session->dispatched();
   }
   return outcome;
 }
 
+Outcome Client::call(const CallArguments& arguments, CallResults& results, Deadline deadline) {
+  results.data = {};
+  results.large.reset();
+  results.descriptors.clear();
+  return transact(arguments, &results, deadline);
+}
+
 Outcome Client::send(const CallArguments& arguments, Deadline deadline) {
-  last_call_dispatched = false;
+  return transact(arguments, nullptr, deadline);
+}
+
+Outcome Client::terms(Terms& terms, Deadline deadline) {
   Outcome outcome;
   auto session = take(deadline, outcome);
   if (!session) return outcome;
-  try {
-    outcome = session->call(arguments, nullptr, deadline);
-  } catch (const SystemError& error) {
-    if (error.code().value() != EPIPE && error.code().value() != ECONNRESET) throw;
-    outcome = Outcome::peer_gone;
-  }
-  if (outcome == Outcome::ok) give_back(std::move(session));
-  return outcome;
+  // What an idle session says lasts longer than its server.
+  if (session->hung_up()) return Outcome::peer_gone;
+  terms = session->terms();
+  give_back(std::move(session));
+  return Outcome::ok;
 }
 
 }  // namespace farcall

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 
 #include "farcall/error.hpp"
 
@@ -34,6 +35,15 @@ Mapping adopt_session(UniqueFd fd) {
   return mapping;
 }
 
+std::pair<UniqueFd, UniqueFd> session_sockets() {
+  auto ends = packet_socket_pair();
+  const timeval longest{.tv_sec = std::chrono::seconds(kStall).count(), .tv_usec = 0};
+  for (const UniqueFd* end : {&ends.first, &ends.second})
+    if (::setsockopt(end->get(), SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest) != 0)
+      throw_errno("SO_SNDTIMEO");
+  return ends;
+}
+
 SessionBase::SessionBase(Mapping memory, UniqueFd socket, WaitMode mode)
     : memory_(std::move(memory)),
       socket_(std::move(socket)),
@@ -44,28 +54,51 @@ Drain SessionBase::drain_hook() noexcept {
   return {[](void* self, int) noexcept { static_cast<SessionBase*>(self)->drain(); }, this};
 }
 
+bool SessionBase::hung_up() const noexcept {
+  pollfd death{.fd = socket_.get(), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&death, 1, 0) > 0 && (death.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+void SessionBase::keep(Arrival arrival) {
+  // The largest message that anyone sends in earnest: the rings, and two packets of descriptors.
+  constexpr std::size_t kMostArrived = 8;
+  if (arrival.purpose != kPurposeData || arrived_.size() > kMostArrived) {
+    garbage_ = true;
+    return;
+  }
+  if (arrived_.empty() || arrived_.back().complete) arrived_.emplace_back();
+  Arrived& whole = arrived_.back();
+  whole.complete = !arrival.more;
+  whole.overflow |= arrival.kind == Arrival::Kind::overflow;
+  if (whole.descriptors.size() + arrival.descriptors.size() > kCallDescriptors) garbage_ = true;
+  std::ranges::move(arrival.descriptors, std::back_inserter(whole.descriptors));
+}
+
 void SessionBase::drain() noexcept {
   // A peer that sends without end is stopped here by the bound and later by its lack of sense.
   constexpr std::size_t kMostPackets = 64;
   try {
     for (std::size_t i = 0; i < kMostPackets && !garbage_; ++i) {
       Arrival arrival = take_arrival(socket_.get());
-      if (arrival.kind == Arrival::Kind::nothing || arrival.kind == Arrival::Kind::closed) return;
-      if (arrival.kind == Arrival::Kind::garbage || arrived_.size() > 4) garbage_ = true;
-      if (arrival.kind == Arrival::Kind::descriptors)
-        arrived_.push_back(std::move(arrival.descriptors));
+      using What = Arrival::Kind;
+      if (arrival.kind == What::nothing || arrival.kind == What::closed) return;
+      if (arrival.kind == What::garbage)
+        garbage_ = true;
+      else if (arrival.kind != What::doorbell)
+        keep(std::move(arrival));
     }
-  } catch (...) {
-    garbage_ = true;  // out of descriptors, out of memory: what was sent is lost
+  } catch (const std::exception&) {
+    garbage_ = true;  // out of memory: what was sent is lost
   }
 }
 
 Outcome SessionBase::next_descriptors(std::vector<UniqueFd>& into) {
   if (arrived_.empty()) drain();
-  if (arrived_.empty() || garbage_) return Outcome::broken;
-  into = std::move(arrived_.front());
+  if (garbage_ || arrived_.empty() || !arrived_.front().complete) return Outcome::broken;
+  const bool overflow = arrived_.front().overflow;
+  if (!overflow) into = std::move(arrived_.front().descriptors);
   arrived_.pop_front();
-  return Outcome::ok;
+  return overflow ? Outcome::too_big : Outcome::ok;
 }
 
 void SessionBase::make_bulk(RingMemory out, RingMemory in) {
@@ -79,16 +112,22 @@ void SessionBase::make_bulk(RingMemory out, RingMemory in) {
                                       .in = ByteReader(in_view, waiter)});
 }
 
-Outcome SessionBase::prepare_long(const Load& load, Turn& turn, bool server) {
-  if (load.data.size() > kInlineBytes) {
+void SessionBase::prepare(const Load& load, Turn& turn, bool server, bool may_pull) {
+  if (load.data.size() <= kInlineBytes) {
+    fill_slot(load.data);
+    turn.size = static_cast<std::uint16_t>(load.data.size());
+  } else if (may_pull && load.data.size() >= kPullBytes) {
+    const PullOffer where = offer(load.data);
+    std::memcpy(slot().data, &where, sizeof where);
+    turn.flags |= kPull;
+  } else {
     turn.flags |= kBulk;
     if (!bulk_) {
       const SharedMemory requests = SharedMemory::create(ring_bytes(kBulkCapacity), "farcall-call");
       const SharedMemory replies = SharedMemory::create(ring_bytes(kBulkCapacity), "farcall-call");
       RingMemory to_server = RingMemory::format(requests.fd(), kBulkCapacity, kRing);
       RingMemory to_client = RingMemory::format(replies.fd(), kBulkCapacity, kRing);
-      const std::array fds{requests.fd(), replies.fd()};
-      send_descriptors(socket_.get(), fds);
+      send_descriptors(socket_.get(), std::array{requests.fd(), replies.fd()}, kPurposeData);
       turn.flags |= kBulkComes;
       make_bulk(std::move(server ? to_client : to_server),
                 std::move(server ? to_server : to_client));
@@ -97,10 +136,9 @@ Outcome SessionBase::prepare_long(const Load& load, Turn& turn, bool server) {
     std::memcpy(slot().data, &size, sizeof size);
   }
   if (!load.descriptors.empty()) {
-    send_descriptors(socket_.get(), load.descriptors);
+    send_descriptors(socket_.get(), load.descriptors, kPurposeData);
     turn.flags |= kDescriptors;
   }
-  return Outcome::ok;
 }
 
 Outcome SessionBase::accept_bulk(bool server) {
@@ -122,12 +160,16 @@ Outcome SessionBase::accept_bulk(bool server) {
   return Outcome::ok;
 }
 
-Outcome SessionBase::stream_out(std::span<const std::byte> data) {
+template <class Taken>
+Outcome SessionBase::stream_out(std::span<const std::byte> data, Deadline deadline, Taken taken) {
   while (!data.empty()) {
+    const bool begun = taken();
     std::size_t written = 0;
-    const Outcome outcome = bulk_->out.write_some(data, written, Deadline::after(kStall));
-    if (outcome == Outcome::interrupted) continue;  // half a message cannot be taken back
-    if (outcome != Outcome::ok) return outcome == Outcome::timed_out ? Outcome::broken : outcome;
+    const Outcome outcome =
+        bulk_->out.write_some(data, written, begun ? Deadline::after(kStall) : deadline);
+    if (outcome == Outcome::interrupted && begun) continue;  // half a message is not taken back
+    if (outcome != Outcome::ok)
+      return outcome == Outcome::timed_out && begun ? Outcome::broken : outcome;
     data = data.subspan(written);
   }
   return Outcome::ok;
@@ -145,18 +187,58 @@ Outcome SessionBase::stream_in(std::span<std::byte> into) {
   return Outcome::ok;
 }
 
-std::unique_ptr<ClientSession> ClientSession::open(int port, WaitMode mode,
-                                                   std::uint64_t generation) {
+std::unique_ptr<ClientSession> ClientSession::open(int port, WaitMode mode) {
   const SharedMemory memory = SharedMemory::create(kSessionBytes, "farcall-session");
   Mapping mapping = map_session(memory.fd());
   reinterpret_cast<SessionControl*>(mapping.data())->magic = SessionControl::kMagic;
-  auto [mine, theirs] = packet_socket_pair();
-  send_descriptors(port, std::array{memory.fd(), theirs.get()});
-  return std::make_unique<ClientSession>(std::move(mapping), std::move(mine), mode, generation);
+  auto [mine, theirs] = session_sockets();
+  pid_t server = 0;
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (::getsockopt(port, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0) server = peer.pid;
+  auto session =
+      std::make_unique<ClientSession>(std::move(mapping), std::move(mine), mode, server);
+  send_descriptors(port, std::array{memory.fd(), theirs.get()}, kPurposeSession);
+  return session;
 }
 
 Outcome ClientSession::fail(Outcome outcome) const noexcept {
   return outcome == Outcome::finished ? Outcome::peer_gone : outcome;
+}
+
+Outcome ClientSession::await_welcome(Deadline deadline) {
+  std::uint32_t welcome = 0;
+  const Outcome outcome = waiter_.wait(control().client, control().server, deadline, [&] {
+    // acquire: pairs with the release in welcome(), so that the terms are visible.
+    welcome = control().terms.welcome.load(std::memory_order_acquire);
+    return welcome != 0;
+  });
+  if (outcome != Outcome::ok) return fail(outcome);
+  if (welcome == TermsLine::kWelcome) return Outcome::ok;
+  throw SystemError(static_cast<int>(welcome >> TermsLine::kRefusalShift),
+                    "the server takes no more clients");
+}
+
+Terms ClientSession::terms() const noexcept {
+  Terms terms;
+  for (std::size_t i = 0; i < terms.size(); ++i)
+    terms[i] = control().terms.words[i].load(std::memory_order_relaxed);
+  return terms;
+}
+
+Outcome ClientSession::send_request(const CallArguments& arguments, Kind kind, Deadline deadline) {
+  Turn turn{.number = number_, .kind = kind};
+  slot().extra = static_cast<std::int64_t>(arguments.word) << 32 | arguments.priority;
+  if (arguments.data.size() > kInlineBytes || !arguments.descriptors.empty()) [[unlikely]] {
+    prepare({.data = arguments.data, .descriptors = arguments.descriptors}, turn, false,
+            server_can_pull_ && kind == Kind::request);
+  } else {
+    fill_slot(arguments.data);
+    turn.size = static_cast<std::uint16_t>(arguments.data.size());
+  }
+  give_turn(turn, control().client, control().server);
+  if ((turn.flags & kBulk) == 0) return Outcome::ok;
+  return fail(stream_out(arguments.data, deadline, [this] { return dispatched(); }));
 }
 
 Outcome ClientSession::call(const CallArguments& arguments, CallResults* results,
@@ -168,44 +250,62 @@ Outcome ClientSession::call(const CallArguments& arguments, CallResults* results
       return fail(outcome);
     outstanding_ = false;
   }
-  turn = {.number = ++number_, .kind = results != nullptr ? Kind::request : Kind::one_way};
-  const bool is_long = arguments.data.size() > kInlineBytes;
-  if (is_long || !arguments.descriptors.empty()) [[unlikely]]
-    prepare_long({.data = arguments.data, .descriptors = arguments.descriptors}, turn, false);
-  if (!is_long) {
-    fill_slot(arguments.data);
-    turn.size = static_cast<std::uint16_t>(arguments.data.size());
+  ++number_;
+  outstanding_ = results == nullptr;
+  Outcome outcome =
+      send_request(arguments, outstanding_ ? Kind::one_way : Kind::request, deadline);
+  if (outcome != Outcome::ok || outstanding_) return outcome;
+  for (;;) {
+    outcome = wait_for_reply(turn, deadline);
+    if (outcome != Outcome::ok) return fail(outcome);
+    if (turn.kind == Kind::reply) {
+      outcome = take_reply(turn, *results);
+      if (outcome != Outcome::would_block) return outcome;
+    } else {
+      // `again`, which makes sense once at most.
+      if (!std::exchange(server_can_pull_, false)) return Outcome::broken;
+      outcome = send_request(arguments, Kind::request, deadline);
+      if (outcome != Outcome::ok) return outcome;
+    }
   }
-  give_turn(turn, control().client, control().server);
-  if (is_long) [[unlikely]] {
-    if (const Outcome outcome = stream_out(arguments.data); outcome != Outcome::ok)
-      return fail(outcome);
-  }
-  if (results == nullptr) {
-    outstanding_ = true;
-    return Outcome::ok;
-  }
-  if (const Outcome outcome = wait_for_reply(turn, deadline); outcome != Outcome::ok)
-    return fail(outcome);
-  return take_reply(turn, *results);
 }
 
 Outcome ClientSession::wait_for_reply(Turn& turn, Deadline deadline) {
   const auto there = [&] {
     turn = this->turn();
-    return turn.kind == Kind::reply && turn.number == number_;
+    return turn.number == number_ && (turn.kind == Kind::reply || turn.kind == Kind::again);
   };
   return waiter_.wait(control().client, control().server, deadline, there);
 }
 
+// Returns would_block where the server is to send another reply.
 Outcome ClientSession::take_reply(Turn turn, CallResults& results) {
   // From here on only `turn`, a private copy, is believed, and only within its bounds.
   if (turn.size > kInlineBytes || (turn.flags & ~kFlags) != 0) return Outcome::broken;
   if (turn.size > kFirstLineBytes) __builtin_prefetch(slot().data + kFirstLineBytes);
   results.status = slot().extra;
   std::uint64_t size = turn.size;
+  if (turn.flags == 0 && size <= results.buffer.size()) [[likely]] {
+    results.data = results.buffer.first(size);
+    if (size != 0) std::memcpy(results.data.data(), slot().data, size);
+    return Outcome::ok;
+  }
+  if ((turn.flags & kRefused) != 0)
+    throw SystemError(static_cast<int>(results.status), "the server cannot take the request");
+  PullOffer where{};
+  if ((turn.flags & kPull) != 0) std::memcpy(&where, slot().data, sizeof where);
   if ((turn.flags & kBulkComes) != 0 && accept_bulk(false) != Outcome::ok) return Outcome::broken;
   if ((turn.flags & kBulk) != 0) std::memcpy(&size, slot().data, sizeof size);
+  if ((turn.flags & kPull) != 0) size = where.size;
+  int error = 0;
+  if ((turn.flags & kDescriptors) != 0) {
+    results.descriptors.clear();
+    const Outcome outcome = next_descriptors(results.descriptors);
+    if (outcome == Outcome::too_big)
+      error = EMFILE;
+    else if (outcome != Outcome::ok)
+      return outcome;
+  }
   std::span<std::byte> into = results.buffer;
   if (size > into.size()) {
     // Nobody can send more than memory holds; what cannot be mapped is refused by the kernel.
@@ -221,62 +321,191 @@ Outcome ClientSession::take_reply(Turn turn, CallResults& results) {
   if ((turn.flags & kBulk) != 0) {
     if (const Outcome outcome = stream_in(results.data); outcome != Outcome::ok)
       return fail(outcome);
+  } else if ((turn.flags & kPull) != 0) {
+    if (const int failure = pull(server_, where, results.data); failure != 0 && error == 0)
+      error = EAGAIN;
+    // A server that no longer waits for us may have written something else there meanwhile.
+    if (hung_up()) return Outcome::peer_gone;
   } else if (size != 0) {
     std::memcpy(results.data.data(), slot().data, size);
   }
-  if ((turn.flags & kDescriptors) != 0) return next_descriptors(results.descriptors);
-  return Outcome::ok;
+  if ((turn.flags & (kPull | kDescriptors)) == 0) return Outcome::ok;
+  slot().extra = error;
+  give_turn({.number = number_, .kind = Kind::done}, control().client, control().server);
+  return error == 0 ? Outcome::ok : Outcome::would_block;
 }
 
-Outcome ServerSession::take(std::byte* inline_data, std::size_t most,
-                            std::unique_ptr<std::byte[]>& large, std::size_t& size,
-                            std::vector<UniqueFd>& descriptors, bool& wants_reply) {
+Outcome ServerSession::take(Request& request) {
   const Turn turn = this->turn();
   if (turn.size > kInlineBytes || (turn.flags & ~kFlags) != 0) return Outcome::broken;
   if (turn.size > kFirstLineBytes) __builtin_prefetch(slot().data + kFirstLineBytes);
-  number_ = turn.number;
-  wants_reply = turn.kind == Kind::request;
-  // relaxed: a hint for a client whose call failed; it orders nothing.
+  const std::uint32_t before = std::exchange(number_, turn.number);
+  request.wants_reply = turn.kind == Kind::request;
+  request.word = static_cast<std::int32_t>(slot().extra >> 32);
+  // relaxed: tells a client whose call failed, or that waits to send more; it orders nothing.
   control().taken.store(number_, std::memory_order_relaxed);
-  size = turn.size;
-  if (turn.flags != 0) [[unlikely]] {
-    if ((turn.flags & kBulkComes) != 0 && accept_bulk(true) != Outcome::ok) return Outcome::broken;
-    if ((turn.flags & kBulk) != 0) {
-      std::uint64_t total = 0;
-      std::memcpy(&total, slot().data, sizeof total);
-      if (total > most) return Outcome::too_big;
-      size = total;
-      large = std::make_unique_for_overwrite<std::byte[]>(size);
-      if (const Outcome outcome = stream_in({large.get(), size}); outcome != Outcome::ok)
-        return outcome;
+  if (turn.flags == 0) [[likely]] {
+    request.data = {request.inline_data, turn.size};
+    if (turn.size != 0) std::memcpy(request.inline_data, slot().data, turn.size);
+  } else {
+    int refusal = 0;
+    if (const Outcome outcome = take_data(turn, request, refusal); outcome != Outcome::ok)
+      return outcome;
+    if (refusal != 0) {
+      request.descriptors.clear();
+      if (!request.wants_reply) return Outcome::broken;
+      if (refusal != EAGAIN) {
+        refuse(refusal);
+      } else {
+        number_ = before;  // it comes again, under the same number
+        give_turn({.number = turn.number, .kind = Kind::again}, control().server,
+                  control().client);
+      }
+      return Outcome::would_block;
     }
-    if ((turn.flags & kDescriptors) != 0 && next_descriptors(descriptors) != Outcome::ok)
-      return Outcome::broken;
   }
-  if ((turn.flags & kBulk) == 0 && size != 0) std::memcpy(inline_data, slot().data, size);
-  if (!wants_reply)
+  if (!request.wants_reply)
     give_turn({.number = number_, .kind = Kind::reply}, control().server, control().client);
   return Outcome::ok;
 }
 
-Outcome ServerSession::reply(std::span<const std::byte> data, std::span<const int> descriptors,
-                             std::int64_t status) {
-  Turn turn{.number = number_, .kind = Kind::reply};
-  slot().extra = status;
-  const bool is_long = data.size() > kInlineBytes;
-  if (is_long || !descriptors.empty()) [[unlikely]]
-    prepare_long({.data = data, .descriptors = descriptors}, turn, true);
-  if (!is_long) {
-    fill_slot(data);
-    turn.size = static_cast<std::uint16_t>(data.size());
+Outcome ServerSession::take_data(const Turn& turn, Request& request, int& refusal) {
+  std::uint64_t size = turn.size;
+  PullOffer where{};
+  if ((turn.flags & kPull) != 0) {
+    std::memcpy(&where, slot().data, sizeof where);
+    size = where.size;
+  } else if ((turn.flags & kBulk) != 0) {
+    std::memcpy(&size, slot().data, sizeof size);
   }
-  give_turn(turn, control().server, control().client);
-  return is_long ? stream_out(data) : Outcome::ok;
+  if ((turn.flags & kBulkComes) != 0 && accept_bulk(true) != Outcome::ok) return Outcome::broken;
+  if ((turn.flags & kDescriptors) != 0) {
+    const Outcome outcome = next_descriptors(request.descriptors);
+    if (outcome == Outcome::too_big)
+      refusal = EMFILE;
+    else if (outcome != Outcome::ok)
+      return outcome;
+  }
+  if ((turn.flags & (kPull | kBulk)) == 0) {
+    request.data = {request.inline_data, size};
+    if (size != 0) std::memcpy(request.inline_data, slot().data, size);
+    return Outcome::ok;
+  }
+  if (size > request.most) {
+    if ((turn.flags & kBulk) != 0) return Outcome::too_big;  // nobody will read what is under way
+    refusal = E2BIG;
+    return Outcome::ok;
+  }
+  std::byte* into = request.large.reserve(size);
+  if (into == nullptr) {
+    if ((turn.flags & kBulk) != 0) return Outcome::too_big;
+    refusal = E2BIG;
+    return Outcome::ok;
+  }
+  request.data = {into, size};
+  if ((turn.flags & kBulk) != 0) return stream_in(request.data);
+  const int error = can_pull_ ? pull(caller.pid, where, request.data) : EPERM;
+  if (error == EPERM) can_pull_ = false;
+  if (error != 0 && refusal == 0) refusal = error == EPERM ? EAGAIN : error;
+  // A client that has given up may have written something else there meanwhile.
+  return hung_up() ? Outcome::peer_gone : Outcome::ok;
 }
 
-bool ServerSession::hung_up() const noexcept {
-  pollfd death{.fd = socket_.get(), .events = POLLRDHUP, .revents = 0};
-  return ::poll(&death, 1, 0) > 0 && (death.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+void ServerSession::refuse(int error) noexcept {
+  slot().extra = error;
+  give_turn({.number = number_, .kind = Kind::reply, .flags = kRefused}, control().server,
+            control().client);
+}
+
+Outcome ServerSession::reply(std::span<const std::byte> data, std::span<const int> descriptors,
+                             std::int64_t status) {
+  for (;;) {
+    Turn turn{.number = number_, .kind = Kind::reply};
+    slot().extra = status;
+    if (data.size() > kInlineBytes || !descriptors.empty()) [[unlikely]] {
+      prepare({.data = data, .descriptors = descriptors}, turn, true, client_can_pull_);
+    } else {
+      fill_slot(data);
+      turn.size = static_cast<std::uint16_t>(data.size());
+    }
+    give_turn(turn, control().server, control().client);
+    if (turn.flags == 0) [[likely]]
+      return Outcome::ok;
+    if ((turn.flags & kBulk) != 0) {
+      const Outcome outcome = stream_out(data, Deadline::after(kStall), [] { return true; });
+      if (outcome != Outcome::ok) return outcome;
+    }
+    if ((turn.flags & (kPull | kDescriptors)) == 0) return Outcome::ok;
+    const Deadline longest = Deadline::after(kStall);
+    Turn answer;
+    Outcome outcome = Outcome::interrupted;
+    while (outcome == Outcome::interrupted) {
+      outcome = waiter_.wait(control().server, control().client, longest, [&] {
+        answer = this->turn();
+        return answer.kind == Kind::done || answer.number != number_;
+      });
+    }
+    // A client that already asks for something else has taken it.
+    if (outcome == Outcome::ok && answer.number != number_) return Outcome::ok;
+    if (outcome != Outcome::ok) return outcome == Outcome::timed_out ? Outcome::broken : outcome;
+    const std::int64_t error = slot().extra;
+    if (error == 0) return Outcome::ok;
+    if (error == EMFILE) throw SystemError(EMFILE, "the client has no room for descriptors");
+    if (error != EAGAIN || (turn.flags & kPull) == 0) return Outcome::broken;
+    client_can_pull_ = false;
+  }
+}
+
+void ServerSession::set_terms(const Terms& terms) noexcept {
+  for (std::size_t i = 0; i < terms.size(); ++i)
+    control().terms.words[i].store(terms[i], std::memory_order_relaxed);
+}
+
+void ServerSession::welcome(int error) noexcept {
+  // release: the terms are visible before.
+  control().terms.welcome.store(
+      error == 0 ? TermsLine::kWelcome
+                 : static_cast<std::uint32_t>(error) << TermsLine::kRefusalShift,
+      std::memory_order_release);
+  // A waiter of its own: a thread that already serves may be using the session's.
+  Waiter(socket(), WaitMode::block).wake(control().server, control().client);
+}
+
+namespace {
+
+// Stands for "is being told".
+class Telling final : public Attendant {
+  void client_gone() noexcept override {}
+} telling;
+
+}  // namespace
+
+void ServerSession::begin_serving(Attendant* attendant) noexcept {
+  if (attendant == nullptr) return;
+  // seq_cst here and in tell_gone(): one of the two sees the other.
+  attendant_.exchange(attendant, std::memory_order_seq_cst);
+  if (gone.load(std::memory_order_seq_cst)) tell_gone();
+}
+
+void ServerSession::end_serving() noexcept {
+  Attendant* now = attendant_.load(std::memory_order_acquire);
+  while (now != nullptr) {
+    if (now == &telling) {
+      relax();
+      now = attendant_.load(std::memory_order_acquire);
+    } else if (attendant_.compare_exchange_weak(now, nullptr, std::memory_order_acq_rel)) {
+      return;
+    }
+  }
+}
+
+void ServerSession::tell_gone() noexcept {
+  gone.store(true, std::memory_order_seq_cst);
+  Attendant* now = attendant_.load(std::memory_order_seq_cst);
+  if (now == nullptr || now == &telling) return;
+  if (!attendant_.compare_exchange_strong(now, &telling, std::memory_order_acq_rel)) return;
+  now->client_gone();
+  attendant_.store(nullptr, std::memory_order_release);
 }
 
 }  // namespace farcall::call

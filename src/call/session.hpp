@@ -3,39 +3,60 @@
 // A session: what one client thread and a server share. One page of memory, one packet socket.
 //
 //   offset   0  SessionControl: magic                      written once, by the client
+//           64  Terms: welcome, seven words                written by the server, rarely
 //          128  client's Side                              written by the client
 //          256  server's Side                              written by the server
 //          384  taken: number of the last request taken    written by the server
 //          512  Slot: turn | extra | 48 bytes of data      written by whoever's turn it is
-//          576  ...   192 bytes more
+//          576  ...   the rest of the page: data
 //
 //   turn   bits 63..32         31..24   23..16   15..0
 //          number of the call  kind     flags    bytes in the slot
 //
 // Request and reply go through the same lines: whoever reads the other's message takes the line
 // over and writes the answer into it, so that a small call costs one line transfer each way, not
-// two. `extra` is the status of a reply.
+// two. `extra` is the word and the priority of a request, the status of a reply.
 //
-// Data longer than the slot travels through two byte rings, made when first needed by whichever
-// side needs them and announced with kBulkComes; then the slot holds its size, 8 bytes, and reading
-// overlaps writing. Descriptors travel over the socket, in one packet, before the turn is given.
-// The socket also carries doorbells (packets of one byte), and tells each side of the other's
-// death.
+//   client                         server
+//     request  ------------------>   takes it            one_way: answered as soon as taken
+//              <------------------ reply
+//   and, for what the sender must know to have been taken (descriptors, data read in place):
+//              <------------------ again      the server may not read this client's memory:
+//     request  ------------------>            the same request once more, through the rings
+//              <------------------ reply
+//     done     ------------------>            extra: 0, or the errno of what went wrong, after
+//              <------------------ reply      which the client waits for another reply
+//
+// Data longer than the slot is read by its receiver straight from the sender's memory
+// (process_vm_readv, kPull) where that pays and the kernel permits it; else it travels through two
+// byte rings (kBulk), made when first needed by whichever side needs them and announced with
+// kBulkComes. Descriptors travel over the socket before the turn is given. The socket also carries
+// doorbells (packets of one byte), and tells each side of the other's death.
 #pragma once
 
 #include <cstring>
 #include <deque>
 
+#include "call/process.hpp"
+#include "call/pull.hpp"
+#include "call/warden.hpp"
 #include "farcall/call.hpp"
 #include "farcall/ring.hpp"
 
 namespace farcall::call {
 
-enum class Kind : std::uint8_t { none = 0, request = 1, one_way = 2, reply = 3 };
-inline constexpr std::uint8_t kDescriptors = 1;  // a packet of descriptors belongs to it
+enum class Kind : std::uint8_t { none = 0, request = 1, one_way = 2, reply = 3, again = 4, done = 5 };
+inline constexpr std::uint8_t kDescriptors = 1;  // packets of descriptors belong to it
 inline constexpr std::uint8_t kBulk = 2;         // the data goes through the rings
 inline constexpr std::uint8_t kBulkComes = 4;    // a packet with the rings comes before that
-inline constexpr std::uint8_t kFlags = kDescriptors | kBulk | kBulkComes;
+inline constexpr std::uint8_t kPull = 8;         // the slot holds a PullOffer
+inline constexpr std::uint8_t kRefused = 16;     // a reply: the server could not take the request
+inline constexpr std::uint8_t kFlags =
+    kDescriptors | kBulk | kBulkComes | kPull | kRefused;
+
+// What packets on a port's and a session's sockets bring.
+inline constexpr std::uint8_t kPurposeSession = 1;  // to a port: a session's memory and socket
+inline constexpr std::uint8_t kPurposeData = 2;     // in a session: descriptors, or the rings
 
 struct Turn {
   std::uint32_t number = 0;
@@ -62,20 +83,29 @@ struct Slot {
 };
 inline constexpr std::size_t kFirstLineBytes = kLine - 16;
 
+// `welcome`: 0 while the server has not decided, 1, or the errno of its refusal above 16 bits.
+struct TermsLine {
+  static constexpr std::uint32_t kWelcome = 1;
+  static constexpr unsigned kRefusalShift = 16;
+  std::atomic<std::uint32_t> welcome;
+  std::array<std::atomic<std::uint64_t>, kTerms> words;
+};
+
 struct SessionControl {
-  static constexpr std::uint64_t kMagic = 0x316c6c6163636166;  // "faccall1"
+  static constexpr std::uint64_t kMagic = 0x326c6c6163636166;  // "faccall2"
 
   alignas(kFalseSharing) std::uint64_t magic;
+  alignas(kLine) TermsLine terms;
   Side client;
   Side server;
   alignas(kFalseSharing) std::atomic<std::uint32_t> taken;
   alignas(kFalseSharing) Slot slot;
 };
+static_assert(offsetof(SessionControl, terms) == 64 && sizeof(TermsLine) == kLine);
 static_assert(offsetof(SessionControl, client) == 128 && offsetof(SessionControl, server) == 256 &&
               offsetof(SessionControl, taken) == 384 && offsetof(SessionControl, slot) == 512);
-static_assert(sizeof(Slot) == 256);
 inline constexpr std::size_t kSessionBytes = 4096;
-static_assert(sizeof(SessionControl) <= kSessionBytes);
+static_assert(sizeof(SessionControl) == kSessionBytes);
 
 inline constexpr std::size_t kBulkCapacity = 128 * 1024;
 // A peer that is silent for so long in the middle of its own message is taken for dead.
@@ -83,6 +113,8 @@ inline constexpr auto kStall = std::chrono::seconds(2);
 
 // Takes over the memory that a client has sent. Throws SystemError: EPERM, EPROTO.
 Mapping adopt_session(UniqueFd fd);
+// A pair of packet sockets on which no send waits longer than kStall. Throws SystemError.
+std::pair<UniqueFd, UniqueFd> session_sockets();
 
 // What both halves have in common: the memory, the socket and what came through it.
 class SessionBase {
@@ -103,9 +135,13 @@ class SessionBase {
   // Takes all packets that have come: doorbells are dropped, descriptors are kept.
   void drain() noexcept;
   [[nodiscard]] Waiter& waiter() noexcept { return waiter_; }
+  // Whether the other end of the socket has closed. A system call.
+  [[nodiscard]] bool hung_up() const noexcept;
 
  protected:
-  // What one message is made of, apart from the data in the slot.
+  ~SessionBase() = default;
+
+  // What one message is made of.
   struct Load {
     std::span<const std::byte> data;
     std::span<const int> descriptors;
@@ -128,16 +164,20 @@ class SessionBase {
     slot().turn.store(turn.pack(), std::memory_order_release);
     waiter_.wake(mine, peer);
   }
-  // Sends what does not fit the slot; `turn` gets its flags. Throws SystemError.
-  Outcome prepare_long(const Load& load, Turn& turn, bool server);
-  Outcome stream_out(std::span<const std::byte> data);
+  // Fills the slot and sends what goes before the turn; `turn` gets its flags. Where it says kBulk,
+  // stream_out() is to follow. Throws SystemError.
+  void prepare(const Load& load, Turn& turn, bool server, bool may_pull);
+  // `taken` tells whether the receiver has begun with the message: before that it may be late.
+  template <class Taken>
+  Outcome stream_out(std::span<const std::byte> data, Deadline deadline, Taken taken);
   Outcome stream_in(std::span<std::byte> into);
   // The rings, from the packet that announced them.
   Outcome accept_bulk(bool server);
+  // ok, broken, or too_big: this process has no room for them.
   Outcome next_descriptors(std::vector<UniqueFd>& into);
 
   Mapping memory_;
-  UniqueFd socket_;
+  PrivateFd socket_;
   Waiter waiter_;
 
  private:
@@ -147,45 +187,71 @@ class SessionBase {
     ByteWriter out;
     ByteReader in;
   };
+  struct Arrived {
+    std::vector<UniqueFd> descriptors;
+    bool overflow = false;
+    bool complete = false;
+  };
   void make_bulk(RingMemory out, RingMemory in);
+  void keep(Arrival arrival);
 
   Drain drain_hook() noexcept;
 
   WaitMode mode_;
   std::unique_ptr<Bulk> bulk_;
-  std::deque<std::vector<UniqueFd>> arrived_;
+  std::deque<Arrived> arrived_;
   bool garbage_ = false;
 };
 
 class ClientSession final : public SessionBase {
  public:
-  // Makes the memory and the socket and sends them to the port. Throws SystemError: EPIPE or
-  // ECONNRESET where the port has been closed.
-  static std::unique_ptr<ClientSession> open(int port, WaitMode mode, std::uint64_t generation);
-  ClientSession(Mapping memory, UniqueFd socket, WaitMode mode, std::uint64_t generation)
-      : SessionBase(std::move(memory), std::move(socket), mode), generation_(generation) {}
+  // Makes the memory and the socket and sends them to the port; await_welcome() is to follow.
+  // Throws SystemError: EPIPE or ECONNRESET where the port has been closed.
+  static std::unique_ptr<ClientSession> open(int port, WaitMode mode);
+  ClientSession(Mapping memory, UniqueFd socket, WaitMode mode, pid_t server)
+      : SessionBase(std::move(memory), std::move(socket), mode), server_(server) {}
 
+  // ok, peer_gone, timed_out, would_block, interrupted. Throws SystemError: the server's refusal.
+  Outcome await_welcome(Deadline deadline);
   Outcome call(const CallArguments& arguments, CallResults* results, Deadline deadline);
   [[nodiscard]] bool dispatched() const noexcept {
     return control().taken.load(std::memory_order_relaxed) == number_;
   }
-  [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
+  [[nodiscard]] Terms terms() const noexcept;
+  [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
 
  private:
+  Outcome send_request(const CallArguments& arguments, Kind kind, Deadline deadline);
   Outcome wait_for_reply(Turn& turn, Deadline deadline);
   Outcome take_reply(Turn turn, CallResults& results);
   Outcome fail(Outcome outcome) const noexcept;
 
-  std::uint64_t generation_;
+  pid_t server_;  // as the kernel knows it; 0 where it cannot be seen from here
+  std::uint64_t epoch_ = credentials_epoch();
   std::uint32_t number_ = 0;
   bool outstanding_ = false;  // a one-way request has been sent and perhaps not taken yet
+  bool server_can_pull_ = true;
+};
+
+// What a server takes out of a session.
+struct Request {
+  std::byte* inline_data;        // kInlineBytes
+  RequestBuffer& large;
+  std::size_t most;              // bytes
+  std::vector<UniqueFd>& descriptors;
+  std::span<std::byte> data;     // out
+  std::int32_t word = 0;         // out
+  bool wants_reply = false;      // out
 };
 
 class ServerSession final : public SessionBase {
  public:
   ServerSession(Mapping memory, UniqueFd socket, Credentials sender, std::uint64_t number,
-                WaitMode mode)
-      : SessionBase(std::move(memory), std::move(socket), mode), caller(sender), id(number) {}
+                std::shared_ptr<Entrance> way_in, WaitMode mode)
+      : SessionBase(std::move(memory), std::move(socket), mode),
+        caller(sender),
+        id(number),
+        entrance(std::move(way_in)) {}
 
   [[nodiscard]] bool ready() const noexcept {
     const Turn now = turn();
@@ -194,23 +260,43 @@ class ServerSession final : public SessionBase {
   [[nodiscard]] bool ready_one_way() const noexcept {
     return ready() && turn().kind == Kind::one_way;
   }
-  // Takes the request that is ready. Where not ok, the session is to be closed.
-  Outcome take(std::byte* inline_data, std::size_t most, std::unique_ptr<std::byte[]>& large,
-               std::size_t& size, std::vector<UniqueFd>& descriptors, bool& wants_reply);
+  [[nodiscard]] std::uint8_t priority() const noexcept {
+    return static_cast<std::uint8_t>(slot().extra & 0xff);
+  }
+  // Takes the request that is ready. would_block: there is none to serve after all, but the session
+  // goes on. Else, where not ok, the session is to be closed.
+  Outcome take(Request& request);
+  // ok, peer_gone, broken. Throws SystemError where the client could not take it and waits on.
   Outcome reply(std::span<const std::byte> data, std::span<const int> descriptors,
                 std::int64_t status);
+  // Tells the client that its request cannot be taken.
+  void refuse(int error) noexcept;
+  void set_terms(const Terms& terms) noexcept;
+  void welcome(int error) noexcept;
 
   [[nodiscard]] bool claim() noexcept { return !owned_.exchange(true, std::memory_order_seq_cst); }
   void release() noexcept { owned_.store(false, std::memory_order_seq_cst); }
-  [[nodiscard]] bool hung_up() const noexcept;
+
+  // Between these two the client's death is told to `attendant`. end_serving() returns when it is
+  // not being told, and never will be.
+  void begin_serving(Attendant* attendant) noexcept;
+  void end_serving() noexcept;
+  // The socket has said that the client has gone.
+  void tell_gone() noexcept;
 
   const Credentials caller;
   const std::uint64_t id;
-  std::atomic<bool> gone{false};  // the socket has said so
+  const std::shared_ptr<Entrance> entrance;
+  std::atomic<bool> gone{false};
 
  private:
+  Outcome take_data(const Turn& turn, Request& request, int& refusal);
+
   std::uint32_t number_ = 0;  // of the last request taken
   std::atomic<bool> owned_{false};
+  std::atomic<Attendant*> attendant_{nullptr};
+  bool can_pull_ = true;         // until the kernel has said no
+  bool client_can_pull_ = true;  // until it has said no
 };
 
 }  // namespace farcall::call

@@ -24,6 +24,14 @@ struct ParcelHeader {
   std::uint16_t descriptors;
 };
 
+struct PacketHeader {
+  static constexpr std::uint32_t kMagic = 0x70637266;
+  std::uint32_t magic;
+  std::uint8_t purpose;
+  std::uint8_t more;
+  std::uint16_t descriptors;
+};
+
 // Waits until `fd` is ready for `events`. Returns false at the deadline. Throws SystemError.
 bool wait_for(int fd, short events, Deadline deadline) {
   for (;;) {
@@ -174,12 +182,15 @@ std::optional<Parcel> receive_parcel(int socket, Deadline deadline) {
   return parcel;
 }
 
-void send_descriptors(int packet_socket, std::span<const int> descriptors) {
-  if (descriptors.size() > kParcelDescriptors) throw MisuseError("too many descriptors at once");
-  constexpr std::size_t kRights = CMSG_SPACE(kParcelDescriptors * sizeof(int));
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred)) + kRights> control{};
-  ParcelHeader header{.magic = ParcelHeader::kMagic,
-                      .bytes = 0,
+namespace {
+
+void send_packet(int packet_socket, std::span<const int> descriptors, std::uint8_t purpose,
+                 bool more) {
+  constexpr std::size_t kRights = CMSG_SPACE(kPacketDescriptors * sizeof(int));
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred)) + kRights> control;
+  PacketHeader header{.magic = PacketHeader::kMagic,
+                      .purpose = purpose,
+                      .more = static_cast<std::uint8_t>(more),
                       .descriptors = static_cast<std::uint16_t>(descriptors.size())};
   iovec piece{.iov_base = &header, .iov_len = sizeof header};
   msghdr message{};
@@ -187,6 +198,8 @@ void send_descriptors(int packet_socket, std::span<const int> descriptors) {
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = CMSG_SPACE(sizeof(ucred));
+  if (!descriptors.empty()) message.msg_controllen += CMSG_SPACE(descriptors.size_bytes());
+  std::memset(control.data(), 0, message.msg_controllen);
   cmsghdr* item = CMSG_FIRSTHDR(&message);
   item->cmsg_level = SOL_SOCKET;
   item->cmsg_type = SCM_CREDENTIALS;
@@ -194,7 +207,6 @@ void send_descriptors(int packet_socket, std::span<const int> descriptors) {
   const ucred self{.pid = ::getpid(), .uid = ::geteuid(), .gid = ::getegid()};
   std::memcpy(CMSG_DATA(item), &self, sizeof self);
   if (!descriptors.empty()) {
-    message.msg_controllen += CMSG_SPACE(descriptors.size_bytes());
     item = CMSG_NXTHDR(&message, item);
     item->cmsg_level = SOL_SOCKET;
     item->cmsg_type = SCM_RIGHTS;
@@ -207,11 +219,23 @@ void send_descriptors(int packet_socket, std::span<const int> descriptors) {
   if (sent < 0) throw_errno("send descriptors");
 }
 
+}  // namespace
+
+void send_descriptors(int packet_socket, std::span<const int> descriptors, std::uint8_t purpose) {
+  for (;;) {
+    const bool more = descriptors.size() > kPacketDescriptors;
+    const auto now = descriptors.first(more ? kPacketDescriptors : descriptors.size());
+    send_packet(packet_socket, now, purpose, more);
+    if (!more) return;
+    descriptors = descriptors.subspan(now.size());
+  }
+}
+
 Arrival take_arrival(int packet_socket) {
   Arrival arrival;
-  ParcelHeader header{};
-  constexpr std::size_t kRights = CMSG_SPACE(kParcelDescriptors * sizeof(int));
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred)) + kRights> control{};
+  PacketHeader header{};
+  constexpr std::size_t kRights = CMSG_SPACE(kPacketDescriptors * sizeof(int));
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred)) + kRights> control;
   iovec piece{.iov_base = &header, .iov_len = sizeof header};
   msghdr message{};
   message.msg_iov = &piece;
@@ -230,16 +254,26 @@ Arrival take_arrival(int packet_socket) {
   }
   collect_descriptors(message, arrival.descriptors);
   arrival.sender = find_credentials(message);
-  const bool whole = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
-  if (count == 0)
+  const bool proper = count == sizeof header && (message.msg_flags & MSG_TRUNC) == 0 &&
+                      header.magic == PacketHeader::kMagic && header.more <= 1;
+  if (count == 0) {
     arrival.kind = Kind::closed;
-  else if (count == 1 && arrival.descriptors.empty())
+  } else if (count == 1 && arrival.descriptors.empty()) {
     arrival.kind = Kind::doorbell;
-  else if (count == sizeof header && whole && header.magic == ParcelHeader::kMagic &&
-           header.bytes == 0 && header.descriptors == arrival.descriptors.size())
-    arrival.kind = Kind::descriptors;
-  else
+  } else if (!proper) {
     arrival.kind = Kind::garbage;
+  } else if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    // Nobody can send more than there is room for in `control`; so it is our table that is full.
+    arrival.kind = Kind::overflow;
+    arrival.descriptors.clear();
+  } else {
+    arrival.kind =
+        header.descriptors == arrival.descriptors.size() ? Kind::descriptors : Kind::garbage;
+  }
+  if (proper) {
+    arrival.purpose = header.purpose;
+    arrival.more = header.more != 0;
+  }
   return arrival;
 }
 

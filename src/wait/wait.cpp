@@ -3,6 +3,7 @@
 
 #include <linux/futex.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -249,7 +250,7 @@ Outcome Waiter::sleep(Side& mine, const Side& peer, std::int64_t start, Deadline
   // nobody has woken by `shallow` moves to the descriptor.
   const std::int64_t shallow = lifeline_ < 0 ? INT64_MAX : start + kShallowSleep;
   Outcome outcome = Outcome::ok;
-  for (bool deep = false;;) {
+  for (bool deep = deaf_;;) {
     park(mine, deep ? Side::kOnDescriptor : Side::kOnFutex);
     if (ready()) break;
     const bool over = deep ? gone(peer) : peer.state.load(std::memory_order_acquire) != Side::kOpen;
@@ -284,7 +285,10 @@ Outcome Waiter::sleep_on_descriptor(Deadline deadline) {
   timespec left{};
   if (!deadline.is_never())
     left = to_timespec(std::max<std::int64_t>(deadline.at() - monotonic_ns(), 0));
+  int cancel_state = 0;
+  if (cancellable_) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
   const int count = ::ppoll(&doorbell, 1, deadline.is_never() ? nullptr : &left, nullptr);
+  if (cancellable_) ::pthread_setcancelstate(cancel_state, nullptr);
   if (count < 0) return Outcome::interrupted;
   if (count == 0) return Outcome::timed_out;
   drain_.take(drain_.context, lifeline_);
@@ -310,10 +314,11 @@ void Waiter::wake_parked(Side& mine, Side& peer) noexcept {
       ::syscall(SYS_futex, &peer.parked, FUTEX_WAKE, 1, nullptr, nullptr, 0);
       break;
     case Side::kOnDescriptor: {
-      // A full socket has a doorbell in it already; a closed one needs none.
+      // A full socket has a doorbell in it already; a closed one tells that nobody will answer.
       const char ring = 0;
       const int saved = errno;
-      (void)!::send(lifeline_, &ring, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (::send(lifeline_, &ring, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EAGAIN)
+        deaf_ = true;
       errno = saved;
       break;
     }

@@ -3,6 +3,8 @@
 // Calls of this library: a request and its reply through a session, served by one thread.
 #include "farcall/call.hpp"
 
+#include <unistd.h>
+
 #include <cerrno>
 
 #include "farcall/error.hpp"
@@ -35,7 +37,12 @@ class Caller final : public CallEndpoint {
 
 class Callee final : public CallEndpoint {
  public:
-  Callee(Port& port, WaitMode wait) : thread_(port, wait) {}
+  // Sends what clients need through `socket`.
+  Callee(int socket, WaitMode wait) : thread_(port_, wait) {
+    Parcel parcel;
+    parcel.descriptors.emplace_back(::dup(port_.descriptor()));
+    send_parcel(socket, parcel);
+  }
   void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
     throw MisuseError("the server calls not");
   }
@@ -52,6 +59,7 @@ class Callee final : public CallEndpoint {
   }
 
  private:
+  Port port_;
   ServerThread thread_;
   Incoming incoming_;
 };
@@ -60,12 +68,15 @@ class CallConnection final : public Connection {
  public:
   explicit CallConnection(WaitMode wait) : wait_(wait) {}
   std::unique_ptr<Endpoint> open(Role role) override {
-    if (role == Role::client) return std::make_unique<Caller>(port_.descriptor(), wait_);
-    return std::make_unique<Callee>(port_, wait_);
+    if (role == Role::server) return std::make_unique<Callee>(sockets_.second.get(), wait_);
+    const auto parcel = receive_parcel(sockets_.first.get(), Deadline::after(kStart));
+    if (!parcel || parcel->descriptors.size() != 1) throw SystemError(EPROTO, "no port came");
+    return std::make_unique<Caller>(parcel->descriptors.front().get(), wait_);
   }
 
  private:
-  Port port_;
+  static constexpr auto kStart = std::chrono::seconds(10);
+  std::pair<UniqueFd, UniqueFd> sockets_ = socket_pair();
   WaitMode wait_;
 };
 

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Everything of a port that its threads share. Sessions are watched edge-triggered: an edge means
+// that a doorbell rang or that the client has gone, and wakes one thread of those that wait.
+//
+//   a session is owned by at most one thread (claim/release)
+//   a thread leaves a session:   say "ring the doorbell"; release; look again, and claim if so
+//   a thread that hears an edge: claim, or leave it to the owner, who looks again when it leaves
+//
+// The warden lets sessions in, and hears of clients that go; so neither waits for a thread that is
+// free.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+
+#include "call/session.hpp"
+
+namespace farcall::call {
+
+using SessionPointer = std::shared_ptr<ServerSession>;
+
+struct PortState : std::enable_shared_from_this<PortState> {
+  static constexpr std::uint64_t kClosing = 1;
+  static constexpr std::uint64_t kQueued = 2;
+  static constexpr std::uint64_t kFirstSession = 3;
+
+  // What waits for a thread: a session, claimed, with something to do; or else a notice.
+  struct Item {
+    SessionPointer session;
+    std::shared_ptr<Entrance> notice;
+    explicit operator bool() const noexcept { return session || notice; }
+  };
+  struct Entry {
+    SessionPointer session;
+    std::uint64_t watch;
+  };
+
+  PortState(const PortLimits& limits, WaitMode mode);
+  PortState(const PortState&) = delete;
+  PortState& operator=(const PortState&) = delete;
+  ~PortState();
+
+  void listen(int fd, std::uint64_t id, std::uint32_t events) const;
+  // A client's session has come through an entrance. What is wrong with it closes it.
+  void add(std::vector<UniqueFd> descriptors, const Credentials& sender,
+           const std::shared_ptr<Entrance>& entrance);
+  SessionPointer find(std::uint64_t id);
+  // Something to do, the session claimed for the caller; or nothing, and `outcome` says why.
+  Item next(Deadline deadline, Outcome& outcome);
+  SessionPointer hear(std::uint64_t id, std::uint32_t events);
+  // For some thread of the port.
+  void queue(Item item) noexcept;
+  Item take_queued();
+  // The session goes to whichever thread comes next, if there is something to do; its owner calls.
+  void release(const SessionPointer& session) noexcept;
+  void drop(const SessionPointer& session) noexcept;
+  void close() noexcept;
+  void close_sessions(const Entrance* entrance) noexcept;
+  [[nodiscard]] bool over(const ServerSession& session) const noexcept {
+    return session.gone || closed || session.entrance->closed();
+  }
+
+  const PortLimits limits;
+  const WaitMode mode;
+  const std::uint64_t generation = call::generation();
+  PrivateFd epoll;
+  PrivateFd closing;
+  PrivateFd queued;  // counts what was put into `waiting`
+  std::atomic<bool> closed{false};
+  std::atomic<int> idle{0};           // threads that receive
+  std::atomic<std::size_t> backlog{0};  // what `waiting` holds
+
+  mutable std::mutex lock;  // protects all below
+  std::unordered_map<std::uint64_t, Entry> sessions;
+  std::unordered_map<uid_t, std::size_t> per_user;
+  std::multimap<int, Item> waiting;  // by falling priority
+  std::vector<std::weak_ptr<Entrance>> entrances;
+  std::uint64_t next_id = kFirstSession;
+};
+
+}  // namespace farcall::call

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "call/process.hpp"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <utility>
+
+namespace farcall::call {
+namespace {
+
+std::atomic<std::uint64_t> forks{1};
+std::atomic<std::uint64_t> credentials{1};
+
+// One bit for each descriptor; those beyond are not marked, and stay open in children until exec.
+constexpr int kMostMarked = 1 << 20;
+std::atomic<std::uint64_t> marks[kMostMarked / 64];
+std::atomic<int> highest_mark{0};
+
+void mark(int fd) noexcept {
+  if (fd >= kMostMarked) return;
+  marks[fd / 64].fetch_or(std::uint64_t{1} << fd % 64, std::memory_order_relaxed);
+  int highest = highest_mark.load(std::memory_order_relaxed);
+  while (highest < fd &&
+         !highest_mark.compare_exchange_weak(highest, fd, std::memory_order_relaxed)) {
+  }
+}
+
+void unmark(int fd) noexcept {
+  if (fd < kMostMarked)
+    marks[fd / 64].fetch_and(~(std::uint64_t{1} << fd % 64), std::memory_order_relaxed);
+}
+
+void in_child() noexcept {
+  forks.fetch_add(1, std::memory_order_relaxed);
+  const int last = highest_mark.exchange(0, std::memory_order_relaxed) / 64;
+  for (int word = 0; word <= last; ++word) {
+    std::uint64_t bits = marks[word].exchange(0, std::memory_order_relaxed);
+    for (; bits != 0; bits &= bits - 1) ::close(word * 64 + __builtin_ctzll(bits));
+  }
+}
+
+[[maybe_unused]] const int registered = ::pthread_atfork(nullptr, nullptr, in_child);
+
+}  // namespace
+
+std::uint64_t generation() noexcept { return forks.load(std::memory_order_relaxed); }
+
+PrivateFd::PrivateFd(UniqueFd fd) noexcept : fd_(std::move(fd)), generation_(generation()) {
+  if (fd_) mark(fd_.get());
+}
+
+PrivateFd& PrivateFd::operator=(PrivateFd&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = std::move(other.fd_);
+    generation_ = other.generation_;
+  }
+  return *this;
+}
+
+void PrivateFd::reset() noexcept { (void)release(); }
+
+UniqueFd PrivateFd::release() noexcept {
+  if (!fd_) return {};
+  if (generation_ != generation()) {
+    (void)fd_.release();
+    return {};
+  }
+  unmark(fd_.get());
+  return std::move(fd_);
+}
+
+void around_fork(void (*before)(), void (*in_parent)(), void (*child)()) noexcept {
+  ::pthread_atfork(before, in_parent, child);
+}
+
+void forget_credentials() noexcept { credentials.fetch_add(1, std::memory_order_relaxed); }
+std::uint64_t credentials_epoch() noexcept { return credentials.load(std::memory_order_relaxed); }
+
+}  // namespace farcall::call

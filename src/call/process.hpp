@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a forked child must not keep of its parent. A child opens sessions of its own; were it to
+// hold its parent's sockets, nobody would notice the parent's death.
+#pragma once
+
+#include <cstdint>
+
+#include "farcall/memory.hpp"
+
+namespace farcall::call {
+
+// Counts the forks that lie between this process and the one that loaded the library. What was
+// made in another generation belongs to another process: it is left alone, not even destroyed.
+std::uint64_t generation() noexcept;
+
+// A descriptor of this process alone: closed in forked children at once, and left alone by
+// destructors that run there.
+class PrivateFd {
+ public:
+  PrivateFd() noexcept = default;
+  explicit PrivateFd(UniqueFd fd) noexcept;
+  PrivateFd(PrivateFd&& other) noexcept = default;
+  PrivateFd& operator=(PrivateFd&& other) noexcept;
+  ~PrivateFd() { reset(); }
+
+  [[nodiscard]] int get() const noexcept { return fd_.get(); }
+  explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
+  void reset() noexcept;
+  // It becomes an ordinary descriptor.
+  [[nodiscard]] UniqueFd release() noexcept;
+
+ private:
+  UniqueFd fd_;
+  std::uint64_t generation_ = 0;
+};
+
+// Registers functions to be called around every fork of this process: before it, and afterwards
+// in the parent and in the child. Those registered later run earlier before a fork and later after
+// it. In the child no private descriptor is left when they run.
+void around_fork(void (*before)(), void (*in_parent)(), void (*in_child)()) noexcept;
+
+// Credentials that were recorded before count no more.
+void forget_credentials() noexcept;
+// Changes with every forget_credentials().
+std::uint64_t credentials_epoch() noexcept;
+
+}  // namespace farcall::call

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "call/pull.hpp"
+
+#include <sys/random.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace farcall::call {
+namespace {
+
+const std::uint64_t own_nonce = [] {
+  std::uint64_t nonce = 0;
+  while (nonce == 0)
+    if (::getrandom(&nonce, sizeof nonce, GRND_NONBLOCK) != sizeof nonce)
+      nonce = reinterpret_cast<std::uintptr_t>(&nonce) * 0x9e3779b97f4a7c15;
+  return nonce;
+}();
+
+// The kernel reads no more at once.
+constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;
+
+void* at(std::uint64_t address) noexcept {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr): not ours
+}
+
+}  // namespace
+
+PullOffer offer(std::span<const std::byte> data) noexcept {
+  return {.address = reinterpret_cast<std::uintptr_t>(data.data()),
+          .size = data.size(),
+          .nonce_address = reinterpret_cast<std::uintptr_t>(&own_nonce),
+          .nonce = own_nonce};
+}
+
+int pull(pid_t pid, const PullOffer& offer, std::span<std::byte> into) noexcept {
+  if (pid <= 0) return EPERM;
+  std::uint64_t address = offer.address;
+  do {
+    const std::size_t now = std::min(into.size(), kMostAtOnce);
+    std::uint64_t nonce = 0;
+    const std::array local{iovec{.iov_base = &nonce, .iov_len = sizeof nonce},
+                           iovec{.iov_base = into.data(), .iov_len = now}};
+    const std::array remote{iovec{.iov_base = at(offer.nonce_address), .iov_len = sizeof nonce},
+                            iovec{.iov_base = at(address), .iov_len = now}};
+    const ssize_t count =
+        ::process_vm_readv(pid, local.data(), local.size(), remote.data(), remote.size(), 0);
+    if (count < static_cast<ssize_t>(sizeof nonce) || nonce != offer.nonce)
+      return count < 0 && errno == EFAULT ? EFAULT : EPERM;
+    const std::size_t got = static_cast<std::size_t>(count) - sizeof nonce;
+    if (got == 0 && now != 0) return EFAULT;
+    into = into.subspan(got);
+    address += got;
+  } while (!into.empty());
+  return 0;
+}
+
+}  // namespace farcall::call

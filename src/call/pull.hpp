@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reading what another process offers straight from its memory: one copy, made by the kernel.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace farcall::call {
+
+// Where data lies in the memory of who offers it. The nonce lies there too: a process that has
+// come by the same number by chance does not hold it.
+struct PullOffer {
+  std::uint64_t address;
+  std::uint64_t size;  // bytes
+  std::uint64_t nonce_address;
+  std::uint64_t nonce;
+};
+
+// From this size on one copy by the kernel is quicker than two through a ring; see
+// docs/guide/doors.md for the measurement.
+inline constexpr std::size_t kPullBytes = 32 * 1024;
+
+PullOffer offer(std::span<const std::byte> data) noexcept;
+// Fills `into` with what process `pid` offers. Returns 0; EFAULT where not all of it is memory of
+// that process; EPERM where this process may not read it, or it is gone.
+int pull(pid_t pid, const PullOffer& offer, std::span<std::byte> into) noexcept;
+
+}  // namespace farcall::call

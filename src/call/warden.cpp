@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "call/warden.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+
+#include "farcall/error.hpp"
+
+namespace farcall::call {
+namespace {
+
+// Never destroyed: the thread outlives main(). A child, which has not inherited the thread, makes
+// a new one.
+Warden* instance = nullptr;
+std::mutex instance_lock;
+
+void before_fork() { instance_lock.lock(); }
+void in_parent() { instance_lock.unlock(); }
+void in_child() {
+  instance = nullptr;
+  instance_lock.unlock();
+}
+
+constexpr std::size_t kStackBytes = 256 * 1024;
+
+}  // namespace
+
+Warden& Warden::here() {
+  [[maybe_unused]] static const bool registered = [] {
+    around_fork(before_fork, in_parent, in_child);
+    return true;
+  }();
+  const std::lock_guard guard(instance_lock);
+  if (instance == nullptr) instance = new Warden;
+  return *instance;
+}
+
+Warden::Warden() : epoll_(UniqueFd(::epoll_create1(EPOLL_CLOEXEC))) {
+  if (!epoll_) throw_errno("epoll_create1");
+  // Signals are for the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  ::pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_t thread;
+  const int error = ::pthread_create(
+      &thread, &attributes,
+      [](void* self) -> void* {
+        ::pthread_setname_np(::pthread_self(), "farcall-warden");
+        int old = 0;
+        ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+        static_cast<Warden*>(self)->run();
+        return nullptr;
+      },
+      this);
+  ::pthread_attr_destroy(&attributes);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0) throw SystemError(error, "start the thread that listens for clients");
+}
+
+std::uint64_t Warden::watch(int fd, std::uint32_t events, std::shared_ptr<Watch> watch) {
+  const std::lock_guard guard(lock_);
+  const std::uint64_t number = next_++;
+  watches_.emplace(number, std::move(watch));
+  epoll_event event{.events = events, .data = {.u64 = number}};
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    const int error = errno;
+    watches_.erase(number);
+    throw SystemError(error, "epoll_ctl");
+  }
+  return number;
+}
+
+void Warden::forget(int fd, std::uint64_t number) noexcept {
+  std::shared_ptr<Watch> last;  // destroyed without the lock
+  const std::lock_guard guard(lock_);
+  const auto found = watches_.find(number);
+  if (found == watches_.end()) return;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  last = std::move(found->second);
+  watches_.erase(found);
+}
+
+void Warden::run() noexcept {
+  std::array<epoll_event, 16> events;
+  for (;;) {
+    const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), -1);
+    // A program that closes all descriptors it does not know ends its own serving.
+    if (count < 0 && errno != EINTR) return;
+    for (int i = 0; i < count; ++i) {
+      std::shared_ptr<Watch> watch;
+      {
+        const std::lock_guard guard(lock_);
+        const auto found = watches_.find(events[static_cast<std::size_t>(i)].data.u64);
+        if (found != watches_.end()) watch = found->second;
+      }
+      if (watch) watch->heard(events[static_cast<std::size_t>(i)].events);
+    }
+  }
+}
+
+}  // namespace farcall::call

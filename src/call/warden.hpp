@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The one thread of a serving process that is always there to hear from the outside: new clients,
+// and clients that go while nobody attends to them. It only ever does short work.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "call/process.hpp"
+
+namespace farcall::call {
+
+// Something that the warden listens to.
+class Watch {
+ public:
+  virtual ~Watch() = default;
+  // Called on the warden's thread with epoll's events.
+  virtual void heard(std::uint32_t events) noexcept = 0;
+};
+
+class Warden {
+ public:
+  // This process's, started by the first who asks. Throws SystemError.
+  static Warden& here();
+
+  Warden(const Warden&) = delete;
+  Warden& operator=(const Warden&) = delete;
+
+  // Watches a descriptor, for epoll `events`; returns a number for forget(). Throws SystemError.
+  std::uint64_t watch(int fd, std::uint32_t events, std::shared_ptr<Watch> watch);
+  // Before the descriptor is closed. An event that is being told may still come afterwards.
+  void forget(int fd, std::uint64_t number) noexcept;
+
+ private:
+  Warden();
+  ~Warden() = default;
+  void run() noexcept;
+
+  PrivateFd epoll_;
+  std::mutex lock_;  // protects the rest
+  std::unordered_map<std::uint64_t, std::shared_ptr<Watch>> watches_;
+  std::uint64_t next_ = 1;
+};
+
+}  // namespace farcall::call
