@@ -221,7 +221,7 @@ def left_out(results):
             yield f"- {entry['mechanism']}: {entry['reason']}"
         for entry in skipped:
             what = [entry.get("mechanism"), entry.get("placement")]
-            if entry.get("message_bytes"):
+            if entry.get("message_bytes") is not None:
                 what.append(size_name(entry["message_bytes"]))
             yield f"- {', '.join(part for part in what if part)}: {entry['reason']}"
         yield ""

@@ -49,6 +49,11 @@ def rate_label(value, _=None):
     return with_unit(value, [(1, "B/s"), (1e3, "kB/s"), (1e6, "MB/s"), (1e9, "GB/s")])
 
 
+def place(size):
+    """Where a size stands on the axis, which has no 0: an empty message is left of one byte."""
+    return size or 0.5
+
+
 def median_round_trip(row):
     return row["rtt_ns"]["p50"]
 
@@ -127,7 +132,7 @@ def draw_round_trips(axes, rows, lines):
     """Returns the lines by label."""
     drawn = {}
     for curve in curves(row for row in rows if row["engine"] != "control"):
-        sizes = [row["message_bytes"] for row in curve]
+        sizes = [place(row["message_bytes"]) for row in curve]
         look = lines.look(curve[0])
         (line,) = axes.plot(sizes, [median_round_trip(row) for row in curve], **look)
         drawn[lines.label(curve[0])] = line
@@ -140,7 +145,7 @@ def draw_spread(axes, rows, lines):
         if row["engine"] != "control":
             spread = row["spread"]
             axes.vlines(
-                row["message_bytes"], spread["p50_min"], spread["p50_max"],
+                place(row["message_bytes"]), spread["p50_min"], spread["p50_max"],
                 color=lines.look(row)["color"], linewidth=1, alpha=0.3,
             )
 
@@ -150,7 +155,7 @@ def draw_streams(axes, rows, lines):
     for curve in curves(
         row for row in rows if row["engine"] != "control" or row["mechanism"] == "memcpy"
     ):
-        points = [(row["message_bytes"], stream_rate(row)) for row in curve if stream_rate(row)]
+        points = [(place(row["message_bytes"]), stream_rate(row)) for row in curve if stream_rate(row)]
         if points:
             (line,) = axes.plot(*zip(*points), **lines.look(curve[0]))
             drawn[lines.label(curve[0])] = line
@@ -185,7 +190,9 @@ def plot(report, picture):
             axes.grid(True, which="major", linewidth=0.5, color="0.85")
             axes.tick_params(labelleft=True)
         if sizes:
-            below.set_xticks(sizes, [bytes_label(size) for size in sizes], rotation=30)
+            below.set_xticks(
+                [place(size) for size in sizes], [bytes_label(size) for size in sizes], rotation=30
+            )
             below.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
     limits = grid[0][0].get_ylim()
     for column, placement in enumerate(placements):

@@ -10,7 +10,8 @@ set -euo pipefail
 # the benchmarks, which measure other libraries beside ours.
 declare -A packages=(
   [build]="build-essential cmake ninja-build pkg-config libgtest-dev libbenchmark-dev libfmt-dev
-    libcli11-dev nlohmann-json3-dev libzmq3-dev libnng-dev libboost-dev"
+    libcli11-dev nlohmann-json3-dev libzmq3-dev libnng-dev libboost-dev
+    libtirpc-dev"
   [test]="valgrind python3"
   [plot]="python3 python3-pandas python3-matplotlib"
   [lint]="clang-format clang-tidy shellcheck"

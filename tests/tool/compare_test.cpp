@@ -162,6 +162,46 @@ TEST(Compare, MarksMessagesThatTravelInSeveralPieces) {
   EXPECT_EQ(find(report, "posix_mq", "block", "one-cpu", 1 << 20)->at("fragmented"), true);
 }
 
+// Where a message of 0 bytes is none, the row says so; everything else goes down to one byte.
+TEST(Compare, MeasuresMessagesTooShortForASequenceNumber) {
+  const Finished finished =
+      run_farcall({"compare", "--rows", "all", "--wait", "adaptive", "--sizes", "0,1,7",
+                   "--placement", "one-cpu", "--rounds", "1", "--budget", "2", "--json", "-"});
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  const Json report = Json::parse(finished.out);
+  for (const Json& row : report.at("rows")) ASSERT_FALSE(row.contains("error")) << row;
+  for (const char* name : {"call", "ring"}) {
+    EXPECT_NE(find(report, name, "adaptive", "one-cpu", 0), nullptr) << name;
+    EXPECT_NE(find(report, name, "adaptive", "one-cpu", 1), nullptr) << name;
+  }
+  for (const char* name : {"unix_seqpacket", "unix_dgram", "posix_mq", "eventfd"})
+    EXPECT_NE(find(report, name, "block", "one-cpu", 0), nullptr) << name;
+  for (const char* name : {"pipe", "unix_stream", "tcp"}) {
+    EXPECT_EQ(find(report, name, "block", "one-cpu", 0), nullptr) << name;
+    EXPECT_NE(find(report, name, "block", "one-cpu", 1), nullptr) << name;
+    EXPECT_NE(finished.err.find(std::string("skipped: ") + name + ", one-cpu, 0 B: a stream"),
+              std::string::npos)
+        << finished.err;
+  }
+}
+
+// A call in records of many fragments, and in one that is almost only its header.
+TEST(Compare, CallsAndStreamsGoThereAndBackFromOneByteTo16MiB) {
+  const Finished finished =
+      run_farcall({"compare", "--rows", "onc_rpc,call,pipe,unix_stream", "--wait", "adaptive",
+                   "--sizes", "1,255K,256K,16M", "--placement", "one-cpu", "--rounds", "1",
+                   "--budget", "2", "--json", "-"});
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  const Json report = Json::parse(finished.out);
+  for (const std::size_t size : {1UL, 255UL << 10, 256UL << 10, 16UL << 20}) {
+    const bool present = report.at("absent").empty();
+    EXPECT_EQ(find(report, "onc_rpc", "block", "one-cpu", size) != nullptr, present) << size;
+    EXPECT_NE(find(report, "call", "adaptive", "one-cpu", size), nullptr) << size;
+    EXPECT_NE(find(report, "pipe", "block", "one-cpu", size), nullptr) << size;
+    EXPECT_NE(find(report, "unix_stream", "block", "one-cpu", size), nullptr) << size;
+  }
+}
+
 TEST(Compare, CountsSystemCallsExactly) {
   const Finished finished =
       run_farcall({"compare", "--rows", "pipe,memcpy", "--sizes", "64", "--placement", "one-cpu",

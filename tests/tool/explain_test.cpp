@@ -61,6 +61,15 @@ TEST_F(Sentences, AreLeftOutWhereNothingWasMeasured) {
   EXPECT_TRUE(explain(comparison_).empty());
 }
 
+TEST_F(Sentences, SayNothingOfStreamsOfEmptyMessages) {
+  comparison_.settings.sizes = {0};
+  add("ring", "spin", Placement::two_cpus, 390, 5e7);
+  comparison_.results.back().message_bytes = 0;
+  const auto sentences = explain(comparison_);
+  ASSERT_EQ(sentences.size(), 1U);
+  EXPECT_NE(sentences[0].find("to send 0 B and get an answer"), std::string::npos) << sentences[0];
+}
+
 TEST_F(Sentences, DoNotUseRowsThatFailed) {
   add("ring", "spin", Placement::two_cpus, 390, 5e7);
   comparison_.results.back().error = "broke";

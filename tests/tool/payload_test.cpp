@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <vector>
 
 namespace farcall::compare {
@@ -19,10 +20,12 @@ class PayloadOfSize : public testing::TestWithParam<std::size_t> {
     return payload_.check(message_, sequence, Payload::kRequest);
   }
 
-  Payload payload_{12345};
+  std::atomic<std::uint64_t> last_short_{0};
+  Payload payload_{12345, last_short_};
   std::vector<std::byte> message_ = std::vector<std::byte>(GetParam());
 };
-INSTANTIATE_TEST_SUITE_P(Sizes, PayloadOfSize, testing::Values(8, 9, 64, 65, 72, 1000, 1 << 20),
+INSTANTIATE_TEST_SUITE_P(Sizes, PayloadOfSize,
+                         testing::Values(1, 2, 7, 8, 9, 64, 65, 72, 1000, 1 << 20),
                          testing::PrintToStringParamName());
 
 TEST_P(PayloadOfSize, IsAcceptedAsItWasSent) {
@@ -33,6 +36,14 @@ TEST_P(PayloadOfSize, IsAcceptedAsItWasSent) {
 TEST_P(PayloadOfSize, TellsTheLastMessageOfAPhase) {
   stamp(7, true);
   EXPECT_TRUE(check(7));
+  stamp(8);
+  EXPECT_FALSE(check(8));
+}
+
+TEST_P(PayloadOfSize, IsAnsweredAsTheLastOne) {
+  stamp(7, true);
+  EXPECT_TRUE(payload_.answer(message_, 7));
+  EXPECT_TRUE(payload_.check(message_, 7, Payload::kReply));
 }
 
 TEST_P(PayloadOfSize, OfTheMessageBeforeIsRefused) {
@@ -47,7 +58,7 @@ TEST_P(PayloadOfSize, OfARequestIsNoReply) {
 
 TEST_P(PayloadOfSize, WithOtherKeyIsRefused) {
   stamp(7);
-  EXPECT_THROW(Payload(54321).check(message_, 7, Payload::kRequest), PayloadError);
+  EXPECT_THROW(Payload(54321, last_short_).check(message_, 7, Payload::kRequest), PayloadError);
 }
 
 TEST_P(PayloadOfSize, WithOneLineLostIsRefused) {
@@ -84,8 +95,18 @@ TEST_P(PayloadOfSize, IsNotAnsweredWhereItIsWrong) {
   EXPECT_THROW(payload_.answer(message_, 7), PayloadError);
 }
 
+TEST(Payload, OfNoBytesTellsOnlyWhetherItIsTheLast) {
+  std::atomic<std::uint64_t> last_short{0};
+  const Payload payload(1, last_short);
+  payload.stamp({}, 7, Payload::kRequest);
+  EXPECT_FALSE(payload.answer({}, 7));
+  payload.stamp({}, 8, Payload::kRequest, true);
+  EXPECT_TRUE(payload.answer({}, 8));
+}
+
 TEST(Payload, WithTwoLinesExchangedIsRefused) {
-  const Payload payload(1);
+  std::atomic<std::uint64_t> last_short{0};
+  const Payload payload(1, last_short);
   std::vector<std::byte> message(4096);
   payload.stamp(message, 7, Payload::kRequest);
   std::swap_ranges(message.begin(), message.begin() + Payload::kLineBytes,
@@ -94,7 +115,8 @@ TEST(Payload, WithTwoLinesExchangedIsRefused) {
 }
 
 TEST(Payload, NamesTheByteThatIsWrong) {
-  const Payload payload(1);
+  std::atomic<std::uint64_t> last_short{0};
+  const Payload payload(1, last_short);
   std::vector<std::byte> message(4096);
   payload.stamp(message, 7, Payload::kRequest);
   message[640] ^= std::byte{1};

@@ -78,8 +78,12 @@ TEST(SelectionOfSizes, AreSortedAndUnique) {
   EXPECT_EQ(parse_sizes({"1K", "64", "1024"}), (std::vector<std::size_t>{64, 1024}));
 }
 
-TEST(SelectionOfSizes, RefusesWhatCannotCarryASequenceNumber) {
-  EXPECT_THROW(parse_sizes({"7"}), UsageError);
+TEST(SelectionOfSizes, BeginWithNoBytesAtAll) {
+  EXPECT_EQ(parse_sizes({"1", "0"}), (std::vector<std::size_t>{0, 1}));
+}
+
+TEST(SelectionOfSizes, RefusesWhatIsNoSize) {
+  EXPECT_THROW(parse_sizes({""}), UsageError);
   EXPECT_THROW(parse_sizes({"64", "many"}), UsageError);
   EXPECT_THROW(parse_sizes({"2G"}), UsageError);
 }

@@ -18,7 +18,7 @@ class Alone {
         end_(end),
         from_(plan.conditions.message_bytes),
         to_(plan.conditions.message_bytes),
-        payload_(plan.key) {}
+        payload_(plan.key, board.last_short) {}
 
   void run() {
     constexpr std::int64_t kSampleNs = 4'000;

@@ -96,8 +96,8 @@ class Client {
     // Where nothing ever seems to be full, this is enough to know.
     constexpr std::uint64_t kMostMessages = 200'000;
     constexpr std::uint64_t kMostBytes = 256ULL << 20;
-    const std::uint64_t most =
-        std::clamp<std::uint64_t>(kMostBytes / plan_.conditions.message_bytes, 2, kMostMessages);
+    const std::uint64_t bytes = std::max<std::uint64_t>(plan_.conditions.message_bytes, 1);
+    const std::uint64_t most = std::clamp<std::uint64_t>(kMostBytes / bytes, 2, kMostMessages);
     std::uint64_t sent = 0;
     while (sent < most && !board_.full.load(std::memory_order_relaxed)) {
       send();
@@ -157,7 +157,7 @@ class Client {
   Endpoint& end_;
   Buffer request_;
   Buffer reply_;
-  Payload payload_{plan_.key};
+  Payload payload_{plan_.key, board_.last_short};
   std::uint64_t sequence_ = 0;
 };
 

@@ -66,7 +66,8 @@ Settings settings_of(const Options& options, Selection& selection) {
   settings.seed = options.seed;
   if (!options.depth.empty()) {
     const auto depth = parse_size(options.depth);
-    if (!depth) throw UsageError(fmt::format("\"{}\" is no size", options.depth));
+    if (!depth || *depth == 0)
+      throw UsageError(fmt::format("\"{}\" is no depth; depths are like 4K, 1M", options.depth));
     settings.depth_bytes = *depth;
   }
   return settings;
@@ -151,7 +152,7 @@ void add_compare(CLI::App& app, int& exit_code) {
   };
   add_list("--rows", options->rows,
            "Mechanisms, or groups of them: all, main, controls, channels, shared, linux, peers");
-  add_list("--sizes", options->sizes, "Message sizes in bytes, at least 8");
+  add_list("--sizes", options->sizes, "Message sizes in bytes, from 0");
   add_list("--placement", options->placements, "Where the two sides run");
   add_list("--wait", options->waits,
            "Ways of waiting, for rows that have several: spin, adaptive, block (all)");

@@ -62,7 +62,8 @@ class Runner {
  private:
   [[nodiscard]] const Settings& settings() const { return comparison_.settings; }
 
-  void skip(const Row* row, Placement placement, std::size_t bytes, std::string reason) {
+  void skip(const Row* row, Placement placement, std::optional<std::size_t> bytes,
+            std::string reason) {
     comparison_.skipped.push_back({.mechanism = row == nullptr ? "" : row->info().mechanism,
                                    .placement = std::string(to_string(placement)),
                                    .message_bytes = bytes,
@@ -71,7 +72,7 @@ class Runner {
 
   void add_placement(Placement placement) {
     if (std::string reason = processors_.refuses(placement); !reason.empty())
-      return skip(nullptr, placement, 0, std::move(reason));
+      return skip(nullptr, placement, std::nullopt, std::move(reason));
     std::vector<std::pair<const Row*, Result*>> fixed;
     for (const std::size_t size : settings().sizes) {
       Block block;

@@ -143,7 +143,7 @@ class Sentences {
     std::erase_if(rows, [](const Result* result) { return !result->row->info().streams; });
     const auto rate = [](const Result* result) { return median(result->messages_per_s); };
     const Result* found = best_of(rows, [&](const Result* result) { return 1 / rate(result); });
-    if (found == nullptr) return {};
+    if (found == nullptr || large_ == 0) return {};  // empty messages move nothing
     const Result& best = *found;
     const auto bytes = static_cast<double>(large_);
     std::string text =

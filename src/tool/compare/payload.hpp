@@ -9,9 +9,14 @@
 //
 // so a line that was lost, left over from an earlier message, moved or cut off shows. `last` ends
 // a phase of the measurement: the two sides need no second way to talk to each other meanwhile.
+//
+// A message of less than eight bytes carries the low bytes of key + sequence number, inverted in a
+// reply, so far as they fit; an empty one carries nothing, and only that it came can be checked.
+// Which of them is the last stands in memory that both sides share, written before it is sent.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -31,17 +36,20 @@ struct PayloadError : std::runtime_error {
 class Payload {
  public:
   static constexpr std::size_t kLineBytes = 64;
-  static constexpr std::size_t kLeastBytes = sizeof(std::uint64_t);
+  static constexpr std::size_t kWordBytes = sizeof(std::uint64_t);
 
   enum Kind : std::uint64_t { kRequest = 0, kReply = 1ULL << 62 };
 
-  // Both sides use the same key.
-  explicit Payload(std::uint64_t key) noexcept : key_(key & (kReply / 4 - 1)) {}
+  // Both sides use the same key and the same `last_short`, which is 0 at first; sequence numbers
+  // are not 0.
+  Payload(std::uint64_t key, std::atomic<std::uint64_t>& last_short) noexcept
+      : key_(key & (kReply / 4 - 1)), last_short_(last_short) {}
 
-  // Messages have at least kLeastBytes.
   void stamp(std::span<std::byte> message, std::uint64_t sequence, Kind kind,
              bool last = false) const noexcept {
-    const std::uint64_t word = word_of(sequence, kind) | (last ? kLast : 0);
+    // relaxed: whoever receives the message is ordered behind its sender by the message.
+    if (last && is_short(message)) last_short_.store(sequence, std::memory_order_relaxed);
+    const std::uint64_t word = word_of(message, sequence, kind, last);
     for_each_line(message, [word](std::byte* line, std::size_t bytes, std::uint64_t index) {
       const std::uint64_t value = word ^ index;
       std::memcpy(line, &value, bytes);
@@ -51,8 +59,8 @@ class Payload {
   // Whether this is the last message of its phase. Throws PayloadError if it is another message
   // than expected or has not arrived whole.
   bool check(std::span<const std::byte> message, std::uint64_t sequence, Kind kind) const {
-    const bool last = is_last(message);
-    const std::uint64_t word = word_of(sequence, kind) | (last ? kLast : 0);
+    const bool last = is_last(message, sequence);
+    const std::uint64_t word = word_of(message, sequence, kind, last);
     for_each_line(message, [&](const std::byte* line, std::size_t bytes, std::uint64_t index) {
       if (differs(line, bytes, word ^ index)) throw_wrong_payload(message, index, word ^ index);
     });
@@ -61,9 +69,9 @@ class Payload {
 
   // Checks a request and turns it into its reply, in one pass over the memory.
   bool answer(std::span<std::byte> message, std::uint64_t sequence) const {
-    const bool last = is_last(message);
-    const std::uint64_t word = word_of(sequence, kRequest) | (last ? kLast : 0);
-    const std::uint64_t reply = word | kReply;
+    const bool last = is_last(message, sequence);
+    const std::uint64_t word = word_of(message, sequence, kRequest, last);
+    const std::uint64_t reply = word_of(message, sequence, kReply, last);
     for_each_line(message, [&](std::byte* line, std::size_t bytes, std::uint64_t index) {
       if (differs(line, bytes, word ^ index)) throw_wrong_payload(message, index, word ^ index);
       const std::uint64_t value = reply ^ index;
@@ -75,10 +83,19 @@ class Payload {
  private:
   static constexpr std::uint64_t kLast = 1ULL << 63;
 
-  [[nodiscard]] std::uint64_t word_of(std::uint64_t sequence, Kind kind) const noexcept {
-    return (key_ + sequence) | kind;
+  static bool is_short(std::span<const std::byte> message) noexcept {
+    return message.size() < kWordBytes;
   }
-  static bool is_last(std::span<const std::byte> message) noexcept {
+  [[nodiscard]] std::uint64_t word_of(std::span<const std::byte> message, std::uint64_t sequence,
+                                      Kind kind, bool last) const noexcept {
+    const std::uint64_t word = key_ + sequence;
+    if (is_short(message)) return kind == kReply ? ~word : word;
+    return word | kind | (last ? kLast : 0);
+  }
+  [[nodiscard]] bool is_last(std::span<const std::byte> message,
+                             std::uint64_t sequence) const noexcept {
+    // relaxed: see stamp().
+    if (is_short(message)) return last_short_.load(std::memory_order_relaxed) == sequence;
     std::uint64_t word = 0;
     std::memcpy(&word, message.data(), sizeof word);
     return (word & kLast) != 0;
@@ -92,14 +109,14 @@ class Payload {
   // except perhaps in the last line.
   template <class Byte, class Body>
   static void for_each_line(std::span<Byte> message, Body body) {
-    const std::size_t whole = (message.size() + kLineBytes - sizeof(std::uint64_t)) / kLineBytes;
-    for (std::size_t i = 0; i < whole; ++i)
-      body(message.data() + i * kLineBytes, sizeof(std::uint64_t), i);
+    const std::size_t whole = (message.size() + kLineBytes - kWordBytes) / kLineBytes;
+    for (std::size_t i = 0; i < whole; ++i) body(message.data() + i * kLineBytes, kWordBytes, i);
     const std::size_t rest = whole * kLineBytes;
     if (rest < message.size()) body(message.data() + rest, message.size() - rest, whole);
   }
 
   std::uint64_t key_;
+  std::atomic<std::uint64_t>& last_short_;
 };
 
 }  // namespace farcall::compare

@@ -121,7 +121,7 @@ std::string report_json(const Comparison& comparison, const Machine& machine) {
   for (const Skipped& one : comparison.skipped) {
     Json json{{"placement", one.placement}, {"reason", one.reason}};
     if (!one.mechanism.empty()) json["mechanism"] = one.mechanism;
-    if (one.message_bytes != 0) json["message_bytes"] = one.message_bytes;
+    if (one.message_bytes) json["message_bytes"] = *one.message_bytes;
     skipped.push_back(std::move(json));
   }
   const Json report{{"machine", machine_json(machine)},

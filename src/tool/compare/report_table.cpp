@@ -93,7 +93,7 @@ class Table {
 
   void skipped(const Skipped& one) {
     const std::string size =
-        one.message_bytes == 0 ? "" : fmt::format(", {}", format_size(one.message_bytes));
+        one.message_bytes ? fmt::format(", {}", format_size(*one.message_bytes)) : "";
     text_ += fmt::format("skipped: {}{}{}{}: {}\n", one.mechanism,
                          one.mechanism.empty() ? "" : ", ", one.placement, size, one.reason);
   }

@@ -56,8 +56,8 @@ struct Result {
 // A row that exists here, but cannot be measured at a size or in a placement.
 struct Skipped {
   std::string mechanism;
-  std::string placement;          // empty: in any
-  std::size_t message_bytes = 0;  // 0: of any size
+  std::string placement;                     // empty: in any
+  std::optional<std::size_t> message_bytes;  // none: of any size
   std::string reason;
 };
 

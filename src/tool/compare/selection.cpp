@@ -8,7 +8,6 @@
 #include <array>
 #include <set>
 
-#include "tool/compare/payload.hpp"
 #include "tool/compare/units.hpp"
 
 namespace farcall::compare {
@@ -76,11 +75,6 @@ std::vector<std::size_t> parse_sizes(const std::vector<std::string>& texts) {
     const auto size = parse_size(text);
     if (!size)
       throw UsageError(fmt::format("\"{}\" is no size; sizes are like 64, 1K, 64K, 16M", text));
-    if (*size < Payload::kLeastBytes)
-      throw UsageError(
-          fmt::format("messages have at least {} bytes here, because each carries its "
-                      "sequence number; {} is less",
-                      Payload::kLeastBytes, *size));
     if (*size > std::size_t{1} << 30)
       throw UsageError(fmt::format("messages of more than 1 GiB cannot be measured; {} is", text));
     sizes.insert(*size);

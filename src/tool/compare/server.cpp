@@ -82,7 +82,7 @@ class Server final : public Service {
   Board& board_;
   Endpoint& end_;
   Buffer message_;
-  Payload payload_{plan_.key};
+  Payload payload_{plan_.key, board_.last_short};
   std::uint64_t sequence_ = 0;
   bool marks_ = false;
   std::uint64_t answers_ = 0;  // since the mark

@@ -87,6 +87,8 @@ struct Board {
   std::atomic<bool> client_done;  // the server may close
   std::atomic<bool> server_done;
 
+  std::atomic<std::uint64_t> last_short;  // see payload.hpp
+
   std::int64_t make_ns;
   std::int64_t open_ns[2];
   bool fragmented;

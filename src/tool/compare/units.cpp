@@ -62,7 +62,7 @@ std::optional<std::size_t> parse_size(std::string_view text) {
   std::size_t number = 0;
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc() || number == 0) return std::nullopt;
+  if (error != std::errc()) return std::nullopt;
   const std::string_view unit(rest, static_cast<std::size_t>(end - rest));
   unsigned shift = 0;
   if (unit == "K" || unit == "k" || unit == "KiB") {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The one place that lists all rows: what could be measured here, and what is missing for more.
+#include <algorithm>
+
 #include "tool/compare/rows/rows.hpp"
 
 namespace farcall::compare {
@@ -17,6 +19,10 @@ namespace {
 
 std::size_t default_depth(const Conditions& conditions) {
   return conditions.depth_bytes != 0 ? conditions.depth_bytes : std::size_t{1} << 20;
+}
+
+std::size_t messages_in(std::size_t depth_bytes, const Conditions& conditions) {
+  return depth_bytes / std::max<std::size_t>(conditions.message_bytes, 1);
 }
 
 RowList all_rows() {
@@ -42,6 +48,11 @@ RowList all_rows() {
   add_boost_mq(list);
 #else
   add_absent(list, "boost_mq", "libboost-dev");
+#endif
+#ifdef FARCALL_HAVE_ONC_RPC
+  add_onc_rpc(list);
+#else
+  add_absent(list, "onc_rpc", "libtirpc-dev");
 #endif
   return list;
 }

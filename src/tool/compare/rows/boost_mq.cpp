@@ -46,7 +46,7 @@ class BoostConnection final : public Connection {
   static std::unique_ptr<ipc::message_queue> make(const Conditions& conditions,
                                                   const char* direction) {
     const std::size_t messages =
-        std::clamp<std::size_t>(default_depth(conditions) / conditions.message_bytes, 2, 1 << 20);
+        std::clamp<std::size_t>(messages_in(default_depth(conditions), conditions), 2, 1 << 20);
     const std::string name = conditions.name + direction;
     auto queue = std::make_unique<ipc::message_queue>(ipc::create_only, name.c_str(), messages,
                                                       conditions.message_bytes);

@@ -30,8 +30,14 @@ class ChannelEnd final : public Endpoint {
       end_.writer->write(message);
   }
   void receive(std::span<std::byte> message) override {
-    const std::size_t received =
-        as_messages_ ? end_.reader->receive(message).value_or(0) : end_.reader->read_fully(message);
+    std::size_t received = 0;
+    if (as_messages_) {
+      const auto size = end_.reader->receive(message);
+      if (!size) throw SystemError(EPIPE, "the other side has closed the channel");
+      received = *size;
+    } else {
+      received = end_.reader->read_fully(message);
+    }
     if (received != message.size())
       throw SystemError(EPROTO, "the message came short: " + std::to_string(received) + " of " +
                                     std::to_string(message.size()) + " bytes");
@@ -72,6 +78,11 @@ class ChannelRow final : public Row {
              .waits = mechanism.properties().waits}),
         mechanism_(mechanism),
         wait_(wait) {}
+  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
+    return conditions.message_bytes == 0 && !mechanism_.properties().boundaries
+               ? "a stream of bytes has no empty messages; the least is 1 byte"
+               : "";
+  }
   [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
     return std::make_unique<ChannelConnection>(
         mechanism_, Options{.buffer_bytes = conditions.depth_bytes, .wait = wait_},

@@ -29,6 +29,9 @@ class MemcpyRow final : public Row {
              .wait = "spin",
              .description = "one copy of the message within one process",
              .one_process = true}) {}
+  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
+    return conditions.message_bytes == 0 ? "there is nothing to copy" : "";
+  }
   [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
     return std::make_unique<LocalConnection<Copy>>();
   }

@@ -28,7 +28,7 @@ class NngEnd final : public Endpoint {
     // Its queues count messages; without them each message waits for the other side.
     constexpr std::size_t kMostMessages = 8192;
     const int messages = static_cast<int>(std::clamp<std::size_t>(
-        default_depth(conditions) / conditions.message_bytes / 2, 1, kMostMessages));
+        messages_in(default_depth(conditions), conditions) / 2, 1, kMostMessages));
     check(::nng_socket_set_int(socket_, NNG_OPT_SENDBUF, messages), NNG_OPT_SENDBUF);
     check(::nng_socket_set_int(socket_, NNG_OPT_RECVBUF, messages), NNG_OPT_RECVBUF);
     const std::string address = "abstract://" + conditions.name;

@@ -19,9 +19,12 @@ void add_call(RowList& list);
 void add_zeromq(RowList& list);
 void add_nng(RowList& list);
 void add_boost_mq(RowList& list);
+void add_onc_rpc(RowList& list);
 
 // What the channel shall hold, where the mechanism has no default of its own.
 std::size_t default_depth(const Conditions& conditions);
+// How many messages that are; one of 0 bytes counts as one byte.
+std::size_t messages_in(std::size_t depth_bytes, const Conditions& conditions);
 
 // For rows that measure within one process: nothing to make, one end.
 template <class End>

@@ -25,8 +25,8 @@ class ZeromqEnd final : public Endpoint {
     if (socket_ == nullptr) fail("zmq_socket");
     if (conditions.depth_bytes != 0) {
       // Its limit counts messages, on each side.
-      const int messages = static_cast<int>(std::clamp<std::size_t>(
-          conditions.depth_bytes / conditions.message_bytes / 2, 1, 1 << 20));
+      const int messages = static_cast<int>(
+          std::clamp<std::size_t>(messages_in(conditions.depth_bytes, conditions) / 2, 1, 1 << 20));
       ::zmq_setsockopt(socket_, ZMQ_SNDHWM, &messages, sizeof messages);
       ::zmq_setsockopt(socket_, ZMQ_RCVHWM, &messages, sizeof messages);
     }
