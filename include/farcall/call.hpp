@@ -57,6 +57,7 @@ struct CallArguments {
   std::span<const int> descriptors;  // at most kCallDescriptors; they stay the caller's
   std::int32_t word = 0;             // for the server, beside the data
   std::uint8_t priority = 0;         // of requests that wait for a thread the highest goes first
+  int port = -1;                     // where a new session is opened, in place of the client's own
 };
 
 struct CallResults {
@@ -75,7 +76,8 @@ using Admission = int (*)(const Terms& terms, const CallArguments& arguments);
 // fork opens sessions of its own.
 class Client {
  public:
-  // `port` is a port's descriptor; the client keeps a duplicate. Throws SystemError.
+  // `port` is a port's descriptor, of which the client keeps a duplicate, or -1: then each call
+  // names one. Throws SystemError.
   explicit Client(int port, WaitMode mode = WaitMode::adaptive, Admission admission = nullptr);
   ~Client();
   Client(const Client&) = delete;
@@ -91,13 +93,11 @@ class Client {
   // holds one; a further send or call of the same thread waits until the server has taken it.
   Outcome send(const CallArguments& arguments, Deadline deadline);
   // What the entrance says to its clients. Outcomes as for call().
-  Outcome terms(Terms& terms, Deadline deadline);
+  Outcome terms(Terms& terms, Deadline deadline, int port = -1);
   // Closes all idle sessions; others close when their calls have ended.
   void retire() noexcept;
   // Calls of this process may be cancelled (pthread_cancel) while they wait.
   void set_cancellable() noexcept { cancellable_ = true; }
-  [[nodiscard]] int port() const noexcept { return port_.get(); }
-
   // After a call that did not end with ok: whether a server thread had taken the request.
   [[nodiscard]] static bool dispatched() noexcept;
 
@@ -106,7 +106,7 @@ class Client {
   struct Own;
 
   Own& own();
-  std::unique_ptr<call::ClientSession> take(Deadline deadline, Outcome& outcome);
+  std::unique_ptr<call::ClientSession> take(int port, Deadline deadline, Outcome& outcome);
   void give_back(std::unique_ptr<call::ClientSession> session) noexcept;
   Outcome transact(const CallArguments& arguments, CallResults* results, Deadline deadline);
 
@@ -127,8 +127,8 @@ struct PortLimits {
 class EntranceOwner {
  public:
   virtual ~EntranceOwner() = default;
-  // Nobody holds the descriptors of one branch any more; `left` branches are held.
-  virtual void branch_closed(std::size_t left) noexcept;
+  // Nobody holds the descriptors of one branch any more; `cookie` was the socket's (SO_COOKIE).
+  virtual void branch_closed(std::uint64_t cookie) noexcept;
   // Somebody who holds a descriptor has sent others, for a purpose that is the owner's affair.
   virtual void received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
                         const Credentials& sender) noexcept;
@@ -172,8 +172,8 @@ class Port {
 class Entrance : public std::enable_shared_from_this<Entrance> {
  public:
   // A new branch. The socket gets the abstract name `name` where that is not empty, so that its
-  // holders can tell what it is. Throws SystemError.
-  UniqueFd branch(std::string_view name = {});
+  // holders can tell what it is. `cookie` gets the socket's (SO_COOKIE). Throws SystemError.
+  UniqueFd branch(std::string_view name = {}, std::uint64_t* cookie = nullptr);
   [[nodiscard]] std::size_t branches() const noexcept;
   void set_terms(const Terms& terms);
   // As Port::close(), for the clients of this entrance. Its descriptors show a hang-up for reading
@@ -202,7 +202,7 @@ class Entrance : public std::enable_shared_from_this<Entrance> {
 class Attendant {
  public:
   // May be called on any thread, while the call is served.
-  virtual void client_gone() noexcept = 0;
+  virtual void client_gone(const Entrance& entrance) noexcept = 0;
 
  protected:
   ~Attendant() = default;
@@ -289,6 +289,8 @@ class ServerThread {
                 std::span<const int> descriptors = {}, std::int64_t status = 0);
   // Goes back to the port: no session is attended to any more.
   void leave() noexcept;
+  // Whether pthread_cancel() may end a wait for requests, whatever the thread's state otherwise.
+  void set_cancellable(bool on) noexcept { cancellable_ = on; }
 
  private:
   void attend(std::shared_ptr<call::ServerSession> session) noexcept;
@@ -300,6 +302,7 @@ class ServerThread {
   Attendant* attendant_;
   std::shared_ptr<call::ServerSession> attending_;  // claimed
   std::uint64_t generation_;
+  bool cancellable_ = false;
   unsigned serves_ = 0;
   Outcome wait_outcome_ = Outcome::ok;
 };

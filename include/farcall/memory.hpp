@@ -62,6 +62,11 @@ class Mapping {
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   explicit operator bool() const noexcept { return address_ != nullptr; }
   void reset() noexcept;
+  // The caller unmaps it.
+  [[nodiscard]] std::byte* release() noexcept {
+    size_ = 0;
+    return std::exchange(address_, nullptr);
+  }
 
  private:
   std::byte* address_ = nullptr;

@@ -38,6 +38,7 @@ struct Client::Own {
 
 Client::Client(int port, WaitMode mode, Admission admission)
     : mode_(mode), admission_(admission), own_(new Own) {
+  if (port < 0) return;
   port_ = UniqueFd(::fcntl(port, F_DUPFD_CLOEXEC, 3));
   if (!port_) {
     const int error = errno;
@@ -65,7 +66,7 @@ Client::Own& Client::own() {
   return *now;
 }
 
-std::unique_ptr<call::ClientSession> Client::take(Deadline deadline, Outcome& outcome) {
+std::unique_ptr<call::ClientSession> Client::take(int port, Deadline deadline, Outcome& outcome) {
   outcome = Outcome::ok;
   Own& own = this->own();
   for (;;) {
@@ -82,11 +83,12 @@ std::unique_ptr<call::ClientSession> Client::take(Deadline deadline, Outcome& ou
     if (session->epoch() == call::credentials_epoch()) return session;
   }
   try {
-    if (hung_up(port_.get())) {
+    if (port < 0) port = port_.get();
+    if (hung_up(port)) {
       outcome = Outcome::peer_gone;
       return nullptr;
     }
-    auto session = call::ClientSession::open(port_.get(), mode_);
+    auto session = call::ClientSession::open(port, mode_);
     session->waiter().set_cancellable(cancellable_);
     outcome = session->await_welcome(deadline);
     if (outcome != Outcome::ok) session = nullptr;
@@ -132,7 +134,7 @@ Outcome Client::transact(const CallArguments& arguments, CallResults* results, D
     throw SystemError(ENFILE, "too many descriptors for one call");
   last_call_dispatched = false;
   Outcome outcome;
-  auto session = take(deadline, outcome);
+  auto session = take(arguments.port, deadline, outcome);
   if (!session) return outcome;
   if (admission_ != nullptr) {
     const int error = admission_(session->terms(), arguments);
@@ -174,9 +176,9 @@ Outcome Client::send(const CallArguments& arguments, Deadline deadline) {
   return transact(arguments, nullptr, deadline);
 }
 
-Outcome Client::terms(Terms& terms, Deadline deadline) {
+Outcome Client::terms(Terms& terms, Deadline deadline, int port) {
   Outcome outcome;
-  auto session = take(deadline, outcome);
+  auto session = take(port, deadline, outcome);
   if (!session) return outcome;
   // What an idle session says lasts longer than its server.
   if (session->hung_up()) return Outcome::peer_gone;

@@ -12,7 +12,7 @@
 
 namespace farcall {
 
-void EntranceOwner::branch_closed(std::size_t) noexcept {}
+void EntranceOwner::branch_closed(std::uint64_t) noexcept {}
 void EntranceOwner::received(std::uint8_t, std::vector<UniqueFd>, const Credentials&) noexcept {}
 
 struct Entrance::Private {};
@@ -20,8 +20,8 @@ struct Entrance::Private {};
 // The inner end of a pair of sockets: what clients send for the port comes out here.
 class Entrance::Branch final : public call::Watch {
  public:
-  Branch(std::weak_ptr<Entrance> entrance, UniqueFd inner)
-      : entrance_(std::move(entrance)), inner_(std::move(inner)) {}
+  Branch(std::weak_ptr<Entrance> entrance, UniqueFd inner, std::uint64_t outer_cookie)
+      : entrance_(std::move(entrance)), inner_(std::move(inner)), cookie_(outer_cookie) {}
   ~Branch() override = default;
 
   void start(std::shared_ptr<Branch> self) {
@@ -58,7 +58,6 @@ class Entrance::Branch final : public call::Watch {
   void end(const std::shared_ptr<Entrance>& entrance) noexcept {
     stop();
     if (!entrance) return;
-    std::size_t left = 0;
     std::shared_ptr<Branch> self;  // outlives the lock
     {
       const std::lock_guard guard(entrance->port_->lock);
@@ -68,13 +67,13 @@ class Entrance::Branch final : public call::Watch {
       if (found == all.end()) return;
       self = std::move(*found);
       all.erase(found);
-      left = all.size();
     }
-    if (const auto owner = entrance->owner()) owner->branch_closed(left);
+    if (const auto owner = entrance->owner()) owner->branch_closed(cookie_);
   }
 
   const std::weak_ptr<Entrance> entrance_;
   call::PrivateFd inner_;
+  const std::uint64_t cookie_;
   std::uint64_t number_ = 0;
 };
 
@@ -91,7 +90,7 @@ Entrance::~Entrance() {
   for (const auto& branch : branches_) branch->stop();
 }
 
-UniqueFd Entrance::branch(std::string_view name) {
+UniqueFd Entrance::branch(std::string_view name, std::uint64_t* cookie) {
   auto [inner, outer] = packet_socket_pair();
   const int on = 1;
   if (::setsockopt(inner.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
@@ -105,7 +104,12 @@ UniqueFd Entrance::branch(std::string_view name) {
     if (::bind(outer.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0)
       throw_errno("name a socket");
   }
-  auto branch = std::make_shared<Branch>(weak_from_this(), std::move(inner));
+  std::uint64_t outer_cookie = 0;
+  socklen_t cookie_size = sizeof outer_cookie;
+  if (::getsockopt(outer.get(), SOL_SOCKET, SO_COOKIE, &outer_cookie, &cookie_size) != 0)
+    throw_errno("SO_COOKIE");
+  if (cookie != nullptr) *cookie = outer_cookie;
+  auto branch = std::make_shared<Branch>(weak_from_this(), std::move(inner), outer_cookie);
   {
     const std::lock_guard guard(port_->lock);
     branches_.push_back(branch);

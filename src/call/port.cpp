@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call/port.hpp"
 
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -89,7 +90,7 @@ SessionPointer PortState::hear(std::uint64_t id, std::uint32_t events) {
   return nullptr;
 }
 
-PortState::Item PortState::next(Deadline deadline, Outcome& outcome) {
+PortState::Item PortState::next(Deadline deadline, Outcome& outcome, bool cancellable) {
   for (;;) {
     if (backlog.load(std::memory_order_relaxed) != 0)
       if (Item item = take_queued()) return item;
@@ -99,8 +100,11 @@ PortState::Item PortState::next(Deadline deadline, Outcome& outcome) {
       left = {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
     }
     epoll_event event{};
+    int cancel_state = 0;
+    if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
     const int count =
         ::epoll_pwait2(epoll.get(), &event, 1, deadline.is_never() ? nullptr : &left, nullptr);
+    if (cancellable) ::pthread_setcancelstate(cancel_state, nullptr);
     if (count == 0 || (count < 0 && errno != EINTR)) {
       outcome = deadline.is_now() ? Outcome::would_block : Outcome::timed_out;
       return {};
@@ -398,7 +402,7 @@ Outcome ServerThread::next(Incoming& incoming, Deadline deadline) {
       }
       leave();
     }
-    PortState::Item item = state_->next(deadline, wait_outcome_);
+    PortState::Item item = state_->next(deadline, wait_outcome_, cancellable_);
     if (!item) return wait_outcome_;
     if (item.notice) {
       incoming.entrance_ = std::move(item.notice);
@@ -419,10 +423,15 @@ Outcome ServerThread::receive(Incoming& incoming, Deadline deadline) {
   incoming.wants_reply_ = false;
   incoming.notice_ = false;
   incoming.generation_ = generation_;
-  state_->idle.fetch_add(1, std::memory_order_relaxed);
-  const Outcome outcome = next(incoming, deadline);
-  state_->idle.fetch_sub(1, std::memory_order_relaxed);
-  return outcome;
+  // Also where the thread is cancelled while it waits.
+  struct Idle {
+    std::atomic<int>& count;
+    explicit Idle(std::atomic<int>& idle) : count(idle) {
+      count.fetch_add(1, std::memory_order_relaxed);
+    }
+    ~Idle() { count.fetch_sub(1, std::memory_order_relaxed); }
+  } const idle(state_->idle);
+  return next(incoming, deadline);
 }
 
 Outcome ServerThread::reply(Incoming& incoming, std::span<const std::byte> data,

@@ -49,7 +49,8 @@ struct PortState : std::enable_shared_from_this<PortState> {
            const std::shared_ptr<Entrance>& entrance);
   SessionPointer find(std::uint64_t id);
   // Something to do, the session claimed for the caller; or nothing, and `outcome` says why.
-  Item next(Deadline deadline, Outcome& outcome);
+  // With `cancellable` the wait is a cancellation point.
+  Item next(Deadline deadline, Outcome& outcome, bool cancellable = false);
   SessionPointer hear(std::uint64_t id, std::uint32_t events);
   // For some thread of the port.
   void queue(Item item) noexcept;

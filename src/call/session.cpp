@@ -475,7 +475,7 @@ namespace {
 
 // Stands for "is being told".
 class Telling final : public Attendant {
-  void client_gone() noexcept override {}
+  void client_gone(const Entrance&) noexcept override {}
 } telling;
 
 }  // namespace
@@ -504,7 +504,7 @@ void ServerSession::tell_gone() noexcept {
   Attendant* now = attendant_.load(std::memory_order_seq_cst);
   if (now == nullptr || now == &telling) return;
   if (!attendant_.compare_exchange_strong(now, &telling, std::memory_order_acq_rel)) return;
-  now->client_gone();
+  now->client_gone(*entrance);
   attendant_.store(nullptr, std::memory_order_release);
 }
 

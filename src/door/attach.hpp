@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Doors in the file system. The file itself is left as it is: an attachment is a socket in the
+// abstract namespace, named by the device and the inode of the file, and held by the door's server.
+//
+//   who attaches      makes the socket, and sends it to the server with a descriptor of the file
+//   who opens         connects to it, proves with a descriptor that it may open the file, and gets
+//                     a door in exchange
+//   who detaches      connects to it and says so
+//
+// A socket counts only where its maker was the file's owner or root. Nothing remains of it when
+// the server dies, and while it exists the server holds the file, so that no other file can get the
+// same inode.
+#pragma once
+
+#include <sys/stat.h>
+
+#include "door/door.hpp"
+
+namespace farcall::door {
+
+class Attachment;
+
+// Takes over what fattach() has sent to the door's socket.
+void attach(const std::shared_ptr<Door>& door, std::vector<UniqueFd> descriptors,
+            const Credentials& sender) noexcept;
+
+// Whether a door is attached to the file, which somebody stands for who may attach.
+bool is_attached(const struct stat& status) noexcept;
+// Exchanges a descriptor of a file that a door is attached to for one of the door; none where there
+// is no such door.
+UniqueFd open_attached(int fd, const struct stat& status) noexcept;
+
+}  // namespace farcall::door

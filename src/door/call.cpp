@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+
+#include "door/pages.hpp"
+#include "door/server.hpp"
+#include "farcall/error.hpp"
+
+namespace farcall::door {
+namespace {
+
+// Where the descriptors of a reply stand in its memory: after the data, at a multiple of their size.
+std::size_t descriptors_at(std::size_t data_size) noexcept {
+  constexpr std::size_t kUnit = sizeof(door_desc_t);
+  return (data_size + kUnit - 1) / kUnit * kUnit;
+}
+
+int to_error(Outcome outcome) noexcept {
+  switch (outcome) {
+    case Outcome::ok: return 0;
+    case Outcome::interrupted: return Client::dispatched() ? EINTR : EAGAIN;
+    case Outcome::too_big: return EOVERFLOW;
+    default: return Client::dispatched() ? EINTR : EBADF;
+  }
+}
+
+// Puts descriptors behind the data, in memory of their own where there is no room in the caller's.
+int place_descriptors(CallResults& results, door_arg_t& arguments) {
+  const std::size_t count = results.descriptors.size();
+  const std::size_t at = descriptors_at(results.data.size());
+  const std::size_t needed = at + count * sizeof(door_desc_t);
+  char* base = arguments.rbuf;
+  if (results.large) base = reinterpret_cast<char*>(results.large.data());
+  if (needed > (results.large ? results.large.size() : arguments.rsize)) {
+    const std::size_t pages = round_up_to_pages(needed);
+    void* address =
+        ::mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (address == MAP_FAILED) return EOVERFLOW;
+    Mapping larger(address, pages);
+    std::ranges::copy(results.data, larger.data());
+    results.data = {larger.data(), results.data.size()};
+    results.large = std::move(larger);
+    base = static_cast<char*>(address);
+  }
+  // Aligned to 4, as the type is, wherever the caller's buffer begins at such an address.
+  auto* into = reinterpret_cast<door_desc_t*>(base + at);
+  hand_out(results.descriptors, into);
+  arguments.desc_ptr = into;
+  return 0;
+}
+
+int finish(CallResults& results, door_arg_t& arguments) {
+  arguments.desc_num = static_cast<uint_t>(results.descriptors.size());
+  if (!results.descriptors.empty())
+    if (const int error = place_descriptors(results, arguments); error != 0) return error;
+  arguments.data_size = results.data.size();
+  if (!results.data.empty()) arguments.data_ptr = reinterpret_cast<char*>(results.data.data());
+  if (results.large) {
+    // The caller's from now on, to be unmapped.
+    arguments.rsize = results.large.size();
+    arguments.rbuf = reinterpret_cast<char*>(results.large.release());
+  }
+  return 0;
+}
+
+int call_small(Handle& handle, const CallArguments& request, CallResults& results) {
+  return to_error(handle.client.call(request, results, Deadline::never()));
+}
+
+int call(int d, door_arg_t* params) {
+  if (params != nullptr && !readable(params, sizeof *params)) return EFAULT;
+  const auto handle = Process::here().find(d);
+  if (!handle) return EBADF;
+  CallResults results;
+  if (params == nullptr) {
+    promise = {};
+    return call_small(*handle, {.data = {}, .descriptors = {}, .word = kNoArguments, .port = d},
+                      results);
+  }
+  door_arg_t arguments = *params;
+  promise = {.descriptors = arguments.desc_num};
+  Outgoing outgoing;
+  if (!readable(arguments.data_ptr, arguments.data_size))
+    promise.error = EFAULT;
+  else if (arguments.desc_num != 0)
+    promise.error = outgoing.add(arguments.desc_ptr, arguments.desc_num);
+  if (promise.error == 0) {
+    if (arguments.desc_num > kCallDescriptors) promise.error = ENFILE;
+    if (!readable(arguments.rbuf, arguments.rsize)) promise.error = EFAULT;
+    if (arguments.desc_num != 0 && promise.error == 0) outgoing.prepare();
+  }
+  const bool harmless = promise.error == 0;
+  results.buffer = std::as_writable_bytes(std::span(arguments.rbuf, arguments.rsize));
+  const CallArguments request{
+      .data = harmless ? std::as_bytes(std::span(arguments.data_ptr, arguments.data_size))
+                       : std::span(static_cast<const std::byte*>(nullptr), arguments.data_size),
+      .descriptors = outgoing.descriptors(),
+      .port = d};
+  int error = call_small(*handle, request, results);
+  if (arguments.desc_num != 0 && (error == 0 || error == EINTR)) outgoing.passed();
+  if (error == 0) error = finish(results, arguments);
+  if (error == 0) *params = arguments;
+  return error;
+}
+
+}  // namespace
+}  // namespace farcall::door
+
+extern "C" int door_call(int d, door_arg_t* params) {
+  using namespace farcall::door;  // NOLINT(google-build-using-namespace): for one function of C's
+  ::pthread_testcancel();
+  int error = 0;
+  {
+    const NoCancel guard;
+    error = guarded([&] { return call(d, params); });
+    if (error < 0) return -1;
+  }
+  if (error == 0) return 0;
+  if (error == EINTR || error == EAGAIN) ::pthread_testcancel();
+  return fail(error);
+}

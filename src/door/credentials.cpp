@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who calls. What the kernel has recorded for the socket that the caller made is taken first; the
+// rest is what it says in /proc of a process that is still alive.
+#include <grp.h>
+#include <sys/socket.h>
+#include <ucred.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <new>
+#include <sstream>
+
+#include "door/pages.hpp"
+#include "door/real.hpp"
+#include "door/server.hpp"
+#include "farcall/error.hpp"
+
+struct farcall_ucred {
+  pid_t pid;
+  std::array<uid_t, 3> users;   // real, effective, saved
+  std::array<gid_t, 3> groups;  // likewise
+  int group_count;              // -1: not known; the groups themselves follow
+};
+
+namespace farcall::door {
+namespace {
+
+struct Identity {
+  pid_t pid = -1;
+  std::array<uid_t, 3> users{};
+  std::array<gid_t, 3> groups{};
+  bool has_supplementary = false;
+  std::vector<gid_t> supplementary;
+};
+enum : std::size_t { kReal, kEffective, kSaved };
+
+// What /proc says of a process; false where there is none.
+bool read_status(pid_t pid, Identity& identity) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  bool complete = false;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string name;
+    words >> name;
+    if (name == "Uid:") {
+      for (uid_t& id : identity.users) words >> id;
+      complete = static_cast<bool>(words);
+    } else if (name == "Gid:") {
+      for (gid_t& id : identity.groups) words >> id;
+    } else if (name == "Groups:") {
+      identity.supplementary.clear();
+      for (gid_t id = 0; words >> id;) identity.supplementary.push_back(id);
+      identity.has_supplementary = true;
+    }
+  }
+  identity.pid = pid;
+  return complete;
+}
+
+bool peer_groups(int socket, std::vector<gid_t>& groups) {
+  socklen_t size = 0;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, nullptr, &size) != 0 && errno != ERANGE)
+    return false;
+  groups.resize(size / sizeof(gid_t));
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size) == 0;
+}
+
+// The immediate caller of this thread's procedure. Returns 0 or EINVAL.
+int caller(Identity& identity) {
+  Incoming* const call = call_in_progress();
+  if (call == nullptr || call->abandoned()) return EINVAL;
+  const Credentials peer = peer_credentials(call->socket());
+  const bool known = read_status(peer.pid, identity) && identity.users[kEffective] == peer.uid;
+  identity.pid = peer.pid;
+  if (!known) {
+    identity.users.fill(peer.uid);
+    identity.groups.fill(peer.gid);
+  }
+  identity.users[kEffective] = peer.uid;
+  identity.groups[kEffective] = peer.gid;
+  identity.has_supplementary =
+      peer_groups(call->socket(), identity.supplementary) || (known && identity.has_supplementary);
+  // Only a caller that still lives is sure to be the one that /proc has told of.
+  return call->abandoned() ? EINVAL : 0;
+}
+
+template <class Credentials>
+auto* supplementary_of(Credentials* credentials) {
+  using Group = std::conditional_t<std::is_const_v<Credentials>, const gid_t, gid_t>;
+  return reinterpret_cast<Group*>(credentials + 1);
+}
+
+std::size_t bytes_of(std::size_t groups) { return sizeof(ucred_t) + groups * sizeof(gid_t); }
+
+// Writes over `*into` where that is not null.
+int store(const Identity& identity, ucred_t** into) {
+  const std::size_t count = identity.supplementary.size();
+  auto* made = static_cast<ucred_t*>(std::realloc(*into, bytes_of(count)));
+  if (made == nullptr) return ENOMEM;
+  made->pid = identity.pid;
+  made->users = identity.users;
+  made->groups = identity.groups;
+  made->group_count = identity.has_supplementary ? static_cast<int>(count) : -1;
+  std::ranges::copy(identity.supplementary, supplementary_of(made));
+  *into = made;
+  return 0;
+}
+
+// A function of the C library that changes who this process is. Sessions made before tell servers
+// of somebody else.
+template <class Function, class... Arguments>
+int changing_identity(const char* name, Arguments... arguments) {
+  const int result = real::next<Function>(name)(arguments...);
+  call::forget_credentials();
+  return result;
+}
+
+}  // namespace
+}  // namespace farcall::door
+
+using namespace farcall::door;  // NOLINT(google-build-using-namespace): what follows is C's
+
+extern "C" {
+
+int door_cred(door_cred_t* credentials) {
+  const NoCancel guard;
+  return guarded([&] {
+    Identity identity;
+    if (const int error = caller(identity); error != 0) return fail(error);
+    if (!readable(credentials, sizeof *credentials)) return fail(EFAULT);
+    *credentials = {};
+    credentials->dc_euid = identity.users[kEffective];
+    credentials->dc_egid = identity.groups[kEffective];
+    credentials->dc_ruid = identity.users[kReal];
+    credentials->dc_rgid = identity.groups[kReal];
+    credentials->dc_pid = identity.pid;
+    return 0;
+  });
+}
+
+int door_ucred(ucred_t** credentials) {
+  const NoCancel guard;
+  return guarded([&] {
+    Identity identity;
+    if (const int error = caller(identity); error != 0) return fail(error);
+    if (!readable(credentials, sizeof *credentials)) return fail(EFAULT);
+    const int error = store(identity, credentials);
+    return error == 0 ? 0 : fail(error);
+  });
+}
+
+ucred_t* ucred_get(pid_t pid) {
+  const NoCancel guard;
+  ucred_t* made = nullptr;
+  const int result = guarded([&] {
+    Identity identity;
+    if (!read_status(pid, identity)) return fail(ESRCH);
+    const int error = store(identity, &made);
+    return error == 0 ? 0 : fail(error);
+  });
+  return result == 0 ? made : nullptr;
+}
+
+void ucred_free(ucred_t* credentials) { std::free(credentials); }
+
+size_t ucred_size(void) {
+  const long groups = ::sysconf(_SC_NGROUPS_MAX);
+  return bytes_of(groups > 0 ? static_cast<std::size_t>(groups) : 0);
+}
+
+pid_t ucred_getpid(const ucred_t* credentials) { return credentials->pid; }
+uid_t ucred_geteuid(const ucred_t* credentials) { return credentials->users[kEffective]; }
+uid_t ucred_getruid(const ucred_t* credentials) { return credentials->users[kReal]; }
+uid_t ucred_getsuid(const ucred_t* credentials) { return credentials->users[kSaved]; }
+gid_t ucred_getegid(const ucred_t* credentials) { return credentials->groups[kEffective]; }
+gid_t ucred_getrgid(const ucred_t* credentials) { return credentials->groups[kReal]; }
+gid_t ucred_getsgid(const ucred_t* credentials) { return credentials->groups[kSaved]; }
+int ucred_getgroups(const ucred_t* credentials, const gid_t** groups) {
+  if (groups != nullptr) *groups = supplementary_of(credentials);
+  return credentials->group_count;
+}
+
+int setuid(uid_t uid) noexcept { return changing_identity<int(uid_t)>("setuid", uid); }
+int seteuid(uid_t uid) noexcept { return changing_identity<int(uid_t)>("seteuid", uid); }
+int setreuid(uid_t real, uid_t effective) noexcept {
+  return changing_identity<int(uid_t, uid_t)>("setreuid", real, effective);
+}
+int setresuid(uid_t real, uid_t effective, uid_t saved) noexcept {
+  return changing_identity<int(uid_t, uid_t, uid_t)>("setresuid", real, effective, saved);
+}
+int setgid(gid_t gid) noexcept { return changing_identity<int(gid_t)>("setgid", gid); }
+int setegid(gid_t gid) noexcept { return changing_identity<int(gid_t)>("setegid", gid); }
+int setregid(gid_t real, gid_t effective) noexcept {
+  return changing_identity<int(gid_t, gid_t)>("setregid", real, effective);
+}
+int setresgid(gid_t real, gid_t effective, gid_t saved) noexcept {
+  return changing_identity<int(gid_t, gid_t, gid_t)>("setresgid", real, effective, saved);
+}
+int setgroups(size_t count, const gid_t* groups) noexcept {
+  return changing_identity<int(size_t, const gid_t*)>("setgroups", count, groups);
+}
+int initgroups(const char* user, gid_t group) {
+  return changing_identity<int(const char*, gid_t)>("initgroups", user, group);
+}
+
+}  // extern "C"

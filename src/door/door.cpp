@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "door/door.hpp"
+
+#include <dirent.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <climits>
+#include <cstddef>
+#include <cstring>
+
+#include "door/attach.hpp"
+#include "door/pages.hpp"
+#include "door/real.hpp"
+#include "door/server.hpp"
+#include "farcall/error.hpp"
+
+// Programs, and other languages' bindings, rest on these.
+static_assert(sizeof(door_desc_t) == 24 && alignof(door_desc_t) == 4);
+static_assert(offsetof(door_desc_t, d_data) == 4);
+static_assert(offsetof(door_desc_t, d_data.d_desc.d_id) == 8);
+static_assert(sizeof(door_info_t) == 48 && alignof(door_info_t) == 4);
+static_assert(offsetof(door_info_t, di_proc) == 4 && offsetof(door_info_t, di_data) == 12);
+static_assert(offsetof(door_info_t, di_attributes) == 20);
+static_assert(offsetof(door_info_t, di_uniquifier) == 24 && offsetof(door_info_t, di_resv) == 32);
+static_assert(sizeof(door_arg_t) == 48 && alignof(door_arg_t) == 8);
+static_assert(offsetof(door_arg_t, data_size) == 8 && offsetof(door_arg_t, desc_ptr) == 16);
+static_assert(offsetof(door_arg_t, desc_num) == 24 && offsetof(door_arg_t, rbuf) == 32);
+static_assert(offsetof(door_arg_t, rsize) == 40);
+static_assert(sizeof(door_cred_t) == 36);
+
+namespace farcall::door {
+namespace {
+
+// How long a server may take to say what it serves.
+constexpr auto kPatience = std::chrono::seconds(1);
+
+std::uint64_t address_of(const void* pointer) noexcept {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
+door_info_t blank(const Name& name) noexcept {
+  door_info_t info{};
+  info.di_target = -1;
+  info.di_attributes = name.attributes;
+  info.di_uniquifier = name.id;
+  return info;
+}
+
+// poll's events of a door's descriptor: POLLRDHUP once it is revoked, POLLHUP once its server is
+// dead.
+short state_of(int fd) noexcept {
+  pollfd entry{.fd = fd, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&entry, 1, 0) > 0 ? entry.revents : short{0};
+}
+
+door_info_t foreign_info(int fd, Handle& handle) {
+  door_info_t info = blank(handle.name);
+  const short state = state_of(fd);
+  if ((state & (POLLRDHUP | POLLHUP)) != 0) info.di_attributes |= DOOR_REVOKED;
+  if ((state & POLLHUP) != 0) return info;
+  ucred server{};
+  socklen_t size = sizeof server;
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &size) == 0) info.di_target = server.pid;
+  Terms terms{};
+  if (state == 0 &&
+      handle.client.terms(terms, Deadline::after(kPatience), fd) == Outcome::ok) {
+    info.di_proc = terms[kProcedure];
+    info.di_data = terms[kCookie];
+  }
+  return info;
+}
+
+}  // namespace
+
+Door::Door(door_server_procedure_t* server_procedure, void* server_cookie, unsigned given,
+           std::shared_ptr<Pool> threads, const Maker& thread_maker)
+    : procedure(server_procedure),
+      cookie(server_cookie),
+      attributes(given),
+      pool(std::move(threads)),
+      maker(thread_maker),
+      desc_max_((given & DOOR_REFUSE_DESC) != 0 ? 0 : INT_MAX) {}
+
+Terms Door::terms() const noexcept {
+  Terms terms{};
+  terms[kDataMin] = data_min_;
+  terms[kDataMax] = data_max_;
+  terms[kDescMax] = std::uint64_t{attributes} << 32 | desc_max_;
+  terms[kProcedure] = address_of(reinterpret_cast<const void*>(procedure));
+  terms[kCookie] = address_of(cookie);
+  return terms;
+}
+
+UniqueFd Door::open() {
+  const auto self = shared_from_this();
+  entrance_ = pool->port.open_entrance(self, terms());
+  Process& process = Process::here();
+  UniqueFd fd =
+      entrance_->branch(make_name({.id = id, .attributes = attributes & kNamedAttributes}),
+                        &primary_);
+  process.add(self);
+  process.add_branch(primary_, self);
+  set_known(fd.get(), true);
+  return fd;
+}
+
+UniqueFd Door::branch() {
+  std::uint64_t socket = 0;
+  UniqueFd fd = entrance_->branch(
+      make_name({.id = id, .attributes = attributes & kNamedAttributes}), &socket);
+  Process::here().add_branch(socket, shared_from_this());
+  referenced();
+  return fd;
+}
+
+void Door::referenced() noexcept {
+  const std::lock_guard guard(lock_);
+  was_referenced_ = true;
+  is_unref_ = false;
+}
+
+door_info_t Door::info() const noexcept {
+  door_info_t info = blank({.id = id, .attributes = attributes & kNamedAttributes});
+  info.di_target = ::getpid();
+  info.di_proc = address_of(reinterpret_cast<const void*>(procedure));
+  info.di_data = address_of(cookie);
+  info.di_attributes |= DOOR_LOCAL;
+  if (revoked()) info.di_attributes |= DOOR_REVOKED;
+  const std::lock_guard guard(lock_);
+  if (is_unref_) info.di_attributes |= DOOR_IS_UNREF;
+  return info;
+}
+
+int Door::admit(std::size_t bytes, std::size_t descriptors) const noexcept {
+  if (bytes < data_min_ || bytes > data_max_) return ENOBUFS;
+  if (descriptors == 0) return 0;
+  if ((attributes & DOOR_REFUSE_DESC) != 0) return ENOTSUP;
+  return descriptors > desc_max_ ? ENFILE : 0;
+}
+
+std::uint64_t Door::param(int which) const noexcept {
+  if (which == DOOR_PARAM_DATA_MIN) return data_min_;
+  if (which == DOOR_PARAM_DATA_MAX) return data_max_;
+  return desc_max_;
+}
+
+int Door::set_param(int which, std::uint64_t value) {
+  switch (which) {
+    case DOOR_PARAM_DATA_MIN:
+      if (value > data_max_) return ERANGE;
+      data_min_ = value;
+      break;
+    case DOOR_PARAM_DATA_MAX:
+      if (value < data_min_) return ERANGE;
+      data_max_ = value;
+      break;
+    case DOOR_PARAM_DESC_MAX:
+      if (value > INT_MAX) return ERANGE;
+      if (value != 0 && (attributes & DOOR_REFUSE_DESC) != 0) return ENOTSUP;
+      desc_max_ = value;
+      break;
+    default: return EINVAL;
+  }
+  entrance_->set_terms(terms());
+  return 0;
+}
+
+std::vector<int> Door::own_descriptors() const {
+  std::vector<int> found;
+  DIR* directory = ::opendir("/proc/self/fd");
+  if (directory == nullptr) return found;
+  while (const dirent* entry = ::readdir(directory)) {
+    int fd = -1;
+    const char* end = entry->d_name + std::strlen(entry->d_name);
+    if (std::from_chars(entry->d_name, end, fd).ptr == end && socket_cookie(fd) == primary_)
+      found.push_back(fd);
+  }
+  ::closedir(directory);
+  return found;
+}
+
+std::size_t Door::count_references() const {
+  const std::size_t own = own_descriptors().size();
+  std::size_t count = entrance_->branches();
+  // Our own count one by one. Where there are none, the branch that is left of them is held by
+  // somebody to whom the program has passed it by other means than ours.
+  if (own > 0 && count > 0) count += own - 1;
+  const std::lock_guard guard(lock_);
+  return count + attachments_.size();
+}
+
+void Door::check_references() noexcept {
+  try {
+    const std::size_t count = count_references();
+    if (count == 0) return Process::here().remove(*this);
+    if (!counts_references()) return;
+    bool tell = false;
+    {
+      const std::lock_guard guard(lock_);
+      if (count > 1) {
+        was_referenced_ = true;
+        is_unref_ = false;
+      } else if (was_referenced_) {
+        was_referenced_ = false;
+        is_unref_ = true;
+        tell = (attributes & DOOR_UNREF_MULTI) != 0 || !told_;
+        told_ = true;
+      }
+    }
+    if (tell) pool->port.post(entrance_);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): told at the next occasion
+  }
+}
+
+void Door::branch_closed(std::uint64_t socket) noexcept {
+  Process::here().remove_branch(socket);
+  if (counts_references() || entrance_->branches() == 0) check_references();
+}
+
+void Door::received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
+                    const Credentials& sender) noexcept {
+  if (purpose == kPurposeAttach) attach(shared_from_this(), std::move(descriptors), sender);
+}
+
+void Door::add_attachment(std::shared_ptr<Attachment> attachment) {
+  const std::lock_guard guard(lock_);
+  attachments_.push_back(std::move(attachment));
+  was_referenced_ = true;
+  is_unref_ = false;
+}
+
+void Door::remove_attachment(const Attachment& attachment) noexcept {
+  std::shared_ptr<Attachment> last;  // outlives the lock
+  {
+    const std::lock_guard guard(lock_);
+    const auto found = std::ranges::find_if(
+        attachments_, [&](const auto& other) { return other.get() == &attachment; });
+    if (found == attachments_.end()) return;
+    last = std::move(*found);
+    attachments_.erase(found);
+  }
+  last = nullptr;
+  check_references();
+}
+
+namespace {
+
+int create(door_server_procedure_t* procedure, void* cookie, unsigned attributes,
+           const Door::Maker& maker, std::shared_ptr<Door>& door) {
+  Process& process = Process::here();
+  const bool is_private = (attributes & DOOR_PRIVATE) != 0;
+  auto pool = is_private ? std::make_shared<Pool>(process.mode) : process.shared_pool();
+  door = std::make_shared<Door>(procedure, cookie, attributes, std::move(pool), maker);
+  return door->open().release();
+}
+
+int checked_param(int d, int param, std::shared_ptr<Handle>& handle) {
+  handle = Process::here().find(d);
+  if (!handle || (state_of(d) & (POLLRDHUP | POLLHUP)) != 0) return EBADF;
+  if (param != DOOR_PARAM_DESC_MAX && param != DOOR_PARAM_DATA_MAX && param != DOOR_PARAM_DATA_MIN)
+    return EINVAL;
+  return 0;
+}
+
+}  // namespace
+}  // namespace farcall::door
+
+using namespace farcall::door;  // NOLINT(google-build-using-namespace): what follows is C's
+
+extern "C" {
+
+int door_create(door_server_procedure_t* procedure, void* cookie, uint_t attributes) {
+  constexpr unsigned kAllowed =
+      DOOR_UNREF | DOOR_PRIVATE | DOOR_UNREF_MULTI | DOOR_REFUSE_DESC | DOOR_NO_CANCEL;
+  constexpr unsigned kEither = DOOR_UNREF | DOOR_UNREF_MULTI;
+  if (procedure == nullptr || (attributes & ~kAllowed) != 0 || (attributes & kEither) == kEither)
+    return fail(EINVAL);
+  int fd = -1;
+  std::shared_ptr<Door> door;
+  {
+    const NoCancel guard;
+    fd = guarded([&] { return create(procedure, cookie, attributes, {}, door); });
+  }
+  if (fd < 0) return -1;
+  if ((attributes & DOOR_PRIVATE) != 0) {
+    door_info_t info = door->info();
+    Process::here().create_thread.load()(&info);
+  } else if (Process::here().first_shared_door()) {
+    Process::here().create_thread.load()(nullptr);
+  }
+  return fd;
+}
+
+int door_xcreate(door_server_procedure_t* procedure, void* cookie, uint_t attributes,
+                 door_xcreate_server_func_t* create_thread, door_xcreate_thrsetup_func_t* set_up,
+                 void* create_cookie, int nthread) {
+  constexpr unsigned kAllowed = DOOR_UNREF | DOOR_PRIVATE | DOOR_UNREF_MULTI | DOOR_REFUSE_DESC |
+                                DOOR_NO_CANCEL | DOOR_NO_DEPLETION_CB;
+  constexpr unsigned kEither = DOOR_UNREF | DOOR_UNREF_MULTI;
+  if (procedure == nullptr || (attributes & ~kAllowed) != 0 ||
+      (attributes & kEither) == kEither || nthread < 1 || create_thread == nullptr)
+    return fail(EINVAL);
+  unsigned given = (attributes & ~unsigned{DOOR_NO_DEPLETION_CB}) | DOOR_PRIVATE;
+  if ((attributes & DOOR_NO_DEPLETION_CB) == 0) given |= DOOR_DEPLETION_CB;
+  int fd = -1;
+  std::shared_ptr<Door> door;
+  {
+    const NoCancel guard;
+    fd = guarded([&] {
+      return create(procedure, cookie, given,
+                    {.create = create_thread, .set_up = set_up, .cookie = create_cookie}, door);
+    });
+  }
+  if (fd < 0) return -1;
+  const int error = start_bound_threads(door, nthread);
+  if (error == 0) return fd;
+  door->revoke();
+  ::close(fd);
+  return fail(error);
+}
+
+int door_revoke(int d) {
+  const NoCancel guard;
+  return guarded([&] {
+    const auto handle = Process::here().find(d);
+    if (!handle || (state_of(d) & (POLLRDHUP | POLLHUP)) != 0) return fail(EBADF);
+    const auto door = handle->local.lock();
+    if (!door) return fail(EPERM);
+    door->revoke();
+    return ::close(d);
+  });
+}
+
+int door_info(int d, door_info_t* info) {
+  const NoCancel guard;
+  return guarded([&] {
+    door_info_t found;
+    if (d == DOOR_QUERY) {
+      const auto door = bound_door();
+      if (!door) return fail(EBADF);
+      found = door->info();
+    } else {
+      const auto handle = Process::here().find(d);
+      if (!handle) return fail(EBADF);
+      const auto door = handle->local.lock();
+      found = door ? door->info() : foreign_info(d, *handle);
+    }
+    if (!readable(info, sizeof *info)) return fail(EFAULT);
+    *info = found;
+    return 0;
+  });
+}
+
+int door_getparam(int d, int param, size_t* value) {
+  const NoCancel guard;
+  return guarded([&] {
+    std::shared_ptr<Handle> handle;
+    if (const int error = checked_param(d, param, handle); error != 0) return fail(error);
+    std::uint64_t found = 0;
+    if (const auto door = handle->local.lock()) {
+      found = door->param(param);
+    } else {
+      farcall::Terms terms{};
+      const auto outcome = handle->client.terms(terms, farcall::Deadline::after(kPatience), d);
+      if (outcome == farcall::Outcome::peer_gone) return fail(EBADF);
+      if (outcome != farcall::Outcome::ok) return fail(EAGAIN);
+      found = param == DOOR_PARAM_DATA_MIN   ? terms[kDataMin]
+              : param == DOOR_PARAM_DATA_MAX ? terms[kDataMax]
+                                             : terms[kDescMax] & UINT32_MAX;
+    }
+    if (!readable(value, sizeof *value)) return fail(EFAULT);
+    *value = found;
+    return 0;
+  });
+}
+
+int door_setparam(int d, int param, size_t value) {
+  const NoCancel guard;
+  return guarded([&] {
+    std::shared_ptr<Handle> handle;
+    if (const int error = checked_param(d, param, handle); error == EBADF) return fail(EBADF);
+    const auto door = handle->local.lock();
+    if (!door) return fail(EPERM);
+    const int error = door->set_param(param, value);
+    return error == 0 ? 0 : fail(error);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A door of this process, and all that this process knows of doors.
+#pragma once
+
+#include <door.h>
+#include <unistd.h>
+
+#include <map>
+#include <mutex>
+#include <unordered_map>
+
+#include "call/process.hpp"
+#include "call/warden.hpp"
+#include "door/name.hpp"
+#include "farcall/call.hpp"
+
+namespace farcall::door {
+
+// What a door tells its clients, in its entrance's terms.
+enum Term : std::size_t { kDataMin, kDataMax, kDescMax, kProcedure, kCookie };
+
+// In the word of a request: the client has passed no arguments, and takes no result.
+inline constexpr std::int32_t kNoArguments = 1;
+// Descriptors sent to a door's socket: see attach.cpp.
+inline constexpr std::uint8_t kPurposeAttach = kFirstOwnPurpose;
+
+// The attributes that a client can see in a door's name.
+inline constexpr unsigned kNamedAttributes = DOOR_UNREF | DOOR_PRIVATE | DOOR_UNREF_MULTI |
+                                             DOOR_REFUSE_DESC | DOOR_NO_CANCEL | DOOR_DEPLETION_CB;
+
+// Server threads and the doors that they serve.
+struct Pool {
+  Port port;
+  // A thread has been asked for; until then it may be on its way. Nanoseconds, monotonic.
+  std::atomic<std::int64_t> starting_until{0};
+
+  explicit Pool(WaitMode mode) : port({}, mode) {}
+};
+
+class Attachment;
+
+class Door final : public EntranceOwner, public std::enable_shared_from_this<Door> {
+ public:
+  // How door_xcreate() makes threads.
+  struct Maker {
+    door_xcreate_server_func_t* create = nullptr;
+    door_xcreate_thrsetup_func_t* set_up = nullptr;
+    void* cookie = nullptr;
+  };
+
+  Door(door_server_procedure_t* server_procedure, void* server_cookie, unsigned given,
+       std::shared_ptr<Pool> threads, const Maker& thread_maker);
+  // Makes the entrance, and the first descriptor. Throws SystemError.
+  UniqueFd open();
+  // A descriptor for somebody else, counted apart from those that exist. Throws SystemError.
+  UniqueFd branch();
+
+  [[nodiscard]] door_info_t info() const noexcept;
+  // The errno that a request is to be refused with, or 0.
+  [[nodiscard]] int admit(std::size_t bytes, std::size_t descriptors) const noexcept;
+  [[nodiscard]] std::uint64_t param(int which) const noexcept;
+  // Returns 0 or an errno value.
+  int set_param(int which, std::uint64_t value);
+  void revoke() noexcept { entrance_->close(); }
+  [[nodiscard]] bool revoked() const noexcept { return entrance_->closed(); }
+  // Counts who refers to the door, tells it when one is left and drops it when none is.
+  void check_references() noexcept;
+  // Somebody more refers to the door.
+  void referenced() noexcept;
+  [[nodiscard]] bool counts_references() const noexcept {
+    return (attributes & (DOOR_UNREF | DOOR_UNREF_MULTI)) != 0;
+  }
+  [[nodiscard]] std::vector<int> own_descriptors() const;
+
+  void branch_closed(std::uint64_t socket) noexcept override;
+  void received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
+                const Credentials& sender) noexcept override;
+
+  void add_attachment(std::shared_ptr<Attachment> attachment);
+  void remove_attachment(const Attachment& attachment) noexcept;
+
+  const std::uint64_t id = random_id();
+  const std::uint64_t generation = call::generation();
+  door_server_procedure_t* const procedure;
+  void* const cookie;
+  const unsigned attributes;
+  const std::shared_ptr<Pool> pool;
+  const Maker maker;
+
+ private:
+  [[nodiscard]] Terms terms() const noexcept;
+  std::size_t count_references() const;
+
+  std::shared_ptr<Entrance> entrance_;
+  std::uint64_t primary_ = 0;  // cookie of the socket that door_create() returned
+  std::atomic<std::uint64_t> data_min_{0};
+  std::atomic<std::uint64_t> data_max_{SIZE_MAX};
+  std::atomic<std::uint64_t> desc_max_;
+  mutable std::mutex lock_;  // protects all below
+  std::vector<std::shared_ptr<Attachment>> attachments_;
+  bool was_referenced_ = false;
+  bool told_ = false;
+  bool is_unref_ = false;
+};
+
+// A door that this process has a descriptor of, its own or another's.
+struct Handle {
+  Handle(const Name& called, std::uint64_t socket, std::shared_ptr<Door> served);
+
+  const Name name;
+  const std::uint64_t cookie;
+  const std::weak_ptr<Door> local;  // where this process serves it
+  const bool is_local;
+  Client client;
+  int descriptors = 0;  // protected by the process's lock
+};
+
+// All of one process. A child has its own, and leaves its parent's alone.
+class Process {
+ public:
+  static Process& here();
+
+  // The door that `fd` refers to; null where it is none.
+  std::shared_ptr<Handle> find(int fd);
+  // The door behind a socket, where it is one of ours.
+  std::shared_ptr<Door> local(std::uint64_t socket);
+  std::shared_ptr<Pool> shared_pool();
+  // Whether this is the first time that it is asked.
+  bool first_shared_door();
+
+  void add(const std::shared_ptr<Door>& door);
+  void add_branch(std::uint64_t socket, const std::shared_ptr<Door>& door);
+  void remove_branch(std::uint64_t socket) noexcept;
+  void remove(const Door& door) noexcept;
+  // `fd` is about to be closed.
+  std::shared_ptr<Handle> forget(int fd) noexcept;
+  std::vector<std::shared_ptr<Door>> doors();
+
+  const pid_t pid = ::getpid();
+  const WaitMode mode;
+  std::atomic<door_server_func_t*> create_thread;
+
+ private:
+  Process();
+
+  std::mutex lock_;  // protects all below
+  std::map<int, std::shared_ptr<Handle>> by_fd_;
+  std::unordered_map<std::uint64_t, std::weak_ptr<Handle>> by_socket_;
+  std::unordered_map<std::uint64_t, std::weak_ptr<Door>> sockets_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Door>> doors_;
+  std::shared_ptr<Pool> shared_pool_;
+  bool shared_door_made_ = false;
+};
+
+// What the thread that calls is about to pass, and the errno if that is not possible: to be told
+// only after what the door itself refuses.
+struct Promise {
+  std::size_t descriptors = 0;
+  int error = 0;
+};
+extern thread_local constinit Promise promise;
+
+// Whether a descriptor has been seen to be a door's. Lock-free, for close(2) and its relatives.
+bool known(int fd) noexcept;
+void set_known(int fd, bool is_known) noexcept;
+// `fd` is closed by `close`, which may be any function that does. Keeps what is known true.
+template <class Close>
+auto closing(int fd, Close close);
+void after_close(std::shared_ptr<Handle> handle) noexcept;
+
+// Keeps this thread from being cancelled inside the library.
+class NoCancel {
+ public:
+  NoCancel() noexcept;
+  ~NoCancel();
+  NoCancel(const NoCancel&) = delete;
+  NoCancel& operator=(const NoCancel&) = delete;
+  [[nodiscard]] int before() const noexcept { return before_; }
+
+ private:
+  int before_ = 0;
+};
+
+template <class Close>
+auto closing(int fd, Close close) {
+  if (!known(fd)) [[likely]]
+    return close();
+  std::shared_ptr<Handle> handle;
+  {
+    const NoCancel guard;
+    handle = Process::here().forget(fd);
+  }
+  const auto result = close();
+  const NoCancel guard;
+  after_close(std::move(handle));
+  return result;
+}
+
+// Translates what is thrown into errno, and -1 for who calls from C.
+template <class Body>
+int guarded(Body body);
+int set_errno_from_exception() noexcept;
+
+template <class Body>
+int guarded(Body body) {
+  try {
+    return body();
+  } catch (const std::exception&) {
+    return set_errno_from_exception();
+  }
+}
+
+// Sets errno and returns -1.
+int fail(int error) noexcept;
+
+}  // namespace farcall::door

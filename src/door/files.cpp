@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The C library's functions on descriptors and paths, as programs with doors see them: open()
+// yields a door where one is attached, stat() tells that it is one, and what is closed or
+// duplicated is known to be.
+#include <fcntl.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "door/attach.hpp"
+#include "door/real.hpp"
+
+// These are the program's own system calls: what they do is theirs, errno included.
+#pragma GCC diagnostic ignored "-Wnonnull-compare"
+
+namespace farcall::door {
+namespace {
+
+constexpr mode_t kDoorType = 0xD000;
+
+bool may_be_attached(const struct stat& status) noexcept { return S_ISREG(status.st_mode); }
+
+// `fd` was opened just now. Returns it, or a door under the same number.
+int exchange(int fd, int flags) noexcept {
+  const int saved = errno;
+  struct stat status {};
+  if (real::fstat(fd, &status) == 0 && may_be_attached(status)) {
+    const NoCancel guard;
+    UniqueFd door = open_attached(fd, status);
+    if (door) {
+      // The program gets the lowest number, as it would have.
+      if (::dup3(door.get(), fd, (flags & O_CLOEXEC) != 0 ? O_CLOEXEC : 0) >= 0) set_known(fd, true);
+    }
+  }
+  errno = saved;
+  return fd;
+}
+
+bool is_door(int fd) noexcept { return known(fd) || read_name(fd).has_value(); }
+
+int open_at(int directory, const char* path, int flags, mode_t mode) {
+  constexpr int kNoFile = O_PATH | O_DIRECTORY;
+  if ((flags & kNoFile) != 0 || (flags & O_TMPFILE) == O_TMPFILE)
+    return real::openat(directory, path, flags, mode);
+  // What a door covers is not to be cut off.
+  const bool truncate = (flags & O_TRUNC) != 0 && (flags & O_EXCL) == 0;
+  const int fd = real::openat(directory, path, truncate ? flags & ~O_TRUNC : flags, mode);
+  if (fd < 0) return fd;
+  exchange(fd, flags);
+  if (!truncate || known(fd)) return fd;
+  real::close(fd);
+  return real::openat(directory, path, flags, mode);
+}
+
+mode_t mode_of(int flags, va_list& rest) noexcept {
+  return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(rest, mode_t) : 0;
+}
+
+int stat_at(int directory, const char* path, struct stat* status, int flags) {
+  const int result = real::fstatat(directory, path, status, flags);
+  if (result != 0) return result;
+  const int saved = errno;
+  if (may_be_attached(*status) ? is_attached(*status)
+                               : S_ISSOCK(status->st_mode) && (flags & AT_EMPTY_PATH) != 0 &&
+                                     path[0] == 0 && is_door(directory))
+    status->st_mode = (status->st_mode & ~mode_t{S_IFMT}) | kDoorType;
+  errno = saved;
+  return 0;
+}
+
+int stat_fd(int fd, struct stat* status) {
+  const int result = real::fstat(fd, status);
+  if (result != 0 || !S_ISSOCK(status->st_mode)) return result;
+  const int saved = errno;
+  if (is_door(fd)) status->st_mode = (status->st_mode & ~mode_t{S_IFMT}) | kDoorType;
+  errno = saved;
+  return 0;
+}
+
+// `copy` is a new descriptor of what `fd` refers to.
+int copied(int fd, int copy) noexcept {
+  if (copy < 0 || !known(fd)) return copy;
+  const int saved = errno;
+  {
+    const NoCancel guard;
+    set_known(copy, true);
+    try {
+      if (const auto handle = Process::here().find(copy))
+        if (const auto door = handle->local.lock()) door->referenced();
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): found when it is called
+    }
+  }
+  errno = saved;
+  return copy;
+}
+
+// Forgets all doors from `first` to `last`, which are about to be closed.
+template <class Close>
+int close_many(unsigned first, unsigned last, Close close) {
+  std::vector<std::shared_ptr<Handle>> closed;
+  {
+    const NoCancel guard;
+    constexpr unsigned kMost = 1 << 20;
+    for (unsigned fd = first; fd <= last && fd < kMost; ++fd) {
+      if (!known(static_cast<int>(fd))) continue;
+      try {
+        closed.push_back(Process::here().forget(static_cast<int>(fd)));
+      } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): not told, then
+      }
+    }
+  }
+  const int result = close();
+  const int saved = errno;
+  const NoCancel guard;
+  for (auto& handle : closed) after_close(std::move(handle));
+  errno = saved;
+  return result;
+}
+
+}  // namespace
+}  // namespace farcall::door
+
+using namespace farcall::door;  // NOLINT(google-build-using-namespace): what follows is C's
+
+extern "C" {
+
+int open(const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = mode_of(flags, rest);
+  va_end(rest);
+  return open_at(AT_FDCWD, path, flags, mode);
+}
+int openat(int directory, const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = mode_of(flags, rest);
+  va_end(rest);
+  return open_at(directory, path, flags, mode);
+}
+int creat(const char* path, mode_t mode) {
+  return open_at(AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, mode);
+}
+int open64(const char* path, int flags, ...) __attribute__((alias("open")));
+int openat64(int directory, const char* path, int flags, ...) __attribute__((alias("openat")));
+int creat64(const char* path, mode_t mode) __attribute__((alias("creat")));
+// What _FORTIFY_SOURCE makes of an open() without a mode.
+int __open_2(const char* path, int flags) {  // NOLINT(bugprone-reserved-identifier)
+  return open_at(AT_FDCWD, path, flags, 0);
+}
+int __open64_2(const char* path, int flags) {  // NOLINT(bugprone-reserved-identifier)
+  return open_at(AT_FDCWD, path, flags, 0);
+}
+int __openat_2(int directory, const char* path, int flags) {  // NOLINT(bugprone-reserved-identifier)
+  return open_at(directory, path, flags, 0);
+}
+int __openat64_2(int directory, const char* path,  // NOLINT(bugprone-reserved-identifier)
+                 int flags) {
+  return open_at(directory, path, flags, 0);
+}
+
+int close(int fd) {
+  return closing(fd, [fd] { return real::close(fd); });
+}
+int close_range(unsigned first, unsigned last, int flags) noexcept {
+  static auto* const function = real::next<int(unsigned, unsigned, int)>("close_range");
+  if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) != 0) return function(first, last, flags);
+  return close_many(first, last, [=] { return function(first, last, flags); });
+}
+void closefrom(int first) noexcept {
+  static auto* const function = real::next<void(int)>("closefrom");
+  close_many(first < 0 ? 0 : static_cast<unsigned>(first), ~0U, [=] {
+    function(first);
+    return 0;
+  });
+}
+
+int dup(int fd) noexcept {
+  static auto* const function = real::next<int(int)>("dup");
+  return copied(fd, function(fd));
+}
+int dup2(int fd, int copy) noexcept {
+  static auto* const function = real::next<int(int, int)>("dup2");
+  if (fd == copy) return function(fd, copy);
+  return copied(fd, closing(copy, [=] { return function(fd, copy); }));
+}
+int dup3(int fd, int copy, int flags) noexcept {
+  static auto* const function = real::next<int(int, int, int)>("dup3");
+  return copied(fd, closing(copy, [=] { return function(fd, copy, flags); }));
+}
+int fcntl(int fd, int command, ...) {
+  static auto* const function = real::next<int(int, int, ...)>("fcntl");
+  va_list rest;
+  va_start(rest, command);
+  void* argument = va_arg(rest, void*);
+  va_end(rest);
+  const int result = function(fd, command, argument);
+  return command == F_DUPFD || command == F_DUPFD_CLOEXEC ? copied(fd, result) : result;
+}
+int fcntl64(int fd, int command, ...) __attribute__((alias("fcntl")));
+
+int fstat(int fd, struct stat* status) noexcept { return stat_fd(fd, status); }
+int stat(const char* path, struct stat* status) noexcept {
+  return stat_at(AT_FDCWD, path, status, 0);
+}
+int lstat(const char* path, struct stat* status) noexcept {
+  return stat_at(AT_FDCWD, path, status, AT_SYMLINK_NOFOLLOW);
+}
+int fstatat(int directory, const char* path, struct stat* status, int flags) noexcept {
+  return stat_at(directory, path, status, flags);
+}
+#if defined(__LP64__)
+// The same structure there.
+int fstat64(int fd, struct stat64* status) noexcept {
+  return stat_fd(fd, reinterpret_cast<struct stat*>(status));
+}
+int stat64(const char* path, struct stat64* status) noexcept {
+  return stat_at(AT_FDCWD, path, reinterpret_cast<struct stat*>(status), 0);
+}
+int lstat64(const char* path, struct stat64* status) noexcept {
+  return stat_at(AT_FDCWD, path, reinterpret_cast<struct stat*>(status), AT_SYMLINK_NOFOLLOW);
+}
+int fstatat64(int directory, const char* path, struct stat64* status, int flags) noexcept {
+  return stat_at(directory, path, reinterpret_cast<struct stat*>(status), flags);
+}
+#endif
+
+}  // extern "C"

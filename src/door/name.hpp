@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a descriptor is known to be a door: it is a packet socket whose name says so.
+//
+//   \0 farcall/door/<id>/<attributes>/<branch>      all hexadecimal
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace farcall::door {
+
+struct Name {
+  std::uint64_t id;
+  unsigned attributes;  // as given to door_create(), and DOOR_DEPLETION_CB
+};
+
+// A name for one more branch of the door, unlike all others. Without the leading zero byte.
+std::string make_name(const Name& name);
+// What the descriptor's name says; nothing where it is no door.
+std::optional<Name> read_name(int fd) noexcept;
+std::uint64_t random_id() noexcept;
+// The kernel's number of a socket, the same for all descriptors of it; 0 for what is no socket.
+std::uint64_t socket_cookie(int fd) noexcept;
+
+}  // namespace farcall::door

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "door/door.hpp"
+#include "door/server.hpp"
+#include "farcall/error.hpp"
+
+namespace farcall::door {
+namespace {
+
+constexpr int kMostKnown = 1 << 20;
+std::atomic<std::uint64_t> known_bits[kMostKnown / 64];
+// Changes whenever what a number refers to may have changed.
+std::atomic<std::uint64_t> epoch{1};
+
+std::atomic<Process*> instance{nullptr};
+std::mutex instance_lock;
+
+// Descriptors of one door in the parent, and the one that takes their place in the child.
+struct Inheritance {
+  std::vector<int> descriptors;
+  int branch;
+};
+std::vector<Inheritance> inheritances;
+
+// A child's copies of its parent's descriptors would look like the parent's own; where references
+// are counted they are exchanged for others.
+void before_fork() {
+  instance_lock.lock();
+  Process* process = instance.load(std::memory_order_acquire);
+  if (process == nullptr) return;
+  try {
+    for (const auto& door : process->doors()) {
+      if (!door->counts_references()) continue;
+      auto descriptors = door->own_descriptors();
+      if (descriptors.empty()) continue;
+      inheritances.push_back(
+          {.descriptors = std::move(descriptors), .branch = door->branch().release()});
+    }
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the child is not counted then
+  }
+}
+
+void close_branches() {
+  for (const Inheritance& inheritance : inheritances) ::close(inheritance.branch);
+  inheritances.clear();
+}
+
+void in_parent() {
+  close_branches();
+  instance_lock.unlock();
+}
+
+void in_child() {
+  instance.store(nullptr, std::memory_order_release);
+  epoch.fetch_add(1, std::memory_order_relaxed);
+  for (auto& bits : known_bits)
+    if (bits.load(std::memory_order_relaxed) != 0) bits.store(0, std::memory_order_relaxed);
+  for (const Inheritance& inheritance : inheritances)
+    for (const int fd : inheritance.descriptors)
+      ::dup3(inheritance.branch, fd, (::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0);
+  close_branches();
+  instance_lock.unlock();
+}
+
+WaitMode mode_from_environment() noexcept {
+  const char* text = std::getenv("FARCALL_WAIT");
+  if (text == nullptr) return WaitMode::adaptive;
+  for (const WaitMode mode : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
+    if (to_string(mode) == text) return mode;
+  return WaitMode::adaptive;
+}
+
+// What this thread has looked up lately; each number has one place.
+struct Recent {
+  int fd = -1;
+  std::uint64_t epoch = 0;
+  std::shared_ptr<Handle> handle;
+};
+constexpr std::size_t kRecent = 8;
+thread_local std::array<Recent, kRecent> recent;
+
+int admission(const Terms& terms, const CallArguments& arguments) {
+  if (arguments.data.size() < terms[kDataMin] || arguments.data.size() > terms[kDataMax])
+    return ENOBUFS;
+  if (promise.descriptors == 0) return promise.error;
+  if ((terms[kDescMax] >> 32 & DOOR_REFUSE_DESC) != 0) return ENOTSUP;
+  if (promise.descriptors > (terms[kDescMax] & UINT32_MAX)) return ENFILE;
+  return promise.error;
+}
+
+}  // namespace
+
+thread_local constinit Promise promise;
+
+bool known(int fd) noexcept {
+  return fd >= 0 && fd < kMostKnown &&
+         (known_bits[fd / 64].load(std::memory_order_relaxed) >> fd % 64 & 1) != 0;
+}
+
+void set_known(int fd, bool is_known) noexcept {
+  if (fd < 0 || fd >= kMostKnown) return;
+  const std::uint64_t bit = std::uint64_t{1} << fd % 64;
+  if (is_known)
+    known_bits[fd / 64].fetch_or(bit, std::memory_order_relaxed);
+  else
+    known_bits[fd / 64].fetch_and(~bit, std::memory_order_relaxed);
+}
+
+Handle::Handle(const Name& called, std::uint64_t socket, std::shared_ptr<Door> served)
+    : name(called),
+      cookie(socket),
+      local(served),
+      is_local(served != nullptr),
+      client(-1, Process::here().mode, admission) {
+  client.set_cancellable();
+}
+
+Process::Process() : mode(mode_from_environment()), create_thread(create_default_thread) {}
+
+Process& Process::here() {
+  if (Process* now = instance.load(std::memory_order_acquire)) [[likely]]
+    return *now;
+  [[maybe_unused]] static const bool registered = [] {
+    call::around_fork(before_fork, in_parent, in_child);
+    return true;
+  }();
+  const std::lock_guard guard(instance_lock);
+  Process* now = instance.load(std::memory_order_acquire);
+  if (now == nullptr) {
+    now = new Process;  // outlives main(), as threads do
+    instance.store(now, std::memory_order_release);
+  }
+  return *now;
+}
+
+std::shared_ptr<Handle> Process::find(int fd) {
+  if (fd < 0) return nullptr;
+  Recent& place = recent[static_cast<std::size_t>(fd) % kRecent];
+  // Read before the look: whatever changes meanwhile makes it out of date.
+  const std::uint64_t now = epoch.load(std::memory_order_acquire);
+  if (place.fd == fd && place.epoch == now) [[likely]]
+    return place.handle;
+  std::shared_ptr<Handle> found;
+  {
+    const std::lock_guard guard(lock_);
+    const auto entry = by_fd_.find(fd);
+    if (entry != by_fd_.end()) found = entry->second;
+  }
+  // One of the few times to see whether somebody has closed it behind our back.
+  const std::uint64_t socket = socket_cookie(fd);
+  if (found && found->cookie != socket) {
+    after_close(forget(fd));
+    found = nullptr;
+  }
+  if (!found) {
+    const auto name = read_name(fd);
+    if (!name) return nullptr;
+    std::shared_ptr<Door> served = local(socket);
+    const std::lock_guard guard(lock_);
+    found = by_socket_[socket].lock();
+    if (!found) {
+      std::erase_if(by_socket_, [](const auto& entry) { return entry.second.expired(); });
+      found = std::make_shared<Handle>(*name, socket, std::move(served));
+      by_socket_[socket] = found;
+    }
+    if (by_fd_.emplace(fd, found).second) ++found->descriptors;
+    set_known(fd, true);
+  }
+  place = {.fd = fd, .epoch = now, .handle = found};
+  return found;
+}
+
+std::shared_ptr<Handle> Process::forget(int fd) noexcept {
+  set_known(fd, false);
+  std::shared_ptr<Handle> handle;
+  bool last = false;
+  {
+    const std::lock_guard guard(lock_);
+    const auto entry = by_fd_.find(fd);
+    if (entry == by_fd_.end()) return nullptr;
+    handle = std::move(entry->second);
+    by_fd_.erase(entry);
+    last = --handle->descriptors == 0;
+    if (last) by_socket_.erase(handle->cookie);
+  }
+  epoch.fetch_add(1, std::memory_order_acq_rel);
+  if (last) handle->client.retire();
+  return handle;
+}
+
+void after_close(std::shared_ptr<Handle> handle) noexcept {
+  if (!handle) return;
+  // Descriptors that a vfork child closes are not ours; it shares the memory, not the table.
+  if (const auto door = handle->local.lock(); door && door->counts_references())
+    if (Process::here().pid == ::getpid()) door->check_references();
+}
+
+std::shared_ptr<Door> Process::local(std::uint64_t socket) {
+  const std::lock_guard guard(lock_);
+  const auto found = sockets_.find(socket);
+  return found == sockets_.end() ? nullptr : found->second.lock();
+}
+
+std::shared_ptr<Pool> Process::shared_pool() {
+  const std::lock_guard guard(lock_);
+  if (!shared_pool_) shared_pool_ = std::make_shared<Pool>(mode);
+  return shared_pool_;
+}
+
+bool Process::first_shared_door() {
+  const std::lock_guard guard(lock_);
+  return !std::exchange(shared_door_made_, true);
+}
+
+void Process::add(const std::shared_ptr<Door>& door) {
+  const std::lock_guard guard(lock_);
+  doors_.emplace(door->id, door);
+}
+
+void Process::add_branch(std::uint64_t socket, const std::shared_ptr<Door>& door) {
+  const std::lock_guard guard(lock_);
+  sockets_[socket] = door;
+}
+
+void Process::remove_branch(std::uint64_t socket) noexcept {
+  const std::lock_guard guard(lock_);
+  sockets_.erase(socket);
+}
+
+void Process::remove(const Door& door) noexcept {
+  std::shared_ptr<Door> last;  // outlives the lock
+  const std::lock_guard guard(lock_);
+  const auto found = doors_.find(door.id);
+  if (found == doors_.end()) return;
+  last = std::move(found->second);
+  doors_.erase(found);
+}
+
+std::vector<std::shared_ptr<Door>> Process::doors() {
+  std::vector<std::shared_ptr<Door>> all;
+  const std::lock_guard guard(lock_);
+  for (const auto& [id, door] : doors_) all.push_back(door);
+  return all;
+}
+
+NoCancel::NoCancel() noexcept { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+NoCancel::~NoCancel() { ::pthread_setcancelstate(before_, nullptr); }
+
+int fail(int error) noexcept {
+  errno = error;
+  return -1;
+}
+
+int set_errno_from_exception() noexcept {
+  try {
+    throw;
+  } catch (const std::system_error& error) {
+    return fail(error.code().value());
+  } catch (const std::bad_alloc&) {
+    return fail(ENOMEM);
+  } catch (...) {
+    return fail(EINVAL);
+  }
+}
+
+}  // namespace farcall::door

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "door/server.hpp"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <condition_variable>
+
+#include "door/pages.hpp"
+#include "farcall/error.hpp"
+
+namespace farcall::door {
+namespace {
+
+// A thread that has been asked for has this long to arrive before another one is.
+constexpr std::int64_t kStarting = 100'000'000;
+
+// What a thread is that serves, or has ever served. Lives until the thread ends.
+class ServingThread final : public Attendant {
+ public:
+  void client_gone(const Entrance& entrance) noexcept override {
+    const auto owner = entrance.owner();
+    if (!owner) return;
+    const auto& door = static_cast<const Door&>(*owner);
+    if ((door.attributes & DOOR_NO_CANCEL) == 0) ::pthread_cancel(self_);
+  }
+
+  // Answers the call that is being served. Returns 0 or an errno value; the client then waits on.
+  int answer(const char* data, std::size_t size, const door_desc_t* descriptors,
+             std::size_t count);
+  [[noreturn]] void park(int cancel_state);
+
+  std::shared_ptr<Door> bound;
+  std::shared_ptr<Door> serving;  // null between calls
+  Incoming incoming;
+
+ private:
+  [[noreturn]] void serve();
+  void serve_one();
+  void join_pool();
+  void make_spare(Door& door);
+
+  const pthread_t self_ = ::pthread_self();
+  std::shared_ptr<Pool> pool_;  // that thread_ serves
+  std::unique_ptr<ServerThread> thread_;
+  std::vector<door_desc_t> received_;
+  int cancel_state_ = PTHREAD_CANCEL_ENABLE;
+  bool parked_before_ = false;
+  jmp_buf base_;
+};
+
+thread_local std::unique_ptr<ServingThread> this_thread;
+
+ServingThread& here() {
+  if (!this_thread) this_thread = std::make_unique<ServingThread>();
+  return *this_thread;
+}
+
+// In a forked child the thread that forked may be in the middle of a call of the parent's. That is
+// not its own to answer.
+void leave_parents_calls() noexcept {
+  if (ServingThread* parents = this_thread.release()) {
+    try {
+      this_thread = std::make_unique<ServingThread>();
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): made when needed
+    }
+    static_cast<void>(parents);
+  }
+}
+
+void join_pool_when_created(void*) noexcept {
+  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+  ::door_return(nullptr, 0, nullptr, 0);
+}
+
+// Passed to a thread that the creation function of a door_xcreate() starts.
+struct Start {
+  std::shared_ptr<Door> door;
+  std::mutex lock;
+  std::condition_variable changed;
+  int bound = 0;
+  bool decided = true;  // at creation the threads wait until all are there
+  bool abandoned = false;
+};
+
+void* start_bound_thread(void* argument) {
+  const std::unique_ptr<std::shared_ptr<Start>> owned(static_cast<std::shared_ptr<Start>*>(argument));
+  const std::shared_ptr<Start> start = *owned;
+  const std::shared_ptr<Door> door = start->door;
+  if (door->maker.set_up != nullptr) {
+    door->maker.set_up(door->maker.cookie);
+  } else {
+    ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+    ::pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, nullptr);
+  }
+  {
+    const NoCancel guard;
+    here().bound = door;
+    std::unique_lock lock(start->lock);
+    ++start->bound;
+    start->changed.notify_all();
+    start->changed.wait(lock, [&] { return start->decided; });
+    if (start->abandoned) {
+      here().bound = nullptr;
+      return nullptr;
+    }
+  }
+  return start.get();
+}
+
+// The thread must not keep its parameters alive for ever: door_return() does not come back.
+void* start_and_park(void* argument) {
+  if (start_bound_thread(argument) != nullptr) ::door_return(nullptr, 0, nullptr, 0);
+  return nullptr;
+}
+
+int ask_for_bound_thread(const std::shared_ptr<Start>& start) noexcept {
+  door_info_t info = start->door->info();
+  auto* argument = new (std::nothrow) std::shared_ptr<Start>(start);
+  if (argument == nullptr) return -1;
+  const Door::Maker& maker = start->door->maker;
+  const int result = maker.create(&info, start_and_park, argument, maker.cookie);
+  if (result != 1) delete argument;
+  return result;
+}
+
+}  // namespace
+
+void create_default_thread(door_info_t*) noexcept {
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_t thread;
+  ::pthread_create(
+      &thread, &attributes,
+      [](void* nothing) -> void* {
+        join_pool_when_created(nothing);
+        return nullptr;
+      },
+      nullptr);
+  ::pthread_attr_destroy(&attributes);
+}
+
+int start_bound_threads(const std::shared_ptr<Door>& door, int count) noexcept {
+  std::shared_ptr<Start> start;
+  try {
+    start = std::make_shared<Start>();
+  } catch (const std::bad_alloc&) {
+    return ENOMEM;
+  }
+  start->door = door;
+  start->decided = false;
+  int error = 0;
+  int made = 0;
+  for (; made < count && error == 0; ++made) {
+    const int result = ask_for_bound_thread(start);
+    if (result == 0) error = EINVAL;
+    if (result < 0) error = EPIPE;
+  }
+  if (error != 0) --made;
+  std::unique_lock lock(start->lock);
+  start->changed.wait(lock, [&] { return start->bound >= made; });
+  start->abandoned = error != 0;
+  start->decided = true;
+  start->changed.notify_all();
+  return error;
+}
+
+std::shared_ptr<Door> bound_door() noexcept { return this_thread ? this_thread->bound : nullptr; }
+
+Incoming* call_in_progress() noexcept {
+  return this_thread && this_thread->serving && !this_thread->incoming.notice()
+             ? &this_thread->incoming
+             : nullptr;
+}
+
+void hand_out(std::vector<UniqueFd>& descriptors, door_desc_t* into) {
+  for (UniqueFd& descriptor : descriptors) {
+    const int fd = descriptor.release();
+    ::fcntl(fd, F_SETFD, 0);
+    *into = {};
+    into->d_attributes = DOOR_DESCRIPTOR;
+    into->d_data.d_desc.d_descriptor = fd;
+    if (const auto handle = Process::here().find(fd)) {
+      const auto door = handle->local.lock();
+      into->d_attributes |= door ? door->info().di_attributes : handle->name.attributes;
+      into->d_data.d_desc.d_id = handle->name.id;
+    }
+    ++into;
+  }
+}
+
+int Outgoing::add(const door_desc_t* descriptors, std::size_t count) {
+  if (count == 0) return 0;
+  if (count > SIZE_MAX / sizeof *descriptors ||
+      !readable(descriptors, count * sizeof *descriptors))
+    return EFAULT;
+  for (std::size_t i = 0; i < count; ++i) {
+    const int fd = descriptors[i].d_data.d_desc.d_descriptor;
+    if ((descriptors[i].d_attributes & DOOR_DESCRIPTOR) == 0 || ::fcntl(fd, F_GETFD) < 0)
+      return EINVAL;
+    sent_.push_back(fd);
+    if ((descriptors[i].d_attributes & DOOR_RELEASE) != 0) release_.push_back(fd);
+  }
+  return 0;
+}
+
+void Outgoing::prepare() {
+  for (int& fd : sent_) {
+    if (!known(fd) && !read_name(fd)) continue;
+    const auto handle = Process::here().find(fd);
+    const auto door = handle ? handle->local.lock() : nullptr;
+    if (!door || !door->counts_references()) continue;
+    branches_.push_back(door->branch());
+    fd = branches_.back().get();
+  }
+}
+
+void Outgoing::passed() noexcept {
+  branches_.clear();
+  for (const int fd : release_) ::close(fd);
+}
+
+int ServingThread::answer(const char* data, std::size_t size, const door_desc_t* descriptors,
+                          std::size_t count) {
+  Outgoing outgoing;
+  if (incoming.notice()) {
+    if (outgoing.add(descriptors, count) == 0) outgoing.passed();
+    return 0;
+  }
+  if ((incoming.word() & kNoArguments) != 0 && (size != 0 || count != 0)) return E2BIG;
+  if (count > kCallDescriptors) return E2BIG;
+  if (!readable(data, size)) return EFAULT;
+  if (const int error = outgoing.add(descriptors, count); error != 0) return error;
+  try {
+    if (count != 0) outgoing.prepare();
+    // A client that has gone takes nothing, and wants nothing more.
+    thread_->reply(incoming, std::as_bytes(std::span(data, size)), outgoing.descriptors());
+  } catch (const SystemError& error) {
+    const int code = error.code().value();
+    return code == EBADF ? EINVAL : code;
+  }
+  outgoing.passed();
+  return 0;
+}
+
+void ServingThread::park(int cancel_state) {
+  serving = nullptr;
+  cancel_state_ = cancel_state;
+  if (parked_before_) ::_longjmp(base_, 1);
+  parked_before_ = true;
+  serve();
+}
+
+// The frame that every later door_return() of this thread comes back to. What procedures have put
+// on the stack above it is forgotten without further ado, as Solaris does.
+void ServingThread::serve() {
+  (void)::_setjmp(base_);
+  for (;;) serve_one();
+}
+
+void ServingThread::join_pool() {
+  auto pool = bound ? bound->pool : Process::here().shared_pool();
+  if (pool == pool_) return;
+  thread_ = std::make_unique<ServerThread>(pool->port, Process::here().mode, this);
+  pool_ = std::move(pool);
+  pool_->starting_until.store(0, std::memory_order_relaxed);
+}
+
+// Called when this thread is about to serve: if nobody else of the pool is left to hear the next
+// client, the program is asked for one more.
+void ServingThread::make_spare(Door& door) {
+  if (pool_->port.idle_threads() > 0) [[likely]]
+    return;
+  const std::int64_t now = monotonic_ns();
+  if (now < pool_->starting_until.load(std::memory_order_relaxed)) return;
+  const bool by_xcreate = door.maker.create != nullptr;
+  if (by_xcreate && (door.attributes & DOOR_DEPLETION_CB) == 0) return;
+  pool_->starting_until.store(now + kStarting, std::memory_order_relaxed);
+  if (by_xcreate) {
+    auto start = std::make_shared<Start>();
+    start->door = door.shared_from_this();
+    if (ask_for_bound_thread(start) != 1)
+      pool_->starting_until.store(0, std::memory_order_relaxed);
+  } else {
+    door_info_t info = door.info();
+    const bool is_private = (door.attributes & DOOR_PRIVATE) != 0;
+    Process::here().create_thread.load()(is_private ? &info : nullptr);
+  }
+}
+
+void ServingThread::serve_one() {
+  if (cancel_state_ == PTHREAD_CANCEL_ENABLE) {
+    ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
+    ::pthread_testcancel();
+    ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+  }
+  join_pool();
+  thread_->set_cancellable(cancel_state_ == PTHREAD_CANCEL_ENABLE);
+  if (thread_->receive(incoming, Deadline::never()) != Outcome::ok) return;
+  // Nothing in this function may be in need of a destructor while the procedure runs.
+  serving = std::static_pointer_cast<Door>(incoming.entrance()->owner());
+  if (!serving) return;  // nobody can call it any more
+  Door& door = *serving;
+  const std::size_t count = incoming.descriptors().size();
+  if (!incoming.notice()) {
+    if (const int error = door.admit(incoming.data().size(), count); error != 0) [[unlikely]] {
+      incoming.refuse(error);
+      serving = nullptr;
+      return;
+    }
+  }
+  make_spare(door);
+  char* data = nullptr;
+  std::size_t size = 0;
+  if (incoming.notice()) {
+    data = static_cast<char*>(DOOR_UNREF_DATA);
+  } else if (!incoming.data().empty()) {
+    data = reinterpret_cast<char*>(incoming.data().data());
+    size = incoming.data().size();
+  }
+  door_desc_t* descriptors = nullptr;
+  if (count != 0) {
+    received_.resize(count);
+    descriptors = received_.data();
+    hand_out(incoming.descriptors(), descriptors);
+    incoming.descriptors().clear();
+  }
+  ::pthread_setcancelstate(cancel_state_, nullptr);
+  door.procedure(door.cookie, data, size, descriptors, static_cast<uint_t>(count));
+  // It has come back without door_return(): that ends the thread, and the client gets EINTR.
+  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+  serving = nullptr;
+  incoming = Incoming();
+  ::pthread_exit(nullptr);
+}
+
+}  // namespace farcall::door
+
+using namespace farcall::door;  // NOLINT(google-build-using-namespace): what follows is C's
+
+extern "C" {
+
+int door_return(char* data_ptr, size_t data_size, door_desc_t* desc_ptr, uint_t desc_num) {
+  int state = 0;
+  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+  const int error = guarded([&] {
+    [[maybe_unused]] static const bool registered = [] {
+      farcall::call::around_fork(nullptr, nullptr, leave_parents_calls);
+      return true;
+    }();
+    ServingThread& self = here();
+    return self.serving ? self.answer(data_ptr, data_size, desc_ptr, desc_num) : 0;
+  });
+  if (error != 0) {
+    ::pthread_setcancelstate(state, nullptr);
+    return error < 0 ? -1 : fail(error);
+  }
+  this_thread->park(state);
+}
+
+door_server_func_t* door_server_create(door_server_func_t* create_thread) {
+  if (create_thread == nullptr) create_thread = create_default_thread;
+  return Process::here().create_thread.exchange(create_thread);
+}
+
+int door_bind(int d) {
+  const NoCancel guard;
+  return guarded([&] {
+    const auto handle = Process::here().find(d);
+    if (!handle) return fail(EBADF);
+    const auto door = handle->local.lock();
+    if (!door || (door->attributes & DOOR_PRIVATE) == 0) return fail(EINVAL);
+    here().bound = door;
+    return 0;
+  });
+}
+
+int door_unbind(void) {
+  if (!bound_door()) return fail(EBADF);
+  const NoCancel guard;
+  here().bound = nullptr;
+  return 0;
+}
+
+}  // extern "C"

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Threads that serve doors.
+#pragma once
+
+#include "door/door.hpp"
+
+namespace farcall::door {
+
+// What door_server_create() starts with: makes a thread for the shared pool.
+void create_default_thread(door_info_t* info) noexcept;
+// Has `count` threads made for a door of door_xcreate(), and returns when all are bound to it.
+// Returns 0, EINVAL where a thread was declined, EPIPE where none could be made.
+int start_bound_threads(const std::shared_ptr<Door>& door, int count) noexcept;
+// The door that the calling thread is bound to, or null.
+std::shared_ptr<Door> bound_door() noexcept;
+// What the calling thread serves; null outside a call.
+Incoming* call_in_progress() noexcept;
+
+// Turns descriptors that came into what programs see; they become the program's.
+void hand_out(std::vector<UniqueFd>& descriptors, door_desc_t* into);
+
+// Descriptors on their way out.
+class Outgoing {
+ public:
+  // Returns 0, or EFAULT or EINVAL for what cannot be passed.
+  int add(const door_desc_t* descriptors, std::size_t count);
+  // Exchanges doors of this process that count who refers to them. Throws SystemError.
+  void prepare();
+  [[nodiscard]] const std::vector<int>& descriptors() const noexcept { return sent_; }
+  // They have been passed: closes what is to be released.
+  void passed() noexcept;
+
+ private:
+  std::vector<int> sent_;
+  std::vector<int> release_;
+  std::vector<UniqueFd> branches_;
+};
+
+}  // namespace farcall::door
