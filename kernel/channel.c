@@ -12,11 +12,12 @@
 #include "connection.h"
 #include "debug.h"
 #include "exit.h"
+#include "inherit.h"
 #include "message.h"
 #include "pulse.h"
 #include "words.h"
 
-#define ALL_FLAGS (STPLR_CHANNEL_UNBLOCK | STPLR_CHANNEL_DISCONNECT)
+#define ALL_FLAGS (STPLR_CHANNEL_UNBLOCK | STPLR_CHANNEL_DISCONNECT | STPLR_CHANNEL_INHERIT)
 
 /* A process that has received from a channel. */
 struct server {
@@ -48,6 +49,7 @@ static const struct stplr_port_ops channel_ops = {
 	.readable = tell_pollers,
 	.unblock = tell_of_unblock,
 	.drop_pulse = stplr_pulse_free,
+	.sent = stplr_inherit_sent,
 };
 
 ktime_t stplr_deadline(s64 timeout_ns)
@@ -158,6 +160,7 @@ static int channel_release(struct inode *inode, struct file *file)
 	if (channel->name[0])
 		stplr_name_detach(channel);
 	stplr_port_close(&channel->port, -ESRCH);
+	stplr_inherit_close(channel);
 	wake_up_all(&channel->clients);
 	stplr_connection_mourn(channel);
 	forget_servers(channel);
@@ -252,6 +255,7 @@ static struct stplr_channel *channel_new(const struct stplr_channel_create *argu
 	mutex_init(&channel->lock);
 	INIT_LIST_HEAD(&channel->servers);
 	INIT_LIST_HEAD(&channel->mourners);
+	INIT_LIST_HEAD(&channel->loans);
 	INIT_LIST_HEAD(&channel->named);
 	channel->uid = current_fsuid();
 	channel->gid = current_fsgid();

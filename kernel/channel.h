@@ -29,6 +29,7 @@ struct stplr_channel {
 	const void *last_server; /* a guess that saves a search */
 	struct list_head servers;
 	struct list_head mourners; /* connections with a death pulse to send */
+	struct list_head loans; /* under the lock in inherit.c */
 
 	struct list_head named; /* under the lock in name.c */
 	kuid_t uid;

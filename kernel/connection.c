@@ -7,13 +7,14 @@
 #include <linux/module.h>
 #include <linux/random.h>
 #include <linux/sched.h>
-#include <linux/sched/rt.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
+#include "inherit.h"
 #include "message.h"
 #include "pulse.h"
+#include "region.h"
 #include "words.h"
 
 /* How many pulses of one connection may be queued, so that one client cannot drown the others. */
@@ -26,6 +27,7 @@ struct connection {
 	struct stplr_channel *channel; /* reference */
 	struct stplr_user *user; /* reference */
 	struct stplr_budget *budget; /* reference */
+	struct stplr_regions *regions; /* reference */
 	u64 label;
 	struct stplr_message *spare; /* owned */
 	struct stplr_pulse_item *goodbye; /* kept ready for the release, if the channel wants it */
@@ -40,14 +42,6 @@ static atomic64_t labels;
 u64 stplr_connection_label(void)
 {
 	return atomic64_inc_return(&labels);
-}
-
-/* Real time above everything else, the others by their nice value: 1 to 40, 41 to 140. */
-static int priority_of_current(void)
-{
-	if (current->policy == SCHED_FIFO || current->policy == SCHED_RR)
-		return 40 + current->rt_priority;
-	return 20 - task_nice(current);
 }
 
 static struct file **get_files(const struct stplr_send *arguments, int *err)
@@ -86,10 +80,10 @@ put:
 static int prepare(struct connection *connection, struct stplr_message *message,
 		   const struct stplr_send *arguments)
 {
-	int err = stplr_buffers_from(&message->send, &arguments->send);
+	int err = stplr_buffers_from(&message->send, &arguments->send, connection->regions);
 
 	if (!err)
-		err = stplr_buffers_from(&message->reply, &arguments->reply);
+		err = stplr_buffers_from(&message->reply, &arguments->reply, connection->regions);
 	if (!err && arguments->file_count) {
 		message->files = get_files(arguments, &err);
 		if (!err)
@@ -122,12 +116,13 @@ static int send_once(struct connection *connection, const struct stplr_send *arg
 	message->label = connection->label;
 	/* Nobody can guess it, and none comes twice in the life of a machine. */
 	stplr_call_init(&message->call, &connection->channel->port, get_random_u64() | 1,
-			priority_of_current(), wants_reply);
+			stplr_priority_of_current(), wants_reply);
 	err = prepare(connection, message, arguments);
 	if (err)
 		goto put;
 
 	err = stplr_port_send(&message->call, deadline, &delivered);
+	stplr_inherit_ended(connection->channel, message->call.id);
 	if (err == STPLR_REFAULT) {
 		if (stplr_message_prefault(message))
 			err = -EFAULT;
@@ -170,14 +165,14 @@ static long pulse(struct connection *connection, const struct stplr_pulse __user
 		return -EFAULT;
 	/* Nobody gets ahead of those who are more urgent by saying so. */
 	if (arguments.code < 0 || arguments.priority < 0 ||
-	    arguments.priority > priority_of_current())
+	    arguments.priority > stplr_priority_of_current())
 		return -EINVAL;
 	item = stplr_pulse_new(connection->user, connection->budget, arguments.code,
 			       arguments.value);
 	if (IS_ERR(item))
 		return PTR_ERR(item);
 	err = stplr_port_post(&connection->channel->port, &item->item,
-			      arguments.priority ? arguments.priority : priority_of_current());
+			      arguments.priority ? arguments.priority : stplr_priority_of_current());
 	if (err)
 		stplr_pulse_free(&item->item);
 	return err;
@@ -237,6 +232,16 @@ void stplr_connection_mourn(struct stplr_channel *channel)
 	mutex_unlock(&channel->lock);
 }
 
+static long register_memory(struct connection *connection, const struct stplr_register __user *user)
+{
+	struct stplr_register arguments;
+
+	if (stplr_get_arguments(&arguments, user))
+		return -EFAULT;
+	return stplr_region_register(connection->regions, connection->user, arguments.address,
+				     arguments.length);
+}
+
 static void end_mourning(struct connection *connection)
 {
 	struct stplr_channel *channel = connection->channel;
@@ -256,6 +261,7 @@ static void connection_free(struct connection *connection)
 	if (connection->goodbye)
 		stplr_pulse_free(&connection->goodbye->item);
 	stplr_message_drop(connection->spare);
+	stplr_regions_end(connection->regions);
 	stplr_budget_put(connection->budget);
 	stplr_user_uncharge(connection->user, sizeof(*connection));
 	stplr_user_put(connection->user);
@@ -299,6 +305,10 @@ static long connection_ioctl(struct file *file, unsigned int command, unsigned l
 		return pulse(connection, user);
 	case STPLR_DEATH:
 		return ask_for_death(connection, user);
+	case STPLR_REGISTER:
+		return register_memory(connection, user);
+	case STPLR_UNREGISTER:
+		return stplr_region_unregister(connection->regions, argument);
 	default:
 		return -ENOTTY;
 	}
@@ -330,11 +340,14 @@ static struct connection *connection_new(struct stplr_channel *channel, u64 labe
 	connection->budget = stplr_budget_new(PULSES_MAX);
 	if (!connection->budget)
 		goto uncharge;
+	connection->regions = stplr_regions_new();
+	if (!connection->regions)
+		goto put_budget;
 	if (channel->flags & STPLR_CHANNEL_DISCONNECT) {
 		goodbye = stplr_pulse_new(connection->user, NULL, STPLR_PULSE_DISCONNECT, label);
 		if (IS_ERR(goodbye)) {
 			err = PTR_ERR(goodbye);
-			goto put_budget;
+			goto end_regions;
 		}
 	}
 	connection->goodbye = goodbye;
@@ -343,6 +356,8 @@ static struct connection *connection_new(struct stplr_channel *channel, u64 labe
 	INIT_LIST_HEAD(&connection->mourning);
 	return connection;
 
+end_regions:
+	stplr_regions_end(connection->regions);
 put_budget:
 	stplr_budget_put(connection->budget);
 uncharge:

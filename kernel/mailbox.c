@@ -429,7 +429,7 @@ static int receive_once(struct mailbox *mailbox, const struct stplr_msg_receive 
 	stplr_log(STPLR_DEBUG_CALLS, "handle %016llx: received from %d\n", mailbox->uuid,
 		  pid_nr(message->tid));
 	if (message->call.wants_reply) {
-		stplr_call_keep(&message->call, mailbox);
+		stplr_call_keep(&message->call, mailbox, task_pid_nr(current));
 	} else {
 		stplr_call_finish(&message->call, 0, &waker);
 		stplr_waker_run(&waker, false);

@@ -3,7 +3,6 @@
 
 #include <linux/cred.h>
 #include <linux/file.h>
-#include <linux/highmem.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
 #include <linux/pid.h>
@@ -12,6 +11,8 @@
 #include <linux/uaccess.h>
 
 #include "compat.h"
+#include "page.h"
+#include "region.h"
 #include "words.h"
 
 /* Pages pinned at a time: enough to hide the cost of taking mmap_lock, little to hold on to. */
@@ -52,9 +53,7 @@ int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_msg __us
 	int err;
 	u32 i;
 
-	buffers->count = 0;
-	buffers->total = 0;
-	buffers->segments = buffers->few;
+	stplr_buffers_one(buffers, 0, 0);
 	if (count > STPLR_MSGS_MAX)
 		return -EINVAL;
 	if (count > ARRAY_SIZE(buffers->few)) {
@@ -79,8 +78,15 @@ int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_msg __us
 	return 0;
 }
 
-int stplr_buffers_from(struct stplr_buffers *buffers, const struct stplr_buffer *from)
+int stplr_buffers_from(struct stplr_buffers *buffers, const struct stplr_buffer *from,
+		       struct stplr_regions *regions)
 {
+	if (regions && from->count & STPLR_REGION) {
+		stplr_buffers_one(buffers, from->address, from->length);
+		buffers->region = stplr_region_find(regions, from->count & ~STPLR_REGION,
+						    from->address, from->length);
+		return buffers->region ? 0 : -EFAULT;
+	}
 	if (from->count)
 		return stplr_buffers_get(buffers, u64_to_user_ptr(from->address), from->count);
 	stplr_buffers_one(buffers, from->address, from->length);
@@ -90,6 +96,7 @@ int stplr_buffers_from(struct stplr_buffers *buffers, const struct stplr_buffer 
 void stplr_buffers_one(struct stplr_buffers *buffers, u64 base, u32 length)
 {
 	buffers->segments = buffers->few;
+	buffers->region = NULL;
 	buffers->total = 0;
 	buffers->count = length ? 1 : 0;
 	add_segment(buffers, buffers->few, base, length);
@@ -99,7 +106,10 @@ void stplr_buffers_put(struct stplr_buffers *buffers)
 {
 	if (buffers->segments != buffers->few)
 		kfree(buffers->segments);
+	if (buffers->region)
+		stplr_region_put(buffers->region);
 	buffers->segments = buffers->few;
+	buffers->region = NULL;
 	buffers->count = 0;
 	buffers->total = 0;
 }
@@ -281,8 +291,15 @@ static int copy_all_in(u8 *to, const struct stplr_buffers *from)
 	return 0;
 }
 
+/* Whether a peer copies from or to these buffers itself. */
+static bool is_direct(const struct stplr_buffers *buffers)
+{
+	return buffers->total > (buffers->region ? STPLR_INLINE : STPLR_BOUNCE);
+}
+
 int stplr_message_load(struct stplr_message *message)
 {
+	bool direct = is_direct(&message->send);
 	size_t extra = 0;
 	int err;
 
@@ -290,7 +307,7 @@ int stplr_message_load(struct stplr_message *message)
 		extra += message->send.count * sizeof(struct stplr_segment);
 	if (message->reply.segments != message->reply.few)
 		extra += message->reply.count * sizeof(struct stplr_segment);
-	if (message->send.total > STPLR_INLINE && message->send.total <= STPLR_BOUNCE)
+	if (message->send.total > STPLR_INLINE && !direct)
 		extra += message->send.total;
 	if (extra) {
 		err = stplr_user_charge(message->user, extra);
@@ -299,13 +316,14 @@ int stplr_message_load(struct stplr_message *message)
 		message->charged += extra;
 	}
 
-	if (message->send.total > STPLR_BOUNCE || message->reply.total > STPLR_BOUNCE) {
+	if ((direct && !message->send.region) ||
+	    (is_direct(&message->reply) && !message->reply.region)) {
 		message->mm = current->mm;
 		mmgrab(message->mm);
 	}
 	if (message->send.total <= STPLR_INLINE) {
 		message->bounce = message->inline_send;
-	} else if (message->send.total <= STPLR_BOUNCE) {
+	} else if (!direct) {
 		message->bounce = kmalloc(message->send.total, GFP_KERNEL_ACCOUNT);
 		if (!message->bounce)
 			return -ENOMEM;
@@ -327,20 +345,6 @@ int stplr_message_prefault(struct stplr_message *message)
 			return -EFAULT;
 	}
 	return 0;
-}
-
-/* One page of the peer, between its kernel address and the caller's memory. */
-static bool copy_part(struct page *page, size_t within, u64 local, size_t length, bool write)
-{
-	u8 *address = kmap_local_page(page);
-	bool done;
-
-	if (write)
-		done = !copy_from_user(address + within, u64_to_user_ptr(local), length);
-	else
-		done = !copy_to_user(u64_to_user_ptr(local), address + within, length);
-	kunmap_local(address);
-	return done;
 }
 
 /*
@@ -378,7 +382,7 @@ static size_t copy_remote(struct mm_struct *mm, u64 remote, u64 local, size_t le
 		for (i = 0; i < pinned && fine; i++) {
 			size_t bytes = min_t(size_t, PAGE_SIZE - within, length - done);
 
-			fine = copy_part(pages[i], within, local + done, bytes, write);
+			fine = stplr_page_copy(pages[i], within, local + done, bytes, write);
 			if (fine)
 				done += bytes;
 			within = 0;
@@ -403,8 +407,8 @@ static bool find_segment(const struct stplr_buffers *buffers, size_t offset, u32
 }
 
 /* Like copy_remote(), over as many segments as it takes. */
-static size_t copy_segments(struct stplr_message *message, const struct stplr_buffers *buffers,
-			    size_t offset, u64 local, size_t length, bool write, int *peer_error)
+static size_t copy_pinning(struct stplr_message *message, const struct stplr_buffers *buffers,
+			   size_t offset, u64 local, size_t length, bool write, int *peer_error)
 {
 	size_t done = 0, within;
 	u32 index;
@@ -431,6 +435,16 @@ put:
 	/* The last user of a memory takes it down, which is not for the peer to do. */
 	mmput_async(message->mm);
 	return done;
+}
+
+static size_t copy_segments(struct stplr_message *message, const struct stplr_buffers *buffers,
+			    size_t offset, u64 local, size_t length, bool write, int *peer_error)
+{
+	if (!buffers->region)
+		return copy_pinning(message, buffers, offset, local, length, write, peer_error);
+	*peer_error = 0;
+	return stplr_region_copy(buffers->region, buffers->segments->base + offset, local, length,
+				 write);
 }
 
 int stplr_message_read(struct stplr_message *message, size_t offset, u64 to, size_t length,
@@ -501,7 +515,7 @@ int stplr_message_write(struct stplr_message *message, struct stplr_user *user, 
 		return 0;
 	if (mutex_lock_killable(&message->lock))
 		return -EINTR;
-	if (length > STPLR_BOUNCE) {
+	if (length > (message->reply.region ? STPLR_INLINE : STPLR_BOUNCE)) {
 		done = copy_segments(message, &message->reply, offset, from, length, true,
 				     peer_error);
 		if (done < length && !*peer_error) {

@@ -7,11 +7,12 @@
  *
  *   sent     up to STPLR_INLINE     the sender copies them into the message
  *            up to STPLR_BOUNCE     the sender copies them into a buffer of their size
- *            beyond                 the receiver pins the sender's pages, a batch at a time, and
- *                                   copies once
+ *            beyond, or             the receiver copies once, from pages that the sender has
+ *            registered memory      registered, or that it pins for the purpose, a batch at a time
  *   reply    up to STPLR_BOUNCE     the replier leaves a copy with the message (a chunk), which the
  *                                   client takes along when it wakes
- *            beyond                 the replier pins the client's pages and copies once
+ *            beyond, or             the replier copies once, to pages that are registered or that
+ *            registered memory      it pins
  *
  * Nobody who works on the memory of a blocked peer ever waits for a page of it to come: a page
  * that cannot be had at once is the peer's problem. A sender then faults its pages in and sends
@@ -34,6 +35,8 @@
 struct file;
 struct mm_struct;
 struct pid;
+struct stplr_region;
+struct stplr_regions;
 
 #define STPLR_INLINE 256
 #define STPLR_BOUNCE (16 << 10)
@@ -56,13 +59,15 @@ struct stplr_buffers {
 	size_t total;
 	struct stplr_segment *segments;
 	struct stplr_segment few[2];
+	struct stplr_region *region; /* reference; where they lie, or NULL */
 };
 
 /* 0, -EFAULT, -EINVAL, -EMSGSIZE, -ENOMEM. A count of 0 is no buffers. */
 int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_msg __user *user,
 		      u32 count);
-/* The same from what the second interface passes. */
-int stplr_buffers_from(struct stplr_buffers *buffers, const struct stplr_buffer *from);
+/* The same from what the second interface passes; regions is NULL where none can be meant. */
+int stplr_buffers_from(struct stplr_buffers *buffers, const struct stplr_buffer *from,
+		       struct stplr_regions *regions);
 void stplr_buffers_one(struct stplr_buffers *buffers, u64 base, u32 length);
 void stplr_buffers_put(struct stplr_buffers *buffers);
 

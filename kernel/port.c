@@ -58,6 +58,7 @@ void stplr_call_init(struct stplr_call *call, struct stplr_port *port, u64 id, i
 	call->item.queued = false;
 	call->wants_reply = wants_reply;
 	call->taker = NULL;
+	call->taker_tid = 0;
 	call->outcome = 0;
 	call->interrupted = false;
 	call->unblocked = false;
@@ -206,6 +207,8 @@ int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered)
 	list_add_tail(&call->all, &port->calls);
 	submit_locked(port, &call->item, &waker);
 	spin_unlock(&port->lock);
+	if (port->ops->sent)
+		port->ops->sent(call, waker.task);
 	stplr_waker_run(&waker, true);
 
 	do {
@@ -303,15 +306,16 @@ unlock:
 	return err;
 }
 
-void stplr_call_keep(struct stplr_call *call, const void *taker)
+bool stplr_call_keep(struct stplr_call *call, const void *taker, int taker_tid)
 {
 	struct stplr_port *port = call->port;
 	struct stplr_waker waker = {};
-	bool ended = true;
+	bool ended = true, kept;
 
 	spin_lock(&port->lock);
 	call->busy--;
 	call->taker = taker;
+	call->taker_tid = taker_tid;
 	if (call->state == STPLR_CALL_TAKEN) {
 		ended = call->abandoned;
 		if (ended) {
@@ -324,12 +328,14 @@ void stplr_call_keep(struct stplr_call *call, const void *taker)
 	} else {
 		ended = false; /* closed meanwhile */
 	}
+	kept = call->state == STPLR_CALL_OWED;
 	notify_sender_locked(call, &waker);
 	spin_unlock(&port->lock);
 	stplr_waker_run(&waker, false);
 	if (ended)
 		stplr_call_put(call);
 	stplr_call_put(call);
+	return kept;
 }
 
 void stplr_call_untake(struct stplr_call *call)
@@ -537,4 +543,42 @@ bool stplr_port_readable(struct stplr_port *port)
 	readable = port->closed || first_locked(port);
 	spin_unlock(&port->lock);
 	return readable;
+}
+
+int stplr_port_urgency(struct stplr_port *port)
+{
+	struct rb_node *node;
+	int priority = 0;
+
+	spin_lock(&port->lock);
+	for (node = rb_first_cached(&port->queue); node; node = rb_next(node)) {
+		/* Nobody waits for a pulse. */
+		if (item_of(node)->kind != STPLR_ITEM_CALL)
+			continue;
+		priority = item_of(node)->priority;
+		break;
+	}
+	spin_unlock(&port->lock);
+	return priority;
+}
+
+void stplr_port_blocked(struct stplr_port *port, stplr_tell_blocked *tell, void *context)
+{
+	struct receiver *receiver;
+	struct stplr_call *call;
+
+	spin_lock(&port->lock);
+	list_for_each_entry(call, &port->calls, all) {
+		/* Its sender may be gone altogether. */
+		if (call->abandoned)
+			continue;
+		if (call->state == STPLR_CALL_QUEUED || call->state == STPLR_CALL_TAKEN)
+			tell(context, STPLR_SEND_BLOCKED, call->sender.task, call->item.priority, 0);
+		else
+			tell(context, STPLR_REPLY_BLOCKED, call->sender.task, call->item.priority,
+			     call->taker_tid);
+	}
+	list_for_each_entry(receiver, &port->receivers, node)
+		tell(context, STPLR_RECEIVE_BLOCKED, receiver->waiter.task, 0, 0);
+	spin_unlock(&port->lock);
 }

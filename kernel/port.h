@@ -84,6 +84,7 @@ struct stplr_call {
 	refcount_t refs;
 	u64 id; /* how a reply names it; not 0 */
 	const void *taker; /* who may answer it; compared, never followed */
+	int taker_tid; /* which thread of it received it, for people to read */
 	int outcome; /* of the sender's wait, once DONE */
 	u8 state; /* enum stplr_call_state */
 	bool wants_reply;
@@ -107,6 +108,11 @@ struct stplr_port_ops {
 	struct stplr_item *(*unblock)(struct stplr_call *call);
 	/* Called without locks: a pulse that was queued when the port closed. */
 	void (*drop_pulse)(struct stplr_item *item);
+	/*
+	 * Optional. Called without locks by the sender, before it sleeps: receiver was given the call
+	 * and is not woken yet, or it was NULL and the call is queued.
+	 */
+	void (*sent)(struct stplr_call *call, struct task_struct *receiver);
 };
 
 struct stplr_port {
@@ -118,6 +124,7 @@ struct stplr_port {
 	struct list_head calls; /* all that are not DONE */
 	struct hlist_head owed[1 << STPLR_OWED_BITS]; /* by id */
 	unsigned int queued_calls;
+	u32 number; /* how traces and debugfs name it; set by its owner */
 	const struct stplr_port_ops *ops;
 };
 
@@ -146,8 +153,8 @@ int stplr_port_post(struct stplr_port *port, struct stplr_item *pulse, int prior
 /* Receives the first item, or waits for one: -EINTR, -ETIMEDOUT, -ESRCH when closed. */
 int stplr_port_take(struct stplr_port *port, ktime_t deadline, struct stplr_item **item);
 
-/* TAKEN -> OWED, -> QUEUED. */
-void stplr_call_keep(struct stplr_call *call, const void *taker);
+/* TAKEN -> OWED, -> QUEUED. False: its sender has gone meanwhile, and the call is DONE. */
+bool stplr_call_keep(struct stplr_call *call, const void *taker, int taker_tid);
 void stplr_call_untake(struct stplr_call *call);
 
 /* OWED -> ANSWERING, for taker's eyes only: NULL when there is no such call. */
@@ -165,5 +172,22 @@ void stplr_call_return(struct stplr_call *call);
 void stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker *waker);
 
 bool stplr_port_readable(struct stplr_port *port);
+
+/* The priority of the most urgent call in the queue, or 0. */
+int stplr_port_urgency(struct stplr_port *port);
+
+enum stplr_blocked {
+	STPLR_SEND_BLOCKED,
+	STPLR_REPLY_BLOCKED,
+	STPLR_RECEIVE_BLOCKED,
+};
+
+/*
+ * Tells of each thread that waits at the port, with port->lock held. priority is that of its call;
+ * server is the thread that a REPLY-blocked one waits for, by its number. Both are else 0.
+ */
+typedef void stplr_tell_blocked(void *context, enum stplr_blocked state, struct task_struct *who,
+				int priority, int server);
+void stplr_port_blocked(struct stplr_port *port, stplr_tell_blocked *tell, void *context);
 
 #endif

@@ -11,6 +11,7 @@
 #include "compat.h"
 #include "debug.h"
 #include "exit.h"
+#include "inherit.h"
 #include "message.h"
 #include "pulse.h"
 #include "words.h"
@@ -86,8 +87,9 @@ static void describe(struct stplr_message *message, struct stplr_receive *argume
 }
 
 /* -EAGAIN when the message was dropped for its sender's fault. */
-static int receive_call(struct stplr_call *call, struct stplr_receive *arguments,
-			const struct stplr_buffers *buffers, struct stplr_receive __user *user)
+static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
+			struct stplr_receive *arguments, const struct stplr_buffers *buffers,
+			struct stplr_receive __user *user)
 {
 	struct stplr_message *message = stplr_message_of(call);
 	struct stplr_waker waker;
@@ -115,7 +117,9 @@ static int receive_call(struct stplr_call *call, struct stplr_receive *arguments
 		return err;
 	}
 	if (call->wants_reply) {
-		stplr_call_keep(call, stplr_exit_process());
+		stplr_inherit_received(channel, arguments->id, arguments->priority);
+		if (!stplr_call_keep(call, stplr_exit_process(), task_pid_nr(current)))
+			stplr_inherit_ended(channel, arguments->id);
 	} else {
 		stplr_call_finish(call, 0, &waker);
 		stplr_waker_run(&waker, false);
@@ -134,9 +138,11 @@ static int receive(struct stplr_channel *channel, struct stplr_receive *argument
 	if (arguments->reserved)
 		return -EINVAL;
 	err = stplr_channel_serve(channel);
+	if (!err)
+		err = stplr_inherit_enter(channel);
 	if (err)
 		return err;
-	err = stplr_buffers_from(&buffers, &arguments->buffer);
+	err = stplr_buffers_from(&buffers, &arguments->buffer, NULL);
 	if (err)
 		return err;
 	deadline = stplr_deadline(arguments->timeout_ns);
@@ -147,8 +153,8 @@ static int receive(struct stplr_channel *channel, struct stplr_receive *argument
 		if (item->kind == STPLR_ITEM_PULSE)
 			err = receive_pulse(&channel->port, item, arguments, user);
 		else
-			err = receive_call(container_of(item, struct stplr_call, item), arguments,
-					   &buffers, user);
+			err = receive_call(channel, container_of(item, struct stplr_call, item),
+					   arguments, &buffers, user);
 	} while (err == -EAGAIN);
 	stplr_buffers_put(&buffers);
 	return err == -EINTR && deadline == KTIME_MAX ? -ERESTARTSYS : err;
@@ -176,7 +182,7 @@ static long reply(struct stplr_channel *channel, const struct stplr_reply *argum
 	waker->task = NULL;
 	if (arguments->reserved || arguments->error < 0 || arguments->error > MAX_ERRNO)
 		return -EINVAL;
-	length = stplr_buffers_from(&buffers, &arguments->buffer);
+	length = stplr_buffers_from(&buffers, &arguments->buffer, NULL);
 	if (length)
 		return length;
 	length = -ESRCH;
@@ -208,6 +214,9 @@ long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply
 	length = reply(channel, &arguments, &waker);
 	/* A server's next step is to receive. */
 	stplr_waker_run(&waker, true);
+	/* The client is on its way before this thread may lose the processor. */
+	if (length >= 0)
+		stplr_inherit_ended(channel, arguments.id);
 	return length;
 }
 
@@ -245,7 +254,7 @@ static long access(struct stplr_channel *channel, const struct stplr_access __us
 
 	if (stplr_get_arguments(&arguments, user))
 		return -EFAULT;
-	length = stplr_buffers_from(&buffers, &arguments.buffer);
+	length = stplr_buffers_from(&buffers, &arguments.buffer, NULL);
 	if (length)
 		return length;
 	length = -ESRCH;

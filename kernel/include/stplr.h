@@ -120,7 +120,9 @@ struct stplr_msg_reply {
  *
  * Buffers: with a count of 0, address and length are one buffer; else address is an array of count
  * struct stplr_msg and length is not looked at. Either way they are one run of bytes; boundaries
- * of buffers on the two sides have nothing to do with each other.
+ * of buffers on the two sides have nothing to do with each other. A client may have its memory
+ * pinned once and for all, see STPLR_REGISTER; then count is STPLR_REGION + number, and address and
+ * length are bytes in that region.
  *
  * timeout_ns: how long to wait; negative is for ever, 0 not at all. ETIMEDOUT at its end.
  * Fields called "out" are written when the call succeeds; reserved ones must be 0 (EINVAL).
@@ -128,6 +130,7 @@ struct stplr_msg_reply {
  * (EDQUOT).
  */
 #define STPLR_NAME_MAX 64
+#define STPLR_REGION 0x80000000u
 
 /*
  * Interrupted clients whose message was received stay blocked until the server answers; the server
@@ -136,6 +139,12 @@ struct stplr_msg_reply {
 #define STPLR_CHANNEL_UNBLOCK 1u
 /* When the last descriptor of a connection is closed: STPLR_PULSE_DISCONNECT with its label. */
 #define STPLR_CHANNEL_DISCONNECT 2u
+/*
+ * A thread that has received runs at least with the priority of that client until it has answered,
+ * and all threads that receive here at least with that of the most urgent message in the queue.
+ * What anybody sets of their scheduling meanwhile is undone; children start without it.
+ */
+#define STPLR_CHANNEL_INHERIT 4u
 
 /* Codes of pulses from the kernel; those of programs are not negative. */
 #define STPLR_PULSE_DISCONNECT (-1)
@@ -229,6 +238,11 @@ struct stplr_death {
 	__s64 value;
 };
 
+struct stplr_register {
+	__u64 address;
+	__u64 length;
+};
+
 /* On /dev/stplr. Both return a descriptor. EADDRINUSE; ENOENT, EACCES. */
 #define STPLR_CHANNEL_CREATE _IOW(STPLR_IOCTL, 64, struct stplr_channel_create)
 #define STPLR_CONNECT _IOW(STPLR_IOCTL, 65, struct stplr_connect)
@@ -277,6 +291,16 @@ struct stplr_death {
  * STPLR_PULSE_DEATH. Once for each connection (EBUSY).
  */
 #define STPLR_DEATH _IOW(STPLR_IOCTL, 74, struct stplr_death)
+
+/*
+ * On a connection: pins memory of the calling process, which it can write, for messages and replies
+ * of that process there. Returns the region's number, to be used in struct stplr_buffer. It ends with
+ * STPLR_UNREGISTER (argument: the number; ENOENT), the process, or the connection. EFAULT: no such
+ * memory; ENOMEM: RLIMIT_MEMLOCK; EDQUOT; ENOSPC: 16 regions are there; EINVAL: no or too many bytes
+ * (1 GiB). Memory that is unmapped or remapped meanwhile stays registered as it was.
+ */
+#define STPLR_REGISTER _IOW(STPLR_IOCTL, 75, struct stplr_register)
+#define STPLR_UNREGISTER _IO(STPLR_IOCTL, 76)
 
 /* poll: a channel is readable when there is something to receive; a connection hangs up (POLLHUP)
  * when its channel is closed.

@@ -174,3 +174,18 @@ int stplr_death(int connection, int channel, int64_t value)
 
 	return call(connection, STPLR_DEATH, &death);
 }
+
+int stplr_register(int connection, void *address, size_t length)
+{
+	struct stplr_register memory = { .address = (uint64_t)(uintptr_t)address,
+					 .length = length };
+
+	return call(connection, STPLR_REGISTER, &memory);
+}
+
+int stplr_unregister(int connection, unsigned int number)
+{
+	int result = ioctl(connection, STPLR_UNREGISTER, (unsigned long)number);
+
+	return result < 0 ? -errno : 0;
+}

@@ -37,6 +37,16 @@ static inline struct stplr_buffer stplr_vector(const struct stplr_msg *buffers, 
 	return buffer;
 }
 
+/* Bytes in registered memory. */
+static inline struct stplr_buffer stplr_registered(unsigned int number, const void *address,
+						   size_t length)
+{
+	struct stplr_buffer buffer = { (uint64_t)(uintptr_t)address, (__u32)length,
+				       STPLR_REGION + number };
+
+	return buffer;
+}
+
 /* A channel; name may be NULL. mode says who may connect by that name. */
 int stplr_channel_create(const char *name, unsigned int mode, unsigned int flags);
 
@@ -81,6 +91,10 @@ int stplr_pulse(int connection, int code, int64_t value);
 
 /* Asks for a pulse to channel when the connection's server is gone. */
 int stplr_death(int connection, int channel, int64_t value);
+
+/* Pins memory for messages and replies of this connection. Returns its number. */
+int stplr_register(int connection, void *address, size_t length);
+int stplr_unregister(int connection, unsigned int number);
 
 #ifdef __cplusplus
 }

@@ -13,74 +13,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-#include "../lib/libstplr.h"
-#include "tap.h"
-
-#define IS(expected, call)                                                                       \
-	do {                                                                                     \
-		long got_ = (long)(call);                                                        \
-		if (got_ != (long)(expected)) {                                                  \
-			printf("# %s:%d: %s is %ld\n", __FILE__, __LINE__, #call, got_);         \
-			fflush(stdout);                                                          \
-			_exit(1);                                                                \
-		}                                                                                \
-	} while (0)
-
-/* Long enough for a slow machine: what should come comes much sooner. */
-static const int64_t second = 10 * 1000000000LL;
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-static void nap(int milliseconds)
-{
-	usleep(milliseconds * 1000);
-}
-
-static int new_channel(unsigned int flags)
-{
-	int channel = stplr_channel_create(NULL, 0, flags);
-
-	CHECK(channel >= 0);
-	return channel;
-}
-
-static int new_connection(int channel, uint64_t label)
-{
-	int connection = stplr_channel_connect(channel, label);
-
-	CHECK(connection >= 0);
-	return connection;
-}
-
-static void on_signal(int number)
-{
-}
-
-static void handle_signal(int number, int flags)
-{
-	struct sigaction action = { .sa_handler = on_signal, .sa_flags = flags };
-
-	OK(sigaction(number, &action, NULL));
-}
-
-/* A client in a child, which has only the connection: BODY runs there. */
-#define CLIENT(channel, connection, ...)                                                         \
-	({                                                                                       \
-		pid_t child_ = fork();                                                           \
-		if (child_ == 0) {                                                               \
-			close(channel);                                                          \
-			__VA_ARGS__;                                                             \
-			fflush(stdout);                                                          \
-			_exit(0);                                                                \
-		}                                                                                \
-		child_;                                                                          \
-	})
+#include "new.h"
 
 static void a_message_is_received_and_answered(void)
 {

@@ -15,6 +15,7 @@ static int seconds(void);
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -98,6 +99,14 @@ static size_t some_size(void)
 	return sizes[dice(sizeof(sizes) / sizeof(*sizes))];
 }
 
+static struct stplr_buffer some_buffer(void)
+{
+	void *memory = some_memory();
+	size_t size = some_size();
+
+	return dice(4) ? stplr_bytes(memory, size) : stplr_registered(dice(4), memory, size);
+}
+
 static void *turn_memory(void *argument)
 {
 	for (;;) {
@@ -112,11 +121,11 @@ static void misbehaving_client(int connection)
 	pthread_t thread;
 
 	be_interrupted();
+	setpriority(PRIO_PROCESS, 0, (int)dice(40) - 20);
 	if (dice(2))
 		pthread_create(&thread, NULL, turn_memory, NULL);
 	for (;;) {
-		struct stplr_send send = { .send = stplr_bytes(some_memory(), some_size()),
-					   .reply = stplr_bytes(some_memory(), some_size()),
+		struct stplr_send send = { .send = some_buffer(), .reply = some_buffer(),
 					   .timeout_ns = dice(3) ? -1 : (int)dice(3000000),
 					   .flags = dice(8) == 0 };
 		int copy;
@@ -139,6 +148,12 @@ static void misbehaving_client(int connection)
 			if (fork() == 0)
 				_exit(0);
 			waitpid(-1, NULL, 0);
+			break;
+		case 3:
+			stplr_register(connection, some_memory(), some_size());
+			break;
+		case 4:
+			stplr_unregister(connection, dice(5));
 			break;
 		}
 	}
@@ -279,6 +294,11 @@ static void a_crowd_where_clients_wait(void)
 	a_crowd_on_a_channel_with(STPLR_CHANNEL_UNBLOCK | STPLR_CHANNEL_DISCONNECT);
 }
 
+static void a_crowd_that_inherits(void)
+{
+	a_crowd_on_a_channel_with(STPLR_CHANNEL_INHERIT);
+}
+
 /* The first interface: everybody is server and client to those whose ids stand in shared memory. */
 static pid_t (*peers)[2];
 
@@ -338,6 +358,7 @@ static void fuzz(int unused)
 		STPLR_MSG_SEND_RECEIVE, STPLR_MSG_RECEIVE, STPLR_MSG_REPLY, STPLR_CHANNEL_CREATE,
 		STPLR_CONNECT, STPLR_CHANNEL_CONNECT, STPLR_SEND, STPLR_RECEIVE, STPLR_REPLY,
 		STPLR_REPLY_RECEIVE, STPLR_READ, STPLR_WRITE, STPLR_PULSE, STPLR_DEATH,
+		STPLR_REGISTER, STPLR_UNREGISTER,
 	};
 	struct stplr_handle handle = {};
 	int fds[5];
@@ -346,7 +367,7 @@ static void fuzz(int unused)
 	be_interrupted();
 	fds[0] = open("/dev/stplr-1", O_RDWR);
 	fds[1] = open("/dev/stplr", O_RDWR);
-	fds[2] = stplr_channel_create(NULL, 0, dice(4));
+	fds[2] = stplr_channel_create(NULL, 0, dice(8));
 	fds[3] = stplr_channel_connect(fds[2], 3);
 	fds[4] = stplr_channel_connect(fds[2], 4);
 	ioctl(fds[0], STPLR_HANDLE_GET, &handle);
@@ -452,6 +473,7 @@ static void memory_runs_short(void)
 static const struct test tests[] = {
 	{ "a crowd on a channel", a_crowd_on_a_channel },
 	{ "a crowd where clients wait for the server", a_crowd_where_clients_wait },
+	{ "a crowd whose priorities are inherited", a_crowd_that_inherits },
 	{ "a crowd of the first interface", a_crowd_of_the_first_interface },
 	{ "ioctls at random", ioctls_at_random },
 	{ "memory runs short", memory_runs_short },

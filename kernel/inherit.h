@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Priority inheritance: on channels that ask for it, a thread that serves runs at least with the
+ * priority of the client whose message it received last, until that is answered, and of the most
+ * urgent message in the queue.
+ *
+ *   client ── sent ──> a receiver waits: that thread is raised, then woken
+ *                      nobody does:      all threads of the channel are raised, for the first
+ *                                        that is free will take it
+ *   server ── received ──> exactly the call's priority or the queue's, whichever is higher
+ *          ── ended ─────> the call no longer counts, however it ended
+ *
+ * A module cannot lend a priority the way a lock of the kernel does, for rt_mutex_setprio() is not
+ * exported. It changes the scheduling parameters of the thread, as sched_setattr(2) would, and puts
+ * them back. Therefore:
+ *   - the raise can be seen from outside, and what anybody sets meanwhile is undone;
+ *   - children of a raised thread start without it (SCHED_FLAG_RESET_ON_FORK);
+ *   - a client of SCHED_DEADLINE lends the highest real-time priority, not its deadline, and a
+ *     server of SCHED_DEADLINE keeps its own;
+ *   - a message has the priority that its sender had when it sent: who is raised while it waits for
+ *     a further server does not raise that one.
+ * Nobody is ever lowered.
+ *
+ * Locking: one lock protects all of it; an rt_mutex, so that whoever waits for it lends its priority
+ * to the holder. It is taken with nothing held but channel->lock, and port->lock nests in it.
+ */
+#ifndef STPLR_INHERIT_H
+#define STPLR_INHERIT_H
+
+#include "channel.h"
+
+/* Priorities of messages: 1 to 40 for nice 19 to -20, above them real time. */
+#define STPLR_PRIORITY_NORMAL 20
+#define STPLR_PRIORITY_REAL_TIME 40
+#define STPLR_PRIORITY_DEADLINE (STPLR_PRIORITY_REAL_TIME + 100)
+
+int stplr_priority_of_current(void);
+
+/*
+ * The calling thread is about to receive: nothing that it received before counts any more. 0,
+ * -ENOMEM, -EDQUOT.
+ */
+int stplr_inherit_enter(struct stplr_channel *channel);
+
+/* By a sender: for struct stplr_port_ops. */
+void stplr_inherit_sent(struct stplr_call *call, struct task_struct *receiver);
+
+/* By the receiver of a call, which it will answer. */
+void stplr_inherit_received(struct stplr_channel *channel, u64 id, int priority);
+
+/* By whoever ended a call or saw it end. */
+void stplr_inherit_ended(struct stplr_channel *channel, u64 id);
+
+/* The channel is closed: its threads get back what is theirs. */
+void stplr_inherit_close(struct stplr_channel *channel);
+
+#endif

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "region.h"
+
+#include <linux/err.h>
+#include <linux/mm.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+
+#include "page.h"
+
+/* The most that one region holds; the limits of processes and users are lower as a rule. */
+#define REGION_MAX (1UL << 30)
+
+struct stplr_regions *stplr_regions_new(void)
+{
+	struct stplr_regions *regions = kzalloc(sizeof(*regions), GFP_KERNEL_ACCOUNT);
+
+	if (regions) {
+		refcount_set(&regions->refs, 1);
+		mutex_init(&regions->lock);
+	}
+	return regions;
+}
+
+static void put_regions(struct stplr_regions *regions)
+{
+	if (!refcount_dec_and_test(&regions->refs))
+		return;
+	mutex_destroy(&regions->lock);
+	kfree(regions);
+}
+
+/* What the kernel holds for a region beside the object of the connection. */
+static size_t cost(long count)
+{
+	return sizeof(struct stplr_region) + count * (sizeof(struct page *) + PAGE_SIZE);
+}
+
+static void free_region(struct stplr_region *region)
+{
+	if (region->count) {
+		unpin_user_pages_dirty_lock(region->pages, region->count, true);
+		account_locked_vm(region->mm, region->count, false);
+	}
+	kvfree(region->pages);
+	mmdrop(region->mm);
+	stplr_user_put(region->user);
+	kfree(region);
+}
+
+void stplr_region_put(struct stplr_region *region)
+{
+	if (!refcount_dec_and_test(&region->refs))
+		return;
+	stplr_user_uncharge(region->user, cost(region->count));
+	free_region(region);
+}
+
+/* Drops what the slot held. The caller has taken the region out of it. */
+static void retire(struct stplr_region *region)
+{
+	put_regions(region->regions);
+	stplr_region_put(region);
+}
+
+static void owner_died(struct stplr_watch *watch)
+{
+	struct stplr_region *region = container_of(watch, struct stplr_region, watch);
+	struct stplr_regions *regions = region->regions;
+	int i;
+
+	mutex_lock(&regions->lock);
+	for (i = 0; i < STPLR_REGIONS; i++)
+		if (regions->slots[i] == region)
+			regions->slots[i] = NULL;
+	mutex_unlock(&regions->lock);
+	retire(region);
+}
+
+/* Empties a slot; a region whose process is ending just now is left to owner_died(). */
+static struct stplr_region *take_out_locked(struct stplr_regions *regions, unsigned long number)
+{
+	struct stplr_region *region = regions->slots[number];
+
+	regions->slots[number] = NULL;
+	return region && stplr_exit_unwatch(&region->watch) ? region : NULL;
+}
+
+void stplr_regions_end(struct stplr_regions *regions)
+{
+	struct stplr_region *region;
+	unsigned long i;
+
+	for (i = 0; i < STPLR_REGIONS; i++) {
+		mutex_lock(&regions->lock);
+		region = take_out_locked(regions, i);
+		mutex_unlock(&regions->lock);
+		if (region)
+			retire(region);
+	}
+	put_regions(regions);
+}
+
+/* Fills region->pages; how many there are then is in region->count, also on failure. */
+static int pin(struct stplr_region *region, long count)
+{
+	u64 start = region->base & PAGE_MASK;
+	int err = account_locked_vm(region->mm, count, true);
+	long pinned = 0;
+
+	if (err)
+		return err;
+	while (pinned < count) {
+		long got = pin_user_pages_fast(start + pinned * PAGE_SIZE,
+					       min_t(long, count - pinned, 1024),
+					       FOLL_WRITE | FOLL_LONGTERM, region->pages + pinned);
+
+		if (got <= 0) {
+			err = got == -ENOMEM || got == -EINTR ? got : -EFAULT;
+			break;
+		}
+		pinned += got;
+		cond_resched();
+	}
+	if (pinned < count)
+		account_locked_vm(region->mm, count - pinned, false);
+	region->count = pinned;
+	return err;
+}
+
+static struct stplr_region *new_region(struct stplr_user *guess, u64 base, size_t length)
+{
+	long count = DIV_ROUND_UP(offset_in_page(base) + length, PAGE_SIZE);
+	struct stplr_region *region = kzalloc(sizeof(*region), GFP_KERNEL_ACCOUNT);
+	int err = -ENOMEM;
+
+	if (!region)
+		return ERR_PTR(-ENOMEM);
+	region->user = stplr_user_get_like(guess);
+	if (!region->user)
+		goto free;
+	err = stplr_user_charge(region->user, cost(count));
+	if (err)
+		goto put_user;
+	refcount_set(&region->refs, 1);
+	region->base = base;
+	region->length = length;
+	region->mm = current->mm;
+	mmgrab(region->mm);
+	err = -ENOMEM;
+	region->pages = kvmalloc_array(count, sizeof(*region->pages), GFP_KERNEL_ACCOUNT);
+	if (region->pages)
+		err = pin(region, count);
+	if (!err)
+		return region;
+	stplr_user_uncharge(region->user, cost(count));
+	free_region(region);
+	return ERR_PTR(err);
+
+put_user:
+	stplr_user_put(region->user);
+free:
+	kfree(region);
+	return ERR_PTR(err);
+}
+
+static long put_in_slot(struct stplr_regions *regions, struct stplr_region *region)
+{
+	long number;
+
+	mutex_lock(&regions->lock);
+	for (number = 0; number < STPLR_REGIONS; number++)
+		if (!regions->slots[number])
+			break;
+	if (number < STPLR_REGIONS) {
+		refcount_inc(&regions->refs);
+		region->regions = regions;
+		regions->slots[number] = region;
+		stplr_exit_watch(&region->watch, stplr_exit_process(), owner_died);
+	}
+	mutex_unlock(&regions->lock);
+	return number < STPLR_REGIONS ? number : -ENOSPC;
+}
+
+long stplr_region_register(struct stplr_regions *regions, struct stplr_user *guess, u64 base,
+			   u64 length)
+{
+	struct stplr_region *region;
+	long number;
+
+	if (!length || length > REGION_MAX || base + length < base)
+		return -EINVAL;
+	region = new_region(guess, base, length);
+	if (IS_ERR(region))
+		return PTR_ERR(region);
+	number = put_in_slot(regions, region);
+	if (number < 0)
+		stplr_region_put(region);
+	return number;
+}
+
+long stplr_region_unregister(struct stplr_regions *regions, unsigned long number)
+{
+	struct stplr_region *region;
+
+	if (number >= STPLR_REGIONS)
+		return -ENOENT;
+	mutex_lock(&regions->lock);
+	region = take_out_locked(regions, number);
+	mutex_unlock(&regions->lock);
+	if (!region)
+		return -ENOENT;
+	retire(region);
+	return 0;
+}
+
+struct stplr_region *stplr_region_find(struct stplr_regions *regions, u32 number, u64 base,
+				       size_t length)
+{
+	struct stplr_region *region;
+
+	if (number >= STPLR_REGIONS)
+		return NULL;
+	mutex_lock(&regions->lock);
+	region = regions->slots[number];
+	if (region && region->mm == current->mm && base >= region->base &&
+	    length <= region->length && base - region->base <= region->length - length)
+		refcount_inc(&region->refs);
+	else
+		region = NULL;
+	mutex_unlock(&regions->lock);
+	return region;
+}
+
+size_t stplr_region_copy(struct stplr_region *region, u64 remote, u64 local, size_t length,
+			 bool write)
+{
+	size_t from = offset_in_page(region->base) + (remote - region->base), done = 0;
+
+	while (done < length) {
+		size_t within = offset_in_page(from + done);
+		size_t bytes = min_t(size_t, PAGE_SIZE - within, length - done);
+
+		if (!stplr_page_copy(region->pages[(from + done) >> PAGE_SHIFT], within,
+				     local + done, bytes, write))
+			break;
+		done += bytes;
+	}
+	return done;
+}

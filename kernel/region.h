@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Registered memory: pages of a client, pinned once, that servers then copy from and to without
+ * pinning them for each message.
+ *
+ * A region belongs to a connection, and is used by the process that registered it. It ends when it
+ * is unregistered, when that process ends, or with the connection; the pages are let go when the
+ * last message that uses them is through. They count as locked memory of the process
+ * (RLIMIT_MEMLOCK) and against the limit of the user.
+ */
+#ifndef STPLR_REGION_H
+#define STPLR_REGION_H
+
+#include <linux/mutex.h>
+#include <linux/refcount.h>
+#include <linux/types.h>
+
+#include "exit.h"
+#include "user.h"
+
+struct mm_struct;
+struct page;
+
+#define STPLR_REGIONS 16
+
+struct stplr_region {
+	refcount_t refs;
+	struct stplr_regions *regions; /* reference, while it is in a slot */
+	struct stplr_watch watch; /* of the process */
+	struct stplr_user *user; /* reference */
+	struct mm_struct *mm; /* mmgrab */
+	u64 base;
+	size_t length;
+	long count;
+	struct page **pages; /* pinned */
+};
+
+struct stplr_regions {
+	refcount_t refs; /* of the connection and of each region in a slot */
+	struct mutex lock;
+	struct stplr_region *slots[STPLR_REGIONS];
+};
+
+struct stplr_regions *stplr_regions_new(void);
+
+/* Empties all slots and drops the caller's reference. */
+void stplr_regions_end(struct stplr_regions *regions);
+
+/* A number, or -EINVAL, -ENOSPC, -EFAULT, -ENOMEM (also RLIMIT_MEMLOCK), -EDQUOT. */
+long stplr_region_register(struct stplr_regions *regions, struct stplr_user *guess, u64 base,
+			   u64 length);
+
+/* 0, -ENOENT. */
+long stplr_region_unregister(struct stplr_regions *regions, unsigned long number);
+
+/* With a reference; NULL unless all of the bytes lie in that region of the calling process. */
+struct stplr_region *stplr_region_find(struct stplr_regions *regions, u32 number, u64 base,
+				       size_t length);
+void stplr_region_put(struct stplr_region *region);
+
+/*
+ * Copies between the region and the caller's memory. Returns the bytes copied: fewer than length
+ * only for a fault of the caller's.
+ */
+size_t stplr_region_copy(struct stplr_region *region, u64 remote, u64 local, size_t length,
+			 bool write);
+
+#endif

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Whose priority a server's threads run with, on channels where they inherit. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+#include "new.h"
+
+#define RAISED(policy) ((policy) | SCHED_RESET_ON_FORK)
+
+static void be_real_time(int priority)
+{
+	struct sched_param parameters = { .sched_priority = priority };
+
+	OK(sched_setscheduler(0, SCHED_FIFO, &parameters));
+}
+
+static bool runs_with(pid_t thread, int policy, int priority)
+{
+	struct sched_param parameters;
+
+	OK(sched_getparam(thread, &parameters));
+	return sched_getscheduler(thread) == policy && parameters.sched_priority == priority;
+}
+
+static bool has_nice(pid_t thread, int nice)
+{
+	return getpriority(PRIO_PROCESS, (id_t)thread) == nice;
+}
+
+/* What another process does comes to pass soon, or the test is ended for its slowness. */
+#define AWAIT(condition)                                                                         \
+	do {                                                                                     \
+		while (!(condition))                                                             \
+			nap(2);                                                                  \
+	} while (0)
+
+static pid_t real_time_client(int channel, int connection, int priority)
+{
+	return CLIENT(channel, connection, {
+		be_real_time(priority);
+		IS(0, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+	});
+}
+
+static pid_t nice_client(int channel, int connection, int nice)
+{
+	return CLIENT(channel, connection, {
+		OK(setpriority(PRIO_PROCESS, 0, nice));
+		IS(0, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+	});
+}
+
+static uint64_t receive(int channel)
+{
+	struct stplr_receive received;
+
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	CHECK(received.id);
+	return received.id;
+}
+
+static void a_server_runs_with_real_time_until_it_answers(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_INHERIT), connection = new_connection(channel, 0);
+	pid_t client = real_time_client(channel, connection, 50);
+	uint64_t id = receive(channel);
+
+	CHECK(runs_with(0, RAISED(SCHED_FIFO), 50));
+	IS(0, stplr_reply(channel, id, 0, NULL, 0));
+	CHECK(runs_with(0, SCHED_OTHER, 0) && has_nice(0, 0));
+	join(client);
+}
+
+static void a_server_runs_with_the_nice_value_of_its_client(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_INHERIT), connection = new_connection(channel, 0);
+
+	OK(setpriority(PRIO_PROCESS, 0, 10));
+	pid_t client = nice_client(channel, connection, -5);
+	uint64_t id = receive(channel);
+
+	CHECK(runs_with(0, RAISED(SCHED_OTHER), 0) && has_nice(0, -5));
+	IS(0, stplr_reply(channel, id, 0, NULL, 0));
+	CHECK(runs_with(0, SCHED_OTHER, 0) && has_nice(0, 10));
+	join(client);
+}
+
+static void nobody_is_lowered(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_INHERIT), connection = new_connection(channel, 0);
+	pid_t client = nice_client(channel, connection, 10);
+	uint64_t id = receive(channel);
+
+	CHECK(runs_with(0, SCHED_OTHER, 0) && has_nice(0, 0));
+	IS(0, stplr_reply(channel, id, 0, NULL, 0));
+	join(client);
+	be_real_time(60);
+	client = real_time_client(channel, connection, 50);
+	id = receive(channel);
+	CHECK(runs_with(0, SCHED_FIFO, 60));
+	IS(0, stplr_reply(channel, id, 0, NULL, 0));
+	CHECK(runs_with(0, SCHED_FIFO, 60));
+	join(client);
+}
+
+static void elsewhere_nobody_is_raised(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	pid_t client = real_time_client(channel, connection, 50);
+	uint64_t id = receive(channel);
+
+	CHECK(runs_with(0, SCHED_OTHER, 0));
+	IS(0, stplr_reply(channel, id, 0, NULL, 0));
+	join(client);
+}
+
+static void who_waits_in_the_queue_raises_those_who_serve(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_INHERIT), connection = new_connection(channel, 0);
+	pid_t calm = nice_client(channel, connection, 5);
+	uint64_t id = receive(channel);
+
+	CHECK(runs_with(0, SCHED_OTHER, 0));
+	pid_t urgent = real_time_client(channel, connection, 30);
+
+	AWAIT(runs_with(0, RAISED(SCHED_FIFO), 30));
+	/* It leaves the queue unreceived. */
+	kill(urgent, SIGKILL);
+	waitpid(urgent, NULL, 0);
+	AWAIT(runs_with(0, SCHED_OTHER, 0));
+	urgent = real_time_client(channel, connection, 30);
+	AWAIT(runs_with(0, RAISED(SCHED_FIFO), 30));
+	IS(0, stplr_reply(channel, id, 0, NULL, 0));
+	CHECK(runs_with(0, RAISED(SCHED_FIFO), 30)); /* for it waits still */
+	join(calm);
+	id = receive(channel);
+	IS(0, stplr_reply(channel, id, 0, NULL, 0));
+	CHECK(runs_with(0, SCHED_OTHER, 0));
+	join(urgent);
+}
+
+static void a_client_that_leaves_takes_its_priority_along(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_INHERIT), connection = new_connection(channel, 0);
+	pid_t client = real_time_client(channel, connection, 50);
+
+	receive(channel);
+	CHECK(runs_with(0, RAISED(SCHED_FIFO), 50));
+	kill(client, SIGKILL);
+	waitpid(client, NULL, 0);
+	AWAIT(runs_with(0, SCHED_OTHER, 0));
+}
+
+static void receiving_the_next_ends_it_too(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_INHERIT), connection = new_connection(channel, 0);
+	pid_t client = real_time_client(channel, connection, 50);
+	struct stplr_receive received;
+	uint64_t id = receive(channel);
+
+	IS(-ETIMEDOUT, stplr_receive(channel, NULL, 0, 0, &received));
+	CHECK(runs_with(0, SCHED_OTHER, 0));
+	IS(0, stplr_reply(channel, id, 0, NULL, 0));
+	join(client);
+}
+
+static void closing_the_channel_ends_it(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_INHERIT), connection = new_connection(channel, 0);
+	pid_t client = CLIENT(channel, connection, {
+		be_real_time(50);
+		IS(-ESRCH, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+	});
+
+	receive(channel);
+	CHECK(runs_with(0, RAISED(SCHED_FIFO), 50));
+	close(channel);
+	CHECK(runs_with(0, SCHED_OTHER, 0));
+	join(client);
+}
+
+static void children_start_without_it(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_INHERIT), connection = new_connection(channel, 0);
+	pid_t client = real_time_client(channel, connection, 50);
+	uint64_t id = receive(channel);
+	pid_t child = fork();
+
+	if (child == 0) {
+		CHECK(runs_with(0, SCHED_OTHER, 0));
+		_exit(0);
+	}
+	join(child);
+	IS(0, stplr_reply(channel, id, 0, NULL, 0));
+	join(client);
+}
+
+static void what_is_set_meanwhile_is_undone(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_INHERIT), connection = new_connection(channel, 0);
+	pid_t client = real_time_client(channel, connection, 50);
+	uint64_t id = receive(channel);
+
+	/* Else a server could keep what it was lent. */
+	be_real_time(49);
+	IS(0, stplr_reply(channel, id, 0, NULL, 0));
+	CHECK(runs_with(0, SCHED_OTHER, 0));
+	join(client);
+}
+
+static void loans_of_two_channels_end_in_any_order(void)
+{
+	int channels[2], connections[2];
+	pid_t clients[2];
+	uint64_t ids[2];
+
+	for (int first = 0; first < 2; first++) {
+		for (int i = 0; i < 2; i++) {
+			channels[i] = new_channel(STPLR_CHANNEL_INHERIT);
+			connections[i] = new_connection(channels[i], 0);
+			clients[i] = real_time_client(channels[i], connections[i], 20 + 10 * i);
+			ids[i] = receive(channels[i]);
+		}
+		CHECK(runs_with(0, RAISED(SCHED_FIFO), 30));
+		IS(0, stplr_reply(channels[first], ids[first], 0, NULL, 0));
+		CHECK(runs_with(0, RAISED(SCHED_FIFO), first ? 20 : 30));
+		IS(0, stplr_reply(channels[!first], ids[!first], 0, NULL, 0));
+		CHECK(runs_with(0, SCHED_OTHER, 0));
+		for (int i = 0; i < 2; i++) {
+			join(clients[i]);
+			close(channels[i]);
+		}
+	}
+}
+
+struct helper {
+	int channel;
+	uint64_t id;
+};
+
+static void *reply(void *argument)
+{
+	struct helper *helper = argument;
+
+	IS(0, stplr_reply(helper->channel, helper->id, 0, NULL, 0));
+	return NULL;
+}
+
+static void another_threads_answer_ends_it(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_INHERIT), connection = new_connection(channel, 0);
+	pid_t client = real_time_client(channel, connection, 50);
+	struct helper helper = { channel, receive(channel) };
+	pthread_t thread;
+
+	OK(pthread_create(&thread, NULL, reply, &helper));
+	OK(pthread_join(thread, NULL));
+	CHECK(runs_with(0, SCHED_OTHER, 0));
+	join(client);
+}
+
+static void one_way_messages_lend_nothing_once_they_are_received(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_INHERIT), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	pid_t client = CLIENT(channel, connection, {
+		be_real_time(50);
+		OK(stplr_send_one_way(connection, "x", 1));
+	});
+
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	join(client);
+	AWAIT(runs_with(0, SCHED_OTHER, 0));
+}
+
+static void *wait_for_a_message(void *argument)
+{
+	int channel = *(int *)argument;
+	struct stplr_receive received;
+
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	return NULL;
+}
+
+static void threads_that_end_leave_nothing(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_INHERIT), connection = new_connection(channel, 0);
+	pthread_t thread;
+
+	for (int i = 0; i < 50; i++) {
+		OK(pthread_create(&thread, NULL, wait_for_a_message, &channel));
+		OK(stplr_pulse(connection, 1, 0));
+		OK(pthread_join(thread, NULL));
+	}
+}
+
+static void on_processor_0(void)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(0, &set);
+	OK(sched_setaffinity(0, sizeof(set), &set));
+}
+
+static void spin(double until)
+{
+	on_processor_0();
+	be_real_time(20);
+	while (now() < until)
+		;
+	_exit(0);
+}
+
+/* How long calls take while somebody of a priority between client and server keeps the processor. */
+static double time_of_calls_beside_a_hog(unsigned int flags, double hog_seconds)
+{
+	int channel = new_channel(flags), connection = new_connection(channel, 0), result[2];
+	double taken;
+
+	OK(pipe(result));
+	pid_t server = fork();
+
+	if (server == 0) {
+		struct stplr_reply_receive both = { .receive = { .timeout_ns = -1 } };
+
+		on_processor_0();
+		OK(setpriority(PRIO_PROCESS, 0, 10));
+		for (;;) {
+			OK(stplr_reply_receive(channel, &both));
+			both.reply.id = both.receive.id;
+		}
+	}
+	await_ioctl(server);
+	pid_t client = CLIENT(channel, connection, {
+		on_processor_0();
+		be_real_time(50);
+		nap(200);
+		double start = now();
+
+		for (int i = 0; i < 20; i++)
+			IS(0, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+		taken = now() - start;
+		CHECK(write(result[1], &taken, sizeof(taken)) == sizeof(taken));
+	});
+	pid_t hog = fork();
+
+	if (hog == 0)
+		spin(now() + hog_seconds);
+	CHECK(read(result[0], &taken, sizeof(taken)) == sizeof(taken));
+	kill(hog, SIGKILL);
+	waitpid(hog, NULL, 0);
+	join(client);
+	kill(server, SIGKILL);
+	waitpid(server, NULL, 0);
+	close(channel);
+	return taken;
+}
+
+static void let_real_time_have(const char *microseconds)
+{
+	FILE *limit = fopen("/proc/sys/kernel/sched_rt_runtime_us", "w");
+
+	CHECK(limit && fputs(microseconds, limit) >= 0);
+	OK(fclose(limit));
+}
+
+static void who_is_in_between_does_not_keep_the_urgent_waiting(void)
+{
+	const double hog = 3;
+
+	/* Without this, real time leaves 5 % to the others, and they get through in the end. */
+	let_real_time_have("-1");
+	double without = time_of_calls_beside_a_hog(0, hog);
+	double with = time_of_calls_beside_a_hog(STPLR_CHANNEL_INHERIT, hog);
+
+	let_real_time_have("950000");
+	printf("# 20 calls beside a hog: %.3f s, inheriting %.3f s\n", without, with);
+	CHECK(with < 1);
+	/* Newer kernels serve the others a little whatever real time does. */
+	CHECK(without > with);
+}
+
+static const struct test tests[] = {
+	{ "a server runs with its client's real-time priority until it answers",
+	  a_server_runs_with_real_time_until_it_answers },
+	{ "a server runs with the nice value of its client",
+	  a_server_runs_with_the_nice_value_of_its_client },
+	{ "nobody is lowered", nobody_is_lowered },
+	{ "elsewhere nobody is raised", elsewhere_nobody_is_raised },
+	{ "who waits in the queue raises those who serve",
+	  who_waits_in_the_queue_raises_those_who_serve },
+	{ "a client that leaves takes its priority along",
+	  a_client_that_leaves_takes_its_priority_along },
+	{ "receiving the next ends it, too", receiving_the_next_ends_it_too },
+	{ "closing the channel ends it", closing_the_channel_ends_it },
+	{ "children start without it", children_start_without_it },
+	{ "what is set meanwhile is undone", what_is_set_meanwhile_is_undone },
+	{ "loans of two channels end in any order", loans_of_two_channels_end_in_any_order },
+	{ "another thread's answer ends it", another_threads_answer_ends_it },
+	{ "one-way messages lend nothing once they are received",
+	  one_way_messages_lend_nothing_once_they_are_received },
+	{ "threads that end leave nothing", threads_that_end_leave_nothing },
+	{ "who is in between does not keep the urgent waiting",
+	  who_is_in_between_does_not_keep_the_urgent_waiting },
+};
+
+int main(void)
+{
+	return run_tests(tests, sizeof(tests) / sizeof(*tests));
+}
