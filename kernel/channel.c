@@ -6,6 +6,7 @@
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/module.h>
+#include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
@@ -63,6 +64,7 @@ void stplr_channel_put(struct stplr_channel *channel)
 {
 	if (!refcount_dec_and_test(&channel->refs))
 		return;
+	stplr_hide(&channel->shown);
 	stplr_user_uncharge(channel->user, sizeof(*channel));
 	stplr_user_put(channel->user);
 	mutex_destroy(&channel->lock);
@@ -234,6 +236,36 @@ struct stplr_channel *stplr_channel_from_fd(int fd)
 	return channel;
 }
 
+static void describe(struct seq_file *file, struct stplr_shown *shown)
+{
+	struct stplr_channel *channel = container_of(shown, struct stplr_channel, shown);
+
+	seq_printf(file, "channel uid %u", __kuid_val(channel->uid));
+	if (channel->flags & STPLR_CHANNEL_UNBLOCK)
+		seq_puts(file, " unblock");
+	if (channel->flags & STPLR_CHANNEL_DISCONNECT)
+		seq_puts(file, " disconnect");
+	if (channel->flags & STPLR_CHANNEL_INHERIT)
+		seq_puts(file, " inherit");
+	if (stplr_port_closed(&channel->port))
+		seq_puts(file, " closed");
+	if (channel->name[0]) {
+		seq_puts(file, " name ");
+		seq_escape(file, channel->name, " \t\n\\");
+	}
+	seq_putc(file, '\n');
+}
+
+static void show_connections(struct seq_file *file, struct stplr_shown *shown)
+{
+	stplr_connection_show(file, container_of(shown, struct stplr_channel, shown));
+}
+
+static const struct stplr_shown_ops channel_shown_ops = {
+	.describe = describe,
+	.connections = show_connections,
+};
+
 static struct stplr_channel *channel_new(const struct stplr_channel_create *arguments)
 {
 	struct stplr_channel *channel = kzalloc(sizeof(*channel), GFP_KERNEL_ACCOUNT);
@@ -255,12 +287,14 @@ static struct stplr_channel *channel_new(const struct stplr_channel_create *argu
 	mutex_init(&channel->lock);
 	INIT_LIST_HEAD(&channel->servers);
 	INIT_LIST_HEAD(&channel->mourners);
+	INIT_LIST_HEAD(&channel->connections);
 	INIT_LIST_HEAD(&channel->loans);
 	INIT_LIST_HEAD(&channel->named);
 	channel->uid = current_fsuid();
 	channel->gid = current_fsgid();
 	channel->mode = arguments->mode;
 	strscpy(channel->name, arguments->name, sizeof(channel->name));
+	stplr_show(&channel->shown, &channel->port, &channel_shown_ops);
 	return channel;
 
 put_user:

@@ -13,22 +13,25 @@
 #include <linux/poll.h>
 #include <linux/refcount.h>
 
+#include "debugfs.h"
 #include "include/stplr.h"
 #include "port.h"
 #include "user.h"
 
 struct stplr_channel {
 	struct stplr_port port;
+	struct stplr_shown shown;
 	refcount_t refs;
 	u32 flags;
 	struct stplr_user *user; /* reference */
 	wait_queue_head_t receivers; /* who polls for something to receive */
 	wait_queue_head_t clients; /* who polls for the end of the channel */
 
-	struct mutex lock; /* protects servers and mourners; taken before port.lock */
+	struct mutex lock; /* protects the next four; taken before port.lock */
 	const void *last_server; /* a guess that saves a search */
 	struct list_head servers;
 	struct list_head mourners; /* connections with a death pulse to send */
+	struct list_head connections;
 	struct list_head loans; /* under the lock in inherit.c */
 
 	struct list_head named; /* under the lock in name.c */

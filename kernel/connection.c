@@ -8,13 +8,16 @@
 #include <linux/random.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
+#include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
+#include "counters.h"
 #include "inherit.h"
 #include "message.h"
 #include "pulse.h"
 #include "region.h"
+#include "tracepoints.h"
 #include "words.h"
 
 /* How many pulses of one connection may be queued, so that one client cannot drown the others. */
@@ -32,6 +35,7 @@ struct connection {
 	struct stplr_message *spare; /* owned */
 	struct stplr_pulse_item *goodbye; /* kept ready for the release, if the channel wants it */
 
+	struct list_head sibling; /* in channel->connections, under channel->lock */
 	struct list_head mourning; /* in channel->mourners, under channel->lock */
 	struct stplr_channel *told; /* reference: who gets the death pulse, or NULL */
 	struct stplr_pulse_item *death;
@@ -121,8 +125,12 @@ static int send_once(struct connection *connection, const struct stplr_send *arg
 	if (err)
 		goto put;
 
+	stplr_count(STPLR_COUNT_SENDS);
+	trace_stplr_send(connection->channel->port.number, message->call.item.priority,
+			 message->send.total, wants_reply);
 	err = stplr_port_send(&message->call, deadline, &delivered);
 	stplr_inherit_ended(connection->channel, message->call.id);
+	stplr_message_count_outcome(err);
 	if (err == STPLR_REFAULT) {
 		if (stplr_message_prefault(message))
 			err = -EFAULT;
@@ -175,6 +183,8 @@ static long pulse(struct connection *connection, const struct stplr_pulse __user
 			      arguments.priority ? arguments.priority : stplr_priority_of_current());
 	if (err)
 		stplr_pulse_free(&item->item);
+	else
+		stplr_count(STPLR_COUNT_PULSES);
 	return err;
 }
 
@@ -200,9 +210,7 @@ static long ask_for_death(struct connection *connection, const struct stplr_deat
 	}
 	mutex_lock(&connection->channel->lock);
 	/* Mourning takes the lock after the port is closed, so one of the two sees the other. */
-	spin_lock(&connection->channel->port.lock);
-	closed = connection->channel->port.closed;
-	spin_unlock(&connection->channel->port.lock);
+	closed = stplr_port_closed(&connection->channel->port);
 	err = closed ? -ESRCH : connection->death ? -EBUSY : 0;
 	if (!err) {
 		connection->told = told;
@@ -242,12 +250,13 @@ static long register_memory(struct connection *connection, const struct stplr_re
 				     arguments.length);
 }
 
-static void end_mourning(struct connection *connection)
+static void leave_channel(struct connection *connection)
 {
 	struct stplr_channel *channel = connection->channel;
 
 	mutex_lock(&channel->lock);
 	list_del_init(&connection->mourning);
+	list_del(&connection->sibling);
 	mutex_unlock(&channel->lock);
 	if (connection->death)
 		stplr_pulse_free(&connection->death->item);
@@ -257,7 +266,7 @@ static void end_mourning(struct connection *connection)
 
 static void connection_free(struct connection *connection)
 {
-	end_mourning(connection);
+	leave_channel(connection);
 	if (connection->goodbye)
 		stplr_pulse_free(&connection->goodbye->item);
 	stplr_message_drop(connection->spare);
@@ -283,14 +292,11 @@ static int connection_release(struct inode *inode, struct file *file)
 static __poll_t connection_poll(struct file *file, poll_table *table)
 {
 	struct connection *connection = file->private_data;
-	struct stplr_port *port = &connection->channel->port;
-	bool closed;
 
 	poll_wait(file, &connection->channel->clients, table);
-	spin_lock(&port->lock);
-	closed = port->closed;
-	spin_unlock(&port->lock);
-	return closed ? EPOLLHUP | EPOLLERR : EPOLLOUT | EPOLLWRNORM;
+	return stplr_port_closed(&connection->channel->port) ?
+		       EPOLLHUP | EPOLLERR :
+		       EPOLLOUT | EPOLLWRNORM;
 }
 
 static long connection_ioctl(struct file *file, unsigned int command, unsigned long argument)
@@ -354,6 +360,9 @@ static struct connection *connection_new(struct stplr_channel *channel, u64 labe
 	connection->label = label;
 	connection->channel = channel;
 	INIT_LIST_HEAD(&connection->mourning);
+	mutex_lock(&channel->lock);
+	list_add_tail(&connection->sibling, &channel->connections);
+	mutex_unlock(&channel->lock);
 	return connection;
 
 end_regions:
@@ -367,6 +376,19 @@ put_user:
 free:
 	kfree(connection);
 	return ERR_PTR(err);
+}
+
+void stplr_connection_show(struct seq_file *file, struct stplr_channel *channel)
+{
+	struct connection *connection;
+
+	mutex_lock(&channel->lock);
+	list_for_each_entry(connection, &channel->connections, sibling)
+		seq_printf(file, "%u %llu %u %u %d\n", channel->port.number, connection->label,
+			   __kuid_val(connection->user->uid),
+			   stplr_regions_count(connection->regions),
+			   atomic_read(&connection->budget->left));
+	mutex_unlock(&channel->lock);
 }
 
 long stplr_connection_create(struct stplr_channel *channel, u64 label)

@@ -14,4 +14,7 @@ u64 stplr_connection_label(void);
 /* Tells all who asked for it that the channel is gone. Called once, when it is closed. */
 void stplr_connection_mourn(struct stplr_channel *channel);
 
+/* A line for each connection, for debugfs. */
+void stplr_connection_show(struct seq_file *file, struct stplr_channel *channel);
+
 #endif

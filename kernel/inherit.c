@@ -8,6 +8,7 @@
 #include <linux/slab.h>
 #include <uapi/linux/sched/types.h>
 
+#include "counters.h"
 #include "exit.h"
 
 /* A thread that receives on such channels, for as long as one of them is open. */
@@ -123,6 +124,7 @@ static void settle_locked(struct heir *heir)
 	if (raise(&heir->own, wanted, &attr)) {
 		sched_setattr_nocheck(heir->task, &attr);
 		heir->raised = wanted;
+		stplr_count(STPLR_COUNT_RAISES);
 	} else if (heir->raised) {
 		sched_setattr_nocheck(heir->task, &heir->own);
 		heir->raised = 0;

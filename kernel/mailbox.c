@@ -6,12 +6,16 @@
 #include <linux/random.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
+#include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
+#include "counters.h"
 #include "debug.h"
+#include "debugfs.h"
 #include "exit.h"
 #include "message.h"
+#include "tracepoints.h"
 #include "words.h"
 
 /* How often a sender faults its pages in for a receiver that finds them gone again. */
@@ -19,6 +23,7 @@
 
 struct mailbox {
 	struct stplr_port port;
+	struct stplr_shown shown;
 	struct hlist_node node; /* in mailboxes; read under RCU */
 	struct list_head sibling; /* in open->mailboxes */
 	struct stplr_watch watch;
@@ -28,6 +33,7 @@ struct mailbox {
 	const struct task_struct *task; /* compared, never followed */
 	int minor;
 	u64 uuid;
+	int tid; /* for people to read */
 	struct stplr_message *spare; /* owned */
 };
 
@@ -56,10 +62,22 @@ static const struct stplr_port_ops mailbox_ops = {
 	.drop_pulse = no_pulse,
 };
 
+static void describe(struct seq_file *file, struct stplr_shown *shown)
+{
+	struct mailbox *mailbox = container_of(shown, struct mailbox, shown);
+
+	seq_printf(file, "handle of %d on node %d\n", mailbox->tid, mailbox->minor);
+}
+
+static const struct stplr_shown_ops mailbox_shown_ops = {
+	.describe = describe,
+};
+
 static void mailbox_put(struct mailbox *mailbox)
 {
 	if (!refcount_dec_and_test(&mailbox->refs))
 		return;
+	stplr_hide(&mailbox->shown);
 	stplr_message_drop(mailbox->spare);
 	kfree_rcu(mailbox, rcu);
 }
@@ -187,7 +205,9 @@ long stplr_mailbox_get(struct stplr_open *open, void __user *argument)
 	mailbox->task = current;
 	mailbox->minor = open->minor;
 	mailbox->registered = true;
+	mailbox->tid = task_pid_nr(current);
 	refcount_set(&mailbox->refs, 2);
+	stplr_show(&mailbox->shown, &mailbox->port, &mailbox_shown_ops);
 	spin_lock(&mailboxes_lock);
 	hash_add_rcu(mailboxes, &mailbox->node, (unsigned long)current);
 	list_add(&mailbox->sibling, &open->mailboxes);
@@ -288,7 +308,10 @@ static int send_once(struct stplr_open *open, struct mailbox *from, struct mailb
 	if (err)
 		goto put;
 
+	stplr_count(STPLR_COUNT_SENDS);
+	trace_stplr_send(to->port.number, 0, message->send.total, wants_reply);
 	err = stplr_port_send(&message->call, KTIME_MAX, &delivered);
+	stplr_message_count_outcome(err);
 	if (err == STPLR_REFAULT) {
 		if (stplr_message_prefault(message))
 			err = -EFAULT;
@@ -426,6 +449,8 @@ static int receive_once(struct mailbox *mailbox, const struct stplr_msg_receive 
 		stplr_call_untake(&message->call);
 		return err;
 	}
+	stplr_count(STPLR_COUNT_RECEIVES);
+	trace_stplr_receive(mailbox->port.number, pid_nr(message->tid), message->send.total);
 	stplr_log(STPLR_DEBUG_CALLS, "handle %016llx: received from %d\n", mailbox->uuid,
 		  pid_nr(message->tid));
 	if (message->call.wants_reply) {
@@ -541,6 +566,9 @@ long stplr_mailbox_reply(struct stplr_open *open, void __user *argument)
 		stplr_call_unclaim(call);
 		goto put_buffers;
 	}
+	stplr_count(STPLR_COUNT_REPLIES);
+	trace_stplr_reply(mailbox->port.number, pid_nr(stplr_message_of(call)->tid), peer_error,
+			  stplr_message_of(call)->reply_end);
 	stplr_call_finish(call, peer_error, &waker);
 	/* A server's next step is to receive. */
 	stplr_waker_run(&waker, true);

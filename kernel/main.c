@@ -3,6 +3,7 @@
 
 #include "control.h"
 #include "debug.h"
+#include "debugfs.h"
 #include "device.h"
 #include "exit.h"
 #include "message.h"
@@ -27,6 +28,7 @@ static int __init stplr_init(void)
 	err = stplr_control_init();
 	if (err)
 		goto exit_device;
+	stplr_debugfs_init();
 	return 0;
 
 exit_device:
@@ -40,6 +42,7 @@ exit_message:
 
 static void __exit stplr_exit(void)
 {
+	stplr_debugfs_exit();
 	stplr_control_exit();
 	stplr_device_exit();
 	stplr_exit_exit();

@@ -11,6 +11,7 @@
 #include <linux/uaccess.h>
 
 #include "compat.h"
+#include "counters.h"
 #include "page.h"
 #include "region.h"
 #include "words.h"
@@ -333,6 +334,20 @@ int stplr_message_load(struct stplr_message *message)
 	return copy_all_in(message->bounce, &message->send);
 }
 
+void stplr_message_count_outcome(int outcome)
+{
+	if (likely(!outcome))
+		return;
+	if (outcome == -EINTR)
+		stplr_count(STPLR_COUNT_INTERRUPTED);
+	else if (outcome == -ETIMEDOUT)
+		stplr_count(STPLR_COUNT_TIMED_OUT);
+	else if (outcome == -ESRCH || outcome == -ENODEV)
+		stplr_count(STPLR_COUNT_PEER_GONE);
+	else if (outcome == STPLR_REFAULT)
+		stplr_count(STPLR_COUNT_REFAULTS);
+}
+
 int stplr_message_prefault(struct stplr_message *message)
 {
 	u32 i;
@@ -367,6 +382,7 @@ static size_t copy_remote(struct mm_struct *mm, u64 remote, u64 local, size_t le
 				      BATCH);
 		long i, pinned;
 
+		stplr_count(STPLR_COUNT_PIN_BATCHES);
 		if (mmap_read_lock_killable(mm)) {
 			*peer_error = STPLR_REFAULT;
 			break;

@@ -136,6 +136,9 @@ int stplr_message_load(struct stplr_message *message);
 /* For struct stplr_port_ops. */
 void stplr_message_free(struct stplr_call *call);
 
+/* What came of a send, for the counters. */
+void stplr_message_count_outcome(int outcome);
+
 /* Faults in what is sent: the answer to STPLR_REFAULT. */
 int stplr_message_prefault(struct stplr_message *message);
 

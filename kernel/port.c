@@ -535,6 +535,16 @@ void stplr_port_close(struct stplr_port *port, int outcome)
 		;
 }
 
+bool stplr_port_closed(struct stplr_port *port)
+{
+	bool closed;
+
+	spin_lock(&port->lock);
+	closed = port->closed;
+	spin_unlock(&port->lock);
+	return closed;
+}
+
 bool stplr_port_readable(struct stplr_port *port)
 {
 	bool readable;

@@ -172,6 +172,7 @@ void stplr_call_return(struct stplr_call *call);
 void stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker *waker);
 
 bool stplr_port_readable(struct stplr_port *port);
+bool stplr_port_closed(struct stplr_port *port);
 
 /* The priority of the most urgent call in the queue, or 0. */
 int stplr_port_urgency(struct stplr_port *port);

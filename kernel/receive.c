@@ -9,11 +9,13 @@
 
 #include "channel.h"
 #include "compat.h"
+#include "counters.h"
 #include "debug.h"
 #include "exit.h"
 #include "inherit.h"
 #include "message.h"
 #include "pulse.h"
+#include "tracepoints.h"
 #include "words.h"
 
 /* What of the arguments is out. */
@@ -116,6 +118,8 @@ static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
 		stplr_call_untake(call);
 		return err;
 	}
+	stplr_count(STPLR_COUNT_RECEIVES);
+	trace_stplr_receive(channel->port.number, pid_nr(message->tid), message->send.total);
 	if (call->wants_reply) {
 		stplr_inherit_received(channel, arguments->id, arguments->priority);
 		if (!stplr_call_keep(call, stplr_exit_process(), task_pid_nr(current)))
@@ -197,6 +201,9 @@ static long reply(struct stplr_channel *channel, const struct stplr_reply *argum
 		goto put_buffers;
 	}
 	message->status = arguments->status;
+	stplr_count(STPLR_COUNT_REPLIES);
+	trace_stplr_reply(channel->port.number, pid_nr(message->tid), -arguments->error,
+			  message->reply_end);
 	stplr_call_finish(call, peer_error ? peer_error : -arguments->error, waker);
 put_buffers:
 	stplr_buffers_put(&buffers);

@@ -214,6 +214,17 @@ long stplr_region_unregister(struct stplr_regions *regions, unsigned long number
 	return 0;
 }
 
+unsigned int stplr_regions_count(struct stplr_regions *regions)
+{
+	unsigned int count = 0, i;
+
+	mutex_lock(&regions->lock);
+	for (i = 0; i < STPLR_REGIONS; i++)
+		count += regions->slots[i] != NULL;
+	mutex_unlock(&regions->lock);
+	return count;
+}
+
 struct stplr_region *stplr_region_find(struct stplr_regions *regions, u32 number, u64 base,
 				       size_t length)
 {

@@ -53,6 +53,8 @@ long stplr_region_register(struct stplr_regions *regions, struct stplr_user *gue
 /* 0, -ENOENT. */
 long stplr_region_unregister(struct stplr_regions *regions, unsigned long number);
 
+unsigned int stplr_regions_count(struct stplr_regions *regions);
+
 /* With a reference; NULL unless all of the bytes lie in that region of the calling process. */
 struct stplr_region *stplr_region_find(struct stplr_regions *regions, u32 number, u64 base,
 				       size_t length);

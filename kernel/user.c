@@ -5,8 +5,11 @@
 #include <linux/cred.h>
 #include <linux/hashtable.h>
 #include <linux/module.h>
+#include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
+
+#include "counters.h"
 
 static unsigned long user_bytes = 64UL << 20;
 module_param(user_bytes, ulong, 0644);
@@ -90,10 +93,22 @@ int stplr_user_charge(struct stplr_user *user, size_t bytes)
 	if (likely(now <= (long)READ_ONCE(user_bytes)) || capable(CAP_SYS_RESOURCE))
 		return 0;
 	atomic_long_sub(bytes, &user->bytes);
+	stplr_count(STPLR_COUNT_OVER_LIMIT);
 	return -EDQUOT;
 }
 
 void stplr_user_uncharge(struct stplr_user *user, size_t bytes)
 {
 	atomic_long_sub(bytes, &user->bytes);
+}
+
+void stplr_user_show(struct seq_file *file)
+{
+	struct stplr_user *user;
+	int bucket;
+
+	spin_lock(&users_lock);
+	hash_for_each(users, bucket, user, node)
+		seq_printf(file, "%u %ld\n", __kuid_val(user->uid), atomic_long_read(&user->bytes));
+	spin_unlock(&users_lock);
 }

@@ -13,6 +13,8 @@
 #include <linux/refcount.h>
 #include <linux/uidgid.h>
 
+struct seq_file;
+
 struct stplr_user {
 	struct hlist_node node; /* protected by the lock in user.c */
 	refcount_t refs;
@@ -31,5 +33,8 @@ void stplr_user_put(struct stplr_user *user);
 /* 0 or -EDQUOT. Each charge is given back by one uncharge of the same size. */
 int stplr_user_charge(struct stplr_user *user, size_t bytes);
 void stplr_user_uncharge(struct stplr_user *user, size_t bytes);
+
+/* A line for each user. */
+void stplr_user_show(struct seq_file *file);
 
 #endif

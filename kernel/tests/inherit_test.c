@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -306,10 +307,13 @@ static void on_processor_0(void)
 	OK(sched_setaffinity(0, sizeof(set), &set));
 }
 
-static void spin(double until)
+static void spin(double duration, volatile bool *spinning)
 {
 	on_processor_0();
 	be_real_time(20);
+	double until = now() + duration;
+
+	*spinning = true;
 	while (now() < until)
 		;
 	_exit(0);
@@ -319,8 +323,11 @@ static void spin(double until)
 static double time_of_calls_beside_a_hog(unsigned int flags, double hog_seconds)
 {
 	int channel = new_channel(flags), connection = new_connection(channel, 0), result[2];
+	volatile bool *spinning = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+				       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	double taken;
 
+	CHECK(spinning != MAP_FAILED);
 	OK(pipe(result));
 	pid_t server = fork();
 
@@ -338,7 +345,8 @@ static double time_of_calls_beside_a_hog(unsigned int flags, double hog_seconds)
 	pid_t client = CLIENT(channel, connection, {
 		on_processor_0();
 		be_real_time(50);
-		nap(200);
+		while (!*spinning)
+			nap(2);
 		double start = now();
 
 		for (int i = 0; i < 20; i++)
@@ -349,7 +357,7 @@ static double time_of_calls_beside_a_hog(unsigned int flags, double hog_seconds)
 	pid_t hog = fork();
 
 	if (hog == 0)
-		spin(now() + hog_seconds);
+		spin(hog_seconds, spinning);
 	CHECK(read(result[0], &taken, sizeof(taken)) == sizeof(taken));
 	kill(hog, SIGKILL);
 	waitpid(hog, NULL, 0);

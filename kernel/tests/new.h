@@ -29,11 +29,6 @@ static inline double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-static inline void nap(int milliseconds)
-{
-	usleep(milliseconds * 1000);
-}
-
 static inline int new_channel(unsigned int flags)
 {
 	int channel = stplr_channel_create(NULL, 0, flags);

@@ -69,11 +69,6 @@ static inline int old_reply(const struct party *me, pid_t pid, pid_t tid,
 	return ioctl(me->fd, STPLR_MSG_REPLY, &args);
 }
 
-static inline void nap(int milliseconds)
-{
-	usleep(milliseconds * 1000);
-}
-
 /* Bytes that tell where they belong. */
 static inline void fill(void *to, size_t length, unsigned int seed)
 {

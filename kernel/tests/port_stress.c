@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The state machine of port.c in user space: senders that are interrupted and killed, servers that
- * take, put back, keep, answer and die, until the port is closed. Built with the sanitizers, which
- * see what no test of the whole can: every race, and every reference too many or too few.
+ * take, put back, keep, read, answer and die, and somebody who looks on, until the port is closed;
+ * then the same with the next port. Built with the sanitizers, which see what no test of the whole
+ * can: every race, and every reference too many or too few. What a call lends to a server (the room
+ * for the reply) is accessed without any lock, so a sender that left too early would be a race.
  *
- * Usage: port_stress [SECONDS]; TAP.
+ * Usage: port_stress [SECONDS]; TAP. Fails as well if one of the transitions never came to pass.
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,18 +18,64 @@
 #define SENDERS 6
 #define SERVERS 4
 #define ANSWER 42
+#define ROUND_US 250000
 
 _Thread_local struct task_struct *current;
 
-static atomic_long calls_alive, pulses_alive, answered, interrupted;
+/* What can happen to a call, each to be seen at least once. */
+enum event {
+	ANSWERED,
+	INTERRUPTED_QUEUED,
+	INTERRUPTED_OWED,
+	TIMED_OUT,
+	CLOSED,
+	DISOWNED,
+	ABANDONED,
+	HANDED_OVER,
+	QUEUED,
+	PUT_BACK,
+	KEPT,
+	KEPT_TOO_LATE,
+	READ,
+	CLAIMED,
+	CLAIM_MISSED,
+	UNCLAIMED,
+	UNBLOCKED,
+	PULSED,
+	SEEN_SEND_BLOCKED,
+	SEEN_REPLY_BLOCKED,
+	SEEN_RECEIVE_BLOCKED,
+	EVENTS,
+};
+
+static const char *const event_names[EVENTS] = {
+	"answered", "interrupted while queued", "interrupted while owed", "timed out", "closed",
+	"disowned", "abandoned", "handed over", "queued", "put back", "kept", "kept too late",
+	"read", "claimed", "claim missed", "unclaimed", "unblocked", "pulsed",
+	"seen SEND-blocked", "seen REPLY-blocked", "seen RECEIVE-blocked",
+};
+
+static atomic_long events[EVENTS];
+static atomic_long calls_alive, pulses_alive;
 static atomic_bool stop;
 static struct stplr_port port;
 static struct task_struct tasks[SENDERS + SERVERS];
 
 struct test_call {
 	struct stplr_call call;
-	int sent;
+	int sent; /* read by servers, as long as they may */
+	int room; /* written by servers, as long as they may */
 };
+
+static void saw(enum event event)
+{
+	atomic_fetch_add_explicit(&events[event], 1, memory_order_relaxed);
+}
+
+static struct test_call *test_call_of(struct stplr_call *call)
+{
+	return container_of(call, struct test_call, call);
+}
 
 void stplr_waiter_init(struct stplr_waiter *waiter)
 {
@@ -110,7 +158,16 @@ static struct stplr_item *new_pulse(void)
 /* Some clients may leave, for others the server is told. */
 static struct stplr_item *unblock(struct stplr_call *call)
 {
-	return call->id & 2 ? new_pulse() : NULL;
+	if (!(call->id & 2))
+		return NULL;
+	saw(UNBLOCKED);
+	return new_pulse();
+}
+
+static void sent(struct stplr_call *call, struct task_struct *receiver)
+{
+	(void)call;
+	saw(receiver ? HANDED_OVER : QUEUED);
 }
 
 static void drop_pulse(struct stplr_item *pulse)
@@ -119,7 +176,7 @@ static void drop_pulse(struct stplr_item *pulse)
 	atomic_fetch_sub(&pulses_alive, 1);
 }
 
-static const struct stplr_port_ops ops = { free_call, readable, unblock, drop_pulse };
+static const struct stplr_port_ops ops = { free_call, readable, unblock, drop_pulse, sent };
 
 static unsigned int dice(unsigned int *seed, unsigned int sides)
 {
@@ -141,20 +198,37 @@ static void *sender(void *argument)
 	current = argument;
 	while (!atomic_load(&stop)) {
 		struct test_call *call = calloc(1, sizeof(*call));
-		bool delivered;
+		bool delivered, abandoned;
 		int err;
 
 		atomic_fetch_add(&calls_alive, 1);
-		call->sent = (int)seed;
+		call->sent = (int)id;
 		stplr_call_init(&call->call, &port, ++id, (int)dice(&seed, 3), dice(&seed, 4));
 		err = stplr_port_send(&call->call,
 				      dice(&seed, 3) ? KTIME_MAX : (ktime_t)dice(&seed, 4),
 				      &delivered);
+		/* Only this thread sets it, and nobody unsets it. */
+		abandoned = call->call.abandoned;
+		if (abandoned && err != -EINTR)
+			die("an abandoned call with an outcome");
+		/* Nobody may be at work on it any more, so no lock is needed. */
+		if (!abandoned)
+			call->sent = 0;
+		if (err == ANSWER && call->room != ANSWER)
+			die("an answer that was not written");
 		if (err == ANSWER)
-			atomic_fetch_add(&answered, 1);
-		else if (err == -EINTR || err == -ETIMEDOUT)
-			atomic_fetch_add(&interrupted, 1);
-		else if (err != -ESRCH)
+			saw(ANSWERED);
+		else if (abandoned)
+			saw(ABANDONED);
+		else if (err == -EINTR)
+			saw(delivered ? INTERRUPTED_OWED : INTERRUPTED_QUEUED);
+		else if (err == -ETIMEDOUT)
+			saw(TIMED_OUT);
+		else if (err == -ECONNRESET)
+			saw(DISOWNED);
+		else if (err == -ESRCH)
+			saw(CLOSED);
+		else
 			die("an outcome that nobody gave");
 		pthread_mutex_lock(&current->lock);
 		current->killed = false;
@@ -168,6 +242,7 @@ static void answer(struct stplr_call *call)
 {
 	struct stplr_waker waker;
 
+	test_call_of(call)->room = ANSWER;
 	stplr_call_finish(call, ANSWER, &waker);
 	stplr_waker_run(&waker, true);
 }
@@ -177,7 +252,10 @@ static void serve(struct stplr_call *call, const void *taker, unsigned int *seed
 {
 	u64 id = call->id;
 
+	if (test_call_of(call)->sent != (int)(id - 1))
+		die("a message that was not sent");
 	if (dice(seed, 6) == 0) {
+		saw(PUT_BACK);
 		stplr_call_untake(call);
 		return;
 	}
@@ -185,23 +263,31 @@ static void serve(struct stplr_call *call, const void *taker, unsigned int *seed
 		answer(call);
 		return;
 	}
-	stplr_call_keep(call, taker);
+	saw(stplr_call_keep(call, taker, 1) ? KEPT : KEPT_TOO_LATE);
 	if (dice(seed, 3) == 0) {
 		call = stplr_port_borrow(&port, id, taker);
 		if (call) {
 			sched_yield();
+			if (test_call_of(call)->sent != (int)(id - 1))
+				die("a message that changed");
+			saw(READ);
 			stplr_call_return(call);
 		}
 	}
 	if (dice(seed, 10) == 0) {
-		stplr_port_disown(&port, taker, -ESRCH);
+		stplr_port_disown(&port, taker, -ECONNRESET);
 		return;
 	}
+	/* Some let their clients wait, until the next disowning or the end. */
+	if (dice(seed, 10) == 0)
+		return;
 	call = stplr_port_claim(&port, id, taker);
 	if (call && dice(seed, 5) == 0) {
+		saw(UNCLAIMED);
 		stplr_call_unclaim(call);
 		call = stplr_port_claim(&port, id, taker);
 	}
+	saw(call ? CLAIMED : CLAIM_MISSED);
 	if (call)
 		answer(call);
 }
@@ -219,10 +305,12 @@ static void *server(void *argument)
 			return NULL;
 		if (err)
 			continue;
-		if (item->kind == STPLR_ITEM_PULSE)
+		if (item->kind == STPLR_ITEM_PULSE) {
+			saw(PULSED);
 			drop_pulse(item);
-		else
+		} else {
 			serve(container_of(item, struct stplr_call, item), argument, &seed);
+		}
 		if (dice(&seed, 20) == 0) {
 			struct stplr_item *pulse = new_pulse();
 
@@ -244,34 +332,63 @@ static void torment(unsigned int *seed)
 	pthread_mutex_unlock(&task->lock);
 }
 
-int main(int argc, char **argv)
+static void look(void *unused, enum stplr_blocked state, struct task_struct *who, int priority,
+		 int server)
 {
-	time_t end = time(NULL) + (argc > 1 ? atoi(argv[1]) : 2);
-	pthread_t threads[SENDERS + SERVERS];
-	unsigned int seed = 1;
+	(void)unused;
+	if (who < tasks || who >= tasks + SENDERS + SERVERS || priority < 0 || priority > 2)
+		die("a thread that is none");
+	if ((state == STPLR_REPLY_BLOCKED) < (server != 0))
+		die("a server that cannot be known");
+	saw(state == STPLR_SEND_BLOCKED	 ? SEEN_SEND_BLOCKED :
+	    state == STPLR_REPLY_BLOCKED ? SEEN_REPLY_BLOCKED :
+					   SEEN_RECEIVE_BLOCKED);
+}
 
-	printf("1..1\n");
+static void one_round(unsigned int *seed)
+{
+	pthread_t threads[SENDERS + SERVERS];
+
+	atomic_store(&stop, false);
 	stplr_port_init(&port, &ops);
 	for (int i = 0; i < SENDERS + SERVERS; i++) {
-		pthread_mutex_init(&tasks[i].lock, NULL);
-		pthread_cond_init(&tasks[i].woken, NULL);
+		tasks[i].signalled = tasks[i].killed = false;
 		if (pthread_create(&threads[i], NULL, i < SENDERS ? sender : server, &tasks[i]))
 			die("a thread cannot be made");
 	}
-	while (time(NULL) < end) {
-		torment(&seed);
+	for (int time = 0; time < ROUND_US; time += 200) {
+		torment(seed);
+		stplr_port_blocked(&port, look, NULL);
+		if (stplr_port_urgency(&port) > 2)
+			die("a priority that nobody has");
 		usleep(100);
 	}
 	atomic_store(&stop, true);
 	stplr_port_close(&port, -ESRCH);
 	for (int i = 0; i < SENDERS + SERVERS; i++)
 		pthread_join(threads[i], NULL);
-	printf("# %ld answered, %ld interrupted\n", atomic_load(&answered),
-	       atomic_load(&interrupted));
 	if (atomic_load(&calls_alive) || atomic_load(&pulses_alive))
 		die("something is left");
-	if (!atomic_load(&answered) || !atomic_load(&interrupted))
-		die("nothing happened");
+}
+
+int main(int argc, char **argv)
+{
+	time_t end = time(NULL) + (argc > 1 ? atoi(argv[1]) : 2);
+	unsigned int seed = 1;
+
+	printf("1..1\n");
+	for (int i = 0; i < SENDERS + SERVERS; i++) {
+		pthread_mutex_init(&tasks[i].lock, NULL);
+		pthread_cond_init(&tasks[i].woken, NULL);
+	}
+	do {
+		one_round(&seed);
+	} while (time(NULL) < end);
+	for (int i = 0; i < EVENTS; i++) {
+		printf("# %s: %ld\n", event_names[i], atomic_load(&events[i]));
+		if (!atomic_load(&events[i]))
+			die(event_names[i]);
+	}
 	printf("ok 1 - the state machine holds\n");
 	return 0;
 }

@@ -61,6 +61,11 @@ static inline unsigned int patience(void)
 	return text && atoi(text) > 0 ? (unsigned int)atoi(text) : 1;
 }
 
+static inline void nap(int milliseconds)
+{
+	usleep((useconds_t)milliseconds * 1000);
+}
+
 struct test {
 	const char *name;
 	void (*run)(void);

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 
 typedef uint64_t u64;
+typedef uint32_t u32;
 typedef uint8_t u8;
 typedef int64_t ktime_t;
 
@@ -178,6 +179,11 @@ struct rb_root_cached {
 static inline struct rb_node *rb_first_cached(struct rb_root_cached *root)
 {
 	return root->first;
+}
+
+static inline struct rb_node *rb_next(const struct rb_node *node)
+{
+	return node->next;
 }
 
 static inline void rb_add_cached(struct rb_node *node, struct rb_root_cached *root,

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What root can see of the module in debugfs and by its tracepoints. */
+#define _GNU_SOURCE
+#include <stdarg.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "new.h"
+#include "old.h"
+
+#define FOLDER "/sys/kernel/debug/stplr/"
+#define TRACING "/sys/kernel/tracing/"
+
+/* All of a file; the caller frees it. */
+static char *contents(const char *path)
+{
+	FILE *file = fopen(path, "r");
+	size_t size = 0, room = 1 << 16;
+	char *text = malloc(room);
+
+	CHECK(file && text);
+	for (;;) {
+		size_t got = fread(text + size, 1, room - size - 1, file);
+
+		if (!got)
+			break;
+		size += got;
+		if (size == room - 1)
+			CHECK((text = realloc(text, room *= 2)));
+	}
+	CHECK(!ferror(file));
+	fclose(file);
+	text[size] = 0;
+	return text;
+}
+
+/* How many lines of a file contain a text. */
+__attribute__((format(printf, 2, 3))) static int lines(const char *path, const char *format, ...)
+{
+	char wanted[200], *text = contents(path), *rest = text;
+	int count = 0;
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(wanted, sizeof(wanted), format, arguments);
+	va_end(arguments);
+	for (char *line; (line = strsep(&rest, "\n"));)
+		count += strstr(line, wanted) != NULL;
+	free(text);
+	return count;
+}
+
+#define AWAIT_LINE(...)                                                                          \
+	do {                                                                                     \
+		while (!lines(__VA_ARGS__))                                                      \
+			nap(2);                                                                  \
+	} while (0)
+
+static long counter(const char *name)
+{
+	char *text = contents(FOLDER "counters"), *line = strstr(text, name);
+	long value;
+
+	CHECK(line && (line == text || line[-1] == '\n') && line[strlen(name)] == ' ');
+	value = atol(line + strlen(name));
+	free(text);
+	return value;
+}
+
+/* The number of the channel of that name. */
+static unsigned int number_of(const char *name)
+{
+	char *text = contents(FOLDER "channels"), *rest = text, wanted[80];
+	unsigned int number = 0;
+
+	snprintf(wanted, sizeof(wanted), " name %s", name);
+	for (char *line; (line = strsep(&rest, "\n"));)
+		if (strstr(line, wanted))
+			number = (unsigned int)atoi(line);
+	free(text);
+	CHECK(number);
+	return number;
+}
+
+static void channels_are_listed(void)
+{
+	int channel = stplr_channel_create("seen", 0600, STPLR_CHANNEL_UNBLOCK |
+							 STPLR_CHANNEL_DISCONNECT |
+							 STPLR_CHANNEL_INHERIT);
+	unsigned int number = number_of("seen");
+
+	CHECK(lines(FOLDER "channels", "%u 0 0 0 channel uid 0 unblock disconnect inherit name seen",
+		    number) == 1);
+	int connection = new_connection(channel, 0);
+
+	close(channel);
+	CHECK(lines(FOLDER "channels", "closed name seen") == 1);
+	close(connection);
+	CHECK(lines(FOLDER "channels", "name seen") == 0);
+	/* What a name contains does not break the lines. */
+	channel = stplr_channel_create("a b\nc", 0600, 0);
+	CHECK(lines(FOLDER "channels", "name a\\040b\\012c") == 1);
+}
+
+static void connections_are_listed(void)
+{
+	int channel = stplr_channel_create("seen", 0600, 0);
+	int connection = new_connection(channel, 1234567);
+	unsigned int number = number_of("seen");
+	static char memory[4096];
+
+	CHECK(lines(FOLDER "connections", "%u 1234567 0 0 256", number) == 1);
+	OK(stplr_pulse(connection, 1, 1));
+	CHECK(stplr_register(connection, memory, sizeof(memory)) == 0);
+	CHECK(lines(FOLDER "connections", "%u 1234567 0 1 255", number) == 1);
+	close(connection);
+	CHECK(lines(FOLDER "connections", "1234567") == 0);
+}
+
+static void the_blocked_are_listed_and_on_whom(void)
+{
+	int channel = stplr_channel_create("seen", 0600, 0);
+	int connection = new_connection(channel, 0);
+	unsigned int number = number_of("seen");
+	struct stplr_receive received;
+
+	pid_t client = CLIENT(channel, connection, {
+		OK(setpriority(PRIO_PROCESS, 0, 3));
+		IS(0, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+	});
+	AWAIT_LINE(FOLDER "blocked", "%d %d SEND %u priority 17", client, client, number);
+	CHECK(lines(FOLDER "channels", "%u 1 0 0 ", number) == 1);
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	CHECK(lines(FOLDER "blocked", "%d %d REPLY %u priority 17 on %d", client, client, number,
+		    getpid()) == 1);
+	CHECK(lines(FOLDER "channels", "%u 0 1 0 ", number) == 1);
+	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	join(client);
+	CHECK(lines(FOLDER "blocked", "%d %d ", client, client) == 0);
+
+	pid_t server = fork();
+
+	if (server == 0) {
+		IS(0, stplr_receive(channel, NULL, 0, second, &received));
+		_exit(0);
+	}
+	AWAIT_LINE(FOLDER "blocked", "%d %d RECEIVE %u", server, server, number);
+	CHECK(lines(FOLDER "channels", "%u 0 0 1 ", number) == 1);
+	OK(stplr_pulse(connection, 1, 1));
+	join(server);
+	CHECK(lines(FOLDER "channels", "%u 0 0 0 ", number) == 1);
+}
+
+static void handles_are_listed_too(void)
+{
+	struct party me = enter();
+	pid_t parent = getpid(), child = fork();
+
+	if (child == 0) {
+		close(me.fd);
+		struct party client = enter();
+
+		OK(old_call(&client, parent, parent, NULL, 0, NULL, 0));
+		_exit(0);
+	}
+	struct stplr_msg_receive from;
+
+	CHECK(lines(FOLDER "channels", "handle of %d on node 0", parent) == 1);
+	AWAIT_LINE(FOLDER "blocked", "%d %d SEND ", child, child);
+	OK(old_receive(&me, NULL, 0, &from));
+	AWAIT_LINE(FOLDER "blocked", "%d %d REPLY ", child, child);
+	OK(old_reply(&me, child, child, NULL, 0));
+	join(child);
+	OK(ioctl(me.fd, STPLR_HANDLE_PUT, &me.handle));
+	CHECK(lines(FOLDER "channels", "handle of %d ", parent) == 0);
+}
+
+static void a_crowd_is_listed_whole(void)
+{
+	int channel = stplr_channel_create("seen", 0600, 0);
+	int connection = new_connection(channel, 0);
+	unsigned int number = number_of("seen");
+	pid_t clients[256];
+
+	for (int i = 0; i < 256; i++)
+		clients[i] = CLIENT(channel, connection, {
+			IS(-ESRCH, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+		});
+	AWAIT_LINE(FOLDER "channels", "%u 256 0 0 ", number);
+	CHECK(lines(FOLDER "blocked", " SEND %u ", number) == 256);
+	close(channel);
+	for (int i = 0; i < 256; i++)
+		join(clients[i]);
+	CHECK(lines(FOLDER "channels", "%u 0 0 0 ", number) == 1);
+}
+
+static void what_happens_is_counted(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_send briefly = { .timeout_ns = 1000000 };
+	struct stplr_receive received;
+	char *memory = calloc(1, 100000);
+	long before[9] = { counter("sends"), counter("receives"), counter("replies"),
+			   counter("pulses"), counter("timed-out"), counter("interrupted"),
+			   counter("peer-gone"), counter("pin-batches"), counter("refaults") };
+
+	pid_t client = CLIENT(channel, connection, {
+		IS(0, stplr_send(connection, memory, 100000, NULL, 0, NULL));
+		IS(-ETIMEDOUT, stplr_send_full(connection, &briefly));
+		handle_signal(SIGALRM, 0);
+		alarm(1);
+		IS(-EINTR, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+		OK(stplr_pulse(connection, 1, 1));
+		IS(-ESRCH, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+	});
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	char *mine = malloc(100000);
+
+	IS(100000, stplr_read(channel, received.id, 0, mine, 100000));
+	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	do {
+		IS(0, stplr_receive(channel, NULL, 0, second, &received));
+		if (!received.pulse)
+			nap(50); /* let it go */
+	} while (!received.pulse);
+	await_ioctl(client);
+	close(channel);
+	join(client);
+	CHECK(counter("sends") - before[0] >= 4);
+	CHECK(counter("receives") - before[1] >= 1);
+	CHECK(counter("replies") - before[2] == 1);
+	CHECK(counter("pulses") - before[3] == 1);
+	CHECK(counter("timed-out") - before[4] == 1);
+	CHECK(counter("interrupted") - before[5] == 1);
+	CHECK(counter("peer-gone") - before[6] == 1);
+	CHECK(counter("pin-batches") - before[7] >= 1);
+	CHECK(counter("refaults") - before[8] == 0);
+}
+
+static long bytes_of_root(void)
+{
+	char *text = contents(FOLDER "users"), *line = strstr(text, "\n0 ");
+	long bytes = line ? atol(line + 3) : 0;
+
+	free(text);
+	return bytes;
+}
+
+static void what_users_hold_is_listed(void)
+{
+	long before = bytes_of_root();
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+
+	CHECK(bytes_of_root() > before);
+	close(connection);
+	close(channel);
+	CHECK(bytes_of_root() == before);
+}
+
+static void it_is_for_root_alone(void)
+{
+	static const char *const names[] = { "channels", "connections", "blocked", "users",
+					     "counters" };
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		char path[80];
+		struct stat status;
+
+		snprintf(path, sizeof(path), FOLDER "%s", names[i]);
+		OK(stat(path, &status));
+		CHECK((status.st_mode & 0777) == 0400);
+	}
+	OK(setuid(1000));
+	CHECK(!fopen(FOLDER "blocked", "r"));
+}
+
+static void write_to(const char *path, const char *text)
+{
+	FILE *file = fopen(path, "w");
+
+	CHECK(file && fputs(text, file) >= 0);
+	OK(fclose(file));
+}
+
+static void tracepoints_tell_of_each_step(void)
+{
+	if (access(TRACING "events/stplr", F_OK))
+		SKIP("this kernel cannot trace");
+	int channel = stplr_channel_create("seen", 0600, 0);
+	int connection = new_connection(channel, 0);
+	unsigned int number = number_of("seen");
+	struct stplr_receive received;
+
+	write_to(TRACING "trace", "");
+	write_to(TRACING "events/stplr/enable", "1");
+	pid_t client = CLIENT(channel, connection, {
+		IS(-EDOM, stplr_send(connection, "1234567", 7, NULL, 0, NULL));
+	});
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	OK(stplr_reply_error(channel, received.id, EDOM));
+	join(client);
+	write_to(TRACING "events/stplr/enable", "0");
+	CHECK(lines(TRACING "trace", "stplr_send: channel=%u priority=20 length=7 wants_reply=1",
+		    number) == 1);
+	CHECK(lines(TRACING "trace", "stplr_receive: channel=%u client=%d length=7", number,
+		    client) == 1);
+	CHECK(lines(TRACING "trace", "stplr_reply: channel=%u client=%d outcome=-%d length=0",
+		    number, client, EDOM) == 1);
+
+	/* Switched off, nothing is told. */
+	write_to(TRACING "trace", "");
+	client = CLIENT(channel, connection, {
+		IS(0, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+	});
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	join(client);
+	CHECK(lines(TRACING "trace", "stplr_") == 0);
+}
+
+static const struct test tests[] = {
+	{ "channels are listed", channels_are_listed },
+	{ "connections are listed", connections_are_listed },
+	{ "the blocked are listed, and on whom", the_blocked_are_listed_and_on_whom },
+	{ "handles are listed, too", handles_are_listed_too },
+	{ "a crowd is listed whole", a_crowd_is_listed_whole },
+	{ "what happens is counted", what_happens_is_counted },
+	{ "what users hold is listed", what_users_hold_is_listed },
+	{ "it is for root alone", it_is_for_root_alone },
+	{ "tracepoints tell of each step", tracepoints_tell_of_each_step },
+};
+
+int main(void)
+{
+	return run_tests(tests, sizeof(tests) / sizeof(*tests));
+}
