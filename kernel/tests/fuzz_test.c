@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Every ioctl with arguments at random: bits, structures that are right but for some members, at the
+ * edge of memory, on descriptors of every kind, by threads that take them away from each other. What
+ * that proves is that the kernel has nothing to complain of.
+ */
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "crowd.h"
+
+#define FDS 16
+
+static int fds[FDS];
+static __u64 ids[4]; /* of calls, as far as they are known */
+static struct stplr_handle handle;
+
+/* One of the kinds of numbers that make a difference. */
+static __u64 some_word(void)
+{
+	switch (dice(10)) {
+	case 0:
+		return (__u64)(unsigned long)some_memory();
+	case 1:
+		return dice(70000);
+	case 2:
+		return ((__u64)dice(1 << 30) << 32) | dice(1 << 30);
+	case 3:
+		return ~0ULL;
+	case 4:
+		return handle.uuid;
+	case 5:
+		return (__u64)getpid() << 32 | (__u32)getpid();
+	case 6:
+		return ids[dice(4)];
+	case 7:
+		return 1ULL << dice(64);
+	default:
+		return dice(4);
+	}
+}
+
+static struct stplr_buffer some_buffers(void)
+{
+	static struct stplr_msg array[1026];
+	struct stplr_buffer buffer = some_buffer();
+
+	if (dice(3) == 0) {
+		for (int i = 0; i < 4; i++)
+			array[i] = (struct stplr_msg){ some_memory(), (__u32)some_size() };
+		buffer = stplr_vector(array, dice(8) ? dice(5) : dice(2000));
+	}
+	return buffer;
+}
+
+static __s64 soon(void)
+{
+	return (__s64)dice(2000000);
+}
+
+union argument {
+	__u64 words[32];
+	struct stplr_msg_send_receive old_call;
+	struct stplr_msg_receive old_receive;
+	struct stplr_msg_reply old_reply;
+	struct stplr_channel_create create;
+	struct stplr_send send;
+	struct stplr_receive receive;
+	struct stplr_reply reply;
+	struct stplr_reply_receive both;
+	struct stplr_access access;
+	struct stplr_pulse pulse;
+	struct stplr_death death;
+	struct stplr_register memory;
+};
+
+static struct stplr_receive some_receive(int *files)
+{
+	return (struct stplr_receive){ .buffer = some_buffers(),
+				       .timeout_ns = soon(),
+				       .files = (unsigned long)files,
+				       .file_room = dice(4) };
+}
+
+/* What a program might ask for in earnest. */
+static void make_sense(unsigned long command, union argument *a)
+{
+	static int files[STPLR_FILES_MAX];
+
+	switch (command) {
+	case STPLR_MSG_SEND:
+	case STPLR_MSG_SEND_RECEIVE:
+	case STPLR_MSG_RECEIVE:
+	case STPLR_MSG_REPLY:
+		a->old_call.handle = handle;
+		a->old_call.pid = a->old_call.tid = getpid() - (int)dice(3);
+		a->old_call.smsgs.count = dice(3);
+		a->old_call.rmsgs.count = dice(3);
+		break;
+	case STPLR_CHANNEL_CREATE:
+		a->create = (struct stplr_channel_create){ .flags = dice(8), .mode = 0600 };
+		a->create.name[0] = dice(2) ? 0 : (char)('a' + dice(20));
+		break;
+	case STPLR_SEND:
+		a->send = (struct stplr_send){ .send = some_buffers(),
+					       .reply = some_buffers(),
+					       .timeout_ns = soon(),
+					       .files = (unsigned long)fds,
+					       .file_count = dice(4),
+					       .flags = dice(2) };
+		break;
+	case STPLR_RECEIVE:
+		a->receive = some_receive(files);
+		break;
+	case STPLR_REPLY:
+	case STPLR_REPLY_RECEIVE:
+		a->reply = (struct stplr_reply){ .id = ids[dice(4)],
+						 .buffer = some_buffers(),
+						 .error = dice(3) ? 0 : (int)dice(200) };
+		if (command == STPLR_REPLY_RECEIVE)
+			a->both.receive = some_receive(files);
+		break;
+	case STPLR_READ:
+	case STPLR_WRITE:
+		a->access = (struct stplr_access){ ids[dice(4)], dice(MOST), some_buffers() };
+		break;
+	case STPLR_PULSE:
+		a->pulse = (struct stplr_pulse){ (int)dice(9), (int)dice(30), 5 };
+		break;
+	case STPLR_DEATH:
+		a->death = (struct stplr_death){ fds[dice(FDS)], 0, 5 };
+		break;
+	case STPLR_REGISTER:
+		a->memory = (struct stplr_register){ (unsigned long)some_memory(), some_size() };
+		break;
+	}
+}
+
+/* Descriptors that were received are closed, ids remembered. */
+static void clear_up(unsigned long command, const union argument *a, int result)
+{
+	const struct stplr_receive *received = command == STPLR_RECEIVE ? &a->receive :
+					       command == STPLR_REPLY_RECEIVE ? &a->both.receive :
+										NULL;
+
+	if (result > 2 && (command == STPLR_CHANNEL_CREATE || command == STPLR_CONNECT ||
+			   command == STPLR_CHANNEL_CONNECT)) {
+		unsigned int place = dice(FDS);
+
+		if (place >= 5) {
+			close(fds[place]);
+			fds[place] = result;
+		} else {
+			close(result);
+		}
+	}
+	if (!received || result)
+		return;
+	ids[dice(4)] = received->id;
+	if (received->file_count <= STPLR_FILES_MAX && received->files) {
+		int *files = (int *)(unsigned long)received->files;
+
+		for (unsigned int i = 0; i < received->file_count && i < received->file_room; i++)
+			close(files[i]);
+	}
+}
+
+/* All that can be done with a descriptor beside ioctl. */
+static void other_calls(int fd)
+{
+	char bytes[64];
+	struct epoll_event event = { .events = dice(2) ? EPOLLIN : EPOLLIN | EPOLLET };
+
+	switch (dice(8)) {
+	case 0:
+		(void)!read(fd, bytes, sizeof(bytes));
+		break;
+	case 1:
+		(void)!write(fd, bytes, sizeof(bytes));
+		break;
+	case 2:
+		mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+		break;
+	case 3:
+		lseek(fd, dice(100), SEEK_SET);
+		break;
+	case 4:
+		epoll_ctl(fds[3], EPOLL_CTL_ADD, fd, &event);
+		break;
+	case 5:
+		epoll_wait(fds[3], &event, 1, 0);
+		break;
+	case 6:
+		fcntl(fd, F_SETFL, dice(1 << 15));
+		break;
+	default:
+		poll(&(struct pollfd){ .fd = fd, .events = (short)dice(1 << 15) }, 1, 0);
+	}
+}
+
+static void *at_random(void *argument)
+{
+	static const unsigned long commands[] = {
+		STPLR_VERSION, STPLR_HANDLE_GET, STPLR_HANDLE_PUT, STPLR_MSG_SEND,
+		STPLR_MSG_SEND_RECEIVE, STPLR_MSG_RECEIVE, STPLR_MSG_REPLY, STPLR_CHANNEL_CREATE,
+		STPLR_CONNECT, STPLR_CHANNEL_CONNECT, STPLR_SEND, STPLR_RECEIVE, STPLR_REPLY,
+		STPLR_REPLY_RECEIVE, STPLR_READ, STPLR_WRITE, STPLR_PULSE, STPLR_DEATH,
+		STPLR_REGISTER, STPLR_UNREGISTER,
+	};
+	/* The page behind is nobody's. */
+	char *edge = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	munmap(edge + 4096, 4096);
+	for (;;) {
+		unsigned long command = commands[dice(sizeof(commands) / sizeof(*commands))];
+		union argument a;
+		void *where = &a;
+		int result;
+
+		for (int i = 0; i < 32; i++)
+			a.words[i] = some_word();
+		if (dice(3))
+			make_sense(command, &a);
+		for (unsigned int i = dice(3) ? 0 : dice(4); i; i--)
+			a.words[dice(20)] = some_word();
+		if (dice(30) == 0)
+			command ^= 1UL << dice(32);
+		if (dice(20) == 0) {
+			where = edge + 4096 - 8 * (1 + dice(30));
+			memcpy(where, &a, (size_t)(edge + 4096 - (char *)where));
+		} else if (dice(30) == 0) {
+			where = some_memory();
+		}
+		result = ioctl(fds[dice(FDS)], command, where);
+		if (where == &a)
+			clear_up(command, &a, result);
+		if (dice(4) == 0)
+			other_calls(fds[dice(FDS)]);
+		if (dice(100) == 0) {
+			unsigned int place = 5 + dice(FDS - 5);
+			int copy = dup(fds[dice(FDS)]);
+
+			/* Under the feet of the other thread. */
+			close(fds[place]);
+			fds[place] = copy;
+		}
+	}
+	return argument;
+}
+
+static void fuzz(int unused)
+{
+	pthread_t thread;
+
+	(void)unused;
+	be_interrupted();
+	fds[0] = open("/dev/stplr-1", O_RDWR);
+	fds[1] = open("/dev/stplr", O_RDWR);
+	fds[2] = stplr_channel_create(NULL, 0, dice(8));
+	fds[3] = epoll_create1(0);
+	fds[4] = socket(AF_UNIX, SOCK_STREAM, 0);
+	for (int i = 5; i < FDS; i++)
+		fds[i] = dice(3) ? stplr_channel_connect(fds[2], i) : dup(fds[2]);
+	ioctl(fds[0], STPLR_HANDLE_GET, &handle);
+	if (dice(2))
+		pthread_create(&thread, NULL, at_random, NULL);
+	at_random(NULL);
+}
+
+static void fuzz_short_of_memory(int unused)
+{
+	be_short_of_memory();
+	fuzz(unused);
+}
+
+static void crowd_of(worker *run)
+{
+	int fd = open("/dev/null", O_RDWR), copy = dup(fd);
+
+	a_crowd(run, fd, run, copy);
+}
+
+static void ioctls_at_random(void)
+{
+	crowd_of(fuzz);
+}
+
+static void ioctls_at_random_while_memory_runs_short(void)
+{
+	if (!let_memory_run_short())
+		SKIP("this kernel cannot let allocations fail");
+	crowd_of(fuzz_short_of_memory);
+}
+
+static const struct test tests[] = {
+	{ "ioctls at random", ioctls_at_random },
+	{ "ioctls at random while memory runs short", ioctls_at_random_while_memory_runs_short },
+};
+
+int main(void)
+{
+	return run_tests(tests, sizeof(tests) / sizeof(*tests));
+}
