@@ -44,7 +44,8 @@ class ServingThread final : public Attendant {
   void make_spare(Door& door);
 
   const pthread_t self_ = ::pthread_self();
-  std::shared_ptr<Pool> pool_;  // that thread_ serves
+  std::shared_ptr<Pool> pool_;      // that thread_ serves
+  const Door* joined_ = nullptr;    // whose pool that is; null: the shared one
   std::unique_ptr<ServerThread> thread_;
   std::vector<door_desc_t> received_;
   int cancel_state_ = PTHREAD_CANCEL_ENABLE;
@@ -263,7 +264,10 @@ void ServingThread::serve() {
 }
 
 void ServingThread::join_pool() {
+  if (pool_ && joined_ == bound.get()) [[likely]]
+    return;
   auto pool = bound ? bound->pool : Process::here().shared_pool();
+  joined_ = bound.get();
   if (pool == pool_) return;
   thread_ = std::make_unique<ServerThread>(pool->port, Process::here().mode, this);
   pool_ = std::move(pool);
