@@ -27,15 +27,14 @@ void in_child() {
   instance_lock.unlock();
 }
 
+// Before all others who might need a warden in handlers of their own: those run before this one.
+[[maybe_unused]] const int registered = ::pthread_atfork(before_fork, in_parent, in_child);
+
 constexpr std::size_t kStackBytes = 256 * 1024;
 
 }  // namespace
 
 Warden& Warden::here() {
-  [[maybe_unused]] static const bool registered = [] {
-    around_fork(before_fork, in_parent, in_child);
-    return true;
-  }();
   const std::lock_guard guard(instance_lock);
   if (instance == nullptr) instance = new Warden;
   return *instance;

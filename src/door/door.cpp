@@ -327,9 +327,10 @@ int door_revoke(int d) {
   const NoCancel guard;
   return guarded([&] {
     const auto handle = Process::here().find(d);
-    if (!handle || (state_of(d) & (POLLRDHUP | POLLHUP)) != 0) return fail(EBADF);
+    if (!handle) return fail(EBADF);
     const auto door = handle->local.lock();
     if (!door) return fail(EPERM);
+    if (door->revoked()) return fail(EBADF);
     door->revoke();
     return ::close(d);
   });

@@ -72,7 +72,8 @@ void leave_parents_calls() noexcept {
   }
 }
 
-void join_pool_when_created(void*) noexcept {
+// A thread that is cancelled or ends is unwound: nothing from here on may be noexcept.
+void join_pool_when_created(void*) {
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
   ::door_return(nullptr, 0, nullptr, 0);
 }
@@ -118,7 +119,7 @@ void* start_and_park(void* argument) {
   return nullptr;
 }
 
-int ask_for_bound_thread(const std::shared_ptr<Start>& start) noexcept {
+int ask_for_bound_thread(const std::shared_ptr<Start>& start) {
   door_info_t info = start->door->info();
   auto* argument = new (std::nothrow) std::shared_ptr<Start>(start);
   if (argument == nullptr) return -1;
@@ -145,7 +146,7 @@ void create_default_thread(door_info_t*) noexcept {
   ::pthread_attr_destroy(&attributes);
 }
 
-int start_bound_threads(const std::shared_ptr<Door>& door, int count) noexcept {
+int start_bound_threads(const std::shared_ptr<Door>& door, int count) {
   std::shared_ptr<Start> start;
   try {
     start = std::make_shared<Start>();

@@ -11,7 +11,7 @@ namespace farcall::door {
 void create_default_thread(door_info_t* info) noexcept;
 // Has `count` threads made for a door of door_xcreate(), and returns when all are bound to it.
 // Returns 0, EINVAL where a thread was declined, EPIPE where none could be made.
-int start_bound_threads(const std::shared_ptr<Door>& door, int count) noexcept;
+int start_bound_threads(const std::shared_ptr<Door>& door, int count);
 // The door that the calling thread is bound to, or null.
 std::shared_ptr<Door> bound_door() noexcept;
 // What the calling thread serves; null outside a call.
