@@ -43,7 +43,7 @@ struct PortState;
 // Up to here a request or a reply travels in the memory of its session.
 inline constexpr std::size_t kInlineBytes = 3568;
 // What one request or reply can carry.
-inline constexpr std::size_t kCallDescriptors = 2 * kPacketDescriptors;
+inline constexpr std::size_t kCallDescriptors = 16 * kPacketDescriptors;
 
 // Words that an entrance tells all its clients. Their meaning is its owner's.
 inline constexpr std::size_t kTerms = 7;
@@ -117,10 +117,12 @@ class Client {
   std::atomic<Own*> own_;
 };
 
+inline constexpr std::size_t kMostRequestBytes = std::size_t{1} << 40;
+
 struct PortLimits {
   std::size_t sessions = 65'536;
   std::size_t sessions_per_user = 16'384;
-  std::size_t request_bytes = std::size_t{1} << 40;  // longer ones are refused
+  std::size_t request_bytes = kMostRequestBytes;  // longer ones are refused
 };
 
 // What the owner of an entrance hears, on a thread that serves the whole process: quick work only.

@@ -422,6 +422,7 @@ Outcome ServerThread::receive(Incoming& incoming, Deadline deadline) {
   incoming.data_ = {};
   incoming.wants_reply_ = false;
   incoming.notice_ = false;
+  incoming.word_ = 0;
   incoming.generation_ = generation_;
   // Also where the thread is cancelled while it waits.
   struct Idle {

@@ -65,40 +65,54 @@ int finish(CallResults& results, door_arg_t& arguments) {
   return 0;
 }
 
-int call_small(Handle& handle, const CallArguments& request, CallResults& results) {
-  return to_error(handle.client.call(request, results, Deadline::never()));
+// Arguments that cannot be passed: `error` says why. What is wrong with them is told when it would
+// have been found out, after the wait for a thread.
+int call_in_vain(int d, Handle& handle, std::uint64_t bytes, int error) {
+  CallResults results;
+  try {
+    const Outcome outcome =
+        handle.client.call({.data = std::as_bytes(std::span(&bytes, 1)),
+                            .descriptors = {},
+                            .word = kBadArguments,
+                            .port = d},
+                           results, Deadline::never());
+    if (outcome != Outcome::ok) return to_error(outcome);
+  } catch (const SystemError& refusal) {
+    if (refusal.code().value() != EFAULT) throw;
+  }
+  return error;
 }
 
 int call(int d, door_arg_t* params) {
-  if (params != nullptr && !readable(params, sizeof *params)) return EFAULT;
+  if (params != nullptr && !writable(params, sizeof *params)) return EFAULT;
   const auto handle = Process::here().find(d);
   if (!handle) return EBADF;
   CallResults results;
   if (params == nullptr) {
     promise = {};
-    return call_small(*handle, {.data = {}, .descriptors = {}, .word = kNoArguments, .port = d},
-                      results);
+    return to_error(handle->client.call(
+        {.data = {}, .descriptors = {}, .word = kNoArguments, .port = d}, results,
+        Deadline::never()));
   }
   door_arg_t arguments = *params;
-  promise = {.descriptors = arguments.desc_num};
+  promise = {.bytes = arguments.data_size, .descriptors = arguments.desc_num};
   Outgoing outgoing;
-  if (!readable(arguments.data_ptr, arguments.data_size))
-    promise.error = EFAULT;
+  int error = 0;
+  if (!readable(arguments.data_ptr, arguments.data_size) ||
+      !writable(arguments.rbuf, arguments.rsize))
+    error = EFAULT;
+  else if (arguments.desc_num > kCallDescriptors)
+    error = ENFILE;
   else if (arguments.desc_num != 0)
-    promise.error = outgoing.add(arguments.desc_ptr, arguments.desc_num);
-  if (promise.error == 0) {
-    if (arguments.desc_num > kCallDescriptors) promise.error = ENFILE;
-    if (!readable(arguments.rbuf, arguments.rsize)) promise.error = EFAULT;
-    if (arguments.desc_num != 0 && promise.error == 0) outgoing.prepare();
-  }
-  const bool harmless = promise.error == 0;
+    error = outgoing.add(arguments.desc_ptr, arguments.desc_num);
+  if (error != 0) return call_in_vain(d, *handle, arguments.data_size, error);
+  if (arguments.desc_num != 0) outgoing.prepare();
   results.buffer = std::as_writable_bytes(std::span(arguments.rbuf, arguments.rsize));
-  const CallArguments request{
-      .data = harmless ? std::as_bytes(std::span(arguments.data_ptr, arguments.data_size))
-                       : std::span(static_cast<const std::byte*>(nullptr), arguments.data_size),
-      .descriptors = outgoing.descriptors(),
-      .port = d};
-  int error = call_small(*handle, request, results);
+  error = to_error(handle->client.call(
+      {.data = std::as_bytes(std::span(arguments.data_ptr, arguments.data_size)),
+       .descriptors = outgoing.descriptors(),
+       .port = d},
+      results, Deadline::never()));
   if (arguments.desc_num != 0 && (error == 0 || error == EINTR)) outgoing.passed();
   if (error == 0) error = finish(results, arguments);
   if (error == 0) *params = arguments;

@@ -350,7 +350,7 @@ int door_info(int d, door_info_t* info) {
       const auto door = handle->local.lock();
       found = door ? door->info() : foreign_info(d, *handle);
     }
-    if (!readable(info, sizeof *info)) return fail(EFAULT);
+    if (!writable(info, sizeof *info)) return fail(EFAULT);
     *info = found;
     return 0;
   });
@@ -373,7 +373,7 @@ int door_getparam(int d, int param, size_t* value) {
               : param == DOOR_PARAM_DATA_MAX ? terms[kDataMax]
                                              : terms[kDescMax] & UINT32_MAX;
     }
-    if (!readable(value, sizeof *value)) return fail(EFAULT);
+    if (!writable(value, sizeof *value)) return fail(EFAULT);
     *value = found;
     return 0;
   });

@@ -22,6 +22,9 @@ enum Term : std::size_t { kDataMin, kDataMax, kDescMax, kProcedure, kCookie };
 
 // In the word of a request: the client has passed no arguments, and takes no result.
 inline constexpr std::int32_t kNoArguments = 1;
+// ... or arguments that it cannot pass. The data is their size, 8 bytes. It waits for a thread as
+// others do, and learns there whether they would have been refused anyway.
+inline constexpr std::int32_t kBadArguments = 2;
 // Descriptors sent to a door's socket: see attach.cpp.
 inline constexpr std::uint8_t kPurposeAttach = kFirstOwnPurpose;
 
@@ -134,7 +137,7 @@ class Process {
   void remove_branch(std::uint64_t socket) noexcept;
   void remove(const Door& door) noexcept;
   // `fd` is about to be closed.
-  std::shared_ptr<Handle> forget(int fd) noexcept;
+  void forget(int fd) noexcept;
   std::vector<std::shared_ptr<Door>> doors();
 
   const pid_t pid = ::getpid();
@@ -153,11 +156,10 @@ class Process {
   bool shared_door_made_ = false;
 };
 
-// What the thread that calls is about to pass, and the errno if that is not possible: to be told
-// only after what the door itself refuses.
+// What the thread that calls wants to pass, whether it can or not.
 struct Promise {
+  std::uint64_t bytes = 0;
   std::size_t descriptors = 0;
-  int error = 0;
 };
 extern thread_local constinit Promise promise;
 
@@ -189,7 +191,12 @@ auto closing(int fd, Close close) {
   std::shared_ptr<Handle> handle;
   {
     const NoCancel guard;
-    handle = Process::here().forget(fd);
+    Process& process = Process::here();
+    try {
+      handle = process.find(fd);
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): not told, then
+    }
+    process.forget(fd);
   }
   const auto result = close();
   const NoCancel guard;

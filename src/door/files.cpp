@@ -107,9 +107,10 @@ int close_many(unsigned first, unsigned last, Close close) {
     for (unsigned fd = first; fd <= last && fd < kMost; ++fd) {
       if (!known(static_cast<int>(fd))) continue;
       try {
-        closed.push_back(Process::here().forget(static_cast<int>(fd)));
-      } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): not told, then
+        closed.push_back(Process::here().find(static_cast<int>(fd)));
+      } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): not told, then
       }
+      Process::here().forget(static_cast<int>(fd));
     }
   }
   const int result = close();

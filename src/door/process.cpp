@@ -89,13 +89,11 @@ struct Recent {
 constexpr std::size_t kRecent = 8;
 thread_local std::array<Recent, kRecent> recent;
 
-int admission(const Terms& terms, const CallArguments& arguments) {
-  if (arguments.data.size() < terms[kDataMin] || arguments.data.size() > terms[kDataMax])
-    return ENOBUFS;
-  if (promise.descriptors == 0) return promise.error;
+int admission(const Terms& terms, const CallArguments&) {
+  if (promise.bytes < terms[kDataMin] || promise.bytes > terms[kDataMax]) return ENOBUFS;
+  if (promise.descriptors == 0) return 0;
   if ((terms[kDescMax] >> 32 & DOOR_REFUSE_DESC) != 0) return ENOTSUP;
-  if (promise.descriptors > (terms[kDescMax] & UINT32_MAX)) return ENFILE;
-  return promise.error;
+  return promise.descriptors > (terms[kDescMax] & UINT32_MAX) ? ENFILE : 0;
 }
 
 }  // namespace
@@ -159,8 +157,8 @@ std::shared_ptr<Handle> Process::find(int fd) {
   // One of the few times to see whether somebody has closed it behind our back.
   const std::uint64_t socket = socket_cookie(fd);
   if (found && found->cookie != socket) {
-    after_close(forget(fd));
-    found = nullptr;
+    forget(fd);
+    after_close(std::exchange(found, nullptr));
   }
   if (!found) {
     const auto name = read_name(fd);
@@ -180,14 +178,14 @@ std::shared_ptr<Handle> Process::find(int fd) {
   return found;
 }
 
-std::shared_ptr<Handle> Process::forget(int fd) noexcept {
+void Process::forget(int fd) noexcept {
   set_known(fd, false);
   std::shared_ptr<Handle> handle;
   bool last = false;
   {
     const std::lock_guard guard(lock_);
     const auto entry = by_fd_.find(fd);
-    if (entry == by_fd_.end()) return nullptr;
+    if (entry == by_fd_.end()) return;
     handle = std::move(entry->second);
     by_fd_.erase(entry);
     last = --handle->descriptors == 0;
@@ -195,7 +193,6 @@ std::shared_ptr<Handle> Process::forget(int fd) noexcept {
   }
   epoch.fetch_add(1, std::memory_order_acq_rel);
   if (last) handle->client.retire();
-  return handle;
 }
 
 void after_close(std::shared_ptr<Handle> handle) noexcept {

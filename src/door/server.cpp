@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <condition_variable>
+#include <cstring>
 
 #include "door/pages.hpp"
 #include "farcall/error.hpp"
@@ -311,6 +312,14 @@ void ServingThread::serve_one() {
   if (!serving) return;  // nobody can call it any more
   Door& door = *serving;
   const std::size_t count = incoming.descriptors().size();
+  if ((incoming.word() & kBadArguments) != 0) [[unlikely]] {
+    std::uint64_t bytes = 0;
+    if (incoming.data().size() == sizeof bytes)
+      std::memcpy(&bytes, incoming.data().data(), sizeof bytes);
+    incoming.refuse(bytes > kMostRequestBytes ? E2BIG : EFAULT);
+    serving = nullptr;
+    return;
+  }
   if (!incoming.notice()) {
     if (const int error = door.admit(incoming.data().size(), count); error != 0) [[unlikely]] {
       incoming.refuse(error);
