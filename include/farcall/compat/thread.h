@@ -2,7 +2,7 @@
  *
  * Threads as Solaris programs call them, made of pthreads: a thread_t is a pthread_t, and both sets
  * of functions can be used on any thread. Each function returns 0 or an error number; errno is left
- * alone. See thread(3).
+ * alone. See thr_create(3).
  */
 #ifndef FARCALL_COMPAT_THREAD_H
 #define FARCALL_COMPAT_THREAD_H

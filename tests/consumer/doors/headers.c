@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every header, in each dialect of C and C++, without a warning.
+ */
+#include <door.h>
+#include <stropts.h>
+#include <synch.h>
+#include <sys/door.h>
+#include <sys/filio.h>
+#include <sys/stat.h>
+#include <sys/stropts.h>
+#include <sys/synch.h>
+#include <sys/time.h>
+#include <sys/types.h>
+#include <sys/ucred.h>
+#include <thread.h>
+#include <ucred.h>
+#include <unistd.h>
+
+static rwlock_t rwlock = DEFAULTRWLOCK;
+static sema_t semaphore = DEFAULTSEMA;
+static mutex_t mutex = DEFAULTMUTEX;
+static cond_t condition = DEFAULTCV;
+
+int
+main(void)
+{
+	thread_key_t key = THR_ONCE_KEY;
+	boolean_t good = B_TRUE;
+	hrtime_t now = gethrtime();
+	struct stat status;
+
+	if (thr_keycreate_once(&key, 0) != 0 || key == THR_ONCE_KEY)
+		good = B_FALSE;
+	if (rw_rdlock(&rwlock) != 0 || rw_unlock(&rwlock) != 0)
+		good = B_FALSE;
+	if (mutex_lock(&mutex) != 0 || cond_signal(&condition) != 0 || mutex_unlock(&mutex) != 0)
+		good = B_FALSE;
+	if (sema_post(&semaphore) != 0 || sema_wait(&semaphore) != 0)
+		good = B_FALSE;
+	if (stat("/", &status) != 0 || S_ISDOOR(status.st_mode) || DOOR_UNREF_DATA == 0)
+		good = B_FALSE;
+	return good == B_TRUE && gethrtime() >= now ? 0 : 1;
+}
