@@ -16,6 +16,9 @@ int main(int argc, char** argv) {
   int exit_code = kSuccess;
   add_compare(app, exit_code);
   add_clean(app, exit_code);
+#ifdef FARCALL_HAVE_DOORS
+  add_door(app, exit_code);
+#endif
   try {
     app.parse(argc, argv);
     return exit_code;

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// farcall door serve: a command as a server procedure.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+#include "farcall/door.hpp"
+#include "tool/command.hpp"
+#include "tool/door/door.hpp"
+#include "tool/door/status.hpp"
+
+namespace farcall::tool::door {
+namespace {
+
+// Where the command is, so that one that is not there is an error at once and not with every call.
+std::string find_program(const std::string& name) {
+  if (name.find('/') != std::string::npos) {
+    if (::access(name.c_str(), X_OK) != 0) throw DoorError(errno, "run " + name);
+    return std::filesystem::absolute(name);
+  }
+  const char* const path = std::getenv("PATH");
+  std::istringstream places(path != nullptr ? path : "/usr/bin:/bin");
+  for (std::string place; std::getline(places, place, ':');) {
+    const auto candidate = std::filesystem::path(place.empty() ? "." : place) / name;
+    if (std::filesystem::is_regular_file(candidate) && ::access(candidate.c_str(), X_OK) == 0)
+      return std::filesystem::absolute(candidate);
+  }
+  throw DoorError(ENOENT, "run " + name + " (it is in no directory of $PATH)");
+}
+
+DoorDescriptor memory_file(const char* name) {
+  DoorDescriptor file(::memfd_create(name, MFD_CLOEXEC));
+  if (!file) throw DoorError(errno, "memfd_create");
+  return file;
+}
+
+void write_all(int fd, std::span<const std::byte> data) {
+  while (!data.empty()) {
+    const ssize_t size = ::write(fd, data.data(), data.size());
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0) throw DoorError(errno, "write the request");
+    data = data.subspan(static_cast<std::size_t>(size));
+  }
+}
+
+void copy_to_reply(int fd, DoorReply& reply) {
+  const off_t size = ::lseek(fd, 0, SEEK_END);
+  if (size < 0) throw DoorError(errno, "read the answer");
+  std::span<std::byte> room = reply.extend(static_cast<std::size_t>(size));
+  off_t at = 0;
+  while (!room.empty()) {
+    const ssize_t part = ::pread(fd, room.data(), room.size(), at);
+    if (part < 0 && errno == EINTR) continue;
+    if (part <= 0) throw DoorError(part < 0 ? errno : EIO, "read the answer");
+    at += part;
+    room = room.subspan(static_cast<std::size_t>(part));
+  }
+}
+
+// What a command is started with: these files, no blocked signals, and the caller's identity.
+class Spawning {
+ public:
+  Spawning(int in, int out, const DoorCaller& caller)
+      : variables_{fmt::format("FARCALL_CALLER_PID={}", caller.pid),
+                   fmt::format("FARCALL_CALLER_UID={}", caller.effective_user),
+                   fmt::format("FARCALL_CALLER_GID={}", caller.effective_group)} {
+    for (char** variable = environ; *variable != nullptr; ++variable)
+      if (!std::string_view(*variable).starts_with("FARCALL_CALLER_"))
+        environment_.push_back(*variable);
+    for (std::string& variable : variables_) environment_.push_back(variable.data());
+    environment_.push_back(nullptr);
+    ::posix_spawn_file_actions_init(&files_);
+    ::posix_spawn_file_actions_adddup2(&files_, in, STDIN_FILENO);
+    ::posix_spawn_file_actions_adddup2(&files_, out, STDOUT_FILENO);
+    sigset_t none;
+    ::sigemptyset(&none);
+    ::posix_spawnattr_init(&attributes_);
+    ::posix_spawnattr_setsigmask(&attributes_, &none);
+    ::posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK);
+  }
+  Spawning(const Spawning&) = delete;
+  Spawning& operator=(const Spawning&) = delete;
+  ~Spawning() {
+    ::posix_spawnattr_destroy(&attributes_);
+    ::posix_spawn_file_actions_destroy(&files_);
+  }
+  pid_t start(const std::string& program, const std::vector<std::string>& words) {
+    std::vector<char*> arguments;
+    for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+    arguments.push_back(nullptr);
+    pid_t pid = -1;
+    const int error = ::posix_spawn(&pid, program.c_str(), &files_, &attributes_, arguments.data(),
+                                    environment_.data());
+    if (error != 0) throw DoorError(error, "run " + program);
+    return pid;
+  }
+
+ private:
+  std::vector<std::string> variables_;
+  std::vector<char*> environment_;
+  posix_spawn_file_actions_t files_{};
+  posix_spawnattr_t attributes_{};
+};
+
+class CommandServer {
+ public:
+  explicit CommandServer(const std::vector<std::string>& command)
+      : program_(find_program(command.at(0))), command_(command) {}
+
+  void serve(const DoorRequest& request, DoorReply& reply) {
+    ++running_;
+    try {
+      run(request, reply);
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "farcall: {}\n", error.what());
+      --running_;
+      throw;  // the client gets EINTR
+    }
+    --running_;
+  }
+  [[nodiscard]] bool is_running() const noexcept { return running_ != 0; }
+
+ private:
+  void run(const DoorRequest& request, DoorReply& reply) const {
+    // Files rather than pipes: whatever the command does first, nobody waits for anybody.
+    const DoorDescriptor in = memory_file("farcall-door-request");
+    const DoorDescriptor out = memory_file("farcall-door-reply");
+    write_all(in.get(), request.data());
+    ::lseek(in.get(), 0, SEEK_SET);
+    const pid_t pid =
+        Spawning(in.get(), out.get(), DoorRequest::caller()).start(program_, command_);
+    int status = 0;
+    while (::waitpid(pid, &status, 0) < 0)
+      if (errno != EINTR) throw DoorError(errno, "waitpid");
+    copy_to_reply(out.get(), reply);
+    if (status != 0) reply.give(make_status(status));
+  }
+
+  const std::string program_;
+  const std::vector<std::string> command_;
+  std::atomic<int> running_{0};
+};
+
+// Blocks the signals that end the server, for this thread and those it makes, and waits for them.
+class EndSignals {
+ public:
+  EndSignals() {
+    ::sigemptyset(&set_);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&set_, signal);
+    ::pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+  }
+  void wait() const {
+    int signal = 0;
+    while (::sigwait(&set_, &signal) != 0) continue;
+  }
+  // Whether one came within so many milliseconds.
+  [[nodiscard]] bool wait_ms(long ms) const {
+    const timespec time{.tv_sec = 0, .tv_nsec = ms * 1'000'000};
+    return ::sigtimedwait(&set_, nullptr, &time) > 0;
+  }
+
+ private:
+  sigset_t set_{};
+};
+
+}  // namespace
+
+int serve(const Serve& serve) {
+  const EndSignals signals;
+  // Threads may serve until the very end.
+  auto* const server = new CommandServer(serve.command);
+  Door door = Door::create(
+      [server](DoorRequest& request, DoorReply& reply) { server->serve(request, reply); },
+      {.attributes = DOOR_REFUSE_DESC});
+  AttachedDoor name(door, serve.path);
+
+  signals.wait();
+  name.detach();
+  door.revoke();
+  // Commands that run may finish, unless a second signal comes.
+  constexpr long kPollMs = 20;
+  while (server->is_running())
+    if (signals.wait_ms(kPollMs)) return kFailure;
+  // Nobody says when a reply has been sent; it takes some microseconds.
+  static_cast<void>(signals.wait_ms(5 * kPollMs));
+  return kSuccess;
+}
+
+}  // namespace farcall::tool::door
