@@ -94,6 +94,8 @@ std::unique_ptr<call::ClientSession> Client::take(int port, Deadline deadline, O
     if (outcome != Outcome::ok) session = nullptr;
     return session;
   } catch (const SystemError& error) {
+    // A server that has stopped, and whose socket is full of others by now.
+    if (error.code().value() == ETIMEDOUT) throw SystemError(EAGAIN, "the server takes no clients");
     if (!means_gone(error)) throw;
     outcome = Outcome::peer_gone;
     return nullptr;

@@ -445,7 +445,7 @@ Outcome ServerThread::reply(Incoming& incoming, std::span<const std::byte> data,
   } catch (const SystemError& error) {
     // A bad descriptor, say, leaves the client waiting for a better reply.
     const int code = error.code().value();
-    if (code != EPIPE && code != ECONNRESET && code != EAGAIN) {
+    if (code != EPIPE && code != ECONNRESET && code != ETIMEDOUT) {
       incoming.session_->begin_serving(attendant_);
       throw;
     }

@@ -35,15 +35,6 @@ Mapping adopt_session(UniqueFd fd) {
   return mapping;
 }
 
-std::pair<UniqueFd, UniqueFd> session_sockets() {
-  auto ends = packet_socket_pair();
-  const timeval longest{.tv_sec = std::chrono::seconds(kStall).count(), .tv_usec = 0};
-  for (const UniqueFd* end : {&ends.first, &ends.second})
-    if (::setsockopt(end->get(), SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest) != 0)
-      throw_errno("SO_SNDTIMEO");
-  return ends;
-}
-
 SessionBase::SessionBase(Mapping memory, UniqueFd socket, WaitMode mode)
     : memory_(std::move(memory)),
       socket_(std::move(socket)),
@@ -191,7 +182,7 @@ std::unique_ptr<ClientSession> ClientSession::open(int port, WaitMode mode) {
   const SharedMemory memory = SharedMemory::create(kSessionBytes, "farcall-session");
   Mapping mapping = map_session(memory.fd());
   reinterpret_cast<SessionControl*>(mapping.data())->magic = SessionControl::kMagic;
-  auto [mine, theirs] = session_sockets();
+  auto [mine, theirs] = packet_socket_pair();
   pid_t server = 0;
   ucred peer{};
   socklen_t size = sizeof peer;
@@ -215,8 +206,8 @@ Outcome ClientSession::await_welcome(Deadline deadline) {
   });
   if (outcome != Outcome::ok) return fail(outcome);
   if (welcome == TermsLine::kWelcome) return Outcome::ok;
-  throw SystemError(static_cast<int>(welcome >> TermsLine::kRefusalShift),
-                    "the server takes no more clients");
+  const int error = static_cast<int>(welcome >> TermsLine::kRefusalShift & 0xfff);
+  throw SystemError(error != 0 ? error : EPROTO, "the server takes no more clients");
 }
 
 Terms ClientSession::terms() const noexcept {
@@ -290,8 +281,11 @@ Outcome ClientSession::take_reply(Turn turn, CallResults& results) {
     if (size != 0) std::memcpy(results.data.data(), slot().data, size);
     return Outcome::ok;
   }
-  if ((turn.flags & kRefused) != 0)
+  if ((turn.flags & kRefused) != 0) {
+    constexpr std::int64_t kMostErrno = 4095;
+    if (results.status < 1 || results.status > kMostErrno) return Outcome::broken;
     throw SystemError(static_cast<int>(results.status), "the server cannot take the request");
+  }
   PullOffer where{};
   if ((turn.flags & kPull) != 0) std::memcpy(&where, slot().data, sizeof where);
   if ((turn.flags & kBulkComes) != 0 && accept_bulk(false) != Outcome::ok) return Outcome::broken;

@@ -109,12 +109,10 @@ static_assert(sizeof(SessionControl) == kSessionBytes);
 
 inline constexpr std::size_t kBulkCapacity = 128 * 1024;
 // A peer that is silent for so long in the middle of its own message is taken for dead.
-inline constexpr auto kStall = std::chrono::seconds(2);
+inline constexpr auto kStall = kPeerPatience;
 
 // Takes over the memory that a client has sent. Throws SystemError: EPERM, EPROTO.
 Mapping adopt_session(UniqueFd fd);
-// A pair of packet sockets on which no send waits longer than kStall. Throws SystemError.
-std::pair<UniqueFd, UniqueFd> session_sockets();
 
 // What both halves have in common: the memory, the socket and what came through it.
 class SessionBase {

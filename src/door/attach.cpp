@@ -15,6 +15,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 
 #include "door/real.hpp"
 #include "farcall/error.hpp"
@@ -28,7 +29,9 @@ constexpr std::uint8_t kPurposeDetach = 18;  // answered with a packet of no des
 
 constexpr auto kPatience = std::chrono::seconds(5);
 constexpr std::size_t kMostAttachments = 1024;  // of one process
-constexpr int kMostVisitors = 256;
+constexpr std::size_t kMostVisitors = 256;
+// What the warden answers goes at once or not at all.
+constexpr auto kNoPatience = std::chrono::nanoseconds::zero();
 
 struct Address {
   sockaddr_un address{};
@@ -63,6 +66,9 @@ UniqueFd connect_to(const struct stat& status) noexcept {
   const Address address(status);
   int result = -1;
   if (fd) {
+    // Who attaches may never let anybody in; that must not stop those who look at the file.
+    const timeval longest{.tv_sec = 1, .tv_usec = 0};
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);
     do result = ::connect(fd.get(), address.get(), address.size);
     while (result != 0 && errno == EINTR);
   }
@@ -91,7 +97,6 @@ Arrival await_answer(int socket) {
 }
 
 std::atomic<std::size_t> attachments{0};
-std::atomic<int> visitors{0};
 
 // Which errno describes that a path cannot be covered by this process; 0 if it can.
 int refusal(int file, const struct stat& status) noexcept {
@@ -189,13 +194,14 @@ namespace {
 class Visitor final : public call::Watch, public std::enable_shared_from_this<Visitor> {
  public:
   Visitor(std::weak_ptr<Attachment> attachment, UniqueFd socket)
-      : attachment_(std::move(attachment)), socket_(std::move(socket)) {
-    ++visitors;
-  }
-  ~Visitor() override { --visitors; }
+      : attachment_(std::move(attachment)), socket_(std::move(socket)) {}
 
   void start() {
     number_ = call::Warden::here().watch(socket_.get(), EPOLLIN | EPOLLRDHUP, shared_from_this());
+  }
+  void dismiss() noexcept {
+    call::Warden::here().forget(socket_.get(), number_);
+    ::shutdown(socket_.get(), SHUT_RDWR);
   }
 
   void heard(std::uint32_t) noexcept override {
@@ -210,8 +216,7 @@ class Visitor final : public call::Watch, public std::enable_shared_from_this<Vi
       }
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
     }
-    call::Warden::here().forget(socket_.get(), number_);
-    ::shutdown(socket_.get(), SHUT_RDWR);
+    dismiss();
   }
 
  private:
@@ -224,14 +229,14 @@ class Visitor final : public call::Watch, public std::enable_shared_from_this<Vi
     const auto door = attachment.door();
     if (!door) return;
     const UniqueFd branch = door->branch();
-    send_descriptors(socket_.get(), std::array{branch.get()});
+    send_descriptors(socket_.get(), std::array{branch.get()}, 0, kNoPatience);
   }
 
   void detach(Attachment& attachment) {
     const Credentials who = peer_credentials(socket_.get());
     if (who.uid != attachment.owner() && who.uid != 0) return;
     attachment.detach();
-    send_descriptors(socket_.get(), {});
+    send_descriptors(socket_.get(), {}, 0, kNoPatience);
   }
 
   const std::weak_ptr<Attachment> attachment_;
@@ -243,9 +248,20 @@ class Visitor final : public call::Watch, public std::enable_shared_from_this<Vi
 
 void Attachment::heard(std::uint32_t) noexcept {
   UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!socket || visitors.load() >= kMostVisitors) return;
+  if (!socket) return;
+  // Those that say nothing make room for others. Only ever touched by the warden's thread.
+  static std::uint64_t visited_in = 0;
+  static std::deque<std::weak_ptr<Visitor>> visitors;
   try {
-    std::make_shared<Visitor>(weak_from_this(), std::move(socket))->start();
+    if (std::exchange(visited_in, call::generation()) != call::generation()) visitors.clear();
+    while (!visitors.empty() &&
+           (visitors.front().expired() || visitors.size() >= kMostVisitors)) {
+      if (const auto oldest = visitors.front().lock()) oldest->dismiss();
+      visitors.pop_front();
+    }
+    auto visitor = std::make_shared<Visitor>(weak_from_this(), std::move(socket));
+    visitor->start();
+    visitors.push_back(visitor);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
   }
 }
@@ -267,7 +283,7 @@ void attach(const std::shared_ptr<Door>& door, std::vector<UniqueFd> descriptors
         std::make_shared<Attachment>(door, std::move(descriptors[0]), std::move(descriptors[1]));
     attachment->start();
     door->add_attachment(attachment);
-    send_descriptors(descriptors[2].get(), {});
+    send_descriptors(descriptors[2].get(), {}, 0, kNoPatience);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): who attaches gets no answer
   }
 }

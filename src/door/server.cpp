@@ -216,7 +216,7 @@ void Outgoing::prepare() {
     if (!known(fd) && !read_name(fd)) continue;
     const auto handle = Process::here().find(fd);
     const auto door = handle ? handle->local.lock() : nullptr;
-    if (!door || !door->counts_references()) continue;
+    if (!door) continue;
     branches_.push_back(door->branch());
     fd = branches_.back().get();
   }

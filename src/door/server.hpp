@@ -25,7 +25,8 @@ class Outgoing {
  public:
   // Returns 0, or EFAULT or EINVAL for what cannot be passed.
   int add(const door_desc_t* descriptors, std::size_t count);
-  // Exchanges doors of this process that count who refers to them. Throws SystemError.
+  // Each receiver of a door of this process gets a branch of its own, which it can spoil for nobody
+  // else. Throws SystemError.
   void prepare();
   [[nodiscard]] const std::vector<int>& descriptors() const noexcept { return sent_; }
   // They have been passed: closes what is to be released.

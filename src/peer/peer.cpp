@@ -185,7 +185,7 @@ std::optional<Parcel> receive_parcel(int socket, Deadline deadline) {
 namespace {
 
 void send_packet(int packet_socket, std::span<const int> descriptors, std::uint8_t purpose,
-                 bool more) {
+                 bool more, std::chrono::nanoseconds patience) {
   constexpr std::size_t kRights = CMSG_SPACE(kPacketDescriptors * sizeof(int));
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred)) + kRights> control;
   PacketHeader header{.magic = PacketHeader::kMagic,
@@ -213,19 +213,29 @@ void send_packet(int packet_socket, std::span<const int> descriptors, std::uint8
     item->cmsg_len = CMSG_LEN(descriptors.size_bytes());
     std::memcpy(CMSG_DATA(item), descriptors.data(), descriptors.size_bytes());
   }
-  ssize_t sent = 0;
-  do sent = ::sendmsg(packet_socket, &message, MSG_NOSIGNAL);
-  while (sent < 0 && errno == EINTR);
-  if (sent < 0) throw_errno("send descriptors");
+  for (Deadline deadline = Deadline::now();;) {
+    if (::sendmsg(packet_socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return;
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) throw_errno("send descriptors");
+    if (deadline.is_now()) deadline = Deadline::after(patience);
+    if (!wait_for(packet_socket, POLLOUT, deadline)) throw SystemError(ETIMEDOUT, "send descriptors");
+  }
+}
+
+// No bytes mean the end, or a packet that holds none.
+bool at_end(int packet_socket) {
+  pollfd entry{.fd = packet_socket, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
 }  // namespace
 
-void send_descriptors(int packet_socket, std::span<const int> descriptors, std::uint8_t purpose) {
+void send_descriptors(int packet_socket, std::span<const int> descriptors, std::uint8_t purpose,
+                      std::chrono::nanoseconds patience) {
   for (;;) {
     const bool more = descriptors.size() > kPacketDescriptors;
     const auto now = descriptors.first(more ? kPacketDescriptors : descriptors.size());
-    send_packet(packet_socket, now, purpose, more);
+    send_packet(packet_socket, now, purpose, more, patience);
     if (!more) return;
     descriptors = descriptors.subspan(now.size());
   }
@@ -257,7 +267,7 @@ Arrival take_arrival(int packet_socket) {
   const bool proper = count == sizeof header && (message.msg_flags & MSG_TRUNC) == 0 &&
                       header.magic == PacketHeader::kMagic && header.more <= 1;
   if (count == 0) {
-    arrival.kind = Kind::closed;
+    arrival.kind = at_end(packet_socket) ? Kind::closed : Kind::garbage;
   } else if (count == 1 && arrival.descriptors.empty()) {
     arrival.kind = Kind::doorbell;
   } else if (!proper) {
