@@ -58,6 +58,7 @@ struct CallArguments {
   std::int32_t word = 0;             // for the server, beside the data
   std::uint8_t priority = 0;         // of requests that wait for a thread the highest goes first
   int port = -1;                     // where a new session is opened, in place of the client's own
+  bool cancellable = false;          // pthread_cancel() may end a wait, whatever the thread's state
 };
 
 struct CallResults {
@@ -96,8 +97,6 @@ class Client {
   Outcome terms(Terms& terms, Deadline deadline, int port = -1);
   // Closes all idle sessions; others close when their calls have ended.
   void retire() noexcept;
-  // Calls of this process may be cancelled (pthread_cancel) while they wait.
-  void set_cancellable() noexcept { cancellable_ = true; }
   // After a call that did not end with ok: whether a server thread had taken the request.
   [[nodiscard]] static bool dispatched() noexcept;
 
@@ -106,14 +105,14 @@ class Client {
   struct Own;
 
   Own& own();
-  std::unique_ptr<call::ClientSession> take(int port, Deadline deadline, Outcome& outcome);
+  std::unique_ptr<call::ClientSession> take(int port, bool cancellable, Deadline deadline,
+                                            Outcome& outcome);
   void give_back(std::unique_ptr<call::ClientSession> session) noexcept;
   Outcome transact(const CallArguments& arguments, CallResults* results, Deadline deadline);
 
   UniqueFd port_;
   WaitMode mode_;
   Admission admission_;
-  bool cancellable_ = false;
   std::atomic<Own*> own_;
 };
 

@@ -66,7 +66,8 @@ Client::Own& Client::own() {
   return *now;
 }
 
-std::unique_ptr<call::ClientSession> Client::take(int port, Deadline deadline, Outcome& outcome) {
+std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, Deadline deadline,
+                                                  Outcome& outcome) {
   outcome = Outcome::ok;
   Own& own = this->own();
   for (;;) {
@@ -89,7 +90,7 @@ std::unique_ptr<call::ClientSession> Client::take(int port, Deadline deadline, O
       return nullptr;
     }
     auto session = call::ClientSession::open(port, mode_);
-    session->waiter().set_cancellable(cancellable_);
+    session->waiter().set_cancellable(cancellable);
     outcome = session->await_welcome(deadline);
     if (outcome != Outcome::ok) session = nullptr;
     return session;
@@ -136,7 +137,7 @@ Outcome Client::transact(const CallArguments& arguments, CallResults* results, D
     throw SystemError(ENFILE, "too many descriptors for one call");
   last_call_dispatched = false;
   Outcome outcome;
-  auto session = take(arguments.port, deadline, outcome);
+  auto session = take(arguments.port, arguments.cancellable, deadline, outcome);
   if (!session) return outcome;
   if (admission_ != nullptr) {
     const int error = admission_(session->terms(), arguments);
@@ -147,6 +148,7 @@ Outcome Client::transact(const CallArguments& arguments, CallResults* results, D
   }
   const std::uint64_t retirements = own().retirements.load(std::memory_order_relaxed);
   try {
+    session->waiter().set_cancellable(arguments.cancellable);
     outcome = session->call(arguments, results, deadline);
   } catch (const SystemError& error) {
     last_call_dispatched = session->dispatched();
@@ -180,7 +182,7 @@ Outcome Client::send(const CallArguments& arguments, Deadline deadline) {
 
 Outcome Client::terms(Terms& terms, Deadline deadline, int port) {
   Outcome outcome;
-  auto session = take(port, deadline, outcome);
+  auto session = take(port, false, deadline, outcome);
   if (!session) return outcome;
   // What an idle session says lasts longer than its server.
   if (session->hung_up()) return Outcome::peer_gone;

@@ -67,14 +67,15 @@ int finish(CallResults& results, door_arg_t& arguments) {
 
 // Arguments that cannot be passed: `error` says why. What is wrong with them is told when it would
 // have been found out, after the wait for a thread.
-int call_in_vain(int d, Handle& handle, std::uint64_t bytes, int error) {
+int call_in_vain(int d, Handle& handle, std::uint64_t bytes, int error, bool cancellable) {
   CallResults results;
   try {
     const Outcome outcome =
         handle.client.call({.data = std::as_bytes(std::span(&bytes, 1)),
                             .descriptors = {},
                             .word = kBadArguments,
-                            .port = d},
+                            .port = d,
+                            .cancellable = cancellable},
                            results, Deadline::never());
     if (outcome != Outcome::ok) return to_error(outcome);
   } catch (const SystemError& refusal) {
@@ -83,7 +84,7 @@ int call_in_vain(int d, Handle& handle, std::uint64_t bytes, int error) {
   return error;
 }
 
-int call(int d, door_arg_t* params) {
+int call(int d, door_arg_t* params, bool cancellable) {
   if (params != nullptr && !writable(params, sizeof *params)) return EFAULT;
   const auto handle = Process::here().find(d);
   if (!handle) return EBADF;
@@ -91,8 +92,12 @@ int call(int d, door_arg_t* params) {
   if (params == nullptr) {
     promise = {};
     return to_error(handle->client.call(
-        {.data = {}, .descriptors = {}, .word = kNoArguments, .port = d}, results,
-        Deadline::never()));
+        {.data = {},
+         .descriptors = {},
+         .word = kNoArguments,
+         .port = d,
+         .cancellable = cancellable},
+        results, Deadline::never()));
   }
   door_arg_t arguments = *params;
   promise = {.bytes = arguments.data_size, .descriptors = arguments.desc_num};
@@ -105,13 +110,14 @@ int call(int d, door_arg_t* params) {
     error = ENFILE;
   else if (arguments.desc_num != 0)
     error = outgoing.add(arguments.desc_ptr, arguments.desc_num);
-  if (error != 0) return call_in_vain(d, *handle, arguments.data_size, error);
+  if (error != 0) return call_in_vain(d, *handle, arguments.data_size, error, cancellable);
   if (arguments.desc_num != 0) outgoing.prepare();
   results.buffer = std::as_writable_bytes(std::span(arguments.rbuf, arguments.rsize));
   error = to_error(handle->client.call(
       {.data = std::as_bytes(std::span(arguments.data_ptr, arguments.data_size)),
        .descriptors = outgoing.descriptors(),
-       .port = d},
+       .port = d,
+       .cancellable = cancellable},
       results, Deadline::never()));
   if (arguments.desc_num != 0 && (error == 0 || error == EINTR)) outgoing.passed();
   if (error == 0) error = finish(results, arguments);
@@ -128,7 +134,8 @@ extern "C" int door_call(int d, door_arg_t* params) {
   int error = 0;
   {
     const NoCancel guard;
-    error = guarded([&] { return call(d, params); });
+    const bool cancellable = guard.before() == PTHREAD_CANCEL_ENABLE;
+    error = guarded([&] { return call(d, params, cancellable); });
     if (error < 0) return -1;
   }
   if (error == 0) return 0;

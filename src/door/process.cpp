@@ -119,9 +119,7 @@ Handle::Handle(const Name& called, std::uint64_t socket, std::shared_ptr<Door> s
       cookie(socket),
       local(served),
       is_local(served != nullptr),
-      client(-1, Process::here().mode, admission) {
-  client.set_cancellable();
-}
+      client(-1, Process::here().mode, admission) {}
 
 Process::Process() : mode(mode_from_environment()), create_thread(create_default_thread) {}
 
