@@ -218,6 +218,8 @@ class RequestBuffer {
   std::byte* reserve(std::size_t size) noexcept;
   // Gives back what is too much to be kept.
   void trim() noexcept;
+  // Lets the memory be, for ever: somebody else may still write to it.
+  void abandon() noexcept { (void)memory_.release(); }
 
  private:
   Mapping memory_;

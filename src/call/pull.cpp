@@ -57,4 +57,24 @@ int pull(pid_t pid, const PullOffer& offer, std::span<std::byte> into) noexcept 
   return 0;
 }
 
+int push(pid_t pid, const PullOffer& offer, std::span<const std::byte> data) noexcept {
+  // Nothing is written to a process that does not hold the nonce.
+  const PullOffer nothing{.address = offer.nonce_address,
+                          .size = 0,
+                          .nonce_address = offer.nonce_address,
+                          .nonce = offer.nonce};
+  if (const int error = pull(pid, nothing, {}); error != 0) return error;
+  std::uint64_t address = offer.address;
+  while (!data.empty()) {
+    const std::size_t now = std::min(data.size(), kMostAtOnce);
+    const iovec local{.iov_base = const_cast<std::byte*>(data.data()), .iov_len = now};
+    const iovec remote{.iov_base = at(address), .iov_len = now};
+    const ssize_t count = ::process_vm_writev(pid, &local, 1, &remote, 1, 0);
+    if (count <= 0) return count < 0 && errno == EFAULT ? EFAULT : EPERM;
+    data = data.subspan(static_cast<std::size_t>(count));
+    address += static_cast<std::size_t>(count);
+  }
+  return 0;
+}
+
 }  // namespace farcall::call

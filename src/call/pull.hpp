@@ -24,9 +24,15 @@ struct PullOffer {
 // docs/guide/doors.md for the measurement.
 inline constexpr std::size_t kPullBytes = 32 * 1024;
 
+// From this size on two processors copy more quickly than one: the receiver begins with the first
+// half, and asks a sender who is awake on another processor to write the second half meanwhile.
+inline constexpr std::size_t kAssistBytes = 256 * 1024;
+
 PullOffer offer(std::span<const std::byte> data) noexcept;
 // Fills `into` with what process `pid` offers. Returns 0; EFAULT where not all of it is memory of
 // that process; EPERM where this process may not read it, or it is gone.
 int pull(pid_t pid, const PullOffer& offer, std::span<std::byte> into) noexcept;
+// The other way round: writes `data` to where process `pid` wants it. Returns as pull() does.
+int push(pid_t pid, const PullOffer& offer, std::span<const std::byte> data) noexcept;
 
 }  // namespace farcall::call

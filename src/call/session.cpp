@@ -252,6 +252,9 @@ Outcome ClientSession::call(const CallArguments& arguments, CallResults* results
     if (turn.kind == Kind::reply) {
       outcome = take_reply(turn, *results);
       if (outcome != Outcome::would_block) return outcome;
+    } else if (turn.kind == Kind::assist) {
+      outcome = assist(arguments.data);
+      if (outcome != Outcome::ok) return outcome;
     } else {
       // `again`, which makes sense once at most.
       if (!std::exchange(server_can_pull_, false)) return Outcome::broken;
@@ -264,9 +267,21 @@ Outcome ClientSession::call(const CallArguments& arguments, CallResults* results
 Outcome ClientSession::wait_for_reply(Turn& turn, Deadline deadline) {
   const auto there = [&] {
     turn = this->turn();
-    return turn.number == number_ && (turn.kind == Kind::reply || turn.kind == Kind::again);
+    return turn.number == number_ && (turn.kind == Kind::reply || turn.kind == Kind::again ||
+                                      turn.kind == Kind::assist);
   };
   return waiter_.wait(control().client, control().server, deadline, there);
+}
+
+// The server wants the last part of a request written to its own memory.
+Outcome ClientSession::assist(std::span<const std::byte> data) {
+  PullOffer where{};
+  std::memcpy(&where, slot().data, sizeof where);
+  if (!server_can_pull_ || data.size() < kAssistBytes || where.size > data.size())
+    return Outcome::broken;
+  slot().extra = hung_up() ? EPERM : push(server_, where, data.last(where.size));
+  give_turn({.number = number_, .kind = Kind::assisted}, control().client, control().server);
+  return Outcome::ok;
 }
 
 // Returns would_block where the server is to send another reply.
@@ -398,11 +413,50 @@ Outcome ServerSession::take_data(const Turn& turn, Request& request, int& refusa
   }
   request.data = {into, size};
   if ((turn.flags & kBulk) != 0) return stream_in(request.data);
-  const int error = can_pull_ ? pull(caller.pid, where, request.data) : EPERM;
+  int error = EPERM;
+  const bool awake_elsewhere =
+      control().client.parked.load(std::memory_order_relaxed) == Side::kAwake &&
+      control().client.processor.load(std::memory_order_relaxed) !=
+          control().server.processor.load(std::memory_order_relaxed);
+  if (can_pull_ && size >= kAssistBytes && awake_elsewhere && request.wants_reply) {
+    const Outcome outcome = pull_together(turn, where, request, error);
+    if (outcome != Outcome::ok) return outcome;
+  } else if (can_pull_) {
+    error = pull(caller.pid, where, request.data);
+  }
   if (error == EPERM) can_pull_ = false;
   if (error != 0 && refusal == 0) refusal = error == EPERM ? EAGAIN : error;
   // A client that has given up may have written something else there meanwhile.
   return hung_up() ? Outcome::peer_gone : Outcome::ok;
+}
+
+Outcome ServerSession::pull_together(const Turn& turn, const PullOffer& where, Request& request,
+                                     int& error) {
+  const std::size_t first = round_up_to_pages(request.data.size() / 2);
+  const std::span<std::byte> rest = request.data.subspan(first);
+  const PullOffer wanted = offer(rest);
+  std::memcpy(slot().data, &wanted, sizeof wanted);
+  give_turn({.number = turn.number, .kind = Kind::assist}, control().server, control().client);
+  error = pull(caller.pid, where, request.data.first(first));
+  const Deadline longest = Deadline::after(kStall);
+  Outcome outcome = Outcome::interrupted;
+  while (outcome == Outcome::interrupted) {
+    outcome = waiter_.wait(control().server, control().client, longest, [&] {
+      const Turn now = this->turn();
+      return now.kind == Kind::assisted && now.number == turn.number;
+    });
+  }
+  if (outcome != Outcome::ok) {
+    // It may yet write there, as long as it lives.
+    request.large.abandon();
+    return outcome == Outcome::timed_out ? Outcome::broken : outcome;
+  }
+  if (error == 0 && slot().extra != 0) {
+    PullOffer left = where;
+    left.address += first;
+    error = pull(caller.pid, left, rest);
+  }
+  return Outcome::ok;
 }
 
 void ServerSession::refuse(int error) noexcept {

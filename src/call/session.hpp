@@ -23,6 +23,8 @@
 //   and, for what the sender must know to have been taken (descriptors, data read in place):
 //              <------------------ again      the server may not read this client's memory:
 //     request  ------------------>            the same request once more, through the rings
+//              <------------------ assist     the slot holds a PullOffer: write your last bytes there
+//     assisted ------------------>            extra: 0, or the errno of what went wrong
 //              <------------------ reply
 //     done     ------------------>            extra: 0, or the errno of what went wrong, after
 //              <------------------ reply      which the client waits for another reply
@@ -45,7 +47,16 @@
 
 namespace farcall::call {
 
-enum class Kind : std::uint8_t { none = 0, request = 1, one_way = 2, reply = 3, again = 4, done = 5 };
+enum class Kind : std::uint8_t {
+  none = 0,
+  request = 1,
+  one_way = 2,
+  reply = 3,
+  again = 4,
+  done = 5,
+  assist = 6,
+  assisted = 7,
+};
 inline constexpr std::uint8_t kDescriptors = 1;  // packets of descriptors belong to it
 inline constexpr std::uint8_t kBulk = 2;         // the data goes through the rings
 inline constexpr std::uint8_t kBulkComes = 4;    // a packet with the rings comes before that
@@ -222,6 +233,7 @@ class ClientSession final : public SessionBase {
   Outcome send_request(const CallArguments& arguments, Kind kind, Deadline deadline);
   Outcome wait_for_reply(Turn& turn, Deadline deadline);
   Outcome take_reply(Turn turn, CallResults& results);
+  Outcome assist(std::span<const std::byte> data);
   Outcome fail(Outcome outcome) const noexcept;
 
   pid_t server_;  // as the kernel knows it; 0 where it cannot be seen from here
@@ -289,6 +301,7 @@ class ServerSession final : public SessionBase {
 
  private:
   Outcome take_data(const Turn& turn, Request& request, int& refusal);
+  Outcome pull_together(const Turn& turn, const PullOffer& where, Request& request, int& error);
 
   std::uint32_t number_ = 0;  // of the last request taken
   std::atomic<bool> owned_{false};
