@@ -4,27 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 #include <string>
 
+#include "docs/text.hpp"
 #include "farcall/channel/mechanism.hpp"
 
 namespace farcall::channel {
 namespace {
 
-std::string contents(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::string words_of(std::string text) {
-  std::istringstream in(text);
-  text.clear();
-  for (std::string word; in >> word;) text += word + " ";
-  return text;
-}
+using test::contents;
 
 TEST(ChannelDocs, TheManPageHasTheRightPropertiesOfEveryMechanism) {
   const std::string page = contents(DOCS "/man/man7/farcall-channels.7");
@@ -50,24 +38,12 @@ TEST(ChannelDocs, TheGuideHasASectionForEveryMechanism) {
 // A piece of code in the guide follows the name of the example that it is taken from. Each of its
 // lines is there, except those that are comments.
 TEST(ChannelDocs, TheGuideQuotesItsExamplesAsTheyAre) {
-  std::istringstream guide(contents(DOCS "/guide/channels.md"));
-  std::string example;
-  int quoted = 0;
-  bool in_code = false;
-  for (std::string line; std::getline(guide, line);) {
-    if (const auto place = line.find("`examples/"); place != std::string::npos) {
-      const std::string name = line.substr(place + 10, line.find('`', place + 1) - place - 10);
-      example = words_of(contents(std::filesystem::path(EXAMPLES) / name));
-      EXPECT_FALSE(example.empty()) << name;
-    }
-    if (line.starts_with("```")) {
-      in_code = line == "```cpp";
-    } else if (in_code && !line.starts_with("//")) {
-      EXPECT_NE(example.find(words_of(line)), std::string::npos) << line;
-      ++quoted;
-    }
+  const auto lines = test::quoted_lines(contents(DOCS "/guide/channels.md"));
+  EXPECT_GT(lines.size(), 10U);
+  for (const auto& [example, line] : lines) {
+    const std::string source = test::words_of(contents(std::filesystem::path(EXAMPLES) / example));
+    EXPECT_NE(source.find(test::words_of(line)), std::string::npos) << example << ": " << line;
   }
-  EXPECT_GT(quoted, 10);
 }
 
 }  // namespace
