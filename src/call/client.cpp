@@ -139,12 +139,15 @@ Outcome Client::transact(const CallArguments& arguments, CallResults* results, D
   Outcome outcome;
   auto session = take(arguments.port, arguments.cancellable, deadline, outcome);
   if (!session) return outcome;
-  if (admission_ != nullptr) {
-    const int error = admission_(session->terms(), arguments);
-    if (error != 0) {
+  for (int error = 0; admission_ != nullptr &&
+                      (error = admission_(session->terms(), arguments)) != 0;) {
+    // A session that has ended says what no longer holds.
+    if (!session->hung_up()) {
       give_back(std::move(session));
       throw SystemError(error, "call");
     }
+    session = take(arguments.port, arguments.cancellable, deadline, outcome);
+    if (!session) return outcome;
   }
   const std::uint64_t retirements = own().retirements.load(std::memory_order_relaxed);
   try {

@@ -164,7 +164,7 @@ void PortState::add(std::vector<UniqueFd> descriptors, const Credentials& sender
                                                  sender, id, entrance, mode);
   const auto users = per_user.find(sender.uid);
   if (sessions.size() >= limits.sessions ||
-      (users != per_user.end() && users->second >= limits.sessions_per_user)) {
+      (users != per_user.end() && users->second >= most_sessions(sender.uid))) {
     session->welcome(EAGAIN);
     return;
   }

@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -37,6 +38,14 @@ PortState::~PortState() {
 void PortState::listen(int fd, std::uint64_t id, std::uint32_t events) const {
   epoll_event event{.events = events, .data = {.u64 = id}};
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw_errno("epoll_ctl");
+}
+
+std::size_t PortState::most_sessions(uid_t user) const noexcept {
+  // Each takes a descriptor.
+  rlimit descriptors{};
+  if (::getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return limits.sessions_per_user;
+  const std::size_t all = descriptors.rlim_cur;
+  return std::min(limits.sessions_per_user, user == ::geteuid() ? all - all / 8 : all / 4);
 }
 
 SessionPointer PortState::find(std::uint64_t id) {

@@ -28,10 +28,6 @@ inline constexpr std::int32_t kBadArguments = 2;
 // Descriptors sent to a door's socket: see attach.cpp.
 inline constexpr std::uint8_t kPurposeAttach = kFirstOwnPurpose;
 
-// The attributes that a client can see in a door's name.
-inline constexpr unsigned kNamedAttributes = DOOR_UNREF | DOOR_PRIVATE | DOOR_UNREF_MULTI |
-                                             DOOR_REFUSE_DESC | DOOR_NO_CANCEL | DOOR_DEPLETION_CB;
-
 // Server threads and the doors that they serve.
 struct Pool {
   Port port;

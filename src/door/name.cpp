@@ -61,6 +61,8 @@ std::optional<Name> read_name(int fd) noexcept {
   socklen_t type_size = sizeof type;
   if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_size) != 0 || type != SOCK_SEQPACKET)
     return std::nullopt;
+  // Whoever names a socket may write anything there.
+  name.attributes &= kNamedAttributes;
   return name;
 }
 

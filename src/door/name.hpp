@@ -5,15 +5,21 @@
 //   \0 farcall/door/<id>/<attributes>/<branch>      all hexadecimal
 #pragma once
 
+#include <door.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
 
 namespace farcall::door {
 
+// The attributes that a client can see in a door's name.
+inline constexpr unsigned kNamedAttributes = DOOR_UNREF | DOOR_PRIVATE | DOOR_UNREF_MULTI |
+                                             DOOR_REFUSE_DESC | DOOR_NO_CANCEL | DOOR_DEPLETION_CB;
+
 struct Name {
   std::uint64_t id;
-  unsigned attributes;  // as given to door_create(), and DOOR_DEPLETION_CB
+  unsigned attributes;  // of kNamedAttributes
 };
 
 // A name for one more branch of the door, unlike all others. Without the leading zero byte.
