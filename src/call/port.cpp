@@ -18,6 +18,8 @@
 namespace farcall {
 namespace call {
 
+constexpr unsigned kDoorbellsPerDrain = 32;
+
 PortState::PortState(const PortLimits& port_limits, WaitMode wait_mode)
     : limits(port_limits), mode(wait_mode) {
   epoll = PrivateFd(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
@@ -88,7 +90,9 @@ SessionPointer PortState::hear(std::uint64_t id, std::uint32_t events) {
   if (!session) return nullptr;
   if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) session->tell_gone();
   if (!session->claim()) return nullptr;  // the owner looks again when it leaves
-  session->drain();
+  // Each new packet is an edge of its own, so that doorbells can lie until there are many of them;
+  // in the end they would fill the socket.
+  if ((session->doorbells = (session->doorbells + 1) % kDoorbellsPerDrain) == 0) session->drain();
   // What a client has sent one way before it went is still to be taken.
   if (over(*session) && !session->ready_one_way()) {
     drop(session);

@@ -20,9 +20,12 @@ struct PullOffer {
   std::uint64_t nonce;
 };
 
-// From this size on one copy by the kernel is quicker than two through a ring; see
-// docs/guide/doors.md for the measurement.
-inline constexpr std::size_t kPullBytes = 32 * 1024;
+// From these sizes on one copy by the kernel is quicker than two through a ring. Two processors
+// that copy through a ring at the same time get in each other's way; one does it from its cache. A
+// reply must be acknowledged where it is read so, hence twice the size. Measured in
+// docs/guide/doors.md.
+inline constexpr std::size_t kPullBytesApart = 8 * 1024;
+inline constexpr std::size_t kPullBytesTogether = 64 * 1024;
 
 // From this size on two processors copy more quickly than one: the receiver begins with the first
 // half, and asks a sender who is awake on another processor to write the second half meanwhile.

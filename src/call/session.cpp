@@ -103,11 +103,18 @@ void SessionBase::make_bulk(RingMemory out, RingMemory in) {
                                       .in = ByteReader(in_view, waiter)});
 }
 
+std::size_t SessionBase::least_pulled(bool server) const noexcept {
+  const bool together = control().client.processor.load(std::memory_order_relaxed) ==
+                        control().server.processor.load(std::memory_order_relaxed);
+  const std::size_t bytes = together ? kPullBytesTogether : kPullBytesApart;
+  return server ? 2 * bytes : bytes;
+}
+
 void SessionBase::prepare(const Load& load, Turn& turn, bool server, bool may_pull) {
   if (load.data.size() <= kInlineBytes) {
     fill_slot(load.data);
     turn.size = static_cast<std::uint16_t>(load.data.size());
-  } else if (may_pull && load.data.size() >= kPullBytes) {
+  } else if (may_pull && load.data.size() >= least_pulled(server)) {
     const PullOffer where = offer(load.data);
     std::memcpy(slot().data, &where, sizeof where);
     turn.flags |= kPull;

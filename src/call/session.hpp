@@ -202,6 +202,7 @@ class SessionBase {
     bool complete = false;
   };
   void make_bulk(RingMemory out, RingMemory in);
+  [[nodiscard]] std::size_t least_pulled(bool server) const noexcept;
   void keep(Arrival arrival);
 
   Drain drain_hook() noexcept;
@@ -298,6 +299,7 @@ class ServerSession final : public SessionBase {
   const std::uint64_t id;
   const std::shared_ptr<Entrance> entrance;
   std::atomic<bool> gone{false};
+  unsigned doorbells = 0;  // heard since the socket was last drained; its owner's
 
  private:
   Outcome take_data(const Turn& turn, Request& request, int& refusal);
