@@ -6,6 +6,7 @@
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/module.h>
+#include <linux/random.h>
 #include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
@@ -42,6 +43,8 @@ static struct stplr_item *tell_of_unblock(struct stplr_call *call)
 	struct stplr_item *pulse = message->unblock;
 
 	message->unblock = NULL;
+	if (pulse)
+		stplr_pulse_of(pulse)->value = call->id;
 	return pulse;
 }
 
@@ -279,7 +282,7 @@ static struct stplr_channel *channel_new(const struct stplr_channel_create *argu
 	err = stplr_user_charge(channel->user, sizeof(*channel));
 	if (err)
 		goto put_user;
-	stplr_port_init(&channel->port, &channel_ops);
+	stplr_port_init(&channel->port, &channel_ops, get_random_u64());
 	refcount_set(&channel->refs, 1);
 	channel->flags = arguments->flags;
 	init_waitqueue_head(&channel->receivers);

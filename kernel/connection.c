@@ -5,7 +5,6 @@
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/module.h>
-#include <linux/random.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
 #include <linux/seq_file.h>
@@ -96,8 +95,7 @@ static int prepare(struct connection *connection, struct stplr_message *message,
 	if (!err && connection->channel->flags & STPLR_CHANNEL_UNBLOCK) {
 		struct stplr_pulse_item *pulse;
 
-		pulse = stplr_pulse_new(connection->user, NULL, STPLR_PULSE_UNBLOCK,
-					message->call.id);
+		pulse = stplr_pulse_new(connection->user, NULL, STPLR_PULSE_UNBLOCK, 0);
 		if (IS_ERR(pulse))
 			return PTR_ERR(pulse);
 		pulse->item.priority = message->call.item.priority;
@@ -107,7 +105,7 @@ static int prepare(struct connection *connection, struct stplr_message *message,
 	return err ? err : stplr_message_load(message);
 }
 
-static int send_once(struct connection *connection, const struct stplr_send *arguments,
+static int send_once(struct connection *connection, struct stplr_send *arguments,
 		     struct stplr_send __user *user, ktime_t deadline)
 {
 	bool wants_reply = !(arguments->flags & STPLR_SEND_ONE_WAY), delivered;
@@ -118,9 +116,8 @@ static int send_once(struct connection *connection, const struct stplr_send *arg
 	if (!message)
 		return err;
 	message->label = connection->label;
-	/* Nobody can guess it, and none comes twice in the life of a machine. */
-	stplr_call_init(&message->call, &connection->channel->port, get_random_u64() | 1,
-			stplr_priority_of_current(), wants_reply);
+	stplr_call_init(&message->call, &connection->channel->port, 0, stplr_priority_of_current(),
+			wants_reply);
 	err = prepare(connection, message, arguments);
 	if (err)
 		goto put;
@@ -138,9 +135,10 @@ static int send_once(struct connection *connection, const struct stplr_send *arg
 		err = -ERESTARTSYS;
 	} else if (!err && wants_reply) {
 		err = stplr_message_collect(message);
-		if (!err && (put_user(message->status, &user->status) ||
-			     put_user((u64)message->reply_end, &user->replied)))
-			err = -EFAULT;
+		arguments->status = message->status;
+		arguments->replied = message->reply_end;
+		if (!err)
+			err = stplr_put_arguments(user, arguments, status);
 	}
 put:
 	stplr_message_done(message, &connection->spare);

@@ -90,16 +90,6 @@ void stplr_exit_exit(void)
 	flush_work(&bury_work);
 }
 
-const void *stplr_exit_thread(void)
-{
-	return current;
-}
-
-const void *stplr_exit_process(void)
-{
-	return current->signal;
-}
-
 void stplr_exit_watch(struct stplr_watch *watch, const void *key,
 		      void (*died)(struct stplr_watch *watch))
 {

@@ -10,6 +10,7 @@
 #define STPLR_EXIT_H
 
 #include <linux/list.h>
+#include <linux/sched.h>
 
 struct stplr_watch {
 	struct hlist_node node;
@@ -22,8 +23,15 @@ int stplr_exit_init(void);
 void stplr_exit_exit(void);
 
 /* Keys of the calling thread and of its process. */
-const void *stplr_exit_thread(void);
-const void *stplr_exit_process(void);
+static inline const void *stplr_exit_thread(void)
+{
+	return current;
+}
+
+static inline const void *stplr_exit_process(void)
+{
+	return current->signal;
+}
 
 /* Calls died once the owner of key has ended, unless it is unwatched before. */
 void stplr_exit_watch(struct stplr_watch *watch, const void *key,

@@ -201,7 +201,7 @@ long stplr_mailbox_get(struct stplr_open *open, void __user *argument)
 		kfree(mailbox);
 		return -EFAULT;
 	}
-	stplr_port_init(&mailbox->port, &mailbox_ops);
+	stplr_port_init(&mailbox->port, &mailbox_ops, mailbox->uuid);
 	mailbox->task = current;
 	mailbox->minor = open->minor;
 	mailbox->registered = true;

@@ -79,40 +79,22 @@ int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_msg __us
 	return 0;
 }
 
-int stplr_buffers_from(struct stplr_buffers *buffers, const struct stplr_buffer *from,
-		       struct stplr_regions *regions)
+int stplr_buffers_registered(struct stplr_buffers *buffers, const struct stplr_buffer *from,
+			     struct stplr_regions *regions)
 {
-	if (regions && from->count & STPLR_REGION) {
-		stplr_buffers_one(buffers, from->address, from->length);
-		buffers->region = stplr_region_find(regions, from->count & ~STPLR_REGION,
-						    from->address, from->length);
-		return buffers->region ? 0 : -EFAULT;
-	}
-	if (from->count)
-		return stplr_buffers_get(buffers, u64_to_user_ptr(from->address), from->count);
 	stplr_buffers_one(buffers, from->address, from->length);
-	return from->length > STPLR_BYTES_MAX ? -EMSGSIZE : 0;
+	buffers->region = stplr_region_find(regions, from->count & ~STPLR_REGION, from->address,
+					    from->length);
+	return buffers->region ? 0 : -EFAULT;
 }
 
-void stplr_buffers_one(struct stplr_buffers *buffers, u64 base, u32 length)
-{
-	buffers->segments = buffers->few;
-	buffers->region = NULL;
-	buffers->total = 0;
-	buffers->count = length ? 1 : 0;
-	add_segment(buffers, buffers->few, base, length);
-}
-
-void stplr_buffers_put(struct stplr_buffers *buffers)
+void stplr_buffers_drop(struct stplr_buffers *buffers)
 {
 	if (buffers->segments != buffers->few)
 		kfree(buffers->segments);
 	if (buffers->region)
 		stplr_region_put(buffers->region);
-	buffers->segments = buffers->few;
-	buffers->region = NULL;
-	buffers->count = 0;
-	buffers->total = 0;
+	stplr_buffers_one(buffers, 0, 0);
 }
 
 /* What a sender is charged for and known by, which a message keeps from one use to the next. */
@@ -211,12 +193,17 @@ static void empty(struct stplr_message *message)
 {
 	u32 i;
 
-	free_chunks(message);
-	for (i = 0; i < message->file_count; i++)
-		fput(message->files[i]);
-	kfree(message->files);
-	message->files = NULL;
-	message->file_count = 0;
+	if (!list_empty(&message->chunks))
+		free_chunks(message);
+	message->first_used = false;
+	message->reply_end = 0;
+	if (message->files) {
+		for (i = 0; i < message->file_count; i++)
+			fput(message->files[i]);
+		kfree(message->files);
+		message->files = NULL;
+		message->file_count = 0;
+	}
 	if (message->unblock)
 		message->free_unblock(message->unblock);
 	message->unblock = NULL;
@@ -229,8 +216,10 @@ static void empty(struct stplr_message *message)
 	message->status = 0;
 	stplr_buffers_put(&message->send);
 	stplr_buffers_put(&message->reply);
-	stplr_user_uncharge(message->user, message->charged - sizeof(*message));
-	message->charged = sizeof(*message);
+	if (message->charged != sizeof(*message)) {
+		stplr_user_uncharge(message->user, message->charged - sizeof(*message));
+		message->charged = sizeof(*message);
+	}
 }
 
 void stplr_message_free(struct stplr_call *call)

@@ -25,6 +25,7 @@
 #ifndef STPLR_MESSAGE_H
 #define STPLR_MESSAGE_H
 
+#include <linux/kernel.h>
 #include <linux/mutex.h>
 #include <linux/types.h>
 
@@ -65,11 +66,46 @@ struct stplr_buffers {
 /* 0, -EFAULT, -EINVAL, -EMSGSIZE, -ENOMEM. A count of 0 is no buffers. */
 int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_msg __user *user,
 		      u32 count);
-/* The same from what the second interface passes; regions is NULL where none can be meant. */
-int stplr_buffers_from(struct stplr_buffers *buffers, const struct stplr_buffer *from,
-		       struct stplr_regions *regions);
-void stplr_buffers_one(struct stplr_buffers *buffers, u64 base, u32 length);
-void stplr_buffers_put(struct stplr_buffers *buffers);
+
+static inline void stplr_buffers_one(struct stplr_buffers *buffers, u64 base, u32 length)
+{
+	buffers->count = length ? 1 : 0;
+	buffers->total = length;
+	buffers->segments = buffers->few;
+	buffers->few[0].base = base;
+	buffers->few[0].length = length;
+	buffers->few[0].copied = 0;
+	buffers->region = NULL;
+}
+
+/* -EFAULT: what is not in that region. */
+int stplr_buffers_registered(struct stplr_buffers *buffers, const struct stplr_buffer *from,
+			     struct stplr_regions *regions);
+
+/* From what the second interface passes; regions is NULL where none can be meant. */
+static inline int stplr_buffers_from(struct stplr_buffers *buffers,
+				     const struct stplr_buffer *from,
+				     struct stplr_regions *regions)
+{
+	if (likely(!from->count)) {
+		stplr_buffers_one(buffers, from->address, from->length);
+		return from->length > STPLR_BYTES_MAX ? -EMSGSIZE : 0;
+	}
+	if (regions && from->count & STPLR_REGION)
+		return stplr_buffers_registered(buffers, from, regions);
+	return stplr_buffers_get(buffers, u64_to_user_ptr(from->address), from->count);
+}
+
+/* Gives back what there is to be given back; a second time there is nothing. */
+void stplr_buffers_drop(struct stplr_buffers *buffers);
+
+static inline void stplr_buffers_put(struct stplr_buffers *buffers)
+{
+	if (unlikely(buffers->segments != buffers->few || buffers->region))
+		stplr_buffers_drop(buffers);
+	buffers->count = 0;
+	buffers->total = 0;
+}
 
 /* Part of a reply, or of what a server wrote, that the client copies to its own memory. */
 struct stplr_chunk {

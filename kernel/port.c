@@ -32,7 +32,7 @@ static bool item_before(struct rb_node *a, const struct rb_node *b)
 	return left->order < right->order;
 }
 
-void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops)
+void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops, u64 secret)
 {
 	int i;
 
@@ -45,6 +45,8 @@ void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops)
 	for (i = 0; i < 1 << STPLR_OWED_BITS; i++)
 		INIT_HLIST_HEAD(&port->owed[i]);
 	port->queued_calls = 0;
+	port->ids = 0;
+	port->id_factor = secret | 1;
 	port->ops = ops;
 }
 
@@ -62,6 +64,7 @@ void stplr_call_init(struct stplr_call *call, struct stplr_port *port, u64 id, i
 	call->outcome = 0;
 	call->interrupted = false;
 	call->unblocked = false;
+	call->settled = false;
 	call->abandoned = false;
 	call->busy = 0;
 	INIT_HLIST_NODE(&call->owed);
@@ -138,6 +141,9 @@ static void notify_sender_locked(struct stplr_call *call, struct stplr_waker *wa
 	waker->task = NULL;
 	if (call->abandoned || call->busy)
 		return;
+	/* Pairs with the sender's look before it takes the lock. */
+	if (call->state == STPLR_CALL_DONE)
+		smp_store_release(&call->settled, true);
 	if (call->state == STPLR_CALL_DONE || call->interrupted)
 		stplr_waiter_notify(&call->sender, waker);
 }
@@ -189,6 +195,15 @@ static bool leave_locked(struct stplr_call *call, int why, bool fatal, bool *end
 	return true;
 }
 
+/*
+ * Multiplying by an odd number maps no two numbers to one, so no id comes twice, and none is 0. It
+ * need not be hard to guess: only who received a call can use its id.
+ */
+static u64 next_id_locked(struct stplr_port *port)
+{
+	return ++port->ids * port->id_factor;
+}
+
 int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered)
 {
 	struct stplr_port *port = call->port;
@@ -203,6 +218,8 @@ int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered)
 		*delivered = false;
 		return -ESRCH;
 	}
+	if (!call->id)
+		call->id = next_id_locked(port);
 	refcount_inc(&call->refs);
 	list_add_tail(&call->all, &port->calls);
 	submit_locked(port, &call->item, &waker);
@@ -213,6 +230,10 @@ int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered)
 
 	do {
 		err = stplr_waiter_sleep(&call->sender, mode, deadline);
+		if (likely(smp_load_acquire(&call->settled))) {
+			*delivered = call->taker != NULL;
+			return call->outcome;
+		}
 		spin_lock(&port->lock);
 		stplr_waiter_rearm(&call->sender);
 		if (err)
@@ -292,6 +313,12 @@ int stplr_port_take(struct stplr_port *port, ktime_t deadline, struct stplr_item
 	spin_unlock(&port->lock);
 
 	err = stplr_waiter_sleep(&receiver.waiter, TASK_INTERRUPTIBLE, deadline);
+	/* Whoever gave it the item took it off the list before that. */
+	if (likely(!err)) {
+		*item = receiver.item;
+		if (likely(*item))
+			return 0;
+	}
 
 	spin_lock(&port->lock);
 	/* An item that was given to this receiver is received, whatever else happened meanwhile. */
@@ -523,7 +550,7 @@ static bool drop_one_pulse(struct stplr_port *port)
 void stplr_port_close(struct stplr_port *port, int outcome)
 {
 	spin_lock(&port->lock);
-	port->closed = true;
+	WRITE_ONCE(port->closed, true);
 	port->ops->readable(port);
 	spin_unlock(&port->lock);
 
@@ -545,15 +572,6 @@ bool stplr_port_closed(struct stplr_port *port)
 	return closed;
 }
 
-bool stplr_port_readable(struct stplr_port *port)
-{
-	bool readable;
-
-	spin_lock(&port->lock);
-	readable = port->closed || first_locked(port);
-	spin_unlock(&port->lock);
-	return readable;
-}
 
 int stplr_port_urgency(struct stplr_port *port)
 {
@@ -591,4 +609,10 @@ void stplr_port_blocked(struct stplr_port *port, stplr_tell_blocked *tell, void 
 	list_for_each_entry(receiver, &port->receivers, node)
 		tell(context, STPLR_RECEIVE_BLOCKED, receiver->waiter.task, 0, 0);
 	spin_unlock(&port->lock);
+}
+
+/* Without the lock: whoever queues something takes the lock of the pollers' queue afterwards. */
+bool stplr_port_readable(struct stplr_port *port)
+{
+	return READ_ONCE(port->closed) || !RB_EMPTY_ROOT(&port->queue.rb_root);
 }

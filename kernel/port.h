@@ -31,7 +31,8 @@
  *   them) the sender only leaves when it is killed. Whoever was busy then finds it abandoned.
  *
  * Locking: port->lock protects everything in struct stplr_port, and of a call: item, state, busy,
- * interrupted, abandoned, outcome, and sender.notified. It is taken with interrupts on and nests in
+ * interrupted, abandoned, outcome, and sender.notified. A call that is settled (DONE, and nobody
+ * is busy with it) stays as it is, so its sender may look at it without the lock. The lock is taken with interrupts on and nests in
  * nothing; only the lock of a wait queue nests in it. A call's id, taker and port do not change while it is OWED.
  * Everything else in a call belongs to the sender until it is submitted, and then is read-only,
  * but for what message.h describes.
@@ -82,7 +83,7 @@ struct stplr_call {
 	struct stplr_port *port;
 	struct stplr_waiter sender;
 	refcount_t refs;
-	u64 id; /* how a reply names it; not 0 */
+	u64 id; /* how a reply names it; 0 until the port has numbered it, unless its owner did */
 	const void *taker; /* who may answer it; compared, never followed */
 	int taker_tid; /* which thread of it received it, for people to read */
 	int outcome; /* of the sender's wait, once DONE */
@@ -90,6 +91,7 @@ struct stplr_call {
 	bool wants_reply;
 	bool interrupted; /* the sender wants to leave as soon as it may */
 	bool unblocked; /* the server has been told so */
+	bool settled; /* DONE and not busy; set with release, for the sender to read */
 	bool abandoned; /* the sender has left; nobody to wake */
 	unsigned int busy; /* threads that are at work on the sender's memory */
 };
@@ -124,11 +126,14 @@ struct stplr_port {
 	struct list_head calls; /* all that are not DONE */
 	struct hlist_head owed[1 << STPLR_OWED_BITS]; /* by id */
 	unsigned int queued_calls;
+	u64 ids; /* how many calls it has numbered */
+	u64 id_factor; /* odd */
 	u32 number; /* how traces and debugfs name it; set by its owner */
 	const struct stplr_port_ops *ops;
 };
 
-void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops);
+/* secret makes the ids of one port look different from those of another. */
+void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops, u64 secret);
 
 /* Ends every call with outcome and every receiver's wait with -ESRCH. Nothing gets in afterwards. */
 void stplr_port_close(struct stplr_port *port, int outcome);
@@ -136,7 +141,10 @@ void stplr_port_close(struct stplr_port *port, int outcome);
 /* Ends every call that taker has received and not answered. */
 void stplr_port_disown(struct stplr_port *port, const void *taker, int outcome);
 
-/* Initialises the part of a call that belongs to the port, with the sender's reference. */
+/*
+ * Initialises the part of a call that belongs to the port, with the sender's reference. With an id
+ * of 0 the port gives it one that it gives to no other call.
+ */
 void stplr_call_init(struct stplr_call *call, struct stplr_port *port, u64 id, int priority,
 		     bool wants_reply);
 void stplr_call_put(struct stplr_call *call);
@@ -171,6 +179,7 @@ void stplr_call_return(struct stplr_call *call);
  */
 void stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker *waker);
 
+/* Something can be received at this moment, or the port is closed. */
 bool stplr_port_readable(struct stplr_port *port);
 bool stplr_port_closed(struct stplr_port *port);
 

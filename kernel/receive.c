@@ -6,6 +6,7 @@
 #include <linux/sched/signal.h>
 #include <linux/uaccess.h>
 #include <linux/uidgid.h>
+#include <linux/user_namespace.h>
 
 #include "channel.h"
 #include "compat.h"
@@ -84,8 +85,14 @@ static void describe(struct stplr_message *message, struct stplr_receive *argume
 	arguments->file_count = 0;
 	arguments->pid = pid_vnr(message->tgid);
 	arguments->tid = pid_vnr(message->tid);
-	arguments->uid = from_kuid_munged(current_user_ns(), message->uid);
-	arguments->gid = from_kgid_munged(current_user_ns(), message->gid);
+	/* The usual case, spared two searches through the same single range. */
+	if (current_user_ns() == &init_user_ns) {
+		arguments->uid = __kuid_val(message->uid);
+		arguments->gid = __kgid_val(message->gid);
+	} else {
+		arguments->uid = from_kuid_munged(current_user_ns(), message->uid);
+		arguments->gid = from_kgid_munged(current_user_ns(), message->gid);
+	}
 }
 
 /* -EAGAIN when the message was dropped for its sender's fault. */

@@ -23,7 +23,7 @@ int stplr_waiter_sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t d
 
 	for (;;) {
 		set_current_state(mode);
-		if (READ_ONCE(waiter->notified))
+		if (smp_load_acquire(&waiter->notified))
 			break;
 		if (signal_pending_state(mode, current)) {
 			err = -EINTR;
@@ -33,7 +33,7 @@ int stplr_waiter_sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t d
 			schedule();
 		} else if (!deadline || !schedule_hrtimeout_range(&deadline, TIMER_SLACK_NS,
 								  HRTIMER_MODE_ABS)) {
-			err = READ_ONCE(waiter->notified) ? 0 : -ETIMEDOUT;
+			err = smp_load_acquire(&waiter->notified) ? 0 : -ETIMEDOUT;
 			break;
 		}
 	}
@@ -48,14 +48,15 @@ void stplr_waiter_notify(struct stplr_waiter *waiter, struct stplr_waker *waker)
 	if (waiter->notified)
 		return;
 	waker->task = get_task_struct(waiter->task);
-	/* Pairs with set_current_state() above: the sleeper sees this, or the waker its state. */
-	WRITE_ONCE(waiter->notified, true);
+	/*
+	 * Pairs with set_current_state() above: the sleeper sees this, or the waker its state. And
+	 * with the loads there: who sees this sees what it is about.
+	 */
+	smp_store_release(&waiter->notified, true);
 }
 
-void stplr_waker_run(struct stplr_waker *waker, bool yields)
+void stplr_waker_wake(struct stplr_waker *waker, bool yields)
 {
-	if (!waker->task)
-		return;
 	if (yields) {
 		struct wait_queue_entry entry = { .private = waker->task };
 

@@ -30,14 +30,20 @@ static inline void stplr_waiter_rearm(struct stplr_waiter *waiter)
 }
 
 /*
- * 0 when notified, -EINTR on a signal that mode (TASK_INTERRUPTIBLE or TASK_KILLABLE) lets
+ * 0 when notified, and then what was written before that can be read without a lock; -EINTR on a signal that mode (TASK_INTERRUPTIBLE or TASK_KILLABLE) lets
  * through, -ETIMEDOUT at the deadline. KTIME_MAX is never; a deadline of 0 has passed.
  */
 int stplr_waiter_sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline);
 
 void stplr_waiter_notify(struct stplr_waiter *waiter, struct stplr_waker *waker);
 
+void stplr_waker_wake(struct stplr_waker *waker, bool yields);
+
 /* With yields, the caller says that it is about to sleep: the other may have this processor. */
-void stplr_waker_run(struct stplr_waker *waker, bool yields);
+static inline void stplr_waker_run(struct stplr_waker *waker, bool yields)
+{
+	if (waker->task)
+		stplr_waker_wake(waker, yields);
+}
 
 #endif

@@ -17,6 +17,7 @@ static __always_inline int stplr_words_in(u64 *to, const u64 __user *from, size_
 
 	if (!user_read_access_begin(from, count * sizeof(*to)))
 		return -EFAULT;
+#pragma GCC unroll 32
 	for (i = 0; i < count; i++)
 		unsafe_get_user(to[i], &from[i], fault);
 	user_read_access_end();
@@ -32,6 +33,7 @@ static __always_inline int stplr_words_out(u64 __user *to, const u64 *from, size
 
 	if (!user_write_access_begin(to, count * sizeof(*from)))
 		return -EFAULT;
+#pragma GCC unroll 32
 	for (i = 0; i < count; i++)
 		unsafe_put_user(from[i], &to[i], fault);
 	user_write_access_end();
@@ -46,6 +48,12 @@ static inline int stplr_few_in(u8 *to, const u8 __user *from, size_t length)
 {
 	if (!user_read_access_begin(from, length))
 		return -EFAULT;
+	for (; length >= 32; length -= 32, to += 32, from += 32) {
+		unsafe_get_user(((u64 *)to)[0], (const u64 __user *)from, fault);
+		unsafe_get_user(((u64 *)to)[1], (const u64 __user *)from + 1, fault);
+		unsafe_get_user(((u64 *)to)[2], (const u64 __user *)from + 2, fault);
+		unsafe_get_user(((u64 *)to)[3], (const u64 __user *)from + 3, fault);
+	}
 	for (; length >= 8; length -= 8, to += 8, from += 8)
 		unsafe_get_user(*(u64 *)to, (const u64 __user *)from, fault);
 	for (; length; length--)
@@ -61,6 +69,12 @@ static inline int stplr_few_out(u8 __user *to, const u8 *from, size_t length)
 {
 	if (!user_write_access_begin(to, length))
 		return -EFAULT;
+	for (; length >= 32; length -= 32, to += 32, from += 32) {
+		unsafe_put_user(((const u64 *)from)[0], (u64 __user *)to, fault);
+		unsafe_put_user(((const u64 *)from)[1], (u64 __user *)to + 1, fault);
+		unsafe_put_user(((const u64 *)from)[2], (u64 __user *)to + 2, fault);
+		unsafe_put_user(((const u64 *)from)[3], (u64 __user *)to + 3, fault);
+	}
 	for (; length >= 8; length -= 8, to += 8, from += 8)
 		unsafe_put_user(*(const u64 *)from, (u64 __user *)to, fault);
 	for (; length; length--)

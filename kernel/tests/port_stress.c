@@ -90,7 +90,7 @@ int stplr_waiter_sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t d
 	int err = 0;
 
 	pthread_mutex_lock(&task->lock);
-	while (!READ_ONCE(waiter->notified)) {
+	while (!__atomic_load_n(&waiter->notified, __ATOMIC_ACQUIRE)) {
 		struct timespec until;
 
 		if (task->killed || (task->signalled && mode == TASK_INTERRUPTIBLE)) {
@@ -122,14 +122,12 @@ void stplr_waiter_notify(struct stplr_waiter *waiter, struct stplr_waker *waker)
 	if (READ_ONCE(waiter->notified))
 		return;
 	waker->task = waiter->task;
-	WRITE_ONCE(waiter->notified, true);
+	__atomic_store_n(&waiter->notified, true, __ATOMIC_RELEASE);
 }
 
-void stplr_waker_run(struct stplr_waker *waker, bool yields)
+void stplr_waker_wake(struct stplr_waker *waker, bool yields)
 {
 	(void)yields;
-	if (!waker->task)
-		return;
 	pthread_mutex_lock(&waker->task->lock);
 	pthread_cond_broadcast(&waker->task->woken);
 	pthread_mutex_unlock(&waker->task->lock);
@@ -193,7 +191,7 @@ static void die(const char *what)
 static void *sender(void *argument)
 {
 	unsigned int seed = (unsigned int)(uintptr_t)argument;
-	u64 id = (u64)seed << 32;
+	int number = 0;
 
 	current = argument;
 	while (!atomic_load(&stop)) {
@@ -202,8 +200,8 @@ static void *sender(void *argument)
 		int err;
 
 		atomic_fetch_add(&calls_alive, 1);
-		call->sent = (int)id;
-		stplr_call_init(&call->call, &port, ++id, (int)dice(&seed, 3), dice(&seed, 4));
+		call->sent = ++number;
+		stplr_call_init(&call->call, &port, 0, (int)dice(&seed, 3), dice(&seed, 4));
 		err = stplr_port_send(&call->call,
 				      dice(&seed, 3) ? KTIME_MAX : (ktime_t)dice(&seed, 4),
 				      &delivered);
@@ -252,7 +250,9 @@ static void serve(struct stplr_call *call, const void *taker, unsigned int *seed
 {
 	u64 id = call->id;
 
-	if (test_call_of(call)->sent != (int)(id - 1))
+	int sent = test_call_of(call)->sent;
+
+	if (!sent)
 		die("a message that was not sent");
 	if (dice(seed, 6) == 0) {
 		saw(PUT_BACK);
@@ -268,7 +268,7 @@ static void serve(struct stplr_call *call, const void *taker, unsigned int *seed
 		call = stplr_port_borrow(&port, id, taker);
 		if (call) {
 			sched_yield();
-			if (test_call_of(call)->sent != (int)(id - 1))
+			if (test_call_of(call)->sent != sent)
 				die("a message that changed");
 			saw(READ);
 			stplr_call_return(call);
@@ -350,7 +350,7 @@ static void one_round(unsigned int *seed)
 	pthread_t threads[SENDERS + SERVERS];
 
 	atomic_store(&stop, false);
-	stplr_port_init(&port, &ops);
+	stplr_port_init(&port, &ops, (u64)dice(seed, 1 << 30));
 	for (int i = 0; i < SENDERS + SERVERS; i++) {
 		tasks[i].signalled = tasks[i].killed = false;
 		if (pthread_create(&threads[i], NULL, i < SENDERS ? sender : server, &tasks[i]))
@@ -359,6 +359,7 @@ static void one_round(unsigned int *seed)
 	for (int time = 0; time < ROUND_US; time += 200) {
 		torment(seed);
 		stplr_port_blocked(&port, look, NULL);
+		stplr_port_readable(&port);
 		if (stplr_port_urgency(&port) > 2)
 			die("a priority that nobody has");
 		usleep(100);

@@ -25,6 +25,9 @@ typedef int64_t ktime_t;
 #define TASK_KILLABLE 2u
 #define READ_ONCE(x) __atomic_load_n(&(x), __ATOMIC_RELAXED)
 #define WRITE_ONCE(x, v) __atomic_store_n(&(x), v, __ATOMIC_RELAXED)
+#define smp_load_acquire(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
+#define smp_store_release(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
+#define likely(x) (x)
 #define container_of(p, type, member) ((type *)((char *)(p) - offsetof(type, member)))
 
 struct task_struct {
@@ -170,11 +173,17 @@ struct rb_node {
 	struct rb_node *next, *prev;
 };
 
-struct rb_root_cached {
-	struct rb_node *first;
+struct rb_root {
+	struct rb_node *rb_node;
 };
 
-#define RB_ROOT_CACHED ((struct rb_root_cached){ NULL })
+struct rb_root_cached {
+	struct rb_node *first;
+	struct rb_root rb_root; /* the same */
+};
+
+#define RB_ROOT_CACHED ((struct rb_root_cached){ NULL, { NULL } })
+#define RB_EMPTY_ROOT(root) (READ_ONCE((root)->rb_node) == NULL)
 
 static inline struct rb_node *rb_first_cached(struct rb_root_cached *root)
 {
@@ -203,6 +212,7 @@ static inline void rb_add_cached(struct rb_node *node, struct rb_root_cached *ro
 		prev->next = node;
 	else
 		root->first = node;
+	WRITE_ONCE(root->rb_root.rb_node, root->first);
 }
 
 static inline void rb_erase_cached(struct rb_node *node, struct rb_root_cached *root)
@@ -213,6 +223,7 @@ static inline void rb_erase_cached(struct rb_node *node, struct rb_root_cached *
 		node->prev->next = node->next;
 	else
 		root->first = node->next;
+	WRITE_ONCE(root->rb_root.rb_node, root->first);
 }
 
 #endif
