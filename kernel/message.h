@@ -40,7 +40,9 @@ struct stplr_region;
 struct stplr_regions;
 
 #define STPLR_INLINE 256
-#define STPLR_BOUNCE (16 << 10)
+#ifndef STPLR_BOUNCE
+#define STPLR_BOUNCE 4096
+#endif
 
 /*
  * Outcome of a call whose sender has to fault its pages in and send again. No errno; never seen by

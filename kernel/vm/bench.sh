@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# Measures round trips in an emulated machine. Usage: bench.sh [SERIES...]    (default: 6.1 6.12)
+# Measures round trips, sizes and crowds in an emulated machine. Usage: bench.sh [SERIES...]    (default: 6.1 6.12)
 # BENCH_APPEND=ROUNDTRIP_SIZE=64 measures only that size.
 # Times mean nothing by themselves there; ratios within one guest do.
 set -euo pipefail
@@ -9,13 +9,15 @@ here=$(dirname "$(realpath "$0")")
 bin=$(realpath "$here/../..")/build/kernel/tests
 
 mkdir -p "$bin"
-gcc -static -O2 -Wall -Wextra -Wno-unused-parameter -I"$here/../include" \
-  "$here/../bench/roundtrip.c" "$here/../lib/libstplr.c" -o "$bin/roundtrip"
+for program in roundtrip scale; do
+  "$here/compile.sh" "$here/../bench/$program.c" "$bin/$program"
+done
 series=("$@")
 ((${#series[@]})) || series=(6.1 6.12)
 for one in "${series[@]}"; do
-  mapfile -t kernel < <("$here/fetch.sh" "$one")
+  mapfile -t kernel < <("$here/kernel.sh" "$one")
   [[ ${#kernel[@]} == 2 ]] || exit 77
   module=$("$here/build.sh" "$one")
-  "$here/boot.sh" --seconds 300 --append "${BENCH_APPEND:-}" "${kernel[1]}" "$module" "$bin/roundtrip"
+  "$here/boot.sh" --seconds 300 --append "${BENCH_APPEND:-}" "${kernel[1]}" "$module" \
+    "$bin/"{roundtrip,scale}
 done

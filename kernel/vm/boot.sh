@@ -38,9 +38,9 @@ printf 'root:x:0:0:root:/:/bin/sh\n' >"$root/etc/passwd"
 names=("${@##*/}")
 list=$(IFS=, && echo "${names[*]}")
 log=$work/console
-timeout --kill-after=5 "$seconds" qemu-system-x86_64 -accel "$accel" -cpu max -smp "$cpus" -m 1024 \
+timeout --foreground --kill-after=5 "$seconds" qemu-system-x86_64 -accel "$accel" -cpu max -smp "$cpus" -m 1024 \
   "${extra[@]}" -nodefaults -no-reboot -display none -serial stdio -kernel "$kernel" \
   -initrd "$work/initramfs" -append "console=ttyS0 quiet panic=-1 oops=panic \
-stplr_tests=$list $append" </dev/null 2>&1 | tr -d '\r' | tee "$log" || true
+stplr_tests=$list $append" </dev/null 2>&1 | stdbuf -oL tr -d '\r' | tee "$log" || true
 # A kernel that dies says so in lines that the tests did not print.
 grep -q '^# guest is through' "$log"

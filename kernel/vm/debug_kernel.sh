@@ -5,10 +5,11 @@
 # while atomic, fault injection. Usage: debug_kernel.sh [--cached]
 #
 # Prints its build folder and its image, like fetch.sh. The sources are Debian's linux-source-6.1.
+# It is kept in build/kernel, or in FARCALL_KERNEL_CACHE, which can serve several checkouts.
 # With --cached only what has been built before is given. Exit status 77: cannot be had here.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
-top=$(realpath "$here/../..")/build/kernel
+top=${FARCALL_KERNEL_CACHE:-$(realpath "$here/../..")/build/kernel}
 
 hash=$(sha256sum "$here/debug.config" | cut -c1-12)
 out=$top/debug-$hash
@@ -20,12 +21,13 @@ if [[ -f $out/built ]]; then
   report
   exit
 fi
-[[ ${1:-} != --cached ]] || exit 77
-
 unavailable() {
   echo "debug_kernel: $*" >&2
   exit 77
 }
+
+[[ ${1:-} != --cached ]] ||
+  unavailable "the debug kernel is not built yet; make -C kernel vm-debug does that"
 
 for tool in apt-get dpkg-deb flex bison bc; do
   command -v "$tool" >/dev/null || unavailable "$tool is missing"
