@@ -141,8 +141,8 @@ static void notify_sender_locked(struct stplr_call *call, struct stplr_waker *wa
 	waker->task = NULL;
 	if (call->abandoned || call->busy)
 		return;
-	/* Pairs with the sender's look before it takes the lock. */
 	if (call->state == STPLR_CALL_DONE)
+		/* Pairs with the sender's look before it takes the lock. */
 		smp_store_release(&call->settled, true);
 	if (call->state == STPLR_CALL_DONE || call->interrupted)
 		stplr_waiter_notify(&call->sender, waker);
@@ -230,6 +230,7 @@ int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered)
 
 	do {
 		err = stplr_waiter_sleep(&call->sender, mode, deadline);
+		/* Pairs with the release of whoever settled it: what it was settled to is seen. */
 		if (likely(smp_load_acquire(&call->settled))) {
 			*delivered = call->taker != NULL;
 			return call->outcome;
@@ -491,7 +492,7 @@ static bool end_one(struct stplr_port *port, const void *taker, int outcome)
 	list_for_each_entry(call, &port->calls, all) {
 		if (taker && call->taker != taker)
 			continue;
-		/* Somebody is through with the receiving or answering soon: the outcome is theirs. */
+		/* Somebody is through with receiving or answering soon: the outcome is theirs. */
 		if (taker && call->state != STPLR_CALL_OWED)
 			continue;
 		found = call;
@@ -572,7 +573,6 @@ bool stplr_port_closed(struct stplr_port *port)
 	return closed;
 }
 
-
 int stplr_port_urgency(struct stplr_port *port)
 {
 	struct rb_node *node;
@@ -601,7 +601,8 @@ void stplr_port_blocked(struct stplr_port *port, stplr_tell_blocked *tell, void 
 		if (call->abandoned)
 			continue;
 		if (call->state == STPLR_CALL_QUEUED || call->state == STPLR_CALL_TAKEN)
-			tell(context, STPLR_SEND_BLOCKED, call->sender.task, call->item.priority, 0);
+			tell(context, STPLR_SEND_BLOCKED, call->sender.task, call->item.priority,
+			     0);
 		else
 			tell(context, STPLR_REPLY_BLOCKED, call->sender.task, call->item.priority,
 			     call->taker_tid);

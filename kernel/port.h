@@ -33,7 +33,8 @@
  * Locking: port->lock protects everything in struct stplr_port, and of a call: item, state, busy,
  * interrupted, abandoned, outcome, and sender.notified. A call that is settled (DONE, and nobody
  * is busy with it) stays as it is, so its sender may look at it without the lock. The lock is taken with interrupts on and nests in
- * nothing; only the lock of a wait queue nests in it. A call's id, taker and port do not change while it is OWED.
+ * nothing but what inherit.h and debugfs.h name; only the lock of a wait queue nests in it. A call's
+ * id, taker and port do not change while it is OWED.
  * Everything else in a call belongs to the sender until it is submitted, and then is read-only,
  * but for what message.h describes.
  *
@@ -101,18 +102,18 @@ struct stplr_call {
 struct stplr_port_ops {
 	/* Called without locks once the last reference is gone. */
 	void (*free_call)(struct stplr_call *call);
-	/* Called with port->lock held when something was queued for which nobody waits, or closed. */
+	/* Called with port->lock held: something was queued for which nobody waits, or closed. */
 	void (*readable)(struct stplr_port *port);
 	/*
-	 * Called with port->lock held: a sender wants to leave an OWED call. Returns the item to queue
-	 * (a pulse) if the sender shall wait on, NULL if it may leave.
+	 * Called with port->lock held: a sender wants to leave an OWED call. Returns the item to
+	 * queue (a pulse) if the sender shall wait on, NULL if it may leave.
 	 */
 	struct stplr_item *(*unblock)(struct stplr_call *call);
 	/* Called without locks: a pulse that was queued when the port closed. */
 	void (*drop_pulse)(struct stplr_item *item);
 	/*
-	 * Optional. Called without locks by the sender, before it sleeps: receiver was given the call
-	 * and is not woken yet, or it was NULL and the call is queued.
+	 * Optional. Called without locks by the sender, before it sleeps: receiver was given the
+	 * call and is not woken yet, or it is NULL and the call was queued.
 	 */
 	void (*sent)(struct stplr_call *call, struct task_struct *receiver);
 };
@@ -135,7 +136,7 @@ struct stplr_port {
 /* secret makes the ids of one port look different from those of another. */
 void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops, u64 secret);
 
-/* Ends every call with outcome and every receiver's wait with -ESRCH. Nothing gets in afterwards. */
+/* Ends each call with outcome and each receiver's wait with -ESRCH. Nothing gets in afterwards. */
 void stplr_port_close(struct stplr_port *port, int outcome);
 
 /* Ends every call that taker has received and not answered. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Tracepoints of a call: sent by its client; received and answered by its server. A client waits for
- * one answer at a time, so its thread id tells which call is meant. Channels and handles go by the
- * number that debugfs shows.
+ * Tracepoints of a call: sent by its client; received and answered by its server. A client waits
+ * for one answer at a time, so its thread id tells which call is meant. Channels and handles go by
+ * the number that debugfs shows.
  */
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM stplr

@@ -23,6 +23,7 @@ int stplr_waiter_sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t d
 
 	for (;;) {
 		set_current_state(mode);
+		/* Pairs with the release in stplr_waiter_notify(), here and below. */
 		if (smp_load_acquire(&waiter->notified))
 			break;
 		if (signal_pending_state(mode, current)) {
@@ -33,6 +34,7 @@ int stplr_waiter_sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t d
 			schedule();
 		} else if (!deadline || !schedule_hrtimeout_range(&deadline, TIMER_SLACK_NS,
 								  HRTIMER_MODE_ABS)) {
+			/* As above: it may have come just now. */
 			err = smp_load_acquire(&waiter->notified) ? 0 : -ETIMEDOUT;
 			break;
 		}

@@ -30,8 +30,8 @@ static inline void stplr_waiter_rearm(struct stplr_waiter *waiter)
 }
 
 /*
- * 0 when notified, and then what was written before that can be read without a lock; -EINTR on a signal that mode (TASK_INTERRUPTIBLE or TASK_KILLABLE) lets
- * through, -ETIMEDOUT at the deadline. KTIME_MAX is never; a deadline of 0 has passed.
+ * 0 when notified, and then what was written before that can be read without a lock; -EINTR on a
+ * signal that mode (TASK_INTERRUPTIBLE or TASK_KILLABLE) lets through, -ETIMEDOUT at the deadline. KTIME_MAX is never; a deadline of 0 has passed.
  */
 int stplr_waiter_sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline);
 

@@ -294,10 +294,10 @@ struct stplr_register {
 
 /*
  * On a connection: pins memory of the calling process, which it can write, for messages and replies
- * of that process there. Returns the region's number, to be used in struct stplr_buffer. It ends with
- * STPLR_UNREGISTER (argument: the number; ENOENT), the process, or the connection. EFAULT: no such
- * memory; ENOMEM: RLIMIT_MEMLOCK; EDQUOT; ENOSPC: 16 regions are there; EINVAL: no or too many bytes
- * (1 GiB). Memory that is unmapped or remapped meanwhile stays registered as it was.
+ * of that process there. Returns the region's number, to be used in struct stplr_buffer. It ends
+ * with STPLR_UNREGISTER (argument: the number; ENOENT), the process, or the connection. EFAULT: no
+ * such memory; ENOMEM: RLIMIT_MEMLOCK; EDQUOT; ENOSPC: 16 regions are there; EINVAL: no bytes or too
+ * many (1 GiB). Memory that is unmapped or remapped meanwhile stays registered as it was.
  */
 #define STPLR_REGISTER _IOW(STPLR_IOCTL, 75, struct stplr_register)
 #define STPLR_UNREGISTER _IO(STPLR_IOCTL, 76)

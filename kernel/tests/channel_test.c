@@ -89,7 +89,7 @@ static void a_reply_is_cut_to_the_clients_room(void)
 {
 	int channel = new_channel(0), connection = new_connection(channel, 0);
 	struct stplr_receive received;
-	char room[8] = "......."; 
+	char room[8] = ".......";
 
 	pid_t client = CLIENT(channel, connection, {
 		IS(3, stplr_send(connection, "x", 1, room, 3, NULL));

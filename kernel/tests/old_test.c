@@ -890,25 +890,41 @@ static void no_32_bit_calls(int number)
 	SKIP("this kernel has no 32-bit calls");
 }
 
+/* Call 54 of the 32-bit table is ioctl. */
+static long ioctl_32(int fd, unsigned long command, void *argument)
+{
+	long result;
+
+	asm volatile("int $0x80" : "=a"(result)
+		     : "a"(54L), "b"((long)fd), "c"((long)command), "d"((long)argument)
+		     : "memory", "r8", "r9", "r10", "r11");
+	return (int)result;
+}
+
 static void a_32_bit_call_is_refused(void)
 {
 	void *low = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
 			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
 	int fd = open("/dev/stplr-0", O_RDWR), control = open("/dev/stplr", O_RDWR);
-	long result;
+	struct stplr_channel_create create = {};
+	struct stplr_channel_connect connect = {};
+	int channel = ioctl(control, STPLR_CHANNEL_CREATE, &create);
+	int connection = ioctl(channel, STPLR_CHANNEL_CONNECT, &connect);
 
+	CHECK(connection >= 0);
 	signal(SIGSEGV, no_32_bit_calls);
-	/* Call 54 of the 32-bit table is ioctl. */
-	asm volatile("int $0x80" : "=a"(result)
-		     : "a"(54L), "b"((long)fd), "c"((long)STPLR_VERSION), "d"((long)low)
-		     : "memory", "r8", "r9", "r10", "r11");
-	if (result == -ENOSYS)
+	if (ioctl_32(fd, STPLR_VERSION, low) == -ENOSYS)
 		SKIP("this kernel has no 32-bit calls");
-	CHECK((int)result == -ENOTTY);
-	asm volatile("int $0x80" : "=a"(result)
-		     : "a"(54L), "b"((long)control), "c"((long)STPLR_CONNECT), "d"((long)low)
-		     : "memory", "r8", "r9", "r10", "r11");
-	CHECK((int)result == -ENOTTY);
+	CHECK(ioctl_32(fd, STPLR_VERSION, low) == -ENOTTY);
+	CHECK(ioctl_32(fd, STPLR_HANDLE_GET, low) == -ENOTTY);
+	CHECK(ioctl_32(fd, STPLR_MSG_RECEIVE, low) == -ENOTTY);
+	CHECK(ioctl_32(control, STPLR_CHANNEL_CREATE, low) == -ENOTTY);
+	CHECK(ioctl_32(control, STPLR_CONNECT, low) == -ENOTTY);
+	CHECK(ioctl_32(channel, STPLR_RECEIVE, low) == -ENOTTY);
+	CHECK(ioctl_32(channel, STPLR_REPLY_RECEIVE, low) == -ENOTTY);
+	CHECK(ioctl_32(connection, STPLR_SEND, low) == -ENOTTY);
+	CHECK(ioctl_32(connection, STPLR_REGISTER, low) == -ENOTTY);
+	CHECK(ioctl_32(connection, STPLR_UNREGISTER, NULL) == -ENOTTY);
 }
 
 static void processes_come_and_go(void)
