@@ -15,6 +15,7 @@
 extern "C" {
 #endif
 
+/* NOLINTBEGIN(modernize-use-using): C has nothing else. */
 typedef pthread_mutex_t mutex_t;
 typedef pthread_cond_t cond_t;
 typedef sem_t sema_t;
@@ -28,6 +29,7 @@ typedef union {
 #define FARCALL_TIMESTRUC_T
 typedef struct timespec timestruc_t;
 #endif
+/* NOLINTEND(modernize-use-using) */
 
 /* Types for the init functions: who uses it, or'ed with what a mutex can do besides. */
 #define USYNC_THREAD 0x00         /* threads of one process */

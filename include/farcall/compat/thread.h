@@ -17,8 +17,10 @@
 extern "C" {
 #endif
 
+/* NOLINTBEGIN(modernize-use-using): C has nothing else. */
 typedef pthread_t thread_t;
 typedef pthread_key_t thread_key_t;
+/* NOLINTEND(modernize-use-using) */
 
 /* Flags of thr_create(). */
 #define THR_BOUND 0x00000001     /* every thread of Linux is */

@@ -98,6 +98,7 @@ class Spawning {
   }
   pid_t start(const std::string& program, const std::vector<std::string>& words) {
     std::vector<char*> arguments;
+    arguments.reserve(words.size() + 1);
     for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);
     pid_t pid = -1;
