@@ -242,6 +242,8 @@ class Incoming {
   [[nodiscard]] std::int32_t word() const noexcept { return word_; }
   [[nodiscard]] std::uint8_t priority() const noexcept { return priority_; }
   [[nodiscard]] bool wants_reply() const noexcept { return wants_reply_; }
+  // It has waited while all threads of the port were busy with others.
+  [[nodiscard]] bool crowded() const noexcept { return crowded_; }
   // From Port::post(), not from a client.
   [[nodiscard]] bool notice() const noexcept { return notice_; }
   [[nodiscard]] Entrance* entrance() const noexcept { return entrance_.get(); }
@@ -269,6 +271,7 @@ class Incoming {
   std::uint8_t priority_ = 0;
   bool wants_reply_ = false;
   bool notice_ = false;
+  bool crowded_ = false;
   std::uint64_t generation_ = 0;
   alignas(16) std::byte inline_[kInlineBytes];
 };

@@ -103,6 +103,26 @@ SessionPointer PortState::hear(std::uint64_t id, std::uint32_t events) {
   return nullptr;
 }
 
+namespace {
+
+// Counts the calling thread, also where it is cancelled meanwhile.
+class Counted {
+ public:
+  explicit Counted(std::atomic<int>* count) noexcept : count_(count) {
+    if (count_ != nullptr) count_->fetch_add(1, std::memory_order_relaxed);
+  }
+  ~Counted() {
+    if (count_ != nullptr) count_->fetch_sub(1, std::memory_order_relaxed);
+  }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  std::atomic<int>* const count_;
+};
+
+}  // namespace
+
 PortState::Item PortState::next(Deadline deadline, Outcome& outcome, bool cancellable) {
   for (;;) {
     if (backlog.load(std::memory_order_relaxed) != 0)
@@ -114,6 +134,7 @@ PortState::Item PortState::next(Deadline deadline, Outcome& outcome, bool cancel
     }
     epoll_event event{};
     int cancel_state = 0;
+    const Counted asleep(deadline.is_now() ? nullptr : &sleeping);
     if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
     const int count =
         ::epoll_pwait2(epoll.get(), &event, 1, deadline.is_never() ? nullptr : &left, nullptr);
@@ -397,6 +418,7 @@ Outcome ServerThread::next(Incoming& incoming, Deadline deadline) {
       if (++serves_ % kServesPerLook == 0) {
         PortState::Item other = state_->next(Deadline::now(), wait_outcome_);
         if (other.session) {
+          incoming.crowded_ = state_->sleeping.load(std::memory_order_relaxed) == 0;
           leave();
           attend(std::move(other.session));
         } else if (other) {
@@ -435,16 +457,10 @@ Outcome ServerThread::receive(Incoming& incoming, Deadline deadline) {
   incoming.data_ = {};
   incoming.wants_reply_ = false;
   incoming.notice_ = false;
+  incoming.crowded_ = false;
   incoming.word_ = 0;
   incoming.generation_ = generation_;
-  // Also where the thread is cancelled while it waits.
-  struct Idle {
-    std::atomic<int>& count;
-    explicit Idle(std::atomic<int>& idle) : count(idle) {
-      count.fetch_add(1, std::memory_order_relaxed);
-    }
-    ~Idle() { count.fetch_sub(1, std::memory_order_relaxed); }
-  } const idle(state_->idle);
+  const call::Counted idle(&state_->idle);
   return next(incoming, deadline);
 }
 

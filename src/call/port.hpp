@@ -73,7 +73,8 @@ struct PortState : std::enable_shared_from_this<PortState> {
   PrivateFd closing;
   PrivateFd queued;  // counts what was put into `waiting`
   std::atomic<bool> closed{false};
-  std::atomic<int> idle{0};           // threads that receive
+  std::atomic<int> idle{0};             // threads that receive
+  std::atomic<int> sleeping{0};         // those of them that wait for any client to ring
   std::atomic<std::size_t> backlog{0};  // what `waiting` holds
 
   mutable std::mutex lock;  // protects all below

@@ -152,8 +152,9 @@ Outcome SessionBase::accept_bulk(bool server) {
     RingMemory to_client =
         RingMemory::attach(replies, kRing, server ? Access::read_write : Access::read_only);
     make_bulk(std::move(server ? to_client : to_server), std::move(server ? to_server : to_client));
-  } catch (const SystemError&) {
-    return Outcome::broken;
+  } catch (const SystemError& error) {
+    // It is not the peer's fault that there is no room for them here.
+    return error.code().value() == ENOMEM ? Outcome::too_big : Outcome::broken;
   }
   return Outcome::ok;
 }
@@ -310,7 +311,10 @@ Outcome ClientSession::take_reply(Turn turn, CallResults& results) {
   }
   PullOffer where{};
   if ((turn.flags & kPull) != 0) std::memcpy(&where, slot().data, sizeof where);
-  if ((turn.flags & kBulkComes) != 0 && accept_bulk(false) != Outcome::ok) return Outcome::broken;
+  if ((turn.flags & kBulkComes) != 0) {
+    const Outcome outcome = accept_bulk(false);
+    if (outcome != Outcome::ok) return outcome;
+  }
   if ((turn.flags & kBulk) != 0) std::memcpy(&size, slot().data, sizeof size);
   if ((turn.flags & kPull) != 0) size = where.size;
   int error = 0;
@@ -394,7 +398,10 @@ Outcome ServerSession::take_data(const Turn& turn, Request& request, int& refusa
   } else if ((turn.flags & kBulk) != 0) {
     std::memcpy(&size, slot().data, sizeof size);
   }
-  if ((turn.flags & kBulkComes) != 0 && accept_bulk(true) != Outcome::ok) return Outcome::broken;
+  if ((turn.flags & kBulkComes) != 0) {
+    const Outcome outcome = accept_bulk(true);
+    if (outcome != Outcome::ok) return outcome;
+  }
   if ((turn.flags & kDescriptors) != 0) {
     const Outcome outcome = next_descriptors(request.descriptors);
     if (outcome == Outcome::too_big)

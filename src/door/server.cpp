@@ -279,7 +279,7 @@ void ServingThread::join_pool() {
 // Called when this thread is about to serve: if nobody else of the pool is left to hear the next
 // client, the program is asked for one more.
 void ServingThread::make_spare(Door& door) {
-  if (pool_->port.idle_threads() > 0) [[likely]]
+  if (pool_->port.idle_threads() > 0 && !incoming.crowded()) [[likely]]
     return;
   const std::int64_t now = monotonic_ns();
   if (now < pool_->starting_until.load(std::memory_order_relaxed)) return;
