@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The full measurements: every mechanism, size and placement, then the 2024 study, then a page.
+# The full measurements: every mechanism, size and placement, doors under load, then the 2024 study,
+# then a page.
 # Usage: scripts/bench.sh [--quick] [--no-compare] [--no-study] [--help]
 #
 #   --quick        minutes instead of more than an hour; a look, not a result
 #   --no-compare   keep the comparison of the last run, measure the study only
 #   --no-study     keep the study of the last run, measure the comparison only
 #
-# Results in build/bench/: report.md, compare.json and compare.png, study/. Leave the machine
+# Results in build/bench/: report.md, compare.json and compare.png, doors.txt, study/. Leave the machine
 # alone meanwhile.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
@@ -34,7 +35,7 @@ out=build/bench
 mkdir -p "$out"
 scripts/setup.sh build plot
 cmake --preset release >/dev/null
-cmake --build --preset release --target farcall-tool
+cmake --build --preset release --target farcall-tool bench-doors
 
 load=$(cut -d' ' -f1 /proc/loadavg)
 if awk -v load="$load" 'BEGIN { exit !(load > 0.5) }'; then
@@ -43,6 +44,7 @@ fi
 
 if [[ $compare == yes ]]; then
   build/release/farcall compare --json "$out/compare.json" --plot "$out/compare.png" "${quick[@]}"
+  build/release/bench/bench-doors | tee "$out/doors.txt"
 fi
 if [[ $study == yes ]]; then
   scripts/study_2024.sh --out="$out/study" "${quick[@]}"
