@@ -249,9 +249,10 @@ class Visitor final : public call::Watch, public std::enable_shared_from_this<Vi
 void Attachment::heard(std::uint32_t) noexcept {
   UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) return;
-  // Those that say nothing make room for others. Only ever touched by the warden's thread.
+  // Those that say nothing make room for others. Only ever touched by the warden's thread, which
+  // outlives main(), and so does this.
   static std::uint64_t visited_in = 0;
-  static std::deque<std::weak_ptr<Visitor>> visitors;
+  static auto& visitors = *new std::deque<std::weak_ptr<Visitor>>;
   try {
     if (std::exchange(visited_in, call::generation()) != call::generation()) visitors.clear();
     while (!visitors.empty() &&

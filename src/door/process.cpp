@@ -30,7 +30,7 @@ struct Inheritance {
   std::vector<int> descriptors;
   int branch;
 };
-std::vector<Inheritance> inheritances;
+std::vector<Inheritance>& inheritances = *new std::vector<Inheritance>;  // threads outlive main()
 
 // A child's copies of its parent's descriptors would look like the parent's own; where references
 // are counted they are exchanged for others.
