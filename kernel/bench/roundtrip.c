@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Round trips between two processes, by every way in turn, several times over: the median of each
- * repetition, and ratios to a pair of pipes and to a Unix stream socket of the same repetition.
+ * repetition, and ratios to a pair of pipes and to a Unix stream socket of the same repetition. A
+ * bare futex, without any bytes, shows what of that is waking and switching.
  *
  * Usage: roundtrip [REPETITIONS]. Messages and replies have the same size.
  */
@@ -13,8 +14,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <linux/futex.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,7 +33,7 @@
 		}                                                                                \
 	} while (0)
 
-#define WAYS 4
+#define WAYS 5
 #define REPETITIONS_MAX 32
 
 /* Descriptors of the two sides: [0] to read from, [1] to write to; or what the way needs. */
@@ -105,6 +109,41 @@ static void stream_serve(struct link *link, char *buffer, size_t size)
 	}
 }
 
+/* Whose turn it is. */
+static unsigned int *turn;
+
+static void open_futex(struct link *link)
+{
+	turn = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	MUST(turn != MAP_FAILED);
+}
+
+static void give_turn(unsigned int to)
+{
+	__atomic_store_n(turn, to, __ATOMIC_SEQ_CST);
+	syscall(SYS_futex, turn, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static void await_turn(unsigned int mine)
+{
+	while (__atomic_load_n(turn, __ATOMIC_SEQ_CST) != mine)
+		syscall(SYS_futex, turn, FUTEX_WAIT, !mine, NULL, NULL, 0);
+}
+
+static void futex_client(struct link *link, char *buffer, size_t size)
+{
+	give_turn(1);
+	await_turn(0);
+}
+
+static void futex_serve(struct link *link, char *buffer, size_t size)
+{
+	for (;;) {
+		await_turn(1);
+		give_turn(0);
+	}
+}
+
 static struct stplr_handle handle;
 static int node;
 
@@ -169,6 +208,7 @@ static void channel_serve(struct link *link, char *buffer, size_t size)
 static const struct way ways[WAYS] = {
 	{ "pipe pair", open_pipes, stream_client, stream_serve, NULL },
 	{ "unix stream", open_sockets, stream_client, stream_serve, NULL },
+	{ "bare futex", open_futex, futex_client, futex_serve, NULL },
 	{ "stplr 0.0.7", open_nothing, old_client, old_serve, start_old },
 	{ "stplr channel", open_channel, channel_client, channel_serve, NULL },
 };

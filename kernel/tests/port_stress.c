@@ -264,6 +264,8 @@ static void serve(struct stplr_call *call, const void *taker, unsigned int *seed
 		return;
 	}
 	saw(stplr_call_keep(call, taker, 1) ? KEPT : KEPT_TOO_LATE);
+	if (stplr_port_claim(&port, id, &port) || stplr_port_borrow(&port, id, &port))
+		die("a call that is somebody else's to answer");
 	if (dice(seed, 3) == 0) {
 		call = stplr_port_borrow(&port, id, taker);
 		if (call) {
