@@ -57,6 +57,55 @@ static void *new_memory(void)
 	return mmap(NULL, MOST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
+static bool write_setting(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY);
+	bool done = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+
+	if (fd >= 0)
+		close(fd);
+	return done;
+}
+
+static bool short_of_memory;
+
+/* Whether what the kernel does for this thread fails at random. */
+static void let_fail(bool fail)
+{
+	if (short_of_memory)
+		write_setting("/proc/thread-self/make-it-fail", fail ? "1" : "0");
+}
+
+static inline void be_short_of_memory(void)
+{
+	short_of_memory = true;
+	let_fail(true);
+}
+
+/*
+ * New threads and processes are had at any time: the kernel itself warns when it fails to make room
+ * for their stacks, which is none of the module's business.
+ */
+static void start_thread(void *(*run)(void *))
+{
+	pthread_t thread;
+
+	let_fail(false);
+	pthread_create(&thread, NULL, run, NULL);
+	let_fail(true);
+}
+
+static inline void fork_and_end(void)
+{
+	let_fail(false);
+	pid_t child = fork();
+
+	if (child == 0)
+		_exit(0);
+	waitpid(child, NULL, 0);
+	let_fail(true);
+}
+
 static int late_faults = -1;
 static char *late;
 
@@ -87,7 +136,6 @@ static void *bring_pages(void *argument)
 static void *late_memory(void)
 {
 	struct uffdio_api api = { .api = UFFD_API };
-	pthread_t thread;
 
 	if (late)
 		return late;
@@ -98,7 +146,7 @@ static void *late_memory(void)
 
 	if (late_faults >= 0 && !ioctl(late_faults, UFFDIO_API, &api) &&
 	    !ioctl(late_faults, UFFDIO_REGISTER, &range))
-		pthread_create(&thread, NULL, bring_pages, NULL);
+		start_thread(bring_pages);
 	return late;
 }
 
@@ -201,16 +249,6 @@ static void a_crowd(worker *server, int channel, worker *client, int connection)
 	printf("# %u came and went\n", started);
 }
 
-static bool write_setting(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY);
-	bool done = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-
-	if (fd >= 0)
-		close(fd);
-	return done;
-}
-
 /* From now on allocations and copies of those who ask for it fail at random. False: not here. */
 static bool let_memory_run_short(void)
 {
@@ -233,11 +271,6 @@ static bool let_memory_run_short(void)
 	CHECK(write_setting("/sys/kernel/debug/fail_page_alloc/ignore-gfp-wait", "N"));
 	CHECK(write_setting("/sys/kernel/debug/fail_page_alloc/min-order", "0"));
 	return true;
-}
-
-static inline void be_short_of_memory(void)
-{
-	write_setting("/proc/self/make-it-fail", "1");
 }
 
 #endif

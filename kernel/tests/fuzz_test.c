@@ -212,6 +212,7 @@ static void *at_random(void *argument)
 	char *edge = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	munmap(edge + 4096, 4096);
+	let_fail(true);
 	for (;;) {
 		unsigned long command = commands[dice(sizeof(commands) / sizeof(*commands))];
 		union argument a;
@@ -251,8 +252,6 @@ static void *at_random(void *argument)
 
 static void fuzz(int unused)
 {
-	pthread_t thread;
-
 	(void)unused;
 	be_interrupted();
 	fds[0] = open("/dev/stplr-1", O_RDWR);
@@ -264,7 +263,7 @@ static void fuzz(int unused)
 		fds[i] = dice(3) ? stplr_channel_connect(fds[2], i) : dup(fds[2]);
 	ioctl(fds[0], STPLR_HANDLE_GET, &handle);
 	if (dice(2))
-		pthread_create(&thread, NULL, at_random, NULL);
+		start_thread(at_random);
 	at_random(NULL);
 }
 

@@ -19,12 +19,10 @@ static void *turn_memory(void *argument)
 
 static void misbehaving_client(int connection)
 {
-	pthread_t thread;
-
 	be_interrupted();
 	setpriority(PRIO_PROCESS, 0, (int)dice(25) - 5);
 	if (dice(2))
-		pthread_create(&thread, NULL, turn_memory, NULL);
+		start_thread(turn_memory);
 	for (;;) {
 		struct stplr_send send = { .send = some_buffer(), .reply = some_buffer(),
 					   .timeout_ns = dice(3) ? -1 : (int)dice(3000000),
@@ -46,9 +44,7 @@ static void misbehaving_client(int connection)
 			connection = copy;
 			break;
 		case 2:
-			if (fork() == 0)
-				_exit(0);
-			waitpid(-1, NULL, 0);
+			fork_and_end();
 			break;
 		case 3:
 			stplr_register(connection, some_memory(), some_size());
