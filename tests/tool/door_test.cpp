@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -179,6 +180,14 @@ TEST(DoorCommand, AProgramThatIsNotThereIsRefusedAtOnce) {
   EXPECT_EQ(finished.code, 1);
   EXPECT_NE(finished.err.find("no-such-program"), std::string::npos) << finished.err;
   EXPECT_TRUE(directory.files().empty());
+}
+
+TEST(DoorCommand, APlaceInThePathThatCannotBeLookedAtIsPassedOver) {
+  const std::string path = ::getenv("PATH");
+  ASSERT_EQ(::setenv("PATH", ("/" + std::string(300, 'x') + ":" + path).c_str(), 1), 0);
+  const Served served({"cat"});
+  ASSERT_EQ(::setenv("PATH", path.c_str(), 1), 0);
+  EXPECT_EQ(served.call("found").out, "found");
 }
 
 TEST(DoorCommand, CallingWhatIsNoDoorSaysSo) {

@@ -34,7 +34,9 @@ std::string find_program(const std::string& name) {
   std::istringstream places(path != nullptr ? path : "/usr/bin:/bin");
   for (std::string place; std::getline(places, place, ':');) {
     const auto candidate = std::filesystem::path(place.empty() ? "." : place) / name;
-    if (std::filesystem::is_regular_file(candidate) && ::access(candidate.c_str(), X_OK) == 0)
+    std::error_code unreachable;  // then it is not there
+    if (std::filesystem::is_regular_file(candidate, unreachable) &&
+        ::access(candidate.c_str(), X_OK) == 0)
       return std::filesystem::absolute(candidate);
   }
   throw DoorError(ENOENT, "run " + name + " (it is in no directory of $PATH)");
