@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Installs a build to a fresh prefix, and builds and runs programs written for Solaris against it,
-# with no more than what pkg-config says; by gcc, and by clang where it is installed.
+# with no more than what pkg-config says, by gcc, and by clang where it is installed; and by CMake.
 # Usage: doors.sh BUILD_DIR
 set -euo pipefail
 build_dir=$1
@@ -41,6 +41,9 @@ try() { # C_COMPILER C++_COMPILER
     expect program HELLO "$("$work/program")"
   done
 
+  "$cxx" "${strict[@]}" -std=c++20 "$sources/owner.cpp" -o "$work/owner" "${flags[@]}"
+  expect owner 'called, owned' "$("$work/owner")"
+
   # Also with compiling and linking apart.
   "$cc" -c "$sources/server.c" -o "$work/server.o" "${cflags[@]}"
   "$cc" "$work/server.o" -o "$work/server" "${flags[@]}"
@@ -61,3 +64,8 @@ if [[ -n $clang ]]; then
 else
   echo "clang: not installed, not tried"
 fi
+
+cmake -S "$sources" -B "$work/build" -D CMAKE_PREFIX_PATH="$work/prefix" >/dev/null
+cmake --build "$work/build" >/dev/null
+"$work/build/headers"
+echo "find_package: good"
