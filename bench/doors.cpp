@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What farcall compare does not ask of doors: many clients at once, many sessions that idle, one
-// large request, a call after a long silence. Each is measured beside a peer or a control, in turns.
+// large request, a call after a long silence. Each is measured beside a peer or a control, in
+// turns.
 #include <door.h>
 #include <fmt/core.h>
 #include <sched.h>
@@ -211,10 +212,11 @@ void measure_threads() {
     const Load unix_stream = sockets_under_load(kClients);
     throughput.push_back(door.calls_per_s / unix_stream.calls_per_s);
     p99.push_back(door.p99_us / unix_stream.p99_us);
-    fmt::print("  doors {:.0f} calls/s, p50 {:.1f} us, p99 {:.0f} us; sockets {:.0f} calls/s, "
-               "p50 {:.1f} us, p99 {:.0f} us\n",
-               door.calls_per_s, door.p50_us, door.p99_us, unix_stream.calls_per_s,
-               unix_stream.p50_us, unix_stream.p99_us);
+    fmt::print(
+        "  doors {:.0f} calls/s, p50 {:.1f} us, p99 {:.0f} us; sockets {:.0f} calls/s, "
+        "p50 {:.1f} us, p99 {:.0f} us\n",
+        door.calls_per_s, door.p50_us, door.p99_us, unix_stream.calls_per_s, unix_stream.p50_us,
+        unix_stream.p99_us);
   }
   fmt::print("  throughput x {}, p99 x {}\n", spread(throughput), spread(p99));
 }
@@ -223,8 +225,8 @@ void measure_request() {
   fmt::print("a request without a reply, against one memcpy of it\n");
   for (const auto& [name, processor] :
        {std::pair("two processors", 1), std::pair("one processor", 0)}) {
-    for (const std::size_t size : {std::size_t{64} << 10, std::size_t{1} << 20,
-                                   std::size_t{16} << 20}) {
+    for (const std::size_t size :
+         {std::size_t{64} << 10, std::size_t{1} << 20, std::size_t{16} << 20}) {
       const ServerProcess server = door_server(answer_nothing, processor);
       const UniqueFd door = server.receive();
       std::vector<char> data(size, 'x');
@@ -318,9 +320,10 @@ void measure_sessions() {
   const double idle_from = processor_seconds(server.process());
   std::this_thread::sleep_for(3s);
   const double idle = processor_seconds(server.process()) - idle_from;
-  fmt::print("{} sessions open: {:.1f} KiB each, of both sides and the kernel; {:.3f} s of "
-             "processor time in 3 s of silence; a hot client's call {:.2f} us, before {:.2f} us\n",
-             count, each, idle, hot_us(), before_us);
+  fmt::print(
+      "{} sessions open: {:.1f} KiB each, of both sides and the kernel; {:.3f} s of "
+      "processor time in 3 s of silence; a hot client's call {:.2f} us, before {:.2f} us\n",
+      count, each, idle, hot_us(), before_us);
 }
 
 void measure_silence() {

@@ -139,8 +139,8 @@ Outcome Client::transact(const CallArguments& arguments, CallResults* results, D
   Outcome outcome;
   auto session = take(arguments.port, arguments.cancellable, deadline, outcome);
   if (!session) return outcome;
-  for (int error = 0; admission_ != nullptr &&
-                      (error = admission_(session->terms(), arguments)) != 0;) {
+  for (int error = 0;
+       admission_ != nullptr && (error = admission_(session->terms(), arguments)) != 0;) {
     // A session that has ended says what no longer holds.
     if (!session->hung_up()) {
       give_back(std::move(session));

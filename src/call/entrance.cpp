@@ -205,8 +205,7 @@ void PortState::add(std::vector<UniqueFd> descriptors, const Credentials& sender
 
 std::shared_ptr<Entrance> Port::open_entrance(std::weak_ptr<EntranceOwner> owner,
                                               const Terms& terms) {
-  auto entrance =
-      std::make_shared<Entrance>(Entrance::Private(), state_, std::move(owner), terms);
+  auto entrance = std::make_shared<Entrance>(Entrance::Private(), state_, std::move(owner), terms);
   const std::lock_guard guard(state_->lock);
   std::erase_if(state_->entrances, [](const auto& other) { return other.expired(); });
   state_->entrances.push_back(entrance);

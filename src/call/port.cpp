@@ -235,7 +235,8 @@ std::byte* RequestBuffer::reserve(std::size_t size) noexcept {
   memory_.reset();
   const std::size_t pages = round_up_to_pages(size);
   if (pages < size) return nullptr;
-  void* address = ::mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* address =
+      ::mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) return nullptr;
   memory_ = Mapping(address, pages);
   return memory_.data();
@@ -346,10 +347,7 @@ void Incoming::refuse(int error) noexcept {
 }
 
 ServerThread::ServerThread(Port& port, WaitMode mode, Attendant* attendant)
-    : state_(port.state_),
-      mode_(mode),
-      attendant_(attendant),
-      generation_(call::generation()) {}
+    : state_(port.state_), mode_(mode), attendant_(attendant), generation_(call::generation()) {}
 
 ServerThread::~ServerThread() {
   if (generation_ == call::generation()) {

@@ -195,8 +195,7 @@ std::unique_ptr<ClientSession> ClientSession::open(int port, WaitMode mode) {
   ucred peer{};
   socklen_t size = sizeof peer;
   if (::getsockopt(port, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0) server = peer.pid;
-  auto session =
-      std::make_unique<ClientSession>(std::move(mapping), std::move(mine), mode, server);
+  auto session = std::make_unique<ClientSession>(std::move(mapping), std::move(mine), mode, server);
   send_descriptors(port, std::array{memory.fd(), theirs.get()}, kPurposeSession);
   return session;
 }
@@ -251,8 +250,7 @@ Outcome ClientSession::call(const CallArguments& arguments, CallResults* results
   }
   ++number_;
   outstanding_ = results == nullptr;
-  Outcome outcome =
-      send_request(arguments, outstanding_ ? Kind::one_way : Kind::request, deadline);
+  Outcome outcome = send_request(arguments, outstanding_ ? Kind::one_way : Kind::request, deadline);
   if (outcome != Outcome::ok || outstanding_) return outcome;
   for (;;) {
     outcome = wait_for_reply(turn, deadline);
@@ -275,8 +273,8 @@ Outcome ClientSession::call(const CallArguments& arguments, CallResults* results
 Outcome ClientSession::wait_for_reply(Turn& turn, Deadline deadline) {
   const auto there = [&] {
     turn = this->turn();
-    return turn.number == number_ && (turn.kind == Kind::reply || turn.kind == Kind::again ||
-                                      turn.kind == Kind::assist);
+    return turn.number == number_ &&
+           (turn.kind == Kind::reply || turn.kind == Kind::again || turn.kind == Kind::assist);
   };
   return waiter_.wait(control().client, control().server, deadline, there);
 }
@@ -359,11 +357,12 @@ Outcome ServerSession::take(Request& request) {
   const Turn turn = this->turn();
   if (turn.size > kInlineBytes || (turn.flags & ~kFlags) != 0) return Outcome::broken;
   if (turn.size > kFirstLineBytes) __builtin_prefetch(slot().data + kFirstLineBytes);
-  const std::uint32_t before = std::exchange(number_, turn.number);
+  const std::uint32_t before = number_.load(std::memory_order_relaxed);
+  number_.store(turn.number, std::memory_order_relaxed);
   request.wants_reply = turn.kind == Kind::request;
   request.word = static_cast<std::int32_t>(slot().extra >> 32);
   // relaxed: tells a client whose call failed, or that waits to send more; it orders nothing.
-  control().taken.store(number_, std::memory_order_relaxed);
+  control().taken.store(turn.number, std::memory_order_relaxed);
   if (turn.flags == 0) [[likely]] {
     request.data = {request.inline_data, turn.size};
     if (turn.size != 0) std::memcpy(request.inline_data, slot().data, turn.size);
@@ -377,15 +376,14 @@ Outcome ServerSession::take(Request& request) {
       if (refusal != EAGAIN) {
         refuse(refusal);
       } else {
-        number_ = before;  // it comes again, under the same number
-        give_turn({.number = turn.number, .kind = Kind::again}, control().server,
-                  control().client);
+        number_.store(before, std::memory_order_relaxed);  // it comes again, under the same number
+        give_turn({.number = turn.number, .kind = Kind::again}, control().server, control().client);
       }
       return Outcome::would_block;
     }
   }
   if (!request.wants_reply)
-    give_turn({.number = number_, .kind = Kind::reply}, control().server, control().client);
+    give_turn({.number = turn.number, .kind = Kind::reply}, control().server, control().client);
   return Outcome::ok;
 }
 
@@ -475,14 +473,16 @@ Outcome ServerSession::pull_together(const Turn& turn, const PullOffer& where, R
 
 void ServerSession::refuse(int error) noexcept {
   slot().extra = error;
-  give_turn({.number = number_, .kind = Kind::reply, .flags = kRefused}, control().server,
-            control().client);
+  give_turn(
+      {.number = number_.load(std::memory_order_relaxed), .kind = Kind::reply, .flags = kRefused},
+      control().server, control().client);
 }
 
 Outcome ServerSession::reply(std::span<const std::byte> data, std::span<const int> descriptors,
                              std::int64_t status) {
+  const std::uint32_t number = number_.load(std::memory_order_relaxed);
   for (;;) {
-    Turn turn{.number = number_, .kind = Kind::reply};
+    Turn turn{.number = number, .kind = Kind::reply};
     slot().extra = status;
     if (data.size() > kInlineBytes || !descriptors.empty()) [[unlikely]] {
       prepare({.data = data, .descriptors = descriptors}, turn, true, client_can_pull_);
@@ -504,11 +504,11 @@ Outcome ServerSession::reply(std::span<const std::byte> data, std::span<const in
     while (outcome == Outcome::interrupted) {
       outcome = waiter_.wait(control().server, control().client, longest, [&] {
         answer = this->turn();
-        return answer.kind == Kind::done || answer.number != number_;
+        return answer.kind == Kind::done || answer.number != number;
       });
     }
     // A client that already asks for something else has taken it.
-    if (outcome == Outcome::ok && answer.number != number_) return Outcome::ok;
+    if (outcome == Outcome::ok && answer.number != number) return Outcome::ok;
     if (outcome != Outcome::ok) return outcome == Outcome::timed_out ? Outcome::broken : outcome;
     const std::int64_t error = slot().extra;
     if (error == 0) return Outcome::ok;
@@ -525,10 +525,10 @@ void ServerSession::set_terms(const Terms& terms) noexcept {
 
 void ServerSession::welcome(int error) noexcept {
   // release: the terms are visible before.
-  control().terms.welcome.store(
-      error == 0 ? TermsLine::kWelcome
-                 : static_cast<std::uint32_t>(error) << TermsLine::kRefusalShift,
-      std::memory_order_release);
+  control().terms.welcome.store(error == 0
+                                    ? TermsLine::kWelcome
+                                    : static_cast<std::uint32_t>(error) << TermsLine::kRefusalShift,
+                                std::memory_order_release);
   // A waiter of its own: a thread that already serves may be using the session's.
   Waiter(socket(), WaitMode::block).wake(control().server, control().client);
 }

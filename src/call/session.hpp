@@ -23,7 +23,8 @@
 //   and, for what the sender must know to have been taken (descriptors, data read in place):
 //              <------------------ again      the server may not read this client's memory:
 //     request  ------------------>            the same request once more, through the rings
-//              <------------------ assist     the slot holds a PullOffer: write your last bytes there
+//              <------------------ assist     the slot holds a PullOffer: write your last bytes
+//              there
 //     assisted ------------------>            extra: 0, or the errno of what went wrong
 //              <------------------ reply
 //     done     ------------------>            extra: 0, or the errno of what went wrong, after
@@ -62,8 +63,7 @@ inline constexpr std::uint8_t kBulk = 2;         // the data goes through the ri
 inline constexpr std::uint8_t kBulkComes = 4;    // a packet with the rings comes before that
 inline constexpr std::uint8_t kPull = 8;         // the slot holds a PullOffer
 inline constexpr std::uint8_t kRefused = 16;     // a reply: the server could not take the request
-inline constexpr std::uint8_t kFlags =
-    kDescriptors | kBulk | kBulkComes | kPull | kRefused;
+inline constexpr std::uint8_t kFlags = kDescriptors | kBulk | kBulkComes | kPull | kRefused;
 
 // What packets on a port's and a session's sockets bring.
 inline constexpr std::uint8_t kPurposeSession = 1;  // to a port: a session's memory and socket
@@ -246,13 +246,13 @@ class ClientSession final : public SessionBase {
 
 // What a server takes out of a session.
 struct Request {
-  std::byte* inline_data;        // kInlineBytes
+  std::byte* inline_data;  // kInlineBytes
   RequestBuffer& large;
-  std::size_t most;              // bytes
+  std::size_t most;  // bytes
   std::vector<UniqueFd>& descriptors;
-  std::span<std::byte> data;     // out
-  std::int32_t word = 0;         // out
-  bool wants_reply = false;      // out
+  std::span<std::byte> data;  // out
+  std::int32_t word = 0;      // out
+  bool wants_reply = false;   // out
 };
 
 class ServerSession final : public SessionBase {
@@ -266,7 +266,8 @@ class ServerSession final : public SessionBase {
 
   [[nodiscard]] bool ready() const noexcept {
     const Turn now = turn();
-    return now.number != number_ && (now.kind == Kind::request || now.kind == Kind::one_way);
+    return now.number != number_.load(std::memory_order_relaxed) &&
+           (now.kind == Kind::request || now.kind == Kind::one_way);
   }
   [[nodiscard]] bool ready_one_way() const noexcept {
     return ready() && turn().kind == Kind::one_way;
@@ -305,7 +306,8 @@ class ServerSession final : public SessionBase {
   Outcome take_data(const Turn& turn, Request& request, int& refusal);
   Outcome pull_together(const Turn& turn, const PullOffer& where, Request& request, int& error);
 
-  std::uint32_t number_ = 0;  // of the last request taken
+  // Of the last request taken. Only the owner writes it; others look, and then claim.
+  std::atomic<std::uint32_t> number_{0};
   std::atomic<bool> owned_{false};
   std::atomic<Attendant*> attendant_{nullptr};
   bool can_pull_ = true;         // until the kernel has said no

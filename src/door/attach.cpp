@@ -102,7 +102,8 @@ std::atomic<std::size_t> attachments{0};
 int refusal(int file, const struct stat& status) noexcept {
   if (!may_attach(::geteuid(), status)) return EPERM;
   if (!S_ISREG(status.st_mode)) return EINVAL;
-  if (::faccessat(file, "", W_OK, AT_EACCESS | AT_EMPTY_PATH) != 0 && errno == EACCES) return EACCES;
+  if (::faccessat(file, "", W_OK, AT_EACCESS | AT_EMPTY_PATH) != 0 && errno == EACCES)
+    return EACCES;
   return 0;
 }
 
@@ -139,8 +140,8 @@ class Attachment final : public call::Watch, public std::enable_shared_from_this
     if (!names_) return;
     const std::string path = "/proc/self/fd/" + std::to_string(file_.get());
     if (::inotify_add_watch(names_.get(), path.c_str(), IN_ATTRIB | IN_DELETE_SELF) < 0) return;
-    names_number_ =
-        call::Warden::here().watch(names_.get(), EPOLLIN, std::make_shared<Names>(weak_from_this()));
+    names_number_ = call::Warden::here().watch(names_.get(), EPOLLIN,
+                                               std::make_shared<Names>(weak_from_this()));
   }
 
   void detach() noexcept {
@@ -255,8 +256,7 @@ void Attachment::heard(std::uint32_t) noexcept {
   static auto& visitors = *new std::deque<std::weak_ptr<Visitor>>;
   try {
     if (std::exchange(visited_in, call::generation()) != call::generation()) visitors.clear();
-    while (!visitors.empty() &&
-           (visitors.front().expired() || visitors.size() >= kMostVisitors)) {
+    while (!visitors.empty() && (visitors.front().expired() || visitors.size() >= kMostVisitors)) {
       if (const auto oldest = visitors.front().lock()) oldest->dismiss();
       visitors.pop_front();
     }

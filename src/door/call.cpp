@@ -11,7 +11,8 @@
 namespace farcall::door {
 namespace {
 
-// Where the descriptors of a reply stand in its memory: after the data, at a multiple of their size.
+// Where the descriptors of a reply stand in its memory: after the data, at a multiple of their
+// size.
 std::size_t descriptors_at(std::size_t data_size) noexcept {
   constexpr std::size_t kUnit = sizeof(door_desc_t);
   return (data_size + kUnit - 1) / kUnit * kUnit;
@@ -70,13 +71,12 @@ int finish(CallResults& results, door_arg_t& arguments) {
 int call_in_vain(int d, Handle& handle, std::uint64_t bytes, int error, bool cancellable) {
   CallResults results;
   try {
-    const Outcome outcome =
-        handle.client.call({.data = std::as_bytes(std::span(&bytes, 1)),
-                            .descriptors = {},
-                            .word = kBadArguments,
-                            .port = d,
-                            .cancellable = cancellable},
-                           results, Deadline::never());
+    const Outcome outcome = handle.client.call({.data = std::as_bytes(std::span(&bytes, 1)),
+                                                .descriptors = {},
+                                                .word = kBadArguments,
+                                                .port = d,
+                                                .cancellable = cancellable},
+                                               results, Deadline::never());
     if (outcome != Outcome::ok) return to_error(outcome);
   } catch (const SystemError& refusal) {
     if (refusal.code().value() != EFAULT) throw;
@@ -91,13 +91,12 @@ int call(int d, door_arg_t* params, bool cancellable) {
   CallResults results;
   if (params == nullptr) {
     promise = {};
-    return to_error(handle->client.call(
-        {.data = {},
-         .descriptors = {},
-         .word = kNoArguments,
-         .port = d,
-         .cancellable = cancellable},
-        results, Deadline::never()));
+    return to_error(handle->client.call({.data = {},
+                                         .descriptors = {},
+                                         .word = kNoArguments,
+                                         .port = d,
+                                         .cancellable = cancellable},
+                                        results, Deadline::never()));
   }
   door_arg_t arguments = *params;
   promise = {.bytes = arguments.data_size, .descriptors = arguments.desc_num};

@@ -66,8 +66,7 @@ door_info_t foreign_info(int fd, Handle& handle) {
   socklen_t size = sizeof server;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &size) == 0) info.di_target = server.pid;
   Terms terms{};
-  if (state == 0 &&
-      handle.client.terms(terms, Deadline::after(kPatience), fd) == Outcome::ok) {
+  if (state == 0 && handle.client.terms(terms, Deadline::after(kPatience), fd) == Outcome::ok) {
     info.di_proc = terms[kProcedure];
     info.di_data = terms[kCookie];
   }
@@ -99,9 +98,9 @@ UniqueFd Door::open() {
   const auto self = shared_from_this();
   entrance_ = pool->port.open_entrance(self, terms());
   Process& process = Process::here();
-  UniqueFd fd =
-      entrance_->branch(make_name({.id = id, .attributes = attributes & kNamedAttributes}),
-                        &primary_);
+  UniqueFd fd = entrance_->branch(
+      make_name({.id = id, .attributes = attributes & kNamedAttributes}), &primary_);
+  lasting_info_ = info();
   process.add(self);
   process.add_branch(primary_, self);
   set_known(fd.get(), true);
@@ -287,8 +286,7 @@ int door_create(door_server_procedure_t* procedure, void* cookie, uint_t attribu
   }
   if (fd < 0) return -1;
   if ((attributes & DOOR_PRIVATE) != 0) {
-    door_info_t info = door->info();
-    Process::here().create_thread.load()(&info);
+    Process::here().create_thread.load()(door->lasting_info());
   } else if (Process::here().first_shared_door()) {
     Process::here().create_thread.load()(nullptr);
   }
@@ -301,8 +299,8 @@ int door_xcreate(door_server_procedure_t* procedure, void* cookie, uint_t attrib
   constexpr unsigned kAllowed = DOOR_UNREF | DOOR_PRIVATE | DOOR_UNREF_MULTI | DOOR_REFUSE_DESC |
                                 DOOR_NO_CANCEL | DOOR_NO_DEPLETION_CB;
   constexpr unsigned kEither = DOOR_UNREF | DOOR_UNREF_MULTI;
-  if (procedure == nullptr || (attributes & ~kAllowed) != 0 ||
-      (attributes & kEither) == kEither || nthread < 1 || create_thread == nullptr)
+  if (procedure == nullptr || (attributes & ~kAllowed) != 0 || (attributes & kEither) == kEither ||
+      nthread < 1 || create_thread == nullptr)
     return fail(EINVAL);
   unsigned given = (attributes & ~unsigned{DOOR_NO_DEPLETION_CB}) | DOOR_PRIVATE;
   if ((attributes & DOOR_NO_DEPLETION_CB) == 0) given |= DOOR_DEPLETION_CB;

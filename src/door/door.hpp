@@ -56,6 +56,9 @@ class Door final : public EntranceOwner, public std::enable_shared_from_this<Doo
   UniqueFd branch();
 
   [[nodiscard]] door_info_t info() const noexcept;
+  // The same, for functions that make threads; programs hand it on to those threads, so it lives
+  // as long as the door.
+  [[nodiscard]] door_info_t* lasting_info() noexcept { return &lasting_info_; }
   // The errno that a request is to be refused with, or 0.
   [[nodiscard]] int admit(std::size_t bytes, std::size_t descriptors) const noexcept;
   [[nodiscard]] std::uint64_t param(int which) const noexcept;
@@ -92,6 +95,7 @@ class Door final : public EntranceOwner, public std::enable_shared_from_this<Doo
   std::size_t count_references() const;
 
   std::shared_ptr<Entrance> entrance_;
+  door_info_t lasting_info_{};
   std::uint64_t primary_ = 0;  // cookie of the socket that door_create() returned
   std::atomic<std::uint64_t> data_min_{0};
   std::atomic<std::uint64_t> data_max_{SIZE_MAX};

@@ -32,7 +32,8 @@ int exchange(int fd, int flags) noexcept {
     UniqueFd door = open_attached(fd, status);
     if (door) {
       // The program gets the lowest number, as it would have.
-      if (::dup3(door.get(), fd, (flags & O_CLOEXEC) != 0 ? O_CLOEXEC : 0) >= 0) set_known(fd, true);
+      if (::dup3(door.get(), fd, (flags & O_CLOEXEC) != 0 ? O_CLOEXEC : 0) >= 0)
+        set_known(fd, true);
     }
   }
   errno = saved;
@@ -155,7 +156,8 @@ int __open_2(const char* path, int flags) {  // NOLINT(bugprone-reserved-identif
 int __open64_2(const char* path, int flags) {  // NOLINT(bugprone-reserved-identifier)
   return open_at(AT_FDCWD, path, flags, 0);
 }
-int __openat_2(int directory, const char* path, int flags) {  // NOLINT(bugprone-reserved-identifier)
+int __openat_2(int directory, const char* path,
+               int flags) {  // NOLINT(bugprone-reserved-identifier)
   return open_at(directory, path, flags, 0);
 }
 int __openat64_2(int directory, const char* path,  // NOLINT(bugprone-reserved-identifier)
@@ -168,7 +170,8 @@ int close(int fd) {
 }
 int close_range(unsigned first, unsigned last, int flags) noexcept {
   static auto* const function = real::next<int(unsigned, unsigned, int)>("close_range");
-  if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) != 0) return function(first, last, flags);
+  if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) != 0)
+    return function(first, last, flags);
   return close_many(first, last, [=] { return function(first, last, flags); });
 }
 void closefrom(int first) noexcept {

@@ -30,8 +30,7 @@ class ServingThread final : public Attendant {
   }
 
   // Answers the call that is being served. Returns 0 or an errno value; the client then waits on.
-  int answer(const char* data, std::size_t size, const door_desc_t* descriptors,
-             std::size_t count);
+  int answer(const char* data, std::size_t size, const door_desc_t* descriptors, std::size_t count);
   [[noreturn]] void park(int cancel_state);
 
   std::shared_ptr<Door> bound;
@@ -45,8 +44,8 @@ class ServingThread final : public Attendant {
   void make_spare(Door& door);
 
   const pthread_t self_ = ::pthread_self();
-  std::shared_ptr<Pool> pool_;      // that thread_ serves
-  const Door* joined_ = nullptr;    // whose pool that is; null: the shared one
+  std::shared_ptr<Pool> pool_;    // that thread_ serves
+  const Door* joined_ = nullptr;  // whose pool that is; null: the shared one
   std::unique_ptr<ServerThread> thread_;
   std::vector<door_desc_t> received_;
   int cancel_state_ = PTHREAD_CANCEL_ENABLE;
@@ -90,7 +89,8 @@ struct Start {
 };
 
 void* start_bound_thread(void* argument) {
-  const std::unique_ptr<std::shared_ptr<Start>> owned(static_cast<std::shared_ptr<Start>*>(argument));
+  const std::unique_ptr<std::shared_ptr<Start>> owned(
+      static_cast<std::shared_ptr<Start>*>(argument));
   const std::shared_ptr<Start> start = *owned;
   const std::shared_ptr<Door> door = start->door;
   if (door->maker.set_up != nullptr) {
@@ -121,11 +121,11 @@ void* start_and_park(void* argument) {
 }
 
 int ask_for_bound_thread(const std::shared_ptr<Start>& start) {
-  door_info_t info = start->door->info();
   auto* argument = new (std::nothrow) std::shared_ptr<Start>(start);
   if (argument == nullptr) return -1;
   const Door::Maker& maker = start->door->maker;
-  const int result = maker.create(&info, start_and_park, argument, maker.cookie);
+  const int result =
+      maker.create(start->door->lasting_info(), start_and_park, argument, maker.cookie);
   if (result != 1) delete argument;
   return result;
 }
@@ -198,8 +198,7 @@ void hand_out(std::vector<UniqueFd>& descriptors, door_desc_t* into) {
 
 int Outgoing::add(const door_desc_t* descriptors, std::size_t count) {
   if (count == 0) return 0;
-  if (count > SIZE_MAX / sizeof *descriptors ||
-      !readable(descriptors, count * sizeof *descriptors))
+  if (count > SIZE_MAX / sizeof *descriptors || !readable(descriptors, count * sizeof *descriptors))
     return EFAULT;
   for (std::size_t i = 0; i < count; ++i) {
     const int fd = descriptors[i].d_data.d_desc.d_descriptor;
@@ -289,12 +288,10 @@ void ServingThread::make_spare(Door& door) {
   if (by_xcreate) {
     auto start = std::make_shared<Start>();
     start->door = door.shared_from_this();
-    if (ask_for_bound_thread(start) != 1)
-      pool_->starting_until.store(0, std::memory_order_relaxed);
+    if (ask_for_bound_thread(start) != 1) pool_->starting_until.store(0, std::memory_order_relaxed);
   } else {
-    door_info_t info = door.info();
     const bool is_private = (door.attributes & DOOR_PRIVATE) != 0;
-    Process::here().create_thread.load()(is_private ? &info : nullptr);
+    Process::here().create_thread.load()(is_private ? door.lasting_info() : nullptr);
   }
 }
 

@@ -14,10 +14,20 @@ namespace farcall::compare {
 namespace {
 
 // What shows most in little time: the limits, the rings, and what people use instead.
-constexpr std::array<std::string_view, 14> kMain{
-    "null_call", "memcpy",      "cacheline_pingpong", "futex_pingpong", "ring",
-    "door_call", "pipe",        "unix_stream",        "tcp",            "posix_mq",
-    "eventfd",   "zeromq",      "nng",                "boost_mq"};
+constexpr std::array<std::string_view, 14> kMain{"null_call",
+                                                 "memcpy",
+                                                 "cacheline_pingpong",
+                                                 "futex_pingpong",
+                                                 "ring",
+                                                 "door_call",
+                                                 "pipe",
+                                                 "unix_stream",
+                                                 "tcp",
+                                                 "posix_mq",
+                                                 "eventfd",
+                                                 "zeromq",
+                                                 "nng",
+                                                 "boost_mq"};
 constexpr std::array<std::string_view, 7> kGroups{"all",    "main",  "controls", "channels",
                                                   "shared", "linux", "peers"};
 
