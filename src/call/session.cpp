@@ -84,7 +84,9 @@ void SessionBase::drain() noexcept {
 }
 
 Outcome SessionBase::next_descriptors(std::vector<UniqueFd>& into) {
-  if (arrived_.empty()) drain();
+  // Doorbells may lie before them, as many as the socket holds.
+  constexpr int kMostDrains = 16;
+  for (int i = 0; i < kMostDrains && (arrived_.empty() || !arrived_.front().complete); ++i) drain();
   if (garbage_ || arrived_.empty() || !arrived_.front().complete) return Outcome::broken;
   const bool overflow = arrived_.front().overflow;
   if (!overflow) into = std::move(arrived_.front().descriptors);

@@ -306,7 +306,10 @@ void ServingThread::serve_one() {
   if (thread_->receive(incoming, Deadline::never()) != Outcome::ok) return;
   // Nothing in this function may be in need of a destructor while the procedure runs.
   serving = std::static_pointer_cast<Door>(incoming.entrance()->owner());
-  if (!serving) return;  // nobody can call it any more
+  if (!serving) {  // nobody can call it any more
+    incoming.refuse(EBADF);
+    return;
+  }
   Door& door = *serving;
   const std::size_t count = incoming.descriptors().size();
   if ((incoming.word() & kBadArguments) != 0) [[unlikely]] {
