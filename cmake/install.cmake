@@ -26,6 +26,6 @@ if(TARGET farcall-doors)
   include(cmake/install-doors.cmake)
 endif()
 
-install(DIRECTORY docs/man/ TYPE MAN OPTIONAL FILES_MATCHING PATTERN "man[137]/*.[137]")
+install(DIRECTORY docs/man/ TYPE MAN OPTIONAL FILES_MATCHING PATTERN "man[1347]/*.[1347]")
 install(DIRECTORY docs/ TYPE DOC OPTIONAL FILES_MATCHING PATTERN "*.md" PATTERN man EXCLUDE)
 install(FILES README.md CHANGELOG.md LICENSE TYPE DOC OPTIONAL)
