@@ -19,6 +19,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -519,18 +520,22 @@ class AttachedDoor {
       throw DoorError(error,
                       "attach a door to " + path_.string() + door_detail::attach_advice(error));
     }
+    struct stat status {};
+    if (::stat(path_.c_str(), &status) == 0) file_ = {status.st_dev, status.st_ino};
   }
   AttachedDoor(const AttachedDoor&) = delete;
   AttachedDoor& operator=(const AttachedDoor&) = delete;
   AttachedDoor(AttachedDoor&& other) noexcept
       : path_(std::move(other.path_)),
         process_(std::exchange(other.process_, 0)),
+        file_(other.file_),
         created_(other.created_) {}
   AttachedDoor& operator=(AttachedDoor&& other) noexcept {
     if (this != &other) {
       static_cast<void>(give_up());
       path_ = std::move(other.path_);
       process_ = std::exchange(other.process_, 0);
+      file_ = other.file_;
       created_ = other.created_;
     }
     return *this;
@@ -538,16 +543,20 @@ class AttachedDoor {
   ~AttachedDoor() { static_cast<void>(give_up()); }
 
   // Before its time. Throws DoorError, where the destructor keeps silent: EINVAL if somebody else
-  // has detached it.
+  // has detached it, ENOENT if the file is gone.
   void detach() {
     if (const int error = give_up(); error != 0) throw DoorError(error, "detach " + path_.string());
   }
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
  private:
-  // A child of fork() leaves the name to its parent.
+  // A child of fork() leaves the name to its parent, and a file that somebody has put in the place
+  // of ours is left to him.
   int give_up() noexcept {
     if (std::exchange(process_, 0) != ::getpid()) return 0;
+    struct stat status {};
+    if (::stat(path_.c_str(), &status) != 0) return errno;
+    if (file_ != std::pair(status.st_dev, status.st_ino)) return ENOENT;
     const int error = ::fdetach(path_.c_str()) == 0 ? 0 : errno;
     if (created_) ::unlink(path_.c_str());
     return error;
@@ -555,6 +564,7 @@ class AttachedDoor {
 
   std::filesystem::path path_;
   pid_t process_;  // that attached it, or 0
+  std::pair<dev_t, ino_t> file_;
   bool created_ = false;
 };
 

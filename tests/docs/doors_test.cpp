@@ -80,13 +80,14 @@ TEST(DoorDocs, ReferencesAmongOurPagesLeadSomewhere) {
       const std::string page = contents(entry.path());
       for (std::sregex_iterator found(page.begin(), page.end(), reference), end; found != end;
            ++found) {
-        const std::string name = (*found)[1];
+        std::string name = (*found)[1];
         if (!name.starts_with("door") && !name.starts_with("farcall") && !name.starts_with("thr_"))
           continue;
         ++references;
         const std::string number = (*found)[2];
-        EXPECT_TRUE(std::filesystem::exists(DOCS "/man/man" + number + "/" + name + "." + number))
-            << entry.path() << ": " << name;
+        const auto place =
+            std::filesystem::path(DOCS "/man/man" + number) / name.append(".").append(number);
+        EXPECT_TRUE(std::filesystem::exists(place)) << entry.path() << ": " << name;
       }
     }
   }

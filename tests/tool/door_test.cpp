@@ -152,6 +152,15 @@ TEST(DoorCommand, AServerThatIsToldToEndFinishesItsCalls) {
   EXPECT_EQ(called.out, "finished\n");
 }
 
+TEST(DoorCommand, AServerWhoseFileIsRemovedEndsWell) {
+  Served served({"cat"});
+  served.await();
+  std::filesystem::remove(served.path());
+  const Finished ended = served.end();
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_EQ(ended.err, "");
+}
+
 TEST(DoorCommand, AFileThatWasThereStaysAsItWas) {
   const ScratchDirectory directory;
   const std::string path = directory.file("door");

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -187,10 +188,10 @@ int serve(const Serve& serve) {
   Door door = Door::create(
       [server](DoorRequest& request, DoorReply& reply) { server->serve(request, reply); },
       {.attributes = DOOR_REFUSE_DESC});
-  AttachedDoor name(door, serve.path);
+  std::optional<AttachedDoor> name(std::in_place, door, serve.path);
 
   signals.wait();
-  name.detach();
+  name.reset();  // or it has been detached already: who removes the file does that
   door.revoke();
   // Commands that run may finish, unless a second signal comes.
   constexpr long kPollMs = 20;

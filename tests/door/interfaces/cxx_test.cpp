@@ -341,6 +341,18 @@ TEST(CxxAttachedDoor, AFileThatWasThereStays) {
   EXPECT_EQ(error_of([&] { again.detach(); }), EINVAL);
 }
 
+TEST(CxxAttachedDoor, AFileThatTookThePlaceOfOursIsLeftAlone) {
+  const Directory directory;
+  const std::string path = directory.file("door");
+  const Door door = Door::create(echo);
+  AttachedDoor name(door, path);
+  ASSERT_EQ(::rename(path.c_str(), directory.file("moved").c_str()), 0);
+  const Door other = Door::create([](DoorRequest&, DoorReply& reply) { reply.write("other"); });
+  const AttachedDoor theirs(other, path);
+  EXPECT_EQ(error_of([&] { name.detach(); }), ENOENT);
+  EXPECT_EQ(Door::open(path).call("").text(), "other");
+}
+
 TEST(CxxAttachedDoor, AChildLeavesTheNameToItsParent) {
   const Directory directory;
   const std::string path = directory.file("door");
