@@ -16,6 +16,7 @@ namespace farcall::call {
 namespace {
 
 constexpr RingKind kRing = RingKind::bytes;
+constexpr int kMostErrno = EHWPOISON;  // what a peer calls an errno must be one
 
 Mapping map_session(int fd) {
   void* address =
@@ -215,8 +216,9 @@ Outcome ClientSession::await_welcome(Deadline deadline) {
   });
   if (outcome != Outcome::ok) return fail(outcome);
   if (welcome == TermsLine::kWelcome) return Outcome::ok;
-  const int error = static_cast<int>(welcome >> TermsLine::kRefusalShift & 0xfff);
-  throw SystemError(error != 0 ? error : EPROTO, "the server takes no more clients");
+  const std::uint32_t error = welcome >> TermsLine::kRefusalShift;
+  if (error < 1 || error > kMostErrno) return Outcome::broken;
+  throw SystemError(static_cast<int>(error), "the server takes no more clients");
 }
 
 Terms ClientSession::terms() const noexcept {
@@ -305,7 +307,6 @@ Outcome ClientSession::take_reply(Turn turn, CallResults& results) {
     return Outcome::ok;
   }
   if ((turn.flags & kRefused) != 0) {
-    constexpr std::int64_t kMostErrno = 4095;
     if (results.status < 1 || results.status > kMostErrno) return Outcome::broken;
     throw SystemError(static_cast<int>(results.status), "the server cannot take the request");
   }
