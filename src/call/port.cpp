@@ -18,7 +18,7 @@
 namespace farcall {
 namespace call {
 
-constexpr unsigned kDoorbellsPerDrain = 32;
+constexpr unsigned kParksPerDrain = 32;
 
 PortState::PortState(const PortLimits& port_limits, WaitMode wait_mode)
     : limits(port_limits), mode(wait_mode) {
@@ -90,9 +90,6 @@ SessionPointer PortState::hear(std::uint64_t id, std::uint32_t events) {
   if (!session) return nullptr;
   if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) session->tell_gone();
   if (!session->claim()) return nullptr;  // the owner looks again when it leaves
-  // Each new packet is an edge of its own, so that doorbells can lie until there are many of them;
-  // in the end they would fill the socket.
-  if ((session->doorbells = (session->doorbells + 1) % kDoorbellsPerDrain) == 0) session->drain();
   // What a client has sent one way before it went is still to be taken.
   if (over(*session) && !session->ready_one_way()) {
     drop(session);
@@ -163,6 +160,9 @@ PortState::Item PortState::next(Deadline deadline, Outcome& outcome, bool cancel
 }
 
 void PortState::release(const SessionPointer& session) noexcept {
+  // Each time that it parks it may be rung for once. Each packet is an edge of its own, so that
+  // doorbells can lie until there are many; but a full socket could not be rung any more.
+  if (++session->parks % kParksPerDrain == 0) session->drain();
   Waiter::park_on_descriptor(session->control().server);
   session->release();
   // What came before these two lines rang no bell that anyone heeded.

@@ -300,7 +300,7 @@ class ServerSession final : public SessionBase {
   const std::uint64_t id;
   const std::shared_ptr<Entrance> entrance;
   std::atomic<bool> gone{false};
-  unsigned doorbells = 0;  // heard since the socket was last drained; its owner's
+  unsigned parks = 0;  // how often it was left to its doorbell; its owner's
 
  private:
   Outcome take_data(const Turn& turn, Request& request, int& refusal);
