@@ -13,6 +13,7 @@
 namespace farcall {
 
 void EntranceOwner::branch_closed(std::uint64_t) noexcept {}
+// NOLINTNEXTLINE(performance-unnecessary-value-param): an owner that wants them takes them over
 void EntranceOwner::received(std::uint8_t, std::vector<UniqueFd>, const Credentials&) noexcept {}
 
 struct Entrance::Private {};
@@ -84,7 +85,7 @@ Entrance::Entrance(const Private&, std::shared_ptr<call::PortState> port,
 Entrance::~Entrance() {
   if (port_->generation != call::generation()) {
     // The warden that knows the branches is the parent's.
-    for (auto& branch : branches_) new std::shared_ptr<Branch>(std::move(branch));
+    for (auto& branch : branches_) call::leave_alone(branch);
     return;
   }
   for (const auto& branch : branches_) branch->stop();

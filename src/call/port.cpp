@@ -265,8 +265,8 @@ Port::~Port() {
     return;
   }
   // All of it is the parent's: leave it as it is.
-  new std::shared_ptr<PortState>(std::move(state_));
-  new std::shared_ptr<Entrance>(std::move(own_entrance_));
+  call::leave_alone(state_);
+  call::leave_alone(own_entrance_);
 }
 
 int Port::descriptor() {
@@ -320,8 +320,8 @@ void Incoming::abandon() noexcept {
   if (!session_) return;
   if (generation_ != call::generation()) {
     // The call is the parent's to answer.
-    new SessionPointer(std::move(session_));
-    new std::shared_ptr<PortState>(std::move(port_));
+    call::leave_alone(session_);
+    call::leave_alone(port_);
     return;
   }
   // Left without an answer: the client must not wait for ever.
@@ -353,8 +353,8 @@ ServerThread::~ServerThread() {
   if (generation_ == call::generation()) {
     leave();
   } else {
-    new std::shared_ptr<PortState>(std::move(state_));
-    new SessionPointer(std::move(attending_));
+    call::leave_alone(state_);
+    call::leave_alone(attending_);
   }
 }
 

@@ -41,7 +41,7 @@ void in_child() noexcept {
   }
 }
 
-[[maybe_unused]] const int registered = ::pthread_atfork(nullptr, nullptr, in_child);
+[[maybe_unused]] const int kRegistered = ::pthread_atfork(nullptr, nullptr, in_child);
 
 }  // namespace
 

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <new>
+#include <utility>
 
 #include "farcall/memory.hpp"
 
@@ -34,6 +36,12 @@ class PrivateFd {
   UniqueFd fd_;
   std::uint64_t generation_ = 0;
 };
+
+// Keeps an object of another generation from being destroyed.
+template <class T>
+void leave_alone(T& object) noexcept {
+  static_cast<void>(new (std::nothrow) T(std::move(object)));
+}
 
 // Registers functions to be called around every fork of this process: before it, and afterwards
 // in the parent and in the child. Those registered later run earlier before a fork and later after

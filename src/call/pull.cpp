@@ -11,7 +11,7 @@
 namespace farcall::call {
 namespace {
 
-const std::uint64_t own_nonce = [] {
+const std::uint64_t kNonce = [] {
   std::uint64_t nonce = 0;
   while (nonce == 0)
     if (::getrandom(&nonce, sizeof nonce, GRND_NONBLOCK) != sizeof nonce)
@@ -31,8 +31,8 @@ void* at(std::uint64_t address) noexcept {
 PullOffer offer(std::span<const std::byte> data) noexcept {
   return {.address = reinterpret_cast<std::uintptr_t>(data.data()),
           .size = data.size(),
-          .nonce_address = reinterpret_cast<std::uintptr_t>(&own_nonce),
-          .nonce = own_nonce};
+          .nonce_address = reinterpret_cast<std::uintptr_t>(&kNonce),
+          .nonce = kNonce};
 }
 
 int pull(pid_t pid, const PullOffer& offer, std::span<std::byte> into) noexcept {

@@ -24,12 +24,12 @@ struct PullOffer {
 // that copy through a ring at the same time get in each other's way; one does it from its cache. A
 // reply must be acknowledged where it is read so, hence twice the size. Measured in
 // docs/guide/doors.md.
-inline constexpr std::size_t kPullBytesApart = 8 * 1024;
-inline constexpr std::size_t kPullBytesTogether = 64 * 1024;
+inline constexpr std::size_t kPullBytesApart = std::size_t{8} * 1024;
+inline constexpr std::size_t kPullBytesTogether = std::size_t{64} * 1024;
 
 // From this size on two processors copy more quickly than one: the receiver begins with the first
 // half, and asks a sender who is awake on another processor to write the second half meanwhile.
-inline constexpr std::size_t kAssistBytes = 256 * 1024;
+inline constexpr std::size_t kAssistBytes = std::size_t{256} * 1024;
 
 PullOffer offer(std::span<const std::byte> data) noexcept;
 // Fills `into` with what process `pid` offers. Returns 0; EFAULT where not all of it is memory of

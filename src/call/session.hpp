@@ -118,7 +118,7 @@ static_assert(offsetof(SessionControl, client) == 128 && offsetof(SessionControl
 inline constexpr std::size_t kSessionBytes = 4096;
 static_assert(sizeof(SessionControl) == kSessionBytes);
 
-inline constexpr std::size_t kBulkCapacity = 128 * 1024;
+inline constexpr std::size_t kBulkCapacity = std::size_t{128} * 1024;
 // A peer that is silent for so long in the middle of its own message is taken for dead.
 inline constexpr auto kStall = kPeerPatience;
 

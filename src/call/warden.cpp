@@ -28,9 +28,9 @@ void in_child() {
 }
 
 // Before all others who might need a warden in handlers of their own: those run before this one.
-[[maybe_unused]] const int registered = ::pthread_atfork(before_fork, in_parent, in_child);
+[[maybe_unused]] const int kRegistered = ::pthread_atfork(before_fork, in_parent, in_child);
 
-constexpr std::size_t kStackBytes = 256 * 1024;
+constexpr std::size_t kStackBytes = std::size_t{256} * 1024;
 
 }  // namespace
 

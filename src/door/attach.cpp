@@ -253,7 +253,8 @@ void Attachment::heard(std::uint32_t) noexcept {
   // Those that say nothing make room for others. Only ever touched by the warden's thread, which
   // outlives main(), and so does this.
   static std::uint64_t visited_in = 0;
-  static auto& visitors = *new std::deque<std::weak_ptr<Visitor>>;
+  static auto& visitors =
+      *new std::deque<std::weak_ptr<Visitor>>;  // NOLINT(bugprone-unhandled-exception-at-new)
   try {
     if (std::exchange(visited_in, call::generation()) != call::generation()) visitors.clear();
     while (!visitors.empty() && (visitors.front().expired() || visitors.size() >= kMostVisitors)) {

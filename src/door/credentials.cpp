@@ -150,7 +150,7 @@ int door_ucred(ucred_t** credentials) {
   return guarded([&] {
     Identity identity;
     if (const int error = caller(identity); error != 0) return fail(error);
-    if (!writable(credentials, sizeof *credentials)) return fail(EFAULT);
+    if (!writable(credentials, sizeof(ucred_t*))) return fail(EFAULT);
     const int error = store(identity, credentials);
     return error == 0 ? 0 : fail(error);
   });

@@ -109,7 +109,7 @@ class Door final : public EntranceOwner, public std::enable_shared_from_this<Doo
 
 // A door that this process has a descriptor of, its own or another's.
 struct Handle {
-  Handle(const Name& called, std::uint64_t socket, std::shared_ptr<Door> served);
+  Handle(const Name& called, std::uint64_t socket, const std::shared_ptr<Door>& served);
 
   const Name name;
   const std::uint64_t cookie;
@@ -169,7 +169,7 @@ void set_known(int fd, bool is_known) noexcept;
 // `fd` is closed by `close`, which may be any function that does. Keeps what is known true.
 template <class Close>
 auto closing(int fd, Close close);
-void after_close(std::shared_ptr<Handle> handle) noexcept;
+void after_close(const std::shared_ptr<Handle>& handle) noexcept;
 
 // Keeps this thread from being cancelled inside the library.
 class NoCancel {
@@ -200,7 +200,7 @@ auto closing(int fd, Close close) {
   }
   const auto result = close();
   const NoCancel guard;
-  after_close(std::move(handle));
+  after_close(handle);
   return result;
 }
 

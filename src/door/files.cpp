@@ -117,7 +117,7 @@ int close_many(unsigned first, unsigned last, Close close) {
   const int result = close();
   const int saved = errno;
   const NoCancel guard;
-  for (auto& handle : closed) after_close(std::move(handle));
+  for (const auto& handle : closed) after_close(handle);
   errno = saved;
   return result;
 }
@@ -150,20 +150,16 @@ int open64(const char* path, int flags, ...) __attribute__((alias("open")));
 int openat64(int directory, const char* path, int flags, ...) __attribute__((alias("openat")));
 int creat64(const char* path, mode_t mode) __attribute__((alias("creat")));
 // What _FORTIFY_SOURCE makes of an open() without a mode.
-int __open_2(const char* path, int flags) {  // NOLINT(bugprone-reserved-identifier)
-  return open_at(AT_FDCWD, path, flags, 0);
-}
-int __open64_2(const char* path, int flags) {  // NOLINT(bugprone-reserved-identifier)
-  return open_at(AT_FDCWD, path, flags, 0);
-}
-int __openat_2(int directory, const char* path,
-               int flags) {  // NOLINT(bugprone-reserved-identifier)
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the C library's names
+int __open_2(const char* path, int flags) { return open_at(AT_FDCWD, path, flags, 0); }
+int __open64_2(const char* path, int flags) { return open_at(AT_FDCWD, path, flags, 0); }
+int __openat_2(int directory, const char* path, int flags) {
   return open_at(directory, path, flags, 0);
 }
-int __openat64_2(int directory, const char* path,  // NOLINT(bugprone-reserved-identifier)
-                 int flags) {
+int __openat64_2(int directory, const char* path, int flags) {
   return open_at(directory, path, flags, 0);
 }
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 int close(int fd) {
   return closing(fd, [fd] { return real::close(fd); });

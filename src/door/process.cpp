@@ -114,7 +114,7 @@ void set_known(int fd, bool is_known) noexcept {
     known_bits[fd / 64].fetch_and(~bit, std::memory_order_relaxed);
 }
 
-Handle::Handle(const Name& called, std::uint64_t socket, std::shared_ptr<Door> served)
+Handle::Handle(const Name& called, std::uint64_t socket, const std::shared_ptr<Door>& served)
     : name(called),
       cookie(socket),
       local(served),
@@ -156,17 +156,18 @@ std::shared_ptr<Handle> Process::find(int fd) {
   const std::uint64_t socket = socket_cookie(fd);
   if (found && found->cookie != socket) {
     forget(fd);
-    after_close(std::exchange(found, nullptr));
+    after_close(found);
+    found = nullptr;
   }
   if (!found) {
     const auto name = read_name(fd);
     if (!name) return nullptr;
-    std::shared_ptr<Door> served = local(socket);
+    const std::shared_ptr<Door> served = local(socket);
     const std::lock_guard guard(lock_);
     found = by_socket_[socket].lock();
     if (!found) {
       std::erase_if(by_socket_, [](const auto& entry) { return entry.second.expired(); });
-      found = std::make_shared<Handle>(*name, socket, std::move(served));
+      found = std::make_shared<Handle>(*name, socket, served);
       by_socket_[socket] = found;
     }
     if (by_fd_.emplace(fd, found).second) ++found->descriptors;
@@ -193,7 +194,7 @@ void Process::forget(int fd) noexcept {
   if (last) handle->client.retire();
 }
 
-void after_close(std::shared_ptr<Handle> handle) noexcept {
+void after_close(const std::shared_ptr<Handle>& handle) noexcept {
   if (!handle) return;
   // Descriptors that a vfork child closes are not ours; it shares the memory, not the table.
   if (const auto door = handle->local.lock(); door && door->counts_references())

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-typedef struct farcall_ucred ucred_t;
+typedef struct farcall_ucred ucred_t; /* NOLINT(modernize-use-using): C's, too */
 
 /* The credentials of a process, or NULL with errno: ESRCH, ENOMEM. To be freed with ucred_free(). */
 ucred_t *ucred_get(pid_t pid);
