@@ -183,11 +183,11 @@ class EndSignals {
 
 int serve(const Serve& serve) {
   const EndSignals signals;
-  // Threads may serve until the very end.
-  auto* const server = new CommandServer(serve.command);
-  Door door = Door::create(
-      [server](DoorRequest& request, DoorReply& reply) { server->serve(request, reply); },
-      {.attributes = DOOR_REFUSE_DESC});
+  // Never destroyed: threads may serve until the very end.
+  static CommandServer* const server = new CommandServer(serve.command);
+  Door door =
+      Door::create([](DoorRequest& request, DoorReply& reply) { server->serve(request, reply); },
+                   {.attributes = DOOR_REFUSE_DESC});
   std::optional<AttachedDoor> name(std::in_place, door, serve.path);
 
   signals.wait();
