@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What becomes of the server thread whose client has given up or died.
+#include <gtest/gtest.h>
+#include <pthread.h>
+
+#include "door/scoped_server.hpp"
+
+namespace farcall::door::test {
+namespace {
+
+// Threads that can be cancelled.
+void make_cancellable(door_info_t*) {
+  pthread_t thread;
+  ::pthread_create(
+      &thread, nullptr,
+      [](void*) -> void* {
+        ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
+        ::door_return(nullptr, 0, nullptr, 0);
+        return nullptr;
+      },
+      nullptr);
+  ::pthread_detach(thread);
+}
+
+struct Progress {
+  Event entered;
+  Event go;
+  Event cancelled;
+  Event passed;
+};
+
+// Says so if it is destroyed by unwinding.
+class Witness {
+ public:
+  explicit Witness(Event& event) : event_(event) {}
+  ~Witness() { event_.happens(); }
+  Witness(const Witness&) = delete;
+  Witness& operator=(const Witness&) = delete;
+
+ private:
+  Event& event_;
+};
+
+// Waits for `go`; "quick" is answered at once.
+struct Patient {
+  Progress* progress;
+  void operator()(char* data, size_t size, door_desc_t*, uint_t) const {
+    if (std::string_view(data, size) != "quick") wait();
+    ::door_return(data, size, nullptr, 0);
+  }
+  void wait() const {
+    const Witness witness(progress->cancelled);
+    progress->entered.happens();
+    progress->go.await();
+    progress->passed.happens();
+    (void)progress->cancelled.wait(0ms);
+  }
+};
+
+void wait_for_silence(Event& event) { EXPECT_FALSE(event.wait(kGlance)); }
+
+TEST(DoorCancelServer, AnInterruptedClientCancelsItsThread) {
+  const Shared<Progress> progress;
+  ::door_server_create(make_cancellable);
+  Patient patient{progress.get()};
+  const int door = make_door(patient);
+  in_server_and_client([&] {
+    for (int i = 0; i < 5; ++i) {
+      Caller caller(door, "x");
+      ASSERT_TRUE(progress->entered.wait());
+      EXPECT_EQ(caller.interrupt().error, EINTR);
+      EXPECT_TRUE(progress->cancelled.wait());
+      wait_for_silence(progress->passed);
+      EXPECT_EQ(call(door, "quick").data, "quick");
+    }
+  });
+}
+
+TEST(DoorCancelServer, ADyingClientCancelsItsThread) {
+  const Shared<Progress> progress;
+  ::door_server_create(make_cancellable);
+  Patient patient{progress.get()};
+  const int door = make_door(patient);
+  for (int i = 0; i < 5; ++i) {
+    Child child([&] { call(door, "x"); });
+    ASSERT_TRUE(progress->entered.wait());
+    child.kill();
+    EXPECT_TRUE(progress->cancelled.wait());
+    EXPECT_EQ(call(door, "quick").data, "quick");
+  }
+}
+
+TEST(DoorCancelServer, ACancelledClientCancelsItsThread) {
+  const Shared<Progress> progress;
+  ::door_server_create(make_cancellable);
+  Patient patient{progress.get()};
+  const int door = make_door(patient);
+  in_server_and_client([&] {
+    std::thread thread([&] { call(door, "x"); });
+    ASSERT_TRUE(progress->entered.wait());
+    ::pthread_cancel(thread.native_handle());
+    thread.join();
+    EXPECT_TRUE(progress->cancelled.wait());
+  });
+}
+
+TEST(DoorCancelServer, NoCancelLetsItGoOn) {
+  const Shared<Progress> progress;
+  ::door_server_create(make_cancellable);
+  Patient patient{progress.get()};
+  const int door = make_door(patient, DOOR_NO_CANCEL);
+  in_server_and_client([&] {
+    Caller caller(door, "x");
+    ASSERT_TRUE(progress->entered.wait());
+    EXPECT_EQ(caller.interrupt().error, EINTR);
+    wait_for_silence(progress->cancelled);
+    progress->go.happens();
+    EXPECT_TRUE(progress->passed.wait());
+    EXPECT_EQ(call(door, "quick").data, "quick");
+    (void)progress->cancelled.wait(0ms);
+  });
+}
+
+TEST(DoorCancelServer, ItStaysPendingWhereCancellationIsDisabled) {
+  const Shared<Progress> progress;
+  // Default threads disable it.
+  auto procedure = [&](char*, size_t, door_desc_t*, uint_t) {
+    {
+      const Witness witness(progress->cancelled);
+      progress->entered.happens();
+      progress->go.await();  // a cancellation point
+      progress->passed.happens();
+      ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
+      ::pthread_testcancel();
+      progress->passed.happens();
+    }
+    ::door_return(nullptr, 0, nullptr, 0);
+  };
+  const int door = make_door(procedure);
+  in_server_and_client([&] {
+    Caller caller(door, "x");
+    ASSERT_TRUE(progress->entered.wait());
+    EXPECT_EQ(caller.interrupt().error, EINTR);
+    wait_for_silence(progress->cancelled);
+    progress->go.happens();
+    EXPECT_TRUE(progress->passed.wait());
+    EXPECT_TRUE(progress->cancelled.wait());
+    wait_for_silence(progress->passed);
+  });
+}
+
+TEST(DoorCancelServer, ACallThatIsAnsweredCancelsNothing) {
+  const Shared<Progress> progress;
+  auto procedure = [&](char*, size_t, door_desc_t*, uint_t) {
+    ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
+    {
+      const Witness witness(progress->cancelled);
+      ::pthread_testcancel();
+      progress->passed.happens();
+    }
+    ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+    ::door_return(nullptr, 0, nullptr, 0);
+  };
+  const int door = make_door(procedure);
+  for (int i = 0; i < 20; ++i) {
+    in_child([&] { EXPECT_EQ(error_of(door), 0); });  // and dies, but not in a call
+    EXPECT_TRUE(progress->passed.wait());
+    EXPECT_TRUE(progress->cancelled.wait());
+  }
+  wait_for_silence(progress->cancelled);
+}
+
+TEST(DoorCancelServer, AThreadIsNeverCancelledForAClientItNoLongerServes) {
+  // Some clients are interrupted just when they are answered; others call on and on, and no
+  // thread may be taken from under them.
+  ::door_server_create(make_cancellable);
+  auto procedure = [&](char* data, size_t size, door_desc_t*, uint_t) {
+    // Work with cancellation points in it, so that a cancellation that strays is noticed.
+    for (int i = 0; i < 20; ++i) ::pthread_testcancel();
+    ::door_return(data, size, nullptr, 0);
+  };
+  const int door = make_door(procedure);
+  std::atomic<bool> over{false};
+  std::atomic<int> interrupted{0};
+  std::atomic<int> answered{0};
+  ::signal(SIGUSR1, [](int) {});
+  auto fickle = [&] {
+    while (!over) {
+      const int error = error_of(door, "fickle");
+      if (error == 0) {
+        ++answered;
+      } else {
+        EXPECT_TRUE(error == EINTR || error == EAGAIN) << error;
+        ++interrupted;
+      }
+    }
+  };
+  std::thread first(fickle);
+  std::thread second(fickle);
+  const std::int64_t end = now_ns() + 1'500'000'000;
+  std::thread disturber([&] {
+    while (!over) {
+      ::pthread_kill(first.native_handle(), SIGUSR1);
+      ::pthread_kill(second.native_handle(), SIGUSR1);
+      std::this_thread::sleep_for(30us);
+    }
+  });
+  int steady = 0;
+  while (now_ns() < end) {
+    ASSERT_EQ(call(door, "steady").error, 0) << "after " << steady << " calls";
+    ++steady;
+  }
+  over = true;
+  first.join();
+  second.join();
+  disturber.join();
+  EXPECT_GT(steady, 100);
+  EXPECT_GT(answered, 0);
+  EXPECT_GT(interrupted, 0);
+}
+
+// ---- the answer that nobody waits for ----
+
+TEST(DoorAbandoned, TheThreadParksAndItsReleasedDescriptorsAreClosed) {
+  const Shared<Progress> progress;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd out(ends[0]);
+  auto procedure = [&](char* data, size_t size, door_desc_t*, uint_t) {
+    if (std::string_view(data, size) == "wait") {
+      progress->entered.happens();
+      progress->go.await();
+      door_desc_t end = pass(ends[1], DOOR_DESCRIPTOR | DOOR_RELEASE);
+      ::door_return(data, size, &end, 1);
+      progress->passed.happens();  // must not come back
+    }
+    ::door_return(data, size, nullptr, 0);
+  };
+  const int door = make_door(procedure, DOOR_NO_CANCEL);
+  Caller caller(door, "wait");
+  ASSERT_TRUE(progress->entered.wait());
+  EXPECT_EQ(caller.interrupt().error, EINTR);
+  const std::size_t before = threads();
+  progress->go.happens();
+  pollfd closed{.fd = out.get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&closed, 1, 10'000), 1) << "the descriptor is still open";
+  wait_for_silence(progress->passed);
+  EXPECT_EQ(call(door, "next").data, "next");
+  EXPECT_EQ(threads(), before) << "the thread is gone, or another was made";
+}
+
+TEST(DoorAbandoned, KeepsDescriptorsThatAreNotReleased) {
+  const Shared<Progress> progress;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd owned[2] = {UniqueFd(ends[0]), UniqueFd(ends[1])};
+  auto procedure = [&](char* data, size_t size, door_desc_t*, uint_t) {
+    if (size > 0) ::door_return(data, size, nullptr, 0);
+    progress->entered.happens();
+    progress->go.await();
+    door_desc_t end = pass(ends[1]);
+    ::door_return(data, size, &end, 1);
+  };
+  const int door = make_door(procedure, DOOR_NO_CANCEL);
+  Caller caller(door);
+  ASSERT_TRUE(progress->entered.wait());
+  EXPECT_EQ(caller.interrupt().error, EINTR);
+  progress->go.happens();
+  std::this_thread::sleep_for(kGlance);
+  EXPECT_GE(::fcntl(ends[1], F_GETFD), 0);
+}
+
+TEST(DoorAbandoned, CredentialsAreGone) {
+  const Shared<Progress> progress;
+  const Shared<std::atomic<int>> cred;
+  const Shared<std::atomic<int>> ucred;
+  auto procedure = [&](char*, size_t, door_desc_t*, uint_t) {
+    progress->entered.happens();
+    progress->go.await();
+    door_cred_t credentials;
+    ucred_t* more = nullptr;
+    *cred = ERROR_OF(::door_cred(&credentials));
+    *ucred = ERROR_OF(::door_ucred(&more));
+    progress->passed.happens();
+    ::door_return(nullptr, 0, nullptr, 0);
+  };
+  const int door = make_door(procedure, DOOR_NO_CANCEL);
+  in_server_and_client([&] {
+    Caller caller(door);
+    ASSERT_TRUE(progress->entered.wait());
+    EXPECT_EQ(caller.interrupt().error, EINTR);
+    progress->go.happens();
+    ASSERT_TRUE(progress->passed.wait());
+    EXPECT_EQ(*cred, EINVAL);
+    EXPECT_EQ(*ucred, EINVAL);
+  });
+}
+
+}  // namespace
+}  // namespace farcall::door::test

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Descriptors for which the receiver has no room.
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "door/scoped_server.hpp"
+
+namespace farcall::door::test {
+namespace {
+
+std::vector<door_desc_t> copied(const door_desc_t* descriptors, uint_t count) {
+  return {descriptors, descriptors + count};
+}
+void close_all(const std::vector<door_desc_t>& descriptors) {
+  for (const door_desc_t& descriptor : descriptors) ::close(fd_of(descriptor));
+}
+bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
+
+TEST(DoorDescriptors, ServersWithAFullTableGiveEmfile) {
+  // "full" takes what descriptors are left; then some come.
+  struct Full {
+    std::vector<UniqueFd> taken;
+    Answer operator()(char* data, size_t size, door_desc_t* descriptors, uint_t count) {
+      const std::string_view wish(data, size);
+      if (wish == "full") {
+        for (int fd; (fd = ::fcntl(0, F_DUPFD_CLOEXEC, 0)) >= 0;) taken.emplace_back(fd);
+        for (int i = 0; i < 3; ++i) taken.pop_back();
+      } else if (wish == "free") {
+        taken.clear();
+      }
+      close_all(copied(descriptors, count));
+      return std::to_string(count);
+    }
+  };
+  ScopedServer server([] {
+    rlimit few{.rlim_cur = 200, .rlim_max = 200};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    static Full full;
+    return make_door(full);
+  });
+  const int door = server.door();
+  EXPECT_EQ(call(door, "", {pass(0)}).data, "1");
+  ASSERT_EQ(call(door, "full").data, "0");
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(error_of(door, "", std::vector<door_desc_t>(4, pass(0))), EMFILE);
+    EXPECT_EQ(error_of(door, "", std::vector<door_desc_t>(150, pass(0))), EMFILE);
+    EXPECT_EQ(call(door, "x").data, "0") << "without descriptors";
+  }
+  // A refused call has left nothing there.
+  EXPECT_EQ(call(door, "", std::vector<door_desc_t>(3, pass(0))).data, "3");
+  const UniqueFd released(::dup(0));
+  EXPECT_EQ(
+      error_of(door, "",
+               std::vector<door_desc_t>(4, pass(released.get(), DOOR_DESCRIPTOR | DOOR_RELEASE))),
+      EMFILE);
+  EXPECT_TRUE(is_open(released.get()));
+  // A bad descriptor comes before a full table.
+  EXPECT_EQ(error_of(door, "", std::vector<door_desc_t>(4, pass(9999))), EINVAL);
+  EXPECT_EQ(call(door, "free").data, "0");
+  EXPECT_EQ(call(door, "", std::vector<door_desc_t>(100, pass(0))).data, "100");
+}
+
+TEST(DoorDescriptors, ClientsWithAFullTableMakeDoorReturnFailAndKeepWaiting) {
+  auto procedure = [](char* data, size_t size, door_desc_t*, uint_t) {
+    const int wanted = std::stoi(std::string(data, size));
+    std::array<door_desc_t, 200> array;
+    array.fill(pass(0));
+    const int error =
+        ERROR_OF(::door_return(data, size, array.data(), static_cast<uint_t>(wanted)));
+    answer_number(error);  // the second attempt
+  };
+  const int door = make_door(procedure);
+  in_child([&] {
+    close_all(call(door, "1").descriptors);
+    {
+      std::vector<UniqueFd> taken;
+      rlimit few{.rlim_cur = 200, .rlim_max = 200};
+      ::setrlimit(RLIMIT_NOFILE, &few);
+      for (int fd; (fd = ::fcntl(0, F_DUPFD_CLOEXEC, 0)) >= 0;) taken.emplace_back(fd);
+      for (int i = 0; i < 3; ++i) taken.pop_back();
+      for (int i = 0; i < 10; ++i) {
+        for (const char* count : {"4", "5", "150"}) {
+          const Reply reply = call(door, count);
+          ASSERT_EQ(reply.error, 0) << std::strerror(reply.error);
+          EXPECT_TRUE(reply.descriptors.empty());
+          EXPECT_EQ(reply.number<int>(), EMFILE);
+        }
+      }
+      const Reply reply = call(door, "3");
+      EXPECT_EQ(reply.descriptors.size(), 3U) << "a refused reply has left descriptors";
+      close_all(reply.descriptors);
+    }
+    const Reply reply = call(door, "100");
+    EXPECT_EQ(reply.descriptors.size(), 100U);
+    close_all(reply.descriptors);
+  });
+}
+
+}  // namespace
+}  // namespace farcall::door::test

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// fdetach(), and other ways in which a path ceases to be a door.
+#include <gtest/gtest.h>
+
+#include "door/attached.hpp"
+
+namespace farcall::door::test {
+namespace {
+
+struct DoorDetach : DoorAttach {};
+
+TEST_F(DoorDetach, DetachingGivesTheFileBack) {
+  ASSERT_EQ(::fattach(door, path.c_str()), 0);
+  const UniqueFd opened(::open(path.c_str(), O_RDONLY));
+  ASSERT_EQ(::fdetach(path.c_str()), 0) << std::strerror(errno);
+  in_server_and_client([&] {
+    EXPECT_TRUE(opens_as_file(path));
+    EXPECT_EQ(content_of(path), kContent);
+    EXPECT_EQ(call(opened.get(), "x").data, "x") << "what was opened before stays a door";
+  });
+  EXPECT_EQ(ERROR_OF(::fdetach(path.c_str())), EINVAL);
+}
+
+TEST_F(DoorDetach, DetachingFailsWhereNothingIsAttached) {
+  EXPECT_EQ(ERROR_OF(::fdetach(path.c_str())), EINVAL);
+}
+
+TEST_F(DoorDetach, TheOwnerDetachesFromAnotherProcess) {
+  ASSERT_EQ(::fattach(door, path.c_str()), 0);
+  in_child([&] { EXPECT_EQ(::fdetach(path.c_str()), 0) << std::strerror(errno); });
+  in_server_and_client([&] { EXPECT_TRUE(opens_as_file(path)); });
+}
+
+TEST_F(DoorDetach, OthersDoNotDetach) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  ASSERT_EQ(::chmod(path.c_str(), 0666), 0);
+  ASSERT_EQ(::fattach(door, path.c_str()), 0);
+  in_child([&] {
+    ASSERT_TRUE(become(kNobody));
+    EXPECT_EQ(ERROR_OF(::fdetach(path.c_str())), EPERM);
+  });
+  EXPECT_TRUE(opens_as(path, id_of(door)));
+}
+
+TEST_F(DoorDetach, ADetachedPathTakesAnotherDoor) {
+  for (int i = 0; i < 20; ++i) {
+    const int next = ::door_create(echo, nullptr, 0);
+    ASSERT_EQ(::fattach(next, path.c_str()), 0) << i << ": " << std::strerror(errno);
+    EXPECT_TRUE(opens_as(path, id_of(next)));
+    ASSERT_EQ(::fdetach(path.c_str()), 0) << i << ": " << std::strerror(errno);
+    ASSERT_EQ(::door_revoke(next), 0);
+  }
+}
+
+TEST_F(DoorDetach, RemovingTheFileDetaches) {
+  const door_id_t id = id_of(door);
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(::fattach(door, path.c_str()), 0) << i << ": " << std::strerror(errno);
+    EXPECT_TRUE(opens_as(path, id));
+    ASSERT_EQ(::unlink(path.c_str()), 0);
+    EXPECT_EQ(ERROR_OF(::open(path.c_str(), O_RDONLY)), ENOENT);
+    EXPECT_EQ(ERROR_OF(::fdetach(path.c_str())), ENOENT);
+    // A new file of that name may well get the inode of the old one.
+    (void)sandbox.file("door");
+    EXPECT_TRUE(opens_as_file(path));
+    EXPECT_EQ(call(door, "x").data, "x");
+  }
+}
+
+TEST_F(DoorDetach, RemovingTheFileElsewhereDetaches) {
+  ASSERT_EQ(::fattach(door, path.c_str()), 0);
+  const std::string command = "rm " + path;
+  ASSERT_EQ(std::system(command.c_str()), 0);  // NOLINT(cert-env33-c)
+  (void)sandbox.file("door");
+  in_server_and_client([&] { EXPECT_TRUE(opens_as_file(path)); });
+  EXPECT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+}
+
+TEST_F(DoorDetach, AFileMovedOverItIsAFile) {
+  const std::string other = sandbox.file("other");
+  ASSERT_EQ(::fattach(door, path.c_str()), 0);
+  ASSERT_EQ(::rename(other.c_str(), path.c_str()), 0);
+  in_server_and_client([&] { EXPECT_TRUE(opens_as_file(path)); });
+}
+
+// ---- doors that are no more ----
+
+TEST_F(DoorDetach, ARevokedDoorStaysAttached) {
+  ASSERT_EQ(::fattach(door, path.c_str()), 0);
+  const int other = ::door_create(echo, nullptr, 0);
+  ASSERT_EQ(::door_revoke(door), 0);
+  in_server_and_client([&] {
+    const UniqueFd opened(::open(path.c_str(), O_RDONLY));
+    ASSERT_GE(opened.get(), 0) << std::strerror(errno);
+    EXPECT_EQ(error_of(opened.get()), EBADF);
+    EXPECT_NE(info_of(opened.get()).di_attributes & DOOR_REVOKED, 0U);
+    struct stat status {};
+    ASSERT_EQ(::stat(path.c_str(), &status), 0);
+    EXPECT_TRUE(S_ISDOOR(status.st_mode));
+  });
+  EXPECT_EQ(ERROR_OF(::fattach(other, path.c_str())), EBUSY);
+  ASSERT_EQ(::fdetach(path.c_str()), 0) << std::strerror(errno);
+  EXPECT_EQ(::fattach(other, path.c_str()), 0) << std::strerror(errno);
+}
+
+TEST_F(DoorDetach, AStaleAttachmentOpensAndCallsGetEbadf) {
+  for (int i = 0; i < 5; ++i) {
+    ScopedServer server([&] {
+      const int mine = ::door_create(echo, nullptr, 0);
+      EXPECT_EQ(::fattach(mine, path.c_str()), 0) << std::strerror(errno);
+      return mine;
+    });
+    EXPECT_TRUE(opens_as(path, id_of(server.door())));
+    const UniqueFd before(::open(path.c_str(), O_RDONLY));
+    if (i % 2 == 0) {
+      server.kill();
+    } else {
+      EXPECT_EQ(server.exit(), 0);
+    }
+    EXPECT_EQ(error_of(before.get()), EBADF);
+    const UniqueFd after(::open(path.c_str(), O_RDONLY));
+    ASSERT_GE(after.get(), 0) << std::strerror(errno);
+    EXPECT_EQ(error_of(after.get()), EBADF);
+    EXPECT_EQ(content_of(path), kContent);
+    EXPECT_EQ(ERROR_OF(::fdetach(path.c_str())), EINVAL);
+  }
+}
+
+TEST_F(DoorDetach, LeavesNoDescriptorBehind) {
+  auto round = [&] {
+    ASSERT_EQ(::fattach(door, path.c_str()), 0);
+    const UniqueFd opened(::open(path.c_str(), O_RDONLY));
+    EXPECT_EQ(call(opened.get(), "x").data, "x");
+    ASSERT_EQ(::fdetach(path.c_str()), 0);
+  };
+  for (int i = 0; i < 5; ++i) round();
+  const std::size_t before = open_descriptors();
+  for (int i = 0; i < 100; ++i) round();
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before + 2; }))
+      << open_descriptors() << " instead of " << before;
+}
+
+}  // namespace
+}  // namespace farcall::door::test

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls that end before they are answered: signals, deaths, revocation and cancellation, seen from
+// the client.
+#include <gtest/gtest.h>
+#include <pthread.h>
+
+#include <functional>
+
+#include "door/scoped_server.hpp"
+
+namespace farcall::door::test {
+namespace {
+
+// A private door without threads: callers wait.
+int deserted_door() {
+  ::door_server_create([](door_info_t*) {});
+  const int door = ::door_create(echo, nullptr, DOOR_PRIVATE);
+  EXPECT_GE(door, 0) << std::strerror(errno);
+  return door;
+}
+
+TEST(DoorWaiting, ASignalGivesEagain) {
+  const int door = deserted_door();
+  in_server_and_client([&] {
+    Caller caller(door, "x");
+    EXPECT_TRUE(caller.waits());
+    EXPECT_EQ(caller.interrupt().error, EAGAIN);
+  });
+}
+
+TEST(DoorWaiting, RevokingGivesEbadf) {
+  for (const bool foreign : {false, true}) {
+    const int door = deserted_door();
+    const Shared<Event> waiting;
+    auto body = [&] {
+      Caller caller(door, "x");
+      EXPECT_TRUE(caller.waits());
+      waiting->happens();
+      EXPECT_EQ(caller.reply().error, EBADF);
+    };
+    std::unique_ptr<Child> child;
+    std::thread thread;
+    if (foreign) {
+      child = std::make_unique<Child>(body);
+    } else {
+      thread = std::thread(body);
+    }
+    ASSERT_TRUE(waiting->wait());
+    EXPECT_EQ(::door_revoke(door), 0);
+    if (foreign) {
+      EXPECT_EQ(child->join(), 0);
+    } else {
+      thread.join();
+    }
+  }
+}
+
+TEST(DoorWaiting, TheServersDeathGivesEbadf) {
+  ScopedServer server(deserted_door);
+  Caller caller(server.door(), "x");
+  EXPECT_TRUE(caller.waits());
+  server.kill();
+  EXPECT_EQ(caller.reply().error, EBADF);
+  EXPECT_EQ(error_of(server.door()), EBADF);
+}
+
+TEST(DoorWaiting, TheServersExitGivesEbadf) {
+  ScopedServer server(deserted_door);
+  Caller caller(server.door(), "x");
+  EXPECT_TRUE(caller.waits());
+  EXPECT_EQ(server.exit(), 0);
+  EXPECT_EQ(caller.reply().error, EBADF);
+}
+
+TEST(DoorWaiting, AThreadThatComesEndsIt) {
+  const int door = deserted_door();
+  const Shared<Event> waiting;
+  Child child([&] {
+    Caller caller(door, "foreign");
+    EXPECT_TRUE(caller.waits());
+    waiting->happens();
+    EXPECT_EQ(caller.reply().data, "foreign");
+  });
+  Caller caller(door, "local");
+  EXPECT_TRUE(caller.waits());
+  ASSERT_TRUE(waiting->wait());
+  std::thread([door] {
+    EXPECT_EQ(::door_bind(door), 0);
+    ::door_return(nullptr, 0, nullptr, 0);
+  }).detach();
+  EXPECT_EQ(caller.reply().data, "local");
+  EXPECT_EQ(child.join(), 0);
+}
+
+// ---- after dispatch ----
+
+TEST(DoorInterrupted, ASignalGivesEintrEvenIfCallsAreToRestart) {
+  const Shared<Gate> gate;
+  const int door = make_door(*gate, DOOR_NO_CANCEL);
+  in_server_and_client([&] {
+    for (int i = 0; i < 5; ++i) {
+      Caller caller(door, "x");
+      ASSERT_TRUE(gate->entered.wait());
+      EXPECT_EQ(caller.interrupt().error, EINTR);
+      ASSERT_TRUE(gate->let_go());
+    }
+  });
+}
+
+TEST(DoorInterrupted, OneSignalIsEnough) {
+  const Shared<Gate> gate;
+  const int door = make_door(*gate, DOOR_NO_CANCEL);
+  in_server_and_client([&] {
+    Caller caller(door, "x");
+    ASSERT_TRUE(gate->entered.wait());
+    EXPECT_TRUE(caller.waits());  // asleep by now, whatever it waits with
+    caller.interrupt_once();
+    EXPECT_EQ(caller.reply().error, EINTR);
+    ASSERT_TRUE(gate->let_go());
+  });
+}
+
+TEST(DoorInterrupted, IgnoredSignalsDoNothing) {
+  ::signal(SIGUSR2, SIG_IGN);
+  const Shared<Gate> gate;
+  const int door = make_door(*gate);
+  in_server_and_client([&] {
+    Caller caller(door, "x");
+    ASSERT_TRUE(gate->entered.wait());
+    for (int i = 0; i < 20; ++i) ::kill(::getpid(), SIGUSR2);
+    EXPECT_TRUE(caller.waits());
+    gate->open.happens();
+    EXPECT_EQ(caller.reply().data, "x");
+  });
+}
+
+TEST(DoorInterrupted, TheServersDeathGivesEintr) {
+  const Shared<Gate> gate;
+  for (const bool killed : {true, false}) {
+    ScopedServer server([&] { return make_door(*gate); });
+    Caller caller(server.door(), "x");
+    ASSERT_TRUE(gate->entered.wait());
+    EXPECT_TRUE(caller.waits());
+    if (killed) {
+      server.kill();
+    } else {
+      EXPECT_EQ(server.exit(), 0);
+    }
+    EXPECT_EQ(caller.reply().error, EINTR);
+    EXPECT_EQ(error_of(server.door()), EBADF);
+  }
+}
+
+TEST(DoorInterrupted, TheServerThreadsExitGivesEintr) {
+  auto procedure = [](char* data, size_t size, door_desc_t*, uint_t) {
+    if (size == 4) ::pthread_exit(nullptr);
+    ::door_return(data, size, nullptr, 0);
+  };
+  const int door = make_door(procedure);
+  in_server_and_client([&] {
+    EXPECT_EQ(error_of(door, "exit"), EINTR);
+    EXPECT_EQ(call(door, "x").data, "x");
+  });
+}
+
+TEST(DoorInterrupted, CallsInProgressFinishAfterRevoking) {
+  const Shared<Gate> gate;
+  const int door = make_door(*gate);
+  const UniqueFd second(::dup(door));
+  const Shared<Event> revoked;
+  Child child([&] {
+    Caller caller(door, "foreign");
+    ASSERT_TRUE(revoked->wait());
+    EXPECT_EQ(error_of(second.get()), EBADF);
+    gate->open.happens();
+    gate->open.happens();
+    EXPECT_EQ(caller.reply().data, "foreign");
+  });
+  Caller caller(door, "local");
+  ASSERT_TRUE(gate->entered.wait());
+  ASSERT_TRUE(gate->entered.wait());
+  ASSERT_EQ(::door_revoke(door), 0);
+  revoked->happens();
+  EXPECT_EQ(caller.reply().data, "local");
+  EXPECT_EQ(child.join(), 0);
+}
+
+TEST(DoorInterrupted, TheNextCallGetsItsOwnAnswer) {
+  const Shared<Gate> gate;
+  const int door = make_door(*gate, DOOR_NO_CANCEL);
+  in_server_and_client([&] {
+    std::promise<pthread_t> id;
+    std::future<pthread_t> thread = id.get_future();
+    std::promise<void> interrupted;
+    std::future<void> first_over = interrupted.get_future();
+    ::signal(SIGUSR1, [](int) {});
+    std::thread caller([&] {
+      id.set_value(::pthread_self());
+      EXPECT_EQ(error_of(door, "first"), EINTR);
+      interrupted.set_value();
+      EXPECT_EQ(call(door, "second").data, "second");
+      EXPECT_EQ(call(door, "third").data, "third");
+    });
+    const pthread_t target = thread.get();
+    ASSERT_TRUE(gate->entered.wait());
+    while (first_over.wait_for(5ms) == std::future_status::timeout) ::pthread_kill(target, SIGUSR1);
+    ASSERT_TRUE(gate->entered.wait());
+    for (int i = 0; i < 3; ++i) gate->open.happens();
+    ASSERT_TRUE(gate->entered.wait());
+    caller.join();
+  });
+}
+
+// ---- door_call is a cancellation point ----
+
+// Cancels a thread in a call; how long it took to end.
+std::int64_t cancel_in_call(int door, const std::function<bool()>& in_call) {
+  std::atomic<bool> returned{false};
+  std::thread thread([&] {
+    call(door, "x");
+    returned = true;
+  });
+  EXPECT_TRUE(in_call());
+  const std::int64_t before = now_ns();
+  ::pthread_cancel(thread.native_handle());
+  thread.join();
+  EXPECT_FALSE(returned);
+  return now_ns() - before;
+}
+
+TEST(DoorCancel, AThreadCanBeCancelledWhileItWaitsForAnAnswer) {
+  const Shared<Gate> gate;
+  const int door = make_door(*gate, DOOR_NO_CANCEL);
+  in_server_and_client([&] {
+    std::int64_t best = INT64_MAX;
+    for (int i = 0; i < 5; ++i) {
+      const std::int64_t took = cancel_in_call(door, [&] { return gate->entered.wait(); });
+      EXPECT_LT(took, std::int64_t{500'000'000} * kSlow);
+      best = std::min(best, took);
+      ASSERT_TRUE(gate->let_go());
+    }
+    EXPECT_LT(best, 60'000'000 * kSlow);
+    gate->open.happens();
+    EXPECT_EQ(call(door, "x").data, "x");
+    ASSERT_TRUE(gate->entered.wait());
+  });
+}
+
+TEST(DoorCancel, AThreadCanBeCancelledWhileItSleepsForLong) {
+  const Shared<Gate> gate;
+  const int door = make_door(*gate, DOOR_NO_CANCEL);
+  in_server_and_client([&] {
+    std::int64_t best = INT64_MAX;
+    for (int i = 0; i < 3; ++i) {
+      best = std::min(best, cancel_in_call(door, [&] {
+                        const bool entered = gate->entered.wait();
+                        std::this_thread::sleep_for(kGlance);
+                        return entered;
+                      }));
+      ASSERT_TRUE(gate->let_go());
+    }
+    EXPECT_LT(best, 60'000'000 * kSlow);
+  });
+}
+
+TEST(DoorCancel, AThreadCanBeCancelledWhileItWaitsForAServerThread) {
+  const int door = deserted_door();
+  in_server_and_client([&] {
+    for (int i = 0; i < 3; ++i) {
+      const std::int64_t took = cancel_in_call(door, [] {
+        std::this_thread::sleep_for(kGlance);
+        return true;
+      });
+      EXPECT_LT(took, std::int64_t{500'000'000} * kSlow);
+    }
+  });
+}
+
+TEST(DoorCancel, APendingCancellationActsInTheCall) {
+  const int door = ::door_create(echo, nullptr, 0);
+  in_server_and_client([&] {
+    bool returned = false;
+    std::thread([&] {
+      ::pthread_cancel(::pthread_self());
+      call(door, "x");
+      returned = true;
+    }).join();
+    EXPECT_FALSE(returned);
+  });
+}
+
+TEST(DoorCancel, AThreadThatDisablesItIsNotDisturbed) {
+  const Shared<Gate> gate;
+  const int door = make_door(*gate);
+  in_server_and_client([&] {
+    std::string data;
+    std::thread thread([&] {
+      ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+      data = call(door, "x").data;
+    });
+    ASSERT_TRUE(gate->entered.wait());
+    ::pthread_cancel(thread.native_handle());
+    std::this_thread::sleep_for(kGlance);
+    gate->open.happens();
+    thread.join();
+    EXPECT_EQ(data, "x");
+  });
+}
+
+TEST(DoorCancel, NothingIsLeftOfACancelledCaller) {
+  const Shared<Gate> gate;
+  const int door = make_door(*gate, DOOR_NO_CANCEL);
+  auto round = [&] {
+    cancel_in_call(door, [&] { return gate->entered.wait(); });
+    ASSERT_TRUE(gate->let_go());
+  };
+  in_server_and_client([&] {
+    for (int i = 0; i < 3; ++i) round();
+    const std::size_t before = open_descriptors();
+    for (int i = 0; i < 20; ++i) round();
+    EXPECT_TRUE(eventually([&] { return open_descriptors() <= before + 2; }))
+        << open_descriptors() << " descriptors instead of " << before;
+  });
+}
+
+}  // namespace
+}  // namespace farcall::door::test

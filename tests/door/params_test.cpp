@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// door_getparam() and door_setparam(), and what the limits do to calls.
+#include <gtest/gtest.h>
+
+#include <climits>
+#include <cstdint>
+
+#include "door/scoped_server.hpp"
+
+namespace farcall::door::test {
+namespace {
+
+constexpr int kParams[] = {DOOR_PARAM_DESC_MAX, DOOR_PARAM_DATA_MAX, DOOR_PARAM_DATA_MIN};
+
+size_t param(int door, int which) {
+  size_t value = 77;
+  EXPECT_EQ(::door_getparam(door, which, &value), 0) << std::strerror(errno);
+  return value;
+}
+
+TEST(DoorParam, WhatIsSetIsSeenEverywhere) {
+  const int door = ::door_create(echo, nullptr, 0);
+  ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MAX, 1000), 0);
+  ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MIN, 10), 0);
+  ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DESC_MAX, 3), 0);
+  in_server_and_client([&] {
+    EXPECT_EQ(param(door, DOOR_PARAM_DATA_MAX), 1000U);
+    EXPECT_EQ(param(door, DOOR_PARAM_DATA_MIN), 10U);
+    EXPECT_EQ(param(door, DOOR_PARAM_DESC_MAX), 3U);
+  });
+}
+
+TEST(DoorParam, ClientsSeeWhatIsSetLater) {
+  const int door = ::door_create(echo, nullptr, 0);
+  const Shared<Event> seen;
+  const Shared<Event> changed;
+  Child client([&] {
+    EXPECT_EQ(error_of(door, "four"), 0);
+    seen->happens();
+    ASSERT_TRUE(changed->wait());
+    EXPECT_EQ(param(door, DOOR_PARAM_DATA_MAX), 3U);
+    EXPECT_EQ(error_of(door, "four"), ENOBUFS);
+    EXPECT_EQ(call(door, "two").data, "two");
+  });
+  ASSERT_TRUE(seen->wait());
+  ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MAX, 3), 0);
+  changed->happens();
+  EXPECT_EQ(client.join(), 0);
+}
+
+TEST(DoorParam, RequestsOutsideTheLimitsGetEnobufs) {
+  const int door = ::door_create(echo, nullptr, 0);
+  ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MAX, 5), 0);
+  ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MIN, 2), 0);
+  in_server_and_client([&] {
+    EXPECT_EQ(error_of(door, "1"), ENOBUFS);
+    EXPECT_EQ(call(door, "12").data, "12");
+    EXPECT_EQ(call(door, "12345").data, "12345");
+    EXPECT_EQ(error_of(door, "123456"), ENOBUFS);
+    EXPECT_EQ(ERROR_OF(::door_call(door, nullptr)), ENOBUFS);  // a ping has no bytes
+  });
+}
+
+TEST(DoorParam, DoNotLimitReplies) {
+  auto procedure = [](char*, size_t, door_desc_t*, uint_t) {
+    return Answer(std::string(700, 'r'));
+  };
+  const int door = make_door(procedure);
+  ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MAX, 5), 0);
+  in_server_and_client([&] { EXPECT_EQ(call(door, "x").data.size(), 700U); });
+}
+
+TEST(DoorParam, MoreDescriptorsThanAllowedGetEnfile) {
+  auto procedure = [](char*, size_t, door_desc_t* descriptors, uint_t count) {
+    for (uint_t i = 0; i < count; ++i) ::close(fd_of(descriptors[i]));
+    answer_number(count);
+  };
+  const int door = make_door(procedure);
+  ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DESC_MAX, 2), 0);
+  in_server_and_client([&] {
+    EXPECT_EQ(call(door, "", {pass(0), pass(0)}).number<uint_t>(), 2U);
+    EXPECT_EQ(error_of(door, "", {pass(0), pass(0), pass(0)}), ENFILE);
+  });
+  ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DESC_MAX, 0), 0);
+  in_server_and_client([&] {
+    EXPECT_EQ(error_of(door, "", {pass(0)}), ENFILE);
+    EXPECT_EQ(call(door).number<uint_t>(), 0U);
+  });
+}
+
+TEST(DoorParam, OnlyTheCreatorMaySetThem) {
+  const int door = ::door_create(echo, nullptr, 0);
+  in_child([&] {
+    for (const int which : kParams)
+      EXPECT_EQ(ERROR_OF(::door_setparam(door, which, 1)), EPERM) << which;
+  });
+  EXPECT_EQ(param(door, DOOR_PARAM_DATA_MIN), 0U);
+}
+
+TEST(DoorParam, BothFailForWhatIsNoDoor) {
+  size_t value;
+  for (const int fd : {-1, 9999, 0}) {
+    EXPECT_EQ(ERROR_OF(::door_getparam(fd, DOOR_PARAM_DATA_MAX, &value)), EBADF);
+    EXPECT_EQ(ERROR_OF(::door_setparam(fd, DOOR_PARAM_DATA_MAX, 1)), EBADF);
+  }
+}
+
+TEST(DoorParam, BothFailWithEinvalForAnUnknownOne) {
+  const int door = ::door_create(echo, nullptr, 0);
+  size_t value;
+  for (const int which : {0, 4, -1, 1000}) {
+    EXPECT_EQ(ERROR_OF(::door_getparam(door, which, &value)), EINVAL) << which;
+    EXPECT_EQ(ERROR_OF(::door_setparam(door, which, 1)), EINVAL) << which;
+  }
+}
+
+TEST(DoorParam, GetFailsWithEfaultWhereItCannotWrite) {
+  const int door = ::door_create(echo, nullptr, 0);
+  in_server_and_client([&] {
+    EXPECT_EQ(ERROR_OF(::door_getparam(door, DOOR_PARAM_DATA_MAX, nullptr)), EFAULT);
+    EXPECT_EQ(ERROR_OF(::door_getparam(door, DOOR_PARAM_DATA_MAX, reinterpret_cast<size_t*>(8))),
+              EFAULT);
+  });
+}
+
+TEST(DoorParam, ValuesOutOfRangeAreRefused) {
+  const int door = ::door_create(echo, nullptr, 0);
+  EXPECT_EQ(ERROR_OF(::door_setparam(door, DOOR_PARAM_DESC_MAX, size_t{INT_MAX} + 1)), ERANGE);
+  EXPECT_EQ(::door_setparam(door, DOOR_PARAM_DESC_MAX, INT_MAX), 0);
+  ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MAX, 100), 0);
+  EXPECT_EQ(ERROR_OF(::door_setparam(door, DOOR_PARAM_DATA_MIN, 101)), ERANGE);
+  ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MIN, 100), 0);
+  EXPECT_EQ(ERROR_OF(::door_setparam(door, DOOR_PARAM_DATA_MAX, 99)), ERANGE);
+  EXPECT_EQ(param(door, DOOR_PARAM_DATA_MAX), 100U);
+  EXPECT_EQ(param(door, DOOR_PARAM_DATA_MIN), 100U);
+}
+
+TEST(DoorParam, ADoorThatRefusesDescriptorsKeepsRefusingThem) {
+  const int door = ::door_create(echo, nullptr, DOOR_REFUSE_DESC);
+  EXPECT_EQ(ERROR_OF(::door_setparam(door, DOOR_PARAM_DESC_MAX, 1)), ENOTSUP);
+  EXPECT_EQ(::door_setparam(door, DOOR_PARAM_DESC_MAX, 0), 0);
+  EXPECT_EQ(param(door, DOOR_PARAM_DESC_MAX), 0U);
+}
+
+}  // namespace
+}  // namespace farcall::door::test

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The threads that serve: who makes them, when, and how many. Most tests run in a child, whose
+// doors are the first of their process.
+#include <gtest/gtest.h>
+#include <pthread.h>
+
+#include <mutex>
+
+#include "door/scoped_server.hpp"
+
+namespace farcall::door::test {
+namespace {
+
+struct Creation {
+  pid_t thread;
+  bool has_info;
+  door_info_t info;
+};
+std::mutex lock;  // protects `creations`
+std::vector<Creation> creations;
+std::atomic<bool> decline{false};
+
+void park() { ::door_return(nullptr, 0, nullptr, 0); }
+
+void note_and_create(door_info_t* info) {
+  const std::lock_guard guard(lock);
+  creations.push_back({::gettid(), info != nullptr, info != nullptr ? *info : door_info_t{}});
+  if (!decline) std::thread(park).detach();
+}
+std::size_t created() {
+  const std::lock_guard guard(lock);
+  return creations.size();
+}
+Creation creation(std::size_t i) {
+  const std::lock_guard guard(lock);
+  return creations.at(i);
+}
+
+// So many calls at once, that the server holds until all have come.
+void crowd(int door, Gate& gate, int count) {
+  std::vector<std::unique_ptr<Caller>> callers;
+  for (int i = 0; i < count; ++i) callers.push_back(std::make_unique<Caller>(door, "x"));
+  for (int i = 0; i < count; ++i) EXPECT_TRUE(gate.entered.wait()) << i << " calls at once";
+  for (int i = 0; i < count; ++i) gate.open.happens();
+  for (auto& caller : callers) EXPECT_EQ(caller->reply().data, "x");
+}
+
+TEST(DoorThreads, CreateFunctionRunsAtTheFirstSharedDoorAlone) {
+  in_child([] {
+    ::door_server_create(note_and_create);
+    const int first = ::door_create(echo, nullptr, 0);
+    ASSERT_GE(first, 0);
+    ASSERT_EQ(created(), 1U);
+    EXPECT_FALSE(creation(0).has_info);
+    ASSERT_GE(::door_create(echo, nullptr, DOOR_REFUSE_DESC), 0);
+    EXPECT_EQ(created(), 1U);
+    ASSERT_EQ(::door_revoke(first), 0);
+    ASSERT_GE(::door_create(echo, nullptr, 0), 0);
+    EXPECT_EQ(created(), 1U);
+  });
+}
+
+TEST(DoorThreads, CreateFunctionRunsAtEveryPrivateDoorWithItsInfo) {
+  in_child([] {
+    ::door_server_create(note_and_create);
+    int cookie;
+    for (std::size_t i = 0; i < 3; ++i) {
+      const int door = ::door_create(echo, &cookie, DOOR_PRIVATE | DOOR_REFUSE_DESC);
+      ASSERT_GE(door, 0);
+      ASSERT_EQ(created(), i + 1);
+      const Creation seen = creation(i);
+      ASSERT_TRUE(seen.has_info);
+      EXPECT_EQ(seen.thread, ::gettid());
+      EXPECT_EQ(seen.info.di_uniquifier, id_of(door));
+      EXPECT_EQ(seen.info.di_target, ::getpid());
+      EXPECT_EQ(seen.info.di_proc, reinterpret_cast<door_ptr_t>(&echo));
+      EXPECT_EQ(seen.info.di_data, reinterpret_cast<door_ptr_t>(&cookie));
+      EXPECT_EQ(seen.info.di_attributes,
+                static_cast<uint_t>(DOOR_PRIVATE | DOOR_REFUSE_DESC | DOOR_LOCAL));
+    }
+    // The shared pool has not had its first thread yet.
+    ASSERT_GE(::door_create(echo, nullptr, 0), 0);
+    ASSERT_EQ(created(), 4U);
+    EXPECT_FALSE(creation(3).has_info);
+  });
+}
+
+TEST(DoorThreads, ServerCreateReturnsTheFunctionBefore) {
+  in_child([] {
+    door_server_func_t* usual = ::door_server_create(note_and_create);
+    ASSERT_NE(usual, nullptr);
+    EXPECT_EQ(::door_server_create(usual), &note_and_create);
+    EXPECT_EQ(call(::door_create(echo, nullptr, 0), "x").data, "x");
+    EXPECT_EQ(created(), 0U);
+  });
+}
+
+TEST(DoorThreads, CreateFunctionRunsOnTheServingThreadBeforeItsProcedure) {
+  in_child([] {
+    ::door_server_create(note_and_create);
+    struct Seen {
+      pid_t thread;
+      std::size_t created;
+    };
+    auto procedure = [](char*, size_t, door_desc_t*, uint_t) {
+      answer_number(Seen{::gettid(), created()});
+    };
+    const int door = make_door(procedure);
+    const auto seen = call(door).number<Seen>();
+    // The only thread was taken, so a spare one had to be made.
+    ASSERT_EQ(seen.created, 2U);
+    EXPECT_EQ(creation(1).thread, seen.thread);
+    EXPECT_FALSE(creation(1).has_info);
+  });
+}
+
+TEST(DoorThreads, CallsOneAfterTheOtherNeedOneSpareThread) {
+  in_child([] {
+    ::door_server_create(note_and_create);
+    const int door = ::door_create(echo, nullptr, 0);
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_EQ(call(door, "x").data, "x");
+      std::this_thread::sleep_for(kGlance);  // for the spare thread to park
+    }
+    for (int i = 0; i < 500; ++i) ASSERT_EQ(call(door, "x").data, "x");
+    EXPECT_EQ(created(), 2U);
+  });
+}
+
+TEST(DoorThreads, ThereIsOneThreadPerConcurrentCallAndNoneGoes) {
+  in_child([] {
+    ::door_server_create(note_and_create);
+    Gate gate;
+    const int door = make_door(gate);
+    crowd(door, gate, 6);
+    EXPECT_GE(created(), 6U);
+    EXPECT_LE(created(), 7U);
+    std::this_thread::sleep_for(kGlance);
+    const std::size_t all = created();
+    const std::size_t running = threads();
+    crowd(door, gate, 6);
+    EXPECT_LE(created(), 7U);
+    std::this_thread::sleep_for(kGlance);
+    EXPECT_EQ(threads() - running, created() - all);
+  });
+}
+
+TEST(DoorThreads, TheDefaultPoolGrowsTheSameWay) {
+  in_child([] {
+    Gate gate;
+    const int door = make_door(gate);
+    EXPECT_EQ(call(::door_create(echo, nullptr, 0), "x").data, "x");
+    const std::size_t before = threads();
+    crowd(door, gate, 8);
+    EXPECT_LE(threads(), before + 8);
+    crowd(door, gate, 8);
+    std::this_thread::sleep_for(kGlance);
+    EXPECT_LE(threads(), before + 8);
+    EXPECT_GE(threads(), before + 6);
+  });
+}
+
+TEST(DoorThreads, CallersWaitWhereTheCreateFunctionMakesNoThread) {
+  in_child([] {
+    ::door_server_create(note_and_create);
+    Gate gate;
+    const int door = make_door(gate);
+    decline = true;
+    Caller first(door, "first");
+    ASSERT_TRUE(gate.entered.wait());
+    Caller second(door, "second");
+    EXPECT_TRUE(second.waits());
+    EXPECT_FALSE(gate.entered.wait(1ms));
+    gate.open.happens();
+    EXPECT_EQ(first.reply().data, "first");
+    ASSERT_TRUE(gate.entered.wait());
+    gate.open.happens();
+    EXPECT_EQ(second.reply().data, "second");
+    EXPECT_GE(created(), 2U);  // it was asked
+  });
+}
+
+TEST(DoorThreads, OnePoolServesAllSharedDoors) {
+  in_child([] {
+    ::door_server_create(note_and_create);
+    std::vector<int> doors;
+    for (int i = 0; i < 10; ++i) doors.push_back(::door_create(echo, nullptr, 0));
+    for (const int door : doors) {
+      EXPECT_EQ(call(door, "x").data, "x");
+      std::this_thread::sleep_for(5ms);
+    }
+    EXPECT_LE(created(), 2U);
+  });
+}
+
+TEST(DoorThreads, DefaultThreadsAreDetachedWithCancellationDisabled) {
+  struct State {
+    int cancellation;
+    int detached;
+  };
+  auto procedure = [](char*, size_t, door_desc_t*, uint_t) {
+    State state{};
+    ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state.cancellation);
+    pthread_attr_t attributes;
+    ::pthread_getattr_np(::pthread_self(), &attributes);
+    ::pthread_attr_getdetachstate(&attributes, &state.detached);
+    ::pthread_attr_destroy(&attributes);
+    answer_number(state);
+  };
+  const auto state = call(make_door(procedure)).number<State>();
+  EXPECT_EQ(state.cancellation, PTHREAD_CANCEL_DISABLE);
+  EXPECT_EQ(state.detached, PTHREAD_CREATE_DETACHED);
+}
+
+TEST(DoorThreads, DefaultThreadsNeverBindSoAPrivateDoorKeepsItsCallersWaiting) {
+  in_child([] {
+    const int door = ::door_create(echo, nullptr, DOOR_PRIVATE);
+    ASSERT_GE(door, 0);
+    Caller caller(door, "x");
+    EXPECT_TRUE(caller.waits());
+    // The thread that was made for it serves shared doors.
+    EXPECT_EQ(call(::door_create(echo, nullptr, 0), "y").data, "y");
+    EXPECT_TRUE(caller.waits());
+    std::thread([door] {
+      EXPECT_EQ(::door_bind(door), 0);
+      park();
+    }).detach();
+    EXPECT_EQ(caller.reply().data, "x");
+  });
+}
+
+TEST(DoorThreads, AnyThreadJoinsTheSharedPool) {
+  in_child([] {
+    decline = true;
+    ::door_server_create(note_and_create);
+    auto procedure = [](char*, size_t, door_desc_t*, uint_t) { answer_number(::gettid()); };
+    const int door = make_door(procedure);
+    Caller caller(door);
+    EXPECT_TRUE(caller.waits());
+    std::promise<pid_t> mine;
+    std::thread([&mine] {
+      mine.set_value(::gettid());
+      park();
+    }).detach();
+    EXPECT_EQ(caller.reply().number<pid_t>(), mine.get_future().get());
+  });
+}
+
+TEST(DoorThreads, MainJoinsTheSharedPool) {
+  ScopedServer server([] {
+    decline = true;
+    ::door_server_create(note_and_create);
+    static auto procedure = [](char*, size_t, door_desc_t*, uint_t) { answer_number(::gettid()); };
+    return make_door(procedure);
+  });
+  // Now one whose main thread never comes back.
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  Child child([&] {
+    decline = true;
+    ::door_server_create(note_and_create);
+    auto procedure = [](char*, size_t, door_desc_t*, uint_t) { answer_number(::gettid()); };
+    hand_over(ends[1], make_door(procedure));
+    park();
+    FAIL() << "door_return() returned: " << std::strerror(errno);
+  });
+  const UniqueFd door(take_over(ends[0]));
+  EXPECT_EQ(call(door.get()).number<pid_t>(), child.pid());
+  EXPECT_EQ(call(door.get()).number<pid_t>(), child.pid());
+}
+
+TEST(DoorThreads, AProcedureThatReturnsEndsItsThreadAndTheClientGetsEintr) {
+  auto procedure = [](char* data, size_t size, door_desc_t*, uint_t) {
+    if (size == sizeof(pid_t*)) {
+      pid_t* thread;
+      std::memcpy(&thread, data, sizeof thread);
+      *thread = ::gettid();
+      return;
+    }
+    ::door_return(data, size, nullptr, 0);
+  };
+  const int door = make_door(procedure);
+  const Shared<pid_t> thread;
+  in_server_and_client([&] {
+    pid_t* place = thread.get();
+    EXPECT_EQ(error_of(door, {reinterpret_cast<char*>(&place), sizeof place}), EINTR);
+    EXPECT_EQ(call(door, "next").data, "next");
+  });
+  const std::string task = "/proc/self/task/" + std::to_string(*thread);
+  EXPECT_TRUE(eventually([&] { return !std::filesystem::exists(task); }));
+}
+
+TEST(DoorThreads, AThreadThatHasLeftIsReplaced) {
+  in_child([] {
+    ::door_server_create(note_and_create);
+    auto procedure = [](char* data, size_t size, door_desc_t*, uint_t) {
+      if (size > 0) ::door_return(data, size, nullptr, 0);
+    };
+    const int door = make_door(procedure);
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_EQ(error_of(door), EINTR);
+      EXPECT_EQ(call(door, "x").data, "x");
+    }
+    EXPECT_GE(created(), 20U);
+  });
+}
+
+TEST(DoorThreads, TheProcedureGetsCookieAndRequest) {
+  static int cookie;
+  const int door = ::door_create(
+      [](void* data, char* request, size_t size, door_desc_t*, uint_t count) {
+        EXPECT_EQ(data, &cookie);
+        EXPECT_EQ(count, 0U);
+        ::door_return(request, size, nullptr, 0);
+      },
+      &cookie, 0);
+  EXPECT_EQ(call(door, "question").data, "question");
+}
+
+}  // namespace
+}  // namespace farcall::door::test

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The call that tells a server that a single descriptor refers to its door.
+#include <gtest/gtest.h>
+
+#include "door/sandbox.hpp"
+#include "door/scoped_server.hpp"
+
+namespace farcall::door::test {
+namespace {
+
+// Counts unreferenced calls; echoes others.
+struct Unref {
+  Event happened;
+  std::atomic<int> count{0};
+  std::atomic<bool> right{true};
+
+  void operator()(char* data, size_t size, door_desc_t* descriptors, uint_t number) {
+    if (static_cast<void*>(data) != DOOR_UNREF_DATA) ::door_return(data, size, nullptr, 0);
+    if (size != 0 || number != 0 || descriptors != nullptr) right = false;
+    ++count;
+    happened.happens();
+    ::door_return(nullptr, 0, nullptr, 0);
+  }
+  // Expects that so many calls have come by now, and that no more come.
+  void expect(int calls) {
+    while (count < calls) ASSERT_TRUE(happened.wait()) << count << " instead of " << calls;
+    std::this_thread::sleep_for(kGlance);
+    EXPECT_EQ(count, calls);
+    EXPECT_TRUE(right) << "not without data";
+  }
+};
+
+// A process that keeps the descriptors passed to it, and drops the last at the word "drop".
+struct Keeper {
+  std::vector<int> kept;
+  void operator()(char* data, size_t size, door_desc_t* descriptors, uint_t count) {
+    const std::string_view wish(data, size);
+    for (uint_t i = 0; i < count; ++i) kept.push_back(fd_of(descriptors[i]));
+    if (wish == "drop") {
+      ::close(kept.back());
+      kept.pop_back();
+    } else if (wish == "duplicate") {
+      kept.push_back(::dup(kept.back()));
+    } else if (wish == "call") {
+      if (error_of(kept.back(), "x") != 0) ::door_return(nullptr, 0, nullptr, 0);
+    }
+    ::door_return(data, size, nullptr, 0);
+  }
+};
+
+struct DoorUnref : ::testing::Test {
+  // Made first: it must not inherit the doors of a test.
+  static Keeper& keeper() {
+    static auto* one = new Keeper;
+    return *one;
+  }
+  ScopedServer other{[] { return make_door(keeper()); }};
+  Unref& unref = *new Unref;  // its door may be called when the test is over
+
+  void give(int door) { ASSERT_EQ(error_of(other.door(), "", {pass(door)}), 0); }
+  void tell(const char* wish) { ASSERT_EQ(call(other.door(), wish).data, wish); }
+};
+
+TEST_F(DoorUnref, IsNotToldOfANewDoor) {
+  ASSERT_GE(make_door(unref, DOOR_UNREF_MULTI), 0);
+  unref.expect(0);
+}
+
+TEST_F(DoorUnref, ComesWhenADuplicateIsClosed) {
+  const int door = make_door(unref, DOOR_UNREF);
+  const int second = ::dup(door);
+  unref.expect(0);
+  ::close(second);
+  unref.expect(1);
+}
+
+TEST_F(DoorUnref, ComesWhenTheOriginalIsClosedAndADuplicateStays) {
+  const int door = make_door(unref, DOOR_UNREF);
+  const UniqueFd second(::dup(door));
+  ::close(door);
+  unref.expect(1);
+  EXPECT_EQ(call(second.get(), "x").data, "x");
+}
+
+TEST_F(DoorUnref, ComesOnceWithUnref) {
+  const int door = make_door(unref, DOOR_UNREF);
+  for (int i = 0; i < 3; ++i) {
+    ::close(::dup(door));
+    unref.expect(1);
+  }
+}
+
+TEST_F(DoorUnref, ComesEachTimeWithUnrefMulti) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  for (int i = 1; i <= 4; ++i) {
+    ::close(::dup(door));
+    unref.expect(i);
+  }
+}
+
+TEST_F(DoorUnref, DoesNotComeUnasked) {
+  const int door = make_door(unref, 0);
+  ::close(::dup(door));
+  in_child([&] { EXPECT_EQ(call(door, "x").data, "x"); });
+  unref.expect(0);
+}
+
+TEST_F(DoorUnref, CountsEveryWayToDuplicate) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  int told = 0;
+  auto use = [&](int fd) {
+    ASSERT_GE(fd, 0);
+    unref.expect(told);
+    EXPECT_EQ(id_of(fd), id_of(door));
+    ::close(fd);
+    unref.expect(++told);
+  };
+  use(::fcntl(door, F_DUPFD, 50));
+  use(::fcntl(door, F_DUPFD_CLOEXEC, 50));
+  use(::dup2(door, 60));
+  use(::dup3(door, 61, O_CLOEXEC));
+}
+
+TEST_F(DoorUnref, ComesWhenADuplicateIsOverwritten) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  const UniqueFd second(::dup(door));
+  ASSERT_EQ(::dup2(0, second.get()), second.get());
+  unref.expect(1);
+}
+
+TEST_F(DoorUnref, WaitsForTheLastButOne) {
+  const int door = make_door(unref, DOOR_UNREF);
+  const int first = ::dup(door);
+  const int second = ::dup(door);
+  ::close(first);
+  unref.expect(0);
+  ::close(second);
+  unref.expect(1);
+}
+
+TEST_F(DoorUnref, ComesWhenAForkedChildExits) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  for (int i = 1; i <= 3; ++i) {
+    const Shared<Event> go;
+    Child child([&] {
+      EXPECT_EQ(call(door, "x").data, "x");
+      ASSERT_TRUE(go->wait());
+    });
+    unref.expect(i - 1);
+    go->happens();
+    EXPECT_EQ(child.join(), 0);
+    unref.expect(i);
+  }
+}
+
+TEST_F(DoorUnref, ComesWhenAForkedChildIsKilled) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  Child child([] { ::pause(); });
+  unref.expect(0);
+  child.kill();
+  unref.expect(1);
+  EXPECT_EQ(call(door, "x").data, "x");
+}
+
+TEST_F(DoorUnref, ComesWhenAForkedChildClosesIts) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  const Shared<Event> go;
+  Child child([&] {
+    ::close(door);
+    ASSERT_TRUE(go->wait());
+  });
+  unref.expect(1);
+  go->happens();
+  EXPECT_EQ(child.join(), 0);
+  unref.expect(1);
+}
+
+TEST_F(DoorUnref, WaitsForGrandchildren) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  const Shared<Event> go;
+  const Shared<Event> gone;
+  Child child([&] {
+    if (::fork() == 0) {
+      (void)go->wait();
+      ::_exit(0);
+    }
+  });
+  EXPECT_EQ(child.join(), 0);
+  unref.expect(0);
+  go->happens();
+  unref.expect(1);
+  EXPECT_EQ(call(door, "x").data, "x");
+}
+
+TEST_F(DoorUnref, ComesWhenAClientClosesWhatWasPassed) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  give(door);
+  unref.expect(0);
+  tell("call");
+  tell("drop");
+  unref.expect(1);
+  give(door);
+  tell("drop");
+  unref.expect(2);
+}
+
+TEST_F(DoorUnref, ComesWhenTheServerKeepsNoneAndOneClientDoes) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  give(door);
+  ::close(door);
+  unref.expect(1);
+  tell("call");  // the door lasts while somebody holds it
+}
+
+TEST_F(DoorUnref, CountsEachDescriptorPassed) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  give(door);
+  give(door);
+  tell("drop");
+  unref.expect(0);
+  tell("drop");
+  unref.expect(1);
+}
+
+TEST_F(DoorUnref, ADuplicateInTheClientKeepsItsReference) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  give(door);
+  tell("duplicate");
+  tell("drop");
+  unref.expect(0);
+  tell("drop");
+  unref.expect(1);
+}
+
+TEST_F(DoorUnref, ComesWhenAClientWithAPassedDescriptorIsKilled) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  give(door);
+  unref.expect(0);
+  other.kill();
+  unref.expect(1);
+}
+
+TEST_F(DoorUnref, ComesWhenAReplysDescriptorIsClosed) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  auto hand_out = [&](char*, size_t, door_desc_t*, uint_t) { return Answer({pass(door)}, ""); };
+  const int giver = make_door(hand_out);
+  const Reply here = call(giver);  // to this very process
+  ASSERT_EQ(here.descriptors.size(), 1U);
+  unref.expect(0);
+  ::close(fd_of(here.descriptors[0]));
+  unref.expect(1);
+}
+
+TEST_F(DoorUnref, AReleasedDescriptorMovesTheReference) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  const int second = ::dup(door);
+  ASSERT_EQ(error_of(other.door(), "", {pass(second, DOOR_DESCRIPTOR | DOOR_RELEASE)}), 0);
+  unref.expect(0);
+  tell("drop");
+  unref.expect(1);
+}
+
+TEST_F(DoorUnref, AnAttachedPathIsAReference) {
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("door");
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+  unref.expect(0);
+  ASSERT_EQ(::fdetach(path.c_str()), 0) << std::strerror(errno);
+  unref.expect(1);
+}
+
+TEST_F(DoorUnref, APathMayBeTheLastReference) {
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("door");
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+  ::close(door);
+  unref.expect(1);
+  const int opened = ::open(path.c_str(), O_RDONLY);
+  EXPECT_EQ(call(opened, "x").data, "x");
+  unref.expect(1);
+  ::close(opened);
+  unref.expect(2);
+}
+
+TEST_F(DoorUnref, RemovingAnAttachedPathEndsItsReference) {
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("door");
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  unref.expect(1);
+  EXPECT_EQ(call(door, "x").data, "x");
+}
+
+TEST_F(DoorUnref, CountsWhatWasOpenedByPath) {
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("door");
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+  const Shared<Event> opened;
+  const Shared<Event> go;
+  Child child([&] {
+    ::close(door);
+    const int mine = ::open(path.c_str(), O_RDWR);
+    EXPECT_EQ(call(mine, "x").data, "x");
+    opened->happens();
+    ASSERT_TRUE(go->wait());
+    EXPECT_EQ(call(mine, "x").data, "x");
+  });
+  ASSERT_TRUE(opened->wait());
+  ASSERT_EQ(::fdetach(path.c_str()), 0);
+  unref.expect(0);
+  go->happens();
+  EXPECT_EQ(child.join(), 0);
+  unref.expect(1);
+}
+
+TEST_F(DoorUnref, IsReportedByDoorInfo) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  int second = ::dup(door);
+  EXPECT_EQ(info_of(door).di_attributes & DOOR_IS_UNREF, 0U);
+  ::close(second);
+  unref.expect(1);
+  in_child([&] { EXPECT_EQ(info_of(door).di_attributes & DOOR_IS_UNREF, 0U); });
+  unref.expect(2);
+  EXPECT_NE(info_of(door).di_attributes & DOOR_IS_UNREF, 0U);
+  second = ::dup(door);
+  EXPECT_EQ(info_of(door).di_attributes & DOOR_IS_UNREF, 0U);
+}
+
+TEST_F(DoorUnref, ComesToThePoolOfAPrivateDoor) {
+  ::door_server_create([](door_info_t*) {});
+  const int door = make_door(unref, DOOR_UNREF | DOOR_PRIVATE);
+  ::close(::dup(door));
+  unref.expect(0);
+  std::thread([door] {
+    EXPECT_EQ(::door_bind(door), 0);
+    ::door_return(nullptr, 0, nullptr, 0);
+  }).detach();
+  unref.expect(1);
+}
+
+TEST_F(DoorUnref, TheServerMayRevokeTheDoorWhenItComes) {
+  // The pattern that it is made for.
+  static Event revoked;
+  static int door = -1;
+  static auto procedure = [](char* data, size_t size, door_desc_t*, uint_t) {
+    if (static_cast<void*>(data) == DOOR_UNREF_DATA) {
+      EXPECT_EQ(::door_revoke(door), 0);
+      revoked.happens();
+      ::door_return(nullptr, 0, nullptr, 0);
+    }
+    ::door_return(data, size, nullptr, 0);
+  };
+  door = make_door(procedure, DOOR_UNREF);
+  in_child([] { EXPECT_EQ(call(door, "x").data, "x"); });
+  EXPECT_TRUE(revoked.wait());
+  EXPECT_TRUE(eventually([] { return error_of(door) == EBADF; }));
+}
+
+}  // namespace
+}  // namespace farcall::door::test

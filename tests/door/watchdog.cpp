@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every test of doors runs under: a test that hangs fails, and says which one it was.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstring>
+
+#include "door/child.hpp"
+
+// A server may be forked from a process that has threads.
+extern "C" const char* __tsan_default_options();  // NOLINT(bugprone-reserved-identifier)
+extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
+
+namespace farcall::door::test {
+namespace {
+
+char running[200] = "a test";
+
+void give_up(int) {
+  char text[300];
+  std::size_t size = 0;
+  for (const char* part : {"Hung: ", static_cast<const char*>(running), "\n"}) {
+    std::memcpy(text + size, part, std::strlen(part));
+    size += std::strlen(part);
+  }
+  (void)!::write(STDERR_FILENO, text, size);
+  ::_exit(70);
+}
+
+class Watchdog : public ::testing::EmptyTestEventListener {
+ public:
+  void OnTestStart(const ::testing::TestInfo& test) override {
+    const std::string name = std::string(test.test_suite_name()) + "." + test.name();
+    std::strncpy(running, name.c_str(), sizeof running - 1);
+    give_up_after(40s);
+  }
+  void OnTestEnd(const ::testing::TestInfo&) override { ::alarm(0); }
+};
+
+const bool kInstalled = [] {
+  ::testing::UnitTest::GetInstance()->listeners().Append(new Watchdog);
+  return true;
+}();
+
+}  // namespace
+
+void give_up_after(std::chrono::seconds time) {
+  struct sigaction action {};
+  action.sa_handler = give_up;
+  ::sigaction(SIGALRM, &action, nullptr);
+  ::alarm(static_cast<unsigned>(time.count() * (kSlow > 1 ? 3 : 1)));
+}
+
+}  // namespace farcall::door::test
