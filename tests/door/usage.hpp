@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What this process uses, to see that it does not grow, and how long things took.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "door/scoped_server.hpp"
+
+namespace farcall::door::test {
+
+struct Usage {
+  std::size_t descriptors = open_descriptors();
+  std::size_t threads_running = threads();
+  std::size_t mappings = lines("/proc/self/maps");
+  std::size_t resident = resident_bytes();
+
+  static std::size_t lines(const char* path) {
+    std::ifstream file(path);
+    std::string line;
+    std::size_t count = 0;
+    while (std::getline(file, line)) ++count;
+    return count;
+  }
+  static std::size_t resident_bytes() {
+    std::ifstream file("/proc/self/statm");
+    std::size_t total = 0;
+    std::size_t resident = 0;
+    file >> total >> resident;
+    return resident * 4096;
+  }
+};
+
+// Expects that this process uses no more than before, once all that it does for others is over.
+// A few threads more may have been needed at once, for clients that were dead already, and stay.
+inline void expect_no_growth(const Usage& before, std::size_t more_threads = 6) {
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before.descriptors; }))
+      << open_descriptors() << " descriptors instead of " << before.descriptors;
+  EXPECT_LE(threads(), before.threads_running + more_threads);
+  if (kSlow > 1) return;  // sanitizers keep what is freed
+  EXPECT_LE(Usage::lines("/proc/self/maps"), before.mappings + 40 + 4 * more_threads);
+  EXPECT_LE(Usage::resident_bytes(), before.resident + (24U << 20));
+}
+
+// How long it took until deaths were noticed.
+class Latencies {
+ public:
+  void add(std::int64_t ns) { all_.push_back(ns); }
+  // Prints the distribution; expects that nearly all were in time. The machine may be busy.
+  void expect_within(std::chrono::milliseconds limit, const char* what) {
+    ASSERT_FALSE(all_.empty());
+    std::sort(all_.begin(), all_.end());
+    auto at = [&](double share) {
+      return static_cast<double>(
+                 all_[static_cast<std::size_t>(share * static_cast<double>(all_.size() - 1))]) /
+             1e6;
+    };
+    std::printf("%s, ms: p50 %.2f, p90 %.2f, p99 %.2f, max %.2f of %zu\n", what, at(0.5), at(0.9),
+                at(0.99), at(1), all_.size());
+    const std::int64_t ns = limit.count() * 1'000'000 * kSlow;
+    const auto late =
+        std::count_if(all_.begin(), all_.end(), [ns](auto took) { return took > ns; });
+    EXPECT_LT(all_.back(), 20 * ns) << what;
+    EXPECT_LE(late, static_cast<std::ptrdiff_t>(1 + all_.size() / 25)) << what << ": too late";
+  }
+
+ private:
+  std::vector<std::int64_t> all_;
+};
+
+inline int setting(const char* name, int usual) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::atoi(text) : usual;
+}
+
+inline void pause_up_to(unsigned us, std::minstd_rand& random) {
+  std::this_thread::sleep_for(std::chrono::microseconds(random() % us));
+}
+
+// Kills a process after up to `us` microseconds.
+class Killer {
+ public:
+  Killer(pid_t victim, unsigned us, unsigned seed)
+      : thread_([this, victim, us, seed] {
+          std::minstd_rand random(seed + 1);
+          pause_up_to(us, random);
+          killed_at_ = now_ns();
+          ::kill(victim, SIGKILL);
+        }) {}
+  ~Killer() {
+    if (thread_.joinable()) thread_.join();
+  }
+  Killer(const Killer&) = delete;
+  Killer& operator=(const Killer&) = delete;
+
+  // When it was.
+  std::int64_t join() {
+    thread_.join();
+    return killed_at_;
+  }
+
+ private:
+  std::atomic<std::int64_t> killed_at_{0};
+  std::thread thread_;
+};
+
+}  // namespace farcall::door::test
