@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Requests as a server finds them in a session that a client has filled as it likes.
+#include <array>
+#include <vector>
+
+#include "door/fuzz/hand.hpp"
+#include "farcall/error.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace farcall;
+  using namespace farcall::door::fuzz;
+  Input input(data, size);
+  const SharedMemory memory = SharedMemory::create(call::kSessionBytes);
+  const Mapping theirs = map(memory.fd());
+  auto& control = *reinterpret_cast<call::SessionControl*>(theirs.data());
+  auto [here, there] = packet_socket_pair();
+  call::ServerSession session(map(memory.fd()), std::move(here),
+                              {.pid = ::getpid(), .uid = 0, .gid = 0}, 1, nullptr, WaitMode::block);
+  constexpr std::size_t kMost = 1 << 20;
+  for (int round = 0; round < 4 && !input.empty(); ++round) {
+    for (std::size_t count = input.number<std::uint8_t>() % 4; count > 0; --count)
+      if (there) send_packet(there.get(), input);
+    write_words(control, input);
+    control.slot.turn =
+        call::Turn{.number = input.number<std::uint8_t>(),
+                   .kind = static_cast<call::Kind>(input.number<std::uint8_t>() % 8),
+                   .flags = input.number<std::uint8_t>(),
+                   .size = input.number<std::uint16_t>()}
+            .pack();
+    // A stream that stalls would take seconds; a client that has gone ends it.
+    if ((call::Turn::unpack(control.slot.turn).flags & call::kBulk) != 0) there.reset();
+    session.drain();
+    if (!session.ready()) continue;
+    call::RequestBuffer large;
+    std::vector<UniqueFd> descriptors;
+    alignas(8) std::array<std::byte, kInlineBytes> inline_data{};
+    call::Request request{.inline_data = inline_data.data(),
+                          .large = large,
+                          .most = kMost,
+                          .descriptors = descriptors,
+                          .data = {}};
+    const Outcome outcome = session.take(request);
+    if (outcome == Outcome::would_block) continue;
+    if (outcome != Outcome::ok) return 0;  // its session is closed then
+    require(request.data.size() <= kMost);
+    (void)look_at(request.data);
+    if (!request.wants_reply) continue;
+    // Without a client there is nobody to wait for.
+    const std::size_t bytes = input.number<std::uint16_t>() % 2 == 0 ? 10 : 70'000;
+    there.reset();
+    try {
+      (void)session.reply(std::vector<std::byte>(bytes), {}, 0);
+    } catch (const SystemError&) {
+      return 0;
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Clients and servers that write random values over all that they share and send random packets.
+// Whoever meets them goes on. FARCALL_HOSTILE_SECONDS sets for how long.
+#include <gtest/gtest.h>
+
+#include "door/raw.hpp"
+#include "door/sandbox.hpp"
+#include "door/usage.hpp"
+
+namespace farcall::door::test {
+namespace {
+
+std::int64_t hostile_ns() {
+  return setting("FARCALL_HOSTILE_SECONDS", 6) * std::int64_t{1'000'000'000} / 2;
+}
+
+// Looks at every byte it was given, and answers with their sum.
+Answer add_up(const char* data, size_t size, door_desc_t* descriptors, uint_t count) {
+  std::uint64_t sum = 0;
+  for (size_t i = 0; i < size; ++i) sum += static_cast<unsigned char>(data[i]);
+  for (uint_t i = 0; i < count; ++i) {
+    EXPECT_GE(::fcntl(fd_of(descriptors[i]), F_GETFD), 0);
+    ::close(fd_of(descriptors[i]));
+  }
+  return std::to_string(sum) + "/" + std::to_string(count);
+}
+
+[[noreturn]] void attack_as_client(int door, unsigned seed) {
+  ::signal(SIGPIPE, SIG_IGN);
+  std::minstd_rand random(seed);
+  for (;;) {
+    try {
+      send_nonsense(door, random);
+      const RawSession session(door, random() % 16 != 0);
+      if (random() % 4 != 0) (void)session.welcome();
+      for (std::size_t i = random() % 300; i > 0; --i) {
+        scribble(session.control(), random, false);
+        if (random() % 6 == 0) send_nonsense(session.socket.get(), random);
+        if (random() % 16 == 0) send_rings(session.socket.get(), random);
+        if (random() % 3 == 0)
+          (void)!::send(session.socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (random() % 16 == 0) pause_up_to(300, random);
+      }
+    } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): the server hung up
+    }
+  }
+}
+
+TEST(DoorHostile, ServersSurviveTheirClients) {
+  give_up_after(100s);
+  auto procedure = add_up;
+  const int door = make_door(procedure);
+  EXPECT_EQ(call(door, "a").data, "97/0");
+  auto attack = [&](std::int64_t time) {
+    std::vector<std::unique_ptr<Child>> attackers;
+    for (unsigned seed : {1U, 2U})
+      attackers.push_back(std::make_unique<Child>([&] {
+        give_up_after(60s);
+        attack_as_client(door, seed);
+      }));
+    const std::int64_t end = now_ns() + time;
+    int calls = 0;
+    std::minstd_rand random(3);
+    while (now_ns() < end) {
+      const std::size_t size = random() % 4 == 0 ? random() % 100'000 : random() % 300;
+      const std::vector<door_desc_t> descriptors(random() % 3, pass(0));
+      const Reply reply = call(door, std::string(size, 'a'), descriptors);
+      ASSERT_EQ(reply.error, 0) << std::strerror(reply.error);
+      ASSERT_EQ(reply.data, std::to_string(size * 97) + "/" + std::to_string(descriptors.size()));
+      ++calls;
+      std::this_thread::sleep_for(100us);
+    }
+    EXPECT_GT(calls, 20);
+  };
+  attack(hostile_ns() / 4);
+  std::this_thread::sleep_for(100ms);
+  const Usage before;
+  attack(hostile_ns());
+  // Threads that hostile clients kept busy are there to stay; there are few of them.
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before.descriptors + 4; }))
+      << open_descriptors() << " instead of " << before.descriptors;
+  EXPECT_LE(threads(), before.threads_running + 50);
+}
+
+// Answers calls by hand, wrongly.
+[[noreturn]] void attack_as_server(int inner, unsigned seed) {
+  ::signal(SIGPIPE, SIG_IGN);
+  std::minstd_rand random(seed);
+  for (;;) {
+    try {
+      Arrival arrival = take_arrival(inner);
+      if (arrival.kind == Arrival::Kind::closed) ::_exit(0);
+      if (arrival.kind == Arrival::Kind::nothing) pause_up_to(100, random);
+      if (arrival.kind != Arrival::Kind::descriptors || arrival.descriptors.size() != 2) continue;
+      const Mapping memory = call::adopt_session(std::move(arrival.descriptors[0]));
+      auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
+      // Smallest and largest request, most descriptors, and more.
+      for (auto& word : control.terms.words) word = random() % 8 == 0 ? random() : UINT64_MAX;
+      if (random() % 32 != 0) control.terms.words[0] = 0;
+      if (random() % 16 != 0) control.terms.welcome = call::TermsLine::kWelcome;
+      (void)!::send(arrival.descriptors[1].get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+      (void)eventually(
+          [&] { return call::Turn::unpack(control.slot.turn.load()).kind == call::Kind::request; },
+          5ms);
+      Waiter waker(arrival.descriptors[1].get(), WaitMode::block);
+      for (std::size_t i = random() % 400; i > 0; --i) {
+        scribble(control, random, true);
+        waker.wake(control.server, control.client);
+        if (random() % 6 == 0) send_nonsense(arrival.descriptors[1].get(), random);
+        if (random() % 16 == 0) send_rings(arrival.descriptors[1].get(), random);
+        (void)!::send(arrival.descriptors[1].get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (random() % 8 == 0) pause_up_to(300, random);
+      }
+    } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): the client hung up
+    }
+  }
+}
+
+// Calls with a buffer between two margins that nobody may touch. Returns the errno.
+int guarded_call(int door, std::minstd_rand& random) {
+  constexpr std::size_t kMargin = 64;
+  const std::size_t room = random() % 4 == 0 ? random() % 100'000 : random() % 500;
+  std::vector<unsigned char> memory(room + 2 * kMargin, 0xa5);
+  std::string request(random() % 4 == 0 ? random() % 100'000 : random() % 300, 'q');
+  door_desc_t descriptor = pass(0);
+  door_arg_t arguments{};
+  arguments.data_ptr = request.data();
+  arguments.data_size = request.size();
+  arguments.desc_ptr = &descriptor;
+  arguments.desc_num = static_cast<uint_t>(random() % 2);
+  arguments.rbuf = reinterpret_cast<char*>(memory.data()) + kMargin;
+  arguments.rsize = room;
+  const char* const rbuf = arguments.rbuf;
+  errno = 0;
+  const int error = ::door_call(door, &arguments) == 0 ? 0 : errno == 0 ? -1 : errno;
+  for (std::size_t i = 0; i < kMargin; ++i) {
+    EXPECT_EQ(memory[i], 0xa5);
+    EXPECT_EQ(memory[memory.size() - 1 - i], 0xa5);
+  }
+  if (error != 0) return error;
+  for (uint_t i = 0; i < arguments.desc_num; ++i) ::close(fd_of(arguments.desc_ptr[i]));
+  std::uint64_t sum = 0;
+  for (size_t i = 0; i < std::min(arguments.data_size, size_t{1} << 20); ++i)
+    sum += static_cast<unsigned char>(arguments.data_ptr[i]);
+  EXPECT_LE(sum, std::uint64_t{255} << 20);
+  if (arguments.rbuf != rbuf) {
+    EXPECT_EQ(::munmap(arguments.rbuf, arguments.rsize), 0);
+  }
+  return 0;
+}
+
+TEST(DoorHostile, ClientsSurviveTheirServers) {
+  give_up_after(100s);
+  const FakeDoor fake(0x1234);
+  Child attacker([&] {
+    give_up_after(60s);
+    attack_as_server(fake.inner.get(), 5);
+  });
+  ::signal(SIGUSR1, [](int) {});
+  const pthread_t caller = ::pthread_self();
+  std::atomic<bool> over{false};
+  // What gets no answer ends with a signal.
+  std::thread impatience([&] {
+    while (!over) {
+      std::this_thread::sleep_for(20ms);
+      ::pthread_kill(caller, SIGUSR1);
+    }
+  });
+  std::minstd_rand random(6);
+  const std::int64_t end = now_ns() + hostile_ns();
+  int answers = 0;
+  std::array<int, 200> failures{};
+  std::optional<Usage> before;
+  while (now_ns() < end) {
+    const std::int64_t begun = now_ns();
+    const int error = guarded_call(fake.door.get(), random);
+    // Half a message that stalls ends after two seconds; nothing takes longer.
+    EXPECT_LT(now_ns() - begun, 10'000'000'000);
+    EXPECT_TRUE(error >= 0 && error < 134) << error;
+    if (error == 0) ++answers;
+    if (error > 0 && error < 134) ++failures[static_cast<std::size_t>(error)];
+    if (!before && now_ns() > end - hostile_ns() * 3 / 4) before.emplace();
+  }
+  over = true;
+  impatience.join();
+  attacker.kill();
+  std::printf("%d answers", answers);
+  for (std::size_t error = 0; error < failures.size(); ++error)
+    if (failures[error] != 0)
+      std::printf(", %d x %s", failures[error], ::strerrorname_np(static_cast<int>(error)));
+  std::printf("\n");
+  EXPECT_GT(answers, 0);
+  EXPECT_GT(failures[EINTR] + failures[EBADF] + failures[EAGAIN], 0);
+  if (before) {
+    EXPECT_LE(open_descriptors(), before->descriptors + 4);
+  }
+}
+
+TEST(DoorHostile, AttachedPathsSurviveTheirVisitors) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become a user who may not detach";
+  give_up_after(100s);
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("door");
+  const int door = ::door_create(echo, nullptr, 0);
+  ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+  struct stat status {};
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  Child attacker([&] {
+    ASSERT_TRUE(become(kNobody));
+    ::signal(SIGPIPE, SIG_IGN);
+    give_up_after(60s);
+    std::minstd_rand random(7);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const int length = std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1,
+                                     "farcall/attach/%lx/%lx", status.st_dev, status.st_ino);
+    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path)) + 1 +
+                      static_cast<socklen_t>(length);
+    for (;;) {
+      const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+      if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), size) != 0) ::_exit(3);
+      try {
+        for (std::size_t i = random() % 4; i > 0; --i) send_nonsense(socket.get(), random);
+        if (random() % 8 == 0) (void)!::send(socket.get(), "", 0, MSG_NOSIGNAL);
+      } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it hung up
+      }
+    }
+  });
+  const std::int64_t end = now_ns() + hostile_ns() / 2;
+  int opened = 0;
+  while (now_ns() < end) {
+    const UniqueFd fd(::open(path.c_str(), O_RDONLY));
+    ASSERT_EQ(call(fd.get(), "x").data, "x") << "after " << opened;
+    ++opened;
+  }
+  EXPECT_GT(opened, 10);
+  ASSERT_EQ(::waitpid(attacker.pid(), nullptr, WNOHANG), 0) << "nobody attacked";
+}
+
+}  // namespace
+}  // namespace farcall::door::test
