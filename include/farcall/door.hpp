@@ -521,21 +521,26 @@ class AttachedDoor {
                       "attach a door to " + path_.string() + door_detail::attach_advice(error));
     }
     struct stat status {};
-    if (::stat(path_.c_str(), &status) == 0) file_ = {status.st_dev, status.st_ino};
+    if (::stat(path_.c_str(), &status) == 0) {
+      device_ = status.st_dev;
+      inode_ = status.st_ino;
+    }
   }
   AttachedDoor(const AttachedDoor&) = delete;
   AttachedDoor& operator=(const AttachedDoor&) = delete;
   AttachedDoor(AttachedDoor&& other) noexcept
       : path_(std::move(other.path_)),
         process_(std::exchange(other.process_, 0)),
-        file_(other.file_),
+        device_(other.device_),
+        inode_(other.inode_),
         created_(other.created_) {}
   AttachedDoor& operator=(AttachedDoor&& other) noexcept {
     if (this != &other) {
       static_cast<void>(give_up());
       path_ = std::move(other.path_);
       process_ = std::exchange(other.process_, 0);
-      file_ = other.file_;
+      device_ = other.device_;
+      inode_ = other.inode_;
       created_ = other.created_;
     }
     return *this;
@@ -556,7 +561,7 @@ class AttachedDoor {
     if (std::exchange(process_, 0) != ::getpid()) return 0;
     struct stat status {};
     if (::stat(path_.c_str(), &status) != 0) return errno;
-    if (file_ != std::pair(status.st_dev, status.st_ino)) return ENOENT;
+    if (device_ != status.st_dev || inode_ != status.st_ino) return ENOENT;
     const int error = ::fdetach(path_.c_str()) == 0 ? 0 : errno;
     if (created_) ::unlink(path_.c_str());
     return error;
@@ -564,7 +569,8 @@ class AttachedDoor {
 
   std::filesystem::path path_;
   pid_t process_;  // that attached it, or 0
-  std::pair<dev_t, ino_t> file_;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
   bool created_ = false;
 };
 

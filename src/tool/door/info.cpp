@@ -84,7 +84,7 @@ std::string describe_path(const std::string& path) {
       "  procedure {:#x}, cookie {:#x}\n"
       "  request: {} to {} bytes, descriptors: {}\n",
       path, server, static_cast<std::uint64_t>(info.di_uniquifier), attributes(info.di_attributes),
-      info.di_proc, info.di_data, door.limit(DOOR_PARAM_DATA_MIN),
+      door_ptr_t{info.di_proc}, door_ptr_t{info.di_data}, door.limit(DOOR_PARAM_DATA_MIN),
       limit(door.limit(DOOR_PARAM_DATA_MAX), SIZE_MAX),
       limit(door.limit(DOOR_PARAM_DESC_MAX), kMostDescriptors));
 }
