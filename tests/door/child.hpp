@@ -19,6 +19,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <deque>
 #include <new>
 #include <string>
 #include <thread>
@@ -35,6 +36,12 @@ inline constexpr int kSlow = 10;
 inline constexpr int kSlow = 4;
 #else
 inline constexpr int kSlow = 1;
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kAddressSanitizer = true;
+#else
+inline constexpr bool kAddressSanitizer = false;
 #endif
 
 // No wait for something that must happen takes longer.
@@ -60,6 +67,13 @@ bool eventually(Condition condition, std::chrono::milliseconds time = kPatience)
     std::this_thread::sleep_for(500us);
   }
   return true;
+}
+
+// For what threads may still use when a test is over.
+template <class T>
+T& lasting() {
+  static auto& all = *new std::deque<T>;
+  return all.emplace_back();
 }
 
 // Memory that this process shares with the children it makes.

@@ -155,7 +155,7 @@ TEST(DoorStress, UnreferencedCallsAreCountedRight) {
       ::door_return(data, size, nullptr, 0);
     }
   };
-  auto& unref = *new Unref;
+  auto& unref = lasting<Unref>();
   const int door = make_door(unref, DOOR_UNREF_MULTI);
   // Never one reference only: a duplicate is kept all the time.
   const int kept = ::dup(door);

@@ -72,10 +72,10 @@ TEST(DoorThreads, CreateFunctionRunsAtEveryPrivateDoorWithItsInfo) {
       const Creation seen = creation(i);
       ASSERT_TRUE(seen.has_info);
       EXPECT_EQ(seen.thread, ::gettid());
-      EXPECT_EQ(seen.info.di_uniquifier, id_of(door));
+      EXPECT_EQ(+seen.info.di_uniquifier, id_of(door));
       EXPECT_EQ(seen.info.di_target, ::getpid());
-      EXPECT_EQ(seen.info.di_proc, reinterpret_cast<door_ptr_t>(&echo));
-      EXPECT_EQ(seen.info.di_data, reinterpret_cast<door_ptr_t>(&cookie));
+      EXPECT_EQ(+seen.info.di_proc, reinterpret_cast<door_ptr_t>(&echo));
+      EXPECT_EQ(+seen.info.di_data, reinterpret_cast<door_ptr_t>(&cookie));
       EXPECT_EQ(seen.info.di_attributes,
                 static_cast<uint_t>(DOOR_PRIVATE | DOOR_REFUSE_DESC | DOOR_LOCAL));
     }

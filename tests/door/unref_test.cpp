@@ -56,7 +56,7 @@ struct DoorUnref : ::testing::Test {
     return *one;
   }
   ScopedServer other{[] { return make_door(keeper()); }};
-  Unref& unref = *new Unref;  // its door may be called when the test is over
+  Unref& unref = lasting<Unref>();  // its door may be called when the test is over
 
   void give(int door) { ASSERT_EQ(error_of(other.door(), "", {pass(door)}), 0); }
   void tell(const char* wish) { ASSERT_EQ(call(other.door(), wish).data, wish); }

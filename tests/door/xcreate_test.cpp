@@ -96,9 +96,9 @@ TEST(DoorXcreate, AsksForEachThreadOnceWithTheDoorsInfo) {
   for (const pid_t thread : maker.asked) EXPECT_EQ(thread, ::gettid());
   for (const door_info_t& info : maker.infos) {
     EXPECT_EQ(info.di_target, ::getpid());
-    EXPECT_EQ(info.di_uniquifier, id_of(door));
-    EXPECT_EQ(info.di_proc, reinterpret_cast<door_ptr_t>(&echo));
-    EXPECT_EQ(info.di_data, reinterpret_cast<door_ptr_t>(&cookie));
+    EXPECT_EQ(+info.di_uniquifier, id_of(door));
+    EXPECT_EQ(+info.di_proc, reinterpret_cast<door_ptr_t>(&echo));
+    EXPECT_EQ(+info.di_data, reinterpret_cast<door_ptr_t>(&cookie));
     EXPECT_EQ(info.di_attributes, info_of(door).di_attributes);
   }
 }
@@ -174,7 +174,7 @@ TEST(DoorXcreate, SetUpDecidesAboutCancellation) {
 
 TEST(DoorXcreate, DecliningAThreadAtCreationIsEinval) {
   for (const int first : {0, 1, 2}) {
-    auto& maker = *new Maker;  // its threads may last
+    auto& maker = lasting<Maker>();  // its threads may last
     maker.answers_one = first;
     EXPECT_EQ(ERROR_OF(::door_xcreate(echo, nullptr, 0, make_thread, nullptr, &maker, 3)), EINVAL);
     EXPECT_EQ(maker.count(), static_cast<std::size_t>(first) + 1) << "asks on after a refusal";
@@ -183,7 +183,7 @@ TEST(DoorXcreate, DecliningAThreadAtCreationIsEinval) {
 
 TEST(DoorXcreate, FailingToMakeAThreadAtCreationIsEpipe) {
   for (const int first : {0, 1, 2}) {
-    auto& maker = *new Maker;
+    auto& maker = lasting<Maker>();
     maker.answers_one = first;
     maker.then = -1;
     EXPECT_EQ(ERROR_OF(::door_xcreate(echo, nullptr, 0, make_thread, nullptr, &maker, 3)), EPIPE);
@@ -193,7 +193,7 @@ TEST(DoorXcreate, FailingToMakeAThreadAtCreationIsEpipe) {
 TEST(DoorXcreate, LeaksNoDescriptorWhenItFails) {
   ASSERT_GE(::door_create(echo, nullptr, 0), 0);
   auto fail = [] {
-    auto& maker = *new Maker;
+    auto& maker = lasting<Maker>();
     maker.answers_one = 0;
     EXPECT_EQ(ERROR_OF(::door_xcreate(echo, nullptr, 0, make_thread, nullptr, &maker, 2)), EINVAL);
   };
@@ -227,8 +227,8 @@ TEST(DoorXcreate, AsksForAThreadWhenNoneIsLeftToServe) {
 
 TEST(DoorXcreate, DecliningAThreadAtDepletionIsAccepted) {
   for (const int refusal : {0, -1}) {
-    auto& maker = *new Maker;
-    auto& gate = *new Gate;
+    auto& maker = lasting<Maker>();
+    auto& gate = lasting<Gate>();
     maker.answers_one = 1;
     maker.then = refusal;
     const int door = ::door_xcreate(procedure_of<Gate>, &gate, 0, make_thread, nullptr, &maker, 1);
