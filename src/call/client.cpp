@@ -142,7 +142,7 @@ Outcome Client::transact(const CallArguments& arguments, CallResults* results, D
   for (int error = 0;
        admission_ != nullptr && (error = admission_(session->terms(), arguments)) != 0;) {
     // A session that has ended says what no longer holds.
-    if (!session->hung_up()) {
+    if (!session->hung_up() && !hung_up(arguments.port < 0 ? port_.get() : arguments.port)) {
       give_back(std::move(session));
       throw SystemError(error, "call");
     }

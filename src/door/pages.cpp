@@ -35,15 +35,24 @@ bool probe_readable(std::uintptr_t page) noexcept {
   return result == 0 || errno != EFAULT;
 }
 
-bool probe_writable(std::uintptr_t page) noexcept {
+// Has the page made ready to be written to, without writing.
+bool populate(std::uintptr_t page) noexcept {
   const auto size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   // Larger pages than those we count begin where the kernel wants them to.
   auto* start = reinterpret_cast<char*>(page << kPageShift & ~(size - 1));  // NOLINT
 #if !defined(MADV_POPULATE_WRITE)
   constexpr int MADV_POPULATE_WRITE = 23;  // Linux 5.14
 #endif
-  if (::madvise(start, size, MADV_POPULATE_WRITE) == 0) return true;
-  return errno == EINVAL && probe_readable(page);
+  return ::madvise(start, size, MADV_POPULATE_WRITE) == 0;
+}
+
+bool probe_writable(std::uintptr_t page) noexcept {
+  // An older kernel says no to all pages alike, also to one that certainly is writable.
+  static const bool supported = [] {
+    volatile char here = 0;
+    return populate(reinterpret_cast<std::uintptr_t>(&here) >> kPageShift);
+  }();
+  return supported ? populate(page) : probe_readable(page);
 }
 
 template <bool (*Probe)(std::uintptr_t)>

@@ -169,16 +169,31 @@ TEST(DoorCallOrder, TheDoorComesBeforeAllThatIsWrongWithTheRequest) {
 
 TEST(DoorCallOrder, ADeadServerComesBeforeItsLimits) {
   // Also where this thread has called it before, and knows the limits.
-  ScopedServer server([] {
-    const int door = ::door_create(echo, nullptr, DOOR_REFUSE_DESC);
-    EXPECT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MAX, 3), 0);
-    return door;
-  });
-  EXPECT_EQ(call(server.door(), "123").data, "123");
-  server.kill();
-  EXPECT_EQ(error_of(server.door(), "1234"), EBADF);
-  EXPECT_EQ(error_of(server.door(), "", {pass(0)}), EBADF);
-  EXPECT_EQ(error_of(server.door(), "123"), EBADF);
+  for (const bool dies : {true, false}) {
+    const Shared<Event> revoke;
+    const Shared<Event> revoked;
+    ScopedServer server([&] {
+      const int door = ::door_create(echo, nullptr, DOOR_REFUSE_DESC);
+      EXPECT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MAX, 3), 0);
+      const int second = ::dup(door);
+      std::thread([&, second] {
+        if (!revoke->wait()) return;
+        EXPECT_EQ(::door_revoke(second), 0);
+        revoked->happens();
+      }).detach();
+      return door;
+    });
+    EXPECT_EQ(call(server.door(), "123").data, "123");
+    if (dies) {
+      server.kill();
+    } else {
+      revoke->happens();
+      ASSERT_TRUE(revoked->wait());
+    }
+    EXPECT_EQ(error_of(server.door(), "1234"), EBADF);
+    EXPECT_EQ(error_of(server.door(), "", {pass(0)}), EBADF);
+    EXPECT_EQ(error_of(server.door(), "123"), EBADF);
+  }
 }
 
 TEST(DoorCallOrder, TheSizeComesBeforeDescriptors) {

@@ -170,6 +170,10 @@ TEST(DoorInfo, FailsWithEfaultWhereItCannotWrite) {
     EXPECT_EQ(ERROR_OF(::door_info(door, nullptr)), EFAULT);
     EXPECT_EQ(ERROR_OF(::door_info(door, reinterpret_cast<door_info_t*>(16))), EFAULT);
   });
+  // Readable is not enough.
+  EXPECT_EQ(
+      ERROR_OF(::door_info(door, reinterpret_cast<door_info_t*>(reinterpret_cast<char*>(&echo)))),
+      EFAULT);
 }
 
 TEST(DoorInfo, TellsARevokedDoor) {

@@ -238,5 +238,45 @@ TEST(DoorStress, ThreadsOfAPrivatePoolBindAndUnbind) {
   EXPECT_GT(calls, 10);
 }
 
+TEST(DoorStress, DoorsComeAndGoUnderTheirCallers) {
+  auto procedure = send_back;
+  // Callers use whatever door there is; each is revoked or closed while they do.
+  std::mutex lock;  // protects `current`
+  int current = make_door(procedure);
+  std::atomic<int> answered{0};
+  std::atomic<int> refused{0};
+  {
+    const Crowd crowd(8, [&](std::minstd_rand& random) {
+      int mine = -1;
+      {
+        const std::lock_guard guard(lock);
+        mine = ::dup(current);
+      }
+      for (int i = 0; i < 20; ++i) {
+        const int error = checked_call(mine, random);
+        EXPECT_TRUE(error == 0 || error == EBADF) << std::strerror(error);
+        ++(error == 0 ? answered : refused);
+      }
+      ::close(mine);
+    });
+    std::minstd_rand random(99);
+    const std::int64_t end = now_ns() + stress_ns();
+    while (now_ns() < end) {
+      pause_up_to(3000, random);
+      const std::lock_guard guard(lock);
+      if (random() % 2 == 0) {
+        ASSERT_EQ(::door_revoke(current), 0);
+      } else {
+        ::close(current);
+      }
+      current = make_door(procedure);
+      ASSERT_GE(current, 0) << std::strerror(errno);
+    }
+  }
+  EXPECT_GT(answered, 100);
+  EXPECT_GT(refused, 0);
+  ::door_revoke(current);
+}
+
 }  // namespace
 }  // namespace farcall::door::test
