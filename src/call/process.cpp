@@ -4,7 +4,9 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <cstdlib>
 #include <utility>
 
 namespace farcall::call {
@@ -32,6 +34,31 @@ void unmark(int fd) noexcept {
     marks[fd / 64].fetch_and(~(std::uint64_t{1} << fd % 64), std::memory_order_relaxed);
 }
 
+struct Handlers {
+  Room room;
+  void (*before)();
+  void (*in_parent)();
+  void (*in_child)();
+};
+// Filled while the library is loaded.
+constinit std::array<Handlers, 8> handlers{};
+constinit std::size_t handler_count = 0;
+
+void run(Room room, void (*Handlers::*which)()) noexcept {
+  for (std::size_t i = 0; i < handler_count; ++i)
+    if (handlers[i].room == room && handlers[i].*which != nullptr) (handlers[i].*which)();
+}
+
+void before() noexcept {
+  run(Room::door, &Handlers::before);
+  run(Room::call, &Handlers::before);
+}
+
+void in_parent() noexcept {
+  run(Room::call, &Handlers::in_parent);
+  run(Room::door, &Handlers::in_parent);
+}
+
 void in_child() noexcept {
   forks.fetch_add(1, std::memory_order_relaxed);
   const int last = highest_mark.exchange(0, std::memory_order_relaxed) / 64;
@@ -39,9 +66,11 @@ void in_child() noexcept {
     std::uint64_t bits = marks[word].exchange(0, std::memory_order_relaxed);
     for (; bits != 0; bits &= bits - 1) ::close(word * 64 + __builtin_ctzll(bits));
   }
+  run(Room::call, &Handlers::in_child);
+  run(Room::door, &Handlers::in_child);
 }
 
-[[maybe_unused]] const int kRegistered = ::pthread_atfork(nullptr, nullptr, in_child);
+[[maybe_unused]] const int kRegistered = ::pthread_atfork(before, in_parent, in_child);
 
 }  // namespace
 
@@ -72,8 +101,10 @@ UniqueFd PrivateFd::release() noexcept {
   return std::move(fd_);
 }
 
-void around_fork(void (*before)(), void (*in_parent)(), void (*child)()) noexcept {
-  ::pthread_atfork(before, in_parent, child);
+void around_fork(Room room, void (*first)(), void (*parent)(), void (*child)()) noexcept {
+  if (handler_count == handlers.size()) std::abort();
+  handlers[handler_count++] = {
+      .room = room, .before = first, .in_parent = parent, .in_child = child};
 }
 
 void forget_credentials() noexcept { credentials.fetch_add(1, std::memory_order_relaxed); }

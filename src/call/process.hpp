@@ -44,9 +44,11 @@ void leave_alone(T& object) noexcept {
 }
 
 // Registers functions to be called around every fork of this process: before it, and afterwards
-// in the parent and in the child. Those registered later run earlier before a fork and later after
-// it. In the child no private descriptor is left when they run.
-void around_fork(void (*before)(), void (*in_parent)(), void (*in_child)()) noexcept;
+// in the parent and in the child; each may be null. Those of upper rooms run before those of lower
+// ones, which they may use, and after the fork the other way round. In the child no private
+// descriptor is left when they run. For initialisers: few, and once.
+enum class Room : std::uint8_t { call, door };
+void around_fork(Room room, void (*before)(), void (*in_parent)(), void (*in_child)()) noexcept;
 
 // Credentials that were recorded before count no more.
 void forget_credentials() noexcept;

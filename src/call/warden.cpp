@@ -27,8 +27,10 @@ void in_child() {
   instance_lock.unlock();
 }
 
-// Before all others who might need a warden in handlers of their own: those run before this one.
-[[maybe_unused]] const int kRegistered = ::pthread_atfork(before_fork, in_parent, in_child);
+[[maybe_unused]] const bool kRegistered = [] {
+  around_fork(Room::call, before_fork, in_parent, in_child);
+  return true;
+}();
 
 constexpr std::size_t kStackBytes = std::size_t{256} * 1024;
 

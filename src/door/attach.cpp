@@ -247,14 +247,18 @@ class Visitor final : public call::Watch, public std::enable_shared_from_this<Vi
 
 }  // namespace
 
+namespace {
+
+// Those that say nothing make room for others. Only ever touched by the warden's thread, which
+// outlives main(), and so does this.
+std::uint64_t visited_in = 0;
+auto& visitors = *new std::deque<std::weak_ptr<Visitor>>;  // NOLINT(*-unhandled-exception-at-new)
+
+}  // namespace
+
 void Attachment::heard(std::uint32_t) noexcept {
   UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) return;
-  // Those that say nothing make room for others. Only ever touched by the warden's thread, which
-  // outlives main(), and so does this.
-  static std::uint64_t visited_in = 0;
-  static auto& visitors =
-      *new std::deque<std::weak_ptr<Visitor>>;  // NOLINT(bugprone-unhandled-exception-at-new)
   try {
     if (std::exchange(visited_in, call::generation()) != call::generation()) visitors.clear();
     while (!visitors.empty() && (visitors.front().expired() || visitors.size() >= kMostVisitors)) {

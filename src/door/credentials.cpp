@@ -115,9 +115,9 @@ int store(const Identity& identity, ucred_t** into) {
 
 // A function of the C library that changes who this process is. Sessions made before tell servers
 // of somebody else.
-template <class Function, class... Arguments>
-int changing_identity(const char* name, Arguments... arguments) {
-  const int result = real::next<Function>(name)(arguments...);
+template <real::Symbol kSymbol, class... Arguments>
+int changing_identity(Arguments... arguments) {
+  const int result = real::next<kSymbol, int(Arguments...)>()(arguments...);
   call::forget_credentials();
   return result;
 }
@@ -187,27 +187,27 @@ int ucred_getgroups(const ucred_t* credentials, const gid_t** groups) {
   return credentials->group_count;
 }
 
-int setuid(uid_t uid) noexcept { return changing_identity<int(uid_t)>("setuid", uid); }
-int seteuid(uid_t uid) noexcept { return changing_identity<int(uid_t)>("seteuid", uid); }
+int setuid(uid_t uid) noexcept { return changing_identity<"setuid">(uid); }
+int seteuid(uid_t uid) noexcept { return changing_identity<"seteuid">(uid); }
 int setreuid(uid_t real, uid_t effective) noexcept {
-  return changing_identity<int(uid_t, uid_t)>("setreuid", real, effective);
+  return changing_identity<"setreuid">(real, effective);
 }
 int setresuid(uid_t real, uid_t effective, uid_t saved) noexcept {
-  return changing_identity<int(uid_t, uid_t, uid_t)>("setresuid", real, effective, saved);
+  return changing_identity<"setresuid">(real, effective, saved);
 }
-int setgid(gid_t gid) noexcept { return changing_identity<int(gid_t)>("setgid", gid); }
-int setegid(gid_t gid) noexcept { return changing_identity<int(gid_t)>("setegid", gid); }
+int setgid(gid_t gid) noexcept { return changing_identity<"setgid">(gid); }
+int setegid(gid_t gid) noexcept { return changing_identity<"setegid">(gid); }
 int setregid(gid_t real, gid_t effective) noexcept {
-  return changing_identity<int(gid_t, gid_t)>("setregid", real, effective);
+  return changing_identity<"setregid">(real, effective);
 }
 int setresgid(gid_t real, gid_t effective, gid_t saved) noexcept {
-  return changing_identity<int(gid_t, gid_t, gid_t)>("setresgid", real, effective, saved);
+  return changing_identity<"setresgid">(real, effective, saved);
 }
 int setgroups(size_t count, const gid_t* groups) noexcept {
-  return changing_identity<int(size_t, const gid_t*)>("setgroups", count, groups);
+  return changing_identity<"setgroups">(count, groups);
 }
 int initgroups(const char* user, gid_t group) {
-  return changing_identity<int(const char*, gid_t)>("initgroups", user, group);
+  return changing_identity<"initgroups">(user, group);
 }
 
 }  // extern "C"

@@ -165,13 +165,13 @@ int close(int fd) {
   return closing(fd, [fd] { return real::close(fd); });
 }
 int close_range(unsigned first, unsigned last, int flags) noexcept {
-  static auto* const function = real::next<int(unsigned, unsigned, int)>("close_range");
+  auto* const function = real::next<"close_range", int(unsigned, unsigned, int)>();
   if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) != 0)
     return function(first, last, flags);
   return close_many(first, last, [=] { return function(first, last, flags); });
 }
 void closefrom(int first) noexcept {
-  static auto* const function = real::next<void(int)>("closefrom");
+  auto* const function = real::next<"closefrom", void(int)>();
   close_many(first < 0 ? 0 : static_cast<unsigned>(first), ~0U, [=] {
     function(first);
     return 0;
@@ -179,20 +179,20 @@ void closefrom(int first) noexcept {
 }
 
 int dup(int fd) noexcept {
-  static auto* const function = real::next<int(int)>("dup");
+  auto* const function = real::next<"dup", int(int)>();
   return copied(fd, function(fd));
 }
 int dup2(int fd, int copy) noexcept {
-  static auto* const function = real::next<int(int, int)>("dup2");
+  auto* const function = real::next<"dup2", int(int, int)>();
   if (fd == copy) return function(fd, copy);
   return copied(fd, closing(copy, [=] { return function(fd, copy); }));
 }
 int dup3(int fd, int copy, int flags) noexcept {
-  static auto* const function = real::next<int(int, int, int)>("dup3");
+  auto* const function = real::next<"dup3", int(int, int, int)>();
   return copied(fd, closing(copy, [=] { return function(fd, copy, flags); }));
 }
 int fcntl(int fd, int command, ...) {
-  static auto* const function = real::next<int(int, int, ...)>("fcntl");
+  auto* const function = real::next<"fcntl", int(int, int, ...)>();
   va_list rest;
   va_start(rest, command);
   void* argument = va_arg(rest, void*);

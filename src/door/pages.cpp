@@ -46,13 +46,14 @@ bool populate(std::uintptr_t page) noexcept {
   return ::madvise(start, size, MADV_POPULATE_WRITE) == 0;
 }
 
+// An older kernel says no to all pages alike, also to one that certainly is writable.
+const bool kSupported = [] {
+  volatile char here = 0;
+  return populate(reinterpret_cast<std::uintptr_t>(&here) >> kPageShift);
+}();
+
 bool probe_writable(std::uintptr_t page) noexcept {
-  // An older kernel says no to all pages alike, also to one that certainly is writable.
-  static const bool supported = [] {
-    volatile char here = 0;
-    return populate(reinterpret_cast<std::uintptr_t>(&here) >> kPageShift);
-  }();
-  return supported ? populate(page) : probe_readable(page);
+  return kSupported ? populate(page) : probe_readable(page);
 }
 
 template <bool (*Probe)(std::uintptr_t)>

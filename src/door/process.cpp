@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "door/door.hpp"
+#include "door/per_thread.hpp"
 #include "door/server.hpp"
 #include "farcall/error.hpp"
 
@@ -72,6 +73,11 @@ void in_child() {
   instance_lock.unlock();
 }
 
+[[maybe_unused]] const bool kRegistered = [] {
+  call::around_fork(call::Room::door, before_fork, in_parent, in_child);
+  return true;
+}();
+
 WaitMode mode_from_environment() noexcept {
   const char* text = std::getenv("FARCALL_WAIT");
   if (text == nullptr) return WaitMode::adaptive;
@@ -87,7 +93,7 @@ struct Recent {
   std::shared_ptr<Handle> handle;
 };
 constexpr std::size_t kRecent = 8;
-thread_local std::array<Recent, kRecent> recent;
+using RecentOnes = std::array<Recent, kRecent>;
 
 int admission(const Terms& terms, const CallArguments&) {
   if (promise.bytes < terms[kDataMin] || promise.bytes > terms[kDataMax]) return ENOBUFS;
@@ -126,10 +132,6 @@ Process::Process() : mode(mode_from_environment()), create_thread(create_default
 Process& Process::here() {
   if (Process* now = instance.load(std::memory_order_acquire)) [[likely]]
     return *now;
-  [[maybe_unused]] static const bool registered = [] {
-    call::around_fork(before_fork, in_parent, in_child);
-    return true;
-  }();
   const std::lock_guard guard(instance_lock);
   Process* now = instance.load(std::memory_order_acquire);
   if (now == nullptr) {
@@ -141,7 +143,7 @@ Process& Process::here() {
 
 std::shared_ptr<Handle> Process::find(int fd) {
   if (fd < 0) return nullptr;
-  Recent& place = recent[static_cast<std::size_t>(fd) % kRecent];
+  Recent& place = PerThread<RecentOnes>::get()[static_cast<std::size_t>(fd) % kRecent];
   // Read before the look: whatever changes meanwhile makes it out of date.
   const std::uint64_t now = epoch.load(std::memory_order_acquire);
   if (place.fd == fd && place.epoch == now) [[likely]]

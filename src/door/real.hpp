@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The C library's own functions, where this library puts its own in front of them.
+//
+// No static here or elsewhere in this library has a guard that a thread could hold while another
+// one forks: the child would wait for it for ever.
 #pragma once
 
 #include <dlfcn.h>
@@ -8,29 +11,54 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+
 namespace farcall::door::real {
 
-// Looks `name` up behind this library at the first use.
-template <class Function>
-Function* next(const char* name) noexcept {
-  return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
+template <std::size_t Size>
+struct Symbol {
+  char name[Size];
+  // NOLINTNEXTLINE(google-explicit-constructor): a string literal is what it is made of
+  constexpr Symbol(const char (&text)[Size]) { std::copy_n(text, Size, name); }
+};
+
+// Looks a function up behind this library, once.
+template <Symbol kSymbol, class Function>
+Function* next() noexcept {
+  static constinit std::atomic<Function*> known{nullptr};
+  Function* found = known.load(std::memory_order_relaxed);
+  if (found == nullptr) [[unlikely]] {
+    found = reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, kSymbol.name));
+    known.store(found, std::memory_order_relaxed);
+  }
+  return found;
 }
 
-inline int close(int fd) {
-  static auto* const function = next<int(int)>("close");
-  return function(fd);
-}
+inline int close(int fd) { return next<"close", int(int)>()(fd); }
 inline int openat(int directory, const char* path, int flags, mode_t mode) {
-  static auto* const function = next<int(int, const char*, int, ...)>("openat");
-  return function(directory, path, flags, mode);
+  return next<"openat", int(int, const char*, int, ...)>()(directory, path, flags, mode);
 }
 inline int fstat(int fd, struct stat* status) {
-  static auto* const function = next<int(int, struct stat*)>("fstat");
-  return function(fd, status);
+  return next<"fstat", int(int, struct stat*)>()(fd, status);
 }
 inline int fstatat(int directory, const char* path, struct stat* status, int flags) {
-  static auto* const function = next<int(int, const char*, struct stat*, int)>("fstatat");
-  return function(directory, path, status, flags);
+  return next<"fstatat", int(int, const char*, struct stat*, int)>()(directory, path, status,
+                                                                     flags);
 }
+
+// All that is used often, when the library is loaded.
+[[maybe_unused]] static const bool kLookedUp = [] {
+  (void)next<"close", int(int)>();
+  (void)next<"openat", int(int, const char*, int, ...)>();
+  (void)next<"fstat", int(int, struct stat*)>();
+  (void)next<"fstatat", int(int, const char*, struct stat*, int)>();
+  (void)next<"dup", int(int)>();
+  (void)next<"dup2", int(int, int)>();
+  (void)next<"dup3", int(int, int, int)>();
+  (void)next<"fcntl", int(int, int, ...)>();
+  return true;
+}();
 
 }  // namespace farcall::door::real

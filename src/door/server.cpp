@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "door/pages.hpp"
+#include "door/per_thread.hpp"
 #include "farcall/error.hpp"
 
 namespace farcall::door {
@@ -53,24 +54,16 @@ class ServingThread final : public Attendant {
   jmp_buf base_;
 };
 
-thread_local std::unique_ptr<ServingThread> this_thread;
-
-ServingThread& here() {
-  if (!this_thread) this_thread = std::make_unique<ServingThread>();
-  return *this_thread;
-}
+ServingThread& here() { return PerThread<ServingThread>::get(); }
 
 // In a forked child the thread that forked may be in the middle of a call of the parent's. That is
 // not its own to answer.
-void leave_parents_calls() noexcept {
-  if (ServingThread* parents = this_thread.release()) {
-    try {
-      this_thread = std::make_unique<ServingThread>();
-    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): made when needed
-    }
-    static_cast<void>(parents);
-  }
-}
+void leave_parents_calls() noexcept { PerThread<ServingThread>::leave(); }
+
+[[maybe_unused]] const bool kRegistered = [] {
+  call::around_fork(call::Room::door, nullptr, nullptr, leave_parents_calls);
+  return true;
+}();
 
 // A thread that is cancelled or ends is unwound: nothing from here on may be noexcept.
 void join_pool_when_created(void*) {
@@ -172,12 +165,14 @@ int start_bound_threads(const std::shared_ptr<Door>& door, int count) {
   return error;
 }
 
-std::shared_ptr<Door> bound_door() noexcept { return this_thread ? this_thread->bound : nullptr; }
+std::shared_ptr<Door> bound_door() noexcept {
+  const ServingThread* self = PerThread<ServingThread>::made();
+  return self != nullptr ? self->bound : nullptr;
+}
 
 Incoming* call_in_progress() noexcept {
-  return this_thread && this_thread->serving && !this_thread->incoming.notice()
-             ? &this_thread->incoming
-             : nullptr;
+  ServingThread* self = PerThread<ServingThread>::made();
+  return self != nullptr && self->serving && !self->incoming.notice() ? &self->incoming : nullptr;
 }
 
 void hand_out(std::vector<UniqueFd>& descriptors, door_desc_t* into) {
@@ -362,10 +357,6 @@ int door_return(char* data_ptr, size_t data_size, door_desc_t* desc_ptr, uint_t 
   int state = 0;
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
   const int error = guarded([&] {
-    [[maybe_unused]] static const bool registered = [] {
-      farcall::call::around_fork(nullptr, nullptr, leave_parents_calls);
-      return true;
-    }();
     ServingThread& self = here();
     return self.serving ? self.answer(data_ptr, data_size, desc_ptr, desc_num) : 0;
   });
@@ -373,7 +364,7 @@ int door_return(char* data_ptr, size_t data_size, door_desc_t* desc_ptr, uint_t 
     ::pthread_setcancelstate(state, nullptr);
     return error < 0 ? -1 : fail(error);
   }
-  this_thread->park(state);
+  here().park(state);
 }
 
 door_server_func_t* door_server_create(door_server_func_t* create_thread) {
