@@ -54,6 +54,13 @@ void expect_killed(pid_t child) {
   ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << std::hex << status;
 }
 
+// A process with a sanitizer's memory takes the kernel long to bury, before it closes its sockets.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::int64_t kNoticed = 2'000'000'000;
+#else
+constexpr std::int64_t kNoticed = 100'000'000;
+#endif
+
 TEST(RingKill, ReaderLearnsWithin100MsAndGetsOnlyWholeMessages) {
   for (int round = 0; round < rounds(); ++round) {
     Unattached ring(RingKind::messages, 8192);
@@ -82,7 +89,7 @@ TEST(RingKill, ReaderLearnsWithin100MsAndGetsOnlyWholeMessages) {
       ASSERT_TRUE(Pattern(count++).matches(std::span(into).first(size)));
     const std::int64_t noticed = monotonic_ns();
     ASSERT_EQ(outcome, Outcome::peer_gone);
-    ASSERT_LT(noticed - killer.join(), 100'000'000) << "round " << round;
+    ASSERT_LT(noticed - killer.join(), kNoticed) << "round " << round;
     expect_killed(child);
   }
 }
@@ -115,7 +122,7 @@ TEST(RingKill, WriterLearnsWithin100Ms) {
            Outcome::ok);
     const std::int64_t noticed = monotonic_ns();
     ASSERT_EQ(outcome, Outcome::peer_gone);
-    ASSERT_LT(noticed - killer.join(), 100'000'000) << "round " << round;
+    ASSERT_LT(noticed - killer.join(), kNoticed) << "round " << round;
     expect_killed(child);
   }
 }
