@@ -15,7 +15,8 @@ declare -A packages=(
   [test]="valgrind python3"
   [plot]="python3 python3-pandas python3-matplotlib"
   [lint]="clang-format clang-tidy shellcheck"
-  [kernel]="build-essential python3 qemu-system-x86 busybox-static cpio kmod libelf-dev"
+  [kernel]="build-essential python3 qemu-system-x86 busybox-static cpio kmod libelf-dev flex
+    bison bc xz-utils"
 )
 
 wanted=()
