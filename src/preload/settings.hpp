@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the environment asks of the preload library. Read once, without memory of the heap, before
+// the first use; a bad value costs one warning and the default is used.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace farcall::preload {
+
+enum class LogLevel : std::uint8_t { trace, debug, info, warn, error };
+
+// With whom memory is shared.
+enum class UidPolicy : std::uint8_t { same_user, same_user_or_root, anybody };
+
+// The address and the port of one end, IPv4 written as the IPv6 address that maps it.
+struct Endpoint {
+  std::array<std::uint8_t, 16> address;
+  std::uint16_t port;  // in the order of the host
+
+  bool operator==(const Endpoint&) const noexcept = default;
+  // False for what is neither AF_INET nor AF_INET6.
+  static bool from(const sockaddr* from, Endpoint& endpoint) noexcept;
+};
+
+// "127.0.0.1:6379", "[::1]:80", "*:8000-8999"
+struct EndpointPattern {
+  std::array<std::uint8_t, 16> address;
+  bool any_address;
+  std::uint16_t first_port;
+  std::uint16_t last_port;
+
+  [[nodiscard]] bool matches(const Endpoint& endpoint) const noexcept;
+};
+
+struct EndpointList {
+  static constexpr std::size_t kMost = 64;
+  std::array<EndpointPattern, kMost> patterns;
+  std::size_t count;
+
+  [[nodiscard]] bool matches(const Endpoint& endpoint) const noexcept;
+};
+
+struct Settings {
+  bool enabled = true;
+  LogLevel log_level = LogLevel::warn;
+  UidPolicy uids = UidPolicy::same_user;
+  std::size_t ring_bytes = 256 * 1024;  // per direction: a power of two, at least a page
+  unsigned max_sockets = 16'384;        // accelerated at once in this process and its children
+  EndpointList accelerate{};            // none: all
+  EndpointList exclude{};
+
+  // Whether a connection between these two is wanted accelerated: if there is a list of those to
+  // accelerate, one of the ends must be in it; none may be in the list of those to exclude.
+  [[nodiscard]] bool wants(const Endpoint& one, const Endpoint& other) const noexcept;
+};
+
+const Settings& settings() noexcept;
+
+}  // namespace farcall::preload

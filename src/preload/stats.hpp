@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What became of connections, for `farcall run --stats`: a memory file that the program and its
+// children inherit, as the descriptor that the environment names in FARCALL_STATS_FD. Without it
+// counting goes nowhere and costs a look at one pointer.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "preload/settings.hpp"
+
+namespace farcall::preload {
+
+enum class Protocol : std::uint8_t { tcp, udp };
+
+// Why a connection was not accelerated, or no longer is.
+enum class Reason : std::uint8_t {
+  not_local,        // the peer is on another machine
+  excluded,         // by the settings
+  too_short,        // ended before it was worth it
+  peer_plain,       // the peer never answered: it has no library, or goes round it
+  other_user,       // the peer belongs to somebody else
+  no_proof,         // the kernel would not tell who holds the other end (sock_diag)
+  too_many,         // as many as the settings allow
+  no_memory,        // or no descriptors
+  shared,           // several processes held it before it could be accelerated
+  seen_too_late,    // data had gone past the library
+  option,           // an option that changes the stream itself
+  urgent,           // out-of-band data
+  passed,           // handed to a program that this one executes, or over a unix socket
+  broken,           // the peer broke the protocol
+  count_,           // not a reason
+};
+inline constexpr std::size_t kReasons = static_cast<std::size_t>(Reason::count_);
+
+// Counters of one endpoint: the address of the server, seen from either end.
+struct Counters {
+  struct Way {
+    std::atomic<std::uint64_t> bytes;
+    std::atomic<std::uint64_t> messages;  // calls that moved something
+  };
+  std::atomic<std::uint64_t> connections;  // seen, or sockets of UDP
+  std::atomic<std::uint64_t> accelerated;
+  std::array<std::atomic<std::uint64_t>, kReasons> reasons;
+  // Sent and received together.
+  Way ring;
+  Way kernel;
+  std::atomic<std::uint64_t> dropped;  // datagrams
+};
+
+// The whole file. Slots are taken in order and never given back.
+struct StatsPage {
+  static constexpr std::uint64_t kMagic = 0x3153544154534346;  // "FCSTATS1"
+  static constexpr std::size_t kSlots = 512;
+  struct Slot {
+    enum : std::uint32_t { kFree = 0, kBeingMade = 1, kUsed = 2 };
+    std::atomic<std::uint32_t> state;
+    Protocol protocol;
+    Endpoint endpoint;
+    Counters counters;
+  };
+  std::uint64_t magic;
+  std::atomic<std::uint64_t> overflow;  // endpoints that found no slot
+  std::array<Slot, kSlots> slots;
+};
+
+// Whether anybody wants to know; what a data call asks before it counts.
+[[nodiscard]] bool stats_wanted() noexcept;
+
+// Where to count for `server`; null if nobody wants to know, or there are too many endpoints.
+Counters* counters_for(Protocol protocol, const Endpoint& server) noexcept;
+
+}  // namespace farcall::preload
