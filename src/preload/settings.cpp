@@ -1,9 +1,239 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/settings.hpp"
 
+#include <arpa/inet.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <bit>
+#include <charconv>
 #include <cstring>
+#include <string_view>
+
+#include "preload/real.hpp"
 
 namespace farcall::preload {
+namespace {
+
+constexpr std::size_t kLeastRing = 4096;
+constexpr std::size_t kMostRing = std::size_t{64} << 20;
+constexpr std::size_t kDefaultMessages = 15;  // the predecessor's ring, where half of it is set
+constexpr std::size_t kDefaultPacket = 1500;
+
+// A sentence put together without memory of the heap; what does not fit is cut off.
+class Sentence {
+ public:
+  Sentence& operator<<(std::string_view words) noexcept {
+    for (const char c : words)
+      if (length_ + 1 < sizeof text_) text_[length_++] = c;
+    return *this;
+  }
+  [[nodiscard]] const char* text() noexcept {
+    text_[length_] = '\0';
+    return text_;
+  }
+
+ private:
+  char text_[400];
+  std::size_t length_ = 0;
+};
+
+std::string_view cut(std::string_view text, std::size_t from, std::size_t to) noexcept {
+  return {text.data() + from, to - from};
+}
+
+bool parse_number(std::string_view text, std::size_t& number) noexcept {
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc{} && stop == end && !text.empty();
+}
+
+// "4096", "64K", "1M"
+bool parse_bytes(std::string_view text, std::size_t& bytes) noexcept {
+  if (text.empty()) return false;
+  unsigned shift = 0;
+  switch (text.back()) {
+    case 'k':
+    case 'K': shift = 10; break;
+    case 'm':
+    case 'M': shift = 20; break;
+    default: break;
+  }
+  if (shift != 0) text.remove_suffix(1);
+  if (!parse_number(text, bytes) || bytes > (kMostRing >> shift)) return false;
+  bytes <<= shift;
+  return true;
+}
+
+bool parse_address(std::string_view text, EndpointPattern& pattern) noexcept {
+  pattern.any_address = text == "*";
+  if (pattern.any_address) return true;
+  char address[64];
+  if (text.size() >= sizeof address) return false;
+  std::memcpy(address, text.data(), text.size());
+  address[text.size()] = '\0';
+  if (::inet_pton(AF_INET6, address, pattern.address.data()) == 1) return true;
+  pattern.address = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  return ::inet_pton(AF_INET, address, pattern.address.data() + 12) == 1;
+}
+
+bool parse_ports(std::string_view text, EndpointPattern& pattern) noexcept {
+  std::size_t first = 0;
+  std::size_t last = 65535;
+  if (text != "*") {
+    const std::size_t dash = text.find('-');
+    if (!parse_number(dash == text.npos ? text : cut(text, 0, dash), first)) return false;
+    last = first;
+    if (dash != text.npos && !parse_number(cut(text, dash + 1, text.size()), last)) return false;
+  }
+  if (first > last || last > 65535) return false;
+  pattern.first_port = static_cast<std::uint16_t>(first);
+  pattern.last_port = static_cast<std::uint16_t>(last);
+  return true;
+}
+
+// ADDRESS[:PORTS], an IPv6 address in brackets if ports follow.
+bool parse_pattern(std::string_view text, EndpointPattern& pattern) noexcept {
+  if (text.starts_with('[')) {
+    const std::size_t bracket = text.find(']');
+    if (bracket == text.npos || !parse_address(cut(text, 1, bracket), pattern)) return false;
+    const std::string_view rest = cut(text, bracket + 1, text.size());
+    if (rest.empty()) return parse_ports("*", pattern);
+    return rest.starts_with(':') && parse_ports(cut(rest, 1, rest.size()), pattern);
+  }
+  const std::size_t colon = text.find(':');
+  const bool bare = colon == text.npos || text.rfind(':') != colon;  // no port, or IPv6
+  if (bare) return parse_address(text, pattern) && parse_ports("*", pattern);
+  return parse_address(cut(text, 0, colon), pattern) &&
+         parse_ports(cut(text, colon + 1, text.size()), pattern);
+}
+
+bool parse_list(std::string_view text, EndpointList& list) noexcept {
+  list.count = 0;
+  while (!text.empty()) {
+    std::size_t comma = text.find(',');
+    if (comma == text.npos) comma = text.size();
+    if (list.count == EndpointList::kMost ||
+        !parse_pattern(cut(text, 0, comma), list.patterns[list.count]))
+      return false;
+    ++list.count;
+    text.remove_prefix(comma == text.size() ? comma : comma + 1);
+  }
+  return true;
+}
+
+bool parse_switch(std::string_view text, bool& on) noexcept {
+  on = text == "1" || text == "yes" || text == "on" || text == "true";
+  return on || text == "0" || text == "no" || text == "off" || text == "false";
+}
+
+// One reading of an environment.
+class Reading {
+ public:
+  Reading(const char* const* environment, void (*complain)(const char*) noexcept) noexcept
+      : environment_(environment), complain_(complain) {}
+
+  Settings read() noexcept {
+    Settings all;
+    bool on = true;
+    if (take("ENABLED", "yes or no", [&](auto text) { return parse_switch(text, on); }))
+      all.enabled = on;
+    if (take("TCP", "yes or no", [&](auto text) { return parse_switch(text, on); })) all.tcp = on;
+    if (take("UDP", "yes or no", [&](auto text) { return parse_switch(text, on); })) all.udp = on;
+    take("LOG_LEVEL", "trace, debug, info, warn or error", [&](auto text) {
+      constexpr std::string_view kNames[] = {"trace", "debug", "info", "warn", "error"};
+      for (std::size_t i = 0; i < std::size(kNames); ++i)
+        if (text == kNames[i]) return all.log_level = static_cast<LogLevel>(i), true;
+      return false;
+    });
+    take("USERS", "same, root or any", [&](auto text) {
+      constexpr std::string_view kNames[] = {"same", "root", "any"};
+      for (std::size_t i = 0; i < std::size(kNames); ++i)
+        if (text == kNames[i]) return all.uids = static_cast<UidPolicy>(i), true;
+      return false;
+    });
+    read_ring(all);
+    std::size_t number = 0;
+    if (take("MAX_SOCKETS", "a number from 1 to 1000000", [&](auto text) {
+          return parse_number(text, number) && number >= 1 && number <= 1'000'000;
+        }))
+      all.max_sockets = static_cast<unsigned>(number);
+    read_list("ACCELERATE", all.accelerate);
+    read_list("EXCLUDE", all.exclude);
+    take("SOCKET_DIR", "", [](auto) { return true; });  // nothing of ours lies in a directory
+    return all;
+  }
+
+ private:
+  // Calls `parse` with the value of FARCALL_<name>, or else of LOOPKB_<name>. Returns whether there
+  // is one that can be used.
+  template <class Parse>
+  bool take(std::string_view name, std::string_view expected, Parse parse) noexcept {
+    for (const std::string_view prefix : {std::string_view("FARCALL_"), std::string_view("LOOPKB_")}) {
+      const char* const value = find(prefix, name);
+      if (value == nullptr) continue;
+      if (parse(std::string_view(value))) return true;
+      Sentence sentence;
+      sentence << prefix << name << "=\"" << value << "\" is not " << expected;
+      complain_(sentence.text());
+      return false;
+    }
+    return false;
+  }
+  const char* find(std::string_view prefix, std::string_view name) const noexcept {
+    for (const char* const* at = environment_; at != nullptr && *at != nullptr; ++at) {
+      std::string_view variable(*at);
+      if (!variable.starts_with(prefix)) continue;
+      variable.remove_prefix(prefix.size());
+      if (!variable.starts_with(name)) continue;
+      variable.remove_prefix(name.size());
+      if (variable.starts_with('=')) return variable.data() + 1;
+    }
+    return nullptr;
+  }
+
+  void read_ring(Settings& all) noexcept {
+    std::size_t messages = kDefaultMessages;
+    std::size_t packet = kDefaultPacket;
+    std::size_t bytes = 0;
+    const bool has_messages = take("RING_SIZE", "a number of messages from 1 to 65536", [&](auto text) {
+      return parse_number(text, messages) && messages >= 1 && messages <= 65536;
+    });
+    if (!has_messages) messages = kDefaultMessages;
+    const bool has_packet = take("PACKET_SIZE", "a number of bytes from 1 to 65536", [&](auto text) {
+      return parse_bytes(text, packet) && packet >= 1 && packet <= 65536;
+    });
+    if (!has_packet) packet = kDefaultPacket;
+    if (!take("RING_BYTES", "a number of bytes up to 64M, such as 65536, 256K or 1M", [&](auto text) {
+          return parse_bytes(text, bytes) && bytes >= 1;
+        })) {
+      if (!has_messages && !has_packet) return;
+      bytes = messages * packet;
+    }
+    all.ring_bytes = std::bit_ceil(bytes < kLeastRing ? kLeastRing
+                                   : bytes > kMostRing ? kMostRing
+                                                       : bytes);
+  }
+
+  void read_list(std::string_view name, EndpointList& list) noexcept {
+    EndpointList read{};
+    if (take(name, "a list of endpoints such as 127.0.0.1:6379,[::1]:80,*:8000-8999",
+             [&](auto text) { return parse_list(text, read); }))
+      list = read;
+  }
+
+  const char* const* environment_;
+  void (*complain_)(const char*) noexcept;
+};
+
+void complain_to_user(const char* sentence) noexcept {
+  Sentence line;
+  line << "farcall: " << sentence << "; the default is used\n";
+  const char* const text = line.text();
+  kernel(SYS_write, STDERR_FILENO, text, std::strlen(text));
+}
+
+}  // namespace
 
 bool Endpoint::from(const sockaddr* from, Endpoint& endpoint) noexcept {
   if (from->sa_family == AF_INET) {
@@ -38,9 +268,28 @@ bool Settings::wants(const Endpoint& one, const Endpoint& other) const noexcept 
   return accelerate.count == 0 || accelerate.matches(one) || accelerate.matches(other);
 }
 
+Settings read_settings(const char* const* environment,
+                       void (*complain)(const char* sentence) noexcept) noexcept {
+  return Reading(environment, complain).read();
+}
+
 const Settings& settings() noexcept {
+  enum : unsigned { kUnread, kBeingRead, kRead };
   static constinit Settings all{};
-  return all;
+  static constinit std::atomic<unsigned> state{kUnread};
+  // acquire: pairs with the release below, for what was read.
+  unsigned now = state.load(std::memory_order_acquire);
+  if (now == kRead) [[likely]]
+    return all;
+  // Two threads may come at once, or a signal handler while its thread reads: one reads, and to
+  // the others nothing is switched on until it has.
+  if (now == kUnread && state.compare_exchange_strong(now, kBeingRead)) {
+    all = read_settings(environ, complain_to_user);
+    state.store(kRead, std::memory_order_release);
+    return all;
+  }
+  static constexpr Settings kNothingYet{.enabled = false};
+  return kNothingYet;
 }
 
 }  // namespace farcall::preload

@@ -47,6 +47,8 @@ struct EndpointList {
 
 struct Settings {
   bool enabled = true;
+  bool tcp = true;
+  bool udp = true;
   LogLevel log_level = LogLevel::warn;
   UidPolicy uids = UidPolicy::same_user;
   std::size_t ring_bytes = 256 * 1024;  // per direction: a power of two, at least a page
@@ -59,6 +61,14 @@ struct Settings {
   [[nodiscard]] bool wants(const Endpoint& one, const Endpoint& other) const noexcept;
 };
 
+// What an environment asks for. `complain` is called once for each value that cannot be used, and
+// told why; the default is used then. The documented names begin with FARCALL_; those that
+// begin with LOOPKB_ are other names for some of them, and count where the first is not set.
+Settings read_settings(const char* const* environment,
+                       void (*complain)(const char* sentence) noexcept) noexcept;
+
+// Those of this process, read from its environment when they are first asked for; complaints go to
+// standard error.
 const Settings& settings() noexcept;
 
 }  // namespace farcall::preload

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What became of connections, for `farcall run --stats`: a memory file that the program and its
-// children inherit, as the descriptor that the environment names in FARCALL_STATS_FD. Without it
-// counting goes nowhere and costs a look at one pointer.
+// What became of connections, for `farcall run --stats`: a memory file of that command, which the
+// environment names in FARCALL_STATS as /proc/PID/fd/N. Each program that is executed maps it when
+// the library is loaded, its children inherit the mapping, and no descriptor is left; so what is
+// counted survives any death. Without it counting goes nowhere and costs a look at one pointer.
 #pragma once
 
 #include <array>
@@ -66,6 +67,11 @@ struct StatsPage {
   std::atomic<std::uint64_t> overflow;  // endpoints that found no slot
   std::array<Slot, kSlots> slots;
 };
+
+inline constexpr const char* kStatsVariable = "FARCALL_STATS";
+
+// The text for the table of reasons.
+const char* to_string(Reason reason) noexcept;
 
 // Whether anybody wants to know; what a data call asks before it counts.
 [[nodiscard]] bool stats_wanted() noexcept;

@@ -4,6 +4,9 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 namespace farcall::preload {
 namespace {
 
@@ -31,6 +34,87 @@ TEST(Settings, WantsOnlyWhatIsListedAndNeverWhatIsExcluded) {
       .address = endpoint("127.0.0.2", 0).address, .any_address = false, .first_port = 0,
       .last_port = 65535};
   EXPECT_FALSE(some.wants(endpoint("127.0.0.2", 4000), endpoint("127.0.0.1", 8500)));
+}
+
+std::vector<std::string> complaints;
+
+Settings read(const std::vector<const char*>& variables) {
+  std::vector<const char*> environment = variables;
+  environment.push_back(nullptr);
+  complaints.clear();
+  return read_settings(environment.data(),
+                       [](const char* sentence) noexcept { complaints.emplace_back(sentence); });
+}
+
+TEST(Settings, HaveDefaults) {
+  const Settings all = read({"PATH=/bin"});
+  EXPECT_TRUE(all.enabled && all.tcp && all.udp);
+  EXPECT_EQ(all.ring_bytes, 256U << 10);
+  EXPECT_EQ(all.log_level, LogLevel::warn);
+  EXPECT_EQ(all.uids, UidPolicy::same_user);
+  EXPECT_TRUE(complaints.empty());
+}
+
+TEST(Settings, AreReadFromBothSpellingsAndTheDocumentedOneCounts) {
+  EXPECT_EQ(read({"LOOPKB_LOG_LEVEL=debug"}).log_level, LogLevel::debug);
+  EXPECT_EQ(read({"LOOPKB_LOG_LEVEL=debug", "FARCALL_LOG_LEVEL=error"}).log_level, LogLevel::error);
+  EXPECT_EQ(read({"LOOPKB_MAX_SOCKETS=7"}).max_sockets, 7U);
+  EXPECT_EQ(read({"FARCALL_MAX_SOCKETS=8"}).max_sockets, 8U);
+  EXPECT_TRUE(complaints.empty());
+}
+
+TEST(Settings, OfTheRingMultiplyUnlessItsBytesAreGiven) {
+  EXPECT_EQ(read({"LOOPKB_RING_SIZE=64", "LOOPKB_PACKET_SIZE=2048"}).ring_bytes, 128U << 10);
+  EXPECT_EQ(read({"LOOPKB_RING_SIZE=15"}).ring_bytes, 32U << 10) << "15 x 1500, to a power of two";
+  EXPECT_EQ(read({"FARCALL_RING_BYTES=1M", "FARCALL_RING_SIZE=15"}).ring_bytes, 1U << 20);
+  EXPECT_EQ(read({"FARCALL_RING_BYTES=100000"}).ring_bytes, 128U << 10);
+  EXPECT_EQ(read({"FARCALL_RING_BYTES=1"}).ring_bytes, 4096U) << "at least a page";
+  EXPECT_TRUE(complaints.empty());
+}
+
+TEST(Settings, OfAProtocolSwitchItOff) {
+  const Settings all = read({"FARCALL_TCP=no", "FARCALL_UDP=0", "FARCALL_ENABLED=off"});
+  EXPECT_FALSE(all.enabled || all.tcp || all.udp);
+}
+
+TEST(Settings, ListEndpointsOfBothFamilies) {
+  const Settings all = read({"FARCALL_ACCELERATE=127.0.0.1:6379,*:8000-8999,[::1]:80,::1,10.0.0.1"});
+  ASSERT_EQ(all.accelerate.count, 5U);
+  const Endpoint client = endpoint("127.0.0.1", 4000);
+  EXPECT_TRUE(all.wants(client, endpoint("127.0.0.1", 6379)));
+  EXPECT_FALSE(all.wants(client, endpoint("127.0.0.2", 6379)));
+  EXPECT_TRUE(all.wants(client, endpoint("127.0.0.2", 8999)));
+  EXPECT_TRUE(all.wants(client, endpoint("10.0.0.1", 1)));
+  sockaddr_in6 in6{};
+  in6.sin6_family = AF_INET6;
+  in6.sin6_port = htons(81);
+  in6.sin6_addr = in6addr_loopback;
+  Endpoint six{};
+  ASSERT_TRUE(Endpoint::from(reinterpret_cast<const sockaddr*>(&in6), six));
+  EXPECT_TRUE(all.accelerate.patterns[3].matches(six));
+  EXPECT_FALSE(all.accelerate.patterns[2].matches(six)) << "that is port 80";
+}
+
+class BadSetting : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(
+    Values, BadSetting,
+    testing::Values("FARCALL_LOG_LEVEL=loud", "LOOPKB_RING_SIZE=many", "FARCALL_RING_SIZE=0",
+                    "FARCALL_RING_BYTES=", "FARCALL_RING_BYTES=1G", "FARCALL_RING_BYTES=-1",
+                    "FARCALL_RING_BYTES=99999999999999999999", "LOOPKB_PACKET_SIZE=1500x",
+                    "FARCALL_MAX_SOCKETS=0", "FARCALL_USERS=me", "FARCALL_TCP=maybe",
+                    "FARCALL_ACCELERATE=localhost:80", "FARCALL_ACCELERATE=127.0.0.1:80-70",
+                    "FARCALL_EXCLUDE=127.0.0.1:65536", "FARCALL_EXCLUDE=[::1:80",
+                    "FARCALL_EXCLUDE=127.0.0.1:,*"));
+
+TEST_P(BadSetting, IsOneComplaintAndTheDefault) {
+  const Settings all = read({GetParam()});
+  const std::string variable = GetParam();
+  ASSERT_EQ(complaints.size(), 1U);
+  EXPECT_NE(complaints[0].find(variable.substr(0, variable.find('='))), std::string::npos);
+  EXPECT_TRUE(all.enabled && all.tcp);
+  EXPECT_EQ(all.ring_bytes, 256U << 10);
+  EXPECT_EQ(all.accelerate.count, 0U);
+  EXPECT_EQ(all.exclude.count, 0U);
 }
 
 }  // namespace
