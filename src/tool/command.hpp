@@ -17,5 +17,6 @@ enum ExitCode : int {
 void add_compare(CLI::App& app, int& exit_code);
 void add_clean(CLI::App& app, int& exit_code);
 void add_door(CLI::App& app, int& exit_code);
+void add_run(CLI::App& app, int& exit_code);
 
 }  // namespace farcall::tool

@@ -16,6 +16,9 @@ int main(int argc, char** argv) {
   int exit_code = kSuccess;
   add_compare(app, exit_code);
   add_clean(app, exit_code);
+#ifdef FARCALL_HAVE_PRELOAD
+  add_run(app, exit_code);
+#endif
 #ifdef FARCALL_HAVE_DOORS
   add_door(app, exit_code);
 #endif

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tool/run/launch.hpp"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "farcall/error.hpp"
+#include "preload/settings.hpp"
+#include "tool/command.hpp"
+#include "tool/run/library.hpp"
+#include "tool/run/program.hpp"
+#include "tool/run/statistics.hpp"
+
+namespace farcall::tool::run {
+namespace {
+
+constexpr int kNotExecuted = 127;  // as a shell says it
+
+bool complained = false;
+
+void complain(const char* sentence) noexcept {
+  complained = true;
+  fmt::print(stderr, "farcall: {}\n", sentence);
+}
+
+void set_variable(const std::string& name, const std::string& value) {
+  if (::setenv(name.c_str(), value.c_str(), 1) != 0) throw_errno("setenv " + name);
+}
+
+// What the program's environment will ask of the library, read as the library reads it. An option
+// of this command that cannot be used is an error, where a variable would be warned of.
+std::optional<preload::Settings> apply(const Request& request) {
+  std::vector<std::string> words;
+  for (const auto& [name, value] : request.settings) words.push_back(name + "=" + value);
+  std::vector<const char*> asked;
+  for (const std::string& word : words) asked.push_back(word.c_str());
+  asked.push_back(nullptr);
+  complained = false;
+  preload::read_settings(asked.data(), complain);
+  if (complained) return std::nullopt;
+  for (const auto& [name, value] : request.settings) set_variable(name, value);
+  return preload::read_settings(environ, [](const char*) noexcept {});
+}
+
+[[noreturn]] void execute(const Program& program, const std::vector<std::string>& command) {
+  std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
+  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  ::execv(program.path.c_str(), arguments.data());
+  throw_errno("run " + program.path);
+}
+
+// The signals that this process hands on to the program while it waits for it.
+class HandedOn {
+ public:
+  HandedOn() {
+    ::sigemptyset(&set_);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH,
+                             SIGCHLD})
+      ::sigaddset(&set_, signal);
+    ::sigprocmask(SIG_BLOCK, &set_, &before_);
+  }
+  void restore() const noexcept { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+
+  // Returns the status of the child as waitpid() gives it.
+  int wait(pid_t child) const {
+    for (;;) {
+      int status = 0;
+      const pid_t ended = ::waitpid(child, &status, WNOHANG);
+      if (ended == child) return status;
+      if (ended < 0 && errno != EINTR) throw_errno("waitpid");
+      siginfo_t info;
+      const int signal = ::sigwaitinfo(&set_, &info);
+      // The terminal sends to the whole group, so the program has what comes from there.
+      if (signal > 0 && signal != SIGCHLD && info.si_code <= 0) ::kill(child, signal);
+    }
+  }
+
+ private:
+  sigset_t set_{};
+  sigset_t before_{};
+};
+
+void report(const Request& request, const Statistics& statistics) {
+  if (request.stats) fmt::print(stderr, "{}", statistics.text(request.command.front()));
+  if (request.stats_json.empty()) return;
+  std::ofstream file(request.stats_json);
+  file << statistics.json();
+  file.close();
+  if (!file) throw SystemError(errno, "write " + request.stats_json);
+}
+
+int run_and_report(const Request& request, const Program& program) {
+  const Statistics statistics;
+  set_variable(preload::kStatsVariable, statistics.name());
+  const HandedOn signals;
+  const pid_t child = ::fork();
+  if (child < 0) throw_errno("fork");
+  if (child == 0) {
+    signals.restore();
+    try {
+      execute(program, request.command);
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "farcall: {}\n", error.what());
+    }
+    ::_exit(kNotExecuted);
+  }
+  const int status = signals.wait(child);
+  report(request, statistics);
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+void list(const char* title, const preload::EndpointList& endpoints, const char* variable) {
+  const char* const value = std::getenv(variable);
+  if (endpoints.count != 0 && value != nullptr) fmt::print("{:<12}{}\n", title, value);
+}
+
+}  // namespace
+
+int launch(const Request& request) {
+  if (!apply(request)) return kUsage;
+  const Program program = examine(request.command.front());
+  if (!program.refusal.empty()) {
+    fmt::print(stderr, "farcall: cannot accelerate: {}\n", program.refusal);
+    return kFailure;
+  }
+  if (!program.reservation.empty())
+    fmt::print(stderr, "farcall: {}: {}\n", program.path, program.reservation);
+  set_variable("LD_PRELOAD", preload_list(find_library()));
+  if (request.stats || !request.stats_json.empty()) return run_and_report(request, program);
+  execute(program, request.command);
+}
+
+int explain(const Request& request) {
+  const auto settings = apply(request);
+  if (!settings) return kUsage;
+  const Program program = examine(request.command.front());
+  fmt::print("{:<12}{}\n", "program", std::filesystem::absolute(program.path).string());
+  if (!program.interpreter.empty())
+    fmt::print("{:<12}{} (the program is a script)\n", "run by", program.interpreter);
+  if (!program.refusal.empty()) {
+    fmt::print("{:<12}{}\n", "refused", program.refusal);
+    return kFailure;
+  }
+  fmt::print("{:<12}LD_PRELOAD={}\n", "sets", preload_list(find_library()));
+  if (!program.reservation.empty()) fmt::print("{:<12}{}\n", "but", program.reservation);
+  if (!settings->enabled || (!settings->tcp && !settings->udp)) {
+    fmt::print("{:<12}nothing: the settings switch it off\n", "accelerates");
+    return kSuccess;
+  }
+  constexpr const char* kUsers[] = {"the same user", "the same user or root", "any user"};
+  fmt::print("{:<12}{} with processes of {} on this machine that run the library, too\n",
+             "accelerates",
+             settings->tcp && settings->udp ? "TCP and UDP"
+             : settings->tcp                ? "TCP"
+                                            : "UDP",
+             kUsers[static_cast<std::size_t>(settings->uids)]);
+  list("only", settings->accelerate, "FARCALL_ACCELERATE");
+  list("except", settings->exclude, "FARCALL_EXCLUDE");
+  fmt::print("{:<12}{} bytes for each direction of at most {} connections\n", "memory",
+             settings->ring_bytes, settings->max_sockets);
+  return kSuccess;
+}
+
+}  // namespace farcall::tool::run

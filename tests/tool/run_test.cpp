@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// farcall run, as it is used from a shell.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tool/run_command.hpp"
+
+namespace farcall::test {
+namespace {
+
+using nlohmann::json;
+
+void make_program(const std::string& path, const std::string& contents) {
+  std::ofstream(path) << contents;
+  ASSERT_EQ(::chmod(path.c_str(), 0755), 0);
+}
+
+TEST(RunCommand, RunsTheProgramWithItsArgumentsAndPassesOnHowItEnded) {
+  const Finished finished = run_farcall({"run", "--", "sh", "-c", "echo \"$1\"; exit 7", "-", "-x y"});
+  EXPECT_EQ(finished.code, 7);
+  EXPECT_EQ(finished.out, "-x y\n");
+  EXPECT_EQ(finished.err, "");
+}
+
+TEST(RunCommand, LoadsTheLibraryIntoTheProgramAndItsChildren) {
+  const Finished finished = run_farcall({"run", "--", "sh", "-c", "cat /proc/self/maps"});
+  EXPECT_NE(finished.out.find("libfarcall-preload.so"), std::string::npos);
+}
+
+TEST(RunCommand, KeepsOtherPreloadedLibrariesAndLoadsItsOwnOnce) {
+  const Finished finished =
+      run_farcall({"run", "--", FARCALL_COMMAND, "run", "--", "sh", "-c", "echo $LD_PRELOAD"});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(finished.out.find("libfarcall-preload.so"), finished.out.rfind("libfarcall-preload.so"))
+      << finished.out;
+}
+
+TEST(RunCommand, SetsWhatItsOptionsSay) {
+  const Finished finished =
+      run_farcall({"run", "--ring-bytes", "64K", "--accelerate", "*:80", "--", "sh", "-c",
+                   "echo $FARCALL_RING_BYTES $FARCALL_ACCELERATE"});
+  EXPECT_EQ(finished.out, "64K *:80\n");
+}
+
+TEST(RunCommand, RefusesAnOptionThatCannotBeUsed) {
+  const Finished finished = run_farcall({"run", "--ring-bytes", "lots", "--", "true"});
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_NE(finished.err.find("FARCALL_RING_BYTES=\"lots\" is not a number"), std::string::npos)
+      << finished.err;
+}
+
+TEST(RunCommand, RefusesAProgramThatIsNotThere) {
+  const Finished finished = run_farcall({"run", "--", "no-such-program"});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_NE(finished.err.find("ENOENT"), std::string::npos) << finished.err;
+}
+
+TEST(RunCommand, RefusesAFileThatIsNoProgram) {
+  const ScratchDirectory directory;
+  make_program(directory.file("text"), "just text");
+  const Finished finished = run_farcall({"run", "--", directory.file("text")});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_NE(finished.err.find("neither an ELF program nor a script"), std::string::npos)
+      << finished.err;
+}
+
+TEST(RunCommand, RefusesAProgramThatMayNotBeExecuted) {
+  const ScratchDirectory directory;
+  std::ofstream(directory.file("text")) << "#!/bin/sh\n";
+  const Finished finished = run_farcall({"run", "--", directory.file("text")});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_NE(finished.err.find("EACCES"), std::string::npos) << finished.err;
+}
+
+// A copy of a program with some of its header changed.
+std::string changed_program(const ScratchDirectory& directory, std::size_t offset, char value) {
+  std::ifstream source(FARCALL_COMMAND, std::ios::binary);
+  std::string bytes(std::istreambuf_iterator<char>(source), {});
+  bytes.at(offset) = value;
+  make_program(directory.file("changed"), bytes);
+  return directory.file("changed");
+}
+
+TEST(RunCommand, RefusesAProgramOfAnotherArchitecture) {
+  const ScratchDirectory directory;
+  constexpr std::size_t kMachine = 18;  // e_machine
+  const Finished finished = run_farcall({"run", "--", changed_program(directory, kMachine, 8)});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_NE(finished.err.find("another architecture (ELF machine 8"), std::string::npos)
+      << finished.err;
+}
+
+TEST(RunCommand, RefusesAStaticProgram) {
+  const ScratchDirectory directory;
+  constexpr std::size_t kSegments = 56;  // e_phnum: none, so none that names a dynamic linker
+  const Finished finished = run_farcall({"run", "--", changed_program(directory, kSegments, 0)});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_NE(finished.err.find("is linked statically"), std::string::npos) << finished.err;
+}
+
+TEST(RunCommand, RefusesASetuidProgram) {
+  if (::getuid() != 0) GTEST_SKIP() << "only root can make a program that belongs to another user";
+  const ScratchDirectory directory;
+  const std::string path = directory.file("copy");
+  std::filesystem::copy_file("/bin/true", path);
+  ASSERT_EQ(::chown(path.c_str(), 65534, 65534), 0);
+  ASSERT_EQ(::chmod(path.c_str(), 04755), 0);
+  const Finished finished = run_farcall({"run", "--", path});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_NE(finished.err.find("setuid"), std::string::npos) << finished.err;
+}
+
+TEST(RunCommand, LooksAtTheInterpreterOfAScript) {
+  const ScratchDirectory directory;
+  make_program(directory.file("script"), "#!/usr/bin/env -S sh\necho ran\n");
+  EXPECT_EQ(run_farcall({"run", "--", directory.file("script")}).out, "ran\n");
+  const Finished told = run_farcall({"run", "--explain", "--", directory.file("script")});
+  EXPECT_EQ(told.code, 0) << told.err;
+  EXPECT_NE(told.out.find("/sh (the program is a script)"), std::string::npos) << told.out;
+}
+
+TEST(RunCommand, ExplainsWithoutRunning) {
+  const ScratchDirectory directory;
+  const Finished told = run_farcall({"run", "--explain", "--udp", "no", "--exclude", "*:22",
+                                     "--users", "any", "--", "touch", directory.file("touched")});
+  EXPECT_EQ(told.code, 0) << told.err;
+  EXPECT_TRUE(directory.files().empty());
+  EXPECT_NE(told.out.find("accelerates TCP with processes of any user"), std::string::npos)
+      << told.out;
+  EXPECT_NE(told.out.find("except      *:22"), std::string::npos) << told.out;
+}
+
+TEST(RunCommand, ReportsAfterTheProgramHasEndedAndPassesOnItsCode) {
+  const ScratchDirectory directory;
+  const Finished finished = run_farcall({"run", "--stats", "--stats-json", directory.file("stats"),
+                                         "--", "sh", "-c", "exit 5"});
+  EXPECT_EQ(finished.code, 5);
+  EXPECT_EQ(finished.err, "farcall: sh used no local connection\n");
+  std::ifstream file(directory.file("stats"));
+  const json stats = json::parse(file);
+  EXPECT_TRUE(stats.at("endpoints").empty());
+}
+
+TEST(RunCommand, ReportsAlsoWhenTheProgramIsKilled) {
+  const Finished finished = run_farcall({"run", "--stats", "--", "sh", "-c", "kill -9 $$"});
+  EXPECT_EQ(finished.code, 128 + SIGKILL);
+  EXPECT_NE(finished.err.find("used no local connection"), std::string::npos);
+}
+
+TEST(RunCommand, HandsSignalsOnToTheProgramThatItReportsOf) {
+  const ScratchDirectory directory;
+  Command command({"run", "--stats", "--", "sh", "-c",
+                   "trap 'echo told; exit 3' TERM; : >\"$1\"; while :; do sleep 0.02; done", "-",
+                   directory.file("ready")});
+  for (int i = 0; i < 1000 && directory.files().empty(); ++i) ::usleep(10'000);
+  command.kill(SIGTERM);
+  const Finished finished = command.wait();
+  EXPECT_EQ(finished.code, 3) << finished.err;
+  EXPECT_EQ(finished.out, "told\n");
+}
+
+}  // namespace
+}  // namespace farcall::test
