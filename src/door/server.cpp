@@ -247,7 +247,7 @@ int ServingThread::answer(const char* data, std::size_t size, const door_desc_t*
 void ServingThread::park(int cancel_state) {
   serving = nullptr;
   cancel_state_ = cancel_state;
-  if (parked_before_) ::_longjmp(base_, 1);
+  if (parked_before_) ::longjmp(base_, 1);
   parked_before_ = true;
   serve();
 }

@@ -184,6 +184,7 @@ TEST_F(DoorAttach, StatSaysItIsADoor) {
 }
 
 TEST_F(DoorAttach, FstatSaysItIsADoor) {
+  FARCALL_SKIP_UNDER_TSAN("has an fstat() of its own");
   ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
   in_server_and_client([&] {
     struct stat status {};

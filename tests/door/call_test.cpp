@@ -302,6 +302,7 @@ TEST(DoorPing, IsAnsweredWithNothing) {
 }
 
 TEST(DoorPing, ARealAnswerToItFailsWithE2bigAndTheClientKeepsWaiting) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   struct Attempts {
     std::atomic<int> data{0};
     std::atomic<int> descriptors{0};

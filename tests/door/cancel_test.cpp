@@ -61,6 +61,7 @@ struct Patient {
 void wait_for_silence(Event& event) { EXPECT_FALSE(event.wait(kGlance)); }
 
 TEST(DoorCancelServer, AnInterruptedClientCancelsItsThread) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
   const Shared<Progress> progress;
   ::door_server_create(make_cancellable);
   Patient patient{progress.get()};
@@ -78,6 +79,7 @@ TEST(DoorCancelServer, AnInterruptedClientCancelsItsThread) {
 }
 
 TEST(DoorCancelServer, ADyingClientCancelsItsThread) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
   const Shared<Progress> progress;
   ::door_server_create(make_cancellable);
   Patient patient{progress.get()};
@@ -92,6 +94,7 @@ TEST(DoorCancelServer, ADyingClientCancelsItsThread) {
 }
 
 TEST(DoorCancelServer, ACancelledClientCancelsItsThread) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
   const Shared<Progress> progress;
   ::door_server_create(make_cancellable);
   Patient patient{progress.get()};
@@ -106,6 +109,7 @@ TEST(DoorCancelServer, ACancelledClientCancelsItsThread) {
 }
 
 TEST(DoorCancelServer, NoCancelLetsItGoOn) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
   const Shared<Progress> progress;
   ::door_server_create(make_cancellable);
   Patient patient{progress.get()};
@@ -123,6 +127,7 @@ TEST(DoorCancelServer, NoCancelLetsItGoOn) {
 }
 
 TEST(DoorCancelServer, ItStaysPendingWhereCancellationIsDisabled) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
   const Shared<Progress> progress;
   // Default threads disable it.
   auto procedure = [&](char*, size_t, door_desc_t*, uint_t) {
@@ -251,6 +256,7 @@ TEST(DoorAbandoned, TheThreadParksAndItsReleasedDescriptorsAreClosed) {
 }
 
 TEST(DoorAbandoned, KeepsDescriptorsThatAreNotReleased) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ELSEWHERE);
   const Shared<Progress> progress;
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
@@ -272,6 +278,7 @@ TEST(DoorAbandoned, KeepsDescriptorsThatAreNotReleased) {
 }
 
 TEST(DoorAbandoned, CredentialsAreGone) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   const Shared<Progress> progress;
   const Shared<std::atomic<int>> cred;
   const Shared<std::atomic<int>> ucred;

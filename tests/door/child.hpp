@@ -38,6 +38,16 @@ inline constexpr int kSlow = 4;
 inline constexpr int kSlow = 1;
 #endif
 
+// Tests that ThreadSanitizer cannot follow end before they begin.
+#if defined(__SANITIZE_THREAD__)
+#define FARCALL_SKIP_UNDER_TSAN(reason) GTEST_SKIP() << "ThreadSanitizer " reason
+#else
+#define FARCALL_SKIP_UNDER_TSAN(reason) static_assert(true)
+#endif
+#define FARCALL_TSAN_CHILD "takes a thread of a forked child for one of its parent"
+#define FARCALL_TSAN_ENDED "sees no locks in a thread that has been cancelled or has ended"
+#define FARCALL_TSAN_ELSEWHERE "sees no order that another process brings about"
+
 #if defined(__SANITIZE_ADDRESS__)
 inline constexpr bool kAddressSanitizer = true;
 #else

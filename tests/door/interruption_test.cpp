@@ -96,6 +96,7 @@ TEST(DoorWaiting, AThreadThatComesEndsIt) {
 // ---- after dispatch ----
 
 TEST(DoorInterrupted, ASignalGivesEintrEvenIfCallsAreToRestart) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   const Shared<Gate> gate;
   const int door = make_door(*gate, DOOR_NO_CANCEL);
   in_server_and_client([&] {
@@ -109,6 +110,7 @@ TEST(DoorInterrupted, ASignalGivesEintrEvenIfCallsAreToRestart) {
 }
 
 TEST(DoorInterrupted, OneSignalIsEnough) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   const Shared<Gate> gate;
   const int door = make_door(*gate, DOOR_NO_CANCEL);
   in_server_and_client([&] {
@@ -122,6 +124,7 @@ TEST(DoorInterrupted, OneSignalIsEnough) {
 }
 
 TEST(DoorInterrupted, IgnoredSignalsDoNothing) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   ::signal(SIGUSR2, SIG_IGN);
   const Shared<Gate> gate;
   const int door = make_door(*gate);
@@ -165,6 +168,7 @@ TEST(DoorInterrupted, TheServerThreadsExitGivesEintr) {
 }
 
 TEST(DoorInterrupted, CallsInProgressFinishAfterRevoking) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   const Shared<Gate> gate;
   const int door = make_door(*gate);
   const UniqueFd second(::dup(door));
@@ -187,6 +191,7 @@ TEST(DoorInterrupted, CallsInProgressFinishAfterRevoking) {
 }
 
 TEST(DoorInterrupted, TheNextCallGetsItsOwnAnswer) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   const Shared<Gate> gate;
   const int door = make_door(*gate, DOOR_NO_CANCEL);
   in_server_and_client([&] {
@@ -230,6 +235,7 @@ std::int64_t cancel_in_call(int door, const std::function<bool()>& in_call) {
 }
 
 TEST(DoorCancel, AThreadCanBeCancelledWhileItWaitsForAnAnswer) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   const Shared<Gate> gate;
   const int door = make_door(*gate, DOOR_NO_CANCEL);
   in_server_and_client([&] {
@@ -249,6 +255,7 @@ TEST(DoorCancel, AThreadCanBeCancelledWhileItWaitsForAnAnswer) {
 }
 
 TEST(DoorCancel, AThreadCanBeCancelledWhileItSleepsForLong) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   const Shared<Gate> gate;
   const int door = make_door(*gate, DOOR_NO_CANCEL);
   in_server_and_client([&] {
@@ -279,6 +286,7 @@ TEST(DoorCancel, AThreadCanBeCancelledWhileItWaitsForAServerThread) {
 }
 
 TEST(DoorCancel, APendingCancellationActsInTheCall) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   const int door = ::door_create(echo, nullptr, 0);
   in_server_and_client([&] {
     bool returned = false;
@@ -292,6 +300,7 @@ TEST(DoorCancel, APendingCancellationActsInTheCall) {
 }
 
 TEST(DoorCancel, AThreadThatDisablesItIsNotDisturbed) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   const Shared<Gate> gate;
   const int door = make_door(*gate);
   in_server_and_client([&] {
@@ -310,6 +319,7 @@ TEST(DoorCancel, AThreadThatDisablesItIsNotDisturbed) {
 }
 
 TEST(DoorCancel, NothingIsLeftOfACancelledCaller) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   const Shared<Gate> gate;
   const int door = make_door(*gate, DOOR_NO_CANCEL);
   auto round = [&] {

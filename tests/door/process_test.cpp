@@ -105,6 +105,7 @@ TEST(DoorFork, AChildIsServedByTheParentsThreads) {
 }
 
 TEST(DoorFork, ADoorMadeInAChildHasAPoolOfItsOwn) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   auto procedure = [](char*, size_t, door_desc_t*, uint_t) { answer_number(::getpid()); };
   const int parents = make_door(procedure);
   EXPECT_EQ(call(parents).number<pid_t>(), ::getpid());

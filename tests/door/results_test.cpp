@@ -67,7 +67,7 @@ struct Call {
 };
 
 struct DoorResults : ::testing::Test {
-  decltype(&deliver) procedure = deliver;
+  static inline decltype(&deliver) procedure = deliver;
   int door = make_door(procedure);
 };
 

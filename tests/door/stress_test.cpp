@@ -62,6 +62,7 @@ class Crowd {
 };
 
 TEST(DoorStress, ManyThreadsAgainstOneDoor) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   auto procedure = send_back;
   const int door = make_door(procedure);
   in_server_and_client([&] {
@@ -95,6 +96,7 @@ TEST(DoorStress, ManyProcessesAgainstOneDoor) {
 }
 
 TEST(DoorStress, AProcessForksWhileItsThreadsCall) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   auto procedure = send_back;
   const int door = make_door(procedure);
   in_server_and_client([&] {

@@ -271,6 +271,7 @@ TEST(DoorThreads, MainJoinsTheSharedPool) {
 }
 
 TEST(DoorThreads, AProcedureThatReturnsEndsItsThreadAndTheClientGetsEintr) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ELSEWHERE);
   auto procedure = [](char* data, size_t size, door_desc_t*, uint_t) {
     if (size == sizeof(pid_t*)) {
       pid_t* thread;

@@ -68,7 +68,7 @@ TEST(DoorXcreate, RefusesUnknownAttributes) {
 }
 
 TEST(DoorXcreate, MakesAPrivateDoorWithDepletionCallback) {
-  static Maker maker;
+  static Maker& maker = *new Maker;  // for threads that outlive everything
   const int door = ::door_xcreate(echo, nullptr, 0, make_thread, nullptr, &maker, 1);
   ASSERT_GE(door, 0) << std::strerror(errno);
   EXPECT_EQ(::fcntl(door, F_GETFD), FD_CLOEXEC);
@@ -78,7 +78,7 @@ TEST(DoorXcreate, MakesAPrivateDoorWithDepletionCallback) {
 }
 
 TEST(DoorXcreate, ReportsNoDepletionCallback) {
-  static Maker maker;
+  static Maker& maker = *new Maker;  // for threads that outlive everything
   const int door = ::door_xcreate(echo, nullptr, DOOR_NO_DEPLETION_CB | DOOR_PRIVATE, make_thread,
                                   nullptr, &maker, 1);
   ASSERT_GE(door, 0) << std::strerror(errno);
@@ -87,7 +87,7 @@ TEST(DoorXcreate, ReportsNoDepletionCallback) {
 }
 
 TEST(DoorXcreate, AsksForEachThreadOnceWithTheDoorsInfo) {
-  static Maker maker;
+  static Maker& maker = *new Maker;  // for threads that outlive everything
   int cookie;
   const int door = ::door_xcreate(echo, &cookie, DOOR_REFUSE_DESC, make_thread, nullptr, &maker, 4);
   ASSERT_GE(door, 0) << std::strerror(errno);
@@ -104,7 +104,7 @@ TEST(DoorXcreate, AsksForEachThreadOnceWithTheDoorsInfo) {
 }
 
 TEST(DoorXcreate, AllThreadsAreSetUpBeforeItReturns) {
-  static Maker maker;
+  static Maker& maker = *new Maker;  // for threads that outlive everything
   const int door = ::door_xcreate(echo, nullptr, 0, make_thread, note_set_up, &maker, 5);
   ASSERT_GE(door, 0) << std::strerror(errno);
   EXPECT_EQ(maker.set_up, 5);
@@ -112,7 +112,7 @@ TEST(DoorXcreate, AllThreadsAreSetUpBeforeItReturns) {
 }
 
 TEST(DoorXcreate, AllThreadsServeAtOnce) {
-  static Maker maker;
+  static Maker& maker = *new Maker;  // for threads that outlive everything
   static Gate gate;
   const int door = ::door_xcreate(procedure_of<Gate>, &gate, DOOR_NO_DEPLETION_CB, make_thread,
                                   nullptr, &maker, 3);
@@ -125,7 +125,7 @@ TEST(DoorXcreate, AllThreadsServeAtOnce) {
 }
 
 TEST(DoorXcreate, ServingThreadsAreBoundToTheDoor) {
-  static Maker maker;
+  static Maker& maker = *new Maker;  // for threads that outlive everything
   static auto procedure = [](char*, size_t, door_desc_t*, uint_t) {
     door_info_t info{};
     ::door_info(DOOR_QUERY, &info);
@@ -151,7 +151,7 @@ void tell_cancellation(void*, char*, size_t, door_desc_t*, uint_t) {
 }
 
 TEST(DoorXcreate, WithoutSetUpCancellationIsDisabledAndDeferred) {
-  static Maker maker;
+  static Maker& maker = *new Maker;  // for threads that outlive everything
   const int door = ::door_xcreate(tell_cancellation, nullptr, 0, make_thread, nullptr, &maker, 1);
   ASSERT_GE(door, 0) << std::strerror(errno);
   const auto seen = call(door).number<Cancellation>();
@@ -160,7 +160,7 @@ TEST(DoorXcreate, WithoutSetUpCancellationIsDisabledAndDeferred) {
 }
 
 TEST(DoorXcreate, SetUpDecidesAboutCancellation) {
-  static Maker maker;
+  static Maker& maker = *new Maker;  // for threads that outlive everything
   const int door = ::door_xcreate(
       tell_cancellation, nullptr, 0, make_thread,
       [](void* cookie) {
@@ -204,7 +204,7 @@ TEST(DoorXcreate, LeaksNoDescriptorWhenItFails) {
 }
 
 TEST(DoorXcreate, AsksForAThreadWhenNoneIsLeftToServe) {
-  static Maker maker;
+  static Maker& maker = *new Maker;  // for threads that outlive everything
   static Gate gate;
   const int door =
       ::door_xcreate(procedure_of<Gate>, &gate, 0, make_thread, note_set_up, &maker, 1);
@@ -247,7 +247,7 @@ TEST(DoorXcreate, DecliningAThreadAtDepletionIsAccepted) {
 }
 
 TEST(DoorXcreate, WithoutDepletionCallbackNoThreadIsMadeLater) {
-  static Maker maker;
+  static Maker& maker = *new Maker;  // for threads that outlive everything
   static Gate gate;
   const int door = ::door_xcreate(procedure_of<Gate>, &gate, DOOR_NO_DEPLETION_CB, make_thread,
                                   nullptr, &maker, 2);
@@ -270,7 +270,7 @@ TEST(DoorXcreate, IgnoresTheFunctionOfServerCreate) {
   in_child([] {
     static std::atomic<int> asked{0};
     ::door_server_create([](door_info_t*) { ++asked; });
-    static Maker maker;
+    static Maker& maker = *new Maker;  // for threads that outlive everything
     const int door = ::door_xcreate(echo, nullptr, 0, make_thread, nullptr, &maker, 1);
     ASSERT_GE(door, 0) << std::strerror(errno);
     EXPECT_EQ(call(door, "x").data, "x");
