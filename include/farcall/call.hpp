@@ -261,7 +261,7 @@ class Incoming {
   void abandon() noexcept;
 
   std::shared_ptr<call::ServerSession> session_;  // if it wants a reply
-  std::shared_ptr<call::PortState> port_;         // likewise
+  std::shared_ptr<call::PortState> port_;         // of the last that did
   std::shared_ptr<Entrance> entrance_;
   Credentials caller_{};
   std::span<std::byte> data_;

@@ -396,11 +396,12 @@ bool ServerThread::take(Incoming& incoming) {
   incoming.wants_reply_ = request.wants_reply;
   incoming.notice_ = false;
   incoming.caller_ = session.caller;
-  incoming.entrance_ = session.entrance;
+  // Mostly they are the same as last time; a look is cheaper than counting them up and down.
+  if (incoming.entrance_ != session.entrance) incoming.entrance_ = session.entrance;
   if (incoming.wants_reply_) {
     session.begin_serving(attendant_);
     incoming.session_ = std::move(attending_);
-    incoming.port_ = state_;
+    if (incoming.port_ != state_) incoming.port_ = state_;
   }
   return true;
 }
@@ -478,7 +479,6 @@ Outcome ServerThread::reply(Incoming& incoming, std::span<const std::byte> data,
     }
   }
   SessionPointer session = std::exchange(incoming.session_, nullptr);
-  incoming.port_ = nullptr;
   if (outcome != Outcome::ok) {
     state_->drop(session);
     return outcome;
