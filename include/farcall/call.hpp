@@ -52,6 +52,16 @@ using Terms = std::array<std::uint64_t, kTerms>;
 // Memory that a reply did not fit into; unmapped when it goes.
 using LargeReply = Mapping;
 
+// Asked when a signal or the deadline ends the wait for a reply after a server thread has taken the
+// request: whether to wait on all the same, and until when.
+class Persistence {
+ public:
+  virtual bool stay(Outcome outcome, Deadline& deadline) = 0;
+
+ protected:
+  ~Persistence() = default;
+};
+
 struct CallArguments {
   std::span<const std::byte> data;
   std::span<const int> descriptors;  // at most kCallDescriptors; they stay the caller's
@@ -59,6 +69,9 @@ struct CallArguments {
   std::uint8_t priority = 0;         // of requests that wait for a thread the highest goes first
   int port = -1;                     // where a new session is opened, in place of the client's own
   bool cancellable = false;          // pthread_cancel() may end a wait, whatever the thread's state
+  std::uint32_t origin = 0;          // for the server: who of the client it is, in 24 bits
+  Persistence* persistence = nullptr;
+  bool until_taken = false;  // of send(): wait until the server has taken it
 };
 
 struct CallResults {
@@ -122,6 +135,23 @@ struct PortLimits {
   std::size_t sessions = 65'536;
   std::size_t sessions_per_user = 16'384;
   std::size_t request_bytes = kMostRequestBytes;  // longer ones are refused
+  bool by_priority = false;  // of all that waits the most urgent is served first, at any time
+};
+
+// A descriptor that the threads of a port listen to beside their clients.
+class Source {
+ public:
+  virtual ~Source() = default;
+  // It can be read, or has hung up. On whatever thread receives, or several; posts notices.
+  virtual void heard() noexcept = 0;
+};
+
+// Somebody who waits for a thread.
+struct Waiting {
+  Credentials caller;
+  std::uint32_t origin;
+  std::uint8_t priority;
+  const Entrance* entrance;
 };
 
 // What the owner of an entrance hears, on a thread that serves the whole process: quick work only.
@@ -155,7 +185,16 @@ class Port {
   // every receive() ends with finished. Any thread may call it.
   void close() noexcept;
   // Lets one thread of the port receive a notice, which comes from no client.
-  void post(std::shared_ptr<Entrance> entrance);
+  void post(std::shared_ptr<Entrance> entrance, std::uint8_t priority = 0);
+  // Listens to `fd` until forget(). Returns a number for it. Throws SystemError.
+  std::uint64_t listen(int fd, std::shared_ptr<Source> source);
+  // Whether to listen to it for the time being.
+  void heed(int fd, std::uint64_t source, bool on) noexcept;
+  void forget(int fd, std::uint64_t source) noexcept;
+  // Readable when there may be something to receive, for a thread that attends to no session.
+  [[nodiscard]] int poll_descriptor() const noexcept;
+  // The clients that wait for a thread.
+  [[nodiscard]] std::vector<Waiting> waiting() const;
   [[nodiscard]] std::size_t sessions() const noexcept;
   // How many threads are receiving or about to.
   [[nodiscard]] int idle_threads() const noexcept;
@@ -241,6 +280,8 @@ class Incoming {
   [[nodiscard]] std::vector<UniqueFd>& descriptors() noexcept { return descriptors_; }
   [[nodiscard]] std::int32_t word() const noexcept { return word_; }
   [[nodiscard]] std::uint8_t priority() const noexcept { return priority_; }
+  // As the client says.
+  [[nodiscard]] std::uint32_t origin() const noexcept { return origin_; }
   [[nodiscard]] bool wants_reply() const noexcept { return wants_reply_; }
   // It has waited while all threads of the port were busy with others.
   [[nodiscard]] bool crowded() const noexcept { return crowded_; }
@@ -253,6 +294,8 @@ class Incoming {
   [[nodiscard]] int socket() const noexcept;
   // Whether the client has died or given up. Costs a system call.
   [[nodiscard]] bool abandoned() const noexcept;
+  // Whether that is known already. Costs nothing.
+  [[nodiscard]] bool known_abandoned() const noexcept;
   // Tells the client that its request is refused: its call fails with `error`.
   void refuse(int error) noexcept;
 
@@ -268,6 +311,7 @@ class Incoming {
   call::RequestBuffer large_;
   std::vector<UniqueFd> descriptors_;
   std::int32_t word_ = 0;
+  std::uint32_t origin_ = 0;
   std::uint8_t priority_ = 0;
   bool wants_reply_ = false;
   bool notice_ = false;
@@ -302,6 +346,8 @@ class ServerThread {
   void attend(std::shared_ptr<call::ServerSession> session) noexcept;
   bool take(Incoming& incoming);
   Outcome next(Incoming& incoming, Deadline deadline);
+  bool look_due() noexcept;
+  bool look_around(Incoming& incoming);
 
   std::shared_ptr<call::PortState> state_;
   WaitMode mode_;
@@ -310,6 +356,7 @@ class ServerThread {
   std::uint64_t generation_;
   bool cancellable_ = false;
   unsigned serves_ = 0;
+  std::uint64_t looked_ = 0;
   Outcome wait_outcome_ = Outcome::ok;
 };
 

@@ -57,7 +57,7 @@ SessionPointer PortState::find(std::uint64_t id) {
 }
 
 void PortState::queue(Item item) noexcept {
-  const int priority = item.session ? item.session->priority() : 0;
+  const int priority = item.priority();
   const SessionPointer session = item.session;
   try {
     const std::lock_guard guard(lock);
@@ -87,7 +87,16 @@ PortState::Item PortState::take_queued() {
 // Something came from a client. Returns its session if there is a request to take.
 SessionPointer PortState::hear(std::uint64_t id, std::uint32_t events) {
   SessionPointer session = find(id);
-  if (!session) return nullptr;
+  if (!session) {
+    std::shared_ptr<Source> source;
+    {
+      const std::lock_guard guard(lock);
+      const auto found = sources.find(id);
+      if (found != sources.end()) source = found->second;
+    }
+    if (source) source->heard();
+    return nullptr;
+  }
   if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) session->tell_gone();
   if (!session->claim()) return nullptr;  // the owner looks again when it leaves
   // What a client has sent one way before it went is still to be taken.
@@ -120,21 +129,52 @@ class Counted {
 
 }  // namespace
 
+PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closing_too) {
+  Item only;
+  for (const epoll_event& event : events) {
+    if (event.data.u64 == kClosing) {
+      closing_too = true;
+    } else if (event.data.u64 == kQueued) {
+      if (backlog.load(std::memory_order_relaxed) != 0) continue;
+      // Somebody has taken it without looking at the count.
+      std::uint64_t one = 0;
+      (void)!::read(queued.get(), &one, sizeof one);
+    } else if (SessionPointer session = hear(event.data.u64, event.events)) {
+      if (only) queue(std::move(only));
+      only = {.session = std::move(session), .notice = nullptr};
+    }
+  }
+  if (only && backlog.load(std::memory_order_relaxed) != 0) queue(std::exchange(only, {}));
+  return only;
+}
+
 PortState::Item PortState::next(Deadline deadline, Outcome& outcome, bool cancellable) {
+  constexpr std::size_t kMostAtOnce = 32;
+  std::array<epoll_event, kMostAtOnce> events;
+  const std::size_t most = limits.by_priority ? events.size() : 1;
   for (;;) {
-    if (backlog.load(std::memory_order_relaxed) != 0)
+    if (backlog.load(std::memory_order_relaxed) != 0) {
+      // Before the first of those that wait is taken, all others who have rung are among them.
+      bool closing_too = false;
+      constexpr int kMostRounds = 64;
+      std::size_t count = limits.by_priority ? most : 0;
+      for (int round = 0; round < kMostRounds && count == most; ++round) {
+        const int found = ::epoll_wait(epoll.get(), events.data(), static_cast<int>(most), 0);
+        count = found > 0 ? static_cast<std::size_t>(found) : 0;
+        if (Item only = sort(std::span(events).first(count), closing_too)) queue(std::move(only));
+      }
       if (Item item = take_queued()) return item;
+    }
     timespec left{};
     if (!deadline.is_never()) {
       const std::int64_t ns = std::max<std::int64_t>(deadline.at() - monotonic_ns(), 0);
       left = {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
     }
-    epoll_event event{};
     int cancel_state = 0;
     const Counted asleep(deadline.is_now() ? nullptr : &sleeping);
     if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
-    const int count =
-        ::epoll_pwait2(epoll.get(), &event, 1, deadline.is_never() ? nullptr : &left, nullptr);
+    const int count = ::epoll_pwait2(epoll.get(), events.data(), static_cast<int>(most),
+                                     deadline.is_never() ? nullptr : &left, nullptr);
     if (cancellable) ::pthread_setcancelstate(cancel_state, nullptr);
     if (count == 0 || (count < 0 && errno != EINTR)) {
       outcome = deadline.is_now() ? Outcome::would_block : Outcome::timed_out;
@@ -144,18 +184,14 @@ PortState::Item PortState::next(Deadline deadline, Outcome& outcome, bool cancel
       outcome = Outcome::interrupted;
       return {};
     }
-    if (event.data.u64 == kClosing) {
+    bool closing_too = false;
+    Item only = sort(std::span(events).first(static_cast<std::size_t>(count)), closing_too);
+    if (closing_too) {
+      if (only) queue(std::move(only));
       outcome = Outcome::finished;
       return {};
     }
-    if (event.data.u64 == kQueued) {
-      if (Item item = take_queued()) return item;
-      // Somebody has taken it without looking at the count.
-      std::uint64_t one = 0;
-      (void)!::read(queued.get(), &one, sizeof one);
-    } else if (SessionPointer session = hear(event.data.u64, event.events)) {
-      return {.session = std::move(session), .notice = nullptr};
-    }
+    if (only) return only;
   }
 }
 
@@ -253,8 +289,20 @@ using call::PortState;
 using call::ServerSession;
 using call::SessionPointer;
 
+namespace {
+
 // A thread that serves one client without pause looks this often whether others wait.
 constexpr unsigned kServesPerLook = 32;
+// And so often where the most urgent is to be served at any time: a look costs a system call.
+#if defined(__x86_64__)
+constexpr std::uint64_t kTicksPerLook = 20'000;  // 6 to 10 us
+std::uint64_t ticks() noexcept { return __builtin_ia32_rdtsc(); }
+#else
+constexpr std::uint64_t kTicksPerLook = 7'000;
+std::uint64_t ticks() noexcept { return static_cast<std::uint64_t>(monotonic_ns()); }
+#endif
+
+}  // namespace
 
 Port::Port(const PortLimits& limits, WaitMode mode)
     : state_(std::make_shared<PortState>(limits, mode)) {}
@@ -286,8 +334,56 @@ int Port::idle_threads() const noexcept { return state_->idle.load(std::memory_o
 
 void Port::close() noexcept { state_->close(); }
 
-void Port::post(std::shared_ptr<Entrance> entrance) {
-  state_->queue({.session = nullptr, .notice = std::move(entrance)});
+void Port::post(std::shared_ptr<Entrance> entrance, std::uint8_t priority) {
+  state_->queue({.session = nullptr, .notice = std::move(entrance), .notice_priority = priority});
+}
+
+std::uint64_t Port::listen(int fd, std::shared_ptr<Source> source) {
+  std::uint64_t id = 0;
+  {
+    const std::lock_guard guard(state_->lock);
+    id = state_->next_id++;
+    state_->sources.emplace(id, std::move(source));
+  }
+  try {
+    state_->listen(fd, id, EPOLLIN);
+  } catch (const SystemError&) {
+    const std::lock_guard guard(state_->lock);
+    state_->sources.erase(id);
+    throw;
+  }
+  return id;
+}
+
+void Port::heed(int fd, std::uint64_t source, bool on) noexcept {
+  // Nothing that is not wanted can be told so often that it does harm: errors and hang-ups are told
+  // in any case, hence the edge.
+  epoll_event event{.events = on ? std::uint32_t{EPOLLIN} : EPOLLET, .data = {.u64 = source}};
+  ::epoll_ctl(state_->epoll.get(), EPOLL_CTL_MOD, fd, &event);
+}
+
+void Port::forget(int fd, std::uint64_t source) noexcept {
+  ::epoll_ctl(state_->epoll.get(), EPOLL_CTL_DEL, fd, nullptr);
+  std::shared_ptr<Source> last;  // destroyed without the lock
+  const std::lock_guard guard(state_->lock);
+  const auto found = state_->sources.find(source);
+  if (found == state_->sources.end()) return;
+  last = std::move(found->second);
+  state_->sources.erase(found);
+}
+
+int Port::poll_descriptor() const noexcept { return state_->epoll.get(); }
+
+std::vector<Waiting> Port::waiting() const {
+  std::vector<Waiting> all;
+  const std::lock_guard guard(state_->lock);
+  for (const auto& [id, entry] : state_->sessions)
+    if (entry.session->ready())
+      all.push_back({.caller = entry.session->caller,
+                     .origin = entry.session->origin(),
+                     .priority = entry.session->priority(),
+                     .entrance = entry.session->entrance.get()});
+  return all;
 }
 
 Incoming::Incoming() noexcept : generation_(call::generation()) {}
@@ -305,6 +401,7 @@ Incoming& Incoming::operator=(Incoming&& other) noexcept {
   wants_reply_ = std::exchange(other.wants_reply_, false);
   notice_ = std::exchange(other.notice_, false);
   word_ = other.word_;
+  origin_ = other.origin_;
   priority_ = other.priority_;
   caller_ = other.caller_;
   generation_ = other.generation_;
@@ -333,6 +430,10 @@ void Incoming::abandon() noexcept {
 
 bool Incoming::abandoned() const noexcept {
   return session_ && (session_->gone || session_->hung_up());
+}
+
+bool Incoming::known_abandoned() const noexcept {
+  return session_ && session_->gone.load(std::memory_order_relaxed);
 }
 
 int Incoming::socket() const noexcept { return session_ ? session_->socket() : -1; }
@@ -393,6 +494,7 @@ bool ServerThread::take(Incoming& incoming) {
   }
   incoming.data_ = request.data;
   incoming.word_ = request.word;
+  incoming.origin_ = request.origin;
   incoming.wants_reply_ = request.wants_reply;
   incoming.notice_ = false;
   incoming.caller_ = session.caller;
@@ -406,6 +508,35 @@ bool ServerThread::take(Incoming& incoming) {
   return true;
 }
 
+bool ServerThread::look_due() noexcept {
+  if (!state_->limits.by_priority) return ++serves_ % kServesPerLook == 0;
+  const std::uint64_t now = ticks();
+  if (now - looked_ < kTicksPerLook) return false;
+  looked_ = now;
+  return true;
+}
+
+// Turns to somebody else who waits, if there is anybody. True: it was a notice.
+bool ServerThread::look_around(Incoming& incoming) {
+  PortState::Item other = state_->next(Deadline::now(), wait_outcome_);
+  if (!other) return false;
+  // Who has waited goes before who comes anew, unless that one is more urgent.
+  if (state_->limits.by_priority && attending_->ready() &&
+      attending_->priority() > other.priority()) {
+    state_->queue(std::move(other));
+    return false;
+  }
+  leave();
+  if (other.session) {
+    incoming.crowded_ = state_->sleeping.load(std::memory_order_relaxed) == 0;
+    attend(std::move(other.session));
+    return false;
+  }
+  incoming.entrance_ = std::move(other.notice);
+  incoming.notice_ = true;
+  return true;
+}
+
 Outcome ServerThread::next(Incoming& incoming, Deadline deadline) {
   for (;;) {
     if (state_->closed) {
@@ -414,19 +545,7 @@ Outcome ServerThread::next(Incoming& incoming, Deadline deadline) {
     }
     if (attending_) {
       // One client that never pauses must not keep the others waiting.
-      if (++serves_ % kServesPerLook == 0) {
-        PortState::Item other = state_->next(Deadline::now(), wait_outcome_);
-        if (other.session) {
-          incoming.crowded_ = state_->sleeping.load(std::memory_order_relaxed) == 0;
-          leave();
-          attend(std::move(other.session));
-        } else if (other) {
-          leave();
-          incoming.entrance_ = std::move(other.notice);
-          incoming.notice_ = true;
-          return Outcome::ok;
-        }
-      }
+      if (look_due() && look_around(incoming)) return Outcome::ok;
       ServerSession& session = *attending_;
       const Outcome outcome = session.waiter().linger(
           session.control().server, session.control().client, [&] { return session.ready(); });

@@ -11,6 +11,8 @@
 // free.
 #pragma once
 
+#include <sys/epoll.h>
+
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -31,6 +33,10 @@ struct PortState : std::enable_shared_from_this<PortState> {
   struct Item {
     SessionPointer session;
     std::shared_ptr<Entrance> notice;
+    std::uint8_t notice_priority = 0;
+    [[nodiscard]] std::uint8_t priority() const noexcept {
+      return session ? session->priority() : notice_priority;
+    }
     explicit operator bool() const noexcept { return session || notice; }
   };
   struct Entry {
@@ -53,6 +59,8 @@ struct PortState : std::enable_shared_from_this<PortState> {
   // Something to do, the session claimed for the caller; or nothing, and `outcome` says why.
   // With `cancellable` the wait is a cancellation point.
   Item next(Deadline deadline, Outcome& outcome, bool cancellable = false);
+  // Queues what has come, except for a single thing when nothing else waits.
+  Item sort(std::span<const epoll_event> events, bool& closing_too);
   SessionPointer hear(std::uint64_t id, std::uint32_t events);
   // For some thread of the port.
   void queue(Item item) noexcept;
@@ -81,6 +89,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   std::unordered_map<std::uint64_t, Entry> sessions;
   std::unordered_map<uid_t, std::size_t> per_user;
   std::multimap<int, Item> waiting;  // by falling priority
+  std::unordered_map<std::uint64_t, std::shared_ptr<Source>> sources;
   std::vector<std::weak_ptr<Entrance>> entrances;
   std::uint64_t next_id = kFirstSession;
 };

@@ -230,7 +230,8 @@ Terms ClientSession::terms() const noexcept {
 
 Outcome ClientSession::send_request(const CallArguments& arguments, Kind kind, Deadline deadline) {
   Turn turn{.number = number_, .kind = kind};
-  slot().extra = static_cast<std::int64_t>(arguments.word) << 32 | arguments.priority;
+  slot().extra = static_cast<std::int64_t>(arguments.word) << 32 |
+                 static_cast<std::int64_t>(arguments.origin & 0xffffff) << 8 | arguments.priority;
   if (arguments.data.size() > kInlineBytes || !arguments.descriptors.empty()) [[unlikely]] {
     prepare({.data = arguments.data, .descriptors = arguments.descriptors}, turn, false,
             server_can_pull_ && kind == Kind::request);
@@ -255,9 +256,19 @@ Outcome ClientSession::call(const CallArguments& arguments, CallResults* results
   ++number_;
   outstanding_ = results == nullptr;
   Outcome outcome = send_request(arguments, outstanding_ ? Kind::one_way : Kind::request, deadline);
-  if (outcome != Outcome::ok || outstanding_) return outcome;
+  if (outcome != Outcome::ok) return outcome;
+  if (outstanding_) {
+    if (!arguments.until_taken) return outcome;
+    outcome = wait_for_reply(turn, deadline);
+    outstanding_ = outcome != Outcome::ok;
+    return fail(outcome);
+  }
   for (;;) {
     outcome = wait_for_reply(turn, deadline);
+    if ((outcome == Outcome::interrupted || outcome == Outcome::timed_out) &&
+        arguments.persistence != nullptr && dispatched() &&
+        arguments.persistence->stay(outcome, deadline))
+      continue;
     if (outcome != Outcome::ok) return fail(outcome);
     if (turn.kind == Kind::reply) {
       outcome = take_reply(turn, *results);
@@ -363,7 +374,9 @@ Outcome ServerSession::take(Request& request) {
   const std::uint32_t before = number_.load(std::memory_order_relaxed);
   number_.store(turn.number, std::memory_order_relaxed);
   request.wants_reply = turn.kind == Kind::request;
-  request.word = static_cast<std::int32_t>(slot().extra >> 32);
+  const std::int64_t extra = slot().extra;
+  request.word = static_cast<std::int32_t>(extra >> 32);
+  request.origin = static_cast<std::uint32_t>(extra) >> 8;
   // relaxed: tells a client whose call failed, or that waits to send more; it orders nothing.
   control().taken.store(turn.number, std::memory_order_relaxed);
   if (turn.flags == 0) [[likely]] {

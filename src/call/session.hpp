@@ -15,7 +15,8 @@
 //
 // Request and reply go through the same lines: whoever reads the other's message takes the line
 // over and writes the answer into it, so that a small call costs one line transfer each way, not
-// two. `extra` is the word and the priority of a request, the status of a reply.
+// two. `extra` is the word, the origin (24 bits) and the priority (8) of a request, the status of a
+// reply.
 //
 //   client                         server
 //     request  ------------------>   takes it            one_way: answered as soon as taken
@@ -252,6 +253,7 @@ struct Request {
   std::vector<UniqueFd>& descriptors;
   std::span<std::byte> data;  // out
   std::int32_t word = 0;      // out
+  std::uint32_t origin = 0;   // out
   bool wants_reply = false;   // out
 };
 
@@ -274,6 +276,9 @@ class ServerSession final : public SessionBase {
   }
   [[nodiscard]] std::uint8_t priority() const noexcept {
     return static_cast<std::uint8_t>(slot().extra & 0xff);
+  }
+  [[nodiscard]] std::uint32_t origin() const noexcept {
+    return static_cast<std::uint32_t>(slot().extra) >> 8;
   }
   // Takes the request that is ready. would_block: there is none to serve after all, but the session
   // goes on. Else, where not ok, the session is to be closed.

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "door/child.hpp"
+#include "door/usage.hpp"
 #include "farcall/memory.hpp"
 
 namespace farcall::door::test {
@@ -264,24 +265,6 @@ class Caller {
 };
 
 // ---- what a process holds ----
-
-inline std::size_t count_entries(const std::string& directory) {
-  std::size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(directory)) ++count;
-  return count;
-}
-inline std::size_t open_descriptors() { return count_entries("/proc/self/fd") - 1; }
-// For messages: what they refer to.
-inline std::string list_descriptors() {
-  std::string all;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;
-    all += entry.path().filename().string() + ": " +
-           std::filesystem::read_symlink(entry.path(), gone).string() + "\n";
-  }
-  return all;
-}
-inline std::size_t threads() { return count_entries("/proc/self/task"); }
 
 inline door_info_t info_of(int door) {
   door_info_t info{};

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Runs the tests of messages (tests/message), and programs that are named, over the module in an
+# emulated machine. Usage: messages.sh [--series SERIES] [--build FOLDER] [PROGRAM...]
+#
+# TAP goes to build/kernel/messages/tests.tap and to stdout. Exit status: 0 if every test passed or
+# was skipped, 77 if something is missing, else 1. A program is static; it is run with
+# FARCALL_ENGINE=kernel, and what it prints is passed on.
+set -euo pipefail
+here=$(dirname "$(realpath "$0")")
+top=$(realpath "$here/../..")
+
+series=6.1 build=$top/build/release
+while [[ ${1:-} == --* ]]; do
+  case $1 in
+    --series) series=$2 && shift ;;
+    --build) build=$2 && shift ;;
+    *) echo "messages: unknown option $1" >&2 && exit 2 ;;
+  esac
+  shift
+done
+
+for tool in qemu-system-x86_64 busybox cpio cmake; do
+  if ! command -v "$tool" >/dev/null; then
+    echo "test: $tool is missing" >&2
+    exit 77
+  fi
+done
+mapfile -t kernel < <("$here/kernel.sh" "$series")
+[[ ${#kernel[@]} == 2 ]] || exit 77
+module=$("$here/build.sh" "$series")
+
+out=$top/build/kernel/messages
+mkdir -p "$out"
+with=()
+if (($#)); then
+  programs=("$@")
+else
+  cmake --build "$build" --target message-guest-tests >"$out/build.log" 2>&1 || {
+    tail -n 30 "$out/build.log" >&2
+    exit 1
+  }
+  strip -o "$out/message-guest-tests" "$build/tests/message/message-guest-tests"
+  with=(--with "$out/message-guest-tests")
+  programs=("$here/../tests/messages_test")
+fi
+
+tap=$out/tests.tap
+"$here/boot.sh" --seconds "${VM_SECONDS:-200}" --append "slub_debug=FZPU panic_on_warn=1" \
+  "${with[@]}" "${kernel[1]}" "$module" "${programs[@]}" >"$tap" 2>&1 ||
+  echo "not ok - the guest comes to its end" >>"$tap"
+cat "$tap"
+! grep -q '^not ok' "$tap"

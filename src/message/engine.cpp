@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "message/engine.hpp"
+
+#include <cerrno>
+#include <cstdlib>
+#include <vector>
+
+#include "farcall/error.hpp"
+
+namespace farcall::message {
+namespace {
+
+struct Choice {
+  std::vector<Engine*> engines;
+  int error = 0;
+
+  Choice() {
+    const char* text = std::getenv("FARCALL_ENGINE");
+    const std::string_view wanted = text == nullptr || *text == 0 ? "auto" : text;
+    if (wanted == "kernel" || wanted == "auto")
+      if (Engine* kernel = kernel_engine()) engines.push_back(kernel);
+    if (wanted == "shared" || wanted == "auto") engines.push_back(&shared_engine());
+    if (engines.empty()) error = wanted == "kernel" ? ENODEV : EINVAL;
+  }
+};
+
+const Choice& choice() {
+  // Never destroyed: threads may send until the very end.
+  static const Choice& made = *new Choice;
+  return made;
+}
+
+}  // namespace
+
+std::span<Engine* const> engines() {
+  if (choice().error != 0) throw SystemError(choice().error, "FARCALL_ENGINE");
+  return choice().engines;
+}
+
+Engine& chosen_engine() { return *engines().front(); }
+
+}  // namespace farcall::message

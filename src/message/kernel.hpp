@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Messages over stplr.ko: channels and connections are its descriptors.
+#pragma once
+
+#include <libstplr.h>
+
+#include <mutex>
+#include <vector>
+
+#include "farcall/error.hpp"
+#include "message/blocked.hpp"
+#include "message/engine.hpp"
+
+namespace farcall::message {
+
+class KernelChannel;
+
+// Functions of libstplr have the names of these.
+using ReceiveArguments = struct ::stplr_receive;
+using SendArguments = struct ::stplr_send;
+using ReplyArguments = struct ::stplr_reply;
+using ReplyReceiveArguments = struct ::stplr_reply_receive;
+using PulseArguments = struct ::stplr_pulse;
+
+class KernelBlocked final : public Blocked {
+ public:
+  explicit KernelBlocked(KernelChannel& of) : channel(of) {}
+  void reply(int status, int error, Buffers data, bool coming_back) override;
+  std::size_t read(std::size_t offset, Buffers to) override;
+  std::size_t write(std::size_t offset, Buffers from) override;
+  void done() noexcept override;
+
+  KernelChannel& channel;
+  std::atomic<std::uint64_t> kernel_id{0};
+};
+
+class KernelChannel final : public Channel, public std::enable_shared_from_this<KernelChannel> {
+ public:
+  KernelChannel(const char* name, unsigned flags, mode_t mode);
+  ~KernelChannel() override;
+  std::int64_t receive(Buffers into, Deadline deadline, farcall_info* info) override;
+  std::int64_t reply_receive(std::int64_t id, int status, Buffers reply, Buffers into,
+                             Deadline deadline, farcall_info* info) override;
+  int descriptor() override { return fd_.get(); }
+  UniqueFd connect() override;
+  void post(int priority, int code, std::int64_t value) override;
+  void close() noexcept override;
+  void give_back(KernelBlocked& blocked) noexcept;
+
+ private:
+  std::int64_t take(const ReceiveArguments& received, const std::vector<std::int32_t>& files,
+                    farcall_info* info);
+  KernelBlocked& blocked_for(std::uint64_t kernel_id);
+  [[nodiscard]] std::int64_t id_of(std::uint64_t kernel_id) const noexcept;
+  [[nodiscard]] std::int64_t wait_for_id_of(std::uint64_t kernel_id) const noexcept;
+
+  call::PrivateFd fd_;  // a child that had it would keep the channel open
+  std::atomic<std::int64_t> next_label_;
+  std::atomic<int> receiving_{0};
+  mutable std::mutex lock_;  // protects what follows
+  std::vector<std::unique_ptr<KernelBlocked>> all_blocked_;
+  std::vector<KernelBlocked*> free_blocked_;
+};
+
+class KernelConnection final : public Connection {
+ public:
+  explicit KernelConnection(UniqueFd fd) : fd_(std::move(fd)) {}
+  int send(Sending& sending, Deadline deadline) override;
+  void pulse(int priority, int code, std::int64_t value) override;
+  void watch_death(const std::shared_ptr<Channel>& channel, std::int64_t value) override;
+  int descriptor() override { return fd_.get(); }
+  void close() noexcept override {}
+
+ private:
+  UniqueFd fd_;
+};
+
+// The kernel's view of buffers, good as long as both live.
+class KernelBuffer {
+ public:
+  explicit KernelBuffer(Buffers buffers);
+  [[nodiscard]] stplr_buffer get() const noexcept { return buffer_; }
+
+ private:
+  std::vector<stplr_msg> parts_;
+  stplr_buffer buffer_{};
+};
+
+// What the module means by a deadline.
+std::int64_t time_left(Deadline deadline) noexcept;
+// Throws SystemError where `result` is a negative errno.
+ssize_t checked(ssize_t result, const char* what);
+
+}  // namespace farcall::message

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "message/names.hpp"
+
+#include <grp.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "farcall/error.hpp"
+#include "farcall/message.h"
+
+namespace farcall::message {
+namespace {
+
+std::pair<sockaddr_un, socklen_t> address_of(std::string_view prefix, std::string_view full_name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::string name(prefix);
+  name += full_name;
+  if (name.size() > sizeof address.sun_path - 1)
+    throw SystemError(ENAMETOOLONG, "name of a channel");
+  // The leading zero byte makes the name abstract.
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
+}
+
+UniqueFd stream_socket() {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd) throw_errno("socket");
+  return fd;
+}
+
+void check(std::string_view name) {
+  if (name.empty()) throw SystemError(EINVAL, "name of a channel");
+  if (name.size() > FARCALL_NAME_MAX) throw SystemError(ENAMETOOLONG, "name of a channel");
+  for (const char c : name)
+    if (static_cast<unsigned char>(c) <= ' ' || c == 0x7f)
+      throw SystemError(EINVAL, "name of a channel");
+}
+
+uid_t owner_of(std::string_view full_name) {
+  uid_t owner = 0;
+  std::from_chars(full_name.data(), full_name.data() + full_name.size(), owner);
+  return owner;
+}
+
+// A group that came by way of the list of groups is not known of a peer: its own one only.
+bool in_group(const Credentials& who) noexcept { return who.gid == ::getegid(); }
+
+}  // namespace
+
+std::string own_name(std::string_view name) {
+  check(name);
+  if (name.find('/') != std::string_view::npos) throw SystemError(EINVAL, "name of a channel");
+  return std::to_string(::geteuid()) + "/" + std::string(name);
+}
+
+std::vector<std::string> full_names(std::string_view name) {
+  const std::size_t slash = name.find('/');
+  if (slash == std::string_view::npos) {
+    std::vector<std::string> names{own_name(name)};
+    if (::geteuid() != 0) names.push_back("0/" + std::string(name));
+    return names;
+  }
+  const std::string_view user = name.substr(0, slash);
+  check(name.substr(slash + 1));
+  uid_t owner = 0;
+  const auto [end, error] = std::from_chars(user.data(), user.data() + user.size(), owner);
+  if (error != std::errc() || end != user.data() + user.size() || user.empty())
+    throw SystemError(EINVAL, "name of a channel");
+  return {std::string(name)};
+}
+
+UniqueFd listen_at(std::string_view prefix, std::string_view full_name) {
+  const auto [address, size] = address_of(prefix, full_name);
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) throw_errno("socket");
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0)
+    throw_errno("attach a name");
+  if (::listen(fd.get(), SOMAXCONN) != 0) throw_errno("listen");
+  return fd;
+}
+
+UniqueFd accept_one(int listener) noexcept {
+  for (;;) {
+    UniqueFd client(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    if (client || (errno != EINTR && errno != ECONNABORTED)) return client;
+  }
+}
+
+bool may_connect(const Credentials& who, mode_t mode) noexcept {
+  constexpr mode_t kWrite = 2;
+  if (who.uid == 0) return true;
+  if (who.uid == ::geteuid())
+    mode >>= 6;
+  else if (in_group(who))
+    mode >>= 3;
+  return (mode & kWrite) != 0;
+}
+
+void answer(int socket, int error, UniqueFd descriptor) {
+  Parcel parcel;
+  parcel.bytes.resize(sizeof error);
+  std::memcpy(parcel.bytes.data(), &error, sizeof error);
+  if (descriptor) parcel.descriptors.push_back(std::move(descriptor));
+  send_parcel(socket, parcel);
+}
+
+UniqueFd ask(std::string_view prefix, std::string_view full_name, Deadline deadline,
+             Credentials* server) {
+  const auto [address, size] = address_of(prefix, full_name);
+  const UniqueFd fd = stream_socket();
+  int result = 0;
+  do result = ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), size);
+  while (result != 0 && errno == EINTR);
+  if (result != 0) {
+    if (errno == ECONNREFUSED) throw SystemError(ENOENT, "no channel has that name");
+    throw_errno("open a name");
+  }
+  const Credentials peer = peer_credentials(fd.get());
+  if (peer.uid != 0 && peer.uid != owner_of(full_name))
+    throw SystemError(EACCES, "somebody else serves under that name");
+  if (server != nullptr) *server = peer;
+  std::optional<Parcel> parcel;
+  try {
+    parcel = receive_parcel(fd.get(), deadline);
+  } catch (const SystemError& error) {
+    if (error.code().value() != ECONNRESET) throw;
+  }
+  if (!parcel) throw SystemError(ENOENT, "the server of that name is ending");
+  int error = 0;
+  if (parcel->bytes.size() != sizeof error) throw SystemError(EPROTO, "open a name");
+  std::memcpy(&error, parcel->bytes.data(), sizeof error);
+  if (error != 0) throw SystemError(error > 0 && error <= EHWPOISON ? error : EPROTO, "open a name");
+  if (parcel->descriptors.size() != 1) throw SystemError(EPROTO, "open a name");
+  return std::move(parcel->descriptors.front());
+}
+
+std::vector<std::string> all_names() {
+  std::vector<std::string> names;
+  std::ifstream file("/proc/net/unix");
+  const std::string wanted = "@" + std::string(kStatusPrefix);
+  // Connections to it carry the name, too; only who listens has SO_ACCEPTCON.
+  constexpr std::string_view kListens = "00010000";
+  std::string number;
+  std::string references;
+  std::string protocol;
+  std::string flags;
+  std::string type;
+  std::string state;
+  std::string inode;
+  std::string path;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream fields(line);
+    if (fields >> number >> references >> protocol >> flags >> type >> state >> inode >> path &&
+        flags == kListens && path.starts_with(wanted))
+      names.push_back(path.substr(wanted.size()));
+  }
+  std::ranges::sort(names);
+  const auto rest = std::ranges::unique(names);
+  names.erase(rest.begin(), rest.end());
+  return names;
+}
+
+}  // namespace farcall::message

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Names of channels. A name belongs to a user: "mail" of user 1000 is "1000/mail" in full. Who opens
+// "mail" gets the own user's, or else root's; who wants somebody else's says whose.
+//
+// In shared memory a name is an abstract socket. Whoever connects is sent a connection, or the errno
+// of a refusal; what such a socket says is believed of the user only whose name it is, and of root.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "farcall/peer.hpp"
+
+namespace farcall::message {
+
+// Throws SystemError: EINVAL, ENAMETOOLONG.
+std::string own_name(std::string_view name);
+// The full names that a name may stand for.
+std::vector<std::string> full_names(std::string_view name);
+
+// What is bound to the two sockets of a channel with a name.
+inline constexpr std::string_view kOpenPrefix = "farcall/message/";
+inline constexpr std::string_view kStatusPrefix = "farcall/message-status/";
+
+// Throws SystemError: EADDRINUSE.
+UniqueFd listen_at(std::string_view prefix, std::string_view full_name);
+// The next who wants to connect, if there is one.
+UniqueFd accept_one(int listener) noexcept;
+// Whether the write bits let that user in, as with files.
+bool may_connect(const Credentials& who, mode_t mode) noexcept;
+
+// What the server sends: a descriptor, or an errno. Never waits.
+void answer(int socket, int error, UniqueFd descriptor);
+// Connects and takes the answer. Throws SystemError: ENOENT where nobody listens.
+UniqueFd ask(std::string_view prefix, std::string_view full_name, Deadline deadline,
+             Credentials* server = nullptr);
+// The full names of all that this machine's (this network namespace's) channels have.
+std::vector<std::string> all_names();
+
+}  // namespace farcall::message

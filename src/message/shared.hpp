@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Messages over shared memory: a channel is a port, a connection an entrance of it, so that
+// messages come with the connection that they came through. A pulse is a packet in a socket of its
+// connection, which the threads that receive listen to beside the sessions of the clients.
+//
+//   send     Client::call ── session ──> Port ── receive: a copy of the message, and a Blocked
+//   pulse    socket ───────────────────> Link ── queue of the channel, by priority
+//
+// What a message says beside its data:
+//   word      bytes of room for the reply
+//   origin    bits 0..21 the sender's thread, 22..23 the number of its message, modulo 4
+// and a reply, in its status:
+//   bits 0..31 the status, or the errno of kFailed; kPieces: the data is pieces and where they go
+#pragma once
+
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <unordered_map>
+
+#include "call/warden.hpp"
+#include "farcall/call.hpp"
+#include "farcall/error.hpp"
+#include "message/blocked.hpp"
+#include "message/engine.hpp"
+#include "message/names.hpp"
+#include "message/priority.hpp"
+
+namespace farcall::message {
+
+class SharedChannel;
+struct Receiver;
+
+inline constexpr std::int64_t kFailed = std::int64_t{1} << 32;
+inline constexpr std::int64_t kPieces = std::int64_t{1} << 33;
+// Before the data of a reply that was written in pieces; `count` of them, then the data of all.
+struct PieceList {
+  std::uint64_t count;
+};
+struct Piece {
+  std::uint64_t offset;
+  std::uint64_t length;
+};
+inline constexpr std::size_t kMostPieces = 4096;
+
+inline constexpr unsigned kThreadBits = 22;  // the kernel's highest thread id is 2^22
+inline constexpr std::uint32_t kThreadMask = (std::uint32_t{1} << kThreadBits) - 1;
+
+// What a client hands over so that its pulses can be heard: one end of a pair of sockets.
+inline constexpr std::uint8_t kPurposePulses = kFirstOwnPurpose;
+// A packet in it. Codes of programs are 0 and up; kUnblock asks to unblock the sender of a message.
+struct PulsePacket {
+  static constexpr std::uint32_t kMagic = 0x65736c70;
+  static constexpr std::int32_t kUnblock = -2;
+  std::uint32_t magic;
+  std::int32_t code;
+  std::int64_t value;  // kUnblock: the origin of the message
+  std::uint32_t priority;
+  std::uint32_t reserved;
+};
+static_assert(sizeof(PulsePacket) == 24);
+// How many of one connection wait here; as many again lie in its socket.
+inline constexpr std::size_t kMostPulses = 256;
+inline constexpr std::size_t kMostPulseSockets = 64;
+
+// The name of a connection's socket, by which it is known for one, and its channel's flags.
+inline constexpr std::string_view kConnectionPrefix = "farcall/message-connection/";
+
+// A connection, seen from its channel.
+class Link final : public EntranceOwner, public std::enable_shared_from_this<Link> {
+ public:
+  Link(std::weak_ptr<SharedChannel> channel, std::int64_t its_number, uid_t its_user)
+      : number(its_number), user(its_user), channel_(std::move(channel)) {}
+  void branch_closed(std::uint64_t cookie) noexcept override;
+  void received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
+                const Credentials& sender) noexcept override;
+  // One of its pulses has been received.
+  void taken() noexcept;
+  // Stops listening.
+  void end() noexcept;
+  // Whether that is a thread of its client, as far as can be told from here; remembers the answer.
+  bool is_thread(pid_t thread, pid_t process) noexcept;
+
+  const std::int64_t number;
+  const uid_t user;
+  std::shared_ptr<Entrance> entrance;  // set before anybody else knows of it; cleared by the end
+
+ private:
+  class Pulses;
+
+  const std::weak_ptr<SharedChannel> channel_;
+  std::mutex lock_;  // protects what follows
+  std::vector<std::shared_ptr<Pulses>> sockets_;
+  std::size_t queued_ = 0;
+  bool ended_ = false;
+  std::atomic<std::uint64_t> known_thread_{0};
+};
+
+struct Pulse {
+  int code;
+  std::int64_t value;
+  int priority;
+  std::shared_ptr<Link> link;  // whose budget it takes; null: this process's own
+};
+
+// A client of a channel in shared memory.
+class SharedBlocked final : public Blocked {
+ public:
+  explicit SharedBlocked(SharedChannel& of) : channel(of) {}
+  void reply(int status, int error, Buffers data, bool coming_back) override;
+  std::size_t read(std::size_t offset, Buffers to) override;
+  std::size_t write(std::size_t offset, Buffers from) override;
+  void done() noexcept override;
+
+  SharedChannel& channel;
+  Incoming incoming;
+  std::size_t room = 0;
+  const Receiver* received_by = nullptr;
+  // Which message it is, for unblocking: the connection's number, the origin.
+  std::atomic<std::int64_t> connection{0};
+  std::atomic<std::uint32_t> origin{0};
+  std::atomic<bool> unblocking{false};
+  std::atomic<pid_t> process{0};
+  std::atomic<std::uint8_t> priority{0};
+
+ private:
+  struct Written {
+    std::size_t offset;
+    std::vector<std::byte> data;
+  };
+  [[nodiscard]] std::vector<std::byte> fold(std::span<const std::byte> reply, bool& in_pieces) const;
+  std::vector<Written> written_;  // in the order of the writes
+};
+
+// What one thread needs to receive from a channel, or to answer there.
+struct Receiver {
+  Receiver(Port& port, pid_t thread_id, WaitMode mode) : thread(port, mode), id(thread_id) {}
+  // Held while the thread is at work here; else others may let its session go. seq_cst, here and in
+  // the count of those that receive: one of two threads sees the other.
+  bool hold() noexcept { return !held_.exchange(true, std::memory_order_seq_cst); }
+  void wait_and_hold() noexcept {
+    while (!hold()) std::this_thread::yield();
+  }
+  void let_go() noexcept { (void)held_.exchange(false, std::memory_order_seq_cst); }
+
+  ServerThread thread;
+  const pid_t id;
+  SharedBlocked* spare = nullptr;    // its own thread's
+  std::atomic<bool> waiting{false};  // RECEIVE-blocked
+  std::atomic<std::uint64_t> messages{0};
+  std::atomic<std::uint64_t> pulses{0};
+  std::atomic<std::uint64_t> replies{0};
+
+ private:
+  std::atomic<bool> held_{false};
+};
+
+class SharedChannel final : public Channel, public std::enable_shared_from_this<SharedChannel> {
+ public:
+  SharedChannel(unsigned flags, mode_t mode);
+  ~SharedChannel() override;
+  // Others may find it by name from now on. Throws SystemError.
+  void attach(const std::string& full_name);
+
+  std::int64_t receive(Buffers into, Deadline deadline, farcall_info* info) override;
+  int descriptor() override;
+  UniqueFd connect() override;
+  void post(int priority, int code, std::int64_t value) override;
+  void close() noexcept override;
+
+  const std::uint64_t serial;  // no other channel of this process ever had it
+  [[nodiscard]] unsigned flags() const noexcept { return flags_; }
+  Port& port() noexcept { return port_; }
+  UniqueFd connect(uid_t user);
+  void queue(Pulse pulse) noexcept;
+  void unblock(const Link& link, std::uint32_t origin) noexcept;
+  void disconnected(const std::shared_ptr<Link>& link) noexcept;
+  // The calling thread's. Made when first asked for.
+  Receiver& receiver();
+  void forget(Receiver& receiver) noexcept;
+  // Returns false where the client has gone.
+  bool answer(SharedBlocked& blocked, std::span<const std::byte> data, std::int64_t status,
+              bool coming_back);
+  void give_back(SharedBlocked& blocked) noexcept;
+  // One line for each thread that waits here, and the counters.
+  [[nodiscard]] std::string status() const;
+
+ private:
+  class Listener;
+
+  SharedBlocked& blocked_for(Receiver& receiver);
+  bool take_pulse(farcall_info* info);
+  std::int64_t take_message(SharedBlocked& blocked, Buffers into, farcall_info* info);
+  void release_sessions_of_others(const Receiver& self) noexcept;
+  [[nodiscard]] bool others_wait() const noexcept;
+  [[nodiscard]] std::size_t most_links(uid_t user) const noexcept;
+
+  const unsigned flags_;
+  const mode_t mode_;
+  Port port_;
+  std::string full_name_;
+  std::vector<std::shared_ptr<Listener>> listeners_;
+  std::shared_ptr<Entrance> notices_;
+  std::atomic<int> receiving_{0};
+  std::atomic<std::size_t> receiver_count_{0};
+  std::atomic<bool> polled_{false};
+
+  mutable std::mutex lock_;  // protects what follows
+  std::unordered_map<std::int64_t, std::shared_ptr<Link>> links_;
+  std::unordered_map<uid_t, std::size_t> links_of_user_;
+  std::int64_t next_link_ = 1;
+  std::vector<std::unique_ptr<Receiver>> receivers_;
+  std::deque<std::unique_ptr<SharedBlocked>> all_blocked_;
+  std::vector<SharedBlocked*> free_blocked_;
+
+  mutable std::mutex pulses_lock_;  // protects what follows
+  std::multimap<int, Pulse> pulses_;  // by falling priority
+};
+
+class SharedConnection final : public Connection {
+ public:
+  explicit SharedConnection(UniqueFd branch, unsigned flags);
+  ~SharedConnection() override;
+  int send(Sending& sending, Deadline deadline) override;
+  void pulse(int priority, int code, std::int64_t value) override;
+  void watch_death(const std::shared_ptr<Channel>& channel, std::int64_t value) override;
+  int descriptor() override { return branch_.get(); }
+  void close() noexcept override;
+
+ private:
+  class Death;
+  class Insistence;
+
+  void send_packet(const PulsePacket& packet);
+  int finish(Sending& sending, CallResults& results, std::span<std::byte> scratch);
+
+  UniqueFd branch_;
+  const unsigned flags_;
+  Client client_;
+  std::mutex lock_;  // protects what follows
+  call::PrivateFd pulses_;
+  std::uint64_t pulses_generation_ = 0;
+  std::shared_ptr<Death> death_;
+};
+
+// FARCALL_WAIT: how threads wait, as for doors.
+WaitMode wait_mode() noexcept;
+// Sends the state of the channel to whoever asks at `socket`, as a file in memory.
+void tell_status(int socket, const SharedChannel& channel) noexcept;
+// Asks the channel of that full name. Throws SystemError.
+std::string ask_status(const std::string& full_name);
+
+}  // namespace farcall::message

@@ -1,0 +1,555 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+#include "message/shared.hpp"
+#include "message/thread.hpp"
+
+namespace farcall::message {
+namespace {
+
+std::atomic<std::uint64_t> next_serial{1};
+
+PortLimits limits() noexcept {
+  PortLimits all;
+  all.request_bytes = FARCALL_MESSAGE_MAX;
+  all.by_priority = true;
+  return all;
+}
+
+std::uint64_t random_word() noexcept {
+  std::uint64_t word = 0;
+  if (::getrandom(&word, sizeof word, GRND_NONBLOCK) != sizeof word)
+    word = static_cast<std::uint64_t>(monotonic_ns());
+  return word;
+}
+
+// Counts the thread as long as it is in receive().
+class Receiving {
+ public:
+  Receiving(std::atomic<int>& count, Receiver& receiver) noexcept
+      : count_(count), receiver_(receiver) {
+    receiver_.wait_and_hold();
+    receiver_.waiting.store(true, std::memory_order_relaxed);
+    count_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  ~Receiving() {
+    count_.fetch_sub(1, std::memory_order_relaxed);
+    receiver_.waiting.store(false, std::memory_order_relaxed);
+    receiver_.let_go();
+  }
+  Receiving(const Receiving&) = delete;
+  Receiving& operator=(const Receiving&) = delete;
+
+ private:
+  std::atomic<int>& count_;
+  Receiver& receiver_;
+};
+
+}  // namespace
+
+// Whoever connects to a name gets what it has to give.
+class SharedChannel::Listener final : public call::Watch {
+ public:
+  Listener(std::weak_ptr<SharedChannel> channel, UniqueFd socket, bool for_status)
+      : channel_(std::move(channel)), socket_(std::move(socket)), for_status_(for_status) {}
+
+  void start(const std::shared_ptr<Listener>& self) {
+    number_ = call::Warden::here().watch(socket_.get(), EPOLLIN, self);
+  }
+  void stop() noexcept {
+    if (socket_) call::Warden::here().forget(socket_.get(), number_);
+    socket_.reset();
+  }
+  void heard(std::uint32_t) noexcept override {
+    constexpr int kMostAtOnce = 16;
+    const auto channel = channel_.lock();
+    for (int i = 0; channel && i < kMostAtOnce; ++i) {
+      const UniqueFd client = accept_one(socket_.get());
+      if (!client) return;
+      try {
+        const Credentials who = peer_credentials(client.get());
+        if (for_status_) {
+          if (who.uid == 0 || who.uid == ::geteuid()) tell_status(client.get(), *channel);
+        } else if (!may_connect(who, channel->mode_)) {
+          answer(client.get(), EACCES, {});
+        } else {
+          greet(client.get(), *channel, who.uid);
+        }
+      } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it has gone already
+      }
+    }
+  }
+
+ private:
+  static void greet(int client, SharedChannel& channel, uid_t user) {
+    UniqueFd connection;
+    int error = 0;
+    try {
+      connection = channel.connect(user);
+    } catch (const SystemError& failure) {
+      error = failure.code().value();
+    }
+    message::answer(client, error, std::move(connection));
+  }
+  static void answer(int client, int error, UniqueFd fd) {
+    message::answer(client, error, std::move(fd));
+  }
+
+  const std::weak_ptr<SharedChannel> channel_;
+  call::PrivateFd socket_;
+  const bool for_status_;
+  std::uint64_t number_ = 0;
+};
+
+WaitMode wait_mode() noexcept {
+  static const WaitMode mode = [] {
+    const char* text = std::getenv("FARCALL_WAIT");
+    const std::string_view wanted = text == nullptr ? "" : text;
+    if (wanted == "spin") return WaitMode::spin;
+    if (wanted == "block") return WaitMode::block;
+    return WaitMode::adaptive;
+  }();
+  return mode;
+}
+
+SharedChannel::SharedChannel(unsigned flags, mode_t mode)
+    : Channel(false),
+      serial(next_serial.fetch_add(1, std::memory_order_relaxed)),
+      flags_(flags),
+      mode_(mode),
+      port_(limits(), wait_mode()),
+      notices_(port_.open_entrance({}, {})) {}
+
+SharedChannel::~SharedChannel() {
+  if (!of_this_process()) {
+    // Its parts know whose they are, but for who would tell them all to close.
+    for (auto& listener : listeners_) call::leave_alone(listener);
+    for (auto& blocked : all_blocked_) call::leave_alone(blocked);
+    for (auto& receiver : receivers_) call::leave_alone(receiver);
+    for (auto& [number, link] : links_) call::leave_alone(link);
+    return;
+  }
+  if (shut()) close();
+}
+
+void SharedChannel::attach(const std::string& full_name) {
+  auto entrance = std::make_shared<Listener>(weak_from_this(), listen_at(kOpenPrefix, full_name),
+                                             false);
+  auto status = std::make_shared<Listener>(weak_from_this(),
+                                           listen_at(kStatusPrefix, full_name), true);
+  entrance->start(entrance);
+  listeners_.push_back(std::move(entrance));
+  status->start(status);
+  listeners_.push_back(std::move(status));
+  full_name_ = full_name;
+}
+
+std::size_t SharedChannel::most_links(uid_t user) const noexcept {
+  // Each takes descriptors.
+  rlimit descriptors{};
+  if (::getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return 256;
+  const std::size_t all = descriptors.rlim_cur;
+  return user == ::geteuid() ? all - all / 8 : all / 8;
+}
+
+UniqueFd SharedChannel::connect() { return connect(::geteuid()); }
+
+UniqueFd SharedChannel::connect(uid_t user) {
+  std::shared_ptr<Link> link;
+  {
+    const std::lock_guard guard(lock_);
+    std::size_t& of_user = links_of_user_[user];
+    if (of_user >= most_links(user)) throw SystemError(EDQUOT, "too many connections");
+    link = std::make_shared<Link>(weak_from_this(), next_link_++, user);
+    links_.emplace(link->number, link);
+    ++of_user;
+  }
+  try {
+    link->entrance = port_.open_entrance(link, {});
+    char name[80];
+    std::snprintf(name, sizeof name, "%.*s%016llx/%u", static_cast<int>(kConnectionPrefix.size()),
+                  kConnectionPrefix.data(), static_cast<unsigned long long>(random_word()), flags_);
+    return link->entrance->branch(name);
+  } catch (...) {
+    const std::lock_guard guard(lock_);
+    links_.erase(link->number);
+    if (--links_of_user_[user] == 0) links_of_user_.erase(user);
+    throw;
+  }
+}
+
+void SharedChannel::disconnected(const std::shared_ptr<Link>& link) noexcept {
+  {
+    const std::lock_guard guard(lock_);
+    if (links_.erase(link->number) == 0) return;
+    const auto user = links_of_user_.find(link->user);
+    if (user != links_of_user_.end() && --user->second == 0) links_of_user_.erase(user);
+  }
+  link->end();
+  link->entrance->close();
+  if ((flags_ & FARCALL_DISCONNECT) != 0)
+    queue({.code = FARCALL_PULSE_DISCONNECT,
+           .value = link->number,
+           .priority = own_priority(),
+           .link = nullptr});
+}
+
+int SharedChannel::descriptor() {
+  // From now on sessions are given back before poll() is called.
+  polled_.store(true, std::memory_order_seq_cst);
+  {
+    const std::lock_guard guard(lock_);
+    for (const auto& receiver : receivers_) {
+      if (!receiver->hold()) continue;
+      receiver->thread.leave();
+      receiver->let_go();
+    }
+  }
+  return port_.poll_descriptor();
+}
+
+void SharedChannel::post(int priority, int code, std::int64_t value) {
+  queue({.code = code, .value = value, .priority = priority, .link = nullptr});
+}
+
+void SharedChannel::queue(Pulse pulse) noexcept {
+  const auto priority = static_cast<std::uint8_t>(std::clamp(pulse.priority, 0, 255));
+  try {
+    {
+      const std::lock_guard guard(pulses_lock_);
+      pulses_.emplace(-static_cast<int>(priority), std::move(pulse));
+    }
+    port_.post(notices_, priority);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): there is no memory for it
+  }
+}
+
+bool SharedChannel::take_pulse(farcall_info* info) {
+  std::optional<Pulse> pulse;
+  {
+    const std::lock_guard guard(pulses_lock_);
+    if (pulses_.empty()) return false;
+    pulse = std::move(pulses_.begin()->second);
+    pulses_.erase(pulses_.begin());
+  }
+  if (pulse->link) pulse->link->taken();
+  if (info != nullptr) {
+    *info = {};
+    info->connection = pulse->link ? pulse->link->number : 0;
+    info->code = pulse->code;
+    info->value = pulse->value;
+    info->priority = pulse->priority;
+  }
+  return true;
+}
+
+Receiver& SharedChannel::receiver() {
+  Thread& thread = Thread::here();
+  if (Receiver* known = thread.find(*this)) [[likely]]
+    return *known;
+  auto fresh = std::make_unique<Receiver>(port_, own_thread(), wait_mode());
+  Receiver& made = *fresh;
+  {
+    const std::lock_guard guard(lock_);
+    receivers_.push_back(std::move(fresh));
+    receiver_count_.store(receivers_.size(), std::memory_order_seq_cst);
+  }
+  thread.keep(shared_from_this(), made);
+  return made;
+}
+
+void SharedChannel::forget(Receiver& receiver) noexcept {
+  std::unique_ptr<Receiver> last;  // destroyed without the lock
+  receiver.wait_and_hold();
+  const std::lock_guard guard(lock_);
+  const auto found = std::ranges::find_if(
+      receivers_, [&](const auto& other) { return other.get() == &receiver; });
+  if (found == receivers_.end()) return;
+  if (receiver.spare != nullptr) free_blocked_.push_back(receiver.spare);
+  last = std::move(*found);
+  receivers_.erase(found);
+  receiver_count_.store(receivers_.size(), std::memory_order_seq_cst);
+}
+
+SharedBlocked& SharedChannel::blocked_for(Receiver& receiver) {
+  if (receiver.spare != nullptr) [[likely]]
+    return *receiver.spare;
+  const std::lock_guard guard(lock_);
+  if (free_blocked_.empty()) {
+    all_blocked_.push_back(std::make_unique<SharedBlocked>(*this));
+    receiver.spare = all_blocked_.back().get();
+  } else {
+    receiver.spare = free_blocked_.back();
+    free_blocked_.pop_back();
+  }
+  return *receiver.spare;
+}
+
+void SharedChannel::give_back(SharedBlocked& blocked) noexcept {
+  Receiver* self = Thread::here().find(*this);
+  if (self != nullptr && self->spare == nullptr) {
+    self->spare = &blocked;
+    return;
+  }
+  try {
+    const std::lock_guard guard(lock_);
+    free_blocked_.push_back(&blocked);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): used no more
+  }
+}
+
+// A thread that has answered and not come back looks at a session that nobody else hears of.
+void SharedChannel::release_sessions_of_others(const Receiver& self) noexcept {
+  const std::lock_guard guard(lock_);
+  for (const auto& other : receivers_) {
+    if (other.get() == &self || !other->hold()) continue;
+    other->thread.leave();
+    other->let_go();
+  }
+}
+
+bool SharedChannel::others_wait() const noexcept {
+  return polled_.load(std::memory_order_seq_cst) || receiving_.load(std::memory_order_seq_cst) > 0;
+}
+
+std::int64_t SharedChannel::receive(Buffers into, Deadline deadline, farcall_info* info) {
+  Receiver& self = receiver();
+  disinherit();
+  bool one_way = false;
+  std::int64_t id = 0;
+  {
+    const Receiving receiving(receiving_, self);
+    if (receiver_count_.load(std::memory_order_seq_cst) > 1) release_sessions_of_others(self);
+    for (;;) {
+      SharedBlocked& blocked = blocked_for(self);
+      const Outcome outcome = self.thread.receive(blocked.incoming, deadline);
+      if (outcome == Outcome::ok && blocked.incoming.notice()) {
+        if (!take_pulse(info)) continue;
+        self.pulses.fetch_add(1, std::memory_order_relaxed);
+        return 0;
+      }
+      if (outcome == Outcome::ok) {
+        one_way = !blocked.incoming.wants_reply();
+        id = take_message(blocked, into, info);
+        if (!one_way) {
+          blocked.received_by = &self;
+          self.spare = nullptr;
+        }
+        break;
+      }
+      if (outcome == Outcome::interrupted) throw SystemError(EINTR, "receive");
+      if (outcome == Outcome::finished) throw SystemError(EBADF, "the channel has been closed");
+      throw SystemError(ETIMEDOUT, "receive");
+    }
+  }
+  self.messages.fetch_add(1, std::memory_order_relaxed);
+  if (one_way && others_wait() && self.hold()) {
+    self.thread.leave();
+    self.let_go();
+  }
+  return id;
+}
+
+std::int64_t SharedChannel::take_message(SharedBlocked& blocked, Buffers into,
+                                         farcall_info* info) {
+  Incoming& incoming = blocked.incoming;
+  const std::span<const std::byte> data = incoming.data();
+  const std::size_t received = scatter(data, into);
+  blocked.room = incoming.word() > 0 ? static_cast<std::size_t>(incoming.word()) : 0;
+  const pid_t process = incoming.caller().pid;
+  const auto thread = static_cast<pid_t>(incoming.origin() & kThreadMask);
+  std::shared_ptr<EntranceOwner> owner;
+  if (info != nullptr || incoming.wants_reply()) owner = incoming.entrance()->owner();
+  auto* link = static_cast<Link*>(owner.get());
+  if (info != nullptr) {
+    *info = {};
+    info->connection = link != nullptr ? link->number : 0;
+    info->pid = process;
+    info->tid = link != nullptr && link->is_thread(thread, process) ? thread : 0;
+    info->uid = incoming.caller().uid;
+    info->gid = incoming.caller().gid;
+    info->priority = incoming.priority();
+    info->length = data.size();
+    info->received = received;
+    info->room = blocked.room;
+    for (UniqueFd& fd : incoming.descriptors()) {
+      if (info->descriptor_count == FARCALL_DESCRIPTORS) break;
+      info->descriptors[info->descriptor_count++] = fd.release();
+    }
+  }
+  incoming.descriptors().clear();
+  if (!incoming.wants_reply()) return FARCALL_ONE_WAY;
+  blocked.connection.store(link != nullptr ? link->number : 0, std::memory_order_relaxed);
+  blocked.origin.store(incoming.origin(), std::memory_order_relaxed);
+  blocked.process.store(process, std::memory_order_relaxed);
+  blocked.priority.store(incoming.priority(), std::memory_order_relaxed);
+  blocked.unblocking.store(false, std::memory_order_relaxed);
+  if ((flags_ & FARCALL_INHERIT) != 0) inherit(incoming.priority(), process, thread);
+  return blocked.give_id();
+}
+
+bool SharedChannel::answer(SharedBlocked& blocked, std::span<const std::byte> data,
+                           std::int64_t status, bool coming_back) {
+  Receiver& self = receiver();
+  if (!coming_back) disinherit();
+  self.wait_and_hold();
+  Outcome outcome = Outcome::peer_gone;
+  try {
+    outcome = self.thread.reply(blocked.incoming, data, {}, status);
+  } catch (...) {
+    self.let_go();
+    throw;
+  }
+  const bool own = blocked.received_by == &self;
+  self.let_go();
+  self.replies.fetch_add(1, std::memory_order_relaxed);
+  // Where others wait they hear of the client's next message; this thread may have other plans.
+  if (!coming_back && (!own || others_wait()) && self.hold()) {
+    self.thread.leave();
+    self.let_go();
+  }
+  return outcome == Outcome::ok;
+}
+
+void SharedChannel::unblock(const Link& link, std::uint32_t origin) noexcept {
+  const std::lock_guard guard(lock_);
+  for (const auto& blocked : all_blocked_) {
+    const std::int64_t id = blocked->id();
+    if (id == 0 || blocked->connection.load(std::memory_order_relaxed) != link.number ||
+        blocked->origin.load(std::memory_order_relaxed) != origin || blocked->id() != id)
+      continue;
+    if (blocked->unblocking.exchange(true, std::memory_order_relaxed)) continue;
+    queue({.code = FARCALL_PULSE_UNBLOCK,
+           .value = id,
+           .priority = blocked->priority.load(std::memory_order_relaxed),
+           .link = nullptr});
+  }
+}
+
+void SharedChannel::close() noexcept {
+  for (const auto& listener : listeners_) listener->stop();
+  std::vector<std::shared_ptr<Link>> links;
+  {
+    const std::lock_guard guard(lock_);
+    for (const auto& [number, link] : links_) links.push_back(link);
+    links_.clear();
+  }
+  for (const auto& link : links) link->end();
+  port_.close();
+  std::vector<SharedBlocked*> waiting;
+  {
+    const std::lock_guard guard(lock_);
+    for (const auto& blocked : all_blocked_) waiting.push_back(blocked.get());
+  }
+  // Those that had been received are not answered any more.
+  for (SharedBlocked* blocked : waiting)
+    if (blocked->take_id()) blocked->incoming = Incoming();
+  const std::lock_guard guard(pulses_lock_);
+  pulses_.clear();
+}
+
+void SharedBlocked::done() noexcept {
+  written_.clear();
+  channel.give_back(*this);
+}
+
+std::size_t SharedBlocked::read(std::size_t offset, Buffers to) {
+  if (incoming.known_abandoned()) throw SystemError(ESRCH, "the client has gone");
+  const std::span<const std::byte> data = incoming.data();
+  return offset >= data.size() ? 0 : scatter(data.subspan(offset), to);
+}
+
+std::size_t SharedBlocked::write(std::size_t offset, Buffers from) {
+  if (incoming.known_abandoned()) throw SystemError(ESRCH, "the client has gone");
+  if (offset >= room) return 0;
+  if (written_.size() >= kMostPieces) throw SystemError(ENOBUFS, "too many writes");
+  const std::size_t length = std::min(size_of(from), room - offset);
+  if (length == 0) return 0;
+  Written piece{.offset = offset, .data = std::vector<std::byte>(length)};
+  gather(from, piece.data);
+  written_.push_back(std::move(piece));
+  return length;
+}
+
+// What was written and the reply, as the client shall find them: one run of bytes from the
+// beginning, or, where some of the client's own bytes are to stay, pieces.
+std::vector<std::byte> SharedBlocked::fold(std::span<const std::byte> reply,
+                                           bool& in_pieces) const {
+  std::vector<Piece> pieces;
+  for (const Written& piece : written_)
+    pieces.push_back({.offset = piece.offset, .length = piece.data.size()});
+  if (!reply.empty()) pieces.push_back({.offset = 0, .length = reply.size()});
+  std::vector<Piece> sorted = pieces;
+  std::ranges::sort(sorted, {}, &Piece::offset);
+  std::uint64_t end = 0;
+  in_pieces = false;
+  for (const Piece& piece : sorted) {
+    in_pieces |= piece.offset > end;
+    end = std::max(end, piece.offset + piece.length);
+  }
+  std::vector<std::byte> folded;
+  if (!in_pieces) {
+    folded.resize(end);
+    for (const Written& piece : written_)
+      std::ranges::copy(piece.data, folded.begin() + static_cast<std::ptrdiff_t>(piece.offset));
+    std::ranges::copy(reply, folded.begin());
+    return folded;
+  }
+  const auto append = [&](const void* data, std::size_t size) {
+    const auto* bytes = static_cast<const std::byte*>(data);
+    folded.insert(folded.end(), bytes, bytes + size);
+  };
+  const PieceList list{.count = pieces.size()};
+  append(&list, sizeof list);
+  append(pieces.data(), pieces.size() * sizeof(Piece));
+  for (const Written& piece : written_) append(piece.data.data(), piece.data.size());
+  append(reply.data(), reply.size());
+  // Longer than the client's room, so that it does not arrive there as it is.
+  if (folded.size() <= room) folded.resize(room + 1);
+  return folded;
+}
+
+void SharedBlocked::reply(int status, int error, Buffers data, bool coming_back) {
+  bool there = !incoming.known_abandoned();
+  if (there && error != 0) {
+    there = channel.answer(*this, {}, kFailed | error, coming_back);
+  } else if (there) {
+    const Gathered whole(data);
+    const auto reply = whole.bytes().first(std::min(whole.bytes().size(), room));
+    const std::int64_t plain = static_cast<std::uint32_t>(status);
+    if (written_.empty()) [[likely]] {
+      there = channel.answer(*this, reply, plain, coming_back);
+    } else {
+      bool in_pieces = false;
+      const std::vector<std::byte> folded = fold(reply, in_pieces);
+      there = channel.answer(*this, folded, in_pieces ? plain | kPieces : plain, coming_back);
+    }
+  }
+  if (there) return;
+  incoming = Incoming();
+  throw SystemError(ESRCH, "the client has gone");
+}
+
+std::int64_t Channel::reply_receive(std::int64_t id, int status, Buffers reply, Buffers into,
+                                    Deadline deadline, farcall_info* info) {
+  if (id != 0) {
+    Use use(id);
+    try {
+      use->reply(status, 0, reply, true);
+    } catch (const SystemError& error) {
+      if (error.code().value() != ESRCH) throw;
+    }
+    use.end();
+  }
+  return receive(into, deadline, info);
+}
+
+}  // namespace farcall::message

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+#include "message/shared.hpp"
+
+namespace farcall::message {
+namespace {
+
+// The number of the thread's message, modulo 4.
+thread_local std::uint32_t message_number = 0;
+
+[[noreturn]] void fail(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::interrupted: throw SystemError(EINTR, "send");
+    case Outcome::timed_out:
+    case Outcome::would_block: throw SystemError(ETIMEDOUT, "send");
+    case Outcome::too_big: throw SystemError(ENOMEM, "send");
+    case Outcome::broken: throw SystemError(EPROTO, "send");
+    default: throw SystemError(ESRCH, "the server has gone");
+  }
+}
+
+// The flags that a connection's name ends with; none where it is no such socket.
+std::optional<unsigned> flags_of(int fd) noexcept {
+  sockaddr_un address{};
+  socklen_t size = sizeof address;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+      address.sun_family != AF_UNIX)
+    return std::nullopt;
+  constexpr std::size_t kBefore = offsetof(sockaddr_un, sun_path) + 1;
+  if (size <= kBefore) return std::nullopt;
+  const std::string_view name(address.sun_path + 1, size - kBefore);
+  if (!name.starts_with(kConnectionPrefix)) return std::nullopt;
+  const std::size_t slash = name.rfind('/');
+  unsigned flags = 0;
+  const auto [end, error] =
+      std::from_chars(name.data() + slash + 1, name.data() + name.size(), flags);
+  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
+  return flags;
+}
+
+}  // namespace
+
+// Tells a channel of this process when the server has gone.
+class SharedConnection::Death final : public call::Watch {
+ public:
+  Death(std::weak_ptr<Channel> channel, std::int64_t value, UniqueFd socket, int priority)
+      : channel_(std::move(channel)),
+        value_(value),
+        socket_(std::move(socket)),
+        priority_(priority) {}
+  void start(const std::shared_ptr<Death>& self) {
+    number_ = call::Warden::here().watch(socket_.get(), EPOLLRDHUP | EPOLLET, self);
+  }
+  void stop() noexcept {
+    if (socket_) call::Warden::here().forget(socket_.get(), number_);
+  }
+  void heard(std::uint32_t events) noexcept override {
+    if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0 || told_.exchange(true)) return;
+    const auto channel = channel_.lock();
+    if (channel && channel->usable()) channel->post(priority_, FARCALL_PULSE_DEATH, value_);
+  }
+
+ private:
+  const std::weak_ptr<Channel> channel_;
+  const std::int64_t value_;
+  call::PrivateFd socket_;
+  const int priority_;
+  std::uint64_t number_ = 0;
+  std::atomic<bool> told_{false};
+};
+
+// Of a channel whose clients stay until they are answered: asks the server to do that, and again,
+// for a server that is about to receive the message has not heard the first time.
+class SharedConnection::Insistence final : public Persistence {
+ public:
+  Insistence(SharedConnection& connection, std::uint32_t origin)
+      : connection_(connection), origin_(origin) {}
+  bool stay(Outcome, Deadline& deadline) override {
+    if ((connection_.flags_ & FARCALL_UNBLOCK) == 0) return false;
+    try {
+      connection_.send_packet({.magic = PulsePacket::kMagic,
+                               .code = PulsePacket::kUnblock,
+                               .value = origin_,
+                               .priority = own_priority(),
+                               .reserved = 0});
+    } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): the next time, or ESRCH
+    }
+    deadline = Deadline::after(pause_);
+    pause_ = std::min<std::chrono::nanoseconds>(2 * pause_, std::chrono::seconds(1));
+    return true;
+  }
+
+ private:
+  SharedConnection& connection_;
+  const std::uint32_t origin_;
+  std::chrono::nanoseconds pause_ = std::chrono::milliseconds(20);
+};
+
+SharedConnection::SharedConnection(UniqueFd branch, unsigned flags)
+    : branch_(std::move(branch)), flags_(flags), client_(-1, wait_mode()) {}
+
+SharedConnection::~SharedConnection() = default;
+
+void SharedConnection::close() noexcept {
+  const std::lock_guard guard(lock_);
+  if (death_) death_->stop();
+  death_ = nullptr;
+  pulses_.reset();
+  client_.retire();
+}
+
+int SharedConnection::send(Sending& sending, Deadline deadline) {
+  const std::size_t room = size_of(sending.room);
+  const Gathered message(sending.message);
+  message_number = (message_number + 1) & 3;
+  const std::uint32_t origin = (static_cast<std::uint32_t>(own_thread()) & kThreadMask) |
+                               message_number << kThreadBits;
+  Insistence insistence(*this, origin);
+  const CallArguments arguments{.data = message.bytes(),
+                                .descriptors = sending.descriptors,
+                                .word = static_cast<std::int32_t>(room),
+                                .priority = own_priority(),
+                                .port = branch_.get(),
+                                .origin = origin,
+                                .persistence = &insistence,
+                                .until_taken = sending.one_way};
+  if (sending.one_way) {
+    if (const Outcome outcome = client_.send(arguments, deadline); outcome != Outcome::ok)
+      fail(outcome);
+    return 0;
+  }
+  CallResults results;
+  std::vector<std::byte> scratch;
+  if (sending.room.size() == 1) {
+    results.buffer = bytes_of(sending.room.front());
+  } else if (room != 0) {
+    scratch.resize(room);
+    results.buffer = scratch;
+  }
+  if (const Outcome outcome = client_.call(arguments, results, deadline); outcome != Outcome::ok)
+    fail(outcome);
+  return finish(sending, results, scratch);
+}
+
+int SharedConnection::finish(Sending& sending, CallResults& results,
+                             std::span<std::byte> scratch) {
+  const std::int64_t flags = results.status & ~std::int64_t{0xffffffff};
+  const auto status = static_cast<std::int32_t>(results.status);
+  if (flags == 0) [[likely]] {
+    if (results.large) throw SystemError(EPROTO, "a reply that is too long");
+    if (!scratch.empty()) scatter(results.data, sending.room);
+    sending.replied = results.data.size();
+    if (status < 0) throw SystemError(EPROTO, "a status below 0");
+    return status;
+  }
+  if (flags == kFailed) {
+    if (status < 1 || status > EHWPOISON) throw SystemError(EPROTO, "not an errno");
+    throw SystemError(status, "the server's answer");
+  }
+  if (flags != kPieces) throw SystemError(EPROTO, "not a reply");
+  std::span<const std::byte> rest = results.data;
+  PieceList list{};
+  if (rest.size() < sizeof list) throw SystemError(EPROTO, "pieces of a reply");
+  std::memcpy(&list, rest.data(), sizeof list);
+  rest = rest.subspan(sizeof list);
+  if (list.count > kMostPieces + 1 || rest.size() / sizeof(Piece) < list.count)
+    throw SystemError(EPROTO, "pieces of a reply");
+  std::vector<Piece> pieces(list.count);
+  std::memcpy(pieces.data(), rest.data(), pieces.size() * sizeof(Piece));
+  rest = rest.subspan(pieces.size() * sizeof(Piece));
+  for (const Piece& piece : pieces) {
+    if (piece.length > rest.size()) throw SystemError(EPROTO, "pieces of a reply");
+    const std::size_t done = scatter(rest.first(piece.length), sending.room, piece.offset);
+    rest = rest.subspan(piece.length);
+    if (done != 0) sending.replied = std::max(sending.replied, piece.offset + done);
+  }
+  return status;
+}
+
+void SharedConnection::send_packet(const PulsePacket& packet) {
+  const std::lock_guard guard(lock_);
+  if (!pulses_ || pulses_generation_ != call::generation()) {
+    auto [mine, theirs] = packet_socket_pair();
+    try {
+      send_descriptors(branch_.get(), std::array{theirs.get()}, kPurposePulses,
+                       std::chrono::nanoseconds(0));
+    } catch (const SystemError& error) {
+      if (error.code().value() == ETIMEDOUT) throw SystemError(EAGAIN, "too many pulses");
+      throw SystemError(ESRCH, "the server has gone");
+    }
+    pulses_ = call::PrivateFd(std::move(mine));
+    pulses_generation_ = call::generation();
+  }
+  for (;;) {
+    if (::send(pulses_.get(), &packet, sizeof packet, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return;
+    if (errno == EAGAIN) throw SystemError(EAGAIN, "too many pulses");
+    if (errno != EINTR) throw SystemError(ESRCH, "the server has gone");
+  }
+}
+
+void SharedConnection::pulse(int priority, int code, std::int64_t value) {
+  send_packet({.magic = PulsePacket::kMagic,
+               .code = code,
+               .value = value,
+               .priority = static_cast<std::uint32_t>(priority),
+               .reserved = 0});
+}
+
+void SharedConnection::watch_death(const std::shared_ptr<Channel>& channel, std::int64_t value) {
+  const std::lock_guard guard(lock_);
+  if (death_) throw SystemError(EBUSY, "its death is watched already");
+  auto death = std::make_shared<Death>(channel, value, branch_.duplicate(), own_priority());
+  death->start(death);
+  death_ = std::move(death);
+}
+
+namespace {
+
+class SharedEngine final : public Engine {
+ public:
+  [[nodiscard]] const char* name() const noexcept override { return "shared"; }
+
+  std::shared_ptr<Channel> create(std::string_view name, unsigned flags, mode_t mode) override {
+    auto channel = std::make_shared<SharedChannel>(flags, mode);
+    if (!name.empty()) channel->attach(own_name(name));
+    return channel;
+  }
+
+  std::shared_ptr<Connection> open(std::string_view name, Deadline deadline) override {
+    // A server that has stopped does not answer; nobody shall wait for it for ever.
+    if (deadline.is_never()) deadline = Deadline::after(kPatience);
+    for (const std::string& full : full_names(name)) {
+      try {
+        UniqueFd fd = ask(kOpenPrefix, full, deadline);
+        if (auto connection = adopt(fd)) return connection;
+        throw SystemError(EPROTO, "what the server sent is no connection");
+      } catch (const SystemError& error) {
+        if (error.code().value() != ENOENT) throw;
+      }
+    }
+    throw SystemError(ENOENT, "no channel has that name");
+  }
+
+  std::shared_ptr<Connection> adopt(UniqueFd& descriptor) override {
+    const auto flags = flags_of(descriptor.get());
+    if (!flags) return nullptr;
+    return std::make_shared<SharedConnection>(std::move(descriptor), *flags);
+  }
+
+ private:
+  static constexpr auto kPatience = std::chrono::seconds(10);
+};
+
+}  // namespace
+
+Engine& shared_engine() {
+  static SharedEngine engine;
+  return engine;
+}
+
+}  // namespace farcall::message

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "message/shared.hpp"
+
+namespace farcall::message {
+
+// One socket that brings pulses. Several threads may hear of it at once; the lock keeps order.
+class Link::Pulses final : public Source {
+ public:
+  Pulses(std::weak_ptr<Link> link, UniqueFd socket)
+      : link_(std::move(link)), socket_(std::move(socket)) {}
+
+  void start(Port& port, std::shared_ptr<Pulses> self) {
+    const std::lock_guard guard(lock_);
+    number_ = port.listen(socket_.get(), std::move(self));
+  }
+  void stop(Port& port) noexcept {
+    const std::lock_guard guard(lock_);
+    if (socket_) port.forget(socket_.get(), number_);
+    socket_.reset();
+  }
+  void heard() noexcept override { (void)take(kMostPulses); }
+  // Takes what has come, as much as may wait here. Returns whether the socket has ended.
+  bool take(std::size_t most) noexcept {
+    constexpr int kMostAtOnce = 64;
+    const auto link = link_.lock();
+    const auto channel = link ? link->channel_.lock() : nullptr;
+    if (!channel) return true;
+    const std::lock_guard guard(lock_);
+    if (!socket_) return true;
+    for (int i = 0; i < kMostAtOnce; ++i) {
+      if (!reserve(*link, *channel, most)) return false;
+      PulsePacket packet{};
+      const ssize_t size =
+          ::recv(socket_.get(), &packet, sizeof packet, MSG_DONTWAIT | MSG_TRUNC);
+      if (size == static_cast<ssize_t>(sizeof packet) && packet.magic == PulsePacket::kMagic &&
+          packet.code >= 0) {
+        channel->queue({.code = packet.code,
+                        .value = packet.value,
+                        .priority = static_cast<int>(std::min(packet.priority, kHighest)),
+                        .link = link});
+        continue;
+      }
+      give_back(*link);
+      if (size < 0 && errno == EINTR) continue;
+      if (size < 0 && errno == EAGAIN) return false;
+      if (size == static_cast<ssize_t>(sizeof packet) && packet.magic == PulsePacket::kMagic &&
+          packet.code == PulsePacket::kUnblock) {
+        channel->unblock(*link, static_cast<std::uint32_t>(packet.value));
+        continue;
+      }
+      // The end, or nonsense.
+      channel->port().forget(socket_.get(), number_);
+      socket_.reset();
+      return true;
+    }
+    return false;
+  }
+  void resume(Port& port) noexcept {
+    const std::lock_guard guard(lock_);
+    if (!paused_ || !socket_) return;
+    paused_ = false;
+    port.heed(socket_.get(), number_, true);
+  }
+  [[nodiscard]] bool over() noexcept {
+    const std::lock_guard guard(lock_);
+    return !socket_;
+  }
+
+ private:
+  static constexpr std::uint32_t kHighest = 140;
+
+  bool reserve(Link& link, SharedChannel& channel, std::size_t most) noexcept {
+    const std::lock_guard guard(link.lock_);
+    if (link.queued_ < most) {
+      ++link.queued_;
+      return true;
+    }
+    paused_ = true;
+    channel.port().heed(socket_.get(), number_, false);
+    return false;
+  }
+  static void give_back(Link& link) noexcept {
+    const std::lock_guard guard(link.lock_);
+    --link.queued_;
+  }
+
+  const std::weak_ptr<Link> link_;
+  std::mutex lock_;  // protects what follows; taken before the link's
+  call::PrivateFd socket_;
+  std::uint64_t number_ = 0;
+  bool paused_ = false;
+};
+
+void Link::received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
+                    const Credentials&) noexcept {
+  const auto channel = channel_.lock();
+  if (!channel || purpose != kPurposePulses || descriptors.size() != 1) return;
+  try {
+    int type = 0;
+    socklen_t size = sizeof type;
+    if (::getsockopt(descriptors[0].get(), SOL_SOCKET, SO_TYPE, &type, &size) != 0 ||
+        type != SOCK_SEQPACKET)
+      return;
+    auto pulses = std::make_shared<Pulses>(weak_from_this(), std::move(descriptors[0]));
+    {
+      const std::lock_guard guard(lock_);
+      if (ended_ || sockets_.size() >= kMostPulseSockets) return;
+      sockets_.push_back(pulses);
+    }
+    pulses->start(channel->port(), pulses);
+    // Those of processes that have ended.
+    std::vector<std::shared_ptr<Pulses>> all;
+    {
+      const std::lock_guard guard(lock_);
+      all = sockets_;
+    }
+    for (const auto& one : all) {
+      if (!one->over()) continue;
+      const std::lock_guard guard(lock_);
+      std::erase(sockets_, one);
+    }
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): closing it tells the client
+  }
+}
+
+void Link::taken() noexcept {
+  std::vector<std::shared_ptr<Pulses>> all;
+  {
+    const std::lock_guard guard(lock_);
+    --queued_;
+    if (queued_ != kMostPulses / 2 || ended_) return;
+    all = sockets_;
+  }
+  if (const auto channel = channel_.lock())
+    for (const auto& one : all) one->resume(channel->port());
+}
+
+void Link::branch_closed(std::uint64_t) noexcept {
+  const auto channel = channel_.lock();
+  if (!channel) return;
+  // What was sent before comes before the end.
+  std::vector<std::shared_ptr<Pulses>> all;
+  {
+    const std::lock_guard guard(lock_);
+    all = sockets_;
+  }
+  constexpr int kMostRounds = 16;
+  for (const auto& one : all)
+    for (int i = 0; i < kMostRounds && !one->take(4 * kMostPulses); ++i) {
+    }
+  channel->disconnected(shared_from_this());
+}
+
+void Link::end() noexcept {
+  std::vector<std::shared_ptr<Pulses>> all;
+  {
+    const std::lock_guard guard(lock_);
+    ended_ = true;
+    all.swap(sockets_);
+  }
+  if (const auto channel = channel_.lock())
+    for (const auto& one : all) one->stop(channel->port());
+}
+
+bool Link::is_thread(pid_t thread, pid_t process) noexcept {
+  const std::uint64_t pair =
+      std::uint64_t{static_cast<std::uint32_t>(process)} << 32 | static_cast<std::uint32_t>(thread);
+  if (known_thread_.load(std::memory_order_relaxed) == pair) return true;
+  if (!is_thread_of(thread, process)) return false;
+  known_thread_.store(pair, std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace farcall::message

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a channel tells of itself:
+//
+//   channel NAME server PID engine shared flags unblock,disconnect
+//   counters messages N replies N pulses N queued N connections N
+//   receive-blocked PID TID
+//   send-blocked PID TID priority N
+//   reply-blocked PID TID priority N id N
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "message/shared.hpp"
+
+namespace farcall::message {
+
+std::string SharedChannel::status() const {
+  const std::vector<Waiting> senders = port_.waiting();
+  std::uint64_t messages = 0;
+  std::uint64_t replies = 0;
+  std::uint64_t pulses = 0;
+  std::string lines;
+  const std::string here = std::to_string(::getpid());
+  std::size_t connections = 0;
+  {
+    const std::lock_guard guard(lock_);
+    connections = links_.size();
+    for (const auto& receiver : receivers_) {
+      messages += receiver->messages.load(std::memory_order_relaxed);
+      replies += receiver->replies.load(std::memory_order_relaxed);
+      pulses += receiver->pulses.load(std::memory_order_relaxed);
+      if (receiver->waiting.load(std::memory_order_relaxed))
+        lines += "receive-blocked " + here + " " + std::to_string(receiver->id) + "\n";
+    }
+    for (const Waiting& sender : senders)
+      lines += "send-blocked " + std::to_string(sender.caller.pid) + " " +
+               std::to_string(sender.origin & kThreadMask) + " priority " +
+               std::to_string(sender.priority) + "\n";
+    for (const auto& blocked : all_blocked_) {
+      const std::int64_t id = blocked->id();
+      if (id == 0) continue;
+      lines += "reply-blocked " + std::to_string(blocked->process.load()) + " " +
+               std::to_string(blocked->origin.load() & kThreadMask) + " priority " +
+               std::to_string(blocked->priority.load()) + " id " + std::to_string(id) + "\n";
+    }
+  }
+  std::size_t queued = 0;
+  {
+    const std::lock_guard guard(pulses_lock_);
+    queued = pulses_.size();
+  }
+  std::string flags;
+  const auto name_flag = [&](unsigned flag, const char* name) {
+    if ((flags_ & flag) != 0) flags += (flags.empty() ? "" : ",") + std::string(name);
+  };
+  name_flag(FARCALL_UNBLOCK, "unblock");
+  name_flag(FARCALL_DISCONNECT, "disconnect");
+  name_flag(FARCALL_INHERIT, "inherit");
+  return "channel " + full_name_ + " server " + here + " engine shared flags " +
+         (flags.empty() ? "none" : flags) + "\ncounters messages " + std::to_string(messages) +
+         " replies " + std::to_string(replies) + " pulses " + std::to_string(pulses) + " queued " +
+         std::to_string(queued) + " connections " + std::to_string(connections) + "\n" + lines;
+}
+
+void tell_status(int socket, const SharedChannel& channel) noexcept {
+  try {
+    const std::string text = channel.status();
+    UniqueFd file(::memfd_create("farcall-status", MFD_CLOEXEC));
+    if (!file) throw_errno("memfd_create");
+    for (std::size_t done = 0; done < text.size();) {
+      const ssize_t count = ::write(file.get(), text.data() + done, text.size() - done);
+      if (count <= 0) throw_errno("write");
+      done += static_cast<std::size_t>(count);
+    }
+    answer(socket, 0, std::move(file));
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): who asked sees an end
+  }
+}
+
+std::string ask_status(const std::string& full_name) {
+  const UniqueFd file =
+      ask(kStatusPrefix, full_name, Deadline::after(std::chrono::seconds(5)));
+  std::string text;
+  char bytes[4096];
+  constexpr std::size_t kMost = std::size_t{64} << 20;
+  while (text.size() < kMost) {
+    const ssize_t count =
+        ::pread(file.get(), bytes, sizeof bytes, static_cast<off_t>(text.size()));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw_errno("read a channel's status");
+    if (count == 0) break;
+    text.append(bytes, static_cast<std::size_t>(count));
+  }
+  return text;
+}
+
+}  // namespace farcall::message

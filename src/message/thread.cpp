@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "message/thread.hpp"
+
+#include <cerrno>
+
+#include "message/shared.hpp"
+
+namespace farcall::message {
+namespace {
+
+// Never destroyed: threads may use them until the very end.
+Table<Channel>* channel_table;
+Table<Connection>* connection_table;
+
+[[maybe_unused]] const bool kRegistered = [] {
+  channel_table = new Table<Channel>;
+  connection_table = new Table<Connection>;
+  const auto hold = [] {
+    channel_table->lock.lock();
+    connection_table->lock.lock();
+  };
+  const auto let_go = [] {
+    connection_table->lock.unlock();
+    channel_table->lock.unlock();
+  };
+  call::around_fork(call::Room::door, hold, let_go, let_go);
+  return true;
+}();
+
+template <class T>
+const std::shared_ptr<T>& look_up(Recent<T>& recent, const Table<T>& table, int number) {
+  if (recent.number != number || number == 0) [[unlikely]] {
+    recent.object = table.find(number);
+    recent.number = number;
+  }
+  if (!recent.object->usable()) [[unlikely]] {
+    recent = {};
+    throw SystemError(EBADF, "no such channel or connection");
+  }
+  return recent.object;
+}
+
+}  // namespace
+
+Table<Channel>& channels() { return *channel_table; }
+Table<Connection>& connections() { return *connection_table; }
+
+Thread& Thread::here() noexcept {
+  thread_local Thread thread;
+  return thread;
+}
+
+Thread::~Thread() {
+  for (const Share& share : shares_) {
+    if (share.generation != call::generation()) continue;
+    if (const auto channel = share.owner.lock()) channel->forget(*share.receiver);
+  }
+  if (channel_.object && !channel_.object->of_this_process()) call::leave_alone(channel_.object);
+}
+
+const std::shared_ptr<Channel>& Thread::channel(int number) {
+  return look_up(channel_, channels(), number);
+}
+
+const std::shared_ptr<Connection>& Thread::connection(int number) {
+  return look_up(connection_, connections(), number);
+}
+
+void Thread::forget_recent() noexcept {
+  channel_ = {};
+  connection_ = {};
+}
+
+Deadline Thread::take_deadline() noexcept {
+  if (!timed_) [[likely]]
+    return Deadline::never();
+  timed_ = false;
+  return timeout_ == 0 ? Deadline::now() : Deadline::after(std::chrono::nanoseconds(timeout_));
+}
+
+Receiver* Thread::find(const SharedChannel& channel) noexcept {
+  for (const Share& share : shares_)
+    if (share.serial == channel.serial && share.generation == call::generation()) return share.receiver;
+  return nullptr;
+}
+
+void Thread::keep(const std::shared_ptr<SharedChannel>& channel, Receiver& receiver) {
+  std::erase_if(shares_, [&](const Share& share) {
+    return share.owner.expired() || share.serial == channel->serial;
+  });
+  shares_.push_back({.serial = channel->serial,
+                     .owner = channel,
+                     .receiver = &receiver,
+                     .generation = call::generation()});
+}
+
+}  // namespace farcall::message

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Channels, connections and names: how long they live, who finds them, how they can be waited for.
+#include <poll.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <future>
+
+#include "message/channel.hpp"
+
+namespace farcall::message::test {
+namespace {
+
+TEST(MessageChannel, StaleNumbersAreRefused) {
+  const int channel = farcall_channel_create(0);
+  ASSERT_GT(channel, 0);
+  const int connection = farcall_connect(channel);
+  ASSERT_GT(connection, 0);
+  EXPECT_EQ(farcall_disconnect(connection), 0);
+  EXPECT_EQ(farcall_channel_destroy(channel), 0);
+  const Channel other;
+  EXPECT_NE(other.id, channel);
+  EXPECT_NE(other.connection, connection);
+  EXPECT_EQ(farcall_disconnect(connection), -1);
+  EXPECT_EQ(errno, EBADF);
+  EXPECT_EQ(farcall_channel_destroy(channel), -1);
+  EXPECT_EQ(errno, EBADF);
+  EXPECT_EQ(farcall_send(connection, "x", 1, nullptr, 0), -1);
+  EXPECT_EQ(errno, EBADF);
+  EXPECT_EQ(farcall_receive(channel, nullptr, 0, nullptr), -1);
+  EXPECT_EQ(errno, EBADF);
+  EXPECT_EQ(farcall_connect(0), -1);
+  EXPECT_EQ(farcall_connect(-1), -1);
+  EXPECT_EQ(farcall_connect(INT32_MAX), -1);
+}
+
+TEST(MessageChannel, UnknownFlagsAreRefused) {
+  EXPECT_EQ(farcall_channel_create(1U << 20), -1);
+  EXPECT_EQ(errno, EINVAL);
+}
+
+TEST(MessageChannel, DestroyingItFailsThoseWhoWait) {
+  auto channel = std::make_unique<Channel>();
+  const int connection = channel->connection;
+  auto blocked = std::async(std::launch::async, [&] { return send(connection, "x").error; });
+  const Message message = receive(channel->id);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  auto queued = std::async(std::launch::async, [&] { return send(connection, "y").error; });
+  std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(farcall_channel_destroy(channel->id), 0);
+  EXPECT_EQ(blocked.get(), ESRCH);
+  EXPECT_EQ(queued.get(), ESRCH);
+  EXPECT_EQ(send(connection, "z").error, ESRCH);
+  EXPECT_EQ(answer(message.id, 0), -1);
+  EXPECT_EQ(errno, ESRCH);
+}
+
+TEST(MessageChannel, DestroyingItEndsTheThreadsThatReceive) {
+  const int channel = farcall_channel_create(0);
+  std::vector<std::future<int>> threads;
+  for (int i = 0; i < 3; ++i)
+    threads.push_back(std::async(std::launch::async, [&] {
+      return farcall_receive(channel, nullptr, 0, nullptr) == -1 ? errno : 0;
+    }));
+  std::this_thread::sleep_for(30ms);
+  EXPECT_EQ(farcall_channel_destroy(channel), 0);
+  for (auto& thread : threads) EXPECT_EQ(thread.get(), EBADF);
+}
+
+TEST(MessageChannel, ANameIsFoundByOtherProcesses) {
+  const std::string name = unique_name("found");
+  NamedServer server(name, echo_for_ever);
+  const int connection = farcall_name_open(name.c_str());
+  ASSERT_GT(connection, 0) << std::strerror(errno);
+  EXPECT_EQ(send(connection, "hello").text, "hello");
+  EXPECT_EQ(farcall_disconnect(connection), 0);
+  const int full = farcall_name_open((std::to_string(::geteuid()) + "/" + name).c_str());
+  ASSERT_GT(full, 0) << std::strerror(errno);
+  EXPECT_EQ(send(full, "again").text, "again");
+  EXPECT_EQ(farcall_disconnect(full), 0);
+}
+
+TEST(MessageChannel, ANameIsTakenOnceAndFreeAfterDeath) {
+  const std::string name = unique_name("taken");
+  NamedServer server(name, echo_for_ever);
+  EXPECT_EQ(farcall_name_attach(name.c_str(), 0, 0600), -1);
+  EXPECT_EQ(errno, EADDRINUSE);
+  server.kill();
+  EXPECT_TRUE(eventually([&] { return farcall_name_open(name.c_str()) < 0 && errno == ENOENT; }));
+  int channel = -1;
+  EXPECT_TRUE(eventually([&] { return (channel = farcall_name_attach(name.c_str(), 0, 0600)) > 0; }));
+  EXPECT_EQ(farcall_channel_destroy(channel), 0);
+  EXPECT_EQ(farcall_name_open(name.c_str()), -1);
+  EXPECT_EQ(errno, ENOENT);
+}
+
+TEST(MessageChannel, NamesAreChecked) {
+  EXPECT_EQ(farcall_name_attach("", 0, 0600), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(farcall_name_attach("a/b", 0, 0600), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(farcall_name_attach(std::string(49, 'x').c_str(), 0, 0600), -1);
+  EXPECT_EQ(errno, ENAMETOOLONG);
+  EXPECT_EQ(farcall_name_open("no such channel"), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(farcall_name_open("no-such-channel"), -1);
+  EXPECT_EQ(errno, ENOENT);
+  EXPECT_EQ(farcall_name_open("17x/y"), -1);
+  EXPECT_EQ(errno, EINVAL);
+}
+
+TEST(MessageChannel, TheModeSaysWhoMayConnect) {
+  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
+  const std::string closed = unique_name("closed");
+  const std::string open = unique_name("open");
+  const int one = farcall_name_attach(closed.c_str(), 0, 0600);
+  const int two = farcall_name_attach(open.c_str(), 0, 0622);
+  ASSERT_GT(one, 0);
+  ASSERT_GT(two, 0);
+  Child child([&] {
+    if (!door::test::become(door::test::kNobody)) ::_exit(77);
+    EXPECT_EQ(farcall_name_open(closed.c_str()), -1);
+    EXPECT_EQ(errno, EACCES);
+    const int connection = farcall_name_open(open.c_str());
+    EXPECT_GT(connection, 0) << std::strerror(errno);
+    EXPECT_EQ(send(connection, "x").status, 0);
+  });
+  const Message message = receive(two);
+  EXPECT_EQ(message.info.uid, door::test::kNobody);
+  answer(message.id, 0);
+  EXPECT_EQ(child.join(), 0);
+  farcall_channel_destroy(one);
+  farcall_channel_destroy(two);
+}
+
+TEST(MessageChannel, ADisconnectIsTold) {
+  Channel channel(FARCALL_DISCONNECT);
+  const int connection = farcall_connect(channel.id);
+  std::thread client([&] { EXPECT_EQ(send(connection, "x").status, 0); });
+  const Message message = receive(channel.id);
+  answer(message.id, 0);
+  client.join();
+  EXPECT_EQ(farcall_disconnect(connection), 0);
+  const Message pulse = receive(channel.id);
+  EXPECT_EQ(pulse.id, 0);
+  EXPECT_EQ(pulse.info.code, FARCALL_PULSE_DISCONNECT);
+  EXPECT_EQ(pulse.info.value, message.info.connection);
+}
+
+TEST(MessageChannel, EachConnectionHasANumberOfItsOwn) {
+  Channel channel;
+  const int other = farcall_connect(channel.id);
+  std::array<std::int64_t, 4> numbers{};
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    std::thread client([&] { send(i % 2 == 0 ? channel.connection : other, "x"); });
+    const Message message = receive(channel.id);
+    numbers[i] = message.info.connection;
+    answer(message.id, 0);
+    client.join();
+  }
+  EXPECT_EQ(numbers[0], numbers[2]);
+  EXPECT_EQ(numbers[1], numbers[3]);
+  EXPECT_NE(numbers[0], numbers[1]);
+  farcall_disconnect(other);
+}
+
+TEST(MessageChannel, AConnectionIsPassedOnInAMessage) {
+  Channel channel;
+  EchoServer echo;
+  Child child([&] {
+    Message message;
+    // It has inherited the connection, and is given another.
+    farcall_message gift{};
+    const int descriptor = farcall_connection_descriptor(echo.connection);
+    gift.descriptors = &descriptor;
+    gift.descriptor_count = 1;
+    EXPECT_EQ(farcall_send_message(channel.connection, &gift), 0);
+  });
+  const Message message = receive(channel.id);
+  ASSERT_EQ(message.info.descriptor_count, 1U);
+  answer(message.id, 0);
+  EXPECT_EQ(child.join(), 0);
+  const int connection = farcall_adopt(message.info.descriptors[0]);
+  ASSERT_GT(connection, 0) << std::strerror(errno);
+  EXPECT_EQ(send(connection, "through").text, "through");
+  farcall_disconnect(connection);
+  EXPECT_EQ(farcall_adopt(STDIN_FILENO), -1);
+  EXPECT_EQ(errno, EINVAL);
+}
+
+TEST(MessageChannel, ItCanBePolled) {
+  Channel channel;
+  const int descriptor = farcall_channel_descriptor(channel.id);
+  ASSERT_GE(descriptor, 0);
+  pollfd entry{.fd = descriptor, .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&entry, 1, 20), 0);
+  std::thread client([&] {
+    for (int i = 0; i < 200; ++i) ASSERT_EQ(send(channel.connection, "x").status, i);
+    ASSERT_EQ(farcall_pulse(channel.connection, 0, 7, 8), 0);
+  });
+  int answered = 0;
+  bool pulsed = false;
+  while (!pulsed) {
+    ASSERT_EQ(::poll(&entry, 1, 10'000), 1) << answered;
+    // What poll() says may be over already.
+    const Message message = receive(channel.id, 100, 0ns);
+    if (message.id > FARCALL_ONE_WAY)
+      ASSERT_EQ(answer(message.id, answered++), 0);
+    else if (message.id == 0)
+      pulsed = message.info.code == 7;
+    else
+      ASSERT_EQ(message.error, ETIMEDOUT);
+  }
+  EXPECT_EQ(answered, 200);
+  client.join();
+}
+
+TEST(MessageChannel, AChildHasItsParentsConnectionsAndNotItsChannels) {
+  EchoServer server;
+  EXPECT_EQ(send(server.connection, "parent").text, "parent");
+  in_child([&] {
+    EXPECT_EQ(send(server.connection, "child").text, "child");
+    EXPECT_EQ(farcall_receive(server.id, nullptr, 0, nullptr), -1);
+    EXPECT_EQ(errno, EBADF);
+    // It makes its own.
+    EchoServer own;
+    EXPECT_EQ(send(own.connection, "own").text, "own");
+  });
+  EXPECT_EQ(send(server.connection, "parent").text, "parent");
+}
+
+}  // namespace
+}  // namespace farcall::message::test

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A server with a thousand clients, of which some are stuck and some are dying.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <deque>
+
+#include "door/usage.hpp"
+#include "message/channel.hpp"
+
+namespace farcall::message::test {
+namespace {
+
+using door::test::setting;
+
+// How many round trips a client of an empty server makes in that time, or of a crowded one.
+int trips(int connection, std::chrono::milliseconds time) {
+  int count = 0;
+  for (const std::int64_t end = now_ns() + time.count() * 1'000'000; now_ns() < end; ++count)
+    if (send(connection, "x", 10).status != 0) return -1;
+  return count;
+}
+
+TEST(MessageCrowd, AThousandClientsStuckAndDyingDisturbNobody) {
+  give_up_after(100s);
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &files);
+  const int clients = setting("FARCALL_CROWD", kSlow > 1 ? 200 : 1000);
+  const std::string name = unique_name("crowd");
+  // The server keeps those that are to be stuck waiting, and answers the others.
+  const Shared<std::atomic<int>> held;
+  NamedServer server(name, [&](int channel) {
+    give_up_after(100s);
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);
+    char buffer[100];
+    for (;;) {
+      farcall_info info{};
+      const std::int64_t id = farcall_receive(channel, buffer, sizeof buffer, &info);
+      if (id <= FARCALL_ONE_WAY) continue;
+      if (info.received >= 5 && std::string_view(buffer, 5) == "stuck")
+        ++*held;
+      else
+        farcall_reply(id, 0, buffer, info.received);
+    }
+  });
+  const int connection = farcall_name_open(name.c_str());
+  ASSERT_GT(connection, 0);
+  ASSERT_GT(trips(connection, 50ms), 0);  // warm
+  const int alone = trips(connection, 200ms);
+  ASSERT_GT(alone, 0);
+
+  // One process for many clients, each with a connection and a thread.
+  const int processes = 10;
+  const int each = clients / processes;
+  std::deque<Child> crowd;
+  const Shared<std::atomic<int>> connected;
+  for (int i = 0; i < processes; ++i)
+    crowd.emplace_back([&, i] {
+      give_up_after(100s);
+      std::vector<std::thread> threads;
+      for (int j = 0; j < each; ++j)
+        threads.emplace_back([&, i] {
+          const int own = farcall_name_open(name.c_str());
+          ASSERT_GT(own, 0) << std::strerror(errno);
+          ASSERT_EQ(send(own, "hello", 10).text, "hello");
+          ++*connected;
+          if (i % 2 == 0) {
+            (void)send(own, "stuck");
+          } else {
+            ::pause();
+          }
+        });
+      for (std::thread& thread : threads) thread.join();
+    });
+  ASSERT_TRUE(eventually([&] { return *connected == processes * each; }, 60s));
+  ASSERT_TRUE(eventually([&] { return *held == processes / 2 * each; }, 30s));
+  std::this_thread::sleep_for(200ms);
+  const int crowded = trips(connection, 200ms);
+  std::printf("%d clients: %d round trips in 200 ms, %d without them\n", clients, crowded, alone);
+  // "Full speed", on a machine that others use at the same time.
+  EXPECT_GT(crowded, alone / 4);
+  for (Child& child : crowd) child.kill();
+  const int after = trips(connection, 200ms);
+  EXPECT_GT(after, alone / 8);  // it has hundreds to bury meanwhile
+  farcall_disconnect(connection);
+}
+
+TEST(MessageCrowd, ManyProcessesAtOnceGetTheirOwnAnswers) {
+  give_up_after(100s);
+  EchoServer server(0, 3);
+  std::deque<Child> clients;
+  for (int i = 0; i < 20; ++i)
+    clients.emplace_back([&, i] {
+      give_up_after(60s);
+      for (int j = 0; j < 300 / kSlow; ++j) {
+        const std::string text = std::to_string(i) + ":" + std::to_string(j) +
+                                 std::string(static_cast<std::size_t>(j % 50 == 0 ? 20'000 : j), 'x');
+        ASSERT_EQ(send(server.connection, text, text.size()).text, text);
+        if (j % 10 == 0) (void)farcall_send_one_way(server.connection, "one way", 7);
+      }
+    });
+  for (Child& client : clients) EXPECT_EQ(client.join(60s), 0);
+}
+
+}  // namespace
+}  // namespace farcall::message::test

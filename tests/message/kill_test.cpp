@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the living learn of the dead.
+#include <unistd.h>
+
+#include <future>
+
+#include "door/usage.hpp"
+#include "message/channel.hpp"
+
+namespace farcall::message::test {
+namespace {
+
+using door::test::Killer;
+using door::test::Latencies;
+using door::test::pause_up_to;
+using door::test::setting;
+
+int rounds() { return setting("FARCALL_KILL_ROUNDS", kSlow > 1 ? 20 : 100); }
+
+TEST(MessageKill, AReplyBlockedClientSeesADeadServerAtOnce) {
+  give_up_after(100s);
+  Latencies latencies;
+  for (int i = 0; i < rounds() / 2; ++i) {
+    const std::string name = unique_name("dies");
+    NamedServer server(name, [](int channel) {
+      farcall_receive(channel, nullptr, 0, nullptr);
+      for (;;) ::pause();
+    });
+    const int connection = farcall_name_open(name.c_str());
+    ASSERT_GT(connection, 0) << std::strerror(errno);
+    Killer killer(server.pid(), 20'000, static_cast<unsigned>(i));
+    EXPECT_EQ(send(connection, "x").error, ESRCH);
+    latencies.add(now_ns() - killer.join());
+    EXPECT_EQ(send(connection, "x").error, ESRCH);
+    EXPECT_EQ(farcall_disconnect(connection), 0);
+  }
+  latencies.expect_within(100ms, "from the server's death to its client's error");
+}
+
+TEST(MessageKill, ServersOutliveClientsThatAreKilledAtAnyMoment) {
+  give_up_after(100s);
+  EchoServer server(0, 2);
+  std::minstd_rand random(1);
+  for (int i = 0; i < rounds(); ++i) {
+    Child client([&] {
+      std::minstd_rand sizes(static_cast<unsigned>(i) + 1);
+      for (;;) {
+        const std::string text(sizes() % 4 == 0 ? sizes() % 100'000 : sizes() % 300, 'x');
+        ASSERT_EQ(send(server.connection, text, text.size()).text, text);
+        farcall_pulse(server.connection, 0, 1, 1);
+      }
+    });
+    pause_up_to(4000, random);
+    client.kill();
+    farcall_timeout(5'000'000'000);
+    ASSERT_EQ(send(server.connection, "alive").text, "alive") << "round " << i;
+  }
+}
+
+TEST(MessageKill, ADeadClientIsNotAnsweredAndItsConnectionIsTold) {
+  Channel channel(FARCALL_DISCONNECT);
+  const std::string name = unique_name("server");
+  const int named = farcall_name_attach(name.c_str(), FARCALL_DISCONNECT, 0600);
+  ASSERT_GT(named, 0);
+  Child client([&] { send(farcall_name_open(name.c_str()), "x"); });
+  const Message message = receive(named);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  client.kill();
+  const Message pulse = receive(named);
+  EXPECT_EQ(pulse.info.code, FARCALL_PULSE_DISCONNECT);
+  EXPECT_EQ(pulse.info.value, message.info.connection);
+  EXPECT_TRUE(eventually([&] {
+    char byte = 0;
+    return farcall_read(message.id, 0, &byte, 1) < 0 && errno == ESRCH;
+  }));
+  EXPECT_EQ(answer(message.id, 0), -1);
+  EXPECT_EQ(errno, ESRCH);
+  farcall_channel_destroy(named);
+}
+
+TEST(MessageKill, TheServersDeathComesAsAPulse) {
+  const std::string name = unique_name("dies");
+  NamedServer server(name, echo_for_ever);
+  Channel own;
+  const int connection = farcall_name_open(name.c_str());
+  ASSERT_EQ(farcall_watch_death(connection, own.id, 77), 0) << std::strerror(errno);
+  EXPECT_EQ(farcall_watch_death(connection, own.id, 78), -1);
+  EXPECT_EQ(errno, EBUSY);
+  EXPECT_EQ(send(connection, "alive").text, "alive");
+  EXPECT_EQ(receive(own.id, 10, 20ms).error, ETIMEDOUT);
+  server.kill();
+  const Message pulse = receive(own.id);
+  EXPECT_EQ(pulse.id, 0);
+  EXPECT_EQ(pulse.info.code, FARCALL_PULSE_DEATH);
+  EXPECT_EQ(pulse.info.value, 77);
+  EXPECT_EQ(send(connection, "x").error, ESRCH);
+  farcall_disconnect(connection);
+}
+
+TEST(MessageKill, NothingIsLeftOfClientsThatDied) {
+  give_up_after(100s);
+  const std::string name = unique_name("server");
+  const int channel = farcall_name_attach(name.c_str(), 0, 0600);
+  Echo echo(channel, 1);
+  auto one = [&](int i) {
+    Child client([&] {
+      const int connection = farcall_name_open(name.c_str());
+      farcall_pulse(connection, 0, 1, 1);
+      for (;;) send(connection, std::string(static_cast<std::size_t>(i) * 1000, 'x'));
+    });
+    std::this_thread::sleep_for(3ms);
+    client.kill();
+  };
+  for (int i = 0; i < 10; ++i) one(i);
+  const door::test::Usage before;
+  for (int i = 0; i < rounds() / 2; ++i) one(i % 10);
+  door::test::expect_no_growth(before);
+  farcall_channel_destroy(channel);
+}
+
+}  // namespace
+}  // namespace farcall::message::test

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What comes of messages: their bytes, their answers, who sent them.
+#include <fcntl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <future>
+
+#include "message/channel.hpp"
+
+namespace farcall::message::test {
+namespace {
+
+TEST(Message, BringsTheReplyAndItsStatus) {
+  Channel channel;
+  auto reply = std::async(std::launch::async, [&] { return send(channel.connection, "question"); });
+  const Message message = receive(channel.id);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  EXPECT_EQ(message.text, "question");
+  EXPECT_EQ(answer(message.id, 42, "answer"), 0);
+  EXPECT_EQ(reply.get(), (Reply{.status = 42, .error = 0, .text = "answer"}));
+}
+
+TEST(Message, KeepsContentAtEverySizeBetweenProcesses) {
+  EchoServer server;
+  in_child([&] {
+    for (const std::size_t size : std::initializer_list<std::size_t>{0, 1, 47, 48, 49, 256, 3568, 3569, 8192, 70'000, 1 << 20}) {
+      std::string text(size, 0);
+      for (std::size_t i = 0; i < size; ++i) text[i] = static_cast<char>(i * 7 + size);
+      for (int round = 0; round < 3; ++round) {
+        const Reply reply = send(server.connection, text, size);
+        ASSERT_EQ(reply.status, 0) << std::strerror(reply.error);
+        ASSERT_TRUE(reply.text == text) << size;
+      }
+    }
+  });
+}
+
+TEST(Message, GathersAndScatters) {
+  Channel channel;
+  std::array<char, 3> front{};
+  std::array<char, 10> back{};
+  auto client = std::async(std::launch::async, [&] {
+    std::array out{iovec{const_cast<char*>("ab"), 2}, iovec{const_cast<char*>("cdefg"), 5}};
+    std::array in{iovec{front.data(), front.size()}, iovec{back.data(), back.size()}};
+    return farcall_sendv(channel.connection, out.data(), 2, in.data(), 2);
+  });
+  std::array<char, 1> first{};
+  std::array<char, 20> rest{};
+  const std::array into{iovec{first.data(), 1}, iovec{rest.data(), rest.size()}};
+  farcall_info info{};
+  farcall_timeout(std::chrono::nanoseconds(kPatience).count());
+  const std::int64_t id = farcall_receivev(channel.id, into.data(), 2, &info);
+  ASSERT_GT(id, FARCALL_ONE_WAY);
+  EXPECT_EQ(info.length, 7U);
+  EXPECT_EQ(info.room, 13U);
+  EXPECT_EQ(first[0], 'a');
+  EXPECT_STREQ(rest.data(), "bcdefg");
+  const std::array reply{iovec{const_cast<char*>("123"), 3}, iovec{const_cast<char*>("4567"), 4}};
+  EXPECT_EQ(farcall_replyv(id, 3, reply.data(), 2), 0);
+  EXPECT_EQ(client.get(), 3);
+  EXPECT_EQ(std::string(front.data(), 3), "123");
+  EXPECT_STREQ(back.data(), "4567");
+}
+
+TEST(Message, AnErrorReplyIsTheClientsErrno) {
+  Channel channel;
+  auto reply = std::async(std::launch::async, [&] { return send(channel.connection, "x"); });
+  const Message message = receive(channel.id);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  EXPECT_EQ(farcall_error(message.id, 0), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(farcall_error(message.id, EDOM), 0);
+  EXPECT_EQ(reply.get().error, EDOM);
+}
+
+TEST(Message, AnIdIsGoodForOneAnswer) {
+  Channel channel;
+  auto reply = std::async(std::launch::async, [&] { return send(channel.connection, "x"); });
+  const Message message = receive(channel.id);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  EXPECT_EQ(answer(message.id, 1), 0);
+  EXPECT_EQ(reply.get().status, 1);
+  for (const std::int64_t id : {message.id, message.id + 1, std::int64_t{0}, std::int64_t{1},
+                                std::int64_t{-1}, INT64_MAX}) {
+    EXPECT_EQ(answer(id, 1), -1) << id;
+    EXPECT_EQ(errno, ESRCH) << id;
+  }
+  char byte = 0;
+  EXPECT_EQ(farcall_read(message.id, 0, &byte, 1), -1);
+  EXPECT_EQ(errno, ESRCH);
+  EXPECT_EQ(farcall_write(message.id, 0, &byte, 1), -1);
+  EXPECT_EQ(errno, ESRCH);
+}
+
+TEST(Message, TheRestOfALongMessageIsReadAtAnyOffset) {
+  Channel channel;
+  std::string text(100'000, 0);
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i % 251);
+  auto reply = std::async(std::launch::async, [&] { return send(channel.connection, text); });
+  const Message message = receive(channel.id, 10);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  EXPECT_EQ(message.info.length, text.size());
+  EXPECT_EQ(message.text, text.substr(0, 10));
+  std::string part(1000, 0);
+  EXPECT_EQ(farcall_read(message.id, 50'000, part.data(), part.size()), 1000);
+  EXPECT_EQ(part, text.substr(50'000, 1000));
+  EXPECT_EQ(farcall_read(message.id, 99'990, part.data(), part.size()), 10);
+  EXPECT_EQ(farcall_read(message.id, 100'000, part.data(), part.size()), 0);
+  EXPECT_EQ(farcall_read(message.id, 0, part.data(), 5), 5);
+  EXPECT_EQ(part.substr(0, 5), text.substr(0, 5));
+  answer(message.id, 0);
+  EXPECT_EQ(reply.get().status, 0);
+}
+
+TEST(Message, WhatIsWrittenArrivesAtItsOffset) {
+  Channel channel;
+  std::string buffer(1000, '.');
+  auto client = std::async(std::launch::async, [&] {
+    return farcall_send(channel.connection, "x", 1, buffer.data(), buffer.size());
+  });
+  const Message message = receive(channel.id);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  EXPECT_EQ(farcall_write(message.id, 100, "one", 3), 3);
+  EXPECT_EQ(farcall_write(message.id, 997, "trimmed", 7), 3);
+  EXPECT_EQ(farcall_write(message.id, 1000, "beyond", 6), 0);
+  EXPECT_EQ(farcall_write(message.id, 101, "N", 1), 1);
+  EXPECT_EQ(answer(message.id, 7, "reply"), 0);
+  EXPECT_EQ(client.get(), 7);
+  std::string expected(1000, '.');
+  expected.replace(0, 5, "reply");
+  expected.replace(100, 3, "oNe");
+  expected.replace(997, 3, "tri");
+  EXPECT_EQ(buffer, expected);
+}
+
+TEST(Message, AReplyWithoutDataKeepsWhatWasWritten) {
+  Channel channel;
+  auto client = std::async(std::launch::async, [&] { return send(channel.connection, "x", 100); });
+  const Message message = receive(channel.id);
+  EXPECT_EQ(farcall_write(message.id, 0, "hello ", 6), 6);
+  EXPECT_EQ(farcall_write(message.id, 6, "world", 5), 5);
+  EXPECT_EQ(answer(message.id, 0), 0);
+  EXPECT_EQ(client.get().text, "hello world");
+}
+
+TEST(Message, NoMoreIsRepliedThanThereIsRoomFor) {
+  Channel channel;
+  std::string buffer(10, '.');
+  auto client = std::async(std::launch::async, [&] {
+    return farcall_send(channel.connection, "x", 1, buffer.data(), 4);
+  });
+  const Message message = receive(channel.id);
+  EXPECT_EQ(message.info.room, 4U);
+  EXPECT_EQ(answer(message.id, 0, "abcdefgh"), 0);
+  EXPECT_EQ(client.get(), 0);
+  EXPECT_EQ(buffer, "abcd......");
+}
+
+TEST(Message, TheKernelSaysWhoSends) {
+  Channel channel;
+  Child child([&] { EXPECT_EQ(send(channel.connection, "x").status, 0); });
+  const Message message = receive(channel.id);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  EXPECT_EQ(message.info.pid, child.pid());
+  EXPECT_EQ(message.info.tid, child.pid());
+  EXPECT_EQ(message.info.uid, ::geteuid());
+  EXPECT_EQ(message.info.gid, ::getegid());
+  answer(message.id, 0);
+  EXPECT_EQ(child.join(), 0);
+}
+
+TEST(Message, EachThreadIsKnownByItsId) {
+  Channel channel;
+  pid_t thread = 0;
+  std::thread client([&] {
+    thread = static_cast<pid_t>(::syscall(SYS_gettid));
+    send(channel.connection, "x");
+  });
+  const Message message = receive(channel.id);
+  answer(message.id, 0);
+  client.join();
+  EXPECT_EQ(message.info.pid, ::getpid());
+  EXPECT_EQ(message.info.tid, thread);
+}
+
+TEST(Message, DescriptorsComeAlong) {
+  Channel channel;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  Child child([&] {
+    farcall_message message{};
+    const iovec out{.iov_base = const_cast<char*>("fd"), .iov_len = 2};
+    message.send = &out;
+    message.send_count = 1;
+    message.descriptors = &ends[1];
+    message.descriptor_count = 1;
+    EXPECT_EQ(farcall_send_message(channel.connection, &message), 0);
+  });
+  const Message message = receive(channel.id);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  ASSERT_EQ(message.info.descriptor_count, 1U);
+  EXPECT_EQ(::write(message.info.descriptors[0], "y", 1), 1);
+  EXPECT_NE(::fcntl(message.info.descriptors[0], F_GETFD) & FD_CLOEXEC, 0);
+  ::close(message.info.descriptors[0]);
+  answer(message.id, 0);
+  EXPECT_EQ(child.join(), 0);
+  char byte = 0;
+  EXPECT_EQ(::read(ends[0], &byte, 1), 1);
+  EXPECT_EQ(byte, 'y');
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+TEST(Message, OneWayReturnsWhenItHasBeenReceived) {
+  Channel channel;
+  std::atomic<bool> sent{false};
+  std::thread client([&] {
+    EXPECT_EQ(farcall_send_one_way(channel.connection, "hello", 5), 0) << std::strerror(errno);
+    sent = true;
+  });
+  std::this_thread::sleep_for(50ms);
+  EXPECT_FALSE(sent);
+  const Message message = receive(channel.id);
+  EXPECT_EQ(message.id, FARCALL_ONE_WAY);
+  EXPECT_EQ(message.text, "hello");
+  client.join();
+  EXPECT_EQ(answer(message.id, 0), -1);
+}
+
+TEST(Message, ReplyAndReceiveInOneCall) {
+  Channel channel;
+  std::thread client([&] {
+    for (int i = 0; i < 100; ++i) {
+      const std::string text = std::to_string(i);
+      ASSERT_EQ(send(channel.connection, text).text, text + "!");
+    }
+  });
+  std::int64_t id = 0;
+  std::string last;
+  for (int i = 0; i < 100; ++i) {
+    std::array<char, 100> buffer{};
+    farcall_info info{};
+    farcall_timeout(std::chrono::nanoseconds(kPatience).count());
+    id = farcall_reply_receive(id, 0, last.data(), last.size(), channel.id, buffer.data(),
+                               buffer.size(), &info);
+    ASSERT_GT(id, FARCALL_ONE_WAY);
+    last = std::string(buffer.data(), info.received) + "!";
+  }
+  EXPECT_EQ(answer(id, 0, last), 0);
+  client.join();
+}
+
+TEST(Message, AnyThreadMayAnswer) {
+  Channel channel;
+  std::thread client([&] {
+    for (int i = 0; i < 200; ++i) ASSERT_EQ(send(channel.connection, "x").status, i);
+  });
+  for (int i = 0; i < 200; ++i) {
+    const Message message = receive(channel.id);
+    ASSERT_GT(message.id, FARCALL_ONE_WAY);
+    std::thread([&] { EXPECT_EQ(answer(message.id, i), 0); }).join();
+  }
+  client.join();
+}
+
+TEST(Message, AThreadThatAnswersAndGoesAwayKeepsNobodyWaiting) {
+  EchoServer server;  // one thread that receives
+  Channel& channel = server;
+  std::promise<void> answered;
+  std::promise<void> done;
+  // A second one receives a message, answers it, and does something else.
+  std::thread distracted([&] {
+    bool once = false;
+    while (!once) {
+      const Message message = receive(channel.id, 100, 1ms);
+      if (message.id > FARCALL_ONE_WAY) once = answer(message.id, 5) == 0;
+    }
+    answered.set_value();
+    done.get_future().wait();
+  });
+  int fives = 0;
+  while (fives == 0) fives += send(channel.connection, "x").status == 5 ? 1 : 0;
+  answered.get_future().wait();
+  for (int i = 0; i < 100; ++i) {
+    farcall_timeout(std::chrono::nanoseconds(kPatience).count());
+    ASSERT_EQ(send(channel.connection, "x").status, 0);
+  }
+  done.set_value();
+  distracted.join();
+}
+
+TEST(Message, SeveralThreadsReceive) {
+  EchoServer server(0, 4);
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 4; ++i)
+    clients.emplace_back([&, i] {
+      for (int j = 0; j < 500; ++j) {
+        const std::string text = std::to_string(i) + "/" + std::to_string(j);
+        ASSERT_EQ(send(server.connection, text).text, text);
+      }
+    });
+  for (std::thread& client : clients) client.join();
+}
+
+TEST(Message, AServerMayAnswerInAnyOrder) {
+  Channel channel;
+  std::vector<std::future<Reply>> replies;
+  std::vector<Message> messages;
+  for (int i = 0; i < 5; ++i) {
+    replies.push_back(std::async(std::launch::async,
+                                 [&, i] { return send(channel.connection, std::to_string(i)); }));
+    messages.push_back(receive(channel.id));
+    ASSERT_EQ(messages.back().text, std::to_string(i));
+  }
+  for (const int i : {3, 0, 4, 2, 1}) {
+    EXPECT_EQ(answer(messages[static_cast<std::size_t>(i)].id, i), 0);
+    EXPECT_EQ(replies[static_cast<std::size_t>(i)].get().status, i);
+  }
+}
+
+TEST(Message, TooLongOnesAreRefused) {
+  Channel channel;
+  char byte = 0;
+  EXPECT_EQ(farcall_send(channel.connection, &byte, std::size_t{1} << 40, nullptr, 0), -1);
+  EXPECT_EQ(errno, EMSGSIZE);
+  EXPECT_EQ(farcall_sendv(channel.connection, nullptr, 1, nullptr, 0), -1);
+  EXPECT_EQ(errno, EINVAL);
+}
+
+}  // namespace
+}  // namespace farcall::message::test

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whose message is received first, and with what priority it is served.
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "message/channel.hpp"
+
+namespace farcall::message::test {
+namespace {
+
+// Becomes less urgent by that much. Anybody may do that.
+void be_nice(int nice) {
+  EXPECT_EQ(::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), nice), 0);
+  farcall_priority_changed();
+  EXPECT_EQ(farcall_priority(), 20 - nice);
+}
+
+TEST(MessagePriority, TheMostUrgentMessageIsReceivedFirstAndOfEqualsTheOldest) {
+  Channel channel;
+  std::deque<Child> clients;
+  // The server is busy with this one.
+  clients.emplace_back([&] { send(channel.connection, "busy"); });
+  const Message busy = receive(channel.id);
+  for (const int nice : {5, 10, 0, 10, 5, 1}) {
+    const auto number = clients.size();
+    clients.emplace_back([&, nice, number] {
+      be_nice(nice);
+      send(channel.connection, std::to_string(nice) + "." + std::to_string(number));
+    });
+    std::this_thread::sleep_for(40ms * kSlow);
+  }
+  answer(busy.id, 0);
+  for (const char* expected : {"0.3", "1.6", "5.1", "5.5", "10.2", "10.4"}) {
+    const Message message = receive(channel.id);
+    EXPECT_EQ(message.text, expected);
+    answer(message.id, 0);
+  }
+  for (Child& client : clients) EXPECT_EQ(client.join(), 0);
+}
+
+TEST(MessagePriority, OneThatNeverPausesDoesNotGetAheadOfAMoreUrgentOne) {
+  Channel channel;
+  const Shared<std::atomic<bool>> stop;
+  Child eager([&] {
+    be_nice(10);
+    while (!stop->load()) send(channel.connection, "eager");
+  });
+  for (int i = 0; i < 200; ++i) {
+    const Message message = receive(channel.id);
+    ASSERT_GT(message.id, FARCALL_ONE_WAY);
+    answer(message.id, 0);
+  }
+  Child urgent([&] { send(channel.connection, "urgent"); });
+  int before = 0;
+  for (;;) {
+    const Message message = receive(channel.id);
+    ASSERT_GT(message.id, FARCALL_ONE_WAY);
+    answer(message.id, 0);
+    if (message.text == "urgent") break;
+    // Each is served for some time, in which the urgent one has certainly come in the end.
+    std::this_thread::sleep_for(1ms);
+    ASSERT_LT(++before, 2000 * kSlow);
+  }
+  *stop = true;
+  for (int i = 0; i < 3; ++i) {
+    const Message message = receive(channel.id, 10, 100ms);
+    if (message.id > FARCALL_ONE_WAY) answer(message.id, 0);
+  }
+  EXPECT_EQ(urgent.join(), 0);
+  EXPECT_EQ(eager.join(), 0);
+}
+
+TEST(MessagePriority, APulseIsQueuedAmongMessages) {
+  Channel channel;
+  Child client([&] {
+    be_nice(5);
+    send(channel.connection, "message");
+  });
+  std::this_thread::sleep_for(50ms * kSlow);
+  ASSERT_EQ(farcall_pulse(channel.connection, 1, 1, 1), 0);
+  ASSERT_EQ(farcall_pulse(channel.connection, 18, 18, 18), 0);
+  std::this_thread::sleep_for(20ms * kSlow);
+  EXPECT_EQ(receive(channel.id).info.code, 18);
+  const Message message = receive(channel.id);
+  EXPECT_EQ(message.text, "message");
+  EXPECT_EQ(message.info.priority, 15);
+  EXPECT_EQ(receive(channel.id).info.code, 1);
+  answer(message.id, 0);
+  EXPECT_EQ(client.join(), 0);
+}
+
+// A server that is less urgent than its client.
+void expect_inherited(int client_nice, int server_nice) {
+  const Shared<Event> ready;
+  Channel channel(FARCALL_INHERIT);
+  std::thread client([&] {
+    be_nice(client_nice);
+    send(channel.connection, "x");
+  });
+  std::thread([&] {
+    be_nice(server_nice);
+    const auto nice = [] {
+      return ::getpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)));
+    };
+    const Message message = receive(channel.id);
+    ASSERT_GT(message.id, FARCALL_ONE_WAY);
+    EXPECT_EQ(nice(), std::min(client_nice, server_nice));
+    answer(message.id, 0);
+    EXPECT_EQ(nice(), server_nice);
+  }).join();
+  client.join();
+}
+
+TEST(MessagePriority, WhoServesInheritsItUntilTheAnswer) {
+  // Who is nice cannot always become less so again.
+  const int before = ::getpriority(PRIO_PROCESS, 0);
+  if (::setpriority(PRIO_PROCESS, 0, before - 1) != 0) GTEST_SKIP() << "no permission to raise it";
+  ::setpriority(PRIO_PROCESS, 0, before);
+  expect_inherited(2, 8);
+  expect_inherited(8, 2);
+}
+
+TEST(MessagePriority, ARealTimeClientIsServedInRealTime) {
+  const sched_param real_time{.sched_priority = 7};
+  if (::sched_setscheduler(0, SCHED_FIFO, &real_time) != 0)
+    GTEST_SKIP() << "no permission for real time";
+  farcall_priority_changed();
+  EXPECT_EQ(farcall_priority(), 47);
+  const sched_param usual{.sched_priority = 0};
+  ::sched_setscheduler(0, SCHED_OTHER, &usual);
+  farcall_priority_changed();
+  Channel channel(FARCALL_INHERIT);
+  std::thread client([&] {
+    ::sched_setscheduler(0, SCHED_FIFO, &real_time);
+    farcall_priority_changed();
+    send(channel.connection, "x");
+  });
+  const Message message = receive(channel.id);
+  EXPECT_EQ(message.info.priority, 47);
+  EXPECT_EQ(::sched_getscheduler(0) & ~SCHED_RESET_ON_FORK, SCHED_FIFO);
+  sched_param now{};
+  ::sched_getparam(0, &now);
+  EXPECT_EQ(now.sched_priority, 7);
+  answer(message.id, 0);
+  EXPECT_EQ(::sched_getscheduler(0) & ~SCHED_RESET_ON_FORK, SCHED_OTHER);
+  client.join();
+}
+
+}  // namespace
+}  // namespace farcall::message::test

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Pulses: they never wait, and come in order.
+#include <unistd.h>
+
+#include "message/channel.hpp"
+
+namespace farcall::message::test {
+namespace {
+
+TEST(MessagePulse, BringsItsCodeAndValue) {
+  Channel channel;
+  EXPECT_EQ(farcall_pulse(channel.connection, 0, 17, INT64_MIN), 0);
+  const Message pulse = receive(channel.id);
+  EXPECT_EQ(pulse.id, 0);
+  EXPECT_EQ(pulse.info.code, 17);
+  EXPECT_EQ(pulse.info.value, INT64_MIN);
+  EXPECT_EQ(pulse.info.priority, farcall_priority());
+}
+
+TEST(MessagePulse, NeverWaitsAndKeepsOrder) {
+  Channel channel;
+  int sent = 0;
+  const std::int64_t before = now_ns();
+  while (farcall_pulse(channel.connection, 0, 1, sent) == 0) {
+    ++sent;
+    ASSERT_LT(sent, 10'000'000);
+  }
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_LT(now_ns() - before, 5'000'000'000 * kSlow);
+  EXPECT_GE(sent, 100);
+  for (int i = 0; i < sent; ++i) {
+    const Message pulse = receive(channel.id);
+    ASSERT_EQ(pulse.id, 0) << std::strerror(pulse.error);
+    ASSERT_EQ(pulse.info.value, i);
+  }
+  // There is room again.
+  EXPECT_EQ(farcall_pulse(channel.connection, 0, 1, -1), 0);
+  EXPECT_EQ(receive(channel.id).info.value, -1);
+}
+
+TEST(MessagePulse, ComesFromOtherProcessesInOrderWhileOthersReceive) {
+  Channel channel;
+  constexpr int kPulses = 2000;
+  Child child([&] {
+    for (int i = 0; i < kPulses; ++i)
+      while (farcall_pulse(channel.connection, 0, 1, i) != 0) {
+        ASSERT_EQ(errno, EAGAIN);
+        std::this_thread::sleep_for(100us);
+      }
+  });
+  for (int i = 0; i < kPulses; ++i) {
+    const Message pulse = receive(channel.id);
+    ASSERT_EQ(pulse.id, 0) << std::strerror(pulse.error);
+    ASSERT_EQ(pulse.info.value, i);
+  }
+  EXPECT_EQ(child.join(), 0);
+}
+
+TEST(MessagePulse, NobodySendsThoseOfTheSystem) {
+  Channel channel;
+  for (const int code : {-1, -2, -3, INT32_MIN}) {
+    EXPECT_EQ(farcall_pulse(channel.connection, 0, code, 0), -1);
+    EXPECT_EQ(errno, EINVAL);
+  }
+  EXPECT_EQ(farcall_pulse(channel.connection, farcall_priority() + 1, 0, 0), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(farcall_pulse(channel.connection, -1, 0, 0), -1);
+}
+
+TEST(MessagePulse, TheMoreUrgentOneComesFirst) {
+  Channel channel;
+  for (const int priority : {3, 9, 1, 9, 20}) {
+    ASSERT_EQ(farcall_pulse(channel.connection, priority, 0, priority * 100), 0);
+  }
+  std::this_thread::sleep_for(20ms);
+  for (const int priority : {20, 9, 9, 3, 1}) {
+    const Message pulse = receive(channel.id);
+    EXPECT_EQ(pulse.info.priority, priority);
+    EXPECT_EQ(pulse.info.value, priority * 100);
+  }
+}
+
+TEST(MessagePulse, AServerThatHasGoneIsTold) {
+  auto channel = std::make_unique<Channel>();
+  const int connection = channel->connection;
+  EXPECT_EQ(farcall_pulse(connection, 0, 1, 1), 0);
+  farcall_channel_destroy(channel->id);
+  EXPECT_TRUE(eventually([&] { return farcall_pulse(connection, 0, 1, 1) < 0 && errno == ESRCH; }));
+}
+
+}  // namespace
+}  // namespace farcall::message::test

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Timeouts, signals, and clients that stay until they are answered.
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <future>
+
+#include "message/channel.hpp"
+
+namespace farcall::message::test {
+namespace {
+
+std::int64_t ns(std::chrono::nanoseconds time) { return time.count(); }
+
+// SIGUSR1 does nothing but interrupt.
+void let_signals_interrupt() {
+  struct sigaction action {};
+  action.sa_handler = [](int) {};
+  ::sigaction(SIGUSR1, &action, nullptr);
+}
+
+TEST(MessageTime, ATimeoutIsForTheNextCallOnly) {
+  Channel channel;
+  farcall_timeout(ns(20ms));
+  const std::int64_t before = now_ns();
+  EXPECT_EQ(farcall_receive(channel.id, nullptr, 0, nullptr), -1);
+  EXPECT_EQ(errno, ETIMEDOUT);
+  EXPECT_GE(now_ns() - before, 20'000'000);
+  // The next one waits, until something comes.
+  std::thread later([&] {
+    std::this_thread::sleep_for(100ms);
+    farcall_pulse(channel.connection, 0, 1, 1);
+  });
+  EXPECT_EQ(farcall_receive(channel.id, nullptr, 0, nullptr), 0);
+  later.join();
+}
+
+TEST(MessageTime, ACallThatDoesNotWaitUsesItUpAsWell) {
+  Channel channel;
+  farcall_pulse(channel.connection, 0, 1, 1);
+  farcall_timeout(0);
+  EXPECT_EQ(receive(channel.id).id, 0);  // sets its own
+  farcall_timeout(ns(1ms));
+  EXPECT_EQ(farcall_receive(-1, nullptr, 0, nullptr), -1);
+  std::thread later([&] {
+    std::this_thread::sleep_for(50ms);
+    farcall_pulse(channel.connection, 0, 1, 1);
+  });
+  EXPECT_EQ(farcall_receive(channel.id, nullptr, 0, nullptr), 0);
+  later.join();
+}
+
+TEST(MessageTime, NotAtAllMeansAtOnce) {
+  Channel channel;
+  farcall_timeout(0);
+  EXPECT_EQ(farcall_receive(channel.id, nullptr, 0, nullptr), -1);
+  EXPECT_EQ(errno, ETIMEDOUT);
+  farcall_timeout(ns(1s));
+  farcall_timeout(-1);  // as if nothing had been said
+  farcall_pulse(channel.connection, 0, 1, 1);
+  EXPECT_EQ(farcall_receive(channel.id, nullptr, 0, nullptr), 0);
+}
+
+TEST(MessageTime, ASenderIsNotKeptLongerThanItsTimeout) {
+  Channel channel;
+  farcall_timeout(ns(30ms));
+  EXPECT_EQ(send(channel.connection, "send-blocked").error, ETIMEDOUT);
+  std::promise<void> timed_out;
+  std::thread client([&] {
+    farcall_timeout(ns(100ms));
+    EXPECT_EQ(send(channel.connection, "reply-blocked").error, ETIMEDOUT);
+    timed_out.set_value();
+    EXPECT_EQ(send(channel.connection, "another").text, "answer");
+  });
+  Message message = receive(channel.id);
+  // What nobody waited for any more may have been received, or not.
+  if (message.text == "send-blocked") message = receive(channel.id);
+  EXPECT_EQ(message.text, "reply-blocked");
+  timed_out.get_future().wait();
+  EXPECT_TRUE(eventually([&] {
+    char byte = 0;
+    return farcall_read(message.id, 0, &byte, 1) < 0 && errno == ESRCH;
+  }));
+  EXPECT_EQ(answer(message.id, 0), -1);
+  EXPECT_EQ(errno, ESRCH);
+  const Message another = receive(channel.id);
+  EXPECT_EQ(another.text, "another");
+  EXPECT_EQ(answer(another.id, 0, "answer"), 0);
+  client.join();
+}
+
+TEST(MessageTime, ASignalInterruptsWhoReceives) {
+  let_signals_interrupt();
+  Channel channel;
+  std::promise<pthread_t> self;
+  auto waiting = std::async(std::launch::async, [&] {
+    self.set_value(::pthread_self());
+    return farcall_receive(channel.id, nullptr, 0, nullptr) < 0 ? errno : 0;
+  });
+  const pthread_t thread = self.get_future().get();
+  while (waiting.wait_for(10ms) != std::future_status::ready) ::pthread_kill(thread, SIGUSR1);
+  EXPECT_EQ(waiting.get(), EINTR);
+}
+
+TEST(MessageTime, ASignalEndsTheWaitForAReply) {
+  let_signals_interrupt();
+  Channel channel;
+  std::promise<pthread_t> self;
+  auto waiting = std::async(std::launch::async, [&] {
+    self.set_value(::pthread_self());
+    return send(channel.connection, "x").error;
+  });
+  const pthread_t thread = self.get_future().get();
+  const Message message = receive(channel.id);
+  while (waiting.wait_for(10ms) != std::future_status::ready) ::pthread_kill(thread, SIGUSR1);
+  EXPECT_EQ(waiting.get(), EINTR);
+  EXPECT_TRUE(eventually([&] {
+    char byte = 0;
+    return farcall_read(message.id, 0, &byte, 1) < 0 && errno == ESRCH;
+  }));
+}
+
+TEST(MessageTime, AnInterruptedClientStaysUntilItIsAnsweredWhereTheChannelAsksForThat) {
+  let_signals_interrupt();
+  Channel channel(FARCALL_UNBLOCK);
+  std::promise<pthread_t> self;
+  auto waiting = std::async(std::launch::async, [&] {
+    self.set_value(::pthread_self());
+    return send(channel.connection, "x");
+  });
+  const pthread_t thread = self.get_future().get();
+  const Message message = receive(channel.id);
+  // A signal that comes while the client is awake interrupts nothing.
+  std::this_thread::sleep_for(33ms);
+  ::pthread_kill(thread, SIGUSR1);
+  const Message pulse = receive(channel.id);
+  EXPECT_EQ(pulse.id, 0) << std::strerror(pulse.error);
+  EXPECT_EQ(pulse.info.code, FARCALL_PULSE_UNBLOCK);
+  EXPECT_EQ(pulse.info.value, message.id);
+  EXPECT_EQ(waiting.wait_for(100ms), std::future_status::timeout);
+  // Once is enough.
+  EXPECT_EQ(receive(channel.id, 10, 150ms).error, ETIMEDOUT);
+  EXPECT_EQ(answer(message.id, 4, "late"), 0);
+  EXPECT_EQ(waiting.get(), (Reply{.status = 4, .error = 0, .text = "late"}));
+}
+
+TEST(MessageTime, ATimeoutIsToldInTheSameWay) {
+  Channel channel(FARCALL_UNBLOCK);
+  auto waiting = std::async(std::launch::async, [&] {
+    farcall_timeout(ns(50ms));
+    return send(channel.connection, "x");
+  });
+  const Message message = receive(channel.id);
+  const Message pulse = receive(channel.id);
+  EXPECT_EQ(pulse.info.code, FARCALL_PULSE_UNBLOCK);
+  EXPECT_EQ(pulse.info.value, message.id);
+  EXPECT_EQ(farcall_error(message.id, ETIMEDOUT), 0);
+  EXPECT_EQ(waiting.get().error, ETIMEDOUT);
+}
+
+TEST(MessageTime, WhoIsStillSendBlockedIsNotKept) {
+  Channel channel(FARCALL_UNBLOCK);
+  farcall_timeout(ns(30ms));
+  EXPECT_EQ(send(channel.connection, "x").error, ETIMEDOUT);
+}
+
+}  // namespace
+}  // namespace farcall::message::test
