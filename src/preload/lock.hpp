@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A lock for memory that several processes share, any of which may be killed while it holds it.
+#pragma once
+
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "farcall/wait.hpp"
+#include "preload/real.hpp"
+
+namespace farcall::preload {
+
+// The kernel's number of this thread, known without a system call after the first time.
+inline thread_local constinit std::uint32_t known_thread = 0;
+inline std::uint32_t this_thread() noexcept {
+  if (known_thread == 0) [[unlikely]]
+    known_thread = static_cast<std::uint32_t>(kernel(SYS_gettid));
+  return known_thread;
+}
+
+// Held for as long as it takes to copy, never while waiting for anybody.
+class Lock {
+ public:
+  // False if this very thread holds it: then this is a signal handler in the middle of it.
+  bool lock() noexcept {
+    std::uint32_t free = 0;
+    // acquire: pairs with the release in unlock()
+    if (holder_.compare_exchange_strong(free, this_thread(), std::memory_order_acquire,
+                                        std::memory_order_relaxed)) [[likely]]
+      return true;
+    return lock_slowly();
+  }
+  void unlock() noexcept { holder_.store(0, std::memory_order_release); }
+
+ private:
+  bool lock_slowly() noexcept;
+
+  std::atomic<std::uint32_t> holder_{0};
+};
+
+class Guard {
+ public:
+  explicit Guard(Lock& lock) noexcept : lock_(lock), held_(lock.lock()) {}
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+  ~Guard() { unlock(); }
+  explicit operator bool() const noexcept { return held_; }
+  void unlock() noexcept {
+    if (held_) lock_.unlock();
+    held_ = false;
+  }
+  bool lock() noexcept { return held_ = lock_.lock(); }
+
+ private:
+  Lock& lock_;
+  bool held_;
+};
+
+}  // namespace farcall::preload

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "farcall/memory.hpp"
+#include "preload/transfer.hpp"
+
+namespace farcall::preload {
+namespace {
+
+// A direction over a pair of sockets, which stand for the kernel's stream.
+struct Stream {
+  explicit Stream(std::size_t ring_bytes = 4096)
+      : memory(Mapping::anonymous_shared(kDirectionBytes + ring_bytes)) {
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    out = UniqueFd(ends[0]);
+    in = UniqueFd(ends[1]);
+    ring = {.control = reinterpret_cast<Direction*>(memory.data()),
+            .bytes = memory.data() + kDirectionBytes,
+            .size = ring_bytes};
+    start_direction(*ring.control);
+  }
+
+  long send(const std::string& text) {
+    iovec part{.iov_base = const_cast<char*>(text.data()), .iov_len = text.size()};
+    Span span(&part, 1);
+    return send_now(sender, ring, out.get(), span, 0);
+  }
+  std::string receive(std::size_t size = 10'000, bool peek = false) {
+    std::string text(size, '\0');
+    iovec part{.iov_base = text.data(), .iov_len = size};
+    Span span(&part, 1);
+    const long got = receive_now(receiver, ring, in.get(), span, peek);
+    if (got == kNothing) return "(nothing)";
+    if (got < 0) return "(error " + std::to_string(-got) + ")";
+    if (got == 0) return "(end)";
+    text.resize(static_cast<std::size_t>(got));
+    return text;
+  }
+
+  Mapping memory;
+  UniqueFd out, in;
+  Ring ring;
+  Sender sender;
+  Receiver receiver;
+};
+
+TEST(Stream, BeginsInTheKernel) {
+  Stream stream;
+  EXPECT_EQ(stream.send("hello"), 5);
+  EXPECT_EQ(kernel_queued(stream.in.get()), 5);
+  EXPECT_EQ(stream.receive(), "hello");
+}
+
+TEST(Stream, GoesThroughTheRingOnceTheReceiverIsAwake) {
+  Stream stream;
+  stream.send("by kernel");
+  stream.receiver.unwatch(stream.ring);
+  EXPECT_EQ(stream.send(", by ring"), 9);
+  EXPECT_EQ(kernel_queued(stream.in.get()), 9);
+  EXPECT_EQ(stream.receive(), "by kernel, by ring");
+  EXPECT_EQ(stream.receive(), "(nothing)");
+}
+
+TEST(Stream, GoesBackToTheKernelWhenTheReceiverSleeps) {
+  Stream stream;
+  stream.receiver.unwatch(stream.ring);
+  stream.send("ring ");
+  stream.receiver.watch(stream.ring);
+  stream.send("kernel ");
+  EXPECT_EQ(kernel_queued(stream.in.get()), 7);
+  stream.receiver.unwatch(stream.ring);
+  stream.send("ring again");
+  EXPECT_EQ(stream.receive(), "ring kernel ring again");
+}
+
+TEST(Stream, ShowsWhatIsInFrontWithoutTakingIt) {
+  Stream stream;
+  stream.receiver.unwatch(stream.ring);
+  stream.send("ring ");
+  stream.receiver.watch(stream.ring);
+  stream.send("kernel");
+  EXPECT_EQ(stream.receive(100, true), "ring kernel");
+  EXPECT_EQ(stream.receive(3, true), "rin");
+  EXPECT_EQ(stream.receive(), "ring kernel");
+}
+
+TEST(Stream, SpillsIntoTheKernelWhenTheRingIsFull) {
+  Stream stream;
+  stream.receiver.unwatch(stream.ring);
+  EXPECT_EQ(stream.send(std::string(5000, 'r')), 4096);
+  EXPECT_EQ(stream.send("x"), kNothing);
+  stream.sender.use_kernel(stream.ring);
+  EXPECT_EQ(stream.send("k"), 1);
+  EXPECT_EQ(stream.receive(), std::string(4096, 'r') + "k");
+  EXPECT_EQ(stream.send("back"), 4);
+  EXPECT_EQ(kernel_queued(stream.in.get()), 0);
+  EXPECT_EQ(stream.receive(), "back");
+}
+
+TEST(Stream, EndsWhenEverythingHasBeenRead) {
+  Stream stream;
+  stream.receiver.unwatch(stream.ring);
+  stream.send("last words");
+  stream.out.reset();
+  EXPECT_EQ(look_for_end(stream.receiver, stream.ring, stream.in.get()), kNothing);
+  EXPECT_EQ(stream.receive(), "last words");
+  EXPECT_EQ(look_for_end(stream.receiver, stream.ring, stream.in.get()), 0);
+}
+
+TEST(Stream, TakesMarksThatCannotBeForABrokenPeer) {
+  Stream stream;
+  stream.receiver.unwatch(stream.ring);
+  stream.send("hello");
+  stream.ring.control->tail.store(1 << 20);
+  EXPECT_EQ(stream.receive(), "(error 104)");
+  Stream other;
+  other.ring.control->marks_made.store(1000);
+  EXPECT_EQ(other.receive(), "(error 104)");
+  Stream third;
+  third.receiver.unwatch(third.ring);
+  third.ring.control->head.store(17);
+  EXPECT_EQ(third.send("x"), -ECONNRESET);
+}
+
+// The byte at an offset, different for offsets that are near each other.
+std::uint8_t byte_at(std::uint64_t offset) {
+  return static_cast<std::uint8_t>(offset * 0x9E3779B97F4A7C15 >> 56);
+}
+
+// One thread sends, another receives; both change between ring and kernel as they please. No byte
+// may be lost or change its place, and nobody may sleep while there is something to read.
+void exchange(std::uint64_t total, unsigned seed, std::size_t ring_bytes) {
+  Stream stream(ring_bytes);
+  std::thread sending([&] {
+    std::mt19937 random(seed);
+    std::vector<std::uint8_t> buffer;
+    for (std::uint64_t sent = 0; sent < total;) {
+      const std::uint64_t size =
+          std::min<std::uint64_t>(total - sent, 1 + random() % (random() % 16 == 0 ? 20'000 : 200));
+      buffer.resize(size);
+      for (std::uint64_t i = 0; i < size; ++i) buffer[i] = byte_at(sent + i);
+      iovec part{.iov_base = buffer.data(), .iov_len = size};
+      for (Span span(&part, 1); span.left() != 0;) {
+        if (random() % 64 == 0) stream.sender.use_kernel(stream.ring);
+        const long now = send_now(stream.sender, stream.ring, stream.out.get(), span, 0);
+        if (now > 0) {
+          sent += static_cast<std::uint64_t>(now);
+        } else {
+          ASSERT_EQ(now, kNothing);
+          if (!stream.sender.in_kernel() && random() % 4 != 0)
+            std::this_thread::yield();
+          else
+            stream.sender.use_kernel(stream.ring);
+          pollfd room{.fd = stream.out.get(), .events = POLLOUT, .revents = 0};
+          if (stream.sender.in_kernel()) {
+            ASSERT_EQ(::poll(&room, 1, 20'000), 1);
+          }
+        }
+      }
+      if (random() % 256 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
+    }
+    ::shutdown(stream.out.get(), SHUT_WR);
+  });
+  std::mt19937 random(seed + 1);
+  std::vector<std::uint8_t> buffer(30'000);
+  std::uint64_t received = 0;
+  std::uint64_t slept = 0;
+  for (unsigned idle = 0;;) {
+    if (stream.receiver.watched() && random() % 2 == 0) stream.receiver.unwatch(stream.ring);
+    iovec part{.iov_base = buffer.data(), .iov_len = 1 + random() % buffer.size()};
+    Span span(&part, 1);
+    long now = receive_now(stream.receiver, stream.ring, stream.in.get(), span, false);
+    if (now == kNothing) now = look_for_end(stream.receiver, stream.ring, stream.in.get());
+    if (now == 0) break;
+    if (now > 0) {
+      idle = 0;
+      for (long i = 0; i < now; ++i)
+        ASSERT_EQ(buffer[static_cast<std::size_t>(i)],
+                  byte_at(received + static_cast<std::uint64_t>(i)))
+            << "at " << received + static_cast<std::uint64_t>(i) << ", seed " << seed;
+      received += static_cast<std::uint64_t>(now);
+      continue;
+    }
+    ASSERT_EQ(now, kNothing) << "seed " << seed;
+    if (++idle % 8 != 0) {
+      std::this_thread::yield();
+      continue;
+    }
+    stream.receiver.watch(stream.ring);
+    const Receiver::Next next = stream.receiver.next(stream.ring);
+    if (next.kind != Receiver::Next::nothing && next.kind != Receiver::Next::open) continue;
+    ++slept;
+    pollfd news{.fd = stream.in.get(), .events = POLLIN, .revents = 0};
+    ASSERT_EQ(::poll(&news, 1, 20'000), 1) << "nobody woke the sleeper, seed " << seed;
+  }
+  EXPECT_EQ(received, total) << "seed " << seed;
+  EXPECT_GT(slept, 0u);
+  sending.join();
+}
+
+TEST(StreamStress, NeitherLosesNorMovesAByte) {
+  for (unsigned seed = 1; seed <= 6; ++seed) {
+    exchange(3'000'000, seed * 100, 4096);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(StreamStress, KeepsTheOrderOfALargeRing) { exchange(40'000'000, 7, 256 * 1024); }
+
+// Whatever stands in shared memory, both halves stay inside their own.
+TEST(StreamStress, SurvivesAPeerThatScribbles) {
+  for (unsigned seed = 1; seed <= 300; ++seed) {
+    Stream stream;
+    std::mt19937_64 random(seed);
+    const std::string text(300, 'x');
+    for (unsigned step = 0; step < 200; ++step) {
+      auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(stream.memory.data());
+      const std::uint64_t values[] = {random(), random() % 10'000, kOpenEnd, kFlags, 0,
+                                      words[0].load() + random() % 100, kWatched | random() % 5000};
+      static constexpr std::size_t kPlaces[] = {0, 16, 17, 18, 32, 33, 35, 48, 49, 50, 51, 52, 53};
+      words[kPlaces[random() % std::size(kPlaces)]].store(values[random() % std::size(values)]);
+      if (random() % 3 == 0) stream.receiver.watch(stream.ring);
+      if (random() % 3 == 0) stream.receiver.unwatch(stream.ring);
+      if (random() % 8 == 0) stream.sender.use_kernel(stream.ring);
+      (void)stream.send(text.substr(0, 1 + random() % 299));
+      (void)stream.receive(1 + random() % 500, random() % 4 == 0);
+      (void)look_for_end(stream.receiver, stream.ring, stream.in.get());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace farcall::preload
