@@ -75,6 +75,9 @@ long kernel(long number, Arguments... arguments) noexcept {
                              sizeof...(Arguments) > 5 ? words[5] : 0);
 }
 
+// The size of a signal mask in system calls.
+inline constexpr std::size_t kKernelMaskSize = 8;
+
 // The result of a system call as the C library gives it.
 inline long with_errno(long result) noexcept {
   if (result >= 0 || result < -4095) return result;

@@ -195,6 +195,7 @@ class Receiver {
   }
 
   [[nodiscard]] bool busy() const noexcept { return sleeping_ != 0; }
+  [[nodiscard]] bool broken() const noexcept { return broken_; }
   [[nodiscard]] bool watched() const noexcept { return watched_; }
   [[nodiscard]] bool gone_for_ever() const noexcept { return for_ever_; }
   [[nodiscard]] std::uint64_t kernel_taken() const noexcept { return kernel_taken_; }

@@ -174,7 +174,7 @@ void exchange(std::uint64_t total, unsigned seed, std::size_t ring_bytes) {
   std::vector<std::uint8_t> buffer(30'000);
   std::uint64_t received = 0;
   std::uint64_t slept = 0;
-  for (unsigned idle = 0;;) {
+  for (;;) {
     if (stream.receiver.watched() && random() % 2 == 0) stream.receiver.unwatch(stream.ring);
     iovec part{.iov_base = buffer.data(), .iov_len = 1 + random() % buffer.size()};
     Span span(&part, 1);
@@ -182,7 +182,6 @@ void exchange(std::uint64_t total, unsigned seed, std::size_t ring_bytes) {
     if (now == kNothing) now = look_for_end(stream.receiver, stream.ring, stream.in.get());
     if (now == 0) break;
     if (now > 0) {
-      idle = 0;
       for (long i = 0; i < now; ++i)
         ASSERT_EQ(buffer[static_cast<std::size_t>(i)],
                   byte_at(received + static_cast<std::uint64_t>(i)))
@@ -191,7 +190,7 @@ void exchange(std::uint64_t total, unsigned seed, std::size_t ring_bytes) {
       continue;
     }
     ASSERT_EQ(now, kNothing) << "seed " << seed;
-    if (++idle % 8 != 0) {
+    if (random() % 8 != 0) {
       std::this_thread::yield();
       continue;
     }

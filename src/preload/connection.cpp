@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "preload/connection.hpp"
+
+#include <poll.h>
+
+#include <cstring>
+
+#include "preload/epoll.hpp"
+#include "preload/real.hpp"
+#include "preload/transfer.hpp"
+#include "preload/upgrade.hpp"
+
+namespace farcall::preload {
+namespace {
+
+constexpr std::size_t kMostParts = 1024;  // as the kernel: EINVAL beyond
+constexpr std::size_t kKernelChunk = 64 * 1024;
+constexpr std::uint32_t kEmptyCallsPerLook = 16;
+constexpr std::uint32_t kSendsPerLook = 64;
+constexpr std::uint64_t kLookEvery = 20 * kTicksPerMicrosecond;
+constexpr std::uint64_t kCheckEvery = 100 * kTicksPerMicrosecond;
+
+ssize_t fail(long negative_errno) noexcept {
+  errno = static_cast<int>(-negative_errno);
+  return -1;
+}
+
+void count(Side& side, bool by_ring, long bytes) noexcept {
+  if (side.counters == nullptr || bytes <= 0) [[likely]]
+    return;
+  Counters::Way& way = by_ring ? side.counters->ring : side.counters->kernel;
+  way.bytes.fetch_add(static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
+  way.messages.fetch_add(1, std::memory_order_relaxed);
+}
+
+bool nonblocking(const Side& side, int flags) noexcept {
+  return (flags & MSG_DONTWAIT) != 0 || side.nonblocking.load(std::memory_order_relaxed);
+}
+
+// The peer has died, or was closed behind its library's back, with bytes of ours unread: the
+// kernel would have reset the connection.
+bool left_bytes_unread(Side& side) noexcept {
+  if (side.reset_told) return false;
+  const Guard sending(side.send_lock);
+  if (side.out.control == nullptr || side.in.control == nullptr) return false;
+  if (side.in.control->sender_said.load(std::memory_order_acquire) != 0) return false;
+  return side.sender.unread(side.out) != 0;
+}
+
+ssize_t at_end(Side& side, ssize_t result) noexcept {
+  if (result != 0 || !left_bytes_unread(side)) return result;
+  side.reset_told = true;
+  return fail(-ECONNRESET);
+}
+
+// A peer that breaks the protocol is dead to us, and we to it.
+ssize_t broken(Side& side, int fd) noexcept {
+  const linger now{.l_onoff = 1, .l_linger = 0};
+  kernel(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+  kernel(SYS_shutdown, fd, SHUT_RDWR);
+  note_reason(side, Reason::broken);
+  return fail(-ECONNRESET);
+}
+
+ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
+  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
+  side.receiver.enter_kernel();
+  guard.unlock();
+  const ssize_t got = call.as_it_is(call.arguments);
+  const int error = errno;
+  if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
+    const bool takes = got > 0 && (call.flags & (MSG_PEEK | MSG_OOB)) == 0;
+    side.receiver.leave_kernel(takes ? static_cast<std::size_t>(got) : 0);
+    guard.unlock();
+    if (takes) {
+      count(side, false, got);
+      count_call(call.fd, side);
+    }
+  }
+  errno = error;
+  return got;
+}
+
+// Sleeps in the kernel, in the program's own call where that is possible. The direction is watched
+// and whatever is in the kernel, up to `limit`, is what comes next.
+ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint64_t limit,
+                        bool untouched, Guard& guard) {
+  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
+  side.receiver.enter_kernel();
+  guard.unlock();
+  ssize_t got;
+  if (untouched && limit >= to.left()) {
+    got = call.as_it_is(call.arguments);
+  } else {
+    iovec parts[kParts];
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = to.parts(parts, kParts, std::min<std::uint64_t>(to.left(), limit));
+    got = real::next<"recvmsg", ssize_t(int, msghdr*, int)>()(call.fd, &message,
+                                                              call.flags & ~MSG_WAITALL);
+  }
+  const int error = errno;
+  if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
+    const bool takes = got > 0 && (call.flags & MSG_PEEK) == 0;
+    side.receiver.leave_kernel(takes ? static_cast<std::size_t>(got) : 0);
+    side.patience.slept();
+    if (got > 0) wake_up(side, call.fd);
+    count(side, false, got);
+  }
+  errno = error;
+  return got;
+}
+
+// Waits without sleeping; true if there may be something now.
+bool stay_awake(Side& side) noexcept {
+  const Ring ring = side.in;
+  const std::uint32_t here = this_processor();
+  if (ring.control->receiver_processor.load(std::memory_order_relaxed) != here)
+    ring.control->receiver_processor.store(here, std::memory_order_relaxed);
+  if (side.out.control->sender_processor.load(std::memory_order_relaxed) != here)
+    side.out.control->sender_processor.store(here, std::memory_order_relaxed);
+  return side.patience.stay_awake(
+      [&] {
+        return side.receiver.may_have_news(ring) ||
+               ring.control->sender_said.load(std::memory_order_relaxed) != 0;
+      },
+      [&] { return ring.control->sender_processor.load(std::memory_order_relaxed); });
+}
+
+bool time_to_look(Side& side) noexcept {
+  const std::uint64_t now = ticks();
+  if (++side.empty_calls % kEmptyCallsPerLook != 0 && now - side.looked_at < kLookEvery)
+    return false;
+  side.looked_at = now;
+  return true;
+}
+
+// MSG_TRUNC throws bytes away instead of storing them.
+ssize_t discard(Side& side, const Call& call, Guard& guard);
+
+ssize_t receive_accelerated(Side& side, const Call& call, Guard& guard) {
+  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
+  const bool peek = (call.flags & MSG_PEEK) != 0;
+  const bool all = (call.flags & MSG_WAITALL) != 0 && !peek;
+  Span to(call.parts, call.count);
+  const std::size_t wanted = to.left();
+  ssize_t total = 0;
+  for (bool stayed = false;;) {
+    const std::uint64_t ring_before = side.receiver.position();
+    long got = receive_now(side.receiver, side.in, call.fd, to, peek);
+    if (got == kNothing && nonblocking(side, call.flags) && !side.receiver.watched() &&
+        (time_to_look(side) || side.in.control->sender_said.load(std::memory_order_relaxed) != 0))
+      got = look_for_end(side.receiver, side.in, call.fd);
+    if (got > 0) {
+      total += got;
+      count(side, side.receiver.position() != ring_before, got);
+      // The kernel brought it, so the sender thinks that this side sleeps.
+      if (side.receiver.watched()) wake_up(side, call.fd);
+      if (!all || static_cast<std::size_t>(total) == wanted) return total;
+      stayed = false;
+      continue;
+    }
+    if (got == 0) return total != 0 ? total : at_end(side, 0);
+    if (got != kNothing) {
+      if (total != 0) return total;
+      return got == -ECONNRESET && side.receiver.broken() ? broken(side, call.fd) : fail(got);
+    }
+    if (nonblocking(side, call.flags)) return total != 0 ? total : fail(-EAGAIN);
+    if (!stayed) {
+      stayed = true;
+      if (side.receiver.watched()) wake_up(side, call.fd);
+      if (!side.receiver.watched()) {
+        guard.unlock();
+        const bool news = stay_awake(side);
+        if (!guard.lock()) return total != 0 ? total : fail(-EINTR);
+        if (side.generation.load(std::memory_order_relaxed) != generation) return fail(-EBADF);
+        if (news) {
+          // What ended the wait may be no more than the end of the stream, or of a segment.
+          const Receiver::Next next = side.receiver.next(side.in);
+          if (next.kind == Receiver::Next::ring) stayed = false;
+          if (next.kind != Receiver::Next::nothing) continue;
+        }
+      }
+    }
+    if (!side.receiver.watched()) side.receiver.watch(side.in);
+    const Receiver::Next next = side.receiver.next(side.in);
+    if (next.kind == Receiver::Next::ring || next.kind == Receiver::Next::broken) continue;
+    const ssize_t slept =
+        sleep_in_kernel(side, call, to, next.kind == Receiver::Next::kernel ? next.bytes : UINT64_MAX,
+                        total == 0, guard);
+    if (slept <= 0) return total != 0 ? total : at_end(side, slept);
+    to.skip(static_cast<std::size_t>(slept));
+    total += slept;
+    if (!all || static_cast<std::size_t>(total) == wanted) return total;
+    stayed = false;
+  }
+}
+
+ssize_t discard(Side& side, const Call& call, Guard& guard) {
+  std::byte scratch[4096];
+  const Span asked(call.parts, call.count);
+  iovec part{.iov_base = scratch, .iov_len = std::min(sizeof scratch, asked.left())};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  struct Arguments {
+    int fd;
+    msghdr* message;
+    int flags;
+  } arguments{call.fd, &message, call.flags & ~(MSG_TRUNC | MSG_WAITALL)};
+  const Call other{.fd = call.fd,
+                   .parts = &part,
+                   .count = 1,
+                   .flags = arguments.flags,
+                   .as_it_is =
+                       [](const void* pointer) {
+                         const auto* given = static_cast<const Arguments*>(pointer);
+                         return real::next<"recvmsg", ssize_t(int, msghdr*, int)>()(
+                             given->fd, given->message, given->flags);
+                       },
+                   .arguments = &arguments};
+  return receive_accelerated(side, other, guard);
+}
+
+// Is the peer still there? A sender that never reads would not notice.
+void check_peer(Side& side, int fd) noexcept {
+  const std::uint64_t now = ticks();
+  if (++side.sends_unchecked < kSendsPerLook && now - side.checked_at < kCheckEvery) return;
+  side.sends_unchecked = 0;
+  side.checked_at = now;
+  const std::uint32_t here = this_processor();
+  if (side.out.control->sender_processor.load(std::memory_order_relaxed) != here)
+    side.out.control->sender_processor.store(here, std::memory_order_relaxed);
+  pollfd look{.fd = fd, .events = POLLRDHUP, .revents = 0};
+  const timespec none{};
+  timespec time = none;
+  if (kernel(SYS_ppoll, &look, 1, &time, nullptr, 0) > 0 &&
+      (look.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
+    side.sender.leave_ring(side.out);  // the kernel knows what to say
+}
+
+// The ring is full: waits a little while the receiver makes room. Without the lock meanwhile.
+bool wait_for_room(Side& side, bool briefly, Guard& guard) noexcept {
+  const Ring ring = side.out;
+  const std::uint64_t before = ring.control->head.load(std::memory_order_relaxed);
+  guard.unlock();
+  const bool together =
+      ring.control->receiver_processor.load(std::memory_order_relaxed) == this_processor();
+  const auto moved = [&] {
+    return ring.control->head.load(std::memory_order_relaxed) != before ||
+           (ring.control->tail.load(std::memory_order_relaxed) & kFlags) != 0;
+  };
+  bool room = false;
+  if (together) {
+    for (unsigned i = 0; i < (briefly ? 1 : 4) && !(room = moved()); ++i)
+      kernel(SYS_sched_yield);
+  } else {
+    const unsigned looks = briefly ? 100 : 2000;
+    for (unsigned i = 0; i < looks && !(room = moved()); ++i) relax();
+  }
+  return guard.lock() && (room || moved());
+}
+
+ssize_t kernel_send(Side& side, const Call& call, const Span& from, bool untouched, Guard& guard) {
+  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
+  const bool wait = !nonblocking(side, call.flags);
+  // In pieces, so that the ring is used as soon as the receiver has woken up.
+  const std::size_t size =
+      wait && !side.sender.gone_for_ever() ? std::min(from.left(), kKernelChunk) : from.left();
+  side.sender.enter_kernel();
+  guard.unlock();
+  ssize_t sent;
+  if (untouched && size == from.left()) {
+    sent = call.as_it_is(call.arguments);
+  } else {
+    iovec parts[kParts];
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = from.parts(parts, kParts, size);
+    // A broken pipe raises a signal only where nothing has been sent.
+    sent = real::next<"sendmsg", ssize_t(int, const msghdr*, int)>()(
+        call.fd, &message, call.flags | (untouched ? 0 : MSG_NOSIGNAL));
+  }
+  const int error = errno;
+  if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation)
+    side.sender.leave_kernel(side.out, sent > 0 ? static_cast<std::size_t>(sent) : 0);
+  else
+    sent = sent < 0 ? sent : -1;
+  count(side, false, sent);
+  errno = error;
+  return sent;
+}
+
+ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
+  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
+  Span from(call.parts, call.count);
+  const std::size_t wanted = from.left();
+  for (unsigned waits = 0;;) {
+    if (side.generation.load(std::memory_order_relaxed) != generation) return fail(-EBADF);
+    const auto sent = [&] { return static_cast<ssize_t>(wanted - from.left()); };
+    switch (side.sender.way(side.out)) {
+      case Sender::Way::broken: return broken(side, call.fd);
+      case Sender::Way::ring: {
+        check_peer(side, call.fd);
+        if (side.sender.in_kernel()) continue;
+        const std::size_t put = side.sender.put(side.out, from);
+        count(side, true, static_cast<long>(put));
+        if (from.left() == 0) return sent();
+        if (put != 0) {
+          waits = 0;
+          continue;
+        }
+        if (side.sender.in_kernel() || side.sender.broken()) continue;
+        if (wait_for_room(side, nonblocking(side, call.flags), guard) && ++waits < 1000) continue;
+        if (side.generation.load(std::memory_order_relaxed) != generation) return fail(-EBADF);
+        side.sender.use_kernel(side.out);
+        continue;
+      }
+      case Sender::Way::kernel: break;
+    }
+    const std::size_t before = from.left();
+    const ssize_t now = kernel_send(side, call, from, sent() == 0, guard);
+    if (now <= 0) return sent() != 0 ? sent() : now;
+    from.skip(static_cast<std::size_t>(now));
+    if (from.left() == 0) return sent();
+    // Less than asked for: the kernel has a reason to stop.
+    if (nonblocking(side, call.flags) || static_cast<std::size_t>(now) < std::min(before, kKernelChunk))
+      return sent();
+  }
+}
+
+}  // namespace
+
+void wake_up(Side& side, int fd) noexcept {
+  if (side.receiver.busy() || side.receiver.gone_for_ever() ||
+      side.stay_watched.load(std::memory_order_relaxed))
+    return;
+  // The sender must be there to make use of it.
+  if (side.in.control->sender_processor.load(std::memory_order_relaxed) == 0) return;
+  if (!epoll_allows_wake_up(side, fd)) return;
+  side.receiver.unwatch(side.in);
+}
+
+bool ring_readable(Side& side) noexcept {
+  const Guard guard(side.receive_lock);
+  if (!guard || side.in.control == nullptr) return false;
+  const Receiver::Next next = side.receiver.next(side.in);
+  return next.kind == Receiver::Next::ring || next.kind == Receiver::Next::broken;
+}
+
+ssize_t receive_from(Side& side, const Call& call) noexcept(false) {
+  Guard guard(side.receive_lock);
+  if (!guard) return fail(-EINTR);
+  if (side.in.control == nullptr || (call.flags & (MSG_OOB | MSG_ERRQUEUE)) != 0)
+    return receive_plainly(side, call, guard);
+  if (call.count > kMostParts) return fail(-EINVAL);
+  if (Span(call.parts, call.count).left() == 0) {
+    guard.unlock();
+    return call.as_it_is(call.arguments);
+  }
+  if ((call.flags & MSG_TRUNC) != 0) return discard(side, call, guard);
+  return receive_accelerated(side, call, guard);
+}
+
+ssize_t splice_from_kernel(Side& side, const Call& call) noexcept(false) {
+  Guard guard(side.receive_lock);
+  if (!guard) return fail(-EINTR);
+  if (side.in.control != nullptr) side.receiver.watch_for_ever(side.in);
+  return receive_plainly(side, call, guard);
+}
+
+ssize_t send_by_kernel(Side& side, const Call& call, bool for_ever) noexcept(false) {
+  Guard guard(side.send_lock);
+  if (!guard) return fail(-EINTR);
+  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
+  if (side.out.control != nullptr) {
+    if (for_ever)
+      side.sender.leave_ring(side.out);
+    else
+      side.sender.use_kernel(side.out);
+  }
+  side.sender.enter_kernel();
+  guard.unlock();
+  const ssize_t sent = call.as_it_is(call.arguments);
+  const int error = errno;
+  if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
+    side.sender.leave_kernel(side.out, sent > 0 ? static_cast<std::size_t>(sent) : 0);
+    const bool candidate = side.out.control == nullptr;
+    guard.unlock();
+    count(side, false, sent);
+    if (sent > 0 && candidate) count_call(call.fd, side);
+  }
+  errno = error;
+  return sent;
+}
+
+ssize_t send_to(Side& side, const Call& call) noexcept(false) {
+  // What is urgent stands at a place in the kernel's stream, and what is not copied stays there.
+  constexpr int kKernelOnly = MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN;
+  if ((call.flags & kKernelOnly) != 0) {
+    if ((call.flags & MSG_OOB) != 0) note_reason(side, Reason::urgent);
+    return send_by_kernel(side, call, true);
+  }
+  {
+    Guard guard(side.send_lock);
+    if (!guard) return fail(-EINTR);
+    if (side.out.control != nullptr) {
+      if (call.count > kMostParts) return fail(-EINVAL);
+      if (Span(call.parts, call.count).left() != 0) return send_accelerated(side, call, guard);
+    }
+  }
+  return send_by_kernel(side, call, false);
+}
+
+}  // namespace farcall::preload

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// send() and recv() as a program means them, on a connection that may be accelerated: waiting,
+// timeouts, signals and flags as the kernel has them. What the hooks of the send and receive
+// families have in common.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include "preload/side.hpp"
+
+namespace farcall::preload {
+
+// What the program called: where its bytes are, and the call itself, to be made by the C library.
+struct Call {
+  int fd;
+  const iovec* parts;
+  std::size_t count;
+  int flags;
+  // The program's own call, as it was made; errno as the C library sets it.
+  ssize_t (*as_it_is)(const void* arguments);
+  const void* arguments;
+};
+
+ssize_t receive_from(Side& side, const Call& call) noexcept(false);
+ssize_t send_to(Side& side, const Call& call) noexcept(false);
+
+// Goes over to the kernel for a call that only the kernel can do, which sends or receives.
+ssize_t send_by_kernel(Side& side, const Call& call, bool for_ever) noexcept(false);
+
+// The same for a receiving call, when the ring is empty.
+ssize_t splice_from_kernel(Side& side, const Call& call) noexcept(false);
+
+// May the receiving direction leave the kernel? Some of those who wait are served by it alone.
+// Called with the receiver's lock. Also notes it with the epoll set that the descriptor is in.
+void wake_up(Side& side, int fd) noexcept;
+
+// Whether there is something to read in the ring; what is in the kernel poll() tells.
+bool ring_readable(Side& side) noexcept;
+
+}  // namespace farcall::preload

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "preload/diag.hpp"
+
+#include <arpa/inet.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <sys/socket.h>
+
+#include <cstring>
+
+#include "preload/real.hpp"
+
+namespace farcall::preload {
+namespace {
+
+constexpr std::uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+void put_address(__be32 (&to)[4], const Endpoint& endpoint, bool v4) noexcept {
+  std::memset(to, 0, sizeof to);
+  if (v4)
+    std::memcpy(to, endpoint.address.data() + 12, 4);
+  else
+    std::memcpy(to, endpoint.address.data(), 16);
+}
+
+}  // namespace
+
+int find_socket(const Endpoint& local, const Endpoint& remote, FoundSocket& found) noexcept {
+  struct {
+    nlmsghdr header;
+    inet_diag_req_v2 request;
+  } question{};
+  const bool v4 = std::memcmp(local.address.data(), kMapped, sizeof kMapped) == 0;
+  question.header = {.nlmsg_len = sizeof question,
+                     .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+                     .nlmsg_flags = NLM_F_REQUEST,
+                     .nlmsg_seq = 1,
+                     .nlmsg_pid = 0};
+  question.request.sdiag_family = v4 ? AF_INET : AF_INET6;
+  question.request.sdiag_protocol = IPPROTO_TCP;
+  question.request.idiag_states = ~0U;
+  question.request.id.idiag_sport = htons(local.port);
+  question.request.id.idiag_dport = htons(remote.port);
+  put_address(question.request.id.idiag_src, local, v4);
+  put_address(question.request.id.idiag_dst, remote, v4);
+  question.request.id.idiag_cookie[0] = INET_DIAG_NOCOOKIE;
+  question.request.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+
+  const long fd =
+      kernel(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG);
+  if (fd < 0) return static_cast<int>(fd);
+  sockaddr_nl address{};
+  address.nl_family = AF_NETLINK;
+  long result = kernel(SYS_sendto, fd, &question, sizeof question, 0, &address, sizeof address);
+  alignas(nlmsghdr) char answer[1024];
+  if (result >= 0)  // the kernel answers before sendto() returns
+    result = kernel(SYS_recvfrom, fd, answer, sizeof answer, 0, nullptr, nullptr);
+  kernel(SYS_close, fd);
+  if (result < 0) return static_cast<int>(result);
+
+  nlmsghdr header;
+  if (static_cast<std::size_t>(result) < sizeof header) return -EPROTO;
+  std::memcpy(&header, answer, sizeof header);
+  if (header.nlmsg_type == NLMSG_ERROR) {
+    nlmsgerr error;
+    if (static_cast<std::size_t>(result) < NLMSG_HDRLEN + sizeof error) return -EPROTO;
+    std::memcpy(&error, answer + NLMSG_HDRLEN, sizeof error);
+    return error.error < 0 ? error.error : -EPROTO;
+  }
+  inet_diag_msg message;
+  if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY ||
+      static_cast<std::size_t>(result) < NLMSG_HDRLEN + sizeof message)
+    return -EPROTO;
+  std::memcpy(&message, answer + NLMSG_HDRLEN, sizeof message);
+  // A listener is found for addresses that nobody has.
+  if (message.id.idiag_dport != htons(remote.port)) return -ENOENT;
+  found.cookie = static_cast<std::uint64_t>(message.id.idiag_cookie[1]) << 32 |
+                 message.id.idiag_cookie[0];
+  found.uid = message.idiag_uid;
+  return 0;
+}
+
+}  // namespace farcall::preload

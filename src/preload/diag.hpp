@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which socket of this network namespace has these addresses? The kernel's answer (sock_diag).
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+
+#include "preload/settings.hpp"
+
+namespace farcall::preload {
+
+struct FoundSocket {
+  std::uint64_t cookie;
+  uid_t uid;
+};
+
+// The TCP socket that is connected from `local` to `remote`. Zero, or the negative errno: ENOENT
+// if there is none.
+int find_socket(const Endpoint& local, const Endpoint& remote, FoundSocket& found) noexcept;
+
+}  // namespace farcall::preload

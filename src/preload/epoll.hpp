@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Epoll sets that hold accelerated sockets.
+//
+// A socket of a set is either watched, and then the kernel tells of it, or hot: its data comes
+// through the ring, and epoll_wait() looks at it itself. A socket becomes hot when a receive call
+// takes it out of the kernel, and is watched again before anybody sleeps in the set, or when it
+// has been idle for a while. So a call costs what is active, not what is registered.
+//
+// Order of locks: a receiver's lock, then a set's. What is taken out of the hot ones is watched
+// afterwards, never before: it may have become hot again in between, which does no harm.
+#pragma once
+
+#include "preload/side.hpp"
+
+namespace farcall::preload {
+
+// May the receiving direction of this socket leave the kernel, as far as epoll sets are concerned
+// that its descriptor is in? If so it is hot from now on. Holds the receiver's lock.
+bool epoll_allows_wake_up(Side& side, int fd) noexcept;
+
+// Whether `fd` is in an epoll set, or is one.
+bool is_registered(int fd) noexcept;
+// `fd` is about to be closed, or is new.
+void forget_registrations(int fd) noexcept;
+// No descriptor above it is in the tables.
+int highest_known() noexcept;
+
+// Somebody is about to wait for this epoll set as for a descriptor: from now on the kernel alone
+// tells of its sockets. Nothing happens if it is no epoll set.
+void leave_to_kernel(int fd) noexcept;
+
+}  // namespace farcall::preload

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "preload/side.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <new>
+
+#include "preload/log.hpp"
+#include "preload/real.hpp"
+
+namespace farcall::preload {
+
+namespace detail {
+constinit std::array<std::atomic<Side*>, kMostDescriptors> table{};
+constinit std::array<std::atomic<std::uint64_t>, kMostDescriptors / 64> private_descriptors{};
+}  // namespace detail
+
+namespace {
+
+// Shared with children, not with anybody else.
+struct Slab {
+  std::atomic<std::uint64_t> free;  // a count of changes, and the first free side plus one
+  std::atomic<std::uint32_t> made;
+  std::atomic<std::uint32_t> accelerated;
+  alignas(kFalseSharing) Side sides[kMostSides];
+};
+
+constinit std::atomic<Slab*> slab{nullptr};
+constinit std::array<std::atomic<std::uint16_t>, kMostSides> references{};
+constinit std::atomic<int> highest{0};
+constinit std::atomic<pid_t> pid{0};
+constinit Lock life;
+
+// Mappings of closed connections stay for a while: a thread may be looking at one.
+struct Retired {
+  std::byte* mapping;
+  std::size_t size;
+  std::int64_t at;
+};
+constexpr std::size_t kMostRetired = 256;
+constexpr std::int64_t kRetiredFor = 2'000'000'000;
+constinit std::array<Retired, kMostRetired> retired{};
+constinit std::size_t retired_count = 0;
+
+Slab* get_slab() noexcept {
+  Slab* found = slab.load(std::memory_order_acquire);
+  if (found != nullptr) [[likely]]
+    return found;
+  const long made = kernel(SYS_mmap, nullptr, sizeof(Slab), PROT_READ | PROT_WRITE,
+                           MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (made < 0) return nullptr;
+  auto* mine = reinterpret_cast<Slab*>(made);
+  if (slab.compare_exchange_strong(found, mine)) return mine;
+  kernel(SYS_munmap, mine, sizeof(Slab));
+  return found;
+}
+
+std::uint32_t index_of(const Side& side) noexcept {
+  return static_cast<std::uint32_t>(&side - slab.load(std::memory_order_relaxed)->sides);
+}
+
+void unmap_old() noexcept {
+  const std::int64_t now = now_ns();
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < retired_count; ++i) {
+    if (now - retired[i].at > kRetiredFor)
+      kernel(SYS_munmap, retired[i].mapping, retired[i].size);
+    else
+      retired[kept++] = retired[i];
+  }
+  retired_count = kept;
+}
+
+void retire(std::byte* mapping, std::size_t size) noexcept {
+  unmap_old();
+  if (retired_count == kMostRetired) {
+    // The pages go, the addresses stay: whoever still looks sees zeroes of its own.
+    kernel(SYS_mmap, mapping, size, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+    return;
+  }
+  retired[retired_count++] = {.mapping = mapping, .size = size, .at = now_ns()};
+}
+
+// The last one who holds it is about to close it.
+void say_closed(Side& side, int fd) noexcept {
+  bool unread = false;
+  {
+    const Guard receiving(side.receive_lock);
+    if (side.in.control != nullptr) {
+      // The peer sends through the kernel from here on, which tells it that nobody reads.
+      side.receiver.watch_for_ever(side.in);
+      unread = side.receiver.next(side.in).kind == Receiver::Next::ring;
+    }
+  }
+  {
+    const Guard sending(side.send_lock);
+    if (side.out.control != nullptr)
+      side.out.control->sender_said.fetch_or(Direction::kFinished | Direction::kClosed,
+                                             std::memory_order_release);
+  }
+  // As the kernel does for bytes in its own queue that nobody has read.
+  if (unread) {
+    const linger now{.l_onoff = 1, .l_linger = 0};
+    kernel(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+  }
+}
+
+void forget_before_fork_in_child() noexcept {
+  known_thread = 0;
+  pid.store(static_cast<pid_t>(kernel(SYS_getpid)), std::memory_order_relaxed);
+}
+
+template <class Change>
+void for_each_own(Change change) noexcept {
+  Slab* all = slab.load(std::memory_order_acquire);
+  if (all == nullptr) return;
+  const std::uint32_t made = std::min(all->made.load(std::memory_order_relaxed), kMostSides);
+  for (std::uint32_t i = 0; i < made; ++i)
+    if (references[i].load(std::memory_order_relaxed) != 0) change(all->sides[i]);
+}
+
+void before_fork() noexcept {
+  life.lock();
+  for_each_own([](Side& side) { side.processes.fetch_add(1, std::memory_order_relaxed); });
+}
+
+void in_parent() noexcept { life.unlock(); }
+
+void in_child() noexcept {
+  forget_before_fork_in_child();
+  // The mappings of the retired are the child's own now; nobody here looks at them.
+  for (std::size_t i = 0; i < retired_count; ++i)
+    kernel(SYS_munmap, retired[i].mapping, retired[i].size);
+  retired_count = 0;
+  for (std::size_t word = 0; word < detail::private_descriptors.size() / 64; ++word) {
+    std::uint64_t bits = detail::private_descriptors[word].exchange(0, std::memory_order_relaxed);
+    for (; bits != 0; bits &= bits - 1)
+      kernel(SYS_close, static_cast<int>(word * 64) + __builtin_ctzll(bits));
+  }
+  life.unlock();
+}
+
+[[gnu::constructor]] void start() noexcept {
+  pid.store(static_cast<pid_t>(kernel(SYS_getpid)), std::memory_order_relaxed);
+  ::pthread_atfork(before_fork, in_parent, in_child);
+}
+
+}  // namespace
+
+Lock& life_lock() noexcept { return life; }
+
+pid_t own_pid() noexcept {
+  pid_t known = pid.load(std::memory_order_relaxed);
+  if (known == 0) {
+    known = static_cast<pid_t>(kernel(SYS_getpid));
+    pid.store(known, std::memory_order_relaxed);
+  }
+  return known;
+}
+
+bool in_own_process() noexcept { return kernel(SYS_getpid) == own_pid(); }
+
+Side* make_side(bool connector) noexcept {
+  Slab* all = get_slab();
+  if (all == nullptr) return nullptr;
+  Side* side = nullptr;
+  std::uint64_t first = all->free.load(std::memory_order_acquire);
+  while ((first & UINT32_MAX) != 0) {
+    Side& candidate = all->sides[(first & UINT32_MAX) - 1];
+    const std::uint64_t next = ((first >> 32) + 1) << 32 | candidate.next_free;
+    if (all->free.compare_exchange_weak(first, next, std::memory_order_acquire)) {
+      side = &candidate;
+      break;
+    }
+  }
+  if (side == nullptr) {
+    const std::uint32_t index = all->made.fetch_add(1, std::memory_order_relaxed);
+    if (index >= kMostSides) {
+      all->made.store(kMostSides, std::memory_order_relaxed);
+      return nullptr;
+    }
+    side = &all->sides[index];
+  }
+  const std::uint32_t generation = side->generation.load(std::memory_order_relaxed) | 1;
+  new (side) Side{};
+  side->connector = connector;
+  side->listener = -1;
+  side->guest = -1;
+  side->processes.store(1, std::memory_order_relaxed);
+  side->generation.store(generation, std::memory_order_relaxed);
+  return side;
+}
+
+void adopt(int fd, Side& side) noexcept {
+  if (static_cast<unsigned>(fd) >= static_cast<unsigned>(kMostDescriptors)) return;
+  const Guard guard(life);
+  references[index_of(side)].fetch_add(1, std::memory_order_relaxed);
+  int before = highest.load(std::memory_order_relaxed);
+  while (before < fd && !highest.compare_exchange_weak(before, fd, std::memory_order_relaxed)) {
+  }
+  // release: pairs with the acquire in find_side()
+  detail::table[static_cast<std::size_t>(fd)].store(&side, std::memory_order_release);
+}
+
+void stop_listening(Side& side) noexcept {
+  if (side.listener_owner == own_pid()) {
+    if (side.listener >= 0) close_private(side.listener);
+    if (side.guest >= 0) close_private(side.guest);
+  }
+  side.listener = -1;
+  side.guest = -1;
+}
+
+Released forget(int fd, bool closing) noexcept {
+  if (find_side(fd) == nullptr) return {};
+  const Guard guard(life);
+  Side* side = detail::table[static_cast<std::size_t>(fd)].exchange(nullptr);
+  if (side == nullptr) return {};
+  if (references[index_of(*side)].fetch_sub(1, std::memory_order_relaxed) != 1) return {};
+  stop_listening(*side);
+  if (side->processes.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    if (closing) say_closed(*side, fd);
+    return {.side = side};
+  }
+  // Others go on with it; this process needs its mapping no more.
+  if (side->mapping != nullptr) retire(side->mapping, side->mapped);
+  return {};
+}
+
+void release(Released released) noexcept {
+  Side* side = released.side;
+  if (side == nullptr) return;
+  const Guard guard(life);
+  {
+    // Whoever is in the middle of a call sees that it is another side when it comes back.
+    const Guard sending(side->send_lock);
+    const Guard receiving(side->receive_lock);
+    side->generation.fetch_add(1, std::memory_order_release);
+    side->in.control = nullptr;
+    side->out.control = nullptr;
+    if (side->accelerated()) uncount_accelerated();
+    side->stage.store(Side::kNever, std::memory_order_relaxed);
+  }
+  if (side->mapping != nullptr) retire(side->mapping, side->mapped);
+  side->mapping = nullptr;
+  Slab* all = slab.load(std::memory_order_relaxed);
+  std::uint64_t first = all->free.load(std::memory_order_relaxed);
+  std::uint64_t next;
+  do {
+    side->next_free = static_cast<std::uint32_t>(first);
+    next = ((first >> 32) + 1) << 32 | (index_of(*side) + 1);
+    // release: pairs with the acquire in make_side()
+  } while (!all->free.compare_exchange_weak(first, next, std::memory_order_release));
+}
+
+unsigned local_references(const Side& side) noexcept {
+  return references[index_of(side)].load(std::memory_order_relaxed);
+}
+
+int highest_descriptor() noexcept { return highest.load(std::memory_order_relaxed); }
+
+bool count_accelerated() noexcept {
+  Slab* all = get_slab();
+  if (all->accelerated.fetch_add(1, std::memory_order_relaxed) < settings().max_sockets)
+    return true;
+  all->accelerated.fetch_sub(1, std::memory_order_relaxed);
+  return false;
+}
+
+void uncount_accelerated() noexcept {
+  get_slab()->accelerated.fetch_sub(1, std::memory_order_relaxed);
+}
+
+int make_private(int fd) noexcept {
+  if (fd < 0) return fd;
+  rlimit limit{};
+  int from = 900;
+  if (kernel(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit) == 0 && limit.rlim_cur < 1024)
+    from = static_cast<int>(limit.rlim_cur - limit.rlim_cur / 8);
+  const long high = kernel(SYS_fcntl, fd, F_DUPFD_CLOEXEC, from);
+  if (high >= 0) {
+    kernel(SYS_close, fd);
+    fd = static_cast<int>(high);
+  }
+  if (fd < kMostDescriptors)
+    detail::private_descriptors[static_cast<std::size_t>(fd) / 64].fetch_or(
+        std::uint64_t{1} << fd % 64, std::memory_order_relaxed);
+  return fd;
+}
+
+bool is_private(int fd) noexcept {
+  return static_cast<unsigned>(fd) < static_cast<unsigned>(kMostDescriptors) &&
+         (detail::private_descriptors[static_cast<std::size_t>(fd) / 64].load(
+              std::memory_order_relaxed) >>
+              (fd % 64) &
+          1) != 0;
+}
+
+void forget_private(int fd) noexcept {
+  if (is_private(fd))
+    detail::private_descriptors[static_cast<std::size_t>(fd) / 64].fetch_and(
+        ~(std::uint64_t{1} << fd % 64), std::memory_order_relaxed);
+}
+
+void close_private(int fd) noexcept {
+  if (!is_private(fd)) return;  // somebody has closed it, the number may be another's by now
+  forget_private(fd);
+  kernel(SYS_close, fd);
+}
+
+void note_reason(Side& side, Reason reason) noexcept {
+  if (side.counters != nullptr)
+    side.counters->reasons[static_cast<std::size_t>(reason)].fetch_add(1,
+                                                                       std::memory_order_relaxed);
+}
+
+}  // namespace farcall::preload

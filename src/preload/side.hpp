@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// This program's side of a TCP connection over loopback, and which descriptors refer to it.
+//
+// Sides stand in memory that forked children share, since parent and child may both go on with a
+// connection. The peer never sees them. Which numbers refer to a side is private to each process.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "preload/lock.hpp"
+#include "preload/stats.hpp"
+#include "preload/stream.hpp"
+#include "preload/waiting.hpp"
+
+namespace farcall::preload {
+
+struct Side {
+  // --- the sending half, under its lock
+  alignas(kFalseSharing) Lock send_lock;
+  std::uint32_t sends_unchecked;  // since the kernel was asked whether the peer lives
+  std::uint64_t checked_at;       // ticks
+  Ring out;                       // without a control: not accelerated (yet)
+  Sender sender;
+
+  // --- the receiving half, under its lock
+  alignas(kFalseSharing) Lock receive_lock;
+  std::uint32_t empty_calls;
+  std::uint64_t looked_at;  // ticks
+  Ring in;
+  Receiver receiver;
+  Patience patience;
+  bool reset_told;  // ECONNRESET for a peer that died with bytes of ours unread
+
+  // --- the rest
+  enum Stage : std::uint32_t { kCandidate, kListening, kJoined, kNever };
+  alignas(kFalseSharing) std::atomic<std::uint32_t> stage;
+  std::atomic<std::uint32_t> generation;  // odd while in use
+  std::atomic<std::int32_t> processes;    // that hold it
+  std::atomic<std::uint32_t> calls;       // while it is a candidate
+  std::atomic<std::uint32_t> next_try;    // at that many calls
+  std::atomic<bool> advancing;            // somebody takes the next step to acceleration
+  std::atomic<bool> nonblocking;          // O_NONBLOCK, once accelerated
+  std::atomic<bool> stay_watched;         // waited for in ways that only the kernel serves
+  bool connector;
+  bool other_holders_unknown;
+  // While it is kListening; private to the process that began to listen.
+  int listener;
+  int guest;  // who has come, but has not left anything yet
+  pid_t listener_owner;
+  std::byte* mapping;
+  std::size_t mapped;
+  Counters* counters;
+  std::uint32_t next_free;
+
+  [[nodiscard]] bool accelerated() const noexcept {
+    return stage.load(std::memory_order_relaxed) == kJoined;
+  }
+};
+
+inline constexpr int kMostDescriptors = 1 << 20;
+inline constexpr std::uint32_t kMostSides = 1 << 16;
+
+namespace detail {
+extern std::array<std::atomic<Side*>, kMostDescriptors> table;
+extern std::array<std::atomic<std::uint64_t>, kMostDescriptors / 64> private_descriptors;
+}  // namespace detail
+
+// The side that a descriptor refers to, or null. Costs a comparison and a load.
+inline Side* find_side(int fd) noexcept {
+  if (static_cast<unsigned>(fd) >= static_cast<unsigned>(kMostDescriptors)) return nullptr;
+  // acquire: pairs with the release in adopt(): what stands in the side
+  return detail::table[static_cast<std::size_t>(fd)].load(std::memory_order_acquire);
+}
+
+// A new side, that nothing refers to; null if there is no room.
+Side* make_side(bool connector) noexcept;
+// From now on `fd` refers to `side`; whatever it referred to before is forgotten.
+void adopt(int fd, Side& side) noexcept;
+// The same for a duplicate.
+inline void adopt_duplicate(int fd, Side& side) noexcept { adopt(fd, side); }
+
+// `fd` no longer refers to its side, and is about to be closed. If nobody else holds the side the
+// connection is said to be closed. The caller closes fd, then calls release().
+struct Released {
+  Side* side = nullptr;  // to be freed
+};
+Released forget(int fd, bool closing) noexcept;
+void release(Released released) noexcept;
+
+// Closes what the side waits for its peer with.
+void stop_listening(Side& side) noexcept;
+
+// How many descriptors of this process refer to it.
+unsigned local_references(const Side& side) noexcept;
+
+// Every descriptor that refers to a side, once each.
+template <class Visit>
+void for_each_side(Visit visit) noexcept;
+int highest_descriptor() noexcept;
+
+// One more, or one less, accelerated connection; false if there are as many as allowed.
+bool count_accelerated() noexcept;
+void uncount_accelerated() noexcept;
+
+// False in a child of vfork or of a bare clone: it runs on its parent's memory, or on a copy that
+// nobody prepared, and must not touch the table.
+bool in_own_process() noexcept;
+pid_t own_pid() noexcept;
+
+// Descriptors of the library itself, put where programs do not see them.
+int make_private(int fd) noexcept;
+bool is_private(int fd) noexcept;
+void close_private(int fd) noexcept;
+void forget_private(int fd) noexcept;
+
+// Held while the table changes and while the process forks.
+Lock& life_lock() noexcept;
+
+void note_reason(Side& side, Reason reason) noexcept;
+
+}  // namespace farcall::preload

@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "preload/upgrade.hpp"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <linux/sockios.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "preload/diag.hpp"
+#include "preload/log.hpp"
+#include "preload/real.hpp"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+#ifndef SO_COOKIE
+#define SO_COOKIE 57
+#endif
+
+namespace farcall::preload {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr std::uint32_t kConnectorBegins = 4;
+constexpr std::uint32_t kAcceptorBegins = 6;
+constexpr std::uint32_t kConnectorGivesUp = 400;
+constexpr std::uint32_t kAcceptorGivesUp = 600;
+constexpr std::size_t kMostRingBytes = 64 << 20;
+constexpr std::size_t kHeaderBytes = 2 * kDirectionBytes;
+
+// What the accepting end leaves with the memory file.
+struct Hello {
+  static constexpr std::uint64_t kMagic = 0x31504354'4C4C4143;  // "CALLTCP1"
+  std::uint64_t magic;
+  std::uint64_t acceptor_cookie;
+  std::uint64_t connector_cookie;
+  std::uint64_t ring_bytes;
+};
+
+// For tests: the number of calls after which an end begins, so that it does at the first.
+std::uint32_t begins_after(std::uint32_t usual) noexcept {
+  static constinit std::atomic<std::int32_t> forced{-1};
+  std::int32_t value = forced.load(std::memory_order_relaxed);
+  if (value < 0) {
+    const char* text = std::getenv("FARCALL_TEST_UPGRADE_AFTER");
+    value = text == nullptr ? 0 : std::atoi(text);
+    forced.store(value, std::memory_order_relaxed);
+  }
+  return value > 0 ? static_cast<std::uint32_t>(value) : usual;
+}
+
+bool is_loopback(const Endpoint& endpoint) noexcept {
+  static constexpr std::array<std::uint8_t, 16> kSix{0, 0, 0, 0, 0, 0, 0, 0,
+                                                     0, 0, 0, 0, 0, 0, 0, 1};
+  static constexpr std::uint8_t kMapped[13] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127};
+  return endpoint.address == kSix ||
+         std::memcmp(endpoint.address.data(), kMapped, sizeof kMapped) == 0;
+}
+
+bool own_address(long call, int fd, Endpoint& endpoint) noexcept {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  return kernel(call, fd, &address, &size) == 0 &&
+         Endpoint::from(reinterpret_cast<const sockaddr*>(&address), endpoint);
+}
+
+std::uint64_t cookie_of(int fd) noexcept {
+  std::uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_COOKIE, &cookie, &size);
+  return cookie;
+}
+
+char* put_hex(char* to, const Endpoint& endpoint) noexcept {
+  constexpr const char* kDigits = "0123456789abcdef";
+  for (const std::uint8_t byte : endpoint.address) {
+    *to++ = kDigits[byte >> 4];
+    *to++ = kDigits[byte & 15];
+  }
+  for (int shift = 12; shift >= 0; shift -= 4) *to++ = kDigits[endpoint.port >> shift & 15];
+  return to;
+}
+
+socklen_t name_of(const Endpoint& connector, const Endpoint& acceptor, sockaddr_un& name) noexcept {
+  name.sun_family = AF_UNIX;
+  constexpr char kPrefix[] = "farcall/tcp/";
+  char* to = name.sun_path;
+  *to++ = '\0';
+  std::memcpy(to, kPrefix, sizeof kPrefix - 1);
+  to = put_hex(to + sizeof kPrefix - 1, connector);
+  to = put_hex(to, acceptor);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + static_cast<std::size_t>(to - name.sun_path));
+}
+
+bool may_share_with(uid_t uid) noexcept {
+  const auto own = static_cast<uid_t>(kernel(SYS_geteuid));
+  switch (settings().uids) {
+    case UidPolicy::same_user: return uid == own;
+    case UidPolicy::same_user_or_root: return uid == own || uid == 0 || own == 0;
+    case UidPolicy::anybody: return true;
+  }
+  return false;
+}
+
+bool peer_may_share(int unix_socket) noexcept {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return kernel(SYS_getsockopt, unix_socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         may_share_with(peer.uid);
+}
+
+// What the kernel has counted of a connection; the structure of the C library is older.
+struct Counted {
+  char before[120];
+  std::uint64_t bytes_acked, bytes_received;
+  std::uint32_t segments_out, segments_in, not_sent, min_rtt, data_segments_in, data_segments_out;
+  std::uint64_t delivery_rate, busy_time, rwnd_limited, sndbuf_limited;
+  std::uint32_t delivered, delivered_ce;
+  std::uint64_t bytes_sent, bytes_retransmitted;
+};
+static_assert(offsetof(Counted, bytes_received) == 128 && offsetof(Counted, bytes_sent) == 200);
+
+bool ask_counts(int fd, Counted& counted) noexcept {
+  socklen_t size = sizeof counted;
+  return kernel(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, &counted, &size) == 0 &&
+         size == sizeof counted;
+}
+
+enum class Agreement : std::uint8_t { agree, differ, moving };
+
+// Whether all bytes that the program has sent or received went through the library, so that its
+// offsets are the kernel's. The caller has seen that no call is under way.
+Agreement compare_offsets(int fd, const Side& side) noexcept {
+  Counted before{};
+  Counted after{};
+  int queued = 0;
+  if (!ask_counts(fd, before) || kernel(SYS_ioctl, fd, FIONREAD, &queued) < 0 ||
+      !ask_counts(fd, after))
+    return Agreement::differ;
+  if (before.bytes_received != after.bytes_received) return Agreement::moving;
+  const std::uint64_t sent = after.bytes_sent - after.bytes_retransmitted + after.not_sent;
+  return sent == side.sender.kernel_sent() &&
+                 after.bytes_received ==
+                     side.receiver.kernel_taken() + static_cast<std::uint64_t>(queued)
+             ? Agreement::agree
+             : Agreement::differ;
+}
+
+void give_up(int fd, Side& side, Reason reason) noexcept {
+  side.stage.store(Side::kNever, std::memory_order_relaxed);
+  side.next_try.store(UINT32_MAX, std::memory_order_relaxed);
+  stop_listening(side);
+  note_reason(side, reason);
+  log(LogLevel::debug, "descriptor %d stays with the kernel (reason %d)", fd,
+      static_cast<int>(reason));
+}
+
+struct Ends {
+  Endpoint own, peer;
+};
+
+bool ends_of(int fd, Ends& ends) noexcept {
+  return own_address(SYS_getsockname, fd, ends.own) && own_address(SYS_getpeername, fd, ends.peer);
+}
+
+// Maps both directions and lets the side use them.
+bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) noexcept {
+  const std::size_t size = kHeaderBytes + 2 * ring_bytes;
+  const long mapped = kernel(SYS_mmap, nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+  if (mapped < 0) return false;
+  auto* base = reinterpret_cast<std::byte*>(mapped);
+  const auto ring = [&](std::size_t which) {
+    return Ring{.control = reinterpret_cast<Direction*>(base + which * kDirectionBytes),
+                .bytes = base + kHeaderBytes + which * ring_bytes,
+                .size = ring_bytes};
+  };
+  if (fresh) {
+    start_direction(*ring(0).control);
+    start_direction(*ring(1).control);
+  }
+  const long flags = kernel(SYS_fcntl, fd, F_GETFL);
+  side.nonblocking.store(flags >= 0 && (flags & O_NONBLOCK) != 0, std::memory_order_relaxed);
+  const Guard sending(side.send_lock);
+  const Guard receiving(side.receive_lock);
+  side.mapping = base;
+  side.mapped = size;
+  // The first one carries what the connecting end sends.
+  side.out = ring(side.connector ? 0 : 1);
+  side.in = ring(side.connector ? 1 : 0);
+  side.out.control->sender_processor.store(this_processor(), std::memory_order_relaxed);
+  side.in.control->receiver_processor.store(this_processor(), std::memory_order_relaxed);
+  side.stage.store(Side::kJoined, std::memory_order_release);
+  side.next_try.store(UINT32_MAX, std::memory_order_relaxed);
+  if (side.counters != nullptr)
+    side.counters->accelerated.fetch_add(1, std::memory_order_relaxed);
+  log(LogLevel::debug, "descriptor %d is accelerated", fd);
+  return true;
+}
+
+int create_memory(std::size_t size) noexcept {
+  long fd = kernel(SYS_memfd_create, "farcall-tcp", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+  if (fd == -EINVAL)
+    fd = kernel(SYS_memfd_create, "farcall-tcp", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) return -1;
+  // Not allocated now: most rings never fill, and the kernel sets no limit to such files.
+  if (kernel(SYS_ftruncate, fd, size) < 0 || kernel(SYS_fcntl, fd, F_ADD_SEALS, kSeals) < 0) {
+    kernel(SYS_close, fd);
+    return -1;
+  }
+  return static_cast<int>(fd);
+}
+
+void start_listening(int fd, Side& side) noexcept {
+  Ends ends{};
+  if (!ends_of(fd, ends)) return;  // not connected yet
+  sockaddr_un name{};
+  const socklen_t length = name_of(ends.own, ends.peer, name);
+  const long made =
+      kernel(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (made < 0) return give_up(fd, side, Reason::no_memory);
+  const int listener = make_private(static_cast<int>(made));
+  if (kernel(SYS_bind, listener, &name, length) < 0 || kernel(SYS_listen, listener, 1) < 0) {
+    close_private(listener);
+    return give_up(fd, side, Reason::no_memory);
+  }
+  side.listener = listener;
+  side.listener_owner = own_pid();
+  side.stage.store(Side::kListening, std::memory_order_relaxed);
+}
+
+// Takes what the accepting end has left, if it has.
+void take_memory(int fd, Side& side) noexcept {
+  if (!is_private(side.listener)) return give_up(fd, side, Reason::no_memory);
+  if (side.guest < 0) {
+    const long accepted =
+        kernel(SYS_accept4, side.listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (accepted < 0) return;
+    side.guest = make_private(static_cast<int>(accepted));
+  }
+  const int guest = side.guest;
+  Hello hello{};
+  iovec part{.iov_base = &hello, .iov_len = sizeof hello};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  int memory = -1;
+  const bool trusted = peer_may_share(guest);
+  const long got = kernel(SYS_recvmsg, guest, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (got == -EAGAIN && trusted) return;  // it is about to
+  if (got >= 0) {
+    const cmsghdr* head = CMSG_FIRSTHDR(&message);
+    if (head != nullptr && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS &&
+        head->cmsg_len == CMSG_LEN(sizeof(int)))
+      std::memcpy(&memory, CMSG_DATA(head), sizeof memory);
+  }
+  close_private(guest);
+  side.guest = -1;
+  if (!trusted || got == 0) {
+    if (memory >= 0) kernel(SYS_close, memory);
+    return;  // somebody else; the right one may still come
+  }
+  Ends ends{};
+  FoundSocket found{};
+  struct stat status {};
+  const bool proven = got == sizeof hello && hello.magic == Hello::kMagic &&
+                      hello.connector_cookie == cookie_of(fd) && ends_of(fd, ends) &&
+                      find_socket(ends.peer, ends.own, found) == 0 &&
+                      found.cookie == hello.acceptor_cookie;
+  const std::uint64_t ring = hello.ring_bytes;
+  const long seals = memory < 0 ? -1 : kernel(SYS_fcntl, memory, F_GET_SEALS);
+  const bool sound = proven && seals >= 0 && (seals & kSeals) == kSeals && ring >= 4096 &&
+                     ring <= kMostRingBytes && (ring & (ring - 1)) == 0 &&
+                     kernel(SYS_fstat, memory, &status) == 0 &&
+                     static_cast<std::uint64_t>(status.st_size) == kHeaderBytes + 2 * ring;
+  if (sound && count_accelerated()) {
+    if (join(fd, side, memory, ring, false)) {
+      stop_listening(side);
+    } else {
+      uncount_accelerated();
+      give_up(fd, side, Reason::no_memory);
+    }
+  } else {
+    give_up(fd, side, sound ? Reason::too_many : Reason::no_proof);
+  }
+  if (memory >= 0) kernel(SYS_close, memory);
+}
+
+// Leaves the memory file where the connecting end listens, if it does already.
+void leave_memory(int fd, Side& side) noexcept {
+  Ends ends{};
+  if (!ends_of(fd, ends)) return give_up(fd, side, Reason::too_short);
+  sockaddr_un name{};
+  const socklen_t length = name_of(ends.peer, ends.own, name);
+  const long made = kernel(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (made < 0) return give_up(fd, side, Reason::no_memory);
+  const int host = static_cast<int>(made);
+  const auto leave = [&]() -> bool {
+    if (kernel(SYS_connect, host, &name, length) < 0) return false;  // nobody there (yet)
+    if (!peer_may_share(host)) {
+      give_up(fd, side, Reason::other_user);
+      return false;
+    }
+    FoundSocket found{};
+    if (find_socket(ends.peer, ends.own, found) != 0 || !may_share_with(found.uid)) {
+      give_up(fd, side, Reason::no_proof);
+      return false;
+    }
+    if (!count_accelerated()) {
+      give_up(fd, side, Reason::too_many);
+      return false;
+    }
+    const std::size_t ring = settings().ring_bytes;
+    const int memory = create_memory(kHeaderBytes + 2 * ring);
+    Hello hello{.magic = Hello::kMagic,
+                .acceptor_cookie = cookie_of(fd),
+                .connector_cookie = found.cookie,
+                .ring_bytes = ring};
+    iovec part{.iov_base = &hello, .iov_len = sizeof hello};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(head), &memory, sizeof memory);
+    // Mapped and begun before the other end can see it.
+    const bool joined = memory >= 0 && join(fd, side, memory, ring, true) &&
+                        kernel(SYS_sendmsg, host, &message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
+                            static_cast<long>(sizeof hello);
+    if (memory >= 0) kernel(SYS_close, memory);
+    if (!joined && !side.accelerated()) {
+      uncount_accelerated();
+      give_up(fd, side, Reason::no_memory);
+    }
+    return joined;
+  };
+  leave();
+  kernel(SYS_close, host);
+}
+
+}  // namespace
+
+void note_connection(int fd, const sockaddr* peer, bool connector) noexcept {
+  Endpoint there{};
+  if (!settings().enabled || peer == nullptr || !Endpoint::from(peer, there)) return;
+  Endpoint here{};
+  bool here_known = false;
+  if (!is_loopback(there)) {
+    here_known = own_address(SYS_getsockname, fd, here);
+    if (!here_known || here.address != there.address) return;
+  }
+  if (connector) {
+    int protocol = 0;
+    socklen_t size = sizeof protocol;
+    if (kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) < 0 ||
+        protocol != IPPROTO_TCP)
+      return;
+  }
+  if (stats_wanted() || settings().exclude.count != 0 || settings().accelerate.count != 0) {
+    if (!here_known && !own_address(SYS_getsockname, fd, here)) return;
+    Counters* counters = counters_for(Protocol::tcp, connector ? there : here);
+    if (counters != nullptr) counters->connections.fetch_add(1, std::memory_order_relaxed);
+    if (!settings().wants(here, there)) {
+      if (counters != nullptr)
+        counters->reasons[static_cast<std::size_t>(Reason::excluded)].fetch_add(1);
+      return;
+    }
+    Side* side = make_side(connector);
+    if (side == nullptr) return;
+    side->counters = counters;
+    side->next_try.store(begins_after(connector ? kConnectorBegins : kAcceptorBegins));
+    return adopt(fd, *side);
+  }
+  Side* side = make_side(connector);
+  if (side == nullptr) return;
+  side->next_try.store(begins_after(connector ? kConnectorBegins : kAcceptorBegins),
+                       std::memory_order_relaxed);
+  adopt(fd, *side);
+}
+
+namespace {
+
+void connector_step(int fd, Side& side, std::uint32_t calls, bool quiet) noexcept {
+  if (side.stage.load(std::memory_order_relaxed) == Side::kListening) {
+    if (side.listener_owner != own_pid())
+      give_up(fd, side, Reason::shared);
+    else
+      take_memory(fd, side);
+  } else if (quiet) {
+    switch (compare_offsets(fd, side)) {
+      case Agreement::agree: start_listening(fd, side); break;
+      case Agreement::differ: give_up(fd, side, Reason::seen_too_late); break;
+      case Agreement::moving: break;
+    }
+  }
+  if (side.stage.load(std::memory_order_relaxed) > Side::kListening) return;
+  if (calls >= kConnectorGivesUp)
+    give_up(fd, side, Reason::peer_plain);
+  else
+    side.next_try.store(calls + (calls < 32 ? 1 : calls / 16), std::memory_order_relaxed);
+}
+
+void acceptor_step(int fd, Side& side, std::uint32_t calls, bool quiet) noexcept {
+  if (quiet) {
+    switch (compare_offsets(fd, side)) {
+      case Agreement::agree: leave_memory(fd, side); break;
+      case Agreement::differ: give_up(fd, side, Reason::seen_too_late); break;
+      case Agreement::moving: break;
+    }
+  }
+  if (side.stage.load(std::memory_order_relaxed) != Side::kCandidate) return;
+  if (calls >= kAcceptorGivesUp)
+    give_up(fd, side, Reason::peer_plain);
+  else
+    side.next_try.store(calls + (calls < 16 ? 2 : calls / 4), std::memory_order_relaxed);
+}
+
+}  // namespace
+
+void take_next_step(int fd, Side& side) noexcept {
+  if (side.advancing.exchange(true, std::memory_order_acquire)) return;
+  const std::uint32_t calls = side.calls.load(std::memory_order_relaxed);
+  if (side.stage.load(std::memory_order_relaxed) <= Side::kListening) {
+    const bool quiet = [&] {
+      const Guard sending(side.send_lock);
+      const Guard receiving(side.receive_lock);
+      return sending && receiving && !side.sender.busy() && !side.receiver.busy();
+    }();
+    if (side.processes.load(std::memory_order_relaxed) != 1) {
+      // If the others close it, it may still be accelerated.
+      if (calls >= kConnectorGivesUp)
+        give_up(fd, side, Reason::shared);
+      else
+        side.next_try.store(calls + 8, std::memory_order_relaxed);
+    } else if (side.connector) {
+      connector_step(fd, side, calls, quiet);
+    } else {
+      acceptor_step(fd, side, calls, quiet);
+    }
+  }
+  const bool never = side.stage.load(std::memory_order_relaxed) == Side::kNever;
+  side.advancing.store(false, std::memory_order_release);
+  // From now on it costs nothing.
+  if (never && !stats_wanted()) release(forget(fd, false));
+}
+
+}  // namespace farcall::preload

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the two ends of a connection find each other and come to share memory.
+//
+// Nothing here waits. After a few calls the connecting end listens on an abstract unix name made
+// of the two addresses; the accepting end, at one of its next calls, connects to it, leaves there
+// a sealed memory file with a few words, and closes; the connecting end, at one of its next calls,
+// takes them. From then on neither holds a descriptor for it. Each is sure of the other because
+// the kernel says which user made the unix connection, and which socket (by its cookie, from
+// sock_diag) has the mirrored addresses of its own: exactly one in the network namespace.
+#pragma once
+
+#include "preload/side.hpp"
+
+struct sockaddr;
+
+namespace farcall::preload {
+
+// A connection was made, or is being made, over `fd`: remember it if it may be accelerated.
+// `peer` is the address of the other end.
+void note_connection(int fd, const sockaddr* peer, bool connector) noexcept;
+
+// After a call on a candidate that moved data, with no lock held. May forget `fd`.
+void take_next_step(int fd, Side& side) noexcept;
+
+inline void count_call(int fd, Side& side) noexcept {
+  const std::uint32_t calls = side.calls.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (calls >= side.next_try.load(std::memory_order_relaxed)) take_next_step(fd, side);
+}
+
+}  // namespace farcall::preload

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How long to stay awake for the peer before sleeping in the kernel.
+#pragma once
+
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "farcall/wait.hpp"
+#include "preload/real.hpp"
+
+namespace farcall::preload {
+
+// Time without a unit, for "long ago?": some three to a nanosecond.
+inline std::uint64_t ticks() noexcept {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#else
+  timespec now;
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 3'000'000'000 +
+         static_cast<std::uint64_t>(now.tv_nsec) * 3;
+#endif
+}
+inline constexpr std::uint64_t kTicksPerMicrosecond = 3000;
+
+inline std::int64_t now_ns() noexcept {
+  timespec now;
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+inline std::uint32_t this_processor() noexcept {
+  return static_cast<std::uint32_t>(::sched_getcpu()) + 1;
+}
+
+// What recent waits have earned; one for each thing that is waited for.
+class Patience {
+ public:
+  // Looks until ready() or until it is time to sleep. `peer_processor()` tells where the peer last
+  // ran; on this processor it gets it, instead of being waited for.
+  template <class Ready, class PeerProcessor>
+  bool stay_awake(Ready ready, PeerProcessor peer_processor) noexcept {
+    if (peer_processor() == this_processor()) return hand_over(ready);
+    for (unsigned i = 0; i < kQuickLooks; ++i)
+      if (ready()) return true;
+    const std::int64_t start = now_ns();
+    const bool probe = expected_ns_ > kLongestSpin;
+    const std::int64_t spin = budget();
+    if (spin == 0) {
+      since_ = start;
+      return false;
+    }
+    for (;;) {
+      for (unsigned i = 0; i < kLooksPerCheck; ++i) {
+        if (ready()) {
+          if (probe) expected_ns_ = kLongestSpin / 2;
+          learn(now_ns() - start);
+          return true;
+        }
+        relax();
+      }
+      if (now_ns() - start >= spin || peer_processor() == this_processor()) break;
+    }
+    since_ = start;
+    return false;
+  }
+  // After sleeping.
+  void slept() noexcept {
+    if (since_ != 0) learn(now_ns() - since_);
+    since_ = 0;
+  }
+
+ private:
+  static constexpr unsigned kQuickLooks = 300;
+  static constexpr unsigned kLooksPerCheck = 64;
+  // Spinning longer than about two wake-ups of an idle processor cannot pay.
+  static constexpr std::int64_t kLongestSpin = 100'000;
+  static constexpr std::int64_t kShortestSpin = 2'000;
+  static constexpr std::uint8_t kWaitsPerProbe = 32;
+  static constexpr unsigned kMostHandOvers = 8;
+  static constexpr std::int64_t kSlowHandOver = 50'000;
+
+  template <class Ready>
+  bool hand_over(Ready ready) noexcept {
+    unsigned tries = kMostHandOvers;
+    if (credit_ == 0) {
+      // Without credit one of many is tried all the same.
+      if (++since_hand_over_ < kWaitsPerProbe) return ready();
+      since_hand_over_ = 0;
+      tries = 2;
+    }
+    std::int64_t before = now_ns();
+    for (unsigned i = 0; i < tries; ++i) {
+      if (ready()) return true;
+      kernel(SYS_sched_yield);
+      const std::int64_t after = now_ns();
+      if (ready()) {
+        credit_ = static_cast<std::uint8_t>(std::min<unsigned>(credit_ + 1U, 4));
+        return true;
+      }
+      // Somebody else than the peer had the processor.
+      if (after - before > kSlowHandOver) break;
+      before = after;
+    }
+    if (credit_ > 0) --credit_;
+    return false;
+  }
+
+  std::int64_t budget() noexcept {
+    if (expected_ns_ <= kLongestSpin) {
+      since_probe_ = 0;
+      return std::clamp(2 * expected_ns_, kShortestSpin, kLongestSpin);
+    }
+    // Sleeping makes waits look long, so a sleeper tries now and then whether the peer is quick.
+    if (++since_probe_ < kWaitsPerProbe) return 0;
+    since_probe_ = 0;
+    return kLongestSpin;
+  }
+  void learn(std::int64_t waited) noexcept {
+    expected_ns_ += (std::min(waited, 4 * kLongestSpin) - expected_ns_) / 8;
+  }
+
+  std::int64_t expected_ns_ = 20'000;
+  std::int64_t since_ = 0;
+  std::uint8_t since_probe_ = 0;
+  std::uint8_t since_hand_over_ = 0;
+  std::uint8_t credit_ = 2;
+};
+
+}  // namespace farcall::preload
