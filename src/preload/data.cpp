@@ -12,6 +12,7 @@
 #include "preload/connection.hpp"
 #include "preload/handback.hpp"
 #include "preload/real.hpp"
+#include "preload/udp_calls.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -120,8 +121,13 @@ extern "C" {
 ssize_t recv(int fd, void* buffer, size_t size, int flags) {
   Recv* const next = real::next<"recv", Recv>();
   Side* const side = find_side(fd);
-  if (side == nullptr) [[likely]]
-    return next(fd, buffer, size, flags);
+  if (side == nullptr) [[likely]] {
+    UdpSocket* const udp = find_udp(fd);
+    if (udp == nullptr) [[likely]]
+      return next(fd, buffer, size, flags);
+    const iovec part = part_of(buffer, size);
+    return udp_receive(*udp, fd, &part, 1, flags);
+  }
   const iovec part = part_of(buffer, size);
   const auto bound = bind(next, fd, buffer, size, flags);
   return receive_from(*side, call(fd, &part, 1, flags, bound));
@@ -130,23 +136,39 @@ ssize_t recv(int fd, void* buffer, size_t size, int flags) {
 ssize_t recvfrom(int fd, void* buffer, size_t size, int flags, sockaddr* from,
                  socklen_t* from_size) {
   Side* const side = find_side(fd);
-  if (side == nullptr) [[likely]]
-    return real::next<"recvfrom", Recvfrom>()(fd, buffer, size, flags, from, from_size);
+  if (side == nullptr) [[likely]] {
+    UdpSocket* const udp = find_udp(fd);
+    if (udp == nullptr || (from != nullptr && from_size == nullptr)) [[likely]]
+      return real::next<"recvfrom", Recvfrom>()(fd, buffer, size, flags, from, from_size);
+    return udp_receive_from(*udp, fd, part_of(buffer, size), flags, from, from_size);
+  }
   return receive_address(fd, *side, buffer, size, flags, from, from_size);
 }
 
 ssize_t recvmsg(int fd, msghdr* message, int flags) {
   Side* const side = find_side(fd);
-  if (side == nullptr) [[likely]]
-    return real::next<"recvmsg", Recvmsg>()(fd, message, flags);
+  if (side == nullptr) [[likely]] {
+    UdpSocket* const udp = find_udp(fd);
+    if (udp == nullptr || message == nullptr) [[likely]]
+      return real::next<"recvmsg", Recvmsg>()(fd, message, flags);
+    return udp_receive(*udp, fd, *message, flags);
+  }
   return receive_message(fd, *side, message, flags);
 }
 
 int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
   using Recvmmsg = int(int, mmsghdr*, unsigned, int, timespec*);
   Side* const side = find_side(fd);
-  if (side == nullptr) [[likely]]
-    return real::next<"recvmmsg", Recvmmsg>()(fd, messages, count, flags, timeout);
+  if (side == nullptr) [[likely]] {
+    UdpSocket* const udp = find_udp(fd);
+    if (udp == nullptr || timeout != nullptr) [[likely]] {
+      // With a time limit for all of them it is the kernel's, and so are all that come.
+      if (udp != nullptr && udp_await(*udp, fd, true))
+        return udp_receive_many(*udp, fd, messages, count, flags | MSG_DONTWAIT);
+      return real::next<"recvmmsg", Recvmmsg>()(fd, messages, count, flags, timeout);
+    }
+    return udp_receive_many(*udp, fd, messages, count, flags);
+  }
   unsigned done = 0;
   for (; done < std::min(count, 1024U); ++done) {
     const ssize_t got =
@@ -162,8 +184,13 @@ int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* tim
 ssize_t read(int fd, void* buffer, size_t size) {
   Read* const next = real::next<"read", Read>();
   Side* const side = find_side(fd);
-  if (side == nullptr) [[likely]]
-    return next(fd, buffer, size);
+  if (side == nullptr) [[likely]] {
+    UdpSocket* const udp = find_udp(fd);
+    if (udp == nullptr) [[likely]]
+      return next(fd, buffer, size);
+    const iovec part = part_of(buffer, size);
+    return udp_receive(*udp, fd, &part, 1, 0);
+  }
   const iovec part = part_of(buffer, size);
   const auto bound = bind(next, fd, buffer, size);
   return receive_from(*side, call(fd, &part, 1, 0, bound));
@@ -172,8 +199,12 @@ ssize_t read(int fd, void* buffer, size_t size) {
 ssize_t readv(int fd, const iovec* parts, int count) {
   Readv* const next = real::next<"readv", Readv>();
   Side* const side = find_side(fd);
-  if (side == nullptr || count < 0) [[likely]]
-    return next(fd, parts, count);
+  if (side == nullptr || count < 0) [[likely]] {
+    UdpSocket* const udp = find_udp(fd);
+    if (udp == nullptr || count < 0) [[likely]]
+      return next(fd, parts, count);
+    return udp_receive(*udp, fd, parts, static_cast<std::size_t>(count), 0);
+  }
   const auto bound = bind(next, fd, parts, count);
   return receive_from(*side, call(fd, parts, static_cast<std::size_t>(count), 0, bound));
 }
@@ -181,8 +212,13 @@ ssize_t readv(int fd, const iovec* parts, int count) {
 ssize_t send(int fd, const void* buffer, size_t size, int flags) {
   Send* const next = real::next<"send", Send>();
   Side* const side = find_side(fd);
-  if (side == nullptr) [[likely]]
-    return next(fd, buffer, size, flags);
+  if (side == nullptr) [[likely]] {
+    UdpSocket* const udp = find_udp(fd);
+    if (udp == nullptr) [[likely]]
+      return next(fd, buffer, size, flags);
+    const iovec part = part_of(buffer, size);
+    return udp_send(*udp, fd, &part, 1, flags);
+  }
   const iovec part = part_of(buffer, size);
   const auto bound = bind(next, fd, buffer, size, flags);
   return send_to(*side, call(fd, &part, 1, flags, bound));
@@ -192,8 +228,13 @@ ssize_t sendto(int fd, const void* buffer, size_t size, int flags, const sockadd
                socklen_t to_size) {
   Sendto* const next = real::next<"sendto", Sendto>();
   Side* const side = find_side(fd);
-  if (side == nullptr) [[likely]]
-    return next(fd, buffer, size, flags, to, to_size);
+  if (side == nullptr) [[likely]] {
+    UdpSocket* const udp = find_udp(fd);
+    if (udp == nullptr) [[likely]]
+      return next(fd, buffer, size, flags, to, to_size);
+    const iovec part = part_of(buffer, size);
+    return udp_send(*udp, fd, &part, 1, flags, to, to_size);
+  }
   const iovec part = part_of(buffer, size);
   const auto bound = bind(next, fd, buffer, size, flags, to, to_size);
   return send_to(*side, call(fd, &part, 1, flags, bound));
@@ -204,8 +245,12 @@ ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   if (message != nullptr && message->msg_controllen != 0) [[unlikely]]
     hand_back_passed(*message);
   Side* const side = find_side(fd);
-  if (side == nullptr) [[likely]]
-    return next(fd, message, flags);
+  if (side == nullptr) [[likely]] {
+    UdpSocket* const udp = find_udp(fd);
+    if (udp == nullptr || message == nullptr) [[likely]]
+      return next(fd, message, flags);
+    return udp_send(*udp, fd, *message, flags);
+  }
   const auto bound = bind(next, fd, message, flags);
   const Call whole = call(fd, message->msg_iov, message->msg_iovlen, flags, bound);
   // What accompanies the bytes is for the kernel.
@@ -215,7 +260,7 @@ ssize_t sendmsg(int fd, const msghdr* message, int flags) {
 
 int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
   using Sendmmsg = int(int, mmsghdr*, unsigned, int);
-  if (find_side(fd) == nullptr) [[likely]] {
+  if (find_side(fd) == nullptr && find_udp(fd) == nullptr) [[likely]] {
     for (unsigned i = 0; i < count; ++i)
       if (messages[i].msg_hdr.msg_controllen != 0) hand_back_passed(messages[i].msg_hdr);
     return real::next<"sendmmsg", Sendmmsg>()(fd, messages, count, flags);
@@ -232,8 +277,13 @@ int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
 ssize_t write(int fd, const void* buffer, size_t size) {
   Write* const next = real::next<"write", Write>();
   Side* const side = find_side(fd);
-  if (side == nullptr) [[likely]]
-    return next(fd, buffer, size);
+  if (side == nullptr) [[likely]] {
+    UdpSocket* const udp = find_udp(fd);
+    if (udp == nullptr) [[likely]]
+      return next(fd, buffer, size);
+    const iovec part = part_of(buffer, size);
+    return udp_send(*udp, fd, &part, 1, 0);
+  }
   const iovec part = part_of(buffer, size);
   const auto bound = bind(next, fd, buffer, size);
   return send_to(*side, call(fd, &part, 1, 0, bound));
@@ -242,8 +292,12 @@ ssize_t write(int fd, const void* buffer, size_t size) {
 ssize_t writev(int fd, const iovec* parts, int count) {
   Readv* const next = real::next<"writev", Readv>();
   Side* const side = find_side(fd);
-  if (side == nullptr || count < 0) [[likely]]
-    return next(fd, parts, count);
+  if (side == nullptr || count < 0) [[likely]] {
+    UdpSocket* const udp = find_udp(fd);
+    if (udp == nullptr || count < 0) [[likely]]
+      return next(fd, parts, count);
+    return udp_send(*udp, fd, parts, static_cast<std::size_t>(count), 0);
+  }
   const auto bound = bind(next, fd, parts, count);
   return send_to(*side, call(fd, parts, static_cast<std::size_t>(count), 0, bound));
 }

@@ -11,6 +11,7 @@
 
 #include "preload/connection.hpp"
 #include "preload/real.hpp"
+#include "preload/udp.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -509,6 +510,8 @@ int epoll_create1(int flags) {
 
 int epoll_ctl(int set, int operation, int fd, epoll_event* event) {
   const long result = kernel(SYS_epoll_ctl, set, operation, fd, event);
+  if (UdpSocket* const udp = find_udp(fd); udp != nullptr && operation != EPOLL_CTL_DEL)
+    (void)udp_await(*udp, fd, true);
   if (result == 0 && in_range(fd) && in_range(set)) registered(set, operation, fd, event);
   return static_cast<int>(with_errno(result));
 }

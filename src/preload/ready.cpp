@@ -13,6 +13,7 @@
 #include "preload/connection.hpp"
 #include "preload/epoll.hpp"
 #include "preload/real.hpp"
+#include "preload/udp.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -39,7 +40,13 @@ class Waited {
   void add(int fd) noexcept {
     Side* const side = find_side(fd);
     if (side == nullptr) {
-      leave_to_kernel(fd);
+      UdpSocket* const udp = find_udp(fd);
+      if (udp == nullptr)
+        leave_to_kernel(fd);
+      else if (udp_count_ < udp_.size())
+        udp_[udp_count_++] = fd;
+      else
+        (void)udp_await(*udp, fd, true);  // one too many: the kernel has it
       return;
     }
     if (count_ == most_) {
@@ -58,6 +65,9 @@ class Waited {
   // Before sleeping. True if there is something to read in a ring.
   bool enter() noexcept {
     bool news = false;
+    for (std::size_t i = 0; i < udp_count_; ++i)
+      if (UdpSocket* const udp = find_udp(udp_[i]))
+        news = udp_await(*udp, udp_[i], false) || news;
     const std::uint32_t here = this_processor();
     for (std::size_t i = 0; i < count_; ++i) {
       Side& side = *entries_[i].side;
@@ -119,6 +129,8 @@ class Waited {
     Side* side;
     std::uint32_t generation;
   };
+  std::array<int, 32> udp_;
+  std::size_t udp_count_ = 0;
   std::array<Entry, 128> few_;
   Entry* entries_ = few_.data();
   std::size_t most_ = few_.size();
@@ -129,6 +141,10 @@ class Waited {
 
 bool readable_now(int fd) noexcept {
   Side* const side = find_side(fd);
+  if (side == nullptr) {
+    UdpSocket* const udp = find_udp(fd);
+    return udp != nullptr && udp_next_size(*udp) >= 0;
+  }
   return side != nullptr && side->accelerated() && ring_readable(*side);
 }
 
@@ -150,7 +166,8 @@ template <class AsItIs>
 int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, AsItIs as_it_is) {
   bool any = false;
   for (nfds_t i = 0; i < count && !any; ++i)
-    any = find_side(fds[i].fd) != nullptr || is_registered(fds[i].fd);
+    any = find_side(fds[i].fd) != nullptr || find_udp(fds[i].fd) != nullptr ||
+          is_registered(fds[i].fd);
   if (!any) [[likely]]
     return as_it_is();
   const auto look = [&]() -> int {
@@ -196,7 +213,8 @@ int select_for(int count, const Sets& sets, bool at_once, const sigset_t* mask, 
   bool any = false;
   const int checked = sets.read == nullptr ? 0 : std::min(count, FD_SETSIZE);
   for (int fd = 0; fd < checked && !any; ++fd)
-    any = FD_ISSET(fd, sets.read) && (find_side(fd) != nullptr || is_registered(fd));
+    any = FD_ISSET(fd, sets.read) &&
+          (find_side(fd) != nullptr || find_udp(fd) != nullptr || is_registered(fd));
   if (!any) [[likely]]
     return as_it_is();
   Waited waited(static_cast<std::size_t>(checked));

@@ -13,6 +13,7 @@
 #include "preload/epoll.hpp"
 #include "preload/handback.hpp"
 #include "preload/real.hpp"
+#include "preload/udp.hpp"
 #include "preload/upgrade.hpp"
 
 namespace farcall::preload {
@@ -21,6 +22,7 @@ namespace {
 // The table knows of it, but the number is new: somebody has closed it behind the library's back.
 void forget_stale(int fd) noexcept {
   if (fd >= 0 && find_side(fd) != nullptr) release(forget(fd, false));
+  udp_forget(fd);
 }
 
 int accept_connection(int listener, sockaddr* address, socklen_t* size, int flags) {
@@ -48,6 +50,7 @@ int close_descriptor(int fd) noexcept {
     return -1;
   }
   forget_registrations(fd);
+  if (find_udp(fd) != nullptr && in_own_process()) udp_forget(fd);
   if (find_side(fd) == nullptr || !in_own_process())
     return static_cast<int>(with_errno(kernel(SYS_close, fd)));
   const Released last = forget(fd, true);
@@ -61,7 +64,17 @@ int duplicated(int from, int to) noexcept {
   Side* const side = find_side(from);
   if (to < 0) return to;
   if (side == nullptr) {
+    UdpSocket* const udp = find_udp(from);
+    if (!in_own_process()) {
+      if (udp != nullptr) udp_leave(*udp);
+      return to;
+    }
     forget_stale(to);
+    if (udp == nullptr) return to;
+    if (to <= STDERR_FILENO)
+      udp_leave(*udp);
+    else
+      udp_duplicated(*udp, to);
     return to;
   }
   if (!in_own_process() || to <= STDERR_FILENO) {
@@ -93,6 +106,10 @@ long control_descriptor(int fd, int command, unsigned long argument) noexcept {
   if (command == F_DUPFD || command == F_DUPFD_CLOEXEC)
     return duplicated(fd, static_cast<int>(result));
   Side* const side = find_side(fd);
+  if (UdpSocket* const udp = find_udp(fd); udp != nullptr && command == F_SETFL) {
+    udp_flags_changed(*udp);
+    if ((argument & O_ASYNC) != 0) udp_leave(*udp);
+  }
   if (command == F_SETFL && side != nullptr) {
     side->nonblocking.store((argument & O_NONBLOCK) != 0, std::memory_order_relaxed);
     if ((argument & O_ASYNC) != 0) hand_back(*side, fd, Reason::option);
@@ -131,6 +148,7 @@ extern "C" {
 int socket(int family, int type, int protocol) {
   const long fd = kernel(SYS_socket, family, type, protocol);
   forget_stale(static_cast<int>(fd));
+  if (fd >= 0 && in_own_process()) udp_note(static_cast<int>(fd), family, type, protocol);
   return static_cast<int>(with_errno(fd));
 }
 
@@ -140,7 +158,9 @@ int connect(int fd, const sockaddr* address, socklen_t size) {
   if (result != 0 && errno != EINPROGRESS) return result;
   const int error = errno;
   if (address != nullptr && size >= sizeof(sa_family_t)) {
-    if (address->sa_family == AF_UNSPEC)
+    if (UdpSocket* const udp = find_udp(fd))
+      udp_connected(*udp, fd);
+    else if (address->sa_family == AF_UNSPEC)
       forget_stale(fd);
     else if (find_side(fd) == nullptr && size >= sizeof(sockaddr_in) && in_own_process())
       note_connection(fd, address, true);
@@ -158,6 +178,7 @@ int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
 }
 
 int shutdown(int fd, int how) {
+  if (UdpSocket* const udp = find_udp(fd)) udp_leave(*udp);
   if (Side* const side = find_side(fd)) {
     if (how == SHUT_WR || how == SHUT_RDWR) {
       const Guard guard(side->send_lock);
@@ -179,11 +200,12 @@ int __close(int fd) { return close_descriptor(fd); }
 
 int close_range(unsigned first, unsigned last, int flags) {
   if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) == 0 && first <= last && in_own_process()) {
-    const auto highest = static_cast<unsigned>(highest_known());
+    const auto highest = static_cast<unsigned>(std::max(highest_known(), udp_highest()));
     for (unsigned fd = first; fd <= last && fd <= highest; ++fd) {
       const int number = static_cast<int>(fd);
       forget_private(number);
-      if (find_side(number) != nullptr || is_registered(number)) close_descriptor(number);
+      if (find_side(number) != nullptr || find_udp(number) != nullptr || is_registered(number))
+        close_descriptor(number);
     }
   }
   return static_cast<int>(with_errno(kernel(SYS_close_range, first, last, flags)));
@@ -229,6 +251,12 @@ int ioctl(int fd, unsigned long request, ...) {
   va_end(arguments);
   const long result = kernel(SYS_ioctl, fd, request, argument);
   Side* const side = find_side(fd);
+  if (UdpSocket* const udp = find_udp(fd); udp != nullptr && result >= 0) {
+    if (request == FIONBIO) udp_flags_changed(*udp);
+    if (request == FIOASYNC) udp_leave(*udp);
+    if (request == FIONREAD)
+      if (const int size = udp_next_size(*udp); size >= 0) *static_cast<int*>(argument) = size;
+  }
   if (side == nullptr || result < 0) return static_cast<int>(with_errno(result));
   if (request == FIONBIO) {
     side->nonblocking.store(*static_cast<int*>(argument) != 0, std::memory_order_relaxed);
@@ -247,6 +275,7 @@ int ioctl(int fd, unsigned long request, ...) {
 int setsockopt(int fd, int level, int option, const void* value, socklen_t size) {
   if (Side* const side = find_side(fd))
     if (changes_the_stream(level, option, value, size)) hand_back(*side, fd, Reason::option);
+  if (UdpSocket* const udp = find_udp(fd)) udp_option(*udp, fd, level, option);
   return static_cast<int>(with_errno(kernel(SYS_setsockopt, fd, level, option, value, size)));
 }
 

@@ -65,7 +65,8 @@ class Process:
         self.sandbox, self.name, self.process, self.log, self.out = sandbox, name, process, log, out
 
     def text(self):
-        return self.log.read_text(errors="replace")[-LOG_BYTES:]
+        said = "" if self.out.stat().st_size > LOG_BYTES else self.out.read_text(errors="replace")
+        return said + self.log.read_text(errors="replace")[-LOG_BYTES:]
 
     def wait(self, seconds=60, codes=(0,)):
         """Its standard output, when it has ended well."""

@@ -54,6 +54,8 @@ def main():
     parser.add_argument("--list", action="store_true")
     parser.add_argument("tests", nargs="*", metavar="TEST")
     options = parser.parse_args()
+    if "/" in options.farcall:
+        options.farcall = os.path.abspath(options.farcall)
     if options.list:
         print(*TESTS, sep="\n")
         return 0

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "preload/datagram_ring.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace farcall::preload {
+
+using detail::DatagramHeader;
+using detail::record_bytes;
+
+namespace {
+
+constexpr std::uint64_t kWatched = DatagramControl::kWatchedBit;
+
+void copy_in(const DatagramMemory& memory, std::uint64_t at, const std::byte* from,
+             std::size_t size) noexcept {
+  const std::uint64_t place = at & (memory.size - 1);
+  const std::size_t first = std::min<std::uint64_t>(size, memory.size - place);
+  std::memcpy(memory.bytes + place, from, first);
+  if (first != size) std::memcpy(memory.bytes, from + first, size - first);
+}
+
+void copy_out(const DatagramMemory& memory, std::uint64_t at, std::byte* to,
+              std::size_t size) noexcept {
+  const std::uint64_t place = at & (memory.size - 1);
+  const std::size_t first = std::min<std::uint64_t>(size, memory.size - place);
+  std::memcpy(to, memory.bytes + place, first);
+  if (first != size) std::memcpy(to + first, memory.bytes, size - first);
+}
+
+}  // namespace
+
+void DatagramSender::start(const DatagramMemory& memory) noexcept {
+  *this = DatagramSender{};
+  memory_ = memory;
+  memory_.control->tail.store(kWatched, std::memory_order_relaxed);
+}
+
+bool DatagramSender::has_room(std::uint64_t bytes) noexcept {
+  if (tail_ + bytes - head_ <= memory_.size) return true;
+  // acquire: pairs with the release in take(); what is overwritten has been read
+  const std::uint64_t head = memory_.control->head.load(std::memory_order_acquire);
+  if (head - head_ > tail_ - head_) return false;  // it cannot be; the receiver harms itself
+  head_ = head;
+  return tail_ + bytes - head_ <= memory_.size;
+}
+
+bool DatagramSender::send(const iovec* parts, std::size_t count, std::size_t bytes) noexcept {
+  const std::uint64_t record = record_bytes(bytes);
+  // Large ones would leave no room for others.
+  if (record > memory_.size / 2 || !has_room(record)) return false;
+  const DatagramHeader header{.length = bytes, .kernel_before = kernel_sent_};
+  // A header never wraps: records are multiples of its size.
+  std::memcpy(memory_.bytes + (tail_ & (memory_.size - 1)), &header, sizeof header);
+  std::uint64_t at = tail_ + sizeof header;
+  for (std::size_t i = 0; i < count; ++i) {
+    copy_in(memory_, at, static_cast<const std::byte*>(parts[i].iov_base), parts[i].iov_len);
+    at += parts[i].iov_len;
+  }
+  std::uint64_t expected = tail_;
+  // release: pairs with the acquire in next(), for the record. It fails if WATCHED is set.
+  if (!memory_.control->tail.compare_exchange_strong(expected, tail_ + record,
+                                                     std::memory_order_release,
+                                                     std::memory_order_relaxed))
+    return false;
+  tail_ += record;
+  return true;
+}
+
+void DatagramSender::sent_by_kernel() noexcept {
+  // release: pairs with the acquire in kernel_sent(): the datagram is in the kernel by now
+  memory_.control->kernel_sent.store(++kernel_sent_, std::memory_order_release);
+}
+
+bool DatagramSender::receiver_gone() const noexcept {
+  return memory_.control->receiver_gone.load(std::memory_order_relaxed) != 0;
+}
+
+std::uint32_t DatagramSender::receiver_processor() const noexcept {
+  return memory_.control->receiver_processor.load(std::memory_order_relaxed);
+}
+
+bool DatagramSender::all_read() const noexcept {
+  return memory_.control->head.load(std::memory_order_relaxed) == tail_;
+}
+
+void DatagramSender::say_gone() noexcept {
+  memory_.control->sender_gone.store(1, std::memory_order_release);
+}
+
+void DatagramReceiver::start(const DatagramMemory& memory) noexcept {
+  *this = DatagramReceiver{};
+  memory_ = memory;
+}
+
+bool DatagramReceiver::looks_ready() const noexcept {
+  return (memory_.control->tail.load(std::memory_order_relaxed) & ~kWatched) != head_;
+}
+
+DatagramReceiver::Next DatagramReceiver::next() noexcept {
+  if (!known_) {
+    const std::uint64_t tail =
+        memory_.control->tail.load(std::memory_order_acquire) & ~kWatched;
+    if (tail == head_) return Next::none;
+    DatagramHeader header;
+    std::memcpy(&header, memory_.bytes + (head_ & (memory_.size - 1)), sizeof header);
+    const std::uint64_t there = tail - head_;
+    if (there > memory_.size || there < sizeof header || header.length > kMostDatagram ||
+        record_bytes(header.length) > there)
+      return Next::broken;
+    next_length_ = header.length;
+    next_before_ = header.kernel_before;
+    known_ = true;
+  }
+  return next_before_ > kernel_seen_ ? Next::kernel_first : Next::ready;
+}
+
+DatagramReceiver::Taken DatagramReceiver::take(const iovec* parts, std::size_t count,
+                                               bool peek) noexcept {
+  std::uint64_t at = head_ + sizeof(DatagramHeader);
+  std::size_t left = next_length_;
+  for (std::size_t i = 0; i < count && left != 0; ++i) {
+    const std::size_t size = std::min(left, parts[i].iov_len);
+    copy_out(memory_, at, static_cast<std::byte*>(parts[i].iov_base), size);
+    at += size;
+    left -= size;
+  }
+  const Taken taken{.bytes = next_length_ - left, .length = next_length_};
+  if (!peek) {
+    head_ += record_bytes(next_length_);
+    known_ = false;
+    // release: pairs with the acquire in has_room()
+    memory_.control->head.store(head_, std::memory_order_release);
+  }
+  return taken;
+}
+
+void DatagramReceiver::watch() noexcept {
+  if (watched_) return;
+  watched_ = true;
+  // One instruction with the sender's exchange: what is published before it is seen by next(), and
+  // after it nothing is.
+  memory_.control->tail.fetch_or(kWatched, std::memory_order_acq_rel);
+}
+
+void DatagramReceiver::unwatch() noexcept {
+  if (!watched_) return;
+  watched_ = false;
+  memory_.control->tail.fetch_and(~kWatched, std::memory_order_acq_rel);
+}
+
+std::uint64_t DatagramReceiver::kernel_sent() const noexcept {
+  return memory_.control->kernel_sent.load(std::memory_order_acquire);
+}
+
+void DatagramReceiver::kernel_is_empty(std::uint64_t sent) noexcept { kernel_seen_ = sent; }
+
+bool DatagramReceiver::sender_gone() const noexcept {
+  return memory_.control->sender_gone.load(std::memory_order_acquire) != 0;
+}
+
+std::uint32_t DatagramReceiver::sender_processor() const noexcept {
+  return memory_.control->sender_processor.load(std::memory_order_relaxed);
+}
+
+void DatagramReceiver::note_processor(std::uint32_t processor) noexcept {
+  memory_.control->receiver_processor.store(processor, std::memory_order_relaxed);
+}
+
+void DatagramReceiver::say_gone() noexcept {
+  memory_.control->receiver_gone.store(1, std::memory_order_release);
+  watch();
+}
+
+}  // namespace farcall::preload

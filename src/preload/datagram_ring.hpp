@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Datagrams from one UDP socket to another, in memory that the sender made and the receiver mapped.
+//
+// As with streams (stream.hpp) the receiver sets WATCHED in the sender's tail before it sleeps in
+// the kernel, and a sender that finds it there sends that datagram through the kernel, which wakes
+// the receiver. A full ring is no reason to drop anything either: the kernel takes the datagram,
+// or drops it as it always would.
+//
+// Datagrams of one sender keep their order across both ways: each in the ring says how many of the
+// same sender went through the kernel before it, and a receiver that has seen fewer looks there
+// first. If the kernel has none, they were dropped.
+//
+//   +------------------------+ 0     tail and WATCHED: the sender exchanges, the receiver ors
+//   | tail                   |
+//   +------------------------+ 128   written by the receiver
+//   | head, processor, gone  |
+//   +------------------------+ 256   written by the sender
+//   | kernel_sent, gone      |
+//   +------------------------+ 4096  bytes (a power of two): records, each
+//   | size | kernel_before   |       a header of 16 bytes and the datagram, rounded up to 16
+//   | the datagram ...       |
+//   +------------------------+
+//
+// The other side may be hostile: each shared word is read once and checked; what a side knows
+// itself it keeps in its own memory.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "farcall/wait.hpp"
+
+namespace farcall::preload {
+
+struct DatagramControl {
+  static constexpr std::uint64_t kWatchedBit = std::uint64_t{1} << 63;
+
+  alignas(kFalseSharing) std::atomic<std::uint64_t> tail;
+
+  alignas(kFalseSharing) std::atomic<std::uint64_t> head;
+  std::atomic<std::uint32_t> receiver_processor;  // where it last ran, plus one
+  std::atomic<std::uint32_t> receiver_gone;
+
+  alignas(kFalseSharing) std::atomic<std::uint64_t> kernel_sent;  // completed
+  std::atomic<std::uint32_t> sender_processor;
+  std::atomic<std::uint32_t> sender_gone;
+};
+inline constexpr std::size_t kDatagramControlBytes = 4096;
+inline constexpr std::size_t kMostDatagram = 65507;
+static_assert(offsetof(DatagramControl, head) == 128 &&
+              offsetof(DatagramControl, kernel_sent) == 256 &&
+              sizeof(DatagramControl) <= kDatagramControlBytes);
+
+// A ring as one side has it mapped.
+struct DatagramMemory {
+  DatagramControl* control = nullptr;
+  std::byte* bytes = nullptr;
+  std::uint64_t size = 0;
+};
+
+// The sending half; whoever calls holds the lock of its socket.
+class DatagramSender {
+ public:
+  // `memory` is zeroed; the receiver has not seen it yet. It begins watched.
+  void start(const DatagramMemory& memory) noexcept;
+
+  // False: the receiver sleeps, or there is no room; the datagram goes through the kernel.
+  // `bytes` is the sum of the parts, at most kMostDatagram.
+  bool send(const iovec* parts, std::size_t count, std::size_t bytes) noexcept;
+  // A datagram has gone through the kernel.
+  void sent_by_kernel() noexcept;
+
+  [[nodiscard]] bool receiver_gone() const noexcept;
+  [[nodiscard]] std::uint32_t receiver_processor() const noexcept;
+  // Whether the receiver has read all that is in the ring.
+  [[nodiscard]] bool all_read() const noexcept;
+  // The receiver is dead: calls `take(first part, its size, second part, its size)` for each
+  // datagram that it has not read.
+  template <class Take>
+  void take_back(Take take) noexcept;
+  void say_gone() noexcept;
+  void note_processor(std::uint32_t processor) noexcept {
+    if (processor == processor_) return;
+    processor_ = processor;
+    memory_.control->sender_processor.store(processor, std::memory_order_relaxed);
+  }
+  [[nodiscard]] const DatagramMemory& memory() const noexcept { return memory_; }
+
+ private:
+  [[nodiscard]] bool has_room(std::uint64_t bytes) noexcept;
+
+  DatagramMemory memory_;
+  std::uint64_t tail_ = 0;
+  std::uint64_t head_ = 0;  // as last seen
+  std::uint64_t kernel_sent_ = 0;
+  std::uint32_t processor_ = 0;
+};
+
+// The receiving half; whoever calls holds the lock of its socket.
+class DatagramReceiver {
+ public:
+  enum class Next : std::uint8_t { none, ready, kernel_first, broken };
+  struct Taken {
+    std::size_t bytes;   // copied
+    std::size_t length;  // of the datagram
+  };
+
+  void start(const DatagramMemory& memory) noexcept;
+
+  // What is next. `ready`: take() may be called. `kernel_first`: datagrams that come before it are
+  // in the kernel.
+  Next next() noexcept;
+  // Whether it is worth to call next(); needs no lock.
+  [[nodiscard]] bool looks_ready() const noexcept;
+  // Copies the datagram that is next, and removes it unless `peek`.
+  Taken take(const iovec* parts, std::size_t count, bool peek) noexcept;
+
+  // From now on the sender uses the kernel, until unwatch().
+  void watch() noexcept;
+  void unwatch() noexcept;
+  [[nodiscard]] bool watched() const noexcept { return watched_; }
+
+  // A datagram of this sender has come by the kernel.
+  void came_by_kernel() noexcept { ++kernel_seen_; }
+  // To be asked before the kernel is found empty, and told after: what it has not given is lost.
+  [[nodiscard]] std::uint64_t kernel_sent() const noexcept;
+  void kernel_is_empty(std::uint64_t sent) noexcept;
+  // The ring is next although the kernel still owes something: it has dropped that.
+  void kernel_has_no_more() noexcept { kernel_seen_ = next_before_; }
+
+  [[nodiscard]] bool sender_gone() const noexcept;
+  [[nodiscard]] std::uint32_t sender_processor() const noexcept;
+  void note_processor(std::uint32_t processor) noexcept;
+  void say_gone() noexcept;
+  [[nodiscard]] const DatagramMemory& memory() const noexcept { return memory_; }
+
+ private:
+  DatagramMemory memory_;
+  std::uint64_t head_ = 0;
+  std::uint64_t kernel_seen_ = 0;
+  std::uint64_t next_before_ = 0;  // of the record at head, once next() has read it
+  std::size_t next_length_ = 0;
+  bool known_ = false;  // next_* are those of the record at head
+  bool watched_ = true;
+};
+
+namespace detail {
+
+struct DatagramHeader {
+  std::uint64_t length;
+  std::uint64_t kernel_before;
+};
+static_assert(sizeof(DatagramHeader) == 16);
+
+constexpr std::uint64_t record_bytes(std::uint64_t length) noexcept {
+  return sizeof(DatagramHeader) + (length + 15) / 16 * 16;
+}
+
+}  // namespace detail
+
+template <class Take>
+void DatagramSender::take_back(Take take) noexcept {
+  std::uint64_t at = memory_.control->head.load(std::memory_order_acquire);
+  // What the receiver wrote need not be true.
+  if (tail_ - at > memory_.size || at % sizeof(detail::DatagramHeader) != 0) return;
+  while (at != tail_) {
+    const std::uint64_t place = at & (memory_.size - 1);
+    const auto* header = reinterpret_cast<const detail::DatagramHeader*>(memory_.bytes + place);
+    const std::uint64_t length = header->length;
+    if (length > kMostDatagram || detail::record_bytes(length) > tail_ - at) return;
+    const std::uint64_t from = (place + sizeof(detail::DatagramHeader)) & (memory_.size - 1);
+    const std::uint64_t first = length < memory_.size - from ? length : memory_.size - from;
+    take(memory_.bytes + from, first, memory_.bytes, length - first);
+    at += detail::record_bytes(length);
+  }
+}
+
+}  // namespace farcall::preload

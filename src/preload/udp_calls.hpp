@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The calls of the send and receive families, as the one that UDP sockets know.
+#pragma once
+
+#include <algorithm>
+
+#include "preload/udp.hpp"
+
+namespace farcall::preload {
+
+inline ssize_t udp_receive(UdpSocket& socket, int fd, const iovec* parts, std::size_t count,
+                           int flags) noexcept {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts);
+  message.msg_iovlen = count;
+  return udp_receive(socket, fd, message, flags);
+}
+
+inline ssize_t udp_receive_from(UdpSocket& socket, int fd, const iovec& part, int flags,
+                                sockaddr* from, socklen_t* from_size) noexcept {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(&part);
+  message.msg_iovlen = 1;
+  if (from != nullptr && from_size != nullptr) {
+    message.msg_name = from;
+    message.msg_namelen = *from_size;
+  }
+  const ssize_t got = udp_receive(socket, fd, message, flags);
+  if (got >= 0 && message.msg_name != nullptr) *from_size = message.msg_namelen;
+  return got;
+}
+
+inline int udp_receive_many(UdpSocket& socket, int fd, mmsghdr* messages, unsigned count,
+                            int flags) noexcept {
+  unsigned done = 0;
+  for (; done < std::min(count, 1024U); ++done) {
+    const ssize_t got =
+        udp_receive(socket, fd, messages[done].msg_hdr, flags & ~MSG_WAITFORONE);
+    if (got < 0) break;
+    messages[done].msg_len = static_cast<unsigned>(got);
+    if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
+  }
+  return done != 0 ? static_cast<int>(done) : -1;
+}
+
+inline ssize_t udp_send(UdpSocket& socket, int fd, const iovec* parts, std::size_t count, int flags,
+                        const sockaddr* to = nullptr, socklen_t to_size = 0) noexcept {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts);
+  message.msg_iovlen = count;
+  message.msg_name = const_cast<sockaddr*>(to);
+  message.msg_namelen = to_size;
+  return udp_send(socket, fd, message, flags);
+}
+
+}  // namespace farcall::preload
