@@ -33,6 +33,7 @@ RowList all_rows() {
   add_futex(list);
   add_call(list);
   add_door(list);
+  add_message(list);
   add_channels(list);
   add_eventfd(list);
 #ifdef FARCALL_HAVE_ZEROMQ

@@ -17,6 +17,7 @@ void add_eventfd(RowList& list);
 void add_channels(RowList& list);
 void add_call(RowList& list);
 void add_door(RowList& list);
+void add_message(RowList& list);
 void add_zeromq(RowList& list);
 void add_nng(RowList& list);
 void add_boost_mq(RowList& list);
