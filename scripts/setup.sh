@@ -11,7 +11,7 @@ set -euo pipefail
 declare -A packages=(
   [build]="build-essential cmake ninja-build pkg-config libgtest-dev libbenchmark-dev libfmt-dev
     libcli11-dev nlohmann-json3-dev libzmq3-dev libnng-dev libboost-dev
-    libtirpc-dev"
+    libtirpc-dev libthrift-dev thrift-compiler libsystemd-dev dbus-daemon"
   [test]="valgrind python3"
   [plot]="python3 python3-pandas python3-matplotlib"
   [lint]="clang-format clang-tidy shellcheck"

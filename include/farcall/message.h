@@ -63,6 +63,9 @@ struct farcall_info {
   int descriptors[FARCALL_DESCRIPTORS]; /* the receiver's, close-on-exec */
 };
 
+/* Signals do not end the wait for the reply. */
+#define FARCALL_KEEP_WAITING 1u
+
 /* A message with all that it can have. */
 struct farcall_message {
   const struct iovec* send;
@@ -71,7 +74,7 @@ struct farcall_message {
   const struct iovec* reply;
   const int* descriptors; /* they stay the sender's */
   unsigned descriptor_count;
-  unsigned reserved; /* 0 */
+  unsigned flags;    /* 0, or FARCALL_KEEP_WAITING */
   size_t replied;    /* out: bytes, up to the last that was written */
 };
 

@@ -67,6 +67,7 @@ struct Sending {
   Buffers room;
   std::span<const int> descriptors;
   bool one_way = false;
+  bool keep_waiting = false;  // whatever signals come
   std::size_t replied = 0;  // out
 };
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +13,30 @@
 
 namespace farcall::message {
 
+namespace {
+
+// No signal ends what the thread does meanwhile.
+class WithoutSignals {
+ public:
+  explicit WithoutSignals(bool on) : on_(on) {
+    if (!on_) return;
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~WithoutSignals() {
+    if (on_) ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutSignals(const WithoutSignals&) = delete;
+  WithoutSignals& operator=(const WithoutSignals&) = delete;
+
+ private:
+  const bool on_;
+  sigset_t before_{};
+};
+
+}  // namespace
+
 int KernelConnection::send(Sending& sending, Deadline deadline) {
   const KernelBuffer message(sending.message);
   const KernelBuffer room(sending.room);
@@ -21,6 +47,7 @@ int KernelConnection::send(Sending& sending, Deadline deadline) {
   send.files = reinterpret_cast<std::uintptr_t>(sending.descriptors.data());
   send.file_count = static_cast<std::uint32_t>(sending.descriptors.size());
   send.flags = sending.one_way ? STPLR_SEND_ONE_WAY : 0;
+  const WithoutSignals guard(sending.keep_waiting);
   checked(::stplr_send_full(fd_.get(), &send), "send");
   sending.replied = send.replied;
   return static_cast<int>(send.status);

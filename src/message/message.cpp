@@ -183,13 +183,14 @@ int farcall_send_message(int connection, struct farcall_message* message) {
   return guarded([&] {
     Thread& thread = Thread::here();
     const Deadline deadline = thread.take_deadline();
-    if (message == nullptr || message->reserved != 0 ||
+    if (message == nullptr || (message->flags & ~FARCALL_KEEP_WAITING) != 0 ||
         message->descriptor_count > FARCALL_DESCRIPTORS ||
         (message->descriptors == nullptr && message->descriptor_count != 0))
       throw SystemError(EINVAL, "a message");
     Sending sending{.message = checked(message->send, message->send_count),
                     .room = checked(message->reply, message->reply_count),
-                    .descriptors = {message->descriptors, message->descriptor_count}};
+                    .descriptors = {message->descriptors, message->descriptor_count},
+                    .keep_waiting = (message->flags & FARCALL_KEEP_WAITING) != 0};
     const int status = thread.connection(connection)->send(sending, deadline);
     message->replied = sending.replied;
     return status;

@@ -83,9 +83,10 @@ class SharedConnection::Death final : public call::Watch {
 // for a server that is about to receive the message has not heard the first time.
 class SharedConnection::Insistence final : public Persistence {
  public:
-  Insistence(SharedConnection& connection, std::uint32_t origin)
-      : connection_(connection), origin_(origin) {}
-  bool stay(Outcome, Deadline& deadline) override {
+  Insistence(SharedConnection& connection, std::uint32_t origin, bool keep_waiting)
+      : connection_(connection), origin_(origin), keep_waiting_(keep_waiting) {}
+  bool stay(Outcome outcome, Deadline& deadline) override {
+    if (keep_waiting_ && outcome == Outcome::interrupted) return true;
     if ((connection_.flags_ & FARCALL_UNBLOCK) == 0) return false;
     try {
       connection_.send_packet({.magic = PulsePacket::kMagic,
@@ -103,6 +104,7 @@ class SharedConnection::Insistence final : public Persistence {
  private:
   SharedConnection& connection_;
   const std::uint32_t origin_;
+  const bool keep_waiting_;
   std::chrono::nanoseconds pause_ = std::chrono::milliseconds(20);
 };
 
@@ -125,7 +127,7 @@ int SharedConnection::send(Sending& sending, Deadline deadline) {
   message_number = (message_number + 1) & 3;
   const std::uint32_t origin = (static_cast<std::uint32_t>(own_thread()) & kThreadMask) |
                                message_number << kThreadBits;
-  Insistence insistence(*this, origin);
+  Insistence insistence(*this, origin, sending.keep_waiting);
   const CallArguments arguments{.data = message.bytes(),
                                 .descriptors = sending.descriptors,
                                 .word = static_cast<std::int32_t>(room),

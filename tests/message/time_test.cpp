@@ -122,6 +122,26 @@ TEST(MessageTime, ASignalEndsTheWaitForAReply) {
   }));
 }
 
+TEST(MessageTime, WhoKeepsWaitingIsNotInterrupted) {
+  let_signals_interrupt();
+  Channel channel;
+  std::promise<pthread_t> self;
+  auto waiting = std::async(std::launch::async, [&] {
+    self.set_value(::pthread_self());
+    farcall_message message{};
+    message.flags = FARCALL_KEEP_WAITING;
+    return farcall_send_message(channel.connection, &message);
+  });
+  const pthread_t thread = self.get_future().get();
+  const Message message = receive(channel.id);
+  for (int i = 0; i < 20; ++i) {
+    ::pthread_kill(thread, SIGUSR1);
+    std::this_thread::sleep_for(3ms);
+  }
+  EXPECT_EQ(answer(message.id, 9), 0);
+  EXPECT_EQ(waiting.get(), 9);
+}
+
 TEST(MessageTime, AnInterruptedClientStaysUntilItIsAnsweredWhereTheChannelAsksForThat) {
   let_signals_interrupt();
   Channel channel(FARCALL_UNBLOCK);

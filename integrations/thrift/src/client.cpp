@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <poll.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "farcall/error.hpp"
+#include "farcall/peer.hpp"
+#include "farcall/thrift/transport.hpp"
+#include "one_way.hpp"
+#include "protocol.hpp"
+
+namespace farcall::thrift {
+
+using apache::thrift::transport::TTransportException;
+
+TFarcallTransport::TFarcallTransport(std::string name,
+                                     std::shared_ptr<apache::thrift::TConfiguration> config)
+    : MessageTransport(std::move(config)), name_(std::move(name)) {}
+
+TFarcallTransport::~TFarcallTransport() = default;
+
+void TFarcallTransport::start_timeout() const {
+  if (timeout_.count() != 0) set_message_timeout(timeout_);
+}
+
+void TFarcallTransport::fail(const std::system_error& error) {
+  const int code = error.code().value();
+  auto type = TTransportException::UNKNOWN;
+  if (code == ENOENT || code == EACCES) type = TTransportException::NOT_OPEN;
+  if (code == ESRCH || code == ECANCELED || code == EPIPE) type = TTransportException::END_OF_FILE;
+  if (code == ETIMEDOUT) type = TTransportException::TIMED_OUT;
+  if (code == EINTR) type = TTransportException::INTERRUPTED;
+  // What was asked may be answered later, and must not be taken for the answer to something else.
+  close();
+  throw TTransportException(type, name_, code);
+}
+
+void TFarcallTransport::open() {
+  if (isOpen()) return;
+  constexpr auto kPatience = std::chrono::seconds(10);
+  const Deadline deadline =
+      Deadline::after(timeout_.count() != 0 ? std::chrono::nanoseconds(timeout_) : kPatience);
+  try {
+    start_timeout();
+    const MessageConnection listener(name_);
+    auto [mine, theirs] = socket_pair();
+    const int descriptor = theirs.get();
+    start_timeout();
+    (void)listener.send(std::as_bytes(std::span(&kHello, 1)), {}, std::span(&descriptor, 1));
+    theirs.reset();
+    auto parcel = receive_parcel(mine.get(), deadline);
+    if (!parcel || parcel->descriptors.size() != 1) throw SystemError(ESRCH, "open");
+    connection_ = MessageConnection(
+        checked_message(farcall_adopt(parcel->descriptors.front().release()), "adopt"));
+  } catch (const std::system_error& error) {
+    fail(error);
+  }
+}
+
+void TFarcallTransport::close() {
+  connection_ = MessageConnection();
+  forget_written();
+  received(0);
+}
+
+bool TFarcallTransport::peek() {
+  if (rBase_ != rBound_) return true;
+  if (!isOpen()) return false;
+  pollfd server{.fd = connection_.descriptor(), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&server, 1, 0) == 0;
+}
+
+void TFarcallTransport::call(std::span<const std::byte> request) {
+  const auto exchange = [this](std::span<const std::byte> out, std::size_t& replied) {
+    const iovec message{.iov_base = const_cast<std::byte*>(out.data()), .iov_len = out.size()};
+    const iovec into{.iov_base = room().data(), .iov_len = room().size()};
+    farcall_message all{};
+    all.send = &message;
+    all.send_count = 1;
+    all.reply = &into;
+    all.reply_count = 1;
+    all.flags = FARCALL_KEEP_WAITING;
+    int status = -1;
+    do {
+      start_timeout();
+      status = farcall_send_message(connection_.number(), &all);
+    } while (status < 0 && errno == EINTR);  // nobody has received it
+    replied = all.replied;
+    return checked_message(status, "send");
+  };
+  std::size_t replied = 0;
+  int status = exchange(request, replied);
+  if (status == kLonger) {
+    std::uint64_t length = 0;
+    if (replied != sizeof length) throw SystemError(EPROTO, "reply");
+    std::memcpy(&length, room().data(), sizeof length);
+    if (length > FARCALL_MESSAGE_MAX) throw SystemError(EPROTO, "reply");
+    make_room(length);
+    status = exchange({}, replied);
+    if (replied != length) throw SystemError(EPROTO, "reply");
+  }
+  if (status != kWhole) throw SystemError(EPROTO, "reply");
+  received(replied);
+}
+
+void TFarcallTransport::flush() {
+  if (!isOpen()) throw TTransportException(TTransportException::NOT_OPEN, name_);
+  const auto message = written();
+  if (message.empty()) return;
+  try {
+    const bool one_way =
+        is_one_way({reinterpret_cast<const std::uint8_t*>(message.data()), message.size()});
+    if (one_way && message.size() <= kOneWayBytes) {
+      int result = -1;
+      do {
+        start_timeout();
+        result = farcall_send_one_way(connection_.number(), message.data(), message.size());
+      } while (result < 0 && errno == EINTR);
+      checked_message(result, "send");
+    } else {
+      call(message);
+    }
+  } catch (const std::system_error& error) {
+    fail(error);
+  }
+  forget_written();
+}
+
+}  // namespace farcall::thrift

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "farcall/error.hpp"
+#include "farcall/peer.hpp"
+#include "farcall/thrift/transport.hpp"
+#include "one_way.hpp"
+#include "protocol.hpp"
+
+namespace farcall::thrift {
+
+using apache::thrift::transport::TTransport;
+using apache::thrift::transport::TTransportException;
+
+// A channel that clients open by name, and the way to interrupt who waits there.
+struct TFarcallServerTransport::Listening {
+  Listening(const std::string& name, mode_t mode)
+      : channel(name, 0, mode), own(channel.connect()) {}
+  MessageChannel channel;
+  MessageConnection own;
+};
+
+// The server's end of one client.
+class TFarcallServerTransport::Accepted final : public MessageTransport {
+ public:
+  explicit Accepted(std::chrono::milliseconds timeout, const farcall_info& client)
+      : MessageTransport(nullptr),
+        timeout_(timeout),
+        origin_("pid " + std::to_string(client.pid) + " uid " + std::to_string(client.uid)),
+        channel_(FARCALL_DISCONNECT),
+        own_(channel_.connect()) {}
+  ~Accepted() override { shut(); }
+
+  // A connection for the client.
+  [[nodiscard]] MessageConnection connect() const { return channel_.connect(); }
+  void interrupt() noexcept { (void)farcall_pulse(own_.number(), 0, kInterrupt, 0); }
+
+  [[nodiscard]] bool isOpen() const override { return open_; }
+  bool peek() override { return rBase_ != rBound_ || (open_ && fill()); }
+  void open() override {}
+  void close() override { shut(); }
+  [[nodiscard]] const std::string getOrigin() const override { return origin_; }
+
+  void flush() override {
+    const auto reply = written();
+    if (message_) {
+      if (reply.size() <= message_.info().room) {
+        answer(reply, kWhole);
+      } else {
+        // The client comes again with more room.
+        longer_.assign(reply.begin(), reply.end());
+        const std::uint64_t length = longer_.size();
+        answer(std::as_bytes(std::span(&length, 1)), kLonger);
+      }
+    }
+    forget_written();
+  }
+
+ protected:
+  bool fill() override {
+    // The last one was served, and nobody wrote an answer: it was one-way after all.
+    if (message_) answer({}, kWhole);
+    while (open_) {
+      farcall_info info{};
+      if (timeout_.count() != 0) set_message_timeout(timeout_);
+      const std::int64_t id =
+          farcall_receive(channel_.number(), room().data(), room().size(), &info);
+      if (id < 0) {
+        if (errno == EINTR) continue;
+        if (errno == ETIMEDOUT)
+          throw TTransportException(TTransportException::TIMED_OUT, origin_);
+        open_ = false;
+        break;
+      }
+      message_ = ReceivedMessage(id, info);
+      for (unsigned i = 0; i < info.descriptor_count; ++i) UniqueFd(info.descriptors[i]).reset();
+      if (message_.is_pulse()) {
+        if (told(info)) continue;
+        break;
+      }
+      if (info.length == 0) {
+        send_longer();
+        continue;
+      }
+      if (take(info)) return true;
+    }
+    return false;
+  }
+
+ private:
+  void answer(std::span<const std::byte> data, int status) {
+    // A client that has gone is told of by a pulse.
+    (void)farcall_reply(message_.release(), status, data.data(), data.size());
+  }
+  void send_longer() {
+    if (!message_) return;
+    answer(std::as_bytes(std::span(longer_)), kWhole);
+    longer_.clear();
+    longer_.shrink_to_fit();
+  }
+  // False: the client has gone.
+  bool told(const farcall_info& pulse) {
+    if (pulse.code == kInterrupt)
+      throw TTransportException(TTransportException::INTERRUPTED, origin_);
+    if (pulse.code == FARCALL_PULSE_DISCONNECT) open_ = false;
+    return open_;
+  }
+  bool take(const farcall_info& info) {
+    if (info.length > room().size()) {
+      const std::size_t before = info.received;
+      if (!message_) return false;
+      make_room(info.length);
+      if (message_.read(before, room().subspan(before, info.length - before)) !=
+          info.length - before) {
+        message_ = {};
+        return false;
+      }
+    }
+    received(info.length);
+    if (message_ && is_one_way({rBase_, info.length})) answer({}, kWhole);
+    return true;
+  }
+  void shut() noexcept {
+    open_ = false;
+    message_ = {};
+    own_ = MessageConnection();
+    const MessageChannel last(std::move(channel_));
+  }
+
+  const std::chrono::milliseconds timeout_;
+  const std::string origin_;
+  MessageChannel channel_;
+  MessageConnection own_;
+  ReceivedMessage message_;
+  std::vector<std::byte> longer_;
+  std::atomic<bool> open_{true};
+};
+
+TFarcallServerTransport::TFarcallServerTransport(std::string name, mode_t mode)
+    : name_(std::move(name)), mode_(mode) {}
+
+TFarcallServerTransport::~TFarcallServerTransport() { close(); }
+
+std::shared_ptr<TFarcallServerTransport::Listening> TFarcallServerTransport::listening() const {
+  const std::lock_guard guard(lock_);
+  return listening_;
+}
+
+bool TFarcallServerTransport::isOpen() const { return listening() != nullptr; }
+
+void TFarcallServerTransport::listen() {
+  try {
+    auto fresh = std::make_shared<Listening>(name_, mode_);
+    const std::lock_guard guard(lock_);
+    listening_ = std::move(fresh);
+  } catch (const std::system_error& error) {
+    throw TTransportException(TTransportException::NOT_OPEN, name_, error.code().value());
+  }
+}
+
+void TFarcallServerTransport::interrupt() {
+  if (const auto now = listening()) (void)farcall_pulse(now->own.number(), 0, kInterrupt, 0);
+}
+
+void TFarcallServerTransport::interruptChildren() {
+  std::vector<std::shared_ptr<Accepted>> children;
+  {
+    const std::lock_guard guard(lock_);
+    for (const auto& child : children_)
+      if (auto alive = child.lock()) children.push_back(std::move(alive));
+  }
+  for (const auto& child : children) child->interrupt();
+}
+
+void TFarcallServerTransport::close() {
+  std::shared_ptr<Listening> last;
+  {
+    const std::lock_guard guard(lock_);
+    last = std::move(listening_);
+    listening_ = nullptr;
+  }
+  // Who is in accept() still holds it; this ends its wait.
+  if (last) (void)farcall_pulse(last->own.number(), 0, kInterrupt, 0);
+}
+
+std::shared_ptr<TTransport> TFarcallServerTransport::acceptImpl() {
+  const auto now = listening();
+  if (!now) throw TTransportException(TTransportException::NOT_OPEN, name_);
+  for (;;) {
+    std::uint32_t hello = 0;
+    ReceivedMessage message;
+    try {
+      message = now->channel.receive(std::as_writable_bytes(std::span(&hello, 1)));
+    } catch (const std::system_error& error) {
+      if (error.code().value() == EINTR) continue;
+      throw TTransportException(TTransportException::UNKNOWN, name_, error.code().value());
+    }
+    std::vector<UniqueFd> descriptors;
+    for (unsigned i = 0; i < message.info().descriptor_count; ++i)
+      descriptors.emplace_back(message.info().descriptors[i]);
+    if (message.is_pulse() && message.info().code == kInterrupt)
+      throw TTransportException(TTransportException::INTERRUPTED, name_);
+    if (!message || hello != kHello || descriptors.size() != 1) continue;
+    try {
+      auto accepted = std::make_shared<Accepted>(timeout_, message.info());
+      const MessageConnection connection = accepted->connect();
+      Parcel parcel;
+      parcel.descriptors.push_back(UniqueFd(::fcntl(connection.descriptor(), F_DUPFD_CLOEXEC, 3)));
+      send_parcel(descriptors.front().get(), parcel);
+      message.reply();
+      const std::lock_guard guard(lock_);
+      std::erase_if(children_, [](const auto& child) { return child.expired(); });
+      children_.push_back(accepted);
+      return accepted;
+    } catch (const std::system_error&) {
+      // This client has gone, or there is no room for it: it is told by the end of its message.
+      continue;
+    }
+  }
+}
+
+}  // namespace farcall::thrift

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory for messages.
+#include <algorithm>
+#include <cstring>
+
+#include "farcall/thrift/transport.hpp"
+#include "protocol.hpp"
+
+namespace farcall::thrift {
+
+using apache::thrift::transport::TTransportException;
+
+namespace {
+
+constexpr std::size_t kOutBytes = 4096;           // grows
+constexpr std::size_t kInBytes = kOneWayBytes;     // likewise
+// What a connection keeps when it has nothing to do.
+constexpr std::size_t kKeep = std::size_t{4} << 20;
+
+}  // namespace
+
+MessageTransport::MessageTransport(std::shared_ptr<apache::thrift::TConfiguration> config)
+    : TVirtualTransport(std::move(config)), out_(kOutBytes), in_(kInBytes) {
+  forget_written();
+  setReadBuffer(in_.data(), 0);
+}
+
+std::span<const std::byte> MessageTransport::written() const noexcept {
+  return std::as_bytes(std::span(out_.data(), static_cast<std::size_t>(wBase_ - out_.data())));
+}
+
+void MessageTransport::forget_written() noexcept {
+  if (out_.size() > kKeep) {
+    out_.resize(kKeep);
+    out_.shrink_to_fit();
+  }
+  setWriteBuffer(out_.data(), static_cast<std::uint32_t>(out_.size()));
+}
+
+void MessageTransport::received(std::size_t bytes) {
+  setReadBuffer(in_.data(), static_cast<std::uint32_t>(bytes));
+  resetConsumedMessageSize();
+}
+
+void MessageTransport::make_room(std::size_t bytes) {
+  if (bytes <= in_.size()) return;
+  setReadBuffer(in_.data(), 0);
+  in_.resize(std::max(bytes, in_.size() * 2));
+}
+
+void MessageTransport::writeSlow(const std::uint8_t* buffer, std::uint32_t length) {
+  const std::size_t used = written().size();
+  const std::size_t needed = used + length;
+  if (needed > FARCALL_MESSAGE_MAX)
+    throw TTransportException(TTransportException::BAD_ARGS, "a message of more than 1 GiB");
+  out_.resize(std::min<std::size_t>(std::max(needed, out_.size() * 2), FARCALL_MESSAGE_MAX));
+  setWriteBuffer(out_.data(), static_cast<std::uint32_t>(out_.size()));
+  std::memcpy(out_.data() + used, buffer, length);
+  wBase_ += needed;
+}
+
+std::uint32_t MessageTransport::readSlow(std::uint8_t* buffer, std::uint32_t length) {
+  if (rBase_ == rBound_ && !fill()) return 0;
+  const auto now = std::min(length, static_cast<std::uint32_t>(rBound_ - rBase_));
+  std::memcpy(buffer, rBase_, now);
+  rBase_ += now;
+  return now;
+}
+
+const std::uint8_t* MessageTransport::borrowSlow(std::uint8_t*, std::uint32_t*) {
+  return nullptr;  // who borrows reads instead
+}
+
+}  // namespace farcall::thrift
