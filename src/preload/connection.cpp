@@ -81,19 +81,26 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
   return got;
 }
 
+// The peer's doorbell: it asks for what is in its ring to be sent again.
+void answer_peer(Side& side, int fd) noexcept {
+  const Guard sending(side.send_lock);
+  if (sending && side.out.control != nullptr) answer_recall(side.sender, side.out, fd);
+}
+
 // Sleeps in the kernel, in the program's own call where that is possible. The direction is watched
-// and whatever is in the kernel, up to `limit`, is what comes next.
+// and whatever is in the kernel, up to `limit`, is what comes next. kNothing: look again.
 ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint64_t limit,
                         bool untouched, Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   side.receiver.enter_kernel();
   guard.unlock();
   ssize_t got;
-  if (untouched && limit >= to.left()) {
+  const bool as_it_is = untouched && limit >= to.left();
+  iovec parts[kParts];
+  msghdr message{};
+  if (as_it_is) {
     got = call.as_it_is(call.arguments);
   } else {
-    iovec parts[kParts];
-    msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = to.parts(parts, kParts, std::min<std::uint64_t>(to.left(), limit));
     got = real::next<"recvmsg", ssize_t(int, msghdr*, int)>()(call.fd, &message,
@@ -101,10 +108,28 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
   }
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
-    const bool takes = got > 0 && (call.flags & MSG_PEEK) == 0;
-    side.receiver.leave_kernel(takes ? static_cast<std::size_t>(got) : 0);
+    const auto raw = static_cast<std::size_t>(std::max<ssize_t>(got, 0));
+    std::size_t useful = raw;
+    if (side.in.control->doorbell.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      useful = without_doorbell(side.receiver, side.in, as_it_is ? call.parts : parts,
+                                as_it_is ? call.count : message.msg_iovlen, raw);
+    const bool takes = (call.flags & MSG_PEEK) == 0;
+    side.receiver.leave_kernel(takes ? raw : 0);
     side.patience.slept();
     if (got > 0) wake_up(side, call.fd);
+    if (useful != raw) {
+      answer_peer(side, call.fd);
+      // There was nothing but the doorbell.
+      if (useful == 0) {
+        if ((call.flags & MSG_PEEK) != 0) {
+          std::byte bell;
+          if (kernel(SYS_recvfrom, call.fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
+            side.receiver.taken_from_kernel(1);
+        }
+        return kNothing;
+      }
+      got = static_cast<ssize_t>(useful);
+    }
     count(side, false, got);
   }
   errno = error;
@@ -148,6 +173,8 @@ ssize_t receive_accelerated(Side& side, const Call& call, Guard& guard) {
   for (bool stayed = false;;) {
     const std::uint64_t ring_before = side.receiver.position();
     long got = receive_now(side.receiver, side.in, call.fd, to, peek);
+    if (side.in.control->doorbell.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      answer_peer(side, call.fd);
     if (got == kNothing && nonblocking(side, call.flags) && !side.receiver.watched() &&
         (time_to_look(side) || side.in.control->sender_said.load(std::memory_order_relaxed) != 0))
       got = look_for_end(side.receiver, side.in, call.fd);
@@ -188,6 +215,7 @@ ssize_t receive_accelerated(Side& side, const Call& call, Guard& guard) {
     const ssize_t slept =
         sleep_in_kernel(side, call, to, next.kind == Receiver::Next::kernel ? next.bytes : UINT64_MAX,
                         total == 0, guard);
+    if (slept == kNothing) continue;
     if (slept <= 0) return total != 0 ? total : at_end(side, slept);
     to.skip(static_cast<std::size_t>(slept));
     total += slept;
@@ -318,6 +346,7 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
       }
       case Sender::Way::kernel: break;
     }
+    answer_recall(side.sender, side.out, call.fd);
     const std::size_t before = from.left();
     const ssize_t now = kernel_send(side, call, from, sent() == 0, guard);
     if (now <= 0) return sent() != 0 ? sent() : now;
@@ -378,6 +407,7 @@ ssize_t send_by_kernel(Side& side, const Call& call, bool for_ever) noexcept(fal
       side.sender.leave_ring(side.out);
     else
       side.sender.use_kernel(side.out);
+    answer_recall(side.sender, side.out, call.fd);
   }
   side.sender.enter_kernel();
   guard.unlock();

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "preload/connection.hpp"
 #include "preload/real.hpp"
@@ -36,6 +37,7 @@ struct Set {
   int fd = -1;
   std::atomic<std::uint32_t> waiters{0};  // threads that sleep in the kernel
   std::atomic<std::uint32_t> hot_count{0};
+  int kicked = -1;           // its registration in the kernel has too much in it, see kick()
   bool kernel_only = false;  // nested in something, or shared with another process
   std::uint32_t calls = 0;
   std::uint32_t turn = 0;
@@ -273,9 +275,26 @@ long look_at_kernel(const Wait& wait, int from) noexcept {
                 kKernelMaskSize);
 }
 
+// Puts right what kick() did; in the `count` events that have been reported, too.
+void after_kick(Set& set, epoll_event* events, int count) noexcept {
+  const Guard guard(set.lock);
+  const int fd = std::exchange(set.kicked, -1);
+  if (fd < 0 || !registration(set, fd).present) return;
+  epoll_event right = registration(set, fd).event;
+  kernel(SYS_epoll_ctl, set.fd, EPOLL_CTL_MOD, fd, &right);
+  for (int i = 0; i < count; ++i)
+    if (events[i].data.u64 == right.data.u64)
+      events[i].events = (events[i].events & (right.events | EPOLLERR | EPOLLHUP)) | EPOLLIN;
+}
+
 int sleep_in_set(Set& set, const Wait& wait) {
   const int result = wait.as_it_is(wait.arguments);
   set.waiters.fetch_sub(1, std::memory_order_relaxed);
+  if (set.kicked >= 0) [[unlikely]] {
+    const int error = errno;
+    after_kick(set, wait.events, result);
+    errno = error;
+  }
   return result;
 }
 
@@ -398,15 +417,16 @@ void registered(int set_fd, int operation, int fd, const epoll_event* event) noe
   }
   Side* const side = find_side(fd);
   if (side == nullptr || !side->accelerated()) return;
-  if (!watch(fd)) return;
+  if (!watch(fd) || (event->events & (EPOLLIN | EPOLLRDNORM)) == 0) return;
   // The kernel does not know that there is something to read.
   bool asleep = false;
   {
     const Guard guard(set->lock);
     make_hot(*set, fd);
     asleep = set->waiters.load(std::memory_order_relaxed) != 0;
+    if (asleep) set->kicked = fd;
   }
-  if (asleep && (event->events & (EPOLLIN | EPOLLRDNORM)) != 0) kick(set_fd, fd, *event);
+  if (asleep) kick(set_fd, fd, *event);
 }
 
 void before_fork() noexcept { sets_lock.lock(); }

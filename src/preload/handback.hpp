@@ -11,4 +11,7 @@ namespace farcall::preload {
 // the ring holds bytes that the peer must send again.
 void hand_back(Side& side, int fd, Reason reason) noexcept;
 
+// All connections of this process, and none is accelerated from now on.
+void leave_everything() noexcept;
+
 }  // namespace farcall::preload

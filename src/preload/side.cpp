@@ -11,6 +11,7 @@
 
 #include "preload/log.hpp"
 #include "preload/real.hpp"
+#include "preload/transfer.hpp"
 
 namespace farcall::preload {
 
@@ -34,8 +35,10 @@ constinit std::array<std::atomic<std::uint16_t>, kMostSides> references{};
 constinit std::atomic<int> highest{0};
 constinit std::atomic<pid_t> pid{0};
 constinit Lock life;
+constinit std::atomic<bool> left{false};  // see leave_process()
 
-// Mappings of closed connections stay for a while: a thread may be looking at one.
+// The addresses of closed connections stay for a while, without their memory: a thread may be
+// looking there.
 struct Retired {
   std::byte* mapping;
   std::size_t size;
@@ -77,17 +80,16 @@ void unmap_old() noexcept {
 
 void retire(std::byte* mapping, std::size_t size) noexcept {
   unmap_old();
-  if (retired_count == kMostRetired) {
-    // The pages go, the addresses stay: whoever still looks sees zeroes of its own.
-    kernel(SYS_mmap, mapping, size, PROT_READ | PROT_WRITE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
-    return;
-  }
-  retired[retired_count++] = {.mapping = mapping, .size = size, .at = now_ns()};
+  // Whoever still looks sees zeroes of its own.
+  kernel(SYS_mmap, mapping, size, PROT_READ | PROT_WRITE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  if (retired_count < kMostRetired)
+    retired[retired_count++] = {.mapping = mapping, .size = size, .at = now_ns()};
 }
 
 // The last one who holds it is about to close it.
 void say_closed(Side& side, int fd) noexcept {
+  if (side.other_holders_unknown) return;
   bool unread = false;
   {
     const Guard receiving(side.receive_lock);
@@ -99,6 +101,7 @@ void say_closed(Side& side, int fd) noexcept {
   }
   {
     const Guard sending(side.send_lock);
+    if (side.out.control != nullptr) answer_recall(side.sender, side.out, fd);
     if (side.out.control != nullptr)
       side.out.control->sender_said.fetch_or(Direction::kFinished | Direction::kClosed,
                                              std::memory_order_release);
@@ -132,6 +135,7 @@ void before_fork() noexcept {
 void in_parent() noexcept { life.unlock(); }
 
 void in_child() noexcept {
+  left.store(false, std::memory_order_relaxed);
   forget_before_fork_in_child();
   // The mappings of the retired are the child's own now; nobody here looks at them.
   for (std::size_t i = 0; i < retired_count; ++i)
@@ -144,6 +148,8 @@ void in_child() noexcept {
   }
   life.unlock();
 }
+
+[[gnu::destructor]] void end() noexcept { leave_process(); }
 
 [[gnu::constructor]] void start() noexcept {
   pid.store(static_cast<pid_t>(kernel(SYS_getpid)), std::memory_order_relaxed);
@@ -207,6 +213,20 @@ void adopt(int fd, Side& side) noexcept {
   detail::table[static_cast<std::size_t>(fd)].store(&side, std::memory_order_release);
 }
 
+void leave_process() noexcept {
+  if (!in_own_process() || left.exchange(true)) return;
+  for_each_own([](Side& side) {
+    if (!side.other_holders_unknown) side.processes.fetch_sub(1, std::memory_order_acq_rel);
+  });
+}
+
+void stay_in_process() noexcept {
+  if (!left.exchange(false)) return;
+  for_each_own([](Side& side) {
+    if (!side.other_holders_unknown) side.processes.fetch_add(1, std::memory_order_acq_rel);
+  });
+}
+
 void stop_listening(Side& side) noexcept {
   if (side.listener_owner == own_pid()) {
     if (side.listener >= 0) close_private(side.listener);
@@ -223,7 +243,11 @@ Released forget(int fd, bool closing) noexcept {
   if (side == nullptr) return {};
   if (references[index_of(*side)].fetch_sub(1, std::memory_order_relaxed) != 1) return {};
   stop_listening(*side);
-  if (side->processes.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+  // A process that is about to end has been counted out already.
+  const bool last = left.load(std::memory_order_relaxed)
+                        ? side->processes.load(std::memory_order_acquire) <= 0
+                        : side->processes.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  if (last) {
     if (closing) say_closed(*side, fd);
     return {.side = side};
   }
@@ -238,8 +262,8 @@ void release(Released released) noexcept {
   const Guard guard(life);
   {
     // Whoever is in the middle of a call sees that it is another side when it comes back.
-    const Guard sending(side->send_lock);
     const Guard receiving(side->receive_lock);
+    const Guard sending(side->send_lock);
     side->generation.fetch_add(1, std::memory_order_release);
     side->in.control = nullptr;
     side->out.control = nullptr;

@@ -20,6 +20,7 @@
 
 namespace farcall::preload {
 
+// Whoever takes both locks takes the receiving half's first.
 struct Side {
   // --- the sending half, under its lock
   alignas(kFalseSharing) Lock send_lock;
@@ -48,7 +49,7 @@ struct Side {
   std::atomic<bool> nonblocking;          // O_NONBLOCK, once accelerated
   std::atomic<bool> stay_watched;         // waited for in ways that only the kernel serves
   bool connector;
-  bool other_holders_unknown;
+  bool other_holders_unknown;  // handed back: others may hold it that the library does not see
   // While it is kListening; private to the process that began to listen.
   int listener;
   int guest;  // who has come, but has not left anything yet
@@ -82,8 +83,6 @@ inline Side* find_side(int fd) noexcept {
 Side* make_side(bool connector) noexcept;
 // From now on `fd` refers to `side`; whatever it referred to before is forgotten.
 void adopt(int fd, Side& side) noexcept;
-// The same for a duplicate.
-inline void adopt_duplicate(int fd, Side& side) noexcept { adopt(fd, side); }
 
 // `fd` no longer refers to its side, and is about to be closed. If nobody else holds the side the
 // connection is said to be closed. The caller closes fd, then calls release().
@@ -93,15 +92,17 @@ struct Released {
 Released forget(int fd, bool closing) noexcept;
 void release(Released released) noexcept;
 
+// This process will hold its sides no longer: it ends, or executes another program. Once only,
+// until stay_in_process(): the execution has failed.
+void leave_process() noexcept;
+void stay_in_process() noexcept;
+
 // Closes what the side waits for its peer with.
 void stop_listening(Side& side) noexcept;
 
 // How many descriptors of this process refer to it.
 unsigned local_references(const Side& side) noexcept;
 
-// Every descriptor that refers to a side, once each.
-template <class Visit>
-void for_each_side(Visit visit) noexcept;
 int highest_descriptor() noexcept;
 
 // One more, or one less, accelerated connection; false if there are as many as allowed.

@@ -85,7 +85,7 @@ int duplicated(int from, int to) noexcept {
   }
   if (is_registered(from)) side->stay_watched.store(true, std::memory_order_relaxed);
   forget_stale(to);
-  adopt_duplicate(to, *side);
+  adopt(to, *side);
   return to;
 }
 

@@ -76,7 +76,28 @@ std::size_t Sender::unread(const Ring& ring) noexcept {
 }
 
 bool Sender::recalled(const Ring& ring) const noexcept {
-  return (ring.control->tail.load(std::memory_order_relaxed) & kRecall) != 0;
+  return !recall_answered_ && (ring.control->tail.load(std::memory_order_acquire) & kRecall) != 0;
+}
+
+std::size_t Sender::answer_recall(const Ring& ring, iovec (&again)[2]) noexcept {
+  recall_answered_ = true;
+  for_ever_ = true;
+  const std::uint64_t done = ring.control->marks_done.load(std::memory_order_acquire);
+  const Mark& last = ring.control->marks[(marks_made_ - 1) % kMarks];
+  const std::uint64_t open = in_kernel_ ? 1 : 0;
+  // A receiver that was in the middle of an older kernel segment has bytes there as well.
+  const bool newer = done + open != marks_made_ ||
+                     (in_kernel_ && last.from.load(std::memory_order_relaxed) != kernel_sent_);
+  use_kernel(ring);
+  const std::size_t size = unread(ring);
+  ring.control->recall_answer.store(newer || broken_ ? kTooLate : kSentAgain,
+                                    std::memory_order_release);
+  if (newer || broken_ || size == 0) return 0;
+  const std::size_t at = static_cast<std::size_t>(head_seen_) & (ring.size - 1);
+  const std::size_t first = std::min(size, ring.size - at);
+  again[0] = {.iov_base = ring.bytes + at, .iov_len = first};
+  again[1] = {.iov_base = ring.bytes, .iov_len = size - first};
+  return first == size ? 1 : 2;
 }
 
 Sender::Way Sender::way(const Ring& ring) noexcept {
@@ -214,6 +235,14 @@ void Receiver::watch(const Ring& ring) noexcept {
   // acquire and release: what the sender published before is read after this, and the sender's
   // next exchange comes after whatever this side did before.
   ring.control->tail.fetch_or(kWatched, std::memory_order_acq_rel);
+}
+
+void Receiver::recall(const Ring& ring) noexcept {
+  watched_ = true;
+  for_ever_ = true;
+  const std::uint64_t tail =
+      ring.control->tail.fetch_or(kWatched | kRecall, std::memory_order_acq_rel) & ~kFlags;
+  if (tail - head_ <= ring.size) head_ = tail;
 }
 
 void Receiver::unwatch(const Ring& ring) noexcept {

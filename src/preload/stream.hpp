@@ -70,13 +70,21 @@ struct Direction {
   std::atomic<std::uint64_t> kernel_sent;  // a hint that spares a look at the kernel
   std::atomic<std::uint32_t> sender_processor;
   std::atomic<std::uint32_t> sender_said;  // kFinished before shutdown, kClosed before close
-  std::atomic<std::uint64_t> recalled;     // 1: the sender has taken the ring's bytes back; 2: cannot
+  std::atomic<std::uint64_t> recall_answer;
+  // The one byte in the kernel that is not the program's: at this offset plus one, it wakes a peer
+  // that sleeps and is asked to send again what is in its ring.
+  std::atomic<std::uint64_t> doorbell;
 
   alignas(kFalseSharing) Mark marks[kMarks];
 };
 inline constexpr std::size_t kDirectionBytes = 4096;
 static_assert(offsetof(Direction, head) == 128 && offsetof(Direction, marks_made) == 256 &&
               offsetof(Direction, marks) == 384 && sizeof(Direction) <= kDirectionBytes);
+
+// What the sender says to kRecall: that the bytes of the ring come by the kernel, before all newer
+// ones; or that newer ones are there already, behind which they cannot go.
+inline constexpr std::uint64_t kSentAgain = 1;
+inline constexpr std::uint64_t kTooLate = 2;
 
 // The words of a new direction. Its memory is zeroed.
 void start_direction(Direction& direction) noexcept;
@@ -140,9 +148,12 @@ class Sender {
   // Bytes in the ring that the receiver has not read.
   [[nodiscard]] std::size_t unread(const Ring& ring) noexcept;
   [[nodiscard]] std::size_t room(const Ring& ring) noexcept { return ring.size - unread(ring); }
-  // Bytes that the receiver has asked to have sent again; only while it has. They are put in front
-  // of everything else that goes through the kernel.
+  // The receiver will not read the ring any more, and has not been answered: before any other
+  // kernel send.
   [[nodiscard]] bool recalled(const Ring& ring) const noexcept;
+  // Goes over to the kernel for good. The bytes of the ring that must go there first, as one or two
+  // runs, whose number is returned; 0 also if that is too late.
+  std::size_t answer_recall(const Ring& ring, iovec (&again)[2]) noexcept;
 
  private:
   std::uint64_t tail_ = 0;
@@ -153,6 +164,7 @@ class Sender {
   bool in_kernel_ = true;
   bool for_ever_ = false;
   bool broken_ = false;
+  bool recall_answered_ = false;
 };
 
 // The receiving side; as Sender.
@@ -186,6 +198,9 @@ class Receiver {
     watch(ring);
     for_ever_ = true;
   }
+
+  // Asks the sender to send the bytes of the ring again by the kernel, and never reads them.
+  void recall(const Ring& ring) noexcept;
 
   // Threads that sleep in the kernel on account of this direction; it stays watched meanwhile.
   void enter_kernel() noexcept { ++sleeping_; }

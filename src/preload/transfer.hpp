@@ -22,6 +22,15 @@ long look_for_end(Receiver& receiver, const Ring& ring, int fd) noexcept;
 // Holds the sender's lock. `flags` are those of send().
 long send_now(Sender& sender, const Ring& ring, int fd, Span& from, int flags) noexcept;
 
+// Takes a doorbell out of `got` bytes that have just come from the kernel into `parts`, if it is
+// among them. Returns how many bytes are the program's.
+std::size_t without_doorbell(const Receiver& receiver, const Ring& ring, const iovec* parts,
+                             std::size_t count, std::size_t got) noexcept;
+
+// If the receiver has asked for it, sends the bytes of the ring again, by the kernel. Holds the
+// sender's lock; waits for room in the kernel where there is none.
+void answer_recall(Sender& sender, const Ring& ring, int fd) noexcept;
+
 // Bytes in the kernel's receive queue of `fd`; negative errno.
 long kernel_queued(int fd) noexcept;
 

@@ -188,8 +188,8 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   }
   const long flags = kernel(SYS_fcntl, fd, F_GETFL);
   side.nonblocking.store(flags >= 0 && (flags & O_NONBLOCK) != 0, std::memory_order_relaxed);
-  const Guard sending(side.send_lock);
   const Guard receiving(side.receive_lock);
+  const Guard sending(side.send_lock);
   side.mapping = base;
   side.mapped = size;
   // The first one carries what the connecting end sends.
@@ -355,9 +355,15 @@ void leave_memory(int fd, Side& side) noexcept {
 
 }  // namespace
 
+namespace {
+constinit std::atomic<bool> refused{false};
+}  // namespace
+
+void no_more_candidates() noexcept { refused.store(true, std::memory_order_relaxed); }
+
 void note_connection(int fd, const sockaddr* peer, bool connector) noexcept {
   Endpoint there{};
-  if (!settings().enabled || peer == nullptr || !Endpoint::from(peer, there)) return;
+  if (!settings().enabled || refused.load(std::memory_order_relaxed) || peer == nullptr || !Endpoint::from(peer, there)) return;
   Endpoint here{};
   bool here_known = false;
   if (!is_loopback(there)) {
@@ -437,8 +443,8 @@ void take_next_step(int fd, Side& side) noexcept {
   const std::uint32_t calls = side.calls.load(std::memory_order_relaxed);
   if (side.stage.load(std::memory_order_relaxed) <= Side::kListening) {
     const bool quiet = [&] {
-      const Guard sending(side.send_lock);
       const Guard receiving(side.receive_lock);
+      const Guard sending(side.send_lock);
       return sending && receiving && !side.sender.busy() && !side.receiver.busy();
     }();
     if (side.processes.load(std::memory_order_relaxed) != 1) {

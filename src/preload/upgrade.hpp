@@ -20,6 +20,9 @@ namespace farcall::preload {
 // `peer` is the address of the other end.
 void note_connection(int fd, const sockaddr* peer, bool connector) noexcept;
 
+// From now on note_connection() does nothing.
+void no_more_candidates() noexcept;
+
 // After a call on a candidate that moved data, with no lock held. May forget `fd`.
 void take_next_step(int fd, Side& side) noexcept;
 

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs a program that knows nothing of the library (traffic.cpp) with it, in all combinations of how
+// programs wait, and sees from the library's counters that its bytes went both ways.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "farcall/memory.hpp"
+#include "preload/stats.hpp"
+
+namespace farcall::preload {
+namespace {
+
+constexpr const char* kEngines[] = {"blocking", "poll", "select", "level", "edge", "spin"};
+
+struct Seen {
+  int status;
+  std::uint64_t accelerated, ring_bytes, kernel_bytes;
+};
+
+Seen run(const std::string& client, const std::string& server, unsigned seed, std::uint64_t bytes) {
+  const UniqueFd file(::memfd_create("stats", 0));
+  EXPECT_EQ(::ftruncate(file.get(), sizeof(StatsPage)), 0);
+  void* mapped = ::mmap(nullptr, sizeof(StatsPage), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  EXPECT_NE(mapped, MAP_FAILED);
+  const Mapping memory(mapped, sizeof(StatsPage));
+  auto* page = static_cast<StatsPage*>(mapped);
+  page->magic = StatsPage::kMagic;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(100);
+    ::setenv("FARCALL_STATS_FD", std::to_string(file.get()).c_str(), 1);
+    ::setenv("FARCALL_TEST_UPGRADE_AFTER", std::to_string(1 + seed % 5).c_str(), 1);
+    ::setenv("LD_PRELOAD", FARCALL_PRELOAD, 1);
+    ::execl(FARCALL_TRAFFIC, FARCALL_TRAFFIC, client.c_str(), server.c_str(),
+            std::to_string(seed).c_str(), std::to_string(bytes).c_str(), nullptr);
+    ::_exit(127);
+  }
+  Seen seen{};
+  EXPECT_EQ(::waitpid(child, &seen.status, 0), child);
+  for (const StatsPage::Slot& slot : page->slots) {
+    seen.accelerated += slot.counters.accelerated;
+    seen.ring_bytes += slot.counters.ring.bytes;
+    seen.kernel_bytes += slot.counters.kernel.bytes;
+  }
+  return seen;
+}
+
+class Traffic : public ::testing::TestWithParam<int> {};
+
+TEST_P(Traffic, ArrivesAsItWasSent) {
+  const std::string client = kEngines[GetParam() / 6];
+  const std::string server = kEngines[GetParam() % 6];
+  std::uint64_t accelerated = 0;
+  std::uint64_t by_ring = 0;
+  for (unsigned seed = 1; seed <= 6; ++seed) {
+    const std::uint64_t bytes = 1000 + seed * 2'345'678 % 9'000'000;
+    const Seen seen = run(client, server, seed, bytes);
+    ASSERT_EQ(seen.status, 0) << client << " with " << server << ", seed " << seed;
+    EXPECT_EQ(seen.ring_bytes + seen.kernel_bytes, 4 * bytes) << "seed " << seed;
+    accelerated += seen.accelerated;
+    by_ring += seen.ring_bytes;
+  }
+  EXPECT_GE(accelerated, 6u);
+  EXPECT_GT(by_ring, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, Traffic, ::testing::Range(0, 36), [](const auto& info) {
+  return std::string(kEngines[info.param / 6]) + "_" + kEngines[info.param % 6];
+});
+
+}  // namespace
+}  // namespace farcall::preload
