@@ -25,17 +25,19 @@ struct Seen {
 };
 
 Seen run(const std::string& client, const std::string& server, unsigned seed, std::uint64_t bytes) {
-  const UniqueFd file(::memfd_create("stats", 0));
-  EXPECT_EQ(::ftruncate(file.get(), sizeof(StatsPage)), 0);
-  void* mapped = ::mmap(nullptr, sizeof(StatsPage), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  const SharedMemory file = SharedMemory::create(sizeof(StatsPage));
+  void* mapped =
+      ::mmap(nullptr, sizeof(StatsPage), PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0);
   EXPECT_NE(mapped, MAP_FAILED);
   const Mapping memory(mapped, sizeof(StatsPage));
+  const std::string path =
+      "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(file.fd());
   auto* page = static_cast<StatsPage*>(mapped);
   page->magic = StatsPage::kMagic;
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(100);
-    ::setenv("FARCALL_STATS_FD", std::to_string(file.get()).c_str(), 1);
+    ::setenv(kStatsVariable, path.c_str(), 1);
     ::setenv("FARCALL_TEST_UPGRADE_AFTER", std::to_string(1 + seed % 5).c_str(), 1);
     ::setenv("LD_PRELOAD", FARCALL_PRELOAD, 1);
     ::execl(FARCALL_TRAFFIC, FARCALL_TRAFFIC, client.c_str(), server.c_str(),
@@ -71,8 +73,8 @@ TEST_P(Traffic, ArrivesAsItWasSent) {
   EXPECT_GT(by_ring, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, Traffic, ::testing::Range(0, 36), [](const auto& info) {
-  return std::string(kEngines[info.param / 6]) + "_" + kEngines[info.param % 6];
+INSTANTIATE_TEST_SUITE_P(Engines, Traffic, ::testing::Range(0, 36), [](const auto& tested) {
+  return std::string(kEngines[tested.param / 6]) + "_" + kEngines[tested.param % 6];
 });
 
 }  // namespace
