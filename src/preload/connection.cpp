@@ -130,7 +130,7 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
       }
       got = static_cast<ssize_t>(useful);
     }
-    count(side, false, got);
+    if (takes) count(side, false, got);
   }
   errno = error;
   return got;
@@ -180,7 +180,11 @@ ssize_t receive_accelerated(Side& side, const Call& call, Guard& guard) {
       got = look_for_end(side.receiver, side.in, call.fd);
     if (got > 0) {
       total += got;
-      count(side, side.receiver.position() != ring_before, got);
+      if (!peek && side.counters != nullptr) {
+        const auto by_ring = static_cast<long>(side.receiver.position() - ring_before);
+        count(side, true, by_ring);
+        count(side, false, got - by_ring);
+      }
       // The kernel brought it, so the sender thinks that this side sleeps.
       if (side.receiver.watched()) wake_up(side, call.fd);
       if (!all || static_cast<std::size_t>(total) == wanted) return total;
