@@ -47,6 +47,8 @@ struct Side {
   std::atomic<std::uint32_t> next_try;    // at that many calls
   std::atomic<bool> advancing;            // somebody takes the next step to acceleration
   std::atomic<bool> nonblocking;          // O_NONBLOCK, once accelerated
+  std::atomic<bool> finished;             // shut down for sending; written under the send lock
+  std::atomic<bool> nodelay;              // what the program wants of TCP_NODELAY, once accelerated
   std::atomic<bool> stay_watched;         // waited for in ways that only the kernel serves
   bool connector;
   bool other_holders_unknown;  // handed back: others may hold it that the library does not see

@@ -182,6 +182,7 @@ int shutdown(int fd, int how) {
   if (Side* const side = find_side(fd)) {
     if (how == SHUT_WR || how == SHUT_RDWR) {
       const Guard guard(side->send_lock);
+      side->finished.store(true, std::memory_order_relaxed);
       if (side->out.control != nullptr) {
         side->sender.leave_ring(side->out);
         side->out.control->sender_said.fetch_or(Direction::kFinished, std::memory_order_release);
@@ -272,9 +273,29 @@ int ioctl(int fd, unsigned long request, ...) {
   return static_cast<int>(result);
 }
 
+int getsockopt(int fd, int level, int option, void* value, socklen_t* size) {
+  const long result = kernel(SYS_getsockopt, fd, level, option, value, size);
+  if (level == IPPROTO_TCP && option == TCP_NODELAY && result == 0 && *size >= sizeof(int)) {
+    const Side* const side = find_side(fd);
+    if (side != nullptr && side->accelerated()) {
+      const int wanted = side->nodelay.load(std::memory_order_relaxed) ? 1 : 0;
+      std::memcpy(value, &wanted, sizeof wanted);
+    }
+  }
+  return static_cast<int>(with_errno(result));
+}
+
 int setsockopt(int fd, int level, int option, const void* value, socklen_t size) {
-  if (Side* const side = find_side(fd))
+  if (Side* const side = find_side(fd)) {
     if (changes_the_stream(level, option, value, size)) hand_back(*side, fd, Reason::option);
+    if (level == IPPROTO_TCP && option == TCP_NODELAY && side->accelerated() && value != nullptr &&
+        size >= sizeof(int)) {
+      int wanted = 0;
+      std::memcpy(&wanted, value, sizeof wanted);
+      side->nodelay.store(wanted != 0, std::memory_order_relaxed);
+      return 0;  // it is set in the kernel, see join()
+    }
+  }
   if (UdpSocket* const udp = find_udp(fd)) udp_option(*udp, fd, level, option);
   return static_cast<int>(with_errno(kernel(SYS_setsockopt, fd, level, option, value, size)));
 }

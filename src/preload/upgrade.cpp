@@ -195,6 +195,19 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   // The first one carries what the connecting end sends.
   side.out = ring(side.connector ? 0 : 1);
   side.in = ring(side.connector ? 1 : 0);
+  // An answer through the ring acknowledges nothing, so Nagle's algorithm would hold back what goes
+  // through the kernel until the peer's acknowledgement is overdue.
+  int nodelay = 0;
+  socklen_t nodelay_size = sizeof nodelay;
+  kernel(SYS_getsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, &nodelay_size);
+  side.nodelay.store(nodelay != 0, std::memory_order_relaxed);
+  nodelay = 1;
+  kernel(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
+  // The end that came before this moment was no surprise either.
+  if (side.finished.load(std::memory_order_relaxed)) {
+    side.sender.leave_ring(side.out);
+    side.out.control->sender_said.fetch_or(Direction::kFinished, std::memory_order_release);
+  }
   side.out.control->sender_processor.store(this_processor(), std::memory_order_relaxed);
   side.in.control->receiver_processor.store(this_processor(), std::memory_order_relaxed);
   side.stage.store(Side::kJoined, std::memory_order_release);

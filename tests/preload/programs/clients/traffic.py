@@ -17,6 +17,7 @@ import struct
 import sys
 import threading
 import time
+import traceback
 
 BLOCK = 1 << 16
 WAYS = ("blocking", "select", "level", "edge", "message")
@@ -230,7 +231,10 @@ def guarded(function, *arguments):
     try:
         function(*arguments)
     except BaseException as error:  # pylint: disable=broad-except
-        failures.append(f"{type(error).__name__}: {error}")
+        where = traceback.extract_tb(error.__traceback__)
+        failures.append("failed")
+        print(f"failed: {type(error).__name__}: {error} in "
+                        f"{[f'{frame.name}:{frame.lineno}' for frame in where[1:]]}", flush=True)
 
 
 def serve(connection):
@@ -288,6 +292,4 @@ if sys.argv[1] == "server":
     guarded(run_server, int(sys.argv[2]), int(sys.argv[3]))
 else:
     guarded(run_client, *map(int, sys.argv[2:6]))
-for failure in failures:
-    print("failed:", failure)
 sys.exit(1 if failures else 0)
