@@ -15,7 +15,7 @@ foreach(service example ping calculator timer)
 endforeach()
 list(APPEND made ${generated}/rpc_types.cpp ${generated}/rpc_constants.cpp)
 add_custom_command(OUTPUT ${made}
-  COMMAND ${FARCALL_THRIFT} --gen cpp:no_skeleton -out ${generated} ${CMAKE_CURRENT_LIST_DIR}/rpc.thrift
+  COMMAND ${FARCALL_THRIFT} --gen cpp:no_skeleton,templates -out ${generated} ${CMAKE_CURRENT_LIST_DIR}/rpc.thrift
   DEPENDS ${CMAKE_CURRENT_LIST_DIR}/rpc.thrift)
 add_library(farcall-rpc-interfaces STATIC ${made})
 set_target_properties(farcall-rpc-interfaces PROPERTIES COMPILE_OPTIONS "-w") # not ours to improve

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # Runs the tests of messages (tests/message), and programs that are named, over the module in an
-# emulated machine. Usage: messages.sh [--series SERIES] [--build FOLDER] [PROGRAM...]
+# emulated machine. Usage: messages.sh [--series SERIES] [--build FOLDER] [--with FILE]... [PROGRAM...]
 #
 # TAP goes to build/kernel/messages/tests.tap and to stdout. Exit status: 0 if every test passed or
 # was skipped, 77 if something is missing, else 1. A program is static; it is run with
@@ -11,11 +11,12 @@ set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 top=$(realpath "$here/../..")
 
-series=6.1 build=$top/build/release
+series=6.1 build=$top/build/release with=()
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --series) series=$2 && shift ;;
     --build) build=$2 && shift ;;
+    --with) with+=(--with "$2") && shift ;;
     *) echo "messages: unknown option $1" >&2 && exit 2 ;;
   esac
   shift
@@ -33,7 +34,6 @@ module=$("$here/build.sh" "$series")
 
 out=$top/build/kernel/messages
 mkdir -p "$out"
-with=()
 if (($#)); then
   programs=("$@")
 else
