@@ -10,10 +10,10 @@ Solaris 2.6 was with one byte. The summary, on standard output if no file is nam
 tables of Markdown, and one byte held against what was published then.
 """
 
-import argparse
-import contextlib
 import json
 import sys
+
+import plot_or_tell
 
 DOORS = ["door_call", "call"]  # whichever was measured
 PLACEMENTS = {
@@ -213,22 +213,6 @@ def summarise(report, table):
     print_what_is_missing(report)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("results", help="JSON written by farcall compare")
-    parser.add_argument("--plot", metavar="FILE.png")
-    parser.add_argument("--summary", metavar="FILE.md")
-    arguments = parser.parse_args()
-    report, table = read_results(arguments.results)
-    if arguments.plot:
-        plot(report, table, arguments.plot)
-    if arguments.summary:
-        with open(arguments.summary, "w", encoding="utf-8") as file:
-            with contextlib.redirect_stdout(file):
-                summarise(report, table)
-    elif not arguments.plot:
-        summarise(report, table)
-
-
 if __name__ == "__main__":
-    main()
+    plot_or_tell.run(__doc__, {"help": "JSON written by farcall compare"},
+                     read_results, plot, summarise)

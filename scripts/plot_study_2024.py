@@ -11,12 +11,12 @@ Markdown, with the spread over the repetitions and the floor to subtract. Severa
 machine count as more repetitions.
 """
 
-import argparse
-import contextlib
 import json
 import sys
 
 import pandas
+
+import plot_or_tell
 
 LEFT_OUT = ["file_mapping"]
 LINES = ["study", "addition"]  # the groups that have message sizes
@@ -136,22 +136,6 @@ def summarise(context, table):
           f"nine of ten within {spread.quantile(0.9):.1%}, worst {spread.max():.1%}.")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("results", nargs="+", help="JSON written by build/release/bench/study-2024")
-    parser.add_argument("--plot", metavar="FILE.png")
-    parser.add_argument("--summary", metavar="FILE.md")
-    arguments = parser.parse_args()
-    context, table = read_results(arguments.results)
-    if arguments.plot:
-        plot(context, table, arguments.plot)
-    if arguments.summary:
-        with open(arguments.summary, "w", encoding="utf-8") as file:
-            with contextlib.redirect_stdout(file):
-                summarise(context, table)
-    elif not arguments.plot:
-        summarise(context, table)
-
-
 if __name__ == "__main__":
-    main()
+    plot_or_tell.run(__doc__, {"nargs": "+", "help": "JSON written by build/release/bench/study-2024"},
+                     read_results, plot, summarise)

@@ -3,7 +3,9 @@
 // Who is at the other end: connected unix sockets, names without files, descriptors in transit.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/un.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -27,6 +29,30 @@ struct Credentials {
 };
 // Throws SystemError.
 Credentials peer_credentials(int socket);
+
+// An address in the abstract namespace of unix sockets: private to the network namespace, gone with
+// its last socket.
+class AbstractAddress {
+ public:
+  static constexpr std::size_t kLongest = sizeof(sockaddr_un::sun_path) - 1;
+  // Throws SystemError: EINVAL if the name is empty, ENAMETOOLONG if it is longer than kLongest.
+  explicit AbstractAddress(std::string_view name);
+  // What a socket is bound to, if that is such an address.
+  static std::optional<AbstractAddress> of(int socket) noexcept;
+
+  [[nodiscard]] std::string_view name() const noexcept;
+  [[nodiscard]] const sockaddr* get() const noexcept {
+    return reinterpret_cast<const sockaddr*>(&address_);
+  }
+  [[nodiscard]] socklen_t size() const noexcept { return size_; }
+
+ private:
+  AbstractAddress() noexcept = default;
+  sockaddr_un address_{};
+  socklen_t size_ = 0;
+};
+// The kernel's number of a socket, the same for all descriptors of it; 0 for what is no socket.
+std::uint64_t socket_cookie(int fd) noexcept;
 
 // A pair of connected unix stream sockets, close-on-exec. Throws SystemError.
 std::pair<UniqueFd, UniqueFd> socket_pair();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <array>
@@ -97,18 +96,11 @@ UniqueFd Entrance::branch(std::string_view name, std::uint64_t* cookie) {
   if (::setsockopt(inner.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
     throw_errno("SO_PASSCRED");
   if (!name.empty()) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    if (name.size() > sizeof address.sun_path - 1) throw MisuseError("name too long");
-    std::ranges::copy(name, address.sun_path + 1);
-    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-    if (::bind(outer.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0)
-      throw_errno("name a socket");
+    const AbstractAddress address(name);
+    if (::bind(outer.get(), address.get(), address.size()) != 0) throw_errno("name a socket");
   }
-  std::uint64_t outer_cookie = 0;
-  socklen_t cookie_size = sizeof outer_cookie;
-  if (::getsockopt(outer.get(), SOL_SOCKET, SO_COOKIE, &outer_cookie, &cookie_size) != 0)
-    throw_errno("SO_COOKIE");
+  const std::uint64_t outer_cookie = socket_cookie(outer.get());
+  if (outer_cookie == 0) throw_errno("SO_COOKIE");
   if (cookie != nullptr) *cookie = outer_cookie;
   auto branch = std::make_shared<Branch>(weak_from_this(), std::move(inner), outer_cookie);
   {

@@ -69,4 +69,22 @@ std::size_t longest_unix_message(int socket) {
   return std::min(buffer_size(socket, SO_SNDBUF) - kKernelKeeps, kOnePiece);
 }
 
+Handles create_message_sockets(int type, const Options& options) {
+  auto [reader, writer] = unix_pair(type);
+  auto [reader_life, writer_life] = Lifeline::make();
+  set_buffer(writer.get(), SO_SNDBUF, options.buffer_bytes);
+  const std::uint64_t longest = longest_unix_message(writer.get());
+  Handles handles{.reader = handle_of(std::move(reader), std::move(reader_life)),
+                  .writer = handle_of(std::move(writer), std::move(writer_life))};
+  put_value(handles.reader, longest);
+  put_value(handles.writer, longest);
+  return handles;
+}
+
+MessageSocket take_message_socket(Handle& handle) {
+  const auto longest = get_value<std::uint64_t>(handle);
+  auto fds = take_descriptors(handle, 2);
+  return {.longest = longest, .fd = std::move(fds[0]), .lifeline = Lifeline(std::move(fds[1]))};
+}
+
 }  // namespace farcall::channel

@@ -9,6 +9,8 @@
 #include <span>
 #include <utility>
 
+#include "channel/lifeline.hpp"
+#include "farcall/channel.hpp"
 #include "farcall/memory.hpp"
 
 namespace farcall::channel {
@@ -38,6 +40,15 @@ std::size_t longest_unix_message(int socket);
 inline constexpr const char* kUnixLimitAdvice =
     "; it is the socket's SO_SNDBUF, which Options::buffer_bytes raises up to twice "
     "/proc/sys/net/core/wmem_max but not beyond 1 MiB, and write() splits what is longer";
+// A pair of sockets of messages with a lifeline beside it, and one end of it out of its handle.
+// Throws SystemError.
+Handles create_message_sockets(int type, const Options& options);
+struct MessageSocket {
+  std::size_t longest;
+  UniqueFd fd;
+  Lifeline lifeline;
+};
+MessageSocket take_message_socket(Handle& handle);
 // What write() splits into: the kernel wants the rest of a longer message in one piece of memory.
 inline constexpr std::size_t kWritePiece = 65536;
 

@@ -6,7 +6,6 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 
 #include "channel/kernel_limit.hpp"
 #include "farcall/error.hpp"
+#include "farcall/peer.hpp"
 #include "farcall/wait.hpp"
 
 namespace farcall::channel::sysv_queue {
@@ -60,13 +60,9 @@ std::string hexadecimal(key_t key) {
 UniqueFd try_to_hold(key_t key) {
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd) throw_errno("socket");
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::string name =
-      "farcall/sysv_mq/" + std::to_string(::geteuid()) + "/" + hexadecimal(key);
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0) return fd;
+  const AbstractAddress address("farcall/sysv_mq/" + std::to_string(::geteuid()) + "/" +
+                                hexadecimal(key));
+  if (::bind(fd.get(), address.get(), address.size()) == 0) return fd;
   if (errno != EADDRINUSE) throw_errno("bind the name of a queue");
   return {};
 }

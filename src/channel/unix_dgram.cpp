@@ -16,8 +16,8 @@ namespace {
 
 class DgramReader final : public CountedReader {
  public:
-  DgramReader(std::size_t longest, UniqueFd fd, Lifeline lifeline)
-      : CountedReader(longest, fd.get(), std::move(lifeline)), fd_(std::move(fd)) {
+  explicit DgramReader(MessageSocket end)
+      : CountedReader(end.longest, end.fd.get(), std::move(end.lifeline)), fd_(std::move(end.fd)) {
     set_timeout(fd_.get(), SO_RCVTIMEO, kBriefly);
   }
 
@@ -37,9 +37,9 @@ class DgramReader final : public CountedReader {
 
 class DgramWriter final : public CountedWriter {
  public:
-  DgramWriter(std::size_t longest, UniqueFd fd, Lifeline lifeline)
-      : CountedWriter(longest, std::min(longest, kWritePiece), std::move(lifeline)),
-        fd_(std::move(fd)) {}
+  explicit DgramWriter(MessageSocket end)
+      : CountedWriter(end.longest, std::min(end.longest, kWritePiece), std::move(end.lifeline)),
+        fd_(std::move(end.fd)) {}
   ~DgramWriter() override { finish_quietly(); }
 
  protected:
@@ -69,27 +69,15 @@ const Properties& UnixDgram::properties() {
 }
 
 Handles UnixDgram::create(const Options& options) {
-  auto [reader, writer] = unix_pair(SOCK_DGRAM);
-  auto [reader_life, writer_life] = Lifeline::make();
-  set_buffer(writer.get(), SO_SNDBUF, options.buffer_bytes);
-  const std::uint64_t longest = longest_unix_message(writer.get());
-  Handles handles{.reader = handle_of(std::move(reader), std::move(reader_life)),
-                  .writer = handle_of(std::move(writer), std::move(writer_life))};
-  put_value(handles.reader, longest);
-  put_value(handles.writer, longest);
-  return handles;
+  return create_message_sockets(SOCK_DGRAM, options);
 }
 
 std::unique_ptr<Reader> UnixDgram::open_reader(Handle handle, const Options&) {
-  const auto longest = get_value<std::uint64_t>(handle);
-  auto fds = take_descriptors(handle, 2);
-  return std::make_unique<DgramReader>(longest, std::move(fds[0]), Lifeline(std::move(fds[1])));
+  return std::make_unique<DgramReader>(take_message_socket(handle));
 }
 
 std::unique_ptr<Writer> UnixDgram::open_writer(Handle handle, const Options&) {
-  const auto longest = get_value<std::uint64_t>(handle);
-  auto fds = take_descriptors(handle, 2);
-  return std::make_unique<DgramWriter>(longest, std::move(fds[0]), Lifeline(std::move(fds[1])));
+  return std::make_unique<DgramWriter>(take_message_socket(handle));
 }
 
 }  // namespace farcall::channel

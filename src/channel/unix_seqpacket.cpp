@@ -17,8 +17,8 @@ namespace {
 
 class SeqpacketReader final : public RecordReader {
  public:
-  SeqpacketReader(std::size_t longest, UniqueFd fd, Lifeline lifeline)
-      : RecordReader(longest), fd_(std::move(fd)), lifeline_(std::move(lifeline)) {}
+  explicit SeqpacketReader(MessageSocket end)
+      : RecordReader(end.longest), fd_(std::move(end.fd)), lifeline_(std::move(end.lifeline)) {}
 
  protected:
   std::optional<std::size_t> take(std::span<std::byte> into, std::span<std::byte> spill) override {
@@ -42,10 +42,10 @@ class SeqpacketReader final : public RecordReader {
 
 class SeqpacketWriter final : public RecordWriter {
  public:
-  SeqpacketWriter(std::size_t longest, UniqueFd fd, Lifeline lifeline)
-      : RecordWriter(longest, std::min(longest, kWritePiece)),
-        fd_(std::move(fd)),
-        lifeline_(std::move(lifeline)) {}
+  explicit SeqpacketWriter(MessageSocket end)
+      : RecordWriter(end.longest, std::min(end.longest, kWritePiece)),
+        fd_(std::move(end.fd)),
+        lifeline_(std::move(end.lifeline)) {}
   ~SeqpacketWriter() override { finish_quietly(); }
 
  protected:
@@ -79,27 +79,15 @@ const Properties& UnixSeqpacket::properties() {
 }
 
 Handles UnixSeqpacket::create(const Options& options) {
-  auto [reader, writer] = unix_pair(SOCK_SEQPACKET);
-  auto [reader_life, writer_life] = Lifeline::make();
-  set_buffer(writer.get(), SO_SNDBUF, options.buffer_bytes);
-  const std::uint64_t longest = longest_unix_message(writer.get());
-  Handles handles{.reader = handle_of(std::move(reader), std::move(reader_life)),
-                  .writer = handle_of(std::move(writer), std::move(writer_life))};
-  put_value(handles.reader, longest);
-  put_value(handles.writer, longest);
-  return handles;
+  return create_message_sockets(SOCK_SEQPACKET, options);
 }
 
 std::unique_ptr<Reader> UnixSeqpacket::open_reader(Handle handle, const Options&) {
-  const auto longest = get_value<std::uint64_t>(handle);
-  auto fds = take_descriptors(handle, 2);
-  return std::make_unique<SeqpacketReader>(longest, std::move(fds[0]), Lifeline(std::move(fds[1])));
+  return std::make_unique<SeqpacketReader>(take_message_socket(handle));
 }
 
 std::unique_ptr<Writer> UnixSeqpacket::open_writer(Handle handle, const Options&) {
-  const auto longest = get_value<std::uint64_t>(handle);
-  auto fds = take_descriptors(handle, 2);
-  return std::make_unique<SeqpacketWriter>(longest, std::move(fds[0]), Lifeline(std::move(fds[1])));
+  return std::make_unique<SeqpacketWriter>(take_message_socket(handle));
 }
 
 }  // namespace farcall::channel

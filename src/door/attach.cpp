@@ -6,7 +6,6 @@
 #include <sys/epoll.h>
 #include <sys/inotify.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <array>
@@ -19,6 +18,7 @@
 
 #include "door/real.hpp"
 #include "farcall/error.hpp"
+#include "farcall/peer.hpp"
 
 namespace farcall::door {
 namespace {
@@ -33,28 +33,18 @@ constexpr std::size_t kMostVisitors = 256;
 // What the warden answers goes at once or not at all.
 constexpr auto kNoPatience = std::chrono::nanoseconds::zero();
 
-struct Address {
-  sockaddr_un address{};
-  socklen_t size = 0;
+AbstractAddress address_of(const struct stat& status) noexcept {
+  std::array<char, 80> name;
+  const int length = std::snprintf(name.data(), name.size(), "farcall/attach/%" PRIx64 "/%" PRIx64,
+                                   static_cast<std::uint64_t>(status.st_dev),
+                                   static_cast<std::uint64_t>(status.st_ino));
+  return AbstractAddress({name.data(), static_cast<std::size_t>(length)});
+}
 
-  explicit Address(const struct stat& status) {
-    address.sun_family = AF_UNIX;
-    const int length = std::snprintf(
-        address.sun_path + 1, sizeof address.sun_path - 1, "farcall/attach/%" PRIx64 "/%" PRIx64,
-        static_cast<std::uint64_t>(status.st_dev), static_cast<std::uint64_t>(status.st_ino));
-    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 +
-                                  static_cast<std::size_t>(length));
-  }
-  [[nodiscard]] const sockaddr* get() const noexcept {
-    return reinterpret_cast<const sockaddr*>(&address);
-  }
-  [[nodiscard]] bool is_of(int socket) const noexcept {
-    sockaddr_un other{};
-    socklen_t other_size = sizeof other;
-    return ::getsockname(socket, reinterpret_cast<sockaddr*>(&other), &other_size) == 0 &&
-           other_size == size && std::memcmp(&other, &address, size) == 0;
-  }
-};
+bool is_named(int socket, const AbstractAddress& name) noexcept {
+  const auto other = AbstractAddress::of(socket);
+  return other && other->name() == name.name();
+}
 
 bool may_attach(uid_t user, const struct stat& status) noexcept {
   return user == status.st_uid || user == 0;
@@ -63,13 +53,13 @@ bool may_attach(uid_t user, const struct stat& status) noexcept {
 // A connection to the attachment of a file; none where there is none that counts.
 UniqueFd connect_to(const struct stat& status) noexcept {
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  const Address address(status);
+  const AbstractAddress address = address_of(status);
   int result = -1;
   if (fd) {
     // Who attaches may never let anybody in; that must not stop those who look at the file.
     const timeval longest{.tv_sec = 1, .tv_usec = 0};
     ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);
-    do result = ::connect(fd.get(), address.get(), address.size);
+    do result = ::connect(fd.get(), address.get(), address.size());
     while (result != 0 && errno == EINTR);
   }
   if (result != 0) return {};
@@ -280,7 +270,7 @@ void attach(const std::shared_ptr<Door>& door, std::vector<UniqueFd> descriptors
   int accepts = 0;
   socklen_t size = sizeof accepts;
   if (!may_attach(sender.uid, status) || attachments.load() >= kMostAttachments ||
-      !Address(status).is_of(descriptors[0].get()) ||
+      !is_named(descriptors[0].get(), address_of(status)) ||
       ::getsockopt(descriptors[0].get(), SOL_SOCKET, SO_ACCEPTCONN, &accepts, &size) != 0 ||
       accepts == 0)
     return;
@@ -324,8 +314,8 @@ int attach_to(int d, const char* path) {
   if (const int error = refusal(file.get(), status); error != 0) return fail(error);
   UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!listener) return -1;
-  const Address address(status);
-  if (::bind(listener.get(), address.get(), address.size) != 0)
+  const AbstractAddress address = address_of(status);
+  if (::bind(listener.get(), address.get(), address.size()) != 0)
     return fail(errno == EADDRINUSE ? EBUSY : errno);
   if (::listen(listener.get(), SOMAXCONN) != 0) return -1;
   const auto [mine, theirs] = packet_socket_pair();

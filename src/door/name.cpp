@@ -3,13 +3,13 @@
 
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <charconv>
 #include <cinttypes>
 #include <cstdio>
 #include <string_view>
 
+#include "farcall/peer.hpp"
 #include "farcall/wait.hpp"
 
 namespace farcall::door {
@@ -46,13 +46,9 @@ std::string make_name(const Name& name) {
 }
 
 std::optional<Name> read_name(int fd) noexcept {
-  sockaddr_un address{};
-  socklen_t size = sizeof address;
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return std::nullopt;
-  constexpr std::size_t kBefore = offsetof(sockaddr_un, sun_path) + 1;
-  if (address.sun_family != AF_UNIX || size <= kBefore || address.sun_path[0] != 0)
-    return std::nullopt;
-  std::string_view text(address.sun_path + 1, size - kBefore);
+  const auto address = AbstractAddress::of(fd);
+  if (!address) return std::nullopt;
+  std::string_view text = address->name();
   if (!text.starts_with(kPrefix)) return std::nullopt;
   text.remove_prefix(kPrefix.size());
   Name name{};
@@ -64,12 +60,6 @@ std::optional<Name> read_name(int fd) noexcept {
   // Whoever names a socket may write anything there.
   name.attributes &= kNamedAttributes;
   return name;
-}
-
-std::uint64_t socket_cookie(int fd) noexcept {
-  std::uint64_t cookie = 0;
-  socklen_t size = sizeof cookie;
-  return ::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
 }
 
 }  // namespace farcall::door

@@ -27,7 +27,5 @@ std::string make_name(const Name& name);
 // What the descriptor's name says; nothing where it is no door.
 std::optional<Name> read_name(int fd) noexcept;
 std::uint64_t random_id() noexcept;
-// The kernel's number of a socket, the same for all descriptors of it; 0 for what is no socket.
-std::uint64_t socket_cookie(int fd) noexcept;
 
 }  // namespace farcall::door

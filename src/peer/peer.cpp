@@ -79,16 +79,12 @@ std::pair<UniqueFd, UniqueFd> connected_pair(int type) {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-std::pair<sockaddr_un, socklen_t> abstract_address(std::string_view name) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
+AbstractAddress address_of_channel(std::string_view name) {
   const std::string full = "farcall/" + std::to_string(::geteuid()) + "/" + std::string(name);
-  if (name.empty() || full.size() > sizeof address.sun_path - 1)
+  if (name.empty() || full.size() > AbstractAddress::kLongest)
     throw SystemError(EINVAL,
                       "name of a channel must have 1 to 80 bytes: \"" + std::string(name) + "\"");
-  // The leading zero byte makes the name abstract.
-  std::memcpy(address.sun_path + 1, full.data(), full.size());
-  return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size())};
+  return AbstractAddress(full);
 }
 
 UniqueFd stream_socket() {
@@ -100,6 +96,37 @@ UniqueFd stream_socket() {
 bool trusted(const Credentials& peer) { return peer.uid == ::geteuid() || peer.uid == 0; }
 
 }  // namespace
+
+// The byte before the name, zero, is what makes it abstract.
+constexpr std::size_t kBeforeName = offsetof(sockaddr_un, sun_path) + 1;
+
+AbstractAddress::AbstractAddress(std::string_view name) {
+  if (name.empty()) throw SystemError(EINVAL, "an abstract name must not be empty");
+  if (name.size() > kLongest) throw SystemError(ENAMETOOLONG, std::string(name));
+  address_.sun_family = AF_UNIX;
+  std::memcpy(address_.sun_path + 1, name.data(), name.size());
+  size_ = static_cast<socklen_t>(kBeforeName + name.size());
+}
+
+std::optional<AbstractAddress> AbstractAddress::of(int socket) noexcept {
+  AbstractAddress address;
+  address.size_ = sizeof address.address_;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address.address_), &address.size_) != 0 ||
+      address.address_.sun_family != AF_UNIX || address.size_ <= kBeforeName ||
+      address.address_.sun_path[0] != 0)
+    return std::nullopt;
+  return address;
+}
+
+std::string_view AbstractAddress::name() const noexcept {
+  return {address_.sun_path + 1, size_ - kBeforeName};
+}
+
+std::uint64_t socket_cookie(int fd) noexcept {
+  std::uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  return ::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
+}
 
 Credentials peer_credentials(int socket) {
   ucred peer{};
@@ -288,8 +315,8 @@ Arrival take_arrival(int packet_socket) {
 }
 
 NamedListener::NamedListener(std::string_view name) : fd_(stream_socket()) {
-  const auto [address, size] = abstract_address(name);
-  if (::bind(fd_.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0)
+  const AbstractAddress address = address_of_channel(name);
+  if (::bind(fd_.get(), address.get(), address.size()) != 0)
     throw_errno("serve \"" + std::string(name) + "\"");
   if (::listen(fd_.get(), SOMAXCONN) != 0) throw_errno("listen");
 }
@@ -307,10 +334,10 @@ UniqueFd NamedListener::accept(Deadline deadline) {
 }
 
 UniqueFd connect_named(std::string_view name, Deadline deadline) {
-  const auto [address, size] = abstract_address(name);
+  const AbstractAddress address = address_of_channel(name);
   for (;;) {
     UniqueFd fd = stream_socket();
-    if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0) {
+    if (::connect(fd.get(), address.get(), address.size()) == 0) {
       if (!trusted(peer_credentials(fd.get())))
         throw SystemError(EPERM, "\"" + std::string(name) + "\" is served by another user");
       return fd;
