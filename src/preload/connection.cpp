@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "preload/epoll.hpp"
+#include "preload/log.hpp"
 #include "preload/real.hpp"
 #include "preload/transfer.hpp"
 #include "preload/upgrade.hpp"
@@ -55,6 +56,7 @@ ssize_t at_end(Side& side, ssize_t result) noexcept {
 
 // A peer that breaks the protocol is dead to us, and we to it.
 ssize_t broken(Side& side, int fd) noexcept {
+  log(LogLevel::warn, "descriptor %d: the peer breaks the protocol", fd);
   const linger now{.l_onoff = 1, .l_linger = 0};
   kernel(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
   kernel(SYS_shutdown, fd, SHUT_RDWR);

@@ -206,6 +206,15 @@ Receiver::Next Receiver::next(const Ring& ring) noexcept {
   return {Next::broken, 0};
 }
 
+std::uint64_t Receiver::kernel_bytes_behind(const Ring& ring,
+                                            std::uint64_t ring_bytes) const noexcept {
+  if (ring.control->marks_made.load(std::memory_order_acquire) == marks_done_) return 0;
+  const Mark& mark = ring.control->marks[marks_done_ % kMarks];
+  if (mark.position.load(std::memory_order_relaxed) != head_ + ring_bytes) return 0;
+  const std::uint64_t to = mark.to.load(std::memory_order_acquire);
+  return to == kOpenEnd ? to : to > kernel_taken_ ? to - kernel_taken_ : 0;
+}
+
 bool Receiver::may_have_news(const Ring& ring) const noexcept {
   if ((ring.control->tail.load(std::memory_order_relaxed) & ~kFlags) != head_) return true;
   const std::uint64_t made = ring.control->marks_made.load(std::memory_order_relaxed);

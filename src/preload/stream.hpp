@@ -182,6 +182,10 @@ class Receiver {
     std::uint64_t bytes;
   };
   Next next(const Ring& ring) noexcept;
+  // How many bytes of the kernel follow the next `ring_bytes` bytes of the ring, if no mark stands
+  // in between: 0 if there is none behind them, kOpenEnd if their segment is open.
+  [[nodiscard]] std::uint64_t kernel_bytes_behind(const Ring& ring,
+                                                  std::uint64_t ring_bytes) const noexcept;
   // Cheap, and without the lock: may something have come since next() said `nothing` or `open`?
   [[nodiscard]] bool may_have_news(const Ring& ring) const noexcept;
 

@@ -51,14 +51,13 @@ long peek_now(Receiver& receiver, const Ring& ring, int fd, Span& to) noexcept {
     const std::size_t size = std::min<std::size_t>(next.bytes, limit);
     receiver.peek(ring, to, size);
     peeked = static_cast<long>(size);
-    // Beyond the ring's bytes the kernel's begin only where a mark stands; whoever needs them
-    // finds them when these have been read, unless nothing else will ever come.
+    // Further bytes are shown as far as the next segment goes. Its end is read after the kernel has
+    // been asked, as in receive_now().
     if (to.left() == 0 || !receiver.kernel_has_more(ring)) return peeked;
     const long queued = kernel_queued(fd);
-    if (queued <= 0) return peeked;
-    limit = static_cast<std::size_t>(queued);
-    const Receiver::Next again = receiver.next(ring);
-    if (again.bytes != size) return peeked;
+    const std::uint64_t behind = receiver.kernel_bytes_behind(ring, size);
+    if (queued <= 0 || behind == 0) return peeked;
+    limit = std::min<std::uint64_t>({to.left(), static_cast<std::uint64_t>(queued), behind});
   } else if (next.kind == Receiver::Next::kernel) {
     limit = std::min<std::size_t>(limit, next.bytes);
   } else if (next.kind == Receiver::Next::nothing && !receiver.watched()) {

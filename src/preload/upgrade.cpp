@@ -136,22 +136,29 @@ bool ask_counts(int fd, Counted& counted) noexcept {
 
 enum class Agreement : std::uint8_t { agree, differ, moving };
 
+// Which halves of a side no call is in the middle of.
+struct Quiet {
+  bool sending, receiving;
+};
+
 // Whether all bytes that the program has sent or received went through the library, so that its
-// offsets are the kernel's. The caller has seen that no call is under way.
-Agreement compare_offsets(int fd, const Side& side) noexcept {
+// offsets are the kernel's; as far as that can be seen.
+Agreement compare_offsets(int fd, const Side& side, Quiet quiet) noexcept {
   Counted before{};
   Counted after{};
   int queued = 0;
   if (!ask_counts(fd, before) || kernel(SYS_ioctl, fd, FIONREAD, &queued) < 0 ||
       !ask_counts(fd, after))
     return Agreement::differ;
-  if (before.bytes_received != after.bytes_received) return Agreement::moving;
+  if (quiet.receiving) {
+    if (before.bytes_received != after.bytes_received) return Agreement::moving;
+    if (after.bytes_received !=
+        side.receiver.kernel_taken() + static_cast<std::uint64_t>(queued))
+      return Agreement::differ;
+  }
   const std::uint64_t sent = after.bytes_sent - after.bytes_retransmitted + after.not_sent;
-  return sent == side.sender.kernel_sent() &&
-                 after.bytes_received ==
-                     side.receiver.kernel_taken() + static_cast<std::uint64_t>(queued)
-             ? Agreement::agree
-             : Agreement::differ;
+  return !quiet.sending || sent == side.sender.kernel_sent() ? Agreement::agree
+                                                             : Agreement::differ;
 }
 
 void give_up(int fd, Side& side, Reason reason) noexcept {
@@ -414,14 +421,14 @@ void note_connection(int fd, const sockaddr* peer, bool connector) noexcept {
 
 namespace {
 
-void connector_step(int fd, Side& side, std::uint32_t calls, bool quiet) noexcept {
+void connector_step(int fd, Side& side, std::uint32_t calls, Quiet quiet) noexcept {
   if (side.stage.load(std::memory_order_relaxed) == Side::kListening) {
     if (side.listener_owner != own_pid())
       give_up(fd, side, Reason::shared);
     else
       take_memory(fd, side);
-  } else if (quiet) {
-    switch (compare_offsets(fd, side)) {
+  } else {
+    switch (compare_offsets(fd, side, quiet)) {
       case Agreement::agree: start_listening(fd, side); break;
       case Agreement::differ: give_up(fd, side, Reason::seen_too_late); break;
       case Agreement::moving: break;
@@ -434,13 +441,11 @@ void connector_step(int fd, Side& side, std::uint32_t calls, bool quiet) noexcep
     side.next_try.store(calls + (calls < 32 ? 1 : calls / 16), std::memory_order_relaxed);
 }
 
-void acceptor_step(int fd, Side& side, std::uint32_t calls, bool quiet) noexcept {
-  if (quiet) {
-    switch (compare_offsets(fd, side)) {
-      case Agreement::agree: leave_memory(fd, side); break;
-      case Agreement::differ: give_up(fd, side, Reason::seen_too_late); break;
-      case Agreement::moving: break;
-    }
+void acceptor_step(int fd, Side& side, std::uint32_t calls, Quiet quiet) noexcept {
+  switch (compare_offsets(fd, side, quiet)) {
+    case Agreement::agree: leave_memory(fd, side); break;
+    case Agreement::differ: give_up(fd, side, Reason::seen_too_late); break;
+    case Agreement::moving: break;
   }
   if (side.stage.load(std::memory_order_relaxed) != Side::kCandidate) return;
   if (calls >= kAcceptorGivesUp)
@@ -455,10 +460,11 @@ void take_next_step(int fd, Side& side) noexcept {
   if (side.advancing.exchange(true, std::memory_order_acquire)) return;
   const std::uint32_t calls = side.calls.load(std::memory_order_relaxed);
   if (side.stage.load(std::memory_order_relaxed) <= Side::kListening) {
-    const bool quiet = [&] {
+    const Quiet quiet = [&] {
       const Guard receiving(side.receive_lock);
       const Guard sending(side.send_lock);
-      return sending && receiving && !side.sender.busy() && !side.receiver.busy();
+      return Quiet{.sending = sending && !side.sender.busy(),
+                   .receiving = receiving && !side.receiver.busy()};
     }();
     if (side.processes.load(std::memory_order_relaxed) != 1) {
       // If the others close it, it may still be accelerated.
