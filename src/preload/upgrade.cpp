@@ -119,7 +119,8 @@ bool peer_may_share(int unix_socket) noexcept {
 
 // What the kernel has counted of a connection; the structure of the C library is older.
 struct Counted {
-  char before[120];
+  std::uint8_t state;
+  char before[119];
   std::uint64_t bytes_acked, bytes_received;
   std::uint32_t segments_out, segments_in, not_sent, min_rtt, data_segments_in, data_segments_out;
   std::uint64_t delivery_rate, busy_time, rwnd_limited, sndbuf_limited;
@@ -134,31 +135,45 @@ bool ask_counts(int fd, Counted& counted) noexcept {
          size == sizeof counted;
 }
 
-enum class Agreement : std::uint8_t { agree, differ, moving };
+enum class Agreement : std::uint8_t { agree, differ, moving, ending };
 
-// Which halves of a side no call is in the middle of.
-struct Quiet {
+// What the library has counted, and which halves no call is in the middle of.
+struct Own {
+  std::uint64_t sent, received;
   bool sending, receiving;
+
+  bool operator==(const Own&) const noexcept = default;
 };
 
+Own own_counts(Side& side) noexcept {
+  const Guard receiving(side.receive_lock);
+  const Guard sending(side.send_lock);
+  return {.sent = side.sender.kernel_sent(),
+          .received = side.receiver.kernel_taken(),
+          .sending = side.sender.busy(),
+          .receiving = side.receiver.busy()};
+}
+
 // Whether all bytes that the program has sent or received went through the library, so that its
-// offsets are the kernel's; as far as that can be seen.
-Agreement compare_offsets(int fd, const Side& side, Quiet quiet) noexcept {
+// offsets are the kernel's; as far as that can be seen while other threads use the connection.
+Agreement compare_offsets(int fd, Side& side) noexcept {
+  const Own own = own_counts(side);
   Counted before{};
   Counted after{};
   int queued = 0;
   if (!ask_counts(fd, before) || kernel(SYS_ioctl, fd, FIONREAD, &queued) < 0 ||
       !ask_counts(fd, after))
     return Agreement::differ;
-  if (quiet.receiving) {
+  constexpr std::uint8_t kEstablished = 1;
+  if (after.state != kEstablished) return Agreement::ending;
+  if (!(own_counts(side) == own)) return Agreement::moving;
+  if (!own.receiving) {
     if (before.bytes_received != after.bytes_received) return Agreement::moving;
-    if (after.bytes_received !=
-        side.receiver.kernel_taken() + static_cast<std::uint64_t>(queued))
+    if (after.bytes_received != own.received + static_cast<std::uint64_t>(queued))
       return Agreement::differ;
   }
   const std::uint64_t sent = after.bytes_sent - after.bytes_retransmitted + after.not_sent;
-  return !quiet.sending || sent == side.sender.kernel_sent() ? Agreement::agree
-                                                             : Agreement::differ;
+  return own.sending || sent == own.sent ? Agreement::agree : Agreement::differ;
 }
 
 void give_up(int fd, Side& side, Reason reason) noexcept {
@@ -421,16 +436,17 @@ void note_connection(int fd, const sockaddr* peer, bool connector) noexcept {
 
 namespace {
 
-void connector_step(int fd, Side& side, std::uint32_t calls, Quiet quiet) noexcept {
+void connector_step(int fd, Side& side, std::uint32_t calls) noexcept {
   if (side.stage.load(std::memory_order_relaxed) == Side::kListening) {
     if (side.listener_owner != own_pid())
       give_up(fd, side, Reason::shared);
     else
       take_memory(fd, side);
   } else {
-    switch (compare_offsets(fd, side, quiet)) {
+    switch (compare_offsets(fd, side)) {
       case Agreement::agree: start_listening(fd, side); break;
       case Agreement::differ: give_up(fd, side, Reason::seen_too_late); break;
+      case Agreement::ending: give_up(fd, side, Reason::too_short); break;
       case Agreement::moving: break;
     }
   }
@@ -441,10 +457,11 @@ void connector_step(int fd, Side& side, std::uint32_t calls, Quiet quiet) noexce
     side.next_try.store(calls + (calls < 32 ? 1 : calls / 16), std::memory_order_relaxed);
 }
 
-void acceptor_step(int fd, Side& side, std::uint32_t calls, Quiet quiet) noexcept {
-  switch (compare_offsets(fd, side, quiet)) {
+void acceptor_step(int fd, Side& side, std::uint32_t calls) noexcept {
+  switch (compare_offsets(fd, side)) {
     case Agreement::agree: leave_memory(fd, side); break;
     case Agreement::differ: give_up(fd, side, Reason::seen_too_late); break;
+    case Agreement::ending: give_up(fd, side, Reason::too_short); break;
     case Agreement::moving: break;
   }
   if (side.stage.load(std::memory_order_relaxed) != Side::kCandidate) return;
@@ -460,12 +477,6 @@ void take_next_step(int fd, Side& side) noexcept {
   if (side.advancing.exchange(true, std::memory_order_acquire)) return;
   const std::uint32_t calls = side.calls.load(std::memory_order_relaxed);
   if (side.stage.load(std::memory_order_relaxed) <= Side::kListening) {
-    const Quiet quiet = [&] {
-      const Guard receiving(side.receive_lock);
-      const Guard sending(side.send_lock);
-      return Quiet{.sending = sending && !side.sender.busy(),
-                   .receiving = receiving && !side.receiver.busy()};
-    }();
     if (side.processes.load(std::memory_order_relaxed) != 1) {
       // If the others close it, it may still be accelerated.
       if (calls >= kConnectorGivesUp)
@@ -473,9 +484,9 @@ void take_next_step(int fd, Side& side) noexcept {
       else
         side.next_try.store(calls + 8, std::memory_order_relaxed);
     } else if (side.connector) {
-      connector_step(fd, side, calls, quiet);
+      connector_step(fd, side, calls);
     } else {
-      acceptor_step(fd, side, calls, quiet);
+      acceptor_step(fd, side, calls);
     }
   }
   const bool never = side.stage.load(std::memory_order_relaxed) == Side::kNever;
