@@ -416,8 +416,19 @@ void registered(int set_fd, int operation, int fd, const epoll_event* event) noe
     if (entry.hot && set->waiters.load(std::memory_order_relaxed) == 0) return;
   }
   Side* const side = find_side(fd);
-  if (side == nullptr || !side->accelerated()) return;
-  if (!watch(fd) || (event->events & (EPOLLIN | EPOLLRDNORM)) == 0) return;
+  if (side == nullptr || !side->accelerated() ||
+      (event->events & (EPOLLIN | EPOLLRDNORM)) == 0)
+    return;
+  {
+    const Guard guard(side->receive_lock);
+    if (!guard || side->in.control == nullptr) return;
+    // One that is awake stays so if the set may look at it, bytes or not.
+    if (!side->receiver.watched()) {
+      if (epoll_allows_wake_up(*side, fd)) return;
+      side->receiver.watch(side->in);
+    }
+    if (side->receiver.next(side->in).kind != Receiver::Next::ring) return;
+  }
   // The kernel does not know that there is something to read.
   bool asleep = false;
   {
