@@ -212,6 +212,8 @@ ssize_t receive_accelerated(Side& side, const Call& call, Guard& guard) {
           const Receiver::Next next = side.receiver.next(side.in);
           if (next.kind == Receiver::Next::ring) stayed = false;
           if (next.kind != Receiver::Next::nothing) continue;
+        } else if (side.patience.interruption() == Interruption::ends) {
+          return total != 0 ? total : fail(-EINTR);
         }
       }
     }

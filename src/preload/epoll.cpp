@@ -365,6 +365,8 @@ int wait_in_set(Set& set, const Wait& wait) {
           stayed = false;
           continue;
         }
+        if (set.patience.interruption() != Interruption::none)
+          return static_cast<int>(with_errno(-EINTR));
       }
     }
     set.waiters.fetch_add(1, std::memory_order_relaxed);

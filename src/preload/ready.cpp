@@ -119,6 +119,9 @@ class Waited {
         },
         [&] { return first->sender_processor.load(std::memory_order_relaxed); });
   }
+  [[nodiscard]] bool interrupted() const noexcept {
+    return patience_ != nullptr && patience_->interruption() != Interruption::none;
+  }
   void slept() noexcept {
     if (patience_ != nullptr) patience_->slept();
   }
@@ -188,6 +191,10 @@ int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, AsIt
     int ready = look();
     if (ready != 0) return ready;
     if (waited.stay_awake() && (ready = look()) != 0) return ready;
+    if (waited.interrupted()) {
+      errno = EINTR;
+      return -1;
+    }
   }
   if (waited.enter()) {
     waited.leave();
@@ -258,6 +265,10 @@ int select_for(int count, const Sets& sets, bool at_once, const sigset_t* mask, 
     int ready = look();
     if (ready != 0) return ready;
     if (waited.stay_awake() && (ready = look()) != 0) return ready;
+    if (waited.interrupted()) {
+      errno = EINTR;
+      return -1;
+    }
   }
   if (waited.enter()) {
     waited.leave();

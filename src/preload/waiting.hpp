@@ -11,6 +11,7 @@
 
 #include "farcall/wait.hpp"
 #include "preload/real.hpp"
+#include "preload/signals.hpp"
 
 namespace farcall::preload {
 
@@ -44,9 +45,27 @@ class Patience {
   // ran; on this processor it gets it, instead of being waited for.
   template <class Ready, class PeerProcessor>
   bool stay_awake(Ready ready, PeerProcessor peer_processor) noexcept {
-    if (peer_processor() == this_processor()) return hand_over(ready);
-    for (unsigned i = 0; i < kQuickLooks; ++i)
+    interruption_ = Interruption::none;
+    const bool together = peer_processor() == this_processor();
+    for (unsigned i = 0; i < (together ? 1 : kQuickLooks); ++i)
       if (ready()) return true;
+    const HeldSignals held;
+    if (stay_longer(together, ready, peer_processor)) return true;
+    interruption_ = held.interruption();
+    return false;
+  }
+  // After stay_awake() was false: whether a signal has come, whose handler has run by now.
+  [[nodiscard]] Interruption interruption() const noexcept { return interruption_; }
+  // After sleeping.
+  void slept() noexcept {
+    if (since_ != 0) learn(now_ns() - since_);
+    since_ = 0;
+  }
+
+ private:
+  template <class Ready, class PeerProcessor>
+  bool stay_longer(bool together, Ready ready, PeerProcessor peer_processor) noexcept {
+    if (together) return hand_over(ready);
     const std::int64_t start = now_ns();
     const bool probe = expected_ns_ > kLongestSpin;
     const std::int64_t spin = budget();
@@ -68,13 +87,6 @@ class Patience {
     since_ = start;
     return false;
   }
-  // After sleeping.
-  void slept() noexcept {
-    if (since_ != 0) learn(now_ns() - since_);
-    since_ = 0;
-  }
-
- private:
   static constexpr unsigned kQuickLooks = 300;
   static constexpr unsigned kLooksPerCheck = 64;
   // Spinning longer than about two wake-ups of an idle processor cannot pay.
@@ -129,6 +141,7 @@ class Patience {
   std::uint8_t since_probe_ = 0;
   std::uint8_t since_hand_over_ = 0;
   std::uint8_t credit_ = 2;
+  Interruption interruption_ = Interruption::none;
 };
 
 }  // namespace farcall::preload
