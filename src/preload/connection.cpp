@@ -56,6 +56,7 @@ ssize_t at_end(Side& side, ssize_t result) noexcept {
 
 // A peer that breaks the protocol is dead to us, and we to it.
 ssize_t broken(Side& side, int fd) noexcept {
+  if (side.broken_told.exchange(true)) return fail(-ECONNRESET);
   log(LogLevel::warn, "descriptor %d: the peer breaks the protocol", fd);
   const linger now{.l_onoff = 1, .l_linger = 0};
   kernel(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ends that are killed at any moment, and ends that write whatever they like into shared memory.
+// Runs with the library preloaded.
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "farcall/memory.hpp"
+
+namespace farcall::preload {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Region {
+  std::byte* begin;
+  std::size_t size;
+};
+
+std::vector<Region> shared_regions() {
+  std::vector<Region> found;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("memfd:farcall-tcp") == std::string::npos) continue;
+    unsigned long begin = 0;
+    unsigned long end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx", &begin, &end) == 2)
+      found.push_back({reinterpret_cast<std::byte*>(begin), end - begin});
+  }
+  return found;
+}
+
+std::size_t open_descriptors() {
+  std::size_t count = 0;
+  DIR* directory = ::opendir("/proc/self/fd");
+  while (::readdir(directory) != nullptr) ++count;
+  ::closedir(directory);
+  return count;
+}
+
+bool rendezvous_left() {
+  std::ifstream sockets("/proc/net/unix");
+  for (std::string line; std::getline(sockets, line);)
+    if (line.find("@farcall/tcp/") != std::string::npos) return true;
+  return false;
+}
+
+// A connection to a child that does `work` with its end.
+template <class Work>
+std::pair<UniqueFd, pid_t> with_child(Work work) {
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::listen(listener.get(), 4), 0);
+  EXPECT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    work(::accept(listener.get(), nullptr, nullptr));
+    ::_exit(0);
+  }
+  UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::connect(client.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  return {std::move(client), child};
+}
+
+void kill_and_reap(pid_t child) {
+  ::kill(child, SIGKILL);
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+}
+
+TEST(Crash, TheSurvivorSeesTheEndWhateverItIsDoing) {
+  const std::size_t descriptors = open_descriptors();
+  std::mt19937 random(17);
+  int accelerated = 0;
+  for (int round = 0; round < 400; ++round) {
+    const std::size_t message = 1 + random() % 3000;
+    const bool stream = round % 2 == 0;
+    auto [fd, child] = with_child([&](int server) {
+      std::vector<char> buffer(message);
+      for (;;) {
+        const ssize_t got = ::recv(server, buffer.data(), buffer.size(), 0);
+        if (got <= 0) ::_exit(0);
+        if (!stream) (void)!::send(server, buffer.data(), static_cast<std::size_t>(got), MSG_NOSIGNAL);
+      }
+    });
+    const std::vector<char> out(message, 'x');
+    std::vector<char> in(message);
+    const auto rounds = 10 + random() % 60;
+    for (unsigned i = 0; i < rounds; ++i) {
+      ASSERT_EQ(::send(fd.get(), out.data(), message, MSG_NOSIGNAL), static_cast<ssize_t>(message));
+      if (!stream) {
+        ASSERT_EQ(::recv(fd.get(), in.data(), message, MSG_WAITALL), static_cast<ssize_t>(message));
+      }
+    }
+    if (!shared_regions().empty()) ++accelerated;
+    std::thread killer([child = child, delay = random() % 400] {
+      std::this_thread::sleep_for(std::chrono::microseconds(delay));
+      ::kill(child, SIGKILL);
+    });
+    const auto start = std::chrono::steady_clock::now();
+    for (;;) {
+      if (::send(fd.get(), out.data(), message, MSG_NOSIGNAL) < 0) {
+        EXPECT_TRUE(errno == EPIPE || errno == ECONNRESET) << errno;
+        break;
+      }
+      if (stream) continue;
+      const ssize_t got = ::recv(fd.get(), in.data(), message, MSG_WAITALL);
+      if (got == static_cast<ssize_t>(message)) continue;
+      if (got < 0) {
+        EXPECT_EQ(errno, ECONNRESET);
+      }
+      break;
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
+    killer.join();
+    kill_and_reap(child);
+  }
+  // A stream may be over before both ends have met.
+  EXPECT_GE(accelerated, 150);
+  EXPECT_EQ(open_descriptors(), descriptors);
+  EXPECT_FALSE(rendezvous_left());
+}
+
+TEST(Crash, ASleeperIsWokenByTheDeath) {
+  for (int round = 0; round < 20; ++round) {
+    auto [fd, child] = with_child([&](int server) {
+      char byte;
+      for (int i = 0; i < 50; ++i) {
+        (void)!::recv(server, &byte, 1, 0);
+        (void)!::send(server, &byte, 1, MSG_NOSIGNAL);
+      }
+      ::pause();
+    });
+    char byte = 'x';
+    for (int i = 0; i < 50; ++i) {
+      ASSERT_EQ(::send(fd.get(), &byte, 1, 0), 1);
+      ASSERT_EQ(::recv(fd.get(), &byte, 1, 0), 1);
+    }
+    std::thread killer([child = child] {
+      std::this_thread::sleep_for(2ms);
+      ::kill(child, SIGKILL);
+    });
+    if (round % 2 == 0) {
+      EXPECT_EQ(::recv(fd.get(), &byte, 1, 0), 0);
+    } else {
+      pollfd wait{.fd = fd.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
+      EXPECT_EQ(::poll(&wait, 1, 10'000), 1);
+      EXPECT_NE(wait.revents & POLLRDHUP, 0);
+    }
+    killer.join();
+    kill_and_reap(child);
+  }
+}
+
+// The peer writes at random over all that it can reach. This end may see nonsense, or an error, or
+// nothing; it neither crashes nor waits where it said it would not.
+TEST(Hostile, APeerThatScribblesHarmsNobodyElse) {
+  for (int round = 0; round < 60; ++round) {
+    auto [fd, child] = with_child([&](int server) {
+      std::mt19937_64 random(static_cast<unsigned>(round));
+      char bytes[512] = {};
+      for (int i = 0; i < 30; ++i) {
+        (void)!::recv(server, bytes, 64, 0);
+        (void)!::send(server, bytes, 64, MSG_NOSIGNAL);
+      }
+      const auto regions = shared_regions();
+      for (;;)
+        for (const Region& region : regions) {
+          // Mostly the words that steer, at times the bytes.
+          const std::size_t words = (random() % 8 == 0 ? region.size : 8192) / 8;
+          auto* word = reinterpret_cast<std::atomic<std::uint64_t>*>(region.begin) + random() % words;
+          switch (random() % 6) {
+            case 0: *word = random(); break;
+            case 1: *word = random() % 5000; break;
+            case 2: *word = ~std::uint64_t{0}; break;
+            case 3: *word = word->load() + random() % 300; break;
+            case 4: *word ^= std::uint64_t{1} << random() % 64; break;
+            default: (void)!::send(server, bytes, random() % sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+          }
+        }
+    });
+    std::mt19937 random(static_cast<unsigned>(round));
+    std::vector<char> buffer(70'000, 'y');
+    for (int i = 0; i < 30; ++i) {
+      // The last ones may meet the first nonsense.
+      const bool fine = ::send(fd.get(), buffer.data(), 64, MSG_NOSIGNAL) == 64 &&
+                        ::recv(fd.get(), buffer.data(), 64, MSG_WAITALL) == 64;
+      EXPECT_TRUE(fine || i > 25) << i;
+    }
+    EXPECT_FALSE(shared_regions().empty());
+    const auto end = std::chrono::steady_clock::now() + 30ms;
+    while (std::chrono::steady_clock::now() < end) {
+      const std::size_t size = 1 + random() % buffer.size();
+      switch (random() % 5) {
+        case 0: (void)!::send(fd.get(), buffer.data(), size, MSG_DONTWAIT | MSG_NOSIGNAL); break;
+        case 1: (void)!::recv(fd.get(), buffer.data(), size, MSG_DONTWAIT); break;
+        case 2: (void)!::recv(fd.get(), buffer.data(), size, MSG_DONTWAIT | MSG_PEEK); break;
+        case 3: (void)!::recv(fd.get(), buffer.data(), 100, MSG_DONTWAIT | MSG_TRUNC); break;
+        default: {
+          pollfd wait{.fd = fd.get(), .events = POLLIN, .revents = 0};
+          (void)::poll(&wait, 1, 1);
+        }
+      }
+    }
+    kill_and_reap(child);
+    fd.reset();
+  }
+}
+
+}  // namespace
+}  // namespace farcall::preload
