@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Installs the Debian packages that the named groups need and that are missing.
-# Usage: scripts/setup.sh [build|test|plot|lint|kernel]...    (default: build)
+# Usage: scripts/setup.sh [build|test|programs|demo|plot|lint|kernel]...    (default: build)
 # Silent, and without any need for privileges, when nothing is missing.
 set -euo pipefail
 
@@ -13,6 +13,10 @@ declare -A packages=(
     libcli11-dev nlohmann-json3-dev libzmq3-dev libnng-dev libboost-dev
     libtirpc-dev libthrift-dev thrift-compiler libsystemd-dev dbus-daemon"
   [test]="valgrind python3"
+  [programs]="python3 python3.11 libpython3.11-testsuite redis-server redis-tools memcached nginx-light
+    curl wrk haproxy postgresql postgresql-contrib iperf3 netcat-openbsd socat sockperf nodejs
+    default-jdk-headless golang-go"
+  [demo]="sockperf"
   [plot]="python3 python3-pandas python3-matplotlib"
   [lint]="clang-format clang-tidy shellcheck"
   [kernel]="build-essential python3 qemu-system-x86 busybox-static cpio kmod libelf-dev flex

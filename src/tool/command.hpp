@@ -15,6 +15,8 @@ enum ExitCode : int {
 };
 
 void add_compare(CLI::App& app, int& exit_code);
+// What compare executes in a process with the preload library; not for users.
+void add_compare_slot(CLI::App& app, int& exit_code);
 void add_clean(CLI::App& app, int& exit_code);
 void add_door(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);

@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = kSuccess;
   add_compare(app, exit_code);
+  add_compare_slot(app, exit_code);
   add_clean(app, exit_code);
 #ifdef FARCALL_HAVE_PRELOAD
   add_run(app, exit_code);

@@ -18,6 +18,7 @@
 #include "farcall/memory.hpp"
 #include "tool/command.hpp"
 #include "tool/compare/plot.hpp"
+#include "tool/compare/preloaded.hpp"
 #include "tool/compare/report.hpp"
 #include "tool/compare/selection.hpp"
 #include "tool/compare/supervisor.hpp"
@@ -171,6 +172,16 @@ void add_compare(CLI::App& app, int& exit_code) {
   command->add_option("--seed", options->seed, "For the order of rows and the payload")
       ->capture_default_str();
   command->callback([options, &exit_code] { exit_code = compare_command(*options); });
+}
+
+void add_compare_slot(CLI::App& app, int& exit_code) {
+  auto plan = std::make_shared<int>(-1);
+  CLI::App* command = app.add_subcommand("compare-slot")->group("");  // not in the help
+  command->add_option("PLAN", *plan)->required();
+  command->callback([plan, &exit_code] {
+    ::signal(SIGPIPE, SIG_IGN);
+    exit_code = slot_main(*plan);
+  });
 }
 
 }  // namespace farcall::tool

@@ -35,6 +35,7 @@ struct RowInfo {
   bool one_process = false;     // there is nobody at the other end: an empty call, a copy
   bool streams = true;          // has messages without replies; else calls are counted
   bool waits = false;           // has one row per way of waiting
+  bool preloaded = false;       // its processes carry the preload library
 };
 
 struct Conditions {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -17,6 +18,7 @@
 #include "farcall/channel/clean.hpp"
 #include "farcall/error.hpp"
 #include "farcall/wait.hpp"
+#include "tool/compare/preloaded.hpp"
 
 namespace farcall::compare {
 namespace {
@@ -38,6 +40,13 @@ UniqueFd process_descriptor(pid_t pid) {
   return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
 }
 
+Mapping map(const SharedMemory& file) {
+  void* const address =
+      ::mmap(nullptr, file.size(), PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0);
+  if (address == MAP_FAILED) throw_errno("map the memory of a slot");
+  return {address, file.size()};
+}
+
 bool has_ended(const UniqueFd& process, int timeout_ms) noexcept {
   pollfd entry{.fd = process.get(), .events = POLLIN, .revents = 0};
   return ::poll(&entry, 1, timeout_ms) > 0;
@@ -48,8 +57,10 @@ bool has_ended(const UniqueFd& process, int timeout_ms) noexcept {
 int interrupting_signal() noexcept { return interrupted_by; }
 
 Supervisor::Supervisor(std::size_t most_samples, std::int64_t patience_ns)
-    : board_memory_(Mapping::anonymous_shared(sizeof(Board))),
-      sample_memory_(Mapping::anonymous_shared(most_samples * sizeof(float))),
+    : board_file_(SharedMemory::create(sizeof(Board), "farcall-board")),
+      sample_file_(SharedMemory::create(most_samples * sizeof(float), "farcall-samples")),
+      board_memory_(map(board_file_)),
+      sample_memory_(map(sample_file_)),
       board_(reinterpret_cast<Board*>(board_memory_.data())),
       samples_(reinterpret_cast<float*>(sample_memory_.data()), most_samples),
       patience_ns_(patience_ns) {
@@ -71,6 +82,8 @@ pid_t Supervisor::start(const SlotPlan& plan) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != tool) ::_exit(1);  // it died before that
     handle_signals(SIG_DFL);
+    if (plan.row->info().preloaded)
+      ::_exit(execute_slot(plan, board_file_.fd(), sample_file_.fd(), *board_));
     ::_exit(client_main(plan, *board_, samples_));
   }
   return client;

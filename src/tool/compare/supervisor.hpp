@@ -45,6 +45,9 @@ class Supervisor {
   // Kills what is left of the slot, by descriptors that may be none, and waits for it.
   void reap(const UniqueFd& client, const UniqueFd& server) noexcept;
 
+  // As files, for a side that executes this program anew.
+  SharedMemory board_file_;
+  SharedMemory sample_file_;
   Mapping board_memory_;
   Mapping sample_memory_;
   Board* board_;

@@ -35,6 +35,12 @@ RowList all_rows() {
   add_door(list);
   add_message(list);
   add_channels(list);
+#ifdef FARCALL_HAVE_PRELOAD
+  add_accelerated(list);
+#else
+  add_absent(list, "tcp_accelerated", "farcall, whose preload library is not built with sanitizers");
+  add_absent(list, "udp_accelerated", "farcall, whose preload library is not built with sanitizers");
+#endif
   add_eventfd(list);
 #ifdef FARCALL_HAVE_ZEROMQ
   add_zeromq(list);

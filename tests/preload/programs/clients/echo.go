@@ -48,7 +48,10 @@ func ask(address string, n int, size int) {
 	rand.New(rand.NewSource(int64(n))).Read(data)
 	go func() {
 		for at := 0; at < len(data); {
-			end := min(len(data), at+1+(n*7919+at*31)%100000)
+			end := at + 1 + (n*7919+at*31)%100000
+			if end > len(data) {
+				end = len(data)
+			}
 			_, err := connection.Write(data[at:end])
 			check(err)
 			at = end
