@@ -3,6 +3,7 @@
 
 import os
 import shutil
+import socket
 
 from ends import HERE, Skip, expect, expect_equal, need
 
@@ -82,4 +83,13 @@ def traffic(box):
     box.expect_accelerated()
 
 
-TESTS = {"node": node, "java": java, "go": go, "traffic": traffic}
+def datagrams(box):
+    port = box.port(socket.SOCK_DGRAM)
+    server = box.start([PYTHON, CLIENTS / "datagrams.py", "server", port, box.seed], box.mix.server)
+    box.await_udp(server, port)
+    box.client([PYTHON, CLIENTS / "datagrams.py", "client", port, box.seed])
+    expect_equal("what the server says", server.wait(), b"3 senders, many datagrams\n")
+    box.expect_accelerated("udp")
+
+
+TESTS = {"node": node, "java": java, "go": go, "traffic": traffic, "datagrams": datagrams}

@@ -29,8 +29,8 @@ def redis(box):
     expect_equal("SET", box.client([cli, *at, "-x", "SET", "large"],
                                    stdin=box.file("value", value)), b"OK\n")
     expect_equal("GET", box.client([cli, *at, "GET", "large"]) == value + b"\n", True)
-    for options in (["-c", "50", "-n", "40000"], ["-c", "1", "-n", "5000"],
-                    ["-c", "20", "-P", "16", "-n", "100000"], ["-c", "5", "-d", "100000", "-n", "2000"]):
+    for options in (["-c", "50", "-n", "10000"], ["-c", "1", "-n", "1000"],
+                    ["-c", "20", "-P", "16", "-n", "50000"], ["-c", "5", "-d", "100000", "-n", "500"]):
         out = box.client([benchmark, *at, "-t", "set,get,lpush,lrange_100", "-r", "1000", "-q",
                           *options]).decode()
         expect(f"redis-benchmark {options}: {out[-500:]}",

@@ -38,8 +38,8 @@ RowList all_rows() {
 #ifdef FARCALL_HAVE_PRELOAD
   add_accelerated(list);
 #else
-  add_absent(list, "tcp_accelerated", "farcall, whose preload library is not built with sanitizers");
-  add_absent(list, "udp_accelerated", "farcall, whose preload library is not built with sanitizers");
+  for (const char* const name : {"tcp_accelerated", "udp_accelerated"})
+    list.absent.push_back({name, "farcall was built without the preload library"});
 #endif
   add_eventfd(list);
 #ifdef FARCALL_HAVE_ZEROMQ
