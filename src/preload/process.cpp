@@ -16,6 +16,7 @@
 #include "preload/handback.hpp"
 #include "preload/log.hpp"
 #include "preload/real.hpp"
+#include "preload/udp.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -28,6 +29,13 @@ void hand_back_inherited() noexcept {
     if (side == nullptr) continue;
     const long flags = kernel(SYS_fcntl, fd, F_GETFD);
     if (flags >= 0 && (flags & FD_CLOEXEC) == 0) hand_back(*side, fd, Reason::passed);
+  }
+  const int highest_udp = udp_highest();
+  for (int fd = 0; fd <= highest_udp; ++fd) {
+    UdpSocket* const udp = find_udp(fd);
+    if (udp == nullptr) continue;
+    const long flags = kernel(SYS_fcntl, fd, F_GETFD);
+    if (flags >= 0 && (flags & FD_CLOEXEC) == 0) udp_leave(*udp);
   }
 }
 
