@@ -221,9 +221,9 @@ ssize_t receive_accelerated(Side& side, const Call& call, Guard& guard) {
     if (!side.receiver.watched()) side.receiver.watch(side.in);
     const Receiver::Next next = side.receiver.next(side.in);
     if (next.kind == Receiver::Next::ring || next.kind == Receiver::Next::broken) continue;
-    const ssize_t slept =
-        sleep_in_kernel(side, call, to, next.kind == Receiver::Next::kernel ? next.bytes : UINT64_MAX,
-                        total == 0, guard);
+    const ssize_t slept = sleep_in_kernel(
+        side, call, to, next.kind == Receiver::Next::kernel ? next.bytes : UINT64_MAX, total == 0,
+        guard);
     if (slept == kNothing) continue;
     if (slept <= 0) return total != 0 ? total : at_end(side, slept);
     to.skip(static_cast<std::size_t>(slept));
@@ -289,8 +289,7 @@ bool wait_for_room(Side& side, bool briefly, Guard& guard) noexcept {
   };
   bool room = false;
   if (together) {
-    for (unsigned i = 0; i < (briefly ? 1 : 4) && !(room = moved()); ++i)
-      kernel(SYS_sched_yield);
+    for (unsigned i = 0; i < (briefly ? 1 : 4) && !(room = moved()); ++i) kernel(SYS_sched_yield);
   } else {
     const unsigned looks = briefly ? 100 : 2000;
     for (unsigned i = 0; i < looks && !(room = moved()); ++i) relax();
@@ -362,7 +361,8 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
     from.skip(static_cast<std::size_t>(now));
     if (from.left() == 0) return sent();
     // Less than asked for: the kernel has a reason to stop.
-    if (nonblocking(side, call.flags) || static_cast<std::size_t>(now) < std::min(before, kKernelChunk))
+    if (nonblocking(side, call.flags) ||
+        static_cast<std::size_t>(now) < std::min(before, kKernelChunk))
       return sent();
   }
 }

@@ -66,7 +66,8 @@ void hand_back_passed(const msghdr& message) noexcept {
     const std::size_t count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (std::size_t i = 0; i < count; ++i) {
       int fd = -1;
-      std::copy_n(CMSG_DATA(head) + i * sizeof fd, sizeof fd, reinterpret_cast<unsigned char*>(&fd));
+      std::copy_n(CMSG_DATA(head) + i * sizeof fd, sizeof fd,
+                  reinterpret_cast<unsigned char*>(&fd));
       if (Side* side = find_side(fd)) hand_back(*side, fd, Reason::passed);
     }
   }

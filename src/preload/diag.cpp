@@ -75,8 +75,8 @@ int find_socket(const Endpoint& local, const Endpoint& remote, FoundSocket& foun
   std::memcpy(&message, answer + NLMSG_HDRLEN, sizeof message);
   // A listener is found for addresses that nobody has.
   if (message.id.idiag_dport != htons(remote.port)) return -ENOENT;
-  found.cookie = static_cast<std::uint64_t>(message.id.idiag_cookie[1]) << 32 |
-                 message.id.idiag_cookie[0];
+  found.cookie =
+      static_cast<std::uint64_t>(message.id.idiag_cookie[1]) << 32 | message.id.idiag_cookie[0];
   found.uid = message.idiag_uid;
   return 0;
 }

@@ -418,8 +418,7 @@ void registered(int set_fd, int operation, int fd, const epoll_event* event) noe
     if (entry.hot && set->waiters.load(std::memory_order_relaxed) == 0) return;
   }
   Side* const side = find_side(fd);
-  if (side == nullptr || !side->accelerated() ||
-      (event->events & (EPOLLIN | EPOLLRDNORM)) == 0)
+  if (side == nullptr || !side->accelerated() || (event->events & (EPOLLIN | EPOLLRDNORM)) == 0)
     return;
   {
     const Guard guard(side->receive_lock);
@@ -552,7 +551,8 @@ int epoll_ctl(int set, int operation, int fd, epoll_event* event) {
 int epoll_wait(int fd, epoll_event* events, int most, int timeout) {
   using Function = int(int, epoll_event*, int, int);
   Set* const set = find_set(fd);
-  if (set == nullptr || most <= 0) return real::next<"epoll_wait", Function>()(fd, events, most, timeout);
+  if (set == nullptr || most <= 0)
+    return real::next<"epoll_wait", Function>()(fd, events, most, timeout);
   struct Arguments {
     int fd;
     epoll_event* events;

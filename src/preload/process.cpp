@@ -67,16 +67,15 @@ std::size_t count_arguments(va_list arguments) {
 using namespace farcall::preload;
 
 // Collects `first` and what follows into the array `list`, which ends with a null pointer.
-#define FARCALL_COLLECT(list, first, arguments)                                        \
-  va_list arguments;                                                                   \
-  va_start(arguments, first);                                                          \
-  const std::size_t list##_count = count_arguments(arguments);                        \
-  va_end(arguments);                                                                   \
-  auto** const list =                                                                  \
-      static_cast<char**>(__builtin_alloca((list##_count + 1) * sizeof(char*)));       \
-  va_start(arguments, first);                                                          \
-  for (std::size_t i = 0; i < list##_count; ++i)                                       \
-    list[i] = i == 0 ? const_cast<char*>(first) : va_arg(arguments, char*);            \
+#define FARCALL_COLLECT(list, first, arguments)                                                  \
+  va_list arguments;                                                                             \
+  va_start(arguments, first);                                                                    \
+  const std::size_t list##_count = count_arguments(arguments);                                   \
+  va_end(arguments);                                                                             \
+  auto** const list = static_cast<char**>(__builtin_alloca((list##_count + 1) * sizeof(char*))); \
+  va_start(arguments, first);                                                                    \
+  for (std::size_t i = 0; i < list##_count; ++i)                                                 \
+    list[i] = i == 0 ? const_cast<char*>(first) : va_arg(arguments, char*);                      \
   list[list##_count] = nullptr
 
 extern "C" {

@@ -66,8 +66,7 @@ class Waited {
   bool enter() noexcept {
     bool news = false;
     for (std::size_t i = 0; i < udp_count_; ++i)
-      if (UdpSocket* const udp = find_udp(udp_[i]))
-        news = udp_await(*udp, udp_[i], false) || news;
+      if (UdpSocket* const udp = find_udp(udp_[i])) news = udp_await(*udp, udp_[i], false) || news;
     const std::uint32_t here = this_processor();
     for (std::size_t i = 0; i < count_; ++i) {
       Side& side = *entries_[i].side;

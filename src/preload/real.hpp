@@ -68,11 +68,10 @@ template <class... Arguments>
 long kernel(long number, Arguments... arguments) noexcept {
   static_assert(sizeof...(Arguments) <= 6);
   const long words[7] = {detail::as_word(arguments)..., 0};
-  return detail::kernel_call(number, words[0], sizeof...(Arguments) > 1 ? words[1] : 0,
-                             sizeof...(Arguments) > 2 ? words[2] : 0,
-                             sizeof...(Arguments) > 3 ? words[3] : 0,
-                             sizeof...(Arguments) > 4 ? words[4] : 0,
-                             sizeof...(Arguments) > 5 ? words[5] : 0);
+  return detail::kernel_call(
+      number, words[0], sizeof...(Arguments) > 1 ? words[1] : 0,
+      sizeof...(Arguments) > 2 ? words[2] : 0, sizeof...(Arguments) > 3 ? words[3] : 0,
+      sizeof...(Arguments) > 4 ? words[4] : 0, sizeof...(Arguments) > 5 ? words[5] : 0);
 }
 
 // The size of a signal mask in system calls.

@@ -15,9 +15,7 @@ namespace farcall::preload {
 // What a call that waits owes to the signals that came.
 enum class Interruption : std::uint8_t { none, restarts, ends };
 
-constexpr std::uint64_t signal_bit(int number) noexcept {
-  return std::uint64_t{1} << (number - 1);
-}
+constexpr std::uint64_t signal_bit(int number) noexcept { return std::uint64_t{1} << (number - 1); }
 
 // Keeps signals of this thread from being handled, until it goes.
 class HeldSignals {
@@ -27,9 +25,7 @@ class HeldSignals {
   }
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
-  ~HeldSignals() {
-    kernel(SYS_rt_sigprocmask, SIG_SETMASK, &before_, nullptr, kKernelMaskSize);
-  }
+  ~HeldSignals() { kernel(SYS_rt_sigprocmask, SIG_SETMASK, &before_, nullptr, kKernelMaskSize); }
 
   // Of those that have come meanwhile, and will be handled as soon as this goes.
   [[nodiscard]] Interruption interruption() const noexcept {

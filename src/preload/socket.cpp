@@ -200,7 +200,8 @@ int close(int fd) { return close_descriptor(fd); }
 int __close(int fd) { return close_descriptor(fd); }
 
 int close_range(unsigned first, unsigned last, int flags) {
-  if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) == 0 && first <= last && in_own_process()) {
+  if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) == 0 && first <= last &&
+      in_own_process()) {
     const auto highest = static_cast<unsigned>(std::max(highest_known(), udp_highest()));
     for (unsigned fd = first; fd <= last && fd <= highest; ++fd) {
       const int number = static_cast<int>(fd);
@@ -212,13 +213,12 @@ int close_range(unsigned first, unsigned last, int flags) {
   return static_cast<int>(with_errno(kernel(SYS_close_range, first, last, flags)));
 }
 
-void closefrom(int first) {
-  close_range(first < 0 ? 0 : static_cast<unsigned>(first), ~0U, 0);
-}
+void closefrom(int first) { close_range(first < 0 ? 0 : static_cast<unsigned>(first), ~0U, 0); }
 
 int dup(int fd) { return duplicated(fd, static_cast<int>(with_errno(kernel(SYS_dup, fd)))); }
 int dup2(int from, int to) {
-  if (from == to) return static_cast<int>(with_errno(kernel(SYS_fcntl, from, F_GETFD))) < 0 ? -1 : to;
+  if (from == to)
+    return static_cast<int>(with_errno(kernel(SYS_fcntl, from, F_GETFD))) < 0 ? -1 : to;
   return duplicate_onto(from, to, 0);
 }
 int __dup2(int from, int to) { return dup2(from, to); }
@@ -267,7 +267,8 @@ int ioctl(int fd, unsigned long request, ...) {
     const Guard guard(side->receive_lock);
     if (side->in.control != nullptr) {
       const Receiver::Next next = side->receiver.next(side->in);
-      if (next.kind == Receiver::Next::ring) *static_cast<int*>(argument) += static_cast<int>(next.bytes);
+      if (next.kind == Receiver::Next::ring)
+        *static_cast<int*>(argument) += static_cast<int>(next.bytes);
     }
   }
   return static_cast<int>(result);

@@ -116,8 +116,7 @@ Sender::Way Sender::way(const Ring& ring) noexcept {
   }
   // release: pairs with the acquire in Receiver::next; what is published in the ring from now on
   // comes behind these bytes of the kernel.
-  ring.control->marks[(marks_made_ - 1) % kMarks].to.store(kernel_sent_,
-                                                           std::memory_order_release);
+  ring.control->marks[(marks_made_ - 1) % kMarks].to.store(kernel_sent_, std::memory_order_release);
   in_kernel_ = false;
   return Way::ring;
 }
@@ -135,8 +134,8 @@ std::size_t Sender::put(const Ring& ring, Span& from) noexcept {
   if (first != size) copy.copy_out(ring.bytes, size - first);
   std::uint64_t expected = tail_;
   // release: pairs with the acquire in Receiver::next
-  if (!ring.control->tail.compare_exchange_strong(
-          expected, tail_ + size, std::memory_order_release, std::memory_order_relaxed)) {
+  if (!ring.control->tail.compare_exchange_strong(expected, tail_ + size, std::memory_order_release,
+                                                  std::memory_order_relaxed)) {
     if ((expected & ~kFlags) != tail_)
       broken_ = true;
     else

@@ -172,10 +172,10 @@ class Receiver {
  public:
   struct Next {
     enum Kind : std::uint8_t {
-      nothing,   // the ring is empty and no mark stands here
-      ring,      // that many bytes
-      kernel,    // that many bytes belong here, then the ring again
-      open,      // all of the kernel belongs here until the sender goes back to the ring
+      nothing,  // the ring is empty and no mark stands here
+      ring,     // that many bytes
+      kernel,   // that many bytes belong here, then the ring again
+      open,     // all of the kernel belongs here until the sender goes back to the ring
       broken,
     };
     Kind kind;

@@ -191,7 +191,8 @@ long look_for_end(Receiver& receiver, const Ring& ring, int fd) noexcept {
   std::byte one;
   const long got = kernel(SYS_recvfrom, fd, &one, 1, MSG_PEEK | MSG_DONTWAIT, nullptr, nullptr);
   if (got == -EAGAIN || got == -EINTR) return kNothing;
-  // Bytes for which there is no mark: they went past the peer's library. Nothing is in front of them.
+  // Bytes for which there is no mark: they went past the peer's library. Nothing is in front of
+  // them.
   if (got > 0 && receiver.next(ring).kind == Receiver::Next::nothing) receiver.watch_for_ever(ring);
   return got > 0 ? kNothing : got;
 }

@@ -97,7 +97,8 @@ socklen_t name_of(const Endpoint& connector, const Endpoint& acceptor, sockaddr_
   std::memcpy(to, kPrefix, sizeof kPrefix - 1);
   to = put_hex(to + sizeof kPrefix - 1, connector);
   to = put_hex(to, acceptor);
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + static_cast<std::size_t>(to - name.sun_path));
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) +
+                                static_cast<std::size_t>(to - name.sun_path));
 }
 
 bool may_share_with(uid_t uid) noexcept {
@@ -196,7 +197,8 @@ bool ends_of(int fd, Ends& ends) noexcept {
 // Maps both directions and lets the side use them.
 bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) noexcept {
   const std::size_t size = kHeaderBytes + 2 * ring_bytes;
-  const long mapped = kernel(SYS_mmap, nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+  const long mapped =
+      kernel(SYS_mmap, nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
   if (mapped < 0) return false;
   auto* base = reinterpret_cast<std::byte*>(mapped);
   const auto ring = [&](std::size_t which) {
@@ -234,16 +236,15 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   side.in.control->receiver_processor.store(this_processor(), std::memory_order_relaxed);
   side.stage.store(Side::kJoined, std::memory_order_release);
   side.next_try.store(UINT32_MAX, std::memory_order_relaxed);
-  if (side.counters != nullptr)
-    side.counters->accelerated.fetch_add(1, std::memory_order_relaxed);
+  if (side.counters != nullptr) side.counters->accelerated.fetch_add(1, std::memory_order_relaxed);
   log(LogLevel::debug, "descriptor %d is accelerated", fd);
   return true;
 }
 
 int create_memory(std::size_t size) noexcept {
-  long fd = kernel(SYS_memfd_create, "farcall-tcp", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-  if (fd == -EINVAL)
-    fd = kernel(SYS_memfd_create, "farcall-tcp", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  long fd =
+      kernel(SYS_memfd_create, "farcall-tcp", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+  if (fd == -EINVAL) fd = kernel(SYS_memfd_create, "farcall-tcp", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return -1;
   // Not allocated now: most rings never fill, and the kernel sets no limit to such files.
   if (kernel(SYS_ftruncate, fd, size) < 0 || kernel(SYS_fcntl, fd, F_ADD_SEALS, kSeals) < 0) {
@@ -258,8 +259,7 @@ void start_listening(int fd, Side& side) noexcept {
   if (!ends_of(fd, ends)) return;  // not connected yet
   sockaddr_un name{};
   const socklen_t length = name_of(ends.own, ends.peer, name);
-  const long made =
-      kernel(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const long made = kernel(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (made < 0) return give_up(fd, side, Reason::no_memory);
   const int listener = make_private(static_cast<int>(made));
   if (kernel(SYS_bind, listener, &name, length) < 0 || kernel(SYS_listen, listener, 1) < 0) {
@@ -398,7 +398,9 @@ void no_more_candidates() noexcept { refused.store(true, std::memory_order_relax
 
 void note_connection(int fd, const sockaddr* peer, bool connector) noexcept {
   Endpoint there{};
-  if (!settings().enabled || refused.load(std::memory_order_relaxed) || peer == nullptr || !Endpoint::from(peer, there)) return;
+  if (!settings().enabled || refused.load(std::memory_order_relaxed) || peer == nullptr ||
+      !Endpoint::from(peer, there))
+    return;
   Endpoint here{};
   bool here_known = false;
   if (!is_loopback(there)) {

@@ -232,7 +232,8 @@ TEST(Contract, MessagesComeWithoutAnAddress) {
   EXPECT_EQ(std::string(second, 6), " world");
   pair.put("x");
   socklen_t size = sizeof from;
-  EXPECT_EQ(::recvfrom(pair.server.get(), first, 1, 0, reinterpret_cast<sockaddr*>(&from), &size), 1);
+  EXPECT_EQ(::recvfrom(pair.server.get(), first, 1, 0, reinterpret_cast<sockaddr*>(&from), &size),
+            1);
   EXPECT_EQ(size, 0u);
 }
 
@@ -773,7 +774,8 @@ TEST(Contract, AnotherProgramGoesOnWithTheConnection) {
   posix_spawn_file_actions_adddup2(&actions, pair.server.get(), 1);
   const char* arguments[] = {"cat", nullptr};
   pid_t child = 0;
-  ASSERT_EQ(::posix_spawnp(&child, "cat", &actions, nullptr, const_cast<char**>(arguments), environ), 0);
+  ASSERT_EQ(
+      ::posix_spawnp(&child, "cat", &actions, nullptr, const_cast<char**>(arguments), environ), 0);
   posix_spawn_file_actions_destroy(&actions);
   pair.server.reset();
   for (int i = 0; i < 20; ++i) {

@@ -100,7 +100,8 @@ TEST(Crash, TheSurvivorSeesTheEndWhateverItIsDoing) {
       for (;;) {
         const ssize_t got = ::recv(server, buffer.data(), buffer.size(), 0);
         if (got <= 0) ::_exit(0);
-        if (!stream) (void)!::send(server, buffer.data(), static_cast<std::size_t>(got), MSG_NOSIGNAL);
+        if (!stream)
+          (void)!::send(server, buffer.data(), static_cast<std::size_t>(got), MSG_NOSIGNAL);
       }
     });
     const std::vector<char> out(message, 'x');
@@ -188,14 +189,16 @@ TEST(Hostile, APeerThatScribblesHarmsNobodyElse) {
         for (const Region& region : regions) {
           // Mostly the words that steer, at times the bytes.
           const std::size_t words = (random() % 8 == 0 ? region.size : 8192) / 8;
-          auto* word = reinterpret_cast<std::atomic<std::uint64_t>*>(region.begin) + random() % words;
+          auto* word =
+              reinterpret_cast<std::atomic<std::uint64_t>*>(region.begin) + random() % words;
           switch (random() % 6) {
             case 0: *word = random(); break;
             case 1: *word = random() % 5000; break;
             case 2: *word = ~std::uint64_t{0}; break;
             case 3: *word = word->load() + random() % 300; break;
             case 4: *word ^= std::uint64_t{1} << random() % 64; break;
-            default: (void)!::send(server, bytes, random() % sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+            default:
+              (void)!::send(server, bytes, random() % sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
           }
         }
     });

@@ -178,7 +178,8 @@ void exchange(std::uint64_t total, unsigned seed, std::size_t ring_bytes) {
           }
         }
       }
-      if (random() % 256 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
+      if (random() % 256 == 0)
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
     }
     ::shutdown(stream.out.get(), SHUT_WR);
   });
@@ -243,8 +244,13 @@ TEST(StreamStress, SurvivesAPeerThatScribbles) {
     const std::string text(300, 'x');
     for (unsigned step = 0; step < 200; ++step) {
       auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(stream.memory.data());
-      const std::uint64_t values[] = {random(), random() % 10'000, kOpenEnd, kFlags, 0,
-                                      words[0].load() + random() % 100, kWatched | random() % 5000};
+      const std::uint64_t values[] = {random(),
+                                      random() % 10'000,
+                                      kOpenEnd,
+                                      kFlags,
+                                      0,
+                                      words[0].load() + random() % 100,
+                                      kWatched | random() % 5000};
       static constexpr std::size_t kPlaces[] = {0, 16, 17, 18, 32, 33, 35, 48, 49, 50, 51, 52, 53};
       words[kPlaces[random() % std::size(kPlaces)]].store(values[random() % std::size(values)]);
       if (random() % 3 == 0) stream.receiver.watch(stream.ring);

@@ -120,7 +120,8 @@ class Reader {
     } else if (dice == 2) {
       int waiting = 0;
       if (::ioctl(fd_, FIONREAD, &waiting) != 0 || waiting < 0) fail("FIONREAD", received_);
-      if (static_cast<std::uint64_t>(waiting) > total_ - received_) fail("FIONREAD says too much", received_);
+      if (static_cast<std::uint64_t>(waiting) > total_ - received_)
+        fail("FIONREAD says too much", received_);
     }
     const ssize_t now = dice % 2 == 0 && flags == 0 ? ::read(fd_, buffer_.data(), size)
                                                     : ::recv(fd_, buffer_.data(), size, flags);
@@ -130,7 +131,8 @@ class Reader {
       if (received_ != total_) fail("end too early", received_);
       return done_ = true;
     }
-    if (flags == MSG_WAITALL && static_cast<std::size_t>(now) != size) fail("MSG_WAITALL", received_);
+    if (flags == MSG_WAITALL && static_cast<std::size_t>(now) != size)
+      fail("MSG_WAITALL", received_);
     for (ssize_t i = 0; i < now; ++i) check(i);
     received_ += static_cast<std::uint64_t>(now);
     return true;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs a program that knows nothing of the library (traffic.cpp) with it, in all combinations of how
-// programs wait, and sees from the library's counters that its bytes went both ways.
+// Runs a program that knows nothing of the library (traffic.cpp) with it, in all combinations of
+// how programs wait, and sees from the library's counters that its bytes went both ways.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
