@@ -167,6 +167,35 @@ FILE* fdopen(int fd, const char* mode) {
   return real::next<"fdopen", FILE*(int, const char*)>()(fd, mode);
 }
 
+// Written inside the C library, too.
+int vdprintf(int fd, const char* format, va_list arguments) {
+  using Print = int(int, const char*, va_list);
+  if (Side* const side = find_side(fd)) hand_back(*side, fd, Reason::passed);
+  return real::next<"vdprintf", Print>()(fd, format, arguments);
+}
+
+int dprintf(int fd, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  const int written = vdprintf(fd, format, arguments);
+  va_end(arguments);
+  return written;
+}
+
+int __vdprintf_chk(int fd, int flag, const char* format, va_list arguments) {
+  using Print = int(int, int, const char*, va_list);
+  if (Side* const side = find_side(fd)) hand_back(*side, fd, Reason::passed);
+  return real::next<"__vdprintf_chk", Print>()(fd, flag, format, arguments);
+}
+
+int __dprintf_chk(int fd, int flag, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  const int written = __vdprintf_chk(fd, flag, format, arguments);
+  va_end(arguments);
+  return written;
+}
+
 [[noreturn]] void _exit(int status) {
   leave_process();
   for (;;) kernel(SYS_exit_group, status);

@@ -852,6 +852,14 @@ TEST(Contract, AStreamOfTheCLibraryReadsAndWrites) {
   EXPECT_EQ(receive(pair.client.get()), "(end)");
 }
 
+TEST(Contract, WhatTheCLibraryPrintsStandsInItsPlace) {
+  const Pair pair;
+  pair.put("one ");
+  EXPECT_EQ(::dprintf(pair.client.get(), "%s %d ", "two", 3), 6);
+  pair.put("four");
+  EXPECT_EQ(receive(pair.server.get(), 14, MSG_WAITALL), "one two 3 four");
+}
+
 // --- other ways to send
 
 TEST(Contract, UrgentBytesKeepTheirPlace) {
