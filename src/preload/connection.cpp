@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kMostParts = 1024;  // as the kernel: EINVAL beyond
 constexpr std::size_t kKernelChunk = 64 * 1024;
-constexpr std::uint32_t kEmptyCallsPerLook = 16;
+constexpr std::uint32_t kEmptyCallsPerLook = 64;
 constexpr std::uint32_t kSendsPerLook = 64;
 constexpr std::uint64_t kLookEvery = 20 * kTicksPerMicrosecond;
 constexpr std::uint64_t kCheckEvery = 100 * kTicksPerMicrosecond;
