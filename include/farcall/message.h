@@ -142,6 +142,13 @@ int farcall_priority(void);
 /* To be called after the thread's scheduling has changed. */
 int farcall_priority_changed(void);
 
+/* All channels with a name in this network namespace, except those of the module: their full names,
+ * one a line. Returns how many bytes that are, of which as many as there is room for are in buffer. */
+ssize_t farcall_channel_names(char* buffer, size_t size);
+/* What the channel of that full name tells of itself, to its own user and root: see farcall-messages(7).
+ * Returns as farcall_channel_names(). */
+ssize_t farcall_channel_status(const char* full_name, char* buffer, size_t size);
+
 /* "shared" or "kernel": what channels are made of from now on, and which names are looked up first.
  * Chosen by FARCALL_ENGINE in the environment: auto (the default), shared, kernel. */
 const char* farcall_engine(void);

@@ -12,6 +12,7 @@
 #include "message/engine.hpp"
 #include "message/names.hpp"
 #include "message/priority.hpp"
+#include "message/shared.hpp"
 #include "message/thread.hpp"
 
 namespace farcall::message {
@@ -306,6 +307,30 @@ int farcall_watch_death(int connection, int channel, int64_t value) {
 int farcall_timeout(int64_t nanoseconds) {
   Thread::here().set_timeout(nanoseconds);
   return 0;
+}
+
+namespace {
+
+ssize_t hand_out(const std::string& text, char* buffer, std::size_t size) {
+  if (buffer != nullptr) std::ranges::copy(text.substr(0, size), buffer);
+  return static_cast<ssize_t>(text.size());
+}
+
+}  // namespace
+
+ssize_t farcall_channel_names(char* buffer, size_t size) {
+  return guarded<ssize_t>([&] {
+    std::string text;
+    for (const std::string& name : all_names()) text += name + "\n";
+    return hand_out(text, buffer, size);
+  });
+}
+
+ssize_t farcall_channel_status(const char* full_name, char* buffer, size_t size) {
+  return guarded<ssize_t>([&] {
+    if (full_name == nullptr) throw SystemError(EINVAL, "a channel's status");
+    return hand_out(ask_status(full_name), buffer, size);
+  });
 }
 
 int farcall_priority(void) { return own_priority(); }

@@ -19,6 +19,7 @@ void add_compare(CLI::App& app, int& exit_code);
 void add_compare_slot(CLI::App& app, int& exit_code);
 void add_clean(CLI::App& app, int& exit_code);
 void add_door(CLI::App& app, int& exit_code);
+void add_channel(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
 
 }  // namespace farcall::tool

@@ -23,6 +23,9 @@ int main(int argc, char** argv) {
 #ifdef FARCALL_HAVE_DOORS
   add_door(app, exit_code);
 #endif
+#ifdef FARCALL_HAVE_MESSAGES
+  add_channel(app, exit_code);
+#endif
   try {
     app.parse(argc, argv);
     return exit_code;

@@ -62,6 +62,17 @@ RowList all_rows() {
 #else
   add_absent(list, "onc_rpc", "libtirpc-dev");
 #endif
+#ifdef FARCALL_HAVE_THRIFT
+  add_thrift(list);
+#else
+  add_absent(list, "thrift_tsocket", "libthrift-dev");
+  add_absent(list, "thrift_farcall", "libthrift-dev");
+#endif
+#ifdef FARCALL_HAVE_DBUS
+  add_dbus(list);
+#else
+  add_absent(list, "dbus", "libsystemd-dev");
+#endif
   return list;
 }
 

@@ -23,6 +23,8 @@ void add_nng(RowList& list);
 void add_boost_mq(RowList& list);
 void add_onc_rpc(RowList& list);
 void add_accelerated(RowList& list);
+void add_thrift(RowList& list);
+void add_dbus(RowList& list);
 
 // What the channel shall hold, where the mechanism has no default of its own.
 std::size_t default_depth(const Conditions& conditions);

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// farcall channel send: standard input to a channel, its reply to standard output.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <vector>
+
+#include "farcall/error.hpp"
+#include "farcall/message.hpp"
+#include "tool/channel/channel.hpp"
+#include "tool/command.hpp"
+
+namespace farcall::tool::channel {
+namespace {
+
+std::string standard_input() {
+  std::string all;
+  std::array<char, 65536> piece;
+  for (;;) {
+    const ssize_t size = ::read(STDIN_FILENO, piece.data(), piece.size());
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0) throw_errno("read standard input");
+    if (size == 0) return all;
+    all.append(piece.data(), static_cast<std::size_t>(size));
+  }
+}
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+}  // namespace
+
+int send(const Send& send) {
+  const auto timeout =
+      std::chrono::nanoseconds(static_cast<std::int64_t>(send.timeout_s * 1'000'000'000));
+  try {
+    set_message_timeout(timeout);
+    const MessageConnection connection(send.name);
+    if (send.pulse) {
+      connection.pulse(*send.pulse, send.value);
+      return kSuccess;
+    }
+    const std::string data = send.data ? *send.data : standard_input();
+    set_message_timeout(timeout);
+    if (send.one_way) {
+      connection.send_one_way(bytes_of(data));
+      return kSuccess;
+    }
+    // Reserved, and touched only as far as the reply goes.
+    constexpr std::size_t kRoom = std::size_t{16} << 20;
+    const std::unique_ptr<std::byte[]> room(new std::byte[kRoom]);
+    const auto reply = connection.send(bytes_of(data), {room.get(), kRoom});
+    if (std::fwrite(reply.data.data(), 1, reply.data.size(), stdout) != reply.data.size() ||
+        std::fflush(stdout) != 0)
+      throw_errno("write standard output");
+    if (reply.status == 0) return kSuccess;
+    fmt::print(stderr, "farcall: {}: the status is {}\n", send.name, reply.status);
+    return kFailure;
+  } catch (const std::system_error& error) {
+    fmt::print(stderr, "farcall: {}: {}: {}\n", send.name, errno_name(error.code().value()),
+               error.what());
+    return kFailure;
+  }
+}
+
+}  // namespace farcall::tool::channel

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// farcall channel, as it is used from a shell.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "farcall/message.hpp"
+#include "tool/run_command.hpp"
+
+namespace farcall::test {
+namespace {
+
+// Answers with what it got in front of "!"; "stay" it keeps for itself.
+class Server {
+ public:
+  Server() : name_("tool-" + std::to_string(::getpid())), channel_(name_) {
+    thread_ = std::thread([this] {
+      std::byte buffer[1000];
+      while (!stop_) {
+        set_message_timeout(std::chrono::milliseconds(20));
+        try {
+          ReceivedMessage message = channel_.receive(buffer);
+          std::string text(reinterpret_cast<const char*>(buffer), message.info().received);
+          if (message.is_pulse()) pulse_ = message.info().value;
+          if (message.is_one_way()) ++one_way_;
+          if (!message) continue;
+          if (text == "stay") {
+            kept_ = std::move(message);
+            continue;
+          }
+          if (text == "fail") {
+            message.error(EDOM);
+            continue;
+          }
+          text += "!";
+          message.reply(std::as_bytes(std::span(text.data(), text.size())),
+                        text == "status!" ? 7 : 0);
+        } catch (const std::system_error& error) {
+          EXPECT_TRUE(error.code().value() == ETIMEDOUT || error.code().value() == EINTR)
+              << error.what();
+        }
+      }
+    });
+  }
+  ~Server() {
+    stop_ = true;
+    thread_.join();
+  }
+  [[nodiscard]] const std::string& name() const { return name_; }
+  std::atomic<std::int64_t> pulse_{0};
+  std::atomic<int> one_way_{0};
+
+ private:
+  std::string name_;
+  MessageChannel channel_;
+  std::thread thread_;
+  ReceivedMessage kept_;
+  std::atomic<bool> stop_{false};
+};
+
+TEST(ChannelCommand, SendsAndPrintsTheReply) {
+  const Server server;
+  const Finished sent = run_farcall({"channel", "send", server.name(), "hello"});
+  EXPECT_EQ(sent.code, 0) << sent.err;
+  EXPECT_EQ(sent.out, "hello!");
+}
+
+TEST(ChannelCommand, SaysWhatWentWrong) {
+  const Server server;
+  const Finished failed = run_farcall({"channel", "send", server.name(), "fail"});
+  EXPECT_EQ(failed.code, 1);
+  EXPECT_NE(failed.err.find("EDOM"), std::string::npos) << failed.err;
+  const Finished status = run_farcall({"channel", "send", server.name(), "status"});
+  EXPECT_EQ(status.code, 1);
+  EXPECT_EQ(status.out, "status!");
+  EXPECT_NE(status.err.find("7"), std::string::npos) << status.err;
+  const Finished nobody = run_farcall({"channel", "send", "nobody-has-this-name", "x"});
+  EXPECT_EQ(nobody.code, 1);
+  EXPECT_NE(nobody.err.find("ENOENT"), std::string::npos) << nobody.err;
+  const Finished late =
+      run_farcall({"channel", "send", "--timeout", "0.05", server.name(), "stay"});
+  EXPECT_EQ(late.code, 1);
+  EXPECT_NE(late.err.find("ETIMEDOUT"), std::string::npos) << late.err;
+}
+
+TEST(ChannelCommand, SendsOneWayAndPulses) {
+  const Server server;
+  EXPECT_EQ(run_farcall({"channel", "send", "--one-way", server.name(), "x"}).code, 0);
+  EXPECT_EQ(server.one_way_, 1);
+  EXPECT_EQ(
+      run_farcall({"channel", "send", "--pulse", "3", "--value", "77", server.name()}).code, 0);
+  for (int i = 0; i < 2000 && server.pulse_ == 0; ++i) ::usleep(1000);
+  EXPECT_EQ(server.pulse_, 77);
+}
+
+TEST(ChannelCommand, ListsWhoServesAndWhoIsBlockedOnWhom) {
+  const Server server;
+  const Command blocked({"channel", "send", server.name(), "stay"});
+  Finished listed;
+  for (int i = 0; i < 500 && listed.out.find("reply-blocked") == std::string::npos; ++i) {
+    ::usleep(5000);
+    listed = run_farcall({"channel", "list", "--threads"});
+    ASSERT_EQ(listed.code, 0) << listed.err;
+  }
+  EXPECT_NE(listed.out.find("/" + server.name() + " "), std::string::npos) << listed.out;
+  EXPECT_NE(listed.out.find(" on " + std::to_string(::getpid())), std::string::npos) << listed.out;
+}
+
+}  // namespace
+}  // namespace farcall::test
