@@ -150,6 +150,8 @@ class Daemon {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent) ::_exit(1);
       const int kept = ::dup(in.get());  // not close-on-exec
+      // It complains of limits that a session does not need.
+      ::dup2(::open("/dev/null", O_WRONLY | O_CLOEXEC), STDERR_FILENO);
       const std::string print = "--print-address=" + std::to_string(kept);
       ::execlp("dbus-daemon", "dbus-daemon", "--session", "--nofork", "--nopidfile",
                "--address=unix:tmpdir=/tmp", print.c_str(), static_cast<char*>(nullptr));
