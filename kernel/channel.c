@@ -7,6 +7,7 @@
 #include <linux/fs.h>
 #include <linux/module.h>
 #include <linux/random.h>
+#include <linux/sched/task.h>
 #include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
@@ -27,6 +28,8 @@ struct server {
 	struct list_head node; /* in channel->servers */
 	struct stplr_channel *channel; /* reference */
 	const void *process;
+	/* Reference: until its death has been dealt with, no other process is known by the same key. */
+	struct task_struct *task;
 };
 
 static void tell_pollers(struct stplr_port *port)
@@ -78,6 +81,7 @@ static void free_server(struct server *server)
 {
 	stplr_user_uncharge(server->channel->user, sizeof(*server));
 	stplr_channel_put(server->channel);
+	put_task_struct(server->task);
 	kfree(server);
 }
 
@@ -121,6 +125,7 @@ static int add_server_locked(struct stplr_channel *channel, const void *process)
 	refcount_inc(&channel->refs);
 	server->channel = channel;
 	server->process = process;
+	server->task = get_task_struct(current);
 	list_add(&server->node, &channel->servers);
 	stplr_exit_watch(&server->watch, process, server_died);
 	return 0;

@@ -7,8 +7,10 @@
 #include <linux/pagemap.h>
 #include <linux/pid.h>
 #include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
+#include <linux/userfaultfd_k.h>
 
 #include "compat.h"
 #include "counters.h"
@@ -208,7 +210,7 @@ static void empty(struct stplr_message *message)
 		message->free_unblock(message->unblock);
 	message->unblock = NULL;
 	if (message->bounce != message->inline_send)
-		kfree(message->bounce);
+		kvfree(message->bounce);
 	message->bounce = NULL;
 	if (message->mm)
 		mmdrop(message->mm);
@@ -287,12 +289,52 @@ static bool is_direct(const struct stplr_buffers *buffers)
 	return buffers->total > (buffers->region ? STPLR_INLINE : STPLR_BOUNCE);
 }
 
+/*
+ * Whether a userfaultfd watches any of it. Called with mmap_lock held, under which that stays so.
+ *
+ * Such memory is not to be reached into. Where the kernel lacks what 6.15 mended, a page of it that
+ * is wanted just as the userfaultfd is closed, be it for the death of its process, is tried again
+ * and again with mmap_lock held, for which whoever closes it waits, and cannot be killed.
+ */
+static bool is_watched_locked(struct mm_struct *mm, u64 base, size_t length)
+{
+	struct vm_area_struct *vma = find_vma(mm, base);
+
+	while (vma && vma->vm_start < base + length) {
+		if (userfaultfd_armed(vma))
+			return true;
+		vma = find_vma(mm, vma->vm_end);
+	}
+	return false;
+}
+
+/* The same of buffers of the caller. */
+static int find_watched(const struct stplr_buffers *buffers, bool *watched)
+{
+	u32 i;
+
+	*watched = false;
+	if (mmap_read_lock_killable(current->mm))
+		return -EINTR;
+	for (i = 0; i < buffers->count && !*watched; i++)
+		*watched = is_watched_locked(current->mm, buffers->segments[i].base,
+					     buffers->segments[i].length);
+	mmap_read_unlock(current->mm);
+	return 0;
+}
+
 int stplr_message_load(struct stplr_message *message)
 {
-	bool direct = is_direct(&message->send);
+	bool direct = is_direct(&message->send), watched;
 	size_t extra = 0;
 	int err;
 
+	if (direct && !message->send.region) {
+		err = find_watched(&message->send, &watched);
+		if (err)
+			return err;
+		direct = !watched;
+	}
 	if (message->send.segments != message->send.few)
 		extra += message->send.count * sizeof(struct stplr_segment);
 	if (message->reply.segments != message->reply.few)
@@ -314,7 +356,7 @@ int stplr_message_load(struct stplr_message *message)
 	if (message->send.total <= STPLR_INLINE) {
 		message->bounce = message->inline_send;
 	} else if (!direct) {
-		message->bounce = kmalloc(message->send.total, GFP_KERNEL_ACCOUNT);
+		message->bounce = kvmalloc(message->send.total, GFP_KERNEL_ACCOUNT);
 		if (!message->bounce)
 			return -ENOMEM;
 	} else {
@@ -376,11 +418,16 @@ static size_t copy_remote(struct mm_struct *mm, u64 remote, u64 local, size_t le
 			*peer_error = STPLR_REFAULT;
 			break;
 		}
-		pinned = stplr_pin_remote(mm, (remote + done) & PAGE_MASK, wanted,
-					  flags, pages);
+		pinned = 0;
+		if (!is_watched_locked(mm, (remote + done) & PAGE_MASK, wanted * PAGE_SIZE))
+			pinned = stplr_pin_remote(mm, (remote + done) & PAGE_MASK, wanted, flags,
+						  pages);
 		mmap_read_unlock(mm);
 		if (pinned <= 0) {
-			/* All else is a page that takes time, or that this thread is being killed. */
+			/*
+			 * All else is a page that takes time, or may, or that this thread is being
+			 * killed.
+			 */
 			*peer_error = pinned == -EFAULT ? -EFAULT : STPLR_REFAULT;
 			break;
 		}
@@ -462,7 +509,16 @@ int stplr_message_read(struct stplr_message *message, size_t offset, u64 to, siz
 		return bytes_out(to, message->bounce + offset, length);
 	if (copy_segments(message, &message->send, offset, to, length, false, peer_error) == length)
 		return 0;
-	return *peer_error ? 0 : -EFAULT;
+	if (!*peer_error)
+		return -EFAULT;
+	if (*peer_error != STPLR_REFAULT || !fatal_signal_pending(current))
+		return 0;
+	/*
+	 * Whoever is being killed gets no pages. The sender need not do anything about that: it would
+	 * be back at once, and a receiver that is being killed would never be done with such senders.
+	 */
+	*peer_error = 0;
+	return -EINTR;
 }
 
 /* Leaves a copy for the client to take. Called with message->lock held. */

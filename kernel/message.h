@@ -17,6 +17,8 @@
  * Nobody who works on the memory of a blocked peer ever waits for a page of it to come: a page
  * that cannot be had at once is the peer's problem. A sender then faults its pages in and sends
  * again; a replier leaves the rest in a chunk. So no client can stall a server with its memory.
+ * Memory that a userfaultfd watches is its owner's alone: what is sent from there the sender copies
+ * into a buffer, however much it is, and what is replied to there goes by way of chunks.
  *
  * Ownership: everything here is the sender's until the call is submitted, and is freed with the
  * message. chunks and reply_end belong to whoever has claimed or borrowed the call, under the lock
@@ -181,8 +183,8 @@ void stplr_message_count_outcome(int outcome);
 int stplr_message_prefault(struct stplr_message *message);
 
 /*
- * By a receiver: copies bytes that are sent to the caller. -EFAULT: the caller's memory;
- * *peer_error is -EFAULT or STPLR_REFAULT for what is wrong with the sender's.
+ * By a receiver: copies bytes that are sent to the caller. -EFAULT: the caller's memory; -EINTR:
+ * it is being killed; *peer_error is -EFAULT or STPLR_REFAULT for what is wrong with the sender's.
  */
 int stplr_message_read(struct stplr_message *message, size_t offset, u64 to, size_t length,
 		       int *peer_error);

@@ -680,6 +680,154 @@ static void bad_pointers_lose_nothing(void)
 	join(client);
 }
 
+/* From here on a userfaultfd watches the memory; returns it. */
+static int watch(void *memory, size_t size)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register range = { .range = { (unsigned long)memory, size },
+					 .mode = UFFDIO_REGISTER_MODE_MISSING };
+	int faults = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+
+	CHECK(faults >= 0);
+	OK(ioctl(faults, UFFDIO_API, &api));
+	OK(ioctl(faults, UFFDIO_REGISTER, &range));
+	return faults;
+}
+
+static void need_userfaultfd(void)
+{
+	int faults = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+
+	if (faults < 0)
+		SKIP("this kernel has no userfaultfd");
+	close(faults);
+}
+
+static void watched_memory_is_passed_as_any_other(void)
+{
+	enum { SIZE = 40 * 4096 };
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	char *expected = malloc(SIZE), *mine = malloc(SIZE);
+	struct stplr_receive received;
+
+	need_userfaultfd();
+	for (int i = 0; i < SIZE; i++)
+		expected[i] = (char)(i * 31 + i / 253);
+	pid_t client = CLIENT(channel, connection, {
+		char *memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE,
+				    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		struct stplr_msg pieces[] = { { expected, 4096 },
+					      { memory + 4096, SIZE - 4096 } };
+		struct stplr_send send = { .send = { (uintptr_t)pieces, 0, 2 },
+					   .reply = stplr_bytes(memory, SIZE),
+					   .timeout_ns = -1 };
+
+		memcpy(memory, expected, SIZE);
+		watch(memory, SIZE);
+		IS(0, stplr_send(connection, memory, SIZE, NULL, 0, NULL));
+		OK(stplr_send_full(connection, &send));
+		CHECK(send.replied == SIZE && !memcmp(memory, expected, 5000));
+		CHECK(memory[5000] == 'x' && memory[SIZE - 1] == 'x');
+	});
+	IS(SIZE, stplr_receive(channel, mine, SIZE, second, &received));
+	CHECK(!memcmp(mine, expected, SIZE));
+	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	memset(mine, 0, SIZE);
+	/* What is not watched is received, what is is read later. */
+	IS(4096, stplr_receive(channel, mine, 4096, second, &received));
+	IS(SIZE - 4096, stplr_read(channel, received.id, 4096, mine + 4096, SIZE - 4096));
+	CHECK(!memcmp(mine, expected, SIZE));
+	memset(mine, 'x', SIZE);
+	IS(SIZE - 5000, stplr_write(channel, received.id, 5000, mine, SIZE - 5000));
+	IS(5000, stplr_reply(channel, received.id, 0, expected, 5000));
+	join(client);
+}
+
+/* A page that comes when nobody holds it back any more. */
+struct late_page {
+	void *page;
+	int faults;
+	int64_t delay_ns;
+	int round; /* that of its client */
+	int let_go; /* the last round in which it was let go */
+};
+
+static int64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+/* Lets the page go so much after each round has begun. */
+static void *let_go(void *argument)
+{
+	struct late_page *late = argument;
+
+	for (int round = 1;; round++) {
+		while (__atomic_load_n(&late->round, __ATOMIC_ACQUIRE) != round)
+			sched_yield();
+		int64_t end = now_ns() + late->delay_ns;
+
+		while (now_ns() < end)
+			;
+		close(late->faults);
+		__atomic_store_n(&late->let_go, round, __ATOMIC_RELEASE);
+	}
+	return NULL;
+}
+
+/*
+ * The client's last page is let go while the server copies: the kernel then wants the client's
+ * memory for itself, and the server must not wait for that page while it has that.
+ */
+static void memory_that_is_let_go_stalls_nobody(void)
+{
+	enum { SIZE = 32 * 4096, ROUNDS = 400 };
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	char *mine = malloc(SIZE);
+	struct stplr_receive received;
+
+	need_userfaultfd();
+	pid_t client = CLIENT(channel, connection, {
+		char *memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE,
+				    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		struct late_page late = { .page = memory + SIZE - 4096 };
+		pthread_t thread;
+
+		OK(pthread_create(&thread, NULL, let_go, &late));
+		memset(memory, 1, SIZE);
+		int64_t start = now_ns();
+
+		for (int i = 0; i < 8; i++)
+			IS(SIZE, stplr_send(connection, memory, SIZE, memory, SIZE, NULL));
+		int64_t usual = (now_ns() - start) / 8;
+
+		for (int round = 1; round <= ROUNDS; round++) {
+			OK(madvise(late.page, 4096, MADV_DONTNEED));
+			late.faults = watch(late.page, 4096);
+			late.delay_ns = usual * (round % 50) / 50;
+			__atomic_store_n(&late.round, round, __ATOMIC_RELEASE);
+			if (round % 2)
+				IS(0, stplr_send(connection, memory, SIZE, NULL, 0, NULL));
+			else
+				IS(SIZE, stplr_send(connection, NULL, 0, memory, SIZE, NULL));
+			while (__atomic_load_n(&late.let_go, __ATOMIC_ACQUIRE) != round)
+				sched_yield();
+			CHECK(memory[0] == 1 && memory[SIZE - 4097] == 1);
+			CHECK(memory[SIZE - 1] == (round % 2 ? 0 : 1));
+		}
+	});
+	memset(mine, 1, SIZE);
+	for (int i = 0; i < 8 + ROUNDS; i++) {
+		CHECK(stplr_receive(channel, mine, SIZE, second, &received) >= 0);
+		mine[SIZE - 1] = 1;
+		CHECK(stplr_reply(channel, received.id, 0, mine, received.room) >= 0);
+	}
+	join(client);
+}
+
 static void *serve(void *argument)
 {
 	int channel = *(int *)argument;
@@ -761,6 +909,9 @@ static const struct test tests[] = {
 	{ "names are guarded by their mode", names_are_guarded_by_their_mode },
 	{ "what a user takes is bounded", what_a_user_takes_is_bounded },
 	{ "bad pointers lose nothing", bad_pointers_lose_nothing },
+	{ "watched memory is passed as any other", watched_memory_is_passed_as_any_other },
+	{ "memory that is let go while it is copied stalls nobody",
+	  memory_that_is_let_go_stalls_nobody },
 	{ "many clients and many threads", many_clients_and_many_threads },
 };
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * Tests that speak TAP. Each runs in a process of its own, in a session of its own, for at most
- * TEST_SECONDS, times STPLR_PATIENCE on slow kernels; whatever it leaves running is killed. A check that fails ends its process; a
- * child's failure is its parent's when the parent asks for it with join().
+ * TEST_SECONDS, times STPLR_PATIENCE on slow kernels; whatever it leaves running is killed. A check
+ * that fails ends its process; a child's failure is its parent's when the parent asks for it with
+ * join(). STPLR_ONLY is the number of a test that is to run alone.
  */
 #ifndef TAP_H
 #define TAP_H
@@ -98,11 +99,16 @@ static inline void await_ioctl(pid_t process)
 
 static inline int run_tests(const struct test *tests, int count)
 {
+	const char *only = getenv("STPLR_ONLY");
 	int failed = 0;
 
 	printf("1..%d\n", count);
 	fflush(stdout);
 	for (int i = 0; i < count; i++) {
+		if (only && atoi(only) != i + 1) {
+			printf("ok %d - %s # SKIP not asked for\n", i + 1, tests[i].name);
+			continue;
+		}
 		pid_t child = fork();
 		int status;
 
