@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <netinet/udp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -272,18 +273,27 @@ std::uint32_t senders_processor(const UdpSocket& socket) noexcept {
 
 // Before this thread sleeps: if somebody who has not read what we sent him is dead, it goes through
 // the kernel after all, which says what it says of a port without a socket.
-void check_receivers(UdpSocket& socket, int fd) noexcept;
+Interruption check_receivers(UdpSocket& socket, int fd, bool may_wait) noexcept;
 
 ssize_t park(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
   {
     const Guard guard(socket.receive_lock);
     if (!guard) return -1;
-    if (socket.listener >= 0) udp_take_flows(socket, fd);
-    const ssize_t result = take_now(socket, fd, message, flags);
+    if (socket.listener >= 0 && (socket.in_count == 0 || ++socket.looks % 16 == 0))
+      udp_take_flows(socket, fd);
+    // What the kernel has, the call below brings; only what is in memory comes before it.
+    watch_all(socket);
+    bool kernel_first = false;
+    ssize_t result = take_from_memory(socket, message, flags, kernel_first);
+    if (result == -EAGAIN && kernel_first) result = take_now(socket, fd, message, flags);
     if (result != -EAGAIN) return failed(result);
     ++socket.parked;
   }
-  check_receivers(socket, fd);
+  if (check_receivers(socket, fd, true) == Interruption::ends) {
+    const Guard guard(socket.receive_lock);
+    if (guard && socket.parked != 0) --socket.parked;
+    return failed(-EINTR);
+  }
   sockaddr_in6 name;
   const ssize_t result = named_receive(message, name, [&](msghdr& asked) noexcept {
     return real::next<"recvmsg", ssize_t(int, msghdr*, int)>()(fd, &asked, flags);
@@ -415,19 +425,33 @@ void give_back(const UdpSocket& socket, int fd, OutFlow& flow) noexcept {
   end_out(flow, OutFlow::kCandidate);
 }
 
-void check_receivers(UdpSocket& socket, int fd) noexcept {
+Interruption check_receivers(UdpSocket& socket, int fd, bool may_wait) noexcept {
+  const auto is_unread = [](const OutFlow& flow) noexcept {
+    return flow.state == OutFlow::kJoined && !flow.sender.all_read();
+  };
   bool unread = false;
-  for (std::size_t i = 0; i < socket.out_count; ++i)
-    unread = unread || (socket.out[i].state == OutFlow::kJoined);
-  if (!unread) return;
+  {
+    const Guard guard(socket.send_lock);
+    if (!guard) return Interruption::none;
+    for (std::size_t i = 0; i < socket.out_count; ++i) unread = unread || is_unread(socket.out[i]);
+  }
+  if (!unread) return Interruption::none;
+  // Usually the receiver just had no turn yet; asking the kernel costs more than most waits.
+  if (may_wait) {
+    const HeldSignals held;
+    pollfd coming{.fd = fd, .events = POLLIN, .revents = 0};
+    timespec moment{.tv_sec = 0, .tv_nsec = 1'000'000};
+    if (kernel(SYS_ppoll, &coming, 1, &moment, nullptr, 0) != 0) return Interruption::none;
+    if (const Interruption owed = held.interruption(); owed != Interruption::none) return owed;
+  }
   const Guard guard(socket.send_lock);
-  if (!guard) return;
+  if (!guard) return Interruption::none;
   for (std::size_t i = 0; i < socket.out_count; ++i) {
     OutFlow& flow = socket.out[i];
-    if (flow.state == OutFlow::kJoined && !flow.sender.all_read() &&
-        (flow.sender.receiver_gone() || !udp_still_there(flow)))
+    if (is_unread(flow) && (flow.sender.receiver_gone() || !udp_still_there(flow)))
       give_back(socket, fd, flow);
   }
+  return Interruption::none;
 }
 
 // --- fork: parent and child go on with the kernel alone, for each would see half of the datagrams.
@@ -705,6 +729,8 @@ ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexc
                                    [&]() noexcept { return senders_processor(socket); })) {
       result = take_from_memory(socket, message, flags, kernel_first);
       if (result != -EAGAIN) return result;
+    } else if (socket.patience.interruption() == Interruption::ends) {
+      return failed(-EINTR);
     }
   }
   guard.unlock();
@@ -719,7 +745,7 @@ void udp_flags_changed(UdpSocket& socket) noexcept {
 
 bool udp_await(UdpSocket& socket, int fd, bool for_good) noexcept {
   if (for_good) socket.stay_watched.store(true, std::memory_order_relaxed);
-  check_receivers(socket, fd);
+  (void)check_receivers(socket, fd, false);
   const Guard guard(socket.receive_lock);
   if (!guard) return false;
   if (socket.listener >= 0 && !for_good) udp_take_flows(socket, fd);
