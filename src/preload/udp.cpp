@@ -718,7 +718,15 @@ ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexc
       socket.looked_at = now;
       if (socket.listener >= 0 && ++socket.looks % 16 == 0) udp_take_flows(socket, fd);
     }
-    if (socket.busy) unwatch_all(socket);
+    if (socket.busy) {
+      unwatch_all(socket);
+      // Who spins on the processor that the sender needs waits for the end of its own turn.
+      if (senders_processor(socket) == this_processor()) {
+        kernel(SYS_sched_yield);
+        result = take_from_memory(socket, message, flags, kernel_first);
+        if (result != -EAGAIN) return result;
+      }
+    }
     return failed(-EAGAIN);
   }
   socket.busy = false;

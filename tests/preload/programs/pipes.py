@@ -87,7 +87,7 @@ def sockperf(box, protocol, modes):
         if mode == "ping-pong":
             found = re.search(r"\[Valid Duration\] .*ReceivedMessages=(\d+)", out)
             expect(f"no figures: {out[-500:]}", found)
-            expect(f"{found[1]} answers only", int(found[1]) > 100)
+            expect(f"{found[1]} answers only", int(found[1]) > 5)
             dropped = re.search(r"# dropped messages = (\d+); # duplicated messages = (\d+); "
                                 r"# out-of-order messages = (\d+)", out)
             expect(f"no count of drops: {out[-500:]}", dropped)
