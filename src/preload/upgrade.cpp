@@ -438,6 +438,17 @@ void note_connection(int fd, const sockaddr* peer, bool connector) noexcept {
 
 namespace {
 
+// Options that a socket may have from the one that listened, see changes_the_stream().
+bool has_ordinary_options(int fd) noexcept {
+  for (const int option : {SO_RCVLOWAT, SO_TIMESTAMP, SO_ZEROCOPY}) {
+    int value = 0;
+    socklen_t size = sizeof value;
+    kernel(SYS_getsockopt, fd, SOL_SOCKET, option, &value, &size);
+    if (value > (option == SO_RCVLOWAT ? 1 : 0)) return false;
+  }
+  return true;
+}
+
 void connector_step(int fd, Side& side, std::uint32_t calls) noexcept {
   if (side.stage.load(std::memory_order_relaxed) == Side::kListening) {
     if (side.listener_owner != own_pid())
@@ -485,6 +496,8 @@ void take_next_step(int fd, Side& side) noexcept {
         give_up(fd, side, Reason::shared);
       else
         side.next_try.store(calls + 8, std::memory_order_relaxed);
+    } else if (!has_ordinary_options(fd)) {
+      give_up(fd, side, Reason::option);
     } else if (side.connector) {
       connector_step(fd, side, calls);
     } else {

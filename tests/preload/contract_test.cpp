@@ -944,6 +944,33 @@ TEST(Contract, ALowWaterMarkIsKept) {
   EXPECT_EQ(receive(pair.server.get()), "abcdef");
 }
 
+TEST(Contract, ALowWaterMarkIsInheritedFromTheListener) {
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int mark = 4;
+  ASSERT_EQ(::setsockopt(listener.get(), SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark), 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener.get(), 4), 0);
+  ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  Pair pair(false);
+  pair.client = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::connect(pair.client.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  pair.server = UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  for (int i = 0; i < 30; ++i) {
+    pair.put("ping");
+    EXPECT_EQ(receive(pair.server.get()), "ping");
+    EXPECT_EQ(send(pair.server.get(), "pong"), "4");
+    EXPECT_EQ(receive(pair.client.get()), "pong");
+  }
+  pair.put("pi");
+  EXPECT_EQ(poll_once(pair.server.get(), POLLIN, 20), 0);
+  pair.put("ng");
+  EXPECT_EQ(poll_once(pair.server.get(), POLLIN, 1000), POLLIN);
+}
+
 TEST(Contract, DescriptorsAreNumberedAsEver) {
   const Pair pair;
   const UniqueFd next(::open("/dev/null", O_RDONLY));
