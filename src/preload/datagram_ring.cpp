@@ -60,9 +60,8 @@ bool DatagramSender::send(const iovec* parts, std::size_t count, std::size_t byt
   }
   std::uint64_t expected = tail_;
   // release: pairs with the acquire in next(), for the record. It fails if WATCHED is set.
-  if (!memory_.control->tail.compare_exchange_strong(expected, tail_ + record,
-                                                     std::memory_order_release,
-                                                     std::memory_order_relaxed))
+  if (!memory_.control->tail.compare_exchange_strong(
+          expected, tail_ + record, std::memory_order_release, std::memory_order_relaxed))
     return false;
   tail_ += record;
   return true;
@@ -100,8 +99,7 @@ bool DatagramReceiver::looks_ready() const noexcept {
 
 DatagramReceiver::Next DatagramReceiver::next() noexcept {
   if (!known_) {
-    const std::uint64_t tail =
-        memory_.control->tail.load(std::memory_order_acquire) & ~kWatched;
+    const std::uint64_t tail = memory_.control->tail.load(std::memory_order_acquire) & ~kWatched;
     if (tail == head_) return Next::none;
     DatagramHeader header;
     std::memcpy(&header, memory_.bytes + (head_ & (memory_.size - 1)), sizeof header);

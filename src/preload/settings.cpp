@@ -169,7 +169,8 @@ class Reading {
   // is one that can be used.
   template <class Parse>
   bool take(std::string_view name, std::string_view expected, Parse parse) noexcept {
-    for (const std::string_view prefix : {std::string_view("FARCALL_"), std::string_view("LOOPKB_")}) {
+    for (const std::string_view prefix :
+         {std::string_view("FARCALL_"), std::string_view("LOOPKB_")}) {
       const char* const value = find(prefix, name);
       if (value == nullptr) continue;
       if (parse(std::string_view(value))) return true;
@@ -196,21 +197,21 @@ class Reading {
     std::size_t messages = kDefaultMessages;
     std::size_t packet = kDefaultPacket;
     std::size_t bytes = 0;
-    const bool has_messages = take("RING_SIZE", "a number of messages from 1 to 65536", [&](auto text) {
-      return parse_number(text, messages) && messages >= 1 && messages <= 65536;
-    });
+    const bool has_messages =
+        take("RING_SIZE", "a number of messages from 1 to 65536", [&](auto text) {
+          return parse_number(text, messages) && messages >= 1 && messages <= 65536;
+        });
     if (!has_messages) messages = kDefaultMessages;
-    const bool has_packet = take("PACKET_SIZE", "a number of bytes from 1 to 65536", [&](auto text) {
-      return parse_bytes(text, packet) && packet >= 1 && packet <= 65536;
-    });
+    const bool has_packet = take(
+        "PACKET_SIZE", "a number of bytes from 1 to 65536",
+        [&](auto text) { return parse_bytes(text, packet) && packet >= 1 && packet <= 65536; });
     if (!has_packet) packet = kDefaultPacket;
-    if (!take("RING_BYTES", "a number of bytes up to 64M, such as 65536, 256K or 1M", [&](auto text) {
-          return parse_bytes(text, bytes) && bytes >= 1;
-        })) {
+    if (!take("RING_BYTES", "a number of bytes up to 64M, such as 65536, 256K or 1M",
+              [&](auto text) { return parse_bytes(text, bytes) && bytes >= 1; })) {
       if (!has_messages && !has_packet) return;
       bytes = messages * packet;
     }
-    all.ring_bytes = std::bit_ceil(bytes < kLeastRing ? kLeastRing
+    all.ring_bytes = std::bit_ceil(bytes < kLeastRing  ? kLeastRing
                                    : bytes > kMostRing ? kMostRing
                                                        : bytes);
   }

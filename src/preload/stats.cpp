@@ -35,8 +35,8 @@ const char* variable(const char* name) noexcept {
                      kernel(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH) == 0 &&
                      status.st_size >= static_cast<off_t>(sizeof(StatsPage));
   if (right) {
-    const long at = kernel(SYS_mmap, nullptr, sizeof(StatsPage), PROT_READ | PROT_WRITE, MAP_SHARED,
-                           fd, 0);
+    const long at =
+        kernel(SYS_mmap, nullptr, sizeof(StatsPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at > 0 || at < -4095) {
       auto* const file = reinterpret_cast<StatsPage*>(at);
       if (file->magic == StatsPage::kMagic) page.store(file, std::memory_order_release);

@@ -19,21 +19,21 @@ enum class Protocol : std::uint8_t { tcp, udp };
 
 // Why a connection was not accelerated, or no longer is.
 enum class Reason : std::uint8_t {
-  not_local,        // the peer is on another machine
-  excluded,         // by the settings
-  too_short,        // ended before it was worth it
-  peer_plain,       // the peer never answered: it has no library, or goes round it
-  other_user,       // the peer belongs to somebody else
-  no_proof,         // the kernel would not tell who holds the other end (sock_diag)
-  too_many,         // as many as the settings allow
-  no_memory,        // or no descriptors
-  shared,           // several processes held it before it could be accelerated
-  seen_too_late,    // data had gone past the library
-  option,           // an option that changes the stream itself
-  urgent,           // out-of-band data
-  passed,           // handed to a program that this one executes, or over a unix socket
-  broken,           // the peer broke the protocol
-  count_,           // not a reason
+  not_local,      // the peer is on another machine
+  excluded,       // by the settings
+  too_short,      // ended before it was worth it
+  peer_plain,     // the peer never answered: it has no library, or goes round it
+  other_user,     // the peer belongs to somebody else
+  no_proof,       // the kernel would not tell who holds the other end (sock_diag)
+  too_many,       // as many as the settings allow
+  no_memory,      // or no descriptors
+  shared,         // several processes held it before it could be accelerated
+  seen_too_late,  // data had gone past the library
+  option,         // an option that changes the stream itself
+  urgent,         // out-of-band data
+  passed,         // handed to a program that this one executes, or over a unix socket
+  broken,         // the peer broke the protocol
+  count_,         // not a reason
 };
 inline constexpr std::size_t kReasons = static_cast<std::size_t>(Reason::count_);
 

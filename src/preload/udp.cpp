@@ -332,10 +332,10 @@ void count_receive(UdpSocket& socket, int fd) noexcept {
     udp_take_flows(socket, fd);
   // Each look costs a system call: at first with every call, then with every sixteenth, and hardly
   // ever while there are flows; those who sleep or spin look then.
-  const std::uint32_t pause = socket.listener < 0     ? socket.receives
-                              : socket.in_count != 0  ? 1024
+  const std::uint32_t pause = socket.listener < 0    ? socket.receives
+                              : socket.in_count != 0 ? 1024
                               : socket.receives < 64 ? 1
-                                                      : 16;
+                                                     : 16;
   socket.next_publish = socket.receives + std::min<std::uint32_t>(pause, 1024);
 }
 
@@ -371,13 +371,11 @@ OutFlow* add_out(UdpSocket& socket, int fd, const Endpoint& to) noexcept {
   const bool local = udp_is_local(to) && udp_own_address(fd, own) && settings().wants(own, to);
   flow.state = local ? OutFlow::kCandidate : OutFlow::kNever;
   if (udp_is_local(to)) {
-    flow.counters =
-        socket.counters != nullptr ? socket.counters : counters_for(Protocol::udp, to);
+    flow.counters = socket.counters != nullptr ? socket.counters : counters_for(Protocol::udp, to);
     if (flow.counters != nullptr) {
       if (flow.counters != socket.counters)
         flow.counters->connections.fetch_add(1, std::memory_order_relaxed);
-      if (!local)
-        flow.counters->reasons[static_cast<std::size_t>(Reason::excluded)].fetch_add(1);
+      if (!local) flow.counters->reasons[static_cast<std::size_t>(Reason::excluded)].fetch_add(1);
     }
   }
   return &flow;
@@ -409,8 +407,8 @@ ssize_t send_by_kernel(int fd, const msghdr& message, int flags) noexcept {
 
 // The receiver is dead or has gone; what it has not read goes again.
 void give_back(const UdpSocket& socket, int fd, OutFlow& flow) noexcept {
-  flow.sender.take_back([&](const std::byte* first, std::size_t first_size,
-                            const std::byte* second, std::size_t second_size) noexcept {
+  flow.sender.take_back([&](const std::byte* first, std::size_t first_size, const std::byte* second,
+                            std::size_t second_size) noexcept {
     iovec parts[2] = {{const_cast<std::byte*>(first), first_size},
                       {const_cast<std::byte*>(second), second_size}};
     sockaddr_in6 name{};
@@ -530,8 +528,7 @@ void udp_note(int fd, int domain, int type, int protocol) noexcept {
   free->family = static_cast<sa_family_t>(domain);
   free->kernel_only.store(false, std::memory_order_relaxed);
   free->stay_watched.store(false, std::memory_order_relaxed);
-  free->bound = free->peer_known = free->hot = free->busy = free->flags_known =
-      false;
+  free->bound = free->peer_known = free->hot = free->busy = free->flags_known = false;
   free->counters = nullptr;
   free->out_count = free->last_out = free->in_count = free->last_in = 0;
   free->receives = free->parked = free->empty_calls = free->ring_receives = free->looks = 0;
@@ -574,10 +571,9 @@ void udp_option(UdpSocket& socket, int, int level, int option) noexcept {
       (option == IP_TOS || option == IP_TTL || option == IP_MTU_DISCOVER ||
        option == IP_MULTICAST_TTL || option == IP_MULTICAST_LOOP || option == IP_MULTICAST_IF))
     return;
-  if (level == IPPROTO_IPV6 &&
-      (option == IPV6_V6ONLY || option == IPV6_UNICAST_HOPS || option == IPV6_TCLASS ||
-       option == IPV6_MTU_DISCOVER || option == IPV6_MULTICAST_HOPS ||
-       option == IPV6_MULTICAST_LOOP))
+  if (level == IPPROTO_IPV6 && (option == IPV6_V6ONLY || option == IPV6_UNICAST_HOPS ||
+                                option == IPV6_TCLASS || option == IPV6_MTU_DISCOVER ||
+                                option == IPV6_MULTICAST_HOPS || option == IPV6_MULTICAST_LOOP))
     return;
   if (socket.counters != nullptr)
     socket.counters->reasons[static_cast<std::size_t>(Reason::option)].fetch_add(1);
@@ -589,7 +585,8 @@ void udp_duplicated(UdpSocket& socket, int copy) noexcept {
   const Guard guard(life);
   if (!guard) return;
   socket.references.fetch_add(1, std::memory_order_relaxed);
-  if (copy > highest.load(std::memory_order_relaxed)) highest.store(copy, std::memory_order_relaxed);
+  if (copy > highest.load(std::memory_order_relaxed))
+    highest.store(copy, std::memory_order_relaxed);
   detail::udp_table[static_cast<std::size_t>(copy)].store(&socket, std::memory_order_release);
 }
 

@@ -35,8 +35,7 @@ inline int udp_receive_many(UdpSocket& socket, int fd, mmsghdr* messages, unsign
                             int flags) noexcept {
   unsigned done = 0;
   for (; done < std::min(count, 1024U); ++done) {
-    const ssize_t got =
-        udp_receive(socket, fd, messages[done].msg_hdr, flags & ~MSG_WAITFORONE);
+    const ssize_t got = udp_receive(socket, fd, messages[done].msg_hdr, flags & ~MSG_WAITFORONE);
     if (got < 0) break;
     messages[done].msg_len = static_cast<unsigned>(got);
     if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;

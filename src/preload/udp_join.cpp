@@ -135,8 +135,8 @@ int find_receiver(const Endpoint& from, const Endpoint& to, Found& found) noexce
       static_cast<std::size_t>(result) < NLMSG_HDRLEN + sizeof message)
     return -EPROTO;
   std::memcpy(&message, answer + NLMSG_HDRLEN, sizeof message);
-  found.cookie = static_cast<std::uint64_t>(message.id.idiag_cookie[1]) << 32 |
-                 message.id.idiag_cookie[0];
+  found.cookie =
+      static_cast<std::uint64_t>(message.id.idiag_cookie[1]) << 32 | message.id.idiag_cookie[0];
   found.uid = message.idiag_uid;
   return 0;
 }
@@ -165,8 +165,8 @@ bool source_towards(const Endpoint& to, Endpoint& source) noexcept {
   const long fd = kernel(SYS_socket, v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
   // Nothing is sent: connecting a UDP socket only chooses the route.
-  const bool known = kernel(SYS_connect, fd, &name, length) == 0 &&
-                     udp_own_address(static_cast<int>(fd), source);
+  const bool known =
+      kernel(SYS_connect, fd, &name, length) == 0 && udp_own_address(static_cast<int>(fd), source);
   kernel(SYS_close, fd);
   return known;
 }
@@ -319,17 +319,17 @@ void take_flow(UdpSocket& socket, int fd, int guest) noexcept {
   Found sender{};
   const long seals = kernel(SYS_fcntl, memory, F_GET_SEALS, 0);
   const std::uint64_t ring = hello.ring_bytes;
-  const bool sound =
-      got == sizeof hello && hello.magic == Hello::kMagic &&
-      hello.receiver_cookie == cookie_of(fd) && ring >= 4096 && ring <= kMostRingBytes &&
-      (ring & (ring - 1)) == 0 && seals >= 0 && (seals & kSeals) == kSeals &&
-      kernel(SYS_newfstatat, memory, "", &status, AT_EMPTY_PATH) == 0 &&
-      static_cast<std::uint64_t>(status.st_size) == kDatagramControlBytes + ring &&
-      settings().wants(hello.from, hello.to) &&
-      find_receiver(hello.from, hello.to, receiver) == 0 &&
-      receiver.cookie == hello.receiver_cookie &&
-      find_receiver(hello.to, hello.from, sender) == 0 && sender.cookie == hello.sender_cookie &&
-      sender.uid == uid;
+  const bool sound = got == sizeof hello && hello.magic == Hello::kMagic &&
+                     hello.receiver_cookie == cookie_of(fd) && ring >= 4096 &&
+                     ring <= kMostRingBytes && (ring & (ring - 1)) == 0 && seals >= 0 &&
+                     (seals & kSeals) == kSeals &&
+                     kernel(SYS_newfstatat, memory, "", &status, AT_EMPTY_PATH) == 0 &&
+                     static_cast<std::uint64_t>(status.st_size) == kDatagramControlBytes + ring &&
+                     settings().wants(hello.from, hello.to) &&
+                     find_receiver(hello.from, hello.to, receiver) == 0 &&
+                     receiver.cookie == hello.receiver_cookie &&
+                     find_receiver(hello.to, hello.from, sender) == 0 &&
+                     sender.cookie == hello.sender_cookie && sender.uid == uid;
   DatagramMemory mapped;
   if (sound) {
     // One that has begun anew, or another socket at the same address, replaces what was there.
@@ -355,9 +355,8 @@ void take_flow(UdpSocket& socket, int fd, int guest) noexcept {
       flow.from = hello.from;
       flow.to = hello.to;
       flow.sender_cookie = hello.sender_cookie;
-      flow.counters = socket.counters != nullptr
-                          ? socket.counters
-                          : counters_for(Protocol::udp, hello.from);
+      flow.counters =
+          socket.counters != nullptr ? socket.counters : counters_for(Protocol::udp, hello.from);
       flow.receiver.start(mapped);
     }
   }
@@ -369,11 +368,10 @@ bool receives_plainly(int fd) noexcept {
   struct Option {
     int level, name;
   };
-  constexpr Option kOptions[] = {{SOL_SOCKET, SO_REUSEPORT}, {SOL_SOCKET, SO_TIMESTAMP},
-                                 {SOL_SOCKET, SO_TIMESTAMPNS}, {SOL_SOCKET, SO_TIMESTAMPING},
-                                 {SOL_SOCKET, SO_RXQ_OVFL}, {IPPROTO_IP, IP_PKTINFO},
-                                 {IPPROTO_IP, IP_RECVTTL}, {IPPROTO_IP, IP_RECVTOS},
-                                 {IPPROTO_IP, IP_RECVORIGDSTADDR}};
+  constexpr Option kOptions[] = {
+      {SOL_SOCKET, SO_REUSEPORT},    {SOL_SOCKET, SO_TIMESTAMP}, {SOL_SOCKET, SO_TIMESTAMPNS},
+      {SOL_SOCKET, SO_TIMESTAMPING}, {SOL_SOCKET, SO_RXQ_OVFL},  {IPPROTO_IP, IP_PKTINFO},
+      {IPPROTO_IP, IP_RECVTTL},      {IPPROTO_IP, IP_RECVTOS},   {IPPROTO_IP, IP_RECVORIGDSTADDR}};
   for (const Option& option : kOptions) {
     int value = 0;
     socklen_t size = sizeof value;
@@ -412,8 +410,7 @@ void udp_publish(UdpSocket& socket, int fd) noexcept {
   const long made = kernel(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (made < 0) return;
   const int listener = make_private(static_cast<int>(made));
-  if (kernel(SYS_bind, listener, &name, length) < 0 ||
-      kernel(SYS_listen, listener, kBacklog) < 0) {
+  if (kernel(SYS_bind, listener, &name, length) < 0 || kernel(SYS_listen, listener, kBacklog) < 0) {
     close_private(listener);
     return;
   }

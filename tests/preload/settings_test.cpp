@@ -30,9 +30,10 @@ TEST(Settings, WantsOnlyWhatIsListedAndNeverWhatIsExcluded) {
       .address = {}, .any_address = true, .first_port = 8000, .last_port = 8999};
   EXPECT_TRUE(some.wants(endpoint("127.0.0.1", 4000), endpoint("127.0.0.1", 8500)));
   EXPECT_FALSE(some.wants(endpoint("127.0.0.1", 4000), endpoint("127.0.0.1", 80)));
-  some.exclude.patterns[some.exclude.count++] = {
-      .address = endpoint("127.0.0.2", 0).address, .any_address = false, .first_port = 0,
-      .last_port = 65535};
+  some.exclude.patterns[some.exclude.count++] = {.address = endpoint("127.0.0.2", 0).address,
+                                                 .any_address = false,
+                                                 .first_port = 0,
+                                                 .last_port = 65535};
   EXPECT_FALSE(some.wants(endpoint("127.0.0.2", 4000), endpoint("127.0.0.1", 8500)));
 }
 
@@ -78,7 +79,8 @@ TEST(Settings, OfAProtocolSwitchItOff) {
 }
 
 TEST(Settings, ListEndpointsOfBothFamilies) {
-  const Settings all = read({"FARCALL_ACCELERATE=127.0.0.1:6379,*:8000-8999,[::1]:80,::1,10.0.0.1"});
+  const Settings all =
+      read({"FARCALL_ACCELERATE=127.0.0.1:6379,*:8000-8999,[::1]:80,::1,10.0.0.1"});
   ASSERT_EQ(all.accelerate.count, 5U);
   const Endpoint client = endpoint("127.0.0.1", 4000);
   EXPECT_TRUE(all.wants(client, endpoint("127.0.0.1", 6379)));

@@ -25,7 +25,8 @@ void make_program(const std::string& path, const std::string& contents) {
 }
 
 TEST(RunCommand, RunsTheProgramWithItsArgumentsAndPassesOnHowItEnded) {
-  const Finished finished = run_farcall({"run", "--", "sh", "-c", "echo \"$1\"; exit 7", "-", "-x y"});
+  const Finished finished =
+      run_farcall({"run", "--", "sh", "-c", "echo \"$1\"; exit 7", "-", "-x y"});
   EXPECT_EQ(finished.code, 7);
   EXPECT_EQ(finished.out, "-x y\n");
   EXPECT_EQ(finished.err, "");
@@ -141,8 +142,8 @@ TEST(RunCommand, ExplainsWithoutRunning) {
 
 TEST(RunCommand, ReportsAfterTheProgramHasEndedAndPassesOnItsCode) {
   const ScratchDirectory directory;
-  const Finished finished = run_farcall({"run", "--stats", "--stats-json", directory.file("stats"),
-                                         "--", "sh", "-c", "exit 5"});
+  const Finished finished = run_farcall(
+      {"run", "--stats", "--stats-json", directory.file("stats"), "--", "sh", "-c", "exit 5"});
   EXPECT_EQ(finished.code, 5);
   EXPECT_EQ(finished.err, "farcall: sh used no local connection\n");
   std::ifstream file(directory.file("stats"));

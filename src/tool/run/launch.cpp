@@ -64,8 +64,8 @@ class HandedOn {
  public:
   HandedOn() {
     ::sigemptyset(&set_);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH,
-                             SIGCHLD})
+    for (const int signal :
+         {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH, SIGCHLD})
       ::sigaddset(&set_, signal);
     ::sigprocmask(SIG_BLOCK, &set_, &before_);
   }

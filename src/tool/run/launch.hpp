@@ -10,10 +10,10 @@
 namespace farcall::tool::run {
 
 struct Request {
-  std::vector<std::string> command;                            // the program and its arguments
+  std::vector<std::string> command;                           // the program and its arguments
   std::vector<std::pair<std::string, std::string>> settings;  // variables and their values
-  bool stats = false;                                          // for people, on standard error
-  std::string stats_json;                                      // a file, if not empty
+  bool stats = false;                                         // for people, on standard error
+  std::string stats_json;                                     // a file, if not empty
 };
 
 // Replaces this process by the program; with statistics, runs it as a child and returns how it

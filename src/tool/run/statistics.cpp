@@ -64,7 +64,8 @@ std::vector<Line> read(const StatsPage& page) {
               .ring = read(counters.ring),
               .kernel = read(counters.kernel),
               .dropped = counters.dropped.load()};
-    for (std::size_t i = 0; i < preload::kReasons; ++i) line.reasons[i] = counters.reasons[i].load();
+    for (std::size_t i = 0; i < preload::kReasons; ++i)
+      line.reasons[i] = counters.reasons[i].load();
     lines.push_back(std::move(line));
   }
   return lines;
@@ -80,19 +81,20 @@ std::string to_text(const Line& line) {
                   line.protocol == "tcp" ? "connections" : "sockets", line.accelerated);
   text += fmt::format("  through shared memory: {}\n", to_text(line.ring));
   text += fmt::format("  through the kernel: {}\n", to_text(line.kernel));
-  if (line.dropped != 0) text += fmt::format("  dropped, for the receiver was full: {}\n", line.dropped);
+  if (line.dropped != 0)
+    text += fmt::format("  dropped, for the receiver was full: {}\n", line.dropped);
   for (std::size_t i = 0; i < preload::kReasons; ++i)
     if (line.reasons[i] != 0)
-      text += fmt::format("  not accelerated: {}: {}\n",
-                          preload::to_string(static_cast<Reason>(i)), line.reasons[i]);
+      text += fmt::format("  not accelerated: {}: {}\n", preload::to_string(static_cast<Reason>(i)),
+                          line.reasons[i]);
   return text;
 }
 
 }  // namespace
 
 Statistics::Statistics() : memory_(SharedMemory::create(sizeof(StatsPage), "farcall-stats")) {
-  void* const address = ::mmap(nullptr, memory_.size(), PROT_READ | PROT_WRITE, MAP_SHARED,
-                               memory_.fd(), 0);
+  void* const address =
+      ::mmap(nullptr, memory_.size(), PROT_READ | PROT_WRITE, MAP_SHARED, memory_.fd(), 0);
   if (address == MAP_FAILED) throw_errno("map the statistics");
   mapping_ = Mapping(address, memory_.size());
   page_ = reinterpret_cast<StatsPage*>(mapping_.data());
