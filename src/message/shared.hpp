@@ -150,6 +150,9 @@ struct Receiver {
   ServerThread thread;
   const pid_t id;
   SharedBlocked* spare = nullptr;    // its own thread's
+  // Whose message it received last. As long as it holds the connection, nobody else has that entrance.
+  const Entrance* last_entrance = nullptr;
+  std::shared_ptr<Link> last_link;
   std::atomic<bool> waiting{false};  // RECEIVE-blocked
   std::atomic<std::uint64_t> messages{0};
   std::atomic<std::uint64_t> pulses{0};
@@ -194,7 +197,8 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
 
   SharedBlocked& blocked_for(Receiver& receiver);
   bool take_pulse(farcall_info* info);
-  std::int64_t take_message(SharedBlocked& blocked, Buffers into, farcall_info* info);
+  std::int64_t take_message(Receiver& self, SharedBlocked& blocked, Buffers into,
+                            farcall_info* info);
   void release_sessions_of_others(const Receiver& self) noexcept;
   [[nodiscard]] bool others_wait() const noexcept;
   [[nodiscard]] std::size_t most_links(uid_t user) const noexcept;

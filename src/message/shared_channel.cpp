@@ -338,7 +338,7 @@ std::int64_t SharedChannel::receive(Buffers into, Deadline deadline, farcall_inf
       }
       if (outcome == Outcome::ok) {
         one_way = !blocked.incoming.wants_reply();
-        id = take_message(blocked, into, info);
+        id = take_message(self, blocked, into, info);
         if (!one_way) {
           blocked.received_by = &self;
           self.spare = nullptr;
@@ -358,7 +358,7 @@ std::int64_t SharedChannel::receive(Buffers into, Deadline deadline, farcall_inf
   return id;
 }
 
-std::int64_t SharedChannel::take_message(SharedBlocked& blocked, Buffers into,
+std::int64_t SharedChannel::take_message(Receiver& self, SharedBlocked& blocked, Buffers into,
                                          farcall_info* info) {
   Incoming& incoming = blocked.incoming;
   const std::span<const std::byte> data = incoming.data();
@@ -366,9 +366,11 @@ std::int64_t SharedChannel::take_message(SharedBlocked& blocked, Buffers into,
   blocked.room = incoming.word() > 0 ? static_cast<std::size_t>(incoming.word()) : 0;
   const pid_t process = incoming.caller().pid;
   const auto thread = static_cast<pid_t>(incoming.origin() & kThreadMask);
-  std::shared_ptr<EntranceOwner> owner;
-  if (info != nullptr || incoming.wants_reply()) owner = incoming.entrance()->owner();
-  auto* link = static_cast<Link*>(owner.get());
+  if (incoming.entrance() != self.last_entrance) [[unlikely]] {
+    self.last_link = std::static_pointer_cast<Link>(incoming.entrance()->owner());
+    self.last_entrance = self.last_link ? incoming.entrance() : nullptr;
+  }
+  Link* const link = self.last_link.get();
   if (info != nullptr) {
     *info = {};
     info->connection = link != nullptr ? link->number : 0;
