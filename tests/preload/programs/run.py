@@ -14,6 +14,9 @@ import sys
 import time
 import traceback
 
+sys.dont_write_bytecode = True  # the sources may belong to somebody else
+
+# pylint: disable=wrong-import-position
 import languages
 import pipes
 import servers
