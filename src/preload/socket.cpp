@@ -266,9 +266,12 @@ int ioctl(int fd, unsigned long request, ...) {
   } else if (request == FIONREAD) {
     const Guard guard(side->receive_lock);
     if (side->in.control != nullptr) {
-      const Receiver::Next next = side->receiver.next(side->in);
-      if (next.kind == Receiver::Next::ring)
-        *static_cast<int*>(argument) += static_cast<int>(next.bytes);
+      // All that the ring holds, also behind bytes of the kernel: who counts down from here to
+      // know that nothing is left must not come to zero early.
+      const std::uint64_t held =
+          (side->in.control->tail.load(std::memory_order_acquire) & ~kFlags) -
+          side->receiver.position();
+      if (held <= side->in.size) *static_cast<int*>(argument) += static_cast<int>(held);
     }
   }
   return static_cast<int>(result);
