@@ -61,6 +61,7 @@ void PortState::queue(Item item) noexcept {
   const SessionPointer session = item.session;
   try {
     const std::lock_guard guard(lock);
+    if (closed && item.notice) return;
     waiting.emplace(-priority, std::move(item));
     backlog.store(waiting.size(), std::memory_order_relaxed);
   } catch (const std::bad_alloc&) {
@@ -262,6 +263,21 @@ void PortState::close() noexcept {
       if (auto alive = entrance.lock()) open.push_back(std::move(alive));
   }
   for (const auto& entrance : open) entrance->close();
+  // Nobody will receive these any more, and each keeps an entrance, which keeps the port.
+  std::vector<Item> notices;  // destroyed without the lock
+  try {
+    const std::lock_guard guard(lock);
+    for (auto item = waiting.begin(); item != waiting.end();) {
+      if (!item->second.notice) {
+        ++item;
+        continue;
+      }
+      notices.push_back(std::move(item->second));
+      item = waiting.erase(item);
+    }
+    backlog.store(waiting.size(), std::memory_order_relaxed);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): they stay, and it with them
+  }
   const std::uint64_t one = 1;
   (void)!::write(closing.get(), &one, sizeof one);
 }

@@ -362,8 +362,9 @@ Outcome ClientSession::take_reply(Turn turn, CallResults& results) {
     std::memcpy(results.data.data(), slot().data, size);
   }
   if ((turn.flags & (kPull | kDescriptors)) == 0) return Outcome::ok;
-  slot().extra = error;
-  give_turn({.number = number_, .kind = Kind::done}, control().client, control().server);
+  // In the turn itself: the next request may be in the slot before the server has looked.
+  give_turn({.number = number_, .kind = Kind::done, .size = static_cast<std::uint16_t>(error)},
+            control().client, control().server);
   return error == 0 ? Outcome::ok : Outcome::would_block;
 }
 
@@ -526,7 +527,7 @@ Outcome ServerSession::reply(std::span<const std::byte> data, std::span<const in
     // A client that already asks for something else has taken it.
     if (outcome == Outcome::ok && answer.number != number) return Outcome::ok;
     if (outcome != Outcome::ok) return outcome == Outcome::timed_out ? Outcome::broken : outcome;
-    const std::int64_t error = slot().extra;
+    const int error = answer.size;
     if (error == 0) return Outcome::ok;
     if (error == EMFILE) throw SystemError(EMFILE, "the client has no room for descriptors");
     if (error != EAGAIN || (turn.flags & kPull) == 0) return Outcome::broken;

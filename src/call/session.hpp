@@ -28,7 +28,7 @@
 //              there
 //     assisted ------------------>            extra: 0, or the errno of what went wrong
 //              <------------------ reply
-//     done     ------------------>            extra: 0, or the errno of what went wrong, after
+//     done     ------------------>            its bytes: 0, or the errno of what went wrong, after
 //              <------------------ reply      which the client waits for another reply
 //
 // Data longer than the slot is read by its receiver straight from the sender's memory

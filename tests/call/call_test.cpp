@@ -69,6 +69,24 @@ TEST(Call, KeepsContentAtEverySize) {
   EXPECT_EQ(server.port.sessions(), 1U);
 }
 
+// The next request may be there before the server has looked at the word that the last reply is
+// taken; none of it must be mistaken for that word.
+TEST(Call, LargeRepliesMayBeFollowedAtOnce) {
+  Server server;
+  Client client(server.port.descriptor());
+  const auto request = block(20'000, 5);
+  std::vector<std::byte> buffer(request.size());
+  for (int i = 0; i < 20'000; ++i) {
+    CallResults results;
+    results.buffer = buffer;
+    ASSERT_EQ(client.call({.data = request, .descriptors = {}, .word = 20'000, .priority = 7},
+                          results, soon()),
+              Outcome::ok)
+        << i;
+    ASSERT_EQ(results.data.size(), request.size());
+  }
+}
+
 TEST(Call, MapsMemoryForAReplyThatDoesNotFit) {
   Server server;
   Client client(server.port.descriptor());
