@@ -31,7 +31,8 @@ sockperf_figures() { # PROTOCOL COMMAND...
   "$@" sockperf server -i 127.0.0.1 -p "$port" "${options[@]}" >/dev/null 2>&1 &
   server=$!
   sleep 0.5
-  out=$("$@" timeout 20 sockperf ping-pong -i 127.0.0.1 -p "$port" "${options[@]}" -t 2 -m 64 2>&1 ||
+  out=$("$@" timeout 20 sockperf ping-pong -i 127.0.0.1 -p "$port" "${options[@]}" -t 2 -m 64 \
+    --mps 1000000 2>&1 ||
     true)
   kill "$server" 2>/dev/null || true
   wait "$server" 2>/dev/null || true

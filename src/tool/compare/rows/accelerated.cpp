@@ -177,6 +177,8 @@ class AcceleratedRow final : public Row {
   [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
     if (!info().streams && conditions.message_bytes > kMostDatagram)
       return "a datagram has at most 65507 bytes";
+    if (info().streams && conditions.message_bytes == 0)
+      return "a stream does not tell of messages without bytes";
     try {
       tool::run::find_library();
     } catch (const std::exception& error) {
