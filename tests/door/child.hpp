@@ -44,6 +44,11 @@ inline constexpr int kSlow = 1;
 #else
 #define FARCALL_SKIP_UNDER_TSAN(reason) static_assert(true)
 #endif
+#if defined(__SANITIZE_ADDRESS__)
+#define FARCALL_SKIP_UNDER_ASAN(reason) GTEST_SKIP() << "AddressSanitizer " reason
+#else
+#define FARCALL_SKIP_UNDER_ASAN(reason) static_assert(true)
+#endif
 #define FARCALL_TSAN_CHILD "takes a thread of a forked child for one of its parent"
 #define FARCALL_TSAN_ENDED "sees no locks in a thread that has been cancelled or has ended"
 #define FARCALL_TSAN_ELSEWHERE "sees no order that another process brings about"
