@@ -24,21 +24,20 @@ void put_address(__be32 (&to)[4], const Endpoint& endpoint, bool v4) noexcept {
     std::memcpy(to, endpoint.address.data(), 16);
 }
 
-}  // namespace
-
-int find_socket(const Endpoint& local, const Endpoint& remote, FoundSocket& found) noexcept {
+int ask_for_socket(int protocol, const Endpoint& local, const Endpoint& remote,
+                   FoundSocket& found) noexcept {
   struct {
     nlmsghdr header;
     inet_diag_req_v2 request;
   } question{};
-  const bool v4 = std::memcmp(local.address.data(), kMapped, sizeof kMapped) == 0;
+  const bool v4 = std::memcmp(remote.address.data(), kMapped, sizeof kMapped) == 0;
   question.header = {.nlmsg_len = sizeof question,
                      .nlmsg_type = SOCK_DIAG_BY_FAMILY,
                      .nlmsg_flags = NLM_F_REQUEST,
                      .nlmsg_seq = 1,
                      .nlmsg_pid = 0};
   question.request.sdiag_family = v4 ? AF_INET : AF_INET6;
-  question.request.sdiag_protocol = IPPROTO_TCP;
+  question.request.sdiag_protocol = static_cast<std::uint8_t>(protocol);
   question.request.idiag_states = ~0U;
   question.request.id.idiag_sport = htons(local.port);
   question.request.id.idiag_dport = htons(remote.port);
@@ -74,11 +73,21 @@ int find_socket(const Endpoint& local, const Endpoint& remote, FoundSocket& foun
     return -EPROTO;
   std::memcpy(&message, answer + NLMSG_HDRLEN, sizeof message);
   // A listener is found for addresses that nobody has.
-  if (message.id.idiag_dport != htons(remote.port)) return -ENOENT;
+  if (protocol == IPPROTO_TCP && message.id.idiag_dport != htons(remote.port)) return -ENOENT;
   found.cookie =
       static_cast<std::uint64_t>(message.id.idiag_cookie[1]) << 32 | message.id.idiag_cookie[0];
   found.uid = message.idiag_uid;
   return 0;
+}
+
+}  // namespace
+
+int find_socket(const Endpoint& local, const Endpoint& remote, FoundSocket& found) noexcept {
+  return ask_for_socket(IPPROTO_TCP, local, remote, found);
+}
+
+int find_receiver(const Endpoint& from, const Endpoint& to, FoundSocket& found) noexcept {
+  return ask_for_socket(IPPROTO_UDP, from, to, found);
 }
 
 }  // namespace farcall::preload

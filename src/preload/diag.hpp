@@ -19,5 +19,7 @@ struct FoundSocket {
 // The TCP socket that is connected from `local` to `remote`. Zero, or the negative errno: ENOENT
 // if there is none.
 int find_socket(const Endpoint& local, const Endpoint& remote, FoundSocket& found) noexcept;
+// The UDP socket that a datagram from `from` to `to` reaches; likewise.
+int find_receiver(const Endpoint& from, const Endpoint& to, FoundSocket& found) noexcept;
 
 }  // namespace farcall::preload

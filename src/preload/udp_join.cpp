@@ -9,9 +9,6 @@
 // that a datagram from one address to another would reach.
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <linux/inet_diag.h>
-#include <linux/netlink.h>
-#include <linux/sock_diag.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -20,6 +17,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "preload/diag.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
 #include "preload/udp.hpp"
@@ -78,67 +76,6 @@ bool may_share_with(uid_t uid) noexcept {
     case UidPolicy::anybody: return true;
   }
   return false;
-}
-
-struct Found {
-  std::uint64_t cookie;
-  uid_t uid;
-};
-
-void put_address(__be32 (&to)[4], const Endpoint& endpoint, bool v4) noexcept {
-  std::memset(to, 0, sizeof to);
-  std::memcpy(to, endpoint.address.data() + (v4 ? 12 : 0), v4 ? 4 : 16);
-}
-
-// The socket that a datagram from `from` to `to` reaches. Zero, or the negative errno.
-int find_receiver(const Endpoint& from, const Endpoint& to, Found& found) noexcept {
-  struct {
-    nlmsghdr header;
-    inet_diag_req_v2 request;
-  } question{};
-  const bool v4 = is_v4(to);
-  question.header.nlmsg_len = sizeof question;
-  question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
-  question.header.nlmsg_flags = NLM_F_REQUEST;
-  question.request.sdiag_family = v4 ? AF_INET : AF_INET6;
-  question.request.sdiag_protocol = IPPROTO_UDP;
-  question.request.idiag_states = ~0U;
-  // For UDP the source of this question is the source of the datagram.
-  question.request.id.idiag_sport = htons(from.port);
-  question.request.id.idiag_dport = htons(to.port);
-  put_address(question.request.id.idiag_src, from, v4);
-  put_address(question.request.id.idiag_dst, to, v4);
-  question.request.id.idiag_cookie[0] = INET_DIAG_NOCOOKIE;
-  question.request.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-  const long fd =
-      kernel(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG);
-  if (fd < 0) return static_cast<int>(fd);
-  sockaddr_nl address{};
-  address.nl_family = AF_NETLINK;
-  long result = kernel(SYS_sendto, fd, &question, sizeof question, 0, &address, sizeof address);
-  alignas(nlmsghdr) char answer[1024];
-  if (result >= 0)  // the kernel answers before sendto() returns
-    result = kernel(SYS_recvfrom, fd, answer, sizeof answer, 0, nullptr, nullptr);
-  kernel(SYS_close, fd);
-  if (result < 0) return static_cast<int>(result);
-  nlmsghdr header;
-  inet_diag_msg message;
-  if (static_cast<std::size_t>(result) < sizeof header) return -EPROTO;
-  std::memcpy(&header, answer, sizeof header);
-  if (header.nlmsg_type == NLMSG_ERROR) {
-    nlmsgerr error;
-    if (static_cast<std::size_t>(result) < NLMSG_HDRLEN + sizeof error) return -EPROTO;
-    std::memcpy(&error, answer + NLMSG_HDRLEN, sizeof error);
-    return error.error < 0 ? error.error : -EPROTO;
-  }
-  if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY ||
-      static_cast<std::size_t>(result) < NLMSG_HDRLEN + sizeof message)
-    return -EPROTO;
-  std::memcpy(&message, answer + NLMSG_HDRLEN, sizeof message);
-  found.cookie =
-      static_cast<std::uint64_t>(message.id.idiag_cookie[1]) << 32 | message.id.idiag_cookie[0];
-  found.uid = message.idiag_uid;
-  return 0;
 }
 
 socklen_t to_name(const Endpoint& endpoint, bool v4, sockaddr_in6& name) noexcept {
@@ -261,7 +198,7 @@ void note(const UdpSocket& socket, const OutFlow& flow, Reason reason) noexcept 
 
 void join(UdpSocket& socket, int fd, OutFlow& flow, int host) noexcept {
   Hello hello{};
-  Found found{};
+  FoundSocket found{};
   uid_t uid = 0;
   if (!peer_user(host, uid) || !may_share_with(uid)) {
     flow.state = OutFlow::kNever;
@@ -315,8 +252,8 @@ void take_flow(UdpSocket& socket, int fd, int guest) noexcept {
   }
   if (memory < 0) return;
   struct stat status {};
-  Found receiver{};
-  Found sender{};
+  FoundSocket receiver{};
+  FoundSocket sender{};
   const long seals = kernel(SYS_fcntl, memory, F_GET_SEALS, 0);
   const std::uint64_t ring = hello.ring_bytes;
   const bool sound = got == sizeof hello && hello.magic == Hello::kMagic &&
@@ -341,7 +278,7 @@ void take_flow(UdpSocket& socket, int fd, int guest) noexcept {
     // Those who have gone, or died, and whose datagrams have all been read, make room.
     for (std::size_t i = socket.in_count; i-- != 0;) {
       InFlow& old = socket.in[i];
-      Found still{};
+      FoundSocket still{};
       if (!old.receiver.looks_ready() &&
           (old.receiver.sender_gone() ||
            (socket.in_count == UdpSocket::kMostFlows &&
@@ -438,7 +375,7 @@ void udp_try_join(UdpSocket& socket, int fd, OutFlow& flow) noexcept {
 }
 
 bool udp_still_there(const OutFlow& flow) noexcept {
-  Found found{};
+  FoundSocket found{};
   return find_receiver(flow.from, flow.to, found) == 0 && found.cookie == flow.receiver_cookie;
 }
 
