@@ -12,6 +12,8 @@ import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
+# The head of a report, not a mere mention of a sanitizer, as reasons for skips have it.
+SANITIZER_REPORT = re.compile(r"(ERROR|WARNING|SUMMARY): \w+Sanitizer|: runtime error: ")
 OUTPUT_LINES = 40  # of a failed test; the XML and the log beside it hold the rest
 
 
@@ -30,7 +32,7 @@ def outcome(case):
     if status == "disabled":
         return "skipped", "disabled in its source"
     # CTest calls a test skipped that skipped and then failed or left a leak behind.
-    broken = "[  FAILED  ]" in output or "Sanitizer" in output
+    broken = "[  FAILED  ]" in output or SANITIZER_REPORT.search(output)
     if case.find("skipped") is not None and "[  SKIPPED ]" in output and not broken:
         return "skipped", skip_reason(output)
     if case.get("time"):  # tells a timeout from a crash, which the XML does not

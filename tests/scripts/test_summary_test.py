@@ -1,0 +1,72 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What scripts/test_summary.py makes of the outcomes that CTest writes down."""
+
+import contextlib
+import io
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+import test_summary  # noqa: E402
+
+CASE = '<testcase name="{name}" status="{status}" time="0.1">{skipped}<system-out>{output}</system-out></testcase>'
+SKIPPED = "a_test.cpp:99: Skipped\n{reason}\n\n[  SKIPPED ] A.Test (0 ms)\n{after}"
+
+
+def case(status, output="", skipped=False):
+    return CASE.format(name="A.Test", status=status, output=output,
+                       skipped='<skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/>' if skipped else "")
+
+
+def skip(reason, after=""):
+    return case("notrun", SKIPPED.format(reason=reason, after=after), skipped=True)
+
+
+class Summary(unittest.TestCase):
+    def summarize(self, *cases):
+        """Returns the exit status and the lines printed for one run with these cases."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "tests.xml"
+            path.write_text("<testsuite>" + "".join(cases) + "</testsuite>")
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                status = test_summary.main([f"release={path}"])
+            return status, printed.getvalue().splitlines()
+
+    def test_counts_what_passed_failed_and_was_skipped(self):
+        status, lines = self.summarize(case("run"), case("fail", "boom"), skip("no such device"))
+        self.assertEqual(status, 1)
+        self.assertEqual(lines[-1], "1 passed, 1 failed, 1 skipped")
+        self.assertIn("    boom", lines)
+
+    def test_a_skip_gives_its_reason(self):
+        status, lines = self.summarize(case("run"), skip("no such device"))
+        self.assertEqual(status, 0)
+        self.assertIn("skipped: no such device: release A.Test", lines)
+
+    def test_a_reason_may_name_a_sanitizer(self):
+        status, lines = self.summarize(case("run"), skip("ThreadSanitizer does not know longjmp"))
+        self.assertEqual(status, 0)
+        self.assertEqual(lines[-1], "1 passed, 0 failed, 1 skipped")
+
+    def test_a_skip_followed_by_a_report_has_failed(self):
+        for report in ("==7==ERROR: LeakSanitizer: detected memory leaks",
+                       "WARNING: ThreadSanitizer: data race (pid=7)",
+                       "ring.cpp:5:3: runtime error: signed integer overflow",
+                       "[  FAILED  ] A.Test"):
+            with self.subTest(report=report):
+                status, lines = self.summarize(case("run"), skip("no such device", report))
+                self.assertEqual(status, 1)
+                self.assertEqual(lines[-1], "1 passed, 1 failed, 0 skipped")
+
+    def test_a_run_without_tests_has_failed(self):
+        self.assertEqual(self.summarize()[0], 1)
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(test_summary.main(["release=/nonexistent.xml"]), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
