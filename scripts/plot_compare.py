@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Draws what `farcall compare --json` wrote: round trips and throughput against message size.
 

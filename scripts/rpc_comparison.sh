@@ -71,4 +71,4 @@ if [[ $vm == yes ]]; then
   fi
 fi
 
-python3 scripts/rpc_report.py "$results" --plot "$out/rpc.png"
+/usr/bin/python3 scripts/rpc_report.py "$results" --plot "$out/rpc.png"

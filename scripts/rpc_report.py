@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """Prints the published comparison beside what scripts/rpc_comparison.sh has measured, and plots it.
 

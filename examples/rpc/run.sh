@@ -7,9 +7,9 @@
 # Exit status: 77 if the program or the bus is not there.
 set -euo pipefail
 folder=$1 what=$2 transport=$3
-on_server=() on_client=()
+on_server=() on_client=() on_either=()
 if (($# == 5)); then
-  on_server=(taskset -c "$4") on_client=(taskset -c "$5")
+  on_server=(taskset -c "$4") on_client=(taskset -c "$5") on_either=(taskset -c "$4,$5")
 fi
 
 work=$(mktemp -d)
@@ -39,7 +39,7 @@ esac
 
 if [[ $transport == dbus ]]; then
   mkfifo "$work/address"
-  dbus-daemon --session --nofork --address="unix:path=$work/bus" --print-address=3 3>"$work/address" \
+  "${on_either[@]}" dbus-daemon --session --nofork --address="unix:path=$work/bus" --print-address=3 3>"$work/address" \
     2>"$work/bus.log" &
   started+=($!)
   read -r DBUS_SESSION_BUS_ADDRESS <"$work/address"
