@@ -62,14 +62,17 @@ class Persistence {
   ~Persistence() = default;
 };
 
+// Whether pthread_cancel() may end a wait: whatever the thread's state, or if that permits it.
+enum class Cancellable : std::uint8_t { no, yes, if_permitted };
+
 struct CallArguments {
   std::span<const std::byte> data;
   std::span<const int> descriptors;  // at most kCallDescriptors; they stay the caller's
   std::int32_t word = 0;             // for the server, beside the data
   std::uint8_t priority = 0;         // of requests that wait for a thread the highest goes first
   int port = -1;                     // where a new session is opened, in place of the client's own
-  bool cancellable = false;          // pthread_cancel() may end a wait, whatever the thread's state
-  std::uint32_t origin = 0;          // for the server: who of the client it is, in 24 bits
+  Cancellable cancellable = Cancellable::no;
+  std::uint32_t origin = 0;  // for the server: who of the client it is, in 24 bits
   Persistence* persistence = nullptr;
   bool until_taken = false;  // of send(): wait until the server has taken it
 };
@@ -122,6 +125,9 @@ class Client {
                                             Outcome& outcome);
   void give_back(std::unique_ptr<call::ClientSession> session) noexcept;
   Outcome transact(const CallArguments& arguments, CallResults* results, Deadline deadline);
+  Outcome transact_slowly(std::unique_ptr<call::ClientSession>&& at_hand, bool begun,
+                          const CallArguments& arguments, CallResults* results, Deadline deadline);
+  [[nodiscard]] int admit(const call::ClientSession& session, const CallArguments& arguments) const;
 
   UniqueFd port_;
   WaitMode mode_;
@@ -196,8 +202,8 @@ class Port {
   // The clients that wait for a thread.
   [[nodiscard]] std::vector<Waiting> waiting() const;
   [[nodiscard]] std::size_t sessions() const noexcept;
-  // How many threads are receiving or about to.
-  [[nodiscard]] int idle_threads() const noexcept;
+  // Whether a thread is receiving or about to. Costs a system call where none sleeps.
+  [[nodiscard]] bool has_idle_thread() const noexcept;
 
  private:
   friend class ServerThread;
@@ -243,6 +249,8 @@ class Attendant {
  public:
   // May be called on any thread, while the call is served.
   virtual void client_gone(const Entrance& entrance) noexcept = 0;
+  // The thread attends to no client any more. On that thread.
+  virtual void left() noexcept {}
 
  protected:
   ~Attendant() = default;
@@ -354,6 +362,7 @@ class ServerThread {
   Attendant* attendant_;
   std::shared_ptr<call::ServerSession> attending_;  // claimed
   std::uint64_t generation_;
+  std::atomic<bool> receiving_{false};
   bool cancellable_ = false;
   unsigned serves_ = 0;
   std::uint64_t looked_ = 0;

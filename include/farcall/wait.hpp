@@ -98,6 +98,21 @@ inline void full_fence() noexcept {
 #endif
 }
 
+// Two fences for the threads of one process, of which the light one costs nothing: the heavy one
+// makes all processors that run a thread of this process pass a full fence, by a system call
+// (membarrier(2)). Where one thread passes the heavy one and another the light one, each between
+// its own store and its look at the other's word, at least one of them sees the other.
+namespace detail {
+extern const std::atomic<bool> kernel_fences;  // else both are full fences
+}
+inline void asymmetric_fence_light() noexcept {
+  if (detail::kernel_fences.load(std::memory_order_relaxed)) [[likely]]
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  else
+    full_fence();
+}
+void asymmetric_fence_heavy() noexcept;
+
 inline void relax() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -123,6 +138,12 @@ class Waiter {
   explicit Waiter(int lifeline, WaitMode mode = WaitMode::adaptive,
                   Drain drain = {drop_doorbells, nullptr}) noexcept
       : lifeline_(lifeline), mode_(mode), drain_(drain) {}
+
+  // The first look at a peer that answers at once, without any system call.
+  template <class Ready>
+  bool look(const Side& peer, Ready ready) {
+    return ready() || quick_look(peer, ready);
+  }
 
   // Waits until ready() is true. `mine` and `peer` are the two sides of the shared structure.
   // Returns ok, would_block, timed_out, interrupted, or peer_gone once the peer is dead or has

@@ -89,7 +89,9 @@ std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, De
       outcome = Outcome::peer_gone;
       return nullptr;
     }
+    const std::uint64_t retirements = own.retirements.load(std::memory_order_seq_cst);
     auto session = call::ClientSession::open(port, mode_);
+    session->made_after = retirements;
     session->waiter().set_cancellable(cancellable);
     outcome = session->await_welcome(deadline);
     if (outcome != Outcome::ok) session = nullptr;
@@ -107,6 +109,11 @@ void Client::give_back(std::unique_ptr<call::ClientSession> session) noexcept {
   Own& own = *own_.load(std::memory_order_acquire);
   if (own.generation != call::generation()) [[unlikely]] {
     (void)session.release();  // forked meanwhile, in a signal handler
+    return;
+  }
+  if (session->made_after != own.retirements.load(std::memory_order_relaxed)) [[unlikely]] {
+    const call::NoCancel guard;
+    session = nullptr;
     return;
   }
   call::ClientSession* none = nullptr;
@@ -132,29 +139,62 @@ void Client::retire() noexcept {
   idle.swap(own.idle);
 }
 
+// What every short call to a server that answers at once passes through: without system calls, and
+// with as few locked instructions as can be.
 Outcome Client::transact(const CallArguments& arguments, CallResults* results, Deadline deadline) {
-  if (arguments.descriptors.size() > kCallDescriptors)
-    throw SystemError(ENFILE, "too many descriptors for one call");
   last_call_dispatched = false;
-  Outcome outcome;
-  auto session = take(arguments.port, arguments.cancellable, deadline, outcome);
-  if (!session) return outcome;
-  for (int error = 0;
-       admission_ != nullptr && (error = admission_(session->terms(), arguments)) != 0;) {
-    // A session that has ended says what no longer holds.
-    if (!session->hung_up() && !hung_up(arguments.port < 0 ? port_.get() : arguments.port)) {
-      give_back(std::move(session));
-      throw SystemError(error, "call");
-    }
-    session = take(arguments.port, arguments.cancellable, deadline, outcome);
-    if (!session) return outcome;
+  // acquire: pairs with the release in give_back(), so that the session's own state is visible.
+  std::unique_ptr<call::ClientSession> session(
+      own().hot.exchange(nullptr, std::memory_order_acquire));
+  const bool begun =
+      session && results != nullptr && !deadline.is_now() && session->can_at_once(arguments) &&
+      session->epoch() == call::credentials_epoch() && admit(*session, arguments) == 0;
+  if (begun && session->call_at_once(arguments, *results)) [[likely]] {
+    give_back(std::move(session));
+    return Outcome::ok;
   }
-  const std::uint64_t retirements = own().retirements.load(std::memory_order_relaxed);
+  return transact_slowly(std::move(session), begun, arguments, results, deadline);
+}
+
+int Client::admit(const call::ClientSession& session, const CallArguments& arguments) const {
+  return admission_ == nullptr ? 0 : admission_(session.terms(), arguments);
+}
+
+// `at_hand`: a session that is idle, or null; or, if the call has begun already, its own.
+Outcome Client::transact_slowly(std::unique_ptr<call::ClientSession>&& at_hand, bool begun,
+                                const CallArguments& arguments, CallResults* results,
+                                Deadline deadline) {
+  const call::NoCancel guard;
+  auto session = std::move(at_hand);  // to be closed where that is no point of cancellation
+  const bool cancellable =
+      arguments.cancellable == Cancellable::yes ||
+      (arguments.cancellable == Cancellable::if_permitted && guard.was_cancellable());
+  if (!begun) {
+    if (session) give_back(std::move(session));
+    if (arguments.descriptors.size() > kCallDescriptors)
+      throw SystemError(ENFILE, "too many descriptors for one call");
+    Outcome outcome;
+    session = take(arguments.port, cancellable, deadline, outcome);
+    if (!session) return outcome;
+    while (const int error = admit(*session, arguments)) {
+      // A session that has ended says what no longer holds.
+      if (!session->hung_up() && !hung_up(arguments.port < 0 ? port_.get() : arguments.port)) {
+        give_back(std::move(session));
+        throw SystemError(error, "call");
+      }
+      session = take(arguments.port, cancellable, deadline, outcome);
+      if (!session) return outcome;
+    }
+  }
+  Outcome outcome = Outcome::ok;
   try {
-    session->waiter().set_cancellable(arguments.cancellable);
-    outcome = session->call(arguments, results, deadline);
+    session->waiter().set_cancellable(cancellable);
+    outcome = begun ? session->finish(arguments, *results, deadline)
+                    : session->call(arguments, results, deadline);
   } catch (const SystemError& error) {
     last_call_dispatched = session->dispatched();
+    if (results != nullptr)
+      results->descriptors.clear();  // here, where closing is no cancellation point
     if (!means_gone(error)) {
       // A refusal leaves the session as it was. A request that could not be sent does not.
       if (last_call_dispatched) give_back(std::move(session));
@@ -164,10 +204,10 @@ Outcome Client::transact(const CallArguments& arguments, CallResults* results, D
   }
   // A session whose call has not been answered is given up: that is how the server learns of it.
   if (outcome == Outcome::ok) {
-    if (own().retirements.load(std::memory_order_relaxed) == retirements) [[likely]]
-      give_back(std::move(session));
+    give_back(std::move(session));
   } else {
     last_call_dispatched = session->dispatched();
+    if (results != nullptr) results->descriptors.clear();
   }
   return outcome;
 }

@@ -128,6 +128,23 @@ class Counted {
   std::atomic<int>* const count_;
 };
 
+// Says that the calling thread receives, as long as it does.
+class Said {
+ public:
+  explicit Said(std::atomic<bool>& receiving) noexcept : receiving_(receiving) {
+    receiving_.store(true, std::memory_order_relaxed);
+  }
+  ~Said() {
+    receiving_.store(false, std::memory_order_relaxed);
+    asymmetric_fence_light();  // pairs with the heavy one in has_idle_thread()
+  }
+  Said(const Said&) = delete;
+  Said& operator=(const Said&) = delete;
+
+ private:
+  std::atomic<bool>& receiving_;
+};
+
 }  // namespace
 
 PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closing_too) {
@@ -346,7 +363,17 @@ std::size_t Port::sessions() const noexcept {
   return state_->sessions.size();
 }
 
-int Port::idle_threads() const noexcept { return state_->idle.load(std::memory_order_relaxed); }
+bool Port::has_idle_thread() const noexcept {
+  if (state_->sleeping.load(std::memory_order_relaxed) > 0) [[likely]]
+    return true;
+  // Pairs with the light one in receive(): of two threads that begin to serve at the same time at
+  // least one learns that the other does, too.
+  asymmetric_fence_heavy();
+  const std::lock_guard guard(state_->lock);
+  return std::ranges::any_of(state_->threads, [](const std::atomic<bool>* receiving) {
+    return receiving->load(std::memory_order_relaxed);
+  });
+}
 
 void Port::close() noexcept { state_->close(); }
 
@@ -464,15 +491,20 @@ void Incoming::refuse(int error) noexcept {
 }
 
 ServerThread::ServerThread(Port& port, WaitMode mode, Attendant* attendant)
-    : state_(port.state_), mode_(mode), attendant_(attendant), generation_(call::generation()) {}
+    : state_(port.state_), mode_(mode), attendant_(attendant), generation_(call::generation()) {
+  const std::lock_guard guard(state_->lock);
+  state_->threads.push_back(&receiving_);
+}
 
 ServerThread::~ServerThread() {
-  if (generation_ == call::generation()) {
-    leave();
-  } else {
+  if (generation_ != call::generation()) {
     call::leave_alone(state_);
     call::leave_alone(attending_);
+    return;
   }
+  leave();
+  const std::lock_guard guard(state_->lock);
+  std::erase(state_->threads, &receiving_);
 }
 
 void ServerThread::attend(SessionPointer session) noexcept {
@@ -486,6 +518,7 @@ void ServerThread::leave() noexcept {
   if (!attending_) return;
   const SessionPointer session = std::exchange(attending_, nullptr);
   state_->release(session);
+  if (attendant_ != nullptr) attendant_->left();
 }
 
 // Takes the request that is ready. False: there is nothing to serve after all.
@@ -564,7 +597,7 @@ Outcome ServerThread::next(Incoming& incoming, Deadline deadline) {
       if (look_due() && look_around(incoming)) return Outcome::ok;
       ServerSession& session = *attending_;
       const Outcome outcome = session.waiter().linger(
-          session.control().server, session.control().client, [&] { return session.ready(); });
+          session.control().server, session.control().client, [&] { return session.arrived(); });
       if (outcome == Outcome::ok && !state_->over(session)) {
         if (take(incoming)) return Outcome::ok;
         continue;
@@ -594,7 +627,7 @@ Outcome ServerThread::receive(Incoming& incoming, Deadline deadline) {
   incoming.crowded_ = false;
   incoming.word_ = 0;
   incoming.generation_ = generation_;
-  const call::Counted idle(&state_->idle);
+  const call::Said receiving(receiving_);
   return next(incoming, deadline);
 }
 

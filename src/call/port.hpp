@@ -81,8 +81,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   PrivateFd closing;
   PrivateFd queued;  // counts what was put into `waiting`
   std::atomic<bool> closed{false};
-  std::atomic<int> idle{0};             // threads that receive
-  std::atomic<int> sleeping{0};         // those of them that wait for any client to ring
+  std::atomic<int> sleeping{0};         // threads that wait for any client to ring
   std::atomic<std::size_t> backlog{0};  // what `waiting` holds
 
   mutable std::mutex lock;  // protects all below
@@ -91,6 +90,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   std::multimap<int, Item> waiting;  // by falling priority
   std::unordered_map<std::uint64_t, std::shared_ptr<Source>> sources;
   std::vector<std::weak_ptr<Entrance>> entrances;
+  std::vector<const std::atomic<bool>*> threads;  // for each, whether it receives
   std::uint64_t next_id = kFirstSession;
 };
 

@@ -107,6 +107,10 @@ void around_fork(Room room, void (*first)(), void (*parent)(), void (*child)()) 
       .room = room, .before = first, .in_parent = parent, .in_child = child};
 }
 
+NoCancel::NoCancel() noexcept { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+NoCancel::~NoCancel() { ::pthread_setcancelstate(before_, nullptr); }
+bool NoCancel::was_cancellable() const noexcept { return before_ == PTHREAD_CANCEL_ENABLE; }
+
 void forget_credentials() noexcept { credentials.fetch_add(1, std::memory_order_relaxed); }
 std::uint64_t credentials_epoch() noexcept { return credentials.load(std::memory_order_relaxed); }
 

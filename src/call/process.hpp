@@ -50,6 +50,20 @@ void leave_alone(T& object) noexcept {
 enum class Room : std::uint8_t { call, door };
 void around_fork(Room room, void (*before)(), void (*in_parent)(), void (*in_child)()) noexcept;
 
+// Keeps the calling thread from being cancelled inside the library. Dear: two locked instructions.
+class NoCancel {
+ public:
+  NoCancel() noexcept;
+  ~NoCancel();
+  NoCancel(const NoCancel&) = delete;
+  NoCancel& operator=(const NoCancel&) = delete;
+  // Whether it could be cancelled before.
+  [[nodiscard]] bool was_cancellable() const noexcept;
+
+ private:
+  int before_ = 0;
+};
+
 // Credentials that were recorded before count no more.
 void forget_credentials() noexcept;
 // Changes with every forget_credentials().

@@ -114,8 +114,9 @@ std::size_t SessionBase::least_pulled(bool server) const noexcept {
 }
 
 void SessionBase::prepare(const Load& load, Turn& turn, bool server, bool may_pull) {
+  slot().extra = load.extra;
   if (load.data.size() <= kInlineBytes) {
-    fill_slot(load.data);
+    fill_slot(load.extra, load.data);
     turn.size = static_cast<std::uint16_t>(load.data.size());
   } else if (may_pull && load.data.size() >= least_pulled(server)) {
     const PullOffer where = offer(load.data);
@@ -228,17 +229,22 @@ Terms ClientSession::terms() const noexcept {
   return terms;
 }
 
+void ClientSession::send_short_request(const CallArguments& arguments, Kind kind) noexcept {
+  fill_slot(extra_of(arguments), arguments.data);
+  give_turn(
+      {.number = number_, .kind = kind, .size = static_cast<std::uint16_t>(arguments.data.size())},
+      control().client, control().server);
+}
+
 Outcome ClientSession::send_request(const CallArguments& arguments, Kind kind, Deadline deadline) {
-  Turn turn{.number = number_, .kind = kind};
-  slot().extra = static_cast<std::int64_t>(arguments.word) << 32 |
-                 static_cast<std::int64_t>(arguments.origin & 0xffffff) << 8 | arguments.priority;
-  if (arguments.data.size() > kInlineBytes || !arguments.descriptors.empty()) [[unlikely]] {
-    prepare({.data = arguments.data, .descriptors = arguments.descriptors}, turn, false,
-            server_can_pull_ && kind == Kind::request);
-  } else {
-    fill_slot(arguments.data);
-    turn.size = static_cast<std::uint16_t>(arguments.data.size());
+  if (is_short(arguments)) {
+    send_short_request(arguments, kind);
+    return Outcome::ok;
   }
+  Turn turn{.number = number_, .kind = kind};
+  prepare(
+      {.extra = extra_of(arguments), .data = arguments.data, .descriptors = arguments.descriptors},
+      turn, false, server_can_pull_ && kind == Kind::request);
   give_turn(turn, control().client, control().server);
   if ((turn.flags & kBulk) == 0) return Outcome::ok;
   return fail(stream_out(arguments.data, deadline, [this] { return dispatched(); }));
@@ -263,15 +269,29 @@ Outcome ClientSession::call(const CallArguments& arguments, CallResults* results
     outstanding_ = outcome != Outcome::ok;
     return fail(outcome);
   }
+  return finish(arguments, *results, deadline);
+}
+
+bool ClientSession::call_at_once(const CallArguments& arguments, CallResults& results) noexcept {
+  ++number_;
+  send_short_request(arguments, Kind::request);
+  Turn turn{};
+  if (!waiter_.look(control().server, [&] { return replied(turn); })) return false;
+  return turn.kind == Kind::reply && take_short_reply(turn, results);
+}
+
+Outcome ClientSession::finish(const CallArguments& arguments, CallResults& results,
+                              Deadline deadline) {
+  Turn turn{};
   for (;;) {
-    outcome = wait_for_reply(turn, deadline);
+    Outcome outcome = wait_for_reply(turn, deadline);
     if ((outcome == Outcome::interrupted || outcome == Outcome::timed_out) &&
         arguments.persistence != nullptr && dispatched() &&
         arguments.persistence->stay(outcome, deadline))
       continue;
     if (outcome != Outcome::ok) return fail(outcome);
     if (turn.kind == Kind::reply) {
-      outcome = take_reply(turn, *results);
+      outcome = take_reply(turn, results);
       if (outcome != Outcome::would_block) return outcome;
     } else if (turn.kind == Kind::assist) {
       outcome = assist(arguments.data);
@@ -286,12 +306,7 @@ Outcome ClientSession::call(const CallArguments& arguments, CallResults* results
 }
 
 Outcome ClientSession::wait_for_reply(Turn& turn, Deadline deadline) {
-  const auto there = [&] {
-    turn = this->turn();
-    return turn.number == number_ &&
-           (turn.kind == Kind::reply || turn.kind == Kind::again || turn.kind == Kind::assist);
-  };
-  return waiter_.wait(control().client, control().server, deadline, there);
+  return waiter_.wait(control().client, control().server, deadline, [&] { return replied(turn); });
 }
 
 // The server wants the last part of a request written to its own memory.
@@ -305,18 +320,23 @@ Outcome ClientSession::assist(std::span<const std::byte> data) {
   return Outcome::ok;
 }
 
+bool ClientSession::take_short_reply(Turn turn, CallResults& results) noexcept {
+  // From here on only `turn`, a private copy, is believed, and only within its bounds.
+  if (turn.flags != 0 || turn.size > std::min(results.buffer.size(), kInlineBytes)) return false;
+  long_ = turn.size > kFirstLineBytes;
+  results.status = slot().extra;
+  results.data = results.buffer.first(turn.size);
+  if (turn.size != 0) std::memcpy(results.data.data(), slot().data, turn.size);
+  return true;
+}
+
 // Returns would_block where the server is to send another reply.
 Outcome ClientSession::take_reply(Turn turn, CallResults& results) {
-  // From here on only `turn`, a private copy, is believed, and only within its bounds.
+  if (take_short_reply(turn, results)) [[likely]]
+    return Outcome::ok;
   if (turn.size > kInlineBytes || (turn.flags & ~kFlags) != 0) return Outcome::broken;
-  if (turn.size > kFirstLineBytes) __builtin_prefetch(slot().data + kFirstLineBytes);
   results.status = slot().extra;
   std::uint64_t size = turn.size;
-  if (turn.flags == 0 && size <= results.buffer.size()) [[likely]] {
-    results.data = results.buffer.first(size);
-    if (size != 0) std::memcpy(results.data.data(), slot().data, size);
-    return Outcome::ok;
-  }
   if ((turn.flags & kRefused) != 0) {
     if (results.status < 1 || results.status > kMostErrno) return Outcome::broken;
     throw SystemError(static_cast<int>(results.status), "the server cannot take the request");
@@ -371,7 +391,7 @@ Outcome ClientSession::take_reply(Turn turn, CallResults& results) {
 Outcome ServerSession::take(Request& request) {
   const Turn turn = this->turn();
   if (turn.size > kInlineBytes || (turn.flags & ~kFlags) != 0) return Outcome::broken;
-  if (turn.size > kFirstLineBytes) __builtin_prefetch(slot().data + kFirstLineBytes);
+  long_ = turn.size > kFirstLineBytes;
   const std::uint32_t before = number_.load(std::memory_order_relaxed);
   number_.store(turn.number, std::memory_order_relaxed);
   request.wants_reply = turn.kind == Kind::request;
@@ -500,11 +520,11 @@ Outcome ServerSession::reply(std::span<const std::byte> data, std::span<const in
   const std::uint32_t number = number_.load(std::memory_order_relaxed);
   for (;;) {
     Turn turn{.number = number, .kind = Kind::reply};
-    slot().extra = status;
     if (data.size() > kInlineBytes || !descriptors.empty()) [[unlikely]] {
-      prepare({.data = data, .descriptors = descriptors}, turn, true, client_can_pull_);
+      prepare({.extra = status, .data = data, .descriptors = descriptors}, turn, true,
+              client_can_pull_);
     } else {
-      fill_slot(data);
+      fill_slot(status, data);
       turn.size = static_cast<std::uint16_t>(data.size());
     }
     give_turn(turn, control().server, control().client);
@@ -550,41 +570,30 @@ void ServerSession::welcome(int error) noexcept {
   Waiter(socket(), WaitMode::block).wake(control().server, control().client);
 }
 
-namespace {
-
-// Stands for "is being told".
-class Telling final : public Attendant {
-  void client_gone(const Entrance&) noexcept override {}
-} telling;
-
-}  // namespace
-
 void ServerSession::begin_serving(Attendant* attendant) noexcept {
   if (attendant == nullptr) return;
-  // seq_cst here and in tell_gone(): one of the two sees the other.
-  attendant_.exchange(attendant, std::memory_order_seq_cst);
-  if (gone.load(std::memory_order_seq_cst)) tell_gone();
+  attendant_.store(attendant, std::memory_order_release);
+  asymmetric_fence_light();
+  if (gone.load(std::memory_order_relaxed)) [[unlikely]]
+    tell_gone();
 }
 
 void ServerSession::end_serving() noexcept {
-  Attendant* now = attendant_.load(std::memory_order_acquire);
-  while (now != nullptr) {
-    if (now == &telling) {
-      relax();
-      now = attendant_.load(std::memory_order_acquire);
-    } else if (attendant_.compare_exchange_weak(now, nullptr, std::memory_order_acq_rel)) {
-      return;
-    }
-  }
+  if (attendant_.load(std::memory_order_acquire) == nullptr) return;
+  attendant_.store(nullptr, std::memory_order_relaxed);
+  asymmetric_fence_light();
+  while (telling_.load(std::memory_order_acquire)) relax();
 }
 
 void ServerSession::tell_gone() noexcept {
-  gone.store(true, std::memory_order_seq_cst);
-  Attendant* now = attendant_.load(std::memory_order_seq_cst);
-  if (now == nullptr || now == &telling) return;
-  if (!attendant_.compare_exchange_strong(now, &telling, std::memory_order_acq_rel)) return;
-  now->client_gone(*entrance);
-  attendant_.store(nullptr, std::memory_order_release);
+  gone.store(true, std::memory_order_relaxed);
+  while (telling_.exchange(true, std::memory_order_acquire)) relax();
+  asymmetric_fence_heavy();
+  if (Attendant* now = attendant_.load(std::memory_order_acquire)) {
+    now->client_gone(*entrance);
+    attendant_.store(nullptr, std::memory_order_release);
+  }
+  telling_.store(false, std::memory_order_release);
 }
 
 }  // namespace farcall::call

@@ -142,6 +142,13 @@ class SessionBase {
   [[nodiscard]] Turn turn() const noexcept {
     return Turn::unpack(slot().turn.load(std::memory_order_acquire));
   }
+  // The same, for who looks again and again: after a long message both lines of the slot are
+  // fetched at once, instead of the second after the first.
+  [[nodiscard]] Turn look() const noexcept {
+    const Turn now = turn();
+    if (long_) __builtin_prefetch(slot().data + kFirstLineBytes);
+    return now;
+  }
   // Takes all packets that have come: doorbells are dropped, descriptors are kept.
   void drain() noexcept;
   [[nodiscard]] Waiter& waiter() noexcept { return waiter_; }
@@ -153,20 +160,23 @@ class SessionBase {
 
   // What one message is made of.
   struct Load {
+    std::int64_t extra;
     std::span<const std::byte> data;
     std::span<const int> descriptors;
   };
 
   // The line with the turn is written last, lest the other side, who looks at it, takes it away
   // half-written.
-  void fill_slot(std::span<const std::byte> data) noexcept {
+  void fill_slot(std::int64_t extra, std::span<const std::byte> data) noexcept {
     if (data.size() > kFirstLineBytes) {
       std::memcpy(slot().data + kFirstLineBytes, data.data() + kFirstLineBytes,
                   data.size() - kFirstLineBytes);
       std::atomic_signal_fence(std::memory_order_seq_cst);
+      slot().extra = extra;
       std::memcpy(slot().data, data.data(), kFirstLineBytes);
-    } else if (!data.empty()) {
-      std::memcpy(slot().data, data.data(), data.size());
+    } else {
+      slot().extra = extra;
+      if (!data.empty()) std::memcpy(slot().data, data.data(), data.size());
     }
   }
   void give_turn(Turn turn, Side& mine, Side& peer) noexcept {
@@ -212,6 +222,9 @@ class SessionBase {
   std::unique_ptr<Bulk> bulk_;
   std::deque<Arrived> arrived_;
   bool garbage_ = false;
+
+ protected:
+  bool long_ = false;  // the last message that came had more than one line
 };
 
 class ClientSession final : public SessionBase {
@@ -225,15 +238,38 @@ class ClientSession final : public SessionBase {
   // ok, peer_gone, timed_out, would_block, interrupted. Throws SystemError: the server's refusal.
   Outcome await_welcome(Deadline deadline);
   Outcome call(const CallArguments& arguments, CallResults* results, Deadline deadline);
+  // A call in two parts, of which the first makes no system call but to wake the server, and is no
+  // point of cancellation. True: it has been answered; else finish() is to follow.
+  [[nodiscard]] bool can_at_once(const CallArguments& arguments) const noexcept {
+    return !outstanding_ && is_short(arguments);
+  }
+  bool call_at_once(const CallArguments& arguments, CallResults& results) noexcept;
+  Outcome finish(const CallArguments& arguments, CallResults& results, Deadline deadline);
   [[nodiscard]] bool dispatched() const noexcept {
     return control().taken.load(std::memory_order_relaxed) == number_;
   }
   [[nodiscard]] Terms terms() const noexcept;
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
 
+  std::uint64_t made_after = 0;  // so many retirements of its client
+
  private:
+  static bool is_short(const CallArguments& arguments) noexcept {
+    return arguments.descriptors.empty() && arguments.data.size() <= kInlineBytes;
+  }
+  static std::int64_t extra_of(const CallArguments& arguments) noexcept {
+    return static_cast<std::int64_t>(arguments.word) << 32 |
+           static_cast<std::int64_t>(arguments.origin & 0xffffff) << 8 | arguments.priority;
+  }
+  void send_short_request(const CallArguments& arguments, Kind kind) noexcept;
   Outcome send_request(const CallArguments& arguments, Kind kind, Deadline deadline);
+  bool replied(Turn& turn) const noexcept {
+    turn = look();
+    return turn.number == number_ &&
+           (turn.kind == Kind::reply || turn.kind == Kind::again || turn.kind == Kind::assist);
+  }
   Outcome wait_for_reply(Turn& turn, Deadline deadline);
+  bool take_short_reply(Turn turn, CallResults& results) noexcept;
   Outcome take_reply(Turn turn, CallResults& results);
   Outcome assist(std::span<const std::byte> data);
   Outcome fail(Outcome outcome) const noexcept;
@@ -266,8 +302,10 @@ class ServerSession final : public SessionBase {
         id(number),
         entrance(std::move(way_in)) {}
 
-  [[nodiscard]] bool ready() const noexcept {
-    const Turn now = turn();
+  [[nodiscard]] bool ready() const noexcept { return is_request(turn()); }
+  // For its owner.
+  [[nodiscard]] bool arrived() const noexcept { return is_request(look()); }
+  [[nodiscard]] bool is_request(Turn now) const noexcept {
     return now.number != number_.load(std::memory_order_relaxed) &&
            (now.kind == Kind::request || now.kind == Kind::one_way);
   }
@@ -314,7 +352,10 @@ class ServerSession final : public SessionBase {
   // Of the last request taken. Only the owner writes it; others look, and then claim.
   std::atomic<std::uint32_t> number_{0};
   std::atomic<bool> owned_{false};
+  // Who serves writes the first and looks at `gone` and the second, who tells does the reverse;
+  // with asymmetric fences between.
   std::atomic<Attendant*> attendant_{nullptr};
+  std::atomic<bool> telling_{false};
   bool can_pull_ = true;         // until the kernel has said no
   bool client_can_pull_ = true;  // until it has said no
 };

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <optional>
 
 #include "door/pages.hpp"
 #include "door/server.hpp"
@@ -68,7 +69,7 @@ int finish(CallResults& results, door_arg_t& arguments) {
 
 // Arguments that cannot be passed: `error` says why. What is wrong with them is told when it would
 // have been found out, after the wait for a thread.
-int call_in_vain(int d, Handle& handle, std::uint64_t bytes, int error, bool cancellable) {
+int call_in_vain(int d, Handle& handle, std::uint64_t bytes, int error, Cancellable cancellable) {
   CallResults results;
   try {
     const Outcome outcome = handle.client.call({.data = std::as_bytes(std::span(&bytes, 1)),
@@ -84,9 +85,15 @@ int call_in_vain(int d, Handle& handle, std::uint64_t bytes, int error, bool can
   return error;
 }
 
-int call(int d, door_arg_t* params, bool cancellable) {
+int call(int d, door_arg_t* params) {
   if (params != nullptr && !writable(params, sizeof *params)) return EFAULT;
-  const auto handle = Process::here().find(d);
+  // Only where there are descriptors does the library do here what could be cancelled in between.
+  std::optional<NoCancel> guard;
+  if (params != nullptr && params->desc_num != 0) guard.emplace();
+  const Cancellable cancellable = !guard                     ? Cancellable::if_permitted
+                                  : guard->was_cancellable() ? Cancellable::yes
+                                                             : Cancellable::no;
+  const Borrowed handle = Process::here().borrow(d);
   if (!handle) return EBADF;
   CallResults results;
   if (params == nullptr) {
@@ -119,6 +126,7 @@ int call(int d, door_arg_t* params, bool cancellable) {
        .cancellable = cancellable},
       results, Deadline::never()));
   if (arguments.desc_num != 0 && (error == 0 || error == EINTR)) outgoing.passed();
+  if (!results.descriptors.empty() && !guard) guard.emplace();
   if (error == 0) error = finish(results, arguments);
   if (error == 0) *params = arguments;
   return error;
@@ -130,13 +138,8 @@ int call(int d, door_arg_t* params, bool cancellable) {
 extern "C" int door_call(int d, door_arg_t* params) {
   using namespace farcall::door;  // NOLINT(google-build-using-namespace): for one function of C's
   ::pthread_testcancel();
-  int error = 0;
-  {
-    const NoCancel guard;
-    const bool cancellable = guard.before() == PTHREAD_CANCEL_ENABLE;
-    error = guarded([&] { return call(d, params, cancellable); });
-    if (error < 0) return -1;
-  }
+  const int error = guarded([&] { return call(d, params); });
+  if (error < 0) return -1;
   if (error == 0) return 0;
   if (error == EINTR || error == EAGAIN) ::pthread_testcancel();
   return fail(error);

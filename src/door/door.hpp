@@ -119,6 +119,27 @@ struct Handle {
   int descriptors = 0;  // protected by the process's lock
 };
 
+// A handle that this thread has looked up lately, taken out of its place for as long as this lives:
+// cheaper than to count it.
+class Borrowed {
+ public:
+  Borrowed() noexcept = default;
+  Borrowed(std::shared_ptr<Handle>& place, int& number, int fd) noexcept;
+  ~Borrowed();
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+
+  explicit operator bool() const noexcept { return handle_ != nullptr; }
+  Handle& operator*() const noexcept { return *handle_; }
+  Handle* operator->() const noexcept { return handle_.get(); }
+
+ private:
+  std::shared_ptr<Handle> handle_;
+  std::shared_ptr<Handle>* place_ = nullptr;
+  int* number_ = nullptr;
+  int fd_ = -1;
+};
+
 // All of one process. A child has its own, and leaves its parent's alone.
 class Process {
  public:
@@ -126,6 +147,7 @@ class Process {
 
   // The door that `fd` refers to; null where it is none.
   std::shared_ptr<Handle> find(int fd);
+  Borrowed borrow(int fd);
   // The door behind a socket, where it is one of ours.
   std::shared_ptr<Door> local(std::uint64_t socket);
   std::shared_ptr<Pool> shared_pool();
@@ -171,18 +193,7 @@ template <class Close>
 auto closing(int fd, Close close);
 void after_close(const std::shared_ptr<Handle>& handle) noexcept;
 
-// Keeps this thread from being cancelled inside the library.
-class NoCancel {
- public:
-  NoCancel() noexcept;
-  ~NoCancel();
-  NoCancel(const NoCancel&) = delete;
-  NoCancel& operator=(const NoCancel&) = delete;
-  [[nodiscard]] int before() const noexcept { return before_; }
-
- private:
-  int before_ = 0;
-};
+using call::NoCancel;
 
 template <class Close>
 auto closing(int fd, Close close) {

@@ -179,6 +179,36 @@ std::shared_ptr<Handle> Process::find(int fd) {
   return found;
 }
 
+Borrowed::Borrowed(std::shared_ptr<Handle>& place, int& number, int fd) noexcept
+    : place_(&place), number_(&number), fd_(fd) {
+  // A signal handler that calls, too, finds nothing there.
+  number = -1;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  handle_ = std::move(place);
+}
+
+Borrowed::~Borrowed() {
+  if (place_ == nullptr) return;
+  if (*number_ != -1) {
+    const NoCancel guard;  // it may be the last that refers to it
+    handle_ = nullptr;
+    return;
+  }
+  *place_ = std::move(handle_);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  *number_ = fd_;
+}
+
+Borrowed Process::borrow(int fd) {
+  if (fd < 0) return {};
+  Recent& place = PerThread<RecentOnes>::get()[static_cast<std::size_t>(fd) % kRecent];
+  if (place.fd != fd || place.epoch != epoch.load(std::memory_order_acquire)) [[unlikely]] {
+    const NoCancel guard;
+    if (!find(fd)) return {};
+  }
+  return {place.handle, place.fd, fd};
+}
+
 void Process::forget(int fd) noexcept {
   set_known(fd, false);
   std::shared_ptr<Handle> handle;
@@ -250,9 +280,6 @@ std::vector<std::shared_ptr<Door>> Process::doors() {
   for (const auto& [id, door] : doors_) all.push_back(door);
   return all;
 }
-
-NoCancel::NoCancel() noexcept { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
-NoCancel::~NoCancel() { ::pthread_setcancelstate(before_, nullptr); }
 
 int fail(int error) noexcept {
   errno = error;

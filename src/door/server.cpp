@@ -30,12 +30,18 @@ class ServingThread final : public Attendant {
     if ((door.attributes & DOOR_NO_CANCEL) == 0) ::pthread_cancel(self_);
   }
 
+  void left() noexcept override {
+    if (serving != nullptr) return;
+    door_entrance_ = nullptr;
+    door_ = nullptr;
+  }
+
   // Answers the call that is being served. Returns 0 or an errno value; the client then waits on.
   int answer(const char* data, std::size_t size, const door_desc_t* descriptors, std::size_t count);
   [[noreturn]] void park(int cancel_state);
 
   std::shared_ptr<Door> bound;
-  std::shared_ptr<Door> serving;  // null between calls
+  Door* serving = nullptr;  // null between calls
   Incoming incoming;
 
  private:
@@ -45,6 +51,9 @@ class ServingThread final : public Attendant {
   void make_spare(Door& door);
 
   const pthread_t self_ = ::pthread_self();
+  // Of the last call. Mostly the next comes through the same, and a look is cheaper than to count.
+  std::shared_ptr<Door> door_;
+  const Entrance* door_entrance_ = nullptr;
   std::shared_ptr<Pool> pool_;    // that thread_ serves
   const Door* joined_ = nullptr;  // whose pool that is; null: the shared one
   std::unique_ptr<ServerThread> thread_;
@@ -172,7 +181,8 @@ std::shared_ptr<Door> bound_door() noexcept {
 
 Incoming* call_in_progress() noexcept {
   ServingThread* self = PerThread<ServingThread>::made();
-  return self != nullptr && self->serving && !self->incoming.notice() ? &self->incoming : nullptr;
+  return self != nullptr && self->serving != nullptr && !self->incoming.notice() ? &self->incoming
+                                                                                 : nullptr;
 }
 
 void hand_out(std::vector<UniqueFd>& descriptors, door_desc_t* into) {
@@ -273,7 +283,7 @@ void ServingThread::join_pool() {
 // Called when this thread is about to serve: if nobody else of the pool is left to hear the next
 // client, the program is asked for one more.
 void ServingThread::make_spare(Door& door) {
-  if (pool_->port.idle_threads() > 0 && !incoming.crowded()) [[likely]]
+  if (pool_->port.has_idle_thread() && !incoming.crowded()) [[likely]]
     return;
   const std::int64_t now = monotonic_ns();
   if (now < pool_->starting_until.load(std::memory_order_relaxed)) return;
@@ -300,12 +310,16 @@ void ServingThread::serve_one() {
   thread_->set_cancellable(cancel_state_ == PTHREAD_CANCEL_ENABLE);
   if (thread_->receive(incoming, Deadline::never()) != Outcome::ok) return;
   // Nothing in this function may be in need of a destructor while the procedure runs.
-  serving = std::static_pointer_cast<Door>(incoming.entrance()->owner());
-  if (!serving) {  // nobody can call it any more
+  if (incoming.entrance() != door_entrance_) [[unlikely]] {
+    door_ = std::static_pointer_cast<Door>(incoming.entrance()->owner());
+    door_entrance_ = door_ ? incoming.entrance() : nullptr;
+  }
+  if (!door_) {  // nobody can call it any more
     incoming.refuse(EBADF);
     return;
   }
-  Door& door = *serving;
+  Door& door = *door_;
+  serving = &door;
   const std::size_t count = incoming.descriptors().size();
   if ((incoming.word() & kBadArguments) != 0) [[unlikely]] {
     std::uint64_t bytes = 0;
@@ -358,7 +372,7 @@ int door_return(char* data_ptr, size_t data_size, door_desc_t* desc_ptr, uint_t 
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
   const int error = guarded([&] {
     ServingThread& self = here();
-    return self.serving ? self.answer(data_ptr, data_size, desc_ptr, desc_num) : 0;
+    return self.serving != nullptr ? self.answer(data_ptr, data_size, desc_ptr, desc_num) : 0;
   });
   if (error != 0) {
     ::pthread_setcancelstate(state, nullptr);

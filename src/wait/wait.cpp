@@ -2,6 +2,7 @@
 #include "farcall/wait.hpp"
 
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -54,7 +55,28 @@ int futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::in
   return result == 0 ? 0 : errno;
 }
 
+bool register_fences() noexcept {
+#if defined(__SANITIZE_THREAD__)
+  return false;  // it does not know them
+#else
+  return ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+#endif
+}
+
 }  // namespace
+
+const std::atomic<bool> detail::kernel_fences{register_fences()};
+
+void asymmetric_fence_heavy() noexcept {
+  if (!detail::kernel_fences.load(std::memory_order_relaxed)) {
+    full_fence();
+    return;
+  }
+  if (::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0) return;
+  // Forbidden since (seccomp). No processor keeps a store to itself for anything near that long.
+  const timespec long_enough{.tv_sec = 0, .tv_nsec = 1'000'000};
+  ::syscall(SYS_nanosleep, &long_enough, nullptr);
+}
 
 std::int64_t monotonic_ns() noexcept {
   timespec now;
@@ -317,7 +339,9 @@ void Waiter::wake_parked(Side& mine, Side& peer) noexcept {
       // A full socket has a doorbell in it already; a closed one tells that nobody will answer.
       const char ring = 0;
       const int saved = errno;
-      if (::send(lifeline_, &ring, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno != EAGAIN)
+      // Not send(2), which the C library makes a point of cancellation.
+      if (::syscall(SYS_sendto, lifeline_, &ring, 1, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0) < 0 &&
+          errno != EAGAIN)
         deaf_ = true;
       errno = saved;
       break;
