@@ -132,7 +132,8 @@ class SharedBlocked final : public Blocked {
     std::size_t offset;
     std::vector<std::byte> data;
   };
-  [[nodiscard]] std::vector<std::byte> fold(std::span<const std::byte> reply, bool& in_pieces) const;
+  [[nodiscard]] std::vector<std::byte> fold(std::span<const std::byte> reply,
+                                            bool& in_pieces) const;
   std::vector<Written> written_;  // in the order of the writes
 };
 
@@ -141,25 +142,37 @@ struct Receiver {
   Receiver(Port& port, pid_t thread_id, WaitMode mode) : thread(port, mode), id(thread_id) {}
   // Held while the thread is at work here; else others may let its session go. seq_cst, here and in
   // the count of those that receive: one of two threads sees the other.
-  bool hold() noexcept { return !held_.exchange(true, std::memory_order_seq_cst); }
+  bool hold() noexcept {
+    return !alone_.load(std::memory_order_acquire) &&
+           !held_.exchange(true, std::memory_order_seq_cst);
+  }
   void wait_and_hold() noexcept {
     while (!hold()) std::this_thread::yield();
   }
   void let_go() noexcept { (void)held_.exchange(false, std::memory_order_seq_cst); }
+  // For its own thread, as long as no other has to do with the channel's messages. Who sets
+  // `crowded` passes the heavy fence after that, and from then on everybody holds what he uses.
+  void be_alone(bool yes) noexcept { alone_.store(yes, std::memory_order_release); }
+  static void count(std::atomic<std::uint64_t>& own) noexcept {
+    own.store(own.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
 
   ServerThread thread;
   const pid_t id;
-  SharedBlocked* spare = nullptr;    // its own thread's
-  // Whose message it received last. As long as it holds the connection, nobody else has that entrance.
+  SharedBlocked* spare = nullptr;  // its own thread's
+  // Whose message it received last. As long as it holds the connection, nobody else has that
+  // entrance.
   const Entrance* last_entrance = nullptr;
   std::shared_ptr<Link> last_link;
   std::atomic<bool> waiting{false};  // RECEIVE-blocked
+  // Written by its own thread.
   std::atomic<std::uint64_t> messages{0};
   std::atomic<std::uint64_t> pulses{0};
   std::atomic<std::uint64_t> replies{0};
 
  private:
   std::atomic<bool> held_{false};
+  std::atomic<bool> alone_{false};
 };
 
 class SharedChannel final : public Channel, public std::enable_shared_from_this<SharedChannel> {
@@ -194,6 +207,7 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
 
  private:
   class Listener;
+  class AtWork;
 
   SharedBlocked& blocked_for(Receiver& receiver);
   bool take_pulse(farcall_info* info);
@@ -212,6 +226,8 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   std::atomic<int> receiving_{0};
   std::atomic<std::size_t> receiver_count_{0};
   std::atomic<bool> polled_{false};
+  std::atomic<bool> crowded_{false};          // has, or had, several receivers, or is polled
+  std::atomic<bool> alone_receiving_{false};  // somebody who is not counted in receiving_
 
   mutable std::mutex lock_;  // protects what follows
   std::unordered_map<std::int64_t, std::shared_ptr<Link>> links_;
@@ -221,7 +237,7 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   std::deque<std::unique_ptr<SharedBlocked>> all_blocked_;
   std::vector<SharedBlocked*> free_blocked_;
 
-  mutable std::mutex pulses_lock_;  // protects what follows
+  mutable std::mutex pulses_lock_;    // protects what follows
   std::multimap<int, Pulse> pulses_;  // by falling priority
 };
 

@@ -31,29 +31,50 @@ std::uint64_t random_word() noexcept {
   return word;
 }
 
-// Counts the thread as long as it is in receive().
-class Receiving {
+}  // namespace
+
+// The calling thread is at work with its part of the channel, and perhaps receives.
+class SharedChannel::AtWork {
  public:
-  Receiving(std::atomic<int>& count, Receiver& receiver) noexcept
-      : count_(count), receiver_(receiver) {
+  AtWork(SharedChannel& channel, Receiver& receiver, bool receives) noexcept
+      : channel_(channel), receiver_(receiver), receives_(receives) {
+    if (receives_) {
+      channel_.alone_receiving_.store(true, std::memory_order_relaxed);
+      receiver_.waiting.store(true, std::memory_order_relaxed);
+    }
+    receiver_.be_alone(true);
+    asymmetric_fence_light();
+    if (!channel_.crowded_.load(std::memory_order_acquire)) [[likely]]
+      return;
+    alone_ = false;
+    receiver_.be_alone(false);
     receiver_.wait_and_hold();
-    receiver_.waiting.store(true, std::memory_order_relaxed);
-    count_.fetch_add(1, std::memory_order_seq_cst);
+    if (!receives_) return;
+    channel_.receiving_.fetch_add(1, std::memory_order_seq_cst);
+    channel_.alone_receiving_.store(false, std::memory_order_relaxed);
   }
-  ~Receiving() {
-    count_.fetch_sub(1, std::memory_order_relaxed);
-    receiver_.waiting.store(false, std::memory_order_relaxed);
-    receiver_.let_go();
+  ~AtWork() {
+    if (receives_) {
+      receiver_.waiting.store(false, std::memory_order_relaxed);
+      if (alone_)
+        channel_.alone_receiving_.store(false, std::memory_order_relaxed);
+      else
+        channel_.receiving_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    if (alone_)
+      receiver_.be_alone(false);
+    else
+      receiver_.let_go();
   }
-  Receiving(const Receiving&) = delete;
-  Receiving& operator=(const Receiving&) = delete;
+  AtWork(const AtWork&) = delete;
+  AtWork& operator=(const AtWork&) = delete;
 
  private:
-  std::atomic<int>& count_;
+  SharedChannel& channel_;
   Receiver& receiver_;
+  const bool receives_;
+  bool alone_ = true;
 };
-
-}  // namespace
 
 // Whoever connects to a name gets what it has to give.
 class SharedChannel::Listener final : public call::Watch {
@@ -141,10 +162,10 @@ SharedChannel::~SharedChannel() {
 }
 
 void SharedChannel::attach(const std::string& full_name) {
-  auto entrance = std::make_shared<Listener>(weak_from_this(), listen_at(kOpenPrefix, full_name),
-                                             false);
-  auto status = std::make_shared<Listener>(weak_from_this(),
-                                           listen_at(kStatusPrefix, full_name), true);
+  auto entrance =
+      std::make_shared<Listener>(weak_from_this(), listen_at(kOpenPrefix, full_name), false);
+  auto status =
+      std::make_shared<Listener>(weak_from_this(), listen_at(kStatusPrefix, full_name), true);
   entrance->start(entrance);
   listeners_.push_back(std::move(entrance));
   status->start(status);
@@ -205,6 +226,8 @@ void SharedChannel::disconnected(const std::shared_ptr<Link>& link) noexcept {
 int SharedChannel::descriptor() {
   // From now on sessions are given back before poll() is called.
   polled_.store(true, std::memory_order_seq_cst);
+  crowded_.store(true, std::memory_order_seq_cst);
+  asymmetric_fence_heavy();
   {
     const std::lock_guard guard(lock_);
     for (const auto& receiver : receivers_) {
@@ -261,6 +284,8 @@ Receiver& SharedChannel::receiver() {
     const std::lock_guard guard(lock_);
     receivers_.push_back(std::move(fresh));
     receiver_count_.store(receivers_.size(), std::memory_order_seq_cst);
+    if (receivers_.size() > 1 && !crowded_.exchange(true, std::memory_order_seq_cst))
+      asymmetric_fence_heavy();
   }
   thread.keep(shared_from_this(), made);
   return made;
@@ -270,8 +295,8 @@ void SharedChannel::forget(Receiver& receiver) noexcept {
   std::unique_ptr<Receiver> last;  // destroyed without the lock
   receiver.wait_and_hold();
   const std::lock_guard guard(lock_);
-  const auto found = std::ranges::find_if(
-      receivers_, [&](const auto& other) { return other.get() == &receiver; });
+  const auto found =
+      std::ranges::find_if(receivers_, [&](const auto& other) { return other.get() == &receiver; });
   if (found == receivers_.end()) return;
   if (receiver.spare != nullptr) free_blocked_.push_back(receiver.spare);
   last = std::move(*found);
@@ -317,7 +342,10 @@ void SharedChannel::release_sessions_of_others(const Receiver& self) noexcept {
 }
 
 bool SharedChannel::others_wait() const noexcept {
-  return polled_.load(std::memory_order_seq_cst) || receiving_.load(std::memory_order_seq_cst) > 0;
+  return polled_.load(std::memory_order_seq_cst) ||
+         receiving_.load(std::memory_order_seq_cst) > 0 ||
+         (crowded_.load(std::memory_order_acquire) &&
+          alone_receiving_.load(std::memory_order_acquire));
 }
 
 std::int64_t SharedChannel::receive(Buffers into, Deadline deadline, farcall_info* info) {
@@ -326,14 +354,14 @@ std::int64_t SharedChannel::receive(Buffers into, Deadline deadline, farcall_inf
   bool one_way = false;
   std::int64_t id = 0;
   {
-    const Receiving receiving(receiving_, self);
+    const AtWork at_work(*this, self, true);
     if (receiver_count_.load(std::memory_order_seq_cst) > 1) release_sessions_of_others(self);
     for (;;) {
       SharedBlocked& blocked = blocked_for(self);
       const Outcome outcome = self.thread.receive(blocked.incoming, deadline);
       if (outcome == Outcome::ok && blocked.incoming.notice()) {
         if (!take_pulse(info)) continue;
-        self.pulses.fetch_add(1, std::memory_order_relaxed);
+        Receiver::count(self.pulses);
         return 0;
       }
       if (outcome == Outcome::ok) {
@@ -350,7 +378,7 @@ std::int64_t SharedChannel::receive(Buffers into, Deadline deadline, farcall_inf
       throw SystemError(ETIMEDOUT, "receive");
     }
   }
-  self.messages.fetch_add(1, std::memory_order_relaxed);
+  Receiver::count(self.messages);
   if (one_way && others_wait() && self.hold()) {
     self.thread.leave();
     self.let_go();
@@ -402,19 +430,14 @@ bool SharedChannel::answer(SharedBlocked& blocked, std::span<const std::byte> da
                            std::int64_t status, bool coming_back) {
   Receiver& self = receiver();
   if (!coming_back) disinherit();
-  self.wait_and_hold();
   Outcome outcome = Outcome::peer_gone;
-  try {
+  {
+    const AtWork at_work(*this, self, false);
     outcome = self.thread.reply(blocked.incoming, data, {}, status);
-  } catch (...) {
-    self.let_go();
-    throw;
   }
-  const bool own = blocked.received_by == &self;
-  self.let_go();
-  self.replies.fetch_add(1, std::memory_order_relaxed);
+  Receiver::count(self.replies);
   // Where others wait they hear of the client's next message; this thread may have other plans.
-  if (!coming_back && (!own || others_wait()) && self.hold()) {
+  if (!coming_back && (blocked.received_by != &self || others_wait()) && self.hold()) {
     self.thread.leave();
     self.let_go();
   }
