@@ -263,6 +263,9 @@ class Waiter {
   bool deaf_ = false;  // a doorbell could not be delivered: the peer's end is closed
   std::uint8_t hand_over_credit_ = 2;
   std::uint8_t hand_overs_ = 0;
+  std::uint32_t hand_over_pause_ = 0;  // waits that are left of it
+  std::uint32_t next_pause_ = 32;
+  std::uint32_t quick_ones_ = 0;
   std::uint8_t waits_since_probe_ = 0;
   std::uint8_t wakes_until_note_ = 1;
   std::uint32_t processor_ = 0;  // where this side ran when it last waited, plus one

@@ -29,6 +29,12 @@ constexpr std::int64_t kSpinBeforeYield = 10'000;
 
 // A hand-over that took longer than this gave the processor to somebody else than the peer.
 constexpr std::int64_t kSlowHandOver = 50'000;
+// Somebody else's slice is a thousand times as long as a hand-over, and while somebody else wants
+// this processor most hand-overs are quick all the same. So each slow one is followed by a pause,
+// twice as long as the one before, and only many quick ones in a row shorten the next.
+constexpr std::uint32_t kShortestPause = 32;
+constexpr std::uint32_t kLongestPause = 65'536;
+constexpr std::uint32_t kQuickOnes = 1024;
 constexpr std::uint8_t kMostHandOverCredit = 4;
 constexpr std::uint8_t kHandOversPerSleep = 128;
 
@@ -237,6 +243,10 @@ bool Waiter::hand_over(ReadyRef ready) {
   // Two processes that hand one processor to and fro look busy, so the scheduler leaves them
   // there, even where another one is idle. It places a task anew when the task is woken.
   if (++hand_overs_ % kHandOversPerSleep == 0) return false;
+  if (hand_over_pause_ > 0) {
+    --hand_over_pause_;
+    return false;
+  }
   // Credit is earned by hand-overs that the peer answered and lost by those it did not; without
   // credit one in kWaitsPerProbe is tried all the same.
   if (hand_over_credit_ == 0) {
@@ -250,12 +260,20 @@ bool Waiter::hand_over(ReadyRef ready) {
     const std::int64_t after = monotonic_ns();
     const bool slow = after - before > kSlowHandOver;
     before = after;
+    if (slow) {
+      hand_over_pause_ = next_pause_;
+      next_pause_ = std::min(2 * next_pause_, kLongestPause);
+      quick_ones_ = 0;
+      return ready();
+    }
+    if (++quick_ones_ == kQuickOnes) {
+      next_pause_ = std::max(next_pause_ / 2, kShortestPause);
+      quick_ones_ = 0;
+    }
     if (ready()) {
-      if (slow && hand_over_credit_ > 0) --hand_over_credit_;
-      if (!slow && hand_over_credit_ < kMostHandOverCredit) ++hand_over_credit_;
+      if (hand_over_credit_ < kMostHandOverCredit) ++hand_over_credit_;
       return true;
     }
-    if (slow) break;
   }
   if (hand_over_credit_ > 0) --hand_over_credit_;
   return false;
