@@ -27,13 +27,28 @@ bool means_gone(const SystemError& error) noexcept {
 }  // namespace
 
 struct Client::Own {
+  // In place of a session that a thread has in use and will put back: only that one may do so.
+  static inline call::ClientSession* const kTaken = reinterpret_cast<call::ClientSession*>(1);
+
   const std::uint64_t generation = call::generation();
   std::atomic<call::ClientSession*> hot{nullptr};  // one idle session, taken without the lock
   std::mutex lock;                                 // protects what follows
   std::vector<std::unique_ptr<call::ClientSession>> idle;
   std::atomic<std::uint64_t> retirements{0};
 
-  ~Own() { delete hot.load(std::memory_order_acquire); }
+  ~Own() { close_hot(); }
+  // acquire: pairs with the release of who put it there, so that the session's own state is
+  // visible.
+  std::unique_ptr<call::ClientSession> take_hot() noexcept {
+    call::ClientSession* there = hot.load(std::memory_order_relaxed);
+    while (there != nullptr && there != kTaken) {
+      if (hot.compare_exchange_weak(there, nullptr, std::memory_order_acquire,
+                                    std::memory_order_relaxed))
+        return std::unique_ptr<call::ClientSession>(there);
+    }
+    return nullptr;
+  }
+  void close_hot() noexcept { take_hot().reset(); }
 };
 
 Client::Client(int port, WaitMode mode, Admission admission)
@@ -72,10 +87,8 @@ std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, De
   Own& own = this->own();
   for (;;) {
     std::unique_ptr<call::ClientSession> session;
-    // acquire: pairs with the release in give_back(), so that the session's own state is visible.
-    if (call::ClientSession* hot = own.hot.exchange(nullptr, std::memory_order_acquire)) {
-      session.reset(hot);
-    } else {
+    session = own.take_hot();
+    if (!session) {
       const std::lock_guard guard(own.lock);
       if (own.idle.empty()) break;
       session = std::move(own.idle.back());
@@ -133,7 +146,7 @@ void Client::retire() noexcept {
   Own& own = *own_.load(std::memory_order_acquire);
   if (own.generation != call::generation()) return;
   own.retirements.fetch_add(1, std::memory_order_seq_cst);
-  delete own.hot.exchange(nullptr, std::memory_order_acquire);
+  own.close_hot();
   std::vector<std::unique_ptr<call::ClientSession>> idle;
   const std::lock_guard guard(own.lock);
   idle.swap(own.idle);
@@ -143,17 +156,22 @@ void Client::retire() noexcept {
 // with as few locked instructions as can be.
 Outcome Client::transact(const CallArguments& arguments, CallResults* results, Deadline deadline) {
   last_call_dispatched = false;
-  // acquire: pairs with the release in give_back(), so that the session's own state is visible.
-  std::unique_ptr<call::ClientSession> session(
-      own().hot.exchange(nullptr, std::memory_order_acquire));
-  const bool begun =
-      session && results != nullptr && !deadline.is_now() && session->can_at_once(arguments) &&
-      session->epoch() == call::credentials_epoch() && admit(*session, arguments) == 0;
-  if (begun && session->call_at_once(arguments, *results)) [[likely]] {
-    give_back(std::move(session));
+  Own& own = this->own();
+  // acquire: as in take_hot().
+  call::ClientSession* session = own.hot.exchange(Own::kTaken, std::memory_order_acquire);
+  if (session == Own::kTaken) return transact_slowly(nullptr, false, arguments, results, deadline);
+  const bool begun = session != nullptr && results != nullptr && !deadline.is_now() &&
+                     session->can_at_once(arguments) &&
+                     session->epoch() == call::credentials_epoch() &&
+                     admit(*session, arguments) == 0;
+  if (begun && session->call_at_once(arguments, *results) &&
+      session->made_after == own.retirements.load(std::memory_order_relaxed)) [[likely]] {
+    own.hot.store(session, std::memory_order_release);
     return Outcome::ok;
   }
-  return transact_slowly(std::move(session), begun, arguments, results, deadline);
+  own.hot.store(nullptr, std::memory_order_relaxed);
+  return transact_slowly(std::unique_ptr<call::ClientSession>(session), begun, arguments, results,
+                         deadline);
 }
 
 int Client::admit(const call::ClientSession& session, const CallArguments& arguments) const {
