@@ -14,6 +14,14 @@
 #include "door/per_thread.hpp"
 #include "farcall/error.hpp"
 
+// The C library's, behind pthread_cleanup_push() in C; <pthread.h> hides them from C++.
+extern "C" {
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
+void __pthread_register_cancel(__pthread_unwind_buf_t*);
+void __pthread_unregister_cancel(__pthread_unwind_buf_t*);
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
+}
+
 namespace farcall::door {
 namespace {
 
@@ -61,6 +69,7 @@ class ServingThread final : public Attendant {
   int cancel_state_ = PTHREAD_CANCEL_ENABLE;
   bool parked_before_ = false;
   jmp_buf base_;
+  __pthread_unwind_buf_t handlers_;  // knows the clean-up handlers that stand below base_
 };
 
 ServingThread& here() { return PerThread<ServingThread>::get(); }
@@ -263,9 +272,12 @@ void ServingThread::park(int cancel_state) {
 }
 
 // The frame that every later door_return() of this thread comes back to. What procedures have put
-// on the stack above it is forgotten without further ado, as Solaris does.
+// on the stack above it is forgotten without further ado, as Solaris does; the clean-up handlers of
+// C are on the stack, too, and a list of them leads there.
 void ServingThread::serve() {
+  ::__pthread_register_cancel(&handlers_);
   (void)::_setjmp(base_);
+  ::__pthread_unregister_cancel(&handlers_);
   for (;;) serve_one();
 }
 

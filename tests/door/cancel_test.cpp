@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 
+#include "door/handlers.h"
 #include "door/scoped_server.hpp"
 
 namespace farcall::door::test {
@@ -174,6 +175,26 @@ TEST(DoorCancelServer, ACallThatIsAnsweredCancelsNothing) {
     EXPECT_TRUE(progress->cancelled.wait());
   }
   wait_for_silence(progress->cancelled);
+}
+
+TEST(DoorCancelServer, RunsNoCleanUpHandlersOfCallsThatWereAnswered) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
+  Event entered;
+  static handled handled{};
+  handled.entered = [](void* event) { static_cast<Event*>(event)->happens(); };
+  handled.what = &entered;
+  static pthread_t server;
+  ::door_server_create([](door_info_t*) {
+    if (server == 0) ::pthread_create(&server, nullptr, serve_with_a_handler, &handled);
+  });
+  const int door = ::door_create(answer_with_a_handler, &handled, DOOR_REFUSE_DESC);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(call(door, "answered").data, "answered");
+  Caller caller(door);
+  ASSERT_TRUE(entered.wait());
+  EXPECT_EQ(caller.interrupt().error, EINTR);
+  ASSERT_EQ(::pthread_join(server, nullptr), 0);
+  EXPECT_EQ(handled.times, 1);
+  EXPECT_EQ(handled.ends, 1) << "that of the thread itself";
 }
 
 TEST(DoorCancelServer, AThreadIsNeverCancelledForAClientItNoLongerServes) {
