@@ -363,4 +363,6 @@ int fdetach(const char* path) {
   return guarded([&] { return detach_from(path); });
 }
 
+int isastream(int d) { return ::fcntl(d, F_GETFD) < 0 ? -1 : 0; }
+
 }  // extern "C"

@@ -161,7 +161,7 @@ ucred_t* ucred_get(pid_t pid) {
   ucred_t* made = nullptr;
   const int result = guarded([&] {
     Identity identity;
-    if (!read_status(pid, identity)) return fail(ESRCH);
+    if (!read_status(pid == P_MYID ? ::getpid() : pid, identity)) return fail(ESRCH);
     const int error = store(identity, &made);
     return error == 0 ? 0 : fail(error);
   });

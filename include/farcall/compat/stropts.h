@@ -12,6 +12,7 @@ extern "C" {
 
 int fattach(int d, const char *path);
 int fdetach(const char *path);
+int isastream(int d); /* 0: Linux has none; EBADF */
 
 #ifdef __cplusplus
 }

@@ -14,6 +14,11 @@ extern "C" {
 
 typedef struct farcall_ucred ucred_t; /* NOLINT(modernize-use-using): C's, too */
 
+/* For ucred_get(): the process that calls. Also in <sys/procset.h>. */
+#ifndef P_MYID
+#define P_MYID (-1)
+#endif
+
 /* The credentials of a process, or NULL with errno: ESRCH, ENOMEM. To be freed with ucred_free(). */
 ucred_t *ucred_get(pid_t pid);
 void ucred_free(ucred_t *credentials);

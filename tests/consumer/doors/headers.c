@@ -2,11 +2,14 @@
  *
  * Every header, in each dialect of C and C++, without a warning.
  */
+#define _REENTRANT
+#define __EXTENSIONS__
 #include <door.h>
 #include <stropts.h>
 #include <synch.h>
 #include <sys/door.h>
 #include <sys/filio.h>
+#include <sys/procset.h>
 #include <sys/stat.h>
 #include <sys/stropts.h>
 #include <sys/synch.h>
@@ -39,6 +42,8 @@ main(void)
 	if (sema_post(&semaphore) != 0 || sema_wait(&semaphore) != 0)
 		good = B_FALSE;
 	if (stat("/", &status) != 0 || S_ISDOOR(status.st_mode) || DOOR_UNREF_DATA == 0)
+		good = B_FALSE;
+	if (ucred_getpid(ucred_get(P_MYID)) != getpid() || isastream(0) != 0)
 		good = B_FALSE;
 	return good == B_TRUE && gethrtime() >= now ? 0 : 1;
 }
