@@ -416,7 +416,8 @@ class Door {
   // The door that is attached to `path`. Throws DoorError: what open(2) says, EBADF where no door
   // is attached.
   static Door open(const std::string& path, int flags = O_RDONLY) {
-    Door door = adopt(::open(path.c_str(), flags | O_CLOEXEC));
+    // What is no door may be a FIFO, which would wait for somebody at its other end.
+    Door door = adopt(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     if (door.fd_ < 0) throw DoorError(errno, "open " + path);
     door_info_t info;
     if (::door_info(door.fd_, &info) != 0)
@@ -510,7 +511,7 @@ class AttachedDoor {
   // Makes the file with this mode where there is none, and then removes it at the end. Throws
   // DoorError: EBUSY where a door is attached already, EPERM for a file of somebody else.
   AttachedDoor(const Door& door, const std::filesystem::path& path, mode_t mode = 0644)
-      : path_(std::filesystem::absolute(path)), process_(::getpid()) {
+      : path_(path.empty() ? path : std::filesystem::absolute(path)), process_(::getpid()) {
     const DoorDescriptor file(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
     created_ = static_cast<bool>(file);
     if (!created_ && errno != EEXIST) throw DoorError(errno, "create " + path_.string());

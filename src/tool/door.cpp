@@ -37,7 +37,12 @@ void add_call(CLI::App& group, int& exit_code) {
   command->add_option("PATH", call->path, "Where the door is attached")->required();
   command->add_option("DATA", call->data, "The request; without it, all of standard input");
   command->add_option("--wait", call->wait_s, "Wait so many seconds for the door to be attached")
-      ->check(CLI::NonNegativeNumber);
+      ->check([](const std::string& text) {
+        double seconds = -1;
+        if (!CLI::detail::lexical_cast(text, seconds) || !(seconds >= 0))
+          return fmt::format("'{}' is no number of seconds", text);
+        return std::string();
+      });
   command->callback([call, &exit_code] { exit_code = door::call(*call); });
 }
 

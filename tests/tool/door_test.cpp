@@ -191,6 +191,23 @@ TEST(DoorCommand, AProgramThatIsNotThereIsRefusedAtOnce) {
   EXPECT_TRUE(directory.files().empty());
 }
 
+TEST(DoorCommand, AFolderIsNoProgram) {
+  const ScratchDirectory directory;
+  const Finished finished = run_farcall({"door", "serve", directory.file("door"), "--", "./"});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_NE(finished.err.find("EISDIR"), std::string::npos) << finished.err;
+  EXPECT_TRUE(directory.files().empty());
+}
+
+TEST(DoorCommand, NoPathIsNoFile) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"door", "serve", "", "--", "cat"}, {"door", "call", "", "x"}}) {
+    const Finished finished = run_farcall(words);
+    EXPECT_EQ(finished.code, 1);
+    EXPECT_NE(finished.err.find("ENOENT"), std::string::npos) << finished.err;
+  }
+}
+
 TEST(DoorCommand, APlaceInThePathThatCannotBeLookedAtIsPassedOver) {
   const std::string path = ::getenv("PATH");
   ASSERT_EQ(::setenv("PATH", ("/" + std::string(300, 'x') + ":" + path).c_str(), 1), 0);
@@ -208,6 +225,12 @@ TEST(DoorCommand, CallingWhatIsNoDoorSaysSo) {
   const Finished missing = run_farcall({"door", "call", directory.file("missing"), "x"});
   EXPECT_EQ(missing.code, 1);
   EXPECT_NE(missing.err.find("ENOENT"), std::string::npos) << missing.err;
+  ASSERT_EQ(::mkfifo(directory.file("fifo").c_str(), 0600), 0);
+  for (const char* command : {"call", "info"}) {  // neither waits for a writer
+    const Finished fifo = run_farcall({"door", command, directory.file("fifo")});
+    EXPECT_EQ(fifo.code, 1);
+    EXPECT_NE(fifo.err.find("no door is attached"), std::string::npos) << fifo.err;
+  }
 }
 
 TEST(DoorCommand, InfoTellsOfTheDoorAtAPath) {
@@ -262,7 +285,11 @@ TEST(DoorCommand, WhatIsNotSaidRightIsRefused) {
   EXPECT_EQ(run_farcall({"door", "open", "x"}).code, 2);
   EXPECT_EQ(run_farcall({"door", "call"}).code, 2);
   EXPECT_EQ(run_farcall({"door", "serve", "/tmp/x"}).code, 2);
-  EXPECT_EQ(run_farcall({"door", "call", "--wait", "-1", "/tmp/x", "y"}).code, 2);
+  for (const char* seconds : {"-1", "nan", "soon", "1s"}) {
+    const Finished finished = run_farcall({"door", "call", "--wait", seconds, "/tmp/x", "y"});
+    EXPECT_EQ(finished.code, 2);
+    EXPECT_NE(finished.err.find("number of seconds"), std::string::npos) << finished.err;
+  }
 }
 
 }  // namespace

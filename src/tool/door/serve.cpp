@@ -28,6 +28,7 @@ namespace {
 // Where the command is, so that one that is not there is an error at once and not with every call.
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) {
+    if (std::filesystem::is_directory(name)) throw DoorError(EISDIR, "run " + name);
     if (::access(name.c_str(), X_OK) != 0) throw DoorError(errno, "run " + name);
     return std::filesystem::absolute(name);
   }
