@@ -6,7 +6,6 @@
 #include <linux/sockios.h>
 #include <signal.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -17,6 +16,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "call/raw_session.hpp"
 #include "call/server.hpp"
 #include "call/session.hpp"
 #include "farcall/error.hpp"
@@ -27,6 +27,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::ask;
 using test::bytes_of;
+using test::RawSession;
 using test::Server;
 
 int setting(const char* name, int usual) {
@@ -164,26 +165,6 @@ TEST(CallStress, ThreadsComeAndGo) {
   }
 }
 
-// What a client shares with the server, made by hand, so that every bit can be wrong.
-struct RawSession {
-  explicit RawSession(int port, bool formatted = true)
-      : memory(SharedMemory::create(call::kSessionBytes)) {
-    void* address =
-        ::mmap(nullptr, memory.size(), PROT_READ | PROT_WRITE, MAP_SHARED, memory.fd(), 0);
-    mapping = Mapping(address, memory.size());
-    if (formatted) control().magic = call::SessionControl::kMagic;
-    auto [here, there] = packet_socket_pair();
-    socket = std::move(here);
-    send_descriptors(port, std::array{memory.fd(), there.get()}, call::kPurposeSession);
-  }
-  [[nodiscard]] call::SessionControl& control() const {
-    return *reinterpret_cast<call::SessionControl*>(mapping.data());
-  }
-  SharedMemory memory;
-  Mapping mapping;
-  UniqueFd socket;
-};
-
 void send_nonsense(int socket, std::mt19937& random) {
   char bytes[64];
   for (char& byte : bytes) byte = static_cast<char>(random());
@@ -240,6 +221,7 @@ TEST(CallHostile, ServersSurviveTheirClients) {
       try {
         send_nonsense(port, random);
         RawSession session(port, random() % 8 != 0);
+        session.other_end.reset();
         for (std::size_t i = random() % 300; i > 0; --i) {
           scribble(session.control(), random, false);
           if (random() % 3 == 0) send_nonsense(session.socket.get(), random);

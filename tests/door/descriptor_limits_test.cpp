@@ -98,5 +98,20 @@ TEST(DoorDescriptors, ClientsWithAFullTableMakeDoorReturnFailAndKeepWaiting) {
   });
 }
 
+TEST(DoorDescriptors, TooManyForOneMessageAreRefusedBothWays) {
+  constexpr uint_t kTooMany = 4001;  // see door_call(3)
+  static std::vector<door_desc_t> many(kTooMany, pass(0));
+  auto procedure = [](char*, size_t, door_desc_t*, uint_t) {
+    answer_number(ERROR_OF(::door_return(nullptr, 0, many.data(), kTooMany)));
+  };
+  const int door = make_door(procedure);
+  in_server_and_client([&] {
+    const Reply reply = call(door);
+    EXPECT_EQ(reply.number<int>(), E2BIG);
+    EXPECT_TRUE(reply.descriptors.empty());
+    EXPECT_EQ(error_of(door, "", many), ENFILE);
+  });
+}
+
 }  // namespace
 }  // namespace farcall::door::test

@@ -11,52 +11,25 @@
 #include <array>
 #include <random>
 
+#include "call/raw_session.hpp"
 #include "call/session.hpp"
 #include "door/scoped_server.hpp"
 #include "farcall/error.hpp"
 
 namespace farcall::door::test {
 
-// What a client shares with the server. Throws SystemError where the server has hung up.
-struct RawSession {
-  explicit RawSession(int door, bool formatted = true, bool patient = true)
-      : memory(SharedMemory::create(call::kSessionBytes)) {
-    void* address =
-        ::mmap(nullptr, memory.size(), PROT_READ | PROT_WRITE, MAP_SHARED, memory.fd(), 0);
-    mapping = Mapping(address, memory.size());
-    if (formatted) control().magic = call::SessionControl::kMagic;
-    auto [here, there] = packet_socket_pair();
-    socket = std::move(here);
-    if (patient) {
-      send_descriptors(door, std::array{memory.fd(), there.get()}, call::kPurposeSession);
-    }
-    other_end = std::move(there);
-  }
-  [[nodiscard]] call::SessionControl& control() const {
-    return *reinterpret_cast<call::SessionControl*>(mapping.data());
-  }
+struct RawSession : farcall::test::RawSession {
+  using farcall::test::RawSession::RawSession;
+
   [[nodiscard]] bool welcome() const {
     return eventually([&] { return control().terms.welcome == call::TermsLine::kWelcome; });
   }
-  // Gives the turn to the server, and rings.
-  void give(call::Kind kind, std::uint32_t number, std::uint16_t size = 0,
-            std::uint8_t flags = 0) const {
-    control().slot.turn =
-        call::Turn{.number = number, .kind = kind, .flags = flags, .size = size}.pack();
-    (void)!::send(socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-  }
-  [[nodiscard]] call::Turn turn() const { return call::Turn::unpack(control().slot.turn.load()); }
   // Waits for the turn to be given back.
   [[nodiscard]] bool answered(std::uint32_t number,
                               std::chrono::milliseconds time = kPatience) const {
     return eventually([&] { return turn().number == number && turn().kind == call::Kind::reply; },
                       time);
   }
-
-  SharedMemory memory;
-  Mapping mapping;
-  UniqueFd socket;
-  UniqueFd other_end;
 };
 
 // A socket that passes for a door with this id, and its other end.

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <future>
@@ -21,43 +22,17 @@
 #include "door/child.hpp"
 #include "door/usage.hpp"
 #include "farcall/memory.hpp"
+#include "farcall/peer.hpp"
 
 namespace farcall::door::test {
 
-// Sends one descriptor over a socket; receives one, or -1.
-inline void hand_over(int socket, int fd) {
-  char byte = 0;
-  iovec data{.iov_base = &byte, .iov_len = 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  ASSERT_EQ(::sendmsg(socket, &message, MSG_NOSIGNAL), 1) << std::strerror(errno);
-}
+// Sends one descriptor over a packet socket; receives one, or -1.
+inline void hand_over(int socket, int fd) { send_descriptors(socket, std::array{fd}); }
 inline int take_over(int socket) {
-  char byte = 0;
-  iovec data{.iov_base = &byte, .iov_len = 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  const timeval patience{.tv_sec = 10 * (kSlow > 1 ? 3 : 1), .tv_usec = 0};
-  ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1) return -1;
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return -1;
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-  return fd;
+  pollfd something{.fd = socket, .events = POLLIN, .revents = 0};
+  if (::poll(&something, 1, static_cast<int>(2 * kPatience.count())) != 1) return -1;
+  Arrival arrival = take_arrival(socket);
+  return arrival.descriptors.size() == 1 ? arrival.descriptors[0].release() : -1;
 }
 
 // A server in a process of its own, for as long as this object lives.

@@ -91,6 +91,9 @@ TEST(DoorThreads, ServerCreateReturnsTheFunctionBefore) {
     door_server_func_t* usual = ::door_server_create(note_and_create);
     ASSERT_NE(usual, nullptr);
     EXPECT_EQ(::door_server_create(usual), &note_and_create);
+    EXPECT_EQ(::door_server_create(note_and_create), usual);
+    EXPECT_EQ(::door_server_create(nullptr), &note_and_create);  // the usual one again
+    EXPECT_EQ(::door_server_create(usual), usual);
     EXPECT_EQ(call(::door_create(echo, nullptr, 0), "x").data, "x");
     EXPECT_EQ(created(), 0U);
   });

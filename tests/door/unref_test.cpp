@@ -176,6 +176,27 @@ TEST_F(DoorUnref, ComesWhenAForkedChildClosesIts) {
   unref.expect(1);
 }
 
+TEST_F(DoorUnref, AForkedChildsDescriptorsAreClosedOnExecAsBefore) {
+  const int door = make_door(unref, DOOR_UNREF);
+  const UniqueFd second(::dup(door));
+  in_child([&] {
+    EXPECT_EQ(::fcntl(door, F_GETFD), FD_CLOEXEC);
+    EXPECT_EQ(::fcntl(second.get(), F_GETFD), 0);
+  });
+}
+
+TEST_F(DoorUnref, WhatAVforkedChildClosesStaysOpenHere) {
+  const int door = make_door(unref, DOOR_UNREF);
+  const UniqueFd second(::dup(door));
+  const pid_t child = ::vfork();  // shares the memory, not the descriptors
+  if (child == 0) {
+    ::close(second.get());
+    ::_exit(0);
+  }
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+  unref.expect(0);
+}
+
 TEST_F(DoorUnref, WaitsForGrandchildren) {
   const int door = make_door(unref, DOOR_UNREF_MULTI);
   const Shared<Event> go;
@@ -341,6 +362,20 @@ TEST_F(DoorUnref, ComesToThePoolOfAPrivateDoor) {
     ::door_return(nullptr, 0, nullptr, 0);
   }).detach();
   unref.expect(1);
+}
+
+TEST_F(DoorUnref, AnAnswerToItClosesTheDescriptorsItReleases) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd out(ends[0]);
+  auto procedure = [&](char*, size_t, door_desc_t*, uint_t) {
+    door_desc_t end = pass(ends[1], DOOR_DESCRIPTOR | DOOR_RELEASE);
+    ::door_return(nullptr, 0, &end, 1);
+  };
+  const int door = make_door(procedure, DOOR_UNREF);
+  ::close(::dup(door));
+  pollfd closed{.fd = out.get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&closed, 1, static_cast<int>(kPatience.count())), 1);
 }
 
 TEST_F(DoorUnref, TheServerMayRevokeTheDoorWhenItComes) {

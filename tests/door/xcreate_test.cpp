@@ -246,6 +246,34 @@ TEST(DoorXcreate, DecliningAThreadAtDepletionIsAccepted) {
   }
 }
 
+TEST(DoorXcreate, ThreadsThatWereDeclinedAreAskedForAgainWithTheNextCall) {
+  static Maker& maker = *new Maker;
+  maker.answers_one = 1;
+  const int door = ::door_xcreate(echo, nullptr, 0, make_thread, nullptr, &maker, 1);
+  ASSERT_GE(door, 0) << std::strerror(errno);
+  for (std::size_t calls = 1; calls <= 3; ++calls) {
+    EXPECT_EQ(call(door, "x").data, "x");
+    EXPECT_EQ(maker.count(), 1 + calls);
+  }
+}
+
+TEST(DoorXcreate, ThreadsOfADoorThatWasNotMadeEnd) {
+  struct Joinable {
+    std::atomic<int> asked{0};
+    pthread_t thread{};
+  };
+  static Joinable made;
+  const auto create = [](door_info_t*, void* (*startf)(void*), void* argument, void*) {
+    if (made.asked++ > 0) return 0;
+    return ::pthread_create(&made.thread, nullptr, startf, argument) == 0 ? 1 : -1;
+  };
+  EXPECT_EQ(ERROR_OF(::door_xcreate(echo, nullptr, 0, create, nullptr, nullptr, 2)), EINVAL);
+  timespec end{};
+  ::clock_gettime(CLOCK_REALTIME, &end);
+  end.tv_sec += 10;
+  EXPECT_EQ(::pthread_timedjoin_np(made.thread, nullptr, &end), 0);
+}
+
 TEST(DoorXcreate, WithoutDepletionCallbackNoThreadIsMadeLater) {
   static Maker& maker = *new Maker;  // for threads that outlive everything
   static Gate gate;
