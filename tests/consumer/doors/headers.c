@@ -5,6 +5,8 @@
 #define _REENTRANT
 #define __EXTENSIONS__
 #include <door.h>
+#include <signal.h>
+#include <string.h>
 #include <stropts.h>
 #include <synch.h>
 #include <sys/door.h>
@@ -32,6 +34,7 @@ main(void)
 	boolean_t good = B_TRUE;
 	hrtime_t now = gethrtime();
 	struct stat status;
+	char name[6];
 
 	if (thr_keycreate_once(&key, 0) != 0 || key == THR_ONCE_KEY)
 		good = B_FALSE;
@@ -45,5 +48,14 @@ main(void)
 		good = B_FALSE;
 	if (ucred_getpid(ucred_get(P_MYID)) != getpid() || isastream(0) != 0)
 		good = B_FALSE;
+	if (strlcpy(name, "a longer name", sizeof (name)) != 13 || strcmp(name, "a lon") != 0)
+		good = B_FALSE;
+	if (strlcpy(name, "ab", sizeof (name)) != 2 || strlcat(name, "cdef", sizeof (name)) != 6 ||
+	    strcmp(name, "abcde") != 0 || strlcat(name, "f", 3) != 4 || strlcpy(name, "", 0) != 0)
+		good = B_FALSE;
+#ifndef __cplusplus	/* where the C library says that it is out of fashion */
+	if (sigset(SIGUSR1, SIG_IGN) != SIG_DFL || sighold(SIGUSR2) != 0 || sigrelse(SIGUSR2) != 0)
+		good = B_FALSE;
+#endif
 	return good == B_TRUE && gethrtime() >= now ? 0 : 1;
 }
