@@ -7,13 +7,11 @@
 #include <pthread.h>
 #include <unistd.h>
 
-static void count(void *handled) {
-  ++*(int *)handled;
-}
+static void count(void* handled) { ++*(int*)handled; }
 
-void answer_with_a_handler(void *cookie, char *data, size_t size, door_desc_t *descriptors,
+void answer_with_a_handler(void* cookie, char* data, size_t size, door_desc_t* descriptors,
                            uint_t descriptor_count) {
-  struct handled *const handled = cookie;
+  struct handled* const handled = cookie;
   (void)descriptors;
   (void)descriptor_count;
   pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
@@ -26,8 +24,8 @@ void answer_with_a_handler(void *cookie, char *data, size_t size, door_desc_t *d
   pthread_cleanup_pop(0);
 }
 
-void *serve_with_a_handler(void *handled) {
-  pthread_cleanup_push(count, &((struct handled *)handled)->ends);
+void* serve_with_a_handler(void* handled) {
+  pthread_cleanup_push(count, &((struct handled*)handled)->ends);
   door_return(NULL, 0, NULL, 0);
   pthread_cleanup_pop(0);
   return NULL;

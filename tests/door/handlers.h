@@ -10,17 +10,17 @@ extern "C" {
 
 /* The cookie of answer_with_a_handler(). */
 struct handled {
-  void (*entered)(void *what);
-  void *what;
+  void (*entered)(void* what);
+  void* what;
   int times; /* that the handler of a procedure ran */
   int ends;  /* that the handler of a thread ran */
 };
 
 /* Answers with what came; waits to be cancelled if nothing came. */
-void answer_with_a_handler(void *cookie, char *data, size_t size, door_desc_t *descriptors,
+void answer_with_a_handler(void* cookie, char* data, size_t size, door_desc_t* descriptors,
                            uint_t descriptor_count);
 /* A server thread with a handler of its own. */
-void *serve_with_a_handler(void *handled);
+void* serve_with_a_handler(void* handled);
 
 #ifdef __cplusplus
 }

@@ -16,8 +16,8 @@ extern "C" {
 #endif
 
 /* Both write at most `size` bytes, the last a 0, and return how long the whole would have been. */
-size_t strlcpy(char *to, const char *from, size_t size);
-size_t strlcat(char *to, const char *from, size_t size);
+size_t strlcpy(char* to, const char* from, size_t size);
+size_t strlcat(char* to, const char* from, size_t size);
 
 #ifdef __cplusplus
 }
