@@ -143,5 +143,24 @@ TEST(DoorParam, ADoorThatRefusesDescriptorsKeepsRefusingThem) {
   EXPECT_EQ(param(door, DOOR_PARAM_DESC_MAX), 0U);
 }
 
+TEST(DoorParam, WhoMayNotSetIsToldSoWhateverHeWantsToSet) {
+  const int door = ::door_create(echo, nullptr, 0);
+  in_child([&] {
+    EXPECT_EQ(ERROR_OF(::door_setparam(door, 1000, 1)), EPERM);
+    EXPECT_EQ(ERROR_OF(::door_setparam(door, DOOR_PARAM_DESC_MAX, size_t{INT_MAX} + 1)), EPERM);
+  });
+}
+
+TEST(DoorParam, BothFailWithEbadfForARevokedDoor) {
+  const int door = ::door_create(echo, nullptr, 0);
+  const UniqueFd second(::dup(door));
+  ASSERT_EQ(::door_revoke(door), 0);
+  in_server_and_client([&] {
+    size_t value;
+    EXPECT_EQ(ERROR_OF(::door_getparam(second.get(), DOOR_PARAM_DATA_MAX, &value)), EBADF);
+    EXPECT_EQ(ERROR_OF(::door_setparam(second.get(), DOOR_PARAM_DATA_MAX, 1)), EBADF);
+  });
+}
+
 }  // namespace
 }  // namespace farcall::door::test
