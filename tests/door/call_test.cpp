@@ -332,5 +332,17 @@ TEST(DoorPing, ARealAnswerToItFailsWithE2bigAndTheClientKeepsWaiting) {
   });
 }
 
+TEST(DoorCall, ClosingTheLastDescriptorEndsItsSessions) {
+  const ScopedServer server([] { return ::door_create(echo, nullptr, 0); });
+  const std::string held = "/proc/" + std::to_string(server.pid()) + "/fd";
+  in_child([&] {
+    const std::size_t before = count_entries(held);
+    EXPECT_EQ(call(server.door(), "x").data, "x");
+    EXPECT_GT(count_entries(held), before);
+    ::close(server.door());
+    EXPECT_TRUE(eventually([&] { return count_entries(held) <= before; }));
+  });
+}
+
 }  // namespace
 }  // namespace farcall::door::test

@@ -197,6 +197,31 @@ TEST(DoorCancelServer, RunsNoCleanUpHandlersOfCallsThatWereAnswered) {
   EXPECT_EQ(handled.ends, 1) << "that of the thread itself";
 }
 
+TEST(DoorCancelServer, AThreadWhoseAnswerFailedCanStillBeCancelled) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
+  const Shared<Progress> progress;
+  ::door_server_create(make_cancellable);
+  int error = 0;
+  auto procedure = [&](char* data, size_t size, door_desc_t*, uint_t) {
+    if (size > 0) ::door_return(data, size, nullptr, 0);
+    door_desc_t descriptor = pass(0);
+    error = ERROR_OF(::door_return(nullptr, 0, &descriptor, 1));  // no room for it
+    const Witness witness(progress->cancelled);
+    progress->entered.happens();
+    progress->go.await();
+  };
+  const int door = make_door(procedure);
+  Child child([&] {
+    EXPECT_EQ(call(door, "x").data, "x");
+    const FewDescriptors none;
+    call(door);
+  });
+  ASSERT_TRUE(progress->entered.wait());
+  EXPECT_EQ(error, EMFILE);
+  child.kill();
+  EXPECT_TRUE(progress->cancelled.wait());
+}
+
 TEST(DoorCancelServer, AThreadIsNeverCancelledForAClientItNoLongerServes) {
   // Some clients are interrupted just when they are answered; others call on and on, and no
   // thread may be taken from under them.

@@ -150,6 +150,16 @@ int guarded_call(int door, std::minstd_rand& random) {
   return 0;
 }
 
+TEST(DoorHostile, ARevokedDoorTakesNoSessionsThoughTheyAreSent) {
+  const int door = ::door_create(echo, nullptr, 0);
+  const UniqueFd second(::dup(door));
+  EXPECT_TRUE(RawSession(door).welcome());
+  ASSERT_EQ(::door_revoke(door), 0);
+  const RawSession session(second.get());
+  std::this_thread::sleep_for(kGlance);
+  EXPECT_NE(session.control().terms.welcome, call::TermsLine::kWelcome);
+}
+
 TEST(DoorHostile, ClientsSurviveTheirServers) {
   give_up_after(100s);
   const FakeDoor fake(0x1234);

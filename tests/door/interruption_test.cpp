@@ -234,6 +234,31 @@ std::int64_t cancel_in_call(int door, const std::function<bool()>& in_call) {
   return now_ns() - before;
 }
 
+TEST(DoorInterruption, ReleasesDescriptorsOnceAThreadHasThem) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  const Shared<Gate> gate;
+  const int door = make_door(*gate, DOOR_NO_CANCEL);
+  in_child([&] {
+    const int fd = ::dup(0);
+    Caller caller(door, "x", {pass(fd, DOOR_DESCRIPTOR | DOOR_RELEASE)});
+    ASSERT_TRUE(gate->entered.wait());
+    EXPECT_EQ(caller.interrupt().error, EINTR);
+    EXPECT_EQ(ERROR_OF(::fcntl(fd, F_GETFD)), EBADF);
+  });
+  ASSERT_TRUE(gate->let_go());
+}
+
+TEST(DoorInterruption, KeepsDescriptorsThatNoThreadHasTaken) {
+  const int door = deserted_door();
+  in_server_and_client([&] {
+    const UniqueFd fd(::dup(0));
+    Caller caller(door, "x", {pass(fd.get(), DOOR_DESCRIPTOR | DOOR_RELEASE)});
+    std::this_thread::sleep_for(kGlance);
+    EXPECT_EQ(caller.interrupt().error, EAGAIN);
+    EXPECT_GE(::fcntl(fd.get(), F_GETFD), 0);
+  });
+}
+
 TEST(DoorCancel, AThreadCanBeCancelledWhileItWaitsForAnAnswer) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   const Shared<Gate> gate;

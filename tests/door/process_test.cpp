@@ -15,6 +15,14 @@ bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
 
 // ---- door_revoke ----
 
+TEST(DoorRevoke, FailsWithEbadfTheSecondTime) {
+  const int door = ::door_create(echo, nullptr, 0);
+  const UniqueFd second(::dup(door));
+  ASSERT_EQ(::door_revoke(door), 0);
+  EXPECT_EQ(ERROR_OF(::door_revoke(second.get())), EBADF);
+  EXPECT_GE(::fcntl(second.get(), F_GETFD), 0) << "closed all the same";
+}
+
 TEST(DoorRevoke, ClosesTheDescriptor) {
   const int door = ::door_create(echo, nullptr, 0);
   ASSERT_EQ(::door_revoke(door), 0);

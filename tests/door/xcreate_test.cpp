@@ -294,6 +294,20 @@ TEST(DoorXcreate, WithoutDepletionCallbackNoThreadIsMadeLater) {
   EXPECT_EQ(maker.count(), 2U);
 }
 
+TEST(DoorXcreate, AClientThatNeverPausesKeepsNobodyFromTheOnlyThread) {
+  static Maker& maker = *new Maker;
+  const int door =
+      ::door_xcreate(echo, nullptr, DOOR_NO_DEPLETION_CB, make_thread, nullptr, &maker, 1);
+  ASSERT_GE(door, 0) << std::strerror(errno);
+  std::atomic<bool> over{false};
+  std::thread restless([&] {
+    while (!over) EXPECT_EQ(error_of(door, "again"), 0);
+  });
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(call(door, "x").data, "x");
+  over = true;
+  restless.join();
+}
+
 TEST(DoorXcreate, IgnoresTheFunctionOfServerCreate) {
   in_child([] {
     static std::atomic<int> asked{0};
