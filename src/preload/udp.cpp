@@ -232,6 +232,15 @@ ssize_t look_in_kernel(UdpSocket& socket, int fd, msghdr& message, int flags) no
   return result;
 }
 
+// Whether take_now() is worth it: it watches, and what is sent meanwhile goes through the kernel.
+bool kernel_has_something(UdpSocket& socket, int fd) noexcept {
+  socket.ring_receives = 0;
+  socket.looked_at = ticks();
+  pollfd look{.fd = fd, .events = POLLIN, .revents = 0};
+  timespec none{};
+  return kernel(SYS_ppoll, &look, 1, &none, nullptr, 0) != 0;
+}
+
 // One datagram from memory or from the kernel, without waiting.
 ssize_t take_now(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
   watch_all(socket);
@@ -693,7 +702,8 @@ ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexc
   bool kernel_first = false;
   ssize_t result = -EAGAIN;
   // What has been sent while we were watching is in the kernel.
-  bool look = any_watched(socket) || ++socket.ring_receives >= kKernelEvery;
+  bool look = any_watched(socket) ||
+              (++socket.ring_receives >= kKernelEvery && kernel_has_something(socket, fd));
   if (!look) {
     result = take_from_memory(socket, message, flags, kernel_first);
     if (result != -EAGAIN) return result;
@@ -708,12 +718,16 @@ ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexc
     // stays watched; unless it keeps coming, for then it is this call that it waits with.
     ++socket.empty_calls;
     if (socket.empty_calls >= kBusyAfter) socket.busy = true;
-    const std::uint64_t now = ticks();
-    if (!look && (!socket.busy || now - socket.looked_at > kLookTicks)) {
-      result = take_now(socket, fd, message, flags);
-      if (result != -EAGAIN) return failed(result);
-      socket.looked_at = now;
-      if (socket.listener >= 0 && ++socket.looks % 16 == 0) udp_take_flows(socket, fd);
+    if (!look) {
+      look = !socket.busy;
+      if (socket.busy && ticks() - socket.looked_at > kLookTicks) {
+        look = kernel_has_something(socket, fd);
+        if (socket.listener >= 0 && ++socket.looks % 16 == 0) udp_take_flows(socket, fd);
+      }
+      if (look) {
+        result = take_now(socket, fd, message, flags);
+        if (result != -EAGAIN) return failed(result);
+      }
     }
     if (socket.busy) {
       unwatch_all(socket);
