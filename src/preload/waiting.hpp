@@ -49,6 +49,14 @@ class Patience {
     const bool together = peer_processor() == this_processor();
     for (unsigned i = 0; i < (together ? 1 : kQuickLooks); ++i)
       if (ready()) return true;
+    // To hold signals costs as much as the switch to a peer that has always answered in its turn;
+    // one that comes during this turn comes as if before the call.
+    if (together && credit_ == kMostCredit && hand_over_once(ready)) return true;
+    if (together && credit_ == 0) {
+      // Without credit one of many is tried all the same.
+      if (++since_hand_over_ < waits_per_turn_) return ready();
+      since_hand_over_ = 0;
+    }
     const HeldSignals held;
     if (stay_longer(together, ready, peer_processor)) return true;
     interruption_ = held.interruption();
@@ -94,29 +102,36 @@ class Patience {
   static constexpr std::int64_t kShortestSpin = 2'000;
   static constexpr std::uint8_t kWaitsPerProbe = 32;
   static constexpr unsigned kMostHandOvers = 8;
-  static constexpr std::int64_t kSlowHandOver = 50'000;
+  static constexpr std::uint8_t kMostCredit = 4;
+  static constexpr std::uint16_t kMostWaitsPerTurn = 1 << 15;
+  static constexpr std::uint64_t kLongTurn = 50 * kTicksPerMicrosecond;
+
+  // Gives others a turn on this processor. If somebody else than the peer took it, a sleeper would
+  // have been woken long before: then that is tried ever more rarely.
+  template <class Ready>
+  bool hand_over_once(Ready ready) noexcept {
+    const std::uint64_t before = ticks();
+    kernel(SYS_sched_yield);
+    const bool answered = ready();
+    if (ticks() - before > kLongTurn) {
+      credit_ = 0;
+      waits_per_turn_ = static_cast<std::uint16_t>(
+          std::min<unsigned>(2U * waits_per_turn_, kMostWaitsPerTurn));
+    } else if (answered) {
+      credit_ = std::min<std::uint8_t>(credit_ + 1U, kMostCredit);
+      waits_per_turn_ = std::max<std::uint16_t>(waits_per_turn_ / 2, kWaitsPerProbe);
+    } else if (credit_ == kMostCredit) {
+      --credit_;
+    }
+    return answered;
+  }
 
   template <class Ready>
   bool hand_over(Ready ready) noexcept {
-    unsigned tries = kMostHandOvers;
-    if (credit_ == 0) {
-      // Without credit one of many is tried all the same.
-      if (++since_hand_over_ < kWaitsPerProbe) return ready();
-      since_hand_over_ = 0;
-      tries = 2;
-    }
-    std::int64_t before = now_ns();
-    for (unsigned i = 0; i < tries; ++i) {
-      if (ready()) return true;
-      kernel(SYS_sched_yield);
-      const std::int64_t after = now_ns();
-      if (ready()) {
-        credit_ = static_cast<std::uint8_t>(std::min<unsigned>(credit_ + 1U, 4));
-        return true;
-      }
-      // Somebody else than the peer had the processor.
-      if (after - before > kSlowHandOver) break;
-      before = after;
+    const std::uint8_t credit = credit_;
+    for (unsigned i = 0; i < (credit == 0 ? 1 : kMostHandOvers); ++i) {
+      if (ready() || hand_over_once(ready)) return true;
+      if (credit_ < credit) return false;
     }
     if (credit_ > 0) --credit_;
     return false;
@@ -139,7 +154,8 @@ class Patience {
   std::int64_t expected_ns_ = 20'000;
   std::int64_t since_ = 0;
   std::uint8_t since_probe_ = 0;
-  std::uint8_t since_hand_over_ = 0;
+  std::uint16_t since_hand_over_ = 0;
+  std::uint16_t waits_per_turn_ = kWaitsPerProbe;
   std::uint8_t credit_ = 2;
   Interruption interruption_ = Interruption::none;
 };
