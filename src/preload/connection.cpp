@@ -155,9 +155,10 @@ bool stay_awake(Side& side) noexcept {
       [&] { return ring.control->sender_processor.load(std::memory_order_relaxed); });
 }
 
-bool time_to_look(Side& side) noexcept {
+bool time_to_look(Side& side, int fd) noexcept {
   const std::uint64_t now = ticks();
-  if (++side.empty_calls % kEmptyCallsPerLook != 0 && now - side.looked_at < kLookEvery)
+  if (++side.empty_calls % kEmptyCallsPerLook != 0 && now - side.looked_at < kLookEvery &&
+      !epoll_told_since(fd, side.looked_at))
     return false;
   side.looked_at = now;
   return true;
@@ -179,7 +180,7 @@ ssize_t receive_accelerated(Side& side, const Call& call, Guard& guard) {
     if (side.in.control->doorbell.load(std::memory_order_relaxed) != 0) [[unlikely]]
       answer_peer(side, call.fd);
     if (got == kNothing && nonblocking(side, call.flags) && !side.receiver.watched() &&
-        (time_to_look(side) || side.in.control->sender_said.load(std::memory_order_relaxed) != 0))
+        (time_to_look(side, call.fd) || side.in.control->sender_said.load(std::memory_order_relaxed) != 0))
       got = look_for_end(side.receiver, side.in, call.fd);
     if (got > 0) {
       total += got;
@@ -375,7 +376,8 @@ void wake_up(Side& side, int fd) noexcept {
     return;
   // The sender must be there to make use of it.
   if (side.in.control->sender_processor.load(std::memory_order_relaxed) == 0) return;
-  if (!epoll_allows_wake_up(side, fd)) return;
+  if (side.other_holders_unknown && local_references(side) > 1) return;
+  if (!epoll_allows_wake_up(fd)) return;
   side.receiver.unwatch(side.in);
 }
 

@@ -69,6 +69,7 @@ void hand_back_passed(const msghdr& message) noexcept {
       std::copy_n(CMSG_DATA(head) + i * sizeof fd, sizeof fd,
                   reinterpret_cast<unsigned char*>(&fd));
       if (Side* side = find_side(fd)) hand_back(*side, fd, Reason::passed);
+      if (UdpSocket* udp = find_udp(fd)) udp_leave(*udp);
     }
   }
 }
@@ -164,7 +165,7 @@ int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* tim
     UdpSocket* const udp = find_udp(fd);
     if (udp == nullptr || timeout != nullptr) [[likely]] {
       // With a time limit for all of them it is the kernel's, and so are all that come.
-      if (udp != nullptr && udp_await(*udp, fd, true))
+      if (udp != nullptr && udp_watch_for_good(*udp, fd))
         return udp_receive_many(*udp, fd, messages, count, flags | MSG_DONTWAIT);
       return real::next<"recvmmsg", Recvmmsg>()(fd, messages, count, flags, timeout);
     }

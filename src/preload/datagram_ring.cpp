@@ -93,9 +93,11 @@ void DatagramReceiver::start(const DatagramMemory& memory) noexcept {
   memory_ = memory;
 }
 
-bool DatagramReceiver::looks_ready() const noexcept {
-  return (memory_.control->tail.load(std::memory_order_relaxed) & ~kWatched) != head_;
+std::uint64_t DatagramReceiver::published() const noexcept {
+  return memory_.control->tail.load(std::memory_order_relaxed) & ~kWatched;
 }
+
+bool DatagramReceiver::looks_ready() const noexcept { return published() != head_; }
 
 DatagramReceiver::Next DatagramReceiver::next() noexcept {
   if (!known_) {

@@ -117,6 +117,8 @@ class DatagramReceiver {
   Next next() noexcept;
   // Whether it is worth to call next(); needs no lock.
   [[nodiscard]] bool looks_ready() const noexcept;
+  // Changes with every datagram that is published.
+  [[nodiscard]] std::uint64_t published() const noexcept;
   // Copies the datagram that is next, and removes it unless `peek`.
   Taken take(const iovec* parts, std::size_t count, bool peek) noexcept;
 

@@ -22,7 +22,7 @@ constexpr std::uint16_t kSeveral = UINT16_MAX;
 constexpr std::size_t kMostHot = 256;
 constexpr std::uint16_t kIdleLooks = 256;
 constexpr std::uint64_t kLookEvery = 20 * kTicksPerMicrosecond;
-constexpr std::uint64_t kNever = ~std::uint64_t{0};
+constexpr std::uint64_t kNever = kNoDatagram;
 
 struct Registration {
   epoll_event event;
@@ -42,6 +42,7 @@ struct Set {
   std::uint32_t calls = 0;
   std::uint32_t turn = 0;
   std::uint64_t looked_at = 0;
+  std::atomic<std::uint64_t> told_at{0};  // ticks, when the kernel last told of something
   Patience patience;
   std::array<int, kMostHot> hot;
   Registration* by_fd = nullptr;  // kMostDescriptors of them, most without memory
@@ -153,7 +154,10 @@ std::uint32_t take_hot(Set& set, std::array<int, kMostHot>& taken) noexcept {
 // From here on the kernel tells of it. True if the ring holds bytes that it does not know of.
 bool watch(int fd) noexcept {
   Side* const side = find_side(fd);
-  if (side == nullptr) return false;
+  if (side == nullptr) {
+    UdpSocket* const udp = find_udp(fd);
+    return udp != nullptr && udp_watch(*udp, fd);
+  }
   const Guard guard(side->receive_lock);
   if (!guard || side->in.control == nullptr) return false;
   if (!side->receiver.watched()) side->receiver.watch(side->in);
@@ -164,11 +168,40 @@ bool watch(int fd) noexcept {
 // side is now.
 std::uint64_t ring_position(int fd) noexcept {
   Side* const side = find_side(fd);
-  if (side == nullptr) return kNever;
+  if (side == nullptr) {
+    UdpSocket* const udp = find_udp(fd);
+    return udp != nullptr ? udp_position(*udp) : kNever;
+  }
   Direction* const control = side->in.control;
   if (control == nullptr) return kNever;
   const std::uint64_t tail = control->tail.load(std::memory_order_acquire) & ~kFlags;
   return tail == side->receiver.position() ? kNever : tail;
+}
+
+// Who waits for it runs on `here`.
+void note_processor(int fd, std::uint32_t here) noexcept {
+  Side* const side = find_side(fd);
+  if (side == nullptr) {
+    if (UdpSocket* const udp = find_udp(fd)) udp_note_processor(*udp, here);
+    return;
+  }
+  Direction* const in = side->in.control;
+  Direction* const out = side->out.control;
+  if (in != nullptr && in->receiver_processor.load(std::memory_order_relaxed) != here)
+    in->receiver_processor.store(here, std::memory_order_relaxed);
+  if (out != nullptr && out->sender_processor.load(std::memory_order_relaxed) != here)
+    out->sender_processor.store(here, std::memory_order_relaxed);
+}
+
+// Where the peer last ran, plus one; 0 if that is not known.
+std::uint32_t peer_processor(int fd) noexcept {
+  Side* const side = find_side(fd);
+  if (side == nullptr) {
+    UdpSocket* const udp = find_udp(fd);
+    return udp != nullptr ? udp_senders_processor(*udp) : 0;
+  }
+  Direction* const in = side->in.control;
+  return in != nullptr ? in->sender_processor.load(std::memory_order_relaxed) : 0;
 }
 
 bool wants_input(const Registration& entry) noexcept {
@@ -270,9 +303,17 @@ struct Wait {
   const void* arguments;
 };
 
-long look_at_kernel(const Wait& wait, int from) noexcept {
-  return kernel(SYS_epoll_pwait, wait.fd, wait.events + from, wait.most - from, 0, wait.mask,
-                kKernelMaskSize);
+long look_at_kernel(Set& set, const Wait& wait, int from) noexcept {
+  const long told = kernel(SYS_epoll_pwait, wait.fd, wait.events + from, wait.most - from, 0,
+                           wait.mask, kKernelMaskSize);
+  if (told > 0) set.told_at.store(ticks(), std::memory_order_relaxed);
+  return told;
+}
+
+int ask_kernel(Set& set, const Wait& wait) {
+  const int result = wait.as_it_is(wait.arguments);
+  if (result > 0) set.told_at.store(ticks(), std::memory_order_relaxed);
+  return result;
 }
 
 // Puts right what kick() did; in the `count` events that have been reported, too.
@@ -288,7 +329,7 @@ void after_kick(Set& set, epoll_event* events, int count) noexcept {
 }
 
 int sleep_in_set(Set& set, const Wait& wait) {
-  const int result = wait.as_it_is(wait.arguments);
+  const int result = ask_kernel(set, wait);
   set.waiters.fetch_sub(1, std::memory_order_relaxed);
   if (set.kicked >= 0) [[unlikely]] {
     const int error = errno;
@@ -317,12 +358,12 @@ int wait_in_set(Set& set, const Wait& wait) {
       const std::uint64_t now = ticks();
       if (found < wait.most && (++set.calls % 8 == 0 || now - set.looked_at > kLookEvery)) {
         set.looked_at = now;
-        const long more = look_at_kernel(wait, found);
+        const long more = look_at_kernel(set, wait, found);
         if (more > 0) found = merge(wait.events, found, static_cast<int>(more));
       }
       return found;
     }
-    if (wait.at_once) return wait.as_it_is(wait.arguments);
+    if (wait.at_once) return ask_kernel(set, wait);
     if (!stayed) {
       stayed = true;
       long seen = 0;
@@ -334,19 +375,9 @@ int wait_in_set(Set& set, const Wait& wait) {
         count = set.hot_count.load(std::memory_order_relaxed);
         std::copy_n(set.hot.begin(), count, hot.begin());
       }
-      Side* const first = count != 0 ? find_side(hot[0]) : nullptr;
-      Direction* const control = first != nullptr ? first->in.control : nullptr;
-      if (control != nullptr) {
+      if (count != 0) {
         const std::uint32_t here = this_processor();
-        for (std::uint32_t i = 0; i < count; ++i) {
-          Side* const side = find_side(hot[i]);
-          Direction* const in = side != nullptr ? side->in.control : nullptr;
-          Direction* const out = side != nullptr ? side->out.control : nullptr;
-          if (in != nullptr && in->receiver_processor.load(std::memory_order_relaxed) != here)
-            in->receiver_processor.store(here, std::memory_order_relaxed);
-          if (out != nullptr && out->sender_processor.load(std::memory_order_relaxed) != here)
-            out->sender_processor.store(here, std::memory_order_relaxed);
-        }
+        for (std::uint32_t i = 0; i < count; ++i) note_processor(hot[i], here);
         const bool news = set.patience.stay_awake(
             [&] {
               for (std::uint32_t i = 0; i < count; ++i) {
@@ -356,10 +387,10 @@ int wait_in_set(Set& set, const Wait& wait) {
               looks += count;
               if (looks < 512) return false;
               looks = 0;
-              seen = look_at_kernel(wait, 0);
+              seen = look_at_kernel(set, wait, 0);
               return seen != 0;
             },
-            [&] { return control->sender_processor.load(std::memory_order_relaxed); });
+            [&] { return peer_processor(hot[0]); });
         if (seen != 0) return static_cast<int>(with_errno(seen));
         if (news) {
           stayed = false;
@@ -385,13 +416,41 @@ void kick(int set, int fd, epoll_event event) noexcept {
   kernel(SYS_epoll_ctl, set, EPOLL_CTL_MOD, fd, &event);
 }
 
+void stay_with_kernel(int fd) noexcept {
+  if (Side* const side = find_side(fd)) side->stay_watched.store(true, std::memory_order_relaxed);
+  if (UdpSocket* const udp = find_udp(fd)) udp->stay_watched.store(true, std::memory_order_relaxed);
+  watch(fd);
+}
+
+// A set knows of one descriptor only.
+bool several_refer_to(int fd) noexcept {
+  if (const Side* const side = find_side(fd)) return local_references(*side) > 1;
+  const UdpSocket* const udp = find_udp(fd);
+  return udp != nullptr && udp->references.load(std::memory_order_relaxed) > 1;
+}
+
+// Watches it unless it is awake and the set looks at it from now on. True if there is something
+// to read that the kernel does not know of, and the set must be told.
+bool settle(int fd) noexcept {
+  if (Side* const side = find_side(fd)) {
+    const Guard guard(side->receive_lock);
+    if (!guard || side->in.control == nullptr) return false;
+    if (!side->receiver.watched() && epoll_allows_wake_up(fd)) return false;
+  } else if (UdpSocket* const udp = find_udp(fd)) {
+    const Guard guard(udp->receive_lock);
+    if (!guard || udp->in_count == 0) return false;
+    for (std::size_t i = 0; i < udp->in_count; ++i)
+      if (!udp->in[i].receiver.watched() && epoll_allows_wake_up(fd)) return false;
+  }
+  return watch(fd);
+}
+
 void registered(int set_fd, int operation, int fd, const epoll_event* event) noexcept {
   leave_to_kernel(fd);
   Set* const set = make_set(set_fd);
   if (set == nullptr) {
     // Nobody looks at its sockets: they must stay with the kernel.
-    if (Side* const side = find_side(fd)) side->stay_watched.store(true);
-    watch(fd);
+    stay_with_kernel(fd);
     return;
   }
   if (operation == EPOLL_CTL_DEL) {
@@ -417,19 +476,9 @@ void registered(int set_fd, int operation, int fd, const epoll_event* event) noe
     // Already looked at, and nobody sleeps who would not know.
     if (entry.hot && set->waiters.load(std::memory_order_relaxed) == 0) return;
   }
-  Side* const side = find_side(fd);
-  if (side == nullptr || !side->accelerated() || (event->events & (EPOLLIN | EPOLLRDNORM)) == 0)
-    return;
-  {
-    const Guard guard(side->receive_lock);
-    if (!guard || side->in.control == nullptr) return;
-    // One that is awake stays so if the set may look at it, bytes or not.
-    if (!side->receiver.watched()) {
-      if (epoll_allows_wake_up(*side, fd)) return;
-      side->receiver.watch(side->in);
-    }
-    if (side->receiver.next(side->in).kind != Receiver::Next::ring) return;
-  }
+  if (find_side(fd) == nullptr && find_udp(fd) == nullptr) return;
+  if (operation == EPOLL_CTL_ADD && several_refer_to(fd)) return stay_with_kernel(fd);
+  if ((event->events & (EPOLLIN | EPOLLRDNORM)) == 0 || !settle(fd)) return;
   // The kernel does not know that there is something to read.
   bool asleep = false;
   {
@@ -460,10 +509,18 @@ void in_child() noexcept {
 
 }  // namespace
 
-bool epoll_allows_wake_up(Side& side, int fd) noexcept {
+bool epoll_told_since(int fd, std::uint64_t looked_at) noexcept {
+  if (!in_range(fd)) return false;
+  const std::uint16_t member = at(member_of, fd).load(std::memory_order_relaxed);
+  if (member == 0) return false;
+  const Set* const set = set_at(member);
+  return set == nullptr || set->told_at.load(std::memory_order_relaxed) >= looked_at;
+}
+
+bool epoll_allows_wake_up(int fd) noexcept {
   if (!in_range(fd)) return false;
   const std::uint16_t member = at(member_of, fd).load(std::memory_order_acquire);
-  if (member == 0) return local_references(side) == 1 || !side.other_holders_unknown;
+  if (member == 0) return true;
   Set* const set = set_at(member);
   if (set == nullptr) return false;  // in several
   const Guard guard(set->lock);
@@ -542,8 +599,6 @@ int epoll_create1(int flags) {
 
 int epoll_ctl(int set, int operation, int fd, epoll_event* event) {
   const long result = kernel(SYS_epoll_ctl, set, operation, fd, event);
-  if (UdpSocket* const udp = find_udp(fd); udp != nullptr && operation != EPOLL_CTL_DEL)
-    (void)udp_await(*udp, fd, true);
   if (result == 0 && in_range(fd) && in_range(set)) registered(set, operation, fd, event);
   return static_cast<int>(with_errno(result));
 }

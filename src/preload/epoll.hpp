@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Epoll sets that hold accelerated sockets.
+// Epoll sets that hold accelerated sockets, of TCP or UDP.
 //
 // A socket of a set is either watched, and then the kernel tells of it, or hot: its data comes
 // through the ring, and epoll_wait() looks at it itself. A socket becomes hot when a receive call
@@ -11,13 +11,17 @@
 // afterwards, never before: it may have become hot again in between, which does no harm.
 #pragma once
 
-#include "preload/side.hpp"
+#include <cstdint>
 
 namespace farcall::preload {
 
 // May the receiving direction of this socket leave the kernel, as far as epoll sets are concerned
 // that its descriptor is in? If so it is hot from now on. Holds the receiver's lock.
-bool epoll_allows_wake_up(Side& side, int fd) noexcept;
+bool epoll_allows_wake_up(int fd) noexcept;
+
+// Whether the kernel has told of anything in the set that `fd` is in since `looked_at` (ticks). It
+// need not tell again of what is there, so a receive call must not come back empty unlooked.
+bool epoll_told_since(int fd, std::uint64_t looked_at) noexcept;
 
 // Whether `fd` is in an epoll set, or is one.
 bool is_registered(int fd) noexcept;

@@ -35,6 +35,12 @@ class Lock {
       return true;
     return lock_slowly();
   }
+  // False if anybody holds it.
+  bool try_lock() noexcept {
+    std::uint32_t free = 0;
+    return holder_.compare_exchange_strong(free, this_thread(), std::memory_order_acquire,
+                                           std::memory_order_relaxed);
+  }
   void unlock() noexcept { holder_.store(0, std::memory_order_release); }
 
  private:

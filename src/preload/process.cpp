@@ -144,6 +144,7 @@ int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t*
 
 int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int from, int to) {
   if (Side* const side = find_side(from)) hand_back(*side, from, Reason::passed);
+  if (UdpSocket* const udp = find_udp(from)) udp_leave(*udp);
   using Add = decltype(posix_spawn_file_actions_adddup2);
   return real::next<"posix_spawn_file_actions_adddup2", Add>()(actions, from, to);
 }
@@ -164,6 +165,7 @@ FILE* fdopen(int fd, const char* mode) {
     hand_back(*side, fd, Reason::passed);
     if (in_own_process()) release(forget(fd, false));
   }
+  if (UdpSocket* const udp = find_udp(fd)) udp_leave(*udp);
   return real::next<"fdopen", FILE*(int, const char*)>()(fd, mode);
 }
 

@@ -40,13 +40,10 @@ class Waited {
   void add(int fd) noexcept {
     Side* const side = find_side(fd);
     if (side == nullptr) {
-      UdpSocket* const udp = find_udp(fd);
-      if (udp == nullptr)
-        leave_to_kernel(fd);
-      else if (udp_count_ < udp_.size())
-        udp_[udp_count_++] = fd;
+      if (UdpSocket* const udp = find_udp(fd))
+        add_udp(*udp, fd);
       else
-        (void)udp_await(*udp, fd, true);  // one too many: the kernel has it
+        leave_to_kernel(fd);
       return;
     }
     if (count_ == most_) {
@@ -57,7 +54,7 @@ class Waited {
       return;
     }
     if (side->accelerated()) ++accelerated_;
-    entries_[count_++] = {.side = side, .generation = 0};
+    entries_[count_++] = {.side = side, .generation = 0, .fd = fd, .was_awake = false};
   }
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
   [[nodiscard]] std::size_t accelerated() const noexcept { return accelerated_; }
@@ -66,7 +63,8 @@ class Waited {
   bool enter() noexcept {
     bool news = false;
     for (std::size_t i = 0; i < udp_count_; ++i)
-      if (UdpSocket* const udp = find_udp(udp_[i])) news = udp_await(*udp, udp_[i], false) || news;
+      news = udp_enter_kernel(*udp_[i].socket, udp_[i].fd, udp_[i].ticket) || news;
+    const bool few = accelerated_ <= kMostSpunFor;
     const std::uint32_t here = this_processor();
     for (std::size_t i = 0; i < count_; ++i) {
       Side& side = *entries_[i].side;
@@ -76,23 +74,32 @@ class Waited {
       side.receiver.enter_kernel();
       if (side.in.control == nullptr) continue;
       side.in.control->receiver_processor.store(here, std::memory_order_relaxed);
+      entries_[i].was_awake = few && !side.receiver.watched();
       if (!side.receiver.watched()) side.receiver.watch(side.in);
       news = news || side.receiver.next(side.in).kind == Receiver::Next::ring;
     }
     return news;
   }
   void leave() noexcept {
+    for (std::size_t i = 0; i < udp_count_; ++i)
+      udp_leave_kernel(*udp_[i].socket, udp_[i].fd, udp_[i].ticket);
     for (std::size_t i = 0; i < count_; ++i) {
       Side& side = *entries_[i].side;
       const Guard guard(side.receive_lock);
-      if (guard && entries_[i].generation == side.generation.load(std::memory_order_relaxed))
-        side.receiver.leave_kernel(0);
+      if (!guard || entries_[i].generation != side.generation.load(std::memory_order_relaxed))
+        continue;
+      side.receiver.leave_kernel(0);
+      // Awake again, all of them, not only the one that has something.
+      if (entries_[i].was_awake && side.in.control != nullptr) wake_up(side, entries_[i].fd);
     }
   }
-  bool stay_awake() noexcept {
+  // `look` asks the kernel now and then; what it says is returned if it is not 0.
+  template <class Look>
+  int stay_awake(Look look) noexcept {
     static thread_local constinit Patience patience;
-    if (accelerated_ > kMostSpunFor) return false;
+    if (accelerated_ > kMostSpunFor) return 0;
     Direction* first = nullptr;
+    UdpSocket* first_udp = nullptr;
     const std::uint32_t here = this_processor();
     for (std::size_t i = 0; i < count_; ++i) {
       Direction* const in = entries_[i].side->in.control;
@@ -104,9 +111,16 @@ class Waited {
         out->sender_processor.store(here, std::memory_order_relaxed);
       first = in;
     }
-    if (first == nullptr) return false;
+    for (std::size_t i = 0; i < udp_count_; ++i) {
+      if (!udp_awake(*udp_[i].socket)) continue;
+      udp_note_processor(*udp_[i].socket, here);
+      first_udp = udp_[i].socket;
+    }
+    if (first == nullptr && first_udp == nullptr) return 0;
     patience_ = &patience;
-    return patience.stay_awake(
+    int seen = 0;
+    std::size_t looks = 0;
+    const bool news = patience.stay_awake(
         [&] {
           for (std::size_t i = 0; i < count_; ++i) {
             Side& side = *entries_[i].side;
@@ -114,9 +128,19 @@ class Waited {
                 side.receiver.may_have_news(side.in))
               return true;
           }
-          return false;
+          for (std::size_t i = 0; i < udp_count_; ++i)
+            if (udp_position(*udp_[i].socket) != kNoDatagram) return true;
+          looks += count_ + udp_count_;
+          if (looks < kLooksPerCall) return false;
+          looks = 0;
+          seen = look();
+          return seen != 0;
         },
-        [&] { return first->sender_processor.load(std::memory_order_relaxed); });
+        [&] {
+          return first != nullptr ? first->sender_processor.load(std::memory_order_relaxed)
+                                  : udp_senders_processor(*first_udp);
+        });
+    return news && seen == 0 ? look() : seen;
   }
   [[nodiscard]] bool interrupted() const noexcept {
     return patience_ != nullptr && patience_->interruption() != Interruption::none;
@@ -127,11 +151,29 @@ class Waited {
 
  private:
   static constexpr std::size_t kMostSpunFor = 32;
+  static constexpr std::size_t kLooksPerCall = 512;
   struct Entry {
     Side* side;
     std::uint32_t generation;
+    int fd;
+    bool was_awake;
   };
-  std::array<int, 32> udp_;
+  struct UdpEntry {
+    UdpSocket* socket;
+    int fd;
+    UdpTicket ticket;
+  };
+
+  void add_udp(UdpSocket& socket, int fd) noexcept {
+    if (udp_count_ == udp_.size()) {
+      (void)udp_watch_for_good(socket, fd);  // one too many: the kernel has it
+      return;
+    }
+    if (udp_awake(socket)) ++accelerated_;
+    udp_[udp_count_++] = {.socket = &socket, .fd = fd, .ticket = {}};
+  }
+
+  std::array<UdpEntry, 32> udp_;
   std::size_t udp_count_ = 0;
   std::array<Entry, 128> few_;
   Entry* entries_ = few_.data();
@@ -189,7 +231,7 @@ int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, AsIt
   if (waited.accelerated() != 0) {
     int ready = look();
     if (ready != 0) return ready;
-    if (waited.stay_awake() && (ready = look()) != 0) return ready;
+    if ((ready = waited.stay_awake(look)) != 0) return ready;
     if (waited.interrupted()) {
       errno = EINTR;
       return -1;
@@ -263,7 +305,7 @@ int select_for(int count, const Sets& sets, bool at_once, const sigset_t* mask, 
   if (waited.accelerated() != 0) {
     int ready = look();
     if (ready != 0) return ready;
-    if (waited.stay_awake() && (ready = look()) != 0) return ready;
+    if ((ready = waited.stay_awake(look)) != 0) return ready;
     if (waited.interrupted()) {
       errno = EINTR;
       return -1;

@@ -71,10 +71,12 @@ int duplicated(int from, int to) noexcept {
     }
     forget_stale(to);
     if (udp == nullptr) return to;
-    if (to <= STDERR_FILENO)
+    if (to <= STDERR_FILENO) {
       udp_leave(*udp);
-    else
+    } else {
+      if (is_registered(from)) (void)udp_watch_for_good(*udp, from);
       udp_duplicated(*udp, to);
+    }
     return to;
   }
   if (!in_own_process() || to <= STDERR_FILENO) {

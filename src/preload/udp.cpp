@@ -11,6 +11,7 @@
 #include <cstring>
 #include <new>
 
+#include "preload/epoll.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
 
@@ -165,19 +166,51 @@ void watch_all(UdpSocket& socket) noexcept {
   for (std::size_t i = 0; i < socket.in_count; ++i) socket.in[i].receiver.watch();
 }
 
-void unwatch_all(UdpSocket& socket) noexcept {
+void unwatch_all(UdpSocket& socket, int fd) noexcept {
   if (socket.parked != 0 || socket.stay_watched.load(std::memory_order_relaxed) ||
       socket.kernel_only.load(std::memory_order_relaxed))
     return;
   const std::uint32_t here = this_processor();
+  bool allowed = false;
   for (std::size_t i = 0; i < socket.in_count; ++i) {
     if (!socket.in[i].began || !socket.in[i].receiver.watched()) continue;
+    if (!allowed && !epoll_allows_wake_up(fd)) return;
+    allowed = true;
     socket.in[i].receiver.note_processor(here);
     socket.in[i].receiver.unwatch();
   }
 }
 
-void note_came(UdpSocket& socket, const sockaddr_in6& name, std::size_t bytes) noexcept {
+// Whether take_now() is worth it: it watches, and what is sent meanwhile goes through the kernel.
+bool kernel_has_something(UdpSocket& socket, int fd) noexcept {
+  socket.ring_receives = 0;
+  socket.looked_at = ticks();
+  pollfd look{.fd = fd, .events = POLLIN, .revents = 0};
+  timespec none{};
+  return kernel(SYS_ppoll, &look, 1, &none, nullptr, 0) != 0;
+}
+
+// Nothing was in the kernel after so many had been sent there.
+void note_empty(UdpSocket& socket, const std::uint64_t* sent) noexcept {
+  for (std::size_t i = 0; i < socket.in_count; ++i) {
+    socket.in[i].receiver.kernel_is_empty(sent[i]);
+    socket.in[i].began = true;
+  }
+}
+
+// Flows begin when the kernel's queue is seen empty; asked for only as long as some have not.
+void begin_flows(UdpSocket& socket, int fd) noexcept {
+  bool all_began = true;
+  std::uint64_t sent[UdpSocket::kMostFlows];
+  for (std::size_t i = 0; i < socket.in_count; ++i) {
+    all_began = all_began && socket.in[i].began;
+    sent[i] = socket.in[i].receiver.kernel_sent();
+  }
+  if (!all_began && !kernel_has_something(socket, fd)) note_empty(socket, sent);
+}
+
+// One of the kernel's datagrams has been received.
+void note_came(UdpSocket& socket, int fd, const sockaddr_in6& name, std::size_t bytes) noexcept {
   const Endpoint from = endpoint_of(name);
   socket.hot = false;
   for (std::size_t i = 0; i < socket.in_count; ++i) {
@@ -188,7 +221,8 @@ void note_came(UdpSocket& socket, const sockaddr_in6& name, std::size_t bytes) n
       counters->kernel.bytes.fetch_add(bytes, std::memory_order_relaxed);
       counters->kernel.messages.fetch_add(1, std::memory_order_relaxed);
     }
-    return;
+    if (!socket.in[i].began && socket.receives % 4 == 0) begin_flows(socket, fd);
+    return unwatch_all(socket, fd);
   }
 }
 
@@ -222,23 +256,11 @@ ssize_t look_in_kernel(UdpSocket& socket, int fd, msghdr& message, int flags) no
   });
   socket.ring_receives = 0;
   if (result >= 0) {
-    if ((flags & MSG_PEEK) == 0) note_came(socket, name, static_cast<std::size_t>(result));
+    if ((flags & MSG_PEEK) == 0) note_came(socket, fd, name, static_cast<std::size_t>(result));
   } else if (result == -EAGAIN) {
-    for (std::size_t i = 0; i < socket.in_count; ++i) {
-      socket.in[i].receiver.kernel_is_empty(sent[i]);
-      socket.in[i].began = true;
-    }
+    note_empty(socket, sent);
   }
   return result;
-}
-
-// Whether take_now() is worth it: it watches, and what is sent meanwhile goes through the kernel.
-bool kernel_has_something(UdpSocket& socket, int fd) noexcept {
-  socket.ring_receives = 0;
-  socket.looked_at = ticks();
-  pollfd look{.fd = fd, .events = POLLIN, .revents = 0};
-  timespec none{};
-  return kernel(SYS_ppoll, &look, 1, &none, nullptr, 0) != 0;
 }
 
 // One datagram from memory or from the kernel, without waiting.
@@ -268,13 +290,25 @@ bool any_watched(const UdpSocket& socket) noexcept {
   return false;
 }
 
+bool any_awake(const UdpSocket& socket) noexcept {
+  for (std::size_t i = 0; i < socket.in_count; ++i)
+    if (!socket.in[i].receiver.watched()) return true;
+  return false;
+}
+
 ssize_t failed(ssize_t result) noexcept {
   if (result >= 0) return result;
   errno = static_cast<int>(-result);
   return -1;
 }
 
-// Where those who send to this socket last ran, if all did on one processor.
+// Who has received something is awake, and will watch before it sleeps.
+ssize_t received(UdpSocket& socket, int fd, ssize_t result, int flags) noexcept {
+  if (result >= 0 && socket.hot && (flags & MSG_PEEK) == 0) unwatch_all(socket, fd);
+  return failed(result);
+}
+
+// Where the one last ran that sent last.
 std::uint32_t senders_processor(const UdpSocket& socket) noexcept {
   const std::size_t index = socket.last_in < socket.in_count ? socket.last_in : 0;
   return socket.in_count == 0 ? 0 : socket.in[index].receiver.sender_processor();
@@ -295,7 +329,7 @@ ssize_t park(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
     bool kernel_first = false;
     ssize_t result = take_from_memory(socket, message, flags, kernel_first);
     if (result == -EAGAIN && kernel_first) result = take_now(socket, fd, message, flags);
-    if (result != -EAGAIN) return failed(result);
+    if (result != -EAGAIN) return received(socket, fd, result, flags);
     ++socket.parked;
   }
   if (check_receivers(socket, fd, true) == Interruption::ends) {
@@ -313,12 +347,23 @@ ssize_t park(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
     if (guard) {
       if (socket.parked != 0) --socket.parked;
       if (result >= 0 && (flags & MSG_PEEK) == 0)
-        note_came(socket, name, static_cast<std::size_t>(result));
+        note_came(socket, fd, name, static_cast<std::size_t>(result));
       socket.patience.slept();
     }
   }
   errno = error;
   return result;
+}
+
+// True if a datagram is in memory; if not, all that comes from now on comes through the kernel.
+bool watch_now(UdpSocket& socket, int fd) noexcept {
+  if (socket.listener >= 0 && (socket.in_count == 0 || ++socket.looks % 16 == 0))
+    udp_take_flows(socket, fd);
+  socket.busy = false;
+  socket.empty_calls = 0;
+  watch_all(socket);
+  begin_flows(socket, fd);
+  return looks_ready(socket);
 }
 
 bool nonblocking(UdpSocket& socket, int fd, int flags) noexcept {
@@ -543,6 +588,7 @@ void udp_note(int fd, int domain, int type, int protocol) noexcept {
   free->receives = free->parked = free->empty_calls = free->ring_receives = free->looks = 0;
   free->next_publish = kPublishAfter;
   free->listener = -1;
+  ++free->generation;
   free->patience = Patience{};
   free->references.store(1, std::memory_order_relaxed);
   if (fd > highest.load(std::memory_order_relaxed)) highest.store(fd, std::memory_order_relaxed);
@@ -711,26 +757,22 @@ ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexc
   }
   if (look) {
     result = take_now(socket, fd, message, flags);
-    if (result != -EAGAIN) return failed(result);
+    if (result != -EAGAIN) return received(socket, fd, result, flags);
   }
   if (nonblocking(socket, fd, flags)) {
-    // A program that comes back empty-handed will wait in some way, which need not be ours, so all
-    // stays watched; unless it keeps coming, for then it is this call that it waits with.
-    ++socket.empty_calls;
-    if (socket.empty_calls >= kBusyAfter) socket.busy = true;
-    if (!look) {
-      look = !socket.busy;
-      if (socket.busy && ticks() - socket.looked_at > kLookTicks) {
-        look = kernel_has_something(socket, fd);
-        if (socket.listener >= 0 && ++socket.looks % 16 == 0) udp_take_flows(socket, fd);
-      }
+    // A program that keeps coming waits with this call; the kernel need not be asked each time.
+    if (++socket.empty_calls >= kBusyAfter) socket.busy = true;
+    if (!look && (!socket.busy || ticks() - socket.looked_at > kLookTicks ||
+                  epoll_told_since(fd, socket.looked_at))) {
+      look = kernel_has_something(socket, fd);
+      if (socket.listener >= 0 && ++socket.looks % 16 == 0) udp_take_flows(socket, fd);
       if (look) {
         result = take_now(socket, fd, message, flags);
-        if (result != -EAGAIN) return failed(result);
+        if (result != -EAGAIN) return received(socket, fd, result, flags);
       }
     }
     if (socket.busy) {
-      unwatch_all(socket);
+      unwatch_all(socket, fd);
       // Who spins on the processor that the sender needs waits for the end of its own turn.
       if (senders_processor(socket) == this_processor()) {
         kernel(SYS_sched_yield);
@@ -742,7 +784,7 @@ ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexc
   }
   socket.busy = false;
   if (socket.hot) {
-    unwatch_all(socket);
+    unwatch_all(socket, fd);
     // The lock is held meanwhile: who closes the socket waits for this moment to pass.
     if (socket.patience.stay_awake([&]() noexcept { return looks_ready(socket); },
                                    [&]() noexcept { return senders_processor(socket); })) {
@@ -762,16 +804,59 @@ void udp_flags_changed(UdpSocket& socket) noexcept {
   socket.flags_known = false;
 }
 
-bool udp_await(UdpSocket& socket, int fd, bool for_good) noexcept {
-  if (for_good) socket.stay_watched.store(true, std::memory_order_relaxed);
+bool udp_watch(UdpSocket& socket, int fd) noexcept {
   (void)check_receivers(socket, fd, false);
   const Guard guard(socket.receive_lock);
+  return guard && watch_now(socket, fd);
+}
+
+bool udp_watch_for_good(UdpSocket& socket, int fd) noexcept {
+  socket.stay_watched.store(true, std::memory_order_relaxed);
+  return udp_watch(socket, fd);
+}
+
+bool udp_enter_kernel(UdpSocket& socket, int fd, UdpTicket& ticket) noexcept {
+  (void)check_receivers(socket, fd, false);
+  const Guard guard(socket.receive_lock);
+  ticket = {};
   if (!guard) return false;
-  if (socket.listener >= 0 && !for_good) udp_take_flows(socket, fd);
-  socket.busy = false;
-  socket.empty_calls = 0;
-  watch_all(socket);
-  return looks_ready(socket);
+  ticket = {.generation = socket.generation, .was_awake = any_awake(socket)};
+  ++socket.parked;
+  return watch_now(socket, fd);
+}
+
+void udp_leave_kernel(UdpSocket& socket, int fd, const UdpTicket& ticket) noexcept {
+  const Guard guard(socket.receive_lock);
+  if (!guard || socket.generation != ticket.generation) return;
+  if (socket.parked != 0) --socket.parked;
+  if (ticket.was_awake) unwatch_all(socket, fd);
+}
+
+bool udp_awake(const UdpSocket& socket) noexcept {
+  return socket.in_count != 0 && !socket.stay_watched.load(std::memory_order_relaxed) &&
+         !socket.kernel_only.load(std::memory_order_relaxed);
+}
+
+std::uint64_t udp_position(UdpSocket& socket) noexcept {
+  if (socket.in_count == 0 || !socket.receive_lock.try_lock()) return kNoDatagram;
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < socket.in_count; ++i) sum += socket.in[i].receiver.published();
+  if (!looks_ready(socket)) sum = kNoDatagram;
+  socket.receive_lock.unlock();
+  return sum;
+}
+
+void udp_note_processor(UdpSocket& socket, std::uint32_t here) noexcept {
+  const Guard guard(socket.receive_lock);
+  if (!guard) return;
+  for (std::size_t i = 0; i < socket.in_count; ++i) socket.in[i].receiver.note_processor(here);
+}
+
+std::uint32_t udp_senders_processor(UdpSocket& socket) noexcept {
+  if (!socket.receive_lock.try_lock()) return 0;
+  const std::uint32_t processor = senders_processor(socket);
+  socket.receive_lock.unlock();
+  return processor;
 }
 
 int udp_next_size(UdpSocket& socket) noexcept {

@@ -56,6 +56,7 @@ struct UdpSocket {
   static constexpr std::size_t kMostFlows = 32;  // each way
 
   std::atomic<int> references;  // descriptors of this process; 0: not in use
+  std::uint32_t generation;     // another one each time it comes into use
   sa_family_t family;
   std::atomic<bool> kernel_only;   // for good
   std::atomic<bool> stay_watched;  // waited for in ways that only the kernel serves
@@ -75,7 +76,7 @@ struct UdpSocket {
   std::uint32_t receives;
   std::uint32_t next_publish;
   int listener;  // -1: none
-  std::uint32_t parked;
+  std::uint32_t parked;  // threads that sleep in the kernel on account of it
   std::uint32_t empty_calls;
   std::uint64_t looked_at;  // ticks
   std::uint32_t looks;
@@ -125,9 +126,27 @@ int udp_highest() noexcept;
 ssize_t udp_send(UdpSocket& socket, int fd, const msghdr& message, int flags) noexcept;
 ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept;
 
-// Before poll() or select() ask the kernel: true if a datagram is in memory; if not, all that
-// comes from now on comes through the kernel. `for_good`: the caller will not ask again (epoll).
-bool udp_await(UdpSocket& socket, int fd, bool for_good) noexcept;
+// From now on all comes through the kernel, until the program has received something. True if a
+// datagram is in memory.
+bool udp_watch(UdpSocket& socket, int fd) noexcept;
+// The same for good: waited for in ways that only the kernel serves.
+bool udp_watch_for_good(UdpSocket& socket, int fd) noexcept;
+// Around a sleep in the kernel: udp_watch(), and it stays so.
+struct UdpTicket {
+  std::uint32_t generation;  // 0: it has not been entered
+  bool was_awake;
+};
+bool udp_enter_kernel(UdpSocket& socket, int fd, UdpTicket& ticket) noexcept;
+void udp_leave_kernel(UdpSocket& socket, int fd, const UdpTicket& ticket) noexcept;
+// Whether datagrams come through memory now, so that it is worth to stay awake for them.
+bool udp_awake(const UdpSocket& socket) noexcept;
+// What changes with every datagram that comes through memory; kNoDatagram if there is none to be
+// read, or if somebody is just reading.
+inline constexpr std::uint64_t kNoDatagram = ~std::uint64_t{0};
+std::uint64_t udp_position(UdpSocket& socket) noexcept;
+// Who waits for it runs on `here`; where its senders last ran.
+void udp_note_processor(UdpSocket& socket, std::uint32_t here) noexcept;
+std::uint32_t udp_senders_processor(UdpSocket& socket) noexcept;
 // The size of the datagram that is next if it is in memory, else -1.
 int udp_next_size(UdpSocket& socket) noexcept;
 

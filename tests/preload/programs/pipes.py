@@ -101,6 +101,29 @@ def sockperf(box, protocol, modes):
         server.stop(number=signal.SIGINT)
 
 
+# Both ends wait for two sockets, in the way that `iomux` names.
+def sockperf_many(box, protocol, iomux):
+    program = need("sockperf")
+    letter = "T" if protocol == "tcp" else "U"
+    ports = [box.port(), box.port()]
+    feed = box.file(f"feed-{protocol}-{iomux}",
+                    "".join(f"{letter}:127.0.0.1:{port}\n" for port in ports).encode())
+    server = box.start([program, "server", "-f", feed, "-F", iomux], box.mix.server)
+    for port in ports:
+        if protocol == "tcp":
+            box.await_port(server, port)
+        else:
+            box.await_udp(server, port)
+    out = box.client([program, "ping-pong", "-f", feed, "-F", iomux, "--mps", "1000000",
+                      "-t", box.seconds or 1]).decode()
+    found = re.search(r"\[Valid Duration\] .*ReceivedMessages=(\d+)", out)
+    expect(f"no figures: {out[-500:]}", found)
+    expect(f"{found[1]} answers only", int(found[1]) > 5)
+    expect(f"drops: {out[-500:]}",
+           "# duplicated messages = 0; # out-of-order messages = 0" in out)
+    server.stop(number=signal.SIGINT)
+
+
 def sockperf_tcp(box):
     sockperf(box, "tcp", [("ping-pong", []), ("ping-pong", ["--nonblocked"]), ("throughput", [])])
     box.expect_accelerated()
@@ -111,5 +134,13 @@ def sockperf_udp(box):
     box.expect_accelerated("udp")
 
 
+def sockperf_waits(box):
+    for protocol in "tcp", "udp":
+        for iomux in "epoll", "poll", "select":
+            sockperf_many(box, protocol, iomux)
+        box.expect_accelerated(protocol)
+
+
 TESTS = {"nc": nc, "socat": socat, "iperf3": iperf3, "iperf3_udp": iperf3_udp,
-         "sockperf_tcp": sockperf_tcp, "sockperf_udp": sockperf_udp}
+         "sockperf_tcp": sockperf_tcp, "sockperf_udp": sockperf_udp,
+         "sockperf_waits": sockperf_waits}

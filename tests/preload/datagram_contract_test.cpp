@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What UDP sockets over loopback do, whoever carries the datagrams; as contract_test.cpp does for
+// TCP, these run as they are and with the library preloaded.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "farcall/memory.hpp"
+
+namespace farcall::preload {
+namespace {
+
+using namespace std::chrono_literals;
+
+bool preloaded() { return std::getenv("LD_PRELOAD") != nullptr; }
+
+int shared_mappings() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);)
+    if (line.find("memfd:farcall-udp") != std::string::npos) ++count;
+  return count;
+}
+
+// A socket at a loopback address of its own port.
+struct Socket {
+  explicit Socket(const char* at = "127.0.0.1", int family = AF_INET)
+      : fd(::socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0)), size(sizeof name) {
+    sockaddr_in four{};
+    four.sin_family = AF_INET;
+    sockaddr_in6 six{};
+    six.sin6_family = AF_INET6;
+    if (family == AF_INET)
+      ::inet_pton(AF_INET, at, &four.sin_addr);
+    else
+      ::inet_pton(AF_INET6, at, &six.sin6_addr);
+    const auto* wanted = family == AF_INET ? reinterpret_cast<const sockaddr*>(&four)
+                                           : reinterpret_cast<const sockaddr*>(&six);
+    bound = ::bind(fd.get(), wanted, family == AF_INET ? sizeof four : sizeof six) == 0;
+    const timeval limit{.tv_sec = 5, .tv_usec = 0};
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&name), &size);
+  }
+  [[nodiscard]] std::string receive(int flags = 0, std::size_t room = 4096) const {
+    std::string text(room, '\0');
+    const ssize_t got = ::recv(fd.get(), text.data(), room, flags);
+    if (got < 0) return std::string("(") + strerrorname_np(errno) + ")";
+    text.resize(std::min(room, static_cast<std::size_t>(got)));
+    return text;
+  }
+  void connect_to(const Socket& other) const {
+    ASSERT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&other.name), other.size), 0);
+  }
+  void send(const std::string& text) const {
+    ASSERT_EQ(::send(fd.get(), text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
+  }
+  UniqueFd fd;
+  sockaddr_storage name{};
+  socklen_t size;
+  bool bound = false;
+};
+
+// Two that are connected with each other, and have been for a while.
+struct Two {
+  explicit Two(const char* at = "127.0.0.1", int family = AF_INET)
+      : near(at, family), far(at, family) {
+    near.connect_to(far);
+    far.connect_to(near);
+    warm();
+  }
+  void warm() const {
+    const int before = shared_mappings();
+    for (int i = 0; i < 40; ++i) {
+      near.send("ping");
+      EXPECT_EQ(far.receive(), "ping");
+      far.send("pong");
+      EXPECT_EQ(near.receive(), "pong");
+    }
+    if (preloaded()) {
+      EXPECT_EQ(shared_mappings(), before + 4) << "not accelerated";
+    }
+  }
+  Socket near, far;
+};
+
+short poll_once(int fd, int timeout = 0) {
+  pollfd wait{.fd = fd, .events = POLLIN, .revents = 0};
+  EXPECT_GE(::poll(&wait, 1, timeout), 0);
+  return wait.revents;
+}
+
+// Whether the kernel itself knows of something to read.
+bool in_kernel(int fd) {
+  pollfd wait{.fd = fd, .events = POLLIN, .revents = 0};
+  timespec none{};
+  return ::syscall(SYS_ppoll, &wait, 1, &none, nullptr, 8) == 1;
+}
+
+std::thread in_a_moment(const Socket& from, const std::string& text) {
+  return std::thread([&from, text] {
+    std::this_thread::sleep_for(30ms);
+    from.send(text);
+  });
+}
+
+struct Set {
+  explicit Set(int fd, std::uint32_t events) { add(fd, events); }
+  void add(int fd, std::uint32_t events) const {
+    epoll_event event{.events = events, .data = {.u64 = static_cast<std::uint64_t>(fd)}};
+    EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, fd, &event), 0);
+  }
+  void change(int fd, std::uint32_t events) const {
+    epoll_event event{.events = events, .data = {.u64 = static_cast<std::uint64_t>(fd)}};
+    EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, fd, &event), 0);
+  }
+  // The descriptor that is ready; -1 for none.
+  [[nodiscard]] int wait(int timeout = 0) const {
+    epoll_event event{};
+    return ::epoll_wait(set.get(), &event, 1, timeout) == 1 ? static_cast<int>(event.data.u64) : -1;
+  }
+  UniqueFd set{::epoll_create1(EPOLL_CLOEXEC)};
+};
+
+TEST(Datagrams, StayAwakeForWhoPolls) {
+  const Two two;
+  const int fd = two.far.fd.get();
+  for (int i = 0; i < 40; ++i) {
+    two.near.send("x");
+    EXPECT_EQ(poll_once(fd, 1000), POLLIN);
+    EXPECT_EQ(two.far.receive(), "x");
+  }
+  two.near.send("x");
+  if (preloaded()) {
+    EXPECT_FALSE(in_kernel(fd));
+  }
+  EXPECT_EQ(poll_once(fd), POLLIN);
+  EXPECT_EQ(two.far.receive(), "x");
+  EXPECT_EQ(poll_once(fd), 0);
+}
+
+TEST(Datagrams, WakeWhoPolls) {
+  const Two two;
+  std::thread later = in_a_moment(two.near, "x");
+  EXPECT_EQ(poll_once(two.far.fd.get(), 5000), POLLIN);
+  EXPECT_EQ(two.far.receive(), "x");
+  later.join();
+  EXPECT_EQ(poll_once(two.far.fd.get(), 20), 0);
+}
+
+TEST(Datagrams, WakeWhoSelects) {
+  const Two two;
+  const int fd = two.far.fd.get();
+  for (int i = 0; i < 3; ++i) {
+    std::thread later = in_a_moment(two.near, "x");
+    fd_set read;
+    FD_ZERO(&read);
+    FD_SET(fd, &read);
+    timeval limit{.tv_sec = 5, .tv_usec = 0};
+    EXPECT_EQ(::select(fd + 1, &read, nullptr, nullptr, &limit), 1);
+    EXPECT_EQ(two.far.receive(MSG_DONTWAIT), "x");
+    EXPECT_EQ(two.far.receive(MSG_DONTWAIT), "(EAGAIN)");
+    later.join();
+  }
+}
+
+TEST(Datagrams, OfTwoSocketsAreFoundInTurn) {
+  const Two one;
+  const Two other;
+  pollfd wait[2] = {{.fd = one.far.fd.get(), .events = POLLIN, .revents = 0},
+                    {.fd = other.far.fd.get(), .events = POLLIN, .revents = 0}};
+  for (int i = 0; i < 100; ++i) {
+    const Two& now = i % 2 == 0 ? one : other;
+    now.near.send("x");
+    EXPECT_EQ(::poll(wait, 2, 1000), 1);
+    EXPECT_EQ(wait[i % 2].revents, POLLIN);
+    EXPECT_EQ(now.far.receive(), "x");
+  }
+}
+
+TEST(Datagrams, LevelsAreReportedUntilRead) {
+  const Two two;
+  const int fd = two.far.fd.get();
+  const Set set(fd, EPOLLIN);
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_EQ(set.wait(), -1);
+    two.near.send("x");
+    two.near.send("y");
+    EXPECT_EQ(set.wait(1000), fd);
+    EXPECT_EQ(two.far.receive(), "x");
+    EXPECT_EQ(set.wait(1000), fd);
+    EXPECT_EQ(two.far.receive(), "y");
+  }
+  two.near.send("x");
+  if (preloaded()) {
+    EXPECT_FALSE(in_kernel(fd));
+  }
+  EXPECT_EQ(set.wait(1000), fd);
+}
+
+TEST(Datagrams, EdgesAreReportedOnce) {
+  const Two two;
+  const int fd = two.far.fd.get();
+  const Set set(fd, EPOLLIN | EPOLLET);
+  (void)set.wait();
+  for (int i = 0; i < 40; ++i) {
+    two.near.send("x");
+    EXPECT_EQ(set.wait(1000), fd);
+    EXPECT_EQ(set.wait(), -1);
+    EXPECT_EQ(two.far.receive(MSG_DONTWAIT), "x");
+    EXPECT_EQ(two.far.receive(MSG_DONTWAIT), "(EAGAIN)");
+  }
+}
+
+TEST(Datagrams, OneShotIsReportedOnceUntilArmedAgain) {
+  const Two two;
+  const int fd = two.far.fd.get();
+  const Set set(fd, EPOLLIN | EPOLLONESHOT);
+  for (int i = 0; i < 5; ++i) {
+    two.near.send("x");
+    EXPECT_EQ(set.wait(1000), fd);
+    two.near.send("y");
+    EXPECT_EQ(set.wait(), -1);
+    EXPECT_EQ(two.far.receive(), "x");
+    set.change(fd, EPOLLIN | EPOLLONESHOT);
+    EXPECT_EQ(set.wait(1000), fd);
+    EXPECT_EQ(two.far.receive(), "y");
+    set.change(fd, EPOLLIN | EPOLLONESHOT);
+  }
+}
+
+TEST(Datagrams, WakeWhoSleepsInASet) {
+  const Two two;
+  const int fd = two.far.fd.get();
+  const Set set(fd, EPOLLIN);
+  for (int i = 0; i < 40; ++i) {
+    two.near.send("x");
+    EXPECT_EQ(set.wait(1000), fd);
+    EXPECT_EQ(two.far.receive(), "x");
+  }
+  std::thread later = in_a_moment(two.near, "x");
+  EXPECT_EQ(set.wait(5000), fd);
+  EXPECT_EQ(two.far.receive(), "x");
+  later.join();
+}
+
+// One that comes by memory and one that comes by the kernel, of which an edge tells only once.
+TEST(Datagrams, OfASenderWithoutMemoryAreNotForgotten) {
+  const Socket server;
+  const Socket client;
+  client.connect_to(server);
+  const int fd = server.fd.get();
+  const Set set(fd, EPOLLIN | EPOLLET);
+  const auto drain = [&] {
+    int count = 0;
+    while (server.receive(MSG_DONTWAIT) != "(EAGAIN)") ++count;
+    return count;
+  };
+  for (int i = 0; i < 400; ++i) {
+    client.send("x");
+    const Socket stranger;
+    if (i % 7 == 0) {
+      stranger.connect_to(server);
+      stranger.send("y");
+    }
+    for (int left = i % 7 == 0 ? 2 : 1; left != 0;) {
+      ASSERT_EQ(set.wait(2000), fd) << i;
+      left -= drain();
+    }
+  }
+}
+
+TEST(Datagrams, ASetOfTwoDescriptorsOfOneSocketHearsOfBoth) {
+  const Two two;
+  const UniqueFd copy(::dup(two.far.fd.get()));
+  const Set set(two.far.fd.get(), EPOLLIN);
+  set.add(copy.get(), EPOLLIN);
+  for (int i = 0; i < 10; ++i) {
+    std::thread later = in_a_moment(two.near, "x");
+    EXPECT_NE(set.wait(5000), -1);
+    char byte = 0;
+    EXPECT_EQ(::recv(copy.get(), &byte, 1, 0), 1);
+    later.join();
+  }
+}
+
+TEST(Datagrams, OverVersionSix) {
+  if (!Socket("::1", AF_INET6).bound) GTEST_SKIP() << "no ::1 on this machine";
+  const Two two("::1", AF_INET6);
+  two.near.send("x");
+  sockaddr_in6 from{};
+  socklen_t size = sizeof from;
+  char byte = 0;
+  EXPECT_EQ(::recvfrom(two.far.fd.get(), &byte, 1, 0, reinterpret_cast<sockaddr*>(&from), &size),
+            1);
+  EXPECT_EQ(size, sizeof from);
+  EXPECT_EQ(from.sin6_port, reinterpret_cast<const sockaddr_in6*>(&two.near.name)->sin6_port);
+}
+
+TEST(Datagrams, OverVersionFourThroughASocketOfVersionSix) {
+  if (!Socket("::1", AF_INET6).bound) GTEST_SKIP() << "no ::1 on this machine";
+  const Two two("::ffff:127.0.0.1", AF_INET6);
+  two.near.send("x");
+  sockaddr_in6 from{};
+  socklen_t size = sizeof from;
+  char byte = 0;
+  EXPECT_EQ(::recvfrom(two.far.fd.get(), &byte, 1, 0, reinterpret_cast<sockaddr*>(&from), &size),
+            1);
+  EXPECT_EQ(size, sizeof from);
+  EXPECT_TRUE(IN6_IS_ADDR_V4MAPPED(&from.sin6_addr));
+}
+
+TEST(Datagrams, BetweenTheVersions) {
+  if (!Socket("::1", AF_INET6).bound) GTEST_SKIP() << "no ::1 on this machine";
+  const Socket six("::ffff:127.0.0.1", AF_INET6);
+  const Socket four;
+  const auto port = reinterpret_cast<const sockaddr_in6*>(&six.name)->sin6_port;
+  sockaddr_in there{};
+  there.sin_family = AF_INET;
+  there.sin_port = port;
+  there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_EQ(
+        ::sendto(four.fd.get(), "ping", 4, 0, reinterpret_cast<sockaddr*>(&there), sizeof there),
+        4);
+    sockaddr_in6 from{};
+    socklen_t size = sizeof from;
+    char text[8];
+    ASSERT_EQ(
+        ::recvfrom(six.fd.get(), text, sizeof text, 0, reinterpret_cast<sockaddr*>(&from), &size),
+        4);
+    ASSERT_TRUE(IN6_IS_ADDR_V4MAPPED(&from.sin6_addr));
+    ASSERT_EQ(::sendto(six.fd.get(), "pong", 4, 0, reinterpret_cast<sockaddr*>(&from), size), 4);
+    ASSERT_EQ(four.receive(), "pong");
+  }
+}
+
+TEST(Datagrams, GoOnWhereTheDescriptorIsPassed) {
+  const Two two;
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd here(ends[0]);
+  const UniqueFd there(ends[1]);
+  char byte = 0;
+  iovec part{.iov_base = &byte, .iov_len = 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* const head = CMSG_FIRSTHDR(&message);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(sizeof(int));
+  const int fd = two.far.fd.get();
+  std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
+  ASSERT_EQ(::sendmsg(here.get(), &message, 0), 1);
+  two.near.send("x");
+  EXPECT_TRUE(in_kernel(fd));
+  EXPECT_EQ(two.far.receive(), "x");
+}
+
+}  // namespace
+}  // namespace farcall::preload
