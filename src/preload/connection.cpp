@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "preload/address.hpp"
 #include "preload/epoll.hpp"
 #include "preload/log.hpp"
 #include "preload/real.hpp"
@@ -180,7 +181,8 @@ ssize_t receive_accelerated(Side& side, const Call& call, Guard& guard) {
     if (side.in.control->doorbell.load(std::memory_order_relaxed) != 0) [[unlikely]]
       answer_peer(side, call.fd);
     if (got == kNothing && nonblocking(side, call.flags) && !side.receiver.watched() &&
-        (time_to_look(side, call.fd) || side.in.control->sender_said.load(std::memory_order_relaxed) != 0))
+        (time_to_look(side, call.fd) ||
+         side.in.control->sender_said.load(std::memory_order_relaxed) != 0))
       got = look_for_end(side.receiver, side.in, call.fd);
     if (got > 0) {
       total += got;
@@ -368,6 +370,15 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
   }
 }
 
+// With a pointer that the kernel refuses: it says so as soon as there is something to be copied.
+ssize_t receive_badly(Side& side, const Call& call, Guard& guard) {
+  if (side.in.control != nullptr) {
+    if (!side.receiver.watched()) side.receiver.watch(side.in);
+    if (side.receiver.next(side.in).kind == Receiver::Next::ring) return fail(-EFAULT);
+  }
+  return receive_plainly(side, call, guard);
+}
+
 }  // namespace
 
 void wake_up(Side& side, int fd) noexcept {
@@ -391,6 +402,8 @@ bool ring_readable(Side& side) noexcept {
 ssize_t receive_from(Side& side, const Call& call) noexcept(false) {
   Guard guard(side.receive_lock);
   if (!guard) return fail(-EINTR);
+  if (has_bad_part(call.parts, call.count)) [[unlikely]]
+    return receive_badly(side, call, guard);
   if (side.in.control == nullptr || (call.flags & (MSG_OOB | MSG_ERRQUEUE)) != 0)
     return receive_plainly(side, call, guard);
   if (call.count > kMostParts) return fail(-EINVAL);
@@ -436,6 +449,8 @@ ssize_t send_by_kernel(Side& side, const Call& call, bool for_ever) noexcept(fal
 }
 
 ssize_t send_to(Side& side, const Call& call) noexcept(false) {
+  if (has_bad_part(call.parts, call.count)) [[unlikely]]
+    return send_by_kernel(side, call, false);
   // What is urgent stands at a place in the kernel's stream, and what is not copied stays there.
   constexpr int kKernelOnly = MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN;
   if ((call.flags & kKernelOnly) != 0) {

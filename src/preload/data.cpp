@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <tuple>
 
+#include "preload/address.hpp"
 #include "preload/connection.hpp"
 #include "preload/handback.hpp"
 #include "preload/real.hpp"
@@ -59,7 +60,7 @@ iovec part_of(const void* buffer, std::size_t size) {
 
 // Descriptors that leave for programs of which nobody knows what they are.
 void hand_back_passed(const msghdr& message) noexcept {
-  if (message.msg_control == nullptr || message.msg_controllen < sizeof(cmsghdr)) return;
+  if (is_no_address(message.msg_control) || message.msg_controllen < sizeof(cmsghdr)) return;
   for (const cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
        head = CMSG_NXTHDR(const_cast<msghdr*>(&message), const_cast<cmsghdr*>(head))) {
     if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
@@ -140,18 +141,21 @@ ssize_t recvfrom(int fd, void* buffer, size_t size, int flags, sockaddr* from,
   Side* const side = find_side(fd);
   if (side == nullptr) [[likely]] {
     UdpSocket* const udp = find_udp(fd);
-    if (udp == nullptr || (from != nullptr && from_size == nullptr)) [[likely]]
+    if (udp == nullptr || is_bad_optional(from) || (from != nullptr && is_no_address(from_size)))
+        [[likely]]
       return real::next<"recvfrom", Recvfrom>()(fd, buffer, size, flags, from, from_size);
     return udp_receive_from(*udp, fd, part_of(buffer, size), flags, from, from_size);
   }
+  // A stream has no addresses, so the kernel takes no offence at bad ones.
+  if (is_no_address(from_size)) from = nullptr;
   return receive_address(fd, *side, buffer, size, flags, from, from_size);
 }
 
 ssize_t recvmsg(int fd, msghdr* message, int flags) {
   Side* const side = find_side(fd);
-  if (side == nullptr) [[likely]] {
+  if (side == nullptr || is_bad_message(message)) [[likely]] {
     UdpSocket* const udp = find_udp(fd);
-    if (udp == nullptr || message == nullptr) [[likely]]
+    if (udp == nullptr || is_bad_message(message)) [[likely]]
       return real::next<"recvmsg", Recvmsg>()(fd, message, flags);
     return udp_receive(*udp, fd, *message, flags);
   }
@@ -161,11 +165,11 @@ ssize_t recvmsg(int fd, msghdr* message, int flags) {
 int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
   using Recvmmsg = int(int, mmsghdr*, unsigned, int, timespec*);
   Side* const side = find_side(fd);
-  if (side == nullptr) [[likely]] {
+  if (side == nullptr || is_no_address(messages)) [[likely]] {
     UdpSocket* const udp = find_udp(fd);
-    if (udp == nullptr || timeout != nullptr) [[likely]] {
+    if (udp == nullptr || timeout != nullptr || is_no_address(messages)) [[likely]] {
       // With a time limit for all of them it is the kernel's, and so are all that come.
-      if (udp != nullptr && udp_watch_for_good(*udp, fd))
+      if (!is_no_address(messages) && udp != nullptr && udp_watch_for_good(*udp, fd))
         return udp_receive_many(*udp, fd, messages, count, flags | MSG_DONTWAIT);
       return real::next<"recvmmsg", Recvmmsg>()(fd, messages, count, flags, timeout);
     }
@@ -244,12 +248,12 @@ ssize_t sendto(int fd, const void* buffer, size_t size, int flags, const sockadd
 
 ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   Sendmsg* const next = real::next<"sendmsg", Sendmsg>();
-  if (message != nullptr && message->msg_controllen != 0) [[unlikely]]
+  if (!is_no_address(message) && message->msg_controllen != 0) [[unlikely]]
     hand_back_passed(*message);
   Side* const side = find_side(fd);
-  if (side == nullptr) [[likely]] {
+  if (side == nullptr || is_bad_message(message)) [[likely]] {
     UdpSocket* const udp = find_udp(fd);
-    if (udp == nullptr || message == nullptr) [[likely]]
+    if (udp == nullptr || is_bad_message(message)) [[likely]]
       return next(fd, message, flags);
     return udp_send(*udp, fd, *message, flags);
   }
@@ -262,8 +266,8 @@ ssize_t sendmsg(int fd, const msghdr* message, int flags) {
 
 int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
   using Sendmmsg = int(int, mmsghdr*, unsigned, int);
-  if (find_side(fd) == nullptr && find_udp(fd) == nullptr) [[likely]] {
-    for (unsigned i = 0; i < count; ++i)
+  if ((find_side(fd) == nullptr && find_udp(fd) == nullptr) || is_no_address(messages)) [[likely]] {
+    for (unsigned i = 0; i < count && !is_no_address(messages); ++i)
       if (messages[i].msg_hdr.msg_controllen != 0) hand_back_passed(messages[i].msg_hdr);
     return real::next<"sendmmsg", Sendmmsg>()(fd, messages, count, flags);
   }
@@ -302,6 +306,37 @@ ssize_t writev(int fd, const iovec* parts, int count) {
   }
   const auto bound = bind(next, fd, parts, count);
   return send_to(*side, call(fd, parts, static_cast<std::size_t>(count), 0, bound));
+}
+
+ssize_t preadv2(int fd, const iovec* parts, int count, off_t offset, int flags) {
+  using Preadv = ssize_t(int, const iovec*, int, off_t, int);
+  const bool here = find_side(fd) != nullptr || find_udp(fd) != nullptr;
+  if (!here || offset != -1 || count < 0 || (flags & ~RWF_NOWAIT) != 0) [[likely]]
+    return real::next<"preadv2", Preadv>()(fd, parts, count, offset, flags);
+  if (flags == 0) return readv(fd, parts, count);
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts);
+  message.msg_iovlen = static_cast<std::size_t>(count);
+  return recvmsg(fd, &message, MSG_DONTWAIT);
+}
+
+ssize_t pwritev2(int fd, const iovec* parts, int count, off_t offset, int flags) {
+  using Preadv = ssize_t(int, const iovec*, int, off_t, int);
+  const bool here = find_side(fd) != nullptr || find_udp(fd) != nullptr;
+  if (!here || offset != -1 || count < 0 || (flags & ~RWF_NOWAIT) != 0) [[likely]]
+    return real::next<"pwritev2", Preadv>()(fd, parts, count, offset, flags);
+  if (flags == 0) return writev(fd, parts, count);
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts);
+  message.msg_iovlen = static_cast<std::size_t>(count);
+  return sendmsg(fd, &message, MSG_DONTWAIT);
+}
+
+ssize_t preadv64v2(int fd, const iovec* parts, int count, off64_t offset, int flags) {
+  return preadv2(fd, parts, count, offset, flags);
+}
+ssize_t pwritev64v2(int fd, const iovec* parts, int count, off64_t offset, int flags) {
+  return pwritev2(fd, parts, count, offset, flags);
 }
 
 ssize_t sendfile(int out, int in, off_t* offset, size_t size) {

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "preload/address.hpp"
 #include "preload/connection.hpp"
 #include "preload/real.hpp"
 #include "preload/udp.hpp"
@@ -606,7 +607,7 @@ int epoll_ctl(int set, int operation, int fd, epoll_event* event) {
 int epoll_wait(int fd, epoll_event* events, int most, int timeout) {
   using Function = int(int, epoll_event*, int, int);
   Set* const set = find_set(fd);
-  if (set == nullptr || most <= 0)
+  if (set == nullptr || most <= 0 || is_no_address(events))
     return real::next<"epoll_wait", Function>()(fd, events, most, timeout);
   struct Arguments {
     int fd;
@@ -630,7 +631,7 @@ int epoll_wait(int fd, epoll_event* events, int most, int timeout) {
 int epoll_pwait(int fd, epoll_event* events, int most, int timeout, const sigset_t* mask) {
   using Function = int(int, epoll_event*, int, int, const sigset_t*);
   Set* const set = find_set(fd);
-  if (set == nullptr || most <= 0)
+  if (set == nullptr || most <= 0 || is_no_address(events))
     return real::next<"epoll_pwait", Function>()(fd, events, most, timeout, mask);
   struct Arguments {
     int fd;
@@ -656,7 +657,7 @@ int epoll_pwait2(int fd, epoll_event* events, int most, const timespec* timeout,
                  const sigset_t* mask) {
   using Function = int(int, epoll_event*, int, const timespec*, const sigset_t*);
   Set* const set = find_set(fd);
-  if (set == nullptr || most <= 0)
+  if (set == nullptr || most <= 0 || is_no_address(events))
     return real::next<"epoll_pwait2", Function>()(fd, events, most, timeout, mask);
   struct Arguments {
     int fd;
@@ -669,7 +670,7 @@ int epoll_pwait2(int fd, epoll_event* events, int most, const timespec* timeout,
       *set, {.fd = fd,
              .events = events,
              .most = most,
-             .at_once = timeout != nullptr && timeout->tv_sec == 0 && timeout->tv_nsec == 0,
+             .at_once = !is_no_address(timeout) && timeout->tv_sec == 0 && timeout->tv_nsec == 0,
              .mask = mask,
              .as_it_is =
                  [](const void* pointer) {

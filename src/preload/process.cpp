@@ -3,6 +3,7 @@
 // Hooks: other programs, and ways round the library. What a program inherits that is executed, and
 // what the C library reads and writes inside itself, must be the kernel's before.
 #include <fcntl.h>
+#include <sched.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <sys/epoll.h>
@@ -14,6 +15,7 @@
 #include <cstdlib>
 
 #include "preload/handback.hpp"
+#include "preload/lock.hpp"
 #include "preload/log.hpp"
 #include "preload/real.hpp"
 #include "preload/udp.hpp"
@@ -241,6 +243,12 @@ long syscall(long number, ...) {
       return ring;
     }
 #endif
+    case SYS_clone: {
+      const long child = with_errno(kernel(number, a[0], a[1], a[2], a[3], a[4]));
+      // With memory of its own it has a number of its own, too.
+      if (child == 0 && (a[0] & CLONE_VM) == 0) known_thread = 0;
+      return child;
+    }
     default: return with_errno(kernel(number, a[0], a[1], a[2], a[3], a[4], a[5]));
   }
 }

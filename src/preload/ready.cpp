@@ -10,6 +10,7 @@
 #include <array>
 #include <cstring>
 
+#include "preload/address.hpp"
 #include "preload/connection.hpp"
 #include "preload/epoll.hpp"
 #include "preload/real.hpp"
@@ -203,13 +204,13 @@ int add_rings(pollfd* fds, nfds_t count, int ready) noexcept {
 }
 
 bool is_zero(const timespec* time) noexcept {
-  return time != nullptr && time->tv_sec == 0 && time->tv_nsec == 0;
+  return !is_no_address(time) && time->tv_sec == 0 && time->tv_nsec == 0;
 }
 
 template <class AsItIs>
 int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, AsItIs as_it_is) {
   bool any = false;
-  for (nfds_t i = 0; i < count && !any; ++i)
+  for (nfds_t i = 0; i < count && !any && !is_no_address(fds); ++i)
     any = find_side(fds[i].fd) != nullptr || find_udp(fds[i].fd) != nullptr ||
           is_registered(fds[i].fd);
   if (!any) [[likely]]
@@ -259,7 +260,9 @@ struct Sets {
 template <class AsItIs>
 int select_for(int count, const Sets& sets, bool at_once, const sigset_t* mask, AsItIs as_it_is) {
   bool any = false;
-  const int checked = sets.read == nullptr ? 0 : std::min(count, FD_SETSIZE);
+  const bool bad =
+      is_no_address(sets.read) || is_bad_optional(sets.write) || is_bad_optional(sets.except);
+  const int checked = bad ? 0 : std::min(count, FD_SETSIZE);
   for (int fd = 0; fd < checked && !any; ++fd)
     any = FD_ISSET(fd, sets.read) &&
           (find_side(fd) != nullptr || find_udp(fd) != nullptr || is_registered(fd));
@@ -346,7 +349,7 @@ int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* ma
 
 int select(int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout) {
   using Select = int(int, fd_set*, fd_set*, fd_set*, timeval*);
-  const bool at_once = timeout != nullptr && timeout->tv_sec == 0 && timeout->tv_usec == 0;
+  const bool at_once = !is_no_address(timeout) && timeout->tv_sec == 0 && timeout->tv_usec == 0;
   return select_for(count, {read, write, except}, at_once, nullptr, [&] {
     return real::next<"select", Select>()(count, read, write, except, timeout);
   });

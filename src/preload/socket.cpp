@@ -10,6 +10,7 @@
 #include <cstdarg>
 #include <cstring>
 
+#include "preload/address.hpp"
 #include "preload/epoll.hpp"
 #include "preload/handback.hpp"
 #include "preload/real.hpp"
@@ -28,7 +29,8 @@ void forget_stale(int fd) noexcept {
 int accept_connection(int listener, sockaddr* address, socklen_t* size, int flags) {
   using Accept4 = int(int, sockaddr*, socklen_t*, int);
   Accept4* const next = real::next<"accept4", Accept4>();
-  if (address != nullptr && size == nullptr) return next(listener, address, size, flags);
+  if (is_bad_optional(address) || (address != nullptr && is_no_address(size)))
+    return next(listener, address, size, flags);
   sockaddr_storage peer{};
   socklen_t peer_size = sizeof peer;
   const int fd = next(listener, reinterpret_cast<sockaddr*>(&peer), &peer_size, flags);
@@ -122,7 +124,7 @@ long control_descriptor(int fd, int command, unsigned long argument) noexcept {
 // Options under which bytes are no longer just bytes, or readable is something else.
 bool changes_the_stream(int level, int option, const void* value, socklen_t size) noexcept {
   int number = 0;
-  if (value != nullptr && size >= sizeof number) std::memcpy(&number, value, sizeof number);
+  if (!is_no_address(value) && size >= sizeof number) std::memcpy(&number, value, sizeof number);
   if (level == SOL_SOCKET) switch (option) {
       case SO_RCVLOWAT: return number > 1;
       case SO_ZEROCOPY:
@@ -294,8 +296,8 @@ int getsockopt(int fd, int level, int option, void* value, socklen_t* size) {
 int setsockopt(int fd, int level, int option, const void* value, socklen_t size) {
   if (Side* const side = find_side(fd)) {
     if (changes_the_stream(level, option, value, size)) hand_back(*side, fd, Reason::option);
-    if (level == IPPROTO_TCP && option == TCP_NODELAY && side->accelerated() && value != nullptr &&
-        size >= sizeof(int)) {
+    if (level == IPPROTO_TCP && option == TCP_NODELAY && side->accelerated() &&
+        !is_no_address(value) && size >= sizeof(int)) {
       int wanted = 0;
       std::memcpy(&wanted, value, sizeof wanted);
       side->nodelay.store(wanted != 0, std::memory_order_relaxed);

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <new>
 
+#include "preload/address.hpp"
 #include "preload/epoll.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
@@ -122,6 +123,12 @@ void tell_name(sa_family_t family, const Endpoint& from, msghdr& message) noexce
 // --- receiving
 
 ssize_t take(UdpSocket& socket, InFlow& flow, msghdr& message, int flags) noexcept {
+  if (has_bad_part(message.msg_iov, message.msg_iovlen) || is_bad_optional(message.msg_name))
+      [[unlikely]] {
+    // The kernel has it lost by then, too.
+    flow.receiver.take(nullptr, 0, (flags & MSG_PEEK) != 0);
+    return -EFAULT;
+  }
   const DatagramReceiver::Taken taken =
       flow.receiver.take(message.msg_iov, message.msg_iovlen, (flags & MSG_PEEK) != 0);
   tell_name(socket.family, flow.from, message);
@@ -236,7 +243,7 @@ ssize_t named_receive(msghdr& message, sockaddr_in6& name, Call call) noexcept {
   message.msg_namelen = sizeof name;
   const ssize_t result = call(message);
   message.msg_name = wanted;
-  if (wanted == nullptr) {
+  if (wanted == nullptr || is_no_address(wanted)) {
     message.msg_namelen = room;
   } else if (result >= 0) {
     std::memcpy(wanted, &name, std::min(room, message.msg_namelen));
@@ -675,6 +682,9 @@ void udp_leave(UdpSocket& socket) noexcept {
 
 ssize_t udp_send(UdpSocket& socket, int fd, const msghdr& message, int flags) noexcept {
   constexpr int kPlainFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
+  if (has_bad_part(message.msg_iov, message.msg_iovlen) || is_bad_optional(message.msg_name))
+      [[unlikely]]
+    return send_by_kernel(fd, message, flags);
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < message.msg_iovlen; ++i) bytes += message.msg_iov[i].iov_len;
   Guard guard(socket.send_lock);
@@ -752,7 +762,7 @@ ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexc
               (++socket.ring_receives >= kKernelEvery && kernel_has_something(socket, fd));
   if (!look) {
     result = take_from_memory(socket, message, flags, kernel_first);
-    if (result != -EAGAIN) return result;
+    if (result != -EAGAIN) return failed(result);
     look = kernel_first;
   }
   if (look) {
@@ -777,7 +787,7 @@ ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexc
       if (senders_processor(socket) == this_processor()) {
         kernel(SYS_sched_yield);
         result = take_from_memory(socket, message, flags, kernel_first);
-        if (result != -EAGAIN) return result;
+        if (result != -EAGAIN) return failed(result);
       }
     }
     return failed(-EAGAIN);
@@ -789,7 +799,7 @@ ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexc
     if (socket.patience.stay_awake([&]() noexcept { return looks_ready(socket); },
                                    [&]() noexcept { return senders_processor(socket); })) {
       result = take_from_memory(socket, message, flags, kernel_first);
-      if (result != -EAGAIN) return result;
+      if (result != -EAGAIN) return failed(result);
     } else if (socket.patience.interruption() == Interruption::ends) {
       return failed(-EINTR);
     }

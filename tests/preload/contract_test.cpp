@@ -17,6 +17,7 @@
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 
@@ -803,6 +804,43 @@ TEST(Contract, AForkedChildExecutesAProgramOnTheConnection) {
   EXPECT_EQ(exit_status(child), 0);
 }
 
+TEST(Contract, AChildOfVforkExecutesAProgramOnTheConnection) {
+  Pair pair;
+  const int fd = pair.server.get();
+  const pid_t child = ::vfork();
+  if (child == 0) {
+    ::dup2(fd, 0);
+    ::dup2(fd, 1);
+    ::execlp("cat", "cat", nullptr);
+    ::_exit(1);
+  }
+  pair.server.reset();
+  for (int i = 0; i < 20; ++i) {
+    pair.put("meow");
+    EXPECT_EQ(receive(pair.client.get()), "meow");
+  }
+  pair.client.reset();
+  EXPECT_EQ(exit_status(child), 0);
+}
+
+TEST(Contract, AChildOfABareCloneGoesOnWithTheConnection) {
+  const Pair pair;
+  for (int i = 0; i < 20; ++i) {
+    const auto child = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+    if (child == 0) {
+      char text[4];
+      const bool fine = ::send(pair.server.get(), "ask?", 4, 0) == 4 &&
+                        ::recv(pair.server.get(), text, 4, MSG_WAITALL) == 4;
+      ::_exit(fine ? 0 : 1);
+    }
+    EXPECT_EQ(receive(pair.client.get()), "ask?");
+    pair.put("told");
+    EXPECT_EQ(exit_status(child), 0);
+    pair.put("more");
+    EXPECT_EQ(receive(pair.server.get()), "more");
+  }
+}
+
 TEST(Contract, ADescriptorCanBePassed) {
   Pair pair;
   int ends[2];
@@ -924,6 +962,52 @@ TEST(Contract, TooManyPartsAreRefused) {
   std::vector<iovec> parts(2000, iovec{nullptr, 0});
   EXPECT_EQ(::writev(pair.client.get(), parts.data(), 2000), -1);
   EXPECT_EQ(errno, EINVAL);
+}
+
+TEST(Contract, BadAddressesAreRefused) {
+  const Pair pair;
+  const int fd = pair.server.get();
+  pair.put("abc");
+  for (const std::intptr_t number : {std::intptr_t{0}, std::intptr_t{1}, std::intptr_t{-1}}) {
+    void* const bad = reinterpret_cast<void*>(number);
+    const iovec part{.iov_base = bad, .iov_len = 3};
+    EXPECT_EQ(::read(fd, bad, 3), -1);
+    EXPECT_EQ(errno, EFAULT);
+    EXPECT_EQ(::recv(fd, bad, 3, 0), -1);
+    EXPECT_EQ(errno, EFAULT);
+    EXPECT_EQ(::readv(fd, &part, 1), -1);
+    EXPECT_EQ(errno, EFAULT);
+    EXPECT_EQ(::readv(fd, static_cast<const iovec*>(bad), 1), -1);
+    EXPECT_EQ(errno, EFAULT);
+    EXPECT_EQ(::recvmsg(fd, static_cast<msghdr*>(bad), 0), -1);
+    EXPECT_EQ(errno, EFAULT);
+    EXPECT_EQ(::write(fd, bad, 3), -1);
+    EXPECT_EQ(errno, EFAULT);
+    EXPECT_EQ(::writev(fd, &part, 1), -1);
+    EXPECT_EQ(errno, EFAULT);
+    EXPECT_EQ(::sendmsg(fd, static_cast<const msghdr*>(bad), 0), -1);
+    EXPECT_EQ(errno, EFAULT);
+    EXPECT_EQ(::poll(static_cast<pollfd*>(bad), 1, 0), -1);
+    EXPECT_EQ(errno, EFAULT);
+  }
+  EXPECT_EQ(receive(fd), "abc");
+  EXPECT_EQ(receive(pair.client.get(), 4, MSG_DONTWAIT), "(EAGAIN)");
+  pair.put("d");
+  EXPECT_EQ(receive(fd), "d");
+}
+
+TEST(Contract, WithoutAPlaceTheyAreReadAndWrittenInTurn) {
+  const Pair pair;
+  char bytes[6] = "abcde";
+  iovec part{.iov_base = bytes, .iov_len = 5};
+  pair.put("1");
+  ASSERT_EQ(::pwritev2(pair.client.get(), &part, 1, -1, 0), 5);
+  pair.put("2");
+  EXPECT_EQ(::preadv2(pair.server.get(), &part, 1, -1, 0), 5);
+  EXPECT_EQ(std::string(bytes), "1abcd");
+  EXPECT_EQ(receive(pair.server.get()), "e2");
+  EXPECT_EQ(::preadv2(pair.server.get(), &part, 1, 0, 0), -1);
+  EXPECT_EQ(errno, ESPIPE);
 }
 
 TEST(Contract, BytesHaveNoPlaceToBeReadFrom) {

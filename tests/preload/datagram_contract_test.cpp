@@ -350,6 +350,18 @@ TEST(Datagrams, BetweenTheVersions) {
   }
 }
 
+TEST(Datagrams, AreNotPutAtBadAddresses) {
+  const Two two;
+  const int fd = two.far.fd.get();
+  EXPECT_EQ(::send(two.near.fd.get(), nullptr, 3, 0), -1);
+  EXPECT_EQ(errno, EFAULT);
+  two.near.send("lost");
+  EXPECT_EQ(::recv(fd, reinterpret_cast<void*>(1), 4, 0), -1);
+  EXPECT_EQ(errno, EFAULT);
+  two.near.send("next");
+  EXPECT_EQ(two.far.receive(), "next");
+}
+
 TEST(Datagrams, GoOnWhereTheDescriptorIsPassed) {
   const Two two;
   int ends[2];
