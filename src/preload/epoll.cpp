@@ -317,13 +317,20 @@ int ask_kernel(Set& set, const Wait& wait) {
   return result;
 }
 
+// An exclusive registration cannot be changed, only made anew.
+void change_registration(int set, int fd, epoll_event event) noexcept {
+  if (kernel(SYS_epoll_ctl, set, EPOLL_CTL_MOD, fd, &event) != -EINVAL) return;
+  kernel(SYS_epoll_ctl, set, EPOLL_CTL_DEL, fd, nullptr);
+  kernel(SYS_epoll_ctl, set, EPOLL_CTL_ADD, fd, &event);
+}
+
 // Puts right what kick() did; in the `count` events that have been reported, too.
 void after_kick(Set& set, epoll_event* events, int count) noexcept {
   const Guard guard(set.lock);
   const int fd = std::exchange(set.kicked, -1);
   if (fd < 0 || !registration(set, fd).present) return;
   epoll_event right = registration(set, fd).event;
-  kernel(SYS_epoll_ctl, set.fd, EPOLL_CTL_MOD, fd, &right);
+  change_registration(set.fd, fd, right);
   for (int i = 0; i < count; ++i)
     if (events[i].data.u64 == right.data.u64)
       events[i].events = (events[i].events & (right.events | EPOLLERR | EPOLLHUP)) | EPOLLIN;
@@ -414,7 +421,7 @@ int wait_in_set(Set& set, const Wait& wait) {
 // A socket with bytes in its ring has come into a set in which somebody sleeps.
 void kick(int set, int fd, epoll_event event) noexcept {
   event.events |= EPOLLOUT;  // which is always so
-  kernel(SYS_epoll_ctl, set, EPOLL_CTL_MOD, fd, &event);
+  change_registration(set, fd, event);
 }
 
 void stay_with_kernel(int fd) noexcept {

@@ -626,6 +626,53 @@ TEST(Contract, ASetInASetTellsOfItsSockets) {
   later.join();
 }
 
+TEST(Contract, ASetMadeBeforeAForkServesTheChild) {
+  const Pair pair;
+  const Set set(pair.server.get(), EPOLLIN);
+  for (int i = 0; i < 20; ++i) {
+    pair.put("x");
+    EXPECT_EQ(set.wait(1000), EPOLLIN);
+    EXPECT_EQ(receive(pair.server.get()), "x");
+  }
+  const pid_t child = in_child([&] {
+    for (int i = 0; i < 5; ++i) {
+      EXPECT_EQ(set.wait(5000), EPOLLIN);
+      EXPECT_EQ(receive(pair.server.get()), "y");
+    }
+  });
+  for (int i = 0; i < 5; ++i) {
+    std::this_thread::sleep_for(20ms);
+    pair.put("y");
+  }
+  EXPECT_EQ(exit_status(child), 0);
+}
+
+TEST(Contract, AnExclusiveRegistrationIsToldOf) {
+  const Pair pair;
+  const Pair other;
+  const Set set(other.server.get(), EPOLLIN);
+  for (int i = 0; i < 5; ++i) {
+    pair.put("x");
+    std::thread later([&] {
+      std::this_thread::sleep_for(20ms);
+      epoll_event event{.events = EPOLLIN | EPOLLEXCLUSIVE, .data = {.u64 = 77}};
+      EXPECT_EQ(::epoll_ctl(set.set.get(), EPOLL_CTL_ADD, pair.server.get(), &event), 0);
+    });
+    EXPECT_NE(set.wait(5000) & (EPOLLIN | EPOLLOUT), 0u);
+    later.join();
+    EXPECT_EQ(set.wait(1000), EPOLLIN);
+    EXPECT_EQ(receive(pair.server.get()), "x");
+    std::thread sender([&] {
+      std::this_thread::sleep_for(20ms);
+      pair.put("y");
+    });
+    EXPECT_EQ(set.wait(5000), EPOLLIN);
+    EXPECT_EQ(receive(pair.server.get()), "y");
+    sender.join();
+    EXPECT_EQ(::epoll_ctl(set.set.get(), EPOLL_CTL_DEL, pair.server.get(), nullptr), 0);
+  }
+}
+
 TEST(Contract, SeveralThreadsWaitInOneSet) {
   const Pair pair;
   set_nonblocking(pair.server.get());
