@@ -129,6 +129,7 @@ class DatagramReceiver {
 
   // A datagram of this sender has come by the kernel.
   void came_by_kernel() noexcept { ++kernel_seen_; }
+  [[nodiscard]] std::uint64_t kernel_seen() const noexcept { return kernel_seen_; }
   // To be asked before the kernel is found empty, and told after: what it has not given is lost.
   [[nodiscard]] std::uint64_t kernel_sent() const noexcept;
   void kernel_is_empty(std::uint64_t sent) noexcept;

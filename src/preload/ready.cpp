@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "preload/address.hpp"
 #include "preload/connection.hpp"
@@ -62,7 +63,7 @@ class Waited {
 
   // Before sleeping. True if there is something to read in a ring.
   bool enter() noexcept {
-    bool news = false;
+    bool news = std::exchange(left_over_, false);
     for (std::size_t i = 0; i < udp_count_; ++i)
       news = udp_enter_kernel(*udp_[i].socket, udp_[i].fd, udp_[i].ticket) || news;
     const bool few = accelerated_ <= kMostSpunFor;
@@ -167,7 +168,8 @@ class Waited {
 
   void add_udp(UdpSocket& socket, int fd) noexcept {
     if (udp_count_ == udp_.size()) {
-      (void)udp_watch_for_good(socket, fd);  // one too many: the kernel has it
+      // One too many: the kernel has it, but for what is there already.
+      left_over_ = udp_watch_for_good(socket, fd) || left_over_;
       return;
     }
     if (udp_awake(socket)) ++accelerated_;
@@ -176,6 +178,7 @@ class Waited {
 
   std::array<UdpEntry, 32> udp_;
   std::size_t udp_count_ = 0;
+  bool left_over_ = false;
   std::array<Entry, 128> few_;
   Entry* entries_ = few_.data();
   std::size_t most_ = few_.size();
@@ -188,7 +191,7 @@ bool readable_now(int fd) noexcept {
   Side* const side = find_side(fd);
   if (side == nullptr) {
     UdpSocket* const udp = find_udp(fd);
-    return udp != nullptr && udp_next_size(*udp) >= 0;
+    return udp != nullptr && udp_readable(*udp);
   }
   return side != nullptr && side->accelerated() && ring_readable(*side);
 }
@@ -238,9 +241,10 @@ int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, AsIt
       return -1;
     }
   }
-  if (waited.enter()) {
+  while (waited.enter()) {
     waited.leave();
-    return look();
+    // Another thread may have taken it.
+    if (const int ready = look(); ready != 0) return ready;
   }
   const int ready = as_it_is();
   const int error = errno;
@@ -314,10 +318,9 @@ int select_for(int count, const Sets& sets, bool at_once, const sigset_t* mask, 
       return -1;
     }
   }
-  if (waited.enter()) {
+  while (waited.enter()) {
     waited.leave();
     if (const int ready = look(); ready != 0) return ready;
-    (void)waited.enter();
   }
   const int ready = as_it_is();
   const int error = errno;

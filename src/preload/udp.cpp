@@ -200,7 +200,9 @@ bool kernel_has_something(UdpSocket& socket, int fd) noexcept {
 // Nothing was in the kernel after so many had been sent there.
 void note_empty(UdpSocket& socket, const std::uint64_t* sent) noexcept {
   for (std::size_t i = 0; i < socket.in_count; ++i) {
-    socket.in[i].receiver.kernel_is_empty(sent[i]);
+    // What is received before its sender has counted it is counted here already.
+    if (!socket.in[i].began || sent[i] > socket.in[i].receiver.kernel_seen())
+      socket.in[i].receiver.kernel_is_empty(sent[i]);
     socket.in[i].began = true;
   }
 }
@@ -854,6 +856,11 @@ std::uint64_t udp_position(UdpSocket& socket) noexcept {
   if (!looks_ready(socket)) sum = kNoDatagram;
   socket.receive_lock.unlock();
   return sum;
+}
+
+bool udp_readable(UdpSocket& socket) noexcept {
+  const Guard guard(socket.receive_lock);
+  return guard && looks_ready(socket);
 }
 
 void udp_note_processor(UdpSocket& socket, std::uint32_t here) noexcept {

@@ -75,7 +75,7 @@ struct UdpSocket {
   Lock receive_lock;
   std::uint32_t receives;
   std::uint32_t next_publish;
-  int listener;  // -1: none
+  int listener;          // -1: none
   std::uint32_t parked;  // threads that sleep in the kernel on account of it
   std::uint32_t empty_calls;
   std::uint64_t looked_at;  // ticks
@@ -147,6 +147,8 @@ std::uint64_t udp_position(UdpSocket& socket) noexcept;
 // Who waits for it runs on `here`; where its senders last ran.
 void udp_note_processor(UdpSocket& socket, std::uint32_t here) noexcept;
 std::uint32_t udp_senders_processor(UdpSocket& socket) noexcept;
+// Whether a datagram is in memory; if there is one that comes before it, the kernel has that.
+bool udp_readable(UdpSocket& socket) noexcept;
 // The size of the datagram that is next if it is in memory, else -1.
 int udp_next_size(UdpSocket& socket) noexcept;
 
