@@ -14,6 +14,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -26,8 +27,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "farcall/memory.hpp"
 
@@ -1100,6 +1103,56 @@ TEST(Contract, ALowWaterMarkIsInheritedFromTheListener) {
   EXPECT_EQ(poll_once(pair.server.get(), POLLIN, 20), 0);
   pair.put("ng");
   EXPECT_EQ(poll_once(pair.server.get(), POLLIN, 1000), POLLIN);
+}
+
+double seconds_of(clockid_t clock) {
+  timespec now{};
+  ::clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+// The limits are wide: a library that spun, or looked at all of them, would need many times that.
+TEST(Contract, AThousandIdleConnectionsCostNothing) {
+  constexpr std::size_t kAll = 1000;
+  constexpr std::size_t kActive = 10;
+  constexpr int kRounds = 3000;
+  rlimit files{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
+  if (files.rlim_max < 2 * kAll + 100) GTEST_SKIP() << "too few descriptors are allowed";
+  files.rlim_cur = std::min<rlim_t>(files.rlim_max, 65536);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
+  std::vector<std::unique_ptr<Pair>> pairs;
+  const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+  const auto add = [&] {
+    pairs.push_back(std::make_unique<Pair>());
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = pairs.size() - 1}};
+    ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, pairs.back()->server.get(), &event), 0);
+  };
+  const auto busy = [&] {
+    const double begin = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+    for (int i = 0; i < kRounds; ++i) {
+      const std::size_t now = static_cast<std::size_t>(i) * 7 % kActive;
+      pairs[now]->put("x");
+      epoll_event event{};
+      EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 1000), 1);
+      EXPECT_EQ(event.data.u64, now);
+      EXPECT_EQ(receive(pairs[now]->server.get()), "x");
+    }
+    return seconds_of(CLOCK_PROCESS_CPUTIME_ID) - begin;
+  };
+  while (pairs.size() < kActive) add();
+  (void)busy();
+  const double few = busy();
+  while (pairs.size() < kAll) add();
+  (void)busy();
+  const double many = busy();
+  EXPECT_LT(many, 4 * few + 0.02);
+  const double begin = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+  epoll_event event{};
+  EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 2000), 0);
+  EXPECT_LT(seconds_of(CLOCK_PROCESS_CPUTIME_ID) - begin, 0.1);
+  RecordProperty("few_ns", static_cast<int>(few * 1e9 / kRounds));
+  RecordProperty("many_ns", static_cast<int>(many * 1e9 / kRounds));
 }
 
 TEST(Contract, DescriptorsAreNumberedAsEver) {
