@@ -75,6 +75,7 @@ struct CallArguments {
   std::uint32_t origin = 0;  // for the server: who of the client it is, in 24 bits
   Persistence* persistence = nullptr;
   bool until_taken = false;  // of send(): wait until the server has taken it
+  bool after_others = false;  // a server by priority first looks for what else has come to its port
 };
 
 struct CallResults {
@@ -265,8 +266,8 @@ class RequestBuffer {
   std::byte* reserve(std::size_t size) noexcept;
   // Gives back what is too much to be kept.
   void trim() noexcept;
-  // Lets the memory be, for ever: somebody else may still write to it.
-  void abandon() noexcept { (void)memory_.release(); }
+  // Somebody else may still write there: nothing else will be at that address, ever.
+  void abandon() noexcept;
 
  private:
   Mapping memory_;

@@ -149,6 +149,8 @@ void PortState::add(std::vector<UniqueFd> descriptors, const Credentials& sender
   if (::getsockopt(descriptors[1].get(), SOL_SOCKET, SO_TYPE, &type, &size) != 0 ||
       type != SOCK_SEQPACKET)
     return;
+  // A branch of an entrance, held here, would never close.
+  if (AbstractAddress::of(descriptors[1].get())) return;
   Mapping memory = adopt_session(std::move(descriptors[0]));
   const std::lock_guard guard(lock);
   if (closed || entrance->closed()) return;

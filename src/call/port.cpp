@@ -157,8 +157,11 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
       // Somebody has taken it without looking at the count.
       std::uint64_t one = 0;
       (void)!::read(queued.get(), &one, sizeof one);
-    } else if (SessionPointer session = hear(event.data.u64, event.events)) {
-      if (only) queue(std::move(only));
+    } else {
+      // What this brings may be a notice, which is queued at once: it came later.
+      if (only) queue(std::exchange(only, {}));
+      SessionPointer session = hear(event.data.u64, event.events);
+      if (!session) continue;
       only = {.session = std::move(session), .notice = nullptr};
     }
   }
@@ -309,6 +312,15 @@ std::byte* RequestBuffer::reserve(std::size_t size) noexcept {
   if (address == MAP_FAILED) return nullptr;
   memory_ = Mapping(address, pages);
   return memory_.data();
+}
+
+void RequestBuffer::abandon() noexcept {
+  const std::size_t size = memory_.size();
+  std::byte* const address = memory_.release();
+  if (address == nullptr) return;
+  // The address stays taken, the memory does not: a hostile client may bring this about at will.
+  (void)::mmap(address, size, PROT_NONE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
 }
 
 void RequestBuffer::trim() noexcept {
@@ -599,6 +611,10 @@ Outcome ServerThread::next(Incoming& incoming, Deadline deadline) {
       const Outcome outcome = session.waiter().linger(
           session.control().server, session.control().client, [&] { return session.arrived(); });
       if (outcome == Outcome::ok && !state_->over(session)) {
+        if (session.ready_after_others() && state_->limits.by_priority) [[unlikely]] {
+          if (look_around(incoming)) return Outcome::ok;
+          if (!attending_->ready()) continue;
+        }
         if (take(incoming)) return Outcome::ok;
         continue;
       }

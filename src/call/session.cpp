@@ -231,9 +231,11 @@ Terms ClientSession::terms() const noexcept {
 
 void ClientSession::send_short_request(const CallArguments& arguments, Kind kind) noexcept {
   fill_slot(extra_of(arguments), arguments.data);
-  give_turn(
-      {.number = number_, .kind = kind, .size = static_cast<std::uint16_t>(arguments.data.size())},
-      control().client, control().server);
+  give_turn({.number = number_,
+             .kind = kind,
+             .flags = flags_of(arguments),
+             .size = static_cast<std::uint16_t>(arguments.data.size())},
+            control().client, control().server);
 }
 
 Outcome ClientSession::send_request(const CallArguments& arguments, Kind kind, Deadline deadline) {
@@ -241,7 +243,7 @@ Outcome ClientSession::send_request(const CallArguments& arguments, Kind kind, D
     send_short_request(arguments, kind);
     return Outcome::ok;
   }
-  Turn turn{.number = number_, .kind = kind};
+  Turn turn{.number = number_, .kind = kind, .flags = flags_of(arguments)};
   prepare(
       {.extra = extra_of(arguments), .data = arguments.data, .descriptors = arguments.descriptors},
       turn, false, server_can_pull_ && kind == Kind::request);
@@ -389,7 +391,8 @@ Outcome ClientSession::take_reply(Turn turn, CallResults& results) {
 }
 
 Outcome ServerSession::take(Request& request) {
-  const Turn turn = this->turn();
+  Turn turn = this->turn();
+  turn.flags &= static_cast<std::uint8_t>(~kAfterOthers);
   if (turn.size > kInlineBytes || (turn.flags & ~kFlags) != 0) return Outcome::broken;
   long_ = turn.size > kFirstLineBytes;
   const std::uint32_t before = number_.load(std::memory_order_relaxed);

@@ -64,6 +64,7 @@ inline constexpr std::uint8_t kBulk = 2;         // the data goes through the ri
 inline constexpr std::uint8_t kBulkComes = 4;    // a packet with the rings comes before that
 inline constexpr std::uint8_t kPull = 8;         // the slot holds a PullOffer
 inline constexpr std::uint8_t kRefused = 16;     // a reply: the server could not take the request
+inline constexpr std::uint8_t kAfterOthers = 32;  // a request: look for what has come before it
 inline constexpr std::uint8_t kFlags = kDescriptors | kBulk | kBulkComes | kPull | kRefused;
 
 // What packets on a port's and a session's sockets bring.
@@ -261,6 +262,9 @@ class ClientSession final : public SessionBase {
     return static_cast<std::int64_t>(arguments.word) << 32 |
            static_cast<std::int64_t>(arguments.origin & 0xffffff) << 8 | arguments.priority;
   }
+  static std::uint8_t flags_of(const CallArguments& arguments) noexcept {
+    return arguments.after_others ? kAfterOthers : 0;
+  }
   void send_short_request(const CallArguments& arguments, Kind kind) noexcept;
   Outcome send_request(const CallArguments& arguments, Kind kind, Deadline deadline);
   bool replied(Turn& turn) const noexcept {
@@ -308,6 +312,9 @@ class ServerSession final : public SessionBase {
   [[nodiscard]] bool is_request(Turn now) const noexcept {
     return now.number != number_.load(std::memory_order_relaxed) &&
            (now.kind == Kind::request || now.kind == Kind::one_way);
+  }
+  [[nodiscard]] bool ready_after_others() const noexcept {
+    return (turn().flags & kAfterOthers) != 0;
   }
   [[nodiscard]] bool ready_one_way() const noexcept {
     return ready() && turn().kind == Kind::one_way;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kNormal = 20;
 constexpr int kRealTime = 40;
-constexpr int kDeadline = 140;
+constexpr int kDeadline = kHighestPriority;
 
 struct Own {
   std::uint64_t generation = 0;

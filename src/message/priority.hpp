@@ -13,6 +13,8 @@
 
 namespace farcall::message {
 
+inline constexpr std::uint8_t kHighestPriority = 140;
+
 // The calling thread's; looked up once, and again after priority_changed() and after a fork.
 std::uint8_t own_priority() noexcept;
 void priority_changed() noexcept;

@@ -105,6 +105,7 @@ struct Pulse {
   std::int64_t value;
   int priority;
   std::shared_ptr<Link> link;  // whose budget it takes; null: this process's own
+  std::optional<uid_t> ended_of = std::nullopt;  // a connection's end: counts as one until received
 };
 
 // A client of a channel in shared memory.
@@ -195,6 +196,9 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   void queue(Pulse pulse) noexcept;
   void unblock(const Link& link, std::uint32_t origin) noexcept;
   void disconnected(const std::shared_ptr<Link>& link) noexcept;
+  // A connection's socket for pulses takes a descriptor. False: that user has too many of them.
+  bool count_pulse_socket(uid_t user) noexcept;
+  void uncount_pulse_socket(uid_t user) noexcept;
   // The calling thread's. Made when first asked for.
   Receiver& receiver();
   void forget(Receiver& receiver) noexcept;
@@ -232,6 +236,7 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   mutable std::mutex lock_;  // protects what follows
   std::unordered_map<std::int64_t, std::shared_ptr<Link>> links_;
   std::unordered_map<uid_t, std::size_t> links_of_user_;
+  std::unordered_map<uid_t, std::size_t> pulse_sockets_of_user_;
   std::int64_t next_link_ = 1;
   std::vector<std::unique_ptr<Receiver>> receivers_;
   std::deque<std::unique_ptr<SharedBlocked>> all_blocked_;
@@ -256,6 +261,8 @@ class SharedConnection final : public Connection {
   class Insistence;
 
   void send_packet(const PulsePacket& packet);
+  // Where nobody listens: because the server has gone, or because it has too many such sockets.
+  [[noreturn]] void fail_packet();
   int finish(Sending& sending, CallResults& results, std::span<std::byte> scratch);
 
   UniqueFd branch_;
@@ -265,6 +272,11 @@ class SharedConnection final : public Connection {
   call::PrivateFd pulses_;
   std::uint64_t pulses_generation_ = 0;
   std::shared_ptr<Death> death_;
+
+  // How many pulses were sent, and of those how many a message has followed that was answered: all
+  // messages between have the server look for pulses first.
+  std::atomic<std::uint32_t> pulsed_{0};
+  std::atomic<std::uint32_t> followed_{0};
 };
 
 // FARCALL_WAIT: how threads wait, as for doors.

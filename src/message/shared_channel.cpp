@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -29,6 +30,11 @@ std::uint64_t random_word() noexcept {
   if (::getrandom(&word, sizeof word, GRND_NONBLOCK) != sizeof word)
     word = static_cast<std::uint64_t>(monotonic_ns());
   return word;
+}
+
+void count_down(std::unordered_map<uid_t, std::size_t>& of_users, uid_t user) noexcept {
+  const auto found = of_users.find(user);
+  if (found != of_users.end() && --found->second == 0) of_users.erase(found);
 }
 
 }  // namespace
@@ -80,7 +86,10 @@ class SharedChannel::AtWork {
 class SharedChannel::Listener final : public call::Watch {
  public:
   Listener(std::weak_ptr<SharedChannel> channel, UniqueFd socket, bool for_status)
-      : channel_(std::move(channel)), socket_(std::move(socket)), for_status_(for_status) {}
+      : channel_(std::move(channel)),
+        socket_(std::move(socket)),
+        spare_(another()),
+        for_status_(for_status) {}
 
   void start(const std::shared_ptr<Listener>& self) {
     number_ = call::Warden::here().watch(socket_.get(), EPOLLIN, self);
@@ -88,16 +97,25 @@ class SharedChannel::Listener final : public call::Watch {
   void stop() noexcept {
     if (socket_) call::Warden::here().forget(socket_.get(), number_);
     socket_.reset();
+    spare_.reset();
   }
   void heard(std::uint32_t) noexcept override {
     constexpr int kMostAtOnce = 16;
     const auto channel = channel_.lock();
     for (int i = 0; channel && i < kMostAtOnce; ++i) {
-      const UniqueFd client = accept_one(socket_.get());
+      UniqueFd client = accept_one(socket_.get());
+      // Where this process has no descriptor left, who waits at the door learns that at once.
+      const bool full = !client && (errno == EMFILE || errno == ENFILE);
+      if (full) {
+        spare_.reset();
+        client = accept_one(socket_.get());
+      }
       if (!client) return;
       try {
         const Credentials who = peer_credentials(client.get());
-        if (for_status_) {
+        if (full) {
+          answer(client.get(), EAGAIN, {});
+        } else if (for_status_) {
           if (who.uid == 0 || who.uid == ::geteuid()) tell_status(client.get(), *channel);
         } else if (!may_connect(who, channel->mode_)) {
           answer(client.get(), EACCES, {});
@@ -106,10 +124,15 @@ class SharedChannel::Listener final : public call::Watch {
         }
       } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it has gone already
       }
+      client.reset();
+      if (!spare_) spare_ = call::PrivateFd(another());
     }
   }
 
  private:
+  [[nodiscard]] UniqueFd another() const noexcept {
+    return UniqueFd(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 3));
+  }
   static void greet(int client, SharedChannel& channel, uid_t user) {
     UniqueFd connection;
     int error = 0;
@@ -117,6 +140,7 @@ class SharedChannel::Listener final : public call::Watch {
       connection = channel.connect(user);
     } catch (const SystemError& failure) {
       error = failure.code().value();
+      if (error == EMFILE || error == ENFILE) error = EAGAIN;  // not the client's lack
     }
     message::answer(client, error, std::move(connection));
   }
@@ -126,6 +150,7 @@ class SharedChannel::Listener final : public call::Watch {
 
   const std::weak_ptr<SharedChannel> channel_;
   call::PrivateFd socket_;
+  call::PrivateFd spare_;  // given up for a moment where there is no other
   const bool for_status_;
   std::uint64_t number_ = 0;
 };
@@ -202,7 +227,7 @@ UniqueFd SharedChannel::connect(uid_t user) {
   } catch (...) {
     const std::lock_guard guard(lock_);
     links_.erase(link->number);
-    if (--links_of_user_[user] == 0) links_of_user_.erase(user);
+    count_down(links_of_user_, user);
     throw;
   }
 }
@@ -211,8 +236,8 @@ void SharedChannel::disconnected(const std::shared_ptr<Link>& link) noexcept {
   {
     const std::lock_guard guard(lock_);
     if (links_.erase(link->number) == 0) return;
-    const auto user = links_of_user_.find(link->user);
-    if (user != links_of_user_.end() && --user->second == 0) links_of_user_.erase(user);
+    // Who comes and goes without end fills no memory with pulses that nobody receives.
+    if ((flags_ & FARCALL_DISCONNECT) == 0) count_down(links_of_user_, link->user);
   }
   link->end();
   link->entrance->close();
@@ -220,7 +245,25 @@ void SharedChannel::disconnected(const std::shared_ptr<Link>& link) noexcept {
     queue({.code = FARCALL_PULSE_DISCONNECT,
            .value = link->number,
            .priority = own_priority(),
-           .link = nullptr});
+           .link = nullptr,
+           .ended_of = link->user});
+}
+
+bool SharedChannel::count_pulse_socket(uid_t user) noexcept {
+  try {
+    const std::lock_guard guard(lock_);
+    std::size_t& of_user = pulse_sockets_of_user_[user];
+    if (of_user >= most_links(user)) return false;
+    ++of_user;
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+void SharedChannel::uncount_pulse_socket(uid_t user) noexcept {
+  const std::lock_guard guard(lock_);
+  count_down(pulse_sockets_of_user_, user);
 }
 
 int SharedChannel::descriptor() {
@@ -264,6 +307,10 @@ bool SharedChannel::take_pulse(farcall_info* info) {
     pulses_.erase(pulses_.begin());
   }
   if (pulse->link) pulse->link->taken();
+  if (pulse->ended_of) {
+    const std::lock_guard guard(lock_);
+    count_down(links_of_user_, *pulse->ended_of);
+  }
   if (info != nullptr) {
     *info = {};
     info->connection = pulse->link ? pulse->link->number : 0;
@@ -394,6 +441,7 @@ std::int64_t SharedChannel::take_message(Receiver& self, SharedBlocked& blocked,
   blocked.room = incoming.word() > 0 ? static_cast<std::size_t>(incoming.word()) : 0;
   const pid_t process = incoming.caller().pid;
   const auto thread = static_cast<pid_t>(incoming.origin() & kThreadMask);
+  const std::uint8_t priority = std::min(incoming.priority(), kHighestPriority);
   if (incoming.entrance() != self.last_entrance) [[unlikely]] {
     self.last_link = std::static_pointer_cast<Link>(incoming.entrance()->owner());
     self.last_entrance = self.last_link ? incoming.entrance() : nullptr;
@@ -406,7 +454,7 @@ std::int64_t SharedChannel::take_message(Receiver& self, SharedBlocked& blocked,
     info->tid = link != nullptr && link->is_thread(thread, process) ? thread : 0;
     info->uid = incoming.caller().uid;
     info->gid = incoming.caller().gid;
-    info->priority = incoming.priority();
+    info->priority = priority;
     info->length = data.size();
     info->received = received;
     info->room = blocked.room;
@@ -420,9 +468,9 @@ std::int64_t SharedChannel::take_message(Receiver& self, SharedBlocked& blocked,
   blocked.connection.store(link != nullptr ? link->number : 0, std::memory_order_relaxed);
   blocked.origin.store(incoming.origin(), std::memory_order_relaxed);
   blocked.process.store(process, std::memory_order_relaxed);
-  blocked.priority.store(incoming.priority(), std::memory_order_relaxed);
+  blocked.priority.store(priority, std::memory_order_relaxed);
   blocked.unblocking.store(false, std::memory_order_relaxed);
-  if ((flags_ & FARCALL_INHERIT) != 0) inherit(incoming.priority(), process, thread);
+  if ((flags_ & FARCALL_INHERIT) != 0) inherit(priority, process, thread);
   return blocked.give_id();
 }
 

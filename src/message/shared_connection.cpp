@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -128,6 +129,9 @@ int SharedConnection::send(Sending& sending, Deadline deadline) {
   const std::uint32_t origin = (static_cast<std::uint32_t>(own_thread()) & kThreadMask) |
                                message_number << kThreadBits;
   Insistence insistence(*this, origin, sending.keep_waiting);
+  // relaxed: who sends a pulse and then a message sees its own count.
+  const std::uint32_t pulsed = pulsed_.load(std::memory_order_relaxed);
+  const bool follows = pulsed != followed_.load(std::memory_order_relaxed);
   const CallArguments arguments{.data = message.bytes(),
                                 .descriptors = sending.descriptors,
                                 .word = static_cast<std::int32_t>(room),
@@ -135,10 +139,12 @@ int SharedConnection::send(Sending& sending, Deadline deadline) {
                                 .port = branch_.get(),
                                 .origin = origin,
                                 .persistence = &insistence,
-                                .until_taken = sending.one_way};
+                                .until_taken = sending.one_way,
+                                .after_others = follows};
   if (sending.one_way) {
     if (const Outcome outcome = client_.send(arguments, deadline); outcome != Outcome::ok)
       fail(outcome);
+    if (follows) followed_.store(pulsed, std::memory_order_relaxed);
     return 0;
   }
   CallResults results;
@@ -151,6 +157,7 @@ int SharedConnection::send(Sending& sending, Deadline deadline) {
   }
   if (const Outcome outcome = client_.call(arguments, results, deadline); outcome != Outcome::ok)
     fail(outcome);
+  if (follows) followed_.store(pulsed, std::memory_order_relaxed);
   return finish(sending, results, scratch);
 }
 
@@ -202,12 +209,21 @@ void SharedConnection::send_packet(const PulsePacket& packet) {
     }
     pulses_ = call::PrivateFd(std::move(mine));
     pulses_generation_ = call::generation();
+    // A new session comes the way that this socket went, and so after it.
+    client_.retire();
   }
   for (;;) {
     if (::send(pulses_.get(), &packet, sizeof packet, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return;
     if (errno == EAGAIN) throw SystemError(EAGAIN, "too many pulses");
-    if (errno != EINTR) throw SystemError(ESRCH, "the server has gone");
+    if (errno != EINTR) fail_packet();
   }
+}
+
+void SharedConnection::fail_packet() {
+  pulses_.reset();
+  pollfd port{.fd = branch_.get(), .events = POLLRDHUP, .revents = 0};
+  if (::poll(&port, 1, 0) > 0) throw SystemError(ESRCH, "the server has gone");
+  throw SystemError(EAGAIN, "too many sockets for pulses");
 }
 
 void SharedConnection::pulse(int priority, int code, std::int64_t value) {
@@ -216,6 +232,7 @@ void SharedConnection::pulse(int priority, int code, std::int64_t value) {
                .value = value,
                .priority = static_cast<std::uint32_t>(priority),
                .reserved = 0});
+  pulsed_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void SharedConnection::watch_death(const std::shared_ptr<Channel>& channel, std::int64_t value) {

@@ -11,8 +11,13 @@ namespace farcall::message {
 // One socket that brings pulses. Several threads may hear of it at once; the lock keeps order.
 class Link::Pulses final : public Source {
  public:
-  Pulses(std::weak_ptr<Link> link, UniqueFd socket)
-      : link_(std::move(link)), socket_(std::move(socket)) {}
+  // The channel has counted it for that user.
+  Pulses(std::weak_ptr<Link> link, std::weak_ptr<SharedChannel> channel, uid_t user,
+         UniqueFd socket)
+      : link_(std::move(link)),
+        channel_(std::move(channel)),
+        user_(user),
+        socket_(std::move(socket)) {}
 
   void start(Port& port, std::shared_ptr<Pulses> self) {
     const std::lock_guard guard(lock_);
@@ -20,8 +25,9 @@ class Link::Pulses final : public Source {
   }
   void stop(Port& port) noexcept {
     const std::lock_guard guard(lock_);
-    if (socket_) port.forget(socket_.get(), number_);
-    socket_.reset();
+    if (!socket_) return;
+    port.forget(socket_.get(), number_);
+    close();
   }
   void heard() noexcept override { (void)take(kMostPulses); }
   // Takes what has come, as much as may wait here. Returns whether the socket has ended.
@@ -55,7 +61,7 @@ class Link::Pulses final : public Source {
       }
       // The end, or nonsense.
       channel->port().forget(socket_.get(), number_);
-      socket_.reset();
+      close();
       return true;
     }
     return false;
@@ -72,8 +78,12 @@ class Link::Pulses final : public Source {
   }
 
  private:
-  static constexpr std::uint32_t kHighest = 140;
+  static constexpr std::uint32_t kHighest = kHighestPriority;
 
+  void close() noexcept {
+    socket_.reset();
+    if (const auto channel = channel_.lock()) channel->uncount_pulse_socket(user_);
+  }
   bool reserve(Link& link, SharedChannel& channel, std::size_t most) noexcept {
     const std::lock_guard guard(link.lock_);
     if (link.queued_ < most) {
@@ -90,6 +100,8 @@ class Link::Pulses final : public Source {
   }
 
   const std::weak_ptr<Link> link_;
+  const std::weak_ptr<SharedChannel> channel_;
+  const uid_t user_;
   std::mutex lock_;  // protects what follows; taken before the link's
   call::PrivateFd socket_;
   std::uint64_t number_ = 0;
@@ -106,13 +118,23 @@ void Link::received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
     if (::getsockopt(descriptors[0].get(), SOL_SOCKET, SO_TYPE, &type, &size) != 0 ||
         type != SOCK_SEQPACKET)
       return;
-    auto pulses = std::make_shared<Pulses>(weak_from_this(), std::move(descriptors[0]));
+    // A connection, held here, would never end.
+    if (AbstractAddress::of(descriptors[0].get())) return;
     {
       const std::lock_guard guard(lock_);
       if (ended_ || sockets_.size() >= kMostPulseSockets) return;
-      sockets_.push_back(pulses);
     }
-    pulses->start(channel->port(), pulses);
+    if (!channel->count_pulse_socket(user)) return;
+    auto pulses =
+        std::make_shared<Pulses>(weak_from_this(), channel_, user, std::move(descriptors[0]));
+    bool ended = false;
+    {
+      const std::lock_guard guard(lock_);
+      ended = ended_;
+      if (!ended) sockets_.push_back(pulses);
+    }
+    if (ended) return pulses->stop(channel->port());
+    pulses->start(channel->port(), pulses);  // throws where it has ended meanwhile
     // Those of processes that have ended.
     std::vector<std::shared_ptr<Pulses>> all;
     {

@@ -16,7 +16,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "call/raw_session.hpp"
+#include "call/raw.hpp"
 #include "call/server.hpp"
 #include "call/session.hpp"
 #include "farcall/error.hpp"
@@ -27,7 +27,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::ask;
 using test::bytes_of;
-using test::RawSession;
+using call::test::RawSession;
 using test::Server;
 
 int setting(const char* name, int usual) {

@@ -73,6 +73,7 @@ TEST(MessagePriority, OneThatNeverPausesDoesNotGetAheadOfAMoreUrgentOne) {
 }
 
 TEST(MessagePriority, APulseIsQueuedAmongMessages) {
+  if (farcall_priority() < 20) GTEST_SKIP() << "needs the priority of an ordinary thread";
   Channel channel;
   Child client([&] {
     be_nice(5);

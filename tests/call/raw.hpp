@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sessions made by hand, so that every bit can be wrong.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <random>
+#include <vector>
+
+#include "call/session.hpp"
+#include "door/child.hpp"
+#include "farcall/error.hpp"
+
+namespace farcall::call::test {
+
+using namespace std::chrono_literals;
+using door::test::eventually;
+using door::test::kPatience;
+
+// What a client shares with the server. Throws SystemError where the server has hung up.
+struct RawSession {
+  explicit RawSession(int port, bool formatted = true, bool patient = true)
+      : memory(SharedMemory::create(call::kSessionBytes)) {
+    void* address =
+        ::mmap(nullptr, memory.size(), PROT_READ | PROT_WRITE, MAP_SHARED, memory.fd(), 0);
+    mapping = Mapping(address, memory.size());
+    if (formatted) control().magic = call::SessionControl::kMagic;
+    auto [here, there] = packet_socket_pair();
+    socket = std::move(here);
+    if (patient) {
+      send_descriptors(port, std::array{memory.fd(), there.get()}, call::kPurposeSession);
+    }
+    other_end = std::move(there);
+  }
+  [[nodiscard]] call::SessionControl& control() const {
+    return *reinterpret_cast<call::SessionControl*>(mapping.data());
+  }
+  [[nodiscard]] bool welcome() const {
+    return eventually([&] { return control().terms.welcome == call::TermsLine::kWelcome; });
+  }
+  // Gives the turn to the server, and rings.
+  void give(call::Kind kind, std::uint32_t number, std::uint16_t size = 0,
+            std::uint8_t flags = 0) const {
+    control().slot.turn =
+        call::Turn{.number = number, .kind = kind, .flags = flags, .size = size}.pack();
+    (void)!::send(socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+  [[nodiscard]] call::Turn turn() const { return call::Turn::unpack(control().slot.turn.load()); }
+  // Waits for the turn to be given back.
+  [[nodiscard]] bool answered(std::uint32_t number,
+                              std::chrono::milliseconds time = kPatience) const {
+    return eventually([&] { return turn().number == number && turn().kind == call::Kind::reply; },
+                      time);
+  }
+
+  SharedMemory memory;
+  Mapping mapping;
+  UniqueFd socket;
+  UniqueFd other_end;
+};
+
+// Packets that mean nothing, or the wrong thing.
+inline void send_nonsense(int socket, std::minstd_rand& random) {
+  char bytes[64];
+  for (char& byte : bytes) byte = static_cast<char>(random());
+  switch (random() % 4) {
+    case 0:
+      (void)!::send(socket, bytes, 1 + random() % (sizeof bytes - 1), MSG_DONTWAIT | MSG_NOSIGNAL);
+      break;
+    case 1: (void)!::send(socket, bytes, 1, MSG_DONTWAIT | MSG_NOSIGNAL); break;
+    default: {
+      const SharedMemory memory = SharedMemory::create(1 + random() % 300'000);
+      std::vector<int> fds(random() % 5, random() % 2 == 0 ? memory.fd() : STDERR_FILENO);
+      if (random() % 8 == 0) fds.assign(255, STDERR_FILENO);
+      // A full socket would make it wait; the other side takes what it can.
+      int queued = 0;
+      if (::ioctl(socket, SIOCOUTQ, &queued) == 0 && queued < 20'000)
+        send_descriptors(socket, fds, static_cast<std::uint8_t>(random() % 24));
+    }
+  }
+}
+
+// Rings for long data, filled with nonsense, sent over a session's socket.
+inline void send_rings(int socket, std::minstd_rand& random) {
+  std::vector<SharedMemory> rings;
+  for (int i = 0; i < 2; ++i) {
+    rings.push_back(SharedMemory::create(ring_bytes(call::kBulkCapacity), "ring"));
+    RingMemory::format(rings.back().fd(), call::kBulkCapacity, RingKind::bytes);
+    void* address = ::mmap(nullptr, rings.back().size(), PROT_READ | PROT_WRITE, MAP_SHARED,
+                           rings.back().fd(), 0);
+    const Mapping mapping(address, rings.back().size());
+    auto* words = reinterpret_cast<std::uint64_t*>(mapping.data());
+    for (std::size_t count = random() % 40; count > 0; --count) {
+      const std::size_t at =
+          random() % 4 == 0 ? random() % (mapping.size() / 8) : random() % (8192 / sizeof *words);
+      words[at] = random() % 2 == 0 ? random() % 300'000 : std::uint64_t{random()} << 32 | random();
+    }
+  }
+  int queued = 0;
+  if (::ioctl(socket, SIOCOUTQ, &queued) == 0 && queued < 20'000)
+    send_descriptors(socket, std::array{rings[0].fd(), rings[1].fd()}, call::kPurposeData);
+}
+
+// Writes something into a session's memory: whole turns in their likeness, or anything anywhere.
+inline void scribble(call::SessionControl& control, std::minstd_rand& random, bool as_server) {
+  const call::Turn seen = call::Turn::unpack(control.slot.turn.load());
+  call::Turn turn{
+      .number = random() % 4 == 0 ? static_cast<std::uint32_t>(random())
+                                  : seen.number + (as_server ? 0U : 1U),
+      .kind = static_cast<call::Kind>(random() % 7),
+      .flags = random() % 3 == 0 ? static_cast<std::uint8_t>(0)
+                                 : static_cast<std::uint8_t>(random() % 64),
+      .size = static_cast<std::uint16_t>(random() % 8 == 0 ? random() : random() % 300)};
+  if (as_server && random() % 2 == 0) turn.kind = call::Kind::reply;
+  const std::uint64_t large = std::uint64_t{random()} << 33 ^ random();
+  switch (random() % 9) {
+    case 0: control.slot.turn = large; break;
+    case 1:
+    case 2:
+    case 3: control.slot.turn = turn.pack(); break;
+    case 4: {  // where data is said to be, and how much of it
+      const std::uint64_t sizes[] = {0,          1,    40'000, 1 << 20, std::uint64_t{1} << 40,
+                                     UINT64_MAX, large};
+      const call::PullOffer offer{
+          .address = random() % 2 == 0 ? reinterpret_cast<std::uintptr_t>(&control) : large,
+          .size = sizes[random() % 7],
+          .nonce_address = reinterpret_cast<std::uintptr_t>(&control.slot.data[32]),
+          .nonce = large};
+      std::memcpy(control.slot.data, &offer, sizeof offer);
+      std::memcpy(control.slot.data + 32, &large, sizeof large);
+      break;
+    }
+    case 5:
+      (as_server ? control.server : control.client).parked =
+          static_cast<std::uint32_t>(random() % 5);
+      break;
+    case 6: control.slot.extra = random() % 2 == 0 ? static_cast<std::int64_t>(large) : 0; break;
+    case 7: {
+      auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(&control);
+      words[random() % (call::kSessionBytes / 8)] = large;
+      break;
+    }
+    default: control.terms.welcome = random() % 2 == 0 ? 1U : static_cast<std::uint32_t>(large);
+  }
+}
+
+}  // namespace farcall::call::test

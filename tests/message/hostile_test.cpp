@@ -1,0 +1,650 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Clients and servers that write random values over all that they share, send random packets and
+// claim to be others. Whoever meets them goes on and is not deceived. FARCALL_HOSTILE_SECONDS sets
+// for how long.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <functional>
+
+#include "call/raw.hpp"
+#include "door/usage.hpp"
+#include "message/channel.hpp"
+#include "message/names.hpp"
+#include "message/priority.hpp"
+#include "message/shared.hpp"
+
+namespace farcall::message::test {
+namespace {
+
+using call::test::RawSession;
+using call::test::scribble;
+using call::test::send_nonsense;
+using call::test::send_rings;
+using door::test::become;
+using door::test::is_root;
+using door::test::kNobody;
+using door::test::open_descriptors;
+using door::test::pause_up_to;
+using door::test::setting;
+using door::test::threads;
+using door::test::Usage;
+
+std::int64_t hostile_ns() {
+  return setting("FARCALL_HOSTILE_SECONDS", 6) * std::int64_t{1'000'000'000} / 2;
+}
+
+// What a connection says beside messages: a socket for pulses, with anything in it.
+void send_pulses(int connection, std::minstd_rand& random) {
+  auto [mine, theirs] = packet_socket_pair();
+  std::vector<int> sent{theirs.get()};
+  UniqueFd other;
+  switch (random() % 8) {
+    case 0: sent.push_back(mine.get()); break;
+    case 1: sent = {STDERR_FILENO}; break;
+    case 2: sent = {connection}; break;
+    case 3:
+      other = UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+      sent = {other.get()};
+      break;
+    default: break;
+  }
+  int queued = 0;
+  if (::ioctl(connection, SIOCOUTQ, &queued) == 0 && queued < 20'000)
+    send_descriptors(connection, sent, kPurposePulses);
+  for (std::size_t i = random() % 400; i > 0; --i) {
+    const PulsePacket packet{
+        .magic = random() % 50 == 0 ? static_cast<std::uint32_t>(random()) : PulsePacket::kMagic,
+        .code = random() % 3 == 0 ? -static_cast<std::int32_t>(random() % 6)
+                                  : static_cast<std::int32_t>(random()),
+        .value = static_cast<std::int64_t>(std::uint64_t{random()} << 33 ^ random()),
+        .priority = random() % 2 == 0 ? static_cast<std::uint32_t>(random()) : 0xffffffff,
+        .reserved = 0};
+    const std::size_t size = random() % 50 == 0 ? random() % (sizeof packet + 1) : sizeof packet;
+    (void)!::send(mine.get(), &packet, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+  if (random() % 2 == 0) std::this_thread::sleep_for(100us);
+}
+
+[[noreturn]] void attack_as_client(const std::string& name, unsigned seed) {
+  ::signal(SIGPIPE, SIG_IGN);
+  std::minstd_rand random(seed);
+  for (;;) {
+    const int connection = farcall_name_open(name.c_str());
+    if (connection < 0) continue;
+    const int fd = farcall_connection_descriptor(connection);
+    try {
+      for (std::size_t rounds = random() % 6; rounds > 0; --rounds) {
+        send_nonsense(fd, random);
+        send_pulses(fd, random);
+        const RawSession session(fd, random() % 16 != 0);
+        if (random() % 4 != 0) (void)session.welcome();
+        for (std::size_t i = random() % 300; i > 0; --i) {
+          scribble(session.control(), random, false);
+          if (random() % 6 == 0) send_nonsense(session.socket.get(), random);
+          if (random() % 16 == 0) send_rings(session.socket.get(), random);
+          if (random() % 3 == 0)
+            (void)!::send(session.socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+          if (random() % 16 == 0) pause_up_to(300, random);
+        }
+      }
+    } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): the server hung up
+    }
+    farcall_disconnect(connection);
+  }
+}
+
+// Those who may connect, by process; what a server was told is compared with this.
+struct Known {
+  std::array<std::atomic<pid_t>, 4> processes{};
+  std::atomic<int> false_identities{0};
+};
+
+bool plausible(const farcall_info& info, const Known& known) {
+  const bool pulse_of_channel = info.pid == 0;
+  bool is_known = pulse_of_channel;
+  for (const auto& process : known.processes) is_known |= info.pid == process;
+  return is_known && info.uid == (pulse_of_channel ? 0 : ::geteuid()) &&
+         (info.tid == 0 || is_thread_of(info.tid, info.pid));
+}
+
+// Serves by all means there are, looks at every byte, and answers with their sum.
+void serve_all(int channel, Known& known) {
+  std::vector<unsigned char> buffer(256 * 1024);
+  std::vector<std::int64_t> old;
+  std::minstd_rand random(9);
+  for (;;) {
+    farcall_info info{};
+    farcall_timeout(50'000'000);
+    const std::int64_t id = farcall_receive(channel, buffer.data(), buffer.size(), &info);
+    if (id < 0 && errno == EBADF) return;
+    if (id < 0) continue;
+    // A client that was killed has no threads to compare with.
+    if (!plausible(info, known) && ::kill(info.pid, 0) == 0) ++known.false_identities;
+    EXPECT_LE(info.received, std::min(buffer.size(), info.length));
+    EXPECT_LE(info.priority, 140);
+    EXPECT_LE(info.descriptor_count, static_cast<unsigned>(FARCALL_DESCRIPTORS));
+    if (id == 0) {
+      EXPECT_GE(info.code, FARCALL_PULSE_DEATH);
+      // What a client says must be unblocked is one of those that wait.
+      if (info.code == FARCALL_PULSE_UNBLOCK) {
+        EXPECT_GT(info.value, FARCALL_ONE_WAY);
+      }
+      continue;
+    }
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < info.received; ++i) sum += buffer[i];
+    unsigned descriptors = 0;
+    for (; descriptors < info.descriptor_count; ++descriptors) {
+      EXPECT_GE(::fcntl(info.descriptors[descriptors], F_GETFD), 0);
+      ::close(info.descriptors[descriptors]);
+    }
+    if (id == FARCALL_ONE_WAY) continue;
+    const std::string text = std::to_string(sum) + "/" + std::to_string(descriptors);
+    if (random() % 2 == 0) {
+      const ssize_t again = farcall_read(id, info.length / 2, buffer.data(), buffer.size());
+      EXPECT_LE(again, static_cast<ssize_t>(std::min(buffer.size(), info.length - info.length / 2)));
+      farcall_write(id, 0, text.data(), text.size());
+      farcall_write(id, info.room / 2 + 1, buffer.data(), random() % 2000);
+      farcall_write(id, 0, text.data(), text.size());
+    }
+    farcall_reply(id, 0, text.data(), text.size());
+    // An answer is good once, whoever has the same place by now.
+    old.push_back(id);
+    if (old.size() > 8) old.erase(old.begin());
+    if (farcall_reply(old[random() % old.size()], 1, "forged", 6) == 0)
+      ADD_FAILURE() << "an id was good twice";
+  }
+}
+
+TEST(MessageHostile, ServersSurviveTheirClientsAndAreNotDeceived) {
+  give_up_after(100s);
+  const std::string name = unique_name("hostile");
+  const int channel =
+      farcall_name_attach(name.c_str(), FARCALL_UNBLOCK | FARCALL_DISCONNECT | FARCALL_INHERIT, 0600);
+  ASSERT_GT(channel, 0) << std::strerror(errno);
+  Known known;
+  known.processes[0] = ::getpid();
+  std::thread first([&] { serve_all(channel, known); });
+  std::thread second([&] { serve_all(channel, known); });
+  const int connection = farcall_name_open(name.c_str());
+  auto attack = [&](std::int64_t time) {
+    std::vector<std::unique_ptr<Child>> attackers;
+    for (unsigned seed : {1U, 2U}) {
+      attackers.push_back(std::make_unique<Child>([&] {
+        give_up_after(60s);
+        attack_as_client(name, seed);
+      }));
+      known.processes[seed] = attackers.back()->pid();
+    }
+    const std::int64_t end = now_ns() + time;
+    int calls = 0;
+    std::minstd_rand random(3);
+    while (now_ns() < end) {
+      const std::string text(random() % 4 == 0 ? random() % 100'000 : random() % 300, 'a');
+      farcall_timeout(10'000'000'000);
+      const Reply reply = send(connection, text, 100);
+      ASSERT_EQ(reply.error, 0) << std::strerror(reply.error) << " after " << calls;
+      ASSERT_EQ(reply.text.substr(0, reply.text.find('/')), std::to_string(text.size() * 97));
+      ++calls;
+      std::this_thread::sleep_for(100us);
+    }
+    EXPECT_GT(calls, 20);
+    for (const auto& attacker : attackers)
+      EXPECT_EQ(::waitpid(attacker->pid(), nullptr, WNOHANG), 0) << "nobody attacked";
+  };
+  attack(hostile_ns() / 4);
+  std::this_thread::sleep_for(100ms);
+  const Usage before;
+  attack(hostile_ns());
+  EXPECT_EQ(known.false_identities, 0);
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before.descriptors + 4; }))
+      << open_descriptors() << " instead of " << before.descriptors << "\n"
+      << door::test::list_descriptors();
+  EXPECT_LE(threads(), before.threads_running);
+  if (kSlow == 1) {
+    // A message that is still coming may be as large as messages can be.
+    EXPECT_TRUE(eventually(
+        [&] { return Usage::resident_bytes() <= before.resident + (64U << 20); }));
+  }
+  farcall_channel_destroy(channel);
+  first.join();
+  second.join();
+  farcall_disconnect(connection);
+}
+
+// ---- servers ----
+
+// A socket that passes for a connection, and its other end.
+struct FakeConnection {
+  explicit FakeConnection(unsigned flags) {
+    auto [here, there] = packet_socket_pair();
+    static int count = 0;
+    const AbstractAddress address(std::string(kConnectionPrefix) + std::to_string(::getpid()) +
+                                  "-" + std::to_string(++count) + "/" + std::to_string(flags));
+    EXPECT_EQ(::bind(there.get(), address.get(), address.size()), 0) << std::strerror(errno);
+    inner = std::move(here);
+    number = farcall_adopt(there.release());
+    EXPECT_GT(number, 0) << std::strerror(errno);
+  }
+  ~FakeConnection() { farcall_disconnect(number); }
+  UniqueFd inner;
+  int number;
+};
+
+// A reply in the likeness of one in pieces.
+void scribble_pieces(call::SessionControl& control, std::minstd_rand& random) {
+  const std::int64_t statuses[] = {0,       kFailed | 5,           kFailed,  kFailed | 0xffff,
+                                   kPieces, kPieces | 0x80000000U, kPieces | 3};
+  control.slot.extra = random() % 8 == 0 ? static_cast<std::int64_t>(random()) << 32
+                                         : statuses[random() % std::size(statuses)];
+  std::array<std::uint64_t, 32> words{};
+  const std::uint64_t values[] = {0, 1, 2, 10, 100, 4096, 5000, 1U << 20, UINT64_MAX, SIZE_MAX / 16};
+  for (auto& word : words) word = values[random() % std::size(values)];
+  std::memcpy(control.slot.data, words.data(), sizeof words);
+  const call::Turn seen = call::Turn::unpack(control.slot.turn.load());
+  control.slot.turn = call::Turn{.number = seen.number,
+                                 .kind = call::Kind::reply,
+                                 .flags = 0,
+                                 .size = static_cast<std::uint16_t>(random() % sizeof words)}
+                          .pack();
+}
+
+[[noreturn]] void attack_as_server(int inner, unsigned seed) {
+  ::signal(SIGPIPE, SIG_IGN);
+  std::minstd_rand random(seed);
+  for (;;) {
+    try {
+      Arrival arrival = take_arrival(inner);
+      if (arrival.kind == Arrival::Kind::closed) ::_exit(0);
+      if (arrival.kind == Arrival::Kind::nothing) pause_up_to(100, random);
+      if (arrival.kind != Arrival::Kind::descriptors || arrival.descriptors.size() != 2) continue;
+      const Mapping memory = call::adopt_session(std::move(arrival.descriptors[0]));
+      const UniqueFd socket = std::move(arrival.descriptors[1]);
+      auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
+      control.terms.welcome = call::TermsLine::kWelcome;
+      (void)!::send(socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+      Waiter waker(socket.get(), WaitMode::block);
+      for (std::size_t i = random() % 100; i > 0; --i) {
+        (void)eventually(
+            [&] { return call::Turn::unpack(control.slot.turn.load()).kind == call::Kind::request; },
+            2ms);
+        if (random() % 2 == 0) {
+          scribble_pieces(control, random);
+        } else {
+          for (std::size_t j = random() % 8; j > 0; --j) scribble(control, random, true);
+        }
+        if (random() % 6 == 0) control.taken = static_cast<std::uint32_t>(random());
+        waker.wake(control.server, control.client);
+        if (random() % 8 == 0) send_nonsense(socket.get(), random);
+        if (random() % 16 == 0) send_rings(socket.get(), random);
+        (void)!::send(socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+      }
+    } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): the client hung up
+    }
+  }
+}
+
+// Sends with rooms between margins that nobody may touch. Returns the errno, or 0.
+int guarded_send(int connection, std::minstd_rand& random) {
+  constexpr std::size_t kMargin = 64;
+  const std::size_t count = random() % 4;
+  std::vector<std::vector<unsigned char>> memory(count);
+  std::vector<iovec> rooms(count);
+  std::size_t room = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t size = random() % 4 == 0 ? random() % 20'000 : random() % 300;
+    memory[i].assign(size + 2 * kMargin, 0xa5);
+    rooms[i] = {.iov_base = memory[i].data() + kMargin, .iov_len = size};
+    room += size;
+  }
+  std::string text(random() % 4 == 0 ? random() % 100'000 : random() % 300, 'q');
+  const iovec out{.iov_base = text.data(), .iov_len = text.size()};
+  const int passed[]{STDERR_FILENO};
+  farcall_message message{};
+  message.send = &out;
+  message.send_count = 1;
+  message.reply = rooms.data();
+  message.reply_count = static_cast<int>(count);
+  message.descriptors = passed;
+  message.descriptor_count = random() % 4 == 0 ? 1 : 0;
+  const int status = farcall_send_message(connection, &message);
+  const int error = status < 0 ? errno : 0;
+  for (const auto& one : memory)
+    for (std::size_t i = 0; i < kMargin; ++i) {
+      EXPECT_EQ(one[i], 0xa5);
+      EXPECT_EQ(one[one.size() - 1 - i], 0xa5);
+    }
+  if (status >= 0) {
+    EXPECT_LE(message.replied, room);
+  }
+  return error;
+}
+
+TEST(MessageHostile, ClientsSurviveTheirServers) {
+  give_up_after(100s);
+  const FakeConnection plain(0);
+  const FakeConnection unblocking(FARCALL_UNBLOCK);
+  std::deque<Child> attackers;
+  for (const FakeConnection* fake : {&plain, &unblocking})
+    attackers.emplace_back([&, fake] {
+      give_up_after(60s);
+      attack_as_server(fake->inner.get(), 5);
+    });
+  std::minstd_rand random(6);
+  const std::int64_t end = now_ns() + hostile_ns();
+  int answers = 0;
+  std::array<int, 200> failures{};
+  std::optional<Usage> before;
+  while (now_ns() < end) {
+    const std::int64_t begun = now_ns();
+    // Where the channel asks for that, its clients wait for as long as it likes: not used here.
+    const int connection = random() % 8 == 0 ? unblocking.number : plain.number;
+    if (connection == plain.number) farcall_timeout(20'000'000);
+    if (connection == unblocking.number) {
+      // A pulse and a one-way message cannot be kept.
+      farcall_pulse(connection, 0, 1, 2);
+      farcall_timeout(20'000'000);
+      (void)farcall_send_one_way(connection, "x", 1);
+      continue;
+    }
+    const int error = guarded_send(connection, random);
+    // Half a message that stalls ends after two seconds; nothing takes longer.
+    EXPECT_LT(now_ns() - begun, 10'000'000'000);
+    EXPECT_TRUE(error >= 0 && error < 134) << error;
+    ++(error == 0 ? answers : failures[static_cast<std::size_t>(error)]);
+    if (!before && now_ns() > end - hostile_ns() * 3 / 4) before.emplace();
+  }
+  for (Child& attacker : attackers) {
+    EXPECT_EQ(::waitpid(attacker.pid(), nullptr, WNOHANG), 0) << "nobody attacked";
+    attacker.kill();
+  }
+  std::printf("%d answers", answers);
+  for (std::size_t error = 0; error < failures.size(); ++error)
+    if (failures[error] != 0)
+      std::printf(", %d x %s", failures[error], ::strerrorname_np(static_cast<int>(error)));
+  std::printf("\n");
+  EXPECT_GT(answers, 0);
+  EXPECT_GT(failures[EPROTO], 0);
+  if (before) {
+    EXPECT_LE(open_descriptors(), before->descriptors + 4);
+  }
+}
+
+TEST(MessageHostile, ANameThatAnswersNonsenseIsAnError) {
+  give_up_after(60s);
+  const std::string name = unique_name("nonsense");
+  const UniqueFd listener = listen_at(kOpenPrefix, own_name(name));
+  Child server([&] {
+    give_up_after(60s);
+    ::signal(SIGPIPE, SIG_IGN);
+    std::minstd_rand random(4);
+    const FakeConnection fake(0);
+    for (;;) {
+      const UniqueFd client = accept_one(listener.get());
+      if (!client) {
+        pause_up_to(100, random);
+        continue;
+      }
+      try {
+        Parcel parcel;
+        parcel.bytes.resize(random() % 2 == 0 ? sizeof(int) : random() % 10);
+        int number = random() % 2 == 0 ? 0 : static_cast<int>(random() % 300) - 100;
+        if (number == ETIMEDOUT) number = EIO;
+        std::memcpy(parcel.bytes.data(), &number, std::min(sizeof number, parcel.bytes.size()));
+        for (std::size_t i = random() % 3; i > 0; --i) {
+          auto [here, there] = packet_socket_pair();
+          parcel.descriptors.push_back(random() % 2 == 0 ? std::move(here)
+                                                         : UniqueFd(::dup(STDERR_FILENO)));
+        }
+        if (random() % 4 != 0) send_parcel(client.get(), parcel);
+        else
+          (void)!::send(client.get(), "nonsense nonsense", random() % 17, MSG_NOSIGNAL);
+      } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it has gone
+      }
+    }
+  });
+  const Usage before;
+  const std::int64_t end = now_ns() + hostile_ns() / 3;
+  int opened = 0;
+  for (; now_ns() < end; ++opened) {
+    farcall_timeout(1'000'000'000);
+    const int connection = farcall_name_open(name.c_str());
+    ASSERT_EQ(connection, -1);
+    ASSERT_TRUE(errno > 0 && errno < 134 && errno != ETIMEDOUT) << errno;
+    char text[100];
+    (void)farcall_channel_status(own_name(name).c_str(), text, sizeof text);
+  }
+  EXPECT_GT(opened, 10);
+  EXPECT_EQ(open_descriptors(), before.descriptors);
+}
+
+TEST(MessageHostile, AForgedIdAnswersNobody) {
+  Channel channel;
+  Child client([&] { EXPECT_EQ(send(channel.connection, "x").text, "true"); });
+  const Message message = receive(channel.id);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  std::minstd_rand random(8);
+  for (int i = 0; i < 200'000; ++i) {
+    const std::uint64_t bit = std::uint64_t{1} << random() % 64;
+    std::int64_t forged = static_cast<std::int64_t>(static_cast<std::uint64_t>(message.id) ^ bit);
+    if (random() % 2 == 0) forged = static_cast<std::int64_t>(std::uint64_t{random()} << 33 ^ random());
+    if (forged == message.id) continue;
+    char byte = 0;
+    ASSERT_EQ(answer(forged, 0, "forged"), -1);
+    ASSERT_EQ(errno, ESRCH);
+    ASSERT_EQ(farcall_read(forged, 0, &byte, 1), -1);
+    ASSERT_EQ(farcall_write(forged, 0, &byte, 1), -1);
+    ASSERT_EQ(farcall_error(forged, EIO), -1);
+  }
+  EXPECT_EQ(answer(message.id, 0, "true"), 0);
+  EXPECT_EQ(client.join(), 0);
+}
+
+TEST(MessageHostile, AnIdIsOfItsProcessAlone) {
+  Channel channel;
+  Child client([&] { EXPECT_EQ(send(channel.connection, "x").text, "true"); });
+  const Message message = receive(channel.id);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  in_child([&] {
+    EXPECT_EQ(answer(message.id, 0, "forged"), -1);
+    EXPECT_EQ(errno, ESRCH);
+  });
+  EXPECT_EQ(answer(message.id, 0, "true"), 0);
+  EXPECT_EQ(client.join(), 0);
+}
+
+TEST(MessageHostile, AnotherUserIsKnownForOne) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  Channel channel;
+  // The connection was made by root; who uses it counts.
+  Child client([&] {
+    ASSERT_TRUE(become(kNobody));
+    EXPECT_EQ(send(channel.connection, "x").status, 0);
+  });
+  const Message message = receive(channel.id);
+  EXPECT_EQ(message.info.uid, kNobody);
+  EXPECT_EQ(message.info.gid, kNobody);
+  EXPECT_EQ(message.info.pid, client.pid());
+  answer(message.id, 0);
+  EXPECT_EQ(client.join(), 0);
+}
+
+TEST(MessageHostile, SomebodyElsesNameIsNotServed) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  const std::string name = unique_name("stolen");
+  const Shared<Event> listening;
+  Child thief([&] {
+    ASSERT_TRUE(become(kNobody));
+    const UniqueFd listener = listen_at(kOpenPrefix, "0/" + name);
+    listening->happens();
+    for (;;) (void)accept_one(listener.get());
+  });
+  ASSERT_TRUE(listening->wait());
+  EXPECT_EQ(farcall_name_open(name.c_str()), -1);
+  EXPECT_EQ(errno, EACCES);
+}
+
+// A server of few descriptors, and a user whose processes take as many of them as they get.
+void hoard(const std::function<void(const std::string& full_name)>& hoarder) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  const std::string name = unique_name("hoarded");
+  const Shared<Event> ready;
+  Child server([&] {
+    rlimit few{.rlim_cur = 300, .rlim_max = 300};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    const int channel = farcall_name_attach(name.c_str(), FARCALL_DISCONNECT, 0666);
+    ASSERT_GT(channel, 0) << std::strerror(errno);
+    ready->happens();
+    echo_for_ever(channel);
+  });
+  ASSERT_TRUE(ready->wait());
+  const Shared<Event> hoarded;
+  Child hostile([&] {
+    ASSERT_TRUE(become(kNobody));
+    ::signal(SIGPIPE, SIG_IGN);
+    hoarder("0/" + name);
+    hoarded->happens();
+    for (;;) ::pause();
+  });
+  ASSERT_TRUE(hoarded->wait());
+  in_child([&] {
+    farcall_timeout(5'000'000'000);
+    const int connection = farcall_name_open(name.c_str());
+    ASSERT_GT(connection, 0) << std::strerror(errno);
+    farcall_timeout(5'000'000'000);
+    const Reply reply = send(connection, "x");
+    EXPECT_EQ(reply.text, "x") << std::strerror(reply.error);
+    EXPECT_EQ(farcall_pulse(connection, 0, 1, 1), 0) << std::strerror(errno);
+    // A pulse that nobody can hear ends with its socket.
+    farcall_timeout(5'000'000'000);
+    EXPECT_EQ(send(connection, std::string(50'000, 'x'), 50'000).text.size(), 50'000U);
+    EXPECT_EQ(farcall_pulse(connection, 0, 1, 1), 0) << std::strerror(errno);
+  });
+  ASSERT_EQ(::waitpid(server.pid(), nullptr, WNOHANG), 0);
+}
+
+TEST(MessageHostile, ManyConnectionsOfOneUserLeaveRoomForOthers) {
+  hoard([](const std::string& name) {
+    for (int i = 0; i < 400; ++i) (void)farcall_name_open(name.c_str());
+  });
+}
+
+TEST(MessageHostile, ManySocketsForPulsesOfOneUserLeaveRoomForOthers) {
+  hoard([](const std::string& name) {
+    std::vector<UniqueFd> kept;
+    for (int i = 0; i < 30; ++i) {
+      const int connection = farcall_name_open(name.c_str());
+      if (connection < 0) continue;
+      for (int j = 0; j < 60; ++j) {
+        auto [mine, theirs] = packet_socket_pair();
+        try {
+          send_descriptors(farcall_connection_descriptor(connection), std::array{theirs.get()},
+                           kPurposePulses);
+        } catch (const SystemError&) {
+          break;
+        }
+        kept.push_back(std::move(mine));
+      }
+    }
+    for (UniqueFd& one : kept) (void)one.release();
+    std::this_thread::sleep_for(200ms);
+  });
+}
+
+TEST(MessageHostile, ClientsThatLeaveInTheMiddleOfLargeMessagesTakeNoMemory) {
+  if (kSlow > 1) GTEST_SKIP() << "sanitizers keep what is freed";
+  EchoServer server;
+  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  auto attack = [&](int times) {
+    in_child([&] {
+      void* data = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                          -1, 0);
+      ASSERT_NE(data, MAP_FAILED);
+      static const std::uint64_t nonce = 77;
+      int asked = 0;
+      for (int i = 0; i < times; ++i) {
+        const RawSession session(farcall_connection_descriptor(server.connection));
+        ASSERT_TRUE(session.welcome());
+        call::SessionControl& control = session.control();
+        control.client.parked = Side::kAwake;
+        control.client.processor = 4711;
+        const call::PullOffer offer{.address = reinterpret_cast<std::uintptr_t>(data),
+                                    .size = kBytes,
+                                    .nonce_address = reinterpret_cast<std::uintptr_t>(&nonce),
+                                    .nonce = nonce};
+        std::memcpy(control.slot.data, &offer, sizeof offer);
+        session.give(call::Kind::request, 1, 0, call::kPull);
+        if (eventually([&] { return session.turn().kind == call::Kind::assist; }, 200ms)) ++asked;
+      }
+      EXPECT_GT(asked, times / 2);
+    });
+    EXPECT_EQ(send(server.connection, "x").text, "x");
+  };
+  attack(3);
+  const Usage before;
+  attack(20);
+  EXPECT_TRUE(eventually([&] { return Usage::resident_bytes() <= before.resident + 3 * kBytes; }))
+      << Usage::resident_bytes() << " instead of " << before.resident;
+}
+
+TEST(MessageHostile, AConnectionThatItsServerIsMadeToHoldEndsAllTheSame) {
+  const std::string name = unique_name("held");
+  const int channel = farcall_name_attach(name.c_str(), FARCALL_DISCONNECT, 0600);
+  ASSERT_GT(channel, 0) << std::strerror(errno);
+  in_child([&] {
+    int connections[2];
+    for (int& fd : connections)
+      fd = farcall_connection_descriptor(farcall_name_open(name.c_str()));
+    // Each by the other.
+    send_descriptors(connections[0], std::array{connections[1]}, kPurposePulses);
+    const RawSession session(connections[1], true, false);
+    send_descriptors(connections[1], std::array{session.memory.fd(), connections[0]},
+                     call::kPurposeSession);
+  });
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(receive(channel, 10).info.code, FARCALL_PULSE_DISCONNECT) << i;
+  farcall_channel_destroy(channel);
+}
+
+TEST(MessageHostile, ConnectingAndLeavingWithoutEndTakesNoMemory) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  give_up_after(60s);
+  const std::string name = unique_name("coming-and-going");
+  const int channel = farcall_name_attach(name.c_str(), FARCALL_DISCONNECT, 0666);
+  ASSERT_GT(channel, 0) << std::strerror(errno);
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  const auto most = static_cast<int>(std::min<rlim_t>(files.rlim_cur, 800) / 8);
+  const rlimit few{.rlim_cur = 800, .rlim_max = files.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &few);
+  Child hostile([&] {
+    ASSERT_TRUE(become(kNobody));
+    int refused = 0;
+    for (int i = 0; i < 3 * most; ++i) {
+      const int connection = farcall_name_open(("0/" + name).c_str());
+      if (connection < 0) {
+        EXPECT_EQ(errno, EDQUOT) << std::strerror(errno);
+        ++refused;
+      }
+      if (connection > 0) farcall_disconnect(connection);
+    }
+    EXPECT_GT(refused, 0) << "each leaves a pulse that nobody has received";
+  });
+  EXPECT_EQ(hostile.join(), 0);
+  int told = 0;
+  while (receive(channel, 10, 100ms).id == 0) ++told;
+  EXPECT_GT(told, 0);
+  EXPECT_LE(told, most);
+  // Now that they have been told, there is room again.
+  in_child([&] {
+    ASSERT_TRUE(become(kNobody));
+    EXPECT_GT(farcall_name_open(("0/" + name).c_str()), 0) << std::strerror(errno);
+  });
+  ::setrlimit(RLIMIT_NOFILE, &files);
+  farcall_channel_destroy(channel);
+}
+
+}  // namespace
+}  // namespace farcall::message::test
