@@ -84,6 +84,7 @@ struct CallResults {
   LargeReply large;                   // whole pages
   std::vector<UniqueFd> descriptors;  // close-on-exec
   std::int64_t status = 0;            // the server's
+  std::int64_t apart = 0;             // a reply with these bits in its status goes to `large`
 };
 
 // Looks at a request before it is sent, in the light of the entrance's terms. Returns 0, or the

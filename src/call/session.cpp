@@ -327,6 +327,8 @@ bool ClientSession::take_short_reply(Turn turn, CallResults& results) noexcept {
   if (turn.flags != 0 || turn.size > std::min(results.buffer.size(), kInlineBytes)) return false;
   long_ = turn.size > kFirstLineBytes;
   results.status = slot().extra;
+  if ((results.status & results.apart) != 0) [[unlikely]]
+    return false;
   results.data = results.buffer.first(turn.size);
   if (turn.size != 0) std::memcpy(results.data.data(), slot().data, turn.size);
   return true;
@@ -339,6 +341,7 @@ Outcome ClientSession::take_reply(Turn turn, CallResults& results) {
   if (turn.size > kInlineBytes || (turn.flags & ~kFlags) != 0) return Outcome::broken;
   results.status = slot().extra;
   std::uint64_t size = turn.size;
+  const bool apart = (results.status & results.apart) != 0;
   if ((turn.flags & kRefused) != 0) {
     if (results.status < 1 || results.status > kMostErrno) return Outcome::broken;
     throw SystemError(static_cast<int>(results.status), "the server cannot take the request");
@@ -360,7 +363,7 @@ Outcome ClientSession::take_reply(Turn turn, CallResults& results) {
     else if (outcome != Outcome::ok)
       return outcome;
   }
-  std::span<std::byte> into = results.buffer;
+  std::span<std::byte> into = apart ? std::span<std::byte>() : results.buffer;
   if (size > into.size()) {
     // Nobody can send more than memory holds; what cannot be mapped is refused by the kernel.
     const std::size_t pages = round_up_to_pages(size);

@@ -11,7 +11,7 @@
 //   word      bytes of room for the reply
 //   origin    bits 0..21 the sender's thread, 22..23 the number of its message, modulo 4
 // and a reply, in its status:
-//   bits 0..31 the status, or the errno of kFailed; kPieces: the data is pieces and where they go
+//   bits 0..31 the status, or the errno of kFailed; kPieces: see pieces.hpp
 #pragma once
 
 #include <deque>
@@ -28,6 +28,7 @@
 #include "message/blocked.hpp"
 #include "message/engine.hpp"
 #include "message/names.hpp"
+#include "message/pieces.hpp"
 #include "message/priority.hpp"
 
 namespace farcall::message {
@@ -37,16 +38,6 @@ struct Receiver;
 
 inline constexpr std::int64_t kFailed = std::int64_t{1} << 32;
 inline constexpr std::int64_t kPieces = std::int64_t{1} << 33;
-// Before the data of a reply that was written in pieces; `count` of them, then the data of all.
-struct PieceList {
-  std::uint64_t count;
-};
-struct Piece {
-  std::uint64_t offset;
-  std::uint64_t length;
-};
-inline constexpr std::size_t kMostPieces = 4096;
-
 inline constexpr unsigned kThreadBits = 22;  // the kernel's highest thread id is 2^22
 inline constexpr std::uint32_t kThreadMask = (std::uint32_t{1} << kThreadBits) - 1;
 
@@ -129,12 +120,6 @@ class SharedBlocked final : public Blocked {
   std::atomic<std::uint8_t> priority{0};
 
  private:
-  struct Written {
-    std::size_t offset;
-    std::vector<std::byte> data;
-  };
-  [[nodiscard]] std::vector<std::byte> fold(std::span<const std::byte> reply,
-                                            bool& in_pieces) const;
   std::vector<Written> written_;  // in the order of the writes
 };
 

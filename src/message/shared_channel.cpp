@@ -438,7 +438,7 @@ std::int64_t SharedChannel::take_message(Receiver& self, SharedBlocked& blocked,
   Incoming& incoming = blocked.incoming;
   const std::span<const std::byte> data = incoming.data();
   const std::size_t received = scatter(data, into);
-  blocked.room = incoming.word() > 0 ? static_cast<std::size_t>(incoming.word()) : 0;
+  blocked.room = static_cast<std::size_t>(std::clamp(incoming.word(), 0, FARCALL_MESSAGE_MAX));
   const pid_t process = incoming.caller().pid;
   const auto thread = static_cast<pid_t>(incoming.origin() & kThreadMask);
   const std::uint8_t priority = std::min(incoming.priority(), kHighestPriority);
@@ -552,44 +552,6 @@ std::size_t SharedBlocked::write(std::size_t offset, Buffers from) {
   return length;
 }
 
-// What was written and the reply, as the client shall find them: one run of bytes from the
-// beginning, or, where some of the client's own bytes are to stay, pieces.
-std::vector<std::byte> SharedBlocked::fold(std::span<const std::byte> reply,
-                                           bool& in_pieces) const {
-  std::vector<Piece> pieces;
-  for (const Written& piece : written_)
-    pieces.push_back({.offset = piece.offset, .length = piece.data.size()});
-  if (!reply.empty()) pieces.push_back({.offset = 0, .length = reply.size()});
-  std::vector<Piece> sorted = pieces;
-  std::ranges::sort(sorted, {}, &Piece::offset);
-  std::uint64_t end = 0;
-  in_pieces = false;
-  for (const Piece& piece : sorted) {
-    in_pieces |= piece.offset > end;
-    end = std::max(end, piece.offset + piece.length);
-  }
-  std::vector<std::byte> folded;
-  if (!in_pieces) {
-    folded.resize(end);
-    for (const Written& piece : written_)
-      std::ranges::copy(piece.data, folded.begin() + static_cast<std::ptrdiff_t>(piece.offset));
-    std::ranges::copy(reply, folded.begin());
-    return folded;
-  }
-  const auto append = [&](const void* data, std::size_t size) {
-    const auto* bytes = static_cast<const std::byte*>(data);
-    folded.insert(folded.end(), bytes, bytes + size);
-  };
-  const PieceList list{.count = pieces.size()};
-  append(&list, sizeof list);
-  append(pieces.data(), pieces.size() * sizeof(Piece));
-  for (const Written& piece : written_) append(piece.data.data(), piece.data.size());
-  append(reply.data(), reply.size());
-  // Longer than the client's room, so that it does not arrive there as it is.
-  if (folded.size() <= room) folded.resize(room + 1);
-  return folded;
-}
-
 void SharedBlocked::reply(int status, int error, Buffers data, bool coming_back) {
   bool there = !incoming.known_abandoned();
   if (there && error != 0) {
@@ -602,7 +564,7 @@ void SharedBlocked::reply(int status, int error, Buffers data, bool coming_back)
       there = channel.answer(*this, reply, plain, coming_back);
     } else {
       bool in_pieces = false;
-      const std::vector<std::byte> folded = fold(reply, in_pieces);
+      const std::vector<std::byte> folded = fold(written_, reply, in_pieces);
       there = channel.answer(*this, folded, in_pieces ? plain | kPieces : plain, coming_back);
     }
   }

@@ -148,6 +148,7 @@ int SharedConnection::send(Sending& sending, Deadline deadline) {
     return 0;
   }
   CallResults results;
+  results.apart = kPieces;
   std::vector<std::byte> scratch;
   if (sending.room.size() == 1) {
     results.buffer = bytes_of(sending.room.front());
@@ -177,22 +178,8 @@ int SharedConnection::finish(Sending& sending, CallResults& results,
     throw SystemError(status, "the server's answer");
   }
   if (flags != kPieces) throw SystemError(EPROTO, "not a reply");
-  std::span<const std::byte> rest = results.data;
-  PieceList list{};
-  if (rest.size() < sizeof list) throw SystemError(EPROTO, "pieces of a reply");
-  std::memcpy(&list, rest.data(), sizeof list);
-  rest = rest.subspan(sizeof list);
-  if (list.count > kMostPieces + 1 || rest.size() / sizeof(Piece) < list.count)
-    throw SystemError(EPROTO, "pieces of a reply");
-  std::vector<Piece> pieces(list.count);
-  std::memcpy(pieces.data(), rest.data(), pieces.size() * sizeof(Piece));
-  rest = rest.subspan(pieces.size() * sizeof(Piece));
-  for (const Piece& piece : pieces) {
-    if (piece.length > rest.size()) throw SystemError(EPROTO, "pieces of a reply");
-    const std::size_t done = scatter(rest.first(piece.length), sending.room, piece.offset);
-    rest = rest.subspan(piece.length);
-    if (done != 0) sending.replied = std::max(sending.replied, piece.offset + done);
-  }
+  if (!results.large) throw SystemError(EPROTO, "pieces of a reply");
+  sending.replied = unfold(results.data, sending.room);
   return status;
 }
 

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Packets as any client may send them on a socket for pulses.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <vector>
+
+#include "door/fuzz/input.hpp"
+#include "farcall/error.hpp"
+#include "message/shared.hpp"
+
+namespace {
+
+using namespace farcall;
+using namespace farcall::message;
+using farcall::door::fuzz::Input;
+using farcall::door::fuzz::require;
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const auto& channel =
+      *new std::shared_ptr<SharedChannel>(std::make_shared<SharedChannel>(FARCALL_UNBLOCK, 0));
+  static const int connection = channel->connect().release();
+  Input input(data, size);
+  auto [mine, theirs] = packet_socket_pair();
+  std::vector<PulsePacket> expected;
+  bool ended = false;
+  for (int i = 0; i < 60 && !input.empty(); ++i) {
+    PulsePacket packet{.magic = PulsePacket::kMagic,
+                       .code = input.number<std::int16_t>(),
+                       .value = input.number<std::int32_t>(),
+                       .priority = input.number<std::uint8_t>(),
+                       .reserved = 0};
+    const auto how = input.number<std::uint8_t>();
+    if (how >= 250) packet.magic = input.number<std::uint32_t>();
+    if (how >= 240) packet.priority *= input.number<std::uint32_t>();
+    if (how < 32) packet.code = PulsePacket::kUnblock;
+    const std::size_t bytes = how % 32 == 31 ? input.number<std::uint8_t>() % 64U : sizeof packet;
+    std::array<std::byte, 64> sent{};
+    std::memcpy(sent.data(), &packet, sizeof packet);
+    require(::send(mine.get(), sent.data(), bytes, MSG_NOSIGNAL) >= 0);
+    const bool whole = bytes == sizeof packet && packet.magic == PulsePacket::kMagic;
+    if (whole && packet.code >= 0 && !ended) expected.push_back(packet);
+    ended |= !whole || (packet.code < 0 && packet.code != PulsePacket::kUnblock);
+  }
+  mine.reset();
+  send_descriptors(connection, std::array{theirs.get()}, kPurposePulses);
+  theirs.reset();
+  std::ranges::stable_sort(expected, std::ranges::greater{}, [](const PulsePacket& packet) {
+    return std::min<std::uint32_t>(packet.priority, kHighestPriority);
+  });
+  for (const PulsePacket& packet : expected) {
+    farcall_info info{};
+    require(channel->receive({}, Deadline::after(std::chrono::seconds(5)), &info) == 0);
+    require(info.code == packet.code && info.value == packet.value && info.priority >= 0);
+    require(info.priority == static_cast<int>(std::min<std::uint32_t>(packet.priority, kHighestPriority)));
+  }
+  return 0;
+}
