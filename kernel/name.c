@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Names of channels: one space for the machine, guarded by modes as files are. */
+/* Names of channels: one space for the machine, guarded by modes as files are. A name that begins with
+ * the number of a user and a slash is that user's to take.
+ */
 #include <linux/capability.h>
 #include <linux/cred.h>
 #include <linux/err.h>
+#include <linux/kernel.h>
 #include <linux/string.h>
 
 #include "channel.h"
@@ -31,10 +34,29 @@ static bool may_connect(const struct stplr_channel *channel)
 	return mode & 2 || capable(CAP_DAC_OVERRIDE);
 }
 
+/* Numbers are those of the initial namespace, so that all who read a name mean the same user. */
+static bool may_attach(const char *name)
+{
+	const size_t digits = strspn(name, "0123456789");
+	char number[11] = "";
+	unsigned int owner;
+
+	if (!digits || name[digits] != '/')
+		return true;
+	if (digits >= sizeof(number))
+		return false;
+	memcpy(number, name, digits);
+	if (kstrtouint(number, 10, &owner))
+		return false;
+	return __kuid_val(current_fsuid()) == owner || capable(CAP_DAC_OVERRIDE);
+}
+
 int stplr_name_attach(struct stplr_channel *channel)
 {
 	int err = 0;
 
+	if (!may_attach(channel->name))
+		return -EACCES;
 	mutex_lock(&names_lock);
 	if (find_locked(channel->name))
 		err = -EADDRINUSE;

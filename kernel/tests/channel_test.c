@@ -621,6 +621,32 @@ static void names_are_guarded_by_their_mode(void)
 	CHECK(stplr_channel_create("open", 0, 0) >= 0);
 }
 
+static void names_of_users_are_theirs_to_take(void)
+{
+	OK(chmod("/dev/stplr", 0666));
+	pid_t child = fork();
+
+	if (child == 0) {
+		OK(setgid(1000));
+		OK(setuid(1000));
+		CHECK(stplr_channel_create("1000/mine", 0600, 0) >= 0);
+		CHECK(stplr_channel_create("nobody's", 0600, 0) >= 0);
+		CHECK(stplr_channel_create("/1000", 0600, 0) >= 0);
+		IS(-EACCES, stplr_channel_create("0/clock", 0600, 0));
+		IS(-EACCES, stplr_channel_create("00/clock", 0600, 0));
+		IS(-EACCES, stplr_channel_create("10000/clock", 0600, 0));
+		IS(-EACCES, stplr_channel_create("4294968296/clock", 0600, 0));
+		IS(-EACCES, stplr_channel_create("100000000000000000001000/clock", 0600, 0));
+		_exit(0);
+	}
+	int status;
+
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	CHECK(stplr_channel_create("0/clock", 0600, 0) >= 0);
+	CHECK(stplr_channel_create("1000/by-root", 0600, 0) >= 0);
+}
+
 static void what_a_user_takes_is_bounded(void)
 {
 	FILE *limit = fopen("/sys/module/stplr/parameters/user_bytes", "w");
@@ -907,6 +933,7 @@ static const struct test tests[] = {
 	{ "descriptors go along", descriptors_go_along },
 	{ "a connection can be passed on", a_connection_can_be_passed_on },
 	{ "names are guarded by their mode", names_are_guarded_by_their_mode },
+	{ "names of users are theirs to take", names_of_users_are_theirs_to_take },
 	{ "what a user takes is bounded", what_a_user_takes_is_bounded },
 	{ "bad pointers lose nothing", bad_pointers_lose_nothing },
 	{ "watched memory is passed as any other", watched_memory_is_passed_as_any_other },
