@@ -62,8 +62,11 @@ void PortState::queue(Item item) noexcept {
   try {
     const std::lock_guard guard(lock);
     if (closed && item.notice) return;
-    waiting.emplace(-priority, std::move(item));
-    backlog.store(waiting.size(), std::memory_order_relaxed);
+    if (session && limits.by_priority && session->ready_after_others())
+      late.push_back(std::move(item));
+    else
+      waiting.emplace(-priority, std::move(item));
+    backlog.store(waiting.size() + late.size(), std::memory_order_relaxed);
   } catch (const std::bad_alloc&) {
     if (session) drop(session);
     return;
@@ -72,8 +75,18 @@ void PortState::queue(Item item) noexcept {
   (void)!::write(queued.get(), &one, sizeof one);
 }
 
+void PortState::admit_late() {
+  for (Item& item : late) {
+    const int priority = item.priority();
+    waiting.emplace(-priority, std::move(item));
+  }
+  late.clear();
+}
+
+// Whoever takes something has just listened to all.
 PortState::Item PortState::take_queued() {
   const std::lock_guard guard(lock);
+  admit_late();
   while (!waiting.empty()) {
     std::uint64_t one = 0;
     (void)!::read(queued.get(), &one, sizeof one);
@@ -163,6 +176,7 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
       SessionPointer session = hear(event.data.u64, event.events);
       if (!session) continue;
       only = {.session = std::move(session), .notice = nullptr};
+      if (limits.by_priority && only.session->ready_after_others()) queue(std::exchange(only, {}));
     }
   }
   if (only && backlog.load(std::memory_order_relaxed) != 0) queue(std::exchange(only, {}));
@@ -259,6 +273,7 @@ void PortState::close_sessions(const Entrance* entrance) noexcept {
       if (entrance == nullptr || entry.session->entrance.get() == entrance)
         if (entry.session->claim()) idle_ones.push_back(entry.session);
     // Those that wait for a thread are claimed already.
+    admit_late();
     for (auto item = waiting.begin(); item != waiting.end();) {
       const SessionPointer& session = item->second.session;
       if (session && (entrance == nullptr || session->entrance.get() == entrance)) {
@@ -295,7 +310,7 @@ void PortState::close() noexcept {
       notices.push_back(std::move(item->second));
       item = waiting.erase(item);
     }
-    backlog.store(waiting.size(), std::memory_order_relaxed);
+    backlog.store(waiting.size() + late.size(), std::memory_order_relaxed);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): they stay, and it with them
   }
   const std::uint64_t one = 1;

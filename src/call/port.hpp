@@ -65,6 +65,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   // For some thread of the port.
   void queue(Item item) noexcept;
   Item take_queued();
+  void admit_late();
   // The session goes to whichever thread comes next, if there is something to do; its owner calls.
   void release(const SessionPointer& session) noexcept;
   void drop(const SessionPointer& session) noexcept;
@@ -88,6 +89,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   std::unordered_map<std::uint64_t, Entry> sessions;
   std::unordered_map<uid_t, std::size_t> per_user;
   std::multimap<int, Item> waiting;  // by falling priority
+  std::vector<Item> late;            // to wait behind all that has come, heard of or not
   std::unordered_map<std::uint64_t, std::shared_ptr<Source>> sources;
   std::vector<std::weak_ptr<Entrance>> entrances;
   std::vector<const std::atomic<bool>*> threads;  // for each, whether it receives

@@ -3,7 +3,6 @@
 
 #include <grp.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,16 +18,8 @@
 namespace farcall::message {
 namespace {
 
-std::pair<sockaddr_un, socklen_t> address_of(std::string_view prefix, std::string_view full_name) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::string name(prefix);
-  name += full_name;
-  if (name.size() > sizeof address.sun_path - 1)
-    throw SystemError(ENAMETOOLONG, "name of a channel");
-  // The leading zero byte makes the name abstract.
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
+AbstractAddress address_of(std::string_view prefix, std::string_view full_name) {
+  return AbstractAddress(std::string(prefix) + std::string(full_name));
 }
 
 UniqueFd stream_socket() {
@@ -79,10 +70,10 @@ std::vector<std::string> full_names(std::string_view name) {
 }
 
 UniqueFd listen_at(std::string_view prefix, std::string_view full_name) {
-  const auto [address, size] = address_of(prefix, full_name);
+  const AbstractAddress address = address_of(prefix, full_name);
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) throw_errno("socket");
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0)
+  if (::bind(fd.get(), address.get(), address.size()) != 0)
     throw_errno("attach a name");
   if (::listen(fd.get(), SOMAXCONN) != 0) throw_errno("listen");
   return fd;
@@ -115,10 +106,10 @@ void answer(int socket, int error, UniqueFd descriptor) {
 
 UniqueFd ask(std::string_view prefix, std::string_view full_name, Deadline deadline,
              Credentials* server) {
-  const auto [address, size] = address_of(prefix, full_name);
+  const AbstractAddress address = address_of(prefix, full_name);
   const UniqueFd fd = stream_socket();
   int result = 0;
-  do result = ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), size);
+  do result = ::connect(fd.get(), address.get(), address.size());
   while (result != 0 && errno == EINTR);
   if (result != 0) {
     if (errno == ECONNREFUSED) throw SystemError(ENOENT, "no channel has that name");

@@ -2,7 +2,6 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,14 +31,9 @@ thread_local std::uint32_t message_number = 0;
 
 // The flags that a connection's name ends with; none where it is no such socket.
 std::optional<unsigned> flags_of(int fd) noexcept {
-  sockaddr_un address{};
-  socklen_t size = sizeof address;
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
-      address.sun_family != AF_UNIX)
-    return std::nullopt;
-  constexpr std::size_t kBefore = offsetof(sockaddr_un, sun_path) + 1;
-  if (size <= kBefore) return std::nullopt;
-  const std::string_view name(address.sun_path + 1, size - kBefore);
+  const auto address = AbstractAddress::of(fd);
+  if (!address) return std::nullopt;
+  const std::string_view name = address->name();
   if (!name.starts_with(kConnectionPrefix)) return std::nullopt;
   const std::size_t slash = name.rfind('/');
   unsigned flags = 0;

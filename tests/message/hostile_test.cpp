@@ -392,7 +392,8 @@ TEST(MessageHostile, ANameThatAnswersNonsenseIsAnError) {
         parcel.bytes.resize(random() % 2 == 0 ? sizeof(int) : random() % 10);
         int number = random() % 2 == 0 ? 0 : static_cast<int>(random() % 300) - 100;
         if (number == ETIMEDOUT) number = EIO;
-        std::memcpy(parcel.bytes.data(), &number, std::min(sizeof number, parcel.bytes.size()));
+        if (!parcel.bytes.empty())
+          std::memcpy(parcel.bytes.data(), &number, std::min(sizeof number, parcel.bytes.size()));
         for (std::size_t i = random() % 3; i > 0; --i) {
           auto [here, there] = packet_socket_pair();
           parcel.descriptors.push_back(random() % 2 == 0 ? std::move(here)

@@ -18,7 +18,7 @@ class Input {
 
   [[nodiscard]] bool empty() const { return rest_.empty(); }
   void bytes(void* into, std::size_t size) {
-    std::memset(into, 0, size);
+    if (size != 0) std::memset(into, 0, size);
     const std::size_t count = std::min(size, rest_.size());
     if (count != 0) std::memcpy(into, rest_.data(), count);
     rest_ = rest_.subspan(count);

@@ -77,7 +77,7 @@ void answer_of_a_name(Input input) {
       if ((flags & 1U) != 0) {
         Parcel parcel;
         parcel.bytes.resize(bytes.size());
-        std::memcpy(parcel.bytes.data(), bytes.data(), bytes.size());
+        if (!bytes.empty()) std::memcpy(parcel.bytes.data(), bytes.data(), bytes.size());
         for (unsigned i = 0; i < flags >> 6U; ++i)
           parcel.descriptors.emplace_back(::dup(listener.get()));
         send_parcel(client.get(), parcel);
