@@ -160,6 +160,31 @@ TEST(DoorHostile, ARevokedDoorTakesNoSessionsThoughTheyAreSent) {
   EXPECT_NE(session.control().terms.welcome, call::TermsLine::kWelcome);
 }
 
+TEST(DoorHostile, LimitsHoldForClientsThatDoNotHeedThem) {
+  std::atomic<int> calls{0};
+  auto procedure = [&](char*, size_t, door_desc_t*, uint_t) {
+    ++calls;
+    ::door_return(nullptr, 0, nullptr, 0);
+  };
+  const int door = make_door(procedure);
+  ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MAX, 4), 0);
+  ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MIN, 2), 0);
+  const RawSession session(door);
+  ASSERT_TRUE(session.welcome());
+  std::uint32_t number = 0;
+  for (const std::uint16_t size : {5, 1, 300}) {
+    session.give(call::Kind::request, ++number, size);
+    ASSERT_TRUE(session.answered(number));
+    EXPECT_NE(session.turn().flags & call::kRefused, 0) << size;
+    EXPECT_EQ(session.control().slot.extra, ENOBUFS);
+  }
+  EXPECT_EQ(calls, 0);
+  session.give(call::Kind::request, ++number, 4);
+  ASSERT_TRUE(session.answered(number));
+  EXPECT_EQ(session.turn().flags & call::kRefused, 0);
+  EXPECT_EQ(calls, 1);
+}
+
 TEST(DoorHostile, ClientsSurviveTheirServers) {
   give_up_after(100s);
   const FakeDoor fake(0x1234);
