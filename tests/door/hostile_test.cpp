@@ -172,7 +172,7 @@ TEST(DoorHostile, LimitsHoldForClientsThatDoNotHeedThem) {
   const RawSession session(door);
   ASSERT_TRUE(session.welcome());
   std::uint32_t number = 0;
-  for (const std::uint16_t size : {5, 1, 300}) {
+  for (const std::uint16_t size : std::initializer_list<std::uint16_t>{5, 1, 300}) {
     session.give(call::Kind::request, ++number, size);
     ASSERT_TRUE(session.answered(number));
     EXPECT_NE(session.turn().flags & call::kRefused, 0) << size;
