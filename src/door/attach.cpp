@@ -275,8 +275,13 @@ void attach(const std::shared_ptr<Door>& door, std::vector<UniqueFd> descriptors
       accepts == 0)
     return;
   try {
+    // The kernel closes the highest descriptors of a process that ends first. The name must go
+    // before the file: else another file could get its number, and not the name that is made of it.
+    UniqueFd listener(::fcntl(descriptors[0].get(), F_DUPFD_CLOEXEC, descriptors[1].get() + 1));
+    if (!listener) return;
+    descriptors[0].reset();
     auto attachment =
-        std::make_shared<Attachment>(door, std::move(descriptors[0]), std::move(descriptors[1]));
+        std::make_shared<Attachment>(door, std::move(listener), std::move(descriptors[1]));
     attachment->start();
     door->add_attachment(attachment);
     send_descriptors(descriptors[2].get(), {}, 0, kNoPatience);
