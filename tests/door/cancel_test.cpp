@@ -123,7 +123,7 @@ TEST(DoorCancelServer, NoCancelLetsItGoOn) {
     progress->go.happens();
     EXPECT_TRUE(progress->passed.wait());
     EXPECT_EQ(call(door, "quick").data, "quick");
-    (void)progress->cancelled.wait(0ms);
+    EXPECT_TRUE(progress->cancelled.wait());  // the witness at the end of the procedure
   });
 }
 
