@@ -6,35 +6,16 @@
 // one forks: the child would wait for it for ever.
 #pragma once
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <cstddef>
+#include "interpose/next.hpp"
 
 namespace farcall::door::real {
 
-template <std::size_t Size>
-struct Symbol {
-  char name[Size];
-  // NOLINTNEXTLINE(google-explicit-constructor): a string literal is what it is made of
-  constexpr Symbol(const char (&text)[Size]) { std::copy_n(text, Size, name); }
-};
-
-// Looks a function up behind this library, once.
-template <Symbol kSymbol, class Function>
-Function* next() noexcept {
-  static constinit std::atomic<Function*> known{nullptr};
-  Function* found = known.load(std::memory_order_relaxed);
-  if (found == nullptr) [[unlikely]] {
-    found = reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, kSymbol.name));
-    known.store(found, std::memory_order_relaxed);
-  }
-  return found;
-}
+using interpose::next;
+using interpose::Symbol;
 
 inline int close(int fd) { return next<"close", int(int)>()(fd); }
 inline int openat(int directory, const char* path, int flags, mode_t mode) {

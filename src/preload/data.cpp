@@ -175,16 +175,11 @@ int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* tim
     }
     return udp_receive_many(*udp, fd, messages, count, flags);
   }
-  unsigned done = 0;
-  for (; done < std::min(count, 1024U); ++done) {
-    const ssize_t got =
-        receive_message(fd, *side, &messages[done].msg_hdr, flags & ~MSG_WAITFORONE);
-    if (got < 0) break;
-    messages[done].msg_len = static_cast<unsigned>(got);
+  return each_of(messages, count, [&](msghdr& message) {
+    const ssize_t got = receive_message(fd, *side, &message, flags & ~MSG_WAITFORONE);
     if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
-    if (got == 0) return static_cast<int>(done) + 1;
-  }
-  return done != 0 ? static_cast<int>(done) : -1;
+    return got;
+  });
 }
 
 ssize_t read(int fd, void* buffer, size_t size) {
@@ -271,13 +266,7 @@ int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
       if (messages[i].msg_hdr.msg_controllen != 0) hand_back_passed(messages[i].msg_hdr);
     return real::next<"sendmmsg", Sendmmsg>()(fd, messages, count, flags);
   }
-  unsigned done = 0;
-  for (; done < std::min(count, 1024U); ++done) {
-    const ssize_t sent = sendmsg(fd, &messages[done].msg_hdr, flags);
-    if (sent < 0) break;
-    messages[done].msg_len = static_cast<unsigned>(sent);
-  }
-  return done != 0 ? static_cast<int>(done) : -1;
+  return each_of(messages, count, [&](msghdr& message) { return sendmsg(fd, &message, flags); });
 }
 
 ssize_t write(int fd, const void* buffer, size_t size) {

@@ -210,6 +210,31 @@ bool is_zero(const timespec* time) noexcept {
   return !is_no_address(time) && time->tv_sec == 0 && time->tv_nsec == 0;
 }
 
+// Awake for a while, then asleep in the program's own call. `look` asks rings and kernel at once.
+template <class Look, class AsItIs>
+int wait_for(Waited& waited, Look look, AsItIs as_it_is) {
+  if (waited.accelerated() != 0) {
+    int ready = look();
+    if (ready != 0) return ready;
+    if ((ready = waited.stay_awake(look)) != 0) return ready;
+    if (waited.interrupted()) {
+      errno = EINTR;
+      return -1;
+    }
+  }
+  while (waited.enter()) {
+    waited.leave();
+    // Another thread may have taken it.
+    if (const int ready = look(); ready != 0) return ready;
+  }
+  const int ready = as_it_is();
+  const int error = errno;
+  waited.leave();
+  waited.slept();
+  errno = error;
+  return ready;
+}
+
 template <class AsItIs>
 int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, AsItIs as_it_is) {
   bool any = false;
@@ -232,26 +257,7 @@ int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, AsIt
   for (nfds_t i = 0; i < count; ++i)
     if (fds[i].fd >= 0 && (fds[i].events & kInput) != 0) waited.add(fds[i].fd);
   if (at_once) return look();
-  if (waited.accelerated() != 0) {
-    int ready = look();
-    if (ready != 0) return ready;
-    if ((ready = waited.stay_awake(look)) != 0) return ready;
-    if (waited.interrupted()) {
-      errno = EINTR;
-      return -1;
-    }
-  }
-  while (waited.enter()) {
-    waited.leave();
-    // Another thread may have taken it.
-    if (const int ready = look(); ready != 0) return ready;
-  }
-  const int ready = as_it_is();
-  const int error = errno;
-  waited.leave();
-  waited.slept();
-  errno = error;
-  return ready;
+  return wait_for(waited, look, as_it_is);
 }
 
 // The three sets of select, for as many descriptors as they have room for.
@@ -309,25 +315,7 @@ int select_for(int count, const Sets& sets, bool at_once, const sigset_t* mask, 
     return ready;
   }
   if (at_once) return look();
-  if (waited.accelerated() != 0) {
-    int ready = look();
-    if (ready != 0) return ready;
-    if ((ready = waited.stay_awake(look)) != 0) return ready;
-    if (waited.interrupted()) {
-      errno = EINTR;
-      return -1;
-    }
-  }
-  while (waited.enter()) {
-    waited.leave();
-    if (const int ready = look(); ready != 0) return ready;
-  }
-  const int ready = as_it_is();
-  const int error = errno;
-  waited.leave();
-  waited.slept();
-  errno = error;
-  return ready;
+  return wait_for(waited, look, as_it_is);
 }
 
 }  // namespace

@@ -7,16 +7,15 @@
 // called through the C library, where it is a point at which threads can be cancelled.
 #pragma once
 
-#include <dlfcn.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+
+#include "interpose/next.hpp"
 
 namespace farcall::preload {
 
@@ -86,24 +85,8 @@ inline long with_errno(long result) noexcept {
 
 namespace real {
 
-template <std::size_t Size>
-struct Symbol {
-  char name[Size];
-  // NOLINTNEXTLINE(google-explicit-constructor): a string literal is what it is made of
-  constexpr Symbol(const char (&text)[Size]) { std::copy_n(text, Size, name); }
-};
-
-// The function that the program would call if this library were not there, looked up once.
-template <Symbol kSymbol, class Function>
-Function* next() noexcept {
-  static constinit std::atomic<Function*> known{nullptr};
-  Function* found = known.load(std::memory_order_relaxed);
-  if (found == nullptr) [[unlikely]] {
-    found = reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, kSymbol.name));
-    known.store(found, std::memory_order_relaxed);
-  }
-  return found;
-}
+using interpose::next;
+using interpose::Symbol;
 
 }  // namespace real
 }  // namespace farcall::preload

@@ -31,16 +31,25 @@ inline ssize_t udp_receive_from(UdpSocket& socket, int fd, const iovec& part, in
   return got;
 }
 
-inline int udp_receive_many(UdpSocket& socket, int fd, mmsghdr* messages, unsigned count,
-                            int flags) noexcept {
+// What recvmmsg() and sendmmsg() have in common: how many messages were moved, or -1.
+template <class Move>
+int each_of(mmsghdr* messages, unsigned count, Move move) {
   unsigned done = 0;
   for (; done < std::min(count, 1024U); ++done) {
-    const ssize_t got = udp_receive(socket, fd, messages[done].msg_hdr, flags & ~MSG_WAITFORONE);
-    if (got < 0) break;
-    messages[done].msg_len = static_cast<unsigned>(got);
-    if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
+    const ssize_t moved = move(messages[done].msg_hdr);
+    if (moved < 0) break;
+    messages[done].msg_len = static_cast<unsigned>(moved);
   }
   return done != 0 ? static_cast<int>(done) : -1;
+}
+
+inline int udp_receive_many(UdpSocket& socket, int fd, mmsghdr* messages, unsigned count,
+                            int flags) noexcept {
+  return each_of(messages, count, [&](msghdr& message) noexcept {
+    const ssize_t got = udp_receive(socket, fd, message, flags & ~MSG_WAITFORONE);
+    if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
+    return got;
+  });
 }
 
 inline ssize_t udp_send(UdpSocket& socket, int fd, const iovec* parts, std::size_t count, int flags,

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions behind those that a library of ours puts in front of the C library's.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+
+namespace farcall::interpose {
+
+template <std::size_t Size>
+struct Symbol {
+  char name[Size];
+  // NOLINTNEXTLINE(google-explicit-constructor): a string literal is what it is made of
+  constexpr Symbol(const char (&text)[Size]) { std::copy_n(text, Size, name); }
+};
+
+// The function that the program would call if the library were not there, looked up once.
+template <Symbol kSymbol, class Function>
+Function* next() noexcept {
+  static constinit std::atomic<Function*> known{nullptr};
+  Function* found = known.load(std::memory_order_relaxed);
+  if (found == nullptr) [[unlikely]] {
+    found = reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, kSymbol.name));
+    known.store(found, std::memory_order_relaxed);
+  }
+  return found;
+}
+
+}  // namespace farcall::interpose
