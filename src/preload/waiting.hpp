@@ -49,12 +49,18 @@ class Patience {
     const bool together = peer_processor() == this_processor();
     for (unsigned i = 0; i < (together ? 1 : kQuickLooks); ++i)
       if (ready()) return true;
-    // To hold signals costs as much as the switch to a peer that has always answered in its turn;
-    // one that comes during this turn comes as if before the call.
-    if (together && credit_ == kMostCredit && hand_over_once(ready)) return true;
-    if (together && credit_ == 0) {
+    if (together && credit_ == kMostCredit) {
+      // To hold signals costs as much as the switch to a peer that has always answered in its turn;
+      // one that comes during this turn comes as if before the call.
+      const Turn turn = give_turn(ready);
+      if (turn == Turn::answered) return true;
+      if (turn == Turn::taken) {
+        --credit_;
+        return false;
+      }
+    } else if (together && credit_ == 0) {
       // Without credit one of many is tried all the same.
-      if (++since_hand_over_ < waits_per_turn_) return ready();
+      if (++since_hand_over_ < kWaitsPerProbe) return ready();
       since_hand_over_ = 0;
     }
     const HeldSignals held;
@@ -103,35 +109,29 @@ class Patience {
   static constexpr std::uint8_t kWaitsPerProbe = 32;
   static constexpr unsigned kMostHandOvers = 8;
   static constexpr std::uint8_t kMostCredit = 4;
-  static constexpr std::uint16_t kMostWaitsPerTurn = 1 << 15;
   static constexpr std::uint64_t kLongTurn = 50 * kTicksPerMicrosecond;
 
-  // Gives others a turn on this processor. If somebody else than the peer took it, a sleeper would
-  // have been woken long before: then that is tried ever more rarely.
+  // What came of it to give others a turn on this processor; `taken`: somebody else than the peer
+  // had it.
+  enum class Turn : std::uint8_t { answered, silent, taken };
   template <class Ready>
-  bool hand_over_once(Ready ready) noexcept {
+  Turn give_turn(Ready ready) noexcept {
     const std::uint64_t before = ticks();
     kernel(SYS_sched_yield);
-    const bool answered = ready();
-    if (ticks() - before > kLongTurn) {
-      credit_ = 0;
-      waits_per_turn_ = static_cast<std::uint16_t>(
-          std::min<unsigned>(2U * waits_per_turn_, kMostWaitsPerTurn));
-    } else if (answered) {
+    if (ready()) {
       credit_ = std::min<std::uint8_t>(credit_ + 1U, kMostCredit);
-      waits_per_turn_ = std::max<std::uint16_t>(waits_per_turn_ / 2, kWaitsPerProbe);
-    } else if (credit_ == kMostCredit) {
-      --credit_;
+      return Turn::answered;
     }
-    return answered;
+    return ticks() - before > kLongTurn ? Turn::taken : Turn::silent;
   }
 
   template <class Ready>
   bool hand_over(Ready ready) noexcept {
-    const std::uint8_t credit = credit_;
-    for (unsigned i = 0; i < (credit == 0 ? 1 : kMostHandOvers); ++i) {
-      if (ready() || hand_over_once(ready)) return true;
-      if (credit_ < credit) return false;
+    Turn turn = Turn::silent;
+    for (unsigned i = 0; i < (credit_ == 0 ? 2 : kMostHandOvers) && turn != Turn::taken; ++i) {
+      if (ready()) return true;
+      turn = give_turn(ready);
+      if (turn == Turn::answered) return true;
     }
     if (credit_ > 0) --credit_;
     return false;
@@ -154,8 +154,7 @@ class Patience {
   std::int64_t expected_ns_ = 20'000;
   std::int64_t since_ = 0;
   std::uint8_t since_probe_ = 0;
-  std::uint16_t since_hand_over_ = 0;
-  std::uint16_t waits_per_turn_ = kWaitsPerProbe;
+  std::uint8_t since_hand_over_ = 0;
   std::uint8_t credit_ = 2;
   Interruption interruption_ = Interruption::none;
 };
