@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What farcall compare does not ask of messages: one client that works while many others are there
-// that idle, that wait for an answer, or that are killed while they wait. In turns, with one server.
+// that idle, that wait for an answer, or that are killed while they wait. In turns, with one
+// server.
 #include <fmt/core.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -107,9 +108,8 @@ void die(const std::string& name, Counts& counts) {
   for (;;) {
     const int before = counts.stuck;
     {
-      const Process client([&] {
-        farcall_send(farcall_name_open(name.c_str()), "s", 1, nullptr, 0);
-      });
+      const Process client(
+          [&] { farcall_send(farcall_name_open(name.c_str()), "s", 1, nullptr, 0); });
       await([&] { return counts.stuck != before; });
     }
     ++counts.killed;
@@ -138,7 +138,9 @@ Figures measure(int connection) {
   }
   std::ranges::sort(took);
   const auto at = [&](double share) {
-    return static_cast<double>(took[static_cast<std::size_t>(share * static_cast<double>(took.size() - 1))]) / 1e3;
+    return static_cast<double>(
+               took[static_cast<std::size_t>(share * static_cast<double>(took.size() - 1))]) /
+           1e3;
   };
   return {.rate = static_cast<double>(took.size()) / std::chrono::duration<double>(kTime).count(),
           .p50 = at(0.5),
@@ -147,8 +149,8 @@ Figures measure(int connection) {
 }
 
 void run(int clients) {
-  void* memory = ::mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      ::mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   must(memory != MAP_FAILED, "mmap");
   auto& counts = *new (memory) Counts{};
   const std::string name = "bench-messages-" + std::to_string(::getpid());
@@ -167,12 +169,13 @@ void run(int clients) {
     if (stuck) await([&] { return counts.stuck - stuck_before == clients; });
     std::this_thread::sleep_for(100ms);
   };
-  fmt::print("{:<22}{:>12}{:>10}{:>10}{:>12}\n", "the others", "calls/s", "p50 us", "p99 us", "longest us");
+  fmt::print("{:<22}{:>12}{:>10}{:>10}{:>12}\n", "the others", "calls/s", "p50 us", "p99 us",
+             "longest us");
   for (int round = 0; round < kRounds; ++round) {
     const auto show = [&](const std::string& what) {
       const Figures seen = measure(connection);
-      fmt::print("{:<22}{:>12.0f}{:>10.2f}{:>10.2f}{:>12.0f}\n", what, seen.rate, seen.p50, seen.p99,
-                 seen.longest);
+      fmt::print("{:<22}{:>12.0f}{:>10.2f}{:>10.2f}{:>12.0f}\n", what, seen.rate, seen.p50,
+                 seen.p99, seen.longest);
     };
     show("none");
     {

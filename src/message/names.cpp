@@ -73,8 +73,7 @@ UniqueFd listen_at(std::string_view prefix, std::string_view full_name) {
   const AbstractAddress address = address_of(prefix, full_name);
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) throw_errno("socket");
-  if (::bind(fd.get(), address.get(), address.size()) != 0)
-    throw_errno("attach a name");
+  if (::bind(fd.get(), address.get(), address.size()) != 0) throw_errno("attach a name");
   if (::listen(fd.get(), SOMAXCONN) != 0) throw_errno("listen");
   return fd;
 }
@@ -129,7 +128,8 @@ UniqueFd ask(std::string_view prefix, std::string_view full_name, Deadline deadl
   int error = 0;
   if (parcel->bytes.size() != sizeof error) throw SystemError(EPROTO, "open a name");
   std::memcpy(&error, parcel->bytes.data(), sizeof error);
-  if (error != 0) throw SystemError(error > 0 && error <= EHWPOISON ? error : EPROTO, "open a name");
+  if (error != 0)
+    throw SystemError(error > 0 && error <= EHWPOISON ? error : EPROTO, "open a name");
   if (parcel->descriptors.size() != 1) throw SystemError(EPROTO, "open a name");
   return std::move(parcel->descriptors.front());
 }

@@ -33,8 +33,8 @@ struct Written {
 // where some of the client's own bytes between are to stay, pieces.
 std::vector<std::byte> fold(std::span<const Written> written, std::span<const std::byte> reply,
                             bool& in_pieces);
-// Puts pieces where they belong, as far as there is room. Returns where the last byte ended that was
-// put there. Throws SystemError: EPROTO for what fold() has not made.
+// Puts pieces where they belong, as far as there is room. Returns where the last byte ended that
+// was put there. Throws SystemError: EPROTO for what fold() has not made.
 std::size_t unfold(std::span<const std::byte> pieces, Buffers room);
 
 }  // namespace farcall::message

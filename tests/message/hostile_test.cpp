@@ -144,7 +144,8 @@ void serve_all(int channel, Known& known) {
     const std::string text = std::to_string(sum) + "/" + std::to_string(descriptors);
     if (random() % 2 == 0) {
       const ssize_t again = farcall_read(id, info.length / 2, buffer.data(), buffer.size());
-      EXPECT_LE(again, static_cast<ssize_t>(std::min(buffer.size(), info.length - info.length / 2)));
+      EXPECT_LE(again,
+                static_cast<ssize_t>(std::min(buffer.size(), info.length - info.length / 2)));
       farcall_write(id, 0, text.data(), text.size());
       farcall_write(id, info.room / 2 + 1, buffer.data(), random() % 2000);
       farcall_write(id, 0, text.data(), text.size());
@@ -161,8 +162,8 @@ void serve_all(int channel, Known& known) {
 TEST(MessageHostile, ServersSurviveTheirClientsAndAreNotDeceived) {
   give_up_after(100s);
   const std::string name = unique_name("hostile");
-  const int channel =
-      farcall_name_attach(name.c_str(), FARCALL_UNBLOCK | FARCALL_DISCONNECT | FARCALL_INHERIT, 0600);
+  const int channel = farcall_name_attach(
+      name.c_str(), FARCALL_UNBLOCK | FARCALL_DISCONNECT | FARCALL_INHERIT, 0600);
   ASSERT_GT(channel, 0) << std::strerror(errno);
   Known known;
   known.processes[0] = ::getpid();
@@ -205,8 +206,8 @@ TEST(MessageHostile, ServersSurviveTheirClientsAndAreNotDeceived) {
   EXPECT_LE(threads(), before.threads_running);
   if (kSlow == 1) {
     // A message that is still coming may be as large as messages can be.
-    EXPECT_TRUE(eventually(
-        [&] { return Usage::resident_bytes() <= before.resident + (64U << 20); }));
+    EXPECT_TRUE(
+        eventually([&] { return Usage::resident_bytes() <= before.resident + (64U << 20); }));
   }
   farcall_channel_destroy(channel);
   first.join();
@@ -235,12 +236,13 @@ struct FakeConnection {
 
 // A reply in the likeness of one in pieces.
 void scribble_pieces(call::SessionControl& control, std::minstd_rand& random) {
-  const std::int64_t statuses[] = {0,       kFailed | 5,           kFailed,  kFailed | 0xffff,
+  const std::int64_t statuses[] = {0,       kFailed | 5,           kFailed,    kFailed | 0xffff,
                                    kPieces, kPieces | 0x80000000U, kPieces | 3};
   control.slot.extra = random() % 8 == 0 ? static_cast<std::int64_t>(random()) << 32
                                          : statuses[random() % std::size(statuses)];
   std::array<std::uint64_t, 32> words{};
-  const std::uint64_t values[] = {0, 1, 2, 10, 100, 4096, 5000, 1U << 20, UINT64_MAX, SIZE_MAX / 16};
+  const std::uint64_t values[] = {0,    1,    2,        10,         100,
+                                  4096, 5000, 1U << 20, UINT64_MAX, SIZE_MAX / 16};
   for (auto& word : words) word = values[random() % std::size(values)];
   std::memcpy(control.slot.data, words.data(), sizeof words);
   const call::Turn seen = call::Turn::unpack(control.slot.turn.load());
@@ -268,7 +270,9 @@ void scribble_pieces(call::SessionControl& control, std::minstd_rand& random) {
       Waiter waker(socket.get(), WaitMode::block);
       for (std::size_t i = random() % 100; i > 0; --i) {
         (void)eventually(
-            [&] { return call::Turn::unpack(control.slot.turn.load()).kind == call::Kind::request; },
+            [&] {
+              return call::Turn::unpack(control.slot.turn.load()).kind == call::Kind::request;
+            },
             2ms);
         if (random() % 2 == 0) {
           scribble_pieces(control, random);
@@ -399,7 +403,8 @@ TEST(MessageHostile, ANameThatAnswersNonsenseIsAnError) {
           parcel.descriptors.push_back(random() % 2 == 0 ? std::move(here)
                                                          : UniqueFd(::dup(STDERR_FILENO)));
         }
-        if (random() % 4 != 0) send_parcel(client.get(), parcel);
+        if (random() % 4 != 0)
+          send_parcel(client.get(), parcel);
         else
           (void)!::send(client.get(), "nonsense nonsense", random() % 17, MSG_NOSIGNAL);
       } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it has gone
@@ -430,7 +435,8 @@ TEST(MessageHostile, AForgedIdAnswersNobody) {
   for (int i = 0; i < 200'000; ++i) {
     const std::uint64_t bit = std::uint64_t{1} << random() % 64;
     std::int64_t forged = static_cast<std::int64_t>(static_cast<std::uint64_t>(message.id) ^ bit);
-    if (random() % 2 == 0) forged = static_cast<std::int64_t>(std::uint64_t{random()} << 33 ^ random());
+    if (random() % 2 == 0)
+      forged = static_cast<std::int64_t>(std::uint64_t{random()} << 33 ^ random());
     if (forged == message.id) continue;
     char byte = 0;
     ASSERT_EQ(answer(forged, 0, "forged"), -1);
@@ -560,8 +566,8 @@ TEST(MessageHostile, ClientsThatLeaveInTheMiddleOfLargeMessagesTakeNoMemory) {
   constexpr std::size_t kBytes = std::size_t{64} << 20;
   auto attack = [&](int times) {
     in_child([&] {
-      void* data = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                          -1, 0);
+      void* data =
+          ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       ASSERT_NE(data, MAP_FAILED);
       static const std::uint64_t nonce = 77;
       int asked = 0;
@@ -596,8 +602,7 @@ TEST(MessageHostile, AConnectionThatItsServerIsMadeToHoldEndsAllTheSame) {
   ASSERT_GT(channel, 0) << std::strerror(errno);
   in_child([&] {
     int connections[2];
-    for (int& fd : connections)
-      fd = farcall_connection_descriptor(farcall_name_open(name.c_str()));
+    for (int& fd : connections) fd = farcall_connection_descriptor(farcall_name_open(name.c_str()));
     // Each by the other.
     send_descriptors(connections[0], std::array{connections[1]}, kPurposePulses);
     const RawSession session(connections[1], true, false);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SIGKILL at random moments, while messages of all kinds run: who survives gets the outcome that the
-// contract names, soon, and nothing is left. FARCALL_KILL_ROUNDS sets the number of rounds.
+// SIGKILL at random moments, while messages of all kinds run: who survives gets the outcome that
+// the contract names, soon, and nothing is left. FARCALL_KILL_ROUNDS sets the number of rounds.
 #include <poll.h>
 #include <unistd.h>
 
@@ -200,8 +200,7 @@ TEST(MessageSigkill, NobodyKeepsTheDescriptorsOfADeadSender) {
     int ends[2];
     ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
     const UniqueFd out(ends[0]);
-    Child client(
-        [&] { send_until_failure(server.connection, static_cast<unsigned>(i), ends[1]); });
+    Child client([&] { send_until_failure(server.connection, static_cast<unsigned>(i), ends[1]); });
     ::close(ends[1]);
     Killer killer(client.pid(), kBusy, static_cast<unsigned>(i));
     killer.join();

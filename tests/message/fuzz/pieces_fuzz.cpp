@@ -26,7 +26,8 @@ struct Room {
     std::size_t left = kRoom;
     std::byte* at = memory.data() + 16;
     for (iovec& buffer : buffers) {
-      const std::size_t size = &buffer == &buffers.back() ? left : input.number<std::uint8_t>() % (left + 1);
+      const std::size_t size =
+          &buffer == &buffers.back() ? left : input.number<std::uint8_t>() % (left + 1);
       buffer = {.iov_base = at, .iov_len = size};
       at += size + 16;
       left -= size;
@@ -62,8 +63,8 @@ void take_anything(Input input) {
   for (std::uint64_t i = 0; i < list.count && !input.empty(); ++i) {
     Piece piece{.offset = input.number<std::uint16_t>() % (2 * kRoom),
                 .length = input.number<std::uint8_t>()};
-    if (piece.length == 255) piece = {.offset = input.number<std::uint64_t>(),
-                                      .length = input.number<std::uint64_t>()};
+    if (piece.length == 255)
+      piece = {.offset = input.number<std::uint64_t>(), .length = input.number<std::uint64_t>()};
     append(&piece, sizeof piece);
   }
   const auto rest = input.piece(4096);

@@ -57,7 +57,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     farcall_info info{};
     require(channel->receive({}, Deadline::after(std::chrono::seconds(5)), &info) == 0);
     require(info.code == packet.code && info.value == packet.value && info.priority >= 0);
-    require(info.priority == static_cast<int>(std::min<std::uint32_t>(packet.priority, kHighestPriority)));
+    require(info.priority ==
+            static_cast<int>(std::min<std::uint32_t>(packet.priority, kHighestPriority)));
   }
   return 0;
 }

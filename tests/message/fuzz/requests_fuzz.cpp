@@ -23,7 +23,8 @@ void serve(std::int64_t id, const farcall_info& info, Input& input) {
   try {
     Use use(id);
     for (std::size_t count = input.number<std::uint8_t>() % 5; count > 0; --count) {
-      const iovec piece{.iov_base = bytes.data(), .iov_len = input.number<std::uint8_t>() % bytes.size()};
+      const iovec piece{.iov_base = bytes.data(),
+                        .iov_len = input.number<std::uint8_t>() % bytes.size()};
       const std::size_t offset = input.number<std::uint32_t>();
       const std::size_t done = input.number<std::uint8_t>() % 2 == 0
                                    ? use->read(offset, Buffers(&piece, 1))
@@ -78,7 +79,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     farcall_info info{};
     std::int64_t id = 0;
     try {
-      id = channel->receive(Buffers(&into, 1), Deadline::after(std::chrono::milliseconds(1)), &info);
+      id =
+          channel->receive(Buffers(&into, 1), Deadline::after(std::chrono::milliseconds(1)), &info);
     } catch (const SystemError& error) {
       require(error.code().value() == ETIMEDOUT);
       continue;
