@@ -44,20 +44,12 @@ class SharedChannel::AtWork {
  public:
   AtWork(SharedChannel& channel, Receiver& receiver, bool receives) noexcept
       : channel_(channel), receiver_(receiver), receives_(receives) {
-    if (receives_) {
-      channel_.alone_receiving_.store(true, std::memory_order_relaxed);
-      receiver_.waiting.store(true, std::memory_order_relaxed);
-    }
-    receiver_.be_alone(true);
-    asymmetric_fence_light();
-    if (!channel_.crowded_.load(std::memory_order_acquire)) [[likely]]
+    if (receives_) receiver_.waiting.store(true, std::memory_order_relaxed);
+    alone_ = begin_alone();
+    if (alone_) [[likely]]
       return;
-    alone_ = false;
-    receiver_.be_alone(false);
     receiver_.wait_and_hold();
-    if (!receives_) return;
-    channel_.receiving_.fetch_add(1, std::memory_order_seq_cst);
-    channel_.alone_receiving_.store(false, std::memory_order_relaxed);
+    if (receives_) channel_.receiving_.fetch_add(1, std::memory_order_seq_cst);
   }
   ~AtWork() {
     if (receives_) {
@@ -78,8 +70,21 @@ class SharedChannel::AtWork {
  private:
   SharedChannel& channel_;
   Receiver& receiver_;
+  // Only the first receiver ever finds that the channel is not crowded.
+  bool begin_alone() noexcept {
+    if (channel_.crowded_.load(std::memory_order_acquire)) return false;
+    if (receives_) channel_.alone_receiving_.store(true, std::memory_order_relaxed);
+    receiver_.be_alone(true);
+    asymmetric_fence_light();
+    if (!channel_.crowded_.load(std::memory_order_acquire)) [[likely]]
+      return true;
+    receiver_.be_alone(false);
+    if (receives_) channel_.alone_receiving_.store(false, std::memory_order_relaxed);
+    return false;
+  }
+
   const bool receives_;
-  bool alone_ = true;
+  bool alone_;
 };
 
 // Whoever connects to a name gets what it has to give.
