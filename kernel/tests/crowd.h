@@ -73,8 +73,13 @@ static bool short_of_memory;
 /* Whether what the kernel does for this thread fails at random. */
 static void let_fail(bool fail)
 {
-	if (short_of_memory)
-		write_setting("/proc/thread-self/make-it-fail", fail ? "1" : "0");
+	if (!short_of_memory)
+		return;
+	/* That may fail for the same reason. */
+	for (int i = 0; i < 1000; i++)
+		if (write_setting("/proc/thread-self/make-it-fail", fail ? "1" : "0"))
+			return;
+	abort();
 }
 
 static inline void be_short_of_memory(void)
