@@ -204,7 +204,9 @@ class Port {
   // The clients that wait for a thread.
   [[nodiscard]] std::vector<Waiting> waiting() const;
   [[nodiscard]] std::size_t sessions() const noexcept;
-  // Whether a thread is receiving or about to. Costs a system call where none sleeps.
+  // Whether a thread waits for whatever client comes.
+  [[nodiscard]] bool has_sleeping_thread() const noexcept;
+  // Whether a thread is receiving or about to, and has perhaps not gone to sleep yet. A system call.
   [[nodiscard]] bool has_idle_thread() const noexcept;
 
  private:

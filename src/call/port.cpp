@@ -390,9 +390,11 @@ std::size_t Port::sessions() const noexcept {
   return state_->sessions.size();
 }
 
+bool Port::has_sleeping_thread() const noexcept {
+  return state_->sleeping.load(std::memory_order_relaxed) > 0;
+}
+
 bool Port::has_idle_thread() const noexcept {
-  if (state_->sleeping.load(std::memory_order_relaxed) > 0) [[likely]]
-    return true;
   // Pairs with the light one in receive(): of two threads that begin to serve at the same time at
   // least one learns that the other does, too.
   asymmetric_fence_heavy();

@@ -295,12 +295,13 @@ void ServingThread::join_pool() {
 // Called when this thread is about to serve: if nobody else of the pool is left to hear the next
 // client, the program is asked for one more.
 void ServingThread::make_spare(Door& door) {
-  if (pool_->port.has_idle_thread() && !incoming.crowded()) [[likely]]
+  if (pool_->port.has_sleeping_thread() && !incoming.crowded()) [[likely]]
     return;
-  const std::int64_t now = monotonic_ns();
-  if (now < pool_->starting_until.load(std::memory_order_relaxed)) return;
   const bool by_xcreate = door.maker.create != nullptr;
   if (by_xcreate && (door.attributes & DOOR_DEPLETION_CB) == 0) return;
+  const std::int64_t now = monotonic_ns();
+  if (now < pool_->starting_until.load(std::memory_order_relaxed)) return;
+  if (!incoming.crowded() && pool_->port.has_idle_thread()) return;
   pool_->starting_until.store(now + kStarting, std::memory_order_relaxed);
   if (by_xcreate) {
     auto start = std::make_shared<Start>();
