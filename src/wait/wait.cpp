@@ -292,7 +292,10 @@ Outcome Waiter::sleep(Side& mine, const Side& peer, std::int64_t start, Deadline
   Outcome outcome = Outcome::ok;
   for (bool deep = deaf_;;) {
     park(mine, deep ? Side::kOnDescriptor : Side::kOnFutex);
-    if (ready()) break;
+    if (ready()) {
+      outcome = Outcome::ok;
+      break;
+    }
     const bool over = deep ? gone(peer) : peer.state.load(std::memory_order_acquire) != Side::kOpen;
     if (over) {
       outcome = ready() ? Outcome::ok : Outcome::peer_gone;

@@ -126,6 +126,14 @@ TEST_P(WaitIn, PrefersWhatIsReadyToThePeersDeath) {
             Outcome::ok);
 }
 
+TEST(Waiter, WhatComesWhileTheSleeperMovesToTheDescriptorIsNoTimeout) {
+  Shared shared;
+  Waiter waiter(shared.lifeline.first.get(), WaitMode::block);
+  EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::never(),
+                        [&] { return shared.mine.parked == Side::kOnDescriptor; }),
+            Outcome::ok);
+}
+
 TEST(Waiter, SleeperIsInterruptedBySignals) {
   struct sigaction action {};
   struct sigaction before {};
