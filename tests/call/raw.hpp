@@ -15,6 +15,7 @@
 
 #include "call/session.hpp"
 #include "door/child.hpp"
+#include "door/usage.hpp"
 #include "farcall/error.hpp"
 
 namespace farcall::call::test {
@@ -147,6 +148,20 @@ inline void scribble(call::SessionControl& control, std::minstd_rand& random, bo
       break;
     }
     default: control.terms.welcome = random() % 2 == 0 ? 1U : static_cast<std::uint32_t>(large);
+  }
+}
+
+// A client's session in which nothing is as it should be. Throws SystemError where the server has
+// hung up.
+inline void open_a_bad_session(int port, std::minstd_rand& random) {
+  const RawSession session(port, random() % 16 != 0);
+  if (random() % 4 != 0) (void)session.welcome();
+  for (std::size_t i = random() % 300; i > 0; --i) {
+    scribble(session.control(), random, false);
+    if (random() % 6 == 0) send_nonsense(session.socket.get(), random);
+    if (random() % 16 == 0) send_rings(session.socket.get(), random);
+    if (random() % 3 == 0) (void)!::send(session.socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (random() % 16 == 0) door::test::pause_up_to(300, random);
   }
 }
 

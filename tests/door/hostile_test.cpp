@@ -32,16 +32,7 @@ Answer add_up(const char* data, size_t size, door_desc_t* descriptors, uint_t co
   for (;;) {
     try {
       send_nonsense(door, random);
-      const RawSession session(door, random() % 16 != 0);
-      if (random() % 4 != 0) (void)session.welcome();
-      for (std::size_t i = random() % 300; i > 0; --i) {
-        scribble(session.control(), random, false);
-        if (random() % 6 == 0) send_nonsense(session.socket.get(), random);
-        if (random() % 16 == 0) send_rings(session.socket.get(), random);
-        if (random() % 3 == 0)
-          (void)!::send(session.socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (random() % 16 == 0) pause_up_to(300, random);
-      }
+      open_a_bad_session(door, random);
     } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): the server hung up
     }
   }

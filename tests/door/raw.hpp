@@ -10,6 +10,7 @@
 
 namespace farcall::door::test {
 
+using call::test::open_a_bad_session;
 using call::test::RawSession;
 using call::test::scribble;
 using call::test::send_nonsense;

@@ -18,6 +18,7 @@
 namespace farcall::message::test {
 namespace {
 
+using call::test::open_a_bad_session;
 using call::test::RawSession;
 using call::test::scribble;
 using call::test::send_nonsense;
@@ -78,16 +79,7 @@ void send_pulses(int connection, std::minstd_rand& random) {
       for (std::size_t rounds = random() % 6; rounds > 0; --rounds) {
         send_nonsense(fd, random);
         send_pulses(fd, random);
-        const RawSession session(fd, random() % 16 != 0);
-        if (random() % 4 != 0) (void)session.welcome();
-        for (std::size_t i = random() % 300; i > 0; --i) {
-          scribble(session.control(), random, false);
-          if (random() % 6 == 0) send_nonsense(session.socket.get(), random);
-          if (random() % 16 == 0) send_rings(session.socket.get(), random);
-          if (random() % 3 == 0)
-            (void)!::send(session.socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-          if (random() % 16 == 0) pause_up_to(300, random);
-        }
+        open_a_bad_session(fd, random);
       }
     } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): the server hung up
     }

@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "farcall/memory.hpp"
+#include "preloaded.hpp"
 
 extern char** environ;
 
@@ -41,15 +42,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-bool preloaded() { return std::getenv("LD_PRELOAD") != nullptr; }
-
-int shared_mappings() {
-  std::ifstream maps("/proc/self/maps");
-  int count = 0;
-  for (std::string line; std::getline(maps, line);)
-    if (line.find("memfd:farcall-tcp") != std::string::npos) ++count;
-  return count;
-}
+int shared_mappings() { return preload::shared_mappings("farcall-tcp"); }
 
 std::string receive(int fd, std::size_t size = 4096, int flags = 0) {
   std::string text(size, '\0');
@@ -838,13 +831,7 @@ TEST(Contract, AnotherProgramGoesOnWithTheConnection) {
   EXPECT_EQ(exit_status(child), 0);
 }
 
-TEST(Contract, AForkedChildExecutesAProgramOnTheConnection) {
-  Pair pair;
-  const pid_t child = in_child([&] {
-    ::dup2(pair.server.get(), 0);
-    ::dup2(pair.server.get(), 1);
-    ::execlp("cat", "cat", nullptr);
-  });
+void expect_answers_of_cat(Pair& pair, pid_t child) {
   pair.server.reset();
   for (int i = 0; i < 20; ++i) {
     pair.put("meow");
@@ -852,6 +839,16 @@ TEST(Contract, AForkedChildExecutesAProgramOnTheConnection) {
   }
   pair.client.reset();
   EXPECT_EQ(exit_status(child), 0);
+}
+
+TEST(Contract, AForkedChildExecutesAProgramOnTheConnection) {
+  Pair pair;
+  const pid_t child = in_child([&] {
+    ::dup2(pair.server.get(), 0);
+    ::dup2(pair.server.get(), 1);
+    ::execlp("cat", "cat", nullptr);
+  });
+  expect_answers_of_cat(pair, child);
 }
 
 TEST(Contract, AChildOfVforkExecutesAProgramOnTheConnection) {
@@ -864,13 +861,7 @@ TEST(Contract, AChildOfVforkExecutesAProgramOnTheConnection) {
     ::execlp("cat", "cat", nullptr);
     ::_exit(1);
   }
-  pair.server.reset();
-  for (int i = 0; i < 20; ++i) {
-    pair.put("meow");
-    EXPECT_EQ(receive(pair.client.get()), "meow");
-  }
-  pair.client.reset();
-  EXPECT_EQ(exit_status(child), 0);
+  expect_answers_of_cat(pair, child);
 }
 
 TEST(Contract, AChildOfABareCloneGoesOnWithTheConnection) {

@@ -22,21 +22,14 @@
 #include <thread>
 
 #include "farcall/memory.hpp"
+#include "preloaded.hpp"
 
 namespace farcall::preload {
 namespace {
 
 using namespace std::chrono_literals;
 
-bool preloaded() { return std::getenv("LD_PRELOAD") != nullptr; }
-
-int shared_mappings() {
-  std::ifstream maps("/proc/self/maps");
-  int count = 0;
-  for (std::string line; std::getline(maps, line);)
-    if (line.find("memfd:farcall-udp") != std::string::npos) ++count;
-  return count;
-}
+int shared_mappings() { return preload::shared_mappings("farcall-udp"); }
 
 // A socket at a loopback address of its own port.
 struct Socket {
@@ -299,9 +292,8 @@ TEST(Datagrams, ASetOfTwoDescriptorsOfOneSocketHearsOfBoth) {
   }
 }
 
-TEST(Datagrams, OverVersionSix) {
-  if (!Socket("::1", AF_INET6).bound) GTEST_SKIP() << "no ::1 on this machine";
-  const Two two("::1", AF_INET6);
+// As the receiver of a pair of version 6 is told it.
+sockaddr_in6 sender_of_a_byte(const Two& two) {
   two.near.send("x");
   sockaddr_in6 from{};
   socklen_t size = sizeof from;
@@ -309,19 +301,19 @@ TEST(Datagrams, OverVersionSix) {
   EXPECT_EQ(::recvfrom(two.far.fd.get(), &byte, 1, 0, reinterpret_cast<sockaddr*>(&from), &size),
             1);
   EXPECT_EQ(size, sizeof from);
+  return from;
+}
+
+TEST(Datagrams, OverVersionSix) {
+  if (!Socket("::1", AF_INET6).bound) GTEST_SKIP() << "no ::1 on this machine";
+  const Two two("::1", AF_INET6);
+  const sockaddr_in6 from = sender_of_a_byte(two);
   EXPECT_EQ(from.sin6_port, reinterpret_cast<const sockaddr_in6*>(&two.near.name)->sin6_port);
 }
 
 TEST(Datagrams, OverVersionFourThroughASocketOfVersionSix) {
   if (!Socket("::1", AF_INET6).bound) GTEST_SKIP() << "no ::1 on this machine";
-  const Two two("::ffff:127.0.0.1", AF_INET6);
-  two.near.send("x");
-  sockaddr_in6 from{};
-  socklen_t size = sizeof from;
-  char byte = 0;
-  EXPECT_EQ(::recvfrom(two.far.fd.get(), &byte, 1, 0, reinterpret_cast<sockaddr*>(&from), &size),
-            1);
-  EXPECT_EQ(size, sizeof from);
+  const sockaddr_in6 from = sender_of_a_byte(Two("::ffff:127.0.0.1", AF_INET6));
   EXPECT_TRUE(IN6_IS_ADDR_V4MAPPED(&from.sin6_addr));
 }
 
