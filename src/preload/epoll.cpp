@@ -27,7 +27,7 @@ constexpr std::uint64_t kNever = kNoDatagram;
 
 struct Registration {
   epoll_event event;
-  std::uint64_t reported;  // the sender's position when it was last told of; for edges
+  std::uint64_t reported;  // what ring_position() was when it was last told of; for edges
   std::uint16_t idle;
   bool present;
   bool hot;
@@ -165,8 +165,10 @@ bool watch(int fd) noexcept {
   return side->receiver.next(side->in).kind == Receiver::Next::ring;
 }
 
-// Where the sender is, if there are bytes in the ring; a look without the lock, at whatever the
-// side is now.
+// How far the connection has come, if there are bytes in the ring; a look without the lock, at
+// whatever the side is now. Bytes of the kernel count when they are taken: they may have come after
+// a program counted what there is and stopped reading at that number, and once they are gone the
+// kernel tells of them no more.
 std::uint64_t ring_position(int fd) noexcept {
   Side* const side = find_side(fd);
   if (side == nullptr) {
@@ -176,7 +178,7 @@ std::uint64_t ring_position(int fd) noexcept {
   Direction* const control = side->in.control;
   if (control == nullptr) return kNever;
   const std::uint64_t tail = control->tail.load(std::memory_order_acquire) & ~kFlags;
-  return tail == side->receiver.position() ? kNever : tail;
+  return tail == side->receiver.position() ? kNever : tail + side->receiver.kernel_taken();
 }
 
 // Who waits for it runs on `here`.

@@ -4,7 +4,9 @@
 // both directions at once, in pieces of random sizes, with pauses, and check every byte.
 //
 // traffic ENGINE ENGINE SEED BYTES: how the client and how the server do it, one of
-//   blocking (two threads), poll, select, level, edge (epoll), spin (non-blocking, without waiting)
+//   blocking (two threads), poll, select, level, edge (epoll), spin (non-blocking, without
+//   waiting), counting (epoll's edges, but reads no further than FIONREAD has said, or to a short
+//   read: the next edge must tell of the rest)
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -101,10 +103,24 @@ class Writer {
 
 class Reader {
  public:
-  Reader(int fd, unsigned seed, std::uint64_t total, std::uint64_t key, bool blocking)
-      : fd_(fd), random_(seed), total_(total), key_(key), blocking_(blocking), buffer_(kMost) {}
+  Reader(int fd, unsigned seed, std::uint64_t total, std::uint64_t key, const std::string& engine)
+      : fd_(fd),
+        random_(seed),
+        total_(total),
+        key_(key),
+        blocking_(engine == "blocking"),
+        left_(engine == "counting" ? 0 : kUnknown),
+        counting_(engine == "counting"),
+        buffer_(kMost) {}
+  // epoll has told of it.
+  void told(std::uint32_t events) {
+    if ((events & EPOLLIN) != 0) left_ = kUnknown;
+    if ((events & EPOLLRDHUP) != 0) counting_ = false;
+  }
+  // One call. False: would block, or has read what was counted.
   bool step() {
     if (done_) return true;
+    if (counting_ && left_ == 0) return false;
     random_pause(random_);
     std::size_t size = random_size(random_);
     int flags = 0;
@@ -135,11 +151,24 @@ class Reader {
       fail("MSG_WAITALL", received_);
     for (ssize_t i = 0; i < now; ++i) check(i);
     received_ += static_cast<std::uint64_t>(now);
+    if (counting_) count_down(static_cast<std::size_t>(now), size);
     return true;
   }
   [[nodiscard]] bool done() const { return done_; }
 
  private:
+  static constexpr std::size_t kUnknown = SIZE_MAX;
+  void count_down(std::size_t now, std::size_t wanted) {
+    if (now < wanted) {
+      left_ = 0;
+    } else if (left_ != kUnknown) {
+      left_ -= std::min(left_, now);
+    } else {
+      int waiting = 0;
+      if (::ioctl(fd_, FIONREAD, &waiting) != 0 || waiting < 0) fail("FIONREAD", received_);
+      left_ = static_cast<std::size_t>(waiting);
+    }
+  }
   void check(ssize_t i) {
     const auto index = static_cast<std::size_t>(i);
     if (buffer_[index] != byte_at(received_ + index, key_)) fail("wrong byte", received_ + index);
@@ -148,6 +177,8 @@ class Reader {
   std::mt19937 random_;
   std::uint64_t total_, key_, received_ = 0;
   bool blocking_, done_ = false;
+  std::size_t left_;  // that may be read before epoll tells again
+  bool counting_;
   std::vector<std::uint8_t> buffer_;
 };
 
@@ -155,7 +186,7 @@ void run(const std::string& engine, int fd, unsigned seed, std::uint64_t total, 
          std::uint64_t in) {
   const bool blocking = engine == "blocking";
   Writer writer(fd, seed, total, out);
-  Reader reader(fd, seed + 1, total, in, blocking);
+  Reader reader(fd, seed + 1, total, in, engine);
   if (blocking) {
     std::thread writing([&] {
       while (!writer.done()) writer.step();
@@ -166,11 +197,11 @@ void run(const std::string& engine, int fd, unsigned seed, std::uint64_t total, 
   }
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
   std::mt19937 random(seed + 2);
+  const bool edge = engine == "edge" || engine == "counting";
   const auto work = [&] {
     // Until both would block, or for a while.
     bool reads = true;
     bool writes = true;
-    const bool edge = engine == "edge";
     for (unsigned i = 0; (edge || i < 1 + random() % 4) && (reads || writes); ++i) {
       if (reads) reads = !reader.done() && reader.step();
       if (writes) writes = !writer.done() && writer.step();
@@ -202,8 +233,8 @@ void run(const std::string& engine, int fd, unsigned seed, std::uint64_t total, 
     }
   } else {
     const int set = ::epoll_create1(EPOLL_CLOEXEC);
-    const bool edge = engine == "edge";
-    epoll_event wanted{.events = EPOLLIN | EPOLLOUT | (edge ? EPOLLET : 0U), .data = {.fd = fd}};
+    epoll_event wanted{.events = EPOLLIN | EPOLLOUT | (edge ? EPOLLRDHUP | EPOLLET : 0U),
+                       .data = {.fd = fd}};
     ::epoll_ctl(set, EPOLL_CTL_ADD, fd, &wanted);
     while (!reader.done() || !writer.done()) {
       if (!edge) {
@@ -214,6 +245,7 @@ void run(const std::string& engine, int fd, unsigned seed, std::uint64_t total, 
       const int ready = ::epoll_wait(set, &event, 1, 20'000);
       if (ready <= 0) fail("epoll_wait", 0);
       if (event.data.fd != fd) fail("epoll data", 0);
+      reader.told(event.events);
       work();
     }
     ::close(set);

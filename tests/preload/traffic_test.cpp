@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <iterator>
 #include <string>
 
 #include "farcall/memory.hpp"
@@ -17,7 +18,9 @@
 namespace farcall::preload {
 namespace {
 
-constexpr const char* kEngines[] = {"blocking", "poll", "select", "level", "edge", "spin"};
+constexpr const char* kEngines[] = {"blocking", "poll", "select",  "level",
+                                    "edge",     "spin", "counting"};
+constexpr int kCount = std::size(kEngines);
 
 struct Seen {
   int status;
@@ -57,8 +60,8 @@ Seen run(const std::string& client, const std::string& server, unsigned seed, st
 class Traffic : public ::testing::TestWithParam<int> {};
 
 TEST_P(Traffic, ArrivesAsItWasSent) {
-  const std::string client = kEngines[GetParam() / 6];
-  const std::string server = kEngines[GetParam() % 6];
+  const std::string client = kEngines[GetParam() / kCount];
+  const std::string server = kEngines[GetParam() % kCount];
   std::uint64_t accelerated = 0;
   std::uint64_t by_ring = 0;
   // Those that write a megabyte at a time may be through before both ends have met, but not always.
@@ -76,9 +79,11 @@ TEST_P(Traffic, ArrivesAsItWasSent) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, Traffic, ::testing::Range(0, 36), [](const auto& tested) {
-  return std::string(kEngines[tested.param / 6]) + "_" + kEngines[tested.param % 6];
-});
+INSTANTIATE_TEST_SUITE_P(Engines, Traffic, ::testing::Range(0, kCount* kCount),
+                         [](const auto& tested) {
+                           return std::string(kEngines[tested.param / kCount]) + "_" +
+                                  kEngines[tested.param % kCount];
+                         });
 
 }  // namespace
 }  // namespace farcall::preload
