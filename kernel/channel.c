@@ -59,13 +59,6 @@ static const struct stplr_port_ops channel_ops = {
 	.sent = stplr_inherit_sent,
 };
 
-ktime_t stplr_deadline(s64 timeout_ns)
-{
-	if (timeout_ns < 0)
-		return KTIME_MAX;
-	return timeout_ns ? ktime_add_safe(ktime_get(), timeout_ns) : 0;
-}
-
 void stplr_channel_put(struct stplr_channel *channel)
 {
 	if (!refcount_dec_and_test(&channel->refs))
@@ -131,14 +124,11 @@ static int add_server_locked(struct stplr_channel *channel, const void *process)
 	return 0;
 }
 
-int stplr_channel_serve(struct stplr_channel *channel)
+int stplr_channel_watch_server(struct stplr_channel *channel)
 {
 	const void *process = stplr_exit_process();
 	int err = 0;
 
-	/* The process is the caller's, so it is there for as long as this matters. */
-	if (READ_ONCE(channel->last_server) == process)
-		return 0;
 	mutex_lock(&channel->lock);
 	if (!serves_locked(channel, process))
 		err = add_server_locked(channel, process);

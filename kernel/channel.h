@@ -14,6 +14,7 @@
 #include <linux/refcount.h>
 
 #include "debugfs.h"
+#include "exit.h"
 #include "include/stplr.h"
 #include "port.h"
 #include "user.h"
@@ -64,10 +65,23 @@ long stplr_channel_reply_receive(struct stplr_channel *channel,
 long stplr_channel_read(struct stplr_channel *channel, const struct stplr_access __user *user);
 long stplr_channel_write(struct stplr_channel *channel, const struct stplr_access __user *user);
 
-/* Watches the calling process, which is about to receive. */
-int stplr_channel_serve(struct stplr_channel *channel);
+int stplr_channel_watch_server(struct stplr_channel *channel);
+
+/* Watches the calling process, which is about to receive. 0, -ENOMEM, -EDQUOT. */
+static inline int stplr_channel_serve(struct stplr_channel *channel)
+{
+	/* The process is the caller's, so it is there for as long as this matters. */
+	if (likely(READ_ONCE(channel->last_server) == stplr_exit_process()))
+		return 0;
+	return stplr_channel_watch_server(channel);
+}
 
 /* A deadline from a timeout of a program. */
-ktime_t stplr_deadline(s64 timeout_ns);
+static inline ktime_t stplr_deadline(s64 timeout_ns)
+{
+	if (timeout_ns < 0)
+		return KTIME_MAX;
+	return timeout_ns ? ktime_add_safe(ktime_get(), timeout_ns) : 0;
+}
 
 #endif

@@ -147,11 +147,11 @@ put:
 
 static long send(struct connection *connection, struct stplr_send __user *user)
 {
-	struct stplr_send arguments;
+	struct stplr_send arguments STPLR_UNSET;
 	int err = STPLR_REFAULT, i;
 	ktime_t deadline;
 
-	if (stplr_get_arguments(&arguments, user))
+	if (stplr_get_arguments_before(&arguments, user, status))
 		return -EFAULT;
 	if (arguments.flags & ~STPLR_SEND_ONE_WAY)
 		return -EINVAL;

@@ -213,13 +213,11 @@ uncharge:
 	return NULL;
 }
 
-int stplr_inherit_enter(struct stplr_channel *channel)
+int stplr_inherit_begin(struct stplr_channel *channel)
 {
 	struct loan *loan;
 	int err = 0;
 
-	if (!(channel->flags & STPLR_CHANNEL_INHERIT))
-		return 0;
 	rt_mutex_lock(&inherit_lock);
 	loan = find_loan_locked(channel, current);
 	if (!loan)

@@ -36,11 +36,16 @@
 
 int stplr_priority_of_current(void);
 
+int stplr_inherit_begin(struct stplr_channel *channel);
+
 /*
  * The calling thread is about to receive: nothing that it received before counts any more. 0,
  * -ENOMEM, -EDQUOT.
  */
-int stplr_inherit_enter(struct stplr_channel *channel);
+static inline int stplr_inherit_enter(struct stplr_channel *channel)
+{
+	return channel->flags & STPLR_CHANNEL_INHERIT ? stplr_inherit_begin(channel) : 0;
+}
 
 /* By a sender: for struct stplr_port_ops. */
 void stplr_inherit_sent(struct stplr_call *call, struct task_struct *receiver);

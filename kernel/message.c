@@ -190,15 +190,20 @@ static void free_chunks(struct stplr_message *message)
 	message->reply_end = 0;
 }
 
-/* Gives back all that one use took; what is left is as good as new. */
-static void empty(struct stplr_message *message)
+static bool holds_more(const struct stplr_message *message)
+{
+	return !list_empty(&message->chunks) || message->files || message->unblock ||
+	       (message->bounce && message->bounce != message->inline_send) || message->mm ||
+	       message->charged != sizeof(*message);
+}
+
+/* What few messages have. */
+static noinline void give_back(struct stplr_message *message)
 {
 	u32 i;
 
 	if (!list_empty(&message->chunks))
 		free_chunks(message);
-	message->first_used = false;
-	message->reply_end = 0;
 	if (message->files) {
 		for (i = 0; i < message->file_count; i++)
 			fput(message->files[i]);
@@ -211,17 +216,26 @@ static void empty(struct stplr_message *message)
 	message->unblock = NULL;
 	if (message->bounce != message->inline_send)
 		kvfree(message->bounce);
-	message->bounce = NULL;
 	if (message->mm)
 		mmdrop(message->mm);
 	message->mm = NULL;
-	message->status = 0;
-	stplr_buffers_put(&message->send);
-	stplr_buffers_put(&message->reply);
 	if (message->charged != sizeof(*message)) {
 		stplr_user_uncharge(message->user, message->charged - sizeof(*message));
 		message->charged = sizeof(*message);
 	}
+}
+
+/* Gives back all that one use took; what is left is as good as new. */
+static void empty(struct stplr_message *message)
+{
+	if (unlikely(holds_more(message)))
+		give_back(message);
+	message->bounce = NULL;
+	message->first_used = false;
+	message->reply_end = 0;
+	message->status = 0;
+	stplr_buffers_put(&message->send);
+	stplr_buffers_put(&message->reply);
 }
 
 void stplr_message_free(struct stplr_call *call)
@@ -255,18 +269,28 @@ void stplr_message_done(struct stplr_message *message, struct stplr_message **sp
 		stplr_message_drop(message);
 }
 
-static int bytes_in(u8 *to, u64 from, size_t length)
+static noinline int many_in(u8 *to, u64 from, size_t length)
 {
-	if (length <= STPLR_INLINE)
-		return stplr_few_in(to, u64_to_user_ptr(from), length);
 	return copy_from_user(to, u64_to_user_ptr(from), length) ? -EFAULT : 0;
 }
 
-static int bytes_out(u64 to, const u8 *from, size_t length)
+static noinline int many_out(u64 to, const u8 *from, size_t length)
 {
-	if (length <= STPLR_INLINE)
-		return stplr_few_out(u64_to_user_ptr(to), from, length);
 	return copy_to_user(u64_to_user_ptr(to), from, length) ? -EFAULT : 0;
+}
+
+static __always_inline int bytes_in(u8 *to, u64 from, size_t length)
+{
+	if (likely(length <= STPLR_INLINE))
+		return stplr_few_in(to, u64_to_user_ptr(from), length);
+	return many_in(to, from, length);
+}
+
+static __always_inline int bytes_out(u64 to, const u8 *from, size_t length)
+{
+	if (likely(length <= STPLR_INLINE))
+		return stplr_few_out(u64_to_user_ptr(to), from, length);
+	return many_out(to, from, length);
 }
 
 static int copy_all_in(u8 *to, const struct stplr_buffers *from)
@@ -365,10 +389,8 @@ int stplr_message_load(struct stplr_message *message)
 	return copy_all_in(message->bounce, &message->send);
 }
 
-void stplr_message_count_outcome(int outcome)
+void stplr_message_count_failure(int outcome)
 {
-	if (likely(!outcome))
-		return;
 	if (outcome == -EINTR)
 		stplr_count(STPLR_COUNT_INTERRUPTED);
 	else if (outcome == -ETIMEDOUT)

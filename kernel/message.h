@@ -177,7 +177,13 @@ int stplr_message_load(struct stplr_message *message);
 void stplr_message_free(struct stplr_call *call);
 
 /* What came of a send, for the counters. */
-void stplr_message_count_outcome(int outcome);
+void stplr_message_count_failure(int outcome);
+
+static inline void stplr_message_count_outcome(int outcome)
+{
+	if (unlikely(outcome))
+		stplr_message_count_failure(outcome);
+}
 
 /* Faults in what is sent: the answer to STPLR_REFAULT. */
 int stplr_message_prefault(struct stplr_message *message);

@@ -8,7 +8,7 @@
 
 /* One thread's wait for an item. Lives on its stack, in port->receivers while it has none. */
 struct receiver {
-	struct list_head node;
+	struct hlist_node node;
 	struct stplr_waiter waiter;
 	struct stplr_item *item; /* given to it, taken out of the queue */
 };
@@ -40,8 +40,8 @@ void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops, 
 	port->closed = false;
 	port->order = 0;
 	port->queue = RB_ROOT_CACHED;
-	INIT_LIST_HEAD(&port->receivers);
-	INIT_LIST_HEAD(&port->calls);
+	INIT_HLIST_HEAD(&port->receivers);
+	INIT_HLIST_HEAD(&port->calls);
 	for (i = 0; i < 1 << STPLR_OWED_BITS; i++)
 		INIT_HLIST_HEAD(&port->owed[i]);
 	port->queued_calls = 0;
@@ -68,7 +68,7 @@ void stplr_call_init(struct stplr_call *call, struct stplr_port *port, u64 id, i
 	call->abandoned = false;
 	call->busy = 0;
 	INIT_HLIST_NODE(&call->owed);
-	INIT_LIST_HEAD(&call->all);
+	INIT_HLIST_NODE(&call->all);
 	refcount_set(&call->refs, 1);
 	stplr_waiter_init(&call->sender);
 }
@@ -109,6 +109,11 @@ static void take_locked(struct stplr_item *item)
 	}
 }
 
+static struct receiver *first_receiver_locked(struct stplr_port *port)
+{
+	return hlist_entry_safe(port->receivers.first, struct receiver, node);
+}
+
 /* To the receiver that came last, or into the queue. */
 static void deliver_locked(struct stplr_port *port, struct stplr_item *item,
 			   struct stplr_waker *waker)
@@ -116,13 +121,13 @@ static void deliver_locked(struct stplr_port *port, struct stplr_item *item,
 	struct receiver *receiver;
 
 	waker->task = NULL;
-	receiver = list_first_entry_or_null(&port->receivers, struct receiver, node);
+	receiver = first_receiver_locked(port);
 	if (!receiver) {
 		enqueue_locked(port, item);
 		port->ops->readable(port);
 		return;
 	}
-	list_del_init(&receiver->node);
+	hlist_del_init(&receiver->node);
 	take_locked(item);
 	receiver->item = item;
 	stplr_waiter_notify(&receiver->waiter, waker);
@@ -154,7 +159,7 @@ static void end_locked(struct stplr_call *call, int outcome)
 	if (call->item.queued)
 		dequeue_locked(call->port, &call->item);
 	hlist_del_init(&call->owed);
-	list_del_init(&call->all);
+	hlist_del_init(&call->all);
 	call->state = STPLR_CALL_DONE;
 	call->outcome = outcome;
 }
@@ -221,7 +226,7 @@ int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered)
 	if (!call->id)
 		call->id = next_id_locked(port);
 	refcount_inc(&call->refs);
-	list_add_tail(&call->all, &port->calls);
+	hlist_add_head(&call->all, &port->calls);
 	submit_locked(port, &call->item, &waker);
 	spin_unlock(&port->lock);
 	if (port->ops->sent)
@@ -310,7 +315,7 @@ int stplr_port_take(struct stplr_port *port, ktime_t deadline, struct stplr_item
 		goto unlock;
 	}
 	stplr_waiter_init(&receiver.waiter);
-	list_add(&receiver.node, &port->receivers);
+	hlist_add_head(&receiver.node, &port->receivers);
 	spin_unlock(&port->lock);
 
 	err = stplr_waiter_sleep(&receiver.waiter, TASK_INTERRUPTIBLE, deadline);
@@ -324,7 +329,7 @@ int stplr_port_take(struct stplr_port *port, ktime_t deadline, struct stplr_item
 	spin_lock(&port->lock);
 	/* An item that was given to this receiver is received, whatever else happened meanwhile. */
 	*item = receiver.item;
-	list_del_init(&receiver.node);
+	hlist_del_init(&receiver.node);
 	if (*item)
 		err = 0;
 	else if (port->closed)
@@ -489,7 +494,7 @@ static bool end_one(struct stplr_port *port, const void *taker, int outcome)
 	struct stplr_waker waker;
 
 	spin_lock(&port->lock);
-	list_for_each_entry(call, &port->calls, all) {
+	hlist_for_each_entry(call, &port->calls, all) {
 		if (taker && call->taker != taker)
 			continue;
 		/* Somebody is through with receiving or answering soon: the outcome is theirs. */
@@ -523,9 +528,9 @@ static bool wake_one_receiver(struct stplr_port *port)
 	struct stplr_waker waker;
 
 	spin_lock(&port->lock);
-	receiver = list_first_entry_or_null(&port->receivers, struct receiver, node);
+	receiver = first_receiver_locked(port);
 	if (receiver) {
-		list_del_init(&receiver->node);
+		hlist_del_init(&receiver->node);
 		stplr_waiter_notify(&receiver->waiter, &waker);
 	}
 	spin_unlock(&port->lock);
@@ -596,7 +601,7 @@ void stplr_port_blocked(struct stplr_port *port, stplr_tell_blocked *tell, void 
 	struct stplr_call *call;
 
 	spin_lock(&port->lock);
-	list_for_each_entry(call, &port->calls, all) {
+	hlist_for_each_entry(call, &port->calls, all) {
 		/* Its sender may be gone altogether. */
 		if (call->abandoned)
 			continue;
@@ -607,7 +612,7 @@ void stplr_port_blocked(struct stplr_port *port, stplr_tell_blocked *tell, void 
 			tell(context, STPLR_REPLY_BLOCKED, call->sender.task, call->item.priority,
 			     call->taker_tid);
 	}
-	list_for_each_entry(receiver, &port->receivers, node)
+	hlist_for_each_entry(receiver, &port->receivers, node)
 		tell(context, STPLR_RECEIVE_BLOCKED, receiver->waiter.task, 0, 0);
 	spin_unlock(&port->lock);
 }

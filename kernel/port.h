@@ -80,7 +80,7 @@ enum stplr_call_state {
 struct stplr_call {
 	struct stplr_item item;
 	struct hlist_node owed; /* in port->owed while OWED */
-	struct list_head all; /* in port->calls from submit to DONE */
+	struct hlist_node all; /* in port->calls from submit to DONE */
 	struct stplr_port *port;
 	struct stplr_waiter sender;
 	refcount_t refs;
@@ -123,8 +123,8 @@ struct stplr_port {
 	bool closed;
 	u64 order; /* of the next item */
 	struct rb_root_cached queue;
-	struct list_head receivers;
-	struct list_head calls; /* all that are not DONE */
+	struct hlist_head receivers; /* who came last is first */
+	struct hlist_head calls; /* all that are not DONE */
 	struct hlist_head owed[1 << STPLR_OWED_BITS]; /* by id */
 	unsigned int queued_calls;
 	u64 ids; /* how many calls it has numbered */

@@ -72,6 +72,12 @@ static int install_files(struct stplr_message *message, struct stplr_receive *ar
 	return 0;
 }
 
+/* As pid_vnr(), which looks for what is nearly always the first. */
+static pid_t number_here(struct pid *pid)
+{
+	return task_pid(current)->level ? pid_vnr(pid) : pid_nr(pid);
+}
+
 static void describe(struct stplr_message *message, struct stplr_receive *arguments)
 {
 	arguments->id = message->call.wants_reply ? message->call.id : 0;
@@ -83,8 +89,8 @@ static void describe(struct stplr_message *message, struct stplr_receive *argume
 	arguments->value = 0;
 	arguments->priority = message->call.item.priority;
 	arguments->file_count = 0;
-	arguments->pid = pid_vnr(message->tgid);
-	arguments->tid = pid_vnr(message->tid);
+	arguments->pid = number_here(message->tgid);
+	arguments->tid = number_here(message->tid);
 	/* The usual case, spared two searches through the same single range. */
 	if (current_user_ns() == &init_user_ns) {
 		arguments->uid = __kuid_val(message->uid);
@@ -141,7 +147,7 @@ static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
 static int receive(struct stplr_channel *channel, struct stplr_receive *arguments,
 		   struct stplr_receive __user *user)
 {
-	struct stplr_buffers buffers;
+	struct stplr_buffers buffers STPLR_UNSET;
 	struct stplr_item *item;
 	ktime_t deadline;
 	int err;
@@ -173,9 +179,9 @@ static int receive(struct stplr_channel *channel, struct stplr_receive *argument
 
 long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive __user *user)
 {
-	struct stplr_receive arguments;
+	struct stplr_receive arguments STPLR_UNSET;
 
-	if (stplr_get_arguments(&arguments, user))
+	if (stplr_get_arguments_before(&arguments, user, id))
 		return -EFAULT;
 	return receive(channel, &arguments, user);
 }
@@ -185,7 +191,7 @@ static long reply(struct stplr_channel *channel, const struct stplr_reply *argum
 		  struct stplr_waker *waker)
 {
 	struct stplr_message *message;
-	struct stplr_buffers buffers;
+	struct stplr_buffers buffers STPLR_UNSET;
 	struct stplr_call *call;
 	int peer_error = 0;
 	long length;
@@ -237,11 +243,11 @@ long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply
 long stplr_channel_reply_receive(struct stplr_channel *channel,
 				 struct stplr_reply_receive __user *user)
 {
-	struct stplr_reply_receive arguments;
+	struct stplr_reply_receive arguments STPLR_UNSET;
 	struct stplr_waker waker;
 	long err;
 
-	if (stplr_get_arguments(&arguments, user))
+	if (stplr_get_arguments_before(&arguments, user, receive.id))
 		return -EFAULT;
 	if (arguments.reply.id) {
 		err = reply(channel, &arguments.reply, &waker);

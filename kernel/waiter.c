@@ -7,6 +7,7 @@
 #include <linux/wait.h>
 
 #include "compat.h"
+#include "words.h"
 
 /* How much later than asked a sleeper may be woken, so that timers can share an interrupt. */
 #define TIMER_SLACK_NS 50000
@@ -60,9 +61,13 @@ void stplr_waiter_notify(struct stplr_waiter *waiter, struct stplr_waker *waker)
 void stplr_waker_wake(struct stplr_waker *waker, bool yields)
 {
 	if (yields) {
-		struct wait_queue_entry entry = { .private = waker->task };
+		struct wait_queue_entry entry STPLR_UNSET;
 
-		/* wake_up_process() has no way to say so; this is what it and wait queues use. */
+		/*
+		 * wake_up_process() has no way to say so; this is what it and wait queues use. Of the
+		 * entry it reads only whom to wake.
+		 */
+		entry.private = waker->task;
 		default_wake_function(&entry, TASK_NORMAL, STPLR_WAKE_HANDOFF, NULL);
 	} else {
 		wake_up_process(waker->task);

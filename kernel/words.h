@@ -11,6 +11,16 @@
 #include <linux/build_bug.h>
 #include <linux/uaccess.h>
 
+/*
+ * For a variable whose every word that counts is written before it is read. Kernels that clear all
+ * of the stack (INIT_STACK_ALL) would clear it first, word by word.
+ */
+#if __has_attribute(__uninitialized__)
+#define STPLR_UNSET __attribute__((__uninitialized__))
+#else
+#define STPLR_UNSET
+#endif
+
 static __always_inline int stplr_words_in(u64 *to, const u64 __user *from, size_t count)
 {
 	size_t i;
@@ -44,7 +54,7 @@ fault:
 }
 
 /* Any number of bytes; worth it up to some hundreds. */
-static inline int stplr_few_in(u8 *to, const u8 __user *from, size_t length)
+static __always_inline int stplr_few_in(u8 *to, const u8 __user *from, size_t length)
 {
 	if (!user_read_access_begin(from, length))
 		return -EFAULT;
@@ -65,7 +75,7 @@ fault:
 	return -EFAULT;
 }
 
-static inline int stplr_few_out(u8 __user *to, const u8 *from, size_t length)
+static __always_inline int stplr_few_out(u8 __user *to, const u8 *from, size_t length)
 {
 	if (!user_write_access_begin(to, length))
 		return -EFAULT;
@@ -91,6 +101,14 @@ fault:
 	({                                                                                       \
 		BUILD_BUG_ON(sizeof(*(to)) % 8);                                                 \
 		stplr_words_in((u64 *)(to), (const u64 __user *)(from), sizeof(*(to)) / 8);      \
+	})
+
+/* Only what comes before member end. */
+#define stplr_get_arguments_before(to, from, end)                                                \
+	({                                                                                       \
+		BUILD_BUG_ON(offsetof(typeof(*(to)), end) % 8);                                  \
+		stplr_words_in((u64 *)(to), (const u64 __user *)(from),                          \
+			       offsetof(typeof(*(to)), end) / 8);                                \
 	})
 
 /* Only what comes from member first on. */

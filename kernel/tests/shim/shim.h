@@ -158,10 +158,10 @@ static inline void hlist_del_init(struct hlist_node *node)
 	INIT_HLIST_NODE(node);
 }
 
-#define hlist_entry_or_null(node, type, member) ((node) ? container_of(node, type, member) : NULL)
+#define hlist_entry_safe(node, type, member) ((node) ? container_of(node, type, member) : NULL)
 #define hlist_for_each_entry(entry, head, member)                                                \
-	for (entry = hlist_entry_or_null((head)->first, __typeof__(*entry), member); entry;      \
-	     entry = hlist_entry_or_null(entry->member.next, __typeof__(*entry), member))
+	for (entry = hlist_entry_safe((head)->first, __typeof__(*entry), member); entry;      \
+	     entry = hlist_entry_safe(entry->member.next, __typeof__(*entry), member))
 
 static inline unsigned int hash_64(u64 value, unsigned int bits)
 {
