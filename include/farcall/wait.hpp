@@ -161,7 +161,7 @@ class Waiter {
   // than to sleep on this one.
   template <class Ready>
   Outcome linger(Side& mine, const Side& peer, Ready ready) {
-    if (ready() || quick_look(peer, ready)) return Outcome::ok;
+    if (look(peer, ready)) return Outcome::ok;
     return linger_long(mine, peer, ReadyRef(ready));
   }
   // After linger() ended with would_block: tells when its wait is over in the end, so that the
@@ -221,6 +221,7 @@ class Waiter {
 
   static constexpr unsigned kQuickLooks = 400;
   static constexpr unsigned kStreamingLooks = 8;
+  static constexpr std::uint32_t kShortestPause = 32;  // after a slow hand-over, in waits
 
   // A hot peer answers within this loop, which has no clock and no pause in it: a pause costs as
   // much as the answer. After waits this short, however, the peer is streaming; leaving it alone
@@ -264,7 +265,7 @@ class Waiter {
   std::uint8_t hand_over_credit_ = 2;
   std::uint8_t hand_overs_ = 0;
   std::uint32_t hand_over_pause_ = 0;  // waits that are left of it
-  std::uint32_t next_pause_ = 32;
+  std::uint32_t next_pause_ = kShortestPause;
   std::uint32_t quick_ones_ = 0;
   std::uint8_t waits_since_probe_ = 0;
   std::uint8_t wakes_until_note_ = 1;

@@ -32,7 +32,6 @@ constexpr std::int64_t kSlowHandOver = 50'000;
 // Somebody else's slice is a thousand times as long as a hand-over, and while somebody else wants
 // this processor most hand-overs are quick all the same. So each slow one is followed by a pause,
 // twice as long as the one before, and only many quick ones in a row shorten the next.
-constexpr std::uint32_t kShortestPause = 32;
 constexpr std::uint32_t kLongestPause = 65'536;
 constexpr std::uint32_t kQuickOnes = 1024;
 constexpr std::uint8_t kMostHandOverCredit = 4;
