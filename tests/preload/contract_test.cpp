@@ -565,13 +565,13 @@ TEST(Contract, EdgesTellOfWhatWasNotCounted) {
     (void)set.wait();
     std::string all = "k";
     for (;;) {
-      int left = 0;
-      ASSERT_EQ(::ioctl(pair.server.get(), FIONREAD, &left), 0);
-      while (left > 0) {
-        const std::string part = receive(pair.server.get(), std::min(left, 10'000));
+      int counted = 0;
+      ASSERT_EQ(::ioctl(pair.server.get(), FIONREAD, &counted), 0);
+      for (auto left = static_cast<std::size_t>(counted); left != 0;) {
+        const std::string part = receive(pair.server.get(), std::min<std::size_t>(left, 10'000));
         if (part == "(EAGAIN)") break;
         all += part;
-        left -= static_cast<int>(part.size());
+        left -= part.size();
       }
       if (all.size() == 400'000) break;
       ASSERT_EQ(set.wait(5000), EPOLLIN) << all.size();
