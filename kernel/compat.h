@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What differs between the kernels that this module supports: 6.1 and later. */
+/* What differs between the kernels that this module supports, 6.1 and later, and their compilers. */
 #ifndef STPLR_COMPAT_H
 #define STPLR_COMPAT_H
 
@@ -45,6 +45,16 @@ static inline struct class *stplr_class_create(const char *name)
 	return class_create(THIS_MODULE, name);
 #endif
 }
+
+/*
+ * For a variable whose every word that counts is written before it is read. Kernels that clear all
+ * of the stack (INIT_STACK_ALL) would clear it first, word by word.
+ */
+#if __has_attribute(__uninitialized__)
+#define STPLR_UNSET __attribute__((__uninitialized__))
+#else
+#define STPLR_UNSET
+#endif
 
 /* Since 6.16 the probe is told in addition whether the whole process is gone. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 16, 0)

@@ -190,20 +190,15 @@ static void free_chunks(struct stplr_message *message)
 	message->reply_end = 0;
 }
 
-static bool holds_more(const struct stplr_message *message)
-{
-	return !list_empty(&message->chunks) || message->files || message->unblock ||
-	       (message->bounce && message->bounce != message->inline_send) || message->mm ||
-	       message->charged != sizeof(*message);
-}
-
-/* What few messages have. */
-static noinline void give_back(struct stplr_message *message)
+/* Gives back all that one use took; what is left is as good as new. */
+static void empty(struct stplr_message *message)
 {
 	u32 i;
 
 	if (!list_empty(&message->chunks))
 		free_chunks(message);
+	message->first_used = false;
+	message->reply_end = 0;
 	if (message->files) {
 		for (i = 0; i < message->file_count; i++)
 			fput(message->files[i]);
@@ -216,26 +211,17 @@ static noinline void give_back(struct stplr_message *message)
 	message->unblock = NULL;
 	if (message->bounce != message->inline_send)
 		kvfree(message->bounce);
+	message->bounce = NULL;
 	if (message->mm)
 		mmdrop(message->mm);
 	message->mm = NULL;
+	message->status = 0;
+	stplr_buffers_put(&message->send);
+	stplr_buffers_put(&message->reply);
 	if (message->charged != sizeof(*message)) {
 		stplr_user_uncharge(message->user, message->charged - sizeof(*message));
 		message->charged = sizeof(*message);
 	}
-}
-
-/* Gives back all that one use took; what is left is as good as new. */
-static void empty(struct stplr_message *message)
-{
-	if (unlikely(holds_more(message)))
-		give_back(message);
-	message->bounce = NULL;
-	message->first_used = false;
-	message->reply_end = 0;
-	message->status = 0;
-	stplr_buffers_put(&message->send);
-	stplr_buffers_put(&message->reply);
 }
 
 void stplr_message_free(struct stplr_call *call)
@@ -269,6 +255,7 @@ void stplr_message_done(struct stplr_message *message, struct stplr_message **sp
 		stplr_message_drop(message);
 }
 
+/* Out of line, so that the callers of what follows save no registers for these. */
 static noinline int many_in(u8 *to, u64 from, size_t length)
 {
 	return copy_from_user(to, u64_to_user_ptr(from), length) ? -EFAULT : 0;

@@ -176,9 +176,9 @@ int stplr_message_load(struct stplr_message *message);
 /* For struct stplr_port_ops. */
 void stplr_message_free(struct stplr_call *call);
 
-/* What came of a send, for the counters. */
 void stplr_message_count_failure(int outcome);
 
+/* What came of a send, for the counters. */
 static inline void stplr_message_count_outcome(int outcome)
 {
 	if (unlikely(outcome))

@@ -7,7 +7,6 @@
 #include <linux/wait.h>
 
 #include "compat.h"
-#include "words.h"
 
 /* How much later than asked a sleeper may be woken, so that timers can share an interrupt. */
 #define TIMER_SLACK_NS 50000

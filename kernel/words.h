@@ -11,16 +11,6 @@
 #include <linux/build_bug.h>
 #include <linux/uaccess.h>
 
-/*
- * For a variable whose every word that counts is written before it is read. Kernels that clear all
- * of the stack (INIT_STACK_ALL) would clear it first, word by word.
- */
-#if __has_attribute(__uninitialized__)
-#define STPLR_UNSET __attribute__((__uninitialized__))
-#else
-#define STPLR_UNSET
-#endif
-
 static __always_inline int stplr_words_in(u64 *to, const u64 __user *from, size_t count)
 {
 	size_t i;
@@ -96,20 +86,18 @@ fault:
 	return -EFAULT;
 }
 
-/* 0 or -EFAULT. to is a structure; from is where the program says that it has one. */
-#define stplr_get_arguments(to, from)                                                            \
+#define stplr_get_first_bytes(to, from, size)                                                    \
 	({                                                                                       \
-		BUILD_BUG_ON(sizeof(*(to)) % 8);                                                 \
-		stplr_words_in((u64 *)(to), (const u64 __user *)(from), sizeof(*(to)) / 8);      \
+		BUILD_BUG_ON((size) % 8);                                                        \
+		stplr_words_in((u64 *)(to), (const u64 __user *)(from), (size) / 8);             \
 	})
+
+/* 0 or -EFAULT. to is a structure; from is where the program says that it has one. */
+#define stplr_get_arguments(to, from) stplr_get_first_bytes(to, from, sizeof(*(to)))
 
 /* Only what comes before member end. */
 #define stplr_get_arguments_before(to, from, end)                                                \
-	({                                                                                       \
-		BUILD_BUG_ON(offsetof(typeof(*(to)), end) % 8);                                  \
-		stplr_words_in((u64 *)(to), (const u64 __user *)(from),                          \
-			       offsetof(typeof(*(to)), end) / 8);                                \
-	})
+	stplr_get_first_bytes(to, from, offsetof(typeof(*(to)), end))
 
 /* Only what comes from member first on. */
 #define stplr_put_arguments(to, from, first)                                                     \

@@ -109,7 +109,6 @@ class Reader {
         total_(total),
         key_(key),
         blocking_(engine == "blocking"),
-        left_(engine == "counting" ? 0 : kUnknown),
         counting_(engine == "counting"),
         buffer_(kMost) {}
   // epoll has told of it.
@@ -177,7 +176,7 @@ class Reader {
   std::mt19937 random_;
   std::uint64_t total_, key_, received_ = 0;
   bool blocking_, done_ = false;
-  std::size_t left_;  // that may be read before epoll tells again
+  std::size_t left_ = 0;  // that may be read before epoll tells again
   bool counting_;
   std::vector<std::uint8_t> buffer_;
 };
@@ -233,7 +232,8 @@ void run(const std::string& engine, int fd, unsigned seed, std::uint64_t total, 
     }
   } else {
     const int set = ::epoll_create1(EPOLL_CLOEXEC);
-    epoll_event wanted{.events = EPOLLIN | EPOLLOUT | (edge ? EPOLLRDHUP | EPOLLET : 0U),
+    const std::uint32_t end = engine == "counting" ? EPOLLRDHUP : 0U;
+    epoll_event wanted{.events = EPOLLIN | EPOLLOUT | (edge ? EPOLLET : 0U) | end,
                        .data = {.fd = fd}};
     ::epoll_ctl(set, EPOLL_CTL_ADD, fd, &wanted);
     while (!reader.done() || !writer.done()) {

@@ -95,39 +95,6 @@ static inline bool refcount_dec_and_test(refcount_t *refs)
 	return before == 1;
 }
 
-struct list_head {
-	struct list_head *next, *prev;
-};
-
-#define INIT_LIST_HEAD(head) ((head)->next = (head)->prev = (head))
-
-static inline void list_add(struct list_head *node, struct list_head *head)
-{
-	node->next = head->next;
-	node->prev = head;
-	head->next->prev = node;
-	head->next = node;
-}
-
-static inline void list_add_tail(struct list_head *node, struct list_head *head)
-{
-	list_add(node, head->prev);
-}
-
-static inline void list_del_init(struct list_head *node)
-{
-	node->prev->next = node->next;
-	node->next->prev = node->prev;
-	INIT_LIST_HEAD(node);
-}
-
-#define list_first_entry_or_null(head, type, member)                                             \
-	((head)->next == (head) ? NULL : container_of((head)->next, type, member))
-#define list_for_each_entry(entry, head, member)                                                 \
-	for (entry = container_of((head)->next, __typeof__(*entry), member);                     \
-	     &entry->member != (head);                                                           \
-	     entry = container_of(entry->member.next, __typeof__(*entry), member))
-
 struct hlist_node {
 	struct hlist_node *next, **pprev;
 };
@@ -160,7 +127,7 @@ static inline void hlist_del_init(struct hlist_node *node)
 
 #define hlist_entry_safe(node, type, member) ((node) ? container_of(node, type, member) : NULL)
 #define hlist_for_each_entry(entry, head, member)                                                \
-	for (entry = hlist_entry_safe((head)->first, __typeof__(*entry), member); entry;      \
+	for (entry = hlist_entry_safe((head)->first, __typeof__(*entry), member); entry;         \
 	     entry = hlist_entry_safe(entry->member.next, __typeof__(*entry), member))
 
 static inline unsigned int hash_64(u64 value, unsigned int bits)
