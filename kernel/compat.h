@@ -10,12 +10,14 @@
 
 /*
  * Wake flags live in the scheduler's private header; wait queues pass them through. WF_SYNC: the
- * waker is about to sleep. WF_CURRENT_CPU, from 6.6: wake it on this processor.
+ * waker is about to sleep, so unless another processor idles this one is the place for the other.
+ * WF_CURRENT_CPU, from 6.6: this one in any case.
  */
+#define STPLR_WAKE_SYNC 0x10
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 6, 0)
-#define STPLR_WAKE_HANDOFF (0x10 | 0x40)
+#define STPLR_WAKE_HANDOFF (STPLR_WAKE_SYNC | 0x40)
 #else
-#define STPLR_WAKE_HANDOFF 0x10
+#define STPLR_WAKE_HANDOFF STPLR_WAKE_SYNC
 #endif
 
 static inline long stplr_pin_remote(struct mm_struct *mm, unsigned long start, unsigned long nr,

@@ -11,6 +11,7 @@ enum stplr_counter {
 	STPLR_COUNT_RECEIVES,
 	STPLR_COUNT_REPLIES,
 	STPLR_COUNT_PULSES,
+	STPLR_COUNT_SPINS, /* waits that ended before the thread slept */
 	STPLR_COUNT_INTERRUPTED, /* waits of senders that a signal ended */
 	STPLR_COUNT_TIMED_OUT,
 	STPLR_COUNT_PEER_GONE, /* waits of senders whose server went away */

@@ -135,6 +135,7 @@ static int counters_show(struct seq_file *file, void *unused)
 		[STPLR_COUNT_RECEIVES] = "receives",
 		[STPLR_COUNT_REPLIES] = "replies",
 		[STPLR_COUNT_PULSES] = "pulses",
+		[STPLR_COUNT_SPINS] = "spins",
 		[STPLR_COUNT_INTERRUPTED] = "interrupted",
 		[STPLR_COUNT_TIMED_OUT] = "timed-out",
 		[STPLR_COUNT_PEER_GONE] = "peer-gone",

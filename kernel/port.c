@@ -44,6 +44,8 @@ void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops, 
 	INIT_HLIST_HEAD(&port->calls);
 	for (i = 0; i < 1 << STPLR_OWED_BITS; i++)
 		INIT_HLIST_HEAD(&port->owed[i]);
+	port->receiving.ns = 0;
+	port->sending.ns = 0;
 	port->queued_calls = 0;
 	port->ids = 0;
 	port->id_factor = secret | 1;
@@ -234,7 +236,7 @@ int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered)
 	stplr_waker_run(&waker, true);
 
 	do {
-		err = stplr_waiter_sleep(&call->sender, mode, deadline);
+		err = stplr_waiter_wait(&call->sender, mode, deadline, &port->sending);
 		/* Pairs with the release of whoever settled it: what it was settled to is seen. */
 		if (likely(smp_load_acquire(&call->settled))) {
 			*delivered = call->taker != NULL;
@@ -300,7 +302,7 @@ static struct stplr_item *first_locked(struct stplr_port *port)
 
 int stplr_port_take(struct stplr_port *port, ktime_t deadline, struct stplr_item **item)
 {
-	struct receiver receiver = {};
+	struct receiver receiver = {}, *before;
 	int err = 0;
 
 	spin_lock(&port->lock);
@@ -315,10 +317,13 @@ int stplr_port_take(struct stplr_port *port, ktime_t deadline, struct stplr_item
 		goto unlock;
 	}
 	stplr_waiter_init(&receiver.waiter);
+	before = first_receiver_locked(port);
+	if (before)
+		stplr_waiter_rest(&before->waiter);
 	hlist_add_head(&receiver.node, &port->receivers);
 	spin_unlock(&port->lock);
 
-	err = stplr_waiter_sleep(&receiver.waiter, TASK_INTERRUPTIBLE, deadline);
+	err = stplr_waiter_wait(&receiver.waiter, TASK_INTERRUPTIBLE, deadline, &port->receiving);
 	/* Whoever gave it the item took it off the list before that. */
 	if (likely(!err)) {
 		*item = receiver.item;

@@ -124,6 +124,7 @@ struct stplr_port {
 	u64 order; /* of the next item */
 	struct rb_root_cached queue;
 	struct hlist_head receivers; /* who came last is first */
+	struct stplr_patience receiving, sending; /* of who waits for a call, or for its end */
 	struct hlist_head calls; /* all that are not DONE */
 	struct hlist_head owed[1 << STPLR_OWED_BITS]; /* by id */
 	unsigned int queued_calls;

@@ -2,22 +2,67 @@
 #include "waiter.h"
 
 #include <linux/hrtimer.h>
+#include <linux/moduleparam.h>
+#include <linux/sched/clock.h>
 #include <linux/sched/signal.h>
+#include <linux/sched/stat.h>
 #include <linux/sched/task.h>
 #include <linux/wait.h>
 
 #include "compat.h"
+#include "counters.h"
 
 /* How much later than asked a sleeper may be woken, so that timers can share an interrupt. */
 #define TIMER_SLACK_NS 50000
+
+#define SPIN_US_MAX 1000
+
+static unsigned int spin_us = 200;
+
+static int set_spin_us(const char *text, const struct kernel_param *param)
+{
+	return param_set_uint_minmax(text, param, 0, SPIN_US_MAX);
+}
+
+static const struct kernel_param_ops spin_us_ops = { .set = set_spin_us, .get = param_get_uint };
+
+module_param_cb(spin_us, &spin_us_ops, &spin_us, 0644);
+__MODULE_PARM_TYPE(spin_us, "uint");
+MODULE_PARM_DESC(spin_us, "Longest time in microseconds to look before sleeping: 0 (never) to 1000");
 
 void stplr_waiter_init(struct stplr_waiter *waiter)
 {
 	waiter->task = current;
 	waiter->notified = false;
+	waiter->looks = true;
 }
 
-int stplr_waiter_sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline)
+/* Looks until notified, the end or something better to do. Whether it was notified. */
+static bool look(const struct stplr_waiter *waiter, unsigned int mode, u64 end)
+{
+	/* Pairs with the release in stplr_waiter_notify(). */
+	while (!smp_load_acquire(&waiter->notified)) {
+		if (!READ_ONCE(waiter->looks) || need_resched() || !single_task_running() ||
+		    signal_pending_state(mode, current) || local_clock() >= end)
+			return false;
+		cpu_relax();
+	}
+	return true;
+}
+
+/* A wait that looking would have ended is worth looking for, twice as long to be sure. */
+static void learn(struct stplr_patience *patience, u64 took)
+{
+	u32 most = READ_ONCE(spin_us) * NSEC_PER_USEC;
+	u32 before = READ_ONCE(patience->ns);
+
+	if (took >= most)
+		WRITE_ONCE(patience->ns, before / 2);
+	else if (took > before)
+		WRITE_ONCE(patience->ns, min_t(u32, 2 * took, most));
+}
+
+static int sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline)
 {
 	int err = 0;
 
@@ -40,6 +85,29 @@ int stplr_waiter_sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t d
 		}
 	}
 	__set_current_state(TASK_RUNNING);
+	return err;
+}
+
+int stplr_waiter_wait(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline,
+		      struct stplr_patience *patience)
+{
+	u64 start, most;
+	int err;
+
+	/* With others on this processor, whoever is waited for may be among them. */
+	if (!single_task_running() || !deadline || !READ_ONCE(spin_us))
+		return sleep(waiter, mode, deadline);
+	start = local_clock();
+	most = READ_ONCE(patience->ns);
+	if (most && deadline != KTIME_MAX)
+		most = clamp_t(s64, ktime_sub(deadline, ktime_get()), 0, most);
+	if (most && look(waiter, mode, start + most)) {
+		stplr_count(STPLR_COUNT_SPINS);
+		return 0;
+	}
+	err = sleep(waiter, mode, deadline);
+	if (READ_ONCE(waiter->looks))
+		learn(patience, local_clock() - start);
 	return err;
 }
 
@@ -67,7 +135,9 @@ void stplr_waker_wake(struct stplr_waker *waker, bool yields)
 		 * entry it reads only whom to wake.
 		 */
 		entry.private = waker->task;
-		default_wake_function(&entry, TASK_NORMAL, STPLR_WAKE_HANDOFF, NULL);
+		default_wake_function(&entry, TASK_NORMAL,
+				      READ_ONCE(spin_us) ? STPLR_WAKE_SYNC : STPLR_WAKE_HANDOFF,
+				      NULL);
 	} else {
 		wake_up_process(waker->task);
 	}

@@ -91,7 +91,9 @@ static void its_parameters_are_checked(void)
 	FAILS(EINVAL, load("devices=0"));
 	FAILS(EINVAL, load("devices=257"));
 	FAILS(EINVAL, load("devices=-1"));
-	OK(load("devices=2 debug=4"));
+	FAILS(EINVAL, load("spin_us=1001"));
+	FAILS(EINVAL, load("spin_us=-1"));
+	OK(load("devices=2 debug=4 spin_us=0"));
 	OK(access("/dev/stplr-1", F_OK));
 	CHECK(access("/dev/stplr-2", F_OK));
 	int channel = new_channel(0);

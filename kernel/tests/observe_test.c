@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What root can see of the module in debugfs and by its tracepoints. */
 #define _GNU_SOURCE
+#include <sched.h>
 #include <stdarg.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -320,6 +321,54 @@ static void tracepoints_tell_of_each_step(void)
 	CHECK(lines(TRACING "trace", "stplr_") == 0);
 }
 
+static void run_on(int processor)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(processor, &set);
+	OK(sched_setaffinity(0, sizeof(set), &set));
+}
+
+/* How many waits of so many round trips end before the thread sleeps. */
+static long spins_of(int round_trips, int client_processor, const char *spin_us)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	long before = counter("spins");
+
+	write_to("/sys/module/stplr/parameters/spin_us", spin_us);
+	pid_t client = CLIENT(channel, connection, {
+		run_on(client_processor);
+		for (int i = 0; i < round_trips; i++)
+			IS(0, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+	});
+	run_on(0);
+	for (int i = 0; i < round_trips; i++) {
+		IS(0, stplr_receive(channel, NULL, 0, second, &received));
+		IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	}
+	join(client);
+	close(connection);
+	close(channel);
+	return counter("spins") - before;
+}
+
+static void threads_look_before_they_sleep(void)
+{
+	enum { round_trips = 500 };
+
+	/* Such waits get shorter with practice, but an emulated machine is slow and interrupted. */
+	CHECK(spins_of(round_trips, 1, "1000") > round_trips / 10);
+	CHECK(spins_of(round_trips, 1, "0") == 0);
+	/*
+	 * Whoever looks on the only processor there is keeps the other from it. Some may look while
+	 * the other starts up.
+	 */
+	CHECK(spins_of(round_trips, 0, "1000") < round_trips / 10);
+	write_to("/sys/module/stplr/parameters/spin_us", "200");
+}
+
 static const struct test tests[] = {
 	{ "channels are listed", channels_are_listed },
 	{ "connections are listed", connections_are_listed },
@@ -327,6 +376,7 @@ static const struct test tests[] = {
 	{ "handles are listed, too", handles_are_listed_too },
 	{ "a crowd is listed whole", a_crowd_is_listed_whole },
 	{ "what happens is counted", what_happens_is_counted },
+	{ "threads on different processors look before they sleep", threads_look_before_they_sleep },
 	{ "what users hold is listed", what_users_hold_is_listed },
 	{ "it is for root alone", it_is_for_root_alone },
 	{ "tracepoints tell of each step", tracepoints_tell_of_each_step },

@@ -81,10 +81,12 @@ void stplr_waiter_init(struct stplr_waiter *waiter)
 {
 	waiter->task = current;
 	waiter->notified = false;
+	waiter->looks = true;
 }
 
-/* A deadline is a number of turns of half a millisecond here. */
-int stplr_waiter_sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline)
+/* A deadline is a number of turns of half a millisecond here. Nobody looks before it sleeps. */
+int stplr_waiter_wait(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline,
+		      struct stplr_patience *patience)
 {
 	struct task_struct *task = waiter->task;
 	int err = 0;
