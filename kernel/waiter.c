@@ -97,6 +97,8 @@ int stplr_waiter_wait(struct stplr_waiter *waiter, unsigned int mode, ktime_t de
 	/* With others on this processor, whoever is waited for may be among them. */
 	if (!single_task_running() || !deadline || !READ_ONCE(spin_us))
 		return sleep(waiter, mode, deadline);
+	if (smp_load_acquire(&waiter->notified))
+		return 0;
 	start = local_clock();
 	most = READ_ONCE(patience->ns);
 	if (most && deadline != KTIME_MAX)

@@ -20,7 +20,7 @@ declare -A packages=(
   [plot]="python3 python3-pandas python3-matplotlib"
   [lint]="clang-format clang-tidy shellcheck"
   [kernel]="build-essential python3 qemu-system-x86 busybox-static cpio kmod libelf-dev flex
-    bison bc xz-utils"
+    bison bc xz-utils udev"
 )
 
 wanted=()

@@ -3,19 +3,21 @@
 #
 # Boots a kernel in an emulator with the module and test programs, and passes on what the guest
 # prints. Usage: boot.sh [--seconds N] [--append ARGUMENTS] [--cpus N] [--icount]
-#                        [--with FILE]... KERNEL MODULE PROGRAM...
-# Programs are static, as are files that are put beside them; they run in this order. Fails unless the guest came to its end; that every
-# test passed is for the reader of its TAP to say.
+#                        [--with FILE]... [--root FOLDER] KERNEL MODULE PROGRAM...
+# Programs are static, as are files that are put beside them; they run in this order. What is in
+# FOLDER is in the guest's root folder. Fails unless the guest came to its end; that every test passed
+# is for the reader of its TAP to say.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 
-seconds=120 append='' cpus=2 accel=tcg,thread=multi extra=() with=()
+seconds=120 append='' cpus=2 accel=tcg,thread=multi extra=() with=() more=''
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --seconds) seconds=$2 && shift ;;
     --append) append=$2 && shift ;;
     --cpus) cpus=$2 && shift ;;
     --with) with+=("$2") && shift ;;
+    --root) more=$2 && shift ;;
     --icount) cpus=1 accel=tcg,thread=single extra=(-icount "shift=0,sleep=off") ;;
     *) echo "boot: unknown option $1" >&2 && exit 2 ;;
   esac
@@ -28,6 +30,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
 mkdir -p "$root"/{bin,dev,proc,sys,tmp,tests,etc}
+[[ -z $more ]] || cp -r "$more/." "$root"
 cp "$(command -v busybox)" "$root/bin/busybox"
 cp "$here/init" "$root/init"
 cp "$module" "$root/stplr.ko"

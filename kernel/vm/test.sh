@@ -15,7 +15,7 @@ top=$(realpath "$here/../..")
 
 # slub_debug finds what is used after it was freed or beyond its end; a warning is a failure.
 arguments="slub_debug=FZPU panic_on_warn=1"
-programs=(old_test channel_test inherit_test region_test observe_test stress_test fuzz_test
+programs=(node_test old_test channel_test inherit_test region_test observe_test stress_test fuzz_test
   load_test)
 
 for tool in qemu-system-x86_64 busybox cpio gcc make; do
@@ -38,6 +38,11 @@ for example in server client_one_way client_two_way; do
     -o "$bin/$example"
   examples+=(--with "$bin/$example")
 done
+
+udev=$top/build/kernel/udev
+rm -rf "$udev"
+mkdir -p "$udev"
+"$here/udev.sh" "$udev"
 
 # The state machine alone, for two seconds with each sanitizer.
 host() {
@@ -71,7 +76,7 @@ run() {
   fi
   module=$("$here/build.sh" "$1" W=1) || return 1
   "$here/boot.sh" --seconds "${VM_SECONDS:-$seconds}" --append "$arguments $more" "${examples[@]}" \
-    "${kernel[1]}" "$module" "${binaries[@]}" "$here/../tests/examples_test" >"$tap" 2>&1 ||
+    --root "$udev" "${kernel[1]}" "$module" "${binaries[@]}" "$here/../tests/examples_test" >"$tap" 2>&1 ||
     echo "not ok - the guest comes to its end" >>"$tap"
   ! grep -q '^not ok' "$tap"
 }
