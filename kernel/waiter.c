@@ -97,6 +97,7 @@ int stplr_waiter_wait(struct stplr_waiter *waiter, unsigned int mode, ktime_t de
 	/* With others on this processor, whoever is waited for may be among them. */
 	if (!single_task_running() || !deadline || !READ_ONCE(spin_us))
 		return sleep(waiter, mode, deadline);
+	/* Pairs with the release in stplr_waiter_notify(). */
 	if (smp_load_acquire(&waiter->notified))
 		return 0;
 	start = local_clock();
