@@ -58,6 +58,16 @@ host() {
   ! grep -q '^not ok' "$tap"
 }
 
+built_by_dkms() {
+  local status=0 said
+  said=$("$here/dkms.sh" "$1" 2>&1) || status=$?
+  case $status in
+    0) echo "ok - DKMS builds the module" ;;
+    77) echo "ok - DKMS builds the module # SKIP ${said##*$'\n'}" ;;
+    *) printf '# %s\nnot ok - DKMS builds the module\n' "${said//$'\n'/$'\n# '}" ;;
+  esac
+}
+
 # run SERIES: one kernel, TAP to its file.
 run() {
   local kernel=() module seconds=150 more=STPLR_PATIENCE=3 tap=$top/build/kernel/$1/tests.tap
@@ -78,6 +88,9 @@ run() {
   "$here/boot.sh" --seconds "${VM_SECONDS:-$seconds}" --append "$arguments $more" "${examples[@]}" \
     --root "$udev" "${kernel[1]}" "$module" "${binaries[@]}" "$here/../tests/examples_test" >"$tap" 2>&1 ||
     echo "not ok - the guest comes to its end" >>"$tap"
+  if [[ $1 == [0-6].* ]]; then
+    built_by_dkms "$1" >>"$tap" 2>&1
+  fi
   ! grep -q '^not ok' "$tap"
 }
 
