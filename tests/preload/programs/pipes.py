@@ -2,9 +2,12 @@
 """Programs that pass bytes on, and programs that measure how fast: nc, socat, iperf3, sockperf."""
 
 import json
+import os
 import random
 import re
 import signal
+import threading
+import time
 
 from ends import expect, expect_equal, need
 
@@ -14,13 +17,27 @@ def random_bytes(size, seed=1):
 
 
 def nc(box):
+    """Much in both directions at once."""
     program = need("nc.openbsd")
     data = random_bytes(8 << 20)
     port = box.port()
     server = box.server([program, "-l", "-N", "127.0.0.1", port], port,
                         stdin=box.file("back", data[::-1]))
-    out = box.client([program, "-N", "127.0.0.1", port], stdin=box.file("there", data))
-    expect_equal("what the client received", out == data[::-1], True)
+    # An nc that listens ends with its peer's input, even if there is more of its own. So the
+    # client's input stays open until everything is there.
+    there = box.file("there")
+    os.mkfifo(there)
+    opened = os.open(there, os.O_RDWR)
+    client = box.start([program, "-N", "127.0.0.1", port], box.mix.client, stdin=there)
+
+    def feed():
+        with open(opened, "wb") as pipe:
+            pipe.write(data)
+            while client.alive() and client.out.stat().st_size < len(data):
+                time.sleep(0.01)
+
+    threading.Thread(target=feed, daemon=True).start()
+    expect_equal("what the client received", client.wait() == data[::-1], True)
     expect_equal("what the server received", server.wait() == data, True)
     box.expect_accelerated()
 
