@@ -91,6 +91,7 @@ int stplr_waiter_wait(struct stplr_waiter *waiter, unsigned int mode, ktime_t de
 	struct task_struct *task = waiter->task;
 	int err = 0;
 
+	(void)patience;
 	pthread_mutex_lock(&task->lock);
 	while (!__atomic_load_n(&waiter->notified, __ATOMIC_ACQUIRE)) {
 		struct timespec until;
