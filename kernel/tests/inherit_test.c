@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 
 #include "new.h"
+#include "processor.h"
 
 #define RAISED(policy) ((policy) | SCHED_RESET_ON_FORK)
 
@@ -298,20 +299,11 @@ static void threads_that_end_leave_nothing(void)
 	}
 }
 
-static void on_processor_0(void)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(0, &set);
-	OK(sched_setaffinity(0, sizeof(set), &set));
-}
-
 enum step { STARTING, CLIENT_IS_URGENT, HOG_SPINS };
 
 static void spin(double duration, volatile enum step *step)
 {
-	on_processor_0();
+	run_on(0);
 	be_real_time(20);
 	double until = now() + duration;
 
@@ -336,7 +328,7 @@ static double time_of_calls_beside_a_hog(unsigned int flags, double hog_seconds)
 	if (server == 0) {
 		struct stplr_reply_receive both = { .receive = { .timeout_ns = -1 } };
 
-		on_processor_0();
+		run_on(0);
 		OK(setpriority(PRIO_PROCESS, 0, 10));
 		for (;;) {
 			OK(stplr_reply_receive(channel, &both));
@@ -345,7 +337,7 @@ static double time_of_calls_beside_a_hog(unsigned int flags, double hog_seconds)
 	}
 	await_ioctl(server);
 	pid_t client = CLIENT(channel, connection, {
-		on_processor_0();
+		run_on(0);
 		be_real_time(50);
 		*step = CLIENT_IS_URGENT;
 		AWAIT(*step == HOG_SPINS);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What root can see of the module in debugfs and by its tracepoints. */
 #define _GNU_SOURCE
-#include <sched.h>
 #include <stdarg.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -10,6 +9,7 @@
 
 #include "new.h"
 #include "old.h"
+#include "processor.h"
 
 #define FOLDER "/sys/kernel/debug/stplr/"
 #define TRACING "/sys/kernel/tracing/"
@@ -319,15 +319,6 @@ static void tracepoints_tell_of_each_step(void)
 	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
 	join(client);
 	CHECK(lines(TRACING "trace", "stplr_") == 0);
-}
-
-static void run_on(int processor)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(processor, &set);
-	OK(sched_setaffinity(0, sizeof(set), &set));
 }
 
 /* How many waits of so many round trips end before the thread sleeps. */

@@ -7,13 +7,12 @@
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 kernel=$(realpath "$here/..")
-top=$kernel/../build/kernel/$1/dkms
+top=$(realpath "$here/../..")/build/kernel/$1/dkms
 
 mapfile -t headers < <("$here/kernel.sh" "$1")
 [[ ${#headers[@]} == 2 ]] || exit 77
 release=${headers[0]##*/linux-headers-}
 mkdir -p "$top"
-top=$(realpath "$top")
 if [[ ! -x $top/root/usr/sbin/dkms ]]; then
   (cd "$top" && timeout 100 apt-get -q download dkms && dpkg-deb -x dkms_*.deb root) \
     >"$top/download.log" 2>&1 </dev/null || {

@@ -12,9 +12,10 @@ udevadm=$(command -v udevadm || true)
 [[ -n $udevadm && -e /lib/systemd/systemd-udevd ]] || exit 0
 # Their places: the guest finds libraries where this machine's linker does.
 mapfile -t libraries < <(ldd "$udevadm" | grep -oE '/[^ ]+')
-mkdir -p "$folder"/{lib/systemd,lib/udev/rules.d,etc/udev,run}
+mkdir -p "$folder"/{bin,lib/systemd,lib/udev/rules.d,etc/udev,run}
 cp --parents --dereference "${libraries[@]}" "$folder"
-cp "$udevadm" "$folder/lib/systemd/systemd-udevd"
+cp "$udevadm" "$folder/bin/udevadm"
+ln -s /bin/udevadm "$folder/lib/systemd/systemd-udevd"
 cp /lib/udev/rules.d/50-udev-default.rules "$kernel/60-stplr.rules" "$folder/lib/udev/rules.d/"
 printf 'root:x:0:\n' >"$folder/etc/group"
 # As systemd-sysusers reads it: g NAME - -

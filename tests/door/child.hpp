@@ -144,9 +144,7 @@ class Event {
 // AddressSanitizer does not hold its allocator's locks over a fork: a child of a process in which
 // another thread, one that has just begun, say, was allocating waits for them for ever.
 inline pid_t fork_while_others_rest() {
-#if defined(__SANITIZE_ADDRESS__)
-  std::this_thread::sleep_for(20ms);
-#endif
+  if constexpr (kAddressSanitizer) std::this_thread::sleep_for(20ms);
   return ::fork();
 }
 
