@@ -71,7 +71,7 @@ bool Client::dispatched() noexcept { return last_call_dispatched; }
 
 // After a fork the sessions are the parent's, and perhaps in the middle of a call, locks and all:
 // they stay where they are, untouched.
-Client::Own& Client::own() {
+[[gnu::hot]] Client::Own& Client::own() {
   Own* now = own_.load(std::memory_order_acquire);
   if (now->generation == call::generation()) [[likely]]
     return *now;
@@ -118,7 +118,7 @@ std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, De
   }
 }
 
-void Client::give_back(std::unique_ptr<call::ClientSession> session) noexcept {
+[[gnu::hot]] void Client::give_back(std::unique_ptr<call::ClientSession> session) noexcept {
   Own& own = *own_.load(std::memory_order_acquire);
   if (own.generation != call::generation()) [[unlikely]] {
     (void)session.release();  // forked meanwhile, in a signal handler
@@ -154,7 +154,8 @@ void Client::retire() noexcept {
 
 // What every short call to a server that answers at once passes through: without system calls, and
 // with as few locked instructions as can be.
-Outcome Client::transact(const CallArguments& arguments, CallResults* results, Deadline deadline) {
+[[gnu::hot]] Outcome Client::transact(const CallArguments& arguments, CallResults* results,
+                                      Deadline deadline) {
   last_call_dispatched = false;
   Own& own = this->own();
   // acquire: as in take_hot().
@@ -174,14 +175,15 @@ Outcome Client::transact(const CallArguments& arguments, CallResults* results, D
                          deadline);
 }
 
-int Client::admit(const call::ClientSession& session, const CallArguments& arguments) const {
+[[gnu::hot]] int Client::admit(const call::ClientSession& session,
+                               const CallArguments& arguments) const {
   return admission_ == nullptr ? 0 : admission_(session.terms(), arguments);
 }
 
 // `at_hand`: a session that is idle, or null; or, if the call has begun already, its own.
-Outcome Client::transact_slowly(std::unique_ptr<call::ClientSession>&& at_hand, bool begun,
-                                const CallArguments& arguments, CallResults* results,
-                                Deadline deadline) {
+[[gnu::hot]] Outcome Client::transact_slowly(std::unique_ptr<call::ClientSession>&& at_hand,
+                                             bool begun, const CallArguments& arguments,
+                                             CallResults* results, Deadline deadline) {
   const call::NoCancel guard;
   auto session = std::move(at_hand);  // to be closed where that is no point of cancellation
   const bool cancellable =
@@ -230,7 +232,8 @@ Outcome Client::transact_slowly(std::unique_ptr<call::ClientSession>&& at_hand, 
   return outcome;
 }
 
-Outcome Client::call(const CallArguments& arguments, CallResults& results, Deadline deadline) {
+[[gnu::hot]] Outcome Client::call(const CallArguments& arguments, CallResults& results,
+                                  Deadline deadline) {
   results.data = {};
   results.large.reset();
   results.descriptors.clear();

@@ -35,6 +35,7 @@ PortState::~PortState() {
   if (generation != call::generation()) return;
   for (const auto& [id, entry] : sessions)
     Warden::here().forget(entry.session->socket(), entry.watch);
+  if (vigil.relay != 0) Warden::here().forget(epoll.get(), vigil.relay);
 }
 
 void PortState::listen(int fd, std::uint64_t id, std::uint32_t events) const {
@@ -183,7 +184,8 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
   return only;
 }
 
-PortState::Item PortState::next(Deadline deadline, Outcome& outcome, bool cancellable) {
+[[gnu::hot]] PortState::Item PortState::next(Deadline deadline, Outcome& outcome,
+                                             bool cancellable) {
   constexpr std::size_t kMostAtOnce = 32;
   std::array<epoll_event, kMostAtOnce> events;
   const std::size_t most = limits.by_priority ? events.size() : 1;
@@ -200,17 +202,35 @@ PortState::Item PortState::next(Deadline deadline, Outcome& outcome, bool cancel
       }
       if (Item item = take_queued()) return item;
     }
+    bool only_look = deadline.is_now();
+    if (!only_look) {
+      Vigil watch(*this);
+      if (watch.kept()) {
+        const Counted asleep(&sleeping);
+        outcome = watch.sleep(deadline, cancellable);
+        if (Item item{.session = watch.end(), .notice = nullptr}) {
+          if (backlog.load(std::memory_order_relaxed) == 0 &&
+              (!limits.by_priority || (watch.undisturbed() && !item.session->ready_after_others())))
+            return item;
+          queue(std::move(item));
+          continue;
+        }
+        if (outcome != Outcome::ok) return {};
+        only_look = true;  // the bell rang
+      }
+    }
     timespec left{};
-    if (!deadline.is_never()) {
+    if (!deadline.is_never() && !only_look) {
       const std::int64_t ns = std::max<std::int64_t>(deadline.at() - monotonic_ns(), 0);
       left = {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
     }
     int cancel_state = 0;
-    const Counted asleep(deadline.is_now() ? nullptr : &sleeping);
+    const Counted asleep(only_look ? nullptr : &sleeping);
     if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
     const int count = ::epoll_pwait2(epoll.get(), events.data(), static_cast<int>(most),
-                                     deadline.is_never() ? nullptr : &left, nullptr);
+                                     deadline.is_never() && !only_look ? nullptr : &left, nullptr);
     if (cancellable) ::pthread_setcancelstate(cancel_state, nullptr);
+    if (count == 0 && only_look && !deadline.is_now()) continue;
     if (count == 0 || (count < 0 && errno != EINTR)) {
       outcome = deadline.is_now() ? Outcome::would_block : Outcome::timed_out;
       return {};
@@ -230,7 +250,7 @@ PortState::Item PortState::next(Deadline deadline, Outcome& outcome, bool cancel
   }
 }
 
-void PortState::release(const SessionPointer& session) noexcept {
+[[gnu::hot]] void PortState::release(const SessionPointer& session) noexcept {
   // Each time that it parks it may be rung for once. Each packet is an edge of its own, so that
   // doorbells can lie until there are many; but a full socket could not be rung any more.
   if (++session->parks % kParksPerDrain == 0) session->drain();
@@ -263,6 +283,7 @@ void PortState::drop(const SessionPointer& session) noexcept {
   }
   ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, session->socket(), nullptr);
   Warden::here().forget(session->socket(), watch);
+  vigil.disturb();  // who keeps it refers to the session
 }
 
 void PortState::close_sessions(const Entrance* entrance) noexcept {
@@ -334,8 +355,8 @@ void RequestBuffer::abandon() noexcept {
   std::byte* const address = memory_.release();
   if (address == nullptr) return;
   // The address stays taken, the memory does not: a hostile client may bring this about at will.
-  (void)::mmap(address, size, PROT_NONE,
-               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  (void)::mmap(address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
+               -1, 0);
 }
 
 void RequestBuffer::trim() noexcept {
@@ -356,10 +377,8 @@ constexpr unsigned kServesPerLook = 32;
 // And so often where the most urgent is to be served at any time: a look costs a system call.
 #if defined(__x86_64__)
 constexpr std::uint64_t kTicksPerLook = 20'000;  // 6 to 10 us
-std::uint64_t ticks() noexcept { return __builtin_ia32_rdtsc(); }
 #else
 constexpr std::uint64_t kTicksPerLook = 7'000;
-std::uint64_t ticks() noexcept { return static_cast<std::uint64_t>(monotonic_ns()); }
 #endif
 
 }  // namespace
@@ -390,7 +409,7 @@ std::size_t Port::sessions() const noexcept {
   return state_->sessions.size();
 }
 
-bool Port::has_sleeping_thread() const noexcept {
+[[gnu::hot]] bool Port::has_sleeping_thread() const noexcept {
   return state_->sleeping.load(std::memory_order_relaxed) > 0;
 }
 
@@ -536,14 +555,14 @@ ServerThread::~ServerThread() {
   std::erase(state_->threads, &receiving_);
 }
 
-void ServerThread::attend(SessionPointer session) noexcept {
+[[gnu::hot]] void ServerThread::attend(SessionPointer session) noexcept {
   Waiter::unpark(session->control().server);
   session->waiter().resume();
   attending_ = std::move(session);
 }
 
 // Goes back to the pool: from now on the client has to ring.
-void ServerThread::leave() noexcept {
+[[gnu::hot]] void ServerThread::leave() noexcept {
   if (!attending_) return;
   const SessionPointer session = std::exchange(attending_, nullptr);
   state_->release(session);
@@ -551,7 +570,7 @@ void ServerThread::leave() noexcept {
 }
 
 // Takes the request that is ready. False: there is nothing to serve after all.
-bool ServerThread::take(Incoming& incoming) {
+[[gnu::hot]] bool ServerThread::take(Incoming& incoming) {
   ServerSession& session = *attending_;
   Outcome outcome = Outcome::broken;
   call::Request request{.inline_data = incoming.inline_,
@@ -586,7 +605,7 @@ bool ServerThread::take(Incoming& incoming) {
   return true;
 }
 
-bool ServerThread::look_due() noexcept {
+[[gnu::hot]] bool ServerThread::look_due() noexcept {
   if (!state_->limits.by_priority) return ++serves_ % kServesPerLook == 0;
   const std::uint64_t now = ticks();
   if (now - looked_ < kTicksPerLook) return false;
@@ -615,7 +634,7 @@ bool ServerThread::look_around(Incoming& incoming) {
   return true;
 }
 
-Outcome ServerThread::next(Incoming& incoming, Deadline deadline) {
+[[gnu::hot]] Outcome ServerThread::next(Incoming& incoming, Deadline deadline) {
   for (;;) {
     if (state_->closed) {
       leave();
@@ -650,7 +669,7 @@ Outcome ServerThread::next(Incoming& incoming, Deadline deadline) {
   }
 }
 
-Outcome ServerThread::receive(Incoming& incoming, Deadline deadline) {
+[[gnu::hot]] Outcome ServerThread::receive(Incoming& incoming, Deadline deadline) {
   incoming.abandon();
   incoming.large_.trim();
   incoming.descriptors_.clear();
@@ -664,8 +683,8 @@ Outcome ServerThread::receive(Incoming& incoming, Deadline deadline) {
   return next(incoming, deadline);
 }
 
-Outcome ServerThread::reply(Incoming& incoming, std::span<const std::byte> data,
-                            std::span<const int> descriptors, std::int64_t status) {
+[[gnu::hot]] Outcome ServerThread::reply(Incoming& incoming, std::span<const std::byte> data,
+                                         std::span<const int> descriptors, std::int64_t status) {
   if (!incoming.session_) throw MisuseError("reply to what wants no reply, or has had it");
   Outcome outcome = Outcome::peer_gone;
   incoming.session_->end_serving();

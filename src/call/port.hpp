@@ -9,6 +9,9 @@
 //
 // The warden lets sessions in, and hears of clients that go; so neither waits for a thread that is
 // free.
+//
+// Threads with nothing to do sleep on the port's epoll descriptor, where packets ring; but one of
+// them keeps a vigil (vigil.hpp) over a port of few sessions.
 #pragma once
 
 #include <sys/epoll.h>
@@ -19,10 +22,9 @@
 #include <unordered_map>
 
 #include "call/session.hpp"
+#include "call/vigil.hpp"
 
 namespace farcall::call {
-
-using SessionPointer = std::shared_ptr<ServerSession>;
 
 struct PortState : std::enable_shared_from_this<PortState> {
   static constexpr std::uint64_t kClosing = 1;
@@ -84,6 +86,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   std::atomic<bool> closed{false};
   std::atomic<int> sleeping{0};         // threads that wait for any client to ring
   std::atomic<std::size_t> backlog{0};  // what `waiting` holds
+  VigilState vigil;
 
   mutable std::mutex lock;  // protects all below
   std::unordered_map<std::uint64_t, Entry> sessions;

@@ -222,14 +222,15 @@ Outcome ClientSession::await_welcome(Deadline deadline) {
   throw SystemError(static_cast<int>(error), "the server takes no more clients");
 }
 
-Terms ClientSession::terms() const noexcept {
+[[gnu::hot]] Terms ClientSession::terms() const noexcept {
   Terms terms;
   for (std::size_t i = 0; i < terms.size(); ++i)
     terms[i] = control().terms.words[i].load(std::memory_order_relaxed);
   return terms;
 }
 
-void ClientSession::send_short_request(const CallArguments& arguments, Kind kind) noexcept {
+[[gnu::hot]] void ClientSession::send_short_request(const CallArguments& arguments,
+                                                    Kind kind) noexcept {
   fill_slot(extra_of(arguments), arguments.data);
   give_turn({.number = number_,
              .kind = kind,
@@ -238,7 +239,8 @@ void ClientSession::send_short_request(const CallArguments& arguments, Kind kind
             control().client, control().server);
 }
 
-Outcome ClientSession::send_request(const CallArguments& arguments, Kind kind, Deadline deadline) {
+[[gnu::hot]] Outcome ClientSession::send_request(const CallArguments& arguments, Kind kind,
+                                                 Deadline deadline) {
   if (is_short(arguments)) {
     send_short_request(arguments, kind);
     return Outcome::ok;
@@ -252,8 +254,8 @@ Outcome ClientSession::send_request(const CallArguments& arguments, Kind kind, D
   return fail(stream_out(arguments.data, deadline, [this] { return dispatched(); }));
 }
 
-Outcome ClientSession::call(const CallArguments& arguments, CallResults* results,
-                            Deadline deadline) {
+[[gnu::hot]] Outcome ClientSession::call(const CallArguments& arguments, CallResults* results,
+                                         Deadline deadline) {
   Turn turn{};
   if (outstanding_) {
     // The slot is ours again when the server has taken the last one-way request.
@@ -274,7 +276,8 @@ Outcome ClientSession::call(const CallArguments& arguments, CallResults* results
   return finish(arguments, *results, deadline);
 }
 
-bool ClientSession::call_at_once(const CallArguments& arguments, CallResults& results) noexcept {
+[[gnu::hot]] bool ClientSession::call_at_once(const CallArguments& arguments,
+                                              CallResults& results) noexcept {
   ++number_;
   send_short_request(arguments, Kind::request);
   Turn turn{};
@@ -282,8 +285,8 @@ bool ClientSession::call_at_once(const CallArguments& arguments, CallResults& re
   return turn.kind == Kind::reply && take_short_reply(turn, results);
 }
 
-Outcome ClientSession::finish(const CallArguments& arguments, CallResults& results,
-                              Deadline deadline) {
+[[gnu::hot]] Outcome ClientSession::finish(const CallArguments& arguments, CallResults& results,
+                                           Deadline deadline) {
   Turn turn{};
   for (;;) {
     Outcome outcome = wait_for_reply(turn, deadline);
@@ -307,7 +310,7 @@ Outcome ClientSession::finish(const CallArguments& arguments, CallResults& resul
   }
 }
 
-Outcome ClientSession::wait_for_reply(Turn& turn, Deadline deadline) {
+[[gnu::hot]] Outcome ClientSession::wait_for_reply(Turn& turn, Deadline deadline) {
   return waiter_.wait(control().client, control().server, deadline, [&] { return replied(turn); });
 }
 
@@ -322,7 +325,7 @@ Outcome ClientSession::assist(std::span<const std::byte> data) {
   return Outcome::ok;
 }
 
-bool ClientSession::take_short_reply(Turn turn, CallResults& results) noexcept {
+[[gnu::hot]] bool ClientSession::take_short_reply(Turn turn, CallResults& results) noexcept {
   // From here on only `turn`, a private copy, is believed, and only within its bounds.
   if (turn.flags != 0 || turn.size > std::min(results.buffer.size(), kInlineBytes)) return false;
   long_ = turn.size > kFirstLineBytes;
@@ -335,7 +338,7 @@ bool ClientSession::take_short_reply(Turn turn, CallResults& results) noexcept {
 }
 
 // Returns would_block where the server is to send another reply.
-Outcome ClientSession::take_reply(Turn turn, CallResults& results) {
+[[gnu::hot]] Outcome ClientSession::take_reply(Turn turn, CallResults& results) {
   if (take_short_reply(turn, results)) [[likely]]
     return Outcome::ok;
   if (turn.size > kInlineBytes || (turn.flags & ~kFlags) != 0) return Outcome::broken;
@@ -393,7 +396,7 @@ Outcome ClientSession::take_reply(Turn turn, CallResults& results) {
   return error == 0 ? Outcome::ok : Outcome::would_block;
 }
 
-Outcome ServerSession::take(Request& request) {
+[[gnu::hot]] Outcome ServerSession::take(Request& request) {
   Turn turn = this->turn();
   turn.flags &= static_cast<std::uint8_t>(~kAfterOthers);
   if (turn.size > kInlineBytes || (turn.flags & ~kFlags) != 0) return Outcome::broken;
@@ -521,8 +524,8 @@ void ServerSession::refuse(int error) noexcept {
       control().server, control().client);
 }
 
-Outcome ServerSession::reply(std::span<const std::byte> data, std::span<const int> descriptors,
-                             std::int64_t status) {
+[[gnu::hot]] Outcome ServerSession::reply(std::span<const std::byte> data,
+                                          std::span<const int> descriptors, std::int64_t status) {
   const std::uint32_t number = number_.load(std::memory_order_relaxed);
   for (;;) {
     Turn turn{.number = number, .kind = Kind::reply};
@@ -576,7 +579,7 @@ void ServerSession::welcome(int error) noexcept {
   Waiter(socket(), WaitMode::block).wake(control().server, control().client);
 }
 
-void ServerSession::begin_serving(Attendant* attendant) noexcept {
+[[gnu::hot]] void ServerSession::begin_serving(Attendant* attendant) noexcept {
   if (attendant == nullptr) return;
   attendant_.store(attendant, std::memory_order_release);
   asymmetric_fence_light();
@@ -584,7 +587,7 @@ void ServerSession::begin_serving(Attendant* attendant) noexcept {
     tell_gone();
 }
 
-void ServerSession::end_serving() noexcept {
+[[gnu::hot]] void ServerSession::end_serving() noexcept {
   if (attendant_.load(std::memory_order_acquire) == nullptr) return;
   attendant_.store(nullptr, std::memory_order_relaxed);
   asymmetric_fence_light();

@@ -59,11 +59,11 @@ enum class Kind : std::uint8_t {
   assist = 6,
   assisted = 7,
 };
-inline constexpr std::uint8_t kDescriptors = 1;  // packets of descriptors belong to it
-inline constexpr std::uint8_t kBulk = 2;         // the data goes through the rings
-inline constexpr std::uint8_t kBulkComes = 4;    // a packet with the rings comes before that
-inline constexpr std::uint8_t kPull = 8;         // the slot holds a PullOffer
-inline constexpr std::uint8_t kRefused = 16;     // a reply: the server could not take the request
+inline constexpr std::uint8_t kDescriptors = 1;   // packets of descriptors belong to it
+inline constexpr std::uint8_t kBulk = 2;          // the data goes through the rings
+inline constexpr std::uint8_t kBulkComes = 4;     // a packet with the rings comes before that
+inline constexpr std::uint8_t kPull = 8;          // the slot holds a PullOffer
+inline constexpr std::uint8_t kRefused = 16;      // a reply: the server could not take the request
 inline constexpr std::uint8_t kAfterOthers = 32;  // a request: look for what has come before it
 inline constexpr std::uint8_t kFlags = kDescriptors | kBulk | kBulkComes | kPull | kRefused;
 
@@ -338,6 +338,10 @@ class ServerSession final : public SessionBase {
 
   [[nodiscard]] bool claim() noexcept { return !owned_.exchange(true, std::memory_order_seq_cst); }
   void release() noexcept { owned_.store(false, std::memory_order_seq_cst); }
+  // relaxed: for who wonders whether the vigil over its port is to be told of this session.
+  [[nodiscard]] bool unheard() const noexcept {
+    return !owned_.load(std::memory_order_relaxed) && !in_vigil.load(std::memory_order_relaxed);
+  }
 
   // Between these two the client's death is told to `attendant`. end_serving() returns when it is
   // not being told, and never will be.
@@ -350,6 +354,7 @@ class ServerSession final : public SessionBase {
   const std::uint64_t id;
   const std::shared_ptr<Entrance> entrance;
   std::atomic<bool> gone{false};
+  std::atomic<bool> in_vigil{false};
   unsigned parks = 0;  // how often it was left to its doorbell; its owner's
 
  private:
@@ -366,5 +371,6 @@ class ServerSession final : public SessionBase {
   bool can_pull_ = true;         // until the kernel has said no
   bool client_can_pull_ = true;  // until it has said no
 };
+using SessionPointer = std::shared_ptr<ServerSession>;
 
 }  // namespace farcall::call

@@ -82,6 +82,11 @@ std::uint64_t Warden::watch(int fd, std::uint32_t events, std::shared_ptr<Watch>
   return number;
 }
 
+void Warden::again(int fd, std::uint64_t number, std::uint32_t events) noexcept {
+  epoll_event event{.events = events, .data = {.u64 = number}};
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+}
+
 void Warden::forget(int fd, std::uint64_t number) noexcept {
   std::shared_ptr<Watch> last;  // destroyed without the lock
   const std::lock_guard guard(lock_);

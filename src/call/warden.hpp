@@ -31,6 +31,8 @@ class Warden {
 
   // Watches a descriptor, for epoll `events`; returns a number for forget(). Throws SystemError.
   std::uint64_t watch(int fd, std::uint32_t events, std::shared_ptr<Watch> watch);
+  // Once more, after an event of what is watched with EPOLLONESHOT.
+  void again(int fd, std::uint64_t number, std::uint32_t events) noexcept;
   // Before the descriptor is closed. An event that is being told may still come afterwards.
   void forget(int fd, std::uint64_t number) noexcept;
 

@@ -19,7 +19,7 @@ std::size_t descriptors_at(std::size_t data_size) noexcept {
   return (data_size + kUnit - 1) / kUnit * kUnit;
 }
 
-int to_error(Outcome outcome) noexcept {
+[[gnu::hot]] int to_error(Outcome outcome) noexcept {
   switch (outcome) {
     case Outcome::ok: return 0;
     case Outcome::interrupted: return Client::dispatched() ? EINTR : EAGAIN;
@@ -53,7 +53,7 @@ int place_descriptors(CallResults& results, door_arg_t& arguments) {
   return 0;
 }
 
-int finish(CallResults& results, door_arg_t& arguments) {
+[[gnu::hot]] int finish(CallResults& results, door_arg_t& arguments) {
   arguments.desc_num = static_cast<uint_t>(results.descriptors.size());
   if (!results.descriptors.empty())
     if (const int error = place_descriptors(results, arguments); error != 0) return error;
@@ -85,7 +85,7 @@ int call_in_vain(int d, Handle& handle, std::uint64_t bytes, int error, Cancella
   return error;
 }
 
-int call(int d, door_arg_t* params) {
+[[gnu::hot]] int call(int d, door_arg_t* params) {
   if (params != nullptr && !writable(params, sizeof *params)) return EFAULT;
   // Only where there are descriptors does the library do here what could be cancelled in between.
   std::optional<NoCancel> guard;

@@ -85,11 +85,11 @@ bool good(const void* address, std::size_t size, Remembered& remembered) noexcep
 
 }  // namespace
 
-bool readable(const void* address, std::size_t size) noexcept {
+[[gnu::hot]] bool readable(const void* address, std::size_t size) noexcept {
   return good<probe_readable>(address, size, remembered_readable);
 }
 
-bool writable(void* address, std::size_t size) noexcept {
+[[gnu::hot]] bool writable(void* address, std::size_t size) noexcept {
   return good<probe_writable>(address, size, remembered_writable);
 }
 

@@ -129,7 +129,7 @@ Handle::Handle(const Name& called, std::uint64_t socket, const std::shared_ptr<D
 
 Process::Process() : mode(mode_from_environment()), create_thread(create_default_thread) {}
 
-Process& Process::here() {
+[[gnu::hot]] Process& Process::here() {
   if (Process* now = instance.load(std::memory_order_acquire)) [[likely]]
     return *now;
   const std::lock_guard guard(instance_lock);
@@ -199,7 +199,7 @@ Borrowed::~Borrowed() {
   *number_ = fd_;
 }
 
-Borrowed Process::borrow(int fd) {
+[[gnu::hot]] Borrowed Process::borrow(int fd) {
   if (fd < 0) return {};
   Recent& place = PerThread<RecentOnes>::get()[static_cast<std::size_t>(fd) % kRecent];
   if (place.fd != fd || place.epoch != epoch.load(std::memory_order_acquire)) [[unlikely]] {

@@ -313,7 +313,7 @@ void ServingThread::make_spare(Door& door) {
   }
 }
 
-void ServingThread::serve_one() {
+[[gnu::hot]] void ServingThread::serve_one() {
   if (cancel_state_ == PTHREAD_CANCEL_ENABLE) {
     ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
     ::pthread_testcancel();

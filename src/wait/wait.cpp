@@ -29,6 +29,8 @@ constexpr std::int64_t kSpinBeforeYield = 10'000;
 
 // A hand-over that took longer than this gave the processor to somebody else than the peer.
 constexpr std::int64_t kSlowHandOver = 50'000;
+// The same in ticks, where the peer had to be woken first and nothing was in the caches.
+constexpr std::uint64_t kSlowWake = 500'000;
 // Somebody else's slice is a thousand times as long as a hand-over, and while somebody else wants
 // this processor most hand-overs are quick all the same. So each slow one is followed by a pause,
 // twice as long as the one before, and only many quick ones in a row shorten the next.
@@ -83,7 +85,7 @@ void asymmetric_fence_heavy() noexcept {
   ::syscall(SYS_nanosleep, &long_enough, nullptr);
 }
 
-std::int64_t monotonic_ns() noexcept {
+[[gnu::hot]] std::int64_t monotonic_ns() noexcept {
   timespec now;
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
@@ -141,7 +143,7 @@ bool Waiter::gone(const Side& peer) const noexcept {
   return ::poll(&death, 1, 0) > 0 && (death.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-void Waiter::note_processor(Side& mine) noexcept {
+[[gnu::hot]] void Waiter::note_processor(Side& mine) noexcept {
   wakes_until_note_ = kWakesPerNote;
   const std::uint32_t here = current_processor();
   if (here == processor_) return;
@@ -149,7 +151,7 @@ void Waiter::note_processor(Side& mine) noexcept {
   mine.processor.store(here, std::memory_order_relaxed);
 }
 
-bool Waiter::shares_processor(const Side& peer) const noexcept {
+[[gnu::hot]] bool Waiter::shares_processor(const Side& peer) const noexcept {
   return peer.processor.load(std::memory_order_relaxed) == processor_;
 }
 
@@ -165,13 +167,14 @@ std::int64_t Waiter::spin_budget() noexcept {
   return kLongestSpin;
 }
 
-void Waiter::learn(std::int64_t waited) noexcept {
+[[gnu::hot]] void Waiter::learn(std::int64_t waited) noexcept {
   // One long pause after a busy time must not make the next thousand waits sleep, hence the cap.
   constexpr std::int64_t kCap = 4 * kLongestSpin;
   expected_ns_ += (std::min(waited, kCap) - expected_ns_) / 8;
 }
 
-Outcome Waiter::wait_long(Side& mine, const Side& peer, Deadline deadline, ReadyRef ready) {
+[[gnu::hot]] Outcome Waiter::wait_long(Side& mine, const Side& peer, Deadline deadline,
+                                       ReadyRef ready) {
   note_processor(mine);
   if (mode_ == WaitMode::spin) return spin_for_ever(peer, deadline, ready);
   const std::int64_t start = monotonic_ns();
@@ -181,7 +184,7 @@ Outcome Waiter::wait_long(Side& mine, const Side& peer, Deadline deadline, Ready
   return outcome;
 }
 
-Outcome Waiter::linger_long(Side& mine, const Side& peer, ReadyRef ready) {
+[[gnu::hot]] Outcome Waiter::linger_long(Side& mine, const Side& peer, ReadyRef ready) {
   note_processor(mine);
   const std::int64_t start = monotonic_ns();
   if (stay_awake(peer, start, Deadline::never(), ready)) return Outcome::ok;
@@ -189,13 +192,15 @@ Outcome Waiter::linger_long(Side& mine, const Side& peer, ReadyRef ready) {
   return Outcome::would_block;
 }
 
-void Waiter::resume() noexcept {
+[[gnu::hot]] void Waiter::resume() noexcept {
+  after_sleep_ = AfterSleep::mine;
   if (linger_since_ == 0) return;
   learn(monotonic_ns() - linger_since_);
   linger_since_ = 0;
 }
 
-bool Waiter::stay_awake(const Side& peer, std::int64_t start, Deadline deadline, ReadyRef ready) {
+[[gnu::hot]] bool Waiter::stay_awake(const Side& peer, std::int64_t start, Deadline deadline,
+                                     ReadyRef ready) {
   // On one processor only the peer's progress ends the wait, and it needs this processor for that.
   if (shares_processor(peer)) return hand_over(ready);
   if (mode_ == WaitMode::block) return false;
@@ -238,7 +243,24 @@ Outcome Waiter::spin_for_ever(const Side& peer, Deadline deadline, ReadyRef read
   }
 }
 
-bool Waiter::hand_over(ReadyRef ready) {
+void Waiter::pause_hand_overs() noexcept {
+  hand_over_pause_ = next_pause_;
+  next_pause_ = std::min(2 * next_pause_, kLongestPause);
+  quick_ones_ = 0;
+}
+
+// Whoever sleeps, wakes the other and then prepares to sleep again keeps the other one from the
+// processor for as long as that takes, which is long where nothing is in the caches.
+[[gnu::hot]] void Waiter::let_peer_run() noexcept {
+  const bool woken = std::exchange(after_sleep_, AfterSleep::none) == AfterSleep::peers;
+  if (hand_over_pause_ > 0) return;
+  const std::uint64_t before = ticks();
+  ::sched_yield();
+  // How long a peer takes that has got its answer tells nothing.
+  if (woken && ticks() - before > kSlowWake) pause_hand_overs();
+}
+
+[[gnu::hot]] bool Waiter::hand_over(ReadyRef ready) {
   // Two processes that hand one processor to and fro look busy, so the scheduler leaves them
   // there, even where another one is idle. It places a task anew when the task is woken.
   if (++hand_overs_ % kHandOversPerSleep == 0) return false;
@@ -260,9 +282,7 @@ bool Waiter::hand_over(ReadyRef ready) {
     const bool slow = after - before > kSlowHandOver;
     before = after;
     if (slow) {
-      hand_over_pause_ = next_pause_;
-      next_pause_ = std::min(2 * next_pause_, kLongestPause);
-      quick_ones_ = 0;
+      pause_hand_overs();
       return ready();
     }
     if (++quick_ones_ == kQuickOnes) {
@@ -278,7 +298,7 @@ bool Waiter::hand_over(ReadyRef ready) {
   return false;
 }
 
-void Waiter::park(Side& mine, std::uint32_t how) noexcept {
+[[gnu::hot]] void Waiter::park(Side& mine, std::uint32_t how) noexcept {
   mine.parked.store(how, std::memory_order_relaxed);
   full_fence();  // pairs with the one in wake()
 }
@@ -348,8 +368,9 @@ void drop_doorbells(void*, int lifeline) noexcept {
   }
 }
 
-void Waiter::wake_parked(Side& mine, Side& peer) noexcept {
+[[gnu::hot]] void Waiter::wake_parked(Side& mine, Side& peer) noexcept {
   note_processor(mine);
+  after_sleep_ = AfterSleep::peers;
   // Exchanged, so that one sleep is woken once. Unknown values come from a hostile peer.
   switch (peer.parked.exchange(Side::kAwake, std::memory_order_relaxed)) {
     case Side::kOnFutex:

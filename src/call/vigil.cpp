@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "call/vigil.hpp"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "call/port.hpp"
+
+namespace farcall::call {
+namespace {
+
+constexpr std::uint32_t kRelayEvents = EPOLLIN | EPOLLONESHOT;
+
+// Since Linux 5.16, and only until it is forbidden (seccomp).
+std::atomic<bool>& kernel_waits_for_several() noexcept {
+  static std::atomic<bool> can{
+      ::syscall(SYS_futex_waitv, nullptr, 0, 0, nullptr, CLOCK_MONOTONIC) == -1 && errno == EINVAL};
+  return can;
+}
+
+class Relay final : public Watch {
+ public:
+  explicit Relay(std::weak_ptr<PortState> port) : port_(std::move(port)) {}
+  void heard(std::uint32_t) noexcept override {
+    const auto port = port_.lock();
+    if (!port) return;
+    port->vigil.relay_set.store(false, std::memory_order_relaxed);
+    port->vigil.disturb();  // whose change of the bell releases what is above
+  }
+
+ private:
+  const std::weak_ptr<PortState> port_;
+};
+
+struct Words {
+  std::array<futex_waitv, Vigil::kMostSessions + 1> all{};
+  unsigned count = 0;
+
+  void add(const std::atomic<std::uint32_t>& word, std::uint32_t expected, std::uint32_t flags) {
+    all[count++] = {.val = expected,
+                    .uaddr = reinterpret_cast<std::uintptr_t>(&word),
+                    .flags = FUTEX_32 | flags,
+                    .__reserved = 0};
+  }
+};
+
+long wait_for(Words& words, const timespec* until) {
+  return ::syscall(SYS_futex_waitv, words.all.data(), words.count, 0, until, CLOCK_MONOTONIC);
+}
+
+// A cancellation point, which syscall(2) is not. It must have nothing to clean up: a cancellation
+// that comes between two of its instructions could not be unwound through it.
+[[gnu::noinline]] long wait_cancellably(Words& words, const timespec* until) {
+  int type = 0;
+  int state = 0;
+  ::pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
+  ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state);
+  const long result = wait_for(words, until);
+  const int error = errno;
+  ::pthread_setcancelstate(state, nullptr);
+  ::pthread_setcanceltype(type, nullptr);
+  errno = error;
+  return result;
+}
+
+}  // namespace
+
+void VigilState::disturb() noexcept {
+  // seq_cst: either this thread sees that a vigil is kept, or who keeps it sees the new value.
+  bell.fetch_add(1, std::memory_order_seq_cst);
+  if (kept.load(std::memory_order_seq_cst))
+    ::syscall(SYS_futex, &bell, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1, nullptr, nullptr, 0);
+}
+
+Vigil::Vigil(PortState& port) noexcept : port_(port), state_(port.vigil) {
+  if (!kernel_waits_for_several().load(std::memory_order_relaxed)) return;
+  if (state_.kept.exchange(true, std::memory_order_seq_cst)) {
+    // Of what the calling thread has just left, perhaps, the other one does not know yet.
+    const std::lock_guard guard(port.lock);
+    if (port.sessions.size() <= kMostSessions &&
+        std::ranges::any_of(port.sessions,
+                            [](const auto& item) { return item.second.session->unheard(); }))
+      state_.disturb();
+    return;
+  }
+  kept_ = true;
+  bell_ = state_.bell.load(std::memory_order_seq_cst);
+  {
+    const std::lock_guard guard(port.lock);
+    if (port.sessions.size() <= kMostSessions)
+      for (const auto& [id, entry] : port.sessions) sessions_[count_++] = entry.session;
+  }
+  if (count_ == 0 || !set_relay()) {
+    count_ = 0;
+    end();
+    return;
+  }
+  for (std::size_t i = 0; i < count_;) {
+    ServerSession& session = *sessions_[i];
+    if (!session.claim()) {
+      sessions_[i] = std::move(sessions_[--count_]);
+      continue;
+    }
+    session.in_vigil.store(true, std::memory_order_relaxed);
+    Waiter::park_on_futex(session.control().server);
+    session.release();
+    // As in PortState::release(): what came before these lines nobody has taken.
+    ready_ |= session.ready() || port.over(session);
+    ++i;
+  }
+  if (count_ == 0) end();  // all of them are served just now
+}
+
+bool Vigil::set_relay() noexcept {
+  if (state_.relay != 0) {
+    if (!state_.relay_set.exchange(true, std::memory_order_relaxed))
+      Warden::here().again(port_.epoll.get(), state_.relay, kRelayEvents);
+    return true;
+  }
+  try {
+    state_.relay_set.store(true, std::memory_order_relaxed);
+    state_.relay = Warden::here().watch(port_.epoll.get(), kRelayEvents,
+                                        std::make_shared<Relay>(port_.weak_from_this()));
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+Vigil::~Vigil() {
+  if (const SessionPointer session = end()) port_.queue({.session = session, .notice = nullptr});
+}
+
+Outcome Vigil::sleep(Deadline deadline, bool cancellable) {
+  if (ready_) return Outcome::ok;
+  Words words;
+  words.add(state_.bell, bell_, FUTEX_PRIVATE_FLAG);
+  for (std::size_t i = 0; i < count_; ++i)
+    words.add(sessions_[i]->control().server.parked, Side::kOnFutex, 0);
+  const timespec until{.tv_sec = deadline.at() / 1'000'000'000,
+                       .tv_nsec = deadline.at() % 1'000'000'000};
+  const timespec* const limit = deadline.is_never() ? nullptr : &until;
+  const long result = cancellable ? wait_cancellably(words, limit) : wait_for(words, limit);
+  if (result >= 0 || errno == EAGAIN) return Outcome::ok;
+  if (errno == EINTR) return Outcome::interrupted;
+  if (errno == ETIMEDOUT) return Outcome::timed_out;
+  kernel_waits_for_several().store(false, std::memory_order_relaxed);
+  return Outcome::ok;
+}
+
+SessionPointer Vigil::end() noexcept {
+  if (!kept_) return nullptr;
+  kept_ = false;
+  SessionPointer first;
+  for (std::size_t i = 0; i < count_; ++i) {
+    SessionPointer session = std::move(sessions_[i]);
+    session->in_vigil.store(false, std::memory_order_relaxed);
+    if (!session->claim()) continue;  // whose it is now looks after it when it leaves
+    if (!session->ready() || port_.over(*session))
+      port_.release(session);
+    else if (!first)
+      first = std::move(session);
+    else
+      port_.queue({.session = std::move(session), .notice = nullptr});
+  }
+  state_.kept.store(false, std::memory_order_seq_cst);
+  return first;
+}
+
+}  // namespace farcall::call

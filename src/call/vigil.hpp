@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A doorbell that is a packet in a socket is dear where nothing is in the caches: of a call after a
+// long silence it is half. So where a port has few sessions, one of its idle threads sleeps on the
+// words of all of them instead (futex_waitv(2)), and their clients wake it as they would a thread
+// that waits for them alone.
+//
+//   idle thread                          client
+//     for each session that is nobody's:
+//       claim; park on the futex; release
+//     anything ready? else sleep           parked on the futex: wake
+//     for each session: claim;
+//       ready? serve or queue it,
+//       else park on the descriptor, release
+//
+// It hears nothing of what comes through the port's epoll descriptor: sessions that were somebody's
+// or are new, what is queued, the port's end. The warden hears that for it (the relay) and rings
+// the bell, a word that it sleeps on as well.
+//
+// Such a call finds its own code in no cache either; what short calls pass through is marked hot,
+// so that it lies in few pages.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+
+#include "call/session.hpp"
+
+namespace farcall::call {
+
+struct PortState;
+
+// What a port's vigil and those who disturb it share.
+struct VigilState {
+  std::atomic<std::uint32_t> bell{0};
+  std::atomic<bool> kept{false};       // by one thread at most
+  std::atomic<bool> relay_set{false};  // the warden will hear what comes next
+  std::uint64_t relay = 0;             // its number there; of the thread that keeps the vigil
+
+  // The thread that keeps it, if there is one, shall look around.
+  void disturb() noexcept;
+};
+
+class Vigil {
+ public:
+  // More would cost the one who is served more than they gain: all are looked after before it.
+  static constexpr std::size_t kMostSessions = 8;
+
+  explicit Vigil(PortState& port) noexcept;
+  ~Vigil();
+  Vigil(const Vigil&) = delete;
+  Vigil& operator=(const Vigil&) = delete;
+
+  // Whether there is one to keep. If not, the thread is to sleep on the epoll descriptor.
+  [[nodiscard]] bool kept() const noexcept { return kept_; }
+  // Until something comes, or for some other reason: ok, timed_out, interrupted.
+  Outcome sleep(Deadline deadline, bool cancellable);
+  // Nothing has come, in whatever way, before what ended the sleep.
+  [[nodiscard]] bool undisturbed() const noexcept {
+    return !ready_ && state_.bell.load(std::memory_order_relaxed) == bell_;
+  }
+  // The vigil is over. A session that has something to do, claimed for the caller; the others of
+  // them are queued.
+  SessionPointer end() noexcept;
+
+ private:
+  bool set_relay() noexcept;
+
+  PortState& port_;
+  VigilState& state_;
+  bool kept_ = false;
+  bool ready_ = false;  // one is already
+  std::uint32_t bell_ = 0;
+  std::size_t count_ = 0;
+  std::array<SessionPointer, kMostSessions> sessions_;
+};
+
+}  // namespace farcall::call
