@@ -353,6 +353,10 @@ class ServerThread {
   void leave() noexcept;
   // Whether pthread_cancel() may end a wait for requests, whatever the thread's state otherwise.
   void set_cancellable(bool on) noexcept { cancellable_ = on; }
+  // Whether receive() may wait on when a signal handler has run that was installed with SA_RESTART,
+  // as read(2) does. Where it may, and the port does not serve by priority, few clients wake an
+  // idle thread sooner.
+  void set_restartable(bool on) noexcept { restartable_ = on; }
 
  private:
   void attend(std::shared_ptr<call::ServerSession> session) noexcept;
@@ -368,6 +372,7 @@ class ServerThread {
   std::uint64_t generation_;
   std::atomic<bool> receiving_{false};
   bool cancellable_ = false;
+  bool restartable_ = false;
   unsigned serves_ = 0;
   std::uint64_t looked_ = 0;
   Outcome wait_outcome_ = Outcome::ok;

@@ -68,14 +68,15 @@ class Deadline {
 std::int64_t monotonic_ns() noexcept;
 
 // One side of a shared structure, as the other side sees it. Written by its owner, except that
-// the waker clears `parked`. Nothing in it is trusted: at worst a lie costs its teller a wake-up.
+// the waker clears `parked` and counts in `bell`. Nothing in it is trusted: at worst a lie costs its teller a wake-up.
 struct alignas(kFalseSharing) Side {
-  enum : std::uint32_t { kAwake = 0, kOnFutex = 1, kOnDescriptor = 2 };
+  enum : std::uint32_t { kAwake = 0, kOnFutex = 1, kOnDescriptor = 2, kOnBell = 3 };
   enum : std::uint32_t { kOpen = 0, kFinished = 1 };
 
   std::atomic<std::uint32_t> parked;     // is also the futex
   std::atomic<std::uint32_t> processor;  // where the owner ran when it last waited, plus one
   std::atomic<std::uint32_t> state;
+  std::atomic<std::uint32_t> bell;  // rung where `parked` says so; a futex
 };
 static_assert(sizeof(Side) == kFalseSharing);
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
@@ -179,8 +180,9 @@ class Waiter {
   // Says that the owner of `mine` waits on the descriptor, in whatever way it does that. Look
   // again whether there is something to do after this, before waiting.
   static void park_on_descriptor(Side& mine) noexcept { park(mine, Side::kOnDescriptor); }
-  // The same for who waits on `mine.parked` itself, beside others (futex_waitv(2)).
-  static void park_on_futex(Side& mine) noexcept { park(mine, Side::kOnFutex); }
+  // The same for who waits until `mine.bell` has changed, and beside that for others
+  // (futex_waitv(2)). Not `parked`: that would take the wake-ups of who sleeps there meanwhile.
+  static void park_on_bell(Side& mine) noexcept { park(mine, Side::kOnBell); }
   static void unpark(Side& mine) noexcept {
     mine.parked.store(Side::kAwake, std::memory_order_relaxed);
   }
@@ -249,7 +251,7 @@ class Waiter {
     const bool apart = peer.processor.load(std::memory_order_relaxed) != processor_;
     if (mode_ == WaitMode::block) return false;
     if (after_sleep_ != AfterSleep::none) [[unlikely]] {
-      let_peer_run();
+      let_peer_run(apart);
       if (ready()) return true;
     }
     if (!apart) return false;
@@ -263,7 +265,7 @@ class Waiter {
     return false;
   }
 
-  void let_peer_run() noexcept;
+  void let_peer_run(bool apart) noexcept;
   Outcome linger_long(Side& mine, const Side& peer, ReadyRef ready);
   bool stay_awake(const Side& peer, std::int64_t start, Deadline deadline, ReadyRef ready);
   Outcome wait_long(Side& mine, const Side& peer, Deadline deadline, ReadyRef ready);

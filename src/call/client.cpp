@@ -11,7 +11,8 @@
 namespace farcall {
 namespace {
 
-thread_local bool last_call_dispatched = false;
+// One byte, for which every loader has room.
+[[gnu::tls_model("initial-exec")]] thread_local bool last_call_dispatched = false;
 
 // A port that has been closed takes sessions no more, but may not have told those under way.
 bool hung_up(int port) noexcept {

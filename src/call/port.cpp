@@ -184,8 +184,7 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
   return only;
 }
 
-[[gnu::hot]] PortState::Item PortState::next(Deadline deadline, Outcome& outcome,
-                                             bool cancellable) {
+[[gnu::hot]] PortState::Item PortState::next(Deadline deadline, Outcome& outcome, Sleeping how) {
   constexpr std::size_t kMostAtOnce = 32;
   std::array<epoll_event, kMostAtOnce> events;
   const std::size_t most = limits.by_priority ? events.size() : 1;
@@ -203,20 +202,20 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
       if (Item item = take_queued()) return item;
     }
     bool only_look = deadline.is_now();
-    if (!only_look) {
+    if (!only_look && how.restartable && !limits.by_priority && vigil.pays()) {
       Vigil watch(*this);
       if (watch.kept()) {
         const Counted asleep(&sleeping);
-        outcome = watch.sleep(deadline, cancellable);
-        if (Item item{.session = watch.end(), .notice = nullptr}) {
-          if (backlog.load(std::memory_order_relaxed) == 0 &&
-              (!limits.by_priority || (watch.undisturbed() && !item.session->ready_after_others())))
-            return item;
+        outcome = watch.sleep(deadline, how.cancellable);
+        Item item{.session = watch.end(), .notice = nullptr};
+        if (outcome == Outcome::ok) vigil.account(static_cast<bool>(item));
+        if (item) {
+          if (backlog.load(std::memory_order_relaxed) == 0) return item;
           queue(std::move(item));
           continue;
         }
-        if (outcome != Outcome::ok) return {};
-        only_look = true;  // the bell rang
+        if (outcome == Outcome::interrupted) return {};
+        only_look = true;
       }
     }
     timespec left{};
@@ -226,11 +225,12 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
     }
     int cancel_state = 0;
     const Counted asleep(only_look ? nullptr : &sleeping);
+    const bool cancellable = how.cancellable && !only_look;
     if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
     const int count = ::epoll_pwait2(epoll.get(), events.data(), static_cast<int>(most),
                                      deadline.is_never() && !only_look ? nullptr : &left, nullptr);
     if (cancellable) ::pthread_setcancelstate(cancel_state, nullptr);
-    if (count == 0 && only_look && !deadline.is_now()) continue;
+    if (count == 0 && only_look && monotonic_ns() < deadline.at()) continue;
     if (count == 0 || (count < 0 && errno != EINTR)) {
       outcome = deadline.is_now() ? Outcome::would_block : Outcome::timed_out;
       return {};
@@ -615,7 +615,7 @@ ServerThread::~ServerThread() {
 
 // Turns to somebody else who waits, if there is anybody. True: it was a notice.
 bool ServerThread::look_around(Incoming& incoming) {
-  PortState::Item other = state_->next(Deadline::now(), wait_outcome_);
+  PortState::Item other = state_->next(Deadline::now(), wait_outcome_, {});
   if (!other) return false;
   // Who has waited goes before who comes anew, unless that one is more urgent.
   if (state_->limits.by_priority && attending_->ready() &&
@@ -656,7 +656,8 @@ bool ServerThread::look_around(Incoming& incoming) {
       }
       leave();
     }
-    PortState::Item item = state_->next(deadline, wait_outcome_, cancellable_);
+    PortState::Item item = state_->next(deadline, wait_outcome_,
+                                        {.cancellable = cancellable_, .restartable = restartable_});
     if (!item) return wait_outcome_;
     if (item.notice) {
       incoming.entrance_ = std::move(item.notice);

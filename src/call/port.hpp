@@ -41,6 +41,10 @@ struct PortState : std::enable_shared_from_this<PortState> {
     }
     explicit operator bool() const noexcept { return session || notice; }
   };
+  struct Sleeping {
+    bool cancellable = false;  // it is a cancellation point
+    bool restartable = false;  // signal handlers need not end it
+  };
   struct Entry {
     SessionPointer session;
     std::uint64_t watch;
@@ -59,8 +63,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   [[nodiscard]] std::size_t most_sessions(uid_t user) const noexcept;
   SessionPointer find(std::uint64_t id);
   // Something to do, the session claimed for the caller; or nothing, and `outcome` says why.
-  // With `cancellable` the wait is a cancellation point.
-  Item next(Deadline deadline, Outcome& outcome, bool cancellable = false);
+  Item next(Deadline deadline, Outcome& outcome, Sleeping how);
   // Queues what has come, except for a single thing when nothing else waits.
   Item sort(std::span<const epoll_event> events, bool& closing_too);
   SessionPointer hear(std::uint64_t id, std::uint32_t events);

@@ -105,7 +105,7 @@ struct TermsLine {
 };
 
 struct SessionControl {
-  static constexpr std::uint64_t kMagic = 0x326c6c6163636166;  // "faccall2"
+  static constexpr std::uint64_t kMagic = 0x336c6c6163636166;  // "faccall3"
 
   alignas(kFalseSharing) std::uint64_t magic;
   alignas(kLine) TermsLine terms;

@@ -78,7 +78,24 @@ void VigilState::disturb() noexcept {
     ::syscall(SYS_futex, &bell, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1, nullptr, nullptr, 0);
 }
 
+bool VigilState::pays() noexcept {
+  if (rest.load(std::memory_order_relaxed) <= 0) return true;
+  rest.fetch_sub(1, std::memory_order_relaxed);
+  return false;
+}
+
+// Relaxed, and not exact where threads meet: whatever comes of it is right, and only dearer.
+void VigilState::account(bool gain) noexcept {
+  constexpr int kTooMuch = 8;
+  constexpr int kRest = 256;
+  const int now = loss.load(std::memory_order_relaxed) + (gain ? -1 : 2);
+  if (now >= kTooMuch) rest.store(kRest, std::memory_order_relaxed);
+  loss.store(std::clamp(now, 0, kTooMuch - 2), std::memory_order_relaxed);
+}
+
 Vigil::Vigil(PortState& port) noexcept : port_(port), state_(port.vigil) {
+  // A forked child has no business here, but would write to what its parent shares with clients.
+  if (port.generation != call::generation()) return;
   if (!kernel_waits_for_several().load(std::memory_order_relaxed)) return;
   if (state_.kept.exchange(true, std::memory_order_seq_cst)) {
     // Of what the calling thread has just left, perhaps, the other one does not know yet.
@@ -108,7 +125,9 @@ Vigil::Vigil(PortState& port) noexcept : port_(port), state_(port.vigil) {
       continue;
     }
     session.in_vigil.store(true, std::memory_order_relaxed);
-    Waiter::park_on_futex(session.control().server);
+    Side& side = session.control().server;
+    bells_[i] = side.bell.load(std::memory_order_relaxed);
+    Waiter::park_on_bell(side);
     session.release();
     // As in PortState::release(): what came before these lines nobody has taken.
     ready_ |= session.ready() || port.over(session);
@@ -119,8 +138,10 @@ Vigil::Vigil(PortState& port) noexcept : port_(port), state_(port.vigil) {
 
 bool Vigil::set_relay() noexcept {
   if (state_.relay != 0) {
-    if (!state_.relay_set.exchange(true, std::memory_order_relaxed))
+    if (!state_.relay_set.exchange(true, std::memory_order_relaxed)) {
+      state_.account(false);
       Warden::here().again(port_.epoll.get(), state_.relay, kRelayEvents);
+    }
     return true;
   }
   try {
@@ -142,15 +163,20 @@ Outcome Vigil::sleep(Deadline deadline, bool cancellable) {
   Words words;
   words.add(state_.bell, bell_, FUTEX_PRIVATE_FLAG);
   for (std::size_t i = 0; i < count_; ++i)
-    words.add(sessions_[i]->control().server.parked, Side::kOnFutex, 0);
+    words.add(sessions_[i]->control().server.bell, bells_[i], 0);
   const timespec until{.tv_sec = deadline.at() / 1'000'000'000,
                        .tv_nsec = deadline.at() % 1'000'000'000};
   const timespec* const limit = deadline.is_never() ? nullptr : &until;
   const long result = cancellable ? wait_cancellably(words, limit) : wait_for(words, limit);
-  if (result >= 0 || errno == EAGAIN) return Outcome::ok;
-  if (errno == EINTR) return Outcome::interrupted;
-  if (errno == ETIMEDOUT) return Outcome::timed_out;
-  kernel_waits_for_several().store(false, std::memory_order_relaxed);
+  if (result >= 0) return Outcome::ok;
+  switch (errno) {
+    case EINTR: return Outcome::interrupted;
+    case ETIMEDOUT: return Outcome::timed_out;
+    case EPERM:
+    case EACCES:
+    case ENOSYS: kernel_waits_for_several().store(false, std::memory_order_relaxed); break;
+    default: break;  // EAGAIN; or EFAULT, which a client can bring about
+  }
   return Outcome::ok;
 }
 

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A doorbell that is a packet in a socket is dear where nothing is in the caches: of a call after a
-// long silence it is half. So where a port has few sessions, one of its idle threads sleeps on the
-// words of all of them instead (futex_waitv(2)), and their clients wake it as they would a thread
-// that waits for them alone.
+// long silence it is half. So where a port has few sessions, one of its idle threads sleeps on a
+// word of each of them instead (Side::bell, futex_waitv(2)).
 //
 //   idle thread                          client
 //     for each session that is nobody's:
-//       claim; park on the futex; release
-//     anything ready? else sleep           parked on the futex: wake
+//       claim; park on the bell; release
+//     anything ready? else sleep           parked on the bell: ring it
 //     for each session: claim;
 //       ready? serve or queue it,
 //       else park on the descriptor, release
 //
 // It hears nothing of what comes through the port's epoll descriptor: sessions that were somebody's
 // or are new, what is queued, the port's end. The warden hears that for it (the relay) and rings
-// the bell, a word that it sleeps on as well.
+// the vigil's own bell, a word that it sleeps on as well. So there is no vigil over a port that
+// serves by priority, which would wait for the warden's; nor where signal handlers are to end a
+// sleep, because the kernel restarts this one (SA_RESTART).
 //
 // Such a call finds its own code in no cache either; what short calls pass through is marked hot,
 // so that it lies in few pages.
@@ -38,8 +39,15 @@ struct VigilState {
   std::atomic<bool> relay_set{false};  // the warden will hear what comes next
   std::uint64_t relay = 0;             // its number there; of the thread that keeps the vigil
 
+  std::atomic<int> loss{0};  // grows with vigils that bring nothing or need the warden
+  std::atomic<int> rest{0};  // so many sleeps are to be on the epoll descriptor first
+
   // The thread that keeps it, if there is one, shall look around.
   void disturb() noexcept;
+  // Whether to keep one: not where clients mostly come and go or pass descriptors, which the warden
+  // would hear in addition, nor where somebody lies.
+  bool pays() noexcept;
+  void account(bool gain) noexcept;
 };
 
 class Vigil {
@@ -56,10 +64,6 @@ class Vigil {
   [[nodiscard]] bool kept() const noexcept { return kept_; }
   // Until something comes, or for some other reason: ok, timed_out, interrupted.
   Outcome sleep(Deadline deadline, bool cancellable);
-  // Nothing has come, in whatever way, before what ended the sleep.
-  [[nodiscard]] bool undisturbed() const noexcept {
-    return !ready_ && state_.bell.load(std::memory_order_relaxed) == bell_;
-  }
   // The vigil is over. A session that has something to do, claimed for the caller; the others of
   // them are queued.
   SessionPointer end() noexcept;
@@ -74,6 +78,7 @@ class Vigil {
   std::uint32_t bell_ = 0;
   std::size_t count_ = 0;
   std::array<SessionPointer, kMostSessions> sessions_;
+  std::array<std::uint32_t, kMostSessions> bells_{};  // as they were before
 };
 
 }  // namespace farcall::call

@@ -6,21 +6,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
-#include <cstdint>
 
 namespace farcall::door {
 namespace {
 
-constexpr unsigned kPageShift = 12;  // the smallest there is
-constexpr std::size_t kRemembered = 64;
+constexpr unsigned kPageShift = GoodPages::kPageShift;
 constexpr std::uintptr_t kFewPages = 16;
-
-// Pages that this thread has found to be good, each in its only place.
-using Remembered = std::array<std::uintptr_t, kRemembered>;
-thread_local constinit Remembered remembered_readable{};
-thread_local constinit Remembered remembered_writable{};
 
 void* address_of(std::uintptr_t page) noexcept {
   return reinterpret_cast<void*>(page << kPageShift);  // NOLINT(performance-no-int-to-ptr)
@@ -56,41 +48,39 @@ bool probe_writable(std::uintptr_t page) noexcept {
   return kSupported ? populate(page) : probe_readable(page);
 }
 
-template <bool (*Probe)(std::uintptr_t)>
-bool page_good(std::uintptr_t page, Remembered& remembered) noexcept {
-  std::uintptr_t& place = remembered[page % kRemembered];
-  if (place == page && page != 0) [[likely]]
-    return true;
+bool page_good(std::uintptr_t page, bool to_write) noexcept {
+  if (to_write ? good_pages.writable(page) : good_pages.readable(page)) return true;
   if (page == 0) return false;
   const int saved = errno;
-  const bool good = Probe(page);
+  const bool good = to_write ? probe_writable(page) : probe_readable(page);
   errno = saved;
-  if (good) place = page;
+  if (good) good_pages.add(page, to_write);
   return good;
 }
 
-template <bool (*Probe)(std::uintptr_t)>
-bool good(const void* address, std::size_t size, Remembered& remembered) noexcept {
+bool good(const void* address, std::size_t size, bool to_write) noexcept {
   if (size == 0) return true;
   const auto first = reinterpret_cast<std::uintptr_t>(address);
   if (first + size - 1 < first) return false;
   const std::uintptr_t last_page = (first + size - 1) >> kPageShift;
   const std::uintptr_t first_page = first >> kPageShift;
-  if (!page_good<Probe>(first_page, remembered)) return false;
-  if (last_page - first_page > kFewPages) return page_good<Probe>(last_page, remembered);
+  if (!page_good(first_page, to_write)) return false;
+  if (last_page - first_page > kFewPages) return page_good(last_page, to_write);
   for (std::uintptr_t page = first_page + 1; page <= last_page; ++page)
-    if (!page_good<Probe>(page, remembered)) return false;
+    if (!page_good(page, to_write)) return false;
   return true;
 }
 
 }  // namespace
 
-[[gnu::hot]] bool readable(const void* address, std::size_t size) noexcept {
-  return good<probe_readable>(address, size, remembered_readable);
+thread_local constinit GoodPages good_pages;
+
+bool look_whether_readable(const void* address, std::size_t size) noexcept {
+  return good(address, size, false);
 }
 
-[[gnu::hot]] bool writable(void* address, std::size_t size) noexcept {
-  return good<probe_writable>(address, size, remembered_writable);
+bool look_whether_writable(void* address, std::size_t size) noexcept {
+  return good(address, size, true);
 }
 
 }  // namespace farcall::door

@@ -288,6 +288,7 @@ void ServingThread::join_pool() {
   joined_ = bound.get();
   if (pool == pool_) return;
   thread_ = std::make_unique<ServerThread>(pool->port, Process::here().mode, this);
+  thread_->set_restartable(true);
   pool_ = std::move(pool);
   pool_->starting_until.store(0, std::memory_order_relaxed);
 }

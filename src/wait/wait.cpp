@@ -251,9 +251,13 @@ void Waiter::pause_hand_overs() noexcept {
 
 // Whoever sleeps, wakes the other and then prepares to sleep again keeps the other one from the
 // processor for as long as that takes, which is long where nothing is in the caches.
-[[gnu::hot]] void Waiter::let_peer_run() noexcept {
+[[gnu::hot]] void Waiter::let_peer_run(bool apart) noexcept {
   const bool woken = std::exchange(after_sleep_, AfterSleep::none) == AfterSleep::peers;
-  if (hand_over_pause_ > 0) return;
+  if (!woken && apart) return;
+  if (hand_over_pause_ > 0) {
+    --hand_over_pause_;
+    return;
+  }
   const std::uint64_t before = ticks();
   ::sched_yield();
   // How long a peer takes that has got its answer tells nothing.
@@ -375,6 +379,10 @@ void drop_doorbells(void*, int lifeline) noexcept {
   switch (peer.parked.exchange(Side::kAwake, std::memory_order_relaxed)) {
     case Side::kOnFutex:
       ::syscall(SYS_futex, &peer.parked, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+      break;
+    case Side::kOnBell:
+      peer.bell.fetch_add(1, std::memory_order_release);
+      ::syscall(SYS_futex, &peer.bell, FUTEX_WAKE, 1, nullptr, nullptr, 0);
       break;
     case Side::kOnDescriptor: {
       // A full socket has a doorbell in it already; a closed one tells that nobody will answer.

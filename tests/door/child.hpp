@@ -66,6 +66,8 @@ inline constexpr std::chrono::milliseconds kGlance = 60ms;
 
 // Ends the process, as a failure, unless it is called again or the test ends by then.
 void give_up_after(std::chrono::seconds time);
+// In a child: somewhat sooner than that.
+void give_up_before_parent();
 
 inline std::int64_t now_ns() {
   timespec now{};
@@ -155,7 +157,7 @@ class Child {
   explicit Child(Body body) : pid_(fork_while_others_rest()) {
     if (pid_ != 0) return;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    give_up_after(30s);
+    give_up_before_parent();
     body();
     ::_exit(::testing::Test::HasFailure() ? 1 : 0);
   }

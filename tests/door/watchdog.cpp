@@ -16,6 +16,7 @@ namespace farcall::door::test {
 namespace {
 
 char running[200] = "a test";
+std::chrono::seconds given = 40s;
 
 void give_up(int) {
   char text[300];
@@ -33,7 +34,7 @@ class Watchdog : public ::testing::EmptyTestEventListener {
   void OnTestStart(const ::testing::TestInfo& test) override {
     const std::string name = std::string(test.test_suite_name()) + "." + test.name();
     std::strncpy(running, name.c_str(), sizeof running - 1);
-    give_up_after(40s);
+    give_up_after(40s);  // unless the test says otherwise
   }
   void OnTestEnd(const ::testing::TestInfo&) override { ::alarm(0); }
 };
@@ -46,10 +47,13 @@ const bool kInstalled = [] {
 }  // namespace
 
 void give_up_after(std::chrono::seconds time) {
+  given = time;
   struct sigaction action {};
   action.sa_handler = give_up;
   ::sigaction(SIGALRM, &action, nullptr);
   ::alarm(static_cast<unsigned>(time.count() * (kSlow > 1 ? 3 : 1)));
 }
+
+void give_up_before_parent() { give_up_after(given - 10s); }
 
 }  // namespace farcall::door::test
