@@ -68,7 +68,8 @@ class Deadline {
 std::int64_t monotonic_ns() noexcept;
 
 // One side of a shared structure, as the other side sees it. Written by its owner, except that
-// the waker clears `parked` and counts in `bell`. Nothing in it is trusted: at worst a lie costs its teller a wake-up.
+// the waker clears `parked` and counts in `bell`. Nothing in it is trusted: at worst a lie costs
+// its teller a wake-up.
 struct alignas(kFalseSharing) Side {
   enum : std::uint32_t { kAwake = 0, kOnFutex = 1, kOnDescriptor = 2, kOnBell = 3 };
   enum : std::uint32_t { kOpen = 0, kFinished = 1 };

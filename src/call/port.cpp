@@ -218,9 +218,10 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
         only_look = true;
       }
     }
+    const Deadline until = only_look ? Deadline::now() : deadline;
     timespec left{};
-    if (!deadline.is_never() && !only_look) {
-      const std::int64_t ns = std::max<std::int64_t>(deadline.at() - monotonic_ns(), 0);
+    if (!until.is_never()) {
+      const std::int64_t ns = std::max<std::int64_t>(until.at() - monotonic_ns(), 0);
       left = {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
     }
     int cancel_state = 0;
@@ -228,7 +229,7 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
     const bool cancellable = how.cancellable && !only_look;
     if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
     const int count = ::epoll_pwait2(epoll.get(), events.data(), static_cast<int>(most),
-                                     deadline.is_never() && !only_look ? nullptr : &left, nullptr);
+                                     until.is_never() ? nullptr : &left, nullptr);
     if (cancellable) ::pthread_setcancelstate(cancel_state, nullptr);
     if (count == 0 && only_look && monotonic_ns() < deadline.at()) continue;
     if (count == 0 || (count < 0 && errno != EINTR)) {

@@ -62,6 +62,10 @@ int futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::in
   return result == 0 ? 0 : errno;
 }
 
+void futex_wake(std::atomic<std::uint32_t>& word) noexcept {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
+
 bool register_fences() noexcept {
 #if defined(__SANITIZE_THREAD__)
   return false;  // it does not know them
@@ -377,12 +381,10 @@ void drop_doorbells(void*, int lifeline) noexcept {
   after_sleep_ = AfterSleep::peers;
   // Exchanged, so that one sleep is woken once. Unknown values come from a hostile peer.
   switch (peer.parked.exchange(Side::kAwake, std::memory_order_relaxed)) {
-    case Side::kOnFutex:
-      ::syscall(SYS_futex, &peer.parked, FUTEX_WAKE, 1, nullptr, nullptr, 0);
-      break;
+    case Side::kOnFutex: futex_wake(peer.parked); break;
     case Side::kOnBell:
       peer.bell.fetch_add(1, std::memory_order_release);
-      ::syscall(SYS_futex, &peer.bell, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+      futex_wake(peer.bell);
       break;
     case Side::kOnDescriptor: {
       // A full socket has a doorbell in it already; a closed one tells that nobody will answer.
