@@ -48,6 +48,19 @@ inline constexpr std::size_t kCallDescriptors = 16 * kPacketDescriptors;
 // Words that an entrance tells all its clients. Their meaning is its owner's.
 inline constexpr std::size_t kTerms = 7;
 using Terms = std::array<std::uint64_t, kTerms>;
+// The same where a session has them: they may change at any time.
+class LiveTerms {
+ public:
+  using Words = std::array<std::atomic<std::uint64_t>, kTerms>;
+  explicit LiveTerms(const Words& words) noexcept : words_(&words) {}
+  // relaxed: each word stands for itself.
+  std::uint64_t operator[](std::size_t which) const noexcept {
+    return (*words_)[which].load(std::memory_order_relaxed);
+  }
+
+ private:
+  const Words* words_;
+};
 
 // Memory that a reply did not fit into; unmapped when it goes.
 using LargeReply = Mapping;
@@ -74,7 +87,7 @@ struct CallArguments {
   Cancellable cancellable = Cancellable::no;
   std::uint32_t origin = 0;  // for the server: who of the client it is, in 24 bits
   Persistence* persistence = nullptr;
-  bool until_taken = false;  // of send(): wait until the server has taken it
+  bool until_taken = false;   // of send(): wait until the server has taken it
   bool after_others = false;  // a server by priority first looks for what else has come to its port
 };
 
@@ -89,7 +102,7 @@ struct CallResults {
 
 // Looks at a request before it is sent, in the light of the entrance's terms. Returns 0, or the
 // errno that the call is to fail with.
-using Admission = int (*)(const Terms& terms, const CallArguments& arguments);
+using Admission = int (*)(LiveTerms terms, const CallArguments& arguments);
 
 // The client's half. Any number of threads may call at once. A process that inherits a Client over
 // fork opens sessions of its own.
@@ -123,6 +136,7 @@ class Client {
   struct Own;
 
   Own& own();
+  Own& own_after_fork(Own* parents);
   std::unique_ptr<call::ClientSession> take(int port, bool cancellable, Deadline deadline,
                                             Outcome& outcome);
   void give_back(std::unique_ptr<call::ClientSession> session) noexcept;
@@ -206,7 +220,8 @@ class Port {
   [[nodiscard]] std::size_t sessions() const noexcept;
   // Whether a thread waits for whatever client comes.
   [[nodiscard]] bool has_sleeping_thread() const noexcept;
-  // Whether a thread is receiving or about to, and has perhaps not gone to sleep yet. A system call.
+  // Whether a thread is receiving or about to, and has perhaps not gone to sleep yet. A system
+  // call.
   [[nodiscard]] bool has_idle_thread() const noexcept;
 
  private:
@@ -276,6 +291,15 @@ class RequestBuffer {
   Mapping memory_;
 };
 
+// What a server takes out of a session.
+struct Request {
+  std::span<std::byte> data;
+  std::int32_t word = 0;
+  std::uint32_t origin = 0;
+  std::uint8_t priority = 0;
+  bool wants_reply = false;
+};
+
 }  // namespace call
 
 // A request that a thread has taken. Its data is a copy that nobody else can change. If it wants a
@@ -288,13 +312,13 @@ class Incoming {
   Incoming& operator=(Incoming&&) noexcept;
   ~Incoming();
 
-  [[nodiscard]] std::span<std::byte> data() noexcept { return data_; }
+  [[nodiscard]] std::span<std::byte> data() noexcept { return request_.data; }
   [[nodiscard]] std::vector<UniqueFd>& descriptors() noexcept { return descriptors_; }
-  [[nodiscard]] std::int32_t word() const noexcept { return word_; }
-  [[nodiscard]] std::uint8_t priority() const noexcept { return priority_; }
+  [[nodiscard]] std::int32_t word() const noexcept { return request_.word; }
+  [[nodiscard]] std::uint8_t priority() const noexcept { return request_.priority; }
   // As the client says.
-  [[nodiscard]] std::uint32_t origin() const noexcept { return origin_; }
-  [[nodiscard]] bool wants_reply() const noexcept { return wants_reply_; }
+  [[nodiscard]] std::uint32_t origin() const noexcept { return request_.origin; }
+  [[nodiscard]] bool wants_reply() const noexcept { return request_.wants_reply; }
   // It has waited while all threads of the port were busy with others.
   [[nodiscard]] bool crowded() const noexcept { return crowded_; }
   // From Port::post(), not from a client.
@@ -319,13 +343,9 @@ class Incoming {
   std::shared_ptr<call::PortState> port_;         // of the last that did
   std::shared_ptr<Entrance> entrance_;
   Credentials caller_{};
-  std::span<std::byte> data_;
+  call::Request request_;
   call::RequestBuffer large_;
   std::vector<UniqueFd> descriptors_;
-  std::int32_t word_ = 0;
-  std::uint32_t origin_ = 0;
-  std::uint8_t priority_ = 0;
-  bool wants_reply_ = false;
   bool notice_ = false;
   bool crowded_ = false;
   std::uint64_t generation_ = 0;
@@ -361,7 +381,10 @@ class ServerThread {
  private:
   void attend(std::shared_ptr<call::ServerSession> session) noexcept;
   bool take(Incoming& incoming);
+  bool take_long(Incoming& incoming);
   Outcome next(Incoming& incoming, Deadline deadline);
+  Outcome reply_at_length(Incoming& incoming, std::span<const std::byte> data,
+                          std::span<const int> descriptors, std::int64_t status);
   bool look_due() noexcept;
   bool look_around(Incoming& incoming);
 

@@ -61,7 +61,9 @@ class Mapping {
   [[nodiscard]] std::byte* data() const noexcept { return address_; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   explicit operator bool() const noexcept { return address_ != nullptr; }
-  void reset() noexcept;
+  void reset() noexcept {
+    if (address_ != nullptr) unmap();
+  }
   // The caller unmaps it.
   [[nodiscard]] std::byte* release() noexcept {
     size_ = 0;
@@ -69,6 +71,8 @@ class Mapping {
   }
 
  private:
+  void unmap() noexcept;
+
   std::byte* address_ = nullptr;
   std::size_t size_ = 0;
 };

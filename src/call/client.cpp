@@ -20,6 +20,12 @@ bool hung_up(int port) noexcept {
   return ::poll(&entry, 1, 0) > 0;
 }
 
+// What an earlier call has left there.
+[[gnu::noinline]] void drop_last(CallResults& results) noexcept {
+  results.large.reset();
+  results.descriptors.clear();
+}
+
 bool means_gone(const SystemError& error) noexcept {
   const int code = error.code().value();
   return code == EPIPE || code == ECONNRESET || code == ENOTCONN;
@@ -72,14 +78,16 @@ bool Client::dispatched() noexcept { return last_call_dispatched; }
 
 // After a fork the sessions are the parent's, and perhaps in the middle of a call, locks and all:
 // they stay where they are, untouched.
-[[gnu::hot]] Client::Own& Client::own() {
-  Own* now = own_.load(std::memory_order_acquire);
-  if (now->generation == call::generation()) [[likely]]
-    return *now;
+Client::Own& Client::own_after_fork(Own* parents) {
   auto fresh = std::make_unique<Own>();
-  if (own_.compare_exchange_strong(now, fresh.get(), std::memory_order_acq_rel))
-    now = fresh.release();
-  return *now;
+  if (own_.compare_exchange_strong(parents, fresh.get(), std::memory_order_acq_rel))
+    return *fresh.release();
+  return *parents;  // by now those of a thread that was faster
+}
+
+inline Client::Own& Client::own() {
+  Own* const now = own_.load(std::memory_order_acquire);
+  return now->generation == call::generation() ? *now : own_after_fork(now);
 }
 
 std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, Deadline deadline,
@@ -153,6 +161,10 @@ void Client::retire() noexcept {
   idle.swap(own.idle);
 }
 
+inline int Client::admit(const call::ClientSession& session, const CallArguments& arguments) const {
+  return admission_ == nullptr ? 0 : admission_(session.live_terms(), arguments);
+}
+
 // What every short call to a server that answers at once passes through: without system calls, and
 // with as few locked instructions as can be.
 [[gnu::hot]] Outcome Client::transact(const CallArguments& arguments, CallResults* results,
@@ -174,11 +186,6 @@ void Client::retire() noexcept {
   own.hot.store(nullptr, std::memory_order_relaxed);
   return transact_slowly(std::unique_ptr<call::ClientSession>(session), begun, arguments, results,
                          deadline);
-}
-
-[[gnu::hot]] int Client::admit(const call::ClientSession& session,
-                               const CallArguments& arguments) const {
-  return admission_ == nullptr ? 0 : admission_(session.terms(), arguments);
 }
 
 // `at_hand`: a session that is idle, or null; or, if the call has begun already, its own.
@@ -235,9 +242,9 @@ void Client::retire() noexcept {
 
 [[gnu::hot]] Outcome Client::call(const CallArguments& arguments, CallResults& results,
                                   Deadline deadline) {
+  if (results.large || !results.descriptors.empty()) [[unlikely]]
+    drop_last(results);
   results.data = {};
-  results.large.reset();
-  results.descriptors.clear();
   return transact(arguments, &results, deadline);
 }
 

@@ -483,23 +483,19 @@ Incoming::Incoming(Incoming&& other) noexcept : Incoming() { *this = std::move(o
 Incoming& Incoming::operator=(Incoming&& other) noexcept {
   if (this == &other) return *this;
   abandon();
-  const bool in_line = other.data_.data() == other.inline_;
+  const bool in_line = other.request_.data.data() == other.inline_;
   session_ = std::move(other.session_);
   port_ = std::move(other.port_);
   entrance_ = std::move(other.entrance_);
-  data_ = std::exchange(other.data_, {});
+  request_ = std::exchange(other.request_, {});
   large_ = std::move(other.large_);
   descriptors_ = std::move(other.descriptors_);
-  wants_reply_ = std::exchange(other.wants_reply_, false);
   notice_ = std::exchange(other.notice_, false);
-  word_ = other.word_;
-  origin_ = other.origin_;
-  priority_ = other.priority_;
   caller_ = other.caller_;
   generation_ = other.generation_;
   if (in_line) {
-    std::ranges::copy(data_, inline_);
-    data_ = {inline_, data_.size()};
+    std::ranges::copy(request_.data, inline_);
+    request_.data = {inline_, request_.data.size()};
   }
   return *this;
 }
@@ -573,37 +569,35 @@ ServerThread::~ServerThread() {
 // Takes the request that is ready. False: there is nothing to serve after all.
 [[gnu::hot]] bool ServerThread::take(Incoming& incoming) {
   ServerSession& session = *attending_;
-  Outcome outcome = Outcome::broken;
-  call::Request request{.inline_data = incoming.inline_,
-                        .large = incoming.large_,
-                        .most = state_->limits.request_bytes,
-                        .descriptors = incoming.descriptors_,
-                        .data = {}};
-  incoming.priority_ = session.priority();
-  try {
-    outcome = session.take(request);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no memory for this client
-  }
-  if (outcome != Outcome::ok) {
-    incoming.descriptors_.clear();
-    if (outcome == Outcome::would_block) return false;
-    state_->drop(std::exchange(attending_, nullptr));
-    return false;
-  }
-  incoming.data_ = request.data;
-  incoming.word_ = request.word;
-  incoming.origin_ = request.origin;
-  incoming.wants_reply_ = request.wants_reply;
+  call::Request& request = incoming.request_;
+  if (!session.take_short(incoming.inline_, request) && !take_long(incoming)) return false;
   incoming.notice_ = false;
   incoming.caller_ = session.caller;
   // Mostly they are the same as last time; a look is cheaper than counting them up and down.
   if (incoming.entrance_ != session.entrance) incoming.entrance_ = session.entrance;
-  if (incoming.wants_reply_) {
+  if (request.wants_reply) {
     session.begin_serving(attendant_);
     incoming.session_ = std::move(attending_);
     if (incoming.port_ != state_) incoming.port_ = state_;
   }
   return true;
+}
+
+bool ServerThread::take_long(Incoming& incoming) {
+  Outcome outcome = Outcome::broken;
+  const call::Destination to{.inline_data = incoming.inline_,
+                             .large = incoming.large_,
+                             .most = state_->limits.request_bytes,
+                             .descriptors = incoming.descriptors_};
+  try {
+    outcome = attending_->take(to, incoming.request_);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no memory for this client
+  }
+  if (outcome == Outcome::ok) return true;
+  incoming.request_ = {};
+  incoming.descriptors_.clear();
+  if (outcome != Outcome::would_block) state_->drop(std::exchange(attending_, nullptr));
+  return false;
 }
 
 [[gnu::hot]] bool ServerThread::look_due() noexcept {
@@ -648,7 +642,7 @@ bool ServerThread::look_around(Incoming& incoming) {
       const Outcome outcome = session.waiter().linger(
           session.control().server, session.control().client, [&] { return session.arrived(); });
       if (outcome == Outcome::ok && !state_->over(session)) {
-        if (session.ready_after_others() && state_->limits.by_priority) [[unlikely]] {
+        if (state_->limits.by_priority && session.ready_after_others()) {
           if (look_around(incoming)) return Outcome::ok;
           if (!attending_->ready()) continue;
         }
@@ -675,11 +669,9 @@ bool ServerThread::look_around(Incoming& incoming) {
   incoming.abandon();
   incoming.large_.trim();
   incoming.descriptors_.clear();
-  incoming.data_ = {};
-  incoming.wants_reply_ = false;
+  incoming.request_ = {};
   incoming.notice_ = false;
   incoming.crowded_ = false;
-  incoming.word_ = 0;
   incoming.generation_ = generation_;
   const call::Said receiving(receiving_);
   return next(incoming, deadline);
@@ -688,8 +680,21 @@ bool ServerThread::look_around(Incoming& incoming) {
 [[gnu::hot]] Outcome ServerThread::reply(Incoming& incoming, std::span<const std::byte> data,
                                          std::span<const int> descriptors, std::int64_t status) {
   if (!incoming.session_) throw MisuseError("reply to what wants no reply, or has had it");
-  Outcome outcome = Outcome::peer_gone;
   incoming.session_->end_serving();
+  if (data.size() <= kInlineBytes && descriptors.empty()) [[likely]] {
+    incoming.session_->reply_shortly(data, status);
+  } else {
+    const Outcome outcome = reply_at_length(incoming, data, descriptors, status);
+    if (outcome != Outcome::ok) return outcome;
+  }
+  leave();
+  attending_ = std::move(incoming.session_);
+  return Outcome::ok;
+}
+
+Outcome ServerThread::reply_at_length(Incoming& incoming, std::span<const std::byte> data,
+                                      std::span<const int> descriptors, std::int64_t status) {
+  Outcome outcome = Outcome::peer_gone;
   try {
     outcome = incoming.session_->reply(data, descriptors, status);
   } catch (const SystemError& error) {
@@ -700,14 +705,8 @@ bool ServerThread::look_around(Incoming& incoming) {
       throw;
     }
   }
-  SessionPointer session = std::exchange(incoming.session_, nullptr);
-  if (outcome != Outcome::ok) {
-    state_->drop(session);
-    return outcome;
-  }
-  leave();
-  attending_ = std::move(session);
-  return Outcome::ok;
+  if (outcome != Outcome::ok) state_->drop(std::exchange(incoming.session_, nullptr));
+  return outcome;
 }
 
 }  // namespace farcall

@@ -10,10 +10,11 @@
 #include <utility>
 
 namespace farcall::call {
-namespace {
 
-std::atomic<std::uint64_t> forks{1};
-std::atomic<std::uint64_t> credentials{1};
+constinit std::atomic<std::uint64_t> detail::forks{1};
+constinit std::atomic<std::uint64_t> detail::credentials{1};
+
+namespace {
 
 // One bit for each descriptor; those beyond are not marked, and stay open in children until exec.
 constexpr int kMostMarked = 1 << 20;
@@ -60,7 +61,7 @@ void in_parent() noexcept {
 }
 
 void in_child() noexcept {
-  forks.fetch_add(1, std::memory_order_relaxed);
+  detail::forks.fetch_add(1, std::memory_order_relaxed);
   const int last = highest_mark.exchange(0, std::memory_order_relaxed) / 64;
   for (int word = 0; word <= last; ++word) {
     std::uint64_t bits = marks[word].exchange(0, std::memory_order_relaxed);
@@ -73,8 +74,6 @@ void in_child() noexcept {
 [[maybe_unused]] const int kRegistered = ::pthread_atfork(before, in_parent, in_child);
 
 }  // namespace
-
-std::uint64_t generation() noexcept { return forks.load(std::memory_order_relaxed); }
 
 PrivateFd::PrivateFd(UniqueFd fd) noexcept : fd_(std::move(fd)), generation_(generation()) {
   if (fd_) mark(fd_.get());
@@ -111,7 +110,6 @@ NoCancel::NoCancel() noexcept { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE,
 NoCancel::~NoCancel() { ::pthread_setcancelstate(before_, nullptr); }
 bool NoCancel::was_cancellable() const noexcept { return before_ == PTHREAD_CANCEL_ENABLE; }
 
-void forget_credentials() noexcept { credentials.fetch_add(1, std::memory_order_relaxed); }
-std::uint64_t credentials_epoch() noexcept { return credentials.load(std::memory_order_relaxed); }
+void forget_credentials() noexcept { detail::credentials.fetch_add(1, std::memory_order_relaxed); }
 
 }  // namespace farcall::call

@@ -4,6 +4,7 @@
 // hold its parent's sockets, nobody would notice the parent's death.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <new>
 #include <utility>
@@ -12,9 +13,14 @@
 
 namespace farcall::call {
 
+namespace detail {
+extern std::atomic<std::uint64_t> forks;
+extern std::atomic<std::uint64_t> credentials;
+}  // namespace detail
+
 // Counts the forks that lie between this process and the one that loaded the library. What was
 // made in another generation belongs to another process: it is left alone, not even destroyed.
-std::uint64_t generation() noexcept;
+inline std::uint64_t generation() noexcept { return detail::forks.load(std::memory_order_relaxed); }
 
 // A descriptor of this process alone: closed in forked children at once, and left alone by
 // destructors that run there.
@@ -67,6 +73,8 @@ class NoCancel {
 // Credentials that were recorded before count no more.
 void forget_credentials() noexcept;
 // Changes with every forget_credentials().
-std::uint64_t credentials_epoch() noexcept;
+inline std::uint64_t credentials_epoch() noexcept {
+  return detail::credentials.load(std::memory_order_relaxed);
+}
 
 }  // namespace farcall::call

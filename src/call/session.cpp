@@ -222,27 +222,24 @@ Outcome ClientSession::await_welcome(Deadline deadline) {
   throw SystemError(static_cast<int>(error), "the server takes no more clients");
 }
 
-[[gnu::hot]] Terms ClientSession::terms() const noexcept {
+Terms ClientSession::terms() const noexcept {
   Terms terms;
-  for (std::size_t i = 0; i < terms.size(); ++i)
-    terms[i] = control().terms.words[i].load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < terms.size(); ++i) terms[i] = live_terms()[i];
   return terms;
 }
 
-[[gnu::hot]] void ClientSession::send_short_request(const CallArguments& arguments,
-                                                    Kind kind) noexcept {
+inline Turn ClientSession::fill_short_request(const CallArguments& arguments, Kind kind) noexcept {
   fill_slot(extra_of(arguments), arguments.data);
-  give_turn({.number = number_,
-             .kind = kind,
-             .flags = flags_of(arguments),
-             .size = static_cast<std::uint16_t>(arguments.data.size())},
-            control().client, control().server);
+  return {.number = number_,
+          .kind = kind,
+          .flags = flags_of(arguments),
+          .size = static_cast<std::uint16_t>(arguments.data.size())};
 }
 
 [[gnu::hot]] Outcome ClientSession::send_request(const CallArguments& arguments, Kind kind,
                                                  Deadline deadline) {
   if (is_short(arguments)) {
-    send_short_request(arguments, kind);
+    give_turn(fill_short_request(arguments, kind), control().client, control().server);
     return Outcome::ok;
   }
   Turn turn{.number = number_, .kind = kind, .flags = flags_of(arguments)};
@@ -276,13 +273,28 @@ Outcome ClientSession::await_welcome(Deadline deadline) {
   return finish(arguments, *results, deadline);
 }
 
+inline bool ClientSession::take_short_reply(Turn turn, CallResults& results) noexcept {
+  // From here on only `turn`, a private copy, is believed, and only within its bounds.
+  if (turn.flags != 0 || turn.size > std::min(results.buffer.size(), kInlineBytes)) return false;
+  long_ = turn.size > kFirstLineBytes;
+  results.status = slot().extra;
+  if ((results.status & results.apart) != 0) [[unlikely]]
+    return false;
+  results.data = results.buffer.first(turn.size);
+  if (turn.size != 0) std::memcpy(results.data.data(), slot().data, turn.size);
+  return true;
+}
+
 [[gnu::hot]] bool ClientSession::call_at_once(const CallArguments& arguments,
                                               CallResults& results) noexcept {
   ++number_;
-  send_short_request(arguments, Kind::request);
-  Turn turn{};
-  if (!waiter_.look(control().server, [&] { return replied(turn); })) return false;
-  return turn.kind == Kind::reply && take_short_reply(turn, results);
+  const Turn mine = fill_short_request(arguments, Kind::request);
+  give_turn(mine, control().client, control().server);
+  std::uint64_t word = 0;
+  const auto answered = [&, given = mine.pack()] { return (word = look()) != given; };
+  if (!waiter_.look(control().server, answered)) return false;
+  const Turn turn = Turn::unpack(word);
+  return turn.number == number_ && turn.kind == Kind::reply && take_short_reply(turn, results);
 }
 
 [[gnu::hot]] Outcome ClientSession::finish(const CallArguments& arguments, CallResults& results,
@@ -323,18 +335,6 @@ Outcome ClientSession::assist(std::span<const std::byte> data) {
   slot().extra = hung_up() ? EPERM : push(server_, where, data.last(where.size));
   give_turn({.number = number_, .kind = Kind::assisted}, control().client, control().server);
   return Outcome::ok;
-}
-
-[[gnu::hot]] bool ClientSession::take_short_reply(Turn turn, CallResults& results) noexcept {
-  // From here on only `turn`, a private copy, is believed, and only within its bounds.
-  if (turn.flags != 0 || turn.size > std::min(results.buffer.size(), kInlineBytes)) return false;
-  long_ = turn.size > kFirstLineBytes;
-  results.status = slot().extra;
-  if ((results.status & results.apart) != 0) [[unlikely]]
-    return false;
-  results.data = results.buffer.first(turn.size);
-  if (turn.size != 0) std::memcpy(results.data.data(), slot().data, turn.size);
-  return true;
 }
 
 // Returns would_block where the server is to send another reply.
@@ -396,44 +396,32 @@ Outcome ClientSession::assist(std::span<const std::byte> data) {
   return error == 0 ? Outcome::ok : Outcome::would_block;
 }
 
-[[gnu::hot]] Outcome ServerSession::take(Request& request) {
+Outcome ServerSession::take(const Destination& to, Request& request) {
   Turn turn = this->turn();
   turn.flags &= static_cast<std::uint8_t>(~kAfterOthers);
   if (turn.size > kInlineBytes || (turn.flags & ~kFlags) != 0) return Outcome::broken;
-  long_ = turn.size > kFirstLineBytes;
   const std::uint32_t before = number_.load(std::memory_order_relaxed);
-  number_.store(turn.number, std::memory_order_relaxed);
-  request.wants_reply = turn.kind == Kind::request;
-  const std::int64_t extra = slot().extra;
-  request.word = static_cast<std::int32_t>(extra >> 32);
-  request.origin = static_cast<std::uint32_t>(extra) >> 8;
-  // relaxed: tells a client whose call failed, or that waits to send more; it orders nothing.
-  control().taken.store(turn.number, std::memory_order_relaxed);
-  if (turn.flags == 0) [[likely]] {
-    request.data = {request.inline_data, turn.size};
-    if (turn.size != 0) std::memcpy(request.inline_data, slot().data, turn.size);
-  } else {
-    int refusal = 0;
-    if (const Outcome outcome = take_data(turn, request, refusal); outcome != Outcome::ok)
-      return outcome;
-    if (refusal != 0) {
-      request.descriptors.clear();
-      if (!request.wants_reply) return Outcome::broken;
-      if (refusal != EAGAIN) {
-        refuse(refusal);
-      } else {
-        number_.store(before, std::memory_order_relaxed);  // it comes again, under the same number
-        give_turn({.number = turn.number, .kind = Kind::again}, control().server, control().client);
-      }
-      return Outcome::would_block;
+  begin(turn, request);
+  int refusal = 0;
+  if (const Outcome outcome = take_data(turn, to, request, refusal); outcome != Outcome::ok)
+    return outcome;
+  if (refusal != 0) {
+    to.descriptors.clear();
+    if (!request.wants_reply) return Outcome::broken;
+    if (refusal != EAGAIN) {
+      refuse(refusal);
+    } else {
+      number_.store(before, std::memory_order_relaxed);  // it comes again, under the same number
+      give_turn({.number = turn.number, .kind = Kind::again}, control().server, control().client);
     }
+    return Outcome::would_block;
   }
-  if (!request.wants_reply)
-    give_turn({.number = turn.number, .kind = Kind::reply}, control().server, control().client);
+  if (!request.wants_reply) answer(turn.number);
   return Outcome::ok;
 }
 
-Outcome ServerSession::take_data(const Turn& turn, Request& request, int& refusal) {
+Outcome ServerSession::take_data(const Turn& turn, const Destination& to, Request& request,
+                                 int& refusal) {
   std::uint64_t size = turn.size;
   PullOffer where{};
   if ((turn.flags & kPull) != 0) {
@@ -447,23 +435,23 @@ Outcome ServerSession::take_data(const Turn& turn, Request& request, int& refusa
     if (outcome != Outcome::ok) return outcome;
   }
   if ((turn.flags & kDescriptors) != 0) {
-    const Outcome outcome = next_descriptors(request.descriptors);
+    const Outcome outcome = next_descriptors(to.descriptors);
     if (outcome == Outcome::too_big)
       refusal = EMFILE;
     else if (outcome != Outcome::ok)
       return outcome;
   }
   if ((turn.flags & (kPull | kBulk)) == 0) {
-    request.data = {request.inline_data, size};
-    if (size != 0) std::memcpy(request.inline_data, slot().data, size);
+    request.data = {to.inline_data, size};
+    if (size != 0) std::memcpy(to.inline_data, slot().data, size);
     return Outcome::ok;
   }
-  if (size > request.most) {
+  if (size > to.most) {
     if ((turn.flags & kBulk) != 0) return Outcome::too_big;  // nobody will read what is under way
     refusal = E2BIG;
     return Outcome::ok;
   }
-  std::byte* into = request.large.reserve(size);
+  std::byte* into = to.large.reserve(size);
   if (into == nullptr) {
     if ((turn.flags & kBulk) != 0) return Outcome::too_big;
     refusal = E2BIG;
@@ -477,7 +465,7 @@ Outcome ServerSession::take_data(const Turn& turn, Request& request, int& refusa
       control().client.processor.load(std::memory_order_relaxed) !=
           control().server.processor.load(std::memory_order_relaxed);
   if (can_pull_ && size >= kAssistBytes && awake_elsewhere && request.wants_reply) {
-    const Outcome outcome = pull_together(turn, where, request, error);
+    const Outcome outcome = pull_together(turn, where, to, request, error);
     if (outcome != Outcome::ok) return outcome;
   } else if (can_pull_) {
     error = pull(caller.pid, where, request.data);
@@ -488,8 +476,8 @@ Outcome ServerSession::take_data(const Turn& turn, Request& request, int& refusa
   return hung_up() ? Outcome::peer_gone : Outcome::ok;
 }
 
-Outcome ServerSession::pull_together(const Turn& turn, const PullOffer& where, Request& request,
-                                     int& error) {
+Outcome ServerSession::pull_together(const Turn& turn, const PullOffer& where,
+                                     const Destination& to, Request& request, int& error) {
   const std::size_t first = round_up_to_pages(request.data.size() / 2);
   const std::span<std::byte> rest = request.data.subspan(first);
   const PullOffer wanted = offer(rest);
@@ -506,7 +494,7 @@ Outcome ServerSession::pull_together(const Turn& turn, const PullOffer& where, R
   }
   if (outcome != Outcome::ok) {
     // It may yet write there, as long as it lives.
-    request.large.abandon();
+    to.large.abandon();
     return outcome == Outcome::timed_out ? Outcome::broken : outcome;
   }
   if (error == 0 && slot().extra != 0) {
@@ -519,26 +507,17 @@ Outcome ServerSession::pull_together(const Turn& turn, const PullOffer& where, R
 
 void ServerSession::refuse(int error) noexcept {
   slot().extra = error;
-  give_turn(
-      {.number = number_.load(std::memory_order_relaxed), .kind = Kind::reply, .flags = kRefused},
-      control().server, control().client);
+  answer(number_.load(std::memory_order_relaxed), 0, kRefused);
 }
 
-[[gnu::hot]] Outcome ServerSession::reply(std::span<const std::byte> data,
-                                          std::span<const int> descriptors, std::int64_t status) {
+Outcome ServerSession::reply(std::span<const std::byte> data, std::span<const int> descriptors,
+                             std::int64_t status) {
   const std::uint32_t number = number_.load(std::memory_order_relaxed);
   for (;;) {
     Turn turn{.number = number, .kind = Kind::reply};
-    if (data.size() > kInlineBytes || !descriptors.empty()) [[unlikely]] {
-      prepare({.extra = status, .data = data, .descriptors = descriptors}, turn, true,
-              client_can_pull_);
-    } else {
-      fill_slot(status, data);
-      turn.size = static_cast<std::uint16_t>(data.size());
-    }
+    prepare({.extra = status, .data = data, .descriptors = descriptors}, turn, true,
+            client_can_pull_);
     give_turn(turn, control().server, control().client);
-    if (turn.flags == 0) [[likely]]
-      return Outcome::ok;
     if ((turn.flags & kBulk) != 0) {
       const Outcome outcome = stream_out(data, Deadline::after(kStall), [] { return true; });
       if (outcome != Outcome::ok) return outcome;
@@ -577,21 +556,6 @@ void ServerSession::welcome(int error) noexcept {
                                 std::memory_order_release);
   // A waiter of its own: a thread that already serves may be using the session's.
   Waiter(socket(), WaitMode::block).wake(control().server, control().client);
-}
-
-[[gnu::hot]] void ServerSession::begin_serving(Attendant* attendant) noexcept {
-  if (attendant == nullptr) return;
-  attendant_.store(attendant, std::memory_order_release);
-  asymmetric_fence_light();
-  if (gone.load(std::memory_order_relaxed)) [[unlikely]]
-    tell_gone();
-}
-
-[[gnu::hot]] void ServerSession::end_serving() noexcept {
-  if (attendant_.load(std::memory_order_acquire) == nullptr) return;
-  attendant_.store(nullptr, std::memory_order_relaxed);
-  asymmetric_fence_light();
-  while (telling_.load(std::memory_order_acquire)) relax();
 }
 
 void ServerSession::tell_gone() noexcept {

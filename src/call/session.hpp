@@ -145,8 +145,8 @@ class SessionBase {
   }
   // The same, for who looks again and again: after a long message both lines of the slot are
   // fetched at once, instead of the second after the first.
-  [[nodiscard]] Turn look() const noexcept {
-    const Turn now = turn();
+  [[nodiscard]] std::uint64_t look() const noexcept {
+    const std::uint64_t now = slot().turn.load(std::memory_order_acquire);
     if (long_) __builtin_prefetch(slot().data + kFirstLineBytes);
     return now;
   }
@@ -250,6 +250,7 @@ class ClientSession final : public SessionBase {
     return control().taken.load(std::memory_order_relaxed) == number_;
   }
   [[nodiscard]] Terms terms() const noexcept;
+  [[nodiscard]] LiveTerms live_terms() const noexcept { return LiveTerms(control().terms.words); }
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
 
   std::uint64_t made_after = 0;  // so many retirements of its client
@@ -265,10 +266,10 @@ class ClientSession final : public SessionBase {
   static std::uint8_t flags_of(const CallArguments& arguments) noexcept {
     return arguments.after_others ? kAfterOthers : 0;
   }
-  void send_short_request(const CallArguments& arguments, Kind kind) noexcept;
+  Turn fill_short_request(const CallArguments& arguments, Kind kind) noexcept;
   Outcome send_request(const CallArguments& arguments, Kind kind, Deadline deadline);
   bool replied(Turn& turn) const noexcept {
-    turn = look();
+    turn = Turn::unpack(look());
     return turn.number == number_ &&
            (turn.kind == Kind::reply || turn.kind == Kind::again || turn.kind == Kind::assist);
   }
@@ -285,16 +286,12 @@ class ClientSession final : public SessionBase {
   bool server_can_pull_ = true;
 };
 
-// What a server takes out of a session.
-struct Request {
+// Where a request goes that is more than a few bytes.
+struct Destination {
   std::byte* inline_data;  // kInlineBytes
   RequestBuffer& large;
   std::size_t most;  // bytes
   std::vector<UniqueFd>& descriptors;
-  std::span<std::byte> data;  // out
-  std::int32_t word = 0;      // out
-  std::uint32_t origin = 0;   // out
-  bool wants_reply = false;   // out
 };
 
 class ServerSession final : public SessionBase {
@@ -308,7 +305,7 @@ class ServerSession final : public SessionBase {
 
   [[nodiscard]] bool ready() const noexcept { return is_request(turn()); }
   // For its owner.
-  [[nodiscard]] bool arrived() const noexcept { return is_request(look()); }
+  [[nodiscard]] bool arrived() const noexcept { return is_request(Turn::unpack(look())); }
   [[nodiscard]] bool is_request(Turn now) const noexcept {
     return now.number != number_.load(std::memory_order_relaxed) &&
            (now.kind == Kind::request || now.kind == Kind::one_way);
@@ -325,10 +322,27 @@ class ServerSession final : public SessionBase {
   [[nodiscard]] std::uint32_t origin() const noexcept {
     return static_cast<std::uint32_t>(slot().extra) >> 8;
   }
-  // Takes the request that is ready. would_block: there is none to serve after all, but the session
-  // goes on. Else, where not ok, the session is to be closed.
-  Outcome take(Request& request);
-  // ok, peer_gone, broken. Throws SystemError where the client could not take it and waits on.
+  // Takes the request that is ready, if it is no more than the slot holds; `into` has
+  // kInlineBytes. False: it is, or makes no sense, and take() is to follow.
+  bool take_short(std::byte* into, Request& request) noexcept {
+    const Turn turn = this->turn();
+    if (turn.size > kInlineBytes || (turn.flags & ~kAfterOthers) != 0) return false;
+    begin(turn, request);
+    request.data = {into, turn.size};
+    if (turn.size != 0) std::memcpy(into, slot().data, turn.size);
+    if (!request.wants_reply) answer(turn.number);
+    return true;
+  }
+  // Takes any. would_block: there is none to serve after all, but the session goes on. Else, where
+  // not ok, the session is to be closed.
+  Outcome take(const Destination& to, Request& request);
+  // A reply of no more than kInlineBytes.
+  void reply_shortly(std::span<const std::byte> data, std::int64_t status) noexcept {
+    fill_slot(status, data);
+    answer(number_.load(std::memory_order_relaxed), static_cast<std::uint16_t>(data.size()));
+  }
+  // Any other. ok, peer_gone, broken. Throws SystemError where the client could not take it and
+  // waits on.
   Outcome reply(std::span<const std::byte> data, std::span<const int> descriptors,
                 std::int64_t status);
   // Tells the client that its request cannot be taken.
@@ -345,8 +359,19 @@ class ServerSession final : public SessionBase {
 
   // Between these two the client's death is told to `attendant`. end_serving() returns when it is
   // not being told, and never will be.
-  void begin_serving(Attendant* attendant) noexcept;
-  void end_serving() noexcept;
+  void begin_serving(Attendant* attendant) noexcept {
+    if (attendant == nullptr) return;
+    attendant_.store(attendant, std::memory_order_release);
+    asymmetric_fence_light();
+    if (gone.load(std::memory_order_relaxed)) [[unlikely]]
+      tell_gone();
+  }
+  void end_serving() noexcept {
+    if (attendant_.load(std::memory_order_acquire) == nullptr) return;
+    attendant_.store(nullptr, std::memory_order_relaxed);
+    asymmetric_fence_light();
+    while (telling_.load(std::memory_order_acquire)) relax();
+  }
   // The socket has said that the client has gone.
   void tell_gone() noexcept;
 
@@ -358,8 +383,25 @@ class ServerSession final : public SessionBase {
   unsigned parks = 0;  // how often it was left to its doorbell; its owner's
 
  private:
-  Outcome take_data(const Turn& turn, Request& request, int& refusal);
-  Outcome pull_together(const Turn& turn, const PullOffer& where, Request& request, int& error);
+  // What is the same for requests of all sizes.
+  void begin(Turn turn, Request& request) noexcept {
+    long_ = turn.size > kFirstLineBytes;
+    number_.store(turn.number, std::memory_order_relaxed);
+    const auto extra = static_cast<std::uint64_t>(slot().extra);
+    request.wants_reply = turn.kind == Kind::request;
+    request.word = static_cast<std::int32_t>(extra >> 32);
+    request.origin = static_cast<std::uint32_t>(extra) >> 8;
+    request.priority = static_cast<std::uint8_t>(extra);
+    // relaxed: tells a client whose call failed, or that waits to send more; it orders nothing.
+    control().taken.store(turn.number, std::memory_order_relaxed);
+  }
+  void answer(std::uint32_t number, std::uint16_t size = 0, std::uint8_t flags = 0) noexcept {
+    give_turn({.number = number, .kind = Kind::reply, .flags = flags, .size = size},
+              control().server, control().client);
+  }
+  Outcome take_data(const Turn& turn, const Destination& to, Request& request, int& refusal);
+  Outcome pull_together(const Turn& turn, const PullOffer& where, const Destination& to,
+                        Request& request, int& error);
 
   // Of the last request taken. Only the owner writes it; others look, and then claim.
   std::atomic<std::uint32_t> number_{0};

@@ -19,14 +19,15 @@ std::size_t descriptors_at(std::size_t data_size) noexcept {
   return (data_size + kUnit - 1) / kUnit * kUnit;
 }
 
-[[gnu::hot]] int to_error(Outcome outcome) noexcept {
+int why_not(Outcome outcome) noexcept {
   switch (outcome) {
-    case Outcome::ok: return 0;
     case Outcome::interrupted: return Client::dispatched() ? EINTR : EAGAIN;
     case Outcome::too_big: return EOVERFLOW;
     default: return Client::dispatched() ? EINTR : EBADF;
   }
 }
+
+int to_error(Outcome outcome) noexcept { return outcome == Outcome::ok ? 0 : why_not(outcome); }
 
 // Puts descriptors behind the data, in memory of their own where there is no room in the caller's.
 int place_descriptors(CallResults& results, door_arg_t& arguments) {
@@ -53,7 +54,9 @@ int place_descriptors(CallResults& results, door_arg_t& arguments) {
   return 0;
 }
 
-[[gnu::hot]] int finish(CallResults& results, door_arg_t& arguments) {
+// A reply of more than bytes in the caller's buffer. Keeps `params` where it fails.
+int take_over(CallResults& results, door_arg_t& params) {
+  door_arg_t arguments = params;
   arguments.desc_num = static_cast<uint_t>(results.descriptors.size());
   if (!results.descriptors.empty())
     if (const int error = place_descriptors(results, arguments); error != 0) return error;
@@ -64,6 +67,7 @@ int place_descriptors(CallResults& results, door_arg_t& arguments) {
     arguments.rsize = results.large.size();
     arguments.rbuf = reinterpret_cast<char*>(results.large.release());
   }
+  params = arguments;
   return 0;
 }
 
@@ -85,51 +89,72 @@ int call_in_vain(int d, Handle& handle, std::uint64_t bytes, int error, Cancella
   return error;
 }
 
-[[gnu::hot]] int call(int d, door_arg_t* params) {
-  if (params != nullptr && !writable(params, sizeof *params)) return EFAULT;
-  // Only where there are descriptors does the library do here what could be cancelled in between.
-  std::optional<NoCancel> guard;
-  if (params != nullptr && params->desc_num != 0) guard.emplace();
-  const Cancellable cancellable = !guard                     ? Cancellable::if_permitted
-                                  : guard->was_cancellable() ? Cancellable::yes
-                                                             : Cancellable::no;
-  const Borrowed handle = Process::here().borrow(d);
-  if (!handle) return EBADF;
-  CallResults results;
-  if (params == nullptr) {
-    promise = {};
-    return to_error(handle->client.call({.data = {},
-                                         .descriptors = {},
-                                         .word = kNoArguments,
-                                         .port = d,
-                                         .cancellable = cancellable},
-                                        results, Deadline::never()));
-  }
-  door_arg_t arguments = *params;
-  promise = {.bytes = arguments.data_size, .descriptors = arguments.desc_num};
-  Outgoing outgoing;
-  int error = 0;
+// What is wrong with the arguments; 0: nothing.
+int look_at(const door_arg_t& arguments, Outgoing* outgoing) {
   if (!readable(arguments.data_ptr, arguments.data_size) ||
       !writable(arguments.rbuf, arguments.rsize))
-    error = EFAULT;
-  else if (arguments.desc_num > kCallDescriptors)
-    error = ENFILE;
-  else if (arguments.desc_num != 0)
-    error = outgoing.add(arguments.desc_ptr, arguments.desc_num);
-  if (error != 0) return call_in_vain(d, *handle, arguments.data_size, error, cancellable);
-  if (arguments.desc_num != 0) outgoing.prepare();
+    return EFAULT;
+  if (outgoing == nullptr) return 0;
+  if (arguments.desc_num > kCallDescriptors) return ENFILE;
+  return outgoing->add(arguments.desc_ptr, arguments.desc_num);
+}
+
+// `outgoing` gets the descriptors; null where there are none.
+[[gnu::hot]] inline int call(int d, door_arg_t& params, Outgoing* outgoing,
+                             Cancellable cancellable) {
+  const Borrowed handle = borrow(d);
+  if (!handle) return EBADF;
+  const door_arg_t arguments = params;
+  promise = {.bytes = arguments.data_size, .descriptors = arguments.desc_num};
+  if (const int error = look_at(arguments, outgoing); error != 0)
+    return call_in_vain(d, *handle, arguments.data_size, error, cancellable);
+  if (outgoing != nullptr) outgoing->prepare();
+  std::optional<NoCancel> guard;  // outlives what the results hold
+  CallResults results;
   results.buffer = std::as_writable_bytes(std::span(arguments.rbuf, arguments.rsize));
-  error = to_error(handle->client.call(
+  const int error = to_error(handle->client.call(
       {.data = std::as_bytes(std::span(arguments.data_ptr, arguments.data_size)),
-       .descriptors = outgoing.descriptors(),
+       .descriptors = outgoing != nullptr ? outgoing->descriptors() : std::span<const int>(),
        .port = d,
        .cancellable = cancellable},
       results, Deadline::never()));
-  if (arguments.desc_num != 0 && (error == 0 || error == EINTR)) outgoing.passed();
-  if (!results.descriptors.empty() && !guard) guard.emplace();
-  if (error == 0) error = finish(results, arguments);
-  if (error == 0) *params = arguments;
-  return error;
+  if (outgoing != nullptr && (error == 0 || error == EINTR)) outgoing->passed();
+  if (error != 0) return error;
+  if (results.large || !results.descriptors.empty()) [[unlikely]] {
+    guard.emplace();
+    return take_over(results, params);
+  }
+  params.desc_num = 0;
+  params.data_size = results.data.size();
+  if (!results.data.empty()) params.data_ptr = reinterpret_cast<char*>(results.data.data());
+  return 0;
+}
+
+// Only where there are descriptors does the library do here what could be cancelled in between.
+int call_with_descriptors(int d, door_arg_t& params) {
+  const NoCancel guard;
+  Outgoing outgoing;
+  return call(d, params, &outgoing, guard.was_cancellable() ? Cancellable::yes : Cancellable::no);
+}
+
+int call_without_arguments(int d) {
+  const Borrowed handle = borrow(d);
+  if (!handle) return EBADF;
+  CallResults results;
+  promise = {};
+  return to_error(handle->client.call({.data = {},
+                                       .descriptors = {},
+                                       .word = kNoArguments,
+                                       .port = d,
+                                       .cancellable = Cancellable::if_permitted},
+                                      results, Deadline::never()));
+}
+
+[[gnu::hot]] int call(int d, door_arg_t* params) {
+  if (params == nullptr) return call_without_arguments(d);
+  if (!writable(params, sizeof *params)) return EFAULT;
+  if (params->desc_num != 0) return call_with_descriptors(d, *params);
+  return call(d, *params, nullptr, Cancellable::if_permitted);
 }
 
 }  // namespace

@@ -134,11 +134,9 @@ door_info_t Door::info() const noexcept {
   return info;
 }
 
-int Door::admit(std::size_t bytes, std::size_t descriptors) const noexcept {
-  if (bytes < data_min_ || bytes > data_max_) return ENOBUFS;
-  if (descriptors == 0) return 0;
+int Door::admit_descriptors(std::size_t count) const noexcept {
   if ((attributes & DOOR_REFUSE_DESC) != 0) return ENOTSUP;
-  return descriptors > desc_max_ ? ENFILE : 0;
+  return count > desc_max_ ? ENFILE : 0;
 }
 
 std::uint64_t Door::param(int which) const noexcept {

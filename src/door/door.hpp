@@ -6,6 +6,7 @@
 #include <door.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <map>
 #include <mutex>
 #include <unordered_map>
@@ -13,6 +14,7 @@
 #include "call/process.hpp"
 #include "call/warden.hpp"
 #include "door/name.hpp"
+#include "door/per_thread.hpp"
 #include "farcall/call.hpp"
 
 namespace farcall::door {
@@ -60,7 +62,12 @@ class Door final : public EntranceOwner, public std::enable_shared_from_this<Doo
   // as long as the door.
   [[nodiscard]] door_info_t* lasting_info() noexcept { return &lasting_info_; }
   // The errno that a request is to be refused with, or 0.
-  [[nodiscard]] int admit(std::size_t bytes, std::size_t descriptors) const noexcept;
+  [[nodiscard]] int admit(std::size_t bytes, std::size_t descriptors) const noexcept {
+    if (bytes < data_min_.load(std::memory_order_relaxed) ||
+        bytes > data_max_.load(std::memory_order_relaxed))
+      return ENOBUFS;
+    return descriptors == 0 ? 0 : admit_descriptors(descriptors);
+  }
   [[nodiscard]] std::uint64_t param(int which) const noexcept;
   // Returns 0 or an errno value.
   int set_param(int which, std::uint64_t value);
@@ -92,6 +99,7 @@ class Door final : public EntranceOwner, public std::enable_shared_from_this<Doo
 
  private:
   [[nodiscard]] Terms terms() const noexcept;
+  [[nodiscard]] int admit_descriptors(std::size_t count) const noexcept;
   std::size_t count_references() const;
 
   std::shared_ptr<Entrance> entrance_;
@@ -119,13 +127,38 @@ struct Handle {
   int descriptors = 0;  // protected by the process's lock
 };
 
+// What a thread has looked up lately; each number has one place.
+struct Recent {
+  int fd = -1;
+  std::uint64_t epoch = 0;
+  std::shared_ptr<Handle> handle;
+};
+inline constexpr std::size_t kRecent = 8;
+using RecentOnes = std::array<Recent, kRecent>;
+// Changes whenever what a number refers to may have changed.
+extern std::atomic<std::uint64_t> epoch;
+
 // A handle that this thread has looked up lately, taken out of its place for as long as this lives:
 // cheaper than to count it.
 class Borrowed {
  public:
   Borrowed() noexcept = default;
-  Borrowed(std::shared_ptr<Handle>& place, int& number, int fd) noexcept;
-  ~Borrowed();
+  explicit Borrowed(Recent& place) noexcept : place_(&place), fd_(place.fd) {
+    // A signal handler that calls, too, finds nothing there.
+    place.fd = -1;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    handle_ = std::move(place.handle);
+  }
+  ~Borrowed() {
+    if (place_ == nullptr) return;
+    if (place_->fd != -1) {
+      let_go();
+      return;
+    }
+    place_->handle = std::move(handle_);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    place_->fd = fd_;
+  }
   Borrowed(const Borrowed&) = delete;
   Borrowed& operator=(const Borrowed&) = delete;
 
@@ -134,11 +167,14 @@ class Borrowed {
   Handle* operator->() const noexcept { return handle_.get(); }
 
  private:
+  void let_go() noexcept;
+
   std::shared_ptr<Handle> handle_;
-  std::shared_ptr<Handle>* place_ = nullptr;
-  int* number_ = nullptr;
+  Recent* place_ = nullptr;
   int fd_ = -1;
 };
+// The door that `fd` refers to, if any.
+Borrowed look_up(int fd);
 
 // All of one process. A child has its own, and leaves its parent's alone.
 class Process {
@@ -147,7 +183,6 @@ class Process {
 
   // The door that `fd` refers to; null where it is none.
   std::shared_ptr<Handle> find(int fd);
-  Borrowed borrow(int fd);
   // The door behind a socket, where it is one of ours.
   std::shared_ptr<Door> local(std::uint64_t socket);
   std::shared_ptr<Pool> shared_pool();
@@ -177,6 +212,15 @@ class Process {
   std::shared_ptr<Pool> shared_pool_;
   bool shared_door_made_ = false;
 };
+
+inline Borrowed borrow(int fd) {
+  if (RecentOnes* const recent = PerThread<RecentOnes>::made(); recent != nullptr) [[likely]] {
+    Recent& place = (*recent)[static_cast<std::size_t>(fd) % kRecent];
+    if (place.fd == fd && place.epoch == epoch.load(std::memory_order_acquire)) [[likely]]
+      return Borrowed(place);
+  }
+  return look_up(fd);
+}
 
 // What the thread that calls wants to pass, whether it can or not.
 struct Promise {

@@ -20,8 +20,6 @@ namespace {
 
 constexpr int kMostKnown = 1 << 20;
 std::atomic<std::uint64_t> known_bits[kMostKnown / 64];
-// Changes whenever what a number refers to may have changed.
-std::atomic<std::uint64_t> epoch{1};
 
 std::atomic<Process*> instance{nullptr};
 std::mutex instance_lock;
@@ -86,16 +84,7 @@ WaitMode mode_from_environment() noexcept {
   return WaitMode::adaptive;
 }
 
-// What this thread has looked up lately; each number has one place.
-struct Recent {
-  int fd = -1;
-  std::uint64_t epoch = 0;
-  std::shared_ptr<Handle> handle;
-};
-constexpr std::size_t kRecent = 8;
-using RecentOnes = std::array<Recent, kRecent>;
-
-int admission(const Terms& terms, const CallArguments&) {
+int admission(LiveTerms terms, const CallArguments&) {
   if (promise.bytes < terms[kDataMin] || promise.bytes > terms[kDataMax]) return ENOBUFS;
   if (promise.descriptors == 0) return 0;
   if ((terms[kDescMax] >> 32 & DOOR_REFUSE_DESC) != 0) return ENOTSUP;
@@ -105,6 +94,7 @@ int admission(const Terms& terms, const CallArguments&) {
 }  // namespace
 
 thread_local constinit Promise promise;
+constinit std::atomic<std::uint64_t> epoch{1};
 
 bool known(int fd) noexcept {
   return fd >= 0 && fd < kMostKnown &&
@@ -179,34 +169,15 @@ std::shared_ptr<Handle> Process::find(int fd) {
   return found;
 }
 
-Borrowed::Borrowed(std::shared_ptr<Handle>& place, int& number, int fd) noexcept
-    : place_(&place), number_(&number), fd_(fd) {
-  // A signal handler that calls, too, finds nothing there.
-  number = -1;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  handle_ = std::move(place);
+void Borrowed::let_go() noexcept {
+  const NoCancel guard;  // it may be the last that refers to it
+  handle_ = nullptr;
 }
 
-Borrowed::~Borrowed() {
-  if (place_ == nullptr) return;
-  if (*number_ != -1) {
-    const NoCancel guard;  // it may be the last that refers to it
-    handle_ = nullptr;
-    return;
-  }
-  *place_ = std::move(handle_);
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  *number_ = fd_;
-}
-
-[[gnu::hot]] Borrowed Process::borrow(int fd) {
-  if (fd < 0) return {};
-  Recent& place = PerThread<RecentOnes>::get()[static_cast<std::size_t>(fd) % kRecent];
-  if (place.fd != fd || place.epoch != epoch.load(std::memory_order_acquire)) [[unlikely]] {
-    const NoCancel guard;
-    if (!find(fd)) return {};
-  }
-  return {place.handle, place.fd, fd};
+Borrowed look_up(int fd) {
+  const NoCancel guard;
+  if (!Process::here().find(fd)) return {};
+  return Borrowed(PerThread<RecentOnes>::get()[static_cast<std::size_t>(fd) % kRecent]);
 }
 
 void Process::forget(int fd) noexcept {

@@ -45,7 +45,11 @@ class ServingThread final : public Attendant {
   }
 
   // Answers the call that is being served. Returns 0 or an errno value; the client then waits on.
-  int answer(const char* data, std::size_t size, const door_desc_t* descriptors, std::size_t count);
+  int answer(const char* data, std::size_t size, const door_desc_t* descriptors,
+             std::size_t count) {
+    return count == 0 ? answer(data, size, nullptr)
+                      : answer_with_descriptors(data, size, descriptors, count);
+  }
   [[noreturn]] void park(int cancel_state);
 
   std::shared_ptr<Door> bound;
@@ -53,6 +57,9 @@ class ServingThread final : public Attendant {
   Incoming incoming;
 
  private:
+  int answer(const char* data, std::size_t size, Outgoing* outgoing);
+  int answer_with_descriptors(const char* data, std::size_t size, const door_desc_t* descriptors,
+                              std::size_t count);
   [[noreturn]] void serve();
   void serve_one();
   void join_pool();
@@ -240,26 +247,34 @@ void Outgoing::passed() noexcept {
   for (const int fd : release_) ::close(fd);
 }
 
-int ServingThread::answer(const char* data, std::size_t size, const door_desc_t* descriptors,
-                          std::size_t count) {
+int ServingThread::answer_with_descriptors(const char* data, std::size_t size,
+                                           const door_desc_t* descriptors, std::size_t count) {
   Outgoing outgoing;
   if (incoming.notice()) {
     if (outgoing.add(descriptors, count) == 0) outgoing.passed();
     return 0;
   }
-  if ((incoming.word() & kNoArguments) != 0 && (size != 0 || count != 0)) return E2BIG;
-  if (count > kCallDescriptors) return E2BIG;
+  if ((incoming.word() & kNoArguments) != 0 || count > kCallDescriptors) return E2BIG;
   if (!readable(data, size)) return EFAULT;
   if (const int error = outgoing.add(descriptors, count); error != 0) return error;
+  return answer(data, size, &outgoing);
+}
+
+// `outgoing`: the descriptors, or null where there are none.
+int ServingThread::answer(const char* data, std::size_t size, Outgoing* outgoing) {
+  if (incoming.notice()) return 0;
+  if ((incoming.word() & kNoArguments) != 0 && size != 0) return E2BIG;
+  if (!readable(data, size)) return EFAULT;
   try {
-    if (count != 0) outgoing.prepare();
+    if (outgoing != nullptr) outgoing->prepare();
     // A client that has gone takes nothing, and wants nothing more.
-    thread_->reply(incoming, std::as_bytes(std::span(data, size)), outgoing.descriptors());
+    thread_->reply(incoming, std::as_bytes(std::span(data, size)),
+                   outgoing != nullptr ? outgoing->descriptors() : std::span<const int>());
   } catch (const SystemError& error) {
     const int code = error.code().value();
     return code == EBADF ? EINVAL : code;
   }
-  outgoing.passed();
+  if (outgoing != nullptr) outgoing->passed();
   return 0;
 }
 
@@ -366,7 +381,7 @@ void ServingThread::make_spare(Door& door) {
     hand_out(incoming.descriptors(), descriptors);
     incoming.descriptors().clear();
   }
-  ::pthread_setcancelstate(cancel_state_, nullptr);
+  if (cancel_state_ == PTHREAD_CANCEL_ENABLE) ::pthread_setcancelstate(cancel_state_, nullptr);
   door.procedure(door.cookie, data, size, descriptors, static_cast<uint_t>(count));
   // It has come back without door_return(): that ends the thread, and the client gets EINTR.
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);

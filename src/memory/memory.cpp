@@ -60,8 +60,8 @@ Mapping Mapping::anonymous_shared(std::size_t size) {
   return {address, size};
 }
 
-void Mapping::reset() noexcept {
-  if (address_ != nullptr) ::munmap(address_, size_);
+void Mapping::unmap() noexcept {
+  ::munmap(address_, size_);
   address_ = nullptr;
   size_ = 0;
 }

@@ -35,12 +35,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     call::RequestBuffer large;
     std::vector<UniqueFd> descriptors;
     alignas(8) std::array<std::byte, kInlineBytes> inline_data{};
-    call::Request request{.inline_data = inline_data.data(),
-                          .large = large,
-                          .most = kMost,
-                          .descriptors = descriptors,
-                          .data = {}};
-    const Outcome outcome = session.take(request);
+    call::Request request;
+    Outcome outcome = Outcome::ok;
+    if (!session.take_short(inline_data.data(), request))
+      outcome = session.take({.inline_data = inline_data.data(),
+                              .large = large,
+                              .most = kMost,
+                              .descriptors = descriptors},
+                             request);
     if (outcome == Outcome::would_block) continue;
     if (outcome != Outcome::ok) return 0;  // its session is closed then
     require(request.data.size() <= kMost);
@@ -48,9 +50,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (!request.wants_reply) continue;
     // Without a client there is nobody to wait for.
     const std::size_t bytes = input.number<std::uint16_t>() % 2 == 0 ? 10 : 70'000;
+    const std::vector<std::byte> reply(bytes);
     there.reset();
+    if (bytes <= kInlineBytes) {
+      session.reply_shortly(reply, 0);
+      continue;
+    }
     try {
-      (void)session.reply(std::vector<std::byte>(bytes), {}, 0);
+      (void)session.reply(reply, {}, 0);
     } catch (const SystemError&) {
       return 0;
     }
