@@ -21,7 +21,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <compare>
 #include <cstdint>
+#include <ctime>
 #include <string_view>
 #include <utility>
 
@@ -53,14 +55,21 @@ class Deadline {
   static constexpr Deadline never() noexcept { return Deadline(kNever); }
   static constexpr Deadline now() noexcept { return Deadline(0); }
   static Deadline after(std::chrono::nanoseconds duration) noexcept;
+  constexpr explicit Deadline(std::int64_t at) noexcept : at_(at) {}
 
+  constexpr auto operator<=>(const Deadline&) const noexcept = default;
   [[nodiscard]] constexpr bool is_never() const noexcept { return at_ == kNever; }
   [[nodiscard]] constexpr bool is_now() const noexcept { return at_ == 0; }
   [[nodiscard]] constexpr std::int64_t at() const noexcept { return at_; }
+  // The same as the kernel wants it, and how long it is until then, at least 0. Not of never().
+  [[nodiscard]] constexpr timespec moment() const noexcept { return split(at_); }
+  [[nodiscard]] timespec left() const noexcept;
 
  private:
+  static constexpr timespec split(std::int64_t ns) noexcept {
+    return {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
+  }
   static constexpr std::int64_t kNever = INT64_MAX;
-  constexpr explicit Deadline(std::int64_t at) noexcept : at_(at) {}
   std::int64_t at_;
 };
 

@@ -219,11 +219,7 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
       }
     }
     const Deadline until = only_look ? Deadline::now() : deadline;
-    timespec left{};
-    if (!until.is_never()) {
-      const std::int64_t ns = std::max<std::int64_t>(until.at() - monotonic_ns(), 0);
-      left = {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
-    }
+    const timespec left = until.left();
     int cancel_state = 0;
     const Counted asleep(only_look ? nullptr : &sleeping);
     const bool cancellable = how.cancellable && !only_look;

@@ -164,8 +164,7 @@ Outcome Vigil::sleep(Deadline deadline, bool cancellable) {
   words.add(state_.bell, bell_, FUTEX_PRIVATE_FLAG);
   for (std::size_t i = 0; i < count_; ++i)
     words.add(sessions_[i]->control().server.bell, bells_[i], 0);
-  const timespec until{.tv_sec = deadline.at() / 1'000'000'000,
-                       .tv_nsec = deadline.at() % 1'000'000'000};
+  const timespec until = deadline.moment();
   const timespec* const limit = deadline.is_never() ? nullptr : &until;
   const long result = cancellable ? wait_cancellably(words, limit) : wait_for(words, limit);
   if (result >= 0) return Outcome::ok;

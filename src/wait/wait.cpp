@@ -49,15 +49,11 @@ std::uint32_t current_processor() noexcept {
   return static_cast<std::uint32_t>(sched_getcpu()) + 1;
 }
 
-timespec to_timespec(std::int64_t ns) noexcept {
-  return {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
-}
-
-// Sleeps while *word == expected, at most until `until` (CLOCK_MONOTONIC). Returns 0 or errno.
-int futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t until) {
-  const timespec at = to_timespec(until);
+// Sleeps while *word == expected, at most until `deadline`. Returns 0 or errno.
+int futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, Deadline deadline) {
+  const timespec at = deadline.moment();
   const long result =
-      ::syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, expected, until == INT64_MAX ? nullptr : &at,
+      ::syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, expected, deadline.is_never() ? nullptr : &at,
                 nullptr, FUTEX_BITSET_MATCH_ANY);
   return result == 0 ? 0 : errno;
 }
@@ -93,6 +89,10 @@ void asymmetric_fence_heavy() noexcept {
   timespec now;
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+timespec Deadline::left() const noexcept {
+  return split(std::max<std::int64_t>(at_ - monotonic_ns(), 0));
 }
 
 Deadline Deadline::after(std::chrono::nanoseconds duration) noexcept {
@@ -315,7 +315,7 @@ Outcome Waiter::sleep(Side& mine, const Side& peer, std::int64_t start, Deadline
                       ReadyRef ready) {
   // The first sleep is on the futex, which is cheap and deaf to the peer's death; a sleeper that
   // nobody has woken by `shallow` moves to the descriptor.
-  const std::int64_t shallow = lifeline_ < 0 ? INT64_MAX : start + kShallowSleep;
+  const Deadline shallow = lifeline_ < 0 ? Deadline::never() : Deadline(start + kShallowSleep);
   Outcome outcome = Outcome::ok;
   for (bool deep = deaf_;;) {
     park(mine, deep ? Side::kOnDescriptor : Side::kOnFutex);
@@ -331,7 +331,7 @@ Outcome Waiter::sleep(Side& mine, const Side& peer, std::int64_t start, Deadline
     if (deep) {
       outcome = sleep_on_descriptor(deadline);
     } else {
-      const int error = futex_wait(mine.parked, Side::kOnFutex, std::min(shallow, deadline.at()));
+      const int error = futex_wait(mine.parked, Side::kOnFutex, std::min(shallow, deadline));
       outcome = error == EINTR       ? Outcome::interrupted
                 : error == ETIMEDOUT ? Outcome::timed_out
                                      : Outcome::ok;
@@ -342,7 +342,7 @@ Outcome Waiter::sleep(Side& mine, const Side& peer, std::int64_t start, Deadline
     }
     if (outcome == Outcome::interrupted) break;
     if (outcome == Outcome::timed_out) {
-      if (deep || deadline.at() <= shallow) break;
+      if (deep || deadline <= shallow) break;
       deep = true;
     }
   }
@@ -352,9 +352,7 @@ Outcome Waiter::sleep(Side& mine, const Side& peer, std::int64_t start, Deadline
 
 Outcome Waiter::sleep_on_descriptor(Deadline deadline) {
   pollfd doorbell{.fd = lifeline_, .events = POLLIN | POLLRDHUP, .revents = 0};
-  timespec left{};
-  if (!deadline.is_never())
-    left = to_timespec(std::max<std::int64_t>(deadline.at() - monotonic_ns(), 0));
+  const timespec left = deadline.left();
   int cancel_state = 0;
   if (cancellable_) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
   const int count = ::ppoll(&doorbell, 1, deadline.is_never() ? nullptr : &left, nullptr);

@@ -53,8 +53,9 @@ TEST(Call, BringsTheReply) {
 TEST(Call, KeepsContentAtEverySize) {
   Server server;
   Client client(server.port.descriptor());
-  for (const std::size_t size : std::initializer_list<std::size_t>{
-           0, 1, 47, 48, 49, 239, 3567, 3568, 3569, 4096, 32767, 32768, 131071, 131072, 131073, 1 << 20, 9'000'001}) {
+  for (const std::size_t size :
+       std::initializer_list<std::size_t>{0, 1, 47, 48, 49, 239, 3567, 3568, 3569, 4096, 32767,
+                                          32768, 131071, 131072, 131073, 1 << 20, 9'000'001}) {
     for (int round = 0; round < 3; ++round) {
       const auto request = block(size, static_cast<unsigned>(size) + 1);
       std::vector<std::byte> buffer(size);

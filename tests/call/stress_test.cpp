@@ -25,9 +25,9 @@ namespace farcall {
 namespace {
 
 using namespace std::chrono_literals;
+using call::test::RawSession;
 using test::ask;
 using test::bytes_of;
-using call::test::RawSession;
 using test::Server;
 
 int setting(const char* name, int usual) {

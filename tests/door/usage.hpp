@@ -61,8 +61,8 @@ struct Usage {
 };
 
 // Expects that this process uses no more than before, once all that it does for others is over.
-// A few threads more may have been needed at once, for clients that were dead already, and stay; the
-// more so the more rounds there are. Who leaks has one for each of a thousand rounds.
+// A few threads more may have been needed at once, for clients that were dead already, and stay;
+// the more so the more rounds there are. Who leaks has one for each of a thousand rounds.
 inline void expect_no_growth(const Usage& before, std::size_t more_threads = 12) {
   EXPECT_TRUE(eventually([&] { return open_descriptors() <= before.descriptors; }))
       << open_descriptors() << " descriptors instead of " << before.descriptors;

@@ -98,8 +98,9 @@ TEST(MessageCrowd, ManyProcessesAtOnceGetTheirOwnAnswers) {
     clients.emplace_back([&, i] {
       give_up_after(60s);
       for (int j = 0; j < 300 / kSlow; ++j) {
-        const std::string text = std::to_string(i) + ":" + std::to_string(j) +
-                                 std::string(static_cast<std::size_t>(j % 50 == 0 ? 20'000 : j), 'x');
+        const std::string text =
+            std::to_string(i) + ":" + std::to_string(j) +
+            std::string(static_cast<std::size_t>(j % 50 == 0 ? 20'000 : j), 'x');
         ASSERT_EQ(send(server.connection, text, text.size()).text, text);
         if (j % 10 == 0) (void)farcall_send_one_way(server.connection, "one way", 7);
       }
