@@ -135,7 +135,7 @@ class Client {
   // What belongs to one process, and to no child of it.
   struct Own;
 
-  Own& own();
+  inline Own& own();
   Own& own_after_fork(Own* parents);
   std::unique_ptr<call::ClientSession> take(int port, bool cancellable, Deadline deadline,
                                             Outcome& outcome);
@@ -143,7 +143,7 @@ class Client {
   Outcome transact(const CallArguments& arguments, CallResults* results, Deadline deadline);
   Outcome transact_slowly(std::unique_ptr<call::ClientSession>&& at_hand, bool begun,
                           const CallArguments& arguments, CallResults* results, Deadline deadline);
-  [[nodiscard]] int admit(const call::ClientSession& session, const CallArguments& arguments) const;
+  [[nodiscard]] inline int admit(const call::ClientSession& session, const CallArguments& arguments) const;
 
   UniqueFd port_;
   WaitMode mode_;

@@ -266,7 +266,7 @@ class ClientSession final : public SessionBase {
   static std::uint8_t flags_of(const CallArguments& arguments) noexcept {
     return arguments.after_others ? kAfterOthers : 0;
   }
-  Turn fill_short_request(const CallArguments& arguments, Kind kind) noexcept;
+  inline Turn fill_short_request(const CallArguments& arguments, Kind kind) noexcept;
   Outcome send_request(const CallArguments& arguments, Kind kind, Deadline deadline);
   bool replied(Turn& turn) const noexcept {
     turn = Turn::unpack(look());
@@ -274,7 +274,7 @@ class ClientSession final : public SessionBase {
            (turn.kind == Kind::reply || turn.kind == Kind::again || turn.kind == Kind::assist);
   }
   Outcome wait_for_reply(Turn& turn, Deadline deadline);
-  bool take_short_reply(Turn turn, CallResults& results) noexcept;
+  inline bool take_short_reply(Turn turn, CallResults& results) noexcept;
   Outcome take_reply(Turn turn, CallResults& results);
   Outcome assist(std::span<const std::byte> data);
   Outcome fail(Outcome outcome) const noexcept;

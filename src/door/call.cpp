@@ -54,9 +54,8 @@ int place_descriptors(CallResults& results, door_arg_t& arguments) {
   return 0;
 }
 
-// A reply of more than bytes in the caller's buffer. Keeps `params` where it fails.
-int take_over(CallResults& results, door_arg_t& params) {
-  door_arg_t arguments = params;
+// A reply of more than bytes in the caller's buffer.
+int take_over(CallResults& results, door_arg_t& arguments) {
   arguments.desc_num = static_cast<uint_t>(results.descriptors.size());
   if (!results.descriptors.empty())
     if (const int error = place_descriptors(results, arguments); error != 0) return error;
@@ -67,7 +66,6 @@ int take_over(CallResults& results, door_arg_t& params) {
     arguments.rsize = results.large.size();
     arguments.rbuf = reinterpret_cast<char*>(results.large.release());
   }
-  params = arguments;
   return 0;
 }
 
@@ -104,7 +102,7 @@ int look_at(const door_arg_t& arguments, Outgoing* outgoing) {
                              Cancellable cancellable) {
   const Borrowed handle = borrow(d);
   if (!handle) return EBADF;
-  const door_arg_t arguments = params;
+  door_arg_t arguments = params;  // the reply may be written over it
   promise = {.bytes = arguments.data_size, .descriptors = arguments.desc_num};
   if (const int error = look_at(arguments, outgoing); error != 0)
     return call_in_vain(d, *handle, arguments.data_size, error, cancellable);
@@ -112,7 +110,7 @@ int look_at(const door_arg_t& arguments, Outgoing* outgoing) {
   std::optional<NoCancel> guard;  // outlives what the results hold
   CallResults results;
   results.buffer = std::as_writable_bytes(std::span(arguments.rbuf, arguments.rsize));
-  const int error = to_error(handle->client.call(
+  int error = to_error(handle->client.call(
       {.data = std::as_bytes(std::span(arguments.data_ptr, arguments.data_size)),
        .descriptors = outgoing != nullptr ? outgoing->descriptors() : std::span<const int>(),
        .port = d,
@@ -120,14 +118,15 @@ int look_at(const door_arg_t& arguments, Outgoing* outgoing) {
       results, Deadline::never()));
   if (outgoing != nullptr && (error == 0 || error == EINTR)) outgoing->passed();
   if (error != 0) return error;
+  arguments.desc_num = 0;
+  arguments.data_size = results.data.size();
+  if (!results.data.empty()) arguments.data_ptr = reinterpret_cast<char*>(results.data.data());
   if (results.large || !results.descriptors.empty()) [[unlikely]] {
     guard.emplace();
-    return take_over(results, params);
+    error = take_over(results, arguments);
   }
-  params.desc_num = 0;
-  params.data_size = results.data.size();
-  if (!results.data.empty()) params.data_ptr = reinterpret_cast<char*>(results.data.data());
-  return 0;
+  if (error == 0) params = arguments;
+  return error;
 }
 
 // Only where there are descriptors does the library do here what could be cancelled in between.

@@ -132,46 +132,52 @@ struct Recent {
   int fd = -1;
   std::uint64_t epoch = 0;
   std::shared_ptr<Handle> handle;
+  std::atomic<bool> in_use{false};
+
+  // Between these two nobody else has the place: a signal handler may look for doors, too. False:
+  // it is the handler that asks.
+  bool claim() noexcept {
+    if (in_use.load(std::memory_order_relaxed)) return false;
+    in_use.store(true, std::memory_order_relaxed);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    return true;
+  }
+  void release() noexcept {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    in_use.store(false, std::memory_order_relaxed);
+  }
 };
 inline constexpr std::size_t kRecent = 8;
 using RecentOnes = std::array<Recent, kRecent>;
 // Changes whenever what a number refers to may have changed.
 extern std::atomic<std::uint64_t> epoch;
 
-// A handle that this thread has looked up lately, taken out of its place for as long as this lives:
-// cheaper than to count it.
+// A handle for the time of a call. Where the thread has looked it up lately its place is claimed,
+// which is cheaper than to count it.
 class Borrowed {
  public:
-  Borrowed() noexcept = default;
-  explicit Borrowed(Recent& place) noexcept : place_(&place), fd_(place.fd) {
-    // A signal handler that calls, too, finds nothing there.
-    place.fd = -1;
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    handle_ = std::move(place.handle);
-  }
+  explicit Borrowed(std::shared_ptr<Handle> counted) noexcept
+      : handle_(counted.get()), counted_(std::move(counted)) {}
+  explicit Borrowed(Recent& claimed) noexcept : handle_(claimed.handle.get()), place_(&claimed) {}
   ~Borrowed() {
-    if (place_ == nullptr) return;
-    if (place_->fd != -1) {
+    if (place_ != nullptr)
+      place_->release();
+    else
       let_go();
-      return;
-    }
-    place_->handle = std::move(handle_);
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    place_->fd = fd_;
   }
   Borrowed(const Borrowed&) = delete;
   Borrowed& operator=(const Borrowed&) = delete;
 
   explicit operator bool() const noexcept { return handle_ != nullptr; }
   Handle& operator*() const noexcept { return *handle_; }
-  Handle* operator->() const noexcept { return handle_.get(); }
+  Handle* operator->() const noexcept { return handle_; }
 
  private:
   void let_go() noexcept;
 
-  std::shared_ptr<Handle> handle_;
+  Handle* handle_;
   Recent* place_ = nullptr;
-  int fd_ = -1;
+  std::shared_ptr<Handle> counted_;
 };
 // The door that `fd` refers to, if any.
 Borrowed look_up(int fd);
@@ -203,6 +209,7 @@ class Process {
 
  private:
   Process();
+  std::shared_ptr<Handle> find_anew(int fd);
 
   std::mutex lock_;  // protects all below
   std::map<int, std::shared_ptr<Handle>> by_fd_;
@@ -216,8 +223,11 @@ class Process {
 inline Borrowed borrow(int fd) {
   if (RecentOnes* const recent = PerThread<RecentOnes>::made(); recent != nullptr) [[likely]] {
     Recent& place = (*recent)[static_cast<std::size_t>(fd) % kRecent];
-    if (place.fd == fd && place.epoch == epoch.load(std::memory_order_acquire)) [[likely]]
-      return Borrowed(place);
+    if (place.claim()) [[likely]] {
+      if (place.fd == fd && place.epoch == epoch.load(std::memory_order_acquire)) [[likely]]
+        return Borrowed(place);
+      place.release();
+    }
   }
   return look_up(fd);
 }

@@ -134,10 +134,25 @@ Process::Process() : mode(mode_from_environment()), create_thread(create_default
 std::shared_ptr<Handle> Process::find(int fd) {
   if (fd < 0) return nullptr;
   Recent& place = PerThread<RecentOnes>::get()[static_cast<std::size_t>(fd) % kRecent];
+  if (!place.claim()) return find_anew(fd);
+  const struct Claim {
+    Recent& claimed;
+    ~Claim() { claimed.release(); }
+  } claim{place};
   // Read before the look: whatever changes meanwhile makes it out of date.
   const std::uint64_t now = epoch.load(std::memory_order_acquire);
   if (place.fd == fd && place.epoch == now) [[likely]]
     return place.handle;
+  auto found = find_anew(fd);
+  if (found) {
+    place.fd = fd;
+    place.epoch = now;
+    place.handle = found;
+  }
+  return found;
+}
+
+std::shared_ptr<Handle> Process::find_anew(int fd) {
   std::shared_ptr<Handle> found;
   {
     const std::lock_guard guard(lock_);
@@ -151,33 +166,31 @@ std::shared_ptr<Handle> Process::find(int fd) {
     after_close(found);
     found = nullptr;
   }
+  if (found) return found;
+  const auto name = read_name(fd);
+  if (!name) return nullptr;
+  const std::shared_ptr<Door> served = local(socket);
+  const std::lock_guard guard(lock_);
+  found = by_socket_[socket].lock();
   if (!found) {
-    const auto name = read_name(fd);
-    if (!name) return nullptr;
-    const std::shared_ptr<Door> served = local(socket);
-    const std::lock_guard guard(lock_);
-    found = by_socket_[socket].lock();
-    if (!found) {
-      std::erase_if(by_socket_, [](const auto& entry) { return entry.second.expired(); });
-      found = std::make_shared<Handle>(*name, socket, served);
-      by_socket_[socket] = found;
-    }
-    if (by_fd_.emplace(fd, found).second) ++found->descriptors;
-    set_known(fd, true);
+    std::erase_if(by_socket_, [](const auto& entry) { return entry.second.expired(); });
+    found = std::make_shared<Handle>(*name, socket, served);
+    by_socket_[socket] = found;
   }
-  place = {.fd = fd, .epoch = now, .handle = found};
+  if (by_fd_.emplace(fd, found).second) ++found->descriptors;
+  set_known(fd, true);
   return found;
 }
 
 void Borrowed::let_go() noexcept {
+  if (!counted_) return;
   const NoCancel guard;  // it may be the last that refers to it
-  handle_ = nullptr;
+  counted_ = nullptr;
 }
 
 Borrowed look_up(int fd) {
   const NoCancel guard;
-  if (!Process::here().find(fd)) return {};
-  return Borrowed(PerThread<RecentOnes>::get()[static_cast<std::size_t>(fd) % kRecent]);
+  return Borrowed(Process::here().find(fd));
 }
 
 void Process::forget(int fd) noexcept {

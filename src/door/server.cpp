@@ -327,6 +327,7 @@ void ServingThread::make_spare(Door& door) {
     const bool is_private = (door.attributes & DOOR_PRIVATE) != 0;
     Process::here().create_thread.load()(is_private ? door.lasting_info() : nullptr);
   }
+  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);  // whatever the program has done
 }
 
 [[gnu::hot]] void ServingThread::serve_one() {

@@ -92,7 +92,7 @@ void asymmetric_fence_heavy() noexcept {
 }
 
 timespec Deadline::left() const noexcept {
-  return split(std::max<std::int64_t>(at_ - monotonic_ns(), 0));
+  return is_never() ? timespec{} : split(std::max<std::int64_t>(at_ - monotonic_ns(), 0));
 }
 
 Deadline Deadline::after(std::chrono::nanoseconds duration) noexcept {

@@ -360,5 +360,43 @@ TEST(DoorCancel, NothingIsLeftOfACancelledCaller) {
   });
 }
 
+int inner_door = -1;
+std::atomic<int> answered_inside{0};
+
+// In the handler the thread calls a door whose number shares a place, in what the thread remembers,
+// with that of the door that it is calling.
+TEST(DoorSignal, AHandlerMayCallAnotherDoor) {
+  in_child([] {
+    static pthread_t client;
+    client = ::pthread_self();
+    auto disturb = [](char* data, size_t size, door_desc_t*, uint_t) {
+      const int before = answered_inside;
+      ::pthread_kill(client, SIGUSR2);
+      EXPECT_TRUE(eventually([&] { return answered_inside > before; }));
+      ::door_return(data, size, nullptr, 0);
+    };
+    const int outer = make_door(disturb);
+    constexpr int kPlaces = 8;
+    inner_door = ::dup2(::door_create(echo, nullptr, 0), outer + kPlaces);
+    ASSERT_EQ(inner_door, outer + kPlaces);
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+      if (call(inner_door, "inside").data == "inside") ++answered_inside;
+    };
+    ASSERT_EQ(::sigaction(SIGUSR2, &action, nullptr), 0);
+    constexpr int kRounds = 30;
+    for (int round = 1; round <= kRounds; ++round) {
+      const Reply reply = call(outer, "outside");
+      // Whoever sleeps is interrupted by the handler, whoever looks is not.
+      if (reply.error != EINTR) {
+        ASSERT_EQ(reply.error, 0);
+        ASSERT_EQ(reply.data, "outside");
+      }
+      ASSERT_EQ(answered_inside, round);
+      ASSERT_EQ(call(inner_door, "between").data, "between");
+    }
+  });
+}
+
 }  // namespace
 }  // namespace farcall::door::test

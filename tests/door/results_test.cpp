@@ -71,6 +71,28 @@ struct DoorResults : ::testing::Test {
   int door = make_door(procedure);
 };
 
+TEST(DoorOverlap, ArgumentsThatTheReplyIsWrittenOverAreRight) {
+  const int door = ::door_create(echo, nullptr, 0);
+  in_server_and_client([&] {
+    alignas(door_arg_t) std::array<char, 512> memory{};
+    std::string request(300, '\x55');
+    const door_arg_t given{.data_ptr = request.data(),
+                           .data_size = request.size(),
+                           .desc_ptr = nullptr,
+                           .desc_num = 0,
+                           .rbuf = memory.data(),
+                           .rsize = memory.size()};
+    auto* const arguments = new (memory.data()) door_arg_t(given);
+    ASSERT_EQ(::door_call(door, arguments), 0) << std::strerror(errno);
+    EXPECT_EQ(arguments->data_ptr, memory.data());
+    EXPECT_EQ(arguments->data_size, request.size());
+    EXPECT_EQ(arguments->desc_ptr, nullptr);
+    EXPECT_EQ(arguments->desc_num, 0U);
+    EXPECT_EQ(arguments->rbuf, memory.data());
+    EXPECT_EQ(arguments->rsize, memory.size());
+  });
+}
+
 TEST_F(DoorResults, GoWhereTheCallerWantsThemIfTheyFit) {
   in_server_and_client([&] {
     for (const size_t size : kSizes) {

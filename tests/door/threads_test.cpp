@@ -46,6 +46,26 @@ void crowd(int door, Gate& gate, int count) {
   for (auto& caller : callers) EXPECT_EQ(caller->reply().data, "x");
 }
 
+TEST(DoorThreads, CreateFunctionMayPermitCancellationWithoutHarmToTheCall) {
+  in_child([] {
+    ::door_server_create([](door_info_t*) {
+      std::thread([] {
+        ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+        park();
+      }).detach();
+      ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
+    });
+    auto tell_state = [](char*, size_t, door_desc_t*, uint_t) {
+      int state = -1;
+      ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+      answer_number(state);
+    };
+    const int door = make_door(tell_state);
+    for (int i = 0; i < 4; ++i)
+      EXPECT_EQ(call(door).number<int>(), PTHREAD_CANCEL_DISABLE) << "call " << i;
+  });
+}
+
 TEST(DoorThreads, CreateFunctionRunsAtTheFirstSharedDoorAlone) {
   in_child([] {
     ::door_server_create(note_and_create);
