@@ -44,7 +44,8 @@ log=$work/console
 # Without la57: a kernel with KASAN and five levels of page tables panics now and then while it finds
 # out what its processor can do, having forgotten for a moment that it has the fifth.
 timeout --foreground --kill-after=5 "$seconds" qemu-system-x86_64 -accel "$accel" \
-  -cpu max,la57=off -smp "$cpus" -m 1024 "${extra[@]}" -nodefaults -no-reboot -display none -serial stdio -kernel "$kernel" \
+  -cpu max,la57=off -smp "$cpus" -m 1024 "${extra[@]}" \
+  -nodefaults -no-reboot -display none -serial stdio -kernel "$kernel" \
   -initrd "$work/initramfs" -append "console=ttyS0 quiet panic=-1 oops=panic \
 stplr_tests=$list $append" </dev/null 2>&1 | stdbuf -oL tr -d '\r' | tee "$log" || true
 # A kernel that dies says so in lines that the tests did not print.

@@ -261,10 +261,11 @@ inline Turn ClientSession::fill_short_request(const CallArguments& arguments, Ki
     outstanding_ = false;
   }
   ++number_;
-  outstanding_ = results == nullptr;
-  Outcome outcome = send_request(arguments, outstanding_ ? Kind::one_way : Kind::request, deadline);
+  const bool one_way = results == nullptr;
+  outstanding_ = one_way;
+  Outcome outcome = send_request(arguments, one_way ? Kind::one_way : Kind::request, deadline);
   if (outcome != Outcome::ok) return outcome;
-  if (outstanding_) {
+  if (one_way) {
     if (!arguments.until_taken) return outcome;
     outcome = wait_for_reply(turn, deadline);
     outstanding_ = outcome != Outcome::ok;
