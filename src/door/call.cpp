@@ -116,7 +116,6 @@ int look_at(const door_arg_t& arguments, Outgoing* outgoing) {
        .port = d,
        .cancellable = cancellable},
       results, Deadline::never()));
-  if (outgoing != nullptr && (error == 0 || error == EINTR)) outgoing->passed();
   if (error != 0) return error;
   arguments.desc_num = 0;
   arguments.data_size = results.data.size();
@@ -133,7 +132,19 @@ int look_at(const door_arg_t& arguments, Outgoing* outgoing) {
 int call_with_descriptors(int d, door_arg_t& params) {
   const NoCancel guard;
   Outgoing outgoing;
-  return call(d, params, &outgoing, guard.was_cancellable() ? Cancellable::yes : Cancellable::no);
+  int error = 0;
+  try {
+    error =
+        call(d, params, &outgoing, guard.was_cancellable() ? Cancellable::yes : Cancellable::no);
+  } catch (const SystemError& refusal) {
+    error = refusal.code().value();
+    if (error != EMFILE || !Client::dispatched()) throw;
+  }
+  // What fails once a server thread has been found takes them all the same, as on illumos.
+  const bool taken =
+      error == 0 || error == EINTR || error == EOVERFLOW || error == EINVAL || error == EMFILE;
+  if (taken) outgoing.release();
+  return error;
 }
 
 int call_without_arguments(int d) {

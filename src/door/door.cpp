@@ -148,11 +148,11 @@ std::uint64_t Door::param(int which) const noexcept {
 int Door::set_param(int which, std::uint64_t value) {
   switch (which) {
     case DOOR_PARAM_DATA_MIN:
-      if (value > data_max_) return ERANGE;
+      if (value > data_max_) return EINVAL;
       data_min_ = value;
       break;
     case DOOR_PARAM_DATA_MAX:
-      if (value < data_min_) return ERANGE;
+      if (value < data_min_) return EINVAL;
       data_max_ = value;
       break;
     case DOOR_PARAM_DESC_MAX:
@@ -326,7 +326,6 @@ int door_revoke(int d) {
     if (!handle) return fail(EBADF);
     const auto door = handle->local.lock();
     if (!door) return fail(EPERM);
-    if (door->revoked()) return fail(EBADF);
     door->revoke();
     return ::close(d);
   });

@@ -47,8 +47,9 @@ class ServingThread final : public Attendant {
   // Answers the call that is being served. Returns 0 or an errno value; the client then waits on.
   int answer(const char* data, std::size_t size, const door_desc_t* descriptors,
              std::size_t count) {
-    return count == 0 ? answer(data, size, nullptr)
-                      : answer_with_descriptors(data, size, descriptors, count);
+    const int error = count == 0 ? answer(data, size, nullptr)
+                                 : answer_with_descriptors(data, size, descriptors, count);
+    return error == 0 ? 0 : answer_in_vain(error, descriptors, count);
   }
   [[noreturn]] void park(int cancel_state);
 
@@ -60,8 +61,10 @@ class ServingThread final : public Attendant {
   int answer(const char* data, std::size_t size, Outgoing* outgoing);
   int answer_with_descriptors(const char* data, std::size_t size, const door_desc_t* descriptors,
                               std::size_t count);
+  int answer_in_vain(int error, const door_desc_t* descriptors, std::size_t count);
   [[noreturn]] void serve();
   void serve_one();
+  [[gnu::noinline, noreturn]] void end_thread();
   void join_pool();
   void make_spare(Door& door);
 
@@ -221,14 +224,17 @@ int Outgoing::add(const door_desc_t* descriptors, std::size_t count) {
   if (count == 0) return 0;
   if (count > SIZE_MAX / sizeof *descriptors || !readable(descriptors, count * sizeof *descriptors))
     return EFAULT;
-  for (std::size_t i = 0; i < count; ++i) {
-    const int fd = descriptors[i].d_data.d_desc.d_descriptor;
-    if ((descriptors[i].d_attributes & DOOR_DESCRIPTOR) == 0 || ::fcntl(fd, F_GETFD) < 0)
-      return EINVAL;
+  int error = 0;
+  for (const door_desc_t& descriptor : std::span(descriptors, count)) {
+    const int fd = descriptor.d_data.d_desc.d_descriptor;
+    if ((descriptor.d_attributes & DOOR_DESCRIPTOR) == 0 || ::fcntl(fd, F_GETFD) < 0) {
+      error = EINVAL;
+      continue;
+    }
     sent_.push_back(fd);
-    if ((descriptors[i].d_attributes & DOOR_RELEASE) != 0) release_.push_back(fd);
+    if ((descriptor.d_attributes & DOOR_RELEASE) != 0) release_.push_back(fd);
   }
-  return 0;
+  return error;
 }
 
 void Outgoing::prepare() {
@@ -242,22 +248,36 @@ void Outgoing::prepare() {
   }
 }
 
-void Outgoing::passed() noexcept {
+void Outgoing::release() noexcept {
   branches_.clear();
   for (const int fd : release_) ::close(fd);
 }
 
+int release_all(const door_desc_t* descriptors, std::size_t count) {
+  Outgoing outgoing;
+  const int error = outgoing.add(descriptors, count);
+  if (error != EFAULT) outgoing.release();
+  return error;
+}
+
 int ServingThread::answer_with_descriptors(const char* data, std::size_t size,
                                            const door_desc_t* descriptors, std::size_t count) {
-  Outgoing outgoing;
   if (incoming.notice()) {
-    if (outgoing.add(descriptors, count) == 0) outgoing.passed();
+    (void)release_all(descriptors, count);
     return 0;
   }
   if ((incoming.word() & kNoArguments) != 0 || count > kCallDescriptors) return E2BIG;
   if (!readable(data, size)) return EFAULT;
+  Outgoing outgoing;
   if (const int error = outgoing.add(descriptors, count); error != 0) return error;
   return answer(data, size, &outgoing);
+}
+
+// Nobody cares any more what is wrong with an answer if the client has gone.
+int ServingThread::answer_in_vain(int error, const door_desc_t* descriptors, std::size_t count) {
+  const bool gone = incoming.abandoned();
+  if ((gone || error == EINVAL) && release_all(descriptors, count) == EFAULT) return EFAULT;
+  return gone ? 0 : error;
 }
 
 // `outgoing`: the descriptors, or null where there are none.
@@ -274,7 +294,7 @@ int ServingThread::answer(const char* data, std::size_t size, Outgoing* outgoing
     const int code = error.code().value();
     return code == EBADF ? EINVAL : code;
   }
-  if (outgoing != nullptr) outgoing->passed();
+  if (outgoing != nullptr) outgoing->release();
   return 0;
 }
 
@@ -384,7 +404,12 @@ void ServingThread::make_spare(Door& door) {
   }
   if (cancel_state_ == PTHREAD_CANCEL_ENABLE) ::pthread_setcancelstate(cancel_state_, nullptr);
   door.procedure(door.cookie, data, size, descriptors, static_cast<uint_t>(count));
-  // It has come back without door_return(): that ends the thread, and the client gets EINTR.
+  end_thread();
+}
+
+// The procedure has come back without door_return(): the client gets EINTR. Apart, because what is
+// left of the call takes as much stack here as some programs give to a whole thread.
+void ServingThread::end_thread() {
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
   serving = nullptr;
   incoming = Incoming();

@@ -23,14 +23,14 @@ void hand_out(std::vector<UniqueFd>& descriptors, door_desc_t* into);
 // Descriptors on their way out.
 class Outgoing {
  public:
-  // Returns 0, or EFAULT or EINVAL for what cannot be passed.
+  // Returns 0, or EFAULT or EINVAL for what cannot be passed; after EINVAL release() closes all.
   int add(const door_desc_t* descriptors, std::size_t count);
   // Each receiver of a door of this process gets a branch of its own, which it can spoil for nobody
   // else. Throws SystemError.
   void prepare();
   [[nodiscard]] const std::vector<int>& descriptors() const noexcept { return sent_; }
-  // They have been passed: closes what is to be released.
-  void passed() noexcept;
+  // They have been passed, or are lost: closes what is to be released.
+  void release() noexcept;
 
  private:
   std::vector<int> sent_;

@@ -260,7 +260,13 @@ extern "C" {
 int thr_create(void* stack, size_t size, void* (*start)(void*), void* argument, long flags,
                thread_t* thread) {
   if ((flags & ~kThreadFlags) != 0 || start == nullptr) return EINVAL;
-  if ((stack != nullptr || size != 0) && size < thr_min_stack()) return EINVAL;
+  // What runs on 8 KiB there needs more here, for TLS and for signal frames with all registers.
+  constexpr std::size_t kLeastOnSolaris = 4096;
+  constexpr std::size_t kMoreStack = std::size_t{64} << 10;
+  if (stack != nullptr && size < thr_min_stack()) return EINVAL;
+  if (stack == nullptr && size != 0 &&
+      (size < kLeastOnSolaris || __builtin_add_overflow(size, kMoreStack, &size)))
+    return EINVAL;
   const bool daemon = (flags & THR_DAEMON) != 0;
   try {
     return create(stack, size,

@@ -189,7 +189,7 @@ TEST(DoorDescriptors, WithoutReleaseTheSenderKeepsIts) {
   });
 }
 
-TEST(DoorDescriptors, AFailedCallReleasesNothing) {
+TEST(DoorDescriptors, ACallThatIsRefusedAtOnceReleasesNothing) {
   const int refusing = ::door_create(echo, nullptr, DOOR_REFUSE_DESC);
   const int limited = ::door_create(echo, nullptr, 0);
   ASSERT_EQ(::door_setparam(limited, DOOR_PARAM_DESC_MAX, 1), 0);
@@ -199,10 +199,35 @@ TEST(DoorDescriptors, AFailedCallReleasesNothing) {
     EXPECT_EQ(error_of(refusing, "", {released}), ENOTSUP);
     EXPECT_EQ(error_of(limited, "", {released, released}), ENFILE);
     EXPECT_TRUE(is_open(fd.get()));
-    const int door = ::door_create(echo, nullptr, 0);
-    EXPECT_EQ(error_of(door, "", {released, pass(9999)}), EINVAL);
-    EXPECT_TRUE(is_open(fd.get()));
   });
+}
+
+TEST(DoorDescriptors, ABadOneReleasesTheOthersAllTheSame) {
+  const int door = ::door_create(echo, nullptr, 0);
+  in_server_and_client([&] {
+    const int before = ::dup(0);
+    const int behind = ::dup(0);
+    const int kept = ::dup(0);
+    constexpr door_attr_t kReleased = DOOR_DESCRIPTOR | DOOR_RELEASE;
+    EXPECT_EQ(error_of(door, "",
+                       {pass(before, kReleased), pass(9999), pass(kept), pass(behind, kReleased)}),
+              EINVAL);
+    EXPECT_FALSE(is_open(before));
+    EXPECT_FALSE(is_open(behind));
+    EXPECT_TRUE(is_open(kept));
+    ::close(kept);
+  });
+}
+
+TEST(DoorDescriptors, ABadOneInAnAnswerReleasesTheOthersAllTheSame) {
+  auto procedure = [](char*, size_t, door_desc_t*, uint_t) {
+    const int released = ::dup(0);
+    std::array array{pass(9999), pass(released, DOOR_DESCRIPTOR | DOOR_RELEASE)};
+    const int error = ERROR_OF(::door_return(nullptr, 0, array.data(), array.size()));
+    answer_number(error == EINVAL && !is_open(released) ? 1 : 0);
+  };
+  const int door = make_door(procedure);
+  in_server_and_client([&] { EXPECT_EQ(call(door).number<int>(), 1); });
 }
 
 TEST(DoorDescriptors, ADoorThatRefusesThemMaySendThem) {

@@ -360,6 +360,50 @@ TEST(DoorCancel, NothingIsLeftOfACancelledCaller) {
   });
 }
 
+// Of a call that nobody waits for any more no answer is wrong.
+TEST(DoorAnswered, WhatWouldBeRefusedIsDroppedWhereTheClientHasGone) {
+  static constexpr int kBad = 9999;
+  struct Wrong {
+    Event entered;
+    Event open;
+    std::atomic<int> came_back{0};
+    std::atomic<int> released{-1};
+    void operator()(char*, size_t, door_desc_t*, uint_t) {
+      entered.happens();
+      open.await();
+      released = ::dup(0);
+      std::array array{pass(kBad), pass(released, DOOR_DESCRIPTOR | DOOR_RELEASE)};
+      char text[] = "not wanted";
+      ::door_return(text, sizeof text, array.data(), array.size());
+      ++came_back;
+      ::door_return(nullptr, 0, nullptr, 0);
+    }
+  };
+  auto& wrong = *new Wrong;  // the thread outlives the test
+  const int door = make_door(wrong, DOOR_NO_CANCEL);
+  Event called;
+  std::promise<int> told;
+  std::thread client([&] { told.set_value(ERROR_OF(::door_call(door, nullptr))); });
+  ASSERT_TRUE(wrong.entered.wait());
+  struct sigaction action {};
+  action.sa_handler = [](int) {};
+  ::sigaction(SIGUSR1, &action, nullptr);
+  auto error = told.get_future();
+  while (error.wait_for(5ms) == std::future_status::timeout)
+    ::pthread_kill(client.native_handle(), SIGUSR1);
+  client.join();
+  EXPECT_EQ(error.get(), EINTR);
+  wrong.open.happens();
+  EXPECT_TRUE(
+      eventually([&] { return wrong.released >= 0 && ::fcntl(wrong.released, F_GETFD) < 0; }));
+  // The thread serves again.
+  Caller next(door, "x");
+  ASSERT_TRUE(wrong.entered.wait());
+  EXPECT_EQ(wrong.came_back, 0);
+  EXPECT_EQ(next.interrupt().error, EINTR);
+  wrong.open.happens();
+}
+
 int inner_door = -1;
 std::atomic<int> answered_inside{0};
 

@@ -129,9 +129,9 @@ TEST(DoorParam, ValuesOutOfRangeAreRefused) {
   EXPECT_EQ(ERROR_OF(::door_setparam(door, DOOR_PARAM_DESC_MAX, size_t{INT_MAX} + 1)), ERANGE);
   EXPECT_EQ(::door_setparam(door, DOOR_PARAM_DESC_MAX, INT_MAX), 0);
   ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MAX, 100), 0);
-  EXPECT_EQ(ERROR_OF(::door_setparam(door, DOOR_PARAM_DATA_MIN, 101)), ERANGE);
+  EXPECT_EQ(ERROR_OF(::door_setparam(door, DOOR_PARAM_DATA_MIN, 101)), EINVAL);
   ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MIN, 100), 0);
-  EXPECT_EQ(ERROR_OF(::door_setparam(door, DOOR_PARAM_DATA_MAX, 99)), ERANGE);
+  EXPECT_EQ(ERROR_OF(::door_setparam(door, DOOR_PARAM_DATA_MAX, 99)), EINVAL);
   EXPECT_EQ(param(door, DOOR_PARAM_DATA_MAX), 100U);
   EXPECT_EQ(param(door, DOOR_PARAM_DATA_MIN), 100U);
 }

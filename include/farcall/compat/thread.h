@@ -29,6 +29,8 @@ typedef pthread_key_t thread_key_t;
 #define THR_SUSPENDED 0x00000080 /* starts with thr_continue() */
 #define THR_DAEMON 0x00000100    /* does not keep the process alive, nor does thr_join(0) see it */
 
+#define THR_MIN_STACK thr_min_stack()
+
 /* For thr_keycreate_once(): a key that is not yet. */
 #define THR_ONCE_KEY 0xFFFFFFFFU
 

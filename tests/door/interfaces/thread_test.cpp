@@ -122,6 +122,22 @@ TEST(Threads, WrongArgumentsAreRefused) {
   EXPECT_EQ(thr_continue(thr_self()), ESRCH);
 }
 
+// As the page of Sun's on door_server_create() makes its threads.
+TEST(Threads, SmallStacksOfSolarisAreLargeEnough) {
+  const auto use_it = [](void*) -> void* {
+    volatile char all[8192];
+    for (std::size_t i = 0; i < sizeof all; i += 64) all[i] = 1;
+    return number(all[0]);
+  };
+  for (const std::size_t size : {std::size_t{4096}, std::size_t{8192}}) {
+    thread_t thread = 0;
+    ASSERT_EQ(thr_create(nullptr, size, use_it, nullptr, THR_BOUND, &thread), 0) << size;
+    void* status = nullptr;
+    ASSERT_EQ(thr_join(thread, nullptr, &status), 0);
+    EXPECT_EQ(status, number(1));
+  }
+}
+
 TEST(Threads, AThreadRunsOnTheStackThatItIsGiven) {
   const std::size_t size = thr_min_stack() + (std::size_t{2} << 20);
   void* const memory =
