@@ -324,7 +324,8 @@ long stplr_channel_create(const struct stplr_channel_create __user *user)
 	fd = anon_inode_getfd("[stplr-channel]", &channel_operations, channel,
 			      O_RDWR | O_CLOEXEC);
 	if (fd >= 0) {
-		stplr_log(STPLR_DEBUG_OWNERS, "channel %s: created\n", channel->name);
+		/* By now somebody else may have closed it. */
+		stplr_log(STPLR_DEBUG_OWNERS, "channel %s: created\n", arguments.name);
 		return fd;
 	}
 	/* Whoever found the name meanwhile meets a port that is closed. */

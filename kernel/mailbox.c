@@ -437,6 +437,9 @@ static int receive_once(struct mailbox *mailbox, const struct stplr_msg_receive 
 	message = stplr_message_of(container_of(item, struct stplr_call, item));
 	err = read_pairs(message, buffers, &peer_error);
 	if (!err && peer_error) {
+		if (peer_error != STPLR_REFAULT)
+			stplr_log(STPLR_DEBUG_ERRORS, "handle %016llx: nothing from %d: error %d\n",
+				  mailbox->uuid, pid_nr(message->tid), peer_error);
 		stplr_call_finish(&message->call, peer_error, &waker);
 		stplr_waker_run(&waker, true);
 		return -EAGAIN;
@@ -467,6 +470,7 @@ long stplr_mailbox_receive(struct stplr_open *open, void __user *argument)
 	struct stplr_msg_receive arguments;
 	struct stplr_buffers buffers;
 	struct mailbox *mailbox;
+	u32 dropped = 0;
 	int err;
 
 	if (stplr_get_arguments(&arguments, argument))
@@ -482,7 +486,10 @@ long stplr_mailbox_receive(struct stplr_open *open, void __user *argument)
 		goto put_buffers;
 	do {
 		err = receive_once(mailbox, &arguments, argument, &buffers);
-	} while (err == -EAGAIN);
+		if (err != -EAGAIN)
+			break;
+		err = stplr_message_go_on(KTIME_MAX, &dropped) ? -ERESTARTSYS : 0;
+	} while (!err);
 put_buffers:
 	stplr_buffers_put(&buffers);
 put_mailbox:

@@ -55,3 +55,4 @@ module_exit(stplr_exit);
 MODULE_LICENSE("GPL");
 MODULE_DESCRIPTION("Synchronous messages between threads: send, receive, reply");
 MODULE_VERSION("0.0.7");
+MODULE_ALIAS("stapler");

@@ -8,6 +8,7 @@
 #include <linux/pid.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
+#include <linux/shmem_fs.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/userfaultfd_k.h>
@@ -20,6 +21,9 @@
 
 /* Pages pinned at a time: enough to hide the cost of taking mmap_lock, little to hold on to. */
 #define BATCH 32
+
+/* Messages that could not be read which a receiver without time passes over. */
+#define DROPPED_MAX 64
 
 static struct kmem_cache *messages;
 
@@ -301,50 +305,59 @@ static bool is_direct(const struct stplr_buffers *buffers)
 }
 
 /*
- * Whether a userfaultfd watches any of it. Called with mmap_lock held, under which that stays so.
+ * Whether a page of it is to be had, or not, within a time that nobody but the kernel decides.
  *
- * Such memory is not to be reached into. Where the kernel lacks what 6.15 mended, a page of it that
- * is wanted just as the userfaultfd is closed, be it for the death of its process, is tried again
- * and again with mmap_lock held, for which whoever closes it waits, and cannot be killed.
+ * Files are not such memory: some ways to a page of theirs wait for it to be read whatever
+ * FOLL_NOWAIT says, and can be made writable by their file system alone, which with FUSE is a
+ * program. Nor is what a userfaultfd watches: where the kernel lacks what 6.15 mended, a page that is
+ * wanted just as the userfaultfd is closed, be it for the death of its process, is tried again and
+ * again with mmap_lock held, for which whoever closes it waits, and cannot be killed.
  */
-static bool is_watched_locked(struct mm_struct *mm, u64 base, size_t length)
+static bool is_plain(struct vm_area_struct *vma)
+{
+	if (userfaultfd_armed(vma))
+		return false;
+	return vma_is_anonymous(vma) || (vma->vm_file && shmem_mapping(vma->vm_file->f_mapping));
+}
+
+/* The same of a range. Called with mmap_lock held, under which it stays so. */
+static bool is_plain_locked(struct mm_struct *mm, u64 base, size_t length)
 {
 	struct vm_area_struct *vma = find_vma(mm, base);
 
 	while (vma && vma->vm_start < base + length) {
-		if (userfaultfd_armed(vma))
-			return true;
+		if (!is_plain(vma))
+			return false;
 		vma = find_vma(mm, vma->vm_end);
 	}
-	return false;
+	return true;
 }
 
 /* The same of buffers of the caller. */
-static int find_watched(const struct stplr_buffers *buffers, bool *watched)
+static int find_plain(const struct stplr_buffers *buffers, bool *plain)
 {
 	u32 i;
 
-	*watched = false;
+	*plain = true;
 	if (mmap_read_lock_killable(current->mm))
 		return -EINTR;
-	for (i = 0; i < buffers->count && !*watched; i++)
-		*watched = is_watched_locked(current->mm, buffers->segments[i].base,
-					     buffers->segments[i].length);
+	for (i = 0; i < buffers->count && *plain; i++)
+		*plain = is_plain_locked(current->mm, buffers->segments[i].base,
+					 buffers->segments[i].length);
 	mmap_read_unlock(current->mm);
 	return 0;
 }
 
 int stplr_message_load(struct stplr_message *message)
 {
-	bool direct = is_direct(&message->send), watched;
+	bool direct = is_direct(&message->send);
 	size_t extra = 0;
 	int err;
 
 	if (direct && !message->send.region) {
-		err = find_watched(&message->send, &watched);
+		err = find_plain(&message->send, &direct);
 		if (err)
 			return err;
-		direct = !watched;
 	}
 	if (message->send.segments != message->send.few)
 		extra += message->send.count * sizeof(struct stplr_segment);
@@ -388,6 +401,16 @@ void stplr_message_count_failure(int outcome)
 		stplr_count(STPLR_COUNT_REFAULTS);
 }
 
+int stplr_message_go_on(ktime_t deadline, u32 *dropped)
+{
+	cond_resched();
+	if (signal_pending(current))
+		return -EINTR;
+	if (++*dropped < DROPPED_MAX || deadline == KTIME_MAX || ktime_get() < deadline)
+		return 0;
+	return -ETIMEDOUT;
+}
+
 int stplr_message_prefault(struct stplr_message *message)
 {
 	u32 i;
@@ -428,7 +451,7 @@ static size_t copy_remote(struct mm_struct *mm, u64 remote, u64 local, size_t le
 			break;
 		}
 		pinned = 0;
-		if (!is_watched_locked(mm, (remote + done) & PAGE_MASK, wanted * PAGE_SIZE))
+		if (is_plain_locked(mm, (remote + done) & PAGE_MASK, wanted * PAGE_SIZE))
 			pinned = stplr_pin_remote(mm, (remote + done) & PAGE_MASK, wanted, flags,
 						  pages);
 		mmap_read_unlock(mm);

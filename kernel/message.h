@@ -17,8 +17,9 @@
  * Nobody who works on the memory of a blocked peer ever waits for a page of it to come: a page
  * that cannot be had at once is the peer's problem. A sender then faults its pages in and sends
  * again; a replier leaves the rest in a chunk. So no client can stall a server with its memory.
- * Memory that a userfaultfd watches is its owner's alone: what is sent from there the sender copies
- * into a buffer, however much it is, and what is replied to there goes by way of chunks.
+ * Memory whose pages come from a file, other than one of tmpfs, or that a userfaultfd watches is its
+ * owner's alone: what is sent from there the sender copies into a buffer, however much it is, and
+ * what is replied to there goes by way of chunks.
  *
  * Ownership: everything here is the sender's until the call is submitted, and is freed with the
  * message. chunks and reply_end belong to whoever has claimed or borrowed the call, under the lock
@@ -28,6 +29,7 @@
 #define STPLR_MESSAGE_H
 
 #include <linux/kernel.h>
+#include <linux/ktime.h>
 #include <linux/mutex.h>
 #include <linux/types.h>
 
@@ -177,6 +179,11 @@ int stplr_message_load(struct stplr_message *message);
 void stplr_message_free(struct stplr_call *call);
 
 void stplr_message_count_failure(int outcome);
+/*
+ * For a receiver that has just passed over a message for its sender's fault: 0 if it may look for
+ * the next, else -EINTR or -ETIMEDOUT. However many such senders there are, they do not keep it.
+ */
+int stplr_message_go_on(ktime_t deadline, u32 *dropped);
 
 /* What came of a send, for the counters. */
 static inline void stplr_message_count_outcome(int outcome)

@@ -113,6 +113,9 @@ static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
 
 	length = stplr_message_read_run(message, 0, buffers, &peer_error);
 	if (peer_error) {
+		if (peer_error != STPLR_REFAULT)
+			stplr_log(STPLR_DEBUG_ERRORS, "channel %u: nothing from %d: error %d\n",
+				  channel->port.number, pid_nr(message->tid), peer_error);
 		stplr_call_finish(call, peer_error, &waker);
 		stplr_waker_run(&waker, true);
 		return -EAGAIN;
@@ -133,6 +136,8 @@ static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
 	}
 	stplr_count(STPLR_COUNT_RECEIVES);
 	trace_stplr_receive(channel->port.number, pid_nr(message->tid), message->send.total);
+	stplr_log(STPLR_DEBUG_CALLS, "channel %u: received from %d\n", channel->port.number,
+		  pid_nr(message->tid));
 	if (call->wants_reply) {
 		stplr_inherit_received(channel, arguments->id, arguments->priority);
 		if (!stplr_call_keep(call, stplr_exit_process(), task_pid_nr(current)))
@@ -150,6 +155,7 @@ static int receive(struct stplr_channel *channel, struct stplr_receive *argument
 	struct stplr_buffers buffers STPLR_UNSET;
 	struct stplr_item *item;
 	ktime_t deadline;
+	u32 dropped = 0;
 	int err;
 
 	if (arguments->reserved)
@@ -172,7 +178,10 @@ static int receive(struct stplr_channel *channel, struct stplr_receive *argument
 		else
 			err = receive_call(channel, container_of(item, struct stplr_call, item),
 					   arguments, &buffers, user);
-	} while (err == -EAGAIN);
+		if (err != -EAGAIN)
+			break;
+		err = stplr_message_go_on(deadline, &dropped);
+	} while (!err);
 	stplr_buffers_put(&buffers);
 	return err == -EINTR && deadline == KTIME_MAX ? -ERESTARTSYS : err;
 }
@@ -197,7 +206,8 @@ static long reply(struct stplr_channel *channel, const struct stplr_reply *argum
 	long length;
 
 	waker->task = NULL;
-	if (arguments->reserved || arguments->error < 0 || arguments->error > MAX_ERRNO)
+	/* Beyond are those that only the kernel knows, some of which would have a call made again. */
+	if (arguments->reserved || arguments->error < 0 || arguments->error >= ERESTARTSYS)
 		return -EINVAL;
 	length = stplr_buffers_from(&buffers, &arguments->buffer, NULL);
 	if (length)

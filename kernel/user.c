@@ -10,6 +10,7 @@
 #include <linux/spinlock.h>
 
 #include "counters.h"
+#include "debug.h"
 
 static unsigned long user_bytes = 64UL << 20;
 module_param(user_bytes, ulong, 0644);
@@ -94,6 +95,7 @@ int stplr_user_charge(struct stplr_user *user, size_t bytes)
 		return 0;
 	atomic_long_sub(bytes, &user->bytes);
 	stplr_count(STPLR_COUNT_OVER_LIMIT);
+	stplr_log(STPLR_DEBUG_ERRORS, "user %u: no %zu bytes more\n", __kuid_val(user->uid), bytes);
 	return -EDQUOT;
 }
 

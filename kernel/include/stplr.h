@@ -181,8 +181,9 @@ struct stplr_send {
 	__u64 files; /* address of __s32 descriptors that go along */
 	__u32 file_count;
 	__u32 flags;
-	__s64 status; /* out: what the server chose */
-	__u64 replied; /* out: bytes, up to the last that was written */
+	/* out, but for messages that want no reply: */
+	__s64 status; /* what the server chose */
+	__u64 replied; /* bytes, up to the last that was written */
 };
 
 struct stplr_receive {
@@ -211,7 +212,7 @@ struct stplr_reply {
 	__u64 id;
 	__s64 status;
 	struct stplr_buffer buffer; /* at most the client's room of it is written */
-	__s32 error; /* 0, or the errno that the client's call fails with */
+	__s32 error; /* 0, or the errno, below 512, that the client's call fails with */
 	__u32 reserved;
 };
 

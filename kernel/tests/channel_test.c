@@ -113,6 +113,23 @@ static void an_error_reply_fails_the_call(void)
 	join(client);
 }
 
+static void errors_of_the_kernels_own_are_no_replies(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+
+	pid_t client = CLIENT(channel, connection,
+			      { IS(-EHWPOISON, stplr_send(connection, "x", 1, NULL, 0, NULL)); });
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	/* ERESTARTSYS and its kind, and what the module itself says of a page that takes time. */
+	for (int error = 512; error <= 4096; error++)
+		IS(-EINVAL, stplr_reply_error(channel, received.id, error));
+	OK(stplr_reply_error(channel, received.id, EHWPOISON));
+	join(client);
+	/* It has not come again. */
+	IS(-ETIMEDOUT, stplr_receive(channel, NULL, 0, 0, &received));
+}
+
 static void ids_cannot_be_forged_or_used_twice(void)
 {
 	int channel = new_channel(0), connection = new_connection(channel, 0);
@@ -905,6 +922,7 @@ static const struct test tests[] = {
 	{ "buffers are one run of bytes", buffers_are_one_run_of_bytes },
 	{ "a reply is cut to the client's room", a_reply_is_cut_to_the_clients_room },
 	{ "an error reply fails the call", an_error_reply_fails_the_call },
+	{ "errors of the kernel's own are no replies", errors_of_the_kernels_own_are_no_replies },
 	{ "ids cannot be forged or used twice", ids_cannot_be_forged_or_used_twice },
 	{ "only the process that received may answer", only_the_process_that_received_may_answer },
 	{ "another thread of it may answer", another_thread_may_answer },

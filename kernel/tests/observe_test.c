@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What root can see of the module in debugfs and by its tracepoints. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdarg.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -240,6 +242,54 @@ static void what_happens_is_counted(void)
 	CHECK(counter("refaults") - before[8] == 0);
 }
 
+/* Whoever serves a file decides when a page of it comes; so the sender is to wait for it itself. */
+static void memory_of_files_is_not_reached_into(void)
+{
+	enum { SIZE = 64 * 4096 };
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	char *expected = malloc(SIZE), *mine = calloc(1, SIZE);
+	struct stplr_receive received;
+	const char *folder = "/tmp/files";
+
+	for (int i = 0; i < SIZE; i++)
+		expected[i] = (char)(i * 31 + i / 253);
+	OK(mkdir(folder, 0700));
+	OK(mount("files", folder, "ramfs", 0, NULL));
+	int file = open("/tmp/files/one", O_CREAT | O_EXCL | O_RDWR, 0600);
+
+	CHECK(file >= 0 && write(file, expected, SIZE) == SIZE);
+	long before = counter("pin-batches");
+
+	pid_t client = CLIENT(channel, connection, {
+		char *memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+
+		CHECK(memory != MAP_FAILED);
+		OK(madvise(memory, SIZE, MADV_RANDOM));
+		IS(0, stplr_send(connection, memory, SIZE, NULL, 0, NULL));
+	});
+	IS(SIZE, stplr_receive(channel, mine, SIZE, second, &received));
+	CHECK(!memcmp(mine, expected, SIZE));
+	CHECK(counter("pin-batches") == before);
+	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	join(client);
+
+	/* A reply to there waits for the client to fetch it. */
+	client = CLIENT(channel, connection, {
+		char *memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+
+		CHECK(memory != MAP_FAILED);
+		memset(memory, 0, SIZE);
+		IS(SIZE, stplr_send(connection, "x", 1, memory, SIZE, NULL));
+		CHECK(!memcmp(memory, expected, SIZE));
+	});
+	IS(1, stplr_receive(channel, mine, SIZE, second, &received));
+	IS(SIZE, stplr_reply(channel, received.id, 0, expected, SIZE));
+	join(client);
+	close(file);
+	OK(umount(folder));
+	OK(rmdir(folder));
+}
+
 static long bytes_of_root(void)
 {
 	char *text = contents(FOLDER "users"), *line = strstr(text, "\n0 ");
@@ -368,6 +418,7 @@ static const struct test tests[] = {
 	{ "a crowd is listed whole", a_crowd_is_listed_whole },
 	{ "what happens is counted", what_happens_is_counted },
 	{ "threads on different processors look before they sleep", threads_look_before_they_sleep },
+	{ "memory of files is not reached into", memory_of_files_is_not_reached_into },
 	{ "what users hold is listed", what_users_hold_is_listed },
 	{ "it is for root alone", it_is_for_root_alone },
 	{ "tracepoints tell of each step", tracepoints_tell_of_each_step },
