@@ -44,8 +44,11 @@ int main(void) {
     struct Caller me;
     door_arg_t arguments = {.rbuf = (char*)&me, .rsize = sizeof me};
     check(door_call(door, &arguments), "door_call");
-    printf("process: %s\n", me.pid == getpid() ? "right" : "wrong");
-    printf("user: %s\n", me.effective_user == geteuid() ? "right" : "wrong");
+    ucred_t* mine = ucred_get(P_MYID);  // what this process is, told in the same way
+    if (mine == NULL) check(-1, "ucred_get");
+    printf("process: %s\n", me.pid == ucred_getpid(mine) ? "right" : "wrong");
+    printf("user: %s\n", me.effective_user == ucred_geteuid(mine) ? "right" : "wrong");
+    ucred_free(mine);
     printf("group: %s\n", me.real_group == getgid() ? "right" : "wrong");
     printf("supplementary groups: %s\n", me.groups == getgroups(0, NULL) ? "right" : "wrong");
     return 0;
