@@ -17,11 +17,12 @@ static void serve(void* cookie, char* data, size_t size, door_desc_t* passed, ui
   (void)count;
   if (data == DOOR_UNREF_DATA) {
     printf("nobody else holds the door\n");
+    fflush(stdout);
     sema_post(&unreferenced);
   } else {
     printf("a call\n");
+    fflush(stdout);
   }
-  fflush(stdout);
   door_return(NULL, 0, NULL, 0);
 }
 
