@@ -410,6 +410,7 @@ std::atomic<int> answered_inside{0};
 // In the handler the thread calls a door whose number shares a place, in what the thread remembers,
 // with that of the door that it is calling.
 TEST(DoorSignal, AHandlerMayCallAnotherDoor) {
+  FARCALL_SKIP_UNDER_TSAN("permits no memory to be allocated in a signal handler");
   in_child([] {
     static pthread_t client;
     client = ::pthread_self();
