@@ -6,6 +6,7 @@
 #include <linux/random.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
+#include <linux/sched/task.h>
 #include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
@@ -30,7 +31,7 @@ struct mailbox {
 	struct rcu_head rcu;
 	refcount_t refs; /* one while registered, one for each call in progress */
 	bool registered;
-	const struct task_struct *task; /* compared, never followed */
+	struct task_struct *task; /* reference, so that no later thread looks like it */
 	int minor;
 	u64 uuid;
 	int tid; /* for people to read */
@@ -79,6 +80,7 @@ static void mailbox_put(struct mailbox *mailbox)
 		return;
 	stplr_hide(&mailbox->shown);
 	stplr_message_drop(mailbox->spare);
+	put_task_struct(mailbox->task);
 	kfree_rcu(mailbox, rcu);
 }
 
@@ -202,7 +204,7 @@ long stplr_mailbox_get(struct stplr_open *open, void __user *argument)
 		return -EFAULT;
 	}
 	stplr_port_init(&mailbox->port, &mailbox_ops, mailbox->uuid);
-	mailbox->task = current;
+	mailbox->task = get_task_struct(current);
 	mailbox->minor = open->minor;
 	mailbox->registered = true;
 	mailbox->tid = task_pid_nr(current);
