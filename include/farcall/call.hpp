@@ -143,7 +143,8 @@ class Client {
   Outcome transact(const CallArguments& arguments, CallResults* results, Deadline deadline);
   Outcome transact_slowly(std::unique_ptr<call::ClientSession>&& at_hand, bool begun,
                           const CallArguments& arguments, CallResults* results, Deadline deadline);
-  [[nodiscard]] inline int admit(const call::ClientSession& session, const CallArguments& arguments) const;
+  [[nodiscard]] inline int admit(const call::ClientSession& session,
+                                 const CallArguments& arguments) const;
 
   UniqueFd port_;
   WaitMode mode_;

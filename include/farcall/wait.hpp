@@ -61,7 +61,8 @@ class Deadline {
   [[nodiscard]] constexpr bool is_never() const noexcept { return at_ == kNever; }
   [[nodiscard]] constexpr bool is_now() const noexcept { return at_ == 0; }
   [[nodiscard]] constexpr std::int64_t at() const noexcept { return at_; }
-  // The same as the kernel wants it, and how long it is until then, at least 0; never() has neither.
+  // The same as the kernel wants it, and how long it is until then, at least 0; never() has
+  // neither.
   [[nodiscard]] constexpr timespec moment() const noexcept { return split(at_); }
   [[nodiscard]] timespec left() const noexcept;
 

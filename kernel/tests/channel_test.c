@@ -101,31 +101,43 @@ static void a_reply_is_cut_to_the_clients_room(void)
 	join(client);
 }
 
+/* A call that has been received, of a client that expects it to fail. */
+struct awaiting {
+	pid_t client;
+	uint64_t id;
+};
+
+static struct awaiting call_that_fails(int channel, int error)
+{
+	int connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	pid_t client = CLIENT(channel, connection,
+			      { IS(-error, stplr_send(connection, "x", 1, NULL, 0, NULL)); });
+
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	return (struct awaiting){ client, received.id };
+}
+
 static void an_error_reply_fails_the_call(void)
 {
-	int channel = new_channel(0), connection = new_connection(channel, 0);
-	struct stplr_receive received;
+	int channel = new_channel(0);
+	struct awaiting call = call_that_fails(channel, EDOM);
 
-	pid_t client = CLIENT(channel, connection,
-			      { IS(-EDOM, stplr_send(connection, "x", 1, NULL, 0, NULL)); });
-	IS(0, stplr_receive(channel, NULL, 0, second, &received));
-	OK(stplr_reply_error(channel, received.id, EDOM));
-	join(client);
+	OK(stplr_reply_error(channel, call.id, EDOM));
+	join(call.client);
 }
 
 static void errors_of_the_kernels_own_are_no_replies(void)
 {
-	int channel = new_channel(0), connection = new_connection(channel, 0);
+	int channel = new_channel(0);
+	struct awaiting call = call_that_fails(channel, EHWPOISON);
 	struct stplr_receive received;
 
-	pid_t client = CLIENT(channel, connection,
-			      { IS(-EHWPOISON, stplr_send(connection, "x", 1, NULL, 0, NULL)); });
-	IS(0, stplr_receive(channel, NULL, 0, second, &received));
 	/* ERESTARTSYS and its kind, and what the module itself says of a page that takes time. */
 	for (int error = 512; error <= 4096; error++)
-		IS(-EINVAL, stplr_reply_error(channel, received.id, error));
-	OK(stplr_reply_error(channel, received.id, EHWPOISON));
-	join(client);
+		IS(-EINVAL, stplr_reply_error(channel, call.id, error));
+	OK(stplr_reply_error(channel, call.id, EHWPOISON));
+	join(call.client);
 	/* It has not come again. */
 	IS(-ETIMEDOUT, stplr_receive(channel, NULL, 0, 0, &received));
 }

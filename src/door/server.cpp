@@ -47,8 +47,7 @@ class ServingThread final : public Attendant {
   // Answers the call that is being served. Returns 0 or an errno value; the client then waits on.
   int answer(const char* data, std::size_t size, const door_desc_t* descriptors,
              std::size_t count) {
-    const int error = count == 0 ? answer(data, size, nullptr)
-                                 : answer_with_descriptors(data, size, descriptors, count);
+    const int error = try_to_answer(data, size, descriptors, count);
     return error == 0 ? 0 : answer_in_vain(error, descriptors, count);
   }
   [[noreturn]] void park(int cancel_state);
@@ -58,9 +57,9 @@ class ServingThread final : public Attendant {
   Incoming incoming;
 
  private:
-  int answer(const char* data, std::size_t size, Outgoing* outgoing);
-  int answer_with_descriptors(const char* data, std::size_t size, const door_desc_t* descriptors,
-                              std::size_t count);
+  int try_to_answer(const char* data, std::size_t size, const door_desc_t* descriptors,
+                    std::size_t count);
+  int reply(const char* data, std::size_t size, Outgoing* outgoing);
   int answer_in_vain(int error, const door_desc_t* descriptors, std::size_t count);
   [[noreturn]] void serve();
   void serve_one();
@@ -253,24 +252,27 @@ void Outgoing::release() noexcept {
   for (const int fd : release_) ::close(fd);
 }
 
-int release_all(const door_desc_t* descriptors, std::size_t count) {
+static int release_all(const door_desc_t* descriptors, std::size_t count) {
   Outgoing outgoing;
   const int error = outgoing.add(descriptors, count);
   if (error != EFAULT) outgoing.release();
   return error;
 }
 
-int ServingThread::answer_with_descriptors(const char* data, std::size_t size,
-                                           const door_desc_t* descriptors, std::size_t count) {
+int ServingThread::try_to_answer(const char* data, std::size_t size, const door_desc_t* descriptors,
+                                 std::size_t count) {
   if (incoming.notice()) {
-    (void)release_all(descriptors, count);
+    if (count != 0) (void)release_all(descriptors, count);
     return 0;
   }
-  if ((incoming.word() & kNoArguments) != 0 || count > kCallDescriptors) return E2BIG;
+  if ((incoming.word() & kNoArguments) != 0 && (size != 0 || count != 0)) return E2BIG;
+  if (count > kCallDescriptors) return E2BIG;
   if (!readable(data, size)) return EFAULT;
+  if (count == 0) [[likely]]
+    return reply(data, size, nullptr);
   Outgoing outgoing;
   if (const int error = outgoing.add(descriptors, count); error != 0) return error;
-  return answer(data, size, &outgoing);
+  return reply(data, size, &outgoing);
 }
 
 // Nobody cares any more what is wrong with an answer if the client has gone.
@@ -281,10 +283,7 @@ int ServingThread::answer_in_vain(int error, const door_desc_t* descriptors, std
 }
 
 // `outgoing`: the descriptors, or null where there are none.
-int ServingThread::answer(const char* data, std::size_t size, Outgoing* outgoing) {
-  if (incoming.notice()) return 0;
-  if ((incoming.word() & kNoArguments) != 0 && size != 0) return E2BIG;
-  if (!readable(data, size)) return EFAULT;
+int ServingThread::reply(const char* data, std::size_t size, Outgoing* outgoing) {
   try {
     if (outgoing != nullptr) outgoing->prepare();
     // A client that has gone takes nothing, and wants nothing more.

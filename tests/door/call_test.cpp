@@ -248,17 +248,11 @@ TEST(DoorCallOrder, LimitsAreCheckedBeforeWaitingForAThread) {
 
 // Waits for a thread in another thread; the errno once a signal comes.
 int error_after_signal(int door, const Request& request) {
-  struct sigaction action {};
-  action.sa_handler = [](int) {};
-  ::sigaction(SIGUSR1, &action, nullptr);
-  std::promise<int> promise;
-  std::future<int> error = promise.get_future();
-  std::thread caller([&] { promise.set_value(error_of_request(door, request)); });
-  EXPECT_EQ(error.wait_for(kGlance), std::future_status::timeout) << "it did not wait";
-  while (error.wait_for(5ms) == std::future_status::timeout)
-    ::pthread_kill(caller.native_handle(), SIGUSR1);
-  caller.join();
-  return error.get();
+  Caller caller([&] {
+    return Reply{.error = error_of_request(door, request), .data = {}, .descriptors = {}};
+  });
+  EXPECT_TRUE(caller.waits()) << "it did not wait";
+  return caller.interrupt().error;
 }
 
 TEST(DoorCallOrder, WaitingForAThreadComesBeforeLookingAtTheRequest) {

@@ -381,18 +381,11 @@ TEST(DoorAnswered, WhatWouldBeRefusedIsDroppedWhereTheClientHasGone) {
   };
   auto& wrong = *new Wrong;  // the thread outlives the test
   const int door = make_door(wrong, DOOR_NO_CANCEL);
-  Event called;
-  std::promise<int> told;
-  std::thread client([&] { told.set_value(ERROR_OF(::door_call(door, nullptr))); });
+  Caller client([&] {
+    return Reply{.error = ERROR_OF(::door_call(door, nullptr)), .data = {}, .descriptors = {}};
+  });
   ASSERT_TRUE(wrong.entered.wait());
-  struct sigaction action {};
-  action.sa_handler = [](int) {};
-  ::sigaction(SIGUSR1, &action, nullptr);
-  auto error = told.get_future();
-  while (error.wait_for(5ms) == std::future_status::timeout)
-    ::pthread_kill(client.native_handle(), SIGUSR1);
-  client.join();
-  EXPECT_EQ(error.get(), EINTR);
+  EXPECT_EQ(client.interrupt().error, EINTR);
   wrong.open.happens();
   EXPECT_TRUE(
       eventually([&] { return wrong.released >= 0 && ::fcntl(wrong.released, F_GETFD) < 0; }));

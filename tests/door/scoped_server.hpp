@@ -12,6 +12,7 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -197,16 +198,20 @@ inline int fd_of(const door_desc_t& descriptor) { return descriptor.d_data.d_des
 // A thread that calls, and can be interrupted.
 class Caller {
  public:
-  explicit Caller(int door, std::string request = {}, std::vector<door_desc_t> descriptors = {}) {
+  explicit Caller(int door, std::string request = {}, std::vector<door_desc_t> descriptors = {})
+      : Caller([door, request = std::move(request), descriptors = std::move(descriptors)] {
+          return call(door, request, descriptors);
+        }) {}
+  // Any other call.
+  explicit Caller(std::function<Reply()> body) {
     struct sigaction action {};
     action.sa_handler = [](int) {};
     action.sa_flags = SA_RESTART;  // makes no difference to a call
     ::sigaction(SIGUSR1, &action, nullptr);
     std::promise<Reply> promise;
     reply_ = promise.get_future();
-    thread_ = std::thread([door, request = std::move(request), descriptors = std::move(descriptors),
-                           promise = std::move(promise)]() mutable {
-      promise.set_value(call(door, request, std::move(descriptors)));
+    thread_ = std::thread([body = std::move(body), promise = std::move(promise)]() mutable {
+      promise.set_value(body());
     });
   }
   ~Caller() {
