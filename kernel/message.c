@@ -260,27 +260,28 @@ void stplr_message_done(struct stplr_message *message, struct stplr_message **sp
 }
 
 /* Out of line, so that the callers of what follows save no registers for these. */
-static noinline int many_in(u8 *to, u64 from, size_t length)
+static noinline bool many_in(u8 *to, u64 from, size_t length)
 {
-	return copy_from_user(to, u64_to_user_ptr(from), length) ? -EFAULT : 0;
+	return stplr_bytes_in(to, from, length);
 }
 
-static noinline int many_out(u64 to, const u8 *from, size_t length)
+static noinline bool many_out(u64 to, const u8 *from, size_t length)
 {
-	return copy_to_user(u64_to_user_ptr(to), from, length) ? -EFAULT : 0;
+	return stplr_bytes_out(to, from, length);
 }
 
-static __always_inline int bytes_in(u8 *to, u64 from, size_t length)
+/* False: the program's memory faults. */
+static __always_inline bool bytes_in(u8 *to, u64 from, size_t length)
 {
 	if (likely(length <= STPLR_INLINE))
-		return stplr_few_in(to, u64_to_user_ptr(from), length);
+		return !stplr_few_in(to, u64_to_user_ptr(from), length);
 	return many_in(to, from, length);
 }
 
-static __always_inline int bytes_out(u64 to, const u8 *from, size_t length)
+static __always_inline bool bytes_out(u64 to, const u8 *from, size_t length)
 {
 	if (likely(length <= STPLR_INLINE))
-		return stplr_few_out(u64_to_user_ptr(to), from, length);
+		return !stplr_few_out(u64_to_user_ptr(to), from, length);
 	return many_out(to, from, length);
 }
 
@@ -291,7 +292,7 @@ static int copy_all_in(u8 *to, const struct stplr_buffers *from)
 	for (i = 0; i < from->count; i++) {
 		const struct stplr_segment *segment = &from->segments[i];
 
-		if (bytes_in(to, segment->base, segment->length))
+		if (!bytes_in(to, segment->base, segment->length))
 			return -EFAULT;
 		to += segment->length;
 	}
@@ -538,7 +539,7 @@ int stplr_message_read(struct stplr_message *message, size_t offset, u64 to, siz
 	if (!length)
 		return 0;
 	if (message->bounce)
-		return bytes_out(to, message->bounce + offset, length);
+		return bytes_out(to, message->bounce + offset, length) ? 0 : -EFAULT;
 	if (copy_segments(message, &message->send, offset, to, length, false, peer_error) == length)
 		return 0;
 	if (!*peer_error)
@@ -561,7 +562,7 @@ static int leave_chunk(struct stplr_message *message, struct stplr_user *user, s
 	int err;
 
 	if (length <= STPLR_INLINE && !message->first_used && list_empty(&message->chunks)) {
-		if (bytes_in(message->inline_reply, from, length))
+		if (!bytes_in(message->inline_reply, from, length))
 			return -EFAULT;
 		message->first_used = true;
 		message->first_offset = offset;
@@ -580,7 +581,7 @@ static int leave_chunk(struct stplr_message *message, struct stplr_user *user, s
 	if (!chunk)
 		goto uncharge;
 	err = -EFAULT;
-	if (copy_from_user(chunk->data, u64_to_user_ptr(from), length))
+	if (!many_in(chunk->data, from, length))
 		goto free;
 	chunk->user = user;
 	chunk->offset = offset;
@@ -639,7 +640,7 @@ static int copy_out(const struct stplr_buffers *to, size_t offset, const u8 *fro
 		const struct stplr_segment *segment = &to->segments[index];
 		size_t bytes = min_t(size_t, segment->length - within, length);
 
-		if (bytes_out(segment->base + within, from, bytes))
+		if (!bytes_out(segment->base + within, from, bytes))
 			return -EFAULT;
 		from += bytes;
 		length -= bytes;
