@@ -39,14 +39,14 @@ void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops, 
 	spin_lock_init(&port->lock);
 	port->closed = false;
 	port->order = 0;
-	port->queue = RB_ROOT_CACHED;
+	for (i = 0; i < STPLR_ITEM_KINDS; i++)
+		port->queues[i] = RB_ROOT_CACHED;
 	INIT_HLIST_HEAD(&port->receivers);
 	INIT_HLIST_HEAD(&port->calls);
 	for (i = 0; i < 1 << STPLR_OWED_BITS; i++)
 		INIT_HLIST_HEAD(&port->owed[i]);
 	port->receiving.ns = 0;
 	port->sending.ns = 0;
-	port->queued_calls = 0;
 	port->ids = 0;
 	port->id_factor = secret | 1;
 	port->ops = ops;
@@ -83,20 +83,16 @@ void stplr_call_put(struct stplr_call *call)
 
 static void enqueue_locked(struct stplr_port *port, struct stplr_item *item)
 {
-	rb_add_cached(&item->node, &port->queue, item_before);
+	rb_add_cached(&item->node, &port->queues[item->kind], item_before);
 	item->queued = true;
-	if (item->kind == STPLR_ITEM_CALL) {
+	if (item->kind == STPLR_ITEM_CALL)
 		call_of(item)->state = STPLR_CALL_QUEUED;
-		port->queued_calls++;
-	}
 }
 
 static void dequeue_locked(struct stplr_port *port, struct stplr_item *item)
 {
-	rb_erase_cached(&item->node, &port->queue);
+	rb_erase_cached(&item->node, &port->queues[item->kind]);
 	item->queued = false;
-	if (item->kind == STPLR_ITEM_CALL)
-		port->queued_calls--;
 }
 
 /* The caller of take owns the item from here on; of a call, it is lent a reference. */
@@ -295,9 +291,14 @@ int stplr_port_post(struct stplr_port *port, struct stplr_item *pulse, int prior
 
 static struct stplr_item *first_locked(struct stplr_port *port)
 {
-	struct rb_node *node = rb_first_cached(&port->queue);
+	struct rb_node *call = rb_first_cached(&port->queues[STPLR_ITEM_CALL]);
+	struct rb_node *pulse = rb_first_cached(&port->queues[STPLR_ITEM_PULSE]);
 
-	return node ? item_of(node) : NULL;
+	if (call && pulse)
+		return item_of(item_before(pulse, call) ? pulse : call);
+	if (pulse)
+		return item_of(pulse);
+	return call ? item_of(call) : NULL;
 }
 
 int stplr_port_take(struct stplr_port *port, ktime_t deadline, struct stplr_item **item)
@@ -585,17 +586,12 @@ bool stplr_port_closed(struct stplr_port *port)
 
 int stplr_port_urgency(struct stplr_port *port)
 {
-	struct rb_node *node;
-	int priority = 0;
+	struct rb_node *first;
+	int priority;
 
 	spin_lock(&port->lock);
-	for (node = rb_first_cached(&port->queue); node; node = rb_next(node)) {
-		/* Nobody waits for a pulse. */
-		if (item_of(node)->kind != STPLR_ITEM_CALL)
-			continue;
-		priority = item_of(node)->priority;
-		break;
-	}
+	first = rb_first_cached(&port->queues[STPLR_ITEM_CALL]);
+	priority = first ? item_of(first)->priority : 0;
 	spin_unlock(&port->lock);
 	return priority;
 }
@@ -625,5 +621,7 @@ void stplr_port_blocked(struct stplr_port *port, stplr_tell_blocked *tell, void 
 /* Without the lock: whoever queues something takes the lock of the pollers' queue afterwards. */
 bool stplr_port_readable(struct stplr_port *port)
 {
-	return READ_ONCE(port->closed) || !RB_EMPTY_ROOT(&port->queue.rb_root);
+	return READ_ONCE(port->closed) ||
+	       !RB_EMPTY_ROOT(&port->queues[STPLR_ITEM_CALL].rb_root) ||
+	       !RB_EMPTY_ROOT(&port->queues[STPLR_ITEM_PULSE].rb_root);
 }

@@ -58,6 +58,7 @@ struct stplr_port;
 enum stplr_item_kind {
 	STPLR_ITEM_CALL,
 	STPLR_ITEM_PULSE,
+	STPLR_ITEM_KINDS,
 };
 
 /* What is queued: by priority, highest first, and of one priority the oldest. */
@@ -122,12 +123,11 @@ struct stplr_port {
 	spinlock_t lock;
 	bool closed;
 	u64 order; /* of the next item */
-	struct rb_root_cached queue;
+	struct rb_root_cached queues[STPLR_ITEM_KINDS]; /* apart, for nobody waits for a pulse */
 	struct hlist_head receivers; /* who came last is first */
 	struct stplr_patience receiving, sending; /* of who waits for a call, or for its end */
 	struct hlist_head calls; /* all that are not DONE */
 	struct hlist_head owed[1 << STPLR_OWED_BITS]; /* by id */
-	unsigned int queued_calls;
 	u64 ids; /* how many calls it has numbered */
 	u64 id_factor; /* odd */
 	u32 number; /* how traces and debugfs name it; set by its owner */
