@@ -12,9 +12,9 @@
 
 /* Raw, for the probe runs with preemption off. Protects the table and the list. */
 static DEFINE_RAW_SPINLOCK(watch_lock);
-static DEFINE_HASHTABLE(watches, 8);
+static DEFINE_HASHTABLE(leaders, 10);
 static LIST_HEAD(dead);
-static atomic_t watched;
+static atomic_t led; /* how many leaders there are */
 
 static struct tracepoint *exit_tracepoint;
 
@@ -24,9 +24,9 @@ static void bury(struct work_struct *work)
 
 	for (;;) {
 		raw_spin_lock(&watch_lock);
-		watch = list_first_entry_or_null(&dead, struct stplr_watch, dead);
+		watch = list_first_entry_or_null(&dead, struct stplr_watch, ring);
 		if (watch)
-			list_del_init(&watch->dead);
+			list_del_init(&watch->ring);
 		raw_spin_unlock(&watch_lock);
 		if (!watch)
 			return;
@@ -36,28 +36,35 @@ static void bury(struct work_struct *work)
 
 static DECLARE_WORK(bury_work, bury);
 
-static bool collect_locked(const void *key)
+static struct stplr_watch *find_leader_locked(const void *key)
 {
 	struct stplr_watch *watch;
-	struct hlist_node *next;
-	bool any = false;
 
-	hash_for_each_possible_safe(watches, watch, next, node, (unsigned long)key) {
-		if (watch->key != key)
-			continue;
-		hash_del(&watch->node);
-		list_add_tail(&watch->dead, &dead);
-		atomic_dec(&watched);
-		any = true;
-	}
-	return any;
+	hash_for_each_possible(leaders, watch, leader, (unsigned long)key)
+		if (watch->key == key)
+			return watch;
+	return NULL;
+}
+
+static bool collect_locked(const void *key)
+{
+	struct stplr_watch *leader = find_leader_locked(key);
+	LIST_HEAD(ring);
+
+	if (!leader)
+		return false;
+	hash_del(&leader->leader);
+	atomic_dec(&led);
+	list_add_tail(&ring, &leader->ring);
+	list_splice_tail(&ring, &dead);
+	return true;
 }
 
 static void on_exit(STPLR_EXIT_PROBE_ARGS)
 {
 	bool any;
 
-	if (!atomic_read(&watched))
+	if (!atomic_read(&led))
 		return;
 	raw_spin_lock(&watch_lock);
 	any = collect_locked(task);
@@ -93,28 +100,43 @@ void stplr_exit_exit(void)
 void stplr_exit_watch(struct stplr_watch *watch, const void *key,
 		      void (*died)(struct stplr_watch *watch))
 {
+	struct stplr_watch *leader;
+
 	watch->key = key;
 	watch->died = died;
-	INIT_LIST_HEAD(&watch->dead);
+	INIT_LIST_HEAD(&watch->ring);
+	INIT_HLIST_NODE(&watch->leader);
 	raw_spin_lock(&watch_lock);
-	hash_add(watches, &watch->node, (unsigned long)key);
-	atomic_inc(&watched);
+	leader = find_leader_locked(key);
+	if (leader) {
+		list_add_tail(&watch->ring, &leader->ring);
+	} else {
+		hash_add(leaders, &watch->leader, (unsigned long)key);
+		atomic_inc(&led);
+	}
 	raw_spin_unlock(&watch_lock);
+}
+
+/* Its place is for the next of the ring. */
+static void resign_locked(struct stplr_watch *watch)
+{
+	if (list_empty(&watch->ring))
+		atomic_dec(&led);
+	else
+		hlist_add_behind(&list_next_entry(watch, ring)->leader, &watch->leader);
+	hash_del(&watch->leader);
 }
 
 bool stplr_exit_unwatch(struct stplr_watch *watch)
 {
-	bool alive = true;
+	bool leads, uncalled;
 
 	raw_spin_lock(&watch_lock);
-	if (hash_hashed(&watch->node)) {
-		hash_del(&watch->node);
-		atomic_dec(&watched);
-	} else if (!list_empty(&watch->dead)) {
-		list_del_init(&watch->dead);
-	} else {
-		alive = false;
-	}
+	leads = hash_hashed(&watch->leader);
+	uncalled = leads || !list_empty(&watch->ring);
+	if (leads)
+		resign_locked(watch);
+	list_del_init(&watch->ring);
 	raw_spin_unlock(&watch_lock);
-	return alive;
+	return uncalled;
 }

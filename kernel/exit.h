@@ -4,7 +4,8 @@
  * inherited or passed on, and outlive whoever used them.
  *
  * The kernel's own tracepoint for exits is the only hook that modules have for threads. The probe
- * only moves what was watched to a list; the rest happens in a work item, which may sleep.
+ * only moves what was watched to a list, at once however much it is; the rest happens in a work
+ * item, which may sleep.
  */
 #ifndef STPLR_EXIT_H
 #define STPLR_EXIT_H
@@ -13,8 +14,8 @@
 #include <linux/sched.h>
 
 struct stplr_watch {
-	struct hlist_node node;
-	struct list_head dead;
+	struct hlist_node leader; /* in the table, if it is there for all that watch the same */
+	struct list_head ring; /* of those, without a head; later in the list of the dead */
 	const void *key;
 	void (*died)(struct stplr_watch *watch); /* may sleep */
 };
