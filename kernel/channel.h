@@ -35,7 +35,7 @@ struct stplr_channel {
 	struct list_head connections;
 	struct list_head loans; /* under the lock in inherit.c */
 
-	struct list_head named; /* under the lock in name.c */
+	struct hlist_node named; /* under the lock in name.c */
 	kuid_t uid;
 	kgid_t gid;
 	umode_t mode;

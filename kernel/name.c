@@ -5,19 +5,27 @@
 #include <linux/capability.h>
 #include <linux/cred.h>
 #include <linux/err.h>
+#include <linux/hashtable.h>
 #include <linux/kernel.h>
 #include <linux/string.h>
+#include <linux/stringhash.h>
 
 #include "channel.h"
 
 static DEFINE_MUTEX(names_lock);
-static LIST_HEAD(names);
+static DEFINE_HASHTABLE(names, 10);
+
+/* The address makes it differ from one boot to the next. */
+static u32 hash(const char *name)
+{
+	return full_name_hash(&names, name, strlen(name));
+}
 
 static struct stplr_channel *find_locked(const char *name)
 {
 	struct stplr_channel *channel;
 
-	list_for_each_entry(channel, &names, named)
+	hash_for_each_possible(names, channel, named, hash(name))
 		if (!strcmp(channel->name, name))
 			return channel;
 	return NULL;
@@ -61,7 +69,7 @@ int stplr_name_attach(struct stplr_channel *channel)
 	if (find_locked(channel->name))
 		err = -EADDRINUSE;
 	else
-		list_add(&channel->named, &names);
+		hash_add(names, &channel->named, hash(channel->name));
 	mutex_unlock(&names_lock);
 	return err;
 }
@@ -69,7 +77,7 @@ int stplr_name_attach(struct stplr_channel *channel)
 void stplr_name_detach(struct stplr_channel *channel)
 {
 	mutex_lock(&names_lock);
-	list_del_init(&channel->named);
+	hash_del(&channel->named);
 	mutex_unlock(&names_lock);
 }
 
