@@ -41,6 +41,10 @@ struct connection {
 	struct stplr_pulse_item *death;
 };
 
+/* With what belongs to it, of which a queued pulse or a region may hold on to a part for longer. */
+static const size_t cost = sizeof(struct connection) + sizeof(struct stplr_budget) +
+			   sizeof(struct stplr_regions);
+
 static atomic64_t labels;
 
 u64 stplr_connection_label(void)
@@ -271,7 +275,7 @@ static void connection_free(struct connection *connection)
 	stplr_message_drop(connection->spare);
 	stplr_regions_end(connection->regions);
 	stplr_budget_put(connection->budget);
-	stplr_user_uncharge(connection->user, sizeof(*connection));
+	stplr_user_uncharge(connection->user, cost);
 	stplr_user_put(connection->user);
 	stplr_channel_put(connection->channel);
 	kfree(connection);
@@ -338,7 +342,7 @@ static struct connection *connection_new(struct stplr_channel *channel, u64 labe
 	connection->user = stplr_user_get();
 	if (!connection->user)
 		goto free;
-	err = stplr_user_charge(connection->user, sizeof(*connection));
+	err = stplr_user_charge(connection->user, cost);
 	if (err)
 		goto put_user;
 	err = -ENOMEM;
@@ -369,7 +373,7 @@ end_regions:
 put_budget:
 	stplr_budget_put(connection->budget);
 uncharge:
-	stplr_user_uncharge(connection->user, sizeof(*connection));
+	stplr_user_uncharge(connection->user, cost);
 put_user:
 	stplr_user_put(connection->user);
 free:

@@ -4,6 +4,7 @@
 #include <linux/cdev.h>
 #include <linux/device.h>
 #include <linux/fs.h>
+#include <linux/hashtable.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/pid.h>
@@ -28,13 +29,13 @@ static struct class *node_class;
 
 /* Who has which node open. */
 static DEFINE_MUTEX(opens_lock);
-static LIST_HEAD(opens);
+static DEFINE_HASHTABLE(opens, 8);
 
 static bool has_open_locked(int minor, const struct pid *tgid)
 {
 	struct stplr_open *open;
 
-	list_for_each_entry(open, &opens, node)
+	hash_for_each_possible(opens, open, node, (unsigned long)tgid)
 		if (open->minor == minor && open->tgid == tgid)
 			return true;
 	return false;
@@ -50,6 +51,9 @@ static int node_open(struct inode *inode, struct file *file)
 	open->user = stplr_user_get();
 	if (!open->user)
 		goto free;
+	err = stplr_user_charge(open->user, sizeof(*open));
+	if (err)
+		goto put_user;
 	open->minor = iminor(inode);
 	open->tgid = task_tgid(current);
 	INIT_LIST_HEAD(&open->mailboxes);
@@ -57,16 +61,18 @@ static int node_open(struct inode *inode, struct file *file)
 	mutex_lock(&opens_lock);
 	err = has_open_locked(open->minor, open->tgid) ? -EBUSY : 0;
 	if (!err)
-		list_add(&open->node, &opens);
+		hash_add(opens, &open->node, (unsigned long)open->tgid);
 	mutex_unlock(&opens_lock);
 	if (err)
-		goto put_user;
+		goto uncharge;
 	get_pid(open->tgid);
 	file->private_data = open;
 	stplr_log(STPLR_DEBUG_OWNERS, "node %d: opened by %d\n", open->minor,
 		  pid_nr(open->tgid));
 	return nonseekable_open(inode, file);
 
+uncharge:
+	stplr_user_uncharge(open->user, sizeof(*open));
 put_user:
 	stplr_user_put(open->user);
 free:
@@ -79,11 +85,12 @@ static int node_release(struct inode *inode, struct file *file)
 	struct stplr_open *open = file->private_data;
 
 	mutex_lock(&opens_lock);
-	list_del(&open->node);
+	hash_del(&open->node);
 	mutex_unlock(&opens_lock);
 	stplr_mailbox_release_all(open);
 	stplr_log(STPLR_DEBUG_OWNERS, "node %d: closed\n", open->minor);
 	put_pid(open->tgid);
+	stplr_user_uncharge(open->user, sizeof(*open));
 	stplr_user_put(open->user);
 	kfree(open);
 	return 0;

@@ -25,12 +25,14 @@
 struct mailbox {
 	struct stplr_port port;
 	struct stplr_shown shown;
-	struct hlist_node node; /* in mailboxes; read under RCU */
+	struct hlist_node node, by_uuid; /* in the tables; read under RCU */
 	struct list_head sibling; /* in open->mailboxes */
+	const struct stplr_open *open; /* while registered; compared, never followed */
 	struct stplr_watch watch;
 	struct rcu_head rcu;
 	refcount_t refs; /* one while registered, one for each call in progress */
 	bool registered;
+	struct stplr_user *user; /* who is charged; a reference */
 	struct task_struct *task; /* reference, so that no later thread looks like it */
 	int minor;
 	u64 uuid;
@@ -38,9 +40,10 @@ struct mailbox {
 	struct stplr_message *spare; /* owned */
 };
 
-/* Protects the table, every open's list, and registered. */
+/* Protects the tables, every open's list, and registered. */
 static DEFINE_SPINLOCK(mailboxes_lock);
-static DEFINE_HASHTABLE(mailboxes, 8);
+static DEFINE_HASHTABLE(mailboxes, 10); /* by thread */
+static DEFINE_HASHTABLE(uuids, 10);
 
 static void not_polled(struct stplr_port *port)
 {
@@ -81,6 +84,8 @@ static void mailbox_put(struct mailbox *mailbox)
 	stplr_hide(&mailbox->shown);
 	stplr_message_drop(mailbox->spare);
 	put_task_struct(mailbox->task);
+	stplr_user_uncharge(mailbox->user, sizeof(*mailbox));
+	stplr_user_put(mailbox->user);
 	kfree_rcu(mailbox, rcu);
 }
 
@@ -96,15 +101,15 @@ static struct mailbox *find_rcu(int minor, const struct task_struct *task)
 	return NULL;
 }
 
-static bool known(struct stplr_open *open, u64 uuid)
+static bool known(const struct stplr_open *open, u64 uuid)
 {
 	struct mailbox *mailbox;
 	bool found = false;
 
-	spin_lock(&mailboxes_lock);
-	list_for_each_entry(mailbox, &open->mailboxes, sibling)
-		found |= mailbox->uuid == uuid;
-	spin_unlock(&mailboxes_lock);
+	rcu_read_lock();
+	hash_for_each_possible_rcu(uuids, mailbox, by_uuid, uuid)
+		found |= mailbox->uuid == uuid && mailbox->open == open;
+	rcu_read_unlock();
 	return found;
 }
 
@@ -144,6 +149,7 @@ static bool unregister_locked(struct mailbox *mailbox)
 		return false;
 	mailbox->registered = false;
 	hash_del_rcu(&mailbox->node);
+	hash_del_rcu(&mailbox->by_uuid);
 	list_del(&mailbox->sibling);
 	return true;
 }
@@ -183,6 +189,7 @@ long stplr_mailbox_get(struct stplr_open *open, void __user *argument)
 {
 	struct stplr_handle handle;
 	struct mailbox *mailbox, *twin;
+	int err = -ENOMEM;
 
 	if (open->tgid != task_tgid(current))
 		return -EBADR;
@@ -197,14 +204,20 @@ long stplr_mailbox_get(struct stplr_open *open, void __user *argument)
 	mailbox = kzalloc(sizeof(*mailbox), GFP_KERNEL_ACCOUNT);
 	if (!mailbox)
 		return -ENOMEM;
+	mailbox->user = stplr_user_get_like(open->user);
+	if (!mailbox->user)
+		goto free;
+	err = stplr_user_charge(mailbox->user, sizeof(*mailbox));
+	if (err)
+		goto put_user;
 	mailbox->uuid = get_random_u64();
 	handle.uuid = mailbox->uuid;
-	if (copy_to_user(argument, &handle, sizeof(handle))) {
-		kfree(mailbox);
-		return -EFAULT;
-	}
+	err = -EFAULT;
+	if (copy_to_user(argument, &handle, sizeof(handle)))
+		goto uncharge;
 	stplr_port_init(&mailbox->port, &mailbox_ops, mailbox->uuid);
 	mailbox->task = get_task_struct(current);
+	mailbox->open = open;
 	mailbox->minor = open->minor;
 	mailbox->registered = true;
 	mailbox->tid = task_pid_nr(current);
@@ -212,12 +225,21 @@ long stplr_mailbox_get(struct stplr_open *open, void __user *argument)
 	stplr_show(&mailbox->shown, &mailbox->port, &mailbox_shown_ops);
 	spin_lock(&mailboxes_lock);
 	hash_add_rcu(mailboxes, &mailbox->node, (unsigned long)current);
+	hash_add_rcu(uuids, &mailbox->by_uuid, mailbox->uuid);
 	list_add(&mailbox->sibling, &open->mailboxes);
 	spin_unlock(&mailboxes_lock);
 	stplr_exit_watch(&mailbox->watch, stplr_exit_thread(), thread_died);
 	stplr_log(STPLR_DEBUG_OWNERS, "handle %016llx: taken by %d\n", handle.uuid,
 		  task_pid_nr(current));
 	return 0;
+
+uncharge:
+	stplr_user_uncharge(mailbox->user, sizeof(*mailbox));
+put_user:
+	stplr_user_put(mailbox->user);
+free:
+	kfree(mailbox);
+	return err;
 }
 
 long stplr_mailbox_put(struct stplr_open *open, void __user *argument)
@@ -499,8 +521,8 @@ put_mailbox:
 	return err;
 }
 
-static int write_pairs(struct stplr_open *open, struct stplr_message *message,
-		       struct stplr_buffers *mine, int *peer_error)
+static int write_pairs(struct stplr_message *message, struct stplr_buffers *mine,
+		       int *peer_error)
 {
 	size_t offset = 0;
 	u32 i;
@@ -515,8 +537,8 @@ static int write_pairs(struct stplr_open *open, struct stplr_message *message,
 			from = &mine->segments[i];
 			to->copied = min(from->length, to->length);
 			from->copied = to->copied;
-			err = stplr_message_write(message, open->user, offset, from->base,
-						  from->copied, peer_error);
+			err = stplr_message_write(message, offset, from->base, from->copied,
+						  peer_error);
 			if (err || *peer_error)
 				return err;
 		}
@@ -569,7 +591,7 @@ long stplr_mailbox_reply(struct stplr_open *open, void __user *argument)
 	if (!call)
 		goto put_buffers;
 
-	err = write_pairs(open, stplr_message_of(call), &buffers, &peer_error);
+	err = write_pairs(stplr_message_of(call), &buffers, &peer_error);
 	if (err) {
 		stplr_message_discard(stplr_message_of(call));
 		stplr_call_unclaim(call);

@@ -17,7 +17,7 @@ struct pid;
 
 /* One open of one device by one process, whoever else has the descriptor. */
 struct stplr_open {
-	struct list_head node; /* in the table of opens, protected by its lock */
+	struct hlist_node node; /* in the table of opens, protected by its lock */
 	int minor;
 	struct pid *tgid; /* reference */
 	struct stplr_user *user; /* reference */

@@ -26,6 +26,15 @@
 #define DROPPED_MAX 64
 
 static struct kmem_cache *messages;
+static struct kmem_cache *bounces;
+
+/*
+ * Objects with a constructor are not cleared when they are allocated, which takes longer than to fill
+ * them. Nobody reads from these what was not written for this very message.
+ */
+static void leave_as_it_is(void *bytes)
+{
+}
 
 int stplr_message_init(void)
 {
@@ -35,11 +44,19 @@ int stplr_message_init(void)
 	messages = kmem_cache_create_usercopy("stplr_message", sizeof(struct stplr_message), 0,
 					      SLAB_ACCOUNT | SLAB_HWCACHE_ALIGN, first,
 					      sizeof(struct stplr_message) - first, NULL);
-	return messages ? 0 : -ENOMEM;
+	if (!messages)
+		return -ENOMEM;
+	bounces = kmem_cache_create("stplr_bounce", STPLR_BOUNCE, 0, SLAB_ACCOUNT, leave_as_it_is);
+	if (!bounces) {
+		kmem_cache_destroy(messages);
+		return -ENOMEM;
+	}
+	return 0;
 }
 
 void stplr_message_exit(void)
 {
+	kmem_cache_destroy(bounces);
 	kmem_cache_destroy(messages);
 }
 
@@ -162,7 +179,7 @@ struct stplr_message *stplr_message_new(struct stplr_user *guess, struct stplr_m
 		message->files = NULL;
 		message->status = 0;
 		message->reply_end = 0;
-		message->first_used = false;
+		message->first = NULL;
 		INIT_LIST_HEAD(&message->chunks);
 		stplr_buffers_one(&message->send, 0, 0);
 		stplr_buffers_one(&message->reply, 0, 0);
@@ -176,22 +193,42 @@ struct stplr_message *stplr_message_new(struct stplr_user *guess, struct stplr_m
 	return message;
 }
 
-static void free_chunk(struct stplr_chunk *chunk)
+static void uncharge(struct stplr_message *message, size_t bytes)
 {
-	stplr_user_uncharge(chunk->user, sizeof(*chunk) + chunk->length);
-	stplr_user_put(chunk->user);
-	kvfree(chunk);
+	message->charged -= bytes;
+	stplr_user_uncharge(message->user, bytes);
 }
 
-static void free_chunks(struct stplr_message *message)
+/* Of what was replied. */
+static void free_bytes(struct stplr_message *message)
 {
 	struct stplr_chunk *chunk, *next;
 
-	list_for_each_entry_safe(chunk, next, &message->chunks, node)
-		free_chunk(chunk);
+	list_for_each_entry_safe(chunk, next, &message->chunks, node) {
+		uncharge(message, sizeof(*chunk) + chunk->length);
+		kvfree(chunk);
+	}
 	INIT_LIST_HEAD(&message->chunks);
-	message->first_used = false;
+	if (message->first && message->first != message->inline_reply) {
+		uncharge(message, STPLR_BOUNCE);
+		kmem_cache_free(bounces, message->first);
+	}
+	message->first = NULL;
 	message->reply_end = 0;
+}
+
+/* Of what was sent. */
+static void free_bounce(struct stplr_message *message)
+{
+	if (message->bounce == message->inline_send)
+		message->bounce = NULL;
+	if (!message->bounce)
+		return;
+	if (message->send.total <= STPLR_BOUNCE)
+		kmem_cache_free(bounces, message->bounce);
+	else
+		kvfree(message->bounce);
+	message->bounce = NULL;
 }
 
 /* Gives back all that one use took; what is left is as good as new. */
@@ -199,9 +236,10 @@ static void empty(struct stplr_message *message)
 {
 	u32 i;
 
-	if (!list_empty(&message->chunks))
-		free_chunks(message);
-	message->first_used = false;
+	/* All that is not inline is charged. */
+	if (message->charged != sizeof(*message))
+		free_bytes(message);
+	message->first = NULL;
 	message->reply_end = 0;
 	if (message->files) {
 		for (i = 0; i < message->file_count; i++)
@@ -213,19 +251,15 @@ static void empty(struct stplr_message *message)
 	if (message->unblock)
 		message->free_unblock(message->unblock);
 	message->unblock = NULL;
-	if (message->bounce != message->inline_send)
-		kvfree(message->bounce);
-	message->bounce = NULL;
+	free_bounce(message);
 	if (message->mm)
 		mmdrop(message->mm);
 	message->mm = NULL;
 	message->status = 0;
 	stplr_buffers_put(&message->send);
 	stplr_buffers_put(&message->reply);
-	if (message->charged != sizeof(*message)) {
-		stplr_user_uncharge(message->user, message->charged - sizeof(*message));
-		message->charged = sizeof(*message);
-	}
+	if (message->charged != sizeof(*message))
+		uncharge(message, message->charged - sizeof(*message));
 }
 
 void stplr_message_free(struct stplr_call *call)
@@ -365,7 +399,7 @@ int stplr_message_load(struct stplr_message *message)
 	if (message->reply.segments != message->reply.few)
 		extra += message->reply.count * sizeof(struct stplr_segment);
 	if (message->send.total > STPLR_INLINE && !direct)
-		extra += message->send.total;
+		extra += max_t(size_t, message->send.total, STPLR_BOUNCE);
 	if (extra) {
 		err = stplr_user_charge(message->user, extra);
 		if (err)
@@ -380,12 +414,14 @@ int stplr_message_load(struct stplr_message *message)
 	}
 	if (message->send.total <= STPLR_INLINE) {
 		message->bounce = message->inline_send;
-	} else if (!direct) {
-		message->bounce = kvmalloc(message->send.total, GFP_KERNEL_ACCOUNT);
+	} else if (direct) {
+		return 0;
+	} else {
+		message->bounce = message->send.total <= STPLR_BOUNCE ?
+					  kmem_cache_alloc(bounces, GFP_KERNEL) :
+					  kvmalloc(message->send.total, GFP_KERNEL_ACCOUNT);
 		if (!message->bounce)
 			return -ENOMEM;
-	} else {
-		return 0;
 	}
 	return copy_all_in(message->bounce, &message->send);
 }
@@ -554,36 +590,53 @@ int stplr_message_read(struct stplr_message *message, size_t offset, u64 to, siz
 	return -EINTR;
 }
 
-/* Leaves a copy for the client to take. Called with message->lock held. */
-static int leave_chunk(struct stplr_message *message, struct stplr_user *user, size_t offset,
-		       u64 from, size_t length)
+/* Charges the client with what a replier is about to leave it. */
+static int charge_client(struct stplr_message *message, size_t bytes)
+{
+	int err = stplr_user_charge_for(message->user, bytes);
+
+	if (!err)
+		message->charged += bytes;
+	return err;
+}
+
+/* Up to STPLR_BOUNCE bytes. Called with message->lock held, as are the next two. */
+static int leave_first(struct stplr_message *message, size_t offset, u64 from, size_t length,
+		       int *peer_error)
+{
+	u8 *bytes = message->inline_reply;
+
+	if (length > STPLR_INLINE) {
+		*peer_error = charge_client(message, STPLR_BOUNCE);
+		if (*peer_error)
+			return 0;
+		bytes = kmem_cache_alloc(bounces, GFP_KERNEL);
+		if (!bytes) {
+			uncharge(message, STPLR_BOUNCE);
+			return -ENOMEM;
+		}
+	}
+	message->first = bytes;
+	message->first_offset = offset;
+	message->first_length = bytes_in(bytes, from, length) ? length : 0;
+	return message->first_length ? 0 : -EFAULT;
+}
+
+static int leave_chunk(struct stplr_message *message, size_t offset, u64 from, size_t length,
+		       int *peer_error)
 {
 	struct stplr_chunk *chunk;
-	int err;
+	int err = -ENOMEM;
 
-	if (length <= STPLR_INLINE && !message->first_used && list_empty(&message->chunks)) {
-		if (!bytes_in(message->inline_reply, from, length))
-			return -EFAULT;
-		message->first_used = true;
-		message->first_offset = offset;
-		message->first_length = length;
+	*peer_error = charge_client(message, sizeof(*chunk) + length);
+	if (*peer_error)
 		return 0;
-	}
-
-	user = stplr_user_get_like(user);
-	if (!user)
-		return -ENOMEM;
-	err = stplr_user_charge(user, sizeof(*chunk) + length);
-	if (err)
-		goto put_user;
-	err = -ENOMEM;
 	chunk = kvmalloc(sizeof(*chunk) + length, GFP_KERNEL_ACCOUNT);
 	if (!chunk)
 		goto uncharge;
 	err = -EFAULT;
 	if (!many_in(chunk->data, from, length))
 		goto free;
-	chunk->user = user;
 	chunk->offset = offset;
 	chunk->length = length;
 	list_add_tail(&chunk->node, &message->chunks);
@@ -592,14 +645,21 @@ static int leave_chunk(struct stplr_message *message, struct stplr_user *user, s
 free:
 	kvfree(chunk);
 uncharge:
-	stplr_user_uncharge(user, sizeof(*chunk) + length);
-put_user:
-	stplr_user_put(user);
+	uncharge(message, sizeof(*chunk) + length);
 	return err;
 }
 
-int stplr_message_write(struct stplr_message *message, struct stplr_user *user, size_t offset,
-			u64 from, size_t length, int *peer_error)
+/* Leaves a copy for the client to take. What comes later goes over what was there. */
+static int leave(struct stplr_message *message, size_t offset, u64 from, size_t length,
+		 int *peer_error)
+{
+	if (length <= STPLR_BOUNCE && !message->first && list_empty(&message->chunks))
+		return leave_first(message, offset, from, length, peer_error);
+	return leave_chunk(message, offset, from, length, peer_error);
+}
+
+int stplr_message_write(struct stplr_message *message, size_t offset, u64 from, size_t length,
+			int *peer_error)
 {
 	size_t done = 0;
 	int err = 0;
@@ -619,10 +679,9 @@ int stplr_message_write(struct stplr_message *message, struct stplr_user *user, 
 	}
 	/* What the client's memory would not take at once, the client fetches itself. */
 	if (done < length && *peer_error != -EFAULT) {
-		*peer_error = 0;
-		err = leave_chunk(message, user, offset + done, from + done, length - done);
+		err = leave(message, offset + done, from + done, length - done, peer_error);
 	}
-	if (!err && offset + length > message->reply_end)
+	if (!err && !*peer_error && offset + length > message->reply_end)
 		message->reply_end = offset + length;
 unlock:
 	mutex_unlock(&message->lock);
@@ -671,7 +730,7 @@ long stplr_message_read_run(struct stplr_message *message, size_t offset,
 	return done;
 }
 
-long stplr_message_write_run(struct stplr_message *message, struct stplr_user *user, size_t offset,
+long stplr_message_write_run(struct stplr_message *message, size_t offset,
 			     const struct stplr_buffers *mine, int *peer_error)
 {
 	size_t left = offset < message->reply.total ? message->reply.total - offset : 0, done = 0;
@@ -682,8 +741,8 @@ long stplr_message_write_run(struct stplr_message *message, struct stplr_user *u
 	for (i = 0; i < mine->count && left; i++) {
 		size_t bytes = min_t(size_t, mine->segments[i].length, left);
 
-		err = stplr_message_write(message, user, offset + done, mine->segments[i].base,
-					  bytes, peer_error);
+		err = stplr_message_write(message, offset + done, mine->segments[i].base, bytes,
+					  peer_error);
 		if (err || *peer_error)
 			return err;
 		done += bytes;
@@ -697,7 +756,7 @@ void stplr_message_discard(struct stplr_message *message)
 	u32 i;
 
 	mutex_lock(&message->lock);
-	free_chunks(message);
+	free_bytes(message);
 	for (i = 0; i < message->reply.count; i++)
 		message->reply.segments[i].copied = 0;
 	mutex_unlock(&message->lock);
@@ -708,8 +767,8 @@ int stplr_message_collect(struct stplr_message *message)
 	struct stplr_chunk *chunk;
 	int err = 0;
 
-	if (message->first_used)
-		err = copy_out(&message->reply, message->first_offset, message->inline_reply,
+	if (message->first)
+		err = copy_out(&message->reply, message->first_offset, message->first,
 			       message->first_length);
 	list_for_each_entry(chunk, &message->chunks, node) {
 		if (err)

@@ -22,8 +22,9 @@
  * what is replied to there goes by way of chunks.
  *
  * Ownership: everything here is the sender's until the call is submitted, and is freed with the
- * message. chunks and reply_end belong to whoever has claimed or borrowed the call, under the lock
- * of the message; the sender reads them once the call is DONE and nobody is busy with it.
+ * message. What is replied and charged belongs to whoever has claimed or borrowed the call, under the
+ * lock of the message; the sender reads it once the call is DONE and nobody is busy with it. All is
+ * charged to the sender: it says how much may be sent and replied, and where.
  */
 #ifndef STPLR_MESSAGE_H
 #define STPLR_MESSAGE_H
@@ -116,7 +117,6 @@ static inline void stplr_buffers_put(struct stplr_buffers *buffers)
 /* Part of a reply, or of what a server wrote, that the client copies to its own memory. */
 struct stplr_chunk {
 	struct list_head node;
-	struct stplr_user *user;
 	size_t offset;
 	size_t length;
 	u8 data[];
@@ -143,7 +143,7 @@ struct stplr_message {
 	struct mutex lock;
 	size_t reply_end; /* one beyond the last byte that was written */
 	struct list_head chunks;
-	bool first_used;
+	u8 *first; /* the bytes of what was written first, or NULL */
 	size_t first_offset, first_length;
 
 	s64 status; /* of the reply */
@@ -203,16 +203,17 @@ int stplr_message_read(struct stplr_message *message, size_t offset, u64 to, siz
 		       int *peer_error);
 
 /*
- * By a replier: copies bytes of the caller into the room for the reply. -EFAULT, -ENOMEM, -EDQUOT:
- * the caller's fault. What is wrong with the client's memory only *peer_error tells.
+ * By a replier: copies bytes of the caller into the room for the reply. -EFAULT, -ENOMEM: the
+ * caller's fault. What is wrong with the client's memory, or that its user may not hold any more
+ * (-EDQUOT), only *peer_error tells.
  */
-int stplr_message_write(struct stplr_message *message, struct stplr_user *user, size_t offset,
-			u64 from, size_t length, int *peer_error);
+int stplr_message_write(struct stplr_message *message, size_t offset, u64 from, size_t length,
+			int *peer_error);
 
 /* Runs of bytes over all of the caller's buffers. Return the number of bytes, or an error. */
 long stplr_message_read_run(struct stplr_message *message, size_t offset,
 			    const struct stplr_buffers *mine, int *peer_error);
-long stplr_message_write_run(struct stplr_message *message, struct stplr_user *user, size_t offset,
+long stplr_message_write_run(struct stplr_message *message, size_t offset,
 			     const struct stplr_buffers *mine, int *peer_error);
 
 /* By a replier that failed and will try again: forgets what chunks hold. */

@@ -51,8 +51,18 @@ static void close_files(const s32 *fds, u32 count)
 		close_fd(fds[count]);
 }
 
-/* Gives the caller descriptors for as many files as it has room for. */
-static int install_files(struct stplr_message *message, struct stplr_receive *arguments)
+/* What it is that the caller has too little of; all else is that it may not have the file. */
+static bool is_shortage(int err)
+{
+	return err == -EMFILE || err == -ENFILE || err == -ENOMEM;
+}
+
+/*
+ * Gives the caller descriptors for as many files as it has room for. What is wrong with the files
+ * only *peer_error tells: whoever sends what may not be received is not in the way of others.
+ */
+static int install_files(struct stplr_message *message, struct stplr_receive *arguments,
+			 int *peer_error)
 {
 	u32 count = min(message->file_count, arguments->file_room), i;
 	s32 fds[STPLR_FILES_MAX];
@@ -61,7 +71,10 @@ static int install_files(struct stplr_message *message, struct stplr_receive *ar
 		fds[i] = stplr_receive_fd(message->files[i], O_CLOEXEC);
 		if (fds[i] < 0) {
 			close_files(fds, i);
-			return fds[i];
+			if (is_shortage(fds[i]))
+				return fds[i];
+			*peer_error = fds[i];
+			return 0;
 		}
 	}
 	if (copy_to_user(u64_to_user_ptr(arguments->files), fds, count * sizeof(*fds))) {
@@ -101,6 +114,19 @@ static void describe(struct stplr_message *message, struct stplr_receive *argume
 	}
 }
 
+/* Gives up the call, with what is wrong on its sender's side. */
+static int drop_call(struct stplr_channel *channel, struct stplr_call *call, int peer_error)
+{
+	struct stplr_waker waker;
+
+	if (peer_error != STPLR_REFAULT)
+		stplr_log(STPLR_DEBUG_ERRORS, "channel %u: nothing from %d: error %d\n",
+			  channel->port.number, pid_nr(stplr_message_of(call)->tid), peer_error);
+	stplr_call_finish(call, peer_error, &waker);
+	stplr_waker_run(&waker, true);
+	return -EAGAIN;
+}
+
 /* -EAGAIN when the message was dropped for its sender's fault. */
 static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
 			struct stplr_receive *arguments, const struct stplr_buffers *buffers,
@@ -112,21 +138,17 @@ static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
 	long length;
 
 	length = stplr_message_read_run(message, 0, buffers, &peer_error);
-	if (peer_error) {
-		if (peer_error != STPLR_REFAULT)
-			stplr_log(STPLR_DEBUG_ERRORS, "channel %u: nothing from %d: error %d\n",
-				  channel->port.number, pid_nr(message->tid), peer_error);
-		stplr_call_finish(call, peer_error, &waker);
-		stplr_waker_run(&waker, true);
-		return -EAGAIN;
-	}
+	if (peer_error)
+		return drop_call(channel, call, peer_error);
 	err = length < 0 ? length : 0;
 	describe(message, arguments);
 	/* Descriptors last: nothing can fail after them but what was just seen to work. */
 	if (!err)
 		err = put_received(user, arguments);
 	if (!err && message->file_count && arguments->file_room) {
-		err = install_files(message, arguments);
+		err = install_files(message, arguments, &peer_error);
+		if (peer_error)
+			return drop_call(channel, call, peer_error);
 		if (!err && put_user(arguments->file_count, &user->file_count))
 			err = -EFAULT;
 	}
@@ -218,7 +240,7 @@ static long reply(struct stplr_channel *channel, const struct stplr_reply *argum
 		goto put_buffers;
 
 	message = stplr_message_of(call);
-	length = stplr_message_write_run(message, channel->user, 0, &buffers, &peer_error);
+	length = stplr_message_write_run(message, 0, &buffers, &peer_error);
 	if (length < 0) {
 		stplr_call_unclaim(call);
 		goto put_buffers;
@@ -293,8 +315,7 @@ static long access(struct stplr_channel *channel, const struct stplr_access __us
 		goto put_buffers;
 	message = stplr_message_of(call);
 	if (write)
-		length = stplr_message_write_run(message, channel->user, arguments.offset,
-						 &buffers, &peer_error);
+		length = stplr_message_write_run(message, arguments.offset, &buffers, &peer_error);
 	else
 		length = stplr_message_read_run(message, arguments.offset, &buffers, &peer_error);
 	if (peer_error)

@@ -87,16 +87,30 @@ void stplr_user_put(struct stplr_user *user)
 	kfree(user);
 }
 
-int stplr_user_charge(struct stplr_user *user, size_t bytes)
+/* Whether the user is within the limit still. */
+static bool add(struct stplr_user *user, size_t bytes)
 {
 	long now = atomic_long_add_return(bytes, &user->bytes);
 
-	if (likely(now <= (long)READ_ONCE(user_bytes)) || capable(CAP_SYS_RESOURCE))
-		return 0;
-	atomic_long_sub(bytes, &user->bytes);
+	return likely(now <= (long)READ_ONCE(user_bytes));
+}
+
+static int refuse(struct stplr_user *user, size_t bytes)
+{
+	stplr_user_uncharge(user, bytes);
 	stplr_count(STPLR_COUNT_OVER_LIMIT);
 	stplr_log(STPLR_DEBUG_ERRORS, "user %u: no %zu bytes more\n", __kuid_val(user->uid), bytes);
 	return -EDQUOT;
+}
+
+int stplr_user_charge(struct stplr_user *user, size_t bytes)
+{
+	return add(user, bytes) || capable(CAP_SYS_RESOURCE) ? 0 : refuse(user, bytes);
+}
+
+int stplr_user_charge_for(struct stplr_user *user, size_t bytes)
+{
+	return add(user, bytes) || uid_eq(user->uid, GLOBAL_ROOT_UID) ? 0 : refuse(user, bytes);
 }
 
 void stplr_user_uncharge(struct stplr_user *user, size_t bytes)

@@ -32,6 +32,9 @@ void stplr_user_put(struct stplr_user *user);
 
 /* 0 or -EDQUOT. Each charge is given back by one uncharge of the same size. */
 int stplr_user_charge(struct stplr_user *user, size_t bytes);
+
+/* The same on behalf of a user who is not the caller: root's limit is none. */
+int stplr_user_charge_for(struct stplr_user *user, size_t bytes);
 void stplr_user_uncharge(struct stplr_user *user, size_t bytes);
 
 /* A line for each user. */
