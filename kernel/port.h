@@ -32,9 +32,9 @@
  *
  * Locking: port->lock protects everything in struct stplr_port, and of a call: item, state, busy,
  * interrupted, abandoned, outcome, and sender.notified. A call that is settled (DONE, and nobody
- * is busy with it) stays as it is, so its sender may look at it without the lock. The lock is taken with interrupts on and nests in
- * nothing but what inherit.h and debugfs.h name; only the lock of a wait queue nests in it. A call's
- * id, taker and port do not change while it is OWED.
+ * is busy with it) stays as it is, so its sender may look at it without the lock. The lock is taken
+ * with interrupts on and nests in nothing but what inherit.h and debugfs.h name; only the lock of a
+ * wait queue nests in it. A call's id, taker and port do not change while it is OWED.
  * Everything else in a call belongs to the sender until it is submitted, and then is read-only,
  * but for what message.h describes.
  *
