@@ -412,18 +412,15 @@ int stplr_message_load(struct stplr_message *message)
 		message->mm = current->mm;
 		mmgrab(message->mm);
 	}
-	if (message->send.total <= STPLR_INLINE) {
+	if (message->send.total <= STPLR_INLINE)
 		message->bounce = message->inline_send;
-	} else if (direct) {
+	else if (direct)
 		return 0;
-	} else {
-		message->bounce = message->send.total <= STPLR_BOUNCE ?
-					  kmem_cache_alloc(bounces, GFP_KERNEL) :
-					  kvmalloc(message->send.total, GFP_KERNEL_ACCOUNT);
-		if (!message->bounce)
-			return -ENOMEM;
-	}
-	return copy_all_in(message->bounce, &message->send);
+	else if (message->send.total <= STPLR_BOUNCE)
+		message->bounce = kmem_cache_alloc(bounces, GFP_KERNEL);
+	else
+		message->bounce = kvmalloc(message->send.total, GFP_KERNEL_ACCOUNT);
+	return message->bounce ? copy_all_in(message->bounce, &message->send) : -ENOMEM;
 }
 
 void stplr_message_count_failure(int outcome)
@@ -679,6 +676,7 @@ int stplr_message_write(struct stplr_message *message, size_t offset, u64 from, 
 	}
 	/* What the client's memory would not take at once, the client fetches itself. */
 	if (done < length && *peer_error != -EFAULT) {
+		*peer_error = 0;
 		err = leave(message, offset + done, from + done, length - done, peer_error);
 	}
 	if (!err && !*peer_error && offset + length > message->reply_end)

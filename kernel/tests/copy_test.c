@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Bytes arrive as they were sent, wherever they lie in memory, and not one beside them is touched. */
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 
 #include "new.h"
 
 #define PAGE 4096
-#define MOST (6 * PAGE)
+/* How many pages are pinned at a time, and room for more. */
+#define BATCH 32
+#define MOST ((BATCH + 6) * PAGE)
 #define AROUND 16
 
 /* By way of the kernel, small and large, and from pages that are pinned. */
@@ -207,6 +212,58 @@ static void nobody_reads_what_was_there_before(void)
 	}
 }
 
+/* Memory of which only the first so many bytes are in reach of others: the rest is a file's. */
+static unsigned char *room_half_in_reach(size_t pages)
+{
+	char folder[] = "/tmp/fileXXXXXX";
+	unsigned char *room = new_room();
+	char path[40];
+	int file;
+
+	CHECK(mkdtemp(folder));
+	OK(mount("files", folder, "ramfs", 0, NULL));
+	snprintf(path, sizeof(path), "%s/one", folder);
+	file = open(path, O_CREAT | O_RDWR, 0600);
+	CHECK(file >= 0);
+	OK(ftruncate(file, MOST));
+	CHECK(mmap(room + pages * PAGE, MOST - pages * PAGE, PROT_READ | PROT_WRITE,
+		   MAP_SHARED | MAP_FIXED, file, 0) == room + pages * PAGE);
+	close(file);
+	OK(umount2(folder, MNT_DETACH));
+	OK(rmdir(folder));
+	return room;
+}
+
+static void the_client_fetches_what_others_cannot_bring(void)
+{
+	static const size_t beyond[] = { 1, 255, 256, 257, PAGE, PAGE + 1, 3 * PAGE };
+	const size_t count = sizeof(beyond) / sizeof(*beyond);
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	unsigned char *bytes = new_room();
+
+	pid_t client = CLIENT(channel, connection, {
+		unsigned char *room = room_half_in_reach(BATCH);
+
+		for (size_t i = 0; i < count; i++) {
+			size_t size = BATCH * PAGE + beyond[i];
+
+			memset(room, 0xee, MOST);
+			IS(size, stplr_send(connection, room, size, room, size, NULL));
+			CHECK(filled(room, size, i) && blank(room + size, MOST - size));
+		}
+	});
+	for (size_t i = 0; i < count; i++) {
+		size_t size = BATCH * PAGE + beyond[i];
+
+		IS(size, stplr_receive(channel, bytes, MOST, second, &received));
+		CHECK(blank(bytes, size));
+		fill(bytes, size, i);
+		IS(size, stplr_reply(channel, received.id, 0, bytes, size));
+	}
+	join(client);
+}
+
 int main(void)
 {
 	static const struct test tests[] = {
@@ -217,6 +274,8 @@ int main(void)
 		  a_replier_without_bytes_can_answer_again },
 		{ "a client whose memory ends early fails, and its server does not",
 		  a_client_without_room_does_not_fail_its_server },
+		{ "a client fetches those bytes of a reply that others cannot bring",
+		  the_client_fetches_what_others_cannot_bring },
 		{ "nobody reads what was in the kernel's memory before",
 		  nobody_reads_what_was_there_before },
 	};
