@@ -161,11 +161,16 @@ ssize_t stplr_write(int channel, uint64_t id, uint64_t offset, const void *from,
 	return call(channel, STPLR_WRITE, &access);
 }
 
-int stplr_pulse(int connection, int code, int64_t value)
+int stplr_pulse_priority(int connection, int priority, int code, int64_t value)
 {
-	struct stplr_pulse pulse = { .code = code, .value = value };
+	struct stplr_pulse pulse = { .code = code, .priority = priority, .value = value };
 
 	return call(connection, STPLR_PULSE, &pulse);
+}
+
+int stplr_pulse(int connection, int code, int64_t value)
+{
+	return stplr_pulse_priority(connection, 0, code, value);
 }
 
 int stplr_death(int connection, int channel, int64_t value)

@@ -89,6 +89,9 @@ ssize_t stplr_write(int channel, uint64_t id, uint64_t offset, const void *from,
 /* Queues a pulse with the caller's priority. */
 int stplr_pulse(int connection, int code, int64_t value);
 
+/* The same with a priority of at most the caller's; 0 is the caller's. */
+int stplr_pulse_priority(int connection, int priority, int code, int64_t value);
+
 /* Asks for a pulse to channel when the connection's server is gone. */
 int stplr_death(int connection, int channel, int64_t value);
 
