@@ -20,15 +20,23 @@ report() {
 }
 
 # The stamp is written last, so a folder that has it is whole.
-if [[ -f $top/release ]]; then
+report_if_whole() {
+  [[ -f $top/release ]] || return 0
   report "$(<"$top/release")"
   exit
-fi
+}
 
 unavailable() {
   echo "fetch: $*" >&2
   exit 77
 }
+
+report_if_whole
+# One at a time; whoever waited finds it there.
+mkdir -p "$top"
+exec {lock}>"$top/lock"
+flock "$lock"
+report_if_whole
 
 for tool in apt-get apt-cache dpkg-deb; do
   command -v "$tool" >/dev/null || unavailable "no $tool, so Debian's kernels cannot be unpacked"
