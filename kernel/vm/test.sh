@@ -3,8 +3,8 @@
 #
 # Builds the module and its tests, and runs them in an emulated machine for each kernel.
 # Usage: test.sh [host|SERIES|debug...]    (default: host 6.1 6.12)
-# host is the state machine on this machine, under the sanitizers, and what make install does; debug is
-# the kernel of debug_kernel.sh, if that has been built. Two guests run at a time.
+# host is the state machine on this machine, under the sanitizers, and what make install does; debug
+# is the kernel of debug_kernel.sh, if that has been built. Two guests run at a time.
 #
 # TAP goes to build/kernel/SERIES/tests.tap and to stdout; of a kernel that cannot be had here it
 # says so. Exit status: 0 if every test passed or was skipped, 77 if tools are missing, else 1.
