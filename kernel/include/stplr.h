@@ -22,7 +22,8 @@
 /*
  * First interface, on /dev/stplr-N. A process opens a node once (again: EBUSY). A thread takes a
  * handle and only that thread uses it (another: EBADR). A pid, tid or handle that is not known
- * here is ENODEV, and so is a peer that goes away while somebody waits for it.
+ * here is ENODEV, and so is a peer that goes away while somebody waits for it; oneself is EDEADLK. What
+ * opens and handles take in the kernel is bounded as below (EDQUOT).
  *
  * Buffers pair up by index: buffer i of the sender fills buffer i of the receiver with the smaller
  * of the two lengths, and that count comes back in buflen on both sides; a buffer without a
@@ -127,7 +128,7 @@ struct stplr_msg_reply {
  * timeout_ns: how long to wait; negative is for ever, 0 not at all. ETIMEDOUT at its end.
  * Fields called "out" are written when the call succeeds; reserved ones must be 0 (EINVAL).
  * Limits: what a user's channels, connections, messages and pulses take in the kernel is bounded
- * (EDQUOT).
+ * (EDQUOT). Replies on their way count for the client, whose call fails then.
  */
 #define STPLR_NAME_MAX 64
 #define STPLR_REGION 0x80000000u
