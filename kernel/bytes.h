@@ -8,6 +8,7 @@
 
 #include <linux/fault-inject-usercopy.h>
 #include <linux/instrumented.h>
+#include <linux/nospec.h>
 #include <linux/uaccess.h>
 
 #ifdef CONFIG_X86_64
@@ -87,6 +88,8 @@ static inline bool stplr_bytes_in(u8 *to, u64 from, size_t length)
 	might_fault();
 	if (should_fail_usercopy() || !access_ok(program, length))
 		return false;
+	/* That answer is not to be guessed: what is read may say where to read next. */
+	barrier_nospec();
 	instrument_copy_from_user_before(to, program, length);
 	fine = stplr_raw_in(to, program, length);
 	instrument_copy_from_user_after(to, program, length, fine ? 0 : length);

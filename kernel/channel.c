@@ -118,7 +118,8 @@ static int add_server_locked(struct stplr_channel *channel, const void *process)
 	refcount_inc(&channel->refs);
 	server->channel = channel;
 	server->process = process;
-	server->task = get_task_struct(current);
+	/* There is one for all threads, however many channels they serve. */
+	server->task = get_task_struct(current->group_leader);
 	list_add(&server->node, &channel->servers);
 	stplr_exit_watch(&server->watch, process, server_died);
 	return 0;
@@ -332,6 +333,8 @@ long stplr_channel_create(const struct stplr_channel_create __user *user)
 	if (channel->name[0])
 		stplr_name_detach(channel);
 	stplr_port_close(&channel->port, -ESRCH);
+	wake_up_all(&channel->clients);
+	stplr_connection_mourn(channel);
 put:
 	stplr_channel_put(channel);
 	return fd;

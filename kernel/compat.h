@@ -30,6 +30,17 @@ static inline long stplr_pin_remote(struct mm_struct *mm, unsigned long start, u
 #endif
 }
 
+/* Of the calling process. Does not let go of mmap_lock. */
+static inline long stplr_pin_own(unsigned long start, unsigned long nr, unsigned int flags,
+				 struct page **pages)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
+	return pin_user_pages(start, nr, flags, pages);
+#else
+	return pin_user_pages(start, nr, flags, pages, NULL);
+#endif
+}
+
 static inline int stplr_receive_fd(struct file *file, unsigned int flags)
 {
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 8, 0)

@@ -86,7 +86,7 @@ put:
 }
 
 static int prepare(struct connection *connection, struct stplr_message *message,
-		   const struct stplr_send *arguments)
+		   const struct stplr_send *arguments, bool again)
 {
 	int err = stplr_buffers_from(&message->send, &arguments->send, connection->regions);
 
@@ -107,11 +107,11 @@ static int prepare(struct connection *connection, struct stplr_message *message,
 		message->unblock = &pulse->item;
 		message->free_unblock = stplr_pulse_free;
 	}
-	return err ? err : stplr_message_load(message);
+	return err ? err : stplr_message_load(message, again);
 }
 
 static int send_once(struct connection *connection, struct stplr_send *arguments,
-		     struct stplr_send __user *user, ktime_t deadline)
+		     struct stplr_send __user *user, ktime_t deadline, bool again)
 {
 	bool wants_reply = !(arguments->flags & STPLR_SEND_ONE_WAY), delivered;
 	struct stplr_message *message;
@@ -123,7 +123,7 @@ static int send_once(struct connection *connection, struct stplr_send *arguments
 	message->label = connection->label;
 	stplr_call_init(&message->call, &connection->channel->port, 0, stplr_priority_of_current(),
 			wants_reply);
-	err = prepare(connection, message, arguments);
+	err = prepare(connection, message, arguments, again);
 	if (err)
 		goto put;
 
@@ -162,7 +162,7 @@ static long send(struct connection *connection, struct stplr_send __user *user)
 		return -EINVAL;
 	deadline = stplr_deadline(arguments.timeout_ns);
 	for (i = 0; err == STPLR_REFAULT && i < REFAULTS_MAX; i++)
-		err = send_once(connection, &arguments, user, deadline);
+		err = send_once(connection, &arguments, user, deadline, i);
 	return err == STPLR_REFAULT ? -EFAULT : err;
 }
 
@@ -236,6 +236,7 @@ void stplr_connection_mourn(struct stplr_channel *channel)
 	mutex_lock(&channel->lock);
 	list_for_each_entry_safe(connection, next, &channel->mourners, mourning) {
 		list_del_init(&connection->mourning);
+		cond_resched();
 		if (stplr_port_post(&connection->told->port, &connection->death->item, 0))
 			stplr_pulse_free(&connection->death->item);
 		connection->death = NULL;

@@ -15,6 +15,7 @@
 struct heir {
 	struct hlist_node node; /* in heirs */
 	struct list_head loans;
+	unsigned int count; /* of them */
 	struct stplr_watch watch;
 	struct task_struct *task; /* reference */
 	int raised; /* to this priority; 0: it runs with its own */
@@ -31,6 +32,9 @@ struct loan {
 	int priority; /* of that call */
 	int urgency; /* of the queue, as last seen */
 };
+
+/* From so many channels a thread inherits at most: all of them are gone through under a lock. */
+#define LOANS_MAX 64
 
 static DEFINE_RT_MUTEX(inherit_lock);
 static DEFINE_HASHTABLE(heirs, 6);
@@ -71,14 +75,26 @@ static struct loan *find_loan_locked(struct stplr_channel *channel, const struct
 static void remember_own(struct heir *heir)
 {
 	struct task_struct *task = heir->task;
+	unsigned int policy = READ_ONCE(task->policy), priority = READ_ONCE(task->rt_priority);
+	bool real_time = policy == SCHED_FIFO || policy == SCHED_RR;
 
+	/* Somebody may be changing both at this moment. What is kept has to be something valid. */
 	heir->own = (struct sched_attr){
 		.size = sizeof(heir->own),
-		.sched_policy = task->policy,
+		.sched_policy = policy,
 		.sched_flags = task->sched_reset_on_fork ? SCHED_FLAG_RESET_ON_FORK : 0,
 		.sched_nice = task_nice(task),
-		.sched_priority = task->rt_priority,
+		.sched_priority = real_time ? max(priority, 1U) : 0,
 	};
+}
+
+static void restore_own(struct heir *heir)
+{
+	const struct sched_attr normal = { .size = sizeof(normal), .sched_policy = SCHED_NORMAL };
+
+	/* Nobody keeps what was lent. */
+	if (sched_setattr_nocheck(heir->task, &heir->own))
+		sched_setattr_nocheck(heir->task, &normal);
 }
 
 /* What the thread needs in order to run with this priority; false: what it has is enough. */
@@ -126,7 +142,7 @@ static void settle_locked(struct heir *heir)
 		heir->raised = wanted;
 		stplr_count(STPLR_COUNT_RAISES);
 	} else if (heir->raised) {
-		sched_setattr_nocheck(heir->task, &heir->own);
+		restore_own(heir);
 		heir->raised = 0;
 	}
 }
@@ -139,6 +155,7 @@ static void free_heir(struct heir *heir)
 
 static void remove_loan_locked(struct loan *loan)
 {
+	loan->heir->count--;
 	list_del(&loan->of_heir);
 	list_del(&loan->of_channel);
 	stplr_user_uncharge(loan->user, sizeof(*loan) + sizeof(struct heir));
@@ -186,6 +203,9 @@ static struct loan *new_loan_locked(struct stplr_channel *channel, int *err)
 	struct heir *heir = find_heir_locked(current);
 	struct loan *loan;
 
+	*err = -EDQUOT;
+	if (heir && heir->count == LOANS_MAX)
+		return NULL;
 	/* Each loan pays for a heir, though several may share one. */
 	*err = stplr_user_charge(channel->user, sizeof(*loan) + sizeof(*heir));
 	if (*err)
@@ -202,6 +222,7 @@ static struct loan *new_loan_locked(struct stplr_channel *channel, int *err)
 	refcount_inc(&channel->user->refs);
 	loan->user = channel->user;
 	loan->heir = heir;
+	heir->count++;
 	list_add(&loan->of_heir, &heir->loans);
 	list_add(&loan->of_channel, &channel->loans);
 	return loan;
@@ -238,6 +259,8 @@ static void look_locked(struct stplr_channel *channel)
 	struct loan *loan;
 
 	list_for_each_entry(loan, &channel->loans, of_channel) {
+		if (loan->urgency == urgency)
+			continue;
 		loan->urgency = urgency;
 		settle_locked(loan->heir);
 	}
@@ -253,7 +276,8 @@ void stplr_inherit_sent(struct stplr_call *call, struct task_struct *receiver)
 	rt_mutex_lock(&inherit_lock);
 	if (receiver) {
 		loan = find_loan_locked(channel, receiver);
-		if (loan) {
+		/* It may be further already than this thread is: then it knows better. */
+		if (loan && !loan->serving) {
 			loan->serving = call->id;
 			loan->priority = call->item.priority;
 			settle_locked(loan->heir);
@@ -279,6 +303,7 @@ void stplr_inherit_received(struct stplr_channel *channel, u64 id, int priority)
 	if (loan) {
 		loan->serving = id;
 		loan->priority = priority;
+		settle_locked(loan->heir);
 	}
 	look_locked(channel);
 	rt_mutex_unlock(&inherit_lock);
@@ -291,9 +316,12 @@ void stplr_inherit_ended(struct stplr_channel *channel, u64 id)
 	if (!(channel->flags & STPLR_CHANNEL_INHERIT))
 		return;
 	rt_mutex_lock(&inherit_lock);
-	list_for_each_entry(loan, &channel->loans, of_channel)
-		if (loan->serving == id)
-			loan->serving = 0;
+	list_for_each_entry(loan, &channel->loans, of_channel) {
+		if (loan->serving != id)
+			continue;
+		loan->serving = 0;
+		settle_locked(loan->heir);
+	}
 	look_locked(channel);
 	rt_mutex_unlock(&inherit_lock);
 }

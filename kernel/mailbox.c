@@ -310,7 +310,7 @@ static int get_buffers(struct stplr_buffers *buffers, const struct stplr_msgs *m
 
 /* The buffers are read anew each time, as a first attempt may have to be repeated. */
 static int send_once(struct stplr_open *open, struct mailbox *from, struct mailbox *to,
-		     const struct stplr_msg_send_receive *arguments, bool wants_reply)
+		     const struct stplr_msg_send_receive *arguments, bool wants_reply, bool again)
 {
 	struct stplr_message *message;
 	bool delivered;
@@ -328,7 +328,7 @@ static int send_once(struct stplr_open *open, struct mailbox *from, struct mailb
 			err = probe_counts(&arguments->rmsgs, &message->reply);
 	}
 	if (!err)
-		err = stplr_message_load(message);
+		err = stplr_message_load(message, again);
 	if (err)
 		goto put;
 
@@ -374,7 +374,7 @@ static long send(struct stplr_open *open, const struct stplr_msg_send_receive *a
 	}
 	err = from == to ? -EDEADLK : STPLR_REFAULT;
 	for (i = 0; err == STPLR_REFAULT && i < REFAULTS_MAX; i++)
-		err = send_once(open, from, to, arguments, wants_reply);
+		err = send_once(open, from, to, arguments, wants_reply, i);
 	if (err == STPLR_REFAULT)
 		err = -EFAULT;
 	mailbox_put(to);

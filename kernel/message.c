@@ -2,16 +2,15 @@
 #include "message.h"
 
 #include <linux/cred.h>
+#include <linux/delay.h>
 #include <linux/file.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
 #include <linux/pid.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
-#include <linux/shmem_fs.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
-#include <linux/userfaultfd_k.h>
 
 #include "compat.h"
 #include "counters.h"
@@ -21,6 +20,18 @@
 
 /* Pages pinned at a time: enough to hide the cost of taking mmap_lock, little to hold on to. */
 #define BATCH 32
+
+/*
+ * How often a thread that wants to reach into a peer looks, some 30 us apart, for the lock of the
+ * peer's memory. The peer may hold it for as long as it likes, so nobody waits for it otherwise.
+ */
+#define LOCK_TRIES 20
+
+/* Up to so many bytes, what could not be read from the sender's pages is sent by way of the kernel. */
+#define AGAIN_MAX (1UL << 20)
+
+/* What a server may leave a client, beside twice the room that the client has. */
+#define LEFT_MAX (64UL << 10)
 
 /* Messages that could not be read which a receiver without time passes over. */
 #define DROPPED_MAX 64
@@ -181,6 +192,7 @@ struct stplr_message *stplr_message_new(struct stplr_user *guess, struct stplr_m
 		message->reply_end = 0;
 		message->first = NULL;
 		INIT_LIST_HEAD(&message->chunks);
+		message->left = 0;
 		stplr_buffers_one(&message->send, 0, 0);
 		stplr_buffers_one(&message->reply, 0, 0);
 	}
@@ -207,8 +219,10 @@ static void free_bytes(struct stplr_message *message)
 	list_for_each_entry_safe(chunk, next, &message->chunks, node) {
 		uncharge(message, sizeof(*chunk) + chunk->length);
 		kvfree(chunk);
+		cond_resched();
 	}
 	INIT_LIST_HEAD(&message->chunks);
+	message->left = 0;
 	if (message->first && message->first != message->inline_reply) {
 		uncharge(message, STPLR_BOUNCE);
 		kmem_cache_free(bounces, message->first);
@@ -339,36 +353,7 @@ static bool is_direct(const struct stplr_buffers *buffers)
 	return buffers->total > (buffers->region ? STPLR_INLINE : STPLR_BOUNCE);
 }
 
-/*
- * Whether a page of it is to be had, or not, within a time that nobody but the kernel decides.
- *
- * Files are not such memory: some ways to a page of theirs wait for it to be read whatever
- * FOLL_NOWAIT says, and can be made writable by their file system alone, which with FUSE is a
- * program. Nor is what a userfaultfd watches: where the kernel lacks what 6.15 mended, a page that is
- * wanted just as the userfaultfd is closed, be it for the death of its process, is tried again and
- * again with mmap_lock held, for which whoever closes it waits, and cannot be killed.
- */
-static bool is_plain(struct vm_area_struct *vma)
-{
-	if (userfaultfd_armed(vma))
-		return false;
-	return vma_is_anonymous(vma) || (vma->vm_file && shmem_mapping(vma->vm_file->f_mapping));
-}
-
-/* The same of a range. Called with mmap_lock held, under which it stays so. */
-static bool is_plain_locked(struct mm_struct *mm, u64 base, size_t length)
-{
-	struct vm_area_struct *vma = find_vma(mm, base);
-
-	while (vma && vma->vm_start < base + length) {
-		if (!is_plain(vma))
-			return false;
-		vma = find_vma(mm, vma->vm_end);
-	}
-	return true;
-}
-
-/* The same of buffers of the caller. */
+/* Whether all of the caller's buffers are such memory as others may reach into. */
 static int find_plain(const struct stplr_buffers *buffers, bool *plain)
 {
 	u32 i;
@@ -377,18 +362,20 @@ static int find_plain(const struct stplr_buffers *buffers, bool *plain)
 	if (mmap_read_lock_killable(current->mm))
 		return -EINTR;
 	for (i = 0; i < buffers->count && *plain; i++)
-		*plain = is_plain_locked(current->mm, buffers->segments[i].base,
-					 buffers->segments[i].length);
+		*plain = stplr_is_plain_locked(current->mm, buffers->segments[i].base,
+					       buffers->segments[i].length);
 	mmap_read_unlock(current->mm);
 	return 0;
 }
 
-int stplr_message_load(struct stplr_message *message)
+int stplr_message_load(struct stplr_message *message, bool again)
 {
 	bool direct = is_direct(&message->send);
 	size_t extra = 0;
 	int err;
 
+	if (again && !message->send.region && message->send.total <= AGAIN_MAX)
+		direct = false;
 	if (direct && !message->send.region) {
 		err = find_plain(&message->send, &direct);
 		if (err)
@@ -459,6 +446,19 @@ int stplr_message_prefault(struct stplr_message *message)
 	return 0;
 }
 
+/* For a moment. */
+static bool lock_map(struct mm_struct *mm)
+{
+	int tries = LOCK_TRIES;
+
+	while (!mmap_read_trylock(mm)) {
+		if (!--tries || fatal_signal_pending(current))
+			return false;
+		usleep_range(20, 40);
+	}
+	return true;
+}
+
 /*
  * Copies between the memory of a peer, whose mm is held, and the caller's, as far as the peer's
  * pages can be had without waiting. Returns the bytes copied; *peer_error tells why not all, and
@@ -480,12 +480,12 @@ static size_t copy_remote(struct mm_struct *mm, u64 remote, u64 local, size_t le
 		long i, pinned;
 
 		stplr_count(STPLR_COUNT_PIN_BATCHES);
-		if (mmap_read_lock_killable(mm)) {
+		if (!lock_map(mm)) {
 			*peer_error = STPLR_REFAULT;
 			break;
 		}
 		pinned = 0;
-		if (is_plain_locked(mm, (remote + done) & PAGE_MASK, wanted * PAGE_SIZE))
+		if (stplr_is_plain_locked(mm, (remote + done) & PAGE_MASK, wanted * PAGE_SIZE))
 			pinned = stplr_pin_remote(mm, (remote + done) & PAGE_MASK, wanted, flags,
 						  pages);
 		mmap_read_unlock(mm);
@@ -636,6 +636,9 @@ static int leave_chunk(struct stplr_message *message, size_t offset, u64 from, s
 		goto free;
 	chunk->offset = offset;
 	chunk->length = length;
+	message->left_from = message->left ? min(message->left_from, offset) : offset;
+	message->left_to = message->left ? max(message->left_to, offset + length) : offset + length;
+	message->left += sizeof(*chunk) + length;
 	list_add_tail(&chunk->node, &message->chunks);
 	return 0;
 
@@ -646,10 +649,47 @@ uncharge:
 	return err;
 }
 
-/* Leaves a copy for the client to take. What comes later goes over what was there. */
+/* Where such bytes are in what was left last, or NULL. */
+static u8 *find_last(struct stplr_message *message, size_t offset, size_t length)
+{
+	size_t start = message->first_offset, bytes = message->first ? message->first_length : 0;
+	u8 *data = message->first;
+
+	if (!list_empty(&message->chunks)) {
+		struct stplr_chunk *chunk;
+
+		chunk = list_last_entry(&message->chunks, struct stplr_chunk, node);
+		start = chunk->offset;
+		bytes = chunk->length;
+		data = chunk->data;
+	}
+	if (offset < start || offset - start > bytes || length > bytes - (offset - start))
+		return NULL;
+	return data + (offset - start);
+}
+
+/* Whether the client will copy something that was left to there. */
+static bool overlaps(const struct stplr_message *message, size_t offset, size_t length)
+{
+	if (message->first && offset < message->first_offset + message->first_length &&
+	    message->first_offset < offset + length)
+		return true;
+	return message->left && offset < message->left_to && message->left_from < offset + length;
+}
+
+/*
+ * Leaves a copy for the client to take. What comes later goes over what was there; all together is
+ * bounded by the room that the client has.
+ */
 static int leave(struct stplr_message *message, size_t offset, u64 from, size_t length,
 		 int *peer_error)
 {
+	u8 *there = find_last(message, offset, length);
+
+	if (there)
+		return many_in(there, from, length) ? 0 : -EFAULT;
+	if (message->left + length > 2 * message->reply.total + LEFT_MAX)
+		return -ENOBUFS;
 	if (length <= STPLR_BOUNCE && !message->first && list_empty(&message->chunks))
 		return leave_first(message, offset, from, length, peer_error);
 	return leave_chunk(message, offset, from, length, peer_error);
@@ -666,7 +706,8 @@ int stplr_message_write(struct stplr_message *message, size_t offset, u64 from, 
 		return 0;
 	if (mutex_lock_killable(&message->lock))
 		return -EINTR;
-	if (length > (message->reply.region ? STPLR_INLINE : STPLR_BOUNCE)) {
+	if (length > (message->reply.region ? STPLR_INLINE : STPLR_BOUNCE) &&
+	    !overlaps(message, offset, length)) {
 		done = copy_segments(message, &message->reply, offset, from, length, true,
 				     peer_error);
 		if (done < length && !*peer_error) {
@@ -728,10 +769,20 @@ long stplr_message_read_run(struct stplr_message *message, size_t offset,
 	return done;
 }
 
+/* A write that failed half-way has written nothing, as far as anybody is told. */
+static void take_back(struct stplr_message *message, size_t before, size_t after)
+{
+	mutex_lock(&message->lock);
+	if (message->reply_end == after)
+		message->reply_end = before;
+	mutex_unlock(&message->lock);
+}
+
 long stplr_message_write_run(struct stplr_message *message, size_t offset,
 			     const struct stplr_buffers *mine, int *peer_error)
 {
 	size_t left = offset < message->reply.total ? message->reply.total - offset : 0, done = 0;
+	size_t end = READ_ONCE(message->reply_end);
 	u32 i;
 	int err;
 
@@ -741,6 +792,8 @@ long stplr_message_write_run(struct stplr_message *message, size_t offset,
 
 		err = stplr_message_write(message, offset + done, mine->segments[i].base, bytes,
 					  peer_error);
+		if (unlikely(err && done))
+			take_back(message, end, offset + done);
 		if (err || *peer_error)
 			return err;
 		done += bytes;
@@ -771,7 +824,10 @@ int stplr_message_collect(struct stplr_message *message)
 	list_for_each_entry(chunk, &message->chunks, node) {
 		if (err)
 			break;
-		err = copy_out(&message->reply, chunk->offset, chunk->data, chunk->length);
+		cond_resched();
+		err = fatal_signal_pending(current) ?
+			      -EINTR :
+			      copy_out(&message->reply, chunk->offset, chunk->data, chunk->length);
 	}
 	return err;
 }

@@ -14,9 +14,10 @@
  *            beyond, or             the replier copies once, to pages that are registered or that
  *            registered memory      it pins
  *
- * Nobody who works on the memory of a blocked peer ever waits for a page of it to come: a page
- * that cannot be had at once is the peer's problem. A sender then faults its pages in and sends
- * again; a replier leaves the rest in a chunk. So no client can stall a server with its memory.
+ * Nobody who works on the memory of a blocked peer ever waits for a page of it to come, or for more
+ * than a moment for the lock of its memory: what cannot be had at once is the peer's problem. A sender
+ * then sends again, by way of the kernel if it is not too much; a replier leaves the rest in a chunk.
+ * So no client can stall a server with its memory.
  * Memory whose pages come from a file, other than one of tmpfs, or that a userfaultfd watches is its
  * owner's alone: what is sent from there the sender copies into a buffer, however much it is, and
  * what is replied to there goes by way of chunks.
@@ -143,6 +144,8 @@ struct stplr_message {
 	struct mutex lock;
 	size_t reply_end; /* one beyond the last byte that was written */
 	struct list_head chunks;
+	size_t left; /* what they take */
+	size_t left_from, left_to; /* and between where they are, if there is any */
 	u8 *first; /* the bytes of what was written first, or NULL */
 	size_t first_offset, first_length;
 
@@ -172,8 +175,11 @@ void stplr_message_done(struct stplr_message *message, struct stplr_message **sp
 /* Frees what is in a spare. */
 void stplr_message_drop(struct stplr_message *message);
 
-/* Copies, or gets ready for others to copy. */
-int stplr_message_load(struct stplr_message *message);
+/*
+ * Copies, or gets ready for others to copy; again, if a receiver found that its pages could not be
+ * had.
+ */
+int stplr_message_load(struct stplr_message *message, bool again);
 
 /* For struct stplr_port_ops. */
 void stplr_message_free(struct stplr_call *call);
@@ -203,8 +209,8 @@ int stplr_message_read(struct stplr_message *message, size_t offset, u64 to, siz
 		       int *peer_error);
 
 /*
- * By a replier: copies bytes of the caller into the room for the reply. -EFAULT, -ENOMEM: the
- * caller's fault. What is wrong with the client's memory, or that its user may not hold any more
+ * By a replier: copies bytes of the caller into the room for the reply. -EFAULT, -ENOMEM, -ENOBUFS
+ * (too much was left that the client has to copy itself): the caller's fault. What is wrong with the client's memory, or that its user may not hold any more
  * (-EDQUOT), only *peer_error tells.
  */
 int stplr_message_write(struct stplr_message *message, size_t offset, u64 from, size_t length,

@@ -1,11 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Copies between a pinned page of a peer and the memory of the calling thread. */
+/* Pages of a peer: which are to be had, and copies between one and the calling thread's memory. */
 #ifndef STPLR_PAGE_H
 #define STPLR_PAGE_H
 
 #include <linux/highmem.h>
 
 #include "bytes.h"
+
+struct mm_struct;
+
+/*
+ * Whether pages there are to be had, or not, within a time that nobody but the kernel decides. What
+ * is not mapped counts: there is nothing to wait for. Called with mmap_lock held, under which it
+ * stays so.
+ *
+ * Files are not such memory: some ways to a page of theirs wait for it to be read whatever
+ * FOLL_NOWAIT says, and can be made writable by their file system alone, which with FUSE is a
+ * program. Nor is what a userfaultfd watches: where the kernel lacks what 6.15 mended, a page that is
+ * wanted just as the userfaultfd is closed, be it for the death of its process, is tried again and
+ * again with mmap_lock held, for which whoever closes it waits, and cannot be killed.
+ */
+bool stplr_is_plain_locked(struct mm_struct *mm, u64 base, size_t length);
 
 /* False: the caller's memory faults. */
 static inline bool stplr_page_copy(struct page *page, size_t within, u64 local, size_t length,

@@ -556,6 +556,7 @@ static bool drop_one_pulse(struct stplr_port *port)
 	spin_unlock(&port->lock);
 	if (item)
 		port->ops->drop_pulse(item);
+	cond_resched();
 	return item;
 }
 

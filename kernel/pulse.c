@@ -38,6 +38,10 @@ struct stplr_pulse_item *stplr_pulse_new(struct stplr_user *guess, struct stplr_
 	err = stplr_user_charge(pulse->user, sizeof(*pulse));
 	if (err)
 		goto put_user;
+	if (budget && atomic_inc_return(&pulse->user->pulses) > STPLR_PULSES_MAX) {
+		err = -EAGAIN;
+		goto uncharge;
+	}
 	if (budget)
 		refcount_inc(&budget->refs);
 	pulse->budget = budget;
@@ -46,6 +50,9 @@ struct stplr_pulse_item *stplr_pulse_new(struct stplr_user *guess, struct stplr_
 	pulse->value = value;
 	return pulse;
 
+uncharge:
+	atomic_dec(&pulse->user->pulses);
+	stplr_user_uncharge(pulse->user, sizeof(*pulse));
 put_user:
 	stplr_user_put(pulse->user);
 free:
@@ -63,6 +70,7 @@ void stplr_pulse_free(struct stplr_item *item)
 	if (pulse->budget) {
 		atomic_inc(&pulse->budget->left);
 		stplr_budget_put(pulse->budget);
+		atomic_dec(&pulse->user->pulses);
 	}
 	stplr_user_uncharge(pulse->user, sizeof(*pulse));
 	stplr_user_put(pulse->user);

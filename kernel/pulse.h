@@ -27,7 +27,7 @@ struct stplr_pulse_item {
 struct stplr_budget *stplr_budget_new(int limit);
 void stplr_budget_put(struct stplr_budget *budget);
 
-/* ERR_PTR: -ENOMEM, -EDQUOT, and -EAGAIN when the budget is used up. */
+/* ERR_PTR: -ENOMEM, -EDQUOT, and -EAGAIN when the budget, or with one the user's, is used up. */
 struct stplr_pulse_item *stplr_pulse_new(struct stplr_user *guess, struct stplr_budget *budget,
 					 s32 code, s64 value);
 void stplr_pulse_free(struct stplr_item *item);

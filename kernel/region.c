@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 #include "region.h"
 
+#include <linux/capability.h>
 #include <linux/err.h>
 #include <linux/mm.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 
+#include "compat.h"
 #include "page.h"
 
 /* The most that one region holds; the limits of processes and users are lower as a rule. */
@@ -40,7 +42,7 @@ static void free_region(struct stplr_region *region)
 {
 	if (region->count) {
 		unpin_user_pages_dirty_lock(region->pages, region->count, true);
-		account_locked_vm(region->mm, region->count, false);
+		atomic64_sub(region->count, &region->mm->pinned_vm);
 	}
 	kvfree(region->pages);
 	mmdrop(region->mm);
@@ -101,19 +103,44 @@ void stplr_regions_end(struct stplr_regions *regions)
 	put_regions(regions);
 }
 
+/*
+ * Counts in what the process has pinned, which takes no lock: regions are freed where nobody may wait
+ * for the memory of a process.
+ */
+static int account(struct mm_struct *mm, long count)
+{
+	if (atomic64_add_return(count, &mm->pinned_vm) <= rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT ||
+	    capable(CAP_IPC_LOCK))
+		return 0;
+	atomic64_sub(count, &mm->pinned_vm);
+	return -ENOMEM;
+}
+
+/* Some pages, of memory that others may reach into: whoever lets go of them locks them for a moment. */
+static long pin_some(struct mm_struct *mm, u64 start, long count, struct page **pages)
+{
+	long got = -EFAULT;
+
+	if (mmap_read_lock_killable(mm))
+		return -EINTR;
+	if (stplr_is_plain_locked(mm, start, count * PAGE_SIZE))
+		got = stplr_pin_own(start, count, FOLL_WRITE | FOLL_LONGTERM, pages);
+	mmap_read_unlock(mm);
+	return got;
+}
+
 /* Fills region->pages; how many there are then is in region->count, also on failure. */
 static int pin(struct stplr_region *region, long count)
 {
 	u64 start = region->base & PAGE_MASK;
-	int err = account_locked_vm(region->mm, count, true);
+	int err = account(region->mm, count);
 	long pinned = 0;
 
 	if (err)
 		return err;
 	while (pinned < count) {
-		long got = pin_user_pages_fast(start + pinned * PAGE_SIZE,
-					       min_t(long, count - pinned, 1024),
-					       FOLL_WRITE | FOLL_LONGTERM, region->pages + pinned);
+		long got = pin_some(region->mm, start + pinned * PAGE_SIZE,
+				    min_t(long, count - pinned, 1024), region->pages + pinned);
 
 		if (got <= 0) {
 			err = got == -ENOMEM || got == -EINTR ? got : -EFAULT;
@@ -122,8 +149,7 @@ static int pin(struct stplr_region *region, long count)
 		pinned += got;
 		cond_resched();
 	}
-	if (pinned < count)
-		account_locked_vm(region->mm, count - pinned, false);
+	atomic64_sub(count - pinned, &region->mm->pinned_vm);
 	region->count = pinned;
 	return err;
 }

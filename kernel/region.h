@@ -5,8 +5,8 @@
  *
  * A region belongs to a connection, and is used by the process that registered it. It ends when it
  * is unregistered, when that process ends, or with the connection; the pages are let go when the
- * last message that uses them is through. They count as locked memory of the process
- * (RLIMIT_MEMLOCK) and against the limit of the user.
+ * last message that uses them is through. They count as pinned memory of the process (VmPin, no more
+ * than RLIMIT_MEMLOCK) and against the limit of the user.
  */
 #ifndef STPLR_REGION_H
 #define STPLR_REGION_H

@@ -8,6 +8,7 @@
 #include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
+#include <linux/user_namespace.h>
 
 #include "counters.h"
 #include "debug.h"
@@ -30,9 +31,21 @@ static struct stplr_user *find_locked(kuid_t uid)
 	return NULL;
 }
 
+/* Who is charged for what the caller does. */
+static kuid_t payer(void)
+{
+	struct user_namespace *space = current_user_ns();
+
+	if (likely(space == &init_user_ns))
+		return current_uid();
+	while (space->parent != &init_user_ns)
+		space = space->parent;
+	return uid_eq(space->owner, GLOBAL_ROOT_UID) ? current_uid() : space->owner;
+}
+
 struct stplr_user *stplr_user_get(void)
 {
-	kuid_t uid = current_uid();
+	kuid_t uid = payer();
 	struct stplr_user *found, *fresh;
 
 	spin_lock(&users_lock);
@@ -64,7 +77,7 @@ struct stplr_user *stplr_user_get(void)
 
 struct stplr_user *stplr_user_get_like(struct stplr_user *guess)
 {
-	if (!uid_eq(guess->uid, current_uid()))
+	if (!uid_eq(guess->uid, payer()))
 		return stplr_user_get();
 	refcount_inc(&guess->refs);
 	return guess;

@@ -4,7 +4,8 @@
  *
  * Whatever outlives the call that made it, or is as big as a caller likes, is charged to the user
  * on whose behalf it is allocated, and refused with EDQUOT beyond user_bytes. Users who may exceed
- * resource limits (CAP_SYS_RESOURCE) are counted, not refused.
+ * resource limits (CAP_SYS_RESOURCE) are counted, not refused. What runs in a user namespace counts
+ * for whoever made the outermost one, unless that was root, for such users can have many numbers.
  */
 #ifndef STPLR_USER_H
 #define STPLR_USER_H
@@ -20,7 +21,11 @@ struct stplr_user {
 	refcount_t refs;
 	kuid_t uid;
 	atomic_long_t bytes;
+	atomic_t pulses; /* that programs have sent and nobody has received */
 };
+
+/* So that no user's pulses keep a server from everybody else's messages for long. */
+#define STPLR_PULSES_MAX 16384
 
 /* A strong reference to the account of the calling thread, or NULL without memory. */
 struct stplr_user *stplr_user_get(void);
