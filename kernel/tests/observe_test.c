@@ -2,7 +2,6 @@
 /* What root can see of the module in debugfs and by its tracepoints. */
 #define _GNU_SOURCE
 #include <fcntl.h>
-#include <stdarg.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
@@ -12,80 +11,9 @@
 #include "new.h"
 #include "old.h"
 #include "processor.h"
+#include "seen.h"
 
-#define FOLDER "/sys/kernel/debug/stplr/"
 #define TRACING "/sys/kernel/tracing/"
-
-/* All of a file; the caller frees it. */
-static char *contents(const char *path)
-{
-	FILE *file = fopen(path, "r");
-	size_t size = 0, room = 1 << 16;
-	char *text = malloc(room);
-
-	CHECK(file && text);
-	for (;;) {
-		size_t got = fread(text + size, 1, room - size - 1, file);
-
-		if (!got)
-			break;
-		size += got;
-		if (size == room - 1)
-			CHECK((text = realloc(text, room *= 2)));
-	}
-	CHECK(!ferror(file));
-	fclose(file);
-	text[size] = 0;
-	return text;
-}
-
-/* How many lines of a file contain a text. */
-__attribute__((format(printf, 2, 3))) static int lines(const char *path, const char *format, ...)
-{
-	char wanted[200], *text = contents(path), *rest = text;
-	int count = 0;
-	va_list arguments;
-
-	va_start(arguments, format);
-	vsnprintf(wanted, sizeof(wanted), format, arguments);
-	va_end(arguments);
-	for (char *line; (line = strsep(&rest, "\n"));)
-		count += strstr(line, wanted) != NULL;
-	free(text);
-	return count;
-}
-
-#define AWAIT_LINE(...)                                                                          \
-	do {                                                                                     \
-		while (!lines(__VA_ARGS__))                                                      \
-			nap(2);                                                                  \
-	} while (0)
-
-static long counter(const char *name)
-{
-	char *text = contents(FOLDER "counters"), *line = strstr(text, name);
-	long value;
-
-	CHECK(line && (line == text || line[-1] == '\n') && line[strlen(name)] == ' ');
-	value = atol(line + strlen(name));
-	free(text);
-	return value;
-}
-
-/* The number of the channel of that name. */
-static unsigned int number_of(const char *name)
-{
-	char *text = contents(FOLDER "channels"), *rest = text, wanted[80];
-	unsigned int number = 0;
-
-	snprintf(wanted, sizeof(wanted), " name %s", name);
-	for (char *line; (line = strsep(&rest, "\n"));)
-		if (strstr(line, wanted))
-			number = (unsigned int)atoi(line);
-	free(text);
-	CHECK(number);
-	return number;
-}
 
 static void channels_are_listed(void)
 {
@@ -290,24 +218,15 @@ static void memory_of_files_is_not_reached_into(void)
 	OK(rmdir(folder));
 }
 
-static long bytes_of_root(void)
-{
-	char *text = contents(FOLDER "users"), *line = strstr(text, "\n0 ");
-	long bytes = line ? atol(line + 3) : 0;
-
-	free(text);
-	return bytes;
-}
-
 static void what_users_hold_is_listed(void)
 {
-	long before = bytes_of_root();
+	long before = bytes_of(0);
 	int channel = new_channel(0), connection = new_connection(channel, 0);
 
-	CHECK(bytes_of_root() > before);
+	CHECK(bytes_of(0) > before);
 	close(connection);
 	close(channel);
-	CHECK(bytes_of_root() == before);
+	CHECK(bytes_of(0) == before);
 }
 
 static void it_is_for_root_alone(void)
@@ -325,14 +244,6 @@ static void it_is_for_root_alone(void)
 	}
 	OK(setuid(1000));
 	CHECK(!fopen(FOLDER "blocked", "r"));
-}
-
-static void write_to(const char *path, const char *text)
-{
-	FILE *file = fopen(path, "w");
-
-	CHECK(file && fputs(text, file) >= 0);
-	OK(fclose(file));
 }
 
 static void tracepoints_tell_of_each_step(void)
@@ -378,7 +289,7 @@ static long spins_of(int round_trips, int client_processor, const char *spin_us)
 	struct stplr_receive received;
 	long before = counter("spins");
 
-	write_to("/sys/module/stplr/parameters/spin_us", spin_us);
+	write_to(PARAMETERS "spin_us", spin_us);
 	pid_t client = CLIENT(channel, connection, {
 		run_on(client_processor);
 		for (int i = 0; i < round_trips; i++)
@@ -407,7 +318,11 @@ static void threads_look_before_they_sleep(void)
 	 * the other starts up.
 	 */
 	CHECK(spins_of(round_trips, 0, "1000") < round_trips / 10);
-	write_to("/sys/module/stplr/parameters/spin_us", "200");
+}
+
+static void put_back(void)
+{
+	write_to(PARAMETERS "spin_us", "200");
 }
 
 static const struct test tests[] = {
@@ -426,5 +341,5 @@ static const struct test tests[] = {
 
 int main(void)
 {
-	return run_tests(tests, sizeof(tests) / sizeof(*tests));
+	return run_tests_and(put_back, tests, sizeof(tests) / sizeof(*tests));
 }

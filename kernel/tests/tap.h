@@ -97,7 +97,8 @@ static inline void await_ioctl(pid_t process)
 	} while (strcmp(call, "16 "));
 }
 
-static inline int run_tests(const struct test *tests, int count)
+/* For tests that change settings of the machine: put_back undoes it after each, however that went. */
+static inline int run_tests_and(void (*put_back)(void), const struct test *tests, int count)
 {
 	const char *only = getenv("STPLR_ONLY");
 	int failed = 0;
@@ -123,6 +124,7 @@ static inline int run_tests(const struct test *tests, int count)
 		kill(-child, SIGKILL);
 		while (waitpid(-child, NULL, 0) > 0)
 			;
+		put_back();
 		if (WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED) {
 			printf("ok %d - %s # SKIP see above\n", i + 1, tests[i].name);
 		} else {
@@ -136,6 +138,15 @@ static inline int run_tests(const struct test *tests, int count)
 		fflush(stdout);
 	}
 	return failed != 0;
+}
+
+static inline void put_nothing_back(void)
+{
+}
+
+static inline int run_tests(const struct test *tests, int count)
+{
+	return run_tests_and(put_nothing_back, tests, count);
 }
 
 #endif
