@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "new.h"
+#include "seen.h"
 
 static void a_message_is_received_and_answered(void)
 {
@@ -243,6 +244,104 @@ static void reply_and_receive_is_one_call(void)
 	IS(-EINVAL, stplr_reply_receive(channel, &both));
 }
 
+/* Signals that were handled, here and in children. */
+static volatile int *handled;
+
+static void count_signal(int number)
+{
+	++*handled;
+}
+
+static void count_signals(int flags)
+{
+	struct sigaction action = { .sa_handler = count_signal, .sa_flags = flags };
+
+	handled = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(handled != MAP_FAILED);
+	OK(sigaction(SIGUSR1, &action, NULL));
+}
+
+/* Once it waits to receive. */
+static void interrupt(pid_t server)
+{
+	int before = *handled;
+
+	AWAIT_LINE(FOLDER "blocked", "%d %d RECEIVE ", server, server);
+	kill(server, SIGUSR1);
+	while (*handled == before)
+		nap(2);
+}
+
+static void call_for(int connection, const char *answer)
+{
+	char room[4];
+
+	IS(4, stplr_send(connection, NULL, 0, room, 4, NULL));
+	CHECK(!strcmp(room, answer));
+}
+
+static void a_restarted_call_does_not_answer_again(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	long before = counter("replies");
+
+	count_signals(SA_RESTART);
+	pid_t server = fork();
+
+	if (server == 0) {
+		struct stplr_reply_receive both = { .reply.buffer = stplr_bytes("1st", 4),
+						    .receive.timeout_ns = -1 };
+		struct stplr_receive received;
+
+		IS(0, stplr_receive(channel, NULL, 0, second, &received));
+		both.reply.id = received.id;
+		OK(stplr_reply_receive(channel, &both));
+		CHECK(both.reply.id == 0);
+		IS(4, stplr_reply(channel, both.receive.id, 0, "2nd", 4));
+		_exit(0);
+	}
+	call_for(connection, "1st");
+	interrupt(server);
+	interrupt(server);
+	call_for(connection, "2nd");
+	join(server);
+	CHECK(*handled == 2 && counter("replies") == before + 2);
+}
+
+static void a_call_is_not_restarted(int flags, int64_t timeout_ns)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	long before = counter("replies");
+
+	count_signals(flags);
+	pid_t server = fork();
+
+	if (server == 0) {
+		struct stplr_reply_receive both = { .reply.buffer = stplr_bytes("1st", 4),
+						    .receive.timeout_ns = timeout_ns };
+		struct stplr_receive received;
+
+		IS(0, stplr_receive(channel, NULL, 0, second, &received));
+		both.reply.id = received.id;
+		IS(-EINTR, stplr_reply_receive(channel, &both));
+		/* Who makes the same call again answers nobody. */
+		OK(stplr_reply_receive(channel, &both));
+		IS(4, stplr_reply(channel, both.receive.id, 0, "2nd", 4));
+		_exit(0);
+	}
+	call_for(connection, "1st");
+	interrupt(server);
+	call_for(connection, "2nd");
+	join(server);
+	CHECK(*handled == 1 && counter("replies") == before + 2);
+}
+
+static void others_end_having_answered(void)
+{
+	a_call_is_not_restarted(0, -1);
+	a_call_is_not_restarted(SA_RESTART, second);
+}
+
 static void a_clients_memory_can_be_read_and_written_of(size_t size)
 {
 	int channel = new_channel(0), connection = new_connection(channel, 0);
@@ -372,6 +471,65 @@ static void the_urgent_go_first(void)
 		IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
 		join(clients[order[i]]);
 	}
+}
+
+static int pulse_of(int connection, int code, int priority)
+{
+	struct stplr_pulse pulse = { .code = code, .priority = priority };
+
+	return ioctl(connection, STPLR_PULSE, &pulse);
+}
+
+static void a_pulse_may_have_less_priority_than_its_sender(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	static const int asked[] = { 0, 20, 1 }, told[] = { 20, 20, 1 };
+	struct stplr_receive received;
+
+	FAILS(EINVAL, pulse_of(connection, 1, -1));
+	FAILS(EINVAL, pulse_of(connection, 1, 21));
+	FAILS(EINVAL, pulse_of(connection, 1, 149));
+	IS(-ETIMEDOUT, stplr_receive(channel, NULL, 0, 0, &received));
+	for (int i = 0; i < 3; i++) {
+		OK(pulse_of(connection, i, asked[i]));
+		IS(0, stplr_receive(channel, NULL, 0, 0, &received));
+		CHECK(received.pulse && received.code == i && received.priority == told[i]);
+	}
+	OK(setpriority(PRIO_PROCESS, 0, 10));
+	FAILS(EINVAL, pulse_of(connection, 1, 11));
+	struct sched_param real_time = { .sched_priority = 10 };
+
+	OK(sched_setscheduler(0, SCHED_FIFO, &real_time));
+	FAILS(EINVAL, pulse_of(connection, 1, 51));
+	OK(pulse_of(connection, 1, 50));
+}
+
+static void pulses_and_messages_stand_in_one_queue(void)
+{
+	int channel = stplr_channel_create("seen", 0600, 0);
+	int connection = new_connection(channel, 0);
+	/* In the order they come: code of a pulse, or -1 for a message, and the priority. */
+	static const int order[][2] = { { 15, 15 }, { 12, 12 }, { -1, 12 }, { 13, 12 }, { 5, 5 } };
+	unsigned int number = number_of("seen");
+	struct stplr_receive received;
+
+	OK(pulse_of(connection, 5, 5));
+	OK(pulse_of(connection, 12, 12));
+	pid_t client = CLIENT(channel, connection, {
+		OK(setpriority(PRIO_PROCESS, 0, 8));
+		IS(0, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+	});
+	AWAIT_LINE(FOLDER "channels", "%u 1 0 0 ", number);
+	OK(pulse_of(connection, 13, 12));
+	OK(pulse_of(connection, 15, 15));
+	for (int i = 0; i < 5; i++) {
+		IS(0, stplr_receive(channel, NULL, 0, 0, &received));
+		CHECK(received.priority == order[i][1]);
+		CHECK(received.pulse ? received.code == order[i][0] : order[i][0] == -1);
+		if (!received.pulse)
+			IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	}
+	join(client);
 }
 
 static void poll_tells_of_messages_and_of_the_end(void)
@@ -545,6 +703,34 @@ static void a_client_that_waits_so_can_be_killed(void)
 	kill(client, SIGKILL);
 	waitpid(client, NULL, 0);
 	IS(-ESRCH, stplr_reply(channel, received.id, 0, NULL, 0));
+}
+
+static void where_the_channel_says_so_time_runs_out_for_the_server(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_UNBLOCK), connection = new_connection(channel, 0);
+	struct stplr_receive received, pulse;
+	char room[2];
+	struct stplr_send send = { .reply = stplr_bytes(room, 2), .timeout_ns = second / 20 };
+
+	for (int error = 0; error <= ETIMEDOUT; error += ETIMEDOUT) {
+		pid_t client = CLIENT(channel, connection, {
+			IS(-error, stplr_send_full(connection, &send));
+			CHECK(error || (send.replied == 2 && !memcmp(room, "ok", 2)));
+		});
+		IS(0, stplr_receive(channel, NULL, 0, second, &received));
+		IS(0, stplr_receive(channel, NULL, 0, second, &pulse));
+		CHECK(pulse.pulse && pulse.code == STPLR_PULSE_UNBLOCK);
+		CHECK((uint64_t)pulse.value == received.id);
+		IS(0, waitpid(client, NULL, WNOHANG));
+		if (error)
+			OK(stplr_reply_error(channel, received.id, error));
+		else
+			IS(2, stplr_reply(channel, received.id, 0, "ok", 2));
+		join(client);
+	}
+	/* Of what nobody has received nobody is told. */
+	IS(-ETIMEDOUT, stplr_send_full(connection, &send));
+	IS(-ETIMEDOUT, stplr_receive(channel, NULL, 0, 0, &received));
 }
 
 static void one_way_messages_end_when_they_are_received(void)
@@ -798,6 +984,65 @@ static void watched_memory_is_passed_as_any_other(void)
 	join(client);
 }
 
+struct watcher {
+	void *memory;
+	size_t size;
+	int told, tells; /* pipes */
+};
+
+/* Watches the memory from a first word on to a second. */
+static void *watch_when_told(void *argument)
+{
+	struct watcher *watcher = argument;
+	char c;
+
+	CHECK(read(watcher->told, &c, 1) == 1);
+	int faults = watch(watcher->memory, watcher->size);
+
+	CHECK(write(watcher->tells, "x", 1) == 1);
+	CHECK(read(watcher->told, &c, 1) == 1);
+	close(faults);
+	CHECK(write(watcher->tells, "x", 1) == 1);
+	return NULL;
+}
+
+/* What was sent from memory that was plain then, and is watched by the time it is read. */
+static void memory_that_is_not_at_hand_is_asked_for_again(void)
+{
+	enum { SIZE = 40 * 4096 };
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	char *memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *mine = malloc(SIZE);
+	struct stplr_receive received;
+	int to_helper[2], from_helper[2];
+	char c;
+
+	need_userfaultfd();
+	OK(pipe(to_helper));
+	OK(pipe(from_helper));
+	memset(memory, 'm', SIZE);
+	pid_t client = CLIENT(channel, connection, {
+		struct watcher watcher = { memory, SIZE, to_helper[0], from_helper[1] };
+		pthread_t thread;
+
+		OK(pthread_create(&thread, NULL, watch_when_told, &watcher));
+		IS(SIZE, stplr_send(connection, memory, SIZE, memory, SIZE, NULL));
+		CHECK(memory[0] == 'w' && memory[SIZE - 1] == 'w');
+	});
+	IS(4, stplr_receive(channel, mine, 4, second, &received));
+	CHECK(write(to_helper[1], "x", 1) == 1 && read(from_helper[0], &c, 1) == 1);
+	IS(-EAGAIN, stplr_read(channel, received.id, 0, mine, SIZE));
+	IS(-EAGAIN, stplr_read(channel, received.id, SIZE - 1, mine, 1));
+	/* What is written waits with the kernel. */
+	memset(mine, 'w', SIZE);
+	IS(SIZE, stplr_write(channel, received.id, 0, mine, SIZE));
+	CHECK(write(to_helper[1], "x", 1) == 1 && read(from_helper[0], &c, 1) == 1);
+	IS(SIZE, stplr_read(channel, received.id, 0, mine, SIZE));
+	CHECK(mine[0] == 'm' && mine[SIZE - 1] == 'm');
+	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	join(client);
+}
+
 /* A page that comes when nobody holds it back any more. */
 struct late_page {
 	void *page;
@@ -939,6 +1184,9 @@ static const struct test tests[] = {
 	{ "only the process that received may answer", only_the_process_that_received_may_answer },
 	{ "another thread of it may answer", another_thread_may_answer },
 	{ "reply and receive is one call", reply_and_receive_is_one_call },
+	{ "reply and receive, interrupted, does not answer again",
+	  a_restarted_call_does_not_answer_again },
+	{ "where it is not restarted it has answered", others_end_having_answered },
 	{ "a client's small memory can be read and written",
 	  small_memory_can_be_read_and_written },
 	{ "a client's big memory can be read and written", big_memory_can_be_read_and_written },
@@ -948,6 +1196,9 @@ static const struct test tests[] = {
 	{ "pulses are queued and received", pulses_are_queued_and_received },
 	{ "pulses of a connection are bounded", pulses_of_a_connection_are_bounded },
 	{ "the urgent go first", the_urgent_go_first },
+	{ "a pulse may have less priority than its sender, not more",
+	  a_pulse_may_have_less_priority_than_its_sender },
+	{ "pulses and messages stand in one queue", pulses_and_messages_stand_in_one_queue },
 	{ "poll tells of messages and of the end", poll_tells_of_messages_and_of_the_end },
 	{ "a server that dies is told to its clients", a_server_that_dies_is_told_to_its_clients },
 	{ "closing the channel ends all calls", closing_the_channel_ends_all_calls },
@@ -958,6 +1209,8 @@ static const struct test tests[] = {
 	{ "where the channel says so it waits for the server",
 	  where_the_channel_says_so_it_waits_for_the_server },
 	{ "a client that waits so can be killed", a_client_that_waits_so_can_be_killed },
+	{ "there, when a client's time runs out, that is for the server to say",
+	  where_the_channel_says_so_time_runs_out_for_the_server },
 	{ "one-way messages end when they are received",
 	  one_way_messages_end_when_they_are_received },
 	{ "descriptors go along", descriptors_go_along },
@@ -967,6 +1220,8 @@ static const struct test tests[] = {
 	{ "what a user takes is bounded", what_a_user_takes_is_bounded },
 	{ "bad pointers lose nothing", bad_pointers_lose_nothing },
 	{ "watched memory is passed as any other", watched_memory_is_passed_as_any_other },
+	{ "memory that is not at hand is asked for again",
+	  memory_that_is_not_at_hand_is_asked_for_again },
 	{ "memory that is let go while it is copied stalls nobody",
 	  memory_that_is_let_go_stalls_nobody },
 	{ "many clients and many threads", many_clients_and_many_threads },
