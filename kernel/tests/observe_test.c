@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What root can see of the module in debugfs and by its tracepoints. */
+/* What root can see of the module in debugfs, by its tracepoints and in the log. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/ioctl.h>
@@ -320,8 +320,153 @@ static void threads_look_before_they_sleep(void)
 	CHECK(spins_of(round_trips, 0, "1000") < round_trips / 10);
 }
 
+/* The kernel's log from here on. */
+static int open_log(void)
+{
+	int log = open("/dev/kmsg", O_RDONLY | O_NONBLOCK);
+
+	CHECK(log >= 0 && lseek(log, 0, SEEK_END) >= 0);
+	return log;
+}
+
+/* What the module has said, in text. */
+static void read_log(int log, char *text, size_t room)
+{
+	char record[1024];
+	ssize_t length;
+
+	text[0] = 0;
+	while ((length = read(log, record, sizeof(record) - 1)) > 0) {
+		record[length] = 0;
+		char *said = strstr(record, ";stplr: ");
+
+		if (said)
+			strncat(text, said + 1, room - strlen(text) - 1);
+	}
+	CHECK(length < 0 && errno == EAGAIN);
+}
+
+static int occurrences(const char *text, const char *what)
+{
+	int count = 0;
+
+	for (; (text = strstr(text, what)); text++)
+		count++;
+	return count;
+}
+
+/* Something of each kind that channels have to tell of. */
+static void use_a_channel(void)
+{
+	int channel = stplr_channel_create("seen", 0600, 0);
+	int connection = new_connection(channel, 0);
+	struct stplr_receive received;
+
+	pid_t client = CLIENT(channel, connection, {
+		IS(-EFAULT, stplr_send(connection, (void *)8, 80000, NULL, 0, NULL));
+		IS(-ESRCH, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+	});
+	pid_t server = fork();
+
+	if (server == 0) {
+		IS(0, stplr_receive(channel, malloc(8), 8, second, &received));
+		_exit(0);
+	}
+	join(server);
+	join(client);
+	close(channel);
+	close(connection);
+}
+
+struct line {
+	const char *text;
+	int level, count;
+};
+
+/* At each level it says what belongs there and to those below, and nothing else. */
+static void it_says_more_at_each_level(void (*use)(void), const struct line *expected, int count)
+{
+	static char text[8192];
+
+	for (int level = 0; level <= 4; level++) {
+		char number[2] = { (char)('0' + level), 0 };
+		int log, sum = 0;
+
+		write_to(PARAMETERS "debug", number);
+		log = open_log();
+		use();
+		read_log(log, text, sizeof(text));
+		close(log);
+		for (int i = 0; i < count; i++) {
+			int wanted = level >= expected[i].level ? expected[i].count : 0;
+
+			IS(wanted, occurrences(text, expected[i].text));
+			sum += wanted;
+		}
+		IS(sum, occurrences(text, "stplr: "));
+	}
+}
+
+static void of_channels_it_says_what_is_asked_for(void)
+{
+	static const struct line expected[] = {
+		{ ": nothing from ", 1, 1 },
+		{ "channel seen: created", 2, 1 },
+		{ "channel seen: closed", 2, 1 },
+		{ "channel seen: a server has ended", 3, 1 },
+		{ ": received from ", 4, 1 },
+	};
+
+	it_says_more_at_each_level(use_a_channel, expected, 5);
+}
+
+static void *receive_one(void *argument)
+{
+	struct party *me = argument;
+	struct stplr_msg room = { malloc(80000), 80000 };
+	struct stplr_msg_receive from;
+
+	OK(ioctl(me->fd, STPLR_HANDLE_GET, &me->handle));
+	__atomic_store_n(&me->tid, my_tid(), __ATOMIC_SEQ_CST);
+	OK(old_receive(me, &room, 1, &from));
+	free(room.msgbuf);
+	return NULL;
+}
+
+/* The same of handles. */
+static void use_a_handle(void)
+{
+	struct party me = enter(), server = me;
+	struct stplr_msg bad = { (void *)8, 80000 };
+	pthread_t thread;
+
+	OK(pthread_create(&thread, NULL, receive_one, &server));
+	while (__atomic_load_n(&server.tid, __ATOMIC_SEQ_CST) == me.tid)
+		nap(2);
+	FAILS(EFAULT, old_send(&me, me.pid, server.tid, &bad, 1));
+	FAILS(ENODEV, old_call(&me, me.pid, server.tid, NULL, 0, NULL, 0));
+	OK(pthread_join(thread, NULL));
+	OK(ioctl(me.fd, STPLR_HANDLE_PUT, &me.handle));
+	close(me.fd);
+}
+
+static void of_handles_it_says_what_is_asked_for(void)
+{
+	static const struct line expected[] = {
+		{ ": nothing from ", 1, 1 },
+		{ "node 0: opened by ", 2, 1 },
+		{ "node 0: closed", 2, 1 },
+		{ ": taken by ", 2, 2 },
+		{ ": its thread has ended", 3, 1 },
+		{ ": received from ", 4, 1 },
+	};
+
+	it_says_more_at_each_level(use_a_handle, expected, 6);
+}
+
 static void put_back(void)
 {
+	write_to(PARAMETERS "debug", "0");
 	write_to(PARAMETERS "spin_us", "200");
 }
 
@@ -337,6 +482,8 @@ static const struct test tests[] = {
 	{ "what users hold is listed", what_users_hold_is_listed },
 	{ "it is for root alone", it_is_for_root_alone },
 	{ "tracepoints tell of each step", tracepoints_tell_of_each_step },
+	{ "of channels the log says what is asked for", of_channels_it_says_what_is_asked_for },
+	{ "of handles the log says what is asked for", of_handles_it_says_what_is_asked_for },
 };
 
 int main(void)
