@@ -29,16 +29,26 @@ static void put_into_the_cold(pid_t process)
 	write_to(COLD "cgroup.procs", number);
 }
 
+/* Who cannot be frozen keeps the whole group, or machine, from it. */
+static void turn(const char *state)
+{
+	double end = now() + 5 * patience();
+
+	write_to(COLD "freezer.state", state);
+	while (!lines(COLD "freezer.state", "%s", state)) {
+		CHECK(now() < end);
+		nap(2);
+	}
+}
+
 static void freeze(void)
 {
-	write_to(COLD "freezer.state", "FROZEN");
-	AWAIT_LINE(COLD "freezer.state", "FROZEN");
+	turn("FROZEN");
 }
 
 static void thaw(void)
 {
-	write_to(COLD "freezer.state", "THAWED");
-	AWAIT_LINE(COLD "freezer.state", "THAWED");
+	turn("THAWED");
 }
 
 static bool waits(pid_t process, const char *how, unsigned int channel)
@@ -180,6 +190,29 @@ static void what_comes_meanwhile_is_found_afterwards(void)
 	join(server);
 }
 
+/* Where only its server or SIGKILL ends a client's wait. */
+static void who_waits_for_its_server_can_be_frozen(void)
+{
+	int channel = stplr_channel_create("seen", 0600, STPLR_CHANNEL_UNBLOCK);
+	int connection = new_connection(channel, 0);
+	struct stplr_receive pulse;
+
+	need_freezer();
+	handle_signal(SIGUSR1, 0);
+	pid_t client = client_of(channel, connection, number_of("seen"), 1, forever);
+	uint64_t id = receive_of(channel, 1);
+
+	put_into_the_cold(client);
+	kill(client, SIGUSR1);
+	IS(0, stplr_receive(channel, NULL, 0, second, &pulse));
+	CHECK(pulse.code == STPLR_PULSE_UNBLOCK && (uint64_t)pulse.value == id);
+	freeze();
+	IS(-ETIMEDOUT, stplr_receive(channel, NULL, 0, 0, &pulse));
+	thaw();
+	IS(0, stplr_reply(channel, id, 0, NULL, 0));
+	join(client);
+}
+
 /* One whose message is received, one whose is not, and a server that waits; by handles. */
 static void who_has_a_handle_goes_on(void)
 {
@@ -274,6 +307,7 @@ static void who_is_at_work_goes_on(void)
 	}
 	pid_t client = CLIENT(channel, connection, { calls(connection, ends); });
 
+	close(channel);
 	put_into_the_cold(server);
 	put_into_the_cold(client);
 	for (int i = 0; i < 40; i++) {
@@ -306,6 +340,7 @@ static const struct test tests[] = {
 	{ "clients that are frozen go on", clients_go_on },
 	{ "servers that are frozen go on", servers_go_on },
 	{ "what comes meanwhile is found afterwards", what_comes_meanwhile_is_found_afterwards },
+	{ "who waits for its server can be frozen", who_waits_for_its_server_can_be_frozen },
 	{ "who has a handle goes on", who_has_a_handle_goes_on },
 	{ "who is at work goes on", who_is_at_work_goes_on },
 };
