@@ -280,12 +280,13 @@ struct stplr_register {
 /*
  * On a channel: what a client sent, from an offset on, and what it will find in its room for the
  * reply. Returns the number of bytes, less than asked at the end of the client's buffers. ESRCH as
- * above; EAGAIN when the client's memory is not at hand and must be asked for again.
+ * above; EAGAIN when the client's memory is not at hand and must be asked for again; ENOBUFS when more
+ * than twice the client's room and 64 KiB were written in pieces that the client is to copy.
  */
 #define STPLR_READ _IOW(STPLR_IOCTL, 71, struct stplr_access)
 #define STPLR_WRITE _IOW(STPLR_IOCTL, 72, struct stplr_access)
 
-/* On a connection: never waits. EAGAIN when too many of this connection are queued. */
+/* On a connection: never waits. EAGAIN when 256 of this connection are queued, or 16384 of the user. */
 #define STPLR_PULSE _IOW(STPLR_IOCTL, 73, struct stplr_pulse)
 
 /*
@@ -298,8 +299,10 @@ struct stplr_register {
  * On a connection: pins memory of the calling process, which it can write, for messages and replies
  * of that process there. Returns the region's number, to be used in struct stplr_buffer. It ends
  * with STPLR_UNREGISTER (argument: the number; ENOENT), the process, or the connection. EFAULT: no
- * such memory; ENOMEM: RLIMIT_MEMLOCK; EDQUOT; ENOSPC: 16 regions are there; EINVAL: no bytes or too
- * many (1 GiB). Memory that is unmapped or remapped meanwhile stays registered as it was.
+ * such memory, or that of a file (other than of tmpfs) or of a userfaultfd; ENOMEM: RLIMIT_MEMLOCK;
+ * EDQUOT; ENOSPC: 16 regions are there; EINVAL: no bytes or too many (1 GiB). Memory that is unmapped
+ * or remapped meanwhile stays registered as it was; but messages and replies of up to 256 bytes go by
+ * the addresses.
  */
 #define STPLR_REGISTER _IOW(STPLR_IOCTL, 75, struct stplr_register)
 #define STPLR_UNREGISTER _IO(STPLR_IOCTL, 76)
