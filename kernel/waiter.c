@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include "waiter.h"
 
+#include <linux/freezer.h>
 #include <linux/hrtimer.h>
 #include <linux/moduleparam.h>
 #include <linux/sched/clock.h>
@@ -62,6 +63,21 @@ static void learn(struct stplr_patience *patience, u64 took)
 		WRITE_ONCE(patience->ns, min_t(u32, 2 * took, most));
 }
 
+/*
+ * Whether there is a signal indeed. Those who freeze threads, be it for a suspend, or patch the kernel
+ * say so by one that is none: then the thread is frozen here and waits on.
+ */
+static bool is_interrupted(unsigned int mode)
+{
+	do {
+		try_to_freeze();
+		spin_lock_irq(&current->sighand->siglock);
+		recalc_sigpending();
+		spin_unlock_irq(&current->sighand->siglock);
+	} while (freezing(current));
+	return signal_pending_state(mode, current);
+}
+
 static int sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline)
 {
 	int err = 0;
@@ -73,6 +89,9 @@ static int sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadlin
 		if (smp_load_acquire(&waiter->notified))
 			break;
 		if (signal_pending_state(mode, current)) {
+			__set_current_state(TASK_RUNNING);
+			if (!is_interrupted(mode))
+				continue;
 			err = -EINTR;
 			break;
 		}

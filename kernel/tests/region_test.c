@@ -201,10 +201,10 @@ static void locked_memory_is_limited(void)
 		OK(setuid(1000));
 		IS(-ENOMEM, stplr_register(connection, memory, 65537));
 		IS(0, stplr_register(connection, memory, 40960));
-		IS(40, number_in("/proc/self/status", "VmLck:"));
+		IS(40, number_in("/proc/self/status", "VmPin:"));
 		IS(-ENOMEM, stplr_register(connection, memory, 40960));
 		OK(stplr_unregister(connection, 0));
-		IS(0, number_in("/proc/self/status", "VmLck:"));
+		IS(0, number_in("/proc/self/status", "VmPin:"));
 		IS(0, stplr_register(connection, memory, 65536));
 	});
 	join(client);
