@@ -3,6 +3,7 @@
 
 #include <linux/hashtable.h>
 #include <linux/pid.h>
+#include <linux/pid_namespace.h>
 #include <linux/random.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
@@ -357,6 +358,12 @@ put:
 	return err;
 }
 
+/* Whoever has no number in the receiver's namespace could not be answered. */
+static bool can_name_caller(const struct mailbox *to)
+{
+	return task_pid_nr_ns(current, task_active_pid_ns(to->task));
+}
+
 static long send(struct stplr_open *open, const struct stplr_msg_send_receive *arguments,
 		 bool wants_reply)
 {
@@ -372,7 +379,11 @@ static long send(struct stplr_open *open, const struct stplr_msg_send_receive *a
 		err = PTR_ERR(to);
 		goto put_from;
 	}
-	err = from == to ? -EDEADLK : STPLR_REFAULT;
+	err = STPLR_REFAULT;
+	if (from == to)
+		err = -EDEADLK;
+	else if (wants_reply && !can_name_caller(to))
+		err = -ENODEV;
 	for (i = 0; err == STPLR_REFAULT && i < REFAULTS_MAX; i++)
 		err = send_once(open, from, to, arguments, wants_reply, i);
 	if (err == STPLR_REFAULT)

@@ -289,6 +289,21 @@ int stplr_port_post(struct stplr_port *port, struct stplr_item *pulse, int prior
 	return err;
 }
 
+int stplr_port_unpost(struct stplr_port *port, struct stplr_item *pulse)
+{
+	struct stplr_waker waker = {};
+	int err = 0;
+
+	spin_lock(&port->lock);
+	if (port->closed)
+		err = -ESRCH;
+	else
+		deliver_locked(port, pulse, &waker);
+	spin_unlock(&port->lock);
+	stplr_waker_run(&waker, false);
+	return err;
+}
+
 static struct stplr_item *first_locked(struct stplr_port *port)
 {
 	struct rb_node *call = rb_first_cached(&port->queues[STPLR_ITEM_CALL]);

@@ -160,6 +160,9 @@ int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered);
 /* Queues a pulse. Never waits. -ESRCH when the port is closed; then the pulse is the caller's. */
 int stplr_port_post(struct stplr_port *port, struct stplr_item *pulse, int priority);
 
+/* Puts a pulse that was taken back to its place. Fails likewise. */
+int stplr_port_unpost(struct stplr_port *port, struct stplr_item *pulse);
+
 /* Receives the first item, or waits for one: -EINTR, -ETIMEDOUT, -ESRCH when closed. */
 int stplr_port_take(struct stplr_port *port, ktime_t deadline, struct stplr_item **item);
 

@@ -40,7 +40,7 @@ static int receive_pulse(struct stplr_port *port, struct stplr_item *item,
 		stplr_pulse_free(item);
 		return 0;
 	}
-	if (stplr_port_post(port, item, item->priority))
+	if (stplr_port_unpost(port, item))
 		stplr_pulse_free(item);
 	return -EFAULT;
 }

@@ -100,30 +100,49 @@ void stplr_user_put(struct stplr_user *user)
 	kfree(user);
 }
 
-/* Whether the user is within the limit still. */
-static bool add(struct stplr_user *user, size_t bytes)
+/* Nothing is added beyond the limit, be it for a moment: it would be somebody else's refusal. */
+static bool add(struct stplr_user *user, size_t bytes, unsigned long limit)
 {
-	long now = atomic_long_add_return(bytes, &user->bytes);
+	long before = atomic_long_read(&user->bytes);
 
-	return likely(now <= (long)READ_ONCE(user_bytes));
+	do {
+		if (before + bytes > limit)
+			return false;
+	} while (!atomic_long_try_cmpxchg(&user->bytes, &before, before + bytes));
+	return true;
 }
 
-static int refuse(struct stplr_user *user, size_t bytes)
+static int charge(struct stplr_user *user, size_t bytes, bool (*may_exceed)(struct stplr_user *))
 {
-	stplr_user_uncharge(user, bytes);
+	if (likely(add(user, bytes, READ_ONCE(user_bytes))))
+		return 0;
+	if (may_exceed(user)) {
+		atomic_long_add(bytes, &user->bytes);
+		return 0;
+	}
 	stplr_count(STPLR_COUNT_OVER_LIMIT);
 	stplr_log(STPLR_DEBUG_ERRORS, "user %u: no %zu bytes more\n", __kuid_val(user->uid), bytes);
 	return -EDQUOT;
 }
 
+static bool caller_may_exceed(struct stplr_user *user)
+{
+	return capable(CAP_SYS_RESOURCE);
+}
+
+static bool is_root(struct stplr_user *user)
+{
+	return uid_eq(user->uid, GLOBAL_ROOT_UID);
+}
+
 int stplr_user_charge(struct stplr_user *user, size_t bytes)
 {
-	return add(user, bytes) || capable(CAP_SYS_RESOURCE) ? 0 : refuse(user, bytes);
+	return charge(user, bytes, caller_may_exceed);
 }
 
 int stplr_user_charge_for(struct stplr_user *user, size_t bytes)
 {
-	return add(user, bytes) || uid_eq(user->uid, GLOBAL_ROOT_UID) ? 0 : refuse(user, bytes);
+	return charge(user, bytes, is_root);
 }
 
 void stplr_user_uncharge(struct stplr_user *user, size_t bytes)

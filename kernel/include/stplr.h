@@ -22,7 +22,8 @@
 /*
  * First interface, on /dev/stplr-N. A process opens a node once (again: EBUSY). A thread takes a
  * handle and only that thread uses it (another: EBADR). A pid, tid or handle that is not known
- * here is ENODEV, and so is a peer that goes away while somebody waits for it; oneself is EDEADLK. What
+ * here is ENODEV, and so is a peer that goes away while somebody waits for it; oneself is EDEADLK.
+ * Nobody waits for a reply of a thread in whose pid namespace the caller has no number (ENODEV). What
  * opens and handles take in the kernel is bounded as below (EDQUOT).
  *
  * Buffers pair up by index: buffer i of the sender fills buffer i of the receiver with the smaller
@@ -280,8 +281,8 @@ struct stplr_register {
 /*
  * On a channel: what a client sent, from an offset on, and what it will find in its room for the
  * reply. Returns the number of bytes, less than asked at the end of the client's buffers. ESRCH as
- * above; EAGAIN when the client's memory is not at hand and must be asked for again; ENOBUFS when more
- * than twice the client's room and 64 KiB were written in pieces that the client is to copy.
+ * above. READ: EAGAIN when the client's memory is not at hand and must be asked for again. WRITE: ENOBUFS
+ * when more than twice the client's room and 64 KiB were written in pieces that the client is to copy.
  */
 #define STPLR_READ _IOW(STPLR_IOCTL, 71, struct stplr_access)
 #define STPLR_WRITE _IOW(STPLR_IOCTL, 72, struct stplr_access)

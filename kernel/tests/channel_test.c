@@ -805,6 +805,25 @@ static void a_connection_can_be_passed_on(void)
 	join(client);
 }
 
+static void a_pulse_that_cannot_be_told_keeps_its_place(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	struct stplr_receive *fixed = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+					   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(fixed != MAP_FAILED);
+	*fixed = (struct stplr_receive){ .timeout_ns = 0 };
+	OK(mprotect(fixed, 4096, PROT_READ));
+	for (int i = 0; i < 3; i++)
+		IS(0, stplr_pulse(connection, 1, i));
+	for (int i = 0; i < 3; i++) {
+		IS(-EFAULT, stplr_receive_full(channel, fixed));
+		IS(0, stplr_receive(channel, NULL, 0, 0, &received));
+		CHECK(received.pulse && received.value == i);
+	}
+}
+
 static void names_are_guarded_by_their_mode(void)
 {
 	int channel = stplr_channel_create("open", 0666, 0);
@@ -1215,6 +1234,8 @@ static const struct test tests[] = {
 	  one_way_messages_end_when_they_are_received },
 	{ "descriptors go along", descriptors_go_along },
 	{ "a connection can be passed on", a_connection_can_be_passed_on },
+	{ "a pulse that cannot be told of keeps its place",
+	  a_pulse_that_cannot_be_told_keeps_its_place },
 	{ "names are guarded by their mode", names_are_guarded_by_their_mode },
 	{ "names of users are theirs to take", names_of_users_are_theirs_to_take },
 	{ "what a user takes is bounded", what_a_user_takes_is_bounded },

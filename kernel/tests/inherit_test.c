@@ -399,6 +399,30 @@ static void who_is_in_between_does_not_keep_the_urgent_waiting(void)
 	CHECK(without > 2);
 }
 
+static void a_thread_inherits_from_so_many_channels(void)
+{
+	enum { MOST = 64 };
+	struct stplr_receive received;
+	int channels[MOST + 1];
+
+	for (int i = 0; i <= MOST; i++) {
+		channels[i] = new_channel(STPLR_CHANNEL_INHERIT);
+		IS(i < MOST ? -ETIMEDOUT : -EDQUOT,
+		   stplr_receive(channels[i], NULL, 0, 0, &received));
+	}
+	IS(-ETIMEDOUT, stplr_receive(channels[3], NULL, 0, 0, &received));
+	close(channels[7]);
+	IS(-ETIMEDOUT, stplr_receive(channels[MOST], NULL, 0, 0, &received));
+	/* Others inherit for themselves. */
+	pid_t other = fork();
+
+	if (other == 0) {
+		IS(-ETIMEDOUT, stplr_receive(channels[MOST], NULL, 0, 0, &received));
+		_exit(0);
+	}
+	join(other);
+}
+
 static const struct test tests[] = {
 	{ "a server runs with its client's real-time priority until it answers",
 	  a_server_runs_with_real_time_until_it_answers },
@@ -419,6 +443,8 @@ static const struct test tests[] = {
 	{ "one-way messages lend nothing once they are received",
 	  one_way_messages_lend_nothing_once_they_are_received },
 	{ "threads that end leave nothing", threads_that_end_leave_nothing },
+	{ "a thread inherits from so many channels, and others from theirs",
+	  a_thread_inherits_from_so_many_channels },
 	{ "who is in between does not keep the urgent waiting",
 	  who_is_in_between_does_not_keep_the_urgent_waiting },
 };

@@ -95,6 +95,8 @@ static void handles_are_found_by_the_numbers_of_who_asks(void)
 	}
 	CHECK(read(ready[0], &c, 1) == 1);
 	FAILS(ENODEV, old_send(&me, 1, 1, NULL, 0));
+	/* It could not be answered. */
+	FAILS(ENODEV, old_call(&me, server, server, NULL, 0, NULL, 0));
 	OK(old_send(&me, server, server, NULL, 0));
 	join(server);
 }

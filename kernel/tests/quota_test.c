@@ -189,6 +189,80 @@ static void root_of_a_namespace_is_refused(void)
 	IS(-EDQUOT, stplr_channel_create(NULL, 0, 0));
 }
 
+/* By the parent, of a child that has made a user namespace: its own number and a hundred others. */
+static void map_numbers(pid_t child, uid_t own)
+{
+	char path[40], map[60];
+
+	snprintf(path, sizeof(path), "/proc/%d/uid_map", child);
+	snprintf(map, sizeof(map), "0 %u 1\n1 100000 100\n", own);
+	write_to(path, map);
+}
+
+static void numbers_of_a_namespace_are_its_makers(void)
+{
+	int ready[2], go[2];
+	char byte;
+
+	if (access("/proc/self/ns/user", F_OK))
+		SKIP("this kernel has no user namespaces");
+	OK(pipe(ready));
+	OK(pipe(go));
+	long before = held_by(100000 + 41);
+
+	pid_t child = fork();
+
+	if (child == 0) {
+		OK(setresuid(3007, 3007, 3007));
+		OK(unshare(CLONE_NEWUSER));
+		CHECK(write(ready[1], "", 1) == 1);
+		CHECK(read(go[0], &byte, 1) == 1);
+		/* 100041 to everybody else. */
+		OK(setresuid(42, 42, 42));
+		CHECK(stplr_channel_create(NULL, 0, 0) >= 0);
+		CHECK(write(ready[1], "", 1) == 1);
+		CHECK(read(go[0], &byte, 1) == 1);
+		_exit(0);
+	}
+	CHECK(read(ready[0], &byte, 1) == 1);
+	map_numbers(child, 3007);
+	CHECK(write(go[1], "", 1) == 1);
+	CHECK(read(ready[0], &byte, 1) == 1);
+	CHECK(held_by(3007) > 0);
+	IS(before, held_by(100041));
+	CHECK(write(go[1], "", 1) == 1);
+	join(child);
+	await_nothing_held_by(3007);
+}
+
+static void pulses_of_a_user_are_bounded(void)
+{
+	enum { EACH = 256, ALL = 16384 };
+	int channel = new_channel(0);
+	struct stplr_receive received;
+
+	be(3008);
+	for (int i = 0; i < ALL / EACH; i++) {
+		int connection = new_connection(channel, 0);
+
+		for (int n = 0; n < EACH; n++)
+			IS(0, stplr_pulse(connection, 1, n));
+		IS(-EAGAIN, stplr_pulse(connection, 1, 0));
+		/* Its pulses stay. */
+		close(connection);
+	}
+	int connection = new_connection(channel, 0);
+
+	IS(-EAGAIN, stplr_pulse(connection, 1, 0));
+	IS(0, stplr_receive(channel, NULL, 0, 0, &received));
+	IS(0, stplr_pulse(connection, 1, 0));
+	IS(-EAGAIN, stplr_pulse(connection, 1, 0));
+	close(channel);
+	IS(-ESRCH, stplr_pulse(connection, 1, 0));
+	close(connection);
+	await_nothing_held_by(3008);
+}
+
 /*
  * Memory that servers do not reach into: replies there that are too long for their first place wait
  * with the kernel.
@@ -359,6 +433,8 @@ static const struct test tests[] = {
 	{ "nodes and handles count", nodes_and_handles_count },
 	{ "who may exceed limits is counted", who_may_exceed_limits_is_counted },
 	{ "root of a user namespace is refused as any user", root_of_a_namespace_is_refused },
+	{ "all numbers of a user namespace count for its maker", numbers_of_a_namespace_are_its_makers },
+	{ "pulses of a user are bounded, over all connections", pulses_of_a_user_are_bounded },
 	{ "a reply that the client's user has no room for fails the client's call",
 	  a_reply_is_its_clients },
 	{ "there a server's privilege does not count", a_servers_privilege_does_not_count },

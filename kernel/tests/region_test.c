@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Memory that is pinned once for many messages. */
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -188,7 +190,7 @@ static void what_cannot_be_pinned_is_refused(void)
 	close(channel);
 }
 
-static void locked_memory_is_limited(void)
+static void pinned_memory_is_limited(void)
 {
 	int channel = new_channel(0), connection = new_connection(channel, 0);
 	long before = pinned();
@@ -209,6 +211,33 @@ static void locked_memory_is_limited(void)
 	});
 	join(client);
 	await_pinned(before);
+}
+
+static void memory_of_files_is_refused(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	const char *folder = "/tmp/region-files";
+	long before = pinned();
+
+	OK(mkdir(folder, 0700));
+	OK(mount("files", folder, "ramfs", 0, NULL));
+	int file = open("/tmp/region-files/one", O_CREAT | O_RDWR, 0600);
+
+	CHECK(file >= 0);
+	OK(umount2(folder, MNT_DETACH));
+	OK(rmdir(folder));
+	OK(ftruncate(file, SIZE));
+	char *memory = new_memory(SIZE);
+
+	/* In the middle of what may be registered. */
+	CHECK(mmap(memory + 65536, 65536, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) !=
+	      MAP_FAILED);
+	IS(-EFAULT, stplr_register(connection, memory, SIZE));
+	IS(-EFAULT, stplr_register(connection, memory + 65536, 1));
+	IS(before, pinned());
+	IS(0, number_in("/proc/self/status", "VmPin:"));
+	IS(0, stplr_register(connection, memory, 65536));
+	IS(64, number_in("/proc/self/status", "VmPin:"));
 }
 
 static void set_user_bytes(long bytes)
@@ -340,7 +369,8 @@ static const struct test tests[] = {
 	{ "a server reads and writes registered memory", a_server_reads_and_writes_there },
 	{ "only bytes of the region are taken", only_bytes_of_the_region_are_taken },
 	{ "what cannot be pinned is refused", what_cannot_be_pinned_is_refused },
-	{ "locked memory is limited", locked_memory_is_limited },
+	{ "pinned memory is limited", pinned_memory_is_limited },
+	{ "memory of files is refused", memory_of_files_is_refused },
 	{ "what a user pins is limited", what_a_user_pins_is_limited },
 	{ "a process that ends leaves nothing pinned", a_process_that_ends_leaves_nothing_pinned },
 	{ "a message keeps what it uses", a_message_keeps_what_it_uses },
