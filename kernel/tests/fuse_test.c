@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A client that has its own memory locked for as long as it likes, by a page of a file whose file
+ * system it is itself and which never comes, holds up nobody but itself.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include "new.h"
+#include "seen.h"
+
+#define FOLDER_OF_FILES "/tmp/fuse"
+#define SIZE 65536
+
+/* The file system: one file, whose first reads fail and whose further ones are never answered. */
+struct file_system {
+	int device;
+	int failures; /* to come */
+};
+
+static void answer(const struct file_system *files, const struct fuse_in_header *in, int error,
+		   const void *bytes, size_t length)
+{
+	struct {
+		struct fuse_out_header header;
+		char bytes[256];
+	} out = { .header = { .error = -error, .unique = in->unique } };
+
+	CHECK(length <= sizeof(out.bytes));
+	if (length)
+		memcpy(out.bytes, bytes, length);
+	out.header.len = (uint32_t)(sizeof(out.header) + length);
+	CHECK(write(files->device, &out, out.header.len) == (ssize_t)out.header.len ||
+	      errno == ENOENT);
+}
+
+static struct fuse_attr attributes_of(uint64_t node)
+{
+	struct fuse_attr attributes = { .ino = node, .nlink = 1, .blksize = 4096 };
+
+	attributes.mode = node == FUSE_ROOT_ID ? S_IFDIR | 0755 : S_IFREG | 0644;
+	attributes.size = node == FUSE_ROOT_ID ? 0 : SIZE;
+	return attributes;
+}
+
+static void serve_one(struct file_system *files, const struct fuse_in_header *in)
+{
+	struct fuse_init_out init = { .major = FUSE_KERNEL_VERSION, .minor = 31, .max_write = 4096 };
+	struct fuse_entry_out entry = { .nodeid = 2, .attr_valid = 60, .entry_valid = 60 };
+	struct fuse_attr_out attributes = { .attr_valid = 60 };
+	struct fuse_open_out opened = { .fh = 1 };
+
+	switch (in->opcode) {
+	case FUSE_INIT:
+		answer(files, in, 0, &init, sizeof(init));
+		break;
+	case FUSE_LOOKUP:
+		entry.attr = attributes_of(2);
+		answer(files, in, 0, &entry, sizeof(entry));
+		break;
+	case FUSE_GETATTR:
+		attributes.attr = attributes_of(in->nodeid);
+		answer(files, in, 0, &attributes, sizeof(attributes));
+		break;
+	case FUSE_OPEN:
+		answer(files, in, 0, &opened, sizeof(opened));
+		break;
+	case FUSE_READ:
+		if (files->failures-- > 0)
+			answer(files, in, EIO, NULL, 0);
+		break;
+	case FUSE_FORGET:
+	case FUSE_BATCH_FORGET:
+		break;
+	default:
+		answer(files, in, ENOSYS, NULL, 0);
+	}
+}
+
+static void *serve_files(void *argument)
+{
+	static char buffer[1 << 17];
+
+	while (read(((struct file_system *)argument)->device, buffer, sizeof(buffer)) > 0)
+		serve_one(argument, (const struct fuse_in_header *)buffer);
+	return NULL;
+}
+
+/* In a process of its own, so that whatever is stuck in the file system does not keep that. */
+static pid_t start_files(int failures)
+{
+	struct file_system files = { .device = open("/dev/fuse", O_RDWR), .failures = failures };
+	char options[80];
+
+	if (files.device < 0)
+		SKIP("this kernel has no FUSE");
+	mkdir(FOLDER_OF_FILES, 0700);
+	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=0,group_id=0", files.device);
+	OK(mount("fuse", FOLDER_OF_FILES, "fuse", 0, options));
+	pid_t server = fork();
+
+	if (server == 0)
+		serve_files(&files);
+	close(files.device);
+	return server;
+}
+
+static char *file_memory;
+
+static void *touch(void *unused)
+{
+	(void)*(volatile char *)file_memory;
+	return unused;
+}
+
+static void *map_more(void *unused)
+{
+	mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	return unused;
+}
+
+/* Whether others have to wait for that: whoever looks at what it maps would be one. */
+static bool has_locked_memory(pid_t process, pid_t *reader)
+{
+	char path[40];
+
+	snprintf(path, sizeof(path), "/proc/%d/maps", process);
+	*reader = fork();
+	if (*reader == 0) {
+		free(contents(path));
+		_exit(0);
+	}
+	for (int i = 0; i < 100; i++) {
+		if (waitpid(*reader, NULL, WNOHANG))
+			return false;
+		nap(5);
+	}
+	return true;
+}
+
+struct sender {
+	int connection;
+	char *room;
+};
+
+static void *send_much(void *argument)
+{
+	struct sender *sender = argument;
+
+	stplr_send(sender->connection, sender->room, SIZE, sender->room, SIZE, NULL);
+	return NULL;
+}
+
+/* Sends, and has its memory locked, once it is told to, while its message is on its way. */
+static void be_a_client_that_locks(int connection, int go)
+{
+	struct sender sender = { connection, NULL };
+	int file = open(FOLDER_OF_FILES "/file", O_RDONLY);
+	pthread_t threads[3];
+	char byte;
+
+	CHECK(file >= 0);
+	sender.room = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	file_memory = mmap(NULL, 4096, PROT_READ, MAP_SHARED, file, 0);
+	CHECK(sender.room != MAP_FAILED && file_memory != MAP_FAILED);
+	memset(sender.room, 's', SIZE);
+	OK(pthread_create(&threads[0], NULL, send_much, &sender));
+	CHECK(read(go, &byte, 1) == 1);
+	OK(pthread_create(&threads[1], NULL, touch, NULL));
+	nap(300);
+	OK(pthread_create(&threads[2], NULL, map_more, NULL));
+	for (;;)
+		pause();
+}
+
+/* The server has the message of such a client. */
+static void answer_client(int channel, int connection, uint64_t id)
+{
+	static char bytes[SIZE];
+
+	IS(SIZE, stplr_reply(channel, id, 0, bytes, SIZE));
+}
+
+/* The server has not looked at it yet, and somebody else has sent meanwhile. */
+static void receive_from_another(int channel, int connection, uint64_t id)
+{
+	struct stplr_receive received;
+	char bytes[8192];
+
+	pid_t other = CLIENT(channel, connection,
+			     IS(0, stplr_send(connection, "other", 5, NULL, 0, NULL)));
+
+	AWAIT_LINE(FOLDER "blocked", "%d %d SEND ", other, other);
+	IS(5, stplr_receive(channel, bytes, sizeof(bytes), second, &received));
+	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	join(other);
+}
+
+typedef void deed(int channel, int connection, uint64_t id);
+
+/* Whether it came to that: the client had its memory locked, and the deed was done meanwhile. */
+static bool try_with(int failures, bool received, deed *deed)
+{
+	int channel = stplr_channel_create("fuse", 0600, 0), go[2];
+	int connection = new_connection(channel, 0);
+	pid_t files = start_files(failures), client, reader;
+	struct stplr_receive message = { .id = 0 };
+	bool locked;
+
+	OK(pipe(go));
+	client = CLIENT(channel, connection, be_a_client_that_locks(connection, go[0]));
+	AWAIT_LINE(FOLDER "blocked", "%d ", client);
+	if (received)
+		IS(0, stplr_receive(channel, NULL, 0, second, &message));
+	CHECK(write(go[1], "", 1) == 1);
+	nap(700);
+	locked = has_locked_memory(client, &reader);
+	if (locked)
+		deed(channel, connection, message.id);
+	kill(files, SIGKILL);
+	kill(client, SIGKILL);
+	waitpid(files, NULL, 0);
+	waitpid(client, NULL, 0);
+	while (waitpid(reader, NULL, 0) > 0)
+		;
+	umount2(FOLDER_OF_FILES, MNT_DETACH);
+	close(channel);
+	close(connection);
+	return locked;
+}
+
+/* How many reads have to fail before the kernel waits for one with the lock is the kernel's to say. */
+static void with_a_client_that_locks(bool received, deed *deed)
+{
+	int times = 0;
+
+	for (int failures = 0; failures < 4; failures++)
+		times += try_with(failures, received, deed);
+	printf("# %d times\n", times);
+	if (!times)
+		SKIP("here no page of a file keeps the memory locked");
+}
+
+static void a_reply_goes_out(void)
+{
+	with_a_client_that_locks(true, answer_client);
+}
+
+static void others_are_received_from(void)
+{
+	with_a_client_that_locks(false, receive_from_another);
+}
+
+static int touch_alone(void *unused)
+{
+	touch(unused);
+	return 0;
+}
+
+/* Ends with registered memory, which another process shares, and has locked by then. */
+static void be_a_client_that_leaves_memory(int connection)
+{
+	static char stack[65536] __attribute__((aligned(16)));
+	int file = open(FOLDER_OF_FILES "/file", O_RDONLY);
+	char *room = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(file >= 0 && room != MAP_FAILED);
+	IS(0, stplr_register(connection, room, SIZE));
+	file_memory = mmap(NULL, 4096, PROT_READ, MAP_SHARED, file, 0);
+	CHECK(file_memory != MAP_FAILED);
+	CHECK(clone(touch_alone, stack + sizeof(stack), CLONE_VM, NULL) > 0);
+	nap(300);
+}
+
+/* That of others is learned of all the same. */
+static void the_end_of_a_server_frees_its_client(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+
+	pid_t client = CLIENT(channel, connection,
+			      IS(-ESRCH, stplr_send(connection, NULL, 0, NULL, 0, NULL)));
+	pid_t server = fork();
+
+	if (server == 0) {
+		IS(0, stplr_receive(channel, NULL, 0, second, &received));
+		_exit(0);
+	}
+	join(server);
+	join(client);
+}
+
+static void the_dead_are_buried(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+
+	for (int failures = 0; failures < 4; failures++) {
+		pid_t files = start_files(failures);
+		pid_t client = CLIENT(channel, connection,
+				      be_a_client_that_leaves_memory(connection));
+
+		join(client);
+		the_end_of_a_server_frees_its_client();
+		kill(files, SIGKILL);
+		waitpid(files, NULL, 0);
+		umount2(FOLDER_OF_FILES, MNT_DETACH);
+	}
+}
+
+static void put_back(void)
+{
+	umount2(FOLDER_OF_FILES, MNT_DETACH);
+	rmdir(FOLDER_OF_FILES);
+}
+
+int main(void)
+{
+	static const struct test tests[] = {
+		{ "a client that has its memory locked is answered", a_reply_goes_out },
+		{ "a sender that has its memory locked is passed over", others_are_received_from },
+		{ "who left registered memory that is locked is buried, and others too",
+		  the_dead_are_buried },
+	};
+
+	return run_tests_and(put_back, tests, sizeof(tests) / sizeof(*tests));
+}
