@@ -287,6 +287,7 @@ static struct stplr_channel *channel_new(const struct stplr_channel_create *argu
 	INIT_LIST_HEAD(&channel->servers);
 	INIT_LIST_HEAD(&channel->mourners);
 	INIT_LIST_HEAD(&channel->connections);
+	INIT_LIST_HEAD(&channel->budgets);
 	INIT_LIST_HEAD(&channel->loans);
 	INIT_HLIST_NODE(&channel->named);
 	channel->uid = current_fsuid();

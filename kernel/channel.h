@@ -28,12 +28,14 @@ struct stplr_channel {
 	wait_queue_head_t receivers; /* who polls for something to receive */
 	wait_queue_head_t clients; /* who polls for the end of the channel */
 
-	struct mutex lock; /* protects the next four; taken before port.lock */
+	struct mutex lock; /* protects the next five; taken before port.lock */
 	const void *last_server; /* a guess that saves a search */
 	struct list_head servers;
 	struct list_head mourners; /* connections with a death pulse to send */
 	struct list_head connections;
+	struct list_head budgets; /* of users, for their pulses */
 	struct list_head loans; /* under the lock in inherit.c */
+	unsigned int loan_count; /* likewise */
 
 	struct hlist_node named; /* under the lock in name.c */
 	kuid_t uid;

@@ -23,13 +23,13 @@
 /* How many pulses of one connection may be queued, so that one client cannot drown the others. */
 #define PULSES_MAX 256
 
-/* How often a sender faults its pages in for a receiver that finds them gone again. */
-#define REFAULTS_MAX 8
+/* And of all connections of a user to one channel, however many those are. */
+#define PULSES_OF_USER_MAX 16384
 
 struct connection {
 	struct stplr_channel *channel; /* reference */
 	struct stplr_user *user; /* reference */
-	struct stplr_budget *budget; /* reference */
+	struct stplr_budget *budgets[STPLR_BUDGETS]; /* references: its own, its user's */
 	struct stplr_regions *regions; /* reference */
 	u64 label;
 	struct stplr_message *spare; /* owned */
@@ -42,7 +42,8 @@ struct connection {
 };
 
 /* With what belongs to it, of which a queued pulse or a region may hold on to a part for longer. */
-static const size_t cost = sizeof(struct connection) + sizeof(struct stplr_budget) +
+static const size_t cost = sizeof(struct connection) +
+			   STPLR_BUDGETS * sizeof(struct stplr_budget) +
 			   sizeof(struct stplr_regions);
 
 static atomic64_t labels;
@@ -86,7 +87,7 @@ put:
 }
 
 static int prepare(struct connection *connection, struct stplr_message *message,
-		   const struct stplr_send *arguments, bool again)
+		   const struct stplr_send *arguments, int attempt)
 {
 	int err = stplr_buffers_from(&message->send, &arguments->send, connection->regions);
 
@@ -107,11 +108,11 @@ static int prepare(struct connection *connection, struct stplr_message *message,
 		message->unblock = &pulse->item;
 		message->free_unblock = stplr_pulse_free;
 	}
-	return err ? err : stplr_message_load(message, again);
+	return err ? err : stplr_message_load(message, attempt);
 }
 
 static int send_once(struct connection *connection, struct stplr_send *arguments,
-		     struct stplr_send __user *user, ktime_t deadline, bool again)
+		     struct stplr_send __user *user, ktime_t deadline, int attempt)
 {
 	bool wants_reply = !(arguments->flags & STPLR_SEND_ONE_WAY), delivered;
 	struct stplr_message *message;
@@ -123,7 +124,7 @@ static int send_once(struct connection *connection, struct stplr_send *arguments
 	message->label = connection->label;
 	stplr_call_init(&message->call, &connection->channel->port, 0, stplr_priority_of_current(),
 			wants_reply);
-	err = prepare(connection, message, arguments, again);
+	err = prepare(connection, message, arguments, attempt);
 	if (err)
 		goto put;
 
@@ -161,7 +162,7 @@ static long send(struct connection *connection, struct stplr_send __user *user)
 	if (arguments.flags & ~STPLR_SEND_ONE_WAY)
 		return -EINVAL;
 	deadline = stplr_deadline(arguments.timeout_ns);
-	for (i = 0; err == STPLR_REFAULT && i < REFAULTS_MAX; i++)
+	for (i = 0; err == STPLR_REFAULT && i < STPLR_ATTEMPTS; i++)
 		err = send_once(connection, &arguments, user, deadline, i);
 	return err == STPLR_REFAULT ? -EFAULT : err;
 }
@@ -178,7 +179,7 @@ static long pulse(struct connection *connection, const struct stplr_pulse __user
 	if (arguments.code < 0 || arguments.priority < 0 ||
 	    arguments.priority > stplr_priority_of_current())
 		return -EINVAL;
-	item = stplr_pulse_new(connection->user, connection->budget, arguments.code,
+	item = stplr_pulse_new(connection->user, connection->budgets, arguments.code,
 			       arguments.value);
 	if (IS_ERR(item))
 		return PTR_ERR(item);
@@ -254,6 +255,15 @@ static long register_memory(struct connection *connection, const struct stplr_re
 				     arguments.length);
 }
 
+static void put_budgets(struct connection *connection)
+{
+	int i;
+
+	for (i = 0; i < STPLR_BUDGETS; i++)
+		if (connection->budgets[i])
+			stplr_budget_put(connection->budgets[i]);
+}
+
 static void leave_channel(struct connection *connection)
 {
 	struct stplr_channel *channel = connection->channel;
@@ -275,7 +285,7 @@ static void connection_free(struct connection *connection)
 		stplr_pulse_free(&connection->goodbye->item);
 	stplr_message_drop(connection->spare);
 	stplr_regions_end(connection->regions);
-	stplr_budget_put(connection->budget);
+	put_budgets(connection);
 	stplr_user_uncharge(connection->user, cost);
 	stplr_user_put(connection->user);
 	stplr_channel_put(connection->channel);
@@ -335,6 +345,7 @@ static const struct file_operations connection_operations = {
 static struct connection *connection_new(struct stplr_channel *channel, u64 label)
 {
 	struct connection *connection = kzalloc(sizeof(*connection), GFP_KERNEL_ACCOUNT);
+	struct stplr_budget *fresh, *unused = NULL;
 	struct stplr_pulse_item *goodbye = NULL;
 	int err = -ENOMEM;
 
@@ -347,12 +358,13 @@ static struct connection *connection_new(struct stplr_channel *channel, u64 labe
 	if (err)
 		goto put_user;
 	err = -ENOMEM;
-	connection->budget = stplr_budget_new(PULSES_MAX);
-	if (!connection->budget)
-		goto uncharge;
+	connection->budgets[0] = stplr_budget_new(PULSES_MAX);
+	connection->budgets[1] = stplr_budget_new(PULSES_OF_USER_MAX);
+	if (!connection->budgets[0] || !connection->budgets[1])
+		goto put_budgets;
 	connection->regions = stplr_regions_new();
 	if (!connection->regions)
-		goto put_budget;
+		goto put_budgets;
 	if (channel->flags & STPLR_CHANNEL_DISCONNECT) {
 		goodbye = stplr_pulse_new(connection->user, NULL, STPLR_PULSE_DISCONNECT, label);
 		if (IS_ERR(goodbye)) {
@@ -365,15 +377,21 @@ static struct connection *connection_new(struct stplr_channel *channel, u64 labe
 	connection->channel = channel;
 	INIT_LIST_HEAD(&connection->mourning);
 	mutex_lock(&channel->lock);
+	fresh = connection->budgets[1];
+	connection->budgets[1] = stplr_budget_share_locked(&channel->budgets, &channel->lock,
+							   connection->user, fresh);
+	if (connection->budgets[1] != fresh)
+		unused = fresh;
 	list_add_tail(&connection->sibling, &channel->connections);
 	mutex_unlock(&channel->lock);
+	if (unused)
+		stplr_budget_put(unused);
 	return connection;
 
 end_regions:
 	stplr_regions_end(connection->regions);
-put_budget:
-	stplr_budget_put(connection->budget);
-uncharge:
+put_budgets:
+	put_budgets(connection);
 	stplr_user_uncharge(connection->user, cost);
 put_user:
 	stplr_user_put(connection->user);
@@ -391,7 +409,7 @@ void stplr_connection_show(struct seq_file *file, struct stplr_channel *channel)
 		seq_printf(file, "%u %llu %u %u %d\n", channel->port.number, connection->label,
 			   __kuid_val(connection->user->uid),
 			   stplr_regions_count(connection->regions),
-			   atomic_read(&connection->budget->left));
+			   atomic_read(&connection->budgets[0]->left));
 	mutex_unlock(&channel->lock);
 }
 

@@ -27,6 +27,7 @@ struct loan {
 	struct list_head of_heir;
 	struct list_head of_channel; /* in channel->loans */
 	struct heir *heir;
+	struct stplr_channel *channel; /* which ends its loans before it goes */
 	struct stplr_user *user; /* who is charged; the channel's */
 	u64 serving; /* id of the call that counts, or 0 */
 	int priority; /* of that call */
@@ -35,6 +36,9 @@ struct loan {
 
 /* From so many channels a thread inherits at most: all of them are gone through under a lock. */
 #define LOANS_MAX 64
+
+/* And so many threads inherit from a channel. */
+#define HEIRS_MAX 256
 
 static DEFINE_RT_MUTEX(inherit_lock);
 static DEFINE_HASHTABLE(heirs, 6);
@@ -156,6 +160,7 @@ static void free_heir(struct heir *heir)
 static void remove_loan_locked(struct loan *loan)
 {
 	loan->heir->count--;
+	loan->channel->loan_count--;
 	list_del(&loan->of_heir);
 	list_del(&loan->of_channel);
 	stplr_user_uncharge(loan->user, sizeof(*loan) + sizeof(struct heir));
@@ -204,7 +209,7 @@ static struct loan *new_loan_locked(struct stplr_channel *channel, int *err)
 	struct loan *loan;
 
 	*err = -EDQUOT;
-	if (heir && heir->count == LOANS_MAX)
+	if ((heir && heir->count == LOANS_MAX) || channel->loan_count == HEIRS_MAX)
 		return NULL;
 	/* Each loan pays for a heir, though several may share one. */
 	*err = stplr_user_charge(channel->user, sizeof(*loan) + sizeof(*heir));
@@ -223,6 +228,8 @@ static struct loan *new_loan_locked(struct stplr_channel *channel, int *err)
 	loan->user = channel->user;
 	loan->heir = heir;
 	heir->count++;
+	loan->channel = channel;
+	channel->loan_count++;
 	list_add(&loan->of_heir, &heir->loans);
 	list_add(&loan->of_channel, &channel->loans);
 	return loan;
@@ -276,8 +283,8 @@ void stplr_inherit_sent(struct stplr_call *call, struct task_struct *receiver)
 	rt_mutex_lock(&inherit_lock);
 	if (receiver) {
 		loan = find_loan_locked(channel, receiver);
-		/* It may be further already than this thread is: then it knows better. */
-		if (loan && !loan->serving) {
+		/* The receiver may be further already than this thread is: then it knows better. */
+		if (loan && stplr_call_taken(call)) {
 			loan->serving = call->id;
 			loan->priority = call->item.priority;
 			settle_locked(loan->heir);

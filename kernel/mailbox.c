@@ -20,9 +20,6 @@
 #include "tracepoints.h"
 #include "words.h"
 
-/* How often a sender faults its pages in for a receiver that finds them gone again. */
-#define REFAULTS_MAX 8
-
 struct mailbox {
 	struct stplr_port port;
 	struct stplr_shown shown;
@@ -311,7 +308,7 @@ static int get_buffers(struct stplr_buffers *buffers, const struct stplr_msgs *m
 
 /* The buffers are read anew each time, as a first attempt may have to be repeated. */
 static int send_once(struct stplr_open *open, struct mailbox *from, struct mailbox *to,
-		     const struct stplr_msg_send_receive *arguments, bool wants_reply, bool again)
+		     const struct stplr_msg_send_receive *arguments, bool wants_reply, int attempt)
 {
 	struct stplr_message *message;
 	bool delivered;
@@ -329,7 +326,7 @@ static int send_once(struct stplr_open *open, struct mailbox *from, struct mailb
 			err = probe_counts(&arguments->rmsgs, &message->reply);
 	}
 	if (!err)
-		err = stplr_message_load(message, again);
+		err = stplr_message_load(message, attempt);
 	if (err)
 		goto put;
 
@@ -361,7 +358,15 @@ put:
 /* Whoever has no number in the receiver's namespace could not be answered. */
 static bool can_name_caller(const struct mailbox *to)
 {
-	return task_pid_nr_ns(current, task_active_pid_ns(to->task));
+	struct pid_namespace *space;
+	bool can;
+
+	/* The thread may be gone already, and its namespace with it. */
+	rcu_read_lock();
+	space = task_active_pid_ns(to->task);
+	can = space && task_pid_nr_ns(current, space);
+	rcu_read_unlock();
+	return can;
 }
 
 static long send(struct stplr_open *open, const struct stplr_msg_send_receive *arguments,
@@ -384,7 +389,7 @@ static long send(struct stplr_open *open, const struct stplr_msg_send_receive *a
 		err = -EDEADLK;
 	else if (wants_reply && !can_name_caller(to))
 		err = -ENODEV;
-	for (i = 0; err == STPLR_REFAULT && i < REFAULTS_MAX; i++)
+	for (i = 0; err == STPLR_REFAULT && i < STPLR_ATTEMPTS; i++)
 		err = send_once(open, from, to, arguments, wants_reply, i);
 	if (err == STPLR_REFAULT)
 		err = -EFAULT;
@@ -505,7 +510,7 @@ long stplr_mailbox_receive(struct stplr_open *open, void __user *argument)
 	struct stplr_msg_receive arguments;
 	struct stplr_buffers buffers;
 	struct mailbox *mailbox;
-	u32 dropped = 0;
+	struct stplr_drops dropped = {};
 	int err;
 
 	if (stplr_get_arguments(&arguments, argument))

@@ -22,10 +22,12 @@
 #define BATCH 32
 
 /*
- * How often a thread that wants to reach into a peer looks, some 30 us apart, for the lock of the
- * peer's memory. The peer may hold it for as long as it likes, so nobody waits for it otherwise.
+ * How often those who want to reach into a peer look, some 30 us apart, for the lock of the peer's
+ * memory: for one message, and in addition for each batch of it. The peer may hold it for as long as
+ * it likes, so nobody waits for it otherwise.
  */
 #define LOCK_TRIES 20
+#define LOCK_TRIES_OF_BATCH 8
 
 /* Up to so many bytes, what could not be read from the sender's pages is sent by way of the kernel. */
 #define AGAIN_MAX (1UL << 20)
@@ -33,8 +35,12 @@
 /* What a server may leave a client, beside twice the room that the client has. */
 #define LEFT_MAX (64UL << 10)
 
-/* Messages that could not be read which a receiver without time passes over. */
+/* A small piece takes as much, so that what is written bit by bit can go into one. */
+#define PIECE_MIN 256
+
+/* How many messages that could not be read a receiver without time passes over, and for how long. */
 #define DROPPED_MAX 64
+#define DROPPING_NS (2 * NSEC_PER_MSEC)
 
 static struct kmem_cache *messages;
 static struct kmem_cache *bounces;
@@ -217,7 +223,7 @@ static void free_bytes(struct stplr_message *message)
 	struct stplr_chunk *chunk, *next;
 
 	list_for_each_entry_safe(chunk, next, &message->chunks, node) {
-		uncharge(message, sizeof(*chunk) + chunk->length);
+		uncharge(message, sizeof(*chunk) + chunk->room);
 		kvfree(chunk);
 		cond_resched();
 	}
@@ -228,7 +234,6 @@ static void free_bytes(struct stplr_message *message)
 		kmem_cache_free(bounces, message->first);
 	}
 	message->first = NULL;
-	message->reply_end = 0;
 }
 
 /* Of what was sent. */
@@ -368,24 +373,49 @@ static int find_plain(const struct stplr_buffers *buffers, bool *plain)
 	return 0;
 }
 
-int stplr_message_load(struct stplr_message *message, bool again)
+static int tries_for(size_t bytes)
 {
-	bool direct = is_direct(&message->send);
+	return bytes / (BATCH * PAGE_SIZE) * LOCK_TRIES_OF_BATCH;
+}
+
+/*
+ * Whether to send by way of the kernel what could not be had from the sender's pages: if it is not
+ * too much, for either; and in the end whatever it is.
+ */
+static bool gives_up(struct stplr_message *message, int attempt)
+{
+	size_t bytes = message->send.total;
+
+	if (!attempt || message->send.region ||
+	    (bytes > AGAIN_MAX && attempt < STPLR_ATTEMPTS - 1) ||
+	    stplr_user_charge(message->user, bytes))
+		return false;
+	message->charged += bytes;
+	return true;
+}
+
+int stplr_message_load(struct stplr_message *message, int attempt)
+{
+	bool direct = is_direct(&message->send), charged = false;
 	size_t extra = 0;
 	int err;
 
-	if (again && !message->send.region && message->send.total <= AGAIN_MAX)
-		direct = false;
 	if (direct && !message->send.region) {
 		err = find_plain(&message->send, &direct);
 		if (err)
 			return err;
 	}
+	if (direct && gives_up(message, attempt)) {
+		direct = false;
+		charged = true;
+	}
+	message->tries = LOCK_TRIES + tries_for(message->send.total) +
+			 tries_for(message->reply.total);
 	if (message->send.segments != message->send.few)
 		extra += message->send.count * sizeof(struct stplr_segment);
 	if (message->reply.segments != message->reply.few)
 		extra += message->reply.count * sizeof(struct stplr_segment);
-	if (message->send.total > STPLR_INLINE && !direct)
+	if (message->send.total > STPLR_INLINE && !direct && !charged)
 		extra += max_t(size_t, message->send.total, STPLR_BOUNCE);
 	if (extra) {
 		err = stplr_user_charge(message->user, extra);
@@ -422,14 +452,20 @@ void stplr_message_count_failure(int outcome)
 		stplr_count(STPLR_COUNT_REFAULTS);
 }
 
-int stplr_message_go_on(ktime_t deadline, u32 *dropped)
+int stplr_message_go_on(ktime_t deadline, struct stplr_drops *dropped)
 {
+	ktime_t now = ktime_get();
+
 	cond_resched();
-	if (signal_pending(current))
+	if (stplr_interrupted(TASK_INTERRUPTIBLE))
 		return -EINTR;
-	if (++*dropped < DROPPED_MAX || deadline == KTIME_MAX || ktime_get() < deadline)
+	if (!dropped->count++)
+		dropped->since = now;
+	if (now < deadline)
 		return 0;
-	return -ETIMEDOUT;
+	return dropped->count < DROPPED_MAX && now < ktime_add_ns(dropped->since, DROPPING_NS) ?
+		       0 :
+		       -ETIMEDOUT;
 }
 
 int stplr_message_prefault(struct stplr_message *message)
@@ -447,13 +483,12 @@ int stplr_message_prefault(struct stplr_message *message)
 }
 
 /* For a moment. */
-static bool lock_map(struct mm_struct *mm)
+static bool lock_map(struct mm_struct *mm, int *tries)
 {
-	int tries = LOCK_TRIES;
-
 	while (!mmap_read_trylock(mm)) {
-		if (!--tries || fatal_signal_pending(current))
+		if (READ_ONCE(*tries) <= 0 || fatal_signal_pending(current))
 			return false;
+		WRITE_ONCE(*tries, READ_ONCE(*tries) - 1);
 		usleep_range(20, 40);
 	}
 	return true;
@@ -465,7 +500,7 @@ static bool lock_map(struct mm_struct *mm)
  * is 0 if that is because of the caller's own memory.
  */
 static size_t copy_remote(struct mm_struct *mm, u64 remote, u64 local, size_t length, bool write,
-			  int *peer_error)
+			  int *tries, int *peer_error)
 {
 	unsigned int flags = FOLL_NOWAIT | (write ? FOLL_WRITE : 0);
 	struct page *pages[BATCH];
@@ -480,7 +515,7 @@ static size_t copy_remote(struct mm_struct *mm, u64 remote, u64 local, size_t le
 		long i, pinned;
 
 		stplr_count(STPLR_COUNT_PIN_BATCHES);
-		if (!lock_map(mm)) {
+		if (!lock_map(mm, tries)) {
 			*peer_error = STPLR_REFAULT;
 			break;
 		}
@@ -541,7 +576,7 @@ static size_t copy_pinning(struct stplr_message *message, const struct stplr_buf
 		const struct stplr_segment *segment = &buffers->segments[index];
 		size_t bytes = min_t(size_t, segment->length - within, length - done);
 		size_t copied = copy_remote(message->mm, segment->base + within, local + done,
-					    bytes, write, peer_error);
+					    bytes, write, &message->tries, peer_error);
 
 		done += copied;
 		if (copied < bytes)
@@ -597,7 +632,7 @@ static int charge_client(struct stplr_message *message, size_t bytes)
 	return err;
 }
 
-/* Up to STPLR_BOUNCE bytes. Called with message->lock held, as are the next two. */
+/* Up to STPLR_BOUNCE bytes. Called with message->lock held, as is all that follows here. */
 static int leave_first(struct stplr_message *message, size_t offset, u64 from, size_t length,
 		       int *peer_error)
 {
@@ -623,12 +658,15 @@ static int leave_chunk(struct stplr_message *message, size_t offset, u64 from, s
 		       int *peer_error)
 {
 	struct stplr_chunk *chunk;
+	size_t room = max_t(size_t, length, PIECE_MIN - sizeof(*chunk));
 	int err = -ENOMEM;
 
-	*peer_error = charge_client(message, sizeof(*chunk) + length);
+	if (message->left + sizeof(*chunk) + room > 2 * (u64)message->reply.total + LEFT_MAX)
+		return -ENOBUFS;
+	*peer_error = charge_client(message, sizeof(*chunk) + room);
 	if (*peer_error)
 		return 0;
-	chunk = kvmalloc(sizeof(*chunk) + length, GFP_KERNEL_ACCOUNT);
+	chunk = kvmalloc(sizeof(*chunk) + room, GFP_KERNEL_ACCOUNT);
 	if (!chunk)
 		goto uncharge;
 	err = -EFAULT;
@@ -636,45 +674,75 @@ static int leave_chunk(struct stplr_message *message, size_t offset, u64 from, s
 		goto free;
 	chunk->offset = offset;
 	chunk->length = length;
+	chunk->room = room;
 	message->left_from = message->left ? min(message->left_from, offset) : offset;
 	message->left_to = message->left ? max(message->left_to, offset + length) : offset + length;
-	message->left += sizeof(*chunk) + length;
+	message->left += sizeof(*chunk) + room;
 	list_add_tail(&chunk->node, &message->chunks);
 	return 0;
 
 free:
 	kvfree(chunk);
 uncharge:
-	uncharge(message, sizeof(*chunk) + length);
+	uncharge(message, sizeof(*chunk) + room);
 	return err;
 }
 
-/* Where such bytes are in what was left last, or NULL. */
-static u8 *find_last(struct stplr_message *message, size_t offset, size_t length)
+/* Where such bytes go in a piece, and how long that becomes by them. False: they do not go there. */
+static bool fits(size_t start, size_t *bytes, size_t room, size_t offset, size_t length)
 {
-	size_t start = message->first_offset, bytes = message->first ? message->first_length : 0;
-	u8 *data = message->first;
-
-	if (!list_empty(&message->chunks)) {
-		struct stplr_chunk *chunk;
-
-		chunk = list_last_entry(&message->chunks, struct stplr_chunk, node);
-		start = chunk->offset;
-		bytes = chunk->length;
-		data = chunk->data;
-	}
-	if (offset < start || offset - start > bytes || length > bytes - (offset - start))
-		return NULL;
-	return data + (offset - start);
+	if (offset < start || offset - start > *bytes || length > room - (offset - start))
+		return false;
+	*bytes = max(*bytes, offset - start + length);
+	return true;
 }
 
-/* Whether the client will copy something that was left to there. */
-static bool overlaps(const struct stplr_message *message, size_t offset, size_t length)
+/* Into what was left last, if it is in there, or follows and there is room. */
+static bool leave_there(struct stplr_message *message, size_t offset, u64 from, size_t length,
+			int *err)
 {
-	if (message->first && offset < message->first_offset + message->first_length &&
-	    message->first_offset < offset + length)
-		return true;
-	return message->left && offset < message->left_to && message->left_from < offset + length;
+	struct stplr_chunk *chunk;
+	size_t bytes, room;
+
+	*err = -EFAULT;
+	if (!list_empty(&message->chunks)) {
+		chunk = list_last_entry(&message->chunks, struct stplr_chunk, node);
+		bytes = chunk->length;
+		if (!fits(chunk->offset, &bytes, chunk->room, offset, length))
+			return false;
+		if (!many_in(chunk->data + (offset - chunk->offset), from, length))
+			return true;
+		chunk->length = bytes;
+		message->left_to = max(message->left_to, offset + length);
+	} else {
+		bytes = message->first_length;
+		room = message->first == message->inline_reply ? STPLR_INLINE : STPLR_BOUNCE;
+		if (!message->first || !bytes ||
+		    !fits(message->first_offset, &bytes, room, offset, length))
+			return false;
+		if (!many_in(message->first + (offset - message->first_offset), from, length))
+			return true;
+		message->first_length = bytes;
+	}
+	*err = 0;
+	return true;
+}
+
+/* Whether the client will copy something that was left to there, and nothing to elsewhere. */
+static bool overlaps(const struct stplr_message *message, size_t offset, size_t length, bool *covers)
+{
+	size_t from = SIZE_MAX, to = 0;
+
+	if (message->first && message->first_length) {
+		from = message->first_offset;
+		to = from + message->first_length;
+	}
+	if (message->left) {
+		from = min(from, message->left_from);
+		to = max(to, message->left_to);
+	}
+	*covers = offset <= from && to <= offset + length;
+	return offset < to && from < offset + length;
 }
 
 /*
@@ -684,12 +752,10 @@ static bool overlaps(const struct stplr_message *message, size_t offset, size_t 
 static int leave(struct stplr_message *message, size_t offset, u64 from, size_t length,
 		 int *peer_error)
 {
-	u8 *there = find_last(message, offset, length);
+	int err;
 
-	if (there)
-		return many_in(there, from, length) ? 0 : -EFAULT;
-	if (message->left + length > 2 * message->reply.total + LEFT_MAX)
-		return -ENOBUFS;
+	if (leave_there(message, offset, from, length, &err))
+		return err;
 	if (length <= STPLR_BOUNCE && !message->first && list_empty(&message->chunks))
 		return leave_first(message, offset, from, length, peer_error);
 	return leave_chunk(message, offset, from, length, peer_error);
@@ -698,6 +764,7 @@ static int leave(struct stplr_message *message, size_t offset, u64 from, size_t 
 int stplr_message_write(struct stplr_message *message, size_t offset, u64 from, size_t length,
 			int *peer_error)
 {
+	bool meets, covers = false;
 	size_t done = 0;
 	int err = 0;
 
@@ -706,14 +773,19 @@ int stplr_message_write(struct stplr_message *message, size_t offset, u64 from, 
 		return 0;
 	if (mutex_lock_killable(&message->lock))
 		return -EINTR;
-	if (length > (message->reply.region ? STPLR_INLINE : STPLR_BOUNCE) &&
-	    !overlaps(message, offset, length)) {
+	meets = (message->first || message->left) && overlaps(message, offset, length, &covers);
+	if (length > (message->reply.region ? STPLR_INLINE : STPLR_BOUNCE) && (!meets || covers)) {
 		done = copy_segments(message, &message->reply, offset, from, length, true,
 				     peer_error);
 		if (done < length && !*peer_error) {
 			err = -EFAULT;
 			goto unlock;
 		}
+		/* What was left before is older, but would be copied later. */
+		if (meets && done == length)
+			free_bytes(message);
+		else if (meets)
+			done = 0;
 	}
 	/* What the client's memory would not take at once, the client fetches itself. */
 	if (done < length && *peer_error != -EFAULT) {
@@ -792,7 +864,7 @@ long stplr_message_write_run(struct stplr_message *message, size_t offset,
 
 		err = stplr_message_write(message, offset + done, mine->segments[i].base, bytes,
 					  peer_error);
-		if (unlikely(err && done))
+		if (unlikely(done && (err || *peer_error)))
 			take_back(message, end, offset + done);
 		if (err || *peer_error)
 			return err;
@@ -808,6 +880,7 @@ void stplr_message_discard(struct stplr_message *message)
 
 	mutex_lock(&message->lock);
 	free_bytes(message);
+	message->reply_end = 0;
 	for (i = 0; i < message->reply.count; i++)
 		message->reply.segments[i].copied = 0;
 	mutex_unlock(&message->lock);

@@ -120,6 +120,7 @@ struct stplr_chunk {
 	struct list_head node;
 	size_t offset;
 	size_t length;
+	size_t room; /* for bytes that follow */
 	u8 data[];
 };
 
@@ -146,6 +147,7 @@ struct stplr_message {
 	struct list_head chunks;
 	size_t left; /* what they take */
 	size_t left_from, left_to; /* and between where they are, if there is any */
+	int tries; /* left to look for the lock of the client's memory; a guess, so it needs no lock */
 	u8 *first; /* the bytes of what was written first, or NULL */
 	size_t first_offset, first_length;
 
@@ -175,21 +177,28 @@ void stplr_message_done(struct stplr_message *message, struct stplr_message **sp
 /* Frees what is in a spare. */
 void stplr_message_drop(struct stplr_message *message);
 
-/*
- * Copies, or gets ready for others to copy; again, if a receiver found that its pages could not be
- * had.
- */
-int stplr_message_load(struct stplr_message *message, bool again);
+/* How often a message is sent whose pages its receiver could not have. */
+#define STPLR_ATTEMPTS 8
+
+/* Copies, or gets ready for others to copy. The first attempt is 0. */
+int stplr_message_load(struct stplr_message *message, int attempt);
 
 /* For struct stplr_port_ops. */
 void stplr_message_free(struct stplr_call *call);
 
 void stplr_message_count_failure(int outcome);
+
+/* What one receiver has passed over in one call. */
+struct stplr_drops {
+	u32 count;
+	ktime_t since;
+};
+
 /*
  * For a receiver that has just passed over a message for its sender's fault: 0 if it may look for
  * the next, else -EINTR or -ETIMEDOUT. However many such senders there are, they do not keep it.
  */
-int stplr_message_go_on(ktime_t deadline, u32 *dropped);
+int stplr_message_go_on(ktime_t deadline, struct stplr_drops *dropped);
 
 /* What came of a send, for the counters. */
 static inline void stplr_message_count_outcome(int outcome)

@@ -600,6 +600,16 @@ bool stplr_port_closed(struct stplr_port *port)
 	return closed;
 }
 
+bool stplr_call_taken(struct stplr_call *call)
+{
+	bool taken;
+
+	spin_lock(&call->port->lock);
+	taken = call->state == STPLR_CALL_TAKEN;
+	spin_unlock(&call->port->lock);
+	return taken;
+}
+
 int stplr_port_urgency(struct stplr_port *port)
 {
 	struct rb_node *first;

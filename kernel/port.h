@@ -184,6 +184,9 @@ void stplr_call_return(struct stplr_call *call);
  */
 void stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker *waker);
 
+/* Somebody has taken it and not decided yet what becomes of it. */
+bool stplr_call_taken(struct stplr_call *call);
+
 /* Something can be received at this moment, or the port is closed. */
 bool stplr_port_readable(struct stplr_port *port);
 bool stplr_port_closed(struct stplr_port *port);

@@ -2,6 +2,7 @@
 #include "pulse.h"
 
 #include <linux/err.h>
+#include <linux/mutex.h>
 #include <linux/slab.h>
 
 struct stplr_budget *stplr_budget_new(int limit)
@@ -11,23 +12,75 @@ struct stplr_budget *stplr_budget_new(int limit)
 	if (budget) {
 		refcount_set(&budget->refs, 1);
 		atomic_set(&budget->left, limit);
+		budget->lock = NULL;
 	}
 	return budget;
 }
 
-void stplr_budget_put(struct stplr_budget *budget)
+struct stplr_budget *stplr_budget_share_locked(struct list_head *list, struct mutex *lock,
+					       struct stplr_user *user,
+					       struct stplr_budget *fresh)
 {
-	if (refcount_dec_and_test(&budget->refs))
-		kfree(budget);
+	struct stplr_budget *budget;
+
+	list_for_each_entry(budget, list, node) {
+		if (budget->user != user)
+			continue;
+		refcount_inc(&budget->refs);
+		return budget;
+	}
+	refcount_inc(&user->refs);
+	fresh->user = user;
+	fresh->lock = lock;
+	list_add(&fresh->node, list);
+	return fresh;
 }
 
-struct stplr_pulse_item *stplr_pulse_new(struct stplr_user *guess, struct stplr_budget *budget,
+void stplr_budget_put(struct stplr_budget *budget)
+{
+	if (!budget->lock) {
+		if (refcount_dec_and_test(&budget->refs))
+			kfree(budget);
+		return;
+	}
+	if (!refcount_dec_and_mutex_lock(&budget->refs, budget->lock))
+		return;
+	list_del(&budget->node);
+	mutex_unlock(budget->lock);
+	stplr_user_put(budget->user);
+	kfree(budget);
+}
+
+/* From each of them, or from none. */
+static bool take(struct stplr_budget **budgets)
+{
+	int i;
+
+	for (i = 0; i < STPLR_BUDGETS; i++)
+		if (atomic_dec_if_positive(&budgets[i]->left) < 0)
+			break;
+	if (i == STPLR_BUDGETS)
+		return true;
+	while (i--)
+		atomic_inc(&budgets[i]->left);
+	return false;
+}
+
+static void give_back(struct stplr_budget **budgets)
+{
+	int i;
+
+	for (i = 0; i < STPLR_BUDGETS; i++)
+		atomic_inc(&budgets[i]->left);
+}
+
+struct stplr_pulse_item *stplr_pulse_new(struct stplr_user *guess, struct stplr_budget **budgets,
 					 s32 code, s64 value)
 {
 	struct stplr_pulse_item *pulse;
-	int err = -ENOMEM;
+	int err = -ENOMEM, i;
 
-	if (budget && atomic_dec_if_positive(&budget->left) < 0)
+	if (budgets && !take(budgets))
 		return ERR_PTR(-EAGAIN);
 	pulse = kzalloc(sizeof(*pulse), GFP_KERNEL_ACCOUNT);
 	if (!pulse)
@@ -38,40 +91,35 @@ struct stplr_pulse_item *stplr_pulse_new(struct stplr_user *guess, struct stplr_
 	err = stplr_user_charge(pulse->user, sizeof(*pulse));
 	if (err)
 		goto put_user;
-	if (budget && atomic_inc_return(&pulse->user->pulses) > STPLR_PULSES_MAX) {
-		err = -EAGAIN;
-		goto uncharge;
+	for (i = 0; budgets && i < STPLR_BUDGETS; i++) {
+		refcount_inc(&budgets[i]->refs);
+		pulse->budgets[i] = budgets[i];
 	}
-	if (budget)
-		refcount_inc(&budget->refs);
-	pulse->budget = budget;
 	pulse->item.kind = STPLR_ITEM_PULSE;
 	pulse->code = code;
 	pulse->value = value;
 	return pulse;
 
-uncharge:
-	atomic_dec(&pulse->user->pulses);
-	stplr_user_uncharge(pulse->user, sizeof(*pulse));
 put_user:
 	stplr_user_put(pulse->user);
 free:
 	kfree(pulse);
 refund:
-	if (budget)
-		atomic_inc(&budget->left);
+	if (budgets)
+		give_back(budgets);
 	return ERR_PTR(err);
 }
 
 void stplr_pulse_free(struct stplr_item *item)
 {
 	struct stplr_pulse_item *pulse = stplr_pulse_of(item);
+	int i;
 
-	if (pulse->budget) {
-		atomic_inc(&pulse->budget->left);
-		stplr_budget_put(pulse->budget);
-		atomic_dec(&pulse->user->pulses);
-	}
+	if (pulse->budgets[0])
+		give_back(pulse->budgets);
+	for (i = 0; i < STPLR_BUDGETS; i++)
+		if (pulse->budgets[i])
+			stplr_budget_put(pulse->budgets[i]);
 	stplr_user_uncharge(pulse->user, sizeof(*pulse));
 	stplr_user_put(pulse->user);
 	kfree(pulse);

@@ -3,7 +3,7 @@
  * A pulse: a code and a value in the queue of a port, with nobody waiting for it.
  *
  * Who has a pulse owns it, be it a port or a thread. It is charged to a user from its allocation
- * on, and to a budget if it has one: a count of what may be queued at a time.
+ * on, and to budgets if it has any: counts of what may be queued at a time.
  */
 #ifndef STPLR_PULSE_QUEUED_H
 #define STPLR_PULSE_QUEUED_H
@@ -14,21 +14,38 @@
 struct stplr_budget {
 	refcount_t refs;
 	atomic_t left;
+	/* Where others find it who are to share it, under *lock; NULL: nowhere. */
+	struct mutex *lock;
+	struct list_head node;
+	struct stplr_user *user; /* reference */
 };
+
+/* What a pulse counts for: its connection, and all that its user has to the same channel. */
+#define STPLR_BUDGETS 2
 
 struct stplr_pulse_item {
 	struct stplr_item item;
 	struct stplr_user *user;
-	struct stplr_budget *budget; /* reference, or NULL */
+	struct stplr_budget *budgets[STPLR_BUDGETS]; /* references, or NULL */
 	s32 code;
 	s64 value;
 };
 
 struct stplr_budget *stplr_budget_new(int limit);
+
+/*
+ * That of this user in the list, with a reference, or else the fresh one, which is in the list then.
+ * Under the lock, which outlives all that is in the list.
+ */
+struct stplr_budget *stplr_budget_share_locked(struct list_head *list, struct mutex *lock,
+					       struct stplr_user *user,
+					       struct stplr_budget *fresh);
+
+/* Without the lock. */
 void stplr_budget_put(struct stplr_budget *budget);
 
-/* ERR_PTR: -ENOMEM, -EDQUOT, and -EAGAIN when the budget, or with one the user's, is used up. */
-struct stplr_pulse_item *stplr_pulse_new(struct stplr_user *guess, struct stplr_budget *budget,
+/* budgets may be NULL. ERR_PTR: -ENOMEM, -EDQUOT, and -EAGAIN when one of them is used up. */
+struct stplr_pulse_item *stplr_pulse_new(struct stplr_user *guess, struct stplr_budget **budgets,
 					 s32 code, s64 value);
 void stplr_pulse_free(struct stplr_item *item);
 

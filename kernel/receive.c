@@ -118,12 +118,14 @@ static void describe(struct stplr_message *message, struct stplr_receive *argume
 static int drop_call(struct stplr_channel *channel, struct stplr_call *call, int peer_error)
 {
 	struct stplr_waker waker;
+	u64 id = call->id;
 
 	if (peer_error != STPLR_REFAULT)
 		stplr_log(STPLR_DEBUG_ERRORS, "channel %u: nothing from %d: error %d\n",
 			  channel->port.number, pid_nr(stplr_message_of(call)->tid), peer_error);
 	stplr_call_finish(call, peer_error, &waker);
 	stplr_waker_run(&waker, true);
+	stplr_inherit_ended(channel, id);
 	return -EAGAIN;
 }
 
@@ -177,7 +179,7 @@ static int receive(struct stplr_channel *channel, struct stplr_receive *argument
 	struct stplr_buffers buffers STPLR_UNSET;
 	struct stplr_item *item;
 	ktime_t deadline;
-	u32 dropped = 0;
+	struct stplr_drops dropped = {};
 	int err;
 
 	if (arguments->reserved)
@@ -241,6 +243,11 @@ static long reply(struct stplr_channel *channel, const struct stplr_reply *argum
 
 	message = stplr_message_of(call);
 	length = stplr_message_write_run(message, 0, &buffers, &peer_error);
+	/* Too much was left before; the client has to go on, and so has the server. */
+	if (length == -ENOBUFS) {
+		peer_error = -ENOBUFS;
+		length = 0;
+	}
 	if (length < 0) {
 		stplr_call_unclaim(call);
 		goto put_buffers;

@@ -21,11 +21,7 @@ struct stplr_user {
 	refcount_t refs;
 	kuid_t uid;
 	atomic_long_t bytes;
-	atomic_t pulses; /* that programs have sent and nobody has received */
 };
-
-/* So that no user's pulses keep a server from everybody else's messages for long. */
-#define STPLR_PULSES_MAX 16384
 
 /* A strong reference to the account of the calling thread, or NULL without memory. */
 struct stplr_user *stplr_user_get(void);

@@ -4,6 +4,7 @@
 #include <linux/freezer.h>
 #include <linux/hrtimer.h>
 #include <linux/moduleparam.h>
+#include <linux/rcupdate.h>
 #include <linux/sched/clock.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/stat.h>
@@ -63,17 +64,18 @@ static void learn(struct stplr_patience *patience, u64 took)
 		WRITE_ONCE(patience->ns, min_t(u32, 2 * took, most));
 }
 
-/*
- * Whether there is a signal indeed. Those who freeze threads, be it for a suspend, or patch the kernel
- * say so by one that is none: then the thread is frozen here and waits on.
- */
-static bool is_interrupted(unsigned int mode)
+bool stplr_interrupted(unsigned int mode)
 {
+	/* The caller's own, which stays. */
+	spinlock_t *lock = &rcu_dereference_raw(current->sighand)->siglock;
+
+	if (likely(!signal_pending_state(mode, current)))
+		return false;
 	do {
 		try_to_freeze();
-		spin_lock_irq(&current->sighand->siglock);
+		spin_lock_irq(lock);
 		recalc_sigpending();
-		spin_unlock_irq(&current->sighand->siglock);
+		spin_unlock_irq(lock);
 	} while (freezing(current));
 	return signal_pending_state(mode, current);
 }
@@ -90,7 +92,7 @@ static int sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadlin
 			break;
 		if (signal_pending_state(mode, current)) {
 			__set_current_state(TASK_RUNNING);
-			if (!is_interrupted(mode))
+			if (!stplr_interrupted(mode))
 				continue;
 			err = -EINTR;
 			break;

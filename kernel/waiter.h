@@ -52,6 +52,12 @@ static inline void stplr_waiter_rest(struct stplr_waiter *waiter)
 int stplr_waiter_wait(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline,
 		      struct stplr_patience *patience);
 
+/*
+ * Whether there is a signal that mode lets through. Those who freeze threads, be it for a suspend, say
+ * so by one that is none: then the thread is frozen here.
+ */
+bool stplr_interrupted(unsigned int mode);
+
 void stplr_waiter_notify(struct stplr_waiter *waiter, struct stplr_waker *waker);
 
 void stplr_waker_wake(struct stplr_waker *waker, bool yields);

@@ -255,8 +255,8 @@ struct stplr_register {
 
 /*
  * On a connection. Fails with the server's error, ESRCH when the channel or the process that
- * received the message is gone, ETIMEDOUT, EFAULT, EINTR (restarted where nobody has received the
- * message, the handler says so, and there is no timeout).
+ * received the message is gone, ETIMEDOUT, EFAULT, ENOBUFS (see WRITE), EINTR (restarted where nobody
+ * has received the message, the handler says so, and there is no timeout).
  */
 #define STPLR_SEND _IOWR(STPLR_IOCTL, 67, struct stplr_send)
 
@@ -282,12 +282,16 @@ struct stplr_register {
  * On a channel: what a client sent, from an offset on, and what it will find in its room for the
  * reply. Returns the number of bytes, less than asked at the end of the client's buffers. ESRCH as
  * above. READ: EAGAIN when the client's memory is not at hand and must be asked for again. WRITE: ENOBUFS
- * when more than twice the client's room and 64 KiB were written in pieces that the client is to copy.
+ * when pieces that the client is to copy would take more than twice its room and 64 KiB. If the reply is
+ * one too many, it is the client's call that fails so.
  */
 #define STPLR_READ _IOW(STPLR_IOCTL, 71, struct stplr_access)
 #define STPLR_WRITE _IOW(STPLR_IOCTL, 72, struct stplr_access)
 
-/* On a connection: never waits. EAGAIN when 256 of this connection are queued, or 16384 of the user. */
+/*
+ * On a connection: never waits. EAGAIN when 256 of this connection, or 16384 of the user, are queued
+ * there.
+ */
 #define STPLR_PULSE _IOW(STPLR_IOCTL, 73, struct stplr_pulse)
 
 /*

@@ -423,6 +423,45 @@ static void a_thread_inherits_from_so_many_channels(void)
 	join(other);
 }
 
+static pid_t heir_of(int channel, int told, bool refused)
+{
+	pid_t heir = fork();
+
+	if (heir == 0) {
+		struct stplr_receive received;
+
+		IS(refused ? -EDQUOT : -ETIMEDOUT, stplr_receive(channel, NULL, 0, 0, &received));
+		CHECK(write(told, "", 1) == 1);
+		pause();
+	}
+	return heir;
+}
+
+static void from_a_channel_so_many_threads_inherit(void)
+{
+	enum { MOST = 256 };
+	int channel = new_channel(STPLR_CHANNEL_INHERIT), told[2];
+	pid_t heirs[MOST];
+	char byte;
+
+	OK(pipe(told));
+	for (int i = 0; i < MOST; i++)
+		heirs[i] = heir_of(channel, told[1], false);
+	for (int i = 0; i < MOST; i++)
+		CHECK(read(told[0], &byte, 1) == 1);
+	heir_of(channel, told[1], true);
+	CHECK(read(told[0], &byte, 1) == 1);
+	OK(kill(heirs[7], SIGKILL));
+	CHECK(waitpid(heirs[7], NULL, 0) == heirs[7]);
+	/* Its end is dealt with a little later. */
+	struct stplr_receive received;
+	int got;
+
+	while ((got = stplr_receive(channel, NULL, 0, 0, &received)) == -EDQUOT)
+		nap(2);
+	IS(-ETIMEDOUT, got);
+}
+
 static const struct test tests[] = {
 	{ "a server runs with its client's real-time priority until it answers",
 	  a_server_runs_with_real_time_until_it_answers },
@@ -445,6 +484,7 @@ static const struct test tests[] = {
 	{ "threads that end leave nothing", threads_that_end_leave_nothing },
 	{ "a thread inherits from so many channels, and others from theirs",
 	  a_thread_inherits_from_so_many_channels },
+	{ "from a channel so many threads inherit", from_a_channel_so_many_threads_inherit },
 	{ "who is in between does not keep the urgent waiting",
 	  who_is_in_between_does_not_keep_the_urgent_waiting },
 };

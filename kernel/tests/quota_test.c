@@ -254,13 +254,18 @@ static void pulses_of_a_user_are_bounded(void)
 	int connection = new_connection(channel, 0);
 
 	IS(-EAGAIN, stplr_pulse(connection, 1, 0));
+	/* Other channels are not concerned, and neither are other users. */
+	int elsewhere = new_channel(0);
+
+	IS(0, stplr_pulse(new_connection(elsewhere, 0), 1, 0));
+	be(3009);
+	IS(0, stplr_pulse(new_connection(channel, 0), 1, 0));
+	be(3008);
 	IS(0, stplr_receive(channel, NULL, 0, 0, &received));
 	IS(0, stplr_pulse(connection, 1, 0));
 	IS(-EAGAIN, stplr_pulse(connection, 1, 0));
 	close(channel);
 	IS(-ESRCH, stplr_pulse(connection, 1, 0));
-	close(connection);
-	await_nothing_held_by(3008);
 }
 
 /*
@@ -434,7 +439,8 @@ static const struct test tests[] = {
 	{ "who may exceed limits is counted", who_may_exceed_limits_is_counted },
 	{ "root of a user namespace is refused as any user", root_of_a_namespace_is_refused },
 	{ "all numbers of a user namespace count for its maker", numbers_of_a_namespace_are_its_makers },
-	{ "pulses of a user are bounded, over all connections", pulses_of_a_user_are_bounded },
+	{ "pulses of a user to a channel are bounded, over all connections",
+	  pulses_of_a_user_are_bounded },
 	{ "a reply that the client's user has no room for fails the client's call",
 	  a_reply_is_its_clients },
 	{ "there a server's privilege does not count", a_servers_privilege_does_not_count },

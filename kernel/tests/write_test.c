@@ -154,14 +154,86 @@ static void what_a_server_leaves_is_bounded(void)
 	while ((got = stplr_write(channel, id, pieces % 2 ? 0 : 2, "x", 1)) == 1)
 		CHECK(++pieces < LEFT_MAX);
 	IS(-ENOBUFS, got);
-	CHECK(pieces > 1000);
+	CHECK(pieces > 500);
 	IS(1, stplr_write(channel, id, pieces % 2 ? 2 : 0, "x", 1));
-	IS(-ENOBUFS, stplr_write(channel, id, 1, "x", 1));
+	IS(-ENOBUFS, stplr_write(channel, id, 100, "x", 1));
 	IS(0, stplr_reply(channel, id, 7, NULL, 0));
 	/* Nothing of that concerns the next. */
 	id = receive(channel);
 	IS(1, stplr_write(channel, id, 1, "x", 1));
 	IS(0, stplr_reply_error(channel, id, EIO));
+	join(client);
+}
+
+static uint64_t receive_and_leave_all_there_may_be(int channel)
+{
+	uint64_t id = receive(channel);
+
+	for (int i = 0; stplr_write(channel, id, i % 2 ? 0 : 2, "x", 1) == 1; i++)
+		CHECK(i < LEFT_MAX);
+	return id;
+}
+
+/* The server goes on; a reply that leaves nothing of all that to be copied is as good as any. */
+static void after_too_much_was_left(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	char *bytes = malloc(SIZE);
+
+	pid_t client = CLIENT(channel, connection, {
+		char *room = new_room();
+
+		IS(-ENOBUFS, stplr_send(connection, NULL, 0, room, SIZE, NULL));
+		memset(room, 0, SIZE);
+		IS(SIZE, stplr_send(connection, NULL, 0, room, SIZE, NULL));
+		CHECK(has(room, 0, SIZE, 'r'));
+	});
+	memset(bytes, 'r', SIZE);
+	IS(0, stplr_reply(channel, receive_and_leave_all_there_may_be(channel), 0, bytes, 300));
+	IS(SIZE, stplr_reply(channel, receive_and_leave_all_there_may_be(channel), 0, bytes, SIZE));
+	join(client);
+}
+
+/* What fails takes nothing away of what was written. */
+static void a_reply_that_cannot_be_read_leaves_what_was_written(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	char *half = new_room();
+
+	pid_t client = CLIENT(channel, connection, {
+		char *room = new_room();
+
+		IS(500, stplr_send(connection, NULL, 0, room, SIZE, NULL));
+		CHECK(has(room, 0, 100, 'a') && has(room, 400, 500, 'b'));
+	});
+	uint64_t id = receive(channel);
+
+	OK(munmap(half + SIZE / 2, SIZE / 2));
+	write_to_client(channel, id, 0, 100, 'a');
+	write_to_client(channel, id, 400, 500, 'b');
+	IS(-EFAULT, stplr_reply(channel, id, 0, half, SIZE));
+	IS(-EFAULT, stplr_reply(channel, id, 0, half + SIZE / 2 - 450, 460));
+	IS(0, stplr_reply(channel, id, 0, NULL, 0));
+	join(client);
+}
+
+/* In their order, and more than are left as pieces of their own. */
+static void records_can_fill_the_room(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+
+	pid_t client = CLIENT(channel, connection, {
+		char *room = new_room();
+
+		IS(SIZE, stplr_send(connection, NULL, 0, room, SIZE, NULL));
+		for (size_t i = 0; i < SIZE; i += 16)
+			CHECK(has(room, i, i + 16, (char)(i / 16)));
+	});
+	uint64_t id = receive(channel);
+
+	for (size_t i = 0; i < SIZE; i += 16)
+		write_to_client(channel, id, i, i + 16, (char)(i / 16));
+	IS(0, stplr_reply(channel, id, 0, NULL, 0));
 	join(client);
 }
 
@@ -241,6 +313,10 @@ int main(void)
 		{ "one place can be written for ever", one_place_can_be_written_for_ever },
 		{ "what a server leaves for the client to copy is bounded",
 		  what_a_server_leaves_is_bounded },
+		{ "who left too much can still answer", after_too_much_was_left },
+		{ "records can fill the room one by one", records_can_fill_the_room },
+		{ "a reply that cannot be read leaves what was written",
+		  a_reply_that_cannot_be_read_leaves_what_was_written },
 		{ "a reply that failed half-way is none", a_reply_that_failed_half_way_is_none },
 		{ "a client that maps memory all the time is served",
 		  a_client_that_maps_all_the_time_is_served },
