@@ -345,7 +345,7 @@ static const struct file_operations connection_operations = {
 static struct connection *connection_new(struct stplr_channel *channel, u64 label)
 {
 	struct connection *connection = kzalloc(sizeof(*connection), GFP_KERNEL_ACCOUNT);
-	struct stplr_budget *fresh, *unused = NULL;
+	struct stplr_budget *fresh;
 	struct stplr_pulse_item *goodbye = NULL;
 	int err = -ENOMEM;
 
@@ -380,12 +380,10 @@ static struct connection *connection_new(struct stplr_channel *channel, u64 labe
 	fresh = connection->budgets[1];
 	connection->budgets[1] = stplr_budget_share_locked(&channel->budgets, &channel->lock,
 							   connection->user, fresh);
-	if (connection->budgets[1] != fresh)
-		unused = fresh;
 	list_add_tail(&connection->sibling, &channel->connections);
 	mutex_unlock(&channel->lock);
-	if (unused)
-		stplr_budget_put(unused);
+	if (connection->budgets[1] != fresh)
+		stplr_budget_put(fresh);
 	return connection;
 
 end_regions:

@@ -378,6 +378,15 @@ static int tries_for(size_t bytes)
 	return bytes / (BATCH * PAGE_SIZE) * LOCK_TRIES_OF_BATCH;
 }
 
+static int charge_sender(struct stplr_message *message, size_t bytes)
+{
+	int err = stplr_user_charge(message->user, bytes);
+
+	if (!err)
+		message->charged += bytes;
+	return err;
+}
+
 /*
  * Whether to send by way of the kernel what could not be had from the sender's pages: if it is not
  * too much, for either; and in the end whatever it is.
@@ -387,11 +396,9 @@ static bool gives_up(struct stplr_message *message, int attempt)
 	size_t bytes = message->send.total;
 
 	if (!attempt || message->send.region ||
-	    (bytes > AGAIN_MAX && attempt < STPLR_ATTEMPTS - 1) ||
-	    stplr_user_charge(message->user, bytes))
+	    (bytes > AGAIN_MAX && attempt < STPLR_ATTEMPTS - 1))
 		return false;
-	message->charged += bytes;
-	return true;
+	return !charge_sender(message, bytes);
 }
 
 int stplr_message_load(struct stplr_message *message, int attempt)
@@ -418,10 +425,9 @@ int stplr_message_load(struct stplr_message *message, int attempt)
 	if (message->send.total > STPLR_INLINE && !direct && !charged)
 		extra += max_t(size_t, message->send.total, STPLR_BOUNCE);
 	if (extra) {
-		err = stplr_user_charge(message->user, extra);
+		err = charge_sender(message, extra);
 		if (err)
 			return err;
-		message->charged += extra;
 	}
 
 	if ((direct && !message->send.region) ||

@@ -219,8 +219,8 @@ int stplr_message_read(struct stplr_message *message, size_t offset, u64 to, siz
 
 /*
  * By a replier: copies bytes of the caller into the room for the reply. -EFAULT, -ENOMEM, -ENOBUFS
- * (too much was left that the client has to copy itself): the caller's fault. What is wrong with the client's memory, or that its user may not hold any more
- * (-EDQUOT), only *peer_error tells.
+ * (too much was left that the client has to copy itself): the caller's fault. What is wrong with the
+ * client's memory, or that its user may not hold any more (-EDQUOT), only *peer_error tells.
  */
 int stplr_message_write(struct stplr_message *message, size_t offset, u64 from, size_t length,
 			int *peer_error);

@@ -272,36 +272,34 @@ int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered)
 	return err;
 }
 
-int stplr_port_post(struct stplr_port *port, struct stplr_item *pulse, int priority)
+/* As a new one, or where it was before. */
+static int give(struct stplr_port *port, struct stplr_item *pulse,
+		void (*how_locked)(struct stplr_port *port, struct stplr_item *item,
+				   struct stplr_waker *waker))
 {
 	struct stplr_waker waker = {};
 	int err = 0;
 
-	pulse->kind = STPLR_ITEM_PULSE;
-	pulse->priority = priority;
 	spin_lock(&port->lock);
 	if (port->closed)
 		err = -ESRCH;
 	else
-		submit_locked(port, pulse, &waker);
+		how_locked(port, pulse, &waker);
 	spin_unlock(&port->lock);
 	stplr_waker_run(&waker, false);
 	return err;
 }
 
+int stplr_port_post(struct stplr_port *port, struct stplr_item *pulse, int priority)
+{
+	pulse->kind = STPLR_ITEM_PULSE;
+	pulse->priority = priority;
+	return give(port, pulse, submit_locked);
+}
+
 int stplr_port_unpost(struct stplr_port *port, struct stplr_item *pulse)
 {
-	struct stplr_waker waker = {};
-	int err = 0;
-
-	spin_lock(&port->lock);
-	if (port->closed)
-		err = -ESRCH;
-	else
-		deliver_locked(port, pulse, &waker);
-	spin_unlock(&port->lock);
-	stplr_waker_run(&waker, false);
-	return err;
+	return give(port, pulse, deliver_locked);
 }
 
 static struct stplr_item *first_locked(struct stplr_port *port)
