@@ -21,7 +21,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -36,6 +38,7 @@ class Entrance;
 
 namespace call {
 class ClientSession;
+class RequestBuffer;
 class ServerSession;
 struct PortState;
 }  // namespace call
@@ -154,10 +157,17 @@ class Client {
 
 inline constexpr std::size_t kMostRequestBytes = std::size_t{1} << 40;
 
+// What clients may make a server hold, and how it serves them. What is beyond a limit is refused
+// with the errno named there; 0 means the default. The server's own user, and root, have more (see
+// farcall-limits(7)).
 struct PortLimits {
-  std::size_t sessions = 65'536;
-  std::size_t sessions_per_user = 16'384;
-  std::size_t request_bytes = kMostRequestBytes;  // longer ones are refused
+  std::size_t sessions = 65'536;                  // EAGAIN
+  std::size_t sessions_per_user = 16'384;         // EAGAIN
+  std::size_t request_bytes = kMostRequestBytes;  // E2BIG
+  std::size_t descriptors_per_user = 0;  // EAGAIN; a quarter of the process's table
+  std::size_t bytes_per_user = 0;        // E2BIG; 256 MiB
+  std::chrono::nanoseconds patience = kPeerPatience;  // with a client that takes descriptors
+  bool one_way = true;       // else a client that sends a one-way request is turned out
   bool by_priority = false;  // of all that waits the most urgent is served first, at any time
 };
 
@@ -181,6 +191,9 @@ struct Waiting {
 class EntranceOwner {
  public:
   virtual ~EntranceOwner() = default;
+  // Before a long request is copied: 0, or the errno that it is refused with. On the thread that
+  // serves it.
+  [[nodiscard]] virtual int admit(std::size_t bytes, std::size_t descriptors) const noexcept;
   // Nobody holds the descriptors of one branch any more; `cookie` was the socket's (SO_COOKIE).
   virtual void branch_closed(std::uint64_t cookie) noexcept;
   // Somebody who holds a descriptor has sent others, for a purpose that is the owner's affair.
@@ -238,8 +251,10 @@ class Port {
 class Entrance : public std::enable_shared_from_this<Entrance> {
  public:
   // A new branch. The socket gets the abstract name `name` where that is not empty, so that its
-  // holders can tell what it is. `cookie` gets the socket's (SO_COOKIE). Throws SystemError.
-  UniqueFd branch(std::string_view name = {}, std::uint64_t* cookie = nullptr);
+  // holders can tell what it is. `cookie` gets the socket's (SO_COOKIE). `user`: who asked for it,
+  // if that was somebody else. Throws SystemError: EAGAIN, where that user has too many.
+  UniqueFd branch(std::string_view name = {}, std::uint64_t* cookie = nullptr,
+                  std::optional<uid_t> user = {});
   [[nodiscard]] std::size_t branches() const noexcept;
   void set_terms(const Terms& terms);
   // As Port::close(), for the clients of this entrance. Its descriptors show a hang-up for reading
@@ -247,6 +262,7 @@ class Entrance : public std::enable_shared_from_this<Entrance> {
   void close() noexcept;
   [[nodiscard]] bool closed() const noexcept { return closed_; }
   [[nodiscard]] std::shared_ptr<EntranceOwner> owner() const noexcept { return owner_.lock(); }
+  [[nodiscard]] const PortLimits& limits() const noexcept;
 
   struct Private;
   Entrance(const Private&, std::shared_ptr<call::PortState> port,
@@ -264,6 +280,16 @@ class Entrance : public std::enable_shared_from_this<Entrance> {
   std::vector<std::shared_ptr<Branch>> branches_;  // likewise
 };
 
+// A client as the kernel knows it.
+struct CallerIdentity {
+  Credentials effective;  // as the client gave them when it opened its session
+  uid_t real_uid;
+  gid_t real_gid;
+  uid_t saved_uid;
+  gid_t saved_gid;
+  std::optional<std::vector<gid_t>> groups;  // none: not known
+};
+
 // Who serves a call, and wants to know when its client dies or gives up.
 class Attendant {
  public:
@@ -271,26 +297,14 @@ class Attendant {
   virtual void client_gone(const Entrance& entrance) noexcept = 0;
   // The thread attends to no client any more. On that thread.
   virtual void left() noexcept {}
+  // The thread is about to copy a long request. On that thread.
+  virtual void busy(const Entrance&) {}
 
  protected:
   ~Attendant() = default;
 };
 
 namespace call {
-
-// Where long requests go; kept from one to the next, as fresh memory is dear.
-class RequestBuffer {
- public:
-  // At least `size` bytes, or null where there is no memory.
-  std::byte* reserve(std::size_t size) noexcept;
-  // Gives back what is too much to be kept.
-  void trim() noexcept;
-  // Somebody else may still write there: nothing else will be at that address, ever.
-  void abandon() noexcept;
-
- private:
-  Mapping memory_;
-};
 
 // What a server takes out of a session.
 struct Request {
@@ -327,8 +341,8 @@ class Incoming {
   [[nodiscard]] Entrance* entrance() const noexcept { return entrance_.get(); }
   // The client as the kernel saw it when its session was opened.
   [[nodiscard]] const Credentials& caller() const noexcept { return caller_; }
-  // The socket that the client has made for its session, or -1; for what the kernel knows of it.
-  [[nodiscard]] int socket() const noexcept;
+  // All that the kernel says of the client. Null for what wants no reply.
+  [[nodiscard]] const CallerIdentity* identity() const noexcept;
   // Whether the client has died or given up. Costs a system call.
   [[nodiscard]] bool abandoned() const noexcept;
   // Whether that is known already. Costs nothing.
@@ -345,7 +359,7 @@ class Incoming {
   std::shared_ptr<Entrance> entrance_;
   Credentials caller_{};
   call::Request request_;
-  call::RequestBuffer large_;
+  std::unique_ptr<call::RequestBuffer> large_;  // made when first needed
   std::vector<UniqueFd> descriptors_;
   bool notice_ = false;
   bool crowded_ = false;

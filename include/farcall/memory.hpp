@@ -88,7 +88,7 @@ class SharedMemory {
   static SharedMemory create(std::size_t size, const char* name = "farcall");
 
   // Takes over a descriptor that came from elsewhere. Throws SystemError with EPERM unless it is
-  // a memory file sealed against shrinking, growing and further sealing.
+  // a memory file of ordinary pages, sealed against shrinking, growing and further sealing.
   static SharedMemory adopt(UniqueFd fd);
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }

@@ -97,6 +97,9 @@ std::pair<UniqueFd, UniqueFd> packet_socket_pair();
 inline constexpr auto kPeerPatience = std::chrono::seconds(2);
 void send_descriptors(int packet_socket, std::span<const int> descriptors,
                       std::uint8_t purpose = 0, std::chrono::nanoseconds patience = kPeerPatience);
+// Sends a packet with no descriptors and other credentials than the effective ones; the kernel
+// accepts those that this process could take on. Waits for nobody. Throws SystemError.
+void send_credentials(int packet_socket, const Credentials& claimed, std::uint8_t purpose);
 // Takes the next packet; its descriptors are close-on-exec. Throws SystemError.
 Arrival take_arrival(int packet_socket);
 

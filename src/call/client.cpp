@@ -112,11 +112,8 @@ std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, De
       return nullptr;
     }
     const std::uint64_t retirements = own.retirements.load(std::memory_order_seq_cst);
-    auto session = call::ClientSession::open(port, mode_);
-    session->made_after = retirements;
-    session->waiter().set_cancellable(cancellable);
-    outcome = session->await_welcome(deadline);
-    if (outcome != Outcome::ok) session = nullptr;
+    auto session = call::ClientSession::open(port, mode_, cancellable, deadline, outcome);
+    if (session) session->made_after = retirements;
     return session;
   } catch (const SystemError& error) {
     // A server that has stopped, and whose socket is full of others by now.

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
+#include <tuple>
 
 #include "call/port.hpp"
 #include "farcall/error.hpp"
 
 namespace farcall {
 
+int EntranceOwner::admit(std::size_t, std::size_t) const noexcept { return 0; }
 void EntranceOwner::branch_closed(std::uint64_t) noexcept {}
 // NOLINTNEXTLINE(performance-unnecessary-value-param): an owner that wants them takes them over
 void EntranceOwner::received(std::uint8_t, std::vector<UniqueFd>, const Credentials&) noexcept {}
@@ -18,14 +22,21 @@ void EntranceOwner::received(std::uint8_t, std::vector<UniqueFd>, const Credenti
 struct Entrance::Private {};
 
 // The inner end of a pair of sockets: what clients send for the port comes out here.
-class Entrance::Branch final : public call::Watch {
+class Entrance::Branch final : public call::Watch,
+                               public std::enable_shared_from_this<Branch> {
  public:
-  Branch(std::weak_ptr<Entrance> entrance, UniqueFd inner, std::uint64_t outer_cookie)
-      : entrance_(std::move(entrance)), inner_(std::move(inner)), cookie_(outer_cookie) {}
-  ~Branch() override = default;
+  Branch(std::weak_ptr<Entrance> entrance, UniqueFd inner, std::uint64_t outer_cookie,
+         call::Charge held, uid_t user)
+      : entrance_(std::move(entrance)),
+        inner_(std::move(inner)),
+        cookie_(outer_cookie),
+        charge_(std::move(held)),
+        user_(user) {}
+  // Packets that nobody has taken may hold anything.
+  ~Branch() override { call::close_later(user_, inner_.release()); }
 
   void start(std::shared_ptr<Branch> self) {
-    number_ = call::Warden::here().watch(inner_.get(), EPOLLIN | EPOLLRDHUP, std::move(self));
+    number_ = call::Warden::here().watch(inner_.get(), kEvents, std::move(self));
   }
   void stop() noexcept {
     if (number_ != 0 && inner_) call::Warden::here().forget(inner_.get(), number_);
@@ -36,27 +47,50 @@ class Entrance::Branch final : public call::Watch {
     constexpr int kMostAtOnce = 16;
     const std::shared_ptr<Entrance> entrance = entrance_.lock();
     for (int i = 0; i < kMostAtOnce; ++i) {
+      Arrival arrival;
       try {
-        Arrival arrival = take_arrival(inner_.get());
+        arrival = take_arrival(inner_.get());
         if (arrival.kind == Arrival::Kind::nothing) return;
         if (arrival.kind == Arrival::Kind::closed) return end(entrance);
-        if (arrival.kind != Arrival::Kind::descriptors || arrival.more || !arrival.sender ||
-            !entrance)
-          continue;
-        if (arrival.purpose == call::kPurposeSession)
-          entrance->port_->add(std::move(arrival.descriptors), *arrival.sender, entrance);
-        else if (const auto owner = entrance->owner(); owner && arrival.purpose >= kFirstOwnPurpose)
-          owner->received(arrival.purpose, std::move(arrival.descriptors), *arrival.sender);
-      } catch (const std::exception&) {
+        if (entrance) receive(arrival, *entrance, entrance);
+      } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
         // What this client sent is no session, or there is no room: closing what came tells it.
-        continue;
       }
+      if (arrival.descriptors.empty()) continue;
+      const uid_t sender = arrival.sender ? arrival.sender->uid : user_;
+      call::close_later(sender, std::move(arrival.descriptors));
+      // Whose rubbish comes faster than it can be thrown away has to wait.
+      if (call::behind(sender)) return pause(sender);
     }
   }
 
  private:
+  static constexpr std::uint32_t kEvents = EPOLLIN | EPOLLRDHUP;
+
+  static void receive(Arrival& arrival, const Entrance& from,
+                      const std::shared_ptr<Entrance>& entrance) {
+    if (arrival.kind != Arrival::Kind::descriptors || arrival.more || !arrival.sender) return;
+    if (arrival.purpose == call::kPurposeSession)
+      from.port_->add(arrival.descriptors, *arrival.sender, entrance);
+    else if (const auto owner = from.owner(); owner && arrival.purpose >= kFirstOwnPurpose)
+      owner->received(arrival.purpose, std::move(arrival.descriptors), *arrival.sender);
+  }
+  void pause(uid_t sender) noexcept {
+    call::Warden& warden = call::Warden::here();
+    warden.again(inner_.get(), number_, EPOLLET);
+    const auto resume = [self = weak_from_this()] {
+      if (const auto branch = self.lock())
+        call::Warden::here().again(branch->inner_.get(), branch->number_, kEvents);
+    };
+    try {
+      call::catch_up(sender, resume);
+    } catch (const std::exception&) {
+      resume();
+    }
+  }
   void end(const std::shared_ptr<Entrance>& entrance) noexcept {
     stop();
+    ::shutdown(inner_.get(), SHUT_RDWR);
     if (!entrance) return;
     std::shared_ptr<Branch> self;  // outlives the lock
     {
@@ -74,8 +108,12 @@ class Entrance::Branch final : public call::Watch {
   const std::weak_ptr<Entrance> entrance_;
   call::PrivateFd inner_;
   const std::uint64_t cookie_;
+  const call::Charge charge_;
+  const uid_t user_;
   std::uint64_t number_ = 0;
 };
+
+const PortLimits& Entrance::limits() const noexcept { return port_->limits; }
 
 Entrance::Entrance(const Private&, std::shared_ptr<call::PortState> port,
                    std::weak_ptr<EntranceOwner> owner, const Terms& terms)
@@ -90,7 +128,13 @@ Entrance::~Entrance() {
   for (const auto& branch : branches_) branch->stop();
 }
 
-UniqueFd Entrance::branch(std::string_view name, std::uint64_t* cookie) {
+UniqueFd Entrance::branch(std::string_view name, std::uint64_t* cookie,
+                          std::optional<uid_t> user) {
+  call::Charge held;
+  if (user) {
+    held = call::Charge(call::Resource::descriptors, *user, 1, limits().descriptors_per_user);
+    if (!held) throw SystemError(EAGAIN, "that user holds too many descriptors here");
+  }
   auto [inner, outer] = packet_socket_pair();
   const int on = 1;
   if (::setsockopt(inner.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
@@ -102,7 +146,8 @@ UniqueFd Entrance::branch(std::string_view name, std::uint64_t* cookie) {
   const std::uint64_t outer_cookie = socket_cookie(outer.get());
   if (outer_cookie == 0) throw_errno("SO_COOKIE");
   if (cookie != nullptr) *cookie = outer_cookie;
-  auto branch = std::make_shared<Branch>(weak_from_this(), std::move(inner), outer_cookie);
+  auto branch = std::make_shared<Branch>(weak_from_this(), std::move(inner), outer_cookie,
+                                         std::move(held), user.value_or(::geteuid()));
   {
     const std::lock_guard guard(port_->lock);
     branches_.push_back(branch);
@@ -141,59 +186,109 @@ void Entrance::close() noexcept {
 
 namespace call {
 
-void PortState::add(std::vector<UniqueFd> descriptors, const Credentials& sender,
+namespace {
+
+bool operator==(const Credentials& one, const Credentials& other) noexcept {
+  return one.pid == other.pid && one.uid == other.uid && one.gid == other.gid;
+}
+
+bool is_packet_socket(int fd) noexcept {
+  const auto option = [fd](int which) noexcept {
+    int value = -1;
+    socklen_t size = sizeof value;
+    return ::getsockopt(fd, SOL_SOCKET, which, &value, &size) == 0 ? value : -1;
+  };
+  return option(SO_DOMAIN) == AF_UNIX && option(SO_TYPE) == SOCK_SEQPACKET;
+}
+
+std::optional<std::vector<gid_t>> groups_of_peer(int socket) {
+  std::vector<gid_t> groups(32);
+  for (;;) {
+    socklen_t size = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
+    if (::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size) == 0) {
+      groups.resize(size / sizeof(gid_t));
+      return groups;
+    }
+    if (errno != ERANGE || size <= groups.size() * sizeof(gid_t)) return std::nullopt;
+    groups.resize(size / sizeof(gid_t));
+  }
+}
+
+// What its client does later is for the threads to hear; that it goes, for the warden as well.
+class SessionWatch final : public Watch {
+ public:
+  SessionWatch(std::weak_ptr<PortState> port, std::uint64_t number)
+      : port_(std::move(port)), id_(number) {}
+  void heard(std::uint32_t events) noexcept override {
+    const auto port = port_.lock();
+    if (!port) return;
+    if (SessionPointer left = port->hear(id_, events)) port->queue({std::move(left), nullptr});
+  }
+
+ private:
+  const std::weak_ptr<PortState> port_;
+  const std::uint64_t id_;
+};
+
+}  // namespace
+
+void PortState::add(std::vector<UniqueFd>& descriptors, const Credentials& sender,
                     const std::shared_ptr<Entrance>& entrance) {
   if (descriptors.size() != 2) return;
-  int type = 0;
-  socklen_t size = sizeof type;
-  if (::getsockopt(descriptors[1].get(), SOL_SOCKET, SO_TYPE, &type, &size) != 0 ||
-      type != SOCK_SEQPACKET)
-    return;
-  // A branch of an entrance, held here, would never close.
-  if (AbstractAddress::of(descriptors[1].get())) return;
+  const int answers = descriptors[1].get();
+  // Who made that socket is who sent it. One that was connected to somebody else's listener would
+  // speak, and be spoken to, in that somebody's name.
+  if (!is_packet_socket(answers) || !(peer_credentials(answers) == sender)) return;
   Mapping memory = adopt_session(std::move(descriptors[0]));
-  const std::lock_guard guard(lock);
-  if (closed || entrance->closed()) return;
-  const std::uint64_t id = next_id++;
-  auto session = std::make_shared<ServerSession>(std::move(memory), std::move(descriptors[1]),
-                                                 sender, id, entrance, mode);
-  const auto users = per_user.find(sender.uid);
-  if (sessions.size() >= limits.sessions ||
-      (users != per_user.end() && users->second >= most_sessions(sender.uid))) {
-    session->welcome(EAGAIN);
-    return;
-  }
-
-  // What its client does later is for the threads to hear; that it goes, for the warden as well.
-  class SessionWatch final : public Watch {
-   public:
-    SessionWatch(std::weak_ptr<PortState> port, std::uint64_t number)
-        : port_(std::move(port)), id_(number) {}
-    void heard(std::uint32_t events) noexcept override {
-      const auto port = port_.lock();
-      if (!port) return;
-      if (SessionPointer left = port->hear(id_, events)) port->queue({std::move(left), nullptr});
-    }
-
-   private:
-    const std::weak_ptr<PortState> port_;
-    const std::uint64_t id_;
+  auto& control = *reinterpret_cast<SessionControl*>(memory.data());
+  const auto refuse = [&](int error) {
+    control.terms.refusal.store(static_cast<std::uint32_t>(error), std::memory_order_relaxed);
+    send_descriptors(answers, {}, 0, std::chrono::nanoseconds::zero());
   };
-  Waiter::park_on_descriptor(session->control().server);
-  const std::uint64_t watch =
-      Warden::here().watch(session->socket(), EPOLLRDHUP | EPOLLET,
-                           std::make_shared<SessionWatch>(weak_from_this(), id));
+  Charge held(Resource::descriptors, sender.uid, 1, limits.descriptors_per_user);
+  if (!held) return refuse(EAGAIN);
+  UniqueFd theirs;
+  SessionPointer session;
   try {
-    sessions.emplace(id, Entry{.session = session, .watch = watch});
+    UniqueFd ours;
+    std::tie(ours, theirs) = packet_socket_pair();
+    const int on = 1;
+    if (::setsockopt(ours.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
+      throw_errno("SO_PASSCRED");
+    CallerIdentity identity{.effective = sender,
+                            .real_uid = sender.uid,
+                            .real_gid = sender.gid,
+                            .saved_uid = sender.uid,
+                            .saved_gid = sender.gid,
+                            .groups = groups_of_peer(answers)};
+    const std::lock_guard guard(lock);
+    if (closed || entrance->closed()) return;
+    const auto users = per_user.find(sender.uid);
+    if (sessions.size() >= limits.sessions ||
+        (users != per_user.end() && users->second >= limits.sessions_per_user))
+      return refuse(EAGAIN);
+    session = std::make_shared<ServerSession>(std::move(memory), std::move(ours),
+                                              std::move(identity), next_id++, entrance, mode,
+                                              std::move(held));
+    Waiter::park_on_descriptor(session->control().server);
+    session->set_terms(entrance->terms_);
+    sessions.emplace(session->id, Entry{.session = session, .watch = 0});
     ++per_user[sender.uid];
-    listen(session->socket(), id, EPOLLIN | EPOLLET);
+    sessions.at(session->id).watch =
+        Warden::here().watch(session->socket(), EPOLLRDHUP | EPOLLET,
+                             std::make_shared<SessionWatch>(weak_from_this(), session->id));
+    listen(session->socket(), session->id, EPOLLIN | EPOLLET);
   } catch (const std::exception&) {
-    Warden::here().forget(session->socket(), watch);
-    if (sessions.erase(id) != 0 && --per_user[sender.uid] == 0) per_user.erase(sender.uid);
+    if (!session && !memory) throw;  // there is nowhere left to say why
+    if (session) drop(session);
+    return refuse(EAGAIN);
+  }
+  try {
+    send_descriptors(answers, std::array{theirs.get()}, 0, std::chrono::nanoseconds::zero());
+  } catch (const SystemError&) {
+    drop(session);
     throw;
   }
-  session->set_terms(entrance->terms_);
-  session->welcome(0);
 }
 
 }  // namespace call

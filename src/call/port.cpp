@@ -43,14 +43,6 @@ void PortState::listen(int fd, std::uint64_t id, std::uint32_t events) const {
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw_errno("epoll_ctl");
 }
 
-std::size_t PortState::most_sessions(uid_t user) const noexcept {
-  // Each takes a descriptor.
-  rlimit descriptors{};
-  if (::getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return limits.sessions_per_user;
-  const std::size_t all = descriptors.rlim_cur;
-  return std::min(limits.sessions_per_user, user == ::geteuid() ? all - all / 8 : all / 4);
-}
-
 SessionPointer PortState::find(std::uint64_t id) {
   const std::lock_guard guard(lock);
   const auto found = sessions.find(id);
@@ -335,30 +327,25 @@ void PortState::close() noexcept {
   (void)!::write(closing.get(), &one, sizeof one);
 }
 
-std::byte* RequestBuffer::reserve(std::size_t size) noexcept {
-  if (size <= memory_.size()) return memory_.data();
-  memory_.reset();
-  const std::size_t pages = round_up_to_pages(size);
-  if (pages < size) return nullptr;
-  void* address =
-      ::mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (address == MAP_FAILED) return nullptr;
-  memory_ = Mapping(address, pages);
+std::byte* RequestBuffer::reserve(std::size_t size, Charge charge) noexcept {
+  if (!charge) return nullptr;
+  if (size > memory_.size()) {
+    memory_.reset();
+    const std::size_t pages = round_up_to_pages(size);
+    if (pages < size) return nullptr;
+    void* address =
+        ::mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (address == MAP_FAILED) return nullptr;
+    memory_ = Mapping(address, pages);
+  }
+  charge_ = std::move(charge);
   return memory_.data();
 }
 
-void RequestBuffer::abandon() noexcept {
-  const std::size_t size = memory_.size();
-  std::byte* const address = memory_.release();
-  if (address == nullptr) return;
-  // The address stays taken, the memory does not: a hostile client may bring this about at will.
-  (void)::mmap(address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
-               -1, 0);
-}
-
-void RequestBuffer::trim() noexcept {
+void RequestBuffer::release() noexcept {
   constexpr std::size_t kKeep = std::size_t{32} << 20;
   if (memory_.size() > kKeep) memory_.reset();
+  charge_ = {};
 }
 
 }  // namespace call
@@ -520,7 +507,9 @@ bool Incoming::known_abandoned() const noexcept {
   return session_ && session_->gone.load(std::memory_order_relaxed);
 }
 
-int Incoming::socket() const noexcept { return session_ ? session_->socket() : -1; }
+const CallerIdentity* Incoming::identity() const noexcept {
+  return session_ ? &session_->identity() : nullptr;
+}
 
 void Incoming::refuse(int error) noexcept {
   if (!session_) return;
@@ -567,6 +556,12 @@ ServerThread::~ServerThread() {
   ServerSession& session = *attending_;
   call::Request& request = incoming.request_;
   if (!session.take_short(incoming.inline_, request) && !take_long(incoming)) return false;
+  if (!request.wants_reply && !state_->limits.one_way) [[unlikely]] {
+    request = {};
+    call::close_later(session.caller.uid, std::move(incoming.descriptors_));
+    state_->drop(std::exchange(attending_, nullptr));
+    return false;
+  }
   incoming.notice_ = false;
   incoming.caller_ = session.caller;
   // Mostly they are the same as last time; a look is cheaper than counting them up and down.
@@ -583,15 +578,16 @@ bool ServerThread::take_long(Incoming& incoming) {
   Outcome outcome = Outcome::broken;
   const call::Destination to{.inline_data = incoming.inline_,
                              .large = incoming.large_,
-                             .most = state_->limits.request_bytes,
-                             .descriptors = incoming.descriptors_};
+                             .limits = state_->limits,
+                             .descriptors = incoming.descriptors_,
+                             .attendant = attendant_};
   try {
     outcome = attending_->take(to, incoming.request_);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no memory for this client
   }
   if (outcome == Outcome::ok) return true;
   incoming.request_ = {};
-  incoming.descriptors_.clear();
+  call::close_later(attending_->caller.uid, std::move(incoming.descriptors_));
   if (outcome != Outcome::would_block) state_->drop(std::exchange(attending_, nullptr));
   return false;
 }
@@ -663,8 +659,10 @@ bool ServerThread::look_around(Incoming& incoming) {
 
 [[gnu::hot]] Outcome ServerThread::receive(Incoming& incoming, Deadline deadline) {
   incoming.abandon();
-  incoming.large_.trim();
-  incoming.descriptors_.clear();
+  if (incoming.large_) [[unlikely]]
+    incoming.large_->release();
+  if (!incoming.descriptors_.empty()) [[unlikely]]
+    call::close_later(incoming.caller_.uid, std::move(incoming.descriptors_));
   incoming.request_ = {};
   incoming.notice_ = false;
   incoming.crowded_ = false;
@@ -692,7 +690,7 @@ Outcome ServerThread::reply_at_length(Incoming& incoming, std::span<const std::b
                                       std::span<const int> descriptors, std::int64_t status) {
   Outcome outcome = Outcome::peer_gone;
   try {
-    outcome = incoming.session_->reply(data, descriptors, status);
+    outcome = incoming.session_->reply(data, descriptors, status, state_->limits.patience);
   } catch (const SystemError& error) {
     // A bad descriptor, say, leaves the client waiting for a better reply.
     const int code = error.code().value();

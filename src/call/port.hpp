@@ -56,11 +56,10 @@ struct PortState : std::enable_shared_from_this<PortState> {
   ~PortState();
 
   void listen(int fd, std::uint64_t id, std::uint32_t events) const;
-  // A client's session has come through an entrance. What is wrong with it closes it.
-  void add(std::vector<UniqueFd> descriptors, const Credentials& sender,
+  // A client's memory and socket have come through an entrance: answers with a session, or its
+  // refusal. Throws SystemError for what is wrong with them.
+  void add(std::vector<UniqueFd>& descriptors, const Credentials& sender,
            const std::shared_ptr<Entrance>& entrance);
-  // How many sessions a user may have: of other users' together must remain room for more.
-  [[nodiscard]] std::size_t most_sessions(uid_t user) const noexcept;
   SessionPointer find(std::uint64_t id);
   // Something to do, the session claimed for the caller; or nothing, and `outcome` says why.
   Item next(Deadline deadline, Outcome& outcome, Sleeping how);

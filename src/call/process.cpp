@@ -42,7 +42,7 @@ struct Handlers {
   void (*in_child)();
 };
 // Filled while the library is loaded.
-constinit std::array<Handlers, 8> handlers{};
+constinit std::array<Handlers, 16> handlers{};
 constinit std::size_t handler_count = 0;
 
 void run(Room room, void (*Handlers::*which)()) noexcept {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -55,6 +56,39 @@ void leave_alone(T& object) noexcept {
 // descriptor is left when they run. For initialisers: few, and once.
 enum class Room : std::uint8_t { call, door };
 void around_fork(Room room, void (*before)(), void (*in_parent)(), void (*in_child)()) noexcept;
+
+// One object for each process that asks for it; it outlives main(), as threads do. A forked child
+// leaves its parent's where it is, locks and all, and makes its own.
+template <class T>
+class PerProcess {
+ public:
+  static T& here() {
+    if (T* const now = instance_.load(std::memory_order_acquire)) [[likely]]
+      return *now;
+    static_cast<void>(registered_);
+    const std::lock_guard guard(lock_);
+    T* now = instance_.load(std::memory_order_acquire);
+    if (now == nullptr) {
+      now = new T;
+      // release: pairs with the acquire above, so that the object is seen whole.
+      instance_.store(now, std::memory_order_release);
+    }
+    return *now;
+  }
+
+ private:
+  static inline constinit std::atomic<T*> instance_{nullptr};
+  static inline constinit std::mutex lock_;
+  static inline const bool registered_ = [] {
+    around_fork(
+        Room::call, [] { lock_.lock(); }, [] { lock_.unlock(); },
+        [] {
+          instance_.store(nullptr, std::memory_order_release);
+          lock_.unlock();
+        });
+    return true;
+  }();
+};
 
 // Keeps the calling thread from being cancelled inside the library. Dear: two locked instructions.
 class NoCancel {

@@ -3,7 +3,7 @@
 // A session: what one client thread and a server share. One page of memory, one packet socket.
 //
 //   offset   0  SessionControl: magic                      written once, by the client
-//           64  Terms: welcome, seven words                written by the server, rarely
+//           64  Terms: refusal, seven words                written by the server, rarely
 //          128  client's Side                              written by the client
 //          256  server's Side                              written by the server
 //          384  taken: number of the last request taken    written by the server
@@ -18,34 +18,36 @@
 // two. `extra` is the word, the origin (24 bits) and the priority (8) of a request, the status of a
 // reply.
 //
-//   client                         server
+//   client                              server
+//     port:     memory, one end  ------->   checks both, makes the session's socket
+//     that end: <------------------------   the client's end of it; or none, and `refusal` says why
+//
 //     request  ------------------>   takes it            one_way: answered as soon as taken
 //              <------------------ reply
-//   and, for what the sender must know to have been taken (descriptors, data read in place):
-//              <------------------ again      the server may not read this client's memory:
-//     request  ------------------>            the same request once more, through the rings
-//              <------------------ assist     the slot holds a PullOffer: write your last bytes
-//              there
-//     assisted ------------------>            extra: 0, or the errno of what went wrong
-//              <------------------ reply
+//   and, where descriptors are in the reply, which the server must know to have been taken:
 //     done     ------------------>            its bytes: 0, or the errno of what went wrong, after
 //              <------------------ reply      which the client waits for another reply
 //
-// Data longer than the slot is read by its receiver straight from the sender's memory
-// (process_vm_readv, kPull) where that pays and the kernel permits it; else it travels through two
-// byte rings (kBulk), made when first needed by whichever side needs them and announced with
-// kBulkComes. Descriptors travel over the socket before the turn is given. The socket also carries
-// doorbells (packets of one byte), and tells each side of the other's death.
+// The server makes the session's socket itself, and keeps its end to itself: nobody else can hold
+// its locks, set its options, or say by it who they are.
+//
+// Data longer than the slot goes through memory of its own (transfer.hpp, kTransfer), made when
+// first needed by whichever side needs it and announced with kTransferComes. Descriptors travel
+// over the socket before the turn is given. The socket also carries doorbells (packets of one
+// byte), what the kernel says of the client's real and saved ids (kPurposeReal, kPurposeSaved), and
+// tells each side of the other's death.
 #pragma once
 
 #include <cstring>
 #include <deque>
 
+#include "call/background.hpp"
+#include "call/ledger.hpp"
 #include "call/process.hpp"
-#include "call/pull.hpp"
+#include "call/request_buffer.hpp"
+#include "call/transfer.hpp"
 #include "call/warden.hpp"
 #include "farcall/call.hpp"
-#include "farcall/ring.hpp"
 
 namespace farcall::call {
 
@@ -54,22 +56,20 @@ enum class Kind : std::uint8_t {
   request = 1,
   one_way = 2,
   reply = 3,
-  again = 4,
   done = 5,
-  assist = 6,
-  assisted = 7,
 };
-inline constexpr std::uint8_t kDescriptors = 1;   // packets of descriptors belong to it
-inline constexpr std::uint8_t kBulk = 2;          // the data goes through the rings
-inline constexpr std::uint8_t kBulkComes = 4;     // a packet with the rings comes before that
-inline constexpr std::uint8_t kPull = 8;          // the slot holds a PullOffer
-inline constexpr std::uint8_t kRefused = 16;      // a reply: the server could not take the request
-inline constexpr std::uint8_t kAfterOthers = 32;  // a request: look for what has come before it
-inline constexpr std::uint8_t kFlags = kDescriptors | kBulk | kBulkComes | kPull | kRefused;
+inline constexpr std::uint8_t kDescriptors = 1;    // packets of descriptors belong to it
+inline constexpr std::uint8_t kTransfer = 2;       // the data is in the transfer memory
+inline constexpr std::uint8_t kTransferComes = 4;  // a packet with that comes before
+inline constexpr std::uint8_t kRefused = 16;       // a reply: the server could not take the request
+inline constexpr std::uint8_t kAfterOthers = 32;   // a request: look for what has come before it
+inline constexpr std::uint8_t kFlags = kDescriptors | kTransfer | kTransferComes | kRefused;
 
 // What packets on a port's and a session's sockets bring.
-inline constexpr std::uint8_t kPurposeSession = 1;  // to a port: a session's memory and socket
-inline constexpr std::uint8_t kPurposeData = 2;     // in a session: descriptors, or the rings
+inline constexpr std::uint8_t kPurposeSession = 1;  // to a port: a session's memory, and a socket
+inline constexpr std::uint8_t kPurposeData = 2;     // in a session: descriptors, or memory
+inline constexpr std::uint8_t kPurposeReal = 3;     // in a session: sent with the real ids
+inline constexpr std::uint8_t kPurposeSaved = 4;    // likewise, the saved ids
 
 struct Turn {
   std::uint32_t number = 0;
@@ -96,16 +96,13 @@ struct Slot {
 };
 inline constexpr std::size_t kFirstLineBytes = kLine - 16;
 
-// `welcome`: 0 while the server has not decided, 1, or the errno of its refusal above 16 bits.
 struct TermsLine {
-  static constexpr std::uint32_t kWelcome = 1;
-  static constexpr unsigned kRefusalShift = 16;
-  std::atomic<std::uint32_t> welcome;
+  std::atomic<std::uint32_t> refusal;  // the errno with which the server takes no session
   std::array<std::atomic<std::uint64_t>, kTerms> words;
 };
 
 struct SessionControl {
-  static constexpr std::uint64_t kMagic = 0x336c6c6163636166;  // "faccall3"
+  static constexpr std::uint64_t kMagic = 0x346c6c6163636166;  // "faccall4"
 
   alignas(kFalseSharing) std::uint64_t magic;
   alignas(kLine) TermsLine terms;
@@ -119,10 +116,6 @@ static_assert(offsetof(SessionControl, client) == 128 && offsetof(SessionControl
               offsetof(SessionControl, taken) == 384 && offsetof(SessionControl, slot) == 512);
 inline constexpr std::size_t kSessionBytes = 4096;
 static_assert(sizeof(SessionControl) == kSessionBytes);
-
-inline constexpr std::size_t kBulkCapacity = std::size_t{128} * 1024;
-// A peer that is silent for so long in the middle of its own message is taken for dead.
-inline constexpr auto kStall = kPeerPatience;
 
 // Takes over the memory that a client has sent. Throws SystemError: EPERM, EPROTO.
 Mapping adopt_session(UniqueFd fd);
@@ -185,42 +178,33 @@ class SessionBase {
     slot().turn.store(turn.pack(), std::memory_order_release);
     waiter_.wake(mine, peer);
   }
-  // Fills the slot and sends what goes before the turn; `turn` gets its flags. Where it says kBulk,
-  // stream_out() is to follow. Throws SystemError.
-  void prepare(const Load& load, Turn& turn, bool server, bool may_pull);
-  // `taken` tells whether the receiver has begun with the message: before that it may be late.
-  template <class Taken>
-  Outcome stream_out(std::span<const std::byte> data, Deadline deadline, Taken taken);
-  Outcome stream_in(std::span<std::byte> into);
-  // The rings, from the packet that announced them.
-  Outcome accept_bulk(bool server);
+  // Fills the slot and sends what goes before the turn; `turn` gets its flags. Throws SystemError.
+  void prepare(const Load& load, Turn& turn);
+  // Takes over the transfer memory that the packet brings which announced it. Throws SystemError
+  // where it cannot be had; broken.
+  Outcome accept_transfer(bool trusted, std::size_t most);
   // ok, broken, or too_big: this process has no room for them.
   Outcome next_descriptors(std::vector<UniqueFd>& into);
+  // Who the other side is, for the accounts of what it sends.
+  [[nodiscard]] virtual uid_t owner() const noexcept { return 0; }
+  // Any other packet. False: it makes no sense.
+  virtual bool other_packet(const Arrival&) noexcept { return false; }
+  // Whether more descriptors may be kept here than there are now.
+  virtual bool may_keep(std::size_t) noexcept { return true; }
 
   Mapping memory_;
   PrivateFd socket_;
   Waiter waiter_;
+  TransferMemory transfer_;
 
  private:
-  struct Bulk {
-    RingMemory out_memory;
-    RingMemory in_memory;
-    ByteWriter out;
-    ByteReader in;
-  };
   struct Arrived {
     std::vector<UniqueFd> descriptors;
     bool overflow = false;
     bool complete = false;
   };
-  void make_bulk(RingMemory out, RingMemory in);
-  [[nodiscard]] std::size_t least_pulled(bool server) const noexcept;
-  void keep(Arrival arrival);
+  void keep(Arrival& arrival);
 
-  Drain drain_hook() noexcept;
-
-  WaitMode mode_;
-  std::unique_ptr<Bulk> bulk_;
   std::deque<Arrived> arrived_;
   bool garbage_ = false;
 
@@ -230,14 +214,14 @@ class SessionBase {
 
 class ClientSession final : public SessionBase {
  public:
-  // Makes the memory and the socket and sends them to the port; await_welcome() is to follow.
-  // Throws SystemError: EPIPE or ECONNRESET where the port has been closed.
-  static std::unique_ptr<ClientSession> open(int port, WaitMode mode);
-  ClientSession(Mapping memory, UniqueFd socket, WaitMode mode, pid_t server)
-      : SessionBase(std::move(memory), std::move(socket), mode), server_(server) {}
+  // Asks the port for a session, and waits until its server has let it in; null where `outcome` is
+  // peer_gone, timed_out, would_block, interrupted. Throws SystemError: the server's refusal; EPIPE
+  // or ECONNRESET where the port has been closed.
+  static std::unique_ptr<ClientSession> open(int port, WaitMode mode, bool cancellable,
+                                             Deadline deadline, Outcome& outcome);
+  ClientSession(Mapping memory, UniqueFd socket, WaitMode mode)
+      : SessionBase(std::move(memory), std::move(socket), mode) {}
 
-  // ok, peer_gone, timed_out, would_block, interrupted. Throws SystemError: the server's refusal.
-  Outcome await_welcome(Deadline deadline);
   Outcome call(const CallArguments& arguments, CallResults* results, Deadline deadline);
   // A call in two parts, of which the first makes no system call but to wake the server, and is no
   // point of cancellation. True: it has been answered; else finish() is to follow.
@@ -267,41 +251,45 @@ class ClientSession final : public SessionBase {
     return arguments.after_others ? kAfterOthers : 0;
   }
   inline Turn fill_short_request(const CallArguments& arguments, Kind kind) noexcept;
-  Outcome send_request(const CallArguments& arguments, Kind kind, Deadline deadline);
+  void send_request(const CallArguments& arguments, Kind kind);
   bool replied(Turn& turn) const noexcept {
     turn = Turn::unpack(look());
-    return turn.number == number_ &&
-           (turn.kind == Kind::reply || turn.kind == Kind::again || turn.kind == Kind::assist);
+    return turn.number == number_ && turn.kind == Kind::reply;
   }
   Outcome wait_for_reply(Turn& turn, Deadline deadline);
+  Outcome wait_until_taken(Deadline deadline);
   inline bool take_short_reply(Turn turn, CallResults& results) noexcept;
   Outcome take_reply(Turn turn, CallResults& results);
-  Outcome assist(std::span<const std::byte> data);
+  Outcome take_long_reply(Turn turn, CallResults& results);
   Outcome fail(Outcome outcome) const noexcept;
+  void say_other_ids() const;
 
-  pid_t server_;  // as the kernel knows it; 0 where it cannot be seen from here
   std::uint64_t epoch_ = credentials_epoch();
   std::uint32_t number_ = 0;
   bool outstanding_ = false;  // a one-way request has been sent and perhaps not taken yet
-  bool server_can_pull_ = true;
 };
 
 // Where a request goes that is more than a few bytes.
 struct Destination {
   std::byte* inline_data;  // kInlineBytes
-  RequestBuffer& large;
-  std::size_t most;  // bytes
+  std::unique_ptr<RequestBuffer>& large;
+  const PortLimits& limits;
   std::vector<UniqueFd>& descriptors;
+  Attendant* attendant;
 };
 
 class ServerSession final : public SessionBase {
  public:
-  ServerSession(Mapping memory, UniqueFd socket, Credentials sender, std::uint64_t number,
-                std::shared_ptr<Entrance> way_in, WaitMode mode)
+  ServerSession(Mapping memory, UniqueFd socket, CallerIdentity sender, std::uint64_t number,
+                std::shared_ptr<Entrance> way_in, WaitMode mode, Charge held)
       : SessionBase(std::move(memory), std::move(socket), mode),
-        caller(sender),
+        caller(sender.effective),
         id(number),
-        entrance(std::move(way_in)) {}
+        entrance(std::move(way_in)),
+        identity_(std::move(sender)),
+        charge_(std::move(held)) {}
+  // Packets that nobody has taken may hold anything.
+  ~ServerSession() { close_later(caller.uid, socket_.release()); }
 
   [[nodiscard]] bool ready() const noexcept { return is_request(turn()); }
   // For its owner.
@@ -340,15 +328,20 @@ class ServerSession final : public SessionBase {
   void reply_shortly(std::span<const std::byte> data, std::int64_t status) noexcept {
     fill_slot(status, data);
     answer(number_.load(std::memory_order_relaxed), static_cast<std::uint16_t>(data.size()));
+    transfer_.exchanged();
   }
   // Any other. ok, peer_gone, broken. Throws SystemError where the client could not take it and
   // waits on.
   Outcome reply(std::span<const std::byte> data, std::span<const int> descriptors,
-                std::int64_t status);
+                std::int64_t status, std::chrono::nanoseconds patience);
   // Tells the client that its request cannot be taken.
   void refuse(int error) noexcept;
   void set_terms(const Terms& terms) noexcept;
-  void welcome(int error) noexcept;
+  // For its owner.
+  const CallerIdentity& identity() noexcept {
+    drain();  // what the client said of itself came before its first request
+    return identity_;
+  }
 
   [[nodiscard]] bool claim() noexcept { return !owned_.exchange(true, std::memory_order_seq_cst); }
   void release() noexcept { owned_.store(false, std::memory_order_seq_cst); }
@@ -400,8 +393,11 @@ class ServerSession final : public SessionBase {
               control().server, control().client);
   }
   Outcome take_data(const Turn& turn, const Destination& to, Request& request, int& refusal);
-  Outcome pull_together(const Turn& turn, const PullOffer& where, const Destination& to,
-                        Request& request, int& error);
+  int take_long(std::size_t size, const Destination& to, Request& request);
+  bool other_packet(const Arrival& arrival) noexcept override;
+  bool may_keep(std::size_t count) noexcept override;
+  [[nodiscard]] uid_t owner() const noexcept override { return caller.uid; }
+  [[nodiscard]] bool trusts_client() const noexcept;
 
   // Of the last request taken. Only the owner writes it; others look, and then claim.
   std::atomic<std::uint32_t> number_{0};
@@ -410,8 +406,9 @@ class ServerSession final : public SessionBase {
   // with asymmetric fences between.
   std::atomic<Attendant*> attendant_{nullptr};
   std::atomic<bool> telling_{false};
-  bool can_pull_ = true;         // until the kernel has said no
-  bool client_can_pull_ = true;  // until it has said no
+  CallerIdentity identity_;
+  Charge charge_;                // the session's own descriptors
+  std::vector<Charge> kept_;     // those of descriptors that wait for their request
 };
 using SessionPointer = std::shared_ptr<ServerSession>;
 

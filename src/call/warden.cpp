@@ -7,40 +7,12 @@
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <cerrno>
 
 #include "farcall/error.hpp"
 
 namespace farcall::call {
-namespace {
-
-// Never destroyed: the thread outlives main(). A child, which has not inherited the thread, makes
-// a new one.
-Warden* instance = nullptr;
-std::mutex instance_lock;
-
-void before_fork() { instance_lock.lock(); }
-void in_parent() { instance_lock.unlock(); }
-void in_child() {
-  instance = nullptr;
-  instance_lock.unlock();
-}
-
-[[maybe_unused]] const bool kRegistered = [] {
-  around_fork(Room::call, before_fork, in_parent, in_child);
-  return true;
-}();
-
-constexpr std::size_t kStackBytes = std::size_t{256} * 1024;
-
-}  // namespace
-
-Warden& Warden::here() {
-  const std::lock_guard guard(instance_lock);
-  if (instance == nullptr) instance = new Warden;
-  return *instance;
-}
+Warden& Warden::here() { return PerProcess<Warden>::here(); }
 
 Warden::Warden() : epoll_(UniqueFd(::epoll_create1(EPOLL_CLOEXEC))) {
   if (!epoll_) throw_errno("epoll_create1");
@@ -49,10 +21,10 @@ Warden::Warden() : epoll_(UniqueFd(::epoll_create1(EPOLL_CLOEXEC))) {
   sigset_t before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  // With a stack of the usual size: the program's thread-local storage may take any part of it.
   pthread_attr_t attributes;
   ::pthread_attr_init(&attributes);
   ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  ::pthread_attr_setstacksize(&attributes, kStackBytes);
   pthread_t thread;
   const int error = ::pthread_create(
       &thread, &attributes,

@@ -37,6 +37,7 @@ class Warden {
   void forget(int fd, std::uint64_t number) noexcept;
 
  private:
+  friend class PerProcess<Warden>;
   Warden();
   ~Warden() = default;
   void run() noexcept;

@@ -16,6 +16,10 @@
 #include <cstring>
 #include <deque>
 
+#include "call/acceptor.hpp"
+#include "call/background.hpp"
+#include "call/identity.hpp"
+#include "call/ledger.hpp"
 #include "door/real.hpp"
 #include "farcall/error.hpp"
 #include "farcall/peer.hpp"
@@ -46,8 +50,8 @@ bool is_named(int socket, const AbstractAddress& name) noexcept {
   return other && other->name() == name.name();
 }
 
-bool may_attach(uid_t user, const struct stat& status) noexcept {
-  return user == status.st_uid || user == 0;
+bool may_attach(uid_t user, uid_t owner_of_file) noexcept {
+  return user == 0 || (user == owner_of_file && !call::is_overflow_id(owner_of_file));
 }
 
 // A connection to the attachment of a file; none where there is none that counts.
@@ -66,7 +70,7 @@ UniqueFd connect_to(const struct stat& status) noexcept {
   ucred server{};
   socklen_t size = sizeof server;
   if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &server, &size) != 0 ||
-      !may_attach(server.uid, status))
+      !may_attach(server.uid, status.st_uid))
     return {};
   return fd;
 }
@@ -90,7 +94,7 @@ std::atomic<std::size_t> attachments{0};
 
 // Which errno describes that a path cannot be covered by this process; 0 if it can.
 int refusal(int file, const struct stat& status) noexcept {
-  if (!may_attach(::geteuid(), status)) return EPERM;
+  if (!may_attach(::geteuid(), status.st_uid)) return EPERM;
   if (!S_ISREG(status.st_mode)) return EINVAL;
   if (::faccessat(file, "", W_OK, AT_EACCESS | AT_EMPTY_PATH) != 0 && errno == EACCES)
     return EACCES;
@@ -99,10 +103,21 @@ int refusal(int file, const struct stat& status) noexcept {
 
 }  // namespace
 
+// What a file is said to be by what the kernel has of it, without asking whoever serves it: that may
+// be another process, which need not answer.
+bool known_status(int file, struct statx& status) noexcept {
+  return ::statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &status) == 0;
+}
+
 class Attachment final : public call::Watch, public std::enable_shared_from_this<Attachment> {
  public:
-  Attachment(std::weak_ptr<Door> door, UniqueFd listener, UniqueFd file)
-      : door_(std::move(door)), listener_(std::move(listener)), file_(std::move(file)) {
+  Attachment(std::weak_ptr<Door> door, UniqueFd listener, UniqueFd file, uid_t maker,
+             call::Charge held)
+      : door_(std::move(door)),
+        acceptor_(std::move(listener)),
+        file_(std::move(file)),
+        maker_(maker),
+        charge_(std::move(held)) {
     ++attachments;
   }
   ~Attachment() override {
@@ -110,11 +125,10 @@ class Attachment final : public call::Watch, public std::enable_shared_from_this
     --attachments;
   }
 
-  // The kernel tells when the last name of the file goes.
+  // The kernel tells when the last name of the file goes. May wait for whoever serves the file.
   void start() {
-    const int flags = ::fcntl(listener_.get(), F_GETFL);
-    ::fcntl(listener_.get(), F_SETFL, flags | O_NONBLOCK);
-    number_ = call::Warden::here().watch(listener_.get(), EPOLLIN, shared_from_this());
+    number_ =
+        call::Warden::here().watch(acceptor_.fd(), EPOLLIN | EPOLLET, shared_from_this());
     class Names final : public call::Watch {
      public:
       explicit Names(std::weak_ptr<Attachment> attachment) : attachment_(std::move(attachment)) {}
@@ -141,39 +155,52 @@ class Attachment final : public call::Watch, public std::enable_shared_from_this
   }
 
   // Somebody connects.
-  void heard(std::uint32_t) noexcept override;
+  void heard(std::uint32_t) noexcept override {
+    if (maker_ == 0 || call::same_user(maker_, ::geteuid())) return let_in();
+    // Who made the listener can have it wait: its flags are its maker's as well.
+    try {
+      call::run_later(maker_, [self = shared_from_this()] { self->let_in(); });
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): its visitors wait
+    }
+  }
 
   [[nodiscard]] std::shared_ptr<Door> door() const noexcept { return door_.lock(); }
-  [[nodiscard]] bool covers(const struct stat& status) const noexcept {
-    struct stat mine {};
-    return real::fstat(file_.get(), &mine) == 0 && mine.st_dev == status.st_dev &&
-           mine.st_ino == status.st_ino;
+  [[nodiscard]] bool covers(int file) const noexcept {
+    struct statx mine {};
+    struct statx other {};
+    return known_status(file_.get(), mine) && known_status(file, other) &&
+           mine.stx_ino == other.stx_ino && mine.stx_dev_major == other.stx_dev_major &&
+           mine.stx_dev_minor == other.stx_dev_minor;
   }
   [[nodiscard]] uid_t owner() const noexcept {
-    struct stat mine {};
-    return real::fstat(file_.get(), &mine) == 0 ? mine.st_uid : 0;
+    struct statx mine {};
+    return known_status(file_.get(), mine) ? mine.stx_uid : 0;
   }
 
  private:
   void stop() noexcept {
     // A child's copy leaves what is watched in the parent.
-    if (listener_ && number_ != 0) call::Warden::here().forget(listener_.get(), number_);
+    if (acceptor_.fd() >= 0 && number_ != 0) call::Warden::here().forget(acceptor_.fd(), number_);
     if (names_ && names_number_ != 0) call::Warden::here().forget(names_.get(), names_number_);
     number_ = names_number_ = 0;
-    listener_.reset();
+    acceptor_.close();
     names_.reset();
+    call::close_later(::geteuid(), file_.release());
   }
+  void let_in() noexcept;
   void look_for_names() noexcept {
     alignas(inotify_event) std::array<char, 4096> events;
     while (::read(names_.get(), events.data(), events.size()) > 0) {
     }
-    struct stat mine {};
-    if (real::fstat(file_.get(), &mine) != 0 || mine.st_nlink == 0) detach();
+    struct statx mine {};
+    if (!known_status(file_.get(), mine) || mine.stx_nlink == 0) detach();
   }
 
   const std::weak_ptr<Door> door_;
-  call::PrivateFd listener_;
+  call::Acceptor acceptor_;
   call::PrivateFd file_;
+  const uid_t maker_;
+  const call::Charge charge_;
   call::PrivateFd names_;
   std::uint64_t number_ = 0;
   std::uint64_t names_number_ = 0;
@@ -184,8 +211,13 @@ namespace {
 // Who has connected to an attachment, until it has said what it wants.
 class Visitor final : public call::Watch, public std::enable_shared_from_this<Visitor> {
  public:
-  Visitor(std::weak_ptr<Attachment> attachment, UniqueFd socket)
-      : attachment_(std::move(attachment)), socket_(std::move(socket)) {}
+  Visitor(std::weak_ptr<Attachment> attachment, UniqueFd socket, const Credentials& who,
+          call::Charge held)
+      : attachment_(std::move(attachment)),
+        socket_(std::move(socket)),
+        who_(who),
+        charge_(std::move(held)) {}
+  ~Visitor() override { call::close_later(who_.uid, socket_.release()); }
 
   void start() {
     number_ = call::Warden::here().watch(socket_.get(), EPOLLIN | EPOLLRDHUP, shared_from_this());
@@ -197,8 +229,9 @@ class Visitor final : public call::Watch, public std::enable_shared_from_this<Vi
 
   void heard(std::uint32_t) noexcept override {
     const auto keep = shared_from_this();
+    Arrival arrival;
     try {
-      Arrival arrival = take_arrival(socket_.get());
+      arrival = take_arrival(socket_.get());
       if (arrival.kind == Arrival::Kind::nothing) return;
       if (const auto attachment = attachment_.lock();
           attachment && arrival.kind == Arrival::Kind::descriptors) {
@@ -207,86 +240,123 @@ class Visitor final : public call::Watch, public std::enable_shared_from_this<Vi
       }
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
     }
+    call::close_later(who_.uid, std::move(arrival.descriptors));
     dismiss();
   }
 
  private:
   void open(const Attachment& attachment, const std::vector<UniqueFd>& proof) {
-    struct stat status {};
-    if (proof.size() != 1 || real::fstat(proof[0].get(), &status) != 0) return;
+    if (proof.size() != 1) return;
     // Whoever may not open the file has no more than its name.
     const int flags = ::fcntl(proof[0].get(), F_GETFL);
-    if (flags < 0 || (flags & O_PATH) != 0 || !attachment.covers(status)) return;
+    if (flags < 0 || (flags & O_PATH) != 0 || !attachment.covers(proof[0].get())) return;
     const auto door = attachment.door();
     if (!door) return;
-    const UniqueFd branch = door->branch();
+    const UniqueFd branch = door->branch(who_.uid);
     send_descriptors(socket_.get(), std::array{branch.get()}, 0, kNoPatience);
   }
 
   void detach(Attachment& attachment) {
-    const Credentials who = peer_credentials(socket_.get());
-    if (who.uid != attachment.owner() && who.uid != 0) return;
+    if (!may_attach(who_.uid, attachment.owner())) return;
     attachment.detach();
     send_descriptors(socket_.get(), {}, 0, kNoPatience);
   }
 
   const std::weak_ptr<Attachment> attachment_;
   call::PrivateFd socket_;
+  const Credentials who_;
+  const call::Charge charge_;
   std::uint64_t number_ = 0;
+};
+
+// Those that say nothing make room for others.
+struct Visitors {
+  std::mutex lock;  // protects the rest
+  std::deque<std::weak_ptr<Visitor>> all;
+
+  void add(const std::shared_ptr<Visitor>& visitor) {
+    std::vector<std::shared_ptr<Visitor>> dismissed;  // without the lock
+    {
+      const std::lock_guard guard(lock);
+      while (!all.empty() && (all.front().expired() || all.size() >= kMostVisitors)) {
+        if (auto oldest = all.front().lock()) dismissed.push_back(std::move(oldest));
+        all.pop_front();
+      }
+      all.push_back(visitor);
+    }
+    for (const auto& oldest : dismissed) oldest->dismiss();
+  }
 };
 
 }  // namespace
 
-namespace {
-
-// Those that say nothing make room for others. Only ever touched by the warden's thread, which
-// outlives main(), and so does this.
-std::uint64_t visited_in = 0;
-auto& visitors = *new std::deque<std::weak_ptr<Visitor>>;  // NOLINT(*-unhandled-exception-at-new)
-
-}  // namespace
-
-void Attachment::heard(std::uint32_t) noexcept {
-  UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!socket) return;
-  try {
-    if (std::exchange(visited_in, call::generation()) != call::generation()) visitors.clear();
-    while (!visitors.empty() && (visitors.front().expired() || visitors.size() >= kMostVisitors)) {
-      if (const auto oldest = visitors.front().lock()) oldest->dismiss();
-      visitors.pop_front();
+void Attachment::let_in() noexcept {
+  constexpr int kMostAtOnce = 16;
+  for (int i = 0; i < kMostAtOnce; ++i) {
+    bool full = false;
+    UniqueFd socket = acceptor_.accept(full);
+    if (!socket) return;
+    try {
+      const Credentials who = peer_credentials(socket.get());
+      call::Charge held(call::Resource::descriptors, who.uid, 1);
+      if (full || !held) {
+        call::close_later(who.uid, std::move(socket));
+        continue;
+      }
+      auto visitor =
+          std::make_shared<Visitor>(weak_from_this(), std::move(socket), who, std::move(held));
+      visitor->start();
+      call::PerProcess<Visitors>::here().add(visitor);
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
     }
-    auto visitor = std::make_shared<Visitor>(weak_from_this(), std::move(socket));
-    visitor->start();
-    visitors.push_back(visitor);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
   }
+  // Edges tell of those that come from now on.
+  call::Warden::here().again(acceptor_.fd(), number_, EPOLLIN | EPOLLET);
 }
 
-void attach(const std::shared_ptr<Door>& door, std::vector<UniqueFd> descriptors,
-            const Credentials& sender) noexcept {
-  if (descriptors.size() != 3) return;
+namespace {
+
+// On a thread that may wait for whoever serves the file.
+void attach_now(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descriptors,
+                const Credentials& sender) {
   struct stat status {};
   if (real::fstat(descriptors[1].get(), &status) != 0) return;
   int accepts = 0;
   socklen_t size = sizeof accepts;
-  if (!may_attach(sender.uid, status) || attachments.load() >= kMostAttachments ||
+  if (!may_attach(sender.uid, status.st_uid) || attachments.load() >= kMostAttachments ||
       !is_named(descriptors[0].get(), address_of(status)) ||
       ::getsockopt(descriptors[0].get(), SOL_SOCKET, SO_ACCEPTCONN, &accepts, &size) != 0 ||
       accepts == 0)
     return;
+  constexpr std::size_t kHeld = 4;  // the listener, its spare, the file, the watch of its names
+  call::Charge held(call::Resource::descriptors, sender.uid, kHeld);
+  if (!held) return;
+  // The kernel closes the highest descriptors of a process that ends first. The name must go
+  // before the file: else another file could get its number, and not the name that is made of it.
+  UniqueFd listener(::fcntl(descriptors[0].get(), F_DUPFD_CLOEXEC, descriptors[1].get() + 1));
+  if (!listener) return;
+  descriptors[0].reset();
+  auto attachment = std::make_shared<Attachment>(door, std::move(listener),
+                                                 std::move(descriptors[1]), sender.uid,
+                                                 std::move(held));
+  attachment->start();
+  door->add_attachment(attachment);
+  send_descriptors(descriptors[2].get(), {}, 0, kNoPatience);
+}
+
+}  // namespace
+
+void attach(const std::shared_ptr<Door>& door, std::vector<UniqueFd> descriptors,
+            const Credentials& sender) noexcept {
   try {
-    // The kernel closes the highest descriptors of a process that ends first. The name must go
-    // before the file: else another file could get its number, and not the name that is made of it.
-    UniqueFd listener(::fcntl(descriptors[0].get(), F_DUPFD_CLOEXEC, descriptors[1].get() + 1));
-    if (!listener) return;
-    descriptors[0].reset();
-    auto attachment =
-        std::make_shared<Attachment>(door, std::move(listener), std::move(descriptors[1]));
-    attachment->start();
-    door->add_attachment(attachment);
-    send_descriptors(descriptors[2].get(), {}, 0, kNoPatience);
+    if (descriptors.size() == 3) {
+      auto shared = std::make_shared<std::vector<UniqueFd>>(std::move(descriptors));
+      call::run_later(sender.uid, [door, shared, sender] { attach_now(door, *shared, sender); });
+      return;
+    }
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): who attaches gets no answer
   }
+  call::close_later(sender.uid, std::move(descriptors));
 }
 
 bool is_attached(const struct stat& status) noexcept {
@@ -340,7 +410,7 @@ int detach_from(const char* path) {
   const UniqueFd file(real::openat(AT_FDCWD, path, O_PATH | O_CLOEXEC, 0));
   struct stat status {};
   if (!file || real::fstat(file.get(), &status) != 0) return -1;
-  if (!may_attach(::geteuid(), status)) return fail(EPERM);
+  if (!may_attach(::geteuid(), status.st_uid)) return fail(EPERM);
   const UniqueFd socket = connect_to(status);
   if (!socket) return fail(EINVAL);
   try {

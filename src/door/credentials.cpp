@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who calls. What the kernel has recorded for the socket that the caller made is taken first; the
-// rest is what it says in /proc of a process that is still alive.
+// Who calls, as the kernel has checked it when the caller's session was opened; and what it says in
+// /proc of other processes.
 #include <grp.h>
-#include <sys/socket.h>
 #include <ucred.h>
 #include <unistd.h>
 
@@ -64,31 +63,18 @@ bool read_status(pid_t pid, Identity& identity) {
   return complete;
 }
 
-bool peer_groups(int socket, std::vector<gid_t>& groups) {
-  socklen_t size = 0;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, nullptr, &size) != 0 && errno != ERANGE)
-    return false;
-  groups.resize(size / sizeof(gid_t));
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size) == 0;
-}
-
 // The immediate caller of this thread's procedure. Returns 0 or EINVAL.
 int caller(Identity& identity) {
   Incoming* const call = call_in_progress();
   if (call == nullptr || call->abandoned()) return EINVAL;
-  const Credentials peer = peer_credentials(call->socket());
-  const bool known = read_status(peer.pid, identity) && identity.users[kEffective] == peer.uid;
-  identity.pid = peer.pid;
-  if (!known) {
-    identity.users.fill(peer.uid);
-    identity.groups.fill(peer.gid);
-  }
-  identity.users[kEffective] = peer.uid;
-  identity.groups[kEffective] = peer.gid;
-  identity.has_supplementary =
-      peer_groups(call->socket(), identity.supplementary) || (known && identity.has_supplementary);
-  // Only a caller that still lives is sure to be the one that /proc has told of.
-  return call->abandoned() ? EINVAL : 0;
+  const CallerIdentity* const known = call->identity();
+  if (known == nullptr) return EINVAL;
+  identity.pid = known->effective.pid;
+  identity.users = {known->real_uid, known->effective.uid, known->saved_uid};
+  identity.groups = {known->real_gid, known->effective.gid, known->saved_gid};
+  identity.has_supplementary = known->groups.has_value();
+  if (known->groups) identity.supplementary = *known->groups;
+  return 0;
 }
 
 template <class Credentials>

@@ -107,10 +107,10 @@ UniqueFd Door::open() {
   return fd;
 }
 
-UniqueFd Door::branch() {
+UniqueFd Door::branch(std::optional<uid_t> user) {
   std::uint64_t socket = 0;
   UniqueFd fd = entrance_->branch(
-      make_name({.id = id, .attributes = attributes & kNamedAttributes}), &socket);
+      make_name({.id = id, .attributes = attributes & kNamedAttributes}), &socket, user);
   Process::here().add_branch(socket, shared_from_this());
   referenced();
   return fd;

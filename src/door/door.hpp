@@ -36,7 +36,7 @@ struct Pool {
   // A thread has been asked for; until then it may be on its way. Nanoseconds, monotonic.
   std::atomic<std::int64_t> starting_until{0};
 
-  explicit Pool(WaitMode mode) : port({}, mode) {}
+  explicit Pool(WaitMode mode) : port({.one_way = false}, mode) {}
 };
 
 class Attachment;
@@ -54,15 +54,16 @@ class Door final : public EntranceOwner, public std::enable_shared_from_this<Doo
        std::shared_ptr<Pool> threads, const Maker& thread_maker);
   // Makes the entrance, and the first descriptor. Throws SystemError.
   UniqueFd open();
-  // A descriptor for somebody else, counted apart from those that exist. Throws SystemError.
-  UniqueFd branch();
+  // A descriptor for somebody else, counted apart from those that exist. `user`: who has asked for
+  // it. Throws SystemError.
+  UniqueFd branch(std::optional<uid_t> user = {});
 
   [[nodiscard]] door_info_t info() const noexcept;
   // The same, for functions that make threads; programs hand it on to those threads, so it lives
   // as long as the door.
   [[nodiscard]] door_info_t* lasting_info() noexcept { return &lasting_info_; }
   // The errno that a request is to be refused with, or 0.
-  [[nodiscard]] int admit(std::size_t bytes, std::size_t descriptors) const noexcept {
+  [[nodiscard]] int admit(std::size_t bytes, std::size_t descriptors) const noexcept override {
     if (bytes < data_min_.load(std::memory_order_relaxed) ||
         bytes > data_max_.load(std::memory_order_relaxed))
       return ENOBUFS;

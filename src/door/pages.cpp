@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace farcall::door {
@@ -65,10 +66,17 @@ bool good(const void* address, std::size_t size, bool to_write) noexcept {
   const std::uintptr_t last_page = (first + size - 1) >> kPageShift;
   const std::uintptr_t first_page = first >> kPageShift;
   if (!page_good(first_page, to_write)) return false;
-  if (last_page - first_page > kFewPages) return page_good(last_page, to_write);
-  for (std::uintptr_t page = first_page + 1; page <= last_page; ++page)
+  const std::uintptr_t few = std::min(last_page, first_page + kFewPages);
+  for (std::uintptr_t page = first_page + 1; page <= few; ++page)
     if (!page_good(page, to_write)) return false;
-  return true;
+  if (few == last_page) return true;
+  // Of many pages, that there is memory behind each: that is one system call.
+  const auto start = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE)) - 1;
+  const int saved = errno;
+  const bool mapped = ::msync(reinterpret_cast<void*>(first & ~start),  // NOLINT
+                              (first & start) + size, MS_ASYNC) == 0;
+  errno = saved;
+  return mapped && page_good(last_page, to_write);
 }
 
 }  // namespace

@@ -41,7 +41,8 @@ inline std::uintptr_t only_page(const void* address, std::size_t size) noexcept 
   return size - 1 < kPage - first % kPage ? first >> GoodPages::kPageShift : 0;
 }
 
-// Looks at the first and the last of the pages, at each of them where they are few. A page that was
+// Looks at each of the first pages and at the last, and of those between whether there is memory. A
+// page that was
 // found good is not looked at again for a while; looking costs a system call.
 inline bool readable(const void* address, std::size_t size) noexcept {
   return good_pages.readable(only_page(address, size)) || look_whether_readable(address, size);

@@ -50,6 +50,10 @@ class ServingThread final : public Attendant {
     const int error = try_to_answer(data, size, descriptors, count);
     return error == 0 ? 0 : answer_in_vain(error, descriptors, count);
   }
+  // Somebody else is to hear the next client meanwhile.
+  void busy(const Entrance& entrance) override {
+    if (const auto owner = entrance.owner()) make_spare(static_cast<Door&>(*owner));
+  }
   [[noreturn]] void park(int cancel_state);
 
   std::shared_ptr<Door> bound;

@@ -2,6 +2,7 @@
 #include "farcall/memory.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -95,6 +96,11 @@ SharedMemory SharedMemory::adopt(UniqueFd fd) {
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals)
     throw SystemError(EPERM, "shared memory from the peer is not a sealed memory file");
+  // Memory in huge pages has seals as well, but a hole in it can be beyond filling (SIGBUS).
+  struct statfs kind {};
+  if (::fstatfs(fd.get(), &kind) != 0) throw_errno("fstatfs of shared memory");
+  if (kind.f_type != TMPFS_MAGIC)
+    throw SystemError(EPERM, "shared memory from the peer is not made of ordinary pages");
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw_errno("fstat of shared memory");
   return {std::move(fd), static_cast<std::size_t>(status.st_size)};

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "call/identity.hpp"
 #include "farcall/error.hpp"
 
 namespace farcall {
@@ -48,30 +49,71 @@ bool wait_for(int fd, short events, Deadline deadline) {
   }
 }
 
-// Takes over the descriptors that came with a message.
-void collect_descriptors(msghdr& message, std::vector<UniqueFd>& into) {
-  for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr;
-       item = CMSG_NXTHDR(&message, item)) {
-    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t count = (item->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+#ifndef SCM_PIDFD
+constexpr int SCM_PIDFD = 4;
+#endif
+
+// What goes with the bytes of a message: credentials, descriptors. In the order in which they are
+// added; at most once each.
+template <std::size_t Descriptors>
+class Ancillary {
+ public:
+  // With room for what nobody has asked for, too: a security label, a pidfd.
+  Ancillary() noexcept { message_.msg_control = buffer_.data(); }
+
+  msghdr& message(std::span<iovec> pieces) noexcept {
+    message_.msg_iov = pieces.data();
+    message_.msg_iovlen = pieces.size();
+    return message_;
+  }
+  void add(const Credentials& credentials) noexcept {
+    const ucred who{.pid = credentials.pid, .uid = credentials.uid, .gid = credentials.gid};
+    add(SCM_CREDENTIALS, &who, sizeof who);
+  }
+  void add(std::span<const int> descriptors) noexcept {
+    if (!descriptors.empty()) add(SCM_RIGHTS, descriptors.data(), descriptors.size_bytes());
+  }
+  void prepare_to_receive() noexcept { message_.msg_controllen = buffer_.size(); }
+
+  // Takes over the descriptors that came. Those that nobody has asked for are put into `unwanted`.
+  void collect(std::vector<UniqueFd>& into, std::vector<UniqueFd>& unwanted,
+               std::optional<Credentials>& sender) {
+    // All of them, before anything that can fail.
+    for (cmsghdr* item = CMSG_FIRSTHDR(&message_); item != nullptr;
+         item = CMSG_NXTHDR(&message_, item)) {
+      if (item->cmsg_level != SOL_SOCKET) continue;
+      if (item->cmsg_type == SCM_RIGHTS) take(*item, into);
+      if (item->cmsg_type == SCM_PIDFD) take(*item, unwanted);
+      if (item->cmsg_type != SCM_CREDENTIALS) continue;
+      ucred who{};
+      std::memcpy(&who, CMSG_DATA(item), sizeof who);
+      sender = Credentials{.pid = who.pid, .uid = who.uid, .gid = who.gid};
+    }
+  }
+
+ private:
+  void add(int type, const void* data, std::size_t size) noexcept {
+    auto* item = reinterpret_cast<cmsghdr*>(buffer_.data() + message_.msg_controllen);
+    message_.msg_controllen += CMSG_SPACE(size);
+    item->cmsg_level = SOL_SOCKET;
+    item->cmsg_type = type;
+    item->cmsg_len = CMSG_LEN(size);
+    std::memcpy(CMSG_DATA(item), data, size);
+  }
+  static void take(const cmsghdr& item, std::vector<UniqueFd>& into) {
+    const std::size_t count = (item.cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (std::size_t i = 0; i < count; ++i) {
       int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(item) + i * sizeof fd, sizeof fd);
+      std::memcpy(&fd, CMSG_DATA(&item) + i * sizeof fd, sizeof fd);
       into.emplace_back(fd);
     }
   }
-}
 
-std::optional<Credentials> find_credentials(msghdr& message) {
-  for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr;
-       item = CMSG_NXTHDR(&message, item)) {
-    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_CREDENTIALS) continue;
-    ucred sender{};
-    std::memcpy(&sender, CMSG_DATA(item), sizeof sender);
-    return Credentials{.pid = sender.pid, .uid = sender.uid, .gid = sender.gid};
-  }
-  return std::nullopt;
-}
+  static constexpr std::size_t kOther = 512;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred)) +
+                                        CMSG_SPACE(Descriptors * sizeof(int)) + kOther> buffer_;
+  msghdr message_{};
+};
 
 std::pair<UniqueFd, UniqueFd> connected_pair(int type) {
   int ends[2];
@@ -93,7 +135,9 @@ UniqueFd stream_socket() {
   return fd;
 }
 
-bool trusted(const Credentials& peer) { return peer.uid == ::geteuid() || peer.uid == 0; }
+bool trusted(const Credentials& peer) {
+  return call::same_user(peer.uid, ::geteuid()) || peer.uid == 0;
+}
 
 }  // namespace
 
@@ -111,6 +155,11 @@ AbstractAddress::AbstractAddress(std::string_view name) {
 std::optional<AbstractAddress> AbstractAddress::of(int socket) noexcept {
   AbstractAddress address;
   address.size_ = sizeof address.address_;
+  // Of other families a name may be long in coming: whoever holds their lock decides.
+  int family = 0;
+  socklen_t family_size = sizeof family;
+  if (::getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &family, &family_size) != 0 || family != AF_UNIX)
+    return std::nullopt;
   if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address.address_), &address.size_) != 0 ||
       address.address_.sun_family != AF_UNIX || address.size_ <= kBeforeName ||
       address.address_.sun_path[0] != 0)
@@ -148,23 +197,11 @@ void send_parcel(int socket, const Parcel& parcel) {
   std::array<iovec, 2> pieces{iovec{.iov_base = &header, .iov_len = sizeof header},
                               iovec{.iov_base = const_cast<std::byte*>(parcel.bytes.data()),
                                     .iov_len = parcel.bytes.size()}};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kParcelDescriptors * sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = pieces.data();
-  message.msg_iovlen = pieces.size();
-  if (!parcel.descriptors.empty()) {
-    const std::size_t size = parcel.descriptors.size() * sizeof(int);
-    message.msg_control = control.data();
-    message.msg_controllen = CMSG_SPACE(size);
-    cmsghdr* rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(size);
-    for (std::size_t i = 0; i < parcel.descriptors.size(); ++i) {
-      const int fd = parcel.descriptors[i].get();
-      std::memcpy(CMSG_DATA(rights) + i * sizeof fd, &fd, sizeof fd);
-    }
-  }
+  std::vector<int> numbers;
+  for (const UniqueFd& fd : parcel.descriptors) numbers.push_back(fd.get());
+  Ancillary<kParcelDescriptors> ancillary;
+  ancillary.add(numbers);
+  const msghdr& message = ancillary.message(pieces);
   ssize_t sent = 0;
   do sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
   while (sent < 0 && errno == EINTR);
@@ -177,13 +214,10 @@ void send_parcel(int socket, const Parcel& parcel) {
 std::optional<Parcel> receive_parcel(int socket, Deadline deadline) {
   Parcel parcel;
   ParcelHeader header{};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kParcelDescriptors * sizeof(int))> control{};
   iovec piece{.iov_base = &header, .iov_len = sizeof header};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
+  Ancillary<kParcelDescriptors> ancillary;
+  ancillary.prepare_to_receive();
+  msghdr& message = ancillary.message(std::span(&piece, 1));
   ssize_t count = 0;
   do {
     if (!wait_for(socket, POLLIN, deadline)) throw SystemError(ETIMEDOUT, "receive a parcel");
@@ -191,7 +225,9 @@ std::optional<Parcel> receive_parcel(int socket, Deadline deadline) {
   } while (count < 0 && (errno == EINTR || errno == EAGAIN));
   if (count < 0) throw_errno("receive a parcel");
   // Descriptors first: whatever is wrong with the rest, they are ours to close.
-  collect_descriptors(message, parcel.descriptors);
+  std::vector<UniqueFd> unwanted;
+  std::optional<Credentials> sender;
+  ancillary.collect(parcel.descriptors, unwanted, sender);
   if (count == 0) return std::nullopt;
   if (count != sizeof header || header.magic != ParcelHeader::kMagic ||
       header.bytes > kParcelBytes || header.descriptors != parcel.descriptors.size() ||
@@ -211,35 +247,17 @@ std::optional<Parcel> receive_parcel(int socket, Deadline deadline) {
 
 namespace {
 
-void send_packet(int packet_socket, std::span<const int> descriptors, std::uint8_t purpose,
-                 bool more, std::chrono::nanoseconds patience) {
-  constexpr std::size_t kRights = CMSG_SPACE(kPacketDescriptors * sizeof(int));
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred)) + kRights> control;
+void send_packet(int packet_socket, std::span<const int> descriptors, const Credentials& self,
+                 std::uint8_t purpose, bool more, std::chrono::nanoseconds patience) {
   PacketHeader header{.magic = PacketHeader::kMagic,
                       .purpose = purpose,
                       .more = static_cast<std::uint8_t>(more),
                       .descriptors = static_cast<std::uint16_t>(descriptors.size())};
   iovec piece{.iov_base = &header, .iov_len = sizeof header};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = CMSG_SPACE(sizeof(ucred));
-  if (!descriptors.empty()) message.msg_controllen += CMSG_SPACE(descriptors.size_bytes());
-  std::memset(control.data(), 0, message.msg_controllen);
-  cmsghdr* item = CMSG_FIRSTHDR(&message);
-  item->cmsg_level = SOL_SOCKET;
-  item->cmsg_type = SCM_CREDENTIALS;
-  item->cmsg_len = CMSG_LEN(sizeof(ucred));
-  const ucred self{.pid = ::getpid(), .uid = ::geteuid(), .gid = ::getegid()};
-  std::memcpy(CMSG_DATA(item), &self, sizeof self);
-  if (!descriptors.empty()) {
-    item = CMSG_NXTHDR(&message, item);
-    item->cmsg_level = SOL_SOCKET;
-    item->cmsg_type = SCM_RIGHTS;
-    item->cmsg_len = CMSG_LEN(descriptors.size_bytes());
-    std::memcpy(CMSG_DATA(item), descriptors.data(), descriptors.size_bytes());
-  }
+  Ancillary<kPacketDescriptors> ancillary;
+  ancillary.add(self);
+  ancillary.add(descriptors);
+  const msghdr& message = ancillary.message(std::span(&piece, 1));
   for (Deadline deadline = Deadline::now();;) {
     if (::sendmsg(packet_socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return;
     if (errno == EINTR) continue;
@@ -247,6 +265,10 @@ void send_packet(int packet_socket, std::span<const int> descriptors, std::uint8
     if (deadline.is_now()) deadline = Deadline::after(patience);
     if (!wait_for(packet_socket, POLLOUT, deadline)) throw SystemError(ETIMEDOUT, "send descriptors");
   }
+}
+
+Credentials effective() noexcept {
+  return {.pid = ::getpid(), .uid = ::geteuid(), .gid = ::getegid()};
 }
 
 // No bytes mean the end, or a packet that holds none.
@@ -262,23 +284,23 @@ void send_descriptors(int packet_socket, std::span<const int> descriptors, std::
   for (;;) {
     const bool more = descriptors.size() > kPacketDescriptors;
     const auto now = descriptors.first(more ? kPacketDescriptors : descriptors.size());
-    send_packet(packet_socket, now, purpose, more, patience);
+    send_packet(packet_socket, now, effective(), purpose, more, patience);
     if (!more) return;
     descriptors = descriptors.subspan(now.size());
   }
 }
 
+void send_credentials(int packet_socket, const Credentials& claimed, std::uint8_t purpose) {
+  send_packet(packet_socket, {}, claimed, purpose, false, std::chrono::nanoseconds::zero());
+}
+
 Arrival take_arrival(int packet_socket) {
   Arrival arrival;
   PacketHeader header{};
-  constexpr std::size_t kRights = CMSG_SPACE(kPacketDescriptors * sizeof(int));
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred)) + kRights> control;
   iovec piece{.iov_base = &header, .iov_len = sizeof header};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
+  Ancillary<kPacketDescriptors> ancillary;
+  ancillary.prepare_to_receive();
+  msghdr& message = ancillary.message(std::span(&piece, 1));
   ssize_t count = 0;
   do count = ::recvmsg(packet_socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   while (count < 0 && errno == EINTR);
@@ -289,8 +311,8 @@ Arrival take_arrival(int packet_socket) {
     arrival.kind = Kind::closed;
     return arrival;
   }
-  collect_descriptors(message, arrival.descriptors);
-  arrival.sender = find_credentials(message);
+  std::vector<UniqueFd> unwanted;
+  ancillary.collect(arrival.descriptors, unwanted, arrival.sender);
   const bool proper = count == sizeof header && (message.msg_flags & MSG_TRUNC) == 0 &&
                       header.magic == PacketHeader::kMagic && header.more <= 1;
   if (count == 0) {

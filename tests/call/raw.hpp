@@ -33,17 +33,24 @@ struct RawSession {
     mapping = Mapping(address, memory.size());
     if (formatted) control().magic = call::SessionControl::kMagic;
     auto [here, there] = packet_socket_pair();
-    socket = std::move(here);
+    answers = std::move(here);
     if (patient) {
       send_descriptors(port, std::array{memory.fd(), there.get()}, call::kPurposeSession);
     }
     other_end = std::move(there);
   }
+  // Whether the server lets it in.
+  bool welcome() {
+    other_end.reset();
+    return eventually([&] {
+      Arrival arrival = take_arrival(answers.get());
+      if (arrival.kind == Arrival::Kind::descriptors && arrival.descriptors.size() == 1)
+        socket = std::move(arrival.descriptors[0]);
+      return arrival.kind != Arrival::Kind::nothing;
+    }) && socket;
+  }
   [[nodiscard]] call::SessionControl& control() const {
     return *reinterpret_cast<call::SessionControl*>(mapping.data());
-  }
-  [[nodiscard]] bool welcome() const {
-    return eventually([&] { return control().terms.welcome == call::TermsLine::kWelcome; });
   }
   // Gives the turn to the server, and rings.
   void give(call::Kind kind, std::uint32_t number, std::uint16_t size = 0,
@@ -62,8 +69,9 @@ struct RawSession {
 
   SharedMemory memory;
   Mapping mapping;
-  UniqueFd socket;
-  UniqueFd other_end;
+  UniqueFd answers;    // where the server says whether it takes the session
+  UniqueFd other_end;  // as it was sent
+  UniqueFd socket;     // the session's, once it is welcome
 };
 
 // Packets that mean nothing, or the wrong thing.
@@ -87,25 +95,20 @@ inline void send_nonsense(int socket, std::minstd_rand& random) {
   }
 }
 
-// Rings for long data, filled with nonsense, sent over a session's socket.
-inline void send_rings(int socket, std::minstd_rand& random) {
-  std::vector<SharedMemory> rings;
-  for (int i = 0; i < 2; ++i) {
-    rings.push_back(SharedMemory::create(ring_bytes(call::kBulkCapacity), "ring"));
-    RingMemory::format(rings.back().fd(), call::kBulkCapacity, RingKind::bytes);
-    void* address = ::mmap(nullptr, rings.back().size(), PROT_READ | PROT_WRITE, MAP_SHARED,
-                           rings.back().fd(), 0);
-    const Mapping mapping(address, rings.back().size());
-    auto* words = reinterpret_cast<std::uint64_t*>(mapping.data());
-    for (std::size_t count = random() % 40; count > 0; --count) {
-      const std::size_t at =
-          random() % 4 == 0 ? random() % (mapping.size() / 8) : random() % (8192 / sizeof *words);
-      words[at] = random() % 2 == 0 ? random() % 300'000 : std::uint64_t{random()} << 32 | random();
-    }
-  }
+// Memory for long data, of any size, sent over a session's socket.
+inline void send_memory(int socket, std::minstd_rand& random) {
+  const std::size_t sizes[] = {1, 65'536, 131'072, 1'048'576, 3'000'000};
+  const SharedMemory memory = SharedMemory::create(sizes[random() % 5], "transfer");
   int queued = 0;
   if (::ioctl(socket, SIOCOUTQ, &queued) == 0 && queued < 20'000)
-    send_descriptors(socket, std::array{rings[0].fd(), rings[1].fd()}, call::kPurposeData);
+    send_descriptors(socket, std::array{memory.fd()}, call::kPurposeData);
+}
+
+// As a server: lets in who has asked for a session. Returns this side of its socket.
+inline UniqueFd let_in(const Arrival& asked) {
+  auto [mine, theirs] = packet_socket_pair();
+  send_descriptors(asked.descriptors[1].get(), std::array{theirs.get()}, 0, 0ns);
+  return std::move(mine);
 }
 
 // Writes something into a session's memory: whole turns in their likeness, or anything anywhere.
@@ -128,13 +131,7 @@ inline void scribble(call::SessionControl& control, std::minstd_rand& random, bo
     case 4: {  // where data is said to be, and how much of it
       const std::uint64_t sizes[] = {0,          1,    40'000, 1 << 20, std::uint64_t{1} << 40,
                                      UINT64_MAX, large};
-      const call::PullOffer offer{
-          .address = random() % 2 == 0 ? reinterpret_cast<std::uintptr_t>(&control) : large,
-          .size = sizes[random() % 7],
-          .nonce_address = reinterpret_cast<std::uintptr_t>(&control.slot.data[32]),
-          .nonce = large};
-      std::memcpy(control.slot.data, &offer, sizeof offer);
-      std::memcpy(control.slot.data + 32, &large, sizeof large);
+      std::memcpy(control.slot.data, &sizes[random() % 7], sizeof sizes[0]);
       break;
     }
     case 5:
@@ -147,19 +144,19 @@ inline void scribble(call::SessionControl& control, std::minstd_rand& random, bo
       words[random() % (call::kSessionBytes / 8)] = large;
       break;
     }
-    default: control.terms.welcome = random() % 2 == 0 ? 1U : static_cast<std::uint32_t>(large);
+    default: control.terms.refusal = random() % 2 == 0 ? 1U : static_cast<std::uint32_t>(large);
   }
 }
 
 // A client's session in which nothing is as it should be. Throws SystemError where the server has
 // hung up.
 inline void open_a_bad_session(int port, std::minstd_rand& random) {
-  const RawSession session(port, random() % 16 != 0);
+  RawSession session(port, random() % 16 != 0);
   if (random() % 4 != 0) (void)session.welcome();
   for (std::size_t i = random() % 300; i > 0; --i) {
     scribble(session.control(), random, false);
     if (random() % 6 == 0) send_nonsense(session.socket.get(), random);
-    if (random() % 16 == 0) send_rings(session.socket.get(), random);
+    if (random() % 16 == 0) send_memory(session.socket.get(), random);
     if (random() % 3 == 0) (void)!::send(session.socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (random() % 16 == 0) door::test::pause_up_to(300, random);
   }

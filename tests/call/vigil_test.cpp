@@ -145,7 +145,7 @@ TEST_F(VigilTest, IsKeptOverFewSessionsAndEachOfThemWakes) {
 // astray.
 TEST_F(VigilTest, SleepsOnAWordOfItsOwn) {
   Watched server;
-  const RawSession client(server.port.descriptor());
+  RawSession client(server.port.descriptor());
   ASSERT_TRUE(client.welcome());
   client.give(call::Kind::request, 1);
   ASSERT_TRUE(client.answered(1));
@@ -268,7 +268,7 @@ TEST_F(VigilTest, LooksAroundBeforeItTimesOut) {
   ServerThread thread(port);
   thread.set_restartable(true);
   Incoming incoming;
-  const RawSession client(port.descriptor());
+  RawSession client(port.descriptor());
   ASSERT_TRUE(client.welcome());
   const auto pulses = std::make_shared<Pulses>(port);
   const std::uint64_t source = port.listen(pulses->fd.get(), pulses);

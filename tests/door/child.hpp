@@ -219,7 +219,7 @@ void in_server_and_client(Body body) {
 }
 
 inline bool is_root() { return ::geteuid() == 0; }
-inline constexpr uid_t kNobody = 65534;
+inline constexpr uid_t kNobody = 60001;
 
 // Becomes a user without privileges, for good.
 inline bool become(uid_t user) {

@@ -37,8 +37,7 @@ TEST_F(DoorIdentity, AFakeCannotNameAnotherServer) {
       const Mapping memory = call::adopt_session(std::move(arrival.descriptors[0]));
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
       for (auto& word : control.terms.words) word = 1;
-      control.terms.welcome = call::TermsLine::kWelcome;
-      (void)!::send(arrival.descriptors[1].get(), "", 1, MSG_NOSIGNAL);
+      const UniqueFd socket = let_in(arrival);
       std::this_thread::sleep_for(1s);
     }
   });
@@ -61,7 +60,7 @@ TEST_F(DoorIdentity, CredentialsAreThoseOfWhoOpenedTheSession) {
   const int teller = make_door(tell);
   in_child([&] {
     ASSERT_TRUE(become(kNobody));
-    const RawSession session(teller);
+    RawSession session(teller);
     ASSERT_TRUE(session.welcome());
     session.give(call::Kind::request, 1);
     ASSERT_TRUE(session.answered(1));
@@ -159,8 +158,7 @@ TEST_F(DoorIdentity, ARefusalWithoutAnErrorIsAnErrorAllTheSame) {
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
       for (auto& word : control.terms.words) word = UINT64_MAX;
       control.terms.words[0] = 0;
-      control.terms.welcome = call::TermsLine::kWelcome;
-      (void)!::send(arrival.descriptors[1].get(), "", 1, MSG_NOSIGNAL);
+      const UniqueFd socket = let_in(arrival);
       for (std::uint32_t number = 1; number <= 5; ++number) {
         if (!eventually(
                 [&] {
@@ -174,7 +172,7 @@ TEST_F(DoorIdentity, ARefusalWithoutAnErrorIsAnErrorAllTheSame) {
             call::Turn{
                 .number = number, .kind = call::Kind::reply, .flags = call::kRefused, .size = 0}
                 .pack();
-        (void)!::send(arrival.descriptors[1].get(), "", 1, MSG_NOSIGNAL);
+        (void)!::send(socket.get(), "", 1, MSG_NOSIGNAL);
       }
     }
   });

@@ -20,11 +20,7 @@ inline UniqueFd supply(std::uint8_t which) {
     case 0: return SharedMemory::create(1).release();
     case 1: return SharedMemory::create(call::kSessionBytes).release();
     case 2:
-    case 3: {
-      SharedMemory ring = SharedMemory::create(ring_bytes(call::kBulkCapacity));
-      RingMemory::format(ring.fd(), call::kBulkCapacity, RingKind::bytes);
-      return std::move(ring).release();
-    }
+    case 3: return SharedMemory::create(call::TransferMemory::kLeast).release();
     default: return UniqueFd(::dup(STDERR_FILENO));
   }
 }

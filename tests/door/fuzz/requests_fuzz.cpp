@@ -15,9 +15,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const Mapping theirs = map(memory.fd());
   auto& control = *reinterpret_cast<call::SessionControl*>(theirs.data());
   auto [here, there] = packet_socket_pair();
-  call::ServerSession session(map(memory.fd()), std::move(here),
-                              {.pid = ::getpid(), .uid = 0, .gid = 0}, 1, nullptr, WaitMode::block);
+  static Port& port = *new Port;
+  static const auto& entrance = *new std::shared_ptr<Entrance>(port.open_entrance({}, {}));
+  CallerIdentity identity{};
+  identity.effective = {.pid = ::getpid(), .uid = 0, .gid = 0};
+  call::ServerSession session(map(memory.fd()), std::move(here), identity, 1, entrance,
+                              WaitMode::block, {});
   constexpr std::size_t kMost = 1 << 20;
+  const PortLimits limits{.request_bytes = kMost};
   for (int round = 0; round < 4 && !input.empty(); ++round) {
     for (std::size_t count = input.number<std::uint8_t>() % 4; count > 0; --count)
       if (there) send_packet(there.get(), input);
@@ -28,11 +33,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                    .flags = input.number<std::uint8_t>(),
                    .size = input.number<std::uint16_t>()}
             .pack();
-    // A stream that stalls would take seconds; a client that has gone ends it.
-    if ((call::Turn::unpack(control.slot.turn).flags & call::kBulk) != 0) there.reset();
     session.drain();
     if (!session.ready()) continue;
-    call::RequestBuffer large;
+    std::unique_ptr<call::RequestBuffer> large;
     std::vector<UniqueFd> descriptors;
     alignas(8) std::array<std::byte, kInlineBytes> inline_data{};
     call::Request request;
@@ -40,8 +43,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (!session.take_short(inline_data.data(), request))
       outcome = session.take({.inline_data = inline_data.data(),
                               .large = large,
-                              .most = kMost,
-                              .descriptors = descriptors},
+                              .limits = limits,
+                              .descriptors = descriptors,
+                              .attendant = nullptr},
                              request);
     if (outcome == Outcome::would_block) continue;
     if (outcome != Outcome::ok) return 0;  // its session is closed then
@@ -57,7 +61,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       continue;
     }
     try {
-      (void)session.reply(reply, {}, 0);
+      (void)session.reply(reply, {}, 0, limits.patience);
     } catch (const SystemError&) {
       return 0;
     }

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "call/process.hpp"
+
+namespace farcall::call {
+
+// A listening socket of this process. Where the process has no descriptor left, who waits at the
+// door is let in all the same, to be told so at once, with one that was kept for that.
+class Acceptor {
+ public:
+  explicit Acceptor(UniqueFd listener) noexcept;
+
+  [[nodiscard]] int fd() const noexcept { return listener_.get(); }
+  // The next who wants to connect, if there is one. `full`: it can only be turned away, before the
+  // next call.
+  UniqueFd accept(bool& full) noexcept;
+  void close() noexcept;
+
+ private:
+  UniqueFd accept_one() const noexcept;
+  void keep_spare() noexcept;
+
+  PrivateFd listener_;
+  PrivateFd spare_;
+};
+
+}  // namespace farcall::call

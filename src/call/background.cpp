@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "call/background.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <unordered_map>
+
+#include "call/process.hpp"
+#include "farcall/error.hpp"
+
+namespace farcall::call {
+namespace {
+
+struct Task {
+  uid_t user;
+  PrivateFd fd;  // to be closed
+  std::function<void()> work;
+};
+
+class Pool {
+ public:
+  // False: there is no thread, and nothing has been taken.
+  bool add(Task& task) {
+    {
+      const std::lock_guard guard(lock_);
+      if (idle_ == 0 && threads_ < kBackgroundThreads && !start_thread() && threads_ == 0)
+        return false;
+      waiting_.push_back(std::move(task));
+    }
+    changed_.notify_one();
+    return true;
+  }
+  std::size_t waiting(uid_t user) {
+    const std::lock_guard guard(lock_);
+    return static_cast<std::size_t>(
+        std::ranges::count_if(waiting_, [user](const Task& task) { return task.user == user; }));
+  }
+
+ private:
+  bool start_thread();
+  void serve() {
+    std::unique_lock guard(lock_);
+    for (;;) {
+      const auto next = std::ranges::find_if(
+          waiting_, [this](const Task& task) { return running_[task.user] < kThreadsPerUser; });
+      if (next == waiting_.end()) {
+        ++idle_;
+        const bool woken = changed_.wait_for(guard, kIdle) == std::cv_status::no_timeout;
+        --idle_;
+        if (woken || std::ranges::any_of(waiting_, [this](const Task& task) {
+              return running_[task.user] < kThreadsPerUser;
+            }))
+          continue;
+        --threads_;
+        return;
+      }
+      const uid_t user = next->user;
+      ++running_[user];
+      {
+        Task mine = std::move(*next);
+        waiting_.erase(next);
+        guard.unlock();
+        perform(mine);
+      }
+      guard.lock();
+      if (--running_[user] == 0) running_.erase(user);
+      // What had to wait for this user's turn is seen by this thread, in the next round.
+    }
+  }
+  static void perform(Task& task) noexcept {
+    if (task.fd) {
+      // Who sent a socket that lingers mostly has no hand on it any more.
+      const linger none{.l_onoff = 0, .l_linger = 0};
+      ::setsockopt(task.fd.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none);
+      task.fd.reset();
+    }
+    try {
+      if (task.work) task.work();
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): who asked gets no answer
+    }
+  }
+
+  static constexpr auto kIdle = std::chrono::seconds(2);
+
+  std::mutex lock_;  // protects what follows
+  std::condition_variable changed_;
+  std::deque<Task> waiting_;
+  std::unordered_map<uid_t, std::size_t> running_;
+  std::size_t threads_ = 0;
+  std::size_t idle_ = 0;
+};
+
+bool Pool::start_thread() {
+  // Signals are for the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_t thread;
+  const int error = ::pthread_create(
+      &thread, &attributes,
+      [](void* pool) -> void* {
+        ::pthread_setname_np(::pthread_self(), "farcall-close");
+        int old = 0;
+        ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+        static_cast<Pool*>(pool)->serve();
+        return nullptr;
+      },
+      this);
+  ::pthread_attr_destroy(&attributes);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error == 0) ++threads_;
+  return error == 0;
+}
+
+// What waits in a parent is closed in its forked child by the fork.
+Pool& pool() { return PerProcess<Pool>::here(); }
+
+}  // namespace
+
+void close_later(uid_t user, UniqueFd fd) noexcept {
+  if (!fd) return;
+  Task task{.user = user, .fd = PrivateFd(std::move(fd)), .work = {}};
+  try {
+    (void)pool().add(task);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it is closed here
+  }
+}
+
+void close_later(uid_t user, std::vector<UniqueFd>&& fds) noexcept {
+  for (UniqueFd& fd : fds) close_later(user, std::move(fd));
+  fds.clear();
+}
+
+bool behind(uid_t user) noexcept {
+  constexpr std::size_t kMostWaiting = 256;
+  return pool().waiting(user) >= kMostWaiting;
+}
+
+void run_later(uid_t user, std::function<void()> work) {
+  if (behind(user)) throw SystemError(EAGAIN, "too much to do");
+  catch_up(user, std::move(work));
+}
+
+void catch_up(uid_t user, std::function<void()> work) {
+  Task task{.user = user, .fd = {}, .work = std::move(work)};
+  if (!pool().add(task)) throw SystemError(EAGAIN, "no thread");
+}
+
+}  // namespace farcall::call

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Work that lasts as long as somebody else likes. The last close of a socket may wait for its peer
+// (SO_LINGER), every close and look at a file of FUSE for the process behind it. What came from
+// another process is therefore closed and looked at here, by threads that serve nobody.
+//
+// There are few such threads, made when there is work and gone when there is none, and one user's
+// work takes at most kThreadsPerUser of them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "farcall/memory.hpp"
+
+namespace farcall::call {
+
+inline constexpr std::size_t kBackgroundThreads = 16;
+inline constexpr std::size_t kThreadsPerUser = 2;
+
+// Closes what `user` has sent. Where there is no memory or no thread for that, it is closed here.
+void close_later(uid_t user, UniqueFd fd) noexcept;
+void close_later(uid_t user, std::vector<UniqueFd>&& fds) noexcept;
+// Does `work` for `user`; what it throws is dropped. Throws SystemError: EAGAIN, where that user
+// has too much waiting or there is no thread.
+void run_later(uid_t user, std::function<void()> work);
+// Whether more of that user waits to be closed or done than is right. Who hears that hears nothing
+// more of the user until catch_up() calls `work`, when all that waits now is done.
+bool behind(uid_t user) noexcept;
+void catch_up(uid_t user, std::function<void()> work);
+
+}  // namespace farcall::call

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "call/ledger.hpp"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <unordered_map>
+
+#include "call/process.hpp"
+
+namespace farcall::call {
+namespace {
+
+constexpr std::size_t kBytesPerUser = std::size_t{256} << 20;
+
+struct Account {
+  std::unordered_map<uid_t, std::size_t> users;
+  std::size_t others = 0;  // all but this process's own user and root
+};
+
+struct Ledger {
+  std::mutex lock;  // protects the rest
+  std::array<Account, 2> accounts;
+};
+
+// A forked child holds nothing for anybody yet.
+Ledger& ledger() { return PerProcess<Ledger>::here(); }
+
+std::size_t descriptor_table() noexcept {
+  rlimit table{};
+  return ::getrlimit(RLIMIT_NOFILE, &table) == 0 ? table.rlim_cur : 1024;
+}
+
+struct Limits {
+  std::size_t user;
+  std::size_t others;  // together
+};
+
+Limits limits_of(Resource resource, bool own, std::size_t most) noexcept {
+  if (resource == Resource::bytes) {
+    if (own) return {.user = SIZE_MAX, .others = SIZE_MAX};
+    if (most == 0) most = kBytesPerUser;
+    return {.user = most, .others = most > SIZE_MAX / 4 ? SIZE_MAX : 4 * most};
+  }
+  const std::size_t table = descriptor_table();
+  if (own) return {.user = table - table / 8, .others = SIZE_MAX};
+  return {.user = most != 0 ? most : table / 4, .others = table / 2};
+}
+
+// Whoever may do as it likes with this process.
+bool is_own(uid_t user) noexcept { return user == ::geteuid() || user == 0; }
+
+}  // namespace
+
+Charge::Charge(Resource resource, uid_t user, std::size_t amount, std::size_t most) noexcept
+    : resource_(resource), own_(is_own(user)), user_(user), generation_(generation()) {
+  if (amount == 0) return;
+  const Limits limits = limits_of(resource, own_, most);
+  try {
+    Ledger& book = ledger();
+    const std::lock_guard guard(book.lock);
+    Account& account = book.accounts[static_cast<std::size_t>(resource)];
+    std::size_t& held = account.users[user];
+    if (amount > limits.user || held > limits.user - amount) {
+      if (held == 0) account.users.erase(user);
+      return;
+    }
+    if (!own_ && (amount > limits.others || account.others > limits.others - amount)) {
+      if (held == 0) account.users.erase(user);
+      return;
+    }
+    held += amount;
+    if (!own_) account.others += amount;
+    amount_ = amount;
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): not granted
+  }
+}
+
+void Charge::give_back() noexcept {
+  if (amount_ == 0) return;
+  const std::size_t amount = std::exchange(amount_, 0);
+  if (generation_ != generation()) return;  // the parent's
+  Ledger& book = ledger();
+  const std::lock_guard guard(book.lock);
+  Account& account = book.accounts[static_cast<std::size_t>(resource_)];
+  const auto found = account.users.find(user_);
+  if (found == account.users.end()) return;
+  if ((found->second -= amount) == 0) account.users.erase(found);
+  if (!own_) account.others -= amount;
+}
+
+}  // namespace farcall::call

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What other processes make this one hold, by user: descriptors, and bytes of memory. Everything
+// that somebody else's request takes is charged here first, so that nobody can take it all.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <utility>
+
+namespace farcall::call {
+
+enum class Resource : unsigned char { descriptors, bytes };
+
+// Something held for a user, given back when it goes. Empty: nothing was granted.
+class Charge {
+ public:
+  Charge() noexcept = default;
+  // `most`: what one user who is neither this process's own nor root may hold; 0 means the default:
+  // a quarter of the descriptor table, 256 MiB. All of them together may have half of the table,
+  // and four times the bytes. This process's own user, and root, may have seven eighths of the
+  // table, and bytes without limit.
+  Charge(Resource resource, uid_t user, std::size_t amount, std::size_t most = 0) noexcept;
+  Charge(Charge&& other) noexcept { *this = std::move(other); }
+  Charge& operator=(Charge&& other) noexcept {
+    if (this != &other) {
+      give_back();
+      resource_ = other.resource_;
+      own_ = other.own_;
+      user_ = other.user_;
+      generation_ = other.generation_;
+      amount_ = std::exchange(other.amount_, 0);
+    }
+    return *this;
+  }
+  ~Charge() { give_back(); }
+
+  explicit operator bool() const noexcept { return amount_ != 0; }
+
+ private:
+  void give_back() noexcept;
+
+  Resource resource_{};
+  bool own_ = false;
+  uid_t user_ = 0;
+  unsigned long long generation_ = 0;
+  std::size_t amount_ = 0;
+};
+
+}  // namespace farcall::call

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "call/transfer.hpp"
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "farcall/error.hpp"
+
+namespace farcall::call {
+namespace {
+
+// No system call moves more than 2 GiB at once.
+constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;
+
+Mapping map(int fd, std::size_t size) {
+  void* address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (address == MAP_FAILED) throw_errno("map memory for long messages");
+  return {address, size};
+}
+
+// By system calls that are no points of cancellation. Repeats `move` until all has been moved, or no more can be.
+template <class Bytes, class Move>
+bool move_all(Bytes bytes, Move move) noexcept {
+  for (off_t at = 0; !bytes.empty();) {
+    const ssize_t count = move(bytes.first(std::min(bytes.size(), kMostAtOnce)), at);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+    at += count;
+  }
+  return true;
+}
+
+}  // namespace
+
+TransferMemory TransferMemory::create(std::size_t size) {
+  // Small ones in few sizes, so that a message that is a little longer does not need another.
+  if (size <= kMostMapped) size = std::bit_ceil(std::max(size, kLeast));
+  SharedMemory memory = SharedMemory::create(size, "farcall-transfer");
+  TransferMemory made;
+  made.mapping_ = map(memory.fd(), memory.size());
+  made.capacity_ = memory.size();
+  made.fd_ = PrivateFd(std::move(memory).release());
+  return made;
+}
+
+TransferMemory TransferMemory::adopt(UniqueFd fd, bool trusted, std::size_t most) {
+  SharedMemory memory = SharedMemory::adopt(std::move(fd));
+  if (memory.size() == 0) throw SystemError(EPROTO, "memory of no size");
+  // What create() makes for the longest message that is taken.
+  const std::size_t longest = most > kMostMapped ? most : std::bit_ceil(std::max(most, kLeast));
+  if (memory.size() - std::min(memory.size(), longest) >= page_size())
+    throw SystemError(E2BIG, "memory for a longer message than is taken");
+  TransferMemory made;
+  made.capacity_ = memory.size();
+  if (trusted || memory.size() <= kMostMapped)
+    made.mapping_ = map(memory.fd(), memory.size());
+  else
+    made.fd_ = PrivateFd(std::move(memory).release());
+  return made;
+}
+
+bool TransferMemory::write(std::span<const std::byte> data) noexcept {
+  if (mapping_) {
+    std::memcpy(mapping_.data(), data.data(), data.size());
+    return true;
+  }
+  return move_all(data, [this](std::span<const std::byte> part, off_t at) {
+    return ::syscall(SYS_pwrite64, fd_.get(), part.data(), part.size(), at);
+  });
+}
+
+bool TransferMemory::read(std::span<std::byte> into) const noexcept {
+  if (mapping_) {
+    std::memcpy(into.data(), mapping_.data(), into.size());
+    return true;
+  }
+  return move_all(into, [this](std::span<std::byte> part, off_t at) {
+    return ::syscall(SYS_pread64, fd_.get(), part.data(), part.size(), at);
+  });
+}
+
+}  // namespace farcall::call
