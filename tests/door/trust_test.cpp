@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a stranger may not bring about: another user, who speaks the protocol by hand, against a
+// server of root's with the usual limits. Each test says what became of the server, and of others.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <linux/memfd.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+
+#include "door/impostor.hpp"
+
+#ifndef SO_PASSPIDFD
+#define SO_PASSPIDFD 76
+#endif
+
+namespace farcall::door::test {
+namespace {
+
+struct Teller {
+  Answer operator()(char*, size_t, door_desc_t*, uint_t) const {
+    door_cred_t who{};
+    ::door_cred(&who);
+    return std::string(reinterpret_cast<const char*>(&who), sizeof who);
+  }
+};
+
+// Descriptors of this process, as few as a limit of `most` leaves.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(rlim_t most) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit few{.rlim_cur = most, .rlim_max = before_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+  }
+  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+struct DoorTrust : DoorImpostor {
+  void SetUp() override {
+    if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  }
+
+  // Does `body` as a stranger with a door of its own to this server.
+  template <class Body>
+  void as_stranger(Body body) {
+    in_child([&] {
+      const UniqueFd mine(receive_door(giving));
+      ASSERT_TRUE(become(kNobody));
+      ::prctl(PR_SET_DUMPABLE, 1);
+      body(mine.get());
+    });
+  }
+  // Calls go on, and none of them takes long.
+  void expect_nobody_waits(std::chrono::milliseconds time = 1500ms) {
+    const std::int64_t end = now_ns() + time.count() * 1'000'000;
+    std::int64_t longest = 0;
+    while (now_ns() < end) {
+      const std::int64_t begun = now_ns();
+      const UniqueFd fresh(receive_door(giving));
+      ASSERT_EQ(call(fresh.get(), "x").data, "x");
+      longest = std::max(longest, now_ns() - begun);
+    }
+    EXPECT_LT(longest, 1'000'000'000 * std::int64_t{kSlow});
+  }
+};
+
+// A connection over TCP whose last close waits for `seconds`, because nobody reads at its other end.
+UniqueFd lingering(int seconds) {
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int small = 4096;
+  ::setsockopt(listener.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::listen(listener.get(), 1), 0);
+  ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size);
+  UniqueFd mine(::socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_EQ(::connect(mine.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  // Kept open by this process until it ends.
+  static std::vector<UniqueFd> others;
+  others.emplace_back(::accept(listener.get(), nullptr, nullptr));
+  ::fcntl(mine.get(), F_SETFL, O_NONBLOCK);
+  static const std::vector<char> bytes(65'536);
+  for (int quiet = 0; quiet < 3;)
+    if (::write(mine.get(), bytes.data(), bytes.size()) < 0) {
+      ++quiet;
+      std::this_thread::sleep_for(10ms);
+    }
+  const linger wait{.l_onoff = 1, .l_linger = seconds};
+  ::setsockopt(mine.get(), SOL_SOCKET, SO_LINGER, &wait, sizeof wait);
+  return mine;
+}
+
+TEST_F(DoorTrust, ASocketThatLeadsToAnotherUserLendsNobodyHisName) {
+  Teller teller;
+  const int telling = make_door(teller);
+  // Somebody of root's who listens; whoever connects has a socket with root at its other end.
+  const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const AbstractAddress name("farcall-test/" + std::to_string(::getpid()));
+  ASSERT_EQ(::bind(listener.get(), name.get(), name.size()), 0);
+  ASSERT_EQ(::listen(listener.get(), 8), 0);
+  giver.door = telling;
+  as_stranger([&](int mine) {
+    const UniqueFd borrowed(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::connect(borrowed.get(), name.get(), name.size()), 0);
+    ASSERT_EQ(peer_credentials(borrowed.get()).uid, 0U) << "it is root's, to the kernel";
+    RawSession forged(mine, true, false);
+    send_descriptors(mine, std::array{forged.memory.fd(), borrowed.get()}, call::kPurposeSession);
+    EXPECT_FALSE(forged.welcome());
+    // And in earnest.
+    const Reply reply = call(mine, "");
+    door_cred_t who{};
+    ASSERT_EQ(reply.data.size(), sizeof who);
+    std::memcpy(&who, reply.data.data(), sizeof who);
+    EXPECT_EQ(who.dc_euid, kNobody);
+    EXPECT_EQ(who.dc_ruid, kNobody);
+    EXPECT_EQ(who.dc_pid, ::getpid());
+  });
+  // Nothing was said to whoever listened.
+  const UniqueFd visitor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  char byte = 0;
+  EXPECT_LE(::recv(visitor.get(), &byte, 1, MSG_DONTWAIT), 0);
+}
+
+TEST_F(DoorTrust, RealAndSavedIdsAreThoseThatTheKernelAccepts) {
+  Teller teller;
+  const int telling = make_door(teller);
+  in_child([&] {
+    ASSERT_EQ(::setresuid(kNobody, kNobody + 1, 0), 0);
+    const Reply reply = call(telling, "");
+    door_cred_t who{};
+    ASSERT_EQ(reply.data.size(), sizeof who);
+    std::memcpy(&who, reply.data.data(), sizeof who);
+    EXPECT_EQ(who.dc_euid, kNobody + 1);
+    EXPECT_EQ(who.dc_ruid, kNobody);
+  });
+  giver.door = telling;
+  as_stranger([&](int mine) {
+    RawSession session(mine);
+    ASSERT_TRUE(session.welcome());
+    const Credentials root{.pid = ::getpid(), .uid = 0, .gid = 0};
+    EXPECT_THROW(send_credentials(session.socket.get(), root, call::kPurposeReal), SystemError);
+  });
+}
+
+TEST_F(DoorTrust, AServerIsPassedNoPidfdWithEachPacket) {
+  const std::size_t before = open_descriptors();
+  as_stranger([&](int mine) {
+    RawSession session(mine, true, false);
+    const int on = 1;
+    for (const int fd : {session.answers.get(), session.other_end.get()})
+      ::setsockopt(fd, SOL_SOCKET, SO_PASSPIDFD, &on, sizeof on);
+    send_descriptors(mine, std::array{session.memory.fd(), session.other_end.get()},
+                     call::kPurposeSession);
+    ASSERT_TRUE(session.welcome());
+    ::setsockopt(session.socket.get(), SOL_SOCKET, SO_PASSPIDFD, &on, sizeof on);
+    for (std::uint32_t i = 1; i <= 500; ++i) {
+      session.give(call::Kind::request, i);
+      ASSERT_TRUE(session.answered(i));
+    }
+  });
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before + 4; })) << list_descriptors();
+}
+
+TEST_F(DoorTrust, WhatLingersInAPacketHoldsNobodyUp) {
+  Child hostile([&] {
+    give_up_after(40s);
+    const UniqueFd mine(receive_door(giving));
+    ASSERT_TRUE(become(kNobody));
+    for (int i = 0; i < 6; ++i) {
+      const UniqueFd slow = lingering(20);
+      send_descriptors(mine.get(), std::array{slow.get()}, call::kPurposeSession);
+    }
+    ::pause();
+  });
+  expect_nobody_waits();
+}
+
+TEST_F(DoorTrust, WhatLingersInASessionHoldsNobodyUp) {
+  Child hostile([&] {
+    give_up_after(40s);
+    const UniqueFd mine(receive_door(giving));
+    ASSERT_TRUE(become(kNobody));
+    for (int i = 0; i < 4; ++i) {
+      RawSession session(mine.get());
+      ASSERT_TRUE(session.welcome());
+      const UniqueFd slow = lingering(20);
+      send_descriptors(session.socket.get(), std::array{slow.get()}, call::kPurposeData);
+    }
+    ::pause();
+  });
+  expect_nobody_waits();
+}
+
+TEST_F(DoorTrust, AOneWayRequestIsNoCall) {
+  std::atomic<int> calls{0};
+  auto procedure = [&](char*, size_t, door_desc_t*, uint_t) {
+    ++calls;
+    ::door_return(nullptr, 0, nullptr, 0);
+  };
+  giver.door = make_door(procedure);
+  as_stranger([&](int mine) {
+    for (int i = 0; i < 4; ++i) {
+      RawSession session(mine);
+      ASSERT_TRUE(session.welcome());
+      session.give(call::Kind::one_way, 1, 5);
+      EXPECT_TRUE(eventually([&] {
+        pollfd end{.fd = session.socket.get(), .events = POLLRDHUP, .revents = 0};
+        return ::poll(&end, 1, 0) > 0 && (end.revents & (POLLRDHUP | POLLHUP)) != 0;
+      })) << "it is turned out";
+    }
+    EXPECT_EQ(call(mine, "").error, 0);
+  });
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(DoorTrust, ARequestThatIsTooLongIsRefusedBeforeItIsCopied) {
+  giver.door = door;
+  ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MAX, 16), 0);
+  const std::size_t before = Usage::resident_bytes();
+  constexpr std::uint64_t kSize = std::uint64_t{200} << 20;
+  as_stranger([&](int mine) {
+    RawSession session(mine);
+    ASSERT_TRUE(session.welcome());
+    const UniqueFd sparse(::memfd_create("sparse", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    ASSERT_EQ(::ftruncate(sparse.get(), kSize), 0);
+    ASSERT_EQ(::fcntl(sparse.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+    send_descriptors(session.socket.get(), std::array{sparse.get()}, call::kPurposeData);
+    std::memcpy(session.control().slot.data, &kSize, sizeof kSize);
+    session.give(call::Kind::request, 1, 0, call::kTransfer | call::kTransferComes);
+    ASSERT_TRUE(session.answered(1));
+    EXPECT_NE(session.turn().flags & call::kRefused, 0);
+    EXPECT_EQ(session.control().slot.extra, ENOBUFS);
+    struct stat status {};
+    ASSERT_EQ(::fstat(sparse.get(), &status), 0);
+    EXPECT_LT(status.st_blocks * 512, 1 << 20) << "nobody has looked at it";
+  });
+  if (kSlow == 1) {
+    EXPECT_LT(Usage::resident_bytes(), before + (32U << 20));
+  }
+}
+
+TEST_F(DoorTrust, AStrangersMemoryIsBounded) {
+  giver.door = door;
+  const std::size_t before = Usage::resident_bytes();
+  as_stranger([&](int mine) {
+    constexpr std::uint64_t kSize = std::uint64_t{1} << 30;
+    RawSession session(mine);
+    ASSERT_TRUE(session.welcome());
+    const UniqueFd sparse(::memfd_create("sparse", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    ASSERT_EQ(::ftruncate(sparse.get(), kSize), 0);
+    ASSERT_EQ(::fcntl(sparse.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+    send_descriptors(session.socket.get(), std::array{sparse.get()}, call::kPurposeData);
+    std::memcpy(session.control().slot.data, &kSize, sizeof kSize);
+    session.give(call::Kind::request, 1, 0, call::kTransfer | call::kTransferComes);
+    ASSERT_TRUE(session.answered(1));
+    EXPECT_NE(session.turn().flags & call::kRefused, 0);
+    EXPECT_EQ(session.control().slot.extra, E2BIG);
+  });
+  if (kSlow == 1) {
+    EXPECT_LT(Usage::resident_bytes(), before + (64U << 20));
+  }
+}
+
+TEST_F(DoorTrust, MemoryThatCanRaiseASignalIsNotTaken) {
+  const UniqueFd huge(
+      ::memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | MFD_HUGE_2MB));
+  if (!huge) GTEST_SKIP() << "no huge pages here";
+  ASSERT_EQ(::ftruncate(huge.get(), 2 << 20), 0);
+  ASSERT_EQ(::fcntl(huge.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  EXPECT_THROW(SharedMemory::adopt(huge.duplicate()), SystemError);
+  giver.door = door;
+  as_stranger([&](int mine) {
+    RawSession session(mine, true, false);
+    send_descriptors(mine, std::array{huge.get(), session.other_end.get()},
+                     call::kPurposeSession);
+    EXPECT_FALSE(session.welcome());
+    RawSession other(mine);
+    ASSERT_TRUE(other.welcome());
+    send_descriptors(other.socket.get(), std::array{huge.get()}, call::kPurposeData);
+    const std::uint64_t size = 2 << 20;
+    std::memcpy(other.control().slot.data, &size, sizeof size);
+    other.give(call::Kind::request, 1, 0, call::kTransfer | call::kTransferComes);
+    EXPECT_FALSE(other.answered(1, 200ms));
+  });
+  expect_all_well();
+}
+
+// A door behind a path, which strangers may open.
+struct DoorTrustPath : DoorTrust {
+  Sandbox sandbox;
+  std::string path = sandbox.file("door");
+
+  void SetUp() override {
+    DoorTrust::SetUp();
+    if (IsSkipped()) return;
+    ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+  }
+  // A door by hand: what the library does, and keeps.
+  [[nodiscard]] UniqueFd open_raw() const {
+    const AttachAddress address(path);
+    const UniqueFd file(static_cast<int>(::syscall(SYS_openat, AT_FDCWD, path.c_str(), O_RDONLY)));
+    const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    if (::connect(socket.get(), address.get(), address.size) != 0) return {};
+    try {
+      send_descriptors(socket.get(), std::array{file.get()}, kPurposeOpen);
+    } catch (const SystemError&) {
+      return {};
+    }
+    pollfd answer{.fd = socket.get(), .events = POLLIN, .revents = 0};
+    if (::poll(&answer, 1, 5000) != 1) return {};
+    Arrival arrival = take_arrival(socket.get());
+    if (arrival.descriptors.size() != 1) return {};
+    return std::move(arrival.descriptors[0]);
+  }
+};
+
+TEST_F(DoorTrustPath, OneUsersOpensLeaveRoomForOthers) {
+  const FewDescriptors few(200);
+  const Shared<Event> full;
+  Child hoarder([&] {
+    give_up_after(40s);
+    ASSERT_TRUE(become(kNobody));
+    std::vector<UniqueFd> doors;
+    while (UniqueFd one = open_raw()) doors.push_back(std::move(one));
+    EXPECT_GT(doors.size(), 10U);
+    EXPECT_LE(doors.size(), 50U);
+    full->happens();
+    ::pause();
+  });
+  ASSERT_TRUE(full->wait());
+  in_child([&] {
+    ASSERT_TRUE(become(kNobody + 1));
+    const UniqueFd mine = open_raw();
+    ASSERT_TRUE(mine);
+    EXPECT_EQ(call(mine.get(), "x").data, "x");
+  });
+  expect_all_well();
+}
+
+TEST_F(DoorTrustPath, AServerWithoutDescriptorsDoesNotSpin) {
+  const FewDescriptors few(64);
+  std::vector<UniqueFd> all;
+  for (;;) {
+    UniqueFd one(::dup(0));
+    if (!one) break;
+    all.push_back(std::move(one));
+  }
+  Child visitors([&] {
+    ASSERT_TRUE(become(kNobody));
+    const AttachAddress address(path);
+    ::close(3);
+    for (int i = 0; i < 12; ++i) {
+      all.pop_back();
+      const int socket = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0);
+      (void)::connect(socket, address.get(), address.size);
+    }
+    ::pause();
+  });
+  std::this_thread::sleep_for(200ms);
+  timespec before{};
+  timespec after{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+  std::this_thread::sleep_for(1s);
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+  EXPECT_LT((after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1'000'000,
+            200 * kSlow);
+  all.clear();
+  visitors.kill();
+  in_child([&] {
+    ASSERT_TRUE(become(kNobody));
+    EXPECT_TRUE(open_raw()) << "it lets people in again";
+  });
+}
+
+TEST_F(DoorTrustPath, DescriptorsThatNobodyAskedForAreNotKept) {
+  const FewDescriptors few(400);
+  const int refusing = ::door_create(echo, nullptr, DOOR_REFUSE_DESC);
+  giver.door = refusing;
+  const Shared<Event> sent;
+  Child hostile([&] {
+    give_up_after(40s);
+    const rlimit many_in_flight{.rlim_cur = 4096, .rlim_max = 4096};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &many_in_flight), 0);
+    const UniqueFd mine(receive_door(giving));
+    ASSERT_TRUE(become(kNobody));
+    std::vector<std::unique_ptr<RawSession>> sessions;
+    const std::vector<int> many(250, 0);
+    for (int i = 0; i < 8; ++i) {
+      sessions.push_back(std::make_unique<RawSession>(mine.get()));
+      if (!sessions.back()->welcome()) break;
+      try {
+        send_descriptors(sessions.back()->socket.get(), many, call::kPurposeData);
+      } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it has been turned out
+      }
+      for (std::uint32_t number = 1; number <= 3; ++number) {
+        sessions.back()->give(call::Kind::request, number);
+        (void)sessions.back()->answered(number, 100ms);
+      }
+    }
+    sent->happens();
+    ::pause();
+  });
+  ASSERT_TRUE(sent->wait());
+  EXPECT_TRUE(eventually([] { return open_descriptors() < 200; })) << open_descriptors();
+  expect_all_well();
+}
+
+}  // namespace
+}  // namespace farcall::door::test
