@@ -164,12 +164,14 @@ Outcome SessionBase::accept_bulk(bool server) {
 }
 
 template <class Taken>
-Outcome SessionBase::stream_out(std::span<const std::byte> data, Deadline deadline, Taken taken) {
+Outcome SessionBase::stream_out(std::span<const std::byte> data, Deadline deadline,
+                                SignalCount since, Taken taken) {
   while (!data.empty()) {
     const bool begun = taken();
     std::size_t written = 0;
     const Outcome outcome =
-        bulk_->out.write_some(data, written, begun ? Deadline::after(kStall) : deadline);
+        begun ? bulk_->out.write_some(data, written, Deadline::after(kStall))
+              : bulk_->out.write_some(data, written, deadline, since);
     if (outcome == Outcome::interrupted && begun) continue;  // half a message is not taken back
     if (outcome != Outcome::ok)
       return outcome == Outcome::timed_out && begun ? Outcome::broken : outcome;
@@ -190,7 +192,8 @@ Outcome SessionBase::stream_in(std::span<std::byte> into) {
   return Outcome::ok;
 }
 
-std::unique_ptr<ClientSession> ClientSession::open(int port, WaitMode mode) {
+std::unique_ptr<ClientSession> ClientSession::open(int port, WaitMode mode,
+                                                   std::optional<SignalCount> since) {
   const SharedMemory memory = SharedMemory::create(kSessionBytes, "farcall-session");
   Mapping mapping = map_session(memory.fd());
   reinterpret_cast<SessionControl*>(mapping.data())->magic = SessionControl::kMagic;
@@ -200,7 +203,8 @@ std::unique_ptr<ClientSession> ClientSession::open(int port, WaitMode mode) {
   socklen_t size = sizeof peer;
   if (::getsockopt(port, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0) server = peer.pid;
   auto session = std::make_unique<ClientSession>(std::move(mapping), std::move(mine), mode, server);
-  send_descriptors(port, std::array{memory.fd(), theirs.get()}, kPurposeSession);
+  send_descriptors(port, std::array{memory.fd(), theirs.get()}, kPurposeSession, kPeerPatience,
+                   since);
   return session;
 }
 
@@ -208,13 +212,18 @@ Outcome ClientSession::fail(Outcome outcome) const noexcept {
   return outcome == Outcome::finished ? Outcome::peer_gone : outcome;
 }
 
-Outcome ClientSession::await_welcome(Deadline deadline) {
+Outcome ClientSession::await_welcome(Deadline deadline, std::optional<SignalCount> since) {
   std::uint32_t welcome = 0;
-  const Outcome outcome = waiter_.wait(control().client, control().server, deadline, [&] {
+  const auto decided = [&] {
     // acquire: pairs with the release in welcome(), so that the terms are visible.
     welcome = control().terms.welcome.load(std::memory_order_acquire);
     return welcome != 0;
-  });
+  };
+  Outcome outcome = Outcome::interrupted;
+  do {
+    outcome = waiter_.wait(control().client, control().server, deadline, decided,
+                           since.value_or(SignalCount::now()));
+  } while (outcome == Outcome::interrupted && !since);
   if (outcome != Outcome::ok) return fail(outcome);
   if (welcome == TermsLine::kWelcome) return Outcome::ok;
   const std::uint32_t error = welcome >> TermsLine::kRefusalShift;
@@ -237,7 +246,7 @@ inline Turn ClientSession::fill_short_request(const CallArguments& arguments, Ki
 }
 
 [[gnu::hot]] Outcome ClientSession::send_request(const CallArguments& arguments, Kind kind,
-                                                 Deadline deadline) {
+                                                 Deadline deadline, SignalCount since) {
   if (is_short(arguments)) {
     give_turn(fill_short_request(arguments, kind), control().client, control().server);
     return Outcome::ok;
@@ -248,30 +257,30 @@ inline Turn ClientSession::fill_short_request(const CallArguments& arguments, Ki
       turn, false, server_can_pull_ && kind == Kind::request);
   give_turn(turn, control().client, control().server);
   if ((turn.flags & kBulk) == 0) return Outcome::ok;
-  return fail(stream_out(arguments.data, deadline, [this] { return dispatched(); }));
+  return fail(stream_out(arguments.data, deadline, since, [this] { return dispatched(); }));
 }
 
 [[gnu::hot]] Outcome ClientSession::call(const CallArguments& arguments, CallResults* results,
-                                         Deadline deadline) {
+                                         Deadline deadline, SignalCount since) {
   Turn turn{};
   if (outstanding_) {
     // The slot is ours again when the server has taken the last one-way request.
-    if (const Outcome outcome = wait_for_reply(turn, deadline); outcome != Outcome::ok)
+    if (const Outcome outcome = wait_for_reply(turn, deadline, since); outcome != Outcome::ok)
       return fail(outcome);
     outstanding_ = false;
   }
   ++number_;
   const bool one_way = results == nullptr;
   outstanding_ = one_way;
-  Outcome outcome = send_request(arguments, one_way ? Kind::one_way : Kind::request, deadline);
+  Outcome outcome = send_request(arguments, one_way ? Kind::one_way : Kind::request, deadline, since);
   if (outcome != Outcome::ok) return outcome;
   if (one_way) {
     if (!arguments.until_taken) return outcome;
-    outcome = wait_for_reply(turn, deadline);
+    outcome = wait_for_reply(turn, deadline, since);
     outstanding_ = outcome != Outcome::ok;
     return fail(outcome);
   }
-  return finish(arguments, *results, deadline);
+  return finish(arguments, *results, deadline, since);
 }
 
 inline bool ClientSession::take_short_reply(Turn turn, CallResults& results) noexcept {
@@ -299,14 +308,18 @@ inline bool ClientSession::take_short_reply(Turn turn, CallResults& results) noe
 }
 
 [[gnu::hot]] Outcome ClientSession::finish(const CallArguments& arguments, CallResults& results,
-                                           Deadline deadline) {
+                                           Deadline deadline, SignalCount since) {
   Turn turn{};
   for (;;) {
-    Outcome outcome = wait_for_reply(turn, deadline);
+    Outcome outcome = wait_for_reply(turn, deadline, since);
     if ((outcome == Outcome::interrupted || outcome == Outcome::timed_out) &&
-        arguments.persistence != nullptr && dispatched() &&
-        arguments.persistence->stay(outcome, deadline))
-      continue;
+        arguments.persistence != nullptr && dispatched()) {
+      const SignalCount told = SignalCount::now();
+      if (arguments.persistence->stay(outcome, deadline)) {
+        since = told;
+        continue;
+      }
+    }
     if (outcome != Outcome::ok) return fail(outcome);
     if (turn.kind == Kind::reply) {
       outcome = take_reply(turn, results);
@@ -317,14 +330,16 @@ inline bool ClientSession::take_short_reply(Turn turn, CallResults& results) noe
     } else {
       // `again`, which makes sense once at most.
       if (!std::exchange(server_can_pull_, false)) return Outcome::broken;
-      outcome = send_request(arguments, Kind::request, deadline);
+      outcome = send_request(arguments, Kind::request, deadline, since);
       if (outcome != Outcome::ok) return outcome;
     }
   }
 }
 
-[[gnu::hot]] Outcome ClientSession::wait_for_reply(Turn& turn, Deadline deadline) {
-  return waiter_.wait(control().client, control().server, deadline, [&] { return replied(turn); });
+[[gnu::hot]] Outcome ClientSession::wait_for_reply(Turn& turn, Deadline deadline,
+                                                   SignalCount since) {
+  return waiter_.wait(
+      control().client, control().server, deadline, [&] { return replied(turn); }, since);
 }
 
 // The server wants the last part of a request written to its own memory.
@@ -520,7 +535,8 @@ Outcome ServerSession::reply(std::span<const std::byte> data, std::span<const in
             client_can_pull_);
     give_turn(turn, control().server, control().client);
     if ((turn.flags & kBulk) != 0) {
-      const Outcome outcome = stream_out(data, Deadline::after(kStall), [] { return true; });
+      const Outcome outcome = stream_out(data, Deadline::after(kStall), SignalCount::now(),
+                                         [] { return true; });
       if (outcome != Outcome::ok) return outcome;
     }
     if ((turn.flags & (kPull | kDescriptors)) == 0) return Outcome::ok;

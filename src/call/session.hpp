@@ -189,8 +189,10 @@ class SessionBase {
   // stream_out() is to follow. Throws SystemError.
   void prepare(const Load& load, Turn& turn, bool server, bool may_pull);
   // `taken` tells whether the receiver has begun with the message: before that it may be late.
+  // After that signals do not interrupt.
   template <class Taken>
-  Outcome stream_out(std::span<const std::byte> data, Deadline deadline, Taken taken);
+  Outcome stream_out(std::span<const std::byte> data, Deadline deadline, SignalCount since,
+                     Taken taken);
   Outcome stream_in(std::span<std::byte> into);
   // The rings, from the packet that announced them.
   Outcome accept_bulk(bool server);
@@ -231,21 +233,27 @@ class SessionBase {
 class ClientSession final : public SessionBase {
  public:
   // Makes the memory and the socket and sends them to the port; await_welcome() is to follow.
-  // Throws SystemError: EPIPE or ECONNRESET where the port has been closed.
-  static std::unique_ptr<ClientSession> open(int port, WaitMode mode);
+  // Throws SystemError: EPIPE or ECONNRESET where the port has been closed, EINTR where signals
+  // are to interrupt.
+  static std::unique_ptr<ClientSession> open(int port, WaitMode mode,
+                                             std::optional<SignalCount> since);
   ClientSession(Mapping memory, UniqueFd socket, WaitMode mode, pid_t server)
       : SessionBase(std::move(memory), std::move(socket), mode), server_(server) {}
 
-  // ok, peer_gone, timed_out, would_block, interrupted. Throws SystemError: the server's refusal.
-  Outcome await_welcome(Deadline deadline);
-  Outcome call(const CallArguments& arguments, CallResults* results, Deadline deadline);
+  // ok, peer_gone, timed_out, would_block, interrupted (only where a `since` is given, here and
+  // above; it is the count of signals when the call began). Throws SystemError: the server's
+  // refusal.
+  Outcome await_welcome(Deadline deadline, std::optional<SignalCount> since);
+  Outcome call(const CallArguments& arguments, CallResults* results, Deadline deadline,
+               SignalCount since);
   // A call in two parts, of which the first makes no system call but to wake the server, and is no
   // point of cancellation. True: it has been answered; else finish() is to follow.
   [[nodiscard]] bool can_at_once(const CallArguments& arguments) const noexcept {
     return !outstanding_ && is_short(arguments);
   }
   bool call_at_once(const CallArguments& arguments, CallResults& results) noexcept;
-  Outcome finish(const CallArguments& arguments, CallResults& results, Deadline deadline);
+  Outcome finish(const CallArguments& arguments, CallResults& results, Deadline deadline,
+                 SignalCount since);
   [[nodiscard]] bool dispatched() const noexcept {
     return control().taken.load(std::memory_order_relaxed) == number_;
   }
@@ -267,13 +275,14 @@ class ClientSession final : public SessionBase {
     return arguments.after_others ? kAfterOthers : 0;
   }
   inline Turn fill_short_request(const CallArguments& arguments, Kind kind) noexcept;
-  Outcome send_request(const CallArguments& arguments, Kind kind, Deadline deadline);
+  Outcome send_request(const CallArguments& arguments, Kind kind, Deadline deadline,
+                       SignalCount since);
   bool replied(Turn& turn) const noexcept {
     turn = Turn::unpack(look());
     return turn.number == number_ &&
            (turn.kind == Kind::reply || turn.kind == Kind::again || turn.kind == Kind::assist);
   }
-  Outcome wait_for_reply(Turn& turn, Deadline deadline);
+  Outcome wait_for_reply(Turn& turn, Deadline deadline, SignalCount since);
   inline bool take_short_reply(Turn turn, CallResults& results) noexcept;
   Outcome take_reply(Turn turn, CallResults& results);
   Outcome assist(std::span<const std::byte> data);
