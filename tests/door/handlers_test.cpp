@@ -33,8 +33,12 @@ class SignalHandlers : public testing::Test {
  protected:
   void SetUp() override {
     FARCALL_SKIP_WITHOUT_WRAPPERS();
+    leave_nothing();
   }
-  void TearDown() override {
+  void TearDown() override { leave_nothing(); }
+
+ private:
+  static void leave_nothing() {
     struct sigaction usual {};
     for (const int number : {SIGUSR1, SIGUSR2}) real_sigaction(number, &usual, nullptr);
   }

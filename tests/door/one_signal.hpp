@@ -16,14 +16,6 @@
 
 #include "door/usage.hpp"
 
-// Sanitizers put their own functions in front of ours.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define FARCALL_SKIP_WITHOUT_WRAPPERS() \
-  GTEST_SKIP() << "a sanitizer's sigaction() is in front of the library's"
-#else
-#define FARCALL_SKIP_WITHOUT_WRAPPERS() static_assert(true)
-#endif
-
 extern "C" const char __executable_start;  // NOLINT: the linker's
 extern "C" const char etext;
 
