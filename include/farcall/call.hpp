@@ -118,16 +118,19 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  // Outcomes: ok; timed_out and interrupted, where the server is told and its answer is dropped;
+  // Outcomes: ok; timed_out and interrupted (instead of sleeping, too, where a signal has been caught
+  // after `since`), where the server is told and its answer is dropped;
   // peer_gone where the server has died or closed (`dispatched` tells whether a thread had taken
   // the request); too_big where the reply cannot be mapped; broken.
   // Throws SystemError for what the admission or the server refuses (EFAULT: the data cannot be
   // read; EMFILE: no room for the descriptors; E2BIG; EAGAIN: no more sessions).
-  Outcome call(const CallArguments& arguments, CallResults& results, Deadline deadline);
+  Outcome call(const CallArguments& arguments, CallResults& results, Deadline deadline,
+               SignalCount since = SignalCount::now());
   // Sends a request that gets no reply, and returns when the server has room for it. One session
   // holds one; a further send or call of the same thread waits until the server has taken it.
-  Outcome send(const CallArguments& arguments, Deadline deadline);
-  // What the entrance says to its clients. Outcomes as for call().
+  Outcome send(const CallArguments& arguments, Deadline deadline,
+               SignalCount since = SignalCount::now());
+  // What the entrance says to its clients. Outcomes as for call(), but signals do not interrupt.
   Outcome terms(Terms& terms, Deadline deadline, int port = -1);
   // Closes all idle sessions; others close when their calls have ended.
   void retire() noexcept;
@@ -141,11 +144,13 @@ class Client {
   inline Own& own();
   Own& own_after_fork(Own* parents);
   std::unique_ptr<call::ClientSession> take(int port, bool cancellable, Deadline deadline,
-                                            Outcome& outcome);
+                                            std::optional<SignalCount> since, Outcome& outcome);
   void give_back(std::unique_ptr<call::ClientSession> session) noexcept;
-  Outcome transact(const CallArguments& arguments, CallResults* results, Deadline deadline);
+  Outcome transact(const CallArguments& arguments, CallResults* results, Deadline deadline,
+                   SignalCount since);
   Outcome transact_slowly(std::unique_ptr<call::ClientSession>&& at_hand, bool begun,
-                          const CallArguments& arguments, CallResults* results, Deadline deadline);
+                          const CallArguments& arguments, CallResults* results, Deadline deadline,
+                          SignalCount since);
   [[nodiscard]] inline int admit(const call::ClientSession& session,
                                  const CallArguments& arguments) const;
 
@@ -376,9 +381,9 @@ class ServerThread {
   ServerThread(const ServerThread&) = delete;
   ServerThread& operator=(const ServerThread&) = delete;
 
-  // Waits for a request. Outcomes: ok, would_block, timed_out, interrupted, finished (the port was
-  // closed).
-  Outcome receive(Incoming& incoming, Deadline deadline);
+  // Waits for a request. Outcomes: ok, would_block, timed_out, interrupted (instead of sleeping, too,
+  // where a signal has been caught after `since`), finished (the port was closed).
+  Outcome receive(Incoming& incoming, Deadline deadline, SignalCount since = SignalCount::now());
   // Answers; outcomes: ok, peer_gone (the client no longer waits), broken. Throws SystemError where
   // the answer cannot be given so, and the client waits for a better one: EBADF (of `descriptors`),
   // EMFILE (the client has no room for them).
@@ -397,7 +402,7 @@ class ServerThread {
   void attend(std::shared_ptr<call::ServerSession> session) noexcept;
   bool take(Incoming& incoming);
   bool take_long(Incoming& incoming);
-  Outcome next(Incoming& incoming, Deadline deadline);
+  Outcome next(Incoming& incoming, Deadline deadline, SignalCount since);
   Outcome reply_at_length(Incoming& incoming, std::span<const std::byte> data,
                           std::span<const int> descriptors, std::int64_t status);
   bool look_due() noexcept;

@@ -93,10 +93,12 @@ inline constexpr std::size_t kPacketDescriptors = 250;  // the kernel's limit is
 std::pair<UniqueFd, UniqueFd> packet_socket_pair();
 // Sends descriptors, with this process's effective credentials, in as many packets as it takes.
 // Waits where the socket is full, but no longer than a peer that means well can take to empty it.
-// Throws SystemError as send_parcel does, and ETIMEDOUT.
+// Throws SystemError as send_parcel does, ETIMEDOUT, and EINTR where it would wait although a signal
+// has been caught after `since`.
 inline constexpr auto kPeerPatience = std::chrono::seconds(2);
 void send_descriptors(int packet_socket, std::span<const int> descriptors,
-                      std::uint8_t purpose = 0, std::chrono::nanoseconds patience = kPeerPatience);
+                      std::uint8_t purpose = 0, std::chrono::nanoseconds patience = kPeerPatience,
+                      std::optional<SignalCount> since = std::nullopt);
 // Sends a packet with no descriptors and other credentials than the effective ones; the kernel
 // accepts those that this process could take on. Waits for nobody. Throws SystemError.
 void send_credentials(int packet_socket, const Credentials& claimed, std::uint8_t purpose);

@@ -17,6 +17,14 @@
 //     ready? if not: sleep                   parked? if so: wake
 //
 // so at least one of them sees the other.
+//
+// A signal handler that runs while a thread is awake would be followed by a sleep that nobody ends.
+// So handlers tell of it (note_signal), and a thread sleeps only if none has since its call began:
+//
+//   sleeper                                handler, on the same thread
+//     "I am about to sleep on `parked`"      count
+//     counted since? if so: do not sleep     somebody about to sleep? change that word: then the
+//     sleep while parked == kOnFutex         sleep does not begin, or is not begun anew
 #pragma once
 
 #include <atomic>
@@ -39,7 +47,7 @@ enum class Outcome : std::uint8_t {
   ok,
   would_block,  // the deadline was Deadline::now() and there is nothing to do yet
   timed_out,    // the deadline passed
-  interrupted,  // a signal handler ran while sleeping (EINTR)
+  interrupted,  // a signal handler ran while sleeping, or told of itself before (EINTR)
   finished,     // the peer has said that it is done, and everything it sent has been read
   peer_gone,    // the peer has closed or died without saying so
   broken,       // the peer has written something that the protocol forbids; final
@@ -98,6 +106,26 @@ enum class WaitMode : std::uint8_t {
   block,     // hands over at most once, where the peer shares the processor; else sleeps at once
 };
 std::string_view to_string(WaitMode mode) noexcept;
+
+// How many signals the calling thread has caught of which it was told. Who takes it when a call
+// begins knows before each sleep whether a handler has run since.
+class SignalCount {
+ public:
+  static SignalCount now() noexcept { return SignalCount(caught.load(std::memory_order_relaxed)); }
+  constexpr bool operator==(const SignalCount&) const noexcept = default;
+
+ private:
+  friend void note_signal() noexcept;
+  constexpr explicit SignalCount(unsigned long count) noexcept : count_(count) {}
+
+  // Atomic for the sake of the handler, which runs on the same thread.
+  [[gnu::tls_model("initial-exec")]] static constinit thread_local std::atomic<unsigned long> caught;
+  unsigned long count_;
+};
+// For signal handlers, before anything else: what this thread waits for in this library ends with
+// `interrupted` rather than sleep, or sleep on. Async-signal-safe. libfarcall-doors and
+// libfarcall-messages call it for the handlers that programs install.
+void note_signal() noexcept;
 
 // A full fence between this side's store and its look at the other side's word.
 inline void full_fence() noexcept {
@@ -168,14 +196,16 @@ class Waiter {
 
   // Waits until ready() is true. `mine` and `peer` are the two sides of the shared structure.
   // Returns ok, would_block, timed_out, interrupted, or peer_gone once the peer is dead or has
-  // finished and ready() is still false: the caller tells these two apart.
+  // finished and ready() is still false: the caller tells these two apart. A signal that was caught
+  // after `since` interrupts as one does that comes now; but what is ready is ok.
   template <class Ready>
-  Outcome wait(Side& mine, const Side& peer, Deadline deadline, Ready ready) {
+  Outcome wait(Side& mine, const Side& peer, Deadline deadline, Ready ready,
+               SignalCount since = SignalCount::now()) {
     if (ready()) return Outcome::ok;
     if (deadline.is_now())
       return gone(peer) && !ready() ? Outcome::peer_gone : Outcome::would_block;
     if (quick_look(peer, ready)) return Outcome::ok;
-    return wait_long(mine, peer, deadline, ReadyRef(ready));
+    return wait_long(mine, peer, deadline, ReadyRef(ready), since);
   }
 
   // As wait(), but ends with would_block instead of sleeping: for who has other things to do
@@ -279,14 +309,16 @@ class Waiter {
   void let_peer_run(bool apart) noexcept;
   Outcome linger_long(Side& mine, const Side& peer, ReadyRef ready);
   bool stay_awake(const Side& peer, std::int64_t start, Deadline deadline, ReadyRef ready);
-  Outcome wait_long(Side& mine, const Side& peer, Deadline deadline, ReadyRef ready);
+  Outcome wait_long(Side& mine, const Side& peer, Deadline deadline, ReadyRef ready,
+                    SignalCount since);
   bool spin(const Side& peer, std::int64_t until, ReadyRef ready);
-  Outcome spin_for_ever(const Side& peer, Deadline deadline, ReadyRef ready);
+  Outcome spin_for_ever(const Side& peer, Deadline deadline, ReadyRef ready, SignalCount since);
   bool hand_over(ReadyRef ready);
   void pause_hand_overs() noexcept;
   Outcome sleep(Side& mine, const Side& peer, std::int64_t start, Deadline deadline,
-                ReadyRef ready);
-  Outcome sleep_on_descriptor(Deadline deadline);
+                ReadyRef ready, SignalCount since);
+  static Outcome sleep_on_futex(Side& mine, Deadline deadline, SignalCount since);
+  Outcome sleep_on_descriptor(Deadline deadline, SignalCount since);
   static void park(Side& mine, std::uint32_t how) noexcept;
   void wake_parked(Side& mine, Side& peer) noexcept;
   void note_processor(Side& mine) noexcept;

@@ -91,6 +91,7 @@ inline Client::Own& Client::own() {
 }
 
 std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, Deadline deadline,
+                                                  std::optional<SignalCount> since,
                                                   Outcome& outcome) {
   outcome = Outcome::ok;
   Own& own = this->own();
@@ -112,12 +113,16 @@ std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, De
       return nullptr;
     }
     const std::uint64_t retirements = own.retirements.load(std::memory_order_seq_cst);
-    auto session = call::ClientSession::open(port, mode_, cancellable, deadline, outcome);
+    auto session = call::ClientSession::open(port, mode_, cancellable, deadline, since, outcome);
     if (session) session->made_after = retirements;
     return session;
   } catch (const SystemError& error) {
     // A server that has stopped, and whose socket is full of others by now.
     if (error.code().value() == ETIMEDOUT) throw SystemError(EAGAIN, "the server takes no clients");
+    if (error.code().value() == EINTR) {
+      outcome = Outcome::interrupted;
+      return nullptr;
+    }
     if (!means_gone(error)) throw;
     outcome = Outcome::peer_gone;
     return nullptr;
@@ -165,12 +170,13 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
 // What every short call to a server that answers at once passes through: without system calls, and
 // with as few locked instructions as can be.
 [[gnu::hot]] Outcome Client::transact(const CallArguments& arguments, CallResults* results,
-                                      Deadline deadline) {
+                                      Deadline deadline, SignalCount since) {
   last_call_dispatched = false;
   Own& own = this->own();
   // acquire: as in take_hot().
   call::ClientSession* session = own.hot.exchange(Own::kTaken, std::memory_order_acquire);
-  if (session == Own::kTaken) return transact_slowly(nullptr, false, arguments, results, deadline);
+  if (session == Own::kTaken)
+    return transact_slowly(nullptr, false, arguments, results, deadline, since);
   const bool begun = session != nullptr && results != nullptr && !deadline.is_now() &&
                      session->can_at_once(arguments) &&
                      session->epoch() == call::credentials_epoch() &&
@@ -182,13 +188,14 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
   }
   own.hot.store(nullptr, std::memory_order_relaxed);
   return transact_slowly(std::unique_ptr<call::ClientSession>(session), begun, arguments, results,
-                         deadline);
+                         deadline, since);
 }
 
 // `at_hand`: a session that is idle, or null; or, if the call has begun already, its own.
 [[gnu::hot]] Outcome Client::transact_slowly(std::unique_ptr<call::ClientSession>&& at_hand,
                                              bool begun, const CallArguments& arguments,
-                                             CallResults* results, Deadline deadline) {
+                                             CallResults* results, Deadline deadline,
+                                             SignalCount since) {
   const call::NoCancel guard;
   auto session = std::move(at_hand);  // to be closed where that is no point of cancellation
   const bool cancellable =
@@ -199,7 +206,7 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
     if (arguments.descriptors.size() > kCallDescriptors)
       throw SystemError(ENFILE, "too many descriptors for one call");
     Outcome outcome;
-    session = take(arguments.port, cancellable, deadline, outcome);
+    session = take(arguments.port, cancellable, deadline, since, outcome);
     if (!session) return outcome;
     while (const int error = admit(*session, arguments)) {
       // A session that has ended says what no longer holds.
@@ -207,15 +214,15 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
         give_back(std::move(session));
         throw SystemError(error, "call");
       }
-      session = take(arguments.port, cancellable, deadline, outcome);
+      session = take(arguments.port, cancellable, deadline, since, outcome);
       if (!session) return outcome;
     }
   }
   Outcome outcome = Outcome::ok;
   try {
     session->waiter().set_cancellable(cancellable);
-    outcome = begun ? session->finish(arguments, *results, deadline)
-                    : session->call(arguments, results, deadline);
+    outcome = begun ? session->finish(arguments, *results, deadline, since)
+                    : session->call(arguments, results, deadline, since);
   } catch (const SystemError& error) {
     last_call_dispatched = session->dispatched();
     if (results != nullptr)
@@ -238,20 +245,20 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
 }
 
 [[gnu::hot]] Outcome Client::call(const CallArguments& arguments, CallResults& results,
-                                  Deadline deadline) {
+                                  Deadline deadline, SignalCount since) {
   if (results.large || !results.descriptors.empty()) [[unlikely]]
     drop_last(results);
   results.data = {};
-  return transact(arguments, &results, deadline);
+  return transact(arguments, &results, deadline, since);
 }
 
-Outcome Client::send(const CallArguments& arguments, Deadline deadline) {
-  return transact(arguments, nullptr, deadline);
+Outcome Client::send(const CallArguments& arguments, Deadline deadline, SignalCount since) {
+  return transact(arguments, nullptr, deadline, since);
 }
 
 Outcome Client::terms(Terms& terms, Deadline deadline, int port) {
   Outcome outcome;
-  auto session = take(port, false, deadline, outcome);
+  auto session = take(port, false, deadline, std::nullopt, outcome);
   if (!session) return outcome;
   // What an idle session says lasts longer than its server.
   if (session->hung_up()) return Outcome::peer_gone;

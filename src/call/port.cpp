@@ -14,6 +14,7 @@
 #include <cerrno>
 
 #include "farcall/error.hpp"
+#include "wait/held_signals.hpp"
 
 namespace farcall {
 namespace call {
@@ -214,11 +215,21 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
     const timespec left = until.left();
     int cancel_state = 0;
     const Counted asleep(only_look ? nullptr : &sleeping);
+    std::optional<HeldSignals> held;
+    if (!only_look && !how.restartable) {
+      held.emplace();
+      if (SignalCount::now() != how.since) {
+        outcome = Outcome::interrupted;
+        return {};
+      }
+    }
     const bool cancellable = how.cancellable && !only_look;
     if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
     const int count = ::epoll_pwait2(epoll.get(), events.data(), static_cast<int>(most),
-                                     until.is_never() ? nullptr : &left, nullptr);
+                                     until.is_never() ? nullptr : &left,
+                                     held ? held->before() : nullptr);
     if (cancellable) ::pthread_setcancelstate(cancel_state, nullptr);
+    held.reset();
     if (count == 0 && only_look && monotonic_ns() < deadline.at()) continue;
     if (count == 0 || (count < 0 && errno != EINTR)) {
       outcome = deadline.is_now() ? Outcome::would_block : Outcome::timed_out;
@@ -621,7 +632,7 @@ bool ServerThread::look_around(Incoming& incoming) {
   return true;
 }
 
-[[gnu::hot]] Outcome ServerThread::next(Incoming& incoming, Deadline deadline) {
+[[gnu::hot]] Outcome ServerThread::next(Incoming& incoming, Deadline deadline, SignalCount since) {
   for (;;) {
     if (state_->closed) {
       leave();
@@ -643,8 +654,9 @@ bool ServerThread::look_around(Incoming& incoming) {
       }
       leave();
     }
-    PortState::Item item = state_->next(deadline, wait_outcome_,
-                                        {.cancellable = cancellable_, .restartable = restartable_});
+    PortState::Item item = state_->next(
+        deadline, wait_outcome_,
+        {.cancellable = cancellable_, .restartable = restartable_, .since = since});
     if (!item) return wait_outcome_;
     if (item.notice) {
       incoming.entrance_ = std::move(item.notice);
@@ -657,7 +669,8 @@ bool ServerThread::look_around(Incoming& incoming) {
   }
 }
 
-[[gnu::hot]] Outcome ServerThread::receive(Incoming& incoming, Deadline deadline) {
+[[gnu::hot]] Outcome ServerThread::receive(Incoming& incoming, Deadline deadline,
+                                           SignalCount since) {
   incoming.abandon();
   if (incoming.large_) [[unlikely]]
     incoming.large_->release();
@@ -668,7 +681,7 @@ bool ServerThread::look_around(Incoming& incoming) {
   incoming.crowded_ = false;
   incoming.generation_ = generation_;
   const call::Said receiving(receiving_);
-  return next(incoming, deadline);
+  return next(incoming, deadline, since);
 }
 
 [[gnu::hot]] Outcome ServerThread::reply(Incoming& incoming, std::span<const std::byte> data,

@@ -44,6 +44,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   struct Sleeping {
     bool cancellable = false;  // it is a cancellation point
     bool restartable = false;  // signal handlers need not end it
+    SignalCount since = SignalCount::now();  // else one that has run since then does
   };
   struct Entry {
     SessionPointer session;

@@ -14,6 +14,7 @@
 
 #include "call/identity.hpp"
 #include "farcall/error.hpp"
+#include "wait/held_signals.hpp"
 
 namespace farcall::call {
 namespace {
@@ -145,32 +146,40 @@ Outcome SessionBase::accept_transfer(bool trusted, std::size_t most) {
 
 namespace {
 
-// Waits until the server has answered at `socket`.
-Outcome await_answer(int socket, bool cancellable, Deadline deadline) {
+// Waits until the server has answered at `socket`. Signals interrupt only where there is a `since`.
+Outcome await_answer(int socket, bool cancellable, Deadline deadline,
+                     std::optional<SignalCount> since) {
   pollfd entry{.fd = socket, .events = POLLIN | POLLRDHUP, .revents = 0};
-  const timespec left = deadline.left();
-  int before = 0;
-  if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
-  const int count = ::ppoll(&entry, 1, deadline.is_never() ? nullptr : &left, nullptr);
-  if (cancellable) ::pthread_setcancelstate(before, nullptr);
-  if (count > 0) return Outcome::ok;
-  if (count < 0) return Outcome::interrupted;
-  return deadline.is_now() ? Outcome::would_block : Outcome::timed_out;
+  for (;;) {
+    const HeldSignals held;
+    if (since && since != SignalCount::now()) return Outcome::interrupted;
+    const timespec left = deadline.left();
+    int before = 0;
+    if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
+    const int count = ::ppoll(&entry, 1, deadline.is_never() ? nullptr : &left, held.before());
+    if (cancellable) ::pthread_setcancelstate(before, nullptr);
+    if (count > 0) return Outcome::ok;
+    if (count == 0) return deadline.is_now() ? Outcome::would_block : Outcome::timed_out;
+    if (since) return Outcome::interrupted;
+  }
 }
 
 }  // namespace
 
 std::unique_ptr<ClientSession> ClientSession::open(int port, WaitMode mode, bool cancellable,
-                                                   Deadline deadline, Outcome& outcome) {
+                                                   Deadline deadline,
+                                                   std::optional<SignalCount> since,
+                                                   Outcome& outcome) {
   const SharedMemory memory = SharedMemory::create(kSessionBytes, "farcall-session");
   Mapping mapping = map_session(memory.fd());
   auto& control = *reinterpret_cast<SessionControl*>(mapping.data());
   control.magic = SessionControl::kMagic;
   auto [mine, theirs] = packet_socket_pair();
   const PrivateFd answers(std::move(mine));
-  send_descriptors(port, std::array{memory.fd(), theirs.get()}, kPurposeSession);
+  send_descriptors(port, std::array{memory.fd(), theirs.get()}, kPurposeSession, kPeerPatience,
+                   since);
   theirs.reset();
-  outcome = await_answer(answers.get(), cancellable, deadline);
+  outcome = await_answer(answers.get(), cancellable, deadline, since);
   if (outcome != Outcome::ok) return nullptr;
   Arrival arrival = take_arrival(answers.get());
   if (arrival.kind == Arrival::Kind::overflow) throw SystemError(EMFILE, "open a session");
@@ -239,22 +248,22 @@ inline Turn ClientSession::fill_short_request(const CallArguments& arguments, Ki
 }
 
 [[gnu::hot]] Outcome ClientSession::call(const CallArguments& arguments, CallResults* results,
-                                         Deadline deadline) {
+                                         Deadline deadline, SignalCount since) {
   if (outstanding_) {
     // The slot is ours again when the server has taken the last one-way request.
-    if (const Outcome outcome = wait_until_taken(deadline); outcome != Outcome::ok) return outcome;
+    if (const Outcome outcome = wait_until_taken(deadline, since); outcome != Outcome::ok) return outcome;
   }
   ++number_;
   const bool one_way = results == nullptr;
   outstanding_ = one_way;
   send_request(arguments, one_way ? Kind::one_way : Kind::request);
-  if (!one_way) return finish(arguments, *results, deadline);
-  return arguments.until_taken ? wait_until_taken(deadline) : Outcome::ok;
+  if (!one_way) return finish(arguments, *results, deadline, since);
+  return arguments.until_taken ? wait_until_taken(deadline, since) : Outcome::ok;
 }
 
-Outcome ClientSession::wait_until_taken(Deadline deadline) {
+Outcome ClientSession::wait_until_taken(Deadline deadline, SignalCount since) {
   Turn turn{};
-  const Outcome outcome = wait_for_reply(turn, deadline);
+  const Outcome outcome = wait_for_reply(turn, deadline, since);
   outstanding_ = outcome != Outcome::ok;
   if (!outstanding_) transfer_.exchanged();
   return fail(outcome);
@@ -285,22 +294,28 @@ inline bool ClientSession::take_short_reply(Turn turn, CallResults& results) noe
 }
 
 [[gnu::hot]] Outcome ClientSession::finish(const CallArguments& arguments, CallResults& results,
-                                           Deadline deadline) {
+                                           Deadline deadline, SignalCount since) {
   Turn turn{};
   for (;;) {
-    Outcome outcome = wait_for_reply(turn, deadline);
+    Outcome outcome = wait_for_reply(turn, deadline, since);
     if ((outcome == Outcome::interrupted || outcome == Outcome::timed_out) &&
-        arguments.persistence != nullptr && dispatched() &&
-        arguments.persistence->stay(outcome, deadline))
-      continue;
+        arguments.persistence != nullptr && dispatched()) {
+      const SignalCount told = SignalCount::now();
+      if (arguments.persistence->stay(outcome, deadline)) {
+        since = told;
+        continue;
+      }
+    }
     if (outcome != Outcome::ok) return fail(outcome);
     outcome = take_reply(turn, results);
     if (outcome != Outcome::would_block) return outcome;
   }
 }
 
-[[gnu::hot]] Outcome ClientSession::wait_for_reply(Turn& turn, Deadline deadline) {
-  return waiter_.wait(control().client, control().server, deadline, [&] { return replied(turn); });
+[[gnu::hot]] Outcome ClientSession::wait_for_reply(Turn& turn, Deadline deadline,
+                                                   SignalCount since) {
+  return waiter_.wait(
+      control().client, control().server, deadline, [&] { return replied(turn); }, since);
 }
 
 // Returns would_block where the server is to send another reply.

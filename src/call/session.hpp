@@ -215,21 +215,25 @@ class SessionBase {
 class ClientSession final : public SessionBase {
  public:
   // Asks the port for a session, and waits until its server has let it in; null where `outcome` is
-  // peer_gone, timed_out, would_block, interrupted. Throws SystemError: the server's refusal; EPIPE
-  // or ECONNRESET where the port has been closed.
+  // peer_gone, timed_out, would_block, interrupted (only where a `since` is given; it is the count
+  // of signals when the call began). Throws SystemError: the server's refusal; EPIPE or ECONNRESET
+  // where the port has been closed, EINTR where signals are to interrupt.
   static std::unique_ptr<ClientSession> open(int port, WaitMode mode, bool cancellable,
-                                             Deadline deadline, Outcome& outcome);
+                                             Deadline deadline, std::optional<SignalCount> since,
+                                             Outcome& outcome);
   ClientSession(Mapping memory, UniqueFd socket, WaitMode mode)
       : SessionBase(std::move(memory), std::move(socket), mode) {}
 
-  Outcome call(const CallArguments& arguments, CallResults* results, Deadline deadline);
+  Outcome call(const CallArguments& arguments, CallResults* results, Deadline deadline,
+               SignalCount since);
   // A call in two parts, of which the first makes no system call but to wake the server, and is no
   // point of cancellation. True: it has been answered; else finish() is to follow.
   [[nodiscard]] bool can_at_once(const CallArguments& arguments) const noexcept {
     return !outstanding_ && is_short(arguments);
   }
   bool call_at_once(const CallArguments& arguments, CallResults& results) noexcept;
-  Outcome finish(const CallArguments& arguments, CallResults& results, Deadline deadline);
+  Outcome finish(const CallArguments& arguments, CallResults& results, Deadline deadline,
+                 SignalCount since);
   [[nodiscard]] bool dispatched() const noexcept {
     return control().taken.load(std::memory_order_relaxed) == number_;
   }
@@ -256,8 +260,8 @@ class ClientSession final : public SessionBase {
     turn = Turn::unpack(look());
     return turn.number == number_ && turn.kind == Kind::reply;
   }
-  Outcome wait_for_reply(Turn& turn, Deadline deadline);
-  Outcome wait_until_taken(Deadline deadline);
+  Outcome wait_for_reply(Turn& turn, Deadline deadline, SignalCount since);
+  Outcome wait_until_taken(Deadline deadline, SignalCount since);
   inline bool take_short_reply(Turn turn, CallResults& results) noexcept;
   Outcome take_reply(Turn turn, CallResults& results);
   Outcome take_long_reply(Turn turn, CallResults& results);

@@ -71,7 +71,8 @@ int take_over(CallResults& results, door_arg_t& arguments) {
 
 // Arguments that cannot be passed: `error` says why. What is wrong with them is told when it would
 // have been found out, after the wait for a thread.
-int call_in_vain(int d, Handle& handle, std::uint64_t bytes, int error, Cancellable cancellable) {
+int call_in_vain(int d, Handle& handle, std::uint64_t bytes, int error, Cancellable cancellable,
+                 SignalCount since) {
   CallResults results;
   try {
     const Outcome outcome = handle.client.call({.data = std::as_bytes(std::span(&bytes, 1)),
@@ -79,7 +80,7 @@ int call_in_vain(int d, Handle& handle, std::uint64_t bytes, int error, Cancella
                                                 .word = kBadArguments,
                                                 .port = d,
                                                 .cancellable = cancellable},
-                                               results, Deadline::never());
+                                               results, Deadline::never(), since);
     if (outcome != Outcome::ok) return to_error(outcome);
   } catch (const SystemError& refusal) {
     if (refusal.code().value() != EFAULT) throw;
@@ -99,13 +100,13 @@ int look_at(const door_arg_t& arguments, Outgoing* outgoing) {
 
 // `outgoing` gets the descriptors; null where there are none.
 [[gnu::hot]] inline int call(int d, door_arg_t& params, Outgoing* outgoing,
-                             Cancellable cancellable) {
+                             Cancellable cancellable, SignalCount since) {
   const Borrowed handle = borrow(d);
   if (!handle) return EBADF;
   door_arg_t arguments = params;  // the reply may be written over it
   promise = {.bytes = arguments.data_size, .descriptors = arguments.desc_num};
   if (const int error = look_at(arguments, outgoing); error != 0)
-    return call_in_vain(d, *handle, arguments.data_size, error, cancellable);
+    return call_in_vain(d, *handle, arguments.data_size, error, cancellable, since);
   if (outgoing != nullptr) outgoing->prepare();
   std::optional<NoCancel> guard;  // outlives what the results hold
   CallResults results;
@@ -115,7 +116,7 @@ int look_at(const door_arg_t& arguments, Outgoing* outgoing) {
        .descriptors = outgoing != nullptr ? outgoing->descriptors() : std::span<const int>(),
        .port = d,
        .cancellable = cancellable},
-      results, Deadline::never()));
+      results, Deadline::never(), since));
   if (error != 0) return error;
   arguments.desc_num = 0;
   arguments.data_size = results.data.size();
@@ -129,13 +130,13 @@ int look_at(const door_arg_t& arguments, Outgoing* outgoing) {
 }
 
 // Only where there are descriptors does the library do here what could be cancelled in between.
-int call_with_descriptors(int d, door_arg_t& params) {
+int call_with_descriptors(int d, door_arg_t& params, SignalCount since) {
   const NoCancel guard;
   Outgoing outgoing;
   int error = 0;
   try {
-    error =
-        call(d, params, &outgoing, guard.was_cancellable() ? Cancellable::yes : Cancellable::no);
+    error = call(d, params, &outgoing,
+                 guard.was_cancellable() ? Cancellable::yes : Cancellable::no, since);
   } catch (const SystemError& refusal) {
     error = refusal.code().value();
     if (error != EMFILE || !Client::dispatched()) throw;
@@ -147,7 +148,7 @@ int call_with_descriptors(int d, door_arg_t& params) {
   return error;
 }
 
-int call_without_arguments(int d) {
+int call_without_arguments(int d, SignalCount since) {
   const Borrowed handle = borrow(d);
   if (!handle) return EBADF;
   CallResults results;
@@ -157,14 +158,14 @@ int call_without_arguments(int d) {
                                        .word = kNoArguments,
                                        .port = d,
                                        .cancellable = Cancellable::if_permitted},
-                                      results, Deadline::never()));
+                                      results, Deadline::never(), since));
 }
 
-[[gnu::hot]] int call(int d, door_arg_t* params) {
-  if (params == nullptr) return call_without_arguments(d);
+[[gnu::hot]] int call(int d, door_arg_t* params, SignalCount since) {
+  if (params == nullptr) return call_without_arguments(d, since);
   if (!writable(params, sizeof *params)) return EFAULT;
-  if (params->desc_num != 0) return call_with_descriptors(d, *params);
-  return call(d, *params, nullptr, Cancellable::if_permitted);
+  if (params->desc_num != 0) return call_with_descriptors(d, *params, since);
+  return call(d, *params, nullptr, Cancellable::if_permitted, since);
 }
 
 }  // namespace
@@ -172,8 +173,9 @@ int call_without_arguments(int d) {
 
 extern "C" int door_call(int d, door_arg_t* params) {
   using namespace farcall::door;  // NOLINT(google-build-using-namespace): for one function of C's
+  const farcall::SignalCount since = farcall::SignalCount::now();  // first of all
   ::pthread_testcancel();
-  const int error = guarded([&] { return call(d, params); });
+  const int error = guarded([&] { return call(d, params, since); });
   if (error < 0) return -1;
   if (error == 0) return 0;
   if (error == EINTR || error == EAGAIN) ::pthread_testcancel();

@@ -24,7 +24,15 @@ Function* next() noexcept {
   static constinit std::atomic<Function*> known{nullptr};
   Function* found = known.load(std::memory_order_relaxed);
   if (found == nullptr) [[unlikely]] {
-    found = reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, kSymbol.name));
+    void* symbol = ::dlsym(RTLD_NEXT, kSymbol.name);
+    if (symbol == nullptr) {
+      // The program has the C library in front of this one.
+      if (void* const library = ::dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD)) {
+        symbol = ::dlsym(library, kSymbol.name);
+        ::dlclose(library);  // it stays
+      }
+    }
+    found = reinterpret_cast<Function*>(symbol);
     known.store(found, std::memory_order_relaxed);
   }
   return found;

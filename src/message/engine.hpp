@@ -44,11 +44,13 @@ class Numbered {
 class Channel : public Numbered {
  public:
   // A message (its id, or FARCALL_ONE_WAY) or a pulse (0). Descriptors are taken only into `info`,
-  // which may be null.
-  virtual std::int64_t receive(Buffers into, Deadline deadline, farcall_info* info) = 0;
+  // which may be null. A signal that was caught after `since` interrupts.
+  virtual std::int64_t receive(Buffers into, Deadline deadline, farcall_info* info,
+                               SignalCount since) = 0;
   // Answers a client of this channel, too, or else any.
   virtual std::int64_t reply_receive(std::int64_t id, int status, Buffers reply, Buffers into,
-                                     Deadline deadline, farcall_info* info);
+                                     Deadline deadline, farcall_info* info,
+                                     SignalCount since);
   // What poll() waits for.
   virtual int descriptor() = 0;
   // The descriptor of a new connection.
@@ -68,6 +70,7 @@ struct Sending {
   std::span<const int> descriptors;
   bool one_way = false;
   bool keep_waiting = false;  // whatever signals come
+  SignalCount since;          // else one that was caught after this interrupts
   std::size_t replied = 0;  // out
 };
 

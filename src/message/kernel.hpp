@@ -39,9 +39,10 @@ class KernelChannel final : public Channel, public std::enable_shared_from_this<
  public:
   KernelChannel(const char* name, unsigned flags, mode_t mode);
   ~KernelChannel() override;
-  std::int64_t receive(Buffers into, Deadline deadline, farcall_info* info) override;
+  std::int64_t receive(Buffers into, Deadline deadline, farcall_info* info,
+                       SignalCount since) override;
   std::int64_t reply_receive(std::int64_t id, int status, Buffers reply, Buffers into,
-                             Deadline deadline, farcall_info* info) override;
+                             Deadline deadline, farcall_info* info, SignalCount since) override;
   int descriptor() override { return fd_.get(); }
   UniqueFd connect() override;
   void post(int priority, int code, std::int64_t value) override;

@@ -173,7 +173,9 @@ std::int64_t KernelChannel::take(const ReceiveArguments& received,
   return received.id == 0 ? FARCALL_ONE_WAY : blocked_for(received.id).give_id();
 }
 
-std::int64_t KernelChannel::receive(Buffers into, Deadline deadline, farcall_info* info) {
+// Each wait is one system call, which the kernel interrupts.
+std::int64_t KernelChannel::receive(Buffers into, Deadline deadline, farcall_info* info,
+                                    SignalCount) {
   const KernelBuffer buffer(into);
   std::vector<std::int32_t> files;
   const Counted counted(receiving_);
@@ -190,8 +192,9 @@ std::int64_t KernelChannel::receive(Buffers into, Deadline deadline, farcall_inf
 }
 
 std::int64_t KernelChannel::reply_receive(std::int64_t id, int status, Buffers reply, Buffers into,
-                                          Deadline deadline, farcall_info* info) {
-  if (id == 0) return receive(into, deadline, info);
+                                          Deadline deadline, farcall_info* info,
+                                          SignalCount since) {
+  if (id == 0) return receive(into, deadline, info, since);
   ReplyReceiveArguments both{};
   const KernelBuffer answer(reply);
   const KernelBuffer buffer(into);
@@ -213,7 +216,7 @@ std::int64_t KernelChannel::reply_receive(std::int64_t id, int status, Buffers r
       use.end();
     }
   }
-  if (both.reply.id == 0) return receive(into, deadline, info);
+  if (both.reply.id == 0) return receive(into, deadline, info, since);
   std::int64_t next = -1;
   {
     const Counted counted(receiving_);
@@ -222,7 +225,7 @@ std::int64_t KernelChannel::reply_receive(std::int64_t id, int status, Buffers r
     checked(::stplr_reply_receive(fd_.get(), &both), "reply and receive");
     next = take(both.receive, files, info);
   }
-  if (next < 0) return receive(into, deadline, info);
+  if (next < 0) return receive(into, deadline, info, since);
   if (next != 0 && info != nullptr) info->received = std::min(info->length, size_of(into));
   return next;
 }

@@ -158,29 +158,36 @@ int farcall_connection_descriptor(int connection) {
 }
 
 int farcall_send(int connection, const void* message, size_t length, void* reply, size_t room) {
+  const SignalCount since = SignalCount::now();
   return guarded([&] {
     Thread& thread = Thread::here();
     const Deadline deadline = thread.take_deadline();
     const iovec out = one(message, length);
     const iovec in = one(reply, room);
-    Sending sending{.message = Buffers(&out, 1), .room = Buffers(&in, 1), .descriptors = {}};
+    Sending sending{.message = Buffers(&out, 1),
+                    .room = Buffers(&in, 1),
+                    .descriptors = {},
+                    .since = since};
     return thread.connection(connection)->send(sending, deadline);
   });
 }
 
 int farcall_sendv(int connection, const struct iovec* message, int count,
                   const struct iovec* reply, int reply_count) {
+  const SignalCount since = SignalCount::now();
   return guarded([&] {
     Thread& thread = Thread::here();
     const Deadline deadline = thread.take_deadline();
     Sending sending{.message = checked(message, count),
                     .room = checked(reply, reply_count),
-                    .descriptors = {}};
+                    .descriptors = {},
+                    .since = since};
     return thread.connection(connection)->send(sending, deadline);
   });
 }
 
 int farcall_send_message(int connection, struct farcall_message* message) {
+  const SignalCount since = SignalCount::now();
   return guarded([&] {
     Thread& thread = Thread::here();
     const Deadline deadline = thread.take_deadline();
@@ -191,7 +198,8 @@ int farcall_send_message(int connection, struct farcall_message* message) {
     Sending sending{.message = checked(message->send, message->send_count),
                     .room = checked(message->reply, message->reply_count),
                     .descriptors = {message->descriptors, message->descriptor_count},
-                    .keep_waiting = (message->flags & FARCALL_KEEP_WAITING) != 0};
+                    .keep_waiting = (message->flags & FARCALL_KEEP_WAITING) != 0,
+                    .since = since};
     const int status = thread.connection(connection)->send(sending, deadline);
     message->replied = sending.replied;
     return status;
@@ -199,31 +207,37 @@ int farcall_send_message(int connection, struct farcall_message* message) {
 }
 
 int farcall_send_one_way(int connection, const void* message, size_t length) {
+  const SignalCount since = SignalCount::now();
   return guarded([&] {
     Thread& thread = Thread::here();
     const Deadline deadline = thread.take_deadline();
     const iovec out = one(message, length);
-    Sending sending{
-        .message = Buffers(&out, 1), .room = {}, .descriptors = {}, .one_way = true};
+    Sending sending{.message = Buffers(&out, 1),
+                    .room = {},
+                    .descriptors = {},
+                    .one_way = true,
+                    .since = since};
     return thread.connection(connection)->send(sending, deadline);
   });
 }
 
 int64_t farcall_receive(int channel, void* buffer, size_t length, struct farcall_info* info) {
+  const SignalCount since = SignalCount::now();
   return guarded<std::int64_t>([&] {
     Thread& thread = Thread::here();
     const Deadline deadline = thread.take_deadline();
     const iovec into = one(buffer, length);
-    return thread.channel(channel)->receive(Buffers(&into, 1), deadline, info);
+    return thread.channel(channel)->receive(Buffers(&into, 1), deadline, info, since);
   });
 }
 
 int64_t farcall_receivev(int channel, const struct iovec* buffers, int count,
                          struct farcall_info* info) {
+  const SignalCount since = SignalCount::now();
   return guarded<std::int64_t>([&] {
     Thread& thread = Thread::here();
     const Deadline deadline = thread.take_deadline();
-    return thread.channel(channel)->receive(checked(buffers, count), deadline, info);
+    return thread.channel(channel)->receive(checked(buffers, count), deadline, info, since);
   });
 }
 
@@ -252,6 +266,7 @@ int farcall_error(int64_t id, int error) {
 
 int64_t farcall_reply_receive(int64_t id, int status, const void* reply, size_t length, int channel,
                               void* buffer, size_t size, struct farcall_info* info) {
+  const SignalCount since = SignalCount::now();
   return guarded<std::int64_t>([&] {
     Thread& thread = Thread::here();
     const Deadline deadline = thread.take_deadline();
@@ -259,7 +274,7 @@ int64_t farcall_reply_receive(int64_t id, int status, const void* reply, size_t 
     const iovec into = one(buffer, size);
     if (status < 0) throw SystemError(EINVAL, "a status below 0");
     return thread.channel(channel)->reply_receive(id, status, Buffers(&data, 1), Buffers(&into, 1),
-                                                  deadline, info);
+                                                  deadline, info, since);
   });
 }
 

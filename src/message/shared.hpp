@@ -168,7 +168,8 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   // Others may find it by name from now on. Throws SystemError.
   void attach(const std::string& full_name);
 
-  std::int64_t receive(Buffers into, Deadline deadline, farcall_info* info) override;
+  std::int64_t receive(Buffers into, Deadline deadline, farcall_info* info,
+                       SignalCount since) override;
   int descriptor() override;
   UniqueFd connect() override;
   void post(int priority, int code, std::int64_t value) override;

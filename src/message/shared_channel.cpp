@@ -400,7 +400,8 @@ bool SharedChannel::others_wait() const noexcept {
           alone_receiving_.load(std::memory_order_acquire));
 }
 
-std::int64_t SharedChannel::receive(Buffers into, Deadline deadline, farcall_info* info) {
+std::int64_t SharedChannel::receive(Buffers into, Deadline deadline, farcall_info* info,
+                                    SignalCount since) {
   Receiver& self = receiver();
   disinherit();
   bool one_way = false;
@@ -410,7 +411,7 @@ std::int64_t SharedChannel::receive(Buffers into, Deadline deadline, farcall_inf
     if (receiver_count_.load(std::memory_order_seq_cst) > 1) release_sessions_of_others(self);
     for (;;) {
       SharedBlocked& blocked = blocked_for(self);
-      const Outcome outcome = self.thread.receive(blocked.incoming, deadline);
+      const Outcome outcome = self.thread.receive(blocked.incoming, deadline, since);
       if (outcome == Outcome::ok && blocked.incoming.notice()) {
         if (!take_pulse(info)) continue;
         Receiver::count(self.pulses);
@@ -579,7 +580,7 @@ void SharedBlocked::reply(int status, int error, Buffers data, bool coming_back)
 }
 
 std::int64_t Channel::reply_receive(std::int64_t id, int status, Buffers reply, Buffers into,
-                                    Deadline deadline, farcall_info* info) {
+                                    Deadline deadline, farcall_info* info, SignalCount since) {
   if (id != 0) {
     Use use(id);
     try {
@@ -589,7 +590,7 @@ std::int64_t Channel::reply_receive(std::int64_t id, int status, Buffers reply, 
     }
     use.end();
   }
-  return receive(into, deadline, info);
+  return receive(into, deadline, info, since);
 }
 
 }  // namespace farcall::message

@@ -136,7 +136,8 @@ int SharedConnection::send(Sending& sending, Deadline deadline) {
                                 .until_taken = sending.one_way,
                                 .after_others = follows};
   if (sending.one_way) {
-    if (const Outcome outcome = client_.send(arguments, deadline); outcome != Outcome::ok)
+    if (const Outcome outcome = client_.send(arguments, deadline, sending.since);
+        outcome != Outcome::ok)
       fail(outcome);
     if (follows) followed_.store(pulsed, std::memory_order_relaxed);
     return 0;
@@ -150,7 +151,8 @@ int SharedConnection::send(Sending& sending, Deadline deadline) {
     scratch.resize(room);
     results.buffer = scratch;
   }
-  if (const Outcome outcome = client_.call(arguments, results, deadline); outcome != Outcome::ok)
+  if (const Outcome outcome = client_.call(arguments, results, deadline, sending.since);
+      outcome != Outcome::ok)
     fail(outcome);
   if (follows) followed_.store(pulsed, std::memory_order_relaxed);
   return finish(sending, results, scratch);

@@ -14,6 +14,7 @@
 
 #include "call/identity.hpp"
 #include "farcall/error.hpp"
+#include "wait/held_signals.hpp"
 
 namespace farcall {
 namespace {
@@ -33,8 +34,10 @@ struct PacketHeader {
   std::uint16_t descriptors;
 };
 
-// Waits until `fd` is ready for `events`. Returns false at the deadline. Throws SystemError.
-bool wait_for(int fd, short events, Deadline deadline) {
+// Waits until `fd` is ready for `events`. Returns false at the deadline. Throws SystemError; EINTR
+// where a signal has been caught after `since`.
+bool wait_for(int fd, short events, Deadline deadline,
+              std::optional<SignalCount> since = std::nullopt) {
   for (;;) {
     pollfd entry{.fd = fd, .events = events, .revents = 0};
     timespec left{};
@@ -42,10 +45,16 @@ bool wait_for(int fd, short events, Deadline deadline) {
       const std::int64_t ns = std::max<std::int64_t>(deadline.at() - monotonic_ns(), 0);
       left = {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
     }
-    const int count = ::ppoll(&entry, 1, deadline.is_never() ? nullptr : &left, nullptr);
+    std::optional<HeldSignals> held;
+    if (since) {
+      held.emplace();
+      if (SignalCount::now() != *since) throw SystemError(EINTR, "poll of a socket");
+    }
+    const int count = ::ppoll(&entry, 1, deadline.is_never() ? nullptr : &left,
+                              held ? held->before() : nullptr);
     if (count > 0) return true;
     if (count == 0) return false;
-    if (errno != EINTR) throw_errno("poll of a socket");
+    if (errno != EINTR || since) throw_errno("poll of a socket");
   }
 }
 
@@ -248,7 +257,8 @@ std::optional<Parcel> receive_parcel(int socket, Deadline deadline) {
 namespace {
 
 void send_packet(int packet_socket, std::span<const int> descriptors, const Credentials& self,
-                 std::uint8_t purpose, bool more, std::chrono::nanoseconds patience) {
+                 std::uint8_t purpose, bool more, std::chrono::nanoseconds patience,
+                 std::optional<SignalCount> since) {
   PacketHeader header{.magic = PacketHeader::kMagic,
                       .purpose = purpose,
                       .more = static_cast<std::uint8_t>(more),
@@ -263,7 +273,8 @@ void send_packet(int packet_socket, std::span<const int> descriptors, const Cred
     if (errno == EINTR) continue;
     if (errno != EAGAIN) throw_errno("send descriptors");
     if (deadline.is_now()) deadline = Deadline::after(patience);
-    if (!wait_for(packet_socket, POLLOUT, deadline)) throw SystemError(ETIMEDOUT, "send descriptors");
+    if (!wait_for(packet_socket, POLLOUT, deadline, since))
+      throw SystemError(ETIMEDOUT, "send descriptors");
   }
 }
 
@@ -280,18 +291,18 @@ bool at_end(int packet_socket) {
 }  // namespace
 
 void send_descriptors(int packet_socket, std::span<const int> descriptors, std::uint8_t purpose,
-                      std::chrono::nanoseconds patience) {
+                      std::chrono::nanoseconds patience, std::optional<SignalCount> since) {
   for (;;) {
     const bool more = descriptors.size() > kPacketDescriptors;
     const auto now = descriptors.first(more ? kPacketDescriptors : descriptors.size());
-    send_packet(packet_socket, now, effective(), purpose, more, patience);
+    send_packet(packet_socket, now, effective(), purpose, more, patience, since);
     if (!more) return;
     descriptors = descriptors.subspan(now.size());
   }
 }
 
 void send_credentials(int packet_socket, const Credentials& claimed, std::uint8_t purpose) {
-  send_packet(packet_socket, {}, claimed, purpose, false, std::chrono::nanoseconds::zero());
+  send_packet(packet_socket, {}, claimed, purpose, false, std::chrono::nanoseconds::zero(), std::nullopt);
 }
 
 Arrival take_arrival(int packet_socket) {

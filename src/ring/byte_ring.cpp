@@ -17,7 +17,7 @@ Outcome ByteWriter::write(std::span<const std::byte> bytes, std::size_t& written
   return Outcome::ok;
 }
 
-Outcome ByteWriter::wait_for_space(std::size_t least, Deadline deadline) {
+Outcome ByteWriter::wait_for_space(std::size_t least, Deadline deadline, SignalCount since) {
   if (least > ring_.capacity / 2) throw MisuseError("reserve more than half of the ring");
   if (broken_) return Outcome::broken;
   RingControl& control = *ring_.control;
@@ -31,7 +31,7 @@ Outcome ByteWriter::wait_for_space(std::size_t least, Deadline deadline) {
     head_ = head;
     return least <= free_bytes();
   };
-  const Outcome outcome = waiter_.wait(control.writer, control.reader, deadline, enough);
+  const Outcome outcome = waiter_.wait(control.writer, control.reader, deadline, enough, since);
   return broken_ ? Outcome::broken : outcome;
 }
 

@@ -14,6 +14,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "wait/held_signals.hpp"
+
 namespace farcall {
 namespace {
 
@@ -62,6 +64,28 @@ void futex_wake(std::atomic<std::uint32_t>& word) noexcept {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
+// The word that the thread is about to sleep on, or sleeps on: Side::parked.
+[[gnu::tls_model("initial-exec")]] constinit thread_local std::atomic<std::atomic<std::uint32_t>*>
+    sleeps_on{nullptr};
+
+// Says that the thread is about to sleep. After that, what the handlers have counted is to be looked
+// at once more.
+class Sleeper {
+ public:
+  explicit Sleeper(std::atomic<std::uint32_t>& word) noexcept
+      : before_(sleeps_on.load(std::memory_order_relaxed)) {
+    sleeps_on.store(&word, std::memory_order_relaxed);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+  ~Sleeper() { sleeps_on.store(before_, std::memory_order_relaxed); }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+ private:
+  // What a sleeper sleeps on in whose handler, one that tells nothing of itself, this one waits.
+  std::atomic<std::uint32_t>* const before_;
+};
+
 bool register_fences() noexcept {
 #if defined(__SANITIZE_THREAD__)
   return false;  // it does not know them
@@ -71,6 +95,21 @@ bool register_fences() noexcept {
 }
 
 }  // namespace
+
+constinit thread_local std::atomic<unsigned long> SignalCount::caught{0};
+
+void note_signal() noexcept {
+  // Not one step, and need not be: whatever comes between leaves another number than before.
+  SignalCount::caught.store(SignalCount::caught.load(std::memory_order_relaxed) + 1,
+                            std::memory_order_relaxed);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  std::atomic<std::uint32_t>* const word = sleeps_on.load(std::memory_order_relaxed);
+  if (word == nullptr) return;
+  // Once for each sleep; a handler that does not come back leaves nothing behind.
+  sleeps_on.store(nullptr, std::memory_order_relaxed);
+  std::uint32_t expected = Side::kOnFutex;
+  word->compare_exchange_strong(expected, Side::kAwake, std::memory_order_relaxed);
+}
 
 const std::atomic<bool> detail::kernel_fences{register_fences()};
 
@@ -178,12 +217,12 @@ std::int64_t Waiter::spin_budget() noexcept {
 }
 
 [[gnu::hot]] Outcome Waiter::wait_long(Side& mine, const Side& peer, Deadline deadline,
-                                       ReadyRef ready) {
+                                       ReadyRef ready, SignalCount since) {
   note_processor(mine);
-  if (mode_ == WaitMode::spin) return spin_for_ever(peer, deadline, ready);
+  if (mode_ == WaitMode::spin) return spin_for_ever(peer, deadline, ready, since);
   const std::int64_t start = monotonic_ns();
   if (stay_awake(peer, start, deadline, ready)) return Outcome::ok;
-  const Outcome outcome = sleep(mine, peer, start, deadline, ready);
+  const Outcome outcome = sleep(mine, peer, start, deadline, ready, since);
   learn(monotonic_ns() - start);
   return outcome;
 }
@@ -228,7 +267,8 @@ bool Waiter::spin(const Side& peer, std::int64_t until, ReadyRef ready) {
   }
 }
 
-Outcome Waiter::spin_for_ever(const Side& peer, Deadline deadline, ReadyRef ready) {
+Outcome Waiter::spin_for_ever(const Side& peer, Deadline deadline, ReadyRef ready,
+                              SignalCount since) {
   const std::int64_t start = monotonic_ns();
   std::int64_t death_check = start + kDeathCheckEvery;
   for (;;) {
@@ -239,6 +279,7 @@ Outcome Waiter::spin_for_ever(const Side& peer, Deadline deadline, ReadyRef read
     }
     const std::int64_t now = monotonic_ns();
     if (now >= deadline.at()) return Outcome::timed_out;
+    if (SignalCount::now() != since) return ready() ? Outcome::ok : Outcome::interrupted;
     if (now >= death_check) {
       if (gone(peer)) return ready() ? Outcome::ok : Outcome::peer_gone;
       death_check = now + kDeathCheckEvery;
@@ -312,7 +353,7 @@ void Waiter::pause_hand_overs() noexcept {
 }
 
 Outcome Waiter::sleep(Side& mine, const Side& peer, std::int64_t start, Deadline deadline,
-                      ReadyRef ready) {
+                      ReadyRef ready, SignalCount since) {
   // The first sleep is on the futex, which is cheap and deaf to the peer's death; a sleeper that
   // nobody has woken by `shallow` moves to the descriptor.
   const Deadline shallow = lifeline_ < 0 ? Deadline::never() : Deadline(start + kShallowSleep);
@@ -328,14 +369,8 @@ Outcome Waiter::sleep(Side& mine, const Side& peer, std::int64_t start, Deadline
       outcome = ready() ? Outcome::ok : Outcome::peer_gone;
       break;
     }
-    if (deep) {
-      outcome = sleep_on_descriptor(deadline);
-    } else {
-      const int error = futex_wait(mine.parked, Side::kOnFutex, std::min(shallow, deadline));
-      outcome = error == EINTR       ? Outcome::interrupted
-                : error == ETIMEDOUT ? Outcome::timed_out
-                                     : Outcome::ok;
-    }
+    outcome = deep ? sleep_on_descriptor(deadline, since)
+                   : sleep_on_futex(mine, std::min(shallow, deadline), since);
     if (ready()) {
       outcome = Outcome::ok;
       break;
@@ -350,13 +385,28 @@ Outcome Waiter::sleep(Side& mine, const Side& peer, std::int64_t start, Deadline
   return outcome;
 }
 
-Outcome Waiter::sleep_on_descriptor(Deadline deadline) {
+Outcome Waiter::sleep_on_futex(Side& mine, Deadline deadline, SignalCount since) {
+  const Sleeper sleeper(mine.parked);
+  if (SignalCount::now() != since) return Outcome::interrupted;
+  switch (futex_wait(mine.parked, Side::kOnFutex, deadline)) {
+    case EINTR: return Outcome::interrupted;
+    case ETIMEDOUT: return Outcome::timed_out;
+    default: return Outcome::ok;
+  }
+}
+
+Outcome Waiter::sleep_on_descriptor(Deadline deadline, SignalCount since) {
   pollfd doorbell{.fd = lifeline_, .events = POLLIN | POLLRDHUP, .revents = 0};
   const timespec left = deadline.left();
-  int cancel_state = 0;
-  if (cancellable_) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
-  const int count = ::ppoll(&doorbell, 1, deadline.is_never() ? nullptr : &left, nullptr);
-  if (cancellable_) ::pthread_setcancelstate(cancel_state, nullptr);
+  int count = 0;
+  {
+    const HeldSignals held;
+    if (SignalCount::now() != since) return Outcome::interrupted;
+    int cancel_state = 0;
+    if (cancellable_) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
+    count = ::ppoll(&doorbell, 1, deadline.is_never() ? nullptr : &left, held.before());
+    if (cancellable_) ::pthread_setcancelstate(cancel_state, nullptr);
+  }
   if (count < 0) return Outcome::interrupted;
   if (count == 0) return Outcome::timed_out;
   drain_.take(drain_.context, lifeline_);

@@ -313,22 +313,25 @@ TEST(Call, WithoutAThreadIsNotDispatched) {
 TEST(Call, IsInterruptedBySignals) {
   struct sigaction action {};
   struct sigaction before {};
-  action.sa_handler = [](int) {};
+  action.sa_handler = [](int) { note_signal(); };
+  action.sa_flags = SA_RESTART;
   ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
   Port port;
   Client client(port.descriptor());
-  std::atomic<bool> over{false};
-  const pthread_t self = ::pthread_self();
-  std::thread interrupter([&] {
-    for (int i = 0; i < 500 && !over; ++i) {
-      std::this_thread::sleep_for(5ms);
-      ::pthread_kill(self, SIGUSR1);
-    }
-  });
   CallResults results;
-  EXPECT_EQ(client.call({}, results, soon()), Outcome::interrupted);
-  over = true;
-  interrupter.join();
+  // Whenever it comes: even before the call, as long as that knows since when to look.
+  for (const auto pause : {0us, 20us, 100us, 1000us, 20'000us, 40'000us}) {
+    const SignalCount since = SignalCount::now();
+    const pthread_t self = ::pthread_self();
+    std::thread interrupter([&] {
+      std::this_thread::sleep_for(pause);
+      ::pthread_kill(self, SIGUSR1);
+    });
+    EXPECT_EQ(client.call({}, results, soon(), since), Outcome::interrupted);
+    interrupter.join();
+  }
+  // Those of before are no business of the next one's.
+  EXPECT_EQ(client.call({}, results, Deadline::after(20ms)), Outcome::timed_out);
   ::sigaction(SIGUSR1, &before, nullptr);
 }
 

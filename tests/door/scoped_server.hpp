@@ -224,11 +224,11 @@ class Caller {
     return reply_.wait_for(kGlance) == std::future_status::timeout;
   }
   Reply reply() { return reply_.get(); }
-  // Sends a signal until the call has ended: one that comes before the call has no effect.
+  // Sends one signal to a call that is known to be under way.
   Reply interrupt() {
     do {
       ::pthread_kill(thread_.native_handle(), SIGUSR1);
-    } while (reply_.wait_for(5ms) == std::future_status::timeout);
+    } while (!kCountsSignals && reply_.wait_for(5ms) == std::future_status::timeout);
     return reply_.get();
   }
   // A reply that comes in time, or what a signal makes of the call.
@@ -236,8 +236,6 @@ class Caller {
     if (reply_.wait_for(time) == std::future_status::ready) return reply_.get();
     return interrupt();
   }
-  // One signal alone, for a call that is known to be under way.
-  void interrupt_once() { ::pthread_kill(thread_.native_handle(), SIGUSR1); }
 
  private:
   std::future<Reply> reply_;

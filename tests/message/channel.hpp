@@ -24,6 +24,7 @@ using door::test::Event;
 using door::test::eventually;
 using door::test::give_up_after;
 using door::test::in_child;
+using door::test::kCountsSignals;
 using door::test::kPatience;
 using door::test::kSlow;
 using door::test::now_ns;

@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <random>
 #include <thread>
 
 #include "farcall/peer.hpp"
@@ -134,6 +137,71 @@ TEST(Waiter, WhatComesWhileTheSleeperMovesToTheDescriptorIsNoTimeout) {
             Outcome::ok);
 }
 
+// One signal, sent once, ends a wait at whatever moment of it: also between two phases of it.
+TEST_P(WaitIn, IsEndedByAnyHandlerThatTellsOfItself) {
+  struct sigaction action {};
+  struct sigaction before {};
+  action.sa_handler = [](int) { note_signal(); };
+  const char* text = std::getenv("FARCALL_SIGNAL_ROUNDS");
+  const int rounds = text == nullptr ? 3000 : std::atoi(text);
+  std::minstd_rand random(1);
+  Shared shared;
+  // With the peer on another processor, as far as is known, waiters spin.
+  shared.peers.processor = 1000;
+  std::atomic<int> begun{0};
+  std::atomic<int> sent{0};
+  const pthread_t self = ::pthread_self();
+  std::thread interrupter([&] {
+    for (int i = 1; i <= rounds; ++i) {
+      while (begun < i) ::sched_yield();
+      // Some of them at the moment in which sleepers move to the descriptor.
+      const bool late = i % 100 == 0;
+      const std::int64_t end = monotonic_ns() + (late ? 19'950'000 : 0) +
+                               static_cast<std::int64_t>(random() % (late ? 200'000 : 150'000));
+      while (monotonic_ns() < end) {
+      }
+      ::pthread_kill(self, SIGUSR1);
+      sent = i;
+    }
+  });
+  int lost = 0;
+  Waiter with_lifeline(shared.lifeline.first.get(), GetParam());
+  Waiter without(-1, GetParam());
+  for (int i = 1; i <= rounds; ++i) {
+    action.sa_flags = i % 2 == 0 ? SA_RESTART : 0;
+    ASSERT_EQ(::sigaction(SIGUSR1, &action, i == 1 ? &before : nullptr), 0);
+    const SignalCount since = SignalCount::now();
+    begun = i;
+    // Who has no lifeline sleeps on the futex for ever.
+    Waiter& waiter = i % 4 < 2 ? with_lifeline : without;
+    const Outcome outcome = waiter.wait(shared.mine, shared.peers, Deadline::after(1s),
+                                        [&] { return shared.ready(); }, since);
+    if (outcome != Outcome::interrupted) ++lost;
+    ASSERT_EQ(shared.mine.parked.load(), Side::kAwake);
+    while (sent < i || SignalCount::now() == since) ::sched_yield();
+  }
+  EXPECT_EQ(lost, 0);
+  interrupter.join();
+  ::sigaction(SIGUSR1, &before, nullptr);
+}
+
+TEST_P(WaitIn, PrefersWhatIsReadyToASignal) {
+  Shared shared;
+  Waiter waiter(shared.lifeline.first.get(), GetParam());
+  const SignalCount since = SignalCount::now();
+  note_signal();
+  int looks = 0;
+  EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::never(), [&] { return ++looks == 2; },
+                        since),
+            Outcome::ok);
+  EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::never(), [] { return false; }, since),
+            Outcome::interrupted);
+  // Of those before it began nobody has asked.
+  EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(1ms), [] { return false; }),
+            Outcome::timed_out);
+}
+
+// The kernel ends a sleep also by handlers that tell nothing.
 TEST(Waiter, SleeperIsInterruptedBySignals) {
   struct sigaction action {};
   struct sigaction before {};

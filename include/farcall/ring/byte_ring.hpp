@@ -27,13 +27,14 @@ class ByteWriter {
   ByteWriter(RingView ring, Waiter waiter) noexcept : ring_(ring), waiter_(waiter) {}
 
   // Writes at least one byte of `bytes` and as many as fit now; `written` tells how many. With
-  // an empty span: ok at once. Outcomes: ok, would_block, timed_out, interrupted, peer_gone,
-  // broken; all but ok wrote nothing.
-  Outcome write_some(std::span<const std::byte> bytes, std::size_t& written, Deadline deadline) {
+  // an empty span: ok at once. Outcomes: ok, would_block, timed_out, interrupted (see
+  // Waiter::wait), peer_gone, broken; all but ok wrote nothing.
+  Outcome write_some(std::span<const std::byte> bytes, std::size_t& written, Deadline deadline,
+                     SignalCount since = SignalCount::now()) {
     written = 0;
     if (bytes.empty()) return Outcome::ok;
     std::span<std::byte> space;
-    const Outcome outcome = reserve(1, space, deadline);
+    const Outcome outcome = reserve(1, space, deadline, since);
     if (outcome != Outcome::ok) return outcome;
     written = std::min(bytes.size(), space.size());
     std::memcpy(space.data(), bytes.data(), written);
@@ -46,11 +47,12 @@ class ByteWriter {
 
   // In place: waits for at least `least` free bytes (1 to capacity / 2) and gives all that are
   // free, in one piece; commit(n) then passes the first n of them to the reader.
-  Outcome reserve(std::size_t least, std::span<std::byte>& space, Deadline deadline) {
+  Outcome reserve(std::size_t least, std::span<std::byte>& space, Deadline deadline,
+                  SignalCount since = SignalCount::now()) {
     if (ring_.control->reader.state.load(std::memory_order_relaxed) != Side::kOpen)
       return Outcome::peer_gone;
     if (least > free_bytes()) {
-      const Outcome outcome = wait_for_space(least, deadline);
+      const Outcome outcome = wait_for_space(least, deadline, since);
       if (outcome != Outcome::ok) return outcome;
     }
     space = {ring_.data + (tail_ & (ring_.capacity - 1)), free_bytes()};
@@ -80,7 +82,7 @@ class ByteWriter {
   [[nodiscard]] std::size_t free_bytes() const noexcept {
     return ring_.capacity - static_cast<std::size_t>(tail_ - head_);
   }
-  Outcome wait_for_space(std::size_t least, Deadline deadline);
+  Outcome wait_for_space(std::size_t least, Deadline deadline, SignalCount since);
 
   RingView ring_;
   Waiter waiter_;

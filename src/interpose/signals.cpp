@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The C library's functions that install signal handlers. In place of the program's handler a
+// wrapper is installed, which tells this library that a signal was caught (note_signal) and then
+// calls the handler; all else about it (flags, mask, stack, what is given to it) is the program's,
+// and it never sees a wrapper.
+//
+// Each handler has a wrapper of its own, once for all: so which handler runs is decided where it
+// would be without the library, by the kernel, and there is nothing here that threads, children or
+// handlers that install handlers could find half-changed. A program with more than kMost handlers
+// has the last ones without a wrapper; then only a sleep is interrupted by them, as the kernel does
+// that.
+//
+// Under a sanitizer, which has wrappers of its own that it calls before a library may run, there are
+// none of these.
+#include <signal.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <utility>
+
+#include "farcall/wait.hpp"
+#include "interpose/next.hpp"
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+namespace farcall::interpose {
+namespace {
+
+constexpr std::size_t kMost = 64;  // handlers of each kind
+
+using Plain = void (*)(int);
+using Informed = void (*)(int, siginfo_t*, void*);
+
+// What the wrappers call. Filled from the front; what stands there stays.
+template <class Handler>
+constinit std::array<std::atomic<Handler>, kMost> handlers{};
+
+// Not noexcept: a handler may throw, where the program knows what it does, or end the thread.
+template <std::size_t kWhich>
+void plain_wrapper(int number) {
+  note_signal();
+  handlers<Plain>[kWhich].load(std::memory_order_acquire)(number);
+}
+template <std::size_t kWhich>
+void informed_wrapper(int number, siginfo_t* info, void* context) {
+  note_signal();
+  handlers<Informed>[kWhich].load(std::memory_order_acquire)(number, info, context);
+}
+
+template <std::size_t... kWhich>
+constexpr std::array<Plain, kMost> all_wrappers(Plain, std::index_sequence<kWhich...>) {
+  return {plain_wrapper<kWhich>...};
+}
+template <std::size_t... kWhich>
+constexpr std::array<Informed, kMost> all_wrappers(Informed, std::index_sequence<kWhich...>) {
+  return {informed_wrapper<kWhich>...};
+}
+template <class Handler>
+constexpr std::array<Handler, kMost> wrappers =
+    all_wrappers(Handler{}, std::make_index_sequence<kMost>());
+
+// The program's handler behind a wrapper; any other is the program's already.
+template <class Handler>
+Handler unwrapped(Handler handler) noexcept {
+  for (std::size_t i = 0; i < kMost; ++i) {
+    const Handler known = handlers<Handler>[i].load(std::memory_order_acquire);
+    if (known == nullptr) break;
+    if (handler == wrappers<Handler>[i]) return known;
+  }
+  return handler;
+}
+
+template <class Handler>
+Handler wrapped(Handler handler) noexcept {
+  handler = unwrapped(handler);
+  for (std::size_t i = 0; i < kMost; ++i) {
+    Handler known = nullptr;
+    if (handlers<Handler>[i].compare_exchange_strong(known, handler, std::memory_order_acq_rel,
+                                                     std::memory_order_acquire) ||
+        known == handler)
+      return wrappers<Handler>[i];
+  }
+  return handler;
+}
+
+bool is_handler(Plain disposition) noexcept {
+  return disposition != SIG_DFL && disposition != SIG_IGN && disposition != SIG_ERR &&
+         disposition != SIG_HOLD;
+}
+
+Plain wrapped_disposition(Plain disposition) noexcept {
+  return is_handler(disposition) ? wrapped(disposition) : disposition;
+}
+
+// Of either kind, as those functions tell of it that know but one.
+Plain unwrapped_disposition(Plain disposition) noexcept {
+  if (!is_handler(disposition)) return disposition;
+  if (const Plain handler = unwrapped(disposition); handler != disposition) return handler;
+  struct sigaction either {};  // where both are one word
+  either.sa_handler = disposition;
+  either.sa_sigaction = unwrapped(either.sa_sigaction);
+  return either.sa_handler;
+}
+
+using SigactionFunction = int(int, const struct sigaction*, struct sigaction*);
+using SignalFunction = Plain(int, Plain);
+
+int install(int number, const struct sigaction* action, struct sigaction* before) noexcept {
+  SigactionFunction* const real = next<"sigaction", SigactionFunction>();
+  if (real == nullptr) {
+    errno = ENOSYS;
+    return -1;
+  }
+  struct sigaction ours;
+  if (action != nullptr) {
+    ours = *action;
+    if (is_handler(ours.sa_handler)) {
+      if ((ours.sa_flags & SA_SIGINFO) != 0)
+        ours.sa_sigaction = wrapped(ours.sa_sigaction);
+      else
+        ours.sa_handler = wrapped(ours.sa_handler);
+    }
+    action = &ours;
+  }
+  const int result = real(number, action, before);
+  if (result == 0 && before != nullptr)
+    before->sa_handler = unwrapped_disposition(before->sa_handler);
+  return result;
+}
+
+Plain install(SignalFunction* real, int number, Plain disposition) noexcept {
+  if (real == nullptr) {
+    errno = ENOSYS;
+    return SIG_ERR;
+  }
+  return unwrapped_disposition(real(number, wrapped_disposition(disposition)));
+}
+
+// dlsym() is not for handlers, which may install others.
+[[maybe_unused]] const bool kLookedUp = [] {
+  (void)next<"sigaction", SigactionFunction>();
+  (void)next<"signal", SignalFunction>();
+  (void)next<"__sysv_signal", SignalFunction>();
+  (void)next<"sigset", SignalFunction>();
+  return true;
+}();
+
+}  // namespace
+}  // namespace farcall::interpose
+
+using namespace farcall::interpose;  // NOLINT(google-build-using-namespace): what follows is C's
+
+// siginterrupt() and sigignore() leave the handler what it is, or take it away: they need nothing.
+extern "C" {
+
+int sigaction(int number, const struct sigaction* action, struct sigaction* before) noexcept {
+  return install(number, action, before);
+}
+Plain signal(int number, Plain disposition) noexcept {
+  return install(next<"signal", SignalFunction>(), number, disposition);
+}
+Plain sigset(int number, Plain disposition) noexcept {
+  return install(next<"sigset", SignalFunction>(), number, disposition);
+}
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the C library's names
+int __sigaction(int number, const struct sigaction* action, struct sigaction* before) noexcept
+    __attribute__((alias("sigaction")));
+// What signal() is where only POSIX is asked for.
+Plain __sysv_signal(int number, Plain disposition) noexcept {
+  return install(next<"__sysv_signal", SignalFunction>(), number, disposition);
+}
+Plain sysv_signal(int number, Plain disposition) noexcept
+    __attribute__((alias("__sysv_signal")));
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
+Plain ssignal(int number, Plain disposition) noexcept __attribute__((alias("signal")));
+Plain bsd_signal(int number, Plain disposition) noexcept __attribute__((alias("signal")));
+
+}  // extern "C"
+
+#endif
