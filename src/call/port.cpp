@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call/port.hpp"
 
+#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -185,6 +186,8 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
 }
 
 [[gnu::hot]] PortState::Item PortState::next(Deadline deadline, Outcome& outcome, Sleeping how) {
+  // Of all system calls here only the wait is a point of cancellation.
+  const NoCancel guard;
   constexpr std::size_t kMostAtOnce = 32;
   std::array<epoll_event, kMostAtOnce> events;
   const std::size_t most = limits.by_priority ? events.size() : 1;
@@ -222,11 +225,22 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
     const timespec left = until.left();
     int cancel_state = 0;
     const Counted asleep(only_look ? nullptr : &sleeping);
-    const bool cancellable = how.cancellable && !only_look;
+    const bool cancellable = (how.cancellable || guard.was_cancellable()) && !only_look;
+    // A process that is stopped and continued stays in ppoll, while epoll_pwait2 ends with EINTR. But
+    // of several threads that poll each would be woken each time.
+    const bool exact = !only_look && !how.restartable && sleeping.load() == 1;
+    pollfd any{.fd = epoll.get(), .events = POLLIN, .revents = 0};
+    const timespec* const time = until.is_never() ? nullptr : &left;
     if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
-    const int count = ::epoll_pwait2(epoll.get(), events.data(), static_cast<int>(most),
-                                     until.is_never() ? nullptr : &left, nullptr);
+    int count = exact ? ::ppoll(&any, 1, time, nullptr)
+                      : ::epoll_pwait2(epoll.get(), events.data(), static_cast<int>(most), time,
+                                       nullptr);
     if (cancellable) ::pthread_setcancelstate(cancel_state, nullptr);
+    if (count > 0 && exact) {
+      count = ::epoll_wait(epoll.get(), events.data(), static_cast<int>(most), 0);
+      if (count == 0) continue;  // somebody else has taken it
+    }
+    if (count < 0 && errno == EINTR && !exact && !catches_signals()) continue;
     if (count == 0 && only_look && monotonic_ns() < deadline.at()) continue;
     if (count == 0 || (count < 0 && errno != EINTR)) {
       outcome = deadline.is_now() ? Outcome::would_block : Outcome::timed_out;
