@@ -3,9 +3,9 @@
 
 #include <fcntl.h>
 #include <linux/memfd.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -52,8 +52,12 @@ void allocate(int fd, std::size_t size) {
 void UniqueFd::reset(int fd) noexcept {
   if (fd_ >= 0) {
     const int saved = errno;
-    // Not close(2), which the C library makes a point of cancellation.
-    ::syscall(SYS_close, fd_);
+    // The C library makes it a point of cancellation, which a destructor cannot be. The system call
+    // itself would go unheard by who is told of what is closed (libfarcall-doors).
+    int cancel_state = 0;
+    ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+    ::close(fd_);
+    ::pthread_setcancelstate(cancel_state, nullptr);
     errno = saved;
   }
   fd_ = fd;
