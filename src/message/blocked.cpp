@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "message/blocked.hpp"
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <array>
 #include <cerrno>
 #include <memory>
@@ -8,7 +12,6 @@
 #include <vector>
 
 #include "call/process.hpp"
-#include "call/process_mutex.hpp"
 #include "farcall/error.hpp"
 #include "farcall/wait.hpp"
 
@@ -16,11 +19,40 @@ namespace farcall::message {
 
 // Never freed, so that an id can be looked up at any time without a common lock.
 struct alignas(kLine) Blocked::Place {
-  call::ProcessMutex held;
+  std::atomic<std::uint32_t> held{0};     // a futex
+  std::atomic<std::uint32_t> awaiting{0};  // threads that may sleep on it
   std::atomic<std::int64_t> id{0};
   std::int64_t uses = 0;  // of its index; the holder's, or who gives an id
   std::int64_t index = 0;
   Blocked* blocked = nullptr;  // protected by `held`
+
+  void lock() noexcept {
+    // acquire: pairs with the release of who held it before.
+    if (held.exchange(1, std::memory_order_acquire) != 0) [[unlikely]]
+      lock_slowly();
+  }
+  // Each answer passes this: no locked instruction.
+  void unlock() noexcept {
+    held.store(0, std::memory_order_release);
+    asymmetric_fence_light();
+    if (awaiting.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      ::syscall(SYS_futex, &held, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+  }
+
+ private:
+  // Sleeps in the end, so that a holder of lower priority runs on, on the same processor, too.
+  [[gnu::noinline]] void lock_slowly() noexcept {
+    constexpr int kLooks = 200;
+    for (int i = 0; i < kLooks; ++i) {
+      relax();
+      if (held.exchange(1, std::memory_order_acquire) == 0) return;
+    }
+    awaiting.fetch_add(1, std::memory_order_relaxed);
+    asymmetric_fence_heavy();  // pairs with the light one of who unlocks
+    while (held.exchange(1, std::memory_order_acquire) != 0)
+      ::syscall(SYS_futex, &held, FUTEX_WAIT_PRIVATE, 1, nullptr, nullptr, 0);
+    awaiting.fetch_sub(1, std::memory_order_relaxed);
+  }
 };
 
 namespace {
@@ -98,14 +130,14 @@ Blocked::Place* Blocked::place(std::int64_t id) noexcept {
 }
 
 Blocked::Blocked() : place_(places().take()), generation_(call::generation()) {
-  const std::lock_guard guard(place_->held);
+  const std::lock_guard guard(*place_);
   place_->blocked = this;
 }
 
 Blocked::~Blocked() {
   if (generation_ != call::generation()) return;
   {
-    const std::lock_guard guard(place_->held);
+    const std::lock_guard guard(*place_);
     place_->id.store(0, std::memory_order_relaxed);
     place_->blocked = nullptr;
   }
@@ -124,16 +156,16 @@ std::int64_t Blocked::give_id() noexcept {
 std::int64_t Blocked::id() const noexcept { return place_->id.load(std::memory_order_acquire); }
 
 bool Blocked::take_id() noexcept {
-  const std::lock_guard guard(place_->held);
+  const std::lock_guard guard(*place_);
   return place_->id.exchange(0, std::memory_order_acq_rel) != 0;
 }
 
 Use::Use(std::int64_t id) : place_(Blocked::place(id)), blocked_(nullptr) {
   if (place_ == nullptr) throw SystemError(ESRCH, "no client waits for that answer");
-  place_->held.lock();
+  place_->lock();
   if (place_->id.load(std::memory_order_acquire) == id) blocked_ = place_->blocked;
   if (blocked_ != nullptr) return;
-  place_->held.unlock();
+  place_->unlock();
   throw SystemError(ESRCH, "no client waits for that answer");
 }
 
@@ -144,7 +176,7 @@ void Use::end() noexcept {
 
 Use::~Use() {
   if (ended_) blocked_->done();
-  place_->held.unlock();
+  place_->unlock();
 }
 
 }  // namespace farcall::message
