@@ -118,8 +118,8 @@ class NamedListener {
  private:
   UniqueFd fd_;
 };
-// Throws SystemError: ECONNREFUSED if nobody listens there by the deadline, ETIMEDOUT if who listens
-// has no room for more by then, EPERM if the listener belongs to somebody else.
+// Throws SystemError: ECONNREFUSED if nobody listens there by the deadline, ETIMEDOUT if who
+// listens has no room for more by then, EPERM if the listener belongs to somebody else.
 UniqueFd connect_named(std::string_view name, Deadline deadline);
 
 }  // namespace farcall

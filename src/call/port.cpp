@@ -226,8 +226,8 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
     int cancel_state = 0;
     const Counted asleep(only_look ? nullptr : &sleeping);
     const bool cancellable = (how.cancellable || guard.was_cancellable()) && !only_look;
-    // A process that is stopped and continued stays in ppoll, while epoll_pwait2 ends with EINTR. But
-    // of several threads that poll each would be woken each time.
+    // A process that is stopped and continued stays in ppoll, while epoll_pwait2 ends with EINTR.
+    // But of several threads that poll each would be woken each time.
     const bool exact = !only_look && !how.restartable && sleeping.load() == 1;
     pollfd any{.fd = epoll.get(), .events = POLLIN, .revents = 0};
     const timespec* const time = until.is_never() ? nullptr : &left;

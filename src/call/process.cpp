@@ -117,7 +117,8 @@ bool catches_signals() noexcept {
   for (int signal = 1; signal <= SIGRTMAX; ++signal) {
     struct sigaction action{};
     // It fails for signals that are the C library's own.
-    if (::sigismember(&blocked, signal) == 1 || ::sigaction(signal, nullptr, &action) != 0) continue;
+    if (::sigismember(&blocked, signal) == 1 || ::sigaction(signal, nullptr, &action) != 0)
+      continue;
     if ((action.sa_flags & SA_SIGINFO) != 0 ||
         (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN))
       return true;

@@ -28,8 +28,8 @@ bool is_thread_of(pid_t thread, pid_t process) noexcept;
 
 // With what priority a message is served whose sender says to have `claimed`. Up to the normal one
 // that is believed, and root is believed; else it is at most what the kernel says of that thread,
-// and the normal one where it says nothing: of a thread that is not of the sender's process, or that
-// cannot be seen from here. System calls, where more than the normal one is claimed.
+// and the normal one where it says nothing: of a thread that is not of the sender's process, or
+// that cannot be seen from here. System calls, where more than the normal one is claimed.
 std::uint8_t bounded_priority(std::uint8_t claimed, const Credentials& sender,
                               pid_t thread) noexcept;
 

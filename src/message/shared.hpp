@@ -133,16 +133,16 @@ class SharedBlocked final : public Blocked {
 // What one thread needs to receive from a channel, or to answer there.
 struct Receiver {
   Receiver(Port& port, pid_t thread_id, WaitMode mode) : thread(port, mode), id(thread_id) {}
-  // Held while the thread is at work here; else others may let its session go. seq_cst, as the mutex
-  // is, also in the count of those that receive: one of two threads sees the other.
+  // Held while the thread is at work here; else others may let its session go. seq_cst, as the
+  // mutex is, also in the count of those that receive: one of two threads sees the other.
   bool hold() noexcept { return !alone_.load(std::memory_order_acquire) && held_.try_lock(); }
   // For its own thread, which is not alone.
   void wait_and_hold() noexcept { held_.lock(); }
   void let_go() noexcept { held_.unlock(); }
-  // For its own thread, as long as no other has to do with the channel's messages. Who looks whether
-  // it is alone has passed the heavy fence after `crowded` was set, and from then on everybody holds
-  // what he uses. Its own thread has a light one between saying so and its next look at what others
-  // say.
+  // For its own thread, as long as no other has to do with the channel's messages. Who looks
+  // whether it is alone has passed the heavy fence after `crowded` was set, and from then on
+  // everybody holds what he uses. Its own thread has a light one between saying so and its next
+  // look at what others say.
   void be_alone(bool yes) noexcept {
     alone_.store(yes, std::memory_order_release);
     asymmetric_fence_light();

@@ -450,9 +450,10 @@ std::int64_t SharedChannel::take_message(Receiver& self, SharedBlocked& blocked,
     self.last_entrance = self.last_link ? incoming.entrance() : nullptr;
   }
   Link* const link = self.last_link.get();
-  const std::uint8_t priority =
-      link != nullptr ? link->bounded_priority(incoming.priority(), incoming.caller(), thread)
-                      : std::min(incoming.priority(), kNormalPriority);
+  std::uint8_t priority = incoming.priority();
+  if (priority > kNormalPriority) [[unlikely]]
+    priority = link != nullptr ? link->bounded_priority(priority, incoming.caller(), thread)
+                               : kNormalPriority;
   if (info != nullptr) {
     *info = {};
     info->connection = link != nullptr ? link->number : 0;

@@ -61,6 +61,7 @@ Thread& Thread::here() noexcept {
 }
 
 Thread::~Thread() {
+  const call::NoCancel guard;
   for (const Share& share : shares_) {
     if (share.generation != call::generation()) continue;
     if (const auto channel = share.owner.lock()) channel->forget(*share.receiver);

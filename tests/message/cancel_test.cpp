@@ -213,7 +213,8 @@ TEST(MessageCancel, NothingIsLeftOfThreadsThatWereCancelled) {
       ASSERT_TRUE(sleeps(id));
       receiver.cancel();
       EXPECT_TRUE(receiver.join());
-      Cancelled client([&] { send(connection, std::string(static_cast<std::size_t>(i) * 10'000, 'x')); });
+      const std::string text(static_cast<std::size_t>(i) * 10'000, 'x');
+      Cancelled client([&] { send(connection, text); });
       const Message message = receive(channel, 1 << 20);
       client.cancel();
       EXPECT_TRUE(client.join());
