@@ -105,6 +105,10 @@ void send_credentials(int packet_socket, const Credentials& claimed, std::uint8_
 // Takes the next packet; its descriptors are close-on-exec. Throws SystemError.
 Arrival take_arrival(int packet_socket);
 
+// Connects a blocking stream socket. Throws SystemError: ETIMEDOUT where the listener's queue is
+// still full at the deadline, ECONNREFUSED where nobody listens.
+void connect_until(int socket, const AbstractAddress& address, Deadline deadline);
+
 // A name in the abstract namespace, private to the network namespace, gone with its last socket.
 // Names are "farcall/UID/NAME", so that users do not meet by accident; who really answers is
 // checked with peer_credentials: connect() accepts only its own user or root as server.
@@ -119,8 +123,8 @@ class NamedListener {
  private:
   UniqueFd fd_;
 };
-// Throws SystemError: ECONNREFUSED if nobody listens there by the deadline, EPERM if the listener
-// belongs to somebody else.
+// Throws SystemError: ECONNREFUSED if nobody listens there by the deadline, ETIMEDOUT if who
+// listens has no room for more by then, EPERM if the listener belongs to somebody else.
 UniqueFd connect_named(std::string_view name, Deadline deadline);
 
 }  // namespace farcall

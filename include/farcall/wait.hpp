@@ -251,8 +251,8 @@ class Waiter {
   void finish_poll(Side& mine) noexcept;
   [[nodiscard]] int poll_descriptor() const noexcept { return lifeline_; }
 
-  // From now on pthread_cancel() may end a sleep on the descriptor; whatever the state of the
-  // calling thread is otherwise.
+  // Whether pthread_cancel() may end a sleep on the descriptor; whatever the state of the calling
+  // thread is otherwise. Nothing else here is a point of cancellation.
   void set_cancellable(bool on) noexcept { cancellable_ = on; }
 
   // Whether the peer has finished, closed or died.

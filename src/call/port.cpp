@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call/port.hpp"
 
+#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -178,6 +179,8 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
 }
 
 [[gnu::hot]] PortState::Item PortState::next(Deadline deadline, Outcome& outcome, Sleeping how) {
+  // Of all system calls here only the wait is a point of cancellation.
+  const NoCancel guard;
   constexpr std::size_t kMostAtOnce = 32;
   std::array<epoll_event, kMostAtOnce> events;
   const std::size_t most = limits.by_priority ? events.size() : 1;
@@ -223,13 +226,24 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
         return {};
       }
     }
-    const bool cancellable = how.cancellable && !only_look;
+    const bool cancellable = (how.cancellable || guard.was_cancellable()) && !only_look;
+    // A process that is stopped and continued stays in ppoll, while epoll_pwait2 ends with EINTR.
+    // But of several threads that poll each would be woken each time.
+    const bool exact = !only_look && !how.restartable && sleeping.load() == 1;
+    pollfd any{.fd = epoll.get(), .events = POLLIN, .revents = 0};
+    const timespec* const time = until.is_never() ? nullptr : &left;
+    const sigset_t* const mask = held ? held->before() : nullptr;
     if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
-    const int count = ::epoll_pwait2(epoll.get(), events.data(), static_cast<int>(most),
-                                     until.is_never() ? nullptr : &left,
-                                     held ? held->before() : nullptr);
+    int count = exact ? ::ppoll(&any, 1, time, mask)
+                      : ::epoll_pwait2(epoll.get(), events.data(), static_cast<int>(most), time,
+                                       mask);
     if (cancellable) ::pthread_setcancelstate(cancel_state, nullptr);
     held.reset();
+    if (count > 0 && exact) {
+      count = ::epoll_wait(epoll.get(), events.data(), static_cast<int>(most), 0);
+      if (count == 0) continue;  // somebody else has taken it
+    }
+    if (count < 0 && errno == EINTR && !exact && !catches_signals()) continue;
     if (count == 0 && only_look && monotonic_ns() < deadline.at()) continue;
     if (count == 0 || (count < 0 && errno != EINTR)) {
       outcome = deadline.is_now() ? Outcome::would_block : Outcome::timed_out;

@@ -2,6 +2,7 @@
 #include "call/process.hpp"
 
 #include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <array>
@@ -109,6 +110,21 @@ void around_fork(Room room, void (*first)(), void (*parent)(), void (*child)()) 
 NoCancel::NoCancel() noexcept { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
 NoCancel::~NoCancel() { ::pthread_setcancelstate(before_, nullptr); }
 bool NoCancel::was_cancellable() const noexcept { return before_ == PTHREAD_CANCEL_ENABLE; }
+
+bool catches_signals() noexcept {
+  sigset_t blocked;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+  for (int signal = 1; signal <= SIGRTMAX; ++signal) {
+    struct sigaction action{};
+    // It fails for signals that are the C library's own.
+    if (::sigismember(&blocked, signal) == 1 || ::sigaction(signal, nullptr, &action) != 0)
+      continue;
+    if ((action.sa_flags & SA_SIGINFO) != 0 ||
+        (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN))
+      return true;
+  }
+  return false;
+}
 
 void forget_credentials() noexcept { detail::credentials.fetch_add(1, std::memory_order_relaxed); }
 

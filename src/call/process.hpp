@@ -104,6 +104,10 @@ class NoCancel {
   int before_ = 0;
 };
 
+// Whether any signal that the calling thread does not block has a handler. If not, a system call
+// that was interrupted was so because the process had been stopped and continued, or traced.
+bool catches_signals() noexcept;
+
 // Credentials that were recorded before count no more.
 void forget_credentials() noexcept;
 // Changes with every forget_credentials().

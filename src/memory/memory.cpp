@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <linux/memfd.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "farcall/error.hpp"
@@ -30,12 +32,33 @@ void place(std::byte* address, std::size_t size, Access access, int fd, std::siz
     throw_errno("mmap of shared memory");
 }
 
+// What a signal interrupts the kernel takes back whole. So where signals come faster than all of it
+// can be allocated, it is done in pieces that get smaller.
+void allocate(int fd, std::size_t size) {
+  std::size_t piece = size;
+  for (std::size_t done = 0; done < size;) {
+    const std::size_t now = std::min(piece, size - done);
+    const int error = ::posix_fallocate(fd, static_cast<off_t>(done), static_cast<off_t>(now));
+    if (error == 0)
+      done += now;
+    else if (error == EINTR)
+      piece = round_up_to_pages(now / 2);
+    else
+      throw SystemError(error == ENOSPC ? ENOMEM : error, "allocate shared memory");
+  }
+}
+
 }  // namespace
 
 void UniqueFd::reset(int fd) noexcept {
   if (fd_ >= 0) {
     const int saved = errno;
+    // The C library makes it a point of cancellation, which a destructor cannot be. The system call
+    // itself would go unheard by who is told of what is closed (libfarcall-doors).
+    int cancel_state = 0;
+    ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     ::close(fd_);
+    ::pthread_setcancelstate(cancel_state, nullptr);
     errno = saved;
   }
   fd_ = fd;
@@ -85,8 +108,7 @@ SharedMemory SharedMemory::create(std::size_t size, const char* name) {
   if (!fd) throw_errno("memfd_create");
   if (::ftruncate(fd.get(), static_cast<off_t>(size)) != 0) throw_errno("ftruncate of a memfd");
   // Allocated now: a shortage is an error here instead of a SIGBUS at first touch.
-  if (const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(size)); error != 0)
-    throw SystemError(error == ENOSPC ? ENOMEM : error, "allocate shared memory");
+  allocate(fd.get(), size);
   if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) throw_errno("seal a memfd");
   return {std::move(fd), size};
 }

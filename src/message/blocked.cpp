@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "message/blocked.hpp"
 
-#include <sched.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -17,24 +19,40 @@ namespace farcall::message {
 
 // Never freed, so that an id can be looked up at any time without a common lock.
 struct alignas(kLine) Blocked::Place {
-  std::atomic<bool> held{false};
+  std::atomic<std::uint32_t> held{0};     // a futex
+  std::atomic<std::uint32_t> awaiting{0};  // threads that may sleep on it
   std::atomic<std::int64_t> id{0};
   std::int64_t uses = 0;  // of its index; the holder's, or who gives an id
   std::int64_t index = 0;
-  std::uint64_t generation = 0;
   Blocked* blocked = nullptr;  // protected by `held`
 
-  void hold() noexcept {
-    constexpr int kLooks = 200;
+  void lock() noexcept {
     // acquire: pairs with the release of who held it before.
-    for (int i = 0; held.exchange(true, std::memory_order_acquire); ++i) {
-      if (i < kLooks)
-        relax();
-      else
-        ::sched_yield();
-    }
+    if (held.exchange(1, std::memory_order_acquire) != 0) [[unlikely]]
+      lock_slowly();
   }
-  void let_go() noexcept { held.store(false, std::memory_order_release); }
+  // Each answer passes this: no locked instruction.
+  void unlock() noexcept {
+    held.store(0, std::memory_order_release);
+    asymmetric_fence_light();
+    if (awaiting.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      ::syscall(SYS_futex, &held, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+  }
+
+ private:
+  // Sleeps in the end, so that a holder of lower priority runs on, on the same processor, too.
+  [[gnu::noinline]] void lock_slowly() noexcept {
+    constexpr int kLooks = 200;
+    for (int i = 0; i < kLooks; ++i) {
+      relax();
+      if (held.exchange(1, std::memory_order_acquire) == 0) return;
+    }
+    awaiting.fetch_add(1, std::memory_order_relaxed);
+    asymmetric_fence_heavy();  // pairs with the light one of who unlocks
+    while (held.exchange(1, std::memory_order_acquire) != 0)
+      ::syscall(SYS_futex, &held, FUTEX_WAIT_PRIVATE, 1, nullptr, nullptr, 0);
+    awaiting.fetch_sub(1, std::memory_order_relaxed);
+  }
 };
 
 namespace {
@@ -42,6 +60,12 @@ namespace {
 constexpr int kIndexBits = 20;
 constexpr std::size_t kChunk = 256;
 constexpr std::size_t kChunks = (std::size_t{1} << kIndexBits) / kChunk;
+
+// The ids of a child begin elsewhere than those of its parent, which are good for nothing there.
+std::int64_t first_uses() noexcept {
+  constexpr std::uint64_t kDifferent = 1 << 10;
+  return static_cast<std::int64_t>(call::generation() % kDifferent << 32);
+}
 
 }  // namespace
 
@@ -61,7 +85,10 @@ struct Blocked::Places {
     if (made == kChunks * kChunk) throw SystemError(EAGAIN, "too many clients wait for an answer");
     if (made % kChunk == 0) {
       auto* chunk = new Place[kChunk];
-      for (std::size_t i = 0; i < kChunk; ++i) chunk[i].index = static_cast<std::int64_t>(made + i);
+      for (std::size_t i = 0; i < kChunk; ++i) {
+        chunk[i].index = static_cast<std::int64_t>(made + i);
+        chunk[i].uses = first_uses();
+      }
       // release: pairs with the acquire in place().
       chunks[made / kChunk].store(chunk, std::memory_order_release);
     }
@@ -71,9 +98,28 @@ struct Blocked::Places {
   }
 };
 
+namespace {
+
+// A child makes its own: its parent's may have been in the middle of a change.
+std::atomic<void*> all_places{nullptr};
+
+[[maybe_unused]] const bool kRegistered = [] {
+  call::around_fork(call::Room::door, nullptr, nullptr,
+                    [] { all_places.store(nullptr, std::memory_order_relaxed); });
+  return true;
+}();
+
+}  // namespace
+
 Blocked::Places& Blocked::places() {
-  static auto& all = *new Places;
-  return all;
+  // acquire: pairs with the release of who made them.
+  void* all = all_places.load(std::memory_order_acquire);
+  if (all == nullptr) [[unlikely]] {
+    auto fresh = std::make_unique<Places>();
+    if (all_places.compare_exchange_strong(all, fresh.get(), std::memory_order_acq_rel))
+      all = fresh.release();
+  }
+  return *static_cast<Places*>(all);
 }
 
 Blocked::Place* Blocked::place(std::int64_t id) noexcept {
@@ -83,18 +129,18 @@ Blocked::Place* Blocked::place(std::int64_t id) noexcept {
   return chunk == nullptr ? nullptr : chunk + index % kChunk;
 }
 
-Blocked::Blocked() : place_(places().take()) {
-  place_->hold();
+Blocked::Blocked() : place_(places().take()), generation_(call::generation()) {
+  const std::lock_guard guard(*place_);
   place_->blocked = this;
-  place_->generation = call::generation();
-  place_->let_go();
 }
 
 Blocked::~Blocked() {
-  place_->hold();
-  place_->id.store(0, std::memory_order_relaxed);
-  place_->blocked = nullptr;
-  place_->let_go();
+  if (generation_ != call::generation()) return;
+  {
+    const std::lock_guard guard(*place_);
+    place_->id.store(0, std::memory_order_relaxed);
+    place_->blocked = nullptr;
+  }
   Places& all = places();
   const std::lock_guard guard(all.lock);
   all.free.push_back(place_);
@@ -110,19 +156,16 @@ std::int64_t Blocked::give_id() noexcept {
 std::int64_t Blocked::id() const noexcept { return place_->id.load(std::memory_order_acquire); }
 
 bool Blocked::take_id() noexcept {
-  place_->hold();
-  const bool had = place_->id.exchange(0, std::memory_order_acq_rel) != 0;
-  place_->let_go();
-  return had;
+  const std::lock_guard guard(*place_);
+  return place_->id.exchange(0, std::memory_order_acq_rel) != 0;
 }
 
 Use::Use(std::int64_t id) : place_(Blocked::place(id)), blocked_(nullptr) {
   if (place_ == nullptr) throw SystemError(ESRCH, "no client waits for that answer");
-  place_->hold();
-  if (place_->id.load(std::memory_order_acquire) == id && place_->generation == call::generation())
-    blocked_ = place_->blocked;
+  place_->lock();
+  if (place_->id.load(std::memory_order_acquire) == id) blocked_ = place_->blocked;
   if (blocked_ != nullptr) return;
-  place_->let_go();
+  place_->unlock();
   throw SystemError(ESRCH, "no client waits for that answer");
 }
 
@@ -133,7 +176,7 @@ void Use::end() noexcept {
 
 Use::~Use() {
   if (ended_) blocked_->done();
-  place_->let_go();
+  place_->unlock();
 }
 
 }  // namespace farcall::message

@@ -48,6 +48,7 @@ class Blocked {
   static Places& places();
   static Place* place(std::int64_t id) noexcept;
   Place* place_;
+  const std::uint64_t generation_;
 };
 
 // The client with that id, for as long as this lives. Throws SystemError: ESRCH.

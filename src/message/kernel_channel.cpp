@@ -131,6 +131,7 @@ std::int64_t KernelChannel::id_of(std::uint64_t kernel_id) const noexcept {
 // Another thread may have it from the kernel, and not have given it an id yet.
 std::int64_t KernelChannel::wait_for_id_of(std::uint64_t kernel_id) const noexcept {
   constexpr int kMostLooks = 100;
+  const call::NoCancel guard;
   for (int i = 0; i < kMostLooks; ++i) {
     if (const std::int64_t id = id_of(kernel_id); id != 0) return id;
     ::usleep(100);

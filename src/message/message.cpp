@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <new>
 
+#include "call/process.hpp"
 #include "farcall/error.hpp"
 #include "message/blocked.hpp"
 #include "message/engine.hpp"
@@ -18,9 +19,9 @@
 namespace farcall::message {
 namespace {
 
-// No exception crosses a C function.
-template <class Result = int, class Body>
-Result guarded(Body body) noexcept {
+// No exception crosses a C function. A thread that is cancelled does: its stack is unwound.
+template <class Result, class Body>
+Result translated(Body body) {
   try {
     return static_cast<Result>(body());
   } catch (const SystemError& error) {
@@ -33,6 +34,25 @@ Result guarded(Body body) noexcept {
     errno = EIO;
   }
   return static_cast<Result>(-1);
+}
+
+// For what waits for others, and is a point of cancellation there.
+template <class Result = int, class Body>
+Result waiting(Body body) {
+  return translated<Result>(body);
+}
+
+// For what is quick: it calls nothing that could be cancelled.
+template <class Result = int, class Body>
+Result quick(Body body) noexcept {
+  return translated<Result>(body);
+}
+
+// For all else.
+template <class Result = int, class Body>
+Result guarded(Body body) noexcept {
+  const call::NoCancel guard;
+  return translated<Result>(body);
 }
 
 void check_flags(unsigned flags) {
@@ -159,7 +179,7 @@ int farcall_connection_descriptor(int connection) {
 
 int farcall_send(int connection, const void* message, size_t length, void* reply, size_t room) {
   const SignalCount since = SignalCount::now();
-  return guarded([&] {
+  return waiting([&] {
     Thread& thread = Thread::here();
     const Deadline deadline = thread.take_deadline();
     const iovec out = one(message, length);
@@ -175,7 +195,7 @@ int farcall_send(int connection, const void* message, size_t length, void* reply
 int farcall_sendv(int connection, const struct iovec* message, int count,
                   const struct iovec* reply, int reply_count) {
   const SignalCount since = SignalCount::now();
-  return guarded([&] {
+  return waiting([&] {
     Thread& thread = Thread::here();
     const Deadline deadline = thread.take_deadline();
     Sending sending{.message = checked(message, count),
@@ -188,7 +208,7 @@ int farcall_sendv(int connection, const struct iovec* message, int count,
 
 int farcall_send_message(int connection, struct farcall_message* message) {
   const SignalCount since = SignalCount::now();
-  return guarded([&] {
+  return waiting([&] {
     Thread& thread = Thread::here();
     const Deadline deadline = thread.take_deadline();
     if (message == nullptr || (message->flags & ~FARCALL_KEEP_WAITING) != 0 ||
@@ -208,7 +228,7 @@ int farcall_send_message(int connection, struct farcall_message* message) {
 
 int farcall_send_one_way(int connection, const void* message, size_t length) {
   const SignalCount since = SignalCount::now();
-  return guarded([&] {
+  return waiting([&] {
     Thread& thread = Thread::here();
     const Deadline deadline = thread.take_deadline();
     const iovec out = one(message, length);
@@ -223,7 +243,7 @@ int farcall_send_one_way(int connection, const void* message, size_t length) {
 
 int64_t farcall_receive(int channel, void* buffer, size_t length, struct farcall_info* info) {
   const SignalCount since = SignalCount::now();
-  return guarded<std::int64_t>([&] {
+  return waiting<std::int64_t>([&] {
     Thread& thread = Thread::here();
     const Deadline deadline = thread.take_deadline();
     const iovec into = one(buffer, length);
@@ -234,7 +254,7 @@ int64_t farcall_receive(int channel, void* buffer, size_t length, struct farcall
 int64_t farcall_receivev(int channel, const struct iovec* buffers, int count,
                          struct farcall_info* info) {
   const SignalCount since = SignalCount::now();
-  return guarded<std::int64_t>([&] {
+  return waiting<std::int64_t>([&] {
     Thread& thread = Thread::here();
     const Deadline deadline = thread.take_deadline();
     return thread.channel(channel)->receive(checked(buffers, count), deadline, info, since);
@@ -242,7 +262,7 @@ int64_t farcall_receivev(int channel, const struct iovec* buffers, int count,
 }
 
 int farcall_reply(int64_t id, int status, const void* reply, size_t length) {
-  return guarded([&] {
+  return quick([&] {
     const iovec data = one(reply, length);
     if (status < 0) throw SystemError(EINVAL, "a status below 0");
     return answer(id, [&](Use& use) { use->reply(status, 0, Buffers(&data, 1), false); });
@@ -250,7 +270,7 @@ int farcall_reply(int64_t id, int status, const void* reply, size_t length) {
 }
 
 int farcall_replyv(int64_t id, int status, const struct iovec* reply, int count) {
-  return guarded([&] {
+  return quick([&] {
     const Buffers data = checked(reply, count);
     if (status < 0) throw SystemError(EINVAL, "a status below 0");
     return answer(id, [&](Use& use) { use->reply(status, 0, data, false); });
@@ -258,7 +278,7 @@ int farcall_replyv(int64_t id, int status, const struct iovec* reply, int count)
 }
 
 int farcall_error(int64_t id, int error) {
-  return guarded([&] {
+  return quick([&] {
     if (error < 1 || error > EHWPOISON) throw SystemError(EINVAL, "not an errno");
     return answer(id, [&](Use& use) { use->reply(0, error, {}, false); });
   });
@@ -267,7 +287,7 @@ int farcall_error(int64_t id, int error) {
 int64_t farcall_reply_receive(int64_t id, int status, const void* reply, size_t length, int channel,
                               void* buffer, size_t size, struct farcall_info* info) {
   const SignalCount since = SignalCount::now();
-  return guarded<std::int64_t>([&] {
+  return waiting<std::int64_t>([&] {
     Thread& thread = Thread::here();
     const Deadline deadline = thread.take_deadline();
     const iovec data = one(reply, length);
@@ -279,25 +299,25 @@ int64_t farcall_reply_receive(int64_t id, int status, const void* reply, size_t 
 }
 
 ssize_t farcall_read(int64_t id, size_t offset, void* to, size_t length) {
-  return guarded<ssize_t>([&] {
+  return quick<ssize_t>([&] {
     const iovec into = one(to, length);
     return Use(id)->read(offset, Buffers(&into, 1));
   });
 }
 
 ssize_t farcall_readv(int64_t id, size_t offset, const struct iovec* to, int count) {
-  return guarded<ssize_t>([&] { return Use(id)->read(offset, checked(to, count)); });
+  return quick<ssize_t>([&] { return Use(id)->read(offset, checked(to, count)); });
 }
 
 ssize_t farcall_write(int64_t id, size_t offset, const void* from, size_t length) {
-  return guarded<ssize_t>([&] {
+  return quick<ssize_t>([&] {
     const iovec data = one(from, length);
     return Use(id)->write(offset, Buffers(&data, 1));
   });
 }
 
 ssize_t farcall_writev(int64_t id, size_t offset, const struct iovec* from, int count) {
-  return guarded<ssize_t>([&] { return Use(id)->write(offset, checked(from, count)); });
+  return quick<ssize_t>([&] { return Use(id)->write(offset, checked(from, count)); });
 }
 
 int farcall_pulse(int connection, int priority, int code, int64_t value) {

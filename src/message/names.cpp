@@ -107,12 +107,11 @@ UniqueFd ask(std::string_view prefix, std::string_view full_name, Deadline deadl
              Credentials* server) {
   const AbstractAddress address = address_of(prefix, full_name);
   const UniqueFd fd = stream_socket();
-  int result = 0;
-  do result = ::connect(fd.get(), address.get(), address.size());
-  while (result != 0 && errno == EINTR);
-  if (result != 0) {
-    if (errno == ECONNREFUSED) throw SystemError(ENOENT, "no channel has that name");
-    throw_errno("open a name");
+  try {
+    connect_until(fd.get(), address, deadline);
+  } catch (const SystemError& error) {
+    if (error.code().value() != ECONNREFUSED) throw;
+    throw SystemError(ENOENT, "no channel has that name");
   }
   const Credentials peer = peer_credentials(fd.get());
   if (peer.uid != 0 && peer.uid != owner_of(full_name))

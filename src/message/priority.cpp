@@ -16,7 +16,6 @@
 namespace farcall::message {
 namespace {
 
-constexpr int kNormal = 20;
 constexpr int kRealTime = 40;
 constexpr int kDeadline = kHighestPriority;
 
@@ -50,7 +49,7 @@ int priority_of(pid_t thread) noexcept {
 #endif
   errno = 0;
   const int nice = ::getpriority(PRIO_PROCESS, static_cast<id_t>(thread));
-  return errno != 0 ? 0 : kNormal - nice;
+  return errno != 0 ? 0 : kNormalPriority - nice;
 }
 
 void refresh() noexcept {
@@ -85,6 +84,14 @@ bool is_thread_of(pid_t thread, pid_t process) noexcept {
   return ::stat(path, &file) == 0;
 }
 
+std::uint8_t bounded_priority(std::uint8_t claimed, const Credentials& sender,
+                              pid_t thread) noexcept {
+  claimed = std::min(claimed, kHighestPriority);
+  if (claimed <= kNormalPriority || sender.uid == 0) return claimed;
+  const int known = is_thread_of(thread, sender.pid) ? priority_of(thread) : 0;
+  return static_cast<std::uint8_t>(std::clamp<int>(known, kNormalPriority, claimed));
+}
+
 void inherit(std::uint8_t priority, pid_t process, pid_t thread) noexcept {
   disinherit();
   const int mine = own_priority();
@@ -100,7 +107,7 @@ void inherit(std::uint8_t priority, pid_t process, pid_t thread) noexcept {
     const sched_param raised{.sched_priority = std::min(wanted - kRealTime, 99)};
     now.raised = ::sched_setscheduler(self, SCHED_FIFO | SCHED_RESET_ON_FORK, &raised) == 0;
   } else {
-    now.raised = ::setpriority(PRIO_PROCESS, static_cast<id_t>(self), kNormal - wanted) == 0;
+    now.raised = ::setpriority(PRIO_PROCESS, static_cast<id_t>(self), kNormalPriority - wanted) == 0;
   }
   if (!now.raised) return;
   before = now;
@@ -112,7 +119,9 @@ void disinherit() noexcept {
     return;
   before.raised = false;
   const pid_t self = own_thread();
-  ::sched_setscheduler(self, before.policy, &before.parameters);
+  // Who may not raise priorities by itself may not take this flag away either, only keep it.
+  if (::sched_setscheduler(self, before.policy, &before.parameters) != 0)
+    ::sched_setscheduler(self, before.policy | SCHED_RESET_ON_FORK, &before.parameters);
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(self), before.nice);
   own.priority = 0;
 }

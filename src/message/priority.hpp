@@ -11,9 +11,12 @@
 
 #include <cstdint>
 
+#include "farcall/peer.hpp"
+
 namespace farcall::message {
 
 inline constexpr std::uint8_t kHighestPriority = 140;
+inline constexpr std::uint8_t kNormalPriority = 20;  // of a thread that nobody has made more urgent
 
 // The calling thread's; looked up once, and again after priority_changed() and after a fork.
 std::uint8_t own_priority() noexcept;
@@ -22,6 +25,13 @@ void priority_changed() noexcept;
 pid_t own_thread() noexcept;
 // Whether there is such a thread in that process, in this process's eyes.
 bool is_thread_of(pid_t thread, pid_t process) noexcept;
+
+// With what priority a message is served whose sender says to have `claimed`. Up to the normal one
+// that is believed, and root is believed; else it is at most what the kernel says of that thread,
+// and the normal one where it says nothing: of a thread that is not of the sender's process, or
+// that cannot be seen from here. System calls, where more than the normal one is claimed.
+std::uint8_t bounded_priority(std::uint8_t claimed, const Credentials& sender,
+                              pid_t thread) noexcept;
 
 // The calling thread runs from now on at least with what that client says to have and, as the
 // kernel knows it, has; as far as this process is permitted to do that.

@@ -19,9 +19,9 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <thread>
 #include <unordered_map>
 
+#include "call/process_mutex.hpp"
 #include "call/warden.hpp"
 #include "farcall/call.hpp"
 #include "farcall/error.hpp"
@@ -44,6 +44,7 @@ inline constexpr std::uint32_t kThreadMask = (std::uint32_t{1} << kThreadBits) -
 // What a client hands over so that its pulses can be heard: one end of a pair of sockets.
 inline constexpr std::uint8_t kPurposePulses = kFirstOwnPurpose;
 // A packet in it. Codes of programs are 0 and up; kUnblock asks to unblock the sender of a message.
+// Whose thread `thread` is, is the process that has handed the socket over.
 struct PulsePacket {
   static constexpr std::uint32_t kMagic = 0x65736c70;
   static constexpr std::int32_t kUnblock = -2;
@@ -51,7 +52,7 @@ struct PulsePacket {
   std::int32_t code;
   std::int64_t value;  // kUnblock: the origin of the message
   std::uint32_t priority;
-  std::uint32_t reserved;
+  std::uint32_t thread;
 };
 static_assert(sizeof(PulsePacket) == 24);
 // How many of one connection wait here; as many again lie in its socket.
@@ -75,6 +76,9 @@ class Link final : public EntranceOwner, public std::enable_shared_from_this<Lin
   void end() noexcept;
   // Whether that is a thread of its client, as far as can be told from here; remembers the answer.
   bool is_thread(pid_t thread, pid_t process) noexcept;
+  // As the function of that name, and remembers the last answer for a moment.
+  std::uint8_t bounded_priority(std::uint8_t claimed, const Credentials& sender,
+                                pid_t thread) noexcept;
 
   const std::int64_t number;
   const uid_t user;
@@ -89,6 +93,8 @@ class Link final : public EntranceOwner, public std::enable_shared_from_this<Lin
   std::size_t queued_ = 0;
   bool ended_ = false;
   std::atomic<std::uint64_t> known_thread_{0};
+  std::atomic<std::uint64_t> known_claim_{0};  // process, thread (22 bits each), claimed, answer
+  std::atomic<std::int64_t> known_until_{0};
 };
 
 struct Pulse {
@@ -112,10 +118,11 @@ class SharedBlocked final : public Blocked {
   Incoming incoming;
   std::size_t room = 0;
   const Receiver* received_by = nullptr;
-  // Which message it is, for unblocking: the connection's number, the origin.
+  // Which message it is, for unblocking: the connection's number, the origin. Written (release)
+  // while it has no id: who reads (acquire) what belongs to the next message sees the id gone, too.
   std::atomic<std::int64_t> connection{0};
   std::atomic<std::uint32_t> origin{0};
-  std::atomic<bool> unblocking{false};
+  std::atomic<std::int64_t> unblocking{0};  // the id of which the channel has been told that
   std::atomic<pid_t> process{0};
   std::atomic<std::uint8_t> priority{0};
 
@@ -126,19 +133,20 @@ class SharedBlocked final : public Blocked {
 // What one thread needs to receive from a channel, or to answer there.
 struct Receiver {
   Receiver(Port& port, pid_t thread_id, WaitMode mode) : thread(port, mode), id(thread_id) {}
-  // Held while the thread is at work here; else others may let its session go. seq_cst, here and in
-  // the count of those that receive: one of two threads sees the other.
-  bool hold() noexcept {
-    return !alone_.load(std::memory_order_acquire) &&
-           !held_.exchange(true, std::memory_order_seq_cst);
+  // Held while the thread is at work here; else others may let its session go. seq_cst, as the
+  // mutex is, also in the count of those that receive: one of two threads sees the other.
+  bool hold() noexcept { return !alone_.load(std::memory_order_acquire) && held_.try_lock(); }
+  // For its own thread, which is not alone.
+  void wait_and_hold() noexcept { held_.lock(); }
+  void let_go() noexcept { held_.unlock(); }
+  // For its own thread, as long as no other has to do with the channel's messages. Who looks
+  // whether it is alone has passed the heavy fence after `crowded` was set, and from then on
+  // everybody holds what he uses. Its own thread has a light one between saying so and its next
+  // look at what others say.
+  void be_alone(bool yes) noexcept {
+    alone_.store(yes, std::memory_order_release);
+    asymmetric_fence_light();
   }
-  void wait_and_hold() noexcept {
-    while (!hold()) std::this_thread::yield();
-  }
-  void let_go() noexcept { (void)held_.exchange(false, std::memory_order_seq_cst); }
-  // For its own thread, as long as no other has to do with the channel's messages. Who sets
-  // `crowded` passes the heavy fence after that, and from then on everybody holds what he uses.
-  void be_alone(bool yes) noexcept { alone_.store(yes, std::memory_order_release); }
   static void count(std::atomic<std::uint64_t>& own) noexcept {
     own.store(own.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
@@ -157,7 +165,7 @@ struct Receiver {
   std::atomic<std::uint64_t> replies{0};
 
  private:
-  std::atomic<bool> held_{false};
+  call::ProcessMutex held_;
   std::atomic<bool> alone_{false};
 };
 
@@ -203,7 +211,9 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   bool take_pulse(farcall_info* info);
   std::int64_t take_message(Receiver& self, SharedBlocked& blocked, Buffers into,
                             farcall_info* info);
-  void release_sessions_of_others(const Receiver& self) noexcept;
+  void release_sessions_of_others(const Receiver* self) noexcept;
+  // From now on no thread works alone, nor keeps a session when it has answered.
+  void give_up_sessions() noexcept;
   [[nodiscard]] bool others_wait() const noexcept;
   [[nodiscard]] std::size_t most_links(uid_t user) const noexcept;
 
@@ -215,7 +225,7 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   std::shared_ptr<Entrance> notices_;
   std::atomic<int> receiving_{0};
   std::atomic<std::size_t> receiver_count_{0};
-  std::atomic<bool> polled_{false};
+  std::atomic<bool> waited_for_{false};       // by who hears only of sessions that are given back
   std::atomic<bool> crowded_{false};          // has, or had, several receivers, or is polled
   std::atomic<bool> alone_receiving_{false};  // somebody who is not counted in receiving_
 
@@ -246,6 +256,7 @@ class SharedConnection final : public Connection {
   class Death;
   class Insistence;
 
+  void leave_parents() noexcept;
   void send_packet(const PulsePacket& packet);
   // Where nobody listens: because the server has gone, or because it has too many such sockets.
   [[noreturn]] void fail_packet();
@@ -254,10 +265,10 @@ class SharedConnection final : public Connection {
   UniqueFd branch_;
   const unsigned flags_;
   Client client_;
-  std::mutex lock_;  // protects what follows
+  call::ProcessMutex lock_;  // protects what follows
   call::PrivateFd pulses_;
-  std::uint64_t pulses_generation_ = 0;
   std::shared_ptr<Death> death_;
+  std::uint64_t own_generation_ = call::generation();  // of these two
 
   // How many pulses were sent, and of those how many a message has followed that was answered: all
   // messages between have the server look for pulses first.

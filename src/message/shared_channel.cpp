@@ -75,7 +75,6 @@ class SharedChannel::AtWork {
     if (channel_.crowded_.load(std::memory_order_acquire)) return false;
     if (receives_) channel_.alone_receiving_.store(true, std::memory_order_relaxed);
     receiver_.be_alone(true);
-    asymmetric_fence_light();
     if (!channel_.crowded_.load(std::memory_order_acquire)) [[likely]]
       return true;
     receiver_.be_alone(false);
@@ -271,19 +270,16 @@ void SharedChannel::uncount_pulse_socket(uid_t user) noexcept {
   count_down(pulse_sockets_of_user_, user);
 }
 
-int SharedChannel::descriptor() {
-  // From now on sessions are given back before poll() is called.
-  polled_.store(true, std::memory_order_seq_cst);
+void SharedChannel::give_up_sessions() noexcept {
+  waited_for_.store(true, std::memory_order_seq_cst);
   crowded_.store(true, std::memory_order_seq_cst);
   asymmetric_fence_heavy();
-  {
-    const std::lock_guard guard(lock_);
-    for (const auto& receiver : receivers_) {
-      if (!receiver->hold()) continue;
-      receiver->thread.leave();
-      receiver->let_go();
-    }
-  }
+  release_sessions_of_others(nullptr);
+}
+
+int SharedChannel::descriptor() {
+  // From now on sessions are given back before poll() is called.
+  give_up_sessions();
   return port_.poll_descriptor();
 }
 
@@ -336,8 +332,11 @@ Receiver& SharedChannel::receiver() {
     const std::lock_guard guard(lock_);
     receivers_.push_back(std::move(fresh));
     receiver_count_.store(receivers_.size(), std::memory_order_seq_cst);
-    if (receivers_.size() > 1 && !crowded_.exchange(true, std::memory_order_seq_cst))
+    if (receivers_.size() > 1) {
+      // Whoever has set it before may not have come to his fence yet.
+      crowded_.store(true, std::memory_order_seq_cst);
       asymmetric_fence_heavy();
+    }
   }
   thread.keep(shared_from_this(), made);
   return made;
@@ -384,17 +383,17 @@ void SharedChannel::give_back(SharedBlocked& blocked) noexcept {
 }
 
 // A thread that has answered and not come back looks at a session that nobody else hears of.
-void SharedChannel::release_sessions_of_others(const Receiver& self) noexcept {
+void SharedChannel::release_sessions_of_others(const Receiver* self) noexcept {
   const std::lock_guard guard(lock_);
   for (const auto& other : receivers_) {
-    if (other.get() == &self || !other->hold()) continue;
+    if (other.get() == self || !other->hold()) continue;
     other->thread.leave();
     other->let_go();
   }
 }
 
 bool SharedChannel::others_wait() const noexcept {
-  return polled_.load(std::memory_order_seq_cst) ||
+  return waited_for_.load(std::memory_order_seq_cst) ||
          receiving_.load(std::memory_order_seq_cst) > 0 ||
          (crowded_.load(std::memory_order_acquire) &&
           alone_receiving_.load(std::memory_order_acquire));
@@ -408,7 +407,7 @@ std::int64_t SharedChannel::receive(Buffers into, Deadline deadline, farcall_inf
   std::int64_t id = 0;
   {
     const AtWork at_work(*this, self, true);
-    if (receiver_count_.load(std::memory_order_seq_cst) > 1) release_sessions_of_others(self);
+    if (receiver_count_.load(std::memory_order_seq_cst) > 1) release_sessions_of_others(&self);
     for (;;) {
       SharedBlocked& blocked = blocked_for(self);
       const Outcome outcome = self.thread.receive(blocked.incoming, deadline, since);
@@ -447,12 +446,15 @@ std::int64_t SharedChannel::take_message(Receiver& self, SharedBlocked& blocked,
   blocked.room = static_cast<std::size_t>(std::clamp(incoming.word(), 0, FARCALL_MESSAGE_MAX));
   const pid_t process = incoming.caller().pid;
   const auto thread = static_cast<pid_t>(incoming.origin() & kThreadMask);
-  const std::uint8_t priority = std::min(incoming.priority(), kHighestPriority);
   if (incoming.entrance() != self.last_entrance) [[unlikely]] {
     self.last_link = std::static_pointer_cast<Link>(incoming.entrance()->owner());
     self.last_entrance = self.last_link ? incoming.entrance() : nullptr;
   }
   Link* const link = self.last_link.get();
+  std::uint8_t priority = incoming.priority();
+  if (priority > kNormalPriority) [[unlikely]]
+    priority = link != nullptr ? link->bounded_priority(priority, incoming.caller(), thread)
+                               : kNormalPriority;
   if (info != nullptr) {
     *info = {};
     info->connection = link != nullptr ? link->number : 0;
@@ -471,11 +473,10 @@ std::int64_t SharedChannel::take_message(Receiver& self, SharedBlocked& blocked,
   }
   incoming.descriptors().clear();
   if (!incoming.wants_reply()) return FARCALL_ONE_WAY;
-  blocked.connection.store(link != nullptr ? link->number : 0, std::memory_order_relaxed);
-  blocked.origin.store(incoming.origin(), std::memory_order_relaxed);
+  blocked.connection.store(link != nullptr ? link->number : 0, std::memory_order_release);
+  blocked.origin.store(incoming.origin(), std::memory_order_release);
   blocked.process.store(process, std::memory_order_relaxed);
   blocked.priority.store(priority, std::memory_order_relaxed);
-  blocked.unblocking.store(false, std::memory_order_relaxed);
   if ((flags_ & FARCALL_INHERIT) != 0) inherit(priority, process, thread);
   return blocked.give_id();
 }
@@ -486,6 +487,9 @@ bool SharedChannel::answer(SharedBlocked& blocked, std::span<const std::byte> da
   if (!coming_back) disinherit();
   Outcome outcome = Outcome::peer_gone;
   {
+    // A short answer passes no point of cancellation.
+    std::optional<call::NoCancel> guard;
+    if (data.size() > kInlineBytes) guard.emplace();
     const AtWork at_work(*this, self, false);
     outcome = self.thread.reply(blocked.incoming, data, {}, status);
   }
@@ -502,10 +506,10 @@ void SharedChannel::unblock(const Link& link, std::uint32_t origin) noexcept {
   const std::lock_guard guard(lock_);
   for (const auto& blocked : all_blocked_) {
     const std::int64_t id = blocked->id();
-    if (id == 0 || blocked->connection.load(std::memory_order_relaxed) != link.number ||
-        blocked->origin.load(std::memory_order_relaxed) != origin || blocked->id() != id)
+    if (id == 0 || blocked->connection.load(std::memory_order_acquire) != link.number ||
+        blocked->origin.load(std::memory_order_acquire) != origin || blocked->id() != id)
       continue;
-    if (blocked->unblocking.exchange(true, std::memory_order_relaxed)) continue;
+    if (blocked->unblocking.exchange(id, std::memory_order_relaxed) == id) continue;
     queue({.code = FARCALL_PULSE_UNBLOCK,
            .value = id,
            .priority = blocked->priority.load(std::memory_order_relaxed),
@@ -523,6 +527,8 @@ void SharedChannel::close() noexcept {
   }
   for (const auto& link : links) link->end();
   port_.close();
+  // A session that a thread keeps is closed by who gives it up; those at work see the port closed.
+  give_up_sessions();
   std::vector<SharedBlocked*> waiting;
   {
     const std::lock_guard guard(lock_);
@@ -575,6 +581,7 @@ void SharedBlocked::reply(int status, int error, Buffers data, bool coming_back)
     }
   }
   if (there) return;
+  const call::NoCancel guard;
   incoming = Incoming();
   throw SystemError(ESRCH, "the client has gone");
 }

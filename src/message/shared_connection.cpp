@@ -57,7 +57,9 @@ class SharedConnection::Death final : public call::Watch {
     number_ = call::Warden::here().watch(socket_.get(), EPOLLRDHUP | EPOLLET, self);
   }
   void stop() noexcept {
-    if (socket_) call::Warden::here().forget(socket_.get(), number_);
+    // The number is one of the process that began to watch, and of no child's own.
+    if (socket_ && generation_ == call::generation())
+      call::Warden::here().forget(socket_.get(), number_);
   }
   void heard(std::uint32_t events) noexcept override {
     if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0 || told_.exchange(true)) return;
@@ -70,6 +72,7 @@ class SharedConnection::Death final : public call::Watch {
   const std::int64_t value_;
   call::PrivateFd socket_;
   const int priority_;
+  const std::uint64_t generation_ = call::generation();
   std::uint64_t number_ = 0;
   std::atomic<bool> told_{false};
 };
@@ -88,7 +91,7 @@ class SharedConnection::Insistence final : public Persistence {
                                .code = PulsePacket::kUnblock,
                                .value = origin_,
                                .priority = own_priority(),
-                               .reserved = 0});
+                               .thread = static_cast<std::uint32_t>(own_thread())});
     } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): the next time, or ESRCH
     }
     deadline = Deadline::after(pause_);
@@ -106,10 +109,19 @@ class SharedConnection::Insistence final : public Persistence {
 SharedConnection::SharedConnection(UniqueFd branch, unsigned flags)
     : branch_(std::move(branch)), flags_(flags), client_(-1, wait_mode()) {}
 
-SharedConnection::~SharedConnection() = default;
+SharedConnection::~SharedConnection() { leave_parents(); }
+
+// A thread of the parent may have been changing these when it forked.
+void SharedConnection::leave_parents() noexcept {
+  if (own_generation_ == call::generation()) return;
+  call::leave_alone(pulses_);
+  call::leave_alone(death_);
+  own_generation_ = call::generation();
+}
 
 void SharedConnection::close() noexcept {
   const std::lock_guard guard(lock_);
+  leave_parents();
   if (death_) death_->stop();
   death_ = nullptr;
   pulses_.reset();
@@ -131,6 +143,7 @@ int SharedConnection::send(Sending& sending, Deadline deadline) {
                                 .word = static_cast<std::int32_t>(room),
                                 .priority = own_priority(),
                                 .port = branch_.get(),
+                                .cancellable = Cancellable::if_permitted,
                                 .origin = origin,
                                 .persistence = &insistence,
                                 .until_taken = sending.one_way,
@@ -181,7 +194,8 @@ int SharedConnection::finish(Sending& sending, CallResults& results,
 
 void SharedConnection::send_packet(const PulsePacket& packet) {
   const std::lock_guard guard(lock_);
-  if (!pulses_ || pulses_generation_ != call::generation()) {
+  leave_parents();
+  if (!pulses_) {
     auto [mine, theirs] = packet_socket_pair();
     try {
       send_descriptors(branch_.get(), std::array{theirs.get()}, kPurposePulses,
@@ -191,7 +205,6 @@ void SharedConnection::send_packet(const PulsePacket& packet) {
       throw SystemError(ESRCH, "the server has gone");
     }
     pulses_ = call::PrivateFd(std::move(mine));
-    pulses_generation_ = call::generation();
     // A new session comes the way that this socket went, and so after it.
     client_.retire();
   }
@@ -214,12 +227,13 @@ void SharedConnection::pulse(int priority, int code, std::int64_t value) {
                .code = code,
                .value = value,
                .priority = static_cast<std::uint32_t>(priority),
-               .reserved = 0});
+               .thread = static_cast<std::uint32_t>(own_thread())});
   pulsed_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void SharedConnection::watch_death(const std::shared_ptr<Channel>& channel, std::int64_t value) {
   const std::lock_guard guard(lock_);
+  leave_parents();
   if (death_) throw SystemError(EBUSY, "its death is watched already");
   auto death = std::make_shared<Death>(channel, value, branch_.duplicate(), own_priority());
   death->start(death);

@@ -13,10 +13,11 @@ class Link::Pulses final : public Source {
  public:
   // The channel has counted it for that user.
   Pulses(std::weak_ptr<Link> link, std::weak_ptr<SharedChannel> channel, uid_t user,
-         UniqueFd socket)
+         const Credentials& sender, UniqueFd socket)
       : link_(std::move(link)),
         channel_(std::move(channel)),
         user_(user),
+        sender_(sender),
         socket_(std::move(socket)) {}
 
   void start(Port& port, std::shared_ptr<Pulses> self) {
@@ -45,9 +46,11 @@ class Link::Pulses final : public Source {
           ::recv(socket_.get(), &packet, sizeof packet, MSG_DONTWAIT | MSG_TRUNC);
       if (size == static_cast<ssize_t>(sizeof packet) && packet.magic == PulsePacket::kMagic &&
           packet.code >= 0) {
+        const auto claimed = static_cast<std::uint8_t>(std::min(packet.priority, kHighest));
         channel->queue({.code = packet.code,
                         .value = packet.value,
-                        .priority = static_cast<int>(std::min(packet.priority, kHighest)),
+                        .priority = link->bounded_priority(claimed, sender_,
+                                                           static_cast<pid_t>(packet.thread)),
                         .link = link});
         continue;
       }
@@ -102,6 +105,7 @@ class Link::Pulses final : public Source {
   const std::weak_ptr<Link> link_;
   const std::weak_ptr<SharedChannel> channel_;
   const uid_t user_;
+  const Credentials sender_;
   std::mutex lock_;  // protects what follows; taken before the link's
   call::PrivateFd socket_;
   std::uint64_t number_ = 0;
@@ -109,7 +113,7 @@ class Link::Pulses final : public Source {
 };
 
 void Link::received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
-                    const Credentials&) noexcept {
+                    const Credentials& sender) noexcept {
   const auto channel = channel_.lock();
   if (!channel || purpose != kPurposePulses || descriptors.size() != 1) return;
   try {
@@ -126,7 +130,8 @@ void Link::received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
     }
     if (!channel->count_pulse_socket(user)) return;
     auto pulses =
-        std::make_shared<Pulses>(weak_from_this(), channel_, user, std::move(descriptors[0]));
+        std::make_shared<Pulses>(weak_from_this(), channel_, user, sender,
+                                 std::move(descriptors[0]));
     bool ended = false;
     {
       const std::lock_guard guard(lock_);
@@ -196,6 +201,27 @@ bool Link::is_thread(pid_t thread, pid_t process) noexcept {
   if (!is_thread_of(thread, process)) return false;
   known_thread_.store(pair, std::memory_order_relaxed);
   return true;
+}
+
+std::uint8_t Link::bounded_priority(std::uint8_t claimed, const Credentials& sender,
+                                    pid_t thread) noexcept {
+  if (claimed <= kNormalPriority || sender.uid == 0) [[likely]]
+    return std::min(claimed, kHighestPriority);
+  // Threads get other priorities, and their numbers other threads.
+  constexpr std::int64_t kGoodFor = 100'000'000;
+  const std::uint64_t claim =
+      std::uint64_t{static_cast<std::uint32_t>(sender.pid) & kThreadMask} << (kThreadBits + 16) |
+      std::uint64_t{static_cast<std::uint32_t>(thread) & kThreadMask} << 16 |
+      std::uint64_t{claimed} << 8;
+  const std::int64_t now = monotonic_ns();
+  // relaxed: claim and answer are one word, and the time is that of another answer at most.
+  const bool fresh = now < known_until_.load(std::memory_order_relaxed);
+  const std::uint64_t known = known_claim_.load(std::memory_order_relaxed);
+  if (fresh && (known & ~std::uint64_t{0xff}) == claim) return static_cast<std::uint8_t>(known);
+  const std::uint8_t answer = message::bounded_priority(claimed, sender, thread);
+  known_claim_.store(claim | answer, std::memory_order_relaxed);
+  known_until_.store(now + kGoodFor, std::memory_order_relaxed);
+  return answer;
 }
 
 }  // namespace farcall::message

@@ -2,6 +2,7 @@
 #include "message/thread.hpp"
 
 #include <cerrno>
+#include <type_traits>
 
 #include "message/shared.hpp"
 
@@ -27,14 +28,23 @@ Table<Connection>* connection_table;
   return true;
 }();
 
+// A channel of the parent's is not destroyed by a child, should this be the last who refers to it.
+template <class T>
+void forget(Recent<T>& recent) noexcept {
+  if constexpr (std::is_same_v<T, Channel>)
+    if (recent.object && !recent.object->of_this_process()) call::leave_alone(recent.object);
+  recent = {};
+}
+
 template <class T>
 const std::shared_ptr<T>& look_up(Recent<T>& recent, const Table<T>& table, int number) {
   if (recent.number != number || number == 0) [[unlikely]] {
+    forget(recent);
     recent.object = table.find(number);
     recent.number = number;
   }
   if (!recent.object->usable()) [[unlikely]] {
-    recent = {};
+    forget(recent);
     throw SystemError(EBADF, "no such channel or connection");
   }
   return recent.object;
@@ -51,11 +61,12 @@ Thread& Thread::here() noexcept {
 }
 
 Thread::~Thread() {
+  const call::NoCancel guard;
   for (const Share& share : shares_) {
     if (share.generation != call::generation()) continue;
     if (const auto channel = share.owner.lock()) channel->forget(*share.receiver);
   }
-  if (channel_.object && !channel_.object->of_this_process()) call::leave_alone(channel_.object);
+  forget(channel_);
 }
 
 const std::shared_ptr<Channel>& Thread::channel(int number) {
@@ -67,8 +78,8 @@ const std::shared_ptr<Connection>& Thread::connection(int number) {
 }
 
 void Thread::forget_recent() noexcept {
-  channel_ = {};
-  connection_ = {};
+  forget(channel_);
+  forget(connection_);
 }
 
 Deadline Thread::take_deadline() noexcept {

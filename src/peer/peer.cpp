@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -313,7 +314,8 @@ Arrival take_arrival(int packet_socket) {
   ancillary.prepare_to_receive();
   msghdr& message = ancillary.message(std::span(&piece, 1));
   ssize_t count = 0;
-  do count = ::recvmsg(packet_socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  // Not recvmsg(2), which the C library makes a point of cancellation.
+  do count = ::syscall(SYS_recvmsg, packet_socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   while (count < 0 && errno == EINTR);
   using Kind = Arrival::Kind;
   if (count < 0) {
@@ -366,17 +368,37 @@ UniqueFd NamedListener::accept(Deadline deadline) {
   }
 }
 
+void connect_until(int socket, const AbstractAddress& address, Deadline deadline) {
+  const auto set_timeout = [&](timeval time) {
+    if (::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time) != 0)
+      throw_errno("SO_SNDTIMEO");
+  };
+  for (;;) {
+    // The kernel waits for room in the listener's queue, for that long; of 0 it makes "for ever".
+    const timespec left = deadline.left();
+    const bool over = !deadline.is_never() && left.tv_sec == 0 && left.tv_nsec == 0;
+    const long least = left.tv_sec == 0 ? 1 : 0;
+    if (!deadline.is_never())
+      set_timeout({.tv_sec = left.tv_sec, .tv_usec = std::max(left.tv_nsec / 1000, least)});
+    if (::connect(socket, address.get(), address.size()) == 0) break;
+    if (errno != EAGAIN && errno != EINTR) throw_errno("connect");
+    if (over) throw SystemError(ETIMEDOUT, "connect: there are too many others");
+  }
+  if (!deadline.is_never()) set_timeout({});
+}
+
 UniqueFd connect_named(std::string_view name, Deadline deadline) {
   const AbstractAddress address = address_of_channel(name);
   for (;;) {
     UniqueFd fd = stream_socket();
-    if (::connect(fd.get(), address.get(), address.size()) == 0) {
+    try {
+      connect_until(fd.get(), address, deadline);
       if (!trusted(peer_credentials(fd.get())))
         throw SystemError(EPERM, "\"" + std::string(name) + "\" is served by another user");
       return fd;
+    } catch (const SystemError& error) {
+      if (error.code().value() != ECONNREFUSED) throw;
     }
-    if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR)
-      throw_errno("connect to \"" + std::string(name) + "\"");
     if (monotonic_ns() >= deadline.at())
       throw SystemError(ECONNREFUSED, "nobody serves \"" + std::string(name) + "\"");
     // The server may be about to start; there is no event to wait for.

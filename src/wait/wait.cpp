@@ -183,7 +183,11 @@ bool Waiter::gone(const Side& peer) const noexcept {
   if (peer.state.load(std::memory_order_acquire) != Side::kOpen) return true;
   if (lifeline_ < 0) return false;
   pollfd death{.fd = lifeline_, .events = POLLRDHUP, .revents = 0};
-  return ::poll(&death, 1, 0) > 0 && (death.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+  int cancel_state = 0;
+  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+  const int count = ::poll(&death, 1, 0);
+  ::pthread_setcancelstate(cancel_state, nullptr);
+  return count > 0 && (death.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
 [[gnu::hot]] void Waiter::note_processor(Side& mine) noexcept {
@@ -403,9 +407,10 @@ Outcome Waiter::sleep_on_descriptor(Deadline deadline, SignalCount since) {
     const HeldSignals held;
     if (SignalCount::now() != since) return Outcome::interrupted;
     int cancel_state = 0;
-    if (cancellable_) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
+    ::pthread_setcancelstate(cancellable_ ? PTHREAD_CANCEL_ENABLE : PTHREAD_CANCEL_DISABLE,
+                             &cancel_state);
     count = ::ppoll(&doorbell, 1, deadline.is_never() ? nullptr : &left, held.before());
-    if (cancellable_) ::pthread_setcancelstate(cancel_state, nullptr);
+    ::pthread_setcancelstate(cancel_state, nullptr);
   }
   if (count < 0) return Outcome::interrupted;
   if (count == 0) return Outcome::timed_out;
@@ -420,7 +425,9 @@ void Waiter::finish_poll(Side& mine) noexcept {
 
 void drop_doorbells(void*, int lifeline) noexcept {
   char rings[64];
-  while (::recv(lifeline, rings, sizeof rings, MSG_DONTWAIT) == sizeof rings) {
+  // Not recv(2), which the C library makes a point of cancellation.
+  while (::syscall(SYS_recvfrom, lifeline, rings, sizeof rings, MSG_DONTWAIT, nullptr, nullptr) ==
+         sizeof rings) {
   }
 }
 

@@ -68,7 +68,8 @@ class Watched {
 
   [[nodiscard]] bool keeps_vigil() const { return asleep_in(id_) == SYS_futex_waitv; }
   [[nodiscard]] bool sleeps_on_epoll() const {
-    return asleep_in(id_) == SYS_epoll_pwait2 || asleep_in(id_) == SYS_epoll_pwait;
+    const long call = asleep_in(id_);
+    return call == SYS_epoll_pwait2 || call == SYS_epoll_pwait || call == SYS_ppoll;
   }
 
   void signal(int number) { ::pthread_kill(thread_.native_handle(), number); }

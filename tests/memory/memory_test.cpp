@@ -3,9 +3,12 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -25,6 +28,30 @@ int adopt_error(UniqueFd fd) {
   }
   return 0;
 }
+
+// Signals that come often, as long as this lives.
+class Signals {
+ public:
+  Signals() {
+    struct sigaction action{};
+    action.sa_handler = [](int) {};
+    action.sa_flags = SA_RESTART;
+    ::sigaction(SIGALRM, &action, &before_);
+    const itimerval often{.it_interval = {.tv_sec = 0, .tv_usec = 100},
+                          .it_value = {.tv_sec = 0, .tv_usec = 100}};
+    ::setitimer(ITIMER_REAL, &often, nullptr);
+  }
+  ~Signals() {
+    const itimerval none{};
+    ::setitimer(ITIMER_REAL, &none, nullptr);
+    ::sigaction(SIGALRM, &before_, nullptr);
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+ private:
+  struct sigaction before_{};
+};
 
 TEST(UniqueFd, ClosesWhatItOwnsOnce) {
   int ends[2];
@@ -139,6 +166,37 @@ TEST(MapTwice, LeavesNothingMappedBehind) {
         map_twice(Mapping::anonymous_shared(2 * page_size()), page_size(), page_size());
   }
   EXPECT_LE(mappings(), before + 2);  // the allocator may map something of its own
+}
+
+TEST(SharedMemory, IsMadeWhateverSignalsCome) {
+  const Signals signals;
+  for (int i = 0; i < 1000; ++i) EXPECT_NO_THROW(SharedMemory::create(135'168)) << i;
+  // This takes longer than it is from one signal to the next.
+  const SharedMemory large = SharedMemory::create(std::size_t{8} << 20);
+  struct stat status{};
+  ASSERT_EQ(::fstat(large.fd(), &status), 0);
+  EXPECT_EQ(status.st_blocks * 512, std::int64_t{8} << 20);
+}
+
+void* close_when_cancelled(void* fd) {
+  int before = 0;
+  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+  ::pthread_cancel(::pthread_self());
+  ::pthread_setcancelstate(before, nullptr);
+  static_cast<UniqueFd*>(fd)->reset();
+  ::pthread_testcancel();
+  return nullptr;
+}
+
+TEST(UniqueFd, ClosingIsNoPointOfCancellation) {
+  UniqueFd fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const int number = fd.get();
+  pthread_t thread;
+  ASSERT_EQ(::pthread_create(&thread, nullptr, close_when_cancelled, &fd), 0);
+  void* result = nullptr;
+  ASSERT_EQ(::pthread_join(thread, &result), 0);
+  EXPECT_EQ(result, PTHREAD_CANCELED);
+  EXPECT_FALSE(is_open(number));
 }
 
 }  // namespace

@@ -3,7 +3,11 @@
 // Channels, connections and names: how long they live, who finds them, how they can be waited for.
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
+
+#include <cstddef>
 
 #include <future>
 
@@ -66,6 +70,89 @@ TEST(MessageChannel, DestroyingItEndsTheThreadsThatReceive) {
   std::this_thread::sleep_for(30ms);
   EXPECT_EQ(farcall_channel_destroy(channel), 0);
   for (auto& thread : threads) EXPECT_EQ(thread.get(), EBADF);
+}
+
+TEST(MessageChannel, DestroyingItFailsAClientThatAnotherThreadHasAnswered) {
+  const std::string name = unique_name("answered");
+  const int channel = farcall_name_attach(name.c_str(), 0, 0600);
+  ASSERT_GT(channel, 0) << std::strerror(errno);
+  const Shared<Event> answered;
+  const Shared<Event> destroyed;
+  Child client([&] {
+    const int connection = farcall_name_open(name.c_str());
+    EXPECT_EQ(send(connection, "x").error, 0);
+    answered->happens();
+    EXPECT_TRUE(destroyed->wait());
+    EXPECT_EQ(send(connection, "y").error, ESRCH);
+  });
+  // It attends to that client, and then does something else for a long time.
+  Event over;
+  std::thread server([&] {
+    const Message message = receive(channel);
+    EXPECT_EQ(answer(message.id, 0), 0);
+    EXPECT_TRUE(over.wait(3 * kPatience));
+  });
+  EXPECT_TRUE(answered->wait());
+  EXPECT_EQ(farcall_channel_destroy(channel), 0);
+  destroyed->happens();
+  EXPECT_EQ(client.join(), 0);
+  over.happens();
+  server.join();
+}
+
+TEST(MessageChannel, DestroyingItFailsAClientThatIsBeingAnswered) {
+  for (int i = 0; i < 200; ++i) {
+    const int channel = farcall_channel_create(0);
+    const int connection = farcall_connect(channel);
+    std::atomic<bool> received{false};
+    std::thread server([&] {
+      const Message message = receive(channel);
+      received = true;
+      (void)answer(message.id, 0);
+      // It does not come back until the client has ended.
+      while (received) std::this_thread::yield();
+    });
+    std::thread client([&] {
+      farcall_timeout(std::chrono::nanoseconds(kPatience).count());
+      const int first = send(connection, "x").error;
+      EXPECT_TRUE(first == 0 || first == ESRCH) << first;
+      farcall_timeout(std::chrono::nanoseconds(kPatience).count());
+      EXPECT_EQ(send(connection, "y").error, ESRCH);
+      received = false;
+    });
+    while (!received) std::this_thread::yield();
+    EXPECT_EQ(farcall_channel_destroy(channel), 0);
+    client.join();
+    server.join();
+    farcall_disconnect(connection);
+  }
+}
+
+TEST(MessageChannel, ANameWhoseHolderTakesNobodyIsNotWaitedForLongerThanAsked) {
+  const std::string name = unique_name("squatted");
+  const std::string full = "farcall/message/" + std::to_string(::geteuid()) + "/" + name;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, full.data(), full.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size());
+  const auto* where = reinterpret_cast<const sockaddr*>(&address);
+  const int listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ASSERT_EQ(::bind(listener, where, size), 0);
+  ASSERT_EQ(::listen(listener, 0), 0);
+  std::vector<int> others;
+  do others.push_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  while (::connect(others.back(), where, size) == 0);
+  ASSERT_EQ(errno, EAGAIN);
+  const std::int64_t begun = now_ns();
+  farcall_timeout(100'000'000);
+  EXPECT_EQ(farcall_name_open(name.c_str()), -1);
+  EXPECT_EQ(errno, ETIMEDOUT);
+  EXPECT_GE(now_ns() - begun, 100'000'000);
+  // Nobody waits for ever, whatever he has said.
+  EXPECT_EQ(farcall_name_open(name.c_str()), -1);
+  EXPECT_EQ(errno, ETIMEDOUT);
+  for (const int fd : others) ::close(fd);
+  ::close(listener);
 }
 
 TEST(MessageChannel, ANameIsFoundByOtherProcesses) {

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include <functional>
+#include <set>
 
 #include "call/raw.hpp"
 #include "door/usage.hpp"
@@ -62,7 +63,7 @@ void send_pulses(int connection, std::minstd_rand& random) {
                                   : static_cast<std::int32_t>(random()),
         .value = static_cast<std::int64_t>(std::uint64_t{random()} << 33 ^ random()),
         .priority = random() % 2 == 0 ? static_cast<std::uint32_t>(random()) : 0xffffffff,
-        .reserved = 0};
+        .thread = static_cast<std::uint32_t>(random())};
     const std::size_t size = random() % 50 == 0 ? random() % (sizeof packet + 1) : sizeof packet;
     (void)!::send(mine.get(), &packet, size, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
@@ -631,6 +632,68 @@ TEST(MessageHostile, ConnectingAndLeavingWithoutEndTakesNoMemory) {
   });
   ::setrlimit(RLIMIT_NOFILE, &files);
   farcall_channel_destroy(channel);
+}
+
+TEST(MessageHostile, WhoSaysToBeUrgentIsBelievedSoFarAsTheKernelSaysIt) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  Channel channel;
+  const int descriptor = farcall_connection_descriptor(channel.connection);
+  const auto say = [&](std::uint8_t priority, pid_t thread) {
+    Client client(-1);
+    std::array<std::byte, 8> room;
+    CallResults results;
+    results.buffer = room;
+    CallArguments claim;
+    claim.priority = priority;
+    claim.port = descriptor;
+    claim.origin = static_cast<std::uint32_t>(thread);
+    EXPECT_EQ(client.call(claim, results, Deadline::never()), Outcome::ok);
+  };
+  const pid_t parent = own_thread();
+  const Shared<Event> tested;
+  Child client([&] {
+    const pid_t self = own_thread();
+    // A thread that is urgent in earnest, of this process, from the time when it was permitted to.
+    std::atomic<pid_t> urgent{0};
+    std::thread other([&] {
+      if (::setpriority(PRIO_PROCESS, static_cast<id_t>(own_thread()), -5) != 0) ::_exit(77);
+      urgent = own_thread();
+      EXPECT_TRUE(tested->wait());
+    });
+    while (urgent == 0) std::this_thread::yield();
+    ASSERT_TRUE(become(kNobody));
+    say(15, self);
+    say(20, self);
+    say(255, self);
+    say(255, parent);  // somebody else's
+    say(255, 0);
+    say(255, urgent);
+    say(22, urgent);
+    // Pulses have the same bounds.
+    auto [mine, theirs] = packet_socket_pair();
+    send_descriptors(descriptor, std::array{theirs.get()}, kPurposePulses);
+    for (const pid_t thread : {self, urgent.load()}) {
+      const PulsePacket packet{.magic = PulsePacket::kMagic,
+                               .code = 1,
+                               .value = 1,
+                               .priority = 140,
+                               .thread = static_cast<std::uint32_t>(thread)};
+      EXPECT_EQ(::send(mine.get(), &packet, sizeof packet, MSG_NOSIGNAL),
+                static_cast<ssize_t>(sizeof packet));
+    }
+    other.join();
+  });
+  for (const int expected : {15, 20, 20, 20, 20, 25, 22}) {
+    const Message message = receive(channel.id);
+    ASSERT_GT(message.id, FARCALL_ONE_WAY);
+    EXPECT_EQ(message.info.priority, expected);
+    answer(message.id, 0);
+  }
+  std::multiset<int> pulses;
+  for (int i = 0; i < 2; ++i) pulses.insert(receive(channel.id).info.priority);
+  EXPECT_EQ(pulses, (std::multiset<int>{20, 25}));
+  tested->happens();
+  EXPECT_EQ(client.join(), 0);
 }
 
 }  // namespace

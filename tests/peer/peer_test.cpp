@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "farcall/error.hpp"
 
@@ -164,6 +165,26 @@ TEST(Named, WaitsForAServerUntilTheDeadline) {
   const std::int64_t start = monotonic_ns();
   EXPECT_EQ(error_of([&] { connect_named(name, Deadline::after(30ms)); }), ECONNREFUSED);
   EXPECT_GE(monotonic_ns() - start, 30'000'000);
+}
+
+TEST(Named, WhoTakesNobodyIsWaitedForUntilTheDeadline) {
+  const std::string name = unique_name("full");
+  const AbstractAddress address("farcall/" + std::to_string(::geteuid()) + "/" + name);
+  const UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::bind(listener.get(), address.get(), address.size()), 0);
+  ASSERT_EQ(::listen(listener.get(), 0), 0);
+  const UniqueFd first = connect_named(name, Deadline::now());
+  EXPECT_EQ(error_of([&] { connect_named(name, Deadline::now()); }), ETIMEDOUT);
+  const Deadline deadline = Deadline::after(50ms);
+  EXPECT_EQ(error_of([&] { connect_named(name, deadline); }), ETIMEDOUT);
+  EXPECT_GE(monotonic_ns(), deadline.at());
+  // As soon as there is room.
+  std::thread server([&] {
+    std::this_thread::sleep_for(20ms);
+    (void)UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  });
+  EXPECT_EQ(error_of([&] { connect_named(name, soon()); }), 0);
+  server.join();
 }
 
 TEST(Named, RefusesNamesThatCannotBe) {

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a forked child finds of its parent's connections, whatever the parent's other threads were
+// doing with them.
+#include <unistd.h>
+
+#include "message/channel.hpp"
+
+namespace farcall::message::test {
+namespace {
+
+TEST(MessageFork, AChildSendsPulsesWhateverItsParentsThreadsAreDoing) {
+  EchoServer server;
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop) farcall_pulse(server.connection, 0, 1, 1);
+  });
+  for (int i = 0; i < 100 && !HasFailure(); ++i)
+    in_child([&] {
+      // The queue may be full of the parent's.
+      EXPECT_TRUE(farcall_pulse(server.connection, 0, 2, 2) == 0 || errno == EAGAIN)
+          << std::strerror(errno);
+      EXPECT_EQ(send(server.connection, "child").text, "child");
+    });
+  stop = true;
+  other.join();
+}
+
+TEST(MessageFork, AChildThatReceivesGivesOutIdsWhateverItsParentsThreadsAreDoing) {
+  std::atomic<bool> stop{false};
+  // Threads that come to a channel and leave it again take and give back places for clients.
+  std::thread other([&] {
+    while (!stop) {
+      const Channel channel;
+      std::thread([&] { receive(channel.id, 1, 0ns); }).join();
+    }
+  });
+  for (int i = 0; i < 50 && !HasFailure(); ++i)
+    in_child([] {
+      EchoServer own;
+      EXPECT_EQ(send(own.connection, "x").text, "x");
+    });
+  stop = true;
+  other.join();
+}
+
+TEST(MessageFork, AnIdOfTheParentsIsGoodForNothingInAChild) {
+  Channel channel;
+  std::thread client([&] { EXPECT_EQ(send(channel.connection, "x").status, 7); });
+  const Message message = receive(channel.id);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  in_child([&] {
+    Channel own;
+    std::thread mine([&] { EXPECT_EQ(send(own.connection, "y").status, 8); });
+    const Message another = receive(own.id);
+    ASSERT_GT(another.id, FARCALL_ONE_WAY);
+    EXPECT_NE(another.id, message.id);
+    EXPECT_EQ(answer(message.id, 9), -1);
+    EXPECT_EQ(errno, ESRCH);
+    EXPECT_EQ(answer(another.id, 8), 0);
+    mine.join();
+  });
+  EXPECT_EQ(answer(message.id, 7), 0);
+  client.join();
+}
+
+TEST(MessageFork, AChildThatDisconnectsKeepsItsOwnConnections) {
+  Channel channel;
+  ASSERT_EQ(farcall_watch_death(channel.connection, channel.id, 7), 0);
+  in_child([&] {
+    // What it watches has the same numbers as what its parent does.
+    EchoServer own;
+    std::vector<int> more;
+    for (int i = 0; i < 16; ++i) more.push_back(farcall_connect(own.id));
+    EXPECT_EQ(farcall_disconnect(channel.connection), 0);
+    more.push_back(own.connection);
+    for (const int connection : more) {
+      farcall_timeout(std::chrono::nanoseconds(kPatience).count());
+      EXPECT_EQ(send(connection, "x").error, 0);
+    }
+  });
+  // The parent's registration is as it was.
+  EXPECT_EQ(farcall_watch_death(channel.connection, channel.id, 8), -1);
+  EXPECT_EQ(errno, EBUSY);
+}
+
+TEST(MessageFork, AChildWatchesAnInheritedConnectionForItself) {
+  const std::string name = unique_name("watched");
+  NamedServer server(name, echo_for_ever);
+  Channel told;
+  const int connection = farcall_name_open(name.c_str());
+  ASSERT_GT(connection, 0);
+  ASSERT_EQ(farcall_watch_death(connection, told.id, 1), 0);
+  const Shared<Event> watching;
+  Child child([&] {
+    Channel own;
+    ASSERT_EQ(farcall_watch_death(connection, own.id, 2), 0) << std::strerror(errno);
+    watching->happens();
+    const Message pulse = receive(own.id);
+    EXPECT_EQ(pulse.info.code, FARCALL_PULSE_DEATH);
+    EXPECT_EQ(pulse.info.value, 2);
+  });
+  ASSERT_TRUE(watching->wait());
+  server.kill();
+  EXPECT_EQ(receive(told.id).info.value, 1);
+  EXPECT_EQ(child.join(), 0);
+}
+
+}  // namespace
+}  // namespace farcall::message::test
