@@ -155,7 +155,8 @@ struct Recent {
 #endif
     return (real::sees_all() && ticks() - verified < kGood) || verify();
   }
-  // Also has sessions opened anew where this process acts for another user than it did.
+  // Also has sessions opened anew where this process acts for another user than it did, and may have
+  // changed that unseen.
   bool verify() noexcept;
 
   // Between these two nobody else has the place: a signal handler may look for doors, too. False:
