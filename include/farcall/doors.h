@@ -16,7 +16,7 @@ extern "C" {
 /* A descriptor of the door that is attached to a path; -1 with errno, EINVAL where there is none.
  * `flags` are those of open(2): how the file is to be opened, which its permissions must allow,
  * O_CLOEXEC and O_NOFOLLOW. */
-int door_open(const char *path, int flags);
+int door_open(const char* path, int flags);
 
 #ifdef __cplusplus
 }

@@ -362,8 +362,7 @@ int open_door(const char* path, int flags) {
       0)
     return -1;
   if (!S_ISREG(status.st_mode)) return fail(EINVAL);
-  const UniqueFd file(
-      real::openat(AT_FDCWD, path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0));
+  const UniqueFd file(real::openat(AT_FDCWD, path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0));
   if (!file || real::fstat(file.get(), &status) != 0) return -1;
   if (!S_ISREG(status.st_mode)) return fail(EINVAL);
   UniqueFd door = open_attached(file.get(), status);

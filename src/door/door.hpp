@@ -115,7 +115,7 @@ class Door final : public EntranceOwner, public std::enable_shared_from_this<Doo
   std::atomic<std::uint64_t> data_max_{SIZE_MAX};
   std::atomic<std::uint64_t> desc_max_;
   std::atomic<bool> told_{false};  // of a single reference left
-  mutable std::mutex lock_;  // protects all below
+  mutable std::mutex lock_;        // protects all below
   std::vector<std::shared_ptr<Attachment>> attachments_;
   bool was_referenced_ = false;
   bool is_unref_ = false;
@@ -145,8 +145,8 @@ struct Recent {
   std::atomic<bool> in_use{false};
 
   // A number can come to stand for something else unseen, by a system call of the program's own, or
-  // by a close() that is not ours. So the kernel is asked: each time where closes are not seen, else
-  // every now and then. The clock is a fifth of what the question costs.
+  // by a close() that is not ours. So the kernel is asked: each time where closes are not seen,
+  // else every now and then. The clock is a fifth of what the question costs.
   [[nodiscard]] bool holds() noexcept {
 #if defined(__x86_64__)
     constexpr std::uint64_t kGood = 40'000;  // ticks, about 20 us
@@ -155,8 +155,8 @@ struct Recent {
 #endif
     return (real::sees_all() && ticks() - verified < kGood) || verify();
   }
-  // Also has sessions opened anew where this process acts for another user than it did, and may have
-  // changed that unseen.
+  // Also has sessions opened anew where this process acts for another user than it did, and may
+  // have changed that unseen.
   bool verify() noexcept;
 
   // Between these two nobody else has the place: a signal handler may look for doors, too. False:

@@ -53,9 +53,9 @@ bool is_covered(int directory, const char* path, int flags) noexcept {
   return covered;
 }
 
-// What a door covers is not to be cut off. Nor can it be opened twice, with and without the flag: the
-// mode of a new file may not permit it, locks would be lost, and the reader of a FIFO see its end. So
-// it is looked at before it is opened.
+// What a door covers is not to be cut off. Nor can it be opened twice, with and without the flag:
+// the mode of a new file may not permit it, locks would be lost, and the reader of a FIFO see its
+// end. So it is looked at before it is opened.
 int open_truncating(int directory, const char* path, int flags, mode_t mode) {
   if (!is_covered(directory, path, flags)) return real::openat(directory, path, flags, mode);
   const int fd = real::openat(directory, path, flags & ~O_TRUNC, mode);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The C library's functions that change who this process is, in front of which this library puts its
-// own.
+// The C library's functions that change who this process is, in front of which this library puts
+// its own.
 #include <grp.h>
 #include <unistd.h>
 

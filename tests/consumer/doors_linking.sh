@@ -13,7 +13,6 @@ cmake --install "$build_dir" --prefix "$work/prefix" >/dev/null
 pc=$(find "$work/prefix" -name farcall-doors.pc)
 lib=${pc%/pkgconfig/*}
 export PKG_CONFIG_PATH=$lib/pkgconfig LD_LIBRARY_PATH=$lib
-# shellcheck disable=SC2046
 plain_flags() { pkg-config --cflags --libs "$@" farcall-doors-plain; }
 strict=(-Wall -Wextra -Werror)
 
