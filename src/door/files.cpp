@@ -93,8 +93,8 @@ void see_door(int fd, struct stat& status) noexcept {
 int stat_at(int directory, const char* path, struct stat* status, int flags) {
   const int result = real::fstatat(directory, path, status, flags);
   if (result != 0) return result;
-  if (S_ISSOCK(status->st_mode) && (flags & AT_EMPTY_PATH) != 0 && path[0] == 0)
-    see_door(directory, *status);
+  const bool of_descriptor = (flags & AT_EMPTY_PATH) != 0 && (path == nullptr || path[0] == 0);
+  if (S_ISSOCK(status->st_mode) && of_descriptor) see_door(directory, *status);
   if (!may_be_attached(*status)) return 0;
   const int saved = errno;
   if (is_attached(*status)) status->st_mode = kDoorType | (status->st_mode & kPermissions);
