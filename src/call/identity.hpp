@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who is who. The kernel shows users that it has no number for, in the user namespace of the process
-// that asks, as one and the same number: the overflow id.
+// Who is who. The kernel shows users that it has no number for, in the user namespace of the
+// process that asks, as one and the same number: the overflow id.
 #pragma once
 
 #include <sys/types.h>

@@ -20,7 +20,9 @@
 #include "call/background.hpp"
 #include "call/identity.hpp"
 #include "call/ledger.hpp"
+#include "door/listener.hpp"
 #include "door/real.hpp"
+#include "farcall/doors.h"
 #include "farcall/error.hpp"
 #include "farcall/peer.hpp"
 
@@ -32,6 +34,7 @@ constexpr std::uint8_t kPurposeOpen = 17;    // a descriptor of the file; answer
 constexpr std::uint8_t kPurposeDetach = 18;  // answered with a packet of no descriptors
 
 constexpr auto kPatience = std::chrono::seconds(5);
+constexpr auto kBacklogPatience = std::chrono::seconds(1);
 constexpr std::size_t kMostAttachments = 1024;  // of one process
 constexpr std::size_t kMostVisitors = 256;
 // What the warden answers goes at once or not at all.
@@ -51,20 +54,32 @@ bool is_named(int socket, const AbstractAddress& name) noexcept {
 }
 
 bool may_attach(uid_t user, uid_t owner_of_file) noexcept {
-  return user == 0 || (user == owner_of_file && !call::is_overflow_id(owner_of_file));
+  // Whose such a file is cannot be known. Only root of the whole system may do as it likes with it.
+  if (call::is_overflow_id(owner_of_file)) return user == 0 && call::knows_all_users();
+  return user == 0 || call::same_user(user, owner_of_file);
 }
 
 // A connection to the attachment of a file; none where there is none that counts.
 UniqueFd connect_to(const struct stat& status) noexcept {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const NoCancel guard;
+  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return {};
   const AbstractAddress address = address_of(status);
-  int result = -1;
-  if (fd) {
-    // Who attaches may never let anybody in; that must not stop those who look at the file.
-    const timeval longest{.tv_sec = 1, .tv_usec = 0};
-    ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);
-    do result = ::connect(fd.get(), address.get(), address.size());
-    while (result != 0 && errno == EINTR);
+  int result = ::connect(fd.get(), address.get(), address.size());
+  if (result != 0 && errno == EAGAIN) {
+    // Too many are there before us. Anybody may take the name and let nobody in: only for those who
+    // may attach is it worth to wait, and not for ever.
+    const auto owner = owner_of_listener(address.name());
+    if (!owner || !may_attach(*owner, status.st_uid)) return {};
+    const Deadline deadline = Deadline::after(kBacklogPatience);
+    ::fcntl(fd.get(), F_SETFL, O_RDWR);
+    do {
+      const std::int64_t left = (deadline.at() - monotonic_ns()) / 1000;
+      if (left <= 0) return {};
+      const timeval longest{.tv_sec = left / 1'000'000, .tv_usec = left % 1'000'000};
+      ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);
+      result = ::connect(fd.get(), address.get(), address.size());
+    } while (result != 0 && errno == EINTR);
   }
   if (result != 0) return {};
   ucred server{};
@@ -172,6 +187,11 @@ class Attachment final : public call::Watch, public std::enable_shared_from_this
            mine.stx_ino == other.stx_ino && mine.stx_dev_major == other.stx_dev_major &&
            mine.stx_dev_minor == other.stx_dev_minor;
   }
+  [[nodiscard]] std::optional<mode_t> mode() const noexcept {
+    struct statx mine {};
+    if (!known_status(file_.get(), mine)) return {};
+    return mine.stx_mode & mode_t{07777};
+  }
   [[nodiscard]] uid_t owner() const noexcept {
     struct statx mine {};
     return known_status(file_.get(), mine) ? mine.stx_uid : 0;
@@ -252,7 +272,7 @@ class Visitor final : public call::Watch, public std::enable_shared_from_this<Vi
     if (flags < 0 || (flags & O_PATH) != 0 || !attachment.covers(proof[0].get())) return;
     const auto door = attachment.door();
     if (!door) return;
-    const UniqueFd branch = door->branch(who_.uid);
+    const UniqueFd branch = door->branch(who_.uid, attachment.mode());
     send_descriptors(socket_.get(), std::array{branch.get()}, 0, kNoPatience);
   }
 
@@ -360,6 +380,7 @@ void attach(const std::shared_ptr<Door>& door, std::vector<UniqueFd> descriptors
 }
 
 bool is_attached(const struct stat& status) noexcept {
+  const NoCancel guard;  // stat() is no point of cancellation
   return static_cast<bool>(connect_to(status));
 }
 
@@ -406,6 +427,25 @@ int attach_to(int d, const char* path) {
   return arrival.kind == Arrival::Kind::descriptors ? 0 : fail(EBADF);
 }
 
+int open_door(const char* path, int flags) {
+  constexpr int kTaken = O_ACCMODE | O_CLOEXEC | O_NOFOLLOW;
+  if ((flags & ~kTaken) != 0) return fail(EINVAL);
+  struct stat status {};
+  // What is no regular file may do something when it is opened.
+  if (real::fstatat(AT_FDCWD, path, &status, (flags & O_NOFOLLOW) != 0 ? AT_SYMLINK_NOFOLLOW : 0) !=
+      0)
+    return -1;
+  if (!S_ISREG(status.st_mode)) return fail(EINVAL);
+  const UniqueFd file(real::openat(AT_FDCWD, path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0));
+  if (!file || real::fstat(file.get(), &status) != 0) return -1;
+  if (!S_ISREG(status.st_mode)) return fail(EINVAL);
+  UniqueFd door = open_attached(file.get(), status);
+  if (!door) return fail(EINVAL);
+  if ((flags & O_CLOEXEC) == 0) ::fcntl(door.get(), F_SETFD, 0);
+  if (descriptors_are_ours()) set_known(door.get(), true);
+  return door.release();
+}
+
 int detach_from(const char* path) {
   const UniqueFd file(real::openat(AT_FDCWD, path, O_PATH | O_CLOEXEC, 0));
   struct stat status {};
@@ -438,6 +478,10 @@ int fdetach(const char* path) {
   return guarded([&] { return detach_from(path); });
 }
 
-int isastream(int d) { return ::fcntl(d, F_GETFD) < 0 ? -1 : 0; }
+int door_open(const char* path, int flags) {
+  using namespace farcall::door;  // NOLINT(google-build-using-namespace): for one function of C's
+  const NoCancel guard;
+  return guarded([&] { return open_door(path, flags); });
+}
 
 }  // extern "C"

@@ -94,7 +94,7 @@ int look_at(const door_arg_t& arguments, Outgoing* outgoing) {
       !writable(arguments.rbuf, arguments.rsize))
     return EFAULT;
   if (outgoing == nullptr) return 0;
-  if (arguments.desc_num > kCallDescriptors) return ENFILE;
+  if (arguments.desc_num > kMostDescriptors) return E2BIG;
   return outgoing->add(arguments.desc_ptr, arguments.desc_num);
 }
 

@@ -17,7 +17,6 @@
 #include <sstream>
 
 #include "door/pages.hpp"
-#include "door/real.hpp"
 #include "door/server.hpp"
 #include "farcall/error.hpp"
 
@@ -99,15 +98,6 @@ int store(const Identity& identity, ucred_t** into) {
   return 0;
 }
 
-// A function of the C library that changes who this process is. Sessions made before tell servers
-// of somebody else.
-template <real::Symbol kSymbol, class... Arguments>
-int changing_identity(Arguments... arguments) {
-  const int result = real::next<kSymbol, int(Arguments...)>()(arguments...);
-  call::forget_credentials();
-  return result;
-}
-
 }  // namespace
 }  // namespace farcall::door
 
@@ -168,32 +158,10 @@ uid_t ucred_getsuid(const ucred_t* credentials) { return credentials->users[kSav
 gid_t ucred_getegid(const ucred_t* credentials) { return credentials->groups[kEffective]; }
 gid_t ucred_getrgid(const ucred_t* credentials) { return credentials->groups[kReal]; }
 gid_t ucred_getsgid(const ucred_t* credentials) { return credentials->groups[kSaved]; }
+zoneid_t ucred_getzoneid(const ucred_t*) { return 0; }  // Linux has no other
 int ucred_getgroups(const ucred_t* credentials, const gid_t** groups) {
   if (groups != nullptr) *groups = supplementary_of(credentials);
   return credentials->group_count;
-}
-
-int setuid(uid_t uid) noexcept { return changing_identity<"setuid">(uid); }
-int seteuid(uid_t uid) noexcept { return changing_identity<"seteuid">(uid); }
-int setreuid(uid_t real, uid_t effective) noexcept {
-  return changing_identity<"setreuid">(real, effective);
-}
-int setresuid(uid_t real, uid_t effective, uid_t saved) noexcept {
-  return changing_identity<"setresuid">(real, effective, saved);
-}
-int setgid(gid_t gid) noexcept { return changing_identity<"setgid">(gid); }
-int setegid(gid_t gid) noexcept { return changing_identity<"setegid">(gid); }
-int setregid(gid_t real, gid_t effective) noexcept {
-  return changing_identity<"setregid">(real, effective);
-}
-int setresgid(gid_t real, gid_t effective, gid_t saved) noexcept {
-  return changing_identity<"setresgid">(real, effective, saved);
-}
-int setgroups(size_t count, const gid_t* groups) noexcept {
-  return changing_identity<"setgroups">(count, groups);
-}
-int initgroups(const char* user, gid_t group) {
-  return changing_identity<"initgroups">(user, group);
 }
 
 }  // extern "C"

@@ -57,6 +57,25 @@ short state_of(int fd) noexcept {
   return ::poll(&entry, 1, 0) > 0 ? entry.revents : short{0};
 }
 
+// Asks the server what it says of the door, and remembers it.
+Outcome ask(int fd, Handle& handle, Terms& terms) {
+  const Outcome outcome = handle.client.terms(terms, Deadline::after(kPatience), fd);
+  if (outcome != Outcome::ok) return outcome;
+  const std::lock_guard guard(handle.terms_lock);
+  handle.last_terms = terms;
+  return outcome;
+}
+
+// What it has said last; or else what it says of doors that nobody has set anything of.
+Terms last_terms(Handle& handle) {
+  const std::lock_guard guard(handle.terms_lock);
+  if (handle.last_terms) return *handle.last_terms;
+  Terms terms{};
+  terms[kDataMax] = SIZE_MAX;
+  terms[kDescMax] = (handle.name.attributes & DOOR_REFUSE_DESC) != 0 ? 0 : INT_MAX;
+  return terms;
+}
+
 door_info_t foreign_info(int fd, Handle& handle) {
   door_info_t info = blank(handle.name);
   const short state = state_of(fd);
@@ -66,9 +85,12 @@ door_info_t foreign_info(int fd, Handle& handle) {
   socklen_t size = sizeof server;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &size) == 0) info.di_target = server.pid;
   Terms terms{};
-  if (state == 0 && handle.client.terms(terms, Deadline::after(kPatience), fd) == Outcome::ok) {
+  if (state == 0 && ask(fd, handle, terms) == Outcome::ok) {
     info.di_proc = terms[kProcedure];
     info.di_data = terms[kCookie];
+    // The name says what the door was made with; a notification that comes once is no more to come.
+    if ((terms[kDescMax] >> 32 & DOOR_UNREF) == 0)
+      info.di_attributes &= ~static_cast<door_attr_t>(DOOR_UNREF);
   }
   return info;
 }
@@ -88,7 +110,7 @@ Terms Door::terms() const noexcept {
   Terms terms{};
   terms[kDataMin] = data_min_;
   terms[kDataMax] = data_max_;
-  terms[kDescMax] = std::uint64_t{attributes} << 32 | desc_max_;
+  terms[kDescMax] = std::uint64_t{shown_attributes()} << 32 | desc_max_;
   terms[kProcedure] = address_of(reinterpret_cast<const void*>(procedure));
   terms[kCookie] = address_of(cookie);
   return terms;
@@ -107,10 +129,11 @@ UniqueFd Door::open() {
   return fd;
 }
 
-UniqueFd Door::branch(std::optional<uid_t> user) {
+UniqueFd Door::branch(std::optional<uid_t> user, std::optional<mode_t> mode) {
   std::uint64_t socket = 0;
   UniqueFd fd = entrance_->branch(
-      make_name({.id = id, .attributes = attributes & kNamedAttributes}), &socket, user);
+      make_name({.id = id, .attributes = shown_attributes() & kNamedAttributes, .mode = mode}),
+      &socket, user);
   Process::here().add_branch(socket, shared_from_this());
   referenced();
   return fd;
@@ -122,8 +145,12 @@ void Door::referenced() noexcept {
   is_unref_ = false;
 }
 
+unsigned Door::shown_attributes() const noexcept {
+  return told_.load(std::memory_order_relaxed) ? attributes & ~unsigned{DOOR_UNREF} : attributes;
+}
+
 door_info_t Door::info() const noexcept {
-  door_info_t info = blank({.id = id, .attributes = attributes & kNamedAttributes});
+  door_info_t info = blank({.id = id, .attributes = shown_attributes() & kNamedAttributes});
   info.di_target = ::getpid();
   info.di_proc = address_of(reinterpret_cast<const void*>(procedure));
   info.di_data = address_of(cookie);
@@ -196,6 +223,7 @@ void Door::check_references() noexcept {
     if (count == 0) return Process::here().remove(*this);
     if (!counts_references()) return;
     bool tell = false;
+    bool first = false;
     {
       const std::lock_guard guard(lock_);
       if (count > 1) {
@@ -204,10 +232,11 @@ void Door::check_references() noexcept {
       } else if (was_referenced_) {
         was_referenced_ = false;
         is_unref_ = true;
-        tell = (attributes & DOOR_UNREF_MULTI) != 0 || !told_;
-        told_ = true;
+        first = !told_.exchange(true, std::memory_order_relaxed);
+        tell = (attributes & DOOR_UNREF_MULTI) != 0 || first;
       }
     }
+    if (first) entrance_->set_terms(terms());
     if (tell) pool->port.post(entrance_);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): told at the next occasion
   }
@@ -255,9 +284,11 @@ int create(door_server_procedure_t* procedure, void* cookie, unsigned attributes
   return door->open().release();
 }
 
+bool is_revoked(int d) noexcept { return (state_of(d) & (POLLRDHUP | POLLHUP)) != 0; }
+
 int checked_param(int d, int param, std::shared_ptr<Handle>& handle) {
   handle = Process::here().find(d);
-  if (!handle || (state_of(d) & (POLLRDHUP | POLLHUP)) != 0) return EBADF;
+  if (!handle) return EBADF;
   if (param != DOOR_PARAM_DESC_MAX && param != DOOR_PARAM_DATA_MAX && param != DOOR_PARAM_DATA_MIN)
     return EINVAL;
   return 0;
@@ -315,7 +346,7 @@ int door_xcreate(door_server_procedure_t* procedure, void* cookie, uint_t attrib
   const int error = start_bound_threads(door, nthread);
   if (error == 0) return fd;
   door->revoke();
-  ::close(fd);
+  (void)closing(fd, [fd] { return real::close(fd); });
   return fail(error);
 }
 
@@ -327,7 +358,7 @@ int door_revoke(int d) {
     const auto door = handle->local.lock();
     if (!door) return fail(EPERM);
     door->revoke();
-    return ::close(d);
+    return closing(d, [d] { return real::close(d); });
   });
 }
 
@@ -361,9 +392,12 @@ int door_getparam(int d, int param, size_t* value) {
       found = door->param(param);
     } else {
       farcall::Terms terms{};
-      const auto outcome = handle->client.terms(terms, farcall::Deadline::after(kPatience), d);
-      if (outcome == farcall::Outcome::peer_gone) return fail(EBADF);
-      if (outcome != farcall::Outcome::ok) return fail(EAGAIN);
+      auto outcome = farcall::Outcome::peer_gone;
+      if (!is_revoked(d)) outcome = ask(d, *handle, terms);
+      if (outcome == farcall::Outcome::peer_gone)
+        terms = last_terms(*handle);
+      else if (outcome != farcall::Outcome::ok)
+        return fail(EAGAIN);
       found = param == DOOR_PARAM_DATA_MIN   ? terms[kDataMin]
               : param == DOOR_PARAM_DATA_MAX ? terms[kDataMax]
                                              : terms[kDescMax] & UINT32_MAX;
@@ -379,6 +413,7 @@ int door_setparam(int d, int param, size_t value) {
   return guarded([&] {
     std::shared_ptr<Handle> handle;
     if (const int error = checked_param(d, param, handle); error == EBADF) return fail(EBADF);
+    if (is_revoked(d)) return fail(EBADF);
     const auto door = handle->local.lock();
     if (!door) return fail(EPERM);
     const int error = door->set_param(param, value);

@@ -9,13 +9,16 @@
 #include <cerrno>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 
 #include "call/process.hpp"
 #include "call/warden.hpp"
 #include "door/name.hpp"
 #include "door/per_thread.hpp"
+#include "door/real.hpp"
 #include "farcall/call.hpp"
+#include "farcall/wait.hpp"
 
 namespace farcall::door {
 
@@ -55,8 +58,9 @@ class Door final : public EntranceOwner, public std::enable_shared_from_this<Doo
   // Makes the entrance, and the first descriptor. Throws SystemError.
   UniqueFd open();
   // A descriptor for somebody else, counted apart from those that exist. `user`: who has asked for
-  // it. Throws SystemError.
-  UniqueFd branch(std::optional<uid_t> user = {});
+  // it; `mode`: the permissions of the file by which it was opened, where there is one. Throws
+  // SystemError.
+  UniqueFd branch(std::optional<uid_t> user = {}, std::optional<mode_t> mode = {});
 
   [[nodiscard]] door_info_t info() const noexcept;
   // The same, for functions that make threads; programs hand it on to those threads, so it lives
@@ -100,6 +104,8 @@ class Door final : public EntranceOwner, public std::enable_shared_from_this<Doo
 
  private:
   [[nodiscard]] Terms terms() const noexcept;
+  // A notification that comes once is no attribute any more once it has come.
+  [[nodiscard]] unsigned shown_attributes() const noexcept;
   [[nodiscard]] int admit_descriptors(std::size_t count) const noexcept;
   std::size_t count_references() const;
 
@@ -109,10 +115,10 @@ class Door final : public EntranceOwner, public std::enable_shared_from_this<Doo
   std::atomic<std::uint64_t> data_min_{0};
   std::atomic<std::uint64_t> data_max_{SIZE_MAX};
   std::atomic<std::uint64_t> desc_max_;
-  mutable std::mutex lock_;  // protects all below
+  std::atomic<bool> told_{false};  // of a single reference left
+  mutable std::mutex lock_;        // protects all below
   std::vector<std::shared_ptr<Attachment>> attachments_;
   bool was_referenced_ = false;
-  bool told_ = false;
   bool is_unref_ = false;
 };
 
@@ -126,14 +132,33 @@ struct Handle {
   const bool is_local;
   Client client;
   int descriptors = 0;  // protected by the process's lock
+  // What the server has last said of the door; it can no longer be asked once the door is revoked.
+  std::mutex terms_lock;
+  std::optional<Terms> last_terms;  // protected by terms_lock
 };
 
 // What a thread has looked up lately; each number has one place.
 struct Recent {
   int fd = -1;
   std::uint64_t epoch = 0;
+  std::uint64_t verified = 0;  // ticks()
   std::shared_ptr<Handle> handle;
   std::atomic<bool> in_use{false};
+
+  // A number can come to stand for something else unseen, by a system call of the program's own, or
+  // by a close() that is not ours. So the kernel is asked: each time where closes are not seen,
+  // else every now and then. The clock is a fifth of what the question costs.
+  [[nodiscard]] bool holds() noexcept {
+#if defined(__x86_64__)
+    constexpr std::uint64_t kGood = 40'000;  // ticks, about 20 us
+#else
+    constexpr std::uint64_t kGood = 20'000;
+#endif
+    return (real::sees_all() && ticks() - verified < kGood) || verify();
+  }
+  // Also has sessions opened anew where this process acts for another user than it did, and may
+  // have changed that unseen.
+  bool verify() noexcept;
 
   // Between these two nobody else has the place: a signal handler may look for doors, too. False:
   // it is the handler that asks.
@@ -225,7 +250,8 @@ inline Borrowed borrow(int fd) {
   if (RecentOnes* const recent = PerThread<RecentOnes>::made(); recent != nullptr) [[likely]] {
     Recent& place = (*recent)[static_cast<std::size_t>(fd) % kRecent];
     if (place.claim()) [[likely]] {
-      if (place.fd == fd && place.epoch == epoch.load(std::memory_order_acquire)) [[likely]]
+      if (place.fd == fd && place.epoch == epoch.load(std::memory_order_acquire) && place.holds())
+          [[likely]]
         return Borrowed(place);
       place.release();
     }
@@ -243,6 +269,9 @@ extern thread_local constinit Promise promise;
 // Whether a descriptor has been seen to be a door's. Lock-free, for close(2) and its relatives.
 bool known(int fd) noexcept;
 void set_known(int fd, bool is_known) noexcept;
+// False in a vfork child: it shares this memory, but has descriptors of its own. What it does to
+// them is nothing that the memory should know of.
+bool descriptors_are_ours() noexcept;
 // `fd` is closed by `close`, which may be any function that does. Keeps what is known true.
 template <class Close>
 auto closing(int fd, Close close);
@@ -254,6 +283,7 @@ template <class Close>
 auto closing(int fd, Close close) {
   if (!known(fd)) [[likely]]
     return close();
+  if (!descriptors_are_ours()) return close();
   std::shared_ptr<Handle> handle;
   {
     const NoCancel guard;

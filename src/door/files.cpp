@@ -11,6 +11,7 @@
 #include <cerrno>
 
 #include "door/attach.hpp"
+#include "door/next.hpp"
 #include "door/real.hpp"
 
 // These are the program's own system calls: what they do is theirs, errno included.
@@ -23,74 +24,101 @@ constexpr mode_t kDoorType = 0xD000;
 
 bool may_be_attached(const struct stat& status) noexcept { return S_ISREG(status.st_mode); }
 
-// `fd` was opened just now. Returns it, or a door under the same number.
-int exchange(int fd, int flags) noexcept {
+// `fd` was opened just now. Puts a door in its place where one is attached; returns whether.
+bool exchange(int fd, int flags) noexcept {
   const int saved = errno;
+  bool exchanged = false;
   struct stat status {};
   if (real::fstat(fd, &status) == 0 && may_be_attached(status)) {
     const NoCancel guard;
     UniqueFd door = open_attached(fd, status);
     if (door) {
       // The program gets the lowest number, as it would have.
-      if (::dup3(door.get(), fd, (flags & O_CLOEXEC) != 0 ? O_CLOEXEC : 0) >= 0)
-        set_known(fd, true);
+      exchanged = ::dup3(door.get(), fd, (flags & O_CLOEXEC) != 0 ? O_CLOEXEC : 0) >= 0;
+      if (exchanged && descriptors_are_ours()) set_known(fd, true);
     }
   }
   errno = saved;
-  return fd;
+  return exchanged;
 }
 
-bool is_door(int fd) noexcept { return known(fd) || read_name(fd).has_value(); }
+// Whether open() of this path would give a door.
+bool is_covered(int directory, const char* path, int flags) noexcept {
+  const int saved = errno;
+  struct stat status {};
+  const int follow = (flags & O_NOFOLLOW) != 0 ? AT_SYMLINK_NOFOLLOW : 0;
+  const bool covered = real::fstatat(directory, path, &status, follow) == 0 &&
+                       may_be_attached(status) && is_attached(status);
+  errno = saved;
+  return covered;
+}
+
+// What a door covers is not to be cut off. Nor can it be opened twice, with and without the flag:
+// the mode of a new file may not permit it, locks would be lost, and the reader of a FIFO see its
+// end. So it is looked at before it is opened.
+int open_truncating(int directory, const char* path, int flags, mode_t mode) {
+  if (!is_covered(directory, path, flags)) return real::openat(directory, path, flags, mode);
+  const int fd = real::openat(directory, path, flags & ~O_TRUNC, mode);
+  if (fd < 0 || exchange(fd, flags)) return fd;
+  // No door's any more.
+  const int saved = errno;
+  if (::ftruncate(fd, 0) != 0) errno = saved;
+  return fd;
+}
 
 int open_at(int directory, const char* path, int flags, mode_t mode) {
   constexpr int kNoFile = O_PATH | O_DIRECTORY;
   if ((flags & kNoFile) != 0 || (flags & O_TMPFILE) == O_TMPFILE)
     return real::openat(directory, path, flags, mode);
-  // What a door covers is not to be cut off.
-  const bool truncate = (flags & O_TRUNC) != 0 && (flags & O_EXCL) == 0;
-  const int fd = real::openat(directory, path, truncate ? flags & ~O_TRUNC : flags, mode);
-  if (fd < 0) return fd;
-  exchange(fd, flags);
-  if (!truncate || known(fd)) return fd;
-  real::close(fd);
-  return real::openat(directory, path, flags, mode);
+  if ((flags & O_TRUNC) != 0) return open_truncating(directory, path, flags, mode);
+  const int fd = real::openat(directory, path, flags, mode);
+  if (fd >= 0) exchange(fd, flags);
+  return fd;
 }
 
 mode_t mode_of(int flags, va_list& rest) noexcept {
   return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(rest, mode_t) : 0;
 }
 
+constexpr mode_t kPermissions = 07777;
+
+// `status` is that of the socket `fd`: as a door's, where it is one.
+void see_door(int fd, struct stat& status) noexcept {
+  const int saved = errno;
+  if (const auto name = read_name(fd))
+    status.st_mode = kDoorType | (name->mode.value_or(status.st_mode) & kPermissions);
+  errno = saved;
+}
+
 int stat_at(int directory, const char* path, struct stat* status, int flags) {
   const int result = real::fstatat(directory, path, status, flags);
   if (result != 0) return result;
+  const bool of_descriptor = (flags & AT_EMPTY_PATH) != 0 && (path == nullptr || path[0] == 0);
+  if (S_ISSOCK(status->st_mode) && of_descriptor) see_door(directory, *status);
+  if (!may_be_attached(*status)) return 0;
   const int saved = errno;
-  if (may_be_attached(*status) ? is_attached(*status)
-                               : S_ISSOCK(status->st_mode) && (flags & AT_EMPTY_PATH) != 0 &&
-                                     path[0] == 0 && is_door(directory))
-    status->st_mode = (status->st_mode & ~mode_t{S_IFMT}) | kDoorType;
+  if (is_attached(*status)) status->st_mode = kDoorType | (status->st_mode & kPermissions);
   errno = saved;
   return 0;
 }
 
 int stat_fd(int fd, struct stat* status) {
   const int result = real::fstat(fd, status);
-  if (result != 0 || !S_ISSOCK(status->st_mode)) return result;
-  const int saved = errno;
-  if (is_door(fd)) status->st_mode = (status->st_mode & ~mode_t{S_IFMT}) | kDoorType;
-  errno = saved;
-  return 0;
+  if (result == 0 && S_ISSOCK(status->st_mode)) see_door(fd, *status);
+  return result;
 }
 
 // `copy` is a new descriptor of what `fd` refers to.
 int copied(int fd, int copy) noexcept {
-  if (copy < 0 || !known(fd)) return copy;
+  if (copy < 0 || !known(fd) || !descriptors_are_ours()) return copy;
   const int saved = errno;
   {
     const NoCancel guard;
     set_known(copy, true);
     try {
-      if (const auto handle = Process::here().find(copy))
-        if (const auto door = handle->local.lock()) door->referenced();
+      const auto handle = Process::here().find(copy);
+      if (!handle) set_known(copy, false);  // `fd` was a door's once
+      if (const auto door = handle ? handle->local.lock() : nullptr) door->referenced();
     } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): found when it is called
     }
   }
@@ -101,6 +129,7 @@ int copied(int fd, int copy) noexcept {
 // Forgets all doors from `first` to `last`, which are about to be closed.
 template <class Close>
 int close_many(unsigned first, unsigned last, Close close) {
+  if (!descriptors_are_ours()) return close();
   std::vector<std::shared_ptr<Handle>> closed;
   {
     const NoCancel guard;
@@ -164,6 +193,7 @@ int __openat64_2(int directory, const char* path, int flags) {
 int close(int fd) {
   return closing(fd, [fd] { return real::close(fd); });
 }
+int farcall_own_close(int fd) __attribute__((alias("close"), visibility("hidden")));
 int close_range(unsigned first, unsigned last, int flags) noexcept {
   auto* const function = real::next<"close_range", int(unsigned, unsigned, int)>();
   if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) != 0)
@@ -201,6 +231,8 @@ int fcntl(int fd, int command, ...) {
   return command == F_DUPFD || command == F_DUPFD_CLOEXEC ? copied(fd, result) : result;
 }
 int fcntl64(int fd, int command, ...) __attribute__((alias("fcntl")));
+
+int isastream(int fd) { return fcntl(fd, F_GETFD) < 0 ? -1 : 0; }
 
 int fstat(int fd, struct stat* status) noexcept { return stat_fd(fd, status); }
 int stat(const char* path, struct stat* status) noexcept {

@@ -42,7 +42,12 @@ std::string make_name(const Name& name) {
   const int size = std::snprintf(text, sizeof text, "%.*s%016" PRIx64 "/%x/%" PRIx64,
                                  static_cast<int>(kPrefix.size()), kPrefix.data(), name.id,
                                  name.attributes, random_id());
-  return {text, static_cast<std::size_t>(size)};
+  std::string whole(text, static_cast<std::size_t>(size));
+  if (name.mode) {
+    std::snprintf(text, sizeof text, "/%x", static_cast<unsigned>(*name.mode));
+    whole += text;
+  }
+  return whole;
 }
 
 std::optional<Name> read_name(int fd) noexcept {
@@ -59,6 +64,12 @@ std::optional<Name> read_name(int fd) noexcept {
     return std::nullopt;
   // Whoever names a socket may write anything there.
   name.attributes &= kNamedAttributes;
+  mode_t mode = 0;
+  if (const auto last = text.find('/'); last != std::string_view::npos) {
+    text.remove_prefix(last + 1);
+    if (std::from_chars(text.data(), text.data() + text.size(), mode, 16).ec == std::errc())
+      name.mode = mode & 07777;
+  }
   return name;
 }
 

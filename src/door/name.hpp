@@ -2,10 +2,11 @@
 //
 // How a descriptor is known to be a door: it is a packet socket whose name says so.
 //
-//   \0 farcall/door/<id>/<attributes>/<branch>      all hexadecimal
+//   \0 farcall/door/<id>/<attributes>/<branch>[/<mode>]      all hexadecimal
 #pragma once
 
 #include <door.h>
+#include <sys/types.h>
 
 #include <cstdint>
 #include <optional>
@@ -20,6 +21,8 @@ inline constexpr unsigned kNamedAttributes = DOOR_UNREF | DOOR_PRIVATE | DOOR_UN
 struct Name {
   std::uint64_t id;
   unsigned attributes;  // of kNamedAttributes
+  // Permissions of the file by which it was opened, as the server has said.
+  std::optional<mode_t> mode = {};
 };
 
 // A name for one more branch of the door, unlike all others. Without the leading zero byte.

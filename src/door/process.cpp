@@ -101,6 +101,11 @@ bool known(int fd) noexcept {
          (known_bits[fd / 64].load(std::memory_order_relaxed) >> fd % 64 & 1) != 0;
 }
 
+bool descriptors_are_ours() noexcept {
+  const Process* process = instance.load(std::memory_order_acquire);
+  return process == nullptr || process->pid == ::getpid();
+}
+
 void set_known(int fd, bool is_known) noexcept {
   if (fd < 0 || fd >= kMostKnown) return;
   const std::uint64_t bit = std::uint64_t{1} << fd % 64;
@@ -108,6 +113,29 @@ void set_known(int fd, bool is_known) noexcept {
     known_bits[fd / 64].fetch_or(bit, std::memory_order_relaxed);
   else
     known_bits[fd / 64].fetch_and(~bit, std::memory_order_relaxed);
+}
+
+namespace {
+
+// Who this process was when it was last looked: its effective ids. None has them all set.
+constinit std::atomic<std::uint64_t> last_identity{UINT64_MAX};
+
+// Needed where the functions that change it are not ours.
+void notice_identity() noexcept {
+  if (real::sees_all()) return;
+  const std::uint64_t now = std::uint64_t{::geteuid()} << 32 | ::getegid();
+  if (last_identity.load(std::memory_order_relaxed) == now) return;
+  if (last_identity.exchange(now, std::memory_order_relaxed) != UINT64_MAX)
+    call::forget_credentials();
+}
+
+}  // namespace
+
+bool Recent::verify() noexcept {
+  if (socket_cookie(fd) != handle->cookie) return false;
+  notice_identity();
+  verified = ticks();
+  return true;
 }
 
 Handle::Handle(const Name& called, std::uint64_t socket, const std::shared_ptr<Door>& served)
@@ -141,13 +169,15 @@ std::shared_ptr<Handle> Process::find(int fd) {
   } claim{place};
   // Read before the look: whatever changes meanwhile makes it out of date.
   const std::uint64_t now = epoch.load(std::memory_order_acquire);
-  if (place.fd == fd && place.epoch == now) [[likely]]
+  if (place.fd == fd && place.epoch == now && place.holds()) [[likely]]
     return place.handle;
   auto found = find_anew(fd);
   if (found) {
     place.fd = fd;
     place.epoch = now;
     place.handle = found;
+    place.verified = ticks();
+    notice_identity();
   }
   return found;
 }
@@ -159,7 +189,7 @@ std::shared_ptr<Handle> Process::find_anew(int fd) {
     const auto entry = by_fd_.find(fd);
     if (entry != by_fd_.end()) found = entry->second;
   }
-  // One of the few times to see whether somebody has closed it behind our back.
+  // Somebody may have closed it behind our back.
   const std::uint64_t socket = socket_cookie(fd);
   if (found && found->cookie != socket) {
     forget(fd);
@@ -212,9 +242,8 @@ void Process::forget(int fd) noexcept {
 
 void after_close(const std::shared_ptr<Handle>& handle) noexcept {
   if (!handle) return;
-  // Descriptors that a vfork child closes are not ours; it shares the memory, not the table.
   if (const auto door = handle->local.lock(); door && door->counts_references())
-    if (Process::here().pid == ::getpid()) door->check_references();
+    if (descriptors_are_ours()) door->check_references();
 }
 
 std::shared_ptr<Door> Process::local(std::uint64_t socket) {

@@ -1,45 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The C library's own functions, where this library puts its own in front of them.
-//
-// No static here or elsewhere in this library has a guard that a thread could hold while another
-// one forks: the child would wait for it for ever.
+// The C library's own functions, for a library that may put its own in front of them. Where it does
+// see interposed.cpp, where not plain.cpp.
 #pragma once
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "interpose/next.hpp"
-
 namespace farcall::door::real {
 
-using interpose::next;
-using interpose::Symbol;
+int close(int fd);
+int openat(int directory, const char* path, int flags, mode_t mode);
+int fstat(int fd, struct stat* status) noexcept;
+int fstatat(int directory, const char* path, struct stat* status, int flags) noexcept;
 
-inline int close(int fd) { return next<"close", int(int)>()(fd); }
-inline int openat(int directory, const char* path, int flags, mode_t mode) {
-  return next<"openat", int(int, const char*, int, ...)>()(directory, path, flags, mode);
+namespace detail {
+extern const bool sees_all;
 }
-inline int fstat(int fd, struct stat* status) {
-  return next<"fstat", int(int, struct stat*)>()(fd, status);
-}
-inline int fstatat(int directory, const char* path, struct stat* status, int flags) {
-  return next<"fstatat", int(int, const char*, struct stat*, int)>()(directory, path, status,
-                                                                     flags);
-}
-
-// All that is used often, when the library is loaded.
-[[maybe_unused]] static const bool kLookedUp = [] {
-  (void)next<"close", int(int)>();
-  (void)next<"openat", int(int, const char*, int, ...)>();
-  (void)next<"fstat", int(int, struct stat*)>();
-  (void)next<"fstatat", int(int, const char*, struct stat*, int)>();
-  (void)next<"dup", int(int)>();
-  (void)next<"dup2", int(int, int)>();
-  (void)next<"dup3", int(int, int, int)>();
-  (void)next<"fcntl", int(int, int, ...)>();
-  return true;
-}();
+// Whether the functions that the program calls by these names are ours, so that descriptors are not
+// closed, nor users changed, without our knowledge: system calls apart.
+inline bool sees_all() noexcept { return detail::sees_all; }
 
 }  // namespace farcall::door::real

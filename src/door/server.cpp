@@ -253,7 +253,7 @@ void Outgoing::prepare() {
 
 void Outgoing::release() noexcept {
   branches_.clear();
-  for (const int fd : release_) ::close(fd);
+  for (const int fd : release_) (void)closing(fd, [fd] { return real::close(fd); });
 }
 
 static int release_all(const door_desc_t* descriptors, std::size_t count) {
@@ -270,7 +270,7 @@ int ServingThread::try_to_answer(const char* data, std::size_t size, const door_
     return 0;
   }
   if ((incoming.word() & kNoArguments) != 0 && (size != 0 || count != 0)) return E2BIG;
-  if (count > kCallDescriptors) return E2BIG;
+  if (count > kMostDescriptors) return E2BIG;
   if (!readable(data, size)) return EFAULT;
   if (count == 0) [[likely]]
     return reply(data, size, nullptr);

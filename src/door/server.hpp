@@ -7,6 +7,10 @@
 
 namespace farcall::door {
 
+// Of one request or one reply, as on illumos.
+inline constexpr std::size_t kMostDescriptors = 1024;
+static_assert(kMostDescriptors <= kCallDescriptors);
+
 // What door_server_create() starts with: makes a thread for the shared pool.
 void create_default_thread(door_info_t* info) noexcept;
 // Has `count` threads made for a door of door_xcreate(), and returns when all are bound to it.

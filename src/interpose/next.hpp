@@ -18,21 +18,21 @@ struct Symbol {
   constexpr Symbol(const char (&text)[Size]) { std::copy_n(text, Size, name); }
 };
 
+// The function behind ours. Where the C library comes before this one, as it may for a program that
+// loads it by itself, there is nothing behind; then it is the C library's.
+inline void* look_up_next(const char* name) noexcept {
+  if (void* const behind = ::dlsym(RTLD_NEXT, name); behind != nullptr) return behind;
+  void* const library = ::dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+  return library != nullptr ? ::dlsym(library, name) : nullptr;
+}
+
 // The function that the program would call if the library were not there, looked up once.
 template <Symbol kSymbol, class Function>
 Function* next() noexcept {
   static constinit std::atomic<Function*> known{nullptr};
   Function* found = known.load(std::memory_order_relaxed);
   if (found == nullptr) [[unlikely]] {
-    void* symbol = ::dlsym(RTLD_NEXT, kSymbol.name);
-    if (symbol == nullptr) {
-      // The program has the C library in front of this one.
-      if (void* const library = ::dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD)) {
-        symbol = ::dlsym(library, kSymbol.name);
-        ::dlclose(library);  // it stays
-      }
-    }
-    found = reinterpret_cast<Function*>(symbol);
+    found = reinterpret_cast<Function*>(look_up_next(kSymbol.name));
     known.store(found, std::memory_order_relaxed);
   }
   return found;

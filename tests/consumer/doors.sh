@@ -33,6 +33,8 @@ try() { # C_COMPILER C++_COMPILER
     "$cc" "${strict[@]}" -std=$standard "$sources/headers.c" -o "$work/headers" "${flags[@]}"
     "$work/headers"
   done
+  "$cc" "${strict[@]}" -std=gnu17 "$sources/strings.c" -o "$work/strings" "${flags[@]}"
+  "$work/strings"
   for standard in c++98 c++11 c++14 c++17 c++20; do
     "$cxx" "${strict[@]}" -std=$standard -x c++ "$sources/headers.c" -o "$work/headers" \
       -x none "${flags[@]}"

@@ -45,6 +45,7 @@ void expect_pages(const std::string& header, std::size_t at_least) {
 
 TEST(DoorDocs, EveryFunctionOfDoorsHasAManPage) { expect_pages("door.h", 15); }
 TEST(DoorDocs, EveryFunctionOfCredentialsHasAManPage) { expect_pages("ucred.h", 10); }
+TEST(DoorDocs, EveryFunctionOfThePlainLibraryHasAManPage) { expect_pages("../doors.h", 1); }
 TEST(DoorDocs, EveryFunctionOfThreadsHasAManPage) { expect_pages("thread.h", 20); }
 
 TEST(DoorDocs, ThePageOfLocksHasThemAll) {

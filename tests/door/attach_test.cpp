@@ -6,6 +6,7 @@
 #include <stropts.h>
 
 #include "door/attached.hpp"
+#include "farcall/doors.h"
 
 namespace farcall::door::test {
 namespace {
@@ -198,6 +199,57 @@ TEST_F(DoorAttach, FstatSaysItIsADoor) {
   });
 }
 
+TEST_F(DoorAttach, FstatShowsThePermissionsOfTheFile) {
+  FARCALL_SKIP_UNDER_TSAN("has an fstat() of its own");
+  ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+  for (const mode_t mode : {0604U, 0640U, 04711U}) {
+    ASSERT_EQ(::chmod(path.c_str(), mode), 0);
+    in_server_and_client([&] {
+      const UniqueFd opened(::open(path.c_str(), O_RDONLY));
+      struct stat status {};
+      ASSERT_EQ(::fstat(opened.get(), &status), 0);
+      EXPECT_EQ(status.st_mode, S_IFDOOR | mode);
+      ASSERT_EQ(::fstatat(opened.get(), "", &status, AT_EMPTY_PATH), 0);
+      EXPECT_EQ(status.st_mode, S_IFDOOR | mode);
+    });
+  }
+}
+
+// ---- door_open() ----
+
+TEST_F(DoorAttach, DoorOpenGivesTheDoor) {
+  ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+  in_server_and_client([&] {
+    const UniqueFd kept(::door_open(path.c_str(), O_RDWR));
+    EXPECT_EQ(call(kept.get(), "x").data, "x");
+    EXPECT_EQ(::fcntl(kept.get(), F_GETFD), 0);
+    const UniqueFd closed(::door_open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    EXPECT_EQ(call(closed.get(), "x").data, "x");
+    EXPECT_EQ(::fcntl(closed.get(), F_GETFD), FD_CLOEXEC);
+  });
+}
+
+TEST_F(DoorAttach, DoorOpenSaysWhatIsWrong) {
+  EXPECT_EQ(ERROR_OF(::door_open(path.c_str(), O_RDONLY)), EINVAL) << "nothing is attached";
+  EXPECT_EQ(ERROR_OF(::door_open(sandbox.path().c_str(), O_RDONLY)), EINVAL);
+  EXPECT_EQ(ERROR_OF(::door_open((sandbox.path() + "/nowhere").c_str(), O_RDONLY)), ENOENT);
+  ASSERT_EQ(::fattach(door, path.c_str()), 0);
+  EXPECT_EQ(ERROR_OF(::door_open(path.c_str(), O_RDONLY | O_CREAT)), EINVAL);
+  EXPECT_EQ(ERROR_OF(::door_open(path.c_str(), O_RDONLY | O_TRUNC)), EINVAL);
+  EXPECT_EQ(content_of(sandbox.file("other")), kContent);
+}
+
+TEST_F(DoorAttach, DoorOpenAsksWhatTheFilePermits) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  ASSERT_EQ(::chmod(path.c_str(), 0604), 0);
+  ASSERT_EQ(::fattach(door, path.c_str()), 0);
+  in_child([&] {
+    ASSERT_TRUE(become(kNobody));
+    EXPECT_EQ(ERROR_OF(::door_open(path.c_str(), O_RDWR)), EACCES);
+    EXPECT_GE(::door_open(path.c_str(), O_RDONLY), 0) << std::strerror(errno);
+  });
+}
+
 // ---- errors ----
 
 TEST_F(DoorAttach, RefusesWhatIsNoDoor) {
@@ -243,10 +295,11 @@ TEST_F(DoorAttach, RefusesOtherPeoplesFiles) {
 
 TEST_F(DoorAttach, RefusesFilesThatMayNotBeWritten) {
   if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  constexpr uid_t kUser = 2000;
   ASSERT_EQ(::chmod(path.c_str(), 0444), 0);
-  ASSERT_EQ(::chown(path.c_str(), kNobody, kNobody), 0);
+  ASSERT_EQ(::chown(path.c_str(), kUser, kUser), 0);
   in_child([&] {
-    ASSERT_TRUE(become(kNobody));
+    ASSERT_TRUE(become(kUser));
     const int mine = ::door_create(echo, nullptr, 0);
     EXPECT_EQ(ERROR_OF(::fattach(mine, path.c_str())), EACCES);
     ASSERT_EQ(::chmod(path.c_str(), 0644), 0);

@@ -151,15 +151,36 @@ TEST(DoorParam, WhoMayNotSetIsToldSoWhateverHeWantsToSet) {
   });
 }
 
-TEST(DoorParam, BothFailWithEbadfForARevokedDoor) {
+TEST(DoorParam, ARevokedDoorTellsThemAndTakesNone) {
   const int door = ::door_create(echo, nullptr, 0);
   const UniqueFd second(::dup(door));
   ASSERT_EQ(::door_revoke(door), 0);
   in_server_and_client([&] {
     size_t value;
-    EXPECT_EQ(ERROR_OF(::door_getparam(second.get(), DOOR_PARAM_DATA_MAX, &value)), EBADF);
+    EXPECT_EQ(::door_getparam(second.get(), DOOR_PARAM_DATA_MAX, &value), 0);
+    EXPECT_EQ(value, SIZE_MAX);
     EXPECT_EQ(ERROR_OF(::door_setparam(second.get(), DOOR_PARAM_DATA_MAX, 1)), EBADF);
   });
+}
+
+TEST(DoorParam, AClientRemembersWhatARevokedDoorHasTold) {
+  const int door = ::door_create(echo, nullptr, 0);
+  ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MAX, 100), 0);
+  const Shared<Event> asked;
+  const Shared<Event> revoked;
+  Child client([&] {
+    size_t value = 0;
+    EXPECT_EQ(::door_getparam(door, DOOR_PARAM_DATA_MAX, &value), 0);
+    asked->happens();
+    ASSERT_TRUE(revoked->wait());
+    value = 0;
+    EXPECT_EQ(::door_getparam(door, DOOR_PARAM_DATA_MAX, &value), 0);
+    EXPECT_EQ(value, 100U);
+  });
+  ASSERT_TRUE(asked->wait());
+  ASSERT_EQ(::door_revoke(door), 0);
+  revoked->happens();
+  EXPECT_EQ(client.join(), 0);
 }
 
 }  // namespace

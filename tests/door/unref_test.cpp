@@ -352,6 +352,24 @@ TEST_F(DoorUnref, IsReportedByDoorInfo) {
   EXPECT_EQ(info_of(door).di_attributes & DOOR_IS_UNREF, 0U);
 }
 
+TEST_F(DoorUnref, IsNoAttributeOnceItHasCome) {
+  const int door = make_door(unref, DOOR_UNREF);
+  int second = ::dup(door);
+  in_server_and_client(
+      [&] { EXPECT_NE(info_of(second).di_attributes & DOOR_UNREF, 0U) << "not yet"; });
+  unref.expect(0);
+  ::close(second);
+  unref.expect(1);
+  in_server_and_client([&] { EXPECT_EQ(info_of(door).di_attributes & DOOR_UNREF, 0U); });
+}
+
+TEST_F(DoorUnref, StaysAnAttributeWhereItComesEachTime) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  ::close(::dup(door));
+  unref.expect(1);
+  in_server_and_client([&] { EXPECT_NE(info_of(door).di_attributes & DOOR_UNREF_MULTI, 0U); });
+}
+
 TEST_F(DoorUnref, ComesToThePoolOfAPrivateDoor) {
   ::door_server_create([](door_info_t*) {});
   const int door = make_door(unref, DOOR_UNREF | DOOR_PRIVATE);

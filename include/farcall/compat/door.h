@@ -13,7 +13,8 @@
 
 #include <stddef.h>
 #include <sys/types.h>
-#include <ucred.h>
+
+#include "ucred.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -40,7 +41,19 @@ typedef unsigned int door_attr_t;
 #define DOOR_LOCAL 0x04          /* served by this process */
 #define DOOR_REVOKED 0x08        /* can no longer be called */
 #define DOOR_IS_UNREF 0x20       /* a single reference is left */
+#define DOOR_PRIVCREATE 0x200    /* made by door_xcreate(); never reported here */
 #define DOOR_DEPLETION_CB 0x400  /* made by door_xcreate(), makes threads when they run out */
+
+/* All that a door may be made with, and all that door_info() may report besides. */
+#define DOOR_CREATE_MASK                                                                \
+  (DOOR_UNREF | DOOR_PRIVATE | DOOR_UNREF_MULTI | DOOR_REFUSE_DESC | DOOR_NO_CANCEL |   \
+   DOOR_NO_DEPLETION_CB | DOOR_PRIVCREATE)
+#define DOOR_KI_CREATE_MASK (DOOR_UNREF | DOOR_UNREF_MULTI)
+#define DOOR_ATTR_MASK (DOOR_CREATE_MASK | DOOR_LOCAL | DOOR_REVOKED | DOOR_IS_UNREF)
+
+/* Of the kernel of Solaris alone. */
+#define DOOR_DELAY 0x80000
+#define DOOR_UNREF_ACTIVE 0x100000
 
 /* Attributes of what is passed along. */
 #define DOOR_DESCRIPTOR 0x10000 /* a file descriptor */
@@ -91,6 +104,38 @@ typedef struct door_arg {
   char *rbuf;           /* where the reply goes, if it fits */
   size_t rsize;         /* bytes */
 } door_arg_t;
+
+/* How the kernel of Solaris hands a call to a thread, and takes its descriptors back. Here nothing
+ * makes use of them. */
+struct door_results {
+  void *cookie;
+  char *data_ptr;
+  size_t data_size;
+  door_desc_t *desc_ptr;
+  size_t desc_num;
+  void (*pc)(void);
+  int nservers;
+  door_info_t *door_info;
+};
+typedef struct door_return_desc {
+  door_desc_t *desc_ptr;
+  uint_t desc_num;
+} door_return_desc_t;
+
+/* The system calls of Solaris behind the functions below, for those who trace them. */
+#define DOOR_CREATE 0
+#define DOOR_REVOKE 1
+#define DOOR_INFO 2
+#define DOOR_CALL 3
+#define DOOR_CRED 5 /* before illumos */
+#define DOOR_BIND 6
+#define DOOR_UNBIND 7
+#define DOOR_UNREFSYS 8
+#define DOOR_UCRED 9
+#define DOOR_RETURN 10
+#define DOOR_RETURN_OLD 4 /* before illumos */
+#define DOOR_GETPARAM 11
+#define DOOR_SETPARAM 12
 
 typedef struct door_cred {
   uid_t dc_euid;

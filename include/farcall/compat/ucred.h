@@ -14,6 +14,11 @@ extern "C" {
 
 typedef struct farcall_ucred ucred_t; /* NOLINT(modernize-use-using): C's, too */
 
+#ifndef FARCALL_ZONEID_T
+#define FARCALL_ZONEID_T
+typedef int zoneid_t; /* NOLINT(modernize-use-using) */
+#endif
+
 /* For ucred_get(): the process that calls. Also in <sys/procset.h>. */
 #ifndef P_MYID
 #define P_MYID (-1)
@@ -32,6 +37,7 @@ uid_t ucred_getsuid(const ucred_t *credentials);
 gid_t ucred_getegid(const ucred_t *credentials);
 gid_t ucred_getrgid(const ucred_t *credentials);
 gid_t ucred_getsgid(const ucred_t *credentials);
+zoneid_t ucred_getzoneid(const ucred_t *credentials); /* 0: Linux has one zone */
 /* The number of supplementary groups; `groups` names them and lives as long as `credentials`. */
 int ucred_getgroups(const ucred_t *credentials, const gid_t **groups);
 

@@ -7,6 +7,7 @@
 #include <door.h>
 #include <signal.h>
 #include <string.h>
+#include <strings.h>
 #include <stropts.h>
 #include <synch.h>
 #include <sys/door.h>
@@ -18,9 +19,12 @@
 #include <sys/time.h>
 #include <sys/types.h>
 #include <sys/ucred.h>
+#include <sys/varargs.h>
+#include <sys/zone.h>
 #include <thread.h>
 #include <ucred.h>
 #include <unistd.h>
+#include <zone.h>
 
 static rwlock_t rwlock = DEFAULTRWLOCK;
 static sema_t semaphore = DEFAULTSEMA;
@@ -52,6 +56,8 @@ main(void)
 		good = B_FALSE;
 	if (strlcpy(name, "ab", sizeof (name)) != 2 || strlcat(name, "cdef", sizeof (name)) != 6 ||
 	    strcmp(name, "abcde") != 0 || strlcat(name, "f", 3) != 4 || strlcpy(name, "", 0) != 0)
+		good = B_FALSE;
+	if (getzoneid() != GLOBAL_ZONEID || ucred_getzoneid(ucred_get(P_MYID)) != (zoneid_t)0)
 		good = B_FALSE;
 #ifndef __cplusplus	/* where the C library says that it is out of fashion */
 	if (sigset(SIGUSR1, SIG_IGN) != SIG_DFL || sighold(SIGUSR2) != 0 || sigrelse(SIGUSR2) != 0)

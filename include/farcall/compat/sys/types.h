@@ -18,6 +18,10 @@ typedef unsigned long ulong_t;
 typedef long long longlong_t;
 typedef unsigned long long u_longlong_t;
 typedef long long hrtime_t;
+#ifndef FARCALL_ZONEID_T
+#define FARCALL_ZONEID_T
+typedef int zoneid_t;
+#endif
 typedef enum { B_FALSE = 0, B_TRUE = 1 } boolean_t;
 
 #endif /* FARCALL_COMPAT_SYS_TYPES_H */

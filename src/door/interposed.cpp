@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is behind this library's functions, where it puts them in front of the C library's.
+//
+// No static here or elsewhere in this library has a guard that a thread could hold while another
+// one forks: the child would wait for it for ever.
+#include <dlfcn.h>
+
+#include "door/next.hpp"
+#include "door/real.hpp"
+
+// Our own, whatever is in front of it.
+extern "C" int farcall_own_close(int fd) __attribute__((visibility("hidden")));
+
+namespace farcall::door::real {
+
+int close(int fd) { return next<"close", int(int)>()(fd); }
+int openat(int directory, const char* path, int flags, mode_t mode) {
+  return next<"openat", int(int, const char*, int, ...)>()(directory, path, flags, mode);
+}
+int fstat(int fd, struct stat* status) noexcept {
+  return next<"fstat", int(int, struct stat*)>()(fd, status);
+}
+int fstatat(int directory, const char* path, struct stat* status, int flags) noexcept {
+  return next<"fstatat", int(int, const char*, struct stat*, int)>()(directory, path, status,
+                                                                     flags);
+}
+
+// Another library may come before this one, and this one may have been loaded for one object alone.
+const bool detail::sees_all =
+    ::dlsym(RTLD_DEFAULT, "close") == reinterpret_cast<void*>(farcall_own_close);
+
+namespace {
+
+// All that is used often, when the library is loaded.
+[[maybe_unused]] const bool kLookedUp = [] {
+  (void)next<"close", int(int)>();
+  (void)next<"openat", int(int, const char*, int, ...)>();
+  (void)next<"fstat", int(int, struct stat*)>();
+  (void)next<"fstatat", int(int, const char*, struct stat*, int)>();
+  (void)next<"dup", int(int)>();
+  (void)next<"dup2", int(int, int)>();
+  (void)next<"dup3", int(int, int, int)>();
+  (void)next<"fcntl", int(int, int, ...)>();
+  return true;
+}();
+
+}  // namespace
+}  // namespace farcall::door::real

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// open(2) of what is no door, which must be as it was without the library.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/inotify.h>
+
+#include "door/attached.hpp"
+
+namespace farcall::door::test {
+namespace {
+
+constexpr uid_t kUser = 2000;
+
+// What has happened to a file since this was made.
+class Watch {
+ public:
+  explicit Watch(const std::string& path) : fd_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
+    EXPECT_GE(::inotify_add_watch(fd_.get(), path.c_str(), IN_OPEN | IN_CLOSE), 0);
+  }
+  // How often it was opened, and closed.
+  [[nodiscard]] std::pair<int, int> opened_and_closed() const {
+    std::pair<int, int> counts;
+    alignas(inotify_event) char events[4096];
+    for (ssize_t size; (size = ::read(fd_.get(), events, sizeof events)) > 0;) {
+      for (ssize_t at = 0; at < size;) {
+        inotify_event event;
+        std::memcpy(&event, events + at, sizeof event);
+        counts.first += (event.mask & IN_OPEN) != 0 ? 1 : 0;
+        counts.second += (event.mask & IN_CLOSE) != 0 ? 1 : 0;
+        at += static_cast<ssize_t>(sizeof event + event.len);
+      }
+    }
+    return counts;
+  }
+
+ private:
+  UniqueFd fd_;
+};
+
+TEST(DoorOpening, CreatGivesAFileThatItsMakerMayNotWriteTo) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  const Sandbox sandbox;
+  in_child([&] {
+    ASSERT_TRUE(become(kUser));
+    const UniqueFd made(::creat((sandbox.path() + "/readonly").c_str(), 0444));
+    EXPECT_GE(made.get(), 0) << std::strerror(errno);
+    EXPECT_EQ(::write(made.get(), "x", 1), 1);
+  });
+}
+
+TEST(DoorOpening, TruncatingOpensAFileOnce) {
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("file");
+  const Watch watch(path);
+  const UniqueFd opened(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600));
+  ASSERT_GE(opened.get(), 0);
+  EXPECT_EQ(watch.opened_and_closed(), std::pair(1, 0));
+  EXPECT_EQ(content_of(path), "");
+}
+
+TEST(DoorOpening, TruncatingOpensAFifoOnce) {
+  const Sandbox sandbox;
+  const std::string path = sandbox.path() + "/fifo";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_NONBLOCK));
+  const Watch watch(path);
+  const UniqueFd writer(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600));
+  ASSERT_GE(writer.get(), 0);
+  EXPECT_EQ(watch.opened_and_closed(), std::pair(1, 0));
+}
+
+TEST(DoorOpening, TruncatingKeepsTheLocksOfTheProcess) {
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("lock");
+  const UniqueFd locked(::open(path.c_str(), O_RDWR));
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  ASSERT_EQ(::fcntl(locked.get(), F_SETLK, &lock), 0);
+  const UniqueFd again(::open(path.c_str(), O_WRONLY | O_TRUNC));
+  ASSERT_GE(again.get(), 0);
+  in_child([&] {
+    struct flock other {};
+    other.l_type = F_WRLCK;
+    ASSERT_EQ(::fcntl(locked.get(), F_GETLK, &other), 0);
+    EXPECT_EQ(other.l_type, F_WRLCK) << "the lock is gone";
+  });
+}
+
+}  // namespace
+}  // namespace farcall::door::test

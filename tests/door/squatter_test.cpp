@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Those who take the name at which a file's door would be found.
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/un.h>
+
+#include "call/identity.hpp"
+#include "door/attached.hpp"
+#include "door/impostor.hpp"
+
+namespace farcall::door::test {
+namespace {
+
+constexpr uid_t kStranger = 2000;
+
+bool write_file(const char* path, std::string_view text) {
+  const UniqueFd file(::open(path, O_WRONLY));
+  return ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+}
+
+// Into a user namespace that knows no user, or root alone.
+bool leave_users_behind() { return ::unshare(CLONE_NEWUSER) == 0; }
+bool leave_all_but_root_behind() {
+  return leave_users_behind() && write_file("/proc/self/setgroups", "deny") &&
+         write_file("/proc/self/uid_map", "0 0 1") && write_file("/proc/self/gid_map", "0 0 1");
+}
+
+// Takes the name of a file, and lets nobody in: as many wait as may.
+struct Squatter {
+  UniqueFd listener{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
+  std::vector<UniqueFd> waiting;
+
+  explicit Squatter(const AttachAddress& address) {
+    EXPECT_EQ(::bind(listener.get(), address.get(), address.size), 0);
+    EXPECT_EQ(::listen(listener.get(), 1), 0);
+    for (;;) {
+      UniqueFd one(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      if (::connect(one.get(), address.get(), address.size) != 0) break;
+      waiting.push_back(std::move(one));
+    }
+    EXPECT_EQ(errno, EAGAIN);
+  }
+};
+
+// Whether a thread of this process is in connect().
+bool connects(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/syscall");
+  long number = -1;
+  return file >> number && number == SYS_connect;
+}
+
+struct DoorSquatter : ::testing::Test {
+  Sandbox sandbox;
+  std::string path = sandbox.file("file");
+};
+
+TEST_F(DoorSquatter, DelaysNobodyWhoOpensTheFile) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  const AttachAddress address(path);
+  Shared<Event> ready;
+  Shared<Event> over;
+  Child stranger([&] {
+    ASSERT_TRUE(become(kStranger));
+    const Squatter squatter(address);
+    ready->happens();
+    over->await();
+  });
+  ASSERT_TRUE(ready->wait());
+  const std::int64_t start = now_ns();
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(opens_as_file(path));
+    struct stat status {};
+    EXPECT_EQ(::stat(path.c_str(), &status), 0);
+    EXPECT_TRUE(S_ISREG(status.st_mode));
+  }
+  EXPECT_LT(now_ns() - start, 10'000'000'000) << "each has waited";
+  over->happens();
+  EXPECT_EQ(stranger.join(), 0);
+}
+
+TEST_F(DoorSquatter, IsWaitedForIfItMayAttach) {
+  const int door = ::door_create(echo, nullptr, 0);
+  const Squatter squatter{AttachAddress(path)};
+  Event begun;
+  pid_t thread = 0;
+  Caller caller([&] {
+    thread = ::gettid();
+    begun.happens();
+    const UniqueFd opened(::open(path.c_str(), O_RDONLY));
+    return call(opened.get(), "x");
+  });
+  ASSERT_TRUE(begun.wait());
+  EXPECT_TRUE(eventually([&] { return connects(thread); }));
+  for (std::size_t i = 0; i < squatter.waiting.size(); ++i)
+    ::close(::accept4(squatter.listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  const UniqueFd visitor(::accept4(squatter.listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  pollfd something{.fd = visitor.get(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(::poll(&something, 1, 5000), 1);
+  EXPECT_EQ(take_arrival(visitor.get()).purpose, kPurposeOpen);
+  send_descriptors(visitor.get(), std::array{door});
+  EXPECT_EQ(caller.reply().data, "x");
+}
+
+// ---- users that have no number here ----
+
+// In a process that the kernel tells of no user but the overflow id, a stranger has taken the name
+// of root's file: it is root's file all the same.
+TEST_F(DoorSquatter, IsNotTakenForTheOwnerWhereBothAreUnknown) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  const AttachAddress address(path);
+  Shared<Event> ready;
+  Child stranger([&] {
+    ASSERT_TRUE(become(kStranger));
+    const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
+    ASSERT_EQ(::bind(listener.get(), address.get(), address.size), 0);
+    ASSERT_EQ(::listen(listener.get(), 5), 0);
+    ready->happens();
+    const FakeDoor fake(0x1234);
+    for (;;) {
+      const UniqueFd visitor(::accept(listener.get(), nullptr, nullptr));
+      pollfd something{.fd = visitor.get(), .events = POLLIN, .revents = 0};
+      ::poll(&something, 1, -1);
+      try {
+        if (take_arrival(visitor.get()).kind == Arrival::Kind::descriptors)
+          send_descriptors(visitor.get(), std::array{fake.door.get()});
+      } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): turned away
+      }
+    }
+  });
+  ASSERT_TRUE(ready->wait());
+  in_child([&] {
+    if (!leave_users_behind()) GTEST_SKIP() << "no user namespaces here";
+    ASSERT_EQ(::geteuid(), kNobody);
+    EXPECT_TRUE(opens_as_file(path));
+    EXPECT_EQ(content_of(path), kContent);
+    struct stat status {};
+    ASSERT_EQ(::stat(path.c_str(), &status), 0);
+    EXPECT_TRUE(S_ISREG(status.st_mode));
+  });
+}
+
+TEST_F(DoorSquatter, KnownUsersDoorsAreOpenedInAUserNamespace) {
+  if (!is_root()) GTEST_SKIP() << "needs root, who alone is known there";
+  const int door = ::door_create(echo, nullptr, 0);
+  ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+  in_child([&] {
+    if (!leave_all_but_root_behind()) GTEST_SKIP() << "no user namespaces here";
+    EXPECT_TRUE(opens_as(path, id_of(door)));
+  });
+}
+
+TEST_F(DoorSquatter, NobodyAttachesToFilesOfTheOverflowId) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  ASSERT_EQ(::chown(path.c_str(), kNobody, kNobody), 0);
+  in_child([&] {
+    ASSERT_TRUE(become(kNobody));
+    const int mine = ::door_create(echo, nullptr, 0);
+    EXPECT_EQ(ERROR_OF(::fattach(mine, path.c_str())), EPERM);
+  });
+  const int door = ::door_create(echo, nullptr, 0);
+  EXPECT_EQ(::fattach(door, path.c_str()), 0) << "root may";
+  EXPECT_TRUE(opens_as(path, id_of(door)));
+}
+
+TEST(Users, TheOverflowIdIsThatOfNobody) {
+  EXPECT_TRUE(farcall::call::is_overflow_id(kNobody));
+  EXPECT_FALSE(farcall::call::is_overflow_id(0));
+  EXPECT_FALSE(farcall::call::is_overflow_id(kStranger));
+}
+
+TEST(Users, EveryUserEqualsItselfWhereAllAreKnown) {
+  if (!farcall::call::knows_all_users()) GTEST_SKIP() << "in a user namespace";
+  for (const uid_t user : {uid_t{0}, kStranger, kNobody})
+    EXPECT_TRUE(farcall::call::same_user(user, user)) << user;
+  EXPECT_FALSE(farcall::call::same_user(0, kStranger));
+}
+
+TEST(Users, TheOverflowIdEqualsNotEvenItselfWhereSomeAreUnknown) {
+  in_child([] {
+    if (!leave_users_behind()) GTEST_SKIP() << "no user namespaces here";
+    EXPECT_FALSE(farcall::call::knows_all_users());
+    EXPECT_FALSE(farcall::call::same_user(kNobody, kNobody));
+    EXPECT_TRUE(farcall::call::same_user(kStranger, kStranger));
+  });
+}
+
+}  // namespace
+}  // namespace farcall::door::test

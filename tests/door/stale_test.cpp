@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Descriptor numbers that come to stand for something else without the library's knowledge.
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+
+#include "door/attached.hpp"
+#include "farcall/wait.hpp"
+
+namespace farcall::door::test {
+namespace {
+
+// Longer than what is known of a number is taken for true.
+void let_knowledge_age() {
+  const std::uint64_t start = ticks();
+  while (ticks() - start < 100'000) relax();
+}
+
+void say_other(void*, char*, size_t, door_desc_t*, uint_t) { answer("other"); }
+
+struct DoorStale : ::testing::Test {
+  int door = ::door_create(echo, nullptr, 0);
+  int other = ::door_create(say_other, nullptr, 0);
+};
+
+TEST_F(DoorStale, ANumberThatWasReusedBySystemCallsIsTheOtherDoor) {
+  in_server_and_client([&] {
+    const UniqueFd number(::dup(door));
+    ASSERT_EQ(call(number.get(), "x").data, "x");
+    ASSERT_EQ(::syscall(SYS_close, number.get()), 0);
+    ASSERT_EQ(::syscall(SYS_dup3, other, number.get(), 0), number.get());
+    let_knowledge_age();
+    EXPECT_EQ(call(number.get(), "x").data, "other");
+    EXPECT_EQ(id_of(number.get()), id_of(other));
+  });
+}
+
+TEST_F(DoorStale, ANumberThatWasClosedBySystemCallsIsNoDoor) {
+  in_server_and_client([&] {
+    const int number = ::dup(door);
+    ASSERT_EQ(call(number, "x").data, "x");
+    ASSERT_EQ(::syscall(SYS_close, number), 0);
+    let_knowledge_age();
+    EXPECT_EQ(error_of(number, "x"), EBADF);
+  });
+}
+
+TEST_F(DoorStale, DoorInfoNeverTellsOfTheDoorBefore) {
+  in_server_and_client([&] {
+    const UniqueFd number(::dup(door));
+    ASSERT_EQ(id_of(number.get()), id_of(door));
+    ASSERT_EQ(::syscall(SYS_dup3, other, number.get(), 0), number.get());
+    let_knowledge_age();
+    EXPECT_EQ(id_of(number.get()), id_of(other));
+  });
+}
+
+TEST_F(DoorStale, ASocketUnderTheNumberOfADoorIsASocket) {
+  const UniqueFd number(::dup(door));
+  ASSERT_EQ(call(number.get(), "x").data, "x");
+  const auto [socket, peer] = packet_socket_pair();
+  ASSERT_EQ(::syscall(SYS_dup3, socket.get(), number.get(), 0), number.get());
+  struct stat status {};
+  ASSERT_EQ(::fstat(number.get(), &status), 0);
+  EXPECT_TRUE(S_ISSOCK(status.st_mode));
+}
+
+TEST_F(DoorStale, WhatAVforkChildClosesIsNotForgottenHere) {
+  in_child([&] {
+    ASSERT_EQ(call(door, "x").data, "x");
+    const std::string before = list_descriptors();
+    for (int i = 0; i < 5; ++i) {
+      const pid_t child = ::vfork();  // shares the memory, not the descriptors
+      if (child == 0) {
+        ::close(door);
+        ::_exit(0);
+      }
+      ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+      EXPECT_EQ(call(door, "x").data, "x");
+      EXPECT_EQ(list_descriptors(), before) << "the session has been given up, and another opened";
+    }
+  });
+}
+
+TEST_F(DoorStale, WhatAVforkChildClosesInOneGoIsNotForgottenHere) {
+  in_child([&] {
+    ASSERT_EQ(call(door, "x").data, "x");
+    const std::string before = list_descriptors();
+    const pid_t child = ::vfork();
+    if (child == 0) {
+      ::close_range(3, ~0U, 0);
+      ::_exit(0);
+    }
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    EXPECT_EQ(call(door, "x").data, "x");
+    EXPECT_EQ(list_descriptors(), before) << "the session has been given up, and another opened";
+  });
+}
+
+TEST_F(DoorStale, WhatAVforkChildDuplicatesIsNotKnownHere) {
+  in_child([&] {
+    ASSERT_EQ(call(door, "x").data, "x");
+    const std::string before = list_descriptors();
+    const pid_t child = ::vfork();
+    if (child == 0) {
+      (void)::dup2(other, door);
+      ::_exit(0);
+    }
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    EXPECT_EQ(call(door, "x").data, "x");
+    EXPECT_EQ(list_descriptors(), before) << "the session has been given up, and another opened";
+  });
+}
+
+}  // namespace
+}  // namespace farcall::door::test
