@@ -44,22 +44,6 @@ struct Unwound {
   ~Unwound() { yes = true; }
 };
 
-// Waits until a thread sleeps in the kernel.
-bool sleeps(const std::atomic<pid_t>& thread) {
-  return eventually([&] {
-    if (thread == 0) return false;
-    const std::string path = "/proc/self/task/" + std::to_string(thread) + "/stat";
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    char text[128]{};
-    (void)!::read(fd, text, sizeof text - 1);
-    ::close(fd);
-    const char* end = std::strrchr(text, ')');
-    return end != nullptr && end[2] == 'S';
-  });
-}
-
-pid_t own_id() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
-
 TEST(MessageCancel, AThreadThatReceivesIsUnwoundAndTheOthersGoOn) {
   EchoServer server;
   EXPECT_EQ(send(server.connection, "before").text, "before");

@@ -15,7 +15,7 @@ TEST(MessageFork, AChildSendsPulsesWhateverItsParentsThreadsAreDoing) {
   std::thread other([&] {
     while (!stop) farcall_pulse(server.connection, 0, 1, 1);
   });
-  for (int i = 0; i < 100 && !HasFailure(); ++i)
+  for (int i = 0; i < 60 && !HasFailure(); ++i)
     in_child([&] {
       // The queue may be full of the parent's.
       EXPECT_TRUE(farcall_pulse(server.connection, 0, 2, 2) == 0 || errno == EAGAIN)
@@ -35,7 +35,7 @@ TEST(MessageFork, AChildThatReceivesGivesOutIdsWhateverItsParentsThreadsAreDoing
       std::thread([&] { receive(channel.id, 1, 0ns); }).join();
     }
   });
-  for (int i = 0; i < 50 && !HasFailure(); ++i)
+  for (int i = 0; i < 30 && !HasFailure(); ++i)
     in_child([] {
       EchoServer own;
       EXPECT_EQ(send(own.connection, "x").text, "x");
