@@ -97,6 +97,7 @@ TEST(MessageCancel, ATimedReceiveIsAPointToo) {
 }
 
 TEST(MessageCancel, AClientThatIsCancelledHasGone) {
+  FARCALL_SKIP_UNDER_ASAN("does not follow how a thread that is cancelled is unwound");
   Channel channel;
   Cancelled client([&] { send(channel.connection, "x"); });
   const Message message = receive(channel.id);
@@ -181,6 +182,7 @@ TEST(MessageCancel, NothingElseIsAPoint) {
 }
 
 TEST(MessageCancel, NothingIsLeftOfThreadsThatWereCancelled) {
+  FARCALL_SKIP_UNDER_ASAN("does not follow how a thread that is cancelled is unwound");
   const int channel = farcall_channel_create(0);
   const int connection = farcall_connect(channel);
   const auto cancel_some = [&] {
