@@ -199,6 +199,9 @@ class EntranceOwner {
   // Before a long request is copied: 0, or the errno that it is refused with. On the thread that
   // serves it.
   [[nodiscard]] virtual int admit(std::size_t bytes, std::size_t descriptors) const noexcept;
+  // What a client's claim to be urgent is worth. On any thread of the port, with its lock held.
+  [[nodiscard]] virtual std::uint8_t bounded(std::uint8_t claimed, const Credentials& caller,
+                                             std::uint32_t origin) noexcept;
   // Nobody holds the descriptors of one branch any more; `cookie` was the socket's (SO_COOKIE).
   virtual void branch_closed(std::uint64_t cookie) noexcept;
   // Somebody who holds a descriptor has sent others, for a purpose that is the owner's affair.

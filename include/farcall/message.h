@@ -11,6 +11,8 @@
  * from then on (EBADF), also when others are opened later. What is received has an id by which it
  * is answered, once, by any thread of the process.
  *
+ * What sends or receives is a point of cancellation while it waits, and nothing else is.
+ *
  * All return -1 and set errno on failure. Every call has a page in section 3 of the manual;
  * farcall-messages(7) is the overview.
  */
@@ -50,10 +52,10 @@ extern "C" {
 struct farcall_info {
   int64_t connection; /* through which it came: a number that the server's process uses once */
   pid_t pid;          /* of the sender, as the kernel knows it; 0: cannot be seen from here */
-  pid_t tid;
+  pid_t tid;          /* over shared memory as the sender says; 0: it has no such thread */
   uid_t uid;
   gid_t gid;
-  int priority;        /* of the sender, or of the pulse */
+  int priority;        /* of the sender, or of the pulse; farcall-messages(7) says whose word */
   int code;            /* of a pulse */
   int64_t value;       /* of a pulse */
   size_t length;       /* bytes that were sent */

@@ -15,6 +15,10 @@
 namespace farcall {
 
 int EntranceOwner::admit(std::size_t, std::size_t) const noexcept { return 0; }
+std::uint8_t EntranceOwner::bounded(std::uint8_t claimed, const Credentials&,
+                                    std::uint32_t) noexcept {
+  return claimed;
+}
 void EntranceOwner::branch_closed(std::uint64_t) noexcept {}
 // NOLINTNEXTLINE(performance-unnecessary-value-param): an owner that wants them takes them over
 void EntranceOwner::received(std::uint8_t, std::vector<UniqueFd>, const Credentials&) noexcept {}
@@ -186,12 +190,6 @@ void Entrance::close() noexcept {
 
 namespace call {
 
-namespace {
-
-bool operator==(const Credentials& one, const Credentials& other) noexcept {
-  return one.pid == other.pid && one.uid == other.uid && one.gid == other.gid;
-}
-
 bool is_packet_socket(int fd) noexcept {
   const auto option = [fd](int which) noexcept {
     int value = -1;
@@ -199,6 +197,12 @@ bool is_packet_socket(int fd) noexcept {
     return ::getsockopt(fd, SOL_SOCKET, which, &value, &size) == 0 ? value : -1;
   };
   return option(SO_DOMAIN) == AF_UNIX && option(SO_TYPE) == SOCK_SEQPACKET;
+}
+
+namespace {
+
+bool operator==(const Credentials& one, const Credentials& other) noexcept {
+  return one.pid == other.pid && one.uid == other.uid && one.gid == other.gid;
 }
 
 std::optional<std::vector<gid_t>> groups_of_peer(int socket) {

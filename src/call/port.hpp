@@ -102,4 +102,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   std::uint64_t next_id = kFirstSession;
 };
 
+// Whether somebody's descriptor is a packet socket of the unix family. Waits for nobody.
+bool is_packet_socket(int fd) noexcept;
+
 }  // namespace farcall::call

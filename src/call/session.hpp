@@ -308,8 +308,12 @@ class ServerSession final : public SessionBase {
   [[nodiscard]] bool ready_one_way() const noexcept {
     return ready() && turn().kind == Kind::one_way;
   }
+  // As far as the entrance's owner believes it.
   [[nodiscard]] std::uint8_t priority() const noexcept {
-    return static_cast<std::uint8_t>(slot().extra & 0xff);
+    const auto claimed = static_cast<std::uint8_t>(slot().extra & 0xff);
+    if (claimed == 0) return 0;
+    const auto owner = entrance->owner();
+    return owner ? owner->bounded(claimed, caller, origin()) : claimed;
   }
   [[nodiscard]] std::uint32_t origin() const noexcept {
     return static_cast<std::uint32_t>(slot().extra) >> 8;

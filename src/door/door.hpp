@@ -87,6 +87,10 @@ class Door final : public EntranceOwner, public std::enable_shared_from_this<Doo
   }
   [[nodiscard]] std::vector<int> own_descriptors() const;
 
+  // Calls have no priority.
+  std::uint8_t bounded(std::uint8_t, const Credentials&, std::uint32_t) noexcept override {
+    return 0;
+  }
   void branch_closed(std::uint64_t socket) noexcept override;
   void received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
                 const Credentials& sender) noexcept override;

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "call/identity.hpp"
 #include "farcall/error.hpp"
 #include "farcall/message.h"
 
@@ -88,7 +89,7 @@ UniqueFd accept_one(int listener) noexcept {
 bool may_connect(const Credentials& who, mode_t mode) noexcept {
   constexpr mode_t kWrite = 2;
   if (who.uid == 0) return true;
-  if (who.uid == ::geteuid())
+  if (call::same_user(who.uid, ::geteuid()))
     mode >>= 6;
   else if (in_group(who))
     mode >>= 3;
@@ -114,7 +115,7 @@ UniqueFd ask(std::string_view prefix, std::string_view full_name, Deadline deadl
     throw SystemError(ENOENT, "no channel has that name");
   }
   const Credentials peer = peer_credentials(fd.get());
-  if (peer.uid != 0 && peer.uid != owner_of(full_name))
+  if (peer.uid != 0 && !call::same_user(peer.uid, owner_of(full_name)))
     throw SystemError(EACCES, "somebody else serves under that name");
   if (server != nullptr) *server = peer;
   std::optional<Parcel> parcel;

@@ -22,6 +22,7 @@
 #include <unordered_map>
 
 #include "call/process_mutex.hpp"
+#include "call/ledger.hpp"
 #include "call/warden.hpp"
 #include "farcall/call.hpp"
 #include "farcall/error.hpp"
@@ -65,8 +66,13 @@ inline constexpr std::string_view kConnectionPrefix = "farcall/message-connectio
 // A connection, seen from its channel.
 class Link final : public EntranceOwner, public std::enable_shared_from_this<Link> {
  public:
-  Link(std::weak_ptr<SharedChannel> channel, std::int64_t its_number, uid_t its_user)
-      : number(its_number), user(its_user), channel_(std::move(channel)) {}
+  Link(std::weak_ptr<SharedChannel> channel, std::int64_t its_number, uid_t its_user,
+       call::Charge held)
+      : number(its_number), user(its_user), charge(std::move(held)), channel_(std::move(channel)) {}
+  std::uint8_t bounded(std::uint8_t claimed, const Credentials& caller,
+                       std::uint32_t origin) noexcept override {
+    return bounded_priority(claimed, caller, static_cast<pid_t>(origin & kThreadMask));
+  }
   void branch_closed(std::uint64_t cookie) noexcept override;
   void received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
                 const Credentials& sender) noexcept override;
@@ -82,6 +88,7 @@ class Link final : public EntranceOwner, public std::enable_shared_from_this<Lin
 
   const std::int64_t number;
   const uid_t user;
+  call::Charge charge;
   std::shared_ptr<Entrance> entrance;  // set before anybody else knows of it; cleared by the end
 
  private:
@@ -102,7 +109,7 @@ struct Pulse {
   std::int64_t value;
   int priority;
   std::shared_ptr<Link> link;  // whose budget it takes; null: this process's own
-  std::optional<uid_t> ended_of = std::nullopt;  // a connection's end: counts as one until received
+  call::Charge ended{};  // of a connection that has ended: held until this is received
 };
 
 // A client of a channel in shared memory.
@@ -190,9 +197,6 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   void queue(Pulse pulse) noexcept;
   void unblock(const Link& link, std::uint32_t origin) noexcept;
   void disconnected(const std::shared_ptr<Link>& link) noexcept;
-  // A connection's socket for pulses takes a descriptor. False: that user has too many of them.
-  bool count_pulse_socket(uid_t user) noexcept;
-  void uncount_pulse_socket(uid_t user) noexcept;
   // The calling thread's. Made when first asked for.
   Receiver& receiver();
   void forget(Receiver& receiver) noexcept;
@@ -215,7 +219,6 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   // From now on no thread works alone, nor keeps a session when it has answered.
   void give_up_sessions() noexcept;
   [[nodiscard]] bool others_wait() const noexcept;
-  [[nodiscard]] std::size_t most_links(uid_t user) const noexcept;
 
   const unsigned flags_;
   const mode_t mode_;
@@ -231,8 +234,6 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
 
   mutable std::mutex lock_;  // protects what follows
   std::unordered_map<std::int64_t, std::shared_ptr<Link>> links_;
-  std::unordered_map<uid_t, std::size_t> links_of_user_;
-  std::unordered_map<uid_t, std::size_t> pulse_sockets_of_user_;
   std::int64_t next_link_ = 1;
   std::vector<std::unique_ptr<Receiver>> receivers_;
   std::deque<std::unique_ptr<SharedBlocked>> all_blocked_;

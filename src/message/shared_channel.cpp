@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,6 +9,9 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "call/acceptor.hpp"
+#include "call/background.hpp"
+#include "call/identity.hpp"
 #include "message/shared.hpp"
 #include "message/thread.hpp"
 
@@ -30,11 +32,6 @@ std::uint64_t random_word() noexcept {
   if (::getrandom(&word, sizeof word, GRND_NONBLOCK) != sizeof word)
     word = static_cast<std::uint64_t>(monotonic_ns());
   return word;
-}
-
-void count_down(std::unordered_map<uid_t, std::size_t>& of_users, uid_t user) noexcept {
-  const auto found = of_users.find(user);
-  if (found != of_users.end() && --found->second == 0) of_users.erase(found);
 }
 
 }  // namespace
@@ -91,36 +88,32 @@ class SharedChannel::Listener final : public call::Watch {
  public:
   Listener(std::weak_ptr<SharedChannel> channel, UniqueFd socket, bool for_status)
       : channel_(std::move(channel)),
-        socket_(std::move(socket)),
-        spare_(another()),
+        acceptor_(std::move(socket)),
         for_status_(for_status) {}
 
   void start(const std::shared_ptr<Listener>& self) {
-    number_ = call::Warden::here().watch(socket_.get(), EPOLLIN, self);
+    number_ = call::Warden::here().watch(acceptor_.fd(), EPOLLIN, self);
   }
   void stop() noexcept {
-    if (socket_) call::Warden::here().forget(socket_.get(), number_);
-    socket_.reset();
-    spare_.reset();
+    if (acceptor_.fd() >= 0) call::Warden::here().forget(acceptor_.fd(), number_);
+    acceptor_.close();
   }
   void heard(std::uint32_t) noexcept override {
     constexpr int kMostAtOnce = 16;
     const auto channel = channel_.lock();
     for (int i = 0; channel && i < kMostAtOnce; ++i) {
-      UniqueFd client = accept_one(socket_.get());
-      // Where this process has no descriptor left, who waits at the door learns that at once.
-      const bool full = !client && (errno == EMFILE || errno == ENFILE);
-      if (full) {
-        spare_.reset();
-        client = accept_one(socket_.get());
-      }
+      bool full = false;
+      UniqueFd client = acceptor_.accept(full);
       if (!client) return;
+      uid_t user = 0;
       try {
         const Credentials who = peer_credentials(client.get());
+        user = who.uid;
         if (full) {
           answer(client.get(), EAGAIN, {});
         } else if (for_status_) {
-          if (who.uid == 0 || who.uid == ::geteuid()) tell_status(client.get(), *channel);
+          if (who.uid == 0 || call::same_user(who.uid, ::geteuid()))
+            tell_status(client.get(), *channel);
         } else if (!may_connect(who, channel->mode_)) {
           answer(client.get(), EACCES, {});
         } else {
@@ -128,15 +121,11 @@ class SharedChannel::Listener final : public call::Watch {
         }
       } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it has gone already
       }
-      client.reset();
-      if (!spare_) spare_ = call::PrivateFd(another());
+      call::close_later(user, std::move(client));
     }
   }
 
  private:
-  [[nodiscard]] UniqueFd another() const noexcept {
-    return UniqueFd(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 3));
-  }
   static void greet(int client, SharedChannel& channel, uid_t user) {
     UniqueFd connection;
     int error = 0;
@@ -153,8 +142,7 @@ class SharedChannel::Listener final : public call::Watch {
   }
 
   const std::weak_ptr<SharedChannel> channel_;
-  call::PrivateFd socket_;
-  call::PrivateFd spare_;  // given up for a moment where there is no other
+  call::Acceptor acceptor_;
   const bool for_status_;
   std::uint64_t number_ = 0;
 };
@@ -202,25 +190,16 @@ void SharedChannel::attach(const std::string& full_name) {
   full_name_ = full_name;
 }
 
-std::size_t SharedChannel::most_links(uid_t user) const noexcept {
-  // Each takes descriptors.
-  rlimit descriptors{};
-  if (::getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return 256;
-  const std::size_t all = descriptors.rlim_cur;
-  return user == ::geteuid() ? all - all / 8 : all / 8;
-}
-
 UniqueFd SharedChannel::connect() { return connect(::geteuid()); }
 
 UniqueFd SharedChannel::connect(uid_t user) {
   std::shared_ptr<Link> link;
   {
+    call::Charge held(call::Resource::descriptors, user, 1);
+    if (!held) throw SystemError(EDQUOT, "too many connections");
     const std::lock_guard guard(lock_);
-    std::size_t& of_user = links_of_user_[user];
-    if (of_user >= most_links(user)) throw SystemError(EDQUOT, "too many connections");
-    link = std::make_shared<Link>(weak_from_this(), next_link_++, user);
+    link = std::make_shared<Link>(weak_from_this(), next_link_++, user, std::move(held));
     links_.emplace(link->number, link);
-    ++of_user;
   }
   try {
     link->entrance = port_.open_entrance(link, {});
@@ -231,7 +210,6 @@ UniqueFd SharedChannel::connect(uid_t user) {
   } catch (...) {
     const std::lock_guard guard(lock_);
     links_.erase(link->number);
-    count_down(links_of_user_, user);
     throw;
   }
 }
@@ -240,8 +218,6 @@ void SharedChannel::disconnected(const std::shared_ptr<Link>& link) noexcept {
   {
     const std::lock_guard guard(lock_);
     if (links_.erase(link->number) == 0) return;
-    // Who comes and goes without end fills no memory with pulses that nobody receives.
-    if ((flags_ & FARCALL_DISCONNECT) == 0) count_down(links_of_user_, link->user);
   }
   link->end();
   link->entrance->close();
@@ -250,24 +226,8 @@ void SharedChannel::disconnected(const std::shared_ptr<Link>& link) noexcept {
            .value = link->number,
            .priority = own_priority(),
            .link = nullptr,
-           .ended_of = link->user});
-}
-
-bool SharedChannel::count_pulse_socket(uid_t user) noexcept {
-  try {
-    const std::lock_guard guard(lock_);
-    std::size_t& of_user = pulse_sockets_of_user_[user];
-    if (of_user >= most_links(user)) return false;
-    ++of_user;
-    return true;
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-}
-
-void SharedChannel::uncount_pulse_socket(uid_t user) noexcept {
-  const std::lock_guard guard(lock_);
-  count_down(pulse_sockets_of_user_, user);
+           // Who comes and goes without end fills no memory with pulses that nobody receives.
+           .ended = std::move(link->charge)});
 }
 
 void SharedChannel::give_up_sessions() noexcept {
@@ -308,10 +268,6 @@ bool SharedChannel::take_pulse(farcall_info* info) {
     pulses_.erase(pulses_.begin());
   }
   if (pulse->link) pulse->link->taken();
-  if (pulse->ended_of) {
-    const std::lock_guard guard(lock_);
-    count_down(links_of_user_, *pulse->ended_of);
-  }
   if (info != nullptr) {
     *info = {};
     info->connection = pulse->link ? pulse->link->number : 0;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "call/background.hpp"
+#include "call/port.hpp"
 #include "message/shared.hpp"
 
 namespace farcall::message {
@@ -11,14 +13,13 @@ namespace farcall::message {
 // One socket that brings pulses. Several threads may hear of it at once; the lock keeps order.
 class Link::Pulses final : public Source {
  public:
-  // The channel has counted it for that user.
-  Pulses(std::weak_ptr<Link> link, std::weak_ptr<SharedChannel> channel, uid_t user,
-         const Credentials& sender, UniqueFd socket)
+  Pulses(std::weak_ptr<Link> link, std::weak_ptr<SharedChannel> channel, const Credentials& sender,
+         UniqueFd socket, call::Charge held)
       : link_(std::move(link)),
         channel_(std::move(channel)),
-        user_(user),
         sender_(sender),
-        socket_(std::move(socket)) {}
+        socket_(std::move(socket)),
+        charge_(std::move(held)) {}
 
   void start(Port& port, std::shared_ptr<Pulses> self) {
     const std::lock_guard guard(lock_);
@@ -84,8 +85,9 @@ class Link::Pulses final : public Source {
   static constexpr std::uint32_t kHighest = kHighestPriority;
 
   void close() noexcept {
-    socket_.reset();
-    if (const auto channel = channel_.lock()) channel->uncount_pulse_socket(user_);
+    // Packets that nobody has taken may hold anything.
+    call::close_later(sender_.uid, socket_.release());
+    charge_ = {};
   }
   bool reserve(Link& link, SharedChannel& channel, std::size_t most) noexcept {
     const std::lock_guard guard(link.lock_);
@@ -104,10 +106,10 @@ class Link::Pulses final : public Source {
 
   const std::weak_ptr<Link> link_;
   const std::weak_ptr<SharedChannel> channel_;
-  const uid_t user_;
   const Credentials sender_;
   std::mutex lock_;  // protects what follows; taken before the link's
   call::PrivateFd socket_;
+  call::Charge charge_;
   std::uint64_t number_ = 0;
   bool paused_ = false;
 };
@@ -115,23 +117,21 @@ class Link::Pulses final : public Source {
 void Link::received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
                     const Credentials& sender) noexcept {
   const auto channel = channel_.lock();
-  if (!channel || purpose != kPurposePulses || descriptors.size() != 1) return;
+  if (!channel || purpose != kPurposePulses || descriptors.size() != 1)
+    return call::close_later(sender.uid, std::move(descriptors));
   try {
-    int type = 0;
-    socklen_t size = sizeof type;
-    if (::getsockopt(descriptors[0].get(), SOL_SOCKET, SO_TYPE, &type, &size) != 0 ||
-        type != SOCK_SEQPACKET)
-      return;
     // A connection, held here, would never end.
-    if (AbstractAddress::of(descriptors[0].get())) return;
+    const bool fit = call::is_packet_socket(descriptors[0].get()) &&
+                     !AbstractAddress::of(descriptors[0].get());
+    call::Charge held(call::Resource::descriptors, user, fit ? 1 : 0);
+    bool room = false;
     {
       const std::lock_guard guard(lock_);
-      if (ended_ || sockets_.size() >= kMostPulseSockets) return;
+      room = !ended_ && sockets_.size() < kMostPulseSockets;
     }
-    if (!channel->count_pulse_socket(user)) return;
-    auto pulses =
-        std::make_shared<Pulses>(weak_from_this(), channel_, user, sender,
-                                 std::move(descriptors[0]));
+    if (!held || !room) return call::close_later(sender.uid, std::move(descriptors));
+    auto pulses = std::make_shared<Pulses>(weak_from_this(), channel_, sender,
+                                           std::move(descriptors[0]), std::move(held));
     bool ended = false;
     {
       const std::lock_guard guard(lock_);

@@ -44,22 +44,6 @@ struct Unwound {
   ~Unwound() { yes = true; }
 };
 
-// Waits until a thread sleeps in the kernel.
-bool sleeps(const std::atomic<pid_t>& thread) {
-  return eventually([&] {
-    if (thread == 0) return false;
-    const std::string path = "/proc/self/task/" + std::to_string(thread) + "/stat";
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    char text[128]{};
-    (void)!::read(fd, text, sizeof text - 1);
-    ::close(fd);
-    const char* end = std::strrchr(text, ')');
-    return end != nullptr && end[2] == 'S';
-  });
-}
-
-pid_t own_id() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
-
 TEST(MessageCancel, AThreadThatReceivesIsUnwoundAndTheOthersGoOn) {
   EchoServer server;
   EXPECT_EQ(send(server.connection, "before").text, "before");
@@ -113,6 +97,7 @@ TEST(MessageCancel, ATimedReceiveIsAPointToo) {
 }
 
 TEST(MessageCancel, AClientThatIsCancelledHasGone) {
+  FARCALL_SKIP_UNDER_ASAN("does not follow how a thread that is cancelled is unwound");
   Channel channel;
   Cancelled client([&] { send(channel.connection, "x"); });
   const Message message = receive(channel.id);
@@ -197,6 +182,7 @@ TEST(MessageCancel, NothingElseIsAPoint) {
 }
 
 TEST(MessageCancel, NothingIsLeftOfThreadsThatWereCancelled) {
+  FARCALL_SKIP_UNDER_ASAN("does not follow how a thread that is cancelled is unwound");
   const int channel = farcall_channel_create(0);
   const int connection = farcall_connect(channel);
   const auto cancel_some = [&] {

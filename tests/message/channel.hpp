@@ -156,6 +156,22 @@ class NamedServer {
   Child child_;
 };
 
+// Waits until a thread of this process sleeps in the kernel; 0 is one that has not begun yet.
+inline bool sleeps(const std::atomic<pid_t>& thread) {
+  return eventually([&] {
+    if (thread == 0) return false;
+    const std::string path = "/proc/self/task/" + std::to_string(thread) + "/stat";
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    char text[128]{};
+    (void)!::read(fd, text, sizeof text - 1);
+    ::close(fd);
+    const char* end = std::strrchr(text, ')');
+    return end != nullptr && end[2] == 'S';
+  });
+}
+
+inline pid_t own_id() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
+
 inline std::string unique_name(const char* what) {
   static int count = 0;
   return std::string(what) + "-" + std::to_string(::getpid()) + "-" + std::to_string(++count);

@@ -3,11 +3,7 @@
 // Channels, connections and names: how long they live, who finds them, how they can be waited for.
 #include <poll.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
-
-#include <cstddef>
 
 #include <future>
 
@@ -126,33 +122,6 @@ TEST(MessageChannel, DestroyingItFailsAClientThatIsBeingAnswered) {
     server.join();
     farcall_disconnect(connection);
   }
-}
-
-TEST(MessageChannel, ANameWhoseHolderTakesNobodyIsNotWaitedForLongerThanAsked) {
-  const std::string name = unique_name("squatted");
-  const std::string full = "farcall/message/" + std::to_string(::geteuid()) + "/" + name;
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, full.data(), full.size());
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size());
-  const auto* where = reinterpret_cast<const sockaddr*>(&address);
-  const int listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  ASSERT_EQ(::bind(listener, where, size), 0);
-  ASSERT_EQ(::listen(listener, 0), 0);
-  std::vector<int> others;
-  do others.push_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  while (::connect(others.back(), where, size) == 0);
-  ASSERT_EQ(errno, EAGAIN);
-  const std::int64_t begun = now_ns();
-  farcall_timeout(100'000'000);
-  EXPECT_EQ(farcall_name_open(name.c_str()), -1);
-  EXPECT_EQ(errno, ETIMEDOUT);
-  EXPECT_GE(now_ns() - begun, 100'000'000);
-  // Nobody waits for ever, whatever he has said.
-  EXPECT_EQ(farcall_name_open(name.c_str()), -1);
-  EXPECT_EQ(errno, ETIMEDOUT);
-  for (const int fd : others) ::close(fd);
-  ::close(listener);
 }
 
 TEST(MessageChannel, ANameIsFoundByOtherProcesses) {

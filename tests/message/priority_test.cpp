@@ -149,47 +149,5 @@ TEST(MessagePriority, ARealTimeClientIsServedInRealTime) {
   client.join();
 }
 
-// A server that may raise its priority as far as its limits let it, and has no privilege beside
-// that; or, where limits cannot be set, that has given its privileges up meanwhile.
-TEST(MessagePriority, WhoMayNotRaiseItByPrivilegeGetsItsOwnBackToo) {
-  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
-  const sched_param real_time{.sched_priority = 7};
-  const sched_param usual{.sched_priority = 0};
-  if (::sched_setscheduler(0, SCHED_FIFO, &real_time) != 0)
-    GTEST_SKIP() << "no permission for real time";
-  ::sched_setscheduler(0, SCHED_OTHER, &usual);
-  const std::string name = unique_name("limited");
-  const Shared<Event> ready;
-  Child server([&] {
-    const rlimit limit{.rlim_cur = 50, .rlim_max = 50};
-    const bool limited = ::setrlimit(RLIMIT_RTPRIO, &limit) == 0;
-    if (limited) {
-      ASSERT_TRUE(door::test::become(door::test::kNobody));
-    }
-    const int channel = farcall_name_attach(name.c_str(), FARCALL_INHERIT, 0666);
-    ASSERT_GT(channel, 0) << std::strerror(errno);
-    ready->happens();
-    const Message message = receive(channel);
-    EXPECT_EQ(message.info.priority, 47);
-    EXPECT_EQ(::sched_getscheduler(0) & ~SCHED_RESET_ON_FORK, SCHED_FIFO);
-    if (!limited) {
-      ASSERT_TRUE(door::test::become(door::test::kNobody));
-    }
-    answer(message.id, 0);
-    EXPECT_EQ(::sched_getscheduler(0) & ~SCHED_RESET_ON_FORK, SCHED_OTHER);
-    EXPECT_EQ(farcall_priority(), 20);
-  });
-  ASSERT_TRUE(ready->wait());
-  std::thread([&] {
-    ASSERT_EQ(::sched_setscheduler(0, SCHED_FIFO, &real_time), 0);
-    farcall_priority_changed();
-    int connection = farcall_name_open((std::to_string(door::test::kNobody) + "/" + name).c_str());
-    if (connection < 0) connection = farcall_name_open(name.c_str());
-    ASSERT_GT(connection, 0) << std::strerror(errno);
-    EXPECT_EQ(send(connection, "x").error, 0);
-  }).join();
-  EXPECT_EQ(server.join(), 0);
-}
-
 }  // namespace
 }  // namespace farcall::message::test

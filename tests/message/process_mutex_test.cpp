@@ -2,6 +2,7 @@
 #include "call/process_mutex.hpp"
 
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <mutex>
 
@@ -78,8 +79,13 @@ TEST(ProcessMutex, ARealTimeThreadLetsAnOrdinaryHolderRun) {
         comes = true;
         return;
       }
+      rusage before{};
+      rusage after{};
+      ::getrusage(RUSAGE_THREAD, &before);
       comes = true;
       const std::lock_guard guard(mutex);
+      ::getrusage(RUSAGE_THREAD, &after);
+      EXPECT_GT(after.ru_nvcsw, before.ru_nvcsw) << "it has not slept";
       *outcome = 1;
     });
     urgent.join();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Timeouts, signals, and clients that stay until they are answered.
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -189,65 +188,19 @@ TEST(MessageTime, WhoIsStillSendBlockedIsNotKept) {
   EXPECT_EQ(send(channel.connection, "x").error, ETIMEDOUT);
 }
 
-// The state of a process's first thread: S, T, ...
-char state_of(pid_t process) {
-  const std::string path = "/proc/" + std::to_string(process) + "/stat";
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  char text[128]{};
-  (void)!::read(fd, text, sizeof text - 1);
-  ::close(fd);
-  const char* end = std::strrchr(text, ')');
-  return end == nullptr ? '?' : end[2];
-}
-
-// Threads of a process that is stopped and continued while they receive.
-void stop_and_continue(int threads, bool with_handlers) {
-  const std::string name = unique_name("stopped");
-  const Shared<Event> ready;
-  Child server([&] {
-    for (const int signal : {SIGALRM, SIGUSR1})  // of the watchdog, of other tests
-      if (!with_handlers) ::signal(signal, SIG_DFL);
-    const int channel = farcall_name_attach(name.c_str(), 0, 0600);
-    const auto serve = [&] {
-      char byte;
-      const std::int64_t id = farcall_receive(channel, &byte, 1, nullptr);
-      EXPECT_GT(id, FARCALL_ONE_WAY) << std::strerror(errno);
-      if (id > FARCALL_ONE_WAY) answer(id, 0);
-    };
-    std::vector<std::thread> others;
-    for (int i = 1; i < threads; ++i) others.emplace_back(serve);
-    ready->happens();
-    serve();
-    for (std::thread& other : others) other.join();
-  });
-  ASSERT_TRUE(ready->wait());
-  std::this_thread::sleep_for(50ms * kSlow);  // all of them sleep by now
-  ASSERT_TRUE(eventually([&] { return state_of(server.pid()) == 'S'; }));
-  ASSERT_EQ(::kill(server.pid(), SIGSTOP), 0);
-  ASSERT_TRUE(eventually([&] { return state_of(server.pid()) == 'T'; }));
-  ASSERT_EQ(::kill(server.pid(), SIGCONT), 0);
-  ASSERT_TRUE(eventually([&] { return state_of(server.pid()) == 'S'; }));
-  const int connection = farcall_name_open(name.c_str());
-  ASSERT_GT(connection, 0) << std::strerror(errno);
-  for (int i = 0; i < threads; ++i) EXPECT_EQ(send(connection, "x").error, 0);
-  EXPECT_EQ(server.join(), 0);
-  farcall_disconnect(connection);
-}
-
-TEST(MessageTime, AProcessThatWasStoppedReceivesOn) { stop_and_continue(1, false); }
-TEST(MessageTime, SoItDoesWhereItHasHandlersOfSignals) { stop_and_continue(1, true); }
-TEST(MessageTime, SoDoThreadsThatReceiveTogether) { stop_and_continue(3, false); }
-
 TEST(MessageTime, AHandlerEndsTheWaitOfEachOfSeveralThreads) {
   let_signals_interrupt();
   Channel channel;
   std::vector<std::thread> threads;
+  std::array<std::atomic<pid_t>, 3> ids{};
   std::atomic<int> interrupted{0};
-  for (int i = 0; i < 3; ++i)
+  for (auto& id : ids) {
     threads.emplace_back([&] {
+      id = own_id();
       if (receive(channel.id).error == EINTR) ++interrupted;
     });
-  std::this_thread::sleep_for(50ms * kSlow);  // all of them sleep by now
+    ASSERT_TRUE(sleeps(id));
+  }
   for (std::thread& thread : threads) ::pthread_kill(thread.native_handle(), SIGUSR1);
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(interrupted, 3);

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is told of messages over shared memory only, or differs over the module.
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstddef>
+
+#include "message/channel.hpp"
+
+namespace farcall::message::test {
+namespace {
+
+TEST(MessageShared, ANameWhoseHolderTakesNobodyIsNotWaitedForLongerThanAsked) {
+  const std::string name = unique_name("squatted");
+  const std::string full = "farcall/message/" + std::to_string(::geteuid()) + "/" + name;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, full.data(), full.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size());
+  const auto* where = reinterpret_cast<const sockaddr*>(&address);
+  const int listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ASSERT_EQ(::bind(listener, where, size), 0);
+  ASSERT_EQ(::listen(listener, 0), 0);
+  std::vector<int> others;
+  do others.push_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  while (::connect(others.back(), where, size) == 0);
+  ASSERT_EQ(errno, EAGAIN);
+  const std::int64_t begun = now_ns();
+  farcall_timeout(100'000'000);
+  EXPECT_EQ(farcall_name_open(name.c_str()), -1);
+  EXPECT_EQ(errno, ETIMEDOUT);
+  EXPECT_GE(now_ns() - begun, 100'000'000);
+  // Nobody waits for ever, whatever he has said.
+  EXPECT_EQ(farcall_name_open(name.c_str()), -1);
+  EXPECT_EQ(errno, ETIMEDOUT);
+  for (const int fd : others) ::close(fd);
+  ::close(listener);
+}
+
+// The state of a process's first thread: S, T, ...
+char state_of(pid_t process) {
+  const std::string path = "/proc/" + std::to_string(process) + "/stat";
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  char text[128]{};
+  (void)!::read(fd, text, sizeof text - 1);
+  ::close(fd);
+  const char* end = std::strrchr(text, ')');
+  return end == nullptr ? '?' : end[2];
+}
+
+// Threads of a process that is stopped and continued while they receive.
+void stop_and_continue(int threads, bool with_handlers) {
+  const std::string name = unique_name("stopped");
+  const Shared<Event> ready;
+  Child server([&] {
+    for (const int signal : {SIGALRM, SIGUSR1})  // of the watchdog, of other tests
+      if (!with_handlers) ::signal(signal, SIG_DFL);
+    const int channel = farcall_name_attach(name.c_str(), 0, 0600);
+    const auto serve = [&] {
+      char byte;
+      const std::int64_t id = farcall_receive(channel, &byte, 1, nullptr);
+      EXPECT_GT(id, FARCALL_ONE_WAY) << std::strerror(errno);
+      if (id > FARCALL_ONE_WAY) answer(id, 0);
+    };
+    std::vector<std::thread> others;
+    for (int i = 1; i < threads; ++i) others.emplace_back(serve);
+    ready->happens();
+    serve();
+    for (std::thread& other : others) other.join();
+  });
+  ASSERT_TRUE(ready->wait());
+  std::this_thread::sleep_for(50ms * kSlow);  // all of them sleep by now
+  ASSERT_TRUE(eventually([&] { return state_of(server.pid()) == 'S'; }));
+  ASSERT_EQ(::kill(server.pid(), SIGSTOP), 0);
+  ASSERT_TRUE(eventually([&] { return state_of(server.pid()) == 'T'; }));
+  ASSERT_EQ(::kill(server.pid(), SIGCONT), 0);
+  ASSERT_TRUE(eventually([&] { return state_of(server.pid()) == 'S'; }));
+  const int connection = farcall_name_open(name.c_str());
+  ASSERT_GT(connection, 0) << std::strerror(errno);
+  for (int i = 0; i < threads; ++i) EXPECT_EQ(send(connection, "x").error, 0);
+  EXPECT_EQ(server.join(), 0);
+  farcall_disconnect(connection);
+}
+
+TEST(MessageShared, AProcessThatWasStoppedReceivesOn) { stop_and_continue(1, false); }
+TEST(MessageShared, SoItDoesWhereItHasHandlersOfSignals) { stop_and_continue(1, true); }
+TEST(MessageShared, SoDoThreadsThatReceiveTogether) { stop_and_continue(3, false); }
+
+// A server that may raise its priority as far as its limits let it, and has no privilege beside
+// that; or, where limits cannot be set, that has given its privileges up meanwhile.
+TEST(MessageShared, WhoMayNotRaiseItByPrivilegeGetsItsOwnBackToo) {
+  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
+  const sched_param real_time{.sched_priority = 7};
+  const sched_param usual{.sched_priority = 0};
+  if (::sched_setscheduler(0, SCHED_FIFO, &real_time) != 0)
+    GTEST_SKIP() << "no permission for real time";
+  ::sched_setscheduler(0, SCHED_OTHER, &usual);
+  const std::string name = unique_name("limited");
+  const Shared<Event> ready;
+  Child server([&] {
+    const rlimit limit{.rlim_cur = 50, .rlim_max = 50};
+    const bool limited = ::setrlimit(RLIMIT_RTPRIO, &limit) == 0;
+    if (limited) {
+      ASSERT_TRUE(door::test::become(door::test::kNobody));
+    }
+    const int channel = farcall_name_attach(name.c_str(), FARCALL_INHERIT, 0666);
+    ASSERT_GT(channel, 0) << std::strerror(errno);
+    ready->happens();
+    const Message message = receive(channel);
+    EXPECT_EQ(message.info.priority, 47);
+    EXPECT_EQ(::sched_getscheduler(0) & ~SCHED_RESET_ON_FORK, SCHED_FIFO);
+    if (!limited) {
+      ASSERT_TRUE(door::test::become(door::test::kNobody));
+    }
+    answer(message.id, 0);
+    EXPECT_EQ(::sched_getscheduler(0) & ~SCHED_RESET_ON_FORK, SCHED_OTHER);
+    EXPECT_EQ(farcall_priority(), 20);
+  });
+  ASSERT_TRUE(ready->wait());
+  std::thread([&] {
+    ASSERT_EQ(::sched_setscheduler(0, SCHED_FIFO, &real_time), 0);
+    farcall_priority_changed();
+    int connection = farcall_name_open((std::to_string(door::test::kNobody) + "/" + name).c_str());
+    if (connection < 0) connection = farcall_name_open(name.c_str());
+    ASSERT_GT(connection, 0) << std::strerror(errno);
+    EXPECT_EQ(send(connection, "x").error, 0);
+  }).join();
+  EXPECT_EQ(server.join(), 0);
+}
+
+}  // namespace
+}  // namespace farcall::message::test
