@@ -301,6 +301,9 @@ using namespace farcall::door;  // NOLINT(google-build-using-namespace): what fo
 
 extern "C" {
 
+int door_limits_set(const farcall_limits* limits) { return farcall::call::set_limits(limits); }
+int door_limits_get(farcall_limits* limits) { return farcall::call::get_limits(limits); }
+
 int door_create(door_server_procedure_t* procedure, void* cookie, uint_t attributes) {
   constexpr unsigned kAllowed =
       DOOR_UNREF | DOOR_PRIVATE | DOOR_UNREF_MULTI | DOOR_REFUSE_DESC | DOOR_NO_CANCEL;

@@ -12,6 +12,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "call/limits.hpp"
 #include "call/process.hpp"
 #include "call/warden.hpp"
 #include "door/name.hpp"
@@ -39,7 +40,15 @@ struct Pool {
   // A thread has been asked for; until then it may be on its way. Nanoseconds, monotonic.
   std::atomic<std::int64_t> starting_until{0};
 
-  explicit Pool(WaitMode mode) : port({.one_way = false}, mode) {}
+  explicit Pool(WaitMode mode) : port(limits(), mode) {}
+
+ private:
+  // Every call of a door wants an answer.
+  static PortLimits limits() noexcept {
+    PortLimits all = call::limits_of_process();
+    all.one_way = false;
+    return all;
+  }
 };
 
 class Attachment;

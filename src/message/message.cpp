@@ -8,6 +8,7 @@
 #include <new>
 
 #include "call/process.hpp"
+#include "call/limits.hpp"
 #include "farcall/error.hpp"
 #include "message/blocked.hpp"
 #include "message/engine.hpp"
@@ -88,6 +89,9 @@ int answer(std::int64_t id, Body body) {
 
 using namespace farcall;           // NOLINT(google-build-using-namespace): C functions follow
 using namespace farcall::message;  // NOLINT(google-build-using-namespace)
+
+int farcall_limits_set(const farcall_limits* limits) { return call::set_limits(limits); }
+int farcall_limits_get(farcall_limits* limits) { return call::get_limits(limits); }
 
 int farcall_channel_create(unsigned flags) {
   return guarded([&] {

@@ -79,13 +79,6 @@ UniqueFd listen_at(std::string_view prefix, std::string_view full_name) {
   return fd;
 }
 
-UniqueFd accept_one(int listener) noexcept {
-  for (;;) {
-    UniqueFd client(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-    if (client || (errno != EINTR && errno != ECONNABORTED)) return client;
-  }
-}
-
 bool may_connect(const Credentials& who, mode_t mode) noexcept {
   constexpr mode_t kWrite = 2;
   if (who.uid == 0) return true;

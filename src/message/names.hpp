@@ -28,8 +28,6 @@ inline constexpr std::string_view kStatusPrefix = "farcall/message-status/";
 
 // Throws SystemError: EADDRINUSE.
 UniqueFd listen_at(std::string_view prefix, std::string_view full_name);
-// The next who wants to connect, if there is one.
-UniqueFd accept_one(int listener) noexcept;
 // Whether the write bits let that user in, as with files.
 bool may_connect(const Credentials& who, mode_t mode) noexcept;
 

@@ -12,6 +12,7 @@
 #include "call/acceptor.hpp"
 #include "call/background.hpp"
 #include "call/identity.hpp"
+#include "call/limits.hpp"
 #include "message/shared.hpp"
 #include "message/thread.hpp"
 
@@ -21,8 +22,8 @@ namespace {
 std::atomic<std::uint64_t> next_serial{1};
 
 PortLimits limits() noexcept {
-  PortLimits all;
-  all.request_bytes = FARCALL_MESSAGE_MAX;
+  PortLimits all = call::limits_of_process();
+  all.request_bytes = std::min<std::size_t>(all.request_bytes, FARCALL_MESSAGE_MAX);
   all.by_priority = true;
   return all;
 }

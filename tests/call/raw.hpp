@@ -42,15 +42,12 @@ struct RawSession {
   // Whether the server lets it in.
   bool welcome() {
     other_end.reset();
-    return eventually([&] {
-      Arrival arrival = take_arrival(answers.get());
-      if (arrival.kind == Arrival::Kind::descriptors && arrival.descriptors.size() == 1)
-        socket = std::move(arrival.descriptors[0]);
-      return arrival.kind != Arrival::Kind::nothing;
-    }) && socket;
-  }
-  [[nodiscard]] call::SessionControl& control() const {
-    return *reinterpret_cast<call::SessionControl*>(mapping.data());
+    pollfd answer{.fd = answers.get(), .events = POLLIN, .revents = 0};
+    if (::poll(&answer, 1, static_cast<int>(kPatience.count())) != 1) return false;
+    Arrival arrival = take_arrival(answers.get());
+    if (arrival.kind != Arrival::Kind::descriptors || arrival.descriptors.size() != 1) return false;
+    socket = std::move(arrival.descriptors[0]);
+    return true;
   }
   // Gives the turn to the server, and rings.
   void give(call::Kind kind, std::uint32_t number, std::uint16_t size = 0,
