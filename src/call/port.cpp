@@ -220,26 +220,30 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
       }
     }
     const Deadline until = only_look ? Deadline::now() : deadline;
-    const timespec left = until.left();
+    timespec left = until.left();
     int cancel_state = 0;
     const Counted asleep(only_look ? nullptr : &sleeping);
     std::optional<HeldSignals> held;
+    bool interrupted = false;
     if (!only_look && !how.restartable) {
       held.emplace();
-      if (SignalCount::now() != how.since) {
-        outcome = Outcome::interrupted;
-        return {};
-      }
+      interrupted = SignalCount::now() != how.since;  // what is there already is taken all the same
+      if (interrupted) left = {};
     }
     const bool cancellable = how.cancellable && !only_look;
     if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
     const int count = ::epoll_pwait2(epoll.get(), events.data(), static_cast<int>(most),
-                                     until.is_never() ? nullptr : &left,
+                                     until.is_never() && !interrupted ? nullptr : &left,
                                      held ? held->before() : nullptr);
+    const int error = errno;  // handlers may run now
     if (cancellable) ::pthread_setcancelstate(cancel_state, nullptr);
     held.reset();
+    if (count == 0 && interrupted) {
+      outcome = Outcome::interrupted;
+      return {};
+    }
     if (count == 0 && only_look && monotonic_ns() < deadline.at()) continue;
-    if (count == 0 || (count < 0 && errno != EINTR)) {
+    if (count == 0 || (count < 0 && error != EINTR)) {
       outcome = deadline.is_now() ? Outcome::would_block : Outcome::timed_out;
       return {};
     }

@@ -272,7 +272,8 @@ inline Turn ClientSession::fill_short_request(const CallArguments& arguments, Ki
   ++number_;
   const bool one_way = results == nullptr;
   outstanding_ = one_way;
-  Outcome outcome = send_request(arguments, one_way ? Kind::one_way : Kind::request, deadline, since);
+  Outcome outcome =
+      send_request(arguments, one_way ? Kind::one_way : Kind::request, deadline, since);
   if (outcome != Outcome::ok) return outcome;
   if (one_way) {
     if (!arguments.until_taken) return outcome;
