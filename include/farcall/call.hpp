@@ -118,8 +118,8 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  // Outcomes: ok; timed_out and interrupted (instead of sleeping, too, where a signal has been caught
-  // after `since`), where the server is told and its answer is dropped;
+  // Outcomes: ok; timed_out and interrupted (see Waiter::wait for `since`), where the server is told
+  // and its answer is dropped;
   // peer_gone where the server has died or closed (`dispatched` tells whether a thread had taken
   // the request); too_big where the reply cannot be mapped; broken.
   // Throws SystemError for what the admission or the server refuses (EFAULT: the data cannot be
@@ -384,8 +384,8 @@ class ServerThread {
   ServerThread(const ServerThread&) = delete;
   ServerThread& operator=(const ServerThread&) = delete;
 
-  // Waits for a request. Outcomes: ok, would_block, timed_out, interrupted (instead of sleeping, too,
-  // where a signal has been caught after `since`), finished (the port was closed).
+  // Waits for a request. Outcomes: ok, would_block, timed_out, interrupted (see Waiter::wait for
+  // `since`), finished (the port was closed).
   Outcome receive(Incoming& incoming, Deadline deadline, SignalCount since = SignalCount::now());
   // Answers; outcomes: ok, peer_gone (the client no longer waits), broken. Throws SystemError where
   // the answer cannot be given so, and the client waits for a better one: EBADF (of `descriptors`),

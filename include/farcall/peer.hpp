@@ -93,8 +93,8 @@ inline constexpr std::size_t kPacketDescriptors = 250;  // the kernel's limit is
 std::pair<UniqueFd, UniqueFd> packet_socket_pair();
 // Sends descriptors, with this process's effective credentials, in as many packets as it takes.
 // Waits where the socket is full, but no longer than a peer that means well can take to empty it.
-// Throws SystemError as send_parcel does, ETIMEDOUT, and EINTR where it would wait although a signal
-// has been caught after `since`.
+// Throws SystemError as send_parcel does, ETIMEDOUT, and EINTR where it would wait and a signal has
+// been caught after `since`.
 inline constexpr auto kPeerPatience = std::chrono::seconds(2);
 void send_descriptors(int packet_socket, std::span<const int> descriptors,
                       std::uint8_t purpose = 0, std::chrono::nanoseconds patience = kPeerPatience,

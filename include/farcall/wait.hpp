@@ -119,7 +119,8 @@ class SignalCount {
   constexpr explicit SignalCount(unsigned long count) noexcept : count_(count) {}
 
   // Atomic for the sake of the handler, which runs on the same thread.
-  [[gnu::tls_model("initial-exec")]] static constinit thread_local std::atomic<unsigned long> caught;
+  [[gnu::tls_model("initial-exec")]] static constinit thread_local std::atomic<unsigned long>
+      caught;
   unsigned long count_;
 };
 // For signal handlers, before anything else: what this thread waits for in this library ends with

@@ -217,37 +217,43 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
       }
     }
     const Deadline until = only_look ? Deadline::now() : deadline;
-    const timespec left = until.left();
+    timespec left = until.left();
     int cancel_state = 0;
     const Counted asleep(only_look ? nullptr : &sleeping);
     std::optional<HeldSignals> held;
+    bool interrupted = false;
     if (!only_look && !how.restartable) {
       held.emplace();
-      if (SignalCount::now() != how.since) {
-        outcome = Outcome::interrupted;
-        return {};
-      }
+      interrupted = SignalCount::now() != how.since;  // what is there already is taken all the same
+      if (interrupted) left = {};
     }
     const bool cancellable = (how.cancellable || guard.was_cancellable()) && !only_look;
     // A process that is stopped and continued stays in ppoll, while epoll_pwait2 ends with EINTR.
     // But of several threads that poll each would be woken each time.
     const bool exact = !only_look && !how.restartable && sleeping.load() == 1;
     pollfd any{.fd = epoll.get(), .events = POLLIN, .revents = 0};
-    const timespec* const time = until.is_never() ? nullptr : &left;
+    const timespec* const time = until.is_never() && !interrupted ? nullptr : &left;
     const sigset_t* const mask = held ? held->before() : nullptr;
     if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
     int count = exact ? ::ppoll(&any, 1, time, mask)
                       : ::epoll_pwait2(epoll.get(), events.data(), static_cast<int>(most), time,
                                        mask);
+    const int error = errno;  // handlers may run now
     if (cancellable) ::pthread_setcancelstate(cancel_state, nullptr);
     held.reset();
     if (count > 0 && exact) {
       count = ::epoll_wait(epoll.get(), events.data(), static_cast<int>(most), 0);
       if (count == 0) continue;  // somebody else has taken it
     }
-    if (count < 0 && errno == EINTR && !exact && !catches_signals()) continue;
+    if (count < 0 && error == EINTR && !exact && SignalCount::now() == how.since &&
+        !catches_signals())
+      continue;
+    if (count == 0 && interrupted) {
+      outcome = Outcome::interrupted;
+      return {};
+    }
     if (count == 0 && only_look && monotonic_ns() < deadline.at()) continue;
-    if (count == 0 || (count < 0 && errno != EINTR)) {
+    if (count == 0 || (count < 0 && error != EINTR)) {
       outcome = deadline.is_now() ? Outcome::would_block : Outcome::timed_out;
       return {};
     }

@@ -11,8 +11,8 @@
 // has the last ones without a wrapper; then only a sleep is interrupted by them, as the kernel does
 // that.
 //
-// Under a sanitizer, which has wrappers of its own that it calls before a library may run, there are
-// none of these.
+// Under a sanitizer, which has wrappers of its own that it needs before a library may run, there
+// are none of these.
 #include <signal.h>
 
 #include <array>

@@ -65,8 +65,8 @@ class Lonely {
     EXPECT_EQ(::sigaction(SIGUSR1, &action, nullptr), 0);
   }
 
-  // In each round does `call`, which is given the library's function of that name and returns errno.
-  // Returns how many of them one signal did not end; what the others ended with was `error`.
+  // In each round does `call`, which is given the library's function of that name and returns
+  // errno. Returns how many of them one signal did not end; what the others ended with was `error`.
   template <class Function, class Call>
   int count_lost(int rounds, const char* name, int error, Call call) {
     // Not through the program's own table, which finds functions when they are first called.

@@ -133,7 +133,8 @@ TEST_P(OneSignal, EndsALongWait) {
   const int rounds = signal_rounds() / 30;
   for (std::int64_t round = 1; round <= rounds; ++round) {
     plan->pause = round % 10 == 0 ? 40'000'000 : 19'900'000 + some_moment(random);
-    EXPECT_EQ(error_of(server.door(), {reinterpret_cast<const char*>(&round), sizeof round}), EINTR);
+    const std::string_view request(reinterpret_cast<const char*>(&round), sizeof round);
+    EXPECT_EQ(error_of(server.door(), request), EINTR);
     plan->over = round;
   }
   EXPECT_EQ(plan->in_vain, 0);

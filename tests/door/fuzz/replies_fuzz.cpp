@@ -57,7 +57,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     results.buffer = std::span(buffer).first(200);
     Outcome outcome = Outcome::broken;
     try {
-      outcome = session.call({.data = request, .descriptors = {}}, &results, Deadline::after(1ms));
+      outcome = session.call({.data = request, .descriptors = {}}, &results, Deadline::after(1ms),
+                             SignalCount::now());
     } catch (const SystemError& error) {
       require(error.code().value() > 0 && error.code().value() < 134);
     }

@@ -55,7 +55,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   });
   for (const PulsePacket& packet : expected) {
     farcall_info info{};
-    require(channel->receive({}, Deadline::after(std::chrono::seconds(5)), &info) == 0);
+    require(channel->receive({}, Deadline::after(std::chrono::seconds(5)), &info,
+                             SignalCount::now()) == 0);
     require(info.code == packet.code && info.value == packet.value && info.priority >= 0);
     require(info.priority ==
             static_cast<int>(std::min<std::uint32_t>(packet.priority, kHighestPriority)));

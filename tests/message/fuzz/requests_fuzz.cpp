@@ -79,8 +79,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     farcall_info info{};
     std::int64_t id = 0;
     try {
-      id =
-          channel->receive(Buffers(&into, 1), Deadline::after(std::chrono::milliseconds(1)), &info);
+      id = channel->receive(Buffers(&into, 1), Deadline::after(std::chrono::milliseconds(1)), &info,
+                            SignalCount::now());
     } catch (const SystemError& error) {
       require(error.code().value() == ETIMEDOUT);
       continue;
