@@ -49,6 +49,9 @@ struct RawSession {
     socket = std::move(arrival.descriptors[0]);
     return true;
   }
+  [[nodiscard]] call::SessionControl& control() const {
+    return *reinterpret_cast<call::SessionControl*>(mapping.data());
+  }
   // Gives the turn to the server, and rings.
   void give(call::Kind kind, std::uint32_t number, std::uint16_t size = 0,
             std::uint8_t flags = 0) const {
