@@ -23,7 +23,9 @@ struct Symbol {
 inline void* look_up_next(const char* name) noexcept {
   if (void* const behind = ::dlsym(RTLD_NEXT, name); behind != nullptr) return behind;
   void* const library = ::dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
-  return library != nullptr ? ::dlsym(library, name) : nullptr;
+  if (library == nullptr) return nullptr;
+  ::dlclose(library);  // it stays
+  return ::dlsym(library, name);
 }
 
 // The function that the program would call if the library were not there, looked up once.
