@@ -24,6 +24,12 @@ using namespace std::chrono_literals;
 using door::test::eventually;
 using door::test::kPatience;
 
+// The descriptor that the next packet brings; none where it brings none, or several.
+[[gnu::noinline]] inline UniqueFd take_only_descriptor(int socket) {
+  Arrival arrival = take_arrival(socket);
+  return UniqueFd(arrival.descriptors.size() == 1 ? arrival.descriptors[0].release() : -1);
+}
+
 // What a client shares with the server. Throws SystemError where the server has hung up.
 struct RawSession {
   explicit RawSession(int port, bool formatted = true, bool patient = true)
@@ -44,10 +50,8 @@ struct RawSession {
     other_end.reset();
     pollfd answer{.fd = answers.get(), .events = POLLIN, .revents = 0};
     if (::poll(&answer, 1, static_cast<int>(kPatience.count())) != 1) return false;
-    Arrival arrival = take_arrival(answers.get());
-    if (arrival.kind != Arrival::Kind::descriptors || arrival.descriptors.size() != 1) return false;
-    socket = std::move(arrival.descriptors[0]);
-    return true;
+    socket = take_only_descriptor(answers.get());
+    return static_cast<bool>(socket);
   }
   [[nodiscard]] call::SessionControl& control() const {
     return *reinterpret_cast<call::SessionControl*>(mapping.data());

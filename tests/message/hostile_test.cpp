@@ -378,7 +378,7 @@ TEST(MessageHostile, ANameThatAnswersNonsenseIsAnError) {
     std::minstd_rand random(4);
     const FakeConnection fake(0);
     for (;;) {
-      const UniqueFd client = accept_one(listener.get());
+      const UniqueFd client = UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!client) {
         pause_up_to(100, random);
         continue;
@@ -478,7 +478,7 @@ TEST(MessageHostile, SomebodyElsesNameIsNotServed) {
     ASSERT_TRUE(become(kNobody));
     const UniqueFd listener = listen_at(kOpenPrefix, "0/" + name);
     listening->happens();
-    for (;;) (void)accept_one(listener.get());
+    for (;;) (void)UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   });
   ASSERT_TRUE(listening->wait());
   EXPECT_EQ(farcall_name_open(name.c_str()), -1);

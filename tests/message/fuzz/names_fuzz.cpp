@@ -71,7 +71,7 @@ void answer_of_a_name(Input input) {
   std::thread server([&] {
     pollfd ready{.fd = listener.get(), .events = POLLIN, .revents = 0};
     (void)::poll(&ready, 1, 1000);
-    const UniqueFd client = accept_one(listener.get());
+    const UniqueFd client = UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!client) return;
     try {
       if ((flags & 1U) != 0) {
