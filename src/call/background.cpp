@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -22,6 +23,7 @@ namespace {
 struct Task {
   uid_t user;
   PrivateFd fd;  // to be closed
+  Charge charge;
   std::function<void()> work;
 };
 
@@ -129,9 +131,11 @@ Pool& pool() { return PerProcess<Pool>::here(); }
 
 }  // namespace
 
-void close_later(uid_t user, UniqueFd fd) noexcept {
+void close_later(uid_t user, UniqueFd fd, Charge held) noexcept {
   if (!fd) return;
-  Task task{.user = user, .fd = PrivateFd(std::move(fd)), .work = {}};
+  Task task{
+      .user = user, .fd = PrivateFd(std::move(fd)), .charge = std::move(held), .work = {}};
+  if ((user == 0 || user == ::geteuid()) && behind(user)) return;
   try {
     (void)pool().add(task);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it is closed here
@@ -154,7 +158,7 @@ void run_later(uid_t user, std::function<void()> work) {
 }
 
 void catch_up(uid_t user, std::function<void()> work) {
-  Task task{.user = user, .fd = {}, .work = std::move(work)};
+  Task task{.user = user, .fd = {}, .charge = {}, .work = std::move(work)};
   if (!pool().add(task)) throw SystemError(EAGAIN, "no thread");
 }
 

@@ -14,6 +14,7 @@
 #include <functional>
 #include <vector>
 
+#include "call/ledger.hpp"
 #include "farcall/memory.hpp"
 
 namespace farcall::call {
@@ -21,8 +22,10 @@ namespace farcall::call {
 inline constexpr std::size_t kBackgroundThreads = 16;
 inline constexpr std::size_t kThreadsPerUser = 2;
 
-// Closes what `user` has sent. Where there is no memory or no thread for that, it is closed here.
-void close_later(uid_t user, UniqueFd fd) noexcept;
+// Closes what `user` has sent, and gives up the charge for it then. What this process's own user, or
+// root, sends faster than it is closed is closed here, and so is all for which there is no memory or
+// no thread.
+void close_later(uid_t user, UniqueFd fd, Charge held = {}) noexcept;
 void close_later(uid_t user, std::vector<UniqueFd>&& fds) noexcept;
 // Does `work` for `user`; what it throws is dropped. Throws SystemError: EAGAIN, where that user
 // has too much waiting or there is no thread.

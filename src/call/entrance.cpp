@@ -37,7 +37,7 @@ class Entrance::Branch final : public call::Watch,
         charge_(std::move(held)),
         user_(user) {}
   // Packets that nobody has taken may hold anything.
-  ~Branch() override { call::close_later(user_, inner_.release()); }
+  ~Branch() override { call::close_later(user_, inner_.release(), std::move(charge_)); }
 
   void start(std::shared_ptr<Branch> self) {
     number_ = call::Warden::here().watch(inner_.get(), kEvents, std::move(self));
@@ -112,7 +112,7 @@ class Entrance::Branch final : public call::Watch,
   const std::weak_ptr<Entrance> entrance_;
   call::PrivateFd inner_;
   const std::uint64_t cookie_;
-  const call::Charge charge_;
+  call::Charge charge_;
   const uid_t user_;
   std::uint64_t number_ = 0;
 };

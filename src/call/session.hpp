@@ -293,7 +293,7 @@ class ServerSession final : public SessionBase {
         identity_(std::move(sender)),
         charge_(std::move(held)) {}
   // Packets that nobody has taken may hold anything.
-  ~ServerSession() { close_later(caller.uid, socket_.release()); }
+  ~ServerSession() { close_later(caller.uid, socket_.release(), std::move(charge_)); }
 
   [[nodiscard]] bool ready() const noexcept { return is_request(turn()); }
   // For its owner.

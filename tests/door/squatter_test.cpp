@@ -12,6 +12,9 @@
 namespace farcall::door::test {
 namespace {
 
+// What a user namespace shows for users that it does not know.
+constexpr uid_t kOverflow = 65534;
+
 constexpr uid_t kStranger = 2000;
 
 bool write_file(const char* path, std::string_view text) {
@@ -131,7 +134,7 @@ TEST_F(DoorSquatter, IsNotTakenForTheOwnerWhereBothAreUnknown) {
   ASSERT_TRUE(ready->wait());
   in_child([&] {
     if (!leave_users_behind()) GTEST_SKIP() << "no user namespaces here";
-    ASSERT_EQ(::geteuid(), kNobody);
+    ASSERT_EQ(::geteuid(), kOverflow);
     EXPECT_TRUE(opens_as_file(path));
     EXPECT_EQ(content_of(path), kContent);
     struct stat status {};
@@ -152,9 +155,9 @@ TEST_F(DoorSquatter, KnownUsersDoorsAreOpenedInAUserNamespace) {
 
 TEST_F(DoorSquatter, NobodyAttachesToFilesOfTheOverflowId) {
   if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
-  ASSERT_EQ(::chown(path.c_str(), kNobody, kNobody), 0);
+  ASSERT_EQ(::chown(path.c_str(), kOverflow, kOverflow), 0);
   in_child([&] {
-    ASSERT_TRUE(become(kNobody));
+    ASSERT_TRUE(become(kOverflow));
     const int mine = ::door_create(echo, nullptr, 0);
     EXPECT_EQ(ERROR_OF(::fattach(mine, path.c_str())), EPERM);
   });
@@ -164,14 +167,14 @@ TEST_F(DoorSquatter, NobodyAttachesToFilesOfTheOverflowId) {
 }
 
 TEST(Users, TheOverflowIdIsThatOfNobody) {
-  EXPECT_TRUE(farcall::call::is_overflow_id(kNobody));
+  EXPECT_TRUE(farcall::call::is_overflow_id(kOverflow));
   EXPECT_FALSE(farcall::call::is_overflow_id(0));
   EXPECT_FALSE(farcall::call::is_overflow_id(kStranger));
 }
 
 TEST(Users, EveryUserEqualsItselfWhereAllAreKnown) {
   if (!farcall::call::knows_all_users()) GTEST_SKIP() << "in a user namespace";
-  for (const uid_t user : {uid_t{0}, kStranger, kNobody})
+  for (const uid_t user : {uid_t{0}, kStranger, kOverflow})
     EXPECT_TRUE(farcall::call::same_user(user, user)) << user;
   EXPECT_FALSE(farcall::call::same_user(0, kStranger));
 }
@@ -180,7 +183,7 @@ TEST(Users, TheOverflowIdEqualsNotEvenItselfWhereSomeAreUnknown) {
   in_child([] {
     if (!leave_users_behind()) GTEST_SKIP() << "no user namespaces here";
     EXPECT_FALSE(farcall::call::knows_all_users());
-    EXPECT_FALSE(farcall::call::same_user(kNobody, kNobody));
+    EXPECT_FALSE(farcall::call::same_user(kOverflow, kOverflow));
     EXPECT_TRUE(farcall::call::same_user(kStranger, kStranger));
   });
 }

@@ -604,7 +604,7 @@ TEST(MessageHostile, ConnectingAndLeavingWithoutEndTakesNoMemory) {
   ASSERT_GT(channel, 0) << std::strerror(errno);
   rlimit files{};
   ::getrlimit(RLIMIT_NOFILE, &files);
-  const auto most = static_cast<int>(std::min<rlim_t>(files.rlim_cur, 800) / 8);
+  const auto most = static_cast<int>(std::min<rlim_t>(files.rlim_cur, 800) / 4);
   const rlimit few{.rlim_cur = 800, .rlim_max = files.rlim_max};
   ::setrlimit(RLIMIT_NOFILE, &few);
   Child hostile([&] {

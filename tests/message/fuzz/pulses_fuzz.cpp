@@ -34,7 +34,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                        .code = input.number<std::int16_t>(),
                        .value = input.number<std::int32_t>(),
                        .priority = input.number<std::uint8_t>(),
-                       .reserved = 0};
+                       .thread = 0};
     const auto how = input.number<std::uint8_t>();
     if (how >= 250) packet.magic = input.number<std::uint32_t>();
     if (how >= 240) packet.priority *= input.number<std::uint32_t>();
