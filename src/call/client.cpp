@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <mutex>
+#include <optional>
 
 #include "call/session.hpp"
 #include "farcall/error.hpp"
@@ -41,6 +42,7 @@ struct Client::Own {
   std::atomic<call::ClientSession*> hot{nullptr};  // one idle session, taken without the lock
   std::mutex lock;                                 // protects what follows
   std::vector<std::unique_ptr<call::ClientSession>> idle;
+  std::vector<call::SessionRequest> asked;  // by calls that were interrupted meanwhile
   std::atomic<std::uint64_t> retirements{0};
 
   ~Own() { close_hot(); }
@@ -113,8 +115,21 @@ std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, De
       return nullptr;
     }
     const std::uint64_t retirements = own.retirements.load(std::memory_order_seq_cst);
-    auto session = call::ClientSession::open(port, mode_, cancellable, deadline, since, outcome);
-    if (session) session->made_after = retirements;
+    std::optional<call::SessionRequest> request;
+    {
+      const std::lock_guard guard(own.lock);
+      while (!request && !own.asked.empty()) {
+        if (own.asked.back().valid(retirements)) request = std::move(own.asked.back());
+        own.asked.pop_back();
+      }
+    }
+    if (!request) request.emplace(port, retirements, since);
+    auto session = request->await(mode_, cancellable, deadline, since, outcome);
+    if (outcome == Outcome::interrupted || outcome == Outcome::timed_out ||
+        outcome == Outcome::would_block) {
+      const std::lock_guard guard(own.lock);
+      own.asked.push_back(std::move(*request));
+    }
     return session;
   } catch (const SystemError& error) {
     // A server that has stopped, and whose socket is full of others by now.
@@ -159,8 +174,10 @@ void Client::retire() noexcept {
   own.retirements.fetch_add(1, std::memory_order_seq_cst);
   own.close_hot();
   std::vector<std::unique_ptr<call::ClientSession>> idle;
+  std::vector<call::SessionRequest> asked;
   const std::lock_guard guard(own.lock);
   idle.swap(own.idle);
+  asked.swap(own.asked);
 }
 
 inline int Client::admit(const call::ClientSession& session, const CallArguments& arguments) const {

@@ -166,35 +166,40 @@ Outcome await_answer(int socket, bool cancellable, Deadline deadline,
 
 }  // namespace
 
-std::unique_ptr<ClientSession> ClientSession::open(int port, WaitMode mode, bool cancellable,
-                                                   Deadline deadline,
-                                                   std::optional<SignalCount> since,
-                                                   Outcome& outcome) {
+SessionRequest::SessionRequest(int port, std::uint64_t retirements,
+                               std::optional<SignalCount> since)
+    : made_after_(retirements) {
   const SharedMemory memory = SharedMemory::create(kSessionBytes, "farcall-session");
-  Mapping mapping = map_session(memory.fd());
-  auto& control = *reinterpret_cast<SessionControl*>(mapping.data());
-  control.magic = SessionControl::kMagic;
+  memory_ = map_session(memory.fd());
+  reinterpret_cast<SessionControl*>(memory_.data())->magic = SessionControl::kMagic;
   auto [mine, theirs] = packet_socket_pair();
-  const PrivateFd answers(std::move(mine));
+  answers_ = PrivateFd(std::move(mine));
   send_descriptors(port, std::array{memory.fd(), theirs.get()}, kPurposeSession, kPeerPatience,
                    since);
-  theirs.reset();
-  outcome = await_answer(answers.get(), cancellable, deadline, since);
+}
+
+std::unique_ptr<ClientSession> SessionRequest::await(WaitMode mode, bool cancellable,
+                                                     Deadline deadline,
+                                                     std::optional<SignalCount> since,
+                                                     Outcome& outcome) {
+  outcome = await_answer(answers_.get(), cancellable, deadline, since);
   if (outcome != Outcome::ok) return nullptr;
-  Arrival arrival = take_arrival(answers.get());
+  Arrival arrival = take_arrival(answers_.get());
   if (arrival.kind == Arrival::Kind::overflow) throw SystemError(EMFILE, "open a session");
   if (arrival.kind != Arrival::Kind::descriptors || arrival.descriptors.size() > 1) {
     outcome = arrival.kind == Arrival::Kind::closed ? Outcome::peer_gone : Outcome::broken;
     return nullptr;
   }
   if (arrival.descriptors.empty()) {
+    const auto& control = *reinterpret_cast<const SessionControl*>(memory_.data());
     const std::uint32_t error = control.terms.refusal.load(std::memory_order_relaxed);
     outcome = Outcome::broken;
     if (error < 1 || error > kMostErrno) return nullptr;
     throw SystemError(static_cast<int>(error), "the server takes no more clients");
   }
-  auto session = std::make_unique<ClientSession>(std::move(mapping),
+  auto session = std::make_unique<ClientSession>(std::move(memory_),
                                                  std::move(arrival.descriptors[0]), mode);
+  session->made_after = made_after_;
   session->say_other_ids();
   return session;
 }

@@ -212,15 +212,34 @@ class SessionBase {
   bool long_ = false;  // the last message that came had more than one line
 };
 
+class ClientSession;
+
+// A session that a port has been asked for. Whose wait for it is interrupted keeps it for the next
+// time: who opened another instead, again and again, would keep others from being heard.
+class SessionRequest {
+ public:
+  // Throws SystemError: EPIPE or ECONNRESET where the port has been closed, EINTR where signals since
+  // then are to interrupt.
+  SessionRequest(int port, std::uint64_t retirements, std::optional<SignalCount> since);
+
+  // Waits until the server has let it in; null where `outcome` is peer_gone, timed_out, would_block,
+  // interrupted (only where a `since` is given; it is the count of signals when the call began).
+  // Throws SystemError: the server's refusal.
+  std::unique_ptr<ClientSession> await(WaitMode mode, bool cancellable, Deadline deadline,
+                                       std::optional<SignalCount> since, Outcome& outcome);
+  [[nodiscard]] bool valid(std::uint64_t retirements) const noexcept {
+    return epoch_ == credentials_epoch() && made_after_ == retirements;
+  }
+
+ private:
+  std::uint64_t epoch_ = credentials_epoch();
+  std::uint64_t made_after_;  // so many retirements of its client
+  Mapping memory_;
+  PrivateFd answers_;
+};
+
 class ClientSession final : public SessionBase {
  public:
-  // Asks the port for a session, and waits until its server has let it in; null where `outcome` is
-  // peer_gone, timed_out, would_block, interrupted (only where a `since` is given; it is the count
-  // of signals when the call began). Throws SystemError: the server's refusal; EPIPE or ECONNRESET
-  // where the port has been closed, EINTR where signals are to interrupt.
-  static std::unique_ptr<ClientSession> open(int port, WaitMode mode, bool cancellable,
-                                             Deadline deadline, std::optional<SignalCount> since,
-                                             Outcome& outcome);
   ClientSession(Mapping memory, UniqueFd socket, WaitMode mode)
       : SessionBase(std::move(memory), std::move(socket), mode) {}
 
@@ -237,6 +256,8 @@ class ClientSession final : public SessionBase {
   [[nodiscard]] bool dispatched() const noexcept {
     return control().taken.load(std::memory_order_relaxed) == number_;
   }
+  // To the server, before the first request.
+  void say_other_ids() const;
   [[nodiscard]] Terms terms() const noexcept;
   [[nodiscard]] LiveTerms live_terms() const noexcept { return LiveTerms(control().terms.words); }
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
@@ -266,7 +287,6 @@ class ClientSession final : public SessionBase {
   Outcome take_reply(Turn turn, CallResults& results);
   Outcome take_long_reply(Turn turn, CallResults& results);
   Outcome fail(Outcome outcome) const noexcept;
-  void say_other_ids() const;
 
   std::uint64_t epoch_ = credentials_epoch();
   std::uint32_t number_ = 0;
