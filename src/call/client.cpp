@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 
+#include "call/calls_in_progress.hpp"
 #include "call/session.hpp"
 #include "farcall/error.hpp"
 
@@ -237,7 +238,8 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
   }
   Outcome outcome = Outcome::ok;
   try {
-    session->waiter().set_cancellable(cancellable);
+    const call::CallInProgress in_progress(*session);
+    session->set_cancellable(cancellable);
     outcome = begun ? session->finish(arguments, *results, deadline, since)
                     : session->call(arguments, results, deadline, since);
   } catch (const SystemError& error) {

@@ -319,6 +319,16 @@ inline bool ClientSession::take_short_reply(Turn turn, CallResults& results) noe
 
 [[gnu::hot]] Outcome ClientSession::wait_for_reply(Turn& turn, Deadline deadline,
                                                    SignalCount since) {
+  // Switched on for the whole wait, and not only where it sleeps: who leaves by siglongjmp(3) takes
+  // that state along.
+  const struct Permission {
+    explicit Permission(bool on) noexcept : given(on) { set(PTHREAD_CANCEL_ENABLE); }
+    ~Permission() { set(PTHREAD_CANCEL_DISABLE); }
+    void set(int state) const noexcept {
+      if (given) ::pthread_setcancelstate(state, nullptr);
+    }
+    const bool given;
+  } permission(cancellable_);
   return waiter_.wait(
       control().client, control().server, deadline, [&] { return replied(turn); }, since);
 }

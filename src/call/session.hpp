@@ -256,6 +256,11 @@ class ClientSession final : public SessionBase {
   [[nodiscard]] bool dispatched() const noexcept {
     return control().taken.load(std::memory_order_relaxed) == number_;
   }
+  // Whether the thread may be cancelled while it waits for a reply; else that is switched off.
+  void set_cancellable(bool on) noexcept {
+    cancellable_ = on;
+    waiter_.set_cancellable(on);
+  }
   // To the server, before the first request.
   void say_other_ids() const;
   [[nodiscard]] Terms terms() const noexcept;
@@ -290,6 +295,7 @@ class ClientSession final : public SessionBase {
 
   std::uint64_t epoch_ = credentials_epoch();
   std::uint32_t number_ = 0;
+  bool cancellable_ = false;
   bool outstanding_ = false;  // a one-way request has been sent and perhaps not taken yet
 };
 

@@ -3,6 +3,7 @@
 // Calls that end before they are answered: signals, deaths, revocation and cancellation, seen from
 // the client.
 #include <gtest/gtest.h>
+#include <setjmp.h>
 #include <pthread.h>
 
 #include <functional>
@@ -422,6 +423,37 @@ TEST(DoorSignal, AHandlerMayCallAnotherDoor) {
       ASSERT_EQ(answered_inside, round);
       ASSERT_EQ(call(inner_door, "between").data, "between");
     }
+  });
+}
+
+sigjmp_buf before_call;
+
+// After some milliseconds the thread sleeps on a futex, later on a descriptor.
+TEST(DoorSignal, AHandlerMayLeaveACallByAJump) {
+  FARCALL_SKIP_UNDER_TSAN("does not follow jumps out of signal handlers");
+  const Shared<Event> never;
+  auto wait = [&](char* data, size_t size, door_desc_t*, uint_t) {
+    if (std::string_view(data, size) == "wait") never->await();
+    ::door_return(data, size, nullptr, 0);
+  };
+  const int door = make_door(wait);
+  in_child([&] {
+    ASSERT_EQ(call(door, "x").data, "x");
+    const std::size_t before = open_descriptors();
+    ::signal(SIGALRM, [](int) { siglongjmp(before_call, 1); });
+    for (const useconds_t us : {3'000U, 3'000U, 3'000U, 60'000U, 60'000U, 60'000U}) {
+      if (sigsetjmp(before_call, 1) == 0) {
+        ::ualarm(us, 0);
+        (void)error_of(door, "wait");
+        ADD_FAILURE() << "it has not been left";
+      }
+      int state = -1;
+      ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state);
+      EXPECT_EQ(state, PTHREAD_CANCEL_ENABLE) << us;
+      EXPECT_LE(open_descriptors(), before + 1);
+    }
+    EXPECT_EQ(call(door, "x").data, "x");
+    EXPECT_LE(open_descriptors(), before + 1);
   });
 }
 
