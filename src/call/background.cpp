@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 
 #include "call/process.hpp"
@@ -31,13 +32,15 @@ class Pool {
  public:
   // False: there is no thread, and nothing has been taken.
   bool add(Task& task) {
+    bool asleep = false;
     {
       const std::lock_guard guard(lock_);
-      if (idle_ == 0 && threads_ < kBackgroundThreads && !start_thread() && threads_ == 0)
+      if (idle_ + awake_ == 0 && threads_ < kBackgroundThreads && !start_thread() && threads_ == 0)
         return false;
       waiting_.push_back(std::move(task));
+      asleep = awake_ == 0;
     }
-    changed_.notify_one();
+    if (asleep) changed_.notify_one();
     return true;
   }
   std::size_t waiting(uid_t user) {
@@ -50,20 +53,27 @@ class Pool {
   bool start_thread();
   void serve() {
     std::unique_lock guard(lock_);
-    for (;;) {
+    for (int pauses = 0;;) {
       const auto next = std::ranges::find_if(
           waiting_, [this](const Task& task) { return running_[task.user] < kThreadsPerUser; });
       if (next == waiting_.end()) {
+        if (++pauses < kPauses) {
+          // Work comes in bursts, and who brings it is spared the waking of others.
+          ++awake_;
+          guard.unlock();
+          std::this_thread::sleep_for(kPause);
+          guard.lock();
+          --awake_;
+          continue;
+        }
         ++idle_;
         const bool woken = changed_.wait_for(guard, kIdle) == std::cv_status::no_timeout;
         --idle_;
-        if (woken || std::ranges::any_of(waiting_, [this](const Task& task) {
-              return running_[task.user] < kThreadsPerUser;
-            }))
-          continue;
+        if (woken || !waiting_.empty()) continue;
         --threads_;
         return;
       }
+      pauses = 0;
       const uid_t user = next->user;
       ++running_[user];
       {
@@ -91,13 +101,16 @@ class Pool {
   }
 
   static constexpr auto kIdle = std::chrono::seconds(2);
+  static constexpr auto kPause = std::chrono::milliseconds(1);
+  static constexpr int kPauses = 8;
 
   std::mutex lock_;  // protects what follows
   std::condition_variable changed_;
   std::deque<Task> waiting_;
   std::unordered_map<uid_t, std::size_t> running_;
   std::size_t threads_ = 0;
-  std::size_t idle_ = 0;
+  std::size_t idle_ = 0;   // asleep, until they are told
+  std::size_t awake_ = 0;  // about to look again
 };
 
 bool Pool::start_thread() {

@@ -243,16 +243,20 @@ class Visitor final : public call::Watch, public std::enable_shared_from_this<Vi
     number_ = call::Warden::here().watch(socket_.get(), EPOLLIN | EPOLLRDHUP, shared_from_this());
   }
   void dismiss() noexcept {
-    call::Warden::here().forget(socket_.get(), number_);
+    if (number_ != 0) call::Warden::here().forget(socket_.get(), number_);
     ::shutdown(socket_.get(), SHUT_RDWR);
   }
 
   void heard(std::uint32_t) noexcept override {
     const auto keep = shared_from_this();
+    (void)serve();
+  }
+  // Does what it wants; false: it has not said so yet.
+  bool serve() noexcept {
     Arrival arrival;
     try {
       arrival = take_arrival(socket_.get());
-      if (arrival.kind == Arrival::Kind::nothing) return;
+      if (arrival.kind == Arrival::Kind::nothing) return false;
       if (const auto attachment = attachment_.lock();
           attachment && arrival.kind == Arrival::Kind::descriptors) {
         if (arrival.purpose == kPurposeOpen) open(*attachment, arrival.descriptors);
@@ -262,6 +266,7 @@ class Visitor final : public call::Watch, public std::enable_shared_from_this<Vi
     }
     call::close_later(who_.uid, std::move(arrival.descriptors));
     dismiss();
+    return true;
   }
 
  private:
@@ -325,6 +330,8 @@ void Attachment::let_in() noexcept {
       }
       auto visitor =
           std::make_shared<Visitor>(weak_from_this(), std::move(socket), who, std::move(held));
+      // Mostly it has said already what it wants.
+      if (visitor->serve()) continue;
       visitor->start();
       call::PerProcess<Visitors>::here().add(visitor);
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
