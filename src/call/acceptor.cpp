@@ -2,10 +2,17 @@
 #include "call/acceptor.hpp"
 
 #include <fcntl.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <thread>
 #include <utility>
+
+#include "call/background.hpp"
+#include "call/warden.hpp"
 
 namespace farcall::call {
 
@@ -33,6 +40,19 @@ UniqueFd Acceptor::accept(bool& full) noexcept {
   if (!full) return client;
   spare_.reset();
   return accept_one();
+}
+
+void look_again_later(int listener, std::uint64_t number, std::weak_ptr<void> watch) noexcept {
+  if (number == 0) return;
+  static constexpr auto kMoment = std::chrono::milliseconds(100);
+  try {
+    run_later(::geteuid(), [listener, number, watch = std::move(watch)] {
+      std::this_thread::sleep_for(kMoment);
+      if (const auto kept = watch.lock())
+        Warden::here().again(listener, number, EPOLLIN | EPOLLET);
+    });
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the next who comes brings it
+  }
 }
 
 void Acceptor::close() noexcept {

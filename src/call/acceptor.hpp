@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <memory>
+
 #include "call/process.hpp"
 
 namespace farcall::call {
@@ -24,5 +27,9 @@ class Acceptor {
   PrivateFd listener_;
   PrivateFd spare_;
 };
+
+// Has the warden look at a listener again, in a moment, although nothing more may come: there was
+// no descriptor to let anybody in. `watch` is its, which may have gone by then.
+void look_again_later(int listener, std::uint64_t number, std::weak_ptr<void> watch) noexcept;
 
 }  // namespace farcall::call

@@ -80,6 +80,7 @@ class Entrance::Branch final : public call::Watch,
       owner->received(arrival.purpose, std::move(arrival.descriptors), *arrival.sender);
   }
   void pause(uid_t sender) noexcept {
+    if (number_ == 0) return;
     call::Warden& warden = call::Warden::here();
     warden.again(inner_.get(), number_, EPOLLET);
     const auto resume = [self = weak_from_this()] {
@@ -114,7 +115,7 @@ class Entrance::Branch final : public call::Watch,
   const std::uint64_t cookie_;
   call::Charge charge_;
   const uid_t user_;
-  std::uint64_t number_ = 0;
+  std::atomic<std::uint64_t> number_{0};  // 0 until start() has returned
 };
 
 const PortLimits& Entrance::limits() const noexcept { return port_->limits; }

@@ -114,8 +114,9 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
       transfer_ = TransferMemory::create(size);
       send_descriptors(socket_.get(), std::array{transfer_.fd()}, kPurposeData);
       transfer_.keep();
-      turn.flags |= kTransferComes;
+      announce_ = true;
     }
+    if (announce_) turn.flags |= kTransferComes;
     if (!transfer_.write(load.data)) throw SystemError(ENOMEM, "no memory for a long message");
     turn.flags |= kTransfer;
     std::memcpy(slot().data, &size, sizeof size);
@@ -124,6 +125,7 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
     send_descriptors(socket_.get(), load.descriptors, kPurposeData);
     turn.flags |= kDescriptors;
   }
+  if ((turn.flags & kTransferComes) != 0) announce_ = false;
 }
 
 Outcome SessionBase::accept_transfer(bool trusted, std::size_t most) {

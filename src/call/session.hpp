@@ -205,6 +205,7 @@ class SessionBase {
   };
   void keep(Arrival& arrival);
 
+  bool announce_ = false;  // memory has been sent, and no turn has told of it
   std::deque<Arrived> arrived_;
   bool garbage_ = false;
 

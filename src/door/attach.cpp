@@ -202,7 +202,8 @@ class Attachment final : public call::Watch, public std::enable_shared_from_this
     // A child's copy leaves what is watched in the parent.
     if (acceptor_.fd() >= 0 && number_ != 0) call::Warden::here().forget(acceptor_.fd(), number_);
     if (names_ && names_number_ != 0) call::Warden::here().forget(names_.get(), names_number_);
-    number_ = names_number_ = 0;
+    number_ = 0;
+    names_number_ = 0;
     acceptor_.close();
     names_.reset();
     call::close_later(::geteuid(), file_.release());
@@ -222,7 +223,7 @@ class Attachment final : public call::Watch, public std::enable_shared_from_this
   const uid_t maker_;
   const call::Charge charge_;
   call::PrivateFd names_;
-  std::uint64_t number_ = 0;
+  std::atomic<std::uint64_t> number_{0};
   std::uint64_t names_number_ = 0;
 };
 
@@ -291,7 +292,7 @@ class Visitor final : public call::Watch, public std::enable_shared_from_this<Vi
   call::PrivateFd socket_;
   const Credentials who_;
   const call::Charge charge_;
-  std::uint64_t number_ = 0;
+  std::atomic<std::uint64_t> number_{0};
 };
 
 // Those that say nothing make room for others.
@@ -320,7 +321,10 @@ void Attachment::let_in() noexcept {
   for (int i = 0; i < kMostAtOnce; ++i) {
     bool full = false;
     UniqueFd socket = acceptor_.accept(full);
-    if (!socket) return;
+    if (!socket) {
+      if (full) call::look_again_later(acceptor_.fd(), number_, weak_from_this());
+      return;
+    }
     try {
       const Credentials who = peer_credentials(socket.get());
       call::Charge held(call::Resource::descriptors, who.uid, 1);

@@ -85,7 +85,8 @@ class SharedChannel::AtWork {
 };
 
 // Whoever connects to a name gets what it has to give.
-class SharedChannel::Listener final : public call::Watch {
+class SharedChannel::Listener final : public call::Watch,
+                                     public std::enable_shared_from_this<Listener> {
  public:
   Listener(std::weak_ptr<SharedChannel> channel, UniqueFd socket, bool for_status)
       : channel_(std::move(channel)),
@@ -93,7 +94,7 @@ class SharedChannel::Listener final : public call::Watch {
         for_status_(for_status) {}
 
   void start(const std::shared_ptr<Listener>& self) {
-    number_ = call::Warden::here().watch(acceptor_.fd(), EPOLLIN, self);
+    number_ = call::Warden::here().watch(acceptor_.fd(), EPOLLIN | EPOLLET, self);
   }
   void stop() noexcept {
     if (acceptor_.fd() >= 0) call::Warden::here().forget(acceptor_.fd(), number_);
@@ -105,7 +106,10 @@ class SharedChannel::Listener final : public call::Watch {
     for (int i = 0; channel && i < kMostAtOnce; ++i) {
       bool full = false;
       UniqueFd client = acceptor_.accept(full);
-      if (!client) return;
+      if (!client) {
+        if (full) call::look_again_later(acceptor_.fd(), number_, weak_from_this());
+        return;
+      }
       uid_t user = 0;
       try {
         const Credentials who = peer_credentials(client.get());
@@ -124,6 +128,9 @@ class SharedChannel::Listener final : public call::Watch {
       }
       call::close_later(user, std::move(client));
     }
+    // Edges tell of those that come from now on.
+    if (channel && number_ != 0)
+      call::Warden::here().again(acceptor_.fd(), number_, EPOLLIN | EPOLLET);
   }
 
  private:
@@ -145,7 +152,7 @@ class SharedChannel::Listener final : public call::Watch {
   const std::weak_ptr<SharedChannel> channel_;
   call::Acceptor acceptor_;
   const bool for_status_;
-  std::uint64_t number_ = 0;
+  std::atomic<std::uint64_t> number_{0};
 };
 
 WaitMode wait_mode() noexcept {

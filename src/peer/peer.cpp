@@ -268,10 +268,20 @@ void send_packet(int packet_socket, std::span<const int> descriptors, const Cred
   Ancillary<kPacketDescriptors> ancillary;
   ancillary.add(self);
   ancillary.add(descriptors);
-  const msghdr& message = ancillary.message(std::span(&piece, 1));
+  // Where this process's ids have no numbers in its user namespace it cannot name them; the kernel
+  // says who it is all the same.
+  Ancillary<kPacketDescriptors> nameless;
+  nameless.add(descriptors);
+  const msghdr* message = &ancillary.message(std::span(&piece, 1));
+  bool unnamed = call::is_overflow_id(self.uid) || call::is_overflow_id(self.gid);
   for (Deadline deadline = Deadline::now();;) {
-    if (::sendmsg(packet_socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return;
+    if (::sendmsg(packet_socket, message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return;
     if (errno == EINTR) continue;
+    if (errno == EINVAL && unnamed) {
+      message = &nameless.message(std::span(&piece, 1));
+      unnamed = false;
+      continue;
+    }
     if (errno != EAGAIN) throw_errno("send descriptors");
     if (deadline.is_now()) deadline = Deadline::after(patience);
     if (!wait_for(packet_socket, POLLOUT, deadline, since))
