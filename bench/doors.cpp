@@ -73,7 +73,7 @@ class ServerProcess {
   ServerProcess& operator=(const ServerProcess&) = delete;
 
   UniqueFd receive() const {
-    auto parcel = receive_parcel(socket_.get(), Deadline::after(10s));
+    auto parcel = receive_fd_message(socket_.get(), Deadline::after(10s));
     if (!parcel || parcel->descriptors.empty()) throw SystemError(EPROTO, "nothing came");
     return std::move(parcel->descriptors.front());
   }
@@ -85,9 +85,9 @@ class ServerProcess {
 };
 
 void hand_over(int socket, int fd) {
-  Parcel parcel;
+  FdMessage parcel;
   parcel.descriptors.emplace_back(::dup(fd));
-  send_parcel(socket, parcel);
+  send_fd_message(socket, parcel);
 }
 
 void answer_same(void*, char* data, size_t size, door_desc_t*, uint_t) {

@@ -14,7 +14,7 @@
 #include <tuple>
 
 #include "farcall/channel/subprocess.hpp"
-#include "farcall/peer.hpp"
+#include "farcall/socket.hpp"
 #include "farcall/ring.hpp"
 
 using namespace farcall;

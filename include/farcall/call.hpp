@@ -8,7 +8,7 @@
 // other; whoever holds one is a client. Each client thread that calls has a session of its own,
 // memory shared with the server alone, made at the first call and kept for the next.
 //
-// A port can have several entrances; their clients share its threads.
+// A port can have several endpoints; their clients share its threads.
 //
 // A thread that has served a call attends to that session for a while, so a hot client meets a
 // thread that already looks at its cache line. A session that nobody attends to costs no thread
@@ -19,9 +19,9 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,12 +29,12 @@
 #include <vector>
 
 #include "farcall/memory.hpp"
-#include "farcall/peer.hpp"
+#include "farcall/socket.hpp"
 #include "farcall/wait.hpp"
 
 namespace farcall {
 
-class Entrance;
+class Endpoint;
 
 namespace call {
 class ClientSession;
@@ -48,7 +48,7 @@ inline constexpr std::size_t kInlineBytes = 3568;
 // What one request or reply can carry.
 inline constexpr std::size_t kCallDescriptors = 16 * kPacketDescriptors;
 
-// Words that an entrance tells all its clients. Their meaning is its owner's.
+// Words that an endpoint tells all its clients. Their meaning is its owner's.
 inline constexpr std::size_t kTerms = 7;
 using Terms = std::array<std::uint64_t, kTerms>;
 // The same where a session has them: they may change at any time.
@@ -70,12 +70,12 @@ using LargeReply = Mapping;
 
 // Asked when a signal or the deadline ends the wait for a reply after a server thread has taken the
 // request: whether to wait on all the same, and until when.
-class Persistence {
+class RetryPolicy {
  public:
   virtual bool stay(Outcome outcome, Deadline& deadline) = 0;
 
  protected:
-  ~Persistence() = default;
+  ~RetryPolicy() = default;
 };
 
 // Whether pthread_cancel() may end a wait: whatever the thread's state, or if that permits it.
@@ -89,7 +89,7 @@ struct CallArguments {
   int port = -1;                     // where a new session is opened, in place of the client's own
   Cancellable cancellable = Cancellable::no;
   std::uint32_t origin = 0;  // for the server: who of the client it is, in 24 bits
-  Persistence* persistence = nullptr;
+  RetryPolicy* retry_policy = nullptr;
   bool until_taken = false;   // of send(): wait until the server has taken it
   bool after_others = false;  // a server by priority first looks for what else has come to its port
 };
@@ -103,7 +103,7 @@ struct CallResults {
   std::int64_t apart = 0;             // a reply with these bits in its status goes to `large`
 };
 
-// Looks at a request before it is sent, in the light of the entrance's terms. Returns 0, or the
+// Looks at a request before it is sent, in the light of the endpoint's terms. Returns 0, or the
 // errno that the call is to fail with.
 using Admission = int (*)(LiveTerms terms, const CallArguments& arguments);
 
@@ -118,19 +118,18 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  // Outcomes: ok; timed_out and interrupted (see Waiter::wait for `since`), where the server is told
-  // and its answer is dropped;
-  // peer_gone where the server has died or closed (`dispatched` tells whether a thread had taken
-  // the request); too_big where the reply cannot be mapped; broken.
-  // Throws SystemError for what the admission or the server refuses (EFAULT: the data cannot be
-  // read; EMFILE: no room for the descriptors; E2BIG; EAGAIN: no more sessions).
+  // Outcomes: ok; timed_out and interrupted (see Waiter::wait for `since`), where the server is
+  // told and its answer is dropped; peer_gone where the server has died or closed (`dispatched`
+  // tells whether a thread had taken the request); too_big where the reply cannot be mapped;
+  // broken. Throws SystemError for what the admission or the server refuses (EFAULT: the data
+  // cannot be read; EMFILE: no room for the descriptors; E2BIG; EAGAIN: no more sessions).
   Outcome call(const CallArguments& arguments, CallResults& results, Deadline deadline,
                SignalCount since = SignalCount::now());
   // Sends a request that gets no reply, and returns when the server has room for it. One session
   // holds one; a further send or call of the same thread waits until the server has taken it.
   Outcome send(const CallArguments& arguments, Deadline deadline,
                SignalCount since = SignalCount::now());
-  // What the entrance says to its clients. Outcomes as for call(), but signals do not interrupt.
+  // What the endpoint says to its clients. Outcomes as for call(), but signals do not interrupt.
   Outcome terms(Terms& terms, Deadline deadline, int port = -1);
   // Closes all idle sessions; others close when their calls have ended.
   void retire() noexcept;
@@ -166,11 +165,11 @@ inline constexpr std::size_t kMostRequestBytes = std::size_t{1} << 40;
 // with the errno named there; 0 means the default. The server's own user, and root, have more (see
 // farcall-limits(7)).
 struct PortLimits {
-  std::size_t sessions = 65'536;                  // EAGAIN
-  std::size_t sessions_per_user = 16'384;         // EAGAIN
-  std::size_t request_bytes = kMostRequestBytes;  // E2BIG
-  std::size_t descriptors_per_user = 0;  // EAGAIN; a quarter of the process's table
-  std::size_t bytes_per_user = 0;        // E2BIG; 256 MiB
+  std::size_t sessions = 65'536;                      // EAGAIN
+  std::size_t sessions_per_user = 16'384;             // EAGAIN
+  std::size_t request_bytes = kMostRequestBytes;      // E2BIG
+  std::size_t descriptors_per_user = 0;               // EAGAIN; a quarter of the process's table
+  std::size_t bytes_per_user = 0;                     // E2BIG; 256 MiB
   std::chrono::nanoseconds patience = kPeerPatience;  // with a client that takes descriptors
   bool one_way = true;       // else a client that sends a one-way request is turned out
   bool by_priority = false;  // of all that waits the most urgent is served first, at any time
@@ -181,7 +180,7 @@ class Source {
  public:
   virtual ~Source() = default;
   // It can be read, or has hung up. On whatever thread receives, or several; posts notices.
-  virtual void heard() noexcept = 0;
+  virtual void on_readable() noexcept = 0;
 };
 
 // Somebody who waits for a thread.
@@ -189,13 +188,13 @@ struct Waiting {
   Credentials caller;
   std::uint32_t origin;
   std::uint8_t priority;
-  const Entrance* entrance;
+  const Endpoint* endpoint;
 };
 
-// What the owner of an entrance hears, on a thread that serves the whole process: quick work only.
-class EntranceOwner {
+// What the owner of an endpoint hears, on a thread that serves the whole process: quick work only.
+class EndpointOwner {
  public:
-  virtual ~EntranceOwner() = default;
+  virtual ~EndpointOwner() = default;
   // Before a long request is copied: 0, or the errno that it is refused with. On the thread that
   // serves it.
   [[nodiscard]] virtual int admit(std::size_t bytes, std::size_t descriptors) const noexcept;
@@ -221,19 +220,19 @@ class Port {
   Port& operator=(const Port&) = delete;
 
   // What clients need; duplicate it, pass it on, let children inherit it. close-on-exec. Leads to
-  // an entrance of its own, made when this is first called. Throws SystemError.
+  // an endpoint of its own, made when this is first called. Throws SystemError.
   [[nodiscard]] int descriptor();
   // A further way in. Throws SystemError.
-  std::shared_ptr<Entrance> open_entrance(std::weak_ptr<EntranceOwner> owner, const Terms& terms);
+  std::shared_ptr<Endpoint> open_endpoint(std::weak_ptr<EndpointOwner> owner, const Terms& terms);
   // Closes the port: waiting clients and later ones get peer_gone, calls in progress finish, and
   // every receive() ends with finished. Any thread may call it.
   void close() noexcept;
   // Lets one thread of the port receive a notice, which comes from no client.
-  void post(std::shared_ptr<Entrance> entrance, std::uint8_t priority = 0);
+  void post(std::shared_ptr<Endpoint> endpoint, std::uint8_t priority = 0);
   // Listens to `fd` until forget(). Returns a number for it. Throws SystemError.
   std::uint64_t listen(int fd, std::shared_ptr<Source> source);
   // Whether to listen to it for the time being.
-  void heed(int fd, std::uint64_t source, bool on) noexcept;
+  void set_enabled(int fd, std::uint64_t source, bool on) noexcept;
   void forget(int fd, std::uint64_t source) noexcept;
   // Readable when there may be something to receive, for a thread that attends to no session.
   [[nodiscard]] int poll_descriptor() const noexcept;
@@ -250,13 +249,13 @@ class Port {
   friend class ServerThread;
   friend class Incoming;
   std::shared_ptr<call::PortState> state_;
-  std::shared_ptr<Entrance> own_entrance_;
+  std::shared_ptr<Endpoint> own_endpoint_;
   UniqueFd handed_out_;
 };
 
 // A way into a port. Each branch of it is one pair of sockets: all descriptors that are duplicates
 // of the one handed out are one branch.
-class Entrance : public std::enable_shared_from_this<Entrance> {
+class Endpoint : public std::enable_shared_from_this<Endpoint> {
  public:
   // A new branch. The socket gets the abstract name `name` where that is not empty, so that its
   // holders can tell what it is. `cookie` gets the socket's (SO_COOKIE). `user`: who asked for it,
@@ -265,24 +264,24 @@ class Entrance : public std::enable_shared_from_this<Entrance> {
                   std::optional<uid_t> user = {});
   [[nodiscard]] std::size_t branches() const noexcept;
   void set_terms(const Terms& terms);
-  // As Port::close(), for the clients of this entrance. Its descriptors show a hang-up for reading
+  // As Port::close(), for the clients of this endpoint. Its descriptors show a hang-up for reading
   // (POLLRDHUP) from now on, and the whole hang-up (POLLHUP) when the server has died.
   void close() noexcept;
   [[nodiscard]] bool closed() const noexcept { return closed_; }
-  [[nodiscard]] std::shared_ptr<EntranceOwner> owner() const noexcept { return owner_.lock(); }
+  [[nodiscard]] std::shared_ptr<EndpointOwner> owner() const noexcept { return owner_.lock(); }
   [[nodiscard]] const PortLimits& limits() const noexcept;
 
   struct Private;
-  Entrance(const Private&, std::shared_ptr<call::PortState> port,
-           std::weak_ptr<EntranceOwner> owner, const Terms& terms);
-  ~Entrance();
+  Endpoint(const Private&, std::shared_ptr<call::PortState> port,
+           std::weak_ptr<EndpointOwner> owner, const Terms& terms);
+  ~Endpoint();
 
  private:
   friend struct call::PortState;
   class Branch;
 
   const std::shared_ptr<call::PortState> port_;
-  const std::weak_ptr<EntranceOwner> owner_;
+  const std::weak_ptr<EndpointOwner> owner_;
   std::atomic<bool> closed_{false};
   Terms terms_;                                    // protected by the port's lock
   std::vector<std::shared_ptr<Branch>> branches_;  // likewise
@@ -299,17 +298,17 @@ struct CallerIdentity {
 };
 
 // Who serves a call, and wants to know when its client dies or gives up.
-class Attendant {
+class ClientDeathObserver {
  public:
   // May be called on any thread, while the call is served.
-  virtual void client_gone(const Entrance& entrance) noexcept = 0;
+  virtual void client_gone(const Endpoint& endpoint) noexcept = 0;
   // The thread attends to no client any more. On that thread.
   virtual void left() noexcept {}
   // The thread is about to copy a long request. On that thread.
-  virtual void busy(const Entrance&) {}
+  virtual void busy(const Endpoint&) {}
 
  protected:
-  ~Attendant() = default;
+  ~ClientDeathObserver() = default;
 };
 
 namespace call {
@@ -346,7 +345,7 @@ class Incoming {
   [[nodiscard]] bool crowded() const noexcept { return crowded_; }
   // From Port::post(), not from a client.
   [[nodiscard]] bool notice() const noexcept { return notice_; }
-  [[nodiscard]] Entrance* entrance() const noexcept { return entrance_.get(); }
+  [[nodiscard]] Endpoint* endpoint() const noexcept { return endpoint_.get(); }
   // The client as the kernel saw it when its session was opened.
   [[nodiscard]] const Credentials& caller() const noexcept { return caller_; }
   // All that the kernel says of the client. Null for what wants no reply.
@@ -364,7 +363,7 @@ class Incoming {
 
   std::shared_ptr<call::ServerSession> session_;  // if it wants a reply
   std::shared_ptr<call::PortState> port_;         // of the last that did
-  std::shared_ptr<Entrance> entrance_;
+  std::shared_ptr<Endpoint> endpoint_;
   Credentials caller_{};
   call::Request request_;
   std::unique_ptr<call::RequestBuffer> large_;  // made when first needed
@@ -379,7 +378,7 @@ class Incoming {
 class ServerThread {
  public:
   explicit ServerThread(Port& port, WaitMode mode = WaitMode::adaptive,
-                        Attendant* attendant = nullptr);
+                        ClientDeathObserver* observer = nullptr);
   ~ServerThread();
   ServerThread(const ServerThread&) = delete;
   ServerThread& operator=(const ServerThread&) = delete;
@@ -413,7 +412,7 @@ class ServerThread {
 
   std::shared_ptr<call::PortState> state_;
   WaitMode mode_;
-  Attendant* attendant_;
+  ClientDeathObserver* observer_;
   std::shared_ptr<call::ServerSession> attending_;  // claimed
   std::uint64_t generation_;
   std::atomic<bool> receiving_{false};

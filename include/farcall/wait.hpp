@@ -316,8 +316,8 @@ class Waiter {
   Outcome spin_for_ever(const Side& peer, Deadline deadline, ReadyRef ready, SignalCount since);
   bool hand_over(ReadyRef ready);
   void pause_hand_overs() noexcept;
-  Outcome sleep(Side& mine, const Side& peer, std::int64_t start, Deadline deadline,
-                ReadyRef ready, SignalCount since);
+  Outcome sleep(Side& mine, const Side& peer, std::int64_t start, Deadline deadline, ReadyRef ready,
+                SignalCount since);
   static Outcome sleep_on_futex(Side& mine, Deadline deadline, SignalCount since);
   Outcome sleep_on_descriptor(Deadline deadline, SignalCount since);
   static void park(Side& mine, std::uint32_t how) noexcept;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sessions with which a thread has calls in progress: one, or more where signal handlers call as
-// well. A handler may also leave a call by siglongjmp(3), and never come back to it: its session is
-// found here by the next call, and closed.
+// The sessions with which a thread has calls in progress: one, or more where signal handlers call
+// as well. A handler may also leave a call by siglongjmp(3), and never come back to it: its session
+// is found here by the next call, and closed.
 #pragma once
 
 #include <signal.h>
@@ -21,7 +21,8 @@ class CallInProgress {
   // been left.
   explicit CallInProgress(ClientSession& session) noexcept {
     const auto here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
-    if (calls.generation != generation()) calls = {.generation = generation(), .depth = 0, .all = {}};
+    if (calls.generation != generation())
+      calls = {.generation = generation(), .depth = 0, .all = {}};
     while (calls.depth > 0 && left(calls.all[calls.depth - 1].frame, here))
       delete calls.all[--calls.depth].session;
     if (calls.depth == kMost) return;

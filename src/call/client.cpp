@@ -39,7 +39,7 @@ struct Client::Own {
   // In place of a session that a thread has in use and will put back: only that one may do so.
   static inline call::ClientSession* const kTaken = reinterpret_cast<call::ClientSession*>(1);
 
-  const std::uint64_t generation = call::generation();
+  const std::uint64_t generation = process::generation();
   std::atomic<call::ClientSession*> hot{nullptr};  // one idle session, taken without the lock
   std::mutex lock;                                 // protects what follows
   std::vector<std::unique_ptr<call::ClientSession>> idle;
@@ -74,7 +74,7 @@ Client::Client(int port, WaitMode mode, Admission admission)
 
 Client::~Client() {
   Own* own = own_.load(std::memory_order_acquire);
-  if (own->generation == call::generation()) delete own;
+  if (own->generation == process::generation()) delete own;
 }
 
 bool Client::dispatched() noexcept { return last_call_dispatched; }
@@ -90,7 +90,7 @@ Client::Own& Client::own_after_fork(Own* parents) {
 
 inline Client::Own& Client::own() {
   Own* const now = own_.load(std::memory_order_acquire);
-  return now->generation == call::generation() ? *now : own_after_fork(now);
+  return now->generation == process::generation() ? *now : own_after_fork(now);
 }
 
 std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, Deadline deadline,
@@ -107,7 +107,7 @@ std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, De
       session = std::move(own.idle.back());
       own.idle.pop_back();
     }
-    if (session->epoch() == call::credentials_epoch()) return session;
+    if (session->epoch() == process::credentials_epoch()) return session;
   }
   try {
     if (port < 0) port = port_.get();
@@ -147,12 +147,12 @@ std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, De
 
 [[gnu::hot]] void Client::give_back(std::unique_ptr<call::ClientSession> session) noexcept {
   Own& own = *own_.load(std::memory_order_acquire);
-  if (own.generation != call::generation()) [[unlikely]] {
+  if (own.generation != process::generation()) [[unlikely]] {
     (void)session.release();  // forked meanwhile, in a signal handler
     return;
   }
   if (session->made_after != own.retirements.load(std::memory_order_relaxed)) [[unlikely]] {
-    const call::NoCancel guard;
+    const process::NoCancel guard;
     session = nullptr;
     return;
   }
@@ -171,7 +171,7 @@ std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, De
 
 void Client::retire() noexcept {
   Own& own = *own_.load(std::memory_order_acquire);
-  if (own.generation != call::generation()) return;
+  if (own.generation != process::generation()) return;
   own.retirements.fetch_add(1, std::memory_order_seq_cst);
   own.close_hot();
   std::vector<std::unique_ptr<call::ClientSession>> idle;
@@ -197,7 +197,7 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
     return transact_slowly(nullptr, false, arguments, results, deadline, since);
   const bool begun = session != nullptr && results != nullptr && !deadline.is_now() &&
                      session->can_at_once(arguments) &&
-                     session->epoch() == call::credentials_epoch() &&
+                     session->epoch() == process::credentials_epoch() &&
                      admit(*session, arguments) == 0;
   if (begun && session->call_at_once(arguments, *results) &&
       session->made_after == own.retirements.load(std::memory_order_relaxed)) [[likely]] {
@@ -214,7 +214,7 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
                                              bool begun, const CallArguments& arguments,
                                              CallResults* results, Deadline deadline,
                                              SignalCount since) {
-  const call::NoCancel guard;
+  const process::NoCancel guard;
   auto session = std::move(at_hand);  // to be closed where that is no point of cancellation
   const bool cancellable =
       arguments.cancellable == Cancellable::yes ||

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <mutex>
 
-#include "call/process.hpp"
+#include "process/process.hpp"
 
 namespace farcall::call {
 namespace {

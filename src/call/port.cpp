@@ -35,10 +35,10 @@ PortState::PortState(const PortLimits& port_limits, WaitMode wait_mode)
 }
 
 PortState::~PortState() {
-  if (generation != call::generation()) return;
+  if (generation != process::generation()) return;
   for (const auto& [id, entry] : sessions)
-    Warden::here().forget(entry.session->socket(), entry.watch);
-  if (vigil.relay != 0) Warden::here().forget(epoll.get(), vigil.relay);
+    Reactor::here().forget(entry.session->socket(), entry.watch);
+  if (vigil.relay != 0) Reactor::here().forget(epoll.get(), vigil.relay);
 }
 
 void PortState::listen(int fd, std::uint64_t id, std::uint32_t events) const {
@@ -105,7 +105,7 @@ SessionPointer PortState::hear(std::uint64_t id, std::uint32_t events) {
       const auto found = sources.find(id);
       if (found != sources.end()) source = found->second;
     }
-    if (source) source->heard();
+    if (source) source->on_readable();
     return nullptr;
   }
   if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) session->tell_gone();
@@ -235,9 +235,9 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
     const timespec* const time = until.is_never() && !interrupted ? nullptr : &left;
     const sigset_t* const mask = held ? held->before() : nullptr;
     if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
-    int count = exact ? ::ppoll(&any, 1, time, mask)
-                      : ::epoll_pwait2(epoll.get(), events.data(), static_cast<int>(most), time,
-                                       mask);
+    int count =
+        exact ? ::ppoll(&any, 1, time, mask)
+              : ::epoll_pwait2(epoll.get(), events.data(), static_cast<int>(most), time, mask);
     const int error = errno;  // handlers may run now
     if (cancellable) ::pthread_setcancelstate(cancel_state, nullptr);
     held.reset();
@@ -304,22 +304,22 @@ void PortState::drop(const SessionPointer& session) noexcept {
     if (--user->second == 0) per_user.erase(user);
   }
   ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, session->socket(), nullptr);
-  Warden::here().forget(session->socket(), watch);
+  Reactor::here().forget(session->socket(), watch);
   vigil.disturb();  // who keeps it refers to the session
 }
 
-void PortState::close_sessions(const Entrance* entrance) noexcept {
+void PortState::close_sessions(const Endpoint* endpoint) noexcept {
   std::vector<SessionPointer> idle_ones;
   try {
     const std::lock_guard guard(lock);
     for (const auto& [id, entry] : sessions)
-      if (entrance == nullptr || entry.session->entrance.get() == entrance)
+      if (endpoint == nullptr || entry.session->endpoint.get() == endpoint)
         if (entry.session->claim()) idle_ones.push_back(entry.session);
     // Those that wait for a thread are claimed already.
     admit_late();
     for (auto item = waiting.begin(); item != waiting.end();) {
       const SessionPointer& session = item->second.session;
-      if (session && (entrance == nullptr || session->entrance.get() == entrance)) {
+      if (session && (endpoint == nullptr || session->endpoint.get() == endpoint)) {
         idle_ones.push_back(session);
         item = waiting.erase(item);
       } else {
@@ -334,14 +334,14 @@ void PortState::close_sessions(const Entrance* entrance) noexcept {
 
 void PortState::close() noexcept {
   if (closed.exchange(true)) return;
-  std::vector<std::shared_ptr<Entrance>> open;
+  std::vector<std::shared_ptr<Endpoint>> open;
   {
     const std::lock_guard guard(lock);
-    for (const auto& entrance : entrances)
-      if (auto alive = entrance.lock()) open.push_back(std::move(alive));
+    for (const auto& endpoint : endpoints)
+      if (auto alive = endpoint.lock()) open.push_back(std::move(alive));
   }
-  for (const auto& entrance : open) entrance->close();
-  // Nobody will receive these any more, and each keeps an entrance, which keeps the port.
+  for (const auto& endpoint : open) endpoint->close();
+  // Nobody will receive these any more, and each keeps an endpoint, which keeps the port.
   std::vector<Item> notices;  // destroyed without the lock
   try {
     const std::lock_guard guard(lock);
@@ -404,19 +404,19 @@ Port::Port(const PortLimits& limits, WaitMode mode)
     : state_(std::make_shared<PortState>(limits, mode)) {}
 
 Port::~Port() {
-  if (state_->generation == call::generation()) {
+  if (state_->generation == process::generation()) {
     close();
     return;
   }
   // All of it is the parent's: leave it as it is.
-  call::leave_alone(state_);
-  call::leave_alone(own_entrance_);
+  process::leak_in_child(state_);
+  process::leak_in_child(own_endpoint_);
 }
 
 int Port::descriptor() {
-  if (!own_entrance_) {
-    own_entrance_ = open_entrance({}, {});
-    handed_out_ = own_entrance_->branch();
+  if (!own_endpoint_) {
+    own_endpoint_ = open_endpoint({}, {});
+    handed_out_ = own_endpoint_->branch();
   }
   return handed_out_.get();
 }
@@ -442,8 +442,8 @@ bool Port::has_idle_thread() const noexcept {
 
 void Port::close() noexcept { state_->close(); }
 
-void Port::post(std::shared_ptr<Entrance> entrance, std::uint8_t priority) {
-  state_->queue({.session = nullptr, .notice = std::move(entrance), .notice_priority = priority});
+void Port::post(std::shared_ptr<Endpoint> endpoint, std::uint8_t priority) {
+  state_->queue({.session = nullptr, .notice = std::move(endpoint), .notice_priority = priority});
 }
 
 std::uint64_t Port::listen(int fd, std::shared_ptr<Source> source) {
@@ -463,7 +463,7 @@ std::uint64_t Port::listen(int fd, std::shared_ptr<Source> source) {
   return id;
 }
 
-void Port::heed(int fd, std::uint64_t source, bool on) noexcept {
+void Port::set_enabled(int fd, std::uint64_t source, bool on) noexcept {
   // Nothing that is not wanted can be told so often that it does harm: errors and hang-ups are told
   // in any case, hence the edge.
   epoll_event event{.events = on ? std::uint32_t{EPOLLIN} : EPOLLET, .data = {.u64 = source}};
@@ -490,11 +490,11 @@ std::vector<Waiting> Port::waiting() const {
       all.push_back({.caller = entry.session->caller,
                      .origin = entry.session->origin(),
                      .priority = entry.session->priority(),
-                     .entrance = entry.session->entrance.get()});
+                     .endpoint = entry.session->endpoint.get()});
   return all;
 }
 
-Incoming::Incoming() noexcept : generation_(call::generation()) {}
+Incoming::Incoming() noexcept : generation_(process::generation()) {}
 Incoming::Incoming(Incoming&& other) noexcept : Incoming() { *this = std::move(other); }
 Incoming& Incoming::operator=(Incoming&& other) noexcept {
   if (this == &other) return *this;
@@ -502,7 +502,7 @@ Incoming& Incoming::operator=(Incoming&& other) noexcept {
   const bool in_line = other.request_.data.data() == other.inline_;
   session_ = std::move(other.session_);
   port_ = std::move(other.port_);
-  entrance_ = std::move(other.entrance_);
+  endpoint_ = std::move(other.endpoint_);
   request_ = std::exchange(other.request_, {});
   large_ = std::move(other.large_);
   descriptors_ = std::move(other.descriptors_);
@@ -519,10 +519,10 @@ Incoming::~Incoming() { abandon(); }
 
 void Incoming::abandon() noexcept {
   if (!session_) return;
-  if (generation_ != call::generation()) {
+  if (generation_ != process::generation()) {
     // The call is the parent's to answer.
-    call::leave_alone(session_);
-    call::leave_alone(port_);
+    process::leak_in_child(session_);
+    process::leak_in_child(port_);
     return;
   }
   // Left without an answer: the client must not wait for ever.
@@ -553,16 +553,16 @@ void Incoming::refuse(int error) noexcept {
   port_ = nullptr;
 }
 
-ServerThread::ServerThread(Port& port, WaitMode mode, Attendant* attendant)
-    : state_(port.state_), mode_(mode), attendant_(attendant), generation_(call::generation()) {
+ServerThread::ServerThread(Port& port, WaitMode mode, ClientDeathObserver* observer)
+    : state_(port.state_), mode_(mode), observer_(observer), generation_(process::generation()) {
   const std::lock_guard guard(state_->lock);
   state_->threads.push_back(&receiving_);
 }
 
 ServerThread::~ServerThread() {
-  if (generation_ != call::generation()) {
-    call::leave_alone(state_);
-    call::leave_alone(attending_);
+  if (generation_ != process::generation()) {
+    process::leak_in_child(state_);
+    process::leak_in_child(attending_);
     return;
   }
   leave();
@@ -581,7 +581,7 @@ ServerThread::~ServerThread() {
   if (!attending_) return;
   const SessionPointer session = std::exchange(attending_, nullptr);
   state_->release(session);
-  if (attendant_ != nullptr) attendant_->left();
+  if (observer_ != nullptr) observer_->left();
 }
 
 // Takes the request that is ready. False: there is nothing to serve after all.
@@ -591,16 +591,16 @@ ServerThread::~ServerThread() {
   if (!session.take_short(incoming.inline_, request) && !take_long(incoming)) return false;
   if (!request.wants_reply && !state_->limits.one_way) [[unlikely]] {
     request = {};
-    call::close_later(session.caller.uid, std::move(incoming.descriptors_));
+    process::close_later(session.caller.uid, std::move(incoming.descriptors_));
     state_->drop(std::exchange(attending_, nullptr));
     return false;
   }
   incoming.notice_ = false;
   incoming.caller_ = session.caller;
   // Mostly they are the same as last time; a look is cheaper than counting them up and down.
-  if (incoming.entrance_ != session.entrance) incoming.entrance_ = session.entrance;
+  if (incoming.endpoint_ != session.endpoint) incoming.endpoint_ = session.endpoint;
   if (request.wants_reply) {
-    session.begin_serving(attendant_);
+    session.begin_serving(observer_);
     incoming.session_ = std::move(attending_);
     if (incoming.port_ != state_) incoming.port_ = state_;
   }
@@ -613,14 +613,14 @@ bool ServerThread::take_long(Incoming& incoming) {
                              .large = incoming.large_,
                              .limits = state_->limits,
                              .descriptors = incoming.descriptors_,
-                             .attendant = attendant_};
+                             .observer = observer_};
   try {
     outcome = attending_->take(to, incoming.request_);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no memory for this client
   }
   if (outcome == Outcome::ok) return true;
   incoming.request_ = {};
-  call::close_later(attending_->caller.uid, std::move(incoming.descriptors_));
+  process::close_later(attending_->caller.uid, std::move(incoming.descriptors_));
   if (outcome != Outcome::would_block) state_->drop(std::exchange(attending_, nullptr));
   return false;
 }
@@ -649,7 +649,7 @@ bool ServerThread::look_around(Incoming& incoming) {
     attend(std::move(other.session));
     return false;
   }
-  incoming.entrance_ = std::move(other.notice);
+  incoming.endpoint_ = std::move(other.notice);
   incoming.notice_ = true;
   return true;
 }
@@ -676,12 +676,12 @@ bool ServerThread::look_around(Incoming& incoming) {
       }
       leave();
     }
-    PortState::Item item = state_->next(
-        deadline, wait_outcome_,
-        {.cancellable = cancellable_, .restartable = restartable_, .since = since});
+    PortState::Item item =
+        state_->next(deadline, wait_outcome_,
+                     {.cancellable = cancellable_, .restartable = restartable_, .since = since});
     if (!item) return wait_outcome_;
     if (item.notice) {
-      incoming.entrance_ = std::move(item.notice);
+      incoming.endpoint_ = std::move(item.notice);
       incoming.notice_ = true;
       return Outcome::ok;
     }
@@ -697,7 +697,7 @@ bool ServerThread::look_around(Incoming& incoming) {
   if (incoming.large_) [[unlikely]]
     incoming.large_->release();
   if (!incoming.descriptors_.empty()) [[unlikely]]
-    call::close_later(incoming.caller_.uid, std::move(incoming.descriptors_));
+    process::close_later(incoming.caller_.uid, std::move(incoming.descriptors_));
   incoming.request_ = {};
   incoming.notice_ = false;
   incoming.crowded_ = false;
@@ -730,7 +730,7 @@ Outcome ServerThread::reply_at_length(Incoming& incoming, std::span<const std::b
     // A bad descriptor, say, leaves the client waiting for a better reply.
     const int code = error.code().value();
     if (code != EPIPE && code != ECONNRESET && code != ETIMEDOUT) {
-      incoming.session_->begin_serving(attendant_);
+      incoming.session_->begin_serving(observer_);
       throw;
     }
   }

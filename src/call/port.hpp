@@ -7,7 +7,7 @@
 //   a thread leaves a session:   say "ring the doorbell"; release; look again, and claim if so
 //   a thread that hears an edge: claim, or leave it to the owner, who looks again when it leaves
 //
-// The warden lets sessions in, and hears of clients that go; so neither waits for a thread that is
+// The reactor lets sessions in, and hears of clients that go; so neither waits for a thread that is
 // free.
 //
 // Threads with nothing to do sleep on the port's epoll descriptor, where packets ring; but one of
@@ -34,7 +34,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   // What waits for a thread: a session, claimed, with something to do; or else a notice.
   struct Item {
     SessionPointer session;
-    std::shared_ptr<Entrance> notice;
+    std::shared_ptr<Endpoint> notice;
     std::uint8_t notice_priority = 0;
     [[nodiscard]] std::uint8_t priority() const noexcept {
       return session ? session->priority() : notice_priority;
@@ -42,8 +42,8 @@ struct PortState : std::enable_shared_from_this<PortState> {
     explicit operator bool() const noexcept { return session || notice; }
   };
   struct Sleeping {
-    bool cancellable = false;  // it is a cancellation point
-    bool restartable = false;  // signal handlers need not end it
+    bool cancellable = false;                // it is a cancellation point
+    bool restartable = false;                // signal handlers need not end it
     SignalCount since = SignalCount::now();  // else one that has run since then does
   };
   struct Entry {
@@ -57,10 +57,10 @@ struct PortState : std::enable_shared_from_this<PortState> {
   ~PortState();
 
   void listen(int fd, std::uint64_t id, std::uint32_t events) const;
-  // A client's memory and socket have come through an entrance: answers with a session, or its
+  // A client's memory and socket have come through an endpoint: answers with a session, or its
   // refusal. Throws SystemError for what is wrong with them.
   void add(std::vector<UniqueFd>& descriptors, const Credentials& sender,
-           const std::shared_ptr<Entrance>& entrance);
+           const std::shared_ptr<Endpoint>& endpoint);
   SessionPointer find(std::uint64_t id);
   // Something to do, the session claimed for the caller; or nothing, and `outcome` says why.
   Item next(Deadline deadline, Outcome& outcome, Sleeping how);
@@ -75,14 +75,14 @@ struct PortState : std::enable_shared_from_this<PortState> {
   void release(const SessionPointer& session) noexcept;
   void drop(const SessionPointer& session) noexcept;
   void close() noexcept;
-  void close_sessions(const Entrance* entrance) noexcept;
+  void close_sessions(const Endpoint* endpoint) noexcept;
   [[nodiscard]] bool over(const ServerSession& session) const noexcept {
-    return session.gone || closed || session.entrance->closed();
+    return session.gone || closed || session.endpoint->closed();
   }
 
   const PortLimits limits;
   const WaitMode mode;
-  const std::uint64_t generation = call::generation();
+  const std::uint64_t generation = process::generation();
   PrivateFd epoll;
   PrivateFd closing;
   PrivateFd queued;  // counts what was put into `waiting`
@@ -97,7 +97,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   std::multimap<int, Item> waiting;  // by falling priority
   std::vector<Item> late;            // to wait behind all that has come, heard of or not
   std::unordered_map<std::uint64_t, std::shared_ptr<Source>> sources;
-  std::vector<std::weak_ptr<Entrance>> entrances;
+  std::vector<std::weak_ptr<Endpoint>> endpoints;
   std::vector<const std::atomic<bool>*> threads;  // for each, whether it receives
   std::uint64_t next_id = kFirstSession;
 };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "call/ledger.hpp"
 #include "farcall/memory.hpp"
+#include "process/process.hpp"
+#include "process/ledger.hpp"
 
 namespace farcall::call {
 

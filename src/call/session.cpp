@@ -12,8 +12,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "call/identity.hpp"
 #include "farcall/error.hpp"
+#include "process/identity.hpp"
 #include "wait/held_signals.hpp"
 
 namespace farcall::call {
@@ -50,7 +50,7 @@ bool SessionBase::hung_up() const noexcept {
   return ::poll(&death, 1, 0) > 0 && (death.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-void SessionBase::keep(Arrival& arrival) {
+void SessionBase::keep(Packet& arrival) {
   // The largest message that anyone sends in earnest: memory, and two packets of descriptors.
   constexpr std::size_t kMostArrived = 8;
   if (arrival.purpose != kPurposeData) {
@@ -64,7 +64,7 @@ void SessionBase::keep(Arrival& arrival) {
   if (arrived_.empty() || arrived_.back().complete) arrived_.emplace_back();
   Arrived& whole = arrived_.back();
   whole.complete = !arrival.more;
-  whole.overflow |= arrival.kind == Arrival::Kind::overflow;
+  whole.overflow |= arrival.kind == Packet::Kind::overflow;
   if (whole.descriptors.size() + arrival.descriptors.size() > kCallDescriptors) garbage_ = true;
   std::ranges::move(arrival.descriptors, std::back_inserter(whole.descriptors));
   arrival.descriptors.clear();
@@ -73,11 +73,11 @@ void SessionBase::keep(Arrival& arrival) {
 void SessionBase::drain() noexcept {
   // A peer that sends without end is stopped here by the bound and later by its lack of sense.
   constexpr std::size_t kMostPackets = 64;
-  Arrival arrival;
+  Packet arrival;
   try {
     for (std::size_t i = 0; i < kMostPackets && !garbage_; ++i) {
-      arrival = take_arrival(socket_.get());
-      using What = Arrival::Kind;
+      arrival = take_packet(socket_.get());
+      using What = Packet::Kind;
       if (arrival.kind == What::nothing || arrival.kind == What::closed) return;
       if (arrival.kind == What::garbage)
         garbage_ = true;
@@ -186,10 +186,10 @@ std::unique_ptr<ClientSession> SessionRequest::await(WaitMode mode, bool cancell
                                                      Outcome& outcome) {
   outcome = await_answer(answers_.get(), cancellable, deadline, since);
   if (outcome != Outcome::ok) return nullptr;
-  Arrival arrival = take_arrival(answers_.get());
-  if (arrival.kind == Arrival::Kind::overflow) throw SystemError(EMFILE, "open a session");
-  if (arrival.kind != Arrival::Kind::descriptors || arrival.descriptors.size() > 1) {
-    outcome = arrival.kind == Arrival::Kind::closed ? Outcome::peer_gone : Outcome::broken;
+  Packet arrival = take_packet(answers_.get());
+  if (arrival.kind == Packet::Kind::overflow) throw SystemError(EMFILE, "open a session");
+  if (arrival.kind != Packet::Kind::descriptors || arrival.descriptors.size() > 1) {
+    outcome = arrival.kind == Packet::Kind::closed ? Outcome::peer_gone : Outcome::broken;
     return nullptr;
   }
   if (arrival.descriptors.empty()) {
@@ -199,8 +199,8 @@ std::unique_ptr<ClientSession> SessionRequest::await(WaitMode mode, bool cancell
     if (error < 1 || error > kMostErrno) return nullptr;
     throw SystemError(static_cast<int>(error), "the server takes no more clients");
   }
-  auto session = std::make_unique<ClientSession>(std::move(memory_),
-                                                 std::move(arrival.descriptors[0]), mode);
+  auto session =
+      std::make_unique<ClientSession>(std::move(memory_), std::move(arrival.descriptors[0]), mode);
   session->made_after = made_after_;
   session->say_other_ids();
   return session;
@@ -258,7 +258,8 @@ inline Turn ClientSession::fill_short_request(const CallArguments& arguments, Ki
                                          Deadline deadline, SignalCount since) {
   if (outstanding_) {
     // The slot is ours again when the server has taken the last one-way request.
-    if (const Outcome outcome = wait_until_taken(deadline, since); outcome != Outcome::ok) return outcome;
+    if (const Outcome outcome = wait_until_taken(deadline, since); outcome != Outcome::ok)
+      return outcome;
   }
   ++number_;
   const bool one_way = results == nullptr;
@@ -306,9 +307,9 @@ inline bool ClientSession::take_short_reply(Turn turn, CallResults& results) noe
   for (;;) {
     Outcome outcome = wait_for_reply(turn, deadline, since);
     if ((outcome == Outcome::interrupted || outcome == Outcome::timed_out) &&
-        arguments.persistence != nullptr && dispatched()) {
+        arguments.retry_policy != nullptr && dispatched()) {
       const SignalCount told = SignalCount::now();
-      if (arguments.persistence->stay(outcome, deadline)) {
+      if (arguments.retry_policy->stay(outcome, deadline)) {
         since = told;
         continue;
       }
@@ -398,7 +399,7 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
 
 bool ServerSession::trusts_client() const noexcept { return same_user(caller.uid, ::geteuid()); }
 
-bool ServerSession::other_packet(const Arrival& arrival) noexcept {
+bool ServerSession::other_packet(const Packet& arrival) noexcept {
   if (!arrival.sender || arrival.sender->pid != caller.pid) return false;
   if (arrival.purpose == kPurposeReal) {
     identity_.real_uid = arrival.sender->uid;
@@ -417,7 +418,7 @@ bool ServerSession::may_keep(std::size_t count) noexcept {
   if (count == 0) return true;
   try {
     kept_.emplace_back(Resource::descriptors, caller.uid, count,
-                       entrance->limits().descriptors_per_user);
+                       endpoint->limits().descriptors_per_user);
     return static_cast<bool>(kept_.back());
   } catch (const std::bad_alloc&) {
     return false;
@@ -456,8 +457,8 @@ Outcome ServerSession::take_data(const Turn& turn, const Destination& to, Reques
       refusal = E2BIG;
     else if (outcome != Outcome::ok)
       return outcome;
-    transfer_.charge = Charge(Resource::bytes, caller.uid, transfer_.capacity(),
-                              to.limits.bytes_per_user);
+    transfer_.charge =
+        Charge(Resource::bytes, caller.uid, transfer_.capacity(), to.limits.bytes_per_user);
     if (!transfer_.charge && refusal == 0) refusal = E2BIG;
   }
   if ((turn.flags & kDescriptors) != 0) {
@@ -481,13 +482,13 @@ Outcome ServerSession::take_data(const Turn& turn, const Destination& to, Reques
 // Returns the errno that the request is to be refused with, before anything has been copied; or 0.
 int ServerSession::take_long(std::size_t size, const Destination& to, Request& request) {
   if (size > to.limits.request_bytes) return E2BIG;
-  if (const auto owner = entrance->owner())
+  if (const auto owner = endpoint->owner())
     if (const int error = owner->admit(size, to.descriptors.size()); error != 0) return error;
   constexpr std::size_t kLong = std::size_t{4} << 20;  // a millisecond's work
-  if (size >= kLong && to.attendant != nullptr) to.attendant->busy(*entrance);
+  if (size >= kLong && to.observer != nullptr) to.observer->busy(*endpoint);
   if (!to.large) to.large = std::make_unique<RequestBuffer>();
-  std::byte* into = to.large->reserve(
-      size, Charge(Resource::bytes, caller.uid, size, to.limits.bytes_per_user));
+  std::byte* into =
+      to.large->reserve(size, Charge(Resource::bytes, caller.uid, size, to.limits.bytes_per_user));
   if (into == nullptr) return E2BIG;
   request.data = {into, size};
   return transfer_.read(request.data) ? 0 : EFAULT;
@@ -533,9 +534,9 @@ void ServerSession::tell_gone() noexcept {
   gone.store(true, std::memory_order_relaxed);
   while (telling_.exchange(true, std::memory_order_acquire)) relax();
   asymmetric_fence_heavy();
-  if (Attendant* now = attendant_.load(std::memory_order_acquire)) {
-    now->client_gone(*entrance);
-    attendant_.store(nullptr, std::memory_order_release);
+  if (ClientDeathObserver* now = observer_.load(std::memory_order_acquire)) {
+    now->client_gone(*endpoint);
+    observer_.store(nullptr, std::memory_order_release);
   }
   telling_.store(false, std::memory_order_release);
 }

@@ -41,13 +41,13 @@
 #include <cstring>
 #include <deque>
 
-#include "call/background.hpp"
-#include "call/ledger.hpp"
-#include "call/process.hpp"
 #include "call/request_buffer.hpp"
 #include "call/transfer.hpp"
-#include "call/warden.hpp"
 #include "farcall/call.hpp"
+#include "process/background.hpp"
+#include "process/ledger.hpp"
+#include "process/process.hpp"
+#include "process/reactor.hpp"
 
 namespace farcall::call {
 
@@ -188,7 +188,7 @@ class SessionBase {
   // Who the other side is, for the accounts of what it sends.
   [[nodiscard]] virtual uid_t owner() const noexcept { return 0; }
   // Any other packet. False: it makes no sense.
-  virtual bool other_packet(const Arrival&) noexcept { return false; }
+  virtual bool other_packet(const Packet&) noexcept { return false; }
   // Whether more descriptors may be kept here than there are now.
   virtual bool may_keep(std::size_t) noexcept { return true; }
 
@@ -203,7 +203,7 @@ class SessionBase {
     bool overflow = false;
     bool complete = false;
   };
-  void keep(Arrival& arrival);
+  void keep(Packet& arrival);
 
   bool announce_ = false;  // memory has been sent, and no turn has told of it
   std::deque<Arrived> arrived_;
@@ -219,13 +219,13 @@ class ClientSession;
 // time: who opened another instead, again and again, would keep others from being heard.
 class SessionRequest {
  public:
-  // Throws SystemError: EPIPE or ECONNRESET where the port has been closed, EINTR where signals since
-  // then are to interrupt.
+  // Throws SystemError: EPIPE or ECONNRESET where the port has been closed, EINTR where signals
+  // since then are to interrupt.
   SessionRequest(int port, std::uint64_t retirements, std::optional<SignalCount> since);
 
-  // Waits until the server has let it in; null where `outcome` is peer_gone, timed_out, would_block,
-  // interrupted (only where a `since` is given; it is the count of signals when the call began).
-  // Throws SystemError: the server's refusal.
+  // Waits until the server has let it in; null where `outcome` is peer_gone, timed_out,
+  // would_block, interrupted (only where a `since` is given; it is the count of signals when the
+  // call began). Throws SystemError: the server's refusal.
   std::unique_ptr<ClientSession> await(WaitMode mode, bool cancellable, Deadline deadline,
                                        std::optional<SignalCount> since, Outcome& outcome);
   [[nodiscard]] bool valid(std::uint64_t retirements) const noexcept {
@@ -306,17 +306,17 @@ struct Destination {
   std::unique_ptr<RequestBuffer>& large;
   const PortLimits& limits;
   std::vector<UniqueFd>& descriptors;
-  Attendant* attendant;
+  ClientDeathObserver* observer;
 };
 
 class ServerSession final : public SessionBase {
  public:
   ServerSession(Mapping memory, UniqueFd socket, CallerIdentity sender, std::uint64_t number,
-                std::shared_ptr<Entrance> way_in, WaitMode mode, Charge held)
+                std::shared_ptr<Endpoint> way_in, WaitMode mode, Charge held)
       : SessionBase(std::move(memory), std::move(socket), mode),
         caller(sender.effective),
         id(number),
-        entrance(std::move(way_in)),
+        endpoint(std::move(way_in)),
         identity_(std::move(sender)),
         charge_(std::move(held)) {}
   // Packets that nobody has taken may hold anything.
@@ -335,11 +335,11 @@ class ServerSession final : public SessionBase {
   [[nodiscard]] bool ready_one_way() const noexcept {
     return ready() && turn().kind == Kind::one_way;
   }
-  // As far as the entrance's owner believes it.
+  // As far as the endpoint's owner believes it.
   [[nodiscard]] std::uint8_t priority() const noexcept {
     const auto claimed = static_cast<std::uint8_t>(slot().extra & 0xff);
     if (claimed == 0) return 0;
-    const auto owner = entrance->owner();
+    const auto owner = endpoint->owner();
     return owner ? owner->bounded(claimed, caller, origin()) : claimed;
   }
   [[nodiscard]] std::uint32_t origin() const noexcept {
@@ -381,22 +381,22 @@ class ServerSession final : public SessionBase {
   [[nodiscard]] bool claim() noexcept { return !owned_.exchange(true, std::memory_order_seq_cst); }
   void release() noexcept { owned_.store(false, std::memory_order_seq_cst); }
   // relaxed: for who wonders whether the vigil over its port is to be told of this session.
-  [[nodiscard]] bool unheard() const noexcept {
+  [[nodiscard]] bool unattended() const noexcept {
     return !owned_.load(std::memory_order_relaxed) && !in_vigil.load(std::memory_order_relaxed);
   }
 
-  // Between these two the client's death is told to `attendant`. end_serving() returns when it is
+  // Between these two the client's death is told to `observer`. end_serving() returns when it is
   // not being told, and never will be.
-  void begin_serving(Attendant* attendant) noexcept {
-    if (attendant == nullptr) return;
-    attendant_.store(attendant, std::memory_order_release);
+  void begin_serving(ClientDeathObserver* observer) noexcept {
+    if (observer == nullptr) return;
+    observer_.store(observer, std::memory_order_release);
     asymmetric_fence_light();
     if (gone.load(std::memory_order_relaxed)) [[unlikely]]
       tell_gone();
   }
   void end_serving() noexcept {
-    if (attendant_.load(std::memory_order_acquire) == nullptr) return;
-    attendant_.store(nullptr, std::memory_order_relaxed);
+    if (observer_.load(std::memory_order_acquire) == nullptr) return;
+    observer_.store(nullptr, std::memory_order_relaxed);
     asymmetric_fence_light();
     while (telling_.load(std::memory_order_acquire)) relax();
   }
@@ -405,7 +405,7 @@ class ServerSession final : public SessionBase {
 
   const Credentials caller;
   const std::uint64_t id;
-  const std::shared_ptr<Entrance> entrance;
+  const std::shared_ptr<Endpoint> endpoint;
   std::atomic<bool> gone{false};
   std::atomic<bool> in_vigil{false};
   unsigned parks = 0;  // how often it was left to its doorbell; its owner's
@@ -429,7 +429,7 @@ class ServerSession final : public SessionBase {
   }
   Outcome take_data(const Turn& turn, const Destination& to, Request& request, int& refusal);
   int take_long(std::size_t size, const Destination& to, Request& request);
-  bool other_packet(const Arrival& arrival) noexcept override;
+  bool other_packet(const Packet& arrival) noexcept override;
   bool may_keep(std::size_t count) noexcept override;
   [[nodiscard]] uid_t owner() const noexcept override { return caller.uid; }
   [[nodiscard]] bool trusts_client() const noexcept;
@@ -439,11 +439,11 @@ class ServerSession final : public SessionBase {
   std::atomic<bool> owned_{false};
   // Who serves writes the first and looks at `gone` and the second, who tells does the reverse;
   // with asymmetric fences between.
-  std::atomic<Attendant*> attendant_{nullptr};
+  std::atomic<ClientDeathObserver*> observer_{nullptr};
   std::atomic<bool> telling_{false};
   CallerIdentity identity_;
-  Charge charge_;                // the session's own descriptors
-  std::vector<Charge> kept_;     // those of descriptors that wait for their request
+  Charge charge_;             // the session's own descriptors
+  std::vector<Charge> kept_;  // those of descriptors that wait for their request
 };
 using SessionPointer = std::shared_ptr<ServerSession>;
 

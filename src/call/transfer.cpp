@@ -25,7 +25,8 @@ Mapping map(int fd, std::size_t size) {
   return {address, size};
 }
 
-// By system calls that are no points of cancellation. Repeats `move` until all has been moved, or no more can be.
+// By system calls that are no points of cancellation. Repeats `move` until all has been moved, or
+// no more can be.
 template <class Bytes, class Move>
 bool move_all(Bytes bytes, Move move) noexcept {
   for (off_t at = 0; !bytes.empty();) {

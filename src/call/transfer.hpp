@@ -13,8 +13,8 @@
 #include <cstddef>
 #include <span>
 
-#include "call/ledger.hpp"
-#include "call/process.hpp"
+#include "process/ledger.hpp"
+#include "process/process.hpp"
 
 namespace farcall::call {
 

@@ -27,7 +27,7 @@ std::atomic<bool>& kernel_waits_for_several() noexcept {
 class Relay final : public Watch {
  public:
   explicit Relay(std::weak_ptr<PortState> port) : port_(std::move(port)) {}
-  void heard(std::uint32_t) noexcept override {
+  void on_readable(std::uint32_t) noexcept override {
     const auto port = port_.lock();
     if (!port) return;
     port->vigil.relay_set.store(false, std::memory_order_relaxed);
@@ -95,14 +95,14 @@ void VigilState::account(bool gain) noexcept {
 
 Vigil::Vigil(PortState& port) noexcept : port_(port), state_(port.vigil) {
   // A forked child has no business here, but would write to what its parent shares with clients.
-  if (port.generation != call::generation()) return;
+  if (port.generation != process::generation()) return;
   if (!kernel_waits_for_several().load(std::memory_order_relaxed)) return;
   if (state_.kept.exchange(true, std::memory_order_seq_cst)) {
     // Of what the calling thread has just left, perhaps, the other one does not know yet.
     const std::lock_guard guard(port.lock);
     if (port.sessions.size() <= kMostSessions &&
         std::ranges::any_of(port.sessions,
-                            [](const auto& item) { return item.second.session->unheard(); }))
+                            [](const auto& item) { return item.second.session->unattended(); }))
       state_.disturb();
     return;
   }
@@ -140,14 +140,14 @@ bool Vigil::set_relay() noexcept {
   if (state_.relay != 0) {
     if (!state_.relay_set.exchange(true, std::memory_order_relaxed)) {
       state_.account(false);
-      Warden::here().again(port_.epoll.get(), state_.relay, kRelayEvents);
+      Reactor::here().again(port_.epoll.get(), state_.relay, kRelayEvents);
     }
     return true;
   }
   try {
     state_.relay_set.store(true, std::memory_order_relaxed);
-    state_.relay = Warden::here().watch(port_.epoll.get(), kRelayEvents,
-                                        std::make_shared<Relay>(port_.weak_from_this()));
+    state_.relay = Reactor::here().watch(port_.epoll.get(), kRelayEvents,
+                                         std::make_shared<Relay>(port_.weak_from_this()));
     return true;
   } catch (const std::exception&) {
     return false;

@@ -13,9 +13,9 @@
 //       else park on the descriptor, release
 //
 // It hears nothing of what comes through the port's epoll descriptor: sessions that were somebody's
-// or are new, what is queued, the port's end. The warden hears that for it (the relay) and rings
+// or are new, what is queued, the port's end. The reactor hears that for it (the relay) and rings
 // the vigil's own bell, a word that it sleeps on as well. So there is no vigil over a port that
-// serves by priority, which would wait for the warden's; nor where signal handlers are to end a
+// serves by priority, which would wait for the reactor's; nor where signal handlers are to end a
 // sleep, because the kernel restarts this one (SA_RESTART).
 //
 // Such a call finds its own code in no cache either; what short calls pass through is marked hot,
@@ -36,16 +36,16 @@ struct PortState;
 struct VigilState {
   std::atomic<std::uint32_t> bell{0};
   std::atomic<bool> kept{false};       // by one thread at most
-  std::atomic<bool> relay_set{false};  // the warden will hear what comes next
+  std::atomic<bool> relay_set{false};  // the reactor will hear what comes next
   std::uint64_t relay = 0;             // its number there; of the thread that keeps the vigil
 
-  std::atomic<int> loss{0};  // grows with vigils that bring nothing or need the warden
+  std::atomic<int> loss{0};  // grows with vigils that bring nothing or need the reactor
   std::atomic<int> rest{0};  // so many sleeps are to be on the epoll descriptor first
 
   // The thread that keeps it, if there is one, shall look around.
   void disturb() noexcept;
-  // Whether to keep one: not where clients mostly come and go or pass descriptors, which the warden
-  // would hear in addition, nor where somebody lies.
+  // Whether to keep one: not where clients mostly come and go or pass descriptors, which the
+  // reactor would hear in addition, nor where somebody lies.
   bool pays() noexcept;
   void account(bool gain) noexcept;
 };

@@ -54,15 +54,15 @@ Request request_for(const AnyMechanism& mechanism, Wanted wanted) {
 }
 
 template <class T>
-Parcel parcel_of(const T& value) {
-  Parcel parcel;
+FdMessage parcel_of(const T& value) {
+  FdMessage parcel;
   const auto bytes = std::as_bytes(std::span(&value, 1));
   parcel.bytes.assign(bytes.begin(), bytes.end());
   return parcel;
 }
 
 template <class T>
-bool unpack(const Parcel& parcel, T& value) {
+bool unpack(const FdMessage& parcel, T& value) {
   if (parcel.bytes.size() != sizeof value) return false;
   std::memcpy(&value, parcel.bytes.data(), sizeof value);
   return true;
@@ -71,13 +71,14 @@ bool unpack(const Parcel& parcel, T& value) {
 // Whether the client on `socket` asks for exactly `expected`; if not, it has been told so.
 bool asks_for(int socket, const Request& expected, Deadline deadline) {
   const Deadline patience = Deadline::after(kPatience);
-  const auto parcel = receive_parcel(socket, patience.at() < deadline.at() ? patience : deadline);
+  const auto parcel =
+      receive_fd_message(socket, patience.at() < deadline.at() ? patience : deadline);
   Request request{};
   if (!parcel || !unpack(*parcel, request)) return false;
   if (request.magic == expected.magic && request.wanted == expected.wanted &&
       request.mechanism == expected.mechanism)
     return true;
-  send_parcel(socket, parcel_of(Answer{.magic = Request::kMagic, .refusal = EPROTO}));
+  send_fd_message(socket, parcel_of(Answer{.magic = Request::kMagic, .refusal = EPROTO}));
   return false;
 }
 
@@ -89,8 +90,8 @@ UniqueFd serve(std::string_view name, const Request& expected, std::span<const H
     UniqueFd client = listener.accept(deadline);
     try {
       if (!asks_for(client.get(), expected, deadline)) continue;
-      send_parcel(client.get(), parcel_of(Answer{.magic = Request::kMagic, .refusal = 0}));
-      for (const Handle& handle : handles) send_parcel(client.get(), handle.parcel);
+      send_fd_message(client.get(), parcel_of(Answer{.magic = Request::kMagic, .refusal = 0}));
+      for (const Handle& handle : handles) send_fd_message(client.get(), handle.parcel);
       return client;
     } catch (const SystemError& error) {
       // A client that went away, sent something else or never asked; the next may do better.
@@ -104,7 +105,7 @@ UniqueFd serve(std::string_view name, const Request& expected, std::span<const H
 // own end at least until the client has opened the other one, or died.
 void await_opened(int client, Deadline deadline) {
   try {
-    receive_parcel(client, deadline);
+    receive_fd_message(client, deadline);
   } catch (const SystemError& error) {
     if (error.code().value() != ECONNRESET) throw;
   }
@@ -112,7 +113,7 @@ void await_opened(int client, Deadline deadline) {
 
 void tell_opened(int server) {
   try {
-    send_parcel(server, Parcel{});
+    send_fd_message(server, FdMessage{});
   } catch (const SystemError& error) {
     // The server has died; the end that was opened tells of that.
     if (error.code().value() != EPIPE && error.code().value() != ECONNRESET) throw;
@@ -120,10 +121,10 @@ void tell_opened(int server) {
 }
 
 // Sends the request and returns the answer; std::nullopt where another client was first.
-std::optional<Parcel> converse(int server, const Request& request, Deadline deadline) {
+std::optional<FdMessage> converse(int server, const Request& request, Deadline deadline) {
   try {
-    send_parcel(server, parcel_of(request));
-    return receive_parcel(server, deadline);
+    send_fd_message(server, parcel_of(request));
+    return receive_fd_message(server, deadline);
   } catch (const SystemError& error) {
     const int value = error.code().value();
     if (value != EPIPE && value != ECONNRESET) throw;
@@ -152,7 +153,7 @@ UniqueFd ask(std::string_view name, const Request& request, Deadline deadline) {
 }
 
 Handle receive_handle(int socket, Deadline deadline) {
-  auto parcel = receive_parcel(socket, deadline);
+  auto parcel = receive_fd_message(socket, deadline);
   if (!parcel) throw SystemError(ECONNRESET, "open a channel: the server has gone");
   return {.parcel = std::move(*parcel), .memory = {}};
 }

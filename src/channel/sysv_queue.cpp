@@ -18,7 +18,7 @@
 
 #include "channel/kernel_limit.hpp"
 #include "farcall/error.hpp"
-#include "farcall/peer.hpp"
+#include "farcall/socket.hpp"
 #include "farcall/wait.hpp"
 
 namespace farcall::channel::sysv_queue {

@@ -34,7 +34,7 @@ class Mark {
 };
 
 // Attaches the segment whose number the peer has sent.
-Mapping attach_sent(const Parcel& parcel) {
+Mapping attach_sent(const FdMessage& parcel) {
   int id = -1;
   if (parcel.bytes.size() != sizeof id)
     throw SystemError(EPROTO, "open a channel: no segment's number came along");

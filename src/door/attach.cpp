@@ -16,15 +16,15 @@
 #include <cstring>
 #include <deque>
 
-#include "call/acceptor.hpp"
-#include "call/background.hpp"
-#include "call/identity.hpp"
-#include "call/ledger.hpp"
 #include "door/listener.hpp"
 #include "door/real.hpp"
 #include "farcall/doors.h"
 #include "farcall/error.hpp"
-#include "farcall/peer.hpp"
+#include "farcall/socket.hpp"
+#include "process/background.hpp"
+#include "process/identity.hpp"
+#include "process/ledger.hpp"
+#include "socket/acceptor.hpp"
 
 namespace farcall::door {
 namespace {
@@ -37,7 +37,7 @@ constexpr auto kPatience = std::chrono::seconds(5);
 constexpr auto kBacklogPatience = std::chrono::seconds(1);
 constexpr std::size_t kMostAttachments = 1024;  // of one process
 constexpr std::size_t kMostVisitors = 256;
-// What the warden answers goes at once or not at all.
+// What the reactor answers goes at once or not at all.
 constexpr auto kNoPatience = std::chrono::nanoseconds::zero();
 
 AbstractAddress address_of(const struct stat& status) noexcept {
@@ -55,8 +55,8 @@ bool is_named(int socket, const AbstractAddress& name) noexcept {
 
 bool may_attach(uid_t user, uid_t owner_of_file) noexcept {
   // Whose such a file is cannot be known. Only root of the whole system may do as it likes with it.
-  if (call::is_overflow_id(owner_of_file)) return user == 0 && call::knows_all_users();
-  return user == 0 || call::same_user(user, owner_of_file);
+  if (process::is_overflow_id(owner_of_file)) return user == 0 && process::knows_all_users();
+  return user == 0 || process::same_user(user, owner_of_file);
 }
 
 // A connection to the attachment of a file; none where there is none that counts.
@@ -91,15 +91,15 @@ UniqueFd connect_to(const struct stat& status) noexcept {
 }
 
 // The answer to what was sent; its kind is `closed` where none comes in time.
-Arrival await_answer(int socket) {
+Packet await_answer(int socket) {
   const Deadline deadline = Deadline::after(kPatience);
   for (;;) {
-    Arrival arrival = take_arrival(socket);
-    if (arrival.kind != Arrival::Kind::nothing) return arrival;
+    Packet arrival = take_packet(socket);
+    if (arrival.kind != Packet::Kind::nothing) return arrival;
     const std::int64_t left = (deadline.at() - monotonic_ns()) / 1'000'000;
     pollfd entry{.fd = socket, .events = POLLIN, .revents = 0};
     if (left <= 0 || (::poll(&entry, 1, static_cast<int>(left)) < 0 && errno != EINTR)) {
-      arrival.kind = Arrival::Kind::closed;
+      arrival.kind = Packet::Kind::closed;
       return arrival;
     }
   }
@@ -118,16 +118,16 @@ int refusal(int file, const struct stat& status) noexcept {
 
 }  // namespace
 
-// What a file is said to be by what the kernel has of it, without asking whoever serves it: that may
-// be another process, which need not answer.
+// What a file is said to be by what the kernel has of it, without asking whoever serves it: that
+// may be another process, which need not answer.
 bool known_status(int file, struct statx& status) noexcept {
   return ::statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &status) == 0;
 }
 
-class Attachment final : public call::Watch, public std::enable_shared_from_this<Attachment> {
+class Attachment final : public process::Watch, public std::enable_shared_from_this<Attachment> {
  public:
   Attachment(std::weak_ptr<Door> door, UniqueFd listener, UniqueFd file, uid_t maker,
-             call::Charge held)
+             process::Charge held)
       : door_(std::move(door)),
         acceptor_(std::move(listener)),
         file_(std::move(file)),
@@ -142,12 +142,11 @@ class Attachment final : public call::Watch, public std::enable_shared_from_this
 
   // The kernel tells when the last name of the file goes. May wait for whoever serves the file.
   void start() {
-    number_ =
-        call::Warden::here().watch(acceptor_.fd(), EPOLLIN | EPOLLET, shared_from_this());
-    class Names final : public call::Watch {
+    number_ = process::Reactor::here().watch(acceptor_.fd(), EPOLLIN | EPOLLET, shared_from_this());
+    class Names final : public process::Watch {
      public:
       explicit Names(std::weak_ptr<Attachment> attachment) : attachment_(std::move(attachment)) {}
-      void heard(std::uint32_t) noexcept override {
+      void on_readable(std::uint32_t) noexcept override {
         if (const auto attachment = attachment_.lock()) attachment->look_for_names();
       }
 
@@ -155,12 +154,12 @@ class Attachment final : public call::Watch, public std::enable_shared_from_this
       const std::weak_ptr<Attachment> attachment_;
     };
     // Where there is no more of that to be had, it is noticed at the next visit.
-    names_ = call::PrivateFd(UniqueFd(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)));
+    names_ = process::PrivateFd(UniqueFd(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)));
     if (!names_) return;
     const std::string path = "/proc/self/fd/" + std::to_string(file_.get());
     if (::inotify_add_watch(names_.get(), path.c_str(), IN_ATTRIB | IN_DELETE_SELF) < 0) return;
-    names_number_ = call::Warden::here().watch(names_.get(), EPOLLIN,
-                                               std::make_shared<Names>(weak_from_this()));
+    names_number_ = process::Reactor::here().watch(names_.get(), EPOLLIN,
+                                                   std::make_shared<Names>(weak_from_this()));
   }
 
   void detach() noexcept {
@@ -170,11 +169,11 @@ class Attachment final : public call::Watch, public std::enable_shared_from_this
   }
 
   // Somebody connects.
-  void heard(std::uint32_t) noexcept override {
-    if (maker_ == 0 || call::same_user(maker_, ::geteuid())) return let_in();
+  void on_readable(std::uint32_t) noexcept override {
+    if (maker_ == 0 || process::same_user(maker_, ::geteuid())) return let_in();
     // Who made the listener can have it wait: its flags are its maker's as well.
     try {
-      call::run_later(maker_, [self = shared_from_this()] { self->let_in(); });
+      process::run_later(maker_, [self = shared_from_this()] { self->let_in(); });
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): its visitors wait
     }
   }
@@ -200,13 +199,14 @@ class Attachment final : public call::Watch, public std::enable_shared_from_this
  private:
   void stop() noexcept {
     // A child's copy leaves what is watched in the parent.
-    if (acceptor_.fd() >= 0 && number_ != 0) call::Warden::here().forget(acceptor_.fd(), number_);
-    if (names_ && names_number_ != 0) call::Warden::here().forget(names_.get(), names_number_);
+    if (acceptor_.fd() >= 0 && number_ != 0)
+      process::Reactor::here().forget(acceptor_.fd(), number_);
+    if (names_ && names_number_ != 0) process::Reactor::here().forget(names_.get(), names_number_);
     number_ = 0;
     names_number_ = 0;
     acceptor_.close();
     names_.reset();
-    call::close_later(::geteuid(), file_.release());
+    process::close_later(::geteuid(), file_.release());
   }
   void let_in() noexcept;
   void look_for_names() noexcept {
@@ -218,11 +218,11 @@ class Attachment final : public call::Watch, public std::enable_shared_from_this
   }
 
   const std::weak_ptr<Door> door_;
-  call::Acceptor acceptor_;
-  call::PrivateFd file_;
+  process::Acceptor acceptor_;
+  process::PrivateFd file_;
   const uid_t maker_;
-  const call::Charge charge_;
-  call::PrivateFd names_;
+  const process::Charge charge_;
+  process::PrivateFd names_;
   std::atomic<std::uint64_t> number_{0};
   std::uint64_t names_number_ = 0;
 };
@@ -230,42 +230,43 @@ class Attachment final : public call::Watch, public std::enable_shared_from_this
 namespace {
 
 // Who has connected to an attachment, until it has said what it wants.
-class Visitor final : public call::Watch, public std::enable_shared_from_this<Visitor> {
+class Visitor final : public process::Watch, public std::enable_shared_from_this<Visitor> {
  public:
   Visitor(std::weak_ptr<Attachment> attachment, UniqueFd socket, const Credentials& who,
-          call::Charge held)
+          process::Charge held)
       : attachment_(std::move(attachment)),
         socket_(std::move(socket)),
         who_(who),
         charge_(std::move(held)) {}
-  ~Visitor() override { call::close_later(who_.uid, socket_.release()); }
+  ~Visitor() override { process::close_later(who_.uid, socket_.release()); }
 
   void start() {
-    number_ = call::Warden::here().watch(socket_.get(), EPOLLIN | EPOLLRDHUP, shared_from_this());
+    number_ =
+        process::Reactor::here().watch(socket_.get(), EPOLLIN | EPOLLRDHUP, shared_from_this());
   }
   void dismiss() noexcept {
-    if (number_ != 0) call::Warden::here().forget(socket_.get(), number_);
+    if (number_ != 0) process::Reactor::here().forget(socket_.get(), number_);
     ::shutdown(socket_.get(), SHUT_RDWR);
   }
 
-  void heard(std::uint32_t) noexcept override {
+  void on_readable(std::uint32_t) noexcept override {
     const auto keep = shared_from_this();
     (void)serve();
   }
   // Does what it wants; false: it has not said so yet.
   bool serve() noexcept {
-    Arrival arrival;
+    Packet arrival;
     try {
-      arrival = take_arrival(socket_.get());
-      if (arrival.kind == Arrival::Kind::nothing) return false;
+      arrival = take_packet(socket_.get());
+      if (arrival.kind == Packet::Kind::nothing) return false;
       if (const auto attachment = attachment_.lock();
-          attachment && arrival.kind == Arrival::Kind::descriptors) {
+          attachment && arrival.kind == Packet::Kind::descriptors) {
         if (arrival.purpose == kPurposeOpen) open(*attachment, arrival.descriptors);
         if (arrival.purpose == kPurposeDetach) detach(*attachment);
       }
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
     }
-    call::close_later(who_.uid, std::move(arrival.descriptors));
+    process::close_later(who_.uid, std::move(arrival.descriptors));
     dismiss();
     return true;
   }
@@ -289,9 +290,9 @@ class Visitor final : public call::Watch, public std::enable_shared_from_this<Vi
   }
 
   const std::weak_ptr<Attachment> attachment_;
-  call::PrivateFd socket_;
+  process::PrivateFd socket_;
   const Credentials who_;
-  const call::Charge charge_;
+  const process::Charge charge_;
   std::atomic<std::uint64_t> number_{0};
 };
 
@@ -322,14 +323,14 @@ void Attachment::let_in() noexcept {
     bool full = false;
     UniqueFd socket = acceptor_.accept(full);
     if (!socket) {
-      if (full) call::look_again_later(acceptor_.fd(), number_, weak_from_this());
+      if (full) process::look_again_later(acceptor_.fd(), number_, weak_from_this());
       return;
     }
     try {
       const Credentials who = peer_credentials(socket.get());
-      call::Charge held(call::Resource::descriptors, who.uid, 1);
+      process::Charge held(process::Resource::descriptors, who.uid, 1);
       if (full || !held) {
-        call::close_later(who.uid, std::move(socket));
+        process::close_later(who.uid, std::move(socket));
         continue;
       }
       auto visitor =
@@ -337,12 +338,12 @@ void Attachment::let_in() noexcept {
       // Mostly it has said already what it wants.
       if (visitor->serve()) continue;
       visitor->start();
-      call::PerProcess<Visitors>::here().add(visitor);
+      process::PerProcess<Visitors>::here().add(visitor);
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
     }
   }
   // Edges tell of those that come from now on.
-  call::Warden::here().again(acceptor_.fd(), number_, EPOLLIN | EPOLLET);
+  process::Reactor::here().again(acceptor_.fd(), number_, EPOLLIN | EPOLLET);
 }
 
 namespace {
@@ -360,16 +361,15 @@ void attach_now(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descri
       accepts == 0)
     return;
   constexpr std::size_t kHeld = 4;  // the listener, its spare, the file, the watch of its names
-  call::Charge held(call::Resource::descriptors, sender.uid, kHeld);
+  process::Charge held(process::Resource::descriptors, sender.uid, kHeld);
   if (!held) return;
   // The kernel closes the highest descriptors of a process that ends first. The name must go
   // before the file: else another file could get its number, and not the name that is made of it.
   UniqueFd listener(::fcntl(descriptors[0].get(), F_DUPFD_CLOEXEC, descriptors[1].get() + 1));
   if (!listener) return;
   descriptors[0].reset();
-  auto attachment = std::make_shared<Attachment>(door, std::move(listener),
-                                                 std::move(descriptors[1]), sender.uid,
-                                                 std::move(held));
+  auto attachment = std::make_shared<Attachment>(
+      door, std::move(listener), std::move(descriptors[1]), sender.uid, std::move(held));
   attachment->start();
   door->add_attachment(attachment);
   send_descriptors(descriptors[2].get(), {}, 0, kNoPatience);
@@ -382,12 +382,12 @@ void attach(const std::shared_ptr<Door>& door, std::vector<UniqueFd> descriptors
   try {
     if (descriptors.size() == 3) {
       auto shared = std::make_shared<std::vector<UniqueFd>>(std::move(descriptors));
-      call::run_later(sender.uid, [door, shared, sender] { attach_now(door, *shared, sender); });
+      process::run_later(sender.uid, [door, shared, sender] { attach_now(door, *shared, sender); });
       return;
     }
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): who attaches gets no answer
   }
-  call::close_later(sender.uid, std::move(descriptors));
+  process::close_later(sender.uid, std::move(descriptors));
 }
 
 bool is_attached(const struct stat& status) noexcept {
@@ -400,8 +400,8 @@ UniqueFd open_attached(int fd, const struct stat& status) noexcept {
   if (!socket) return {};
   try {
     send_descriptors(socket.get(), std::array{fd}, kPurposeOpen);
-    Arrival arrival = await_answer(socket.get());
-    if (arrival.kind == Arrival::Kind::descriptors && arrival.descriptors.size() == 1 &&
+    Packet arrival = await_answer(socket.get());
+    if (arrival.kind == Packet::Kind::descriptors && arrival.descriptors.size() == 1 &&
         read_name(arrival.descriptors[0].get()))
       return std::move(arrival.descriptors[0]);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): its server has just died
@@ -434,8 +434,8 @@ int attach_to(int d, const char* path) {
     throw;
   }
   const_cast<UniqueFd&>(theirs).reset();
-  const Arrival arrival = await_answer(mine.get());
-  return arrival.kind == Arrival::Kind::descriptors ? 0 : fail(EBADF);
+  const Packet arrival = await_answer(mine.get());
+  return arrival.kind == Packet::Kind::descriptors ? 0 : fail(EBADF);
 }
 
 int open_door(const char* path, int flags) {
@@ -466,7 +466,7 @@ int detach_from(const char* path) {
   if (!socket) return fail(EINVAL);
   try {
     send_descriptors(socket.get(), {}, kPurposeDetach);
-    if (await_answer(socket.get()).kind == Arrival::Kind::descriptors) return 0;
+    if (await_answer(socket.get()).kind == Packet::Kind::descriptors) return 0;
   } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): its server has just died
   }
   return fail(EINVAL);

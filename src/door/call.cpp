@@ -19,7 +19,7 @@ std::size_t descriptors_at(std::size_t data_size) noexcept {
   return (data_size + kUnit - 1) / kUnit * kUnit;
 }
 
-int why_not(Outcome outcome) noexcept {
+int errno_of(Outcome outcome) noexcept {
   switch (outcome) {
     case Outcome::interrupted: return Client::dispatched() ? EINTR : EAGAIN;
     case Outcome::too_big: return EOVERFLOW;
@@ -27,7 +27,7 @@ int why_not(Outcome outcome) noexcept {
   }
 }
 
-int to_error(Outcome outcome) noexcept { return outcome == Outcome::ok ? 0 : why_not(outcome); }
+int to_error(Outcome outcome) noexcept { return outcome == Outcome::ok ? 0 : errno_of(outcome); }
 
 // Puts descriptors behind the data, in memory of their own where there is no room in the caller's.
 int place_descriptors(CallResults& results, door_arg_t& arguments) {
@@ -71,8 +71,8 @@ int take_over(CallResults& results, door_arg_t& arguments) {
 
 // Arguments that cannot be passed: `error` says why. What is wrong with them is told when it would
 // have been found out, after the wait for a thread.
-int call_in_vain(int d, Handle& handle, std::uint64_t bytes, int error, Cancellable cancellable,
-                 SignalCount since) {
+int call_with_bad_arguments(int d, Handle& handle, std::uint64_t bytes, int error,
+                            Cancellable cancellable, SignalCount since) {
   CallResults results;
   try {
     const Outcome outcome = handle.client.call({.data = std::as_bytes(std::span(&bytes, 1)),
@@ -89,7 +89,7 @@ int call_in_vain(int d, Handle& handle, std::uint64_t bytes, int error, Cancella
 }
 
 // What is wrong with the arguments; 0: nothing.
-int look_at(const door_arg_t& arguments, Outgoing* outgoing) {
+int validate(const door_arg_t& arguments, Outgoing* outgoing) {
   if (!readable(arguments.data_ptr, arguments.data_size) ||
       !writable(arguments.rbuf, arguments.rsize))
     return EFAULT;
@@ -99,14 +99,14 @@ int look_at(const door_arg_t& arguments, Outgoing* outgoing) {
 }
 
 // `outgoing` gets the descriptors; null where there are none.
-[[gnu::hot]] inline int call(int d, door_arg_t& params, Outgoing* outgoing,
-                             Cancellable cancellable, SignalCount since) {
+[[gnu::hot]] inline int call(int d, door_arg_t& params, Outgoing* outgoing, Cancellable cancellable,
+                             SignalCount since) {
   const Borrowed handle = borrow(d);
   if (!handle) return EBADF;
   door_arg_t arguments = params;  // the reply may be written over it
-  promise = {.bytes = arguments.data_size, .descriptors = arguments.desc_num};
-  if (const int error = look_at(arguments, outgoing); error != 0)
-    return call_in_vain(d, *handle, arguments.data_size, error, cancellable, since);
+  argument_sizes = {.bytes = arguments.data_size, .descriptors = arguments.desc_num};
+  if (const int error = validate(arguments, outgoing); error != 0)
+    return call_with_bad_arguments(d, *handle, arguments.data_size, error, cancellable, since);
   if (outgoing != nullptr) outgoing->prepare();
   std::optional<NoCancel> guard;  // outlives what the results hold
   CallResults results;
@@ -135,8 +135,8 @@ int call_with_descriptors(int d, door_arg_t& params, SignalCount since) {
   Outgoing outgoing;
   int error = 0;
   try {
-    error = call(d, params, &outgoing,
-                 guard.was_cancellable() ? Cancellable::yes : Cancellable::no, since);
+    error = call(d, params, &outgoing, guard.was_cancellable() ? Cancellable::yes : Cancellable::no,
+                 since);
   } catch (const SystemError& refusal) {
     error = refusal.code().value();
     if (error != EMFILE || !Client::dispatched()) throw;
@@ -152,7 +152,7 @@ int call_without_arguments(int d, SignalCount since) {
   const Borrowed handle = borrow(d);
   if (!handle) return EBADF;
   CallResults results;
-  promise = {};
+  argument_sizes = {};
   return to_error(handle->client.call({.data = {},
                                        .descriptors = {},
                                        .word = kNoArguments,

@@ -17,6 +17,7 @@
 #include "door/real.hpp"
 #include "door/server.hpp"
 #include "farcall/error.hpp"
+#include "process/background.hpp"
 
 // Programs, and other languages' bindings, rest on these.
 static_assert(sizeof(door_desc_t) == 24 && alignof(door_desc_t) == 4);
@@ -118,9 +119,9 @@ Terms Door::terms() const noexcept {
 
 UniqueFd Door::open() {
   const auto self = shared_from_this();
-  entrance_ = pool->port.open_entrance(self, terms());
+  endpoint_ = pool->port.open_endpoint(self, terms());
   Process& process = Process::here();
-  UniqueFd fd = entrance_->branch(
+  UniqueFd fd = endpoint_->branch(
       make_name({.id = id, .attributes = attributes & kNamedAttributes}), &primary_);
   lasting_info_ = info();
   process.add(self);
@@ -131,7 +132,7 @@ UniqueFd Door::open() {
 
 UniqueFd Door::branch(std::optional<uid_t> user, std::optional<mode_t> mode) {
   std::uint64_t socket = 0;
-  UniqueFd fd = entrance_->branch(
+  UniqueFd fd = endpoint_->branch(
       make_name({.id = id, .attributes = shown_attributes() & kNamedAttributes, .mode = mode}),
       &socket, user);
   Process::here().add_branch(socket, shared_from_this());
@@ -189,7 +190,7 @@ int Door::set_param(int which, std::uint64_t value) {
       break;
     default: return EINVAL;
   }
-  entrance_->set_terms(terms());
+  endpoint_->set_terms(terms());
   return 0;
 }
 
@@ -209,7 +210,7 @@ std::vector<int> Door::own_descriptors() const {
 
 std::size_t Door::count_references() const {
   const std::size_t own = own_descriptors().size();
-  std::size_t count = entrance_->branches();
+  std::size_t count = endpoint_->branches();
   // Our own count one by one. Where there are none, the branch that is left of them is held by
   // somebody to whom the program has passed it by other means than ours.
   if (own > 0 && count > 0) count += own - 1;
@@ -236,15 +237,26 @@ void Door::check_references() noexcept {
         tell = (attributes & DOOR_UNREF_MULTI) != 0 || first;
       }
     }
-    if (first) entrance_->set_terms(terms());
-    if (tell) pool->port.post(entrance_);
+    if (first) endpoint_->set_terms(terms());
+    if (tell) pool->port.post(endpoint_);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): told at the next occasion
   }
 }
 
 void Door::branch_closed(std::uint64_t socket) noexcept {
   Process::here().remove_branch(socket);
-  if (counts_references() || entrance_->branches() == 0) check_references();
+  if (!counts_references() && endpoint_->branches() != 0) return;
+  // It looks at all descriptors of the process, which strangers who come and go could keep it at.
+  if (check_pending_.exchange(true)) return;
+  const auto check = [self = shared_from_this()] {
+    self->check_pending_ = false;
+    self->check_references();
+  };
+  try {
+    process::run_later(::geteuid(), check);
+  } catch (const std::exception&) {
+    check();
+  }
 }
 
 void Door::received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,

@@ -13,17 +13,17 @@
 #include <unordered_map>
 
 #include "call/limits.hpp"
-#include "call/process.hpp"
-#include "call/warden.hpp"
 #include "door/name.hpp"
 #include "door/per_thread.hpp"
 #include "door/real.hpp"
 #include "farcall/call.hpp"
 #include "farcall/wait.hpp"
+#include "process/process.hpp"
+#include "process/reactor.hpp"
 
 namespace farcall::door {
 
-// What a door tells its clients, in its entrance's terms.
+// What a door tells its clients, in its endpoint's terms.
 enum Term : std::size_t { kDataMin, kDataMax, kDescMax, kProcedure, kCookie };
 
 // In the word of a request: the client has passed no arguments, and takes no result.
@@ -53,7 +53,7 @@ struct Pool {
 
 class Attachment;
 
-class Door final : public EntranceOwner, public std::enable_shared_from_this<Door> {
+class Door final : public EndpointOwner, public std::enable_shared_from_this<Door> {
  public:
   // How door_xcreate() makes threads.
   struct Maker {
@@ -64,7 +64,7 @@ class Door final : public EntranceOwner, public std::enable_shared_from_this<Doo
 
   Door(door_server_procedure_t* server_procedure, void* server_cookie, unsigned given,
        std::shared_ptr<Pool> threads, const Maker& thread_maker);
-  // Makes the entrance, and the first descriptor. Throws SystemError.
+  // Makes the endpoint, and the first descriptor. Throws SystemError.
   UniqueFd open();
   // A descriptor for somebody else, counted apart from those that exist. `user`: who has asked for
   // it; `mode`: the permissions of the file by which it was opened, where there is one. Throws
@@ -85,8 +85,8 @@ class Door final : public EntranceOwner, public std::enable_shared_from_this<Doo
   [[nodiscard]] std::uint64_t param(int which) const noexcept;
   // Returns 0 or an errno value.
   int set_param(int which, std::uint64_t value);
-  void revoke() noexcept { entrance_->close(); }
-  [[nodiscard]] bool revoked() const noexcept { return entrance_->closed(); }
+  void revoke() noexcept { endpoint_->close(); }
+  [[nodiscard]] bool revoked() const noexcept { return endpoint_->closed(); }
   // Counts who refers to the door, tells it when one is left and drops it when none is.
   void check_references() noexcept;
   // Somebody more refers to the door.
@@ -108,7 +108,7 @@ class Door final : public EntranceOwner, public std::enable_shared_from_this<Doo
   void remove_attachment(const Attachment& attachment) noexcept;
 
   const std::uint64_t id = random_id();
-  const std::uint64_t generation = call::generation();
+  const std::uint64_t generation = process::generation();
   door_server_procedure_t* const procedure;
   void* const cookie;
   const unsigned attributes;
@@ -122,13 +122,14 @@ class Door final : public EntranceOwner, public std::enable_shared_from_this<Doo
   [[nodiscard]] int admit_descriptors(std::size_t count) const noexcept;
   std::size_t count_references() const;
 
-  std::shared_ptr<Entrance> entrance_;
+  std::shared_ptr<Endpoint> endpoint_;
   door_info_t lasting_info_{};
   std::uint64_t primary_ = 0;  // cookie of the socket that door_create() returned
   std::atomic<std::uint64_t> data_min_{0};
   std::atomic<std::uint64_t> data_max_{SIZE_MAX};
   std::atomic<std::uint64_t> desc_max_;
   std::atomic<bool> told_{false};  // of a single reference left
+  std::atomic<bool> check_pending_{false};
   mutable std::mutex lock_;        // protects all below
   std::vector<std::shared_ptr<Attachment>> attachments_;
   bool was_referenced_ = false;
@@ -273,11 +274,11 @@ inline Borrowed borrow(int fd) {
 }
 
 // What the thread that calls wants to pass, whether it can or not.
-struct Promise {
+struct ArgumentSizes {
   std::uint64_t bytes = 0;
   std::size_t descriptors = 0;
 };
-extern thread_local constinit Promise promise;
+extern thread_local constinit ArgumentSizes argument_sizes;
 
 // Whether a descriptor has been seen to be a door's. Lock-free, for close(2) and its relatives.
 bool known(int fd) noexcept;
@@ -290,7 +291,7 @@ template <class Close>
 auto closing(int fd, Close close);
 void after_close(const std::shared_ptr<Handle>& handle) noexcept;
 
-using call::NoCancel;
+using process::NoCancel;
 
 template <class Close>
 auto closing(int fd, Close close) {

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <string_view>
 
-#include "farcall/peer.hpp"
+#include "farcall/socket.hpp"
 #include "farcall/wait.hpp"
 
 namespace farcall::door {

@@ -72,7 +72,7 @@ void in_child() {
 }
 
 [[maybe_unused]] const bool kRegistered = [] {
-  call::around_fork(call::Room::door, before_fork, in_parent, in_child);
+  process::around_fork(process::Room::door, before_fork, in_parent, in_child);
   return true;
 }();
 
@@ -85,15 +85,16 @@ WaitMode mode_from_environment() noexcept {
 }
 
 int admission(LiveTerms terms, const CallArguments&) {
-  if (promise.bytes < terms[kDataMin] || promise.bytes > terms[kDataMax]) return ENOBUFS;
-  if (promise.descriptors == 0) return 0;
+  if (argument_sizes.bytes < terms[kDataMin] || argument_sizes.bytes > terms[kDataMax])
+    return ENOBUFS;
+  if (argument_sizes.descriptors == 0) return 0;
   if ((terms[kDescMax] >> 32 & DOOR_REFUSE_DESC) != 0) return ENOTSUP;
-  return promise.descriptors > (terms[kDescMax] & UINT32_MAX) ? ENFILE : 0;
+  return argument_sizes.descriptors > (terms[kDescMax] & UINT32_MAX) ? ENFILE : 0;
 }
 
 }  // namespace
 
-thread_local constinit Promise promise;
+thread_local constinit ArgumentSizes argument_sizes;
 constinit std::atomic<std::uint64_t> epoch{1};
 
 bool known(int fd) noexcept {
@@ -126,7 +127,7 @@ void notice_identity() noexcept {
   const std::uint64_t now = std::uint64_t{::geteuid()} << 32 | ::getegid();
   if (last_identity.load(std::memory_order_relaxed) == now) return;
   if (last_identity.exchange(now, std::memory_order_relaxed) != UINT64_MAX)
-    call::forget_credentials();
+    process::forget_credentials();
 }
 
 }  // namespace

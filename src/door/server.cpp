@@ -29,10 +29,10 @@ namespace {
 constexpr std::int64_t kStarting = 100'000'000;
 
 // What a thread is that serves, or has ever served. Lives until the thread ends.
-class ServingThread final : public Attendant {
+class ServingThread final : public ClientDeathObserver {
  public:
-  void client_gone(const Entrance& entrance) noexcept override {
-    const auto owner = entrance.owner();
+  void client_gone(const Endpoint& endpoint) noexcept override {
+    const auto owner = endpoint.owner();
     if (!owner) return;
     const auto& door = static_cast<const Door&>(*owner);
     if ((door.attributes & DOOR_NO_CANCEL) == 0) ::pthread_cancel(self_);
@@ -40,7 +40,7 @@ class ServingThread final : public Attendant {
 
   void left() noexcept override {
     if (serving != nullptr) return;
-    door_entrance_ = nullptr;
+    door_endpoint_ = nullptr;
     door_ = nullptr;
   }
 
@@ -48,11 +48,11 @@ class ServingThread final : public Attendant {
   int answer(const char* data, std::size_t size, const door_desc_t* descriptors,
              std::size_t count) {
     const int error = try_to_answer(data, size, descriptors, count);
-    return error == 0 ? 0 : answer_in_vain(error, descriptors, count);
+    return error == 0 ? 0 : drop_answer(error, descriptors, count);
   }
   // Somebody else is to hear the next client meanwhile.
-  void busy(const Entrance& entrance) override {
-    if (const auto owner = entrance.owner()) make_spare(static_cast<Door&>(*owner));
+  void busy(const Endpoint& endpoint) override {
+    if (const auto owner = endpoint.owner()) make_spare(static_cast<Door&>(*owner));
   }
   [[noreturn]] void park(int cancel_state);
 
@@ -64,7 +64,7 @@ class ServingThread final : public Attendant {
   int try_to_answer(const char* data, std::size_t size, const door_desc_t* descriptors,
                     std::size_t count);
   int reply(const char* data, std::size_t size, Outgoing* outgoing);
-  int answer_in_vain(int error, const door_desc_t* descriptors, std::size_t count);
+  int drop_answer(int error, const door_desc_t* descriptors, std::size_t count);
   [[noreturn]] void serve();
   void serve_one();
   [[gnu::noinline, noreturn]] void end_thread();
@@ -74,7 +74,7 @@ class ServingThread final : public Attendant {
   const pthread_t self_ = ::pthread_self();
   // Of the last call. Mostly the next comes through the same, and a look is cheaper than to count.
   std::shared_ptr<Door> door_;
-  const Entrance* door_entrance_ = nullptr;
+  const Endpoint* door_endpoint_ = nullptr;
   std::shared_ptr<Pool> pool_;    // that thread_ serves
   const Door* joined_ = nullptr;  // whose pool that is; null: the shared one
   std::unique_ptr<ServerThread> thread_;
@@ -92,7 +92,7 @@ ServingThread& here() { return PerThread<ServingThread>::get(); }
 void leave_parents_calls() noexcept { PerThread<ServingThread>::leave(); }
 
 [[maybe_unused]] const bool kRegistered = [] {
-  call::around_fork(call::Room::door, nullptr, nullptr, leave_parents_calls);
+  process::around_fork(process::Room::door, nullptr, nullptr, leave_parents_calls);
   return true;
 }();
 
@@ -280,7 +280,7 @@ int ServingThread::try_to_answer(const char* data, std::size_t size, const door_
 }
 
 // Nobody cares any more what is wrong with an answer if the client has gone.
-int ServingThread::answer_in_vain(int error, const door_desc_t* descriptors, std::size_t count) {
+int ServingThread::drop_answer(int error, const door_desc_t* descriptors, std::size_t count) {
   const bool gone = incoming.abandoned();
   if ((gone || error == EINVAL) && release_all(descriptors, count) == EFAULT) return EFAULT;
   return gone ? 0 : error;
@@ -363,9 +363,9 @@ void ServingThread::make_spare(Door& door) {
   thread_->set_cancellable(cancel_state_ == PTHREAD_CANCEL_ENABLE);
   if (thread_->receive(incoming, Deadline::never()) != Outcome::ok) return;
   // Nothing in this function may be in need of a destructor while the procedure runs.
-  if (incoming.entrance() != door_entrance_) [[unlikely]] {
-    door_ = std::static_pointer_cast<Door>(incoming.entrance()->owner());
-    door_entrance_ = door_ ? incoming.entrance() : nullptr;
+  if (incoming.endpoint() != door_endpoint_) [[unlikely]] {
+    door_ = std::static_pointer_cast<Door>(incoming.endpoint()->owner());
+    door_endpoint_ = door_ ? incoming.endpoint() : nullptr;
   }
   if (!door_) {  // nobody can call it any more
     incoming.refuse(EBADF);

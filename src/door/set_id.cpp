@@ -5,8 +5,8 @@
 #include <grp.h>
 #include <unistd.h>
 
-#include "call/process.hpp"
 #include "door/next.hpp"
+#include "process/process.hpp"
 
 namespace farcall::door {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 template <real::Symbol kSymbol, class... Arguments>
 int changing_identity(Arguments... arguments) {
   const int result = real::next<kSymbol, int(Arguments...)>()(arguments...);
-  call::forget_credentials();
+  process::forget_credentials();
   return result;
 }
 

@@ -59,8 +59,8 @@ constexpr std::array<Informed, kMost> all_wrappers(Informed, std::index_sequence
   return {informed_wrapper<kWhich>...};
 }
 template <class Handler>
-constexpr std::array<Handler, kMost> wrappers =
-    all_wrappers(Handler{}, std::make_index_sequence<kMost>());
+constexpr std::array<Handler, kMost> wrappers = all_wrappers(Handler{},
+                                                             std::make_index_sequence<kMost>());
 
 // The program's handler behind a wrapper; any other is the program's already.
 template <class Handler>
@@ -172,8 +172,7 @@ int __sigaction(int number, const struct sigaction* action, struct sigaction* be
 Plain __sysv_signal(int number, Plain disposition) noexcept {
   return install(next<"__sysv_signal", SignalFunction>(), number, disposition);
 }
-Plain sysv_signal(int number, Plain disposition) noexcept
-    __attribute__((alias("__sysv_signal")));
+Plain sysv_signal(int number, Plain disposition) noexcept __attribute__((alias("__sysv_signal")));
 // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 Plain ssignal(int number, Plain disposition) noexcept __attribute__((alias("signal")));
 Plain bsd_signal(int number, Plain disposition) noexcept __attribute__((alias("signal")));

@@ -54,7 +54,7 @@ void UniqueFd::reset(int fd) noexcept {
   if (fd_ >= 0) {
     const int saved = errno;
     // The C library makes it a point of cancellation, which a destructor cannot be. The system call
-    // itself would go unheard by who is told of what is closed (libfarcall-doors).
+    // itself would go unattended by who is told of what is closed (libfarcall-doors).
     int cancel_state = 0;
     ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     ::close(fd_);

@@ -11,15 +11,15 @@
 #include <mutex>
 #include <vector>
 
-#include "call/process.hpp"
 #include "farcall/error.hpp"
 #include "farcall/wait.hpp"
+#include "process/process.hpp"
 
 namespace farcall::message {
 
 // Never freed, so that an id can be looked up at any time without a common lock.
 struct alignas(kLine) Blocked::Place {
-  std::atomic<std::uint32_t> held{0};     // a futex
+  std::atomic<std::uint32_t> held{0};      // a futex
   std::atomic<std::uint32_t> awaiting{0};  // threads that may sleep on it
   std::atomic<std::int64_t> id{0};
   std::int64_t uses = 0;  // of its index; the holder's, or who gives an id
@@ -64,7 +64,7 @@ constexpr std::size_t kChunks = (std::size_t{1} << kIndexBits) / kChunk;
 // The ids of a child begin elsewhere than those of its parent, which are good for nothing there.
 std::int64_t first_uses() noexcept {
   constexpr std::uint64_t kDifferent = 1 << 10;
-  return static_cast<std::int64_t>(call::generation() % kDifferent << 32);
+  return static_cast<std::int64_t>(process::generation() % kDifferent << 32);
 }
 
 }  // namespace
@@ -104,8 +104,8 @@ namespace {
 std::atomic<void*> all_places{nullptr};
 
 [[maybe_unused]] const bool kRegistered = [] {
-  call::around_fork(call::Room::door, nullptr, nullptr,
-                    [] { all_places.store(nullptr, std::memory_order_relaxed); });
+  process::around_fork(process::Room::door, nullptr, nullptr,
+                       [] { all_places.store(nullptr, std::memory_order_relaxed); });
   return true;
 }();
 
@@ -129,13 +129,13 @@ Blocked::Place* Blocked::place(std::int64_t id) noexcept {
   return chunk == nullptr ? nullptr : chunk + index % kChunk;
 }
 
-Blocked::Blocked() : place_(places().take()), generation_(call::generation()) {
+Blocked::Blocked() : place_(places().take()), generation_(process::generation()) {
   const std::lock_guard guard(*place_);
   place_->blocked = this;
 }
 
 Blocked::~Blocked() {
-  if (generation_ != call::generation()) return;
+  if (generation_ != process::generation()) return;
   {
     const std::lock_guard guard(*place_);
     place_->id.store(0, std::memory_order_relaxed);

@@ -11,10 +11,10 @@
 #include <string>
 #include <string_view>
 
-#include "call/process.hpp"
 #include "farcall/message.h"
 #include "farcall/wait.hpp"
 #include "message/buffers.hpp"
+#include "process/process.hpp"
 
 namespace farcall::message {
 
@@ -26,9 +26,11 @@ class Numbered {
   virtual ~Numbered() = default;
   [[nodiscard]] bool usable() const noexcept {
     return open_.load(std::memory_order_acquire) &&
-           (inherited_ || generation_ == call::generation());
+           (inherited_ || generation_ == process::generation());
   }
-  [[nodiscard]] bool of_this_process() const noexcept { return generation_ == call::generation(); }
+  [[nodiscard]] bool of_this_process() const noexcept {
+    return generation_ == process::generation();
+  }
   // Once; true for who did it.
   bool shut() noexcept { return open_.exchange(false, std::memory_order_acq_rel); }
 
@@ -36,7 +38,7 @@ class Numbered {
   explicit Numbered(bool inherited) noexcept : inherited_(inherited) {}
 
  private:
-  const std::uint64_t generation_ = call::generation();
+  const std::uint64_t generation_ = process::generation();
   const bool inherited_;  // forked children have it too
   std::atomic<bool> open_{true};
 };
@@ -49,8 +51,7 @@ class Channel : public Numbered {
                                SignalCount since) = 0;
   // Answers a client of this channel, too, or else any.
   virtual std::int64_t reply_receive(std::int64_t id, int status, Buffers reply, Buffers into,
-                                     Deadline deadline, farcall_info* info,
-                                     SignalCount since);
+                                     Deadline deadline, farcall_info* info, SignalCount since);
   // What poll() waits for.
   virtual int descriptor() = 0;
   // The descriptor of a new connection.
@@ -71,7 +72,7 @@ struct Sending {
   bool one_way = false;
   bool keep_waiting = false;  // whatever signals come
   SignalCount since;          // else one that was caught after this interrupts
-  std::size_t replied = 0;  // out
+  std::size_t replied = 0;    // out
 };
 
 class Connection : public Numbered {

@@ -56,7 +56,7 @@ class KernelChannel final : public Channel, public std::enable_shared_from_this<
   [[nodiscard]] std::int64_t id_of(std::uint64_t kernel_id) const noexcept;
   [[nodiscard]] std::int64_t wait_for_id_of(std::uint64_t kernel_id) const noexcept;
 
-  call::PrivateFd fd_;  // a child that had it would keep the channel open
+  process::PrivateFd fd_;  // a child that had it would keep the channel open
   std::atomic<std::int64_t> next_label_;
   std::atomic<int> receiving_{0};
   mutable std::mutex lock_;  // protects what follows

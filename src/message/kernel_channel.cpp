@@ -71,13 +71,12 @@ KernelBuffer::KernelBuffer(Buffers buffers) {
   buffer_ = ::stplr_vector(parts_.data(), static_cast<unsigned>(parts_.size()));
 }
 
-KernelChannel::KernelChannel(const char* name, unsigned flags, mode_t mode)
-    : Channel(false) {
+KernelChannel::KernelChannel(const char* name, unsigned flags, mode_t mode) : Channel(false) {
   std::uint32_t start = 0;
   (void)!::getrandom(&start, sizeof start, GRND_NONBLOCK);
   // Out of the way of those that the kernel gives to who connects by name.
   next_label_ = (std::int64_t{1} << 62) + (std::int64_t{start} << 24);
-  fd_ = call::PrivateFd(UniqueFd(static_cast<int>(
+  fd_ = process::PrivateFd(UniqueFd(static_cast<int>(
       checked(::stplr_channel_create(name, name != nullptr ? mode : 0, flags), "make a channel"))));
 }
 
@@ -86,9 +85,9 @@ KernelChannel::~KernelChannel() {
 }
 
 UniqueFd KernelChannel::connect() {
-  const auto label = static_cast<std::uint64_t>(next_label_.fetch_add(1, std::memory_order_relaxed));
-  return UniqueFd(
-      static_cast<int>(checked(::stplr_channel_connect(fd_.get(), label), "connect")));
+  const auto label =
+      static_cast<std::uint64_t>(next_label_.fetch_add(1, std::memory_order_relaxed));
+  return UniqueFd(static_cast<int>(checked(::stplr_channel_connect(fd_.get(), label), "connect")));
 }
 
 void KernelChannel::post(int priority, int code, std::int64_t value) {
@@ -131,7 +130,7 @@ std::int64_t KernelChannel::id_of(std::uint64_t kernel_id) const noexcept {
 // Another thread may have it from the kernel, and not have given it an id yet.
 std::int64_t KernelChannel::wait_for_id_of(std::uint64_t kernel_id) const noexcept {
   constexpr int kMostLooks = 100;
-  const call::NoCancel guard;
+  const process::NoCancel guard;
   for (int i = 0; i < kMostLooks; ++i) {
     if (const std::int64_t id = id_of(kernel_id); id != 0) return id;
     ::usleep(100);
@@ -255,18 +254,17 @@ void KernelChannel::close() noexcept {
 void KernelBlocked::reply(int status, int error, Buffers data, bool) {
   const KernelBuffer buffer(data);
   const ReplyArguments reply{.id = kernel_id.load(std::memory_order_relaxed),
-                    .status = status,
-                    .buffer = buffer.get(),
-                    .error = error,
-                    .reserved = 0};
+                             .status = status,
+                             .buffer = buffer.get(),
+                             .error = error,
+                             .reserved = 0};
   if (::ioctl(channel.descriptor(), STPLR_REPLY, &reply) < 0) throw_errno("reply");
 }
 
 std::size_t KernelBlocked::read(std::size_t offset, Buffers to) {
   const KernelBuffer buffer(to);
-  stplr_access access{.id = kernel_id.load(std::memory_order_relaxed),
-                      .offset = offset,
-                      .buffer = buffer.get()};
+  stplr_access access{
+      .id = kernel_id.load(std::memory_order_relaxed), .offset = offset, .buffer = buffer.get()};
   const int count = ::ioctl(channel.descriptor(), STPLR_READ, &access);
   if (count < 0) throw_errno("read");
   return static_cast<std::size_t>(count);
@@ -274,9 +272,8 @@ std::size_t KernelBlocked::read(std::size_t offset, Buffers to) {
 
 std::size_t KernelBlocked::write(std::size_t offset, Buffers from) {
   const KernelBuffer buffer(from);
-  stplr_access access{.id = kernel_id.load(std::memory_order_relaxed),
-                      .offset = offset,
-                      .buffer = buffer.get()};
+  stplr_access access{
+      .id = kernel_id.load(std::memory_order_relaxed), .offset = offset, .buffer = buffer.get()};
   const int count = ::ioctl(channel.descriptor(), STPLR_WRITE, &access);
   if (count < 0) throw_errno("write");
   return static_cast<std::size_t>(count);

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <new>
 
-#include "call/process.hpp"
 #include "call/limits.hpp"
 #include "farcall/error.hpp"
 #include "message/blocked.hpp"
@@ -16,6 +15,7 @@
 #include "message/priority.hpp"
 #include "message/shared.hpp"
 #include "message/thread.hpp"
+#include "process/process.hpp"
 
 namespace farcall::message {
 namespace {
@@ -52,7 +52,7 @@ Result quick(Body body) noexcept {
 // For all else.
 template <class Result = int, class Body>
 Result guarded(Body body) noexcept {
-  const call::NoCancel guard;
+  const process::NoCancel guard;
   return translated<Result>(body);
 }
 
@@ -148,7 +148,8 @@ int adopt(UniqueFd descriptor) {
   if (auto connection = shared_engine().adopt(descriptor))
     return connections().add(std::move(connection));
   if (Engine* kernel = kernel_engine())
-    if (auto connection = kernel->adopt(descriptor)) return connections().add(std::move(connection));
+    if (auto connection = kernel->adopt(descriptor))
+      return connections().add(std::move(connection));
   (void)descriptor.release();  // it stays the caller's
   throw SystemError(EINVAL, "the descriptor is no connection");
 }
@@ -188,16 +189,14 @@ int farcall_send(int connection, const void* message, size_t length, void* reply
     const Deadline deadline = thread.take_deadline();
     const iovec out = one(message, length);
     const iovec in = one(reply, room);
-    Sending sending{.message = Buffers(&out, 1),
-                    .room = Buffers(&in, 1),
-                    .descriptors = {},
-                    .since = since};
+    Sending sending{
+        .message = Buffers(&out, 1), .room = Buffers(&in, 1), .descriptors = {}, .since = since};
     return thread.connection(connection)->send(sending, deadline);
   });
 }
 
-int farcall_sendv(int connection, const struct iovec* message, int count,
-                  const struct iovec* reply, int reply_count) {
+int farcall_sendv(int connection, const struct iovec* message, int count, const struct iovec* reply,
+                  int reply_count) {
   const SignalCount since = SignalCount::now();
   return waiting([&] {
     Thread& thread = Thread::here();

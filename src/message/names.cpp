@@ -12,9 +12,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "call/identity.hpp"
 #include "farcall/error.hpp"
 #include "farcall/message.h"
+#include "process/identity.hpp"
 
 namespace farcall::message {
 namespace {
@@ -82,7 +82,7 @@ UniqueFd listen_at(std::string_view prefix, std::string_view full_name) {
 bool may_connect(const Credentials& who, mode_t mode) noexcept {
   constexpr mode_t kWrite = 2;
   if (who.uid == 0) return true;
-  if (call::same_user(who.uid, ::geteuid()))
+  if (process::same_user(who.uid, ::geteuid()))
     mode >>= 6;
   else if (in_group(who))
     mode >>= 3;
@@ -90,11 +90,11 @@ bool may_connect(const Credentials& who, mode_t mode) noexcept {
 }
 
 void answer(int socket, int error, UniqueFd descriptor) {
-  Parcel parcel;
+  FdMessage parcel;
   parcel.bytes.resize(sizeof error);
   std::memcpy(parcel.bytes.data(), &error, sizeof error);
   if (descriptor) parcel.descriptors.push_back(std::move(descriptor));
-  send_parcel(socket, parcel);
+  send_fd_message(socket, parcel);
 }
 
 UniqueFd ask(std::string_view prefix, std::string_view full_name, Deadline deadline,
@@ -108,12 +108,12 @@ UniqueFd ask(std::string_view prefix, std::string_view full_name, Deadline deadl
     throw SystemError(ENOENT, "no channel has that name");
   }
   const Credentials peer = peer_credentials(fd.get());
-  if (peer.uid != 0 && !call::same_user(peer.uid, owner_of(full_name)))
+  if (peer.uid != 0 && !process::same_user(peer.uid, owner_of(full_name)))
     throw SystemError(EACCES, "somebody else serves under that name");
   if (server != nullptr) *server = peer;
-  std::optional<Parcel> parcel;
+  std::optional<FdMessage> parcel;
   try {
-    parcel = receive_parcel(fd.get(), deadline);
+    parcel = receive_fd_message(fd.get(), deadline);
   } catch (const SystemError& error) {
     if (error.code().value() != ECONNRESET) throw;
   }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Names of channels. A name belongs to a user: "mail" of user 1000 is "1000/mail" in full. Who opens
-// "mail" gets the own user's, or else root's; who wants somebody else's says whose.
+// Names of channels. A name belongs to a user: "mail" of user 1000 is "1000/mail" in full. Who
+// opens "mail" gets the own user's, or else root's; who wants somebody else's says whose.
 //
-// In shared memory a name is an abstract socket. Whoever connects is sent a connection, or the errno
-// of a refusal; what such a socket says is believed of the user only whose name it is, and of root.
+// In shared memory a name is an abstract socket. Whoever connects is sent a connection, or the
+// errno of a refusal; what such a socket says is believed of the user only whose name it is, and of
+// root.
 #pragma once
 
 #include <sys/stat.h>
@@ -13,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "farcall/peer.hpp"
+#include "farcall/socket.hpp"
 
 namespace farcall::message {
 

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "call/process.hpp"
+#include "process/process.hpp"
 
 namespace farcall::message {
 namespace {
@@ -53,8 +53,8 @@ int priority_of(pid_t thread) noexcept {
 }
 
 void refresh() noexcept {
-  if (own.generation == call::generation()) return;
-  own = {.generation = call::generation(),
+  if (own.generation == process::generation()) return;
+  own = {.generation = process::generation(),
          .thread = static_cast<pid_t>(::syscall(SYS_gettid)),
          .priority = 0};
 }
@@ -107,7 +107,8 @@ void inherit(std::uint8_t priority, pid_t process, pid_t thread) noexcept {
     const sched_param raised{.sched_priority = std::min(wanted - kRealTime, 99)};
     now.raised = ::sched_setscheduler(self, SCHED_FIFO | SCHED_RESET_ON_FORK, &raised) == 0;
   } else {
-    now.raised = ::setpriority(PRIO_PROCESS, static_cast<id_t>(self), kNormalPriority - wanted) == 0;
+    now.raised =
+        ::setpriority(PRIO_PROCESS, static_cast<id_t>(self), kNormalPriority - wanted) == 0;
   }
   if (!now.raised) return;
   before = now;

@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "farcall/peer.hpp"
+#include "farcall/socket.hpp"
 
 namespace farcall::message {
 

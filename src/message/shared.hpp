@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages over shared memory: a channel is a port, a connection an entrance of it, so that
+// Messages over shared memory: a channel is a port, a connection an endpoint of it, so that
 // messages come with the connection that they came through. A pulse is a packet in a socket of its
 // connection, which the threads that receive listen to beside the sessions of the clients.
 //
@@ -21,9 +21,6 @@
 #include <set>
 #include <unordered_map>
 
-#include "call/process_mutex.hpp"
-#include "call/ledger.hpp"
-#include "call/warden.hpp"
 #include "farcall/call.hpp"
 #include "farcall/error.hpp"
 #include "message/blocked.hpp"
@@ -31,6 +28,9 @@
 #include "message/names.hpp"
 #include "message/pieces.hpp"
 #include "message/priority.hpp"
+#include "process/ledger.hpp"
+#include "process/process_mutex.hpp"
+#include "process/reactor.hpp"
 
 namespace farcall::message {
 
@@ -64,10 +64,10 @@ inline constexpr std::size_t kMostPulseSockets = 64;
 inline constexpr std::string_view kConnectionPrefix = "farcall/message-connection/";
 
 // A connection, seen from its channel.
-class Link final : public EntranceOwner, public std::enable_shared_from_this<Link> {
+class Link final : public EndpointOwner, public std::enable_shared_from_this<Link> {
  public:
   Link(std::weak_ptr<SharedChannel> channel, std::int64_t its_number, uid_t its_user,
-       call::Charge held)
+       process::Charge held)
       : number(its_number), user(its_user), charge(std::move(held)), channel_(std::move(channel)) {}
   std::uint8_t bounded(std::uint8_t claimed, const Credentials& caller,
                        std::uint32_t origin) noexcept override {
@@ -88,8 +88,8 @@ class Link final : public EntranceOwner, public std::enable_shared_from_this<Lin
 
   const std::int64_t number;
   const uid_t user;
-  call::Charge charge;
-  std::shared_ptr<Entrance> entrance;  // set before anybody else knows of it; cleared by the end
+  process::Charge charge;
+  std::shared_ptr<Endpoint> endpoint;  // set before anybody else knows of it; cleared by the end
 
  private:
   class Pulses;
@@ -109,7 +109,7 @@ struct Pulse {
   std::int64_t value;
   int priority;
   std::shared_ptr<Link> link;  // whose budget it takes; null: this process's own
-  call::Charge ended{};  // of a connection that has ended: held until this is received
+  process::Charge ended{};     // of a connection that has ended: held until this is received
 };
 
 // A client of a channel in shared memory.
@@ -162,8 +162,8 @@ struct Receiver {
   const pid_t id;
   SharedBlocked* spare = nullptr;  // its own thread's
   // Whose message it received last. As long as it holds the connection, nobody else has that
-  // entrance.
-  const Entrance* last_entrance = nullptr;
+  // endpoint.
+  const Endpoint* last_endpoint = nullptr;
   std::shared_ptr<Link> last_link;
   std::atomic<bool> waiting{false};  // RECEIVE-blocked
   // Written by its own thread.
@@ -172,7 +172,7 @@ struct Receiver {
   std::atomic<std::uint64_t> replies{0};
 
  private:
-  call::ProcessMutex held_;
+  process::ProcessMutex held_;
   std::atomic<bool> alone_{false};
 };
 
@@ -225,7 +225,7 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   Port port_;
   std::string full_name_;
   std::vector<std::shared_ptr<Listener>> listeners_;
-  std::shared_ptr<Entrance> notices_;
+  std::shared_ptr<Endpoint> notices_;
   std::atomic<int> receiving_{0};
   std::atomic<std::size_t> receiver_count_{0};
   std::atomic<bool> waited_for_{false};       // by who hears only of sessions that are given back
@@ -255,7 +255,7 @@ class SharedConnection final : public Connection {
 
  private:
   class Death;
-  class Insistence;
+  class UnblockPolicy;
 
   void leave_parents() noexcept;
   void send_packet(const PulsePacket& packet);
@@ -266,10 +266,10 @@ class SharedConnection final : public Connection {
   UniqueFd branch_;
   const unsigned flags_;
   Client client_;
-  call::ProcessMutex lock_;  // protects what follows
-  call::PrivateFd pulses_;
+  process::ProcessMutex lock_;  // protects what follows
+  process::PrivateFd pulses_;
   std::shared_ptr<Death> death_;
-  std::uint64_t own_generation_ = call::generation();  // of these two
+  std::uint64_t own_generation_ = process::generation();  // of these two
 
   // How many pulses were sent, and of those how many a message has followed that was answered: all
   // messages between have the server look for pulses first.

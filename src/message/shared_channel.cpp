@@ -9,12 +9,12 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "call/acceptor.hpp"
-#include "call/background.hpp"
-#include "call/identity.hpp"
 #include "call/limits.hpp"
 #include "message/shared.hpp"
 #include "message/thread.hpp"
+#include "process/background.hpp"
+#include "process/identity.hpp"
+#include "socket/acceptor.hpp"
 
 namespace farcall::message {
 namespace {
@@ -85,29 +85,27 @@ class SharedChannel::AtWork {
 };
 
 // Whoever connects to a name gets what it has to give.
-class SharedChannel::Listener final : public call::Watch,
-                                     public std::enable_shared_from_this<Listener> {
+class SharedChannel::Listener final : public process::Watch,
+                                      public std::enable_shared_from_this<Listener> {
  public:
   Listener(std::weak_ptr<SharedChannel> channel, UniqueFd socket, bool for_status)
-      : channel_(std::move(channel)),
-        acceptor_(std::move(socket)),
-        for_status_(for_status) {}
+      : channel_(std::move(channel)), acceptor_(std::move(socket)), for_status_(for_status) {}
 
   void start(const std::shared_ptr<Listener>& self) {
-    number_ = call::Warden::here().watch(acceptor_.fd(), EPOLLIN | EPOLLET, self);
+    number_ = process::Reactor::here().watch(acceptor_.fd(), EPOLLIN | EPOLLET, self);
   }
   void stop() noexcept {
-    if (acceptor_.fd() >= 0) call::Warden::here().forget(acceptor_.fd(), number_);
+    if (acceptor_.fd() >= 0) process::Reactor::here().forget(acceptor_.fd(), number_);
     acceptor_.close();
   }
-  void heard(std::uint32_t) noexcept override {
+  void on_readable(std::uint32_t) noexcept override {
     constexpr int kMostAtOnce = 16;
     const auto channel = channel_.lock();
     for (int i = 0; channel && i < kMostAtOnce; ++i) {
       bool full = false;
       UniqueFd client = acceptor_.accept(full);
       if (!client) {
-        if (full) call::look_again_later(acceptor_.fd(), number_, weak_from_this());
+        if (full) process::look_again_later(acceptor_.fd(), number_, weak_from_this());
         return;
       }
       uid_t user = 0;
@@ -117,7 +115,7 @@ class SharedChannel::Listener final : public call::Watch,
         if (full) {
           answer(client.get(), EAGAIN, {});
         } else if (for_status_) {
-          if (who.uid == 0 || call::same_user(who.uid, ::geteuid()))
+          if (who.uid == 0 || process::same_user(who.uid, ::geteuid()))
             tell_status(client.get(), *channel);
         } else if (!may_connect(who, channel->mode_)) {
           answer(client.get(), EACCES, {});
@@ -126,11 +124,11 @@ class SharedChannel::Listener final : public call::Watch,
         }
       } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it has gone already
       }
-      call::close_later(user, std::move(client));
+      process::close_later(user, std::move(client));
     }
     // Edges tell of those that come from now on.
     if (channel && number_ != 0)
-      call::Warden::here().again(acceptor_.fd(), number_, EPOLLIN | EPOLLET);
+      process::Reactor::here().again(acceptor_.fd(), number_, EPOLLIN | EPOLLET);
   }
 
  private:
@@ -150,7 +148,7 @@ class SharedChannel::Listener final : public call::Watch,
   }
 
   const std::weak_ptr<SharedChannel> channel_;
-  call::Acceptor acceptor_;
+  process::Acceptor acceptor_;
   const bool for_status_;
   std::atomic<std::uint64_t> number_{0};
 };
@@ -172,27 +170,27 @@ SharedChannel::SharedChannel(unsigned flags, mode_t mode)
       flags_(flags),
       mode_(mode),
       port_(limits(), wait_mode()),
-      notices_(port_.open_entrance({}, {})) {}
+      notices_(port_.open_endpoint({}, {})) {}
 
 SharedChannel::~SharedChannel() {
   if (!of_this_process()) {
     // Its parts know whose they are, but for who would tell them all to close.
-    for (auto& listener : listeners_) call::leave_alone(listener);
-    for (auto& blocked : all_blocked_) call::leave_alone(blocked);
-    for (auto& receiver : receivers_) call::leave_alone(receiver);
-    for (auto& [number, link] : links_) call::leave_alone(link);
+    for (auto& listener : listeners_) process::leak_in_child(listener);
+    for (auto& blocked : all_blocked_) process::leak_in_child(blocked);
+    for (auto& receiver : receivers_) process::leak_in_child(receiver);
+    for (auto& [number, link] : links_) process::leak_in_child(link);
     return;
   }
   if (shut()) close();
 }
 
 void SharedChannel::attach(const std::string& full_name) {
-  auto entrance =
+  auto endpoint =
       std::make_shared<Listener>(weak_from_this(), listen_at(kOpenPrefix, full_name), false);
   auto status =
       std::make_shared<Listener>(weak_from_this(), listen_at(kStatusPrefix, full_name), true);
-  entrance->start(entrance);
-  listeners_.push_back(std::move(entrance));
+  endpoint->start(endpoint);
+  listeners_.push_back(std::move(endpoint));
   status->start(status);
   listeners_.push_back(std::move(status));
   full_name_ = full_name;
@@ -203,18 +201,18 @@ UniqueFd SharedChannel::connect() { return connect(::geteuid()); }
 UniqueFd SharedChannel::connect(uid_t user) {
   std::shared_ptr<Link> link;
   {
-    call::Charge held(call::Resource::descriptors, user, 1);
+    process::Charge held(process::Resource::descriptors, user, 1);
     if (!held) throw SystemError(EDQUOT, "too many connections");
     const std::lock_guard guard(lock_);
     link = std::make_shared<Link>(weak_from_this(), next_link_++, user, std::move(held));
     links_.emplace(link->number, link);
   }
   try {
-    link->entrance = port_.open_entrance(link, {});
+    link->endpoint = port_.open_endpoint(link, {});
     char name[80];
     std::snprintf(name, sizeof name, "%.*s%016llx/%u", static_cast<int>(kConnectionPrefix.size()),
                   kConnectionPrefix.data(), static_cast<unsigned long long>(random_word()), flags_);
-    return link->entrance->branch(name);
+    return link->endpoint->branch(name);
   } catch (...) {
     const std::lock_guard guard(lock_);
     links_.erase(link->number);
@@ -228,7 +226,7 @@ void SharedChannel::disconnected(const std::shared_ptr<Link>& link) noexcept {
     if (links_.erase(link->number) == 0) return;
   }
   link->end();
-  link->entrance->close();
+  link->endpoint->close();
   if ((flags_ & FARCALL_DISCONNECT) != 0)
     queue({.code = FARCALL_PULSE_DISCONNECT,
            .value = link->number,
@@ -410,9 +408,9 @@ std::int64_t SharedChannel::take_message(Receiver& self, SharedBlocked& blocked,
   blocked.room = static_cast<std::size_t>(std::clamp(incoming.word(), 0, FARCALL_MESSAGE_MAX));
   const pid_t process = incoming.caller().pid;
   const auto thread = static_cast<pid_t>(incoming.origin() & kThreadMask);
-  if (incoming.entrance() != self.last_entrance) [[unlikely]] {
-    self.last_link = std::static_pointer_cast<Link>(incoming.entrance()->owner());
-    self.last_entrance = self.last_link ? incoming.entrance() : nullptr;
+  if (incoming.endpoint() != self.last_endpoint) [[unlikely]] {
+    self.last_link = std::static_pointer_cast<Link>(incoming.endpoint()->owner());
+    self.last_endpoint = self.last_link ? incoming.endpoint() : nullptr;
   }
   Link* const link = self.last_link.get();
   std::uint8_t priority = incoming.priority();
@@ -452,7 +450,7 @@ bool SharedChannel::answer(SharedBlocked& blocked, std::span<const std::byte> da
   Outcome outcome = Outcome::peer_gone;
   {
     // A short answer passes no point of cancellation.
-    std::optional<call::NoCancel> guard;
+    std::optional<process::NoCancel> guard;
     if (data.size() > kInlineBytes) guard.emplace();
     const AtWork at_work(*this, self, false);
     outcome = self.thread.reply(blocked.incoming, data, {}, status);
@@ -545,7 +543,7 @@ void SharedBlocked::reply(int status, int error, Buffers data, bool coming_back)
     }
   }
   if (there) return;
-  const call::NoCancel guard;
+  const process::NoCancel guard;
   incoming = Incoming();
   throw SystemError(ESRCH, "the client has gone");
 }

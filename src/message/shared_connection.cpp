@@ -46,7 +46,7 @@ std::optional<unsigned> flags_of(int fd) noexcept {
 }  // namespace
 
 // Tells a channel of this process when the server has gone.
-class SharedConnection::Death final : public call::Watch {
+class SharedConnection::Death final : public process::Watch {
  public:
   Death(std::weak_ptr<Channel> channel, std::int64_t value, UniqueFd socket, int priority)
       : channel_(std::move(channel)),
@@ -54,14 +54,14 @@ class SharedConnection::Death final : public call::Watch {
         socket_(std::move(socket)),
         priority_(priority) {}
   void start(const std::shared_ptr<Death>& self) {
-    number_ = call::Warden::here().watch(socket_.get(), EPOLLRDHUP | EPOLLET, self);
+    number_ = process::Reactor::here().watch(socket_.get(), EPOLLRDHUP | EPOLLET, self);
   }
   void stop() noexcept {
     // The number is one of the process that began to watch, and of no child's own.
-    if (socket_ && generation_ == call::generation())
-      call::Warden::here().forget(socket_.get(), number_);
+    if (socket_ && generation_ == process::generation())
+      process::Reactor::here().forget(socket_.get(), number_);
   }
-  void heard(std::uint32_t events) noexcept override {
+  void on_readable(std::uint32_t events) noexcept override {
     if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0 || told_.exchange(true)) return;
     const auto channel = channel_.lock();
     if (channel && channel->usable()) channel->post(priority_, FARCALL_PULSE_DEATH, value_);
@@ -70,18 +70,18 @@ class SharedConnection::Death final : public call::Watch {
  private:
   const std::weak_ptr<Channel> channel_;
   const std::int64_t value_;
-  call::PrivateFd socket_;
+  process::PrivateFd socket_;
   const int priority_;
-  const std::uint64_t generation_ = call::generation();
+  const std::uint64_t generation_ = process::generation();
   std::uint64_t number_ = 0;
   std::atomic<bool> told_{false};
 };
 
 // Of a channel whose clients stay until they are answered: asks the server to do that, and again,
 // for a server that is about to receive the message has not heard the first time.
-class SharedConnection::Insistence final : public Persistence {
+class SharedConnection::UnblockPolicy final : public RetryPolicy {
  public:
-  Insistence(SharedConnection& connection, std::uint32_t origin, bool keep_waiting)
+  UnblockPolicy(SharedConnection& connection, std::uint32_t origin, bool keep_waiting)
       : connection_(connection), origin_(origin), keep_waiting_(keep_waiting) {}
   bool stay(Outcome outcome, Deadline& deadline) override {
     if (keep_waiting_ && outcome == Outcome::interrupted) return true;
@@ -113,10 +113,10 @@ SharedConnection::~SharedConnection() { leave_parents(); }
 
 // A thread of the parent may have been changing these when it forked.
 void SharedConnection::leave_parents() noexcept {
-  if (own_generation_ == call::generation()) return;
-  call::leave_alone(pulses_);
-  call::leave_alone(death_);
-  own_generation_ = call::generation();
+  if (own_generation_ == process::generation()) return;
+  process::leak_in_child(pulses_);
+  process::leak_in_child(death_);
+  own_generation_ = process::generation();
 }
 
 void SharedConnection::close() noexcept {
@@ -132,9 +132,9 @@ int SharedConnection::send(Sending& sending, Deadline deadline) {
   const std::size_t room = size_of(sending.room);
   const Gathered message(sending.message);
   message_number = (message_number + 1) & 3;
-  const std::uint32_t origin = (static_cast<std::uint32_t>(own_thread()) & kThreadMask) |
-                               message_number << kThreadBits;
-  Insistence insistence(*this, origin, sending.keep_waiting);
+  const std::uint32_t origin =
+      (static_cast<std::uint32_t>(own_thread()) & kThreadMask) | message_number << kThreadBits;
+  UnblockPolicy unblock_policy(*this, origin, sending.keep_waiting);
   // relaxed: who sends a pulse and then a message sees its own count.
   const std::uint32_t pulsed = pulsed_.load(std::memory_order_relaxed);
   const bool follows = pulsed != followed_.load(std::memory_order_relaxed);
@@ -145,7 +145,7 @@ int SharedConnection::send(Sending& sending, Deadline deadline) {
                                 .port = branch_.get(),
                                 .cancellable = Cancellable::if_permitted,
                                 .origin = origin,
-                                .persistence = &insistence,
+                                .retry_policy = &unblock_policy,
                                 .until_taken = sending.one_way,
                                 .after_others = follows};
   if (sending.one_way) {
@@ -171,8 +171,7 @@ int SharedConnection::send(Sending& sending, Deadline deadline) {
   return finish(sending, results, scratch);
 }
 
-int SharedConnection::finish(Sending& sending, CallResults& results,
-                             std::span<std::byte> scratch) {
+int SharedConnection::finish(Sending& sending, CallResults& results, std::span<std::byte> scratch) {
   const std::int64_t flags = results.status & ~std::int64_t{0xffffffff};
   const auto status = static_cast<std::int32_t>(results.status);
   if (flags == 0) [[likely]] {
@@ -204,7 +203,7 @@ void SharedConnection::send_packet(const PulsePacket& packet) {
       if (error.code().value() == ETIMEDOUT) throw SystemError(EAGAIN, "too many pulses");
       throw SystemError(ESRCH, "the server has gone");
     }
-    pulses_ = call::PrivateFd(std::move(mine));
+    pulses_ = process::PrivateFd(std::move(mine));
     // A new session comes the way that this socket went, and so after it.
     client_.retire();
   }

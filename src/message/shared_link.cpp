@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "call/background.hpp"
 #include "call/port.hpp"
 #include "message/shared.hpp"
+#include "process/background.hpp"
 
 namespace farcall::message {
 
@@ -14,7 +14,7 @@ namespace farcall::message {
 class Link::Pulses final : public Source {
  public:
   Pulses(std::weak_ptr<Link> link, std::weak_ptr<SharedChannel> channel, const Credentials& sender,
-         UniqueFd socket, call::Charge held)
+         UniqueFd socket, process::Charge held)
       : link_(std::move(link)),
         channel_(std::move(channel)),
         sender_(sender),
@@ -31,7 +31,7 @@ class Link::Pulses final : public Source {
     port.forget(socket_.get(), number_);
     close();
   }
-  void heard() noexcept override { (void)take(kMostPulses); }
+  void on_readable() noexcept override { (void)take(kMostPulses); }
   // Takes what has come, as much as may wait here. Returns whether the socket has ended.
   bool take(std::size_t most) noexcept {
     constexpr int kMostAtOnce = 64;
@@ -43,8 +43,7 @@ class Link::Pulses final : public Source {
     for (int i = 0; i < kMostAtOnce; ++i) {
       if (!reserve(*link, *channel, most)) return false;
       PulsePacket packet{};
-      const ssize_t size =
-          ::recv(socket_.get(), &packet, sizeof packet, MSG_DONTWAIT | MSG_TRUNC);
+      const ssize_t size = ::recv(socket_.get(), &packet, sizeof packet, MSG_DONTWAIT | MSG_TRUNC);
       if (size == static_cast<ssize_t>(sizeof packet) && packet.magic == PulsePacket::kMagic &&
           packet.code >= 0) {
         const auto claimed = static_cast<std::uint8_t>(std::min(packet.priority, kHighest));
@@ -74,7 +73,7 @@ class Link::Pulses final : public Source {
     const std::lock_guard guard(lock_);
     if (!paused_ || !socket_) return;
     paused_ = false;
-    port.heed(socket_.get(), number_, true);
+    port.set_enabled(socket_.get(), number_, true);
   }
   [[nodiscard]] bool over() noexcept {
     const std::lock_guard guard(lock_);
@@ -86,7 +85,7 @@ class Link::Pulses final : public Source {
 
   void close() noexcept {
     // Packets that nobody has taken may hold anything.
-    call::close_later(sender_.uid, socket_.release());
+    process::close_later(sender_.uid, socket_.release());
     charge_ = {};
   }
   bool reserve(Link& link, SharedChannel& channel, std::size_t most) noexcept {
@@ -96,7 +95,7 @@ class Link::Pulses final : public Source {
       return true;
     }
     paused_ = true;
-    channel.port().heed(socket_.get(), number_, false);
+    channel.port().set_enabled(socket_.get(), number_, false);
     return false;
   }
   static void give_back(Link& link) noexcept {
@@ -108,8 +107,8 @@ class Link::Pulses final : public Source {
   const std::weak_ptr<SharedChannel> channel_;
   const Credentials sender_;
   std::mutex lock_;  // protects what follows; taken before the link's
-  call::PrivateFd socket_;
-  call::Charge charge_;
+  process::PrivateFd socket_;
+  process::Charge charge_;
   std::uint64_t number_ = 0;
   bool paused_ = false;
 };
@@ -118,18 +117,18 @@ void Link::received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
                     const Credentials& sender) noexcept {
   const auto channel = channel_.lock();
   if (!channel || purpose != kPurposePulses || descriptors.size() != 1)
-    return call::close_later(sender.uid, std::move(descriptors));
+    return process::close_later(sender.uid, std::move(descriptors));
   try {
     // A connection, held here, would never end.
-    const bool fit = call::is_packet_socket(descriptors[0].get()) &&
-                     !AbstractAddress::of(descriptors[0].get());
-    call::Charge held(call::Resource::descriptors, user, fit ? 1 : 0);
+    const bool fit =
+        call::is_packet_socket(descriptors[0].get()) && !AbstractAddress::of(descriptors[0].get());
+    process::Charge held(process::Resource::descriptors, user, fit ? 1 : 0);
     bool room = false;
     {
       const std::lock_guard guard(lock_);
       room = !ended_ && sockets_.size() < kMostPulseSockets;
     }
-    if (!held || !room) return call::close_later(sender.uid, std::move(descriptors));
+    if (!held || !room) return process::close_later(sender.uid, std::move(descriptors));
     auto pulses = std::make_shared<Pulses>(weak_from_this(), channel_, sender,
                                            std::move(descriptors[0]), std::move(held));
     bool ended = false;

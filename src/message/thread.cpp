@@ -24,7 +24,7 @@ Table<Connection>* connection_table;
     connection_table->lock.unlock();
     channel_table->lock.unlock();
   };
-  call::around_fork(call::Room::door, hold, let_go, let_go);
+  process::around_fork(process::Room::door, hold, let_go, let_go);
   return true;
 }();
 
@@ -32,7 +32,7 @@ Table<Connection>* connection_table;
 template <class T>
 void forget(Recent<T>& recent) noexcept {
   if constexpr (std::is_same_v<T, Channel>)
-    if (recent.object && !recent.object->of_this_process()) call::leave_alone(recent.object);
+    if (recent.object && !recent.object->of_this_process()) process::leak_in_child(recent.object);
   recent = {};
 }
 
@@ -61,9 +61,9 @@ Thread& Thread::here() noexcept {
 }
 
 Thread::~Thread() {
-  const call::NoCancel guard;
+  const process::NoCancel guard;
   for (const Share& share : shares_) {
-    if (share.generation != call::generation()) continue;
+    if (share.generation != process::generation()) continue;
     if (const auto channel = share.owner.lock()) channel->forget(*share.receiver);
   }
   forget(channel_);
@@ -91,7 +91,8 @@ Deadline Thread::take_deadline() noexcept {
 
 Receiver* Thread::find(const SharedChannel& channel) noexcept {
   for (const Share& share : shares_)
-    if (share.serial == channel.serial && share.generation == call::generation()) return share.receiver;
+    if (share.serial == channel.serial && share.generation == process::generation())
+      return share.receiver;
   return nullptr;
 }
 
@@ -102,7 +103,7 @@ void Thread::keep(const std::shared_ptr<SharedChannel>& channel, Receiver& recei
   shares_.push_back({.serial = channel->serial,
                      .owner = channel,
                      .receiver = &receiver,
-                     .generation = call::generation()});
+                     .generation = process::generation()});
 }
 
 }  // namespace farcall::message

@@ -68,8 +68,8 @@ void futex_wake(std::atomic<std::uint32_t>& word) noexcept {
 [[gnu::tls_model("initial-exec")]] constinit thread_local std::atomic<std::atomic<std::uint32_t>*>
     sleeps_on{nullptr};
 
-// Says that the thread is about to sleep. After that, what the handlers have counted is to be looked
-// at once more.
+// Says that the thread is about to sleep. After that, what the handlers have counted is to be
+// looked at once more.
 class Sleeper {
  public:
   explicit Sleeper(std::atomic<std::uint32_t>& word) noexcept

@@ -406,13 +406,13 @@ TEST(Call, DescriptorCanBeDuplicatedInheritedAndPassedOn) {
   const auto [here, there] = socket_pair();
   const pid_t child = ::fork();
   if (child == 0) {
-    auto parcel = receive_parcel(there.get(), soon());
+    auto parcel = receive_fd_message(there.get(), soon());
     Client other(parcel->descriptors.at(0).get());
     ::_exit(ask(other, "passed") == "passed" ? 0 : 1);
   }
-  Parcel parcel;
+  FdMessage parcel;
   parcel.descriptors.push_back(copy.duplicate());
-  send_parcel(here.get(), parcel);
+  send_fd_message(here.get(), parcel);
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);

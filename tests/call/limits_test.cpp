@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What clients may make a server hold: what programs set, who is charged, and who is not.
+#include "call/limits.hpp"
+
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -8,14 +10,16 @@
 #include <cerrno>
 #include <vector>
 
-#include "call/ledger.hpp"
-#include "call/limits.hpp"
 #include "door/child.hpp"
+#include "process/ledger.hpp"
+#include "process/process.hpp"
 
 namespace farcall::call {
 namespace {
 
 using door::test::in_child;
+using process::Charge;
+using process::Resource;
 
 constexpr uid_t kStranger = 60'002;
 

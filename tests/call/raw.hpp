@@ -26,7 +26,7 @@ using door::test::kPatience;
 
 // The descriptor that the next packet brings; none where it brings none, or several.
 [[gnu::noinline]] inline UniqueFd take_only_descriptor(int socket) {
-  Arrival arrival = take_arrival(socket);
+  Packet arrival = take_packet(socket);
   return UniqueFd(arrival.descriptors.size() == 1 ? arrival.descriptors[0].release() : -1);
 }
 
@@ -109,7 +109,7 @@ inline void send_memory(int socket, std::minstd_rand& random) {
 }
 
 // As a server: lets in who has asked for a session. Returns this side of its socket.
-inline UniqueFd let_in(const Arrival& asked) {
+inline UniqueFd let_in(const Packet& asked) {
   auto [mine, theirs] = packet_socket_pair();
   send_descriptors(asked.descriptors[1].get(), std::array{theirs.get()}, 0, 0ns);
   return std::move(mine);

@@ -113,16 +113,16 @@ TEST(CallKill, ClientsLearnOfTheServersDeathWithin100Ms) {
     ASSERT_GE(child, 0);
     if (child == 0) {
       Port port;
-      Parcel parcel;
+      FdMessage parcel;
       parcel.descriptors.emplace_back(::dup(port.descriptor()));
-      send_parcel(there.get(), parcel);
+      send_fd_message(there.get(), parcel);
       ServerThread thread(port);
       Incoming incoming;
       while (thread.receive(incoming, Deadline::never()) == Outcome::ok)
         test::echo(thread, incoming);
       ::_exit(0);
     }
-    const auto parcel = receive_parcel(here.get(), Deadline::after(20s));
+    const auto parcel = receive_fd_message(here.get(), Deadline::after(20s));
     const UniqueFd& door = parcel->descriptors.at(0);
     std::atomic<std::int64_t> killed_at{0};
     std::thread killer([&, wait = random() % 4000] {
@@ -254,9 +254,9 @@ TEST(CallHostile, ServersSurviveTheirClients) {
   std::mt19937 random(seed);
   for (;;) {
     try {
-      Arrival arrival = take_arrival(door);
-      if (arrival.kind == Arrival::Kind::closed) ::_exit(0);
-      if (arrival.kind != Arrival::Kind::descriptors || arrival.descriptors.size() != 2) continue;
+      Packet arrival = take_packet(door);
+      if (arrival.kind == Packet::Kind::closed) ::_exit(0);
+      if (arrival.kind != Packet::Kind::descriptors || arrival.descriptors.size() != 2) continue;
       const Mapping memory = call::adopt_session(std::move(arrival.descriptors[0]));
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
       const UniqueFd socket = call::test::let_in(arrival);

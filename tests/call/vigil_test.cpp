@@ -119,7 +119,7 @@ void add_clients(Clients& clients, Port& port, std::size_t count) {
 void ask_all(const Clients& clients) {
   for (const auto& client : clients) ASSERT_EQ(ask(*client, "there?"), "there?");
 }
-// A vigil that has needed the warden too often is followed by a rest, as long as that takes.
+// A vigil that has needed the reactor too often is followed by a rest, as long as that takes.
 bool comes_to_keep_vigil(const Watched& server, const Clients& clients) {
   return eventually([&] {
     for (const auto& client : clients) {
@@ -200,9 +200,9 @@ TEST_F(VigilTest, NoticesAreHeard) {
   Watched server;
   Client client(server.port.descriptor());
   ask(client, "a session");
-  const auto entrance = server.port.open_entrance({}, {});
+  const auto endpoint = server.port.open_endpoint({}, {});
   for (int i = 1; i <= 20; ++i) {
-    server.port.post(entrance);
+    server.port.post(endpoint);
     ASSERT_TRUE(eventually([&] { return server.notices == i; })) << i;
     ask(client, "once more");
     if (i < 3) {
@@ -256,13 +256,13 @@ TEST_F(VigilTest, EndsAtTheDeadline) {
 // What has come before the deadline is received, however late.
 TEST_F(VigilTest, LooksAroundBeforeItTimesOut) {
   struct Pulses final : Source {
-    explicit Pulses(Port& its_port) : port(its_port), entrance(port.open_entrance({}, {})) {}
-    void heard() noexcept override {
+    explicit Pulses(Port& its_port) : port(its_port), endpoint(port.open_endpoint({}, {})) {}
+    void on_readable() noexcept override {
       std::uint64_t count = 0;
-      if (::read(fd.get(), &count, sizeof count) > 0) port.post(entrance);
+      if (::read(fd.get(), &count, sizeof count) > 0) port.post(endpoint);
     }
     Port& port;
-    std::shared_ptr<Entrance> entrance;
+    std::shared_ptr<Endpoint> endpoint;
     UniqueFd fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   };
   Port port;

@@ -295,9 +295,8 @@ TEST_F(SignalHandlers, AreTheChildsAfterAForkAndGoneAfterExec) {
     EXPECT_EQ(::signal(SIGUSR1, SIG_DFL), Plain{count});
   });
   EXPECT_EQ(::signal(SIGUSR1, count), Plain{count});
-  Child program([] {
-    ::execl("/bin/sh", "sh", "-c", "kill -USR2 $$; kill -USR1 $$; exit 3", nullptr);
-  });
+  Child program(
+      [] { ::execl("/bin/sh", "sh", "-c", "kill -USR2 $$; kill -USR1 $$; exit 3", nullptr); });
   const int status = program.join();
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR1) << status;
 }

@@ -80,10 +80,10 @@ TEST(DoorHostile, ServersSurviveTheirClients) {
   std::minstd_rand random(seed);
   for (;;) {
     try {
-      Arrival arrival = take_arrival(inner);
-      if (arrival.kind == Arrival::Kind::closed) ::_exit(0);
-      if (arrival.kind == Arrival::Kind::nothing) pause_up_to(100, random);
-      if (arrival.kind != Arrival::Kind::descriptors || arrival.descriptors.size() != 2) continue;
+      Packet arrival = take_packet(inner);
+      if (arrival.kind == Packet::Kind::closed) ::_exit(0);
+      if (arrival.kind == Packet::Kind::nothing) pause_up_to(100, random);
+      if (arrival.kind != Packet::Kind::descriptors || arrival.descriptors.size() != 2) continue;
       const Mapping memory = call::adopt_session(std::move(arrival.descriptors[0]));
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
       // Smallest and largest request, most descriptors, and more.

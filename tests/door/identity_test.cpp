@@ -32,7 +32,7 @@ TEST_F(DoorIdentity, AFakeCannotNameAnotherServer) {
   const FakeDoor fake(id_of(door), 0xffffffff);
   Child hostile([&] {
     for (;;) {
-      Arrival arrival = take_arrival(fake.inner.get());
+      Packet arrival = take_packet(fake.inner.get());
       if (arrival.descriptors.size() != 2) continue;
       const Mapping memory = call::adopt_session(std::move(arrival.descriptors[0]));
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
@@ -92,7 +92,7 @@ TEST_F(DoorIdentity, OtherPeoplesFilesCannotBeCovered) {
     for (;;) {
       const UniqueFd visitor(::accept(listener.get(), nullptr, nullptr));
       try {
-        (void)take_arrival(visitor.get());
+        (void)take_packet(visitor.get());
         send_descriptors(visitor.get(), std::array{mine});
       } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): turned away
       }
@@ -112,14 +112,14 @@ TEST_F(DoorIdentity, OtherPeoplesFilesCannotBeCovered) {
 }
 
 // What an attachment's socket answers to one packet.
-Arrival ask(const AttachAddress& address, const std::vector<int>& descriptors,
-            std::uint8_t purpose) {
+Packet ask(const AttachAddress& address, const std::vector<int>& descriptors,
+           std::uint8_t purpose) {
   const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   EXPECT_EQ(::connect(socket.get(), address.get(), address.size), 0);
   send_descriptors(socket.get(), descriptors, purpose);
   pollfd answer{.fd = socket.get(), .events = POLLIN, .revents = 0};
   EXPECT_EQ(::poll(&answer, 1, 5000), 1);
-  return take_arrival(socket.get());
+  return take_packet(socket.get());
 }
 
 TEST_F(DoorIdentity, WhoMayNotOpenTheFileGetsNoDoor) {
@@ -134,7 +134,7 @@ TEST_F(DoorIdentity, WhoMayNotOpenTheFileGetsNoDoor) {
     const UniqueFd name_only(::open(path.c_str(), O_PATH));
     ASSERT_GE(name_only.get(), 0);
     const UniqueFd other(::open(readable.c_str(), O_RDONLY));
-    using Kind = Arrival::Kind;
+    using Kind = Packet::Kind;
     EXPECT_EQ(ask(address, {name_only.get()}, kPurposeOpen).kind, Kind::closed);
     EXPECT_EQ(ask(address, {other.get()}, kPurposeOpen).kind, Kind::closed);
     EXPECT_EQ(ask(address, {}, kPurposeOpen).kind, Kind::closed);
@@ -151,8 +151,8 @@ TEST_F(DoorIdentity, ARefusalWithoutAnErrorIsAnErrorAllTheSame) {
   Child hostile([&] {
     std::size_t next = 0;
     for (;;) {
-      Arrival arrival = take_arrival(fake.inner.get());
-      if (arrival.kind == Arrival::Kind::closed) ::_exit(0);
+      Packet arrival = take_packet(fake.inner.get());
+      if (arrival.kind == Packet::Kind::closed) ::_exit(0);
       if (arrival.descriptors.size() != 2) continue;
       const Mapping memory = call::adopt_session(std::move(arrival.descriptors[0]));
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());

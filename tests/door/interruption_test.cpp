@@ -3,8 +3,8 @@
 // Calls that end before they are answered: signals, deaths, revocation and cancellation, seen from
 // the client.
 #include <gtest/gtest.h>
-#include <setjmp.h>
 #include <pthread.h>
+#include <setjmp.h>
 
 #include <functional>
 

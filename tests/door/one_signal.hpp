@@ -60,7 +60,7 @@ class Lonely {
 
   explicit Lonely(bool restart) {
     struct sigaction action {};
-    action.sa_sigaction = [](int, siginfo_t*, void* context) { heard(context); };
+    action.sa_sigaction = [](int, siginfo_t*, void* context) { on_readable(context); };
     action.sa_flags = SA_SIGINFO | (restart ? SA_RESTART : 0);
     EXPECT_EQ(::sigaction(SIGUSR1, &action, nullptr), 0);
   }
@@ -120,11 +120,11 @@ class Lonely {
     }
     return true;
   }
-  static void heard([[maybe_unused]] void* context) {
+  static void on_readable([[maybe_unused]] void* context) {
     std::uintptr_t where = 0;
 #if defined(__x86_64__)
-    where = static_cast<std::uintptr_t>(
-        static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
+    where =
+        static_cast<std::uintptr_t>(static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
 #elif defined(__aarch64__)
     where = static_cast<ucontext_t*>(context)->uc_mcontext.pc;
 #endif

@@ -10,12 +10,12 @@
 
 namespace farcall::door::test {
 
+using call::test::let_in;
 using call::test::open_a_bad_session;
 using call::test::RawSession;
 using call::test::scribble;
-using call::test::send_nonsense;
-using call::test::let_in;
 using call::test::send_memory;
+using call::test::send_nonsense;
 
 // A socket that passes for a door with this id, and its other end.
 struct FakeDoor {

@@ -23,7 +23,7 @@
 #include "door/child.hpp"
 #include "door/usage.hpp"
 #include "farcall/memory.hpp"
-#include "farcall/peer.hpp"
+#include "farcall/socket.hpp"
 
 namespace farcall::door::test {
 
@@ -32,7 +32,7 @@ inline void hand_over(int socket, int fd) { send_descriptors(socket, std::array{
 inline int take_over(int socket) {
   pollfd something{.fd = socket, .events = POLLIN, .revents = 0};
   if (::poll(&something, 1, static_cast<int>(2 * kPatience.count())) != 1) return -1;
-  Arrival arrival = take_arrival(socket);
+  Packet arrival = take_packet(socket);
   return arrival.descriptors.size() == 1 ? arrival.descriptors[0].release() : -1;
 }
 

@@ -5,9 +5,9 @@
 #include <sched.h>
 #include <sys/un.h>
 
-#include "call/identity.hpp"
 #include "door/attached.hpp"
 #include "door/impostor.hpp"
+#include "process/identity.hpp"
 
 namespace farcall::door::test {
 namespace {
@@ -100,7 +100,7 @@ TEST_F(DoorSquatter, IsWaitedForIfItMayAttach) {
   const UniqueFd visitor(::accept4(squatter.listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   pollfd something{.fd = visitor.get(), .events = POLLIN, .revents = 0};
   ASSERT_EQ(::poll(&something, 1, 5000), 1);
-  EXPECT_EQ(take_arrival(visitor.get()).purpose, kPurposeOpen);
+  EXPECT_EQ(take_packet(visitor.get()).purpose, kPurposeOpen);
   send_descriptors(visitor.get(), std::array{door});
   EXPECT_EQ(caller.reply().data, "x");
 }
@@ -125,7 +125,7 @@ TEST_F(DoorSquatter, IsNotTakenForTheOwnerWhereBothAreUnknown) {
       pollfd something{.fd = visitor.get(), .events = POLLIN, .revents = 0};
       ::poll(&something, 1, -1);
       try {
-        if (take_arrival(visitor.get()).kind == Arrival::Kind::descriptors)
+        if (take_packet(visitor.get()).kind == Packet::Kind::descriptors)
           send_descriptors(visitor.get(), std::array{fake.door.get()});
       } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): turned away
       }
@@ -167,24 +167,24 @@ TEST_F(DoorSquatter, NobodyAttachesToFilesOfTheOverflowId) {
 }
 
 TEST(Users, TheOverflowIdIsThatOfNobody) {
-  EXPECT_TRUE(farcall::call::is_overflow_id(kOverflow));
-  EXPECT_FALSE(farcall::call::is_overflow_id(0));
-  EXPECT_FALSE(farcall::call::is_overflow_id(kStranger));
+  EXPECT_TRUE(farcall::process::is_overflow_id(kOverflow));
+  EXPECT_FALSE(farcall::process::is_overflow_id(0));
+  EXPECT_FALSE(farcall::process::is_overflow_id(kStranger));
 }
 
 TEST(Users, EveryUserEqualsItselfWhereAllAreKnown) {
-  if (!farcall::call::knows_all_users()) GTEST_SKIP() << "in a user namespace";
+  if (!farcall::process::knows_all_users()) GTEST_SKIP() << "in a user namespace";
   for (const uid_t user : {uid_t{0}, kStranger, kOverflow})
-    EXPECT_TRUE(farcall::call::same_user(user, user)) << user;
-  EXPECT_FALSE(farcall::call::same_user(0, kStranger));
+    EXPECT_TRUE(farcall::process::same_user(user, user)) << user;
+  EXPECT_FALSE(farcall::process::same_user(0, kStranger));
 }
 
 TEST(Users, TheOverflowIdEqualsNotEvenItselfWhereSomeAreUnknown) {
   in_child([] {
     if (!leave_users_behind()) GTEST_SKIP() << "no user namespaces here";
-    EXPECT_FALSE(farcall::call::knows_all_users());
-    EXPECT_FALSE(farcall::call::same_user(kOverflow, kOverflow));
-    EXPECT_TRUE(farcall::call::same_user(kStranger, kStranger));
+    EXPECT_FALSE(farcall::process::knows_all_users());
+    EXPECT_FALSE(farcall::process::same_user(kOverflow, kOverflow));
+    EXPECT_TRUE(farcall::process::same_user(kStranger, kStranger));
   });
 }
 

@@ -70,7 +70,8 @@ struct DoorTrust : DoorImpostor {
   }
 };
 
-// A connection over TCP whose last close waits for `seconds`, because nobody reads at its other end.
+// A connection over TCP whose last close waits for `seconds`, because nobody reads at its other
+// end.
 UniqueFd lingering(int seconds) {
   const UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
@@ -280,8 +281,7 @@ TEST_F(DoorTrust, MemoryThatCanRaiseASignalIsNotTaken) {
   giver.door = door;
   as_stranger([&](int mine) {
     RawSession session(mine, true, false);
-    send_descriptors(mine, std::array{huge.get(), session.other_end.get()},
-                     call::kPurposeSession);
+    send_descriptors(mine, std::array{huge.get(), session.other_end.get()}, call::kPurposeSession);
     EXPECT_FALSE(session.welcome());
     RawSession other(mine);
     ASSERT_TRUE(other.welcome());
@@ -317,7 +317,7 @@ struct DoorTrustPath : DoorTrust {
     }
     pollfd answer{.fd = socket.get(), .events = POLLIN, .revents = 0};
     if (::poll(&answer, 1, 5000) != 1) return {};
-    Arrival arrival = take_arrival(socket.get());
+    Packet arrival = take_packet(socket.get());
     if (arrival.descriptors.size() != 1) return {};
     return std::move(arrival.descriptors[0]);
   }

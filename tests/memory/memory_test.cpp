@@ -33,7 +33,7 @@ int adopt_error(UniqueFd fd) {
 class Signals {
  public:
   Signals() {
-    struct sigaction action{};
+    struct sigaction action {};
     action.sa_handler = [](int) {};
     action.sa_flags = SA_RESTART;
     ::sigaction(SIGALRM, &action, &before_);
@@ -50,7 +50,7 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
 
  private:
-  struct sigaction before_{};
+  struct sigaction before_ {};
 };
 
 TEST(UniqueFd, ClosesWhatItOwnsOnce) {
@@ -173,7 +173,7 @@ TEST(SharedMemory, IsMadeWhateverSignalsCome) {
   for (int i = 0; i < 1000; ++i) EXPECT_NO_THROW(SharedMemory::create(135'168)) << i;
   // This takes longer than it is from one signal to the next.
   const SharedMemory large = SharedMemory::create(std::size_t{8} << 20);
-  struct stat status{};
+  struct stat status {};
   ASSERT_EQ(::fstat(large.fd(), &status), 0);
   EXPECT_EQ(status.st_blocks * 512, std::int64_t{8} << 20);
 }

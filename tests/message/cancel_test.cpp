@@ -169,9 +169,9 @@ TEST(MessageCancel, NothingElseIsAPoint) {
     ::pthread_testcancel();
   });
   std::thread client([&] {
-    EXPECT_EQ(farcall_send(channel.connection, large.data(), large.size(), large.data(),
-                           large.size()),
-              5);
+    EXPECT_EQ(
+        farcall_send(channel.connection, large.data(), large.size(), large.data(), large.size()),
+        5);
   });
   ASSERT_TRUE(ready.wait());
   thread.cancel();

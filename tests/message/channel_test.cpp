@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Channels, connections and names: how long they live, who finds them, how they can be waited for.
+#include "message/channel.hpp"
+
 #include <poll.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include <future>
-
-#include "message/channel.hpp"
 
 namespace farcall::message::test {
 namespace {
@@ -145,7 +145,8 @@ TEST(MessageChannel, ANameIsTakenOnceAndFreeAfterDeath) {
   server.kill();
   EXPECT_TRUE(eventually([&] { return farcall_name_open(name.c_str()) < 0 && errno == ENOENT; }));
   int channel = -1;
-  EXPECT_TRUE(eventually([&] { return (channel = farcall_name_attach(name.c_str(), 0, 0600)) > 0; }));
+  EXPECT_TRUE(
+      eventually([&] { return (channel = farcall_name_attach(name.c_str(), 0, 0600)) > 0; }));
   EXPECT_EQ(farcall_channel_destroy(channel), 0);
   EXPECT_EQ(farcall_name_open(name.c_str()), -1);
   EXPECT_EQ(errno, ENOENT);

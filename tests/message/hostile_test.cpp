@@ -19,12 +19,12 @@
 namespace farcall::message::test {
 namespace {
 
+using call::test::let_in;
 using call::test::open_a_bad_session;
 using call::test::RawSession;
 using call::test::scribble;
-using call::test::send_nonsense;
-using call::test::let_in;
 using call::test::send_memory;
+using call::test::send_nonsense;
 using door::test::become;
 using door::test::is_root;
 using door::test::kNobody;
@@ -252,10 +252,10 @@ void scribble_pieces(call::SessionControl& control, std::minstd_rand& random) {
   std::minstd_rand random(seed);
   for (;;) {
     try {
-      Arrival arrival = take_arrival(inner);
-      if (arrival.kind == Arrival::Kind::closed) ::_exit(0);
-      if (arrival.kind == Arrival::Kind::nothing) pause_up_to(100, random);
-      if (arrival.kind != Arrival::Kind::descriptors || arrival.descriptors.size() != 2) continue;
+      Packet arrival = take_packet(inner);
+      if (arrival.kind == Packet::Kind::closed) ::_exit(0);
+      if (arrival.kind == Packet::Kind::nothing) pause_up_to(100, random);
+      if (arrival.kind != Packet::Kind::descriptors || arrival.descriptors.size() != 2) continue;
       const Mapping memory = call::adopt_session(std::move(arrival.descriptors[0]));
       const UniqueFd socket = let_in(arrival);
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
@@ -384,7 +384,7 @@ TEST(MessageHostile, ANameThatAnswersNonsenseIsAnError) {
         continue;
       }
       try {
-        Parcel parcel;
+        FdMessage parcel;
         parcel.bytes.resize(random() % 2 == 0 ? sizeof(int) : random() % 10);
         int number = random() % 2 == 0 ? 0 : static_cast<int>(random() % 300) - 100;
         if (number == ETIMEDOUT) number = EIO;
@@ -396,7 +396,7 @@ TEST(MessageHostile, ANameThatAnswersNonsenseIsAnError) {
                                                          : UniqueFd(::dup(STDERR_FILENO)));
         }
         if (random() % 4 != 0)
-          send_parcel(client.get(), parcel);
+          send_fd_message(client.get(), parcel);
         else
           (void)!::send(client.get(), "nonsense nonsense", random() % 17, MSG_NOSIGNAL);
       } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it has gone

@@ -101,12 +101,11 @@ TEST_P(MessageOneSignal, EndsTheWaitOfWhoIsNotReceived) {
   // What is sent one way is still to be received when its sender has been interrupted, so that each
   // of these leaves a session behind.
   using SendOneWay = int(int, const void*, std::size_t);
-  EXPECT_EQ(lonely.count_lost<SendOneWay>(
-                std::min(signal_rounds() / 3, 300), "farcall_send_one_way", EINTR,
-                [&](auto* function) {
-                  return function(channel.connection, "x", 1) < 0 ? errno : 0;
-                }),
-            0);
+  EXPECT_EQ(
+      lonely.count_lost<SendOneWay>(
+          std::min(signal_rounds() / 3, 300), "farcall_send_one_way", EINTR,
+          [&](auto* function) { return function(channel.connection, "x", 1) < 0 ? errno : 0; }),
+      0);
 }
 
 TEST_P(MessageOneSignal, EndsTheWaitForAMessage) {
@@ -114,13 +113,12 @@ TEST_P(MessageOneSignal, EndsTheWaitForAMessage) {
   const Channel channel;
   Lonely lonely(GetParam());
   using Receive = std::int64_t(int, void*, std::size_t, farcall_info*);
-  EXPECT_EQ(lonely.count_lost<Receive>(signal_rounds(), "farcall_receive", EINTR,
-                                       [&](auto* function) {
-                                         return function(channel.id, nullptr, 0, nullptr) < 0
-                                                    ? errno
-                                                    : 0;
-                                       }),
-            0);
+  EXPECT_EQ(
+      lonely.count_lost<Receive>(signal_rounds(), "farcall_receive", EINTR,
+                                 [&](auto* function) {
+                                   return function(channel.id, nullptr, 0, nullptr) < 0 ? errno : 0;
+                                 }),
+      0);
 }
 
 // The server has just answered, and looks at that client for some time before it sleeps.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "call/process_mutex.hpp"
+#include "process/process_mutex.hpp"
 
 #include <sched.h>
 #include <sys/resource.h>
@@ -11,7 +11,7 @@
 namespace farcall::message::test {
 namespace {
 
-using call::ProcessMutex;
+using process::ProcessMutex;
 
 TEST(ProcessMutex, OneThreadAtATimeHasIt) {
   ProcessMutex mutex;

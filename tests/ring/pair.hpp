@@ -3,8 +3,8 @@
 // Both halves of a ring for tests.
 #pragma once
 
-#include "farcall/peer.hpp"
 #include "farcall/ring.hpp"
+#include "farcall/socket.hpp"
 
 namespace farcall::test {
 

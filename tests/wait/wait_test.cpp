@@ -14,7 +14,7 @@
 #include <random>
 #include <thread>
 
-#include "farcall/peer.hpp"
+#include "farcall/socket.hpp"
 
 namespace farcall {
 namespace {
@@ -177,8 +177,8 @@ TEST_P(WaitIn, IsEndedByAnyHandlerThatTellsOfItself) {
     begun = i;
     // Who has no lifeline sleeps on the futex for ever.
     Waiter& waiter = i % 4 < 2 ? with_lifeline : without;
-    const Outcome outcome = waiter.wait(shared.mine, shared.peers, Deadline::after(1s),
-                                        [&] { return shared.ready(); }, since);
+    const Outcome outcome = waiter.wait(
+        shared.mine, shared.peers, Deadline::after(1s), [&] { return shared.ready(); }, since);
     if (outcome != Outcome::interrupted) ++lost;
     ASSERT_EQ(shared.mine.parked.load(), Side::kAwake);
     while (sent < i || SignalCount::now() == since) ::sched_yield();
@@ -194,10 +194,11 @@ TEST_P(WaitIn, PrefersWhatIsReadyToASignal) {
   const SignalCount since = SignalCount::now();
   note_signal();
   int looks = 0;
-  EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::never(), [&] { return ++looks == 2; },
-                        since),
+  EXPECT_EQ(waiter.wait(
+                shared.mine, shared.peers, Deadline::never(), [&] { return ++looks == 2; }, since),
             Outcome::ok);
-  EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::never(), [] { return false; }, since),
+  EXPECT_EQ(waiter.wait(
+                shared.mine, shared.peers, Deadline::never(), [] { return false; }, since),
             Outcome::interrupted);
   // Of those before it began nobody has asked.
   EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(1ms), [] { return false; }),

@@ -18,7 +18,7 @@
 
 #include "farcall/channel/end.hpp"
 #include "farcall/memory.hpp"
-#include "farcall/peer.hpp"
+#include "farcall/socket.hpp"
 #include "farcall/wait.hpp"
 
 namespace farcall::channel {
@@ -40,7 +40,7 @@ struct Options {
 };
 
 struct Handle {
-  Parcel parcel;
+  FdMessage parcel;
   Mapping memory;  // where the mechanism's memory has no descriptor
 };
 

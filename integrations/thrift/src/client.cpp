@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "farcall/error.hpp"
-#include "farcall/peer.hpp"
+#include "farcall/socket.hpp"
 #include "farcall/thrift/transport.hpp"
 #include "one_way.hpp"
 #include "protocol.hpp"
@@ -50,7 +50,7 @@ void TFarcallTransport::open() {
     start_timeout();
     (void)listener.send(std::as_bytes(std::span(&kHello, 1)), {}, std::span(&descriptor, 1));
     theirs.reset();
-    auto parcel = receive_parcel(mine.get(), deadline);
+    auto parcel = receive_fd_message(mine.get(), deadline);
     if (!parcel || parcel->descriptors.size() != 1) throw SystemError(ESRCH, "open");
     connection_ = MessageConnection(
         checked_message(farcall_adopt(parcel->descriptors.front().release()), "adopt"));

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "farcall/error.hpp"
-#include "farcall/peer.hpp"
+#include "farcall/socket.hpp"
 #include "farcall/thrift/transport.hpp"
 #include "one_way.hpp"
 #include "protocol.hpp"
@@ -210,9 +210,9 @@ std::shared_ptr<TTransport> TFarcallServerTransport::acceptImpl() {
     try {
       auto accepted = std::make_shared<Accepted>(timeout_, message.info());
       const MessageConnection connection = accepted->connect();
-      Parcel parcel;
+      FdMessage parcel;
       parcel.descriptors.push_back(UniqueFd(::fcntl(connection.descriptor(), F_DUPFD_CLOEXEC, 3)));
-      send_parcel(descriptors.front().get(), parcel);
+      send_fd_message(descriptors.front().get(), parcel);
       message.reply();
       const std::lock_guard guard(lock_);
       std::erase_if(children_, [](const auto& child) { return child.expired(); });

@@ -17,8 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   int arrived = 0;
   for (;; ++arrived) {
     require(arrived <= sent + 1);
-    const Arrival arrival = take_arrival(here.get());
-    using Kind = Arrival::Kind;
+    const Packet arrival = take_packet(here.get());
+    using Kind = Packet::Kind;
     if (arrival.kind == Kind::closed || arrival.kind == Kind::nothing) break;
     if (arrival.kind == Kind::doorbell) require(arrival.descriptors.empty());
     for (const UniqueFd& fd : arrival.descriptors)

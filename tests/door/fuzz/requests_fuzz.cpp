@@ -16,10 +16,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   auto& control = *reinterpret_cast<call::SessionControl*>(theirs.data());
   auto [here, there] = packet_socket_pair();
   static Port& port = *new Port;
-  static const auto& entrance = *new std::shared_ptr<Entrance>(port.open_entrance({}, {}));
+  static const auto& endpoint = *new std::shared_ptr<Endpoint>(port.open_endpoint({}, {}));
   CallerIdentity identity{};
   identity.effective = {.pid = ::getpid(), .uid = 0, .gid = 0};
-  call::ServerSession session(map(memory.fd()), std::move(here), identity, 1, entrance,
+  call::ServerSession session(map(memory.fd()), std::move(here), identity, 1, endpoint,
                               WaitMode::block, {});
   constexpr std::size_t kMost = 1 << 20;
   const PortLimits limits{.request_bytes = kMost};
@@ -45,7 +45,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                               .large = large,
                               .limits = limits,
                               .descriptors = descriptors,
-                              .attendant = nullptr},
+                              .observer = nullptr},
                              request);
     if (outcome == Outcome::would_block) continue;
     if (outcome != Outcome::ok) return 0;  // its session is closed then

@@ -59,7 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   there.reset();
   pollfd welcome{.fd = answers.get(), .events = POLLIN, .revents = 0};
   require(::poll(&welcome, 1, 1000) == 1);
-  Arrival arrival = take_arrival(answers.get());
+  Packet arrival = take_packet(answers.get());
   require(arrival.descriptors.size() == 1);
   UniqueFd here = std::move(arrival.descriptors[0]);
   for (std::uint32_t round = 1; round <= 3 && !input.empty() && here; ++round) {

@@ -39,9 +39,9 @@ class Callee final : public CallEndpoint {
  public:
   // Sends what clients need through `socket`.
   Callee(int socket, WaitMode wait) : thread_(port_, wait) {
-    Parcel parcel;
+    FdMessage parcel;
     parcel.descriptors.emplace_back(::dup(port_.descriptor()));
-    send_parcel(socket, parcel);
+    send_fd_message(socket, parcel);
   }
   void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
     throw MisuseError("the server calls not");
@@ -69,7 +69,7 @@ class CallConnection final : public Connection {
   explicit CallConnection(WaitMode wait) : wait_(wait) {}
   std::unique_ptr<Endpoint> open(Role role) override {
     if (role == Role::server) return std::make_unique<Callee>(sockets_.second.get(), wait_);
-    const auto parcel = receive_parcel(sockets_.first.get(), Deadline::after(kStart));
+    const auto parcel = receive_fd_message(sockets_.first.get(), Deadline::after(kStart));
     if (!parcel || parcel->descriptors.size() != 1) throw SystemError(EPROTO, "no port came");
     return std::make_unique<Caller>(parcel->descriptors.front().get(), wait_);
   }

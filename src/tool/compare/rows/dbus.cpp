@@ -19,7 +19,7 @@
 
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
-#include "farcall/peer.hpp"
+#include "farcall/socket.hpp"
 #include "tool/compare/rows/rows.hpp"
 
 namespace farcall::compare {
@@ -188,11 +188,11 @@ class DbusConnection final : public Connection {
   std::unique_ptr<Endpoint> open(Role role) override {
     if (role == Role::server) {
       auto server = std::make_unique<DbusServer>(daemon_.address());
-      send_parcel(sockets_.second.get(), Parcel{});
+      send_fd_message(sockets_.second.get(), FdMessage{});
       return server;
     }
     constexpr auto kStart = std::chrono::seconds(10);
-    if (!receive_parcel(sockets_.first.get(), Deadline::after(kStart)))
+    if (!receive_fd_message(sockets_.first.get(), Deadline::after(kStart)))
       throw SystemError(EPROTO, "no server came");
     return std::make_unique<DbusClient>(daemon_.address());
   }

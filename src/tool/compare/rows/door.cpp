@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "farcall/error.hpp"
-#include "farcall/peer.hpp"
+#include "farcall/socket.hpp"
 #include "farcall/wait.hpp"
 #include "tool/compare/rows/rows.hpp"
 
@@ -59,9 +59,9 @@ class Callee final : public CallEndpoint {
     ::sem_init(&ended_, 0, 0);
     door_ = UniqueFd(::door_create(procedure, this, 0));
     must_work(door_.get(), "door_create");
-    Parcel parcel;
+    FdMessage parcel;
     parcel.descriptors.push_back(door_.duplicate());
-    send_parcel(socket, parcel);
+    send_fd_message(socket, parcel);
   }
   ~Callee() override { ::door_revoke(door_.release()); }
   void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
@@ -107,7 +107,7 @@ class DoorConnection final : public Connection {
     // Read by the library when this process first has to do with a door, which is now.
     ::setenv("FARCALL_WAIT", wait_.c_str(), 1);
     if (role == Role::server) return std::make_unique<Callee>(sockets_.second.get());
-    auto parcel = receive_parcel(sockets_.first.get(), Deadline::after(kStart));
+    auto parcel = receive_fd_message(sockets_.first.get(), Deadline::after(kStart));
     if (!parcel || parcel->descriptors.size() != 1) throw SystemError(EPROTO, "no door came");
     return std::make_unique<Caller>(std::move(parcel->descriptors.front()), with_arguments_);
   }

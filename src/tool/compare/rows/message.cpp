@@ -2,6 +2,8 @@
 //
 // Messages, through <farcall/message.h> as programs use them. `message_call` sends, and gets the
 // message back as the reply; `message_send` sends one way, which returns when it has been received.
+#include "farcall/message.h"
+
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -9,8 +11,7 @@
 #include <utility>
 
 #include "farcall/error.hpp"
-#include "farcall/message.h"
-#include "farcall/peer.hpp"
+#include "farcall/socket.hpp"
 #include "farcall/wait.hpp"
 #include "tool/compare/rows/rows.hpp"
 
@@ -26,16 +27,16 @@ Result must_work(Result result, const char* what) {
 // A channel of this process, and the connection to it that the other process gets.
 void offer_channel(int socket, int channel) {
   const int connection = must_work(farcall_connect(channel), "farcall_connect");
-  Parcel parcel;
+  FdMessage parcel;
   parcel.descriptors.emplace_back(
       ::dup(must_work(farcall_connection_descriptor(connection), "a connection's descriptor")));
-  send_parcel(socket, parcel);
+  send_fd_message(socket, parcel);
   farcall_disconnect(connection);
 }
 
 int take_connection(int socket) {
   constexpr auto kStart = std::chrono::seconds(10);
-  auto parcel = receive_parcel(socket, Deadline::after(kStart));
+  auto parcel = receive_fd_message(socket, Deadline::after(kStart));
   if (!parcel || parcel->descriptors.size() != 1) throw SystemError(EPROTO, "no connection came");
   return must_work(farcall_adopt(parcel->descriptors.front().release()), "farcall_adopt");
 }
@@ -47,7 +48,8 @@ class Caller final : public CallEndpoint {
   void round_trip(std::span<const std::byte> request, std::span<std::byte> reply) override {
     int status = -1;
     do
-      status = farcall_send(connection_, request.data(), request.size(), reply.data(), reply.size());
+      status =
+          farcall_send(connection_, request.data(), request.size(), reply.data(), reply.size());
     while (status < 0 && errno == EINTR);
     must_work(status, "farcall_send");
   }

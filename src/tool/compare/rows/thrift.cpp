@@ -5,6 +5,10 @@
 // compiler would write is written here by hand.
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <thrift/protocol/TBinaryProtocol.h>
+#include <thrift/transport/TBufferTransports.h>
+#include <thrift/transport/TServerSocket.h>
+#include <thrift/transport/TSocket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,13 +17,8 @@
 #include <memory>
 #include <string>
 
-#include <thrift/protocol/TBinaryProtocol.h>
-#include <thrift/transport/TBufferTransports.h>
-#include <thrift/transport/TServerSocket.h>
-#include <thrift/transport/TSocket.h>
-
 #include "farcall/error.hpp"
-#include "farcall/peer.hpp"
+#include "farcall/socket.hpp"
 #include "farcall/thrift/transport.hpp"
 #include "tool/compare/rows/rows.hpp"
 
@@ -131,7 +130,7 @@ class ThriftConnection final : public Connection {
     ::setenv("FARCALL_ENGINE", "shared", 1);
     if (role == Role::server) return serve();
     // Where the server listens, when it does.
-    const auto parcel = receive_parcel(sockets_.first.get(), Deadline::after(kStart));
+    const auto parcel = receive_fd_message(sockets_.first.get(), Deadline::after(kStart));
     if (!parcel || parcel->bytes.size() != sizeof(int)) throw SystemError(EPROTO, "no server came");
     if (over_farcall_)
       return std::make_unique<ThriftClient>(std::make_shared<thrift::TFarcallTransport>(name_));
@@ -157,10 +156,10 @@ class ThriftConnection final : public Connection {
       port = socket->getPort();
       listener = std::move(socket);
     }
-    Parcel parcel;
+    FdMessage parcel;
     parcel.bytes.resize(sizeof port);
     std::memcpy(parcel.bytes.data(), &port, sizeof port);
-    send_parcel(sockets_.second.get(), parcel);
+    send_fd_message(sockets_.second.get(), parcel);
     return std::make_unique<ThriftServer>(std::move(listener), !over_farcall_);
   }
 

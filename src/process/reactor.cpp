@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "call/warden.hpp"
+#include "process/reactor.hpp"
 
 #include <pthread.h>
 #include <signal.h>
@@ -11,10 +11,10 @@
 
 #include "farcall/error.hpp"
 
-namespace farcall::call {
-Warden& Warden::here() { return PerProcess<Warden>::here(); }
+namespace farcall::process {
+Reactor& Reactor::here() { return PerProcess<Reactor>::here(); }
 
-Warden::Warden() : epoll_(UniqueFd(::epoll_create1(EPOLL_CLOEXEC))) {
+Reactor::Reactor() : epoll_(UniqueFd(::epoll_create1(EPOLL_CLOEXEC))) {
   if (!epoll_) throw_errno("epoll_create1");
   // Signals are for the program's own threads.
   sigset_t all;
@@ -29,10 +29,10 @@ Warden::Warden() : epoll_(UniqueFd(::epoll_create1(EPOLL_CLOEXEC))) {
   const int error = ::pthread_create(
       &thread, &attributes,
       [](void* self) -> void* {
-        ::pthread_setname_np(::pthread_self(), "farcall-warden");
+        ::pthread_setname_np(::pthread_self(), "farcall-reactor");
         int old = 0;
         ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
-        static_cast<Warden*>(self)->run();
+        static_cast<Reactor*>(self)->run();
         return nullptr;
       },
       this);
@@ -41,7 +41,7 @@ Warden::Warden() : epoll_(UniqueFd(::epoll_create1(EPOLL_CLOEXEC))) {
   if (error != 0) throw SystemError(error, "start the thread that listens for clients");
 }
 
-std::uint64_t Warden::watch(int fd, std::uint32_t events, std::shared_ptr<Watch> watch) {
+std::uint64_t Reactor::watch(int fd, std::uint32_t events, std::shared_ptr<Watch> watch) {
   const std::lock_guard guard(lock_);
   const std::uint64_t number = next_++;
   watches_.emplace(number, std::move(watch));
@@ -54,12 +54,12 @@ std::uint64_t Warden::watch(int fd, std::uint32_t events, std::shared_ptr<Watch>
   return number;
 }
 
-void Warden::again(int fd, std::uint64_t number, std::uint32_t events) noexcept {
+void Reactor::again(int fd, std::uint64_t number, std::uint32_t events) noexcept {
   epoll_event event{.events = events, .data = {.u64 = number}};
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
 }
 
-void Warden::forget(int fd, std::uint64_t number) noexcept {
+void Reactor::forget(int fd, std::uint64_t number) noexcept {
   std::shared_ptr<Watch> last;  // destroyed without the lock
   const std::lock_guard guard(lock_);
   const auto found = watches_.find(number);
@@ -69,7 +69,7 @@ void Warden::forget(int fd, std::uint64_t number) noexcept {
   watches_.erase(found);
 }
 
-void Warden::run() noexcept {
+void Reactor::run() noexcept {
   std::array<epoll_event, 16> events;
   for (;;) {
     const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), -1);
@@ -82,9 +82,9 @@ void Warden::run() noexcept {
         const auto found = watches_.find(events[static_cast<std::size_t>(i)].data.u64);
         if (found != watches_.end()) watch = found->second;
       }
-      if (watch) watch->heard(events[static_cast<std::size_t>(i)].events);
+      if (watch) watch->on_readable(events[static_cast<std::size_t>(i)].events);
     }
   }
 }
 
-}  // namespace farcall::call
+}  // namespace farcall::process

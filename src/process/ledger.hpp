@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <utility>
 
-namespace farcall::call {
+namespace farcall::process {
 
 enum class Resource : unsigned char { descriptors, bytes };
 
@@ -48,4 +48,4 @@ class Charge {
   std::size_t amount_ = 0;
 };
 
-}  // namespace farcall::call
+}  // namespace farcall::process

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "call/process.hpp"
+#include "process/process.hpp"
 
-namespace farcall::call {
+namespace farcall::process {
 
 // A listening socket of this process. Where the process has no descriptor left, who waits at the
 // door is let in all the same, to be told so at once, with one that was kept for that.
@@ -28,8 +28,8 @@ class Acceptor {
   PrivateFd spare_;
 };
 
-// Has the warden look at a listener again, in a moment, although nothing more may come: there was
+// Has the reactor look at a listener again, in a moment, although nothing more may come: there was
 // no descriptor to let anybody in. `watch` is its, which may have gone by then.
 void look_again_later(int listener, std::uint64_t number, std::weak_ptr<void> watch) noexcept;
 
-}  // namespace farcall::call
+}  // namespace farcall::process

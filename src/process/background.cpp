@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "call/background.hpp"
+#include "process/background.hpp"
 
 #include <pthread.h>
 #include <signal.h>
@@ -15,10 +15,10 @@
 #include <thread>
 #include <unordered_map>
 
-#include "call/process.hpp"
 #include "farcall/error.hpp"
+#include "process/process.hpp"
 
-namespace farcall::call {
+namespace farcall::process {
 namespace {
 
 struct Task {
@@ -146,8 +146,7 @@ Pool& pool() { return PerProcess<Pool>::here(); }
 
 void close_later(uid_t user, UniqueFd fd, Charge held) noexcept {
   if (!fd) return;
-  Task task{
-      .user = user, .fd = PrivateFd(std::move(fd)), .charge = std::move(held), .work = {}};
+  Task task{.user = user, .fd = PrivateFd(std::move(fd)), .charge = std::move(held), .work = {}};
   if ((user == 0 || user == ::geteuid()) && behind(user)) return;
   try {
     (void)pool().add(task);
@@ -175,4 +174,4 @@ void catch_up(uid_t user, std::function<void()> work) {
   if (!pool().add(task)) throw SystemError(EAGAIN, "no thread");
 }
 
-}  // namespace farcall::call
+}  // namespace farcall::process

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "call/ledger.hpp"
+#include "process/ledger.hpp"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -9,9 +9,9 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "call/process.hpp"
+#include "process/process.hpp"
 
-namespace farcall::call {
+namespace farcall::process {
 namespace {
 
 constexpr std::size_t kBytesPerUser = std::size_t{256} << 20;
@@ -92,4 +92,4 @@ void Charge::give_back() noexcept {
   if (!own_) account.others -= amount;
 }
 
-}  // namespace farcall::call
+}  // namespace farcall::process

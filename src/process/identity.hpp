@@ -6,7 +6,7 @@
 
 #include <sys/types.h>
 
-namespace farcall::call {
+namespace farcall::process {
 
 // Whether this is that number: 65534, and what the system is set to. As the owner of a file it may
 // stand for anybody.
@@ -20,4 +20,4 @@ bool knows_all_users() noexcept;
 // nobody's: it does not even equal itself.
 bool same_user(uid_t a, uid_t b) noexcept;
 
-}  // namespace farcall::call
+}  // namespace farcall::process

@@ -12,7 +12,7 @@
 
 #include "farcall/memory.hpp"
 
-namespace farcall::call {
+namespace farcall::process {
 
 namespace detail {
 extern std::atomic<std::uint64_t> forks;
@@ -46,7 +46,7 @@ class PrivateFd {
 
 // Keeps an object of another generation from being destroyed.
 template <class T>
-void leave_alone(T& object) noexcept {
+void leak_in_child(T& object) noexcept {
   static_cast<void>(new (std::nothrow) T(std::move(object)));
 }
 
@@ -115,4 +115,9 @@ inline std::uint64_t credentials_epoch() noexcept {
   return detail::credentials.load(std::memory_order_relaxed);
 }
 
-}  // namespace farcall::call
+}  // namespace farcall::process
+
+// Calls are made of this throughout.
+namespace farcall::call {
+using namespace farcall::process;  // NOLINT(google-build-using-namespace)
+}

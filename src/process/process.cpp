@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "call/process.hpp"
+#include "process/process.hpp"
 
 #include <pthread.h>
 #include <signal.h>
@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <utility>
 
-namespace farcall::call {
+namespace farcall::process {
 
 constinit std::atomic<std::uint64_t> detail::forks{1};
 constinit std::atomic<std::uint64_t> detail::credentials{1};
@@ -115,7 +115,7 @@ bool catches_signals() noexcept {
   sigset_t blocked;
   ::pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
   for (int signal = 1; signal <= SIGRTMAX; ++signal) {
-    struct sigaction action{};
+    struct sigaction action {};
     // It fails for signals that are the C library's own.
     if (::sigismember(&blocked, signal) == 1 || ::sigaction(signal, nullptr, &action) != 0)
       continue;
@@ -128,4 +128,4 @@ bool catches_signals() noexcept {
 
 void forget_credentials() noexcept { detail::credentials.fetch_add(1, std::memory_order_relaxed); }
 
-}  // namespace farcall::call
+}  // namespace farcall::process

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "farcall/peer.hpp"
+#include "farcall/socket.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -41,8 +41,8 @@ std::size_t open_descriptors() {
   return count;
 }
 
-Parcel parcel_with(std::size_t bytes, std::size_t descriptors) {
-  Parcel parcel;
+FdMessage parcel_with(std::size_t bytes, std::size_t descriptors) {
+  FdMessage parcel;
   parcel.bytes.assign(bytes, std::byte{7});
   for (std::size_t i = 0; i < descriptors; ++i)
     parcel.descriptors.push_back(SharedMemory::create(1).fd() >= 0
@@ -51,14 +51,14 @@ Parcel parcel_with(std::size_t bytes, std::size_t descriptors) {
   return parcel;
 }
 
-TEST(Parcel, BringsBytesAndDescriptors) {
+TEST(FdMessage, BringsBytesAndDescriptors) {
   const auto [here, there] = socket_pair();
   SharedMemory memory = SharedMemory::create(2 * page_size());
-  Parcel sent;
+  FdMessage sent;
   sent.bytes.assign(3, std::byte{9});
   sent.descriptors.push_back(std::move(memory).release());
-  send_parcel(here.get(), sent);
-  auto got = receive_parcel(there.get(), soon());
+  send_fd_message(here.get(), sent);
+  auto got = receive_fd_message(there.get(), soon());
   ASSERT_TRUE(got);
   EXPECT_EQ(got->bytes, sent.bytes);
   ASSERT_EQ(got->descriptors.size(), 1U);
@@ -66,38 +66,38 @@ TEST(Parcel, BringsBytesAndDescriptors) {
   EXPECT_EQ(SharedMemory::adopt(std::move(got->descriptors[0])).size(), 2 * page_size());
 }
 
-TEST(Parcel, ComesInOrderAndNeverMergesWithTheNext) {
+TEST(FdMessage, ComesInOrderAndNeverMergesWithTheNext) {
   const auto [here, there] = socket_pair();
-  for (std::size_t i = 0; i < 20; ++i) send_parcel(here.get(), parcel_with(i * 200, i % 4));
+  for (std::size_t i = 0; i < 20; ++i) send_fd_message(here.get(), parcel_with(i * 200, i % 4));
   for (std::size_t i = 0; i < 20; ++i) {
-    const auto got = receive_parcel(there.get(), soon());
+    const auto got = receive_fd_message(there.get(), soon());
     ASSERT_TRUE(got);
     EXPECT_EQ(got->bytes.size(), i * 200);
     EXPECT_EQ(got->descriptors.size(), i % 4);
   }
 }
 
-TEST(Parcel, LargestIsTakenAndLargerIsMisuse) {
+TEST(FdMessage, LargestIsTakenAndLargerIsMisuse) {
   const auto [here, there] = socket_pair();
-  send_parcel(here.get(), parcel_with(kParcelBytes, kParcelDescriptors));
-  EXPECT_EQ(receive_parcel(there.get(), soon())->descriptors.size(), kParcelDescriptors);
-  EXPECT_THROW(send_parcel(here.get(), parcel_with(kParcelBytes + 1, 0)), MisuseError);
-  EXPECT_THROW(send_parcel(here.get(), parcel_with(0, kParcelDescriptors + 1)), MisuseError);
+  send_fd_message(here.get(), parcel_with(kFdMessageBytes, kFdMessageDescriptors));
+  EXPECT_EQ(receive_fd_message(there.get(), soon())->descriptors.size(), kFdMessageDescriptors);
+  EXPECT_THROW(send_fd_message(here.get(), parcel_with(kFdMessageBytes + 1, 0)), MisuseError);
+  EXPECT_THROW(send_fd_message(here.get(), parcel_with(0, kFdMessageDescriptors + 1)), MisuseError);
 }
 
-TEST(Parcel, WaitsNoLongerThanTheDeadline) {
+TEST(FdMessage, WaitsNoLongerThanTheDeadline) {
   const auto [here, there] = socket_pair();
-  EXPECT_EQ(error_of([&] { receive_parcel(there.get(), Deadline::after(10ms)); }), ETIMEDOUT);
+  EXPECT_EQ(error_of([&] { receive_fd_message(there.get(), Deadline::after(10ms)); }), ETIMEDOUT);
 }
 
-TEST(Parcel, ClosedPeerIsNoParcel) {
+TEST(FdMessage, ClosedPeerIsNoParcel) {
   auto [here, there] = socket_pair();
   here.reset();
-  EXPECT_FALSE(receive_parcel(there.get(), soon()));
-  EXPECT_EQ(error_of([&] { send_parcel(there.get(), {}); }), EPIPE);
+  EXPECT_FALSE(receive_fd_message(there.get(), soon()));
+  EXPECT_EQ(error_of([&] { send_fd_message(there.get(), {}); }), EPIPE);
 }
 
-TEST(Parcel, GarbageIsRefusedAndItsDescriptorsAreClosed) {
+TEST(FdMessage, GarbageIsRefusedAndItsDescriptorsAreClosed) {
   const std::size_t before = open_descriptors();
   {
     const auto [here, there] = socket_pair();
@@ -121,11 +121,11 @@ TEST(Parcel, GarbageIsRefusedAndItsDescriptorsAreClosed) {
     const int fd = here.get();
     std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
     ASSERT_EQ(::sendmsg(here.get(), &message, 0), static_cast<ssize_t>(sizeof header));
-    EXPECT_EQ(error_of([&] { receive_parcel(there.get(), soon()); }), EPROTO);
+    EXPECT_EQ(error_of([&] { receive_fd_message(there.get(), soon()); }), EPROTO);
     ASSERT_EQ(::send(here.get(), "nonsense", 8, 0), 8);
-    EXPECT_EQ(error_of([&] { receive_parcel(there.get(), soon()); }), EPROTO);
+    EXPECT_EQ(error_of([&] { receive_fd_message(there.get(), soon()); }), EPROTO);
     ASSERT_EQ(::send(here.get(), "x", 1, 0), 1);
-    EXPECT_EQ(error_of([&] { receive_parcel(there.get(), soon()); }), EPROTO);
+    EXPECT_EQ(error_of([&] { receive_fd_message(there.get(), soon()); }), EPROTO);
   }
   EXPECT_EQ(open_descriptors(), before);
 }

@@ -14,17 +14,17 @@
 #include <functional>
 #include <vector>
 
-#include "call/ledger.hpp"
 #include "farcall/memory.hpp"
+#include "process/ledger.hpp"
 
-namespace farcall::call {
+namespace farcall::process {
 
 inline constexpr std::size_t kBackgroundThreads = 16;
 inline constexpr std::size_t kThreadsPerUser = 2;
 
-// Closes what `user` has sent, and gives up the charge for it then. What this process's own user, or
-// root, sends faster than it is closed is closed here, and so is all for which there is no memory or
-// no thread.
+// Closes what `user` has sent, and gives up the charge for it then. What this process's own user,
+// or root, sends faster than it is closed is closed here, and so is all for which there is no
+// memory or no thread.
 void close_later(uid_t user, UniqueFd fd, Charge held = {}) noexcept;
 void close_later(uid_t user, std::vector<UniqueFd>&& fds) noexcept;
 // Does `work` for `user`; what it throws is dropped. Throws SystemError: EAGAIN, where that user
@@ -35,4 +35,4 @@ void run_later(uid_t user, std::function<void()> work);
 bool behind(uid_t user) noexcept;
 void catch_up(uid_t user, std::function<void()> work);
 
-}  // namespace farcall::call
+}  // namespace farcall::process

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "call/acceptor.hpp"
+#include "socket/acceptor.hpp"
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -11,10 +11,10 @@
 #include <thread>
 #include <utility>
 
-#include "call/background.hpp"
-#include "call/warden.hpp"
+#include "process/background.hpp"
+#include "process/reactor.hpp"
 
-namespace farcall::call {
+namespace farcall::process {
 
 Acceptor::Acceptor(UniqueFd listener) noexcept : listener_(std::move(listener)) {
   const int flags = ::fcntl(fd(), F_GETFL);
@@ -49,7 +49,7 @@ void look_again_later(int listener, std::uint64_t number, std::weak_ptr<void> wa
     run_later(::geteuid(), [listener, number, watch = std::move(watch)] {
       std::this_thread::sleep_for(kMoment);
       if (const auto kept = watch.lock())
-        Warden::here().again(listener, number, EPOLLIN | EPOLLET);
+        Reactor::here().again(listener, number, EPOLLIN | EPOLLET);
     });
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the next who comes brings it
   }
@@ -60,4 +60,4 @@ void Acceptor::close() noexcept {
   spare_.reset();
 }
 
-}  // namespace farcall::call
+}  // namespace farcall::process

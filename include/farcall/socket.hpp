@@ -58,22 +58,22 @@ std::uint64_t socket_cookie(int fd) noexcept;
 std::pair<UniqueFd, UniqueFd> socket_pair();
 
 // What one process hands to another: a few bytes and a few descriptors.
-struct Parcel {
+struct FdMessage {
   std::vector<std::byte> bytes;
   std::vector<UniqueFd> descriptors;
 };
-inline constexpr std::size_t kParcelBytes = 4096;
-inline constexpr std::size_t kParcelDescriptors = 16;
+inline constexpr std::size_t kFdMessageBytes = 4096;
+inline constexpr std::size_t kFdMessageDescriptors = 16;
 
 // Sends a parcel over a stream socket in one piece; the descriptors stay the sender's.
 // Throws SystemError (EPIPE and ECONNRESET when the peer is gone; never SIGPIPE).
-void send_parcel(int socket, const Parcel& parcel);
+void send_fd_message(int socket, const FdMessage& parcel);
 // Receives one parcel, its descriptors close-on-exec; std::nullopt when the peer closed instead.
 // Throws SystemError: ETIMEDOUT after the deadline, EPROTO for what is not a parcel.
-std::optional<Parcel> receive_parcel(int socket, Deadline deadline);
+std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline);
 
 // What a packet socket (SOCK_SEQPACKET) brought, one packet at a time, without waiting.
-struct Arrival {
+struct Packet {
   enum class Kind : std::uint8_t {
     nothing,
     doorbell,
@@ -93,17 +93,17 @@ inline constexpr std::size_t kPacketDescriptors = 250;  // the kernel's limit is
 std::pair<UniqueFd, UniqueFd> packet_socket_pair();
 // Sends descriptors, with this process's effective credentials, in as many packets as it takes.
 // Waits where the socket is full, but no longer than a peer that means well can take to empty it.
-// Throws SystemError as send_parcel does, ETIMEDOUT, and EINTR where it would wait and a signal has
-// been caught after `since`.
+// Throws SystemError as send_fd_message does, ETIMEDOUT, and EINTR where it would wait and a signal
+// has been caught after `since`.
 inline constexpr auto kPeerPatience = std::chrono::seconds(2);
-void send_descriptors(int packet_socket, std::span<const int> descriptors,
-                      std::uint8_t purpose = 0, std::chrono::nanoseconds patience = kPeerPatience,
+void send_descriptors(int packet_socket, std::span<const int> descriptors, std::uint8_t purpose = 0,
+                      std::chrono::nanoseconds patience = kPeerPatience,
                       std::optional<SignalCount> since = std::nullopt);
 // Sends a packet with no descriptors and other credentials than the effective ones; the kernel
 // accepts those that this process could take on. Waits for nobody. Throws SystemError.
 void send_credentials(int packet_socket, const Credentials& claimed, std::uint8_t purpose);
 // Takes the next packet; its descriptors are close-on-exec. Throws SystemError.
-Arrival take_arrival(int packet_socket);
+Packet take_packet(int packet_socket);
 
 // Connects a blocking stream socket. Throws SystemError: ETIMEDOUT where the listener's queue is
 // still full at the deadline, ECONNREFUSED where nobody listens.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "farcall/peer.hpp"
+#include "farcall/socket.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -13,14 +13,14 @@
 #include <cerrno>
 #include <cstring>
 
-#include "call/identity.hpp"
 #include "farcall/error.hpp"
+#include "process/identity.hpp"
 #include "wait/held_signals.hpp"
 
 namespace farcall {
 namespace {
 
-struct ParcelHeader {
+struct FdMessageHeader {
   static constexpr std::uint32_t kMagic = 0x6c637266;
   std::uint32_t magic;
   std::uint16_t bytes;
@@ -51,8 +51,8 @@ bool wait_for(int fd, short events, Deadline deadline,
       held.emplace();
       if (SignalCount::now() != *since) throw SystemError(EINTR, "poll of a socket");
     }
-    const int count = ::ppoll(&entry, 1, deadline.is_never() ? nullptr : &left,
-                              held ? held->before() : nullptr);
+    const int count =
+        ::ppoll(&entry, 1, deadline.is_never() ? nullptr : &left, held ? held->before() : nullptr);
     if (count > 0) return true;
     if (count == 0) return false;
     if (errno != EINTR || since) throw_errno("poll of a socket");
@@ -146,7 +146,7 @@ UniqueFd stream_socket() {
 }
 
 bool trusted(const Credentials& peer) {
-  return call::same_user(peer.uid, ::geteuid()) || peer.uid == 0;
+  return process::same_user(peer.uid, ::geteuid()) || peer.uid == 0;
 }
 
 }  // namespace
@@ -198,18 +198,18 @@ std::pair<UniqueFd, UniqueFd> socket_pair() { return connected_pair(SOCK_STREAM)
 
 std::pair<UniqueFd, UniqueFd> packet_socket_pair() { return connected_pair(SOCK_SEQPACKET); }
 
-void send_parcel(int socket, const Parcel& parcel) {
-  if (parcel.bytes.size() > kParcelBytes || parcel.descriptors.size() > kParcelDescriptors)
+void send_fd_message(int socket, const FdMessage& parcel) {
+  if (parcel.bytes.size() > kFdMessageBytes || parcel.descriptors.size() > kFdMessageDescriptors)
     throw MisuseError("parcel too large");
-  ParcelHeader header{.magic = ParcelHeader::kMagic,
-                      .bytes = static_cast<std::uint16_t>(parcel.bytes.size()),
-                      .descriptors = static_cast<std::uint16_t>(parcel.descriptors.size())};
+  FdMessageHeader header{.magic = FdMessageHeader::kMagic,
+                         .bytes = static_cast<std::uint16_t>(parcel.bytes.size()),
+                         .descriptors = static_cast<std::uint16_t>(parcel.descriptors.size())};
   std::array<iovec, 2> pieces{iovec{.iov_base = &header, .iov_len = sizeof header},
                               iovec{.iov_base = const_cast<std::byte*>(parcel.bytes.data()),
                                     .iov_len = parcel.bytes.size()}};
   std::vector<int> numbers;
   for (const UniqueFd& fd : parcel.descriptors) numbers.push_back(fd.get());
-  Ancillary<kParcelDescriptors> ancillary;
+  Ancillary<kFdMessageDescriptors> ancillary;
   ancillary.add(numbers);
   const msghdr& message = ancillary.message(pieces);
   ssize_t sent = 0;
@@ -221,11 +221,11 @@ void send_parcel(int socket, const Parcel& parcel) {
     throw SystemError(EPROTO, "parcel was cut short");
 }
 
-std::optional<Parcel> receive_parcel(int socket, Deadline deadline) {
-  Parcel parcel;
-  ParcelHeader header{};
+std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline) {
+  FdMessage parcel;
+  FdMessageHeader header{};
   iovec piece{.iov_base = &header, .iov_len = sizeof header};
-  Ancillary<kParcelDescriptors> ancillary;
+  Ancillary<kFdMessageDescriptors> ancillary;
   ancillary.prepare_to_receive();
   msghdr& message = ancillary.message(std::span(&piece, 1));
   ssize_t count = 0;
@@ -239,8 +239,8 @@ std::optional<Parcel> receive_parcel(int socket, Deadline deadline) {
   std::optional<Credentials> sender;
   ancillary.collect(parcel.descriptors, unwanted, sender);
   if (count == 0) return std::nullopt;
-  if (count != sizeof header || header.magic != ParcelHeader::kMagic ||
-      header.bytes > kParcelBytes || header.descriptors != parcel.descriptors.size() ||
+  if (count != sizeof header || header.magic != FdMessageHeader::kMagic ||
+      header.bytes > kFdMessageBytes || header.descriptors != parcel.descriptors.size() ||
       (message.msg_flags & MSG_CTRUNC) != 0)
     throw SystemError(EPROTO, "receive a parcel: the peer sent something else");
   parcel.bytes.resize(header.bytes);
@@ -273,7 +273,7 @@ void send_packet(int packet_socket, std::span<const int> descriptors, const Cred
   Ancillary<kPacketDescriptors> nameless;
   nameless.add(descriptors);
   const msghdr* message = &ancillary.message(std::span(&piece, 1));
-  bool unnamed = call::is_overflow_id(self.uid) || call::is_overflow_id(self.gid);
+  bool unnamed = process::is_overflow_id(self.uid) || process::is_overflow_id(self.gid);
   for (Deadline deadline = Deadline::now();;) {
     if (::sendmsg(packet_socket, message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return;
     if (errno == EINTR) continue;
@@ -313,11 +313,12 @@ void send_descriptors(int packet_socket, std::span<const int> descriptors, std::
 }
 
 void send_credentials(int packet_socket, const Credentials& claimed, std::uint8_t purpose) {
-  send_packet(packet_socket, {}, claimed, purpose, false, std::chrono::nanoseconds::zero(), std::nullopt);
+  send_packet(packet_socket, {}, claimed, purpose, false, std::chrono::nanoseconds::zero(),
+              std::nullopt);
 }
 
-Arrival take_arrival(int packet_socket) {
-  Arrival arrival;
+Packet take_packet(int packet_socket) {
+  Packet arrival;
   PacketHeader header{};
   iovec piece{.iov_base = &header, .iov_len = sizeof header};
   Ancillary<kPacketDescriptors> ancillary;
@@ -327,7 +328,7 @@ Arrival take_arrival(int packet_socket) {
   // Not recvmsg(2), which the C library makes a point of cancellation.
   do count = ::syscall(SYS_recvmsg, packet_socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   while (count < 0 && errno == EINTR);
-  using Kind = Arrival::Kind;
+  using Kind = Packet::Kind;
   if (count < 0) {
     if (errno == EAGAIN) return arrival;
     if (errno != ECONNRESET) throw_errno("take a packet");

@@ -9,25 +9,25 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "call/process.hpp"
+#include "process/process.hpp"
 
-namespace farcall::call {
+namespace farcall::process {
 
-// Something that the warden listens to.
+// Something that the reactor listens to.
 class Watch {
  public:
   virtual ~Watch() = default;
-  // Called on the warden's thread with epoll's events.
-  virtual void heard(std::uint32_t events) noexcept = 0;
+  // Called on the reactor's thread with epoll's events.
+  virtual void on_readable(std::uint32_t events) noexcept = 0;
 };
 
-class Warden {
+class Reactor {
  public:
   // This process's, started by the first who asks. Throws SystemError.
-  static Warden& here();
+  static Reactor& here();
 
-  Warden(const Warden&) = delete;
-  Warden& operator=(const Warden&) = delete;
+  Reactor(const Reactor&) = delete;
+  Reactor& operator=(const Reactor&) = delete;
 
   // Watches a descriptor, for epoll `events`; returns a number for forget(). Throws SystemError.
   std::uint64_t watch(int fd, std::uint32_t events, std::shared_ptr<Watch> watch);
@@ -37,9 +37,9 @@ class Warden {
   void forget(int fd, std::uint64_t number) noexcept;
 
  private:
-  friend class PerProcess<Warden>;
-  Warden();
-  ~Warden() = default;
+  friend class PerProcess<Reactor>;
+  Reactor();
+  ~Reactor() = default;
   void run() noexcept;
 
   PrivateFd epoll_;
@@ -48,4 +48,4 @@ class Warden {
   std::uint64_t next_ = 1;
 };
 
-}  // namespace farcall::call
+}  // namespace farcall::process

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "call/identity.hpp"
+#include "process/identity.hpp"
 
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace farcall::call {
+namespace farcall::process {
 namespace {
 
 constexpr std::uint32_t kUsualOverflowId = 65534;
@@ -74,4 +74,4 @@ bool same_user(uid_t a, uid_t b) noexcept {
   return a == b && (!is_overflow_id(a) || knows_all_users());
 }
 
-}  // namespace farcall::call
+}  // namespace farcall::process

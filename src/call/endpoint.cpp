@@ -14,130 +14,128 @@
 
 namespace farcall {
 
-int EntranceOwner::admit(std::size_t, std::size_t) const noexcept { return 0; }
-std::uint8_t EntranceOwner::bounded(std::uint8_t claimed, const Credentials&,
+int EndpointOwner::admit(std::size_t, std::size_t) const noexcept { return 0; }
+std::uint8_t EndpointOwner::bounded(std::uint8_t claimed, const Credentials&,
                                     std::uint32_t) noexcept {
   return claimed;
 }
-void EntranceOwner::branch_closed(std::uint64_t) noexcept {}
+void EndpointOwner::branch_closed(std::uint64_t) noexcept {}
 // NOLINTNEXTLINE(performance-unnecessary-value-param): an owner that wants them takes them over
-void EntranceOwner::received(std::uint8_t, std::vector<UniqueFd>, const Credentials&) noexcept {}
+void EndpointOwner::received(std::uint8_t, std::vector<UniqueFd>, const Credentials&) noexcept {}
 
-struct Entrance::Private {};
+struct Endpoint::Private {};
 
 // The inner end of a pair of sockets: what clients send for the port comes out here.
-class Entrance::Branch final : public call::Watch,
-                               public std::enable_shared_from_this<Branch> {
+class Endpoint::Branch final : public process::Watch, public std::enable_shared_from_this<Branch> {
  public:
-  Branch(std::weak_ptr<Entrance> entrance, UniqueFd inner, std::uint64_t outer_cookie,
-         call::Charge held, uid_t user)
-      : entrance_(std::move(entrance)),
+  Branch(std::weak_ptr<Endpoint> endpoint, UniqueFd inner, std::uint64_t outer_cookie,
+         process::Charge held, uid_t user)
+      : endpoint_(std::move(endpoint)),
         inner_(std::move(inner)),
         cookie_(outer_cookie),
         charge_(std::move(held)),
         user_(user) {}
   // Packets that nobody has taken may hold anything.
-  ~Branch() override { call::close_later(user_, inner_.release(), std::move(charge_)); }
+  ~Branch() override { process::close_later(user_, inner_.release(), std::move(charge_)); }
 
   void start(std::shared_ptr<Branch> self) {
-    number_ = call::Warden::here().watch(inner_.get(), kEvents, std::move(self));
+    number_ = process::Reactor::here().watch(inner_.get(), kEvents, std::move(self));
   }
   void stop() noexcept {
-    if (number_ != 0 && inner_) call::Warden::here().forget(inner_.get(), number_);
+    if (number_ != 0 && inner_) process::Reactor::here().forget(inner_.get(), number_);
   }
   void refuse_from_now_on() noexcept { ::shutdown(inner_.get(), SHUT_WR); }
 
-  void heard(std::uint32_t) noexcept override {
+  void on_readable(std::uint32_t) noexcept override {
     constexpr int kMostAtOnce = 16;
-    const std::shared_ptr<Entrance> entrance = entrance_.lock();
+    const std::shared_ptr<Endpoint> endpoint = endpoint_.lock();
     for (int i = 0; i < kMostAtOnce; ++i) {
-      Arrival arrival;
+      Packet arrival;
       try {
-        arrival = take_arrival(inner_.get());
-        if (arrival.kind == Arrival::Kind::nothing) return;
-        if (arrival.kind == Arrival::Kind::closed) return end(entrance);
-        if (entrance) receive(arrival, *entrance, entrance);
+        arrival = take_packet(inner_.get());
+        if (arrival.kind == Packet::Kind::nothing) return;
+        if (arrival.kind == Packet::Kind::closed) return end(endpoint);
+        if (endpoint) receive(arrival, *endpoint, endpoint);
       } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
         // What this client sent is no session, or there is no room: closing what came tells it.
       }
       if (arrival.descriptors.empty()) continue;
       const uid_t sender = arrival.sender ? arrival.sender->uid : user_;
-      call::close_later(sender, std::move(arrival.descriptors));
+      process::close_later(sender, std::move(arrival.descriptors));
       // Whose rubbish comes faster than it can be thrown away has to wait.
-      if (call::behind(sender)) return pause(sender);
+      if (process::behind(sender)) return pause(sender);
     }
   }
 
  private:
   static constexpr std::uint32_t kEvents = EPOLLIN | EPOLLRDHUP;
 
-  static void receive(Arrival& arrival, const Entrance& from,
-                      const std::shared_ptr<Entrance>& entrance) {
-    if (arrival.kind != Arrival::Kind::descriptors || arrival.more || !arrival.sender) return;
+  static void receive(Packet& arrival, const Endpoint& from,
+                      const std::shared_ptr<Endpoint>& endpoint) {
+    if (arrival.kind != Packet::Kind::descriptors || arrival.more || !arrival.sender) return;
     if (arrival.purpose == call::kPurposeSession)
-      from.port_->add(arrival.descriptors, *arrival.sender, entrance);
+      from.port_->add(arrival.descriptors, *arrival.sender, endpoint);
     else if (const auto owner = from.owner(); owner && arrival.purpose >= kFirstOwnPurpose)
       owner->received(arrival.purpose, std::move(arrival.descriptors), *arrival.sender);
   }
   void pause(uid_t sender) noexcept {
     if (number_ == 0) return;
-    call::Warden& warden = call::Warden::here();
-    warden.again(inner_.get(), number_, EPOLLET);
+    process::Reactor& reactor = process::Reactor::here();
+    reactor.again(inner_.get(), number_, EPOLLET);
     const auto resume = [self = weak_from_this()] {
       if (const auto branch = self.lock())
-        call::Warden::here().again(branch->inner_.get(), branch->number_, kEvents);
+        process::Reactor::here().again(branch->inner_.get(), branch->number_, kEvents);
     };
     try {
-      call::catch_up(sender, resume);
+      process::catch_up(sender, resume);
     } catch (const std::exception&) {
       resume();
     }
   }
-  void end(const std::shared_ptr<Entrance>& entrance) noexcept {
+  void end(const std::shared_ptr<Endpoint>& endpoint) noexcept {
     stop();
     ::shutdown(inner_.get(), SHUT_RDWR);
-    if (!entrance) return;
+    if (!endpoint) return;
     std::shared_ptr<Branch> self;  // outlives the lock
     {
-      const std::lock_guard guard(entrance->port_->lock);
-      auto& all = entrance->branches_;
+      const std::lock_guard guard(endpoint->port_->lock);
+      auto& all = endpoint->branches_;
       const auto found =
           std::ranges::find_if(all, [this](const auto& other) { return other.get() == this; });
       if (found == all.end()) return;
       self = std::move(*found);
       all.erase(found);
     }
-    if (const auto owner = entrance->owner()) owner->branch_closed(cookie_);
+    if (const auto owner = endpoint->owner()) owner->branch_closed(cookie_);
   }
 
-  const std::weak_ptr<Entrance> entrance_;
-  call::PrivateFd inner_;
+  const std::weak_ptr<Endpoint> endpoint_;
+  process::PrivateFd inner_;
   const std::uint64_t cookie_;
-  call::Charge charge_;
+  process::Charge charge_;
   const uid_t user_;
   std::atomic<std::uint64_t> number_{0};  // 0 until start() has returned
 };
 
-const PortLimits& Entrance::limits() const noexcept { return port_->limits; }
+const PortLimits& Endpoint::limits() const noexcept { return port_->limits; }
 
-Entrance::Entrance(const Private&, std::shared_ptr<call::PortState> port,
-                   std::weak_ptr<EntranceOwner> owner, const Terms& terms)
+Endpoint::Endpoint(const Private&, std::shared_ptr<call::PortState> port,
+                   std::weak_ptr<EndpointOwner> owner, const Terms& terms)
     : port_(std::move(port)), owner_(std::move(owner)), terms_(terms) {}
 
-Entrance::~Entrance() {
-  if (port_->generation != call::generation()) {
-    // The warden that knows the branches is the parent's.
-    for (auto& branch : branches_) call::leave_alone(branch);
+Endpoint::~Endpoint() {
+  if (port_->generation != process::generation()) {
+    // The reactor that knows the branches is the parent's.
+    for (auto& branch : branches_) process::leak_in_child(branch);
     return;
   }
   for (const auto& branch : branches_) branch->stop();
 }
 
-UniqueFd Entrance::branch(std::string_view name, std::uint64_t* cookie,
-                          std::optional<uid_t> user) {
-  call::Charge held;
+UniqueFd Endpoint::branch(std::string_view name, std::uint64_t* cookie, std::optional<uid_t> user) {
+  process::Charge held;
   if (user) {
-    held = call::Charge(call::Resource::descriptors, *user, 1, limits().descriptors_per_user);
+    held = process::Charge(process::Resource::descriptors, *user, 1, limits().descriptors_per_user);
     if (!held) throw SystemError(EAGAIN, "that user holds too many descriptors here");
   }
   auto [inner, outer] = packet_socket_pair();
@@ -168,19 +166,19 @@ UniqueFd Entrance::branch(std::string_view name, std::uint64_t* cookie,
   return std::move(outer);
 }
 
-std::size_t Entrance::branches() const noexcept {
+std::size_t Endpoint::branches() const noexcept {
   const std::lock_guard guard(port_->lock);
   return branches_.size();
 }
 
-void Entrance::set_terms(const Terms& terms) {
+void Endpoint::set_terms(const Terms& terms) {
   const std::lock_guard guard(port_->lock);
   terms_ = terms;
   for (const auto& [id, entry] : port_->sessions)
-    if (entry.session->entrance.get() == this) entry.session->set_terms(terms);
+    if (entry.session->endpoint.get() == this) entry.session->set_terms(terms);
 }
 
-void Entrance::close() noexcept {
+void Endpoint::close() noexcept {
   if (closed_.exchange(true)) return;
   {
     const std::lock_guard guard(port_->lock);
@@ -219,12 +217,12 @@ std::optional<std::vector<gid_t>> groups_of_peer(int socket) {
   }
 }
 
-// What its client does later is for the threads to hear; that it goes, for the warden as well.
+// What its client does later is for the threads to hear; that it goes, for the reactor as well.
 class SessionWatch final : public Watch {
  public:
   SessionWatch(std::weak_ptr<PortState> port, std::uint64_t number)
       : port_(std::move(port)), id_(number) {}
-  void heard(std::uint32_t events) noexcept override {
+  void on_readable(std::uint32_t events) noexcept override {
     const auto port = port_.lock();
     if (!port) return;
     if (SessionPointer left = port->hear(id_, events)) port->queue({std::move(left), nullptr});
@@ -238,7 +236,7 @@ class SessionWatch final : public Watch {
 }  // namespace
 
 void PortState::add(std::vector<UniqueFd>& descriptors, const Credentials& sender,
-                    const std::shared_ptr<Entrance>& entrance) {
+                    const std::shared_ptr<Endpoint>& endpoint) {
   if (descriptors.size() != 2) return;
   const int answers = descriptors[1].get();
   // Who made that socket is who sent it. One that was connected to somebody else's listener would
@@ -267,21 +265,21 @@ void PortState::add(std::vector<UniqueFd>& descriptors, const Credentials& sende
                             .saved_gid = sender.gid,
                             .groups = groups_of_peer(answers)};
     const std::lock_guard guard(lock);
-    if (closed || entrance->closed()) return;
+    if (closed || endpoint->closed()) return;
     const auto users = per_user.find(sender.uid);
     if (sessions.size() >= limits.sessions ||
         (users != per_user.end() && users->second >= limits.sessions_per_user))
       return refuse(EAGAIN);
-    session = std::make_shared<ServerSession>(std::move(memory), std::move(ours),
-                                              std::move(identity), next_id++, entrance, mode,
-                                              std::move(held));
+    session =
+        std::make_shared<ServerSession>(std::move(memory), std::move(ours), std::move(identity),
+                                        next_id++, endpoint, mode, std::move(held));
     Waiter::park_on_descriptor(session->control().server);
-    session->set_terms(entrance->terms_);
+    session->set_terms(endpoint->terms_);
     sessions.emplace(session->id, Entry{.session = session, .watch = 0});
     ++per_user[sender.uid];
     sessions.at(session->id).watch =
-        Warden::here().watch(session->socket(), EPOLLRDHUP | EPOLLET,
-                             std::make_shared<SessionWatch>(weak_from_this(), session->id));
+        Reactor::here().watch(session->socket(), EPOLLRDHUP | EPOLLET,
+                              std::make_shared<SessionWatch>(weak_from_this(), session->id));
     listen(session->socket(), session->id, EPOLLIN | EPOLLET);
   } catch (const std::exception&) {
     if (!session && !memory) throw;  // there is nowhere left to say why
@@ -298,13 +296,13 @@ void PortState::add(std::vector<UniqueFd>& descriptors, const Credentials& sende
 
 }  // namespace call
 
-std::shared_ptr<Entrance> Port::open_entrance(std::weak_ptr<EntranceOwner> owner,
+std::shared_ptr<Endpoint> Port::open_endpoint(std::weak_ptr<EndpointOwner> owner,
                                               const Terms& terms) {
-  auto entrance = std::make_shared<Entrance>(Entrance::Private(), state_, std::move(owner), terms);
+  auto endpoint = std::make_shared<Endpoint>(Endpoint::Private(), state_, std::move(owner), terms);
   const std::lock_guard guard(state_->lock);
-  std::erase_if(state_->entrances, [](const auto& other) { return other.expired(); });
-  state_->entrances.push_back(entrance);
-  return entrance;
+  std::erase_if(state_->endpoints, [](const auto& other) { return other.expired(); });
+  state_->endpoints.push_back(endpoint);
+  return endpoint;
 }
 
 }  // namespace farcall

@@ -19,10 +19,10 @@
 #include <atomic>
 #include <cstdint>
 
-#include "call/process.hpp"
 #include "farcall/wait.hpp"
+#include "process/process.hpp"
 
-namespace farcall::call {
+namespace farcall::process {
 
 class ProcessMutex {
  public:
@@ -85,4 +85,4 @@ class ProcessMutex {
   std::atomic<std::uint32_t> word_{0};
 };
 
-}  // namespace farcall::call
+}  // namespace farcall::process
