@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/background.hpp"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -35,7 +33,7 @@ class Pool {
     bool asleep = false;
     {
       const std::lock_guard guard(lock_);
-      if (idle_ + awake_ == 0 && threads_ < kBackgroundThreads && !start_thread() && threads_ == 0)
+      if (idle_ + awake_ == 0 && threads_ < kBackgroundThreads && !add_thread() && threads_ == 0)
         return false;
       waiting_.push_back(std::move(task));
       asleep = awake_ == 0;
@@ -50,7 +48,7 @@ class Pool {
   }
 
  private:
-  bool start_thread();
+  bool add_thread();
   void serve() {
     std::unique_lock guard(lock_);
     for (int pauses = 0;;) {
@@ -113,28 +111,9 @@ class Pool {
   std::size_t awake_ = 0;  // about to look again
 };
 
-bool Pool::start_thread() {
-  // Signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_attr_t attributes;
-  ::pthread_attr_init(&attributes);
-  ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_t thread;
-  const int error = ::pthread_create(
-      &thread, &attributes,
-      [](void* pool) -> void* {
-        ::pthread_setname_np(::pthread_self(), "farcall-close");
-        int old = 0;
-        ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
-        static_cast<Pool*>(pool)->serve();
-        return nullptr;
-      },
-      this);
-  ::pthread_attr_destroy(&attributes);
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+bool Pool::add_thread() {
+  const int error = start_thread(
+      "farcall-close", [](void* pool) { static_cast<Pool*>(pool)->serve(); }, this);
   if (error == 0) ++threads_;
   return error == 0;
 }

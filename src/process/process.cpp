@@ -7,7 +7,9 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
+#include <new>
 #include <utility>
 
 namespace farcall::process {
@@ -105,6 +107,52 @@ void around_fork(Room room, void (*first)(), void (*parent)(), void (*child)()) 
   if (handler_count == handlers.size()) std::abort();
   handlers[handler_count++] = {
       .room = room, .before = first, .in_parent = parent, .in_child = child};
+}
+
+namespace {
+
+struct Start {
+  const char* name;
+  void (*run)(void*);
+  void* argument;
+};
+
+}  // namespace
+
+int start_thread(const char* name, void (*run)(void* argument), void* argument) noexcept {
+  auto* start = new (std::nothrow) Start{.name = name, .run = run, .argument = argument};
+  if (start == nullptr) return ENOMEM;
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+#if defined(__SANITIZE_THREAD__)
+  // It takes a thread of a forked child for one of the parent's where it gets the same stack; the
+  // program's own threads do not get one that is smaller than theirs.
+  std::size_t size = 0;
+  if (::pthread_attr_getstacksize(&attributes, &size) == 0)
+    ::pthread_attr_setstacksize(&attributes, size - size / 16);
+#endif
+  pthread_t thread;
+  const int error = ::pthread_create(
+      &thread, &attributes,
+      [](void* given) -> void* {
+        const Start mine = *static_cast<Start*>(given);
+        delete static_cast<Start*>(given);
+        ::pthread_setname_np(::pthread_self(), mine.name);
+        int old = 0;
+        ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+        mine.run(mine.argument);
+        return nullptr;
+      },
+      start);
+  ::pthread_attr_destroy(&attributes);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0) delete start;
+  return error;
 }
 
 NoCancel::NoCancel() noexcept { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }

@@ -90,6 +90,11 @@ class PerProcess {
   }();
 };
 
+// Starts a thread of the library's own: detached, not cancelled, without signals, which are for the
+// program's threads, and with a stack of the usual size, of which the program's thread-local
+// storage may take any part. Returns 0 or an errno value.
+int start_thread(const char* name, void (*run)(void* argument), void* argument) noexcept;
+
 // Keeps the calling thread from being cancelled inside the library. Dear: two locked instructions.
 class NoCancel {
  public:

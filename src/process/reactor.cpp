@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/reactor.hpp"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -12,32 +10,13 @@
 #include "farcall/error.hpp"
 
 namespace farcall::process {
+
 Reactor& Reactor::here() { return PerProcess<Reactor>::here(); }
 
 Reactor::Reactor() : epoll_(UniqueFd(::epoll_create1(EPOLL_CLOEXEC))) {
   if (!epoll_) throw_errno("epoll_create1");
-  // Signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  // With a stack of the usual size: the program's thread-local storage may take any part of it.
-  pthread_attr_t attributes;
-  ::pthread_attr_init(&attributes);
-  ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_t thread;
-  const int error = ::pthread_create(
-      &thread, &attributes,
-      [](void* self) -> void* {
-        ::pthread_setname_np(::pthread_self(), "farcall-reactor");
-        int old = 0;
-        ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
-        static_cast<Reactor*>(self)->run();
-        return nullptr;
-      },
-      this);
-  ::pthread_attr_destroy(&attributes);
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const int error = start_thread(
+      "farcall-reactor", [](void* self) { static_cast<Reactor*>(self)->run(); }, this);
   if (error != 0) throw SystemError(error, "start the thread that listens for clients");
 }
 

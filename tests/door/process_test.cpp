@@ -86,7 +86,8 @@ TEST(DoorRevoke, LeavesNothingBehind) {
   const std::size_t running = threads();
   for (int i = 0; i < 100; ++i) round();
   EXPECT_TRUE(eventually([&] { return open_descriptors() <= before + 2; })) << open_descriptors();
-  EXPECT_LE(threads(), running + 1);
+  // Those that close what others have left go after a moment without work.
+  EXPECT_TRUE(eventually([&] { return threads() <= running + 1; })) << threads();
 }
 
 // ---- fork ----
