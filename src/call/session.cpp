@@ -266,7 +266,15 @@ inline Turn ClientSession::fill_short_request(const CallArguments& arguments, Ki
   outstanding_ = one_way;
   send_request(arguments, one_way ? Kind::one_way : Kind::request);
   if (!one_way) return finish(arguments, *results, deadline, since);
-  return arguments.until_taken ? wait_until_taken(deadline, since) : Outcome::ok;
+  if (!arguments.until_taken) return Outcome::ok;
+  const Outcome outcome = wait_until_taken(deadline, since);
+  if (outcome == Outcome::ok || outcome == Outcome::peer_gone) return outcome;
+  // Taken back, so that who sends it once more does not send it twice.
+  slot().turn.store(Turn{.number = number_}.pack(), std::memory_order_relaxed);
+  full_fence();
+  if (!dispatched()) return outcome;
+  made_after = kSpent;  // the server may still be about to answer
+  return Outcome::ok;
 }
 
 Outcome ClientSession::wait_until_taken(Deadline deadline, SignalCount since) {

@@ -268,7 +268,8 @@ class ClientSession final : public SessionBase {
   [[nodiscard]] LiveTerms live_terms() const noexcept { return LiveTerms(control().terms.words); }
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
 
-  std::uint64_t made_after = 0;  // so many retirements of its client
+  static constexpr std::uint64_t kSpent = UINT64_MAX;
+  std::uint64_t made_after = 0;  // so many retirements of its client; or good for no further call
 
  private:
   static bool is_short(const CallArguments& arguments) noexcept {
