@@ -223,6 +223,23 @@ TEST_F(DoorTrust, AOneWayRequestIsNoCall) {
   EXPECT_EQ(calls, 1);
 }
 
+UniqueFd sparse_memory(std::uint64_t size) {
+  UniqueFd sparse(::memfd_create("sparse", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(::ftruncate(sparse.get(), static_cast<off_t>(size)), 0);
+  EXPECT_EQ(::fcntl(sparse.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  return sparse;
+}
+
+// Of a request for which the session gets that memory.
+void expect_refusal(RawSession& session, int memory, std::uint64_t size, int error) {
+  send_descriptors(session.socket.get(), std::array{memory}, call::kPurposeData);
+  std::memcpy(session.control().slot.data, &size, sizeof size);
+  session.give(call::Kind::request, 1, 0, call::kTransfer | call::kTransferComes);
+  ASSERT_TRUE(session.answered(1));
+  EXPECT_NE(session.turn().flags & call::kRefused, 0);
+  EXPECT_EQ(session.control().slot.extra, error);
+}
+
 TEST_F(DoorTrust, ARequestThatIsTooLongIsRefusedBeforeItIsCopied) {
   giver.door = door;
   ASSERT_EQ(::door_setparam(door, DOOR_PARAM_DATA_MAX, 16), 0);
@@ -231,15 +248,8 @@ TEST_F(DoorTrust, ARequestThatIsTooLongIsRefusedBeforeItIsCopied) {
   as_stranger([&](int mine) {
     RawSession session(mine);
     ASSERT_TRUE(session.welcome());
-    const UniqueFd sparse(::memfd_create("sparse", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    ASSERT_EQ(::ftruncate(sparse.get(), kSize), 0);
-    ASSERT_EQ(::fcntl(sparse.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
-    send_descriptors(session.socket.get(), std::array{sparse.get()}, call::kPurposeData);
-    std::memcpy(session.control().slot.data, &kSize, sizeof kSize);
-    session.give(call::Kind::request, 1, 0, call::kTransfer | call::kTransferComes);
-    ASSERT_TRUE(session.answered(1));
-    EXPECT_NE(session.turn().flags & call::kRefused, 0);
-    EXPECT_EQ(session.control().slot.extra, ENOBUFS);
+    const UniqueFd sparse = sparse_memory(kSize);
+    expect_refusal(session, sparse.get(), kSize, ENOBUFS);
     struct stat status {};
     ASSERT_EQ(::fstat(sparse.get(), &status), 0);
     EXPECT_LT(status.st_blocks * 512, 1 << 20) << "nobody has looked at it";
@@ -256,15 +266,8 @@ TEST_F(DoorTrust, AStrangersMemoryIsBounded) {
     constexpr std::uint64_t kSize = std::uint64_t{1} << 30;
     RawSession session(mine);
     ASSERT_TRUE(session.welcome());
-    const UniqueFd sparse(::memfd_create("sparse", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    ASSERT_EQ(::ftruncate(sparse.get(), kSize), 0);
-    ASSERT_EQ(::fcntl(sparse.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
-    send_descriptors(session.socket.get(), std::array{sparse.get()}, call::kPurposeData);
-    std::memcpy(session.control().slot.data, &kSize, sizeof kSize);
-    session.give(call::Kind::request, 1, 0, call::kTransfer | call::kTransferComes);
-    ASSERT_TRUE(session.answered(1));
-    EXPECT_NE(session.turn().flags & call::kRefused, 0);
-    EXPECT_EQ(session.control().slot.extra, E2BIG);
+    const UniqueFd sparse = sparse_memory(kSize);
+    expect_refusal(session, sparse.get(), kSize, E2BIG);
   });
   if (kSlow == 1) {
     EXPECT_LT(Usage::resident_bytes(), before + (64U << 20));
