@@ -35,10 +35,17 @@ void throw_write_error(const char* what) {
 }
 
 std::size_t DescriptorReader::read_some(std::span<std::byte> into) {
-  const ssize_t count = uninterrupted([&] { return ::read(fd_.get(), into.data(), into.size()); });
-  if (count >= 0) return static_cast<std::size_t>(count);
-  if (errno == EIO && end_ == End::nothing_or_eio) return 0;
-  throw_errno("read");
+  const auto read = [&] {
+    return uninterrupted([&] { return ::read(fd_.get(), into.data(), into.size()); });
+  };
+  ssize_t count = read();
+  const auto hung_up = [&] { return count < 0 && errno == EIO && end_ == End::nothing_or_eio; };
+  // A terminal looks for bytes first and for its other end second. What came in between, with the
+  // end close behind it, is there for the next read only.
+  if (hung_up()) count = read();
+  if (hung_up()) return 0;
+  if (count < 0) throw_errno("read");
+  return static_cast<std::size_t>(count);
 }
 
 std::size_t PipeWriter::write_some(std::span<const std::byte> bytes) {
