@@ -2,13 +2,16 @@
 #include "preload/connection.hpp"
 
 #include <poll.h>
+#include <pthread.h>
 
 #include <cstring>
 
 #include "preload/address.hpp"
 #include "preload/epoll.hpp"
+#include "preload/handback.hpp"
 #include "preload/log.hpp"
 #include "preload/real.hpp"
+#include "preload/settle.hpp"
 #include "preload/transfer.hpp"
 #include "preload/upgrade.hpp"
 
@@ -42,15 +45,18 @@ bool nonblocking(const Side& side, int flags) noexcept {
 // The peer has died, or was closed behind its library's back, with bytes of ours unread: the
 // kernel would have reset the connection.
 bool left_bytes_unread(Side& side) noexcept {
-  if (side.reset_told) return false;
+  if (side.reset_told || side.told_to_end) return false;
   const Guard sending(side.send_lock);
   if (side.out.control == nullptr || side.in.control == nullptr) return false;
   if (side.in.control->sender_said.load(std::memory_order_acquire) != 0) return false;
   return side.sender.unread(side.out) != 0;
 }
 
+// Holds the receiver's lock.
 ssize_t at_end(Side& side, ssize_t result) noexcept {
-  if (result != 0 || !left_bytes_unread(side)) return result;
+  if (result != 0) return result;
+  const bool lost = side.in.control != nullptr && side.receiver.reclaim_unfinished(side.in);
+  if (!lost && !left_bytes_unread(side)) return result;
   side.reset_told = true;
   return fail(-ECONNRESET);
 }
@@ -70,11 +76,12 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   side.receiver.enter_kernel();
   guard.unlock();
+  settle_before_sleep();
   const ssize_t got = call.as_it_is(call.arguments);
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
     const bool takes = got > 0 && (call.flags & (MSG_PEEK | MSG_OOB)) == 0;
-    side.receiver.leave_kernel(takes ? static_cast<std::size_t>(got) : 0);
+    side.receiver.leave_kernel(side.in, takes ? static_cast<std::size_t>(got) : 0);
     guard.unlock();
     if (takes) {
       count(side, false, got);
@@ -85,10 +92,10 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
   return got;
 }
 
-// The peer's doorbell: it asks for what is in its ring to be sent again.
+// The peer's doorbell: it gives back what it will not read.
 void answer_peer(Side& side, int fd) noexcept {
   const Guard sending(side.send_lock);
-  if (sending && side.out.control != nullptr) answer_recall(side.sender, side.out, fd);
+  if (sending && side.out.control != nullptr) (void)serve_leaving_peer(side, fd);
 }
 
 // Sleeps in the kernel, in the program's own call where that is possible. The direction is watched
@@ -98,6 +105,7 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   side.receiver.enter_kernel();
   guard.unlock();
+  settle_before_sleep();
   ssize_t got;
   const bool as_it_is = untouched && limit >= to.left();
   iovec parts[kParts];
@@ -118,9 +126,8 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
       useful = without_doorbell(side.receiver, side.in, as_it_is ? call.parts : parts,
                                 as_it_is ? call.count : message.msg_iovlen, raw);
     const bool takes = (call.flags & MSG_PEEK) == 0;
-    side.receiver.leave_kernel(takes ? raw : 0);
+    side.receiver.leave_kernel(side.in, takes ? raw : 0);
     side.patience.slept();
-    if (got > 0) wake_up(side, call.fd);
     if (useful != raw) {
       answer_peer(side, call.fd);
       // There was nothing but the doorbell.
@@ -128,7 +135,7 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
         if ((call.flags & MSG_PEEK) != 0) {
           std::byte bell;
           if (kernel(SYS_recvfrom, call.fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
-            side.receiver.taken_from_kernel(1);
+            side.receiver.taken_from_kernel(side.in, 1);
         }
         return kNothing;
       }
@@ -165,76 +172,223 @@ bool time_to_look(Side& side, int fd) noexcept {
   return true;
 }
 
-// MSG_TRUNC throws bytes away instead of storing them.
-ssize_t discard(Side& side, const Call& call, Guard& guard);
+// --- Between calls
+//
+// A direction may stay unwatched when a call returns only where the next wait for it is seen by the
+// library: the program has waited for it before in a receive call, in poll or select, or in an
+// epoll set. A program that never did waits in a way of its own, and only the kernel can tell it.
 
-ssize_t receive_accelerated(Side& side, const Call& call, Guard& guard) {
-  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
-  const bool peek = (call.flags & MSG_PEEK) != 0;
-  const bool all = (call.flags & MSG_WAITALL) != 0 && !peek;
-  Span to(call.parts, call.count);
-  const std::size_t wanted = to.left();
-  ssize_t total = 0;
-  for (bool stayed = false;;) {
-    const std::uint64_t ring_before = side.receiver.position();
-    long got = receive_now(side.receiver, side.in, call.fd, to, peek);
-    if (side.in.control->doorbell.load(std::memory_order_relaxed) != 0) [[unlikely]]
-      answer_peer(side, call.fd);
-    if (got == kNothing && nonblocking(side, call.flags) && !side.receiver.watched() &&
-        (time_to_look(side, call.fd) ||
-         side.in.control->sender_said.load(std::memory_order_relaxed) != 0))
-      got = look_for_end(side.receiver, side.in, call.fd);
-    if (got > 0) {
-      total += got;
-      if (!peek && side.counters != nullptr) {
-        const auto by_ring = static_cast<long>(side.receiver.position() - ring_before);
-        count(side, true, by_ring);
-        count(side, false, got - by_ring);
+// The peer has taken back what nobody came for: this side waits for a while as if it never looked.
+void note_reclaims(Side& side) noexcept {
+  constexpr std::uint32_t kLongest = 4096;
+  side.reclaims_seen = side.receiver.reclaims();
+  side.last_probation = std::min(2 * side.last_probation + 4, kLongest);
+  side.probation = side.last_probation;
+}
+
+bool may_share_ring(const Side& side) noexcept {
+  return !side.receiver.busy() && !side.receiver.gone_for_ever() &&
+         // The sender must be there to make use of it.
+         side.in.control->sender_processor.load(std::memory_order_relaxed) != 0 &&
+         !(side.other_holders_unknown && local_references(side) > 1);
+}
+
+bool may_stay_unwatched(Side& side, int fd, bool waits) noexcept {
+  if (!may_share_ring(side) || side.stay_watched.load(std::memory_order_relaxed)) return false;
+  if (side.reclaims_seen != side.receiver.reclaims()) note_reclaims(side);
+  if (side.probation != 0) {
+    --side.probation;
+    return false;
+  }
+  if (!is_registered(fd) && !(waits && side.waited) && !side.polled.load(std::memory_order_relaxed))
+    return false;
+  return epoll_allows_wake_up(fd);
+}
+
+// A receive call that does not wait has found nothing. A program that soon comes again, and again
+// in vain, was told by nobody: it waits by looking, and is served during its calls.
+void note_vain_look(Side& side) noexcept {
+  constexpr std::uint64_t kSoon = 20 * kTicksPerMicrosecond;
+  constexpr std::uint32_t kCalls = 256;
+  const std::uint64_t now = ticks();
+  if (now - side.looked_in_vain < kSoon) side.busy_calls = kCalls;
+  side.looked_in_vain = now;
+}
+
+// The ring is looked at for as long as a system call takes, during the call only.
+void look_briefly(Side& side) noexcept {
+  constexpr unsigned kLooks = 150;
+  const Ring ring = side.in;
+  for (unsigned i = 0; i < kLooks; ++i) {
+    if (side.receiver.may_have_news(ring) ||
+        ring.control->sender_said.load(std::memory_order_relaxed) != 0)
+      return;
+    relax();
+  }
+}
+
+// One call of the receive family on an accelerated connection.
+class Receiving {
+ public:
+  Receiving(Side& side, const Call& call, Guard& guard) noexcept
+      : side_(side),
+        call_(call),
+        guard_(guard),
+        to_(call.parts, call.count),
+        wanted_(to_.left()),
+        generation_(side.generation.load(std::memory_order_relaxed)),
+        peek_((call.flags & MSG_PEEK) != 0),
+        all_((call.flags & MSG_WAITALL) != 0),
+        waits_(!nonblocking(side, call.flags)) {}
+  Receiving(const Receiving&) = delete;
+  Receiving& operator=(const Receiving&) = delete;
+  ~Receiving() {
+    if (borrowed_ && owns_guard_ && side_.in.control != nullptr && !side_.receiver.watched())
+      side_.receiver.watch(side_.in);
+  }
+
+  ssize_t receive() {
+    if (side_.busy_calls != 0 && !waits_ && side_.receiver.watched()) {
+      --side_.busy_calls;
+      unwatch_for_this_call();
+      if (borrowed_) look_briefly(side_);
+    }
+    for (;;) {
+      const long got = take();
+      if (got > 0 && finished(got)) return total_;
+      if (got > 0) continue;
+      if (got == 0) return total_ != 0 ? total_ : at_end(side_, 0);
+      if (got != kNothing) return total_ != 0 ? total_ : failed(got);
+      if (!waits_) {
+        if (total_ != 0) return total_;
+        if (is_told_of()) return fail(-EAGAIN);
+        continue;
       }
-      // The kernel brought it, so the sender thinks that this side sleeps.
-      if (side.receiver.watched()) wake_up(side, call.fd);
-      if (!all || static_cast<std::size_t>(total) == wanted) return total;
-      stayed = false;
-      continue;
+      ssize_t result = 0;
+      switch (wait(result)) {
+        case Outcome::look_again: break;
+        case Outcome::took:
+          to_.skip(static_cast<std::size_t>(result));
+          if (finished(result)) return total_;
+          break;
+        case Outcome::ended: return total_ != 0 ? total_ : result;
+      }
     }
-    if (got == 0) return total != 0 ? total : at_end(side, 0);
-    if (got != kNothing) {
-      if (total != 0) return total;
-      return got == -ECONNRESET && side.receiver.broken() ? broken(side, call.fd) : fail(got);
+  }
+
+ private:
+  enum class Outcome : std::uint8_t { look_again, took, ended };
+
+  void unwatch_for_this_call() noexcept {
+    if (!may_share_ring(side_)) return;
+    side_.receiver.unwatch(side_.in);
+    borrowed_ = !side_.receiver.watched();
+  }
+
+  // As receive_now(); also what else may have happened.
+  long take() {
+    const std::uint64_t before = side_.receiver.kernel_taken();
+    long got = receive_now(side_.receiver, side_.in, call_.fd, to_, peek_);
+    if (side_.in.control->doorbell.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      answer_peer(side_, call_.fd);
+    if (got == kNothing && !waits_ && !side_.receiver.watched() &&
+        (time_to_look(side_, call_.fd) ||
+         side_.in.control->sender_said.load(std::memory_order_relaxed) != 0))
+      got = look_for_end(side_.receiver, side_.in, call_.fd);
+    if (got > 0 && !peek_ && side_.counters != nullptr) {
+      const auto by_kernel =
+          std::min(got, static_cast<long>(side_.receiver.kernel_taken() - before));
+      count(side_, true, got - by_kernel);
+      count(side_, false, by_kernel);
     }
-    if (nonblocking(side, call.flags)) return total != 0 ? total : fail(-EAGAIN);
-    if (!stayed) {
-      stayed = true;
-      if (side.receiver.watched()) wake_up(side, call.fd);
-      if (!side.receiver.watched()) {
-        guard.unlock();
-        const bool news = stay_awake(side);
-        if (!guard.lock()) return total != 0 ? total : fail(-EINTR);
-        if (side.generation.load(std::memory_order_relaxed) != generation) return fail(-EBADF);
+    return got;
+  }
+
+  bool finished(ssize_t got) noexcept {
+    total_ += got;
+    stayed_ = false;
+    // The kernel brought it, so the sender thinks that this side sleeps; or it was unwatched for
+    // this call, and may it stay so?
+    if ((side_.receiver.watched() || borrowed_) && may_stay_unwatched(side_, call_.fd, waits_)) {
+      if (side_.receiver.watched()) side_.receiver.unwatch(side_.in);
+      borrowed_ = false;
+    }
+    return peek_ || !all_ || static_cast<std::size_t>(total_) == wanted_;
+  }
+
+  ssize_t failed(long error) noexcept {
+    if (error == -ECONNRESET && side_.receiver.broken()) return broken(side_, call_.fd);
+    return fail(error);
+  }
+
+  // Whether the program will hear of what comes from now on. False: it would not have, and there
+  // is something.
+  bool is_told_of() noexcept {
+    const bool watched = side_.receiver.watched();
+    if (!watched && !borrowed_ && may_stay_unwatched(side_, call_.fd, false)) return true;
+    note_vain_look(side_);
+    if (watched) return true;
+    borrowed_ = false;
+    side_.receiver.watch(side_.in);
+    return side_.receiver.next(side_.in).kind == Receiver::Next::nothing;
+  }
+
+  Outcome wait(ssize_t& result) {
+    if (!stayed_) {
+      stayed_ = true;
+      side_.waited = true;
+      if (side_.receiver.watched()) unwatch_for_this_call();
+      if (!side_.receiver.watched()) {
+        guard_.unlock();
+        const bool news = stay_awake(side_);
+        owns_guard_ = guard_.lock();
+        if (!owns_guard_) return ended(result, fail(-EINTR));
+        if (side_.generation.load(std::memory_order_relaxed) != generation_) {
+          owns_guard_ = false;
+          return ended(result, fail(-EBADF));
+        }
         if (news) {
           // What ended the wait may be no more than the end of the stream, or of a segment.
-          const Receiver::Next next = side.receiver.next(side.in);
-          if (next.kind == Receiver::Next::ring) stayed = false;
-          if (next.kind != Receiver::Next::nothing) continue;
-        } else if (side.patience.interruption() == Interruption::ends) {
-          return total != 0 ? total : fail(-EINTR);
+          const Receiver::Next next = side_.receiver.next(side_.in);
+          if (next.kind == Receiver::Next::ring) stayed_ = false;
+          if (next.kind != Receiver::Next::nothing) return Outcome::look_again;
+        } else if (side_.patience.interruption() == Interruption::ends) {
+          return ended(result, fail(-EINTR));
         }
       }
     }
-    if (!side.receiver.watched()) side.receiver.watch(side.in);
-    const Receiver::Next next = side.receiver.next(side.in);
-    if (next.kind == Receiver::Next::ring || next.kind == Receiver::Next::broken) continue;
-    const ssize_t slept = sleep_in_kernel(
-        side, call, to, next.kind == Receiver::Next::kernel ? next.bytes : UINT64_MAX, total == 0,
-        guard);
-    if (slept == kNothing) continue;
-    if (slept <= 0) return total != 0 ? total : at_end(side, slept);
-    to.skip(static_cast<std::size_t>(slept));
-    total += slept;
-    if (!all || static_cast<std::size_t>(total) == wanted) return total;
-    stayed = false;
+    if (!side_.receiver.watched()) side_.receiver.watch(side_.in);
+    borrowed_ = false;
+    const Receiver::Next next = side_.receiver.next(side_.in);
+    if (next.kind == Receiver::Next::ring || next.kind == Receiver::Next::broken)
+      return Outcome::look_again;
+    const bool open = next.kind != Receiver::Next::kernel;
+    result =
+        sleep_in_kernel(side_, call_, to_, open ? UINT64_MAX : next.bytes, total_ == 0, guard_);
+    if (result == kNothing) return Outcome::look_again;
+    if (result > 0) return Outcome::took;
+    return ended(result, at_end(side_, result));
   }
-}
+
+  static Outcome ended(ssize_t& result, ssize_t value) noexcept {
+    result = value;
+    return Outcome::ended;
+  }
+
+  Side& side_;
+  const Call& call_;
+  Guard& guard_;
+  Span to_;
+  std::size_t wanted_;
+  std::uint32_t generation_;
+  ssize_t total_ = 0;
+  bool peek_;
+  bool all_;
+  bool waits_;
+  bool stayed_ = false;
+  bool borrowed_ = false;  // unwatched for this call only
+  bool owns_guard_ = true;
+};
 
 ssize_t discard(Side& side, const Call& call, Guard& guard) {
   std::byte scratch[4096];
@@ -259,7 +413,7 @@ ssize_t discard(Side& side, const Call& call, Guard& guard) {
                              given->fd, given->message, given->flags);
                        },
                    .arguments = &arguments};
-  return receive_accelerated(side, other, guard);
+  return Receiving(side, other, guard).receive();
 }
 
 // Is the peer still there? A sender that never reads would not notice.
@@ -300,25 +454,41 @@ bool wait_for_room(Side& side, bool briefly, Guard& guard) noexcept {
   return guard.lock() && (room || moved());
 }
 
-ssize_t kernel_send(Side& side, const Call& call, const Span& from, bool untouched, Guard& guard) {
+// Waits for a peer that is leaving the ring, if it is; then holds a place among those who send
+// through the kernel. Zero, or what the call returns.
+ssize_t enter_kernel(Side& side, const Call& call) noexcept {
+  while (!side.sender.enter_kernel(side.out)) {
+    if (nonblocking(side, call.flags)) {
+      if (!serve_leaving_peer(side, call.fd)) return fail(-EAGAIN);
+    } else if (!wait_for_leaving_peer(side, call.fd)) {
+      return fail(-EINTR);
+    }
+  }
+  return 0;
+}
+
+ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool untouched,
+                            Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   const bool wait = !nonblocking(side, call.flags);
   // In pieces, so that the ring is used as soon as the receiver has woken up.
   const std::size_t size =
       wait && !side.sender.gone_for_ever() ? std::min(from.left(), kKernelChunk) : from.left();
-  side.sender.enter_kernel();
+  if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
   guard.unlock();
+  if (wait) settle_before_sleep();
   ssize_t sent;
-  if (untouched && size == from.left()) {
+  if (untouched && size == from.left() && (call.flags & MSG_MORE) == 0) {
     sent = call.as_it_is(call.arguments);
   } else {
     iovec parts[kParts];
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = from.parts(parts, kParts, size);
-    // A broken pipe raises a signal only where nothing has been sent.
+    // What the kernel held back until more comes could stay behind what goes through the ring. A
+    // broken pipe raises a signal only where nothing has been sent.
     sent = real::next<"sendmsg", ssize_t(int, const msghdr*, int)>()(
-        call.fd, &message, call.flags | (untouched ? 0 : MSG_NOSIGNAL));
+        call.fd, &message, (call.flags & ~MSG_MORE) | (untouched ? 0 : MSG_NOSIGNAL));
   }
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation)
@@ -344,22 +514,31 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
         if (side.sender.in_kernel()) continue;
         const std::size_t put = side.sender.put(side.out, from);
         count(side, true, static_cast<long>(put));
+        if (put != 0) note_put(side, call.fd);
         if (from.left() == 0) return sent();
         if (put != 0) {
           waits = 0;
           continue;
         }
-        if (side.sender.in_kernel() || side.sender.broken()) continue;
-        if (wait_for_room(side, nonblocking(side, call.flags), guard) && ++waits < 1000) continue;
-        if (side.generation.load(std::memory_order_relaxed) != generation) return fail(-EBADF);
-        side.sender.use_kernel(side.out);
+        if (side.sender.broken()) continue;
+        if (!side.sender.closed(side.out)) {
+          if (wait_for_room(side, nonblocking(side, call.flags), guard) && ++waits < 1000) continue;
+          if (side.generation.load(std::memory_order_relaxed) != generation) return fail(-EBADF);
+        }
+        // So that the kernel has all in order.
+        reclaim_now(side.sender, side.out, call.fd, true);
+        if (!side.sender.in_kernel()) {
+          const std::size_t unread = side.sender.unread(side.out);
+          // The kernel is full, and says when it is not.
+          if (unread != 0 && nonblocking(side, call.flags)) return sent() != 0 ? sent() : fail(-EAGAIN);
+          side.sender.use_kernel(side.out);
+        }
         continue;
       }
       case Sender::Way::kernel: break;
     }
-    answer_recall(side.sender, side.out, call.fd);
     const std::size_t before = from.left();
-    const ssize_t now = kernel_send(side, call, from, sent() == 0, guard);
+    const ssize_t now = send_through_kernel(side, call, from, sent() == 0, guard);
     if (now <= 0) return sent() != 0 ? sent() : now;
     from.skip(static_cast<std::size_t>(now));
     if (from.left() == 0) return sent();
@@ -382,14 +561,7 @@ ssize_t receive_badly(Side& side, const Call& call, Guard& guard) {
 }  // namespace
 
 void wake_up(Side& side, int fd) noexcept {
-  if (side.receiver.busy() || side.receiver.gone_for_ever() ||
-      side.stay_watched.load(std::memory_order_relaxed))
-    return;
-  // The sender must be there to make use of it.
-  if (side.in.control->sender_processor.load(std::memory_order_relaxed) == 0) return;
-  if (side.other_holders_unknown && local_references(side) > 1) return;
-  if (!epoll_allows_wake_up(fd)) return;
-  side.receiver.unwatch(side.in);
+  if (may_stay_unwatched(side, fd, true)) side.receiver.unwatch(side.in);
 }
 
 bool ring_readable(Side& side) noexcept {
@@ -400,19 +572,27 @@ bool ring_readable(Side& side) noexcept {
 }
 
 ssize_t receive_from(Side& side, const Call& call) noexcept(false) {
+  // A point at which threads can be cancelled, also where nothing is waited for.
+  ::pthread_testcancel();
+  // Whoever wants to see so many bytes at once must find them in one place.
+  constexpr int kSeeAll = MSG_PEEK | MSG_WAITALL;
+  if ((call.flags & kSeeAll) == kSeeAll && side.accelerated())
+    hand_back(side, call.fd, Reason::option);
   Guard guard(side.receive_lock);
   if (!guard) return fail(-EINTR);
-  if (has_bad_part(call.parts, call.count)) [[unlikely]]
+  const bool discards = (call.flags & MSG_TRUNC) != 0;
+  if (!discards && has_bad_part(call.parts, call.count)) [[unlikely]]
     return receive_badly(side, call, guard);
-  if (side.in.control == nullptr || (call.flags & (MSG_OOB | MSG_ERRQUEUE)) != 0)
+  if (side.in.control == nullptr || side.receiver.has_left() ||
+      (call.flags & (MSG_OOB | MSG_ERRQUEUE)) != 0)
     return receive_plainly(side, call, guard);
   if (call.count > kMostParts) return fail(-EINVAL);
   if (Span(call.parts, call.count).left() == 0) {
     guard.unlock();
     return call.as_it_is(call.arguments);
   }
-  if ((call.flags & MSG_TRUNC) != 0) return discard(side, call, guard);
-  return receive_accelerated(side, call, guard);
+  if (discards) return discard(side, call, guard);
+  return Receiving(side, call, guard).receive();
 }
 
 ssize_t splice_from_kernel(Side& side, const Call& call) noexcept(false) {
@@ -427,14 +607,15 @@ ssize_t send_by_kernel(Side& side, const Call& call, bool for_ever) noexcept(fal
   if (!guard) return fail(-EINTR);
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   if (side.out.control != nullptr) {
+    reclaim_now(side.sender, side.out, call.fd, true);
     if (for_ever)
       side.sender.leave_ring(side.out);
     else
       side.sender.use_kernel(side.out);
-    answer_recall(side.sender, side.out, call.fd);
   }
-  side.sender.enter_kernel();
+  if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
   guard.unlock();
+  settle_before_sleep();
   const ssize_t sent = call.as_it_is(call.arguments);
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
@@ -449,6 +630,7 @@ ssize_t send_by_kernel(Side& side, const Call& call, bool for_ever) noexcept(fal
 }
 
 ssize_t send_to(Side& side, const Call& call) noexcept(false) {
+  ::pthread_testcancel();
   if (has_bad_part(call.parts, call.count)) [[unlikely]]
     return send_by_kernel(side, call, false);
   // What is urgent stands at a place in the kernel's stream, and what is not copied stays there.

@@ -76,6 +76,7 @@ int ask_for_socket(int protocol, const Endpoint& local, const Endpoint& remote,
   if (protocol == IPPROTO_TCP && message.id.idiag_dport != htons(remote.port)) return -ENOENT;
   found.cookie =
       static_cast<std::uint64_t>(message.id.idiag_cookie[1]) << 32 | message.id.idiag_cookie[0];
+  found.inode = message.idiag_inode;
   found.uid = message.idiag_uid;
   return 0;
 }

@@ -13,6 +13,7 @@ namespace farcall::preload {
 
 struct FoundSocket {
   std::uint64_t cookie;
+  std::uint32_t inode;
   uid_t uid;
 };
 

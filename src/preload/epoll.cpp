@@ -13,6 +13,7 @@
 #include "preload/address.hpp"
 #include "preload/connection.hpp"
 #include "preload/real.hpp"
+#include "preload/settle.hpp"
 #include "preload/udp.hpp"
 
 namespace farcall::preload {
@@ -339,6 +340,7 @@ void after_kick(Set& set, epoll_event* events, int count) noexcept {
 }
 
 int sleep_in_set(Set& set, const Wait& wait) {
+  settle_before_sleep();
   const int result = ask_kernel(set, wait);
   set.waiters.fetch_sub(1, std::memory_order_relaxed);
   if (set.kicked >= 0) [[unlikely]] {

@@ -1,73 +1,321 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/handback.hpp"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "preload/log.hpp"
+#include "preload/peer_socket.hpp"
+#include "preload/transfer.hpp"
 #include "preload/upgrade.hpp"
 
 namespace farcall::preload {
 namespace {
+
+constexpr std::int64_t kMillisecond = 1'000'000;
+// How long the peer is left to answer by itself, how long one that leaves waits for it, how long a
+// sender waits for one that leaves, and how long it waits with closing for that.
+constexpr std::int64_t kBeforeBorrowing = 5 * kMillisecond;
+constexpr std::int64_t kLongest = 3'000 * kMillisecond;
+constexpr std::int64_t kLongestForLeaving = 2 * kLongest;
+constexpr std::int64_t kLongestBeforeClosing = 200 * kMillisecond;
+
+constexpr std::uint64_t state_of(std::uint64_t word) noexcept {
+  return word & ((1U << handback::kStateBits) - 1);
+}
+// Bytes `from` up to `to` of the ring's memory are to be sent.
+constexpr unsigned kPlaceBits = 30;
+constexpr std::uint64_t given(std::size_t from, std::size_t to) noexcept {
+  return handback::kGiven | std::uint64_t{from} << handback::kStateBits |
+         std::uint64_t{to} << (handback::kStateBits + kPlaceBits);
+}
+struct Place {
+  std::size_t from, to;
+};
+constexpr Place place_of(std::uint64_t word) noexcept {
+  constexpr std::uint64_t kMask = (std::uint64_t{1} << kPlaceBits) - 1;
+  return {.from = static_cast<std::size_t>(word >> handback::kStateBits & kMask),
+          .to = static_cast<std::size_t>(word >> (handback::kStateBits + kPlaceBits) & kMask)};
+}
+
+bool pause() noexcept {
+  const timespec moment{.tv_sec = 0, .tv_nsec = 50'000};
+  return kernel(SYS_nanosleep, &moment, nullptr) != -EINTR;
+}
+
+// Both ends learn that bytes are missing.
+void reset(int fd) noexcept {
+  const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
+  kernel(SYS_connect, fd, &nobody, sizeof nobody);
+}
 
 // The peer may sleep in the kernel. One byte wakes it, which its library takes out again.
 void ring_doorbell(Side& side, int fd) noexcept {
   const Guard guard(side.send_lock);
   if (side.out.control == nullptr || side.sender.busy()) return;
   if (side.out.control->doorbell.load(std::memory_order_relaxed) != 0) return;
-  // release: pairs with the acquire in without_doorbell()
-  side.out.control->doorbell.store(side.sender.kernel_sent() + 1, std::memory_order_release);
+  if (!side.sender.enter_kernel(side.out)) return;
+  side.out.control->doorbell.store(side.sender.kernel_sent() + 1, std::memory_order_seq_cst);
+  // A peer that has left the ring may read without its library. In one order with leave_receiving():
+  // either it sees the doorbell or this sees that it has left.
+  const bool left = (side.out.control->tail.load(std::memory_order_seq_cst) & kLeft) != 0;
   const std::byte bell{};
-  side.sender.enter_kernel();
-  const long sent = kernel(SYS_sendto, fd, &bell, 1, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
-  side.sender.leave_kernel(side.out, sent == 1 ? 1 : 0);
+  const long sent =
+      left ? 0 : kernel(SYS_sendto, fd, &bell, 1, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
   if (sent != 1) side.out.control->doorbell.store(0, std::memory_order_relaxed);
+  side.sender.leave_kernel(side.out, sent == 1 ? 1 : 0);
 }
 
-// The bytes come, whenever the peer's library runs next; but whoever reads the descriptor from now
-// on must not take what is newer for them.
-void wait_for_answer(const Direction& asked, int fd) noexcept {
-  constexpr int kMostMilliseconds = 1000;
-  for (int i = 0; i < kMostMilliseconds * 10; ++i) {
-    const std::uint64_t answer = asked.recall_answer.load(std::memory_order_acquire);
-    if (answer == kSentAgain) return;
-    if (answer == kTooLate) break;
-    const timespec moment{.tv_sec = 0, .tv_nsec = 100'000};
-    kernel(SYS_nanosleep, &moment, nullptr);
+// A byte that is not the program's is on its way to this end.
+bool doorbell_rings(const Side& side) noexcept {
+  return side.in.control->doorbell.load(std::memory_order_seq_cst) > side.receiver.kernel_taken();
+}
+
+// Memory for what is given back; it is as large as the peer makes it, within reason.
+class Collected {
+ public:
+  Collected() = default;
+  Collected(const Collected&) = delete;
+  Collected& operator=(const Collected&) = delete;
+  ~Collected() {
+    if (bytes_ != nullptr) kernel(SYS_munmap, bytes_, room_);
   }
-  log(LogLevel::warn, "descriptor %d leaves the library with bytes in flight", fd);
+  bool make_room() noexcept {
+    if (size_ < room_) return true;
+    const std::size_t room = room_ == 0 ? std::size_t{1} << 20 : 2 * room_;
+    if (room > kMost) return false;
+    const long made = bytes_ == nullptr
+                          ? kernel(SYS_mmap, nullptr, room, PROT_READ | PROT_WRITE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                          : kernel(SYS_mremap, bytes_, room_, room, MREMAP_MAYMOVE);
+    if (made < 0) return false;
+    bytes_ = reinterpret_cast<std::byte*>(made);
+    room_ = room;
+    return true;
+  }
+  [[nodiscard]] iovec free_part() const noexcept {
+    return {.iov_base = bytes_ + size_, .iov_len = room_ - size_};
+  }
+  void grow(std::size_t size) noexcept { size_ += size; }
+  [[nodiscard]] std::byte* data() const noexcept { return bytes_; }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+
+ private:
+  static constexpr std::size_t kMost = std::size_t{256} << 20;
+  std::byte* bytes_ = nullptr;
+  std::size_t room_ = 0;
+  std::size_t size_ = 0;
+};
+
+// This end while it gives back. Holds the receiver's lock.
+class Leaving {
+ public:
+  Leaving(Side& side, int fd) noexcept : side_(side), direction_(*side.in.control), fd_(fd) {}
+
+  bool give_back() noexcept {
+    // In one order with the peer's count of its sends, see Sender::enter_kernel.
+    direction_.handback.store(handback::kAsked, std::memory_order_seq_cst);
+    if (!collect()) return false;
+    for (std::size_t done = 0; done != collected_.size();)
+      if (!give_next(done)) return false;
+    direction_.handback.store(handback::kDone, std::memory_order_release);
+    return true;
+  }
+
+ private:
+  // Reads all that the peer has sent, wherever it is.
+  bool collect() noexcept {
+    for (std::int64_t since = now_ns();;) {
+      if (!collected_.make_room()) return false;
+      const iovec part = collected_.free_part();
+      Span to(&part, 1);
+      const bool quiet = direction_.kernel_sending.load(std::memory_order_seq_cst) == 0;
+      const std::uint64_t sent = direction_.kernel_sent.load(std::memory_order_acquire);
+      const long got = receive_now(side_.receiver, side_.in, fd_, to, false);
+      if (got > 0) {
+        collected_.grow(static_cast<std::size_t>(got));
+        since = now_ns();
+        continue;
+      }
+      // At the end of the stream nothing can be put in front of it any more.
+      if (got != kNothing) return got == 0 && collected_.size() == 0;
+      if (quiet && side_.receiver.kernel_taken() >= sent && side_.receiver.held(side_.in) == 0 &&
+          !side_.receiver.reclaim_unfinished(side_.in) && !doorbell_rings(side_))
+        return true;
+      if (now_ns() - since > kLongest) return false;
+      serve_peer();
+      pause();
+    }
+  }
+
+  // The next piece, as much as the ring's memory takes.
+  bool give_next(std::size_t& done) noexcept {
+    const std::size_t size = std::min(collected_.size() - done, side_.in.size);
+    std::memcpy(side_.in.bytes, collected_.data() + done, size);
+    direction_.handback.store(given(0, size), std::memory_order_release);
+    ring_doorbell(side_, fd_);
+    bool borrowed = false;
+    for (const std::int64_t start = now_ns();;) {
+      std::uint64_t word = direction_.handback.load(std::memory_order_acquire);
+      if (state_of(word) == handback::kServed) break;
+      const std::int64_t waited = now_ns() - start;
+      if (waited > kLongest || is_dead()) return false;
+      if (waited > kBeforeBorrowing && !borrowed && state_of(word) == handback::kGiven &&
+          direction_.handback.compare_exchange_strong(word, handback::kAsked)) {
+        borrowed = true;
+        const Place place = place_of(word);
+        if (place.from > place.to || place.to != size) return false;
+        const std::size_t sent = place.from + send_in_peers_place(done + place.from, done + size);
+        if (sent == size) break;
+        direction_.handback.store(given(sent, size), std::memory_order_release);
+      }
+      serve_peer();
+      pause();
+    }
+    done += size;
+    return true;
+  }
+
+  std::size_t send_in_peers_place(std::size_t from, std::size_t to) const noexcept {
+    const int socket = borrow_peer_socket(fd_, side_.peer_pid);
+    if (socket < 0) return 0;
+    const iovec part{.iov_base = collected_.data() + from, .iov_len = to - from};
+    Span left(&part, 1);
+    while (left.left() != 0) {
+      const long sent = kernel_send(socket, left, left.left(), MSG_NOSIGNAL);
+      if (sent <= 0) break;
+      left.skip(static_cast<std::size_t>(sent));
+    }
+    kernel(SYS_close, socket);
+    return to - from - left.left();
+  }
+
+  [[nodiscard]] bool is_dead() const noexcept {
+    pollfd look{.fd = fd_, .events = 0, .revents = 0};
+    timespec now{};
+    return kernel(SYS_ppoll, &look, 1, &now, nullptr, 0) > 0 &&
+           (look.revents & (POLLERR | POLLHUP)) != 0;
+  }
+
+  // Both ends may be leaving at once.
+  void serve_peer() const noexcept {
+    const Guard sending(side_.send_lock);
+    if (sending && side_.out.control != nullptr) (void)serve_leaving_peer(side_, fd_);
+  }
+
+  Side& side_;
+  Direction& direction_;
+  int fd_;
+  Collected collected_;
+};
+
+// Whether it was about to be accelerated, which it is not from now on.
+bool stop_joining(Side& side) noexcept {
+  std::uint32_t stage = side.stage.load(std::memory_order_relaxed);
+  while (stage == Side::kCandidate || stage == Side::kListening)
+    if (side.stage.compare_exchange_weak(stage, Side::kNever)) return true;
+  return false;
+}
+
+// All that has been sent is the kernel's.
+bool leave_sending(Side& side, int fd) noexcept {
+  const Guard sending(side.send_lock);
+  if (!sending || side.out.control == nullptr) return false;
+  const bool first = !side.sender.gone_for_ever();
+  send_last_bytes(side, fd);
+  side.sender.leave_ring(side.out);
+  return first;
+}
+
+void leave_receiving(Side& side, int fd) noexcept {
+  const Guard receiving(side.receive_lock);
+  if (!receiving || side.in.control == nullptr || side.receiver.has_left()) return;
+  side.receiver.watch_for_ever(side.in);
+  side.in.control->tail.fetch_or(kLeft, std::memory_order_seq_cst);
+  (void)side.receiver.next(side.in);
+  if (doorbell_rings(side) && side.receiver.held(side.in) == 0) {
+    // The next byte, most of the time.
+    std::byte bell;
+    if (side.in.control->doorbell.load(std::memory_order_acquire) ==
+            side.receiver.kernel_taken() + 1 &&
+        kernel(SYS_recvfrom, fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
+      side.receiver.taken_from_kernel(side.in, 1);
+  }
+  const bool empty = side.receiver.held(side.in) == 0 &&
+                     !side.receiver.reclaim_unfinished(side.in) && !doorbell_rings(side) &&
+                     !side.receiver.broken();
+  if (!empty && !Leaving(side, fd).give_back()) {
+    log(LogLevel::warn, "descriptor %d is reset: the peer does not take back what is unread", fd);
+    reset(fd);
+  }
+  side.receiver.leave(side.in);
 }
 
 }  // namespace
 
+bool serve_leaving_peer(Side& side, int fd) noexcept {
+  const Ring& ring = side.out;
+  std::uint64_t word = ring.control->handback.load(std::memory_order_acquire);
+  if (state_of(word) == handback::kGiven) {
+    const Place place = place_of(word);
+    if (place.from > place.to || place.to > ring.size ||
+        !ring.control->handback.compare_exchange_strong(word, handback::kServing))
+      return false;
+    const iovec part{.iov_base = ring.bytes + place.from, .iov_len = place.to - place.from};
+    Span left(&part, 1);
+    long sent = 1;
+    while (left.left() != 0 && sent > 0) {
+      sent = kernel_send(fd, left, left.left(), MSG_NOSIGNAL);
+      if (sent > 0) left.skip(static_cast<std::size_t>(sent));
+    }
+    ring.control->handback.store(
+        left.left() == 0 ? handback::kServed : given(place.to - left.left(), place.to),
+        std::memory_order_release);
+    return false;
+  }
+  return word == handback::kNone || word == handback::kDone;
+}
+
+namespace {
+
+bool wait_for_leaving_peer(Side& side, int fd, std::int64_t at_most) noexcept {
+  const std::int64_t start = now_ns();
+  while (!serve_leaving_peer(side, fd)) {
+    if (now_ns() - start > at_most) {
+      reset(fd);
+      side.out.control->handback.store(handback::kDone, std::memory_order_relaxed);
+      return true;
+    }
+    if (!pause()) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool wait_for_leaving_peer(Side& side, int fd) noexcept {
+  return wait_for_leaving_peer(side, fd, kLongestForLeaving);
+}
+
+void send_last_bytes(Side& side, int fd) noexcept {
+  while (!wait_for_leaving_peer(side, fd, kLongestBeforeClosing)) {
+  }
+  reclaim_now(side.sender, side.out, fd, true);
+}
+
 void hand_back(Side& side, int fd, Reason reason) noexcept {
   side.stay_watched.store(true, std::memory_order_relaxed);
   if (reason == Reason::passed) side.other_holders_unknown = true;
-  bool first = false;
-  {
-    const Guard sending(side.send_lock);
-    if (side.out.control != nullptr) {
-      first = !side.sender.gone_for_ever();
-      side.sender.leave_ring(side.out);
-    }
-  }
-  Direction* asked = nullptr;
-  {
-    const Guard receiving(side.receive_lock);
-    if (side.in.control != nullptr) {
-      side.receiver.watch_for_ever(side.in);
-      if (side.receiver.next(side.in).kind == Receiver::Next::ring) {
-        side.receiver.recall(side.in);
-        asked = side.in.control;
-      }
-    }
-  }
-  std::uint32_t stage = Side::kCandidate;
-  if (side.stage.compare_exchange_strong(stage, Side::kNever) || first) note_reason(side, reason);
-  if (asked != nullptr) {
-    ring_doorbell(side, fd);
-    wait_for_answer(*asked, fd);
-  }
+  const bool stopped = stop_joining(side);
+  const bool first = leave_sending(side, fd);
+  leave_receiving(side, fd);
+  if (stopped || first) note_reason(side, reason);
 }
 
 void leave_everything() noexcept {

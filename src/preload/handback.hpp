@@ -1,17 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Giving a connection back to the kernel for good, where the library cannot follow it.
+//
+// What the leaving end has sent is taken back out of the ring and sent through the kernel. What it
+// has received and its program has not read must come again by the kernel's stream, and nobody but
+// the peer can send there. So:
+//
+//   leaving end                                 peer
+//     asked                                       sends nothing more; a send in progress ends
+//     reads ring and kernel into own memory
+//     given: bytes, in the ring's memory          serving: sends them through the kernel
+//     (again, until all are gone)                 served
+//     done                                        goes on through the kernel alone
+//
+// A peer that sleeps is woken by one byte in the kernel, which its library takes out again
+// (doorbell). One that is stopped or does not call the library is not waited for: where the kernel
+// permits it (pidfd_getfd) the leaving end borrows the peer's socket and sends the bytes itself. If
+// neither is possible the connection is reset: both ends see that, and no byte is lost unnoticed.
 #pragma once
 
 #include "preload/side.hpp"
 
 namespace farcall::preload {
 
-// From here on every byte of this connection is the kernel's. Waits, for a moment at most, where
-// the ring holds bytes that the peer must send again.
+// From here on every byte of this connection is the kernel's. Returns when whoever reads the
+// descriptor without the library finds there what it expects.
 void hand_back(Side& side, int fd, Reason reason) noexcept;
 
 // All connections of this process, and none is accelerated from now on.
 void leave_everything() noexcept;
+
+// The other role. If the peer is leaving and has given bytes back, sends them, as many as the
+// kernel takes without waiting. True if the peer is not, or no longer, in the middle of leaving.
+// Holds the sender's lock.
+bool serve_leaving_peer(Side& side, int fd) noexcept;
+// The same, until it is true; if the peer takes too long the connection is reset. Holds the
+// sender's lock. False if a signal came.
+bool wait_for_leaving_peer(Side& side, int fd) noexcept;
+// Before this end closes, shuts down or leaves: all that it has sent is the kernel's. Holds the
+// sender's lock.
+void send_last_bytes(Side& side, int fd) noexcept;
 
 }  // namespace farcall::preload

@@ -165,7 +165,7 @@ FILE* popen(const char* command, const char* mode) {
 FILE* fdopen(int fd, const char* mode) {
   if (Side* const side = find_side(fd)) {
     hand_back(*side, fd, Reason::passed);
-    if (in_own_process()) release(forget(fd, false));
+    if (in_own_process()) release(forget(fd));
   }
   if (UdpSocket* const udp = find_udp(fd)) udp_leave(*udp);
   return real::next<"fdopen", FILE*(int, const char*)>()(fd, mode);

@@ -15,6 +15,7 @@
 #include "preload/connection.hpp"
 #include "preload/epoll.hpp"
 #include "preload/real.hpp"
+#include "preload/settle.hpp"
 #include "preload/udp.hpp"
 
 namespace farcall::preload {
@@ -90,7 +91,8 @@ class Waited {
       const Guard guard(side.receive_lock);
       if (!guard || entries_[i].generation != side.generation.load(std::memory_order_relaxed))
         continue;
-      side.receiver.leave_kernel(0);
+      side.receiver.leave_kernel(side.in, 0);
+      side.polled.store(true, std::memory_order_relaxed);
       // Awake again, all of them, not only the one that has something.
       if (entries_[i].was_awake && side.in.control != nullptr) wake_up(side, entries_[i].fd);
     }
@@ -227,6 +229,7 @@ int wait_for(Waited& waited, Look look, AsItIs as_it_is) {
     // Another thread may have taken it.
     if (const int ready = look(); ready != 0) return ready;
   }
+  settle_before_sleep();
   const int ready = as_it_is();
   const int error = errno;
   waited.leave();

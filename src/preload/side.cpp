@@ -9,8 +9,10 @@
 #include <cstring>
 #include <new>
 
+#include "preload/handback.hpp"
 #include "preload/log.hpp"
 #include "preload/real.hpp"
+#include "preload/settle.hpp"
 #include "preload/transfer.hpp"
 
 namespace farcall::preload {
@@ -62,10 +64,6 @@ Slab* get_slab() noexcept {
   return found;
 }
 
-std::uint32_t index_of(const Side& side) noexcept {
-  return static_cast<std::uint32_t>(&side - slab.load(std::memory_order_relaxed)->sides);
-}
-
 void unmap_old() noexcept {
   const std::int64_t now = now_ns();
   std::size_t kept = 0;
@@ -85,32 +83,6 @@ void retire(std::byte* mapping, std::size_t size) noexcept {
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
   if (retired_count < kMostRetired)
     retired[retired_count++] = {.mapping = mapping, .size = size, .at = now_ns()};
-}
-
-// The last one who holds it is about to close it.
-void say_closed(Side& side, int fd) noexcept {
-  if (side.other_holders_unknown) return;
-  bool unread = false;
-  {
-    const Guard receiving(side.receive_lock);
-    if (side.in.control != nullptr) {
-      // The peer sends through the kernel from here on, which tells it that nobody reads.
-      side.receiver.watch_for_ever(side.in);
-      unread = side.receiver.next(side.in).kind == Receiver::Next::ring;
-    }
-  }
-  {
-    const Guard sending(side.send_lock);
-    if (side.out.control != nullptr) answer_recall(side.sender, side.out, fd);
-    if (side.out.control != nullptr)
-      side.out.control->sender_said.fetch_or(Direction::kFinished | Direction::kClosed,
-                                             std::memory_order_release);
-  }
-  // As the kernel does for bytes in its own queue that nobody has read.
-  if (unread) {
-    const linger now{.l_onoff = 1, .l_linger = 0};
-    kernel(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
-  }
 }
 
 void forget_before_fork_in_child() noexcept {
@@ -159,6 +131,10 @@ void in_child() noexcept {
 }  // namespace
 
 Lock& life_lock() noexcept { return life; }
+
+std::uint32_t index_of(const Side& side) noexcept {
+  return static_cast<std::uint32_t>(&side - slab.load(std::memory_order_relaxed)->sides);
+}
 
 pid_t own_pid() noexcept {
   pid_t known = pid.load(std::memory_order_relaxed);
@@ -215,6 +191,7 @@ void adopt(int fd, Side& side) noexcept {
 
 void leave_process() noexcept {
   if (!in_own_process() || left.exchange(true)) return;
+  settle_everything();
   for_each_own([](Side& side) {
     if (!side.other_holders_unknown) side.processes.fetch_sub(1, std::memory_order_acq_rel);
   });
@@ -236,7 +213,7 @@ void stop_listening(Side& side) noexcept {
   side.guest = -1;
 }
 
-Released forget(int fd, bool closing) noexcept {
+Released forget(int fd) noexcept {
   if (find_side(fd) == nullptr) return {};
   const Guard guard(life);
   Side* side = detail::table[static_cast<std::size_t>(fd)].exchange(nullptr);
@@ -247,18 +224,44 @@ Released forget(int fd, bool closing) noexcept {
   const bool last = left.load(std::memory_order_relaxed)
                         ? side->processes.load(std::memory_order_acquire) <= 0
                         : side->processes.fetch_sub(1, std::memory_order_acq_rel) == 1;
-  if (last) {
-    if (closing) say_closed(*side, fd);
-    return {.side = side};
-  }
+  if (last) return {.side = side};
   // Others go on with it; this process needs its mapping no more.
   if (side->mapping != nullptr) retire(side->mapping, side->mapped);
   return {};
 }
 
+void say_closed(Released released, int fd) noexcept {
+  if (released.side == nullptr || released.side->other_holders_unknown) return;
+  Side& side = *released.side;
+  bool unread = false;
+  {
+    const Guard receiving(side.receive_lock);
+    if (side.in.control != nullptr) {
+      // The peer sends through the kernel from here on, which tells it that nobody reads.
+      side.receiver.watch_for_ever(side.in);
+      (void)side.receiver.next(side.in);
+      unread = side.receiver.held(side.in) != 0;
+    }
+  }
+  {
+    const Guard sending(side.send_lock);
+    if (side.out.control != nullptr) {
+      send_last_bytes(side, fd);
+      side.out.control->sender_said.fetch_or(Direction::kFinished | Direction::kClosed,
+                                             std::memory_order_release);
+    }
+  }
+  // As the kernel does for bytes in its own queue that nobody has read.
+  if (unread) {
+    const linger now{.l_onoff = 1, .l_linger = 0};
+    kernel(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+  }
+}
+
 void release(Released released) noexcept {
   Side* side = released.side;
   if (side == nullptr) return;
+  forget_put(*side);
   const Guard guard(life);
   {
     // Whoever is in the middle of a call sees that it is another side when it comes back.

@@ -36,7 +36,15 @@ struct Side {
   Ring in;
   Receiver receiver;
   Patience patience;
+  bool told_to_end;  // shut down for receiving
   bool reset_told;  // ECONNRESET for a peer that died with bytes of ours unread
+  // How this side waits, see may_stay_unwatched().
+  bool waited;                   // in a receive call
+  std::uint32_t reclaims_seen;   // what the peer took back, when that was last looked at
+  std::uint32_t probation;       // calls for which the direction is watched on that account
+  std::uint32_t last_probation;  // how long the one before was
+  std::uint32_t busy_calls;      // for which the program is taken to wait by looking
+  std::uint64_t looked_in_vain;  // ticks
 
   // --- the rest
   enum Stage : std::uint32_t { kCandidate, kListening, kJoined, kNever };
@@ -51,12 +59,14 @@ struct Side {
   std::atomic<bool> nodelay;              // what the program wants of TCP_NODELAY, once accelerated
   std::atomic<bool> broken_told;          // that the peer breaks the protocol
   std::atomic<bool> stay_watched;         // waited for in ways that only the kernel serves
+  std::atomic<bool> polled;               // waited for with poll or select
   bool connector;
   bool other_holders_unknown;  // handed back: others may hold it that the library does not see
   // While it is kListening; private to the process that began to listen.
   int listener;
   int guest;  // who has come, but has not left anything yet
   pid_t listener_owner;
+  pid_t peer_pid;  // who agreed to share memory; 0 if that is not known
   std::byte* mapping;
   std::size_t mapped;
   Counters* counters;
@@ -88,11 +98,12 @@ Side* make_side(bool connector) noexcept;
 void adopt(int fd, Side& side) noexcept;
 
 // `fd` no longer refers to its side, and is about to be closed. If nobody else holds the side the
-// connection is said to be closed. The caller closes fd, then calls release().
+// caller says so to the peer, where the socket itself is closed too, closes fd and calls release().
 struct Released {
   Side* side = nullptr;  // to be freed
 };
-Released forget(int fd, bool closing) noexcept;
+Released forget(int fd) noexcept;
+void say_closed(Released released, int fd) noexcept;
 void release(Released released) noexcept;
 
 // This process will hold its sides no longer: it ends, or executes another program. Once only,
@@ -102,6 +113,9 @@ void stay_in_process() noexcept;
 
 // Closes what the side waits for its peer with.
 void stop_listening(Side& side) noexcept;
+
+// Its place among all sides.
+std::uint32_t index_of(const Side& side) noexcept;
 
 // How many descriptors of this process refer to it.
 unsigned local_references(const Side& side) noexcept;

@@ -14,15 +14,20 @@
 #include "preload/epoll.hpp"
 #include "preload/handback.hpp"
 #include "preload/real.hpp"
+#include "preload/transfer.hpp"
 #include "preload/udp.hpp"
 #include "preload/upgrade.hpp"
+
+#ifndef TCP_ZEROCOPY_RECEIVE
+#define TCP_ZEROCOPY_RECEIVE 35
+#endif
 
 namespace farcall::preload {
 namespace {
 
 // The table knows of it, but the number is new: somebody has closed it behind the library's back.
 void forget_stale(int fd) noexcept {
-  if (fd >= 0 && find_side(fd) != nullptr) release(forget(fd, false));
+  if (fd >= 0 && find_side(fd) != nullptr) release(forget(fd));
   udp_forget(fd);
 }
 
@@ -55,7 +60,8 @@ int close_descriptor(int fd) noexcept {
   if (find_udp(fd) != nullptr && in_own_process()) udp_forget(fd);
   if (find_side(fd) == nullptr || !in_own_process())
     return static_cast<int>(with_errno(kernel(SYS_close, fd)));
-  const Released last = forget(fd, true);
+  const Released last = forget(fd);
+  say_closed(last, fd);
   const long result = kernel(SYS_close, fd);
   release(last);
   return static_cast<int>(with_errno(result));
@@ -98,7 +104,8 @@ int duplicate_onto(int from, int to, int flags) noexcept {
     return duplicated(from, static_cast<int>(with_errno(kernel(SYS_dup3, from, to, flags))));
   if (is_private(to)) forget_private(to);  // the program's from now on
   forget_registrations(to);
-  const Released last = find_side(to) != nullptr ? forget(to, true) : Released{};
+  const Released last = forget(to);
+  say_closed(last, to);
   const long result = kernel(SYS_dup3, from, to, flags);
   release(last);
   return duplicated(from, static_cast<int>(with_errno(result)));
@@ -188,12 +195,14 @@ int shutdown(int fd, int how) {
       const Guard guard(side->send_lock);
       side->finished.store(true, std::memory_order_relaxed);
       if (side->out.control != nullptr) {
+        send_last_bytes(*side, fd);
         side->sender.leave_ring(side->out);
         side->out.control->sender_said.fetch_or(Direction::kFinished, std::memory_order_release);
       }
     }
     if (how == SHUT_RD || how == SHUT_RDWR) {
       const Guard guard(side->receive_lock);
+      side->told_to_end = true;
       if (side->in.control != nullptr) side->receiver.watch_for_ever(side->in);
     }
   }
@@ -272,16 +281,17 @@ int ioctl(int fd, unsigned long request, ...) {
     if (side->in.control != nullptr) {
       // All that the ring holds, also behind bytes of the kernel: who counts down from here to
       // know that nothing is left must not come to zero early.
-      const std::uint64_t held =
-          (side->in.control->tail.load(std::memory_order_acquire) & ~kFlags) -
-          side->receiver.position();
-      if (held <= side->in.size) *static_cast<int*>(argument) += static_cast<int>(held);
+      (void)side->receiver.next(side->in);
+      *static_cast<int*>(argument) += static_cast<int>(side->receiver.held(side->in));
     }
   }
   return static_cast<int>(result);
 }
 
 int getsockopt(int fd, int level, int option, void* value, socklen_t* size) {
+  // It receives.
+  if (level == IPPROTO_TCP && option == TCP_ZEROCOPY_RECEIVE)
+    if (Side* const side = find_side(fd)) hand_back(*side, fd, Reason::option);
   const long result = kernel(SYS_getsockopt, fd, level, option, value, size);
   if (level == IPPROTO_TCP && option == TCP_NODELAY && result == 0 && *size >= sizeof(int)) {
     const Side* const side = find_side(fd);

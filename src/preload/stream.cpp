@@ -66,38 +66,14 @@ std::size_t Span::parts(iovec* to, std::size_t most, std::size_t size) const noe
 // --- Sender
 
 std::size_t Sender::unread(const Ring& ring) noexcept {
-  // acquire: pairs with the release in Receiver::take: those bytes have been copied out.
+  // acquire: pairs with the exchange in Receiver::take: those bytes have been copied out.
   const std::uint64_t head = ring.control->head.load(std::memory_order_acquire);
+  // A flag here was left by a process of this side that died in the middle of a reclaim.
   if (head < head_seen_ || head > tail_)
     broken_ = true;
   else
     head_seen_ = head;
   return static_cast<std::size_t>(tail_ - head_seen_);
-}
-
-bool Sender::recalled(const Ring& ring) const noexcept {
-  return !recall_answered_ && (ring.control->tail.load(std::memory_order_acquire) & kRecall) != 0;
-}
-
-std::size_t Sender::answer_recall(const Ring& ring, iovec (&again)[2]) noexcept {
-  recall_answered_ = true;
-  for_ever_ = true;
-  const std::uint64_t done = ring.control->marks_done.load(std::memory_order_acquire);
-  const Mark& last = ring.control->marks[(marks_made_ - 1) % kMarks];
-  const std::uint64_t open = in_kernel_ ? 1 : 0;
-  // A receiver that was in the middle of an older kernel segment has bytes there as well.
-  const bool newer = done + open != marks_made_ ||
-                     (in_kernel_ && last.from.load(std::memory_order_relaxed) != kernel_sent_);
-  use_kernel(ring);
-  const std::size_t size = unread(ring);
-  ring.control->recall_answer.store(newer || broken_ ? kTooLate : kSentAgain,
-                                    std::memory_order_release);
-  if (newer || broken_ || size == 0) return 0;
-  const std::size_t at = static_cast<std::size_t>(head_seen_) & (ring.size - 1);
-  const std::size_t first = std::min(size, ring.size - at);
-  again[0] = {.iov_base = ring.bytes + at, .iov_len = first};
-  again[1] = {.iov_base = ring.bytes, .iov_len = size - first};
-  return first == size ? 1 : 2;
 }
 
 Sender::Way Sender::way(const Ring& ring) noexcept {
@@ -123,9 +99,11 @@ Sender::Way Sender::way(const Ring& ring) noexcept {
 
 std::size_t Sender::put(const Ring& ring, Span& from) noexcept {
   const std::size_t wanted = from.left();
+  if (tail_ + wanted > restart_at_) [[unlikely]]
+    restart(ring);
   std::size_t free = ring.size - static_cast<std::size_t>(tail_ - head_seen_);
   if (free < wanted) free = ring.size - unread(ring);
-  const std::size_t size = std::min(wanted, free);
+  const std::size_t size = std::min({wanted, free, ring.size});
   if (size == 0 || broken_) return 0;
   const std::size_t at = static_cast<std::size_t>(tail_) & (ring.size - 1);
   const std::size_t first = std::min(size, ring.size - at);
@@ -136,10 +114,7 @@ std::size_t Sender::put(const Ring& ring, Span& from) noexcept {
   // release: pairs with the acquire in Receiver::next
   if (!ring.control->tail.compare_exchange_strong(expected, tail_ + size, std::memory_order_release,
                                                   std::memory_order_relaxed)) {
-    if ((expected & ~kFlags) != tail_)
-      broken_ = true;
-    else
-      use_kernel(ring);
+    if ((expected & ~kFlags) != tail_) broken_ = true;
     return 0;
   }
   tail_ += size;
@@ -147,44 +122,132 @@ std::size_t Sender::put(const Ring& ring, Span& from) noexcept {
   return size;
 }
 
-void Sender::use_kernel(const Ring& ring) noexcept {
-  if (in_kernel_) return;
+void Sender::restart(const Ring& ring) noexcept {
+  restart_at_ = tail_ + kFirstPages;
+  if (ring.size <= kFirstPages || (tail_ & (ring.size - 1)) == 0 || unread(ring) != 0 || broken_ ||
+      ring.control->kernel_taken.load(std::memory_order_acquire) != kernel_sent_)
+    return;
+  const std::uint64_t next = (tail_ | (ring.size - 1)) + 1;
+  std::uint64_t expected = tail_;
+  // The head first: a head before the tail is an empty ring, a tail alone would be bytes.
+  if (!ring.control->head.compare_exchange_strong(expected, next, std::memory_order_release,
+                                                  std::memory_order_relaxed))
+    return;
+  ring.control->tail.fetch_add(next - tail_, std::memory_order_release);
+  tail_ = head_seen_ = next;
+  restart_at_ = next + kFirstPages;
+}
+
+void Sender::make_mark(const Ring& ring, std::uint64_t position, std::uint64_t to) noexcept {
   Mark& mark = ring.control->marks[marks_made_ % kMarks];
-  mark.position.store(tail_, std::memory_order_relaxed);
-  mark.from.store(kernel_sent_, std::memory_order_relaxed);
-  mark.to.store(kOpenEnd, std::memory_order_relaxed);
+  mark.position.store(position, std::memory_order_relaxed);
+  mark.to.store(to, std::memory_order_relaxed);
+  last_mark_ = position;
   // release: pairs with the acquire in Receiver::next
   ring.control->marks_made.store(++marks_made_, std::memory_order_release);
+}
+
+void Sender::use_kernel(const Ring& ring) noexcept {
+  if (in_kernel_) return;
+  make_mark(ring, tail_, kOpenEnd);
   in_kernel_ = true;
+}
+
+bool Sender::enter_kernel(const Ring& ring) noexcept {
+  ++sending_;
+  if (ring.control == nullptr) return true;
+  // In one order with the receiver, who asks first and counts then: either this is counted or the
+  // question is seen.
+  ring.control->kernel_sending.store(sending_, std::memory_order_seq_cst);
+  const std::uint64_t handback = ring.control->handback.load(std::memory_order_seq_cst);
+  if (handback == handback::kNone || handback == handback::kDone) [[likely]]
+    return true;
+  ring.control->kernel_sending.store(--sending_, std::memory_order_release);
+  return false;
 }
 
 void Sender::leave_kernel(const Ring& ring, std::size_t sent) noexcept {
   if (sending_ != 0) --sending_;
   kernel_sent_ += sent;
-  if (ring.control != nullptr)
-    ring.control->kernel_sent.store(kernel_sent_, std::memory_order_relaxed);
+  publish(ring);
+}
+
+void Sender::publish(const Ring& ring) const noexcept {
+  if (ring.control == nullptr) return;
+  ring.control->kernel_sent.store(kernel_sent_, std::memory_order_release);
+  ring.control->kernel_sending.store(sending_, std::memory_order_release);
+}
+
+std::size_t Sender::reclaim(const Ring& ring, bool always, iovec (&runs)[2]) noexcept {
+  if (in_kernel_ || broken_ || sending_ != 0 || unread(ring) == 0 || broken_ ||
+      head_seen_ < last_mark_)
+    return 0;
+  // Bytes in the kernel tell the receiver, and these come behind them.
+  if (!always && ring.control->kernel_taken.load(std::memory_order_acquire) != kernel_sent_)
+    return 0;
+  if (marks_made_ - ring.control->marks_done.load(std::memory_order_relaxed) >= kMarks) return 0;
+  // acquire and release: from here on the receiver cannot take anything; what it took is counted.
+  const std::uint64_t head =
+      ring.control->head.fetch_or(kReclaiming, std::memory_order_acq_rel) & ~kReclaiming;
+  if (head < head_seen_ || head > tail_) {
+    broken_ = true;
+    return 0;
+  }
+  head_seen_ = head;
+  // It may be waiting for what the kernel says.
+  ring.control->tail.fetch_or(kWatched, std::memory_order_acq_rel);
+  return unread_runs(ring, runs);
+}
+
+void Sender::reclaimed(const Ring& ring, std::size_t sent) noexcept {
+  if (sent != 0) {
+    const std::uint64_t position = head_seen_ + sent;
+    in_kernel_ = position == tail_;
+    make_mark(ring, position, in_kernel_ ? kOpenEnd : kernel_sent_);
+    head_seen_ = position;
+  }
+  // release: pairs with the acquire in Receiver::follow: the mark
+  ring.control->head.store(head_seen_, std::memory_order_release);
+}
+
+std::size_t Sender::unread_runs(const Ring& ring, iovec (&runs)[2]) const noexcept {
+  const auto size = static_cast<std::size_t>(tail_ - head_seen_);
+  const std::size_t at = static_cast<std::size_t>(head_seen_) & (ring.size - 1);
+  const std::size_t first = std::min(size, ring.size - at);
+  runs[0] = {.iov_base = ring.bytes + at, .iov_len = first};
+  runs[1] = {.iov_base = ring.bytes, .iov_len = size - first};
+  return size == 0 ? 0 : first == size ? 1 : 2;
 }
 
 // --- Receiver
 
 Receiver::Next Receiver::next(const Ring& ring) noexcept {
   bool overrun = false;
+  if (left_) return {Next::open, kOpenEnd};
+  if (ring.control->head.load(std::memory_order_relaxed) != head_ && !follow(ring)) [[unlikely]]
+    return {broken_ ? Next::broken : Next::nothing, 0};
   for (std::uint64_t looks = 0; looks <= 4 * kMarks && !broken_; ++looks) {
     // acquire: the bytes, and the marks that were made before them
-    const std::uint64_t tail = ring.control->tail.load(std::memory_order_acquire) & ~kFlags;
+    const std::uint64_t word = ring.control->tail.load(std::memory_order_acquire);
+    const std::uint64_t tail = word & ~kFlags;
     std::uint64_t available = tail - head_;
-    if (available > ring.size) break;
+    if (available > ring.size) {
+      // The sender is moving both on.
+      if (head_ - tail <= ring.size) return {Next::nothing, 0};
+      break;
+    }
     const std::uint64_t made = ring.control->marks_made.load(std::memory_order_acquire);
     if (made != marks_done_) [[unlikely]] {
       if (made < marks_done_ || made - marks_done_ > kMarks) break;
       const Mark& mark = ring.control->marks[marks_done_ % kMarks];
       const std::uint64_t position = mark.position.load(std::memory_order_relaxed);
       if (position == head_) {
-        if (mark.from.load(std::memory_order_relaxed) > kernel_taken_) break;
         const std::uint64_t to = mark.to.load(std::memory_order_acquire);
         if (to > kernel_taken_) {
-          if (to == kOpenEnd) return {Next::open, kOpenEnd};
-          return {Next::kernel, to - kernel_taken_};
+          if (to != kOpenEnd) return {Next::kernel, to - kernel_taken_};
+          // The sender may have said so in this side's place, see Sender::reclaim.
+          watched_ = watched_ || (word & kWatched) != 0;
+          return {Next::open, kOpenEnd};
         }
         // More can have been read while watched: then the sender closed this mark, could not
         // publish, and opened another one at the same place.
@@ -205,13 +268,38 @@ Receiver::Next Receiver::next(const Ring& ring) noexcept {
   return {Next::broken, 0};
 }
 
-std::uint64_t Receiver::kernel_bytes_behind(const Ring& ring,
-                                            std::uint64_t ring_bytes) const noexcept {
-  if (ring.control->marks_made.load(std::memory_order_acquire) == marks_done_) return 0;
-  const Mark& mark = ring.control->marks[marks_done_ % kMarks];
-  if (mark.position.load(std::memory_order_relaxed) != head_ + ring_bytes) return 0;
-  const std::uint64_t to = mark.to.load(std::memory_order_acquire);
-  return to == kOpenEnd ? to : to > kernel_taken_ ? to - kernel_taken_ : 0;
+std::size_t Receiver::segments(const Ring& ring, std::span<Segment> to) const noexcept {
+  const Segment rest{.in_ring = false, .position = 0, .bytes = kOpenEnd};
+  std::size_t count = 0;
+  std::uint64_t position = head_;
+  std::uint64_t done = marks_done_;
+  std::uint64_t taken = kernel_taken_;
+  const std::uint64_t tail = ring.control->tail.load(std::memory_order_acquire) & ~kFlags;
+  const std::uint64_t made = ring.control->marks_made.load(std::memory_order_acquire);
+  const bool elsewhere = left_ || ring.control->head.load(std::memory_order_acquire) != head_;
+  while (!elsewhere && count < to.size() && tail - position <= ring.size &&
+         made - done <= kMarks) {
+    std::uint64_t size = tail - position;
+    if (done != made) {
+      const Mark& mark = ring.control->marks[done % kMarks];
+      const std::uint64_t place = mark.position.load(std::memory_order_relaxed);
+      if (place == position) {
+        const std::uint64_t end = mark.to.load(std::memory_order_acquire);
+        ++done;
+        if (end <= taken) continue;
+        to[count++] = {.in_ring = false, .position = 0, .bytes = end == kOpenEnd ? end : end - taken};
+        if (end == kOpenEnd) break;
+        taken = end;
+        continue;
+      }
+      size = std::min(size, place - position);
+    }
+    if (size == 0) break;
+    to[count++] = {.in_ring = true, .position = position, .bytes = size};
+    position += size;
+  }
+  if (count == 0 && watched_) to[count++] = rest;
+  return count;
 }
 
 bool Receiver::may_have_news(const Ring& ring) const noexcept {
@@ -224,18 +312,69 @@ bool Receiver::may_have_news(const Ring& ring) const noexcept {
          kernel_has_more(ring);
 }
 
-void Receiver::peek(const Ring& ring, Span& to, std::size_t size) const noexcept {
-  const std::size_t at = static_cast<std::size_t>(head_) & (ring.size - 1);
+void Receiver::peek(const Ring& ring, std::uint64_t position, Span& to, std::size_t size) noexcept {
+  const std::size_t at = static_cast<std::size_t>(position) & (ring.size - 1);
   const std::size_t first = std::min(size, ring.size - at);
   to.copy_in(ring.bytes + at, first);
   if (first != size) to.copy_in(ring.bytes, size - first);
 }
 
-void Receiver::take(const Ring& ring, Span& to, std::size_t size) noexcept {
-  peek(ring, to, size);
-  head_ += size;
+bool Receiver::take(const Ring& ring, Span& to, std::size_t size) noexcept {
+  Span copy = to;
+  peek(ring, head_, copy, size);
+  std::uint64_t expected = head_;
   // release: pairs with the acquire in Sender::unread
-  ring.control->head.store(head_, std::memory_order_release);
+  if (!ring.control->head.compare_exchange_strong(expected, head_ + size, std::memory_order_release,
+                                                  std::memory_order_relaxed)) [[unlikely]]
+    return false;
+  head_ += size;
+  to = copy;
+  return true;
+}
+
+void Receiver::taken_from_kernel(const Ring& ring, std::size_t size) noexcept {
+  kernel_taken_ += size;
+  publish(ring);
+}
+
+void Receiver::publish(const Ring& ring) const noexcept {
+  if (ring.control != nullptr)
+    ring.control->kernel_taken.store(kernel_taken_, std::memory_order_release);
+}
+
+bool Receiver::follow(const Ring& ring) noexcept {
+  // acquire: pairs with the release in Sender::reclaimed and ::restart
+  const std::uint64_t head = ring.control->head.load(std::memory_order_acquire);
+  if ((head & kReclaiming) != 0) {
+    // The kernel has them, or is about to.
+    watched_ = true;
+    return false;
+  }
+  const std::uint64_t moved = head - head_;
+  const std::uint64_t tail = ring.control->tail.load(std::memory_order_acquire);
+  const std::uint64_t made = ring.control->marks_made.load(std::memory_order_acquire);
+  if (moved > 2 * ring.size || made - marks_done_ > kMarks) {
+    broken_ = true;
+    return false;
+  }
+  for (; marks_done_ != made; ++marks_done_) {
+    // What is left of its kernel segment goes on without a gap in the one behind it.
+    const Mark& mark = ring.control->marks[marks_done_ % kMarks];
+    if (mark.position.load(std::memory_order_relaxed) - head_ >= moved) break;
+  }
+  // release: the slots may be written again
+  ring.control->marks_done.store(marks_done_, std::memory_order_release);
+  head_ = head;
+  if ((tail & kWatched) != 0 && !watched_) {
+    watched_ = true;
+    ++reclaims_;
+  }
+  return true;
+}
+
+std::uint64_t Receiver::held(const Ring& ring) const noexcept {
+  const std::uint64_t tail = ring.control->tail.load(std::memory_order_acquire) & ~kFlags;
+  return left_ || reclaim_unfinished(ring) || tail - head_ > ring.size ? 0 : tail - head_;
 }
 
 void Receiver::watch(const Ring& ring) noexcept {
@@ -245,16 +384,13 @@ void Receiver::watch(const Ring& ring) noexcept {
   ring.control->tail.fetch_or(kWatched, std::memory_order_acq_rel);
 }
 
-void Receiver::recall(const Ring& ring) noexcept {
-  watched_ = true;
-  for_ever_ = true;
-  const std::uint64_t tail =
-      ring.control->tail.fetch_or(kWatched | kRecall, std::memory_order_acq_rel) & ~kFlags;
-  if (tail - head_ <= ring.size) head_ = tail;
+void Receiver::leave(const Ring& ring) noexcept {
+  watched_ = for_ever_ = left_ = true;
+  ring.control->tail.fetch_or(kWatched | kLeft, std::memory_order_acq_rel);
 }
 
 void Receiver::unwatch(const Ring& ring) noexcept {
-  if (for_ever_ || sleeping_ != 0) return;
+  if (for_ever_ || sleeping_ != 0 || reclaim_unfinished(ring)) return;
   watched_ = false;
   ring.control->tail.fetch_and(~kWatched, std::memory_order_acq_rel);
 }

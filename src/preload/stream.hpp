@@ -3,34 +3,53 @@
 // One direction of an accelerated connection: which of its bytes are in shared memory, and which
 // in the kernel's own stream.
 //
-// A byte is in the ring only while its receiver is awake. Before a receiver sleeps in the kernel
-// it sets WATCHED in the sender's own tail; the sender, which publishes by compare-exchange, then
-// cannot publish any more and sends through the kernel, which wakes the receiver by itself. So
-// there are no doorbells, no byte in the kernel that is not the program's, and no lost wake-up.
+// Two rules hold for every byte, and everything here serves them:
+//
+//  1. A byte lies in the ring only while the kernel need not know of it. Before a receiver sleeps
+//     in the kernel, or returns to a program that may wait in a way which the library does not see,
+//     it sets WATCHED in the sender's own tail; the sender, which publishes by compare-exchange,
+//     then cannot publish any more and sends through the kernel, which wakes whoever waits. And a
+//     sender that is about to sleep, to close or to leave takes back what nobody has taken out of
+//     the ring, and sends it through the kernel (reclaim).
+//  2. Leaving never loses. A receiver that will not read the ring any more (it executes another
+//     program, or passes the socket on) first gives back what it has not read, and the sender sends
+//     it again through the kernel, before anything newer (handback.hpp).
 //
 //   sender                                     receiver
 //     copy behind tail                           tail.fetch_or(WATCHED) -> old tail
 //     tail: old -> new, if it has no flag        bytes behind head?  then read them
 //     it had one: open a mark, kernel send       else sleep in the kernel
 //
+//   reclaim: head.fetch_or(RECLAIMING)         copy, then head: old -> new, if it has no flag
+//     kernel send, mark, new head                it had one: the copy is void, the kernel has it
+//
 // The stream is a sequence of ring segments and kernel segments. A mark tells of a kernel segment:
-// at position P of the ring the data goes on in the kernel from offset K to offset L, then in the
-// ring at P again. L is open until the sender goes back to the ring. Offsets in the kernel count
+// at position P of the ring the data goes on in the kernel, up to offset L, then in the ring at P
+// again. L is open until the sender goes back to the ring. Offsets in the kernel count
 // from the first byte of the connection, so the two sides need not agree on a moment to begin: a
 // direction starts with an open mark, watched.
 //
 //   ring    0 ........ P1 ................ P2 ........
-//   kernel      K1 .... L1           K2 .... (open)
+//   kernel        ..... L1             .... (open)
+//
+// Before a sender leaves the ring for the kernel it takes back what lies there, so that the kernel
+// has everything in order and bytes of the kernel rarely come behind bytes of the ring.
+//
+// Positions only grow; the low bits say where in the ring. Where the ring is empty at the end of
+// its first pages the sender moves both positions on to the next multiple of its size, so a
+// connection with little in flight touches little memory.
 //
 //   +--------------------+ 0      tail and flags: the sender exchanges, the receiver ors
 //   | tail               |
-//   +--------------------+ 128    written by the receiver
-//   | head, marks_done   |
+//   +--------------------+ 128    head: the receiver exchanges, the sender ors and moves;
+//   | head, marks_done   |        the rest is written by the receiver
 //   +--------------------+ 256    written by the sender
 //   | marks_made, sent   |
-//   +--------------------+ 384
+//   +--------------------+ 384    written by both, when a receiver leaves
+//   | handback           |
+//   +--------------------+ 512
 //   | 64 marks           |
-//   +--------------------+ 4096   bytes of the ring (a power of two)
+//   +--------------------+ 2048   (the other direction's words, then the rings)
 //
 // The other side may be hostile: what is read here is read once and checked, own positions are in
 // memory of the own side, and every index is masked. A peer that breaks the protocol is `broken`.
@@ -41,20 +60,35 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "farcall/wait.hpp"
 
 namespace farcall::preload {
 
+// In the tail: the kernel must tell of what comes; the receiver has left the ring for good.
 inline constexpr std::uint64_t kWatched = std::uint64_t{1} << 63;
-inline constexpr std::uint64_t kRecall = std::uint64_t{1} << 62;
-inline constexpr std::uint64_t kFlags = kWatched | kRecall;
+inline constexpr std::uint64_t kLeft = std::uint64_t{1} << 62;
+inline constexpr std::uint64_t kFlags = kWatched | kLeft;
+// In the head: the sender moves what has not been taken to the kernel.
+inline constexpr std::uint64_t kReclaiming = std::uint64_t{1} << 63;
 inline constexpr std::uint64_t kOpenEnd = ~std::uint64_t{0};
 inline constexpr std::uint64_t kMarks = 64;
 
+// The receiver leaves the ring with bytes in it, see handback.hpp. The low bits say how far the two
+// are, the others how many bytes.
+namespace handback {
+inline constexpr std::uint64_t kNone = 0;
+inline constexpr std::uint64_t kAsked = 1;    // by the receiver: nothing is to be sent
+inline constexpr std::uint64_t kGiven = 2;    // by the receiver: bytes stand at the ring's begin
+inline constexpr std::uint64_t kServing = 3;  // by the sender, which sends them
+inline constexpr std::uint64_t kServed = 4;   // by the sender: the kernel has them
+inline constexpr std::uint64_t kDone = 5;     // by the receiver: all is in the kernel
+inline constexpr unsigned kStateBits = 3;
+}  // namespace handback
+
 struct Mark {
   std::atomic<std::uint64_t> position;
-  std::atomic<std::uint64_t> from;
   std::atomic<std::uint64_t> to;
 };
 
@@ -63,28 +97,28 @@ struct Direction {
 
   alignas(kFalseSharing) std::atomic<std::uint64_t> head;
   std::atomic<std::uint64_t> marks_done;
+  std::atomic<std::uint64_t> kernel_taken;
   std::atomic<std::uint32_t> receiver_processor;  // where it last ran, plus one
 
   enum : std::uint32_t { kFinished = 1, kClosed = 2 };
   alignas(kFalseSharing) std::atomic<std::uint64_t> marks_made;
-  std::atomic<std::uint64_t> kernel_sent;  // a hint that spares a look at the kernel
+  std::atomic<std::uint64_t> kernel_sent;
+  std::atomic<std::uint32_t> kernel_sending;  // threads in the middle of a kernel send
   std::atomic<std::uint32_t> sender_processor;
   std::atomic<std::uint32_t> sender_said;  // kFinished before shutdown, kClosed before close
-  std::atomic<std::uint64_t> recall_answer;
   // The one byte in the kernel that is not the program's: at this offset plus one, it wakes a peer
-  // that sleeps and is asked to send again what is in its ring.
+  // that sleeps and is asked to send again what it was given back.
   std::atomic<std::uint64_t> doorbell;
+
+  // See handback.hpp.
+  alignas(kFalseSharing) std::atomic<std::uint64_t> handback;
 
   alignas(kFalseSharing) Mark marks[kMarks];
 };
-inline constexpr std::size_t kDirectionBytes = 4096;
+inline constexpr std::size_t kDirectionBytes = 2048;
 static_assert(offsetof(Direction, head) == 128 && offsetof(Direction, marks_made) == 256 &&
-              offsetof(Direction, marks) == 384 && sizeof(Direction) <= kDirectionBytes);
-
-// What the sender says to kRecall: that the bytes of the ring come by the kernel, before all newer
-// ones; or that newer ones are there already, behind which they cannot go.
-inline constexpr std::uint64_t kSentAgain = 1;
-inline constexpr std::uint64_t kTooLate = 2;
+              offsetof(Direction, handback) == 384 && offsetof(Direction, marks) == 512 &&
+              sizeof(Direction) <= kDirectionBytes);
 
 // The words of a new direction. Its memory is zeroed.
 void start_direction(Direction& direction) noexcept;
@@ -125,9 +159,12 @@ class Sender {
 
   // Where the next byte goes. Leaves the kernel where that is possible.
   Way way(const Ring& ring) noexcept;
-  // Copies what fits and publishes it; returns how much. Zero: the ring is full, or way() is no
-  // longer the ring.
+  // Copies what fits and publishes it; returns how much. Zero: the ring is full, or closed.
   std::size_t put(const Ring& ring, Span& from) noexcept;
+  // The receiver waits for the kernel, or has left.
+  [[nodiscard]] static bool closed(const Ring& ring) noexcept {
+    return (ring.control->tail.load(std::memory_order_relaxed) & kFlags) != 0;
+  }
   // Goes over to the kernel from here on: before a kernel send.
   void use_kernel(const Ring& ring) noexcept;
   // For good.
@@ -135,9 +172,19 @@ class Sender {
     use_kernel(ring);
     for_ever_ = true;
   }
-  // Around a kernel send, so that nobody leaves the kernel meanwhile.
-  void enter_kernel() noexcept { ++sending_; }
+  // Around a kernel send, so that nobody leaves the kernel meanwhile. enter_kernel() is false if
+  // the receiver is leaving the ring and must be served first (handback.hpp).
+  [[nodiscard]] bool enter_kernel(const Ring& ring) noexcept;
   void leave_kernel(const Ring& ring, std::size_t sent) noexcept;
+  // Tells the other end what has been counted here, when the ring comes into use.
+  void publish(const Ring& ring) const noexcept;
+
+  // Takes back all that the receiver has not taken, if no bytes of the kernel come behind it; unless
+  // `always`, only where the kernel does not tell the receiver of anything: one or two runs, whose number is returned, which the caller sends through the kernel, between
+  // enter_kernel() and leave_kernel(). Zero: there is nothing to take back. Then reclaimed() with
+  // the number of bytes that were sent; the rest can be taken out of the ring again.
+  std::size_t reclaim(const Ring& ring, bool always, iovec (&runs)[2]) noexcept;
+  void reclaimed(const Ring& ring, std::size_t sent) noexcept;
 
   [[nodiscard]] bool in_kernel() const noexcept { return in_kernel_; }
   [[nodiscard]] bool broken() const noexcept { return broken_; }
@@ -148,23 +195,22 @@ class Sender {
   // Bytes in the ring that the receiver has not read.
   [[nodiscard]] std::size_t unread(const Ring& ring) noexcept;
   [[nodiscard]] std::size_t room(const Ring& ring) noexcept { return ring.size - unread(ring); }
-  // The receiver will not read the ring any more, and has not been answered: before any other
-  // kernel send.
-  [[nodiscard]] bool recalled(const Ring& ring) const noexcept;
-  // Goes over to the kernel for good. The bytes of the ring that must go there first, as one or two
-  // runs, whose number is returned; 0 also if that is too late.
-  std::size_t answer_recall(const Ring& ring, iovec (&again)[2]) noexcept;
-
  private:
   std::uint64_t tail_ = 0;
   std::uint64_t head_seen_ = 0;
   std::uint64_t marks_made_ = 1;  // the first one is made by start_direction()
   std::uint64_t kernel_sent_ = 0;
+  std::uint64_t last_mark_ = 0;  // its position
+  std::uint64_t restart_at_ = kFirstPages;
   std::uint32_t sending_ = 0;
   bool in_kernel_ = true;
   bool for_ever_ = false;
   bool broken_ = false;
-  bool recall_answered_ = false;
+
+  static constexpr std::uint64_t kFirstPages = 4096;
+  void restart(const Ring& ring) noexcept;
+  std::size_t unread_runs(const Ring& ring, iovec (&runs)[2]) const noexcept;
+  void make_mark(const Ring& ring, std::uint64_t position, std::uint64_t to) noexcept;
 };
 
 // The receiving side; as Sender.
@@ -182,16 +228,22 @@ class Receiver {
     std::uint64_t bytes;
   };
   Next next(const Ring& ring) noexcept;
-  // How many bytes of the kernel follow the next `ring_bytes` bytes of the ring, if no mark stands
-  // in between: 0 if there is none behind them, kOpenEnd if their segment is open.
-  [[nodiscard]] std::uint64_t kernel_bytes_behind(const Ring& ring,
-                                                  std::uint64_t ring_bytes) const noexcept;
+  // The stream from here on, as far as it is known and there is room for; the last one may be open.
+  struct Segment {
+    bool in_ring;
+    std::uint64_t position;  // of one in the ring
+    std::uint64_t bytes;
+    [[nodiscard]] bool open() const noexcept { return bytes == kOpenEnd; }
+  };
+  std::size_t segments(const Ring& ring, std::span<Segment> to) const noexcept;
   // Cheap, and without the lock: may something have come since next() said `nothing` or `open`?
   [[nodiscard]] bool may_have_news(const Ring& ring) const noexcept;
 
-  void take(const Ring& ring, Span& to, std::size_t size) noexcept;
-  void peek(const Ring& ring, Span& to, std::size_t size) const noexcept;
-  void taken_from_kernel(std::size_t size) noexcept { kernel_taken_ += size; }
+  // False: the sender has just taken them back; next() tells what is there instead.
+  bool take(const Ring& ring, Span& to, std::size_t size) noexcept;
+  static void peek(const Ring& ring, std::uint64_t position, Span& to, std::size_t size) noexcept;
+  void taken_from_kernel(const Ring& ring, std::size_t size) noexcept;
+  void publish(const Ring& ring) const noexcept;  // as Sender's
 
   // From here on the sender uses the kernel. next() afterwards tells what came first; if that is
   // `nothing` or `open`, everything in the kernel belongs here until unwatch().
@@ -203,20 +255,30 @@ class Receiver {
     for_ever_ = true;
   }
 
-  // Asks the sender to send the bytes of the ring again by the kernel, and never reads them.
-  void recall(const Ring& ring) noexcept;
+  // The ring has been read to its end and is not used again: all that comes is in the kernel.
+  void leave(const Ring& ring) noexcept;
 
   // Threads that sleep in the kernel on account of this direction; it stays watched meanwhile.
   void enter_kernel() noexcept { ++sleeping_; }
-  void leave_kernel(std::size_t taken) noexcept {
+  void leave_kernel(const Ring& ring, std::size_t taken) noexcept {
     if (sleeping_ != 0) --sleeping_;
-    kernel_taken_ += taken;
+    taken_from_kernel(ring, taken);
   }
+
+  // The sender began to move bytes to the kernel. If it has died since, they are lost.
+  [[nodiscard]] bool reclaim_unfinished(const Ring& ring) const noexcept {
+    return (ring.control->head.load(std::memory_order_acquire) & kReclaiming) != 0;
+  }
+  // How often the sender has taken back what this side had promised to look at.
+  [[nodiscard]] std::uint32_t reclaims() const noexcept { return reclaims_; }
+  // Bytes in the ring, whatever stands before them, that the sender is not about to take back.
+  [[nodiscard]] std::uint64_t held(const Ring& ring) const noexcept;
 
   [[nodiscard]] bool busy() const noexcept { return sleeping_ != 0; }
   [[nodiscard]] bool broken() const noexcept { return broken_; }
   [[nodiscard]] bool watched() const noexcept { return watched_; }
   [[nodiscard]] bool gone_for_ever() const noexcept { return for_ever_; }
+  [[nodiscard]] bool has_left() const noexcept { return left_; }
   [[nodiscard]] std::uint64_t kernel_taken() const noexcept { return kernel_taken_; }
   [[nodiscard]] std::uint64_t position() const noexcept { return head_; }
   // The sender says that it has put so much into the kernel; only a hint.
@@ -229,9 +291,15 @@ class Receiver {
   std::uint64_t marks_done_ = 0;
   std::uint64_t kernel_taken_ = 0;
   std::uint32_t sleeping_ = 0;
+  std::uint32_t reclaims_ = 0;
   bool watched_ = true;
   bool for_ever_ = false;
+  bool left_ = false;
   bool broken_ = false;
+
+  // The head is not where this side left it: goes on where the sender has put it. False while the
+  // sender is about to.
+  bool follow(const Ring& ring) noexcept;
 };
 
 }  // namespace farcall::preload

@@ -6,13 +6,12 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 
 #include "preload/real.hpp"
 
 namespace farcall::preload {
-namespace {
 
-// sendmsg of at most `size` bytes of what is left in `span`.
 long kernel_send(int fd, const Span& span, std::size_t size, int flags) noexcept {
   iovec parts[kParts];
   msghdr message{};
@@ -22,6 +21,8 @@ long kernel_send(int fd, const Span& span, std::size_t size, int flags) noexcept
   while (result == -EINTR) result = kernel(SYS_sendmsg, fd, &message, flags | MSG_DONTWAIT);
   return result;
 }
+
+namespace {
 
 struct Got {
   long raw;     // what the kernel says
@@ -41,37 +42,64 @@ Got kernel_receive(const Receiver& receiver, const Ring& ring, int fd, const Spa
                                                   static_cast<std::size_t>(raw)))};
 }
 
-// Peeks at a run of the stream that begins in the ring and may go on in the kernel.
+// Shows the stream from here on, across ring and kernel: the bytes of all kernel segments lie one
+// behind the other there, so one call brings them to their places.
 long peek_now(Receiver& receiver, const Ring& ring, int fd, Span& to) noexcept {
-  const Receiver::Next next = receiver.next(ring);
-  long peeked = 0;
-  std::size_t limit = to.left();
-  if (next.kind == Receiver::Next::broken) return -ECONNRESET;
-  if (next.kind == Receiver::Next::ring) {
-    const std::size_t size = std::min<std::size_t>(next.bytes, limit);
-    receiver.peek(ring, to, size);
-    peeked = static_cast<long>(size);
-    // Further bytes are shown as far as the next segment goes. Its end is read after the kernel has
-    // been asked, as in receive_now().
-    if (to.left() == 0 || !receiver.kernel_has_more(ring)) return peeked;
+  if (receiver.next(ring).kind == Receiver::Next::broken) return -ECONNRESET;
+  std::array<Receiver::Segment, 16> segments;
+  std::size_t known = receiver.segments(ring, segments);
+  if (known != 0 && segments[known - 1].open() && !receiver.watched()) {
+    // The sender may close it at any moment. What is there now belongs to it if it is open still.
     const long queued = kernel_queued(fd);
-    const std::uint64_t behind = receiver.kernel_bytes_behind(ring, size);
-    if (queued <= 0 || behind == 0) return peeked;
-    limit = std::min<std::uint64_t>({to.left(), static_cast<std::uint64_t>(queued), behind});
-  } else if (next.kind == Receiver::Next::kernel) {
-    limit = std::min<std::size_t>(limit, next.bytes);
-  } else if (next.kind == Receiver::Next::nothing && !receiver.watched()) {
-    return kNothing;
-  } else if (!receiver.watched()) {
-    const long queued = kernel_queued(fd);
-    if (queued <= 0) return kNothing;
-    if (receiver.next(ring).kind != Receiver::Next::open) return peek_now(receiver, ring, fd, to);
-    limit = std::min(limit, static_cast<std::size_t>(queued));
+    const std::size_t before = known;
+    known = receiver.segments(ring, segments);
+    if (known != before || !segments[known - 1].open()) {
+      known = std::min(known, before - 1);
+    } else {
+      std::uint64_t closed = 0;
+      for (std::size_t i = 0; i + 1 < known; ++i)
+        if (!segments[i].in_ring) closed += segments[i].bytes;
+      const auto there = static_cast<std::uint64_t>(std::max(queued, 0L));
+      segments[known - 1].bytes = there > closed ? there - closed : 0;
+    }
   }
-  const auto [raw, got] = kernel_receive(receiver, ring, fd, to, limit, MSG_PEEK);
-  if (raw > 0 && got == 0 && peeked == 0) return kNothing;
-  if (got < 0 && peeked == 0) return got == -EAGAIN ? kNothing : got;
-  return peeked + std::max(got, 0L);
+  iovec parts[kParts];
+  std::size_t ends[kParts];  // in the stream, of each part that comes from the kernel
+  std::size_t count = 0;
+  Span rest = to;
+  for (std::size_t i = 0; i < known && rest.left() != 0 && count < kParts; ++i) {
+    const auto size =
+        static_cast<std::size_t>(std::min<std::uint64_t>(segments[i].bytes, rest.left()));
+    if (segments[i].in_ring) {
+      receiver.peek(ring, segments[i].position, rest, size);
+      continue;
+    }
+    const std::size_t made = rest.parts(parts + count, kParts - count, size);
+    for (std::size_t k = count; k < count + made; ++k) {
+      rest.skip(parts[k].iov_len);
+      ends[k] = to.left() - rest.left();
+    }
+    count += made;
+  }
+  const std::size_t shown = to.left() - rest.left();
+  const auto result = [](std::size_t size) {
+    return size == 0 ? kNothing : static_cast<long>(size);
+  };
+  if (count == 0) return result(shown);
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = count;
+  long raw = -EINTR;
+  while (raw == -EINTR) raw = kernel(SYS_recvmsg, fd, &message, MSG_PEEK | MSG_DONTWAIT);
+  const std::size_t before = ends[0] - parts[0].iov_len;
+  if (raw <= 0) return before != 0 || raw == -EAGAIN ? result(before) : raw;
+  std::size_t got =
+      without_doorbell(receiver, ring, parts, count, static_cast<std::size_t>(raw));
+  for (std::size_t k = 0; k < count; ++k) {
+    if (got < parts[k].iov_len) return result(ends[k] - parts[k].iov_len + got);
+    got -= parts[k].iov_len;
+  }
+  return result(shown);
 }
 
 }  // namespace
@@ -103,28 +131,21 @@ std::size_t without_doorbell(const Receiver& receiver, const Ring& ring, const i
   return got - 1;
 }
 
-void answer_recall(Sender& sender, const Ring& ring, int fd) noexcept {
-  if (!sender.recalled(ring)) return;
-  iovec again[2];
-  const std::size_t runs = sender.answer_recall(ring, again);
-  if (runs == 0) return;
-  constexpr int kPatience = 10'000;
-  for (Span left(again, runs); left.left() != 0;) {
-    const long sent = kernel_send(fd, left, left.left(), MSG_NOSIGNAL);
-    if (sent > 0) {
-      sender.enter_kernel();
-      sender.leave_kernel(ring, static_cast<std::size_t>(sent));
+void reclaim_now(Sender& sender, const Ring& ring, int fd, bool always) noexcept {
+  iovec runs[2];
+  const std::size_t count = sender.reclaim(ring, always, runs);
+  if (count == 0) return;
+  std::size_t moved = 0;
+  if (sender.enter_kernel(ring)) {
+    for (Span left(runs, count); left.left() != 0;) {
+      const long sent = kernel_send(fd, left, left.left(), MSG_NOSIGNAL);
+      if (sent <= 0) break;
       left.skip(static_cast<std::size_t>(sent));
-      continue;
+      moved += static_cast<std::size_t>(sent);
     }
-    pollfd room{.fd = fd, .events = POLLOUT, .revents = 0};
-    timespec time{.tv_sec = kPatience / 1000, .tv_nsec = 0};
-    if (sent != -EAGAIN || kernel(SYS_ppoll, &room, 1, &time, nullptr, 0) <= 0) {
-      // Rather no connection than one that lacks bytes.
-      kernel(SYS_shutdown, fd, SHUT_RDWR);
-      return;
-    }
+    sender.leave_kernel(ring, moved);
   }
+  sender.reclaimed(ring, moved);
 }
 
 long kernel_queued(int fd) noexcept {
@@ -142,8 +163,7 @@ long receive_now(Receiver& receiver, const Ring& ring, int fd, Span& to, bool pe
     switch (next.kind) {
       case Receiver::Next::ring: {
         const std::size_t size = std::min<std::size_t>(next.bytes, limit);
-        receiver.take(ring, to, size);
-        moved += static_cast<long>(size);
+        if (receiver.take(ring, to, size)) moved += static_cast<long>(size);
         continue;
       }
       case Receiver::Next::broken: return moved != 0 ? moved : -ECONNRESET;
@@ -169,7 +189,7 @@ long receive_now(Receiver& receiver, const Ring& ring, int fd, Span& to, bool pe
       if (moved != 0) return moved;
       return raw == -EAGAIN ? kNothing : raw;
     }
-    receiver.taken_from_kernel(static_cast<std::size_t>(raw));
+    receiver.taken_from_kernel(ring, static_cast<std::size_t>(raw));
     to.skip(static_cast<std::size_t>(got));
     moved += got;
     // Whatever comes after this announces itself anew.
@@ -195,26 +215,6 @@ long look_for_end(Receiver& receiver, const Ring& ring, int fd) noexcept {
   // them.
   if (got > 0 && receiver.next(ring).kind == Receiver::Next::nothing) receiver.watch_for_ever(ring);
   return got > 0 ? kNothing : got;
-}
-
-long send_now(Sender& sender, const Ring& ring, int fd, Span& from, int flags) noexcept {
-  switch (sender.way(ring)) {
-    case Sender::Way::broken: return -ECONNRESET;
-    case Sender::Way::ring: {
-      const std::size_t put = sender.put(ring, from);
-      if (put != 0) return static_cast<long>(put);
-      if (sender.broken()) return -ECONNRESET;
-      if (!sender.in_kernel()) return kNothing;
-      break;
-    }
-    case Sender::Way::kernel: break;
-  }
-  answer_recall(sender, ring, fd);
-  sender.enter_kernel();
-  const long sent = kernel_send(fd, from, from.left(), flags | MSG_NOSIGNAL);
-  sender.leave_kernel(ring, sent > 0 ? static_cast<std::size_t>(sent) : 0);
-  if (sent > 0) from.skip(static_cast<std::size_t>(sent));
-  return sent == -EAGAIN ? kNothing : sent;
 }
 
 }  // namespace farcall::preload

@@ -18,18 +18,17 @@ long receive_now(Receiver& receiver, const Ring& ring, int fd, Span& to, bool pe
 // kernel, which costs a system call.
 long look_for_end(Receiver& receiver, const Ring& ring, int fd) noexcept;
 
-// Puts what fits into the ring or, without waiting, into the kernel. kNothing: nothing fits now.
-// Holds the sender's lock. `flags` are those of send().
-long send_now(Sender& sender, const Ring& ring, int fd, Span& from, int flags) noexcept;
-
 // Takes a doorbell out of `got` bytes that have just come from the kernel into `parts`, if it is
 // among them. Returns how many bytes are the program's.
 std::size_t without_doorbell(const Receiver& receiver, const Ring& ring, const iovec* parts,
                              std::size_t count, std::size_t got) noexcept;
 
-// If the receiver has asked for it, sends the bytes of the ring again, by the kernel. Holds the
-// sender's lock; waits for room in the kernel where there is none.
-void answer_recall(Sender& sender, const Ring& ring, int fd) noexcept;
+// Sends what nobody has taken out of the ring through the kernel, as much as that takes without
+// waiting; see Sender::reclaim. Holds the sender's lock.
+void reclaim_now(Sender& sender, const Ring& ring, int fd, bool always) noexcept;
+
+// sendmsg of at most `size` bytes of what is left in `span`, without waiting; negative errno.
+long kernel_send(int fd, const Span& span, std::size_t size, int flags) noexcept;
 
 // Bytes in the kernel's receive queue of `fd`; negative errno.
 long kernel_queued(int fd) noexcept;

@@ -111,11 +111,12 @@ bool may_share_with(uid_t uid) noexcept {
   return false;
 }
 
-bool peer_may_share(int unix_socket) noexcept {
+bool peer_may_share(int unix_socket, pid_t& pid) noexcept {
   ucred peer{};
   socklen_t size = sizeof peer;
-  return kernel(SYS_getsockopt, unix_socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-         may_share_with(peer.uid);
+  if (kernel(SYS_getsockopt, unix_socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+  pid = peer.pid;
+  return may_share_with(peer.uid);
 }
 
 // What the kernel has counted of a connection; the structure of the C library is older.
@@ -214,6 +215,11 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   side.nonblocking.store(flags >= 0 && (flags & O_NONBLOCK) != 0, std::memory_order_relaxed);
   const Guard receiving(side.receive_lock);
   const Guard sending(side.send_lock);
+  // Handed back meanwhile.
+  if (side.stage.load(std::memory_order_relaxed) == Side::kNever) {
+    kernel(SYS_munmap, base, size);
+    return false;
+  }
   side.mapping = base;
   side.mapped = size;
   // The first one carries what the connecting end sends.
@@ -227,6 +233,8 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   side.nodelay.store(nodelay != 0, std::memory_order_relaxed);
   nodelay = 1;
   kernel(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
+  side.sender.publish(side.out);
+  side.receiver.publish(side.in);
   // The end that came before this moment was no surprise either.
   if (side.finished.load(std::memory_order_relaxed)) {
     side.sender.leave_ring(side.out);
@@ -290,7 +298,7 @@ void take_memory(int fd, Side& side) noexcept {
   message.msg_control = control;
   message.msg_controllen = sizeof control;
   int memory = -1;
-  const bool trusted = peer_may_share(guest);
+  const bool trusted = peer_may_share(guest, side.peer_pid);
   const long got = kernel(SYS_recvmsg, guest, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (got == -EAGAIN && trusted) return;  // it is about to
   if (got >= 0) {
@@ -342,7 +350,7 @@ void leave_memory(int fd, Side& side) noexcept {
   const int host = static_cast<int>(made);
   const auto leave = [&]() -> bool {
     if (kernel(SYS_connect, host, &name, length) < 0) return false;  // nobody there (yet)
-    if (!peer_may_share(host)) {
+    if (!peer_may_share(host, side.peer_pid)) {
       give_up(fd, side, Reason::other_user);
       return false;
     }
@@ -507,7 +515,7 @@ void take_next_step(int fd, Side& side) noexcept {
   const bool never = side.stage.load(std::memory_order_relaxed) == Side::kNever;
   side.advancing.store(false, std::memory_order_release);
   // From now on it costs nothing.
-  if (never && !stats_wanted()) release(forget(fd, false));
+  if (never && !stats_wanted()) release(forget(fd));
 }
 
 }  // namespace farcall::preload

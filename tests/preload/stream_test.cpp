@@ -15,6 +15,27 @@
 namespace farcall::preload {
 namespace {
 
+// Puts what fits into the ring or, without waiting, into the kernel. kNothing: nothing fits now.
+long send_now(Sender& sender, const Ring& ring, int fd, Span& from) {
+  switch (sender.way(ring)) {
+    case Sender::Way::broken: return -ECONNRESET;
+    case Sender::Way::ring: {
+      const std::size_t put = sender.put(ring, from);
+      if (put != 0) return static_cast<long>(put);
+      if (sender.broken()) return -ECONNRESET;
+      if (!sender.closed(ring)) return kNothing;
+      sender.use_kernel(ring);
+      break;
+    }
+    case Sender::Way::kernel: break;
+  }
+  if (!sender.enter_kernel(ring)) return kNothing;
+  const long sent = kernel_send(fd, from, from.left(), MSG_NOSIGNAL);
+  sender.leave_kernel(ring, sent > 0 ? static_cast<std::size_t>(sent) : 0);
+  if (sent > 0) from.skip(static_cast<std::size_t>(sent));
+  return sent == -EAGAIN ? kNothing : sent;
+}
+
 // A direction over a pair of sockets, which stand for the kernel's stream.
 struct Stream {
   explicit Stream(std::size_t ring_bytes = 4096)
@@ -32,7 +53,7 @@ struct Stream {
   long send(const std::string& text) {
     iovec part{.iov_base = const_cast<char*>(text.data()), .iov_len = text.size()};
     Span span(&part, 1);
-    return send_now(sender, ring, out.get(), span, 0);
+    return send_now(sender, ring, out.get(), span);
   }
   std::string receive(std::size_t size = 10'000, bool peek = false) {
     std::string text(size, '\0');
@@ -101,7 +122,8 @@ TEST(Stream, ShowsNothingOutOfItsPlace) {
     stream.receiver.watch(stream.ring);
     stream.send("kernel ");
   }
-  EXPECT_EQ(stream.receive(100, true), "ring kernel ");
+  EXPECT_EQ(stream.receive(100, true), "ring kernel ring kernel ring kernel ");
+  EXPECT_EQ(stream.receive(14, true), "ring kernel ri");
   EXPECT_EQ(stream.receive(), "ring kernel ring kernel ring kernel ");
 }
 
@@ -116,6 +138,96 @@ TEST(Stream, SpillsIntoTheKernelWhenTheRingIsFull) {
   EXPECT_EQ(stream.send("back"), 4);
   EXPECT_EQ(kernel_queued(stream.in.get()), 0);
   EXPECT_EQ(stream.receive(), "back");
+}
+
+TEST(Stream, TakesBackWhatNobodyCameFor) {
+  Stream stream;
+  stream.receiver.unwatch(stream.ring);
+  EXPECT_EQ(stream.send("first "), 6);
+  EXPECT_EQ(stream.receive(3), "fir");
+  reclaim_now(stream.sender, stream.ring, stream.out.get(), false);
+  EXPECT_EQ(kernel_queued(stream.in.get()), 3);
+  EXPECT_EQ(stream.send("second"), 6);
+  EXPECT_EQ(kernel_queued(stream.in.get()), 9);
+  EXPECT_EQ(stream.receive(), "st second");
+  EXPECT_TRUE(stream.receiver.watched());
+  EXPECT_EQ(stream.receiver.reclaims(), 1u);
+  stream.receiver.unwatch(stream.ring);
+  EXPECT_EQ(stream.send("third"), 5);
+  EXPECT_EQ(kernel_queued(stream.in.get()), 0);
+  EXPECT_EQ(stream.receive(), "third");
+}
+
+TEST(Stream, TakesBackBehindTheKernelWhatMustBeThereInTheEnd) {
+  Stream stream;
+  stream.send("kernel ");
+  stream.receiver.unwatch(stream.ring);
+  stream.send("ring ");
+  EXPECT_EQ(stream.receive(2), "ke");
+  reclaim_now(stream.sender, stream.ring, stream.out.get(), true);
+  EXPECT_EQ(kernel_queued(stream.in.get()), 10);
+  stream.send("more");
+  EXPECT_EQ(stream.receive(100, true), "rnel ring more");
+  EXPECT_EQ(stream.receive(), "rnel ring more");
+}
+
+TEST(Stream, TakesNothingBackWhereTheKernelTells) {
+  Stream stream;
+  stream.send("kernel ");
+  stream.receiver.unwatch(stream.ring);
+  stream.send("ring");
+  reclaim_now(stream.sender, stream.ring, stream.out.get(), false);
+  EXPECT_EQ(kernel_queued(stream.in.get()), 7);
+  EXPECT_EQ(stream.receive(), "kernel ring");
+}
+
+TEST(Stream, LeavesInTheRingWhatTheKernelHasNoRoomFor) {
+  Stream stream(1 << 20);
+  const int small = 1;
+  ASSERT_EQ(::setsockopt(stream.out.get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
+  stream.receiver.unwatch(stream.ring);
+  std::string text(500'000, ' ');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>('a' + i / 7 % 26);
+  EXPECT_EQ(stream.send(text), 500'000);
+  reclaim_now(stream.sender, stream.ring, stream.out.get(), false);
+  const long moved = kernel_queued(stream.in.get());
+  ASSERT_GT(moved, 0);
+  ASSERT_LT(moved, 500'000);
+  std::string all;
+  while (all.size() < text.size()) {
+    const std::string piece = stream.receive(100'000);
+    ASSERT_NE(piece, "(nothing)") << "after " << all.size();
+    all += piece;
+  }
+  EXPECT_EQ(all, text);
+}
+
+TEST(Stream, WhatIsBeingTakenBackCannotBeTaken) {
+  Stream stream;
+  stream.receiver.unwatch(stream.ring);
+  stream.send("between");
+  iovec runs[2];
+  ASSERT_EQ(stream.sender.reclaim(stream.ring, false, runs), 1u);
+  // The other end is in the middle of it: there is nothing yet, and the kernel will tell.
+  EXPECT_EQ(stream.receive(), "(nothing)");
+  EXPECT_TRUE(stream.receiver.watched());
+  EXPECT_TRUE(stream.receiver.reclaim_unfinished(stream.ring));
+  stream.sender.reclaimed(stream.ring, 0);
+  EXPECT_FALSE(stream.receiver.reclaim_unfinished(stream.ring));
+  EXPECT_EQ(stream.receive(), "between");
+}
+
+TEST(Stream, TouchesLittleOfALargeRing) {
+  Stream stream(1 << 20);
+  stream.receiver.unwatch(stream.ring);
+  for (int i = 0; i < 100'000; ++i) {
+    ASSERT_EQ(stream.send("a message of some bytes"), 23);
+    ASSERT_EQ(stream.receive(), "a message of some bytes");
+  }
+  EXPECT_EQ(kernel_queued(stream.in.get()), 0);
+  const std::byte* const bytes = stream.ring.bytes;
+  EXPECT_TRUE(std::all_of(bytes + 8192, bytes + stream.ring.size,
+                          [](std::byte byte) { return byte == std::byte{}; }));
 }
 
 TEST(Stream, EndsWhenEverythingHasBeenRead) {
@@ -163,7 +275,7 @@ void exchange(std::uint64_t total, unsigned seed, std::size_t ring_bytes) {
       iovec part{.iov_base = buffer.data(), .iov_len = size};
       for (Span span(&part, 1); span.left() != 0;) {
         if (random() % 64 == 0) stream.sender.use_kernel(stream.ring);
-        const long now = send_now(stream.sender, stream.ring, stream.out.get(), span, 0);
+        const long now = send_now(stream.sender, stream.ring, stream.out.get(), span);
         if (now > 0) {
           sent += static_cast<std::uint64_t>(now);
         } else {
@@ -178,6 +290,8 @@ void exchange(std::uint64_t total, unsigned seed, std::size_t ring_bytes) {
           }
         }
       }
+      if (random() % 32 == 0)
+        reclaim_now(stream.sender, stream.ring, stream.out.get(), random() % 2 == 0);
       if (random() % 256 == 0)
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
     }
@@ -250,12 +364,15 @@ TEST(StreamStress, SurvivesAPeerThatScribbles) {
                                       kFlags,
                                       0,
                                       words[0].load() + random() % 100,
-                                      kWatched | random() % 5000};
-      static constexpr std::size_t kPlaces[] = {0, 16, 17, 18, 32, 33, 35, 48, 49, 50, 51, 52, 53};
+                                      kWatched | random() % 5000,
+                                      words[16].load() + random() % 100};
+      static constexpr std::size_t kPlaces[] = {0,  16, 17, 18, 19, 32, 33, 34,
+                                                35, 36, 48, 64, 65, 66, 67, 68, 69};
       words[kPlaces[random() % std::size(kPlaces)]].store(values[random() % std::size(values)]);
       if (random() % 3 == 0) stream.receiver.watch(stream.ring);
       if (random() % 3 == 0) stream.receiver.unwatch(stream.ring);
       if (random() % 8 == 0) stream.sender.use_kernel(stream.ring);
+      if (random() % 8 == 0) reclaim_now(stream.sender, stream.ring, stream.out.get(), false);
       (void)stream.send(text.substr(0, 1 + random() % 299));
       (void)stream.receive(1 + random() % 500, random() % 4 == 0);
       (void)look_for_end(stream.receiver, stream.ring, stream.in.get());

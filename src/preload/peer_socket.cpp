@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "preload/peer_socket.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "preload/diag.hpp"
+#include "preload/real.hpp"
+
+#ifndef SO_COOKIE
+#define SO_COOKIE 57
+#endif
+
+namespace farcall::preload {
+namespace {
+
+bool address_of(long call, int fd, Endpoint& endpoint) noexcept {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  return kernel(call, fd, &address, &size) == 0 &&
+         Endpoint::from(reinterpret_cast<const sockaddr*>(&address), endpoint);
+}
+
+// Calls found(number) for each descriptor of the process until it is true.
+template <class Found>
+bool find_descriptor(pid_t pid, Found found) noexcept {
+  char path[32];
+  std::snprintf(path, sizeof path, "/proc/%d/fd", pid);
+  const long directory = kernel(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+  if (directory < 0) return false;
+  alignas(8) char entries[4096];
+  bool done = false;
+  long size = 0;
+  while (!done && (size = kernel(SYS_getdents64, directory, entries, sizeof entries)) > 0) {
+    for (long at = 0; at < size && !done;) {
+      std::uint16_t length = 0;
+      std::memcpy(&length, entries + at + offsetof(dirent64, d_reclen), sizeof length);
+      const char* const name = entries + at + offsetof(dirent64, d_name);
+      if (*name != '.') done = found(static_cast<int>(directory), name);
+      at += length;
+    }
+  }
+  kernel(SYS_close, directory);
+  return done;
+}
+
+int number_of(const char* digits) noexcept {
+  int number = 0;
+  for (; *digits >= '0' && *digits <= '9'; ++digits) number = 10 * number + (*digits - '0');
+  return number;
+}
+
+}  // namespace
+
+int borrow_peer_socket(int fd, pid_t pid) noexcept {
+  Endpoint own{};
+  Endpoint peer{};
+  FoundSocket wanted{};
+  if (pid <= 0 || !address_of(SYS_getsockname, fd, own) || !address_of(SYS_getpeername, fd, peer))
+    return -ENOTCONN;
+  if (const int result = find_socket(peer, own, wanted); result != 0) return result;
+  const long process = kernel(SYS_pidfd_open, pid, 0);
+  if (process < 0) return static_cast<int>(process);
+  char link[32];
+  const auto length =
+      static_cast<long>(std::snprintf(link, sizeof link, "socket:[%u]", wanted.inode));
+  long borrowed = -ENOENT;
+  find_descriptor(pid, [&](int directory, const char* name) {
+    char target[32];
+    if (kernel(SYS_readlinkat, directory, name, target, sizeof target) != length ||
+        std::memcmp(target, link, static_cast<std::size_t>(length)) != 0)
+      return false;
+    borrowed = kernel(SYS_pidfd_getfd, process, number_of(name), 0);
+    std::uint64_t cookie = 0;
+    socklen_t size = sizeof cookie;
+    if (borrowed >= 0 && (kernel(SYS_getsockopt, borrowed, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0 ||
+                          cookie != wanted.cookie)) {
+      kernel(SYS_close, borrowed);
+      borrowed = -ESTALE;
+    }
+    return true;
+  });
+  kernel(SYS_close, process);
+  return static_cast<int>(borrowed);
+}
+
+}  // namespace farcall::preload

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "preload/settle.hpp"
+
+#include <pthread.h>
+
+#include <array>
+
+#include "preload/transfer.hpp"
+
+namespace farcall::preload {
+
+namespace detail {
+constinit std::atomic<std::uint32_t> unsettled{0};
+}  // namespace detail
+
+namespace {
+
+// What other threads have put is theirs to look at, until it has lain here for long.
+constexpr std::uint64_t kLong = 200 * kTicksPerMicrosecond;
+
+struct Entry {
+  Side* side = nullptr;
+  std::uint32_t generation = 0;
+  std::uint32_t thread = 0;
+  int fd = -1;
+  std::uint64_t position = 0;   // the sender's, when somebody last looked
+  std::uint64_t looked_at = 0;  // ticks
+};
+
+constexpr std::uint32_t kMost = 1024;
+constinit std::array<Entry, kMost> entries{};
+constinit Lock entries_lock;
+// Of each side, whether it stands in there.
+constinit std::array<std::atomic<bool>, kMostSides> noted{};
+
+std::atomic<bool>& noted_of(const Side& side) noexcept { return noted[index_of(side)]; }
+
+// Whether the receiver has taken everything, or the kernel has it by now.
+bool settle(Entry& entry, bool other_thread) noexcept {
+  Side& side = *entry.side;
+  const Guard sending(side.send_lock);
+  // Somebody is in the middle of sending, who has noted it again by then.
+  if (!sending) return false;
+  if (side.generation.load(std::memory_order_relaxed) != entry.generation) return true;
+  if (side.out.control == nullptr || side.sender.unread(side.out) == 0) {
+    noted_of(side).store(false, std::memory_order_relaxed);
+    return true;
+  }
+  if (other_thread) {
+    const std::uint64_t now = ticks();
+    if (entry.position != side.sender.position()) {
+      entry.position = side.sender.position();
+      entry.looked_at = now;
+      return false;
+    }
+    if (now - entry.looked_at < kLong) return false;
+  }
+  reclaim_now(side.sender, side.out, entry.fd, false);
+  noted_of(side).store(false, std::memory_order_relaxed);
+  return true;
+}
+
+void in_child() noexcept {
+  // The parent looks at what it has put.
+  new (&entries_lock) Lock;
+  for (std::uint32_t i = 0; i < detail::unsettled.load(std::memory_order_relaxed); ++i) {
+    noted_of(*entries[i].side).store(false, std::memory_order_relaxed);
+    entries[i].side = nullptr;
+  }
+  detail::unsettled.store(0, std::memory_order_relaxed);
+}
+
+[[gnu::constructor]] void start() noexcept { ::pthread_atfork(nullptr, nullptr, in_child); }
+
+}  // namespace
+
+void note_put(Side& side, int fd) noexcept {
+  std::atomic<bool>& is_noted = noted_of(side);
+  if (is_noted.load(std::memory_order_relaxed)) [[likely]]
+    return;
+  const Guard guard(entries_lock);
+  const std::uint32_t count = detail::unsettled.load(std::memory_order_relaxed);
+  if (!guard || count == kMost) return;  // it is tried again with the next bytes
+  entries[count] = {.side = &side,
+                    .generation = side.generation.load(std::memory_order_relaxed),
+                    .thread = this_thread(),
+                    .fd = fd};
+  is_noted.store(true, std::memory_order_relaxed);
+  detail::unsettled.store(count + 1, std::memory_order_relaxed);
+}
+
+void forget_put(const Side& side) noexcept {
+  noted_of(side).store(false, std::memory_order_relaxed);
+}
+
+void detail::settle(bool all) noexcept {
+  // Taken out first: no lock is held while the kernel is called.
+  const std::uint32_t me = this_thread();
+  for (std::uint32_t i = 0;; ++i) {
+    Entry entry;
+    {
+      const Guard guard(entries_lock);
+      const std::uint32_t count = unsettled.load(std::memory_order_relaxed);
+      if (!guard || i >= count) return;
+      entry = entries[i];
+    }
+    const bool gone = preload::settle(entry, !all && entry.thread != me);
+    const Guard guard(entries_lock);
+    const std::uint32_t count = unsettled.load(std::memory_order_relaxed);
+    if (i >= count || entries[i].side != entry.side) continue;
+    if (!gone) {
+      entries[i] = entry;
+      continue;
+    }
+    entries[i] = entries[count - 1];
+    entries[count - 1].side = nullptr;
+    unsettled.store(count - 1, std::memory_order_relaxed);
+    --i;
+  }
+}
+
+}  // namespace farcall::preload

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a thread has put into rings is looked at before it sleeps: if nobody has taken it by then,
+// the kernel gets it. So a receiver that waits in a way which the library does not see is told, at
+// the latest when the sender has nothing else to do.
+#pragma once
+
+#include "preload/side.hpp"
+
+namespace farcall::preload {
+
+// Bytes were put into the ring of `side`. Holds the sender's lock.
+void note_put(Side& side, int fd) noexcept;
+// The side is about to be another connection's.
+void forget_put(const Side& side) noexcept;
+
+namespace detail {
+extern std::atomic<std::uint32_t> unsettled;
+void settle(bool all) noexcept;
+}  // namespace detail
+
+// Before this thread sleeps in the kernel, with no lock held.
+inline void settle_before_sleep() noexcept {
+  if (detail::unsettled.load(std::memory_order_relaxed) != 0) detail::settle(false);
+}
+
+// Before the process ends, or executes another program: what all its threads have put.
+inline void settle_everything() noexcept { detail::settle(true); }
+
+}  // namespace farcall::preload
