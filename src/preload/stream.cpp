@@ -224,12 +224,15 @@ std::size_t Sender::unread_runs(const Ring& ring, iovec (&runs)[2]) const noexce
 Receiver::Next Receiver::next(const Ring& ring) noexcept {
   bool overrun = false;
   if (left_) return {Next::open, kOpenEnd};
-  if (ring.control->head.load(std::memory_order_relaxed) != head_ && !follow(ring)) [[unlikely]]
-    return {broken_ ? Next::broken : Next::nothing, 0};
   for (std::uint64_t looks = 0; looks <= 4 * kMarks && !broken_; ++looks) {
     // acquire: the bytes, and the marks that were made before them
     const std::uint64_t word = ring.control->tail.load(std::memory_order_acquire);
     const std::uint64_t tail = word & ~kFlags;
+    // After the tail: a tail that was moved on with the head is never taken for bytes.
+    if (ring.control->head.load(std::memory_order_acquire) != head_) [[unlikely]] {
+      if (!follow(ring)) return {broken_ ? Next::broken : Next::nothing, 0};
+      continue;
+    }
     std::uint64_t available = tail - head_;
     if (available > ring.size) {
       // The sender is moving both on.
@@ -346,8 +349,8 @@ bool Receiver::follow(const Ring& ring) noexcept {
   // acquire: pairs with the release in Sender::reclaimed and ::restart
   const std::uint64_t head = ring.control->head.load(std::memory_order_acquire);
   if ((head & kReclaiming) != 0) {
-    // The kernel has them, or is about to.
-    watched_ = true;
+    // The kernel has them, or is about to. Said here too: an unwatch() may have come in between.
+    if (!watched_) watch(ring);
     return false;
   }
   const std::uint64_t moved = head - head_;
@@ -372,9 +375,11 @@ bool Receiver::follow(const Ring& ring) noexcept {
   return true;
 }
 
-std::uint64_t Receiver::held(const Ring& ring) const noexcept {
+std::uint64_t Receiver::held(const Ring& ring) noexcept {
+  if (next(ring).kind == Next::broken || left_) return 0;
   const std::uint64_t tail = ring.control->tail.load(std::memory_order_acquire) & ~kFlags;
-  return left_ || reclaim_unfinished(ring) || tail - head_ > ring.size ? 0 : tail - head_;
+  const bool here = ring.control->head.load(std::memory_order_acquire) == head_;
+  return here && tail - head_ <= ring.size ? tail - head_ : 0;
 }
 
 void Receiver::watch(const Ring& ring) noexcept {

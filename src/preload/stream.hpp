@@ -272,7 +272,7 @@ class Receiver {
   // How often the sender has taken back what this side had promised to look at.
   [[nodiscard]] std::uint32_t reclaims() const noexcept { return reclaims_; }
   // Bytes in the ring, whatever stands before them, that the sender is not about to take back.
-  [[nodiscard]] std::uint64_t held(const Ring& ring) const noexcept;
+  [[nodiscard]] std::uint64_t held(const Ring& ring) noexcept;
 
   [[nodiscard]] bool busy() const noexcept { return sleeping_ != 0; }
   [[nodiscard]] bool broken() const noexcept { return broken_; }

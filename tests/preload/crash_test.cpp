@@ -99,7 +99,10 @@ TEST(Crash, TheSurvivorSeesTheEndWhateverItIsDoing) {
       std::vector<char> buffer(message);
       for (;;) {
         const ssize_t got = ::recv(server, buffer.data(), buffer.size(), 0);
-        if (got <= 0) ::_exit(0);
+        if (got <= 0) {
+          if (got < 0 && errno != ECONNRESET) std::perror("recv");
+          ::_exit(0);
+        }
         if (!stream)
           (void)!::send(server, buffer.data(), static_cast<std::size_t>(got), MSG_NOSIGNAL);
       }
@@ -110,7 +113,8 @@ TEST(Crash, TheSurvivorSeesTheEndWhateverItIsDoing) {
     for (unsigned i = 0; i < rounds; ++i) {
       ASSERT_EQ(::send(fd.get(), out.data(), message, MSG_NOSIGNAL), static_cast<ssize_t>(message));
       if (!stream) {
-        ASSERT_EQ(::recv(fd.get(), in.data(), message, MSG_WAITALL), static_cast<ssize_t>(message));
+        ASSERT_EQ(::recv(fd.get(), in.data(), message, MSG_WAITALL), static_cast<ssize_t>(message))
+            << "round " << round << ", message " << i << ": " << std::strerror(errno);
       }
     }
     if (!shared_regions().empty()) ++accelerated;
