@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The C library's functions that install signal handlers. In place of the program's handler a
-// wrapper is installed, which tells this library that a signal was caught (note_signal) and then
+// wrapper is installed, which first asks the library that this is part of (signals.hpp) and then
 // calls the handler; all else about it (flags, mask, stack, what is given to it) is the program's,
 // and it never sees a wrapper.
 //
@@ -21,8 +21,8 @@
 #include <cstddef>
 #include <utility>
 
-#include "farcall/wait.hpp"
 #include "interpose/next.hpp"
+#include "interpose/signals.hpp"
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
@@ -41,12 +41,12 @@ constinit std::array<std::atomic<Handler>, kMost> handlers{};
 // Not noexcept: a handler may throw, where the program knows what it does, or end the thread.
 template <std::size_t kWhich>
 void plain_wrapper(int number) {
-  note_signal();
+  if (!before_handler(number)) return;
   handlers<Plain>[kWhich].load(std::memory_order_acquire)(number);
 }
 template <std::size_t kWhich>
 void informed_wrapper(int number, siginfo_t* info, void* context) {
-  note_signal();
+  if (!before_handler(number, info, context)) return;
   handlers<Informed>[kWhich].load(std::memory_order_acquire)(number, info, context);
 }
 
@@ -105,6 +105,8 @@ Plain unwrapped_disposition(Plain disposition) noexcept {
   return either.sa_handler;
 }
 
+constexpr int kOneShot = static_cast<int>(SA_RESETHAND);
+
 using SigactionFunction = int(int, const struct sigaction*, struct sigaction*);
 using SignalFunction = Plain(int, Plain);
 
@@ -117,7 +119,7 @@ int install(int number, const struct sigaction* action, struct sigaction* before
   struct sigaction ours;
   if (action != nullptr) {
     ours = *action;
-    if (is_handler(ours.sa_handler)) {
+    if (is_handler(ours.sa_handler) && wraps_handlers(ours.sa_flags)) {
       if ((ours.sa_flags & SA_SIGINFO) != 0)
         ours.sa_sigaction = wrapped(ours.sa_sigaction);
       else
@@ -131,12 +133,13 @@ int install(int number, const struct sigaction* action, struct sigaction* before
   return result;
 }
 
-Plain install(SignalFunction* real, int number, Plain disposition) noexcept {
+Plain install(SignalFunction* real, int number, Plain disposition, int flags) noexcept {
   if (real == nullptr) {
     errno = ENOSYS;
     return SIG_ERR;
   }
-  return unwrapped_disposition(real(number, wrapped_disposition(disposition)));
+  return unwrapped_disposition(
+      real(number, wraps_handlers(flags) ? wrapped_disposition(disposition) : disposition));
 }
 
 // dlsym() is not for handlers, which may install others.
@@ -160,17 +163,17 @@ int sigaction(int number, const struct sigaction* action, struct sigaction* befo
   return install(number, action, before);
 }
 Plain signal(int number, Plain disposition) noexcept {
-  return install(next<"signal", SignalFunction>(), number, disposition);
+  return install(next<"signal", SignalFunction>(), number, disposition, 0);
 }
 Plain sigset(int number, Plain disposition) noexcept {
-  return install(next<"sigset", SignalFunction>(), number, disposition);
+  return install(next<"sigset", SignalFunction>(), number, disposition, 0);
 }
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the C library's names
 int __sigaction(int number, const struct sigaction* action, struct sigaction* before) noexcept
     __attribute__((alias("sigaction")));
 // What signal() is where only POSIX is asked for.
 Plain __sysv_signal(int number, Plain disposition) noexcept {
-  return install(next<"__sysv_signal", SignalFunction>(), number, disposition);
+  return install(next<"__sysv_signal", SignalFunction>(), number, disposition, kOneShot);
 }
 Plain sysv_signal(int number, Plain disposition) noexcept __attribute__((alias("__sysv_signal")));
 // NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

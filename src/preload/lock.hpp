@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "farcall/wait.hpp"
+#include "preload/deferred_signals.hpp"
 #include "preload/real.hpp"
 
 namespace farcall::preload {
@@ -23,25 +24,36 @@ inline std::uint32_t this_thread() noexcept {
   return known_thread;
 }
 
-// Held for as long as it takes to copy, never while waiting for anybody.
+// Held for as long as it takes to copy, never while waiting for anybody. No signal handler runs in a
+// thread that holds one.
 class Lock {
  public:
-  // False if this very thread holds it: then this is a signal handler in the middle of it.
+  // False if this very thread holds it: then this handles a fault in the middle of it.
   bool lock() noexcept {
+    enter_section();
     std::uint32_t free = 0;
     // acquire: pairs with the release in unlock()
     if (holder_.compare_exchange_strong(free, this_thread(), std::memory_order_acquire,
                                         std::memory_order_relaxed)) [[likely]]
       return true;
-    return lock_slowly();
+    if (lock_slowly()) return true;
+    leave_section();
+    return false;
   }
   // False if anybody holds it.
   bool try_lock() noexcept {
+    enter_section();
     std::uint32_t free = 0;
-    return holder_.compare_exchange_strong(free, this_thread(), std::memory_order_acquire,
-                                           std::memory_order_relaxed);
+    if (holder_.compare_exchange_strong(free, this_thread(), std::memory_order_acquire,
+                                        std::memory_order_relaxed))
+      return true;
+    leave_section();
+    return false;
   }
-  void unlock() noexcept { holder_.store(0, std::memory_order_release); }
+  void unlock() noexcept {
+    holder_.store(0, std::memory_order_release);
+    leave_section();
+  }
 
  private:
   bool lock_slowly() noexcept;

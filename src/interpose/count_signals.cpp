@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// For libraries whose calls end when a signal was caught: each is counted.
+#include "farcall/wait.hpp"
+#include "interpose/signals.hpp"
+
+namespace farcall::interpose {
+
+bool wraps_handlers(int) noexcept { return true; }
+
+bool before_handler(int) noexcept {
+  note_signal();
+  return true;
+}
+bool before_handler(int, siginfo_t*, void*) noexcept {
+  note_signal();
+  return true;
+}
+
+}  // namespace farcall::interpose

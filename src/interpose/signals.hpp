@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the library that contains signals.cpp has to say before a program's signal handler runs. It
+// defines these functions itself.
+#pragma once
+
+#include <signal.h>
+
+namespace farcall::interpose {
+
+// Whether handlers that are installed with these flags (SA_...) are wrapped at all.
+bool wraps_handlers(int flags) noexcept;
+
+// In the handler's place, of one that asked for no more than the number, or for all. False: the
+// handler does not run now.
+bool before_handler(int number) noexcept;
+bool before_handler(int number, siginfo_t* info, void* context) noexcept;
+
+}  // namespace farcall::interpose
