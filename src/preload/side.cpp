@@ -28,7 +28,6 @@ namespace {
 struct Slab {
   std::atomic<std::uint64_t> free;  // a count of changes, and the first free side plus one
   std::atomic<std::uint32_t> made;
-  std::atomic<std::uint32_t> accelerated;
   alignas(kFalseSharing) Side sides[kMostSides];
 };
 
@@ -39,17 +38,22 @@ constinit std::atomic<pid_t> pid{0};
 constinit Lock life;
 constinit std::atomic<bool> left{false};  // see leave_process()
 
-// The addresses of closed connections stay for a while, without their memory: a thread may be
-// looking there.
-struct Retired {
+// Connections of this process that are accelerated.
+constinit std::atomic<std::uint32_t> accelerated{0};
+
+// Where closed connections were mapped. A thread may still be looking there, so the addresses stay
+// mapped, to zeroes or to the next connection: whoever looks compares generations before it
+// believes what it saw. Many that nobody needs for long are given up.
+struct Vacant {
   std::byte* mapping;
   std::size_t size;
-  std::int64_t at;
+  std::int64_t since;
 };
-constexpr std::size_t kMostRetired = 256;
-constexpr std::int64_t kRetiredFor = 2'000'000'000;
-constinit std::array<Retired, kMostRetired> retired{};
-constinit std::size_t retired_count = 0;
+constexpr std::size_t kMostVacant = 4096;
+constexpr std::size_t kFewVacant = 64;
+constexpr std::int64_t kVacantFor = 2'000'000'000;
+constinit std::array<Vacant, kMostVacant> vacant{};
+constinit std::size_t vacant_count = 0;
 
 Slab* get_slab() noexcept {
   Slab* found = slab.load(std::memory_order_acquire);
@@ -64,25 +68,68 @@ Slab* get_slab() noexcept {
   return found;
 }
 
+// Keeps the latest; holds `life`.
 void unmap_old() noexcept {
+  if (vacant_count <= kFewVacant) return;
   const std::int64_t now = now_ns();
-  std::size_t kept = 0;
-  for (std::size_t i = 0; i < retired_count; ++i) {
-    if (now - retired[i].at > kRetiredFor)
-      kernel(SYS_munmap, retired[i].mapping, retired[i].size);
-    else
-      retired[kept++] = retired[i];
+  std::size_t old = 0;
+  while (vacant_count - old > kFewVacant && now - vacant[old].since > kVacantFor) {
+    kernel(SYS_munmap, vacant[old].mapping, vacant[old].size);
+    ++old;
   }
-  retired_count = kept;
+  if (old == 0) return;
+  vacant_count -= old;
+  std::memmove(vacant.data(), vacant.data() + old, vacant_count * sizeof(Vacant));
 }
 
-void retire(std::byte* mapping, std::size_t size) noexcept {
+void retire(Side& side) noexcept {
+  if (side.mapping == nullptr) return;
   unmap_old();
   // Whoever still looks sees zeroes of its own.
-  kernel(SYS_mmap, mapping, size, PROT_READ | PROT_WRITE,
+  kernel(SYS_mmap, side.mapping, side.mapped, PROT_READ | PROT_WRITE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
-  if (retired_count < kMostRetired)
-    retired[retired_count++] = {.mapping = mapping, .size = size, .at = now_ns()};
+  if (vacant_count < kMostVacant)
+    vacant[vacant_count++] = {.mapping = side.mapping, .size = side.mapped, .since = now_ns()};
+  else
+    kernel(SYS_munmap, side.mapping, side.mapped);
+}
+
+Side* take_vacant(Slab& all) noexcept {
+  std::uint64_t first = all.free.load(std::memory_order_acquire);
+  for (;;) {
+    const auto index = static_cast<std::uint32_t>(first);
+    if (index == 0 || index > kMostSides) return nullptr;
+    Side& side = all.sides[index - 1];
+    const std::uint64_t next = ((first >> 32) + 1) << 32 | side.next_free;
+    if (all.free.compare_exchange_weak(first, next, std::memory_order_acquire)) return &side;
+  }
+}
+
+void vacate(Side& side) noexcept {
+  Slab& all = *slab.load(std::memory_order_relaxed);
+  std::uint64_t first = all.free.load(std::memory_order_relaxed);
+  std::uint64_t next;
+  do {
+    side.next_free = static_cast<std::uint32_t>(first);
+    next = ((first >> 32) + 1) << 32 | (index_of(side) + 1);
+    // release: pairs with the acquire in take_vacant()
+  } while (!all.free.compare_exchange_weak(first, next, std::memory_order_release));
+}
+
+// Sides of forked children that have ended, or executed a program, without closing them.
+void vacate_the_left(Slab& all) noexcept {
+  constexpr std::int64_t kLongAgo = 1'000'000'000;
+  const Guard guard(life);
+  const std::int64_t now = now_ns();
+  for (std::uint32_t i = 0; i < kMostSides; ++i) {
+    Side& side = all.sides[i];
+    std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
+    if ((generation & 1) == 0 || references[i].load(std::memory_order_relaxed) != 0 ||
+        side.processes.load(std::memory_order_acquire) > 0 ||
+        now - side.left_at.load(std::memory_order_relaxed) < kLongAgo)
+      continue;
+    if (side.generation.compare_exchange_strong(generation, generation + 1)) vacate(side);
+  }
 }
 
 void forget_before_fork_in_child() noexcept {
@@ -109,10 +156,6 @@ void in_parent() noexcept { life.unlock(); }
 void in_child() noexcept {
   left.store(false, std::memory_order_relaxed);
   forget_before_fork_in_child();
-  // The mappings of the retired are the child's own now; nobody here looks at them.
-  for (std::size_t i = 0; i < retired_count; ++i)
-    kernel(SYS_munmap, retired[i].mapping, retired[i].size);
-  retired_count = 0;
   for (std::size_t word = 0; word < detail::private_descriptors.size() / 64; ++word) {
     std::uint64_t bits = detail::private_descriptors[word].exchange(0, std::memory_order_relaxed);
     for (; bits != 0; bits &= bits - 1)
@@ -150,23 +193,17 @@ bool in_own_process() noexcept { return kernel(SYS_getpid) == own_pid(); }
 Side* make_side(bool connector) noexcept {
   Slab* all = get_slab();
   if (all == nullptr) return nullptr;
-  Side* side = nullptr;
-  std::uint64_t first = all->free.load(std::memory_order_acquire);
-  while ((first & UINT32_MAX) != 0) {
-    Side& candidate = all->sides[(first & UINT32_MAX) - 1];
-    const std::uint64_t next = ((first >> 32) + 1) << 32 | candidate.next_free;
-    if (all->free.compare_exchange_weak(first, next, std::memory_order_acquire)) {
-      side = &candidate;
-      break;
-    }
-  }
+  Side* side = take_vacant(*all);
   if (side == nullptr) {
     const std::uint32_t index = all->made.fetch_add(1, std::memory_order_relaxed);
-    if (index >= kMostSides) {
+    if (index < kMostSides) {
+      side = &all->sides[index];
+    } else {
       all->made.store(kMostSides, std::memory_order_relaxed);
-      return nullptr;
+      vacate_the_left(*all);
+      side = take_vacant(*all);
+      if (side == nullptr) return nullptr;
     }
-    side = &all->sides[index];
   }
   const std::uint32_t generation = side->generation.load(std::memory_order_relaxed) | 1;
   new (side) Side{};
@@ -192,7 +229,9 @@ void adopt(int fd, Side& side) noexcept {
 void leave_process() noexcept {
   if (!in_own_process() || left.exchange(true)) return;
   settle_everything();
-  for_each_own([](Side& side) {
+  const std::int64_t now = now_ns();
+  for_each_own([now](Side& side) {
+    side.left_at.store(now, std::memory_order_relaxed);
     if (!side.other_holders_unknown) side.processes.fetch_sub(1, std::memory_order_acq_rel);
   });
 }
@@ -219,6 +258,7 @@ Released forget(int fd) noexcept {
   Side* side = detail::table[static_cast<std::size_t>(fd)].exchange(nullptr);
   if (side == nullptr) return {};
   if (references[index_of(*side)].fetch_sub(1, std::memory_order_relaxed) != 1) return {};
+  if (side->accelerated()) uncount_accelerated();
   stop_listening(*side);
   // A process that is about to end has been counted out already.
   const bool last = left.load(std::memory_order_relaxed)
@@ -226,7 +266,7 @@ Released forget(int fd) noexcept {
                         : side->processes.fetch_sub(1, std::memory_order_acq_rel) == 1;
   if (last) return {.side = side};
   // Others go on with it; this process needs its mapping no more.
-  if (side->mapping != nullptr) retire(side->mapping, side->mapped);
+  retire(*side);
   return {};
 }
 
@@ -270,19 +310,11 @@ void release(Released released) noexcept {
     side->generation.fetch_add(1, std::memory_order_release);
     side->in.control = nullptr;
     side->out.control = nullptr;
-    if (side->accelerated()) uncount_accelerated();
     side->stage.store(Side::kNever, std::memory_order_relaxed);
   }
-  if (side->mapping != nullptr) retire(side->mapping, side->mapped);
+  retire(*side);
   side->mapping = nullptr;
-  Slab* all = slab.load(std::memory_order_relaxed);
-  std::uint64_t first = all->free.load(std::memory_order_relaxed);
-  std::uint64_t next;
-  do {
-    side->next_free = static_cast<std::uint32_t>(first);
-    next = ((first >> 32) + 1) << 32 | (index_of(*side) + 1);
-    // release: pairs with the acquire in make_side()
-  } while (!all->free.compare_exchange_weak(first, next, std::memory_order_release));
+  vacate(*side);
 }
 
 unsigned local_references(const Side& side) noexcept {
@@ -292,15 +324,24 @@ unsigned local_references(const Side& side) noexcept {
 int highest_descriptor() noexcept { return highest.load(std::memory_order_relaxed); }
 
 bool count_accelerated() noexcept {
-  Slab* all = get_slab();
-  if (all->accelerated.fetch_add(1, std::memory_order_relaxed) < settings().max_sockets)
-    return true;
-  all->accelerated.fetch_sub(1, std::memory_order_relaxed);
+  if (accelerated.fetch_add(1, std::memory_order_relaxed) < settings().max_sockets) return true;
+  uncount_accelerated();
   return false;
 }
 
-void uncount_accelerated() noexcept {
-  get_slab()->accelerated.fetch_sub(1, std::memory_order_relaxed);
+void uncount_accelerated() noexcept { accelerated.fetch_sub(1, std::memory_order_relaxed); }
+
+std::byte* map_connection(std::size_t size, int memory) noexcept {
+  const Guard guard(life);
+  std::byte* place = nullptr;
+  for (std::size_t i = vacant_count; i != 0 && place == nullptr; --i)
+    if (vacant[i - 1].size == size) {
+      place = vacant[i - 1].mapping;
+      vacant[i - 1] = vacant[--vacant_count];
+    }
+  const long mapped = kernel(SYS_mmap, place, size, PROT_READ | PROT_WRITE,
+                             MAP_SHARED | (place == nullptr ? 0 : MAP_FIXED), memory, 0);
+  return mapped < 0 ? nullptr : reinterpret_cast<std::byte*>(mapped);
 }
 
 int make_private(int fd) noexcept {

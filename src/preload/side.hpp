@@ -70,6 +70,7 @@ struct Side {
   std::byte* mapping;
   std::size_t mapped;
   Counters* counters;
+  std::atomic<std::int64_t> left_at;  // when a process last ended with it
   std::uint32_t next_free;
 
   [[nodiscard]] bool accelerated() const noexcept {
@@ -125,6 +126,9 @@ int highest_descriptor() noexcept;
 // One more, or one less, accelerated connection; false if there are as many as allowed.
 bool count_accelerated() noexcept;
 void uncount_accelerated() noexcept;
+
+// Maps the memory of a connection, where an earlier one was if possible; null if that fails.
+std::byte* map_connection(std::size_t size, int memory) noexcept;
 
 // False in a child of vfork or of a bare clone: it runs on its parent's memory, or on a copy that
 // nobody prepared, and must not touch the table.

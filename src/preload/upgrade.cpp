@@ -198,10 +198,8 @@ bool ends_of(int fd, Ends& ends) noexcept {
 // Maps both directions and lets the side use them.
 bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) noexcept {
   const std::size_t size = kHeaderBytes + 2 * ring_bytes;
-  const long mapped =
-      kernel(SYS_mmap, nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
-  if (mapped < 0) return false;
-  auto* base = reinterpret_cast<std::byte*>(mapped);
+  std::byte* const base = map_connection(size, memory);
+  if (base == nullptr) return false;
   const auto ring = [&](std::size_t which) {
     return Ring{.control = reinterpret_cast<Direction*>(base + which * kDirectionBytes),
                 .bytes = base + kHeaderBytes + which * ring_bytes,
