@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdlib>
 
+#include "preload/epoll.hpp"
 #include "preload/handback.hpp"
 #include "preload/lock.hpp"
 #include "preload/log.hpp"
@@ -39,6 +40,7 @@ void hand_back_inherited() noexcept {
     const long flags = kernel(SYS_fcntl, fd, F_GETFD);
     if (flags >= 0 && (flags & FD_CLOEXEC) == 0) udp_leave(*udp);
   }
+  leave_inherited_to_kernel();
 }
 
 // Around the execution of a program in this process, which returns only if it fails.

@@ -3,9 +3,14 @@
 // For tests that run plain and with the library preloaded.
 #pragma once
 
+#include <poll.h>
+#include <sys/syscall.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <string>
+
+#include "preload/real.hpp"
 
 namespace farcall::preload {
 
@@ -18,6 +23,13 @@ inline int shared_mappings(const std::string& name) {
   for (std::string line; std::getline(maps, line);)
     if (line.find("memfd:" + name) != std::string::npos) ++count;
   return count;
+}
+
+// Whether the kernel itself knows of something to read; asked so that no library sees it.
+inline bool readable_for_kernel(int fd) {
+  pollfd wait{.fd = fd, .events = POLLIN, .revents = 0};
+  const timespec none{};
+  return kernel(SYS_ppoll, &wait, 1, &none, nullptr, kKernelMaskSize) == 1;
 }
 
 }  // namespace farcall::preload
