@@ -148,7 +148,7 @@ long number_in_status(const std::string& name) {
 
 // --- sets with several descriptors
 
-enum class Copy { dup, dup2, dup3, fcntl };
+enum class Copy { dup, dup2, dup3, fcntl, by_number };
 
 UniqueFd copy_of(int fd, Copy how) {
   switch (how) {
@@ -156,6 +156,8 @@ UniqueFd copy_of(int fd, Copy how) {
     case Copy::dup2: return UniqueFd(::dup2(fd, ::eventfd(0, EFD_CLOEXEC)));
     case Copy::dup3: return UniqueFd(::dup3(fd, ::eventfd(0, EFD_CLOEXEC), O_CLOEXEC));
     case Copy::fcntl: return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+    case Copy::by_number:
+      return UniqueFd(static_cast<int>(::syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 3)));
   }
   return {};
 }
@@ -218,11 +220,12 @@ TEST_P(CopiedSet, IsStillAccelerated) {
 }
 
 std::string name_of(const ::testing::TestParamInfo<Copy>& test) {
-  constexpr const char* kNames[] = {"Dup", "Dup2", "Dup3", "Fcntl"};
+  constexpr const char* kNames[] = {"Dup", "Dup2", "Dup3", "Fcntl", "Number"};
   return kNames[static_cast<int>(test.param)];
 }
 INSTANTIATE_TEST_SUITE_P(By, CopiedSet,
-                         ::testing::Values(Copy::dup, Copy::dup2, Copy::dup3, Copy::fcntl),
+                         ::testing::Values(Copy::dup, Copy::dup2, Copy::dup3, Copy::fcntl,
+                                           Copy::by_number),
                          name_of);
 
 // --- sets that others know
@@ -485,6 +488,46 @@ TEST(UnseenWait, InAClosedSetDoesNotHarmTheNextOne) {
   }
   EXPECT_EQ(wait(next.get()), EPOLLIN);
 }
+
+// Calls by their numbers, through the C library.
+class NumberedWait : public ::testing::TestWithParam<long> {};
+
+TEST_P(NumberedWait, IsWoken) {
+  const Pair pair;
+  const int fd = pair.server.get();
+  const UniqueFd set(static_cast<int>(::syscall(SYS_epoll_create1, EPOLL_CLOEXEC)));
+  for (int i = 0; i < 20; ++i) {
+    if (GetParam() == SYS_epoll_pwait && i == 0) {
+      epoll_event event{.events = EPOLLIN, .data = {.u64 = kToken}};
+      ASSERT_EQ(::syscall(SYS_epoll_ctl, set.get(), EPOLL_CTL_ADD, fd, &event), 0);
+    }
+    pair.put();
+    timespec limit{.tv_sec = kLongest / 1000, .tv_nsec = 0};
+    if (GetParam() == SYS_epoll_pwait) {
+      epoll_event event{};
+      ASSERT_EQ(::syscall(SYS_epoll_pwait, set.get(), &event, 1, kLongest, nullptr, 8), 1) << i;
+      EXPECT_EQ(event.events, static_cast<std::uint32_t>(EPOLLIN));
+    } else if (GetParam() == SYS_ppoll) {
+      pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+      ASSERT_EQ(::syscall(SYS_ppoll, &one, 1, &limit, nullptr, 8), 1) << i;
+      EXPECT_EQ(one.revents, POLLIN);
+    } else {
+      fd_set read;
+      FD_ZERO(&read);
+      FD_SET(fd, &read);
+      ASSERT_EQ(::syscall(SYS_pselect6, fd + 1, &read, nullptr, nullptr, &limit, nullptr), 1) << i;
+      EXPECT_TRUE(FD_ISSET(fd, &read));
+    }
+    pair.take();
+  }
+}
+
+std::string name_of_number(const ::testing::TestParamInfo<long>& test) {
+  return test.param == SYS_epoll_pwait ? "Epoll" : test.param == SYS_ppoll ? "Poll" : "Select";
+}
+INSTANTIATE_TEST_SUITE_P(By, NumberedWait,
+                         ::testing::Values(SYS_epoll_pwait, SYS_ppoll, SYS_pselect6),
+                         name_of_number);
 
 // --- select
 
