@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/syscall.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -15,6 +16,17 @@
 namespace farcall::preload {
 
 inline bool preloaded() { return std::getenv("LD_PRELOAD") != nullptr; }
+
+// A test that is named for the library must not pass because it is not there.
+inline const bool kAsNamed = [] {
+  std::ifstream file("/proc/self/cmdline");
+  for (std::string argument; std::getline(file, argument, '\0');)
+    if (argument == "--preloaded" && !preloaded()) {
+      std::fputs("the library is not preloaded\n", stderr);
+      std::abort();
+    }
+  return true;
+}();
 
 // How many mappings of memory with that name this process has.
 inline int shared_mappings(const std::string& name) {
