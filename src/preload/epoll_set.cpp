@@ -95,8 +95,13 @@ Set* free_set() noexcept {
 
 void before_fork() noexcept { sets_lock.lock(); }
 void in_parent() noexcept { sets_lock.unlock(); }
-// The child's sets are its parent's in the kernel.
-void in_child() noexcept {
+void in_child() noexcept { inherit_sets(); }
+
+[[gnu::constructor]] void start() noexcept { ::pthread_atfork(before_fork, in_parent, in_child); }
+
+}  // namespace
+
+void inherit_sets() noexcept {
   for (std::uint16_t i = 0; i < used.load(std::memory_order_relaxed); ++i) {
     Set& set = sets.load(std::memory_order_relaxed)[i];
     if (set.descriptors == 0) continue;
@@ -107,12 +112,8 @@ void in_child() noexcept {
     set.sleepers.store(0, std::memory_order_relaxed);
   }
   marks = nullptr;  // those of the parent are known to the sets
-  sets_lock.unlock();
+  new (&sets_lock) Lock;
 }
-
-[[gnu::constructor]] void start() noexcept { ::pthread_atfork(before_fork, in_parent, in_child); }
-
-}  // namespace
 
 namespace detail {
 

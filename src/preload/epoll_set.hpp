@@ -22,7 +22,7 @@ namespace farcall::preload {
 struct Registration {
   std::uint64_t reported;  // what read_position() was when it was last told of; for edges
   epoll_event event;
-  int hot_fd;  // has nothing to do with this one: the list of hot descriptors, see hot_at()
+  int hot_fd;  // of another one: the list of hot descriptors runs through here, see hot_at()
   std::uint16_t idle;
   bool present;
   bool hot;
@@ -79,6 +79,9 @@ bool is_set(int fd) noexcept;
 bool is_in_set(int fd) noexcept;
 // No descriptor above it is in the tables of sets.
 int highest_in_sets() noexcept;
+
+// This is a child with a copy of its parent's memory: in the kernel its sets are its parent's.
+void inherit_sets() noexcept;
 
 // Room for the registration of `fd`; false: no memory.
 bool make_room(Set& set, int fd) noexcept;

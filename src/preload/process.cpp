@@ -15,6 +15,7 @@
 #include <cstdlib>
 
 #include "preload/epoll.hpp"
+#include "preload/epoll_set.hpp"
 #include "preload/handback.hpp"
 #include "preload/lock.hpp"
 #include "preload/log.hpp"
@@ -273,7 +274,10 @@ long syscall(long number, ...) {
     case SYS_clone: {
       const long child = with_errno(kernel(number, a[0], a[1], a[2], a[3], a[4]));
       // With memory of its own it has a number of its own, too.
-      if (child == 0 && (a[0] & CLONE_VM) == 0) known_thread = 0;
+      if (child == 0 && (a[0] & CLONE_VM) == 0) {
+        known_thread = 0;
+        inherit_sets();
+      }
       return child;
     }
     default: return with_errno(kernel(number, a[0], a[1], a[2], a[3], a[4], a[5]));

@@ -240,6 +240,29 @@ TEST(SharedSet, ServesAParentAndItsChild) {
   exchange(pair, set.get(), 5);
 }
 
+TEST(SharedSet, ServesAChildOfABareClone) {
+  const Pair pair;
+  const UniqueFd set = new_set();
+  add(set.get(), pair.server.get());
+  EXPECT_EQ(wait(set.get(), 1), 0u);  // asleep: the kernel has it
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd from(ends[0]);
+  const UniqueFd to(ends[1]);
+  const auto child = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+  if (child == 0) {
+    ::alarm(60);
+    char byte = 0;
+    if (::read(from.get(), &byte, 1) != 1) ::_exit(2);
+    ::_exit(wait(set.get()) == EPOLLIN ? 0 : 1);
+  }
+  exchange(pair, set.get());
+  EXPECT_EQ(::write(to.get(), "g", 1), 1);
+  pair.put();
+  EXPECT_EQ(exit_status(child), 0);
+  EXPECT_EQ(wait(set.get()), EPOLLIN);
+}
+
 TEST(SharedSet, ServesTheChildWhenTheParentHasClosedTheSocket) {
   Pair pair;
   const UniqueFd set = new_set();
