@@ -11,6 +11,7 @@
 
 #include "preload/address.hpp"
 #include "preload/connection.hpp"
+#include "preload/epoll.hpp"
 #include "preload/handback.hpp"
 #include "preload/real.hpp"
 #include "preload/udp_calls.hpp"
@@ -71,6 +72,7 @@ void hand_back_passed(const msghdr& message) noexcept {
                   reinterpret_cast<unsigned char*>(&fd));
       if (Side* side = find_side(fd)) hand_back(*side, fd, Reason::passed);
       if (UdpSocket* udp = find_udp(fd)) udp_leave(*udp);
+      leave_to_kernel(fd);
     }
   }
 }

@@ -1,324 +1,142 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/epoll.hpp"
 
-#include <pthread.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
 #include "preload/address.hpp"
-#include "preload/connection.hpp"
+#include "preload/epoll_set.hpp"
+#include "preload/readiness.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
-#include "preload/udp.hpp"
+#include "preload/wait_by_number.hpp"
 
 namespace farcall::preload {
 namespace {
 
-constexpr std::uint16_t kMostSets = 1024;
-constexpr std::uint16_t kSeveral = UINT16_MAX;
-constexpr std::size_t kMostHot = 256;
+constexpr std::uint32_t kMostHot = 256;
 constexpr std::uint16_t kIdleLooks = 256;
+constexpr std::uint32_t kCallsPerLook = 8;
+constexpr std::uint32_t kLooksPerCall = 512;
 constexpr std::uint64_t kLookEvery = 20 * kTicksPerMicrosecond;
-constexpr std::uint64_t kNever = kNoDatagram;
+constexpr std::uint32_t kInput = EPOLLIN | EPOLLRDNORM;
 
-struct Registration {
-  epoll_event event;
-  std::uint64_t reported;  // what ring_position() was when it was last told of; for edges
-  std::uint16_t idle;
-  bool present;
-  bool hot;
-};
-
-struct Set {
-  Lock lock;
-  int fd = -1;
-  std::atomic<std::uint32_t> waiters{0};  // threads that sleep in the kernel
-  std::atomic<std::uint32_t> hot_count{0};
-  int kicked = -1;           // its registration in the kernel has too much in it, see kick()
-  bool kernel_only = false;  // nested in something, or shared with another process
-  std::uint32_t calls = 0;
-  std::uint32_t turn = 0;
-  std::uint64_t looked_at = 0;
-  std::atomic<std::uint64_t> told_at{0};  // ticks, when the kernel last told of something
-  Patience patience;
-  std::array<int, kMostHot> hot;
-  Registration* by_fd = nullptr;  // kMostDescriptors of them, most without memory
-};
-constexpr std::size_t kRegistrationBytes = sizeof(Registration) * kMostDescriptors;
-
-constinit std::array<std::atomic<Set*>, kMostSets> sets{};
-// Of a descriptor: the set that it is, and the set that it is in, each plus one.
-constinit std::array<std::atomic<std::uint16_t>, kMostDescriptors> set_of{};
-constinit std::array<std::atomic<std::uint16_t>, kMostDescriptors> member_of{};
-constinit std::atomic<int> highest_member{0};
-constinit Lock sets_lock;
-
-bool in_range(int fd) noexcept {
-  return static_cast<unsigned>(fd) < static_cast<unsigned>(kMostDescriptors);
-}
-std::atomic<std::uint16_t>& at(std::array<std::atomic<std::uint16_t>, kMostDescriptors>& table,
-                               int fd) noexcept {
-  return table[static_cast<std::size_t>(fd)];
-}
-
-Set* set_at(std::uint16_t plus_one) noexcept {
-  if (plus_one == 0 || plus_one == kSeveral) return nullptr;
-  return sets[plus_one - 1U].load(std::memory_order_acquire);
-}
-
-Set* find_set(int fd) noexcept {
-  if (!in_range(fd)) return nullptr;
-  return set_at(at(set_of, fd).load(std::memory_order_acquire));
-}
-
-void note_highest(int fd) noexcept {
-  int before = highest_member.load(std::memory_order_relaxed);
-  while (before < fd &&
-         !highest_member.compare_exchange_weak(before, fd, std::memory_order_relaxed)) {
-  }
-}
-
-Set* make_set(int fd) noexcept {
-  if (!in_range(fd)) return nullptr;
-  const Guard guard(sets_lock);
-  if (Set* known = find_set(fd)) return known;
-  for (std::uint16_t i = 0; i < kMostSets; ++i) {
-    Set* set = sets[i].load(std::memory_order_relaxed);
-    if (set != nullptr && set->fd >= 0) continue;
-    if (set == nullptr) {
-      const long memory = kernel(SYS_mmap, nullptr, sizeof(Set), PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (memory < 0) return nullptr;
-      set = new (reinterpret_cast<void*>(memory)) Set;
-    }
-    if (set->by_fd == nullptr) {
-      const long memory = kernel(SYS_mmap, nullptr, kRegistrationBytes, PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (memory < 0) return nullptr;
-      set->by_fd = reinterpret_cast<Registration*>(memory);
-    }
-    set->fd = fd;
-    set->kernel_only = false;
-    set->waiters.store(0, std::memory_order_relaxed);
-    sets[i].store(set, std::memory_order_release);
-    at(set_of, fd).store(static_cast<std::uint16_t>(i + 1), std::memory_order_release);
-    note_highest(fd);
-    return set;
-  }
-  return nullptr;
-}
-
-Registration& registration(Set& set, int fd) noexcept {
-  return set.by_fd[static_cast<std::size_t>(fd)];
-}
-
-// The next four hold the set's lock.
-bool make_hot(Set& set, int fd) noexcept {
-  Registration& entry = registration(set, fd);
-  if (entry.hot) return true;
-  const std::uint32_t count = set.hot_count.load(std::memory_order_relaxed);
-  if (count == kMostHot) return false;
-  set.hot[count] = fd;
-  set.hot_count.store(count + 1, std::memory_order_relaxed);
-  entry.hot = true;
-  entry.idle = 0;
-  return true;
-}
-
-void remove_hot_at(Set& set, std::uint32_t index) noexcept {
-  const std::uint32_t last = set.hot_count.load(std::memory_order_relaxed) - 1;
-  registration(set, set.hot[index]).hot = false;
-  set.hot[index] = set.hot[last];
-  set.hot_count.store(last, std::memory_order_relaxed);
-}
-
-void remove_hot(Set& set, int fd) noexcept {
-  if (!registration(set, fd).hot) return;
-  for (std::uint32_t i = 0; i < set.hot_count.load(std::memory_order_relaxed); ++i)
-    if (set.hot[i] == fd) return remove_hot_at(set, i);
-}
-
-std::uint32_t take_hot(Set& set, std::array<int, kMostHot>& taken) noexcept {
-  const std::uint32_t count = set.hot_count.load(std::memory_order_relaxed);
-  for (std::uint32_t i = 0; i < count; ++i) {
-    taken[i] = set.hot[i];
-    registration(set, taken[i]).hot = false;
-  }
-  set.hot_count.store(0, std::memory_order_relaxed);
-  return count;
-}
-
-// From here on the kernel tells of it. True if the ring holds bytes that it does not know of.
-bool watch(int fd) noexcept {
-  Side* const side = find_side(fd);
-  if (side == nullptr) {
-    UdpSocket* const udp = find_udp(fd);
-    return udp != nullptr && udp_watch(*udp, fd);
-  }
-  const Guard guard(side->receive_lock);
-  if (!guard || side->in.control == nullptr) return false;
-  if (!side->receiver.watched()) side->receiver.watch(side->in);
-  return side->receiver.next(side->in).kind == Receiver::Next::ring;
-}
-
-// How far the connection has come, if there are bytes in the ring; a look without the lock, at
-// whatever the side is now. Bytes of the kernel count when they are taken: they may have come after
-// a program counted what there is and stopped reading at that number, and once they are gone the
-// kernel tells of them no more.
-std::uint64_t ring_position(int fd) noexcept {
-  Side* const side = find_side(fd);
-  if (side == nullptr) {
-    UdpSocket* const udp = find_udp(fd);
-    return udp != nullptr ? udp_position(*udp) : kNever;
-  }
-  Direction* const control = side->in.control;
-  if (control == nullptr) return kNever;
-  const std::uint64_t tail = control->tail.load(std::memory_order_acquire) & ~kFlags;
-  return tail == side->receiver.position() ? kNever : tail + side->receiver.kernel_taken();
-}
-
-// Who waits for it runs on `here`.
-void note_processor(int fd, std::uint32_t here) noexcept {
-  Side* const side = find_side(fd);
-  if (side == nullptr) {
-    if (UdpSocket* const udp = find_udp(fd)) udp_note_processor(*udp, here);
-    return;
-  }
-  Direction* const in = side->in.control;
-  Direction* const out = side->out.control;
-  if (in != nullptr && in->receiver_processor.load(std::memory_order_relaxed) != here)
-    in->receiver_processor.store(here, std::memory_order_relaxed);
-  if (out != nullptr && out->sender_processor.load(std::memory_order_relaxed) != here)
-    out->sender_processor.store(here, std::memory_order_relaxed);
-}
-
-// Where the peer last ran, plus one; 0 if that is not known.
-std::uint32_t peer_processor(int fd) noexcept {
-  Side* const side = find_side(fd);
-  if (side == nullptr) {
-    UdpSocket* const udp = find_udp(fd);
-    return udp != nullptr ? udp_senders_processor(*udp) : 0;
-  }
-  Direction* const in = side->in.control;
-  return in != nullptr ? in->sender_processor.load(std::memory_order_relaxed) : 0;
-}
-
-bool wants_input(const Registration& entry) noexcept {
-  return entry.present && (entry.event.events & (EPOLLIN | EPOLLRDNORM)) != 0;
-}
+// --- which sockets the set looks at itself
 
 bool is_news(const Registration& entry, std::uint64_t position) noexcept {
-  return position != kNever && wants_input(entry) &&
+  return position != kNothingToRead && (entry.event.events & kInput) != 0 &&
          ((entry.event.events & EPOLLET) == 0 || entry.reported != position);
 }
 
-// Tells of hot sockets with bytes in their rings. Those that have long been idle are taken out and
-// named, to be watched.
-int collect(Set& set, epoll_event* events, int most, std::array<int, 16>& idle,
-            std::uint32_t& idle_count) noexcept {
-  const Guard guard(set.lock);
-  int found = 0;
-  idle_count = 0;
-  const std::uint32_t count = set.hot_count.load(std::memory_order_relaxed);
-  if (count == 0) return 0;
-  // Where there are more than fit, the next call goes on with the others.
-  const std::uint32_t begin = count > static_cast<std::uint32_t>(most) ? set.turn++ % count : 0;
-  for (std::uint32_t i = 0; i < count && found < most; ++i) {
-    const int fd = set.hot[(begin + i) % count];
-    Registration& entry = registration(set, fd);
-    const std::uint64_t position = ring_position(fd);
-    if (!is_news(entry, position)) {
-      if (++entry.idle >= kIdleLooks && position == kNever && idle_count < idle.size())
-        idle[idle_count++] = fd;
-      continue;
-    }
-    entry.idle = 0;
-    entry.reported = position;
-    events[found++] = {.events = entry.event.events & (EPOLLIN | EPOLLRDNORM),
-                       .data = entry.event.data};
-    if ((entry.event.events & EPOLLONESHOT) != 0) {
-      // The kernel does not know that it has been told of.
-      epoll_event disarmed{.events = EPOLLONESHOT, .data = entry.event.data};
-      kernel(SYS_epoll_ctl, set.fd, EPOLL_CTL_MOD, fd, &disarmed);
-      entry.event.events = EPOLLONESHOT;
-    }
-  }
-  for (std::uint32_t i = 0; i < idle_count; ++i) remove_hot(set, idle[i]);
-  return found;
-}
+// Whether the set is still the one that `fd` refers to; under its lock.
+bool is_still(const Set& set, int fd) noexcept { return find_set(fd) == &set; }
 
-void watch_idle(Set& set, const std::array<int, 16>& idle, std::uint32_t count) noexcept {
-  for (std::uint32_t i = 0; i < count; ++i) {
-    if (!watch(idle[i])) continue;
-    const Guard guard(set.lock);
-    make_hot(set, idle[i]);
-  }
-}
-
-// Takes all hot ones out and has them watched; those with news are put back. True if any has.
-bool watch_all(Set& set) noexcept {
-  std::array<int, kMostHot> taken;
-  std::uint32_t count;
-  {
-    const Guard guard(set.lock);
-    count = take_hot(set, taken);
-  }
+// Has hot ones watched that have been taken out; those with news are put back. True if any has.
+bool watch_taken(Set& set, const int* taken, std::uint32_t count) noexcept {
   bool news = false;
   for (std::uint32_t i = 0; i < count; ++i) {
     if (!watch(taken[i])) continue;
     const Guard guard(set.lock);
-    const Registration& entry = registration(set, taken[i]);
-    if (!entry.present) continue;
-    if (is_news(entry, ring_position(taken[i]))) {
-      news = true;
-      make_hot(set, taken[i]);
-    }
+    const Registration* const entry = find_registration(set, taken[i]);
+    if (!guard || entry == nullptr || !is_news(*entry, read_position(taken[i]))) continue;
+    news = true;
+    make_hot(set, taken[i]);
   }
   return news;
 }
 
-// Those of the kernel behind those of the rings; none twice.
-int merge(epoll_event* events, int ours, int kernels) noexcept {
-  int all = ours;
-  for (int i = ours; i < ours + kernels; ++i) {
-    bool same = false;
-    for (int j = 0; j < ours && !same; ++j) {
-      same = events[j].data.u64 == events[i].data.u64;
-      if (same) events[j].events |= events[i].events;
-    }
-    if (!same) events[all++] = events[i];
+bool watch_all(Set& set) noexcept {
+  std::array<int, kMostHot> taken;
+  bool news = false;
+  // Those that are put back stand behind those that are left.
+  std::uint32_t left = set.hot_count.load(std::memory_order_relaxed);
+  while (left != 0) {
+    std::uint32_t count = 0;
+    if (const Guard guard(set.lock); guard)
+      count = take_hot(set, taken.data(), std::min(left, kMostHot));
+    if (count == 0) break;
+    left -= count;
+    news = watch_taken(set, taken.data(), count) || news;
   }
-  return all;
+  return news;
 }
 
+// What is in a set that a parent has made is known, but not which of it the parent looks at.
+void watch_inherited(Set& set) noexcept {
+  for (int fd = 0;; ++fd) {
+    {
+      const Guard guard(set.lock);
+      if (!guard || static_cast<std::uint32_t>(fd) >= set.capacity.load(std::memory_order_relaxed))
+        return;
+      set.by_fd[fd].hot = false;
+      if (!set.by_fd[fd].present) continue;
+    }
+    watch_taken(set, &fd, 1);
+  }
+}
+
+void leave_set_to_kernel(Set& set) noexcept {
+  Waiters before;
+  {
+    const Guard guard(set.lock);
+    before = set.waiters.exchange(Waiters::kernel, std::memory_order_relaxed);
+    // Nobody makes a socket hot from here on, also where the set was made.
+    tell_maker(set);
+  }
+  if (before == Waiters::inherited)
+    watch_inherited(set);
+  else if (before != Waiters::kernel)
+    watch_all(set);
+}
+
+// A call of the library waits in it.
+void note_waiter(Set& set) noexcept {
+  Waiters before = set.waiters.load(std::memory_order_relaxed);
+  if (before == Waiters::kernel) return;
+  if (known_elsewhere(set) || before == Waiters::inherited) return leave_set_to_kernel(set);
+  if (before == Waiters::unknown)
+    set.waiters.compare_exchange_strong(before, Waiters::here, std::memory_order_relaxed);
+}
+
+// --- looking
+
 struct Wait {
+  enum class By : std::uint8_t { wait, pwait, pwait2, number };
+  By by;
   int fd;
   epoll_event* events;
   int most;
-  bool at_once;  // a timeout of zero
+  int timeout;              // of wait, pwait and their numbers
+  const timespec* longest;  // of pwait2 and its number
   const sigset_t* mask;
+  long number;
+  const long* words;  // the arguments of a call by number
+
+  [[nodiscard]] bool at_once() const noexcept {
+    return timeout == 0 ||
+           (!is_no_address(longest) && longest->tv_sec == 0 && longest->tv_nsec == 0);
+  }
   // The program's own call.
-  int (*as_it_is)(const void* arguments);
-  const void* arguments;
+  [[nodiscard]] int as_it_is() const {
+    using Timed = int(int, epoll_event*, int, int);
+    using Masked = int(int, epoll_event*, int, int, const sigset_t*);
+    using Precise = int(int, epoll_event*, int, const timespec*, const sigset_t*);
+    switch (by) {
+      case By::wait: return real::next<"epoll_wait", Timed>()(fd, events, most, timeout);
+      case By::pwait: return real::next<"epoll_pwait", Masked>()(fd, events, most, timeout, mask);
+      case By::pwait2:
+        return real::next<"epoll_pwait2", Precise>()(fd, events, most, longest, mask);
+      case By::number: break;
+    }
+    return static_cast<int>(
+        with_errno(kernel(number, words[0], words[1], words[2], words[3], words[4], words[5])));
+  }
 };
-
-long look_at_kernel(Set& set, const Wait& wait, int from) noexcept {
-  const long told = kernel(SYS_epoll_pwait, wait.fd, wait.events + from, wait.most - from, 0,
-                           wait.mask, kKernelMaskSize);
-  if (told > 0) set.told_at.store(ticks(), std::memory_order_relaxed);
-  return told;
-}
-
-int ask_kernel(Set& set, const Wait& wait) {
-  const int result = wait.as_it_is(wait.arguments);
-  if (result > 0) set.told_at.store(ticks(), std::memory_order_relaxed);
-  return result;
-}
 
 // An exclusive registration cannot be changed, only made anew.
 void change_registration(int set, int fd, epoll_event event) noexcept {
@@ -327,112 +145,242 @@ void change_registration(int set, int fd, epoll_event event) noexcept {
   kernel(SYS_epoll_ctl, set, EPOLL_CTL_ADD, fd, &event);
 }
 
-// Puts right what kick() did; in the `count` events that have been reported, too.
-void after_kick(Set& set, epoll_event* events, int count) noexcept {
-  const Guard guard(set.lock);
-  const int fd = std::exchange(set.kicked, -1);
-  if (fd < 0 || !registration(set, fd).present) return;
-  epoll_event right = registration(set, fd).event;
-  change_registration(set.fd, fd, right);
-  for (int i = 0; i < count; ++i)
-    if (events[i].data.u64 == right.data.u64)
-      events[i].events = (events[i].events & (right.events | EPOLLERR | EPOLLHUP)) | EPOLLIN;
+// A socket with bytes in memory has come into a set in which somebody sleeps, whom the kernel wakes
+// by what is always so. The set's lock is held.
+void kick(Set& set, int set_fd, int fd) noexcept {
+  set.by_fd[fd].kicked = true;
+  set.kicked_count.fetch_add(1, std::memory_order_relaxed);
+  epoll_event event = set.by_fd[fd].event;
+  event.events |= EPOLLOUT;
+  change_registration(set_fd, fd, event);
 }
 
-int sleep_in_set(Set& set, const Wait& wait) {
+// Puts right what kick() has done; in the `count` events that have been reported, too.
+void undo_kicks(Set& set, int set_fd, epoll_event* events, int count) noexcept {
+  const Guard guard(set.lock);
+  if (!guard || !is_still(set, set_fd)) return;
+  set.kicked_count.store(0, std::memory_order_relaxed);
+  for (std::uint32_t fd = 0; fd < set.capacity.load(std::memory_order_relaxed); ++fd) {
+    Registration& entry = set.by_fd[fd];
+    if (!std::exchange(entry.kicked, false) || !entry.present) continue;
+    const epoll_event right = entry.event;
+    change_registration(set_fd, static_cast<int>(fd), right);
+    for (int i = 0; i < count; ++i)
+      if (events[i].data.u64 == right.data.u64)
+        events[i].events = (events[i].events & (right.events | EPOLLERR | EPOLLHUP)) | EPOLLIN;
+  }
+}
+
+// After each call of the kernel that asks for events.
+void kernel_told(Set& set, int set_fd, epoll_event* events, long count) noexcept {
+  if (count > 0) set.told_at.store(ticks(), std::memory_order_relaxed);
+  if (set.kicked_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    undo_kicks(set, set_fd, events, static_cast<int>(std::max(count, 0L)));
+}
+
+long look_at_kernel(Set& set, const Wait& wait, int from) noexcept {
+  const long told = kernel(SYS_epoll_pwait, wait.fd, wait.events + from, wait.most - from, 0,
+                           wait.mask, kKernelMaskSize);
+  kernel_told(set, wait.fd, wait.events + from, told);
+  return told;
+}
+
+int ask_kernel(Set& set, const Wait& wait) {
+  const int result = wait.as_it_is();
+  const int error = errno;
+  kernel_told(set, wait.fd, wait.events, result);
+  errno = error;
+  return result;
+}
+
+// Tells of hot sockets with bytes in memory, behind the `from` events that are there. Those that
+// have long been idle are watched instead.
+int look_at_rings(Set& set, const Wait& wait, int from) noexcept {
+  std::array<int, 16> idle;
+  std::uint32_t idle_count = 0;
+  int found = from;
+  {
+    const Guard guard(set.lock);
+    const std::uint32_t count = set.hot_count.load(std::memory_order_relaxed);
+    if (!guard || count == 0 || !is_still(set, wait.fd)) return 0;
+    // Where there are more than fit, the next call goes on with the others.
+    std::uint32_t place = set.next_hot < count ? set.next_hot : 0;
+    for (std::uint32_t i = 0; i < count && found < wait.most;
+         ++i, place = place + 1 == count ? 0 : place + 1) {
+      const int fd = hot_at(set, place);
+      Registration& entry = set.by_fd[fd];
+      const std::uint64_t position = read_position(fd);
+      if (!is_news(entry, position)) {
+        if (++entry.idle >= kIdleLooks && position == kNothingToRead && idle_count < idle.size())
+          idle[idle_count++] = fd;
+        continue;
+      }
+      entry.idle = 0;
+      entry.reported = position;
+      wait.events[found++] = {.events = entry.event.events & kInput, .data = entry.event.data};
+      if ((entry.event.events & EPOLLONESHOT) != 0) {
+        // The kernel does not know that it has been told of.
+        epoll_event disarmed{.events = EPOLLONESHOT, .data = entry.event.data};
+        kernel(SYS_epoll_ctl, wait.fd, EPOLL_CTL_MOD, fd, &disarmed);
+        entry.event.events = EPOLLONESHOT;
+      }
+    }
+    set.next_hot = place;
+    for (std::uint32_t i = 0; i < idle_count; ++i) make_cold(set, idle[i]);
+  }
+  if (idle_count != 0) watch_taken(set, idle.data(), idle_count);
+  return found - from;
+}
+
+// The `second` events behind the `first`; none twice.
+int merge(epoll_event* events, int first, int second) noexcept {
+  int all = first;
+  for (int i = first; i < first + second; ++i) {
+    epoll_event* const same = std::find_if(events, events + first, [&](const epoll_event& event) {
+      return event.data.u64 == events[i].data.u64;
+    });
+    if (same != events + first)
+      same->events |= events[i].events;
+    else
+      events[all++] = events[i];
+  }
+  return all;
+}
+
+// Rings, and now and then the kernel. Where one of them alone fills the call they take turns.
+int look(Set& set, const Wait& wait) noexcept {
+  if (set.kernel_next) [[unlikely]] {
+    set.kernel_next = false;
+    const long told = look_at_kernel(set, wait, 0);
+    const int kernels = static_cast<int>(std::max(told, 0L));
+    return merge(wait.events, kernels, look_at_rings(set, wait, kernels));
+  }
+  const int rings = look_at_rings(set, wait, 0);
+  if (rings == 0) return 0;
+  const std::uint64_t now = ticks();
+  if (++set.calls % kCallsPerLook != 0 && now - set.looked_at <= kLookEvery) return rings;
+  set.looked_at = now;
+  set.kernel_next = rings == wait.most;
+  if (set.kernel_next) return rings;
+  const long told = look_at_kernel(set, wait, rings);
+  return told > 0 ? merge(wait.events, rings, static_cast<int>(told)) : rings;
+}
+
+// --- waiting
+
+// What a thread looks at that stays awake. A copy: the set may change meanwhile, or go.
+struct Looked {
+  int fd;
+  bool edge;
+  std::uint64_t reported;
+
+  [[nodiscard]] bool has_news() const noexcept {
+    const std::uint64_t position = read_position(fd);
+    return position != kNothingToRead && (!edge || position != reported);
+  }
+};
+
+// Awake for a while. True if a ring has news; `told` is what the kernel has said, if not 0.
+bool stay_awake(Set& set, const Wait& wait, long& told) noexcept {
+  std::array<Looked, kMostHot> all;
+  std::uint32_t count = 0;
+  {
+    const Guard guard(set.lock);
+    if (!guard) return false;
+    const std::uint32_t hot = set.hot_count.load(std::memory_order_relaxed);
+    for (std::uint32_t i = 0; i < hot && count < all.size(); ++i) {
+      const int fd = hot_at(set, i);
+      const Registration& entry = set.by_fd[fd];
+      if ((entry.event.events & kInput) != 0)
+        all[count++] = {
+            .fd = fd, .edge = (entry.event.events & EPOLLET) != 0, .reported = entry.reported};
+    }
+  }
+  if (count == 0) return false;
+  const std::uint32_t here = this_processor();
+  for (std::uint32_t i = 0; i < count; ++i) note_processor(all[i].fd, here);
+  std::uint32_t looks = 0;
+  const bool news = set.patience.stay_awake(
+      [&] {
+        for (std::uint32_t i = 0; i < count; ++i)
+          if (all[i].has_news()) return true;
+        looks += count;
+        if (looks < kLooksPerCall) return false;
+        looks = 0;
+        told = look_at_kernel(set, wait, 0);
+        return told != 0;
+      },
+      [&] { return peer_processor(all[0].fd); });
+  return news && told == 0;
+}
+
+// Around a sleep in the kernel: nobody becomes hot meanwhile.
+std::uint32_t begin_sleep(Set& set) noexcept {
+  set.sleepers.fetch_add(1, std::memory_order_relaxed);
+  return set.generation;
+}
+void end_sleep(Set& set, std::uint32_t generation) noexcept {
+  const Guard guard(set.lock);
+  if (set.generation == generation) set.sleepers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+int sleep(Set& set, const Wait& wait, std::uint32_t generation) {
   settle_before_sleep();
   const int result = ask_kernel(set, wait);
-  set.waiters.fetch_sub(1, std::memory_order_relaxed);
-  if (set.kicked >= 0) [[unlikely]] {
-    const int error = errno;
-    after_kick(set, wait.events, result);
-    errno = error;
-  }
+  const int error = errno;
+  end_sleep(set, generation);
+  errno = error;
   return result;
 }
 
 int wait_in_set(Set& set, const Wait& wait) {
+  note_waiter(set);
   for (bool stayed = false;;) {
     if (set.hot_count.load(std::memory_order_relaxed) == 0) {
       Guard guard(set.lock);
+      if (!guard || !is_still(set, wait.fd)) return wait.as_it_is();
       if (set.hot_count.load(std::memory_order_relaxed) == 0) {
-        // Under the lock: nobody becomes hot from now on.
-        set.waiters.fetch_add(1, std::memory_order_relaxed);
+        const std::uint32_t generation = begin_sleep(set);
         guard.unlock();
-        return sleep_in_set(set, wait);
+        return sleep(set, wait, generation);
       }
     }
-    std::array<int, 16> idle;
-    std::uint32_t idle_count;
-    int found = collect(set, wait.events, wait.most, idle, idle_count);
-    if (idle_count != 0) watch_idle(set, idle, idle_count);
-    if (found != 0) {
-      const std::uint64_t now = ticks();
-      if (found < wait.most && (++set.calls % 8 == 0 || now - set.looked_at > kLookEvery)) {
-        set.looked_at = now;
-        const long more = look_at_kernel(set, wait, found);
-        if (more > 0) found = merge(wait.events, found, static_cast<int>(more));
-      }
-      return found;
-    }
-    if (wait.at_once) return ask_kernel(set, wait);
-    if (!stayed) {
+    if (const int found = look(set, wait); found != 0) return found;
+    if (wait.at_once()) return ask_kernel(set, wait);
+    if (!stayed && looks_itself(set)) {
       stayed = true;
-      long seen = 0;
-      unsigned looks = 0;
-      std::array<int, kMostHot> hot;
-      std::uint32_t count;
-      {
-        const Guard guard(set.lock);
-        count = set.hot_count.load(std::memory_order_relaxed);
-        std::copy_n(set.hot.begin(), count, hot.begin());
+      long told = 0;
+      if (stay_awake(set, wait, told)) {
+        stayed = false;
+        continue;
       }
-      if (count != 0) {
-        const std::uint32_t here = this_processor();
-        for (std::uint32_t i = 0; i < count; ++i) note_processor(hot[i], here);
-        const bool news = set.patience.stay_awake(
-            [&] {
-              for (std::uint32_t i = 0; i < count; ++i) {
-                const std::uint64_t position = ring_position(hot[i]);
-                if (position != kNever && is_news(registration(set, hot[i]), position)) return true;
-              }
-              looks += count;
-              if (looks < 512) return false;
-              looks = 0;
-              seen = look_at_kernel(set, wait, 0);
-              return seen != 0;
-            },
-            [&] { return peer_processor(hot[0]); });
-        if (seen != 0) return static_cast<int>(with_errno(seen));
-        if (news) {
-          stayed = false;
-          continue;
-        }
-        if (set.patience.interruption() != Interruption::none)
-          return static_cast<int>(with_errno(-EINTR));
-      }
+      if (told != 0) return static_cast<int>(with_errno(told));
+      if (set.patience.interruption() != Interruption::none)
+        return static_cast<int>(with_errno(-EINTR));
     }
-    set.waiters.fetch_add(1, std::memory_order_relaxed);
+    Guard guard(set.lock);
+    if (!guard || !is_still(set, wait.fd)) return wait.as_it_is();
+    const std::uint32_t generation = begin_sleep(set);
+    guard.unlock();
     if (!watch_all(set)) {
-      const int result = sleep_in_set(set, wait);
+      const int result = sleep(set, wait, generation);
       set.patience.slept();
       return result;
     }
-    set.waiters.fetch_sub(1, std::memory_order_relaxed);
+    end_sleep(set, generation);
   }
 }
 
-// A socket with bytes in its ring has come into a set in which somebody sleeps.
-void kick(int set, int fd, epoll_event event) noexcept {
-  event.events |= EPOLLOUT;  // which is always so
-  change_registration(set, fd, event);
+int wait_for(const Wait& wait) {
+  Set* const set = find_set(wait.fd);
+  if (set == nullptr || wait.most <= 0 || is_no_address(wait.events)) {
+    settle_before_sleep();
+    return wait.as_it_is();
+  }
+  return wait_in_set(*set, wait);
 }
 
-void stay_with_kernel(int fd) noexcept {
-  if (Side* const side = find_side(fd)) side->stay_watched.store(true, std::memory_order_relaxed);
-  if (UdpSocket* const udp = find_udp(fd)) udp->stay_watched.store(true, std::memory_order_relaxed);
-  watch(fd);
-}
+// --- registering
 
 // A set knows of one descriptor only.
 bool several_refer_to(int fd) noexcept {
@@ -457,239 +405,210 @@ bool settle(int fd) noexcept {
   return watch(fd);
 }
 
-void registered(int set_fd, int operation, int fd, const epoll_event* event) noexcept {
+void unregistered(Set& set, int fd) noexcept {
+  {
+    const Guard guard(set.lock);
+    if (Registration* const entry = find_registration(set, fd); guard && entry != nullptr) {
+      make_cold(set, fd);
+      entry->present = false;
+    }
+  }
+  leave_set(set, fd);
+  watch(fd);
+}
+
+void registered(int set_fd, int operation, int fd, const epoll_event& event) noexcept {
   leave_to_kernel(fd);
-  Set* const set = make_set(set_fd);
-  if (set == nullptr) {
-    // Nobody looks at its sockets: they must stay with the kernel.
-    stay_with_kernel(fd);
-    return;
-  }
-  if (operation == EPOLL_CTL_DEL) {
-    const Guard guard(set->lock);
-    remove_hot(*set, fd);
-    registration(*set, fd).present = false;
-    auto& member = at(member_of, fd);
-    if (set_at(member.load(std::memory_order_relaxed)) == set) member.store(0);
-    return;
-  }
-  note_highest(fd);
-  const std::uint16_t own = at(set_of, set_fd).load(std::memory_order_relaxed);
-  auto& member = at(member_of, fd);
-  std::uint16_t none = 0;
-  if (!member.compare_exchange_strong(none, own) && none != own) member.store(kSeveral);
+  Set* set = find_set(set_fd);
+  if (set == nullptr) set = make_set(set_fd, false);
+  // Nobody looks at what cannot be noted: it must stay with the kernel.
+  if (set == nullptr || !make_room(*set, fd)) return leave_socket_to_kernel(fd);
+  if (set->waiters.load(std::memory_order_relaxed) == Waiters::inherited) leave_set_to_kernel(*set);
+  join_set(*set, fd);
   {
     const Guard guard(set->lock);
-    Registration& entry = registration(*set, fd);
-    if (operation == EPOLL_CTL_ADD) remove_hot(*set, fd);
-    entry.event = *event;
+    if (!guard || static_cast<std::uint32_t>(fd) >= set->capacity.load(std::memory_order_relaxed))
+      return leave_socket_to_kernel(fd);
+    Registration& entry = set->by_fd[fd];
+    if (operation == EPOLL_CTL_ADD) make_cold(*set, fd);
+    entry.event = event;
     entry.present = true;
-    entry.reported = kNever;
+    entry.kicked = false;
+    entry.reported = kNothingToRead;
     // Already looked at, and nobody sleeps who would not know.
-    if (entry.hot && set->waiters.load(std::memory_order_relaxed) == 0) return;
+    if (entry.hot && set->sleepers.load(std::memory_order_relaxed) == 0) return;
   }
-  if (find_side(fd) == nullptr && find_udp(fd) == nullptr) return;
-  if (operation == EPOLL_CTL_ADD && several_refer_to(fd)) return stay_with_kernel(fd);
-  if ((event->events & (EPOLLIN | EPOLLRDNORM)) == 0 || !settle(fd)) return;
+  if (!is_ours(fd)) return;
+  if (operation == EPOLL_CTL_ADD && several_refer_to(fd)) return leave_socket_to_kernel(fd);
+  if ((event.events & kInput) == 0 || !settle(fd)) return;
   // The kernel does not know that there is something to read.
-  bool asleep = false;
-  {
-    const Guard guard(set->lock);
-    make_hot(*set, fd);
-    asleep = set->waiters.load(std::memory_order_relaxed) != 0;
-    if (asleep) set->kicked = fd;
-  }
-  if (asleep) kick(set_fd, fd, *event);
+  const Guard guard(set->lock);
+  Registration* const entry = find_registration(*set, fd);
+  if (!guard || entry == nullptr) return;
+  make_hot(*set, fd);
+  if (set->sleepers.load(std::memory_order_relaxed) != 0) kick(*set, set_fd, fd);
 }
-
-void before_fork() noexcept { sets_lock.lock(); }
-void in_parent() noexcept { sets_lock.unlock(); }
-// The child's sets are its parent's in the kernel; it has sockets of its own in sets of its own.
-void in_child() noexcept {
-  for (auto& place : sets) {
-    Set* const set = place.load(std::memory_order_relaxed);
-    if (set == nullptr) continue;
-    new (&set->lock) Lock;
-    set->kernel_only = true;
-    set->hot_count.store(0, std::memory_order_relaxed);
-    set->waiters.store(0, std::memory_order_relaxed);
-  }
-  sets_lock.unlock();
-}
-
-[[gnu::constructor]] void start() noexcept { ::pthread_atfork(before_fork, in_parent, in_child); }
 
 }  // namespace
 
-bool epoll_told_since(int fd, std::uint64_t looked_at) noexcept {
-  if (!in_range(fd)) return false;
-  const std::uint16_t member = at(member_of, fd).load(std::memory_order_relaxed);
-  if (member == 0) return false;
-  const Set* const set = set_at(member);
-  return set == nullptr || set->told_at.load(std::memory_order_relaxed) >= looked_at;
-}
-
 bool epoll_allows_wake_up(int fd) noexcept {
-  if (!in_range(fd)) return false;
-  const std::uint16_t member = at(member_of, fd).load(std::memory_order_acquire);
-  if (member == 0) return true;
-  Set* const set = set_at(member);
-  if (set == nullptr) return false;  // in several
+  bool several = false;
+  Set* const set = set_with(fd, several);
+  if (set == nullptr) return !several;
   const Guard guard(set->lock);
-  const Registration& entry = registration(*set, fd);
-  if (!guard || set->kernel_only || set->waiters.load(std::memory_order_relaxed) != 0 ||
-      (entry.event.events & (EPOLLONESHOT | EPOLLEXCLUSIVE)) != 0)
+  const Registration* const entry = guard ? find_registration(*set, fd) : nullptr;
+  if (entry == nullptr || !looks_itself(*set) ||
+      set->sleepers.load(std::memory_order_relaxed) != 0 ||
+      (entry->event.events & (EPOLLONESHOT | EPOLLEXCLUSIVE)) != 0 ||
+      (!entry->hot && set->hot_count.load(std::memory_order_relaxed) >= kMostHot))
     return false;
-  return make_hot(*set, fd);
+  make_hot(*set, fd);
+  return true;
 }
 
-bool is_registered(int fd) noexcept {
-  return in_range(fd) && (at(member_of, fd).load(std::memory_order_relaxed) != 0 ||
-                          at(set_of, fd).load(std::memory_order_relaxed) != 0);
+bool epoll_told_since(int fd, std::uint64_t looked_at) noexcept {
+  bool several = false;
+  const Set* const set = set_with(fd, several);
+  return several || (set != nullptr && set->told_at.load(std::memory_order_relaxed) >= looked_at);
 }
 
-int highest_known() noexcept {
-  return std::max(highest_descriptor(), highest_member.load(std::memory_order_relaxed));
-}
+bool is_registered(int fd) noexcept { return is_in_set(fd) || is_set(fd); }
+
+int highest_known() noexcept { return std::max(highest_descriptor(), highest_in_sets()); }
 
 void forget_registrations(int fd) noexcept {
   if (!is_registered(fd) || !in_own_process()) [[likely]]
     return;
-  const std::uint16_t member = at(member_of, fd).exchange(0);
-  for (std::uint16_t i = 0; i < kMostSets && member != 0; ++i) {
-    if (member != kSeveral && i != member - 1) continue;
-    Set* const set = sets[i].load(std::memory_order_acquire);
-    if (set == nullptr || set->by_fd == nullptr) continue;
-    const Guard guard(set->lock);
-    remove_hot(*set, fd);
-    registration(*set, fd).present = false;
+  leave_all_sets(fd, [fd](Set& set) noexcept {
+    const Guard guard(set.lock);
+    Registration* const entry = find_registration(set, fd);
+    if (!guard || entry == nullptr) return;
+    make_cold(set, fd);
+    entry->present = false;
+  });
+  Set* const set = find_set(fd);
+  if (set == nullptr) return;
+  if (set->descriptors == 1) {
+    // Nobody looks at its sockets any more. A child that closes it has no say in what others do.
+    const Waiters before = set->waiters.exchange(Waiters::kernel, std::memory_order_relaxed);
+    if (before != Waiters::inherited) watch_all(*set);
   }
-  if (Set* const set = find_set(fd)) {
-    // Its sockets are in no set any more, nor is anybody waiting for them here.
-    const Guard all(sets_lock);
-    const Guard guard(set->lock);
-    const std::uint16_t own = at(set_of, fd).exchange(0);
-    for (int i = 0; i <= highest_member.load(std::memory_order_relaxed); ++i) {
-      std::uint16_t expected = own;
-      at(member_of, i).compare_exchange_strong(expected, 0);
-    }
-    set->hot_count.store(0, std::memory_order_relaxed);
-    set->fd = -1;
-    kernel(SYS_munmap, set->by_fd, kRegistrationBytes);
-    set->by_fd = nullptr;
-  }
+  forget_set(fd);
+}
+
+void epoll_duplicated(int fd, int copy) noexcept {
+  if (!is_set(fd)) [[likely]]
+    return;
+  // A child that runs on this memory passes it on to another program.
+  if (in_own_process())
+    set_duplicated(fd, copy);
+  else
+    leave_to_kernel(fd);
 }
 
 void leave_to_kernel(int fd) noexcept {
   Set* const set = find_set(fd);
-  if (set == nullptr || set->kernel_only) [[likely]]
+  if (set == nullptr || set->waiters.load(std::memory_order_relaxed) == Waiters::kernel) [[likely]]
     return;
-  {
-    const Guard guard(set->lock);
-    set->kernel_only = true;
+  leave_set_to_kernel(*set);
+}
+
+void leave_inherited_to_kernel() noexcept {
+  for (int fd = 0; fd <= highest_in_sets(); ++fd) {
+    if (!is_set(fd)) continue;
+    const long flags = kernel(SYS_fcntl, fd, F_GETFD);
+    if (flags >= 0 && (flags & FD_CLOEXEC) == 0) leave_to_kernel(fd);
   }
-  watch_all(*set);
+}
+
+long epoll_wait_by_number(long number, const long* words) {
+  const auto* const mask = reinterpret_cast<const sigset_t*>(words[4]);
+  bool precise = false;
+#ifdef SYS_epoll_pwait2
+  precise = number == SYS_epoll_pwait2;
+#endif
+  bool masked = precise || number == SYS_epoll_pwait;
+  // Of another size: the kernel refuses it.
+  if (masked && mask != nullptr && words[5] != static_cast<long>(kKernelMaskSize))
+    return with_errno(kernel(number, words[0], words[1], words[2], words[3], words[4], words[5]));
+  return wait_for({.by = Wait::By::number,
+                   .fd = static_cast<int>(words[0]),
+                   .events = reinterpret_cast<epoll_event*>(words[1]),
+                   .most = static_cast<int>(words[2]),
+                   .timeout = precise ? -1 : static_cast<int>(words[3]),
+                   .longest = precise ? reinterpret_cast<const timespec*>(words[3]) : nullptr,
+                   .mask = masked ? mask : nullptr,
+                   .number = number,
+                   .words = words});
 }
 
 }  // namespace farcall::preload
 
 using namespace farcall::preload;
 
+namespace {
+
+int created(long fd) noexcept {
+  if (fd >= 0) {
+    forget_registrations(static_cast<int>(fd));
+    if (in_own_process()) make_set(static_cast<int>(fd), true);
+  }
+  return static_cast<int>(with_errno(fd));
+}
+
+}  // namespace
+
 extern "C" {
 
-int epoll_create(int size) {
-  const long fd = size <= 0 ? -EINVAL : kernel(SYS_epoll_create1, 0);
-  if (fd >= 0) forget_registrations(static_cast<int>(fd));
-  return static_cast<int>(with_errno(fd));
-}
+int epoll_create(int size) { return created(size <= 0 ? -EINVAL : kernel(SYS_epoll_create1, 0)); }
 
-int epoll_create1(int flags) {
-  const long fd = kernel(SYS_epoll_create1, flags);
-  if (fd >= 0) forget_registrations(static_cast<int>(fd));
-  return static_cast<int>(with_errno(fd));
-}
+int epoll_create1(int flags) { return created(kernel(SYS_epoll_create1, flags)); }
 
 int epoll_ctl(int set, int operation, int fd, epoll_event* event) {
   const long result = kernel(SYS_epoll_ctl, set, operation, fd, event);
-  if (result == 0 && in_range(fd) && in_range(set)) registered(set, operation, fd, event);
-  return static_cast<int>(with_errno(result));
+  if (result != 0) return static_cast<int>(with_errno(result));
+  if (operation != EPOLL_CTL_DEL)
+    registered(set, operation, fd, *event);
+  else if (Set* const known = find_set(set))
+    unregistered(*known, fd);
+  return 0;
 }
 
 int epoll_wait(int fd, epoll_event* events, int most, int timeout) {
-  using Function = int(int, epoll_event*, int, int);
-  Set* const set = find_set(fd);
-  if (set == nullptr || most <= 0 || is_no_address(events))
-    return real::next<"epoll_wait", Function>()(fd, events, most, timeout);
-  struct Arguments {
-    int fd;
-    epoll_event* events;
-    int most, timeout;
-  } const arguments{fd, events, most, timeout};
-  return wait_in_set(*set, {.fd = fd,
-                            .events = events,
-                            .most = most,
-                            .at_once = timeout == 0,
-                            .mask = nullptr,
-                            .as_it_is =
-                                [](const void* pointer) {
-                                  const auto* a = static_cast<const Arguments*>(pointer);
-                                  return real::next<"epoll_wait", Function>()(a->fd, a->events,
-                                                                              a->most, a->timeout);
-                                },
-                            .arguments = &arguments});
+  return wait_for({.by = Wait::By::wait,
+                   .fd = fd,
+                   .events = events,
+                   .most = most,
+                   .timeout = timeout,
+                   .longest = nullptr,
+                   .mask = nullptr,
+                   .number = 0,
+                   .words = nullptr});
 }
 
 int epoll_pwait(int fd, epoll_event* events, int most, int timeout, const sigset_t* mask) {
-  using Function = int(int, epoll_event*, int, int, const sigset_t*);
-  Set* const set = find_set(fd);
-  if (set == nullptr || most <= 0 || is_no_address(events))
-    return real::next<"epoll_pwait", Function>()(fd, events, most, timeout, mask);
-  struct Arguments {
-    int fd;
-    epoll_event* events;
-    int most, timeout;
-    const sigset_t* mask;
-  } const arguments{fd, events, most, timeout, mask};
-  return wait_in_set(*set, {.fd = fd,
-                            .events = events,
-                            .most = most,
-                            .at_once = timeout == 0,
-                            .mask = mask,
-                            .as_it_is =
-                                [](const void* pointer) {
-                                  const auto* a = static_cast<const Arguments*>(pointer);
-                                  return real::next<"epoll_pwait", Function>()(
-                                      a->fd, a->events, a->most, a->timeout, a->mask);
-                                },
-                            .arguments = &arguments});
+  return wait_for({.by = Wait::By::pwait,
+                   .fd = fd,
+                   .events = events,
+                   .most = most,
+                   .timeout = timeout,
+                   .longest = nullptr,
+                   .mask = mask,
+                   .number = 0,
+                   .words = nullptr});
 }
 
 int epoll_pwait2(int fd, epoll_event* events, int most, const timespec* timeout,
                  const sigset_t* mask) {
-  using Function = int(int, epoll_event*, int, const timespec*, const sigset_t*);
-  Set* const set = find_set(fd);
-  if (set == nullptr || most <= 0 || is_no_address(events))
-    return real::next<"epoll_pwait2", Function>()(fd, events, most, timeout, mask);
-  struct Arguments {
-    int fd;
-    epoll_event* events;
-    int most;
-    const timespec* timeout;
-    const sigset_t* mask;
-  } const arguments{fd, events, most, timeout, mask};
-  return wait_in_set(
-      *set, {.fd = fd,
-             .events = events,
-             .most = most,
-             .at_once = !is_no_address(timeout) && timeout->tv_sec == 0 && timeout->tv_nsec == 0,
-             .mask = mask,
-             .as_it_is =
-                 [](const void* pointer) {
-                   const auto* a = static_cast<const Arguments*>(pointer);
-                   return real::next<"epoll_pwait2", Function>()(a->fd, a->events, a->most,
-                                                                 a->timeout, a->mask);
-                 },
-             .arguments = &arguments});
+  return wait_for({.by = Wait::By::pwait2,
+                   .fd = fd,
+                   .events = events,
+                   .most = most,
+                   .timeout = -1,
+                   .longest = timeout,
+                   .mask = mask,
+                   .number = 0,
+                   .words = nullptr});
 }
 
 }  // extern "C"

@@ -3,9 +3,14 @@
 // Epoll sets that hold accelerated sockets, of TCP or UDP.
 //
 // A socket of a set is either watched, and then the kernel tells of it, or hot: its data comes
-// through the ring, and epoll_wait() looks at it itself. A socket becomes hot when a receive call
+// through memory, and epoll_wait() looks at it itself. A socket becomes hot when a receive call
 // takes it out of the kernel, and is watched again before anybody sleeps in the set, or when it
 // has been idle for a while. So a call costs what is active, not what is registered.
+//
+// Only in a set that is waited for by the calls of this library, in the process that has made it,
+// sockets are hot between calls. Whoever waits otherwise, by system calls of its own, in another
+// process or through a set around this one, has the kernel alone to wake it; so all is watched
+// until epoll_wait() has been called here, and for good once others may wait.
 //
 // Order of locks: a receiver's lock, then a set's. What is taken out of the hot ones is watched
 // afterwards, never before: it may have become hot again in between, which does no harm.
@@ -27,11 +32,15 @@ bool epoll_told_since(int fd, std::uint64_t looked_at) noexcept;
 bool is_registered(int fd) noexcept;
 // `fd` is about to be closed, or is new.
 void forget_registrations(int fd) noexcept;
+// `copy` refers to what `fd` refers to.
+void epoll_duplicated(int fd, int copy) noexcept;
 // No descriptor above it is in the tables.
 int highest_known() noexcept;
 
-// Somebody is about to wait for this epoll set as for a descriptor: from now on the kernel alone
+// Somebody is about to wait for this epoll set whom only the kernel serves: from now on it alone
 // tells of its sockets. Nothing happens if it is no epoll set.
 void leave_to_kernel(int fd) noexcept;
+// The same for all sets that a program would inherit which is about to be executed.
+void leave_inherited_to_kernel() noexcept;
 
 }  // namespace farcall::preload

@@ -14,11 +14,14 @@
 #include <cstddef>
 #include <cstdlib>
 
+#include "preload/epoll.hpp"
+#include "preload/epoll_set.hpp"
 #include "preload/handback.hpp"
 #include "preload/lock.hpp"
 #include "preload/log.hpp"
 #include "preload/real.hpp"
 #include "preload/udp.hpp"
+#include "preload/wait_by_number.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -39,6 +42,7 @@ void hand_back_inherited() noexcept {
     const long flags = kernel(SYS_fcntl, fd, F_GETFD);
     if (flags >= 0 && (flags & FD_CLOEXEC) == 0) udp_leave(*udp);
   }
+  leave_inherited_to_kernel();
 }
 
 // Around the execution of a program in this process, which returns only if it fails.
@@ -231,10 +235,34 @@ long syscall(long number, ...) {
     case SYS_sendmsg: return sendmsg(fd, static_cast<msghdr*>(buffer), static_cast<int>(a[2]));
     case SYS_close: return close(fd);
     case SYS_dup: return dup(fd);
+#ifdef SYS_dup2
+    case SYS_dup2: return dup2(fd, static_cast<int>(a[1]));
+#endif
+    case SYS_fcntl: return fcntl(fd, static_cast<int>(a[1]), a[2]);
     case SYS_dup3: return dup3(fd, static_cast<int>(a[1]), static_cast<int>(a[2]));
     case SYS_epoll_ctl:
       return epoll_ctl(fd, static_cast<int>(a[1]), static_cast<int>(a[2]),
                        reinterpret_cast<epoll_event*>(a[3]));
+    case SYS_epoll_create1: return epoll_create1(fd);
+    case SYS_epoll_pwait:
+#ifdef SYS_epoll_pwait2
+    case SYS_epoll_pwait2:
+#endif
+#ifdef SYS_epoll_wait
+    case SYS_epoll_wait:
+#endif
+      return epoll_wait_by_number(number, a);
+#ifdef SYS_poll
+    case SYS_poll:
+#endif
+    case SYS_ppoll: return poll_by_number(number, a);
+#ifdef SYS_select
+    case SYS_select:
+#endif
+    case SYS_pselect6: return select_by_number(number, a);
+#ifdef SYS_epoll_create
+    case SYS_epoll_create: return epoll_create(fd);
+#endif
 #ifdef SYS_io_uring_setup
     case SYS_io_uring_setup: {
       // Whatever is done through it is not seen here.
@@ -246,7 +274,10 @@ long syscall(long number, ...) {
     case SYS_clone: {
       const long child = with_errno(kernel(number, a[0], a[1], a[2], a[3], a[4]));
       // With memory of its own it has a number of its own, too.
-      if (child == 0 && (a[0] & CLONE_VM) == 0) known_thread = 0;
+      if (child == 0 && (a[0] & CLONE_VM) == 0) {
+        known_thread = 0;
+        inherit_sets();
+      }
       return child;
     }
     default: return with_errno(kernel(number, a[0], a[1], a[2], a[3], a[4], a[5]));

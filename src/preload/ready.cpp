@@ -5,18 +5,19 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
-#include <utility>
 
 #include "preload/address.hpp"
-#include "preload/connection.hpp"
 #include "preload/epoll.hpp"
+#include "preload/readiness.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
-#include "preload/udp.hpp"
+#include "preload/wait_by_number.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -42,109 +43,80 @@ class Waited {
 
   void add(int fd) noexcept {
     Side* const side = find_side(fd);
-    if (side == nullptr) {
-      if (UdpSocket* const udp = find_udp(fd))
-        add_udp(*udp, fd);
-      else
-        leave_to_kernel(fd);
-      return;
-    }
-    if (count_ == most_) {
-      // No memory: one that cannot be looked after stays with the kernel.
-      side->stay_watched.store(true, std::memory_order_relaxed);
-      const Guard guard(side->receive_lock);
-      if (side->in.control != nullptr) side->receiver.watch(side->in);
-      return;
-    }
-    if (side->accelerated()) ++accelerated_;
-    entries_[count_++] = {.side = side, .generation = 0, .fd = fd, .was_awake = false};
+    UdpSocket* const udp = side == nullptr ? find_udp(fd) : nullptr;
+    if (side == nullptr && udp == nullptr) return leave_to_kernel(fd);
+    // No memory: one that cannot be looked after stays with the kernel.
+    if (count_ == most_) return leave_socket_to_kernel(fd);
+    if (side != nullptr ? side->accelerated() : udp_awake(*udp)) ++accelerated_;
+    entries_[count_++] = {.side = side,
+                          .udp = udp,
+                          .fd = fd,
+                          .generation = 0,
+                          .ticket = {},
+                          .was_awake = false,
+                          .woken = false,
+                          .readable = false};
   }
-  [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
   [[nodiscard]] std::size_t accelerated() const noexcept { return accelerated_; }
 
-  // Before sleeping. True if there is something to read in a ring.
+  // Before sleeping. True if there is something to read in memory.
   bool enter() noexcept {
-    bool news = std::exchange(left_over_, false);
-    for (std::size_t i = 0; i < udp_count_; ++i)
-      news = udp_enter_kernel(*udp_[i].socket, udp_[i].fd, udp_[i].ticket) || news;
-    const bool few = accelerated_ <= kMostSpunFor;
+    bool news = false;
     const std::uint32_t here = this_processor();
-    for (std::size_t i = 0; i < count_; ++i) {
-      Side& side = *entries_[i].side;
-      const Guard guard(side.receive_lock);
-      if (!guard) continue;
-      entries_[i].generation = side.generation.load(std::memory_order_relaxed);
-      side.receiver.enter_kernel();
-      if (side.in.control == nullptr) continue;
-      side.in.control->receiver_processor.store(here, std::memory_order_relaxed);
-      entries_[i].was_awake = few && !side.receiver.watched();
-      if (!side.receiver.watched()) side.receiver.watch(side.in);
-      news = news || side.receiver.next(side.in).kind == Receiver::Next::ring;
-    }
+    for (Entry* entry = entries_; entry != end(); ++entry)
+      news = (entry->side != nullptr ? enter(*entry, here)
+                                     : udp_enter_kernel(*entry->udp, entry->fd, entry->ticket)) ||
+             news;
     return news;
   }
   void leave() noexcept {
-    for (std::size_t i = 0; i < udp_count_; ++i)
-      udp_leave_kernel(*udp_[i].socket, udp_[i].fd, udp_[i].ticket);
-    for (std::size_t i = 0; i < count_; ++i) {
-      Side& side = *entries_[i].side;
-      const Guard guard(side.receive_lock);
-      if (!guard || entries_[i].generation != side.generation.load(std::memory_order_relaxed))
+    for (Entry* entry = entries_; entry != end(); ++entry) {
+      if (entry->side == nullptr) {
+        udp_leave_kernel(*entry->udp, entry->fd, entry->ticket);
         continue;
+      }
+      Side& side = *entry->side;
+      const Guard guard(side.receive_lock);
+      if (!guard || entry->generation != side.generation.load(std::memory_order_relaxed)) continue;
       side.receiver.leave_kernel(side.in, 0);
       side.polled.store(true, std::memory_order_relaxed);
       // Awake again, all of them, not only the one that has something.
-      if (entries_[i].was_awake && side.in.control != nullptr) wake_up(side, entries_[i].fd);
+      if (entry->was_awake && side.in.control != nullptr) wake_up(side, entry->fd);
     }
   }
-  // `look` asks the kernel now and then; what it says is returned if it is not 0.
+
+  // Notes which can be read from memory; how many.
+  std::size_t note_readable() noexcept {
+    return static_cast<std::size_t>(std::count_if(
+        entries_, end(), [](Entry& entry) { return entry.readable = readable_now(entry.fd); }));
+  }
+  template <class Visit>
+  void each_readable(Visit visit) const {
+    for (const Entry* entry = entries_; entry != end(); ++entry)
+      if (entry->readable) visit(entry->fd);
+  }
+
+  // `look` asks the kernel, too, now and then; what it says is returned if it is not 0.
   template <class Look>
   int stay_awake(Look look) noexcept {
     static thread_local constinit Patience patience;
-    if (accelerated_ > kMostSpunFor) return 0;
-    Direction* first = nullptr;
-    UdpSocket* first_udp = nullptr;
-    const std::uint32_t here = this_processor();
-    for (std::size_t i = 0; i < count_; ++i) {
-      Direction* const in = entries_[i].side->in.control;
-      Direction* const out = entries_[i].side->out.control;
-      if (in == nullptr || out == nullptr) continue;
-      if (in->receiver_processor.load(std::memory_order_relaxed) != here)
-        in->receiver_processor.store(here, std::memory_order_relaxed);
-      if (out->sender_processor.load(std::memory_order_relaxed) != here)
-        out->sender_processor.store(here, std::memory_order_relaxed);
-      first = in;
-    }
-    for (std::size_t i = 0; i < udp_count_; ++i) {
-      if (!udp_awake(*udp_[i].socket)) continue;
-      udp_note_processor(*udp_[i].socket, here);
-      first_udp = udp_[i].socket;
-    }
-    if (first == nullptr && first_udp == nullptr) return 0;
+    if (accelerated_ > kMostSpunFor || !wake_all()) return 0;
     patience_ = &patience;
     int seen = 0;
     std::size_t looks = 0;
     const bool news = patience.stay_awake(
         [&] {
-          for (std::size_t i = 0; i < count_; ++i) {
-            Side& side = *entries_[i].side;
-            if (side.in.control != nullptr && !side.receiver.watched() &&
-                side.receiver.may_have_news(side.in))
-              return true;
-          }
-          for (std::size_t i = 0; i < udp_count_; ++i)
-            if (udp_position(*udp_[i].socket) != kNoDatagram) return true;
-          looks += count_ + udp_count_;
+          if (std::any_of(entries_, end(), may_be_readable)) return true;
+          looks += count_;
           if (looks < kLooksPerCall) return false;
           looks = 0;
           seen = look();
           return seen != 0;
         },
-        [&] {
-          return first != nullptr ? first->sender_processor.load(std::memory_order_relaxed)
-                                  : udp_senders_processor(*first_udp);
-        });
-    return news && seen == 0 ? look() : seen;
+        [&] { return peer_processor(first_->fd); });
+    if (news && seen == 0) seen = look();
+    watch_woken();
+    return seen;
   }
   [[nodiscard]] bool interrupted() const noexcept {
     return patience_ != nullptr && patience_->interruption() != Interruption::none;
@@ -157,56 +129,78 @@ class Waited {
   static constexpr std::size_t kMostSpunFor = 32;
   static constexpr std::size_t kLooksPerCall = 512;
   struct Entry {
-    Side* side;
+    Side* side;  // or:
+    UdpSocket* udp;
+    int fd;
     std::uint32_t generation;
-    int fd;
-    bool was_awake;
-  };
-  struct UdpEntry {
-    UdpSocket* socket;
-    int fd;
     UdpTicket ticket;
+    bool was_awake;
+    bool woken;
+    bool readable;
   };
+  [[nodiscard]] Entry* end() const noexcept { return entries_ + count_; }
 
-  void add_udp(UdpSocket& socket, int fd) noexcept {
-    if (udp_count_ == udp_.size()) {
-      // One too many: the kernel has it, but for what is there already.
-      left_over_ = udp_watch_for_good(socket, fd) || left_over_;
-      return;
-    }
-    if (udp_awake(socket)) ++accelerated_;
-    udp_[udp_count_++] = {.socket = &socket, .fd = fd, .ticket = {}};
+  bool enter(Entry& entry, std::uint32_t here) noexcept {
+    Side& side = *entry.side;
+    const Guard guard(side.receive_lock);
+    if (!guard) return false;
+    entry.generation = side.generation.load(std::memory_order_relaxed);
+    side.receiver.enter_kernel();
+    if (side.in.control == nullptr) return false;
+    side.in.control->receiver_processor.store(here, std::memory_order_relaxed);
+    entry.was_awake = accelerated_ <= kMostSpunFor && !side.receiver.watched();
+    if (!side.receiver.watched()) side.receiver.watch(side.in);
+    return side.receiver.next(side.in).kind == Receiver::Next::ring;
   }
 
-  std::array<UdpEntry, 32> udp_;
-  std::size_t udp_count_ = 0;
-  bool left_over_ = false;
+  static bool may_be_readable(const Entry& entry) noexcept {
+    if (entry.side == nullptr) return udp_position(*entry.udp) != kNoDatagram;
+    const Side& side = *entry.side;
+    return side.in.control != nullptr && !side.receiver.watched() &&
+           side.receiver.may_have_news(side.in);
+  }
+
+  // While this thread is awake the senders can know it. False if there is nobody to look at.
+  bool wake_all() noexcept {
+    const std::uint32_t here = this_processor();
+    first_ = nullptr;
+    for (Entry* entry = entries_; entry != end(); ++entry) {
+      if (entry->side == nullptr) {
+        if (!udp_awake(*entry->udp)) continue;
+      } else {
+        Side& side = *entry->side;
+        if (side.in.control == nullptr || side.out.control == nullptr) continue;
+        if (side.receiver.watched()) {
+          const Guard guard(side.receive_lock);
+          if (guard && side.in.control != nullptr) wake_up(side, entry->fd);
+          entry->woken = guard && !side.receiver.watched();
+        }
+      }
+      note_processor(entry->fd, here);
+      first_ = entry;
+    }
+    return first_ != nullptr;
+  }
+  // Who goes on by other means must not miss what comes later. What can be read already is no news
+  // to the program.
+  void watch_woken() noexcept {
+    for (Entry* entry = entries_; entry != end(); ++entry) {
+      if (!entry->woken || read_position(entry->fd) != kNothingToRead) continue;
+      watch(entry->fd);
+      entry->woken = false;
+    }
+  }
+
   std::array<Entry, 128> few_;
   Entry* entries_ = few_.data();
   std::size_t most_ = few_.size();
   std::size_t count_ = 0;
   std::size_t accelerated_ = 0;
+  Entry* first_ = nullptr;
   Patience* patience_ = nullptr;
 };
 
-bool readable_now(int fd) noexcept {
-  Side* const side = find_side(fd);
-  if (side == nullptr) {
-    UdpSocket* const udp = find_udp(fd);
-    return udp != nullptr && udp_readable(*udp);
-  }
-  return side != nullptr && side->accelerated() && ring_readable(*side);
-}
-
-// Adds what is in the rings to the kernel's answer.
-int add_rings(pollfd* fds, nfds_t count, int ready) noexcept {
-  for (nfds_t i = 0; i < count; ++i) {
-    if ((fds[i].events & kInput) == 0 || !readable_now(fds[i].fd)) continue;
-    if (fds[i].revents == 0) ++ready;
-    fds[i].revents = static_cast<short>(fds[i].revents | (fds[i].events & kInput));
-  }
-  return ready;
-}
+bool concerns_us(int fd) noexcept { return is_ours(fd) || is_registered(fd); }
 
 bool is_zero(const timespec* time) noexcept {
   return !is_no_address(time) && time->tv_sec == 0 && time->tv_nsec == 0;
@@ -238,14 +232,34 @@ int wait_for(Waited& waited, Look look, AsItIs as_it_is) {
   return ready;
 }
 
+// --- poll
+
+// More than the kernel takes: it refuses them unread.
+bool too_many(nfds_t count) noexcept {
+  if (count <= FD_SETSIZE) return false;
+  rlimit limit{};
+  return kernel(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit) < 0 || count > limit.rlim_cur;
+}
+
+// Adds what is in memory to the kernel's answer.
+int add_rings(pollfd* fds, nfds_t count, int ready) noexcept {
+  for (nfds_t i = 0; i < count; ++i) {
+    if ((fds[i].events & kInput) == 0 || !readable_now(fds[i].fd)) continue;
+    if (fds[i].revents == 0) ++ready;
+    fds[i].revents = static_cast<short>(fds[i].revents | (fds[i].events & kInput));
+  }
+  return ready;
+}
+
 template <class AsItIs>
 int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, AsItIs as_it_is) {
-  bool any = false;
-  for (nfds_t i = 0; i < count && !any && !is_no_address(fds); ++i)
-    any = find_side(fds[i].fd) != nullptr || find_udp(fds[i].fd) != nullptr ||
-          is_registered(fds[i].fd);
-  if (!any) [[likely]]
+  if (is_no_address(fds) || too_many(count)) return as_it_is();
+  const auto ours = static_cast<std::size_t>(
+      std::count_if(fds, fds + count, [](const pollfd& one) { return concerns_us(one.fd); }));
+  if (ours == 0) [[likely]] {
+    settle_before_sleep();
     return as_it_is();
+  }
   const auto look = [&]() -> int {
     timespec none{};
     const long ready = kernel(SYS_ppoll, fds, count, &none, mask, kKernelMaskSize);
@@ -256,72 +270,180 @@ int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, AsIt
     fds[0].revents = POLLIN;
     return 1;
   }
-  Waited waited(count);
+  Waited waited(ours);
   for (nfds_t i = 0; i < count; ++i)
     if (fds[i].fd >= 0 && (fds[i].events & kInput) != 0) waited.add(fds[i].fd);
   if (at_once) return look();
   return wait_for(waited, look, as_it_is);
 }
 
-// The three sets of select, for as many descriptors as they have room for.
-struct Sets {
+// --- select
+
+// The sets of select() are words of bits, as many as the largest descriptor needs. Programs have
+// them as large as that, not as large as fd_set.
+using Word = unsigned long;
+constexpr int kBits = 8 * sizeof(Word);
+
+constexpr std::size_t words_for(int count) noexcept {
+  return (static_cast<std::size_t>(count) + kBits - 1) / kBits;
+}
+constexpr std::size_t word_of(int fd) noexcept { return static_cast<std::size_t>(fd / kBits); }
+constexpr Word bit_of(int fd) noexcept { return Word{1} << (fd % kBits); }
+
+Word* words_of(fd_set* set) noexcept { return reinterpret_cast<Word*>(set); }
+
+template <class Visit>
+void for_each_in(const Word* words, int count, Visit visit) {
+  for (int first = 0; first < count; first += kBits)
+    for (Word left = words[word_of(first)]; left != 0; left &= left - 1)
+      if (const int fd = first + __builtin_ctzl(left); fd < count) visit(fd);
+}
+
+struct Select {
+  int count;
   fd_set* read;
   fd_set* write;
   fd_set* except;
-};
+  const sigset_t* mask;
 
-template <class AsItIs>
-int select_for(int count, const Sets& sets, bool at_once, const sigset_t* mask, AsItIs as_it_is) {
-  bool any = false;
-  const bool bad =
-      is_no_address(sets.read) || is_bad_optional(sets.write) || is_bad_optional(sets.except);
-  const int checked = bad ? 0 : std::min(count, FD_SETSIZE);
-  for (int fd = 0; fd < checked && !any; ++fd)
-    any = FD_ISSET(fd, sets.read) &&
-          (find_side(fd) != nullptr || find_udp(fd) != nullptr || is_registered(fd));
-  if (!any) [[likely]]
-    return as_it_is();
-  Waited waited(static_cast<std::size_t>(checked));
-  for (int fd = 0; fd < checked; ++fd)
-    if (FD_ISSET(fd, sets.read)) waited.add(fd);
-  // 0: nothing, and the sets are as they were.
-  const auto look = [&]() -> int {
-    fd_set read = *sets.read;
-    fd_set write;
-    fd_set except;
-    if (sets.write != nullptr) write = *sets.write;
-    if (sets.except != nullptr) except = *sets.except;
+  // What the kernel says now of these sets, which it changes.
+  long ask_kernel(Word* in, Word* out, Word* other) const noexcept {
     timespec none{};
     struct {
       const sigset_t* mask;
       std::size_t size;
     } masked{mask, kKernelMaskSize};
-    long ready = kernel(SYS_pselect6, count, &read, sets.write != nullptr ? &write : nullptr,
-                        sets.except != nullptr ? &except : nullptr, &none, &masked);
+    return kernel(SYS_pselect6, count, in, out, other, &none, &masked);
+  }
+};
+
+// The usual sets. 0: nothing, and they are as they were unless this is `at_once`.
+int look_at(const Select& call, int highest, bool at_once) noexcept {
+  std::array<Word, words_for(FD_SETSIZE)> copies[3];
+  fd_set* const given[3] = {call.read, call.write, call.except};
+  const std::size_t bytes = words_for(call.count) * sizeof(Word);
+  Word* copied[3] = {};
+  for (int i = 0; i < 3; ++i) {
+    if (given[i] == nullptr) continue;
+    copied[i] = copies[i].data();
+    std::memcpy(copied[i], given[i], bytes);
+  }
+  long ready = call.ask_kernel(copied[0], copied[1], copied[2]);
+  if (ready < 0) return static_cast<int>(with_errno(ready));
+  for_each_in(words_of(call.read), highest + 1, [&](int fd) {
+    Word& word = copied[0][word_of(fd)];
+    if ((word & bit_of(fd)) != 0 || !readable_now(fd)) return;
+    word |= bit_of(fd);
+    ++ready;
+  });
+  if (ready == 0 && !at_once) return 0;
+  for (int i = 0; i < 3; ++i)
+    if (given[i] != nullptr) std::memcpy(given[i], copied[i], bytes);
+  return static_cast<int>(ready);
+}
+
+// Sets larger than fd_set. How much of them is there the kernel alone knows, which looks only at
+// as many descriptors as the process may have: so they are changed in their place.
+template <class AsItIs>
+int select_large(const Select& call, Waited& waited, bool at_once, AsItIs as_it_is) {
+  const auto tell = [&]() -> int {
+    Word* const read = words_of(call.read);
+    long ready = call.ask_kernel(read, words_of(call.write), words_of(call.except));
     if (ready < 0) return static_cast<int>(with_errno(ready));
-    for (int fd = 0; fd < checked; ++fd) {
-      if (!FD_ISSET(fd, sets.read) || FD_ISSET(fd, &read) || !readable_now(fd)) continue;
-      FD_SET(fd, &read);
-      ++ready;
-    }
-    if (ready == 0 && !at_once) return 0;
-    *sets.read = read;
-    if (sets.write != nullptr) *sets.write = write;
-    if (sets.except != nullptr) *sets.except = except;
+    waited.each_readable([&](int fd) {
+      if ((read[word_of(fd)] & bit_of(fd)) == 0) ++ready;
+      read[word_of(fd)] |= bit_of(fd);
+    });
     return static_cast<int>(ready);
   };
-  if (count > FD_SETSIZE) {
-    // Larger sets than the C library knows: the kernel tells.
-    (void)waited.enter();
-    const int ready = as_it_is();
+  if (waited.note_readable() != 0) return tell();
+  if (at_once) return as_it_is();
+  while (waited.enter()) {
     waited.leave();
-    return ready;
+    // Another thread may have taken it.
+    if (waited.note_readable() != 0) return tell();
   }
+  settle_before_sleep();
+  const int ready = as_it_is();
+  const int error = errno;
+  waited.leave();
+  errno = error;
+  return ready;
+}
+
+template <class AsItIs>
+int select_for(const Select& call, bool at_once, AsItIs as_it_is) {
+  if (call.count <= 0 || is_no_address(call.read) || is_bad_optional(call.write) ||
+      is_bad_optional(call.except))
+    return as_it_is();
+  // One of ours is open, so the kernel reads as far as there, too.
+  int highest = std::min(call.count - 1, std::max(highest_known(), udp_highest()));
+  while (highest >= 0 && !concerns_us(highest)) --highest;
+  std::size_t ours = 0;
+  for_each_in(words_of(call.read), highest + 1, [&](int fd) { ours += concerns_us(fd) ? 1U : 0U; });
+  if (ours == 0) [[likely]] {
+    settle_before_sleep();
+    return as_it_is();
+  }
+  Waited waited(ours);
+  for_each_in(words_of(call.read), highest + 1, [&](int fd) {
+    if (concerns_us(fd)) waited.add(fd);
+  });
+  if (call.count > FD_SETSIZE) return select_large(call, waited, at_once, as_it_is);
+  const auto look = [&] { return look_at(call, highest, at_once); };
   if (at_once) return look();
   return wait_for(waited, look, as_it_is);
 }
 
 }  // namespace
+
+// --- by number
+
+long poll_by_number([[maybe_unused]] long number, const long* words) {
+  auto* const fds = reinterpret_cast<pollfd*>(words[0]);
+  const auto count = static_cast<nfds_t>(words[1]);
+  const auto as_it_is = [&] {
+    return static_cast<int>(
+        with_errno(kernel(number, words[0], words[1], words[2], words[3], words[4], words[5])));
+  };
+#ifdef SYS_poll
+  if (number == SYS_poll)
+    return poll_for(fds, count, static_cast<int>(words[2]) == 0, nullptr, as_it_is);
+#endif
+  const auto* const mask = reinterpret_cast<const sigset_t*>(words[3]);
+  // Of another size: the kernel refuses it.
+  if (mask != nullptr && words[4] != static_cast<long>(kKernelMaskSize)) return as_it_is();
+  return poll_for(fds, count, is_zero(reinterpret_cast<const timespec*>(words[2])), mask, as_it_is);
+}
+
+long select_by_number([[maybe_unused]] long number, const long* words) {
+  Select call{.count = static_cast<int>(words[0]),
+              .read = reinterpret_cast<fd_set*>(words[1]),
+              .write = reinterpret_cast<fd_set*>(words[2]),
+              .except = reinterpret_cast<fd_set*>(words[3]),
+              .mask = nullptr};
+  const auto as_it_is = [&] {
+    return static_cast<int>(
+        with_errno(kernel(number, words[0], words[1], words[2], words[3], words[4], words[5])));
+  };
+  // The two times are laid out alike, and zero in both is zero.
+  const bool at_once = is_zero(reinterpret_cast<const timespec*>(words[4]));
+#ifdef SYS_select
+  if (number == SYS_select) return select_for(call, at_once, as_it_is);
+#endif
+  struct Masked {
+    const sigset_t* mask;
+    std::size_t size;
+  };
+  const auto* const masked = reinterpret_cast<const Masked*>(words[5]);
+  if (is_bad_optional(masked)) return as_it_is();
+  if (masked != nullptr && masked->mask != nullptr) {
+    if (masked->size != kKernelMaskSize) return as_it_is();
+    call.mask = masked->mask;
+  }
+  return select_for(call, at_once, as_it_is);
+}
+
 }  // namespace farcall::preload
 
 using namespace farcall::preload;
@@ -342,10 +464,10 @@ int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* ma
 }
 
 int select(int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout) {
-  using Select = int(int, fd_set*, fd_set*, fd_set*, timeval*);
+  using Function = int(int, fd_set*, fd_set*, fd_set*, timeval*);
   const bool at_once = !is_no_address(timeout) && timeout->tv_sec == 0 && timeout->tv_usec == 0;
-  return select_for(count, {read, write, except}, at_once, nullptr, [&] {
-    return real::next<"select", Select>()(count, read, write, except, timeout);
+  return select_for({count, read, write, except, nullptr}, at_once, [&] {
+    return real::next<"select", Function>()(count, read, write, except, timeout);
   });
 }
 int __select(int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout) {
@@ -354,9 +476,9 @@ int __select(int count, fd_set* read, fd_set* write, fd_set* except, timeval* ti
 
 int pselect(int count, fd_set* read, fd_set* write, fd_set* except, const timespec* timeout,
             const sigset_t* mask) {
-  using Pselect = int(int, fd_set*, fd_set*, fd_set*, const timespec*, const sigset_t*);
-  return select_for(count, {read, write, except}, is_zero(timeout), mask, [&] {
-    return real::next<"pselect", Pselect>()(count, read, write, except, timeout, mask);
+  using Function = int(int, fd_set*, fd_set*, fd_set*, const timespec*, const sigset_t*);
+  return select_for({count, read, write, except, mask}, is_zero(timeout), [&] {
+    return real::next<"pselect", Function>()(count, read, write, except, timeout, mask);
   });
 }
 

@@ -71,6 +71,7 @@ int close_descriptor(int fd) noexcept {
 int duplicated(int from, int to) noexcept {
   Side* const side = find_side(from);
   if (to < 0) return to;
+  epoll_duplicated(from, to);
   if (side == nullptr) {
     UdpSocket* const udp = find_udp(from);
     if (!in_own_process()) {
@@ -159,6 +160,7 @@ extern "C" {
 int socket(int family, int type, int protocol) {
   const long fd = kernel(SYS_socket, family, type, protocol);
   forget_stale(static_cast<int>(fd));
+  forget_registrations(static_cast<int>(fd));
   if (fd >= 0 && in_own_process()) udp_note(static_cast<int>(fd), family, type, protocol);
   return static_cast<int>(with_errno(fd));
 }

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "farcall/memory.hpp"
+#include "preloaded.hpp"
 
 namespace farcall::preload {
 namespace {

@@ -3,13 +3,30 @@
 // For tests that run plain and with the library preloaded.
 #pragma once
 
+#include <poll.h>
+#include <sys/syscall.h>
+
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <string>
 
+#include "preload/real.hpp"
+
 namespace farcall::preload {
 
 inline bool preloaded() { return std::getenv("LD_PRELOAD") != nullptr; }
+
+// A test that is named for the library must not pass because it is not there.
+inline const bool kAsNamed = [] {
+  std::ifstream file("/proc/self/cmdline");
+  for (std::string argument; std::getline(file, argument, '\0');)
+    if (argument == "--preloaded" && !preloaded()) {
+      std::fputs("the library is not preloaded\n", stderr);
+      std::abort();
+    }
+  return true;
+}();
 
 // How many mappings of memory with that name this process has.
 inline int shared_mappings(const std::string& name) {
@@ -18,6 +35,13 @@ inline int shared_mappings(const std::string& name) {
   for (std::string line; std::getline(maps, line);)
     if (line.find("memfd:" + name) != std::string::npos) ++count;
   return count;
+}
+
+// Whether the kernel itself knows of something to read; asked so that no library sees it.
+inline bool readable_for_kernel(int fd) {
+  pollfd wait{.fd = fd, .events = POLLIN, .revents = 0};
+  const timespec none{};
+  return kernel(SYS_ppoll, &wait, 1, &none, nullptr, kKernelMaskSize) == 1;
 }
 
 }  // namespace farcall::preload

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the calls that wait (poll, select, epoll) ask of a descriptor, be it of a TCP or of a UDP
+// socket.
+#pragma once
+
+#include <cstdint>
+
+#include "preload/connection.hpp"
+#include "preload/udp.hpp"
+
+namespace farcall::preload {
+
+inline bool is_ours(int fd) noexcept { return find_side(fd) != nullptr || find_udp(fd) != nullptr; }
+
+// From here on the kernel tells of it. True if there is something to read in memory, of which the
+// kernel does not know.
+inline bool watch(int fd) noexcept {
+  Side* const side = find_side(fd);
+  if (side == nullptr) {
+    UdpSocket* const udp = find_udp(fd);
+    return udp != nullptr && udp_watch(*udp, fd);
+  }
+  const Guard guard(side->receive_lock);
+  if (!guard || side->in.control == nullptr) return false;
+  if (!side->receiver.watched()) side->receiver.watch(side->in);
+  return side->receiver.next(side->in).kind == Receiver::Next::ring;
+}
+
+// For good: waited for in ways that only the kernel serves.
+inline void leave_socket_to_kernel(int fd) noexcept {
+  if (Side* const side = find_side(fd)) side->stay_watched.store(true, std::memory_order_relaxed);
+  if (UdpSocket* const udp = find_udp(fd)) udp->stay_watched.store(true, std::memory_order_relaxed);
+  watch(fd);
+}
+
+// Whether there is something to read in memory.
+inline bool readable_now(int fd) noexcept {
+  Side* const side = find_side(fd);
+  if (side != nullptr) return side->accelerated() && ring_readable(*side);
+  UdpSocket* const udp = find_udp(fd);
+  return udp != nullptr && udp_readable(*udp);
+}
+
+// How far the connection has come, if there is something to read in memory, else kNothingToRead; a
+// look without the lock, at whatever the side is now. Bytes of the kernel count when they are
+// taken: they may have come after a program counted what there is and stopped reading at that
+// number, and once they are gone the kernel tells of them no more.
+inline constexpr std::uint64_t kNothingToRead = kNoDatagram;
+inline std::uint64_t read_position(int fd) noexcept {
+  Side* const side = find_side(fd);
+  if (side == nullptr) {
+    UdpSocket* const udp = find_udp(fd);
+    return udp != nullptr ? udp_position(*udp) : kNothingToRead;
+  }
+  Direction* const control = side->in.control;
+  if (control == nullptr) return kNothingToRead;
+  const std::uint64_t tail = control->tail.load(std::memory_order_acquire) & ~kFlags;
+  return tail == side->receiver.position() ? kNothingToRead : tail + side->receiver.kernel_taken();
+}
+
+// Who waits for it runs on `here`.
+inline void note_processor(int fd, std::uint32_t here) noexcept {
+  Side* const side = find_side(fd);
+  if (side == nullptr) {
+    if (UdpSocket* const udp = find_udp(fd)) udp_note_processor(*udp, here);
+    return;
+  }
+  Direction* const in = side->in.control;
+  Direction* const out = side->out.control;
+  if (in != nullptr && in->receiver_processor.load(std::memory_order_relaxed) != here)
+    in->receiver_processor.store(here, std::memory_order_relaxed);
+  if (out != nullptr && out->sender_processor.load(std::memory_order_relaxed) != here)
+    out->sender_processor.store(here, std::memory_order_relaxed);
+}
+
+// Where the peer last ran, plus one; 0 if that is not known.
+inline std::uint32_t peer_processor(int fd) noexcept {
+  Side* const side = find_side(fd);
+  if (side == nullptr) {
+    UdpSocket* const udp = find_udp(fd);
+    return udp != nullptr ? udp_senders_processor(*udp) : 0;
+  }
+  Direction* const in = side->in.control;
+  return in != nullptr ? in->sender_processor.load(std::memory_order_relaxed) : 0;
+}
+
+}  // namespace farcall::preload
