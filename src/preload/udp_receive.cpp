@@ -102,6 +102,34 @@ ssize_t park(UdpSocket& socket, int fd, msghdr& message, int flags, FrameGuard& 
   return result;
 }
 
+// Without the lock: a handler in the middle of another call, or one that another thread does not
+// give back. All flows are watched, and what is there is taken as whoever holds the lock would.
+ssize_t receive_beside(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
+  using Next = DatagramReceiver::Next;
+  // Nobody else holds it so long: it was left behind.
+  if (!socket.receive_lock.is_mine()) socket.kernel_only.store(true);
+  ssize_t result = -EAGAIN;
+  for (int turn = 0; turn < 2 && result == -EAGAIN; ++turn) {
+    // seq_cst: pairs with udp_unmap_dead()
+    socket.visitors.fetch_add(1);
+    bool kernel_first = false;
+    for (std::size_t i = 0; i < UdpSocket::kMostFlows && result == -EAGAIN; ++i) {
+      InFlow& flow = socket.in[i];
+      if (!flow.readable()) continue;
+      if (turn == 0) flow.receiver.watch_again();
+      DatagramReceiver::Record record;
+      const Next next = flow.receiver.next(record);
+      kernel_first = kernel_first || next == Next::kernel_first;
+      if (next == Next::ready || (next == Next::kernel_first && turn == 1))
+        result = udp_take(socket, flow, record, message, flags);
+    }
+    socket.visitors.fetch_sub(1);
+    if (result != -EAGAIN || !kernel_first || turn == 1) break;
+    result = static_cast<ssize_t>(kernel(SYS_recvmsg, fd, &message, flags | MSG_DONTWAIT));
+  }
+  return result != -EAGAIN ? failed(result) : by_kernel(fd, message, flags);
+}
+
 // Waits: awake for a while if the last datagram came from memory, then in the kernel.
 ssize_t wait_and_receive(UdpSocket& socket, int fd, msghdr& message, int flags,
                          FrameGuard& guard) noexcept {
@@ -115,8 +143,12 @@ ssize_t wait_and_receive(UdpSocket& socket, int fd, msghdr& message, int flags,
     const bool ready =
         socket.patience.stay_awake([&]() noexcept { return udp_looks_ready(socket); },
                                    [&]() noexcept { return udp_last_senders_processor(socket); });
-    // Somebody who closes it in the meantime has the kernel say so.
-    if (!guard.lock() || socket.generation != generation) return by_kernel(fd, message, flags);
+    if (!guard.lock()) return receive_beside(socket, fd, message, flags);
+    // Somebody has closed it in the meantime: the kernel says what that means.
+    if (socket.generation != generation) {
+      guard.unlock();
+      return by_kernel(fd, message, flags);
+    }
     udp_leave_wait(socket, socket.looking);
     bool kernel_first = false;
     if (ready) {
@@ -134,7 +166,12 @@ ssize_t wait_and_receive(UdpSocket& socket, int fd, msghdr& message, int flags,
 // Whether the program waits next through the library, as far as that can be known.
 bool stays_awake(UdpSocket& socket, int fd) noexcept {
   if (is_registered(fd)) return epoll_allows_wake_up(fd);
-  if (socket.polls_here.exchange(false)) return true;
+  if (socket.polls_here.exchange(false)) {
+    // It has been told that there is something: the kernel must be asked.
+    socket.busy = false;
+    socket.empty_calls = 0;
+    return true;
+  }
   socket.waits_here = false;
   return false;
 }
@@ -162,34 +199,6 @@ ssize_t come_back_empty(UdpSocket& socket, int fd, msghdr& message, int flags,
     if (result != -EAGAIN) return failed(result);
   }
   return failed(-EAGAIN);
-}
-
-// Without the lock: a handler in the middle of another call, or one that another thread does not
-// give back. All flows are watched, and what is there is taken as whoever holds the lock would.
-ssize_t receive_beside(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
-  using Next = DatagramReceiver::Next;
-  // Nobody else holds it so long: it was left behind.
-  if (!socket.receive_lock.is_mine()) socket.kernel_only.store(true);
-  ssize_t result = -EAGAIN;
-  for (int turn = 0; turn < 2 && result == -EAGAIN; ++turn) {
-    // seq_cst: pairs with udp_unmap_dead()
-    socket.visitors.fetch_add(1);
-    bool kernel_first = false;
-    for (std::size_t i = 0; i < UdpSocket::kMostFlows && result == -EAGAIN; ++i) {
-      InFlow& flow = socket.in[i];
-      if (!flow.readable()) continue;
-      if (turn == 0) flow.receiver.watch_again();
-      DatagramReceiver::Record record;
-      const Next next = flow.receiver.next(record);
-      kernel_first = kernel_first || next == Next::kernel_first;
-      if (next == Next::ready || (next == Next::kernel_first && turn == 1))
-        result = udp_take(socket, flow, record, message, flags);
-    }
-    socket.visitors.fetch_sub(1);
-    if (result != -EAGAIN || !kernel_first || turn == 1) break;
-    result = static_cast<ssize_t>(kernel(SYS_recvmsg, fd, &message, flags | MSG_DONTWAIT));
-  }
-  return result != -EAGAIN ? failed(result) : by_kernel(fd, message, flags);
 }
 
 }  // namespace

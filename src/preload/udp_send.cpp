@@ -75,6 +75,7 @@ Target* find_known(UdpSocket& socket, const Endpoint& to) noexcept {
 Target* find_target(UdpSocket& socket, int fd, const Endpoint& to) noexcept {
   if (Target* const known = find_known(socket, to)) return socket.last = known;
   const std::size_t place = place_of(to);
+  Target* free = nullptr;
   for (const std::size_t index : {place, place ^ 1}) {
     Target& target = socket.targets[index];
     if (target.state == Target::kJoined && socket.out[target.flow].sender.receiver_gone()) {
@@ -82,10 +83,11 @@ Target* find_target(UdpSocket& socket, int fd, const Endpoint& to) noexcept {
       udp_end_out(socket, target, true);
     }
     if (target.state >= Target::kJoining) continue;
-    new_target(socket, fd, target, to);
-    return &target;
+    // Better one that nobody needs.
+    if (free == nullptr || target.state <= Target::kKernel) free = &target;
   }
-  return nullptr;
+  if (free != nullptr) new_target(socket, fd, *free, to);
+  return free;
 }
 
 // The address that a datagram goes to, if it may be a socket of this machine.
