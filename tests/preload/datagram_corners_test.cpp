@@ -194,6 +194,48 @@ TEST(DatagramCorners, AReceiveCallCanBeLeftByAJump) {
   EXPECT_EQ(status, 0);
 }
 
+TEST(DatagramCorners, OtherThreadsGoOnAfterAJumpOutOfAReceiveCall) {
+  const int status = in_child([] {
+    const Socket receiver;
+    const Socket sender;
+    sender.connect_to(receiver);
+    std::atomic<bool> sending{true};
+    std::atomic<bool> jumping{true};
+    int received = 0;
+    std::thread threads[2];
+    {
+      const NoSignals held;
+      threads[0] = std::thread([&] {
+        while (sending) (void)::send(sender.fd.get(), "x", 1, 0);
+      });
+      threads[1] = std::thread([&] {
+        while (jumping) std::this_thread::yield();
+        while (received < 5000 && receiver.receive() == "x") ++received;
+      });
+    }
+    const Alarm alarm(jump, SA_NODEFER);
+    volatile int jumps = 0;
+    for (volatile int i = 0; i < 1'000'000 && jumps < 300;) {
+      i = i + 1;
+      if (sigsetjmp(jump_to, 1) != 0) jumps = jumps + 1;
+      char byte = 0;
+      may_jump = 1;
+      (void)::recv(receiver.fd.get(), &byte, 1, 0);
+      may_jump = 0;
+    }
+    Alarm::stop();
+    // What hangs from here on is ended by a signal.
+    ::signal(SIGALRM, SIG_DFL);
+    ::alarm(20);
+    jumping = false;
+    threads[1].join();
+    sending = false;
+    threads[0].join();
+    return received == 5000 && jumps > 0;
+  });
+  EXPECT_EQ(status, 0);
+}
+
 int handlers_fd = -1;
 std::atomic<int> handled{0};
 void send_from_handler(int) {
@@ -455,6 +497,36 @@ TEST(DatagramCorners, AreNotSentToAddressesOfTheOtherVersion) {
       ::sendto(two.near.fd.get(), "x", 1, 0, reinterpret_cast<sockaddr*>(&mapped), sizeof mapped),
       -1);
   EXPECT_EQ(errno, EAFNOSUPPORT);
+}
+
+// Bound to all addresses, and sent to one that is not the first of this machine.
+TEST(DatagramCorners, KeepTheirAddressesWhereSocketsAreBoundToAll) {
+  const Socket server("0.0.0.0");
+  const Socket client("0.0.0.0");
+  sockaddr_in to = *reinterpret_cast<const sockaddr_in*>(&server.name);
+  ::inet_pton(AF_INET, "127.0.0.5", &to.sin_addr);
+  const auto exchange = [](const Socket& from, const sockaddr_in& where, const Socket& at) {
+    EXPECT_EQ(
+        ::sendto(from.fd.get(), "x", 1, 0, reinterpret_cast<const sockaddr*>(&where), sizeof where),
+        1);
+    sockaddr_in told{};
+    socklen_t size = sizeof told;
+    char byte = 0;
+    EXPECT_EQ(::recvfrom(at.fd.get(), &byte, 1, 0, reinterpret_cast<sockaddr*>(&told), &size), 1);
+    return told;
+  };
+  const sockaddr_in first = exchange(client, to, server);
+  const sockaddr_in first_back = exchange(server, first, client);
+  const int before = shared_mappings();
+  for (int i = 0; i < 60; ++i) {
+    const sockaddr_in from = exchange(client, to, server);
+    EXPECT_EQ(std::memcmp(&from, &first, sizeof from), 0) << i;
+    const sockaddr_in back = exchange(server, from, client);
+    EXPECT_EQ(std::memcmp(&back, &first_back, sizeof back), 0) << i;
+  }
+  if (preloaded()) {
+    EXPECT_GT(shared_mappings(), before) << "not accelerated";
+  }
 }
 
 TEST(DatagramCorners, HaveTheirSizes) {
