@@ -27,7 +27,7 @@ uid_t overflow_uid() noexcept {
   uid = 65534;
   const long fd =
       kernel(SYS_openat, AT_FDCWD, "/proc/sys/kernel/overflowuid", O_RDONLY | O_CLOEXEC, 0);
-  char text[16];
+  char text[16] = {};
   const long size = fd >= 0 ? kernel(SYS_read, fd, static_cast<char*>(text), sizeof text) : 0;
   if (fd >= 0) kernel(SYS_close, fd);
   uid_t number = 0;

@@ -123,7 +123,7 @@ bool count_sent(const UdpSocket& socket, std::uint64_t* sent) noexcept {
 }  // namespace
 
 void udp_begin_flows(UdpSocket& socket, int fd) noexcept {
-  std::uint64_t sent[UdpSocket::kMostFlows];
+  std::uint64_t sent[UdpSocket::kMostFlows] = {};
   if (!count_sent(socket, sent) && !udp_kernel_has_something(socket, fd)) note_empty(socket, sent);
 }
 
@@ -156,7 +156,7 @@ namespace {
 
 // What the kernel has, without waiting. All flows are watched and have nothing to give before it.
 ssize_t look_in_kernel(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
-  std::uint64_t sent[UdpSocket::kMostFlows];
+  std::uint64_t sent[UdpSocket::kMostFlows] = {};
   count_sent(socket, sent);
   sockaddr_in6 name;
   const ssize_t result = named_receive(message, name, [&](msghdr& asked) noexcept {
