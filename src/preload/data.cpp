@@ -169,13 +169,9 @@ int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* tim
   Side* const side = find_side(fd);
   if (side == nullptr || is_no_address(messages)) [[likely]] {
     UdpSocket* const udp = find_udp(fd);
-    if (udp == nullptr || timeout != nullptr || is_no_address(messages)) [[likely]] {
-      // With a time limit for all of them it is the kernel's, and so are all that come.
-      if (!is_no_address(messages) && udp != nullptr && udp_watch_for_good(*udp, fd))
-        return udp_receive_many(*udp, fd, messages, count, flags | MSG_DONTWAIT);
+    if (udp == nullptr || is_no_address(messages) || is_bad_optional(timeout)) [[likely]]
       return real::next<"recvmmsg", Recvmmsg>()(fd, messages, count, flags, timeout);
-    }
-    return udp_receive_many(*udp, fd, messages, count, flags);
+    return udp_receive_many(*udp, fd, messages, count, flags, timeout);
   }
   return each_of(messages, count, [&](msghdr& message) {
     const ssize_t got = receive_message(fd, *side, &message, flags & ~MSG_WAITFORONE);

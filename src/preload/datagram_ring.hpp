@@ -24,6 +24,11 @@
 //
 // The other side may be hostile: each shared word is read once and checked; what a side knows
 // itself it keeps in its own memory.
+//
+// A signal handler may leave any of these functions by siglongjmp(), or call another one on the
+// same ring meanwhile. Taking a datagram is therefore one exchange of the own head, after the copy:
+// whoever comes second copies again. Sending is for one at a time; after a jump out of it repair()
+// is called.
 #pragma once
 
 #include <sys/socket.h>
@@ -39,12 +44,15 @@ namespace farcall::preload {
 
 struct DatagramControl {
   static constexpr std::uint64_t kWatchedBit = std::uint64_t{1} << 63;
+  // What a receiver says: nothing is read any more; or only what is there.
+  static constexpr std::uint32_t kGone = 1;
+  static constexpr std::uint32_t kLeaves = 2;
 
   alignas(kFalseSharing) std::atomic<std::uint64_t> tail;
 
   alignas(kFalseSharing) std::atomic<std::uint64_t> head;
   std::atomic<std::uint32_t> receiver_processor;  // where it last ran, plus one
-  std::atomic<std::uint32_t> receiver_gone;
+  std::atomic<std::uint32_t> receiver_said;       // kGone, or kLeaves
 
   alignas(kFalseSharing) std::atomic<std::uint64_t> kernel_sent;  // completed
   std::atomic<std::uint32_t> sender_processor;
@@ -72,9 +80,12 @@ class DatagramSender {
   // False: the receiver sleeps, or there is no room; the datagram goes through the kernel.
   // `bytes` is the sum of the parts, at most kMostDatagram.
   bool send(const iovec* parts, std::size_t count, std::size_t bytes) noexcept;
-  // A datagram has gone through the kernel.
+  // A datagram has gone through the kernel. Needs no lock.
   void sent_by_kernel() noexcept;
+  // send() has been left by a jump.
+  void repair() noexcept;
 
+  // The receiver takes nothing more from memory.
   [[nodiscard]] bool receiver_gone() const noexcept;
   [[nodiscard]] std::uint32_t receiver_processor() const noexcept;
   // Whether the receiver has read all that is in the ring.
@@ -96,59 +107,73 @@ class DatagramSender {
 
   DatagramMemory memory_;
   std::uint64_t tail_ = 0;
-  std::uint64_t head_ = 0;  // as last seen
-  std::uint64_t kernel_sent_ = 0;
+  std::uint64_t next_tail_ = 0;  // what tail_ becomes if the exchange succeeds
+  std::uint64_t head_ = 0;       // as last seen
+  std::atomic<std::uint64_t> kernel_sent_{0};
   std::uint32_t processor_ = 0;
 };
 
-// The receiving half; whoever calls holds the lock of its socket.
+// The receiving half. next(), take() and watch() may be called by several at once; the others need
+// the lock of the socket.
 class DatagramReceiver {
  public:
   enum class Next : std::uint8_t { none, ready, kernel_first, broken };
+  // A datagram in the ring, as its header was read and checked.
+  struct Record {
+    std::uint64_t at;
+    std::uint64_t kernel_before;
+    std::size_t length;
+  };
   struct Taken {
+    bool done;           // false: somebody else has taken it meanwhile
     std::size_t bytes;   // copied
     std::size_t length;  // of the datagram
   };
 
   void start(const DatagramMemory& memory) noexcept;
 
-  // What is next. `ready`: take() may be called. `kernel_first`: datagrams that come before it are
-  // in the kernel.
-  Next next() noexcept;
-  // Whether it is worth to call next(); needs no lock.
+  // What is next. `ready`: it may be taken. `kernel_first`: datagrams that come before it are in
+  // the kernel.
+  Next next(Record& record) const noexcept;
+  // Whether it is worth to call next().
   [[nodiscard]] bool looks_ready() const noexcept;
   // Changes with every datagram that is published.
   [[nodiscard]] std::uint64_t published() const noexcept;
   // Copies the datagram that is next, and removes it unless `peek`.
-  Taken take(const iovec* parts, std::size_t count, bool peek) noexcept;
+  Taken take(const Record& record, const iovec* parts, std::size_t count, bool peek) noexcept;
 
   // From now on the sender uses the kernel, until unwatch().
   void watch() noexcept;
   void unwatch() noexcept;
   [[nodiscard]] bool watched() const noexcept { return watched_; }
+  // A watch() or unwatch() may have been left by a jump, or be interrupted right now: watched.
+  void watch_again() noexcept;
 
   // A datagram of this sender has come by the kernel.
-  void came_by_kernel() noexcept { ++kernel_seen_; }
-  [[nodiscard]] std::uint64_t kernel_seen() const noexcept { return kernel_seen_; }
+  void came_by_kernel() noexcept { kernel_seen_.fetch_add(1, std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t kernel_seen() const noexcept {
+    return kernel_seen_.load(std::memory_order_relaxed);
+  }
   // To be asked before the kernel is found empty, and told after: what it has not given is lost.
   [[nodiscard]] std::uint64_t kernel_sent() const noexcept;
-  void kernel_is_empty(std::uint64_t sent) noexcept;
-  // The ring is next although the kernel still owes something: it has dropped that.
-  void kernel_has_no_more() noexcept { kernel_seen_ = next_before_; }
+  void kernel_is_empty(std::uint64_t sent) noexcept {
+    kernel_seen_.store(sent, std::memory_order_relaxed);
+  }
+  // `record` is next although the kernel still owes something: it has dropped that.
+  void kernel_has_no_more(const Record& record) noexcept { kernel_is_empty(record.kernel_before); }
 
   [[nodiscard]] bool sender_gone() const noexcept;
   [[nodiscard]] std::uint32_t sender_processor() const noexcept;
   void note_processor(std::uint32_t processor) noexcept;
   void say_gone() noexcept;
+  // Nothing is put into memory any more; what is there is still read.
+  void say_leaves() noexcept;
   [[nodiscard]] const DatagramMemory& memory() const noexcept { return memory_; }
 
  private:
   DatagramMemory memory_;
-  std::uint64_t head_ = 0;
-  std::uint64_t kernel_seen_ = 0;
-  std::uint64_t next_before_ = 0;  // of the record at head, once next() has read it
-  std::size_t next_length_ = 0;
-  bool known_ = false;  // next_* are those of the record at head
+  std::atomic<std::uint64_t> head_{0};
+  std::atomic<std::uint64_t> kernel_seen_{0};
   bool watched_ = true;
 };
 

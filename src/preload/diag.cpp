@@ -91,4 +91,51 @@ int find_receiver(const Endpoint& from, const Endpoint& to, FoundSocket& found) 
   return ask_for_socket(IPPROTO_UDP, from, to, found);
 }
 
+bool has_udp_socket(std::uint16_t port, std::uint64_t cookie) noexcept {
+  struct {
+    nlmsghdr header;
+    inet_diag_req_v2 request;
+  } question{};
+  question.header = {.nlmsg_len = sizeof question,
+                     .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+                     .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP,
+                     .nlmsg_seq = 1,
+                     .nlmsg_pid = 0};
+  question.request.sdiag_protocol = IPPROTO_UDP;
+  question.request.idiag_states = ~0U;
+  question.request.id.idiag_sport = htons(port);
+  for (const int family : {AF_INET, AF_INET6}) {
+    question.request.sdiag_family = static_cast<std::uint8_t>(family);
+    const long fd = kernel(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK,
+                           NETLINK_SOCK_DIAG);
+    if (fd < 0) return true;
+    sockaddr_nl address{};
+    address.nl_family = AF_NETLINK;
+    long size = kernel(SYS_sendto, fd, &question, sizeof question, 0, &address, sizeof address);
+    bool done = size < 0;
+    bool found = size < 0;
+    while (!done && !found) {
+      alignas(nlmsghdr) char answer[8192];
+      size =
+          kernel(SYS_recvfrom, fd, static_cast<char*>(answer), sizeof answer, 0, nullptr, nullptr);
+      found = size <= 0;
+      nlmsghdr header{};
+      const std::size_t end = found ? 0 : static_cast<std::size_t>(size);
+      for (std::size_t at = 0; !done && at + sizeof header <= end;
+           at += NLMSG_ALIGN(header.nlmsg_len)) {
+        std::memcpy(&header, answer + at, sizeof header);
+        done = header.nlmsg_type != SOCK_DIAG_BY_FAMILY || header.nlmsg_len < sizeof header;
+        if (done || header.nlmsg_len < NLMSG_HDRLEN + sizeof(inet_diag_msg)) continue;
+        inet_diag_msg message;
+        std::memcpy(&message, answer + at + NLMSG_HDRLEN, sizeof message);
+        found = found || (static_cast<std::uint64_t>(message.id.idiag_cookie[1]) << 32 |
+                          message.id.idiag_cookie[0]) == cookie;
+      }
+    }
+    kernel(SYS_close, fd);
+    if (found) return true;
+  }
+  return false;
+}
+
 }  // namespace farcall::preload

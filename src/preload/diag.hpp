@@ -22,5 +22,7 @@ struct FoundSocket {
 int find_socket(const Endpoint& local, const Endpoint& remote, FoundSocket& found) noexcept;
 // The UDP socket that a datagram from `from` to `to` reaches; likewise.
 int find_receiver(const Endpoint& from, const Endpoint& to, FoundSocket& found) noexcept;
+// Whether a UDP socket at that port has that cookie. What the kernel does not tell counts as yes.
+bool has_udp_socket(std::uint16_t port, std::uint64_t cookie) noexcept;
 
 }  // namespace farcall::preload

@@ -397,10 +397,7 @@ bool settle(int fd) noexcept {
     if (!guard || side->in.control == nullptr) return false;
     if (!side->receiver.watched() && epoll_allows_wake_up(fd)) return false;
   } else if (UdpSocket* const udp = find_udp(fd)) {
-    const Guard guard(udp->receive_lock);
-    if (!guard || udp->in_count == 0) return false;
-    for (std::size_t i = 0; i < udp->in_count; ++i)
-      if (!udp->in[i].receiver.watched() && epoll_allows_wake_up(fd)) return false;
+    if (!udp_needs_watch(*udp, fd)) return false;
   }
   return watch(fd);
 }

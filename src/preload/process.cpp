@@ -171,7 +171,10 @@ FILE* fdopen(int fd, const char* mode) {
     hand_back(*side, fd, Reason::passed);
     if (in_own_process()) release(forget(fd));
   }
-  if (UdpSocket* const udp = find_udp(fd)) udp_leave(*udp);
+  if (UdpSocket* const udp = find_udp(fd)) {
+    udp_leave(*udp);
+    if (in_own_process()) udp_forget(fd);  // fclose() is not seen
+  }
   return real::next<"fdopen", FILE*(int, const char*)>()(fd, mode);
 }
 

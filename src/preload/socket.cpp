@@ -267,12 +267,7 @@ int ioctl(int fd, unsigned long request, ...) {
   va_end(arguments);
   const long result = kernel(SYS_ioctl, fd, request, argument);
   Side* const side = find_side(fd);
-  if (UdpSocket* const udp = find_udp(fd); udp != nullptr && result >= 0) {
-    if (request == FIONBIO) udp_flags_changed(*udp);
-    if (request == FIOASYNC) udp_leave(*udp);
-    if (request == FIONREAD)
-      if (const int size = udp_next_size(*udp); size >= 0) *static_cast<int*>(argument) = size;
-  }
+  if (UdpSocket* const udp = find_udp(fd)) udp_ioctl(*udp, request, argument, result);
   if (side == nullptr || result < 0) return static_cast<int>(with_errno(result));
   if (request == FIONBIO) {
     side->nonblocking.store(*static_cast<int*>(argument) != 0, std::memory_order_relaxed);

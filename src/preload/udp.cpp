@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Which descriptors are UDP sockets, and how such a socket begins and ends.
 #include "preload/udp.hpp"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/udp.h>
-#include <poll.h>
 #include <pthread.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
-#include <new>
+#include <iterator>
 
-#include "preload/address.hpp"
-#include "preload/epoll.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
 
@@ -25,591 +26,223 @@ constinit std::array<std::atomic<UdpSocket*>, kMostUdpDescriptors> udp_table{};
 namespace {
 
 constexpr std::uint32_t kMostSockets = 4096;
+constexpr std::uint32_t kPerChunk = 16;
 constexpr std::uint32_t kPublishAfter = 3;  // receives
-constexpr std::uint32_t kFirstJoin = 4;     // sends
-constexpr std::uint32_t kKernelEvery = 64;  // receives from memory
-constexpr std::uint32_t kBusyAfter = 4;     // empty receives in a row: then the caller spins
-constexpr std::uint64_t kLookTicks = 20 * kTicksPerMicrosecond;  // between looks of a spinner
-constexpr std::uint64_t kCheckTicks = 10'000 * kTicksPerMicrosecond;
 
-struct Pool {
-  std::atomic<std::uint32_t> made;
-  UdpSocket sockets[kMostSockets];
-};
-constinit std::atomic<Pool*> pool{nullptr};
-constinit Lock life;  // of the table and of who is in use
+// Made when they are needed: a program that locks its memory has all of it resident.
+constinit std::array<std::atomic<UdpSocket*>, kMostSockets / kPerChunk> chunks{};
+constinit FrameLock life;  // of the table and of who is in use
+constinit bool life_held_for_fork = false;
+constinit std::atomic<std::uint32_t> flow_count{0};
 constinit std::atomic<int> highest{-1};
 
-Pool* get_pool() noexcept {
-  Pool* found = pool.load(std::memory_order_acquire);
-  if (found != nullptr) return found;
-  const long made = kernel(SYS_mmap, nullptr, sizeof(Pool), PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (made < 0 && made > -4096) return nullptr;
-  auto* mine = reinterpret_cast<Pool*>(made);
-  if (pool.compare_exchange_strong(found, mine)) return mine;
-  kernel(SYS_munmap, mine, sizeof(Pool));
-  return found;
+UdpSocket* make_chunk() noexcept {
+  const long made = kernel(SYS_mmap, nullptr, sizeof(UdpSocket) * kPerChunk, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return made < 0 && made > -4096 ? nullptr : reinterpret_cast<UdpSocket*>(made);
 }
 
 template <class Visit>
 void for_each_socket(Visit visit) noexcept {
-  Pool* all = pool.load(std::memory_order_acquire);
-  if (all == nullptr) return;
-  const std::uint32_t made = std::min(all->made.load(std::memory_order_relaxed), kMostSockets);
-  for (std::uint32_t i = 0; i < made; ++i)
-    if (all->sockets[i].references.load(std::memory_order_relaxed) != 0) visit(all->sockets[i]);
-}
-
-void unmap(const DatagramMemory& memory) noexcept {
-  if (memory.control != nullptr)
-    kernel(SYS_munmap, memory.control, kDatagramControlBytes + memory.size);
-}
-
-void end_out(OutFlow& flow, OutFlow::State next) noexcept {
-  if (flow.state == OutFlow::kJoined) {
-    flow.sender.say_gone();
-    unmap(flow.sender.memory());
+  for (auto& place : chunks) {
+    UdpSocket* const chunk = place.load(std::memory_order_acquire);
+    if (chunk == nullptr) return;
+    for (std::uint32_t i = 0; i < kPerChunk; ++i)
+      if (chunk[i].references.load(std::memory_order_relaxed) != 0) visit(chunk[i]);
   }
-  flow.state = next;
-  flow.sends = 0;
-  flow.next_try = kFirstJoin;
 }
 
-void close_listener(UdpSocket& socket) noexcept {
-  if (socket.listener >= 0) close_private(socket.listener);
-  socket.listener = -1;
-}
-
-// Both locks are held, or nobody else knows the socket.
-void drop_flows(UdpSocket& socket) noexcept {
-  for (std::size_t i = 0; i < socket.out_count; ++i) end_out(socket.out[i], OutFlow::kCandidate);
-  socket.out_count = 0;
-  socket.last_out = 0;
-  socket.peer_known = false;
-  while (socket.in_count != 0) udp_drop_in(socket, socket.in_count - 1);
-  close_listener(socket);
-  socket.next_publish = socket.receives + kPublishAfter;
-}
-
-Endpoint endpoint_of(const sockaddr_in6& name) noexcept {
-  Endpoint endpoint{};
-  Endpoint::from(reinterpret_cast<const sockaddr*>(&name), endpoint);
-  return endpoint;
-}
-
-// Writes the address as the kernel would for a socket of this family.
-void tell_name(sa_family_t family, const Endpoint& from, msghdr& message) noexcept {
-  if (message.msg_name == nullptr) return;
-  sockaddr_in6 six{};
-  sockaddr_in four{};
-  const void* name = &six;
-  socklen_t length = sizeof six;
-  if (family == AF_INET) {
-    four.sin_family = AF_INET;
-    four.sin_port = htons(from.port);
-    std::memcpy(&four.sin_addr, from.address.data() + 12, 4);
-    name = &four;
-    length = sizeof four;
-  } else {
-    six.sin6_family = AF_INET6;
-    six.sin6_port = htons(from.port);
-    std::memcpy(&six.sin6_addr, from.address.data(), 16);
-  }
-  std::memcpy(message.msg_name, name, std::min(length, message.msg_namelen));
-  message.msg_namelen = length;
-}
-
-// --- receiving
-
-ssize_t take(UdpSocket& socket, InFlow& flow, msghdr& message, int flags) noexcept {
-  if (has_bad_part(message.msg_iov, message.msg_iovlen) || is_bad_optional(message.msg_name))
-      [[unlikely]] {
-    // The kernel has it lost by then, too.
-    flow.receiver.take(nullptr, 0, (flags & MSG_PEEK) != 0);
-    return -EFAULT;
-  }
-  const DatagramReceiver::Taken taken =
-      flow.receiver.take(message.msg_iov, message.msg_iovlen, (flags & MSG_PEEK) != 0);
-  tell_name(socket.family, flow.from, message);
-  message.msg_controllen = 0;
-  message.msg_flags = taken.length > taken.bytes ? MSG_TRUNC : 0;
-  if (flow.counters != nullptr && (flags & MSG_PEEK) == 0) {
-    flow.counters->ring.bytes.fetch_add(taken.bytes, std::memory_order_relaxed);
-    flow.counters->ring.messages.fetch_add(1, std::memory_order_relaxed);
-    if (!flow.counted) flow.counters->accelerated.fetch_add(1, std::memory_order_relaxed);
-    flow.counted = true;
-  }
-  socket.hot = true;
-  socket.empty_calls = 0;
-  return static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? taken.length : taken.bytes);
-}
-
-// -EAGAIN: nothing in memory, or (`kernel_first`) the kernel has what comes before it.
-ssize_t take_from_memory(UdpSocket& socket, msghdr& message, int flags,
-                         bool& kernel_first) noexcept {
-  kernel_first = false;
-  std::size_t index = socket.last_in < socket.in_count ? socket.last_in : 0;
-  for (std::size_t tries = socket.in_count; tries != 0; --tries) {
-    InFlow& flow = socket.in[index];
-    switch (flow.receiver.next()) {
-      case DatagramReceiver::Next::ready:
-        // The next look begins behind it, so that none is starved; but what has been peeked at is
-        // what comes next.
-        socket.last_in = (flags & MSG_PEEK) != 0 ? index : index + 1;
-        return take(socket, flow, message, flags);
-      case DatagramReceiver::Next::kernel_first: kernel_first = true; break;
-      case DatagramReceiver::Next::none: break;
-      case DatagramReceiver::Next::broken:
-        udp_drop_in(socket, index);
-        return take_from_memory(socket, message, flags, kernel_first);
+// The lock of life is held.
+UdpSocket* find_free() noexcept {
+  for (auto& place : chunks) {
+    UdpSocket* chunk = place.load(std::memory_order_relaxed);
+    if (chunk == nullptr) {
+      chunk = make_chunk();
+      place.store(chunk, std::memory_order_release);
+      return chunk;
     }
-    index = index + 1 == socket.in_count ? 0 : index + 1;
-  }
-  return -EAGAIN;
-}
-
-void watch_all(UdpSocket& socket) noexcept {
-  for (std::size_t i = 0; i < socket.in_count; ++i) socket.in[i].receiver.watch();
-}
-
-void unwatch_all(UdpSocket& socket, int fd) noexcept {
-  if (socket.parked != 0 || socket.stay_watched.load(std::memory_order_relaxed) ||
-      socket.kernel_only.load(std::memory_order_relaxed))
-    return;
-  const std::uint32_t here = this_processor();
-  bool allowed = false;
-  for (std::size_t i = 0; i < socket.in_count; ++i) {
-    if (!socket.in[i].began || !socket.in[i].receiver.watched()) continue;
-    if (!allowed && !epoll_allows_wake_up(fd)) return;
-    allowed = true;
-    socket.in[i].receiver.note_processor(here);
-    socket.in[i].receiver.unwatch();
-  }
-}
-
-// Whether take_now() is worth it: it watches, and what is sent meanwhile goes through the kernel.
-bool kernel_has_something(UdpSocket& socket, int fd) noexcept {
-  socket.ring_receives = 0;
-  socket.looked_at = ticks();
-  pollfd look{.fd = fd, .events = POLLIN, .revents = 0};
-  timespec none{};
-  return kernel(SYS_ppoll, &look, 1, &none, nullptr, 0) != 0;
-}
-
-// Nothing was in the kernel after so many had been sent there.
-void note_empty(UdpSocket& socket, const std::uint64_t* sent) noexcept {
-  for (std::size_t i = 0; i < socket.in_count; ++i) {
-    // What is received before its sender has counted it is counted here already.
-    if (!socket.in[i].began || sent[i] > socket.in[i].receiver.kernel_seen())
-      socket.in[i].receiver.kernel_is_empty(sent[i]);
-    socket.in[i].began = true;
-  }
-}
-
-// Flows begin when the kernel's queue is seen empty; asked for only as long as some have not.
-void begin_flows(UdpSocket& socket, int fd) noexcept {
-  bool all_began = true;
-  std::uint64_t sent[UdpSocket::kMostFlows];
-  for (std::size_t i = 0; i < socket.in_count; ++i) {
-    all_began = all_began && socket.in[i].began;
-    sent[i] = socket.in[i].receiver.kernel_sent();
-  }
-  if (!all_began && !kernel_has_something(socket, fd)) note_empty(socket, sent);
-}
-
-// One of the kernel's datagrams has been received.
-void note_came(UdpSocket& socket, int fd, const sockaddr_in6& name, std::size_t bytes) noexcept {
-  const Endpoint from = endpoint_of(name);
-  socket.hot = false;
-  for (std::size_t i = 0; i < socket.in_count; ++i) {
-    if (socket.in[i].from != from) continue;
-    socket.in[i].receiver.came_by_kernel();
-    socket.hot = true;
-    if (Counters* counters = socket.in[i].counters; counters != nullptr) {
-      counters->kernel.bytes.fetch_add(bytes, std::memory_order_relaxed);
-      counters->kernel.messages.fetch_add(1, std::memory_order_relaxed);
-    }
-    if (!socket.in[i].began && socket.receives % 4 == 0) begin_flows(socket, fd);
-    return unwatch_all(socket, fd);
-  }
-}
-
-// recvmsg() of the kernel, with the sender's address even where the program does not want it.
-template <class Call>
-ssize_t named_receive(msghdr& message, sockaddr_in6& name, Call call) noexcept {
-  void* const wanted = message.msg_name;
-  const socklen_t room = message.msg_namelen;
-  name = {};
-  message.msg_name = &name;
-  message.msg_namelen = sizeof name;
-  const ssize_t result = call(message);
-  message.msg_name = wanted;
-  if (wanted == nullptr || is_no_address(wanted)) {
-    message.msg_namelen = room;
-  } else if (result >= 0) {
-    std::memcpy(wanted, &name, std::min(room, message.msg_namelen));
-  } else {
-    message.msg_namelen = room;
-  }
-  return result;
-}
-
-// What the kernel has, without waiting. All flows are watched and have nothing to give before it.
-ssize_t look_in_kernel(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
-  std::uint64_t sent[UdpSocket::kMostFlows];
-  for (std::size_t i = 0; i < socket.in_count; ++i) sent[i] = socket.in[i].receiver.kernel_sent();
-  sockaddr_in6 name;
-  const ssize_t result = named_receive(message, name, [&](msghdr& asked) noexcept {
-    return static_cast<ssize_t>(kernel(SYS_recvmsg, fd, &asked, flags | MSG_DONTWAIT));
-  });
-  socket.ring_receives = 0;
-  if (result >= 0) {
-    if ((flags & MSG_PEEK) == 0) note_came(socket, fd, name, static_cast<std::size_t>(result));
-  } else if (result == -EAGAIN) {
-    note_empty(socket, sent);
-  }
-  return result;
-}
-
-// One datagram from memory or from the kernel, without waiting.
-ssize_t take_now(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
-  watch_all(socket);
-  bool kernel_first = false;
-  ssize_t result = take_from_memory(socket, message, flags, kernel_first);
-  if (result != -EAGAIN) return result;
-  result = look_in_kernel(socket, fd, message, flags);
-  if (result != -EAGAIN || !kernel_first) return result;
-  // What the kernel owed is lost.
-  for (std::size_t i = 0; i < socket.in_count; ++i)
-    if (socket.in[i].receiver.next() == DatagramReceiver::Next::kernel_first)
-      socket.in[i].receiver.kernel_has_no_more();
-  return take_from_memory(socket, message, flags, kernel_first);
-}
-
-bool looks_ready(const UdpSocket& socket) noexcept {
-  for (std::size_t i = 0; i < socket.in_count; ++i)
-    if (socket.in[i].receiver.looks_ready()) return true;
-  return false;
-}
-
-bool any_watched(const UdpSocket& socket) noexcept {
-  for (std::size_t i = 0; i < socket.in_count; ++i)
-    if (socket.in[i].receiver.watched()) return true;
-  return false;
-}
-
-bool any_awake(const UdpSocket& socket) noexcept {
-  for (std::size_t i = 0; i < socket.in_count; ++i)
-    if (!socket.in[i].receiver.watched()) return true;
-  return false;
-}
-
-ssize_t failed(ssize_t result) noexcept {
-  if (result >= 0) return result;
-  errno = static_cast<int>(-result);
-  return -1;
-}
-
-// Who has received something is awake, and will watch before it sleeps.
-ssize_t received(UdpSocket& socket, int fd, ssize_t result, int flags) noexcept {
-  if (result >= 0 && socket.hot && (flags & MSG_PEEK) == 0) unwatch_all(socket, fd);
-  return failed(result);
-}
-
-// Where the one last ran that sent last.
-std::uint32_t senders_processor(const UdpSocket& socket) noexcept {
-  const std::size_t index = socket.last_in < socket.in_count ? socket.last_in : 0;
-  return socket.in_count == 0 ? 0 : socket.in[index].receiver.sender_processor();
-}
-
-// Before this thread sleeps: if somebody who has not read what we sent him is dead, it goes through
-// the kernel after all, which says what it says of a port without a socket.
-Interruption check_receivers(UdpSocket& socket, int fd, bool may_wait) noexcept;
-
-ssize_t park(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
-  {
-    const Guard guard(socket.receive_lock);
-    if (!guard) return -1;
-    if (socket.listener >= 0 && (socket.in_count == 0 || ++socket.looks % 16 == 0))
-      udp_take_flows(socket, fd);
-    // What the kernel has, the call below brings; only what is in memory comes before it.
-    watch_all(socket);
-    bool kernel_first = false;
-    ssize_t result = take_from_memory(socket, message, flags, kernel_first);
-    if (result == -EAGAIN && kernel_first) result = take_now(socket, fd, message, flags);
-    if (result != -EAGAIN) return received(socket, fd, result, flags);
-    ++socket.parked;
-  }
-  if (check_receivers(socket, fd, true) == Interruption::ends) {
-    const Guard guard(socket.receive_lock);
-    if (guard && socket.parked != 0) --socket.parked;
-    return failed(-EINTR);
-  }
-  sockaddr_in6 name;
-  const ssize_t result = named_receive(message, name, [&](msghdr& asked) noexcept {
-    return real::next<"recvmsg", ssize_t(int, msghdr*, int)>()(fd, &asked, flags);
-  });
-  const int error = errno;
-  {
-    const Guard guard(socket.receive_lock);
-    if (guard) {
-      if (socket.parked != 0) --socket.parked;
-      if (result >= 0 && (flags & MSG_PEEK) == 0)
-        note_came(socket, fd, name, static_cast<std::size_t>(result));
-      socket.patience.slept();
-    }
-  }
-  errno = error;
-  return result;
-}
-
-// True if a datagram is in memory; if not, all that comes from now on comes through the kernel.
-bool watch_now(UdpSocket& socket, int fd) noexcept {
-  if (socket.listener >= 0 && (socket.in_count == 0 || ++socket.looks % 16 == 0))
-    udp_take_flows(socket, fd);
-  socket.busy = false;
-  socket.empty_calls = 0;
-  watch_all(socket);
-  begin_flows(socket, fd);
-  return looks_ready(socket);
-}
-
-bool nonblocking(UdpSocket& socket, int fd, int flags) noexcept {
-  if ((flags & MSG_DONTWAIT) != 0) return true;
-  if (!socket.flags_known) {
-    const long status = kernel(SYS_fcntl, fd, F_GETFL, 0);
-    socket.nonblocking = status >= 0 && (status & O_NONBLOCK) != 0;
-    socket.flags_known = true;
-  }
-  return socket.nonblocking;
-}
-
-// The first calls, until there are flows: plain, but for being findable.
-void count_receive(UdpSocket& socket, int fd) noexcept {
-  if (++socket.receives < socket.next_publish || socket.kernel_only.load(std::memory_order_relaxed))
-    return;
-  if (socket.listener < 0)
-    udp_publish(socket, fd);
-  else
-    udp_take_flows(socket, fd);
-  // Each look costs a system call: at first with every call, then with every sixteenth, and hardly
-  // ever while there are flows; those who sleep or spin look then.
-  const std::uint32_t pause = socket.listener < 0    ? socket.receives
-                              : socket.in_count != 0 ? 1024
-                              : socket.receives < 64 ? 1
-                                                     : 16;
-  socket.next_publish = socket.receives + std::min<std::uint32_t>(pause, 1024);
-}
-
-// --- sending
-
-OutFlow* find_out(UdpSocket& socket, const Endpoint& to) noexcept {
-  if (socket.last_out < socket.out_count && socket.out[socket.last_out].to == to)
-    return &socket.out[socket.last_out];
-  for (std::size_t i = 0; i < socket.out_count; ++i) {
-    if (socket.out[i].to != to) continue;
-    socket.last_out = i;
-    return &socket.out[i];
+    for (std::uint32_t i = 0; i < kPerChunk; ++i)
+      if (chunk[i].references.load(std::memory_order_relaxed) == 0) return &chunk[i];
   }
   return nullptr;
 }
 
-OutFlow* add_out(UdpSocket& socket, int fd, const Endpoint& to) noexcept {
-  std::size_t index = socket.out_count;
-  if (index == UdpSocket::kMostFlows) {
-    // One that is not joined makes room; the joined ones are in use.
-    for (index = 0; index < socket.out_count; ++index)
-      if (socket.out[index].state != OutFlow::kJoined) break;
-    if (index == UdpSocket::kMostFlows) return nullptr;
-  } else {
-    ++socket.out_count;
+void refer(int fd, UdpSocket& socket) noexcept {
+  int before = highest.load(std::memory_order_relaxed);
+  while (before < fd && !highest.compare_exchange_weak(before, fd, std::memory_order_relaxed)) {
   }
-  OutFlow& flow = socket.out[index];
-  flow = OutFlow{};
-  flow.to = to;
-  flow.next_try = kFirstJoin;
-  socket.last_out = index;
-  Endpoint own{};
-  const bool local = udp_is_local(to) && udp_own_address(fd, own) && settings().wants(own, to);
-  flow.state = local ? OutFlow::kCandidate : OutFlow::kNever;
-  if (udp_is_local(to)) {
-    flow.counters = socket.counters != nullptr ? socket.counters : counters_for(Protocol::udp, to);
-    if (flow.counters != nullptr) {
-      if (flow.counters != socket.counters)
-        flow.counters->connections.fetch_add(1, std::memory_order_relaxed);
-      if (!local) flow.counters->reasons[static_cast<std::size_t>(Reason::excluded)].fetch_add(1);
-    }
-  }
-  return &flow;
+  // release: pairs with the acquire in find_udp()
+  detail::udp_table[static_cast<std::size_t>(fd)].store(&socket, std::memory_order_release);
 }
 
-bool destination(UdpSocket& socket, int fd, const msghdr& message, Endpoint& to) noexcept {
-  if (message.msg_name != nullptr && message.msg_namelen != 0) {
-    if (message.msg_namelen < sizeof(sockaddr_in)) return false;
-    sockaddr_in6 name{};
-    std::memcpy(&name, message.msg_name, std::min<std::size_t>(message.msg_namelen, sizeof name));
-    if (name.sin6_family == AF_INET6 && message.msg_namelen < sizeof name) return false;
-    return Endpoint::from(reinterpret_cast<const sockaddr*>(&name), to) && !is_wildcard(to);
-  }
-  if (!socket.peer_known) {
-    sockaddr_in6 name{};
-    socklen_t length = sizeof name;
-    socket.peer = {};
-    if (kernel(SYS_getpeername, fd, &name, &length) == 0)
-      Endpoint::from(reinterpret_cast<const sockaddr*>(&name), socket.peer);
-    socket.peer_known = true;
-  }
-  to = socket.peer;
-  return to.port != 0;
+bool in_range(int fd) noexcept {
+  return static_cast<unsigned>(fd) < static_cast<unsigned>(kMostUdpDescriptors);
 }
 
-ssize_t send_by_kernel(int fd, const msghdr& message, int flags) noexcept {
-  return real::next<"sendmsg", ssize_t(int, const msghdr*, int)>()(fd, &message, flags);
-}
-
-// The receiver is dead or has gone; what it has not read goes again.
-void give_back(const UdpSocket& socket, int fd, OutFlow& flow) noexcept {
-  flow.sender.take_back([&](const std::byte* first, std::size_t first_size, const std::byte* second,
-                            std::size_t second_size) noexcept {
-    iovec parts[2] = {{const_cast<std::byte*>(first), first_size},
-                      {const_cast<std::byte*>(second), second_size}};
-    sockaddr_in6 name{};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = 2;
-    message.msg_name = &name;
-    message.msg_namelen = sizeof name;
-    tell_name(socket.family, flow.to, message);
-    kernel(SYS_sendmsg, fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  });
-  end_out(flow, OutFlow::kCandidate);
-}
-
-Interruption check_receivers(UdpSocket& socket, int fd, bool may_wait) noexcept {
-  const auto is_unread = [](const OutFlow& flow) noexcept {
-    return flow.state == OutFlow::kJoined && !flow.sender.all_read();
-  };
-  bool unread = false;
-  {
-    const Guard guard(socket.send_lock);
-    if (!guard) return Interruption::none;
-    for (std::size_t i = 0; i < socket.out_count; ++i) unread = unread || is_unread(socket.out[i]);
-  }
-  if (!unread) return Interruption::none;
-  // Usually the receiver just had no turn yet; asking the kernel costs more than most waits.
-  if (may_wait) {
-    const HeldSignals held;
-    pollfd coming{.fd = fd, .events = POLLIN, .revents = 0};
-    timespec moment{.tv_sec = 0, .tv_nsec = 1'000'000};
-    if (kernel(SYS_ppoll, &coming, 1, &moment, nullptr, 0) != 0) return Interruption::none;
-    if (const Interruption owed = held.interruption(); owed != Interruption::none) return owed;
-  }
-  const Guard guard(socket.send_lock);
-  if (!guard) return Interruption::none;
-  for (std::size_t i = 0; i < socket.out_count; ++i) {
-    OutFlow& flow = socket.out[i];
-    if (is_unread(flow) && (flow.sender.receiver_gone() || !udp_still_there(flow)))
-      give_back(socket, fd, flow);
-  }
-  return Interruption::none;
+bool has_shared(const UdpSocket& socket) noexcept {
+  return socket.in_end != 0 || socket.listener >= 0 || socket.joining.connection >= 0 ||
+         std::any_of(socket.out.begin(), socket.out.end(), [](auto& flow) { return flow.used; });
 }
 
 // --- fork: parent and child go on with the kernel alone, for each would see half of the datagrams.
 
 void before_fork() noexcept {
-  life.lock();
+  life_held_for_fork = life.enter(this_frame()) != FrameLock::Answer::refused;
   for_each_socket([](UdpSocket& socket) {
-    socket.send_lock.lock();
-    socket.receive_lock.lock();
+    FrameLock* const locks[] = {&socket.send_lock, &socket.receive_lock};
+    for (int i = 0; i < 2; ++i)
+      socket.held_for_fork[i] = locks[i]->enter(this_frame()) != FrameLock::Answer::refused;
   });
 }
 
 void after_fork_in_parent() noexcept {
   for_each_socket([](UdpSocket& socket) {
     socket.kernel_only.store(true, std::memory_order_relaxed);
-    watch_all(socket);
-    for (std::size_t i = 0; i < socket.out_count; ++i) end_out(socket.out[i], OutFlow::kNever);
-    close_listener(socket);
-    socket.receive_lock.unlock();
-    socket.send_lock.unlock();
+    udp_watch_all(socket);
+    if (socket.held_for_fork[0]) {
+      udp_end_sending(socket, false);
+      socket.send_lock.leave();
+    }
+    if (socket.held_for_fork[1]) {
+      udp_close_listener(socket);
+      socket.receive_lock.leave();
+    }
   });
-  life.unlock();
+  if (life_held_for_fork) life.leave();
 }
 
+// What is still in memory is the parent's to read. The descriptors of the library are closed
+// where all of them are.
 void after_fork_in_child() noexcept {
   for_each_socket([](UdpSocket& socket) {
     socket.kernel_only.store(true, std::memory_order_relaxed);
-    // What is still in memory is the parent's to read.
-    for (std::size_t i = 0; i < socket.in_count; ++i) unmap(socket.in[i].receiver.memory());
-    for (std::size_t i = 0; i < socket.out_count; ++i) {
-      if (socket.out[i].state == OutFlow::kJoined) unmap(socket.out[i].sender.memory());
-      socket.out[i].state = OutFlow::kNever;
+    for (std::size_t i = 0; i < socket.in_end; ++i) {
+      if (socket.in[i].state != InFlow::kFree) udp_unmap(socket.in[i].receiver.memory());
+      socket.in[i].state = InFlow::kFree;
     }
-    socket.in_count = 0;
-    socket.listener = -1;
-    socket.receive_lock.unlock();
-    socket.send_lock.unlock();
+    for (OutFlow& flow : socket.out) {
+      if (flow.used) udp_unmap(flow.sender.memory());
+      flow.used = false;
+    }
+    for (Target& target : socket.targets) target.state = Target::kNone;
+    socket.in_end = 0;
+    socket.joining.connection = socket.listener = socket.guest = -1;
+    socket.sleeping = socket.looking = 0;
+    socket.visitors.store(0, std::memory_order_relaxed);
+    socket.receive_lock.free_in_child();
+    socket.send_lock.free_in_child();
   });
-  life.unlock();
+  flow_count.store(0, std::memory_order_relaxed);
+  life.free_in_child();
 }
 
 [[gnu::constructor]] void start() noexcept {
   ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
+// These change nothing that the library does, nor what comes from a socket of this machine to its
+// own address; all others might.
+bool is_harmless(int level, int option) noexcept {
+  constexpr int kSocket[] = {SO_RCVBUF,    SO_SNDBUF,    SO_RCVBUFFORCE, SO_SNDBUFFORCE,
+                             SO_RCVTIMEO,  SO_SNDTIMEO,  SO_REUSEADDR,   SO_PRIORITY,
+                             SO_BROADCAST, SO_RCVLOWAT,  SO_KEEPALIVE,   SO_BUSY_POLL,
+                             SO_LINGER,    SO_DONTROUTE, SO_OOBINLINE};
+  constexpr int kFour[] = {IP_TOS,
+                           IP_TTL,
+                           IP_MTU_DISCOVER,
+                           IP_FREEBIND,
+                           IP_MULTICAST_TTL,
+                           IP_MULTICAST_LOOP,
+                           IP_MULTICAST_IF,
+                           IP_MULTICAST_ALL,
+                           IP_ADD_MEMBERSHIP,
+                           IP_DROP_MEMBERSHIP,
+                           IP_ADD_SOURCE_MEMBERSHIP,
+                           IP_DROP_SOURCE_MEMBERSHIP,
+                           MCAST_JOIN_GROUP,
+                           MCAST_LEAVE_GROUP};
+  constexpr int kSix[] = {IPV6_V6ONLY,          IPV6_UNICAST_HOPS,   IPV6_TCLASS,
+                          IPV6_MTU_DISCOVER,    IPV6_MULTICAST_HOPS, IPV6_MULTICAST_LOOP,
+                          IPV6_MULTICAST_IF,    IPV6_MULTICAST_ALL,  IPV6_ADD_MEMBERSHIP,
+                          IPV6_DROP_MEMBERSHIP, MCAST_JOIN_GROUP,    MCAST_LEAVE_GROUP};
+  const auto among = [option](const auto& options) {
+    return std::find(std::begin(options), std::end(options), option) != std::end(options);
+  };
+  return (level == SOL_SOCKET && among(kSocket)) || (level == IPPROTO_IP && among(kFour)) ||
+         (level == IPPROTO_IPV6 && among(kSix));
+}
+
 }  // namespace
 
-void udp_drop_in(UdpSocket& socket, std::size_t index) noexcept {
-  InFlow& flow = socket.in[index];
-  flow.receiver.say_gone();
-  unmap(flow.receiver.memory());
-  flow = socket.in[--socket.in_count];
-  socket.in[socket.in_count].used = false;
+bool udp_count_flow() noexcept {
+  if (flow_count.fetch_add(1, std::memory_order_relaxed) < settings().max_sockets) return true;
+  udp_uncount_flow();
+  return false;
+}
+
+void udp_uncount_flow() noexcept { flow_count.fetch_sub(1, std::memory_order_relaxed); }
+
+void udp_unmap(const DatagramMemory& memory) noexcept {
+  if (memory.control != nullptr)
+    kernel(SYS_munmap, memory.control, kDatagramControlBytes + memory.size);
+}
+
+void udp_close_listener(UdpSocket& socket) noexcept {
+  if (socket.listener >= 0) close_private(socket.listener);
+  if (socket.guest >= 0) close_private(socket.guest);
+  socket.listener = socket.guest = -1;
+}
+
+void udp_drop_flows(UdpSocket& socket) noexcept {
+  udp_end_sending(socket, true);
+  for (std::size_t i = 0; i < socket.in_end; ++i)
+    if (socket.in[i].readable()) udp_end_in(socket, socket.in[i]);
+  udp_unmap_dead(socket);
+  udp_close_listener(socket);
 }
 
 void udp_note(int fd, int domain, int type, int protocol) noexcept {
   constexpr int kTypeFlags = SOCK_NONBLOCK | SOCK_CLOEXEC;
-  if (fd < 0 || (domain != AF_INET && domain != AF_INET6) || (type & ~kTypeFlags) != SOCK_DGRAM ||
-      (protocol != 0 && protocol != IPPROTO_UDP) || fd >= kMostUdpDescriptors)
+  if (!in_range(fd) || (domain != AF_INET && domain != AF_INET6) ||
+      (type & ~kTypeFlags) != SOCK_DGRAM || (protocol != 0 && protocol != IPPROTO_UDP))
     return;
   if (!settings().enabled || !settings().udp) return;
-  Pool* all = get_pool();
-  if (all == nullptr) return;
-  const Guard guard(life);
+  const FrameGuard guard(life);
   if (!guard) return;
-  UdpSocket* free = nullptr;
-  const std::uint32_t made = all->made.load(std::memory_order_relaxed);
-  for (std::uint32_t i = 0; i < made && free == nullptr; ++i)
-    if (all->sockets[i].references.load(std::memory_order_relaxed) == 0) free = &all->sockets[i];
-  if (free == nullptr) {
-    if (made == kMostSockets) return;
-    free = &all->sockets[made];
-    all->made.store(made + 1, std::memory_order_release);
-  }
-  // Only what is looked at before it is written; the flows are counted.
+  UdpSocket* const free = find_free();
+  if (free == nullptr) return;
+  // Only what is looked at before it is written; no flows are left from before.
   free->family = static_cast<sa_family_t>(domain);
   free->kernel_only.store(false, std::memory_order_relaxed);
   free->stay_watched.store(false, std::memory_order_relaxed);
-  free->bound = free->peer_known = free->hot = free->busy = free->flags_known = false;
+  free->corked.store(false, std::memory_order_relaxed);
+  free->peer_known = free->own_known = free->hot = free->busy = free->flags_known = false;
+  free->kernels_turn = free->waits_here = free->polls_here = false;
   free->counters = nullptr;
-  free->out_count = free->last_out = free->in_count = free->last_in = 0;
-  free->receives = free->parked = free->empty_calls = free->ring_receives = free->looks = 0;
+  if (free->last != nullptr)
+    for (Target& target : free->targets) target.state = Target::kNone;
+  free->last = nullptr;
+  free->joining.connection = -1;
+  free->in_end = free->last_in = 0;
+  free->receives = free->empty_calls = free->ring_receives = free->looks = 0;
+  free->sleeping = free->looking = 0;
+  free->kernel_receives = 0;
   free->next_publish = kPublishAfter;
-  free->listener = -1;
-  ++free->generation;
+  free->listener = free->guest = -1;
+  if (++free->generation == 0) ++free->generation;
   free->patience = Patience{};
   free->references.store(1, std::memory_order_relaxed);
-  if (fd > highest.load(std::memory_order_relaxed)) highest.store(fd, std::memory_order_relaxed);
-  // release: pairs with the acquire in find_udp()
-  detail::udp_table[static_cast<std::size_t>(fd)].store(free, std::memory_order_release);
+  refer(fd, *free);
 }
 
 int udp_highest() noexcept { return highest.load(std::memory_order_relaxed); }
 
 void udp_bound(UdpSocket& socket, int fd) noexcept {
+  {
+    const FrameGuard guard(socket.send_lock);
+    socket.own_known = false;
+  }
   Endpoint own{};
-  socket.bound = true;
   if (!stats_wanted() || !udp_own_address(fd, own)) return;
   socket.counters = counters_for(Protocol::udp, own);
   if (socket.counters != nullptr)
@@ -617,276 +250,100 @@ void udp_bound(UdpSocket& socket, int fd) noexcept {
 }
 
 void udp_connected(UdpSocket& socket, int) noexcept {
-  const Guard sending(socket.send_lock);
-  const Guard receiving(socket.receive_lock);
-  if (sending && receiving) drop_flows(socket);
+  const HeldSignals held;
+  const FrameGuard sending(socket.send_lock);
+  const FrameGuard receiving(socket.receive_lock);
+  if (!sending || !receiving) return udp_leave(socket);
+  if (sending.taken_over()) udp_repair_sending(socket);
+  if (receiving.taken_over()) udp_repair_receiving(socket);
+  udp_end_sending(socket, true);
+  socket.peer_known = socket.own_known = false;
+  // What came before may still be read, as it may from the kernel.
+  for (std::size_t i = 0; i < socket.in_end; ++i) {
+    if (socket.in[i].state != InFlow::kUsed) continue;
+    socket.in[i].receiver.say_leaves();
+    socket.in[i].state = InFlow::kEnding;
+  }
+  udp_close_listener(socket);
+  socket.next_publish = socket.receives + kPublishAfter;
 }
 
 void udp_option(UdpSocket& socket, int, int level, int option) noexcept {
-  // These change nothing that the library does; all others might.
-  if (level == SOL_SOCKET &&
-      (option == SO_RCVBUF || option == SO_SNDBUF || option == SO_RCVBUFFORCE ||
-       option == SO_SNDBUFFORCE || option == SO_RCVTIMEO || option == SO_SNDTIMEO ||
-       option == SO_REUSEADDR || option == SO_PRIORITY || option == SO_BROADCAST ||
-       option == SO_RCVLOWAT || option == SO_KEEPALIVE || option == SO_BUSY_POLL ||
-       option == SO_LINGER || option == SO_DONTROUTE || option == SO_OOBINLINE))
-    return;
-  if (level == IPPROTO_IP &&
-      (option == IP_TOS || option == IP_TTL || option == IP_MTU_DISCOVER ||
-       option == IP_MULTICAST_TTL || option == IP_MULTICAST_LOOP || option == IP_MULTICAST_IF))
-    return;
-  if (level == IPPROTO_IPV6 && (option == IPV6_V6ONLY || option == IPV6_UNICAST_HOPS ||
-                                option == IPV6_TCLASS || option == IPV6_MTU_DISCOVER ||
-                                option == IPV6_MULTICAST_HOPS || option == IPV6_MULTICAST_LOOP))
-    return;
+  if (is_harmless(level, option)) return;
   if (socket.counters != nullptr)
     socket.counters->reasons[static_cast<std::size_t>(Reason::option)].fetch_add(1);
   udp_leave(socket);
 }
 
+void udp_flags_changed(UdpSocket& socket) noexcept {
+  const FrameGuard guard(socket.receive_lock);
+  socket.flags_known = false;
+}
+
+void udp_ioctl(UdpSocket& socket, unsigned long request, void* argument, long result) noexcept {
+  switch (request) {
+    case FIONBIO: return udp_flags_changed(socket);
+    // What comes by memory raises no signal.
+    case FIOASYNC:
+    // The kernel keeps the time of the last one from the first question on, also if it has none.
+    case SIOCGSTAMP_OLD:
+    case SIOCGSTAMPNS_OLD:
+#if defined(SIOCGSTAMP_NEW)
+    case SIOCGSTAMP_NEW:
+    case SIOCGSTAMPNS_NEW:
+#endif
+      return udp_leave(socket);
+    case FIONREAD:
+      if (result >= 0)
+        if (const int size = udp_next_size(socket); size >= 0) *static_cast<int*>(argument) = size;
+      return;
+    default: return;
+  }
+}
+
 void udp_duplicated(UdpSocket& socket, int copy) noexcept {
-  if (static_cast<unsigned>(copy) >= static_cast<unsigned>(kMostUdpDescriptors)) return;
-  const Guard guard(life);
+  if (!in_range(copy)) return;
+  const FrameGuard guard(life);
   if (!guard) return;
   socket.references.fetch_add(1, std::memory_order_relaxed);
-  if (copy > highest.load(std::memory_order_relaxed))
-    highest.store(copy, std::memory_order_relaxed);
-  detail::udp_table[static_cast<std::size_t>(copy)].store(&socket, std::memory_order_release);
+  refer(copy, socket);
 }
 
 void udp_forget(int fd) noexcept {
   if (find_udp(fd) == nullptr) return;
-  const Guard guard(life);
-  if (!guard) return;
-  UdpSocket* socket = detail::udp_table[static_cast<std::size_t>(fd)].exchange(nullptr);
-  if (socket == nullptr) return;
-  if (socket->references.load(std::memory_order_relaxed) == 1) {
-    const Guard sending(socket->send_lock);
-    const Guard receiving(socket->receive_lock);
-    drop_flows(*socket);
+  const FrameGuard guard(life);
+  UdpSocket* const socket = detail::udp_table[static_cast<std::size_t>(fd)].exchange(nullptr);
+  // Without the lock the socket is never used again.
+  if (socket == nullptr || !guard) return;
+  if (socket->references.load(std::memory_order_relaxed) == 1 && has_shared(*socket)) {
+    const HeldSignals held;
+    const FrameGuard sending(socket->send_lock);
+    const FrameGuard receiving(socket->receive_lock);
+    if (!sending || !receiving) {
+      // A handler closes it in the middle of a call, which goes on with what it has.
+      udp_leave(*socket);
+      return;
+    }
+    if (sending.taken_over()) udp_repair_sending(*socket);
+    if (receiving.taken_over()) udp_repair_receiving(*socket);
+    udp_drop_flows(*socket);
+    if (socket->in_end != 0) return;  // somebody still looks
   }
   socket->references.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void udp_leave(UdpSocket& socket) noexcept {
   if (socket.kernel_only.exchange(true)) return;
+  const HeldSignals held;
   {
-    const Guard sending(socket.send_lock);
-    if (sending)
-      for (std::size_t i = 0; i < socket.out_count; ++i) end_out(socket.out[i], OutFlow::kNever);
+    const FrameGuard sending(socket.send_lock);
+    if (sending.taken_over()) udp_repair_sending(socket);
+    if (sending) udp_end_sending(socket, false);
   }
-  const Guard receiving(socket.receive_lock);
-  if (!receiving) return;
-  close_listener(socket);
+  const FrameGuard receiving(socket.receive_lock);
+  if (receiving) udp_close_listener(socket);
   // What is there may still be read; nothing follows it.
-  watch_all(socket);
-}
-
-ssize_t udp_send(UdpSocket& socket, int fd, const msghdr& message, int flags) noexcept {
-  constexpr int kPlainFlags = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM;
-  if (has_bad_part(message.msg_iov, message.msg_iovlen) || is_bad_optional(message.msg_name))
-      [[unlikely]]
-    return send_by_kernel(fd, message, flags);
-  std::size_t bytes = 0;
-  for (std::size_t i = 0; i < message.msg_iovlen; ++i) bytes += message.msg_iov[i].iov_len;
-  Guard guard(socket.send_lock);
-  Endpoint to{};
-  if (!guard || socket.kernel_only.load(std::memory_order_relaxed) ||
-      !destination(socket, fd, message, to)) {
-    guard.unlock();
-    return send_by_kernel(fd, message, flags);
-  }
-  OutFlow* flow = find_out(socket, to);
-  if (flow == nullptr) flow = add_out(socket, fd, to);
-  if (flow == nullptr || flow->state == OutFlow::kNever) {
-    guard.unlock();
-    return send_by_kernel(fd, message, flags);
-  }
-  if (flow->state == OutFlow::kJoined) {
-    const std::uint64_t now = ticks();
-    flow->sender.note_processor(this_processor());
-    if (now - flow->checked_at > kCheckTicks) {
-      flow->checked_at = now;
-      if (flow->sender.receiver_gone() || !udp_still_there(*flow)) give_back(socket, fd, *flow);
-    }
-  }
-  if (flow->state == OutFlow::kJoined && message.msg_controllen == 0 &&
-      (flags & ~kPlainFlags) == 0 && bytes <= kMostDatagram &&
-      flow->sender.send(message.msg_iov, message.msg_iovlen, bytes)) {
-    if (flow->counters != nullptr) {
-      flow->counters->ring.bytes.fetch_add(bytes, std::memory_order_relaxed);
-      flow->counters->ring.messages.fetch_add(1, std::memory_order_relaxed);
-    }
-    return static_cast<ssize_t>(bytes);
-  }
-  if (flow->state == OutFlow::kJoined && flow->sender.receiver_gone()) give_back(socket, fd, *flow);
-  if (flow->state == OutFlow::kCandidate && ++flow->sends >= flow->next_try) {
-    udp_try_join(socket, fd, *flow);
-    if (flow->state == OutFlow::kCandidate)
-      flow->next_try = flow->sends + std::min<std::uint32_t>(flow->sends, 4096);
-  }
-  // The lock is held on: whatever another thread puts into memory comes after this. Only a send
-  // buffer that is full makes a UDP socket wait, and loopback does not fill it.
-  const ssize_t result = send_by_kernel(fd, message, flags);
-  if (result >= 0) {
-    if (flow->state == OutFlow::kJoined) flow->sender.sent_by_kernel();
-    if (flow->counters != nullptr) {
-      flow->counters->kernel.bytes.fetch_add(static_cast<std::uint64_t>(result),
-                                             std::memory_order_relaxed);
-      flow->counters->kernel.messages.fetch_add(1, std::memory_order_relaxed);
-    }
-  }
-  return result;
-}
-
-ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
-  const auto by_kernel = [&]() noexcept {
-    return real::next<"recvmsg", ssize_t(int, msghdr*, int)>()(fd, &message, flags);
-  };
-  if ((flags & (MSG_ERRQUEUE | MSG_OOB)) != 0) return by_kernel();
-  Guard guard(socket.receive_lock);
-  if (!guard) return by_kernel();
-  count_receive(socket, fd);
-  if (socket.in_count == 0) {
-    guard.unlock();
-    const ssize_t result = by_kernel();
-    if (result >= 0 && socket.counters != nullptr && (flags & MSG_PEEK) == 0) {
-      socket.counters->kernel.bytes.fetch_add(static_cast<std::uint64_t>(result),
-                                              std::memory_order_relaxed);
-      socket.counters->kernel.messages.fetch_add(1, std::memory_order_relaxed);
-    }
-    return result;
-  }
-  bool kernel_first = false;
-  ssize_t result = -EAGAIN;
-  // What has been sent while we were watching is in the kernel.
-  bool look = any_watched(socket) ||
-              (++socket.ring_receives >= kKernelEvery && kernel_has_something(socket, fd));
-  if (!look) {
-    result = take_from_memory(socket, message, flags, kernel_first);
-    if (result != -EAGAIN) return failed(result);
-    look = kernel_first;
-  }
-  if (look) {
-    result = take_now(socket, fd, message, flags);
-    if (result != -EAGAIN) return received(socket, fd, result, flags);
-  }
-  if (nonblocking(socket, fd, flags)) {
-    // A program that keeps coming waits with this call; the kernel need not be asked each time.
-    if (++socket.empty_calls >= kBusyAfter) socket.busy = true;
-    if (!look && (!socket.busy || ticks() - socket.looked_at > kLookTicks ||
-                  epoll_told_since(fd, socket.looked_at))) {
-      look = kernel_has_something(socket, fd);
-      if (socket.listener >= 0 && ++socket.looks % 16 == 0) udp_take_flows(socket, fd);
-      if (look) {
-        result = take_now(socket, fd, message, flags);
-        if (result != -EAGAIN) return received(socket, fd, result, flags);
-      }
-    }
-    if (socket.busy) {
-      unwatch_all(socket, fd);
-      // Who spins on the processor that the sender needs waits for the end of its own turn.
-      if (senders_processor(socket) == this_processor()) {
-        kernel(SYS_sched_yield);
-        result = take_from_memory(socket, message, flags, kernel_first);
-        if (result != -EAGAIN) return failed(result);
-      }
-    }
-    return failed(-EAGAIN);
-  }
-  socket.busy = false;
-  if (socket.hot) {
-    unwatch_all(socket, fd);
-    // The lock is held meanwhile: who closes the socket waits for this moment to pass.
-    if (socket.patience.stay_awake([&]() noexcept { return looks_ready(socket); },
-                                   [&]() noexcept { return senders_processor(socket); })) {
-      result = take_from_memory(socket, message, flags, kernel_first);
-      if (result != -EAGAIN) return failed(result);
-    } else if (socket.patience.interruption() == Interruption::ends) {
-      return failed(-EINTR);
-    }
-  }
-  guard.unlock();
-  socket.hot = false;
-  return park(socket, fd, message, flags);
-}
-
-void udp_flags_changed(UdpSocket& socket) noexcept {
-  const Guard guard(socket.receive_lock);
-  socket.flags_known = false;
-}
-
-bool udp_watch(UdpSocket& socket, int fd) noexcept {
-  (void)check_receivers(socket, fd, false);
-  const Guard guard(socket.receive_lock);
-  return guard && watch_now(socket, fd);
-}
-
-bool udp_watch_for_good(UdpSocket& socket, int fd) noexcept {
-  socket.stay_watched.store(true, std::memory_order_relaxed);
-  return udp_watch(socket, fd);
-}
-
-bool udp_enter_kernel(UdpSocket& socket, int fd, UdpTicket& ticket) noexcept {
-  (void)check_receivers(socket, fd, false);
-  const Guard guard(socket.receive_lock);
-  ticket = {};
-  if (!guard) return false;
-  ticket = {.generation = socket.generation, .was_awake = any_awake(socket)};
-  ++socket.parked;
-  return watch_now(socket, fd);
-}
-
-void udp_leave_kernel(UdpSocket& socket, int fd, const UdpTicket& ticket) noexcept {
-  const Guard guard(socket.receive_lock);
-  if (!guard || socket.generation != ticket.generation) return;
-  if (socket.parked != 0) --socket.parked;
-  if (ticket.was_awake) unwatch_all(socket, fd);
-}
-
-bool udp_awake(const UdpSocket& socket) noexcept {
-  return socket.in_count != 0 && !socket.stay_watched.load(std::memory_order_relaxed) &&
-         !socket.kernel_only.load(std::memory_order_relaxed);
-}
-
-std::uint64_t udp_position(UdpSocket& socket) noexcept {
-  if (socket.in_count == 0 || !socket.receive_lock.try_lock()) return kNoDatagram;
-  std::uint64_t sum = 0;
-  for (std::size_t i = 0; i < socket.in_count; ++i) sum += socket.in[i].receiver.published();
-  if (!looks_ready(socket)) sum = kNoDatagram;
-  socket.receive_lock.unlock();
-  return sum;
-}
-
-bool udp_readable(UdpSocket& socket) noexcept {
-  const Guard guard(socket.receive_lock);
-  return guard && looks_ready(socket);
-}
-
-void udp_note_processor(UdpSocket& socket, std::uint32_t here) noexcept {
-  const Guard guard(socket.receive_lock);
-  if (!guard) return;
-  for (std::size_t i = 0; i < socket.in_count; ++i) socket.in[i].receiver.note_processor(here);
-}
-
-std::uint32_t udp_senders_processor(UdpSocket& socket) noexcept {
-  if (!socket.receive_lock.try_lock()) return 0;
-  const std::uint32_t processor = senders_processor(socket);
-  socket.receive_lock.unlock();
-  return processor;
-}
-
-int udp_next_size(UdpSocket& socket) noexcept {
-  const Guard guard(socket.receive_lock);
-  if (!guard || socket.in_count == 0) return -1;
-  char byte = 0;
-  iovec part{.iov_base = &byte, .iov_len = 1};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  bool kernel_first = false;
-  return static_cast<int>(
-      std::max<ssize_t>(take_from_memory(socket, message, MSG_PEEK | MSG_TRUNC, kernel_first), -1));
+  udp_repair_receiving(socket);
 }
 
 }  // namespace farcall::preload

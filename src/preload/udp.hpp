@@ -4,12 +4,30 @@
 //
 // A flow is what one socket sends to one other. Its receiver, once it has been used a few times,
 // can be found under an abstract name made from the address it is bound to; a sender that goes on
-// sending to that address makes the memory of the flow and leaves it there (udp_join.cpp). The
-// receiver takes it when it next looks, and until it says so by clearing WATCHED, the sender sends
-// all through the kernel. So nobody waits for anybody, and a peer without the library is a plain
-// peer.
+// sending to that address comes there, and when each has proved to the other that it holds the
+// socket it speaks for, they share the memory of the flow (udp_meet.hpp). Until the receiver says
+// so by clearing WATCHED, the sender sends all through the kernel. A peer without the library is a
+// plain peer.
+//
+// A program may wait in ways that the library does not see. So a flow is unwatched between calls
+// only where the last wait was the library's own: a call that found nothing and waited, poll() or
+// select(), or an epoll set that is waited for through the library. After EAGAIN it is watched
+// unless the program waits with one of the latter.
+//
+// Sending and receiving have a lock each, see udp_lock.hpp for what it does not promise. Who does
+// without it sends by the kernel, and receives from flows, which it may take from but not change:
+// a flow's memory is unmapped only when nobody is known to look at it. What adds or ends flows
+// keeps signals off.
 //
 // Sockets are private to a process: when it forks, those that it has go on without the library.
+//
+//   udp.cpp          the table, and a socket's life
+//   udp_send.cpp     sending
+//   udp_receive.cpp  receiving; udp_take.cpp: one datagram, without waiting
+//   udp_watch.cpp    waiting by poll, select and epoll
+//   udp_meet.hpp     how sender (udp_join.cpp) and receiver (udp_publish.cpp) meet
+//   udp_proof.hpp    whom they believe
+//   udp_address.cpp  which addresses are whose
 #pragma once
 
 #include <netinet/in.h>
@@ -20,73 +38,121 @@
 #include <cstdint>
 
 #include "preload/datagram_ring.hpp"
-#include "preload/lock.hpp"
 #include "preload/stats.hpp"
+#include "preload/udp_lock.hpp"
 #include "preload/waiting.hpp"
 
 namespace farcall::preload {
 
-// What this socket sends to one address.
+// What this socket sends to one address, in memory.
+struct Target;
 struct OutFlow {
-  enum State : std::uint8_t { kCandidate, kJoined, kNever };
+  bool used;
+  Target* target;
   Endpoint to;
-  Endpoint from;  // as the receiver sees it; known when joined
-  State state;
-  std::uint32_t sends;
-  std::uint32_t next_try;
+  Endpoint from;  // as the receiver sees it
   DatagramSender sender;
   std::uint64_t receiver_cookie;
   std::uint64_t checked_at;  // ticks
   Counters* counters;
 };
 
+// An address that this socket has sent to. What is not known to be worth it stays with the kernel.
+struct Target {
+  enum State : std::uint8_t { kNone, kKernel, kCandidate, kJoining, kJoined };
+  Endpoint to;
+  State state;
+  std::uint8_t flow;  // of out[], once joined
+  std::uint32_t sends;
+  std::uint32_t next_try;
+  Counters* counters;
+};
+
+// The target that is being joined, one at a time. The other end may be any program.
+struct Joining {
+  int connection;  // -1: none
+  std::uint8_t flow;
+  bool asked;  // and shown our socket
+  bool same_process;
+  std::uint16_t looks;
+  Target* target;
+  Endpoint from;
+  std::uint64_t receiver_cookie;
+};
+
 // What one address sends to this socket.
 struct InFlow {
-  bool used;
+  // kEnding: what is there may be read, nothing follows. kDead: to be unmapped.
+  enum State : std::uint8_t { kFree, kUsed, kEnding, kDead };
+  std::atomic<State> state;
   bool began;  // the kernel's queue has been seen empty since it was taken
   bool counted;
   Endpoint from;
   Endpoint to;
   DatagramReceiver receiver;
   std::uint64_t sender_cookie;
+  std::uint64_t lost_at;  // when so many came by the kernel, what it owes is lost; 0: not known
   Counters* counters;
+
+  [[nodiscard]] bool readable() const noexcept {
+    // acquire: pairs with the release of whoever adds the flow
+    const State now = state.load(std::memory_order_acquire);
+    return now == kUsed || now == kEnding;
+  }
 };
 
 struct UdpSocket {
   static constexpr std::size_t kMostFlows = 32;  // each way
+  static constexpr std::size_t kTargets = 256;   // a power of two
 
   std::atomic<int> references;  // descriptors of this process; 0: not in use
   std::uint32_t generation;     // another one each time it comes into use
   sa_family_t family;
   std::atomic<bool> kernel_only;   // for good
   std::atomic<bool> stay_watched;  // waited for in ways that only the kernel serves
-  bool bound;                      // by the program, to an address that others know
-  Counters* counters;              // if it is bound; else each flow has its own
+  bool held_for_fork[2];
+  Counters* counters;  // if it is bound; else each flow has its own
 
   // --- sending, under its lock
-  Lock send_lock;
+  FrameLock send_lock;
+  std::atomic<bool> corked;  // the kernel has the beginning of a datagram (MSG_MORE)
   bool peer_known;
+  bool own_known;
   Endpoint peer;  // connected to; port 0 if it is not
-  std::size_t out_count;
-  std::size_t last_out;
+  Endpoint own;
+  Target* last;
+  Joining joining;
+  std::array<Target, kTargets> targets;
   std::array<OutFlow, kMostFlows> out;
 
   // --- receiving, under its lock
-  Lock receive_lock;
+  FrameLock receive_lock;
   std::uint32_t receives;
   std::uint32_t next_publish;
-  int listener;          // -1: none
-  std::uint32_t parked;  // threads that sleep in the kernel on account of it
+  int listener;  // -1: none
+  int guest;     // who has come and not shown its socket yet; -1: none
+  std::uint32_t guest_looks;
+  // Threads of this process that sleep in the kernel on account of it, and that look at flows
+  // without the lock. If there is one only, it is known: it may have left by a jump.
+  std::uint32_t sleeping;
+  std::uint32_t looking;
+  std::uint32_t waiter;
+  std::uintptr_t waiter_frame;
+  std::atomic<std::uint32_t> visitors;  // who look at flows and were refused the lock
   std::uint32_t empty_calls;
   std::uint64_t looked_at;  // ticks
   std::uint32_t looks;
-  std::uint32_t ring_receives;  // since the kernel was last looked at
-  bool hot;                     // the last datagram came from a flow
-  bool busy;                    // the program waits by calling again and again
+  std::uint32_t ring_receives;    // since the kernel was last looked at
+  std::uint64_t kernel_receives;  // by the kernel, all in all
+  bool kernels_turn;              // it has something: nothing more is put into memory until it came
+  bool hot;                       // the last datagram came from a flow
+  bool busy;                      // the program waits by calling again and again
+  std::atomic<bool> waits_here;   // its last wait was the library's
+  std::atomic<bool> polls_here;   // and it was poll() or select()
   bool flags_known;
   bool nonblocking;  // O_NONBLOCK, if that is known
   Patience patience;
-  std::size_t in_count;  // in[] is dense
+  std::size_t in_end;  // behind the last of in[] that is not free
   std::size_t last_in;
   std::array<InFlow, kMostFlows> in;
 };
@@ -108,10 +174,12 @@ void udp_note(int fd, int domain, int type, int protocol) noexcept;
 // bind() or connect() has succeeded: what is known of addresses is no longer true.
 void udp_bound(UdpSocket& socket, int fd) noexcept;
 void udp_connected(UdpSocket& socket, int fd) noexcept;
-// setsockopt() has succeeded.
+// Before setsockopt().
 void udp_option(UdpSocket& socket, int fd, int level, int option) noexcept;
 // O_NONBLOCK may have been set or cleared.
 void udp_flags_changed(UdpSocket& socket) noexcept;
+// The kernel has done an ioctl().
+void udp_ioctl(UdpSocket& socket, unsigned long request, void* argument, long result) noexcept;
 // `copy` refers to the same socket as `fd`.
 void udp_duplicated(UdpSocket& socket, int copy) noexcept;
 // `fd` is about to be closed, or to become something else.
@@ -129,6 +197,9 @@ ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexc
 // From now on all comes through the kernel, until the program has received something. True if a
 // datagram is in memory.
 bool udp_watch(UdpSocket& socket, int fd) noexcept;
+// It has come into an epoll set: false if there is nothing to watch, or the set looks at it itself
+// from now on.
+bool udp_needs_watch(UdpSocket& socket, int fd) noexcept;
 // The same for good: waited for in ways that only the kernel serves.
 bool udp_watch_for_good(UdpSocket& socket, int fd) noexcept;
 // Around a sleep in the kernel: udp_watch(), and it stays so.
@@ -139,7 +210,7 @@ struct UdpTicket {
 bool udp_enter_kernel(UdpSocket& socket, int fd, UdpTicket& ticket) noexcept;
 void udp_leave_kernel(UdpSocket& socket, int fd, const UdpTicket& ticket) noexcept;
 // Whether datagrams come through memory now, so that it is worth to stay awake for them.
-bool udp_awake(const UdpSocket& socket) noexcept;
+bool udp_awake(UdpSocket& socket) noexcept;
 // What changes with every datagram that comes through memory; kNoDatagram if there is none to be
 // read, or if somebody is just reading.
 inline constexpr std::uint64_t kNoDatagram = ~std::uint64_t{0};
@@ -152,17 +223,64 @@ bool udp_readable(UdpSocket& socket) noexcept;
 // The size of the datagram that is next if it is in memory, else -1.
 int udp_next_size(UdpSocket& socket) noexcept;
 
-// --- between udp.cpp and udp_join.cpp
+// --- between the files of UDP; the lock of the half is held, unless it is said otherwise
 
-// Makes the socket findable, takes flows that were left; the receive lock is held.
+// Ends all flows; both locks are held.
+void udp_drop_flows(UdpSocket& socket) noexcept;
+void udp_close_listener(UdpSocket& socket) noexcept;
+void udp_unmap(const DatagramMemory& memory) noexcept;
+// As many flows as the settings allow connections, in this process.
+bool udp_count_flow() noexcept;
+void udp_uncount_flow() noexcept;
+
+// The flow of a target, joined or about to be; `again`: there may be a new one.
+void udp_end_out(UdpSocket& socket, Target& target, bool again) noexcept;
+// No flow is used for sending any more; `again`: there may be new ones.
+void udp_end_sending(UdpSocket& socket, bool again) noexcept;
+// A send call has been left by a jump.
+void udp_repair_sending(UdpSocket& socket) noexcept;
+// Before a thread sleeps: if somebody who has not read what we sent him is dead, it goes through
+// the kernel after all, which says what it says of a port without a socket. Takes the lock.
+Interruption udp_check_receivers(UdpSocket& socket, int fd, bool may_wait) noexcept;
+void udp_give_up_joining(UdpSocket& socket) noexcept;
+// One step towards memory shared with who receives what goes to `target`.
+void udp_join(UdpSocket& socket, int fd, Target& target) noexcept;
+// After the datagram that follows the proof.
+void udp_await_joined(UdpSocket& socket, int fd) noexcept;
+// Writes the address as the kernel would for a socket of this family.
+void udp_tell_name(sa_family_t family, const Endpoint& from, msghdr& message) noexcept;
+
+// A receive call has been left by a jump.
+void udp_repair_receiving(UdpSocket& socket) noexcept;
+void udp_watch_all(UdpSocket& socket) noexcept;
+// Unless somebody waits, or may wait, where only the kernel tells.
+void udp_unwatch_all(UdpSocket& socket, int fd) noexcept;
+bool udp_looks_ready(const UdpSocket& socket) noexcept;
+std::uint32_t udp_last_senders_processor(const UdpSocket& socket) noexcept;
+// What goes on before any wait: new senders, flows that begin. True if a datagram is in memory;
+// if not, all that comes from now on comes through the kernel.
+bool udp_watch_now(UdpSocket& socket, int fd) noexcept;
+// This thread sleeps, or looks, from now on; `frame` lives as long as that.
+void udp_enter_wait(UdpSocket& socket, std::uint32_t& kind, std::uintptr_t frame) noexcept;
+void udp_leave_wait(UdpSocket& socket, std::uint32_t& kind) noexcept;
+// Nothing more comes from this sender; its memory goes when nobody looks at it.
+void udp_end_in(UdpSocket& socket, InFlow& flow) noexcept;
+void udp_unmap_dead(UdpSocket& socket) noexcept;
+
+// Makes the socket findable, and sees who has come.
 void udp_publish(UdpSocket& socket, int fd) noexcept;
 void udp_take_flows(UdpSocket& socket, int fd) noexcept;
-// Tries to make `flow` joined; the send lock is held.
-void udp_try_join(UdpSocket& socket, int fd, OutFlow& flow) noexcept;
-// Whether the socket that `flow` was joined to is still the one that gets its datagrams.
+// Whether the socket that a flow was joined to is still the one that gets its datagrams: an error
+// that says nothing counts as yes. And whether it still exists.
 bool udp_still_there(const OutFlow& flow) noexcept;
-void udp_drop_in(UdpSocket& socket, std::size_t index) noexcept;
+bool udp_receiver_lives(const OutFlow& flow) noexcept;
 bool udp_own_address(int fd, Endpoint& endpoint) noexcept;
+// Where this socket's datagrams to `to` come from.
+bool udp_source_of(int fd, const Endpoint& to, Endpoint& from) noexcept;
+inline constexpr std::array<std::uint8_t, 12> kMappedV4 = {0, 0, 0, 0, 0,    0,
+                                                           0, 0, 0, 0, 0xff, 0xff};
+bool udp_is_v4(const Endpoint& endpoint) noexcept;
+// Of this machine, and no group; asks the kernel only for addresses that are new. Needs no lock.
 bool udp_is_local(const Endpoint& endpoint) noexcept;
 inline bool is_wildcard(const Endpoint& endpoint) noexcept {
   for (std::size_t i = 0; i < 16; ++i)

@@ -43,11 +43,29 @@ int each_of(mmsghdr* messages, unsigned count, Move move) {
   return done != 0 ? static_cast<int>(done) : -1;
 }
 
-inline int udp_receive_many(UdpSocket& socket, int fd, mmsghdr* messages, unsigned count,
-                            int flags) noexcept {
-  return each_of(messages, count, [&](msghdr& message) noexcept {
+// As the kernel, which looks at the time after each datagram, but does not end a wait for one.
+inline int udp_receive_many(UdpSocket& socket, int fd, mmsghdr* messages, unsigned count, int flags,
+                            timespec* timeout) noexcept {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  if (timeout != nullptr &&
+      (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= kSecond)) {
+    errno = EINVAL;
+    return -1;
+  }
+  constexpr std::int64_t kLongest = std::int64_t{1} << 30;
+  std::int64_t end = 0;
+  if (timeout != nullptr)
+    end = now_ns() + std::min<std::int64_t>(timeout->tv_sec, kLongest) * kSecond + timeout->tv_nsec;
+  bool over = false;
+  return each_of(messages, count, [&](msghdr& message) noexcept -> ssize_t {
+    if (over) return -1;
     const ssize_t got = udp_receive(socket, fd, message, flags & ~MSG_WAITFORONE);
     if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
+    if (got >= 0 && timeout != nullptr) {
+      const std::int64_t left = std::max<std::int64_t>(end - now_ns(), 0);
+      *timeout = {.tv_sec = left / kSecond, .tv_nsec = left % kSecond};
+      over = left == 0;
+    }
     return got;
   });
 }

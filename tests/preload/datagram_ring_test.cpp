@@ -34,45 +34,48 @@ class DatagramRing : public testing::Test {
   std::string take(bool peek = false, std::size_t room = 70'000) {
     std::string text(room, '\0');
     const iovec part{.iov_base = text.data(), .iov_len = text.size()};
-    const DatagramReceiver::Taken taken = receiver_.take(&part, 1, peek);
+    const DatagramReceiver::Taken taken = receiver_.take(record_, &part, 1, peek);
+    EXPECT_TRUE(taken.done);
     length_ = taken.length;
     text.resize(taken.bytes);
     return text;
   }
   using Next = DatagramReceiver::Next;
+  Next next() { return receiver_.next(record_); }
 
   alignas(128) DatagramControl control_{};
   alignas(64) std::byte bytes_[kSize]{};
   DatagramSender sender_;
   DatagramReceiver receiver_;
+  DatagramReceiver::Record record_{};
   std::size_t length_ = 0;
 };
 
 TEST_F(DatagramRing, BeginsWatchedSoThatAllGoesThroughTheKernel) {
   EXPECT_TRUE(receiver_.watched());
   EXPECT_FALSE(send("early"));
-  EXPECT_EQ(receiver_.next(), Next::none);
+  EXPECT_EQ(next(), Next::none);
 }
 
 TEST_F(DatagramRing, KeepsDatagramsApartAlsoEmptyOnes) {
   receiver_.unwatch();
   for (const char* const text : {"one", "", "three"}) EXPECT_TRUE(send(text));
   for (const char* const text : {"one", "", "three"}) {
-    ASSERT_EQ(receiver_.next(), Next::ready);
+    ASSERT_EQ(next(), Next::ready);
     EXPECT_EQ(take(), text);
   }
-  EXPECT_EQ(receiver_.next(), Next::none);
+  EXPECT_EQ(next(), Next::none);
 }
 
 TEST_F(DatagramRing, APeekTakesNothingAndAShortBufferTellsTheLength) {
   receiver_.unwatch();
   EXPECT_TRUE(send("datagram"));
-  ASSERT_EQ(receiver_.next(), Next::ready);
+  ASSERT_EQ(next(), Next::ready);
   EXPECT_EQ(take(true, 4), "data");
   EXPECT_EQ(length_, 8U);
-  ASSERT_EQ(receiver_.next(), Next::ready);
+  ASSERT_EQ(next(), Next::ready);
   EXPECT_EQ(take(false, 4), "data");
-  EXPECT_EQ(receiver_.next(), Next::none) << "the rest is lost, as it is in the kernel";
+  EXPECT_EQ(next(), Next::none) << "the rest is lost, as it is in the kernel";
 }
 
 TEST_F(DatagramRing, WhatIsSentBeforeItIsWatchedIsSeenAndNothingAfter) {
@@ -80,9 +83,9 @@ TEST_F(DatagramRing, WhatIsSentBeforeItIsWatchedIsSeenAndNothingAfter) {
   EXPECT_TRUE(send("before"));
   receiver_.watch();
   EXPECT_FALSE(send("after"));
-  ASSERT_EQ(receiver_.next(), Next::ready);
+  ASSERT_EQ(next(), Next::ready);
   EXPECT_EQ(take(), "before");
-  EXPECT_EQ(receiver_.next(), Next::none);
+  EXPECT_EQ(next(), Next::none);
 }
 
 TEST_F(DatagramRing, LeavesToTheKernelWhatFindsNoRoom) {
@@ -91,7 +94,7 @@ TEST_F(DatagramRing, LeavesToTheKernelWhatFindsNoRoom) {
   unsigned sent = 0;
   while (send(large)) ++sent;
   EXPECT_EQ(sent, kSize / (1008 + 16));
-  ASSERT_EQ(receiver_.next(), Next::ready);
+  ASSERT_EQ(next(), Next::ready);
   EXPECT_EQ(take(), large);
   EXPECT_TRUE(send(large)) << "there is room again";
   EXPECT_FALSE(send(std::string(3000, 'x'))) << "it would take most of the ring";
@@ -102,11 +105,11 @@ TEST_F(DatagramRing, KeepsTheOrderOfBothWays) {
   EXPECT_TRUE(send("first"));
   sender_.sent_by_kernel();
   EXPECT_TRUE(send("third"));
-  ASSERT_EQ(receiver_.next(), Next::ready);
+  ASSERT_EQ(next(), Next::ready);
   EXPECT_EQ(take(), "first");
-  EXPECT_EQ(receiver_.next(), Next::kernel_first);
+  EXPECT_EQ(next(), Next::kernel_first);
   receiver_.came_by_kernel();
-  ASSERT_EQ(receiver_.next(), Next::ready);
+  ASSERT_EQ(next(), Next::ready);
   EXPECT_EQ(take(), "third");
 }
 
@@ -115,14 +118,14 @@ TEST_F(DatagramRing, DoesNotWaitForWhatTheKernelHasDropped) {
   sender_.sent_by_kernel();
   sender_.sent_by_kernel();
   EXPECT_TRUE(send("next"));
-  EXPECT_EQ(receiver_.next(), Next::kernel_first);
+  EXPECT_EQ(next(), Next::kernel_first);
   receiver_.came_by_kernel();
-  EXPECT_EQ(receiver_.next(), Next::kernel_first);
-  receiver_.kernel_has_no_more();
-  ASSERT_EQ(receiver_.next(), Next::ready);
+  EXPECT_EQ(next(), Next::kernel_first);
+  receiver_.kernel_has_no_more(record_);
+  ASSERT_EQ(next(), Next::ready);
   EXPECT_EQ(take(), "next");
   EXPECT_TRUE(send("on"));
-  EXPECT_EQ(receiver_.next(), Next::ready);
+  EXPECT_EQ(next(), Next::ready);
 }
 
 TEST_F(DatagramRing, ASenderTakesBackWhatADeadReceiverHasNotRead) {
@@ -130,7 +133,7 @@ TEST_F(DatagramRing, ASenderTakesBackWhatADeadReceiverHasNotRead) {
   for (int i = 0; i < 40; ++i) {  // until it wraps
     ASSERT_TRUE(send(std::string(200, static_cast<char>('a' + i % 26))));
     if (i < 38) {
-      ASSERT_EQ(receiver_.next(), Next::ready);
+      ASSERT_EQ(next(), Next::ready);
       take();
     }
   }
@@ -149,14 +152,14 @@ TEST_F(DatagramRing, AHeaderThatCannotBeIsBroken) {
   ASSERT_TRUE(send("datagram"));
   const std::uint64_t length = 5000;
   std::memcpy(bytes_, &length, sizeof length);
-  EXPECT_EQ(receiver_.next(), Next::broken);
+  EXPECT_EQ(next(), Next::broken);
 }
 
 TEST_F(DatagramRing, ATailThatCannotBeIsBroken) {
   receiver_.unwatch();
   for (const std::uint64_t tail : {kSize + 16, std::uint64_t{8}, std::uint64_t{1} << 40}) {
     control_.tail = tail;
-    EXPECT_EQ(receiver_.next(), Next::broken) << tail;
+    EXPECT_EQ(next(), Next::broken) << tail;
   }
 }
 
@@ -193,20 +196,20 @@ TEST_F(DatagramRing, LosesNothingBetweenTwoThreads) {
   std::uint32_t expected = 0;
   while (expected < kDatagrams) {
     if (random() % 50 == 0) receiver_.watch();
-    const Next next = receiver_.next();
-    ASSERT_NE(next, Next::broken);
+    const Next found = this->next();
+    ASSERT_NE(found, Next::broken);
     std::uint32_t got = 0;
-    if (next == Next::ready) {
+    if (found == Next::ready) {
       const iovec part{.iov_base = &got, .iov_len = sizeof got};
-      receiver_.take(&part, 1, false);
-    } else if (next == Next::kernel_first || receiver_.watched()) {
+      receiver_.take(record_, &part, 1, false);
+    } else if (found == Next::kernel_first || receiver_.watched()) {
       const std::lock_guard guard(mutex);
       // Only with the ring empty, or blocked by order, is the kernel's turn.
       if (queue.empty()) {
         receiver_.unwatch();
         continue;
       }
-      if (next == Next::none && receiver_.looks_ready()) continue;
+      if (found == Next::none && receiver_.looks_ready()) continue;
       got = queue.front();
       queue.pop_front();
       receiver_.came_by_kernel();

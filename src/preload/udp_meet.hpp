@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How sender and receiver of datagrams meet: under an abstract name made from the address that the
+// receiver is bound to.
+//
+//   sender                                   receiver
+//     connects, and goes on sending            accepts at one of its calls, says that it is there
+//     sees that: leaves the memory of the
+//     flow and its UDP socket, and sends       sees them when that datagram comes, checks, maps,
+//     waits for the answer, a moment only      answers with its UDP socket
+//     checks, and closes the connection
+//
+// Neither believes what the other says of itself. The user is what the kernel says of the unix
+// socket. That each speaks for its address it proves by passing the socket that has it, which is
+// checked and closed; that this is the socket that datagrams from one address to the other reach,
+// the kernel is asked (sock_diag, which names it by its cookie). A descriptor in transit keeps its
+// port bound, so it is passed only to who is awake, and not left lying: the sender's wait is short,
+// and a connection that is closed takes what it holds with it.
+#pragma once
+
+#include <sys/un.h>
+
+#include <cstdint>
+
+#include "preload/udp.hpp"
+#include "preload/udp_proof.hpp"
+
+namespace farcall::preload {
+
+inline constexpr std::uint16_t kMostLooks = 64;               // for the other end's next step
+inline constexpr std::uint64_t kMagic = 0x32504455'4c434146;  // "FACLUDP2"
+
+// The receiver is there, and in the answer: has mapped the memory, and shows its socket.
+struct Answer {
+  std::uint64_t magic;
+  std::uint64_t receiver_cookie;
+};
+
+// With the memory and the sender's socket.
+struct Hello {
+  std::uint64_t magic;
+  std::uint64_t sender_cookie;
+  std::uint64_t receiver_cookie;
+  std::uint64_t ring_bytes;
+  Endpoint from;
+  Endpoint to;
+};
+
+socklen_t meeting_name(const Endpoint& endpoint, sockaddr_un& name) noexcept;
+bool map_flow(int memory, std::uint64_t ring_bytes, DatagramMemory& mapped) noexcept;
+
+}  // namespace farcall::preload

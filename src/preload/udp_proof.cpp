@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "preload/udp_proof.hpp"
+
+#include <netinet/in.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "preload/datagram_ring.hpp"
+#include "preload/real.hpp"
+#include "preload/udp.hpp"
+
+namespace farcall::preload {
+namespace {
+
+constexpr std::uint64_t kLeastMostRingBytes = std::uint64_t{1} << 20;
+constexpr long kTmpfs = 0x01021994;  // what a memfd is, unless of huge pages
+
+// The user whom the kernel names where it has no name: whoever is not known in this namespace.
+uid_t overflow_uid() noexcept {
+  static constinit std::atomic<uid_t> known{0};
+  uid_t uid = known.load(std::memory_order_relaxed);
+  if (uid != 0) return uid;
+  uid = 65534;
+  const long fd =
+      kernel(SYS_openat, AT_FDCWD, "/proc/sys/kernel/overflowuid", O_RDONLY | O_CLOEXEC, 0);
+  char text[16] = {};
+  const long size = fd >= 0 ? kernel(SYS_read, fd, static_cast<char*>(text), sizeof text) : 0;
+  if (fd >= 0) kernel(SYS_close, fd);
+  uid_t number = 0;
+  for (long i = 0; i < size && text[i] >= '0' && text[i] <= '9'; ++i)
+    number = number * 10 + static_cast<uid_t>(text[i] - '0');
+  if (number != 0) uid = number;
+  known.store(uid, std::memory_order_relaxed);
+  return uid;
+}
+
+// Nobody equals nobody, not even himself.
+bool is_nobody(uid_t uid) noexcept { return uid == 65534 || uid == overflow_uid(); }
+
+}  // namespace
+
+std::uint64_t cookie_of(int fd) noexcept {
+  std::uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  return kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
+}
+
+bool may_share_with(uid_t uid) noexcept {
+  const auto own = static_cast<uid_t>(kernel(SYS_geteuid));
+  if (is_nobody(uid)) return false;
+  switch (settings().uids) {
+    case UidPolicy::same_user: return uid == own;
+    case UidPolicy::same_user_or_root: return uid == own || uid == 0 || own == 0;
+    case UidPolicy::anybody: return true;
+  }
+  return false;
+}
+
+bool peer_user(int fd, ucred& peer) noexcept {
+  socklen_t size = sizeof peer;
+  return kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
+}
+
+bool is_sound_memory(int memory, std::uint64_t ring) noexcept {
+  struct stat status {};
+  struct statfs system {};
+  const long seals = kernel(SYS_fcntl, memory, F_GET_SEALS, 0);
+  return ring >= 4096 && (ring & (ring - 1)) == 0 &&
+         ring <= std::max<std::uint64_t>(kLeastMostRingBytes, 4 * settings().ring_bytes) &&
+         seals >= 0 && (seals & kMemorySeals) == kMemorySeals &&
+         kernel(SYS_fstatfs, memory, &system) == 0 && system.f_type == kTmpfs &&
+         kernel(SYS_newfstatat, memory, "", &status, AT_EMPTY_PATH) == 0 &&
+         static_cast<std::uint64_t>(status.st_size) == kDatagramControlBytes + ring;
+}
+
+bool tell(int connection, void* words, std::size_t size, const int* fds,
+          std::size_t count) noexcept {
+  iovec part{.iov_base = words, .iov_len = size};
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (count != 0) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+    cmsghdr* const head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(count * sizeof(int));
+    std::memcpy(CMSG_DATA(head), fds, count * sizeof(int));
+  }
+  return kernel(SYS_sendmsg, connection, &message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
+         static_cast<long>(size);
+}
+
+Passed::~Passed() {
+  for (const int fd : fds)
+    if (fd >= 0) kernel(SYS_close, fd);
+}
+
+long hear(int connection, void* words, std::size_t size, Passed& passed) noexcept {
+  iovec part{.iov_base = words, .iov_len = size};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof passed.fds)] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const long got = kernel(SYS_recvmsg, connection, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (got < 0) return got;
+  const cmsghdr* const head = CMSG_FIRSTHDR(&message);
+  if (head != nullptr && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS)
+    std::memcpy(passed.fds, CMSG_DATA(head),
+                std::min<std::size_t>(head->cmsg_len - CMSG_LEN(0), sizeof passed.fds));
+  return got == static_cast<long>(size) ? got : -EPROTO;
+}
+
+bool is_socket_of(int fd, const Endpoint& address, std::uint64_t cookie) noexcept {
+  int protocol = 0;
+  socklen_t size = sizeof protocol;
+  Endpoint own{};
+  return fd >= 0 && kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 &&
+         protocol == IPPROTO_UDP && cookie != 0 && cookie_of(fd) == cookie &&
+         udp_own_address(fd, own) && own.port == address.port &&
+         (own.address == address.address || is_wildcard(own));
+}
+
+}  // namespace farcall::preload

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whom to believe: which user a peer is, whether it holds the socket that it speaks for, and
+// whether memory that it passes can be mapped without harm.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "preload/settings.hpp"
+
+namespace farcall::preload {
+
+inline constexpr int kMemorySeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+std::uint64_t cookie_of(int fd) noexcept;
+// Who made, or listens at, the other end of a unix connection.
+bool peer_user(int connection, ucred& peer) noexcept;
+bool may_share_with(uid_t uid) noexcept;
+// Whether `fd` is the UDP socket of that cookie, bound so that it has that address.
+bool is_socket_of(int fd, const Endpoint& address, std::uint64_t cookie) noexcept;
+// Whether it has room for a ring of that size, which is one of ours, and cannot shrink.
+bool is_sound_memory(int memory, std::uint64_t ring) noexcept;
+
+// Descriptors that come with a message, closed at the end.
+struct Passed {
+  int fds[2] = {-1, -1};
+  Passed() noexcept = default;
+  Passed(const Passed&) = delete;
+  Passed& operator=(const Passed&) = delete;
+  ~Passed();
+};
+// Both without waiting. hear(): -EAGAIN: nothing yet; any other error: nothing that can be used.
+bool tell(int connection, void* words, std::size_t size, const int* fds,
+          std::size_t count) noexcept;
+long hear(int connection, void* words, std::size_t size, Passed& passed) noexcept;
+
+}  // namespace farcall::preload

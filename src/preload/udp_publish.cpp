@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The receiver's steps towards shared memory, see udp_meet.hpp.
+#include <netinet/in.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "preload/diag.hpp"
+#include "preload/real.hpp"
+#include "preload/side.hpp"
+#include "preload/udp_meet.hpp"
+
+namespace farcall::preload {
+namespace {
+
+constexpr int kBacklog = 32;
+
+// Those who have gone, or died, and whose datagrams have all been read, make room.
+void end_gone(UdpSocket& socket, bool also_dead) noexcept {
+  for (std::size_t i = 0; i < socket.in_end; ++i) {
+    InFlow& flow = socket.in[i];
+    FoundSocket still{};
+    if (!flow.readable() || flow.receiver.looks_ready()) continue;
+    if (flow.receiver.sender_gone() || flow.state == InFlow::kEnding ||
+        (also_dead &&
+         (find_receiver(flow.to, flow.from, still) != 0 || still.cookie != flow.sender_cookie)))
+      udp_end_in(socket, flow);
+  }
+  udp_unmap_dead(socket);
+}
+
+InFlow* free_in(UdpSocket& socket) noexcept {
+  for (int tries = 0; tries < 2; ++tries) {
+    for (InFlow& flow : socket.in)
+      if (flow.state == InFlow::kFree) return &flow;
+    end_gone(socket, true);
+  }
+  return nullptr;
+}
+
+// What the guest has left, if it can be believed.
+InFlow* take_flow(UdpSocket& socket, int fd, uid_t uid, const Hello& hello,
+                  const Passed& passed) noexcept {
+  FoundSocket receiver{};
+  FoundSocket sender{};
+  if (hello.magic != kMagic || hello.receiver_cookie != cookie_of(fd) ||
+      !is_sound_memory(passed.fds[0], hello.ring_bytes) ||
+      !settings().wants(hello.from, hello.to) ||
+      !is_socket_of(passed.fds[1], hello.from, hello.sender_cookie) ||
+      find_receiver(hello.from, hello.to, receiver) != 0 ||
+      receiver.cookie != hello.receiver_cookie ||
+      find_receiver(hello.to, hello.from, sender) != 0 || sender.cookie != hello.sender_cookie ||
+      sender.uid != uid)
+    return nullptr;
+  // One that has begun anew, or another socket at the same address, comes after what was there.
+  for (std::size_t i = 0; i < socket.in_end; ++i)
+    if (socket.in[i].state == InFlow::kUsed && socket.in[i].from == hello.from) {
+      socket.in[i].receiver.say_leaves();
+      socket.in[i].state = InFlow::kEnding;
+    }
+  end_gone(socket, false);
+  InFlow* const flow = free_in(socket);
+  DatagramMemory mapped;
+  if (flow == nullptr || !udp_count_flow()) return nullptr;
+  if (!map_flow(passed.fds[0], hello.ring_bytes, mapped)) {
+    udp_uncount_flow();
+    return nullptr;
+  }
+  flow->began = flow->counted = false;
+  flow->from = hello.from;
+  flow->to = hello.to;
+  flow->sender_cookie = hello.sender_cookie;
+  flow->lost_at = 0;
+  flow->counters =
+      socket.counters != nullptr ? socket.counters : counters_for(Protocol::udp, hello.from);
+  flow->receiver.start(mapped);
+  // release: pairs with the acquire in readable()
+  flow->state.store(InFlow::kUsed, std::memory_order_release);
+  const auto behind = static_cast<std::size_t>(flow - socket.in.data()) + 1;
+  socket.in_end = std::max(socket.in_end, behind);
+  return flow;
+}
+
+void close_guest(UdpSocket& socket) noexcept {
+  close_private(socket.guest);
+  socket.guest = -1;
+}
+
+// Somebody comes to the door, and is told that this end is there. False: nobody does.
+bool let_in(UdpSocket& socket, int fd) noexcept {
+  const long guest =
+      kernel(SYS_accept4, socket.listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (guest < 0) return false;
+  socket.guest = make_private(static_cast<int>(guest));
+  socket.guest_looks = 0;
+  ucred peer{};
+  Answer answer{.magic = kMagic, .receiver_cookie = cookie_of(fd)};
+  if (!peer_user(socket.guest, peer) || !may_share_with(peer.uid) ||
+      !tell(socket.guest, &answer, sizeof answer, nullptr, 0))
+    close_guest(socket);
+  return true;
+}
+
+// False: the guest has not come so far.
+bool serve_guest(UdpSocket& socket, int fd) noexcept {
+  Hello hello{};
+  Passed passed;
+  if (!is_private(socket.guest)) {
+    socket.guest = -1;
+    return true;
+  }
+  const long got = hear(socket.guest, &hello, sizeof hello, passed);
+  if (got == -EAGAIN && ++socket.guest_looks < kMostLooks) return false;
+  ucred peer{};
+  if (got > 0 && peer_user(socket.guest, peer)) {
+    InFlow* const flow = take_flow(socket, fd, peer.uid, hello, passed);
+    Answer answer{.magic = kMagic, .receiver_cookie = hello.receiver_cookie};
+    if (flow != nullptr && !tell(socket.guest, &answer, sizeof answer, &fd, 1))
+      udp_end_in(socket, *flow);
+  }
+  close_guest(socket);
+  return true;
+}
+
+bool receives_plainly(int fd) noexcept {
+  // What changes a received datagram, or who gets it.
+  struct Option {
+    int level, name;
+  };
+  constexpr Option kOptions[] = {
+      {SOL_SOCKET, SO_REUSEPORT},    {SOL_SOCKET, SO_TIMESTAMP}, {SOL_SOCKET, SO_TIMESTAMPNS},
+      {SOL_SOCKET, SO_TIMESTAMPING}, {SOL_SOCKET, SO_RXQ_OVFL},  {IPPROTO_IP, IP_PKTINFO},
+      {IPPROTO_IP, IP_RECVTTL},      {IPPROTO_IP, IP_RECVTOS},   {IPPROTO_IP, IP_RECVORIGDSTADDR}};
+  for (const Option& option : kOptions) {
+    int value = 0;
+    socklen_t size = sizeof value;
+    if (kernel(SYS_getsockopt, fd, option.level, option.name, &value, &size) == 0 && value != 0)
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+socklen_t meeting_name(const Endpoint& endpoint, sockaddr_un& name) noexcept {
+  constexpr char kPrefix[] = "farcall/udp/";
+  constexpr char kDigits[] = "0123456789abcdef";
+  name = {};
+  name.sun_family = AF_UNIX;
+  char* to = name.sun_path + 1;
+  std::memcpy(to, kPrefix, sizeof kPrefix - 1);
+  to += sizeof kPrefix - 1;
+  const auto put = [&](unsigned byte) {
+    *to++ = kDigits[byte >> 4];
+    *to++ = kDigits[byte & 15];
+  };
+  for (const std::uint8_t byte : endpoint.address) put(byte);
+  put(endpoint.port >> 8);
+  put(endpoint.port & 255U);
+  return static_cast<socklen_t>(to - reinterpret_cast<char*>(&name));
+}
+
+bool map_flow(int memory, std::uint64_t ring_bytes, DatagramMemory& mapped) noexcept {
+  const long at = kernel(SYS_mmap, nullptr, kDatagramControlBytes + ring_bytes,
+                         PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+  if (at < 0 && at > -4096) return false;
+  auto* base = reinterpret_cast<std::byte*>(at);
+  mapped = {.control = reinterpret_cast<DatagramControl*>(base),
+            .bytes = base + kDatagramControlBytes,
+            .size = ring_bytes};
+  return true;
+}
+
+void udp_publish(UdpSocket& socket, int fd) noexcept {
+  Endpoint own{};
+  if (!udp_own_address(fd, own) || own.port == 0) return;
+  if (!receives_plainly(fd)) {
+    if (socket.counters != nullptr)
+      socket.counters->reasons[static_cast<std::size_t>(Reason::option)].fetch_add(1);
+    return udp_leave(socket);
+  }
+  const HeldSignals held;
+  sockaddr_un name;
+  const socklen_t length = meeting_name(own, name);
+  const long made = kernel(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (made < 0) return;
+  const int listener = make_private(static_cast<int>(made));
+  if (kernel(SYS_bind, listener, &name, length) < 0 || kernel(SYS_listen, listener, kBacklog) < 0) {
+    close_private(listener);
+    return;
+  }
+  socket.listener = listener;
+}
+
+void udp_take_flows(UdpSocket& socket, int fd) noexcept {
+  if (socket.listener < 0) return;
+  if (!is_private(socket.listener)) {
+    socket.listener = -1;  // somebody has closed all descriptors that he did not know
+    return;
+  }
+  const HeldSignals held;
+  end_gone(socket, false);
+  constexpr int kMostAtOnce = 4;
+  for (int i = 0; i < kMostAtOnce; ++i) {
+    if (socket.guest < 0 && !let_in(socket, fd)) return;
+    if (socket.guest >= 0 && !serve_guest(socket, fd)) return;
+  }
+}
+
+}  // namespace farcall::preload
