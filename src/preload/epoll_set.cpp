@@ -95,7 +95,10 @@ Set* free_set() noexcept {
 
 void before_fork() noexcept { sets_lock.lock(); }
 void in_parent() noexcept { sets_lock.unlock(); }
-void in_child() noexcept { inherit_sets(); }
+void in_child() noexcept {
+  sets_lock.unlock();
+  inherit_sets();
+}
 
 [[gnu::constructor]] void start() noexcept { ::pthread_atfork(before_fork, in_parent, in_child); }
 
