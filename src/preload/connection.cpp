@@ -205,14 +205,15 @@ bool may_stay_unwatched(Side& side, int fd, bool waits) noexcept {
   return epoll_allows_wake_up(fd);
 }
 
-// A receive call that does not wait has found nothing. A program that soon comes again, and again
-// in vain, was told by nobody: it waits by looking, and is served during its calls.
-void note_vain_look(Side& side) noexcept {
+// A receive call that does not wait has found nothing. A program that comes again soon waits by
+// looking, and is served during its calls.
+bool comes_again_soon(Side& side) noexcept {
   constexpr std::uint64_t kSoon = 20 * kTicksPerMicrosecond;
   constexpr std::uint32_t kCalls = 256;
-  const std::uint64_t now = ticks();
-  if (now - side.looked_in_vain < kSoon) side.busy_calls = kCalls;
-  side.looked_in_vain = now;
+  if (side.busy_calls == 0 && ticks() - side.looked_in_vain < kSoon) side.busy_calls = kCalls;
+  if (side.busy_calls == 0) return false;
+  --side.busy_calls;
+  return true;
 }
 
 // The ring is looked at for as long as a system call takes, during the call only.
@@ -248,8 +249,7 @@ class Receiving {
   }
 
   ssize_t receive() {
-    if (side_.busy_calls != 0 && !waits_ && side_.receiver.watched()) {
-      --side_.busy_calls;
+    if (!waits_ && side_.receiver.watched() && comes_again_soon(side_)) {
       unwatch_for_this_call();
       if (borrowed_) look_briefly(side_);
     }
@@ -326,7 +326,7 @@ class Receiving {
   bool is_told_of() noexcept {
     const bool watched = side_.receiver.watched();
     if (!watched && !borrowed_ && may_stay_unwatched(side_, call_.fd, false)) return true;
-    note_vain_look(side_);
+    side_.looked_in_vain = ticks();
     if (watched) return true;
     borrowed_ = false;
     side_.receiver.watch(side_.in);

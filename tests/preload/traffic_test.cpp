@@ -74,7 +74,9 @@ TEST_P(Traffic, ArrivesAsItWasSent) {
     by_ring += seen.ring_bytes;
   }
   EXPECT_GT(accelerated, 0u);
-  if (client != "blocking" && server != "blocking") {
+  // Two that look without waiting are served by memory only while both are in their calls.
+  const bool both_spin = client == "spin" && server == "spin";
+  if (client != "blocking" && server != "blocking" && !both_spin) {
     EXPECT_GT(by_ring, 0u);
   }
 }
