@@ -12,6 +12,7 @@
 
 #include "preload/address.hpp"
 #include "preload/connection.hpp"
+#include "preload/fork.hpp"
 #include "preload/real.hpp"
 #include "preload/udp.hpp"
 
@@ -515,7 +516,7 @@ void in_child() noexcept {
   sets_lock.unlock();
 }
 
-[[gnu::constructor]] void start() noexcept { ::pthread_atfork(before_fork, in_parent, in_child); }
+[[gnu::constructor]] void start() noexcept { at_fork({before_fork, in_parent, in_child}); }
 
 }  // namespace
 

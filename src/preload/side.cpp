@@ -9,6 +9,7 @@
 #include <cstring>
 #include <new>
 
+#include "preload/fork.hpp"
 #include "preload/log.hpp"
 #include "preload/real.hpp"
 #include "preload/transfer.hpp"
@@ -153,7 +154,7 @@ void in_child() noexcept {
 
 [[gnu::constructor]] void start() noexcept {
   pid.store(static_cast<pid_t>(kernel(SYS_getpid)), std::memory_order_relaxed);
-  ::pthread_atfork(before_fork, in_parent, in_child);
+  at_fork({before_fork, in_parent, in_child});
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "preload/address.hpp"
 #include "preload/epoll.hpp"
+#include "preload/fork.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
 
@@ -555,7 +556,7 @@ void after_fork_in_child() noexcept {
 }
 
 [[gnu::constructor]] void start() noexcept {
-  ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  at_fork({before_fork, after_fork_in_parent, after_fork_in_child});
 }
 
 }  // namespace
