@@ -62,8 +62,7 @@ void hand_back(Side& side, int fd, Reason reason) noexcept {
       }
     }
   }
-  std::uint32_t stage = Side::kCandidate;
-  if (side.stage.compare_exchange_strong(stage, Side::kNever) || first) note_reason(side, reason);
+  if (end_candidacy(side) || first) note_reason(side, reason);
   if (asked != nullptr) {
     ring_doorbell(side, fd);
     wait_for_answer(*asked, fd);

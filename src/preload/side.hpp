@@ -49,6 +49,7 @@ struct Side {
   std::atomic<bool> nonblocking;          // O_NONBLOCK, once accelerated
   std::atomic<bool> finished;             // shut down for sending; written under the send lock
   std::atomic<bool> nodelay;              // what the program wants of TCP_NODELAY, once accelerated
+  std::atomic<bool> corked;               // TCP_CORK: the kernel holds back what is sent
   std::atomic<bool> broken_told;          // that the peer breaks the protocol
   std::atomic<bool> stay_watched;         // waited for in ways that only the kernel serves
   bool connector;
