@@ -165,9 +165,6 @@ bool time_to_look(Side& side, int fd) noexcept {
   return true;
 }
 
-// MSG_TRUNC throws bytes away instead of storing them.
-ssize_t discard(Side& side, const Call& call, Guard& guard);
-
 ssize_t receive_accelerated(Side& side, const Call& call, Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   const bool peek = (call.flags & MSG_PEEK) != 0;
@@ -234,32 +231,6 @@ ssize_t receive_accelerated(Side& side, const Call& call, Guard& guard) {
     if (!all || static_cast<std::size_t>(total) == wanted) return total;
     stayed = false;
   }
-}
-
-ssize_t discard(Side& side, const Call& call, Guard& guard) {
-  std::byte scratch[4096];
-  const Span asked(call.parts, call.count);
-  iovec part{.iov_base = scratch, .iov_len = std::min(sizeof scratch, asked.left())};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  struct Arguments {
-    int fd;
-    msghdr* message;
-    int flags;
-  } arguments{call.fd, &message, call.flags & ~(MSG_TRUNC | MSG_WAITALL)};
-  const Call other{.fd = call.fd,
-                   .parts = &part,
-                   .count = 1,
-                   .flags = arguments.flags,
-                   .as_it_is =
-                       [](const void* pointer) {
-                         const auto* given = static_cast<const Arguments*>(pointer);
-                         return real::next<"recvmsg", ssize_t(int, msghdr*, int)>()(
-                             given->fd, given->message, given->flags);
-                       },
-                   .arguments = &arguments};
-  return receive_accelerated(side, other, guard);
 }
 
 // Is the peer still there? A sender that never reads would not notice.
@@ -411,7 +382,15 @@ ssize_t receive_from(Side& side, const Call& call) noexcept(false) {
     guard.unlock();
     return call.as_it_is(call.arguments);
   }
-  if ((call.flags & MSG_TRUNC) != 0) return discard(side, call, guard);
+  if (side.receiver.gone_for_ever()) {
+    // Handed back, and the ring read to its end: the program's own call does it all.
+    const Receiver::Next::Kind next = side.receiver.next(side.in).kind;
+    if (next == Receiver::Next::nothing || next == Receiver::Next::open) {
+      const Span to(call.parts, call.count);
+      const ssize_t got = sleep_in_kernel(side, call, to, UINT64_MAX, true, guard);
+      if (got != kNothing) return at_end(side, got);
+    }
+  }
   return receive_accelerated(side, call, guard);
 }
 
