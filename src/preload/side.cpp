@@ -215,7 +215,7 @@ void adopt(int fd, Side& side) noexcept {
 }
 
 void leave_process() noexcept {
-  if (!in_own_process() || left.exchange(true)) return;
+  if (left.load(std::memory_order_relaxed) || !in_own_process() || left.exchange(true)) return;
   for_each_own([](Side& side) {
     if (!side.other_holders_unknown) side.processes.fetch_sub(1, std::memory_order_acq_rel);
   });
