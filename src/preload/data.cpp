@@ -3,6 +3,7 @@
 // Hooks: the calls that move bytes.
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -135,7 +136,14 @@ ssize_t peek_at_all(Side& side, const Call& whole) {
   return receive_from(side, whole);
 }
 
+// Threads are cancelled in the calls that may wait, also where nothing is left to wait for. No lock
+// is held.
+void cancellation_point(const Side& side) {
+  if (side.accelerated()) ::pthread_testcancel();
+}
+
 ssize_t receive_stream(Side& side, const Call& whole) {
+  cancellation_point(side);
   constexpr int kLookAtAll = MSG_PEEK | MSG_WAITALL;
   if ((whole.flags & (MSG_TRUNC | MSG_WAITALL)) != 0 &&
       (whole.flags & (MSG_OOB | MSG_ERRQUEUE)) == 0 && side.accelerated()) [[unlikely]] {
@@ -382,6 +390,7 @@ int flags_for(Side& side, int flags) noexcept {
 }
 
 ssize_t send_stream(Side& side, const Call& whole) {
+  cancellation_point(side);
   if (side.corked.load(std::memory_order_relaxed)) [[unlikely]]
     return send_by_kernel(side, whole, false);
   return send_to(side, whole);
@@ -474,7 +483,7 @@ ssize_t read(int fd, void* buffer, size_t size) {
   }
   const iovec part = part_of(buffer, size);
   const auto bound = bind(next, fd, buffer, size);
-  return receive_from(*side, call(fd, &part, 1, 0, bound));
+  return receive_stream(*side, call(fd, &part, 1, 0, bound));
 }
 
 ssize_t readv(int fd, const iovec* parts, int count) {
@@ -487,7 +496,7 @@ ssize_t readv(int fd, const iovec* parts, int count) {
     return udp_receive(*udp, fd, parts, static_cast<std::size_t>(count), 0);
   }
   const auto bound = bind(next, fd, parts, count);
-  return receive_from(*side, call(fd, parts, static_cast<std::size_t>(count), 0, bound));
+  return receive_stream(*side, call(fd, parts, static_cast<std::size_t>(count), 0, bound));
 }
 
 ssize_t send(int fd, const void* buffer, size_t size, int flags) {

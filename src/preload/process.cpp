@@ -6,12 +6,14 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/sched.h>
+#include <poll.h>
 #include <sched.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -80,7 +82,9 @@ struct CloneStart {
 int begin_clone(void* pointer) {
   const CloneStart start = *static_cast<CloneStart*>(pointer);
   after_bare_fork_in_child();
-  return start.function(start.argument);
+  const int status = start.function(start.argument);
+  leave_process();
+  return status;
 }
 
 // A library that the program has opened for itself is not behind this one; but it is loaded.
@@ -395,6 +399,30 @@ long syscall(long number, ...) {
       return setsockopt(fd, second, third, reinterpret_cast<void*>(a[3]),
                         static_cast<socklen_t>(a[4]));
     case SYS_epoll_ctl: return epoll_ctl(fd, second, third, reinterpret_cast<epoll_event*>(a[3]));
+    case SYS_ppoll:
+      return ppoll(reinterpret_cast<pollfd*>(a[0]), static_cast<nfds_t>(a[1]),
+                   reinterpret_cast<timespec*>(a[2]), reinterpret_cast<sigset_t*>(a[3]));
+    case SYS_pselect6: {
+      // The mask stands in memory, with its size.
+      const auto* const mask = reinterpret_cast<sigset_t* const*>(a[5]);
+      return pselect(fd, reinterpret_cast<fd_set*>(a[1]), reinterpret_cast<fd_set*>(a[2]),
+                     reinterpret_cast<fd_set*>(a[3]), reinterpret_cast<timespec*>(a[4]),
+                     is_no_address(mask) ? nullptr : *mask);
+    }
+    case SYS_epoll_pwait:
+      return epoll_pwait(fd, static_cast<epoll_event*>(buffer), third, static_cast<int>(a[3]),
+                         reinterpret_cast<sigset_t*>(a[4]));
+    case SYS_epoll_pwait2:
+      return epoll_pwait2(fd, static_cast<epoll_event*>(buffer), third,
+                          reinterpret_cast<timespec*>(a[3]), reinterpret_cast<sigset_t*>(a[4]));
+#ifdef SYS_poll
+    case SYS_poll: return poll(reinterpret_cast<pollfd*>(a[0]), static_cast<nfds_t>(a[1]), third);
+    case SYS_select:
+      return select(fd, reinterpret_cast<fd_set*>(a[1]), reinterpret_cast<fd_set*>(a[2]),
+                    reinterpret_cast<fd_set*>(a[3]), reinterpret_cast<timeval*>(a[4]));
+    case SYS_epoll_wait:
+      return epoll_wait(fd, static_cast<epoll_event*>(buffer), third, static_cast<int>(a[3]));
+#endif
     case SYS_io_uring_setup: {
       // Whatever is done through it is not seen here.
       const long ring = with_errno(kernel(number, a[0], a[1]));

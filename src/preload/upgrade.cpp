@@ -68,6 +68,13 @@ bool is_loopback(const Endpoint& endpoint) noexcept {
          std::memcmp(endpoint.address.data(), kMapped, sizeof kMapped) == 0;
 }
 
+// IPv4 or IPv6.
+bool is_wildcard(const Endpoint& endpoint) noexcept {
+  static constexpr std::array<std::uint8_t, 16> kSix{};
+  static constexpr std::array<std::uint8_t, 16> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  return endpoint.address == kSix || endpoint.address == kMapped;
+}
+
 bool own_address(long call, int fd, Endpoint& endpoint) noexcept {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
@@ -471,6 +478,8 @@ bool may_accelerate() noexcept {
 void note_connection(int fd, const sockaddr* peer, bool connector) noexcept {
   Endpoint there{};
   if (!may_accelerate() || peer == nullptr || !Endpoint::from(peer, there)) return;
+  // Who connects to no address in particular comes to this host.
+  if (is_wildcard(there) && !own_address(SYS_getpeername, fd, there)) return;
   Endpoint here{};
   bool here_known = false;
   if (!is_loopback(there)) {
@@ -521,7 +530,10 @@ void connector_step(int fd, Side& side, std::uint32_t calls) noexcept {
   if (calls >= kConnectorGivesUp)
     give_up(fd, side, Reason::peer_plain);
   else
-    side.next_try.store(calls + (calls < 8 ? 1 : calls / 4), std::memory_order_relaxed);
+    side.next_try.store(calls + (calls < kAcceptorBegins ? 3
+                                 : calls < 8             ? 1
+                                                         : calls / 2),
+                        std::memory_order_relaxed);
 }
 
 void acceptor_step(int fd, Side& side, std::uint32_t calls) noexcept {

@@ -415,6 +415,30 @@ TEST(Calls, AcceptTellsAsMuchOfTheAddressAsFits) {
   }
 }
 
+TEST(Calls, EveryAddressOfThisHostIsLocal) {
+  sockaddr_in address{};
+  UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener.get(), 16), 0);
+  ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  for (const char* const to : {"127.0.0.1", "127.0.0.2", "127.255.255.254", "0.0.0.0"}) {
+    ASSERT_EQ(::inet_pton(AF_INET, to, &address.sin_addr), 1);
+    Pair pair(false);
+    pair.client = connect_to(address);
+    pair.server = UniqueFd(::accept(listener.get(), nullptr, nullptr));
+    const int before = shared_mappings();
+    pair.talk(20);
+    EXPECT_EQ(shared_mappings() - before, preloaded() ? 2 : 0) << to;
+  }
+  // A broadcast address is nobody's to connect to.
+  ASSERT_EQ(::inet_pton(AF_INET, "127.255.255.255", &address.sin_addr), 1);
+  const UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::connect(client.get(), reinterpret_cast<sockaddr*>(&address), size), -1);
+  EXPECT_EQ(errno, ENETUNREACH);
+}
+
 // --- options
 
 TEST(Calls, AnOptionIsCutToTheRoomThatThereIs) {
@@ -520,10 +544,10 @@ TEST(Calls, AFileSentWithMoreToComeDoesNotHoldUpWhatFollows) {
 
 TEST(Calls, AStreamThatBecomesAnotherProtocolIsNeverAccelerated) {
   const Pair pair(false);
-  const int before = shared_mappings();
-  pair.talk(1);
+  pair.talk(2);
   // Whether or not this kernel has it: the program may go on to something that it has.
   (void)::setsockopt(pair.client.get(), IPPROTO_TCP, TCP_ULP, "tls", 3);
+  const int before = shared_mappings();
   pair.talk(40);
   EXPECT_EQ(shared_mappings(), before);
 }
@@ -593,6 +617,105 @@ TEST(Calls, AnUrgentByteMayComeAtAnyTime) {
       EXPECT_EQ(send(pair.server.get(), text), std::to_string(text.size()));
       ASSERT_EQ(receive_exactly(pair.client.get(), text.size()), text) << first;
     }
+  }
+}
+
+// A thread that is told to end while it does something else ends in its next call, whether or not
+// that would have waited.
+TEST(Calls, AThreadIsCancelledWhereTheBytesAreThere) {
+  const Pair pair;
+  for (const bool sends : {false, true}) {
+    EXPECT_EQ(send(pair.client.get(), "there"), "5");
+    struct Context {
+      int fd;
+      bool sends;
+      std::atomic<bool> told;
+    } context{pair.server.get(), sends, false};
+    pthread_t thread;
+    ASSERT_EQ(::pthread_create(
+                  &thread, nullptr,
+                  [](void* pointer) -> void* {
+                    auto* const given = static_cast<Context*>(pointer);
+                    while (!given->told) {
+                    }
+                    char bytes[5] = {};
+                    if (given->sends)
+                      (void)!::send(given->fd, bytes, sizeof bytes, 0);
+                    else
+                      (void)!::recv(given->fd, bytes, sizeof bytes, 0);
+                    return nullptr;
+                  },
+                  &context),
+              0);
+    ASSERT_EQ(::pthread_cancel(thread), 0);
+    context.told = true;
+    void* result = nullptr;
+    ASSERT_EQ(::pthread_join(thread, &result), 0);
+    EXPECT_EQ(result, PTHREAD_CANCELED);
+    EXPECT_EQ(receive(pair.server.get()), "there");
+    EXPECT_EQ(receive(pair.client.get(), 1, MSG_DONTWAIT), "(EAGAIN)");
+  }
+}
+
+// --- calls by number
+
+TEST(Calls, SendingByNumberKeepsTheOrder) {
+  const Pair pair;
+  std::string expected;
+  for (int i = 0; i < 10; ++i) {
+    const auto next = [&] {
+      static thread_local std::string text;
+      text = "<" + std::to_string(expected.size()) + ">";
+      expected += text;
+      return iovec{.iov_base = text.data(), .iov_len = text.size()};
+    };
+    iovec part = next();
+    ASSERT_EQ(send(pair.client.get(), std::string(static_cast<char*>(part.iov_base), part.iov_len)),
+              std::to_string(part.iov_len));
+    part = next();
+    mmsghdr message{};
+    message.msg_hdr.msg_iov = &part;
+    message.msg_hdr.msg_iovlen = 1;
+    ASSERT_EQ(::syscall(SYS_sendmmsg, pair.client.get(), &message, 1, 0), 1);
+    part = next();
+    ASSERT_GT(::syscall(SYS_pwritev2, pair.client.get(), &part, 1, -1L, -1L, 0), 0);
+    int ends[2];
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    const UniqueFd out(ends[0]);
+    const UniqueFd in(ends[1]);
+    part = next();
+    ASSERT_EQ(::write(in.get(), part.iov_base, part.iov_len), static_cast<ssize_t>(part.iov_len));
+    ASSERT_GT(::syscall(SYS_splice, out.get(), nullptr, pair.client.get(), nullptr, 100, 0), 0);
+  }
+  EXPECT_EQ(receive_exactly(pair.server.get(), expected.size()), expected);
+}
+
+TEST(Calls, WaitingByNumberIsTold) {
+  const Pair pair;
+  const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{.events = EPOLLIN, .data = {.fd = 1}};
+  ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, pair.server.get(), &event), 0);
+  timespec long_enough{.tv_sec = 20, .tv_nsec = 0};
+  const int fd = pair.server.get();
+  const std::function<long()> ways[] = {
+      [&] {
+        pollfd wait{.fd = fd, .events = POLLIN, .revents = 0};
+        return ::syscall(SYS_ppoll, &wait, 1, &long_enough, nullptr, 8);
+      },
+      [&] {
+        fd_set wait;
+        FD_ZERO(&wait);
+        FD_SET(fd, &wait);
+        return ::syscall(SYS_pselect6, fd + 1, &wait, nullptr, nullptr, &long_enough, nullptr);
+      },
+      [&] { return ::syscall(SYS_epoll_pwait, set.get(), &event, 1, 20'000, nullptr, 8); },
+  };
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_EQ(send(pair.client.get(), "x"), "1");
+    ASSERT_EQ(ways[i % 3](), 1) << i % 3;
+    EXPECT_EQ(receive(fd), "x");
+    // Now it is awake.
+    EXPECT_EQ(receive(fd, 1, MSG_DONTWAIT), "(EAGAIN)");
   }
 }
 
