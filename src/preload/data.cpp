@@ -69,8 +69,13 @@ iovec part_of(const void* buffer, std::size_t size) {
 // Descriptors that leave for programs of which nobody knows what they are.
 void hand_back_passed(const msghdr& message) noexcept {
   if (is_no_address(message.msg_control) || message.msg_controllen < sizeof(cmsghdr)) return;
+  const auto* const begin = static_cast<const unsigned char*>(message.msg_control);
   for (const cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
        head = CMSG_NXTHDR(const_cast<msghdr*>(&message), const_cast<cmsghdr*>(head))) {
+    const auto before =
+        static_cast<std::size_t>(reinterpret_cast<const unsigned char*>(head) - begin);
+    // The kernel refuses it.
+    if (head->cmsg_len < CMSG_LEN(0) || head->cmsg_len > message.msg_controllen - before) return;
     if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (std::size_t i = 0; i < count; ++i) {
@@ -190,10 +195,14 @@ ssize_t receive_message(int fd, Side& side, msghdr* message, int flags) {
 ssize_t receive_address(int fd, Side& side, void* buffer, std::size_t size, int flags,
                         sockaddr* from, socklen_t* from_size) {
   const iovec part = part_of(buffer, size);
-  const auto bound =
-      bind(real::next<"recvfrom", Recvfrom>(), fd, buffer, size, flags, from, from_size);
+  const auto bound = bind(real::next<"recv", Recv>(), fd, buffer, size, flags);
   const ssize_t got = receive_stream(side, call(fd, &part, 1, flags, bound));
-  if (got >= 0 && from != nullptr && from_size != nullptr) *from_size = 0;
+  if (got < 0 || from == nullptr) return got;
+  // A stream has no addresses. The kernel looks at the room for one when the bytes are gone
+  // already.
+  if (is_no_address(from_size)) return with_errno(-EFAULT);
+  if (static_cast<std::int32_t>(*from_size) < 0) return with_errno(-EINVAL);
+  *from_size = 0;
   return got;
 }
 
@@ -441,8 +450,6 @@ ssize_t recvfrom(int fd, void* buffer, size_t size, int flags, sockaddr* from,
       return real::next<"recvfrom", Recvfrom>()(fd, buffer, size, flags, from, from_size);
     return udp_receive_from(*udp, fd, part_of(buffer, size), flags, from, from_size);
   }
-  // A stream has no addresses, so the kernel takes no offence at bad ones.
-  if (is_no_address(from_size)) from = nullptr;
   return receive_address(fd, *side, buffer, size, flags, from, from_size);
 }
 
@@ -474,7 +481,7 @@ int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* tim
 ssize_t read(int fd, void* buffer, size_t size) {
   Read* const next = real::next<"read", Read>();
   Side* const side = find_side(fd);
-  if (side == nullptr) [[likely]] {
+  if (side == nullptr || is_bad_length(size)) [[likely]] {
     UdpSocket* const udp = find_udp(fd);
     if (udp == nullptr) [[likely]]
       return next(fd, buffer, size);
@@ -489,12 +496,10 @@ ssize_t read(int fd, void* buffer, size_t size) {
 ssize_t readv(int fd, const iovec* parts, int count) {
   Readv* const next = real::next<"readv", Readv>();
   Side* const side = find_side(fd);
-  if (side == nullptr || count < 0) [[likely]] {
-    UdpSocket* const udp = find_udp(fd);
-    if (udp == nullptr || count < 0) [[likely]]
-      return next(fd, parts, count);
-    return udp_receive(*udp, fd, parts, static_cast<std::size_t>(count), 0);
-  }
+  UdpSocket* const udp = side == nullptr ? find_udp(fd) : nullptr;
+  if ((side == nullptr && udp == nullptr) || is_bad_vector(parts, count)) [[likely]]
+    return next(fd, parts, count);
+  if (udp != nullptr) return udp_receive(*udp, fd, parts, static_cast<std::size_t>(count), 0);
   const auto bound = bind(next, fd, parts, count);
   return receive_stream(*side, call(fd, parts, static_cast<std::size_t>(count), 0, bound));
 }
@@ -519,7 +524,7 @@ ssize_t sendto(int fd, const void* buffer, size_t size, int flags, const sockadd
                socklen_t to_size) {
   Sendto* const next = real::next<"sendto", Sendto>();
   Side* const side = find_side(fd);
-  if (side == nullptr) [[likely]] {
+  if (side == nullptr || is_bad_name(to, to_size)) [[likely]] {
     UdpSocket* const udp = find_udp(fd);
     if (udp == nullptr) [[likely]]
       return next(fd, buffer, size, flags, to, to_size);
@@ -537,7 +542,8 @@ ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   if (!is_no_address(message) && message->msg_controllen != 0) [[unlikely]]
     hand_back_passed(*message);
   Side* const side = find_side(fd);
-  if (side == nullptr || is_bad_message(message)) [[likely]] {
+  if (side == nullptr || is_bad_message(message) ||
+      is_bad_name(message->msg_name, message->msg_namelen)) [[likely]] {
     UdpSocket* const udp = find_udp(fd);
     if (udp == nullptr || is_bad_message(message)) [[likely]]
       return next(fd, message, flags);
@@ -565,7 +571,7 @@ int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
 ssize_t write(int fd, const void* buffer, size_t size) {
   Write* const next = real::next<"write", Write>();
   Side* const side = find_side(fd);
-  if (side == nullptr) [[likely]] {
+  if (side == nullptr || is_bad_length(size)) [[likely]] {
     UdpSocket* const udp = find_udp(fd);
     if (udp == nullptr) [[likely]]
       return next(fd, buffer, size);
@@ -580,12 +586,10 @@ ssize_t write(int fd, const void* buffer, size_t size) {
 ssize_t writev(int fd, const iovec* parts, int count) {
   Readv* const next = real::next<"writev", Readv>();
   Side* const side = find_side(fd);
-  if (side == nullptr || count < 0) [[likely]] {
-    UdpSocket* const udp = find_udp(fd);
-    if (udp == nullptr || count < 0) [[likely]]
-      return next(fd, parts, count);
-    return udp_send(*udp, fd, parts, static_cast<std::size_t>(count), 0);
-  }
+  UdpSocket* const udp = side == nullptr ? find_udp(fd) : nullptr;
+  if ((side == nullptr && udp == nullptr) || is_bad_vector(parts, count)) [[likely]]
+    return next(fd, parts, count);
+  if (udp != nullptr) return udp_send(*udp, fd, parts, static_cast<std::size_t>(count), 0);
   const auto bound = bind(next, fd, parts, count);
   return send_stream(*side, call(fd, parts, static_cast<std::size_t>(count), 0, bound));
 }

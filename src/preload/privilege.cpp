@@ -93,7 +93,7 @@ void confine() noexcept {
   forget_drained();
   const int highest = std::max(highest_known(), udp_highest());
   for (int fd = 0; fd <= highest; ++fd) {
-    udp_forget(fd);
+    if (UdpSocket* const udp = find_udp(fd); udp != nullptr && !udp_readable(*udp)) udp_forget(fd);
     forget_registrations(fd);  // the kernel's answer is the whole truth now
   }
   leave_process();

@@ -376,6 +376,95 @@ TEST(Calls, WhatAccompaniesASentMessageIsTheKernelsToJudge) {
   }
 }
 
+// --- arguments that are wrong
+
+TEST(Calls, WrongLengthsOfAnAddressAreRefused) {
+  const Pair pair;
+  for (int round = 0; round < 3; ++round) {
+    char bytes[8] = "x";
+    sockaddr_in address{};
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    Message message;
+    message.head.msg_name = &address;
+    message.head.msg_namelen = static_cast<socklen_t>(-1);
+    EXPECT_EQ(message.receive(pair.server.get(), MSG_DONTWAIT), "(EINVAL)");
+    EXPECT_EQ(::sendto(pair.client.get(), bytes, 1, 0, generic, static_cast<socklen_t>(-1)), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(::sendto(pair.client.get(), bytes, 1, 0, generic, 1000), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(::sendto(pair.client.get(), bytes, 1, 0, reinterpret_cast<sockaddr*>(16), 16), -1);
+    EXPECT_EQ(errno, EFAULT);
+    Message sent;
+    sent.head.msg_controllen = 0;
+    sent.head.msg_name = &address;
+    sent.head.msg_namelen = static_cast<socklen_t>(-1);
+    EXPECT_EQ(::sendmsg(pair.client.get(), &sent.head, 0), -1);
+    EXPECT_EQ(errno, EINVAL);
+    // The bytes are gone by then.
+    EXPECT_EQ(send(pair.client.get(), "gone"), "4");
+    auto negative = static_cast<socklen_t>(-1);
+    EXPECT_EQ(::recvfrom(pair.server.get(), bytes, 4, 0, generic, &negative), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(send(pair.client.get(), "gone"), "4");
+    EXPECT_EQ(::recvfrom(pair.server.get(), bytes, 4, 0, generic, nullptr), -1);
+    EXPECT_EQ(errno, EFAULT);
+    pair.talk(2);
+  }
+}
+
+TEST(Calls, WrongNumbersOfPartsAreRefused) {
+  const Pair pair;
+  EXPECT_EQ(send(pair.client.get(), "there"), "5");
+  char byte = 'x';
+  std::vector<iovec> parts(1025, iovec{.iov_base = &byte, .iov_len = 1});
+  const int server = pair.server.get();
+  const int client = pair.client.get();
+  volatile int less_than_none = -1;  // not for the compiler to know
+  for (int round = 0; round < 3; ++round) {
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    EXPECT_EQ(::recvmsg(server, &message, MSG_DONTWAIT), -1);
+    EXPECT_EQ(errno, EMSGSIZE);
+    EXPECT_EQ(::sendmsg(client, &message, MSG_DONTWAIT), -1);
+    EXPECT_EQ(errno, EMSGSIZE);
+    EXPECT_EQ(::readv(server, parts.data(), 1025), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(::writev(client, parts.data(), 1025), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(::readv(server, parts.data(), less_than_none), -1);
+    EXPECT_EQ(errno, EINVAL);
+    iovec negative{.iov_base = &byte, .iov_len = static_cast<std::size_t>(-1)};
+    message.msg_iov = &negative;
+    message.msg_iovlen = 1;
+    EXPECT_EQ(::recvmsg(server, &message, MSG_DONTWAIT), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(::sendmsg(client, &message, MSG_DONTWAIT), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(::writev(client, &negative, 1), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(receive(server, 5, MSG_PEEK), "there");
+  }
+  EXPECT_EQ(receive(server), "there");
+}
+
+TEST(Calls, WhatAccompaniesAMessageMayBeNonsense) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd one(ends[0]);
+  const UniqueFd other(ends[1]);
+  for (const std::size_t length : {std::size_t{0}, std::size_t{3}, CMSG_LEN(0) - 1,
+                                   std::size_t{1} << 40, static_cast<std::size_t>(-1)}) {
+    Message message;
+    cmsghdr* const head = CMSG_FIRSTHDR(&message.head);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = length;
+    EXPECT_EQ(::sendmsg(one.get(), &message.head, 0), -1);
+    EXPECT_EQ(errno, EINVAL);
+  }
+}
+
 // --- accept
 
 TEST(Calls, AcceptRefusesANegativeLength) {
