@@ -279,7 +279,7 @@ int receive_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flag
                timeout->tv_nsec;
   unsigned done = 0;
   while (done < count) {
-    const ssize_t got = receive_message(fd, side, &messages[done].msg_hdr, flags & ~MSG_WAITFORONE);
+    const ssize_t got = recvmsg(fd, &messages[done].msg_hdr, flags & ~MSG_WAITFORONE);
     if (got < 0) break;
     messages[done++].msg_len = static_cast<unsigned>(got);
     if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;

@@ -428,6 +428,12 @@ TEST(Calls, WrongNumbersOfPartsAreRefused) {
     EXPECT_EQ(errno, EMSGSIZE);
     EXPECT_EQ(::sendmsg(client, &message, MSG_DONTWAIT), -1);
     EXPECT_EQ(errno, EMSGSIZE);
+    mmsghdr several{};
+    several.msg_hdr = message;
+    EXPECT_EQ(::recvmmsg(server, &several, 1, MSG_DONTWAIT, nullptr), -1);
+    EXPECT_EQ(errno, EMSGSIZE);
+    EXPECT_EQ(::sendmmsg(client, &several, 1, MSG_DONTWAIT), -1);
+    EXPECT_EQ(errno, EMSGSIZE);
     EXPECT_EQ(::readv(server, parts.data(), 1025), -1);
     EXPECT_EQ(errno, EINVAL);
     EXPECT_EQ(::writev(client, parts.data(), 1025), -1);
