@@ -3,6 +3,7 @@
 // Hooks: the life of a socket, and of the descriptors that refer to it.
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <linux/sockios.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -182,6 +183,17 @@ long control_descriptor(int fd, int command, unsigned long argument) noexcept {
   return result;
 }
 
+// When the last datagram came.
+bool asks_for_time(unsigned long request) noexcept {
+  switch (request) {
+    case SIOCGSTAMP_OLD:
+    case SIOCGSTAMPNS_OLD:
+    case SIOCGSTAMP_NEW:
+    case SIOCGSTAMPNS_NEW: return true;
+    default: return false;
+  }
+}
+
 // Options under which bytes are no longer just bytes, or readable is something else.
 bool changes_the_stream(int level, int option, const void* value, socklen_t size) noexcept {
   int number = 0;
@@ -331,8 +343,13 @@ int ioctl(int fd, unsigned long request, ...) {
   va_start(arguments, request);
   void* const argument = va_arg(arguments, void*);
   va_end(arguments);
-  const long result = next_ioctl(fd, request, argument);
   Side* const side = find_side(fd);
+  if (asks_for_time(request)) {
+    // What comes through memory has none.
+    if (side != nullptr) hand_back(*side, fd, Reason::option);
+    if (UdpSocket* const udp = find_udp(fd)) udp_leave(*udp);
+  }
+  const long result = next_ioctl(fd, request, argument);
   if (UdpSocket* const udp = find_udp(fd); udp != nullptr && result >= 0) {
     if (request == FIONBIO) udp_flags_changed(*udp);
     if (request == FIOASYNC) udp_leave(*udp);

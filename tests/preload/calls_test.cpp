@@ -376,6 +376,31 @@ TEST(Calls, WhatAccompaniesASentMessageIsTheKernelsToJudge) {
   }
 }
 
+TEST(Calls, EachDatagramHasATimeForWhoAsks) {
+  const UniqueFd one = udp_socket();
+  const UniqueFd other = udp_socket();
+  for (const auto& [from, to] : {std::pair{&one, &other}, {&other, &one}}) {
+    sockaddr_in address{};
+    socklen_t size = sizeof address;
+    ASSERT_EQ(::getsockname(to->get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+    ASSERT_EQ(::connect(from->get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  }
+  timespec last{};
+  for (int i = 0; i < 120; ++i) {
+    ASSERT_EQ(send(one.get(), "ping"), "4");
+    ASSERT_EQ(receive(other.get()), "ping");
+    ASSERT_EQ(send(other.get(), "pong"), "4");
+    ASSERT_EQ(receive(one.get()), "pong");
+    if (i < 99) continue;
+    timespec time{};
+    const int result = ::ioctl(one.get(), SIOCGSTAMPNS, &time);
+    if (i == 99) continue;  // from now on the kernel keeps them
+    ASSERT_EQ(result, 0) << errno_name();
+    EXPECT_TRUE(time.tv_sec != last.tv_sec || time.tv_nsec != last.tv_nsec) << i;
+    last = time;
+  }
+}
+
 // --- arguments that are wrong
 
 TEST(Calls, WrongLengthsOfAnAddressAreRefused) {
