@@ -20,6 +20,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -662,6 +663,36 @@ TEST(Calls, AFileSentWithMoreToComeDoesNotHoldUpWhatFollows) {
   EXPECT_EQ(receive(pair.server.get()), "b");
 }
 
+// Bytes come out of the stream through this option.
+TEST(Calls, AnOptionThatReceivesFindsWhatWasSent) {
+  struct ZerocopyReceive {
+    std::uint64_t address;
+    std::uint32_t length, recv_skip_hint, inq;
+    std::int32_t error;
+    std::uint64_t copy_address;
+    std::int32_t copy_length;
+    std::uint32_t flags;
+  };
+  const Pair pair;
+  EXPECT_EQ(send(pair.client.get(), "hello"), "5");
+  std::thread peer([&] { EXPECT_EQ(receive(pair.client.get()), "got it"); });
+  char bytes[64] = {};
+  ZerocopyReceive request{};
+  int result = 0;
+  do {
+    request = {};
+    request.copy_address = reinterpret_cast<std::uint64_t>(bytes);
+    request.copy_length = sizeof bytes;
+    socklen_t size = sizeof request;
+    result = ::getsockopt(pair.server.get(), IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, &request, &size);
+  } while (result == 0 && request.copy_length == 0);
+  const std::string failed = result == 0 ? "" : errno_name();
+  EXPECT_EQ(send(pair.server.get(), "got it"), "6");
+  peer.join();
+  if (result != 0) GTEST_SKIP() << "the kernel does not receive by an option: " << failed;
+  EXPECT_STREQ(bytes, "hello");
+}
+
 TEST(Calls, AStreamThatBecomesAnotherProtocolIsNeverAccelerated) {
   const Pair pair(false);
   pair.talk(2);
@@ -946,6 +977,80 @@ TEST(Calls, SplicingIntoAPipeWithoutReaderBreaksIt) {
   EXPECT_EQ(errno, EPIPE);
   ::signal(SIGPIPE, SIG_DFL);
   EXPECT_EQ(receive(pair.server.get()), "hello");
+}
+
+// --- what it costs not to be accelerated
+
+// System calls of `work`, in a child that its parent looks at; -1 if it may not.
+template <class Work>
+int count_system_calls(Work work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(99);
+    ::raise(SIGSTOP);
+    by_instruction(SYS_getppid, 0, 0, 0);
+    work();
+    by_instruction(SYS_getppid, 0, 0, 0);
+    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (!WIFSTOPPED(status)) return -1;
+  ::ptrace(PTRACE_SETOPTIONS, child, nullptr, PTRACE_O_TRACESYSGOOD);
+  int count = 0;
+  int marks = 0;
+  while (::ptrace(PTRACE_SYSCALL, child, nullptr, nullptr) == 0 &&
+         ::waitpid(child, &status, 0) == child && WIFSTOPPED(status)) {
+    __ptrace_syscall_info info{};
+    const auto size = reinterpret_cast<void*>(sizeof info);
+    if (WSTOPSIG(status) != (SIGTRAP | 0x80) ||
+        ::ptrace(PTRACE_GET_SYSCALL_INFO, child, size, &info) <= 0 ||
+        info.op != PTRACE_SYSCALL_INFO_ENTRY)
+      continue;
+    if (info.entry.nr == SYS_getppid)
+      ++marks;
+    else if (marks == 1)
+      ++count;
+  }
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  return count;
+}
+
+TEST(Calls, APlainPeerCostsFewSystemCalls) {
+  for (const bool connects : {true, false}) {
+    sockaddr_in address{};
+    const UniqueFd listener = listen_on_loopback(address);
+    const int count = count_system_calls([&] {
+      // One end goes round the library.
+      long fds[2];
+      const auto* const to = reinterpret_cast<const sockaddr*>(&address);
+      if (connects) {
+        fds[0] = ::socket(AF_INET, SOCK_STREAM, 0);
+        EXPECT_EQ(::connect(static_cast<int>(fds[0]), to, sizeof address), 0);
+        fds[1] = by_instruction(SYS_accept4, listener.get(), 0, 0);
+      } else {
+        fds[1] = by_instruction(SYS_socket, AF_INET, SOCK_STREAM, 0);
+        EXPECT_EQ(by_instruction(SYS_connect, fds[1], reinterpret_cast<long>(to), sizeof address),
+                  0);
+        fds[0] = ::accept(listener.get(), nullptr, nullptr);
+      }
+      char byte = 'x';
+      const auto address_of_byte = reinterpret_cast<long>(&byte);
+      for (int i = 0; i < 10; ++i) {
+        EXPECT_EQ(by_instruction(SYS_write, fds[1], address_of_byte, 1), 1);
+        EXPECT_EQ(::recv(static_cast<int>(fds[0]), &byte, 1, 0), 1);
+        EXPECT_EQ(::send(static_cast<int>(fds[0]), &byte, 1, 0), 1);
+        EXPECT_EQ(by_instruction(SYS_read, fds[1], address_of_byte, 1), 1);
+      }
+      ::close(static_cast<int>(fds[0]));
+      by_instruction(SYS_close, fds[1], 0, 0);
+    });
+    if (count < 0) GTEST_SKIP() << "a process may not look at its child";
+    constexpr int kOwn = 45;
+    EXPECT_GE(count, kOwn);
+    EXPECT_LE(count, kOwn + (preloaded() ? 22 : 0)) << (connects ? "connects" : "accepts");
+  }
 }
 
 // --- ways on which bytes leave the library
