@@ -13,11 +13,19 @@
 #include "preload/address.hpp"
 #include "preload/connection.hpp"
 #include "preload/fork.hpp"
+#include "preload/privilege.hpp"
 #include "preload/real.hpp"
 #include "preload/udp.hpp"
 
 namespace farcall::preload {
 namespace {
+
+#ifdef SYS_epoll_create
+constinit real::Direct<"epoll_create", int(int), int> next_epoll_create{SYS_epoll_create};
+#endif
+constinit real::Direct<"epoll_create1", int(int), int> next_epoll_create1{SYS_epoll_create1};
+constinit real::Direct<"epoll_ctl", int(int, int, int, epoll_event*), int, int, int, epoll_event*>
+    next_epoll_ctl{SYS_epoll_ctl};
 
 constexpr std::uint16_t kMostSets = 1024;
 constexpr std::uint16_t kSeveral = UINT16_MAX;
@@ -516,7 +524,14 @@ void in_child() noexcept {
   sets_lock.unlock();
 }
 
-[[gnu::constructor]] void start() noexcept { at_fork({before_fork, in_parent, in_child}); }
+[[gnu::constructor]] void start() noexcept {
+  at_fork({before_fork, in_parent, in_child});
+#ifdef SYS_epoll_create
+  next_epoll_create.look_up();
+#endif
+  next_epoll_create1.look_up();
+  next_epoll_ctl.look_up();
+}
 
 }  // namespace
 
@@ -597,20 +612,25 @@ using namespace farcall::preload;
 extern "C" {
 
 int epoll_create(int size) {
-  const long fd = size <= 0 ? -EINVAL : kernel(SYS_epoll_create1, 0);
+#ifdef SYS_epoll_create
+  const long fd = next_epoll_create(size);
+#else
+  const long fd = size <= 0 ? -EINVAL : next_epoll_create1(0);
+#endif
   if (fd >= 0) forget_registrations(static_cast<int>(fd));
   return static_cast<int>(with_errno(fd));
 }
 
 int epoll_create1(int flags) {
-  const long fd = kernel(SYS_epoll_create1, flags);
+  const long fd = next_epoll_create1(flags);
   if (fd >= 0) forget_registrations(static_cast<int>(fd));
   return static_cast<int>(with_errno(fd));
 }
 
 int epoll_ctl(int set, int operation, int fd, epoll_event* event) {
-  const long result = kernel(SYS_epoll_ctl, set, operation, fd, event);
-  if (result == 0 && in_range(fd) && in_range(set)) registered(set, operation, fd, event);
+  const long result = next_epoll_ctl(set, operation, fd, event);
+  if (result == 0 && in_range(fd) && in_range(set) && !is_confined())
+    registered(set, operation, fd, event);
   return static_cast<int>(with_errno(result));
 }
 

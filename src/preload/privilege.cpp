@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdarg>
 
 #include "preload/epoll.hpp"
@@ -53,6 +54,8 @@ void forget_drained() noexcept {
   }
 }
 
+constinit std::atomic<bool> confined{false};
+
 using Ids = std::array<unsigned, 3>;  // real, effective, saved
 constexpr unsigned kAsItIs = ~0U;
 
@@ -87,8 +90,10 @@ void leave_for_good() noexcept {
   leave_connections();
 }
 
+bool is_confined() noexcept { return confined.load(std::memory_order_relaxed); }
+
 void confine() noexcept {
-  if (!in_own_process()) return;
+  if (is_confined() || !in_own_process()) return;
   leave_for_good();
   forget_drained();
   const int highest = std::max(highest_known(), udp_highest());
@@ -97,6 +102,7 @@ void confine() noexcept {
     forget_registrations(fd);  // the kernel's answer is the whole truth now
   }
   leave_process();
+  confined.store(true, std::memory_order_relaxed);
 }
 
 }  // namespace farcall::preload

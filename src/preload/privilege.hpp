@@ -12,5 +12,6 @@ void leave_connections() noexcept;
 void leave_for_good() noexcept;
 // And the library makes no system call from now on that the program would not make.
 void confine() noexcept;
+[[nodiscard]] bool is_confined() noexcept;
 
 }  // namespace farcall::preload

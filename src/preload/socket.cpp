@@ -113,12 +113,18 @@ int close_descriptor(int fd) noexcept {
   return static_cast<int>(with_errno(result));
 }
 
+// Whether anything is remembered of this number.
+bool is_known(int fd) noexcept {
+  return find_side(fd) != nullptr || find_udp(fd) != nullptr || is_registered(fd) || is_private(fd);
+}
+
 // After a successful duplication.
 int duplicated(int from, int to) noexcept {
   Side* const side = find_side(from);
   if (to < 0) return to;
   if (side == nullptr) {
     UdpSocket* const udp = find_udp(from);
+    if (udp == nullptr && !is_known(to)) return to;
     if (!in_own_process()) {
       if (udp != nullptr) udp_leave(*udp);
       return to;
@@ -156,7 +162,7 @@ long duplicate(int from, int to) noexcept {
 // `call` is dup2() or dup3().
 template <class Duplicate>
 int duplicate_onto(int from, int to, Duplicate call) noexcept {
-  if (from == to || kernel(SYS_fcntl, from, F_GETFD) < 0 || !in_own_process())
+  if (from == to || !is_known(to) || kernel(SYS_fcntl, from, F_GETFD) < 0 || !in_own_process())
     return duplicated(from, static_cast<int>(with_errno(call())));
   if (is_private(to)) forget_private(to);  // the program's from now on
   forget_registrations(to);

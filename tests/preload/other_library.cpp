@@ -3,6 +3,7 @@
 // Another library that stands in front of the C library: it notes what it is asked for, and passes
 // it on.
 #include <dlfcn.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -44,5 +45,8 @@ int fcntl(int fd, int command, ...) {
 }
 int dup(int fd) { return next<int(int)>("dup", 5)(fd); }
 int shutdown(int fd, int how) { return next<int(int, int)>("shutdown", 6)(fd, how); }
+int epoll_ctl(int set, int operation, int fd, epoll_event* event) {
+  return next<int(int, int, int, epoll_event*)>("epoll_ctl", 7)(set, operation, fd, event);
+}
 
 }  // extern "C"
