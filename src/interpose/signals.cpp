@@ -13,6 +13,8 @@
 //
 // Under a sanitizer, which has wrappers of its own that it needs before a library may run, there
 // are none of these.
+#include "interpose/signals.hpp"
+
 #include <signal.h>
 
 #include <array>
@@ -22,7 +24,6 @@
 #include <utility>
 
 #include "interpose/next.hpp"
-#include "interpose/signals.hpp"
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 

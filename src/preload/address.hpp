@@ -31,8 +31,33 @@ inline bool has_bad_part(const iovec* parts, std::size_t count) noexcept {
   return false;
 }
 
+// Lengths that the kernel refuses before it moves anything.
+inline bool is_bad_length(std::size_t length) noexcept { return length > SIZE_MAX / 2; }
+
+inline bool has_bad_length(const iovec* parts, std::size_t count) noexcept {
+  constexpr std::size_t kMostParts = 1024;
+  if (count > kMostParts) return true;
+  for (std::size_t i = 0; i < count; ++i)
+    if (is_bad_length(parts[i].iov_len)) return true;
+  return false;
+}
+
+inline bool is_bad_vector(const iovec* parts, int count) noexcept {
+  return count < 0 || (count != 0 && is_no_address(parts)) ||
+         has_bad_length(parts, static_cast<std::size_t>(count));
+}
+
+// A message that the kernel refuses, whatever it is about.
 inline bool is_bad_message(const msghdr* message) noexcept {
-  return is_no_address(message) || (message->msg_iovlen != 0 && is_no_address(message->msg_iov));
+  return is_no_address(message) || (message->msg_iovlen != 0 && is_no_address(message->msg_iov)) ||
+         (message->msg_name != nullptr && is_bad_length(static_cast<std::size_t>(
+                                              static_cast<std::int32_t>(message->msg_namelen)))) ||
+         has_bad_length(message->msg_iov, message->msg_iovlen);
+}
+
+// One that it refuses to send to.
+inline bool is_bad_name(const void* name, socklen_t size) noexcept {
+  return name != nullptr && (size > sizeof(sockaddr_storage) || (size != 0 && is_no_address(name)));
 }
 
 }  // namespace farcall::preload

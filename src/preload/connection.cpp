@@ -2,7 +2,6 @@
 #include "preload/connection.hpp"
 
 #include <poll.h>
-#include <pthread.h>
 
 #include <cstring>
 
@@ -45,7 +44,7 @@ bool nonblocking(const Side& side, int flags) noexcept {
 // The peer has died, or was closed behind its library's back, with bytes of ours unread: the
 // kernel would have reset the connection.
 bool left_bytes_unread(Side& side) noexcept {
-  if (side.reset_told || side.told_to_end) return false;
+  if (side.reset_told) return false;
   const Guard sending(side.send_lock);
   if (side.out.control == nullptr || side.in.control == nullptr) return false;
   if (side.in.control->sender_said.load(std::memory_order_acquire) != 0) return false;
@@ -390,32 +389,6 @@ class Receiving {
   bool owns_guard_ = true;
 };
 
-ssize_t discard(Side& side, const Call& call, Guard& guard) {
-  std::byte scratch[4096];
-  const Span asked(call.parts, call.count);
-  iovec part{.iov_base = scratch, .iov_len = std::min(sizeof scratch, asked.left())};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  struct Arguments {
-    int fd;
-    msghdr* message;
-    int flags;
-  } arguments{call.fd, &message, call.flags & ~(MSG_TRUNC | MSG_WAITALL)};
-  const Call other{.fd = call.fd,
-                   .parts = &part,
-                   .count = 1,
-                   .flags = arguments.flags,
-                   .as_it_is =
-                       [](const void* pointer) {
-                         const auto* given = static_cast<const Arguments*>(pointer);
-                         return real::next<"recvmsg", ssize_t(int, msghdr*, int)>()(
-                             given->fd, given->message, given->flags);
-                       },
-                   .arguments = &arguments};
-  return Receiving(side, other, guard).receive();
-}
-
 // Is the peer still there? A sender that never reads would not notice.
 void check_peer(Side& side, int fd) noexcept {
   const std::uint64_t now = ticks();
@@ -478,17 +451,16 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
   guard.unlock();
   if (wait) settle_before_sleep();
   ssize_t sent;
-  if (untouched && size == from.left() && (call.flags & MSG_MORE) == 0) {
+  if (untouched && size == from.left()) {
     sent = call.as_it_is(call.arguments);
   } else {
     iovec parts[kParts];
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = from.parts(parts, kParts, size);
-    // What the kernel held back until more comes could stay behind what goes through the ring. A
-    // broken pipe raises a signal only where nothing has been sent.
+    // A broken pipe raises a signal only where nothing has been sent.
     sent = real::next<"sendmsg", ssize_t(int, const msghdr*, int)>()(
-        call.fd, &message, (call.flags & ~MSG_MORE) | (untouched ? 0 : MSG_NOSIGNAL));
+        call.fd, &message, call.flags | (untouched ? 0 : MSG_NOSIGNAL));
   }
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation)
@@ -530,7 +502,8 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
         if (!side.sender.in_kernel()) {
           const std::size_t unread = side.sender.unread(side.out);
           // The kernel is full, and says when it is not.
-          if (unread != 0 && nonblocking(side, call.flags)) return sent() != 0 ? sent() : fail(-EAGAIN);
+          if (unread != 0 && nonblocking(side, call.flags))
+            return sent() != 0 ? sent() : fail(-EAGAIN);
           side.sender.use_kernel(side.out);
         }
         continue;
@@ -572,16 +545,9 @@ bool ring_readable(Side& side) noexcept {
 }
 
 ssize_t receive_from(Side& side, const Call& call) noexcept(false) {
-  // A point at which threads can be cancelled, also where nothing is waited for.
-  ::pthread_testcancel();
-  // Whoever wants to see so many bytes at once must find them in one place.
-  constexpr int kSeeAll = MSG_PEEK | MSG_WAITALL;
-  if ((call.flags & kSeeAll) == kSeeAll && side.accelerated())
-    hand_back(side, call.fd, Reason::option);
   Guard guard(side.receive_lock);
   if (!guard) return fail(-EINTR);
-  const bool discards = (call.flags & MSG_TRUNC) != 0;
-  if (!discards && has_bad_part(call.parts, call.count)) [[unlikely]]
+  if (has_bad_part(call.parts, call.count)) [[unlikely]]
     return receive_badly(side, call, guard);
   if (side.in.control == nullptr || side.receiver.has_left() ||
       (call.flags & (MSG_OOB | MSG_ERRQUEUE)) != 0)
@@ -591,7 +557,6 @@ ssize_t receive_from(Side& side, const Call& call) noexcept(false) {
     guard.unlock();
     return call.as_it_is(call.arguments);
   }
-  if (discards) return discard(side, call, guard);
   return Receiving(side, call, guard).receive();
 }
 
@@ -630,7 +595,6 @@ ssize_t send_by_kernel(Side& side, const Call& call, bool for_ever) noexcept(fal
 }
 
 ssize_t send_to(Side& side, const Call& call) noexcept(false) {
-  ::pthread_testcancel();
   if (has_bad_part(call.parts, call.count)) [[unlikely]]
     return send_by_kernel(side, call, false);
   // What is urgent stands at a place in the kernel's stream, and what is not copied stays there.

@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Hooks: the calls that move bytes.
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <tuple>
+#include <type_traits>
 
 #include "preload/address.hpp"
 #include "preload/connection.hpp"
@@ -15,6 +22,7 @@
 #include "preload/handback.hpp"
 #include "preload/real.hpp"
 #include "preload/udp_calls.hpp"
+#include "preload/upgrade.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -62,8 +70,13 @@ iovec part_of(const void* buffer, std::size_t size) {
 // Descriptors that leave for programs of which nobody knows what they are.
 void hand_back_passed(const msghdr& message) noexcept {
   if (is_no_address(message.msg_control) || message.msg_controllen < sizeof(cmsghdr)) return;
+  const auto* const begin = static_cast<const unsigned char*>(message.msg_control);
   for (const cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
        head = CMSG_NXTHDR(const_cast<msghdr*>(&message), const_cast<cmsghdr*>(head))) {
+    const auto before =
+        static_cast<std::size_t>(reinterpret_cast<const unsigned char*>(head) - begin);
+    // The kernel refuses it.
+    if (head->cmsg_len < CMSG_LEN(0) || head->cmsg_len > message.msg_controllen - before) return;
     if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (std::size_t i = 0; i < count; ++i) {
@@ -77,30 +90,321 @@ void hand_back_passed(const msghdr& message) noexcept {
   }
 }
 
-ssize_t receive_message(int fd, Side& side, msghdr* message, int flags) {
-  const auto bound = bind(real::next<"recvmsg", Recvmsg>(), fd, message, flags);
-  const std::size_t control = message->msg_controllen;
-  const ssize_t got =
-      receive_from(side, call(fd, message->msg_iov, message->msg_iovlen, flags, bound));
-  // As the kernel leaves it where nothing accompanies the bytes; where it has made the call itself
-  // it has done so already.
-  if (got >= 0 && (flags & (MSG_OOB | MSG_ERRQUEUE)) == 0) {
-    message->msg_namelen = 0;
-    if (message->msg_controllen == control) message->msg_controllen = 0;
-    message->msg_flags &= MSG_TRUNC | MSG_CTRUNC | MSG_OOB | MSG_CMSG_CLOEXEC;
-    message->msg_flags &= ~(MSG_TRUNC | MSG_CTRUNC);
+std::size_t bytes_in(const iovec* parts, std::size_t count) noexcept {
+  return Span(parts, count).left();
+}
+
+// MSG_TRUNC throws bytes of a stream away: no pointer of the program is looked at.
+ssize_t discard(Side& side, const Call& whole) {
+  std::byte scratch[4096];
+  const std::size_t wanted = bytes_in(whole.parts, whole.count);
+  std::size_t done = 0;
+  while (done < wanted) {
+    const std::size_t size = std::min(wanted - done, sizeof scratch);
+    int flags = whole.flags & ~MSG_TRUNC;
+    if (done != 0 && (flags & MSG_WAITALL) == 0) flags |= MSG_DONTWAIT;
+    const iovec part = part_of(scratch, size);
+    const auto bound = bind(real::next<"recv", Recv>(), whole.fd, scratch, size, flags);
+    const ssize_t got = receive_from(side, call(whole.fd, &part, 1, flags, bound));
+    if (got < 0 && done == 0) return got;
+    if (got <= 0) break;
+    done += static_cast<std::size_t>(got);
+    if ((flags & MSG_PEEK) != 0) {
+      int there = 0;
+      if (done < wanted && ::ioctl(whole.fd, FIONREAD, &there) == 0)
+        done = std::clamp<std::size_t>(static_cast<std::size_t>(there), done, wanted);
+      break;
+    }
   }
+  return static_cast<ssize_t>(done);
+}
+
+// Nothing comes any more.
+bool has_ended(int fd) noexcept {
+  pollfd look{.fd = fd, .events = POLLRDHUP, .revents = 0};
+  timespec none{};
+  return kernel(SYS_ppoll, &look, 1, &none, nullptr, 0) > 0;
+}
+
+// Nothing tells when more is there than has been looked at, but the kernel's own call waits for it.
+ssize_t peek_at_all(Side& side, const Call& whole) {
+  const bool waits =
+      (whole.flags & MSG_DONTWAIT) == 0 && !side.nonblocking.load(std::memory_order_relaxed);
+  if ((whole.flags & MSG_TRUNC) == 0) {
+    Call now = whole;
+    now.flags = (whole.flags & ~MSG_WAITALL) | MSG_DONTWAIT;
+    const ssize_t got = receive_from(side, now);
+    const bool all =
+        got >= 0 && static_cast<std::size_t>(got) == bytes_in(whole.parts, whole.count);
+    if (!waits || all || got == 0 || (got < 0 && errno != EAGAIN)) return got;
+    if (got > 0 && has_ended(whole.fd)) return got;
+  }
+  hand_back(side, whole.fd, Reason::option);
+  return receive_from(side, whole);
+}
+
+// Threads are cancelled in the calls that may wait, also where nothing is left to wait for. No lock
+// is held.
+void cancellation_point(const Side& side) {
+  if (side.accelerated()) ::pthread_testcancel();
+}
+
+ssize_t receive_stream(Side& side, const Call& whole) {
+  cancellation_point(side);
+  constexpr int kLookAtAll = MSG_PEEK | MSG_WAITALL;
+  if ((whole.flags & (MSG_TRUNC | MSG_WAITALL)) != 0 &&
+      (whole.flags & (MSG_OOB | MSG_ERRQUEUE)) == 0 && side.accelerated()) [[unlikely]] {
+    if ((whole.flags & kLookAtAll) == kLookAtAll) return peek_at_all(side, whole);
+    if ((whole.flags & MSG_TRUNC) != 0) return discard(side, whole);
+  }
+  return receive_from(side, whole);
+}
+
+// recvmsg() on a copy of what the program passed, since a call may be made more than once, and
+// what comes from the ring is told otherwise than what comes from the kernel.
+struct MessageCall {
+  int fd;
+  const msghdr* asked;
+  int flags;
+  msghdr answer;
+  bool by_kernel;  // made last
+
+  static ssize_t make(const void* pointer) {
+    auto* const self = static_cast<MessageCall*>(const_cast<void*>(pointer));
+    self->answer = *self->asked;
+    const ssize_t got = real::next<"recvmsg", Recvmsg>()(self->fd, &self->answer, self->flags);
+    self->by_kernel = got >= 0;
+    return got;
+  }
+};
+
+ssize_t receive_message(int fd, Side& side, msghdr* message, int flags) {
+  MessageCall made{.fd = fd, .asked = message, .flags = flags, .answer = {}, .by_kernel = false};
+  const ssize_t got = receive_stream(side, {.fd = fd,
+                                            .parts = message->msg_iov,
+                                            .count = message->msg_iovlen,
+                                            .flags = flags,
+                                            .as_it_is = MessageCall::make,
+                                            .arguments = &made});
+  if (got < 0) return got;
+  // Bytes of the ring come without an address, and nothing accompanies them.
+  message->msg_namelen = made.by_kernel ? made.answer.msg_namelen : 0;
+  message->msg_controllen = made.by_kernel ? made.answer.msg_controllen : 0;
+  message->msg_flags = made.by_kernel ? made.answer.msg_flags : flags & MSG_CMSG_CLOEXEC;
   return got;
 }
 
 ssize_t receive_address(int fd, Side& side, void* buffer, std::size_t size, int flags,
                         sockaddr* from, socklen_t* from_size) {
   const iovec part = part_of(buffer, size);
-  const auto bound =
-      bind(real::next<"recvfrom", Recvfrom>(), fd, buffer, size, flags, from, from_size);
-  const ssize_t got = receive_from(side, call(fd, &part, 1, flags, bound));
-  if (got >= 0 && from != nullptr && from_size != nullptr) *from_size = 0;
+  const auto bound = bind(real::next<"recv", Recv>(), fd, buffer, size, flags);
+  const ssize_t got = receive_stream(side, call(fd, &part, 1, flags, bound));
+  if (got < 0 || from == nullptr) return got;
+  // A stream has no addresses. The kernel looks at the room for one when the bytes are gone
+  // already.
+  if (is_no_address(from_size)) return with_errno(-EFAULT);
+  if (static_cast<std::int32_t>(*from_size) < 0) return with_errno(-EINVAL);
+  *from_size = 0;
   return got;
+}
+
+// --- several messages with one call
+
+using Recvmmsg = int(int, mmsghdr*, unsigned, int, timespec*);
+using Sendmmsg = int(int, mmsghdr*, unsigned, int);
+
+// The kernel's own call, seen as one that moves all their bytes.
+template <class Function>
+struct ManyCall {
+  Function* function;
+  int fd;
+  mmsghdr* messages;
+  unsigned count;
+  int flags;
+  timespec* timeout;
+  int moved;  // messages
+
+  static ssize_t make(const void* pointer) {
+    auto* const self = static_cast<ManyCall*>(const_cast<void*>(pointer));
+    if constexpr (std::is_same_v<Function, Recvmmsg>)
+      self->moved =
+          self->function(self->fd, self->messages, self->count, self->flags, self->timeout);
+    else
+      self->moved = self->function(self->fd, self->messages, self->count, self->flags);
+    ssize_t bytes = self->moved < 0 ? -1 : 0;
+    for (int i = 0; i < self->moved; ++i) bytes += self->messages[i].msg_len;
+    return bytes;
+  }
+  [[nodiscard]] Call as_one() const noexcept {
+    return {.fd = fd,
+            .parts = messages[0].msg_hdr.msg_iov,
+            .count = messages[0].msg_hdr.msg_iovlen,
+            .flags = flags,
+            .as_it_is = make,
+            .arguments = this};
+  }
+};
+
+bool is_bad_time(const timespec* time) noexcept {
+  return time != nullptr && (is_no_address(time) || time->tv_sec < 0 || time->tv_nsec < 0 ||
+                             time->tv_nsec >= 1'000'000'000);
+}
+
+// Writes back what is left of the time limit; false if nothing is.
+bool time_is_left(std::int64_t deadline, timespec& time) noexcept {
+  const std::int64_t left = std::max<std::int64_t>(deadline - now_ns(), 0);
+  time = {.tv_sec = left / 1'000'000'000, .tv_nsec = left % 1'000'000'000};
+  return left != 0;
+}
+
+int receive_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flags,
+                 timespec* timeout) {
+  if (!side.accelerated()) {
+    ManyCall<Recvmmsg> many{.function = real::next<"recvmmsg", Recvmmsg>(),
+                            .fd = fd,
+                            .messages = messages,
+                            .count = count,
+                            .flags = flags,
+                            .timeout = timeout,
+                            .moved = 0};
+    const ssize_t bytes = receive_from(side, many.as_one());
+    if (bytes < 0 || many.moved != 0) return many.moved != 0 ? many.moved : -1;
+    // It was accelerated just now, and the first has come from the ring.
+    messages[0].msg_len = static_cast<unsigned>(bytes);
+    return 1;
+  }
+  constexpr std::int64_t kLongest = INT64_MAX / 4;
+  std::int64_t deadline = 0;
+  if (timeout != nullptr)
+    deadline = now_ns() +
+               std::min<std::int64_t>(timeout->tv_sec, kLongest / 1'000'000'000) * 1'000'000'000 +
+               timeout->tv_nsec;
+  unsigned done = 0;
+  while (done < count) {
+    const ssize_t got = recvmsg(fd, &messages[done].msg_hdr, flags & ~MSG_WAITFORONE);
+    if (got < 0) break;
+    messages[done++].msg_len = static_cast<unsigned>(got);
+    if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
+    // The kernel looks at the time after each message, too, and only then.
+    if (timeout != nullptr && !time_is_left(deadline, *timeout)) break;
+  }
+  return done != 0 ? static_cast<int>(done) : -1;
+}
+
+int send_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flags) {
+  if (!side.accelerated() || side.corked.load(std::memory_order_relaxed)) {
+    ManyCall<Sendmmsg> many{.function = real::next<"sendmmsg", Sendmmsg>(),
+                            .fd = fd,
+                            .messages = messages,
+                            .count = count,
+                            .flags = flags,
+                            .timeout = nullptr,
+                            .moved = -1};
+    send_by_kernel(side, many.as_one(), false);
+    return many.moved;
+  }
+  constexpr unsigned kMost = 1024;  // as the kernel
+  unsigned done = 0;
+  while (done < std::min(count, kMost)) {
+    const msghdr& message = messages[done].msg_hdr;
+    const ssize_t sent = sendmsg(fd, &message, flags);
+    if (sent < 0) break;
+    messages[done++].msg_len = static_cast<unsigned>(sent);
+    // What follows would come in the middle of this one.
+    if (static_cast<std::size_t>(sent) < bytes_in(message.msg_iov, message.msg_iovlen)) break;
+  }
+  return done != 0 || count == 0 ? static_cast<int>(done) : -1;
+}
+
+// --- between pipes and streams
+
+// As the kernel where a pipe has no reader.
+ssize_t broken_pipe() noexcept {
+  kernel(SYS_tgkill, kernel(SYS_getpid), kernel(SYS_gettid), SIGPIPE);
+  errno = EPIPE;
+  return -1;
+}
+
+// One for which a write of a page does not wait. As poll(): 0 is no.
+int has_room(int pipe, bool wait) {
+  using Poll = int(pollfd*, nfds_t, int);
+  pollfd room{.fd = pipe, .events = POLLOUT, .revents = 0};
+  const int ready = real::next<"poll", Poll>()(&room, 1, wait ? -1 : 0);
+  if (ready > 0 && (room.revents & POLLERR) != 0) return static_cast<int>(broken_pipe());
+  return ready;
+}
+
+// Into a pipe that has room, without waiting. Negative errno.
+long write_now(int pipe, const std::byte* bytes, std::size_t size) noexcept {
+  const iovec part = part_of(bytes, size);
+  const long written = kernel(SYS_pwritev2, pipe, &part, 1, -1L, -1L, RWF_NOWAIT);
+  if (written != -EOPNOTSUPP && written != -ENOSYS && written != -EINVAL) return written;
+  // Pipes of older kernels cannot be asked not to wait.
+  constexpr std::size_t kPage = 4096;
+  return kernel(SYS_write, pipe, bytes, std::min(size, kPage));
+}
+
+// splice() from an accelerated connection: copies. Moved by the kernel, bytes would pass those of
+// the ring, and a byte that is not the program's could not be taken out.
+ssize_t splice_by_hand(int in, Side& side, int pipe, std::size_t size, bool may_wait) {
+  std::byte buffer[16384];
+  const auto receive = [&](std::size_t most, int flags) {
+    const iovec part = part_of(buffer, most);
+    const auto bound = bind(real::next<"recv", Recv>(), in, buffer, most, flags);
+    return receive_from(side, call(in, &part, 1, flags, bound));
+  };
+  std::size_t done = 0;
+  while (done < size) {
+    // The kernel looks at the pipe first, too.
+    const int room = has_room(pipe, may_wait && done == 0);
+    if (room < 0) return done != 0 ? static_cast<ssize_t>(done) : -1;
+    long written = -EAGAIN;
+    if (room != 0) {
+      const std::size_t most = std::min(size - done, sizeof buffer);
+      const ssize_t seen = receive(most, MSG_PEEK | (done != 0 ? MSG_DONTWAIT : 0));
+      if (seen <= 0) return done != 0 ? static_cast<ssize_t>(done) : seen;
+      written = write_now(pipe, buffer, static_cast<std::size_t>(seen));
+    }
+    // Somebody else has taken the room.
+    if (written == -EAGAIN && may_wait && done == 0) continue;
+    if (written == -EPIPE) return done != 0 ? static_cast<ssize_t>(done) : (errno = EPIPE, -1);
+    if (written < 0) return done != 0 ? static_cast<ssize_t>(done) : with_errno(written);
+    done += static_cast<std::size_t>(written);
+    for (auto left = static_cast<std::size_t>(written); left != 0;) {
+      const ssize_t taken = receive(left, MSG_DONTWAIT);
+      if (taken <= 0) break;
+      left -= static_cast<std::size_t>(taken);
+    }
+  }
+  return static_cast<ssize_t>(done);
+}
+
+bool is_pipe(int fd) noexcept {
+  struct stat status {};
+  return kernel(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH) == 0 && S_ISFIFO(status.st_mode);
+}
+
+// --- sending
+
+// The ring holds nothing back; and bytes that wait in the kernel for more to come would keep those
+// of the ring waiting behind them.
+int without_more(const Side& side, int flags) noexcept {
+  return side.accelerated() && !side.corked.load(std::memory_order_relaxed) ? flags & ~MSG_MORE
+                                                                            : flags;
+}
+
+// The flags of a sending call as they are from here on.
+int flags_for(Side& side, int flags) noexcept {
+  // What is urgent is counted by the sender, but the receiver may never read it.
+  if ((flags & MSG_OOB) != 0 && end_candidacy(side)) note_reason(side, Reason::urgent);
+  return (flags & MSG_MORE) == 0 ? flags : without_more(side, flags);
+}
+
+ssize_t send_stream(Side& side, const Call& whole) {
+  cancellation_point(side);
+  if (side.corked.load(std::memory_order_relaxed)) [[unlikely]]
+    return send_by_kernel(side, whole, false);
+  return send_to(side, whole);
 }
 
 [[gnu::constructor]] void look_up() noexcept {
@@ -135,7 +439,7 @@ ssize_t recv(int fd, void* buffer, size_t size, int flags) {
   }
   const iovec part = part_of(buffer, size);
   const auto bound = bind(next, fd, buffer, size, flags);
-  return receive_from(*side, call(fd, &part, 1, flags, bound));
+  return receive_stream(*side, call(fd, &part, 1, flags, bound));
 }
 
 ssize_t recvfrom(int fd, void* buffer, size_t size, int flags, sockaddr* from,
@@ -148,8 +452,6 @@ ssize_t recvfrom(int fd, void* buffer, size_t size, int flags, sockaddr* from,
       return real::next<"recvfrom", Recvfrom>()(fd, buffer, size, flags, from, from_size);
     return udp_receive_from(*udp, fd, part_of(buffer, size), flags, from, from_size);
   }
-  // A stream has no addresses, so the kernel takes no offence at bad ones.
-  if (is_no_address(from_size)) from = nullptr;
   return receive_address(fd, *side, buffer, size, flags, from, from_size);
 }
 
@@ -165,25 +467,19 @@ ssize_t recvmsg(int fd, msghdr* message, int flags) {
 }
 
 int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
-  using Recvmmsg = int(int, mmsghdr*, unsigned, int, timespec*);
   Side* const side = find_side(fd);
-  if (side == nullptr || is_no_address(messages)) [[likely]] {
-    UdpSocket* const udp = find_udp(fd);
-    if (udp == nullptr || is_no_address(messages) || is_bad_optional(timeout)) [[likely]]
-      return real::next<"recvmmsg", Recvmmsg>()(fd, messages, count, flags, timeout);
-    return udp_receive_many(*udp, fd, messages, count, flags, timeout);
-  }
-  return each_of(messages, count, [&](msghdr& message) {
-    const ssize_t got = receive_message(fd, *side, &message, flags & ~MSG_WAITFORONE);
-    if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
-    return got;
-  });
+  UdpSocket* const udp = side == nullptr ? find_udp(fd) : nullptr;
+  if ((side == nullptr && udp == nullptr) || count == 0 || is_no_address(messages) ||
+      is_bad_time(timeout)) [[likely]]
+    return real::next<"recvmmsg", Recvmmsg>()(fd, messages, count, flags, timeout);
+  if (side != nullptr) return receive_many(fd, *side, messages, count, flags, timeout);
+  return udp_receive_many(*udp, fd, messages, count, flags, timeout);
 }
 
 ssize_t read(int fd, void* buffer, size_t size) {
   Read* const next = real::next<"read", Read>();
   Side* const side = find_side(fd);
-  if (side == nullptr) [[likely]] {
+  if (side == nullptr || is_bad_length(size)) [[likely]] {
     UdpSocket* const udp = find_udp(fd);
     if (udp == nullptr) [[likely]]
       return next(fd, buffer, size);
@@ -192,20 +488,18 @@ ssize_t read(int fd, void* buffer, size_t size) {
   }
   const iovec part = part_of(buffer, size);
   const auto bound = bind(next, fd, buffer, size);
-  return receive_from(*side, call(fd, &part, 1, 0, bound));
+  return receive_stream(*side, call(fd, &part, 1, 0, bound));
 }
 
 ssize_t readv(int fd, const iovec* parts, int count) {
   Readv* const next = real::next<"readv", Readv>();
   Side* const side = find_side(fd);
-  if (side == nullptr || count < 0) [[likely]] {
-    UdpSocket* const udp = find_udp(fd);
-    if (udp == nullptr || count < 0) [[likely]]
-      return next(fd, parts, count);
-    return udp_receive(*udp, fd, parts, static_cast<std::size_t>(count), 0);
-  }
+  UdpSocket* const udp = side == nullptr ? find_udp(fd) : nullptr;
+  if ((side == nullptr && udp == nullptr) || is_bad_vector(parts, count)) [[likely]]
+    return next(fd, parts, count);
+  if (udp != nullptr) return udp_receive(*udp, fd, parts, static_cast<std::size_t>(count), 0);
   const auto bound = bind(next, fd, parts, count);
-  return receive_from(*side, call(fd, parts, static_cast<std::size_t>(count), 0, bound));
+  return receive_stream(*side, call(fd, parts, static_cast<std::size_t>(count), 0, bound));
 }
 
 ssize_t send(int fd, const void* buffer, size_t size, int flags) {
@@ -218,25 +512,27 @@ ssize_t send(int fd, const void* buffer, size_t size, int flags) {
     const iovec part = part_of(buffer, size);
     return udp_send(*udp, fd, &part, 1, flags);
   }
+  flags = flags_for(*side, flags);
   const iovec part = part_of(buffer, size);
   const auto bound = bind(next, fd, buffer, size, flags);
-  return send_to(*side, call(fd, &part, 1, flags, bound));
+  return send_stream(*side, call(fd, &part, 1, flags, bound));
 }
 
 ssize_t sendto(int fd, const void* buffer, size_t size, int flags, const sockaddr* to,
                socklen_t to_size) {
   Sendto* const next = real::next<"sendto", Sendto>();
   Side* const side = find_side(fd);
-  if (side == nullptr) [[likely]] {
+  if (side == nullptr || is_bad_name(to, to_size)) [[likely]] {
     UdpSocket* const udp = find_udp(fd);
     if (udp == nullptr) [[likely]]
       return next(fd, buffer, size, flags, to, to_size);
     const iovec part = part_of(buffer, size);
     return udp_send(*udp, fd, &part, 1, flags, to, to_size);
   }
+  flags = flags_for(*side, flags);
   const iovec part = part_of(buffer, size);
   const auto bound = bind(next, fd, buffer, size, flags, to, to_size);
-  return send_to(*side, call(fd, &part, 1, flags, bound));
+  return send_stream(*side, call(fd, &part, 1, flags, bound));
 }
 
 ssize_t sendmsg(int fd, const msghdr* message, int flags) {
@@ -244,33 +540,36 @@ ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   if (!is_no_address(message) && message->msg_controllen != 0) [[unlikely]]
     hand_back_passed(*message);
   Side* const side = find_side(fd);
-  if (side == nullptr || is_bad_message(message)) [[likely]] {
+  if (side == nullptr || is_bad_message(message) ||
+      is_bad_name(message->msg_name, message->msg_namelen)) [[likely]] {
     UdpSocket* const udp = find_udp(fd);
     if (udp == nullptr || is_bad_message(message)) [[likely]]
       return next(fd, message, flags);
     return udp_send(*udp, fd, *message, flags);
   }
+  flags = flags_for(*side, flags);
   const auto bound = bind(next, fd, message, flags);
   const Call whole = call(fd, message->msg_iov, message->msg_iovlen, flags, bound);
   // What accompanies the bytes is for the kernel.
   if (message->msg_controllen != 0) return send_by_kernel(*side, whole, false);
-  return send_to(*side, whole);
+  return send_stream(*side, whole);
 }
 
 int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
-  using Sendmmsg = int(int, mmsghdr*, unsigned, int);
-  if ((find_side(fd) == nullptr && find_udp(fd) == nullptr) || is_no_address(messages)) [[likely]] {
-    for (unsigned i = 0; i < count && !is_no_address(messages); ++i)
-      if (messages[i].msg_hdr.msg_controllen != 0) hand_back_passed(messages[i].msg_hdr);
+  const bool known = count != 0 && !is_no_address(messages);
+  for (unsigned i = 0; i < count && known; ++i)
+    if (messages[i].msg_hdr.msg_controllen != 0) hand_back_passed(messages[i].msg_hdr);
+  if (Side* const side = find_side(fd); side != nullptr && known)
+    return send_many(fd, *side, messages, count, flags);
+  if (find_udp(fd) == nullptr || !known) [[likely]]
     return real::next<"sendmmsg", Sendmmsg>()(fd, messages, count, flags);
-  }
   return each_of(messages, count, [&](msghdr& message) { return sendmsg(fd, &message, flags); });
 }
 
 ssize_t write(int fd, const void* buffer, size_t size) {
   Write* const next = real::next<"write", Write>();
   Side* const side = find_side(fd);
-  if (side == nullptr) [[likely]] {
+  if (side == nullptr || is_bad_length(size)) [[likely]] {
     UdpSocket* const udp = find_udp(fd);
     if (udp == nullptr) [[likely]]
       return next(fd, buffer, size);
@@ -279,20 +578,18 @@ ssize_t write(int fd, const void* buffer, size_t size) {
   }
   const iovec part = part_of(buffer, size);
   const auto bound = bind(next, fd, buffer, size);
-  return send_to(*side, call(fd, &part, 1, 0, bound));
+  return send_stream(*side, call(fd, &part, 1, 0, bound));
 }
 
 ssize_t writev(int fd, const iovec* parts, int count) {
   Readv* const next = real::next<"writev", Readv>();
   Side* const side = find_side(fd);
-  if (side == nullptr || count < 0) [[likely]] {
-    UdpSocket* const udp = find_udp(fd);
-    if (udp == nullptr || count < 0) [[likely]]
-      return next(fd, parts, count);
-    return udp_send(*udp, fd, parts, static_cast<std::size_t>(count), 0);
-  }
+  UdpSocket* const udp = side == nullptr ? find_udp(fd) : nullptr;
+  if ((side == nullptr && udp == nullptr) || is_bad_vector(parts, count)) [[likely]]
+    return next(fd, parts, count);
+  if (udp != nullptr) return udp_send(*udp, fd, parts, static_cast<std::size_t>(count), 0);
   const auto bound = bind(next, fd, parts, count);
-  return send_to(*side, call(fd, parts, static_cast<std::size_t>(count), 0, bound));
+  return send_stream(*side, call(fd, parts, static_cast<std::size_t>(count), 0, bound));
 }
 
 ssize_t preadv2(int fd, const iovec* parts, int count, off_t offset, int flags) {
@@ -348,19 +645,19 @@ ssize_t splice(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t 
   Side* const to = find_side(out);
   if (from == nullptr && to == nullptr) [[likely]]
     return next(in, in_offset, out, out_offset, size, flags);
+  // As without_more().
+  if (to != nullptr && without_more(*to, MSG_MORE) == 0)
+    flags &= ~static_cast<unsigned>(SPLICE_F_MORE);
   const auto bound = bind(next, in, in_offset, out, out_offset, size, flags);
   if (to != nullptr) return send_by_kernel(*to, call(out, nullptr, 0, 0, bound), false);
-  if (ring_readable(*from)) {
-    // Into a pipe by hand, as much as it takes.
-    std::byte buffer[4096];
-    const ssize_t seen = recv(in, buffer, std::min(size, sizeof buffer), MSG_PEEK | MSG_DONTWAIT);
-    if (seen > 0) {
-      const ssize_t written = real::next<"write", Write>()(out, buffer, static_cast<size_t>(seen));
-      if (written > 0) (void)recv(in, buffer, static_cast<size_t>(written), MSG_DONTWAIT);
-      return written;
-    }
-  }
-  return splice_from_kernel(*from, call(in, nullptr, 0, 0, bound));
+  if (!from->accelerated()) return splice_from_kernel(*from, call(in, nullptr, 0, 0, bound));
+  constexpr unsigned kKnown = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
+  // The kernel refuses it without taking anything.
+  if (in_offset != nullptr || out_offset != nullptr || (flags & ~kKnown) != 0 || !is_pipe(out))
+    return next(in, in_offset, out, out_offset, size, flags);
+  const long status = kernel(SYS_fcntl, out, F_GETFL, 0);
+  const bool may_wait = (flags & SPLICE_F_NONBLOCK) == 0 && (status & O_NONBLOCK) == 0;
+  return splice_by_hand(in, *from, out, size, may_wait);
 }
 
 // --- The names under which the compiler and old programs call them.

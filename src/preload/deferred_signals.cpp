@@ -66,8 +66,8 @@ void detail::deliver() noexcept {
   section.waiting = false;
   const std::uint64_t mask = waiting.mask_before;
   const int number = waiting.info.si_signo;
-  if (kernel(SYS_rt_tgsigqueueinfo, kernel(SYS_getpid), kernel(SYS_gettid), number,
-             &waiting.info) < 0)
+  if (kernel(SYS_rt_tgsigqueueinfo, kernel(SYS_getpid), kernel(SYS_gettid), number, &waiting.info) <
+      0)
     raise_again(number);
   kernel(SYS_rt_sigprocmask, SIG_SETMASK, &mask, nullptr, kKernelMaskSize);
 }

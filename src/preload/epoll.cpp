@@ -11,6 +11,7 @@
 
 #include "preload/address.hpp"
 #include "preload/epoll_set.hpp"
+#include "preload/privilege.hpp"
 #include "preload/readiness.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
@@ -18,6 +19,13 @@
 
 namespace farcall::preload {
 namespace {
+
+#ifdef SYS_epoll_create
+constinit real::Direct<"epoll_create", int(int), int> next_epoll_create{SYS_epoll_create};
+#endif
+constinit real::Direct<"epoll_create1", int(int), int> next_epoll_create1{SYS_epoll_create1};
+constinit real::Direct<"epoll_ctl", int(int, int, int, epoll_event*), int, int, int, epoll_event*>
+    next_epoll_ctl{SYS_epoll_ctl};
 
 constexpr std::uint32_t kMostHot = 256;
 constexpr std::uint16_t kIdleLooks = 256;
@@ -446,6 +454,14 @@ void registered(int set_fd, int operation, int fd, const epoll_event& event) noe
   if (set->sleepers.load(std::memory_order_relaxed) != 0) kick(*set, set_fd, fd);
 }
 
+[[gnu::constructor]] void start() noexcept {
+#ifdef SYS_epoll_create
+  next_epoll_create.look_up();
+#endif
+  next_epoll_create1.look_up();
+  next_epoll_ctl.look_up();
+}
+
 }  // namespace
 
 bool epoll_allows_wake_up(int fd) noexcept {
@@ -557,13 +573,19 @@ int created(long fd) noexcept {
 
 extern "C" {
 
-int epoll_create(int size) { return created(size <= 0 ? -EINVAL : kernel(SYS_epoll_create1, 0)); }
+int epoll_create(int size) {
+#ifdef SYS_epoll_create
+  return created(next_epoll_create(size));
+#else
+  return created(size <= 0 ? -EINVAL : next_epoll_create1(0));
+#endif
+}
 
-int epoll_create1(int flags) { return created(kernel(SYS_epoll_create1, flags)); }
+int epoll_create1(int flags) { return created(next_epoll_create1(flags)); }
 
 int epoll_ctl(int set, int operation, int fd, epoll_event* event) {
-  const long result = kernel(SYS_epoll_ctl, set, operation, fd, event);
-  if (result != 0) return static_cast<int>(with_errno(result));
+  const long result = next_epoll_ctl(set, operation, fd, event);
+  if (result != 0 || is_confined()) return static_cast<int>(with_errno(result));
   if (operation != EPOLL_CTL_DEL)
     registered(set, operation, fd, *event);
   else if (Set* const known = find_set(set))

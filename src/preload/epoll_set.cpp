@@ -8,6 +8,7 @@
 #include <array>
 #include <new>
 
+#include "preload/fork.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
 
@@ -100,7 +101,7 @@ void in_child() noexcept {
   inherit_sets();
 }
 
-[[gnu::constructor]] void start() noexcept { ::pthread_atfork(before_fork, in_parent, in_child); }
+[[gnu::constructor]] void start() noexcept { at_fork({before_fork, in_parent, in_child}); }
 
 }  // namespace
 

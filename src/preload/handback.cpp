@@ -62,8 +62,8 @@ void ring_doorbell(Side& side, int fd) noexcept {
   if (side.out.control->doorbell.load(std::memory_order_relaxed) != 0) return;
   if (!side.sender.enter_kernel(side.out)) return;
   side.out.control->doorbell.store(side.sender.kernel_sent() + 1, std::memory_order_seq_cst);
-  // A peer that has left the ring may read without its library. In one order with leave_receiving():
-  // either it sees the doorbell or this sees that it has left.
+  // A peer that has left the ring may read without its library. In one order with
+  // leave_receiving(): either it sees the doorbell or this sees that it has left.
   const bool left = (side.out.control->tail.load(std::memory_order_seq_cst) & kLeft) != 0;
   const std::byte bell{};
   const long sent =
@@ -90,10 +90,9 @@ class Collected {
     if (size_ < room_) return true;
     const std::size_t room = room_ == 0 ? std::size_t{1} << 20 : 2 * room_;
     if (room > kMost) return false;
-    const long made = bytes_ == nullptr
-                          ? kernel(SYS_mmap, nullptr, room, PROT_READ | PROT_WRITE,
-                                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-                          : kernel(SYS_mremap, bytes_, room_, room, MREMAP_MAYMOVE);
+    const long made = bytes_ == nullptr ? kernel(SYS_mmap, nullptr, room, PROT_READ | PROT_WRITE,
+                                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                                        : kernel(SYS_mremap, bytes_, room_, room, MREMAP_MAYMOVE);
     if (made < 0) return false;
     bytes_ = reinterpret_cast<std::byte*>(made);
     room_ = room;
@@ -215,14 +214,6 @@ class Leaving {
   Collected collected_;
 };
 
-// Whether it was about to be accelerated, which it is not from now on.
-bool stop_joining(Side& side) noexcept {
-  std::uint32_t stage = side.stage.load(std::memory_order_relaxed);
-  while (stage == Side::kCandidate || stage == Side::kListening)
-    if (side.stage.compare_exchange_weak(stage, Side::kNever)) return true;
-  return false;
-}
-
 // All that has been sent is the kernel's.
 bool leave_sending(Side& side, int fd) noexcept {
   const Guard sending(side.send_lock);
@@ -312,7 +303,7 @@ void send_last_bytes(Side& side, int fd) noexcept {
 void hand_back(Side& side, int fd, Reason reason) noexcept {
   side.stay_watched.store(true, std::memory_order_relaxed);
   if (reason == Reason::passed) side.other_holders_unknown = true;
-  const bool stopped = stop_joining(side);
+  const bool stopped = end_candidacy(side);
   const bool first = leave_sending(side, fd);
   leave_receiving(side, fd);
   if (stopped || first) note_reason(side, reason);

@@ -1,7 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/lock.hpp"
 
+#include <poll.h>
+
 namespace farcall::preload {
+namespace {
+
+// A process that nobody has waited for yet still has its number, but is told of by its pidfd.
+bool is_dead(std::uint32_t thread) noexcept {
+  if (kernel(SYS_tkill, thread, 0) == -ESRCH) return true;
+  const long fd = kernel(SYS_pidfd_open, thread, 0);
+  if (fd < 0) return false;  // not the first thread of a process; those leave no number behind
+  pollfd ended{.fd = static_cast<int>(fd), .events = POLLIN, .revents = 0};
+  timespec now{};
+  const bool dead = kernel(SYS_ppoll, &ended, 1, &now, nullptr, 0) == 1;
+  kernel(SYS_close, fd);
+  return dead;
+}
+
+}  // namespace
 
 bool Lock::lock_slowly() noexcept {
   constexpr unsigned kSpins = 200;
@@ -19,7 +36,7 @@ bool Lock::lock_slowly() noexcept {
       kernel(SYS_sched_yield);
     } else {
       // What the dead were about to change is changed by single stores, so it can be gone on from.
-      if (holder != 0 && kernel(SYS_tkill, holder, 0) == -ESRCH &&
+      if (holder != 0 && is_dead(holder) &&
           holder_.compare_exchange_strong(holder, me, std::memory_order_acquire,
                                           std::memory_order_relaxed))
         return true;

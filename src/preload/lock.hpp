@@ -24,8 +24,8 @@ inline std::uint32_t this_thread() noexcept {
   return known_thread;
 }
 
-// Held for as long as it takes to copy, never while waiting for anybody. No signal handler runs in a
-// thread that holds one.
+// Held for as long as it takes to copy, never while waiting for anybody. No signal handler runs in
+// a thread that holds one.
 class Lock {
  public:
   // False if this very thread holds it: then this handles a fault in the middle of it.

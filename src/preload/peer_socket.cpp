@@ -77,8 +77,9 @@ int borrow_peer_socket(int fd, pid_t pid) noexcept {
     borrowed = kernel(SYS_pidfd_getfd, process, number_of(name), 0);
     std::uint64_t cookie = 0;
     socklen_t size = sizeof cookie;
-    if (borrowed >= 0 && (kernel(SYS_getsockopt, borrowed, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0 ||
-                          cookie != wanted.cookie)) {
+    if (borrowed >= 0 &&
+        (kernel(SYS_getsockopt, borrowed, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0 ||
+         cookie != wanted.cookie)) {
       kernel(SYS_close, borrowed);
       borrowed = -ESTALE;
     }

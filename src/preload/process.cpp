@@ -2,11 +2,19 @@
 //
 // Hooks: other programs, and ways round the library. What a program inherits that is executed, and
 // what the C library reads and writes inside itself, must be the kernel's before.
+#include <aio.h>
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/sched.h>
+#include <poll.h>
 #include <sched.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -14,13 +22,15 @@
 #include <cstddef>
 #include <cstdlib>
 
+#include "preload/address.hpp"
 #include "preload/epoll.hpp"
 #include "preload/epoll_set.hpp"
+#include "preload/fork.hpp"
 #include "preload/handback.hpp"
-#include "preload/lock.hpp"
-#include "preload/log.hpp"
+#include "preload/privilege.hpp"
 #include "preload/real.hpp"
 #include "preload/udp.hpp"
+#include "preload/upgrade.hpp"
 #include "preload/wait_by_number.hpp"
 
 namespace farcall::preload {
@@ -55,6 +65,52 @@ int execute(Execute call) {
   const int error = errno;
   if (own) stay_in_process();
   errno = error;
+  return result;
+}
+
+// A descriptor that the C library, or a thread of it, reads and writes without being seen.
+void leave_socket(int fd) noexcept {
+  if (Side* const side = find_side(fd)) hand_back(*side, fd, Reason::passed);
+  if (UdpSocket* const udp = find_udp(fd)) udp_leave(*udp);
+}
+
+// Where the new process has memory and a number of its own.
+constexpr unsigned long kSharesMemory = CLONE_VM | CLONE_VFORK;
+
+// clone() on a stack of its own: the handlers run there before the program's function does.
+struct CloneStart {
+  int (*function)(void*);
+  void* argument;
+};
+
+int begin_clone(void* pointer) {
+  const CloneStart start = *static_cast<CloneStart*>(pointer);
+  after_bare_fork_in_child();
+  const int status = start.function(start.argument);
+  leave_process();
+  return status;
+}
+
+// A library that the program has opened for itself is not behind this one; but it is loaded.
+template <real::Symbol kSymbol, class Function>
+Function* of_uring() noexcept {
+  if (Function* const known = real::next<kSymbol, Function>()) return known;
+  for (const char* const name : {"liburing.so.2", "liburing.so.1"})
+    if (void* const library = ::dlopen(name, RTLD_LAZY | RTLD_NOLOAD)) {
+      void* const found = ::dlsym(library, kSymbol.name);
+      ::dlclose(library);
+      if (found != nullptr) return reinterpret_cast<Function*>(found);
+    }
+  return nullptr;
+}
+
+// What goes through an io_uring is not seen here. liburing asks the kernel for it without the C
+// library, but is itself called by the program. Its functions return the negative errno.
+template <class Function, class... Arguments>
+int set_up_uring(Function* function, Arguments... arguments) {
+  if (function == nullptr) return -ENOSYS;
+  const int result = function(arguments...);
+  if (result >= 0) leave_for_good();
   return result;
 }
 
@@ -111,6 +167,14 @@ int fexecve(int fd, char* const* arguments, char* const* environment) {
   return execute([&] { return real::next<"fexecve", Fexecve>()(fd, arguments, environment); });
 }
 
+int execveat(int directory, const char* path, char* const* arguments, char* const* environment,
+             int flags) {
+  using Execveat = int(int, const char*, char* const*, char* const*, int);
+  return execute([&] {
+    return real::next<"execveat", Execveat>()(directory, path, arguments, environment, flags);
+  });
+}
+
 int execl(const char* path, const char* first, ...) {
   FARCALL_COLLECT(list, first, arguments);
   va_end(arguments);
@@ -149,8 +213,7 @@ int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t*
 }
 
 int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int from, int to) {
-  if (Side* const side = find_side(from)) hand_back(*side, from, Reason::passed);
-  if (UdpSocket* const udp = find_udp(from)) udp_leave(*udp);
+  leave_socket(from);
   using Add = decltype(posix_spawn_file_actions_adddup2);
   return real::next<"posix_spawn_file_actions_adddup2", Add>()(actions, from, to);
 }
@@ -165,23 +228,66 @@ FILE* popen(const char* command, const char* mode) {
   return real::next<"popen", FILE*(const char*, const char*)>()(command, mode);
 }
 
-// Streams are read, written and closed inside the C library.
+// Streams are read, written and closed inside the C library; the number may be that of another file
+// afterwards.
 FILE* fdopen(int fd, const char* mode) {
-  if (Side* const side = find_side(fd)) {
-    hand_back(*side, fd, Reason::passed);
-    if (in_own_process()) release(forget(fd));
+  leave_socket(fd);
+  FILE* const stream = real::next<"fdopen", FILE*(int, const char*)>()(fd, mode);
+  if (stream != nullptr && in_own_process()) {
+    const int error = errno;
+    release(forget(fd));
+    udp_forget(fd);
+    errno = error;
   }
-  if (UdpSocket* const udp = find_udp(fd)) {
-    udp_leave(*udp);
-    if (in_own_process()) udp_forget(fd);  // fclose() is not seen
-  }
-  return real::next<"fdopen", FILE*(int, const char*)>()(fd, mode);
+  return stream;
+}
+
+// Read and written by threads of the C library.
+int aio_read(aiocb* request) {
+  if (!is_no_address(request)) leave_socket(request->aio_fildes);
+  return real::next<"aio_read", int(aiocb*)>()(request);
+}
+int aio_read64(aiocb64* request) { return aio_read(reinterpret_cast<aiocb*>(request)); }
+int aio_write(aiocb* request) {
+  if (!is_no_address(request)) leave_socket(request->aio_fildes);
+  return real::next<"aio_write", int(aiocb*)>()(request);
+}
+int aio_write64(aiocb64* request) { return aio_write(reinterpret_cast<aiocb*>(request)); }
+int lio_listio(int mode, aiocb* const* requests, int count, sigevent* event) {
+  for (int i = 0; i < count && !is_no_address(requests); ++i)
+    if (!is_no_address(requests[i])) leave_socket(requests[i]->aio_fildes);
+  using List = int(int, aiocb* const*, int, sigevent*);
+  return real::next<"lio_listio", List>()(mode, requests, count, event);
+}
+int lio_listio64(int mode, aiocb64* const* requests, int count, sigevent* event) {
+  return lio_listio(mode, reinterpret_cast<aiocb* const*>(requests), count, event);
+}
+static_assert(sizeof(aiocb) == sizeof(aiocb64));
+
+// Of liburing; the types are its own, and only passed on.
+int io_uring_queue_init(unsigned entries, void* ring, unsigned flags) {
+  using Init = int(unsigned, void*, unsigned);
+  return set_up_uring(of_uring<"io_uring_queue_init", Init>(), entries, ring, flags);
+}
+int io_uring_queue_init_params(unsigned entries, void* ring, void* parameters) {
+  using Init = int(unsigned, void*, void*);
+  return set_up_uring(of_uring<"io_uring_queue_init_params", Init>(), entries, ring, parameters);
+}
+int io_uring_queue_init_mem(unsigned entries, void* ring, void* parameters, void* memory,
+                            size_t size) {
+  using Init = int(unsigned, void*, void*, void*, size_t);
+  return set_up_uring(of_uring<"io_uring_queue_init_mem", Init>(), entries, ring, parameters,
+                      memory, size);
+}
+int io_uring_setup(unsigned entries, void* parameters) {
+  using Setup = int(unsigned, void*);
+  return set_up_uring(of_uring<"io_uring_setup", Setup>(), entries, parameters);
 }
 
 // Written inside the C library, too.
 int vdprintf(int fd, const char* format, va_list arguments) {
   using Print = int(int, const char*, va_list);
-  if (Side* const side = find_side(fd)) hand_back(*side, fd, Reason::passed);
+  leave_socket(fd);
   return real::next<"vdprintf", Print>()(fd, format, arguments);
 }
 
@@ -195,7 +301,7 @@ int dprintf(int fd, const char* format, ...) {
 
 int __vdprintf_chk(int fd, int flag, const char* format, va_list arguments) {
   using Print = int(int, int, const char*, va_list);
-  if (Side* const side = find_side(fd)) hand_back(*side, fd, Reason::passed);
+  leave_socket(fd);
   return real::next<"__vdprintf_chk", Print>()(fd, flag, format, arguments);
 }
 
@@ -213,6 +319,31 @@ int __dprintf_chk(int fd, int flag, const char* format, ...) {
 }
 [[noreturn]] void _Exit(int status) { _exit(status); }
 
+// fork() without the handlers of the program and of other libraries; ours are needed all the same.
+pid_t _Fork() {
+  return static_cast<pid_t>(fork_by([] { return real::next<"_Fork", pid_t()>()(); }));
+}
+
+int clone(int (*function)(void*), void* stack, int flags, void* argument, ...) {
+  using Clone = int(int (*)(void*), void*, int, void*, ...);
+  va_list list;
+  va_start(list, argument);
+  void* rest[3];
+  for (void*& one : rest) one = va_arg(list, void*);
+  va_end(list);
+  Clone* const next = real::next<"clone", Clone>();
+  if ((static_cast<unsigned long>(flags) & kSharesMemory) != 0 || function == nullptr ||
+      stack == nullptr)
+    return next(function, stack, flags, argument, rest[0], rest[1], rest[2]);
+  CloneStart start{.function = function, .argument = argument};
+  before_bare_fork();
+  const int child = next(begin_clone, stack, flags, &start, rest[0], rest[1], rest[2]);
+  const int error = errno;
+  after_bare_fork_in_parent();
+  errno = error;
+  return child;
+}
+
 // Calls of the kernel by number, where the library has a say in what they do.
 long syscall(long number, ...) {
   va_list list;
@@ -221,31 +352,57 @@ long syscall(long number, ...) {
   for (long& argument : a) argument = va_arg(list, long);
   va_end(list);
   const auto fd = static_cast<int>(a[0]);
+  const auto second = static_cast<int>(a[1]);
+  const auto third = static_cast<int>(a[2]);
   const auto size = static_cast<std::size_t>(a[2]);
   auto* const buffer = reinterpret_cast<void*>(a[1]);
+  auto* const parts = static_cast<iovec*>(buffer);
+  const auto by_kernel = [&] { return kernel(number, a[0], a[1], a[2], a[3], a[4], a[5]); };
   switch (number) {
     case SYS_read: return read(fd, buffer, size);
     case SYS_write: return write(fd, buffer, size);
-    case SYS_readv: return readv(fd, static_cast<iovec*>(buffer), static_cast<int>(a[2]));
-    case SYS_writev: return writev(fd, static_cast<iovec*>(buffer), static_cast<int>(a[2]));
+    case SYS_readv: return readv(fd, parts, third);
+    case SYS_writev: return writev(fd, parts, third);
+    // The offset comes in two words, of which these machines use one.
+    case SYS_preadv2: return preadv2(fd, parts, third, a[3], static_cast<int>(a[5]));
+    case SYS_pwritev2: return pwritev2(fd, parts, third, a[3], static_cast<int>(a[5]));
     case SYS_recvfrom:
       return recvfrom(fd, buffer, size, static_cast<int>(a[3]), reinterpret_cast<sockaddr*>(a[4]),
                       reinterpret_cast<socklen_t*>(a[5]));
     case SYS_sendto:
       return sendto(fd, buffer, size, static_cast<int>(a[3]), reinterpret_cast<sockaddr*>(a[4]),
                     static_cast<socklen_t>(a[5]));
-    case SYS_recvmsg: return recvmsg(fd, static_cast<msghdr*>(buffer), static_cast<int>(a[2]));
-    case SYS_sendmsg: return sendmsg(fd, static_cast<msghdr*>(buffer), static_cast<int>(a[2]));
+    case SYS_recvmsg: return recvmsg(fd, static_cast<msghdr*>(buffer), third);
+    case SYS_sendmsg: return sendmsg(fd, static_cast<msghdr*>(buffer), third);
+    case SYS_recvmmsg:
+      return recvmmsg(fd, static_cast<mmsghdr*>(buffer), static_cast<unsigned>(a[2]),
+                      static_cast<int>(a[3]), reinterpret_cast<timespec*>(a[4]));
+    case SYS_sendmmsg:
+      return sendmmsg(fd, static_cast<mmsghdr*>(buffer), static_cast<unsigned>(a[2]),
+                      static_cast<int>(a[3]));
+    case SYS_sendfile:
+      return sendfile(fd, second, reinterpret_cast<off_t*>(a[2]), static_cast<std::size_t>(a[3]));
+    case SYS_splice:
+      return splice(fd, reinterpret_cast<off64_t*>(a[1]), third, reinterpret_cast<off64_t*>(a[3]),
+                    static_cast<std::size_t>(a[4]), static_cast<unsigned>(a[5]));
+    case SYS_shutdown: return shutdown(fd, second);
     case SYS_close: return close(fd);
+    case SYS_close_range:
+      return close_range(static_cast<unsigned>(a[0]), static_cast<unsigned>(a[1]), third);
     case SYS_dup: return dup(fd);
 #ifdef SYS_dup2
-    case SYS_dup2: return dup2(fd, static_cast<int>(a[1]));
+    case SYS_dup2: return dup2(fd, second);
 #endif
-    case SYS_fcntl: return fcntl(fd, static_cast<int>(a[1]), a[2]);
-    case SYS_dup3: return dup3(fd, static_cast<int>(a[1]), static_cast<int>(a[2]));
-    case SYS_epoll_ctl:
-      return epoll_ctl(fd, static_cast<int>(a[1]), static_cast<int>(a[2]),
-                       reinterpret_cast<epoll_event*>(a[3]));
+    case SYS_dup3: return dup3(fd, second, third);
+    case SYS_fcntl: return fcntl(fd, second, a[2]);
+    case SYS_ioctl: return ioctl(fd, static_cast<unsigned long>(a[1]), a[2]);
+    case SYS_getsockopt:
+      return getsockopt(fd, second, third, reinterpret_cast<void*>(a[3]),
+                        reinterpret_cast<socklen_t*>(a[4]));
+    case SYS_setsockopt:
+      return setsockopt(fd, second, third, reinterpret_cast<void*>(a[3]),
+                        static_cast<socklen_t>(a[4]));
+    case SYS_epoll_ctl: return epoll_ctl(fd, second, third, reinterpret_cast<epoll_event*>(a[3]));
     case SYS_epoll_create1: return epoll_create1(fd);
     case SYS_epoll_pwait:
 #ifdef SYS_epoll_pwait2
@@ -266,24 +423,44 @@ long syscall(long number, ...) {
 #ifdef SYS_epoll_create
     case SYS_epoll_create: return epoll_create(fd);
 #endif
-#ifdef SYS_io_uring_setup
     case SYS_io_uring_setup: {
       // Whatever is done through it is not seen here.
       const long ring = with_errno(kernel(number, a[0], a[1]));
-      if (ring >= 0) leave_everything();
+      if (ring >= 0) leave_for_good();
       return ring;
     }
+    case SYS_execve:
+    case SYS_execveat: return execute([&] { return static_cast<int>(with_errno(by_kernel())); });
+    case SYS_exit_group: leave_process(); return with_errno(by_kernel());
+    case SYS_seccomp: confine(); return with_errno(by_kernel());
+    case SYS_prctl:
+      if (a[0] == PR_SET_SECCOMP) confine();
+      return with_errno(by_kernel());
+    case SYS_setuid:
+    case SYS_setgid:
+    case SYS_setreuid:
+    case SYS_setregid:
+    case SYS_setresuid:
+    case SYS_setresgid:
+    case SYS_chroot:
+    case SYS_setns:
+      if (in_own_process()) leave_connections();
+      return with_errno(by_kernel());
+    case SYS_unshare: return unshare(fd);
+#ifdef SYS_fork
+    case SYS_fork: return with_errno(fork_by(by_kernel));
 #endif
-    case SYS_clone: {
-      const long child = with_errno(kernel(number, a[0], a[1], a[2], a[3], a[4]));
-      // With memory of its own it has a number of its own, too.
-      if (child == 0 && (a[0] & CLONE_VM) == 0) {
-        known_thread = 0;
-        inherit_sets();
-      }
-      return child;
+    case SYS_clone:
+      if ((static_cast<unsigned long>(a[0]) & kSharesMemory) == 0)
+        return with_errno(fork_by(by_kernel));
+      return with_errno(by_kernel());
+    case SYS_clone3: {
+      const auto* const asked = reinterpret_cast<const clone_args*>(a[0]);
+      if (!is_no_address(asked) && (asked->flags & kSharesMemory) == 0 && asked->stack == 0)
+        return with_errno(fork_by(by_kernel));
+      return with_errno(by_kernel());
     }
-    default: return with_errno(kernel(number, a[0], a[1], a[2], a[3], a[4], a[5]));
+    default: return with_errno(by_kernel());
   }
 }
 

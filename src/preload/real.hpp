@@ -3,13 +3,15 @@
 // What lies behind the hooks: the kernel itself, and the C library's own functions.
 //
 // The kernel is called directly wherever the call does not block: that works before anything is
-// initialised, in signal handlers and in children of vfork, and passes no hook. What blocks is
-// called through the C library, where it is a point at which threads can be cancelled.
+// initialised, in signal handlers and in children of vfork, and passes no hook; a call that is the
+// program's own goes to another preloaded library where there is one behind this (see Direct). What
+// blocks is called through the C library, where it is a point at which threads can be cancelled.
 #pragma once
 
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -87,6 +89,33 @@ namespace real {
 
 using interpose::next;
 using interpose::Symbol;
+
+// What stands behind ours under that name, unless it is the C library's own: another library that
+// was loaded in front of it, too, and wants to be asked. Null if there is none.
+void* find_other(const char* name) noexcept;
+
+// A call that the program makes and that does not block: the other library's where there is one,
+// else the kernel's. Which, is decided when this library is loaded; before, it is the kernel's.
+template <Symbol kSymbol, class Function, class... Parameters>
+class Direct {
+ public:
+  explicit constexpr Direct(long number) noexcept : number_(number) {}
+  void look_up() noexcept {
+    other_.store(reinterpret_cast<Function*>(find_other(kSymbol.name)), std::memory_order_relaxed);
+  }
+  // The result, or the negative errno.
+  long operator()(Parameters... parameters) const noexcept {
+    Function* const other = other_.load(std::memory_order_relaxed);
+    if (other == nullptr) [[likely]]
+      return kernel(number_, parameters...);
+    const int result = other(parameters...);
+    return result >= 0 ? result : -errno;
+  }
+
+ private:
+  long number_;
+  std::atomic<Function*> other_{nullptr};
+};
 
 }  // namespace real
 }  // namespace farcall::preload

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "preload/log.hpp"
 #include "preload/real.hpp"
 
 namespace farcall::preload {
@@ -122,9 +123,29 @@ bool parse_list(std::string_view text, EndpointList& list) noexcept {
   return true;
 }
 
+// In capitals or not.
+bool is_word(std::string_view text, std::string_view word) noexcept {
+  const auto small = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; };
+  if (text.size() != word.size()) return false;
+  for (std::size_t i = 0; i < text.size(); ++i)
+    if (small(text[i]) != word[i]) return false;
+  return true;
+}
+
+template <std::size_t Count>
+bool find_word(std::string_view text, const std::string_view (&words)[Count],
+               std::size_t& index) noexcept {
+  for (index = 0; index < Count; ++index)
+    if (is_word(text, words[index])) return true;
+  return false;
+}
+
 bool parse_switch(std::string_view text, bool& on) noexcept {
-  on = text == "1" || text == "yes" || text == "on" || text == "true";
-  return on || text == "0" || text == "no" || text == "off" || text == "false";
+  constexpr std::string_view kOn[] = {"yes", "true", "on", "1"};
+  constexpr std::string_view kOff[] = {"no", "false", "off", "0"};
+  std::size_t index = 0;
+  on = find_word(text, kOn, index);
+  return on || find_word(text, kOff, index);
 }
 
 // One reading of an environment.
@@ -135,23 +156,20 @@ class Reading {
 
   Settings read() noexcept {
     Settings all;
-    bool on = true;
-    if (take("ENABLED", "yes or no", [&](auto text) { return parse_switch(text, on); }))
-      all.enabled = on;
-    if (take("TCP", "yes or no", [&](auto text) { return parse_switch(text, on); })) all.tcp = on;
-    if (take("UDP", "yes or no", [&](auto text) { return parse_switch(text, on); })) all.udp = on;
-    take("LOG_LEVEL", "trace, debug, info, warn or error", [&](auto text) {
-      constexpr std::string_view kNames[] = {"trace", "debug", "info", "warn", "error"};
-      for (std::size_t i = 0; i < std::size(kNames); ++i)
-        if (text == kNames[i]) return all.log_level = static_cast<LogLevel>(i), true;
-      return false;
-    });
-    take("USERS", "same, root or any", [&](auto text) {
-      constexpr std::string_view kNames[] = {"same", "root", "any"};
-      for (std::size_t i = 0; i < std::size(kNames); ++i)
-        if (text == kNames[i]) return all.uids = static_cast<UidPolicy>(i), true;
-      return false;
-    });
+    read_switch("ENABLED", all.enabled);
+    read_switch("TCP", all.tcp);
+    read_switch("UDP", all.udp);
+    std::size_t index = 0;
+    if (take("LOG_LEVEL", "trace, debug, info, warn or error", [&](auto text) {
+          constexpr std::string_view kNames[] = {"trace", "debug", "info", "warn", "error"};
+          return find_word(text, kNames, index);
+        }))
+      all.log_level = static_cast<LogLevel>(index);
+    if (take("USERS", "same, root or any", [&](auto text) {
+          constexpr std::string_view kNames[] = {"same", "root", "any"};
+          return find_word(text, kNames, index);
+        }))
+      all.uids = static_cast<UidPolicy>(index);
     read_ring(all);
     std::size_t number = 0;
     if (take("MAX_SOCKETS", "a number from 1 to 1000000", [&](auto text) {
@@ -193,6 +211,13 @@ class Reading {
     return nullptr;
   }
 
+  void read_switch(std::string_view name, bool& value) noexcept {
+    bool on = true;
+    if (take(name, "yes or no, true or false, on or off, 1 or 0",
+             [&](auto text) { return parse_switch(text, on); }))
+      value = on;
+  }
+
   void read_ring(Settings& all) noexcept {
     std::size_t messages = kDefaultMessages;
     std::size_t packet = kDefaultPacket;
@@ -231,7 +256,7 @@ void complain_to_user(const char* sentence) noexcept {
   Sentence line;
   line << "farcall: " << sentence << "; the default is used\n";
   const char* const text = line.text();
-  kernel(SYS_write, STDERR_FILENO, text, std::strlen(text));
+  write_to_user(text, std::strlen(text));
 }
 
 }  // namespace

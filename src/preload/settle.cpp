@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/settle.hpp"
 
-#include <pthread.h>
-
 #include <array>
 
+#include "preload/fork.hpp"
 #include "preload/transfer.hpp"
 
 namespace farcall::preload {
@@ -70,7 +69,9 @@ void in_child() noexcept {
   detail::unsettled.store(0, std::memory_order_relaxed);
 }
 
-[[gnu::constructor]] void start() noexcept { ::pthread_atfork(nullptr, nullptr, in_child); }
+[[gnu::constructor]] void start() noexcept {
+  at_fork({[]() noexcept {}, []() noexcept {}, in_child});
+}
 
 }  // namespace
 

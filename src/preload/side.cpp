@@ -9,6 +9,7 @@
 #include <cstring>
 #include <new>
 
+#include "preload/fork.hpp"
 #include "preload/handback.hpp"
 #include "preload/log.hpp"
 #include "preload/real.hpp"
@@ -168,7 +169,7 @@ void in_child() noexcept {
 
 [[gnu::constructor]] void start() noexcept {
   pid.store(static_cast<pid_t>(kernel(SYS_getpid)), std::memory_order_relaxed);
-  ::pthread_atfork(before_fork, in_parent, in_child);
+  at_fork({before_fork, in_parent, in_child});
 }
 
 }  // namespace
@@ -227,7 +228,7 @@ void adopt(int fd, Side& side) noexcept {
 }
 
 void leave_process() noexcept {
-  if (!in_own_process() || left.exchange(true)) return;
+  if (left.load(std::memory_order_relaxed) || !in_own_process() || left.exchange(true)) return;
   settle_everything();
   const std::int64_t now = now_ns();
   for_each_own([now](Side& side) {

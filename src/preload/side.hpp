@@ -36,8 +36,7 @@ struct Side {
   Ring in;
   Receiver receiver;
   Patience patience;
-  bool told_to_end;  // shut down for receiving
-  bool reset_told;  // ECONNRESET for a peer that died with bytes of ours unread
+  bool reset_told;  // ECONNRESET for a peer that died with bytes of ours unread; or not to be told
   // How this side waits, see may_stay_unwatched().
   bool waited;                   // in a receive call
   std::uint32_t reclaims_seen;   // what the peer took back, when that was last looked at
@@ -57,6 +56,7 @@ struct Side {
   std::atomic<bool> nonblocking;          // O_NONBLOCK, once accelerated
   std::atomic<bool> finished;             // shut down for sending; written under the send lock
   std::atomic<bool> nodelay;              // what the program wants of TCP_NODELAY, once accelerated
+  std::atomic<bool> corked;               // TCP_CORK: the kernel holds back what is sent
   std::atomic<bool> broken_told;          // that the peer breaks the protocol
   std::atomic<bool> stay_watched;         // waited for in ways that only the kernel serves
   std::atomic<bool> polled;               // waited for with poll or select

@@ -3,6 +3,7 @@
 // Hooks: the life of a socket, and of the descriptors that refer to it.
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <linux/sockios.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -21,9 +22,48 @@
 #ifndef TCP_ZEROCOPY_RECEIVE
 #define TCP_ZEROCOPY_RECEIVE 35
 #endif
+#ifndef TCP_INQ
+#define TCP_INQ 36
+#endif
 
 namespace farcall::preload {
 namespace {
+
+constinit real::Direct<"socket", int(int, int, int), int, int, int> next_socket{SYS_socket};
+constinit real::Direct<"shutdown", int(int, int), int, int> next_shutdown{SYS_shutdown};
+constinit real::Direct<"close", int(int), int> next_close{SYS_close};
+constinit real::Direct<"close_range", int(unsigned, unsigned, int), unsigned, unsigned, int>
+    next_close_range{SYS_close_range};
+constinit real::Direct<"dup", int(int), int> next_dup{SYS_dup};
+constinit real::Direct<"dup3", int(int, int, int), int, int, int> next_dup3{SYS_dup3};
+constinit real::Direct<"fcntl", int(int, int, ...), int, int, unsigned long> next_fcntl{SYS_fcntl};
+constinit real::Direct<"ioctl", int(int, unsigned long, ...), int, unsigned long, void*> next_ioctl{
+    SYS_ioctl};
+constinit real::Direct<"getsockopt", int(int, int, int, void*, socklen_t*), int, int, int, void*,
+                       socklen_t*>
+    next_getsockopt{SYS_getsockopt};
+constinit real::Direct<"setsockopt", int(int, int, int, const void*, socklen_t), int, int, int,
+                       const void*, socklen_t>
+    next_setsockopt{SYS_setsockopt};
+#ifdef SYS_dup2
+constinit real::Direct<"dup2", int(int, int), int, int> next_dup2{SYS_dup2};
+#endif
+
+[[gnu::constructor]] void look_up() noexcept {
+  next_socket.look_up();
+  next_shutdown.look_up();
+  next_close.look_up();
+  next_close_range.look_up();
+  next_dup.look_up();
+#ifdef SYS_dup2
+  next_dup2.look_up();
+#endif
+  next_dup3.look_up();
+  next_fcntl.look_up();
+  next_ioctl.look_up();
+  next_getsockopt.look_up();
+  next_setsockopt.look_up();
+}
 
 // The table knows of it, but the number is new: somebody has closed it behind the library's back.
 void forget_stale(int fd) noexcept {
@@ -31,23 +71,34 @@ void forget_stale(int fd) noexcept {
   udp_forget(fd);
 }
 
-int accept_connection(int listener, sockaddr* address, socklen_t* size, int flags) {
-  using Accept4 = int(int, sockaddr*, socklen_t*, int);
-  Accept4* const next = real::next<"accept4", Accept4>();
-  if (is_bad_optional(address) || (address != nullptr && is_no_address(size)))
-    return next(listener, address, size, flags);
-  sockaddr_storage peer{};
-  socklen_t peer_size = sizeof peer;
-  const int fd = next(listener, reinterpret_cast<sockaddr*>(&peer), &peer_size, flags);
-  if (fd < 0) return fd;
-  if (address != nullptr) {
-    std::memcpy(address, &peer, std::min(*size, peer_size));
-    *size = peer_size;
+// The address of a peer, in `peer` or, where that was too small for it, from the kernel.
+void note_accepted(int fd, const sockaddr* peer, socklen_t room, socklen_t size) noexcept {
+  sockaddr_storage whole{};
+  if (size > room) {
+    size = sizeof whole;
+    peer = reinterpret_cast<const sockaddr*>(&whole);
+    if (kernel(SYS_getpeername, fd, &whole, &size) < 0) return;
   }
+  if (size >= sizeof(sa_family_t)) note_connection(fd, peer, false);
+}
+
+// `call` is the program's own, with its arguments wherever it passed any.
+template <class Accept>
+int accept_connection(sockaddr* address, socklen_t* size, Accept call) {
+  sockaddr_storage own{};
+  socklen_t own_size = sizeof own;
+  const bool wanted = may_accelerate();
+  const bool told = address != nullptr;
+  if (wanted && !told) {
+    address = reinterpret_cast<sockaddr*>(&own);
+    size = &own_size;
+  }
+  const socklen_t room = told && !is_no_address(size) ? *size : own_size;
+  const int fd = call(address, size);
+  if (fd < 0) return fd;
   forget_stale(fd);
   forget_registrations(fd);
-  if (peer_size >= sizeof(sa_family_t))
-    note_connection(fd, reinterpret_cast<const sockaddr*>(&peer), false);
+  if (wanted) note_accepted(fd, address, room, *size);
   return fd;
 }
 
@@ -59,12 +110,17 @@ int close_descriptor(int fd) noexcept {
   forget_registrations(fd);
   if (find_udp(fd) != nullptr && in_own_process()) udp_forget(fd);
   if (find_side(fd) == nullptr || !in_own_process())
-    return static_cast<int>(with_errno(kernel(SYS_close, fd)));
+    return static_cast<int>(with_errno(next_close(fd)));
   const Released last = forget(fd);
   say_closed(last, fd);
-  const long result = kernel(SYS_close, fd);
+  const long result = next_close(fd);
   release(last);
   return static_cast<int>(with_errno(result));
+}
+
+// Whether anything is remembered of this number.
+bool is_known(int fd) noexcept {
+  return find_side(fd) != nullptr || find_udp(fd) != nullptr || is_registered(fd) || is_private(fd);
 }
 
 // After a successful duplication.
@@ -74,6 +130,7 @@ int duplicated(int from, int to) noexcept {
   epoll_duplicated(from, to);
   if (side == nullptr) {
     UdpSocket* const udp = find_udp(from);
+    if (udp == nullptr && !is_known(to)) return to;
     if (!in_own_process()) {
       if (udp != nullptr) udp_leave(*udp);
       return to;
@@ -100,20 +157,30 @@ int duplicated(int from, int to) noexcept {
   return to;
 }
 
-int duplicate_onto(int from, int to, int flags) noexcept {
-  if (from == to || kernel(SYS_fcntl, from, F_GETFD) < 0 || !in_own_process())
-    return duplicated(from, static_cast<int>(with_errno(kernel(SYS_dup3, from, to, flags))));
+long duplicate(int from, int to) noexcept {
+#ifdef SYS_dup2
+  return next_dup2(from, to);
+#else
+  return next_dup3(from, to, 0);
+#endif
+}
+
+// `call` is dup2() or dup3().
+template <class Duplicate>
+int duplicate_onto(int from, int to, Duplicate call) noexcept {
+  if (from == to || !is_known(to) || kernel(SYS_fcntl, from, F_GETFD) < 0 || !in_own_process())
+    return duplicated(from, static_cast<int>(with_errno(call())));
   if (is_private(to)) forget_private(to);  // the program's from now on
   forget_registrations(to);
   const Released last = forget(to);
   say_closed(last, to);
-  const long result = kernel(SYS_dup3, from, to, flags);
+  const long result = call();
   release(last);
   return duplicated(from, static_cast<int>(with_errno(result)));
 }
 
 long control_descriptor(int fd, int command, unsigned long argument) noexcept {
-  const long result = with_errno(kernel(SYS_fcntl, fd, command, argument));
+  const long result = with_errno(next_fcntl(fd, command, argument));
   if (result < 0) return result;
   if (command == F_DUPFD || command == F_DUPFD_CLOEXEC)
     return duplicated(fd, static_cast<int>(result));
@@ -129,6 +196,17 @@ long control_descriptor(int fd, int command, unsigned long argument) noexcept {
   return result;
 }
 
+// When the last datagram came.
+bool asks_for_time(unsigned long request) noexcept {
+  switch (request) {
+    case SIOCGSTAMP_OLD:
+    case SIOCGSTAMPNS_OLD:
+    case SIOCGSTAMP_NEW:
+    case SIOCGSTAMPNS_NEW: return true;
+    default: return false;
+  }
+}
+
 // Options under which bytes are no longer just bytes, or readable is something else.
 bool changes_the_stream(int level, int option, const void* value, socklen_t size) noexcept {
   int number = 0;
@@ -137,14 +215,18 @@ bool changes_the_stream(int level, int option, const void* value, socklen_t size
       case SO_RCVLOWAT: return number > 1;
       case SO_ZEROCOPY:
       case SO_PEEK_OFF:
-      case SO_TIMESTAMP:
-      case SO_TIMESTAMPNS:
-      case SO_TIMESTAMPING: return number != 0;
+      case SO_TIMESTAMP_OLD:
+      case SO_TIMESTAMPNS_OLD:
+      case SO_TIMESTAMPING_OLD:
+      case SO_TIMESTAMP_NEW:
+      case SO_TIMESTAMPNS_NEW:
+      case SO_TIMESTAMPING_NEW: return number != 0;
       default: return false;
     }
   if (level == IPPROTO_TCP) switch (option) {
       case TCP_ULP:
       case TCP_REPAIR: return true;
+      case TCP_INQ: return number != 0;
       default: return false;
     }
   return false;
@@ -158,10 +240,11 @@ using namespace farcall::preload;
 extern "C" {
 
 int socket(int family, int type, int protocol) {
-  const long fd = kernel(SYS_socket, family, type, protocol);
+  const long fd = next_socket(family, type, protocol);
   forget_stale(static_cast<int>(fd));
   forget_registrations(static_cast<int>(fd));
-  if (fd >= 0 && in_own_process()) udp_note(static_cast<int>(fd), family, type, protocol);
+  if (fd >= 0 && !acceleration_ended() && in_own_process())
+    udp_note(static_cast<int>(fd), family, type, protocol);
   return static_cast<int>(with_errno(fd));
 }
 
@@ -175,7 +258,8 @@ int connect(int fd, const sockaddr* address, socklen_t size) {
       udp_connected(*udp, fd);
     else if (address->sa_family == AF_UNSPEC)
       forget_stale(fd);
-    else if (find_side(fd) == nullptr && size >= sizeof(sockaddr_in) && in_own_process())
+    else if (find_side(fd) == nullptr && size >= sizeof(sockaddr_in) && may_accelerate() &&
+             in_own_process())
       note_connection(fd, address, true);
   }
   errno = error;
@@ -183,11 +267,17 @@ int connect(int fd, const sockaddr* address, socklen_t size) {
 }
 
 int accept(int fd, sockaddr* address, socklen_t* size) {
-  return accept_connection(fd, address, size, 0);
+  using Accept = int(int, sockaddr*, socklen_t*);
+  return accept_connection(address, size, [&](sockaddr* to, socklen_t* to_size) {
+    return real::next<"accept", Accept>()(fd, to, to_size);
+  });
 }
 
 int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
-  return accept_connection(fd, address, size, flags);
+  using Accept4 = int(int, sockaddr*, socklen_t*, int);
+  return accept_connection(address, size, [&](sockaddr* to, socklen_t* to_size) {
+    return real::next<"accept4", Accept4>()(fd, to, to_size, flags);
+  });
 }
 
 int shutdown(int fd, int how) {
@@ -204,11 +294,12 @@ int shutdown(int fd, int how) {
     }
     if (how == SHUT_RD || how == SHUT_RDWR) {
       const Guard guard(side->receive_lock);
-      side->told_to_end = true;
       if (side->in.control != nullptr) side->receiver.watch_for_ever(side->in);
+      // The end that comes of it is no sign that the peer has died.
+      side->reset_told = true;
     }
   }
-  return static_cast<int>(with_errno(kernel(SYS_shutdown, fd, how)));
+  return static_cast<int>(with_errno(next_shutdown(fd, how)));
 }
 
 int close(int fd) { return close_descriptor(fd); }
@@ -225,19 +316,21 @@ int close_range(unsigned first, unsigned last, int flags) {
         close_descriptor(number);
     }
   }
-  return static_cast<int>(with_errno(kernel(SYS_close_range, first, last, flags)));
+  return static_cast<int>(with_errno(next_close_range(first, last, flags)));
 }
 
 void closefrom(int first) { close_range(first < 0 ? 0 : static_cast<unsigned>(first), ~0U, 0); }
 
-int dup(int fd) { return duplicated(fd, static_cast<int>(with_errno(kernel(SYS_dup, fd)))); }
+int dup(int fd) { return duplicated(fd, static_cast<int>(with_errno(next_dup(fd)))); }
 int dup2(int from, int to) {
   if (from == to)
     return static_cast<int>(with_errno(kernel(SYS_fcntl, from, F_GETFD))) < 0 ? -1 : to;
-  return duplicate_onto(from, to, 0);
+  return duplicate_onto(from, to, [&] { return duplicate(from, to); });
 }
 int __dup2(int from, int to) { return dup2(from, to); }
-int dup3(int from, int to, int flags) { return duplicate_onto(from, to, flags); }
+int dup3(int from, int to, int flags) {
+  return duplicate_onto(from, to, [&] { return next_dup3(from, to, flags); });
+}
 
 int fcntl(int fd, int command, ...) {
   va_list arguments;
@@ -265,8 +358,13 @@ int ioctl(int fd, unsigned long request, ...) {
   va_start(arguments, request);
   void* const argument = va_arg(arguments, void*);
   va_end(arguments);
-  const long result = kernel(SYS_ioctl, fd, request, argument);
   Side* const side = find_side(fd);
+  if (asks_for_time(request)) {
+    // What comes through memory has none.
+    if (side != nullptr) hand_back(*side, fd, Reason::option);
+    if (UdpSocket* const udp = find_udp(fd)) udp_leave(*udp);
+  }
+  const long result = next_ioctl(fd, request, argument);
   if (UdpSocket* const udp = find_udp(fd)) udp_ioctl(*udp, request, argument, result);
   if (side == nullptr || result < 0) return static_cast<int>(with_errno(result));
   if (request == FIONBIO) {
@@ -286,33 +384,36 @@ int ioctl(int fd, unsigned long request, ...) {
 }
 
 int getsockopt(int fd, int level, int option, void* value, socklen_t* size) {
-  // It receives.
-  if (level == IPPROTO_TCP && option == TCP_ZEROCOPY_RECEIVE)
-    if (Side* const side = find_side(fd)) hand_back(*side, fd, Reason::option);
-  const long result = kernel(SYS_getsockopt, fd, level, option, value, size);
-  if (level == IPPROTO_TCP && option == TCP_NODELAY && result == 0 && *size >= sizeof(int)) {
-    const Side* const side = find_side(fd);
-    if (side != nullptr && side->accelerated()) {
-      const int wanted = side->nodelay.load(std::memory_order_relaxed) ? 1 : 0;
-      std::memcpy(value, &wanted, sizeof wanted);
-    }
+  Side* const side = find_side(fd);
+  // This one takes bytes out of the stream.
+  if (side != nullptr && level == IPPROTO_TCP && option == TCP_ZEROCOPY_RECEIVE)
+    hand_back(*side, fd, Reason::option);
+  const long result = next_getsockopt(fd, level, option, value, size);
+  if (level == IPPROTO_TCP && option == TCP_NODELAY && result == 0 && side != nullptr &&
+      side->accelerated()) {
+    const int wanted = side->nodelay.load(std::memory_order_relaxed) ? 1 : 0;
+    std::memcpy(value, &wanted, std::min<std::size_t>(*size, sizeof wanted));
   }
   return static_cast<int>(with_errno(result));
 }
 
 int setsockopt(int fd, int level, int option, const void* value, socklen_t size) {
-  if (Side* const side = find_side(fd)) {
+  Side* const side = find_side(fd);
+  int number = 0;
+  const bool has_number = !is_no_address(value) && size >= sizeof number;
+  if (side != nullptr) {
     if (changes_the_stream(level, option, value, size)) hand_back(*side, fd, Reason::option);
-    if (level == IPPROTO_TCP && option == TCP_NODELAY && side->accelerated() &&
-        !is_no_address(value) && size >= sizeof(int)) {
-      int wanted = 0;
-      std::memcpy(&wanted, value, sizeof wanted);
-      side->nodelay.store(wanted != 0, std::memory_order_relaxed);
+    if (has_number) std::memcpy(&number, value, sizeof number);
+    if (level == IPPROTO_TCP && option == TCP_NODELAY && side->accelerated() && has_number) {
+      side->nodelay.store(number != 0, std::memory_order_relaxed);
       return 0;  // it is set in the kernel, see join()
     }
   }
   if (UdpSocket* const udp = find_udp(fd)) udp_option(*udp, fd, level, option);
-  return static_cast<int>(with_errno(kernel(SYS_setsockopt, fd, level, option, value, size)));
+  const long result = next_setsockopt(fd, level, option, value, size);
+  if (side != nullptr && level == IPPROTO_TCP && option == TCP_CORK && result == 0)
+    side->corked.store(number != 0, std::memory_order_relaxed);
+  return static_cast<int>(with_errno(result));
 }
 
 }  // extern "C"

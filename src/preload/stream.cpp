@@ -280,8 +280,7 @@ std::size_t Receiver::segments(const Ring& ring, std::span<Segment> to) const no
   const std::uint64_t tail = ring.control->tail.load(std::memory_order_acquire) & ~kFlags;
   const std::uint64_t made = ring.control->marks_made.load(std::memory_order_acquire);
   const bool elsewhere = left_ || ring.control->head.load(std::memory_order_acquire) != head_;
-  while (!elsewhere && count < to.size() && tail - position <= ring.size &&
-         made - done <= kMarks) {
+  while (!elsewhere && count < to.size() && tail - position <= ring.size && made - done <= kMarks) {
     std::uint64_t size = tail - position;
     if (done != made) {
       const Mark& mark = ring.control->marks[done % kMarks];
@@ -290,7 +289,8 @@ std::size_t Receiver::segments(const Ring& ring, std::span<Segment> to) const no
         const std::uint64_t end = mark.to.load(std::memory_order_acquire);
         ++done;
         if (end <= taken) continue;
-        to[count++] = {.in_ring = false, .position = 0, .bytes = end == kOpenEnd ? end : end - taken};
+        to[count++] = {
+            .in_ring = false, .position = 0, .bytes = end == kOpenEnd ? end : end - taken};
         if (end == kOpenEnd) break;
         taken = end;
         continue;

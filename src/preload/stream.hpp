@@ -179,10 +179,11 @@ class Sender {
   // Tells the other end what has been counted here, when the ring comes into use.
   void publish(const Ring& ring) const noexcept;
 
-  // Takes back all that the receiver has not taken, if no bytes of the kernel come behind it; unless
-  // `always`, only where the kernel does not tell the receiver of anything: one or two runs, whose number is returned, which the caller sends through the kernel, between
-  // enter_kernel() and leave_kernel(). Zero: there is nothing to take back. Then reclaimed() with
-  // the number of bytes that were sent; the rest can be taken out of the ring again.
+  // Takes back all that the receiver has not taken, if no bytes of the kernel come behind it;
+  // unless `always`, only where the kernel does not tell the receiver of anything: one or two runs,
+  // whose number is returned, which the caller sends through the kernel, between enter_kernel() and
+  // leave_kernel(). Zero: there is nothing to take back. Then reclaimed() with the number of bytes
+  // that were sent; the rest can be taken out of the ring again.
   std::size_t reclaim(const Ring& ring, bool always, iovec (&runs)[2]) noexcept;
   void reclaimed(const Ring& ring, std::size_t sent) noexcept;
 
@@ -195,6 +196,7 @@ class Sender {
   // Bytes in the ring that the receiver has not read.
   [[nodiscard]] std::size_t unread(const Ring& ring) noexcept;
   [[nodiscard]] std::size_t room(const Ring& ring) noexcept { return ring.size - unread(ring); }
+
  private:
   std::uint64_t tail_ = 0;
   std::uint64_t head_seen_ = 0;

@@ -93,8 +93,7 @@ long peek_now(Receiver& receiver, const Ring& ring, int fd, Span& to) noexcept {
   while (raw == -EINTR) raw = kernel(SYS_recvmsg, fd, &message, MSG_PEEK | MSG_DONTWAIT);
   const std::size_t before = ends[0] - parts[0].iov_len;
   if (raw <= 0) return before != 0 || raw == -EAGAIN ? result(before) : raw;
-  std::size_t got =
-      without_doorbell(receiver, ring, parts, count, static_cast<std::size_t>(raw));
+  std::size_t got = without_doorbell(receiver, ring, parts, count, static_cast<std::size_t>(raw));
   for (std::size_t k = 0; k < count; ++k) {
     if (got < parts[k].iov_len) return result(ends[k] - parts[k].iov_len + got);
     got -= parts[k].iov_len;

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "preload/fork.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
 
@@ -137,7 +138,7 @@ void after_fork_in_child() noexcept {
 }
 
 [[gnu::constructor]] void start() noexcept {
-  ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  at_fork({before_fork, after_fork_in_parent, after_fork_in_child});
 }
 
 // These change nothing that the library does, nor what comes from a socket of this machine to its

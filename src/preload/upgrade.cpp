@@ -24,6 +24,9 @@
 #ifndef SO_COOKIE
 #define SO_COOKIE 57
 #endif
+#ifndef TCP_INQ
+#define TCP_INQ 36
+#endif
 
 namespace farcall::preload {
 namespace {
@@ -63,6 +66,13 @@ bool is_loopback(const Endpoint& endpoint) noexcept {
   static constexpr std::uint8_t kMapped[13] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127};
   return endpoint.address == kSix ||
          std::memcmp(endpoint.address.data(), kMapped, sizeof kMapped) == 0;
+}
+
+// IPv4 or IPv6.
+bool is_wildcard(const Endpoint& endpoint) noexcept {
+  static constexpr std::array<std::uint8_t, 16> kSix{};
+  static constexpr std::array<std::uint8_t, 16> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  return endpoint.address == kSix || endpoint.address == kMapped;
 }
 
 bool own_address(long call, int fd, Endpoint& endpoint) noexcept {
@@ -178,13 +188,68 @@ Agreement compare_offsets(int fd, Side& side) noexcept {
   return own.sending || sent == own.sent ? Agreement::agree : Agreement::differ;
 }
 
+// True if it was a candidate until now.
+bool end_stage(Side& side) noexcept {
+  std::uint32_t stage = side.stage.load(std::memory_order_relaxed);
+  while (stage <= Side::kListening)
+    if (side.stage.compare_exchange_weak(stage, Side::kNever)) {
+      side.next_try.store(UINT32_MAX, std::memory_order_relaxed);
+      return true;
+    }
+  return false;
+}
+
+// Holds `advancing`.
 void give_up(int fd, Side& side, Reason reason) noexcept {
-  side.stage.store(Side::kNever, std::memory_order_relaxed);
-  side.next_try.store(UINT32_MAX, std::memory_order_relaxed);
+  // Whoever has ended it meanwhile has noted why.
+  if (end_stage(side)) note_reason(side, reason);
   stop_listening(side);
-  note_reason(side, reason);
   log(LogLevel::debug, "descriptor %d stays with the kernel (reason %d)", fd,
       static_cast<int>(reason));
+}
+
+// Options that a socket may have from the one that listened, or from a program that was executed
+// before, see changes_the_stream().
+bool has_ordinary_options(int fd) noexcept {
+  struct Option {
+    int level, name, usual;
+  };
+  constexpr Option kOptions[] = {{SOL_SOCKET, SO_RCVLOWAT, 1},    {SOL_SOCKET, SO_TIMESTAMP, 0},
+                                 {SOL_SOCKET, SO_TIMESTAMPNS, 0}, {SOL_SOCKET, SO_TIMESTAMPING, 0},
+                                 {SOL_SOCKET, SO_ZEROCOPY, 0},    {IPPROTO_TCP, TCP_INQ, 0},
+                                 {IPPROTO_TCP, TCP_CORK, 0}};
+  for (const Option& option : kOptions) {
+    int value = option.usual;
+    socklen_t size = sizeof value;
+    kernel(SYS_getsockopt, fd, option.level, option.name, &value, &size);
+    if (value != option.usual) return false;
+  }
+  char protocol[16] = {};
+  socklen_t size = sizeof protocol;
+  if (kernel(SYS_getsockopt, fd, IPPROTO_TCP, TCP_ULP, protocol, &size) == 0 && size != 0)
+    return false;
+  const long flags = kernel(SYS_fcntl, fd, F_GETFL, 0);
+  return flags >= 0 && (flags & O_ASYNC) == 0;
+}
+
+// Whether the connection may be joined now, when its peer is there; asked only then, for most
+// connections that look for a peer find none.
+bool is_sound(int fd, Side& side) noexcept {
+  if (!in_own_process()) {
+    // A copy of the process that holds it, of which that one knows nothing: what is mapped here
+    // would not be mapped there.
+    if (end_stage(side)) note_reason(side, Reason::shared);
+    return false;
+  }
+  switch (compare_offsets(fd, side)) {
+    case Agreement::agree: break;
+    case Agreement::differ: give_up(fd, side, Reason::seen_too_late); return false;
+    case Agreement::ending: give_up(fd, side, Reason::too_short); return false;
+    case Agreement::moving: return false;  // the next time
+  }
+  if (has_ordinary_options(fd)) return true;
+  give_up(fd, side, Reason::option);
+  return false;
 }
 
 struct Ends {
@@ -213,8 +278,9 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   side.nonblocking.store(flags >= 0 && (flags & O_NONBLOCK) != 0, std::memory_order_relaxed);
   const Guard receiving(side.receive_lock);
   const Guard sending(side.send_lock);
-  // Handed back meanwhile.
-  if (side.stage.load(std::memory_order_relaxed) == Side::kNever) {
+  // Somebody may have ended it just now, see end_candidacy().
+  std::uint32_t stage = side.connector ? Side::kListening : Side::kCandidate;
+  if (!side.stage.compare_exchange_strong(stage, Side::kJoined)) {
     kernel(SYS_munmap, base, size);
     return false;
   }
@@ -240,7 +306,6 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   }
   side.out.control->sender_processor.store(this_processor(), std::memory_order_relaxed);
   side.in.control->receiver_processor.store(this_processor(), std::memory_order_relaxed);
-  side.stage.store(Side::kJoined, std::memory_order_release);
   side.next_try.store(UINT32_MAX, std::memory_order_relaxed);
   if (side.counters != nullptr) side.counters->accelerated.fetch_add(1, std::memory_order_relaxed);
   log(LogLevel::debug, "descriptor %d is accelerated", fd);
@@ -274,7 +339,8 @@ void start_listening(int fd, Side& side) noexcept {
   }
   side.listener = listener;
   side.listener_owner = own_pid();
-  side.stage.store(Side::kListening, std::memory_order_relaxed);
+  std::uint32_t stage = Side::kCandidate;
+  if (!side.stage.compare_exchange_strong(stage, Side::kListening)) stop_listening(side);
 }
 
 // Takes what the accepting end has left, if it has.
@@ -286,6 +352,7 @@ void take_memory(int fd, Side& side) noexcept {
     if (accepted < 0) return;
     side.guest = make_private(static_cast<int>(accepted));
   }
+  if (!is_sound(fd, side)) return;
   const int guest = side.guest;
   Hello hello{};
   iovec part{.iov_base = &hello, .iov_len = sizeof hello};
@@ -348,6 +415,7 @@ void leave_memory(int fd, Side& side) noexcept {
   const int host = static_cast<int>(made);
   const auto leave = [&]() -> bool {
     if (kernel(SYS_connect, host, &name, length) < 0) return false;  // nobody there (yet)
+    if (!is_sound(fd, side)) return false;
     if (!peer_may_share(host, side.peer_pid)) {
       give_up(fd, side, Reason::other_user);
       return false;
@@ -402,11 +470,17 @@ constinit std::atomic<bool> refused{false};
 
 void no_more_candidates() noexcept { refused.store(true, std::memory_order_relaxed); }
 
+bool acceleration_ended() noexcept { return refused.load(std::memory_order_relaxed); }
+
+bool may_accelerate() noexcept {
+  return settings().enabled && settings().tcp && !acceleration_ended();
+}
+
 void note_connection(int fd, const sockaddr* peer, bool connector) noexcept {
   Endpoint there{};
-  if (!settings().enabled || refused.load(std::memory_order_relaxed) || peer == nullptr ||
-      !Endpoint::from(peer, there))
-    return;
+  if (!may_accelerate() || peer == nullptr || !Endpoint::from(peer, there)) return;
+  // Who connects to no address in particular comes to this host.
+  if (is_wildcard(there) && !own_address(SYS_getpeername, fd, there)) return;
   Endpoint here{};
   bool here_known = false;
   if (!is_loopback(there)) {
@@ -444,17 +518,6 @@ void note_connection(int fd, const sockaddr* peer, bool connector) noexcept {
 
 namespace {
 
-// Options that a socket may have from the one that listened, see changes_the_stream().
-bool has_ordinary_options(int fd) noexcept {
-  for (const int option : {SO_RCVLOWAT, SO_TIMESTAMP, SO_ZEROCOPY}) {
-    int value = 0;
-    socklen_t size = sizeof value;
-    kernel(SYS_getsockopt, fd, SOL_SOCKET, option, &value, &size);
-    if (value > (option == SO_RCVLOWAT ? 1 : 0)) return false;
-  }
-  return true;
-}
-
 void connector_step(int fd, Side& side, std::uint32_t calls) noexcept {
   if (side.stage.load(std::memory_order_relaxed) == Side::kListening) {
     if (side.listener_owner != own_pid())
@@ -462,58 +525,73 @@ void connector_step(int fd, Side& side, std::uint32_t calls) noexcept {
     else
       take_memory(fd, side);
   } else {
-    switch (compare_offsets(fd, side)) {
-      case Agreement::agree: start_listening(fd, side); break;
-      case Agreement::differ: give_up(fd, side, Reason::seen_too_late); break;
-      case Agreement::ending: give_up(fd, side, Reason::too_short); break;
-      case Agreement::moving: break;
-    }
+    start_listening(fd, side);
   }
   if (side.stage.load(std::memory_order_relaxed) > Side::kListening) return;
   if (calls >= kConnectorGivesUp)
     give_up(fd, side, Reason::peer_plain);
   else
-    side.next_try.store(calls + (calls < 32 ? 1 : calls / 16), std::memory_order_relaxed);
+    side.next_try.store(calls + (calls < kAcceptorBegins ? 3
+                                 : calls < 8             ? 1
+                                                         : calls / 2),
+                        std::memory_order_relaxed);
 }
 
 void acceptor_step(int fd, Side& side, std::uint32_t calls) noexcept {
-  switch (compare_offsets(fd, side)) {
-    case Agreement::agree: leave_memory(fd, side); break;
-    case Agreement::differ: give_up(fd, side, Reason::seen_too_late); break;
-    case Agreement::ending: give_up(fd, side, Reason::too_short); break;
-    case Agreement::moving: break;
-  }
+  leave_memory(fd, side);
   if (side.stage.load(std::memory_order_relaxed) != Side::kCandidate) return;
+  // A peer with the library is there when this end first looks, or soon after. Each look costs five
+  // system calls, so for one without it there are few.
   if (calls >= kAcceptorGivesUp)
     give_up(fd, side, Reason::peer_plain);
   else
-    side.next_try.store(calls + (calls < 16 ? 2 : calls / 4), std::memory_order_relaxed);
+    side.next_try.store(2 * calls, std::memory_order_relaxed);
+}
+
+// Holds `advancing`.
+void step(int fd, Side& side) noexcept {
+  const std::uint32_t calls = side.calls.load(std::memory_order_relaxed);
+  if (side.stage.load(std::memory_order_relaxed) > Side::kListening) return;
+  if (side.processes.load(std::memory_order_relaxed) != 1) {
+    // If the others close it, it may still be accelerated.
+    if (calls >= kConnectorGivesUp)
+      give_up(fd, side, Reason::shared);
+    else
+      side.next_try.store(calls + 8, std::memory_order_relaxed);
+  } else if (side.corked.load(std::memory_order_relaxed)) {
+    side.next_try.store(calls + 8, std::memory_order_relaxed);
+  } else if (side.connector) {
+    connector_step(fd, side, calls);
+  } else {
+    acceptor_step(fd, side, calls);
+  }
 }
 
 }  // namespace
 
-void take_next_step(int fd, Side& side) noexcept {
-  if (side.advancing.exchange(true, std::memory_order_acquire)) return;
-  const std::uint32_t calls = side.calls.load(std::memory_order_relaxed);
-  if (side.stage.load(std::memory_order_relaxed) <= Side::kListening) {
-    if (side.processes.load(std::memory_order_relaxed) != 1) {
-      // If the others close it, it may still be accelerated.
-      if (calls >= kConnectorGivesUp)
-        give_up(fd, side, Reason::shared);
-      else
-        side.next_try.store(calls + 8, std::memory_order_relaxed);
-    } else if (!has_ordinary_options(fd)) {
-      give_up(fd, side, Reason::option);
-    } else if (side.connector) {
-      connector_step(fd, side, calls);
-    } else {
-      acceptor_step(fd, side, calls);
-    }
+bool end_candidacy(Side& side) noexcept {
+  if (!end_stage(side)) return false;
+  // Who is taking a step closes the listener in the end.
+  if (!side.advancing.exchange(true, std::memory_order_acquire)) {
+    stop_listening(side);
+    side.advancing.store(false, std::memory_order_release);
   }
-  const bool never = side.stage.load(std::memory_order_relaxed) == Side::kNever;
-  side.advancing.store(false, std::memory_order_release);
+  return true;
+}
+
+void take_next_step(int fd, Side& side) noexcept {
+  const auto ended = [&] { return side.stage.load(std::memory_order_relaxed) == Side::kNever; };
+  bool never = false;
+  // Once more if it was ended between the last look and the release.
+  do {
+    if (side.advancing.exchange(true, std::memory_order_acquire)) return;
+    step(fd, side);
+    never = ended();
+    if (never) stop_listening(side);
+    side.advancing.store(false, std::memory_order_release);
+  } while (!never && ended());
   // From now on it costs nothing.
-  if (never && !stats_wanted()) release(forget(fd));
+  if (never && !stats_wanted() && in_own_process()) release(forget(fd));
 }
 
 }  // namespace farcall::preload

@@ -20,8 +20,14 @@ namespace farcall::preload {
 // `peer` is the address of the other end.
 void note_connection(int fd, const sockaddr* peer, bool connector) noexcept;
 
-// From now on note_connection() does nothing.
+// From now on no socket is accelerated that is not already.
 void no_more_candidates() noexcept;
+[[nodiscard]] bool acceleration_ended() noexcept;
+// Whether note_connection() does anything.
+[[nodiscard]] bool may_accelerate() noexcept;
+
+// If the connection is not accelerated yet it never will be. Returns whether that is so.
+bool end_candidacy(Side& side) noexcept;
 
 // After a call on a candidate that moved data, with no lock held. May forget `fd`.
 void take_next_step(int fd, Side& side) noexcept;

@@ -73,6 +73,18 @@ TEST(Settings, OfTheRingMultiplyUnlessItsBytesAreGiven) {
   EXPECT_TRUE(complaints.empty());
 }
 
+TEST(Settings, AreUnderstoodInAnyCase) {
+  for (const char* const off : {"FARCALL_TCP=NO", "FARCALL_TCP=False", "FARCALL_TCP=oFF"})
+    EXPECT_FALSE(read({off}).tcp) << off;
+  for (const char* const on : {"FARCALL_TCP=YES", "FARCALL_TCP=True", "FARCALL_TCP=ON"})
+    EXPECT_TRUE(read({on}).tcp) << on;
+  EXPECT_EQ(read({"FARCALL_LOG_LEVEL=Debug"}).log_level, LogLevel::debug);
+  EXPECT_EQ(read({"FARCALL_USERS=ANY"}).uids, UidPolicy::anybody);
+  EXPECT_TRUE(complaints.empty());
+  EXPECT_TRUE(read({"FARCALL_TCP=nope"}).tcp);
+  EXPECT_EQ(complaints.size(), 1U);
+}
+
 TEST(Settings, OfAProtocolSwitchItOff) {
   const Settings all = read({"FARCALL_TCP=no", "FARCALL_UDP=0", "FARCALL_ENABLED=off"});
   EXPECT_FALSE(all.enabled || all.tcp || all.udp);

@@ -366,8 +366,8 @@ TEST(StreamStress, SurvivesAPeerThatScribbles) {
                                       words[0].load() + random() % 100,
                                       kWatched | random() % 5000,
                                       words[16].load() + random() % 100};
-      static constexpr std::size_t kPlaces[] = {0,  16, 17, 18, 19, 32, 33, 34,
-                                                35, 36, 48, 64, 65, 66, 67, 68, 69};
+      static constexpr std::size_t kPlaces[] = {0,  16, 17, 18, 19, 32, 33, 34, 35,
+                                                36, 48, 64, 65, 66, 67, 68, 69};
       words[kPlaces[random() % std::size(kPlaces)]].store(values[random() % std::size(values)]);
       if (random() % 3 == 0) stream.receiver.watch(stream.ring);
       if (random() % 3 == 0) stream.receiver.unwatch(stream.ring);
