@@ -440,6 +440,43 @@ ssize_t enter_kernel(Side& side, const Call& call) noexcept {
   return 0;
 }
 
+// Newer bytes must not come before those of the ring there, so these go first. False: the kernel
+// has no room for all.
+bool leave_ring_for_kernel(Side& side, int fd) noexcept {
+  reclaim_now(side.sender, side.out, fd, true);
+  if (side.sender.in_kernel()) return true;
+  if (side.sender.unread(side.out) != 0 && !side.sender.broken()) return false;
+  side.sender.use_kernel(side.out);
+  return true;
+}
+
+// Until the kernel has room, as long as a send would wait for it. Zero, or what the call returns.
+ssize_t wait_for_kernel(Side& side, const Call& call, Guard& guard) {
+  if (nonblocking(side, call.flags)) return fail(-EAGAIN);
+  timeval limit{};
+  socklen_t size = sizeof limit;
+  kernel(SYS_getsockopt, call.fd, SOL_SOCKET, SO_SNDTIMEO, &limit, &size);
+  const std::int64_t longest = limit.tv_sec * 1'000'000'000 + limit.tv_usec * 1'000;
+  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
+  guard.unlock();
+  settle_before_sleep();
+  ssize_t result = 0;
+  const std::int64_t start = now_ns();
+  for (bool room = false; !room && result == 0;) {
+    const HeldSignals held;
+    pollfd look{.fd = call.fd, .events = POLLOUT, .revents = 0};
+    timespec moment{.tv_sec = 0, .tv_nsec = 2'000'000};
+    room = kernel(SYS_ppoll, &look, 1, &moment, nullptr, 0) > 0;
+    if (held.interruption() == Interruption::ends)
+      result = fail(-EINTR);
+    else if (longest != 0 && now_ns() - start > longest)
+      result = fail(-EAGAIN);
+  }
+  if (!guard.lock()) return fail(-EINTR);
+  if (side.generation.load(std::memory_order_relaxed) != generation) return fail(-EBADF);
+  return result;
+}
+
 ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool untouched,
                             Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
@@ -497,14 +534,9 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
           if (wait_for_room(side, nonblocking(side, call.flags), guard) && ++waits < 1000) continue;
           if (side.generation.load(std::memory_order_relaxed) != generation) return fail(-EBADF);
         }
-        // So that the kernel has all in order.
-        reclaim_now(side.sender, side.out, call.fd, true);
-        if (!side.sender.in_kernel()) {
-          const std::size_t unread = side.sender.unread(side.out);
-          // The kernel is full, and says when it is not.
-          if (unread != 0 && nonblocking(side, call.flags))
-            return sent() != 0 ? sent() : fail(-EAGAIN);
-          side.sender.use_kernel(side.out);
+        if (!leave_ring_for_kernel(side, call.fd)) {
+          const ssize_t waited = wait_for_kernel(side, call, guard);
+          if (waited != 0) return sent() != 0 ? sent() : waited;
         }
         continue;
       }
@@ -572,11 +604,9 @@ ssize_t send_by_kernel(Side& side, const Call& call, bool for_ever) noexcept(fal
   if (!guard) return fail(-EINTR);
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   if (side.out.control != nullptr) {
-    reclaim_now(side.sender, side.out, call.fd, true);
-    if (for_ever)
-      side.sender.leave_ring(side.out);
-    else
-      side.sender.use_kernel(side.out);
+    while (!leave_ring_for_kernel(side, call.fd))
+      if (const ssize_t waited = wait_for_kernel(side, call, guard); waited != 0) return waited;
+    if (for_ever) side.sender.leave_ring(side.out);
   }
   if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
   guard.unlock();
