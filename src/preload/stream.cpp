@@ -194,6 +194,11 @@ std::size_t Sender::reclaim(const Ring& ring, bool always, iovec (&runs)[2]) noe
     return 0;
   }
   head_seen_ = head;
+  if (head == tail_) {
+    // It has just taken the rest.
+    ring.control->head.store(head, std::memory_order_release);
+    return 0;
+  }
   // It may be waiting for what the kernel says.
   ring.control->tail.fetch_or(kWatched, std::memory_order_acq_rel);
   return unread_runs(ring, runs);

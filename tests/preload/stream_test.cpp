@@ -290,7 +290,7 @@ void exchange(std::uint64_t total, unsigned seed, std::size_t ring_bytes) {
           }
         }
       }
-      if (random() % 32 == 0)
+      if (random() % 4 == 0)
         reclaim_now(stream.sender, stream.ring, stream.out.get(), random() % 2 == 0);
       if (random() % 256 == 0)
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
