@@ -30,9 +30,9 @@ ssize_t fail(long negative_errno) noexcept {
 }
 
 void count(Side& side, bool by_ring, long bytes) noexcept {
-  if (side.counters == nullptr || bytes <= 0) [[likely]]
+  if (side.own().counters == nullptr || bytes <= 0) [[likely]]
     return;
-  Counters::Way& way = by_ring ? side.counters->ring : side.counters->kernel;
+  Counters::Way& way = by_ring ? side.own().counters->ring : side.own().counters->kernel;
   way.bytes.fetch_add(static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
   way.messages.fetch_add(1, std::memory_order_relaxed);
 }
@@ -46,15 +46,15 @@ bool nonblocking(const Side& side, int flags) noexcept {
 bool left_bytes_unread(Side& side) noexcept {
   if (side.reset_told) return false;
   const Guard sending(side.send_lock);
-  if (side.out.control == nullptr || side.in.control == nullptr) return false;
-  if (side.in.control->sender_said.load(std::memory_order_acquire) != 0) return false;
-  return side.sender.unread(side.out) != 0;
+  if (side.out().control == nullptr || side.in().control == nullptr) return false;
+  if (side.in().control->sender_said.load(std::memory_order_acquire) != 0) return false;
+  return side.sender.unread(side.out()) != 0;
 }
 
 // Holds the receiver's lock.
 ssize_t at_end(Side& side, ssize_t result) noexcept {
   if (result != 0) return result;
-  const bool lost = side.in.control != nullptr && side.receiver.reclaim_unfinished(side.in);
+  const bool lost = side.in().control != nullptr && side.receiver.reclaim_unfinished(side.in());
   if (!lost && !left_bytes_unread(side)) return result;
   side.reset_told = true;
   return fail(-ECONNRESET);
@@ -80,7 +80,7 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
     const bool takes = got > 0 && (call.flags & (MSG_PEEK | MSG_OOB)) == 0;
-    side.receiver.leave_kernel(side.in, takes ? static_cast<std::size_t>(got) : 0);
+    side.receiver.leave_kernel(side.in(), takes ? static_cast<std::size_t>(got) : 0);
     guard.unlock();
     if (takes) {
       count(side, false, got);
@@ -94,7 +94,7 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
 // The peer's doorbell: it gives back what it will not read.
 void answer_peer(Side& side, int fd) noexcept {
   const Guard sending(side.send_lock);
-  if (sending && side.out.control != nullptr) (void)serve_leaving_peer(side, fd);
+  if (sending && side.out().control != nullptr) (void)serve_leaving_peer(side, fd);
 }
 
 // Sleeps in the kernel, in the program's own call where that is possible. The direction is watched
@@ -121,11 +121,11 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
     const auto raw = static_cast<std::size_t>(std::max<ssize_t>(got, 0));
     std::size_t useful = raw;
-    if (side.in.control->doorbell.load(std::memory_order_relaxed) != 0) [[unlikely]]
-      useful = without_doorbell(side.receiver, side.in, as_it_is ? call.parts : parts,
+    if (side.in().control->doorbell.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      useful = without_doorbell(side.receiver, side.in(), as_it_is ? call.parts : parts,
                                 as_it_is ? call.count : message.msg_iovlen, raw);
     const bool takes = (call.flags & MSG_PEEK) == 0;
-    side.receiver.leave_kernel(side.in, takes ? raw : 0);
+    side.receiver.leave_kernel(side.in(), takes ? raw : 0);
     side.patience.slept();
     if (useful != raw) {
       answer_peer(side, call.fd);
@@ -134,7 +134,7 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
         if ((call.flags & MSG_PEEK) != 0) {
           std::byte bell;
           if (kernel(SYS_recvfrom, call.fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
-            side.receiver.taken_from_kernel(side.in, 1);
+            side.receiver.taken_from_kernel(side.in(), 1);
         }
         return kNothing;
       }
@@ -148,12 +148,12 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
 
 // Waits without sleeping; true if there may be something now.
 bool stay_awake(Side& side) noexcept {
-  const Ring ring = side.in;
+  const Ring ring = side.in();
   const std::uint32_t here = this_processor();
   if (ring.control->receiver_processor.load(std::memory_order_relaxed) != here)
     ring.control->receiver_processor.store(here, std::memory_order_relaxed);
-  if (side.out.control->sender_processor.load(std::memory_order_relaxed) != here)
-    side.out.control->sender_processor.store(here, std::memory_order_relaxed);
+  if (side.out().control->sender_processor.load(std::memory_order_relaxed) != here)
+    side.out().control->sender_processor.store(here, std::memory_order_relaxed);
   return side.patience.stay_awake(
       [&] {
         return side.receiver.may_have_news(ring) ||
@@ -188,7 +188,7 @@ void note_reclaims(Side& side) noexcept {
 bool may_share_ring(const Side& side) noexcept {
   return !side.receiver.busy() && !side.receiver.gone_for_ever() &&
          // The sender must be there to make use of it.
-         side.in.control->sender_processor.load(std::memory_order_relaxed) != 0 &&
+         side.in().control->sender_processor.load(std::memory_order_relaxed) != 0 &&
          !(side.other_holders_unknown && local_references(side) > 1);
 }
 
@@ -218,7 +218,7 @@ bool comes_again_soon(Side& side) noexcept {
 // The ring is looked at for as long as a system call takes, during the call only.
 void look_briefly(Side& side) noexcept {
   constexpr unsigned kLooks = 150;
-  const Ring ring = side.in;
+  const Ring ring = side.in();
   for (unsigned i = 0; i < kLooks; ++i) {
     if (side.receiver.may_have_news(ring) ||
         ring.control->sender_said.load(std::memory_order_relaxed) != 0)
@@ -243,8 +243,8 @@ class Receiving {
   Receiving(const Receiving&) = delete;
   Receiving& operator=(const Receiving&) = delete;
   ~Receiving() {
-    if (borrowed_ && owns_guard_ && side_.in.control != nullptr && !side_.receiver.watched())
-      side_.receiver.watch(side_.in);
+    if (borrowed_ && owns_guard_ && side_.in().control != nullptr && !side_.receiver.watched())
+      side_.receiver.watch(side_.in());
   }
 
   ssize_t receive() {
@@ -280,21 +280,21 @@ class Receiving {
 
   void unwatch_for_this_call() noexcept {
     if (!may_share_ring(side_)) return;
-    side_.receiver.unwatch(side_.in);
+    side_.receiver.unwatch(side_.in());
     borrowed_ = !side_.receiver.watched();
   }
 
   // As receive_now(); also what else may have happened.
   long take() {
     const std::uint64_t before = side_.receiver.kernel_taken();
-    long got = receive_now(side_.receiver, side_.in, call_.fd, to_, peek_);
-    if (side_.in.control->doorbell.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    long got = receive_now(side_.receiver, side_.in(), call_.fd, to_, peek_);
+    if (side_.in().control->doorbell.load(std::memory_order_relaxed) != 0) [[unlikely]]
       answer_peer(side_, call_.fd);
     if (got == kNothing && !waits_ && !side_.receiver.watched() &&
         (time_to_look(side_, call_.fd) ||
-         side_.in.control->sender_said.load(std::memory_order_relaxed) != 0))
-      got = look_for_end(side_.receiver, side_.in, call_.fd);
-    if (got > 0 && !peek_ && side_.counters != nullptr) {
+         side_.in().control->sender_said.load(std::memory_order_relaxed) != 0))
+      got = look_for_end(side_.receiver, side_.in(), call_.fd);
+    if (got > 0 && !peek_ && side_.own().counters != nullptr) {
       const auto by_kernel =
           std::min(got, static_cast<long>(side_.receiver.kernel_taken() - before));
       count(side_, true, got - by_kernel);
@@ -309,7 +309,7 @@ class Receiving {
     // The kernel brought it, so the sender thinks that this side sleeps; or it was unwatched for
     // this call, and may it stay so?
     if ((side_.receiver.watched() || borrowed_) && may_stay_unwatched(side_, call_.fd, waits_)) {
-      if (side_.receiver.watched()) side_.receiver.unwatch(side_.in);
+      if (side_.receiver.watched()) side_.receiver.unwatch(side_.in());
       borrowed_ = false;
     }
     return peek_ || !all_ || static_cast<std::size_t>(total_) == wanted_;
@@ -328,8 +328,8 @@ class Receiving {
     side_.looked_in_vain = ticks();
     if (watched) return true;
     borrowed_ = false;
-    side_.receiver.watch(side_.in);
-    return side_.receiver.next(side_.in).kind == Receiver::Next::nothing;
+    side_.receiver.watch(side_.in());
+    return side_.receiver.next(side_.in()).kind == Receiver::Next::nothing;
   }
 
   Outcome wait(ssize_t& result) {
@@ -348,7 +348,7 @@ class Receiving {
         }
         if (news) {
           // What ended the wait may be no more than the end of the stream, or of a segment.
-          const Receiver::Next next = side_.receiver.next(side_.in);
+          const Receiver::Next next = side_.receiver.next(side_.in());
           if (next.kind == Receiver::Next::ring) stayed_ = false;
           if (next.kind != Receiver::Next::nothing) return Outcome::look_again;
         } else if (side_.patience.interruption() == Interruption::ends) {
@@ -356,9 +356,9 @@ class Receiving {
         }
       }
     }
-    if (!side_.receiver.watched()) side_.receiver.watch(side_.in);
+    if (!side_.receiver.watched()) side_.receiver.watch(side_.in());
     borrowed_ = false;
-    const Receiver::Next next = side_.receiver.next(side_.in);
+    const Receiver::Next next = side_.receiver.next(side_.in());
     if (next.kind == Receiver::Next::ring || next.kind == Receiver::Next::broken)
       return Outcome::look_again;
     const bool open = next.kind != Receiver::Next::kernel;
@@ -396,19 +396,19 @@ void check_peer(Side& side, int fd) noexcept {
   side.sends_unchecked = 0;
   side.checked_at = now;
   const std::uint32_t here = this_processor();
-  if (side.out.control->sender_processor.load(std::memory_order_relaxed) != here)
-    side.out.control->sender_processor.store(here, std::memory_order_relaxed);
+  if (side.out().control->sender_processor.load(std::memory_order_relaxed) != here)
+    side.out().control->sender_processor.store(here, std::memory_order_relaxed);
   pollfd look{.fd = fd, .events = POLLRDHUP, .revents = 0};
   const timespec none{};
   timespec time = none;
   if (kernel(SYS_ppoll, &look, 1, &time, nullptr, 0) > 0 &&
       (look.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
-    side.sender.leave_ring(side.out);  // the kernel knows what to say
+    side.sender.leave_ring(side.out());  // the kernel knows what to say
 }
 
 // The ring is full: waits a little while the receiver makes room. Without the lock meanwhile.
 bool wait_for_room(Side& side, bool briefly, Guard& guard) noexcept {
-  const Ring ring = side.out;
+  const Ring ring = side.out();
   const std::uint64_t before = ring.control->head.load(std::memory_order_relaxed);
   guard.unlock();
   const bool together =
@@ -430,7 +430,7 @@ bool wait_for_room(Side& side, bool briefly, Guard& guard) noexcept {
 // Waits for a peer that is leaving the ring, if it is; then holds a place among those who send
 // through the kernel. Zero, or what the call returns.
 ssize_t enter_kernel(Side& side, const Call& call) noexcept {
-  while (!side.sender.enter_kernel(side.out)) {
+  while (!side.sender.enter_kernel(side.out())) {
     if (nonblocking(side, call.flags)) {
       if (!serve_leaving_peer(side, call.fd)) return fail(-EAGAIN);
     } else if (!wait_for_leaving_peer(side, call.fd)) {
@@ -443,10 +443,10 @@ ssize_t enter_kernel(Side& side, const Call& call) noexcept {
 // Newer bytes must not come before those of the ring there, so these go first. False: the kernel
 // has no room for all.
 bool leave_ring_for_kernel(Side& side, int fd) noexcept {
-  reclaim_now(side.sender, side.out, fd, true);
+  reclaim_now(side.sender, side.out(), fd, true);
   if (side.sender.in_kernel()) return true;
-  if (side.sender.unread(side.out) != 0 && !side.sender.broken()) return false;
-  side.sender.use_kernel(side.out);
+  if (side.sender.unread(side.out()) != 0 && !side.sender.broken()) return false;
+  side.sender.use_kernel(side.out());
   return true;
 }
 
@@ -501,7 +501,7 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
   }
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation)
-    side.sender.leave_kernel(side.out, sent > 0 ? static_cast<std::size_t>(sent) : 0);
+    side.sender.leave_kernel(side.out(), sent > 0 ? static_cast<std::size_t>(sent) : 0);
   else
     sent = sent < 0 ? sent : -1;
   count(side, false, sent);
@@ -516,12 +516,12 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
   for (unsigned waits = 0;;) {
     if (side.generation.load(std::memory_order_relaxed) != generation) return fail(-EBADF);
     const auto sent = [&] { return static_cast<ssize_t>(wanted - from.left()); };
-    switch (side.sender.way(side.out)) {
+    switch (side.sender.way(side.out())) {
       case Sender::Way::broken: return broken(side, call.fd);
       case Sender::Way::ring: {
         check_peer(side, call.fd);
         if (side.sender.in_kernel()) continue;
-        const std::size_t put = side.sender.put(side.out, from);
+        const std::size_t put = side.sender.put(side.out(), from);
         count(side, true, static_cast<long>(put));
         if (put != 0) note_put(side, call.fd);
         if (from.left() == 0) return sent();
@@ -530,7 +530,7 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
           continue;
         }
         if (side.sender.broken()) continue;
-        if (!side.sender.closed(side.out)) {
+        if (!side.sender.closed(side.out())) {
           if (wait_for_room(side, nonblocking(side, call.flags), guard) && ++waits < 1000) continue;
           if (side.generation.load(std::memory_order_relaxed) != generation) return fail(-EBADF);
         }
@@ -556,9 +556,9 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
 
 // With a pointer that the kernel refuses: it says so as soon as there is something to be copied.
 ssize_t receive_badly(Side& side, const Call& call, Guard& guard) {
-  if (side.in.control != nullptr) {
-    if (!side.receiver.watched()) side.receiver.watch(side.in);
-    if (side.receiver.next(side.in).kind == Receiver::Next::ring) return fail(-EFAULT);
+  if (side.in().control != nullptr) {
+    if (!side.receiver.watched()) side.receiver.watch(side.in());
+    if (side.receiver.next(side.in()).kind == Receiver::Next::ring) return fail(-EFAULT);
   }
   return receive_plainly(side, call, guard);
 }
@@ -566,13 +566,13 @@ ssize_t receive_badly(Side& side, const Call& call, Guard& guard) {
 }  // namespace
 
 void wake_up(Side& side, int fd) noexcept {
-  if (may_stay_unwatched(side, fd, true)) side.receiver.unwatch(side.in);
+  if (may_stay_unwatched(side, fd, true)) side.receiver.unwatch(side.in());
 }
 
 bool ring_readable(Side& side) noexcept {
   const Guard guard(side.receive_lock);
-  if (!guard || side.in.control == nullptr) return false;
-  const Receiver::Next next = side.receiver.next(side.in);
+  if (!guard || side.in().control == nullptr) return false;
+  const Receiver::Next next = side.receiver.next(side.in());
   return next.kind == Receiver::Next::ring || next.kind == Receiver::Next::broken;
 }
 
@@ -581,7 +581,7 @@ ssize_t receive_from(Side& side, const Call& call) noexcept(false) {
   if (!guard) return fail(-EINTR);
   if (has_bad_part(call.parts, call.count)) [[unlikely]]
     return receive_badly(side, call, guard);
-  if (side.in.control == nullptr || side.receiver.has_left() ||
+  if (side.in().control == nullptr || side.receiver.has_left() ||
       (call.flags & (MSG_OOB | MSG_ERRQUEUE)) != 0)
     return receive_plainly(side, call, guard);
   if (call.count > kMostParts) return fail(-EINVAL);
@@ -595,7 +595,7 @@ ssize_t receive_from(Side& side, const Call& call) noexcept(false) {
 ssize_t splice_from_kernel(Side& side, const Call& call) noexcept(false) {
   Guard guard(side.receive_lock);
   if (!guard) return fail(-EINTR);
-  if (side.in.control != nullptr) side.receiver.watch_for_ever(side.in);
+  if (side.in().control != nullptr) side.receiver.watch_for_ever(side.in());
   return receive_plainly(side, call, guard);
 }
 
@@ -603,10 +603,10 @@ ssize_t send_by_kernel(Side& side, const Call& call, bool for_ever) noexcept(fal
   Guard guard(side.send_lock);
   if (!guard) return fail(-EINTR);
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
-  if (side.out.control != nullptr) {
+  if (side.out().control != nullptr) {
     while (!leave_ring_for_kernel(side, call.fd))
       if (const ssize_t waited = wait_for_kernel(side, call, guard); waited != 0) return waited;
-    if (for_ever) side.sender.leave_ring(side.out);
+    if (for_ever) side.sender.leave_ring(side.out());
   }
   if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
   guard.unlock();
@@ -614,8 +614,8 @@ ssize_t send_by_kernel(Side& side, const Call& call, bool for_ever) noexcept(fal
   const ssize_t sent = call.as_it_is(call.arguments);
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
-    side.sender.leave_kernel(side.out, sent > 0 ? static_cast<std::size_t>(sent) : 0);
-    const bool candidate = side.out.control == nullptr;
+    side.sender.leave_kernel(side.out(), sent > 0 ? static_cast<std::size_t>(sent) : 0);
+    const bool candidate = side.out().control == nullptr;
     guard.unlock();
     count(side, false, sent);
     if (sent > 0 && candidate) count_call(call.fd, side);
@@ -636,7 +636,7 @@ ssize_t send_to(Side& side, const Call& call) noexcept(false) {
   {
     Guard guard(side.send_lock);
     if (!guard) return fail(-EINTR);
-    if (side.out.control != nullptr) {
+    if (side.out().control != nullptr) {
       if (call.count > kMostParts) return fail(-EINVAL);
       if (Span(call.parts, call.count).left() != 0) return send_accelerated(side, call, guard);
     }

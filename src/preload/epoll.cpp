@@ -402,7 +402,7 @@ bool several_refer_to(int fd) noexcept {
 bool settle(int fd) noexcept {
   if (Side* const side = find_side(fd)) {
     const Guard guard(side->receive_lock);
-    if (!guard || side->in.control == nullptr) return false;
+    if (!guard || side->in().control == nullptr) return false;
     if (!side->receiver.watched() && epoll_allows_wake_up(fd)) return false;
   } else if (UdpSocket* const udp = find_udp(fd)) {
     if (!udp_needs_watch(*udp, fd)) return false;

@@ -58,23 +58,23 @@ void reset(int fd) noexcept {
 // The peer may sleep in the kernel. One byte wakes it, which its library takes out again.
 void ring_doorbell(Side& side, int fd) noexcept {
   const Guard guard(side.send_lock);
-  if (side.out.control == nullptr || side.sender.busy()) return;
-  if (side.out.control->doorbell.load(std::memory_order_relaxed) != 0) return;
-  if (!side.sender.enter_kernel(side.out)) return;
-  side.out.control->doorbell.store(side.sender.kernel_sent() + 1, std::memory_order_seq_cst);
+  if (side.out().control == nullptr || side.sender.busy()) return;
+  if (side.out().control->doorbell.load(std::memory_order_relaxed) != 0) return;
+  if (!side.sender.enter_kernel(side.out())) return;
+  side.out().control->doorbell.store(side.sender.kernel_sent() + 1, std::memory_order_seq_cst);
   // A peer that has left the ring may read without its library. In one order with
   // leave_receiving(): either it sees the doorbell or this sees that it has left.
-  const bool left = (side.out.control->tail.load(std::memory_order_seq_cst) & kLeft) != 0;
+  const bool left = (side.out().control->tail.load(std::memory_order_seq_cst) & kLeft) != 0;
   const std::byte bell{};
   const long sent =
       left ? 0 : kernel(SYS_sendto, fd, &bell, 1, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
-  if (sent != 1) side.out.control->doorbell.store(0, std::memory_order_relaxed);
-  side.sender.leave_kernel(side.out, sent == 1 ? 1 : 0);
+  if (sent != 1) side.out().control->doorbell.store(0, std::memory_order_relaxed);
+  side.sender.leave_kernel(side.out(), sent == 1 ? 1 : 0);
 }
 
 // A byte that is not the program's is on its way to this end.
 bool doorbell_rings(const Side& side) noexcept {
-  return side.in.control->doorbell.load(std::memory_order_seq_cst) > side.receiver.kernel_taken();
+  return side.in().control->doorbell.load(std::memory_order_seq_cst) > side.receiver.kernel_taken();
 }
 
 // Memory for what is given back; it is as large as the peer makes it, within reason.
@@ -115,7 +115,7 @@ class Collected {
 // This end while it gives back. Holds the receiver's lock.
 class Leaving {
  public:
-  Leaving(Side& side, int fd) noexcept : side_(side), direction_(*side.in.control), fd_(fd) {}
+  Leaving(Side& side, int fd) noexcept : side_(side), direction_(*side.in().control), fd_(fd) {}
 
   bool give_back() noexcept {
     // In one order with the peer's count of its sends, see Sender::enter_kernel.
@@ -136,7 +136,7 @@ class Leaving {
       Span to(&part, 1);
       const bool quiet = direction_.kernel_sending.load(std::memory_order_seq_cst) == 0;
       const std::uint64_t sent = direction_.kernel_sent.load(std::memory_order_acquire);
-      const long got = receive_now(side_.receiver, side_.in, fd_, to, false);
+      const long got = receive_now(side_.receiver, side_.in(), fd_, to, false);
       if (got > 0) {
         collected_.grow(static_cast<std::size_t>(got));
         since = now_ns();
@@ -144,8 +144,8 @@ class Leaving {
       }
       // At the end of the stream nothing can be put in front of it any more.
       if (got != kNothing) return got == 0 && collected_.size() == 0;
-      if (quiet && side_.receiver.kernel_taken() >= sent && side_.receiver.held(side_.in) == 0 &&
-          !side_.receiver.reclaim_unfinished(side_.in) && !doorbell_rings(side_))
+      if (quiet && side_.receiver.kernel_taken() >= sent && side_.receiver.held(side_.in()) == 0 &&
+          !side_.receiver.reclaim_unfinished(side_.in()) && !doorbell_rings(side_))
         return true;
       if (now_ns() - since > kLongest) return false;
       serve_peer();
@@ -155,8 +155,8 @@ class Leaving {
 
   // The next piece, as much as the ring's memory takes.
   bool give_next(std::size_t& done) noexcept {
-    const std::size_t size = std::min(collected_.size() - done, side_.in.size);
-    std::memcpy(side_.in.bytes, collected_.data() + done, size);
+    const std::size_t size = std::min(collected_.size() - done, side_.in().size);
+    std::memcpy(side_.in().bytes, collected_.data() + done, size);
     direction_.handback.store(given(0, size), std::memory_order_release);
     ring_doorbell(side_, fd_);
     bool borrowed = false;
@@ -205,7 +205,7 @@ class Leaving {
   // Both ends may be leaving at once.
   void serve_peer() const noexcept {
     const Guard sending(side_.send_lock);
-    if (sending && side_.out.control != nullptr) (void)serve_leaving_peer(side_, fd_);
+    if (sending && side_.out().control != nullptr) (void)serve_leaving_peer(side_, fd_);
   }
 
   Side& side_;
@@ -217,41 +217,41 @@ class Leaving {
 // All that has been sent is the kernel's.
 bool leave_sending(Side& side, int fd) noexcept {
   const Guard sending(side.send_lock);
-  if (!sending || side.out.control == nullptr) return false;
+  if (!sending || side.out().control == nullptr) return false;
   const bool first = !side.sender.gone_for_ever();
   send_last_bytes(side, fd);
-  side.sender.leave_ring(side.out);
+  side.sender.leave_ring(side.out());
   return first;
 }
 
 void leave_receiving(Side& side, int fd) noexcept {
   const Guard receiving(side.receive_lock);
-  if (!receiving || side.in.control == nullptr || side.receiver.has_left()) return;
-  side.receiver.watch_for_ever(side.in);
-  side.in.control->tail.fetch_or(kLeft, std::memory_order_seq_cst);
-  (void)side.receiver.next(side.in);
-  if (doorbell_rings(side) && side.receiver.held(side.in) == 0) {
+  if (!receiving || side.in().control == nullptr || side.receiver.has_left()) return;
+  side.receiver.watch_for_ever(side.in());
+  side.in().control->tail.fetch_or(kLeft, std::memory_order_seq_cst);
+  (void)side.receiver.next(side.in());
+  if (doorbell_rings(side) && side.receiver.held(side.in()) == 0) {
     // The next byte, most of the time.
     std::byte bell;
-    if (side.in.control->doorbell.load(std::memory_order_acquire) ==
+    if (side.in().control->doorbell.load(std::memory_order_acquire) ==
             side.receiver.kernel_taken() + 1 &&
         kernel(SYS_recvfrom, fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
-      side.receiver.taken_from_kernel(side.in, 1);
+      side.receiver.taken_from_kernel(side.in(), 1);
   }
-  const bool empty = side.receiver.held(side.in) == 0 &&
-                     !side.receiver.reclaim_unfinished(side.in) && !doorbell_rings(side) &&
+  const bool empty = side.receiver.held(side.in()) == 0 &&
+                     !side.receiver.reclaim_unfinished(side.in()) && !doorbell_rings(side) &&
                      !side.receiver.broken();
   if (!empty && !Leaving(side, fd).give_back()) {
     log(LogLevel::warn, "descriptor %d is reset: the peer does not take back what is unread", fd);
     reset(fd);
   }
-  side.receiver.leave(side.in);
+  side.receiver.leave(side.in());
 }
 
 }  // namespace
 
 bool serve_leaving_peer(Side& side, int fd) noexcept {
-  const Ring& ring = side.out;
+  const Ring& ring = side.out();
   std::uint64_t word = ring.control->handback.load(std::memory_order_acquire);
   if (state_of(word) == handback::kGiven) {
     const Place place = place_of(word);
@@ -280,7 +280,7 @@ bool wait_for_leaving_peer(Side& side, int fd, std::int64_t at_most) noexcept {
   while (!serve_leaving_peer(side, fd)) {
     if (now_ns() - start > at_most) {
       reset(fd);
-      side.out.control->handback.store(handback::kDone, std::memory_order_relaxed);
+      side.out().control->handback.store(handback::kDone, std::memory_order_relaxed);
       return true;
     }
     if (!pause()) return false;
@@ -297,7 +297,7 @@ bool wait_for_leaving_peer(Side& side, int fd) noexcept {
 void send_last_bytes(Side& side, int fd) noexcept {
   while (!wait_for_leaving_peer(side, fd, kLongestBeforeClosing)) {
   }
-  reclaim_now(side.sender, side.out, fd, true);
+  reclaim_now(side.sender, side.out(), fd, true);
 }
 
 void hand_back(Side& side, int fd, Reason reason) noexcept {

@@ -27,13 +27,13 @@ bool is_drained(Side& side) noexcept {
   {
     const Guard receiving(side.receive_lock);
     if (!receiving) return false;
-    if (side.in.control != nullptr) {
-      const Receiver::Next::Kind next = side.receiver.next(side.in).kind;
+    if (side.in().control != nullptr) {
+      const Receiver::Next::Kind next = side.receiver.next(side.in()).kind;
       if (next != Receiver::Next::nothing && next != Receiver::Next::open) return false;
     }
   }
   const Guard sending(side.send_lock);
-  return sending && (side.out.control == nullptr || side.sender.unread(side.out) == 0);
+  return sending && (side.out().control == nullptr || side.sender.unread(side.out()) == 0);
 }
 
 // The peer may still be reading. One that does not come to it in time stays known, and so does the

@@ -22,9 +22,9 @@ inline bool watch(int fd) noexcept {
     return udp != nullptr && udp_watch(*udp, fd);
   }
   const Guard guard(side->receive_lock);
-  if (!guard || side->in.control == nullptr) return false;
-  if (!side->receiver.watched()) side->receiver.watch(side->in);
-  return side->receiver.next(side->in).kind == Receiver::Next::ring;
+  if (!guard || side->in().control == nullptr) return false;
+  if (!side->receiver.watched()) side->receiver.watch(side->in());
+  return side->receiver.next(side->in()).kind == Receiver::Next::ring;
 }
 
 // For good: waited for in ways that only the kernel serves.
@@ -53,7 +53,7 @@ inline std::uint64_t read_position(int fd) noexcept {
     UdpSocket* const udp = find_udp(fd);
     return udp != nullptr ? udp_position(*udp) : kNothingToRead;
   }
-  Direction* const control = side->in.control;
+  Direction* const control = side->in().control;
   if (control == nullptr) return kNothingToRead;
   const std::uint64_t tail = control->tail.load(std::memory_order_acquire) & ~kFlags;
   return tail == side->receiver.position() ? kNothingToRead : tail + side->receiver.kernel_taken();
@@ -66,8 +66,8 @@ inline void note_processor(int fd, std::uint32_t here) noexcept {
     if (UdpSocket* const udp = find_udp(fd)) udp_note_processor(*udp, here);
     return;
   }
-  Direction* const in = side->in.control;
-  Direction* const out = side->out.control;
+  Direction* const in = side->in().control;
+  Direction* const out = side->out().control;
   if (in != nullptr && in->receiver_processor.load(std::memory_order_relaxed) != here)
     in->receiver_processor.store(here, std::memory_order_relaxed);
   if (out != nullptr && out->sender_processor.load(std::memory_order_relaxed) != here)
@@ -81,7 +81,7 @@ inline std::uint32_t peer_processor(int fd) noexcept {
     UdpSocket* const udp = find_udp(fd);
     return udp != nullptr ? udp_senders_processor(*udp) : 0;
   }
-  Direction* const in = side->in.control;
+  Direction* const in = side->in().control;
   return in != nullptr ? in->sender_processor.load(std::memory_order_relaxed) : 0;
 }
 

@@ -78,10 +78,10 @@ class Waited {
       Side& side = *entry->side;
       const Guard guard(side.receive_lock);
       if (!guard || entry->generation != side.generation.load(std::memory_order_relaxed)) continue;
-      side.receiver.leave_kernel(side.in, 0);
+      side.receiver.leave_kernel(side.in(), 0);
       side.polled.store(true, std::memory_order_relaxed);
       // Awake again, all of them, not only the one that has something.
-      if (entry->was_awake && side.in.control != nullptr) wake_up(side, entry->fd);
+      if (entry->was_awake && side.in().control != nullptr) wake_up(side, entry->fd);
     }
   }
 
@@ -146,18 +146,18 @@ class Waited {
     if (!guard) return false;
     entry.generation = side.generation.load(std::memory_order_relaxed);
     side.receiver.enter_kernel();
-    if (side.in.control == nullptr) return false;
-    side.in.control->receiver_processor.store(here, std::memory_order_relaxed);
+    if (side.in().control == nullptr) return false;
+    side.in().control->receiver_processor.store(here, std::memory_order_relaxed);
     entry.was_awake = accelerated_ <= kMostSpunFor && !side.receiver.watched();
-    if (!side.receiver.watched()) side.receiver.watch(side.in);
-    return side.receiver.next(side.in).kind == Receiver::Next::ring;
+    if (!side.receiver.watched()) side.receiver.watch(side.in());
+    return side.receiver.next(side.in()).kind == Receiver::Next::ring;
   }
 
   static bool may_be_readable(const Entry& entry) noexcept {
     if (entry.side == nullptr) return udp_position(*entry.udp) != kNoDatagram;
     const Side& side = *entry.side;
-    return side.in.control != nullptr && !side.receiver.watched() &&
-           side.receiver.may_have_news(side.in);
+    return side.in().control != nullptr && !side.receiver.watched() &&
+           side.receiver.may_have_news(side.in());
   }
 
   // While this thread is awake the senders can know it. False if there is nobody to look at.
@@ -169,10 +169,10 @@ class Waited {
         if (!udp_awake(*entry->udp)) continue;
       } else {
         Side& side = *entry->side;
-        if (side.in.control == nullptr || side.out.control == nullptr) continue;
+        if (side.in().control == nullptr || side.out().control == nullptr) continue;
         if (side.receiver.watched()) {
           const Guard guard(side.receive_lock);
-          if (guard && side.in.control != nullptr) wake_up(side, entry->fd);
+          if (guard && side.in().control != nullptr) wake_up(side, entry->fd);
           entry->woken = guard && !side.receiver.watched();
         }
       }

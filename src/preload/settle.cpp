@@ -41,7 +41,7 @@ bool settle(Entry& entry, bool other_thread) noexcept {
   // Somebody is in the middle of sending, who has noted it again by then.
   if (!sending) return false;
   if (side.generation.load(std::memory_order_relaxed) != entry.generation) return true;
-  if (side.out.control == nullptr || side.sender.unread(side.out) == 0) {
+  if (side.out().control == nullptr || side.sender.unread(side.out()) == 0) {
     noted_of(side).store(false, std::memory_order_relaxed);
     return true;
   }
@@ -54,7 +54,7 @@ bool settle(Entry& entry, bool other_thread) noexcept {
     }
     if (now - entry.looked_at < kLong) return false;
   }
-  reclaim_now(side.sender, side.out, entry.fd, false);
+  reclaim_now(side.sender, side.out(), entry.fd, false);
   noted_of(side).store(false, std::memory_order_relaxed);
   return true;
 }

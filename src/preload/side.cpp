@@ -25,12 +25,16 @@ constinit std::array<std::atomic<std::uint64_t>, kMostDescriptors / 64> private_
 
 namespace {
 
-// Shared with children, not with anybody else.
+// Shared with children, not with anybody else. The sides come last: their own parts stand behind.
+constexpr std::size_t kPages = 65536;  // of the largest there are
 struct Slab {
   std::atomic<std::uint64_t> free;  // a count of changes, and the first free side plus one
   std::atomic<std::uint32_t> made;
-  alignas(kFalseSharing) Side sides[kMostSides];
+  std::byte rest_of_pages[kPages - 16];  // what stands behind the sides is on pages of its own
+  Side sides[kMostSides];
 };
+
+static_assert(offsetof(Slab, sides) == kPages && sizeof(Slab) % kPages == 0);
 
 constinit std::atomic<Slab*> slab{nullptr};
 constinit std::array<std::atomic<std::uint16_t>, kMostSides> references{};
@@ -60,12 +64,19 @@ Slab* get_slab() noexcept {
   Slab* found = slab.load(std::memory_order_acquire);
   if (found != nullptr) [[likely]]
     return found;
-  const long made = kernel(SYS_mmap, nullptr, sizeof(Slab), PROT_READ | PROT_WRITE,
-                           MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  // The same range once more behind it, not shared: Side::own().
+  constexpr std::size_t kOwn = sizeof(Side) * kMostSides;
+  const long made = kernel(SYS_mmap, nullptr, sizeof(Slab) + kOwn, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (made < 0) return nullptr;
   auto* mine = reinterpret_cast<Slab*>(made);
+  if (kernel(SYS_mmap, mine, sizeof(Slab), PROT_READ | PROT_WRITE,
+             MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) < 0) {
+    kernel(SYS_munmap, mine, sizeof(Slab) + kOwn);
+    return nullptr;
+  }
   if (slab.compare_exchange_strong(found, mine)) return mine;
-  kernel(SYS_munmap, mine, sizeof(Slab));
+  kernel(SYS_munmap, mine, sizeof(Slab) + kOwn);
   return found;
 }
 
@@ -84,15 +95,16 @@ void unmap_old() noexcept {
 }
 
 void retire(Side& side) noexcept {
-  if (side.mapping == nullptr) return;
+  if (side.own().mapping == nullptr) return;
   unmap_old();
   // Whoever still looks sees zeroes of its own.
-  kernel(SYS_mmap, side.mapping, side.mapped, PROT_READ | PROT_WRITE,
+  kernel(SYS_mmap, side.own().mapping, side.own().mapped, PROT_READ | PROT_WRITE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
   if (vacant_count < kMostVacant)
-    vacant[vacant_count++] = {.mapping = side.mapping, .size = side.mapped, .since = now_ns()};
+    vacant[vacant_count++] = {
+        .mapping = side.own().mapping, .size = side.own().mapped, .since = now_ns()};
   else
-    kernel(SYS_munmap, side.mapping, side.mapped);
+    kernel(SYS_munmap, side.own().mapping, side.own().mapped);
 }
 
 Side* take_vacant(Slab& all) noexcept {
@@ -208,6 +220,7 @@ Side* make_side(bool connector) noexcept {
   }
   const std::uint32_t generation = side->generation.load(std::memory_order_relaxed) | 1;
   new (side) Side{};
+  side->own() = {};
   side->connector = connector;
   side->listener = -1;
   side->guest = -1;
@@ -277,19 +290,19 @@ void say_closed(Released released, int fd) noexcept {
   bool unread = false;
   {
     const Guard receiving(side.receive_lock);
-    if (side.in.control != nullptr) {
+    if (side.in().control != nullptr) {
       // The peer sends through the kernel from here on, which tells it that nobody reads.
-      side.receiver.watch_for_ever(side.in);
-      (void)side.receiver.next(side.in);
-      unread = side.receiver.held(side.in) != 0;
+      side.receiver.watch_for_ever(side.in());
+      (void)side.receiver.next(side.in());
+      unread = side.receiver.held(side.in()) != 0;
     }
   }
   {
     const Guard sending(side.send_lock);
-    if (side.out.control != nullptr) {
+    if (side.out().control != nullptr) {
       send_last_bytes(side, fd);
-      side.out.control->sender_said.fetch_or(Direction::kFinished | Direction::kClosed,
-                                             std::memory_order_release);
+      side.out().control->sender_said.fetch_or(Direction::kFinished | Direction::kClosed,
+                                               std::memory_order_release);
     }
   }
   // As the kernel does for bytes in its own queue that nobody has read.
@@ -309,12 +322,12 @@ void release(Released released) noexcept {
     const Guard receiving(side->receive_lock);
     const Guard sending(side->send_lock);
     side->generation.fetch_add(1, std::memory_order_release);
-    side->in.control = nullptr;
-    side->out.control = nullptr;
+    side->own().in = {};
+    side->own().out = {};
     side->stage.store(Side::kNever, std::memory_order_relaxed);
   }
   retire(*side);
-  side->mapping = nullptr;
+  side->own().mapping = nullptr;
   vacate(*side);
 }
 
@@ -383,9 +396,9 @@ void close_private(int fd) noexcept {
 }
 
 void note_reason(Side& side, Reason reason) noexcept {
-  if (side.counters != nullptr)
-    side.counters->reasons[static_cast<std::size_t>(reason)].fetch_add(1,
-                                                                       std::memory_order_relaxed);
+  if (side.own().counters != nullptr)
+    side.own().counters->reasons[static_cast<std::size_t>(reason)].fetch_add(
+        1, std::memory_order_relaxed);
 }
 
 }  // namespace farcall::preload

@@ -3,7 +3,9 @@
 // This program's side of a TCP connection over loopback, and which descriptors refer to it.
 //
 // Sides stand in memory that forked children share, since parent and child may both go on with a
-// connection. The peer never sees them. Which numbers refer to a side is private to each process.
+// connection. The peer never sees them. Which numbers refer to a side, and where its memory is
+// mapped, is private to each process. A child may be less trusted than its parent, so numbers in
+// shared memory are checked before they are used, and there are no pointers.
 #pragma once
 
 #include <sys/types.h>
@@ -26,14 +28,12 @@ struct Side {
   alignas(kFalseSharing) Lock send_lock;
   std::uint32_t sends_unchecked;  // since the kernel was asked whether the peer lives
   std::uint64_t checked_at;       // ticks
-  Ring out;                       // without a control: not accelerated (yet)
   Sender sender;
 
   // --- the receiving half, under its lock
   alignas(kFalseSharing) Lock receive_lock;
   std::uint32_t empty_calls;
   std::uint64_t looked_at;  // ticks
-  Ring in;
   Receiver receiver;
   Patience patience;
   bool reset_told;  // ECONNRESET for a peer that died with bytes of ours unread; or not to be told
@@ -66,20 +66,37 @@ struct Side {
   int listener;
   int guest;  // who has come, but has not left anything yet
   pid_t listener_owner;
-  pid_t peer_pid;  // who agreed to share memory; 0 if that is not known
-  std::byte* mapping;
-  std::size_t mapped;
-  Counters* counters;
+  pid_t peer_pid;                     // who agreed to share memory; 0 if that is not known
   std::atomic<std::int64_t> left_at;  // when a process last ended with it
   std::uint32_t next_free;
 
   [[nodiscard]] bool accelerated() const noexcept {
     return stage.load(std::memory_order_relaxed) == kJoined;
   }
+
+  // What belongs to each process alone, and is copied by fork(): a child that has given up its
+  // privileges may write whatever it likes into the rest.
+  struct Own {
+    Ring out;  // without a control: not accelerated (yet)
+    Ring in;
+    std::byte* mapping = nullptr;
+    std::size_t mapped = 0;
+    Counters* counters = nullptr;
+  };
+  [[nodiscard]] Own& own() const noexcept;
+  [[nodiscard]] const Ring& out() const noexcept { return own().out; }
+  [[nodiscard]] const Ring& in() const noexcept { return own().in; }
 };
+static_assert(sizeof(Side::Own) <= sizeof(Side));
 
 inline constexpr int kMostDescriptors = 1 << 20;
 inline constexpr std::uint32_t kMostSides = 1 << 16;
+
+// Each side's own part stands as far behind it in private memory as all sides are long.
+inline Side::Own& Side::own() const noexcept {
+  const auto here = reinterpret_cast<std::uintptr_t>(this);
+  return *reinterpret_cast<Own*>(here + sizeof(Side) * kMostSides);
+}
 
 namespace detail {
 extern std::array<std::atomic<Side*>, kMostDescriptors> table;

@@ -286,15 +286,15 @@ int shutdown(int fd, int how) {
     if (how == SHUT_WR || how == SHUT_RDWR) {
       const Guard guard(side->send_lock);
       side->finished.store(true, std::memory_order_relaxed);
-      if (side->out.control != nullptr) {
+      if (side->out().control != nullptr) {
         send_last_bytes(*side, fd);
-        side->sender.leave_ring(side->out);
-        side->out.control->sender_said.fetch_or(Direction::kFinished, std::memory_order_release);
+        side->sender.leave_ring(side->out());
+        side->out().control->sender_said.fetch_or(Direction::kFinished, std::memory_order_release);
       }
     }
     if (how == SHUT_RD || how == SHUT_RDWR) {
       const Guard guard(side->receive_lock);
-      if (side->in.control != nullptr) side->receiver.watch_for_ever(side->in);
+      if (side->in().control != nullptr) side->receiver.watch_for_ever(side->in());
       // The end that comes of it is no sign that the peer has died.
       side->reset_told = true;
     }
@@ -373,11 +373,11 @@ int ioctl(int fd, unsigned long request, ...) {
     hand_back(*side, fd, Reason::option);
   } else if (request == FIONREAD) {
     const Guard guard(side->receive_lock);
-    if (side->in.control != nullptr) {
+    if (side->in().control != nullptr) {
       // All that the ring holds, also behind bytes of the kernel: who counts down from here to
       // know that nothing is left must not come to zero early.
-      (void)side->receiver.next(side->in);
-      *static_cast<int*>(argument) += static_cast<int>(side->receiver.held(side->in));
+      (void)side->receiver.next(side->in());
+      *static_cast<int*>(argument) += static_cast<int>(side->receiver.held(side->in()));
     }
   }
   return static_cast<int>(result);

@@ -216,7 +216,7 @@ void Sender::reclaimed(const Ring& ring, std::size_t sent) noexcept {
 }
 
 std::size_t Sender::unread_runs(const Ring& ring, iovec (&runs)[2]) const noexcept {
-  const auto size = static_cast<std::size_t>(tail_ - head_seen_);
+  const std::size_t size = std::min(static_cast<std::size_t>(tail_ - head_seen_), ring.size);
   const std::size_t at = static_cast<std::size_t>(head_seen_) & (ring.size - 1);
   const std::size_t first = std::min(size, ring.size - at);
   runs[0] = {.iov_base = ring.bytes + at, .iov_len = first};

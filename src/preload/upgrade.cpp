@@ -284,11 +284,11 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
     kernel(SYS_munmap, base, size);
     return false;
   }
-  side.mapping = base;
-  side.mapped = size;
+  side.own().mapping = base;
+  side.own().mapped = size;
   // The first one carries what the connecting end sends.
-  side.out = ring(side.connector ? 0 : 1);
-  side.in = ring(side.connector ? 1 : 0);
+  side.own().out = ring(side.connector ? 0 : 1);
+  side.own().in = ring(side.connector ? 1 : 0);
   // An answer through the ring acknowledges nothing, so Nagle's algorithm would hold back what goes
   // through the kernel until the peer's acknowledgement is overdue.
   int nodelay = 0;
@@ -297,17 +297,18 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   side.nodelay.store(nodelay != 0, std::memory_order_relaxed);
   nodelay = 1;
   kernel(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
-  side.sender.publish(side.out);
-  side.receiver.publish(side.in);
+  side.sender.publish(side.out());
+  side.receiver.publish(side.in());
   // The end that came before this moment was no surprise either.
   if (side.finished.load(std::memory_order_relaxed)) {
-    side.sender.leave_ring(side.out);
-    side.out.control->sender_said.fetch_or(Direction::kFinished, std::memory_order_release);
+    side.sender.leave_ring(side.out());
+    side.out().control->sender_said.fetch_or(Direction::kFinished, std::memory_order_release);
   }
-  side.out.control->sender_processor.store(this_processor(), std::memory_order_relaxed);
-  side.in.control->receiver_processor.store(this_processor(), std::memory_order_relaxed);
+  side.out().control->sender_processor.store(this_processor(), std::memory_order_relaxed);
+  side.in().control->receiver_processor.store(this_processor(), std::memory_order_relaxed);
   side.next_try.store(UINT32_MAX, std::memory_order_relaxed);
-  if (side.counters != nullptr) side.counters->accelerated.fetch_add(1, std::memory_order_relaxed);
+  if (side.own().counters != nullptr)
+    side.own().counters->accelerated.fetch_add(1, std::memory_order_relaxed);
   log(LogLevel::debug, "descriptor %d is accelerated", fd);
   return true;
 }
@@ -505,7 +506,7 @@ void note_connection(int fd, const sockaddr* peer, bool connector) noexcept {
     }
     Side* side = make_side(connector);
     if (side == nullptr) return;
-    side->counters = counters;
+    side->own().counters = counters;
     side->next_try.store(begins_after(connector ? kConnectorBegins : kAcceptorBegins));
     return adopt(fd, *side);
   }
