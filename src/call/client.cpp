@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "call/calls_in_progress.hpp"
-#include "call/session.hpp"
+#include "call/client_session.hpp"
 #include "farcall/error.hpp"
 
 namespace farcall {

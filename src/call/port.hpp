@@ -21,8 +21,9 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "call/session.hpp"
+#include "call/server_session.hpp"
 #include "call/vigil.hpp"
+#include "process/reactor.hpp"
 
 namespace farcall::call {
 

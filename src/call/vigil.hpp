@@ -26,7 +26,7 @@
 #include <atomic>
 #include <memory>
 
-#include "call/session.hpp"
+#include "call/server_session.hpp"
 
 namespace farcall::call {
 
