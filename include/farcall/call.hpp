@@ -145,8 +145,8 @@ class Client {
   std::unique_ptr<call::ClientSession> take(int port, bool cancellable, Deadline deadline,
                                             std::optional<SignalCount> since, Outcome& outcome);
   void give_back(std::unique_ptr<call::ClientSession> session) noexcept;
-  Outcome transact(const CallArguments& arguments, CallResults* results, Deadline deadline,
-                   SignalCount since);
+  inline Outcome transact(const CallArguments& arguments, CallResults* results, Deadline deadline,
+                          SignalCount since);
   Outcome transact_slowly(std::unique_ptr<call::ClientSession>&& at_hand, bool begun,
                           const CallArguments& arguments, CallResults* results, Deadline deadline,
                           SignalCount since);

@@ -187,8 +187,9 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
 
 // What every short call to a server that answers at once passes through: without system calls, and
 // with as few locked instructions as can be.
-[[gnu::hot]] Outcome Client::transact(const CallArguments& arguments, CallResults* results,
-                                      Deadline deadline, SignalCount since) {
+[[gnu::always_inline]] inline Outcome Client::transact(const CallArguments& arguments,
+                                                       CallResults* results, Deadline deadline,
+                                                       SignalCount since) {
   last_call_dispatched = false;
   Own& own = this->own();
   // acquire: as in take_hot().

@@ -105,14 +105,6 @@ Terms ClientSession::terms() const noexcept {
   return terms;
 }
 
-inline Turn ClientSession::fill_short_request(const CallArguments& arguments, Kind kind) noexcept {
-  fill_slot(extra_of(arguments), arguments.data);
-  return {.number = number_,
-          .kind = kind,
-          .flags = flags_of(arguments),
-          .size = static_cast<std::uint16_t>(arguments.data.size())};
-}
-
 [[gnu::hot]] void ClientSession::send_request(const CallArguments& arguments, Kind kind) {
   if (is_short(arguments)) {
     give_turn(fill_short_request(arguments, kind), control().client, control().server);
@@ -154,30 +146,6 @@ Outcome ClientSession::wait_until_taken(Deadline deadline, SignalCount since) {
   outstanding_ = outcome != Outcome::ok;
   if (!outstanding_) transfer_.exchanged();
   return fail(outcome);
-}
-
-inline bool ClientSession::take_short_reply(Turn turn, CallResults& results) noexcept {
-  // From here on only `turn`, a private copy, is believed, and only within its bounds.
-  if (turn.flags != 0 || turn.size > std::min(results.buffer.size(), kInlineBytes)) return false;
-  long_ = turn.size > kFirstLineBytes;
-  results.status = slot().extra;
-  if ((results.status & results.apart) != 0) [[unlikely]]
-    return false;
-  results.data = results.buffer.first(turn.size);
-  if (turn.size != 0) std::memcpy(results.data.data(), slot().data, turn.size);
-  return true;
-}
-
-[[gnu::hot]] bool ClientSession::call_at_once(const CallArguments& arguments,
-                                              CallResults& results) noexcept {
-  ++number_;
-  const Turn mine = fill_short_request(arguments, Kind::request);
-  give_turn(mine, control().client, control().server);
-  std::uint64_t word = 0;
-  const auto answered = [&, given = mine.pack()] { return (word = look()) != given; };
-  if (!waiter_.look(control().server, answered)) return false;
-  const Turn turn = Turn::unpack(word);
-  return turn.number == number_ && turn.kind == Kind::reply && take_short_reply(turn, results);
 }
 
 [[gnu::hot]] Outcome ClientSession::finish(const CallArguments& arguments, CallResults& results,

@@ -3,6 +3,7 @@
 // The client's half of a session.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -48,7 +49,7 @@ class ClientSession final : public SessionBase {
   [[nodiscard]] bool can_at_once(const CallArguments& arguments) const noexcept {
     return !outstanding_ && is_short(arguments);
   }
-  bool call_at_once(const CallArguments& arguments, CallResults& results) noexcept;
+  inline bool call_at_once(const CallArguments& arguments, CallResults& results) noexcept;
   Outcome finish(const CallArguments& arguments, CallResults& results, Deadline deadline,
                  SignalCount since);
   [[nodiscard]] bool dispatched() const noexcept {
@@ -97,5 +98,38 @@ class ClientSession final : public SessionBase {
   bool cancellable_ = false;
   bool outstanding_ = false;  // a one-way request has been sent and perhaps not taken yet
 };
+
+inline Turn ClientSession::fill_short_request(const CallArguments& arguments, Kind kind) noexcept {
+  fill_slot(extra_of(arguments), arguments.data);
+  return {.number = number_,
+          .kind = kind,
+          .flags = flags_of(arguments),
+          .size = static_cast<std::uint16_t>(arguments.data.size())};
+}
+
+[[gnu::always_inline]] inline bool ClientSession::take_short_reply(Turn turn,
+                                                                   CallResults& results) noexcept {
+  // From here on only `turn`, a private copy, is believed, and only within its bounds.
+  if (turn.flags != 0 || turn.size > std::min(results.buffer.size(), kInlineBytes)) return false;
+  long_ = turn.size > kFirstLineBytes;
+  results.status = slot().extra;
+  if ((results.status & results.apart) != 0) [[unlikely]]
+    return false;
+  results.data = results.buffer.first(turn.size);
+  copy_bytes(results.data.data(), slot().data, turn.size);
+  return true;
+}
+
+[[gnu::always_inline]] inline bool ClientSession::call_at_once(const CallArguments& arguments,
+                                                               CallResults& results) noexcept {
+  ++number_;
+  const Turn mine = fill_short_request(arguments, Kind::request);
+  give_turn(mine, control().client, control().server);
+  std::uint64_t word = 0;
+  const auto answered = [&, given = mine.pack()] { return (word = look()) != given; };
+  if (!waiter_.look(control().server, answered)) return false;
+  const Turn turn = Turn::unpack(word);
+  return turn.number == number_ && turn.kind == Kind::reply && take_short_reply(turn, results);
+}
 
 }  // namespace farcall::call

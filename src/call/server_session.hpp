@@ -65,7 +65,7 @@ class ServerSession final : public SessionBase {
     if (turn.size > kInlineBytes || (turn.flags & ~kAfterOthers) != 0) return false;
     begin(turn, request);
     request.data = {into, turn.size};
-    if (turn.size != 0) std::memcpy(into, slot().data, turn.size);
+    copy_bytes(into, slot().data, turn.size);
     if (!request.wants_reply) answer(turn.number);
     return true;
   }
@@ -73,7 +73,8 @@ class ServerSession final : public SessionBase {
   // not ok, the session is to be closed.
   Outcome take(const Destination& to, Request& request);
   // A reply of no more than kInlineBytes.
-  void reply_shortly(std::span<const std::byte> data, std::int64_t status) noexcept {
+  [[gnu::always_inline]] void reply_shortly(std::span<const std::byte> data,
+                                            std::int64_t status) noexcept {
     fill_slot(status, data);
     answer(number_.load(std::memory_order_relaxed), static_cast<std::uint16_t>(data.size()));
     transfer_.exchanged();
