@@ -163,12 +163,30 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
   return only;
 }
 
+PortState::Item PortState::look() {
+  if (backlog.load(std::memory_order_relaxed) == 0) {
+    std::array<epoll_event, kBatch> events;
+    // By a system call that is no point of cancellation, and so needs no guard: mostly nobody is
+    // there.
+    const timespec none{};
+    const long found = ::syscall(SYS_epoll_pwait2, epoll.get(), events.data(), batch(), &none,
+                                 nullptr, std::size_t{0});
+    if (found <= 0) return {};
+    const NoCancel guard;
+    bool closing_too = false;
+    Item only = sort(std::span(events).first(static_cast<std::size_t>(found)), closing_too);
+    if (only && !closing_too) return only;
+    if (only) queue(std::move(only));
+  }
+  Outcome outcome;
+  return next(Deadline::now(), outcome, {});
+}
+
 [[gnu::hot]] PortState::Item PortState::next(Deadline deadline, Outcome& outcome, Sleeping how) {
   // Of all system calls here only the wait is a point of cancellation.
   const NoCancel guard;
-  constexpr std::size_t kMostAtOnce = 32;
-  std::array<epoll_event, kMostAtOnce> events;
-  const std::size_t most = limits.by_priority ? events.size() : 1;
+  std::array<epoll_event, kBatch> events;
+  const std::size_t most = batch();
   for (;;) {
     if (backlog.load(std::memory_order_relaxed) != 0) {
       // Before the first of those that wait is taken, all others who have rung are among them.

@@ -31,6 +31,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   static constexpr std::uint64_t kClosing = 1;
   static constexpr std::uint64_t kQueued = 2;
   static constexpr std::uint64_t kFirstSession = 3;
+  static constexpr std::size_t kBatch = 32;
 
   // What waits for a thread: a session, claimed, with something to do; or else a notice.
   struct Item {
@@ -57,6 +58,8 @@ struct PortState : std::enable_shared_from_this<PortState> {
   PortState& operator=(const PortState&) = delete;
   ~PortState();
 
+  // What is asked for at once: where the most urgent goes first, all of those who have rung.
+  [[nodiscard]] std::size_t batch() const noexcept { return limits.by_priority ? kBatch : 1; }
   void listen(int fd, std::uint64_t id, std::uint32_t events) const;
   // A client's memory and socket have come through an endpoint: answers with a session, or its
   // refusal. Throws SystemError for what is wrong with them.
@@ -65,6 +68,8 @@ struct PortState : std::enable_shared_from_this<PortState> {
   SessionPointer find(std::uint64_t id);
   // Something to do, the session claimed for the caller; or nothing, and `outcome` says why.
   Item next(Deadline deadline, Outcome& outcome, Sleeping how);
+  // The same at once, for a thread that has a client already.
+  Item look();
   // Queues what has come, except for a single thing when nothing else waits.
   Item sort(std::span<const epoll_event> events, bool& closing_too);
   SessionPointer hear(std::uint64_t id, std::uint32_t events);

@@ -183,7 +183,7 @@ bool ServerThread::take_long(Incoming& incoming) {
 
 // Turns to somebody else who waits, if there is anybody. True: it was a notice.
 bool ServerThread::look_around(Incoming& incoming) {
-  PortState::Item other = state_->next(Deadline::now(), wait_outcome_, {});
+  PortState::Item other = state_->look();
   if (!other) return false;
   // Who has waited goes before who comes anew, unless that one is more urgent.
   if (state_->limits.by_priority && attending_->ready() &&
