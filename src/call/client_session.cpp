@@ -217,10 +217,12 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
   if ((turn.flags & kDescriptors) != 0) {
     results.descriptors.clear();
     const Outcome outcome = next_descriptors(results.descriptors);
-    if (outcome == Outcome::too_big)
+    if (outcome == Outcome::too_big) {
+      results.descriptors.clear();  // here: who calls a server waits for it anyway
       error = EMFILE;
-    else if (outcome != Outcome::ok)
+    } else if (outcome != Outcome::ok) {
       return outcome;
+    }
   }
   std::span<std::byte> into = apart ? std::span<std::byte>() : results.buffer;
   if (size > into.size()) {

@@ -20,8 +20,9 @@ std::uint8_t EndpointOwner::bounded(std::uint8_t claimed, const Credentials&,
   return claimed;
 }
 void EndpointOwner::branch_closed(std::uint64_t) noexcept {}
-// NOLINTNEXTLINE(performance-unnecessary-value-param): an owner that wants them takes them over
-void EndpointOwner::received(std::uint8_t, std::vector<UniqueFd>, const Credentials&) noexcept {}
+bool EndpointOwner::received(std::uint8_t, std::vector<UniqueFd>&, const Credentials&) noexcept {
+  return false;
+}
 
 struct Endpoint::Private {};
 
@@ -55,7 +56,10 @@ class Endpoint::Branch final : public process::Watch, public std::enable_shared_
         arrival = take_packet(inner_.get());
         if (arrival.kind == Packet::Kind::nothing) return;
         if (arrival.kind == Packet::Kind::closed) return end(endpoint);
-        if (endpoint) receive(arrival, *endpoint, endpoint);
+        if (endpoint) {
+          const bool wanted = receive(arrival, *endpoint, endpoint);
+          endpoint->count_unsolicited(arrival.unsolicited, wanted ? 0 : arrival.descriptors.size());
+        }
       } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
         // What this client sent is no session, or there is no room: closing what came tells it.
       }
@@ -70,13 +74,19 @@ class Endpoint::Branch final : public process::Watch, public std::enable_shared_
  private:
   static constexpr std::uint32_t kEvents = EPOLLIN | EPOLLRDHUP;
 
-  static void receive(Packet& arrival, const Endpoint& from,
+  // Whether it is something that clients send.
+  static bool receive(Packet& arrival, const Endpoint& from,
                       const std::shared_ptr<Endpoint>& endpoint) {
-    if (arrival.kind != Packet::Kind::descriptors || arrival.more || !arrival.sender) return;
-    if (arrival.purpose == call::kPurposeSession)
+    if (arrival.kind == Packet::Kind::overflow) return true;
+    if (arrival.kind != Packet::Kind::descriptors || arrival.more || !arrival.sender) return false;
+    if (arrival.purpose == call::kPurposeSession) {
+      if (arrival.descriptors.size() != 2) return false;
       from.port_->add(arrival.descriptors, *arrival.sender, endpoint);
-    else if (const auto owner = from.owner(); owner && arrival.purpose >= kFirstOwnPurpose)
-      owner->received(arrival.purpose, std::move(arrival.descriptors), *arrival.sender);
+      return true;
+    }
+    const auto owner = from.owner();
+    return owner && arrival.purpose >= kFirstOwnPurpose &&
+           owner->received(arrival.purpose, arrival.descriptors, *arrival.sender);
   }
   void pause(uid_t sender) noexcept {
     if (number_ == 0) return;
@@ -118,6 +128,16 @@ class Endpoint::Branch final : public process::Watch, public std::enable_shared_
 };
 
 const PortLimits& Endpoint::limits() const noexcept { return port_->limits; }
+
+Unsolicited Endpoint::unsolicited() const noexcept {
+  return {.control_messages = unsolicited_control_messages_.load(std::memory_order_relaxed),
+          .descriptors = unsolicited_descriptors_.load(std::memory_order_relaxed)};
+}
+
+void Endpoint::count_unsolicited(std::size_t control_messages, std::size_t descriptors) noexcept {
+  unsolicited_control_messages_.fetch_add(control_messages, std::memory_order_relaxed);
+  unsolicited_descriptors_.fetch_add(descriptors, std::memory_order_relaxed);
+}
 
 Endpoint::Endpoint(const Private&, std::shared_ptr<call::PortState> port,
                    std::weak_ptr<EndpointOwner> owner, const Terms& terms)
@@ -237,7 +257,6 @@ class SessionWatch final : public Watch {
 
 void PortState::add(std::vector<UniqueFd>& descriptors, const Credentials& sender,
                     const std::shared_ptr<Endpoint>& endpoint) {
-  if (descriptors.size() != 2) return;
   const int answers = descriptors[1].get();
   // Who made that socket is who sent it. One that was connected to somebody else's listener would
   // speak, and be spoken to, in that somebody's name.

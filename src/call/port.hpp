@@ -61,8 +61,8 @@ struct PortState : std::enable_shared_from_this<PortState> {
   // What is asked for at once: where the most urgent goes first, all of those who have rung.
   [[nodiscard]] std::size_t batch() const noexcept { return limits.by_priority ? kBatch : 1; }
   void listen(int fd, std::uint64_t id, std::uint32_t events) const;
-  // A client's memory and socket have come through an endpoint: answers with a session, or its
-  // refusal. Throws SystemError for what is wrong with them.
+  // A client's memory and socket, two descriptors, have come through an endpoint: answers with a
+  // session, or its refusal. Throws SystemError for what is wrong with them.
   void add(std::vector<UniqueFd>& descriptors, const Credentials& sender,
            const std::shared_ptr<Endpoint>& endpoint);
   SessionPointer find(std::uint64_t id);

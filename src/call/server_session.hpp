@@ -33,7 +33,10 @@ class ServerSession final : public SessionBase {
         identity_(std::move(sender)),
         charge_(std::move(held)) {}
   // Packets that nobody has taken may hold anything.
-  ~ServerSession() { close_later(caller.uid, socket_.release(), std::move(charge_)); }
+  ~ServerSession() {
+    drop_arrived(caller.uid);
+    close_later(caller.uid, socket_.release(), std::move(charge_));
+  }
 
   [[nodiscard]] bool ready() const noexcept { return is_request(turn()); }
   // For its owner.
@@ -145,6 +148,9 @@ class ServerSession final : public SessionBase {
   int take_long(std::size_t size, const Destination& to, Request& request);
   bool other_packet(const Packet& arrival) noexcept override;
   bool may_keep(std::size_t count) noexcept override;
+  void count_unsolicited(std::size_t control_messages, std::size_t descriptors) noexcept override {
+    endpoint->count_unsolicited(control_messages, descriptors);
+  }
   [[nodiscard]] uid_t owner() const noexcept override { return caller.uid; }
   [[nodiscard]] bool trusts_client() const noexcept;
 

@@ -20,9 +20,12 @@ Mapping map_session(int fd) {
   return {address, kSessionBytes};
 }
 
-Mapping adopt_session(UniqueFd fd) {
-  const SharedMemory memory = SharedMemory::adopt(std::move(fd));
-  if (memory.size() != kSessionBytes) throw SystemError(EPROTO, "memory not of a session's size");
+Mapping adopt_session(UniqueFd&& fd) {
+  SharedMemory memory = SharedMemory::adopt(std::move(fd));
+  if (memory.size() != kSessionBytes) {
+    fd = std::move(memory).release();
+    throw SystemError(EPROTO, "memory not of a session's size");
+  }
   Mapping mapping = map_session(memory.fd());
   if (reinterpret_cast<const SessionControl*>(mapping.data())->magic != SessionControl::kMagic)
     throw SystemError(EPROTO, "the memory holds no session");
@@ -73,8 +76,10 @@ void SessionBase::drain() noexcept {
         garbage_ = true;
       else if (arrival.kind != What::doorbell)
         keep(arrival);
+      if (arrival.unsolicited != 0 || !arrival.descriptors.empty())
+        count_unsolicited(arrival.unsolicited, arrival.descriptors.size());
       // Nobody knows what these would do to a thread that closes them.
-      if (!arrival.descriptors.empty()) close_later(owner(), std::move(arrival.descriptors));
+      close_later(owner(), std::move(arrival.descriptors));
     }
   } catch (const std::exception&) {
     garbage_ = true;  // out of memory: what was sent is lost
@@ -88,9 +93,14 @@ Outcome SessionBase::next_descriptors(std::vector<UniqueFd>& into) {
   for (int i = 0; i < kMostDrains && (arrived_.empty() || !arrived_.front().complete); ++i) drain();
   if (garbage_ || arrived_.empty() || !arrived_.front().complete) return Outcome::broken;
   const bool overflow = arrived_.front().overflow;
-  if (!overflow) into = std::move(arrived_.front().descriptors);
+  into = std::move(arrived_.front().descriptors);
   arrived_.pop_front();
   return overflow ? Outcome::too_big : Outcome::ok;
+}
+
+void SessionBase::drop_arrived(uid_t sender) noexcept {
+  for (Arrived& message : arrived_) close_later(sender, std::move(message.descriptors));
+  arrived_.clear();
 }
 
 void SessionBase::prepare(const Load& load, Turn& turn) {
@@ -121,14 +131,16 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
 Outcome SessionBase::accept_transfer(bool trusted, std::size_t most) {
   std::vector<UniqueFd> fds;
   transfer_ = {};
-  if (const Outcome outcome = next_descriptors(fds); outcome != Outcome::ok) return outcome;
-  if (fds.size() != 1) {
+  Outcome outcome = next_descriptors(fds);
+  if (outcome == Outcome::ok && fds.size() != 1) outcome = Outcome::broken;
+  if (outcome != Outcome::ok) {
     close_later(owner(), std::move(fds));
-    return Outcome::broken;
+    return outcome;
   }
   try {
     transfer_ = TransferMemory::adopt(std::move(fds[0]), trusted, most);
   } catch (const SystemError& error) {
+    close_later(owner(), std::move(fds));
     // It is not the peer's fault that there is no room for it here.
     const int code = error.code().value();
     return code == ENOMEM || code == E2BIG ? Outcome::too_big : Outcome::broken;

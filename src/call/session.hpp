@@ -139,8 +139,9 @@ static_assert(sizeof(SessionControl) == kSessionBytes);
 
 // Maps a session's memory. Throws SystemError.
 Mapping map_session(int fd);
-// Takes over the memory that a client has sent. Throws SystemError: EPERM, EPROTO.
-Mapping adopt_session(UniqueFd fd);
+// Takes over the memory that a client has sent. Throws SystemError: EPERM, EPROTO; then the
+// descriptor stays the caller's.
+Mapping adopt_session(UniqueFd&& fd);
 
 // What both halves have in common: the memory, the socket and what came through it.
 class SessionBase {
@@ -205,7 +206,7 @@ class SessionBase {
   // Takes over the transfer memory that the packet brings which announced it. Throws SystemError
   // where it cannot be had; broken.
   Outcome accept_transfer(bool trusted, std::size_t most);
-  // ok, broken, or too_big: this process has no room for them.
+  // ok, broken, or too_big: this process has no room for them, but for those that it gets.
   Outcome next_descriptors(std::vector<UniqueFd>& into);
   // Who the other side is, for the accounts of what it sends.
   [[nodiscard]] virtual uid_t owner() const noexcept { return 0; }
@@ -213,6 +214,10 @@ class SessionBase {
   virtual bool other_packet(const Packet&) noexcept { return false; }
   // Whether more descriptors may be kept here than there are now.
   virtual bool may_keep(std::size_t) noexcept { return true; }
+  // So much has come that nobody has asked for.
+  virtual void count_unsolicited(std::size_t, std::size_t) noexcept {}
+  // Closes what has come for messages that nobody will take.
+  void drop_arrived(uid_t sender) noexcept;
 
   Mapping memory_;
   PrivateFd socket_;

@@ -377,17 +377,15 @@ void attach_now(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descri
 
 }  // namespace
 
-void attach(const std::shared_ptr<Door>& door, std::vector<UniqueFd> descriptors,
+void attach(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descriptors,
             const Credentials& sender) noexcept {
+  std::shared_ptr<std::vector<UniqueFd>> shared;
   try {
-    if (descriptors.size() == 3) {
-      auto shared = std::make_shared<std::vector<UniqueFd>>(std::move(descriptors));
-      process::run_later(sender.uid, [door, shared, sender] { attach_now(door, *shared, sender); });
-      return;
-    }
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): who attaches gets no answer
+    shared = std::make_shared<std::vector<UniqueFd>>(std::move(descriptors));
+    process::run_later(sender.uid, [door, shared, sender] { attach_now(door, *shared, sender); });
+  } catch (const std::exception&) {  // who attaches gets no answer
+    if (shared) descriptors.swap(*shared);
   }
-  process::close_later(sender.uid, std::move(descriptors));
 }
 
 bool is_attached(const struct stat& status) noexcept {

@@ -74,7 +74,7 @@ class Link final : public EndpointOwner, public std::enable_shared_from_this<Lin
     return bounded_priority(claimed, caller, static_cast<pid_t>(origin & kThreadMask));
   }
   void branch_closed(std::uint64_t cookie) noexcept override;
-  void received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
+  bool received(std::uint8_t purpose, std::vector<UniqueFd>& descriptors,
                 const Credentials& sender) noexcept override;
   // One of its pulses has been received.
   void taken() noexcept;
@@ -89,7 +89,7 @@ class Link final : public EndpointOwner, public std::enable_shared_from_this<Lin
   const std::int64_t number;
   const uid_t user;
   process::Charge charge;
-  std::shared_ptr<Endpoint> endpoint;  // set before anybody else knows of it; cleared by the end
+  std::shared_ptr<Endpoint> endpoint;  // set before anybody else knows of it
 
  private:
   class Pulses;
@@ -225,6 +225,7 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   Port port_;
   std::string full_name_;
   std::vector<std::shared_ptr<Listener>> listeners_;
+  std::atomic<std::int64_t> next_link_{1};
   std::shared_ptr<Endpoint> notices_;
   std::atomic<int> receiving_{0};
   std::atomic<std::size_t> receiver_count_{0};
@@ -234,7 +235,6 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
 
   mutable std::mutex lock_;  // protects what follows
   std::unordered_map<std::int64_t, std::shared_ptr<Link>> links_;
-  std::int64_t next_link_ = 1;
   std::vector<std::unique_ptr<Receiver>> receivers_;
   std::deque<std::unique_ptr<SharedBlocked>> all_blocked_;
   std::vector<SharedBlocked*> free_blocked_;

@@ -199,16 +199,16 @@ void SharedChannel::attach(const std::string& full_name) {
 UniqueFd SharedChannel::connect() { return connect(::geteuid()); }
 
 UniqueFd SharedChannel::connect(uid_t user) {
-  std::shared_ptr<Link> link;
+  process::Charge held(process::Resource::descriptors, user, 1);
+  if (!held) throw SystemError(EDQUOT, "too many connections");
+  const auto link =
+      std::make_shared<Link>(weak_from_this(), next_link_.fetch_add(1), user, std::move(held));
+  link->endpoint = port_.open_endpoint(link, {});
   {
-    process::Charge held(process::Resource::descriptors, user, 1);
-    if (!held) throw SystemError(EDQUOT, "too many connections");
     const std::lock_guard guard(lock_);
-    link = std::make_shared<Link>(weak_from_this(), next_link_++, user, std::move(held));
     links_.emplace(link->number, link);
   }
   try {
-    link->endpoint = port_.open_endpoint(link, {});
     char name[80];
     std::snprintf(name, sizeof name, "%.*s%016llx/%u", static_cast<int>(kConnectionPrefix.size()),
                   kConnectionPrefix.data(), static_cast<unsigned long long>(random_word()), flags_);

@@ -85,20 +85,27 @@ class Ancillary {
   }
   void prepare_to_receive() noexcept { message_.msg_controllen = buffer_.size(); }
 
-  // Takes over the descriptors that came. Those that nobody has asked for are put into `unwanted`.
-  void collect(std::vector<UniqueFd>& into, std::vector<UniqueFd>& unwanted,
-               std::optional<Credentials>& sender) {
+  // Takes over the descriptors that came. Returns how many control messages of other kinds did.
+  unsigned collect(std::vector<UniqueFd>& into, std::optional<Credentials>& sender) {
+    unsigned others = 0;
+    // Closed here: the last close of a pidfd waits for nobody.
+    std::vector<UniqueFd> pidfds;
     // All of them, before anything that can fail.
     for (cmsghdr* item = CMSG_FIRSTHDR(&message_); item != nullptr;
          item = CMSG_NXTHDR(&message_, item)) {
-      if (item->cmsg_level != SOL_SOCKET) continue;
-      if (item->cmsg_type == SCM_RIGHTS) take(*item, into);
-      if (item->cmsg_type == SCM_PIDFD) take(*item, unwanted);
-      if (item->cmsg_type != SCM_CREDENTIALS) continue;
-      ucred who{};
-      std::memcpy(&who, CMSG_DATA(item), sizeof who);
-      sender = Credentials{.pid = who.pid, .uid = who.uid, .gid = who.gid};
+      const int type = item->cmsg_level == SOL_SOCKET ? item->cmsg_type : 0;
+      if (type == SCM_RIGHTS) {
+        take(*item, into);
+      } else if (type == SCM_CREDENTIALS) {
+        ucred who{};
+        std::memcpy(&who, CMSG_DATA(item), sizeof who);
+        sender = Credentials{.pid = who.pid, .uid = who.uid, .gid = who.gid};
+      } else {
+        ++others;
+        if (type == SCM_PIDFD) take(*item, pidfds);
+      }
     }
+    return others;
   }
 
  private:
@@ -235,9 +242,8 @@ std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline) {
   } while (count < 0 && (errno == EINTR || errno == EAGAIN));
   if (count < 0) throw_errno("receive a parcel");
   // Descriptors first: whatever is wrong with the rest, they are ours to close.
-  std::vector<UniqueFd> unwanted;
   std::optional<Credentials> sender;
-  ancillary.collect(parcel.descriptors, unwanted, sender);
+  ancillary.collect(parcel.descriptors, sender);
   if (count == 0) return std::nullopt;
   if (count != sizeof header || header.magic != FdMessageHeader::kMagic ||
       header.bytes > kFdMessageBytes || header.descriptors != parcel.descriptors.size() ||
@@ -335,8 +341,7 @@ Packet take_packet(int packet_socket) {
     arrival.kind = Kind::closed;
     return arrival;
   }
-  std::vector<UniqueFd> unwanted;
-  ancillary.collect(arrival.descriptors, unwanted, arrival.sender);
+  arrival.unsolicited = ancillary.collect(arrival.descriptors, arrival.sender);
   const bool proper = count == sizeof header && (message.msg_flags & MSG_TRUNC) == 0 &&
                       header.magic == PacketHeader::kMagic && header.more <= 1;
   if (count == 0) {
@@ -348,7 +353,6 @@ Packet take_packet(int packet_socket) {
   } else if ((message.msg_flags & MSG_CTRUNC) != 0) {
     // Nobody can send more than there is room for in `control`; so it is our table that is full.
     arrival.kind = Kind::overflow;
-    arrival.descriptors.clear();
   } else {
     arrival.kind =
         header.descriptors == arrival.descriptors.size() ? Kind::descriptors : Kind::garbage;

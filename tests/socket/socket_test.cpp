@@ -3,11 +3,13 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -128,6 +130,45 @@ TEST(FdMessage, GarbageIsRefusedAndItsDescriptorsAreClosed) {
     EXPECT_EQ(error_of([&] { receive_fd_message(there.get(), soon()); }), EPROTO);
   }
   EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(Packet, LeavesWhatHadRoomToWhoTookIt) {
+  const auto [here, there] = packet_socket_pair();
+  send_descriptors(here.get(), std::array{here.get(), here.get(), here.get()}, 7);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = 64;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<UniqueFd> taken;
+  for (int fd; (fd = ::fcntl(0, F_DUPFD_CLOEXEC, 0)) >= 0;) taken.emplace_back(fd);
+  taken.resize(taken.size() - 2);
+  const Packet packet = take_packet(there.get());
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(packet.kind, Packet::Kind::overflow);
+  EXPECT_EQ(packet.purpose, 7);
+  EXPECT_EQ(packet.descriptors.size(), 2U);
+}
+
+TEST(Packet, TellsOfControlMessagesThatNobodyHasAskedFor) {
+  const auto [here, there] = packet_socket_pair();
+  send_descriptors(here.get(), std::array{0});
+  EXPECT_EQ(take_packet(there.get()).unsolicited, 0U);
+  const int on = 1;
+  ASSERT_EQ(::setsockopt(there.get(), SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on), 0);
+  send_descriptors(here.get(), std::array{0});
+  const Packet packet = take_packet(there.get());
+  EXPECT_EQ(packet.kind, Packet::Kind::descriptors);
+  EXPECT_EQ(packet.unsolicited, 1U);
+#if !defined(SO_PASSPIDFD)
+  constexpr int SO_PASSPIDFD = 76;
+#endif
+  if (::setsockopt(there.get(), SOL_SOCKET, SO_PASSPIDFD, &on, sizeof on) != 0)
+    GTEST_SKIP() << "the kernel sends no pidfds (Linux 6.5)";
+  const std::size_t before = open_descriptors();
+  send_descriptors(here.get(), std::array{0});
+  EXPECT_EQ(take_packet(there.get()).unsolicited, 2U);
+  EXPECT_EQ(open_descriptors(), before) << "a pidfd is left";
 }
 
 TEST(Named, ConnectsUnrelatedSocketsAndKnowsWhoTheyAre) {
