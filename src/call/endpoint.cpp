@@ -39,12 +39,8 @@ class Endpoint::Branch final : public process::Watch, public std::enable_shared_
   // Packets that nobody has taken may hold anything.
   ~Branch() override { process::close_later(user_, inner_.release(), std::move(charge_)); }
 
-  void start(std::shared_ptr<Branch> self) {
-    number_ = process::Reactor::here().watch(inner_.get(), kEvents, std::move(self));
-  }
-  void stop() noexcept {
-    if (number_ != 0 && inner_) process::Reactor::here().forget(inner_.get(), number_);
-  }
+  void start() { registration_.start(inner_.get(), kEvents, shared_from_this()); }
+  void stop() noexcept { registration_.stop(); }
   void refuse_from_now_on() noexcept { ::shutdown(inner_.get(), SHUT_WR); }
 
   void on_readable(std::uint32_t) noexcept override {
@@ -89,12 +85,9 @@ class Endpoint::Branch final : public process::Watch, public std::enable_shared_
            owner->received(arrival.purpose, arrival.descriptors, *arrival.sender);
   }
   void pause(uid_t sender) noexcept {
-    if (number_ == 0) return;
-    process::Reactor& reactor = process::Reactor::here();
-    reactor.again(inner_.get(), number_, EPOLLET);
+    registration_.rearm(EPOLLET);
     const auto resume = [self = weak_from_this()] {
-      if (const auto branch = self.lock())
-        process::Reactor::here().again(branch->inner_.get(), branch->number_, kEvents);
+      if (const auto branch = self.lock()) branch->registration_.rearm(kEvents);
     };
     try {
       process::catch_up(sender, resume);
@@ -124,7 +117,7 @@ class Endpoint::Branch final : public process::Watch, public std::enable_shared_
   const std::uint64_t cookie_;
   process::Charge charge_;
   const uid_t user_;
-  std::atomic<std::uint64_t> number_{0};  // 0 until start() has returned
+  process::Registration registration_;
 };
 
 const PortLimits& Endpoint::limits() const noexcept { return port_->limits; }
@@ -177,7 +170,7 @@ UniqueFd Endpoint::branch(std::string_view name, std::uint64_t* cookie, std::opt
     if (closed_) branch->refuse_from_now_on();
   }
   try {
-    branch->start(branch);
+    branch->start();
   } catch (...) {
     const std::lock_guard guard(port_->lock);
     std::erase(branches_, branch);
@@ -294,11 +287,11 @@ void PortState::add(std::vector<UniqueFd>& descriptors, const Credentials& sende
                                         next_id++, endpoint, mode, std::move(held));
     Waiter::park_on_descriptor(session->control().server);
     session->set_terms(endpoint->terms_);
-    sessions.emplace(session->id, Entry{.session = session, .watch = 0});
+    Entry& entry = sessions[session->id];
+    entry.session = session;
     ++per_user[sender.uid];
-    sessions.at(session->id).watch =
-        Reactor::here().watch(session->socket(), EPOLLRDHUP | EPOLLET,
-                              std::make_shared<SessionWatch>(weak_from_this(), session->id));
+    entry.death.start(session->socket(), EPOLLRDHUP | EPOLLET,
+                      std::make_shared<SessionWatch>(weak_from_this(), session->id));
     listen(session->socket(), session->id, EPOLLIN | EPOLLET);
   } catch (const std::exception&) {
     if (!session && !memory) throw;  // there is nowhere left to say why

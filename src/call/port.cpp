@@ -34,13 +34,6 @@ PortState::PortState(const PortLimits& port_limits, WaitMode wait_mode)
   listen(queued.get(), kQueued, EPOLLIN);
 }
 
-PortState::~PortState() {
-  if (generation != process::generation()) return;
-  for (const auto& [id, entry] : sessions)
-    Reactor::here().forget(entry.session->socket(), entry.watch);
-  if (vigil.relay != 0) Reactor::here().forget(epoll.get(), vigil.relay);
-}
-
 void PortState::listen(int fd, std::uint64_t id, std::uint32_t events) const {
   epoll_event event{.events = events, .data = {.u64 = id}};
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw_errno("epoll_ctl");
@@ -294,18 +287,15 @@ PortState::Item PortState::look() {
 void PortState::drop(const SessionPointer& session) noexcept {
   // Others may still refer to the session; its client shall know now.
   ::shutdown(session->socket(), SHUT_RDWR);
-  std::uint64_t watch = 0;
+  decltype(sessions)::node_type dropped;  // destroyed without the lock
   {
     const std::lock_guard guard(lock);
-    const auto found = sessions.find(session->id);
-    if (found == sessions.end()) return;
-    watch = found->second.watch;
-    sessions.erase(found);
+    dropped = sessions.extract(session->id);
+    if (dropped.empty()) return;
     const auto user = per_user.find(session->caller.uid);
     if (--user->second == 0) per_user.erase(user);
   }
   ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, session->socket(), nullptr);
-  Reactor::here().forget(session->socket(), watch);
   vigil.disturb();  // who keeps it refers to the session
 }
 

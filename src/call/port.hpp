@@ -50,13 +50,12 @@ struct PortState : std::enable_shared_from_this<PortState> {
   };
   struct Entry {
     SessionPointer session;
-    std::uint64_t watch;
+    Registration death;  // tells of its client's
   };
 
   PortState(const PortLimits& limits, WaitMode mode);
   PortState(const PortState&) = delete;
   PortState& operator=(const PortState&) = delete;
-  ~PortState();
 
   // What is asked for at once: where the most urgent goes first, all of those who have rung.
   [[nodiscard]] std::size_t batch() const noexcept { return limits.by_priority ? kBatch : 1; }

@@ -137,17 +137,17 @@ Vigil::Vigil(PortState& port) noexcept : port_(port), state_(port.vigil) {
 }
 
 bool Vigil::set_relay() noexcept {
-  if (state_.relay != 0) {
+  if (state_.relay.active()) {
     if (!state_.relay_set.exchange(true, std::memory_order_relaxed)) {
       state_.account(false);
-      Reactor::here().again(port_.epoll.get(), state_.relay, kRelayEvents);
+      state_.relay.rearm(kRelayEvents);
     }
     return true;
   }
   try {
     state_.relay_set.store(true, std::memory_order_relaxed);
-    state_.relay = Reactor::here().watch(port_.epoll.get(), kRelayEvents,
-                                         std::make_shared<Relay>(port_.weak_from_this()));
+    state_.relay.start(port_.epoll.get(), kRelayEvents,
+                       std::make_shared<Relay>(port_.weak_from_this()));
     return true;
   } catch (const std::exception&) {
     return false;

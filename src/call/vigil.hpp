@@ -27,6 +27,7 @@
 #include <memory>
 
 #include "call/server_session.hpp"
+#include "process/reactor.hpp"
 
 namespace farcall::call {
 
@@ -37,7 +38,7 @@ struct VigilState {
   std::atomic<std::uint32_t> bell{0};
   std::atomic<bool> kept{false};       // by one thread at most
   std::atomic<bool> relay_set{false};  // the reactor will hear what comes next
-  std::uint64_t relay = 0;             // its number there; of the thread that keeps the vigil
+  Registration relay;                  // of the thread that keeps the vigil
 
   std::atomic<int> loss{0};  // grows with vigils that bring nothing or need the reactor
   std::atomic<int> rest{0};  // so many sleeps are to be on the epoll descriptor first

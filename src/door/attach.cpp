@@ -142,7 +142,7 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
 
   // The kernel tells when the last name of the file goes. May wait for whoever serves the file.
   void start() {
-    number_ = process::Reactor::here().watch(acceptor_.fd(), EPOLLIN | EPOLLET, shared_from_this());
+    acceptor_.start(shared_from_this());
     class Names final : public process::Watch {
      public:
       explicit Names(std::weak_ptr<Attachment> attachment) : attachment_(std::move(attachment)) {}
@@ -158,8 +158,7 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
     if (!names_) return;
     const std::string path = "/proc/self/fd/" + std::to_string(file_.get());
     if (::inotify_add_watch(names_.get(), path.c_str(), IN_ATTRIB | IN_DELETE_SELF) < 0) return;
-    names_number_ = process::Reactor::here().watch(names_.get(), EPOLLIN,
-                                                   std::make_shared<Names>(weak_from_this()));
+    names_registration_.start(names_.get(), EPOLLIN, std::make_shared<Names>(weak_from_this()));
   }
 
   void detach() noexcept {
@@ -198,13 +197,8 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
 
  private:
   void stop() noexcept {
-    // A child's copy leaves what is watched in the parent.
-    if (acceptor_.fd() >= 0 && number_ != 0)
-      process::Reactor::here().forget(acceptor_.fd(), number_);
-    if (names_ && names_number_ != 0) process::Reactor::here().forget(names_.get(), names_number_);
-    number_ = 0;
-    names_number_ = 0;
     acceptor_.close();
+    names_registration_.stop();
     names_.reset();
     process::close_later(::geteuid(), file_.release());
   }
@@ -223,8 +217,7 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
   const uid_t maker_;
   const process::Charge charge_;
   process::PrivateFd names_;
-  std::atomic<std::uint64_t> number_{0};
-  std::uint64_t names_number_ = 0;
+  process::Registration names_registration_;
 };
 
 namespace {
@@ -240,12 +233,9 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
         charge_(std::move(held)) {}
   ~Visitor() override { process::close_later(who_.uid, socket_.release()); }
 
-  void start() {
-    number_ =
-        process::Reactor::here().watch(socket_.get(), EPOLLIN | EPOLLRDHUP, shared_from_this());
-  }
+  void start() { registration_.start(socket_.get(), EPOLLIN | EPOLLRDHUP, shared_from_this()); }
   void dismiss() noexcept {
-    if (number_ != 0) process::Reactor::here().forget(socket_.get(), number_);
+    registration_.stop();
     ::shutdown(socket_.get(), SHUT_RDWR);
   }
 
@@ -293,7 +283,7 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
   process::PrivateFd socket_;
   const Credentials who_;
   const process::Charge charge_;
-  std::atomic<std::uint64_t> number_{0};
+  process::Registration registration_;
 };
 
 // Those that say nothing make room for others.
@@ -318,32 +308,16 @@ struct Visitors {
 }  // namespace
 
 void Attachment::let_in() noexcept {
-  constexpr int kMostAtOnce = 16;
-  for (int i = 0; i < kMostAtOnce; ++i) {
-    bool full = false;
-    UniqueFd socket = acceptor_.accept(full);
-    if (!socket) {
-      if (full) process::look_again_later(acceptor_.fd(), number_, weak_from_this());
-      return;
-    }
-    try {
-      const Credentials who = peer_credentials(socket.get());
-      process::Charge held(process::Resource::descriptors, who.uid, 1);
-      if (full || !held) {
-        process::close_later(who.uid, std::move(socket));
-        continue;
-      }
-      auto visitor =
-          std::make_shared<Visitor>(weak_from_this(), std::move(socket), who, std::move(held));
-      // Mostly it has said already what it wants.
-      if (visitor->serve()) continue;
-      visitor->start();
-      process::PerProcess<Visitors>::here().add(visitor);
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
-    }
-  }
-  // Edges tell of those that come from now on.
-  process::Reactor::here().again(acceptor_.fd(), number_, EPOLLIN | EPOLLET);
+  acceptor_.accept_waiting([this](UniqueFd& socket, const Credentials& who, bool full) {
+    process::Charge held(process::Resource::descriptors, who.uid, 1);
+    if (full || !held) return;
+    auto visitor =
+        std::make_shared<Visitor>(weak_from_this(), std::move(socket), who, std::move(held));
+    // Mostly it has said already what it wants.
+    if (visitor->serve()) return;
+    visitor->start();
+    process::PerProcess<Visitors>::here().add(visitor);
+  });
 }
 
 namespace {

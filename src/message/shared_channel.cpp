@@ -91,44 +91,23 @@ class SharedChannel::Listener final : public process::Watch,
   Listener(std::weak_ptr<SharedChannel> channel, UniqueFd socket, bool for_status)
       : channel_(std::move(channel)), acceptor_(std::move(socket)), for_status_(for_status) {}
 
-  void start(const std::shared_ptr<Listener>& self) {
-    number_ = process::Reactor::here().watch(acceptor_.fd(), EPOLLIN | EPOLLET, self);
-  }
-  void stop() noexcept {
-    if (acceptor_.fd() >= 0) process::Reactor::here().forget(acceptor_.fd(), number_);
-    acceptor_.close();
-  }
+  void start() { acceptor_.start(shared_from_this()); }
+  void stop() noexcept { acceptor_.close(); }
   void on_readable(std::uint32_t) noexcept override {
-    constexpr int kMostAtOnce = 16;
     const auto channel = channel_.lock();
-    for (int i = 0; channel && i < kMostAtOnce; ++i) {
-      bool full = false;
-      UniqueFd client = acceptor_.accept(full);
-      if (!client) {
-        if (full) process::look_again_later(acceptor_.fd(), number_, weak_from_this());
-        return;
+    if (!channel) return;
+    acceptor_.accept_waiting([&](const UniqueFd& client, const Credentials& who, bool full) {
+      if (full) {
+        message::answer(client.get(), EAGAIN, {});
+      } else if (for_status_) {
+        if (who.uid == 0 || process::same_user(who.uid, ::geteuid()))
+          tell_status(client.get(), *channel);
+      } else if (!may_connect(who, channel->mode_)) {
+        message::answer(client.get(), EACCES, {});
+      } else {
+        greet(client.get(), *channel, who.uid);
       }
-      uid_t user = 0;
-      try {
-        const Credentials who = peer_credentials(client.get());
-        user = who.uid;
-        if (full) {
-          answer(client.get(), EAGAIN, {});
-        } else if (for_status_) {
-          if (who.uid == 0 || process::same_user(who.uid, ::geteuid()))
-            tell_status(client.get(), *channel);
-        } else if (!may_connect(who, channel->mode_)) {
-          answer(client.get(), EACCES, {});
-        } else {
-          greet(client.get(), *channel, who.uid);
-        }
-      } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it has gone already
-      }
-      process::close_later(user, std::move(client));
-    }
-    // Edges tell of those that come from now on.
-    if (channel && number_ != 0)
-      process::Reactor::here().again(acceptor_.fd(), number_, EPOLLIN | EPOLLET);
+    });
   }
 
  private:
@@ -143,14 +122,10 @@ class SharedChannel::Listener final : public process::Watch,
     }
     message::answer(client, error, std::move(connection));
   }
-  static void answer(int client, int error, UniqueFd fd) {
-    message::answer(client, error, std::move(fd));
-  }
 
   const std::weak_ptr<SharedChannel> channel_;
   process::Acceptor acceptor_;
   const bool for_status_;
-  std::atomic<std::uint64_t> number_{0};
 };
 
 WaitMode wait_mode() noexcept {
@@ -189,9 +164,9 @@ void SharedChannel::attach(const std::string& full_name) {
       std::make_shared<Listener>(weak_from_this(), listen_at(kOpenPrefix, full_name), false);
   auto status =
       std::make_shared<Listener>(weak_from_this(), listen_at(kStatusPrefix, full_name), true);
-  endpoint->start(endpoint);
+  endpoint->start();
   listeners_.push_back(std::move(endpoint));
-  status->start(status);
+  status->start();
   listeners_.push_back(std::move(status));
   full_name_ = full_name;
 }
