@@ -191,7 +191,8 @@ struct Waiting {
   const Endpoint* endpoint;
 };
 
-// What the owner of an endpoint hears, on a thread that serves the whole process: quick work only.
+// What the owner of an endpoint is told, on a thread that serves the whole process: quick work
+// only.
 class EndpointOwner {
  public:
   virtual ~EndpointOwner() = default;

@@ -65,11 +65,11 @@ struct FdMessage {
 inline constexpr std::size_t kFdMessageBytes = 4096;
 inline constexpr std::size_t kFdMessageDescriptors = 16;
 
-// Sends a parcel over a stream socket in one piece; the descriptors stay the sender's.
+// Sends one over a stream socket in one piece; the descriptors stay the sender's.
 // Throws SystemError (EPIPE and ECONNRESET when the peer is gone; never SIGPIPE).
-void send_fd_message(int socket, const FdMessage& parcel);
-// Receives one parcel, its descriptors close-on-exec; std::nullopt when the peer closed instead.
-// Throws SystemError: ETIMEDOUT after the deadline, EPROTO for what is not a parcel.
+void send_fd_message(int socket, const FdMessage& fd_message);
+// Receives one, its descriptors close-on-exec; std::nullopt when the peer closed instead.
+// Throws SystemError: ETIMEDOUT after the deadline, EPROTO for what is none.
 std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline);
 
 // What a packet socket (SOCK_SEQPACKET) brought, one packet at a time, without waiting.

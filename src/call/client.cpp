@@ -254,7 +254,7 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
     }
     outcome = Outcome::peer_gone;
   }
-  // A session whose call has not been answered is given up: that is how the server learns of it.
+  // A session whose call has not been answered is given up: that is how the server is told.
   if (outcome == Outcome::ok) {
     give_back(std::move(session));
   } else {

@@ -57,13 +57,13 @@ std::unique_ptr<ClientSession> SessionRequest::await(WaitMode mode, bool cancell
                                                      Outcome& outcome) {
   outcome = await_answer(answers_.get(), cancellable, deadline, since);
   if (outcome != Outcome::ok) return nullptr;
-  Packet arrival = take_packet(answers_.get());
-  if (arrival.kind == Packet::Kind::overflow) throw SystemError(EMFILE, "open a session");
-  if (arrival.kind != Packet::Kind::descriptors || arrival.descriptors.size() > 1) {
-    outcome = arrival.kind == Packet::Kind::closed ? Outcome::peer_gone : Outcome::broken;
+  Packet packet = take_packet(answers_.get());
+  if (packet.kind == Packet::Kind::overflow) throw SystemError(EMFILE, "open a session");
+  if (packet.kind != Packet::Kind::descriptors || packet.descriptors.size() > 1) {
+    outcome = packet.kind == Packet::Kind::closed ? Outcome::peer_gone : Outcome::broken;
     return nullptr;
   }
-  if (arrival.descriptors.empty()) {
+  if (packet.descriptors.empty()) {
     const auto& control = *reinterpret_cast<const SessionControl*>(memory_.data());
     const std::uint32_t error = control.terms.refusal.load(std::memory_order_relaxed);
     outcome = Outcome::broken;
@@ -71,7 +71,7 @@ std::unique_ptr<ClientSession> SessionRequest::await(WaitMode mode, bool cancell
     throw SystemError(static_cast<int>(error), "the server takes no more clients");
   }
   auto session =
-      std::make_unique<ClientSession>(std::move(memory_), std::move(arrival.descriptors[0]), mode);
+      std::make_unique<ClientSession>(std::move(memory_), std::move(packet.descriptors[0]), mode);
   session->made_after = made_after_;
   session->say_other_ids();
   return session;

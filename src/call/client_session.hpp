@@ -14,7 +14,7 @@ namespace farcall::call {
 class ClientSession;
 
 // A session that a port has been asked for. Whose wait for it is interrupted keeps it for the next
-// time: who opened another instead, again and again, would keep others from being heard.
+// time: who opened another instead, again and again, would keep others from being let in.
 class SessionRequest {
  public:
   // Throws SystemError: EPIPE or ECONNRESET where the port has been closed, EINTR where signals

@@ -47,21 +47,21 @@ class Endpoint::Branch final : public process::Watch, public std::enable_shared_
     constexpr int kMostAtOnce = 16;
     const std::shared_ptr<Endpoint> endpoint = endpoint_.lock();
     for (int i = 0; i < kMostAtOnce; ++i) {
-      Packet arrival;
+      Packet packet;
       try {
-        arrival = take_packet(inner_.get());
-        if (arrival.kind == Packet::Kind::nothing) return;
-        if (arrival.kind == Packet::Kind::closed) return end(endpoint);
+        packet = take_packet(inner_.get());
+        if (packet.kind == Packet::Kind::nothing) return;
+        if (packet.kind == Packet::Kind::closed) return end(endpoint);
         if (endpoint) {
-          const bool wanted = receive(arrival, *endpoint, endpoint);
-          endpoint->count_unsolicited(arrival.unsolicited, wanted ? 0 : arrival.descriptors.size());
+          const bool wanted = receive(packet, *endpoint, endpoint);
+          endpoint->count_unsolicited(packet.unsolicited, wanted ? 0 : packet.descriptors.size());
         }
       } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
         // What this client sent is no session, or there is no room: closing what came tells it.
       }
-      if (arrival.descriptors.empty()) continue;
-      const uid_t sender = arrival.sender ? arrival.sender->uid : user_;
-      process::close_later(sender, std::move(arrival.descriptors));
+      if (packet.descriptors.empty()) continue;
+      const uid_t sender = packet.sender ? packet.sender->uid : user_;
+      process::close_later(sender, std::move(packet.descriptors));
       // Whose rubbish comes faster than it can be thrown away has to wait.
       if (process::behind(sender)) return pause(sender);
     }
@@ -71,18 +71,18 @@ class Endpoint::Branch final : public process::Watch, public std::enable_shared_
   static constexpr std::uint32_t kEvents = EPOLLIN | EPOLLRDHUP;
 
   // Whether it is something that clients send.
-  static bool receive(Packet& arrival, const Endpoint& from,
+  static bool receive(Packet& packet, const Endpoint& from,
                       const std::shared_ptr<Endpoint>& endpoint) {
-    if (arrival.kind == Packet::Kind::overflow) return true;
-    if (arrival.kind != Packet::Kind::descriptors || arrival.more || !arrival.sender) return false;
-    if (arrival.purpose == call::kPurposeSession) {
-      if (arrival.descriptors.size() != 2) return false;
-      from.port_->add(arrival.descriptors, *arrival.sender, endpoint);
+    if (packet.kind == Packet::Kind::overflow) return true;
+    if (packet.kind != Packet::Kind::descriptors || packet.more || !packet.sender) return false;
+    if (packet.purpose == call::kPurposeSession) {
+      if (packet.descriptors.size() != 2) return false;
+      from.port_->add(packet.descriptors, *packet.sender, endpoint);
       return true;
     }
     const auto owner = from.owner();
-    return owner && arrival.purpose >= kFirstOwnPurpose &&
-           owner->received(arrival.purpose, arrival.descriptors, *arrival.sender);
+    return owner && packet.purpose >= kFirstOwnPurpose &&
+           owner->received(packet.purpose, packet.descriptors, *packet.sender);
   }
   void pause(uid_t sender) noexcept {
     registration_.rearm(EPOLLET);
@@ -230,7 +230,7 @@ std::optional<std::vector<gid_t>> groups_of_peer(int socket) {
   }
 }
 
-// What its client does later is for the threads to hear; that it goes, for the reactor as well.
+// What its client does later is told to the threads; that it goes, to the reactor as well.
 class SessionWatch final : public Watch {
  public:
   SessionWatch(std::weak_ptr<PortState> port, std::uint64_t number)
@@ -238,7 +238,7 @@ class SessionWatch final : public Watch {
   void on_readable(std::uint32_t events) noexcept override {
     const auto port = port_.lock();
     if (!port) return;
-    if (SessionPointer left = port->hear(id_, events)) port->queue({std::move(left), nullptr});
+    if (SessionPointer left = port->on_event(id_, events)) port->queue({std::move(left), nullptr});
   }
 
  private:

@@ -89,7 +89,7 @@ PortState::Item PortState::take_queued() {
 }
 
 // Something came from a client. Returns its session if there is a request to take.
-SessionPointer PortState::hear(std::uint64_t id, std::uint32_t events) {
+SessionPointer PortState::on_event(std::uint64_t id, std::uint32_t events) {
   SessionPointer session = find(id);
   if (!session) {
     std::shared_ptr<Source> source;
@@ -146,7 +146,7 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
     } else {
       // What this brings may be a notice, which is queued at once: it came later.
       if (only) queue(std::exchange(only, {}));
-      SessionPointer session = hear(event.data.u64, event.events);
+      SessionPointer session = on_event(event.data.u64, event.events);
       if (!session) continue;
       only = {.session = std::move(session), .notice = nullptr};
       if (limits.by_priority && only.session->ready_after_others()) queue(std::exchange(only, {}));
@@ -194,13 +194,13 @@ PortState::Item PortState::look() {
       if (Item item = take_queued()) return item;
     }
     bool only_look = deadline.is_now();
-    if (!only_look && how.restartable && !limits.by_priority && vigil.pays()) {
-      Vigil watch(*this);
-      if (watch.kept()) {
+    if (!only_look && how.restartable && !limits.by_priority && multi_wait.pays()) {
+      FutexMultiWait wait(*this);
+      if (wait.active()) {
         const Counted asleep(&sleeping);
-        outcome = watch.sleep(deadline, how.cancellable);
-        Item item{.session = watch.end(), .notice = nullptr};
-        if (outcome == Outcome::ok) vigil.account(static_cast<bool>(item));
+        outcome = wait.sleep(deadline, how.cancellable);
+        Item item{.session = wait.end(), .notice = nullptr};
+        if (outcome == Outcome::ok) multi_wait.account(static_cast<bool>(item));
         if (item) {
           if (backlog.load(std::memory_order_relaxed) == 0) return item;
           queue(std::move(item));
@@ -272,7 +272,7 @@ PortState::Item PortState::look() {
   if (++session->parks % kParksPerDrain == 0) session->drain();
   Waiter::park_on_descriptor(session->control().server);
   session->release();
-  // What came before these two lines rang no bell that anyone heeded.
+  // What came before these two lines rang no bell that anyone was waiting for.
   const bool gone = over(*session);
   if (!gone && !session->ready()) return;
   if (!session->claim()) return;
@@ -285,7 +285,7 @@ PortState::Item PortState::look() {
 }
 
 void PortState::drop(const SessionPointer& session) noexcept {
-  // Others may still refer to the session; its client shall know now.
+  // Others may still refer to the session; its client must know now.
   ::shutdown(session->socket(), SHUT_RDWR);
   decltype(sessions)::node_type dropped;  // destroyed without the lock
   {
@@ -296,7 +296,7 @@ void PortState::drop(const SessionPointer& session) noexcept {
     if (--user->second == 0) per_user.erase(user);
   }
   ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, session->socket(), nullptr);
-  vigil.disturb();  // who keeps it refers to the session
+  multi_wait.wake();  // who waits refers to the session
 }
 
 void PortState::close_sessions(const Endpoint* endpoint) noexcept {

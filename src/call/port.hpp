@@ -5,13 +5,13 @@
 //
 //   a session is owned by at most one thread (claim/release)
 //   a thread leaves a session:   say "ring the doorbell"; release; look again, and claim if so
-//   a thread that hears an edge: claim, or leave it to the owner, who looks again when it leaves
+//   a thread that gets an edge:  claim, or leave it to the owner, who looks again when it leaves
 //
-// The reactor lets sessions in, and hears of clients that go; so neither waits for a thread that is
-// free.
+// The reactor lets sessions in, and is told of clients that go; so neither waits for a thread that
+// is free.
 //
-// Threads with nothing to do sleep on the port's epoll descriptor, where packets ring; but one of
-// them keeps a vigil (vigil.hpp) over a port of few sessions.
+// Threads with nothing to do sleep on the port's epoll descriptor, where packets ring; but where a
+// port has few sessions one of them sleeps on the futexes of all (futex_multi_wait.hpp).
 #pragma once
 
 #include <sys/epoll.h>
@@ -21,8 +21,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "call/futex_multi_wait.hpp"
 #include "call/server_session.hpp"
-#include "call/vigil.hpp"
 #include "process/reactor.hpp"
 
 namespace farcall::call {
@@ -71,7 +71,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   Item look();
   // Queues what has come, except for a single thing when nothing else waits.
   Item sort(std::span<const epoll_event> events, bool& closing_too);
-  SessionPointer hear(std::uint64_t id, std::uint32_t events);
+  SessionPointer on_event(std::uint64_t id, std::uint32_t events);
   // For some thread of the port.
   void queue(Item item) noexcept;
   Item take_queued();
@@ -94,13 +94,13 @@ struct PortState : std::enable_shared_from_this<PortState> {
   std::atomic<bool> closed{false};
   std::atomic<int> sleeping{0};         // threads that wait for any client to ring
   std::atomic<std::size_t> backlog{0};  // what `waiting` holds
-  VigilState vigil;
+  FutexMultiWaitState multi_wait;
 
   mutable std::mutex lock;  // protects all below
   std::unordered_map<std::uint64_t, Entry> sessions;
   std::unordered_map<uid_t, std::size_t> per_user;
   std::multimap<int, Item> waiting;  // by falling priority
-  std::vector<Item> late;            // to wait behind all that has come, heard of or not
+  std::vector<Item> late;            // to wait behind all that has come, known here or not
   std::unordered_map<std::uint64_t, std::shared_ptr<Source>> sources;
   std::vector<std::weak_ptr<Endpoint>> endpoints;
   std::vector<const std::atomic<bool>*> threads;  // for each, whether it receives

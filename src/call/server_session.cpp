@@ -13,14 +13,14 @@ namespace farcall::call {
 
 bool ServerSession::trusts_client() const noexcept { return same_user(caller.uid, ::geteuid()); }
 
-bool ServerSession::other_packet(const Packet& arrival) noexcept {
-  if (!arrival.sender || arrival.sender->pid != caller.pid) return false;
-  if (arrival.purpose == kPurposeReal) {
-    identity_.real_uid = arrival.sender->uid;
-    identity_.real_gid = arrival.sender->gid;
-  } else if (arrival.purpose == kPurposeSaved) {
-    identity_.saved_uid = arrival.sender->uid;
-    identity_.saved_gid = arrival.sender->gid;
+bool ServerSession::other_packet(const Packet& packet) noexcept {
+  if (!packet.sender || packet.sender->pid != caller.pid) return false;
+  if (packet.purpose == kPurposeReal) {
+    identity_.real_uid = packet.sender->uid;
+    identity_.real_gid = packet.sender->gid;
+  } else if (packet.purpose == kPurposeSaved) {
+    identity_.saved_uid = packet.sender->uid;
+    identity_.saved_gid = packet.sender->gid;
   } else {
     return false;
   }

@@ -97,9 +97,11 @@ class ServerSession final : public SessionBase {
 
   [[nodiscard]] bool claim() noexcept { return !owned_.exchange(true, std::memory_order_seq_cst); }
   void release() noexcept { owned_.store(false, std::memory_order_seq_cst); }
-  // relaxed: for who wonders whether the vigil over its port is to be told of this session.
+  // relaxed: for who wonders whether the thread that waits for all sessions is to be told of this
+  // one.
   [[nodiscard]] bool unattended() const noexcept {
-    return !owned_.load(std::memory_order_relaxed) && !in_vigil.load(std::memory_order_relaxed);
+    return !owned_.load(std::memory_order_relaxed) &&
+           !in_multi_wait.load(std::memory_order_relaxed);
   }
 
   // Between these two the client's death is told to `observer`. end_serving() returns when it is
@@ -124,7 +126,7 @@ class ServerSession final : public SessionBase {
   const std::uint64_t id;
   const std::shared_ptr<Endpoint> endpoint;
   std::atomic<bool> gone{false};
-  std::atomic<bool> in_vigil{false};
+  std::atomic<bool> in_multi_wait{false};
   unsigned parks = 0;  // how often it was left to its doorbell; its owner's
 
  private:
@@ -146,7 +148,7 @@ class ServerSession final : public SessionBase {
   }
   Outcome take_data(const Turn& turn, const Destination& to, Request& request, int& refusal);
   int take_long(std::size_t size, const Destination& to, Request& request);
-  bool other_packet(const Packet& arrival) noexcept override;
+  bool other_packet(const Packet& packet) noexcept override;
   bool may_keep(std::size_t count) noexcept override;
   void count_unsolicited(std::size_t control_messages, std::size_t descriptors) noexcept override {
     endpoint->count_unsolicited(control_messages, descriptors);

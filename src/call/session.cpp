@@ -43,47 +43,47 @@ bool SessionBase::hung_up() const noexcept {
   return ::poll(&death, 1, 0) > 0 && (death.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-void SessionBase::keep(Packet& arrival) {
+void SessionBase::keep(Packet& packet) {
   // The largest message that anyone sends in earnest: memory, and two packets of descriptors.
   constexpr std::size_t kMostArrived = 8;
-  if (arrival.purpose != kPurposeData) {
-    garbage_ |= !arrival.descriptors.empty() || !other_packet(arrival);
+  if (packet.purpose != kPurposeData) {
+    garbage_ |= !packet.descriptors.empty() || !other_packet(packet);
     return;
   }
-  if (arrived_.size() > kMostArrived || !may_keep(arrival.descriptors.size())) {
+  if (arrived_.size() > kMostArrived || !may_keep(packet.descriptors.size())) {
     garbage_ = true;
     return;
   }
   if (arrived_.empty() || arrived_.back().complete) arrived_.emplace_back();
   Arrived& whole = arrived_.back();
-  whole.complete = !arrival.more;
-  whole.overflow |= arrival.kind == Packet::Kind::overflow;
-  if (whole.descriptors.size() + arrival.descriptors.size() > kCallDescriptors) garbage_ = true;
-  std::ranges::move(arrival.descriptors, std::back_inserter(whole.descriptors));
-  arrival.descriptors.clear();
+  whole.complete = !packet.more;
+  whole.overflow |= packet.kind == Packet::Kind::overflow;
+  if (whole.descriptors.size() + packet.descriptors.size() > kCallDescriptors) garbage_ = true;
+  std::ranges::move(packet.descriptors, std::back_inserter(whole.descriptors));
+  packet.descriptors.clear();
 }
 
 void SessionBase::drain() noexcept {
   // A peer that sends without end is stopped here by the bound and later by its lack of sense.
   constexpr std::size_t kMostPackets = 64;
-  Packet arrival;
+  Packet packet;
   try {
     for (std::size_t i = 0; i < kMostPackets && !garbage_; ++i) {
-      arrival = take_packet(socket_.get());
+      packet = take_packet(socket_.get());
       using What = Packet::Kind;
-      if (arrival.kind == What::nothing || arrival.kind == What::closed) return;
-      if (arrival.kind == What::garbage)
+      if (packet.kind == What::nothing || packet.kind == What::closed) return;
+      if (packet.kind == What::garbage)
         garbage_ = true;
-      else if (arrival.kind != What::doorbell)
-        keep(arrival);
-      if (arrival.unsolicited != 0 || !arrival.descriptors.empty())
-        count_unsolicited(arrival.unsolicited, arrival.descriptors.size());
+      else if (packet.kind != What::doorbell)
+        keep(packet);
+      if (packet.unsolicited != 0 || !packet.descriptors.empty())
+        count_unsolicited(packet.unsolicited, packet.descriptors.size());
       // Nobody knows what these would do to a thread that closes them.
-      close_later(owner(), std::move(arrival.descriptors));
+      close_later(owner(), std::move(packet.descriptors));
     }
   } catch (const std::exception&) {
     garbage_ = true;  // out of memory: what was sent is lost
-    close_later(owner(), std::move(arrival.descriptors));
+    close_later(owner(), std::move(packet.descriptors));
   }
 }
 

@@ -4,8 +4,8 @@
 //
 //   offset   0  SessionControl: magic                      written once, by the client
 //           64  Terms: refusal, seven words                written by the server, rarely
-//          128  client's Side                              written by the client
-//          256  server's Side                              written by the server
+//          128  client's WaitState                              written by the client
+//          256  server's WaitState                              written by the server
 //          384  taken: number of the last request taken    written by the server
 //          512  Slot: turn | extra | 48 bytes of data      written by whoever's turn it is
 //          576  ...   the rest of the page: data
@@ -102,8 +102,8 @@ struct SessionControl {
 
   alignas(kFalseSharing) std::uint64_t magic;
   alignas(kLine) TermsLine terms;
-  Side client;
-  Side server;
+  WaitState client;
+  WaitState server;
   alignas(kFalseSharing) std::atomic<std::uint32_t> taken;
   alignas(kFalseSharing) Slot slot;
 };
@@ -196,7 +196,7 @@ class SessionBase {
       copy_bytes(slot().data, data.data(), data.size());
     }
   }
-  void give_turn(Turn turn, Side& mine, Side& peer) noexcept {
+  void give_turn(Turn turn, WaitState& mine, WaitState& peer) noexcept {
     // release: the message is visible before the turn passes.
     slot().turn.store(turn.pack(), std::memory_order_release);
     waiter_.wake(mine, peer);
@@ -230,7 +230,7 @@ class SessionBase {
     bool overflow = false;
     bool complete = false;
   };
-  void keep(Packet& arrival);
+  void keep(Packet& packet);
 
   bool announce_ = false;  // memory has been sent, and no turn has told of it
   std::deque<Arrived> arrived_;

@@ -94,13 +94,13 @@ UniqueFd connect_to(const struct stat& status) noexcept {
 Packet await_answer(int socket) {
   const Deadline deadline = Deadline::after(kPatience);
   for (;;) {
-    Packet arrival = take_packet(socket);
-    if (arrival.kind != Packet::Kind::nothing) return arrival;
+    Packet packet = take_packet(socket);
+    if (packet.kind != Packet::Kind::nothing) return packet;
     const std::int64_t left = (deadline.at() - monotonic_ns()) / 1'000'000;
     pollfd entry{.fd = socket, .events = POLLIN, .revents = 0};
     if (left <= 0 || (::poll(&entry, 1, static_cast<int>(left)) < 0 && errno != EINTR)) {
-      arrival.kind = Packet::Kind::closed;
-      return arrival;
+      packet.kind = Packet::Kind::closed;
+      return packet;
     }
   }
 }
@@ -245,18 +245,18 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
   }
   // Does what it wants; false: it has not said so yet.
   bool serve() noexcept {
-    Packet arrival;
+    Packet packet;
     try {
-      arrival = take_packet(socket_.get());
-      if (arrival.kind == Packet::Kind::nothing) return false;
+      packet = take_packet(socket_.get());
+      if (packet.kind == Packet::Kind::nothing) return false;
       if (const auto attachment = attachment_.lock();
-          attachment && arrival.kind == Packet::Kind::descriptors) {
-        if (arrival.purpose == kPurposeOpen) open(*attachment, arrival.descriptors);
-        if (arrival.purpose == kPurposeDetach) detach(*attachment);
+          attachment && packet.kind == Packet::Kind::descriptors) {
+        if (packet.purpose == kPurposeOpen) open(*attachment, packet.descriptors);
+        if (packet.purpose == kPurposeDetach) detach(*attachment);
       }
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
     }
-    process::close_later(who_.uid, std::move(arrival.descriptors));
+    process::close_later(who_.uid, std::move(packet.descriptors));
     dismiss();
     return true;
   }
@@ -372,10 +372,10 @@ UniqueFd open_attached(int fd, const struct stat& status) noexcept {
   if (!socket) return {};
   try {
     send_descriptors(socket.get(), std::array{fd}, kPurposeOpen);
-    Packet arrival = await_answer(socket.get());
-    if (arrival.kind == Packet::Kind::descriptors && arrival.descriptors.size() == 1 &&
-        read_name(arrival.descriptors[0].get()))
-      return std::move(arrival.descriptors[0]);
+    Packet packet = await_answer(socket.get());
+    if (packet.kind == Packet::Kind::descriptors && packet.descriptors.size() == 1 &&
+        read_name(packet.descriptors[0].get()))
+      return std::move(packet.descriptors[0]);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): its server has just died
   }
   return {};
@@ -406,8 +406,8 @@ int attach_to(int d, const char* path) {
     throw;
   }
   const_cast<UniqueFd&>(theirs).reset();
-  const Packet arrival = await_answer(mine.get());
-  return arrival.kind == Packet::Kind::descriptors ? 0 : fail(EBADF);
+  const Packet packet = await_answer(mine.get());
+  return packet.kind == Packet::Kind::descriptors ? 0 : fail(EBADF);
 }
 
 int open_door(const char* path, int flags) {

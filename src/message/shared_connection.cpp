@@ -72,7 +72,7 @@ class SharedConnection::Death final : public process::Watch,
 };
 
 // Of a channel whose clients stay until they are answered: asks the server to do that, and again,
-// for a server that is about to receive the message has not heard the first time.
+// for a server that is about to receive the message has not been told the first time.
 class SharedConnection::UnblockPolicy final : public RetryPolicy {
  public:
   UnblockPolicy(SharedConnection& connection, std::uint32_t origin, bool keep_waiting)
@@ -246,7 +246,7 @@ class SharedEngine final : public Engine {
   }
 
   std::shared_ptr<Connection> open(std::string_view name, Deadline deadline) override {
-    // A server that has stopped does not answer; nobody shall wait for it for ever.
+    // A server that has stopped does not answer; nobody must wait for it for ever.
     if (deadline.is_never()) deadline = Deadline::after(kPatience);
     for (const std::string& full : full_names(name)) {
       try {

@@ -10,7 +10,7 @@
 
 namespace farcall::message {
 
-// One socket that brings pulses. Several threads may hear of it at once; the lock keeps order.
+// One socket that brings pulses. Several threads may be told of it at once; the lock keeps order.
 class Link::Pulses final : public Source {
  public:
   Pulses(std::weak_ptr<Link> link, std::weak_ptr<SharedChannel> channel, const Credentials& sender,

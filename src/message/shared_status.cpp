@@ -44,12 +44,12 @@ std::string SharedChannel::status() const {
       lines += "send-blocked " + std::to_string(sender.caller.pid) + " " +
                std::to_string(sender.origin & kThreadMask) + " priority " +
                std::to_string(sender.priority) + "\n";
-    for (const auto& blocked : all_blocked_) {
-      const std::int64_t id = blocked->id();
+    for (const auto& pending : all_pending_) {
+      const std::int64_t id = pending->id();
       if (id == 0) continue;
-      lines += "reply-blocked " + std::to_string(blocked->process.load()) + " " +
-               std::to_string(blocked->origin.load() & kThreadMask) + " priority " +
-               std::to_string(blocked->priority.load()) + " id " + std::to_string(id) + "\n";
+      lines += "reply-blocked " + std::to_string(pending->process.load()) + " " +
+               std::to_string(pending->origin.load() & kThreadMask) + " priority " +
+               std::to_string(pending->priority.load()) + " id " + std::to_string(id) + "\n";
     }
   }
   std::size_t queued = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one thread of a serving process that is always there to hear from the outside: new clients,
+// The one thread of a serving process that always waits for what comes from outside: new clients,
 // and clients that go while nobody attends to them. It only ever does short work.
 #pragma once
 

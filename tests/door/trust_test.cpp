@@ -291,9 +291,9 @@ struct DoorTrustPath : DoorTrust {
     }
     pollfd answer{.fd = socket.get(), .events = POLLIN, .revents = 0};
     if (::poll(&answer, 1, 5000) != 1) return {};
-    Packet arrival = take_packet(socket.get());
-    if (arrival.descriptors.size() != 1) return {};
-    return std::move(arrival.descriptors[0]);
+    Packet packet = take_packet(socket.get());
+    if (packet.descriptors.size() != 1) return {};
+    return std::move(packet.descriptors[0]);
   }
 };
 

@@ -252,12 +252,12 @@ void scribble_pieces(call::SessionControl& control, std::minstd_rand& random) {
   std::minstd_rand random(seed);
   for (;;) {
     try {
-      Packet arrival = take_packet(inner);
-      if (arrival.kind == Packet::Kind::closed) ::_exit(0);
-      if (arrival.kind == Packet::Kind::nothing) pause_up_to(100, random);
-      if (arrival.kind != Packet::Kind::descriptors || arrival.descriptors.size() != 2) continue;
-      const Mapping memory = call::adopt_session(std::move(arrival.descriptors[0]));
-      const UniqueFd socket = let_in(arrival);
+      Packet packet = take_packet(inner);
+      if (packet.kind == Packet::Kind::closed) ::_exit(0);
+      if (packet.kind == Packet::Kind::nothing) pause_up_to(100, random);
+      if (packet.kind != Packet::Kind::descriptors || packet.descriptors.size() != 2) continue;
+      const Mapping memory = call::adopt_session(std::move(packet.descriptors[0]));
+      const UniqueFd socket = let_in(packet);
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
       Waiter waker(socket.get(), WaitMode::block);
       for (std::size_t i = random() % 100; i > 0; --i) {
@@ -384,19 +384,20 @@ TEST(MessageHostile, ANameThatAnswersNonsenseIsAnError) {
         continue;
       }
       try {
-        FdMessage parcel;
-        parcel.bytes.resize(random() % 2 == 0 ? sizeof(int) : random() % 10);
+        FdMessage fd_message;
+        fd_message.bytes.resize(random() % 2 == 0 ? sizeof(int) : random() % 10);
         int number = random() % 2 == 0 ? 0 : static_cast<int>(random() % 300) - 100;
         if (number == ETIMEDOUT) number = EIO;
-        if (!parcel.bytes.empty())
-          std::memcpy(parcel.bytes.data(), &number, std::min(sizeof number, parcel.bytes.size()));
+        if (!fd_message.bytes.empty())
+          std::memcpy(fd_message.bytes.data(), &number,
+                      std::min(sizeof number, fd_message.bytes.size()));
         for (std::size_t i = random() % 3; i > 0; --i) {
           auto [here, there] = packet_socket_pair();
-          parcel.descriptors.push_back(random() % 2 == 0 ? std::move(here)
-                                                         : UniqueFd(::dup(STDERR_FILENO)));
+          fd_message.descriptors.push_back(random() % 2 == 0 ? std::move(here)
+                                                             : UniqueFd(::dup(STDERR_FILENO)));
         }
         if (random() % 4 != 0)
-          send_fd_message(client.get(), parcel);
+          send_fd_message(client.get(), fd_message);
         else
           (void)!::send(client.get(), "nonsense nonsense", random() % 17, MSG_NOSIGNAL);
       } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it has gone
@@ -516,7 +517,7 @@ void hoard(const std::function<void(const std::string& full_name)>& hoarder) {
     const Reply reply = send(connection, "x");
     EXPECT_EQ(reply.text, "x") << std::strerror(reply.error);
     EXPECT_EQ(farcall_pulse(connection, 0, 1, 1), 0) << std::strerror(errno);
-    // A pulse that nobody can hear ends with its socket.
+    // A pulse that nobody can receive ends with its socket.
     farcall_timeout(5'000'000'000);
     EXPECT_EQ(send(connection, std::string(50'000, 'x'), 50'000).text.size(), 50'000U);
     EXPECT_EQ(farcall_pulse(connection, 0, 1, 1), 0) << std::strerror(errno);

@@ -43,14 +43,14 @@ std::size_t open_descriptors() {
   return count;
 }
 
-FdMessage parcel_with(std::size_t bytes, std::size_t descriptors) {
-  FdMessage parcel;
-  parcel.bytes.assign(bytes, std::byte{7});
+FdMessage fd_message_with(std::size_t bytes, std::size_t descriptors) {
+  FdMessage fd_message;
+  fd_message.bytes.assign(bytes, std::byte{7});
   for (std::size_t i = 0; i < descriptors; ++i)
-    parcel.descriptors.push_back(SharedMemory::create(1).fd() >= 0
-                                     ? UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC))
-                                     : UniqueFd());
-  return parcel;
+    fd_message.descriptors.push_back(SharedMemory::create(1).fd() >= 0
+                                         ? UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC))
+                                         : UniqueFd());
+  return fd_message;
 }
 
 TEST(FdMessage, BringsBytesAndDescriptors) {
@@ -70,7 +70,7 @@ TEST(FdMessage, BringsBytesAndDescriptors) {
 
 TEST(FdMessage, ComesInOrderAndNeverMergesWithTheNext) {
   const auto [here, there] = socket_pair();
-  for (std::size_t i = 0; i < 20; ++i) send_fd_message(here.get(), parcel_with(i * 200, i % 4));
+  for (std::size_t i = 0; i < 20; ++i) send_fd_message(here.get(), fd_message_with(i * 200, i % 4));
   for (std::size_t i = 0; i < 20; ++i) {
     const auto got = receive_fd_message(there.get(), soon());
     ASSERT_TRUE(got);
@@ -81,10 +81,11 @@ TEST(FdMessage, ComesInOrderAndNeverMergesWithTheNext) {
 
 TEST(FdMessage, LargestIsTakenAndLargerIsMisuse) {
   const auto [here, there] = socket_pair();
-  send_fd_message(here.get(), parcel_with(kFdMessageBytes, kFdMessageDescriptors));
+  send_fd_message(here.get(), fd_message_with(kFdMessageBytes, kFdMessageDescriptors));
   EXPECT_EQ(receive_fd_message(there.get(), soon())->descriptors.size(), kFdMessageDescriptors);
-  EXPECT_THROW(send_fd_message(here.get(), parcel_with(kFdMessageBytes + 1, 0)), MisuseError);
-  EXPECT_THROW(send_fd_message(here.get(), parcel_with(0, kFdMessageDescriptors + 1)), MisuseError);
+  EXPECT_THROW(send_fd_message(here.get(), fd_message_with(kFdMessageBytes + 1, 0)), MisuseError);
+  EXPECT_THROW(send_fd_message(here.get(), fd_message_with(0, kFdMessageDescriptors + 1)),
+               MisuseError);
 }
 
 TEST(FdMessage, WaitsNoLongerThanTheDeadline) {
@@ -103,7 +104,7 @@ TEST(FdMessage, GarbageIsRefusedAndItsDescriptorsAreClosed) {
   const std::size_t before = open_descriptors();
   {
     const auto [here, there] = socket_pair();
-    // A parcel that claims one descriptor more than it brings, then bytes that are no parcel.
+    // A message that claims one descriptor more than it brings, then bytes that are none.
     struct {
       std::uint32_t magic = 0x6c637266;
       std::uint16_t bytes = 0;
