@@ -145,8 +145,8 @@ class Client {
   std::unique_ptr<call::ClientSession> take(int port, bool cancellable, Deadline deadline,
                                             std::optional<SignalCount> since, Outcome& outcome);
   void give_back(std::unique_ptr<call::ClientSession> session) noexcept;
-  Outcome transact(const CallArguments& arguments, CallResults* results, Deadline deadline,
-                   SignalCount since);
+  inline Outcome transact(const CallArguments& arguments, CallResults* results, Deadline deadline,
+                          SignalCount since);
   Outcome transact_slowly(std::unique_ptr<call::ClientSession>&& at_hand, bool begun,
                           const CallArguments& arguments, CallResults* results, Deadline deadline,
                           SignalCount since);
@@ -191,7 +191,8 @@ struct Waiting {
   const Endpoint* endpoint;
 };
 
-// What the owner of an endpoint hears, on a thread that serves the whole process: quick work only.
+// What the owner of an endpoint is told, on a thread that serves the whole process: quick work
+// only.
 class EndpointOwner {
  public:
   virtual ~EndpointOwner() = default;
@@ -204,7 +205,9 @@ class EndpointOwner {
   // Nobody holds the descriptors of one branch any more; `cookie` was the socket's (SO_COOKIE).
   virtual void branch_closed(std::uint64_t cookie) noexcept;
   // Somebody who holds a descriptor has sent others, for a purpose that is the owner's affair.
-  virtual void received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
+  // False if it is none of the owner's. What is left in `descriptors` is closed by a thread that
+  // may wait.
+  virtual bool received(std::uint8_t purpose, std::vector<UniqueFd>& descriptors,
                         const Credentials& sender) noexcept;
 };
 // Purposes below belong to calls themselves.
@@ -253,6 +256,12 @@ class Port {
   UniqueFd handed_out_;
 };
 
+// What clients have sent that nobody has asked for. It is dropped.
+struct Unsolicited {
+  std::uint64_t control_messages = 0;  // beside packets: pidfds, security labels
+  std::uint64_t descriptors = 0;
+};
+
 // A way into a port. Each branch of it is one pair of sockets: all descriptors that are duplicates
 // of the one handed out are one branch.
 class Endpoint : public std::enable_shared_from_this<Endpoint> {
@@ -270,6 +279,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   [[nodiscard]] bool closed() const noexcept { return closed_; }
   [[nodiscard]] std::shared_ptr<EndpointOwner> owner() const noexcept { return owner_.lock(); }
   [[nodiscard]] const PortLimits& limits() const noexcept;
+  [[nodiscard]] Unsolicited unsolicited() const noexcept;
+  void count_unsolicited(std::size_t control_messages, std::size_t descriptors) noexcept;
 
   struct Private;
   Endpoint(const Private&, std::shared_ptr<call::PortState> port,
@@ -283,6 +294,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   const std::shared_ptr<call::PortState> port_;
   const std::weak_ptr<EndpointOwner> owner_;
   std::atomic<bool> closed_{false};
+  std::atomic<std::uint64_t> unsolicited_control_messages_{0};
+  std::atomic<std::uint64_t> unsolicited_descriptors_{0};
   Terms terms_;                                    // protected by the port's lock
   std::vector<std::shared_ptr<Branch>> branches_;  // likewise
 };

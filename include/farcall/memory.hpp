@@ -88,8 +88,9 @@ class SharedMemory {
   static SharedMemory create(std::size_t size, const char* name = "farcall");
 
   // Takes over a descriptor that came from elsewhere. Throws SystemError with EPERM unless it is
-  // a memory file of ordinary pages, sealed against shrinking, growing and further sealing.
-  static SharedMemory adopt(UniqueFd fd);
+  // a memory file of ordinary pages, sealed against shrinking, growing and further sealing; then
+  // the descriptor stays the caller's, who may not want to close what that is.
+  static SharedMemory adopt(UniqueFd&& fd);
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }

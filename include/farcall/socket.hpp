@@ -65,11 +65,11 @@ struct FdMessage {
 inline constexpr std::size_t kFdMessageBytes = 4096;
 inline constexpr std::size_t kFdMessageDescriptors = 16;
 
-// Sends a parcel over a stream socket in one piece; the descriptors stay the sender's.
+// Sends one over a stream socket in one piece; the descriptors stay the sender's.
 // Throws SystemError (EPIPE and ECONNRESET when the peer is gone; never SIGPIPE).
-void send_fd_message(int socket, const FdMessage& parcel);
-// Receives one parcel, its descriptors close-on-exec; std::nullopt when the peer closed instead.
-// Throws SystemError: ETIMEDOUT after the deadline, EPROTO for what is not a parcel.
+void send_fd_message(int socket, const FdMessage& fd_message);
+// Receives one, its descriptors close-on-exec; std::nullopt when the peer closed instead.
+// Throws SystemError: ETIMEDOUT after the deadline, EPROTO for what is none.
 std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline);
 
 // What a packet socket (SOCK_SEQPACKET) brought, one packet at a time, without waiting.
@@ -78,7 +78,7 @@ struct Packet {
     nothing,
     doorbell,
     descriptors,
-    overflow,  // descriptors that this process has no room for (EMFILE); those that came are closed
+    overflow,  // descriptors that this process has no room for (EMFILE), but for the first of them
     garbage,
     closed,
   };
@@ -88,6 +88,7 @@ struct Packet {
   std::vector<UniqueFd> descriptors;
   // Where SO_PASSCRED is set: who sent this very packet, as the kernel has checked it.
   std::optional<Credentials> sender;
+  unsigned unsolicited = 0;  // control messages beside these
 };
 inline constexpr std::size_t kPacketDescriptors = 250;  // the kernel's limit is 253
 std::pair<UniqueFd, UniqueFd> packet_socket_pair();
@@ -102,7 +103,9 @@ void send_descriptors(int packet_socket, std::span<const int> descriptors, std::
 // Sends a packet with no descriptors and other credentials than the effective ones; the kernel
 // accepts those that this process could take on. Waits for nobody. Throws SystemError.
 void send_credentials(int packet_socket, const Credentials& claimed, std::uint8_t purpose);
-// Takes the next packet; its descriptors are close-on-exec. Throws SystemError.
+// Takes the next packet; its descriptors are close-on-exec, and the caller's to close, whatever the
+// kind is. Those that do not fit into the table the kernel lets go itself, on this thread. Throws
+// SystemError.
 Packet take_packet(int packet_socket);
 
 // Connects a blocking stream socket. Throws SystemError: ETIMEDOUT where the listener's queue is

@@ -2,7 +2,7 @@
 //
 // How a thread waits for a word that another process will write, and how it is woken.
 //
-// A wait goes through up to three phases, each dearer to leave and cheaper to stay in:
+// A wait goes through up to three phases, each more expensive to leave and cheaper to stay in:
 //
 //   spin        look again and again; only where the peer last ran on another processor
 //   hand over   sched_yield, so that a peer on this processor can run
@@ -85,10 +85,10 @@ class Deadline {
 // CLOCK_MONOTONIC in nanoseconds.
 std::int64_t monotonic_ns() noexcept;
 
-// One side of a shared structure, as the other side sees it. Written by its owner, except that
-// the waker clears `parked` and counts in `bell`. Nothing in it is trusted: at worst a lie costs
-// its teller a wake-up.
-struct alignas(kFalseSharing) Side {
+// How one side of a shared structure waits, as the other side sees it. Written by its owner, except
+// that the waker clears `parked` and counts in `bell`. Nothing in it is trusted: at worst a lie
+// costs its teller a wake-up.
+struct alignas(kFalseSharing) WaitState {
   enum : std::uint32_t { kAwake = 0, kOnFutex = 1, kOnDescriptor = 2, kOnBell = 3 };
   enum : std::uint32_t { kOpen = 0, kFinished = 1 };
 
@@ -97,7 +97,7 @@ struct alignas(kFalseSharing) Side {
   std::atomic<std::uint32_t> state;
   std::atomic<std::uint32_t> bell;  // rung where `parked` says so; a futex
 };
-static_assert(sizeof(Side) == kFalseSharing);
+static_assert(sizeof(WaitState) == kFalseSharing);
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
 enum class WaitMode : std::uint8_t {
@@ -191,7 +191,7 @@ class Waiter {
 
   // The first look at a peer that answers at once, without any system call.
   template <class Ready>
-  bool look(const Side& peer, Ready ready) {
+  bool look(const WaitState& peer, Ready ready) {
     return ready() || quick_look(peer, ready);
   }
 
@@ -200,7 +200,7 @@ class Waiter {
   // finished and ready() is still false: the caller tells these two apart. A signal that was caught
   // after `since` interrupts as one does that comes now; but what is ready is ok.
   template <class Ready>
-  Outcome wait(Side& mine, const Side& peer, Deadline deadline, Ready ready,
+  Outcome wait(WaitState& mine, const WaitState& peer, Deadline deadline, Ready ready,
                SignalCount since = SignalCount::now()) {
     if (ready()) return Outcome::ok;
     if (deadline.is_now())
@@ -212,7 +212,7 @@ class Waiter {
   // As wait(), but ends with would_block instead of sleeping: for who has other things to do
   // than to sleep on this one.
   template <class Ready>
-  Outcome linger(Side& mine, const Side& peer, Ready ready) {
+  Outcome linger(WaitState& mine, const WaitState& peer, Ready ready) {
     if (look(peer, ready)) return Outcome::ok;
     return linger_long(mine, peer, ReadyRef(ready));
   }
@@ -221,18 +221,18 @@ class Waiter {
   void resume() noexcept;
   // Says that the owner of `mine` waits on the descriptor, in whatever way it does that. Look
   // again whether there is something to do after this, before waiting.
-  static void park_on_descriptor(Side& mine) noexcept { park(mine, Side::kOnDescriptor); }
+  static void park_on_descriptor(WaitState& mine) noexcept { park(mine, WaitState::kOnDescriptor); }
   // The same for who waits until `mine.bell` has changed, and beside that for others
   // (futex_waitv(2)). Not `parked`: that would take the wake-ups of who sleeps there meanwhile.
-  static void park_on_bell(Side& mine) noexcept { park(mine, Side::kOnBell); }
-  static void unpark(Side& mine) noexcept {
-    mine.parked.store(Side::kAwake, std::memory_order_relaxed);
+  static void park_on_bell(WaitState& mine) noexcept { park(mine, WaitState::kOnBell); }
+  static void unpark(WaitState& mine) noexcept {
+    mine.parked.store(WaitState::kAwake, std::memory_order_relaxed);
   }
 
   // Called after publishing; wakes the peer if it sleeps.
-  void wake(Side& mine, Side& peer) noexcept {
+  void wake(WaitState& mine, WaitState& peer) noexcept {
     full_fence();
-    if (peer.parked.load(std::memory_order_relaxed) != Side::kAwake) [[unlikely]]
+    if (peer.parked.load(std::memory_order_relaxed) != WaitState::kAwake) [[unlikely]]
       wake_parked(mine, peer);
     // A side that never waits must tell now and then where it runs.
     if (--wakes_until_note_ == 0) [[unlikely]]
@@ -243,13 +243,13 @@ class Waiter {
   // readable when ready() may have turned true or the peer has gone. Call finish_poll() before
   // the next operation. prepare_poll() returns ok when there is nothing to wait for.
   template <class Ready>
-  Outcome prepare_poll(Side& mine, const Side& peer, Ready ready) {
-    park(mine, Side::kOnDescriptor);
+  Outcome prepare_poll(WaitState& mine, const WaitState& peer, Ready ready) {
+    park(mine, WaitState::kOnDescriptor);
     if (!ready() && !gone(peer)) return Outcome::would_block;
     finish_poll(mine);
     return Outcome::ok;
   }
-  void finish_poll(Side& mine) noexcept;
+  void finish_poll(WaitState& mine) noexcept;
   [[nodiscard]] int poll_descriptor() const noexcept { return lifeline_; }
 
   // Whether pthread_cancel() may end a sleep on the descriptor; whatever the state of the calling
@@ -257,7 +257,7 @@ class Waiter {
   void set_cancellable(bool on) noexcept { cancellable_ = on; }
 
   // Whether the peer has finished, closed or died.
-  [[nodiscard]] bool gone(const Side& peer) const noexcept;
+  [[nodiscard]] bool gone(const WaitState& peer) const noexcept;
   [[nodiscard]] WaitMode mode() const noexcept { return mode_; }
 
  private:
@@ -289,7 +289,7 @@ class Waiter {
   // much as the answer. After waits this short, however, the peer is streaming; leaving it alone
   // for a moment lets it write several messages before the line is taken away again.
   template <class Ready>
-  bool quick_look(const Side& peer, Ready& ready) {
+  bool quick_look(const WaitState& peer, Ready& ready) {
     const bool apart = peer.processor.load(std::memory_order_relaxed) != processor_;
     if (mode_ == WaitMode::block) return false;
     if (after_sleep_ != AfterSleep::none) [[unlikely]] {
@@ -308,22 +308,23 @@ class Waiter {
   }
 
   void let_peer_run(bool apart) noexcept;
-  Outcome linger_long(Side& mine, const Side& peer, ReadyRef ready);
-  bool stay_awake(const Side& peer, std::int64_t start, Deadline deadline, ReadyRef ready);
-  Outcome wait_long(Side& mine, const Side& peer, Deadline deadline, ReadyRef ready,
+  Outcome linger_long(WaitState& mine, const WaitState& peer, ReadyRef ready);
+  bool stay_awake(const WaitState& peer, std::int64_t start, Deadline deadline, ReadyRef ready);
+  Outcome wait_long(WaitState& mine, const WaitState& peer, Deadline deadline, ReadyRef ready,
                     SignalCount since);
-  bool spin(const Side& peer, std::int64_t until, ReadyRef ready);
-  Outcome spin_for_ever(const Side& peer, Deadline deadline, ReadyRef ready, SignalCount since);
+  bool spin(const WaitState& peer, std::int64_t until, ReadyRef ready);
+  Outcome spin_for_ever(const WaitState& peer, Deadline deadline, ReadyRef ready,
+                        SignalCount since);
   bool hand_over(ReadyRef ready);
   void pause_hand_overs() noexcept;
-  Outcome sleep(Side& mine, const Side& peer, std::int64_t start, Deadline deadline, ReadyRef ready,
-                SignalCount since);
-  static Outcome sleep_on_futex(Side& mine, Deadline deadline, SignalCount since);
+  Outcome sleep(WaitState& mine, const WaitState& peer, std::int64_t start, Deadline deadline,
+                ReadyRef ready, SignalCount since);
+  static Outcome sleep_on_futex(WaitState& mine, Deadline deadline, SignalCount since);
   Outcome sleep_on_descriptor(Deadline deadline, SignalCount since);
-  static void park(Side& mine, std::uint32_t how) noexcept;
-  void wake_parked(Side& mine, Side& peer) noexcept;
-  void note_processor(Side& mine) noexcept;
-  bool shares_processor(const Side& peer) const noexcept;
+  static void park(WaitState& mine, std::uint32_t how) noexcept;
+  void wake_parked(WaitState& mine, WaitState& peer) noexcept;
+  void note_processor(WaitState& mine) noexcept;
+  bool shares_processor(const WaitState& peer) const noexcept;
   void learn(std::int64_t waited) noexcept;
   std::int64_t spin_budget() noexcept;
 

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "call/session.hpp"
+#include "call/client_session.hpp"
 
 namespace farcall::call {
 

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "call/calls_in_progress.hpp"
-#include "call/session.hpp"
+#include "call/client_session.hpp"
 #include "farcall/error.hpp"
 
 namespace farcall {
@@ -187,8 +187,9 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
 
 // What every short call to a server that answers at once passes through: without system calls, and
 // with as few locked instructions as can be.
-[[gnu::hot]] Outcome Client::transact(const CallArguments& arguments, CallResults* results,
-                                      Deadline deadline, SignalCount since) {
+[[gnu::always_inline]] inline Outcome Client::transact(const CallArguments& arguments,
+                                                       CallResults* results, Deadline deadline,
+                                                       SignalCount since) {
   last_call_dispatched = false;
   Own& own = this->own();
   // acquire: as in take_hot().
@@ -253,7 +254,7 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
     }
     outcome = Outcome::peer_gone;
   }
-  // A session whose call has not been answered is given up: that is how the server learns of it.
+  // A session whose call has not been answered is given up: that is how the server is told.
   if (outcome == Outcome::ok) {
     give_back(std::move(session));
   } else {

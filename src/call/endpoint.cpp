@@ -20,8 +20,9 @@ std::uint8_t EndpointOwner::bounded(std::uint8_t claimed, const Credentials&,
   return claimed;
 }
 void EndpointOwner::branch_closed(std::uint64_t) noexcept {}
-// NOLINTNEXTLINE(performance-unnecessary-value-param): an owner that wants them takes them over
-void EndpointOwner::received(std::uint8_t, std::vector<UniqueFd>, const Credentials&) noexcept {}
+bool EndpointOwner::received(std::uint8_t, std::vector<UniqueFd>&, const Credentials&) noexcept {
+  return false;
+}
 
 struct Endpoint::Private {};
 
@@ -38,30 +39,29 @@ class Endpoint::Branch final : public process::Watch, public std::enable_shared_
   // Packets that nobody has taken may hold anything.
   ~Branch() override { process::close_later(user_, inner_.release(), std::move(charge_)); }
 
-  void start(std::shared_ptr<Branch> self) {
-    number_ = process::Reactor::here().watch(inner_.get(), kEvents, std::move(self));
-  }
-  void stop() noexcept {
-    if (number_ != 0 && inner_) process::Reactor::here().forget(inner_.get(), number_);
-  }
+  void start() { registration_.start(inner_.get(), kEvents, shared_from_this()); }
+  void stop() noexcept { registration_.stop(); }
   void refuse_from_now_on() noexcept { ::shutdown(inner_.get(), SHUT_WR); }
 
   void on_readable(std::uint32_t) noexcept override {
     constexpr int kMostAtOnce = 16;
     const std::shared_ptr<Endpoint> endpoint = endpoint_.lock();
     for (int i = 0; i < kMostAtOnce; ++i) {
-      Packet arrival;
+      Packet packet;
       try {
-        arrival = take_packet(inner_.get());
-        if (arrival.kind == Packet::Kind::nothing) return;
-        if (arrival.kind == Packet::Kind::closed) return end(endpoint);
-        if (endpoint) receive(arrival, *endpoint, endpoint);
+        packet = take_packet(inner_.get());
+        if (packet.kind == Packet::Kind::nothing) return;
+        if (packet.kind == Packet::Kind::closed) return end(endpoint);
+        if (endpoint) {
+          const bool wanted = receive(packet, *endpoint, endpoint);
+          endpoint->count_unsolicited(packet.unsolicited, wanted ? 0 : packet.descriptors.size());
+        }
       } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
         // What this client sent is no session, or there is no room: closing what came tells it.
       }
-      if (arrival.descriptors.empty()) continue;
-      const uid_t sender = arrival.sender ? arrival.sender->uid : user_;
-      process::close_later(sender, std::move(arrival.descriptors));
+      if (packet.descriptors.empty()) continue;
+      const uid_t sender = packet.sender ? packet.sender->uid : user_;
+      process::close_later(sender, std::move(packet.descriptors));
       // Whose rubbish comes faster than it can be thrown away has to wait.
       if (process::behind(sender)) return pause(sender);
     }
@@ -70,21 +70,24 @@ class Endpoint::Branch final : public process::Watch, public std::enable_shared_
  private:
   static constexpr std::uint32_t kEvents = EPOLLIN | EPOLLRDHUP;
 
-  static void receive(Packet& arrival, const Endpoint& from,
+  // Whether it is something that clients send.
+  static bool receive(Packet& packet, const Endpoint& from,
                       const std::shared_ptr<Endpoint>& endpoint) {
-    if (arrival.kind != Packet::Kind::descriptors || arrival.more || !arrival.sender) return;
-    if (arrival.purpose == call::kPurposeSession)
-      from.port_->add(arrival.descriptors, *arrival.sender, endpoint);
-    else if (const auto owner = from.owner(); owner && arrival.purpose >= kFirstOwnPurpose)
-      owner->received(arrival.purpose, std::move(arrival.descriptors), *arrival.sender);
+    if (packet.kind == Packet::Kind::overflow) return true;
+    if (packet.kind != Packet::Kind::descriptors || packet.more || !packet.sender) return false;
+    if (packet.purpose == call::kPurposeSession) {
+      if (packet.descriptors.size() != 2) return false;
+      from.port_->add(packet.descriptors, *packet.sender, endpoint);
+      return true;
+    }
+    const auto owner = from.owner();
+    return owner && packet.purpose >= kFirstOwnPurpose &&
+           owner->received(packet.purpose, packet.descriptors, *packet.sender);
   }
   void pause(uid_t sender) noexcept {
-    if (number_ == 0) return;
-    process::Reactor& reactor = process::Reactor::here();
-    reactor.again(inner_.get(), number_, EPOLLET);
+    registration_.rearm(EPOLLET);
     const auto resume = [self = weak_from_this()] {
-      if (const auto branch = self.lock())
-        process::Reactor::here().again(branch->inner_.get(), branch->number_, kEvents);
+      if (const auto branch = self.lock()) branch->registration_.rearm(kEvents);
     };
     try {
       process::catch_up(sender, resume);
@@ -114,10 +117,20 @@ class Endpoint::Branch final : public process::Watch, public std::enable_shared_
   const std::uint64_t cookie_;
   process::Charge charge_;
   const uid_t user_;
-  std::atomic<std::uint64_t> number_{0};  // 0 until start() has returned
+  process::Registration registration_;
 };
 
 const PortLimits& Endpoint::limits() const noexcept { return port_->limits; }
+
+Unsolicited Endpoint::unsolicited() const noexcept {
+  return {.control_messages = unsolicited_control_messages_.load(std::memory_order_relaxed),
+          .descriptors = unsolicited_descriptors_.load(std::memory_order_relaxed)};
+}
+
+void Endpoint::count_unsolicited(std::size_t control_messages, std::size_t descriptors) noexcept {
+  unsolicited_control_messages_.fetch_add(control_messages, std::memory_order_relaxed);
+  unsolicited_descriptors_.fetch_add(descriptors, std::memory_order_relaxed);
+}
 
 Endpoint::Endpoint(const Private&, std::shared_ptr<call::PortState> port,
                    std::weak_ptr<EndpointOwner> owner, const Terms& terms)
@@ -157,7 +170,7 @@ UniqueFd Endpoint::branch(std::string_view name, std::uint64_t* cookie, std::opt
     if (closed_) branch->refuse_from_now_on();
   }
   try {
-    branch->start(branch);
+    branch->start();
   } catch (...) {
     const std::lock_guard guard(port_->lock);
     std::erase(branches_, branch);
@@ -217,7 +230,7 @@ std::optional<std::vector<gid_t>> groups_of_peer(int socket) {
   }
 }
 
-// What its client does later is for the threads to hear; that it goes, for the reactor as well.
+// What its client does later is told to the threads; that it goes, to the reactor as well.
 class SessionWatch final : public Watch {
  public:
   SessionWatch(std::weak_ptr<PortState> port, std::uint64_t number)
@@ -225,7 +238,7 @@ class SessionWatch final : public Watch {
   void on_readable(std::uint32_t events) noexcept override {
     const auto port = port_.lock();
     if (!port) return;
-    if (SessionPointer left = port->hear(id_, events)) port->queue({std::move(left), nullptr});
+    if (SessionPointer left = port->on_event(id_, events)) port->queue({std::move(left), nullptr});
   }
 
  private:
@@ -237,7 +250,6 @@ class SessionWatch final : public Watch {
 
 void PortState::add(std::vector<UniqueFd>& descriptors, const Credentials& sender,
                     const std::shared_ptr<Endpoint>& endpoint) {
-  if (descriptors.size() != 2) return;
   const int answers = descriptors[1].get();
   // Who made that socket is who sent it. One that was connected to somebody else's listener would
   // speak, and be spoken to, in that somebody's name.
@@ -275,11 +287,11 @@ void PortState::add(std::vector<UniqueFd>& descriptors, const Credentials& sende
                                         next_id++, endpoint, mode, std::move(held));
     Waiter::park_on_descriptor(session->control().server);
     session->set_terms(endpoint->terms_);
-    sessions.emplace(session->id, Entry{.session = session, .watch = 0});
+    Entry& entry = sessions[session->id];
+    entry.session = session;
     ++per_user[sender.uid];
-    sessions.at(session->id).watch =
-        Reactor::here().watch(session->socket(), EPOLLRDHUP | EPOLLET,
-                              std::make_shared<SessionWatch>(weak_from_this(), session->id));
+    entry.death.start(session->socket(), EPOLLRDHUP | EPOLLET,
+                      std::make_shared<SessionWatch>(weak_from_this(), session->id));
     listen(session->socket(), session->id, EPOLLIN | EPOLLET);
   } catch (const std::exception&) {
     if (!session && !memory) throw;  // there is nowhere left to say why

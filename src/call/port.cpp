@@ -34,13 +34,6 @@ PortState::PortState(const PortLimits& port_limits, WaitMode wait_mode)
   listen(queued.get(), kQueued, EPOLLIN);
 }
 
-PortState::~PortState() {
-  if (generation != process::generation()) return;
-  for (const auto& [id, entry] : sessions)
-    Reactor::here().forget(entry.session->socket(), entry.watch);
-  if (vigil.relay != 0) Reactor::here().forget(epoll.get(), vigil.relay);
-}
-
 void PortState::listen(int fd, std::uint64_t id, std::uint32_t events) const {
   epoll_event event{.events = events, .data = {.u64 = id}};
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw_errno("epoll_ctl");
@@ -96,7 +89,7 @@ PortState::Item PortState::take_queued() {
 }
 
 // Something came from a client. Returns its session if there is a request to take.
-SessionPointer PortState::hear(std::uint64_t id, std::uint32_t events) {
+SessionPointer PortState::on_event(std::uint64_t id, std::uint32_t events) {
   SessionPointer session = find(id);
   if (!session) {
     std::shared_ptr<Source> source;
@@ -138,23 +131,6 @@ class Counted {
   std::atomic<int>* const count_;
 };
 
-// Says that the calling thread receives, as long as it does.
-class Said {
- public:
-  explicit Said(std::atomic<bool>& receiving) noexcept : receiving_(receiving) {
-    receiving_.store(true, std::memory_order_relaxed);
-  }
-  ~Said() {
-    receiving_.store(false, std::memory_order_relaxed);
-    asymmetric_fence_light();  // pairs with the heavy one in has_idle_thread()
-  }
-  Said(const Said&) = delete;
-  Said& operator=(const Said&) = delete;
-
- private:
-  std::atomic<bool>& receiving_;
-};
-
 }  // namespace
 
 PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closing_too) {
@@ -170,7 +146,7 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
     } else {
       // What this brings may be a notice, which is queued at once: it came later.
       if (only) queue(std::exchange(only, {}));
-      SessionPointer session = hear(event.data.u64, event.events);
+      SessionPointer session = on_event(event.data.u64, event.events);
       if (!session) continue;
       only = {.session = std::move(session), .notice = nullptr};
       if (limits.by_priority && only.session->ready_after_others()) queue(std::exchange(only, {}));
@@ -180,12 +156,30 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
   return only;
 }
 
+PortState::Item PortState::look() {
+  if (backlog.load(std::memory_order_relaxed) == 0) {
+    std::array<epoll_event, kBatch> events;
+    // By a system call that is no point of cancellation, and so needs no guard: mostly nobody is
+    // there.
+    const timespec none{};
+    const long found = ::syscall(SYS_epoll_pwait2, epoll.get(), events.data(), batch(), &none,
+                                 nullptr, std::size_t{0});
+    if (found <= 0) return {};
+    const NoCancel guard;
+    bool closing_too = false;
+    Item only = sort(std::span(events).first(static_cast<std::size_t>(found)), closing_too);
+    if (only && !closing_too) return only;
+    if (only) queue(std::move(only));
+  }
+  Outcome outcome;
+  return next(Deadline::now(), outcome, {});
+}
+
 [[gnu::hot]] PortState::Item PortState::next(Deadline deadline, Outcome& outcome, Sleeping how) {
   // Of all system calls here only the wait is a point of cancellation.
   const NoCancel guard;
-  constexpr std::size_t kMostAtOnce = 32;
-  std::array<epoll_event, kMostAtOnce> events;
-  const std::size_t most = limits.by_priority ? events.size() : 1;
+  std::array<epoll_event, kBatch> events;
+  const std::size_t most = batch();
   for (;;) {
     if (backlog.load(std::memory_order_relaxed) != 0) {
       // Before the first of those that wait is taken, all others who have rung are among them.
@@ -200,13 +194,13 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
       if (Item item = take_queued()) return item;
     }
     bool only_look = deadline.is_now();
-    if (!only_look && how.restartable && !limits.by_priority && vigil.pays()) {
-      Vigil watch(*this);
-      if (watch.kept()) {
+    if (!only_look && how.restartable && !limits.by_priority && multi_wait.pays()) {
+      FutexMultiWait wait(*this);
+      if (wait.active()) {
         const Counted asleep(&sleeping);
-        outcome = watch.sleep(deadline, how.cancellable);
-        Item item{.session = watch.end(), .notice = nullptr};
-        if (outcome == Outcome::ok) vigil.account(static_cast<bool>(item));
+        outcome = wait.sleep(deadline, how.cancellable);
+        Item item{.session = wait.end(), .notice = nullptr};
+        if (outcome == Outcome::ok) multi_wait.account(static_cast<bool>(item));
         if (item) {
           if (backlog.load(std::memory_order_relaxed) == 0) return item;
           queue(std::move(item));
@@ -278,7 +272,7 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
   if (++session->parks % kParksPerDrain == 0) session->drain();
   Waiter::park_on_descriptor(session->control().server);
   session->release();
-  // What came before these two lines rang no bell that anyone heeded.
+  // What came before these two lines rang no bell that anyone was waiting for.
   const bool gone = over(*session);
   if (!gone && !session->ready()) return;
   if (!session->claim()) return;
@@ -291,21 +285,18 @@ PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closi
 }
 
 void PortState::drop(const SessionPointer& session) noexcept {
-  // Others may still refer to the session; its client shall know now.
+  // Others may still refer to the session; its client must know now.
   ::shutdown(session->socket(), SHUT_RDWR);
-  std::uint64_t watch = 0;
+  decltype(sessions)::node_type dropped;  // destroyed without the lock
   {
     const std::lock_guard guard(lock);
-    const auto found = sessions.find(session->id);
-    if (found == sessions.end()) return;
-    watch = found->second.watch;
-    sessions.erase(found);
+    dropped = sessions.extract(session->id);
+    if (dropped.empty()) return;
     const auto user = per_user.find(session->caller.uid);
     if (--user->second == 0) per_user.erase(user);
   }
   ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, session->socket(), nullptr);
-  Reactor::here().forget(session->socket(), watch);
-  vigil.disturb();  // who keeps it refers to the session
+  multi_wait.wake();  // who waits refers to the session
 }
 
 void PortState::close_sessions(const Endpoint* endpoint) noexcept {
@@ -360,45 +351,9 @@ void PortState::close() noexcept {
   (void)!::write(closing.get(), &one, sizeof one);
 }
 
-std::byte* RequestBuffer::reserve(std::size_t size, Charge charge) noexcept {
-  if (!charge) return nullptr;
-  if (size > memory_.size()) {
-    memory_.reset();
-    const std::size_t pages = round_up_to_pages(size);
-    if (pages < size) return nullptr;
-    void* address =
-        ::mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (address == MAP_FAILED) return nullptr;
-    memory_ = Mapping(address, pages);
-  }
-  charge_ = std::move(charge);
-  return memory_.data();
-}
-
-void RequestBuffer::release() noexcept {
-  constexpr std::size_t kKeep = std::size_t{32} << 20;
-  if (memory_.size() > kKeep) memory_.reset();
-  charge_ = {};
-}
-
 }  // namespace call
 
 using call::PortState;
-using call::ServerSession;
-using call::SessionPointer;
-
-namespace {
-
-// A thread that serves one client without pause looks this often whether others wait.
-constexpr unsigned kServesPerLook = 32;
-// And so often where the most urgent is to be served at any time: a look costs a system call.
-#if defined(__x86_64__)
-constexpr std::uint64_t kTicksPerLook = 20'000;  // 6 to 10 us
-#else
-constexpr std::uint64_t kTicksPerLook = 7'000;
-#endif
-
-}  // namespace
 
 Port::Port(const PortLimits& limits, WaitMode mode)
     : state_(std::make_shared<PortState>(limits, mode)) {}
@@ -492,250 +447,6 @@ std::vector<Waiting> Port::waiting() const {
                      .priority = entry.session->priority(),
                      .endpoint = entry.session->endpoint.get()});
   return all;
-}
-
-Incoming::Incoming() noexcept : generation_(process::generation()) {}
-Incoming::Incoming(Incoming&& other) noexcept : Incoming() { *this = std::move(other); }
-Incoming& Incoming::operator=(Incoming&& other) noexcept {
-  if (this == &other) return *this;
-  abandon();
-  const bool in_line = other.request_.data.data() == other.inline_;
-  session_ = std::move(other.session_);
-  port_ = std::move(other.port_);
-  endpoint_ = std::move(other.endpoint_);
-  request_ = std::exchange(other.request_, {});
-  large_ = std::move(other.large_);
-  descriptors_ = std::move(other.descriptors_);
-  notice_ = std::exchange(other.notice_, false);
-  caller_ = other.caller_;
-  generation_ = other.generation_;
-  if (in_line) {
-    std::ranges::copy(request_.data, inline_);
-    request_.data = {inline_, request_.data.size()};
-  }
-  return *this;
-}
-Incoming::~Incoming() { abandon(); }
-
-void Incoming::abandon() noexcept {
-  if (!session_) return;
-  if (generation_ != process::generation()) {
-    // The call is the parent's to answer.
-    process::leak_in_child(session_);
-    process::leak_in_child(port_);
-    return;
-  }
-  // Left without an answer: the client must not wait for ever.
-  session_->end_serving();
-  port_->drop(session_);
-  session_ = nullptr;
-  port_ = nullptr;
-}
-
-bool Incoming::abandoned() const noexcept {
-  return session_ && (session_->gone || session_->hung_up());
-}
-
-bool Incoming::known_abandoned() const noexcept {
-  return session_ && session_->gone.load(std::memory_order_relaxed);
-}
-
-const CallerIdentity* Incoming::identity() const noexcept {
-  return session_ ? &session_->identity() : nullptr;
-}
-
-void Incoming::refuse(int error) noexcept {
-  if (!session_) return;
-  session_->end_serving();
-  session_->refuse(error);
-  port_->release(session_);
-  session_ = nullptr;
-  port_ = nullptr;
-}
-
-ServerThread::ServerThread(Port& port, WaitMode mode, ClientDeathObserver* observer)
-    : state_(port.state_), mode_(mode), observer_(observer), generation_(process::generation()) {
-  const std::lock_guard guard(state_->lock);
-  state_->threads.push_back(&receiving_);
-}
-
-ServerThread::~ServerThread() {
-  if (generation_ != process::generation()) {
-    process::leak_in_child(state_);
-    process::leak_in_child(attending_);
-    return;
-  }
-  leave();
-  const std::lock_guard guard(state_->lock);
-  std::erase(state_->threads, &receiving_);
-}
-
-[[gnu::hot]] void ServerThread::attend(SessionPointer session) noexcept {
-  Waiter::unpark(session->control().server);
-  session->waiter().resume();
-  attending_ = std::move(session);
-}
-
-// Goes back to the pool: from now on the client has to ring.
-[[gnu::hot]] void ServerThread::leave() noexcept {
-  if (!attending_) return;
-  const SessionPointer session = std::exchange(attending_, nullptr);
-  state_->release(session);
-  if (observer_ != nullptr) observer_->left();
-}
-
-// Takes the request that is ready. False: there is nothing to serve after all.
-[[gnu::hot]] bool ServerThread::take(Incoming& incoming) {
-  ServerSession& session = *attending_;
-  call::Request& request = incoming.request_;
-  if (!session.take_short(incoming.inline_, request) && !take_long(incoming)) return false;
-  if (!request.wants_reply && !state_->limits.one_way) [[unlikely]] {
-    request = {};
-    process::close_later(session.caller.uid, std::move(incoming.descriptors_));
-    state_->drop(std::exchange(attending_, nullptr));
-    return false;
-  }
-  incoming.notice_ = false;
-  incoming.caller_ = session.caller;
-  // Mostly they are the same as last time; a look is cheaper than counting them up and down.
-  if (incoming.endpoint_ != session.endpoint) incoming.endpoint_ = session.endpoint;
-  if (request.wants_reply) {
-    session.begin_serving(observer_);
-    incoming.session_ = std::move(attending_);
-    if (incoming.port_ != state_) incoming.port_ = state_;
-  }
-  return true;
-}
-
-bool ServerThread::take_long(Incoming& incoming) {
-  Outcome outcome = Outcome::broken;
-  const call::Destination to{.inline_data = incoming.inline_,
-                             .large = incoming.large_,
-                             .limits = state_->limits,
-                             .descriptors = incoming.descriptors_,
-                             .observer = observer_};
-  try {
-    outcome = attending_->take(to, incoming.request_);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no memory for this client
-  }
-  if (outcome == Outcome::ok) return true;
-  incoming.request_ = {};
-  process::close_later(attending_->caller.uid, std::move(incoming.descriptors_));
-  if (outcome != Outcome::would_block) state_->drop(std::exchange(attending_, nullptr));
-  return false;
-}
-
-[[gnu::hot]] bool ServerThread::look_due() noexcept {
-  if (!state_->limits.by_priority) return ++serves_ % kServesPerLook == 0;
-  const std::uint64_t now = ticks();
-  if (now - looked_ < kTicksPerLook) return false;
-  looked_ = now;
-  return true;
-}
-
-// Turns to somebody else who waits, if there is anybody. True: it was a notice.
-bool ServerThread::look_around(Incoming& incoming) {
-  PortState::Item other = state_->next(Deadline::now(), wait_outcome_, {});
-  if (!other) return false;
-  // Who has waited goes before who comes anew, unless that one is more urgent.
-  if (state_->limits.by_priority && attending_->ready() &&
-      attending_->priority() > other.priority()) {
-    state_->queue(std::move(other));
-    return false;
-  }
-  leave();
-  if (other.session) {
-    incoming.crowded_ = state_->sleeping.load(std::memory_order_relaxed) == 0;
-    attend(std::move(other.session));
-    return false;
-  }
-  incoming.endpoint_ = std::move(other.notice);
-  incoming.notice_ = true;
-  return true;
-}
-
-[[gnu::hot]] Outcome ServerThread::next(Incoming& incoming, Deadline deadline, SignalCount since) {
-  for (;;) {
-    if (state_->closed) {
-      leave();
-      return Outcome::finished;
-    }
-    if (attending_) {
-      // One client that never pauses must not keep the others waiting.
-      if (look_due() && look_around(incoming)) return Outcome::ok;
-      ServerSession& session = *attending_;
-      const Outcome outcome = session.waiter().linger(
-          session.control().server, session.control().client, [&] { return session.arrived(); });
-      if (outcome == Outcome::ok && !state_->over(session)) {
-        if (state_->limits.by_priority && session.ready_after_others()) {
-          if (look_around(incoming)) return Outcome::ok;
-          if (!attending_->ready()) continue;
-        }
-        if (take(incoming)) return Outcome::ok;
-        continue;
-      }
-      leave();
-    }
-    PortState::Item item =
-        state_->next(deadline, wait_outcome_,
-                     {.cancellable = cancellable_, .restartable = restartable_, .since = since});
-    if (!item) return wait_outcome_;
-    if (item.notice) {
-      incoming.endpoint_ = std::move(item.notice);
-      incoming.notice_ = true;
-      return Outcome::ok;
-    }
-    attend(std::move(item.session));
-    if (attending_->ready() && take(incoming)) return Outcome::ok;
-    leave();
-  }
-}
-
-[[gnu::hot]] Outcome ServerThread::receive(Incoming& incoming, Deadline deadline,
-                                           SignalCount since) {
-  incoming.abandon();
-  if (incoming.large_) [[unlikely]]
-    incoming.large_->release();
-  if (!incoming.descriptors_.empty()) [[unlikely]]
-    process::close_later(incoming.caller_.uid, std::move(incoming.descriptors_));
-  incoming.request_ = {};
-  incoming.notice_ = false;
-  incoming.crowded_ = false;
-  incoming.generation_ = generation_;
-  const call::Said receiving(receiving_);
-  return next(incoming, deadline, since);
-}
-
-[[gnu::hot]] Outcome ServerThread::reply(Incoming& incoming, std::span<const std::byte> data,
-                                         std::span<const int> descriptors, std::int64_t status) {
-  if (!incoming.session_) throw MisuseError("reply to what wants no reply, or has had it");
-  incoming.session_->end_serving();
-  if (data.size() <= kInlineBytes && descriptors.empty()) [[likely]] {
-    incoming.session_->reply_shortly(data, status);
-  } else {
-    const Outcome outcome = reply_at_length(incoming, data, descriptors, status);
-    if (outcome != Outcome::ok) return outcome;
-  }
-  leave();
-  attending_ = std::move(incoming.session_);
-  return Outcome::ok;
-}
-
-Outcome ServerThread::reply_at_length(Incoming& incoming, std::span<const std::byte> data,
-                                      std::span<const int> descriptors, std::int64_t status) {
-  Outcome outcome = Outcome::peer_gone;
-  try {
-    outcome = incoming.session_->reply(data, descriptors, status, state_->limits.patience);
-  } catch (const SystemError& error) {
-    // A bad descriptor, say, leaves the client waiting for a better reply.
-    const int code = error.code().value();
-    if (code != EPIPE && code != ECONNRESET && code != ETIMEDOUT) {
-      incoming.session_->begin_serving(observer_);
-      throw;
-    }
-  }
-  if (outcome != Outcome::ok) state_->drop(std::exchange(incoming.session_, nullptr));
-  return outcome;
 }
 
 }  // namespace farcall

@@ -5,13 +5,13 @@
 //
 //   a session is owned by at most one thread (claim/release)
 //   a thread leaves a session:   say "ring the doorbell"; release; look again, and claim if so
-//   a thread that hears an edge: claim, or leave it to the owner, who looks again when it leaves
+//   a thread that gets an edge:  claim, or leave it to the owner, who looks again when it leaves
 //
-// The reactor lets sessions in, and hears of clients that go; so neither waits for a thread that is
-// free.
+// The reactor lets sessions in, and is told of clients that go; so neither waits for a thread that
+// is free.
 //
-// Threads with nothing to do sleep on the port's epoll descriptor, where packets ring; but one of
-// them keeps a vigil (vigil.hpp) over a port of few sessions.
+// Threads with nothing to do sleep on the port's epoll descriptor, where packets ring; but where a
+// port has few sessions one of them sleeps on the futexes of all (futex_multi_wait.hpp).
 #pragma once
 
 #include <sys/epoll.h>
@@ -21,8 +21,9 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "call/session.hpp"
-#include "call/vigil.hpp"
+#include "call/futex_multi_wait.hpp"
+#include "call/server_session.hpp"
+#include "process/reactor.hpp"
 
 namespace farcall::call {
 
@@ -30,6 +31,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   static constexpr std::uint64_t kClosing = 1;
   static constexpr std::uint64_t kQueued = 2;
   static constexpr std::uint64_t kFirstSession = 3;
+  static constexpr std::size_t kBatch = 32;
 
   // What waits for a thread: a session, claimed, with something to do; or else a notice.
   struct Item {
@@ -48,25 +50,28 @@ struct PortState : std::enable_shared_from_this<PortState> {
   };
   struct Entry {
     SessionPointer session;
-    std::uint64_t watch;
+    Registration death;  // tells of its client's
   };
 
   PortState(const PortLimits& limits, WaitMode mode);
   PortState(const PortState&) = delete;
   PortState& operator=(const PortState&) = delete;
-  ~PortState();
 
+  // What is asked for at once: where the most urgent goes first, all of those who have rung.
+  [[nodiscard]] std::size_t batch() const noexcept { return limits.by_priority ? kBatch : 1; }
   void listen(int fd, std::uint64_t id, std::uint32_t events) const;
-  // A client's memory and socket have come through an endpoint: answers with a session, or its
-  // refusal. Throws SystemError for what is wrong with them.
+  // A client's memory and socket, two descriptors, have come through an endpoint: answers with a
+  // session, or its refusal. Throws SystemError for what is wrong with them.
   void add(std::vector<UniqueFd>& descriptors, const Credentials& sender,
            const std::shared_ptr<Endpoint>& endpoint);
   SessionPointer find(std::uint64_t id);
   // Something to do, the session claimed for the caller; or nothing, and `outcome` says why.
   Item next(Deadline deadline, Outcome& outcome, Sleeping how);
+  // The same at once, for a thread that has a client already.
+  Item look();
   // Queues what has come, except for a single thing when nothing else waits.
   Item sort(std::span<const epoll_event> events, bool& closing_too);
-  SessionPointer hear(std::uint64_t id, std::uint32_t events);
+  SessionPointer on_event(std::uint64_t id, std::uint32_t events);
   // For some thread of the port.
   void queue(Item item) noexcept;
   Item take_queued();
@@ -89,13 +94,13 @@ struct PortState : std::enable_shared_from_this<PortState> {
   std::atomic<bool> closed{false};
   std::atomic<int> sleeping{0};         // threads that wait for any client to ring
   std::atomic<std::size_t> backlog{0};  // what `waiting` holds
-  VigilState vigil;
+  FutexMultiWaitState multi_wait;
 
   mutable std::mutex lock;  // protects all below
   std::unordered_map<std::uint64_t, Entry> sessions;
   std::unordered_map<uid_t, std::size_t> per_user;
   std::multimap<int, Item> waiting;  // by falling priority
-  std::vector<Item> late;            // to wait behind all that has come, heard of or not
+  std::vector<Item> late;            // to wait behind all that has come, known here or not
   std::unordered_map<std::uint64_t, std::shared_ptr<Source>> sources;
   std::vector<std::weak_ptr<Endpoint>> endpoints;
   std::vector<const std::atomic<bool>*> threads;  // for each, whether it receives

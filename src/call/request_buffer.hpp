@@ -2,8 +2,8 @@
 #pragma once
 
 #include "farcall/memory.hpp"
-#include "process/process.hpp"
 #include "process/ledger.hpp"
+#include "process/process.hpp"
 
 namespace farcall::call {
 

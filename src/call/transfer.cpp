@@ -52,13 +52,17 @@ TransferMemory TransferMemory::create(std::size_t size) {
   return made;
 }
 
-TransferMemory TransferMemory::adopt(UniqueFd fd, bool trusted, std::size_t most) {
+TransferMemory TransferMemory::adopt(UniqueFd&& fd, bool trusted, std::size_t most) {
   SharedMemory memory = SharedMemory::adopt(std::move(fd));
-  if (memory.size() == 0) throw SystemError(EPROTO, "memory of no size");
+  const auto refuse = [&](int error, const char* why) {
+    fd = std::move(memory).release();
+    throw SystemError(error, why);
+  };
+  if (memory.size() == 0) refuse(EPROTO, "memory of no size");
   // What create() makes for the longest message that is taken.
   const std::size_t longest = most > kMostMapped ? most : std::bit_ceil(std::max(most, kLeast));
   if (memory.size() - std::min(memory.size(), longest) >= page_size())
-    throw SystemError(E2BIG, "memory for a longer message than is taken");
+    refuse(E2BIG, "memory for a longer message than is taken");
   TransferMemory made;
   made.capacity_ = memory.size();
   if (trusted || memory.size() <= kMostMapped)

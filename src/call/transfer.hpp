@@ -29,8 +29,8 @@ class TransferMemory {
   // For messages of `size` bytes at least. Throws SystemError.
   static TransferMemory create(std::size_t size);
   // What the other side has sent. Throws SystemError: EPERM and EPROTO for what is no such memory,
-  // ENOMEM, E2BIG where it is larger than `most`.
-  static TransferMemory adopt(UniqueFd fd, bool trusted, std::size_t most);
+  // ENOMEM, E2BIG where it is larger than `most`; then the descriptor stays the caller's.
+  static TransferMemory adopt(UniqueFd&& fd, bool trusted, std::size_t most);
 
   // Of create(), until keep() is called: what is to be sent to the other side.
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }

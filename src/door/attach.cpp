@@ -94,13 +94,13 @@ UniqueFd connect_to(const struct stat& status) noexcept {
 Packet await_answer(int socket) {
   const Deadline deadline = Deadline::after(kPatience);
   for (;;) {
-    Packet arrival = take_packet(socket);
-    if (arrival.kind != Packet::Kind::nothing) return arrival;
+    Packet packet = take_packet(socket);
+    if (packet.kind != Packet::Kind::nothing) return packet;
     const std::int64_t left = (deadline.at() - monotonic_ns()) / 1'000'000;
     pollfd entry{.fd = socket, .events = POLLIN, .revents = 0};
     if (left <= 0 || (::poll(&entry, 1, static_cast<int>(left)) < 0 && errno != EINTR)) {
-      arrival.kind = Packet::Kind::closed;
-      return arrival;
+      packet.kind = Packet::Kind::closed;
+      return packet;
     }
   }
 }
@@ -142,7 +142,7 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
 
   // The kernel tells when the last name of the file goes. May wait for whoever serves the file.
   void start() {
-    number_ = process::Reactor::here().watch(acceptor_.fd(), EPOLLIN | EPOLLET, shared_from_this());
+    acceptor_.start(shared_from_this());
     class Names final : public process::Watch {
      public:
       explicit Names(std::weak_ptr<Attachment> attachment) : attachment_(std::move(attachment)) {}
@@ -158,8 +158,7 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
     if (!names_) return;
     const std::string path = "/proc/self/fd/" + std::to_string(file_.get());
     if (::inotify_add_watch(names_.get(), path.c_str(), IN_ATTRIB | IN_DELETE_SELF) < 0) return;
-    names_number_ = process::Reactor::here().watch(names_.get(), EPOLLIN,
-                                                   std::make_shared<Names>(weak_from_this()));
+    names_registration_.start(names_.get(), EPOLLIN, std::make_shared<Names>(weak_from_this()));
   }
 
   void detach() noexcept {
@@ -198,13 +197,8 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
 
  private:
   void stop() noexcept {
-    // A child's copy leaves what is watched in the parent.
-    if (acceptor_.fd() >= 0 && number_ != 0)
-      process::Reactor::here().forget(acceptor_.fd(), number_);
-    if (names_ && names_number_ != 0) process::Reactor::here().forget(names_.get(), names_number_);
-    number_ = 0;
-    names_number_ = 0;
     acceptor_.close();
+    names_registration_.stop();
     names_.reset();
     process::close_later(::geteuid(), file_.release());
   }
@@ -223,8 +217,7 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
   const uid_t maker_;
   const process::Charge charge_;
   process::PrivateFd names_;
-  std::atomic<std::uint64_t> number_{0};
-  std::uint64_t names_number_ = 0;
+  process::Registration names_registration_;
 };
 
 namespace {
@@ -240,12 +233,9 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
         charge_(std::move(held)) {}
   ~Visitor() override { process::close_later(who_.uid, socket_.release()); }
 
-  void start() {
-    number_ =
-        process::Reactor::here().watch(socket_.get(), EPOLLIN | EPOLLRDHUP, shared_from_this());
-  }
+  void start() { registration_.start(socket_.get(), EPOLLIN | EPOLLRDHUP, shared_from_this()); }
   void dismiss() noexcept {
-    if (number_ != 0) process::Reactor::here().forget(socket_.get(), number_);
+    registration_.stop();
     ::shutdown(socket_.get(), SHUT_RDWR);
   }
 
@@ -255,18 +245,18 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
   }
   // Does what it wants; false: it has not said so yet.
   bool serve() noexcept {
-    Packet arrival;
+    Packet packet;
     try {
-      arrival = take_packet(socket_.get());
-      if (arrival.kind == Packet::Kind::nothing) return false;
+      packet = take_packet(socket_.get());
+      if (packet.kind == Packet::Kind::nothing) return false;
       if (const auto attachment = attachment_.lock();
-          attachment && arrival.kind == Packet::Kind::descriptors) {
-        if (arrival.purpose == kPurposeOpen) open(*attachment, arrival.descriptors);
-        if (arrival.purpose == kPurposeDetach) detach(*attachment);
+          attachment && packet.kind == Packet::Kind::descriptors) {
+        if (packet.purpose == kPurposeOpen) open(*attachment, packet.descriptors);
+        if (packet.purpose == kPurposeDetach) detach(*attachment);
       }
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
     }
-    process::close_later(who_.uid, std::move(arrival.descriptors));
+    process::close_later(who_.uid, std::move(packet.descriptors));
     dismiss();
     return true;
   }
@@ -293,7 +283,7 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
   process::PrivateFd socket_;
   const Credentials who_;
   const process::Charge charge_;
-  std::atomic<std::uint64_t> number_{0};
+  process::Registration registration_;
 };
 
 // Those that say nothing make room for others.
@@ -318,32 +308,16 @@ struct Visitors {
 }  // namespace
 
 void Attachment::let_in() noexcept {
-  constexpr int kMostAtOnce = 16;
-  for (int i = 0; i < kMostAtOnce; ++i) {
-    bool full = false;
-    UniqueFd socket = acceptor_.accept(full);
-    if (!socket) {
-      if (full) process::look_again_later(acceptor_.fd(), number_, weak_from_this());
-      return;
-    }
-    try {
-      const Credentials who = peer_credentials(socket.get());
-      process::Charge held(process::Resource::descriptors, who.uid, 1);
-      if (full || !held) {
-        process::close_later(who.uid, std::move(socket));
-        continue;
-      }
-      auto visitor =
-          std::make_shared<Visitor>(weak_from_this(), std::move(socket), who, std::move(held));
-      // Mostly it has said already what it wants.
-      if (visitor->serve()) continue;
-      visitor->start();
-      process::PerProcess<Visitors>::here().add(visitor);
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
-    }
-  }
-  // Edges tell of those that come from now on.
-  process::Reactor::here().again(acceptor_.fd(), number_, EPOLLIN | EPOLLET);
+  acceptor_.accept_waiting([this](UniqueFd& socket, const Credentials& who, bool full) {
+    process::Charge held(process::Resource::descriptors, who.uid, 1);
+    if (full || !held) return;
+    auto visitor =
+        std::make_shared<Visitor>(weak_from_this(), std::move(socket), who, std::move(held));
+    // Mostly it has said already what it wants.
+    if (visitor->serve()) return;
+    visitor->start();
+    process::PerProcess<Visitors>::here().add(visitor);
+  });
 }
 
 namespace {
@@ -377,17 +351,15 @@ void attach_now(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descri
 
 }  // namespace
 
-void attach(const std::shared_ptr<Door>& door, std::vector<UniqueFd> descriptors,
+void attach(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descriptors,
             const Credentials& sender) noexcept {
+  std::shared_ptr<std::vector<UniqueFd>> shared;
   try {
-    if (descriptors.size() == 3) {
-      auto shared = std::make_shared<std::vector<UniqueFd>>(std::move(descriptors));
-      process::run_later(sender.uid, [door, shared, sender] { attach_now(door, *shared, sender); });
-      return;
-    }
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): who attaches gets no answer
+    shared = std::make_shared<std::vector<UniqueFd>>(std::move(descriptors));
+    process::run_later(sender.uid, [door, shared, sender] { attach_now(door, *shared, sender); });
+  } catch (const std::exception&) {  // who attaches gets no answer
+    if (shared) descriptors.swap(*shared);
   }
-  process::close_later(sender.uid, std::move(descriptors));
 }
 
 bool is_attached(const struct stat& status) noexcept {
@@ -400,10 +372,10 @@ UniqueFd open_attached(int fd, const struct stat& status) noexcept {
   if (!socket) return {};
   try {
     send_descriptors(socket.get(), std::array{fd}, kPurposeOpen);
-    Packet arrival = await_answer(socket.get());
-    if (arrival.kind == Packet::Kind::descriptors && arrival.descriptors.size() == 1 &&
-        read_name(arrival.descriptors[0].get()))
-      return std::move(arrival.descriptors[0]);
+    Packet packet = await_answer(socket.get());
+    if (packet.kind == Packet::Kind::descriptors && packet.descriptors.size() == 1 &&
+        read_name(packet.descriptors[0].get()))
+      return std::move(packet.descriptors[0]);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): its server has just died
   }
   return {};
@@ -434,8 +406,8 @@ int attach_to(int d, const char* path) {
     throw;
   }
   const_cast<UniqueFd&>(theirs).reset();
-  const Packet arrival = await_answer(mine.get());
-  return arrival.kind == Packet::Kind::descriptors ? 0 : fail(EBADF);
+  const Packet packet = await_answer(mine.get());
+  return packet.kind == Packet::Kind::descriptors ? 0 : fail(EBADF);
 }
 
 int open_door(const char* path, int flags) {

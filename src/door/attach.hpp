@@ -21,8 +21,9 @@ namespace farcall::door {
 
 class Attachment;
 
-// Takes over what fattach() has sent to the door's socket.
-void attach(const std::shared_ptr<Door>& door, std::vector<UniqueFd> descriptors,
+// Takes over what fattach() has sent to the door's socket, three descriptors; leaves them where
+// they are if that cannot be done now.
+void attach(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descriptors,
             const Credentials& sender) noexcept;
 
 // Whether a door is attached to the file, which somebody stands for who may attach.

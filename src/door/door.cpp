@@ -259,9 +259,11 @@ void Door::branch_closed(std::uint64_t socket) noexcept {
   }
 }
 
-void Door::received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
+bool Door::received(std::uint8_t purpose, std::vector<UniqueFd>& descriptors,
                     const Credentials& sender) noexcept {
-  if (purpose == kPurposeAttach) attach(shared_from_this(), std::move(descriptors), sender);
+  if (purpose != kPurposeAttach || descriptors.size() != 3) return false;
+  attach(shared_from_this(), descriptors, sender);
+  return true;
 }
 
 void Door::add_attachment(std::shared_ptr<Attachment> attachment) {

@@ -101,7 +101,7 @@ class Door final : public EndpointOwner, public std::enable_shared_from_this<Doo
     return 0;
   }
   void branch_closed(std::uint64_t socket) noexcept override;
-  void received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
+  bool received(std::uint8_t purpose, std::vector<UniqueFd>& descriptors,
                 const Credentials& sender) noexcept override;
 
   void add_attachment(std::shared_ptr<Attachment> attachment);
@@ -130,7 +130,7 @@ class Door final : public EndpointOwner, public std::enable_shared_from_this<Doo
   std::atomic<std::uint64_t> desc_max_;
   std::atomic<bool> told_{false};  // of a single reference left
   std::atomic<bool> check_pending_{false};
-  mutable std::mutex lock_;        // protects all below
+  mutable std::mutex lock_;  // protects all below
   std::vector<std::shared_ptr<Attachment>> attachments_;
   bool was_referenced_ = false;
   bool is_unref_ = false;

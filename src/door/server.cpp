@@ -50,7 +50,7 @@ class ServingThread final : public ClientDeathObserver {
     const int error = try_to_answer(data, size, descriptors, count);
     return error == 0 ? 0 : drop_answer(error, descriptors, count);
   }
-  // Somebody else is to hear the next client meanwhile.
+  // Somebody else is to serve the next client meanwhile.
   void busy(const Endpoint& endpoint) override {
     if (const auto owner = endpoint.owner()) make_spare(static_cast<Door&>(*owner));
   }
@@ -331,7 +331,7 @@ void ServingThread::join_pool() {
   pool_->starting_until.store(0, std::memory_order_relaxed);
 }
 
-// Called when this thread is about to serve: if nobody else of the pool is left to hear the next
+// Called when this thread is about to serve: if nobody else of the pool is left to serve the next
 // client, the program is asked for one more.
 void ServingThread::make_spare(Door& door) {
   if (pool_->port.has_sleeping_thread() && !incoming.crowded()) [[likely]]

@@ -113,7 +113,7 @@ SharedMemory SharedMemory::create(std::size_t size, const char* name) {
   return {std::move(fd), size};
 }
 
-SharedMemory SharedMemory::adopt(UniqueFd fd) {
+SharedMemory SharedMemory::adopt(UniqueFd&& fd) {
   // F_GET_SEALS fails on everything but memory files, so it tells the kind as well.
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals)

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "farcall/error.hpp"
+#include "message/pending_reply.hpp"
 
 namespace farcall::message {
 namespace {
@@ -38,5 +39,19 @@ std::span<Engine* const> engines() {
 }
 
 Engine& chosen_engine() { return *engines().front(); }
+
+std::int64_t Channel::reply_receive(std::int64_t id, int status, Buffers reply, Buffers into,
+                                    Deadline deadline, farcall_info* info, SignalCount since) {
+  if (id != 0) {
+    Use use(id);
+    try {
+      use->reply(status, 0, reply, true);
+    } catch (const SystemError& error) {
+      if (error.code().value() != ESRCH) throw;
+    }
+    use.end();
+  }
+  return receive(into, deadline, info, since);
+}
 
 }  // namespace farcall::message

@@ -18,7 +18,7 @@
 
 namespace farcall::message {
 
-class Blocked;
+class PendingReply;
 
 // What both kinds of numbered objects are: open, and of this process, or refused.
 class Numbered {

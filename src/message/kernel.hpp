@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "farcall/error.hpp"
-#include "message/blocked.hpp"
 #include "message/engine.hpp"
+#include "message/pending_reply.hpp"
 
 namespace farcall::message {
 
@@ -23,9 +23,9 @@ using ReplyArguments = struct ::stplr_reply;
 using ReplyReceiveArguments = struct ::stplr_reply_receive;
 using PulseArguments = struct ::stplr_pulse;
 
-class KernelBlocked final : public Blocked {
+class KernelPendingReply final : public PendingReply {
  public:
-  explicit KernelBlocked(KernelChannel& of) : channel(of) {}
+  explicit KernelPendingReply(KernelChannel& of) : channel(of) {}
   void reply(int status, int error, Buffers data, bool coming_back) override;
   std::size_t read(std::size_t offset, Buffers to) override;
   std::size_t write(std::size_t offset, Buffers from) override;
@@ -47,12 +47,12 @@ class KernelChannel final : public Channel, public std::enable_shared_from_this<
   UniqueFd connect() override;
   void post(int priority, int code, std::int64_t value) override;
   void close() noexcept override;
-  void give_back(KernelBlocked& blocked) noexcept;
+  void give_back(KernelPendingReply& pending) noexcept;
 
  private:
   std::int64_t take(const ReceiveArguments& received, const std::vector<std::int32_t>& files,
                     farcall_info* info);
-  KernelBlocked& blocked_for(std::uint64_t kernel_id);
+  KernelPendingReply& pending_for(std::uint64_t kernel_id);
   [[nodiscard]] std::int64_t id_of(std::uint64_t kernel_id) const noexcept;
   [[nodiscard]] std::int64_t wait_for_id_of(std::uint64_t kernel_id) const noexcept;
 
@@ -60,8 +60,8 @@ class KernelChannel final : public Channel, public std::enable_shared_from_this<
   std::atomic<std::int64_t> next_label_;
   std::atomic<int> receiving_{0};
   mutable std::mutex lock_;  // protects what follows
-  std::vector<std::unique_ptr<KernelBlocked>> all_blocked_;
-  std::vector<KernelBlocked*> free_blocked_;
+  std::vector<std::unique_ptr<KernelPendingReply>> all_pending_;
+  std::vector<KernelPendingReply*> free_pending_;
 };
 
 class KernelConnection final : public Connection {

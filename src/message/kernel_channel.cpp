@@ -96,33 +96,33 @@ void KernelChannel::post(int priority, int code, std::int64_t value) {
   if (::ioctl(connection.get(), STPLR_PULSE, &pulse) != 0) throw_errno("pulse");
 }
 
-KernelBlocked& KernelChannel::blocked_for(std::uint64_t kernel_id) {
-  KernelBlocked* blocked = nullptr;
+KernelPendingReply& KernelChannel::pending_for(std::uint64_t kernel_id) {
+  KernelPendingReply* pending = nullptr;
   const std::lock_guard guard(lock_);
-  if (free_blocked_.empty()) {
-    all_blocked_.push_back(std::make_unique<KernelBlocked>(*this));
-    blocked = all_blocked_.back().get();
+  if (free_pending_.empty()) {
+    all_pending_.push_back(std::make_unique<KernelPendingReply>(*this));
+    pending = all_pending_.back().get();
   } else {
-    blocked = free_blocked_.back();
-    free_blocked_.pop_back();
+    pending = free_pending_.back();
+    free_pending_.pop_back();
   }
-  blocked->kernel_id.store(kernel_id, std::memory_order_relaxed);
-  return *blocked;
+  pending->kernel_id.store(kernel_id, std::memory_order_relaxed);
+  return *pending;
 }
 
-void KernelChannel::give_back(KernelBlocked& blocked) noexcept {
+void KernelChannel::give_back(KernelPendingReply& pending) noexcept {
   try {
     const std::lock_guard guard(lock_);
-    free_blocked_.push_back(&blocked);
+    free_pending_.push_back(&pending);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): used no more
   }
 }
 
 std::int64_t KernelChannel::id_of(std::uint64_t kernel_id) const noexcept {
   const std::lock_guard guard(lock_);
-  for (const auto& blocked : all_blocked_) {
-    const std::int64_t id = blocked->id();
-    if (id != 0 && blocked->kernel_id.load(std::memory_order_relaxed) == kernel_id) return id;
+  for (const auto& pending : all_pending_) {
+    const std::int64_t id = pending->id();
+    if (id != 0 && pending->kernel_id.load(std::memory_order_relaxed) == kernel_id) return id;
   }
   return 0;
 }
@@ -170,7 +170,7 @@ std::int64_t KernelChannel::take(const ReceiveArguments& received,
     info->descriptor_count = received.file_count;
     std::copy_n(files.begin(), received.file_count, info->descriptors);
   }
-  return received.id == 0 ? FARCALL_ONE_WAY : blocked_for(received.id).give_id();
+  return received.id == 0 ? FARCALL_ONE_WAY : pending_for(received.id).give_id();
 }
 
 // Each wait is one system call, which the kernel interrupts.
@@ -201,13 +201,13 @@ std::int64_t KernelChannel::reply_receive(std::int64_t id, int status, Buffers r
   std::vector<std::int32_t> files;
   {
     Use use(id);
-    auto* blocked = dynamic_cast<KernelBlocked*>(use.get());
-    if (blocked == nullptr || &blocked->channel != this) {
+    auto* pending = dynamic_cast<KernelPendingReply*>(use.get());
+    if (pending == nullptr || &pending->channel != this) {
       use->reply(status, 0, reply, false);
       use.end();
       both.reply.id = 0;
     } else {
-      both.reply = {.id = blocked->kernel_id.load(std::memory_order_relaxed),
+      both.reply = {.id = pending->kernel_id.load(std::memory_order_relaxed),
                     .status = status,
                     .buffer = answer.get(),
                     .error = 0,
@@ -241,17 +241,17 @@ void KernelChannel::close() noexcept {
     }
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): they notice with the next
   }
-  std::vector<KernelBlocked*> waiting;
+  std::vector<KernelPendingReply*> waiting;
   {
     const std::lock_guard guard(lock_);
-    for (const auto& blocked : all_blocked_) waiting.push_back(blocked.get());
+    for (const auto& pending : all_pending_) waiting.push_back(pending.get());
   }
-  for (KernelBlocked* blocked : waiting) (void)blocked->take_id();
+  for (KernelPendingReply* pending : waiting) (void)pending->take_id();
   // Its last descriptor, unless a child has one: clients get ESRCH.
   fd_.reset();
 }
 
-void KernelBlocked::reply(int status, int error, Buffers data, bool) {
+void KernelPendingReply::reply(int status, int error, Buffers data, bool) {
   const KernelBuffer buffer(data);
   const ReplyArguments reply{.id = kernel_id.load(std::memory_order_relaxed),
                              .status = status,
@@ -261,7 +261,7 @@ void KernelBlocked::reply(int status, int error, Buffers data, bool) {
   if (::ioctl(channel.descriptor(), STPLR_REPLY, &reply) < 0) throw_errno("reply");
 }
 
-std::size_t KernelBlocked::read(std::size_t offset, Buffers to) {
+std::size_t KernelPendingReply::read(std::size_t offset, Buffers to) {
   const KernelBuffer buffer(to);
   stplr_access access{
       .id = kernel_id.load(std::memory_order_relaxed), .offset = offset, .buffer = buffer.get()};
@@ -270,7 +270,7 @@ std::size_t KernelBlocked::read(std::size_t offset, Buffers to) {
   return static_cast<std::size_t>(count);
 }
 
-std::size_t KernelBlocked::write(std::size_t offset, Buffers from) {
+std::size_t KernelPendingReply::write(std::size_t offset, Buffers from) {
   const KernelBuffer buffer(from);
   stplr_access access{
       .id = kernel_id.load(std::memory_order_relaxed), .offset = offset, .buffer = buffer.get()};
@@ -279,6 +279,6 @@ std::size_t KernelBlocked::write(std::size_t offset, Buffers from) {
   return static_cast<std::size_t>(count);
 }
 
-void KernelBlocked::done() noexcept { channel.give_back(*this); }
+void KernelPendingReply::done() noexcept { channel.give_back(*this); }
 
 }  // namespace farcall::message

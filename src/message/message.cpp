@@ -9,9 +9,9 @@
 
 #include "call/limits.hpp"
 #include "farcall/error.hpp"
-#include "message/blocked.hpp"
 #include "message/engine.hpp"
 #include "message/names.hpp"
+#include "message/pending_reply.hpp"
 #include "message/priority.hpp"
 #include "message/shared.hpp"
 #include "message/thread.hpp"

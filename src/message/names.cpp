@@ -90,11 +90,11 @@ bool may_connect(const Credentials& who, mode_t mode) noexcept {
 }
 
 void answer(int socket, int error, UniqueFd descriptor) {
-  FdMessage parcel;
-  parcel.bytes.resize(sizeof error);
-  std::memcpy(parcel.bytes.data(), &error, sizeof error);
-  if (descriptor) parcel.descriptors.push_back(std::move(descriptor));
-  send_fd_message(socket, parcel);
+  FdMessage fd_message;
+  fd_message.bytes.resize(sizeof error);
+  std::memcpy(fd_message.bytes.data(), &error, sizeof error);
+  if (descriptor) fd_message.descriptors.push_back(std::move(descriptor));
+  send_fd_message(socket, fd_message);
 }
 
 UniqueFd ask(std::string_view prefix, std::string_view full_name, Deadline deadline,
@@ -111,20 +111,20 @@ UniqueFd ask(std::string_view prefix, std::string_view full_name, Deadline deadl
   if (peer.uid != 0 && !process::same_user(peer.uid, owner_of(full_name)))
     throw SystemError(EACCES, "somebody else serves under that name");
   if (server != nullptr) *server = peer;
-  std::optional<FdMessage> parcel;
+  std::optional<FdMessage> fd_message;
   try {
-    parcel = receive_fd_message(fd.get(), deadline);
+    fd_message = receive_fd_message(fd.get(), deadline);
   } catch (const SystemError& error) {
     if (error.code().value() != ECONNRESET) throw;
   }
-  if (!parcel) throw SystemError(ENOENT, "the server of that name is ending");
+  if (!fd_message) throw SystemError(ENOENT, "the server of that name is ending");
   int error = 0;
-  if (parcel->bytes.size() != sizeof error) throw SystemError(EPROTO, "open a name");
-  std::memcpy(&error, parcel->bytes.data(), sizeof error);
+  if (fd_message->bytes.size() != sizeof error) throw SystemError(EPROTO, "open a name");
+  std::memcpy(&error, fd_message->bytes.data(), sizeof error);
   if (error != 0)
     throw SystemError(error > 0 && error <= EHWPOISON ? error : EPROTO, "open a name");
-  if (parcel->descriptors.size() != 1) throw SystemError(EPROTO, "open a name");
-  return std::move(parcel->descriptors.front());
+  if (fd_message->descriptors.size() != 1) throw SystemError(EPROTO, "open a name");
+  return std::move(fd_message->descriptors.front());
 }
 
 std::vector<std::string> all_names() {

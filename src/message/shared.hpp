@@ -4,7 +4,7 @@
 // messages come with the connection that they came through. A pulse is a packet in a socket of its
 // connection, which the threads that receive listen to beside the sessions of the clients.
 //
-//   send     Client::call ── session ──> Port ── receive: a copy of the message, and a Blocked
+//   send     Client::call ── session ──> Port ── receive: a copy of the message, and a PendingReply
 //   pulse    socket ───────────────────> Link ── queue of the channel, by priority
 //
 // What a message says beside its data:
@@ -23,9 +23,9 @@
 
 #include "farcall/call.hpp"
 #include "farcall/error.hpp"
-#include "message/blocked.hpp"
 #include "message/engine.hpp"
 #include "message/names.hpp"
+#include "message/pending_reply.hpp"
 #include "message/pieces.hpp"
 #include "message/priority.hpp"
 #include "process/ledger.hpp"
@@ -42,7 +42,7 @@ inline constexpr std::int64_t kPieces = std::int64_t{1} << 33;
 inline constexpr unsigned kThreadBits = 22;  // the kernel's highest thread id is 2^22
 inline constexpr std::uint32_t kThreadMask = (std::uint32_t{1} << kThreadBits) - 1;
 
-// What a client hands over so that its pulses can be heard: one end of a pair of sockets.
+// What a client hands over so that its pulses can be received: one end of a pair of sockets.
 inline constexpr std::uint8_t kPurposePulses = kFirstOwnPurpose;
 // A packet in it. Codes of programs are 0 and up; kUnblock asks to unblock the sender of a message.
 // Whose thread `thread` is, is the process that has handed the socket over.
@@ -74,7 +74,7 @@ class Link final : public EndpointOwner, public std::enable_shared_from_this<Lin
     return bounded_priority(claimed, caller, static_cast<pid_t>(origin & kThreadMask));
   }
   void branch_closed(std::uint64_t cookie) noexcept override;
-  void received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
+  bool received(std::uint8_t purpose, std::vector<UniqueFd>& descriptors,
                 const Credentials& sender) noexcept override;
   // One of its pulses has been received.
   void taken() noexcept;
@@ -89,7 +89,7 @@ class Link final : public EndpointOwner, public std::enable_shared_from_this<Lin
   const std::int64_t number;
   const uid_t user;
   process::Charge charge;
-  std::shared_ptr<Endpoint> endpoint;  // set before anybody else knows of it; cleared by the end
+  std::shared_ptr<Endpoint> endpoint;  // set before anybody else knows of it
 
  private:
   class Pulses;
@@ -113,9 +113,9 @@ struct Pulse {
 };
 
 // A client of a channel in shared memory.
-class SharedBlocked final : public Blocked {
+class SharedPendingReply final : public PendingReply {
  public:
-  explicit SharedBlocked(SharedChannel& of) : channel(of) {}
+  explicit SharedPendingReply(SharedChannel& of) : channel(of) {}
   void reply(int status, int error, Buffers data, bool coming_back) override;
   std::size_t read(std::size_t offset, Buffers to) override;
   std::size_t write(std::size_t offset, Buffers from) override;
@@ -160,7 +160,7 @@ struct Receiver {
 
   ServerThread thread;
   const pid_t id;
-  SharedBlocked* spare = nullptr;  // its own thread's
+  SharedPendingReply* spare = nullptr;  // its own thread's
   // Whose message it received last. As long as it holds the connection, nobody else has that
   // endpoint.
   const Endpoint* last_endpoint = nullptr;
@@ -201,9 +201,9 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   Receiver& receiver();
   void forget(Receiver& receiver) noexcept;
   // Returns false where the client has gone.
-  bool answer(SharedBlocked& blocked, std::span<const std::byte> data, std::int64_t status,
+  bool answer(SharedPendingReply& pending, std::span<const std::byte> data, std::int64_t status,
               bool coming_back);
-  void give_back(SharedBlocked& blocked) noexcept;
+  void give_back(SharedPendingReply& pending) noexcept;
   // One line for each thread that waits here, and the counters.
   [[nodiscard]] std::string status() const;
 
@@ -211,9 +211,9 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   class Listener;
   class AtWork;
 
-  SharedBlocked& blocked_for(Receiver& receiver);
+  SharedPendingReply& pending_for(Receiver& receiver);
   bool take_pulse(farcall_info* info);
-  std::int64_t take_message(Receiver& self, SharedBlocked& blocked, Buffers into,
+  std::int64_t take_message(Receiver& self, SharedPendingReply& pending, Buffers into,
                             farcall_info* info);
   void release_sessions_of_others(const Receiver* self) noexcept;
   // From now on no thread works alone, nor keeps a session when it has answered.
@@ -225,19 +225,19 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   Port port_;
   std::string full_name_;
   std::vector<std::shared_ptr<Listener>> listeners_;
+  std::atomic<std::int64_t> next_link_{1};
   std::shared_ptr<Endpoint> notices_;
   std::atomic<int> receiving_{0};
   std::atomic<std::size_t> receiver_count_{0};
-  std::atomic<bool> waited_for_{false};       // by who hears only of sessions that are given back
+  std::atomic<bool> waited_for_{false};       // by who is told only of sessions that are given back
   std::atomic<bool> crowded_{false};          // has, or had, several receivers, or is polled
   std::atomic<bool> alone_receiving_{false};  // somebody who is not counted in receiving_
 
   mutable std::mutex lock_;  // protects what follows
   std::unordered_map<std::int64_t, std::shared_ptr<Link>> links_;
-  std::int64_t next_link_ = 1;
   std::vector<std::unique_ptr<Receiver>> receivers_;
-  std::deque<std::unique_ptr<SharedBlocked>> all_blocked_;
-  std::vector<SharedBlocked*> free_blocked_;
+  std::deque<std::unique_ptr<SharedPendingReply>> all_pending_;
+  std::vector<SharedPendingReply*> free_pending_;
 
   mutable std::mutex pulses_lock_;    // protects what follows
   std::multimap<int, Pulse> pulses_;  // by falling priority

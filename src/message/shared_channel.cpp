@@ -91,44 +91,23 @@ class SharedChannel::Listener final : public process::Watch,
   Listener(std::weak_ptr<SharedChannel> channel, UniqueFd socket, bool for_status)
       : channel_(std::move(channel)), acceptor_(std::move(socket)), for_status_(for_status) {}
 
-  void start(const std::shared_ptr<Listener>& self) {
-    number_ = process::Reactor::here().watch(acceptor_.fd(), EPOLLIN | EPOLLET, self);
-  }
-  void stop() noexcept {
-    if (acceptor_.fd() >= 0) process::Reactor::here().forget(acceptor_.fd(), number_);
-    acceptor_.close();
-  }
+  void start() { acceptor_.start(shared_from_this()); }
+  void stop() noexcept { acceptor_.close(); }
   void on_readable(std::uint32_t) noexcept override {
-    constexpr int kMostAtOnce = 16;
     const auto channel = channel_.lock();
-    for (int i = 0; channel && i < kMostAtOnce; ++i) {
-      bool full = false;
-      UniqueFd client = acceptor_.accept(full);
-      if (!client) {
-        if (full) process::look_again_later(acceptor_.fd(), number_, weak_from_this());
-        return;
+    if (!channel) return;
+    acceptor_.accept_waiting([&](const UniqueFd& client, const Credentials& who, bool full) {
+      if (full) {
+        message::answer(client.get(), EAGAIN, {});
+      } else if (for_status_) {
+        if (who.uid == 0 || process::same_user(who.uid, ::geteuid()))
+          tell_status(client.get(), *channel);
+      } else if (!may_connect(who, channel->mode_)) {
+        message::answer(client.get(), EACCES, {});
+      } else {
+        greet(client.get(), *channel, who.uid);
       }
-      uid_t user = 0;
-      try {
-        const Credentials who = peer_credentials(client.get());
-        user = who.uid;
-        if (full) {
-          answer(client.get(), EAGAIN, {});
-        } else if (for_status_) {
-          if (who.uid == 0 || process::same_user(who.uid, ::geteuid()))
-            tell_status(client.get(), *channel);
-        } else if (!may_connect(who, channel->mode_)) {
-          answer(client.get(), EACCES, {});
-        } else {
-          greet(client.get(), *channel, who.uid);
-        }
-      } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it has gone already
-      }
-      process::close_later(user, std::move(client));
-    }
-    // Edges tell of those that come from now on.
-    if (channel && number_ != 0)
-      process::Reactor::here().again(acceptor_.fd(), number_, EPOLLIN | EPOLLET);
+    });
   }
 
  private:
@@ -143,14 +122,10 @@ class SharedChannel::Listener final : public process::Watch,
     }
     message::answer(client, error, std::move(connection));
   }
-  static void answer(int client, int error, UniqueFd fd) {
-    message::answer(client, error, std::move(fd));
-  }
 
   const std::weak_ptr<SharedChannel> channel_;
   process::Acceptor acceptor_;
   const bool for_status_;
-  std::atomic<std::uint64_t> number_{0};
 };
 
 WaitMode wait_mode() noexcept {
@@ -176,7 +151,7 @@ SharedChannel::~SharedChannel() {
   if (!of_this_process()) {
     // Its parts know whose they are, but for who would tell them all to close.
     for (auto& listener : listeners_) process::leak_in_child(listener);
-    for (auto& blocked : all_blocked_) process::leak_in_child(blocked);
+    for (auto& pending : all_pending_) process::leak_in_child(pending);
     for (auto& receiver : receivers_) process::leak_in_child(receiver);
     for (auto& [number, link] : links_) process::leak_in_child(link);
     return;
@@ -189,9 +164,9 @@ void SharedChannel::attach(const std::string& full_name) {
       std::make_shared<Listener>(weak_from_this(), listen_at(kOpenPrefix, full_name), false);
   auto status =
       std::make_shared<Listener>(weak_from_this(), listen_at(kStatusPrefix, full_name), true);
-  endpoint->start(endpoint);
+  endpoint->start();
   listeners_.push_back(std::move(endpoint));
-  status->start(status);
+  status->start();
   listeners_.push_back(std::move(status));
   full_name_ = full_name;
 }
@@ -199,16 +174,16 @@ void SharedChannel::attach(const std::string& full_name) {
 UniqueFd SharedChannel::connect() { return connect(::geteuid()); }
 
 UniqueFd SharedChannel::connect(uid_t user) {
-  std::shared_ptr<Link> link;
+  process::Charge held(process::Resource::descriptors, user, 1);
+  if (!held) throw SystemError(EDQUOT, "too many connections");
+  const auto link =
+      std::make_shared<Link>(weak_from_this(), next_link_.fetch_add(1), user, std::move(held));
+  link->endpoint = port_.open_endpoint(link, {});
   {
-    process::Charge held(process::Resource::descriptors, user, 1);
-    if (!held) throw SystemError(EDQUOT, "too many connections");
     const std::lock_guard guard(lock_);
-    link = std::make_shared<Link>(weak_from_this(), next_link_++, user, std::move(held));
     links_.emplace(link->number, link);
   }
   try {
-    link->endpoint = port_.open_endpoint(link, {});
     char name[80];
     std::snprintf(name, sizeof name, "%.*s%016llx/%u", static_cast<int>(kConnectionPrefix.size()),
                   kConnectionPrefix.data(), static_cast<unsigned long long>(random_word()), flags_);
@@ -311,40 +286,40 @@ void SharedChannel::forget(Receiver& receiver) noexcept {
   const auto found =
       std::ranges::find_if(receivers_, [&](const auto& other) { return other.get() == &receiver; });
   if (found == receivers_.end()) return;
-  if (receiver.spare != nullptr) free_blocked_.push_back(receiver.spare);
+  if (receiver.spare != nullptr) free_pending_.push_back(receiver.spare);
   last = std::move(*found);
   receivers_.erase(found);
   receiver_count_.store(receivers_.size(), std::memory_order_seq_cst);
 }
 
-SharedBlocked& SharedChannel::blocked_for(Receiver& receiver) {
+SharedPendingReply& SharedChannel::pending_for(Receiver& receiver) {
   if (receiver.spare != nullptr) [[likely]]
     return *receiver.spare;
   const std::lock_guard guard(lock_);
-  if (free_blocked_.empty()) {
-    all_blocked_.push_back(std::make_unique<SharedBlocked>(*this));
-    receiver.spare = all_blocked_.back().get();
+  if (free_pending_.empty()) {
+    all_pending_.push_back(std::make_unique<SharedPendingReply>(*this));
+    receiver.spare = all_pending_.back().get();
   } else {
-    receiver.spare = free_blocked_.back();
-    free_blocked_.pop_back();
+    receiver.spare = free_pending_.back();
+    free_pending_.pop_back();
   }
   return *receiver.spare;
 }
 
-void SharedChannel::give_back(SharedBlocked& blocked) noexcept {
+void SharedChannel::give_back(SharedPendingReply& pending) noexcept {
   Receiver* self = Thread::here().find(*this);
   if (self != nullptr && self->spare == nullptr) {
-    self->spare = &blocked;
+    self->spare = &pending;
     return;
   }
   try {
     const std::lock_guard guard(lock_);
-    free_blocked_.push_back(&blocked);
+    free_pending_.push_back(&pending);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): used no more
   }
 }
 
-// A thread that has answered and not come back looks at a session that nobody else hears of.
+// A thread that has answered and not come back looks at a session that nobody else watches.
 void SharedChannel::release_sessions_of_others(const Receiver* self) noexcept {
   const std::lock_guard guard(lock_);
   for (const auto& other : receivers_) {
@@ -371,18 +346,18 @@ std::int64_t SharedChannel::receive(Buffers into, Deadline deadline, farcall_inf
     const AtWork at_work(*this, self, true);
     if (receiver_count_.load(std::memory_order_seq_cst) > 1) release_sessions_of_others(&self);
     for (;;) {
-      SharedBlocked& blocked = blocked_for(self);
-      const Outcome outcome = self.thread.receive(blocked.incoming, deadline, since);
-      if (outcome == Outcome::ok && blocked.incoming.notice()) {
+      SharedPendingReply& pending = pending_for(self);
+      const Outcome outcome = self.thread.receive(pending.incoming, deadline, since);
+      if (outcome == Outcome::ok && pending.incoming.notice()) {
         if (!take_pulse(info)) continue;
         Receiver::count(self.pulses);
         return 0;
       }
       if (outcome == Outcome::ok) {
-        one_way = !blocked.incoming.wants_reply();
-        id = take_message(self, blocked, into, info);
+        one_way = !pending.incoming.wants_reply();
+        id = take_message(self, pending, into, info);
         if (!one_way) {
-          blocked.received_by = &self;
+          pending.received_by = &self;
           self.spare = nullptr;
         }
         break;
@@ -400,12 +375,12 @@ std::int64_t SharedChannel::receive(Buffers into, Deadline deadline, farcall_inf
   return id;
 }
 
-std::int64_t SharedChannel::take_message(Receiver& self, SharedBlocked& blocked, Buffers into,
+std::int64_t SharedChannel::take_message(Receiver& self, SharedPendingReply& pending, Buffers into,
                                          farcall_info* info) {
-  Incoming& incoming = blocked.incoming;
+  Incoming& incoming = pending.incoming;
   const std::span<const std::byte> data = incoming.data();
   const std::size_t received = scatter(data, into);
-  blocked.room = static_cast<std::size_t>(std::clamp(incoming.word(), 0, FARCALL_MESSAGE_MAX));
+  pending.room = static_cast<std::size_t>(std::clamp(incoming.word(), 0, FARCALL_MESSAGE_MAX));
   const pid_t process = incoming.caller().pid;
   const auto thread = static_cast<pid_t>(incoming.origin() & kThreadMask);
   if (incoming.endpoint() != self.last_endpoint) [[unlikely]] {
@@ -427,7 +402,7 @@ std::int64_t SharedChannel::take_message(Receiver& self, SharedBlocked& blocked,
     info->priority = priority;
     info->length = data.size();
     info->received = received;
-    info->room = blocked.room;
+    info->room = pending.room;
     for (UniqueFd& fd : incoming.descriptors()) {
       if (info->descriptor_count == FARCALL_DESCRIPTORS) break;
       info->descriptors[info->descriptor_count++] = fd.release();
@@ -435,15 +410,15 @@ std::int64_t SharedChannel::take_message(Receiver& self, SharedBlocked& blocked,
   }
   incoming.descriptors().clear();
   if (!incoming.wants_reply()) return FARCALL_ONE_WAY;
-  blocked.connection.store(link != nullptr ? link->number : 0, std::memory_order_release);
-  blocked.origin.store(incoming.origin(), std::memory_order_release);
-  blocked.process.store(process, std::memory_order_relaxed);
-  blocked.priority.store(priority, std::memory_order_relaxed);
+  pending.connection.store(link != nullptr ? link->number : 0, std::memory_order_release);
+  pending.origin.store(incoming.origin(), std::memory_order_release);
+  pending.process.store(process, std::memory_order_relaxed);
+  pending.priority.store(priority, std::memory_order_relaxed);
   if ((flags_ & FARCALL_INHERIT) != 0) inherit(priority, process, thread);
-  return blocked.give_id();
+  return pending.give_id();
 }
 
-bool SharedChannel::answer(SharedBlocked& blocked, std::span<const std::byte> data,
+bool SharedChannel::answer(SharedPendingReply& pending, std::span<const std::byte> data,
                            std::int64_t status, bool coming_back) {
   Receiver& self = receiver();
   if (!coming_back) disinherit();
@@ -453,11 +428,11 @@ bool SharedChannel::answer(SharedBlocked& blocked, std::span<const std::byte> da
     std::optional<process::NoCancel> guard;
     if (data.size() > kInlineBytes) guard.emplace();
     const AtWork at_work(*this, self, false);
-    outcome = self.thread.reply(blocked.incoming, data, {}, status);
+    outcome = self.thread.reply(pending.incoming, data, {}, status);
   }
   Receiver::count(self.replies);
-  // Where others wait they hear of the client's next message; this thread may have other plans.
-  if (!coming_back && (blocked.received_by != &self || others_wait()) && self.hold()) {
+  // Where others wait they get the client's next message; this thread may have other plans.
+  if (!coming_back && (pending.received_by != &self || others_wait()) && self.hold()) {
     self.thread.leave();
     self.let_go();
   }
@@ -466,15 +441,15 @@ bool SharedChannel::answer(SharedBlocked& blocked, std::span<const std::byte> da
 
 void SharedChannel::unblock(const Link& link, std::uint32_t origin) noexcept {
   const std::lock_guard guard(lock_);
-  for (const auto& blocked : all_blocked_) {
-    const std::int64_t id = blocked->id();
-    if (id == 0 || blocked->connection.load(std::memory_order_acquire) != link.number ||
-        blocked->origin.load(std::memory_order_acquire) != origin || blocked->id() != id)
+  for (const auto& pending : all_pending_) {
+    const std::int64_t id = pending->id();
+    if (id == 0 || pending->connection.load(std::memory_order_acquire) != link.number ||
+        pending->origin.load(std::memory_order_acquire) != origin || pending->id() != id)
       continue;
-    if (blocked->unblocking.exchange(id, std::memory_order_relaxed) == id) continue;
+    if (pending->unblocking.exchange(id, std::memory_order_relaxed) == id) continue;
     queue({.code = FARCALL_PULSE_UNBLOCK,
            .value = id,
-           .priority = blocked->priority.load(std::memory_order_relaxed),
+           .priority = pending->priority.load(std::memory_order_relaxed),
            .link = nullptr});
   }
 }
@@ -491,75 +466,16 @@ void SharedChannel::close() noexcept {
   port_.close();
   // A session that a thread keeps is closed by who gives it up; those at work see the port closed.
   give_up_sessions();
-  std::vector<SharedBlocked*> waiting;
+  std::vector<SharedPendingReply*> waiting;
   {
     const std::lock_guard guard(lock_);
-    for (const auto& blocked : all_blocked_) waiting.push_back(blocked.get());
+    for (const auto& pending : all_pending_) waiting.push_back(pending.get());
   }
   // Those that had been received are not answered any more.
-  for (SharedBlocked* blocked : waiting)
-    if (blocked->take_id()) blocked->incoming = Incoming();
+  for (SharedPendingReply* pending : waiting)
+    if (pending->take_id()) pending->incoming = Incoming();
   const std::lock_guard guard(pulses_lock_);
   pulses_.clear();
-}
-
-void SharedBlocked::done() noexcept {
-  written_.clear();
-  channel.give_back(*this);
-}
-
-std::size_t SharedBlocked::read(std::size_t offset, Buffers to) {
-  if (incoming.known_abandoned()) throw SystemError(ESRCH, "the client has gone");
-  const std::span<const std::byte> data = incoming.data();
-  return offset >= data.size() ? 0 : scatter(data.subspan(offset), to);
-}
-
-std::size_t SharedBlocked::write(std::size_t offset, Buffers from) {
-  if (incoming.known_abandoned()) throw SystemError(ESRCH, "the client has gone");
-  if (offset >= room) return 0;
-  if (written_.size() >= kMostPieces) throw SystemError(ENOBUFS, "too many writes");
-  const std::size_t length = std::min(size_of(from), room - offset);
-  if (length == 0) return 0;
-  Written piece{.offset = offset, .data = std::vector<std::byte>(length)};
-  gather(from, piece.data);
-  written_.push_back(std::move(piece));
-  return length;
-}
-
-void SharedBlocked::reply(int status, int error, Buffers data, bool coming_back) {
-  bool there = !incoming.known_abandoned();
-  if (there && error != 0) {
-    there = channel.answer(*this, {}, kFailed | error, coming_back);
-  } else if (there) {
-    const Gathered whole(data);
-    const auto reply = whole.bytes().first(std::min(whole.bytes().size(), room));
-    const std::int64_t plain = static_cast<std::uint32_t>(status);
-    if (written_.empty()) [[likely]] {
-      there = channel.answer(*this, reply, plain, coming_back);
-    } else {
-      bool in_pieces = false;
-      const std::vector<std::byte> folded = fold(written_, reply, in_pieces);
-      there = channel.answer(*this, folded, in_pieces ? plain | kPieces : plain, coming_back);
-    }
-  }
-  if (there) return;
-  const process::NoCancel guard;
-  incoming = Incoming();
-  throw SystemError(ESRCH, "the client has gone");
-}
-
-std::int64_t Channel::reply_receive(std::int64_t id, int status, Buffers reply, Buffers into,
-                                    Deadline deadline, farcall_info* info, SignalCount since) {
-  if (id != 0) {
-    Use use(id);
-    try {
-      use->reply(status, 0, reply, true);
-    } catch (const SystemError& error) {
-      if (error.code().value() != ESRCH) throw;
-    }
-    use.end();
-  }
-  return receive(into, deadline, info, since);
 }
 
 }  // namespace farcall::message

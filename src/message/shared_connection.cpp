@@ -46,21 +46,16 @@ std::optional<unsigned> flags_of(int fd) noexcept {
 }  // namespace
 
 // Tells a channel of this process when the server has gone.
-class SharedConnection::Death final : public process::Watch {
+class SharedConnection::Death final : public process::Watch,
+                                      public std::enable_shared_from_this<Death> {
  public:
   Death(std::weak_ptr<Channel> channel, std::int64_t value, UniqueFd socket, int priority)
       : channel_(std::move(channel)),
         value_(value),
         socket_(std::move(socket)),
         priority_(priority) {}
-  void start(const std::shared_ptr<Death>& self) {
-    number_ = process::Reactor::here().watch(socket_.get(), EPOLLRDHUP | EPOLLET, self);
-  }
-  void stop() noexcept {
-    // The number is one of the process that began to watch, and of no child's own.
-    if (socket_ && generation_ == process::generation())
-      process::Reactor::here().forget(socket_.get(), number_);
-  }
+  void start() { registration_.start(socket_.get(), EPOLLRDHUP | EPOLLET, shared_from_this()); }
+  void stop() noexcept { registration_.stop(); }
   void on_readable(std::uint32_t events) noexcept override {
     if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0 || told_.exchange(true)) return;
     const auto channel = channel_.lock();
@@ -72,13 +67,12 @@ class SharedConnection::Death final : public process::Watch {
   const std::int64_t value_;
   process::PrivateFd socket_;
   const int priority_;
-  const std::uint64_t generation_ = process::generation();
-  std::uint64_t number_ = 0;
+  process::Registration registration_;
   std::atomic<bool> told_{false};
 };
 
 // Of a channel whose clients stay until they are answered: asks the server to do that, and again,
-// for a server that is about to receive the message has not heard the first time.
+// for a server that is about to receive the message has not been told the first time.
 class SharedConnection::UnblockPolicy final : public RetryPolicy {
  public:
   UnblockPolicy(SharedConnection& connection, std::uint32_t origin, bool keep_waiting)
@@ -235,7 +229,7 @@ void SharedConnection::watch_death(const std::shared_ptr<Channel>& channel, std:
   leave_parents();
   if (death_) throw SystemError(EBUSY, "its death is watched already");
   auto death = std::make_shared<Death>(channel, value, branch_.duplicate(), own_priority());
-  death->start(death);
+  death->start();
   death_ = std::move(death);
 }
 
@@ -252,7 +246,7 @@ class SharedEngine final : public Engine {
   }
 
   std::shared_ptr<Connection> open(std::string_view name, Deadline deadline) override {
-    // A server that has stopped does not answer; nobody shall wait for it for ever.
+    // A server that has stopped does not answer; nobody must wait for it for ever.
     if (deadline.is_never()) deadline = Deadline::after(kPatience);
     for (const std::string& full : full_names(name)) {
       try {

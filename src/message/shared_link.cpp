@@ -10,7 +10,7 @@
 
 namespace farcall::message {
 
-// One socket that brings pulses. Several threads may hear of it at once; the lock keeps order.
+// One socket that brings pulses. Several threads may be told of it at once; the lock keeps order.
 class Link::Pulses final : public Source {
  public:
   Pulses(std::weak_ptr<Link> link, std::weak_ptr<SharedChannel> channel, const Credentials& sender,
@@ -20,6 +20,7 @@ class Link::Pulses final : public Source {
         sender_(sender),
         socket_(std::move(socket)),
         charge_(std::move(held)) {}
+  ~Pulses() override { close(); }
 
   void start(Port& port, std::shared_ptr<Pulses> self) {
     const std::lock_guard guard(lock_);
@@ -113,11 +114,11 @@ class Link::Pulses final : public Source {
   bool paused_ = false;
 };
 
-void Link::received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
+bool Link::received(std::uint8_t purpose, std::vector<UniqueFd>& descriptors,
                     const Credentials& sender) noexcept {
+  if (purpose != kPurposePulses || descriptors.size() != 1) return false;
   const auto channel = channel_.lock();
-  if (!channel || purpose != kPurposePulses || descriptors.size() != 1)
-    return process::close_later(sender.uid, std::move(descriptors));
+  if (!channel) return true;
   try {
     // A connection, held here, would never end.
     const bool fit =
@@ -128,7 +129,7 @@ void Link::received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
       const std::lock_guard guard(lock_);
       room = !ended_ && sockets_.size() < kMostPulseSockets;
     }
-    if (!held || !room) return process::close_later(sender.uid, std::move(descriptors));
+    if (!held || !room) return true;
     auto pulses = std::make_shared<Pulses>(weak_from_this(), channel_, sender,
                                            std::move(descriptors[0]), std::move(held));
     bool ended = false;
@@ -137,7 +138,7 @@ void Link::received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
       ended = ended_;
       if (!ended) sockets_.push_back(pulses);
     }
-    if (ended) return pulses->stop(channel->port());
+    if (ended) return true;
     pulses->start(channel->port(), pulses);  // throws where it has ended meanwhile
     // Those of processes that have ended.
     std::vector<std::shared_ptr<Pulses>> all;
@@ -152,6 +153,7 @@ void Link::received(std::uint8_t purpose, std::vector<UniqueFd> descriptors,
     }
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): closing it tells the client
   }
+  return true;
 }
 
 void Link::taken() noexcept {

@@ -3,7 +3,7 @@
 // What a channel tells of itself:
 //
 //   channel NAME server PID engine shared flags unblock,disconnect
-//   counters messages N replies N pulses N queued N connections N
+//   counters messages N replies N pulses N queued N connections N unsolicited N
 //   receive-blocked PID TID
 //   send-blocked PID TID priority N
 //   reply-blocked PID TID priority N id N
@@ -25,9 +25,14 @@ std::string SharedChannel::status() const {
   std::string lines;
   const std::string here = std::to_string(::getpid());
   std::size_t connections = 0;
+  std::uint64_t unsolicited = 0;
   {
     const std::lock_guard guard(lock_);
     connections = links_.size();
+    for (const auto& [number, link] : links_) {
+      const Unsolicited sent = link->endpoint->unsolicited();
+      unsolicited += sent.control_messages + sent.descriptors;
+    }
     for (const auto& receiver : receivers_) {
       messages += receiver->messages.load(std::memory_order_relaxed);
       replies += receiver->replies.load(std::memory_order_relaxed);
@@ -39,12 +44,12 @@ std::string SharedChannel::status() const {
       lines += "send-blocked " + std::to_string(sender.caller.pid) + " " +
                std::to_string(sender.origin & kThreadMask) + " priority " +
                std::to_string(sender.priority) + "\n";
-    for (const auto& blocked : all_blocked_) {
-      const std::int64_t id = blocked->id();
+    for (const auto& pending : all_pending_) {
+      const std::int64_t id = pending->id();
       if (id == 0) continue;
-      lines += "reply-blocked " + std::to_string(blocked->process.load()) + " " +
-               std::to_string(blocked->origin.load() & kThreadMask) + " priority " +
-               std::to_string(blocked->priority.load()) + " id " + std::to_string(id) + "\n";
+      lines += "reply-blocked " + std::to_string(pending->process.load()) + " " +
+               std::to_string(pending->origin.load() & kThreadMask) + " priority " +
+               std::to_string(pending->priority.load()) + " id " + std::to_string(id) + "\n";
     }
   }
   std::size_t queued = 0;
@@ -62,7 +67,8 @@ std::string SharedChannel::status() const {
   return "channel " + full_name_ + " server " + here + " engine shared flags " +
          (flags.empty() ? "none" : flags) + "\ncounters messages " + std::to_string(messages) +
          " replies " + std::to_string(replies) + " pulses " + std::to_string(pulses) + " queued " +
-         std::to_string(queued) + " connections " + std::to_string(connections) + "\n" + lines;
+         std::to_string(queued) + " connections " + std::to_string(connections) + " unsolicited " +
+         std::to_string(unsolicited) + "\n" + lines;
 }
 
 void tell_status(int socket, const SharedChannel& channel) noexcept {
@@ -81,14 +87,12 @@ void tell_status(int socket, const SharedChannel& channel) noexcept {
 }
 
 std::string ask_status(const std::string& full_name) {
-  const UniqueFd file =
-      ask(kStatusPrefix, full_name, Deadline::after(std::chrono::seconds(5)));
+  const UniqueFd file = ask(kStatusPrefix, full_name, Deadline::after(std::chrono::seconds(5)));
   std::string text;
   char bytes[4096];
   constexpr std::size_t kMost = std::size_t{64} << 20;
   while (text.size() < kMost) {
-    const ssize_t count =
-        ::pread(file.get(), bytes, sizeof bytes, static_cast<off_t>(text.size()));
+    const ssize_t count = ::pread(file.get(), bytes, sizeof bytes, static_cast<off_t>(text.size()));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw_errno("read a channel's status");
     if (count == 0) break;

@@ -30,8 +30,8 @@ void close_later(uid_t user, std::vector<UniqueFd>&& fds) noexcept;
 // Does `work` for `user`; what it throws is dropped. Throws SystemError: EAGAIN, where that user
 // has too much waiting or there is no thread.
 void run_later(uid_t user, std::function<void()> work);
-// Whether more of that user waits to be closed or done than is right. Who hears that hears nothing
-// more of the user until catch_up() calls `work`, when all that waits now is done.
+// Whether more of that user waits to be closed or done than is right. Who is told so takes nothing
+// more from the user until catch_up() calls `work`, when all that waits now is done.
 bool behind(uid_t user) noexcept;
 void catch_up(uid_t user, std::function<void()> work);
 

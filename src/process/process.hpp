@@ -95,7 +95,8 @@ class PerProcess {
 // storage may take any part. Returns 0 or an errno value.
 int start_thread(const char* name, void (*run)(void* argument), void* argument) noexcept;
 
-// Keeps the calling thread from being cancelled inside the library. Dear: two locked instructions.
+// Keeps the calling thread from being cancelled inside the library. Expensive: two locked
+// instructions.
 class NoCancel {
  public:
   NoCancel() noexcept;

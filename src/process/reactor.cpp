@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <utility>
 
 #include "farcall/error.hpp"
 
@@ -20,22 +21,18 @@ Reactor::Reactor() : epoll_(UniqueFd(::epoll_create1(EPOLL_CLOEXEC))) {
   if (error != 0) throw SystemError(error, "start the thread that listens for clients");
 }
 
-std::uint64_t Reactor::watch(int fd, std::uint32_t events, std::shared_ptr<Watch> watch) {
+void Reactor::watch(int fd, std::uint32_t events, std::shared_ptr<Watch> watch,
+                    std::atomic<std::uint64_t>& number) {
   const std::lock_guard guard(lock_);
-  const std::uint64_t number = next_++;
-  watches_.emplace(number, std::move(watch));
-  epoll_event event{.events = events, .data = {.u64 = number}};
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-    const int error = errno;
-    watches_.erase(number);
-    throw SystemError(error, "epoll_ctl");
-  }
-  return number;
-}
-
-void Reactor::again(int fd, std::uint64_t number, std::uint32_t events) noexcept {
-  epoll_event event{.events = events, .data = {.u64 = number}};
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+  const std::uint64_t mine = next_++;
+  watches_.emplace(mine, std::move(watch));
+  number.store(mine, std::memory_order_release);
+  epoll_event event{.events = events, .data = {.u64 = mine}};
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return;
+  const int error = errno;
+  number.store(0, std::memory_order_relaxed);
+  watches_.erase(mine);
+  throw SystemError(error, "epoll_ctl");
 }
 
 void Reactor::forget(int fd, std::uint64_t number) noexcept {
@@ -64,6 +61,24 @@ void Reactor::run() noexcept {
       if (watch) watch->on_readable(events[static_cast<std::size_t>(i)].events);
     }
   }
+}
+
+void Registration::start(int fd, std::uint32_t events, std::shared_ptr<Watch> watch) {
+  generation_ = generation();
+  fd_ = fd;
+  Reactor::here().watch(fd, events, std::move(watch), number_);
+}
+
+void Registration::rearm(std::uint32_t events) noexcept {
+  // acquire: pairs with the release in watch().
+  epoll_event event{.events = events, .data = {.u64 = number_.load(std::memory_order_acquire)}};
+  if (event.data.u64 != 0 && generation_ == generation())
+    ::epoll_ctl(Reactor::here().epoll_.get(), EPOLL_CTL_MOD, fd_, &event);
+}
+
+void Registration::stop() noexcept {
+  const std::uint64_t number = number_.exchange(0, std::memory_order_acq_rel);
+  if (number != 0 && generation_ == generation()) Reactor::here().forget(fd_, number);
 }
 
 }  // namespace farcall::process

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one thread of a serving process that is always there to hear from the outside: new clients,
+// The one thread of a serving process that always waits for what comes from outside: new clients,
 // and clients that go while nobody attends to them. It only ever does short work.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -29,23 +30,48 @@ class Reactor {
   Reactor(const Reactor&) = delete;
   Reactor& operator=(const Reactor&) = delete;
 
-  // Watches a descriptor, for epoll `events`; returns a number for forget(). Throws SystemError.
-  std::uint64_t watch(int fd, std::uint32_t events, std::shared_ptr<Watch> watch);
-  // Once more, after an event of what is watched with EPOLLONESHOT.
-  void again(int fd, std::uint64_t number, std::uint32_t events) noexcept;
-  // Before the descriptor is closed. An event that is being told may still come afterwards.
-  void forget(int fd, std::uint64_t number) noexcept;
-
  private:
   friend class PerProcess<Reactor>;
+  friend class Registration;
   Reactor();
   ~Reactor() = default;
+  // Before the first event is told, `number` is what the descriptor is known by here.
+  void watch(int fd, std::uint32_t events, std::shared_ptr<Watch> watch,
+             std::atomic<std::uint64_t>& number);
+  void forget(int fd, std::uint64_t number) noexcept;
   void run() noexcept;
 
   PrivateFd epoll_;
   std::mutex lock_;  // protects the rest
   std::unordered_map<std::uint64_t, std::shared_ptr<Watch>> watches_;
   std::uint64_t next_ = 1;
+};
+
+// A descriptor that this process's reactor watches, until stop() or the end of this. A forked child
+// leaves its parent's alone.
+class Registration {
+ public:
+  Registration() noexcept = default;
+  Registration(const Registration&) = delete;
+  Registration& operator=(const Registration&) = delete;
+  ~Registration() { stop(); }
+
+  // Has `watch` told of epoll's `events`, and keeps it. The descriptor stays open until stop(), and
+  // is the caller's. Once. Throws SystemError.
+  void start(int fd, std::uint32_t events, std::shared_ptr<Watch> watch);
+  // Other events, or the same once more: after one of EPOLLONESHOT, or for what an edge told of
+  // before. Does nothing before start(), nor after stop().
+  void rearm(std::uint32_t events) noexcept;
+  // An event that is being told may still come afterwards. May destroy the watch.
+  void stop() noexcept;
+  [[nodiscard]] bool active() const noexcept {
+    return number_.load(std::memory_order_relaxed) != 0;
+  }
+
+ private:
+  std::uint64_t generation_ = 0;
+  int fd_ = -1;
+  std::atomic<std::uint64_t> number_{0};  // what the reactor knows it by; 0: nothing
 };
 
 }  // namespace farcall::process

@@ -37,7 +37,7 @@ Outcome ByteWriter::wait_for_space(std::size_t least, Deadline deadline, SignalC
 
 void ByteWriter::finish() noexcept {
   // release: pairs with the acquire in Waiter::gone; all bytes are visible before the end.
-  ring_.control->writer.state.store(Side::kFinished, std::memory_order_release);
+  ring_.control->writer.state.store(WaitState::kFinished, std::memory_order_release);
   waiter_.wake(ring_.control->writer, ring_.control->reader);
 }
 
@@ -67,13 +67,13 @@ Outcome ByteReader::wait_for_bytes(std::size_t least, Deadline deadline) {
   const Outcome outcome = waiter_.wait(control.reader, control.writer, deadline, enough);
   if (broken_) return Outcome::broken;
   if (outcome == Outcome::peer_gone &&
-      control.writer.state.load(std::memory_order_acquire) == Side::kFinished)
+      control.writer.state.load(std::memory_order_acquire) == WaitState::kFinished)
     return Outcome::finished;
   return outcome;
 }
 
 void ByteReader::finish() noexcept {
-  ring_.control->reader.state.store(Side::kFinished, std::memory_order_release);
+  ring_.control->reader.state.store(WaitState::kFinished, std::memory_order_release);
   waiter_.wake(ring_.control->reader, ring_.control->writer);
 }
 

@@ -60,7 +60,7 @@ Outcome MessageWriter::write_long(std::span<const std::byte> message, Deadline d
 
 void MessageWriter::finish() noexcept {
   // release: pairs with the acquire in Waiter::gone; all messages are visible before the end.
-  ring_.control->writer.state.store(Side::kFinished, std::memory_order_release);
+  ring_.control->writer.state.store(WaitState::kFinished, std::memory_order_release);
   waiter_.wake(ring_.control->writer, ring_.control->reader);
 }
 
@@ -87,7 +87,7 @@ Outcome MessageReader::wait_for_message(std::uint64_t& header, Deadline deadline
   const auto there = [&] { return (header = look()) != 0; };
   const Outcome outcome = waiter_.wait(control.reader, control.writer, deadline, there);
   if (outcome == Outcome::peer_gone && !receiving_long_ &&
-      control.writer.state.load(std::memory_order_acquire) == Side::kFinished)
+      control.writer.state.load(std::memory_order_acquire) == WaitState::kFinished)
     return Outcome::finished;
   return outcome;
 }
@@ -125,7 +125,7 @@ Outcome MessageReader::read_long(std::span<std::byte> into, std::size_t& size, D
 }
 
 void MessageReader::finish() noexcept {
-  ring_.control->reader.state.store(Side::kFinished, std::memory_order_release);
+  ring_.control->reader.state.store(WaitState::kFinished, std::memory_order_release);
   waiter_.wake(ring_.control->reader, ring_.control->writer);
 }
 

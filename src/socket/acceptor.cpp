@@ -12,23 +12,32 @@
 #include <utility>
 
 #include "process/background.hpp"
-#include "process/reactor.hpp"
 
 namespace farcall::process {
+namespace {
+
+constexpr std::uint32_t kEvents = EPOLLIN | EPOLLET;
+
+}  // namespace
 
 Acceptor::Acceptor(UniqueFd listener) noexcept : listener_(std::move(listener)) {
-  const int flags = ::fcntl(fd(), F_GETFL);
-  ::fcntl(fd(), F_SETFL, flags | O_NONBLOCK);
+  const int flags = ::fcntl(listener_.get(), F_GETFL);
+  ::fcntl(listener_.get(), F_SETFL, flags | O_NONBLOCK);
   keep_spare();
 }
 
+void Acceptor::start(const std::shared_ptr<Watch>& watch) {
+  watch_ = watch;
+  registration_.start(listener_.get(), kEvents, watch);
+}
+
 void Acceptor::keep_spare() noexcept {
-  if (!spare_) spare_ = PrivateFd(UniqueFd(::fcntl(fd(), F_DUPFD_CLOEXEC, 3)));
+  if (!spare_) spare_ = PrivateFd(UniqueFd(::fcntl(listener_.get(), F_DUPFD_CLOEXEC, 3)));
 }
 
 UniqueFd Acceptor::accept_one() const noexcept {
   for (;;) {
-    UniqueFd client(::accept4(fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    UniqueFd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (client || (errno != EINTR && errno != ECONNABORTED)) return client;
   }
 }
@@ -42,20 +51,41 @@ UniqueFd Acceptor::accept(bool& full) noexcept {
   return accept_one();
 }
 
-void look_again_later(int listener, std::uint64_t number, std::weak_ptr<void> watch) noexcept {
-  if (number == 0) return;
+void Acceptor::accept_waiting(const Take& take) noexcept {
+  constexpr int kMostAtOnce = 16;
+  for (int i = 0; i < kMostAtOnce; ++i) {
+    bool full = false;
+    UniqueFd client = accept(full);
+    if (!client) {
+      if (full) look_again_later();
+      return;
+    }
+    Credentials who{};
+    try {
+      who = peer_credentials(client.get());
+      take(client, who, full);
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
+    }
+    close_later(who.uid, std::move(client));
+  }
+  // Edges tell of those that come from now on.
+  registration_.rearm(kEvents);
+}
+
+// In a moment, although nothing more may come: there was no descriptor to let anybody in.
+void Acceptor::look_again_later() noexcept {
   static constexpr auto kMoment = std::chrono::milliseconds(100);
   try {
-    run_later(::geteuid(), [listener, number, watch = std::move(watch)] {
+    run_later(::geteuid(), [this, watch = watch_] {
       std::this_thread::sleep_for(kMoment);
-      if (const auto kept = watch.lock())
-        Reactor::here().again(listener, number, EPOLLIN | EPOLLET);
+      if (const auto kept = watch.lock()) registration_.rearm(kEvents);
     });
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the next who comes brings it
   }
 }
 
 void Acceptor::close() noexcept {
+  registration_.stop();
   listener_.reset();
   spare_.reset();
 }

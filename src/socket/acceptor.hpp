@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
+#include <functional>
 #include <memory>
 
+#include "farcall/socket.hpp"
 #include "process/process.hpp"
+#include "process/reactor.hpp"
 
 namespace farcall::process {
 
@@ -14,22 +16,26 @@ class Acceptor {
  public:
   explicit Acceptor(UniqueFd listener) noexcept;
 
-  [[nodiscard]] int fd() const noexcept { return listener_.get(); }
-  // The next who wants to connect, if there is one. `full`: it can only be turned away, before the
-  // next call.
-  UniqueFd accept(bool& full) noexcept;
+  // Has the reactor tell `watch`, of which this is a part, when somebody connects. Throws
+  // SystemError.
+  void start(const std::shared_ptr<Watch>& watch);
+  // Calls `take` for each who waits to be let in, with the client's socket, which is closed
+  // elsewhere unless it is moved from; what `take` throws is dropped. `full`: the client can only
+  // be turned away. After a few the reactor tells of the rest.
+  using Take = std::function<void(UniqueFd& client, const Credentials& who, bool full)>;
+  void accept_waiting(const Take& take) noexcept;
   void close() noexcept;
 
  private:
+  UniqueFd accept(bool& full) noexcept;
   UniqueFd accept_one() const noexcept;
   void keep_spare() noexcept;
+  void look_again_later() noexcept;
 
   PrivateFd listener_;
   PrivateFd spare_;
+  std::weak_ptr<Watch> watch_;
+  Registration registration_;
 };
-
-// Has the reactor look at a listener again, in a moment, although nothing more may come: there was
-// no descriptor to let anybody in. `watch` is its, which may have gone by then.
-void look_again_later(int listener, std::uint64_t number, std::weak_ptr<void> watch) noexcept;
 
 }  // namespace farcall::process

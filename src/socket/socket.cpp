@@ -85,20 +85,27 @@ class Ancillary {
   }
   void prepare_to_receive() noexcept { message_.msg_controllen = buffer_.size(); }
 
-  // Takes over the descriptors that came. Those that nobody has asked for are put into `unwanted`.
-  void collect(std::vector<UniqueFd>& into, std::vector<UniqueFd>& unwanted,
-               std::optional<Credentials>& sender) {
+  // Takes over the descriptors that came. Returns how many control messages of other kinds did.
+  unsigned collect(std::vector<UniqueFd>& into, std::optional<Credentials>& sender) {
+    unsigned others = 0;
+    // Closed here: the last close of a pidfd waits for nobody.
+    std::vector<UniqueFd> pidfds;
     // All of them, before anything that can fail.
     for (cmsghdr* item = CMSG_FIRSTHDR(&message_); item != nullptr;
          item = CMSG_NXTHDR(&message_, item)) {
-      if (item->cmsg_level != SOL_SOCKET) continue;
-      if (item->cmsg_type == SCM_RIGHTS) take(*item, into);
-      if (item->cmsg_type == SCM_PIDFD) take(*item, unwanted);
-      if (item->cmsg_type != SCM_CREDENTIALS) continue;
-      ucred who{};
-      std::memcpy(&who, CMSG_DATA(item), sizeof who);
-      sender = Credentials{.pid = who.pid, .uid = who.uid, .gid = who.gid};
+      const int type = item->cmsg_level == SOL_SOCKET ? item->cmsg_type : 0;
+      if (type == SCM_RIGHTS) {
+        take(*item, into);
+      } else if (type == SCM_CREDENTIALS) {
+        ucred who{};
+        std::memcpy(&who, CMSG_DATA(item), sizeof who);
+        sender = Credentials{.pid = who.pid, .uid = who.uid, .gid = who.gid};
+      } else {
+        ++others;
+        if (type == SCM_PIDFD) take(*item, pidfds);
+      }
     }
+    return others;
   }
 
  private:
@@ -198,31 +205,32 @@ std::pair<UniqueFd, UniqueFd> socket_pair() { return connected_pair(SOCK_STREAM)
 
 std::pair<UniqueFd, UniqueFd> packet_socket_pair() { return connected_pair(SOCK_SEQPACKET); }
 
-void send_fd_message(int socket, const FdMessage& parcel) {
-  if (parcel.bytes.size() > kFdMessageBytes || parcel.descriptors.size() > kFdMessageDescriptors)
-    throw MisuseError("parcel too large");
+void send_fd_message(int socket, const FdMessage& fd_message) {
+  if (fd_message.bytes.size() > kFdMessageBytes ||
+      fd_message.descriptors.size() > kFdMessageDescriptors)
+    throw MisuseError("message too large");
   FdMessageHeader header{.magic = FdMessageHeader::kMagic,
-                         .bytes = static_cast<std::uint16_t>(parcel.bytes.size()),
-                         .descriptors = static_cast<std::uint16_t>(parcel.descriptors.size())};
+                         .bytes = static_cast<std::uint16_t>(fd_message.bytes.size()),
+                         .descriptors = static_cast<std::uint16_t>(fd_message.descriptors.size())};
   std::array<iovec, 2> pieces{iovec{.iov_base = &header, .iov_len = sizeof header},
-                              iovec{.iov_base = const_cast<std::byte*>(parcel.bytes.data()),
-                                    .iov_len = parcel.bytes.size()}};
+                              iovec{.iov_base = const_cast<std::byte*>(fd_message.bytes.data()),
+                                    .iov_len = fd_message.bytes.size()}};
   std::vector<int> numbers;
-  for (const UniqueFd& fd : parcel.descriptors) numbers.push_back(fd.get());
+  for (const UniqueFd& fd : fd_message.descriptors) numbers.push_back(fd.get());
   Ancillary<kFdMessageDescriptors> ancillary;
   ancillary.add(numbers);
   const msghdr& message = ancillary.message(pieces);
   ssize_t sent = 0;
   do sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
   while (sent < 0 && errno == EINTR);
-  if (sent < 0) throw_errno("send a parcel");
-  // A parcel is far smaller than a socket's buffer; a blocking socket takes it whole.
-  if (static_cast<std::size_t>(sent) != sizeof header + parcel.bytes.size())
-    throw SystemError(EPROTO, "parcel was cut short");
+  if (sent < 0) throw_errno("send a message");
+  // It is far smaller than a socket's buffer; a blocking socket takes it whole.
+  if (static_cast<std::size_t>(sent) != sizeof header + fd_message.bytes.size())
+    throw SystemError(EPROTO, "message was cut short");
 }
 
 std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline) {
-  FdMessage parcel;
+  FdMessage fd_message;
   FdMessageHeader header{};
   iovec piece{.iov_base = &header, .iov_len = sizeof header};
   Ancillary<kFdMessageDescriptors> ancillary;
@@ -230,29 +238,29 @@ std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline) {
   msghdr& message = ancillary.message(std::span(&piece, 1));
   ssize_t count = 0;
   do {
-    if (!wait_for(socket, POLLIN, deadline)) throw SystemError(ETIMEDOUT, "receive a parcel");
+    if (!wait_for(socket, POLLIN, deadline)) throw SystemError(ETIMEDOUT, "receive a message");
     count = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   } while (count < 0 && (errno == EINTR || errno == EAGAIN));
-  if (count < 0) throw_errno("receive a parcel");
+  if (count < 0) throw_errno("receive a message");
   // Descriptors first: whatever is wrong with the rest, they are ours to close.
-  std::vector<UniqueFd> unwanted;
   std::optional<Credentials> sender;
-  ancillary.collect(parcel.descriptors, unwanted, sender);
+  ancillary.collect(fd_message.descriptors, sender);
   if (count == 0) return std::nullopt;
   if (count != sizeof header || header.magic != FdMessageHeader::kMagic ||
-      header.bytes > kFdMessageBytes || header.descriptors != parcel.descriptors.size() ||
+      header.bytes > kFdMessageBytes || header.descriptors != fd_message.descriptors.size() ||
       (message.msg_flags & MSG_CTRUNC) != 0)
-    throw SystemError(EPROTO, "receive a parcel: the peer sent something else");
-  parcel.bytes.resize(header.bytes);
-  for (std::size_t got = 0; got < parcel.bytes.size();) {
-    if (!wait_for(socket, POLLIN, deadline)) throw SystemError(ETIMEDOUT, "receive a parcel");
-    count = ::recv(socket, parcel.bytes.data() + got, parcel.bytes.size() - got, MSG_DONTWAIT);
+    throw SystemError(EPROTO, "receive a message: the peer sent something else");
+  fd_message.bytes.resize(header.bytes);
+  for (std::size_t got = 0; got < fd_message.bytes.size();) {
+    if (!wait_for(socket, POLLIN, deadline)) throw SystemError(ETIMEDOUT, "receive a message");
+    count =
+        ::recv(socket, fd_message.bytes.data() + got, fd_message.bytes.size() - got, MSG_DONTWAIT);
     if (count == 0)
-      throw SystemError(ECONNRESET, "receive a parcel: the peer closed in the middle");
-    if (count < 0 && errno != EINTR && errno != EAGAIN) throw_errno("receive a parcel");
+      throw SystemError(ECONNRESET, "receive a message: the peer closed in the middle");
+    if (count < 0 && errno != EINTR && errno != EAGAIN) throw_errno("receive a message");
     if (count > 0) got += static_cast<std::size_t>(count);
   }
-  return parcel;
+  return fd_message;
 }
 
 namespace {
@@ -318,7 +326,7 @@ void send_credentials(int packet_socket, const Credentials& claimed, std::uint8_
 }
 
 Packet take_packet(int packet_socket) {
-  Packet arrival;
+  Packet packet;
   PacketHeader header{};
   iovec piece{.iov_base = &header, .iov_len = sizeof header};
   Ancillary<kPacketDescriptors> ancillary;
@@ -330,34 +338,32 @@ Packet take_packet(int packet_socket) {
   while (count < 0 && errno == EINTR);
   using Kind = Packet::Kind;
   if (count < 0) {
-    if (errno == EAGAIN) return arrival;
+    if (errno == EAGAIN) return packet;
     if (errno != ECONNRESET) throw_errno("take a packet");
-    arrival.kind = Kind::closed;
-    return arrival;
+    packet.kind = Kind::closed;
+    return packet;
   }
-  std::vector<UniqueFd> unwanted;
-  ancillary.collect(arrival.descriptors, unwanted, arrival.sender);
+  packet.unsolicited = ancillary.collect(packet.descriptors, packet.sender);
   const bool proper = count == sizeof header && (message.msg_flags & MSG_TRUNC) == 0 &&
                       header.magic == PacketHeader::kMagic && header.more <= 1;
   if (count == 0) {
-    arrival.kind = at_end(packet_socket) ? Kind::closed : Kind::garbage;
-  } else if (count == 1 && arrival.descriptors.empty()) {
-    arrival.kind = Kind::doorbell;
+    packet.kind = at_end(packet_socket) ? Kind::closed : Kind::garbage;
+  } else if (count == 1 && packet.descriptors.empty()) {
+    packet.kind = Kind::doorbell;
   } else if (!proper) {
-    arrival.kind = Kind::garbage;
+    packet.kind = Kind::garbage;
   } else if ((message.msg_flags & MSG_CTRUNC) != 0) {
     // Nobody can send more than there is room for in `control`; so it is our table that is full.
-    arrival.kind = Kind::overflow;
-    arrival.descriptors.clear();
+    packet.kind = Kind::overflow;
   } else {
-    arrival.kind =
-        header.descriptors == arrival.descriptors.size() ? Kind::descriptors : Kind::garbage;
+    packet.kind =
+        header.descriptors == packet.descriptors.size() ? Kind::descriptors : Kind::garbage;
   }
   if (proper) {
-    arrival.purpose = header.purpose;
-    arrival.more = header.more != 0;
+    packet.purpose = header.purpose;
+    packet.more = header.more != 0;
   }
-  return arrival;
+  return packet;
 }
 
 NamedListener::NamedListener(std::string_view name) : fd_(stream_socket()) {

@@ -64,7 +64,7 @@ void futex_wake(std::atomic<std::uint32_t>& word) noexcept {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
-// The word that the thread is about to sleep on, or sleeps on: Side::parked.
+// The word that the thread is about to sleep on, or sleeps on: WaitState::parked.
 [[gnu::tls_model("initial-exec")]] constinit thread_local std::atomic<std::atomic<std::uint32_t>*>
     sleeps_on{nullptr};
 
@@ -107,8 +107,8 @@ void note_signal() noexcept {
   if (word == nullptr) return;
   // Once for each sleep; a handler that does not come back leaves nothing behind.
   sleeps_on.store(nullptr, std::memory_order_relaxed);
-  std::uint32_t expected = Side::kOnFutex;
-  word->compare_exchange_strong(expected, Side::kAwake, std::memory_order_relaxed);
+  std::uint32_t expected = WaitState::kOnFutex;
+  word->compare_exchange_strong(expected, WaitState::kAwake, std::memory_order_relaxed);
 }
 
 const std::atomic<bool> detail::kernel_fences{register_fences()};
@@ -178,9 +178,9 @@ std::string_view to_string(WaitMode mode) noexcept {
   return "unknown";
 }
 
-bool Waiter::gone(const Side& peer) const noexcept {
+bool Waiter::gone(const WaitState& peer) const noexcept {
   // acquire: pairs with the release in the peer's finish, so that all it wrote is visible.
-  if (peer.state.load(std::memory_order_acquire) != Side::kOpen) return true;
+  if (peer.state.load(std::memory_order_acquire) != WaitState::kOpen) return true;
   if (lifeline_ < 0) return false;
   pollfd death{.fd = lifeline_, .events = POLLRDHUP, .revents = 0};
   int cancel_state = 0;
@@ -190,7 +190,7 @@ bool Waiter::gone(const Side& peer) const noexcept {
   return count > 0 && (death.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-[[gnu::hot]] void Waiter::note_processor(Side& mine) noexcept {
+[[gnu::hot]] void Waiter::note_processor(WaitState& mine) noexcept {
   wakes_until_note_ = kWakesPerNote;
   const std::uint32_t here = current_processor();
   if (here == processor_) return;
@@ -198,7 +198,7 @@ bool Waiter::gone(const Side& peer) const noexcept {
   mine.processor.store(here, std::memory_order_relaxed);
 }
 
-[[gnu::hot]] bool Waiter::shares_processor(const Side& peer) const noexcept {
+[[gnu::hot]] bool Waiter::shares_processor(const WaitState& peer) const noexcept {
   return peer.processor.load(std::memory_order_relaxed) == processor_;
 }
 
@@ -220,7 +220,7 @@ std::int64_t Waiter::spin_budget() noexcept {
   expected_ns_ += (std::min(waited, kCap) - expected_ns_) / 8;
 }
 
-[[gnu::hot]] Outcome Waiter::wait_long(Side& mine, const Side& peer, Deadline deadline,
+[[gnu::hot]] Outcome Waiter::wait_long(WaitState& mine, const WaitState& peer, Deadline deadline,
                                        ReadyRef ready, SignalCount since) {
   note_processor(mine);
   if (mode_ == WaitMode::spin) return spin_for_ever(peer, deadline, ready, since);
@@ -231,7 +231,7 @@ std::int64_t Waiter::spin_budget() noexcept {
   return outcome;
 }
 
-[[gnu::hot]] Outcome Waiter::linger_long(Side& mine, const Side& peer, ReadyRef ready) {
+[[gnu::hot]] Outcome Waiter::linger_long(WaitState& mine, const WaitState& peer, ReadyRef ready) {
   note_processor(mine);
   const std::int64_t start = monotonic_ns();
   if (stay_awake(peer, start, Deadline::never(), ready)) return Outcome::ok;
@@ -246,7 +246,7 @@ std::int64_t Waiter::spin_budget() noexcept {
   linger_since_ = 0;
 }
 
-[[gnu::hot]] bool Waiter::stay_awake(const Side& peer, std::int64_t start, Deadline deadline,
+[[gnu::hot]] bool Waiter::stay_awake(const WaitState& peer, std::int64_t start, Deadline deadline,
                                      ReadyRef ready) {
   // On one processor only the peer's progress ends the wait, and it needs this processor for that.
   if (shares_processor(peer)) return hand_over(ready);
@@ -259,7 +259,7 @@ std::int64_t Waiter::spin_budget() noexcept {
   return true;
 }
 
-bool Waiter::spin(const Side& peer, std::int64_t until, ReadyRef ready) {
+bool Waiter::spin(const WaitState& peer, std::int64_t until, ReadyRef ready) {
   for (;;) {
     for (unsigned i = 0; i < kLooksPerCheck; ++i) {
       if (ready()) return true;
@@ -271,7 +271,7 @@ bool Waiter::spin(const Side& peer, std::int64_t until, ReadyRef ready) {
   }
 }
 
-Outcome Waiter::spin_for_ever(const Side& peer, Deadline deadline, ReadyRef ready,
+Outcome Waiter::spin_for_ever(const WaitState& peer, Deadline deadline, ReadyRef ready,
                               SignalCount since) {
   const std::int64_t start = monotonic_ns();
   std::int64_t death_check = start + kDeathCheckEvery;
@@ -351,24 +351,25 @@ void Waiter::pause_hand_overs() noexcept {
   return false;
 }
 
-[[gnu::hot]] void Waiter::park(Side& mine, std::uint32_t how) noexcept {
+[[gnu::hot]] void Waiter::park(WaitState& mine, std::uint32_t how) noexcept {
   mine.parked.store(how, std::memory_order_relaxed);
   full_fence();  // pairs with the one in wake()
 }
 
-Outcome Waiter::sleep(Side& mine, const Side& peer, std::int64_t start, Deadline deadline,
+Outcome Waiter::sleep(WaitState& mine, const WaitState& peer, std::int64_t start, Deadline deadline,
                       ReadyRef ready, SignalCount since) {
   // The first sleep is on the futex, which is cheap and deaf to the peer's death; a sleeper that
   // nobody has woken by `shallow` moves to the descriptor.
   const Deadline shallow = lifeline_ < 0 ? Deadline::never() : Deadline(start + kShallowSleep);
   Outcome outcome = Outcome::ok;
   for (bool deep = deaf_;;) {
-    park(mine, deep ? Side::kOnDescriptor : Side::kOnFutex);
+    park(mine, deep ? WaitState::kOnDescriptor : WaitState::kOnFutex);
     if (ready()) {
       outcome = Outcome::ok;
       break;
     }
-    const bool over = deep ? gone(peer) : peer.state.load(std::memory_order_acquire) != Side::kOpen;
+    const bool over =
+        deep ? gone(peer) : peer.state.load(std::memory_order_acquire) != WaitState::kOpen;
     if (over) {
       outcome = ready() ? Outcome::ok : Outcome::peer_gone;
       break;
@@ -385,14 +386,14 @@ Outcome Waiter::sleep(Side& mine, const Side& peer, std::int64_t start, Deadline
       deep = true;
     }
   }
-  mine.parked.store(Side::kAwake, std::memory_order_relaxed);
+  mine.parked.store(WaitState::kAwake, std::memory_order_relaxed);
   return outcome;
 }
 
-Outcome Waiter::sleep_on_futex(Side& mine, Deadline deadline, SignalCount since) {
+Outcome Waiter::sleep_on_futex(WaitState& mine, Deadline deadline, SignalCount since) {
   const Sleeper sleeper(mine.parked);
   if (SignalCount::now() != since) return Outcome::interrupted;
-  switch (futex_wait(mine.parked, Side::kOnFutex, deadline)) {
+  switch (futex_wait(mine.parked, WaitState::kOnFutex, deadline)) {
     case EINTR: return Outcome::interrupted;
     case ETIMEDOUT: return Outcome::timed_out;
     default: return Outcome::ok;
@@ -418,7 +419,7 @@ Outcome Waiter::sleep_on_descriptor(Deadline deadline, SignalCount since) {
   return Outcome::ok;
 }
 
-void Waiter::finish_poll(Side& mine) noexcept {
+void Waiter::finish_poll(WaitState& mine) noexcept {
   unpark(mine);
   drain_.take(drain_.context, lifeline_);
 }
@@ -431,17 +432,17 @@ void drop_doorbells(void*, int lifeline) noexcept {
   }
 }
 
-[[gnu::hot]] void Waiter::wake_parked(Side& mine, Side& peer) noexcept {
+[[gnu::hot]] void Waiter::wake_parked(WaitState& mine, WaitState& peer) noexcept {
   note_processor(mine);
   after_sleep_ = AfterSleep::peers;
   // Exchanged, so that one sleep is woken once. Unknown values come from a hostile peer.
-  switch (peer.parked.exchange(Side::kAwake, std::memory_order_relaxed)) {
-    case Side::kOnFutex: futex_wake(peer.parked); break;
-    case Side::kOnBell:
+  switch (peer.parked.exchange(WaitState::kAwake, std::memory_order_relaxed)) {
+    case WaitState::kOnFutex: futex_wake(peer.parked); break;
+    case WaitState::kOnBell:
       peer.bell.fetch_add(1, std::memory_order_release);
       futex_wake(peer.bell);
       break;
-    case Side::kOnDescriptor: {
+    case WaitState::kOnDescriptor: {
       // A full socket has a doorbell in it already; a closed one tells that nobody will answer.
       const char ring = 0;
       const int saved = errno;

@@ -406,13 +406,13 @@ TEST(Call, DescriptorCanBeDuplicatedInheritedAndPassedOn) {
   const auto [here, there] = socket_pair();
   const pid_t child = ::fork();
   if (child == 0) {
-    auto parcel = receive_fd_message(there.get(), soon());
-    Client other(parcel->descriptors.at(0).get());
+    auto fd_message = receive_fd_message(there.get(), soon());
+    Client other(fd_message->descriptors.at(0).get());
     ::_exit(ask(other, "passed") == "passed" ? 0 : 1);
   }
-  FdMessage parcel;
-  parcel.descriptors.push_back(copy.duplicate());
-  send_fd_message(here.get(), parcel);
+  FdMessage fd_message;
+  fd_message.descriptors.push_back(copy.duplicate());
+  send_fd_message(here.get(), fd_message);
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);

@@ -26,8 +26,8 @@ using door::test::kPatience;
 
 // The descriptor that the next packet brings; none where it brings none, or several.
 [[gnu::noinline]] inline UniqueFd take_only_descriptor(int socket) {
-  Packet arrival = take_packet(socket);
-  return UniqueFd(arrival.descriptors.size() == 1 ? arrival.descriptors[0].release() : -1);
+  Packet packet = take_packet(socket);
+  return UniqueFd(packet.descriptors.size() == 1 ? packet.descriptors[0].release() : -1);
 }
 
 // What a client shares with the server. Throws SystemError where the server has hung up.

@@ -113,17 +113,17 @@ TEST(CallKill, ClientsLearnOfTheServersDeathWithin100Ms) {
     ASSERT_GE(child, 0);
     if (child == 0) {
       Port port;
-      FdMessage parcel;
-      parcel.descriptors.emplace_back(::dup(port.descriptor()));
-      send_fd_message(there.get(), parcel);
+      FdMessage fd_message;
+      fd_message.descriptors.emplace_back(::dup(port.descriptor()));
+      send_fd_message(there.get(), fd_message);
       ServerThread thread(port);
       Incoming incoming;
       while (thread.receive(incoming, Deadline::never()) == Outcome::ok)
         test::echo(thread, incoming);
       ::_exit(0);
     }
-    const auto parcel = receive_fd_message(here.get(), Deadline::after(20s));
-    const UniqueFd& door = parcel->descriptors.at(0);
+    const auto fd_message = receive_fd_message(here.get(), Deadline::after(20s));
+    const UniqueFd& door = fd_message->descriptors.at(0);
     std::atomic<std::int64_t> killed_at{0};
     std::thread killer([&, wait = random() % 4000] {
       std::this_thread::sleep_for(std::chrono::microseconds(wait));
@@ -254,12 +254,12 @@ TEST(CallHostile, ServersSurviveTheirClients) {
   std::mt19937 random(seed);
   for (;;) {
     try {
-      Packet arrival = take_packet(door);
-      if (arrival.kind == Packet::Kind::closed) ::_exit(0);
-      if (arrival.kind != Packet::Kind::descriptors || arrival.descriptors.size() != 2) continue;
-      const Mapping memory = call::adopt_session(std::move(arrival.descriptors[0]));
+      Packet packet = take_packet(door);
+      if (packet.kind == Packet::Kind::closed) ::_exit(0);
+      if (packet.kind != Packet::Kind::descriptors || packet.descriptors.size() != 2) continue;
+      const Mapping memory = call::adopt_session(std::move(packet.descriptors[0]));
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
-      const UniqueFd socket = call::test::let_in(arrival);
+      const UniqueFd socket = call::test::let_in(packet);
       for (std::size_t i = random() % 400; i > 0; --i) {
         scribble(control, random, true);
         if (random() % 3 == 0) send_nonsense(socket.get(), random);

@@ -147,7 +147,7 @@ class Event {
     }
     return result == 0;
   }
-  // For server procedures that shall last: as wait(), and a cancellation point.
+  // For server procedures that are to last: as wait(), and a cancellation point.
   void await() { (void)wait(60s); }
 
  private:

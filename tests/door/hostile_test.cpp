@@ -80,17 +80,17 @@ TEST(DoorHostile, ServersSurviveTheirClients) {
   std::minstd_rand random(seed);
   for (;;) {
     try {
-      Packet arrival = take_packet(inner);
-      if (arrival.kind == Packet::Kind::closed) ::_exit(0);
-      if (arrival.kind == Packet::Kind::nothing) pause_up_to(100, random);
-      if (arrival.kind != Packet::Kind::descriptors || arrival.descriptors.size() != 2) continue;
-      const Mapping memory = call::adopt_session(std::move(arrival.descriptors[0]));
+      Packet packet = take_packet(inner);
+      if (packet.kind == Packet::Kind::closed) ::_exit(0);
+      if (packet.kind == Packet::Kind::nothing) pause_up_to(100, random);
+      if (packet.kind != Packet::Kind::descriptors || packet.descriptors.size() != 2) continue;
+      const Mapping memory = call::adopt_session(std::move(packet.descriptors[0]));
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
       // Smallest and largest request, most descriptors, and more.
       for (auto& word : control.terms.words) word = random() % 8 == 0 ? random() : UINT64_MAX;
       if (random() % 32 != 0) control.terms.words[0] = 0;
       if (random() % 16 == 0) continue;
-      const UniqueFd socket = let_in(arrival);
+      const UniqueFd socket = let_in(packet);
       (void)eventually(
           [&] { return call::Turn::unpack(control.slot.turn.load()).kind == call::Kind::request; },
           5ms);

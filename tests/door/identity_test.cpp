@@ -32,12 +32,12 @@ TEST_F(DoorIdentity, AFakeCannotNameAnotherServer) {
   const FakeDoor fake(id_of(door), 0xffffffff);
   Child hostile([&] {
     for (;;) {
-      Packet arrival = take_packet(fake.inner.get());
-      if (arrival.descriptors.size() != 2) continue;
-      const Mapping memory = call::adopt_session(std::move(arrival.descriptors[0]));
+      Packet packet = take_packet(fake.inner.get());
+      if (packet.descriptors.size() != 2) continue;
+      const Mapping memory = call::adopt_session(std::move(packet.descriptors[0]));
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
       for (auto& word : control.terms.words) word = 1;
-      const UniqueFd socket = let_in(arrival);
+      const UniqueFd socket = let_in(packet);
       std::this_thread::sleep_for(1s);
     }
   });
@@ -151,14 +151,14 @@ TEST_F(DoorIdentity, ARefusalWithoutAnErrorIsAnErrorAllTheSame) {
   Child hostile([&] {
     std::size_t next = 0;
     for (;;) {
-      Packet arrival = take_packet(fake.inner.get());
-      if (arrival.kind == Packet::Kind::closed) ::_exit(0);
-      if (arrival.descriptors.size() != 2) continue;
-      const Mapping memory = call::adopt_session(std::move(arrival.descriptors[0]));
+      Packet packet = take_packet(fake.inner.get());
+      if (packet.kind == Packet::Kind::closed) ::_exit(0);
+      if (packet.descriptors.size() != 2) continue;
+      const Mapping memory = call::adopt_session(std::move(packet.descriptors[0]));
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
       for (auto& word : control.terms.words) word = UINT64_MAX;
       control.terms.words[0] = 0;
-      const UniqueFd socket = let_in(arrival);
+      const UniqueFd socket = let_in(packet);
       for (std::uint32_t number = 1; number <= 5; ++number) {
         if (!eventually(
                 [&] {

@@ -98,7 +98,7 @@ class Lonely {
       if (!eventually_quickly([&] { return ended.load() >= i; })) {
         ++lost;
         given_up = true;
-        while (ended.load() < i) {  // the test shall end, whatever comes
+        while (ended.load() < i) {  // the test must end, whatever comes
           ::pthread_kill(caller.native_handle(), SIGUSR1);
           std::this_thread::sleep_for(1ms);
         }

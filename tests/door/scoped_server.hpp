@@ -32,8 +32,8 @@ inline void hand_over(int socket, int fd) { send_descriptors(socket, std::array{
 inline int take_over(int socket) {
   pollfd something{.fd = socket, .events = POLLIN, .revents = 0};
   if (::poll(&something, 1, static_cast<int>(2 * kPatience.count())) != 1) return -1;
-  Packet arrival = take_packet(socket);
-  return arrival.descriptors.size() == 1 ? arrival.descriptors[0].release() : -1;
+  Packet packet = take_packet(socket);
+  return packet.descriptors.size() == 1 ? packet.descriptors[0].release() : -1;
 }
 
 // A server in a process of its own, for as long as this object lives.

@@ -2,13 +2,12 @@
 //
 // What a stranger may not bring about: another user, who speaks the protocol by hand, against a
 // server of root's with the usual limits. Each test says what became of the server, and of others.
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <linux/memfd.h>
-#include <netinet/in.h>
 #include <sys/resource.h>
 
 #include "door/impostor.hpp"
+#include "door/lingering.hpp"
 
 #ifndef SO_PASSPIDFD
 #define SO_PASSPIDFD 76
@@ -69,36 +68,6 @@ struct DoorTrust : DoorImpostor {
     EXPECT_LT(longest, 1'000'000'000 * std::int64_t{kSlow});
   }
 };
-
-// A connection over TCP whose last close waits for `seconds`, because nobody reads at its other
-// end.
-UniqueFd lingering(int seconds) {
-  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const int small = 4096;
-  ::setsockopt(listener.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(::listen(listener.get(), 1), 0);
-  ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size);
-  UniqueFd mine(::socket(AF_INET, SOCK_STREAM, 0));
-  EXPECT_EQ(::connect(mine.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-  // Kept open by this process until it ends.
-  static std::vector<UniqueFd> others;
-  others.emplace_back(::accept(listener.get(), nullptr, nullptr));
-  ::fcntl(mine.get(), F_SETFL, O_NONBLOCK);
-  static const std::vector<char> bytes(65'536);
-  for (int quiet = 0; quiet < 3;)
-    if (::write(mine.get(), bytes.data(), bytes.size()) < 0) {
-      ++quiet;
-      std::this_thread::sleep_for(10ms);
-    }
-  const linger wait{.l_onoff = 1, .l_linger = seconds};
-  ::setsockopt(mine.get(), SOL_SOCKET, SO_LINGER, &wait, sizeof wait);
-  return mine;
-}
 
 TEST_F(DoorTrust, ASocketThatLeadsToAnotherUserLendsNobodyHisName) {
   Teller teller;
@@ -178,7 +147,9 @@ TEST_F(DoorTrust, WhatLingersInAPacketHoldsNobodyUp) {
     ASSERT_TRUE(become(kNobody));
     for (int i = 0; i < 6; ++i) {
       const UniqueFd slow = lingering(20);
-      send_descriptors(mine.get(), std::array{slow.get()}, call::kPurposeSession);
+      // Which is no session, and nothing that doors know of.
+      send_descriptors(mine.get(), std::array{slow.get()},
+                       i % 2 == 0 ? call::kPurposeSession : kFirstOwnPurpose + 9);
     }
     ::pause();
   });
@@ -320,9 +291,9 @@ struct DoorTrustPath : DoorTrust {
     }
     pollfd answer{.fd = socket.get(), .events = POLLIN, .revents = 0};
     if (::poll(&answer, 1, 5000) != 1) return {};
-    Packet arrival = take_packet(socket.get());
-    if (arrival.descriptors.size() != 1) return {};
-    return std::move(arrival.descriptors[0]);
+    Packet packet = take_packet(socket.get());
+    if (packet.descriptors.size() != 1) return {};
+    return std::move(packet.descriptors[0]);
   }
 };
 

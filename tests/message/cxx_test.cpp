@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The face for C++.
-#include "farcall/message.hpp"
-
 #include <array>
 #include <cstring>
 #include <thread>
 
+#include "farcall/message.hpp"
 #include "message/channel.hpp"
 
 namespace farcall::message::test {

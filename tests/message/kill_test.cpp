@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the living learn of the dead.
+// What is told of the death of others.
 #include <unistd.h>
 
 #include <future>

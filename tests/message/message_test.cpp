@@ -27,7 +27,8 @@ TEST(Message, BringsTheReplyAndItsStatus) {
 TEST(Message, KeepsContentAtEverySizeBetweenProcesses) {
   EchoServer server;
   in_child([&] {
-    for (const std::size_t size : std::initializer_list<std::size_t>{0, 1, 47, 48, 49, 256, 3568, 3569, 8192, 70'000, 1 << 20}) {
+    for (const std::size_t size : std::initializer_list<std::size_t>{0, 1, 47, 48, 49, 256, 3568,
+                                                                     3569, 8192, 70'000, 1 << 20}) {
       std::string text(size, 0);
       for (std::size_t i = 0; i < size; ++i) text[i] = static_cast<char>(i * 7 + size);
       for (int round = 0; round < 3; ++round) {

@@ -9,8 +9,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstddef>
 
+#include "farcall/call.hpp"
 #include "message/channel.hpp"
 
 namespace farcall::message::test {
@@ -135,6 +137,26 @@ TEST(MessageShared, WhoMayNotRaiseItByPrivilegeGetsItsOwnBackToo) {
     EXPECT_EQ(send(connection, "x").error, 0);
   }).join();
   EXPECT_EQ(server.join(), 0);
+}
+
+TEST(MessageShared, SaysHowMuchNobodyHasAskedFor) {
+  const std::string name = unique_name("unsolicited");
+  const int channel = farcall_name_attach(name.c_str(), 0, 0600);
+  ASSERT_GT(channel, 0);
+  const int connection = farcall_connect(channel);
+  ASSERT_GT(connection, 0);
+  const auto says = [&](const std::string& what) {
+    std::array<char, 1000> text{};
+    EXPECT_GT(farcall_channel_status((std::to_string(::geteuid()) + "/" + name).c_str(),
+                                     text.data(), text.size() - 1),
+              0);
+    return std::string_view(text.data()).find(what) != std::string_view::npos;
+  };
+  EXPECT_TRUE(says(" unsolicited 0\n"));
+  const UniqueFd way_in(::dup(farcall_connection_descriptor(connection)));
+  send_descriptors(way_in.get(), std::array{0, 0}, kFirstOwnPurpose + 5);
+  EXPECT_TRUE(eventually([&] { return says(" unsolicited 2\n"); }));
+  EXPECT_EQ(farcall_channel_destroy(channel), 0);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ constexpr auto kSoon = 100ms;
 constexpr int kFirstRounds = 20;  // after which nothing is new
 
 // Sends back what it gets: at once, in pieces, or with the next call; whichever it is, the client
-// shall see the same.
+// must see the same.
 void serve(int channel) {
   std::vector<char> buffer(256 * 1024);
   farcall_info info{};

@@ -3,11 +3,13 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -41,14 +43,14 @@ std::size_t open_descriptors() {
   return count;
 }
 
-FdMessage parcel_with(std::size_t bytes, std::size_t descriptors) {
-  FdMessage parcel;
-  parcel.bytes.assign(bytes, std::byte{7});
+FdMessage fd_message_with(std::size_t bytes, std::size_t descriptors) {
+  FdMessage fd_message;
+  fd_message.bytes.assign(bytes, std::byte{7});
   for (std::size_t i = 0; i < descriptors; ++i)
-    parcel.descriptors.push_back(SharedMemory::create(1).fd() >= 0
-                                     ? UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC))
-                                     : UniqueFd());
-  return parcel;
+    fd_message.descriptors.push_back(SharedMemory::create(1).fd() >= 0
+                                         ? UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC))
+                                         : UniqueFd());
+  return fd_message;
 }
 
 TEST(FdMessage, BringsBytesAndDescriptors) {
@@ -68,7 +70,7 @@ TEST(FdMessage, BringsBytesAndDescriptors) {
 
 TEST(FdMessage, ComesInOrderAndNeverMergesWithTheNext) {
   const auto [here, there] = socket_pair();
-  for (std::size_t i = 0; i < 20; ++i) send_fd_message(here.get(), parcel_with(i * 200, i % 4));
+  for (std::size_t i = 0; i < 20; ++i) send_fd_message(here.get(), fd_message_with(i * 200, i % 4));
   for (std::size_t i = 0; i < 20; ++i) {
     const auto got = receive_fd_message(there.get(), soon());
     ASSERT_TRUE(got);
@@ -79,10 +81,11 @@ TEST(FdMessage, ComesInOrderAndNeverMergesWithTheNext) {
 
 TEST(FdMessage, LargestIsTakenAndLargerIsMisuse) {
   const auto [here, there] = socket_pair();
-  send_fd_message(here.get(), parcel_with(kFdMessageBytes, kFdMessageDescriptors));
+  send_fd_message(here.get(), fd_message_with(kFdMessageBytes, kFdMessageDescriptors));
   EXPECT_EQ(receive_fd_message(there.get(), soon())->descriptors.size(), kFdMessageDescriptors);
-  EXPECT_THROW(send_fd_message(here.get(), parcel_with(kFdMessageBytes + 1, 0)), MisuseError);
-  EXPECT_THROW(send_fd_message(here.get(), parcel_with(0, kFdMessageDescriptors + 1)), MisuseError);
+  EXPECT_THROW(send_fd_message(here.get(), fd_message_with(kFdMessageBytes + 1, 0)), MisuseError);
+  EXPECT_THROW(send_fd_message(here.get(), fd_message_with(0, kFdMessageDescriptors + 1)),
+               MisuseError);
 }
 
 TEST(FdMessage, WaitsNoLongerThanTheDeadline) {
@@ -101,7 +104,7 @@ TEST(FdMessage, GarbageIsRefusedAndItsDescriptorsAreClosed) {
   const std::size_t before = open_descriptors();
   {
     const auto [here, there] = socket_pair();
-    // A parcel that claims one descriptor more than it brings, then bytes that are no parcel.
+    // A message that claims one descriptor more than it brings, then bytes that are none.
     struct {
       std::uint32_t magic = 0x6c637266;
       std::uint16_t bytes = 0;
@@ -128,6 +131,45 @@ TEST(FdMessage, GarbageIsRefusedAndItsDescriptorsAreClosed) {
     EXPECT_EQ(error_of([&] { receive_fd_message(there.get(), soon()); }), EPROTO);
   }
   EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(Packet, LeavesWhatHadRoomToWhoTookIt) {
+  const auto [here, there] = packet_socket_pair();
+  send_descriptors(here.get(), std::array{here.get(), here.get(), here.get()}, 7);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = 64;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<UniqueFd> taken;
+  for (int fd; (fd = ::fcntl(0, F_DUPFD_CLOEXEC, 0)) >= 0;) taken.emplace_back(fd);
+  taken.resize(taken.size() - 2);
+  const Packet packet = take_packet(there.get());
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(packet.kind, Packet::Kind::overflow);
+  EXPECT_EQ(packet.purpose, 7);
+  EXPECT_EQ(packet.descriptors.size(), 2U);
+}
+
+TEST(Packet, TellsOfControlMessagesThatNobodyHasAskedFor) {
+  const auto [here, there] = packet_socket_pair();
+  send_descriptors(here.get(), std::array{0});
+  EXPECT_EQ(take_packet(there.get()).unsolicited, 0U);
+  const int on = 1;
+  ASSERT_EQ(::setsockopt(there.get(), SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on), 0);
+  send_descriptors(here.get(), std::array{0});
+  const Packet packet = take_packet(there.get());
+  EXPECT_EQ(packet.kind, Packet::Kind::descriptors);
+  EXPECT_EQ(packet.unsolicited, 1U);
+#if !defined(SO_PASSPIDFD)
+  constexpr int SO_PASSPIDFD = 76;
+#endif
+  if (::setsockopt(there.get(), SOL_SOCKET, SO_PASSPIDFD, &on, sizeof on) != 0)
+    GTEST_SKIP() << "the kernel sends no pidfds (Linux 6.5)";
+  const std::size_t before = open_descriptors();
+  send_descriptors(here.get(), std::array{0});
+  EXPECT_EQ(take_packet(there.get()).unsolicited, 2U);
+  EXPECT_EQ(open_descriptors(), before) << "a pidfd is left";
 }
 
 TEST(Named, ConnectsUnrelatedSocketsAndKnowsWhoTheyAre) {

@@ -24,8 +24,8 @@ using namespace std::chrono_literals;
 
 // Two sides in one process, as two threads use them.
 struct Shared {
-  Side mine{};
-  Side peers{};
+  WaitState mine{};
+  WaitState peers{};
   std::atomic<bool> word{false};
   std::pair<UniqueFd, UniqueFd> lifeline = socket_pair();
 
@@ -63,7 +63,7 @@ TEST_P(WaitIn, EndsAtTheDeadlineAndNotBefore) {
                           [&] { return shared.ready(); }),
               Outcome::timed_out);
     EXPECT_GE(monotonic_ns() - start, std::chrono::nanoseconds(duration).count());
-    EXPECT_EQ(shared.mine.parked.load(), Side::kAwake);
+    EXPECT_EQ(shared.mine.parked.load(), WaitState::kAwake);
   }
 }
 
@@ -110,7 +110,7 @@ TEST_P(WaitIn, EndsWhenThePeerSaysThatItIsDone) {
     std::thread peer([&] {
       Waiter other(shared.lifeline.second.get(), GetParam());
       std::this_thread::sleep_for(pause);
-      shared.peers.state.store(Side::kFinished, std::memory_order_release);
+      shared.peers.state.store(WaitState::kFinished, std::memory_order_release);
       other.wake(shared.peers, shared.mine);
     });
     EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(10s),
@@ -133,7 +133,7 @@ TEST(Waiter, WhatComesWhileTheSleeperMovesToTheDescriptorIsNoTimeout) {
   Shared shared;
   Waiter waiter(shared.lifeline.first.get(), WaitMode::block);
   EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::never(),
-                        [&] { return shared.mine.parked == Side::kOnDescriptor; }),
+                        [&] { return shared.mine.parked == WaitState::kOnDescriptor; }),
             Outcome::ok);
 }
 
@@ -180,7 +180,7 @@ TEST_P(WaitIn, IsEndedByAnyHandlerThatTellsOfItself) {
     const Outcome outcome = waiter.wait(
         shared.mine, shared.peers, Deadline::after(1s), [&] { return shared.ready(); }, since);
     if (outcome != Outcome::interrupted) ++lost;
-    ASSERT_EQ(shared.mine.parked.load(), Side::kAwake);
+    ASSERT_EQ(shared.mine.parked.load(), WaitState::kAwake);
     while (sent < i || SignalCount::now() == since) ::sched_yield();
   }
   EXPECT_EQ(lost, 0);
@@ -288,7 +288,7 @@ TEST(Waiter, SurvivesNonsenseInThePeersSide) {
   Waiter waiter(shared.lifeline.first.get());
   shared.peers.parked = 77;
   waiter.wake(shared.mine, shared.peers);
-  shared.peers.parked = Side::kOnDescriptor;
+  shared.peers.parked = WaitState::kOnDescriptor;
   shared.lifeline.second.reset();
   waiter.wake(shared.mine, shared.peers);  // no SIGPIPE
   SUCCEED();

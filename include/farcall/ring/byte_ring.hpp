@@ -49,7 +49,7 @@ class ByteWriter {
   // free, in one piece; commit(n) then passes the first n of them to the reader.
   Outcome reserve(std::size_t least, std::span<std::byte>& space, Deadline deadline,
                   SignalCount since = SignalCount::now()) {
-    if (ring_.control->reader.state.load(std::memory_order_relaxed) != Side::kOpen)
+    if (ring_.control->reader.state.load(std::memory_order_relaxed) != WaitState::kOpen)
       return Outcome::peer_gone;
     if (least > free_bytes()) {
       const Outcome outcome = wait_for_space(least, deadline, since);

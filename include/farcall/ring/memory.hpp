@@ -3,8 +3,8 @@
 // The memory of a ring, as both processes see it.
 //
 //   offset     0  RingControl: what this is                     written once, by the creator
-//            128  writer's Side: parked, processor, state       written by the writer
-//            256  reader's Side                                 written by the reader
+//            128  writer's WaitState: parked, processor, state       written by the writer
+//            256  reader's WaitState                                 written by the reader
 //            384  tail: bytes ever written (byte ring only)     written by the writer
 //            512  head: bytes ever read                         written by the reader
 //           4096  data, `capacity` bytes                        written by the writer
@@ -35,8 +35,8 @@ struct RingControl {
   RingKind kind;
   std::uint32_t reserved;
   std::uint64_t capacity;
-  Side writer;
-  Side reader;
+  WaitState writer;
+  WaitState reader;
   Position tail;
   Position head;
 };

@@ -81,7 +81,7 @@ class MessageWriter {
     if (size > message_ring::longest_piece(ring_.capacity)) return Outcome::too_big;
     if (sending_long_) [[unlikely]]
       refuse_mixing();
-    if (ring_.control->reader.state.load(std::memory_order_relaxed) != Side::kOpen)
+    if (ring_.control->reader.state.load(std::memory_order_relaxed) != WaitState::kOpen)
       return Outcome::peer_gone;
     const std::size_t needed = message_ring::footprint(size) + kSpare;
     if (needed > free_bytes()) {

@@ -17,11 +17,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   int arrived = 0;
   for (;; ++arrived) {
     require(arrived <= sent + 1);
-    const Packet arrival = take_packet(here.get());
+    const Packet packet = take_packet(here.get());
     using Kind = Packet::Kind;
-    if (arrival.kind == Kind::closed || arrival.kind == Kind::nothing) break;
-    if (arrival.kind == Kind::doorbell) require(arrival.descriptors.empty());
-    for (const UniqueFd& fd : arrival.descriptors)
+    if (packet.kind == Kind::closed || packet.kind == Kind::nothing) break;
+    if (packet.kind == Kind::doorbell) require(packet.descriptors.empty());
+    for (const UniqueFd& fd : packet.descriptors)
       require((::fcntl(fd.get(), F_GETFD) & FD_CLOEXEC) != 0);
   }
   return 0;

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "call/client_session.hpp"
 #include "door/fuzz/hand.hpp"
 #include "farcall/error.hpp"
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "call/server_session.hpp"
 #include "door/fuzz/hand.hpp"
 #include "farcall/error.hpp"
 

@@ -75,12 +75,12 @@ void answer_of_a_name(Input input) {
     if (!client) return;
     try {
       if ((flags & 1U) != 0) {
-        FdMessage parcel;
-        parcel.bytes.resize(bytes.size());
-        if (!bytes.empty()) std::memcpy(parcel.bytes.data(), bytes.data(), bytes.size());
+        FdMessage fd_message;
+        fd_message.bytes.resize(bytes.size());
+        if (!bytes.empty()) std::memcpy(fd_message.bytes.data(), bytes.data(), bytes.size());
         for (unsigned i = 0; i < flags >> 6U; ++i)
-          parcel.descriptors.emplace_back(::dup(listener.get()));
-        send_fd_message(client.get(), parcel);
+          fd_message.descriptors.emplace_back(::dup(listener.get()));
+        send_fd_message(client.get(), fd_message);
       } else {
         (void)!::send(client.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
       }

@@ -59,9 +59,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   there.reset();
   pollfd welcome{.fd = answers.get(), .events = POLLIN, .revents = 0};
   require(::poll(&welcome, 1, 1000) == 1);
-  Packet arrival = take_packet(answers.get());
-  require(arrival.descriptors.size() == 1);
-  UniqueFd here = std::move(arrival.descriptors[0]);
+  Packet packet = take_packet(answers.get());
+  require(packet.descriptors.size() == 1);
+  UniqueFd here = std::move(packet.descriptors[0]);
   for (std::uint32_t round = 1; round <= 3 && !input.empty() && here; ++round) {
     for (std::size_t count = input.number<std::uint8_t>() % 4; count > 0; --count)
       send_packet(here.get(), input);

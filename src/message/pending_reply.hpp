@@ -18,12 +18,12 @@
 
 namespace farcall::message {
 
-class Blocked {
+class PendingReply {
  public:
-  Blocked();
-  virtual ~Blocked();
-  Blocked(const Blocked&) = delete;
-  Blocked& operator=(const Blocked&) = delete;
+  PendingReply();
+  virtual ~PendingReply();
+  PendingReply(const PendingReply&) = delete;
+  PendingReply& operator=(const PendingReply&) = delete;
 
   // Answer with a status, or with an errno where `error` is not 0. Throw SystemError: ESRCH where
   // the client has gone; after any other error it waits on.
@@ -59,14 +59,14 @@ class Use {
   Use(const Use&) = delete;
   Use& operator=(const Use&) = delete;
 
-  Blocked* operator->() const noexcept { return blocked_; }
-  [[nodiscard]] Blocked* get() const noexcept { return blocked_; }
+  PendingReply* operator->() const noexcept { return pending_; }
+  [[nodiscard]] PendingReply* get() const noexcept { return pending_; }
   // The id is good no more.
   void end() noexcept;
 
  private:
-  Blocked::Place* place_;
-  Blocked* blocked_;
+  PendingReply::Place* place_;
+  PendingReply* pending_;
   bool ended_ = false;
 };
 

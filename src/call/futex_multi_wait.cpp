@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "call/vigil.hpp"
+#include "call/futex_multi_wait.hpp"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -30,8 +30,8 @@ class Relay final : public Watch {
   void on_readable(std::uint32_t) noexcept override {
     const auto port = port_.lock();
     if (!port) return;
-    port->vigil.relay_set.store(false, std::memory_order_relaxed);
-    port->vigil.disturb();  // whose change of the bell releases what is above
+    port->multi_wait.relay_set.store(false, std::memory_order_relaxed);
+    port->multi_wait.wake();  // whose change of the bell releases what is above
   }
 
  private:
@@ -39,7 +39,7 @@ class Relay final : public Watch {
 };
 
 struct Words {
-  std::array<futex_waitv, Vigil::kMostSessions + 1> all{};
+  std::array<futex_waitv, FutexMultiWait::kMostSessions + 1> all{};
   unsigned count = 0;
 
   void add(const std::atomic<std::uint32_t>& word, std::uint32_t expected, std::uint32_t flags) {
@@ -71,21 +71,22 @@ long wait_for(Words& words, const timespec* until) {
 
 }  // namespace
 
-void VigilState::disturb() noexcept {
-  // seq_cst: either this thread sees that a vigil is kept, or who keeps it sees the new value.
+void FutexMultiWaitState::wake() noexcept {
+  // seq_cst: either this thread sees that another waits, or that one sees the new value.
   bell.fetch_add(1, std::memory_order_seq_cst);
-  if (kept.load(std::memory_order_seq_cst))
+  if (active.load(std::memory_order_seq_cst))
     ::syscall(SYS_futex, &bell, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1, nullptr, nullptr, 0);
 }
 
-bool VigilState::pays() noexcept {
+bool FutexMultiWaitState::pays() noexcept {
   if (rest.load(std::memory_order_relaxed) <= 0) return true;
   rest.fetch_sub(1, std::memory_order_relaxed);
   return false;
 }
 
-// Relaxed, and not exact where threads meet: whatever comes of it is right, and only dearer.
-void VigilState::account(bool gain) noexcept {
+// Relaxed, and not exact where threads meet: whatever comes of it is right, and only more
+// expensive.
+void FutexMultiWaitState::account(bool gain) noexcept {
   constexpr int kTooMuch = 8;
   constexpr int kRest = 256;
   const int now = loss.load(std::memory_order_relaxed) + (gain ? -1 : 2);
@@ -93,20 +94,20 @@ void VigilState::account(bool gain) noexcept {
   loss.store(std::clamp(now, 0, kTooMuch - 2), std::memory_order_relaxed);
 }
 
-Vigil::Vigil(PortState& port) noexcept : port_(port), state_(port.vigil) {
+FutexMultiWait::FutexMultiWait(PortState& port) noexcept : port_(port), state_(port.multi_wait) {
   // A forked child has no business here, but would write to what its parent shares with clients.
   if (port.generation != process::generation()) return;
   if (!kernel_waits_for_several().load(std::memory_order_relaxed)) return;
-  if (state_.kept.exchange(true, std::memory_order_seq_cst)) {
+  if (state_.active.exchange(true, std::memory_order_seq_cst)) {
     // Of what the calling thread has just left, perhaps, the other one does not know yet.
     const std::lock_guard guard(port.lock);
     if (port.sessions.size() <= kMostSessions &&
         std::ranges::any_of(port.sessions,
                             [](const auto& item) { return item.second.session->unattended(); }))
-      state_.disturb();
+      state_.wake();
     return;
   }
-  kept_ = true;
+  active_ = true;
   bell_ = state_.bell.load(std::memory_order_seq_cst);
   {
     const std::lock_guard guard(port.lock);
@@ -124,8 +125,8 @@ Vigil::Vigil(PortState& port) noexcept : port_(port), state_(port.vigil) {
       sessions_[i] = std::move(sessions_[--count_]);
       continue;
     }
-    session.in_vigil.store(true, std::memory_order_relaxed);
-    Side& side = session.control().server;
+    session.in_multi_wait.store(true, std::memory_order_relaxed);
+    WaitState& side = session.control().server;
     bells_[i] = side.bell.load(std::memory_order_relaxed);
     Waiter::park_on_bell(side);
     session.release();
@@ -136,29 +137,29 @@ Vigil::Vigil(PortState& port) noexcept : port_(port), state_(port.vigil) {
   if (count_ == 0) end();  // all of them are served just now
 }
 
-bool Vigil::set_relay() noexcept {
-  if (state_.relay != 0) {
+bool FutexMultiWait::set_relay() noexcept {
+  if (state_.relay.active()) {
     if (!state_.relay_set.exchange(true, std::memory_order_relaxed)) {
       state_.account(false);
-      Reactor::here().again(port_.epoll.get(), state_.relay, kRelayEvents);
+      state_.relay.rearm(kRelayEvents);
     }
     return true;
   }
   try {
     state_.relay_set.store(true, std::memory_order_relaxed);
-    state_.relay = Reactor::here().watch(port_.epoll.get(), kRelayEvents,
-                                         std::make_shared<Relay>(port_.weak_from_this()));
+    state_.relay.start(port_.epoll.get(), kRelayEvents,
+                       std::make_shared<Relay>(port_.weak_from_this()));
     return true;
   } catch (const std::exception&) {
     return false;
   }
 }
 
-Vigil::~Vigil() {
+FutexMultiWait::~FutexMultiWait() {
   if (const SessionPointer session = end()) port_.queue({.session = session, .notice = nullptr});
 }
 
-Outcome Vigil::sleep(Deadline deadline, bool cancellable) {
+Outcome FutexMultiWait::sleep(Deadline deadline, bool cancellable) {
   if (ready_) return Outcome::ok;
   Words words;
   words.add(state_.bell, bell_, FUTEX_PRIVATE_FLAG);
@@ -179,13 +180,13 @@ Outcome Vigil::sleep(Deadline deadline, bool cancellable) {
   return Outcome::ok;
 }
 
-SessionPointer Vigil::end() noexcept {
-  if (!kept_) return nullptr;
-  kept_ = false;
+SessionPointer FutexMultiWait::end() noexcept {
+  if (!active_) return nullptr;
+  active_ = false;
   SessionPointer first;
   for (std::size_t i = 0; i < count_; ++i) {
     SessionPointer session = std::move(sessions_[i]);
-    session->in_vigil.store(false, std::memory_order_relaxed);
+    session->in_multi_wait.store(false, std::memory_order_relaxed);
     if (!session->claim()) continue;  // whose it is now looks after it when it leaves
     if (!session->ready() || port_.over(*session))
       port_.release(session);
@@ -194,7 +195,7 @@ SessionPointer Vigil::end() noexcept {
     else
       port_.queue({.session = std::move(session), .notice = nullptr});
   }
-  state_.kept.store(false, std::memory_order_seq_cst);
+  state_.active.store(false, std::memory_order_seq_cst);
   return first;
 }
 

@@ -2,7 +2,7 @@
 //
 // An idle thread that sleeps on the words of few sessions at once: it must miss nothing that comes
 // in another way, and leave nothing behind, wherever it ends.
-#include "call/vigil.hpp"
+#include "call/futex_multi_wait.hpp"
 
 #include <gtest/gtest.h>
 #include <linux/filter.h>
@@ -35,7 +35,7 @@ namespace farcall {
 namespace {
 
 using namespace std::chrono_literals;
-using call::Vigil;
+using call::FutexMultiWait;
 using call::test::RawSession;
 using door::test::eventually;
 using door::test::open_descriptors;
@@ -66,7 +66,7 @@ class Watched {
   Watched(const Watched&) = delete;
   Watched& operator=(const Watched&) = delete;
 
-  [[nodiscard]] bool keeps_vigil() const { return asleep_in(id_) == SYS_futex_waitv; }
+  [[nodiscard]] bool waits_for_all() const { return asleep_in(id_) == SYS_futex_waitv; }
   [[nodiscard]] bool sleeps_on_epoll() const {
     const long call = asleep_in(id_);
     return call == SYS_epoll_pwait2 || call == SYS_epoll_pwait || call == SYS_ppoll;
@@ -104,7 +104,7 @@ bool kernel_can() {
          errno == EINVAL;
 }
 
-class VigilTest : public ::testing::Test {
+class FutexMultiWaitTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!kernel_can()) GTEST_SKIP() << "the kernel has no futex_waitv(2), or it is forbidden here";
@@ -119,67 +119,68 @@ void add_clients(Clients& clients, Port& port, std::size_t count) {
 void ask_all(const Clients& clients) {
   for (const auto& client : clients) ASSERT_EQ(ask(*client, "there?"), "there?");
 }
-// A vigil that has needed the reactor too often is followed by a rest, as long as that takes.
-bool comes_to_keep_vigil(const Watched& server, const Clients& clients) {
+// Such a wait, where it has needed the reactor too often, is followed by a rest, as long as that
+// takes.
+bool comes_to_wait_for_all(const Watched& server, const Clients& clients) {
   return eventually([&] {
     for (const auto& client : clients) {
       EXPECT_EQ(ask(*client, "there?"), "there?");
       std::this_thread::sleep_for(1ms);
     }
-    return server.keeps_vigil();
+    return server.waits_for_all();
   });
 }
 
-TEST_F(VigilTest, IsKeptOverFewSessionsAndEachOfThemWakes) {
+TEST_F(FutexMultiWaitTest, IsForFewSessionsAndEachOfThemWakes) {
   Watched server;
   Clients clients;
-  add_clients(clients, server.port, Vigil::kMostSessions);
-  EXPECT_TRUE(comes_to_keep_vigil(server, clients));
+  add_clients(clients, server.port, FutexMultiWait::kMostSessions);
+  EXPECT_TRUE(comes_to_wait_for_all(server, clients));
   for (int round = 0; round < 20; ++round)
     for (const auto& client : clients) {
       ASSERT_EQ(ask(*client, "there?"), "there?");
-      ASSERT_TRUE(eventually([&] { return server.keeps_vigil(); })) << round;
+      ASSERT_TRUE(eventually([&] { return server.waits_for_all(); })) << round;
     }
 }
 
 // A thread that serves the session meanwhile sleeps on another word: else its wake-ups would go
 // astray.
-TEST_F(VigilTest, SleepsOnAWordOfItsOwn) {
+TEST_F(FutexMultiWaitTest, SleepsOnAWordOfItsOwn) {
   Watched server;
   RawSession client(server.port.descriptor());
   ASSERT_TRUE(client.welcome());
   client.give(call::Kind::request, 1);
   ASSERT_TRUE(client.answered(1));
-  ASSERT_TRUE(eventually([&] { return server.keeps_vigil(); }));
-  EXPECT_EQ(client.control().server.parked, Side::kOnBell);
+  ASSERT_TRUE(eventually([&] { return server.waits_for_all(); }));
+  EXPECT_EQ(client.control().server.parked, WaitState::kOnBell);
 }
 
-TEST_F(VigilTest, ManySessionsAreLeftToEpoll) {
+TEST_F(FutexMultiWaitTest, ManySessionsAreLeftToEpoll) {
   Watched server;
   Clients clients;
-  add_clients(clients, server.port, Vigil::kMostSessions + 1);
+  add_clients(clients, server.port, FutexMultiWait::kMostSessions + 1);
   ask_all(clients);
   EXPECT_TRUE(eventually([&] { return server.sleeps_on_epoll(); }));
   ask_all(clients);
   clients.resize(2);
   EXPECT_TRUE(eventually([&] { return server.port.sessions() == 2; }));
-  EXPECT_TRUE(comes_to_keep_vigil(server, clients));
+  EXPECT_TRUE(comes_to_wait_for_all(server, clients));
 }
 
-TEST_F(VigilTest, NewClientsAreHeard) {
+TEST_F(FutexMultiWaitTest, NewClientsAreSeen) {
   Watched server;
   Clients clients;
-  for (std::size_t i = 0; i < Vigil::kMostSessions + 2; ++i) {
+  for (std::size_t i = 0; i < FutexMultiWait::kMostSessions + 2; ++i) {
     add_clients(clients, server.port, 1);
     if (i < 3) {
       ASSERT_EQ(ask(*clients.back(), "new"), "new");
-      ASSERT_TRUE(eventually([&] { return server.keeps_vigil(); })) << i;
+      ASSERT_TRUE(eventually([&] { return server.waits_for_all(); })) << i;
     }
   }
   ask_all(clients);
 }
 
-TEST_F(VigilTest, OneWayRequestsAreHeard) {
+TEST_F(FutexMultiWaitTest, OneWayRequestsAreSeen) {
   std::atomic<int> taken{0};
   Server server([&](ServerThread& thread, Incoming& incoming) {
     thread.set_restartable(true);
@@ -196,7 +197,7 @@ TEST_F(VigilTest, OneWayRequestsAreHeard) {
   }
 }
 
-TEST_F(VigilTest, NoticesAreHeard) {
+TEST_F(FutexMultiWaitTest, NoticesAreSeen) {
   Watched server;
   Client client(server.port.descriptor());
   ask(client, "a session");
@@ -206,12 +207,12 @@ TEST_F(VigilTest, NoticesAreHeard) {
     ASSERT_TRUE(eventually([&] { return server.notices == i; })) << i;
     ask(client, "once more");
     if (i < 3) {
-      ASSERT_TRUE(eventually([&] { return server.keeps_vigil(); }));
+      ASSERT_TRUE(eventually([&] { return server.waits_for_all(); }));
     }
   }
 }
 
-TEST_F(VigilTest, IsNotKeptWhereItWouldChangeWhatReceiveDoes) {
+TEST_F(FutexMultiWaitTest, IsNotWhereItWouldChangeWhatReceiveDoes) {
   for (const auto& [by_priority, restartable] : {std::pair(true, true), std::pair(false, false)}) {
     Watched server(by_priority, restartable);
     Client client(server.port.descriptor());
@@ -222,19 +223,19 @@ TEST_F(VigilTest, IsNotKeptWhereItWouldChangeWhatReceiveDoes) {
   }
 }
 
-TEST_F(VigilTest, EndsWithThePort) {
+TEST_F(FutexMultiWaitTest, EndsWithThePort) {
   Watched server;
   Client client(server.port.descriptor());
   ask(client, "a session");
-  ASSERT_TRUE(eventually([&] { return server.keeps_vigil(); }));
+  ASSERT_TRUE(eventually([&] { return server.waits_for_all(); }));
   server.port.close();
   CallResults results;
   EXPECT_EQ(client.call({}, results, Deadline::after(5s)), Outcome::peer_gone);
 }  // and its thread ends, or this would
 
 // Also where a client writes to the word that the server sleeps on, all the time.
-TEST_F(VigilTest, EndsAtTheDeadline) {
-  for (const bool disturbed : {false, true}) {
+TEST_F(FutexMultiWaitTest, EndsAtTheDeadline) {
+  for (const bool rung : {false, true}) {
     Port port;
     ServerThread thread(port);
     thread.set_restartable(true);
@@ -243,7 +244,7 @@ TEST_F(VigilTest, EndsAtTheDeadline) {
     ASSERT_TRUE(client.welcome());
     std::atomic<bool> over{false};
     std::thread liar([&] {
-      while (disturbed && !over) ++client.control().server.bell;
+      while (rung && !over) ++client.control().server.bell;
     });
     const std::int64_t before = monotonic_ns();
     EXPECT_EQ(thread.receive(incoming, Deadline::after(30ms)), Outcome::timed_out);
@@ -254,7 +255,7 @@ TEST_F(VigilTest, EndsAtTheDeadline) {
 }
 
 // What has come before the deadline is received, however late.
-TEST_F(VigilTest, LooksAroundBeforeItTimesOut) {
+TEST_F(FutexMultiWaitTest, LooksAroundBeforeItTimesOut) {
   struct Pulses final : Source {
     explicit Pulses(Port& its_port) : port(its_port), endpoint(port.open_endpoint({}, {})) {}
     void on_readable() noexcept override {
@@ -275,14 +276,14 @@ TEST_F(VigilTest, LooksAroundBeforeItTimesOut) {
   const std::uint64_t source = port.listen(pulses->fd.get(), pulses);
   const std::uint64_t one = 1;
   ASSERT_EQ(::write(pulses->fd.get(), &one, sizeof one), 8);
-  bool heard = false;
-  for (int i = 0; i < 100 && !heard; ++i)
-    heard = thread.receive(incoming, Deadline::after(1us)) == Outcome::ok && incoming.notice();
-  EXPECT_TRUE(heard);
+  bool received = false;
+  for (int i = 0; i < 100 && !received; ++i)
+    received = thread.receive(incoming, Deadline::after(1us)) == Outcome::ok && incoming.notice();
+  EXPECT_TRUE(received);
   port.forget(pulses->fd.get(), source);
 }
 
-TEST_F(VigilTest, SignalsInterruptIt) {
+TEST_F(FutexMultiWaitTest, SignalsInterruptIt) {
   struct sigaction quiet {};
   struct sigaction before {};
   quiet.sa_handler = [](int) {};
@@ -291,7 +292,7 @@ TEST_F(VigilTest, SignalsInterruptIt) {
     Watched server;
     Client client(server.port.descriptor());
     ask(client, "a session");
-    ASSERT_TRUE(eventually([&] { return server.keeps_vigil(); }));
+    ASSERT_TRUE(eventually([&] { return server.waits_for_all(); }));
     server.signal(SIGUSR1);
     EXPECT_TRUE(eventually([&] { return server.interruptions == 1; }));
     EXPECT_EQ(ask(client, "and on"), "and on");
@@ -309,11 +310,11 @@ TEST_F(VigilTest, SignalsInterruptIt) {
   ::sigaction(SIGUSR1, &before, nullptr);
 }
 
-TEST_F(VigilTest, LetsGoOfSessionsWhoseClientsHaveGone) {
+TEST_F(FutexMultiWaitTest, LetsGoOfSessionsWhoseClientsHaveGone) {
   Watched server;
   Client steady(server.port.descriptor());
   ask(steady, "a session");
-  ASSERT_TRUE(eventually([&] { return server.keeps_vigil(); }));
+  ASSERT_TRUE(eventually([&] { return server.waits_for_all(); }));
   const std::size_t before = open_descriptors();
   for (int i = 0; i < 10; ++i) {
     Clients clients;
@@ -325,7 +326,7 @@ TEST_F(VigilTest, LetsGoOfSessionsWhoseClientsHaveGone) {
   EXPECT_EQ(server.port.sessions(), 1U);
 }
 
-TEST_F(VigilTest, ClientsThatLieAboutItCostOnlyWakeUps) {
+TEST_F(FutexMultiWaitTest, ClientsThatLieAboutItCostOnlyWakeUps) {
   Watched server;
   Clients clients;
   add_clients(clients, server.port, 1);
@@ -336,7 +337,7 @@ TEST_F(VigilTest, ClientsThatLieAboutItCostOnlyWakeUps) {
   std::thread lying([&] {
     std::mt19937 random(1);
     while (!over) {
-      Side& side = liar.control().server;
+      WaitState& side = liar.control().server;
       auto& word = random() % 2 == 0 ? side.parked : side.bell;
       word = static_cast<std::uint32_t>(random() % 4);
       if (random() % 2 == 0) ::syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
@@ -348,11 +349,11 @@ TEST_F(VigilTest, ClientsThatLieAboutItCostOnlyWakeUps) {
   }
   over = true;
   lying.join();
-  EXPECT_TRUE(comes_to_keep_vigil(server, clients));
+  EXPECT_TRUE(comes_to_wait_for_all(server, clients));
 }
 
-// A thread that keeps the vigil and is cancelled leaves the sessions to the others.
-TEST_F(VigilTest, CancelledThreadsLeaveNothingBehind) {
+// A thread that waits so and is cancelled leaves the sessions to the others.
+TEST_F(FutexMultiWaitTest, CancelledThreadsLeaveNothingBehind) {
   Port port;
   Client client(port.descriptor());
   for (int round = 0; round < 10; ++round) {
@@ -402,7 +403,7 @@ bool forbid_waiting_for_several() {
 }
 
 // Whether the process has known before that it could, or not.
-TEST_F(VigilTest, WhereItIsForbiddenEpollDoes) {
+TEST_F(FutexMultiWaitTest, WhereItIsForbiddenEpollDoes) {
   for (const bool known : {false, true}) {
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
@@ -412,7 +413,7 @@ TEST_F(VigilTest, WhereItIsForbiddenEpollDoes) {
       if (known) {
         Watched before;
         Client client(before.port.descriptor());
-        good = ask(client, "x") == "x" && eventually([&] { return before.keeps_vigil(); });
+        good = ask(client, "x") == "x" && eventually([&] { return before.waits_for_all(); });
       }
       good = good && forbid_waiting_for_several();
       {
@@ -430,8 +431,8 @@ TEST_F(VigilTest, WhereItIsForbiddenEpollDoes) {
   }
 }
 
-// Threads, clients and pauses in all mixtures, so that vigils begin and end at any moment.
-TEST(VigilStress, NothingIsMissed) {
+// Threads, clients and pauses in all mixtures, so that such waits begin and end at any moment.
+TEST(FutexMultiWaitStress, NothingIsMissed) {
   std::mt19937 random(4);
   for (int round = 0; round < 12; ++round) {
     const auto handler = [](ServerThread& thread, Incoming& incoming) {
@@ -441,7 +442,8 @@ TEST(VigilStress, NothingIsMissed) {
     Server server(handler, 1 + static_cast<int>(random() % 3));
     const int port = server.port.descriptor();
     std::vector<std::thread> threads;
-    const unsigned clients = 1 + static_cast<unsigned>(random() % (Vigil::kMostSessions + 2));
+    const unsigned clients =
+        1 + static_cast<unsigned>(random() % (FutexMultiWait::kMostSessions + 2));
     for (unsigned i = 0; i < clients; ++i)
       threads.emplace_back([port, seed = random()] {
         std::mt19937 mine(seed);

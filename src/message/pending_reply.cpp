@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "message/blocked.hpp"
+#include "message/pending_reply.hpp"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -18,13 +18,13 @@
 namespace farcall::message {
 
 // Never freed, so that an id can be looked up at any time without a common lock.
-struct alignas(kLine) Blocked::Place {
+struct alignas(kLine) PendingReply::Place {
   std::atomic<std::uint32_t> held{0};      // a futex
   std::atomic<std::uint32_t> awaiting{0};  // threads that may sleep on it
   std::atomic<std::int64_t> id{0};
   std::int64_t uses = 0;  // of its index; the holder's, or who gives an id
   std::int64_t index = 0;
-  Blocked* blocked = nullptr;  // protected by `held`
+  PendingReply* pending = nullptr;  // protected by `held`
 
   void lock() noexcept {
     // acquire: pairs with the release of who held it before.
@@ -69,7 +69,7 @@ std::int64_t first_uses() noexcept {
 
 }  // namespace
 
-struct Blocked::Places {
+struct PendingReply::Places {
   std::array<std::atomic<Place*>, kChunks> chunks{};
   std::mutex lock;  // protects what follows
   std::size_t made = 0;
@@ -111,7 +111,7 @@ std::atomic<void*> all_places{nullptr};
 
 }  // namespace
 
-Blocked::Places& Blocked::places() {
+PendingReply::Places& PendingReply::places() {
   // acquire: pairs with the release of who made them.
   void* all = all_places.load(std::memory_order_acquire);
   if (all == nullptr) [[unlikely]] {
@@ -122,49 +122,51 @@ Blocked::Places& Blocked::places() {
   return *static_cast<Places*>(all);
 }
 
-Blocked::Place* Blocked::place(std::int64_t id) noexcept {
+PendingReply::Place* PendingReply::place(std::int64_t id) noexcept {
   if (id < std::int64_t{1} << kIndexBits) return nullptr;
   const auto index = static_cast<std::size_t>(id) & ((std::size_t{1} << kIndexBits) - 1);
   Place* chunk = places().chunks[index / kChunk].load(std::memory_order_acquire);
   return chunk == nullptr ? nullptr : chunk + index % kChunk;
 }
 
-Blocked::Blocked() : place_(places().take()), generation_(process::generation()) {
+PendingReply::PendingReply() : place_(places().take()), generation_(process::generation()) {
   const std::lock_guard guard(*place_);
-  place_->blocked = this;
+  place_->pending = this;
 }
 
-Blocked::~Blocked() {
+PendingReply::~PendingReply() {
   if (generation_ != process::generation()) return;
   {
     const std::lock_guard guard(*place_);
     place_->id.store(0, std::memory_order_relaxed);
-    place_->blocked = nullptr;
+    place_->pending = nullptr;
   }
   Places& all = places();
   const std::lock_guard guard(all.lock);
   all.free.push_back(place_);
 }
 
-std::int64_t Blocked::give_id() noexcept {
+std::int64_t PendingReply::give_id() noexcept {
   const std::int64_t id = ++place_->uses << kIndexBits | place_->index;
   // release: who finds the id sees what was received.
   place_->id.store(id, std::memory_order_release);
   return id;
 }
 
-std::int64_t Blocked::id() const noexcept { return place_->id.load(std::memory_order_acquire); }
+std::int64_t PendingReply::id() const noexcept {
+  return place_->id.load(std::memory_order_acquire);
+}
 
-bool Blocked::take_id() noexcept {
+bool PendingReply::take_id() noexcept {
   const std::lock_guard guard(*place_);
   return place_->id.exchange(0, std::memory_order_acq_rel) != 0;
 }
 
-Use::Use(std::int64_t id) : place_(Blocked::place(id)), blocked_(nullptr) {
+Use::Use(std::int64_t id) : place_(PendingReply::place(id)), pending_(nullptr) {
   if (place_ == nullptr) throw SystemError(ESRCH, "no client waits for that answer");
   place_->lock();
-  if (place_->id.load(std::memory_order_acquire) == id) blocked_ = place_->blocked;
-  if (blocked_ != nullptr) return;
+  if (place_->id.load(std::memory_order_acquire) == id) pending_ = place_->pending;
+  if (pending_ != nullptr) return;
   place_->unlock();
   throw SystemError(ESRCH, "no client waits for that answer");
 }
@@ -175,7 +177,7 @@ void Use::end() noexcept {
 }
 
 Use::~Use() {
-  if (ended_) blocked_->done();
+  if (ended_) pending_->done();
   place_->unlock();
 }
 

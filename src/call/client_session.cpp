@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "call/client_session.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "farcall/error.hpp"
+#include "wait/held_signals.hpp"
+
+namespace farcall::call {
+namespace {
+
+constexpr int kMostErrno = EHWPOISON;  // what a peer calls an errno must be one
+
+// Waits until the server has answered at `socket`. Signals interrupt only where there is a `since`.
+Outcome await_answer(int socket, bool cancellable, Deadline deadline,
+                     std::optional<SignalCount> since) {
+  pollfd entry{.fd = socket, .events = POLLIN | POLLRDHUP, .revents = 0};
+  for (;;) {
+    const HeldSignals held;
+    if (since && since != SignalCount::now()) return Outcome::interrupted;
+    const timespec left = deadline.left();
+    int before = 0;
+    if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
+    const int count = ::ppoll(&entry, 1, deadline.is_never() ? nullptr : &left, held.before());
+    if (cancellable) ::pthread_setcancelstate(before, nullptr);
+    if (count > 0) return Outcome::ok;
+    if (count == 0) return deadline.is_now() ? Outcome::would_block : Outcome::timed_out;
+    if (since) return Outcome::interrupted;
+  }
+}
+
+}  // namespace
+
+SessionRequest::SessionRequest(int port, std::uint64_t retirements,
+                               std::optional<SignalCount> since)
+    : made_after_(retirements) {
+  const SharedMemory memory = SharedMemory::create(kSessionBytes, "farcall-session");
+  memory_ = map_session(memory.fd());
+  reinterpret_cast<SessionControl*>(memory_.data())->magic = SessionControl::kMagic;
+  auto [mine, theirs] = packet_socket_pair();
+  answers_ = PrivateFd(std::move(mine));
+  send_descriptors(port, std::array{memory.fd(), theirs.get()}, kPurposeSession, kPeerPatience,
+                   since);
+}
+
+std::unique_ptr<ClientSession> SessionRequest::await(WaitMode mode, bool cancellable,
+                                                     Deadline deadline,
+                                                     std::optional<SignalCount> since,
+                                                     Outcome& outcome) {
+  outcome = await_answer(answers_.get(), cancellable, deadline, since);
+  if (outcome != Outcome::ok) return nullptr;
+  Packet packet = take_packet(answers_.get());
+  if (packet.kind == Packet::Kind::overflow) throw SystemError(EMFILE, "open a session");
+  if (packet.kind != Packet::Kind::descriptors || packet.descriptors.size() > 1) {
+    outcome = packet.kind == Packet::Kind::closed ? Outcome::peer_gone : Outcome::broken;
+    return nullptr;
+  }
+  if (packet.descriptors.empty()) {
+    const auto& control = *reinterpret_cast<const SessionControl*>(memory_.data());
+    const std::uint32_t error = control.terms.refusal.load(std::memory_order_relaxed);
+    outcome = Outcome::broken;
+    if (error < 1 || error > kMostErrno) return nullptr;
+    throw SystemError(static_cast<int>(error), "the server takes no more clients");
+  }
+  auto session =
+      std::make_unique<ClientSession>(std::move(memory_), std::move(packet.descriptors[0]), mode);
+  session->made_after = made_after_;
+  session->say_other_ids();
+  return session;
+}
+
+// Programs that act with other ids than their own: the kernel checks what is said here.
+void ClientSession::say_other_ids() const {
+  uid_t real = 0;
+  uid_t effective = 0;
+  uid_t saved = 0;
+  gid_t real_group = 0;
+  gid_t effective_group = 0;
+  gid_t saved_group = 0;
+  if (::getresuid(&real, &effective, &saved) != 0 ||
+      ::getresgid(&real_group, &effective_group, &saved_group) != 0)
+    return;
+  const pid_t self = ::getpid();
+  if (real != effective || real_group != effective_group)
+    send_credentials(socket(), {.pid = self, .uid = real, .gid = real_group}, kPurposeReal);
+  if (saved != effective || saved_group != effective_group)
+    send_credentials(socket(), {.pid = self, .uid = saved, .gid = saved_group}, kPurposeSaved);
+}
+
+Outcome ClientSession::fail(Outcome outcome) const noexcept {
+  return outcome == Outcome::finished ? Outcome::peer_gone : outcome;
+}
+
+Terms ClientSession::terms() const noexcept {
+  Terms terms;
+  for (std::size_t i = 0; i < terms.size(); ++i) terms[i] = live_terms()[i];
+  return terms;
+}
+
+[[gnu::hot]] void ClientSession::send_request(const CallArguments& arguments, Kind kind) {
+  if (is_short(arguments)) {
+    give_turn(fill_short_request(arguments, kind), control().client, control().server);
+    return;
+  }
+  Turn turn{.number = number_, .kind = kind, .flags = flags_of(arguments)};
+  prepare(
+      {.extra = extra_of(arguments), .data = arguments.data, .descriptors = arguments.descriptors},
+      turn);
+  give_turn(turn, control().client, control().server);
+}
+
+[[gnu::hot]] Outcome ClientSession::call(const CallArguments& arguments, CallResults* results,
+                                         Deadline deadline, SignalCount since) {
+  if (outstanding_) {
+    // The slot is ours again when the server has taken the last one-way request.
+    if (const Outcome outcome = wait_until_taken(deadline, since); outcome != Outcome::ok)
+      return outcome;
+  }
+  ++number_;
+  const bool one_way = results == nullptr;
+  outstanding_ = one_way;
+  send_request(arguments, one_way ? Kind::one_way : Kind::request);
+  if (!one_way) return finish(arguments, *results, deadline, since);
+  if (!arguments.until_taken) return Outcome::ok;
+  const Outcome outcome = wait_until_taken(deadline, since);
+  if (outcome == Outcome::ok || outcome == Outcome::peer_gone) return outcome;
+  // Taken back, so that who sends it once more does not send it twice.
+  slot().turn.store(Turn{.number = number_}.pack(), std::memory_order_relaxed);
+  full_fence();
+  if (!dispatched()) return outcome;
+  made_after = kSpent;  // the server may still be about to answer
+  return Outcome::ok;
+}
+
+Outcome ClientSession::wait_until_taken(Deadline deadline, SignalCount since) {
+  Turn turn{};
+  const Outcome outcome = wait_for_reply(turn, deadline, since);
+  outstanding_ = outcome != Outcome::ok;
+  if (!outstanding_) transfer_.exchanged();
+  return fail(outcome);
+}
+
+[[gnu::hot]] Outcome ClientSession::finish(const CallArguments& arguments, CallResults& results,
+                                           Deadline deadline, SignalCount since) {
+  Turn turn{};
+  for (;;) {
+    Outcome outcome = wait_for_reply(turn, deadline, since);
+    if ((outcome == Outcome::interrupted || outcome == Outcome::timed_out) &&
+        arguments.retry_policy != nullptr && dispatched()) {
+      const SignalCount told = SignalCount::now();
+      if (arguments.retry_policy->stay(outcome, deadline)) {
+        since = told;
+        continue;
+      }
+    }
+    if (outcome != Outcome::ok) return fail(outcome);
+    outcome = take_reply(turn, results);
+    if (outcome != Outcome::would_block) return outcome;
+  }
+}
+
+[[gnu::hot]] Outcome ClientSession::wait_for_reply(Turn& turn, Deadline deadline,
+                                                   SignalCount since) {
+  // Switched on for the whole wait, and not only where it sleeps: who leaves by siglongjmp(3) takes
+  // that state along.
+  const struct Permission {
+    explicit Permission(bool on) noexcept : given(on) { set(PTHREAD_CANCEL_ENABLE); }
+    ~Permission() { set(PTHREAD_CANCEL_DISABLE); }
+    void set(int state) const noexcept {
+      if (given) ::pthread_setcancelstate(state, nullptr);
+    }
+    const bool given;
+  } permission(cancellable_);
+  return waiter_.wait(
+      control().client, control().server, deadline, [&] { return replied(turn); }, since);
+}
+
+// Returns would_block where the server is to send another reply.
+[[gnu::hot]] Outcome ClientSession::take_reply(Turn turn, CallResults& results) {
+  if (take_short_reply(turn, results)) [[likely]] {
+    transfer_.exchanged();
+    return Outcome::ok;
+  }
+  const Outcome outcome = take_long_reply(turn, results);
+  transfer_.exchanged();
+  return outcome;
+}
+
+Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
+  if (turn.size > kInlineBytes || (turn.flags & ~kFlags) != 0) return Outcome::broken;
+  results.status = slot().extra;
+  std::uint64_t size = turn.size;
+  const bool apart = (results.status & results.apart) != 0;
+  if ((turn.flags & kRefused) != 0) {
+    transfer_ = {};  // the server may not have taken it
+    if (results.status < 1 || results.status > kMostErrno) return Outcome::broken;
+    throw SystemError(static_cast<int>(results.status), "the server cannot take the request");
+  }
+  if ((turn.flags & kTransferComes) != 0) {
+    // Who calls a server waits for it anyway.
+    const Outcome outcome = accept_transfer(true, SIZE_MAX);
+    if (outcome != Outcome::ok) return outcome;
+  }
+  if ((turn.flags & kTransfer) != 0) {
+    std::memcpy(&size, slot().data, sizeof size);
+    if (size > transfer_.capacity()) return Outcome::broken;
+  }
+  int error = 0;
+  if ((turn.flags & kDescriptors) != 0) {
+    results.descriptors.clear();
+    const Outcome outcome = next_descriptors(results.descriptors);
+    if (outcome == Outcome::too_big) {
+      results.descriptors.clear();  // here: who calls a server waits for it anyway
+      error = EMFILE;
+    } else if (outcome != Outcome::ok) {
+      return outcome;
+    }
+  }
+  std::span<std::byte> into = apart ? std::span<std::byte>() : results.buffer;
+  if (size > into.size()) {
+    const std::size_t pages = round_up_to_pages(size);
+    void* address =
+        ::mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (address == MAP_FAILED) return Outcome::too_big;
+    results.large = Mapping(address, pages);
+    into = {results.large.data(), pages};
+  }
+  results.data = into.first(size);
+  if ((turn.flags & kTransfer) != 0) {
+    if (!transfer_.read(results.data)) return Outcome::broken;
+  } else if (size != 0) {
+    std::memcpy(results.data.data(), slot().data, size);
+  }
+  if ((turn.flags & kDescriptors) == 0) return Outcome::ok;
+  // In the turn itself: the next request may be in the slot before the server has looked.
+  give_turn({.number = number_, .kind = Kind::done, .size = static_cast<std::uint16_t>(error)},
+            control().client, control().server);
+  return error == 0 ? Outcome::ok : Outcome::would_block;
+}
+
+}  // namespace farcall::call

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The client's half of a session.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "call/session.hpp"
+
+namespace farcall::call {
+
+class ClientSession;
+
+// A session that a port has been asked for. Whose wait for it is interrupted keeps it for the next
+// time: who opened another instead, again and again, would keep others from being let in.
+class SessionRequest {
+ public:
+  // Throws SystemError: EPIPE or ECONNRESET where the port has been closed, EINTR where signals
+  // since then are to interrupt.
+  SessionRequest(int port, std::uint64_t retirements, std::optional<SignalCount> since);
+
+  // Waits until the server has let it in; null where `outcome` is peer_gone, timed_out,
+  // would_block, interrupted (only where a `since` is given; it is the count of signals when the
+  // call began). Throws SystemError: the server's refusal.
+  std::unique_ptr<ClientSession> await(WaitMode mode, bool cancellable, Deadline deadline,
+                                       std::optional<SignalCount> since, Outcome& outcome);
+  [[nodiscard]] bool valid(std::uint64_t retirements) const noexcept {
+    return epoch_ == credentials_epoch() && made_after_ == retirements;
+  }
+
+ private:
+  std::uint64_t epoch_ = credentials_epoch();
+  std::uint64_t made_after_;  // so many retirements of its client
+  Mapping memory_;
+  PrivateFd answers_;
+};
+
+class ClientSession final : public SessionBase {
+ public:
+  ClientSession(Mapping memory, UniqueFd socket, WaitMode mode)
+      : SessionBase(std::move(memory), std::move(socket), mode) {}
+
+  Outcome call(const CallArguments& arguments, CallResults* results, Deadline deadline,
+               SignalCount since);
+  // A call in two parts, of which the first makes no system call but to wake the server, and is no
+  // point of cancellation. True: it has been answered; else finish() is to follow.
+  [[nodiscard]] bool can_at_once(const CallArguments& arguments) const noexcept {
+    return !outstanding_ && is_short(arguments);
+  }
+  inline bool call_at_once(const CallArguments& arguments, CallResults& results) noexcept;
+  Outcome finish(const CallArguments& arguments, CallResults& results, Deadline deadline,
+                 SignalCount since);
+  [[nodiscard]] bool dispatched() const noexcept {
+    return control().taken.load(std::memory_order_relaxed) == number_;
+  }
+  // Whether the thread may be cancelled while it waits for a reply; else that is switched off.
+  void set_cancellable(bool on) noexcept {
+    cancellable_ = on;
+    waiter_.set_cancellable(on);
+  }
+  // To the server, before the first request.
+  void say_other_ids() const;
+  [[nodiscard]] Terms terms() const noexcept;
+  [[nodiscard]] LiveTerms live_terms() const noexcept { return LiveTerms(control().terms.words); }
+  [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
+
+  static constexpr std::uint64_t kSpent = UINT64_MAX;
+  std::uint64_t made_after = 0;  // so many retirements of its client; or good for no further call
+
+ private:
+  static bool is_short(const CallArguments& arguments) noexcept {
+    return arguments.descriptors.empty() && arguments.data.size() <= kInlineBytes;
+  }
+  static std::int64_t extra_of(const CallArguments& arguments) noexcept {
+    return static_cast<std::int64_t>(arguments.word) << 32 |
+           static_cast<std::int64_t>(arguments.origin & 0xffffff) << 8 | arguments.priority;
+  }
+  static std::uint8_t flags_of(const CallArguments& arguments) noexcept {
+    return arguments.after_others ? kAfterOthers : 0;
+  }
+  inline Turn fill_short_request(const CallArguments& arguments, Kind kind) noexcept;
+  void send_request(const CallArguments& arguments, Kind kind);
+  bool replied(Turn& turn) const noexcept {
+    turn = Turn::unpack(look());
+    return turn.number == number_ && turn.kind == Kind::reply;
+  }
+  Outcome wait_for_reply(Turn& turn, Deadline deadline, SignalCount since);
+  Outcome wait_until_taken(Deadline deadline, SignalCount since);
+  inline bool take_short_reply(Turn turn, CallResults& results) noexcept;
+  Outcome take_reply(Turn turn, CallResults& results);
+  Outcome take_long_reply(Turn turn, CallResults& results);
+  Outcome fail(Outcome outcome) const noexcept;
+
+  std::uint64_t epoch_ = credentials_epoch();
+  std::uint32_t number_ = 0;
+  bool cancellable_ = false;
+  bool outstanding_ = false;  // a one-way request has been sent and perhaps not taken yet
+};
+
+inline Turn ClientSession::fill_short_request(const CallArguments& arguments, Kind kind) noexcept {
+  fill_slot(extra_of(arguments), arguments.data);
+  return {.number = number_,
+          .kind = kind,
+          .flags = flags_of(arguments),
+          .size = static_cast<std::uint16_t>(arguments.data.size())};
+}
+
+[[gnu::always_inline]] inline bool ClientSession::take_short_reply(Turn turn,
+                                                                   CallResults& results) noexcept {
+  // From here on only `turn`, a private copy, is believed, and only within its bounds.
+  if (turn.flags != 0 || turn.size > std::min(results.buffer.size(), kInlineBytes)) return false;
+  long_ = turn.size > kFirstLineBytes;
+  results.status = slot().extra;
+  if ((results.status & results.apart) != 0) [[unlikely]]
+    return false;
+  results.data = results.buffer.first(turn.size);
+  copy_bytes(results.data.data(), slot().data, turn.size);
+  return true;
+}
+
+[[gnu::always_inline]] inline bool ClientSession::call_at_once(const CallArguments& arguments,
+                                                               CallResults& results) noexcept {
+  ++number_;
+  const Turn mine = fill_short_request(arguments, Kind::request);
+  give_turn(mine, control().client, control().server);
+  std::uint64_t word = 0;
+  const auto answered = [&, given = mine.pack()] { return (word = look()) != given; };
+  if (!waiter_.look(control().server, answered)) return false;
+  const Turn turn = Turn::unpack(word);
+  return turn.number == number_ && turn.kind == Kind::reply && take_short_reply(turn, results);
+}
+
+}  // namespace farcall::call

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "call/server_session.hpp"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "farcall/error.hpp"
+#include "process/identity.hpp"
+
+namespace farcall::call {
+
+bool ServerSession::trusts_client() const noexcept { return same_user(caller.uid, ::geteuid()); }
+
+bool ServerSession::other_packet(const Packet& packet) noexcept {
+  if (!packet.sender || packet.sender->pid != caller.pid) return false;
+  if (packet.purpose == kPurposeReal) {
+    identity_.real_uid = packet.sender->uid;
+    identity_.real_gid = packet.sender->gid;
+  } else if (packet.purpose == kPurposeSaved) {
+    identity_.saved_uid = packet.sender->uid;
+    identity_.saved_gid = packet.sender->gid;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// Descriptors that nobody has asked for yet count as their sender's.
+bool ServerSession::may_keep(std::size_t count) noexcept {
+  if (count == 0) return true;
+  try {
+    kept_.emplace_back(Resource::descriptors, caller.uid, count,
+                       endpoint->limits().descriptors_per_user);
+    return static_cast<bool>(kept_.back());
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+Outcome ServerSession::take(const Destination& to, Request& request) {
+  Turn turn = this->turn();
+  turn.flags &= static_cast<std::uint8_t>(~kAfterOthers);
+  if (turn.size > kInlineBytes || (turn.flags & ~kFlags) != 0) return Outcome::broken;
+  begin(turn, request);
+  int refusal = 0;
+  const Outcome outcome = take_data(turn, to, request, refusal);
+  kept_.clear();
+  if (outcome != Outcome::ok) return outcome;
+  if (refusal != 0) {
+    close_later(caller.uid, std::move(to.descriptors));
+    if (!request.wants_reply) return Outcome::broken;
+    refuse(refusal);
+    return Outcome::would_block;
+  }
+  if (!request.wants_reply) {
+    answer(turn.number);
+    transfer_.exchanged();
+  }
+  return Outcome::ok;
+}
+
+Outcome ServerSession::take_data(const Turn& turn, const Destination& to, Request& request,
+                                 int& refusal) {
+  std::uint64_t size = turn.size;
+  if ((turn.flags & kTransfer) != 0) std::memcpy(&size, slot().data, sizeof size);
+  if ((turn.flags & kTransferComes) != 0) {
+    const Outcome outcome = accept_transfer(trusts_client(), to.limits.request_bytes);
+    if (outcome == Outcome::too_big)
+      refusal = E2BIG;
+    else if (outcome != Outcome::ok)
+      return outcome;
+    transfer_.charge =
+        Charge(Resource::bytes, caller.uid, transfer_.capacity(), to.limits.bytes_per_user);
+    if (!transfer_.charge && refusal == 0) refusal = E2BIG;
+  }
+  if ((turn.flags & kDescriptors) != 0) {
+    const Outcome outcome = next_descriptors(to.descriptors);
+    if (outcome == Outcome::too_big)
+      refusal = EMFILE;
+    else if (outcome != Outcome::ok)
+      return outcome;
+  }
+  if (refusal != 0) return Outcome::ok;
+  if ((turn.flags & kTransfer) == 0) {
+    request.data = {to.inline_data, size};
+    if (size != 0) std::memcpy(to.inline_data, slot().data, size);
+    return Outcome::ok;
+  }
+  if (size > transfer_.capacity()) return Outcome::broken;
+  refusal = take_long(size, to, request);
+  return Outcome::ok;
+}
+
+// Returns the errno that the request is to be refused with, before anything has been copied; or 0.
+int ServerSession::take_long(std::size_t size, const Destination& to, Request& request) {
+  if (size > to.limits.request_bytes) return E2BIG;
+  if (const auto owner = endpoint->owner())
+    if (const int error = owner->admit(size, to.descriptors.size()); error != 0) return error;
+  constexpr std::size_t kLong = std::size_t{4} << 20;  // a millisecond's work
+  if (size >= kLong && to.observer != nullptr) to.observer->busy(*endpoint);
+  if (!to.large) to.large = std::make_unique<RequestBuffer>();
+  std::byte* into =
+      to.large->reserve(size, Charge(Resource::bytes, caller.uid, size, to.limits.bytes_per_user));
+  if (into == nullptr) return E2BIG;
+  request.data = {into, size};
+  return transfer_.read(request.data) ? 0 : EFAULT;
+}
+
+void ServerSession::refuse(int error) noexcept {
+  transfer_ = {};  // as the client does
+  slot().extra = error;
+  answer(number_.load(std::memory_order_relaxed), 0, kRefused);
+}
+
+Outcome ServerSession::reply(std::span<const std::byte> data, std::span<const int> descriptors,
+                             std::int64_t status, std::chrono::nanoseconds patience) {
+  const std::uint32_t number = number_.load(std::memory_order_relaxed);
+  Turn turn{.number = number, .kind = Kind::reply};
+  prepare({.extra = status, .data = data, .descriptors = descriptors}, turn);
+  give_turn(turn, control().server, control().client);
+  transfer_.exchanged();
+  if ((turn.flags & kDescriptors) == 0) return Outcome::ok;
+  const Deadline longest = Deadline::after(patience);
+  Turn answer;
+  Outcome outcome = Outcome::interrupted;
+  while (outcome == Outcome::interrupted) {
+    outcome = waiter_.wait(control().server, control().client, longest, [&] {
+      answer = this->turn();
+      return answer.kind == Kind::done || answer.number != number;
+    });
+  }
+  // A client that already asks for something else has taken it.
+  if (outcome == Outcome::ok && answer.number != number) return Outcome::ok;
+  if (outcome != Outcome::ok) return outcome == Outcome::timed_out ? Outcome::broken : outcome;
+  if (answer.size == 0) return Outcome::ok;
+  if (answer.size == EMFILE) throw SystemError(EMFILE, "the client has no room for descriptors");
+  return Outcome::broken;
+}
+
+void ServerSession::set_terms(const Terms& terms) noexcept {
+  for (std::size_t i = 0; i < terms.size(); ++i)
+    control().terms.words[i].store(terms[i], std::memory_order_relaxed);
+}
+
+void ServerSession::tell_gone() noexcept {
+  gone.store(true, std::memory_order_relaxed);
+  while (telling_.exchange(true, std::memory_order_acquire)) relax();
+  asymmetric_fence_heavy();
+  if (ClientDeathObserver* now = observer_.load(std::memory_order_acquire)) {
+    now->client_gone(*endpoint);
+    observer_.store(nullptr, std::memory_order_release);
+  }
+  telling_.store(false, std::memory_order_release);
+}
+
+}  // namespace farcall::call

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The server's half of a session: what the threads of a port take requests out of.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "call/request_buffer.hpp"
+#include "call/session.hpp"
+#include "process/background.hpp"
+#include "process/ledger.hpp"
+
+namespace farcall::call {
+
+// Where a request goes that is more than a few bytes.
+struct Destination {
+  std::byte* inline_data;  // kInlineBytes
+  std::unique_ptr<RequestBuffer>& large;
+  const PortLimits& limits;
+  std::vector<UniqueFd>& descriptors;
+  ClientDeathObserver* observer;
+};
+
+class ServerSession final : public SessionBase {
+ public:
+  ServerSession(Mapping memory, UniqueFd socket, CallerIdentity sender, std::uint64_t number,
+                std::shared_ptr<Endpoint> way_in, WaitMode mode, Charge held)
+      : SessionBase(std::move(memory), std::move(socket), mode),
+        caller(sender.effective),
+        id(number),
+        endpoint(std::move(way_in)),
+        identity_(std::move(sender)),
+        charge_(std::move(held)) {}
+  // Packets that nobody has taken may hold anything.
+  ~ServerSession() {
+    drop_arrived(caller.uid);
+    close_later(caller.uid, socket_.release(), std::move(charge_));
+  }
+
+  [[nodiscard]] bool ready() const noexcept { return is_request(turn()); }
+  // For its owner.
+  [[nodiscard]] bool arrived() const noexcept { return is_request(Turn::unpack(look())); }
+  [[nodiscard]] bool is_request(Turn now) const noexcept {
+    return now.number != number_.load(std::memory_order_relaxed) &&
+           (now.kind == Kind::request || now.kind == Kind::one_way);
+  }
+  [[nodiscard]] bool ready_after_others() const noexcept {
+    return (turn().flags & kAfterOthers) != 0;
+  }
+  [[nodiscard]] bool ready_one_way() const noexcept {
+    return ready() && turn().kind == Kind::one_way;
+  }
+  // As far as the endpoint's owner believes it.
+  [[nodiscard]] std::uint8_t priority() const noexcept {
+    const auto claimed = static_cast<std::uint8_t>(slot().extra & 0xff);
+    if (claimed == 0) return 0;
+    const auto owner = endpoint->owner();
+    return owner ? owner->bounded(claimed, caller, origin()) : claimed;
+  }
+  [[nodiscard]] std::uint32_t origin() const noexcept {
+    return static_cast<std::uint32_t>(slot().extra) >> 8;
+  }
+  // Takes the request that is ready, if it is no more than the slot holds; `into` has
+  // kInlineBytes. False: it is, or makes no sense, and take() is to follow.
+  bool take_short(std::byte* into, Request& request) noexcept {
+    const Turn turn = this->turn();
+    if (turn.size > kInlineBytes || (turn.flags & ~kAfterOthers) != 0) return false;
+    begin(turn, request);
+    request.data = {into, turn.size};
+    copy_bytes(into, slot().data, turn.size);
+    if (!request.wants_reply) answer(turn.number);
+    return true;
+  }
+  // Takes any. would_block: there is none to serve after all, but the session goes on. Else, where
+  // not ok, the session is to be closed.
+  Outcome take(const Destination& to, Request& request);
+  // A reply of no more than kInlineBytes.
+  [[gnu::always_inline]] void reply_shortly(std::span<const std::byte> data,
+                                            std::int64_t status) noexcept {
+    fill_slot(status, data);
+    answer(number_.load(std::memory_order_relaxed), static_cast<std::uint16_t>(data.size()));
+    transfer_.exchanged();
+  }
+  // Any other. ok, peer_gone, broken. Throws SystemError where the client could not take it and
+  // waits on.
+  Outcome reply(std::span<const std::byte> data, std::span<const int> descriptors,
+                std::int64_t status, std::chrono::nanoseconds patience);
+  // Tells the client that its request cannot be taken.
+  void refuse(int error) noexcept;
+  void set_terms(const Terms& terms) noexcept;
+  // For its owner.
+  const CallerIdentity& identity() noexcept {
+    drain();  // what the client said of itself came before its first request
+    return identity_;
+  }
+
+  [[nodiscard]] bool claim() noexcept { return !owned_.exchange(true, std::memory_order_seq_cst); }
+  void release() noexcept { owned_.store(false, std::memory_order_seq_cst); }
+  // relaxed: for who wonders whether the thread that waits for all sessions is to be told of this
+  // one.
+  [[nodiscard]] bool unattended() const noexcept {
+    return !owned_.load(std::memory_order_relaxed) &&
+           !in_multi_wait.load(std::memory_order_relaxed);
+  }
+
+  // Between these two the client's death is told to `observer`. end_serving() returns when it is
+  // not being told, and never will be.
+  void begin_serving(ClientDeathObserver* observer) noexcept {
+    if (observer == nullptr) return;
+    observer_.store(observer, std::memory_order_release);
+    asymmetric_fence_light();
+    if (gone.load(std::memory_order_relaxed)) [[unlikely]]
+      tell_gone();
+  }
+  void end_serving() noexcept {
+    if (observer_.load(std::memory_order_acquire) == nullptr) return;
+    observer_.store(nullptr, std::memory_order_relaxed);
+    asymmetric_fence_light();
+    while (telling_.load(std::memory_order_acquire)) relax();
+  }
+  // The socket has said that the client has gone.
+  void tell_gone() noexcept;
+
+  const Credentials caller;
+  const std::uint64_t id;
+  const std::shared_ptr<Endpoint> endpoint;
+  std::atomic<bool> gone{false};
+  std::atomic<bool> in_multi_wait{false};
+  unsigned parks = 0;  // how often it was left to its doorbell; its owner's
+
+ private:
+  // What is the same for requests of all sizes.
+  void begin(Turn turn, Request& request) noexcept {
+    long_ = turn.size > kFirstLineBytes;
+    number_.store(turn.number, std::memory_order_relaxed);
+    const auto extra = static_cast<std::uint64_t>(slot().extra);
+    request.wants_reply = turn.kind == Kind::request;
+    request.word = static_cast<std::int32_t>(extra >> 32);
+    request.origin = static_cast<std::uint32_t>(extra) >> 8;
+    request.priority = static_cast<std::uint8_t>(extra);
+    // relaxed: tells a client whose call failed, or that waits to send more; it orders nothing.
+    control().taken.store(turn.number, std::memory_order_relaxed);
+  }
+  void answer(std::uint32_t number, std::uint16_t size = 0, std::uint8_t flags = 0) noexcept {
+    give_turn({.number = number, .kind = Kind::reply, .flags = flags, .size = size},
+              control().server, control().client);
+  }
+  Outcome take_data(const Turn& turn, const Destination& to, Request& request, int& refusal);
+  int take_long(std::size_t size, const Destination& to, Request& request);
+  bool other_packet(const Packet& packet) noexcept override;
+  bool may_keep(std::size_t count) noexcept override;
+  void count_unsolicited(std::size_t control_messages, std::size_t descriptors) noexcept override {
+    endpoint->count_unsolicited(control_messages, descriptors);
+  }
+  [[nodiscard]] uid_t owner() const noexcept override { return caller.uid; }
+  [[nodiscard]] bool trusts_client() const noexcept;
+
+  // Of the last request taken. Only the owner writes it; others look, and then claim.
+  std::atomic<std::uint32_t> number_{0};
+  std::atomic<bool> owned_{false};
+  // Who serves writes the first and looks at `gone` and the second, who tells does the reverse;
+  // with asymmetric fences between.
+  std::atomic<ClientDeathObserver*> observer_{nullptr};
+  std::atomic<bool> telling_{false};
+  CallerIdentity identity_;
+  Charge charge_;             // the session's own descriptors
+  std::vector<Charge> kept_;  // those of descriptors that wait for their request
+};
+using SessionPointer = std::shared_ptr<ServerSession>;
+
+}  // namespace farcall::call

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "call/port.hpp"
+#include "farcall/error.hpp"
+
+namespace farcall {
+
+using call::PortState;
+using call::ServerSession;
+using call::SessionPointer;
+
+namespace {
+
+// A thread that serves one client without pause looks this often whether others wait.
+constexpr unsigned kServesPerLook = 32;
+// And so often where the most urgent is to be served at any time: a look costs a system call.
+#if defined(__x86_64__)
+constexpr std::uint64_t kTicksPerLook = 20'000;  // 6 to 10 us
+#else
+constexpr std::uint64_t kTicksPerLook = 7'000;
+#endif
+
+// Says that the calling thread receives, as long as it does.
+class Said {
+ public:
+  explicit Said(std::atomic<bool>& receiving) noexcept : receiving_(receiving) {
+    receiving_.store(true, std::memory_order_relaxed);
+  }
+  ~Said() {
+    receiving_.store(false, std::memory_order_relaxed);
+    asymmetric_fence_light();  // pairs with the heavy one in has_idle_thread()
+  }
+  Said(const Said&) = delete;
+  Said& operator=(const Said&) = delete;
+
+ private:
+  std::atomic<bool>& receiving_;
+};
+
+}  // namespace
+
+Incoming::Incoming() noexcept : generation_(process::generation()) {}
+Incoming::Incoming(Incoming&& other) noexcept : Incoming() { *this = std::move(other); }
+Incoming& Incoming::operator=(Incoming&& other) noexcept {
+  if (this == &other) return *this;
+  abandon();
+  const bool in_line = other.request_.data.data() == other.inline_;
+  session_ = std::move(other.session_);
+  port_ = std::move(other.port_);
+  endpoint_ = std::move(other.endpoint_);
+  request_ = std::exchange(other.request_, {});
+  large_ = std::move(other.large_);
+  descriptors_ = std::move(other.descriptors_);
+  notice_ = std::exchange(other.notice_, false);
+  caller_ = other.caller_;
+  generation_ = other.generation_;
+  if (in_line) {
+    std::ranges::copy(request_.data, inline_);
+    request_.data = {inline_, request_.data.size()};
+  }
+  return *this;
+}
+Incoming::~Incoming() { abandon(); }
+
+void Incoming::abandon() noexcept {
+  if (!session_) return;
+  if (generation_ != process::generation()) {
+    // The call is the parent's to answer.
+    process::leak_in_child(session_);
+    process::leak_in_child(port_);
+    return;
+  }
+  // Left without an answer: the client must not wait for ever.
+  session_->end_serving();
+  port_->drop(session_);
+  session_ = nullptr;
+  port_ = nullptr;
+}
+
+bool Incoming::abandoned() const noexcept {
+  return session_ && (session_->gone || session_->hung_up());
+}
+
+bool Incoming::known_abandoned() const noexcept {
+  return session_ && session_->gone.load(std::memory_order_relaxed);
+}
+
+const CallerIdentity* Incoming::identity() const noexcept {
+  return session_ ? &session_->identity() : nullptr;
+}
+
+void Incoming::refuse(int error) noexcept {
+  if (!session_) return;
+  session_->end_serving();
+  session_->refuse(error);
+  port_->release(session_);
+  session_ = nullptr;
+  port_ = nullptr;
+}
+
+ServerThread::ServerThread(Port& port, WaitMode mode, ClientDeathObserver* observer)
+    : state_(port.state_), mode_(mode), observer_(observer), generation_(process::generation()) {
+  const std::lock_guard guard(state_->lock);
+  state_->threads.push_back(&receiving_);
+}
+
+ServerThread::~ServerThread() {
+  if (generation_ != process::generation()) {
+    process::leak_in_child(state_);
+    process::leak_in_child(attending_);
+    return;
+  }
+  leave();
+  const std::lock_guard guard(state_->lock);
+  std::erase(state_->threads, &receiving_);
+}
+
+[[gnu::hot]] void ServerThread::attend(SessionPointer session) noexcept {
+  Waiter::unpark(session->control().server);
+  session->waiter().resume();
+  attending_ = std::move(session);
+}
+
+// Goes back to the pool: from now on the client has to ring.
+[[gnu::hot]] void ServerThread::leave() noexcept {
+  if (!attending_) return;
+  const SessionPointer session = std::exchange(attending_, nullptr);
+  state_->release(session);
+  if (observer_ != nullptr) observer_->left();
+}
+
+// Takes the request that is ready. False: there is nothing to serve after all.
+[[gnu::hot]] bool ServerThread::take(Incoming& incoming) {
+  ServerSession& session = *attending_;
+  call::Request& request = incoming.request_;
+  if (!session.take_short(incoming.inline_, request) && !take_long(incoming)) return false;
+  if (!request.wants_reply && !state_->limits.one_way) [[unlikely]] {
+    request = {};
+    process::close_later(session.caller.uid, std::move(incoming.descriptors_));
+    state_->drop(std::exchange(attending_, nullptr));
+    return false;
+  }
+  incoming.notice_ = false;
+  incoming.caller_ = session.caller;
+  // Mostly they are the same as last time; a look is cheaper than counting them up and down.
+  if (incoming.endpoint_ != session.endpoint) incoming.endpoint_ = session.endpoint;
+  if (request.wants_reply) {
+    session.begin_serving(observer_);
+    incoming.session_ = std::move(attending_);
+    if (incoming.port_ != state_) incoming.port_ = state_;
+  }
+  return true;
+}
+
+bool ServerThread::take_long(Incoming& incoming) {
+  Outcome outcome = Outcome::broken;
+  const call::Destination to{.inline_data = incoming.inline_,
+                             .large = incoming.large_,
+                             .limits = state_->limits,
+                             .descriptors = incoming.descriptors_,
+                             .observer = observer_};
+  try {
+    outcome = attending_->take(to, incoming.request_);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no memory for this client
+  }
+  if (outcome == Outcome::ok) return true;
+  incoming.request_ = {};
+  process::close_later(attending_->caller.uid, std::move(incoming.descriptors_));
+  if (outcome != Outcome::would_block) state_->drop(std::exchange(attending_, nullptr));
+  return false;
+}
+
+[[gnu::hot]] bool ServerThread::look_due() noexcept {
+  if (!state_->limits.by_priority) return ++serves_ % kServesPerLook == 0;
+  const std::uint64_t now = ticks();
+  if (now - looked_ < kTicksPerLook) return false;
+  looked_ = now;
+  return true;
+}
+
+// Turns to somebody else who waits, if there is anybody. True: it was a notice.
+bool ServerThread::look_around(Incoming& incoming) {
+  PortState::Item other = state_->look();
+  if (!other) return false;
+  // Who has waited goes before who comes anew, unless that one is more urgent.
+  if (state_->limits.by_priority && attending_->ready() &&
+      attending_->priority() > other.priority()) {
+    state_->queue(std::move(other));
+    return false;
+  }
+  leave();
+  if (other.session) {
+    incoming.crowded_ = state_->sleeping.load(std::memory_order_relaxed) == 0;
+    attend(std::move(other.session));
+    return false;
+  }
+  incoming.endpoint_ = std::move(other.notice);
+  incoming.notice_ = true;
+  return true;
+}
+
+[[gnu::hot]] Outcome ServerThread::next(Incoming& incoming, Deadline deadline, SignalCount since) {
+  for (;;) {
+    if (state_->closed) {
+      leave();
+      return Outcome::finished;
+    }
+    if (attending_) {
+      // One client that never pauses must not keep the others waiting.
+      if (look_due() && look_around(incoming)) return Outcome::ok;
+      ServerSession& session = *attending_;
+      const Outcome outcome = session.waiter().linger(
+          session.control().server, session.control().client, [&] { return session.arrived(); });
+      if (outcome == Outcome::ok && !state_->over(session)) {
+        if (state_->limits.by_priority && session.ready_after_others()) {
+          if (look_around(incoming)) return Outcome::ok;
+          if (!attending_->ready()) continue;
+        }
+        if (take(incoming)) return Outcome::ok;
+        continue;
+      }
+      leave();
+    }
+    PortState::Item item =
+        state_->next(deadline, wait_outcome_,
+                     {.cancellable = cancellable_, .restartable = restartable_, .since = since});
+    if (!item) return wait_outcome_;
+    if (item.notice) {
+      incoming.endpoint_ = std::move(item.notice);
+      incoming.notice_ = true;
+      return Outcome::ok;
+    }
+    attend(std::move(item.session));
+    if (attending_->ready() && take(incoming)) return Outcome::ok;
+    leave();
+  }
+}
+
+[[gnu::hot]] Outcome ServerThread::receive(Incoming& incoming, Deadline deadline,
+                                           SignalCount since) {
+  incoming.abandon();
+  if (incoming.large_) [[unlikely]]
+    incoming.large_->release();
+  if (!incoming.descriptors_.empty()) [[unlikely]]
+    process::close_later(incoming.caller_.uid, std::move(incoming.descriptors_));
+  incoming.request_ = {};
+  incoming.notice_ = false;
+  incoming.crowded_ = false;
+  incoming.generation_ = generation_;
+  const Said receiving(receiving_);
+  return next(incoming, deadline, since);
+}
+
+[[gnu::hot]] Outcome ServerThread::reply(Incoming& incoming, std::span<const std::byte> data,
+                                         std::span<const int> descriptors, std::int64_t status) {
+  if (!incoming.session_) throw MisuseError("reply to what wants no reply, or has had it");
+  incoming.session_->end_serving();
+  if (data.size() <= kInlineBytes && descriptors.empty()) [[likely]] {
+    incoming.session_->reply_shortly(data, status);
+  } else {
+    const Outcome outcome = reply_at_length(incoming, data, descriptors, status);
+    if (outcome != Outcome::ok) return outcome;
+  }
+  leave();
+  attending_ = std::move(incoming.session_);
+  return Outcome::ok;
+}
+
+Outcome ServerThread::reply_at_length(Incoming& incoming, std::span<const std::byte> data,
+                                      std::span<const int> descriptors, std::int64_t status) {
+  Outcome outcome = Outcome::peer_gone;
+  try {
+    outcome = incoming.session_->reply(data, descriptors, status, state_->limits.patience);
+  } catch (const SystemError& error) {
+    // A bad descriptor, say, leaves the client waiting for a better reply.
+    const int code = error.code().value();
+    if (code != EPIPE && code != ECONNRESET && code != ETIMEDOUT) {
+      incoming.session_->begin_serving(observer_);
+      throw;
+    }
+  }
+  if (outcome != Outcome::ok) state_->drop(std::exchange(incoming.session_, nullptr));
+  return outcome;
+}
+
+}  // namespace farcall

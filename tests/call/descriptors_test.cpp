@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Descriptors that a server gets and does not want, or has no room for.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+
+#include <array>
+#include <cerrno>
+
+#include "call/raw.hpp"
+#include "call/server.hpp"
+#include "door/lingering.hpp"
+
+namespace farcall::call::test {
+namespace {
+
+using door::test::in_child;
+using door::test::lingering;
+using farcall::test::ask;
+using farcall::test::Server;
+
+TEST(Descriptors, ThatDoNotFitHoldNobodyUp) {
+  FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
+  in_child([] {
+    Server server;
+    Client other(server.port.descriptor());
+    ASSERT_EQ(ask(other, "before"), "before");
+    RawSession session(server.port.descriptor());
+    ASSERT_TRUE(session.welcome());
+    UniqueFd slow = lingering(60);
+    UniqueFd quick(::eventfd(0, EFD_CLOEXEC));
+    // Room for the slow one alone, which is sent before another that is lost on the way.
+    const rlimit few{.rlim_cur = 100, .rlim_max = 100};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    std::vector<UniqueFd> taken;
+    for (int fd; (fd = ::fcntl(0, F_DUPFD_CLOEXEC, 0)) >= 0;) taken.emplace_back(fd);
+    send_descriptors(session.socket.get(), std::array{slow.get(), quick.get()}, kPurposeData);
+    slow.reset();
+    session.give(Kind::request, 1, 0, kDescriptors);
+    ASSERT_TRUE(session.answered(1));
+    EXPECT_EQ(session.turn().flags, kRefused);
+    EXPECT_EQ(session.control().slot.extra, EMFILE);
+    EXPECT_EQ(ask(other, "after"), "after");
+    EXPECT_TRUE(eventually([] { return UniqueFd(::fcntl(0, F_DUPFD_CLOEXEC, 0)).get() >= 0; }))
+        << "what had room is closed in the end";
+  });
+}
+
+TEST(Descriptors, OfMessagesThatNobodyTakesHoldNobodyUp) {
+  in_child([] {
+    Server server;
+    Client other(server.port.descriptor());
+    {
+      RawSession session(server.port.descriptor());
+      ASSERT_TRUE(session.welcome());
+      // What is no memory, in its place; and what no request tells of.
+      for (int i = 0; i < 2; ++i)
+        send_descriptors(session.socket.get(), std::array{lingering(60).get()}, kPurposeData);
+      const std::uint64_t size = 5000;
+      std::memcpy(session.control().slot.data, &size, sizeof size);
+      session.give(Kind::request, 1, 0, kTransfer | kTransferComes);
+      pollfd end{.fd = session.socket.get(), .events = POLLRDHUP, .revents = 0};
+      EXPECT_EQ(::poll(&end, 1, static_cast<int>(kPatience.count())), 1) << "it is turned out";
+    }
+    EXPECT_EQ(ask(other, "after"), "after");
+    EXPECT_TRUE(eventually([&] { return server.port.sessions() == 1; }));
+  });
+}
+
+TEST(Descriptors, ThatNobodyHasAskedForAreCounted) {
+  Server server;
+  const auto endpoint = server.port.open_endpoint({}, {});
+  const UniqueFd way_in = endpoint->branch();
+  Client client(way_in.get());
+  EXPECT_EQ(ask(client, "x"), "x");
+  EXPECT_EQ(endpoint->unsolicited().descriptors, 0U);
+  const auto counted = [&](std::uint64_t count) {
+    return eventually([&] { return endpoint->unsolicited().descriptors == count; });
+  };
+  // One does not make a session; and nobody knows of that purpose.
+  send_descriptors(way_in.get(), std::array{0}, kPurposeSession);
+  EXPECT_TRUE(counted(1));
+  send_descriptors(way_in.get(), std::array{0, 0, 0}, kFirstOwnPurpose + 7);
+  EXPECT_TRUE(counted(4));
+  RawSession session(way_in.get());
+  ASSERT_TRUE(session.welcome());
+  EXPECT_TRUE(counted(4)) << "these were asked for";
+  send_descriptors(session.socket.get(), std::array{0, 0}, kPurposeReal);
+  session.give(Kind::request, 1, 0, kDescriptors);
+  EXPECT_TRUE(counted(6));
+  EXPECT_EQ(endpoint->unsolicited().control_messages, 0U);
+  EXPECT_EQ(ask(client, "y"), "y");
+}
+
+}  // namespace
+}  // namespace farcall::call::test

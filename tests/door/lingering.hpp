@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Descriptors whose last close takes its time.
+#pragma once
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "farcall/memory.hpp"
+
+namespace farcall::door::test {
+
+// A connection over TCP whose last close waits for `seconds`, because nobody reads at its other
+// end.
+inline UniqueFd lingering(int seconds) {
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int small = 4096;
+  ::setsockopt(listener.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::listen(listener.get(), 1), 0);
+  ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size);
+  UniqueFd mine(::socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_EQ(::connect(mine.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  // Kept open by this process until it ends.
+  static std::vector<UniqueFd> others;
+  others.emplace_back(::accept(listener.get(), nullptr, nullptr));
+  ::fcntl(mine.get(), F_SETFL, O_NONBLOCK);
+  static const std::vector<char> bytes(65'536);
+  for (int quiet = 0; quiet < 3;)
+    if (::write(mine.get(), bytes.data(), bytes.size()) < 0) {
+      ++quiet;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  const linger wait{.l_onoff = 1, .l_linger = seconds};
+  ::setsockopt(mine.get(), SOL_SOCKET, SO_LINGER, &wait, sizeof wait);
+  return mine;
+}
+
+}  // namespace farcall::door::test

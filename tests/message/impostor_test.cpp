@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who claims to be another, or more urgent than he is.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <array>
+#include <random>
+#include <set>
+
+#include "door/usage.hpp"
+#include "message/channel.hpp"
+#include "message/names.hpp"
+#include "message/priority.hpp"
+#include "message/shared.hpp"
+
+namespace farcall::message::test {
+namespace {
+
+using door::test::become;
+using door::test::is_root;
+using door::test::kNobody;
+
+TEST(MessageImpostor, AForgedIdAnswersNobody) {
+  Channel channel;
+  Child client([&] { EXPECT_EQ(send(channel.connection, "x").text, "true"); });
+  const Message message = receive(channel.id);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  std::minstd_rand random(8);
+  for (int i = 0; i < 200'000; ++i) {
+    const std::uint64_t bit = std::uint64_t{1} << random() % 64;
+    std::int64_t forged = static_cast<std::int64_t>(static_cast<std::uint64_t>(message.id) ^ bit);
+    if (random() % 2 == 0)
+      forged = static_cast<std::int64_t>(std::uint64_t{random()} << 33 ^ random());
+    if (forged == message.id) continue;
+    char byte = 0;
+    ASSERT_EQ(answer(forged, 0, "forged"), -1);
+    ASSERT_EQ(errno, ESRCH);
+    ASSERT_EQ(farcall_read(forged, 0, &byte, 1), -1);
+    ASSERT_EQ(farcall_write(forged, 0, &byte, 1), -1);
+    ASSERT_EQ(farcall_error(forged, EIO), -1);
+  }
+  EXPECT_EQ(answer(message.id, 0, "true"), 0);
+  EXPECT_EQ(client.join(), 0);
+}
+
+TEST(MessageImpostor, AnIdIsOfItsProcessAlone) {
+  Channel channel;
+  Child client([&] { EXPECT_EQ(send(channel.connection, "x").text, "true"); });
+  const Message message = receive(channel.id);
+  ASSERT_GT(message.id, FARCALL_ONE_WAY);
+  in_child([&] {
+    EXPECT_EQ(answer(message.id, 0, "forged"), -1);
+    EXPECT_EQ(errno, ESRCH);
+  });
+  EXPECT_EQ(answer(message.id, 0, "true"), 0);
+  EXPECT_EQ(client.join(), 0);
+}
+
+TEST(MessageImpostor, AnotherUserIsKnownForOne) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  Channel channel;
+  // The connection was made by root; who uses it counts.
+  Child client([&] {
+    ASSERT_TRUE(become(kNobody));
+    EXPECT_EQ(send(channel.connection, "x").status, 0);
+  });
+  const Message message = receive(channel.id);
+  EXPECT_EQ(message.info.uid, kNobody);
+  EXPECT_EQ(message.info.gid, kNobody);
+  EXPECT_EQ(message.info.pid, client.pid());
+  answer(message.id, 0);
+  EXPECT_EQ(client.join(), 0);
+}
+
+TEST(MessageImpostor, SomebodyElsesNameIsNotServed) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  const std::string name = unique_name("stolen");
+  const Shared<Event> listening;
+  Child thief([&] {
+    ASSERT_TRUE(become(kNobody));
+    const UniqueFd listener = listen_at(kOpenPrefix, "0/" + name);
+    listening->happens();
+    for (;;) (void)UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  });
+  ASSERT_TRUE(listening->wait());
+  EXPECT_EQ(farcall_name_open(name.c_str()), -1);
+  EXPECT_EQ(errno, EACCES);
+}
+
+TEST(MessageImpostor, WhoSaysToBeUrgentIsBelievedSoFarAsTheKernelSaysIt) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  Channel channel;
+  const int descriptor = farcall_connection_descriptor(channel.connection);
+  const auto say = [&](std::uint8_t priority, pid_t thread) {
+    Client client(-1);
+    std::array<std::byte, 8> room;
+    CallResults results;
+    results.buffer = room;
+    CallArguments claim;
+    claim.priority = priority;
+    claim.port = descriptor;
+    claim.origin = static_cast<std::uint32_t>(thread);
+    EXPECT_EQ(client.call(claim, results, Deadline::never()), Outcome::ok);
+  };
+  const pid_t parent = own_thread();
+  const Shared<Event> tested;
+  Child client([&] {
+    const pid_t self = own_thread();
+    // A thread that is urgent in earnest, of this process, from the time when it was permitted to.
+    std::atomic<pid_t> urgent{0};
+    std::thread other([&] {
+      if (::setpriority(PRIO_PROCESS, static_cast<id_t>(own_thread()), -5) != 0) ::_exit(77);
+      urgent = own_thread();
+      EXPECT_TRUE(tested->wait());
+    });
+    while (urgent == 0) std::this_thread::yield();
+    ASSERT_TRUE(become(kNobody));
+    say(15, self);
+    say(20, self);
+    say(255, self);
+    say(255, parent);  // somebody else's
+    say(255, 0);
+    say(255, urgent);
+    say(22, urgent);
+    // Pulses have the same bounds.
+    auto [mine, theirs] = packet_socket_pair();
+    send_descriptors(descriptor, std::array{theirs.get()}, kPurposePulses);
+    for (const pid_t thread : {self, urgent.load()}) {
+      const PulsePacket packet{.magic = PulsePacket::kMagic,
+                               .code = 1,
+                               .value = 1,
+                               .priority = 140,
+                               .thread = static_cast<std::uint32_t>(thread)};
+      EXPECT_EQ(::send(mine.get(), &packet, sizeof packet, MSG_NOSIGNAL),
+                static_cast<ssize_t>(sizeof packet));
+    }
+    other.join();
+  });
+  for (const int expected : {15, 20, 20, 20, 20, 25, 22}) {
+    const Message message = receive(channel.id);
+    ASSERT_GT(message.id, FARCALL_ONE_WAY);
+    EXPECT_EQ(message.info.priority, expected);
+    answer(message.id, 0);
+  }
+  std::multiset<int> pulses;
+  for (int i = 0; i < 2; ++i) pulses.insert(receive(channel.id).info.priority);
+  EXPECT_EQ(pulses, (std::multiset<int>{20, 25}));
+  tested->happens();
+  EXPECT_EQ(client.join(), 0);
+}
+
+}  // namespace
+}  // namespace farcall::message::test
