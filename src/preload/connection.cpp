@@ -569,6 +569,15 @@ void wake_up(Side& side, int fd) noexcept {
   if (may_stay_unwatched(side, fd, true)) side.receiver.unwatch(side.in());
 }
 
+void set_nonblocking(Side& side, bool on) noexcept {
+  if (side.nonblocking.exchange(on, std::memory_order_relaxed) == on) return;
+  // It waits in another way from now on, and nobody knows in which.
+  const Guard guard(side.receive_lock);
+  side.waited = false;
+  if (guard && side.in().control != nullptr && !side.receiver.watched())
+    side.receiver.watch(side.in());
+}
+
 bool ring_readable(Side& side) noexcept {
   const Guard guard(side.receive_lock);
   if (!guard || side.in().control == nullptr) return false;

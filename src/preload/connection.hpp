@@ -36,6 +36,9 @@ ssize_t splice_from_kernel(Side& side, const Call& call) noexcept(false);
 // Called with the receiver's lock. Also notes it with the epoll set that the descriptor is in.
 void wake_up(Side& side, int fd) noexcept;
 
+// The program has set or cleared O_NONBLOCK.
+void set_nonblocking(Side& side, bool on) noexcept;
+
 // Whether there is something to read in the ring; what is in the kernel poll() tells.
 bool ring_readable(Side& side) noexcept;
 

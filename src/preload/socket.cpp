@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "preload/address.hpp"
+#include "preload/connection.hpp"
 #include "preload/epoll.hpp"
 #include "preload/handback.hpp"
 #include "preload/real.hpp"
@@ -190,7 +191,7 @@ long control_descriptor(int fd, int command, unsigned long argument) noexcept {
     if ((argument & O_ASYNC) != 0) udp_leave(*udp);
   }
   if (command == F_SETFL && side != nullptr) {
-    side->nonblocking.store((argument & O_NONBLOCK) != 0, std::memory_order_relaxed);
+    set_nonblocking(*side, (argument & O_NONBLOCK) != 0);
     if ((argument & O_ASYNC) != 0) hand_back(*side, fd, Reason::option);
   }
   return result;
@@ -368,7 +369,7 @@ int ioctl(int fd, unsigned long request, ...) {
   if (UdpSocket* const udp = find_udp(fd)) udp_ioctl(*udp, request, argument, result);
   if (side == nullptr || result < 0) return static_cast<int>(with_errno(result));
   if (request == FIONBIO) {
-    side->nonblocking.store(*static_cast<int*>(argument) != 0, std::memory_order_relaxed);
+    set_nonblocking(*side, *static_cast<int*>(argument) != 0);
   } else if (request == FIOASYNC && *static_cast<int*>(argument) != 0) {
     hand_back(*side, fd, Reason::option);
   } else if (request == FIONREAD) {

@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What becomes of bytes that nobody has read: when their receiver goes where the library cannot
+// follow it, when it waits in ways that the library does not see, and when handlers interrupt. The
+// tests run twice, as they are and with the library preloaded; the kernel's answer is the right
+// one.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "farcall/memory.hpp"
+#include "preloaded.hpp"
+
+namespace farcall::preload {
+namespace {
+
+char byte_at(std::size_t offset) { return static_cast<char>(offset * 0x9E3779B97F4A7C15 >> 56); }
+
+std::string bytes_at(std::size_t offset, std::size_t size) {
+  std::string text(size, '\0');
+  for (std::size_t i = 0; i < size; ++i) text[i] = byte_at(offset + i);
+  return text;
+}
+
+void require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "in a child: %s: %s\n", what, std::strerror(errno));
+  ::_exit(1);
+}
+
+// A child that ends, by a signal if need be, when this does.
+class Child {
+ public:
+  explicit Child(const std::function<void()>& work) : pid_(::fork()) {
+    if (pid_ != 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::alarm(60);
+    work();
+    ::_exit(0);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  ~Child() {
+    if (pid_ > 0) (void)kill(SIGKILL), (void)status();
+  }
+  int kill(int number) const { return ::kill(pid_, number); }
+  int status() {
+    int status = -1;
+    EXPECT_EQ(::waitpid(pid_, &status, 0), pid_);
+    pid_ = -1;
+    return status;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+// A connection to a child that does `work` with the other end. Both have waited for each other
+// often, so that memory is what they use.
+struct Connected {
+  UniqueFd fd;
+  std::unique_ptr<Child> child;
+};
+
+void wait_for_each_other(int end, bool first) {
+  for (int i = 0; i < 60; ++i) {
+    char byte = 'x';
+    if (first) require(::send(end, &byte, 1, MSG_NOSIGNAL) == 1, "send");
+    require(::recv(end, &byte, 1, 0) == 1, "recv");
+    if (!first) require(::send(end, &byte, 1, MSG_NOSIGNAL) == 1, "send");
+  }
+}
+
+Connected with_child(const std::function<void(int)>& work) {
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::listen(listener.get(), 4), 0);
+  EXPECT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const int before = shared_mappings("farcall-tcp");
+  Connected made;
+  made.child = std::make_unique<Child>([&] {
+    const int peer = ::accept(listener.get(), nullptr, nullptr);
+    wait_for_each_other(peer, false);
+    work(peer);
+  });
+  made.fd = UniqueFd(::socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_EQ(::connect(made.fd.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  wait_for_each_other(made.fd.get(), true);
+  if (preloaded()) {
+    EXPECT_EQ(shared_mappings("farcall-tcp"), before + 1) << "not accelerated";
+  }
+  return made;
+}
+
+// Sends the stream's bytes from `from` up to `to`, in pieces.
+void send_stream(int fd, std::size_t from, std::size_t to, std::size_t piece) {
+  while (from < to) {
+    const std::string text = bytes_at(from, std::min(piece, to - from));
+    const ssize_t sent = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
+    require(sent > 0, "send the stream");
+    from += static_cast<std::size_t>(sent);
+  }
+}
+
+// Expects the bytes up to `to`; returns how far it came.
+std::size_t expect_stream(int fd, std::size_t from, std::size_t to) {
+  std::string text(65'536, '\0');
+  while (from < to) {
+    const ssize_t got = ::read(fd, text.data(), std::min(text.size(), to - from));
+    if (got <= 0) {
+      ADD_FAILURE() << "at " << from << ": " << (got == 0 ? "the end" : std::strerror(errno));
+      break;
+    }
+    const auto size = static_cast<std::size_t>(got);
+    if (text.compare(0, size, bytes_at(from, size)) != 0) {
+      ADD_FAILURE() << "wrong bytes behind " << from;
+      break;
+    }
+    from += size;
+  }
+  return from;
+}
+
+// --- leaving
+
+struct Way {
+  const char* name;
+  void (*go)(int fd);
+};
+void set_option(int fd, int option, int value) {
+  EXPECT_EQ(::setsockopt(fd, SOL_SOCKET, option, &value, sizeof value), 0);
+}
+const Way kWays[] = {
+    {"system", [](int) { EXPECT_EQ(::system("true"), 0); }},
+    {"popen", [](int) { EXPECT_EQ(::pclose(::popen("true", "r")), 0); }},
+    {"dprintf", [](int fd) { EXPECT_EQ(::dprintf(fd, "%d", 7), 1); }},
+    {"low_water_mark", [](int fd) { set_option(fd, SO_RCVLOWAT, 2); }},
+    {"asynchronous",
+     [](int fd) { EXPECT_EQ(::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_ASYNC), 0); }},
+    {"duplicate",
+     [](int fd) {
+       const UniqueFd kept(::dup(STDIN_FILENO));
+       EXPECT_EQ(::dup2(fd, STDIN_FILENO), STDIN_FILENO);
+       EXPECT_EQ(::dup2(kept.get(), STDIN_FILENO), STDIN_FILENO);
+     }},
+};
+
+class Leaving : public ::testing::TestWithParam<std::size_t> {};
+
+TEST_P(Leaving, InTheMiddleOfAStreamLosesNothing) {
+  ::signal(SIGIO, SIG_IGN);
+  constexpr std::size_t kAll = 6 << 20;
+  const Connected connected = with_child([](int peer) {
+    send_stream(peer, 0, kAll, 50'000);
+    ::shutdown(peer, SHUT_WR);
+    char byte = 0;
+    while (::recv(peer, &byte, 1, 0) > 0) continue;
+  });
+  const std::size_t done = expect_stream(connected.fd.get(), 0, 1 << 20);
+  // Ring and kernel fill up.
+  ::usleep(50'000);
+  kWays[GetParam()].go(connected.fd.get());
+  EXPECT_EQ(expect_stream(connected.fd.get(), done, kAll), kAll);
+  char byte = 0;
+  EXPECT_EQ(::recv(connected.fd.get(), &byte, 1, 0), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Leaving, ::testing::Range(std::size_t{0}, std::size(kWays)),
+                         [](const auto& tested) { return kWays[tested.param].name; });
+
+// What the peer does when it has sent all.
+const char* const kStates[] = {"half_closed", "closed", "ended", "stopped", "asleep", "waiting"};
+
+class Successor : public ::testing::TestWithParam<std::size_t> {};
+
+TEST_P(Successor, WithoutTheLibraryReadsWhatIsLeft) {
+  const std::string state = kStates[GetParam()];
+  for (const std::size_t all : {std::size_t{3000}, std::size_t{400'000}}) {
+    int ready[2];
+    ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+    const UniqueFd ready_in(ready[0]);
+    const UniqueFd ready_out(ready[1]);
+    const Connected connected = with_child([&](int peer) {
+      send_stream(peer, 0, all, 1000);
+      if (state == "half_closed") ::shutdown(peer, SHUT_WR);
+      if (state == "closed") ::close(peer);
+      require(::write(ready_out.get(), "", 1) == 1, "write");
+      char byte = 0;
+      if (state == "waiting") (void)::recv(peer, &byte, 1, 0);
+      if (state == "ended") return;
+      const timespec longer{.tv_sec = 50, .tv_nsec = 0};
+      kernel(SYS_nanosleep, &longer, nullptr);
+    });
+    char byte = 0;
+    ASSERT_EQ(::read(ready_in.get(), &byte, 1), 1);
+    if (state == "stopped") {
+      EXPECT_EQ(connected.child->kill(SIGSTOP), 0);
+    }
+    if (state == "ended") {
+      EXPECT_EQ(connected.child->status(), 0);
+    }
+    ASSERT_EQ(expect_stream(connected.fd.get(), 0, 500), 500u);
+    int said[2];
+    ASSERT_EQ(::pipe2(said, O_CLOEXEC), 0);
+    const UniqueFd said_in(said[0]);
+    UniqueFd said_out(said[1]);
+    Child successor([&] {
+      require(::dup2(connected.fd.get(), STDIN_FILENO) == 0, "dup2");
+      require(::dup2(said_out.get(), STDOUT_FILENO) == 1, "dup2");
+      const std::string size = std::to_string(all - 500);
+      const char* const nothing[] = {nullptr};
+      ::execle("/usr/bin/head", "head", "-c", size.c_str(), nullptr, nothing);
+      require(false, "execute head");
+    });
+    said_out.reset();
+    EXPECT_EQ(expect_stream(said_in.get(), 500, all), all) << state;
+    EXPECT_EQ(successor.status(), 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Peers, Successor, ::testing::Range(std::size_t{0}, std::size(kStates)),
+                         [](const auto& tested) { return kStates[tested.param]; });
+
+TEST(Leaving, GoesOnAtOnceWithManyConnections) {
+  constexpr std::size_t kSent = 100'000;
+  std::vector<Connected> all;
+  for (int i = 0; i < 12; ++i)
+    all.push_back(with_child([](int peer) {
+      send_stream(peer, 0, kSent, 5000);
+      // Busy with something else.
+      for (;;) kernel(SYS_sched_yield);
+    }));
+  ::usleep(20'000);
+  EXPECT_EQ(::system("true"), 0);
+  for (const Connected& one : all) EXPECT_EQ(expect_stream(one.fd.get(), 0, kSent), kSent);
+}
+
+TEST(Leaving, KeepsTheEndOfABorrowedSocket) {
+  // The peer is killed after it was helped: nobody else may hold its socket.
+  const Connected connected = with_child([](int peer) {
+    send_stream(peer, 0, 3000, 1000);
+    for (;;) kernel(SYS_sched_yield);
+  });
+  ::usleep(20'000);
+  EXPECT_EQ(::system("true"), 0);
+  EXPECT_EQ(expect_stream(connected.fd.get(), 0, 3000), 3000u);
+  EXPECT_EQ(connected.child->kill(SIGKILL), 0);
+  char byte = 0;
+  EXPECT_LE(::recv(connected.fd.get(), &byte, 1, 0), 0);
+}
+
+// --- waiting
+
+constexpr timespec kLong{.tv_sec = 10, .tv_nsec = 0};
+
+// Waits by a system call that no library sees.
+bool wait_unseen(int fd) {
+  pollfd look{.fd = fd, .events = POLLIN, .revents = 0};
+  timespec time = kLong;
+  return kernel(SYS_ppoll, &look, 1, &time, nullptr, kKernelMaskSize) == 1;
+}
+
+void answer_unseen(int fd, int rounds, bool until_empty) {
+  char bytes[256];
+  for (int i = 0; i < rounds; ++i) {
+    require(wait_unseen(fd), "nobody told of bytes");
+    if (until_empty) {
+      ssize_t got = 0;
+      bool any = false;
+      while ((got = ::recv(fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0) any = true;
+      require(any, "told of nothing");
+    } else {
+      require(::recv(fd, bytes, 64, MSG_WAITALL) == 64, "recv");
+    }
+    require(::send(fd, bytes, 64, MSG_NOSIGNAL) == 64, "send");
+  }
+}
+
+TEST(UnseenWaitOnASocket, IsEndedWhenThePeerWaitsInACall) {
+  for (const bool until_empty : {false, true}) {
+    const Connected connected =
+        with_child([&](int peer) { answer_unseen(peer, 300, until_empty); });
+    char bytes[64] = {};
+    for (int i = 0; i < 300; ++i) {
+      ASSERT_EQ(::send(connected.fd.get(), bytes, 64, MSG_NOSIGNAL), 64);
+      ASSERT_EQ(::recv(connected.fd.get(), bytes, 64, MSG_WAITALL), 64) << i;
+    }
+    EXPECT_EQ(connected.child->status(), 0);
+  }
+}
+
+TEST(UnseenWaitOnASocket, IsEndedWhenBothWaitSoAndLookUntilNothingIsLeft) {
+  const Connected connected = with_child([](int peer) {
+    ::fcntl(peer, F_SETFL, O_NONBLOCK);
+    answer_unseen(peer, 300, true);
+  });
+  ::fcntl(connected.fd.get(), F_SETFL, O_NONBLOCK);
+  char bytes[64] = {};
+  EXPECT_LT(::recv(connected.fd.get(), bytes, 64, 0), 0);
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_EQ(::send(connected.fd.get(), bytes, 64, MSG_NOSIGNAL), 64);
+    ASSERT_TRUE(wait_unseen(connected.fd.get())) << i;
+    ASSERT_EQ(::recv(connected.fd.get(), bytes, 64, 0), 64);
+    ASSERT_LE(::recv(connected.fd.get(), bytes, 64, 0), 0);
+  }
+  EXPECT_EQ(connected.child->status(), 0);
+}
+
+// --- handlers
+
+int handlers_end = -1;
+volatile sig_atomic_t handled = 0;
+sigjmp_buf outside;
+volatile sig_atomic_t may_jump = 0;
+
+void interrupt_often(void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  EXPECT_EQ(::sigaction(SIGALRM, &action, nullptr), 0);
+  const itimerval often{.it_interval = {.tv_sec = 0, .tv_usec = 150},
+                        .it_value = {.tv_sec = 0, .tv_usec = 150}};
+  EXPECT_EQ(::setitimer(ITIMER_REAL, &often, nullptr), 0);
+}
+void stop_interrupting() {
+  const itimerval never{};
+  EXPECT_EQ(::setitimer(ITIMER_REAL, &never, nullptr), 0);
+}
+
+// Counts bytes until the end.
+void count_bytes(int peer) {
+  char bytes[4096];
+  std::size_t count = 0;
+  for (ssize_t got = 0; (got = ::recv(peer, bytes, sizeof bytes, 0)) > 0;)
+    count += static_cast<std::size_t>(got);
+  require(::send(peer, &count, sizeof count, MSG_NOSIGNAL) == sizeof count, "send");
+}
+
+TEST(Handlers, MaySendWhereTheyInterruptASend) {
+  const Connected connected = with_child(count_bytes);
+  handlers_end = connected.fd.get();
+  handled = 0;
+  interrupt_often([](int) {
+    const int error = errno;
+    while (::write(handlers_end, "h", 1) != 1) continue;
+    handled = handled + 1;
+    errno = error;
+  });
+  std::size_t sent = 0;
+  while (handled < 1000) {
+    const ssize_t now = ::write(connected.fd.get(), "some bytes", 10);
+    ASSERT_GT(now, 0);
+    sent += static_cast<std::size_t>(now);
+  }
+  stop_interrupting();
+  sent += static_cast<std::size_t>(handled);
+  ::shutdown(connected.fd.get(), SHUT_WR);
+  std::size_t counted = 0;
+  ASSERT_EQ(::recv(connected.fd.get(), &counted, sizeof counted, MSG_WAITALL),
+            static_cast<ssize_t>(sizeof counted));
+  EXPECT_EQ(counted, sent);
+}
+
+TEST(Handlers, MayJumpOutOfASend) {
+  const Connected connected = with_child(count_bytes);
+  volatile int jumps = 0;
+  interrupt_often([](int) {
+    if (may_jump == 0) return;
+    may_jump = 0;
+    ::siglongjmp(outside, 1);
+  });
+  while (jumps < 300) {
+    if (sigsetjmp(outside, 1) != 0) jumps = jumps + 1;
+    may_jump = 1;
+    const ssize_t sent = ::write(connected.fd.get(), "some bytes", 10);
+    may_jump = 0;
+    ASSERT_TRUE(sent == 10) << std::strerror(errno) << " after " << jumps << " jumps";
+  }
+  stop_interrupting();
+  ::shutdown(connected.fd.get(), SHUT_WR);
+  std::size_t counted = 0;
+  EXPECT_EQ(::recv(connected.fd.get(), &counted, sizeof counted, MSG_WAITALL),
+            static_cast<ssize_t>(sizeof counted));
+}
+
+// --- memory
+
+std::size_t kilobytes(const char* what) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind(what, 0) == 0)
+      return static_cast<std::size_t>(std::stoul(line.substr(std::strlen(what) + 1)));
+  return 0;
+}
+
+TEST(Connections, LeaveNoAddressSpaceBehind) {
+  std::size_t before = 0;
+  for (int i = 0; i < 400; ++i) {
+    const Connected connected = with_child([](int) {});
+    if (i == 100) before = kilobytes("VmSize");
+  }
+  EXPECT_LT(kilobytes("VmSize"), before + 20'000);
+}
+
+TEST(Connections, WithLittleInFlightTouchLittleMemory) {
+  const Connected connected = with_child([](int peer) {
+    char bytes[512];
+    while (::recv(peer, bytes, sizeof bytes, MSG_WAITALL) == sizeof bytes)
+      require(::send(peer, bytes, sizeof bytes, MSG_NOSIGNAL) == sizeof bytes, "send");
+  });
+  char bytes[512] = {};
+  for (int i = 0; i < 3000; ++i) {
+    ASSERT_EQ(::send(connected.fd.get(), bytes, sizeof bytes, MSG_NOSIGNAL), 512);
+    ASSERT_EQ(::recv(connected.fd.get(), bytes, sizeof bytes, MSG_WAITALL), 512);
+  }
+  std::ifstream maps("/proc/self/smaps");
+  std::size_t resident = 0;
+  bool ours = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(" rw-") != std::string::npos)
+      ours = line.find("memfd:farcall-tcp") != std::string::npos;
+    if (ours && line.rfind("Rss:", 0) == 0) resident += std::stoul(line.substr(4));
+  }
+  EXPECT_LE(resident, 64u) << "of 516 KB";
+  if (preloaded()) {
+    EXPECT_GT(resident, 0u);
+  }
+}
+
+TEST(Connections, SurviveAChildThatScribblesInSharedMemory) {
+  if (!preloaded()) GTEST_SKIP() << "there is none";
+  const Connected connected = with_child([](int peer) {
+    char bytes[64];
+    while (::recv(peer, bytes, sizeof bytes, 0) > 0) continue;
+  });
+  Child parent([&] {
+    Child child([&] {
+      std::ifstream maps("/proc/self/maps");
+      for (std::string line; std::getline(maps, line);) {
+        if (line.find(" rw-s ") == std::string::npos || line.find("memfd:") != std::string::npos)
+          continue;
+        unsigned long from = 0;
+        unsigned long to = 0;
+        require(std::sscanf(line.c_str(), "%lx-%lx", &from, &to) == 2, "read a mapping");
+        // What has been used of it.
+        to = std::min(to, from + (1 << 20));
+        for (unsigned long at = from; at < to; at += 8) {
+          const std::uint64_t value = at % 64 == 0 ? 0 : 0x4141414141414141;
+          std::memcpy(reinterpret_cast<void*>(at), &value, sizeof value);
+        }
+      }
+    });
+    require(child.status() == 0, "scribble");
+    // Any answer is good, but there must be one.
+    char bytes[64] = {};
+    (void)::send(connected.fd.get(), bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)::recv(connected.fd.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+    pollfd look{.fd = connected.fd.get(), .events = POLLIN, .revents = 0};
+    (void)::poll(&look, 1, 10);
+    ::close(connected.fd.get());
+  });
+  EXPECT_EQ(parent.status(), 0);
+}
+
+}  // namespace
+}  // namespace farcall::preload
