@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -103,14 +104,22 @@ bool udp_is_local(const Endpoint& endpoint) noexcept {
   return local;
 }
 
+void udp_tell_name(sa_family_t family, const Endpoint& from, msghdr& message) noexcept {
+  if (message.msg_name == nullptr) return;
+  sockaddr_in6 name;
+  const socklen_t length = to_name(from, family == AF_INET, name);
+  std::memcpy(message.msg_name, &name, std::min(length, message.msg_namelen));
+  message.msg_namelen = length;
+}
+
 bool udp_still_there(const OutFlow& flow) noexcept {
   FoundSocket found{};
-  const int result = find_receiver(flow.from, flow.to, found);
+  const int result = find_receiver(flow.from, flow.target->to, found);
   return result == 0 ? found.cookie == flow.receiver_cookie : result != -ENOENT;
 }
 
 bool udp_receiver_lives(const OutFlow& flow) noexcept {
-  return has_udp_socket(flow.to.port, flow.receiver_cookie);
+  return has_udp_socket(flow.target->to.port, flow.receiver_cookie);
 }
 
 }  // namespace farcall::preload

@@ -50,9 +50,7 @@ int visit(const Endpoint& to) noexcept {
 }
 
 void note(const UdpSocket& socket, const Target& target, Reason reason) noexcept {
-  Counters* const counters = target.counters != nullptr ? target.counters : socket.counters;
-  if (counters != nullptr)
-    counters->reasons[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+  count(target.counters != nullptr ? target.counters : socket.counters, reason);
 }
 
 // A free place among the flows; those whose receivers have gone make room.
@@ -119,10 +117,8 @@ bool show_socket(UdpSocket& socket, int fd, Target& target) noexcept {
   if (done) {
     flow->used = true;
     flow->target = &target;
-    flow->to = target.to;
     flow->from = joining.from;
     flow->receiver_cookie = joining.receiver_cookie;
-    flow->counters = target.counters;
     flow->sender.start(mapped);
     target.flow = joining.flow = static_cast<std::uint8_t>(flow - socket.out.data());
     joining.asked = true;
@@ -173,7 +169,6 @@ void udp_give_up_joining(UdpSocket& socket) noexcept {
 }
 
 void udp_join(UdpSocket& socket, int fd, Target& target) noexcept {
-  const HeldSignals held;
   Joining& joining = socket.joining;
   if (joining.connection >= 0 && joining.target != &target) {
     if (++joining.looks >= kMostLooks) udp_give_up_joining(socket);
@@ -184,8 +179,7 @@ void udp_join(UdpSocket& socket, int fd, Target& target) noexcept {
 }
 
 void udp_await_joined(UdpSocket& socket, int fd) noexcept {
-  const HeldSignals held;
-  FrameGuard guard(socket.send_lock);
+  Guard guard(socket.send_lock);
   Joining& joining = socket.joining;
   if (!guard || joining.connection < 0 || !joining.asked || joining.same_process) return;
   pollfd coming{.fd = joining.connection, .events = POLLIN, .revents = 0};

@@ -20,16 +20,14 @@ constexpr int kBacklog = 32;
 
 // Those who have gone, or died, and whose datagrams have all been read, make room.
 void end_gone(UdpSocket& socket, bool also_dead) noexcept {
-  for (std::size_t i = 0; i < socket.in_end; ++i) {
-    InFlow& flow = socket.in[i];
+  socket.each_in([&](InFlow& flow) {
     FoundSocket still{};
-    if (!flow.readable() || flow.receiver.looks_ready()) continue;
+    if (flow.receiver.looks_ready()) return;
     if (flow.receiver.sender_gone() || flow.state == InFlow::kEnding ||
         (also_dead &&
          (find_receiver(flow.to, flow.from, still) != 0 || still.cookie != flow.sender_cookie)))
       udp_end_in(socket, flow);
-  }
-  udp_unmap_dead(socket);
+  });
 }
 
 InFlow* free_in(UdpSocket& socket) noexcept {
@@ -56,11 +54,9 @@ InFlow* take_flow(UdpSocket& socket, int fd, uid_t uid, const Hello& hello,
       sender.uid != uid)
     return nullptr;
   // One that has begun anew, or another socket at the same address, comes after what was there.
-  for (std::size_t i = 0; i < socket.in_end; ++i)
-    if (socket.in[i].state == InFlow::kUsed && socket.in[i].from == hello.from) {
-      socket.in[i].receiver.say_leaves();
-      socket.in[i].state = InFlow::kEnding;
-    }
+  socket.each_in([&](InFlow& flow) {
+    if (flow.from == hello.from) udp_let_end(flow);
+  });
   end_gone(socket, false);
   InFlow* const flow = free_in(socket);
   DatagramMemory mapped;
@@ -77,8 +73,7 @@ InFlow* take_flow(UdpSocket& socket, int fd, uid_t uid, const Hello& hello,
   flow->counters =
       socket.counters != nullptr ? socket.counters : counters_for(Protocol::udp, hello.from);
   flow->receiver.start(mapped);
-  // release: pairs with the acquire in readable()
-  flow->state.store(InFlow::kUsed, std::memory_order_release);
+  flow->state = InFlow::kUsed;
   const auto behind = static_cast<std::size_t>(flow - socket.in.data()) + 1;
   socket.in_end = std::max(socket.in_end, behind);
   return flow;
@@ -178,11 +173,9 @@ void udp_publish(UdpSocket& socket, int fd) noexcept {
   Endpoint own{};
   if (!udp_own_address(fd, own) || own.port == 0) return;
   if (!receives_plainly(fd)) {
-    if (socket.counters != nullptr)
-      socket.counters->reasons[static_cast<std::size_t>(Reason::option)].fetch_add(1);
+    count(socket.counters, Reason::option);
     return udp_leave(socket);
   }
-  const HeldSignals held;
   sockaddr_un name;
   const socklen_t length = meeting_name(own, name);
   const long made = kernel(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -195,19 +188,29 @@ void udp_publish(UdpSocket& socket, int fd) noexcept {
   socket.listener = listener;
 }
 
+void udp_close_listener(UdpSocket& socket) noexcept {
+  if (socket.listener >= 0) close_private(socket.listener);
+  if (socket.guest >= 0) close_private(socket.guest);
+  socket.listener = socket.guest = -1;
+}
+
 void udp_take_flows(UdpSocket& socket, int fd) noexcept {
   if (socket.listener < 0) return;
   if (!is_private(socket.listener)) {
     socket.listener = -1;  // somebody has closed all descriptors that he did not know
     return;
   }
-  const HeldSignals held;
   end_gone(socket, false);
   constexpr int kMostAtOnce = 4;
   for (int i = 0; i < kMostAtOnce; ++i) {
     if (socket.guest < 0 && !let_in(socket, fd)) return;
     if (socket.guest >= 0 && !serve_guest(socket, fd)) return;
   }
+}
+
+void udp_look_at_door(UdpSocket& socket, int fd) noexcept {
+  if (socket.guest >= 0 || socket.in_end == 0 || ++socket.looks % 16 == 0)
+    udp_take_flows(socket, fd);
 }
 
 }  // namespace farcall::preload

@@ -38,12 +38,9 @@ bool nonblocking(UdpSocket& socket, int fd, int flags) noexcept {
 
 // What has been read of flows to which nothing is added.
 void end_read_flows(UdpSocket& socket) noexcept {
-  for (std::size_t i = 0; i < socket.in_end; ++i)
-    if (socket.in[i].readable() && !socket.in[i].receiver.looks_ready()) {
-      const HeldSignals held;
-      udp_end_in(socket, socket.in[i]);
-    }
-  udp_unmap_dead(socket);
+  socket.each_in([&](InFlow& flow) {
+    if (!flow.receiver.looks_ready()) udp_end_in(socket, flow);
+  });
 }
 
 // The first calls, until there are flows: plain, but for being findable.
@@ -71,9 +68,9 @@ ssize_t received(UdpSocket& socket, int fd, ssize_t result, int flags) noexcept 
   return failed(result);
 }
 
-ssize_t park(UdpSocket& socket, int fd, msghdr& message, int flags, FrameGuard& guard) noexcept {
-  if (socket.listener >= 0 && (socket.guest >= 0 || socket.in_end == 0 || ++socket.looks % 16 == 0))
-    udp_take_flows(socket, fd);
+// Waits in the kernel.
+ssize_t park(UdpSocket& socket, int fd, msghdr& message, int flags, Guard& guard) noexcept {
+  udp_look_at_door(socket, fd);
   // What the kernel has, the call below brings; only what is in memory comes before it.
   udp_watch_all(socket);
   bool kernel_first = false;
@@ -81,7 +78,8 @@ ssize_t park(UdpSocket& socket, int fd, msghdr& message, int flags, FrameGuard& 
   if (result == -EAGAIN && kernel_first) result = udp_take_now(socket, fd, message, flags);
   if (result != -EAGAIN) return received(socket, fd, result, flags);
   const std::uint32_t generation = socket.generation;
-  udp_enter_wait(socket, socket.sleeping, this_frame());
+  // Whoever leaves its sleep by a jump counts for good: then all comes by the kernel.
+  ++socket.sleeping;
   guard.unlock();
   const bool ends = udp_check_receivers(socket, fd, true) == Interruption::ends;
   sockaddr_in6 name;
@@ -92,7 +90,7 @@ ssize_t park(UdpSocket& socket, int fd, msghdr& message, int flags, FrameGuard& 
                            [&](msghdr& asked) noexcept { return by_kernel(fd, asked, flags); });
   const int error = errno;
   if (guard.lock() && socket.generation == generation) {
-    udp_leave_wait(socket, socket.sleeping);
+    if (socket.sleeping != 0) --socket.sleeping;
     if (result >= 0 && (flags & MSG_PEEK) == 0)
       udp_note_came(socket, fd, name, static_cast<std::size_t>(result));
     if (!ends) socket.patience.slept();
@@ -102,54 +100,23 @@ ssize_t park(UdpSocket& socket, int fd, msghdr& message, int flags, FrameGuard& 
   return result;
 }
 
-// Without the lock: a handler in the middle of another call, or one that another thread does not
-// give back. All flows are watched, and what is there is taken as whoever holds the lock would.
-ssize_t receive_beside(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
-  using Next = DatagramReceiver::Next;
-  // Nobody else holds it so long: it was left behind.
-  if (!socket.receive_lock.is_mine()) socket.kernel_only.store(true);
-  ssize_t result = -EAGAIN;
-  for (int turn = 0; turn < 2 && result == -EAGAIN; ++turn) {
-    // seq_cst: pairs with udp_unmap_dead()
-    socket.visitors.fetch_add(1);
-    bool kernel_first = false;
-    for (std::size_t i = 0; i < UdpSocket::kMostFlows && result == -EAGAIN; ++i) {
-      InFlow& flow = socket.in[i];
-      if (!flow.readable()) continue;
-      if (turn == 0) flow.receiver.watch_again();
-      DatagramReceiver::Record record;
-      const Next next = flow.receiver.next(record);
-      kernel_first = kernel_first || next == Next::kernel_first;
-      if (next == Next::ready || (next == Next::kernel_first && turn == 1))
-        result = udp_take(socket, flow, record, message, flags);
-    }
-    socket.visitors.fetch_sub(1);
-    if (result != -EAGAIN || !kernel_first || turn == 1) break;
-    result = static_cast<ssize_t>(kernel(SYS_recvmsg, fd, &message, flags | MSG_DONTWAIT));
-  }
-  return result != -EAGAIN ? failed(result) : by_kernel(fd, message, flags);
-}
-
 // Waits: awake for a while if the last datagram came from memory, then in the kernel.
 ssize_t wait_and_receive(UdpSocket& socket, int fd, msghdr& message, int flags,
-                         FrameGuard& guard) noexcept {
+                         Guard& guard) noexcept {
   socket.busy = socket.polls_here = false;
   socket.waits_here = true;
-  if (socket.hot && socket.looking == 0) {
+  if (socket.hot) {
     udp_unwatch_all(socket, fd);
     const std::uint32_t generation = socket.generation;
-    udp_enter_wait(socket, socket.looking, this_frame());
     guard.unlock();
     const bool ready =
-        socket.patience.stay_awake([&]() noexcept { return udp_looks_ready(socket); },
-                                   [&]() noexcept { return udp_last_senders_processor(socket); });
-    if (!guard.lock()) return receive_beside(socket, fd, message, flags);
-    // Somebody has closed it in the meantime: the kernel says what that means.
-    if (socket.generation != generation) {
+        socket.patience.stay_awake([&]() noexcept { return udp_position(socket) != kNoDatagram; },
+                                   [&]() noexcept { return udp_senders_processor(socket); });
+    // Somebody may have closed it in the meantime: the kernel says what that means.
+    if (!guard.lock() || socket.generation != generation) {
       guard.unlock();
       return by_kernel(fd, message, flags);
     }
-    udp_leave_wait(socket, socket.looking);
     bool kernel_first = false;
     if (ready) {
       const ssize_t result = udp_take_from_memory(socket, fd, message, flags, kernel_first);
@@ -166,9 +133,9 @@ ssize_t wait_and_receive(UdpSocket& socket, int fd, msghdr& message, int flags,
 // Whether the program waits next through the library, as far as that can be known.
 bool stays_awake(UdpSocket& socket, int fd) noexcept {
   if (is_registered(fd)) return epoll_allows_wake_up(fd);
-  if (socket.polls_here.exchange(false)) {
+  if (socket.polls_here) {
     // It has been told that there is something: the kernel must be asked.
-    socket.busy = false;
+    socket.polls_here = socket.busy = false;
     socket.empty_calls = 0;
     return true;
   }
@@ -185,7 +152,7 @@ ssize_t come_back_empty(UdpSocket& socket, int fd, msghdr& message, int flags,
   if (!looked && (!awake || !socket.busy || ticks() - socket.looked_at > kLookTicks ||
                   epoll_told_since(fd, socket.looked_at))) {
     socket.looked_at = ticks();
-    if (socket.listener >= 0 && ++socket.looks % 16 == 0) udp_take_flows(socket, fd);
+    udp_look_at_door(socket, fd);
     const ssize_t result = udp_take_now(socket, fd, message, flags);
     if (result != -EAGAIN) return received(socket, fd, result, flags);
   }
@@ -203,30 +170,13 @@ ssize_t come_back_empty(UdpSocket& socket, int fd, msghdr& message, int flags,
 
 }  // namespace
 
-void udp_repair_receiving(UdpSocket& socket) noexcept {
-  for (InFlow& flow : socket.in)
-    if (flow.readable()) flow.receiver.watch_again();
-}
-
-bool udp_watch_now(UdpSocket& socket, int fd) noexcept {
-  if (socket.listener >= 0 && (socket.guest >= 0 || socket.in_end == 0 || ++socket.looks % 16 == 0))
-    udp_take_flows(socket, fd);
-  socket.busy = false;
-  socket.empty_calls = 0;
-  udp_watch_all(socket);
-  udp_begin_flows(socket, fd);
-  return udp_looks_ready(socket);
-}
-
 int udp_next_size(UdpSocket& socket) noexcept {
-  const FrameGuard guard(socket.receive_lock);
-  if (!guard || socket.in_end == 0) return -1;
+  const Guard guard(socket.receive_lock);
+  if (!guard) return -1;
   for (std::size_t i = 0; i < socket.in_end; ++i) {
-    const std::size_t index = (socket.last_in + i) % socket.in_end;
-    DatagramReceiver::Record record;
-    if (socket.in[index].readable() &&
-        socket.in[index].receiver.next(record) == DatagramReceiver::Next::ready)
-      return static_cast<int>(record.length);
+    InFlow& flow = socket.in[(socket.last_in + i) % socket.in_end];
+    if (flow.state != InFlow::kFree && flow.receiver.next() == DatagramReceiver::Next::ready)
+      return static_cast<int>(flow.receiver.next_length());
   }
   return -1;
 }
@@ -236,22 +186,15 @@ ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexc
   if (message.msg_iovlen > kMostParts) return failed(-EMSGSIZE);
   if (message.msg_name != nullptr && static_cast<int>(message.msg_namelen) < 0)
     return failed(-EINVAL);
-  FrameGuard guard(socket.receive_lock);
-  if (!guard) return receive_beside(socket, fd, message, flags);
-  if (guard.taken_over()) udp_repair_receiving(socket);
-  // One that left its wait by a jump waits no more.
-  if (socket.waiter == this_thread() && frame_has_ended(socket.waiter_frame, this_frame()))
-    socket.sleeping = socket.looking = socket.waiter = 0;
+  Guard guard(socket.receive_lock);
+  if (!guard) return by_kernel(fd, message, flags);
   count_receive(socket, fd);
   if (socket.kernel_only.load(std::memory_order_relaxed)) end_read_flows(socket);
   if (socket.in_end == 0) {
     guard.unlock();
     const ssize_t result = by_kernel(fd, message, flags);
-    if (result >= 0 && socket.counters != nullptr && (flags & MSG_PEEK) == 0) {
-      socket.counters->kernel.bytes.fetch_add(static_cast<std::uint64_t>(result),
-                                              std::memory_order_relaxed);
-      socket.counters->kernel.messages.fetch_add(1, std::memory_order_relaxed);
-    }
+    if (result >= 0 && socket.counters != nullptr && (flags & MSG_PEEK) == 0)
+      socket.counters->kernel.count(static_cast<std::uint64_t>(result));
     return result;
   }
   bool kernel_first = false;
@@ -262,9 +205,8 @@ ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexc
     socket.kernels_turn = true;
     udp_watch_all(socket);
   }
-  bool look = socket.kernels_turn;
-  for (std::size_t i = 0; i < socket.in_end && !look; ++i)
-    look = socket.in[i].readable() && socket.in[i].receiver.watched();
+  bool look = socket.kernels_turn ||
+              socket.any_in([](const InFlow& flow) { return flow.receiver.watched(); });
   if (!look) {
     result = udp_take_from_memory(socket, fd, message, flags, kernel_first);
     if (result != -EAGAIN) return failed(result);

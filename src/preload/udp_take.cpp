@@ -8,29 +8,29 @@
 
 namespace farcall::preload {
 
-ssize_t udp_take(UdpSocket& socket, InFlow& flow, const DatagramReceiver::Record& record,
-                 msghdr& message, int flags) noexcept {
+namespace {
+
+// What is next of a flow.
+ssize_t take(UdpSocket& socket, InFlow& flow, msghdr& message, int flags) noexcept {
   const bool peek = (flags & MSG_PEEK) != 0;
-  // The kernel has lost it by then, too.
-  const bool bad =
-      has_bad_part(message.msg_iov, message.msg_iovlen) || is_bad_optional(message.msg_name);
-  const DatagramReceiver::Taken taken = flow.receiver.take(record, bad ? nullptr : message.msg_iov,
-                                                           bad ? 0 : message.msg_iovlen, peek);
-  if (!taken.done) return -EAGAIN;
-  if (bad) return -EFAULT;
+  if (has_bad_part(message.msg_iov, message.msg_iovlen) || is_bad_optional(message.msg_name))
+      [[unlikely]] {
+    // The kernel has lost it by then, too.
+    flow.receiver.take(nullptr, 0, peek);
+    return -EFAULT;
+  }
+  const DatagramReceiver::Taken taken =
+      flow.receiver.take(message.msg_iov, message.msg_iovlen, peek);
   udp_tell_name(socket.family, flow.from, message);
   message.msg_controllen = 0;
   message.msg_flags = (taken.length > taken.bytes ? MSG_TRUNC : 0) | (flags & MSG_CMSG_CLOEXEC);
   if (flow.counters != nullptr && !peek) {
-    flow.counters->ring.bytes.fetch_add(taken.bytes, std::memory_order_relaxed);
-    flow.counters->ring.messages.fetch_add(1, std::memory_order_relaxed);
+    flow.counters->ring.count(taken.bytes);
     if (!flow.counted) flow.counters->accelerated.fetch_add(1, std::memory_order_relaxed);
     flow.counted = true;
   }
   return static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? taken.length : taken.bytes);
 }
-
-namespace {
 
 // How many datagrams the kernel may have queued, at most.
 std::uint64_t most_queued(int fd) noexcept {
@@ -54,35 +54,29 @@ ssize_t udp_take_from_memory(UdpSocket& socket, int fd, msghdr& message, int fla
                              bool& kernel_first) noexcept {
   using Next = DatagramReceiver::Next;
   kernel_first = false;
-  const std::size_t begin = socket.last_in < socket.in_end ? socket.last_in : 0;
-  for (std::size_t i = 0; i < socket.in_end; ++i) {
-    const std::size_t index = (begin + i) % socket.in_end;
+  std::size_t index = socket.last_in;
+  for (std::size_t i = 0; i < socket.in_end; ++i, ++index) {
+    if (index >= socket.in_end) index = 0;
     InFlow& flow = socket.in[index];
-    if (!flow.readable()) continue;
-    DatagramReceiver::Record record;
-    Next next = flow.receiver.next(record);
+    if (flow.state == InFlow::kFree) continue;
+    Next next = flow.receiver.next();
     if (next == Next::kernel_first && is_lost(socket, fd, flow)) {
-      flow.receiver.kernel_has_no_more(record);
+      flow.receiver.kernel_has_no_more();
       next = Next::ready;
     }
     if (next == Next::kernel_first) kernel_first = true;
     if (next == Next::broken) {
-      const HeldSignals held;
       udp_end_in(socket, flow);
+      return udp_take_from_memory(socket, fd, message, flags, kernel_first);
     }
     if (next != Next::ready) continue;
-    const ssize_t taken = udp_take(socket, flow, record, message, flags);
-    if (taken == -EAGAIN) {
-      --i;  // a handler has taken it
-      continue;
-    }
     flow.lost_at = 0;
     socket.hot = true;
     socket.empty_calls = 0;
     // The next look begins behind it, so that none is starved; but what has been peeked at is what
     // comes next.
     socket.last_in = (flags & MSG_PEEK) != 0 ? index : index + 1;
-    return taken;
+    return take(socket, flow, message, flags);
   }
   return -EAGAIN;
 }
@@ -97,34 +91,37 @@ bool udp_kernel_has_something(UdpSocket& socket, int fd) noexcept {
 
 namespace {
 
-// Nothing was in the kernel after so many had been sent there.
-void note_empty(UdpSocket& socket, const std::uint64_t* sent) noexcept {
-  socket.kernels_turn = false;
-  for (std::size_t i = 0; i < socket.in_end; ++i) {
-    InFlow& flow = socket.in[i];
-    if (!flow.readable()) continue;
-    // What is received before its sender has counted it is counted here already.
-    if (!flow.began || sent[i] > flow.receiver.kernel_seen())
-      flow.receiver.kernel_is_empty(sent[i]);
-    flow.began = true;
+// How many datagrams the senders had sent through the kernel.
+class SentCounts {
+ public:
+  explicit SentCounts(UdpSocket& socket) noexcept : socket_(socket) {
+    socket.each_in([this](InFlow& flow) { of(flow) = flow.receiver.kernel_sent(); });
   }
-}
+  // Nothing was in the kernel after that.
+  void note_empty() noexcept {
+    socket_.kernels_turn = false;
+    socket_.each_in([this](InFlow& flow) {
+      // What is received before its sender has counted it is counted here already.
+      if (!flow.began || of(flow) > flow.receiver.kernel_seen())
+        flow.receiver.kernel_is_empty(of(flow));
+      flow.began = true;
+    });
+  }
 
-bool count_sent(const UdpSocket& socket, std::uint64_t* sent) noexcept {
-  bool all_began = true;
-  for (std::size_t i = 0; i < socket.in_end; ++i) {
-    if (!socket.in[i].readable()) continue;
-    all_began = all_began && socket.in[i].began;
-    sent[i] = socket.in[i].receiver.kernel_sent();
+ private:
+  std::uint64_t& of(const InFlow& flow) noexcept {
+    return sent_[static_cast<std::size_t>(&flow - socket_.in.data())];
   }
-  return all_began;
-}
+  UdpSocket& socket_;
+  std::array<std::uint64_t, UdpSocket::kMostFlows> sent_{};
+};
 
 }  // namespace
 
 void udp_begin_flows(UdpSocket& socket, int fd) noexcept {
-  std::uint64_t sent[UdpSocket::kMostFlows] = {};
-  if (!count_sent(socket, sent) && !udp_kernel_has_something(socket, fd)) note_empty(socket, sent);
+  if (!socket.any_in([](const InFlow& flow) { return !flow.began; })) return;
+  SentCounts sent(socket);
+  if (!udp_kernel_has_something(socket, fd)) sent.note_empty();
 }
 
 void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name,
@@ -141,10 +138,7 @@ void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name,
     flow.receiver.came_by_kernel();
     flow.lost_at = 0;
     socket.hot = true;
-    if (flow.counters != nullptr) {
-      flow.counters->kernel.bytes.fetch_add(bytes, std::memory_order_relaxed);
-      flow.counters->kernel.messages.fetch_add(1, std::memory_order_relaxed);
-    }
+    if (flow.counters != nullptr) flow.counters->kernel.count(bytes);
     if (!flow.began && socket.receives % 4 == 0) udp_begin_flows(socket, fd);
     return udp_unwatch_all(socket, fd);
   }
@@ -156,8 +150,7 @@ namespace {
 
 // What the kernel has, without waiting. All flows are watched and have nothing to give before it.
 ssize_t look_in_kernel(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
-  std::uint64_t sent[UdpSocket::kMostFlows] = {};
-  count_sent(socket, sent);
+  SentCounts sent(socket);
   sockaddr_in6 name;
   const ssize_t result = named_receive(message, name, [&](msghdr& asked) noexcept {
     return static_cast<ssize_t>(kernel(SYS_recvmsg, fd, &asked, flags | MSG_DONTWAIT));
@@ -166,7 +159,7 @@ ssize_t look_in_kernel(UdpSocket& socket, int fd, msghdr& message, int flags) no
   if (result >= 0) {
     if ((flags & MSG_PEEK) == 0) udp_note_came(socket, fd, name, static_cast<std::size_t>(result));
   } else if (result == -EAGAIN) {
-    note_empty(socket, sent);
+    sent.note_empty();
   }
   return result;
 }
@@ -181,8 +174,7 @@ ssize_t udp_take_now(UdpSocket& socket, int fd, msghdr& message, int flags) noex
   result = look_in_kernel(socket, fd, message, flags);
   if (result != -EAGAIN || !kernel_first) return result;
   // What the kernel owed is lost.
-  for (std::size_t i = 0; i < socket.in_end; ++i)
-    socket.in[i].lost_at = std::min<std::uint64_t>(socket.in[i].lost_at, 1);
+  socket.each_in([](InFlow& flow) { flow.lost_at = std::min<std::uint64_t>(flow.lost_at, 1); });
   ++socket.kernel_receives;
   return udp_take_from_memory(socket, fd, message, flags, kernel_first);
 }
