@@ -266,7 +266,7 @@ bool udp_receiver_lives(const OutFlow& flow) noexcept;
 bool udp_own_address(int fd, Endpoint& endpoint) noexcept;
 // Where this socket's datagrams to `to` come from.
 bool udp_source_of(int fd, const Endpoint& to, Endpoint& from) noexcept;
-// Writes the address as the kernel would for a socket of this family, if it is asked for.
+// Writes the address as the kernel would for a socket of this family.
 void udp_tell_name(sa_family_t family, const Endpoint& from, msghdr& message) noexcept;
 inline constexpr std::array<std::uint8_t, 12> kMappedV4 = {0, 0, 0, 0, 0,    0,
                                                            0, 0, 0, 0, 0xff, 0xff};

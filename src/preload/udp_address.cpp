@@ -105,7 +105,6 @@ bool udp_is_local(const Endpoint& endpoint) noexcept {
 }
 
 void udp_tell_name(sa_family_t family, const Endpoint& from, msghdr& message) noexcept {
-  if (message.msg_name == nullptr) return;
   sockaddr_in6 name;
   const socklen_t length = to_name(from, family == AF_INET, name);
   std::memcpy(message.msg_name, &name, std::min(length, message.msg_namelen));

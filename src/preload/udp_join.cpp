@@ -49,10 +49,6 @@ int visit(const Endpoint& to) noexcept {
   return -1;
 }
 
-void note(const UdpSocket& socket, const Target& target, Reason reason) noexcept {
-  count(target.counters != nullptr ? target.counters : socket.counters, reason);
-}
-
 // A free place among the flows; those whose receivers have gone make room.
 OutFlow* free_out(UdpSocket& socket) noexcept {
   OutFlow* found = nullptr;
@@ -78,10 +74,10 @@ void begin_joining(UdpSocket& socket, int fd, Target& target) noexcept {
   Endpoint from{};
   if (!peer_user(connection, peer) || !may_share_with(peer.uid)) {
     target.state = Target::kKernel;
-    note(socket, target, Reason::other_user);
+    count(target.counters, Reason::other_user);
   } else if (!udp_source_of(fd, target.to, from) || find_receiver(from, target.to, found) != 0 ||
              found.uid != peer.uid) {
-    note(socket, target, Reason::no_proof);
+    count(target.counters, Reason::no_proof);
   } else {
     joining = {.connection = make_private(connection),
                .flow = 0,
@@ -102,7 +98,7 @@ bool show_socket(UdpSocket& socket, int fd, Target& target) noexcept {
   Joining& joining = socket.joining;
   OutFlow* const flow = free_out(socket);
   if (flow == nullptr || !udp_count_flow()) {
-    note(socket, target, Reason::too_many);
+    count(target.counters, Reason::too_many);
     return false;
   }
   Hello hello{.magic = kMagic,
@@ -126,7 +122,7 @@ bool show_socket(UdpSocket& socket, int fd, Target& target) noexcept {
     done = tell(joining.connection, &hello, sizeof hello, fds, std::size(fds));
   } else {
     udp_uncount_flow();
-    note(socket, target, Reason::no_memory);
+    count(target.counters, Reason::no_memory);
   }
   if (memory >= 0) kernel(SYS_close, memory);
   return done;
@@ -144,7 +140,7 @@ bool go_on_joining(UdpSocket& socket, int fd, Target& target) noexcept {
     return false;
   if (!joining.asked) return show_socket(socket, fd, target);
   if (!is_socket_of(passed.fds[0], target.to, joining.receiver_cookie)) {
-    note(socket, target, Reason::no_proof);
+    count(target.counters, Reason::no_proof);
     return false;
   }
   socket.out[joining.flow].checked_at = ticks();

@@ -209,7 +209,7 @@ void udp_take_flows(UdpSocket& socket, int fd) noexcept {
 }
 
 void udp_look_at_door(UdpSocket& socket, int fd) noexcept {
-  if (socket.guest >= 0 || socket.in_end == 0 || ++socket.looks % 16 == 0)
+  if (socket.guest >= 0 || socket.in_end == 0 || ++socket.looks % 8 == 0)
     udp_take_flows(socket, fd);
 }
 

@@ -177,13 +177,15 @@ ssize_t send_and_count(UdpSocket& socket, int fd, const msghdr& message, int fla
 bool measure(const msghdr& message, std::size_t& bytes) noexcept {
   constexpr std::size_t kMostParts = 1024;
   if (message.msg_iovlen > kMostParts || is_bad_optional(message.msg_name) ||
-      has_bad_part(message.msg_iov, message.msg_iovlen))
+      (message.msg_iovlen != 0 && is_no_address(message.msg_iov)))
     return false;
   bytes = 0;
   for (std::size_t i = 0; i < message.msg_iovlen; ++i) {
+    const iovec& part = message.msg_iov[i];
     // Each, so that the sum cannot overflow.
-    if (message.msg_iov[i].iov_len > kMostDatagram) return false;
-    bytes += message.msg_iov[i].iov_len;
+    if (part.iov_len > kMostDatagram || (part.iov_len != 0 && is_no_address(part.iov_base)))
+      return false;
+    bytes += part.iov_len;
   }
   return true;
 }

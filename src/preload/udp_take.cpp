@@ -21,7 +21,7 @@ ssize_t take(UdpSocket& socket, InFlow& flow, msghdr& message, int flags) noexce
   }
   const DatagramReceiver::Taken taken =
       flow.receiver.take(message.msg_iov, message.msg_iovlen, peek);
-  udp_tell_name(socket.family, flow.from, message);
+  if (message.msg_name != nullptr) udp_tell_name(socket.family, flow.from, message);
   message.msg_controllen = 0;
   message.msg_flags = (taken.length > taken.bytes ? MSG_TRUNC : 0) | (flags & MSG_CMSG_CLOEXEC);
   if (flow.counters != nullptr && !peek) {
@@ -142,8 +142,7 @@ void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name,
     if (!flow.began && socket.receives % 4 == 0) udp_begin_flows(socket, fd);
     return udp_unwatch_all(socket, fd);
   }
-  // Somebody new may stand at the door.
-  if (++socket.looks % 8 == 0) udp_take_flows(socket, fd);
+  udp_look_at_door(socket, fd);
 }
 
 namespace {
