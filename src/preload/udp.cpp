@@ -209,7 +209,7 @@ void udp_bound(UdpSocket& socket, int fd) noexcept {
     socket.own_known = false;
   }
   Endpoint own{};
-  if (!stats_wanted() || !udp_own_address(fd, own)) return;
+  if (!stats_wanted() || !udp_address(SYS_getsockname, fd, own)) return;
   socket.counters = counters_for(Protocol::udp, own);
   if (socket.counters != nullptr)
     socket.counters->connections.fetch_add(1, std::memory_order_relaxed);

@@ -87,7 +87,8 @@ struct InFlow {
   Endpoint to;
   DatagramReceiver receiver;
   std::uint64_t sender_cookie;
-  std::uint64_t lost_at;  // when so many came by the kernel, what it owes is lost; 0: not known
+  std::uint64_t kernel_sent;  // before the kernel was last looked at
+  std::uint64_t lost_at;      // when so many came by the kernel, what it owes is lost; 0: not known
   Counters* counters;
 };
 
@@ -263,7 +264,8 @@ void udp_close_listener(UdpSocket& socket) noexcept;
 // that says nothing counts as yes. And whether it still exists.
 bool udp_still_there(const OutFlow& flow) noexcept;
 bool udp_receiver_lives(const OutFlow& flow) noexcept;
-bool udp_own_address(int fd, Endpoint& endpoint) noexcept;
+// `call` is SYS_getsockname or SYS_getpeername.
+bool udp_address(long call, int fd, Endpoint& endpoint) noexcept;
 // Where this socket's datagrams to `to` come from.
 bool udp_source_of(int fd, const Endpoint& to, Endpoint& from) noexcept;
 // Writes the address as the kernel would for a socket of this family.

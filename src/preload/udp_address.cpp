@@ -40,8 +40,8 @@ bool source_towards(const Endpoint& to, Endpoint& source) noexcept {
   const long fd = kernel(SYS_socket, v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
   // Nothing is sent: connecting a UDP socket only chooses the route.
-  const bool known =
-      kernel(SYS_connect, fd, &name, length) == 0 && udp_own_address(static_cast<int>(fd), source);
+  const bool known = kernel(SYS_connect, fd, &name, length) == 0 &&
+                     udp_address(SYS_getsockname, static_cast<int>(fd), source);
   kernel(SYS_close, fd);
   return known;
 }
@@ -53,7 +53,7 @@ bool udp_is_v4(const Endpoint& endpoint) noexcept {
 }
 
 bool udp_source_of(int fd, const Endpoint& to, Endpoint& from) noexcept {
-  if (!udp_own_address(fd, from) || from.port == 0) return false;
+  if (!udp_address(SYS_getsockname, fd, from) || from.port == 0) return false;
   if (!is_wildcard(from)) return true;
   Endpoint towards{};
   if (!source_towards(to, towards)) return false;
@@ -61,10 +61,10 @@ bool udp_source_of(int fd, const Endpoint& to, Endpoint& from) noexcept {
   return true;
 }
 
-bool udp_own_address(int fd, Endpoint& endpoint) noexcept {
+bool udp_address(long call, int fd, Endpoint& endpoint) noexcept {
   sockaddr_in6 name{};
   socklen_t length = sizeof name;
-  return kernel(SYS_getsockname, fd, &name, &length) == 0 &&
+  return kernel(call, fd, &name, &length) == 0 &&
          Endpoint::from(reinterpret_cast<const sockaddr*>(&name), endpoint);
 }
 

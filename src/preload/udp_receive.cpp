@@ -109,11 +109,17 @@ ssize_t wait_and_receive(UdpSocket& socket, int fd, msghdr& message, int flags,
     udp_unwatch_all(socket, fd);
     const std::uint32_t generation = socket.generation;
     guard.unlock();
+    // Whoever sees one keeps the lock.
+    const auto look = [&]() noexcept {
+      if (!guard.try_lock()) return false;
+      if (socket.generation != generation || udp_looks_ready(socket)) return true;
+      guard.unlock();
+      return false;
+    };
     const bool ready =
-        socket.patience.stay_awake([&]() noexcept { return udp_position(socket) != kNoDatagram; },
-                                   [&]() noexcept { return udp_senders_processor(socket); });
+        socket.patience.stay_awake(look, [&]() noexcept { return udp_senders_processor(socket); });
     // Somebody may have closed it in the meantime: the kernel says what that means.
-    if (!guard.lock() || socket.generation != generation) {
+    if ((!ready && !guard.lock()) || socket.generation != generation) {
       guard.unlock();
       return by_kernel(fd, message, flags);
     }

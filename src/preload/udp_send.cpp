@@ -30,12 +30,6 @@ std::size_t place_of(const Endpoint& to) noexcept {
 }
 static_assert(UdpSocket::kTargets == 256);
 
-// The address of this socket costs a system call as long as it has no port.
-bool wanted(UdpSocket& socket, int fd, const Endpoint& to) noexcept {
-  if (!socket.own_known) socket.own_known = udp_own_address(fd, socket.own) && socket.own.port != 0;
-  return settings().wants(socket.own, to);
-}
-
 // `place` is where it belongs; it is not another's that is in use.
 void new_target(UdpSocket& socket, int fd, Target& place, const Endpoint& to) noexcept {
   place = Target{};
@@ -44,7 +38,10 @@ void new_target(UdpSocket& socket, int fd, Target& place, const Endpoint& to) no
   place.state = Target::kKernel;
   socket.last = &place;
   if (!udp_is_local(to)) return;
-  const bool candidate = wanted(socket, fd, to);
+  // The address of this socket costs a system call as long as it has no port.
+  if (!socket.own_known)
+    socket.own_known = udp_address(SYS_getsockname, fd, socket.own) && socket.own.port != 0;
+  const bool candidate = settings().wants(socket.own, to);
   if (candidate) place.state = Target::kCandidate;
   place.counters = socket.counters != nullptr ? socket.counters : counters_for(Protocol::udp, to);
   if (place.counters == nullptr) return;
@@ -94,11 +91,7 @@ bool destination(UdpSocket& socket, int fd, const msghdr& message, Endpoint& to)
            !is_wildcard(to);
   }
   if (!socket.peer_known) {
-    sockaddr_in6 name{};
-    socklen_t length = sizeof name;
-    socket.peer = {};
-    if (kernel(SYS_getpeername, fd, &name, &length) == 0)
-      Endpoint::from(reinterpret_cast<const sockaddr*>(&name), socket.peer);
+    if (!udp_address(SYS_getpeername, fd, socket.peer)) socket.peer = {};
     socket.peer_known = true;
   }
   to = socket.peer;

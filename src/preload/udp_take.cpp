@@ -91,37 +91,26 @@ bool udp_kernel_has_something(UdpSocket& socket, int fd) noexcept {
 
 namespace {
 
-// How many datagrams the senders had sent through the kernel.
-class SentCounts {
- public:
-  explicit SentCounts(UdpSocket& socket) noexcept : socket_(socket) {
-    socket.each_in([this](InFlow& flow) { of(flow) = flow.receiver.kernel_sent(); });
-  }
-  // Nothing was in the kernel after that.
-  void note_empty() noexcept {
-    socket_.kernels_turn = false;
-    socket_.each_in([this](InFlow& flow) {
-      // What is received before its sender has counted it is counted here already.
-      if (!flow.began || of(flow) > flow.receiver.kernel_seen())
-        flow.receiver.kernel_is_empty(of(flow));
-      flow.began = true;
-    });
-  }
-
- private:
-  std::uint64_t& of(const InFlow& flow) noexcept {
-    return sent_[static_cast<std::size_t>(&flow - socket_.in.data())];
-  }
-  UdpSocket& socket_;
-  std::array<std::uint64_t, UdpSocket::kMostFlows> sent_{};
-};
+// Around a look into the kernel, which found nothing.
+void note_sent(UdpSocket& socket) noexcept {
+  socket.each_in([](InFlow& flow) { flow.kernel_sent = flow.receiver.kernel_sent(); });
+}
+void note_empty(UdpSocket& socket) noexcept {
+  socket.kernels_turn = false;
+  socket.each_in([](InFlow& flow) {
+    // What is received before its sender has counted it is counted here already.
+    if (!flow.began || flow.kernel_sent > flow.receiver.kernel_seen())
+      flow.receiver.kernel_is_empty(flow.kernel_sent);
+    flow.began = true;
+  });
+}
 
 }  // namespace
 
 void udp_begin_flows(UdpSocket& socket, int fd) noexcept {
   if (!socket.any_in([](const InFlow& flow) { return !flow.began; })) return;
-  SentCounts sent(socket);
-  if (!udp_kernel_has_something(socket, fd)) sent.note_empty();
+  note_sent(socket);
+  if (!udp_kernel_has_something(socket, fd)) note_empty(socket);
 }
 
 void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name,
@@ -149,7 +138,7 @@ namespace {
 
 // What the kernel has, without waiting. All flows are watched and have nothing to give before it.
 ssize_t look_in_kernel(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
-  SentCounts sent(socket);
+  note_sent(socket);
   sockaddr_in6 name;
   const ssize_t result = named_receive(message, name, [&](msghdr& asked) noexcept {
     return static_cast<ssize_t>(kernel(SYS_recvmsg, fd, &asked, flags | MSG_DONTWAIT));
@@ -158,7 +147,7 @@ ssize_t look_in_kernel(UdpSocket& socket, int fd, msghdr& message, int flags) no
   if (result >= 0) {
     if ((flags & MSG_PEEK) == 0) udp_note_came(socket, fd, name, static_cast<std::size_t>(result));
   } else if (result == -EAGAIN) {
-    sent.note_empty();
+    note_empty(socket);
   }
   return result;
 }
