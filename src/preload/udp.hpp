@@ -58,7 +58,7 @@ struct Target {
   enum State : std::uint8_t { kNone, kKernel, kCandidate, kJoining, kJoined };
   Endpoint to;
   State state;
-  std::uint8_t flow;  // of out[], once joined
+  std::uint8_t flow;  // of out[], once it is joined, or the receiver has been asked
   std::uint32_t sends;
   std::uint32_t next_try;
   Counters* counters;
@@ -67,8 +67,7 @@ struct Target {
 // The target that is being joined, one at a time. The other end may be any program.
 struct Joining {
   int connection;  // -1: none
-  std::uint8_t flow;
-  bool asked;  // and shown our socket
+  bool asked;      // and shown our socket
   bool same_process;
   std::uint16_t looks;
   Target* target;

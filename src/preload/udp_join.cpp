@@ -72,7 +72,7 @@ void begin_joining(UdpSocket& socket, int fd, Target& target) noexcept {
   ucred peer{};
   FoundSocket found{};
   Endpoint from{};
-  if (!peer_user(connection, peer) || !may_share_with(peer.uid)) {
+  if (!peer_may_share(connection, peer)) {
     target.state = Target::kKernel;
     count(target.counters, Reason::other_user);
   } else if (!udp_source_of(fd, target.to, from) || find_receiver(from, target.to, found) != 0 ||
@@ -80,7 +80,6 @@ void begin_joining(UdpSocket& socket, int fd, Target& target) noexcept {
     count(target.counters, Reason::no_proof);
   } else {
     joining = {.connection = make_private(connection),
-               .flow = 0,
                .asked = false,
                .same_process = peer.pid == own_pid(),
                .looks = 0,
@@ -116,7 +115,7 @@ bool show_socket(UdpSocket& socket, int fd, Target& target) noexcept {
     flow->from = joining.from;
     flow->receiver_cookie = joining.receiver_cookie;
     flow->sender.start(mapped);
-    target.flow = joining.flow = static_cast<std::uint8_t>(flow - socket.out.data());
+    target.flow = static_cast<std::uint8_t>(flow - socket.out.data());
     joining.asked = true;
     const int fds[] = {memory, fd};
     done = tell(joining.connection, &hello, sizeof hello, fds, std::size(fds));
@@ -143,7 +142,7 @@ bool go_on_joining(UdpSocket& socket, int fd, Target& target) noexcept {
     count(target.counters, Reason::no_proof);
     return false;
   }
-  socket.out[joining.flow].checked_at = ticks();
+  socket.out[target.flow].checked_at = ticks();
   target.state = Target::kJoined;
   close_private(joining.connection);
   joining.connection = -1;

@@ -21,11 +21,9 @@ constexpr int kBacklog = 32;
 // Those who have gone, or died, and whose datagrams have all been read, make room.
 void end_gone(UdpSocket& socket, bool also_dead) noexcept {
   socket.each_in([&](InFlow& flow) {
-    FoundSocket still{};
     if (flow.receiver.looks_ready()) return;
     if (flow.receiver.sender_gone() || flow.state == InFlow::kEnding ||
-        (also_dead &&
-         (find_receiver(flow.to, flow.from, still) != 0 || still.cookie != flow.sender_cookie)))
+        (also_dead && !is_reached(flow.to, flow.from, flow.sender_cookie)))
       udp_end_in(socket, flow);
   });
 }
@@ -42,14 +40,12 @@ InFlow* free_in(UdpSocket& socket) noexcept {
 // What the guest has left, if it can be believed.
 InFlow* take_flow(UdpSocket& socket, int fd, uid_t uid, const Hello& hello,
                   const Passed& passed) noexcept {
-  FoundSocket receiver{};
   FoundSocket sender{};
   if (hello.magic != kMagic || hello.receiver_cookie != cookie_of(fd) ||
       !is_sound_memory(passed.fds[0], hello.ring_bytes) ||
       !settings().wants(hello.from, hello.to) ||
       !is_socket_of(passed.fds[1], hello.from, hello.sender_cookie) ||
-      find_receiver(hello.from, hello.to, receiver) != 0 ||
-      receiver.cookie != hello.receiver_cookie ||
+      !is_reached(hello.from, hello.to, hello.receiver_cookie) ||
       find_receiver(hello.to, hello.from, sender) != 0 || sender.cookie != hello.sender_cookie ||
       sender.uid != uid)
     return nullptr;
@@ -93,7 +89,7 @@ bool let_in(UdpSocket& socket, int fd) noexcept {
   socket.guest_looks = 0;
   ucred peer{};
   Answer answer{.magic = kMagic, .receiver_cookie = cookie_of(fd)};
-  if (!peer_user(socket.guest, peer) || !may_share_with(peer.uid) ||
+  if (!peer_may_share(socket.guest, peer) ||
       !tell(socket.guest, &answer, sizeof answer, nullptr, 0))
     close_guest(socket);
   return true;
@@ -110,7 +106,7 @@ bool serve_guest(UdpSocket& socket, int fd) noexcept {
   const long got = hear(socket.guest, &hello, sizeof hello, passed);
   if (got == -EAGAIN && ++socket.guest_looks < kMostLooks) return false;
   ucred peer{};
-  if (got > 0 && peer_user(socket.guest, peer)) {
+  if (got > 0 && peer_may_share(socket.guest, peer)) {
     InFlow* const flow = take_flow(socket, fd, peer.uid, hello, passed);
     Answer answer{.magic = kMagic, .receiver_cookie = hello.receiver_cookie};
     if (flow != nullptr && !tell(socket.guest, &answer, sizeof answer, &fd, 1))

@@ -16,12 +16,6 @@ constexpr std::uint32_t kBusyAfter = 4;     // empty receives in a row: then the
 constexpr std::uint64_t kLookTicks = 20 * kTicksPerMicrosecond;  // between looks of a spinner
 constexpr std::uint32_t kMostPause = 1024;
 
-ssize_t failed(ssize_t result) noexcept {
-  if (result >= 0) return result;
-  errno = static_cast<int>(-result);
-  return -1;
-}
-
 ssize_t by_kernel(int fd, msghdr& message, int flags) noexcept {
   return real::next<"recvmsg", ssize_t(int, msghdr*, int)>()(fd, &message, flags);
 }
@@ -65,7 +59,7 @@ void count_receive(UdpSocket& socket, int fd) noexcept {
 // Who has received something is awake, and will watch before it sleeps.
 ssize_t received(UdpSocket& socket, int fd, ssize_t result, int flags) noexcept {
   if (result >= 0 && socket.hot && (flags & MSG_PEEK) == 0) udp_unwatch_all(socket, fd);
-  return failed(result);
+  return with_errno(result);
 }
 
 // Waits in the kernel.
@@ -84,7 +78,7 @@ ssize_t park(UdpSocket& socket, int fd, msghdr& message, int flags, Guard& guard
   const bool ends = udp_check_receivers(socket, fd, true) == Interruption::ends;
   sockaddr_in6 name;
   if (ends)
-    result = failed(-EINTR);
+    result = with_errno(-EINTR);
   else
     result = named_receive(message, name,
                            [&](msghdr& asked) noexcept { return by_kernel(fd, asked, flags); });
@@ -126,10 +120,10 @@ ssize_t wait_and_receive(UdpSocket& socket, int fd, msghdr& message, int flags,
     bool kernel_first = false;
     if (ready) {
       const ssize_t result = udp_take_from_memory(socket, fd, message, flags, kernel_first);
-      if (result != -EAGAIN) return failed(result);
+      if (result != -EAGAIN) return with_errno(result);
     } else if (socket.patience.interruption() == Interruption::ends) {
       udp_watch_all(socket);
-      return failed(-EINTR);
+      return with_errno(-EINTR);
     }
   }
   socket.hot = false;
@@ -162,16 +156,16 @@ ssize_t come_back_empty(UdpSocket& socket, int fd, msghdr& message, int flags,
     const ssize_t result = udp_take_now(socket, fd, message, flags);
     if (result != -EAGAIN) return received(socket, fd, result, flags);
   }
-  if (!awake) return failed(-EAGAIN);
+  if (!awake) return with_errno(-EAGAIN);
   udp_unwatch_all(socket, fd);
   // Who spins on the processor that the sender needs waits for the end of its own turn.
   if (socket.busy && udp_last_senders_processor(socket) == this_processor()) {
     kernel(SYS_sched_yield);
     bool kernel_first = false;
     const ssize_t result = udp_take_from_memory(socket, fd, message, flags, kernel_first);
-    if (result != -EAGAIN) return failed(result);
+    if (result != -EAGAIN) return with_errno(result);
   }
-  return failed(-EAGAIN);
+  return with_errno(-EAGAIN);
 }
 
 }  // namespace
@@ -189,9 +183,9 @@ int udp_next_size(UdpSocket& socket) noexcept {
 
 ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
   if ((flags & MSG_ERRQUEUE) != 0) return by_kernel(fd, message, flags);
-  if (message.msg_iovlen > kMostParts) return failed(-EMSGSIZE);
+  if (message.msg_iovlen > kMostParts) return with_errno(-EMSGSIZE);
   if (message.msg_name != nullptr && static_cast<int>(message.msg_namelen) < 0)
-    return failed(-EINVAL);
+    return with_errno(-EINVAL);
   Guard guard(socket.receive_lock);
   if (!guard) return by_kernel(fd, message, flags);
   count_receive(socket, fd);
@@ -215,7 +209,7 @@ ssize_t udp_receive(UdpSocket& socket, int fd, msghdr& message, int flags) noexc
               socket.any_in([](const InFlow& flow) { return flow.receiver.watched(); });
   if (!look) {
     result = udp_take_from_memory(socket, fd, message, flags, kernel_first);
-    if (result != -EAGAIN) return failed(result);
+    if (result != -EAGAIN) return with_errno(result);
     look = kernel_first;
   }
   if (look) {

@@ -9,7 +9,7 @@
 #include "preload/address.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
-#include "preload/udp.hpp"
+#include "preload/udp_calls.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -105,11 +105,7 @@ void give_back(const UdpSocket& socket, int fd, OutFlow& flow) noexcept {
     iovec parts[2] = {{const_cast<std::byte*>(first), first_size},
                       {const_cast<std::byte*>(second), second_size}};
     sockaddr_in6 name{};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = 2;
-    message.msg_name = &name;
-    message.msg_namelen = sizeof name;
+    msghdr message = message_of(parts, 2, &name, sizeof name);
     udp_tell_name(socket.family, flow.target->to, message);
     kernel(SYS_sendmsg, fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   });

@@ -134,33 +134,22 @@ void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name,
   udp_look_at_door(socket, fd);
 }
 
-namespace {
-
-// What the kernel has, without waiting. All flows are watched and have nothing to give before it.
-ssize_t look_in_kernel(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
-  note_sent(socket);
-  sockaddr_in6 name;
-  const ssize_t result = named_receive(message, name, [&](msghdr& asked) noexcept {
-    return static_cast<ssize_t>(kernel(SYS_recvmsg, fd, &asked, flags | MSG_DONTWAIT));
-  });
-  socket.ring_receives = 0;
-  if (result >= 0) {
-    if ((flags & MSG_PEEK) == 0) udp_note_came(socket, fd, name, static_cast<std::size_t>(result));
-  } else if (result == -EAGAIN) {
-    note_empty(socket);
-  }
-  return result;
-}
-
-}  // namespace
-
 ssize_t udp_take_now(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
   udp_watch_all(socket);
   bool kernel_first = false;
   ssize_t result = udp_take_from_memory(socket, fd, message, flags, kernel_first);
   if (result != -EAGAIN) return result;
-  result = look_in_kernel(socket, fd, message, flags);
-  if (result != -EAGAIN || !kernel_first) return result;
+  note_sent(socket);
+  sockaddr_in6 name;
+  result = named_receive(message, name, [&](msghdr& asked) noexcept {
+    return static_cast<ssize_t>(kernel(SYS_recvmsg, fd, &asked, flags | MSG_DONTWAIT));
+  });
+  socket.ring_receives = 0;
+  if (result >= 0 && (flags & MSG_PEEK) == 0)
+    udp_note_came(socket, fd, name, static_cast<std::size_t>(result));
+  if (result != -EAGAIN) return result;
+  note_empty(socket);
+  if (!kernel_first) return -EAGAIN;
   // What the kernel owed is lost.
   socket.each_in([](InFlow& flow) { flow.lost_at = std::min<std::uint64_t>(flow.lost_at, 1); });
   ++socket.kernel_receives;
