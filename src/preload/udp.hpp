@@ -34,6 +34,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 
 #include "preload/datagram_ring.hpp"
 #include "preload/lock.hpp"
@@ -275,10 +276,10 @@ bool udp_is_v4(const Endpoint& endpoint) noexcept;
 // Of this machine, and no group; asks the kernel only for addresses that are new. Needs no lock.
 bool udp_is_local(const Endpoint& endpoint) noexcept;
 inline bool is_wildcard(const Endpoint& endpoint) noexcept {
-  for (std::size_t i = 0; i < 16; ++i)
-    if (endpoint.address[i] != 0 && !((i == 10 || i == 11) && endpoint.address[i] == 0xff))
-      return false;
-  return true;
+  std::uint32_t words[4];
+  std::memcpy(words, endpoint.address.data(), sizeof words);
+  return words[3] == 0 && (words[2] == 0 || words[2] == htonl(0xffff)) &&
+         (words[0] | words[1]) == 0;
 }
 
 }  // namespace farcall::preload
