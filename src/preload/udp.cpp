@@ -81,8 +81,8 @@ bool in_range(int fd) noexcept {
 void before_fork() noexcept {
   life.lock();
   for_each_socket([](UdpSocket& socket) {
-    socket.send_lock.lock();
     socket.receive_lock.lock();
+    socket.send_lock.lock();
   });
 }
 
@@ -216,8 +216,8 @@ void udp_bound(UdpSocket& socket, int fd) noexcept {
 }
 
 void udp_connected(UdpSocket& socket, int) noexcept {
-  const Guard sending(socket.send_lock);
   const Guard receiving(socket.receive_lock);
+  const Guard sending(socket.send_lock);
   if (!sending || !receiving) return udp_leave(socket);
   udp_end_sending(socket, true);
   socket.peer_known = socket.own_known = false;
@@ -274,8 +274,8 @@ void udp_forget(int fd) noexcept {
   // Without its locks the socket is never used again.
   if (socket == nullptr || !guard) return;
   if (socket->references.load(std::memory_order_relaxed) == 1) {
-    const Guard sending(socket->send_lock);
     const Guard receiving(socket->receive_lock);
+    const Guard sending(socket->send_lock);
     if (!sending || !receiving) return udp_leave(*socket);
     udp_end_sending(*socket, true);
     socket->each_in([socket](InFlow& flow) { udp_end_in(*socket, flow); });

@@ -14,8 +14,8 @@
 // select(), or an epoll set that is waited for through the library. After EAGAIN it is watched
 // unless the program waits with one of the latter.
 //
-// Sending and receiving have a lock each. Where it is refused (a fault in the middle of a call is
-// being handled) the kernel does it.
+// Sending and receiving have a lock each; who needs both takes that of receiving first. Where it is
+// refused (a fault in the middle of a call is being handled) the kernel does it.
 //
 // Sockets are private to a process: when it forks, those that it has go on without the library.
 //

@@ -170,6 +170,7 @@ void udp_publish(UdpSocket& socket, int fd) noexcept {
   if (!udp_address(SYS_getsockname, fd, own) || own.port == 0) return;
   if (!receives_plainly(fd)) {
     count(socket.counters, Reason::option);
+    udp_watch_all(socket);
     return udp_leave(socket);
   }
   sockaddr_un name;
