@@ -14,9 +14,10 @@
 //   +------------------------+ 0     tail and WATCHED: the sender exchanges, the receiver ors
 //   | tail                   |
 //   +------------------------+ 128   written by the receiver
-//   | head, processor, gone  |
+//   | head, gone             |
 //   +------------------------+ 256   written by the sender
-//   | kernel_sent, gone      |
+//   | kernel_sent, processor,|
+//   | gone                   |
 //   +------------------------+ 4096  bytes (a power of two): records, each
 //   | size | kernel_before   |       a header of 16 bytes and the datagram, rounded up to 16
 //   | the datagram ...       |
@@ -24,11 +25,6 @@
 //
 // The other side may be hostile: each shared word is read once and checked; what a side knows
 // itself it keeps in its own memory.
-//
-// A signal handler may leave any of these functions by siglongjmp(), or call another one on the
-// same ring meanwhile. Taking a datagram is therefore one exchange of the own head, after the copy:
-// whoever comes second copies again. Sending is for one at a time; after a jump out of it repair()
-// is called.
 #pragma once
 
 #include <sys/socket.h>
@@ -51,11 +47,10 @@ struct DatagramControl {
   alignas(kFalseSharing) std::atomic<std::uint64_t> tail;
 
   alignas(kFalseSharing) std::atomic<std::uint64_t> head;
-  std::atomic<std::uint32_t> receiver_processor;  // where it last ran, plus one
-  std::atomic<std::uint32_t> receiver_said;       // kGone, or kLeaves
+  std::atomic<std::uint32_t> receiver_said;  // kGone, or kLeaves
 
   alignas(kFalseSharing) std::atomic<std::uint64_t> kernel_sent;  // completed
-  std::atomic<std::uint32_t> sender_processor;
+  std::atomic<std::uint32_t> sender_processor;                    // where it last ran, plus one
   std::atomic<std::uint32_t> sender_gone;
 };
 inline constexpr std::size_t kDatagramControlBytes = 4096;
@@ -80,21 +75,25 @@ class DatagramSender {
   // False: the receiver sleeps, or there is no room; the datagram goes through the kernel.
   // `bytes` is the sum of the parts, at most kMostDatagram.
   bool send(const iovec* parts, std::size_t count, std::size_t bytes) noexcept;
-  // A datagram has gone through the kernel. Needs no lock.
-  void sent_by_kernel() noexcept;
-  // send() has been left by a jump.
-  void repair() noexcept;
+  // A datagram has gone through the kernel.
+  void sent_by_kernel() noexcept {
+    // release: pairs with the acquire in kernel_sent(): the datagram is in the kernel by now
+    memory_.control->kernel_sent.store(++kernel_sent_, std::memory_order_release);
+  }
 
   // The receiver takes nothing more from memory.
-  [[nodiscard]] bool receiver_gone() const noexcept;
-  [[nodiscard]] std::uint32_t receiver_processor() const noexcept;
+  [[nodiscard]] bool receiver_gone() const noexcept {
+    return memory_.control->receiver_said.load(std::memory_order_relaxed) != 0;
+  }
   // Whether the receiver has read all that is in the ring.
-  [[nodiscard]] bool all_read() const noexcept;
+  [[nodiscard]] bool all_read() const noexcept {
+    return memory_.control->head.load(std::memory_order_relaxed) == tail_;
+  }
   // The receiver is dead: calls `take(first part, its size, second part, its size)` for each
   // datagram that it has not read.
   template <class Take>
   void take_back(Take take) noexcept;
-  void say_gone() noexcept;
+  void say_gone() noexcept { memory_.control->sender_gone.store(1, std::memory_order_release); }
   void note_processor(std::uint32_t processor) noexcept {
     if (processor == processor_) return;
     processor_ = processor;
@@ -107,25 +106,16 @@ class DatagramSender {
 
   DatagramMemory memory_;
   std::uint64_t tail_ = 0;
-  std::uint64_t next_tail_ = 0;  // what tail_ becomes if the exchange succeeds
-  std::uint64_t head_ = 0;       // as last seen
-  std::atomic<std::uint64_t> kernel_sent_{0};
+  std::uint64_t head_ = 0;  // as last seen
+  std::uint64_t kernel_sent_ = 0;
   std::uint32_t processor_ = 0;
 };
 
-// The receiving half. next(), take() and watch() may be called by several at once; the others need
-// the lock of the socket.
+// The receiving half; whoever calls holds the lock of its socket.
 class DatagramReceiver {
  public:
   enum class Next : std::uint8_t { none, ready, kernel_first, broken };
-  // A datagram in the ring, as its header was read and checked.
-  struct Record {
-    std::uint64_t at;
-    std::uint64_t kernel_before;
-    std::size_t length;
-  };
   struct Taken {
-    bool done;           // false: somebody else has taken it meanwhile
     std::size_t bytes;   // copied
     std::size_t length;  // of the datagram
   };
@@ -134,46 +124,58 @@ class DatagramReceiver {
 
   // What is next. `ready`: it may be taken. `kernel_first`: datagrams that come before it are in
   // the kernel.
-  Next next(Record& record) const noexcept;
+  Next next() noexcept;
+  // Of the datagram that is next.
+  [[nodiscard]] std::size_t next_length() const noexcept { return next_length_; }
   // Whether it is worth to call next().
-  [[nodiscard]] bool looks_ready() const noexcept;
+  [[nodiscard]] bool looks_ready() const noexcept { return published() != head_; }
   // Changes with every datagram that is published.
-  [[nodiscard]] std::uint64_t published() const noexcept;
+  [[nodiscard]] std::uint64_t published() const noexcept {
+    return memory_.control->tail.load(std::memory_order_relaxed) & ~DatagramControl::kWatchedBit;
+  }
   // Copies the datagram that is next, and removes it unless `peek`.
-  Taken take(const Record& record, const iovec* parts, std::size_t count, bool peek) noexcept;
+  Taken take(const iovec* parts, std::size_t count, bool peek) noexcept;
 
   // From now on the sender uses the kernel, until unwatch().
   void watch() noexcept;
   void unwatch() noexcept;
   [[nodiscard]] bool watched() const noexcept { return watched_; }
-  // A watch() or unwatch() may have been left by a jump, or be interrupted right now: watched.
-  void watch_again() noexcept;
 
   // A datagram of this sender has come by the kernel.
-  void came_by_kernel() noexcept { kernel_seen_.fetch_add(1, std::memory_order_relaxed); }
-  [[nodiscard]] std::uint64_t kernel_seen() const noexcept {
-    return kernel_seen_.load(std::memory_order_relaxed);
-  }
+  void came_by_kernel() noexcept { ++kernel_seen_; }
+  [[nodiscard]] std::uint64_t kernel_seen() const noexcept { return kernel_seen_; }
   // To be asked before the kernel is found empty, and told after: what it has not given is lost.
-  [[nodiscard]] std::uint64_t kernel_sent() const noexcept;
-  void kernel_is_empty(std::uint64_t sent) noexcept {
-    kernel_seen_.store(sent, std::memory_order_relaxed);
+  [[nodiscard]] std::uint64_t kernel_sent() const noexcept {
+    return memory_.control->kernel_sent.load(std::memory_order_acquire);
   }
-  // `record` is next although the kernel still owes something: it has dropped that.
-  void kernel_has_no_more(const Record& record) noexcept { kernel_is_empty(record.kernel_before); }
+  void kernel_is_empty(std::uint64_t sent) noexcept { kernel_seen_ = sent; }
+  // The kernel still owes something that comes before the next: it has dropped that.
+  void kernel_has_no_more() noexcept { kernel_seen_ = next_before_; }
 
-  [[nodiscard]] bool sender_gone() const noexcept;
-  [[nodiscard]] std::uint32_t sender_processor() const noexcept;
-  void note_processor(std::uint32_t processor) noexcept;
-  void say_gone() noexcept;
+  [[nodiscard]] bool sender_gone() const noexcept {
+    return memory_.control->sender_gone.load(std::memory_order_acquire) != 0;
+  }
+  [[nodiscard]] std::uint32_t sender_processor() const noexcept {
+    return memory_.control->sender_processor.load(std::memory_order_relaxed);
+  }
+  void say_gone() noexcept { say(DatagramControl::kGone); }
   // Nothing is put into memory any more; what is there is still read.
-  void say_leaves() noexcept;
+  void say_leaves() noexcept { say(DatagramControl::kLeaves); }
   [[nodiscard]] const DatagramMemory& memory() const noexcept { return memory_; }
 
  private:
+  void say(std::uint32_t word) noexcept {
+    memory_.control->receiver_said.store(word, std::memory_order_release);
+    watch();
+  }
+
   DatagramMemory memory_;
-  std::atomic<std::uint64_t> head_{0};
-  std::atomic<std::uint64_t> kernel_seen_{0};
+  std::uint64_t head_ = 0;
+  std::uint64_t kernel_seen_ = 0;
+  // The header at head_, read once.
+  bool known_ = false;
+  std::size_t next_length_ = 0;
+  std::uint64_t next_before_ = 0;
   bool watched_ = true;
 };
 

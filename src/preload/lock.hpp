@@ -73,6 +73,7 @@ class Guard {
     held_ = false;
   }
   bool lock() noexcept { return held_ = lock_.lock(); }
+  bool try_lock() noexcept { return held_ = lock_.try_lock(); }
 
  private:
   Lock& lock_;

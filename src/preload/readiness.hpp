@@ -59,13 +59,10 @@ inline std::uint64_t read_position(int fd) noexcept {
   return tail == side->receiver.position() ? kNothingToRead : tail + side->receiver.kernel_taken();
 }
 
-// Who waits for it runs on `here`.
+// Who waits for it runs on `here`. Senders of datagrams do not ask.
 inline void note_processor(int fd, std::uint32_t here) noexcept {
   Side* const side = find_side(fd);
-  if (side == nullptr) {
-    if (UdpSocket* const udp = find_udp(fd)) udp_note_processor(*udp, here);
-    return;
-  }
+  if (side == nullptr) return;
   Direction* const in = side->in().control;
   Direction* const out = side->out().control;
   if (in != nullptr && in->receiver_processor.load(std::memory_order_relaxed) != here)

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace farcall::preload {
 
@@ -22,7 +23,17 @@ struct Endpoint {
   std::array<std::uint8_t, 16> address;
   std::uint16_t port;  // in the order of the host
 
-  bool operator==(const Endpoint&) const noexcept = default;
+  // In the pieces in which from() writes: a processor that reads across them waits for the writes.
+  bool operator==(const Endpoint& other) const noexcept {
+    const auto same = [&](std::size_t at, auto piece) {
+      auto others = piece;
+      std::memcpy(&piece, address.data() + at, sizeof piece);
+      std::memcpy(&others, other.address.data() + at, sizeof others);
+      return piece == others;
+    };
+    return same(12, std::uint32_t{}) && port == other.port && same(0, std::uint64_t{}) &&
+           same(8, std::uint32_t{});
+  }
   // False for what is neither AF_INET nor AF_INET6.
   static bool from(const sockaddr* from, Endpoint& endpoint) noexcept;
 };

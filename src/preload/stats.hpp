@@ -42,6 +42,10 @@ struct Counters {
   struct Way {
     std::atomic<std::uint64_t> bytes;
     std::atomic<std::uint64_t> messages;  // calls that moved something
+    void count(std::uint64_t size) noexcept {
+      bytes.fetch_add(size, std::memory_order_relaxed);
+      messages.fetch_add(1, std::memory_order_relaxed);
+    }
   };
   std::atomic<std::uint64_t> connections;  // seen, or sockets of UDP
   std::atomic<std::uint64_t> accelerated;
@@ -51,6 +55,11 @@ struct Counters {
   Way kernel;
   std::atomic<std::uint64_t> dropped;  // datagrams
 };
+
+inline void count(Counters* counters, Reason reason) noexcept {
+  if (counters != nullptr)
+    counters->reasons[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+}
 
 // The whole file. Slots are taken in order and never given back.
 struct StatsPage {

@@ -6,13 +6,10 @@
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <netinet/udp.h>
-#include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstring>
-#include <iterator>
 
 #include "preload/fork.hpp"
 #include "preload/real.hpp"
@@ -32,8 +29,7 @@ constexpr std::uint32_t kPublishAfter = 3;  // receives
 
 // Made when they are needed: a program that locks its memory has all of it resident.
 constinit std::array<std::atomic<UdpSocket*>, kMostSockets / kPerChunk> chunks{};
-constinit FrameLock life;  // of the table and of who is in use
-constinit bool life_held_for_fork = false;
+constinit Lock life;  // of the table and of who is in use
 constinit std::atomic<std::uint32_t> flow_count{0};
 constinit std::atomic<int> highest{-1};
 
@@ -80,19 +76,13 @@ bool in_range(int fd) noexcept {
   return static_cast<unsigned>(fd) < static_cast<unsigned>(kMostUdpDescriptors);
 }
 
-bool has_shared(const UdpSocket& socket) noexcept {
-  return socket.in_end != 0 || socket.listener >= 0 || socket.joining.connection >= 0 ||
-         std::any_of(socket.out.begin(), socket.out.end(), [](auto& flow) { return flow.used; });
-}
-
 // --- fork: parent and child go on with the kernel alone, for each would see half of the datagrams.
 
 void before_fork() noexcept {
-  life_held_for_fork = life.enter(this_frame()) != FrameLock::Answer::refused;
+  life.lock();
   for_each_socket([](UdpSocket& socket) {
-    FrameLock* const locks[] = {&socket.send_lock, &socket.receive_lock};
-    for (int i = 0; i < 2; ++i)
-      socket.held_for_fork[i] = locks[i]->enter(this_frame()) != FrameLock::Answer::refused;
+    socket.receive_lock.lock();
+    socket.send_lock.lock();
   });
 }
 
@@ -100,16 +90,12 @@ void after_fork_in_parent() noexcept {
   for_each_socket([](UdpSocket& socket) {
     socket.kernel_only.store(true, std::memory_order_relaxed);
     udp_watch_all(socket);
-    if (socket.held_for_fork[0]) {
-      udp_end_sending(socket, false);
-      socket.send_lock.leave();
-    }
-    if (socket.held_for_fork[1]) {
-      udp_close_listener(socket);
-      socket.receive_lock.leave();
-    }
+    udp_end_sending(socket, false);
+    udp_close_listener(socket);
+    socket.receive_lock.unlock();
+    socket.send_lock.unlock();
   });
-  if (life_held_for_fork) life.leave();
+  life.unlock();
 }
 
 // What is still in memory is the parent's to read. The descriptors of the library are closed
@@ -117,10 +103,10 @@ void after_fork_in_parent() noexcept {
 void after_fork_in_child() noexcept {
   for_each_socket([](UdpSocket& socket) {
     socket.kernel_only.store(true, std::memory_order_relaxed);
-    for (std::size_t i = 0; i < socket.in_end; ++i) {
-      if (socket.in[i].state != InFlow::kFree) udp_unmap(socket.in[i].receiver.memory());
-      socket.in[i].state = InFlow::kFree;
-    }
+    socket.each_in([](InFlow& flow) {
+      udp_unmap(flow.receiver.memory());
+      flow.state = InFlow::kFree;
+    });
     for (OutFlow& flow : socket.out) {
       if (flow.used) udp_unmap(flow.sender.memory());
       flow.used = false;
@@ -128,49 +114,42 @@ void after_fork_in_child() noexcept {
     for (Target& target : socket.targets) target.state = Target::kNone;
     socket.in_end = 0;
     socket.joining.connection = socket.listener = socket.guest = -1;
-    socket.sleeping = socket.looking = 0;
-    socket.visitors.store(0, std::memory_order_relaxed);
-    socket.receive_lock.free_in_child();
-    socket.send_lock.free_in_child();
+    socket.sleeping = 0;
+    socket.receive_lock.unlock();
+    socket.send_lock.unlock();
   });
-  flow_count.store(0, std::memory_order_relaxed);
-  life.free_in_child();
+  life.unlock();
 }
 
 [[gnu::constructor]] void start() noexcept {
   at_fork({before_fork, after_fork_in_parent, after_fork_in_child});
 }
 
+template <class... Options>
+constexpr bool is_any_of(int option, Options... options) noexcept {
+  return ((option == options) || ...);
+}
+
 // These change nothing that the library does, nor what comes from a socket of this machine to its
 // own address; all others might.
 bool is_harmless(int level, int option) noexcept {
-  constexpr int kSocket[] = {SO_RCVBUF,    SO_SNDBUF,    SO_RCVBUFFORCE, SO_SNDBUFFORCE,
-                             SO_RCVTIMEO,  SO_SNDTIMEO,  SO_REUSEADDR,   SO_PRIORITY,
-                             SO_BROADCAST, SO_RCVLOWAT,  SO_KEEPALIVE,   SO_BUSY_POLL,
-                             SO_LINGER,    SO_DONTROUTE, SO_OOBINLINE};
-  constexpr int kFour[] = {IP_TOS,
-                           IP_TTL,
-                           IP_MTU_DISCOVER,
-                           IP_FREEBIND,
-                           IP_MULTICAST_TTL,
-                           IP_MULTICAST_LOOP,
-                           IP_MULTICAST_IF,
-                           IP_MULTICAST_ALL,
-                           IP_ADD_MEMBERSHIP,
-                           IP_DROP_MEMBERSHIP,
-                           IP_ADD_SOURCE_MEMBERSHIP,
-                           IP_DROP_SOURCE_MEMBERSHIP,
-                           MCAST_JOIN_GROUP,
-                           MCAST_LEAVE_GROUP};
-  constexpr int kSix[] = {IPV6_V6ONLY,          IPV6_UNICAST_HOPS,   IPV6_TCLASS,
-                          IPV6_MTU_DISCOVER,    IPV6_MULTICAST_HOPS, IPV6_MULTICAST_LOOP,
-                          IPV6_MULTICAST_IF,    IPV6_MULTICAST_ALL,  IPV6_ADD_MEMBERSHIP,
-                          IPV6_DROP_MEMBERSHIP, MCAST_JOIN_GROUP,    MCAST_LEAVE_GROUP};
-  const auto among = [option](const auto& options) {
-    return std::find(std::begin(options), std::end(options), option) != std::end(options);
-  };
-  return (level == SOL_SOCKET && among(kSocket)) || (level == IPPROTO_IP && among(kFour)) ||
-         (level == IPPROTO_IPV6 && among(kSix));
+  switch (level) {
+    case SOL_SOCKET:
+      return is_any_of(option, SO_RCVBUF, SO_SNDBUF, SO_RCVBUFFORCE, SO_SNDBUFFORCE, SO_RCVTIMEO,
+                       SO_SNDTIMEO, SO_REUSEADDR, SO_PRIORITY, SO_BROADCAST, SO_RCVLOWAT,
+                       SO_KEEPALIVE, SO_BUSY_POLL, SO_LINGER, SO_DONTROUTE, SO_OOBINLINE);
+    case IPPROTO_IP:
+      return is_any_of(option, IP_TOS, IP_TTL, IP_MTU_DISCOVER, IP_FREEBIND, IP_MULTICAST_TTL,
+                       IP_MULTICAST_LOOP, IP_MULTICAST_IF, IP_MULTICAST_ALL, IP_ADD_MEMBERSHIP,
+                       IP_DROP_MEMBERSHIP, IP_ADD_SOURCE_MEMBERSHIP, IP_DROP_SOURCE_MEMBERSHIP,
+                       MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP);
+    case IPPROTO_IPV6:
+      return is_any_of(option, IPV6_V6ONLY, IPV6_UNICAST_HOPS, IPV6_TCLASS, IPV6_MTU_DISCOVER,
+                       IPV6_MULTICAST_HOPS, IPV6_MULTICAST_LOOP, IPV6_MULTICAST_IF,
+                       IPV6_MULTICAST_ALL, IPV6_ADD_MEMBERSHIP, IPV6_DROP_MEMBERSHIP,
+                       MCAST_JOIN_GROUP, MCAST_LEAVE_GROUP);
+    default: return false;
+  }
 }
 
 }  // namespace
@@ -184,22 +163,8 @@ bool udp_count_flow() noexcept {
 void udp_uncount_flow() noexcept { flow_count.fetch_sub(1, std::memory_order_relaxed); }
 
 void udp_unmap(const DatagramMemory& memory) noexcept {
-  if (memory.control != nullptr)
-    kernel(SYS_munmap, memory.control, kDatagramControlBytes + memory.size);
-}
-
-void udp_close_listener(UdpSocket& socket) noexcept {
-  if (socket.listener >= 0) close_private(socket.listener);
-  if (socket.guest >= 0) close_private(socket.guest);
-  socket.listener = socket.guest = -1;
-}
-
-void udp_drop_flows(UdpSocket& socket) noexcept {
-  udp_end_sending(socket, true);
-  for (std::size_t i = 0; i < socket.in_end; ++i)
-    if (socket.in[i].readable()) udp_end_in(socket, socket.in[i]);
-  udp_unmap_dead(socket);
-  udp_close_listener(socket);
+  kernel(SYS_munmap, memory.control, kDatagramControlBytes + memory.size);
+  udp_uncount_flow();
 }
 
 void udp_note(int fd, int domain, int type, int protocol) noexcept {
@@ -208,7 +173,7 @@ void udp_note(int fd, int domain, int type, int protocol) noexcept {
       (type & ~kTypeFlags) != SOCK_DGRAM || (protocol != 0 && protocol != IPPROTO_UDP))
     return;
   if (!settings().enabled || !settings().udp) return;
-  const FrameGuard guard(life);
+  const Guard guard(life);
   if (!guard) return;
   UdpSocket* const free = find_free();
   if (free == nullptr) return;
@@ -226,7 +191,7 @@ void udp_note(int fd, int domain, int type, int protocol) noexcept {
   free->joining.connection = -1;
   free->in_end = free->last_in = 0;
   free->receives = free->empty_calls = free->ring_receives = free->looks = 0;
-  free->sleeping = free->looking = 0;
+  free->sleeping = 0;
   free->kernel_receives = 0;
   free->next_publish = kPublishAfter;
   free->listener = free->guest = -1;
@@ -240,44 +205,36 @@ int udp_highest() noexcept { return highest.load(std::memory_order_relaxed); }
 
 void udp_bound(UdpSocket& socket, int fd) noexcept {
   {
-    const FrameGuard guard(socket.send_lock);
+    const Guard guard(socket.send_lock);
     socket.own_known = false;
   }
   Endpoint own{};
-  if (!stats_wanted() || !udp_own_address(fd, own)) return;
+  if (!stats_wanted() || !udp_address(SYS_getsockname, fd, own)) return;
   socket.counters = counters_for(Protocol::udp, own);
   if (socket.counters != nullptr)
     socket.counters->connections.fetch_add(1, std::memory_order_relaxed);
 }
 
 void udp_connected(UdpSocket& socket, int) noexcept {
-  const HeldSignals held;
-  const FrameGuard sending(socket.send_lock);
-  const FrameGuard receiving(socket.receive_lock);
+  const Guard receiving(socket.receive_lock);
+  const Guard sending(socket.send_lock);
   if (!sending || !receiving) return udp_leave(socket);
-  if (sending.taken_over()) udp_repair_sending(socket);
-  if (receiving.taken_over()) udp_repair_receiving(socket);
   udp_end_sending(socket, true);
   socket.peer_known = socket.own_known = false;
   // What came before may still be read, as it may from the kernel.
-  for (std::size_t i = 0; i < socket.in_end; ++i) {
-    if (socket.in[i].state != InFlow::kUsed) continue;
-    socket.in[i].receiver.say_leaves();
-    socket.in[i].state = InFlow::kEnding;
-  }
+  socket.each_in(udp_let_end);
   udp_close_listener(socket);
   socket.next_publish = socket.receives + kPublishAfter;
 }
 
 void udp_option(UdpSocket& socket, int, int level, int option) noexcept {
   if (is_harmless(level, option)) return;
-  if (socket.counters != nullptr)
-    socket.counters->reasons[static_cast<std::size_t>(Reason::option)].fetch_add(1);
+  count(socket.counters, Reason::option);
   udp_leave(socket);
 }
 
 void udp_flags_changed(UdpSocket& socket) noexcept {
-  const FrameGuard guard(socket.receive_lock);
+  const Guard guard(socket.receive_lock);
   socket.flags_known = false;
 }
 
@@ -304,7 +261,7 @@ void udp_ioctl(UdpSocket& socket, unsigned long request, void* argument, long re
 
 void udp_duplicated(UdpSocket& socket, int copy) noexcept {
   if (!in_range(copy)) return;
-  const FrameGuard guard(life);
+  const Guard guard(life);
   if (!guard) return;
   socket.references.fetch_add(1, std::memory_order_relaxed);
   refer(copy, socket);
@@ -312,39 +269,32 @@ void udp_duplicated(UdpSocket& socket, int copy) noexcept {
 
 void udp_forget(int fd) noexcept {
   if (find_udp(fd) == nullptr) return;
-  const FrameGuard guard(life);
+  const Guard guard(life);
   UdpSocket* const socket = detail::udp_table[static_cast<std::size_t>(fd)].exchange(nullptr);
-  // Without the lock the socket is never used again.
+  // Without its locks the socket is never used again.
   if (socket == nullptr || !guard) return;
-  if (socket->references.load(std::memory_order_relaxed) == 1 && has_shared(*socket)) {
-    const HeldSignals held;
-    const FrameGuard sending(socket->send_lock);
-    const FrameGuard receiving(socket->receive_lock);
-    if (!sending || !receiving) {
-      // A handler closes it in the middle of a call, which goes on with what it has.
-      udp_leave(*socket);
-      return;
-    }
-    if (sending.taken_over()) udp_repair_sending(*socket);
-    if (receiving.taken_over()) udp_repair_receiving(*socket);
-    udp_drop_flows(*socket);
-    if (socket->in_end != 0) return;  // somebody still looks
+  if (socket->references.load(std::memory_order_relaxed) == 1) {
+    const Guard receiving(socket->receive_lock);
+    const Guard sending(socket->send_lock);
+    if (!sending || !receiving) return udp_leave(*socket);
+    udp_end_sending(*socket, true);
+    socket->each_in([socket](InFlow& flow) { udp_end_in(*socket, flow); });
+    udp_close_listener(*socket);
   }
   socket->references.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void udp_leave(UdpSocket& socket) noexcept {
   if (socket.kernel_only.exchange(true)) return;
-  const HeldSignals held;
   {
-    const FrameGuard sending(socket.send_lock);
-    if (sending.taken_over()) udp_repair_sending(socket);
-    if (sending) udp_end_sending(socket, false);
+    const Guard guard(socket.send_lock);
+    if (guard) udp_end_sending(socket, false);
   }
-  const FrameGuard receiving(socket.receive_lock);
-  if (receiving) udp_close_listener(socket);
+  const Guard guard(socket.receive_lock);
+  if (!guard) return;
+  udp_close_listener(socket);
   // What is there may still be read; nothing follows it.
-  udp_repair_receiving(socket);
+  udp_watch_all(socket);
 }
 
 }  // namespace farcall::preload

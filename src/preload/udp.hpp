@@ -14,10 +14,8 @@
 // select(), or an epoll set that is waited for through the library. After EAGAIN it is watched
 // unless the program waits with one of the latter.
 //
-// Sending and receiving have a lock each, see udp_lock.hpp for what it does not promise. Who does
-// without it sends by the kernel, and receives from flows, which it may take from but not change:
-// a flow's memory is unmapped only when nobody is known to look at it. What adds or ends flows
-// keeps signals off.
+// Sending and receiving have a lock each; who needs both takes that of receiving first. Where it is
+// refused (a fault in the middle of a call is being handled) the kernel does it.
 //
 // Sockets are private to a process: when it forks, those that it has go on without the library.
 //
@@ -36,10 +34,11 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 
 #include "preload/datagram_ring.hpp"
+#include "preload/lock.hpp"
 #include "preload/stats.hpp"
-#include "preload/udp_lock.hpp"
 #include "preload/waiting.hpp"
 
 namespace farcall::preload {
@@ -49,12 +48,10 @@ struct Target;
 struct OutFlow {
   bool used;
   Target* target;
-  Endpoint to;
   Endpoint from;  // as the receiver sees it
   DatagramSender sender;
   std::uint64_t receiver_cookie;
   std::uint64_t checked_at;  // ticks
-  Counters* counters;
 };
 
 // An address that this socket has sent to. What is not known to be worth it stays with the kernel.
@@ -62,7 +59,7 @@ struct Target {
   enum State : std::uint8_t { kNone, kKernel, kCandidate, kJoining, kJoined };
   Endpoint to;
   State state;
-  std::uint8_t flow;  // of out[], once joined
+  std::uint8_t flow;  // of out[], once it is joined, or the receiver has been asked
   std::uint32_t sends;
   std::uint32_t next_try;
   Counters* counters;
@@ -71,8 +68,7 @@ struct Target {
 // The target that is being joined, one at a time. The other end may be any program.
 struct Joining {
   int connection;  // -1: none
-  std::uint8_t flow;
-  bool asked;  // and shown our socket
+  bool asked;      // and shown our socket
   bool same_process;
   std::uint16_t looks;
   Target* target;
@@ -82,23 +78,18 @@ struct Joining {
 
 // What one address sends to this socket.
 struct InFlow {
-  // kEnding: what is there may be read, nothing follows. kDead: to be unmapped.
-  enum State : std::uint8_t { kFree, kUsed, kEnding, kDead };
-  std::atomic<State> state;
+  // kEnding: what is there may be read, nothing follows.
+  enum State : std::uint8_t { kFree, kUsed, kEnding };
+  State state;
   bool began;  // the kernel's queue has been seen empty since it was taken
   bool counted;
   Endpoint from;
   Endpoint to;
   DatagramReceiver receiver;
   std::uint64_t sender_cookie;
-  std::uint64_t lost_at;  // when so many came by the kernel, what it owes is lost; 0: not known
+  std::uint64_t kernel_sent;  // before the kernel was last looked at
+  std::uint64_t lost_at;      // when so many came by the kernel, what it owes is lost; 0: not known
   Counters* counters;
-
-  [[nodiscard]] bool readable() const noexcept {
-    // acquire: pairs with the release of whoever adds the flow
-    const State now = state.load(std::memory_order_acquire);
-    return now == kUsed || now == kEnding;
-  }
 };
 
 struct UdpSocket {
@@ -110,11 +101,10 @@ struct UdpSocket {
   sa_family_t family;
   std::atomic<bool> kernel_only;   // for good
   std::atomic<bool> stay_watched;  // waited for in ways that only the kernel serves
-  bool held_for_fork[2];
-  Counters* counters;  // if it is bound; else each flow has its own
+  Counters* counters;              // if it is bound; else each flow has its own
 
   // --- sending, under its lock
-  FrameLock send_lock;
+  Lock send_lock;
   std::atomic<bool> corked;  // the kernel has the beginning of a datagram (MSG_MORE)
   bool peer_known;
   bool own_known;
@@ -126,19 +116,13 @@ struct UdpSocket {
   std::array<OutFlow, kMostFlows> out;
 
   // --- receiving, under its lock
-  FrameLock receive_lock;
+  Lock receive_lock;
   std::uint32_t receives;
   std::uint32_t next_publish;
   int listener;  // -1: none
   int guest;     // who has come and not shown its socket yet; -1: none
   std::uint32_t guest_looks;
-  // Threads of this process that sleep in the kernel on account of it, and that look at flows
-  // without the lock. If there is one only, it is known: it may have left by a jump.
-  std::uint32_t sleeping;
-  std::uint32_t looking;
-  std::uint32_t waiter;
-  std::uintptr_t waiter_frame;
-  std::atomic<std::uint32_t> visitors;  // who look at flows and were refused the lock
+  std::uint32_t sleeping;  // threads of this process, in the kernel on account of it
   std::uint32_t empty_calls;
   std::uint64_t looked_at;  // ticks
   std::uint32_t looks;
@@ -147,14 +131,31 @@ struct UdpSocket {
   bool kernels_turn;              // it has something: nothing more is put into memory until it came
   bool hot;                       // the last datagram came from a flow
   bool busy;                      // the program waits by calling again and again
-  std::atomic<bool> waits_here;   // its last wait was the library's
-  std::atomic<bool> polls_here;   // and it was poll() or select()
+  bool waits_here;                // its last wait was the library's
+  bool polls_here;                // and it was poll() or select()
   bool flags_known;
   bool nonblocking;  // O_NONBLOCK, if that is known
   Patience patience;
   std::size_t in_end;  // behind the last of in[] that is not free
   std::size_t last_in;
   std::array<InFlow, kMostFlows> in;
+
+  // For the flows in use, of which any may end meanwhile.
+  template <class Visit>
+  void each_in(Visit visit) noexcept {
+    for (std::size_t i = 0; i < in_end; ++i)
+      if (in[i].state != InFlow::kFree) visit(in[i]);
+  }
+  template <class Test>
+  [[nodiscard]] bool any_in(Test test) const noexcept {
+    for (std::size_t i = 0; i < in_end; ++i)
+      if (in[i].state != InFlow::kFree && test(in[i])) return true;
+    return false;
+  }
+  [[nodiscard]] bool may_use_memory() const noexcept {
+    return !stay_watched.load(std::memory_order_relaxed) &&
+           !kernel_only.load(std::memory_order_relaxed);
+  }
 };
 
 inline constexpr int kMostUdpDescriptors = 1 << 20;
@@ -215,8 +216,7 @@ bool udp_awake(UdpSocket& socket) noexcept;
 // read, or if somebody is just reading.
 inline constexpr std::uint64_t kNoDatagram = ~std::uint64_t{0};
 std::uint64_t udp_position(UdpSocket& socket) noexcept;
-// Who waits for it runs on `here`; where its senders last ran.
-void udp_note_processor(UdpSocket& socket, std::uint32_t here) noexcept;
+// Where its last sender last ran, plus one; 0 if that is not known.
 std::uint32_t udp_senders_processor(UdpSocket& socket) noexcept;
 // Whether a datagram is in memory; if there is one that comes before it, the kernel has that.
 bool udp_readable(UdpSocket& socket) noexcept;
@@ -225,68 +225,61 @@ int udp_next_size(UdpSocket& socket) noexcept;
 
 // --- between the files of UDP; the lock of the half is held, unless it is said otherwise
 
-// Ends all flows; both locks are held.
-void udp_drop_flows(UdpSocket& socket) noexcept;
-void udp_close_listener(UdpSocket& socket) noexcept;
-void udp_unmap(const DatagramMemory& memory) noexcept;
 // As many flows as the settings allow connections, in this process.
 bool udp_count_flow() noexcept;
 void udp_uncount_flow() noexcept;
+// Of one that is counted.
+void udp_unmap(const DatagramMemory& memory) noexcept;
 
 // The flow of a target, joined or about to be; `again`: there may be a new one.
 void udp_end_out(UdpSocket& socket, Target& target, bool again) noexcept;
 // No flow is used for sending any more; `again`: there may be new ones.
 void udp_end_sending(UdpSocket& socket, bool again) noexcept;
-// A send call has been left by a jump.
-void udp_repair_sending(UdpSocket& socket) noexcept;
 // Before a thread sleeps: if somebody who has not read what we sent him is dead, it goes through
 // the kernel after all, which says what it says of a port without a socket. Takes the lock.
 Interruption udp_check_receivers(UdpSocket& socket, int fd, bool may_wait) noexcept;
 void udp_give_up_joining(UdpSocket& socket) noexcept;
 // One step towards memory shared with who receives what goes to `target`.
 void udp_join(UdpSocket& socket, int fd, Target& target) noexcept;
-// After the datagram that follows the proof.
+// After the datagram that follows the proof. Takes the lock.
 void udp_await_joined(UdpSocket& socket, int fd) noexcept;
-// Writes the address as the kernel would for a socket of this family.
-void udp_tell_name(sa_family_t family, const Endpoint& from, msghdr& message) noexcept;
 
-// A receive call has been left by a jump.
-void udp_repair_receiving(UdpSocket& socket) noexcept;
 void udp_watch_all(UdpSocket& socket) noexcept;
 // Unless somebody waits, or may wait, where only the kernel tells.
 void udp_unwatch_all(UdpSocket& socket, int fd) noexcept;
 bool udp_looks_ready(const UdpSocket& socket) noexcept;
 std::uint32_t udp_last_senders_processor(const UdpSocket& socket) noexcept;
-// What goes on before any wait: new senders, flows that begin. True if a datagram is in memory;
-// if not, all that comes from now on comes through the kernel.
-bool udp_watch_now(UdpSocket& socket, int fd) noexcept;
-// This thread sleeps, or looks, from now on; `frame` lives as long as that.
-void udp_enter_wait(UdpSocket& socket, std::uint32_t& kind, std::uintptr_t frame) noexcept;
-void udp_leave_wait(UdpSocket& socket, std::uint32_t& kind) noexcept;
-// Nothing more comes from this sender; its memory goes when nobody looks at it.
+// Nothing more comes from this sender.
 void udp_end_in(UdpSocket& socket, InFlow& flow) noexcept;
-void udp_unmap_dead(UdpSocket& socket) noexcept;
+// Nor is anything put into its memory; what is there is still read.
+void udp_let_end(InFlow& flow) noexcept;
 
 // Makes the socket findable, and sees who has come.
 void udp_publish(UdpSocket& socket, int fd) noexcept;
 void udp_take_flows(UdpSocket& socket, int fd) noexcept;
+// The latter before a wait, not always: each look costs a system call.
+void udp_look_at_door(UdpSocket& socket, int fd) noexcept;
+void udp_close_listener(UdpSocket& socket) noexcept;
 // Whether the socket that a flow was joined to is still the one that gets its datagrams: an error
 // that says nothing counts as yes. And whether it still exists.
 bool udp_still_there(const OutFlow& flow) noexcept;
 bool udp_receiver_lives(const OutFlow& flow) noexcept;
-bool udp_own_address(int fd, Endpoint& endpoint) noexcept;
+// `call` is SYS_getsockname or SYS_getpeername.
+bool udp_address(long call, int fd, Endpoint& endpoint) noexcept;
 // Where this socket's datagrams to `to` come from.
 bool udp_source_of(int fd, const Endpoint& to, Endpoint& from) noexcept;
+// Writes the address as the kernel would for a socket of this family.
+void udp_tell_name(sa_family_t family, const Endpoint& from, msghdr& message) noexcept;
 inline constexpr std::array<std::uint8_t, 12> kMappedV4 = {0, 0, 0, 0, 0,    0,
                                                            0, 0, 0, 0, 0xff, 0xff};
 bool udp_is_v4(const Endpoint& endpoint) noexcept;
 // Of this machine, and no group; asks the kernel only for addresses that are new. Needs no lock.
 bool udp_is_local(const Endpoint& endpoint) noexcept;
 inline bool is_wildcard(const Endpoint& endpoint) noexcept {
-  for (std::size_t i = 0; i < 16; ++i)
-    if (endpoint.address[i] != 0 && !((i == 10 || i == 11) && endpoint.address[i] == 0xff))
-      return false;
-  return true;
+  std::uint32_t words[4];
+  std::memcpy(words, endpoint.address.data(), sizeof words);
+  return words[3] == 0 && (words[2] == 0 || words[2] == htonl(0xffff)) &&
+         (words[0] | words[1]) == 0;
 }
 
 }  // namespace farcall::preload

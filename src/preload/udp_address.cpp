@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -39,8 +40,8 @@ bool source_towards(const Endpoint& to, Endpoint& source) noexcept {
   const long fd = kernel(SYS_socket, v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
   // Nothing is sent: connecting a UDP socket only chooses the route.
-  const bool known =
-      kernel(SYS_connect, fd, &name, length) == 0 && udp_own_address(static_cast<int>(fd), source);
+  const bool known = kernel(SYS_connect, fd, &name, length) == 0 &&
+                     udp_address(SYS_getsockname, static_cast<int>(fd), source);
   kernel(SYS_close, fd);
   return known;
 }
@@ -52,7 +53,7 @@ bool udp_is_v4(const Endpoint& endpoint) noexcept {
 }
 
 bool udp_source_of(int fd, const Endpoint& to, Endpoint& from) noexcept {
-  if (!udp_own_address(fd, from) || from.port == 0) return false;
+  if (!udp_address(SYS_getsockname, fd, from) || from.port == 0) return false;
   if (!is_wildcard(from)) return true;
   Endpoint towards{};
   if (!source_towards(to, towards)) return false;
@@ -60,10 +61,10 @@ bool udp_source_of(int fd, const Endpoint& to, Endpoint& from) noexcept {
   return true;
 }
 
-bool udp_own_address(int fd, Endpoint& endpoint) noexcept {
+bool udp_address(long call, int fd, Endpoint& endpoint) noexcept {
   sockaddr_in6 name{};
   socklen_t length = sizeof name;
-  return kernel(SYS_getsockname, fd, &name, &length) == 0 &&
+  return kernel(call, fd, &name, &length) == 0 &&
          Endpoint::from(reinterpret_cast<const sockaddr*>(&name), endpoint);
 }
 
@@ -103,14 +104,21 @@ bool udp_is_local(const Endpoint& endpoint) noexcept {
   return local;
 }
 
+void udp_tell_name(sa_family_t family, const Endpoint& from, msghdr& message) noexcept {
+  sockaddr_in6 name;
+  const socklen_t length = to_name(from, family == AF_INET, name);
+  std::memcpy(message.msg_name, &name, std::min(length, message.msg_namelen));
+  message.msg_namelen = length;
+}
+
 bool udp_still_there(const OutFlow& flow) noexcept {
   FoundSocket found{};
-  const int result = find_receiver(flow.from, flow.to, found);
+  const int result = find_receiver(flow.from, flow.target->to, found);
   return result == 0 ? found.cookie == flow.receiver_cookie : result != -ENOENT;
 }
 
 bool udp_receiver_lives(const OutFlow& flow) noexcept {
-  return has_udp_socket(flow.to.port, flow.receiver_cookie);
+  return has_udp_socket(flow.target->to.port, flow.receiver_cookie);
 }
 
 }  // namespace farcall::preload

@@ -9,25 +9,28 @@
 
 namespace farcall::preload {
 
-inline ssize_t udp_receive(UdpSocket& socket, int fd, const iovec* parts, std::size_t count,
-                           int flags) noexcept {
+inline msghdr message_of(const iovec* parts, std::size_t count, const void* name = nullptr,
+                         socklen_t name_size = 0) noexcept {
   msghdr message{};
+  message.msg_name = const_cast<void*>(name);
+  message.msg_namelen = name_size;
   message.msg_iov = const_cast<iovec*>(parts);
   message.msg_iovlen = count;
+  return message;
+}
+
+inline ssize_t udp_receive(UdpSocket& socket, int fd, const iovec* parts, std::size_t count,
+                           int flags) noexcept {
+  msghdr message = message_of(parts, count);
   return udp_receive(socket, fd, message, flags);
 }
 
 inline ssize_t udp_receive_from(UdpSocket& socket, int fd, const iovec& part, int flags,
                                 sockaddr* from, socklen_t* from_size) noexcept {
-  msghdr message{};
-  message.msg_iov = const_cast<iovec*>(&part);
-  message.msg_iovlen = 1;
-  if (from != nullptr && from_size != nullptr) {
-    message.msg_name = from;
-    message.msg_namelen = *from_size;
-  }
+  const bool named = from != nullptr && from_size != nullptr;
+  msghdr message = message_of(&part, 1, named ? from : nullptr, named ? *from_size : 0);
   const ssize_t got = udp_receive(socket, fd, message, flags);
-  if (got >= 0 && message.msg_name != nullptr) *from_size = message.msg_namelen;
+  if (got >= 0 && named) *from_size = message.msg_namelen;
   return got;
 }
 
@@ -72,12 +75,7 @@ inline int udp_receive_many(UdpSocket& socket, int fd, mmsghdr* messages, unsign
 
 inline ssize_t udp_send(UdpSocket& socket, int fd, const iovec* parts, std::size_t count, int flags,
                         const sockaddr* to = nullptr, socklen_t to_size = 0) noexcept {
-  msghdr message{};
-  message.msg_iov = const_cast<iovec*>(parts);
-  message.msg_iovlen = count;
-  message.msg_name = const_cast<sockaddr*>(to);
-  message.msg_namelen = to_size;
-  return udp_send(socket, fd, message, flags);
+  return udp_send(socket, fd, message_of(parts, count, to, to_size), flags);
 }
 
 }  // namespace farcall::preload

@@ -49,12 +49,6 @@ int visit(const Endpoint& to) noexcept {
   return -1;
 }
 
-void note(const UdpSocket& socket, const Target& target, Reason reason) noexcept {
-  Counters* const counters = target.counters != nullptr ? target.counters : socket.counters;
-  if (counters != nullptr)
-    counters->reasons[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
-}
-
 // A free place among the flows; those whose receivers have gone make room.
 OutFlow* free_out(UdpSocket& socket) noexcept {
   OutFlow* found = nullptr;
@@ -78,15 +72,14 @@ void begin_joining(UdpSocket& socket, int fd, Target& target) noexcept {
   ucred peer{};
   FoundSocket found{};
   Endpoint from{};
-  if (!peer_user(connection, peer) || !may_share_with(peer.uid)) {
+  if (!peer_may_share(connection, peer)) {
     target.state = Target::kKernel;
-    note(socket, target, Reason::other_user);
+    count(target.counters, Reason::other_user);
   } else if (!udp_source_of(fd, target.to, from) || find_receiver(from, target.to, found) != 0 ||
              found.uid != peer.uid) {
-    note(socket, target, Reason::no_proof);
+    count(target.counters, Reason::no_proof);
   } else {
     joining = {.connection = make_private(connection),
-               .flow = 0,
                .asked = false,
                .same_process = peer.pid == own_pid(),
                .looks = 0,
@@ -104,7 +97,7 @@ bool show_socket(UdpSocket& socket, int fd, Target& target) noexcept {
   Joining& joining = socket.joining;
   OutFlow* const flow = free_out(socket);
   if (flow == nullptr || !udp_count_flow()) {
-    note(socket, target, Reason::too_many);
+    count(target.counters, Reason::too_many);
     return false;
   }
   Hello hello{.magic = kMagic,
@@ -119,18 +112,16 @@ bool show_socket(UdpSocket& socket, int fd, Target& target) noexcept {
   if (done) {
     flow->used = true;
     flow->target = &target;
-    flow->to = target.to;
     flow->from = joining.from;
     flow->receiver_cookie = joining.receiver_cookie;
-    flow->counters = target.counters;
     flow->sender.start(mapped);
-    target.flow = joining.flow = static_cast<std::uint8_t>(flow - socket.out.data());
+    target.flow = static_cast<std::uint8_t>(flow - socket.out.data());
     joining.asked = true;
     const int fds[] = {memory, fd};
     done = tell(joining.connection, &hello, sizeof hello, fds, std::size(fds));
   } else {
     udp_uncount_flow();
-    note(socket, target, Reason::no_memory);
+    count(target.counters, Reason::no_memory);
   }
   if (memory >= 0) kernel(SYS_close, memory);
   return done;
@@ -148,10 +139,10 @@ bool go_on_joining(UdpSocket& socket, int fd, Target& target) noexcept {
     return false;
   if (!joining.asked) return show_socket(socket, fd, target);
   if (!is_socket_of(passed.fds[0], target.to, joining.receiver_cookie)) {
-    note(socket, target, Reason::no_proof);
+    count(target.counters, Reason::no_proof);
     return false;
   }
-  socket.out[joining.flow].checked_at = ticks();
+  socket.out[target.flow].checked_at = ticks();
   target.state = Target::kJoined;
   close_private(joining.connection);
   joining.connection = -1;
@@ -173,7 +164,6 @@ void udp_give_up_joining(UdpSocket& socket) noexcept {
 }
 
 void udp_join(UdpSocket& socket, int fd, Target& target) noexcept {
-  const HeldSignals held;
   Joining& joining = socket.joining;
   if (joining.connection >= 0 && joining.target != &target) {
     if (++joining.looks >= kMostLooks) udp_give_up_joining(socket);
@@ -184,8 +174,7 @@ void udp_join(UdpSocket& socket, int fd, Target& target) noexcept {
 }
 
 void udp_await_joined(UdpSocket& socket, int fd) noexcept {
-  const HeldSignals held;
-  FrameGuard guard(socket.send_lock);
+  Guard guard(socket.send_lock);
   Joining& joining = socket.joining;
   if (!guard || joining.connection < 0 || !joining.asked || joining.same_process) return;
   pollfd coming{.fd = joining.connection, .events = POLLIN, .revents = 0};

@@ -28,7 +28,7 @@
 namespace farcall::preload {
 
 inline constexpr std::uint16_t kMostLooks = 64;               // for the other end's next step
-inline constexpr std::uint64_t kMagic = 0x32504455'4c434146;  // "FACLUDP2"
+inline constexpr std::uint64_t kMagic = 0x33504455'4c434146;  // "FACLUDP3"
 
 // The receiver is there, and in the answer: has mapped the memory, and shows its socket.
 struct Answer {

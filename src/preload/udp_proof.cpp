@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "preload/datagram_ring.hpp"
+#include "preload/diag.hpp"
 #include "preload/real.hpp"
 #include "preload/udp.hpp"
 
@@ -49,20 +50,23 @@ std::uint64_t cookie_of(int fd) noexcept {
   return kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
 }
 
-bool may_share_with(uid_t uid) noexcept {
+bool peer_may_share(int connection, ucred& peer) noexcept {
+  socklen_t size = sizeof peer;
+  if (kernel(SYS_getsockopt, connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
+      is_nobody(peer.uid))
+    return false;
   const auto own = static_cast<uid_t>(kernel(SYS_geteuid));
-  if (is_nobody(uid)) return false;
   switch (settings().uids) {
-    case UidPolicy::same_user: return uid == own;
-    case UidPolicy::same_user_or_root: return uid == own || uid == 0 || own == 0;
+    case UidPolicy::same_user: return peer.uid == own;
+    case UidPolicy::same_user_or_root: return peer.uid == own || peer.uid == 0 || own == 0;
     case UidPolicy::anybody: return true;
   }
   return false;
 }
 
-bool peer_user(int fd, ucred& peer) noexcept {
-  socklen_t size = sizeof peer;
-  return kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
+bool is_reached(const Endpoint& from, const Endpoint& to, std::uint64_t cookie) noexcept {
+  FoundSocket found{};
+  return find_receiver(from, to, found) == 0 && found.cookie == cookie;
 }
 
 bool is_sound_memory(int memory, std::uint64_t ring) noexcept {
@@ -125,7 +129,7 @@ bool is_socket_of(int fd, const Endpoint& address, std::uint64_t cookie) noexcep
   Endpoint own{};
   return fd >= 0 && kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 &&
          protocol == IPPROTO_UDP && cookie != 0 && cookie_of(fd) == cookie &&
-         udp_own_address(fd, own) && own.port == address.port &&
+         udp_address(SYS_getsockname, fd, own) && own.port == address.port &&
          (own.address == address.address || is_wildcard(own));
 }
 

@@ -20,16 +20,12 @@ constexpr int kBacklog = 32;
 
 // Those who have gone, or died, and whose datagrams have all been read, make room.
 void end_gone(UdpSocket& socket, bool also_dead) noexcept {
-  for (std::size_t i = 0; i < socket.in_end; ++i) {
-    InFlow& flow = socket.in[i];
-    FoundSocket still{};
-    if (!flow.readable() || flow.receiver.looks_ready()) continue;
+  socket.each_in([&](InFlow& flow) {
+    if (flow.receiver.looks_ready()) return;
     if (flow.receiver.sender_gone() || flow.state == InFlow::kEnding ||
-        (also_dead &&
-         (find_receiver(flow.to, flow.from, still) != 0 || still.cookie != flow.sender_cookie)))
+        (also_dead && !is_reached(flow.to, flow.from, flow.sender_cookie)))
       udp_end_in(socket, flow);
-  }
-  udp_unmap_dead(socket);
+  });
 }
 
 InFlow* free_in(UdpSocket& socket) noexcept {
@@ -44,23 +40,19 @@ InFlow* free_in(UdpSocket& socket) noexcept {
 // What the guest has left, if it can be believed.
 InFlow* take_flow(UdpSocket& socket, int fd, uid_t uid, const Hello& hello,
                   const Passed& passed) noexcept {
-  FoundSocket receiver{};
   FoundSocket sender{};
   if (hello.magic != kMagic || hello.receiver_cookie != cookie_of(fd) ||
       !is_sound_memory(passed.fds[0], hello.ring_bytes) ||
       !settings().wants(hello.from, hello.to) ||
       !is_socket_of(passed.fds[1], hello.from, hello.sender_cookie) ||
-      find_receiver(hello.from, hello.to, receiver) != 0 ||
-      receiver.cookie != hello.receiver_cookie ||
+      !is_reached(hello.from, hello.to, hello.receiver_cookie) ||
       find_receiver(hello.to, hello.from, sender) != 0 || sender.cookie != hello.sender_cookie ||
       sender.uid != uid)
     return nullptr;
   // One that has begun anew, or another socket at the same address, comes after what was there.
-  for (std::size_t i = 0; i < socket.in_end; ++i)
-    if (socket.in[i].state == InFlow::kUsed && socket.in[i].from == hello.from) {
-      socket.in[i].receiver.say_leaves();
-      socket.in[i].state = InFlow::kEnding;
-    }
+  socket.each_in([&](InFlow& flow) {
+    if (flow.from == hello.from) udp_let_end(flow);
+  });
   end_gone(socket, false);
   InFlow* const flow = free_in(socket);
   DatagramMemory mapped;
@@ -77,8 +69,7 @@ InFlow* take_flow(UdpSocket& socket, int fd, uid_t uid, const Hello& hello,
   flow->counters =
       socket.counters != nullptr ? socket.counters : counters_for(Protocol::udp, hello.from);
   flow->receiver.start(mapped);
-  // release: pairs with the acquire in readable()
-  flow->state.store(InFlow::kUsed, std::memory_order_release);
+  flow->state = InFlow::kUsed;
   const auto behind = static_cast<std::size_t>(flow - socket.in.data()) + 1;
   socket.in_end = std::max(socket.in_end, behind);
   return flow;
@@ -98,7 +89,7 @@ bool let_in(UdpSocket& socket, int fd) noexcept {
   socket.guest_looks = 0;
   ucred peer{};
   Answer answer{.magic = kMagic, .receiver_cookie = cookie_of(fd)};
-  if (!peer_user(socket.guest, peer) || !may_share_with(peer.uid) ||
+  if (!peer_may_share(socket.guest, peer) ||
       !tell(socket.guest, &answer, sizeof answer, nullptr, 0))
     close_guest(socket);
   return true;
@@ -115,7 +106,7 @@ bool serve_guest(UdpSocket& socket, int fd) noexcept {
   const long got = hear(socket.guest, &hello, sizeof hello, passed);
   if (got == -EAGAIN && ++socket.guest_looks < kMostLooks) return false;
   ucred peer{};
-  if (got > 0 && peer_user(socket.guest, peer)) {
+  if (got > 0 && peer_may_share(socket.guest, peer)) {
     InFlow* const flow = take_flow(socket, fd, peer.uid, hello, passed);
     Answer answer{.magic = kMagic, .receiver_cookie = hello.receiver_cookie};
     if (flow != nullptr && !tell(socket.guest, &answer, sizeof answer, &fd, 1))
@@ -176,13 +167,12 @@ bool map_flow(int memory, std::uint64_t ring_bytes, DatagramMemory& mapped) noex
 
 void udp_publish(UdpSocket& socket, int fd) noexcept {
   Endpoint own{};
-  if (!udp_own_address(fd, own) || own.port == 0) return;
+  if (!udp_address(SYS_getsockname, fd, own) || own.port == 0) return;
   if (!receives_plainly(fd)) {
-    if (socket.counters != nullptr)
-      socket.counters->reasons[static_cast<std::size_t>(Reason::option)].fetch_add(1);
+    count(socket.counters, Reason::option);
+    udp_watch_all(socket);
     return udp_leave(socket);
   }
-  const HeldSignals held;
   sockaddr_un name;
   const socklen_t length = meeting_name(own, name);
   const long made = kernel(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -195,19 +185,29 @@ void udp_publish(UdpSocket& socket, int fd) noexcept {
   socket.listener = listener;
 }
 
+void udp_close_listener(UdpSocket& socket) noexcept {
+  if (socket.listener >= 0) close_private(socket.listener);
+  if (socket.guest >= 0) close_private(socket.guest);
+  socket.listener = socket.guest = -1;
+}
+
 void udp_take_flows(UdpSocket& socket, int fd) noexcept {
   if (socket.listener < 0) return;
   if (!is_private(socket.listener)) {
     socket.listener = -1;  // somebody has closed all descriptors that he did not know
     return;
   }
-  const HeldSignals held;
   end_gone(socket, false);
   constexpr int kMostAtOnce = 4;
   for (int i = 0; i < kMostAtOnce; ++i) {
     if (socket.guest < 0 && !let_in(socket, fd)) return;
     if (socket.guest >= 0 && !serve_guest(socket, fd)) return;
   }
+}
+
+void udp_look_at_door(UdpSocket& socket, int fd) noexcept {
+  if (socket.guest >= 0 || socket.in_end == 0 || ++socket.looks % 8 == 0)
+    udp_take_flows(socket, fd);
 }
 
 }  // namespace farcall::preload

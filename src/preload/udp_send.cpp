@@ -9,7 +9,7 @@
 #include "preload/address.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
-#include "preload/udp.hpp"
+#include "preload/udp_calls.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -30,19 +30,6 @@ std::size_t place_of(const Endpoint& to) noexcept {
 }
 static_assert(UdpSocket::kTargets == 256);
 
-void count_by_kernel(const Target& target, ssize_t bytes) noexcept {
-  if (target.counters == nullptr) return;
-  target.counters->kernel.bytes.fetch_add(static_cast<std::uint64_t>(bytes),
-                                          std::memory_order_relaxed);
-  target.counters->kernel.messages.fetch_add(1, std::memory_order_relaxed);
-}
-
-// The address of this socket costs a system call as long as it has no port.
-bool wanted(UdpSocket& socket, int fd, const Endpoint& to) noexcept {
-  if (!socket.own_known) socket.own_known = udp_own_address(fd, socket.own) && socket.own.port != 0;
-  return settings().wants(socket.own, to);
-}
-
 // `place` is where it belongs; it is not another's that is in use.
 void new_target(UdpSocket& socket, int fd, Target& place, const Endpoint& to) noexcept {
   place = Target{};
@@ -51,13 +38,16 @@ void new_target(UdpSocket& socket, int fd, Target& place, const Endpoint& to) no
   place.state = Target::kKernel;
   socket.last = &place;
   if (!udp_is_local(to)) return;
-  const bool candidate = wanted(socket, fd, to);
+  // The address of this socket costs a system call as long as it has no port.
+  if (!socket.own_known)
+    socket.own_known = udp_address(SYS_getsockname, fd, socket.own) && socket.own.port != 0;
+  const bool candidate = settings().wants(socket.own, to);
   if (candidate) place.state = Target::kCandidate;
   place.counters = socket.counters != nullptr ? socket.counters : counters_for(Protocol::udp, to);
   if (place.counters == nullptr) return;
   if (place.counters != socket.counters)
     place.counters->connections.fetch_add(1, std::memory_order_relaxed);
-  if (!candidate) place.counters->reasons[static_cast<std::size_t>(Reason::excluded)].fetch_add(1);
+  if (!candidate) count(place.counters, Reason::excluded);
 }
 
 Target* find_known(UdpSocket& socket, const Endpoint& to) noexcept {
@@ -78,10 +68,8 @@ Target* find_target(UdpSocket& socket, int fd, const Endpoint& to) noexcept {
   Target* free = nullptr;
   for (const std::size_t index : {place, place ^ 1}) {
     Target& target = socket.targets[index];
-    if (target.state == Target::kJoined && socket.out[target.flow].sender.receiver_gone()) {
-      const HeldSignals held;
+    if (target.state == Target::kJoined && socket.out[target.flow].sender.receiver_gone())
       udp_end_out(socket, target, true);
-    }
     if (target.state >= Target::kJoining) continue;
     // Better one that nobody needs.
     if (free == nullptr || target.state <= Target::kKernel) free = &target;
@@ -103,11 +91,7 @@ bool destination(UdpSocket& socket, int fd, const msghdr& message, Endpoint& to)
            !is_wildcard(to);
   }
   if (!socket.peer_known) {
-    sockaddr_in6 name{};
-    socklen_t length = sizeof name;
-    socket.peer = {};
-    if (kernel(SYS_getpeername, fd, &name, &length) == 0)
-      Endpoint::from(reinterpret_cast<const sockaddr*>(&name), socket.peer);
+    if (!udp_address(SYS_getpeername, fd, socket.peer)) socket.peer = {};
     socket.peer_known = true;
   }
   to = socket.peer;
@@ -121,12 +105,8 @@ void give_back(const UdpSocket& socket, int fd, OutFlow& flow) noexcept {
     iovec parts[2] = {{const_cast<std::byte*>(first), first_size},
                       {const_cast<std::byte*>(second), second_size}};
     sockaddr_in6 name{};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = 2;
-    message.msg_name = &name;
-    message.msg_namelen = sizeof name;
-    udp_tell_name(socket.family, flow.to, message);
+    msghdr message = message_of(parts, 2, &name, sizeof name);
+    udp_tell_name(socket.family, flow.target->to, message);
     kernel(SYS_sendmsg, fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   });
 }
@@ -136,7 +116,6 @@ void give_back(const UdpSocket& socket, int fd, OutFlow& flow) noexcept {
 void check_receiver(UdpSocket& socket, int fd, Target& target) noexcept {
   OutFlow& flow = socket.out[target.flow];
   if (!flow.sender.receiver_gone() && udp_still_there(flow)) return;
-  const HeldSignals held;
   if (!flow.sender.receiver_gone() && !flow.sender.all_read() && !udp_receiver_lives(flow))
     give_back(socket, fd, flow);
   udp_end_out(socket, target, true);
@@ -161,10 +140,7 @@ bool send_by_memory(UdpSocket& socket, int fd, Target& target, const msghdr& mes
     if (flow.sender.receiver_gone()) check_receiver(socket, fd, target);
     return false;
   }
-  if (flow.counters != nullptr) {
-    flow.counters->ring.bytes.fetch_add(bytes, std::memory_order_relaxed);
-    flow.counters->ring.messages.fetch_add(1, std::memory_order_relaxed);
-  }
+  if (target.counters != nullptr) target.counters->ring.count(bytes);
   return true;
 }
 
@@ -177,13 +153,12 @@ ssize_t send_and_count(UdpSocket& socket, int fd, const msghdr& message, int fla
   const bool more = (flags & MSG_MORE) != 0;
   socket.corked.store(more, std::memory_order_relaxed);
   if (!counts) return result;
-  const FrameGuard guard(socket.send_lock);
-  // A handler in the middle of a send call of this thread finds flows as they are.
-  if (more || (!guard && !socket.send_lock.is_mine())) return result;
-  const Target* const target = find_known(socket, to);
+  const Guard guard(socket.send_lock);
+  const Target* const target = more || !guard ? nullptr : find_known(socket, to);
   if (target == nullptr) return result;
   if (target->state == Target::kJoined) socket.out[target->flow].sender.sent_by_kernel();
-  count_by_kernel(*target, result);
+  if (target->counters != nullptr)
+    target->counters->kernel.count(static_cast<std::uint64_t>(result));
   return result;
 }
 
@@ -191,46 +166,26 @@ ssize_t send_and_count(UdpSocket& socket, int fd, const msghdr& message, int fla
 bool measure(const msghdr& message, std::size_t& bytes) noexcept {
   constexpr std::size_t kMostParts = 1024;
   if (message.msg_iovlen > kMostParts || is_bad_optional(message.msg_name) ||
-      has_bad_part(message.msg_iov, message.msg_iovlen))
+      (message.msg_iovlen != 0 && is_no_address(message.msg_iov)))
     return false;
   bytes = 0;
   for (std::size_t i = 0; i < message.msg_iovlen; ++i) {
+    const iovec& part = message.msg_iov[i];
     // Each, so that the sum cannot overflow.
-    if (message.msg_iov[i].iov_len > kMostDatagram) return false;
-    bytes += message.msg_iov[i].iov_len;
+    if (part.iov_len > kMostDatagram || (part.iov_len != 0 && is_no_address(part.iov_base)))
+      return false;
+    bytes += part.iov_len;
   }
   return true;
 }
 
 }  // namespace
 
-void udp_tell_name(sa_family_t family, const Endpoint& from, msghdr& message) noexcept {
-  if (message.msg_name == nullptr) return;
-  sockaddr_in6 six{};
-  sockaddr_in four{};
-  const void* name = &six;
-  socklen_t length = sizeof six;
-  if (family == AF_INET) {
-    four.sin_family = AF_INET;
-    four.sin_port = htons(from.port);
-    std::memcpy(&four.sin_addr, from.address.data() + 12, 4);
-    name = &four;
-    length = sizeof four;
-  } else {
-    six.sin6_family = AF_INET6;
-    six.sin6_port = htons(from.port);
-    std::memcpy(&six.sin6_addr, from.address.data(), 16);
-  }
-  std::memcpy(message.msg_name, name, std::min(length, message.msg_namelen));
-  message.msg_namelen = length;
-}
-
 void udp_end_out(UdpSocket& socket, Target& target, bool again) noexcept {
   OutFlow& flow = socket.out[target.flow];
   flow.sender.say_gone();
   flow.used = false;
   udp_unmap(flow.sender.memory());
-  udp_uncount_flow();
   target.state = again ? Target::kCandidate : Target::kKernel;
   target.sends = 0;
   target.next_try = kFirstJoin;
@@ -246,18 +201,13 @@ void udp_end_sending(UdpSocket& socket, bool again) noexcept {
   socket.last = again ? nullptr : socket.last;
 }
 
-void udp_repair_sending(UdpSocket& socket) noexcept {
-  for (OutFlow& flow : socket.out)
-    if (flow.used) flow.sender.repair();
-}
-
 Interruption udp_check_receivers(UdpSocket& socket, int fd, bool may_wait) noexcept {
   if (socket.last == nullptr) return Interruption::none;
   const auto unread = [](const OutFlow& flow) noexcept {
     return flow.used && flow.target->state == Target::kJoined && !flow.sender.all_read();
   };
   {
-    const FrameGuard guard(socket.send_lock);
+    const Guard guard(socket.send_lock);
     if (!guard || std::none_of(socket.out.begin(), socket.out.end(), unread))
       return Interruption::none;
   }
@@ -269,7 +219,7 @@ Interruption udp_check_receivers(UdpSocket& socket, int fd, bool may_wait) noexc
     if (kernel(SYS_ppoll, &coming, 1, &moment, nullptr, 0) != 0) return Interruption::none;
     if (const Interruption owed = held.interruption(); owed != Interruption::none) return owed;
   }
-  const FrameGuard guard(socket.send_lock);
+  const Guard guard(socket.send_lock);
   if (guard)
     for (OutFlow& flow : socket.out)
       if (unread(flow)) check_receiver(socket, fd, *flow.target);
@@ -281,11 +231,10 @@ ssize_t udp_send(UdpSocket& socket, int fd, const msghdr& message, int flags) no
   Endpoint to{};
   if (socket.kernel_only.load(std::memory_order_relaxed) || !measure(message, bytes)) [[unlikely]]
     return send_by_kernel(fd, message, flags);
-  FrameGuard guard(socket.send_lock);
-  if (guard.taken_over()) udp_repair_sending(socket);
-  const bool known = destination(socket, fd, message, to);
-  Target* const target = known && guard ? find_target(socket, fd, to) : nullptr;
-  bool counts = known && !guard;
+  Guard guard(socket.send_lock);
+  Target* const target =
+      guard && destination(socket, fd, message, to) ? find_target(socket, fd, to) : nullptr;
+  bool counts = false;
   bool shown = false;
   if (target != nullptr && target->state != Target::kKernel) {
     if (target->state == Target::kJoined &&

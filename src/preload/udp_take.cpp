@@ -8,29 +8,29 @@
 
 namespace farcall::preload {
 
-ssize_t udp_take(UdpSocket& socket, InFlow& flow, const DatagramReceiver::Record& record,
-                 msghdr& message, int flags) noexcept {
+namespace {
+
+// What is next of a flow.
+ssize_t take(UdpSocket& socket, InFlow& flow, msghdr& message, int flags) noexcept {
   const bool peek = (flags & MSG_PEEK) != 0;
-  // The kernel has lost it by then, too.
-  const bool bad =
-      has_bad_part(message.msg_iov, message.msg_iovlen) || is_bad_optional(message.msg_name);
-  const DatagramReceiver::Taken taken = flow.receiver.take(record, bad ? nullptr : message.msg_iov,
-                                                           bad ? 0 : message.msg_iovlen, peek);
-  if (!taken.done) return -EAGAIN;
-  if (bad) return -EFAULT;
-  udp_tell_name(socket.family, flow.from, message);
+  if (has_bad_part(message.msg_iov, message.msg_iovlen) || is_bad_optional(message.msg_name))
+      [[unlikely]] {
+    // The kernel has lost it by then, too.
+    flow.receiver.take(nullptr, 0, peek);
+    return -EFAULT;
+  }
+  const DatagramReceiver::Taken taken =
+      flow.receiver.take(message.msg_iov, message.msg_iovlen, peek);
+  if (message.msg_name != nullptr) udp_tell_name(socket.family, flow.from, message);
   message.msg_controllen = 0;
   message.msg_flags = (taken.length > taken.bytes ? MSG_TRUNC : 0) | (flags & MSG_CMSG_CLOEXEC);
   if (flow.counters != nullptr && !peek) {
-    flow.counters->ring.bytes.fetch_add(taken.bytes, std::memory_order_relaxed);
-    flow.counters->ring.messages.fetch_add(1, std::memory_order_relaxed);
+    flow.counters->ring.count(taken.bytes);
     if (!flow.counted) flow.counters->accelerated.fetch_add(1, std::memory_order_relaxed);
     flow.counted = true;
   }
   return static_cast<ssize_t>((flags & MSG_TRUNC) != 0 ? taken.length : taken.bytes);
 }
-
-namespace {
 
 // How many datagrams the kernel may have queued, at most.
 std::uint64_t most_queued(int fd) noexcept {
@@ -54,35 +54,29 @@ ssize_t udp_take_from_memory(UdpSocket& socket, int fd, msghdr& message, int fla
                              bool& kernel_first) noexcept {
   using Next = DatagramReceiver::Next;
   kernel_first = false;
-  const std::size_t begin = socket.last_in < socket.in_end ? socket.last_in : 0;
-  for (std::size_t i = 0; i < socket.in_end; ++i) {
-    const std::size_t index = (begin + i) % socket.in_end;
+  std::size_t index = socket.last_in;
+  for (std::size_t i = 0; i < socket.in_end; ++i, ++index) {
+    if (index >= socket.in_end) index = 0;
     InFlow& flow = socket.in[index];
-    if (!flow.readable()) continue;
-    DatagramReceiver::Record record;
-    Next next = flow.receiver.next(record);
+    if (flow.state == InFlow::kFree) continue;
+    Next next = flow.receiver.next();
     if (next == Next::kernel_first && is_lost(socket, fd, flow)) {
-      flow.receiver.kernel_has_no_more(record);
+      flow.receiver.kernel_has_no_more();
       next = Next::ready;
     }
     if (next == Next::kernel_first) kernel_first = true;
     if (next == Next::broken) {
-      const HeldSignals held;
       udp_end_in(socket, flow);
+      return udp_take_from_memory(socket, fd, message, flags, kernel_first);
     }
     if (next != Next::ready) continue;
-    const ssize_t taken = udp_take(socket, flow, record, message, flags);
-    if (taken == -EAGAIN) {
-      --i;  // a handler has taken it
-      continue;
-    }
     flow.lost_at = 0;
     socket.hot = true;
     socket.empty_calls = 0;
     // The next look begins behind it, so that none is starved; but what has been peeked at is what
     // comes next.
     socket.last_in = (flags & MSG_PEEK) != 0 ? index : index + 1;
-    return taken;
+    return take(socket, flow, message, flags);
   }
   return -EAGAIN;
 }
@@ -97,34 +91,26 @@ bool udp_kernel_has_something(UdpSocket& socket, int fd) noexcept {
 
 namespace {
 
-// Nothing was in the kernel after so many had been sent there.
-void note_empty(UdpSocket& socket, const std::uint64_t* sent) noexcept {
-  socket.kernels_turn = false;
-  for (std::size_t i = 0; i < socket.in_end; ++i) {
-    InFlow& flow = socket.in[i];
-    if (!flow.readable()) continue;
-    // What is received before its sender has counted it is counted here already.
-    if (!flow.began || sent[i] > flow.receiver.kernel_seen())
-      flow.receiver.kernel_is_empty(sent[i]);
-    flow.began = true;
-  }
+// Around a look into the kernel, which found nothing.
+void note_sent(UdpSocket& socket) noexcept {
+  socket.each_in([](InFlow& flow) { flow.kernel_sent = flow.receiver.kernel_sent(); });
 }
-
-bool count_sent(const UdpSocket& socket, std::uint64_t* sent) noexcept {
-  bool all_began = true;
-  for (std::size_t i = 0; i < socket.in_end; ++i) {
-    if (!socket.in[i].readable()) continue;
-    all_began = all_began && socket.in[i].began;
-    sent[i] = socket.in[i].receiver.kernel_sent();
-  }
-  return all_began;
+void note_empty(UdpSocket& socket) noexcept {
+  socket.kernels_turn = false;
+  socket.each_in([](InFlow& flow) {
+    // What is received before its sender has counted it is counted here already.
+    if (!flow.began || flow.kernel_sent > flow.receiver.kernel_seen())
+      flow.receiver.kernel_is_empty(flow.kernel_sent);
+    flow.began = true;
+  });
 }
 
 }  // namespace
 
 void udp_begin_flows(UdpSocket& socket, int fd) noexcept {
-  std::uint64_t sent[UdpSocket::kMostFlows] = {};
-  if (!count_sent(socket, sent) && !udp_kernel_has_something(socket, fd)) note_empty(socket, sent);
+  if (!socket.any_in([](const InFlow& flow) { return !flow.began; })) return;
+  note_sent(socket);
+  if (!udp_kernel_has_something(socket, fd)) note_empty(socket);
 }
 
 void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name,
@@ -141,48 +127,31 @@ void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name,
     flow.receiver.came_by_kernel();
     flow.lost_at = 0;
     socket.hot = true;
-    if (flow.counters != nullptr) {
-      flow.counters->kernel.bytes.fetch_add(bytes, std::memory_order_relaxed);
-      flow.counters->kernel.messages.fetch_add(1, std::memory_order_relaxed);
-    }
+    if (flow.counters != nullptr) flow.counters->kernel.count(bytes);
     if (!flow.began && socket.receives % 4 == 0) udp_begin_flows(socket, fd);
     return udp_unwatch_all(socket, fd);
   }
-  // Somebody new may stand at the door.
-  if (++socket.looks % 8 == 0) udp_take_flows(socket, fd);
+  udp_look_at_door(socket, fd);
 }
-
-namespace {
-
-// What the kernel has, without waiting. All flows are watched and have nothing to give before it.
-ssize_t look_in_kernel(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
-  std::uint64_t sent[UdpSocket::kMostFlows] = {};
-  count_sent(socket, sent);
-  sockaddr_in6 name;
-  const ssize_t result = named_receive(message, name, [&](msghdr& asked) noexcept {
-    return static_cast<ssize_t>(kernel(SYS_recvmsg, fd, &asked, flags | MSG_DONTWAIT));
-  });
-  socket.ring_receives = 0;
-  if (result >= 0) {
-    if ((flags & MSG_PEEK) == 0) udp_note_came(socket, fd, name, static_cast<std::size_t>(result));
-  } else if (result == -EAGAIN) {
-    note_empty(socket, sent);
-  }
-  return result;
-}
-
-}  // namespace
 
 ssize_t udp_take_now(UdpSocket& socket, int fd, msghdr& message, int flags) noexcept {
   udp_watch_all(socket);
   bool kernel_first = false;
   ssize_t result = udp_take_from_memory(socket, fd, message, flags, kernel_first);
   if (result != -EAGAIN) return result;
-  result = look_in_kernel(socket, fd, message, flags);
-  if (result != -EAGAIN || !kernel_first) return result;
+  note_sent(socket);
+  sockaddr_in6 name;
+  result = named_receive(message, name, [&](msghdr& asked) noexcept {
+    return static_cast<ssize_t>(kernel(SYS_recvmsg, fd, &asked, flags | MSG_DONTWAIT));
+  });
+  socket.ring_receives = 0;
+  if (result >= 0 && (flags & MSG_PEEK) == 0)
+    udp_note_came(socket, fd, name, static_cast<std::size_t>(result));
+  if (result != -EAGAIN) return result;
+  note_empty(socket);
+  if (!kernel_first) return -EAGAIN;
   // What the kernel owed is lost.
-  for (std::size_t i = 0; i < socket.in_end; ++i)
-    socket.in[i].lost_at = std::min<std::uint64_t>(socket.in[i].lost_at, 1);
+  socket.each_in([](InFlow& flow) { flow.lost_at = std::min<std::uint64_t>(flow.lost_at, 1); });
   ++socket.kernel_receives;
   return udp_take_from_memory(socket, fd, message, flags, kernel_first);
 }

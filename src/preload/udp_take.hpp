@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One datagram, from memory or from the kernel, without waiting: what a receive call is made of.
-// The lock is held, but for udp_take(). Results are sizes or negative errnos; -EAGAIN: nothing.
+// The lock is held. Results are sizes or negative errnos; -EAGAIN: nothing.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +12,6 @@
 
 namespace farcall::preload {
 
-// `record` is next; -EAGAIN: somebody else has taken it.
-ssize_t udp_take(UdpSocket& socket, InFlow& flow, const DatagramReceiver::Record& record,
-                 msghdr& message, int flags) noexcept;
 // -EAGAIN: nothing in memory, or (`kernel_first`) the kernel has what comes before it.
 ssize_t udp_take_from_memory(UdpSocket& socket, int fd, msghdr& message, int flags,
                              bool& kernel_first) noexcept;

@@ -34,20 +34,18 @@ class DatagramRing : public testing::Test {
   std::string take(bool peek = false, std::size_t room = 70'000) {
     std::string text(room, '\0');
     const iovec part{.iov_base = text.data(), .iov_len = text.size()};
-    const DatagramReceiver::Taken taken = receiver_.take(record_, &part, 1, peek);
-    EXPECT_TRUE(taken.done);
+    const DatagramReceiver::Taken taken = receiver_.take(&part, 1, peek);
     length_ = taken.length;
     text.resize(taken.bytes);
     return text;
   }
   using Next = DatagramReceiver::Next;
-  Next next() { return receiver_.next(record_); }
+  Next next() { return receiver_.next(); }
 
   alignas(128) DatagramControl control_{};
   alignas(64) std::byte bytes_[kSize]{};
   DatagramSender sender_;
   DatagramReceiver receiver_;
-  DatagramReceiver::Record record_{};
   std::size_t length_ = 0;
 };
 
@@ -121,7 +119,7 @@ TEST_F(DatagramRing, DoesNotWaitForWhatTheKernelHasDropped) {
   EXPECT_EQ(next(), Next::kernel_first);
   receiver_.came_by_kernel();
   EXPECT_EQ(next(), Next::kernel_first);
-  receiver_.kernel_has_no_more(record_);
+  receiver_.kernel_has_no_more();
   ASSERT_EQ(next(), Next::ready);
   EXPECT_EQ(take(), "next");
   EXPECT_TRUE(send("on"));
@@ -201,7 +199,7 @@ TEST_F(DatagramRing, LosesNothingBetweenTwoThreads) {
     std::uint32_t got = 0;
     if (found == Next::ready) {
       const iovec part{.iov_base = &got, .iov_len = sizeof got};
-      receiver_.take(record_, &part, 1, false);
+      receiver_.take(&part, 1, false);
     } else if (found == Next::kernel_first || receiver_.watched()) {
       const std::lock_guard guard(mutex);
       // Only with the ring empty, or blocked by order, is the kernel's turn.
