@@ -24,7 +24,7 @@
 //   udp_receive.cpp  receiving; udp_take.cpp: one datagram, without waiting
 //   udp_watch.cpp    waiting by poll, select and epoll
 //   udp_meet.hpp     how sender (udp_join.cpp) and receiver (udp_publish.cpp) meet
-//   udp_proof.hpp    whom they believe
+//   proof.hpp        whom they believe
 //   udp_address.cpp  which addresses are whose
 #pragma once
 

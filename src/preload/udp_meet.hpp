@@ -23,7 +23,7 @@
 #include <cstdint>
 
 #include "preload/udp.hpp"
-#include "preload/udp_proof.hpp"
+#include "preload/proof.hpp"
 
 namespace farcall::preload {
 

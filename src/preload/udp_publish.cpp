@@ -42,7 +42,8 @@ InFlow* take_flow(UdpSocket& socket, int fd, uid_t uid, const Hello& hello,
                   const Passed& passed) noexcept {
   FoundSocket sender{};
   if (hello.magic != kMagic || hello.receiver_cookie != cookie_of(fd) ||
-      !is_sound_memory(passed.fds[0], hello.ring_bytes) ||
+      !is_sound_ring(hello.ring_bytes) ||
+      !is_sound_memory(passed.fds[0], kDatagramControlBytes + hello.ring_bytes) ||
       !settings().wants(hello.from, hello.to) ||
       !is_socket_of(passed.fds[1], hello.from, hello.sender_cookie) ||
       !is_reached(hello.from, hello.to, hello.receiver_cookie) ||

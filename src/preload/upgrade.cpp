@@ -16,6 +16,7 @@
 
 #include "preload/diag.hpp"
 #include "preload/log.hpp"
+#include "preload/proof.hpp"
 #include "preload/real.hpp"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -31,17 +32,15 @@
 namespace farcall::preload {
 namespace {
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr std::uint32_t kConnectorBegins = 4;
 constexpr std::uint32_t kAcceptorBegins = 6;
 constexpr std::uint32_t kConnectorGivesUp = 400;
 constexpr std::uint32_t kAcceptorGivesUp = 600;
-constexpr std::size_t kMostRingBytes = 64 << 20;
 constexpr std::size_t kHeaderBytes = 2 * kDirectionBytes;
 
 // What the accepting end leaves with the memory file.
 struct Hello {
-  static constexpr std::uint64_t kMagic = 0x31504354'4C4C4143;  // "CALLTCP1"
+  static constexpr std::uint64_t kMagic = 0x32504354'4C4C4143;  // "CALLTCP2"
   std::uint64_t magic;
   std::uint64_t acceptor_cookie;
   std::uint64_t connector_cookie;
@@ -82,13 +81,6 @@ bool own_address(long call, int fd, Endpoint& endpoint) noexcept {
          Endpoint::from(reinterpret_cast<const sockaddr*>(&address), endpoint);
 }
 
-std::uint64_t cookie_of(int fd) noexcept {
-  std::uint64_t cookie = 0;
-  socklen_t size = sizeof cookie;
-  kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_COOKIE, &cookie, &size);
-  return cookie;
-}
-
 char* put_hex(char* to, const Endpoint& endpoint) noexcept {
   constexpr const char* kDigits = "0123456789abcdef";
   for (const std::uint8_t byte : endpoint.address) {
@@ -109,24 +101,6 @@ socklen_t name_of(const Endpoint& connector, const Endpoint& acceptor, sockaddr_
   to = put_hex(to, acceptor);
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) +
                                 static_cast<std::size_t>(to - name.sun_path));
-}
-
-bool may_share_with(uid_t uid) noexcept {
-  const auto own = static_cast<uid_t>(kernel(SYS_geteuid));
-  switch (settings().uids) {
-    case UidPolicy::same_user: return uid == own;
-    case UidPolicy::same_user_or_root: return uid == own || uid == 0 || own == 0;
-    case UidPolicy::anybody: return true;
-  }
-  return false;
-}
-
-bool peer_may_share(int unix_socket, pid_t& pid) noexcept {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  if (kernel(SYS_getsockopt, unix_socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
-  pid = peer.pid;
-  return may_share_with(peer.uid);
 }
 
 // What the kernel has counted of a connection; the structure of the C library is older.
@@ -319,7 +293,7 @@ int create_memory(std::size_t size) noexcept {
   if (fd == -EINVAL) fd = kernel(SYS_memfd_create, "farcall-tcp", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return -1;
   // Not allocated now: most rings never fill, and the kernel sets no limit to such files.
-  if (kernel(SYS_ftruncate, fd, size) < 0 || kernel(SYS_fcntl, fd, F_ADD_SEALS, kSeals) < 0) {
+  if (kernel(SYS_ftruncate, fd, size) < 0 || kernel(SYS_fcntl, fd, F_ADD_SEALS, kMemorySeals) < 0) {
     kernel(SYS_close, fd);
     return -1;
   }
@@ -356,42 +330,24 @@ void take_memory(int fd, Side& side) noexcept {
   if (!is_sound(fd, side)) return;
   const int guest = side.guest;
   Hello hello{};
-  iovec part{.iov_base = &hello, .iov_len = sizeof hello};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  int memory = -1;
-  const bool trusted = peer_may_share(guest, side.peer_pid);
-  const long got = kernel(SYS_recvmsg, guest, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  Passed passed;
+  ucred peer{};
+  const bool trusted = peer_may_share(guest, peer);
+  const long got = hear(guest, &hello, sizeof hello, passed);
   if (got == -EAGAIN && trusted) return;  // it is about to
-  if (got >= 0) {
-    const cmsghdr* head = CMSG_FIRSTHDR(&message);
-    if (head != nullptr && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS &&
-        head->cmsg_len == CMSG_LEN(sizeof(int)))
-      std::memcpy(&memory, CMSG_DATA(head), sizeof memory);
-  }
   close_private(guest);
   side.guest = -1;
-  if (!trusted || got == 0) {
-    if (memory >= 0) kernel(SYS_close, memory);
-    return;  // somebody else; the right one may still come
-  }
+  if (!trusted || got < 0) return;  // somebody else; the right one may still come
   Ends ends{};
   FoundSocket found{};
-  struct stat status {};
-  const bool proven = got == sizeof hello && hello.magic == Hello::kMagic &&
-                      hello.connector_cookie == cookie_of(fd) && ends_of(fd, ends) &&
-                      find_socket(ends.peer, ends.own, found) == 0 &&
+  const bool proven = hello.magic == Hello::kMagic && hello.connector_cookie == cookie_of(fd) &&
+                      ends_of(fd, ends) && find_socket(ends.peer, ends.own, found) == 0 &&
                       found.cookie == hello.acceptor_cookie;
   const std::uint64_t ring = hello.ring_bytes;
-  const long seals = memory < 0 ? -1 : kernel(SYS_fcntl, memory, F_GET_SEALS);
-  const bool sound = proven && seals >= 0 && (seals & kSeals) == kSeals && ring >= 4096 &&
-                     ring <= kMostRingBytes && (ring & (ring - 1)) == 0 &&
-                     kernel(SYS_fstat, memory, &status) == 0 &&
-                     static_cast<std::uint64_t>(status.st_size) == kHeaderBytes + 2 * ring;
+  const int memory = passed.fds[0];
+  const bool sound =
+      proven && is_sound_ring(ring) && is_sound_memory(memory, kHeaderBytes + 2 * ring);
+  side.peer_pid = peer.pid;
   if (sound && count_accelerated()) {
     if (join(fd, side, memory, ring, false)) {
       stop_listening(side);
@@ -402,7 +358,6 @@ void take_memory(int fd, Side& side) noexcept {
   } else {
     give_up(fd, side, sound ? Reason::too_many : Reason::no_proof);
   }
-  if (memory >= 0) kernel(SYS_close, memory);
 }
 
 // Leaves the memory file where the connecting end listens, if it does already.
@@ -417,10 +372,12 @@ void leave_memory(int fd, Side& side) noexcept {
   const auto leave = [&]() -> bool {
     if (kernel(SYS_connect, host, &name, length) < 0) return false;  // nobody there (yet)
     if (!is_sound(fd, side)) return false;
-    if (!peer_may_share(host, side.peer_pid)) {
+    ucred peer{};
+    if (!peer_may_share(host, peer)) {
       give_up(fd, side, Reason::other_user);
       return false;
     }
+    side.peer_pid = peer.pid;
     FoundSocket found{};
     if (find_socket(ends.peer, ends.own, found) != 0 || !may_share_with(found.uid)) {
       give_up(fd, side, Reason::no_proof);
@@ -436,22 +393,9 @@ void leave_memory(int fd, Side& side) noexcept {
                 .acceptor_cookie = cookie_of(fd),
                 .connector_cookie = found.cookie,
                 .ring_bytes = ring};
-    iovec part{.iov_base = &hello, .iov_len = sizeof hello};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(head), &memory, sizeof memory);
     // Mapped and begun before the other end can see it.
     const bool joined = memory >= 0 && join(fd, side, memory, ring, true) &&
-                        kernel(SYS_sendmsg, host, &message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
-                            static_cast<long>(sizeof hello);
+                        tell(host, &hello, sizeof hello, &memory, 1);
     if (memory >= 0) kernel(SYS_close, memory);
     if (!joined && !side.accelerated()) {
       uncount_accelerated();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "preload/udp_proof.hpp"
+#include "preload/proof.hpp"
 
 #include <netinet/in.h>
 #include <sys/stat.h>
@@ -50,18 +50,21 @@ std::uint64_t cookie_of(int fd) noexcept {
   return kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
 }
 
-bool peer_may_share(int connection, ucred& peer) noexcept {
-  socklen_t size = sizeof peer;
-  if (kernel(SYS_getsockopt, connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
-      is_nobody(peer.uid))
-    return false;
+bool may_share_with(uid_t uid) noexcept {
+  if (is_nobody(uid)) return false;
   const auto own = static_cast<uid_t>(kernel(SYS_geteuid));
   switch (settings().uids) {
-    case UidPolicy::same_user: return peer.uid == own;
-    case UidPolicy::same_user_or_root: return peer.uid == own || peer.uid == 0 || own == 0;
+    case UidPolicy::same_user: return uid == own;
+    case UidPolicy::same_user_or_root: return uid == own || uid == 0 || own == 0;
     case UidPolicy::anybody: return true;
   }
   return false;
+}
+
+bool peer_may_share(int connection, ucred& peer) noexcept {
+  socklen_t size = sizeof peer;
+  return kernel(SYS_getsockopt, connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         may_share_with(peer.uid);
 }
 
 bool is_reached(const Endpoint& from, const Endpoint& to, std::uint64_t cookie) noexcept {
@@ -69,16 +72,19 @@ bool is_reached(const Endpoint& from, const Endpoint& to, std::uint64_t cookie) 
   return find_receiver(from, to, found) == 0 && found.cookie == cookie;
 }
 
-bool is_sound_memory(int memory, std::uint64_t ring) noexcept {
+bool is_sound_ring(std::uint64_t bytes) noexcept {
+  return bytes >= 4096 && (bytes & (bytes - 1)) == 0 &&
+         bytes <= std::max<std::uint64_t>(kLeastMostRingBytes, 4 * settings().ring_bytes);
+}
+
+bool is_sound_memory(int memory, std::uint64_t bytes) noexcept {
   struct stat status {};
   struct statfs system {};
   const long seals = kernel(SYS_fcntl, memory, F_GET_SEALS, 0);
-  return ring >= 4096 && (ring & (ring - 1)) == 0 &&
-         ring <= std::max<std::uint64_t>(kLeastMostRingBytes, 4 * settings().ring_bytes) &&
-         seals >= 0 && (seals & kMemorySeals) == kMemorySeals &&
+  return seals >= 0 && (seals & kMemorySeals) == kMemorySeals &&
          kernel(SYS_fstatfs, memory, &system) == 0 && system.f_type == kTmpfs &&
          kernel(SYS_newfstatat, memory, "", &status, AT_EMPTY_PATH) == 0 &&
-         static_cast<std::uint64_t>(status.st_size) == kDatagramControlBytes + ring;
+         static_cast<std::uint64_t>(status.st_size) == bytes;
 }
 
 bool tell(int connection, void* words, std::size_t size, const int* fds,

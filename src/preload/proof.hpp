@@ -17,14 +17,18 @@ namespace farcall::preload {
 inline constexpr int kMemorySeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 std::uint64_t cookie_of(int fd) noexcept;
+// Whether connections may be shared with that user, who is not "nobody".
+bool may_share_with(uid_t uid) noexcept;
 // Who made, or listens at, the other end of a unix connection; false if nothing is shared with it.
 bool peer_may_share(int connection, ucred& peer) noexcept;
 // Whether datagrams between these addresses reach the socket of that cookie, as the kernel has it.
 bool is_reached(const Endpoint& from, const Endpoint& to, std::uint64_t cookie) noexcept;
 // Whether `fd` is the UDP socket of that cookie, bound so that it has that address.
 bool is_socket_of(int fd, const Endpoint& address, std::uint64_t cookie) noexcept;
-// Whether it has room for a ring of that size, which is one of ours, and cannot shrink.
-bool is_sound_memory(int memory, std::uint64_t ring) noexcept;
+// Whether it is a size that rings have, and not too large.
+bool is_sound_ring(std::uint64_t bytes) noexcept;
+// Whether it is ordinary memory of exactly that size, and cannot shrink.
+bool is_sound_memory(int memory, std::uint64_t bytes) noexcept;
 
 // Descriptors that come with a message, closed at the end.
 struct Passed {
