@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -441,7 +442,9 @@ TEST(Connections, WithLittleInFlightTouchLittleMemory) {
   std::size_t resident = 0;
   bool ours = false;
   for (std::string line; std::getline(maps, line);) {
-    if (line.find(" rw-") != std::string::npos)
+    // A mapping begins with its addresses, in small letters.
+    if (std::islower(static_cast<unsigned char>(line[0])) != 0 ||
+        std::isdigit(static_cast<unsigned char>(line[0])) != 0)
       ours = line.find("memfd:farcall-tcp") != std::string::npos;
     if (ours && line.rfind("Rss:", 0) == 0) resident += std::stoul(line.substr(4));
   }
