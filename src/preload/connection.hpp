@@ -36,6 +36,9 @@ ssize_t splice_from_kernel(Side& side, const Call& call) noexcept(false);
 // Called with the receiver's lock. Also notes it with the epoll set that the descriptor is in.
 void wake_up(Side& side, int fd) noexcept;
 
+// A receiving call on this side returned bytes, and then this error: the next one tells it.
+void keep_error(Side& side, int error) noexcept;
+
 // Whether there is something to read in the ring; what is in the kernel poll() tells.
 bool ring_readable(Side& side) noexcept;
 
