@@ -907,6 +907,36 @@ TEST(Calls, LingeringForNoTimeResetsBehindTheBytes) {
   }
 }
 
+// The sender is in the middle of publishing when the receiver leaves.
+TEST(Calls, LeavingLosesNothingWhileThePeerSends) {
+  for (unsigned round = 0; round < 60; ++round) {
+    const Pair pair;
+    const auto byte = [](unsigned at) { return static_cast<char>((at * 2654435761U) >> 21); };
+    constexpr unsigned kAll = 60'000;
+    std::thread sender([&] {
+      std::string text;
+      for (unsigned at = 0, size = 1; at < kAll; at += size, size = size * 7 % 3001 + 1) {
+        text.clear();
+        for (unsigned i = 0; i < size; ++i) text += byte(at + i);
+        if (send(pair.client.get(), text) != std::to_string(size)) break;
+      }
+      ::shutdown(pair.client.get(), SHUT_WR);
+    });
+    unsigned at = 0;
+    bool left = false;
+    for (std::string text; (text = receive(pair.server.get(), 1000)) != "(end)";) {
+      for (const char one : text) ASSERT_EQ(one, byte(at++)) << at;
+      if (left || at < 2000 + round * 300) continue;
+      left = true;
+      FILE* const stream = ::fdopen(::dup(pair.server.get()), "r");
+      ASSERT_NE(stream, nullptr);
+      ::fclose(stream);
+    }
+    sender.join();
+    EXPECT_GE(at, kAll);
+  }
+}
+
 // A call that returns bytes cannot tell of the reset behind them: the next one does.
 TEST(Calls, AResetBehindBytesIsToldByTheNextCall) {
   int ends[2];
