@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <cstring>
+#include <utility>
 
 #include "preload/address.hpp"
 #include "preload/epoll.hpp"
@@ -60,6 +61,15 @@ ssize_t at_end(Side& side, ssize_t result) noexcept {
   return fail(-ECONNRESET);
 }
 
+// The kernel tells of the end of a connection once. Where a call returns bytes instead, the next
+// one tells of it. Holds the receiver's lock.
+void keep(Side& side, int error) noexcept {
+  if (error == EAGAIN || error == EINTR || error == EBADF || error == EFAULT || error == EINVAL ||
+      error == ENOMEM)
+    return;
+  side.error_kept = error;
+}
+
 // A peer that breaks the protocol is dead to us, and we to it.
 ssize_t broken(Side& side, int fd) noexcept {
   if (side.broken_told.exchange(true)) return fail(-ECONNRESET);
@@ -71,30 +81,56 @@ ssize_t broken(Side& side, int fd) noexcept {
   return fail(-ECONNRESET);
 }
 
+// The peer's doorbell: it gives back what it will not read.
+void answer_peer(Side& side, int fd) noexcept {
+  const Guard sending(side.send_lock);
+  if (sending && side.out().control != nullptr) (void)serve_leaving_peer(side, fd);
+}
+
+// A call of the program has brought so many bytes from the kernel. How many of them are its own;
+// none: look again. Holds the receiver's lock.
+std::size_t came_from_kernel(Side& side, const Call& call, const iovec* parts, std::size_t count,
+                             std::size_t raw) noexcept {
+  std::size_t useful = raw;
+  if (side.in().control != nullptr &&
+      side.in().control->doorbell.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    useful = without_doorbell(side.receiver, side.in(), parts, count, raw);
+  const bool takes = (call.flags & MSG_PEEK) == 0;
+  side.receiver.leave_kernel(side.in(), takes ? raw : 0);
+  if (useful == raw) return raw;
+  answer_peer(side, call.fd);
+  std::byte bell;
+  if (useful == 0 && !takes &&
+      kernel(SYS_recvfrom, call.fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
+    side.receiver.taken_from_kernel(side.in(), 1);
+  return useful;
+}
+
+// kNothing: look again.
 ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   side.receiver.enter_kernel();
   guard.unlock();
   settle_before_sleep();
-  const ssize_t got = call.as_it_is(call.arguments);
+  ssize_t got = call.as_it_is(call.arguments);
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
-    const bool takes = got > 0 && (call.flags & (MSG_PEEK | MSG_OOB)) == 0;
-    side.receiver.leave_kernel(side.in(), takes ? static_cast<std::size_t>(got) : 0);
+    if (got > 0 && (call.flags & (MSG_OOB | MSG_ERRQUEUE)) == 0) {
+      // It may have become accelerated, and even left again, while this call slept.
+      got = static_cast<ssize_t>(came_from_kernel(side, call, call.parts, call.count,
+                                                  static_cast<std::size_t>(got)));
+      if (got == 0) return kNothing;
+    } else {
+      side.receiver.leave_kernel(side.in(), 0);
+    }
     guard.unlock();
-    if (takes) {
+    if (got > 0 && (call.flags & (MSG_PEEK | MSG_OOB)) == 0) {
       count(side, false, got);
       count_call(call.fd, side);
     }
   }
   errno = error;
   return got;
-}
-
-// The peer's doorbell: it gives back what it will not read.
-void answer_peer(Side& side, int fd) noexcept {
-  const Guard sending(side.send_lock);
-  if (sending && side.out().control != nullptr) (void)serve_leaving_peer(side, fd);
 }
 
 // Sleeps in the kernel, in the program's own call where that is possible. The direction is watched
@@ -119,28 +155,17 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
   }
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
-    const auto raw = static_cast<std::size_t>(std::max<ssize_t>(got, 0));
-    std::size_t useful = raw;
-    if (side.in().control->doorbell.load(std::memory_order_relaxed) != 0) [[unlikely]]
-      useful = without_doorbell(side.receiver, side.in(), as_it_is ? call.parts : parts,
-                                as_it_is ? call.count : message.msg_iovlen, raw);
-    const bool takes = (call.flags & MSG_PEEK) == 0;
-    side.receiver.leave_kernel(side.in(), takes ? raw : 0);
     side.patience.slept();
-    if (useful != raw) {
-      answer_peer(side, call.fd);
+    if (got > 0) {
+      got = static_cast<ssize_t>(came_from_kernel(
+          side, call, as_it_is ? call.parts : parts,
+          as_it_is ? call.count : message.msg_iovlen, static_cast<std::size_t>(got)));
       // There was nothing but the doorbell.
-      if (useful == 0) {
-        if ((call.flags & MSG_PEEK) != 0) {
-          std::byte bell;
-          if (kernel(SYS_recvfrom, call.fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
-            side.receiver.taken_from_kernel(side.in(), 1);
-        }
-        return kNothing;
-      }
-      got = static_cast<ssize_t>(useful);
+      if (got == 0) return kNothing;
+    } else {
+      side.receiver.leave_kernel(side.in(), 0);
     }
-    if (takes) count(side, false, got);
+    if ((call.flags & MSG_PEEK) == 0) count(side, false, got);
   }
   errno = error;
   return got;
@@ -256,8 +281,12 @@ class Receiving {
       const long got = take();
       if (got > 0 && finished(got)) return total_;
       if (got > 0) continue;
-      if (got == 0) return total_ != 0 ? total_ : at_end(side_, 0);
-      if (got != kNothing) return total_ != 0 ? total_ : failed(got);
+      if (got == 0) {
+        // Nothing comes any more: the kernel says so as often as it is asked.
+        side_.receiver.watch_for_ever(side_.in());
+        return total_ != 0 ? total_ : at_end(side_, 0);
+      }
+      if (got != kNothing) return total_ != 0 ? failed_later(got) : failed(got);
       if (!waits_) {
         if (total_ != 0) return total_;
         if (is_told_of()) return fail(-EAGAIN);
@@ -270,7 +299,10 @@ class Receiving {
           to_.skip(static_cast<std::size_t>(result));
           if (finished(result)) return total_;
           break;
-        case Outcome::ended: return total_ != 0 ? total_ : result;
+        case Outcome::ended:
+          if (total_ == 0) return result;
+          if (result < 0 && owns_guard_) keep(side_, errno);
+          return total_;
       }
     }
   }
@@ -320,6 +352,11 @@ class Receiving {
     return fail(error);
   }
 
+  ssize_t failed_later(long error) noexcept {
+    keep(side_, static_cast<int>(-error));
+    return total_;
+  }
+
   // Whether the program will hear of what comes from now on. False: it would not have, and there
   // is something.
   bool is_told_of() noexcept {
@@ -366,6 +403,11 @@ class Receiving {
         sleep_in_kernel(side_, call_, to_, open ? UINT64_MAX : next.bytes, total_ == 0, guard_);
     if (result == kNothing) return Outcome::look_again;
     if (result > 0) return Outcome::took;
+    if (side_.generation.load(std::memory_order_relaxed) != generation_) {
+      owns_guard_ = false;
+      return Outcome::ended;
+    }
+    if (result == 0) side_.receiver.watch_for_ever(side_.in());
     return ended(result, at_end(side_, result));
   }
 
@@ -565,6 +607,11 @@ ssize_t receive_badly(Side& side, const Call& call, Guard& guard) {
 
 }  // namespace
 
+void keep_error(Side& side, int error) noexcept {
+  const Guard guard(side.receive_lock);
+  if (guard) keep(side, error);
+}
+
 void wake_up(Side& side, int fd) noexcept {
   if (may_stay_unwatched(side, fd, true)) side.receiver.unwatch(side.in());
 }
@@ -585,9 +632,14 @@ bool ring_readable(Side& side) noexcept {
   return next.kind == Receiver::Next::ring || next.kind == Receiver::Next::broken;
 }
 
-ssize_t receive_from(Side& side, const Call& call) noexcept(false) {
+namespace {
+
+// kNothing: look again.
+ssize_t receive_once(Side& side, const Call& call) {
   Guard guard(side.receive_lock);
   if (!guard) return fail(-EINTR);
+  if (side.error_kept != 0) [[unlikely]]
+    return fail(-std::exchange(side.error_kept, 0));
   if (has_bad_part(call.parts, call.count)) [[unlikely]]
     return receive_badly(side, call, guard);
   if (side.in().control == nullptr || side.receiver.has_left() ||
@@ -599,6 +651,15 @@ ssize_t receive_from(Side& side, const Call& call) noexcept(false) {
     return call.as_it_is(call.arguments);
   }
   return Receiving(side, call, guard).receive();
+}
+
+}  // namespace
+
+ssize_t receive_from(Side& side, const Call& call) noexcept(false) {
+  for (;;) {
+    const ssize_t got = receive_once(side, call);
+    if (got != kNothing) return got;
+  }
 }
 
 ssize_t splice_from_kernel(Side& side, const Call& call) noexcept(false) {

@@ -38,6 +38,8 @@ void wake_up(Side& side, int fd) noexcept;
 
 // The program has set or cleared O_NONBLOCK.
 void set_nonblocking(Side& side, bool on) noexcept;
+// A receiving call on this side returned bytes, and then this error: the next one tells it.
+void keep_error(Side& side, int error) noexcept;
 
 // Whether there is something to read in the ring; what is in the kernel poll() tells.
 bool ring_readable(Side& side) noexcept;

@@ -107,6 +107,7 @@ ssize_t discard(Side& side, const Call& whole) {
     const auto bound = bind(real::next<"recv", Recv>(), whole.fd, scratch, size, flags);
     const ssize_t got = receive_from(side, call(whole.fd, &part, 1, flags, bound));
     if (got < 0 && done == 0) return got;
+    if (got < 0) keep_error(side, errno);
     if (got <= 0) break;
     done += static_cast<std::size_t>(got);
     if ((flags & MSG_PEEK) != 0) {
@@ -282,7 +283,10 @@ int receive_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flag
   unsigned done = 0;
   while (done < count) {
     const ssize_t got = recvmsg(fd, &messages[done].msg_hdr, flags & ~MSG_WAITFORONE);
-    if (got < 0) break;
+    if (got < 0) {
+      if (done != 0) keep_error(side, errno);
+      break;
+    }
     messages[done++].msg_len = static_cast<unsigned>(got);
     if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
     // The kernel looks at the time after each message, too, and only then.
@@ -362,6 +366,7 @@ ssize_t splice_by_hand(int in, Side& side, int pipe, std::size_t size, bool may_
     if (room != 0) {
       const std::size_t most = std::min(size - done, sizeof buffer);
       const ssize_t seen = receive(most, MSG_PEEK | (done != 0 ? MSG_DONTWAIT : 0));
+      if (seen < 0 && done != 0) keep_error(side, errno);
       if (seen <= 0) return done != 0 ? static_cast<ssize_t>(done) : seen;
       written = write_now(pipe, buffer, static_cast<std::size_t>(seen));
     }
@@ -370,10 +375,17 @@ ssize_t splice_by_hand(int in, Side& side, int pipe, std::size_t size, bool may_
     if (written == -EPIPE) return done != 0 ? static_cast<ssize_t>(done) : (errno = EPIPE, -1);
     if (written < 0) return done != 0 ? static_cast<ssize_t>(done) : with_errno(written);
     done += static_cast<std::size_t>(written);
+    // The peer may be about to send them again, through the kernel.
+    constexpr std::int64_t kLongest = 3'000'000'000;
+    const std::int64_t start = now_ns();
     for (auto left = static_cast<std::size_t>(written); left != 0;) {
       const ssize_t taken = receive(left, MSG_DONTWAIT);
-      if (taken <= 0) break;
-      left -= static_cast<std::size_t>(taken);
+      if (taken > 0)
+        left -= static_cast<std::size_t>(taken);
+      else if (taken == 0 || (errno != EAGAIN && errno != EINTR) || now_ns() - start > kLongest)
+        break;
+      else
+        kernel(SYS_sched_yield);
     }
   }
   return static_cast<ssize_t>(done);

@@ -144,8 +144,8 @@ class Leaving {
       }
       // At the end of the stream nothing can be put in front of it any more.
       if (got != kNothing) return got == 0 && collected_.size() == 0;
-      if (quiet && side_.receiver.kernel_taken() >= sent && side_.receiver.held(side_.in()) == 0 &&
-          !side_.receiver.reclaim_unfinished(side_.in()) && !doorbell_rings(side_))
+      if (quiet && side_.receiver.kernel_taken() >= sent && side_.receiver.emptied(side_.in()) &&
+          !doorbell_rings(side_))
         return true;
       if (now_ns() - since > kLongest) return false;
       serve_peer();
@@ -163,6 +163,13 @@ class Leaving {
     for (const std::int64_t start = now_ns();;) {
       std::uint64_t word = direction_.handback.load(std::memory_order_acquire);
       if (state_of(word) == handback::kServed) break;
+      if (state_of(word) == handback::kAgain) {
+        const Place place = place_of(word);
+        if (place.from > place.to || place.to != size) return false;
+        std::memcpy(side_.in().bytes, collected_.data() + done, size);
+        direction_.handback.store(given(place.from, size), std::memory_order_release);
+        continue;
+      }
       const std::int64_t waited = now_ns() - start;
       if (waited > kLongest || is_dead()) return false;
       if (waited > kBeforeBorrowing && !borrowed && state_of(word) == handback::kGiven &&
@@ -238,8 +245,7 @@ void leave_receiving(Side& side, int fd) noexcept {
         kernel(SYS_recvfrom, fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
       side.receiver.taken_from_kernel(side.in(), 1);
   }
-  const bool empty = side.receiver.held(side.in()) == 0 &&
-                     !side.receiver.reclaim_unfinished(side.in()) && !doorbell_rings(side) &&
+  const bool empty = side.receiver.emptied(side.in()) && !doorbell_rings(side) &&
                      !side.receiver.broken();
   if (!empty && !Leaving(side, fd).give_back()) {
     log(LogLevel::warn, "descriptor %d is reset: the peer does not take back what is unread", fd);
@@ -258,6 +264,13 @@ bool serve_leaving_peer(Side& side, int fd) noexcept {
     if (place.from > place.to || place.to > ring.size ||
         !ring.control->handback.compare_exchange_strong(word, handback::kServing))
       return false;
+    // It cannot do so any more: it has seen that the receiver left.
+    if (side.sender.wrote_in_vain()) {
+      ring.control->handback.store((word & ~std::uint64_t{(1U << handback::kStateBits) - 1}) |
+                                       handback::kAgain,
+                                   std::memory_order_release);
+      return false;
+    }
     const iovec part{.iov_base = ring.bytes + place.from, .iov_len = place.to - place.from};
     Span left(&part, 1);
     long sent = 1;

@@ -37,6 +37,7 @@ struct Side {
   Receiver receiver;
   Patience patience;
   bool reset_told;  // ECONNRESET for a peer that died with bytes of ours unread; or not to be told
+  int error_kept;   // that ended a call which returned bytes: the next one tells it
   // How this side waits, see may_stay_unwatched().
   bool waited;                   // in a receive call
   std::uint32_t reclaims_seen;   // what the peer took back, when that was last looked at

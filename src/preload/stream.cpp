@@ -105,6 +105,8 @@ std::size_t Sender::put(const Ring& ring, Span& from) noexcept {
   if (free < wanted) free = ring.size - unread(ring);
   const std::size_t size = std::min({wanted, free, ring.size});
   if (size == 0 || broken_) return 0;
+  // A receiver that has left uses the memory otherwise.
+  if (closed(ring)) return 0;
   const std::size_t at = static_cast<std::size_t>(tail_) & (ring.size - 1);
   const std::size_t first = std::min(size, ring.size - at);
   Span copy = from;
@@ -115,6 +117,7 @@ std::size_t Sender::put(const Ring& ring, Span& from) noexcept {
   if (!ring.control->tail.compare_exchange_strong(expected, tail_ + size, std::memory_order_release,
                                                   std::memory_order_relaxed)) {
     if ((expected & ~kFlags) != tail_) broken_ = true;
+    wrote_in_vain_ = true;
     return 0;
   }
   tail_ += size;
@@ -385,6 +388,13 @@ std::uint64_t Receiver::held(const Ring& ring) noexcept {
   const std::uint64_t tail = ring.control->tail.load(std::memory_order_acquire) & ~kFlags;
   const bool here = ring.control->head.load(std::memory_order_acquire) == head_;
   return here && tail - head_ <= ring.size ? tail - head_ : 0;
+}
+
+bool Receiver::emptied(const Ring& ring) noexcept {
+  if (next(ring).kind == Next::broken || left_) return true;
+  // acquire: pairs with the release in Sender::reclaimed
+  const bool here = ring.control->head.load(std::memory_order_acquire) == head_;
+  return here && (ring.control->tail.load(std::memory_order_acquire) & ~kFlags) == head_;
 }
 
 void Receiver::watch(const Ring& ring) noexcept {

@@ -61,6 +61,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "farcall/wait.hpp"
 
@@ -84,6 +85,8 @@ inline constexpr std::uint64_t kGiven = 2;    // by the receiver: bytes stand at
 inline constexpr std::uint64_t kServing = 3;  // by the sender, which sends them
 inline constexpr std::uint64_t kServed = 4;   // by the sender: the kernel has them
 inline constexpr std::uint64_t kDone = 5;     // by the receiver: all is in the kernel
+// By the sender: it had been about to publish, and has written over what was given.
+inline constexpr std::uint64_t kAgain = 6;
 inline constexpr unsigned kStateBits = 3;
 }  // namespace handback
 
@@ -187,6 +190,9 @@ class Sender {
   std::size_t reclaim(const Ring& ring, bool always, iovec (&runs)[2]) noexcept;
   void reclaimed(const Ring& ring, std::size_t sent) noexcept;
 
+  // Whether it has written into the ring what it then could not publish; asked for once.
+  [[nodiscard]] bool wrote_in_vain() noexcept { return std::exchange(wrote_in_vain_, false); }
+
   [[nodiscard]] bool in_kernel() const noexcept { return in_kernel_; }
   [[nodiscard]] bool broken() const noexcept { return broken_; }
   [[nodiscard]] bool busy() const noexcept { return sending_ != 0; }
@@ -208,6 +214,7 @@ class Sender {
   bool in_kernel_ = true;
   bool for_ever_ = false;
   bool broken_ = false;
+  bool wrote_in_vain_ = false;
 
   static constexpr std::uint64_t kFirstPages = 4096;
   void restart(const Ring& ring) noexcept;
@@ -275,6 +282,9 @@ class Receiver {
   [[nodiscard]] std::uint32_t reclaims() const noexcept { return reclaims_; }
   // Bytes in the ring, whatever stands before them, that the sender is not about to take back.
   [[nodiscard]] std::uint64_t held(const Ring& ring) noexcept;
+  // Nothing is in the ring, and the sender is not about to take anything back. Asked as one
+  // question: it may take back in vain, and then the bytes are in the ring again.
+  [[nodiscard]] bool emptied(const Ring& ring) noexcept;
 
   [[nodiscard]] bool busy() const noexcept { return sleeping_ != 0; }
   [[nodiscard]] bool broken() const noexcept { return broken_; }

@@ -907,6 +907,94 @@ TEST(Calls, LingeringForNoTimeResetsBehindTheBytes) {
   }
 }
 
+// The sender is in the middle of publishing when the receiver leaves.
+TEST(Calls, LeavingLosesNothingWhileThePeerSends) {
+  for (unsigned round = 0; round < 60; ++round) {
+    const Pair pair;
+    const auto byte = [](unsigned at) { return static_cast<char>((at * 2654435761U) >> 21); };
+    constexpr unsigned kAll = 60'000;
+    std::thread sender([&] {
+      std::string text;
+      for (unsigned at = 0, size = 1; at < kAll; at += size, size = size * 7 % 3001 + 1) {
+        text.clear();
+        for (unsigned i = 0; i < size; ++i) text += byte(at + i);
+        if (send(pair.client.get(), text) != std::to_string(size)) break;
+      }
+      ::shutdown(pair.client.get(), SHUT_WR);
+    });
+    unsigned at = 0;
+    bool left = false;
+    for (std::string text; (text = receive(pair.server.get(), 1000)) != "(end)";) {
+      for (const char one : text) ASSERT_EQ(one, byte(at++)) << at;
+      if (left || at < 2000 + round * 300) continue;
+      left = true;
+      FILE* const stream = ::fdopen(::dup(pair.server.get()), "r");
+      ASSERT_NE(stream, nullptr);
+      ::fclose(stream);
+    }
+    sender.join();
+    EXPECT_GE(at, kAll);
+  }
+}
+
+// A call that returns bytes cannot tell of the reset behind them: the next one does.
+TEST(Calls, AResetBehindBytesIsToldByTheNextCall) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd out(ends[0]);
+  const UniqueFd in(ends[1]);
+  using Receive = std::function<ssize_t(int)>;
+  char bytes[10'000];
+  const Receive ways[] = {
+      [&](int fd) { return ::recv(fd, bytes, sizeof bytes, MSG_WAITALL); },
+      [&](int fd) { return ::recv(fd, nullptr, sizeof bytes, MSG_TRUNC | MSG_WAITALL); },
+      [&](int fd) { return ::recv(fd, nullptr, sizeof bytes, MSG_TRUNC); },
+      [&](int fd) { return ::splice(fd, nullptr, in.get(), nullptr, sizeof bytes, 0); },
+  };
+  for (std::size_t i = 0; i < std::size(ways); ++i) {
+    SCOPED_TRACE(i);
+    Pair pair;
+    const linger now{.l_onoff = 1, .l_linger = 0};
+    ASSERT_EQ(::setsockopt(pair.client.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now), 0);
+    EXPECT_EQ(send(pair.client.get(), "last"), "4");
+    pair.client.reset();
+    EXPECT_EQ(ways[i](pair.server.get()), 4);
+    EXPECT_EQ(receive(pair.server.get()), "(ECONNRESET)");
+    EXPECT_EQ(receive(pair.server.get()), "(end)");
+  }
+}
+
+TEST(Calls, AResetDuringAWaitForAllIsToldByTheNextCall) {
+  Pair pair;
+  const linger now{.l_onoff = 1, .l_linger = 0};
+  ASSERT_EQ(::setsockopt(pair.client.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now), 0);
+  EXPECT_EQ(send(pair.client.get(), "last"), "4");
+  std::thread later([&] {
+    std::this_thread::sleep_for(20ms);
+    pair.client.reset();
+  });
+  EXPECT_EQ(receive(pair.server.get(), 100, MSG_WAITALL), "last");
+  later.join();
+  EXPECT_EQ(receive(pair.server.get()), "(ECONNRESET)");
+  EXPECT_EQ(receive(pair.server.get()), "(end)");
+}
+
+// Also where the peer could not say before that it would end.
+TEST(Calls, TheEndIsToldAsOftenAsItIsAskedFor) {
+  const Pair pair;
+  pollfd wait{.fd = pair.server.get(), .events = POLLIN, .revents = 0};
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(send(pair.client.get(), "ping"), "4");
+    ASSERT_EQ(::poll(&wait, 1, -1), 1);
+    EXPECT_EQ(receive(pair.server.get(), 100, MSG_DONTWAIT), "ping");
+  }
+  ASSERT_EQ(kernel(SYS_shutdown, pair.client.get(), SHUT_WR), 0);
+  ASSERT_EQ(::poll(&wait, 1, -1), 1);
+  while (receive(pair.server.get(), 1, MSG_DONTWAIT) == "(EAGAIN)") {
+  }
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(receive(pair.server.get(), 1, MSG_DONTWAIT), "(end)");
+}
+
 TEST(Calls, WhoReadsNoMoreReadsTheEnd) {
   const Pair pair;
   EXPECT_EQ(send(pair.server.get(), "unread"), "6");

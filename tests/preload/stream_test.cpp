@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+
+#include <algorithm>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -101,6 +103,36 @@ TEST(Stream, GoesBackToTheKernelWhenTheReceiverSleeps) {
   stream.receiver.unwatch(stream.ring);
   stream.send("ring again");
   EXPECT_EQ(stream.receive(), "ring kernel ring again");
+}
+
+// What the receiver gives back may stand there.
+TEST(Stream, WritesNothingIntoARingThatIsWatched) {
+  Stream stream;
+  stream.receiver.unwatch(stream.ring);
+  stream.send("ring");
+  EXPECT_EQ(stream.receive(), "ring");
+  stream.receiver.watch_for_ever(stream.ring);
+  std::fill_n(stream.ring.bytes, stream.ring.size, std::byte{'x'});
+  EXPECT_EQ(stream.send("kernel"), 6);
+  EXPECT_EQ(std::count(stream.ring.bytes, stream.ring.bytes + stream.ring.size, std::byte{'x'}),
+            static_cast<std::ptrdiff_t>(stream.ring.size));
+  EXPECT_FALSE(stream.sender.wrote_in_vain());
+  EXPECT_EQ(stream.receive(), "kernel");
+}
+
+TEST(Stream, IsNotEmptyWhileBytesAreTakenBack) {
+  Stream stream;
+  stream.receiver.unwatch(stream.ring);
+  EXPECT_TRUE(stream.receiver.emptied(stream.ring));
+  stream.send("ring");
+  iovec runs[2];
+  ASSERT_EQ(stream.sender.reclaim(stream.ring, true, runs), 1U);
+  EXPECT_FALSE(stream.receiver.emptied(stream.ring));
+  // In vain.
+  stream.sender.reclaimed(stream.ring, 0);
+  EXPECT_FALSE(stream.receiver.emptied(stream.ring));
+  EXPECT_EQ(stream.receive(), "ring");
+  EXPECT_TRUE(stream.receiver.emptied(stream.ring));
 }
 
 TEST(Stream, ShowsWhatIsInFrontWithoutTakingIt) {
