@@ -117,8 +117,8 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
     if (got > 0 && (call.flags & (MSG_OOB | MSG_ERRQUEUE)) == 0) {
       // It may have become accelerated, and even left again, while this call slept.
-      got = static_cast<ssize_t>(came_from_kernel(side, call, call.parts, call.count,
-                                                  static_cast<std::size_t>(got)));
+      got = static_cast<ssize_t>(
+          came_from_kernel(side, call, call.parts, call.count, static_cast<std::size_t>(got)));
       if (got == 0) return kNothing;
     } else {
       side.receiver.leave_kernel(side.in(), 0);
@@ -157,9 +157,9 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
     side.patience.slept();
     if (got > 0) {
-      got = static_cast<ssize_t>(came_from_kernel(
-          side, call, as_it_is ? call.parts : parts,
-          as_it_is ? call.count : message.msg_iovlen, static_cast<std::size_t>(got)));
+      got = static_cast<ssize_t>(came_from_kernel(side, call, as_it_is ? call.parts : parts,
+                                                  as_it_is ? call.count : message.msg_iovlen,
+                                                  static_cast<std::size_t>(got)));
       // There was nothing but the doorbell.
       if (got == 0) return kNothing;
     } else {

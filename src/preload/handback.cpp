@@ -245,8 +245,8 @@ void leave_receiving(Side& side, int fd) noexcept {
         kernel(SYS_recvfrom, fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
       side.receiver.taken_from_kernel(side.in(), 1);
   }
-  const bool empty = side.receiver.emptied(side.in()) && !doorbell_rings(side) &&
-                     !side.receiver.broken();
+  const bool empty =
+      side.receiver.emptied(side.in()) && !doorbell_rings(side) && !side.receiver.broken();
   if (!empty && !Leaving(side, fd).give_back()) {
     log(LogLevel::warn, "descriptor %d is reset: the peer does not take back what is unread", fd);
     reset(fd);
@@ -266,9 +266,9 @@ bool serve_leaving_peer(Side& side, int fd) noexcept {
       return false;
     // It cannot do so any more: it has seen that the receiver left.
     if (side.sender.wrote_in_vain()) {
-      ring.control->handback.store((word & ~std::uint64_t{(1U << handback::kStateBits) - 1}) |
-                                       handback::kAgain,
-                                   std::memory_order_release);
+      ring.control->handback.store(
+          (word & ~std::uint64_t{(1U << handback::kStateBits) - 1}) | handback::kAgain,
+          std::memory_order_release);
       return false;
     }
     const iovec part{.iov_base = ring.bytes + place.from, .iov_len = place.to - place.from};
