@@ -49,12 +49,18 @@ bool left_bytes_unread(Side& side) noexcept {
   const Guard sending(side.send_lock);
   if (side.out().control == nullptr || side.in().control == nullptr) return false;
   if (side.in().control->sender_said.load(std::memory_order_acquire) != 0) return false;
-  return side.sender.unread(side.out()) != 0;
+  if (side.sender.unread(side.out()) != 0) return true;
+  // What was taken back from it at last may have reached the kernel behind its end.
+  return side.reclaimed_to != 0 &&
+         (side.out().control->tail.load(std::memory_order_acquire) & kLeft) == 0 &&
+         side.out().control->kernel_taken.load(std::memory_order_acquire) < side.reclaimed_to;
 }
 
 // Holds the receiver's lock.
 ssize_t at_end(Side& side, ssize_t result) noexcept {
   if (result != 0) return result;
+  // This very call may have taken it, before it slept.
+  if (const int error = take_error(side); error != 0) return fail(-error);
   const bool lost = side.in().control != nullptr && side.receiver.reclaim_unfinished(side.in());
   if (!lost && !left_bytes_unread(side)) return result;
   side.reset_told = true;
@@ -62,12 +68,12 @@ ssize_t at_end(Side& side, ssize_t result) noexcept {
 }
 
 // The kernel tells of the end of a connection once. Where a call returns bytes instead, the next
-// one tells of it. Holds the receiver's lock.
+// one tells of it.
 void keep(Side& side, int error) noexcept {
   if (error == EAGAIN || error == EINTR || error == EBADF || error == EFAULT || error == EINVAL ||
       error == ENOMEM)
     return;
-  side.error_kept = error;
+  side.error_kept.store(error, std::memory_order_relaxed);
 }
 
 // A peer that breaks the protocol is dead to us, and we to it.
@@ -122,6 +128,7 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
       if (got == 0) return kNothing;
     } else {
       side.receiver.leave_kernel(side.in(), 0);
+      if (got == 0 && at_end(side, 0) != 0) return -1;
     }
     guard.unlock();
     if (got > 0 && (call.flags & (MSG_PEEK | MSG_OOB)) == 0) {
@@ -485,7 +492,7 @@ ssize_t enter_kernel(Side& side, const Call& call) noexcept {
 // Newer bytes must not come before those of the ring there, so these go first. False: the kernel
 // has no room for all.
 bool leave_ring_for_kernel(Side& side, int fd) noexcept {
-  reclaim_now(side.sender, side.out(), fd, true);
+  reclaim(side, fd, true);
   if (side.sender.in_kernel()) return true;
   if (side.sender.unread(side.out()) != 0 && !side.sender.broken()) return false;
   side.sender.use_kernel(side.out());
@@ -607,9 +614,19 @@ ssize_t receive_badly(Side& side, const Call& call, Guard& guard) {
 
 }  // namespace
 
-void keep_error(Side& side, int error) noexcept {
-  const Guard guard(side.receive_lock);
-  if (guard) keep(side, error);
+void keep_error(Side& side, int error) noexcept { keep(side, error); }
+
+int take_error(Side& side) noexcept {
+  if (side.error_kept.load(std::memory_order_relaxed) == 0) [[likely]]
+    return 0;
+  return side.error_kept.exchange(0, std::memory_order_relaxed);
+}
+
+void reclaim(Side& side, int fd, bool always) noexcept {
+  const std::uint64_t before = side.sender.kernel_sent();
+  if (const long error = reclaim_now(side.sender, side.out(), fd, always); error != 0)
+    keep(side, static_cast<int>(-error));
+  if (side.sender.kernel_sent() != before) side.reclaimed_to = side.sender.kernel_sent();
 }
 
 void wake_up(Side& side, int fd) noexcept {
@@ -638,8 +655,8 @@ namespace {
 ssize_t receive_once(Side& side, const Call& call) {
   Guard guard(side.receive_lock);
   if (!guard) return fail(-EINTR);
-  if (side.error_kept != 0) [[unlikely]]
-    return fail(-std::exchange(side.error_kept, 0));
+  if (const int error = take_error(side); error != 0) [[unlikely]]
+    return fail(-error);
   if (has_bad_part(call.parts, call.count)) [[unlikely]]
     return receive_badly(side, call, guard);
   if (side.in().control == nullptr || side.receiver.has_left() ||
@@ -695,6 +712,8 @@ ssize_t send_by_kernel(Side& side, const Call& call, bool for_ever) noexcept(fal
 }
 
 ssize_t send_to(Side& side, const Call& call) noexcept(false) {
+  if (const int error = take_error(side); error != 0) [[unlikely]]
+    return fail(-error);
   if (has_bad_part(call.parts, call.count)) [[unlikely]]
     return send_by_kernel(side, call, false);
   // What is urgent stands at a place in the kernel's stream, and what is not copied stays there.

@@ -38,8 +38,12 @@ void wake_up(Side& side, int fd) noexcept;
 
 // The program has set or cleared O_NONBLOCK.
 void set_nonblocking(Side& side, bool on) noexcept;
-// A receiving call on this side returned bytes, and then this error: the next one tells it.
+// The kernel has told of this error where no call of the program could: the next one tells it.
 void keep_error(Side& side, int error) noexcept;
+int take_error(Side& side) noexcept;
+
+// reclaim_now(), with the error kept. Holds the sender's lock.
+void reclaim(Side& side, int fd, bool always) noexcept;
 
 // Whether there is something to read in the ring; what is in the kernel poll() tells.
 bool ring_readable(Side& side) noexcept;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "preload/connection.hpp"
 #include "preload/log.hpp"
 #include "preload/peer_socket.hpp"
 #include "preload/transfer.hpp"
@@ -310,7 +311,7 @@ bool wait_for_leaving_peer(Side& side, int fd) noexcept {
 void send_last_bytes(Side& side, int fd) noexcept {
   while (!wait_for_leaving_peer(side, fd, kLongestBeforeClosing)) {
   }
-  reclaim_now(side.sender, side.out(), fd, true);
+  reclaim(side, fd, true);
 }
 
 void hand_back(Side& side, int fd, Reason reason) noexcept {

@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "preload/connection.hpp"
 #include "preload/fork.hpp"
 #include "preload/transfer.hpp"
 
@@ -54,7 +55,7 @@ bool settle(Entry& entry, bool other_thread) noexcept {
     }
     if (now - entry.looked_at < kLong) return false;
   }
-  reclaim_now(side.sender, side.out(), entry.fd, false);
+  reclaim(side, entry.fd, false);
   noted_of(side).store(false, std::memory_order_relaxed);
   return true;
 }

@@ -294,7 +294,7 @@ void say_closed(Released released, int fd) noexcept {
       // The peer sends through the kernel from here on, which tells it that nobody reads.
       side.receiver.watch_for_ever(side.in());
       (void)side.receiver.next(side.in());
-      unread = side.receiver.held(side.in()) != 0;
+      unread = !side.receiver.emptied(side.in());
     }
   }
   {

@@ -29,6 +29,7 @@ struct Side {
   std::uint32_t sends_unchecked;  // since the kernel was asked whether the peer lives
   std::uint64_t checked_at;       // ticks
   Sender sender;
+  std::uint64_t reclaimed_to;  // in the kernel's stream: the end of what was taken back at last
 
   // --- the receiving half, under its lock
   alignas(kFalseSharing) Lock receive_lock;
@@ -37,7 +38,6 @@ struct Side {
   Receiver receiver;
   Patience patience;
   bool reset_told;  // ECONNRESET for a peer that died with bytes of ours unread; or not to be told
-  int error_kept;   // that ended a call which returned bytes: the next one tells it
   // How this side waits, see may_stay_unwatched().
   bool waited;                   // in a receive call
   std::uint32_t reclaims_seen;   // what the peer took back, when that was last looked at
@@ -59,8 +59,11 @@ struct Side {
   std::atomic<bool> nodelay;              // what the program wants of TCP_NODELAY, once accelerated
   std::atomic<bool> corked;               // TCP_CORK: the kernel holds back what is sent
   std::atomic<bool> broken_told;          // that the peer breaks the protocol
-  std::atomic<bool> stay_watched;         // waited for in ways that only the kernel serves
-  std::atomic<bool> polled;               // waited for with poll or select
+  // What the kernel has said, once, to a call that returned bytes or was the library's own: the
+  // next call of the program tells it.
+  std::atomic<int> error_kept;
+  std::atomic<bool> stay_watched;  // waited for in ways that only the kernel serves
+  std::atomic<bool> polled;        // waited for with poll or select
   bool connector;
   bool other_holders_unknown;  // handed back: others may hold it that the library does not see
   // While it is kListening; private to the process that began to listen.

@@ -390,6 +390,9 @@ int getsockopt(int fd, int level, int option, void* value, socklen_t* size) {
   if (side != nullptr && level == IPPROTO_TCP && option == TCP_ZEROCOPY_RECEIVE)
     hand_back(*side, fd, Reason::option);
   const long result = next_getsockopt(fd, level, option, value, size);
+  if (side != nullptr && level == SOL_SOCKET && option == SO_ERROR && result == 0)
+    if (const int error = take_error(*side); error != 0)
+      std::memcpy(value, &error, std::min<std::size_t>(*size, sizeof error));
   if (level == IPPROTO_TCP && option == TCP_NODELAY && result == 0 && side != nullptr &&
       side->accelerated()) {
     const int wanted = side->nodelay.load(std::memory_order_relaxed) ? 1 : 0;

@@ -130,14 +130,15 @@ std::size_t without_doorbell(const Receiver& receiver, const Ring& ring, const i
   return got - 1;
 }
 
-void reclaim_now(Sender& sender, const Ring& ring, int fd, bool always) noexcept {
+long reclaim_now(Sender& sender, const Ring& ring, int fd, bool always) noexcept {
   iovec runs[2];
   const std::size_t count = sender.reclaim(ring, always, runs);
-  if (count == 0) return;
+  if (count == 0) return 0;
   std::size_t moved = 0;
+  long sent = 0;
   if (sender.enter_kernel(ring)) {
     for (Span left(runs, count); left.left() != 0;) {
-      const long sent = kernel_send(fd, left, left.left(), MSG_NOSIGNAL);
+      sent = kernel_send(fd, left, left.left(), MSG_NOSIGNAL);
       if (sent <= 0) break;
       left.skip(static_cast<std::size_t>(sent));
       moved += static_cast<std::size_t>(sent);
@@ -145,6 +146,8 @@ void reclaim_now(Sender& sender, const Ring& ring, int fd, bool always) noexcept
     sender.leave_kernel(ring, moved);
   }
   sender.reclaimed(ring, moved);
+  // A broken pipe is told of each time.
+  return sent < 0 && sent != -EAGAIN && sent != -EPIPE ? sent : 0;
 }
 
 long kernel_queued(int fd) noexcept {

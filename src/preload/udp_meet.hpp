@@ -22,8 +22,8 @@
 
 #include <cstdint>
 
-#include "preload/udp.hpp"
 #include "preload/proof.hpp"
+#include "preload/udp.hpp"
 
 namespace farcall::preload {
 

@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -329,6 +330,33 @@ TEST(UnseenWaitOnASocket, IsEndedWhenBothWaitSoAndLookUntilNothingIsLeft) {
     ASSERT_LE(::recv(connected.fd.get(), bytes, 64, 0), 0);
   }
   EXPECT_EQ(connected.child->status(), 0);
+}
+
+// --- dying
+
+// The peer goes at every moment from when the bytes are sent until after their sender sleeps.
+void expect_resets(void (*go)(int)) {
+  for (int round = 0; round < 150; ++round) {
+    const Connected connected = with_child([&](int peer) {
+      pollfd look{.fd = peer, .events = POLLIN, .revents = 0};
+      while (::poll(&look, 1, 0) == 0) continue;
+      const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(round);
+      while (std::chrono::steady_clock::now() < end) continue;
+      go(peer);
+    });
+    ASSERT_EQ(::send(connected.fd.get(), "unread", 6, MSG_NOSIGNAL), 6);
+    char byte = 0;
+    ASSERT_EQ(::recv(connected.fd.get(), &byte, 1, 0), -1) << round;
+    ASSERT_EQ(errno, ECONNRESET) << round;
+  }
+}
+
+TEST(PeerThatHasNotRead, IsMissedByAResetWhenItIsKilled) {
+  expect_resets([](int) { kernel(SYS_kill, kernel(SYS_getpid), SIGKILL); });
+}
+
+TEST(PeerThatHasNotRead, IsMissedByAResetWhenItCloses) {
+  expect_resets([](int peer) { ::close(peer); });
 }
 
 // --- handlers
