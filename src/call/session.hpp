@@ -157,12 +157,15 @@ class SessionBase {
   [[nodiscard]] int socket() const noexcept { return socket_.get(); }
   // acquire: pairs with the release in give_turn().
   [[nodiscard]] Turn turn() const noexcept {
-    return Turn::unpack(slot().turn.load(std::memory_order_acquire));
+    const std::uint64_t now = slot().turn.load(std::memory_order_acquire);
+    order_for_sanitizer();
+    return Turn::unpack(now);
   }
   // The same, for who looks again and again: after a long message both lines of the slot are
   // fetched at once, instead of the second after the first.
   [[nodiscard]] std::uint64_t look() const noexcept {
     const std::uint64_t now = slot().turn.load(std::memory_order_acquire);
+    order_for_sanitizer();
     if (long_) __builtin_prefetch(slot().data + kFirstLineBytes);
     return now;
   }
@@ -197,6 +200,7 @@ class SessionBase {
     }
   }
   void give_turn(Turn turn, WaitState& mine, WaitState& peer) noexcept {
+    order_for_sanitizer();
     // release: the message is visible before the turn passes.
     slot().turn.store(turn.pack(), std::memory_order_release);
     waiter_.wake(mine, peer);
