@@ -194,6 +194,7 @@ class Child {
     }
     while (::waitpid(pid_, &status_, 0) < 0 && errno == EINTR) {
     }
+    order_for_sanitizer();
     pid_ = -1;
     return status_;
   }
