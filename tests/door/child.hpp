@@ -25,6 +25,8 @@
 #include <thread>
 #include <utility>
 
+#include "farcall/wait.hpp"
+
 namespace farcall::door::test {
 
 using namespace std::chrono_literals;
@@ -194,7 +196,7 @@ class Child {
     }
     while (::waitpid(pid_, &status_, 0) < 0 && errno == EINTR) {
     }
-    order_for_sanitizer();
+    farcall::order_for_sanitizer();
     pid_ = -1;
     return status_;
   }
