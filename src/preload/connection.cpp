@@ -2,6 +2,7 @@
 #include "preload/connection.hpp"
 
 #include <poll.h>
+#include <pthread.h>
 
 #include <cstring>
 #include <utility>
@@ -65,15 +66,6 @@ ssize_t at_end(Side& side, ssize_t result) noexcept {
   if (!lost && !left_bytes_unread(side)) return result;
   side.reset_told = true;
   return fail(-ECONNRESET);
-}
-
-// The kernel tells of the end of a connection once. Where a call returns bytes instead, the next
-// one tells of it.
-void keep(Side& side, int error) noexcept {
-  if (error == EAGAIN || error == EINTR || error == EBADF || error == EFAULT || error == EINVAL ||
-      error == ENOMEM)
-    return;
-  side.error_kept.store(error, std::memory_order_relaxed);
 }
 
 // A peer that breaks the protocol is dead to us, and we to it.
@@ -308,7 +300,7 @@ class Receiving {
           break;
         case Outcome::ended:
           if (total_ == 0) return result;
-          if (result < 0 && owns_guard_) keep(side_, errno);
+          if (result < 0 && owns_guard_) keep_error(side_, errno);
           return total_;
       }
     }
@@ -360,7 +352,7 @@ class Receiving {
   }
 
   ssize_t failed_later(long error) noexcept {
-    keep(side_, static_cast<int>(-error));
+    keep_error(side_, static_cast<int>(-error));
     return total_;
   }
 
@@ -512,6 +504,7 @@ ssize_t wait_for_kernel(Side& side, const Call& call, Guard& guard) {
   ssize_t result = 0;
   const std::int64_t start = now_ns();
   for (bool room = false; !room && result == 0;) {
+    ::pthread_testcancel();
     const HeldSignals held;
     pollfd look{.fd = call.fd, .events = POLLOUT, .revents = 0};
     timespec moment{.tv_sec = 0, .tv_nsec = 2'000'000};
@@ -614,7 +607,12 @@ ssize_t receive_badly(Side& side, const Call& call, Guard& guard) {
 
 }  // namespace
 
-void keep_error(Side& side, int error) noexcept { keep(side, error); }
+void keep_error(Side& side, int error) noexcept {
+  if (error == EAGAIN || error == EINTR || error == EBADF || error == EFAULT || error == EINVAL ||
+      error == ENOMEM)
+    return;
+  side.error_kept.store(error, std::memory_order_relaxed);
+}
 
 int take_error(Side& side) noexcept {
   if (side.error_kept.load(std::memory_order_relaxed) == 0) [[likely]]
@@ -625,7 +623,7 @@ int take_error(Side& side) noexcept {
 void reclaim(Side& side, int fd, bool always) noexcept {
   const std::uint64_t before = side.sender.kernel_sent();
   if (const long error = reclaim_now(side.sender, side.out(), fd, always); error != 0)
-    keep(side, static_cast<int>(-error));
+    keep_error(side, static_cast<int>(-error));
   if (side.sender.kernel_sent() != before) side.reclaimed_to = side.sender.kernel_sent();
 }
 

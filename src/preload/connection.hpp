@@ -38,7 +38,8 @@ void wake_up(Side& side, int fd) noexcept;
 
 // The program has set or cleared O_NONBLOCK.
 void set_nonblocking(Side& side, bool on) noexcept;
-// The kernel has told of this error where no call of the program could: the next one tells it.
+// The kernel tells of the end of a connection once. Where it told a call that returns bytes
+// instead, or one of the library's own, the program's next call tells it.
 void keep_error(Side& side, int error) noexcept;
 int take_error(Side& side) noexcept;
 

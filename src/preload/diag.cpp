@@ -24,21 +24,46 @@ void put_address(__be32 (&to)[4], const Endpoint& endpoint, bool v4) noexcept {
     std::memcpy(to, endpoint.address.data(), 16);
 }
 
-int ask_for_socket(int protocol, const Endpoint& local, const Endpoint& remote,
-                   FoundSocket& found) noexcept {
-  struct {
-    nlmsghdr header;
-    inet_diag_req_v2 request;
-  } question{};
-  const bool v4 = std::memcmp(remote.address.data(), kMapped, sizeof kMapped) == 0;
+struct Question {
+  nlmsghdr header;
+  inet_diag_req_v2 request;
+};
+
+Question question_about(int protocol, int flags) noexcept {
+  Question question{};
   question.header = {.nlmsg_len = sizeof question,
                      .nlmsg_type = SOCK_DIAG_BY_FAMILY,
-                     .nlmsg_flags = NLM_F_REQUEST,
+                     .nlmsg_flags = static_cast<std::uint16_t>(NLM_F_REQUEST | flags),
                      .nlmsg_seq = 1,
                      .nlmsg_pid = 0};
-  question.request.sdiag_family = v4 ? AF_INET : AF_INET6;
   question.request.sdiag_protocol = static_cast<std::uint8_t>(protocol);
   question.request.idiag_states = ~0U;
+  return question;
+}
+
+// A socket at which the answers are, for the kernel gives them before this returns; or the negative
+// errno.
+long ask(const Question& question) noexcept {
+  const long fd =
+      kernel(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG);
+  if (fd < 0) return fd;
+  sockaddr_nl address{};
+  address.nl_family = AF_NETLINK;
+  const long sent = kernel(SYS_sendto, fd, &question, sizeof question, 0, &address, sizeof address);
+  if (sent >= 0) return fd;
+  kernel(SYS_close, fd);
+  return sent;
+}
+
+std::uint64_t cookie_in(const inet_diag_msg& message) noexcept {
+  return static_cast<std::uint64_t>(message.id.idiag_cookie[1]) << 32 | message.id.idiag_cookie[0];
+}
+
+int ask_for_socket(int protocol, const Endpoint& local, const Endpoint& remote,
+                   FoundSocket& found) noexcept {
+  const bool v4 = std::memcmp(remote.address.data(), kMapped, sizeof kMapped) == 0;
+  Question question = question_about(protocol, 0);
+  question.request.sdiag_family = v4 ? AF_INET : AF_INET6;
   question.request.id.idiag_sport = htons(local.port);
   question.request.id.idiag_dport = htons(remote.port);
   put_address(question.request.id.idiag_src, local, v4);
@@ -46,15 +71,10 @@ int ask_for_socket(int protocol, const Endpoint& local, const Endpoint& remote,
   question.request.id.idiag_cookie[0] = INET_DIAG_NOCOOKIE;
   question.request.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
 
-  const long fd =
-      kernel(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG);
+  const long fd = ask(question);
   if (fd < 0) return static_cast<int>(fd);
-  sockaddr_nl address{};
-  address.nl_family = AF_NETLINK;
-  long result = kernel(SYS_sendto, fd, &question, sizeof question, 0, &address, sizeof address);
   alignas(nlmsghdr) char answer[1024];
-  if (result >= 0)  // the kernel answers before sendto() returns
-    result = kernel(SYS_recvfrom, fd, answer, sizeof answer, 0, nullptr, nullptr);
+  const long result = kernel(SYS_recvfrom, fd, answer, sizeof answer, 0, nullptr, nullptr);
   kernel(SYS_close, fd);
   if (result < 0) return static_cast<int>(result);
 
@@ -74,14 +94,20 @@ int ask_for_socket(int protocol, const Endpoint& local, const Endpoint& remote,
   std::memcpy(&message, answer + NLMSG_HDRLEN, sizeof message);
   // A listener is found for addresses that nobody has.
   if (protocol == IPPROTO_TCP && message.id.idiag_dport != htons(remote.port)) return -ENOENT;
-  found.cookie =
-      static_cast<std::uint64_t>(message.id.idiag_cookie[1]) << 32 | message.id.idiag_cookie[0];
+  found.cookie = cookie_in(message);
   found.inode = message.idiag_inode;
   found.uid = message.idiag_uid;
   return 0;
 }
 
 }  // namespace
+
+bool address_of(long call, int fd, Endpoint& endpoint) noexcept {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  return kernel(call, fd, &address, &size) == 0 &&
+         Endpoint::from(reinterpret_cast<const sockaddr*>(&address), endpoint);
+}
 
 int find_socket(const Endpoint& local, const Endpoint& remote, FoundSocket& found) noexcept {
   return ask_for_socket(IPPROTO_TCP, local, remote, found);
@@ -92,31 +118,17 @@ int find_receiver(const Endpoint& from, const Endpoint& to, FoundSocket& found) 
 }
 
 bool has_udp_socket(std::uint16_t port, std::uint64_t cookie) noexcept {
-  struct {
-    nlmsghdr header;
-    inet_diag_req_v2 request;
-  } question{};
-  question.header = {.nlmsg_len = sizeof question,
-                     .nlmsg_type = SOCK_DIAG_BY_FAMILY,
-                     .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP,
-                     .nlmsg_seq = 1,
-                     .nlmsg_pid = 0};
-  question.request.sdiag_protocol = IPPROTO_UDP;
-  question.request.idiag_states = ~0U;
+  Question question = question_about(IPPROTO_UDP, NLM_F_DUMP);
   question.request.id.idiag_sport = htons(port);
   for (const int family : {AF_INET, AF_INET6}) {
     question.request.sdiag_family = static_cast<std::uint8_t>(family);
-    const long fd = kernel(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK,
-                           NETLINK_SOCK_DIAG);
+    const long fd = ask(question);
     if (fd < 0) return true;
-    sockaddr_nl address{};
-    address.nl_family = AF_NETLINK;
-    long size = kernel(SYS_sendto, fd, &question, sizeof question, 0, &address, sizeof address);
-    bool done = size < 0;
-    bool found = size < 0;
+    bool done = false;
+    bool found = false;
     while (!done && !found) {
       alignas(nlmsghdr) char answer[8192];
-      size =
+      const long size =
           kernel(SYS_recvfrom, fd, static_cast<char*>(answer), sizeof answer, 0, nullptr, nullptr);
       found = size <= 0;
       nlmsghdr header{};
@@ -128,8 +140,7 @@ bool has_udp_socket(std::uint16_t port, std::uint64_t cookie) noexcept {
         if (done || header.nlmsg_len < NLMSG_HDRLEN + sizeof(inet_diag_msg)) continue;
         inet_diag_msg message;
         std::memcpy(&message, answer + at + NLMSG_HDRLEN, sizeof message);
-        found = found || (static_cast<std::uint64_t>(message.id.idiag_cookie[1]) << 32 |
-                          message.id.idiag_cookie[0]) == cookie;
+        found = found || cookie_in(message) == cookie;
       }
     }
     kernel(SYS_close, fd);

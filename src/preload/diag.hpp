@@ -11,6 +11,9 @@
 
 namespace farcall::preload {
 
+// The address that SYS_getsockname or SYS_getpeername tells of.
+bool address_of(long call, int fd, Endpoint& endpoint) noexcept;
+
 struct FoundSocket {
   std::uint64_t cookie;
   std::uint32_t inode;

@@ -119,11 +119,11 @@ struct Wait {
   int fd;
   epoll_event* events;
   int most;
-  int timeout;              // of wait, pwait and their numbers
-  const timespec* longest;  // of pwait2 and its number
-  const sigset_t* mask;
-  long number;
-  const long* words;  // the arguments of a call by number
+  int timeout = -1;                   // of wait, pwait and their numbers
+  const timespec* longest = nullptr;  // of pwait2 and its number
+  const sigset_t* mask = nullptr;
+  long number = 0;
+  const long* words = nullptr;  // the arguments of a call by number
 
   [[nodiscard]] bool at_once() const noexcept {
     return timeout == 0 ||
@@ -594,15 +594,8 @@ int epoll_ctl(int set, int operation, int fd, epoll_event* event) {
 }
 
 int epoll_wait(int fd, epoll_event* events, int most, int timeout) {
-  return wait_for({.by = Wait::By::wait,
-                   .fd = fd,
-                   .events = events,
-                   .most = most,
-                   .timeout = timeout,
-                   .longest = nullptr,
-                   .mask = nullptr,
-                   .number = 0,
-                   .words = nullptr});
+  return wait_for(
+      {.by = Wait::By::wait, .fd = fd, .events = events, .most = most, .timeout = timeout});
 }
 
 int epoll_pwait(int fd, epoll_event* events, int most, int timeout, const sigset_t* mask) {
@@ -611,10 +604,7 @@ int epoll_pwait(int fd, epoll_event* events, int most, int timeout, const sigset
                    .events = events,
                    .most = most,
                    .timeout = timeout,
-                   .longest = nullptr,
-                   .mask = mask,
-                   .number = 0,
-                   .words = nullptr});
+                   .mask = mask});
 }
 
 int epoll_pwait2(int fd, epoll_event* events, int most, const timespec* timeout,
@@ -623,11 +613,8 @@ int epoll_pwait2(int fd, epoll_event* events, int most, const timespec* timeout,
                    .fd = fd,
                    .events = events,
                    .most = most,
-                   .timeout = -1,
                    .longest = timeout,
-                   .mask = mask,
-                   .number = 0,
-                   .words = nullptr});
+                   .mask = mask});
 }
 
 }  // extern "C"

@@ -9,21 +9,11 @@
 #include <cstring>
 
 #include "preload/diag.hpp"
+#include "preload/proof.hpp"
 #include "preload/real.hpp"
-
-#ifndef SO_COOKIE
-#define SO_COOKIE 57
-#endif
 
 namespace farcall::preload {
 namespace {
-
-bool address_of(long call, int fd, Endpoint& endpoint) noexcept {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  return kernel(call, fd, &address, &size) == 0 &&
-         Endpoint::from(reinterpret_cast<const sockaddr*>(&address), endpoint);
-}
 
 // Calls found(number) for each descriptor of the process until it is true.
 template <class Found>
@@ -75,11 +65,7 @@ int borrow_peer_socket(int fd, pid_t pid) noexcept {
         std::memcmp(target, link, static_cast<std::size_t>(length)) != 0)
       return false;
     borrowed = kernel(SYS_pidfd_getfd, process, number_of(name), 0);
-    std::uint64_t cookie = 0;
-    socklen_t size = sizeof cookie;
-    if (borrowed >= 0 &&
-        (kernel(SYS_getsockopt, borrowed, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0 ||
-         cookie != wanted.cookie)) {
+    if (borrowed >= 0 && cookie_of(static_cast<int>(borrowed)) != wanted.cookie) {
       kernel(SYS_close, borrowed);
       borrowed = -ESTALE;
     }

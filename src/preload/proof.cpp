@@ -135,7 +135,7 @@ bool is_socket_of(int fd, const Endpoint& address, std::uint64_t cookie) noexcep
   Endpoint own{};
   return fd >= 0 && kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 &&
          protocol == IPPROTO_UDP && cookie != 0 && cookie_of(fd) == cookie &&
-         udp_address(SYS_getsockname, fd, own) && own.port == address.port &&
+         address_of(SYS_getsockname, fd, own) && own.port == address.port &&
          (own.address == address.address || is_wildcard(own));
 }
 

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "preload/diag.hpp"
 #include "preload/fork.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
@@ -209,7 +210,7 @@ void udp_bound(UdpSocket& socket, int fd) noexcept {
     socket.own_known = false;
   }
   Endpoint own{};
-  if (!stats_wanted() || !udp_address(SYS_getsockname, fd, own)) return;
+  if (!stats_wanted() || !address_of(SYS_getsockname, fd, own)) return;
   socket.counters = counters_for(Protocol::udp, own);
   if (socket.counters != nullptr)
     socket.counters->connections.fetch_add(1, std::memory_order_relaxed);

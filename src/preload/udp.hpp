@@ -264,8 +264,6 @@ void udp_close_listener(UdpSocket& socket) noexcept;
 // that says nothing counts as yes. And whether it still exists.
 bool udp_still_there(const OutFlow& flow) noexcept;
 bool udp_receiver_lives(const OutFlow& flow) noexcept;
-// `call` is SYS_getsockname or SYS_getpeername.
-bool udp_address(long call, int fd, Endpoint& endpoint) noexcept;
 // Where this socket's datagrams to `to` come from.
 bool udp_source_of(int fd, const Endpoint& to, Endpoint& from) noexcept;
 // Writes the address as the kernel would for a socket of this family.

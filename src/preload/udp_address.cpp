@@ -41,7 +41,7 @@ bool source_towards(const Endpoint& to, Endpoint& source) noexcept {
   if (fd < 0) return false;
   // Nothing is sent: connecting a UDP socket only chooses the route.
   const bool known = kernel(SYS_connect, fd, &name, length) == 0 &&
-                     udp_address(SYS_getsockname, static_cast<int>(fd), source);
+                     address_of(SYS_getsockname, static_cast<int>(fd), source);
   kernel(SYS_close, fd);
   return known;
 }
@@ -53,19 +53,12 @@ bool udp_is_v4(const Endpoint& endpoint) noexcept {
 }
 
 bool udp_source_of(int fd, const Endpoint& to, Endpoint& from) noexcept {
-  if (!udp_address(SYS_getsockname, fd, from) || from.port == 0) return false;
+  if (!address_of(SYS_getsockname, fd, from) || from.port == 0) return false;
   if (!is_wildcard(from)) return true;
   Endpoint towards{};
   if (!source_towards(to, towards)) return false;
   from.address = towards.address;
   return true;
-}
-
-bool udp_address(long call, int fd, Endpoint& endpoint) noexcept {
-  sockaddr_in6 name{};
-  socklen_t length = sizeof name;
-  return kernel(call, fd, &name, &length) == 0 &&
-         Endpoint::from(reinterpret_cast<const sockaddr*>(&name), endpoint);
 }
 
 bool udp_is_local(const Endpoint& endpoint) noexcept {

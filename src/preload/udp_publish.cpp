@@ -168,7 +168,7 @@ bool map_flow(int memory, std::uint64_t ring_bytes, DatagramMemory& mapped) noex
 
 void udp_publish(UdpSocket& socket, int fd) noexcept {
   Endpoint own{};
-  if (!udp_address(SYS_getsockname, fd, own) || own.port == 0) return;
+  if (!address_of(SYS_getsockname, fd, own) || own.port == 0) return;
   if (!receives_plainly(fd)) {
     count(socket.counters, Reason::option);
     udp_watch_all(socket);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "preload/address.hpp"
+#include "preload/diag.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
 #include "preload/udp_calls.hpp"
@@ -40,7 +41,7 @@ void new_target(UdpSocket& socket, int fd, Target& place, const Endpoint& to) no
   if (!udp_is_local(to)) return;
   // The address of this socket costs a system call as long as it has no port.
   if (!socket.own_known)
-    socket.own_known = udp_address(SYS_getsockname, fd, socket.own) && socket.own.port != 0;
+    socket.own_known = address_of(SYS_getsockname, fd, socket.own) && socket.own.port != 0;
   const bool candidate = settings().wants(socket.own, to);
   if (candidate) place.state = Target::kCandidate;
   place.counters = socket.counters != nullptr ? socket.counters : counters_for(Protocol::udp, to);
@@ -91,7 +92,7 @@ bool destination(UdpSocket& socket, int fd, const msghdr& message, Endpoint& to)
            !is_wildcard(to);
   }
   if (!socket.peer_known) {
-    if (!udp_address(SYS_getpeername, fd, socket.peer)) socket.peer = {};
+    if (!address_of(SYS_getpeername, fd, socket.peer)) socket.peer = {};
     socket.peer_known = true;
   }
   to = socket.peer;

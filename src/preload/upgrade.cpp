@@ -74,13 +74,6 @@ bool is_wildcard(const Endpoint& endpoint) noexcept {
   return endpoint.address == kSix || endpoint.address == kMapped;
 }
 
-bool own_address(long call, int fd, Endpoint& endpoint) noexcept {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  return kernel(call, fd, &address, &size) == 0 &&
-         Endpoint::from(reinterpret_cast<const sockaddr*>(&address), endpoint);
-}
-
 char* put_hex(char* to, const Endpoint& endpoint) noexcept {
   constexpr const char* kDigits = "0123456789abcdef";
   for (const std::uint8_t byte : endpoint.address) {
@@ -231,7 +224,7 @@ struct Ends {
 };
 
 bool ends_of(int fd, Ends& ends) noexcept {
-  return own_address(SYS_getsockname, fd, ends.own) && own_address(SYS_getpeername, fd, ends.peer);
+  return address_of(SYS_getsockname, fd, ends.own) && address_of(SYS_getpeername, fd, ends.peer);
 }
 
 // Maps both directions and lets the side use them.
@@ -425,11 +418,11 @@ void note_connection(int fd, const sockaddr* peer, bool connector) noexcept {
   Endpoint there{};
   if (!may_accelerate() || peer == nullptr || !Endpoint::from(peer, there)) return;
   // Who connects to no address in particular comes to this host.
-  if (is_wildcard(there) && !own_address(SYS_getpeername, fd, there)) return;
+  if (is_wildcard(there) && !address_of(SYS_getpeername, fd, there)) return;
   Endpoint here{};
   bool here_known = false;
   if (!is_loopback(there)) {
-    here_known = own_address(SYS_getsockname, fd, here);
+    here_known = address_of(SYS_getsockname, fd, here);
     if (!here_known || here.address != there.address) return;
   }
   if (connector) {
@@ -440,7 +433,7 @@ void note_connection(int fd, const sockaddr* peer, bool connector) noexcept {
       return;
   }
   if (stats_wanted() || settings().exclude.count != 0 || settings().accelerate.count != 0) {
-    if (!here_known && !own_address(SYS_getsockname, fd, here)) return;
+    if (!here_known && !address_of(SYS_getsockname, fd, here)) return;
     Counters* counters = counters_for(Protocol::tcp, connector ? there : here);
     if (counters != nullptr) counters->connections.fetch_add(1, std::memory_order_relaxed);
     if (!settings().wants(here, there)) {

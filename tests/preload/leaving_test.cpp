@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -357,6 +358,26 @@ TEST(PeerThatHasNotRead, IsMissedByAResetWhenItIsKilled) {
 
 TEST(PeerThatHasNotRead, IsMissedByAResetWhenItCloses) {
   expect_resets([](int peer) { ::close(peer); });
+}
+
+// --- cancelling
+
+TEST(ASenderThatWaitsForRoom, CanBeCancelled) {
+  const Connected connected = with_child([](int) {
+    for (;;) ::pause();  // nobody reads
+  });
+  std::thread sender([fd = connected.fd.get()] {
+    const std::string text(100'000, 'x');
+    for (;;) (void)::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
+  });
+  // Everything is full.
+  pollfd look{.fd = connected.fd.get(), .events = POLLOUT, .revents = 0};
+  for (int empty = 0; empty < 20;) {
+    empty = ::poll(&look, 1, 0) == 0 ? empty + 1 : 0;
+    ::usleep(1000);
+  }
+  EXPECT_EQ(::pthread_cancel(sender.native_handle()), 0);
+  sender.join();
 }
 
 // --- handlers
