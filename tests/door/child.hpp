@@ -156,12 +156,10 @@ class Event {
   sem_t happened_;
 };
 
-// AddressSanitizer does not hold its allocator's locks over a fork: a child of a process in which
-// another thread, one that has just begun, say, was allocating waits for them for ever.
-inline pid_t fork_while_others_rest() {
-  if constexpr (kAddressSanitizer) std::this_thread::sleep_for(20ms);
-  return ::fork();
-}
+// A sanitizer does not hold its allocator's locks over a fork: a child of a process in which
+// another thread, one that has just begun, say, was allocating waits for them for ever. So fork()
+// where all others sleep, if they come to that.
+pid_t fork_while_others_rest();
 
 class Child {
  public:

@@ -5,6 +5,10 @@
 
 #include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
 
 #include "door/child.hpp"
 
@@ -39,6 +43,19 @@ class Watchdog : public ::testing::EmptyTestEventListener {
   void OnTestEnd(const ::testing::TestInfo&) override { ::alarm(0); }
 };
 
+// Whether every thread of this process but the caller sleeps.
+bool others_sleep() {
+  const pid_t own = ::gettid();
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (task.path().filename() == std::to_string(own)) continue;
+    std::ifstream file(task.path() / "stat");
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    const std::size_t name_end = text.rfind(')');  // the state comes behind the name
+    if (name_end != std::string::npos && text.compare(name_end, 3, ") S") != 0) return false;
+  }
+  return true;
+}
+
 const bool kInstalled = [] {
   ::testing::UnitTest::GetInstance()->listeners().Append(new Watchdog);
   return true;
@@ -52,6 +69,15 @@ void give_up_after(std::chrono::seconds time) {
   action.sa_handler = give_up;
   ::sigaction(SIGALRM, &action, nullptr);
   ::alarm(static_cast<unsigned>(time.count() * (kSlow > 1 ? 3 : 1)));
+}
+
+pid_t fork_while_others_rest() {
+  if constexpr (kSlow > 1) {
+    const std::int64_t end = now_ns() + 500'000'000;
+    for (int asleep = 0; asleep < 5 && now_ns() < end; std::this_thread::sleep_for(2ms))
+      asleep = others_sleep() ? asleep + 1 : 0;
+  }
+  return ::fork();
 }
 
 void give_up_before_parent() { give_up_after(given - 10s); }
