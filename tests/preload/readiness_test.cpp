@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "farcall/memory.hpp"
-#include "preloaded.hpp"
+#include "stream_pair.hpp"
 
 extern char** environ;
 
@@ -38,44 +38,15 @@ namespace {
 constexpr int kLongest = 5000;  // milliseconds, for what must come
 constexpr std::uint64_t kToken = 77;
 
-// Both ends of a connection, in this process, which is accelerated before the matter begins.
-struct Pair {
-  Pair() {
-    const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    EXPECT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(::listen(listener.get(), 4), 0);
-    EXPECT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
-    client = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    EXPECT_EQ(::connect(client.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-    server = UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    const int one = 1;
-    ::setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    ::setsockopt(server.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    const int before = shared_mappings("farcall-tcp");
-    for (int i = 0; i < 20; ++i) {
-      put();
-      take();
-      EXPECT_EQ(::send(server.get(), "y", 1, MSG_NOSIGNAL), 1);
-      char byte = 0;
-      EXPECT_EQ(::recv(client.get(), &byte, 1, 0), 1);
-    }
-    if (preloaded()) {
-      EXPECT_EQ(shared_mappings("farcall-tcp"), before + 2) << "not accelerated";
-    }
-  }
+// Bytes one by one.
+struct Pair : preload::Pair {
   void put(int count = 1) const {
-    const std::string bytes(static_cast<std::size_t>(count), 'x');
-    EXPECT_EQ(::send(client.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), count);
+    preload::Pair::put(std::string(static_cast<std::size_t>(count), 'x'));
   }
   void take() const {
     char byte = 0;
     EXPECT_EQ(::recv(server.get(), &byte, 1, 0), 1);
   }
-  UniqueFd client, server;
 };
 
 UniqueFd new_set(int flags = EPOLL_CLOEXEC) { return UniqueFd(::epoll_create1(flags)); }
