@@ -300,6 +300,7 @@ class Receiving {
       if (got != kNothing) return total_ != 0 ? failed_later(got) : failed(got);
       if (!waits_) {
         if (total_ != 0) return total_;
+        if (bytes_have_come()) continue;
         if (is_told_of()) return fail(-EAGAIN);
         continue;
       }
@@ -368,6 +369,37 @@ class Receiving {
   ssize_t failed_later(long error) noexcept {
     keep_error(side_, static_cast<int>(-error));
     return total_;
+  }
+
+  // Bytes that the sender has taken back are on their way through the kernel. The program may have
+  // been told of them, so they must not be missing now. False: there are none, or they do not come,
+  // which this side bears with a few times.
+  bool bytes_have_come() noexcept {
+    constexpr std::uint32_t kMostInVain = 3;
+    constexpr std::int64_t kLongest = 10'000'000;
+    const auto on_their_way = [&] {
+      return side_.receiver.reclaim_unfinished(side_.in()) ||
+             (side_.receiver.kernel_has_more(side_.in()) && kernel_queued(call_.fd) == 0);
+    };
+    if (!on_their_way()) {
+      // They may have come since this call looked.
+      const bool moved = !looked_again_ && (side_.receiver.kernel_has_more(side_.in()) ||
+                                            side_.receiver.is_moved(side_.in()));
+      looked_again_ = looked_again_ || moved;
+      return moved;
+    }
+    if (side_.waits_in_vain == kMostInVain) return false;
+    for (const std::int64_t start = now_ns(); now_ns() - start < kLongest;) {
+      for (int i = 0; i < 20; ++i) {
+        kernel(SYS_sched_yield);
+        if (!on_their_way()) return true;
+      }
+      // The sender waits for a processor that somebody else has.
+      const timespec moment{.tv_sec = 0, .tv_nsec = 50'000};
+      kernel(SYS_nanosleep, &moment, nullptr);
+    }
+    ++side_.waits_in_vain;
+    return false;
   }
 
   // Whether the program will hear of what comes from now on. False: it would not have, and there
@@ -441,6 +473,7 @@ class Receiving {
   bool all_;
   bool waits_;
   bool stayed_ = false;
+  bool looked_again_ = false;
   bool borrowed_ = false;  // unwatched for this call only
   bool owns_guard_ = true;
 };

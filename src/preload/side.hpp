@@ -45,6 +45,7 @@ struct Side {
   std::uint32_t reclaims_seen;   // what the peer took back, when that was last looked at
   std::uint32_t probation;       // calls for which the direction is watched on that account
   std::uint32_t last_probation;  // how long the one before was
+  std::uint32_t waits_in_vain;   // for bytes on their way through the kernel
   std::uint32_t busy_calls;      // for which the program is taken to wait by looking
   std::uint64_t looked_in_vain;  // ticks
 

@@ -283,6 +283,10 @@ class Receiver {
   [[nodiscard]] bool reclaim_unfinished(const Ring& ring) const noexcept {
     return (ring.control->head.load(std::memory_order_acquire) & kReclaiming) != 0;
   }
+  // The sender has taken back what this side has not noticed yet.
+  [[nodiscard]] bool is_moved(const Ring& ring) const noexcept {
+    return ring.control->head.load(std::memory_order_acquire) != head_;
+  }
   // How often the sender has taken back what this side had promised to look at.
   [[nodiscard]] std::uint32_t reclaims() const noexcept { return reclaims_; }
   // Bytes in the ring, whatever stands before them, that the sender is not about to take back.

@@ -50,8 +50,16 @@ std::string to_text(const preload::Endpoint& endpoint) {
 
 std::string to_text(const preload::UnixName& name) {
   if (name.size == 0) return "(a pair)";
-  std::string text(name.bytes.data(), name.size);
-  if (text.front() == '\0') text.front() = '@';
+  std::string text;
+  for (std::size_t i = 0; i < name.size; ++i) {
+    const char byte = name.bytes[i];
+    if (byte > ' ' && byte <= '~' && byte != '\\')
+      text += byte;
+    else if (i == 0 && byte == '\0')
+      text += '@';
+    else
+      text += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+  }
   return text;
 }
 
