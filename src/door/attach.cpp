@@ -25,6 +25,7 @@
 #include "process/identity.hpp"
 #include "process/ledger.hpp"
 #include "socket/acceptor.hpp"
+#include "socket/answers.hpp"
 
 namespace farcall::door {
 namespace {
@@ -329,7 +330,8 @@ void attach_now(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descri
   if (real::fstat(descriptors[1].get(), &status) != 0) return;
   int accepts = 0;
   socklen_t size = sizeof accepts;
-  if (!may_attach(sender.uid, status.st_uid) || attachments.load() >= kMostAttachments ||
+  if (!made_by_sender(descriptors[2].get(), sender) || !may_attach(sender.uid, status.st_uid) ||
+      attachments.load() >= kMostAttachments ||
       !is_named(descriptors[0].get(), address_of(status)) ||
       ::getsockopt(descriptors[0].get(), SOL_SOCKET, SO_ACCEPTCONN, &accepts, &size) != 0 ||
       accepts == 0)

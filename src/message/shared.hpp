@@ -28,6 +28,7 @@
 #include "message/pending_reply.hpp"
 #include "message/pieces.hpp"
 #include "message/priority.hpp"
+#include "message/pulse_sender.hpp"
 #include "process/ledger.hpp"
 #include "process/process_mutex.hpp"
 #include "process/reactor.hpp"
@@ -42,20 +43,6 @@ inline constexpr std::int64_t kPieces = std::int64_t{1} << 33;
 inline constexpr unsigned kThreadBits = 22;  // the kernel's highest thread id is 2^22
 inline constexpr std::uint32_t kThreadMask = (std::uint32_t{1} << kThreadBits) - 1;
 
-// What a client hands over so that its pulses can be received: one end of a pair of sockets.
-inline constexpr std::uint8_t kPurposePulses = kFirstOwnPurpose;
-// A packet in it. Codes of programs are 0 and up; kUnblock asks to unblock the sender of a message.
-// Whose thread `thread` is, is the process that has handed the socket over.
-struct PulsePacket {
-  static constexpr std::uint32_t kMagic = 0x65736c70;
-  static constexpr std::int32_t kUnblock = -2;
-  std::uint32_t magic;
-  std::int32_t code;
-  std::int64_t value;  // kUnblock: the origin of the message
-  std::uint32_t priority;
-  std::uint32_t thread;
-};
-static_assert(sizeof(PulsePacket) == 24);
 // How many of one connection wait here; as many again lie in its socket.
 inline constexpr std::size_t kMostPulses = 256;
 inline constexpr std::size_t kMostPulseSockets = 64;
@@ -93,6 +80,7 @@ class Link final : public EndpointOwner, public std::enable_shared_from_this<Lin
 
  private:
   class Pulses;
+  void forget_ended();
 
   const std::weak_ptr<SharedChannel> channel_;
   std::mutex lock_;  // protects what follows
@@ -259,15 +247,13 @@ class SharedConnection final : public Connection {
 
   void leave_parents() noexcept;
   void send_packet(const PulsePacket& packet);
-  // Where nobody listens: because the server has gone, or because it has too many such sockets.
-  [[noreturn]] void fail_packet();
   int finish(Sending& sending, CallResults& results, std::span<std::byte> scratch);
 
   UniqueFd branch_;
   const unsigned flags_;
   Client client_;
   process::ProcessMutex lock_;  // protects what follows
-  process::PrivateFd pulses_;
+  std::unique_ptr<PulseSender> pulses_;
   std::shared_ptr<Death> death_;
   std::uint64_t own_generation_ = process::generation();  // of these two
 

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What those who send pulses may not bring about: a stranger against a server with the usual
+// limits, and a client that must not notice.
+#include <gtest/gtest.h>
+#include <linux/userfaultfd.h>
+
+#include "door/lingering.hpp"
+#include "message/channel.hpp"
+#include "message/pulses.hpp"
+
+namespace farcall::message::test {
+namespace {
+
+using door::test::become;
+using door::test::is_root;
+using door::test::kNobody;
+using door::test::lingering;
+
+// A page that nobody ever fills: who touches it waits for ever, in the kernel, too.
+class StalledPage {
+ public:
+  StalledPage() : fault_(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC))) {
+    page_ = Mapping(
+        ::mmap(nullptr, page_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+        page_size());
+    uffdio_api api{};
+    api.api = UFFD_API;
+    uffdio_register wanted{};
+    wanted.range = {.start = reinterpret_cast<std::uintptr_t>(page_.data()), .len = page_size()};
+    wanted.mode = UFFDIO_REGISTER_MODE_MISSING;
+    valid_ = fault_ && ::ioctl(fault_.get(), UFFDIO_API, &api) == 0 &&
+             ::ioctl(fault_.get(), UFFDIO_REGISTER, &wanted) == 0;
+  }
+  explicit operator bool() const { return valid_; }
+  [[nodiscard]] void* data() const { return page_.data(); }
+
+ private:
+  UniqueFd fault_;
+  Mapping page_;
+  bool valid_ = false;
+};
+
+// Takes what comes next at the socket, and holds its lock from then on.
+void hold_lock(int socket, const StalledPage& page) {
+  std::thread([socket, &page] { (void)!::recv(socket, page.data(), page_size(), 0); }).detach();
+  std::this_thread::sleep_for(20ms);
+}
+
+struct MessagePulseTrust : ::testing::Test {
+  std::string name = unique_name("pulse-trust");
+  int channel = -1;
+  std::unique_ptr<Echo> echo;
+
+  void SetUp() override {
+    if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+    give_up_after(60s);
+    channel = farcall_name_attach(name.c_str(), 0, 0666);
+    ASSERT_GT(channel, 0) << std::strerror(errno);
+    echo = std::make_unique<Echo>(channel);
+  }
+  void TearDown() override {
+    if (channel > 0) farcall_channel_destroy(channel);
+  }
+  // While a stranger does `body`, and goes on living.
+  template <class Body>
+  void beside_stranger(Body body) {
+    const Shared<Event> done;
+    Child hostile([&] {
+      ::signal(SIGPIPE, SIG_IGN);
+      const StalledPage page;
+      ASSERT_TRUE(page);
+      ASSERT_TRUE(become(kNobody));
+      const int connection = farcall_name_open(("0/" + name).c_str());
+      ASSERT_GT(connection, 0);
+      body(farcall_connection_descriptor(connection), page);
+      done->happens();
+      for (;;) ::pause();
+    });
+    ASSERT_TRUE(done->wait());
+    in_child([&] {
+      const int connection = farcall_name_open(name.c_str());
+      ASSERT_GT(connection, 0);
+      for (int i = 0; i < 200; ++i) {
+        EXPECT_EQ(farcall_pulse(connection, 0, i, 0), 0);
+        EXPECT_EQ(send(connection, "x").text, "x");
+      }
+    });
+  }
+};
+
+TEST_F(MessagePulseTrust, WhoHoldsTheLocksOfItsSocketsHoldsNobodyUp) {
+  beside_stranger([&](int connection, const StalledPage& page) {
+    std::pair<UniqueFd, UniqueFd> ends = packet_socket_pair();
+    const UniqueFd other = ends.second.duplicate();
+    const UniqueFd mine = ends.first.duplicate();
+    const PulsePacket packet = pulse_packet(1);
+    hold_lock(other.get(), page);
+    ASSERT_GT(::send(mine.get(), &packet, sizeof packet, 0), 0);
+    // As the socket of its pulses, which it was once,
+    send_descriptors(connection, std::array{other.get()}, kPurposePulses);
+    // and as the one to answer at.
+    RawPulses pulses(connection, std::move(ends));
+    ASSERT_TRUE(pulses.welcome());
+    hold_lock(pulses.socket.get(), page);
+    for (const int socket : {mine.get(), pulses.socket.get()})
+      for (int i = 0; i < 10; ++i) (void)!::send(socket, &packet, sizeof packet, MSG_DONTWAIT);
+    std::this_thread::sleep_for(50ms);
+  });
+}
+
+// Sends a pulse with something whose last close takes its time; this process closes it here, or,
+// where it could not be sent, never.
+void send_lingering(int socket) {
+  UniqueFd slow = lingering(20);
+  PulsePacket packet = pulse_packet(1);
+  iovec piece{.iov_base = &packet, .iov_len = sizeof packet};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const passed = CMSG_FIRSTHDR(&message);
+  passed->cmsg_level = SOL_SOCKET;
+  passed->cmsg_type = SCM_RIGHTS;
+  passed->cmsg_len = CMSG_LEN(sizeof(int));
+  const int fd = slow.get();
+  std::memcpy(CMSG_DATA(passed), &fd, sizeof fd);
+  if (::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) (void)slow.release();
+}
+
+TEST_F(MessagePulseTrust, WhatLingersInAPulseHoldsNobodyUp) {
+  beside_stranger([&](int connection, const StalledPage&) {
+    auto [mine, theirs] = packet_socket_pair();
+    send_lingering(mine.get());
+    send_descriptors(connection, std::array{theirs.release()}, kPurposePulses);
+    RawPulses pulses(connection);
+    ASSERT_TRUE(pulses.welcome());
+    for (int i = 0; i < 3; ++i) send_lingering(pulses.socket.get());
+    (void)mine.release();
+  });
+}
+
+TEST_F(MessagePulseTrust, PulsesBeforeTheSocketHasComeAreNotLostOrOvertaken) {
+  // A server that is stopped takes nothing; nobody waits for it.
+  const Shared<Event> ready;
+  const std::string stopped_name = unique_name("stopped");
+  Child server([&] {
+    const int own = farcall_name_attach(stopped_name.c_str(), 0, 0600);
+    ready->happens();
+    int next = 0;
+    for (farcall_info info{}; next < static_cast<int>(PulsePage::kMost) + 10;) {
+      const std::int64_t id = farcall_receive(own, nullptr, 0, &info);
+      ASSERT_EQ(id, 0);
+      EXPECT_EQ(info.code, next++);
+    }
+  });
+  ASSERT_TRUE(ready->wait());
+  const int connection = farcall_name_open(stopped_name.c_str());
+  ASSERT_GT(connection, 0);
+  ASSERT_EQ(::kill(server.pid(), SIGSTOP), 0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(server.pid(), &status, WUNTRACED), server.pid());
+  int sent = 0;
+  while (farcall_pulse(connection, 0, sent, 0) == 0) ++sent;
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_EQ(sent, static_cast<int>(PulsePage::kMost));
+  ASSERT_EQ(::kill(server.pid(), SIGCONT), 0);
+  for (; sent < static_cast<int>(PulsePage::kMost) + 10; ++sent)
+    ASSERT_TRUE(eventually([&] { return farcall_pulse(connection, 0, sent, 0) == 0; }));
+  EXPECT_EQ(server.join(), 0);
+  farcall_disconnect(connection);
+}
+
+}  // namespace
+}  // namespace farcall::message::test
