@@ -313,6 +313,7 @@ void SharedChannel::give_back(SharedPendingReply& pending) noexcept {
     return;
   }
   try {
+    pending.incoming = Incoming();  // with the memory that it keeps
     const std::lock_guard guard(lock_);
     free_pending_.push_back(&pending);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): used no more

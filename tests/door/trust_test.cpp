@@ -194,6 +194,30 @@ TEST_F(DoorTrust, AOneWayRequestIsNoCall) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST_F(DoorTrust, WhoSaysToPassNoArgumentsPassesNone) {
+  // A door_return() that fails because there is no room for results ends a thread of many servers.
+  constexpr std::int64_t kNoArguments = 1;  // as in src/door
+  int calls = 0;
+  auto procedure = [&](char* data, size_t size, door_desc_t*, uint_t) {
+    ++calls;
+    ::door_return(data, size, nullptr, 0);
+  };
+  giver.door = make_door(procedure);
+  as_stranger([&](int mine) {
+    RawSession session(mine);
+    ASSERT_TRUE(session.welcome());
+    for (std::uint32_t number = 1; number < 5; ++number) {
+      session.control().slot.extra = kNoArguments << 32;
+      session.give(call::Kind::request, number, 5);
+      ASSERT_TRUE(session.answered(number));
+      EXPECT_NE(session.turn().flags & call::kRefused, 0);
+      EXPECT_EQ(session.control().slot.extra, EINVAL);
+    }
+    EXPECT_EQ(call(mine, "x").data, "x");
+  });
+  EXPECT_EQ(calls, 1);
+}
+
 UniqueFd sparse_memory(std::uint64_t size) {
   UniqueFd sparse(::memfd_create("sparse", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   EXPECT_EQ(::ftruncate(sparse.get(), static_cast<off_t>(size)), 0);

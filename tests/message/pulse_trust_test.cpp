@@ -3,9 +3,9 @@
 // What those who send pulses may not bring about: a stranger against a server with the usual
 // limits, and a client that must not notice.
 #include <gtest/gtest.h>
-#include <linux/userfaultfd.h>
 
 #include "door/lingering.hpp"
+#include "door/stalled_page.hpp"
 #include "message/channel.hpp"
 #include "message/pulses.hpp"
 
@@ -16,36 +16,7 @@ using door::test::become;
 using door::test::is_root;
 using door::test::kNobody;
 using door::test::lingering;
-
-// A page that nobody ever fills: who touches it waits for ever, in the kernel, too.
-class StalledPage {
- public:
-  StalledPage() : fault_(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC))) {
-    page_ = Mapping(
-        ::mmap(nullptr, page_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
-        page_size());
-    uffdio_api api{};
-    api.api = UFFD_API;
-    uffdio_register wanted{};
-    wanted.range = {.start = reinterpret_cast<std::uintptr_t>(page_.data()), .len = page_size()};
-    wanted.mode = UFFDIO_REGISTER_MODE_MISSING;
-    valid_ = fault_ && ::ioctl(fault_.get(), UFFDIO_API, &api) == 0 &&
-             ::ioctl(fault_.get(), UFFDIO_REGISTER, &wanted) == 0;
-  }
-  explicit operator bool() const { return valid_; }
-  [[nodiscard]] void* data() const { return page_.data(); }
-
- private:
-  UniqueFd fault_;
-  Mapping page_;
-  bool valid_ = false;
-};
-
-// Takes what comes next at the socket, and holds its lock from then on.
-void hold_lock(int socket, const StalledPage& page) {
-  std::thread([socket, &page] { (void)!::recv(socket, page.data(), page_size(), 0); }).detach();
-  std::this_thread::sleep_for(20ms);
-}
+using door::test::StalledPage;
 
 struct MessagePulseTrust : ::testing::Test {
   std::string name = unique_name("pulse-trust");
@@ -95,14 +66,14 @@ TEST_F(MessagePulseTrust, WhoHoldsTheLocksOfItsSocketsHoldsNobodyUp) {
     const UniqueFd other = ends.second.duplicate();
     const UniqueFd mine = ends.first.duplicate();
     const PulsePacket packet = pulse_packet(1);
-    hold_lock(other.get(), page);
+    page.hold_lock(other.get());
     ASSERT_GT(::send(mine.get(), &packet, sizeof packet, 0), 0);
     // As the socket of its pulses, which it was once,
     send_descriptors(connection, std::array{other.get()}, kPurposePulses);
     // and as the one to answer at.
     RawPulses pulses(connection, std::move(ends));
     ASSERT_TRUE(pulses.welcome());
-    hold_lock(pulses.socket.get(), page);
+    page.hold_lock(pulses.socket.get());
     for (const int socket : {mine.get(), pulses.socket.get()})
       for (int i = 0; i < 10; ++i) (void)!::send(socket, &packet, sizeof packet, MSG_DONTWAIT);
     std::this_thread::sleep_for(50ms);
