@@ -279,6 +279,8 @@ Outcome ServerThread::await_taken(ServerSession& session) {
   for (;;) {
     const Outcome outcome = session.await_taken(std::min(Deadline::after(kMoment), longest));
     if (outcome != Outcome::timed_out) return outcome;
+    // Too short a wait for it to notice.
+    if (session.gone.load(std::memory_order_relaxed)) return Outcome::peer_gone;
     if (monotonic_ns() >= longest.at()) return Outcome::broken;
     if (state_->confirming.load(std::memory_order_relaxed) > kMostWaiting ||
         state_->lacks_threads()) {

@@ -127,7 +127,7 @@ bool known_status(int file, struct statx& status) noexcept {
 
 class Attachment final : public process::Watch, public std::enable_shared_from_this<Attachment> {
  public:
-  Attachment(std::weak_ptr<Door> door, UniqueFd listener, UniqueFd file, uid_t maker,
+  Attachment(std::shared_ptr<Door> door, UniqueFd listener, UniqueFd file, uid_t maker,
              process::Charge held)
       : door_(std::move(door)),
         acceptor_(std::move(listener)),
@@ -165,7 +165,7 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
   void detach() noexcept {
     const auto keep = shared_from_this();
     stop();
-    if (const auto door = door_.lock()) door->remove_attachment(*this);
+    door_->remove_attachment(*this);
   }
 
   // Somebody connects.
@@ -178,7 +178,7 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
     }
   }
 
-  [[nodiscard]] std::shared_ptr<Door> door() const noexcept { return door_.lock(); }
+  [[nodiscard]] Door& door() const noexcept { return *door_; }
   [[nodiscard]] bool covers(int file) const noexcept {
     struct statx mine {};
     struct statx other {};
@@ -212,7 +212,7 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
     if (!known_status(file_.get(), mine) || mine.stx_nlink == 0) detach();
   }
 
-  const std::weak_ptr<Door> door_;
+  const std::shared_ptr<Door> door_;  // which lives as long as it is attached
   process::Acceptor acceptor_;
   process::PrivateFd file_;
   const uid_t maker_;
@@ -268,9 +268,7 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
     // Whoever may not open the file has no more than its name.
     const int flags = ::fcntl(proof[0].get(), F_GETFL);
     if (flags < 0 || (flags & O_PATH) != 0 || !attachment.covers(proof[0].get())) return;
-    const auto door = attachment.door();
-    if (!door) return;
-    const UniqueFd branch = door->branch(who_.uid, attachment.mode());
+    const UniqueFd branch = attachment.door().branch(who_.uid, attachment.mode());
     send_descriptors(socket_.get(), std::array{branch.get()}, 0, kNoPatience);
   }
 
