@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::size_t kMostParts = 1024;  // as the kernel: EINVAL beyond
 constexpr std::size_t kKernelChunk = 64 * 1024;
+constexpr std::size_t kKernelChunkOfUnix = 16 * 1024;  // see ring_bytes_of()
 constexpr std::uint32_t kEmptyCallsPerLook = 64;
 constexpr std::uint32_t kSendsPerLook = 64;
 constexpr std::uint64_t kLookEvery = 20 * kTicksPerMicrosecond;
@@ -49,7 +50,9 @@ bool left_bytes_unread(Side& side) noexcept {
   if (side.reset_told) return false;
   const Guard sending(side.send_lock);
   if (side.out().control == nullptr || side.in().control == nullptr) return false;
-  if (side.in().control->sender_said.load(std::memory_order_acquire) != 0) return false;
+  // One that closes a TCP connection resets it itself.
+  const std::uint32_t said = side.in().control->sender_said.load(std::memory_order_acquire);
+  if (side.kind == Kind::tcp ? said != 0 : said == Direction::kFinished) return false;
   if (side.sender.unread(side.out()) != 0) return true;
   // What was taken back from it at last may have reached the kernel behind its end.
   return side.reclaimed_to != 0 &&
@@ -57,13 +60,20 @@ bool left_bytes_unread(Side& side) noexcept {
          side.out().control->kernel_taken.load(std::memory_order_acquire) < side.reclaimed_to;
 }
 
+// One end could not give back what it had not read.
+bool is_marked_lost(const Ring& ring) noexcept {
+  return ring.control != nullptr &&
+         ring.control->handback.load(std::memory_order_acquire) == handback::kLost;
+}
+
 // Holds the receiver's lock.
 ssize_t at_end(Side& side, ssize_t result) noexcept {
   if (result != 0) return result;
   // This very call may have taken it, before it slept.
   if (const int error = take_error(side); error != 0) return fail(-error);
-  const bool lost = side.in().control != nullptr && side.receiver.reclaim_unfinished(side.in());
-  if (!lost && !left_bytes_unread(side)) return result;
+  const bool lost = (side.in().control != nullptr && side.receiver.reclaim_unfinished(side.in())) ||
+                    is_marked_lost(side.in()) || is_marked_lost(side.out());
+  if (side.reset_told || (!lost && !left_bytes_unread(side))) return result;
   side.reset_told = true;
   return fail(-ECONNRESET);
 }
@@ -141,7 +151,7 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
   guard.unlock();
   settle_before_sleep();
   ssize_t got;
-  const bool as_it_is = untouched && limit >= to.left();
+  const bool as_it_is = untouched && limit >= to.left() && call.with == nullptr;
   iovec parts[kParts];
   msghdr message{};
   if (as_it_is) {
@@ -149,8 +159,10 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
   } else {
     message.msg_iov = parts;
     message.msg_iovlen = to.parts(parts, kParts, std::min<std::uint64_t>(to.left(), limit));
+    if (call.with != nullptr) call.with->ask(message);
     got = real::next<"recvmsg", ssize_t(int, msghdr*, int)>()(call.fd, &message,
                                                               call.flags & ~MSG_WAITALL);
+    if (call.with != nullptr && got > 0) call.with->answered(message);
   }
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
@@ -288,6 +300,7 @@ class Receiving {
       if (got != kNothing) return total_ != 0 ? failed_later(got) : failed(got);
       if (!waits_) {
         if (total_ != 0) return total_;
+        if (bytes_have_come()) continue;
         if (is_told_of()) return fail(-EAGAIN);
         continue;
       }
@@ -318,7 +331,7 @@ class Receiving {
   // As receive_now(); also what else may have happened.
   long take() {
     const std::uint64_t before = side_.receiver.kernel_taken();
-    long got = receive_now(side_.receiver, side_.in(), call_.fd, to_, peek_);
+    long got = receive_now(side_.receiver, side_.in(), call_.fd, to_, peek_, call_.with);
     if (side_.in().control->doorbell.load(std::memory_order_relaxed) != 0) [[unlikely]]
       answer_peer(side_, call_.fd);
     if (got == kNothing && !waits_ && !side_.receiver.watched() &&
@@ -343,10 +356,12 @@ class Receiving {
       if (side_.receiver.watched()) side_.receiver.unwatch(side_.in());
       borrowed_ = false;
     }
-    return peek_ || !all_ || static_cast<std::size_t>(total_) == wanted_;
+    return peek_ || !all_ || static_cast<std::size_t>(total_) == wanted_ ||
+           (call_.with != nullptr && call_.with->came);
   }
 
   ssize_t failed(long error) noexcept {
+    if (error == -ECONNRESET) side_.reset_told = true;
     if (error == -ECONNRESET && side_.receiver.broken()) return broken(side_, call_.fd);
     return fail(error);
   }
@@ -354,6 +369,37 @@ class Receiving {
   ssize_t failed_later(long error) noexcept {
     keep_error(side_, static_cast<int>(-error));
     return total_;
+  }
+
+  // Bytes that the sender has taken back are on their way through the kernel. The program may have
+  // been told of them, so they must not be missing now. False: there are none, or they do not come,
+  // which this side bears with a few times.
+  bool bytes_have_come() noexcept {
+    constexpr std::uint32_t kMostInVain = 3;
+    constexpr std::int64_t kLongest = 10'000'000;
+    const auto on_their_way = [&] {
+      return side_.receiver.reclaim_unfinished(side_.in()) ||
+             (side_.receiver.kernel_has_more(side_.in()) && kernel_queued(call_.fd) == 0);
+    };
+    if (!on_their_way()) {
+      // They may have come since this call looked.
+      const bool moved = !looked_again_ && (side_.receiver.kernel_has_more(side_.in()) ||
+                                            side_.receiver.is_moved(side_.in()));
+      looked_again_ = looked_again_ || moved;
+      return moved;
+    }
+    if (side_.waits_in_vain == kMostInVain) return false;
+    for (const std::int64_t start = now_ns(); now_ns() - start < kLongest;) {
+      for (int i = 0; i < 20; ++i) {
+        kernel(SYS_sched_yield);
+        if (!on_their_way()) return true;
+      }
+      // The sender waits for a processor that somebody else has.
+      const timespec moment{.tv_sec = 0, .tv_nsec = 50'000};
+      kernel(SYS_nanosleep, &moment, nullptr);
+    }
+    ++side_.waits_in_vain;
+    return false;
   }
 
   // Whether the program will hear of what comes from now on. False: it would not have, and there
@@ -407,6 +453,7 @@ class Receiving {
       return Outcome::ended;
     }
     if (result == 0) side_.receiver.watch_for_ever(side_.in());
+    if (result < 0 && errno == ECONNRESET) side_.reset_told = true;
     return ended(result, at_end(side_, result));
   }
 
@@ -426,6 +473,7 @@ class Receiving {
   bool all_;
   bool waits_;
   bool stayed_ = false;
+  bool looked_again_ = false;
   bool borrowed_ = false;  // unwatched for this call only
   bool owns_guard_ = true;
 };
@@ -519,13 +567,18 @@ ssize_t wait_for_kernel(Side& side, const Call& call, Guard& guard) {
   return result;
 }
 
+std::size_t kernel_chunk(const Side& side) noexcept {
+  return side.kind == Kind::tcp ? kKernelChunk : kKernelChunkOfUnix;
+}
+
 ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool untouched,
                             Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   const bool wait = !nonblocking(side, call.flags);
   // In pieces, so that the ring is used as soon as the receiver has woken up.
-  const std::size_t size =
-      wait && !side.sender.gone_for_ever() ? std::min(from.left(), kKernelChunk) : from.left();
+  const std::size_t size = wait && !side.sender.gone_for_ever()
+                               ? std::min(from.left(), kernel_chunk(side))
+                               : from.left();
   if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
   guard.unlock();
   if (wait) settle_before_sleep();
@@ -591,7 +644,7 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
     if (from.left() == 0) return sent();
     // Less than asked for: the kernel has a reason to stop.
     if (nonblocking(side, call.flags) ||
-        static_cast<std::size_t>(now) < std::min(before, kKernelChunk))
+        static_cast<std::size_t>(now) < std::min(before, kernel_chunk(side)))
       return sent();
   }
 }
@@ -684,14 +737,14 @@ ssize_t splice_from_kernel(Side& side, const Call& call) noexcept(false) {
   return receive_plainly(side, call, guard);
 }
 
-ssize_t send_by_kernel(Side& side, const Call& call, bool for_ever) noexcept(false) {
+ssize_t send_by_kernel(Side& side, const Call& call, Afterwards afterwards) noexcept(false) {
   Guard guard(side.send_lock);
   if (!guard) return fail(-EINTR);
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   if (side.out().control != nullptr) {
     while (!leave_ring_for_kernel(side, call.fd))
       if (const ssize_t waited = wait_for_kernel(side, call, guard); waited != 0) return waited;
-    if (for_ever) side.sender.leave_ring(side.out());
+    if (afterwards == Afterwards::kernel) side.sender.leave_ring(side.out());
   }
   if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
   guard.unlock();
@@ -700,6 +753,7 @@ ssize_t send_by_kernel(Side& side, const Call& call, bool for_ever) noexcept(fal
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
     side.sender.leave_kernel(side.out(), sent > 0 ? static_cast<std::size_t>(sent) : 0);
+    if (afterwards == Afterwards::ring_when_taken) side.sender.stay_in_kernel_until_taken();
     const bool candidate = side.out().control == nullptr;
     guard.unlock();
     count(side, false, sent);
@@ -713,12 +767,12 @@ ssize_t send_to(Side& side, const Call& call) noexcept(false) {
   if (const int error = take_error(side); error != 0) [[unlikely]]
     return fail(-error);
   if (has_bad_part(call.parts, call.count)) [[unlikely]]
-    return send_by_kernel(side, call, false);
+    return send_by_kernel(side, call, Afterwards::ring);
   // What is urgent stands at a place in the kernel's stream, and what is not copied stays there.
   constexpr int kKernelOnly = MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN;
   if ((call.flags & kKernelOnly) != 0) {
     if ((call.flags & MSG_OOB) != 0) note_reason(side, Reason::urgent);
-    return send_by_kernel(side, call, true);
+    return send_by_kernel(side, call, Afterwards::kernel);
   }
   {
     Guard guard(side.send_lock);
@@ -728,7 +782,7 @@ ssize_t send_to(Side& side, const Call& call) noexcept(false) {
       if (Span(call.parts, call.count).left() != 0) return send_accelerated(side, call, guard);
     }
   }
-  return send_by_kernel(side, call, false);
+  return send_by_kernel(side, call, Afterwards::ring);
 }
 
 }  // namespace farcall::preload

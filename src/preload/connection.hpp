@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include "preload/side.hpp"
+#include "preload/transfer.hpp"
 
 namespace farcall::preload {
 
@@ -21,13 +22,16 @@ struct Call {
   // The program's own call, as it was made; errno as the C library sets it.
   ssize_t (*as_it_is)(const void* arguments);
   const void* arguments;
+  Ancillary* with = nullptr;  // of a receiving call on a unix stream
 };
 
 ssize_t receive_from(Side& side, const Call& call) noexcept(false);
 ssize_t send_to(Side& side, const Call& call) noexcept(false);
 
-// Goes over to the kernel for a call that only the kernel can do, which sends or receives.
-ssize_t send_by_kernel(Side& side, const Call& call, bool for_ever) noexcept(false);
+// Goes over to the kernel for a call that only the kernel can do. What comes afterwards may use the
+// ring again at once; when all this has been taken, for descriptors are among it; or never.
+enum class Afterwards : std::uint8_t { ring, ring_when_taken, kernel };
+ssize_t send_by_kernel(Side& side, const Call& call, Afterwards afterwards) noexcept(false);
 
 // The same for a receiving call, when the ring is empty.
 ssize_t splice_from_kernel(Side& side, const Call& call) noexcept(false);

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <tuple>
 #include <type_traits>
 
@@ -150,8 +151,19 @@ void cancellation_point(const Side& side) {
   if (side.accelerated()) ::pthread_testcancel();
 }
 
+// What these flags ask for on TCP the kernel does not know of unix streams; and who looks at bytes
+// there does not wait for all of them.
+ssize_t receive_unix(Side& side, Call whole) {
+  Ancillary unwanted;
+  if (whole.with == nullptr) whole.with = &unwanted;
+  whole.flags &= ~(MSG_TRUNC | MSG_ERRQUEUE);
+  if ((whole.flags & MSG_PEEK) != 0) whole.flags &= ~MSG_WAITALL;
+  return receive_from(side, whole);
+}
+
 ssize_t receive_stream(Side& side, const Call& whole) {
   cancellation_point(side);
+  if (side.kind == Kind::unix_stream) return receive_unix(side, whole);
   constexpr int kLookAtAll = MSG_PEEK | MSG_WAITALL;
   if ((whole.flags & (MSG_TRUNC | MSG_WAITALL)) != 0 &&
       (whole.flags & (MSG_OOB | MSG_ERRQUEUE)) == 0 && side.accelerated()) [[unlikely]] {
@@ -179,19 +191,42 @@ struct MessageCall {
   }
 };
 
+// Bytes of a unix stream come with the address of their sender, if it has one; those of TCP have
+// none.
+socklen_t tell_sender(int fd, const Side& side, void* to, socklen_t room) noexcept {
+  sockaddr_storage sender{};
+  socklen_t size = sizeof sender;
+  if (side.kind == Kind::tcp || kernel(SYS_getpeername, fd, &sender, &size) < 0 ||
+      size <= sizeof(sa_family_t))
+    return 0;
+  std::memcpy(to, &sender, std::min(room, size));
+  return size;
+}
+
 ssize_t receive_message(int fd, Side& side, msghdr* message, int flags) {
   MessageCall made{.fd = fd, .asked = message, .flags = flags, .answer = {}, .by_kernel = false};
+  Ancillary with{.control = message->msg_control,
+                 .room = message->msg_controllen,
+                 .wanted = flags & MSG_CMSG_CLOEXEC};
   const ssize_t got = receive_stream(side, {.fd = fd,
                                             .parts = message->msg_iov,
                                             .count = message->msg_iovlen,
                                             .flags = flags,
                                             .as_it_is = MessageCall::make,
-                                            .arguments = &made});
+                                            .arguments = &made,
+                                            .with = side.kind == Kind::tcp ? nullptr : &with});
   if (got < 0) return got;
-  // Bytes of the ring come without an address, and nothing accompanies them.
-  message->msg_namelen = made.by_kernel ? made.answer.msg_namelen : 0;
-  message->msg_controllen = made.by_kernel ? made.answer.msg_controllen : 0;
-  message->msg_flags = made.by_kernel ? made.answer.msg_flags : flags & MSG_CMSG_CLOEXEC;
+  if (made.by_kernel) {
+    message->msg_namelen = made.answer.msg_namelen;
+    message->msg_controllen = made.answer.msg_controllen;
+    message->msg_flags = made.answer.msg_flags;
+  } else {
+    message->msg_namelen = message->msg_name == nullptr
+                               ? 0
+                               : tell_sender(fd, side, message->msg_name, message->msg_namelen);
+    message->msg_controllen = with.size;
+    message->msg_flags = with.told | (flags & MSG_CMSG_CLOEXEC);
+  }
   return got;
 }
 
@@ -201,11 +236,10 @@ ssize_t receive_address(int fd, Side& side, void* buffer, std::size_t size, int 
   const auto bound = bind(real::next<"recv", Recv>(), fd, buffer, size, flags);
   const ssize_t got = receive_stream(side, call(fd, &part, 1, flags, bound));
   if (got < 0 || from == nullptr) return got;
-  // A stream has no addresses. The kernel looks at the room for one when the bytes are gone
-  // already.
+  // The kernel looks at the room for the address when the bytes are gone already.
   if (is_no_address(from_size)) return with_errno(-EFAULT);
   if (static_cast<std::int32_t>(*from_size) < 0) return with_errno(-EINVAL);
-  *from_size = 0;
+  *from_size = tell_sender(fd, side, from, *from_size);
   return got;
 }
 
@@ -295,6 +329,12 @@ int receive_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flag
   return done != 0 ? static_cast<int>(done) : -1;
 }
 
+// Bytes of a unix stream may have come with descriptors.
+Afterwards afterwards(const Side& side, bool has_control) noexcept {
+  return has_control && side.kind == Kind::unix_stream ? Afterwards::ring_when_taken
+                                                       : Afterwards::ring;
+}
+
 int send_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flags) {
   if (!side.accelerated() || side.corked.load(std::memory_order_relaxed)) {
     ManyCall<Sendmmsg> many{.function = real::next<"sendmmsg", Sendmmsg>(),
@@ -304,7 +344,10 @@ int send_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flags) 
                             .flags = flags,
                             .timeout = nullptr,
                             .moved = -1};
-    send_by_kernel(side, many.as_one(), false);
+    const bool has_control = std::any_of(messages, messages + count, [](const mmsghdr& message) {
+      return message.msg_hdr.msg_controllen != 0;
+    });
+    send_by_kernel(side, many.as_one(), afterwards(side, has_control));
     return many.moved;
   }
   constexpr unsigned kMost = 1024;  // as the kernel
@@ -412,10 +455,15 @@ int flags_for(Side& side, int flags) noexcept {
   return (flags & MSG_MORE) == 0 ? flags : without_more(side, flags);
 }
 
+// To send to an address is an error where a unix stream is connected; TCP overlooks it.
+bool is_refused_name(const Side& side, const void* name) noexcept {
+  return name != nullptr && side.kind == Kind::unix_stream;
+}
+
 ssize_t send_stream(Side& side, const Call& whole) {
   cancellation_point(side);
   if (side.corked.load(std::memory_order_relaxed)) [[unlikely]]
-    return send_by_kernel(side, whole, false);
+    return send_by_kernel(side, whole, Afterwards::ring);
   return send_to(side, whole);
 }
 
@@ -544,7 +592,9 @@ ssize_t sendto(int fd, const void* buffer, size_t size, int flags, const sockadd
   flags = flags_for(*side, flags);
   const iovec part = part_of(buffer, size);
   const auto bound = bind(next, fd, buffer, size, flags, to, to_size);
-  return send_stream(*side, call(fd, &part, 1, flags, bound));
+  const Call whole = call(fd, &part, 1, flags, bound);
+  if (is_refused_name(*side, to)) return send_by_kernel(*side, whole, Afterwards::ring);
+  return send_stream(*side, whole);
 }
 
 ssize_t sendmsg(int fd, const msghdr* message, int flags) {
@@ -563,7 +613,8 @@ ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   const auto bound = bind(next, fd, message, flags);
   const Call whole = call(fd, message->msg_iov, message->msg_iovlen, flags, bound);
   // What accompanies the bytes is for the kernel.
-  if (message->msg_controllen != 0) return send_by_kernel(*side, whole, false);
+  if (message->msg_controllen != 0 || is_refused_name(*side, message->msg_name))
+    return send_by_kernel(*side, whole, afterwards(*side, message->msg_controllen != 0));
   return send_stream(*side, whole);
 }
 
@@ -642,7 +693,7 @@ ssize_t sendfile(int out, int in, off_t* offset, size_t size) {
   if (side == nullptr) [[likely]]
     return next(out, in, offset, size);
   const auto bound = bind(next, out, in, offset, size);
-  return send_by_kernel(*side, call(out, nullptr, 0, 0, bound), false);
+  return send_by_kernel(*side, call(out, nullptr, 0, 0, bound), Afterwards::ring);
 }
 
 ssize_t sendfile64(int out, int in, off64_t* offset, size_t size) {
@@ -661,7 +712,7 @@ ssize_t splice(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t 
   if (to != nullptr && without_more(*to, MSG_MORE) == 0)
     flags &= ~static_cast<unsigned>(SPLICE_F_MORE);
   const auto bound = bind(next, in, in_offset, out, out_offset, size, flags);
-  if (to != nullptr) return send_by_kernel(*to, call(out, nullptr, 0, 0, bound), false);
+  if (to != nullptr) return send_by_kernel(*to, call(out, nullptr, 0, 0, bound), Afterwards::ring);
   if (!from->accelerated()) return splice_from_kernel(*from, call(in, nullptr, 0, 0, bound));
   constexpr unsigned kKnown = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
   // The kernel refuses it without taking anything.

@@ -2,10 +2,13 @@
 #include "preload/diag.hpp"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
+#include <linux/unix_diag.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <cstring>
 
@@ -43,7 +46,8 @@ Question question_about(int protocol, int flags) noexcept {
 
 // A socket at which the answers are, for the kernel gives them before this returns; or the negative
 // errno.
-long ask(const Question& question) noexcept {
+template <class Any>
+long ask(const Any& question) noexcept {
   const long fd =
       kernel(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG);
   if (fd < 0) return fd;
@@ -55,8 +59,29 @@ long ask(const Question& question) noexcept {
   return sent;
 }
 
-std::uint64_t cookie_in(const inet_diag_msg& message) noexcept {
-  return static_cast<std::uint64_t>(message.id.idiag_cookie[1]) << 32 | message.id.idiag_cookie[0];
+std::uint64_t cookie_in(const std::uint32_t (&words)[2]) noexcept {
+  return static_cast<std::uint64_t>(words[1]) << 32 | words[0];
+}
+
+// What the kernel says to a question about one socket: at least `size` bytes of it are in `answer`
+// behind the header. Returns how much there is in all, or the negative errno.
+long answer_to(long fd, char* answer, std::size_t room, std::size_t size) noexcept {
+  const long got = kernel(SYS_recvfrom, fd, answer, room, 0, nullptr, nullptr);
+  kernel(SYS_close, fd);
+  if (got < 0) return got;
+  nlmsghdr header{};
+  if (static_cast<std::size_t>(got) < sizeof header) return -EPROTO;
+  std::memcpy(&header, answer, sizeof header);
+  if (header.nlmsg_type == NLMSG_ERROR) {
+    nlmsgerr error{};
+    if (static_cast<std::size_t>(got) < NLMSG_HDRLEN + sizeof error) return -EPROTO;
+    std::memcpy(&error, answer + NLMSG_HDRLEN, sizeof error);
+    return error.error < 0 ? error.error : -EPROTO;
+  }
+  if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY || header.nlmsg_len < NLMSG_HDRLEN + size ||
+      header.nlmsg_len > static_cast<std::size_t>(got))
+    return -EPROTO;
+  return header.nlmsg_len;
 }
 
 int ask_for_socket(int protocol, const Endpoint& local, const Endpoint& remote,
@@ -74,30 +99,77 @@ int ask_for_socket(int protocol, const Endpoint& local, const Endpoint& remote,
   const long fd = ask(question);
   if (fd < 0) return static_cast<int>(fd);
   alignas(nlmsghdr) char answer[1024];
-  const long result = kernel(SYS_recvfrom, fd, answer, sizeof answer, 0, nullptr, nullptr);
-  kernel(SYS_close, fd);
-  if (result < 0) return static_cast<int>(result);
-
-  nlmsghdr header;
-  if (static_cast<std::size_t>(result) < sizeof header) return -EPROTO;
-  std::memcpy(&header, answer, sizeof header);
-  if (header.nlmsg_type == NLMSG_ERROR) {
-    nlmsgerr error;
-    if (static_cast<std::size_t>(result) < NLMSG_HDRLEN + sizeof error) return -EPROTO;
-    std::memcpy(&error, answer + NLMSG_HDRLEN, sizeof error);
-    return error.error < 0 ? error.error : -EPROTO;
-  }
   inet_diag_msg message;
-  if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY ||
-      static_cast<std::size_t>(result) < NLMSG_HDRLEN + sizeof message)
-    return -EPROTO;
+  if (const long got = answer_to(fd, answer, sizeof answer, sizeof message); got < 0)
+    return static_cast<int>(got);
   std::memcpy(&message, answer + NLMSG_HDRLEN, sizeof message);
   // A listener is found for addresses that nobody has.
   if (protocol == IPPROTO_TCP && message.id.idiag_dport != htons(remote.port)) return -ENOENT;
-  found.cookie = cookie_in(message);
+  found.cookie = cookie_in(message.id.idiag_cookie);
   found.inode = message.idiag_inode;
   found.uid = message.idiag_uid;
   return 0;
+}
+
+struct UnixQuestion {
+  nlmsghdr header;
+  unix_diag_req request;
+};
+
+struct UnixSocket {
+  FoundSocket socket;
+  std::uint32_t peer;  // its number; 0: none, or none that anybody has accepted
+};
+
+int ask_for_unix_socket(std::uint32_t number, UnixSocket& found) noexcept {
+  UnixQuestion question{};
+  question.header = {.nlmsg_len = sizeof question,
+                     .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+                     .nlmsg_flags = NLM_F_REQUEST,
+                     .nlmsg_seq = 1,
+                     .nlmsg_pid = 0};
+  question.request.sdiag_family = AF_UNIX;
+  question.request.udiag_states = ~0U;
+  question.request.udiag_ino = number;
+  question.request.udiag_show = UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN | UDIAG_SHOW_UID;
+  question.request.udiag_cookie[0] = question.request.udiag_cookie[1] = ~0U;  // any
+  const long fd = ask(question);
+  if (fd < 0) return static_cast<int>(fd);
+  alignas(nlmsghdr) char answer[1024];
+  unix_diag_msg message;
+  const long size = answer_to(fd, answer, sizeof answer, sizeof message);
+  if (size < 0) return static_cast<int>(size);
+  std::memcpy(&message, answer + NLMSG_HDRLEN, sizeof message);
+  found.socket = {.cookie = cookie_in(message.udiag_cookie),
+                  .inode = message.udiag_ino,
+                  .uid = static_cast<uid_t>(-1),
+                  .queued = 0};
+  found.peer = 0;
+  constexpr std::size_t kHeader = sizeof(nlattr);
+  const auto end = static_cast<std::size_t>(size);
+  nlattr attribute{};
+  for (std::size_t at = NLMSG_HDRLEN + sizeof message; at + kHeader <= end;
+       at += (attribute.nla_len + 3U) & ~std::size_t{3}) {
+    std::memcpy(&attribute, answer + at, kHeader);
+    if (attribute.nla_len < kHeader || attribute.nla_len > end - at) return -EPROTO;
+    const char* const value = answer + at + kHeader;
+    const std::size_t length = attribute.nla_len - kHeader;
+    if (attribute.nla_type == UNIX_DIAG_PEER && length == sizeof found.peer)
+      std::memcpy(&found.peer, value, length);
+    else if (attribute.nla_type == UNIX_DIAG_UID && length == sizeof found.socket.uid)
+      std::memcpy(&found.socket.uid, value, length);
+    else if (attribute.nla_type == UNIX_DIAG_RQLEN && length == sizeof(unix_diag_rqlen))
+      std::memcpy(&found.socket.queued, value, sizeof found.socket.queued);
+  }
+  return 0;
+}
+
+int ask_for_own_socket(int fd, UnixSocket& own) noexcept {
+  struct stat status {};
+  if (const long result = kernel(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH); result != 0)
+    return static_cast<int>(result);
+  const int result = ask_for_unix_socket(static_cast<std::uint32_t>(status.st_ino), own);
+  return result == 0 && own.peer == 0 ? -ENOTCONN : result;
 }
 
 }  // namespace
@@ -115,6 +187,24 @@ int find_socket(const Endpoint& local, const Endpoint& remote, FoundSocket& foun
 
 int find_receiver(const Endpoint& from, const Endpoint& to, FoundSocket& found) noexcept {
   return ask_for_socket(IPPROTO_UDP, from, to, found);
+}
+
+int find_unix_peer_number(int fd, std::uint32_t& number) noexcept {
+  UnixSocket own{};
+  const int result = ask_for_own_socket(fd, own);
+  number = own.peer;
+  return result;
+}
+
+int find_unix_peer(int fd, FoundSocket& found) noexcept {
+  UnixSocket own{};
+  if (const int result = ask_for_own_socket(fd, own); result != 0) return result;
+  UnixSocket peer{};
+  if (const int result = ask_for_unix_socket(own.peer, peer); result != 0) return result;
+  // The number may be another socket's by now.
+  if (peer.peer != own.socket.inode) return -ENOTCONN;
+  found = peer.socket;
+  return 0;
 }
 
 bool has_udp_socket(std::uint16_t port, std::uint64_t cookie) noexcept {
@@ -140,7 +230,7 @@ bool has_udp_socket(std::uint16_t port, std::uint64_t cookie) noexcept {
         if (done || header.nlmsg_len < NLMSG_HDRLEN + sizeof(inet_diag_msg)) continue;
         inet_diag_msg message;
         std::memcpy(&message, answer + at + NLMSG_HDRLEN, sizeof message);
-        found = found || cookie_in(message) == cookie;
+        found = found || cookie_in(message.id.idiag_cookie) == cookie;
       }
     }
     kernel(SYS_close, fd);

@@ -50,10 +50,25 @@ bool pause() noexcept {
   return kernel(SYS_nanosleep, &moment, nullptr) != -EINTR;
 }
 
-// Both ends learn that bytes are missing.
-void reset(int fd) noexcept {
+// Both ends learn that bytes of `direction` are missing. The kernel resets TCP; of unix streams it
+// tells the end, and the libraries tell why.
+void reset(Side& side, int fd, Direction& direction) noexcept {
+  direction.handback.store(handback::kLost, std::memory_order_seq_cst);
+  if (side.kind == Kind::unix_stream) {
+    keep_error(side, ECONNRESET);
+    kernel(SYS_shutdown, fd, SHUT_RDWR);
+    return;
+  }
   const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
   kernel(SYS_connect, fd, &nobody, sizeof nobody);
+}
+
+// As much as the kernel takes.
+void send_now(int fd, Span& left) noexcept {
+  for (long sent = 1; left.left() != 0 && sent > 0;) {
+    sent = kernel_send(fd, left, left.left(), MSG_NOSIGNAL);
+    if (sent > 0) left.skip(static_cast<std::size_t>(sent));
+  }
 }
 
 // The peer may sleep in the kernel. One byte wakes it, which its library takes out again.
@@ -137,7 +152,7 @@ class Leaving {
       Span to(&part, 1);
       const bool quiet = direction_.kernel_sending.load(std::memory_order_seq_cst) == 0;
       const std::uint64_t sent = direction_.kernel_sent.load(std::memory_order_acquire);
-      const long got = receive_now(side_.receiver, side_.in(), fd_, to, false);
+      const long got = receive_now(side_.receiver, side_.in(), fd_, to, false, nullptr);
       if (got > 0) {
         collected_.grow(static_cast<std::size_t>(got));
         since = now_ns();
@@ -190,14 +205,13 @@ class Leaving {
   }
 
   std::size_t send_in_peers_place(std::size_t from, std::size_t to) const noexcept {
-    const int socket = borrow_peer_socket(fd_, side_.peer_pid);
+    const int socket = borrow_peer_socket(fd_, side_.kind, side_.peer_pid);
     if (socket < 0) return 0;
     const iovec part{.iov_base = collected_.data() + from, .iov_len = to - from};
     Span left(&part, 1);
-    while (left.left() != 0) {
-      const long sent = kernel_send(socket, left, left.left(), MSG_NOSIGNAL);
-      if (sent <= 0) break;
-      left.skip(static_cast<std::size_t>(sent));
+    {
+      const RoomForAll room(socket, side_.kind == Kind::unix_stream);
+      send_now(socket, left);
     }
     kernel(SYS_close, socket);
     return to - from - left.left();
@@ -250,7 +264,7 @@ void leave_receiving(Side& side, int fd) noexcept {
       side.receiver.emptied(side.in()) && !doorbell_rings(side) && !side.receiver.broken();
   if (!empty && !Leaving(side, fd).give_back()) {
     log(LogLevel::warn, "descriptor %d is reset: the peer does not take back what is unread", fd);
-    reset(fd);
+    reset(side, fd, *side.in().control);
   }
   side.receiver.leave(side.in());
 }
@@ -274,17 +288,16 @@ bool serve_leaving_peer(Side& side, int fd) noexcept {
     }
     const iovec part{.iov_base = ring.bytes + place.from, .iov_len = place.to - place.from};
     Span left(&part, 1);
-    long sent = 1;
-    while (left.left() != 0 && sent > 0) {
-      sent = kernel_send(fd, left, left.left(), MSG_NOSIGNAL);
-      if (sent > 0) left.skip(static_cast<std::size_t>(sent));
+    {
+      const RoomForAll room(fd, side.kind == Kind::unix_stream);
+      send_now(fd, left);
     }
     ring.control->handback.store(
         left.left() == 0 ? handback::kServed : given(place.to - left.left(), place.to),
         std::memory_order_release);
     return false;
   }
-  return word == handback::kNone || word == handback::kDone;
+  return word == handback::kNone || word == handback::kDone || word == handback::kLost;
 }
 
 namespace {
@@ -293,8 +306,7 @@ bool wait_for_leaving_peer(Side& side, int fd, std::int64_t at_most) noexcept {
   const std::int64_t start = now_ns();
   while (!serve_leaving_peer(side, fd)) {
     if (now_ns() - start > at_most) {
-      reset(fd);
-      side.out().control->handback.store(handback::kDone, std::memory_order_relaxed);
+      reset(side, fd, *side.out().control);
       return true;
     }
     if (!pause()) return false;

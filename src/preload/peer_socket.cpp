@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "preload/diag.hpp"
+#include "preload/kind.hpp"
 #include "preload/proof.hpp"
 #include "preload/real.hpp"
 
@@ -46,13 +46,10 @@ int number_of(const char* digits) noexcept {
 
 }  // namespace
 
-int borrow_peer_socket(int fd, pid_t pid) noexcept {
-  Endpoint own{};
-  Endpoint peer{};
+int borrow_peer_socket(int fd, Kind kind, pid_t pid) noexcept {
   FoundSocket wanted{};
-  if (pid <= 0 || !address_of(SYS_getsockname, fd, own) || !address_of(SYS_getpeername, fd, peer))
-    return -ENOTCONN;
-  if (const int result = find_socket(peer, own, wanted); result != 0) return result;
+  if (pid <= 0) return -ENOTCONN;
+  if (const int result = find_peer(fd, kind, wanted); result != 0) return result;
   const long process = kernel(SYS_pidfd_open, pid, 0);
   if (process < 0) return static_cast<int>(process);
   char link[32];

@@ -3,12 +3,12 @@
 // The peer's own end of a connection, borrowed from its process for a moment.
 #pragma once
 
-#include <sys/types.h>
+#include "preload/side.hpp"
 
 namespace farcall::preload {
 
 // A new descriptor of the socket at the other end of `fd`, if the process `pid` holds it and the
 // kernel lets this one reach for it (as it lets a debugger). Negative errno otherwise.
-int borrow_peer_socket(int fd, pid_t pid) noexcept;
+int borrow_peer_socket(int fd, Kind kind, pid_t pid) noexcept;
 
 }  // namespace farcall::preload

@@ -55,8 +55,11 @@ inline std::uint64_t read_position(int fd) noexcept {
   }
   Direction* const control = side->in().control;
   if (control == nullptr) return kNothingToRead;
+  // The tail first: a sender that moves both on moves the head before it. What it takes back the
+  // kernel tells of.
   const std::uint64_t tail = control->tail.load(std::memory_order_acquire) & ~kFlags;
-  return tail == side->receiver.position() ? kNothingToRead : tail + side->receiver.kernel_taken();
+  const std::uint64_t head = control->head.load(std::memory_order_acquire);
+  return head >= tail ? kNothingToRead : tail + side->receiver.kernel_taken();
 }
 
 // Who waits for it runs on `here`. Senders of datagrams do not ask.

@@ -2,8 +2,10 @@
 #include "preload/settings.hpp"
 
 #include <arpa/inet.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <charconv>
@@ -93,8 +95,22 @@ bool parse_ports(std::string_view text, EndpointPattern& pattern) noexcept {
   return true;
 }
 
-// ADDRESS[:PORTS], an IPv6 address in brackets if ports follow.
+// A path, or @ and an abstract name; with * at the end, all that begin so.
+bool parse_name(std::string_view text, EndpointPattern& pattern) noexcept {
+  pattern.is_name = true;
+  pattern.any_end = text.ends_with('*');
+  if (pattern.any_end) text.remove_suffix(1);
+  if (text.size() > UnixName::kMost) return false;
+  std::memcpy(pattern.name.bytes.data(), text.data(), text.size());
+  if (text.starts_with('@')) pattern.name.bytes[0] = '\0';
+  pattern.name.size = static_cast<std::uint8_t>(text.size());
+  return true;
+}
+
+// ADDRESS[:PORTS], an IPv6 address in brackets if ports follow; or the name of a unix socket.
 bool parse_pattern(std::string_view text, EndpointPattern& pattern) noexcept {
+  pattern.is_name = false;
+  if (text.starts_with('/') || text.starts_with('@')) return parse_name(text, pattern);
   if (text.starts_with('[')) {
     const std::size_t bracket = text.find(']');
     if (bracket == text.npos || !parse_address(cut(text, 1, bracket), pattern)) return false;
@@ -159,6 +175,7 @@ class Reading {
     read_switch("ENABLED", all.enabled);
     read_switch("TCP", all.tcp);
     read_switch("UDP", all.udp);
+    read_switch("UNIX", all.unix_streams);
     std::size_t index = 0;
     if (take("LOG_LEVEL", "trace, debug, info, warn or error", [&](auto text) {
           constexpr std::string_view kNames[] = {"trace", "debug", "info", "warn", "error"};
@@ -243,7 +260,7 @@ class Reading {
 
   void read_list(std::string_view name, EndpointList& list) noexcept {
     EndpointList read{};
-    if (take(name, "a list of endpoints such as 127.0.0.1:6379,[::1]:80,*:8000-8999",
+    if (take(name, "a list of endpoints such as 127.0.0.1:6379,[::1]:80,*:8000-8999,/run/name.sock",
              [&](auto text) { return parse_list(text, read); }))
       list = read;
   }
@@ -278,20 +295,37 @@ bool Endpoint::from(const sockaddr* from, Endpoint& endpoint) noexcept {
   return true;
 }
 
+UnixName UnixName::from(const sockaddr* from, socklen_t size) noexcept {
+  constexpr socklen_t kBefore = offsetof(sockaddr_un, sun_path);
+  UnixName name{};
+  if (size <= kBefore) return name;
+  const auto room = std::min<std::size_t>(size - kBefore, kMost);
+  const char* const bytes = reinterpret_cast<const char*>(from) + kBefore;
+  const bool is_path = *bytes != '\0';
+  name.size = static_cast<std::uint8_t>(is_path ? ::strnlen(bytes, room) : room);
+  std::memcpy(name.bytes.data(), bytes, name.size);
+  return name;
+}
+
 bool EndpointPattern::matches(const Endpoint& endpoint) const noexcept {
-  return (any_address || address == endpoint.address) && endpoint.port >= first_port &&
+  return !is_name && (any_address || address == endpoint.address) && endpoint.port >= first_port &&
          endpoint.port <= last_port;
 }
 
-bool EndpointList::matches(const Endpoint& endpoint) const noexcept {
-  for (std::size_t i = 0; i < count; ++i)
-    if (patterns[i].matches(endpoint)) return true;
-  return false;
+bool EndpointPattern::matches(const UnixName& other) const noexcept {
+  if (!is_name) return any_address && first_port == 0 && last_port == 65535;
+  return (any_end ? other.size >= name.size : other.size == name.size) &&
+         std::memcmp(other.bytes.data(), name.bytes.data(), name.size) == 0;
 }
 
 bool Settings::wants(const Endpoint& one, const Endpoint& other) const noexcept {
   if (exclude.count != 0 && (exclude.matches(one) || exclude.matches(other))) return false;
   return accelerate.count == 0 || accelerate.matches(one) || accelerate.matches(other);
+}
+
+bool Settings::wants(const UnixName& server) const noexcept {
+  return !(exclude.count != 0 && exclude.matches(server)) &&
+         (accelerate.count == 0 || accelerate.matches(server));
 }
 
 Settings read_settings(const char* const* environment,

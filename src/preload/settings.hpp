@@ -38,14 +38,32 @@ struct Endpoint {
   static bool from(const sockaddr* from, Endpoint& endpoint) noexcept;
 };
 
-// "127.0.0.1:6379", "[::1]:80", "*:8000-8999"
+// The name of a unix socket: a path, or an abstract name, which begins with a zero. Empty: it has
+// none.
+struct UnixName {
+  static constexpr std::size_t kMost = 108;
+  std::array<char, kMost> bytes;
+  std::uint8_t size;
+
+  bool operator==(const UnixName& other) const noexcept {
+    return size == other.size && std::memcmp(bytes.data(), other.bytes.data(), size) == 0;
+  }
+  // `size` as the kernel counts it; `from` is AF_UNIX.
+  static UnixName from(const sockaddr* from, socklen_t size) noexcept;
+};
+
+// "127.0.0.1:6379", "[::1]:80", "*:8000-8999", "/run/redis.sock", "@name", "/run/postgresql/*"
 struct EndpointPattern {
   std::array<std::uint8_t, 16> address;
   bool any_address;
   std::uint16_t first_port;
   std::uint16_t last_port;
+  bool is_name = false;  // of a unix socket
+  bool any_end = false;  // the name begins so
+  UnixName name{};
 
   [[nodiscard]] bool matches(const Endpoint& endpoint) const noexcept;
+  [[nodiscard]] bool matches(const UnixName& name) const noexcept;
 };
 
 struct EndpointList {
@@ -53,13 +71,19 @@ struct EndpointList {
   std::array<EndpointPattern, kMost> patterns;
   std::size_t count;
 
-  [[nodiscard]] bool matches(const Endpoint& endpoint) const noexcept;
+  template <class Name>
+  [[nodiscard]] bool matches(const Name& name) const noexcept {
+    for (std::size_t i = 0; i < count; ++i)
+      if (patterns[i].matches(name)) return true;
+    return false;
+  }
 };
 
 struct Settings {
   bool enabled = true;
   bool tcp = true;
   bool udp = true;
+  bool unix_streams = true;
   LogLevel log_level = LogLevel::warn;
   UidPolicy uids = UidPolicy::same_user;
   std::size_t ring_bytes = 256 * 1024;  // per direction: a power of two, at least a page
@@ -70,6 +94,8 @@ struct Settings {
   // Whether a connection between these two is wanted accelerated: if there is a list of those to
   // accelerate, one of the ends must be in it; none may be in the list of those to exclude.
   [[nodiscard]] bool wants(const Endpoint& one, const Endpoint& other) const noexcept;
+  // The same for a unix socket whose server has that name.
+  [[nodiscard]] bool wants(const UnixName& server) const noexcept;
 };
 
 // What an environment asks for. `complain` is called once for each value that cannot be used, and

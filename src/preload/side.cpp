@@ -203,7 +203,7 @@ pid_t own_pid() noexcept {
 
 bool in_own_process() noexcept { return kernel(SYS_getpid) == own_pid(); }
 
-Side* make_side(bool connector) noexcept {
+Side* make_side(Kind kind, bool connector) noexcept {
   Slab* all = get_slab();
   if (all == nullptr) return nullptr;
   Side* side = take_vacant(*all);
@@ -221,6 +221,7 @@ Side* make_side(bool connector) noexcept {
   const std::uint32_t generation = side->generation.load(std::memory_order_relaxed) | 1;
   new (side) Side{};
   side->own() = {};
+  side->kind = kind;
   side->connector = connector;
   side->listener = -1;
   side->guest = -1;

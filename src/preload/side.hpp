@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// This program's side of a TCP connection over loopback, and which descriptors refer to it.
+// This program's side of a stream, over TCP or a unix socket, and which descriptors refer to it.
 //
 // Sides stand in memory that forked children share, since parent and child may both go on with a
 // connection. The peer never sees them. Which numbers refer to a side, and where its memory is
@@ -21,6 +21,8 @@
 #include "preload/waiting.hpp"
 
 namespace farcall::preload {
+
+enum class Kind : std::uint8_t { tcp, unix_stream };
 
 // Whoever takes both locks takes the receiving half's first.
 struct Side {
@@ -43,6 +45,7 @@ struct Side {
   std::uint32_t reclaims_seen;   // what the peer took back, when that was last looked at
   std::uint32_t probation;       // calls for which the direction is watched on that account
   std::uint32_t last_probation;  // how long the one before was
+  std::uint32_t waits_in_vain;   // for bytes on their way through the kernel
   std::uint32_t busy_calls;      // for which the program is taken to wait by looking
   std::uint64_t looked_in_vain;  // ticks
 
@@ -64,6 +67,7 @@ struct Side {
   std::atomic<int> error_kept;
   std::atomic<bool> stay_watched;  // waited for in ways that only the kernel serves
   std::atomic<bool> polled;        // waited for with poll or select
+  Kind kind;
   bool connector;
   bool other_holders_unknown;  // handed back: others may hold it that the library does not see
   // While it is kListening; private to the process that began to listen.
@@ -115,7 +119,7 @@ inline Side* find_side(int fd) noexcept {
 }
 
 // A new side, that nothing refers to; null if there is no room.
-Side* make_side(bool connector) noexcept;
+Side* make_side(Kind kind, bool connector) noexcept;
 // From now on `fd` refers to `side`; whatever it referred to before is forgotten.
 void adopt(int fd, Side& side) noexcept;
 

@@ -26,11 +26,16 @@
 #ifndef TCP_INQ
 #define TCP_INQ 36
 #endif
+#ifndef SO_PASSPIDFD
+#define SO_PASSPIDFD 76
+#endif
 
 namespace farcall::preload {
 namespace {
 
 constinit real::Direct<"socket", int(int, int, int), int, int, int> next_socket{SYS_socket};
+constinit real::Direct<"socketpair", int(int, int, int, int*), int, int, int, int*> next_socketpair{
+    SYS_socketpair};
 constinit real::Direct<"shutdown", int(int, int), int, int> next_shutdown{SYS_shutdown};
 constinit real::Direct<"close", int(int), int> next_close{SYS_close};
 constinit real::Direct<"close_range", int(unsigned, unsigned, int), unsigned, unsigned, int>
@@ -52,6 +57,7 @@ constinit real::Direct<"dup2", int(int, int), int, int> next_dup2{SYS_dup2};
 
 [[gnu::constructor]] void look_up() noexcept {
   next_socket.look_up();
+  next_socketpair.look_up();
   next_shutdown.look_up();
   next_close.look_up();
   next_close_range.look_up();
@@ -80,7 +86,7 @@ void note_accepted(int fd, const sockaddr* peer, socklen_t room, socklen_t size)
     peer = reinterpret_cast<const sockaddr*>(&whole);
     if (kernel(SYS_getpeername, fd, &whole, &size) < 0) return;
   }
-  if (size >= sizeof(sa_family_t)) note_connection(fd, peer, false);
+  note_connection(fd, peer, size, false);
 }
 
 // `call` is the program's own, with its arguments wherever it passed any.
@@ -221,7 +227,10 @@ bool changes_the_stream(int level, int option, const void* value, socklen_t size
       case SO_TIMESTAMPING_OLD:
       case SO_TIMESTAMP_NEW:
       case SO_TIMESTAMPNS_NEW:
-      case SO_TIMESTAMPING_NEW: return number != 0;
+      case SO_TIMESTAMPING_NEW:
+      case SO_PASSCRED:
+      case SO_PASSSEC:
+      case SO_PASSPIDFD: return number != 0;
       default: return false;
     }
   if (level == IPPROTO_TCP) switch (option) {
@@ -249,6 +258,18 @@ int socket(int family, int type, int protocol) {
   return static_cast<int>(with_errno(fd));
 }
 
+int socketpair(int family, int type, int protocol, int* fds) {
+  const long result = next_socketpair(family, type, protocol, fds);
+  if (result == 0) {
+    for (int i = 0; i < 2; ++i) {
+      forget_stale(fds[i]);
+      forget_registrations(fds[i]);
+    }
+    if (in_own_process()) note_pair({fds[0], fds[1]});
+  }
+  return static_cast<int>(with_errno(result));
+}
+
 int connect(int fd, const sockaddr* address, socklen_t size) {
   using Connect = int(int, const sockaddr*, socklen_t);
   const int result = real::next<"connect", Connect>()(fd, address, size);
@@ -259,9 +280,8 @@ int connect(int fd, const sockaddr* address, socklen_t size) {
       udp_connected(*udp, fd);
     else if (address->sa_family == AF_UNSPEC)
       forget_stale(fd);
-    else if (find_side(fd) == nullptr && size >= sizeof(sockaddr_in) && may_accelerate() &&
-             in_own_process())
-      note_connection(fd, address, true);
+    else if (find_side(fd) == nullptr && may_accelerate() && in_own_process())
+      note_connection(fd, address, size, true);
   }
   errno = error;
   return result;
@@ -408,7 +428,8 @@ int setsockopt(int fd, int level, int option, const void* value, socklen_t size)
   if (side != nullptr) {
     if (changes_the_stream(level, option, value, size)) hand_back(*side, fd, Reason::option);
     if (has_number) std::memcpy(&number, value, sizeof number);
-    if (level == IPPROTO_TCP && option == TCP_NODELAY && side->accelerated() && has_number) {
+    if (level == IPPROTO_TCP && option == TCP_NODELAY && side->kind == Kind::tcp &&
+        side->accelerated() && has_number) {
       side->nodelay.store(number != 0, std::memory_order_relaxed);
       return 0;  // it is set in the kernel, see join()
     }

@@ -70,7 +70,9 @@ const char* to_string(Reason reason) noexcept {
 
 bool stats_wanted() noexcept { return page.load(std::memory_order_relaxed) != nullptr; }
 
-Counters* counters_for(Protocol protocol, const Endpoint& server) noexcept {
+namespace {
+
+Counters* counters_for(Protocol protocol, const Endpoint& endpoint, const UnixName& name) noexcept {
   using Slot = StatsPage::Slot;
   StatsPage* file = page.load(std::memory_order_acquire);
   if (file == nullptr) return nullptr;
@@ -79,7 +81,8 @@ Counters* counters_for(Protocol protocol, const Endpoint& server) noexcept {
     if (state == Slot::kFree) {
       if (slot.state.compare_exchange_strong(state, Slot::kBeingMade)) {
         slot.protocol = protocol;
-        slot.endpoint = server;
+        slot.endpoint = endpoint;
+        slot.name = name;
         // release: pairs with the acquire above and with that of whoever prints.
         slot.state.store(Slot::kUsed, std::memory_order_release);
         return &slot.counters;
@@ -88,11 +91,22 @@ Counters* counters_for(Protocol protocol, const Endpoint& server) noexcept {
     // Its maker may have been killed, hence the bound.
     for (int i = 0; state == Slot::kBeingMade && i < 1000; ++i)
       state = slot.state.load(std::memory_order_acquire);
-    if (state == Slot::kUsed && slot.protocol == protocol && slot.endpoint == server)
+    if (state == Slot::kUsed && slot.protocol == protocol && slot.endpoint == endpoint &&
+        slot.name == name)
       return &slot.counters;
   }
   file->overflow.fetch_add(1, std::memory_order_relaxed);
   return nullptr;
+}
+
+}  // namespace
+
+Counters* counters_for(Protocol protocol, const Endpoint& server) noexcept {
+  return counters_for(protocol, server, {});
+}
+
+Counters* counters_for(const UnixName& server) noexcept {
+  return counters_for(Protocol::unix_stream, {}, server);
 }
 
 }  // namespace farcall::preload

@@ -15,7 +15,7 @@
 
 namespace farcall::preload {
 
-enum class Protocol : std::uint8_t { tcp, udp };
+enum class Protocol : std::uint8_t { tcp, udp, unix_stream };
 
 // Why a connection was not accelerated, or no longer is.
 enum class Reason : std::uint8_t {
@@ -63,13 +63,14 @@ inline void count(Counters* counters, Reason reason) noexcept {
 
 // The whole file. Slots are taken in order and never given back.
 struct StatsPage {
-  static constexpr std::uint64_t kMagic = 0x3153544154534346;  // "FCSTATS1"
+  static constexpr std::uint64_t kMagic = 0x3253544154534346;  // "FCSTATS2"
   static constexpr std::size_t kSlots = 512;
   struct Slot {
     enum : std::uint32_t { kFree = 0, kBeingMade = 1, kUsed = 2 };
     std::atomic<std::uint32_t> state;
     Protocol protocol;
-    Endpoint endpoint;
+    Endpoint endpoint;  // or, of a unix socket:
+    UnixName name;
     Counters counters;
   };
   std::uint64_t magic;
@@ -87,5 +88,6 @@ const char* to_string(Reason reason) noexcept;
 
 // Where to count for `server`; null if nobody wants to know, or there are too many endpoints.
 Counters* counters_for(Protocol protocol, const Endpoint& server) noexcept;
+Counters* counters_for(const UnixName& server) noexcept;
 
 }  // namespace farcall::preload

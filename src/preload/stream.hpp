@@ -87,6 +87,7 @@ inline constexpr std::uint64_t kServed = 4;   // by the sender: the kernel has t
 inline constexpr std::uint64_t kDone = 5;     // by the receiver: all is in the kernel
 // By the sender: it had been about to publish, and has written over what was given.
 inline constexpr std::uint64_t kAgain = 6;
+inline constexpr std::uint64_t kLost = 7;  // by either: bytes are missing
 inline constexpr unsigned kStateBits = 3;
 }  // namespace handback
 
@@ -175,6 +176,9 @@ class Sender {
     use_kernel(ring);
     for_ever_ = true;
   }
+  // Until the receiver has taken all that was sent through the kernel until now: more than bytes
+  // is among it, which could not be given back from behind bytes of the ring.
+  void stay_in_kernel_until_taken() noexcept { must_be_taken_ = kernel_sent_; }
   // Around a kernel send, so that nobody leaves the kernel meanwhile. enter_kernel() is false if
   // the receiver is leaving the ring and must be served first (handback.hpp).
   [[nodiscard]] bool enter_kernel(const Ring& ring) noexcept;
@@ -210,6 +214,7 @@ class Sender {
   std::uint64_t kernel_sent_ = 0;
   std::uint64_t last_mark_ = 0;  // its position
   std::uint64_t restart_at_ = kFirstPages;
+  std::uint64_t must_be_taken_ = 0;
   std::uint32_t sending_ = 0;
   bool in_kernel_ = true;
   bool for_ever_ = false;
@@ -277,6 +282,10 @@ class Receiver {
   // The sender began to move bytes to the kernel. If it has died since, they are lost.
   [[nodiscard]] bool reclaim_unfinished(const Ring& ring) const noexcept {
     return (ring.control->head.load(std::memory_order_acquire) & kReclaiming) != 0;
+  }
+  // The sender has taken back what this side has not noticed yet.
+  [[nodiscard]] bool is_moved(const Ring& ring) const noexcept {
+    return ring.control->head.load(std::memory_order_acquire) != head_;
   }
   // How often the sender has taken back what this side had promised to look at.
   [[nodiscard]] std::uint32_t reclaims() const noexcept { return reclaims_; }

@@ -29,14 +29,25 @@ struct Got {
   long useful;  // how much of it is the program's
 };
 
+// recvmsg() without waiting; negative errno.
+long ask_kernel(int fd, msghdr& message, int flags, Ancillary* with) noexcept {
+  if (with != nullptr) {
+    with->ask(message);
+    flags |= with->wanted;
+  }
+  long raw = -EINTR;
+  while (raw == -EINTR) raw = kernel(SYS_recvmsg, fd, &message, flags | MSG_DONTWAIT);
+  if (with != nullptr && raw > 0) with->answered(message);
+  return raw;
+}
+
 Got kernel_receive(const Receiver& receiver, const Ring& ring, int fd, const Span& span,
-                   std::size_t size, int flags) noexcept {
+                   std::size_t size, Ancillary* with) noexcept {
   iovec parts[kParts];
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = span.parts(parts, kParts, size);
-  long raw = -EINTR;
-  while (raw == -EINTR) raw = kernel(SYS_recvmsg, fd, &message, flags | MSG_DONTWAIT);
+  const long raw = ask_kernel(fd, message, 0, with);
   if (raw <= 0) return {raw, raw};
   return {raw, static_cast<long>(without_doorbell(receiver, ring, parts, message.msg_iovlen,
                                                   static_cast<std::size_t>(raw)))};
@@ -44,7 +55,7 @@ Got kernel_receive(const Receiver& receiver, const Ring& ring, int fd, const Spa
 
 // Shows the stream from here on, across ring and kernel: the bytes of all kernel segments lie one
 // behind the other there, so one call brings them to their places.
-long peek_now(Receiver& receiver, const Ring& ring, int fd, Span& to) noexcept {
+long peek_now(Receiver& receiver, const Ring& ring, int fd, Span& to, Ancillary* with) noexcept {
   if (receiver.next(ring).kind == Receiver::Next::broken) return -ECONNRESET;
   std::array<Receiver::Segment, 16> segments;
   std::size_t known = receiver.segments(ring, segments);
@@ -89,14 +100,14 @@ long peek_now(Receiver& receiver, const Ring& ring, int fd, Span& to) noexcept {
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = count;
-  long raw = -EINTR;
-  while (raw == -EINTR) raw = kernel(SYS_recvmsg, fd, &message, MSG_PEEK | MSG_DONTWAIT);
+  const long raw = ask_kernel(fd, message, MSG_PEEK, with);
   const std::size_t before = ends[0] - parts[0].iov_len;
   if (raw <= 0) return before != 0 || raw == -EAGAIN ? result(before) : raw;
   std::size_t got = without_doorbell(receiver, ring, parts, count, static_cast<std::size_t>(raw));
   for (std::size_t k = 0; k < count; ++k) {
     if (got < parts[k].iov_len) return result(ends[k] - parts[k].iov_len + got);
     got -= parts[k].iov_len;
+    if (got == 0 && with != nullptr && with->came) return result(ends[k]);
   }
   return result(shown);
 }
@@ -150,14 +161,30 @@ long reclaim_now(Sender& sender, const Ring& ring, int fd, bool always) noexcept
   return sent < 0 && sent != -EAGAIN && sent != -EPIPE ? sent : 0;
 }
 
+RoomForAll::RoomForAll(int fd, bool wanted) noexcept : fd_(fd) {
+  constexpr int kAll = 1 << 20;  // the kernel doubles it, and has a limit of its own
+  socklen_t size = sizeof before_;
+  if (!wanted || kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_SNDBUF, &before_, &size) != 0) return;
+  if (kernel(SYS_setsockopt, fd, SOL_SOCKET, SO_SNDBUFFORCE, &kAll, sizeof kAll) != 0)
+    kernel(SYS_setsockopt, fd, SOL_SOCKET, SO_SNDBUF, &kAll, sizeof kAll);
+}
+
+RoomForAll::~RoomForAll() {
+  if (before_ == 0) return;
+  const int asked_for = before_ / 2;
+  if (kernel(SYS_setsockopt, fd_, SOL_SOCKET, SO_SNDBUFFORCE, &asked_for, sizeof asked_for) != 0)
+    kernel(SYS_setsockopt, fd_, SOL_SOCKET, SO_SNDBUF, &asked_for, sizeof asked_for);
+}
+
 long kernel_queued(int fd) noexcept {
   int bytes = 0;
   const long result = kernel(SYS_ioctl, fd, FIONREAD, &bytes);
   return result < 0 ? result : bytes;
 }
 
-long receive_now(Receiver& receiver, const Ring& ring, int fd, Span& to, bool peek) noexcept {
-  if (peek) return peek_now(receiver, ring, fd, to);
+long receive_now(Receiver& receiver, const Ring& ring, int fd, Span& to, bool peek,
+                 Ancillary* with) noexcept {
+  if (peek) return peek_now(receiver, ring, fd, to, with);
   long moved = 0;
   while (to.left() != 0) {
     const Receiver::Next next = receiver.next(ring);
@@ -186,7 +213,7 @@ long receive_now(Receiver& receiver, const Ring& ring, int fd, Span& to, bool pe
     // An error is reported once; it must not be lost behind bytes that came before it.
     if (moved != 0 && kernel_queued(fd) <= 0) return moved;
     const bool drained = limit < to.left() && next.kind != Receiver::Next::kernel;
-    const auto [raw, got] = kernel_receive(receiver, ring, fd, to, limit, 0);
+    const auto [raw, got] = kernel_receive(receiver, ring, fd, to, limit, with);
     if (raw <= 0) {
       if (moved != 0) return moved;
       return raw == -EAGAIN ? kNothing : raw;
@@ -194,6 +221,7 @@ long receive_now(Receiver& receiver, const Ring& ring, int fd, Span& to, bool pe
     receiver.taken_from_kernel(ring, static_cast<std::size_t>(raw));
     to.skip(static_cast<std::size_t>(got));
     moved += got;
+    if (with != nullptr && with->came) return moved;
     // Whatever comes after this announces itself anew.
     if (drained || (static_cast<std::size_t>(raw) < limit && next.kind != Receiver::Next::kernel))
       return moved != 0 ? moved : kNothing;

@@ -4,6 +4,8 @@
 // ever waiting.
 #pragma once
 
+#include <sys/socket.h>
+
 #include "preload/stream.hpp"
 
 namespace farcall::preload {
@@ -11,8 +13,31 @@ namespace farcall::preload {
 // What came of a try: bytes (0: the end of the stream), a negative errno, or:
 inline constexpr long kNothing = -100'000;
 
+// What the kernel passes with bytes of a unix stream: descriptors. A call returns no bytes behind
+// those that they came with.
+struct Ancillary {
+  void* control = nullptr;  // the program's memory for them
+  std::size_t room = 0;
+  int wanted = 0;        // MSG_CMSG_CLOEXEC
+  std::size_t size = 0;  // how much of it is filled
+  int told = 0;          // msg_flags
+  bool came = false;     // also where there was no memory for them
+
+  void ask(msghdr& message) const noexcept {
+    message.msg_control = control;
+    message.msg_controllen = room;
+  }
+  void answered(const msghdr& message) noexcept {
+    size = message.msg_controllen;
+    told = message.msg_flags;
+    came = size != 0 || (told & MSG_CTRUNC) != 0;
+  }
+};
+
 // Takes what is there, across ring and kernel, up to to.left(). Holds the receiver's lock.
-long receive_now(Receiver& receiver, const Ring& ring, int fd, Span& to, bool peek) noexcept;
+// `with` is null where nothing comes with bytes.
+long receive_now(Receiver& receiver, const Ring& ring, int fd, Span& to, bool peek,
+                 Ancillary* with) noexcept;
 
 // Has the stream ended, or has it an error? As receive_now, for when that found nothing: asks the
 // kernel, which costs a system call.
@@ -30,6 +55,20 @@ long reclaim_now(Sender& sender, const Ring& ring, int fd, bool always) noexcept
 
 // sendmsg of at most `size` bytes of what is left in `span`, without waiting; negative errno.
 long kernel_send(int fd, const Span& span, std::size_t size, int flags) noexcept;
+
+// While this lives the kernel takes more of a unix stream than it usually does: what one end has
+// not read and gives back, of the ring and of the kernel together.
+class RoomForAll {
+ public:
+  RoomForAll(int fd, bool wanted) noexcept;
+  RoomForAll(const RoomForAll&) = delete;
+  RoomForAll& operator=(const RoomForAll&) = delete;
+  ~RoomForAll();
+
+ private:
+  int fd_;
+  int before_ = 0;
+};
 
 // Bytes in the kernel's receive queue of `fd`; negative errno.
 long kernel_queued(int fd) noexcept;

@@ -14,19 +14,13 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "preload/diag.hpp"
+#include "preload/kind.hpp"
 #include "preload/log.hpp"
 #include "preload/proof.hpp"
 #include "preload/real.hpp"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
-#endif
-#ifndef SO_COOKIE
-#define SO_COOKIE 57
-#endif
-#ifndef TCP_INQ
-#define TCP_INQ 36
 #endif
 
 namespace farcall::preload {
@@ -40,7 +34,7 @@ constexpr std::size_t kHeaderBytes = 2 * kDirectionBytes;
 
 // What the accepting end leaves with the memory file.
 struct Hello {
-  static constexpr std::uint64_t kMagic = 0x32504354'4C4C4143;  // "CALLTCP2"
+  static constexpr std::uint64_t kMagic = 0x33504354'4C4C4143;  // "CALLTCP3"
   std::uint64_t magic;
   std::uint64_t acceptor_cookie;
   std::uint64_t connector_cookie;
@@ -74,87 +68,6 @@ bool is_wildcard(const Endpoint& endpoint) noexcept {
   return endpoint.address == kSix || endpoint.address == kMapped;
 }
 
-char* put_hex(char* to, const Endpoint& endpoint) noexcept {
-  constexpr const char* kDigits = "0123456789abcdef";
-  for (const std::uint8_t byte : endpoint.address) {
-    *to++ = kDigits[byte >> 4];
-    *to++ = kDigits[byte & 15];
-  }
-  for (int shift = 12; shift >= 0; shift -= 4) *to++ = kDigits[endpoint.port >> shift & 15];
-  return to;
-}
-
-socklen_t name_of(const Endpoint& connector, const Endpoint& acceptor, sockaddr_un& name) noexcept {
-  name.sun_family = AF_UNIX;
-  constexpr char kPrefix[] = "farcall/tcp/";
-  char* to = name.sun_path;
-  *to++ = '\0';
-  std::memcpy(to, kPrefix, sizeof kPrefix - 1);
-  to = put_hex(to + sizeof kPrefix - 1, connector);
-  to = put_hex(to, acceptor);
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) +
-                                static_cast<std::size_t>(to - name.sun_path));
-}
-
-// What the kernel has counted of a connection; the structure of the C library is older.
-struct Counted {
-  std::uint8_t state;
-  char before[119];
-  std::uint64_t bytes_acked, bytes_received;
-  std::uint32_t segments_out, segments_in, not_sent, min_rtt, data_segments_in, data_segments_out;
-  std::uint64_t delivery_rate, busy_time, rwnd_limited, sndbuf_limited;
-  std::uint32_t delivered, delivered_ce;
-  std::uint64_t bytes_sent, bytes_retransmitted;
-};
-static_assert(offsetof(Counted, bytes_received) == 128 && offsetof(Counted, bytes_sent) == 200);
-
-bool ask_counts(int fd, Counted& counted) noexcept {
-  socklen_t size = sizeof counted;
-  return kernel(SYS_getsockopt, fd, IPPROTO_TCP, TCP_INFO, &counted, &size) == 0 &&
-         size == sizeof counted;
-}
-
-enum class Agreement : std::uint8_t { agree, differ, moving, ending };
-
-// What the library has counted, and which halves no call is in the middle of.
-struct Own {
-  std::uint64_t sent, received;
-  bool sending, receiving;
-
-  bool operator==(const Own&) const noexcept = default;
-};
-
-Own own_counts(Side& side) noexcept {
-  const Guard receiving(side.receive_lock);
-  const Guard sending(side.send_lock);
-  return {.sent = side.sender.kernel_sent(),
-          .received = side.receiver.kernel_taken(),
-          .sending = side.sender.busy(),
-          .receiving = side.receiver.busy()};
-}
-
-// Whether all bytes that the program has sent or received went through the library, so that its
-// offsets are the kernel's; as far as that can be seen while other threads use the connection.
-Agreement compare_offsets(int fd, Side& side) noexcept {
-  const Own own = own_counts(side);
-  Counted before{};
-  Counted after{};
-  int queued = 0;
-  if (!ask_counts(fd, before) || kernel(SYS_ioctl, fd, FIONREAD, &queued) < 0 ||
-      !ask_counts(fd, after))
-    return Agreement::differ;
-  constexpr std::uint8_t kEstablished = 1;
-  if (after.state != kEstablished) return Agreement::ending;
-  if (!(own_counts(side) == own)) return Agreement::moving;
-  if (!own.receiving) {
-    if (before.bytes_received != after.bytes_received) return Agreement::moving;
-    if (after.bytes_received != own.received + static_cast<std::uint64_t>(queued))
-      return Agreement::differ;
-  }
-  const std::uint64_t sent = after.bytes_sent - after.bytes_retransmitted + after.not_sent;
-  return own.sending || sent == own.sent ? Agreement::agree : Agreement::differ;
-}
-
 // True if it was a candidate until now.
 bool end_stage(Side& side) noexcept {
   std::uint32_t stage = side.stage.load(std::memory_order_relaxed);
@@ -175,30 +88,6 @@ void give_up(int fd, Side& side, Reason reason) noexcept {
       static_cast<int>(reason));
 }
 
-// Options that a socket may have from the one that listened, or from a program that was executed
-// before, see changes_the_stream().
-bool has_ordinary_options(int fd) noexcept {
-  struct Option {
-    int level, name, usual;
-  };
-  constexpr Option kOptions[] = {{SOL_SOCKET, SO_RCVLOWAT, 1},    {SOL_SOCKET, SO_TIMESTAMP, 0},
-                                 {SOL_SOCKET, SO_TIMESTAMPNS, 0}, {SOL_SOCKET, SO_TIMESTAMPING, 0},
-                                 {SOL_SOCKET, SO_ZEROCOPY, 0},    {IPPROTO_TCP, TCP_INQ, 0},
-                                 {IPPROTO_TCP, TCP_CORK, 0}};
-  for (const Option& option : kOptions) {
-    int value = option.usual;
-    socklen_t size = sizeof value;
-    kernel(SYS_getsockopt, fd, option.level, option.name, &value, &size);
-    if (value != option.usual) return false;
-  }
-  char protocol[16] = {};
-  socklen_t size = sizeof protocol;
-  if (kernel(SYS_getsockopt, fd, IPPROTO_TCP, TCP_ULP, protocol, &size) == 0 && size != 0)
-    return false;
-  const long flags = kernel(SYS_fcntl, fd, F_GETFL, 0);
-  return flags >= 0 && (flags & O_ASYNC) == 0;
-}
-
 // Whether the connection may be joined now, when its peer is there; asked only then, for most
 // connections that look for a peer find none.
 bool is_sound(int fd, Side& side) noexcept {
@@ -214,17 +103,20 @@ bool is_sound(int fd, Side& side) noexcept {
     case Agreement::ending: give_up(fd, side, Reason::too_short); return false;
     case Agreement::moving: return false;  // the next time
   }
-  if (has_ordinary_options(fd)) return true;
+  if (has_ordinary_options(fd, side.kind)) return true;
   give_up(fd, side, Reason::option);
   return false;
 }
 
-struct Ends {
-  Endpoint own, peer;
-};
-
-bool ends_of(int fd, Ends& ends) noexcept {
-  return address_of(SYS_getsockname, fd, ends.own) && address_of(SYS_getpeername, fd, ends.peer);
+// An answer through the ring acknowledges nothing, so Nagle's algorithm would hold back what goes
+// through the kernel until the peer's acknowledgement is overdue.
+void hold_nothing_back(int fd, Side& side) noexcept {
+  int nodelay = 0;
+  socklen_t size = sizeof nodelay;
+  kernel(SYS_getsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, &size);
+  side.nodelay.store(nodelay != 0, std::memory_order_relaxed);
+  nodelay = 1;
+  kernel(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
 }
 
 // Maps both directions and lets the side use them.
@@ -240,6 +132,9 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   if (fresh) {
     start_direction(*ring(0).control);
     start_direction(*ring(1).control);
+  } else if (compare_with_peer(fd, side, *ring(1).control, *ring(0).control) != Agreement::agree) {
+    kernel(SYS_munmap, base, size);
+    return false;
   }
   const long flags = kernel(SYS_fcntl, fd, F_GETFL);
   side.nonblocking.store(flags >= 0 && (flags & O_NONBLOCK) != 0, std::memory_order_relaxed);
@@ -256,14 +151,7 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   // The first one carries what the connecting end sends.
   side.own().out = ring(side.connector ? 0 : 1);
   side.own().in = ring(side.connector ? 1 : 0);
-  // An answer through the ring acknowledges nothing, so Nagle's algorithm would hold back what goes
-  // through the kernel until the peer's acknowledgement is overdue.
-  int nodelay = 0;
-  socklen_t nodelay_size = sizeof nodelay;
-  kernel(SYS_getsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, &nodelay_size);
-  side.nodelay.store(nodelay != 0, std::memory_order_relaxed);
-  nodelay = 1;
-  kernel(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
+  if (side.kind == Kind::tcp) hold_nothing_back(fd, side);
   side.sender.publish(side.out());
   side.receiver.publish(side.in());
   // The end that came before this moment was no surprise either.
@@ -280,10 +168,10 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   return true;
 }
 
-int create_memory(std::size_t size) noexcept {
-  long fd =
-      kernel(SYS_memfd_create, "farcall-tcp", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-  if (fd == -EINVAL) fd = kernel(SYS_memfd_create, "farcall-tcp", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+int create_memory(Kind kind, std::size_t size) noexcept {
+  const char* const name = kind == Kind::tcp ? "farcall-tcp" : "farcall-unix";
+  long fd = kernel(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+  if (fd == -EINVAL) fd = kernel(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return -1;
   // Not allocated now: most rings never fill, and the kernel sets no limit to such files.
   if (kernel(SYS_ftruncate, fd, size) < 0 || kernel(SYS_fcntl, fd, F_ADD_SEALS, kMemorySeals) < 0) {
@@ -294,10 +182,9 @@ int create_memory(std::size_t size) noexcept {
 }
 
 void start_listening(int fd, Side& side) noexcept {
-  Ends ends{};
-  if (!ends_of(fd, ends)) return;  // not connected yet
   sockaddr_un name{};
-  const socklen_t length = name_of(ends.own, ends.peer, name);
+  socklen_t length = 0;
+  if (!meeting_name(fd, side, name, length)) return;  // not connected yet
   const long made = kernel(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (made < 0) return give_up(fd, side, Reason::no_memory);
   const int listener = make_private(static_cast<int>(made));
@@ -331,11 +218,10 @@ void take_memory(int fd, Side& side) noexcept {
   close_private(guest);
   side.guest = -1;
   if (!trusted || got < 0) return;  // somebody else; the right one may still come
-  Ends ends{};
   FoundSocket found{};
   const bool proven = hello.magic == Hello::kMagic && hello.connector_cookie == cookie_of(fd) &&
-                      ends_of(fd, ends) && find_socket(ends.peer, ends.own, found) == 0 &&
-                      found.cookie == hello.acceptor_cookie;
+                      find_peer(fd, side.kind, found) == 0 &&
+                      found.cookie == hello.acceptor_cookie && found.uid == peer.uid;
   const std::uint64_t ring = hello.ring_bytes;
   const int memory = passed.fds[0];
   const bool sound =
@@ -355,10 +241,9 @@ void take_memory(int fd, Side& side) noexcept {
 
 // Leaves the memory file where the connecting end listens, if it does already.
 void leave_memory(int fd, Side& side) noexcept {
-  Ends ends{};
-  if (!ends_of(fd, ends)) return give_up(fd, side, Reason::too_short);
   sockaddr_un name{};
-  const socklen_t length = name_of(ends.peer, ends.own, name);
+  socklen_t length = 0;
+  if (!meeting_name(fd, side, name, length)) return give_up(fd, side, Reason::too_short);
   const long made = kernel(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (made < 0) return give_up(fd, side, Reason::no_memory);
   const int host = static_cast<int>(made);
@@ -372,7 +257,8 @@ void leave_memory(int fd, Side& side) noexcept {
     }
     side.peer_pid = peer.pid;
     FoundSocket found{};
-    if (find_socket(ends.peer, ends.own, found) != 0 || !may_share_with(found.uid)) {
+    // Whoever listens there must be the user to whom the kernel gives what is sent.
+    if (find_peer(fd, side.kind, found) != 0 || found.uid != peer.uid) {
       give_up(fd, side, Reason::no_proof);
       return false;
     }
@@ -380,8 +266,8 @@ void leave_memory(int fd, Side& side) noexcept {
       give_up(fd, side, Reason::too_many);
       return false;
     }
-    const std::size_t ring = settings().ring_bytes;
-    const int memory = create_memory(kHeaderBytes + 2 * ring);
+    const std::size_t ring = ring_bytes_of(side.kind);
+    const int memory = create_memory(side.kind, kHeaderBytes + 2 * ring);
     Hello hello{.magic = Hello::kMagic,
                 .acceptor_cookie = cookie_of(fd),
                 .connector_cookie = found.cookie,
@@ -411,12 +297,42 @@ void no_more_candidates() noexcept { refused.store(true, std::memory_order_relax
 bool acceleration_ended() noexcept { return refused.load(std::memory_order_relaxed); }
 
 bool may_accelerate() noexcept {
-  return settings().enabled && settings().tcp && !acceleration_ended();
+  return settings().enabled && (settings().tcp || settings().unix_streams) && !acceleration_ended();
 }
 
-void note_connection(int fd, const sockaddr* peer, bool connector) noexcept {
+namespace {
+
+// From now on this is a connection that may be accelerated.
+void note_candidate(int fd, Kind kind, bool connector, Counters* counters) noexcept {
+  Side* const side = make_side(kind, connector);
+  if (side == nullptr) return;
+  side->own().counters = counters;
+  side->next_try.store(begins_after(connector ? kConnectorBegins : kAcceptorBegins),
+                       std::memory_order_relaxed);
+  adopt(fd, *side);
+}
+
+bool has_lists() noexcept {
+  return settings().exclude.count != 0 || settings().accelerate.count != 0;
+}
+
+// Counts a connection. False if the settings do not want it.
+bool count_connection(Counters* counters, bool wanted) noexcept {
+  if (counters != nullptr) counters->connections.fetch_add(1, std::memory_order_relaxed);
+  if (!wanted) count(counters, Reason::excluded);
+  return wanted;
+}
+
+int option_of(int fd, int option) noexcept {
+  int value = -1;
+  socklen_t size = sizeof value;
+  kernel(SYS_getsockopt, fd, SOL_SOCKET, option, &value, &size);
+  return value;
+}
+
+void note_tcp(int fd, const sockaddr* peer, bool connector) noexcept {
   Endpoint there{};
-  if (!may_accelerate() || peer == nullptr || !Endpoint::from(peer, there)) return;
+  if (!settings().tcp || !Endpoint::from(peer, there)) return;
   // Who connects to no address in particular comes to this host.
   if (is_wildcard(there) && !address_of(SYS_getpeername, fd, there)) return;
   Endpoint here{};
@@ -425,33 +341,48 @@ void note_connection(int fd, const sockaddr* peer, bool connector) noexcept {
     here_known = address_of(SYS_getsockname, fd, here);
     if (!here_known || here.address != there.address) return;
   }
-  if (connector) {
-    int protocol = 0;
-    socklen_t size = sizeof protocol;
-    if (kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) < 0 ||
-        protocol != IPPROTO_TCP)
-      return;
-  }
-  if (stats_wanted() || settings().exclude.count != 0 || settings().accelerate.count != 0) {
+  if (connector && option_of(fd, SO_PROTOCOL) != IPPROTO_TCP) return;
+  Counters* counters = nullptr;
+  if (stats_wanted() || has_lists()) {
     if (!here_known && !address_of(SYS_getsockname, fd, here)) return;
-    Counters* counters = counters_for(Protocol::tcp, connector ? there : here);
-    if (counters != nullptr) counters->connections.fetch_add(1, std::memory_order_relaxed);
-    if (!settings().wants(here, there)) {
-      if (counters != nullptr)
-        counters->reasons[static_cast<std::size_t>(Reason::excluded)].fetch_add(1);
-      return;
-    }
-    Side* side = make_side(connector);
-    if (side == nullptr) return;
-    side->own().counters = counters;
-    side->next_try.store(begins_after(connector ? kConnectorBegins : kAcceptorBegins));
-    return adopt(fd, *side);
+    counters = counters_for(Protocol::tcp, connector ? there : here);
+    if (!count_connection(counters, settings().wants(here, there))) return;
   }
-  Side* side = make_side(connector);
-  if (side == nullptr) return;
-  side->next_try.store(begins_after(connector ? kConnectorBegins : kAcceptorBegins),
-                       std::memory_order_relaxed);
-  adopt(fd, *side);
+  note_candidate(fd, Kind::tcp, connector, counters);
+}
+
+void note_unix(int fd, const sockaddr* peer, socklen_t size, bool connector) noexcept {
+  if (!settings().unix_streams || option_of(fd, SO_TYPE) != SOCK_STREAM) return;
+  Counters* counters = nullptr;
+  if (stats_wanted() || has_lists()) {
+    sockaddr_storage own{};
+    socklen_t own_size = sizeof own;
+    if (!connector && kernel(SYS_getsockname, fd, &own, &own_size) < 0) return;
+    const UnixName server = connector ? UnixName::from(peer, size)
+                                      : UnixName::from(reinterpret_cast<sockaddr*>(&own), own_size);
+    counters = counters_for(server);
+    if (!count_connection(counters, settings().wants(server))) return;
+  }
+  note_candidate(fd, Kind::unix_stream, connector, counters);
+}
+
+}  // namespace
+
+void note_connection(int fd, const sockaddr* peer, socklen_t size, bool connector) noexcept {
+  if (!may_accelerate() || peer == nullptr || size < sizeof(sa_family_t)) return;
+  if (peer->sa_family == AF_UNIX)
+    note_unix(fd, peer, size, connector);
+  else if (size >= sizeof(sockaddr_in))
+    note_tcp(fd, peer, connector);
+}
+
+void note_pair(const int (&fds)[2]) noexcept {
+  if (!may_accelerate()) return;
+  sockaddr_un nameless{};
+  nameless.sun_family = AF_UNIX;
+  for (int i = 0; i < 2; ++i)
+    note_connection(fds[i], reinterpret_cast<const sockaddr*>(&nameless), sizeof(sa_family_t),
+                    i == 0);
 }
 
 namespace {

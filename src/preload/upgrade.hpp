@@ -3,11 +3,11 @@
 // How the two ends of a connection find each other and come to share memory.
 //
 // Nothing here waits. After a few calls the connecting end listens on an abstract unix name made
-// of the two addresses; the accepting end, at one of its next calls, connects to it, leaves there
-// a sealed memory file with a few words, and closes; the connecting end, at one of its next calls,
-// takes them. From then on neither holds a descriptor for it. Each is sure of the other because
-// the kernel says which user made the unix connection, and which socket (by its cookie, from
-// sock_diag) has the mirrored addresses of its own: exactly one in the network namespace.
+// of the two addresses, or of its socket's number; the accepting end, at one of its next calls,
+// connects to it, leaves there a sealed memory file with a few words, and closes; the connecting
+// end, at one of its next calls, takes them. From then on neither holds a descriptor for it. Each
+// is sure of the other because the kernel says which socket (by its cookie, from sock_diag) is the
+// other end of its own, and whose that is; and whoever comes, or listens, must be that user.
 #pragma once
 
 #include "preload/side.hpp"
@@ -18,7 +18,9 @@ namespace farcall::preload {
 
 // A connection was made, or is being made, over `fd`: remember it if it may be accelerated.
 // `peer` is the address of the other end.
-void note_connection(int fd, const sockaddr* peer, bool connector) noexcept;
+void note_connection(int fd, const sockaddr* peer, socklen_t size, bool connector) noexcept;
+// A pair of unix sockets was made.
+void note_pair(const int (&fds)[2]) noexcept;
 
 // From now on no socket is accelerated that is not already.
 void no_more_candidates() noexcept;

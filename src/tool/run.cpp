@@ -22,10 +22,11 @@ struct Setting {
 
 constexpr Setting kSettings[] = {
     {"--accelerate", "FARCALL_ACCELERATE",
-     "Only these endpoints, such as 127.0.0.1:6379,*:8000-8999 (all)"},
+     "Only these endpoints, such as 127.0.0.1:6379,*:8000-8999,/run/x.sock (all)"},
     {"--exclude", "FARCALL_EXCLUDE", "Never these endpoints (none)"},
     {"--tcp", "FARCALL_TCP", "Accelerate TCP: yes or no (yes)"},
     {"--udp", "FARCALL_UDP", "Accelerate UDP: yes or no (yes)"},
+    {"--unix", "FARCALL_UNIX", "Accelerate unix sockets: yes or no (yes)"},
     {"--users", "FARCALL_USERS", "Share memory with processes of: same, root, any (same)"},
     {"--ring-bytes", "FARCALL_RING_BYTES", "Bytes per direction of a connection (256K)"},
     {"--ring-size", "FARCALL_RING_SIZE", "The same as messages of --packet-size"},

@@ -39,7 +39,7 @@
 #include <vector>
 
 #include "farcall/memory.hpp"
-#include "preloaded.hpp"
+#include "stream_pair.hpp"
 
 #ifndef TCP_INQ
 #define TCP_INQ 36
@@ -51,19 +51,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-int shared_mappings() { return preload::shared_mappings("farcall-tcp"); }
-
-std::string errno_name() { return std::string("(") + strerrorname_np(errno) + ")"; }
-
-std::string receive(int fd, std::size_t size = 4096, int flags = 0) {
-  std::string text(size, '\0');
-  const ssize_t got = ::recv(fd, text.data(), size, flags);
-  if (got < 0) return errno_name();
-  if (got == 0) return "(end)";
-  text.resize(static_cast<std::size_t>(got));
-  return text;
-}
-
 std::string receive_exactly(int fd, std::size_t size) {
   std::string text;
   while (text.size() < size) {
@@ -74,61 +61,9 @@ std::string receive_exactly(int fd, std::size_t size) {
   return text;
 }
 
-std::string send(int fd, const std::string& text, int flags = MSG_NOSIGNAL) {
-  const ssize_t sent = ::send(fd, text.data(), text.size(), flags);
-  return sent < 0 ? errno_name() : std::to_string(sent);
-}
-
 void set(int fd, int level, int option, int value) {
   ASSERT_EQ(::setsockopt(fd, level, option, &value, sizeof value), 0) << errno_name();
 }
-
-UniqueFd listen_on_loopback(sockaddr_in& address) {
-  UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(::listen(listener.get(), 16), 0);
-  EXPECT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
-  return listener;
-}
-
-UniqueFd connect_to(const sockaddr_in& address) {
-  UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  EXPECT_EQ(::connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address),
-            0);
-  return client;
-}
-
-// Both ends of a connection, in this process.
-struct Pair {
-  explicit Pair(bool warm = true) {
-    sockaddr_in address{};
-    const UniqueFd listener = listen_on_loopback(address);
-    client = connect_to(address);
-    server = UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    EXPECT_GE(server.get(), 0);
-    set(client.get(), IPPROTO_TCP, TCP_NODELAY, 1);
-    set(server.get(), IPPROTO_TCP, TCP_NODELAY, 1);
-    if (!warm) return;
-    const int before = shared_mappings();
-    talk(20);
-    if (preloaded()) {
-      EXPECT_EQ(shared_mappings(), before + 2) << "not accelerated";
-    }
-  }
-  void talk(int rounds) const {
-    for (int i = 0; i < rounds; ++i) {
-      EXPECT_EQ(send(client.get(), "ping"), "4");
-      EXPECT_EQ(receive(server.get()), "ping");
-      EXPECT_EQ(send(server.get(), "pong"), "4");
-      EXPECT_EQ(receive(client.get()), "pong");
-    }
-  }
-  UniqueFd client, server;
-};
 
 UniqueFd udp_socket() {
   UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -326,7 +261,7 @@ Pair make_the_kernel_note_times() {
   return pair;
 }
 
-TEST(Calls, ATimestampAccompaniesWhatIsReceived) {
+TEST(TcpCalls, ATimestampAccompaniesWhatIsReceived) {
   const Pair noted = make_the_kernel_note_times();
   const Pair pair;
   set(pair.server.get(), SOL_SOCKET, SO_TIMESTAMPNS, 1);
@@ -358,13 +293,13 @@ void expect_to_be_told_what_is_left(const Pair& pair) {
   }
 }
 
-TEST(Calls, WhatIsLeftIsToldWhereThatWasAskedForLater) {
+TEST(TcpCalls, WhatIsLeftIsToldWhereThatWasAskedForLater) {
   const Pair pair;
   set(pair.server.get(), IPPROTO_TCP, TCP_INQ, 1);
   expect_to_be_told_what_is_left(pair);
 }
 
-TEST(Calls, WhatIsLeftIsToldWhereThatWasAskedForFirst) {
+TEST(TcpCalls, WhatIsLeftIsToldWhereThatWasAskedForFirst) {
   const Pair pair(false);
   set(pair.server.get(), IPPROTO_TCP, TCP_INQ, 1);
   pair.talk(20);
@@ -517,7 +452,7 @@ TEST(Calls, WhatAccompaniesAMessageMayBeNonsense) {
 // --- accept
 
 TEST(Calls, AcceptRefusesANegativeLength) {
-  sockaddr_in address{};
+  Address address;
   const UniqueFd listener = listen_on_loopback(address);
   UniqueFd local(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un name{};
@@ -537,8 +472,8 @@ TEST(Calls, AcceptRefusesANegativeLength) {
   }
 }
 
-TEST(Calls, AcceptTellsAsMuchOfTheAddressAsFits) {
-  sockaddr_in address{};
+TEST(TcpCalls, AcceptTellsAsMuchOfTheAddressAsFits) {
+  Address address;
   const UniqueFd listener = listen_on_loopback(address);
   for (const socklen_t room : {0u, 2u, 8u, 16u, 100u}) {
     const UniqueFd client = connect_to(address);
@@ -553,9 +488,9 @@ TEST(Calls, AcceptTellsAsMuchOfTheAddressAsFits) {
   }
 }
 
-TEST(Calls, EveryAddressOfThisHostIsLocal) {
+TEST(TcpCalls, EveryAddressOfThisHostIsLocal) {
   sockaddr_in address{};
-  UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  UniqueFd listener = stream_socket();
   address.sin_family = AF_INET;
   socklen_t size = sizeof address;
   ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
@@ -564,11 +499,12 @@ TEST(Calls, EveryAddressOfThisHostIsLocal) {
   for (const char* const to : {"127.0.0.1", "127.0.0.2", "127.255.255.254", "0.0.0.0"}) {
     ASSERT_EQ(::inet_pton(AF_INET, to, &address.sin_addr), 1);
     Pair pair(false);
-    pair.client = connect_to(address);
-    pair.server = UniqueFd(::accept(listener.get(), nullptr, nullptr));
-    const int before = shared_mappings();
+    pair.client = stream_socket();
+    ASSERT_EQ(::connect(pair.client.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+    pair.server = accept_from(listener);
+    const int before = stream_mappings();
     pair.talk(20);
-    EXPECT_EQ(shared_mappings() - before, preloaded() ? 2 : 0) << to;
+    EXPECT_EQ(stream_mappings() - before, preloaded() ? 2 : 0) << to;
   }
   // A broadcast address is nobody's to connect to.
   ASSERT_EQ(::inet_pton(AF_INET, "127.255.255.255", &address.sin_addr), 1);
@@ -579,7 +515,7 @@ TEST(Calls, EveryAddressOfThisHostIsLocal) {
 
 // --- options
 
-TEST(Calls, AnOptionIsCutToTheRoomThatThereIs) {
+TEST(TcpCalls, AnOptionIsCutToTheRoomThatThereIs) {
   const Pair pair;
   set(pair.client.get(), IPPROTO_TCP, TCP_NODELAY, 0);
   for (socklen_t room = 0; room <= 4; ++room) {
@@ -596,7 +532,7 @@ TEST(Calls, AnOptionIsCutToTheRoomThatThereIs) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-TEST(Calls, WhatIsCorkedIsTheKernelsToHoldBack) {
+TEST(TcpCalls, WhatIsCorkedIsTheKernelsToHoldBack) {
   const Pair pair;
   const std::uint64_t before = sent_by_kernel(pair.client.get());
   set(pair.client.get(), IPPROTO_TCP, TCP_CORK, 1);
@@ -608,7 +544,7 @@ TEST(Calls, WhatIsCorkedIsTheKernelsToHoldBack) {
   pair.talk(20);
 }
 
-TEST(Calls, ACorkThatWasThereFirstHoldsBackToo) {
+TEST(TcpCalls, ACorkThatWasThereFirstHoldsBackToo) {
   const Pair pair(false);
   set(pair.client.get(), IPPROTO_TCP, TCP_CORK, 1);
   for (int i = 0; i < 20; ++i) {
@@ -629,7 +565,7 @@ TEST(Calls, ACorkThatWasThereFirstHoldsBackToo) {
 
 // A reader that is now asleep in the kernel and now awake: what it gets while asleep with MSG_MORE
 // must not lie in the kernel when what follows it goes another way.
-TEST(Calls, NothingWaitsInTheKernelBehindWhatWasSentWithMore) {
+TEST(TcpCalls, NothingWaitsInTheKernelBehindWhatWasSentWithMore) {
   const Pair pair;
   int wake[2];
   ASSERT_EQ(::pipe2(wake, O_CLOEXEC), 0);
@@ -715,14 +651,14 @@ TEST(Calls, AStreamThatBecomesAnotherProtocolIsNeverAccelerated) {
   pair.talk(2);
   // Whether or not this kernel has it: the program may go on to something that it has.
   (void)::setsockopt(pair.client.get(), IPPROTO_TCP, TCP_ULP, "tls", 3);
-  const int before = shared_mappings();
+  const int before = stream_mappings();
   pair.talk(40);
-  EXPECT_EQ(shared_mappings(), before);
+  EXPECT_EQ(stream_mappings(), before);
 }
 
 // --- flags
 
-TEST(Calls, PeekingAtAllWaitsForAll) {
+TEST(TcpCalls, PeekingAtAllWaitsForAll) {
   const Pair pair;
   EXPECT_EQ(send(pair.client.get(), "ab"), "2");
   EXPECT_EQ(receive(pair.server.get(), 2, MSG_PEEK), "ab");
@@ -747,7 +683,7 @@ TEST(Calls, PeekingAtAllEndsWithTheStream) {
   EXPECT_EQ(receive(pair.server.get()), "(end)");
 }
 
-TEST(Calls, WhatIsThrownAwayGoesNowhere) {
+TEST(TcpCalls, WhatIsThrownAwayGoesNowhere) {
   const Pair pair;
   const auto thrown_away = [&](std::size_t size, int flags) {
     return ::recv(pair.server.get(), nullptr, size, MSG_TRUNC | flags);
@@ -889,7 +825,7 @@ TEST(Calls, WaitingByNumberIsTold) {
 
 // --- ending
 
-TEST(Calls, LingeringForNoTimeResetsBehindTheBytes) {
+TEST(TcpCalls, LingeringForNoTimeResetsBehindTheBytes) {
   for (const bool with_bytes : {false, true}) {
     Pair pair;
     const linger now{.l_onoff = 1, .l_linger = 0};
@@ -938,7 +874,7 @@ TEST(Calls, LeavingLosesNothingWhileThePeerSends) {
 }
 
 // A call that returns bytes cannot tell of the reset behind them: the next one does.
-TEST(Calls, AResetBehindBytesIsToldByTheNextCall) {
+TEST(TcpCalls, AResetBehindBytesIsToldByTheNextCall) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   const UniqueFd out(ends[0]);
@@ -964,7 +900,7 @@ TEST(Calls, AResetBehindBytesIsToldByTheNextCall) {
   }
 }
 
-TEST(Calls, AResetDuringAWaitForAllIsToldByTheNextCall) {
+TEST(TcpCalls, AResetDuringAWaitForAllIsToldByTheNextCall) {
   Pair pair;
   const linger now{.l_onoff = 1, .l_linger = 0};
   ASSERT_EQ(::setsockopt(pair.client.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now), 0);
@@ -1124,19 +1060,19 @@ int count_system_calls(Work work) {
 
 TEST(Calls, APlainPeerCostsFewSystemCalls) {
   for (const bool connects : {true, false}) {
-    sockaddr_in address{};
+    Address address;
     const UniqueFd listener = listen_on_loopback(address);
     const int count = count_system_calls([&] {
       // One end goes round the library.
       long fds[2];
-      const auto* const to = reinterpret_cast<const sockaddr*>(&address);
       if (connects) {
-        fds[0] = ::socket(AF_INET, SOCK_STREAM, 0);
-        EXPECT_EQ(::connect(static_cast<int>(fds[0]), to, sizeof address), 0);
+        fds[0] = ::socket(stream_family(), SOCK_STREAM, 0);
+        EXPECT_EQ(::connect(static_cast<int>(fds[0]), address.get(), address.size), 0);
         fds[1] = by_instruction(SYS_accept4, listener.get(), 0, 0);
       } else {
-        fds[1] = by_instruction(SYS_socket, AF_INET, SOCK_STREAM, 0);
-        EXPECT_EQ(by_instruction(SYS_connect, fds[1], reinterpret_cast<long>(to), sizeof address),
+        fds[1] = by_instruction(SYS_socket, stream_family(), SOCK_STREAM, 0);
+        EXPECT_EQ(by_instruction(SYS_connect, fds[1], reinterpret_cast<long>(address.get()),
+                                 address.size),
                   0);
         fds[0] = ::accept(listener.get(), nullptr, nullptr);
       }
@@ -1254,9 +1190,9 @@ TEST(Calls, WhoAsksTheKernelForARingIsLeftToTheKernel) {
   if (ring.get() < 0) GTEST_SKIP() << "the kernel has no io_uring: " << errno_name();
   expect_to_be_with_the_kernel(pair);
   const Pair later(false);
-  const int before = shared_mappings();
+  const int before = stream_mappings();
   later.talk(20);
-  EXPECT_EQ(shared_mappings(), before);
+  EXPECT_EQ(stream_mappings(), before);
 }
 
 TEST(Calls, WhoAsksLiburingForARingIsLeftToTheKernel) {
@@ -1329,7 +1265,7 @@ TEST(Calls, ACopyOfAProcessMayBeMadeInAnyWay) {
       [] { return by_instruction(SYS_clone, SIGCHLD, 0, 0, 0); },
   };
   for (const auto& way : ways) {
-    sockaddr_in address{};
+    Address address;
     const UniqueFd listener = listen_on_loopback(address);
     const pid_t server = serve_by_copy(listener.get(), way);
     UniqueFd client = connect_to(address);
@@ -1365,7 +1301,7 @@ pid_t in_child(Work work) {
   return child;
 }
 
-TEST(Calls, WhoBecomesSomebodyElseLeavesWhatItHasAndBeginsAnew) {
+TEST(TcpCalls, WhoBecomesSomebodyElseLeavesWhatItHasAndBeginsAnew) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root becomes somebody else";
   const std::function<int()> ways[] = {
       [] { return ::setgid(4711); },
@@ -1392,7 +1328,7 @@ TEST(Calls, WhoBecomesSomebodyElseLeavesWhatItHasAndBeginsAnew) {
         << "way " << &way - ways;
 }
 
-TEST(Calls, WhoStaysTheSameKeepsWhatItHas) {
+TEST(TcpCalls, WhoStaysTheSameKeepsWhatItHas) {
   EXPECT_EQ(exit_status(in_child([] {
               const Pair pair;
               ASSERT_EQ(::setresuid(::getuid(), ::geteuid(), static_cast<uid_t>(-1)), 0);
@@ -1423,7 +1359,7 @@ TEST(Calls, WhoStaysTheSameKeepsWhatItHas) {
 // After the connection has been used `rounds` times the server allows itself to read, write and
 // end, and is killed for anything else.
 void confine_after(int rounds, const std::function<void()>& confine_itself) {
-  sockaddr_in address{};
+  Address address;
   const UniqueFd listener = listen_on_loopback(address);
   const pid_t server = ::fork();
   if (server == 0) {
@@ -1553,9 +1489,9 @@ int asked_of_other() {
 
 int as_counter_of_mappings() {
   const Pair pair(false);
-  const int before = shared_mappings();
+  const int before = stream_mappings();
   pair.talk(20);
-  return shared_mappings() - before;
+  return stream_mappings() - before;
 }
 
 int as_one_with_another_library() {

@@ -17,14 +17,20 @@ namespace farcall::preload {
 
 inline bool preloaded() { return std::getenv("LD_PRELOAD") != nullptr; }
 
-// A test that is named for the library must not pass because it is not there.
-inline const bool kAsNamed = [] {
+// Whether this program was called with that argument.
+inline bool has_argument(const std::string& wanted) {
   std::ifstream file("/proc/self/cmdline");
   for (std::string argument; std::getline(file, argument, '\0');)
-    if (argument == "--preloaded" && !preloaded()) {
-      std::fputs("the library is not preloaded\n", stderr);
-      std::abort();
-    }
+    if (argument == wanted) return true;
+  return false;
+}
+
+// A test that is named for the library must not pass because it is not there.
+inline const bool kAsNamed = [] {
+  if (has_argument("--preloaded") && !preloaded()) {
+    std::fputs("the library is not preloaded\n", stderr);
+    std::abort();
+  }
   return true;
 }();
 

@@ -23,12 +23,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "farcall/memory.hpp"
-#include "preloaded.hpp"
+#include "stream_pair.hpp"
 
 extern char** environ;
 
@@ -38,44 +39,15 @@ namespace {
 constexpr int kLongest = 5000;  // milliseconds, for what must come
 constexpr std::uint64_t kToken = 77;
 
-// Both ends of a connection, in this process, which is accelerated before the matter begins.
-struct Pair {
-  Pair() {
-    const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    EXPECT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(::listen(listener.get(), 4), 0);
-    EXPECT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
-    client = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    EXPECT_EQ(::connect(client.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-    server = UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    const int one = 1;
-    ::setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    ::setsockopt(server.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    const int before = shared_mappings("farcall-tcp");
-    for (int i = 0; i < 20; ++i) {
-      put();
-      take();
-      EXPECT_EQ(::send(server.get(), "y", 1, MSG_NOSIGNAL), 1);
-      char byte = 0;
-      EXPECT_EQ(::recv(client.get(), &byte, 1, 0), 1);
-    }
-    if (preloaded()) {
-      EXPECT_EQ(shared_mappings("farcall-tcp"), before + 2) << "not accelerated";
-    }
-  }
+// Bytes one by one.
+struct Pair : preload::Pair {
   void put(int count = 1) const {
-    const std::string bytes(static_cast<std::size_t>(count), 'x');
-    EXPECT_EQ(::send(client.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), count);
+    preload::Pair::put(std::string(static_cast<std::size_t>(count), 'x'));
   }
   void take() const {
     char byte = 0;
     EXPECT_EQ(::recv(server.get(), &byte, 1, 0), 1);
   }
-  UniqueFd client, server;
 };
 
 UniqueFd new_set(int flags = EPOLL_CLOEXEC) { return UniqueFd(::epoll_create1(flags)); }
@@ -818,6 +790,72 @@ TEST(SetMemory, GrowsWithTheHighestDescriptor) {
   epoll_event event{};
   EXPECT_EQ(::epoll_wait(set.get(), &event, 1, kLongest), 1);
   EXPECT_EQ(event.data.u64, 1u);
+}
+
+// Answers each message on `connections` until they end. Returns how often a socket that was told of
+// had nothing, or -1.
+int answer_all(const std::vector<UniqueFd>& connections, std::size_t asked, std::size_t answered,
+               int rounds, bool begins) {
+  const UniqueFd set = new_set();
+  const std::string answer(answered, 'a');
+  std::vector<std::size_t> missing(connections.size(), asked);
+  std::vector<int> left(connections.size(), rounds);
+  const auto send_answer = [&](std::size_t which) {
+    return ::send(connections[which].get(), answer.data(), answered, MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(answered);
+  };
+  for (std::size_t i = 0; i < connections.size(); ++i) {
+    const int fd = connections[i].get();
+    if (::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK) != 0) return -1;
+    add(set.get(), fd, EPOLLIN, i);
+    if (begins && !send_answer(i)) return -1;
+  }
+  int in_vain = 0;
+  for (std::size_t open = connections.size(); open != 0;) {
+    std::array<epoll_event, 16> events;
+    const int count = ::epoll_wait(set.get(), events.data(), events.size(), kLongest);
+    if (count <= 0) return -1;
+    for (int i = 0; i < count; ++i) {
+      const std::size_t which = events[static_cast<std::size_t>(i)].data.u64;
+      char bytes[400];
+      const ssize_t got = ::recv(connections[which].get(), bytes, missing[which], 0);
+      if (got < 0 && errno == EAGAIN) {
+        ++in_vain;
+        continue;
+      }
+      if (got <= 0) return -1;
+      missing[which] -= static_cast<std::size_t>(got);
+      if (missing[which] != 0) continue;
+      missing[which] = asked;
+      const bool last = --left[which] == 0;
+      if (!(begins && last) && !send_answer(which)) return -1;
+      if (!last) continue;
+      ::epoll_ctl(set.get(), EPOLL_CTL_DEL, connections[which].get(), nullptr);
+      --open;
+    }
+  }
+  return in_vain;
+}
+
+// A peer that sends and goes to sleep takes back what has not been read. Who has been told of it
+// finds it all the same, in memory or in the kernel.
+TEST(Readiness, WhatWasToldOfIsThere) {
+  constexpr int kPeers = 3;
+  constexpr int kEach = 8;
+  constexpr int kRounds = 3000;
+  Address address;
+  const UniqueFd listener = listen_on_loopback(address);
+  pid_t children[kPeers];
+  for (pid_t& child : children)
+    child = in_child([&] {
+      std::vector<UniqueFd> connections;
+      for (int i = 0; i < kEach; ++i) connections.push_back(connect_to(address));
+      EXPECT_EQ(answer_all(connections, 230, 45, kRounds, true), 0);
+    });
+  std::vector<UniqueFd> connections;
+  for (int i = 0; i < kPeers * kEach; ++i) connections.push_back(accept_from(listener));
+  EXPECT_EQ(answer_all(connections, 45, 230, kRounds, false), 0);
+  for (const pid_t child : children) EXPECT_EQ(exit_status(child), 0);
 }
 
 }  // namespace

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
-
-#include <algorithm>
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <memory>
 #include <random>
 #include <string>
@@ -61,7 +60,7 @@ struct Stream {
     std::string text(size, '\0');
     iovec part{.iov_base = text.data(), .iov_len = size};
     Span span(&part, 1);
-    const long got = receive_now(receiver, ring, in.get(), span, peek);
+    const long got = receive_now(receiver, ring, in.get(), span, peek, nullptr);
     if (got == kNothing) return "(nothing)";
     if (got < 0) return "(error " + std::to_string(-got) + ")";
     if (got == 0) return "(end)";
@@ -339,13 +338,14 @@ void exchange(std::uint64_t total, unsigned seed, std::size_t ring_bytes) {
     Span span(&part, 1);
     if (random() % 8 == 0) {
       Span look(&part, 1);
-      const long shown = receive_now(stream.receiver, stream.ring, stream.in.get(), look, true);
+      const long shown =
+          receive_now(stream.receiver, stream.ring, stream.in.get(), look, true, nullptr);
       for (long i = 0; i < shown; ++i)
         ASSERT_EQ(buffer[static_cast<std::size_t>(i)],
                   byte_at(received + static_cast<std::uint64_t>(i)))
             << "shown at " << received + static_cast<std::uint64_t>(i) << ", seed " << seed;
     }
-    long now = receive_now(stream.receiver, stream.ring, stream.in.get(), span, false);
+    long now = receive_now(stream.receiver, stream.ring, stream.in.get(), span, false, nullptr);
     if (now == kNothing) now = look_for_end(stream.receiver, stream.ring, stream.in.get());
     if (now == 0) break;
     if (now > 0) {

@@ -48,6 +48,30 @@ std::string to_text(const preload::Endpoint& endpoint) {
   return fmt::format("[{}]:{}", text, endpoint.port);
 }
 
+std::string to_text(const preload::UnixName& name) {
+  if (name.size == 0) return "(a pair)";
+  std::string text;
+  for (std::size_t i = 0; i < name.size; ++i) {
+    const char byte = name.bytes[i];
+    if (byte > ' ' && byte <= '~' && byte != '\\')
+      text += byte;
+    else if (i == 0 && byte == '\0')
+      text += '@';
+    else
+      text += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+  }
+  return text;
+}
+
+const char* to_text(Protocol protocol) {
+  switch (protocol) {
+    case Protocol::tcp: return "tcp";
+    case Protocol::udp: return "udp";
+    case Protocol::unix_stream: return "unix";
+  }
+  return "unknown";
+}
+
 Way read(const preload::Counters::Way& way) { return {way.bytes.load(), way.messages.load()}; }
 
 std::vector<Line> read(const StatsPage& page) {
@@ -56,8 +80,9 @@ std::vector<Line> read(const StatsPage& page) {
     // acquire: pairs with the release of the slot's maker, for protocol and endpoint.
     if (slot.state.load(std::memory_order_acquire) != StatsPage::Slot::kUsed) continue;
     const preload::Counters& counters = slot.counters;
-    Line line{.protocol = slot.protocol == Protocol::tcp ? "tcp" : "udp",
-              .endpoint = to_text(slot.endpoint),
+    Line line{.protocol = to_text(slot.protocol),
+              .endpoint = slot.protocol == Protocol::unix_stream ? to_text(slot.name)
+                                                                 : to_text(slot.endpoint),
               .connections = counters.connections.load(),
               .accelerated = counters.accelerated.load(),
               .reasons = {},
@@ -78,7 +103,7 @@ std::string to_text(const Way& way) {
 std::string to_text(const Line& line) {
   std::string text =
       fmt::format("{} {}: {} {}, {} accelerated\n", line.protocol, line.endpoint, line.connections,
-                  line.protocol == "tcp" ? "connections" : "sockets", line.accelerated);
+                  line.protocol == "udp" ? "sockets" : "connections", line.accelerated);
   text += fmt::format("  through shared memory: {}\n", to_text(line.ring));
   text += fmt::format("  through the kernel: {}\n", to_text(line.kernel));
   if (line.dropped != 0)

@@ -19,13 +19,14 @@ sys.dont_write_bytecode = True  # the sources may belong to somebody else
 # pylint: disable=wrong-import-position
 import isolation
 import languages
+import paths
 import pipes
 import servers
 import web
 from ends import MIXES, Failed, Sandbox, Skip
 
 TESTS = {**pipes.TESTS, **servers.TESTS, **web.TESTS, **languages.TESTS,
-         **isolation.TESTS}
+         **paths.TESTS, **isolation.TESTS}
 SKIPPED = 77
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps values in memcached and looks whether they are what was kept.
 
-Usage: memcached_client.py PORT THREADS VALUES_PER_THREAD
+Usage: memcached_client.py PORT|PATH THREADS VALUES_PER_THREAD
 """
 
 import random
@@ -9,14 +9,22 @@ import socket
 import sys
 import threading
 
-port, threads, values = map(int, sys.argv[1:])
+place = sys.argv[1]
+threads, values = map(int, sys.argv[2:])
 kept = []
+
+
+def connect():
+    if not place.startswith("/"):
+        return socket.create_connection(("127.0.0.1", int(place)))
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(place)
+    return connection
 
 
 def work(number):
     choose = random.Random(number)
-    with socket.create_connection(("127.0.0.1", port)) as connection, \
-            connection.makefile("rb") as answers:
+    with connect() as connection, connection.makefile("rb") as answers:
         data = {}
         for i in range(values):
             size = choose.choice([0, 1, 100, 1000, 10_000, 100_000 if i % 20 else 900_000])

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// In what streams over TCP and over unix sockets differ before they are accelerated: how the two
+// ends find each other, who holds the other end, and whether any byte has gone past the library.
+#pragma once
+
+#include <sys/un.h>
+
+#include "preload/diag.hpp"
+#include "preload/side.hpp"
+
+namespace farcall::preload {
+
+// Where the connecting end of this connection listens for the accepting one, an abstract name.
+// False: it is not connected (yet, or any more).
+bool meeting_name(int fd, const Side& side, sockaddr_un& name, socklen_t& length) noexcept;
+
+// The socket at the other end. Zero, or the negative errno.
+int find_peer(int fd, Kind kind, FoundSocket& found) noexcept;
+
+enum class Agreement : std::uint8_t { agree, differ, moving, ending };
+// Whether all bytes that the program has sent or received went through the library, so that its
+// offsets are the kernel's; as far as that can be seen while other threads use the connection.
+// Before the ends share memory, where the kernel counts bytes.
+Agreement compare_offsets(int fd, Side& side) noexcept;
+// The same where it does not: with what the other end has counted.
+Agreement compare_with_peer(int fd, Side& side, const Direction& in, const Direction& out) noexcept;
+
+// Bytes per direction.
+std::size_t ring_bytes_of(Kind kind) noexcept;
+
+// Options that a socket may have from the one that listened, or from a program that was executed
+// before, see changes_the_stream().
+bool has_ordinary_options(int fd, Kind kind) noexcept;
+
+// What a side has counted, and which halves no call is in the middle of.
+struct OwnCounts {
+  std::uint64_t sent, received;
+  bool sending, receiving;
+
+  bool operator==(const OwnCounts&) const noexcept = default;
+};
+OwnCounts own_counts(Side& side) noexcept;
+
+}  // namespace farcall::preload

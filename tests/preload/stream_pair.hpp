@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Streams for tests that run four times: over TCP and, with --unix, over unix sockets; as they are
+// and with the library preloaded.
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "farcall/memory.hpp"
+#include "preloaded.hpp"
+
+namespace farcall::preload {
+
+inline bool over_unix() {
+  static const bool value = has_argument("--unix");
+  return value;
+}
+inline int stream_family() { return over_unix() ? AF_UNIX : AF_INET; }
+
+// How many mappings this process has of memory that streams share.
+inline int stream_mappings() {
+  return shared_mappings(over_unix() ? "farcall-unix" : "farcall-tcp");
+}
+
+struct Address {
+  sockaddr_storage bytes{};
+  socklen_t size = sizeof bytes;
+
+  [[nodiscard]] sockaddr* get() { return reinterpret_cast<sockaddr*>(&bytes); }
+  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes); }
+};
+
+inline UniqueFd stream_socket() {
+  return UniqueFd(::socket(stream_family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+}
+
+// A port on loopback, or an abstract name, that the kernel chooses.
+inline void bind_and_listen(int listener, Address& address) {
+  address = {};
+  address.bytes.ss_family = static_cast<sa_family_t>(stream_family());
+  if (!over_unix()) {
+    auto& in = reinterpret_cast<sockaddr_in&>(address.bytes);
+    in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  }
+  const socklen_t size = over_unix() ? sizeof(sa_family_t) : sizeof(sockaddr_in);
+  ASSERT_EQ(::bind(listener, address.get(), size), 0) << std::strerror(errno);
+  ASSERT_EQ(::listen(listener, 16), 0);
+  ASSERT_EQ(::getsockname(listener, address.get(), &address.size), 0);
+}
+
+inline UniqueFd listen_on_loopback(Address& address) {
+  UniqueFd listener = stream_socket();
+  bind_and_listen(listener.get(), address);
+  return listener;
+}
+
+inline UniqueFd connect_to(const Address& address) {
+  UniqueFd client = stream_socket();
+  EXPECT_EQ(::connect(client.get(), address.get(), address.size), 0) << std::strerror(errno);
+  return client;
+}
+
+inline UniqueFd accept_from(const UniqueFd& listener) {
+  UniqueFd server(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  EXPECT_GE(server.get(), 0) << std::strerror(errno);
+  return server;
+}
+
+inline void send_at_once(int fd) {
+  const int one = 1;
+  if (!over_unix()) {
+    EXPECT_EQ(::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one), 0);
+  }
+}
+
+inline std::string errno_name() { return std::string("(") + strerrorname_np(errno) + ")"; }
+
+// What came, "(end)", or the name of the errno in brackets.
+inline std::string receive(int fd, std::size_t size = 4096, int flags = 0) {
+  std::string text(size, '\0');
+  const ssize_t got = ::recv(fd, text.data(), size, flags);
+  if (got < 0) return errno_name();
+  if (got == 0) return "(end)";
+  text.resize(static_cast<std::size_t>(got));
+  return text;
+}
+
+// How many bytes were sent, or the name of the errno in brackets.
+inline std::string send(int fd, const std::string& text, int flags = MSG_NOSIGNAL) {
+  const ssize_t sent = ::send(fd, text.data(), text.size(), flags);
+  return sent < 0 ? errno_name() : std::to_string(sent);
+}
+
+// Both ends of a connection, in this process; `warm`: accelerated, where the library is there.
+struct Pair {
+  explicit Pair(bool warm = true) {
+    Address address;
+    const UniqueFd listener = listen_on_loopback(address);
+    client = connect_to(address);
+    server = accept_from(listener);
+    send_at_once(client.get());
+    send_at_once(server.get());
+    if (warm) warm_up();
+  }
+  void warm_up() const {
+    const int before = stream_mappings();
+    talk(20);
+    if (preloaded()) {
+      EXPECT_EQ(stream_mappings(), before + 2) << "not accelerated";
+    }
+  }
+  void talk(int rounds) const {
+    for (int i = 0; i < rounds; ++i) {
+      EXPECT_EQ(send(client.get(), "ping"), "4");
+      EXPECT_EQ(receive(server.get()), "ping");
+      EXPECT_EQ(send(server.get(), "pong"), "4");
+      EXPECT_EQ(receive(client.get()), "pong");
+    }
+  }
+  // With `text` on its way from the client, and already there.
+  void put(const std::string& text) const {
+    ASSERT_EQ(send(client.get(), text), std::to_string(text.size()));
+  }
+  UniqueFd client, server;
+};
+
+}  // namespace farcall::preload

@@ -1,0 +1,527 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What unix streams have and TCP does not: names, descriptors and credentials that come with bytes,
+// pairs, errors of their own. As the tests of streams these run as they are and with the library
+// preloaded; the kernel's answer is the right one.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "farcall/memory.hpp"
+#include "stream_pair.hpp"
+
+namespace farcall::preload {
+namespace {
+
+// One that can be told from all others.
+UniqueFd new_file() { return UniqueFd(::memfd_create("passed", MFD_CLOEXEC)); }
+
+ino_t number_of(int fd) {
+  struct stat status {};
+  EXPECT_EQ(::fstat(fd, &status), 0) << std::strerror(errno);
+  return status.st_ino;
+}
+
+int open_descriptors() {
+  int count = 0;
+  for (int fd = 0; fd < 2000; ++fd) count += ::fcntl(fd, F_GETFD) >= 0 ? 1 : 0;
+  return count;
+}
+
+ssize_t send_with(int socket, const std::string& text, const std::vector<int>& fds,
+                  int flags = MSG_NOSIGNAL) {
+  iovec part{.iov_base = const_cast<char*>(text.data()), .iov_len = text.size()};
+  std::vector<char> control(CMSG_SPACE(fds.size() * sizeof(int)));
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(head), fds.data(), fds.size() * sizeof(int));
+  }
+  return ::sendmsg(socket, &message, flags);
+}
+
+struct Got {
+  std::string text;
+  std::vector<UniqueFd> fds;
+  int flags = 0;
+  bool has_credentials = false;
+  ucred credentials{};
+  std::string name;
+};
+
+Got receive_with(int socket, std::size_t size = 4096, int flags = 0, std::size_t room = 512) {
+  Got got;
+  got.text.resize(size);
+  iovec part{.iov_base = got.text.data(), .iov_len = size};
+  std::vector<char> control(room);
+  sockaddr_un name{};
+  msghdr message{};
+  message.msg_name = &name;
+  message.msg_namelen = sizeof name;
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = room == 0 ? nullptr : control.data();
+  message.msg_controllen = room;
+  const ssize_t result = ::recvmsg(socket, &message, flags);
+  if (result < 0) {
+    got.text = errno_name();
+    return got;
+  }
+  got.text.resize(static_cast<std::size_t>(result));
+  if (result == 0) got.text = "(end)";
+  got.flags = message.msg_flags;
+  if (message.msg_namelen > sizeof(sa_family_t))
+    got.name.assign(name.sun_path, message.msg_namelen - sizeof(sa_family_t));
+  for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
+       head = CMSG_NXTHDR(&message, head)) {
+    if (head->cmsg_level != SOL_SOCKET) continue;
+    if (head->cmsg_type == SCM_CREDENTIALS) {
+      got.has_credentials = true;
+      std::memcpy(&got.credentials, CMSG_DATA(head), sizeof got.credentials);
+    }
+    if (head->cmsg_type != SCM_RIGHTS) continue;
+    std::vector<int> fds((head->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    std::memcpy(fds.data(), CMSG_DATA(head), fds.size() * sizeof(int));
+    for (const int fd : fds) got.fds.emplace_back(fd);
+  }
+  return got;
+}
+
+// Both ends wait for each other, so that bytes go through memory.
+template <class Work>
+void with_echo(const Pair& pair, Work work) {
+  std::thread echo([&] {
+    for (std::string text; (text = receive(pair.server.get())) != "(end)";)
+      if (text[0] == '(' || send(pair.server.get(), text)[0] == '(') break;
+  });
+  work();
+  ::shutdown(pair.client.get(), SHUT_WR);
+  echo.join();
+}
+
+// --- descriptors
+
+TEST(UnixStream, ADescriptorComesWithTheLastOfItsBytes) {
+  const Pair pair;
+  const UniqueFd file = new_file();
+  for (int round = 0; round < 50; ++round) {
+    pair.put("before");
+    ASSERT_EQ(send_with(pair.client.get(), "with", {file.get()}), 4);
+    pair.put("behind");
+    std::string text;
+    std::size_t end_of_with = 0;
+    while (text.size() < 16) {
+      const Got got = receive_with(pair.server.get());
+      ASSERT_NE(got.text[0], '(') << got.text;
+      text += got.text;
+      if (got.fds.empty()) continue;
+      ASSERT_EQ(got.fds.size(), 1U);
+      EXPECT_EQ(number_of(got.fds[0].get()), number_of(file.get()));
+      EXPECT_EQ(end_of_with, 0U) << "twice";
+      end_of_with = text.size();
+    }
+    EXPECT_EQ(text, "beforewithbehind");
+    // No call returns bytes behind those that a descriptor came with.
+    EXPECT_EQ(end_of_with, 10U) << "round " << round;
+    pair.talk(round % 3);
+  }
+}
+
+TEST(UnixStream, DescriptorsOfTwoMessagesComeApart) {
+  const Pair pair;
+  const UniqueFd one = new_file();
+  const UniqueFd two = new_file();
+  for (int round = 0; round < 20; ++round) {
+    ASSERT_EQ(send_with(pair.client.get(), "one", {one.get()}), 3);
+    ASSERT_EQ(send_with(pair.client.get(), "two", {two.get(), one.get()}), 3);
+    Got got = receive_with(pair.server.get());
+    EXPECT_EQ(got.text, "one");
+    ASSERT_EQ(got.fds.size(), 1U);
+    EXPECT_EQ(number_of(got.fds[0].get()), number_of(one.get()));
+    got = receive_with(pair.server.get());
+    EXPECT_EQ(got.text, "two");
+    ASSERT_EQ(got.fds.size(), 2U);
+    EXPECT_EQ(number_of(got.fds[0].get()), number_of(two.get()));
+    EXPECT_EQ(number_of(got.fds[1].get()), number_of(one.get()));
+    pair.talk(5);
+  }
+}
+
+TEST(UnixStream, WhoReadsWithoutRoomForDescriptorsGetsBytesAlone) {
+  const Pair pair;
+  const UniqueFd file = new_file();
+  const int before = open_descriptors();
+  for (int round = 0; round < 20; ++round) {
+    ASSERT_EQ(send_with(pair.client.get(), "with", {file.get()}), 4);
+    pair.put("behind");
+    EXPECT_EQ(receive(pair.server.get()), "with");
+    EXPECT_EQ(receive(pair.server.get()), "behind");
+    ASSERT_EQ(send_with(pair.client.get(), "with", {file.get()}), 4);
+    const Got got = receive_with(pair.server.get(), 100, 0, 0);
+    EXPECT_EQ(got.text, "with");
+    EXPECT_EQ(got.flags & MSG_CTRUNC, MSG_CTRUNC);
+    pair.talk(3);
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(UnixStream, ADescriptorStopsAWaitForAll) {
+  const Pair pair;
+  const UniqueFd file = new_file();
+  for (int round = 0; round < 10; ++round) {
+    ASSERT_EQ(send_with(pair.client.get(), "with", {file.get()}), 4);
+    pair.put("behind");
+    const Got got = receive_with(pair.server.get(), 10, MSG_WAITALL);
+    EXPECT_EQ(got.text, "with");
+    EXPECT_EQ(got.fds.size(), 1U);
+    EXPECT_EQ(receive(pair.server.get(), 6, MSG_WAITALL), "behind");
+    pair.talk(3);
+  }
+}
+
+TEST(UnixStream, ALookShowsDescriptorsAndLeavesThem) {
+  const Pair pair;
+  const UniqueFd file = new_file();
+  for (int round = 0; round < 10; ++round) {
+    ASSERT_EQ(send_with(pair.client.get(), "with", {file.get()}), 4);
+    for (int look = 0; look < 2; ++look) {
+      const Got got = receive_with(pair.server.get(), 100, MSG_PEEK);
+      EXPECT_EQ(got.text, "with");
+      ASSERT_EQ(got.fds.size(), 1U);
+      EXPECT_EQ(number_of(got.fds[0].get()), number_of(file.get()));
+    }
+    const Got got = receive_with(pair.server.get());
+    EXPECT_EQ(got.text, "with");
+    EXPECT_EQ(got.fds.size(), 1U);
+    pair.talk(3);
+  }
+}
+
+TEST(UnixStream, DescriptorsAreClosedOnExecutionIfAsked) {
+  const Pair pair;
+  const UniqueFd file = new_file();
+  for (const int flags : {0, static_cast<int>(MSG_CMSG_CLOEXEC)}) {
+    ASSERT_EQ(send_with(pair.client.get(), "with", {file.get()}), 4);
+    const Got got = receive_with(pair.server.get(), 100, flags);
+    ASSERT_EQ(got.fds.size(), 1U);
+    EXPECT_EQ((::fcntl(got.fds[0].get(), F_GETFD) & FD_CLOEXEC) != 0, flags != 0);
+    pair.talk(3);
+  }
+}
+
+TEST(UnixStream, AWaitingReceiverGetsADescriptor) {
+  const Pair pair;
+  const UniqueFd file = new_file();
+  for (int round = 0; round < 20; ++round) {
+    std::thread later([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(round % 4));
+      EXPECT_EQ(send_with(pair.client.get(), "with", {file.get()}), 4);
+    });
+    const Got got = receive_with(pair.server.get());
+    later.join();
+    EXPECT_EQ(got.text, "with");
+    ASSERT_EQ(got.fds.size(), 1U);
+    EXPECT_EQ(number_of(got.fds[0].get()), number_of(file.get()));
+    pair.talk(3);
+  }
+}
+
+TEST(UnixStream, AConnectionThatIsPassedOnKeepsWhatIsUnread) {
+  const Pair carrier;
+  for (const std::size_t size : {std::size_t{5}, std::size_t{100'000}}) {
+    Pair passed;
+    const std::string text(size, 'u');
+    passed.put(text);
+    ASSERT_EQ(send_with(carrier.client.get(), "with", {passed.server.get()}), 4);
+    const Got got = receive_with(carrier.server.get());
+    ASSERT_EQ(got.fds.size(), 1U);
+    passed.server.reset();
+    std::string read;
+    while (read.size() < size) {
+      const std::string part = receive(got.fds[0].get(), size - read.size());
+      ASSERT_NE(part[0], '(') << part;
+      read += part;
+    }
+    EXPECT_EQ(read, text);
+    passed.put("more");
+    EXPECT_EQ(receive(got.fds[0].get()), "more");
+  }
+}
+
+TEST(UnixStream, DescriptorsAndBytesGoBothWaysWhileProcessesTalk) {
+  int fds[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+  UniqueFd own(fds[0]);
+  UniqueFd other(fds[1]);
+  constexpr int kRounds = 2000;
+  const auto is_with = [](int round) { return round % 7 == 3; };
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::alarm(60);
+    own.reset();
+    for (int round = 0; round < kRounds; ++round) {
+      const Got got = receive_with(other.get());
+      if (got.text != std::to_string(round) || got.fds.size() != (is_with(round) ? 1U : 0U))
+        ::_exit(1);
+      std::vector<int> back;
+      if (!got.fds.empty()) back.push_back(got.fds[0].get());
+      if (send_with(other.get(), got.text, back) < 0) ::_exit(2);
+    }
+    ::_exit(0);
+  }
+  other.reset();
+  const UniqueFd file = new_file();
+  for (int round = 0; round < kRounds; ++round) {
+    const std::string text = std::to_string(round);
+    std::vector<int> with;
+    if (is_with(round)) with.push_back(file.get());
+    ASSERT_EQ(send_with(own.get(), text, with), static_cast<ssize_t>(text.size()));
+    const Got got = receive_with(own.get());
+    ASSERT_EQ(got.text, text);
+    ASSERT_EQ(got.fds.size(), with.size());
+    if (!got.fds.empty()) {
+      EXPECT_EQ(number_of(got.fds[0].get()), number_of(file.get()));
+    }
+  }
+  if (preloaded()) {
+    EXPECT_EQ(stream_mappings(), 1) << "not accelerated";
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+// --- credentials
+
+TEST(UnixStream, CredentialsComeFromTheMomentTheyAreAskedFor) {
+  const Pair pair;
+  pair.put("before");
+  const int one = 1;
+  ASSERT_EQ(::setsockopt(pair.server.get(), SOL_SOCKET, SO_PASSCRED, &one, sizeof one), 0);
+  EXPECT_EQ(receive(pair.server.get()), "before");
+  for (int round = 0; round < 20; ++round) {
+    pair.put("behind");
+    const Got got = receive_with(pair.server.get());
+    EXPECT_EQ(got.text, "behind");
+    EXPECT_TRUE(got.has_credentials);
+    EXPECT_EQ(got.credentials.pid, ::getpid());
+    EXPECT_EQ(got.credentials.uid, ::geteuid());
+  }
+}
+
+TEST(UnixStream, ThePeerHasCredentials) {
+  const Pair pair;
+  for (const int fd : {pair.client.get(), pair.server.get()}) {
+    ucred peer{};
+    socklen_t size = sizeof peer;
+    ASSERT_EQ(::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size), 0);
+    EXPECT_EQ(peer.pid, ::getpid());
+  }
+}
+
+// --- names
+
+TEST(UnixStream, APathIsAsGoodAsAnAbstractName) {
+  std::string folder = "/tmp/farcall-unix-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  const std::string path = folder + "/socket";
+  std::memcpy(name.sun_path, path.c_str(), path.size() + 1);
+  const UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  auto* const address = reinterpret_cast<sockaddr*>(&name);
+  ASSERT_EQ(::bind(listener.get(), address, sizeof name), 0);
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  Pair pair(false);
+  pair.client = UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::connect(pair.client.get(), address, sizeof name), 0);
+  pair.server = accept_from(listener);
+  const int before = stream_mappings();
+  pair.talk(20);
+  if (preloaded()) {
+    EXPECT_EQ(stream_mappings(), before + 2) << "not accelerated";
+  }
+  // Bytes come with the name of their sender, which is the listener's.
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_EQ(send(pair.server.get(), "named"), "5");
+    EXPECT_EQ(receive_with(pair.client.get()).name.c_str(), path);
+    pair.put("nameless");
+    EXPECT_EQ(receive_with(pair.server.get()).name, "");
+    ASSERT_EQ(send(pair.server.get(), "named"), "5");
+    sockaddr_un from{};
+    socklen_t size = sizeof from;
+    char bytes[10];
+    EXPECT_EQ(::recvfrom(pair.client.get(), bytes, sizeof bytes, 0,
+                         reinterpret_cast<sockaddr*>(&from), &size),
+              5);
+    EXPECT_EQ(static_cast<const char*>(from.sun_path), path);
+    EXPECT_EQ(size, sizeof(sa_family_t) + path.size() + 1);
+  }
+  EXPECT_EQ(::unlink(path.c_str()), 0);
+  EXPECT_EQ(::rmdir(folder.c_str()), 0);
+}
+
+TEST(UnixStream, OneCannotSendToAnAddress) {
+  const Pair pair;
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  std::memcpy(name.sun_path, "/nowhere", 9);
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ(::sendto(pair.client.get(), "x", 1, MSG_NOSIGNAL, reinterpret_cast<sockaddr*>(&name),
+                       sizeof name),
+              -1);
+    EXPECT_EQ(errno, EISCONN);
+    pair.talk(3);
+  }
+}
+
+TEST(UnixStream, OptionsOfTcpAreRefused) {
+  const Pair pair;
+  const int one = 1;
+  EXPECT_EQ(::setsockopt(pair.client.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one), -1);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  int value = 0;
+  socklen_t size = sizeof value;
+  EXPECT_EQ(::getsockopt(pair.client.get(), IPPROTO_TCP, TCP_NODELAY, &value, &size), -1);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+}
+
+// --- the end
+
+TEST(UnixStream, ToSendToAClosedPeerIsAnErrorAtOnce) {
+  Pair pair;
+  with_echo(pair, [&] {
+    for (int i = 0; i < 100; ++i) {
+      pair.put("x");
+      EXPECT_EQ(receive(pair.client.get()), "x");
+    }
+  });
+  Pair closed;
+  closed.talk(100);
+  closed.server.reset();
+  EXPECT_EQ(send(closed.client.get(), "x"), "(EPIPE)");
+  EXPECT_EQ(receive(closed.client.get()), "(end)");
+}
+
+TEST(UnixStream, ToCloseWithBytesUnreadResets) {
+  Pair pair;
+  pair.put("unread");
+  ASSERT_EQ(send(pair.server.get(), "last"), "4");
+  pair.server.reset();
+  EXPECT_EQ(receive(pair.client.get()), "last");
+  EXPECT_EQ(receive(pair.client.get()), "(ECONNRESET)");
+  EXPECT_EQ(receive(pair.client.get()), "(end)");
+  EXPECT_EQ(send(pair.client.get(), "x"), "(EPIPE)");
+}
+
+TEST(UnixStream, ToCloseWithAllReadIsAnEnd) {
+  Pair pair;
+  pair.put("read");
+  EXPECT_EQ(receive(pair.server.get()), "read");
+  ASSERT_EQ(send(pair.server.get(), "last"), "4");
+  pair.server.reset();
+  EXPECT_EQ(receive(pair.client.get()), "last");
+  EXPECT_EQ(receive(pair.client.get()), "(end)");
+}
+
+TEST(UnixStream, WhoDoesNotReadAnyMoreIsNotSentTo) {
+  const Pair pair;
+  ASSERT_EQ(::shutdown(pair.server.get(), SHUT_RD), 0);
+  EXPECT_EQ(send(pair.client.get(), "x"), "(EPIPE)");
+  ASSERT_EQ(send(pair.server.get(), "the other way"), "13");
+  EXPECT_EQ(receive(pair.client.get()), "the other way");
+}
+
+// --- pairs
+
+TEST(UnixStream, APairOfOneProcessTalks) {
+  int fds[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+  Pair pair(false);
+  pair.client = UniqueFd(fds[0]);
+  pair.server = UniqueFd(fds[1]);
+  pair.talk(200);
+  pair.put("to the end");
+  pair.client.reset();
+  EXPECT_EQ(receive(pair.server.get()), "to the end");
+  EXPECT_EQ(receive(pair.server.get()), "(end)");
+}
+
+TEST(UnixStream, APairIsItsProgramsStandardStreams) {
+  for (int round = 0; round < 3; ++round) {
+    int fds[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    const UniqueFd own(fds[0]);
+    UniqueFd other(fds[1]);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::dup2(other.get(), STDIN_FILENO);
+      ::dup2(other.get(), STDOUT_FILENO);
+      ::execl("/bin/cat", "cat", nullptr);
+      ::_exit(1);
+    }
+    other.reset();
+    for (int i = 0; i < 300; ++i) {
+      ASSERT_EQ(send(own.get(), "line\n"), "5");
+      ASSERT_EQ(receive(own.get()), "line\n");
+    }
+    ASSERT_EQ(::shutdown(own.get(), SHUT_WR), 0);
+    EXPECT_EQ(receive(own.get()), "(end)");
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+}
+
+// --- how much it keeps
+
+TEST(UnixStream, KeepsNoLessThanTheKernelDoes) {
+  const auto fill = [](int fd, std::size_t piece) {
+    const std::string text(piece, 'f');
+    std::size_t sent = 0;
+    for (ssize_t now = 0; (now = ::send(fd, text.data(), piece, MSG_DONTWAIT)) > 0;)
+      sent += static_cast<std::size_t>(now);
+    EXPECT_EQ(errno, EAGAIN);
+    return sent;
+  };
+  for (const std::size_t piece : {std::size_t{100}, std::size_t{4096}, std::size_t{100'000}}) {
+    Pair pair;
+    const std::size_t kept = fill(pair.client.get(), piece);
+    EXPECT_GE(kept, std::size_t{20'000});
+    std::size_t read = 0;
+    while (read < kept) {
+      const std::string part = receive(pair.server.get(), 65'536, MSG_DONTWAIT);
+      ASSERT_NE(part[0], '(') << part << " at " << read << " of " << kept;
+      read += part.size();
+    }
+    EXPECT_EQ(receive(pair.server.get(), 1, MSG_DONTWAIT), "(EAGAIN)");
+    EXPECT_EQ(read, kept);
+  }
+}
+
+}  // namespace
+}  // namespace farcall::preload
