@@ -138,6 +138,7 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
   }
   ~Attachment() override {
     stop();
+    process::close_later(::geteuid(), file_.release());
     --attachments;
   }
 
@@ -148,22 +149,25 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
      public:
       explicit Names(std::weak_ptr<Attachment> attachment) : attachment_(std::move(attachment)) {}
       void on_readable(std::uint32_t) noexcept override {
-        if (const auto attachment = attachment_.lock()) attachment->look_for_names();
+        if (const auto attachment = attachment_.lock()) attachment->names_changed();
       }
 
      private:
       const std::weak_ptr<Attachment> attachment_;
     };
-    // Where there is no more of that to be had, it is noticed at the next visit.
+    // Where there is no more of that to be had, or the file may not be read here, it is noticed
+    // when somebody attaches the next file.
     names_ = process::PrivateFd(UniqueFd(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)));
     if (!names_) return;
     const std::string path = "/proc/self/fd/" + std::to_string(file_.get());
-    if (::inotify_add_watch(names_.get(), path.c_str(), IN_ATTRIB | IN_DELETE_SELF) < 0) return;
+    if (::inotify_add_watch(names_.get(), path.c_str(), IN_ATTRIB | IN_DELETE_SELF) < 0)
+      return names_.reset();
     names_registration_.start(names_.get(), EPOLLIN, std::make_shared<Names>(weak_from_this()));
   }
 
   void detach() noexcept {
     const auto keep = shared_from_this();
+    if (detached_.exchange(true)) return;
     stop();
     door_->remove_attachment(*this);
   }
@@ -196,20 +200,22 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
     return known_status(file_.get(), mine) ? mine.stx_uid : 0;
   }
 
+  void detach_if_nameless() noexcept {
+    struct statx mine {};
+    if (!known_status(file_.get(), mine) || mine.stx_nlink == 0) detach();
+  }
+
  private:
   void stop() noexcept {
     acceptor_.close();
     names_registration_.stop();
-    names_.reset();
-    process::close_later(::geteuid(), file_.release());
   }
   void let_in() noexcept;
-  void look_for_names() noexcept {
+  void names_changed() noexcept {
     alignas(inotify_event) std::array<char, 4096> events;
     while (::read(names_.get(), events.data(), events.size()) > 0) {
     }
-    struct statx mine {};
-    if (!known_status(file_.get(), mine) || mine.stx_nlink == 0) detach();
+    detach_if_nameless();
   }
 
   const std::shared_ptr<Door> door_;  // which lives as long as it is attached
@@ -219,6 +225,7 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
   const process::Charge charge_;
   process::PrivateFd names_;
   process::Registration names_registration_;
+  std::atomic<bool> detached_{false};
 };
 
 namespace {
@@ -324,6 +331,7 @@ namespace {
 // On a thread that may wait for whoever serves the file.
 void attach_now(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descriptors,
                 const Credentials& sender) {
+  for (const auto& other : door->attachments()) other->detach_if_nameless();
   struct stat status {};
   if (real::fstat(descriptors[1].get(), &status) != 0) return;
   int accepts = 0;

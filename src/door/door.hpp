@@ -105,6 +105,10 @@ class Door final : public EndpointOwner, public std::enable_shared_from_this<Doo
   bool received(std::uint8_t purpose, std::vector<UniqueFd>& descriptors,
                 const Credentials& sender) noexcept override;
 
+  [[nodiscard]] std::vector<std::shared_ptr<Attachment>> attachments() const {
+    const std::lock_guard guard(lock_);
+    return attachments_;
+  }
   void add_attachment(std::shared_ptr<Attachment> attachment);
   void remove_attachment(const Attachment& attachment) noexcept;
 

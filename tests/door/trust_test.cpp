@@ -254,6 +254,27 @@ TEST_F(DoorTrust, ARequestThatIsTooLongIsRefusedBeforeItIsCopied) {
   }
 }
 
+TEST_F(DoorTrust, FilesThatTheServerMayNotReadAreLetGoOnceTheyHaveNoName) {
+  const Sandbox sandbox;
+  const ScopedServer server([] {
+    const int fd = ::door_create(echo, nullptr, 0);
+    EXPECT_TRUE(become(kNobody));
+    return fd;
+  });
+  const auto held = [&] {
+    const std::filesystem::directory_iterator all("/proc/" + std::to_string(server.pid()) + "/fd");
+    return std::distance(begin(all), end(all));
+  };
+  const auto before = held();
+  for (int i = 0; i < 40; ++i) {
+    const std::string path = sandbox.file("file" + std::to_string(i));
+    ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+    ASSERT_EQ(::fattach(server.door(), path.c_str()), 0) << std::strerror(errno);
+    ASSERT_EQ(::unlink(path.c_str()), 0);
+  }
+  EXPECT_TRUE(eventually([&] { return held() <= before + 10; })) << held();
+}
+
 TEST_F(DoorTrust, AStrangersMemoryIsBounded) {
   giver.door = door;
   const std::size_t before = Usage::resident_bytes();
