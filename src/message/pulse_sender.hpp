@@ -32,7 +32,7 @@ struct PulsePacket {
 static_assert(sizeof(PulsePacket) == 24);
 
 struct PulsePage {
-  static constexpr std::uint32_t kMost = 64;
+  static constexpr std::uint32_t kMost = 160;
   static constexpr std::uint32_t kTaken = UINT32_MAX;
   std::atomic<std::uint32_t> count;  // kTaken: by the server, whose socket has been sent before
   std::uint32_t unused;

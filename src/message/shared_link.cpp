@@ -12,12 +12,13 @@ namespace farcall::message {
 
 // What brings the pulses of one process. Several threads may be told of it at once; the lock keeps
 // order.
-class Link::Pulses final : public Source {
+class Link::Pulses final : public Source, public std::enable_shared_from_this<Pulses> {
  public:
   Pulses(std::weak_ptr<Link> link, std::weak_ptr<SharedChannel> channel, const Credentials& sender,
          Mapping page, UniqueFd socket, process::Charge held)
       : link_(std::move(link)),
         channel_(std::move(channel)),
+        user_(sender.uid),
         sender_(sender),
         page_(std::move(page)),
         socket_(std::move(socket)),
@@ -31,7 +32,7 @@ class Link::Pulses final : public Source {
       in_page_ = std::min(page().count.exchange(PulsePage::kTaken), PulsePage::kMost);
       number_ = port.listen(socket_.get(), std::move(self));
     }
-    (void)take(kMostPulses);
+    take();
   }
   void stop(Port& port) noexcept {
     const std::lock_guard guard(lock_);
@@ -39,51 +40,37 @@ class Link::Pulses final : public Source {
     port.forget(socket_.get(), number_);
     close();
   }
-  void on_readable() noexcept override { (void)take(kMostPulses); }
-  // Takes what has come, as much as may wait here. Returns whether there is no more to come.
-  bool take(std::size_t most) noexcept {
-    constexpr int kMostAtOnce = PulsePage::kMost;
+  void on_readable() noexcept override { take(); }
+  // Takes what has come, as much as may wait in the channel.
+  void take() noexcept {
     const auto link = link_.lock();
     const auto channel = link ? link->channel_.lock() : nullptr;
-    if (!channel) return true;
-    const std::lock_guard guard(lock_);
-    if (!socket_) return true;
-    for (int i = 0; i < kMostAtOnce; ++i) {
-      if (!reserve(*link, *channel, most)) return false;
-      PulsePacket packet{};
-      const Packet::Kind kind = next(packet, *link);
-      const bool proper = kind == Packet::Kind::content && packet.magic == PulsePacket::kMagic;
-      if (proper && packet.code >= 0) {
-        const auto claimed = static_cast<std::uint8_t>(std::min(packet.priority, kHighest));
-        channel->queue({.code = packet.code,
-                        .value = packet.value,
-                        .priority = link->bounded_priority(claimed, sender_,
-                                                           static_cast<pid_t>(packet.thread)),
-                        .link = link});
-        continue;
+    if (!channel) return;
+    {
+      const std::lock_guard guard(lock_);
+      for (std::uint32_t i = 0; i < PulsePage::kMost && socket_ && !paused_; ++i) {
+        paused_ = !channel->has_room(user_, weak_from_this());
+        if (paused_) channel->port().set_enabled(socket_.get(), number_, false);
+        if (paused_ || !take_one(link, *channel)) return;
       }
-      give_back(*link);
-      if (kind == Packet::Kind::nothing) return false;
-      if (proper && packet.code == PulsePacket::kUnblock) {
-        channel->unblock(*link, static_cast<std::uint32_t>(packet.value));
-        continue;
-      }
-      // The end, or nonsense.
-      channel->port().forget(socket_.get(), number_);
-      close();
-      return true;
+      if (socket_) return;
     }
-    return false;
+    link->finish();
   }
+  // What is in the queue of its user has become less.
   void resume(Port& port) noexcept {
     {
       const std::lock_guard guard(lock_);
-      if (!paused_ || !socket_) return;
       paused_ = false;
+      if (!socket_) return;
       port.set_enabled(socket_.get(), number_, true);
-      if (!page_) return;
     }
-    (void)take(kMostPulses);
+    take();
+  }
+  // Nobody can send any more; what has been sent is still to be taken.
+  void shut() noexcept {
+    const std::lock_guard guard(lock_);
+    if (socket_) ::shutdown(socket_.get(), SHUT_RD);
   }
   [[nodiscard]] bool over() noexcept {
     const std::lock_guard guard(lock_);
@@ -93,6 +80,28 @@ class Link::Pulses final : public Source {
  private:
   static constexpr std::uint32_t kHighest = kHighestPriority;
 
+  // Returns false where nothing has come.
+  bool take_one(const std::shared_ptr<Link>& link, SharedChannel& channel) noexcept {
+    PulsePacket packet{};
+    const Packet::Kind kind = next(packet, *link);
+    if (kind == Packet::Kind::nothing) return false;
+    const bool proper = kind == Packet::Kind::content && packet.magic == PulsePacket::kMagic;
+    if (proper && packet.code >= 0) {
+      const auto claimed = static_cast<std::uint8_t>(std::min(packet.priority, kHighest));
+      channel.queue(
+          {.code = packet.code,
+           .value = packet.value,
+           .priority = link->bounded_priority(claimed, sender_, static_cast<pid_t>(packet.thread)),
+           .link = link,
+           .user = user_});
+    } else if (proper && packet.code == PulsePacket::kUnblock) {
+      channel.unblock(*link, static_cast<std::uint32_t>(packet.value));
+    } else {  // the end, or nonsense
+      channel.port().forget(socket_.get(), number_);
+      close();
+    }
+    return true;
+  }
   [[nodiscard]] PulsePage& page() const noexcept {
     return *reinterpret_cast<PulsePage*>(page_.data());
   }
@@ -122,24 +131,10 @@ class Link::Pulses final : public Source {
     process::close_later(sender_.uid, socket_.release());
     charge_ = {};
   }
-  bool reserve(Link& link, SharedChannel& channel, std::size_t most) noexcept {
-    const std::lock_guard guard(link.lock_);
-    if (link.queued_ < most) {
-      ++link.queued_;
-      return true;
-    }
-    paused_ = true;
-    channel.port().set_enabled(socket_.get(), number_, false);
-    return false;
-  }
-  static void give_back(Link& link) noexcept {
-    const std::lock_guard guard(link.lock_);
-    --link.queued_;
-  }
-
   const std::weak_ptr<Link> link_;
   const std::weak_ptr<SharedChannel> channel_;
-  std::mutex lock_;     // protects what follows; taken before the link's
+  const uid_t user_;
+  std::mutex lock_;     // protects what follows; taken before the channel's
   Credentials sender_;  // of the last packet
   Mapping page_;
   std::uint32_t in_page_ = 0;
@@ -188,46 +183,67 @@ bool Link::received(std::uint8_t purpose, std::vector<UniqueFd>& descriptors,
   return true;
 }
 
+// In turn, those that wait; each takes what there is room for.
+void SharedChannel::pulse_taken(uid_t user) noexcept {
+  bool first = true;
+  for (std::size_t rounds = 1; rounds > 0; --rounds) {
+    std::shared_ptr<Link::Pulses> next;
+    {
+      const std::lock_guard guard(pulses_lock_);
+      const auto found = pulses_of_.find(user);
+      if (found == pulses_of_.end()) return;
+      OfUser& his = found->second;
+      if (std::exchange(first, false)) {
+        if (his.queued > 0) --his.queued;
+        rounds += his.paused.size();
+      }
+      if (his.queued > kMostPulses / 2) return;
+      if (his.paused.empty()) {
+        if (his.queued == 0) pulses_of_.erase(found);
+        return;
+      }
+      next = his.paused.front().lock();
+      his.paused.pop_front();
+    }
+    if (next) next->resume(port_);
+  }
+}
+
+std::vector<std::shared_ptr<Link::Pulses>> Link::sockets() {
+  const std::lock_guard guard(lock_);
+  return sockets_;
+}
+
 // Those of processes that have ended.
 void Link::forget_ended() {
-  std::vector<std::shared_ptr<Pulses>> all;
-  {
-    const std::lock_guard guard(lock_);
-    all = sockets_;
-  }
-  for (const auto& one : all) {
+  for (const auto& one : sockets()) {
     if (!one->over()) continue;
     const std::lock_guard guard(lock_);
     std::erase(sockets_, one);
   }
 }
 
-void Link::taken() noexcept {
-  std::vector<std::shared_ptr<Pulses>> all;
+void Link::branch_closed(std::uint64_t) noexcept {
   {
     const std::lock_guard guard(lock_);
-    --queued_;
-    if (queued_ != kMostPulses / 2 || ended_) return;
-    all = sockets_;
+    closing_ = true;
   }
-  if (const auto channel = channel_.lock())
-    for (const auto& one : all) one->resume(channel->port());
+  // What was sent before comes before the end.
+  for (const auto& one : sockets()) {
+    one->shut();
+    one->take();
+  }
+  finish();
 }
 
-void Link::branch_closed(std::uint64_t) noexcept {
-  const auto channel = channel_.lock();
-  if (!channel) return;
-  // What was sent before comes before the end.
-  std::vector<std::shared_ptr<Pulses>> all;
+void Link::finish() noexcept {
   {
     const std::lock_guard guard(lock_);
-    all = sockets_;
+    if (!closing_) return;
   }
-  constexpr int kMostRounds = 16;
-  for (const auto& one : all)
-    for (int i = 0; i < kMostRounds && !one->take(4 * kMostPulses); ++i) {
-    }
-  channel->disconnected(shared_from_this());
+  for (const auto& one : sockets())
+    if (!one->over()) return;
+  if (const auto channel = channel_.lock()) channel->disconnected(shared_from_this());
 }
 
 void Link::end() noexcept {

@@ -113,6 +113,43 @@ TEST_F(MessagePulseTrust, WhatLingersInAPulseHoldsNobodyUp) {
   });
 }
 
+TEST(MessagePulseFlood, OthersWaitBehindFewOfThem) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  give_up_after(60s);
+  const std::string name = unique_name("flood");
+  const int channel = farcall_name_attach(name.c_str(), 0, 0666);
+  ASSERT_GT(channel, 0) << std::strerror(errno);
+  const Shared<Event> full;
+  Child hostile([&] {
+    ASSERT_TRUE(become(kNobody));
+    for (int i = 0; i < 32; ++i) {
+      const int connection = farcall_name_open(("0/" + name).c_str());
+      ASSERT_GT(connection, 0);
+      for (int sent = 0; sent < 400; ++sent) (void)farcall_pulse(connection, 0, 1, 1);
+    }
+    full->happens();
+    for (;;) ::pause();
+  });
+  ASSERT_TRUE(full->wait());
+  Child client([&] {
+    const int connection = farcall_name_open(name.c_str());
+    EXPECT_EQ(send(connection, "x").text, "x");
+  });
+  std::this_thread::sleep_for(door::test::kGlance);
+  std::size_t pulses = 0;
+  Message message = receive(channel);
+  for (; message.id == 0; message = receive(channel)) ++pulses;
+  ASSERT_GT(message.id, FARCALL_ONE_WAY) << std::strerror(message.error);
+  EXPECT_EQ(answer(message.id, 0, message.text), 0);
+  EXPECT_EQ(client.join(), 0);
+  EXPECT_GT(pulses, 0U);
+  EXPECT_LE(pulses, kMostPulses + 8);
+  // None is lost.
+  for (pulses += 1; receive(channel, 1, 200ms).id == 0;) ++pulses;
+  EXPECT_GE(pulses, std::size_t{32} * PulsePage::kMost);
+  farcall_channel_destroy(channel);
+}
+
 TEST_F(MessagePulseTrust, PulsesBeforeTheSocketHasComeAreNotLostOrOvertaken) {
   // A server that is stopped takes nothing; nobody waits for it.
   const Shared<Event> ready;
