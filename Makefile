@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-.PHONY: help build demo test bench format lint clean
+.PHONY: help build demo test soak bench format lint clean
 
 help:
 	@echo "make build    build everything; the command is build/release/farcall"
 	@echo "make demo     what each way between two processes costs on this machine"
 	@echo "make test     all tests: optimised, under sanitizers, from an installation"
+	@echo "make soak     a million SIGKILLs, or KILLS=number of them; takes an hour"
 	@echo "make bench    the full measurements"
 	@echo "make format   format the sources in place"
 	@echo "make lint     check format, sources and scripts"
@@ -20,6 +21,9 @@ demo:
 
 test:
 	scripts/test.sh
+
+soak: build
+	build/release/tests/soak/kill-soak $(KILLS)
 
 bench:
 	scripts/bench.sh

@@ -27,6 +27,7 @@ for file in "${files[@]}"; do
 done
 
 failed=0
+scripts/check_rooms.py || failed=1
 if ((${#sources[@]})); then
   clang-format --dry-run -Werror "${sources[@]}" || failed=1
 fi

@@ -401,7 +401,8 @@ class ServerThread {
   Outcome receive(Incoming& incoming, Deadline deadline, SignalCount since = SignalCount::now());
   // Answers; outcomes: ok, peer_gone (the client no longer waits), broken. Throws SystemError where
   // the answer cannot be given so, and the client waits for a better one: EBADF (of `descriptors`),
-  // EMFILE (the client has no room for them).
+  // EMFILE (the client has no room for them; where it says so only after others have come to need
+  // this thread, its call fails instead).
   Outcome reply(Incoming& incoming, std::span<const std::byte> data,
                 std::span<const int> descriptors = {}, std::int64_t status = 0);
   // Goes back to the port: no session is attended to any more.
@@ -418,6 +419,7 @@ class ServerThread {
   bool take(Incoming& incoming);
   bool take_long(Incoming& incoming);
   Outcome next(Incoming& incoming, Deadline deadline, SignalCount since);
+  Outcome await_taken(call::ServerSession& session);
   Outcome reply_at_length(Incoming& incoming, std::span<const std::byte> data,
                           std::span<const int> descriptors, std::int64_t status);
   bool look_due() noexcept;

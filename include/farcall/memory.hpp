@@ -92,6 +92,8 @@ class SharedMemory {
   // the descriptor stays the caller's, who may not want to close what that is.
   static SharedMemory adopt(UniqueFd&& fd);
 
+  // All of it, read-write; `flags`: of mmap(2), beside MAP_SHARED. Throws SystemError.
+  [[nodiscard]] Mapping map(int flags = 0) const;
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
   [[nodiscard]] UniqueFd release() && noexcept { return std::move(fd_); }

@@ -79,6 +79,7 @@ struct Packet {
     doorbell,
     descriptors,
     overflow,  // descriptors that this process has no room for (EMFILE), but for the first of them
+    content,   // of take_content()
     garbage,
     closed,
   };
@@ -107,6 +108,9 @@ void send_credentials(int packet_socket, const Credentials& claimed, std::uint8_
 // kind is. Those that do not fit into the table the kernel lets go itself, on this thread. Throws
 // SystemError.
 Packet take_packet(int packet_socket);
+// The same for a socket on which one side sends packets of exactly `content.size()` bytes: the kind
+// is `content`, nothing, closed or garbage.
+Packet take_content(int packet_socket, std::span<std::byte> content);
 
 // Connects a blocking stream socket. Throws SystemError: ETIMEDOUT where the listener's queue is
 // still full at the deadline, ECONNREFUSED where nobody listens.

@@ -43,7 +43,7 @@ SessionRequest::SessionRequest(int port, std::uint64_t retirements,
                                std::optional<SignalCount> since)
     : made_after_(retirements) {
   const SharedMemory memory = SharedMemory::create(kSessionBytes, "farcall-session");
-  memory_ = map_session(memory.fd());
+  memory_ = memory.map(MAP_POPULATE);
   reinterpret_cast<SessionControl*>(memory_.data())->magic = SessionControl::kMagic;
   auto [mine, theirs] = packet_socket_pair();
   answers_ = PrivateFd(std::move(mine));
@@ -111,9 +111,11 @@ Terms ClientSession::terms() const noexcept {
     return;
   }
   Turn turn{.number = number_, .kind = kind, .flags = flags_of(arguments)};
-  prepare(
-      {.extra = extra_of(arguments), .data = arguments.data, .descriptors = arguments.descriptors},
-      turn);
+  prepare({.extra = extra_of(arguments),
+           .data = arguments.data,
+           .descriptors = arguments.descriptors,
+           .patience = kPeerPatience},
+          turn);
   give_turn(turn, control().client, control().server);
 }
 

@@ -11,6 +11,7 @@
 
 #include "call/port.hpp"
 #include "farcall/error.hpp"
+#include "socket/answers.hpp"
 
 namespace farcall {
 
@@ -151,10 +152,7 @@ UniqueFd Endpoint::branch(std::string_view name, std::uint64_t* cookie, std::opt
     held = process::Charge(process::Resource::descriptors, *user, 1, limits().descriptors_per_user);
     if (!held) throw SystemError(EAGAIN, "that user holds too many descriptors here");
   }
-  auto [inner, outer] = packet_socket_pair();
-  const int on = 1;
-  if (::setsockopt(inner.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
-    throw_errno("SO_PASSCRED");
+  auto [inner, outer] = server_socket_pair();
   if (!name.empty()) {
     const AbstractAddress address(name);
     if (::bind(outer.get(), address.get(), address.size()) != 0) throw_errno("name a socket");
@@ -202,20 +200,7 @@ void Endpoint::close() noexcept {
 
 namespace call {
 
-bool is_packet_socket(int fd) noexcept {
-  const auto option = [fd](int which) noexcept {
-    int value = -1;
-    socklen_t size = sizeof value;
-    return ::getsockopt(fd, SOL_SOCKET, which, &value, &size) == 0 ? value : -1;
-  };
-  return option(SO_DOMAIN) == AF_UNIX && option(SO_TYPE) == SOCK_SEQPACKET;
-}
-
 namespace {
-
-bool operator==(const Credentials& one, const Credentials& other) noexcept {
-  return one.pid == other.pid && one.uid == other.uid && one.gid == other.gid;
-}
 
 std::optional<std::vector<gid_t>> groups_of_peer(int socket) {
   std::vector<gid_t> groups(32);
@@ -251,9 +236,7 @@ class SessionWatch final : public Watch {
 void PortState::add(std::vector<UniqueFd>& descriptors, const Credentials& sender,
                     const std::shared_ptr<Endpoint>& endpoint) {
   const int answers = descriptors[1].get();
-  // Who made that socket is who sent it. One that was connected to somebody else's listener would
-  // speak, and be spoken to, in that somebody's name.
-  if (!is_packet_socket(answers) || !(peer_credentials(answers) == sender)) return;
+  if (!made_by_sender(answers, sender)) return;
   Mapping memory = adopt_session(std::move(descriptors[0]));
   auto& control = *reinterpret_cast<SessionControl*>(memory.data());
   const auto refuse = [&](int error) {
@@ -266,10 +249,7 @@ void PortState::add(std::vector<UniqueFd>& descriptors, const Credentials& sende
   SessionPointer session;
   try {
     UniqueFd ours;
-    std::tie(ours, theirs) = packet_socket_pair();
-    const int on = 1;
-    if (::setsockopt(ours.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
-      throw_errno("SO_PASSCRED");
+    std::tie(ours, theirs) = server_socket_pair();
     CallerIdentity identity{.effective = sender,
                             .real_uid = sender.uid,
                             .real_gid = sender.gid,

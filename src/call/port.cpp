@@ -113,25 +113,11 @@ SessionPointer PortState::on_event(std::uint64_t id, std::uint32_t events) {
   return nullptr;
 }
 
-namespace {
-
-// Counts the calling thread, also where it is cancelled meanwhile.
-class Counted {
- public:
-  explicit Counted(std::atomic<int>* count) noexcept : count_(count) {
-    if (count_ != nullptr) count_->fetch_add(1, std::memory_order_relaxed);
-  }
-  ~Counted() {
-    if (count_ != nullptr) count_->fetch_sub(1, std::memory_order_relaxed);
-  }
-  Counted(const Counted&) = delete;
-  Counted& operator=(const Counted&) = delete;
-
- private:
-  std::atomic<int>* const count_;
-};
-
-}  // namespace
+bool PortState::lacks_threads() const noexcept {
+  if (sleeping.load(std::memory_order_relaxed) != 0) return false;
+  pollfd any{.fd = epoll.get(), .events = POLLIN, .revents = 0};
+  return backlog.load(std::memory_order_relaxed) != 0 || ::poll(&any, 1, 0) > 0;
+}
 
 PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closing_too) {
   Item only;

@@ -27,6 +27,22 @@
 
 namespace farcall::call {
 
+// Counts the calling thread, also where it is cancelled meanwhile.
+class Counted {
+ public:
+  explicit Counted(std::atomic<int>* count) noexcept : count_(count) {
+    if (count_ != nullptr) count_->fetch_add(1, std::memory_order_relaxed);
+  }
+  ~Counted() {
+    if (count_ != nullptr) count_->fetch_sub(1, std::memory_order_relaxed);
+  }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  std::atomic<int>* const count_;
+};
+
 struct PortState : std::enable_shared_from_this<PortState> {
   static constexpr std::uint64_t kClosing = 1;
   static constexpr std::uint64_t kQueued = 2;
@@ -69,6 +85,8 @@ struct PortState : std::enable_shared_from_this<PortState> {
   Item next(Deadline deadline, Outcome& outcome, Sleeping how);
   // The same at once, for a thread that has a client already.
   Item look();
+  // Whether somebody waits for a thread while none waits for a client.
+  [[nodiscard]] bool lacks_threads() const noexcept;
   // Queues what has come, except for a single thing when nothing else waits.
   Item sort(std::span<const epoll_event> events, bool& closing_too);
   SessionPointer on_event(std::uint64_t id, std::uint32_t events);
@@ -93,6 +111,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   PrivateFd queued;  // counts what was put into `waiting`
   std::atomic<bool> closed{false};
   std::atomic<int> sleeping{0};         // threads that wait for any client to ring
+  std::atomic<int> confirming{0};       // threads that wait for a client to have taken descriptors
   std::atomic<std::size_t> backlog{0};  // what `waiting` holds
   FutexMultiWaitState multi_wait;
 
@@ -106,8 +125,5 @@ struct PortState : std::enable_shared_from_this<PortState> {
   std::vector<const std::atomic<bool>*> threads;  // for each, whether it receives
   std::uint64_t next_id = kFirstSession;
 };
-
-// Whether somebody's descriptor is a packet socket of the unix family. Waits for nobody.
-bool is_packet_socket(int fd) noexcept;
 
 }  // namespace farcall::call

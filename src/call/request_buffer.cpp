@@ -3,14 +3,20 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <utility>
 
 namespace farcall::call {
+namespace {
+
+constinit std::atomic<std::size_t> kept{0};
+
+}  // namespace
 
 std::byte* RequestBuffer::reserve(std::size_t size, Charge charge) noexcept {
   if (!charge) return nullptr;
   if (size > memory_.size()) {
-    memory_.reset();
+    drop();
     const std::size_t pages = round_up_to_pages(size);
     if (pages < size) return nullptr;
     void* address =
@@ -23,9 +29,19 @@ std::byte* RequestBuffer::reserve(std::size_t size, Charge charge) noexcept {
 }
 
 void RequestBuffer::release() noexcept {
-  constexpr std::size_t kKeep = std::size_t{32} << 20;
-  if (memory_.size() > kKeep) memory_.reset();
+  constexpr std::size_t kSmall = std::size_t{1} << 20;
+  constexpr std::size_t kLarge = std::size_t{32} << 20;
   charge_ = {};
+  const std::size_t size = memory_.size();
+  if (size <= kSmall || counted_ != 0) return;
+  // relaxed: it orders nothing.
+  counted_ = size;
+  if (kept.fetch_add(size, std::memory_order_relaxed) + size > kMostKept || size > kLarge) drop();
+}
+
+void RequestBuffer::drop() noexcept {
+  memory_.reset();
+  kept.fetch_sub(std::exchange(counted_, 0), std::memory_order_relaxed);
 }
 
 }  // namespace farcall::call

@@ -43,6 +43,11 @@ Outcome ServerSession::take(const Destination& to, Request& request) {
   Turn turn = this->turn();
   turn.flags &= static_cast<std::uint8_t>(~kAfterOthers);
   if (turn.size > kInlineBytes || (turn.flags & ~kFlags) != 0) return Outcome::broken;
+  if (turn.kind == Kind::done) {
+    untold_ = 0;
+    refuse(EMFILE);
+    return Outcome::would_block;
+  }
   begin(turn, request);
   int refusal = 0;
   const Outcome outcome = take_data(turn, to, request, refusal);
@@ -114,27 +119,32 @@ void ServerSession::refuse(int error) noexcept {
   answer(number_.load(std::memory_order_relaxed), 0, kRefused);
 }
 
-Outcome ServerSession::reply(std::span<const std::byte> data, std::span<const int> descriptors,
-                             std::int64_t status, std::chrono::nanoseconds patience) {
-  const std::uint32_t number = number_.load(std::memory_order_relaxed);
-  Turn turn{.number = number, .kind = Kind::reply};
-  prepare({.extra = status, .data = data, .descriptors = descriptors}, turn);
+bool ServerSession::reply(std::span<const std::byte> data, std::span<const int> descriptors,
+                          std::int64_t status) {
+  Turn turn{.number = number_.load(std::memory_order_relaxed), .kind = Kind::reply};
+  // Who calls takes one reply out of the socket before it can ask for another.
+  prepare({.extra = status,
+           .data = data,
+           .descriptors = descriptors,
+           .patience = std::chrono::nanoseconds::zero()},
+          turn);
   give_turn(turn, control().server, control().client);
   transfer_.exchanged();
-  if ((turn.flags & kDescriptors) == 0) return Outcome::ok;
-  const Deadline longest = Deadline::after(patience);
+  return (turn.flags & kDescriptors) != 0;
+}
+
+Outcome ServerSession::await_taken(Deadline deadline) {
+  const std::uint32_t number = number_.load(std::memory_order_relaxed);
   Turn answer;
   Outcome outcome = Outcome::interrupted;
   while (outcome == Outcome::interrupted) {
-    outcome = waiter_.wait(control().server, control().client, longest, [&] {
+    outcome = waiter_.wait(control().server, control().client, deadline, [&] {
       answer = this->turn();
       return answer.kind == Kind::done || answer.number != number;
     });
   }
-  // A client that already asks for something else has taken it.
-  if (outcome == Outcome::ok && answer.number != number) return Outcome::ok;
-  if (outcome != Outcome::ok) return outcome == Outcome::timed_out ? Outcome::broken : outcome;
-  if (answer.size == 0) return Outcome::ok;
+  // A client that already asks for something else has taken them.
+  if (outcome != Outcome::ok || answer.number != number || answer.size == 0) return outcome;
   if (answer.size == EMFILE) throw SystemError(EMFILE, "the client has no room for descriptors");
   return Outcome::broken;
 }

@@ -42,8 +42,8 @@ class ServerSession final : public SessionBase {
   // For its owner.
   [[nodiscard]] bool arrived() const noexcept { return is_request(Turn::unpack(look())); }
   [[nodiscard]] bool is_request(Turn now) const noexcept {
-    return now.number != number_.load(std::memory_order_relaxed) &&
-           (now.kind == Kind::request || now.kind == Kind::one_way);
+    if (now.number == number_.load(std::memory_order_relaxed)) return is_late_refusal(now);
+    return now.kind == Kind::request || now.kind == Kind::one_way;
   }
   [[nodiscard]] bool ready_after_others() const noexcept {
     return (turn().flags & kAfterOthers) != 0;
@@ -65,7 +65,8 @@ class ServerSession final : public SessionBase {
   // kInlineBytes. False: it is, or makes no sense, and take() is to follow.
   bool take_short(std::byte* into, Request& request) noexcept {
     const Turn turn = this->turn();
-    if (turn.size > kInlineBytes || (turn.flags & ~kAfterOthers) != 0) return false;
+    if (turn.size > kInlineBytes || (turn.flags & ~kAfterOthers) != 0 || turn.kind == Kind::done)
+      return false;
     begin(turn, request);
     request.data = {into, turn.size};
     copy_bytes(into, slot().data, turn.size);
@@ -82,10 +83,15 @@ class ServerSession final : public SessionBase {
     answer(number_.load(std::memory_order_relaxed), static_cast<std::uint16_t>(data.size()));
     transfer_.exchanged();
   }
-  // Any other. ok, peer_gone, broken. Throws SystemError where the client could not take it and
-  // waits on.
-  Outcome reply(std::span<const std::byte> data, std::span<const int> descriptors,
-                std::int64_t status, std::chrono::nanoseconds patience);
+  // Any other. Throws SystemError: ETIMEDOUT where the client takes nothing out of its socket.
+  // True: the client is to say whether it has taken the descriptors.
+  bool reply(std::span<const std::byte> data, std::span<const int> descriptors,
+             std::int64_t status);
+  // ok, timed_out, peer_gone, broken. Throws SystemError where the client could not take them, and
+  // waits for another reply.
+  Outcome await_taken(Deadline deadline);
+  // Nobody waits for that any more. A client that says later that it could not is refused then.
+  void leave_untold() noexcept { untold_ = number_.load(std::memory_order_relaxed); }
   // Tells the client that its request cannot be taken.
   void refuse(int error) noexcept;
   void set_terms(const Terms& terms) noexcept;
@@ -146,6 +152,9 @@ class ServerSession final : public SessionBase {
     give_turn({.number = number, .kind = Kind::reply, .flags = flags, .size = size},
               control().server, control().client);
   }
+  [[nodiscard]] bool is_late_refusal(Turn now) const noexcept {
+    return now.kind == Kind::done && now.size != 0 && now.number == untold_;
+  }
   Outcome take_data(const Turn& turn, const Destination& to, Request& request, int& refusal);
   int take_long(std::size_t size, const Destination& to, Request& request);
   bool other_packet(const Packet& packet) noexcept override;
@@ -158,6 +167,7 @@ class ServerSession final : public SessionBase {
 
   // Of the last request taken. Only the owner writes it; others look, and then claim.
   std::atomic<std::uint32_t> number_{0};
+  std::uint32_t untold_ = 0;  // number of a reply; its owner's
   std::atomic<bool> owned_{false};
   // Who serves writes the first and looks at `gone` and the second, who tells does the reverse;
   // with asymmetric fences between.

@@ -269,11 +269,33 @@ bool ServerThread::look_around(Incoming& incoming) {
   return Outcome::ok;
 }
 
+// The client's next words may be long in coming, or never come. As soon as others need this thread,
+// or many wait like this one, it goes on.
+Outcome ServerThread::await_taken(ServerSession& session) {
+  constexpr int kMostWaiting = 4;
+  constexpr auto kMoment = std::chrono::milliseconds(1);
+  const Deadline longest = Deadline::after(state_->limits.patience);
+  const call::Counted waiting(&state_->confirming);
+  for (;;) {
+    const Outcome outcome = session.await_taken(std::min(Deadline::after(kMoment), longest));
+    if (outcome != Outcome::timed_out) return outcome;
+    // Too short a wait for it to notice.
+    if (session.gone.load(std::memory_order_relaxed)) return Outcome::peer_gone;
+    if (monotonic_ns() >= longest.at()) return Outcome::broken;
+    if (state_->confirming.load(std::memory_order_relaxed) > kMostWaiting ||
+        state_->lacks_threads()) {
+      session.leave_untold();
+      return Outcome::ok;
+    }
+  }
+}
+
 Outcome ServerThread::reply_at_length(Incoming& incoming, std::span<const std::byte> data,
                                       std::span<const int> descriptors, std::int64_t status) {
   Outcome outcome = Outcome::peer_gone;
   try {
-    outcome = incoming.session_->reply(data, descriptors, status, state_->limits.patience);
+    const bool told = incoming.session_->reply(data, descriptors, status);
+    outcome = told ? await_taken(*incoming.session_) : Outcome::ok;
   } catch (const SystemError& error) {
     // A bad descriptor, say, leaves the client waiting for a better reply.
     const int code = error.code().value();

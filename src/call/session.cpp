@@ -13,12 +13,6 @@
 #include "process/background.hpp"
 
 namespace farcall::call {
-Mapping map_session(int fd) {
-  void* address =
-      ::mmap(nullptr, kSessionBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-  if (address == MAP_FAILED) throw_errno("map a session");
-  return {address, kSessionBytes};
-}
 
 Mapping adopt_session(UniqueFd&& fd) {
   SharedMemory memory = SharedMemory::adopt(std::move(fd));
@@ -26,7 +20,7 @@ Mapping adopt_session(UniqueFd&& fd) {
     fd = std::move(memory).release();
     throw SystemError(EPROTO, "memory not of a session's size");
   }
-  Mapping mapping = map_session(memory.fd());
+  Mapping mapping = memory.map(MAP_POPULATE);
   if (reinterpret_cast<const SessionControl*>(mapping.data())->magic != SessionControl::kMagic)
     throw SystemError(EPROTO, "the memory holds no session");
   return mapping;
@@ -112,7 +106,7 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
   } else {
     if (transfer_.capacity() < size) {
       transfer_ = TransferMemory::create(size);
-      send_descriptors(socket_.get(), std::array{transfer_.fd()}, kPurposeData);
+      send_descriptors(socket_.get(), std::array{transfer_.fd()}, kPurposeData, load.patience);
       transfer_.keep();
       announce_ = true;
     }
@@ -122,7 +116,7 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
     std::memcpy(slot().data, &size, sizeof size);
   }
   if (!load.descriptors.empty()) {
-    send_descriptors(socket_.get(), load.descriptors, kPurposeData);
+    send_descriptors(socket_.get(), load.descriptors, kPurposeData, load.patience);
     turn.flags |= kDescriptors;
   }
   if ((turn.flags & kTransferComes) != 0) announce_ = false;

@@ -137,8 +137,6 @@ static_assert(sizeof(SessionControl) == kSessionBytes);
   std::memcpy(to + last, &last_block, kBlock);
 }
 
-// Maps a session's memory. Throws SystemError.
-Mapping map_session(int fd);
 // Takes over the memory that a client has sent. Throws SystemError: EPERM, EPROTO; then the
 // descriptor stays the caller's.
 Mapping adopt_session(UniqueFd&& fd);
@@ -183,6 +181,7 @@ class SessionBase {
     std::int64_t extra;
     std::span<const std::byte> data;
     std::span<const int> descriptors;
+    std::chrono::nanoseconds patience;  // where the socket is full
   };
 
   // The line with the turn is written last, lest the other side, who looks at it, takes it away

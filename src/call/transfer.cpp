@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call/transfer.hpp"
 
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -18,12 +17,6 @@ namespace {
 
 // No system call moves more than 2 GiB at once.
 constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;
-
-Mapping map(int fd, std::size_t size) {
-  void* address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (address == MAP_FAILED) throw_errno("map memory for long messages");
-  return {address, size};
-}
 
 // By system calls that are no points of cancellation. Repeats `move` until all has been moved, or
 // no more can be.
@@ -46,7 +39,7 @@ TransferMemory TransferMemory::create(std::size_t size) {
   if (size <= kMostMapped) size = std::bit_ceil(std::max(size, kLeast));
   SharedMemory memory = SharedMemory::create(size, "farcall-transfer");
   TransferMemory made;
-  made.mapping_ = map(memory.fd(), memory.size());
+  made.mapping_ = memory.map();
   made.capacity_ = memory.size();
   made.fd_ = PrivateFd(std::move(memory).release());
   return made;
@@ -66,7 +59,7 @@ TransferMemory TransferMemory::adopt(UniqueFd&& fd, bool trusted, std::size_t mo
   TransferMemory made;
   made.capacity_ = memory.size();
   if (trusted || memory.size() <= kMostMapped)
-    made.mapping_ = map(memory.fd(), memory.size());
+    made.mapping_ = memory.map();
   else
     made.fd_ = PrivateFd(std::move(memory).release());
   return made;

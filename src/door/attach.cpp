@@ -25,6 +25,7 @@
 #include "process/identity.hpp"
 #include "process/ledger.hpp"
 #include "socket/acceptor.hpp"
+#include "socket/answers.hpp"
 
 namespace farcall::door {
 namespace {
@@ -126,7 +127,7 @@ bool known_status(int file, struct statx& status) noexcept {
 
 class Attachment final : public process::Watch, public std::enable_shared_from_this<Attachment> {
  public:
-  Attachment(std::weak_ptr<Door> door, UniqueFd listener, UniqueFd file, uid_t maker,
+  Attachment(std::shared_ptr<Door> door, UniqueFd listener, UniqueFd file, uid_t maker,
              process::Charge held)
       : door_(std::move(door)),
         acceptor_(std::move(listener)),
@@ -137,6 +138,7 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
   }
   ~Attachment() override {
     stop();
+    process::close_later(::geteuid(), file_.release());
     --attachments;
   }
 
@@ -147,24 +149,27 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
      public:
       explicit Names(std::weak_ptr<Attachment> attachment) : attachment_(std::move(attachment)) {}
       void on_readable(std::uint32_t) noexcept override {
-        if (const auto attachment = attachment_.lock()) attachment->look_for_names();
+        if (const auto attachment = attachment_.lock()) attachment->names_changed();
       }
 
      private:
       const std::weak_ptr<Attachment> attachment_;
     };
-    // Where there is no more of that to be had, it is noticed at the next visit.
+    // Where there is no more of that to be had, or the file may not be read here, it is noticed
+    // when somebody attaches the next file.
     names_ = process::PrivateFd(UniqueFd(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)));
     if (!names_) return;
     const std::string path = "/proc/self/fd/" + std::to_string(file_.get());
-    if (::inotify_add_watch(names_.get(), path.c_str(), IN_ATTRIB | IN_DELETE_SELF) < 0) return;
+    if (::inotify_add_watch(names_.get(), path.c_str(), IN_ATTRIB | IN_DELETE_SELF) < 0)
+      return names_.reset();
     names_registration_.start(names_.get(), EPOLLIN, std::make_shared<Names>(weak_from_this()));
   }
 
   void detach() noexcept {
     const auto keep = shared_from_this();
+    if (detached_.exchange(true)) return;
     stop();
-    if (const auto door = door_.lock()) door->remove_attachment(*this);
+    door_->remove_attachment(*this);
   }
 
   // Somebody connects.
@@ -177,7 +182,7 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
     }
   }
 
-  [[nodiscard]] std::shared_ptr<Door> door() const noexcept { return door_.lock(); }
+  [[nodiscard]] Door& door() const noexcept { return *door_; }
   [[nodiscard]] bool covers(int file) const noexcept {
     struct statx mine {};
     struct statx other {};
@@ -195,29 +200,32 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
     return known_status(file_.get(), mine) ? mine.stx_uid : 0;
   }
 
- private:
-  void stop() noexcept {
-    acceptor_.close();
-    names_registration_.stop();
-    names_.reset();
-    process::close_later(::geteuid(), file_.release());
-  }
-  void let_in() noexcept;
-  void look_for_names() noexcept {
-    alignas(inotify_event) std::array<char, 4096> events;
-    while (::read(names_.get(), events.data(), events.size()) > 0) {
-    }
+  void detach_if_nameless() noexcept {
     struct statx mine {};
     if (!known_status(file_.get(), mine) || mine.stx_nlink == 0) detach();
   }
 
-  const std::weak_ptr<Door> door_;
+ private:
+  void stop() noexcept {
+    acceptor_.close();
+    names_registration_.stop();
+  }
+  void let_in() noexcept;
+  void names_changed() noexcept {
+    alignas(inotify_event) std::array<char, 4096> events;
+    while (::read(names_.get(), events.data(), events.size()) > 0) {
+    }
+    detach_if_nameless();
+  }
+
+  const std::shared_ptr<Door> door_;  // which lives as long as it is attached
   process::Acceptor acceptor_;
   process::PrivateFd file_;
   const uid_t maker_;
   const process::Charge charge_;
   process::PrivateFd names_;
   process::Registration names_registration_;
+  std::atomic<bool> detached_{false};
 };
 
 namespace {
@@ -267,9 +275,7 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
     // Whoever may not open the file has no more than its name.
     const int flags = ::fcntl(proof[0].get(), F_GETFL);
     if (flags < 0 || (flags & O_PATH) != 0 || !attachment.covers(proof[0].get())) return;
-    const auto door = attachment.door();
-    if (!door) return;
-    const UniqueFd branch = door->branch(who_.uid, attachment.mode());
+    const UniqueFd branch = attachment.door().branch(who_.uid, attachment.mode());
     send_descriptors(socket_.get(), std::array{branch.get()}, 0, kNoPatience);
   }
 
@@ -325,11 +331,13 @@ namespace {
 // On a thread that may wait for whoever serves the file.
 void attach_now(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descriptors,
                 const Credentials& sender) {
+  for (const auto& other : door->attachments()) other->detach_if_nameless();
   struct stat status {};
   if (real::fstat(descriptors[1].get(), &status) != 0) return;
   int accepts = 0;
   socklen_t size = sizeof accepts;
-  if (!may_attach(sender.uid, status.st_uid) || attachments.load() >= kMostAttachments ||
+  if (!made_by_sender(descriptors[2].get(), sender) || !may_attach(sender.uid, status.st_uid) ||
+      attachments.load() >= kMostAttachments ||
       !is_named(descriptors[0].get(), address_of(status)) ||
       ::getsockopt(descriptors[0].get(), SOL_SOCKET, SO_ACCEPTCONN, &accepts, &size) != 0 ||
       accepts == 0)

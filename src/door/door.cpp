@@ -124,7 +124,6 @@ UniqueFd Door::open() {
   UniqueFd fd = endpoint_->branch(
       make_name({.id = id, .attributes = attributes & kNamedAttributes}), &primary_);
   lasting_info_ = info();
-  process.add(self);
   process.add_branch(primary_, self);
   set_known(fd.get(), true);
   return fd;
@@ -221,8 +220,7 @@ std::size_t Door::count_references() const {
 void Door::check_references() noexcept {
   try {
     const std::size_t count = count_references();
-    if (count == 0) return Process::here().remove(*this);
-    if (!counts_references()) return;
+    if (count == 0 || !counts_references()) return;
     bool tell = false;
     bool first = false;
     {
@@ -245,7 +243,7 @@ void Door::check_references() noexcept {
 
 void Door::branch_closed(std::uint64_t socket) noexcept {
   Process::here().remove_branch(socket);
-  if (!counts_references() && endpoint_->branches() != 0) return;
+  if (!counts_references()) return;
   // It looks at all descriptors of the process, which strangers who come and go could keep it at.
   if (check_pending_.exchange(true)) return;
   const auto check = [self = shared_from_this()] {

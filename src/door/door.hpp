@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -95,6 +94,8 @@ class Door final : public EndpointOwner, public std::enable_shared_from_this<Doo
     return (attributes & (DOOR_UNREF | DOOR_UNREF_MULTI)) != 0;
   }
   [[nodiscard]] std::vector<int> own_descriptors() const;
+  // The socket that door_create() returned.
+  [[nodiscard]] std::uint64_t primary() const noexcept { return primary_; }
 
   // Calls have no priority.
   std::uint8_t bounded(std::uint8_t, const Credentials&, std::uint32_t) noexcept override {
@@ -104,6 +105,10 @@ class Door final : public EndpointOwner, public std::enable_shared_from_this<Doo
   bool received(std::uint8_t purpose, std::vector<UniqueFd>& descriptors,
                 const Credentials& sender) noexcept override;
 
+  [[nodiscard]] std::vector<std::shared_ptr<Attachment>> attachments() const {
+    const std::lock_guard guard(lock_);
+    return attachments_;
+  }
   void add_attachment(std::shared_ptr<Attachment> attachment);
   void remove_attachment(const Attachment& attachment) noexcept;
 
@@ -145,7 +150,6 @@ struct Handle {
   const std::weak_ptr<Door> local;  // where this process serves it
   const bool is_local;
   Client client;
-  int descriptors = 0;  // protected by the process's lock
   // What the server has last said of the door; it can no longer be asked once the door is revoked.
   std::mutex terms_lock;
   std::optional<Terms> last_terms;  // protected by terms_lock
@@ -229,19 +233,17 @@ class Process {
 
   // The door that `fd` refers to; null where it is none.
   std::shared_ptr<Handle> find(int fd);
-  // The door behind a socket, where it is one of ours.
-  std::shared_ptr<Door> local(std::uint64_t socket);
   std::shared_ptr<Pool> shared_pool();
   // Whether this is the first time that it is asked.
   bool first_shared_door();
 
-  void add(const std::shared_ptr<Door>& door);
+  // A socket leads to a door of this process, which lives as long as one does.
   void add_branch(std::uint64_t socket, const std::shared_ptr<Door>& door);
   void remove_branch(std::uint64_t socket) noexcept;
-  void remove(const Door& door) noexcept;
-  // `fd` is about to be closed.
-  void forget(int fd) noexcept;
-  std::vector<std::shared_ptr<Door>> doors();
+  // `fd` is about to be closed. Returns what it was known for.
+  std::shared_ptr<Handle> forget(int fd) noexcept;
+  // Those of this process for which references are counted.
+  std::vector<std::shared_ptr<Door>> counting();
 
   const pid_t pid = ::getpid();
   const WaitMode mode;
@@ -249,13 +251,17 @@ class Process {
 
  private:
   Process();
+  // What leads to a door: a socket (SO_COOKIE), its descriptors here that have been looked up, and
+  // the door where it is one of this process.
+  struct Entry {
+    std::shared_ptr<Handle> handle;  // as long as there are descriptors
+    std::vector<int> descriptors;
+    std::shared_ptr<Door> served;
+  };
   std::shared_ptr<Handle> find_anew(int fd);
 
   std::mutex lock_;  // protects all below
-  std::map<int, std::shared_ptr<Handle>> by_fd_;
-  std::unordered_map<std::uint64_t, std::weak_ptr<Handle>> by_socket_;
-  std::unordered_map<std::uint64_t, std::weak_ptr<Door>> sockets_;
-  std::unordered_map<std::uint64_t, std::shared_ptr<Door>> doors_;
+  std::unordered_map<std::uint64_t, Entry> doors_;
   std::shared_ptr<Pool> shared_pool_;
   bool shared_door_made_ = false;
 };
@@ -306,7 +312,7 @@ auto closing(int fd, Close close) {
       handle = process.find(fd);
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): not told, then
     }
-    process.forget(fd);
+    (void)process.forget(fd);
   }
   const auto result = close();
   const NoCancel guard;

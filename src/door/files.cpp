@@ -140,7 +140,7 @@ int close_many(unsigned first, unsigned last, Close close) {
         closed.push_back(Process::here().find(static_cast<int>(fd)));
       } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): not told, then
       }
-      Process::here().forget(static_cast<int>(fd));
+      (void)Process::here().forget(static_cast<int>(fd));
     }
   }
   const int result = close();

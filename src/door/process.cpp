@@ -38,8 +38,7 @@ void before_fork() {
   Process* process = instance.load(std::memory_order_acquire);
   if (process == nullptr) return;
   try {
-    for (const auto& door : process->doors()) {
-      if (!door->counts_references()) continue;
+    for (const auto& door : process->counting()) {
       auto descriptors = door->own_descriptors();
       if (descriptors.empty()) continue;
       inheritances.push_back(
@@ -184,33 +183,25 @@ std::shared_ptr<Handle> Process::find(int fd) {
 }
 
 std::shared_ptr<Handle> Process::find_anew(int fd) {
-  std::shared_ptr<Handle> found;
+  const std::uint64_t socket = socket_cookie(fd);
+  std::shared_ptr<Door> served;
   {
     const std::lock_guard guard(lock_);
-    const auto entry = by_fd_.find(fd);
-    if (entry != by_fd_.end()) found = entry->second;
+    if (const auto entry = doors_.find(socket); entry != doors_.end()) {
+      if (std::ranges::count(entry->second.descriptors, fd) != 0) return entry->second.handle;
+      served = entry->second.served;
+    }
   }
   // Somebody may have closed it behind our back.
-  const std::uint64_t socket = socket_cookie(fd);
-  if (found && found->cookie != socket) {
-    forget(fd);
-    after_close(found);
-    found = nullptr;
-  }
-  if (found) return found;
+  if (known(fd)) after_close(forget(fd));
   const auto name = read_name(fd);
   if (!name) return nullptr;
-  const std::shared_ptr<Door> served = local(socket);
   const std::lock_guard guard(lock_);
-  found = by_socket_[socket].lock();
-  if (!found) {
-    std::erase_if(by_socket_, [](const auto& entry) { return entry.second.expired(); });
-    found = std::make_shared<Handle>(*name, socket, served);
-    by_socket_[socket] = found;
-  }
-  if (by_fd_.emplace(fd, found).second) ++found->descriptors;
+  Entry& entry = doors_[socket];
+  if (!entry.handle) entry.handle = std::make_shared<Handle>(*name, socket, served);
+  if (std::ranges::count(entry.descriptors, fd) == 0) entry.descriptors.push_back(fd);
   set_known(fd, true);
-  return found;
+  return entry.handle;
 }
 
 void Borrowed::let_go() noexcept {
@@ -224,33 +215,31 @@ Borrowed look_up(int fd) {
   return Borrowed(Process::here().find(fd));
 }
 
-void Process::forget(int fd) noexcept {
+std::shared_ptr<Handle> Process::forget(int fd) noexcept {
   set_known(fd, false);
   std::shared_ptr<Handle> handle;
   bool last = false;
   {
     const std::lock_guard guard(lock_);
-    const auto entry = by_fd_.find(fd);
-    if (entry == by_fd_.end()) return;
-    handle = std::move(entry->second);
-    by_fd_.erase(entry);
-    last = --handle->descriptors == 0;
-    if (last) by_socket_.erase(handle->cookie);
+    const auto entry = std::ranges::find_if(doors_, [fd](const auto& door) {
+      return std::ranges::count(door.second.descriptors, fd) != 0;
+    });
+    if (entry == doors_.end()) return nullptr;
+    handle = entry->second.handle;
+    std::erase(entry->second.descriptors, fd);
+    last = entry->second.descriptors.empty();
+    if (last) entry->second.handle = nullptr;
+    if (last && !entry->second.served) doors_.erase(entry);
   }
   epoch.fetch_add(1, std::memory_order_acq_rel);
   if (last) handle->client.retire();
+  return handle;
 }
 
 void after_close(const std::shared_ptr<Handle>& handle) noexcept {
   if (!handle) return;
   if (const auto door = handle->local.lock(); door && door->counts_references())
     if (descriptors_are_ours()) door->check_references();
-}
-
-std::shared_ptr<Door> Process::local(std::uint64_t socket) {
-  const std::lock_guard guard(lock_);
-  const auto found = sockets_.find(socket);
-  return found == sockets_.end() ? nullptr : found->second.lock();
 }
 
 std::shared_ptr<Pool> Process::shared_pool() {
@@ -264,34 +253,26 @@ bool Process::first_shared_door() {
   return !std::exchange(shared_door_made_, true);
 }
 
-void Process::add(const std::shared_ptr<Door>& door) {
-  const std::lock_guard guard(lock_);
-  doors_.emplace(door->id, door);
-}
-
 void Process::add_branch(std::uint64_t socket, const std::shared_ptr<Door>& door) {
   const std::lock_guard guard(lock_);
-  sockets_[socket] = door;
+  doors_[socket].served = door;
 }
 
 void Process::remove_branch(std::uint64_t socket) noexcept {
-  const std::lock_guard guard(lock_);
-  sockets_.erase(socket);
-}
-
-void Process::remove(const Door& door) noexcept {
   std::shared_ptr<Door> last;  // outlives the lock
   const std::lock_guard guard(lock_);
-  const auto found = doors_.find(door.id);
-  if (found == doors_.end()) return;
-  last = std::move(found->second);
-  doors_.erase(found);
+  const auto entry = doors_.find(socket);
+  if (entry == doors_.end()) return;
+  last = std::move(entry->second.served);
+  if (entry->second.descriptors.empty()) doors_.erase(entry);
 }
 
-std::vector<std::shared_ptr<Door>> Process::doors() {
+std::vector<std::shared_ptr<Door>> Process::counting() {
   std::vector<std::shared_ptr<Door>> all;
   const std::lock_guard guard(lock_);
-  for (const auto& [id, door] : doors_) all.push_back(door);
+  for (const auto& [socket, entry] : doors_)
+    if (entry.served && entry.served->counts_references() && entry.served->primary() == socket)
+      all.push_back(entry.served);
   return all;
 }
 

@@ -67,6 +67,7 @@ class ServingThread final : public ClientDeathObserver {
   int drop_answer(int error, const door_desc_t* descriptors, std::size_t count);
   [[noreturn]] void serve();
   void serve_one();
+  int refusal() noexcept;
   [[gnu::noinline, noreturn]] void end_thread();
   void join_pool();
   void make_spare(Door& door);
@@ -353,6 +354,18 @@ void ServingThread::make_spare(Door& door) {
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);  // whatever the program has done
 }
 
+// Which errno a request is to fail with that should not have been made; or 0.
+[[gnu::always_inline]] inline int ServingThread::refusal() noexcept {
+  if (incoming.word() == 0) [[likely]]
+    return 0;
+  const std::span<const std::byte> data = incoming.data();
+  if ((incoming.word() & kBadArguments) == 0)
+    return data.empty() && incoming.descriptors().empty() ? 0 : EINVAL;  // it says it has none
+  std::uint64_t bytes = 0;
+  if (data.size() == sizeof bytes) std::memcpy(&bytes, data.data(), sizeof bytes);
+  return bytes > kMostRequestBytes ? E2BIG : EFAULT;
+}
+
 [[gnu::hot]] void ServingThread::serve_one() {
   if (cancel_state_ == PTHREAD_CANCEL_ENABLE) {
     ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
@@ -374,11 +387,8 @@ void ServingThread::make_spare(Door& door) {
   Door& door = *door_;
   serving = &door;
   const std::size_t count = incoming.descriptors().size();
-  if ((incoming.word() & kBadArguments) != 0) [[unlikely]] {
-    std::uint64_t bytes = 0;
-    if (incoming.data().size() == sizeof bytes)
-      std::memcpy(&bytes, incoming.data().data(), sizeof bytes);
-    incoming.refuse(bytes > kMostRequestBytes ? E2BIG : EFAULT);
+  if (const int error = refusal(); error != 0) [[unlikely]] {
+    incoming.refuse(error);
     serving = nullptr;
     return;
   }

@@ -128,6 +128,12 @@ SharedMemory SharedMemory::adopt(UniqueFd&& fd) {
   return {std::move(fd), static_cast<std::size_t>(status.st_size)};
 }
 
+Mapping SharedMemory::map(int flags) const {
+  void* address = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd_.get(), 0);
+  if (address == MAP_FAILED) throw_errno("mmap of shared memory");
+  return {address, size_};
+}
+
 Mapping map_twice(int fd, std::size_t head, std::size_t body, Access body_access) {
   Mapping area = Mapping::reserve(head + 2 * body);
   place(area.data(), head, Access::read_write, fd, 0);

@@ -28,6 +28,7 @@
 #include "message/pending_reply.hpp"
 #include "message/pieces.hpp"
 #include "message/priority.hpp"
+#include "message/pulse_sender.hpp"
 #include "process/ledger.hpp"
 #include "process/process_mutex.hpp"
 #include "process/reactor.hpp"
@@ -42,22 +43,8 @@ inline constexpr std::int64_t kPieces = std::int64_t{1} << 33;
 inline constexpr unsigned kThreadBits = 22;  // the kernel's highest thread id is 2^22
 inline constexpr std::uint32_t kThreadMask = (std::uint32_t{1} << kThreadBits) - 1;
 
-// What a client hands over so that its pulses can be received: one end of a pair of sockets.
-inline constexpr std::uint8_t kPurposePulses = kFirstOwnPurpose;
-// A packet in it. Codes of programs are 0 and up; kUnblock asks to unblock the sender of a message.
-// Whose thread `thread` is, is the process that has handed the socket over.
-struct PulsePacket {
-  static constexpr std::uint32_t kMagic = 0x65736c70;
-  static constexpr std::int32_t kUnblock = -2;
-  std::uint32_t magic;
-  std::int32_t code;
-  std::int64_t value;  // kUnblock: the origin of the message
-  std::uint32_t priority;
-  std::uint32_t thread;
-};
-static_assert(sizeof(PulsePacket) == 24);
-// How many of one connection wait here; as many again lie in its socket.
-inline constexpr std::size_t kMostPulses = 256;
+// How many of one user wait in a channel, lest others wait behind them; more lie in sockets.
+inline constexpr std::size_t kMostPulses = 64;
 inline constexpr std::size_t kMostPulseSockets = 64;
 
 // The name of a connection's socket, by which it is known for one, and its channel's flags.
@@ -76,8 +63,10 @@ class Link final : public EndpointOwner, public std::enable_shared_from_this<Lin
   void branch_closed(std::uint64_t cookie) noexcept override;
   bool received(std::uint8_t purpose, std::vector<UniqueFd>& descriptors,
                 const Credentials& sender) noexcept override;
-  // One of its pulses has been received.
-  void taken() noexcept;
+  class Pulses;
+  // One of the sockets for its pulses has ended: if it is the last, and nobody has the connection
+  // any more, so has the connection.
+  void finish() noexcept;
   // Stops listening.
   void end() noexcept;
   // Whether that is a thread of its client, as far as can be told from here; remembers the answer.
@@ -92,12 +81,13 @@ class Link final : public EndpointOwner, public std::enable_shared_from_this<Lin
   std::shared_ptr<Endpoint> endpoint;  // set before anybody else knows of it
 
  private:
-  class Pulses;
+  void forget_ended();
+  std::vector<std::shared_ptr<Pulses>> sockets();
 
   const std::weak_ptr<SharedChannel> channel_;
   std::mutex lock_;  // protects what follows
   std::vector<std::shared_ptr<Pulses>> sockets_;
-  std::size_t queued_ = 0;
+  bool closing_ = false;  // nobody has it any more
   bool ended_ = false;
   std::atomic<std::uint64_t> known_thread_{0};
   std::atomic<std::uint64_t> known_claim_{0};  // process, thread (22 bits each), claimed, answer
@@ -108,8 +98,9 @@ struct Pulse {
   int code;
   std::int64_t value;
   int priority;
-  std::shared_ptr<Link> link;  // whose budget it takes; null: this process's own
-  process::Charge ended{};     // of a connection that has ended: held until this is received
+  std::shared_ptr<Link> link;   // null: this process's own
+  std::optional<uid_t> user{};  // among whose pulses it counts
+  process::Charge ended{};      // of a connection that has ended: held until this is received
 };
 
 // A client of a channel in shared memory.
@@ -195,6 +186,8 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   Port& port() noexcept { return port_; }
   UniqueFd connect(uid_t user);
   void queue(Pulse pulse) noexcept;
+  // Whether one more pulse of that user may wait; else `waiting` is resumed when one may.
+  bool has_room(uid_t user, std::weak_ptr<Link::Pulses> waiting) noexcept;
   void unblock(const Link& link, std::uint32_t origin) noexcept;
   void disconnected(const std::shared_ptr<Link>& link) noexcept;
   // The calling thread's. Made when first asked for.
@@ -213,6 +206,7 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
 
   SharedPendingReply& pending_for(Receiver& receiver);
   bool take_pulse(farcall_info* info);
+  void pulse_taken(uid_t user) noexcept;
   std::int64_t take_message(Receiver& self, SharedPendingReply& pending, Buffers into,
                             farcall_info* info);
   void release_sessions_of_others(const Receiver* self) noexcept;
@@ -241,6 +235,11 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
 
   mutable std::mutex pulses_lock_;    // protects what follows
   std::multimap<int, Pulse> pulses_;  // by falling priority
+  struct OfUser {
+    std::size_t queued = 0;
+    std::deque<std::weak_ptr<Link::Pulses>> paused;  // until there is room
+  };
+  std::unordered_map<uid_t, OfUser> pulses_of_;
 };
 
 class SharedConnection final : public Connection {
@@ -259,15 +258,13 @@ class SharedConnection final : public Connection {
 
   void leave_parents() noexcept;
   void send_packet(const PulsePacket& packet);
-  // Where nobody listens: because the server has gone, or because it has too many such sockets.
-  [[noreturn]] void fail_packet();
   int finish(Sending& sending, CallResults& results, std::span<std::byte> scratch);
 
   UniqueFd branch_;
   const unsigned flags_;
   Client client_;
   process::ProcessMutex lock_;  // protects what follows
-  process::PrivateFd pulses_;
+  std::unique_ptr<PulseSender> pulses_;
   std::shared_ptr<Death> death_;
   std::uint64_t own_generation_ = process::generation();  // of these two
 

@@ -233,10 +233,24 @@ void SharedChannel::queue(Pulse pulse) noexcept {
   try {
     {
       const std::lock_guard guard(pulses_lock_);
+      const std::optional<uid_t> user = pulse.user;
       pulses_.emplace(-static_cast<int>(priority), std::move(pulse));
+      if (user) ++pulses_of_[*user].queued;
     }
     port_.post(notices_, priority);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): there is no memory for it
+  }
+}
+
+bool SharedChannel::has_room(uid_t user, std::weak_ptr<Link::Pulses> waiting) noexcept {
+  try {
+    const std::lock_guard guard(pulses_lock_);
+    OfUser& his = pulses_of_[user];
+    if (his.queued < kMostPulses) return true;
+    his.paused.push_back(std::move(waiting));
+    return false;
+  } catch (const std::bad_alloc&) {
+    return true;  // rather too many than none
   }
 }
 
@@ -248,7 +262,7 @@ bool SharedChannel::take_pulse(farcall_info* info) {
     pulse = std::move(pulses_.begin()->second);
     pulses_.erase(pulses_.begin());
   }
-  if (pulse->link) pulse->link->taken();
+  if (pulse->user) pulse_taken(*pulse->user);
   if (info != nullptr) {
     *info = {};
     info->connection = pulse->link ? pulse->link->number : 0;
@@ -313,6 +327,7 @@ void SharedChannel::give_back(SharedPendingReply& pending) noexcept {
     return;
   }
   try {
+    pending.incoming = Incoming();  // with the memory that it keeps
     const std::lock_guard guard(lock_);
     free_pending_.push_back(&pending);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): used no more

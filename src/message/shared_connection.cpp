@@ -189,26 +189,13 @@ void SharedConnection::send_packet(const PulsePacket& packet) {
   const std::lock_guard guard(lock_);
   leave_parents();
   if (!pulses_) {
-    auto [mine, theirs] = packet_socket_pair();
-    try {
-      send_descriptors(branch_.get(), std::array{theirs.get()}, kPurposePulses,
-                       std::chrono::nanoseconds(0));
-    } catch (const SystemError& error) {
-      if (error.code().value() == ETIMEDOUT) throw SystemError(EAGAIN, "too many pulses");
-      throw SystemError(ESRCH, "the server has gone");
-    }
-    pulses_ = process::PrivateFd(std::move(mine));
-    // A new session comes the way that this socket went, and so after it.
+    pulses_ = std::make_unique<PulseSender>(branch_.get(), packet);
+    // A new session is asked for on the same way, and so afterwards.
     client_.retire();
+    return;
   }
-  for (;;) {
-    if (::send(pulses_.get(), &packet, sizeof packet, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return;
-    if (errno == EAGAIN) throw SystemError(EAGAIN, "too many pulses");
-    if (errno != EINTR) fail_packet();
-  }
-}
-
-void SharedConnection::fail_packet() {
+  if (pulses_->send(packet)) return;
+  // The server has gone, or it has too many such sockets.
   pulses_.reset();
   pollfd port{.fd = branch_.get(), .events = POLLRDHUP, .revents = 0};
   if (::poll(&port, 1, 0) > 0) throw SystemError(ESRCH, "the server has gone");

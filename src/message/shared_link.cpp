@@ -2,29 +2,37 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <array>
 
-#include "call/port.hpp"
 #include "message/shared.hpp"
 #include "process/background.hpp"
+#include "socket/answers.hpp"
 
 namespace farcall::message {
 
-// One socket that brings pulses. Several threads may be told of it at once; the lock keeps order.
-class Link::Pulses final : public Source {
+// What brings the pulses of one process. Several threads may be told of it at once; the lock keeps
+// order.
+class Link::Pulses final : public Source, public std::enable_shared_from_this<Pulses> {
  public:
   Pulses(std::weak_ptr<Link> link, std::weak_ptr<SharedChannel> channel, const Credentials& sender,
-         UniqueFd socket, process::Charge held)
+         Mapping page, UniqueFd socket, process::Charge held)
       : link_(std::move(link)),
         channel_(std::move(channel)),
+        user_(sender.uid),
         sender_(sender),
+        page_(std::move(page)),
         socket_(std::move(socket)),
         charge_(std::move(held)) {}
   ~Pulses() override { close(); }
 
+  // The client has the socket, and is told to use it from now on.
   void start(Port& port, std::shared_ptr<Pulses> self) {
-    const std::lock_guard guard(lock_);
-    number_ = port.listen(socket_.get(), std::move(self));
+    {
+      const std::lock_guard guard(lock_);
+      in_page_ = std::min(page().count.exchange(PulsePage::kTaken), PulsePage::kMost);
+      number_ = port.listen(socket_.get(), std::move(self));
+    }
+    take();
   }
   void stop(Port& port) noexcept {
     const std::lock_guard guard(lock_);
@@ -32,49 +40,37 @@ class Link::Pulses final : public Source {
     port.forget(socket_.get(), number_);
     close();
   }
-  void on_readable() noexcept override { (void)take(kMostPulses); }
-  // Takes what has come, as much as may wait here. Returns whether the socket has ended.
-  bool take(std::size_t most) noexcept {
-    constexpr int kMostAtOnce = 64;
+  void on_readable() noexcept override { take(); }
+  // Takes what has come, as much as may wait in the channel.
+  void take() noexcept {
     const auto link = link_.lock();
     const auto channel = link ? link->channel_.lock() : nullptr;
-    if (!channel) return true;
-    const std::lock_guard guard(lock_);
-    if (!socket_) return true;
-    for (int i = 0; i < kMostAtOnce; ++i) {
-      if (!reserve(*link, *channel, most)) return false;
-      PulsePacket packet{};
-      const ssize_t size = ::recv(socket_.get(), &packet, sizeof packet, MSG_DONTWAIT | MSG_TRUNC);
-      if (size == static_cast<ssize_t>(sizeof packet) && packet.magic == PulsePacket::kMagic &&
-          packet.code >= 0) {
-        const auto claimed = static_cast<std::uint8_t>(std::min(packet.priority, kHighest));
-        channel->queue({.code = packet.code,
-                        .value = packet.value,
-                        .priority = link->bounded_priority(claimed, sender_,
-                                                           static_cast<pid_t>(packet.thread)),
-                        .link = link});
-        continue;
+    if (!channel) return;
+    {
+      const std::lock_guard guard(lock_);
+      for (std::uint32_t i = 0; i < PulsePage::kMost && socket_ && !paused_; ++i) {
+        paused_ = !channel->has_room(user_, weak_from_this());
+        if (paused_) channel->port().set_enabled(socket_.get(), number_, false);
+        if (paused_ || !take_one(link, *channel)) return;
       }
-      give_back(*link);
-      if (size < 0 && errno == EINTR) continue;
-      if (size < 0 && errno == EAGAIN) return false;
-      if (size == static_cast<ssize_t>(sizeof packet) && packet.magic == PulsePacket::kMagic &&
-          packet.code == PulsePacket::kUnblock) {
-        channel->unblock(*link, static_cast<std::uint32_t>(packet.value));
-        continue;
-      }
-      // The end, or nonsense.
-      channel->port().forget(socket_.get(), number_);
-      close();
-      return true;
+      if (socket_) return;
     }
-    return false;
+    link->finish();
   }
+  // What is in the queue of its user has become less.
   void resume(Port& port) noexcept {
+    {
+      const std::lock_guard guard(lock_);
+      paused_ = false;
+      if (!socket_) return;
+      port.set_enabled(socket_.get(), number_, true);
+    }
+    take();
+  }
+  // Nobody can send any more; what has been sent is still to be taken.
+  void shut() noexcept {
     const std::lock_guard guard(lock_);
-    if (!paused_ || !socket_) return;
-    paused_ = false;
-    port.set_enabled(socket_.get(), number_, true);
+    if (socket_) ::shutdown(socket_.get(), SHUT_RD);
   }
   [[nodiscard]] bool over() noexcept {
     const std::lock_guard guard(lock_);
@@ -84,30 +80,65 @@ class Link::Pulses final : public Source {
  private:
   static constexpr std::uint32_t kHighest = kHighestPriority;
 
+  // Returns false where nothing has come.
+  bool take_one(const std::shared_ptr<Link>& link, SharedChannel& channel) noexcept {
+    PulsePacket packet{};
+    const Packet::Kind kind = next(packet, *link);
+    if (kind == Packet::Kind::nothing) return false;
+    const bool proper = kind == Packet::Kind::content && packet.magic == PulsePacket::kMagic;
+    if (proper && packet.code >= 0) {
+      const auto claimed = static_cast<std::uint8_t>(std::min(packet.priority, kHighest));
+      channel.queue(
+          {.code = packet.code,
+           .value = packet.value,
+           .priority = link->bounded_priority(claimed, sender_, static_cast<pid_t>(packet.thread)),
+           .link = link,
+           .user = user_});
+    } else if (proper && packet.code == PulsePacket::kUnblock) {
+      channel.unblock(*link, static_cast<std::uint32_t>(packet.value));
+    } else {  // the end, or nonsense
+      channel.port().forget(socket_.get(), number_);
+      close();
+    }
+    return true;
+  }
+  [[nodiscard]] PulsePage& page() const noexcept {
+    return *reinterpret_cast<PulsePage*>(page_.data());
+  }
+  // The next packet: of the page first.
+  Packet::Kind next(PulsePacket& packet, const Link& link) noexcept {
+    if (page_ && taken_ < in_page_) {
+      packet = page().pulses[taken_++];
+      return Packet::Kind::content;
+    }
+    page_.reset();
+    try {
+      Packet came = take_content(socket_.get(), std::as_writable_bytes(std::span(&packet, 1)));
+      if (came.kind == Packet::Kind::content && (!came.sender || !came.descriptors.empty()))
+        came.kind = Packet::Kind::garbage;
+      if (came.sender) sender_ = *came.sender;
+      if (came.unsolicited != 0 || !came.descriptors.empty())
+        link.endpoint->count_unsolicited(came.unsolicited, came.descriptors.size());
+      process::close_later(sender_.uid, std::move(came.descriptors));
+      return came.kind;
+    } catch (const std::exception&) {
+      return Packet::Kind::closed;
+    }
+  }
   void close() noexcept {
+    page_.reset();
     // Packets that nobody has taken may hold anything.
     process::close_later(sender_.uid, socket_.release());
     charge_ = {};
   }
-  bool reserve(Link& link, SharedChannel& channel, std::size_t most) noexcept {
-    const std::lock_guard guard(link.lock_);
-    if (link.queued_ < most) {
-      ++link.queued_;
-      return true;
-    }
-    paused_ = true;
-    channel.port().set_enabled(socket_.get(), number_, false);
-    return false;
-  }
-  static void give_back(Link& link) noexcept {
-    const std::lock_guard guard(link.lock_);
-    --link.queued_;
-  }
-
   const std::weak_ptr<Link> link_;
   const std::weak_ptr<SharedChannel> channel_;
-  const Credentials sender_;
-  std::mutex lock_;  // protects what follows; taken before the link's
+  const uid_t user_;
+  std::mutex lock_;     // protects what follows; taken before the channel's
+  Credentials sender_;  // of the last packet
+  Mapping page_;
+  std::uint32_t in_page_ = 0;
+  std::uint32_t taken_ = 0;
   process::PrivateFd socket_;
   process::Charge charge_;
   std::uint64_t number_ = 0;
@@ -116,72 +147,103 @@ class Link::Pulses final : public Source {
 
 bool Link::received(std::uint8_t purpose, std::vector<UniqueFd>& descriptors,
                     const Credentials& sender) noexcept {
-  if (purpose != kPurposePulses || descriptors.size() != 1) return false;
+  if (purpose != kPurposePulses || descriptors.size() != 2) return false;
   const auto channel = channel_.lock();
-  if (!channel) return true;
+  if (!channel || !made_by_sender(descriptors[1].get(), sender)) return true;
   try {
-    // A connection, held here, would never end.
-    const bool fit =
-        call::is_packet_socket(descriptors[0].get()) && !AbstractAddress::of(descriptors[0].get());
-    process::Charge held(process::Resource::descriptors, user, fit ? 1 : 0);
+    process::Charge held(process::Resource::descriptors, sender.uid, 1);
     bool room = false;
     {
       const std::lock_guard guard(lock_);
       room = !ended_ && sockets_.size() < kMostPulseSockets;
     }
     if (!held || !room) return true;
-    auto pulses = std::make_shared<Pulses>(weak_from_this(), channel_, sender,
-                                           std::move(descriptors[0]), std::move(held));
-    bool ended = false;
+    SharedMemory memory = SharedMemory::adopt(std::move(descriptors[0]));
+    if (memory.size() != round_up_to_pages(sizeof(PulsePage))) {
+      descriptors[0] = std::move(memory).release();
+      return true;
+    }
+    auto [ours, theirs] = server_socket_pair();
+    auto pulses = std::make_shared<Pulses>(weak_from_this(), channel_, sender, memory.map(),
+                                           std::move(ours), std::move(held));
     {
       const std::lock_guard guard(lock_);
-      ended = ended_;
-      if (!ended) sockets_.push_back(pulses);
+      if (ended_) return true;
+      sockets_.push_back(pulses);
     }
-    if (ended) return true;
+    try {
+      send_descriptors(descriptors[1].get(), std::array{theirs.get()}, 0,
+                       std::chrono::nanoseconds::zero());
+    } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it has sent these, and gone
+    }
     pulses->start(channel->port(), pulses);  // throws where it has ended meanwhile
-    // Those of processes that have ended.
-    std::vector<std::shared_ptr<Pulses>> all;
-    {
-      const std::lock_guard guard(lock_);
-      all = sockets_;
-    }
-    for (const auto& one : all) {
-      if (!one->over()) continue;
-      const std::lock_guard guard(lock_);
-      std::erase(sockets_, one);
-    }
+    forget_ended();
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): closing it tells the client
   }
   return true;
 }
 
-void Link::taken() noexcept {
-  std::vector<std::shared_ptr<Pulses>> all;
-  {
-    const std::lock_guard guard(lock_);
-    --queued_;
-    if (queued_ != kMostPulses / 2 || ended_) return;
-    all = sockets_;
+// In turn, those that wait; each takes what there is room for.
+void SharedChannel::pulse_taken(uid_t user) noexcept {
+  bool first = true;
+  for (std::size_t rounds = 1; rounds > 0; --rounds) {
+    std::shared_ptr<Link::Pulses> next;
+    {
+      const std::lock_guard guard(pulses_lock_);
+      const auto found = pulses_of_.find(user);
+      if (found == pulses_of_.end()) return;
+      OfUser& his = found->second;
+      if (std::exchange(first, false)) {
+        if (his.queued > 0) --his.queued;
+        rounds += his.paused.size();
+      }
+      if (his.queued > kMostPulses / 2) return;
+      if (his.paused.empty()) {
+        if (his.queued == 0) pulses_of_.erase(found);
+        return;
+      }
+      next = his.paused.front().lock();
+      his.paused.pop_front();
+    }
+    if (next) next->resume(port_);
   }
-  if (const auto channel = channel_.lock())
-    for (const auto& one : all) one->resume(channel->port());
+}
+
+std::vector<std::shared_ptr<Link::Pulses>> Link::sockets() {
+  const std::lock_guard guard(lock_);
+  return sockets_;
+}
+
+// Those of processes that have ended.
+void Link::forget_ended() {
+  for (const auto& one : sockets()) {
+    if (!one->over()) continue;
+    const std::lock_guard guard(lock_);
+    std::erase(sockets_, one);
+  }
 }
 
 void Link::branch_closed(std::uint64_t) noexcept {
-  const auto channel = channel_.lock();
-  if (!channel) return;
-  // What was sent before comes before the end.
-  std::vector<std::shared_ptr<Pulses>> all;
   {
     const std::lock_guard guard(lock_);
-    all = sockets_;
+    closing_ = true;
   }
-  constexpr int kMostRounds = 16;
-  for (const auto& one : all)
-    for (int i = 0; i < kMostRounds && !one->take(4 * kMostPulses); ++i) {
-    }
-  channel->disconnected(shared_from_this());
+  // What was sent before comes before the end.
+  for (const auto& one : sockets()) {
+    one->shut();
+    one->take();
+  }
+  finish();
+}
+
+void Link::finish() noexcept {
+  {
+    const std::lock_guard guard(lock_);
+    if (!closing_) return;
+  }
+  for (const auto& one : sockets())
+    if (!one->over()) return;
+  if (const auto channel = channel_.lock()) channel->disconnected(shared_from_this());
 }
 
 void Link::end() noexcept {

@@ -325,10 +325,15 @@ void send_credentials(int packet_socket, const Credentials& claimed, std::uint8_
               std::nullopt);
 }
 
-Packet take_packet(int packet_socket) {
-  Packet packet;
-  PacketHeader header{};
-  iovec piece{.iov_base = &header, .iov_len = sizeof header};
+namespace {
+
+// Receives into `piece`. Returns recvmsg's flags and how many bytes came; less than 0: the kind of
+// the packet says why.
+struct Received {
+  ssize_t count;
+  int flags;
+};
+Received receive_packet(int packet_socket, iovec piece, Packet& packet) {
   Ancillary<kPacketDescriptors> ancillary;
   ancillary.prepare_to_receive();
   msghdr& message = ancillary.message(std::span(&piece, 1));
@@ -336,33 +341,46 @@ Packet take_packet(int packet_socket) {
   // Not recvmsg(2), which the C library makes a point of cancellation.
   do count = ::syscall(SYS_recvmsg, packet_socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   while (count < 0 && errno == EINTR);
-  using Kind = Packet::Kind;
-  if (count < 0) {
-    if (errno == EAGAIN) return packet;
-    if (errno != ECONNRESET) throw_errno("take a packet");
-    packet.kind = Kind::closed;
-    return packet;
-  }
+  if (count < 0 && errno == ECONNRESET) packet.kind = Packet::Kind::closed;
+  if (count < 0 && errno != EAGAIN && errno != ECONNRESET) throw_errno("take a packet");
+  if (count < 0) return {count, 0};
   packet.unsolicited = ancillary.collect(packet.descriptors, packet.sender);
-  const bool proper = count == sizeof header && (message.msg_flags & MSG_TRUNC) == 0 &&
+  packet.kind = count == 0 && at_end(packet_socket) ? Packet::Kind::closed : Packet::Kind::garbage;
+  return {count, message.msg_flags};
+}
+
+}  // namespace
+
+Packet take_packet(int packet_socket) {
+  Packet packet;
+  PacketHeader header{};
+  const auto [count, flags] =
+      receive_packet(packet_socket, {.iov_base = &header, .iov_len = sizeof header}, packet);
+  if (count < 0) return packet;
+  using Kind = Packet::Kind;
+  const bool proper = count == sizeof header && (flags & MSG_TRUNC) == 0 &&
                       header.magic == PacketHeader::kMagic && header.more <= 1;
-  if (count == 0) {
-    packet.kind = at_end(packet_socket) ? Kind::closed : Kind::garbage;
-  } else if (count == 1 && packet.descriptors.empty()) {
+  if (count == 1 && packet.descriptors.empty()) {
     packet.kind = Kind::doorbell;
-  } else if (!proper) {
-    packet.kind = Kind::garbage;
-  } else if ((message.msg_flags & MSG_CTRUNC) != 0) {
+  } else if (proper && (flags & MSG_CTRUNC) != 0) {
     // Nobody can send more than there is room for in `control`; so it is our table that is full.
     packet.kind = Kind::overflow;
-  } else {
-    packet.kind =
-        header.descriptors == packet.descriptors.size() ? Kind::descriptors : Kind::garbage;
+  } else if (proper && header.descriptors == packet.descriptors.size()) {
+    packet.kind = Kind::descriptors;
   }
   if (proper) {
     packet.purpose = header.purpose;
     packet.more = header.more != 0;
   }
+  return packet;
+}
+
+Packet take_content(int packet_socket, std::span<std::byte> content) {
+  Packet packet;
+  const auto [count, flags] = receive_packet(
+      packet_socket, {.iov_base = content.data(), .iov_len = content.size()}, packet);
+  if (count == static_cast<ssize_t>(content.size()) && (flags & MSG_TRUNC) == 0)
+    packet.kind = Packet::Kind::content;
   return packet;
 }
 

@@ -4,12 +4,14 @@
 #include "call/limits.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <vector>
 
+#include "call/request_buffer.hpp"
 #include "door/child.hpp"
 #include "process/ledger.hpp"
 #include "process/process.hpp"
@@ -79,6 +81,24 @@ TEST(Ledger, GivesBackWhatAParentHeldNowhereElse) {
   });
   held.clear();
   EXPECT_TRUE(Charge(Resource::bytes, kStranger, 350, 350));
+}
+
+TEST(Limits, MemoryThatThreadsKeepForTheNextRequestIsBounded) {
+  constexpr std::size_t kBytes = std::size_t{32} << 20;
+  std::vector<RequestBuffer> threads(8);
+  std::vector<const std::byte*> memory;
+  for (RequestBuffer& buffer : threads)
+    memory.push_back(buffer.reserve(kBytes, Charge(Resource::bytes, ::geteuid(), kBytes)));
+  for (RequestBuffer& buffer : threads) buffer.release();
+  std::size_t kept = 0;
+  for (const std::byte* start : memory) {
+    unsigned char resident = 0;
+    ASSERT_NE(start, nullptr);
+    // ENOMEM: it is mapped no more.
+    if (::mincore(const_cast<std::byte*>(start), 1, &resident) == 0) kept += kBytes;
+  }
+  EXPECT_GT(kept, 0U);
+  EXPECT_LE(kept, RequestBuffer::kMostKept);
 }
 
 }  // namespace

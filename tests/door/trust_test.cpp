@@ -194,6 +194,30 @@ TEST_F(DoorTrust, AOneWayRequestIsNoCall) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST_F(DoorTrust, WhoSaysToPassNoArgumentsPassesNone) {
+  // A door_return() that fails because there is no room for results ends a thread of many servers.
+  constexpr std::int64_t kNoArguments = 1;  // as in src/door
+  int calls = 0;
+  auto procedure = [&](char* data, size_t size, door_desc_t*, uint_t) {
+    ++calls;
+    ::door_return(data, size, nullptr, 0);
+  };
+  giver.door = make_door(procedure);
+  as_stranger([&](int mine) {
+    RawSession session(mine);
+    ASSERT_TRUE(session.welcome());
+    for (std::uint32_t number = 1; number < 5; ++number) {
+      session.control().slot.extra = kNoArguments << 32;
+      session.give(call::Kind::request, number, 5);
+      ASSERT_TRUE(session.answered(number));
+      EXPECT_NE(session.turn().flags & call::kRefused, 0);
+      EXPECT_EQ(session.control().slot.extra, EINVAL);
+    }
+    EXPECT_EQ(call(mine, "x").data, "x");
+  });
+  EXPECT_EQ(calls, 1);
+}
+
 UniqueFd sparse_memory(std::uint64_t size) {
   UniqueFd sparse(::memfd_create("sparse", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   EXPECT_EQ(::ftruncate(sparse.get(), static_cast<off_t>(size)), 0);
@@ -228,6 +252,27 @@ TEST_F(DoorTrust, ARequestThatIsTooLongIsRefusedBeforeItIsCopied) {
   if (kSlow == 1) {
     EXPECT_LT(Usage::resident_bytes(), before + (32U << 20));
   }
+}
+
+TEST_F(DoorTrust, FilesThatTheServerMayNotReadAreLetGoOnceTheyHaveNoName) {
+  const Sandbox sandbox;
+  const ScopedServer server([] {
+    const int fd = ::door_create(echo, nullptr, 0);
+    EXPECT_TRUE(become(kNobody));
+    return fd;
+  });
+  const auto held = [&] {
+    const std::filesystem::directory_iterator all("/proc/" + std::to_string(server.pid()) + "/fd");
+    return std::distance(begin(all), end(all));
+  };
+  const auto before = held();
+  for (int i = 0; i < 40; ++i) {
+    const std::string path = sandbox.file("file" + std::to_string(i));
+    ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+    ASSERT_EQ(::fattach(server.door(), path.c_str()), 0) << std::strerror(errno);
+    ASSERT_EQ(::unlink(path.c_str()), 0);
+  }
+  EXPECT_TRUE(eventually([&] { return held() <= before + 10; })) << held();
 }
 
 TEST_F(DoorTrust, AStrangersMemoryIsBounded) {

@@ -9,7 +9,7 @@
 #include "message/channel.hpp"
 #include "message/names.hpp"
 #include "message/priority.hpp"
-#include "message/shared.hpp"
+#include "message/pulses.hpp"
 
 namespace farcall::message::test {
 namespace {
@@ -29,24 +29,20 @@ std::int64_t hostile_ns() {
   return setting("FARCALL_HOSTILE_SECONDS", 6) * std::int64_t{1'000'000'000} / 2;
 }
 
-// What a connection says beside messages: a socket for pulses, with anything in it.
+// What a connection says beside messages: a request for a socket for pulses, with anything in it.
 void send_pulses(int connection, std::minstd_rand& random) {
-  auto [mine, theirs] = packet_socket_pair();
-  std::vector<int> sent{theirs.get()};
-  UniqueFd other;
+  int queued = 0;
+  if (::ioctl(connection, SIOCOUTQ, &queued) != 0 || queued > 20'000) return;
+  std::pair<UniqueFd, UniqueFd> ends = packet_socket_pair();
   switch (random() % 8) {
-    case 0: sent.push_back(mine.get()); break;
-    case 1: sent = {STDERR_FILENO}; break;
-    case 2: sent = {connection}; break;
-    case 3:
-      other = UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-      sent = {other.get()};
-      break;
+    case 0: ends.second = UniqueFd(::dup(STDERR_FILENO)); break;
+    case 1: ends.second = UniqueFd(::dup(connection)); break;
+    case 2: ends.second = UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); break;
+    case 3: send_descriptors(connection, std::array{ends.second.get()}, kPurposePulses); return;
     default: break;
   }
-  int queued = 0;
-  if (::ioctl(connection, SIOCOUTQ, &queued) == 0 && queued < 20'000)
-    send_descriptors(connection, sent, kPurposePulses);
+  RawPulses pulses(connection, std::move(ends));
+  if (random() % 4 != 0) (void)pulses.welcome();
   for (std::size_t i = random() % 400; i > 0; --i) {
     const PulsePacket packet{
         .magic = random() % 50 == 0 ? static_cast<std::uint32_t>(random()) : PulsePacket::kMagic,
@@ -56,7 +52,10 @@ void send_pulses(int connection, std::minstd_rand& random) {
         .priority = random() % 2 == 0 ? static_cast<std::uint32_t>(random()) : 0xffffffff,
         .thread = static_cast<std::uint32_t>(random())};
     const std::size_t size = random() % 50 == 0 ? random() % (sizeof packet + 1) : sizeof packet;
-    (void)!::send(mine.get(), &packet, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    pulses.page().pulses[i % PulsePage::kMost] = packet;
+    pulses.page().count = static_cast<std::uint32_t>(random() % 3 == 0 ? random() : i);
+    if (pulses.socket)
+      (void)!::send(pulses.socket.get(), &packet, size, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
   if (random() % 2 == 0) std::this_thread::sleep_for(100us);
 }

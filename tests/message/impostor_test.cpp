@@ -12,7 +12,7 @@
 #include "message/channel.hpp"
 #include "message/names.hpp"
 #include "message/priority.hpp"
-#include "message/shared.hpp"
+#include "message/pulses.hpp"
 
 namespace farcall::message::test {
 namespace {
@@ -124,15 +124,11 @@ TEST(MessageImpostor, WhoSaysToBeUrgentIsBelievedSoFarAsTheKernelSaysIt) {
     say(255, urgent);
     say(22, urgent);
     // Pulses have the same bounds.
-    auto [mine, theirs] = packet_socket_pair();
-    send_descriptors(descriptor, std::array{theirs.get()}, kPurposePulses);
+    RawPulses pulses(descriptor);
+    ASSERT_TRUE(pulses.welcome());
     for (const pid_t thread : {self, urgent.load()}) {
-      const PulsePacket packet{.magic = PulsePacket::kMagic,
-                               .code = 1,
-                               .value = 1,
-                               .priority = 140,
-                               .thread = static_cast<std::uint32_t>(thread)};
-      EXPECT_EQ(::send(mine.get(), &packet, sizeof packet, MSG_NOSIGNAL),
+      const PulsePacket packet = pulse_packet(1, 140, thread);
+      EXPECT_EQ(::send(pulses.socket.get(), &packet, sizeof packet, MSG_NOSIGNAL),
                 static_cast<ssize_t>(sizeof packet));
     }
     other.join();
@@ -148,6 +144,25 @@ TEST(MessageImpostor, WhoSaysToBeUrgentIsBelievedSoFarAsTheKernelSaysIt) {
   EXPECT_EQ(pulses, (std::multiset<int>{20, 25}));
   tested->happens();
   EXPECT_EQ(client.join(), 0);
+}
+
+TEST(MessageImpostor, APulseIsOfWhoSendsItWhoeverHasAskedForTheSocket) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  Channel channel;
+  RawPulses pulses(farcall_connection_descriptor(channel.connection));
+  ASSERT_TRUE(pulses.welcome());
+  const auto say = [&](int code) {
+    const PulsePacket packet = pulse_packet(code, kHighestPriority, own_thread());
+    EXPECT_EQ(::send(pulses.socket.get(), &packet, sizeof packet, MSG_NOSIGNAL),
+              static_cast<ssize_t>(sizeof packet));
+  };
+  say(1);
+  EXPECT_EQ(receive(channel.id).info.priority, kHighestPriority);
+  in_child([&] {
+    ASSERT_TRUE(become(kNobody));
+    say(2);
+  });
+  EXPECT_EQ(receive(channel.id).info.priority, kNormalPriority);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include "door/usage.hpp"
 #include "message/channel.hpp"
 #include "message/names.hpp"
-#include "message/shared.hpp"
+#include "message/pulses.hpp"
 
 namespace farcall::message::test {
 namespace {
@@ -68,23 +68,20 @@ TEST(MessageLimits, ManyConnectionsOfOneUserLeaveRoomForOthers) {
 
 TEST(MessageLimits, ManySocketsForPulsesOfOneUserLeaveRoomForOthers) {
   hoard([](const std::string& name) {
-    std::vector<UniqueFd> kept;
+    std::deque<RawPulses> kept;
     for (int i = 0; i < 30; ++i) {
       const int connection = farcall_name_open(name.c_str());
       if (connection < 0) continue;
       for (int j = 0; j < 60; ++j) {
-        auto [mine, theirs] = packet_socket_pair();
         try {
-          send_descriptors(farcall_connection_descriptor(connection), std::array{theirs.get()},
-                           kPurposePulses);
+          if (!kept.emplace_back(farcall_connection_descriptor(connection)).welcome()) break;
         } catch (const SystemError&) {
           break;
         }
-        kept.push_back(std::move(mine));
       }
     }
-    for (UniqueFd& one : kept) (void)one.release();
-    std::this_thread::sleep_for(200ms);
+    // Kept as long as the process lives.
+    for (RawPulses& one : kept) (void)one.socket.release();
   });
 }
 
@@ -122,7 +119,8 @@ TEST(MessageLimits, AConnectionThatItsServerIsMadeToHoldEndsAllTheSame) {
     int connections[2];
     for (int& fd : connections) fd = farcall_connection_descriptor(farcall_name_open(name.c_str()));
     // Each by the other.
-    send_descriptors(connections[0], std::array{connections[1]}, kPurposePulses);
+    const SharedMemory memory = SharedMemory::create(sizeof(PulsePage));
+    send_descriptors(connections[0], std::array{memory.fd(), connections[1]}, kPurposePulses);
     RawSession session(connections[1], true, false);
     send_descriptors(connections[1], std::array{session.memory.fd(), connections[0]},
                      call::kPurposeSession);

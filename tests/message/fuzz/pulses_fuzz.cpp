@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Packets as any client may send them on a socket for pulses.
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -26,10 +27,24 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       *new std::shared_ptr<SharedChannel>(std::make_shared<SharedChannel>(FARCALL_UNBLOCK, 0));
   static const int connection = channel->connect().release();
   Input input(data, size);
-  auto [mine, theirs] = packet_socket_pair();
+  // Some before there is a socket, the others afterwards.
+  const SharedMemory memory = SharedMemory::create(sizeof(PulsePage));
+  const Mapping mapping = memory.map();
+  auto& page = *reinterpret_cast<PulsePage*>(mapping.data());
+  UniqueFd mine;
+  const auto ask = [&] {
+    auto [here, there] = packet_socket_pair();
+    send_descriptors(connection, std::array{memory.fd(), there.get()}, kPurposePulses);
+    pollfd answer{.fd = here.get(), .events = POLLIN, .revents = 0};
+    require(::poll(&answer, 1, 5000) == 1);
+    Packet packet = take_packet(here.get());
+    require(packet.descriptors.size() == 1);
+    mine = std::move(packet.descriptors[0]);
+  };
+  const unsigned before = input.number<std::uint8_t>() % (PulsePage::kMost + 1);
   std::vector<PulsePacket> expected;
   bool ended = false;
-  for (int i = 0; i < 60 && !input.empty(); ++i) {
+  for (unsigned i = 0; i < 60 && !input.empty(); ++i) {
     PulsePacket packet{.magic = PulsePacket::kMagic,
                        .code = input.number<std::int16_t>(),
                        .value = input.number<std::int32_t>(),
@@ -39,17 +54,22 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (how >= 250) packet.magic = input.number<std::uint32_t>();
     if (how >= 240) packet.priority *= input.number<std::uint32_t>();
     if (how < 32) packet.code = PulsePacket::kUnblock;
-    const std::size_t bytes = how % 32 == 31 ? input.number<std::uint8_t>() % 64U : sizeof packet;
+    std::size_t bytes = how % 32 == 31 ? input.number<std::uint8_t>() % 64U : sizeof packet;
     std::array<std::byte, 64> sent{};
     std::memcpy(sent.data(), &packet, sizeof packet);
-    require(::send(mine.get(), sent.data(), bytes, MSG_NOSIGNAL) >= 0);
+    if (i < before) {
+      bytes = sizeof packet;
+      page.pulses[page.count++] = packet;
+    } else {
+      if (!mine) ask();
+      require(::send(mine.get(), sent.data(), bytes, MSG_NOSIGNAL) >= 0 || ended);
+    }
     const bool whole = bytes == sizeof packet && packet.magic == PulsePacket::kMagic;
     if (whole && packet.code >= 0 && !ended) expected.push_back(packet);
     ended |= !whole || (packet.code < 0 && packet.code != PulsePacket::kUnblock);
   }
+  if (!mine) ask();
   mine.reset();
-  send_descriptors(connection, std::array{theirs.get()}, kPurposePulses);
-  theirs.reset();
   std::ranges::stable_sort(expected, std::ranges::greater{}, [](const PulsePacket& packet) {
     return std::min<std::uint32_t>(packet.priority, kHighestPriority);
   });

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "message/pulse_sender.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+
+#include "farcall/error.hpp"
+
+namespace farcall::message {
+namespace {
+
+bool hung_up(int socket) noexcept {
+  pollfd entry{.fd = socket, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&entry, 1, 0) > 0;
+}
+
+}  // namespace
+
+PulseSender::PulseSender(int branch, const PulsePacket& first) {
+  const SharedMemory memory = SharedMemory::create(sizeof(PulsePage), "farcall-pulses");
+  page_ = memory.map();
+  page().pulses[0] = first;
+  page().count.store(1, std::memory_order_relaxed);  // sent with the memory
+  auto [mine, theirs] = packet_socket_pair();
+  try {
+    send_descriptors(branch, std::array{memory.fd(), theirs.get()}, kPurposePulses,
+                     std::chrono::nanoseconds::zero());
+  } catch (const SystemError& error) {
+    const int code = error.code().value();
+    if (code == ETIMEDOUT) throw SystemError(EAGAIN, "too many pulses");
+    if (code != EPIPE && code != ECONNRESET && code != ENOTCONN) throw;
+    throw SystemError(ESRCH, "the server has gone");
+  }
+  answers_ = process::PrivateFd(std::move(mine));
+}
+
+bool PulseSender::add(const PulsePacket& packet, bool& ended) {
+  // acquire: the socket was sent before.
+  std::uint32_t count = page().count.load(std::memory_order_acquire);
+  if (count < PulsePage::kMost) page().pulses[count] = packet;
+  // Who refuses closes the other end, and takes nothing.
+  if (count != PulsePage::kTaken && hung_up(answers_.get())) {
+    count = page().count.load(std::memory_order_acquire);
+    ended = count != PulsePage::kTaken;
+    return !ended;
+  }
+  if (count == PulsePage::kTaken) return true;
+  if (count >= PulsePage::kMost) throw SystemError(EAGAIN, "too many pulses");
+  // release: the server sees the pulse. Else it has taken those before.
+  return !page().count.compare_exchange_strong(count, count + 1, std::memory_order_acq_rel);
+}
+
+bool PulseSender::send(const PulsePacket& packet) {
+  bool ended = false;
+  if (page_ && !add(packet, ended)) return !ended;
+  if (!socket_) {
+    Packet answer = take_packet(answers_.get());
+    if (answer.kind == Packet::Kind::overflow) throw SystemError(EMFILE, "a socket for pulses");
+    if (answer.kind != Packet::Kind::descriptors || answer.descriptors.size() != 1) return false;
+    socket_ = process::PrivateFd(std::move(answer.descriptors[0]));
+    answers_.reset();
+    page_.reset();
+  }
+  for (;;) {
+    if (::send(socket_.get(), &packet, sizeof packet, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+      return true;
+    if (errno == EAGAIN) throw SystemError(EAGAIN, "too many pulses");
+    if (errno != EINTR) return false;
+  }
+}
+
+}  // namespace farcall::message

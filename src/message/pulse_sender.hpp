@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a process's pulses reach a channel: as packets in a socket that the channel's process has
+// made. Who sends pulses never waits, so those that come before that socket go into a page.
+//
+//   client                                         server
+//     branch:  page, one end of a pair  ------->   makes a socket, and sends one end of it back;
+//     page:    the first pulses         ------->   says there that it takes no more of them
+//     socket:  all others               ------->
+#pragma once
+
+#include <atomic>
+
+#include "call/session.hpp"
+
+namespace farcall::message {
+
+// What the page and the other socket are sent as, over a connection.
+inline constexpr std::uint8_t kPurposePulses = kFirstOwnPurpose;
+
+// A packet. Codes of programs are 0 and up; kUnblock asks to unblock the sender of a message.
+// Whose thread `thread` is, is the process that has sent the packet.
+struct PulsePacket {
+  static constexpr std::uint32_t kMagic = 0x65736c70;
+  static constexpr std::int32_t kUnblock = -2;
+  std::uint32_t magic;
+  std::int32_t code;
+  std::int64_t value;  // kUnblock: the origin of the message
+  std::uint32_t priority;
+  std::uint32_t thread;
+};
+static_assert(sizeof(PulsePacket) == 24);
+
+struct PulsePage {
+  static constexpr std::uint32_t kMost = 160;
+  static constexpr std::uint32_t kTaken = UINT32_MAX;
+  std::atomic<std::uint32_t> count;  // kTaken: by the server, whose socket has been sent before
+  std::uint32_t unused;
+  PulsePacket pulses[kMost];
+};
+static_assert(sizeof(PulsePage) == 8 + PulsePage::kMost * sizeof(PulsePacket));
+
+// The client's half.
+class PulseSender {
+ public:
+  // Asks the server for a socket, with the first pulse. Throws SystemError: EAGAIN where too many
+  // have asked, ESRCH where the server has gone.
+  PulseSender(int branch, const PulsePacket& first);
+  // False: nobody listens any more. Throws SystemError: EAGAIN where too many wait.
+  bool send(const PulsePacket& packet);
+
+ private:
+  // Whether the server's socket is to be used.
+  bool add(const PulsePacket& packet, bool& ended);
+  [[nodiscard]] PulsePage& page() const noexcept {
+    return *reinterpret_cast<PulsePage*>(page_.data());
+  }
+
+  Mapping page_;  // until there is a socket
+  process::PrivateFd answers_;
+  process::PrivateFd socket_;
+};
+
+}  // namespace farcall::message

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "socket/answers.hpp"
+
+#include <sys/socket.h>
+
+#include "farcall/error.hpp"
+
+namespace farcall {
+
+bool made_by_sender(int answers, const Credentials& sender) noexcept {
+  const auto option = [answers](int which) noexcept {
+    int value = -1;
+    socklen_t size = sizeof value;
+    return ::getsockopt(answers, SOL_SOCKET, which, &value, &size) == 0 ? value : -1;
+  };
+  if (option(SO_DOMAIN) != AF_UNIX || option(SO_TYPE) != SOCK_SEQPACKET) return false;
+  ucred maker{};
+  socklen_t size = sizeof maker;
+  return ::getsockopt(answers, SOL_SOCKET, SO_PEERCRED, &maker, &size) == 0 &&
+         maker.pid == sender.pid && maker.uid == sender.uid && maker.gid == sender.gid;
+}
+
+std::pair<UniqueFd, UniqueFd> server_socket_pair() {
+  auto pair = packet_socket_pair();
+  const int on = 1;
+  if (::setsockopt(pair.first.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
+    throw_errno("SO_PASSCRED");
+  return pair;
+}
+
+}  // namespace farcall

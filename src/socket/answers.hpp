@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a server gives a client a socket that only the server has made. The client sends a socket of
+// its own with what it asks for; there it gets one end of a pair, of which the server keeps the
+// other. A socket that a client has made is never read: its maker can hold its locks, set its
+// options, and let others speak through it.
+#pragma once
+
+#include <utility>
+
+#include "farcall/socket.hpp"
+
+namespace farcall {
+
+// Whether a client's descriptor is a packet socket that the sender itself has made. One that was
+// connected to somebody else's listener would be spoken to in the server's name. Waits for nobody.
+bool made_by_sender(int answers, const Credentials& sender) noexcept;
+
+// The server's end, which says who has sent each packet (SO_PASSCRED), and the client's. Throws
+// SystemError.
+std::pair<UniqueFd, UniqueFd> server_socket_pair();
+
+}  // namespace farcall

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What those who send pulses may not bring about: a stranger against a server with the usual
+// limits, and a client that must not notice.
+#include <gtest/gtest.h>
+
+#include "door/lingering.hpp"
+#include "door/stalled_page.hpp"
+#include "message/channel.hpp"
+#include "message/pulses.hpp"
+
+namespace farcall::message::test {
+namespace {
+
+using door::test::become;
+using door::test::is_root;
+using door::test::kNobody;
+using door::test::lingering;
+using door::test::StalledPage;
+
+struct MessagePulseTrust : ::testing::Test {
+  std::string name = unique_name("pulse-trust");
+  int channel = -1;
+  std::unique_ptr<Echo> echo;
+
+  void SetUp() override {
+    if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+    give_up_after(60s);
+    channel = farcall_name_attach(name.c_str(), 0, 0666);
+    ASSERT_GT(channel, 0) << std::strerror(errno);
+    echo = std::make_unique<Echo>(channel);
+  }
+  void TearDown() override {
+    if (channel > 0) farcall_channel_destroy(channel);
+  }
+  // While a stranger does `body`, and goes on living.
+  template <class Body>
+  void beside_stranger(Body body) {
+    const Shared<Event> done;
+    Child hostile([&] {
+      ::signal(SIGPIPE, SIG_IGN);
+      const StalledPage page;
+      ASSERT_TRUE(page);
+      ASSERT_TRUE(become(kNobody));
+      const int connection = farcall_name_open(("0/" + name).c_str());
+      ASSERT_GT(connection, 0);
+      body(farcall_connection_descriptor(connection), page);
+      done->happens();
+      for (;;) ::pause();
+    });
+    ASSERT_TRUE(done->wait());
+    in_child([&] {
+      const int connection = farcall_name_open(name.c_str());
+      ASSERT_GT(connection, 0);
+      for (int i = 0; i < 200; ++i) {
+        EXPECT_EQ(farcall_pulse(connection, 0, i, 0), 0);
+        EXPECT_EQ(send(connection, "x").text, "x");
+      }
+    });
+  }
+};
+
+TEST_F(MessagePulseTrust, WhoHoldsTheLocksOfItsSocketsHoldsNobodyUp) {
+  beside_stranger([&](int connection, const StalledPage& page) {
+    std::pair<UniqueFd, UniqueFd> ends = packet_socket_pair();
+    const UniqueFd other = ends.second.duplicate();
+    const UniqueFd mine = ends.first.duplicate();
+    const PulsePacket packet = pulse_packet(1);
+    page.hold_lock(other.get());
+    ASSERT_GT(::send(mine.get(), &packet, sizeof packet, 0), 0);
+    // As the socket of its pulses, which it was once,
+    send_descriptors(connection, std::array{other.get()}, kPurposePulses);
+    // and as the one to answer at.
+    RawPulses pulses(connection, std::move(ends));
+    ASSERT_TRUE(pulses.welcome());
+    page.hold_lock(pulses.socket.get());
+    for (const int socket : {mine.get(), pulses.socket.get()})
+      for (int i = 0; i < 10; ++i) (void)!::send(socket, &packet, sizeof packet, MSG_DONTWAIT);
+    std::this_thread::sleep_for(50ms);
+  });
+}
+
+// Sends a pulse with something whose last close takes its time; this process closes it here, or,
+// where it could not be sent, never.
+void send_lingering(int socket) {
+  UniqueFd slow = lingering(20);
+  PulsePacket packet = pulse_packet(1);
+  iovec piece{.iov_base = &packet, .iov_len = sizeof packet};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const passed = CMSG_FIRSTHDR(&message);
+  passed->cmsg_level = SOL_SOCKET;
+  passed->cmsg_type = SCM_RIGHTS;
+  passed->cmsg_len = CMSG_LEN(sizeof(int));
+  const int fd = slow.get();
+  std::memcpy(CMSG_DATA(passed), &fd, sizeof fd);
+  if (::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) (void)slow.release();
+}
+
+TEST_F(MessagePulseTrust, WhatLingersInAPulseHoldsNobodyUp) {
+  beside_stranger([&](int connection, const StalledPage&) {
+    auto [mine, theirs] = packet_socket_pair();
+    send_lingering(mine.get());
+    send_descriptors(connection, std::array{theirs.release()}, kPurposePulses);
+    RawPulses pulses(connection);
+    ASSERT_TRUE(pulses.welcome());
+    for (int i = 0; i < 3; ++i) send_lingering(pulses.socket.get());
+    (void)mine.release();
+  });
+}
+
+TEST(MessagePulseFlood, OthersWaitBehindFewOfThem) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  give_up_after(60s);
+  const std::string name = unique_name("flood");
+  const int channel = farcall_name_attach(name.c_str(), 0, 0666);
+  ASSERT_GT(channel, 0) << std::strerror(errno);
+  const Shared<Event> full;
+  const Shared<std::atomic<std::size_t>> sent;
+  Child hostile([&] {
+    ASSERT_TRUE(become(kNobody));
+    for (int i = 0; i < 32; ++i) {
+      const int connection = farcall_name_open(("0/" + name).c_str());
+      ASSERT_GT(connection, 0);
+      for (int j = 0; j < 400; ++j)
+        if (farcall_pulse(connection, 0, 1, 1) == 0) ++*sent;
+    }
+    full->happens();
+    for (;;) ::pause();
+  });
+  ASSERT_TRUE(full->wait());
+  Child client([&] {
+    const int connection = farcall_name_open(name.c_str());
+    EXPECT_EQ(send(connection, "x").text, "x");
+  });
+  ASSERT_TRUE(eventually([&] {
+    std::array<char, 4000> text{};
+    (void)farcall_channel_status(("0/" + name).c_str(), text.data(), text.size() - 1);
+    return std::strstr(text.data(), "send-blocked") != nullptr;
+  }));
+  std::size_t pulses = 0;
+  Message message = receive(channel);
+  for (; message.id == 0; message = receive(channel)) ++pulses;
+  ASSERT_GT(message.id, FARCALL_ONE_WAY) << std::strerror(message.error);
+  EXPECT_EQ(answer(message.id, 0, message.text), 0);
+  EXPECT_EQ(client.join(), 0);
+  EXPECT_GT(pulses, 0U);
+  EXPECT_LE(pulses, kMostPulses + 8);
+  EXPECT_GT(*sent, 32 * kMostPulses);
+  for (; pulses < *sent; ++pulses) ASSERT_EQ(receive(channel).id, 0) << "one is lost";
+  farcall_channel_destroy(channel);
+}
+
+TEST_F(MessagePulseTrust, PulsesBeforeTheSocketHasComeAreNotLostOrOvertaken) {
+  // A server that is stopped takes nothing; nobody waits for it.
+  const Shared<Event> ready;
+  const std::string stopped_name = unique_name("stopped");
+  Child server([&] {
+    const int own = farcall_name_attach(stopped_name.c_str(), 0, 0600);
+    ready->happens();
+    int next = 0;
+    for (farcall_info info{}; next < static_cast<int>(PulsePage::kMost) + 10;) {
+      const std::int64_t id = farcall_receive(own, nullptr, 0, &info);
+      ASSERT_EQ(id, 0);
+      EXPECT_EQ(info.code, next++);
+    }
+  });
+  ASSERT_TRUE(ready->wait());
+  const int connection = farcall_name_open(stopped_name.c_str());
+  ASSERT_GT(connection, 0);
+  ASSERT_EQ(::kill(server.pid(), SIGSTOP), 0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(server.pid(), &status, WUNTRACED), server.pid());
+  int sent = 0;
+  while (farcall_pulse(connection, 0, sent, 0) == 0) ++sent;
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_EQ(sent, static_cast<int>(PulsePage::kMost));
+  ASSERT_EQ(::kill(server.pid(), SIGCONT), 0);
+  for (; sent < static_cast<int>(PulsePage::kMost) + 10; ++sent)
+    ASSERT_TRUE(eventually([&] { return farcall_pulse(connection, 0, sent, 0) == 0; }));
+  EXPECT_EQ(server.join(), 0);
+  farcall_disconnect(connection);
+}
+
+}  // namespace
+}  // namespace farcall::message::test

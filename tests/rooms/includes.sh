@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Compiles includes as a room does: includes.sh COMPILER DIRECTORIES FINDS MISSES, lists with ";".
+set -euo pipefail
+compiler=$1
+IFS=';' read -ra directories <<<"$2"
+IFS=';' read -ra finds <<<"$3"
+IFS=';' read -ra misses <<<"$4"
+
+compile() {
+  printf '#include "%s"\n' "$1" |
+    "$compiler" -std=c++20 -fsyntax-only -x c++ "${directories[@]/#/-I}" -isystem "$compat" - 2>&1
+}
+# What a door's headers include as programs of Solaris do.
+compat=$PWD/../../include/farcall/compat
+
+failed=0
+for header in "${finds[@]}"; do
+  if ! output=$(compile "$header"); then
+    echo "does not find $header: $output"
+    failed=1
+  fi
+done
+for header in "${misses[@]}"; do
+  if output=$(compile "$header"); then
+    echo "finds $header"
+    failed=1
+  elif [[ $output != *"$header: No such file"* && $output != *"'$header' file not found"* ]]; then
+    echo "fails for another reason: $output"
+    failed=1
+  fi
+done
+exit $failed
