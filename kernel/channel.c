@@ -56,6 +56,7 @@ static const struct stplr_port_ops channel_ops = {
 	.readable = tell_pollers,
 	.unblock = tell_of_unblock,
 	.drop_pulse = stplr_pulse_free,
+	.bring = stplr_bring,
 	.sent = stplr_inherit_sent,
 };
 

@@ -30,6 +30,17 @@ static inline long stplr_pin_remote(struct mm_struct *mm, unsigned long start, u
 #endif
 }
 
+/* To read from at once: pages that are shared with other processes stay shared. */
+static inline long stplr_get_remote(struct mm_struct *mm, unsigned long start, unsigned long nr,
+				    unsigned int flags, struct page **pages)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
+	return get_user_pages_remote(mm, start, nr, flags, pages, NULL);
+#else
+	return get_user_pages_remote(mm, start, nr, flags, pages, NULL, NULL);
+#endif
+}
+
 /* Of the calling process. Does not let go of mmap_lock. */
 static inline long stplr_pin_own(unsigned long start, unsigned long nr, unsigned int flags,
 				 struct page **pages)

@@ -14,6 +14,7 @@
 #include "compat.h"
 #include "counters.h"
 #include "inherit.h"
+#include "leftovers.h"
 #include "message.h"
 #include "pulse.h"
 #include "region.h"
@@ -140,7 +141,7 @@ static int send_once(struct connection *connection, struct stplr_send *arguments
 	} else if (err == -EINTR && !delivered && deadline == KTIME_MAX) {
 		err = -ERESTARTSYS;
 	} else if (!err && wants_reply) {
-		err = stplr_message_collect(message);
+		err = stplr_leftovers_collect(message);
 		arguments->status = message->status;
 		arguments->replied = message->reply_end;
 		if (!err)

@@ -141,6 +141,7 @@ static int counters_show(struct seq_file *file, void *unused)
 		[STPLR_COUNT_PEER_GONE] = "peer-gone",
 		[STPLR_COUNT_REFAULTS] = "refaults",
 		[STPLR_COUNT_PIN_BATCHES] = "pin-batches",
+		[STPLR_COUNT_ASKS] = "asks",
 		[STPLR_COUNT_OVER_LIMIT] = "over-limit",
 		[STPLR_COUNT_RAISES] = "raises",
 	};

@@ -16,6 +16,7 @@
 #include "debug.h"
 #include "debugfs.h"
 #include "exit.h"
+#include "leftovers.h"
 #include "message.h"
 #include "tracepoints.h"
 #include "words.h"
@@ -62,6 +63,7 @@ static const struct stplr_port_ops mailbox_ops = {
 	.readable = not_polled,
 	.unblock = no_unblock,
 	.drop_pulse = no_pulse,
+	.bring = stplr_bring,
 };
 
 static void describe(struct seq_file *file, struct stplr_shown *shown)
@@ -345,7 +347,7 @@ static int send_once(struct stplr_open *open, struct mailbox *from, struct mailb
 		/* The array of what is sent may be read-only, and the message is delivered. */
 		(void)put_counts(&arguments->smsgs, &message->send);
 		if (wants_reply) {
-			err = stplr_message_collect(message);
+			err = stplr_leftovers_collect(message);
 			if (!err)
 				err = put_counts(&arguments->rmsgs, &message->reply);
 		}
@@ -459,7 +461,7 @@ static int put_sender(struct stplr_msg_receive __user *user, struct stplr_messag
 	return 0;
 }
 
-/* One attempt; -EAGAIN when the message was dropped for its sender's fault. */
+/* One attempt; -EAGAIN when the message was dropped for its sender's fault, or that has left. */
 static int receive_once(struct mailbox *mailbox, const struct stplr_msg_receive *arguments,
 			struct stplr_msg_receive __user *user, struct stplr_buffers *buffers)
 {
@@ -467,6 +469,7 @@ static int receive_once(struct mailbox *mailbox, const struct stplr_msg_receive 
 	struct stplr_message *message;
 	struct stplr_item *item;
 	int err, peer_error;
+	bool here;
 
 	err = stplr_port_take(&mailbox->port, KTIME_MAX, &item);
 	if (err == -EINTR)
@@ -497,12 +500,12 @@ static int receive_once(struct mailbox *mailbox, const struct stplr_msg_receive 
 	stplr_log(STPLR_DEBUG_CALLS, "handle %016llx: received from %d\n", mailbox->uuid,
 		  pid_nr(message->tid));
 	if (message->call.wants_reply) {
-		stplr_call_keep(&message->call, mailbox, task_pid_nr(current));
+		here = stplr_call_keep(&message->call, mailbox, task_pid_nr(current));
 	} else {
-		stplr_call_finish(&message->call, 0, &waker);
+		here = stplr_call_finish(&message->call, 0, &waker);
 		stplr_waker_run(&waker, false);
 	}
-	return 0;
+	return here ? 0 : -EAGAIN;
 }
 
 long stplr_mailbox_receive(struct stplr_open *open, void __user *argument)
@@ -616,7 +619,8 @@ long stplr_mailbox_reply(struct stplr_open *open, void __user *argument)
 	stplr_count(STPLR_COUNT_REPLIES);
 	trace_stplr_reply(mailbox->port.number, pid_nr(stplr_message_of(call)->tid), peer_error,
 			  stplr_message_of(call)->reply_end);
-	stplr_call_finish(call, peer_error, &waker);
+	if (!stplr_call_finish(call, peer_error, &waker))
+		err = -ENODEV;
 	/* A server's next step is to receive. */
 	stplr_waker_run(&waker, true);
 	(void)put_counts(&arguments.rmsgs, &buffers);

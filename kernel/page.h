@@ -22,17 +22,19 @@ struct mm_struct;
  */
 bool stplr_is_plain_locked(struct mm_struct *mm, u64 base, size_t length);
 
-/* False: the caller's memory faults. */
+/* Without waiting for pages of the caller's to come. False: one of them is not there. */
 static inline bool stplr_page_copy(struct page *page, size_t within, u64 local, size_t length,
 				   bool write)
 {
 	u8 *address = (u8 *)kmap_local_page(page) + within;
 	bool fine;
 
+	pagefault_disable();
 	if (write)
 		fine = stplr_bytes_in(address, local, length);
 	else
 		fine = stplr_bytes_out(local, address, length);
+	pagefault_enable();
 	kunmap_local(address);
 	return fine;
 }

@@ -61,11 +61,10 @@ static bool is_shortage(int err)
  * Gives the caller descriptors for as many files as it has room for. What is wrong with the files
  * only *peer_error tells: whoever sends what may not be received is not in the way of others.
  */
-static int install_files(struct stplr_message *message, struct stplr_receive *arguments,
+static int install_files(struct stplr_message *message, struct stplr_receive *arguments, s32 *fds,
 			 int *peer_error)
 {
 	u32 count = min(message->file_count, arguments->file_room), i;
-	s32 fds[STPLR_FILES_MAX];
 
 	for (i = 0; i < count; i++) {
 		fds[i] = stplr_receive_fd(message->files[i], O_CLOEXEC);
@@ -129,13 +128,32 @@ static int drop_call(struct stplr_channel *channel, struct stplr_call *call, int
 	return -EAGAIN;
 }
 
-/* -EAGAIN when the message was dropped for its sender's fault. */
+/* The server has all of the message. False: its sender has left meanwhile, and waits for nothing. */
+static bool settle(struct stplr_channel *channel, struct stplr_call *call,
+		   const struct stplr_receive *arguments)
+{
+	struct stplr_waker waker;
+	bool here;
+
+	if (!call->wants_reply) {
+		here = stplr_call_finish(call, 0, &waker);
+		stplr_waker_run(&waker, false);
+		return here;
+	}
+	stplr_inherit_received(channel, arguments->id, arguments->priority);
+	here = stplr_call_keep(call, stplr_exit_process(), task_pid_nr(current));
+	if (!here)
+		stplr_inherit_ended(channel, arguments->id);
+	return here;
+}
+
+/* -EAGAIN when the message was dropped for its sender's fault, or its sender has left. */
 static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
 			struct stplr_receive *arguments, const struct stplr_buffers *buffers,
 			struct stplr_receive __user *user)
 {
 	struct stplr_message *message = stplr_message_of(call);
-	struct stplr_waker waker;
+	s32 fds[STPLR_FILES_MAX];
 	int err, peer_error;
 	long length;
 
@@ -148,11 +166,13 @@ static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
 	if (!err)
 		err = put_received(user, arguments);
 	if (!err && message->file_count && arguments->file_room) {
-		err = install_files(message, arguments, &peer_error);
+		err = install_files(message, arguments, fds, &peer_error);
 		if (peer_error)
 			return drop_call(channel, call, peer_error);
-		if (!err && put_user(arguments->file_count, &user->file_count))
+		if (!err && put_user(arguments->file_count, &user->file_count)) {
+			close_files(fds, arguments->file_count);
 			err = -EFAULT;
+		}
 	}
 	if (err) {
 		stplr_call_untake(call);
@@ -162,15 +182,10 @@ static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
 	trace_stplr_receive(channel->port.number, pid_nr(message->tid), message->send.total);
 	stplr_log(STPLR_DEBUG_CALLS, "channel %u: received from %d\n", channel->port.number,
 		  pid_nr(message->tid));
-	if (call->wants_reply) {
-		stplr_inherit_received(channel, arguments->id, arguments->priority);
-		if (!stplr_call_keep(call, stplr_exit_process(), task_pid_nr(current)))
-			stplr_inherit_ended(channel, arguments->id);
-	} else {
-		stplr_call_finish(call, 0, &waker);
-		stplr_waker_run(&waker, false);
-	}
-	return 0;
+	if (settle(channel, call, arguments))
+		return 0;
+	close_files(fds, arguments->file_count);
+	return -EAGAIN;
 }
 
 static int receive(struct stplr_channel *channel, struct stplr_receive *arguments,
@@ -256,7 +271,9 @@ static long reply(struct stplr_channel *channel, const struct stplr_reply *argum
 	stplr_count(STPLR_COUNT_REPLIES);
 	trace_stplr_reply(channel->port.number, pid_nr(message->tid), -arguments->error,
 			  message->reply_end);
-	stplr_call_finish(call, peer_error ? peer_error : -arguments->error, waker);
+	/* A client that has left may be using its room for something else by now. */
+	if (!stplr_call_finish(call, peer_error ? peer_error : -arguments->error, waker))
+		length = -ESRCH;
 put_buffers:
 	stplr_buffers_put(&buffers);
 	return length;

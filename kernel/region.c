@@ -268,20 +268,3 @@ struct stplr_region *stplr_region_find(struct stplr_regions *regions, u32 number
 	mutex_unlock(&regions->lock);
 	return region;
 }
-
-size_t stplr_region_copy(struct stplr_region *region, u64 remote, u64 local, size_t length,
-			 bool write)
-{
-	size_t from = offset_in_page(region->base) + (remote - region->base), done = 0;
-
-	while (done < length) {
-		size_t within = offset_in_page(from + done);
-		size_t bytes = min_t(size_t, PAGE_SIZE - within, length - done);
-
-		if (!stplr_page_copy(region->pages[(from + done) >> PAGE_SHIFT], within,
-				     local + done, bytes, write))
-			break;
-		done += bytes;
-	}
-	return done;
-}
