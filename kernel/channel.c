@@ -22,6 +22,9 @@
 
 #define ALL_FLAGS (STPLR_CHANNEL_UNBLOCK | STPLR_CHANNEL_DISCONNECT | STPLR_CHANNEL_INHERIT)
 
+/* So many processes receive from a channel at most: all of them are gone through under a lock. */
+#define SERVERS_MAX 1024
+
 /* A process that has received from a channel. */
 struct server {
 	struct stplr_watch watch;
@@ -67,7 +70,6 @@ void stplr_channel_put(struct stplr_channel *channel)
 	stplr_hide(&channel->shown);
 	stplr_user_uncharge(channel->user, sizeof(*channel));
 	stplr_user_put(channel->user);
-	mutex_destroy(&channel->lock);
 	kfree(channel);
 }
 
@@ -85,11 +87,12 @@ static void server_died(struct stplr_watch *watch)
 	struct stplr_channel *channel = server->channel;
 
 	stplr_log(STPLR_DEBUG_DEATHS, "channel %s: a server has ended\n", channel->name);
-	mutex_lock(&channel->lock);
+	spin_lock(&channel->lock);
 	list_del(&server->node);
+	channel->server_count--;
 	if (channel->last_server == server->process)
 		WRITE_ONCE(channel->last_server, NULL);
-	mutex_unlock(&channel->lock);
+	spin_unlock(&channel->lock);
 	stplr_port_disown(&channel->port, server->process, -ESRCH);
 	free_server(server);
 }
@@ -104,39 +107,59 @@ static bool serves_locked(struct stplr_channel *channel, const void *process)
 	return false;
 }
 
-static int add_server_locked(struct stplr_channel *channel, const void *process)
+static struct server *new_server(struct stplr_channel *channel)
 {
 	struct server *server;
 	int err = stplr_user_charge(channel->user, sizeof(*server));
 
 	if (err)
-		return err;
+		return ERR_PTR(err);
 	server = kzalloc(sizeof(*server), GFP_KERNEL_ACCOUNT);
 	if (!server) {
 		stplr_user_uncharge(channel->user, sizeof(*server));
-		return -ENOMEM;
+		return ERR_PTR(-ENOMEM);
 	}
 	refcount_inc(&channel->refs);
 	server->channel = channel;
-	server->process = process;
+	server->process = stplr_exit_process();
 	/* There is one for all threads, however many channels they serve. */
 	server->task = get_task_struct(current->group_leader);
-	list_add(&server->node, &channel->servers);
-	stplr_exit_watch(&server->watch, process, server_died);
-	return 0;
+	return server;
+}
+
+/* Whether the calling process is known. If it is not, fresh is who is to be, if not NULL. */
+static bool know_server(struct stplr_channel *channel, struct server *fresh, int *err)
+{
+	const void *process = stplr_exit_process();
+	bool known;
+
+	spin_lock(&channel->lock);
+	known = serves_locked(channel, process);
+	*err = !known && channel->server_count == SERVERS_MAX ? -EDQUOT : 0;
+	if (!known && !*err && fresh) {
+		channel->server_count++;
+		list_add(&fresh->node, &channel->servers);
+		stplr_exit_watch(&fresh->watch, process, server_died);
+	}
+	if (known || (!*err && fresh))
+		WRITE_ONCE(channel->last_server, process);
+	spin_unlock(&channel->lock);
+	return known;
 }
 
 int stplr_channel_watch_server(struct stplr_channel *channel)
 {
-	const void *process = stplr_exit_process();
-	int err = 0;
+	struct server *fresh;
+	int err;
 
-	mutex_lock(&channel->lock);
-	if (!serves_locked(channel, process))
-		err = add_server_locked(channel, process);
-	if (!err)
-		WRITE_ONCE(channel->last_server, process);
-	mutex_unlock(&channel->lock);
+	if (know_server(channel, NULL, &err) || err)
+		return err;
+	fresh = new_server(channel);
+	if (IS_ERR(fresh))
+		return PTR_ERR(fresh);
+	/* Another thread of this process may have been first. */
+	if (know_server(channel, fresh, &err) || err)
+		free_server(fresh);
 	return err;
 }
 
@@ -146,11 +169,13 @@ static void forget_servers(struct stplr_channel *channel)
 	struct server *server, *next;
 	LIST_HEAD(forgotten);
 
-	mutex_lock(&channel->lock);
+	spin_lock(&channel->lock);
 	list_for_each_entry_safe(server, next, &channel->servers, node)
-		if (stplr_exit_unwatch(&server->watch))
+		if (stplr_exit_unwatch(&server->watch)) {
 			list_move(&server->node, &forgotten);
-	mutex_unlock(&channel->lock);
+			channel->server_count--;
+		}
+	spin_unlock(&channel->lock);
 	list_for_each_entry_safe(server, next, &forgotten, node)
 		free_server(server);
 }
@@ -284,7 +309,7 @@ static struct stplr_channel *channel_new(const struct stplr_channel_create *argu
 	channel->flags = arguments->flags;
 	init_waitqueue_head(&channel->receivers);
 	init_waitqueue_head(&channel->clients);
-	mutex_init(&channel->lock);
+	spin_lock_init(&channel->lock);
 	INIT_LIST_HEAD(&channel->servers);
 	INIT_LIST_HEAD(&channel->mourners);
 	INIT_LIST_HEAD(&channel->connections);

@@ -9,9 +9,9 @@
 #ifndef STPLR_CHANNEL_H
 #define STPLR_CHANNEL_H
 
-#include <linux/mutex.h>
 #include <linux/poll.h>
 #include <linux/refcount.h>
+#include <linux/spinlock.h>
 
 #include "debugfs.h"
 #include "exit.h"
@@ -28,8 +28,13 @@ struct stplr_channel {
 	wait_queue_head_t receivers; /* who polls for something to receive */
 	wait_queue_head_t clients; /* who polls for the end of the channel */
 
-	struct mutex lock; /* protects the next five; taken before port.lock */
+	/*
+	 * Protects the next six; taken before port.lock. A spinlock, for whoever holds it cannot be
+	 * kept from letting go of it by others that want the processor.
+	 */
+	spinlock_t lock;
 	const void *last_server; /* a guess that saves a search */
+	unsigned int server_count;
 	struct list_head servers;
 	struct list_head mourners; /* connections with a death pulse to send */
 	struct list_head connections;

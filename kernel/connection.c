@@ -213,7 +213,7 @@ static long ask_for_death(struct connection *connection, const struct stplr_deat
 		err = PTR_ERR(item);
 		goto put_told;
 	}
-	mutex_lock(&connection->channel->lock);
+	spin_lock(&connection->channel->lock);
 	/* Mourning takes the lock after the port is closed, so one of the two sees the other. */
 	closed = stplr_port_closed(&connection->channel->port);
 	err = closed ? -ESRCH : connection->death ? -EBUSY : 0;
@@ -222,7 +222,7 @@ static long ask_for_death(struct connection *connection, const struct stplr_deat
 		connection->death = item;
 		list_add(&connection->mourning, &connection->channel->mourners);
 	}
-	mutex_unlock(&connection->channel->lock);
+	spin_unlock(&connection->channel->lock);
 	if (!err)
 		return 0;
 	stplr_pulse_free(&item->item);
@@ -231,19 +231,37 @@ put_told:
 	return err;
 }
 
+/* Takes out one death pulse, and whom to tell: both become the caller's. NULL: there is none. */
+static struct stplr_pulse_item *next_death(struct stplr_channel *channel,
+					   struct stplr_channel **told)
+{
+	struct stplr_pulse_item *death = NULL;
+	struct connection *connection;
+
+	spin_lock(&channel->lock);
+	connection = list_first_entry_or_null(&channel->mourners, struct connection, mourning);
+	if (connection) {
+		list_del_init(&connection->mourning);
+		death = connection->death;
+		connection->death = NULL;
+		*told = connection->told;
+		refcount_inc(&connection->told->refs);
+	}
+	spin_unlock(&channel->lock);
+	return death;
+}
+
 void stplr_connection_mourn(struct stplr_channel *channel)
 {
-	struct connection *connection, *next;
+	struct stplr_pulse_item *death;
+	struct stplr_channel *told;
 
-	mutex_lock(&channel->lock);
-	list_for_each_entry_safe(connection, next, &channel->mourners, mourning) {
-		list_del_init(&connection->mourning);
+	while ((death = next_death(channel, &told))) {
+		if (stplr_port_post(&told->port, &death->item, 0))
+			stplr_pulse_free(&death->item);
+		stplr_channel_put(told);
 		cond_resched();
-		if (stplr_port_post(&connection->told->port, &connection->death->item, 0))
-			stplr_pulse_free(&connection->death->item);
-		connection->death = NULL;
 	}
-	mutex_unlock(&channel->lock);
 }
 
 static long register_memory(struct connection *connection, const struct stplr_register __user *user)
@@ -268,13 +286,15 @@ static void put_budgets(struct connection *connection)
 static void leave_channel(struct connection *connection)
 {
 	struct stplr_channel *channel = connection->channel;
+	struct stplr_pulse_item *death;
 
-	mutex_lock(&channel->lock);
+	spin_lock(&channel->lock);
 	list_del_init(&connection->mourning);
 	list_del(&connection->sibling);
-	mutex_unlock(&channel->lock);
-	if (connection->death)
-		stplr_pulse_free(&connection->death->item);
+	death = connection->death;
+	spin_unlock(&channel->lock);
+	if (death)
+		stplr_pulse_free(&death->item);
 	if (connection->told)
 		stplr_channel_put(connection->told);
 }
@@ -377,12 +397,12 @@ static struct connection *connection_new(struct stplr_channel *channel, u64 labe
 	connection->label = label;
 	connection->channel = channel;
 	INIT_LIST_HEAD(&connection->mourning);
-	mutex_lock(&channel->lock);
+	spin_lock(&channel->lock);
 	fresh = connection->budgets[1];
 	connection->budgets[1] = stplr_budget_share_locked(&channel->budgets, &channel->lock,
 							   connection->user, fresh);
 	list_add_tail(&connection->sibling, &channel->connections);
-	mutex_unlock(&channel->lock);
+	spin_unlock(&channel->lock);
 	if (connection->budgets[1] != fresh)
 		stplr_budget_put(fresh);
 	return connection;
@@ -403,13 +423,13 @@ void stplr_connection_show(struct seq_file *file, struct stplr_channel *channel)
 {
 	struct connection *connection;
 
-	mutex_lock(&channel->lock);
+	spin_lock(&channel->lock);
 	list_for_each_entry(connection, &channel->connections, sibling)
 		seq_printf(file, "%u %llu %u %u %d\n", channel->port.number, connection->label,
 			   __kuid_val(connection->user->uid),
 			   stplr_regions_count(connection->regions),
 			   atomic_read(&connection->budgets[0]->left));
-	mutex_unlock(&channel->lock);
+	spin_unlock(&channel->lock);
 }
 
 long stplr_connection_create(struct stplr_channel *channel, u64 label)

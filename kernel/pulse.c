@@ -2,7 +2,6 @@
 #include "pulse.h"
 
 #include <linux/err.h>
-#include <linux/mutex.h>
 #include <linux/slab.h>
 
 struct stplr_budget *stplr_budget_new(int limit)
@@ -17,7 +16,7 @@ struct stplr_budget *stplr_budget_new(int limit)
 	return budget;
 }
 
-struct stplr_budget *stplr_budget_share_locked(struct list_head *list, struct mutex *lock,
+struct stplr_budget *stplr_budget_share_locked(struct list_head *list, spinlock_t *lock,
 					       struct stplr_user *user,
 					       struct stplr_budget *fresh)
 {
@@ -43,10 +42,10 @@ void stplr_budget_put(struct stplr_budget *budget)
 			kfree(budget);
 		return;
 	}
-	if (!refcount_dec_and_mutex_lock(&budget->refs, budget->lock))
+	if (!refcount_dec_and_lock(&budget->refs, budget->lock))
 		return;
 	list_del(&budget->node);
-	mutex_unlock(budget->lock);
+	spin_unlock(budget->lock);
 	stplr_user_put(budget->user);
 	kfree(budget);
 }

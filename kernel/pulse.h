@@ -15,7 +15,7 @@ struct stplr_budget {
 	refcount_t refs;
 	atomic_t left;
 	/* Where others find it who are to share it, under *lock; NULL: nowhere. */
-	struct mutex *lock;
+	spinlock_t *lock;
 	struct list_head node;
 	struct stplr_user *user; /* reference */
 };
@@ -37,7 +37,7 @@ struct stplr_budget *stplr_budget_new(int limit);
  * That of this user in the list, with a reference, or else the fresh one, which is in the list then.
  * Under the lock, which outlives all that is in the list.
  */
-struct stplr_budget *stplr_budget_share_locked(struct list_head *list, struct mutex *lock,
+struct stplr_budget *stplr_budget_share_locked(struct list_head *list, spinlock_t *lock,
 					       struct stplr_user *user,
 					       struct stplr_budget *fresh);
 

@@ -12,8 +12,8 @@
 #define STPLR_REGION_H
 
 #include <linux/mm.h>
-#include <linux/mutex.h>
 #include <linux/refcount.h>
+#include <linux/spinlock.h>
 #include <linux/types.h>
 
 #include "exit.h"
@@ -38,7 +38,7 @@ struct stplr_region {
 
 struct stplr_regions {
 	refcount_t refs; /* of the connection and of each region in a slot */
-	struct mutex lock;
+	spinlock_t lock; /* nothing nests in it but what exit.c has */
 	struct stplr_region *slots[STPLR_REGIONS];
 };
 

@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
@@ -15,26 +14,10 @@
 #include <sys/syscall.h>
 
 #include "new.h"
+#include "processor.h"
 #include "seen.h"
 
 #define MIB (1UL << 20)
-#define REAL_TIME_SHARE "/proc/sys/kernel/sched_rt_runtime_us"
-
-static void pin_to(int processor)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(processor, &set);
-	OK(sched_setaffinity(0, sizeof(set), &set));
-}
-
-static void schedule(int policy, int priority)
-{
-	struct sched_param parameters = { .sched_priority = priority };
-
-	OK(sched_setscheduler(0, policy, &parameters));
-}
 
 /* Memory that does not come until it is let come. */
 struct held_back {
@@ -285,8 +268,8 @@ static void *punch(void *argument)
 {
 	struct punch *punch = argument;
 
-	pin_to(1);
-	schedule(SCHED_IDLE, 0);
+	run_on(1);
+	run_as(SCHED_IDLE, 0);
 	OK(fallocate(punch->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
 		     (off_t)punch->size));
 	punch->done = true;
@@ -299,8 +282,8 @@ static pid_t start_hog(int told)
 	pid_t hog = fork();
 
 	if (hog == 0) {
-		pin_to(1);
-		schedule(SCHED_FIFO, 50);
+		run_on(1);
+		run_as(SCHED_FIFO, 50);
 		await(told);
 		for (;;)
 			;
@@ -317,7 +300,7 @@ static bool is_mapped(int pagemap, const char *page)
 	return entry >> 63;
 }
 
-static void be_a_client_whose_memory_is_punched(int connection, const int *hogs, pid_t hog)
+static void be_a_client_whose_memory_is_punched(int connection, const int *hogs)
 {
 	struct punch hole = { .file = memfd_create("punched", 0), .size = 128 * MIB };
 	int pagemap = open("/proc/self/pagemap", O_RDONLY);
@@ -339,7 +322,6 @@ static void be_a_client_whose_memory_is_punched(int connection, const int *hogs,
 	/* What is written there before the hole is there would be lost: it comes after it. */
 	IS(65536, stplr_send(connection, "hi", 2, room, 65536, NULL));
 	OK(pthread_join(thread, NULL));
-	(void)hog;
 }
 
 static void a_hole_that_is_punched_stalls_nobody(void)
@@ -352,11 +334,11 @@ static void a_hole_that_is_punched_stalls_nobody(void)
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
 		SKIP("there is one processor only");
 	OK(pipe(hogs));
-	write_to(REAL_TIME_SHARE, "-1");
-	pin_to(0);
+	share_nothing();
+	run_on(0);
 	pid_t hog = start_hog(hogs[0]);
 	pid_t client = CLIENT(channel, connection, {
-		be_a_client_whose_memory_is_punched(connection, hogs, hog);
+		be_a_client_whose_memory_is_punched(connection, hogs);
 	});
 
 	close(connection);
@@ -392,11 +374,9 @@ static void clients_bring_pages_that_are_not_there(void)
 	join(client);
 }
 
-static char share[20];
-
 static void put_back(void)
 {
-	write_to(REAL_TIME_SHARE, share);
+	share_again();
 	umount2(FILES, MNT_DETACH);
 	rmdir(FILES);
 }
@@ -413,9 +393,5 @@ static const struct test tests[] = {
 
 int main(void)
 {
-	FILE *file = fopen(REAL_TIME_SHARE, "r");
-
-	CHECK(file && fgets(share, sizeof(share), file));
-	fclose(file);
 	return run_tests_and(put_back, tests, sizeof(tests) / sizeof(*tests));
 }
