@@ -17,6 +17,7 @@
 #include "exit.h"
 #include "inherit.h"
 #include "message.h"
+#include "park.h"
 #include "pulse.h"
 #include "words.h"
 
@@ -59,6 +60,7 @@ static const struct stplr_port_ops channel_ops = {
 	.readable = tell_pollers,
 	.unblock = tell_of_unblock,
 	.drop_pulse = stplr_pulse_free,
+	.passes = stplr_interruption_passes,
 	.bring = stplr_bring,
 	.sent = stplr_inherit_sent,
 };
@@ -196,6 +198,12 @@ static int channel_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
+static int channel_flush(struct file *file, fl_owner_t owner)
+{
+	stplr_unpark_file(file);
+	return 0;
+}
+
 static __poll_t channel_poll(struct file *file, poll_table *table)
 {
 	struct stplr_channel *channel = file->private_data;
@@ -220,15 +228,16 @@ static long channel_ioctl(struct file *file, unsigned int command, unsigned long
 	struct stplr_channel *channel = file->private_data;
 	void __user *user = (void __user *)argument;
 
+	stplr_unpark();
 	switch (command) {
 	case STPLR_CHANNEL_CONNECT:
 		return connect_to(channel, user);
 	case STPLR_RECEIVE:
-		return stplr_channel_receive(channel, user);
+		return stplr_channel_receive(channel, user, file);
 	case STPLR_REPLY:
 		return stplr_channel_reply(channel, user);
 	case STPLR_REPLY_RECEIVE:
-		return stplr_channel_reply_receive(channel, user);
+		return stplr_channel_reply_receive(channel, user, file);
 	case STPLR_READ:
 		return stplr_channel_read(channel, user);
 	case STPLR_WRITE:
@@ -240,6 +249,7 @@ static long channel_ioctl(struct file *file, unsigned int command, unsigned long
 
 static const struct file_operations channel_operations = {
 	.owner = THIS_MODULE,
+	.flush = channel_flush,
 	.release = channel_release,
 	.poll = channel_poll,
 	.unlocked_ioctl = channel_ioctl,
@@ -314,6 +324,7 @@ static struct stplr_channel *channel_new(const struct stplr_channel_create *argu
 	INIT_LIST_HEAD(&channel->mourners);
 	INIT_LIST_HEAD(&channel->connections);
 	INIT_LIST_HEAD(&channel->budgets);
+	rt_mutex_init(&channel->inherit_lock);
 	INIT_LIST_HEAD(&channel->loans);
 	INIT_HLIST_NODE(&channel->named);
 	channel->uid = current_fsuid();

@@ -11,6 +11,7 @@
 
 #include <linux/poll.h>
 #include <linux/refcount.h>
+#include <linux/rtmutex.h>
 #include <linux/spinlock.h>
 
 #include "debugfs.h"
@@ -39,8 +40,9 @@ struct stplr_channel {
 	struct list_head mourners; /* connections with a death pulse to send */
 	struct list_head connections;
 	struct list_head budgets; /* of users, for their pulses */
-	struct list_head loans; /* under the lock in inherit.c */
-	unsigned int loan_count; /* likewise */
+	struct rt_mutex inherit_lock; /* protects the next two; see inherit.h */
+	struct list_head loans;
+	unsigned int loan_count;
 
 	struct hlist_node named; /* under the lock in name.c */
 	kuid_t uid;
@@ -65,10 +67,11 @@ void stplr_name_detach(struct stplr_channel *channel);
 struct stplr_channel *stplr_name_find(const char *name);
 
 /* receive.c */
-long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive __user *user);
+long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive __user *user,
+			   struct file *file);
 long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply __user *user);
 long stplr_channel_reply_receive(struct stplr_channel *channel,
-				 struct stplr_reply_receive __user *user);
+				 struct stplr_reply_receive __user *user, struct file *file);
 long stplr_channel_read(struct stplr_channel *channel, const struct stplr_access __user *user);
 long stplr_channel_write(struct stplr_channel *channel, const struct stplr_access __user *user);
 

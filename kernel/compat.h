@@ -6,6 +6,7 @@
 #include <linux/device.h>
 #include <linux/file.h>
 #include <linux/mm.h>
+#include <linux/sched.h>
 #include <linux/version.h>
 
 /*
@@ -67,6 +68,16 @@ static inline struct class *stplr_class_create(const char *name)
 	return class_create(name);
 #else
 	return class_create(THIS_MODULE, name);
+#endif
+}
+
+/* The slice that a thread has asked for by sched_setattr(2), or 0. */
+static inline u64 stplr_own_slice(const struct task_struct *task)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 12, 0)
+	return task->se.custom_slice ? READ_ONCE(task->se.slice) : 0;
+#else
+	return 0;
 #endif
 }
 

@@ -16,6 +16,7 @@
 #include "inherit.h"
 #include "leftovers.h"
 #include "message.h"
+#include "park.h"
 #include "pulse.h"
 #include "region.h"
 #include "tracepoints.h"
@@ -87,6 +88,14 @@ put:
 	return NULL;
 }
 
+/* To be queued when something happens, and counted as if it were. */
+static struct stplr_pulse_item *spare_pulse(struct connection *connection, s32 code, s64 value)
+{
+	struct stplr_budget *budgets[STPLR_BUDGETS] = { NULL, connection->budgets[1] };
+
+	return stplr_pulse_new(connection->user, budgets, code, value);
+}
+
 static int prepare(struct connection *connection, struct stplr_message *message,
 		   const struct stplr_send *arguments, int attempt)
 {
@@ -102,7 +111,7 @@ static int prepare(struct connection *connection, struct stplr_message *message,
 	if (!err && connection->channel->flags & STPLR_CHANNEL_UNBLOCK) {
 		struct stplr_pulse_item *pulse;
 
-		pulse = stplr_pulse_new(connection->user, NULL, STPLR_PULSE_UNBLOCK, 0);
+		pulse = spare_pulse(connection, STPLR_PULSE_UNBLOCK, 0);
 		if (IS_ERR(pulse))
 			return PTR_ERR(pulse);
 		pulse->item.priority = message->call.item.priority;
@@ -112,60 +121,155 @@ static int prepare(struct connection *connection, struct stplr_message *message,
 	return err ? err : stplr_message_load(message, attempt);
 }
 
-static int send_once(struct connection *connection, struct stplr_send *arguments,
-		     struct stplr_send __user *user, ktime_t deadline, int attempt)
+/* A call on its way. */
+struct sending {
+	struct connection *connection;
+	struct stplr_send __user *user;
+	struct stplr_message *message; /* the sender's reference */
+	ktime_t deadline;
+	int attempt;
+	struct file *file; /* of the connection; a reference while parked */
+	struct stplr_send arguments; /* what comes before status */
+};
+
+static bool wants_reply(const struct sending *sending)
 {
-	bool wants_reply = !(arguments->flags & STPLR_SEND_ONE_WAY), delivered;
+	return !(sending->arguments.flags & STPLR_SEND_ONE_WAY);
+}
+
+/* Sends once, and waits. The message, if there is one, is the caller's. */
+static int start(struct sending *sending, bool *delivered)
+{
+	struct connection *connection = sending->connection;
 	struct stplr_message *message;
 	int err;
 
 	message = stplr_message_new(connection->user, &connection->spare, &err);
+	sending->message = message;
 	if (!message)
 		return err;
 	message->label = connection->label;
 	stplr_call_init(&message->call, &connection->channel->port, 0, stplr_priority_of_current(),
-			wants_reply);
-	err = prepare(connection, message, arguments, attempt);
+			wants_reply(sending));
+	*delivered = true; /* and not to be restarted */
+	err = prepare(connection, message, &sending->arguments, sending->attempt);
 	if (err)
-		goto put;
-
+		return err;
 	stplr_count(STPLR_COUNT_SENDS);
 	trace_stplr_send(connection->channel->port.number, message->call.item.priority,
-			 message->send.total, wants_reply);
-	err = stplr_port_send(&message->call, deadline, &delivered);
-	stplr_inherit_ended(connection->channel, message->call.id);
+			 message->send.total, wants_reply(sending));
+	return stplr_port_send(&message->call, sending->deadline, delivered);
+}
+
+/* The wait has come to an end; what the program is told of it, or STPLR_REFAULT. */
+static int conclude(struct sending *sending, int err, bool delivered)
+{
+	struct stplr_message *message = sending->message;
+
+	stplr_inherit_ended(sending->connection->channel, message->call.id);
 	stplr_message_count_outcome(err);
 	if (err == STPLR_REFAULT) {
 		if (stplr_message_prefault(message))
 			err = -EFAULT;
-	} else if (err == -EINTR && !delivered && deadline == KTIME_MAX) {
+	} else if (err == -EINTR && !delivered && sending->deadline == KTIME_MAX) {
 		err = -ERESTARTSYS;
-	} else if (!err && wants_reply) {
+	} else if (!err && wants_reply(sending)) {
 		err = stplr_leftovers_collect(message);
-		arguments->status = message->status;
-		arguments->replied = message->reply_end;
+		sending->arguments.status = message->status;
+		sending->arguments.replied = message->reply_end;
 		if (!err)
-			err = stplr_put_arguments(user, arguments, status);
+			err = stplr_put_arguments(sending->user, &sending->arguments, status);
 	}
-put:
-	stplr_message_done(message, &connection->spare);
 	return err;
 }
 
-static long send(struct connection *connection, struct stplr_send __user *user)
-{
-	struct stplr_send arguments STPLR_UNSET;
-	int err = STPLR_REFAULT, i;
-	ktime_t deadline;
+static long park(const struct sending *sending);
 
-	if (stplr_get_arguments_before(&arguments, user, status))
-		return -EFAULT;
-	if (arguments.flags & ~STPLR_SEND_ONE_WAY)
-		return -EINVAL;
-	deadline = stplr_deadline(arguments.timeout_ns);
-	for (i = 0; err == STPLR_REFAULT && i < STPLR_ATTEMPTS; i++)
-		err = send_once(connection, &arguments, user, deadline, i);
+/* From the beginning, or from where it was parked. */
+static long go_on(struct sending *sending, bool parked)
+{
+	struct connection *connection = sending->connection;
+	bool delivered;
+	int err;
+
+	do {
+		err = parked ? stplr_port_resume(&sending->message->call, sending->deadline,
+						 &delivered) :
+			       start(sending, &delivered);
+		parked = false;
+		if (unlikely(err == STPLR_AWAY))
+			return park(sending);
+		if (unlikely(!sending->message))
+			return err;
+		err = conclude(sending, err, delivered);
+		stplr_message_done(sending->message, &connection->spare);
+	} while (unlikely(err == STPLR_REFAULT) && ++sending->attempt < STPLR_ATTEMPTS);
 	return err == STPLR_REFAULT ? -EFAULT : err;
+}
+
+static long resume(void *what)
+{
+	struct sending *sending = what;
+	struct file *file = sending->file;
+	long err = go_on(sending, true);
+
+	kfree(sending);
+	fput(file);
+	return err;
+}
+
+/* The client has left, though it cannot know when. Where the server is to be told of that, it is. */
+static void drop(void *what)
+{
+	struct sending *sending = what;
+	struct stplr_message *message = sending->message;
+	struct stplr_channel *channel = sending->connection->channel;
+	struct stplr_item *pulse = message->unblock;
+
+	message->unblock = NULL;
+	stplr_port_forget(&message->call);
+	if (pulse) {
+		stplr_pulse_of(pulse)->value = message->call.id;
+		if (!message->call.taker || stplr_port_post(&channel->port, pulse, pulse->priority))
+			stplr_pulse_free(pulse);
+	}
+	stplr_inherit_ended(channel, message->call.id);
+	stplr_message_count_outcome(-EINTR);
+	stplr_message_done(message, &sending->connection->spare);
+	fput(sending->file);
+	kfree(sending);
+}
+
+static const struct stplr_parked_ops parked_ops = { .resume = resume, .drop = drop };
+
+static long park(const struct sending *sending)
+{
+	struct sending *copy = kmemdup(sending, sizeof(*sending), GFP_KERNEL_ACCOUNT);
+
+	if (!copy) {
+		stplr_port_forget(&sending->message->call);
+		stplr_inherit_ended(sending->connection->channel, sending->message->call.id);
+		stplr_message_done(sending->message, &sending->connection->spare);
+		return -EINTR;
+	}
+	get_file(copy->file);
+	return stplr_park(copy, copy->file, &parked_ops);
+}
+
+static long send(struct connection *connection, struct stplr_send __user *user, struct file *file)
+{
+	struct sending sending STPLR_UNSET;
+
+	if (stplr_get_arguments_before(&sending.arguments, user, status))
+		return -EFAULT;
+	if (sending.arguments.flags & ~STPLR_SEND_ONE_WAY)
+		return -EINVAL;
+	sending.connection = connection;
+	sending.user = user;
+	sending.file = file;
+	sending.attempt = 0;
+	sending.deadline = stplr_deadline(sending.arguments.timeout_ns);
+	return go_on(&sending, false);
 }
 
 static long pulse(struct connection *connection, const struct stplr_pulse __user *user)
@@ -313,6 +417,12 @@ static void connection_free(struct connection *connection)
 	kfree(connection);
 }
 
+static int connection_flush(struct file *file, fl_owner_t owner)
+{
+	stplr_unpark_file(file);
+	return 0;
+}
+
 static int connection_release(struct inode *inode, struct file *file)
 {
 	struct connection *connection = file->private_data;
@@ -339,9 +449,10 @@ static long connection_ioctl(struct file *file, unsigned int command, unsigned l
 	struct connection *connection = file->private_data;
 	void __user *user = (void __user *)argument;
 
+	stplr_unpark();
 	switch (command) {
 	case STPLR_SEND:
-		return send(connection, user);
+		return send(connection, user, file);
 	case STPLR_PULSE:
 		return pulse(connection, user);
 	case STPLR_DEATH:
@@ -357,6 +468,7 @@ static long connection_ioctl(struct file *file, unsigned int command, unsigned l
 
 static const struct file_operations connection_operations = {
 	.owner = THIS_MODULE,
+	.flush = connection_flush,
 	.release = connection_release,
 	.poll = connection_poll,
 	.unlocked_ioctl = connection_ioctl,
@@ -386,14 +498,6 @@ static struct connection *connection_new(struct stplr_channel *channel, u64 labe
 	connection->regions = stplr_regions_new();
 	if (!connection->regions)
 		goto put_budgets;
-	if (channel->flags & STPLR_CHANNEL_DISCONNECT) {
-		goodbye = stplr_pulse_new(connection->user, NULL, STPLR_PULSE_DISCONNECT, label);
-		if (IS_ERR(goodbye)) {
-			err = PTR_ERR(goodbye);
-			goto end_regions;
-		}
-	}
-	connection->goodbye = goodbye;
 	connection->label = label;
 	connection->channel = channel;
 	INIT_LIST_HEAD(&connection->mourning);
@@ -401,10 +505,20 @@ static struct connection *connection_new(struct stplr_channel *channel, u64 labe
 	fresh = connection->budgets[1];
 	connection->budgets[1] = stplr_budget_share_locked(&channel->budgets, &channel->lock,
 							   connection->user, fresh);
-	list_add_tail(&connection->sibling, &channel->connections);
 	spin_unlock(&channel->lock);
 	if (connection->budgets[1] != fresh)
 		stplr_budget_put(fresh);
+	if (channel->flags & STPLR_CHANNEL_DISCONNECT) {
+		goodbye = spare_pulse(connection, STPLR_PULSE_DISCONNECT, label);
+		if (IS_ERR(goodbye)) {
+			err = PTR_ERR(goodbye);
+			goto end_regions;
+		}
+	}
+	connection->goodbye = goodbye;
+	spin_lock(&channel->lock);
+	list_add_tail(&connection->sibling, &channel->connections);
+	spin_unlock(&channel->lock);
 	return connection;
 
 end_regions:

@@ -16,6 +16,7 @@
 #include "debug.h"
 #include "include/stplr.h"
 #include "mailbox.h"
+#include "park.h"
 
 #define DEVICES_MAX 256
 
@@ -80,6 +81,12 @@ free:
 	return err;
 }
 
+static int node_flush(struct file *file, fl_owner_t owner)
+{
+	stplr_unpark_file(file);
+	return 0;
+}
+
 static int node_release(struct inode *inode, struct file *file)
 {
 	struct stplr_open *open = file->private_data;
@@ -112,6 +119,7 @@ static long node_ioctl(struct file *file, unsigned int command, unsigned long ar
 	struct stplr_open *open = file->private_data;
 	void __user *user = (void __user *)argument;
 
+	stplr_unpark();
 	switch (command) {
 	case STPLR_VERSION:
 		return tell_version(user);
@@ -120,9 +128,9 @@ static long node_ioctl(struct file *file, unsigned int command, unsigned long ar
 	case STPLR_HANDLE_PUT:
 		return stplr_mailbox_put(open, user);
 	case STPLR_MSG_SEND:
-		return stplr_mailbox_send(open, user);
+		return stplr_mailbox_send(open, user, file);
 	case STPLR_MSG_SEND_RECEIVE:
-		return stplr_mailbox_send_receive(open, user);
+		return stplr_mailbox_send_receive(open, user, file);
 	case STPLR_MSG_RECEIVE:
 		return stplr_mailbox_receive(open, user);
 	case STPLR_MSG_REPLY:
@@ -136,6 +144,7 @@ static long node_ioctl(struct file *file, unsigned int command, unsigned long ar
 static const struct file_operations node_operations = {
 	.owner = THIS_MODULE,
 	.open = node_open,
+	.flush = node_flush,
 	.release = node_release,
 	.unlocked_ioctl = node_ioctl,
 	.llseek = noop_llseek,

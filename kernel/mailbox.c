@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include "mailbox.h"
 
+#include <linux/file.h>
 #include <linux/hashtable.h>
 #include <linux/pid.h>
 #include <linux/pid_namespace.h>
@@ -18,6 +19,7 @@
 #include "exit.h"
 #include "leftovers.h"
 #include "message.h"
+#include "park.h"
 #include "tracepoints.h"
 #include "words.h"
 
@@ -63,6 +65,7 @@ static const struct stplr_port_ops mailbox_ops = {
 	.readable = not_polled,
 	.unblock = no_unblock,
 	.drop_pulse = no_pulse,
+	.passes = stplr_interruption_passes,
 	.bring = stplr_bring,
 };
 
@@ -308,53 +311,139 @@ static int get_buffers(struct stplr_buffers *buffers, const struct stplr_msgs *m
 				 msgs->count);
 }
 
-/* The buffers are read anew each time, as a first attempt may have to be repeated. */
-static int send_once(struct stplr_open *open, struct mailbox *from, struct mailbox *to,
-		     const struct stplr_msg_send_receive *arguments, bool wants_reply, int attempt)
+/* A call on its way. */
+struct sending {
+	struct stplr_open *open;
+	struct mailbox *from, *to; /* references */
+	struct stplr_msg_send_receive arguments;
+	struct stplr_message *message; /* the sender's reference */
+	int attempt;
+	bool wants_reply;
+	struct file *file; /* of the node; a reference while parked */
+};
+
+/* Sends once, and waits. The buffers are read anew each time. The message is the caller's. */
+static int start(struct sending *sending, bool *delivered)
 {
+	const struct stplr_msg_send_receive *arguments = &sending->arguments;
 	struct stplr_message *message;
-	bool delivered;
 	int err;
 
-	message = stplr_message_new(open->user, &from->spare, &err);
+	message = stplr_message_new(sending->open->user, &sending->from->spare, &err);
+	sending->message = message;
 	if (!message)
 		return err;
+	*delivered = true; /* and not to be restarted */
 	/* A thread waits for one answer at a time, so its id names the call. */
-	stplr_call_init(&message->call, &to->port, (unsigned long)message->tid, 0, wants_reply);
+	stplr_call_init(&message->call, &sending->to->port, (unsigned long)message->tid, 0,
+			sending->wants_reply);
 	err = get_buffers(&message->send, &arguments->smsgs);
-	if (!err && wants_reply) {
+	if (!err && sending->wants_reply) {
 		err = get_buffers(&message->reply, &arguments->rmsgs);
 		if (!err)
 			err = probe_counts(&arguments->rmsgs, &message->reply);
 	}
 	if (!err)
-		err = stplr_message_load(message, attempt);
+		err = stplr_message_load(message, sending->attempt);
 	if (err)
-		goto put;
-
+		return err;
 	stplr_count(STPLR_COUNT_SENDS);
-	trace_stplr_send(to->port.number, 0, message->send.total, wants_reply);
-	err = stplr_port_send(&message->call, KTIME_MAX, &delivered);
+	trace_stplr_send(sending->to->port.number, 0, message->send.total, sending->wants_reply);
+	return stplr_port_send(&message->call, KTIME_MAX, delivered);
+}
+
+/* The wait has come to an end; what the program is told of it, or STPLR_REFAULT. */
+static int conclude(struct sending *sending, int err, bool delivered)
+{
+	struct stplr_message *message = sending->message;
+
 	stplr_message_count_outcome(err);
-	if (err == STPLR_REFAULT) {
-		if (stplr_message_prefault(message))
-			err = -EFAULT;
-	} else if (err == -EINTR && !delivered) {
-		err = -ERESTARTSYS;
-	} else if (err == -ESRCH) {
-		err = -ENODEV;
-	} else if (!err) {
-		/* The array of what is sent may be read-only, and the message is delivered. */
-		(void)put_counts(&arguments->smsgs, &message->send);
-		if (wants_reply) {
-			err = stplr_leftovers_collect(message);
-			if (!err)
-				err = put_counts(&arguments->rmsgs, &message->reply);
-		}
-	}
-put:
-	stplr_message_done(message, &from->spare);
+	if (err == STPLR_REFAULT)
+		return stplr_message_prefault(message) ? -EFAULT : err;
+	if (err == -EINTR && !delivered)
+		return -ERESTARTSYS;
+	if (err == -ESRCH)
+		return -ENODEV;
+	if (err)
+		return err;
+	/* The array of what is sent may be read-only, and the message is delivered. */
+	(void)put_counts(&sending->arguments.smsgs, &message->send);
+	if (!sending->wants_reply)
+		return 0;
+	err = stplr_leftovers_collect(message);
+	return err ? err : put_counts(&sending->arguments.rmsgs, &message->reply);
+}
+
+static void put_ends(struct sending *sending)
+{
+	mailbox_put(sending->to);
+	mailbox_put(sending->from);
+}
+
+static long park(const struct sending *sending);
+
+/* From the beginning, or from where it was parked. Puts both ends, unless it is parked. */
+static long go_on(struct sending *sending, bool parked)
+{
+	bool delivered;
+	int err;
+
+	do {
+		err = parked ? stplr_port_resume(&sending->message->call, KTIME_MAX, &delivered) :
+			       start(sending, &delivered);
+		parked = false;
+		if (err == STPLR_AWAY)
+			return park(sending);
+		if (!sending->message)
+			break;
+		err = conclude(sending, err, delivered);
+		stplr_message_done(sending->message, &sending->from->spare);
+	} while (err == STPLR_REFAULT && ++sending->attempt < STPLR_ATTEMPTS);
+	put_ends(sending);
+	return err == STPLR_REFAULT ? -EFAULT : err;
+}
+
+static long resume(void *what)
+{
+	struct sending *sending = what;
+	struct file *file = sending->file;
+	long err = go_on(sending, true);
+
+	kfree(sending);
+	fput(file);
 	return err;
+}
+
+static void end_call(struct sending *sending)
+{
+	stplr_port_forget(&sending->message->call);
+	stplr_message_done(sending->message, &sending->from->spare);
+	put_ends(sending);
+}
+
+static void drop(void *what)
+{
+	struct sending *sending = what;
+
+	end_call(sending);
+	fput(sending->file);
+	kfree(sending);
+}
+
+static const struct stplr_parked_ops parked_ops = { .resume = resume, .drop = drop };
+
+static long park(const struct sending *sending)
+{
+	struct sending *copy = kmemdup(sending, sizeof(*sending), GFP_KERNEL_ACCOUNT);
+
+	if (!copy) {
+		struct sending last = *sending;
+
+		end_call(&last);
+		return -EINTR;
+	}
+	get_file(copy->file);
+	return stplr_park(copy, copy->file, &parked_ops);
 }
 
 /* Whoever has no number in the receiver's namespace could not be answered. */
@@ -371,57 +460,51 @@ static bool can_name_caller(const struct mailbox *to)
 	return can;
 }
 
-static long send(struct stplr_open *open, const struct stplr_msg_send_receive *arguments,
-		 bool wants_reply)
+static long send(struct sending *sending)
 {
-	struct mailbox *from, *to;
+	struct stplr_open *open = sending->open;
 	long err;
-	int i;
 
-	from = own(open, arguments->handle.uuid);
-	if (IS_ERR(from))
-		return PTR_ERR(from);
-	to = other(open, arguments->pid, arguments->tid);
-	if (IS_ERR(to)) {
-		err = PTR_ERR(to);
-		goto put_from;
+	sending->attempt = 0;
+	sending->from = own(open, sending->arguments.handle.uuid);
+	if (IS_ERR(sending->from))
+		return PTR_ERR(sending->from);
+	sending->to = other(open, sending->arguments.pid, sending->arguments.tid);
+	if (IS_ERR(sending->to)) {
+		mailbox_put(sending->from);
+		return PTR_ERR(sending->to);
 	}
-	err = STPLR_REFAULT;
-	if (from == to)
+	if (sending->from == sending->to)
 		err = -EDEADLK;
-	else if (wants_reply && !can_name_caller(to))
+	else if (sending->wants_reply && !can_name_caller(sending->to))
 		err = -ENODEV;
-	for (i = 0; err == STPLR_REFAULT && i < STPLR_ATTEMPTS; i++)
-		err = send_once(open, from, to, arguments, wants_reply, i);
-	if (err == STPLR_REFAULT)
-		err = -EFAULT;
-	mailbox_put(to);
-put_from:
-	mailbox_put(from);
+	else
+		return go_on(sending, false);
+	put_ends(sending);
 	return err;
 }
 
-long stplr_mailbox_send(struct stplr_open *open, void __user *argument)
+long stplr_mailbox_send(struct stplr_open *open, void __user *argument, struct file *file)
 {
-	struct stplr_msg_send_receive arguments = {};
+	struct sending sending = { .open = open, .file = file };
 	struct stplr_msg_send user;
 
 	if (stplr_get_arguments(&user, argument))
 		return -EFAULT;
-	arguments.handle = user.handle;
-	arguments.pid = user.pid;
-	arguments.tid = user.tid;
-	arguments.smsgs = user.smsgs;
-	return send(open, &arguments, false);
+	sending.arguments.handle = user.handle;
+	sending.arguments.pid = user.pid;
+	sending.arguments.tid = user.tid;
+	sending.arguments.smsgs = user.smsgs;
+	return send(&sending);
 }
 
-long stplr_mailbox_send_receive(struct stplr_open *open, void __user *argument)
+long stplr_mailbox_send_receive(struct stplr_open *open, void __user *argument, struct file *file)
 {
-	struct stplr_msg_send_receive arguments;
+	struct sending sending = { .open = open, .file = file, .wants_reply = true };
 
-	if (stplr_get_arguments(&arguments, argument))
+	if (stplr_get_arguments(&sending.arguments, argument))
 		return -EFAULT;
-	return send(open, &arguments, true);
+	return send(&sending);
 }
 
 /* Copies by pairs: buffer i to buffer i. */

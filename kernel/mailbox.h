@@ -13,6 +13,7 @@
 
 #include "user.h"
 
+struct file;
 struct pid;
 
 /* One open of one device by one process, whoever else has the descriptor. */
@@ -28,8 +29,8 @@ long stplr_mailbox_get(struct stplr_open *open, void __user *argument);
 long stplr_mailbox_put(struct stplr_open *open, void __user *argument);
 void stplr_mailbox_release_all(struct stplr_open *open);
 
-long stplr_mailbox_send(struct stplr_open *open, void __user *argument);
-long stplr_mailbox_send_receive(struct stplr_open *open, void __user *argument);
+long stplr_mailbox_send(struct stplr_open *open, void __user *argument, struct file *file);
+long stplr_mailbox_send_receive(struct stplr_open *open, void __user *argument, struct file *file);
 long stplr_mailbox_receive(struct stplr_open *open, void __user *argument);
 long stplr_mailbox_reply(struct stplr_open *open, void __user *argument);
 

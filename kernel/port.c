@@ -68,6 +68,7 @@ void stplr_call_init(struct stplr_call *call, struct stplr_port *port, u64 id, i
 	call->unblocked = false;
 	call->settled = false;
 	call->abandoned = false;
+	call->away = false;
 	call->busy = 0;
 	call->touching = 0;
 	call->ask = NULL;
@@ -237,7 +238,19 @@ static void serve_ask_locked(struct stplr_call *call, struct stplr_waker *waker)
 		end_ask_locked(call, err, waker);
 }
 
-int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered)
+/* The call goes on meanwhile, without anybody to ask. */
+static void go_away(struct stplr_call *call)
+{
+	struct stplr_waker waker;
+
+	spin_lock(&call->port->lock);
+	call->away = true;
+	end_ask_locked(call, -EBUSY, &waker);
+	spin_unlock(&call->port->lock);
+	stplr_waker_run(&waker, false);
+}
+
+static int await_end(struct stplr_call *call, ktime_t deadline, bool *delivered)
 {
 	struct stplr_port *port = call->port;
 	unsigned int mode = TASK_INTERRUPTIBLE;
@@ -245,28 +258,17 @@ int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered)
 	bool leaves, ended;
 	int err, why = 0;
 
-	spin_lock(&port->lock);
-	if (port->closed) {
-		spin_unlock(&port->lock);
-		*delivered = false;
-		return -ESRCH;
-	}
-	if (!call->id)
-		call->id = next_id_locked(port);
-	refcount_inc(&call->refs);
-	hlist_add_head(&call->all, &port->calls);
-	submit_locked(port, &call->item, &waker);
-	spin_unlock(&port->lock);
-	if (port->ops->sent)
-		port->ops->sent(call, waker.task);
-	stplr_waker_run(&waker, true);
-
 	do {
 		err = stplr_waiter_wait(&call->sender, mode, deadline, &port->sending);
 		/* Pairs with the release of whoever settled it: what it was settled to is seen. */
 		if (likely(smp_load_acquire(&call->settled))) {
 			*delivered = call->taker != NULL;
 			return call->outcome;
+		}
+		if (err == -EINTR && mode == TASK_INTERRUPTIBLE && port->ops->passes &&
+		    port->ops->passes()) {
+			go_away(call);
+			return STPLR_AWAY;
 		}
 		asker.task = NULL;
 		spin_lock(&port->lock);
@@ -304,6 +306,66 @@ int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered)
 	if (ended)
 		stplr_call_put(call);
 	return err;
+}
+
+int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered)
+{
+	struct stplr_port *port = call->port;
+	struct stplr_waker waker;
+
+	spin_lock(&port->lock);
+	if (port->closed) {
+		spin_unlock(&port->lock);
+		*delivered = false;
+		return -ESRCH;
+	}
+	if (!call->id)
+		call->id = next_id_locked(port);
+	refcount_inc(&call->refs);
+	hlist_add_head(&call->all, &port->calls);
+	submit_locked(port, &call->item, &waker);
+	spin_unlock(&port->lock);
+	if (port->ops->sent)
+		port->ops->sent(call, waker.task);
+	stplr_waker_run(&waker, true);
+	return await_end(call, deadline, delivered);
+}
+
+int stplr_port_resume(struct stplr_call *call, ktime_t deadline, bool *delivered)
+{
+	spin_lock(&call->port->lock);
+	call->away = false;
+	spin_unlock(&call->port->lock);
+	return await_end(call, deadline, delivered);
+}
+
+/* Whether that could be done: whoever touches the sender's memory is through in a moment. */
+static bool forget(struct stplr_call *call, bool *ended)
+{
+	struct stplr_port *port = call->port;
+	bool done;
+
+	*ended = false;
+	spin_lock(&port->lock);
+	done = !call->touching;
+	if (done && call->busy) {
+		call->abandoned = true;
+	} else if (done && call->state != STPLR_CALL_DONE) {
+		end_locked(call, -EINTR);
+		*ended = true;
+	}
+	spin_unlock(&port->lock);
+	return done;
+}
+
+void stplr_port_forget(struct stplr_call *call)
+{
+	bool ended;
+
+	while (!forget(call, &ended))
+		cond_resched();
+	if (ended)
+		stplr_call_put(call);
 }
 
 /* As a new one, or where it was before. */
@@ -484,7 +546,7 @@ int stplr_call_ask(struct stplr_call *call, struct stplr_ask *ask, ktime_t deadl
 	spin_lock(&port->lock);
 	if (call->abandoned)
 		err = -ESRCH;
-	else if (call->ask)
+	else if (call->ask || call->away)
 		err = -EBUSY;
 	if (!err) {
 		call->ask = ask;

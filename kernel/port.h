@@ -28,6 +28,7 @@
  *               ETIMEDOUT, unless the port wants unblock pulses: then the server is told, and the
  *               sender waits on for the answer.
  *   ANSWERING   like OWED. The replier finds the call abandoned: its answer reaches nobody.
+ *   An interruption that passes leaves all of these as they are: the sender is away for a while.
  *   Whoever is busy with a call (TAKEN, ANSWERING, or a read or write between them) may wait for
  *   memory of its own for as long as it likes, so the sender does not wait for that. It does wait
  *   for who touches its memory at this moment, between touch and untouch, where nobody sleeps for
@@ -37,7 +38,7 @@
  * sender for them, which has nothing else to do, and waits for a moment of its own choosing.
  *
  * Locking: port->lock protects everything in struct stplr_port, and of a call: item, state, busy,
- * touching, ask, interrupted, abandoned, outcome, and sender.notified. A call that is settled (DONE, and nobody
+ * touching, ask, interrupted, abandoned, away, outcome, and sender.notified. A call that is settled (DONE, and nobody
  * is busy with it) stays as it is, so its sender may look at it without the lock. The lock is taken
  * with interrupts on and nests in nothing but what inherit.h and debugfs.h name; only the lock of a
  * wait queue nests in it. A call's id, taker and port do not change while it is OWED.
@@ -110,6 +111,7 @@ struct stplr_call {
 	bool unblocked; /* the server has been told so */
 	bool settled; /* DONE and not busy; set with release, for the sender to read */
 	bool abandoned; /* the sender has left; nobody to wake */
+	bool away; /* the sender is out of its wait and may come back to it: nobody to ask */
 	unsigned int busy; /* threads that are at work on the call */
 	unsigned int touching; /* of those, who has hold of the sender's memory just now */
 	struct stplr_ask *ask; /* of one of those, which waits for it; NULL: of none */
@@ -130,6 +132,11 @@ struct stplr_port_ops {
 	struct stplr_item *(*unblock)(struct stplr_call *call);
 	/* Called without locks: a pulse that was queued when the port closed. */
 	void (*drop_pulse)(struct stplr_item *item);
+	/*
+	 * Optional. Called without locks by a sender that is interrupted: whether it only has to be
+	 * somewhere else, and will resume its wait.
+	 */
+	bool (*passes)(void);
 	/*
 	 * Optional. Called without locks by the sender: brings pages. 0, or -EFAULT if not even the
 	 * first can be had.
@@ -179,6 +186,14 @@ void stplr_call_put(struct stplr_call *call);
  * *delivered says whether a receiver has it all the same. With -ESRCH the port was closed already.
  */
 int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered);
+
+/*
+ * What send and resume return for a sender that has to be elsewhere. The call goes on, and so
+ * does the sender's wait for it, by resume; or by forget, by anybody, it ends.
+ */
+#define STPLR_AWAY (-4001)
+int stplr_port_resume(struct stplr_call *call, ktime_t deadline, bool *delivered);
+void stplr_port_forget(struct stplr_call *call);
 
 /* Queues a pulse. Never waits. -ESRCH when the port is closed; then the pulse is the caller's. */
 int stplr_port_post(struct stplr_port *port, struct stplr_item *pulse, int priority);

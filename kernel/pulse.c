@@ -56,12 +56,13 @@ static bool take(struct stplr_budget **budgets)
 	int i;
 
 	for (i = 0; i < STPLR_BUDGETS; i++)
-		if (atomic_dec_if_positive(&budgets[i]->left) < 0)
+		if (budgets[i] && atomic_dec_if_positive(&budgets[i]->left) < 0)
 			break;
 	if (i == STPLR_BUDGETS)
 		return true;
 	while (i--)
-		atomic_inc(&budgets[i]->left);
+		if (budgets[i])
+			atomic_inc(&budgets[i]->left);
 	return false;
 }
 
@@ -70,7 +71,8 @@ static void give_back(struct stplr_budget **budgets)
 	int i;
 
 	for (i = 0; i < STPLR_BUDGETS; i++)
-		atomic_inc(&budgets[i]->left);
+		if (budgets[i])
+			atomic_inc(&budgets[i]->left);
 }
 
 struct stplr_pulse_item *stplr_pulse_new(struct stplr_user *guess, struct stplr_budget **budgets,
@@ -91,8 +93,9 @@ struct stplr_pulse_item *stplr_pulse_new(struct stplr_user *guess, struct stplr_
 	if (err)
 		goto put_user;
 	for (i = 0; budgets && i < STPLR_BUDGETS; i++) {
-		refcount_inc(&budgets[i]->refs);
 		pulse->budgets[i] = budgets[i];
+		if (budgets[i])
+			refcount_inc(&budgets[i]->refs);
 	}
 	pulse->item.kind = STPLR_ITEM_PULSE;
 	pulse->code = code;
@@ -114,8 +117,7 @@ void stplr_pulse_free(struct stplr_item *item)
 	struct stplr_pulse_item *pulse = stplr_pulse_of(item);
 	int i;
 
-	if (pulse->budgets[0])
-		give_back(pulse->budgets);
+	give_back(pulse->budgets);
 	for (i = 0; i < STPLR_BUDGETS; i++)
 		if (pulse->budgets[i])
 			stplr_budget_put(pulse->budgets[i]);

@@ -4,6 +4,7 @@
 #include <linux/file.h>
 #include <linux/pid.h>
 #include <linux/sched/signal.h>
+#include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/uidgid.h>
 #include <linux/user_namespace.h>
@@ -15,6 +16,7 @@
 #include "exit.h"
 #include "inherit.h"
 #include "message.h"
+#include "park.h"
 #include "pulse.h"
 #include "tracepoints.h"
 #include "words.h"
@@ -188,50 +190,115 @@ static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
 	return -EAGAIN;
 }
 
-static int receive(struct stplr_channel *channel, struct stplr_receive *arguments,
-		   struct stplr_receive __user *user)
-{
-	struct stplr_buffers buffers STPLR_UNSET;
-	struct stplr_item *item;
+/* A wait for something to receive. */
+struct receiving {
+	struct stplr_channel *channel;
+	struct stplr_receive __user *user;
 	ktime_t deadline;
+	struct file *file; /* of the channel; a reference while parked */
+	struct stplr_receive arguments; /* what comes before id */
+};
+
+static int receive_until(struct receiving *receiving)
+{
+	struct stplr_channel *channel = receiving->channel;
+	struct stplr_receive *arguments = &receiving->arguments;
+	struct stplr_buffers buffers STPLR_UNSET;
 	struct stplr_drops dropped = {};
+	struct stplr_item *item;
 	int err;
 
-	if (arguments->reserved)
-		return -EINVAL;
-	err = stplr_channel_serve(channel);
-	if (!err)
-		err = stplr_inherit_enter(channel);
-	if (err)
-		return err;
 	err = stplr_buffers_from(&buffers, &arguments->buffer, NULL);
 	if (err)
 		return err;
-	deadline = stplr_deadline(arguments->timeout_ns);
 	do {
-		err = stplr_port_take(&channel->port, deadline, &item);
+		err = stplr_port_take(&channel->port, receiving->deadline, &item);
 		if (err)
 			break;
 		if (item->kind == STPLR_ITEM_PULSE)
-			err = receive_pulse(&channel->port, item, arguments, user);
+			err = receive_pulse(&channel->port, item, arguments, receiving->user);
 		else
 			err = receive_call(channel, container_of(item, struct stplr_call, item),
-					   arguments, &buffers, user);
+					   arguments, &buffers, receiving->user);
 		if (err != -EAGAIN)
 			break;
-		err = stplr_message_go_on(deadline, &dropped);
+		err = stplr_message_go_on(receiving->deadline, &dropped);
 	} while (!err);
 	stplr_buffers_put(&buffers);
-	return err == -EINTR && deadline == KTIME_MAX ? -ERESTARTSYS : err;
+	return err;
 }
 
-long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive __user *user)
-{
-	struct stplr_receive arguments STPLR_UNSET;
+static long park(const struct receiving *receiving);
 
-	if (stplr_get_arguments_before(&arguments, user, id))
+/* One without a deadline is started anew by whoever interrupts it, where that is wanted. */
+static long go_on(struct receiving *receiving)
+{
+	long err = receive_until(receiving);
+
+	if (likely(err != -EINTR))
+		return err;
+	if (receiving->deadline == KTIME_MAX)
+		return -ERESTARTSYS;
+	return stplr_interruption_passes() ? park(receiving) : -EINTR;
+}
+
+static long resume(void *what)
+{
+	struct receiving *receiving = what;
+	struct file *file = receiving->file;
+	long err = go_on(receiving);
+
+	kfree(receiving);
+	fput(file);
+	return err;
+}
+
+static void drop(void *what)
+{
+	struct receiving *receiving = what;
+
+	fput(receiving->file);
+	kfree(receiving);
+}
+
+static const struct stplr_parked_ops parked_ops = { .resume = resume, .drop = drop };
+
+static long park(const struct receiving *receiving)
+{
+	struct receiving *copy = kmemdup(receiving, sizeof(*receiving), GFP_KERNEL_ACCOUNT);
+
+	if (!copy)
+		return -EINTR;
+	get_file(copy->file);
+	return stplr_park(copy, copy->file, &parked_ops);
+}
+
+static long receive(struct receiving *receiving)
+{
+	int err;
+
+	if (receiving->arguments.reserved)
+		return -EINVAL;
+	err = stplr_channel_serve(receiving->channel);
+	if (!err)
+		err = stplr_inherit_enter(receiving->channel);
+	if (err)
+		return err;
+	receiving->deadline = stplr_deadline(receiving->arguments.timeout_ns);
+	return go_on(receiving);
+}
+
+long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive __user *user,
+			   struct file *file)
+{
+	struct receiving receiving STPLR_UNSET;
+
+	if (stplr_get_arguments_before(&receiving.arguments, user, id))
 		return -EFAULT;
-	return receive(channel, &arguments, user);
+	receiving.channel = channel;
+	receiving.user = user;
+	receiving.file = file;
+	return receive(&receiving);
 }
 
 /* Leaves it to the caller to wake the client. */
@@ -297,21 +364,26 @@ long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply
 }
 
 long stplr_channel_reply_receive(struct stplr_channel *channel,
-				 struct stplr_reply_receive __user *user)
+				 struct stplr_reply_receive __user *user, struct file *file)
 {
-	struct stplr_reply_receive arguments STPLR_UNSET;
+	struct receiving receiving STPLR_UNSET;
+	struct stplr_reply answer STPLR_UNSET;
 	struct stplr_waker waker;
 	long err;
 
-	if (stplr_get_arguments_before(&arguments, user, receive.id))
+	if (stplr_get_arguments(&answer, &user->reply) ||
+	    stplr_get_arguments_before(&receiving.arguments, &user->receive, id))
 		return -EFAULT;
-	if (arguments.reply.id) {
-		err = reply(channel, &arguments.reply, &waker);
+	if (answer.id) {
+		err = reply(channel, &answer, &waker);
 		stplr_waker_run(&waker, !stplr_port_readable(&channel->port));
 		if (err < 0 && err != -ESRCH)
 			return err;
 	}
-	err = receive(channel, &arguments.receive, &user->receive);
+	receiving.channel = channel;
+	receiving.user = &user->receive;
+	receiving.file = file;
+	err = receive(&receiving);
 	/* What is restarted must not answer again. */
 	if (err == -ERESTARTSYS && put_user(0ULL, &user->reply.id))
 		err = -EINTR;

@@ -290,7 +290,8 @@ struct stplr_register {
 
 /*
  * On a connection: never waits. EAGAIN when 256 of this connection, or 16384 of the user, are queued
- * there.
+ * there. Those that are kept ready for the end of a connection or an interrupted client, where the channel
+ * wants them, are among the latter from the beginning; with one too many, connecting and sending fail.
  */
 #define STPLR_PULSE _IOW(STPLR_IOCTL, 73, struct stplr_pulse)
 

@@ -43,6 +43,8 @@ enum event {
 	UNCLAIMED,
 	UNBLOCKED,
 	LEFT_BEHIND,
+	AWAY,
+	FORGOTTEN,
 	BROUGHT,
 	PULSED,
 	SEEN_SEND_BLOCKED,
@@ -54,7 +56,7 @@ enum event {
 static const char *const event_names[EVENTS] = {
 	"answered", "interrupted while queued", "interrupted while owed", "timed out", "closed",
 	"disowned", "abandoned", "handed over", "queued", "put back", "kept", "kept too late",
-	"read", "claimed", "claim missed", "unclaimed", "unblocked", "left behind", "brought", "pulsed",
+	"read", "claimed", "claim missed", "unclaimed", "unblocked", "left behind", "away", "forgotten", "brought", "pulsed",
 	"seen SEND-blocked", "seen REPLY-blocked", "seen RECEIVE-blocked",
 };
 
@@ -196,8 +198,26 @@ static int bring(u64 base, size_t length, bool write)
 	return 0;
 }
 
+/* Some signals, as it were: they are those of a thread that has turned a number. */
+static bool passes(void)
+{
+	static _Thread_local unsigned int number;
+	bool killed;
+
+	pthread_mutex_lock(&current->lock);
+	killed = current->killed;
+	pthread_mutex_unlock(&current->lock);
+	return !killed && number++ % 2;
+}
+
 static const struct stplr_port_ops ops = {
-	free_call, readable, unblock, drop_pulse, bring, sent,
+	.free_call = free_call,
+	.readable = readable,
+	.unblock = unblock,
+	.drop_pulse = drop_pulse,
+	.passes = passes,
+	.bring = bring,
+	.sent = sent,
 };
 
 static unsigned int dice(unsigned int *seed, unsigned int sides)
@@ -222,6 +242,17 @@ static void *sender(void *argument)
 		err = stplr_port_send(&call->call,
 				      dice(&seed, 3) ? KTIME_MAX : (ktime_t)dice(&seed, 4),
 				      &delivered);
+		while (err == STPLR_AWAY) {
+			saw(AWAY);
+			sched_yield();
+			if (dice(&seed, 3)) {
+				err = stplr_port_resume(&call->call, KTIME_MAX, &delivered);
+				continue;
+			}
+			saw(FORGOTTEN);
+			stplr_port_forget(&call->call);
+			err = -EINTR;
+		}
 		/* Only this thread sets it, and nobody unsets it. */
 		abandoned = call->call.abandoned;
 		pthread_mutex_lock(&current->lock);

@@ -276,14 +276,14 @@ static void *punch(void *argument)
 	return NULL;
 }
 
-/* Keeps all others from the processor that it is pinned to, once it is told. */
+/* Keeps whoever punches from the processor, once it is told. */
 static pid_t start_hog(int told)
 {
 	pid_t hog = fork();
 
 	if (hog == 0) {
 		run_on(1);
-		run_as(SCHED_FIFO, 50);
+		be_greedy();
 		await(told);
 		for (;;)
 			;
@@ -334,7 +334,6 @@ static void a_hole_that_is_punched_stalls_nobody(void)
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
 		SKIP("there is one processor only");
 	OK(pipe(hogs));
-	share_nothing();
 	run_on(0);
 	pid_t hog = start_hog(hogs[0]);
 	pid_t client = CLIENT(channel, connection, {
@@ -376,7 +375,6 @@ static void clients_bring_pages_that_are_not_there(void)
 
 static void put_back(void)
 {
-	share_again();
 	umount2(FILES, MNT_DETACH);
 	rmdir(FILES);
 }
