@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include "buffers.h"
 
+#include <linux/compat.h>
 #include <linux/errno.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
@@ -9,20 +10,38 @@
 #include "bytes.h"
 #include "region.h"
 
-static int add_segment(struct stplr_buffers *buffers, struct stplr_segment *segment, u64 base,
-		       u32 length)
+/* As a 32-bit program has it. */
+struct compat_msg {
+	compat_uptr_t msgbuf;
+	u32 buflen;
+};
+
+static int get_segment(struct stplr_segment *segment, const struct stplr_msg __user *user, u32 i)
 {
-	segment->base = base;
-	segment->length = length;
+	struct stplr_msg one;
+
 	segment->copied = 0;
-	buffers->total += length;
-	return buffers->total > STPLR_BYTES_MAX ? -EMSGSIZE : 0;
+	if (IS_ENABLED(CONFIG_COMPAT) && in_compat_syscall()) {
+		const struct compat_msg __user *from = (const struct compat_msg __user *)user + i;
+		struct compat_msg few;
+
+		if (stplr_get_arguments(&few, from))
+			return -EFAULT;
+		segment->base = few.msgbuf;
+		segment->length = few.buflen;
+		return 0;
+	}
+	if (stplr_get_arguments(&one, user + i))
+		return -EFAULT;
+	segment->base = (u64)(unsigned long)one.msgbuf;
+	segment->length = one.buflen;
+	return 0;
 }
 
 int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_msg __user *user,
 		      u32 count)
 {
-	struct stplr_msg one;
+	struct stplr_segment *segment;
 	int err;
 	u32 i;
 
@@ -38,10 +57,11 @@ int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_msg __us
 		}
 	}
 	for (i = 0; i < count; i++) {
-		err = stplr_get_arguments(&one, user + i);
-		if (!err)
-			err = add_segment(buffers, &buffers->segments[i],
-					  (u64)(unsigned long)one.msgbuf, one.buflen);
+		segment = &buffers->segments[i];
+		err = get_segment(segment, user, i);
+		buffers->total += err ? 0 : segment->length;
+		if (buffers->total > STPLR_BYTES_MAX)
+			err = -EMSGSIZE;
 		if (err) {
 			stplr_buffers_put(buffers);
 			return err;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 #include "channel.h"
 
-#include <linux/anon_inodes.h>
 #include <linux/cred.h>
 #include <linux/file.h>
 #include <linux/fs.h>
@@ -12,6 +11,7 @@
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
+#include "compat.h"
 #include "connection.h"
 #include "debug.h"
 #include "exit.h"
@@ -88,7 +88,8 @@ static void server_died(struct stplr_watch *watch)
 	struct server *server = container_of(watch, struct server, watch);
 	struct stplr_channel *channel = server->channel;
 
-	stplr_log(STPLR_DEBUG_DEATHS, "channel %s: a server has ended\n", channel->name);
+	stplr_log(STPLR_DEBUG_DEATHS, "channel %*pE: a server has ended\n",
+		  (int)strlen(channel->name), channel->name);
 	spin_lock(&channel->lock);
 	list_del(&server->node);
 	channel->server_count--;
@@ -193,7 +194,8 @@ static int channel_release(struct inode *inode, struct file *file)
 	wake_up_all(&channel->clients);
 	stplr_connection_mourn(channel);
 	forget_servers(channel);
-	stplr_log(STPLR_DEBUG_OWNERS, "channel %s: closed\n", channel->name);
+	stplr_log(STPLR_DEBUG_OWNERS, "channel %*pE: closed\n", (int)strlen(channel->name),
+		  channel->name);
 	stplr_channel_put(channel);
 	return 0;
 }
@@ -253,6 +255,7 @@ static const struct file_operations channel_operations = {
 	.release = channel_release,
 	.poll = channel_poll,
 	.unlocked_ioctl = channel_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
 	.llseek = noop_llseek,
 };
 
@@ -296,7 +299,19 @@ static void show_connections(struct seq_file *file, struct stplr_shown *shown)
 	stplr_connection_show(file, container_of(shown, struct stplr_channel, shown));
 }
 
+static bool get_shown(struct stplr_shown *shown)
+{
+	return refcount_inc_not_zero(&container_of(shown, struct stplr_channel, shown)->refs);
+}
+
+static void put_shown(struct stplr_shown *shown)
+{
+	stplr_channel_put(container_of(shown, struct stplr_channel, shown));
+}
+
 static const struct stplr_shown_ops channel_shown_ops = {
+	.get = get_shown,
+	.put = put_shown,
 	.describe = describe,
 	.connections = show_connections,
 };
@@ -360,11 +375,11 @@ long stplr_channel_create(const struct stplr_channel_create __user *user)
 		if (fd)
 			goto put;
 	}
-	fd = anon_inode_getfd("[stplr-channel]", &channel_operations, channel,
-			      O_RDWR | O_CLOEXEC);
+	fd = stplr_anon_fd("[stplr-channel]", &channel_operations, channel);
 	if (fd >= 0) {
 		/* By now somebody else may have closed it. */
-		stplr_log(STPLR_DEBUG_OWNERS, "channel %s: created\n", arguments.name);
+		stplr_log(STPLR_DEBUG_OWNERS, "channel %*pE: created\n",
+			  (int)strlen(arguments.name), arguments.name);
 		return fd;
 	}
 	/* Whoever found the name meanwhile meets a port that is closed. */

@@ -45,6 +45,7 @@ struct stplr_channel {
 	unsigned int loan_count;
 
 	struct hlist_node named; /* under the lock in name.c */
+	unsigned int space; /* that it is named in */
 	kuid_t uid;
 	kgid_t gid;
 	umode_t mode;
@@ -59,7 +60,7 @@ void stplr_channel_put(struct stplr_channel *channel);
 /* The channel behind a descriptor, with a reference; ERR_PTR(-EBADF, -EINVAL). */
 struct stplr_channel *stplr_channel_from_fd(int fd);
 
-/* name.c: names are unique. 0, -EINVAL, -EADDRINUSE. */
+/* name.c: names are unique in an IPC namespace. 0, -EACCES, -EADDRINUSE. */
 int stplr_name_attach(struct stplr_channel *channel);
 void stplr_name_detach(struct stplr_channel *channel);
 

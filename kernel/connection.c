@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 #include "connection.h"
 
-#include <linux/anon_inodes.h>
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/module.h>
@@ -472,6 +471,7 @@ static const struct file_operations connection_operations = {
 	.release = connection_release,
 	.poll = connection_poll,
 	.unlocked_ioctl = connection_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
 	.llseek = noop_llseek,
 };
 
@@ -555,8 +555,7 @@ long stplr_connection_create(struct stplr_channel *channel, u64 label)
 		stplr_channel_put(channel);
 		return PTR_ERR(connection);
 	}
-	fd = anon_inode_getfd("[stplr-connection]", &connection_operations, connection,
-			      O_RDWR | O_CLOEXEC);
+	fd = stplr_anon_fd("[stplr-connection]", &connection_operations, connection);
 	if (fd < 0)
 		connection_free(connection);
 	return fd;

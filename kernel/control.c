@@ -44,6 +44,7 @@ static long control_ioctl(struct file *file, unsigned int command, unsigned long
 static const struct file_operations control_operations = {
 	.owner = THIS_MODULE,
 	.unlocked_ioctl = control_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
 	.llseek = noop_llseek,
 };
 

@@ -76,10 +76,6 @@ static void describe(struct seq_file *file, struct stplr_shown *shown)
 	seq_printf(file, "handle of %d on node %d\n", mailbox->tid, mailbox->minor);
 }
 
-static const struct stplr_shown_ops mailbox_shown_ops = {
-	.describe = describe,
-};
-
 static void mailbox_put(struct mailbox *mailbox)
 {
 	if (!refcount_dec_and_test(&mailbox->refs))
@@ -91,6 +87,22 @@ static void mailbox_put(struct mailbox *mailbox)
 	stplr_user_put(mailbox->user);
 	kfree_rcu(mailbox, rcu);
 }
+
+static bool get_shown(struct stplr_shown *shown)
+{
+	return refcount_inc_not_zero(&container_of(shown, struct mailbox, shown)->refs);
+}
+
+static void put_shown(struct stplr_shown *shown)
+{
+	mailbox_put(container_of(shown, struct mailbox, shown));
+}
+
+static const struct stplr_shown_ops mailbox_shown_ops = {
+	.get = get_shown,
+	.put = put_shown,
+	.describe = describe,
+};
 
 /* Under RCU; the result has a reference. */
 static struct mailbox *find_rcu(int minor, const struct task_struct *task)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* A channel's side of a call: receive, reply, read, write. */
+#include <linux/fcntl.h>
 #include <linux/fdtable.h>
 #include <linux/file.h>
 #include <linux/pid.h>
@@ -53,36 +54,32 @@ static void close_files(const s32 *fds, u32 count)
 		close_fd(fds[count]);
 }
 
-/* What it is that the caller has too little of; all else is that it may not have the file. */
-static bool is_shortage(int err)
+/* What the caller has too little of, or no memory for; all else is that it may not have the file. */
+static bool is_callers(int err)
 {
-	return err == -EMFILE || err == -ENFILE || err == -ENOMEM;
+	return err == -EMFILE || err == -ENFILE || err == -ENOMEM || err == -EFAULT;
 }
 
 /*
- * Gives the caller descriptors for as many files as it has room for. What is wrong with the files
+ * Gives the caller descriptors for those files that it has been told of. What is wrong with the files
  * only *peer_error tells: whoever sends what may not be received is not in the way of others.
  */
 static int install_files(struct stplr_message *message, struct stplr_receive *arguments, s32 *fds,
 			 int *peer_error)
 {
-	u32 count = min(message->file_count, arguments->file_room), i;
+	s32 __user *user = u64_to_user_ptr(arguments->files);
+	u32 i;
 
-	for (i = 0; i < count; i++) {
-		fds[i] = stplr_receive_fd(message->files[i], O_CLOEXEC);
-		if (fds[i] < 0) {
-			close_files(fds, i);
-			if (is_shortage(fds[i]))
-				return fds[i];
-			*peer_error = fds[i];
-			return 0;
-		}
+	for (i = 0; i < arguments->file_count; i++) {
+		fds[i] = stplr_receive_fd(message->files[i], user + i, O_CLOEXEC);
+		if (fds[i] >= 0)
+			continue;
+		close_files(fds, i);
+		if (is_callers(fds[i]))
+			return fds[i];
+		*peer_error = fds[i];
+		return 0;
 	}
-	if (copy_to_user(u64_to_user_ptr(arguments->files), fds, count * sizeof(*fds))) {
-		close_files(fds, count);
-		return -EFAULT;
-	}
-	arguments->file_count = count;
 	return 0;
 }
 
@@ -100,9 +97,9 @@ static void describe(struct stplr_message *message, struct stplr_receive *argume
 	arguments->room = message->reply.total;
 	arguments->pulse = 0;
 	arguments->code = 0;
-	arguments->value = 0;
+	arguments->value = message->file_count;
 	arguments->priority = message->call.item.priority;
-	arguments->file_count = 0;
+	arguments->file_count = min(message->file_count, arguments->file_room);
 	arguments->pid = number_here(message->tgid);
 	arguments->tid = number_here(message->tid);
 	/* The usual case, spared two searches through the same single range. */
@@ -167,14 +164,10 @@ static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
 	/* Descriptors last: nothing can fail after them but what was just seen to work. */
 	if (!err)
 		err = put_received(user, arguments);
-	if (!err && message->file_count && arguments->file_room) {
+	if (!err && arguments->file_count) {
 		err = install_files(message, arguments, fds, &peer_error);
 		if (peer_error)
 			return drop_call(channel, call, peer_error);
-		if (!err && put_user(arguments->file_count, &user->file_count)) {
-			close_files(fds, arguments->file_count);
-			err = -EFAULT;
-		}
 	}
 	if (err) {
 		stplr_call_untake(call);
@@ -284,6 +277,11 @@ static long receive(struct receiving *receiving)
 		err = stplr_inherit_enter(receiving->channel);
 	if (err)
 		return err;
+	if (receiving->file->f_flags & O_NONBLOCK) {
+		receiving->deadline = 0;
+		err = go_on(receiving);
+		return err == -ETIMEDOUT ? -EAGAIN : err;
+	}
 	receiving->deadline = stplr_deadline(receiving->arguments.timeout_ns);
 	return go_on(receiving);
 }

@@ -167,7 +167,7 @@ static void nodes_and_handles_count(void)
 
 static void who_may_exceed_limits_is_counted(void)
 {
-	long before = bytes_of(0);
+	long before = settled_bytes_of(0);
 
 	limit(NOTHING);
 	int channel = new_channel(0);

@@ -73,12 +73,12 @@ built_by_dkms() {
 
 # run SERIES: one kernel, TAP to its file.
 run() {
-  local kernel=() module seconds=150 more=STPLR_PATIENCE=3 tap=$top/build/kernel/$1/tests.tap
+  local kernel=() module seconds=220 more=STPLR_PATIENCE=3 tap=$top/build/kernel/$1/tests.tap
   local reason
   mkdir -p "${tap%/*}"
   rm -f "$tap"
   if [[ $1 == debug ]]; then
-    seconds=400 more=STPLR_PATIENCE=10
+    seconds=600 more=STPLR_PATIENCE=10
   fi
   mapfile -t kernel < <("$here/kernel.sh" "$1" 2>"$tap.reason")
   reason=$(tail -n 1 "$tap.reason")
