@@ -21,10 +21,19 @@
 static DEFINE_SPINLOCK(names_lock);
 static DEFINE_HASHTABLE(names, 10);
 
-/* A namespace goes by its number, for modules cannot hold one before 6.12. */
+/* A namespace goes by its number, for modules cannot hold one before 6.12. Some kernels have none. */
 static unsigned int space_of_current(void)
 {
-	return current->nsproxy->ipc_ns->ns.inum;
+	const struct ipc_namespace *space = current->nsproxy->ipc_ns;
+
+	return space ? space->ns.inum : 0;
+}
+
+static bool rules_space(void)
+{
+	const struct ipc_namespace *space = current->nsproxy->ipc_ns;
+
+	return ns_capable(space ? space->user_ns : &init_user_ns, CAP_DAC_OVERRIDE);
 }
 
 /* The address makes it differ from one boot to the next. */
@@ -62,7 +71,7 @@ static bool may_attach(const char *name)
 	unsigned int owner;
 
 	if (!digits || name[digits] != '/')
-		return ns_capable(current->nsproxy->ipc_ns->user_ns, CAP_DAC_OVERRIDE);
+		return rules_space();
 	if (digits >= sizeof(number))
 		return false;
 	memcpy(number, name, digits);
