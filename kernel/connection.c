@@ -5,7 +5,6 @@
 #include <linux/fs.h>
 #include <linux/module.h>
 #include <linux/sched.h>
-#include <linux/sched/signal.h>
 #include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
@@ -13,12 +12,10 @@
 #include "compat.h"
 #include "counters.h"
 #include "inherit.h"
-#include "leftovers.h"
 #include "message.h"
 #include "park.h"
 #include "pulse.h"
 #include "region.h"
-#include "tracepoints.h"
 #include "words.h"
 
 /* How many pulses of one connection may be queued, so that one client cannot drown the others. */
@@ -27,23 +24,8 @@
 /* And of all connections of a user to one channel, however many those are. */
 #define PULSES_OF_USER_MAX 16384
 
-struct connection {
-	struct stplr_channel *channel; /* reference */
-	struct stplr_user *user; /* reference */
-	struct stplr_budget *budgets[STPLR_BUDGETS]; /* references: its own, its user's */
-	struct stplr_regions *regions; /* reference */
-	u64 label;
-	struct stplr_message *spare; /* owned */
-	struct stplr_pulse_item *goodbye; /* kept ready for the release, if the channel wants it */
-
-	struct list_head sibling; /* in channel->connections, under channel->lock */
-	struct list_head mourning; /* in channel->mourners, under channel->lock */
-	struct stplr_channel *told; /* reference: who gets the death pulse, or NULL */
-	struct stplr_pulse_item *death;
-};
-
 /* With what belongs to it, of which a queued pulse or a region may hold on to a part for longer. */
-static const size_t cost = sizeof(struct connection) +
+static const size_t cost = sizeof(struct stplr_connection) +
 			   STPLR_BUDGETS * sizeof(struct stplr_budget) +
 			   sizeof(struct stplr_regions);
 
@@ -54,224 +36,15 @@ u64 stplr_connection_label(void)
 	return atomic64_inc_return(&labels);
 }
 
-static struct file **get_files(const struct stplr_send *arguments, int *err)
-{
-	s32 fds[STPLR_FILES_MAX];
-	struct file **files;
-	u32 i;
-
-	*err = -EINVAL;
-	if (arguments->file_count > STPLR_FILES_MAX)
-		return NULL;
-	*err = -EFAULT;
-	if (copy_from_user(fds, u64_to_user_ptr(arguments->files),
-			   arguments->file_count * sizeof(*fds)))
-		return NULL;
-	*err = -ENOMEM;
-	files = kmalloc_array(arguments->file_count, sizeof(*files), GFP_KERNEL_ACCOUNT);
-	if (!files)
-		return NULL;
-	for (i = 0; i < arguments->file_count; i++) {
-		files[i] = fget(fds[i]);
-		if (!files[i])
-			goto put;
-	}
-	*err = 0;
-	return files;
-
-put:
-	while (i--)
-		fput(files[i]);
-	kfree(files);
-	*err = -EBADF;
-	return NULL;
-}
-
-/* To be queued when something happens, and counted as if it were. */
-static struct stplr_pulse_item *spare_pulse(struct connection *connection, s32 code, s64 value)
+struct stplr_pulse_item *stplr_connection_pulse(struct stplr_connection *connection, s32 code,
+						s64 value)
 {
 	struct stplr_budget *budgets[STPLR_BUDGETS] = { NULL, connection->budgets[1] };
 
 	return stplr_pulse_new(connection->user, budgets, code, value);
 }
 
-static int prepare(struct connection *connection, struct stplr_message *message,
-		   const struct stplr_send *arguments, int attempt)
-{
-	int err = stplr_buffers_from(&message->send, &arguments->send, connection->regions);
-
-	if (!err)
-		err = stplr_buffers_from(&message->reply, &arguments->reply, connection->regions);
-	if (!err && arguments->file_count) {
-		message->files = get_files(arguments, &err);
-		if (!err)
-			message->file_count = arguments->file_count;
-	}
-	if (!err && connection->channel->flags & STPLR_CHANNEL_UNBLOCK) {
-		struct stplr_pulse_item *pulse;
-
-		pulse = spare_pulse(connection, STPLR_PULSE_UNBLOCK, 0);
-		if (IS_ERR(pulse))
-			return PTR_ERR(pulse);
-		pulse->item.priority = message->call.item.priority;
-		message->unblock = &pulse->item;
-		message->free_unblock = stplr_pulse_free;
-	}
-	return err ? err : stplr_message_load(message, attempt);
-}
-
-/* A call on its way. */
-struct sending {
-	struct connection *connection;
-	struct stplr_send __user *user;
-	struct stplr_message *message; /* the sender's reference */
-	ktime_t deadline;
-	int attempt;
-	struct file *file; /* of the connection; a reference while parked */
-	struct stplr_send arguments; /* what comes before status */
-};
-
-static bool wants_reply(const struct sending *sending)
-{
-	return !(sending->arguments.flags & STPLR_SEND_ONE_WAY);
-}
-
-/* Sends once, and waits. The message, if there is one, is the caller's. */
-static int start(struct sending *sending, bool *delivered)
-{
-	struct connection *connection = sending->connection;
-	struct stplr_message *message;
-	int err;
-
-	message = stplr_message_new(connection->user, &connection->spare, &err);
-	sending->message = message;
-	if (!message)
-		return err;
-	message->label = connection->label;
-	stplr_call_init(&message->call, &connection->channel->port, 0, stplr_priority_of_current(),
-			wants_reply(sending));
-	*delivered = true; /* and not to be restarted */
-	err = prepare(connection, message, &sending->arguments, sending->attempt);
-	if (err)
-		return err;
-	stplr_count(STPLR_COUNT_SENDS);
-	trace_stplr_send(connection->channel->port.number, message->call.item.priority,
-			 message->send.total, wants_reply(sending));
-	return stplr_port_send(&message->call, sending->deadline, delivered);
-}
-
-/* The wait has come to an end; what the program is told of it, or STPLR_REFAULT. */
-static int conclude(struct sending *sending, int err, bool delivered)
-{
-	struct stplr_message *message = sending->message;
-
-	stplr_inherit_ended(sending->connection->channel, message->call.id);
-	stplr_message_count_outcome(err);
-	if (err == STPLR_REFAULT) {
-		if (stplr_message_prefault(message))
-			err = -EFAULT;
-	} else if (err == -EINTR && !delivered && sending->deadline == KTIME_MAX) {
-		err = -ERESTARTSYS;
-	} else if (!err && wants_reply(sending)) {
-		err = stplr_leftovers_collect(message);
-		sending->arguments.status = message->status;
-		sending->arguments.replied = message->reply_end;
-		if (!err)
-			err = stplr_put_arguments(sending->user, &sending->arguments, status);
-	}
-	return err;
-}
-
-static long park(const struct sending *sending);
-
-/* From the beginning, or from where it was parked. */
-static long go_on(struct sending *sending, bool parked)
-{
-	struct connection *connection = sending->connection;
-	bool delivered;
-	int err;
-
-	do {
-		err = parked ? stplr_port_resume(&sending->message->call, sending->deadline,
-						 &delivered) :
-			       start(sending, &delivered);
-		parked = false;
-		if (unlikely(err == STPLR_AWAY))
-			return park(sending);
-		if (unlikely(!sending->message))
-			return err;
-		err = conclude(sending, err, delivered);
-		stplr_message_done(sending->message, &connection->spare);
-	} while (unlikely(err == STPLR_REFAULT) && ++sending->attempt < STPLR_ATTEMPTS);
-	return err == STPLR_REFAULT ? -EFAULT : err;
-}
-
-static long resume(void *what)
-{
-	struct sending *sending = what;
-	struct file *file = sending->file;
-	long err = go_on(sending, true);
-
-	kfree(sending);
-	fput(file);
-	return err;
-}
-
-/* The client has left, though it cannot know when. Where the server is to be told of that, it is. */
-static void drop(void *what)
-{
-	struct sending *sending = what;
-	struct stplr_message *message = sending->message;
-	struct stplr_channel *channel = sending->connection->channel;
-	struct stplr_item *pulse = message->unblock;
-
-	message->unblock = NULL;
-	stplr_port_forget(&message->call);
-	if (pulse) {
-		stplr_pulse_of(pulse)->value = message->call.id;
-		if (!message->call.taker || stplr_port_post(&channel->port, pulse, pulse->priority))
-			stplr_pulse_free(pulse);
-	}
-	stplr_inherit_ended(channel, message->call.id);
-	stplr_message_count_outcome(-EINTR);
-	stplr_message_done(message, &sending->connection->spare);
-	fput(sending->file);
-	kfree(sending);
-}
-
-static const struct stplr_parked_ops parked_ops = { .resume = resume, .drop = drop };
-
-static long park(const struct sending *sending)
-{
-	struct sending *copy = kmemdup(sending, sizeof(*sending), GFP_KERNEL_ACCOUNT);
-
-	if (!copy) {
-		stplr_port_forget(&sending->message->call);
-		stplr_inherit_ended(sending->connection->channel, sending->message->call.id);
-		stplr_message_done(sending->message, &sending->connection->spare);
-		return -EINTR;
-	}
-	get_file(copy->file);
-	return stplr_park(copy, copy->file, &parked_ops);
-}
-
-static long send(struct connection *connection, struct stplr_send __user *user, struct file *file)
-{
-	struct sending sending STPLR_UNSET;
-
-	if (stplr_get_arguments_before(&sending.arguments, user, status))
-		return -EFAULT;
-	if (sending.arguments.flags & ~STPLR_SEND_ONE_WAY)
-		return -EINVAL;
-	sending.connection = connection;
-	sending.user = user;
-	sending.file = file;
-	sending.attempt = 0;
-	sending.deadline = stplr_deadline(sending.arguments.timeout_ns);
-	return go_on(&sending, false);
-}
-
-static long pulse(struct connection *connection, const struct stplr_pulse __user *user)
+static long pulse(struct stplr_connection *connection, const struct stplr_pulse __user *user)
 {
 	struct stplr_pulse_item *item;
 	struct stplr_pulse arguments;
@@ -296,7 +69,7 @@ static long pulse(struct connection *connection, const struct stplr_pulse __user
 	return err;
 }
 
-static long ask_for_death(struct connection *connection, const struct stplr_death __user *user)
+static long ask_for_death(struct stplr_connection *connection, const struct stplr_death __user *user)
 {
 	struct stplr_pulse_item *item;
 	struct stplr_channel *told;
@@ -339,10 +112,10 @@ static struct stplr_pulse_item *next_death(struct stplr_channel *channel,
 					   struct stplr_channel **told)
 {
 	struct stplr_pulse_item *death = NULL;
-	struct connection *connection;
+	struct stplr_connection *connection;
 
 	spin_lock(&channel->lock);
-	connection = list_first_entry_or_null(&channel->mourners, struct connection, mourning);
+	connection = list_first_entry_or_null(&channel->mourners, struct stplr_connection, mourning);
 	if (connection) {
 		list_del_init(&connection->mourning);
 		death = connection->death;
@@ -367,7 +140,7 @@ void stplr_connection_mourn(struct stplr_channel *channel)
 	}
 }
 
-static long register_memory(struct connection *connection, const struct stplr_register __user *user)
+static long register_memory(struct stplr_connection *connection, const struct stplr_register __user *user)
 {
 	struct stplr_register arguments;
 
@@ -377,7 +150,7 @@ static long register_memory(struct connection *connection, const struct stplr_re
 				     arguments.length);
 }
 
-static void put_budgets(struct connection *connection)
+static void put_budgets(struct stplr_connection *connection)
 {
 	int i;
 
@@ -386,7 +159,7 @@ static void put_budgets(struct connection *connection)
 			stplr_budget_put(connection->budgets[i]);
 }
 
-static void leave_channel(struct connection *connection)
+static void leave_channel(struct stplr_connection *connection)
 {
 	struct stplr_channel *channel = connection->channel;
 	struct stplr_pulse_item *death;
@@ -402,7 +175,7 @@ static void leave_channel(struct connection *connection)
 		stplr_channel_put(connection->told);
 }
 
-static void connection_free(struct connection *connection)
+static void connection_free(struct stplr_connection *connection)
 {
 	leave_channel(connection);
 	if (connection->goodbye)
@@ -424,7 +197,7 @@ static int connection_flush(struct file *file, fl_owner_t owner)
 
 static int connection_release(struct inode *inode, struct file *file)
 {
-	struct connection *connection = file->private_data;
+	struct stplr_connection *connection = file->private_data;
 
 	if (connection->goodbye &&
 	    !stplr_port_post(&connection->channel->port, &connection->goodbye->item, 0))
@@ -435,7 +208,7 @@ static int connection_release(struct inode *inode, struct file *file)
 
 static __poll_t connection_poll(struct file *file, poll_table *table)
 {
-	struct connection *connection = file->private_data;
+	struct stplr_connection *connection = file->private_data;
 
 	poll_wait(file, &connection->channel->clients, table);
 	return stplr_port_closed(&connection->channel->port) ?
@@ -445,13 +218,13 @@ static __poll_t connection_poll(struct file *file, poll_table *table)
 
 static long connection_ioctl(struct file *file, unsigned int command, unsigned long argument)
 {
-	struct connection *connection = file->private_data;
+	struct stplr_connection *connection = file->private_data;
 	void __user *user = (void __user *)argument;
 
 	stplr_unpark();
 	switch (command) {
 	case STPLR_SEND:
-		return send(connection, user, file);
+		return stplr_connection_send(connection, user, file);
 	case STPLR_PULSE:
 		return pulse(connection, user);
 	case STPLR_DEATH:
@@ -475,9 +248,9 @@ static const struct file_operations connection_operations = {
 	.llseek = noop_llseek,
 };
 
-static struct connection *connection_new(struct stplr_channel *channel, u64 label)
+static struct stplr_connection *connection_new(struct stplr_channel *channel, u64 label)
 {
-	struct connection *connection = kzalloc(sizeof(*connection), GFP_KERNEL_ACCOUNT);
+	struct stplr_connection *connection = kzalloc(sizeof(*connection), GFP_KERNEL_ACCOUNT);
 	struct stplr_budget *fresh;
 	struct stplr_pulse_item *goodbye = NULL;
 	int err = -ENOMEM;
@@ -509,7 +282,7 @@ static struct connection *connection_new(struct stplr_channel *channel, u64 labe
 	if (connection->budgets[1] != fresh)
 		stplr_budget_put(fresh);
 	if (channel->flags & STPLR_CHANNEL_DISCONNECT) {
-		goodbye = spare_pulse(connection, STPLR_PULSE_DISCONNECT, label);
+		goodbye = stplr_connection_pulse(connection, STPLR_PULSE_DISCONNECT, label);
 		if (IS_ERR(goodbye)) {
 			err = PTR_ERR(goodbye);
 			goto end_regions;
@@ -535,7 +308,7 @@ free:
 
 void stplr_connection_show(struct seq_file *file, struct stplr_channel *channel)
 {
-	struct connection *connection;
+	struct stplr_connection *connection;
 
 	spin_lock(&channel->lock);
 	list_for_each_entry(connection, &channel->connections, sibling)
@@ -548,7 +321,7 @@ void stplr_connection_show(struct seq_file *file, struct stplr_channel *channel)
 
 long stplr_connection_create(struct stplr_channel *channel, u64 label)
 {
-	struct connection *connection = connection_new(channel, label);
+	struct stplr_connection *connection = connection_new(channel, label);
 	long fd;
 
 	if (IS_ERR(connection)) {
