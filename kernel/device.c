@@ -6,10 +6,10 @@
 #include <linux/fs.h>
 #include <linux/hashtable.h>
 #include <linux/module.h>
-#include <linux/mutex.h>
 #include <linux/pid.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
+#include <linux/spinlock.h>
 #include <linux/uaccess.h>
 
 #include "compat.h"
@@ -29,7 +29,7 @@ static struct cdev node;
 static struct class *node_class;
 
 /* Who has which node open. */
-static DEFINE_MUTEX(opens_lock);
+static DEFINE_SPINLOCK(opens_lock);
 static DEFINE_HASHTABLE(opens, 8);
 
 static bool has_open_locked(int minor, const struct pid *tgid)
@@ -59,11 +59,11 @@ static int node_open(struct inode *inode, struct file *file)
 	open->tgid = task_tgid(current);
 	INIT_LIST_HEAD(&open->mailboxes);
 
-	mutex_lock(&opens_lock);
+	spin_lock(&opens_lock);
 	err = has_open_locked(open->minor, open->tgid) ? -EBUSY : 0;
 	if (!err)
 		hash_add(opens, &open->node, (unsigned long)open->tgid);
-	mutex_unlock(&opens_lock);
+	spin_unlock(&opens_lock);
 	if (err)
 		goto uncharge;
 	get_pid(open->tgid);
@@ -91,9 +91,9 @@ static int node_release(struct inode *inode, struct file *file)
 {
 	struct stplr_open *open = file->private_data;
 
-	mutex_lock(&opens_lock);
+	spin_lock(&opens_lock);
 	hash_del(&open->node);
-	mutex_unlock(&opens_lock);
+	spin_unlock(&opens_lock);
 	stplr_mailbox_release_all(open);
 	stplr_log(STPLR_DEBUG_OWNERS, "node %d: closed\n", open->minor);
 	put_pid(open->tgid);

@@ -18,17 +18,9 @@
 
 static struct kmem_cache *bounces;
 
-/*
- * Objects with a constructor are not cleared when they are allocated, which takes longer than to fill
- * them. Nobody reads from these what was not written for this very message.
- */
-static void leave_as_it_is(void *bytes)
-{
-}
-
 int stplr_leftovers_init(void)
 {
-	bounces = kmem_cache_create("stplr_bounce", STPLR_BOUNCE, 0, SLAB_ACCOUNT, leave_as_it_is);
+	bounces = kmem_cache_create("stplr_bounce", STPLR_BOUNCE, 0, SLAB_ACCOUNT, NULL);
 	return bounces ? 0 : -ENOMEM;
 }
 

@@ -47,6 +47,7 @@ void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops, 
 		INIT_HLIST_HEAD(&port->owed[i]);
 	port->receiving.ns = 0;
 	port->sending.ns = 0;
+	port->asking.ns = 0;
 	port->ids = 0;
 	port->id_factor = secret | 1;
 	port->ops = ops;
@@ -537,7 +538,6 @@ void stplr_call_untouch(struct stplr_call *call)
 int stplr_call_ask(struct stplr_call *call, struct stplr_ask *ask, ktime_t deadline)
 {
 	struct stplr_port *port = call->port;
-	struct stplr_patience patience = {};
 	struct stplr_waker waker = {};
 	int err = 0;
 
@@ -556,7 +556,7 @@ int stplr_call_ask(struct stplr_call *call, struct stplr_ask *ask, ktime_t deadl
 	if (err)
 		return err;
 	stplr_waker_run(&waker, true);
-	err = stplr_waiter_wait(&ask->waiter, TASK_KILLABLE, deadline, &patience);
+	err = stplr_waiter_wait(&ask->waiter, TASK_KILLABLE, deadline, &port->asking);
 	spin_lock(&port->lock);
 	if (call->ask == ask)
 		call->ask = NULL;

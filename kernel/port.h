@@ -156,6 +156,7 @@ struct stplr_port {
 	struct rb_root_cached queues[STPLR_ITEM_KINDS]; /* apart, for nobody waits for a pulse */
 	struct hlist_head receivers; /* who came last is first */
 	struct stplr_patience receiving, sending; /* of who waits for a call, or for its end */
+	struct stplr_patience asking; /* and for pages */
 	struct hlist_head calls; /* all that are not DONE */
 	struct hlist_head owed[1 << STPLR_OWED_BITS]; /* by id */
 	u64 ids; /* how many calls it has numbered */
