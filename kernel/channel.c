@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 #include "channel.h"
 
-#include <linux/anon_inodes.h>
 #include <linux/cred.h>
 #include <linux/file.h>
 #include <linux/fs.h>
@@ -12,15 +11,20 @@
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
+#include "compat.h"
 #include "connection.h"
 #include "debug.h"
 #include "exit.h"
 #include "inherit.h"
 #include "message.h"
+#include "park.h"
 #include "pulse.h"
 #include "words.h"
 
 #define ALL_FLAGS (STPLR_CHANNEL_UNBLOCK | STPLR_CHANNEL_DISCONNECT | STPLR_CHANNEL_INHERIT)
+
+/* So many processes receive from a channel at most: all of them are gone through under a lock. */
+#define SERVERS_MAX 1024
 
 /* A process that has received from a channel. */
 struct server {
@@ -56,6 +60,8 @@ static const struct stplr_port_ops channel_ops = {
 	.readable = tell_pollers,
 	.unblock = tell_of_unblock,
 	.drop_pulse = stplr_pulse_free,
+	.passes = stplr_interruption_passes,
+	.bring = stplr_bring,
 	.sent = stplr_inherit_sent,
 };
 
@@ -66,7 +72,6 @@ void stplr_channel_put(struct stplr_channel *channel)
 	stplr_hide(&channel->shown);
 	stplr_user_uncharge(channel->user, sizeof(*channel));
 	stplr_user_put(channel->user);
-	mutex_destroy(&channel->lock);
 	kfree(channel);
 }
 
@@ -83,12 +88,14 @@ static void server_died(struct stplr_watch *watch)
 	struct server *server = container_of(watch, struct server, watch);
 	struct stplr_channel *channel = server->channel;
 
-	stplr_log(STPLR_DEBUG_DEATHS, "channel %s: a server has ended\n", channel->name);
-	mutex_lock(&channel->lock);
+	stplr_log(STPLR_DEBUG_DEATHS, "channel %*pE: a server has ended\n",
+		  (int)strlen(channel->name), channel->name);
+	spin_lock(&channel->lock);
 	list_del(&server->node);
+	channel->server_count--;
 	if (channel->last_server == server->process)
 		WRITE_ONCE(channel->last_server, NULL);
-	mutex_unlock(&channel->lock);
+	spin_unlock(&channel->lock);
 	stplr_port_disown(&channel->port, server->process, -ESRCH);
 	free_server(server);
 }
@@ -103,39 +110,59 @@ static bool serves_locked(struct stplr_channel *channel, const void *process)
 	return false;
 }
 
-static int add_server_locked(struct stplr_channel *channel, const void *process)
+static struct server *new_server(struct stplr_channel *channel)
 {
 	struct server *server;
 	int err = stplr_user_charge(channel->user, sizeof(*server));
 
 	if (err)
-		return err;
+		return ERR_PTR(err);
 	server = kzalloc(sizeof(*server), GFP_KERNEL_ACCOUNT);
 	if (!server) {
 		stplr_user_uncharge(channel->user, sizeof(*server));
-		return -ENOMEM;
+		return ERR_PTR(-ENOMEM);
 	}
 	refcount_inc(&channel->refs);
 	server->channel = channel;
-	server->process = process;
+	server->process = stplr_exit_process();
 	/* There is one for all threads, however many channels they serve. */
 	server->task = get_task_struct(current->group_leader);
-	list_add(&server->node, &channel->servers);
-	stplr_exit_watch(&server->watch, process, server_died);
-	return 0;
+	return server;
+}
+
+/* Whether the calling process is known. If it is not, fresh is who is to be, if not NULL. */
+static bool know_server(struct stplr_channel *channel, struct server *fresh, int *err)
+{
+	const void *process = stplr_exit_process();
+	bool known;
+
+	spin_lock(&channel->lock);
+	known = serves_locked(channel, process);
+	*err = !known && channel->server_count == SERVERS_MAX ? -EDQUOT : 0;
+	if (!known && !*err && fresh) {
+		channel->server_count++;
+		list_add(&fresh->node, &channel->servers);
+		stplr_exit_watch(&fresh->watch, process, server_died);
+	}
+	if (known || (!*err && fresh))
+		WRITE_ONCE(channel->last_server, process);
+	spin_unlock(&channel->lock);
+	return known;
 }
 
 int stplr_channel_watch_server(struct stplr_channel *channel)
 {
-	const void *process = stplr_exit_process();
-	int err = 0;
+	struct server *fresh;
+	int err;
 
-	mutex_lock(&channel->lock);
-	if (!serves_locked(channel, process))
-		err = add_server_locked(channel, process);
-	if (!err)
-		WRITE_ONCE(channel->last_server, process);
-	mutex_unlock(&channel->lock);
+	if (know_server(channel, NULL, &err) || err)
+		return err;
+	fresh = new_server(channel);
+	if (IS_ERR(fresh))
+		return PTR_ERR(fresh);
+	/* Another thread of this process may have been first. */
+	if (know_server(channel, fresh, &err) || err)
+		free_server(fresh);
 	return err;
 }
 
@@ -145,11 +172,13 @@ static void forget_servers(struct stplr_channel *channel)
 	struct server *server, *next;
 	LIST_HEAD(forgotten);
 
-	mutex_lock(&channel->lock);
+	spin_lock(&channel->lock);
 	list_for_each_entry_safe(server, next, &channel->servers, node)
-		if (stplr_exit_unwatch(&server->watch))
+		if (stplr_exit_unwatch(&server->watch)) {
 			list_move(&server->node, &forgotten);
-	mutex_unlock(&channel->lock);
+			channel->server_count--;
+		}
+	spin_unlock(&channel->lock);
 	list_for_each_entry_safe(server, next, &forgotten, node)
 		free_server(server);
 }
@@ -165,8 +194,15 @@ static int channel_release(struct inode *inode, struct file *file)
 	wake_up_all(&channel->clients);
 	stplr_connection_mourn(channel);
 	forget_servers(channel);
-	stplr_log(STPLR_DEBUG_OWNERS, "channel %s: closed\n", channel->name);
+	stplr_log(STPLR_DEBUG_OWNERS, "channel %*pE: closed\n", (int)strlen(channel->name),
+		  channel->name);
 	stplr_channel_put(channel);
+	return 0;
+}
+
+static int channel_flush(struct file *file, fl_owner_t owner)
+{
+	stplr_unpark_file(file);
 	return 0;
 }
 
@@ -194,15 +230,16 @@ static long channel_ioctl(struct file *file, unsigned int command, unsigned long
 	struct stplr_channel *channel = file->private_data;
 	void __user *user = (void __user *)argument;
 
+	stplr_unpark();
 	switch (command) {
 	case STPLR_CHANNEL_CONNECT:
 		return connect_to(channel, user);
 	case STPLR_RECEIVE:
-		return stplr_channel_receive(channel, user);
+		return stplr_channel_receive(channel, user, file);
 	case STPLR_REPLY:
 		return stplr_channel_reply(channel, user);
 	case STPLR_REPLY_RECEIVE:
-		return stplr_channel_reply_receive(channel, user);
+		return stplr_channel_reply_receive(channel, user, file);
 	case STPLR_READ:
 		return stplr_channel_read(channel, user);
 	case STPLR_WRITE:
@@ -214,9 +251,11 @@ static long channel_ioctl(struct file *file, unsigned int command, unsigned long
 
 static const struct file_operations channel_operations = {
 	.owner = THIS_MODULE,
+	.flush = channel_flush,
 	.release = channel_release,
 	.poll = channel_poll,
 	.unlocked_ioctl = channel_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
 	.llseek = noop_llseek,
 };
 
@@ -260,7 +299,19 @@ static void show_connections(struct seq_file *file, struct stplr_shown *shown)
 	stplr_connection_show(file, container_of(shown, struct stplr_channel, shown));
 }
 
+static bool get_shown(struct stplr_shown *shown)
+{
+	return refcount_inc_not_zero(&container_of(shown, struct stplr_channel, shown)->refs);
+}
+
+static void put_shown(struct stplr_shown *shown)
+{
+	stplr_channel_put(container_of(shown, struct stplr_channel, shown));
+}
+
 static const struct stplr_shown_ops channel_shown_ops = {
+	.get = get_shown,
+	.put = put_shown,
 	.describe = describe,
 	.connections = show_connections,
 };
@@ -283,11 +334,12 @@ static struct stplr_channel *channel_new(const struct stplr_channel_create *argu
 	channel->flags = arguments->flags;
 	init_waitqueue_head(&channel->receivers);
 	init_waitqueue_head(&channel->clients);
-	mutex_init(&channel->lock);
+	spin_lock_init(&channel->lock);
 	INIT_LIST_HEAD(&channel->servers);
 	INIT_LIST_HEAD(&channel->mourners);
 	INIT_LIST_HEAD(&channel->connections);
 	INIT_LIST_HEAD(&channel->budgets);
+	rt_mutex_init(&channel->inherit_lock);
 	INIT_LIST_HEAD(&channel->loans);
 	INIT_HLIST_NODE(&channel->named);
 	channel->uid = current_fsuid();
@@ -323,11 +375,11 @@ long stplr_channel_create(const struct stplr_channel_create __user *user)
 		if (fd)
 			goto put;
 	}
-	fd = anon_inode_getfd("[stplr-channel]", &channel_operations, channel,
-			      O_RDWR | O_CLOEXEC);
+	fd = stplr_anon_fd("[stplr-channel]", &channel_operations, channel);
 	if (fd >= 0) {
 		/* By now somebody else may have closed it. */
-		stplr_log(STPLR_DEBUG_OWNERS, "channel %s: created\n", arguments.name);
+		stplr_log(STPLR_DEBUG_OWNERS, "channel %*pE: created\n",
+			  (int)strlen(arguments.name), arguments.name);
 		return fd;
 	}
 	/* Whoever found the name meanwhile meets a port that is closed. */

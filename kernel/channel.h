@@ -9,9 +9,10 @@
 #ifndef STPLR_CHANNEL_H
 #define STPLR_CHANNEL_H
 
-#include <linux/mutex.h>
 #include <linux/poll.h>
 #include <linux/refcount.h>
+#include <linux/rtmutex.h>
+#include <linux/spinlock.h>
 
 #include "debugfs.h"
 #include "exit.h"
@@ -28,16 +29,23 @@ struct stplr_channel {
 	wait_queue_head_t receivers; /* who polls for something to receive */
 	wait_queue_head_t clients; /* who polls for the end of the channel */
 
-	struct mutex lock; /* protects the next five; taken before port.lock */
+	/*
+	 * Protects the next six; taken before port.lock. A spinlock, for whoever holds it cannot be
+	 * kept from letting go of it by others that want the processor.
+	 */
+	spinlock_t lock;
 	const void *last_server; /* a guess that saves a search */
+	unsigned int server_count;
 	struct list_head servers;
 	struct list_head mourners; /* connections with a death pulse to send */
 	struct list_head connections;
 	struct list_head budgets; /* of users, for their pulses */
-	struct list_head loans; /* under the lock in inherit.c */
-	unsigned int loan_count; /* likewise */
+	struct rt_mutex inherit_lock; /* protects the next two; see inherit.h */
+	struct list_head loans;
+	unsigned int loan_count;
 
 	struct hlist_node named; /* under the lock in name.c */
+	unsigned int space; /* that it is named in */
 	kuid_t uid;
 	kgid_t gid;
 	umode_t mode;
@@ -52,7 +60,7 @@ void stplr_channel_put(struct stplr_channel *channel);
 /* The channel behind a descriptor, with a reference; ERR_PTR(-EBADF, -EINVAL). */
 struct stplr_channel *stplr_channel_from_fd(int fd);
 
-/* name.c: names are unique. 0, -EINVAL, -EADDRINUSE. */
+/* name.c: names are unique in an IPC namespace. 0, -EACCES, -EADDRINUSE. */
 int stplr_name_attach(struct stplr_channel *channel);
 void stplr_name_detach(struct stplr_channel *channel);
 
@@ -60,10 +68,11 @@ void stplr_name_detach(struct stplr_channel *channel);
 struct stplr_channel *stplr_name_find(const char *name);
 
 /* receive.c */
-long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive __user *user);
+long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive __user *user,
+			   struct file *file);
 long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply __user *user);
 long stplr_channel_reply_receive(struct stplr_channel *channel,
-				 struct stplr_reply_receive __user *user);
+				 struct stplr_reply_receive __user *user, struct file *file);
 long stplr_channel_read(struct stplr_channel *channel, const struct stplr_access __user *user);
 long stplr_channel_write(struct stplr_channel *channel, const struct stplr_access __user *user);
 

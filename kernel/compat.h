@@ -3,9 +3,15 @@
 #ifndef STPLR_COMPAT_H
 #define STPLR_COMPAT_H
 
+#include <linux/anon_inodes.h>
 #include <linux/device.h>
+#include <linux/err.h>
+#include <linux/fcntl.h>
+#include <linux/fdtable.h>
 #include <linux/file.h>
 #include <linux/mm.h>
+#include <linux/sched.h>
+#include <linux/uaccess.h>
 #include <linux/version.h>
 
 /*
@@ -30,6 +36,17 @@ static inline long stplr_pin_remote(struct mm_struct *mm, unsigned long start, u
 #endif
 }
 
+/* To read from at once: pages that are shared with other processes stay shared. */
+static inline long stplr_get_remote(struct mm_struct *mm, unsigned long start, unsigned long nr,
+				    unsigned int flags, struct page **pages)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
+	return get_user_pages_remote(mm, start, nr, flags, pages, NULL);
+#else
+	return get_user_pages_remote(mm, start, nr, flags, pages, NULL, NULL);
+#endif
+}
+
 /* Of the calling process. Does not let go of mmap_lock. */
 static inline long stplr_pin_own(unsigned long start, unsigned long nr, unsigned int flags,
 				 struct page **pages)
@@ -41,12 +58,43 @@ static inline long stplr_pin_own(unsigned long start, unsigned long nr, unsigned
 #endif
 }
 
-static inline int stplr_receive_fd(struct file *file, unsigned int flags)
+/* Tells the program of it at to; where the kernel lets modules do so, before it can be used. */
+static inline int stplr_receive_fd(struct file *file, int __user *to, unsigned int flags)
 {
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 8, 0)
-	return receive_fd(file, NULL, flags);
+	return receive_fd(file, to, flags);
 #else
-	return receive_fd(file, flags);
+	int fd = receive_fd(file, flags);
+
+	if (fd >= 0 && put_user(fd, to)) {
+		close_fd(fd);
+		return -EFAULT;
+	}
+	return fd;
+#endif
+}
+
+/*
+ * A descriptor of a file with an inode of its own, which security modules label. The file, and with it
+ * priv, is there for nobody before this returns.
+ */
+static inline int stplr_anon_fd(const char *name, const struct file_operations *operations, void *priv)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 8, 0)
+	int fd = get_unused_fd_flags(O_CLOEXEC);
+	struct file *file;
+
+	if (fd < 0)
+		return fd;
+	file = anon_inode_create_getfile(name, operations, priv, O_RDWR, NULL);
+	if (IS_ERR(file)) {
+		put_unused_fd(fd);
+		return PTR_ERR(file);
+	}
+	fd_install(fd, file);
+	return fd;
+#else
+	return anon_inode_getfd_secure(name, operations, priv, O_RDWR | O_CLOEXEC, NULL);
 #endif
 }
 
@@ -56,6 +104,16 @@ static inline struct class *stplr_class_create(const char *name)
 	return class_create(name);
 #else
 	return class_create(THIS_MODULE, name);
+#endif
+}
+
+/* The slice that a thread has asked for by sched_setattr(2), or 0. */
+static inline u64 stplr_own_slice(const struct task_struct *task)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 12, 0)
+	return task->se.custom_slice ? READ_ONCE(task->se.slice) : 0;
+#else
+	return 0;
 #endif
 }
 

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 #include "connection.h"
 
-#include <linux/anon_inodes.h>
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/module.h>
 #include <linux/sched.h>
-#include <linux/sched/signal.h>
 #include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
@@ -15,9 +13,9 @@
 #include "counters.h"
 #include "inherit.h"
 #include "message.h"
+#include "park.h"
 #include "pulse.h"
 #include "region.h"
-#include "tracepoints.h"
 #include "words.h"
 
 /* How many pulses of one connection may be queued, so that one client cannot drown the others. */
@@ -26,23 +24,8 @@
 /* And of all connections of a user to one channel, however many those are. */
 #define PULSES_OF_USER_MAX 16384
 
-struct connection {
-	struct stplr_channel *channel; /* reference */
-	struct stplr_user *user; /* reference */
-	struct stplr_budget *budgets[STPLR_BUDGETS]; /* references: its own, its user's */
-	struct stplr_regions *regions; /* reference */
-	u64 label;
-	struct stplr_message *spare; /* owned */
-	struct stplr_pulse_item *goodbye; /* kept ready for the release, if the channel wants it */
-
-	struct list_head sibling; /* in channel->connections, under channel->lock */
-	struct list_head mourning; /* in channel->mourners, under channel->lock */
-	struct stplr_channel *told; /* reference: who gets the death pulse, or NULL */
-	struct stplr_pulse_item *death;
-};
-
 /* With what belongs to it, of which a queued pulse or a region may hold on to a part for longer. */
-static const size_t cost = sizeof(struct connection) +
+static const size_t cost = sizeof(struct stplr_connection) +
 			   STPLR_BUDGETS * sizeof(struct stplr_budget) +
 			   sizeof(struct stplr_regions);
 
@@ -53,121 +36,15 @@ u64 stplr_connection_label(void)
 	return atomic64_inc_return(&labels);
 }
 
-static struct file **get_files(const struct stplr_send *arguments, int *err)
+struct stplr_pulse_item *stplr_connection_pulse(struct stplr_connection *connection, s32 code,
+						s64 value)
 {
-	s32 fds[STPLR_FILES_MAX];
-	struct file **files;
-	u32 i;
+	struct stplr_budget *budgets[STPLR_BUDGETS] = { NULL, connection->budgets[1] };
 
-	*err = -EINVAL;
-	if (arguments->file_count > STPLR_FILES_MAX)
-		return NULL;
-	*err = -EFAULT;
-	if (copy_from_user(fds, u64_to_user_ptr(arguments->files),
-			   arguments->file_count * sizeof(*fds)))
-		return NULL;
-	*err = -ENOMEM;
-	files = kmalloc_array(arguments->file_count, sizeof(*files), GFP_KERNEL_ACCOUNT);
-	if (!files)
-		return NULL;
-	for (i = 0; i < arguments->file_count; i++) {
-		files[i] = fget(fds[i]);
-		if (!files[i])
-			goto put;
-	}
-	*err = 0;
-	return files;
-
-put:
-	while (i--)
-		fput(files[i]);
-	kfree(files);
-	*err = -EBADF;
-	return NULL;
+	return stplr_pulse_new(connection->user, budgets, code, value);
 }
 
-static int prepare(struct connection *connection, struct stplr_message *message,
-		   const struct stplr_send *arguments, int attempt)
-{
-	int err = stplr_buffers_from(&message->send, &arguments->send, connection->regions);
-
-	if (!err)
-		err = stplr_buffers_from(&message->reply, &arguments->reply, connection->regions);
-	if (!err && arguments->file_count) {
-		message->files = get_files(arguments, &err);
-		if (!err)
-			message->file_count = arguments->file_count;
-	}
-	if (!err && connection->channel->flags & STPLR_CHANNEL_UNBLOCK) {
-		struct stplr_pulse_item *pulse;
-
-		pulse = stplr_pulse_new(connection->user, NULL, STPLR_PULSE_UNBLOCK, 0);
-		if (IS_ERR(pulse))
-			return PTR_ERR(pulse);
-		pulse->item.priority = message->call.item.priority;
-		message->unblock = &pulse->item;
-		message->free_unblock = stplr_pulse_free;
-	}
-	return err ? err : stplr_message_load(message, attempt);
-}
-
-static int send_once(struct connection *connection, struct stplr_send *arguments,
-		     struct stplr_send __user *user, ktime_t deadline, int attempt)
-{
-	bool wants_reply = !(arguments->flags & STPLR_SEND_ONE_WAY), delivered;
-	struct stplr_message *message;
-	int err;
-
-	message = stplr_message_new(connection->user, &connection->spare, &err);
-	if (!message)
-		return err;
-	message->label = connection->label;
-	stplr_call_init(&message->call, &connection->channel->port, 0, stplr_priority_of_current(),
-			wants_reply);
-	err = prepare(connection, message, arguments, attempt);
-	if (err)
-		goto put;
-
-	stplr_count(STPLR_COUNT_SENDS);
-	trace_stplr_send(connection->channel->port.number, message->call.item.priority,
-			 message->send.total, wants_reply);
-	err = stplr_port_send(&message->call, deadline, &delivered);
-	stplr_inherit_ended(connection->channel, message->call.id);
-	stplr_message_count_outcome(err);
-	if (err == STPLR_REFAULT) {
-		if (stplr_message_prefault(message))
-			err = -EFAULT;
-	} else if (err == -EINTR && !delivered && deadline == KTIME_MAX) {
-		err = -ERESTARTSYS;
-	} else if (!err && wants_reply) {
-		err = stplr_message_collect(message);
-		arguments->status = message->status;
-		arguments->replied = message->reply_end;
-		if (!err)
-			err = stplr_put_arguments(user, arguments, status);
-	}
-put:
-	stplr_message_done(message, &connection->spare);
-	return err;
-}
-
-static long send(struct connection *connection, struct stplr_send __user *user)
-{
-	struct stplr_send arguments STPLR_UNSET;
-	int err = STPLR_REFAULT, i;
-	ktime_t deadline;
-
-	if (stplr_get_arguments_before(&arguments, user, status))
-		return -EFAULT;
-	if (arguments.flags & ~STPLR_SEND_ONE_WAY)
-		return -EINVAL;
-	deadline = stplr_deadline(arguments.timeout_ns);
-	for (i = 0; err == STPLR_REFAULT && i < STPLR_ATTEMPTS; i++)
-		err = send_once(connection, &arguments, user, deadline, i);
-	return err == STPLR_REFAULT ? -EFAULT : err;
-}
-
-static long pulse(struct connection *connection, const struct stplr_pulse __user *user)
+static long pulse(struct stplr_connection *connection, const struct stplr_pulse __user *user)
 {
 	struct stplr_pulse_item *item;
 	struct stplr_pulse arguments;
@@ -192,7 +69,7 @@ static long pulse(struct connection *connection, const struct stplr_pulse __user
 	return err;
 }
 
-static long ask_for_death(struct connection *connection, const struct stplr_death __user *user)
+static long ask_for_death(struct stplr_connection *connection, const struct stplr_death __user *user)
 {
 	struct stplr_pulse_item *item;
 	struct stplr_channel *told;
@@ -212,7 +89,7 @@ static long ask_for_death(struct connection *connection, const struct stplr_deat
 		err = PTR_ERR(item);
 		goto put_told;
 	}
-	mutex_lock(&connection->channel->lock);
+	spin_lock(&connection->channel->lock);
 	/* Mourning takes the lock after the port is closed, so one of the two sees the other. */
 	closed = stplr_port_closed(&connection->channel->port);
 	err = closed ? -ESRCH : connection->death ? -EBUSY : 0;
@@ -221,7 +98,7 @@ static long ask_for_death(struct connection *connection, const struct stplr_deat
 		connection->death = item;
 		list_add(&connection->mourning, &connection->channel->mourners);
 	}
-	mutex_unlock(&connection->channel->lock);
+	spin_unlock(&connection->channel->lock);
 	if (!err)
 		return 0;
 	stplr_pulse_free(&item->item);
@@ -230,22 +107,40 @@ put_told:
 	return err;
 }
 
-void stplr_connection_mourn(struct stplr_channel *channel)
+/* Takes out one death pulse, and whom to tell: both become the caller's. NULL: there is none. */
+static struct stplr_pulse_item *next_death(struct stplr_channel *channel,
+					   struct stplr_channel **told)
 {
-	struct connection *connection, *next;
+	struct stplr_pulse_item *death = NULL;
+	struct stplr_connection *connection;
 
-	mutex_lock(&channel->lock);
-	list_for_each_entry_safe(connection, next, &channel->mourners, mourning) {
+	spin_lock(&channel->lock);
+	connection = list_first_entry_or_null(&channel->mourners, struct stplr_connection, mourning);
+	if (connection) {
 		list_del_init(&connection->mourning);
-		cond_resched();
-		if (stplr_port_post(&connection->told->port, &connection->death->item, 0))
-			stplr_pulse_free(&connection->death->item);
+		death = connection->death;
 		connection->death = NULL;
+		*told = connection->told;
+		refcount_inc(&connection->told->refs);
 	}
-	mutex_unlock(&channel->lock);
+	spin_unlock(&channel->lock);
+	return death;
 }
 
-static long register_memory(struct connection *connection, const struct stplr_register __user *user)
+void stplr_connection_mourn(struct stplr_channel *channel)
+{
+	struct stplr_pulse_item *death;
+	struct stplr_channel *told;
+
+	while ((death = next_death(channel, &told))) {
+		if (stplr_port_post(&told->port, &death->item, 0))
+			stplr_pulse_free(&death->item);
+		stplr_channel_put(told);
+		cond_resched();
+	}
+}
+
+static long register_memory(struct stplr_connection *connection, const struct stplr_register __user *user)
 {
 	struct stplr_register arguments;
 
@@ -255,7 +150,7 @@ static long register_memory(struct connection *connection, const struct stplr_re
 				     arguments.length);
 }
 
-static void put_budgets(struct connection *connection)
+static void put_budgets(struct stplr_connection *connection)
 {
 	int i;
 
@@ -264,21 +159,23 @@ static void put_budgets(struct connection *connection)
 			stplr_budget_put(connection->budgets[i]);
 }
 
-static void leave_channel(struct connection *connection)
+static void leave_channel(struct stplr_connection *connection)
 {
 	struct stplr_channel *channel = connection->channel;
+	struct stplr_pulse_item *death;
 
-	mutex_lock(&channel->lock);
+	spin_lock(&channel->lock);
 	list_del_init(&connection->mourning);
 	list_del(&connection->sibling);
-	mutex_unlock(&channel->lock);
-	if (connection->death)
-		stplr_pulse_free(&connection->death->item);
+	death = connection->death;
+	spin_unlock(&channel->lock);
+	if (death)
+		stplr_pulse_free(&death->item);
 	if (connection->told)
 		stplr_channel_put(connection->told);
 }
 
-static void connection_free(struct connection *connection)
+static void connection_free(struct stplr_connection *connection)
 {
 	leave_channel(connection);
 	if (connection->goodbye)
@@ -292,9 +189,15 @@ static void connection_free(struct connection *connection)
 	kfree(connection);
 }
 
+static int connection_flush(struct file *file, fl_owner_t owner)
+{
+	stplr_unpark_file(file);
+	return 0;
+}
+
 static int connection_release(struct inode *inode, struct file *file)
 {
-	struct connection *connection = file->private_data;
+	struct stplr_connection *connection = file->private_data;
 
 	if (connection->goodbye &&
 	    !stplr_port_post(&connection->channel->port, &connection->goodbye->item, 0))
@@ -305,7 +208,7 @@ static int connection_release(struct inode *inode, struct file *file)
 
 static __poll_t connection_poll(struct file *file, poll_table *table)
 {
-	struct connection *connection = file->private_data;
+	struct stplr_connection *connection = file->private_data;
 
 	poll_wait(file, &connection->channel->clients, table);
 	return stplr_port_closed(&connection->channel->port) ?
@@ -315,12 +218,13 @@ static __poll_t connection_poll(struct file *file, poll_table *table)
 
 static long connection_ioctl(struct file *file, unsigned int command, unsigned long argument)
 {
-	struct connection *connection = file->private_data;
+	struct stplr_connection *connection = file->private_data;
 	void __user *user = (void __user *)argument;
 
+	stplr_unpark();
 	switch (command) {
 	case STPLR_SEND:
-		return send(connection, user);
+		return stplr_connection_send(connection, user, file);
 	case STPLR_PULSE:
 		return pulse(connection, user);
 	case STPLR_DEATH:
@@ -336,15 +240,17 @@ static long connection_ioctl(struct file *file, unsigned int command, unsigned l
 
 static const struct file_operations connection_operations = {
 	.owner = THIS_MODULE,
+	.flush = connection_flush,
 	.release = connection_release,
 	.poll = connection_poll,
 	.unlocked_ioctl = connection_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
 	.llseek = noop_llseek,
 };
 
-static struct connection *connection_new(struct stplr_channel *channel, u64 label)
+static struct stplr_connection *connection_new(struct stplr_channel *channel, u64 label)
 {
-	struct connection *connection = kzalloc(sizeof(*connection), GFP_KERNEL_ACCOUNT);
+	struct stplr_connection *connection = kzalloc(sizeof(*connection), GFP_KERNEL_ACCOUNT);
 	struct stplr_budget *fresh;
 	struct stplr_pulse_item *goodbye = NULL;
 	int err = -ENOMEM;
@@ -365,25 +271,27 @@ static struct connection *connection_new(struct stplr_channel *channel, u64 labe
 	connection->regions = stplr_regions_new();
 	if (!connection->regions)
 		goto put_budgets;
+	connection->label = label;
+	connection->channel = channel;
+	INIT_LIST_HEAD(&connection->mourning);
+	spin_lock(&channel->lock);
+	fresh = connection->budgets[1];
+	connection->budgets[1] = stplr_budget_share_locked(&channel->budgets, &channel->lock,
+							   connection->user, fresh);
+	spin_unlock(&channel->lock);
+	if (connection->budgets[1] != fresh)
+		stplr_budget_put(fresh);
 	if (channel->flags & STPLR_CHANNEL_DISCONNECT) {
-		goodbye = stplr_pulse_new(connection->user, NULL, STPLR_PULSE_DISCONNECT, label);
+		goodbye = stplr_connection_pulse(connection, STPLR_PULSE_DISCONNECT, label);
 		if (IS_ERR(goodbye)) {
 			err = PTR_ERR(goodbye);
 			goto end_regions;
 		}
 	}
 	connection->goodbye = goodbye;
-	connection->label = label;
-	connection->channel = channel;
-	INIT_LIST_HEAD(&connection->mourning);
-	mutex_lock(&channel->lock);
-	fresh = connection->budgets[1];
-	connection->budgets[1] = stplr_budget_share_locked(&channel->budgets, &channel->lock,
-							   connection->user, fresh);
+	spin_lock(&channel->lock);
 	list_add_tail(&connection->sibling, &channel->connections);
-	mutex_unlock(&channel->lock);
-	if (connection->budgets[1] != fresh)
-		stplr_budget_put(fresh);
+	spin_unlock(&channel->lock);
 	return connection;
 
 end_regions:
@@ -400,28 +308,27 @@ free:
 
 void stplr_connection_show(struct seq_file *file, struct stplr_channel *channel)
 {
-	struct connection *connection;
+	struct stplr_connection *connection;
 
-	mutex_lock(&channel->lock);
+	spin_lock(&channel->lock);
 	list_for_each_entry(connection, &channel->connections, sibling)
 		seq_printf(file, "%u %llu %u %u %d\n", channel->port.number, connection->label,
 			   __kuid_val(connection->user->uid),
 			   stplr_regions_count(connection->regions),
 			   atomic_read(&connection->budgets[0]->left));
-	mutex_unlock(&channel->lock);
+	spin_unlock(&channel->lock);
 }
 
 long stplr_connection_create(struct stplr_channel *channel, u64 label)
 {
-	struct connection *connection = connection_new(channel, label);
+	struct stplr_connection *connection = connection_new(channel, label);
 	long fd;
 
 	if (IS_ERR(connection)) {
 		stplr_channel_put(channel);
 		return PTR_ERR(connection);
 	}
-	fd = anon_inode_getfd("[stplr-connection]", &connection_operations, connection,
-			      O_RDWR | O_CLOEXEC);
+	fd = stplr_anon_fd("[stplr-connection]", &connection_operations, connection);
 	if (fd < 0)
 		connection_free(connection);
 	return fd;

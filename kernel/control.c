@@ -9,6 +9,7 @@
 
 #include "channel.h"
 #include "connection.h"
+#include "park.h"
 
 static long connect_by_name(const struct stplr_connect __user *user)
 {
@@ -29,6 +30,7 @@ static long control_ioctl(struct file *file, unsigned int command, unsigned long
 {
 	void __user *user = (void __user *)argument;
 
+	stplr_unpark();
 	switch (command) {
 	case STPLR_CHANNEL_CREATE:
 		return stplr_channel_create(user);
@@ -42,6 +44,7 @@ static long control_ioctl(struct file *file, unsigned int command, unsigned long
 static const struct file_operations control_operations = {
 	.owner = THIS_MODULE,
 	.unlocked_ioctl = control_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
 	.llseek = noop_llseek,
 };
 

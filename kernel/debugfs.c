@@ -2,9 +2,9 @@
 #include "debugfs.h"
 
 #include <linux/debugfs.h>
-#include <linux/mutex.h>
 #include <linux/sched.h>
 #include <linux/seq_file.h>
+#include <linux/spinlock.h>
 
 #include "counters.h"
 #include "port.h"
@@ -12,8 +12,8 @@
 
 DEFINE_PER_CPU(struct stplr_counters, stplr_counters);
 
-/* Protects the list. channel->lock and port->lock nest in it. */
-static DEFINE_MUTEX(shown_lock);
+/* Protects the list. Nothing nests in it: what is read is kept by a reference. */
+static DEFINE_SPINLOCK(shown_lock);
 static LIST_HEAD(all);
 static u32 last_number;
 
@@ -24,34 +24,70 @@ void stplr_show(struct stplr_shown *shown, struct stplr_port *port,
 {
 	shown->port = port;
 	shown->ops = ops;
-	mutex_lock(&shown_lock);
+	spin_lock(&shown_lock);
 	port->number = ++last_number;
 	list_add_tail(&shown->node, &all);
-	mutex_unlock(&shown_lock);
+	spin_unlock(&shown_lock);
 }
 
 void stplr_hide(struct stplr_shown *shown)
 {
-	mutex_lock(&shown_lock);
+	spin_lock(&shown_lock);
 	list_del(&shown->node);
-	mutex_unlock(&shown_lock);
+	spin_unlock(&shown_lock);
+}
+
+/* The first one from there on that can be kept; &all: there is none. */
+static struct list_head *keep_locked(struct list_head *at)
+{
+	for (; at != &all; at = at->next) {
+		struct stplr_shown *shown = list_entry(at, struct stplr_shown, node);
+
+		if (shown->ops->get(shown))
+			break;
+	}
+	return at;
 }
 
 /* The first line is a header, for which the list's head stands. */
 static void *start(struct seq_file *file, loff_t *position)
 {
-	mutex_lock(&shown_lock);
-	return seq_list_start_head(&all, *position);
-}
+	struct list_head *at = &all;
+	loff_t i;
 
-static void *next(struct seq_file *file, void *at, loff_t *position)
-{
-	return seq_list_next(at, &all, position);
+	if (!*position)
+		return &all;
+	spin_lock(&shown_lock);
+	for (i = 0; i < *position; i++) {
+		at = at->next;
+		if (at == &all)
+			break;
+	}
+	at = keep_locked(at);
+	spin_unlock(&shown_lock);
+	return at == &all ? NULL : at;
 }
 
 static void stop(struct seq_file *file, void *at)
 {
-	mutex_unlock(&shown_lock);
+	struct stplr_shown *shown;
+
+	if (!at || at == &all)
+		return;
+	shown = list_entry(at, struct stplr_shown, node);
+	shown->ops->put(shown);
+}
+
+static void *next(struct seq_file *file, void *at, loff_t *position)
+{
+	struct list_head *after;
+
+	++*position;
+	spin_lock(&shown_lock);
+	after = keep_locked(((struct list_head *)at)->next);
+	spin_unlock(&shown_lock);
+	stop(file, at);
+	return after == &all ? NULL : after;
 }
 
 static void count_blocked(void *context, enum stplr_blocked state, struct task_struct *who,
@@ -141,6 +177,7 @@ static int counters_show(struct seq_file *file, void *unused)
 		[STPLR_COUNT_PEER_GONE] = "peer-gone",
 		[STPLR_COUNT_REFAULTS] = "refaults",
 		[STPLR_COUNT_PIN_BATCHES] = "pin-batches",
+		[STPLR_COUNT_ASKS] = "asks",
 		[STPLR_COUNT_OVER_LIMIT] = "over-limit",
 		[STPLR_COUNT_RAISES] = "raises",
 	};

@@ -21,6 +21,9 @@ struct stplr_port;
 struct stplr_shown;
 
 struct stplr_shown_ops {
+	/* A reference to the owner; false: it is on its way out. put is called without locks. */
+	bool (*get)(struct stplr_shown *shown);
+	void (*put)(struct stplr_shown *shown);
 	/* One line's beginning: what kind, which name, whose. */
 	void (*describe)(struct seq_file *file, struct stplr_shown *shown);
 	/* A line for each connection. Optional. */
@@ -29,7 +32,7 @@ struct stplr_shown_ops {
 
 /* Part of what owns a port. */
 struct stplr_shown {
-	struct list_head node; /* under the lock in debugfs.c, which is held during both calls */
+	struct list_head node; /* under the lock in debugfs.c */
 	struct stplr_port *port;
 	const struct stplr_shown_ops *ops;
 };
@@ -37,7 +40,7 @@ struct stplr_shown {
 /* Numbers the port, too. */
 void stplr_show(struct stplr_shown *shown, struct stplr_port *port,
 		const struct stplr_shown_ops *ops);
-/* May wait for somebody who reads; afterwards the owner may go. */
+/* By the owner, whose last reference is gone. */
 void stplr_hide(struct stplr_shown *shown);
 
 /* Never fails: what cannot be shown is not. */

@@ -6,16 +6,17 @@
 #include <linux/fs.h>
 #include <linux/hashtable.h>
 #include <linux/module.h>
-#include <linux/mutex.h>
 #include <linux/pid.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
+#include <linux/spinlock.h>
 #include <linux/uaccess.h>
 
 #include "compat.h"
 #include "debug.h"
 #include "include/stplr.h"
 #include "mailbox.h"
+#include "park.h"
 
 #define DEVICES_MAX 256
 
@@ -28,7 +29,7 @@ static struct cdev node;
 static struct class *node_class;
 
 /* Who has which node open. */
-static DEFINE_MUTEX(opens_lock);
+static DEFINE_SPINLOCK(opens_lock);
 static DEFINE_HASHTABLE(opens, 8);
 
 static bool has_open_locked(int minor, const struct pid *tgid)
@@ -58,11 +59,11 @@ static int node_open(struct inode *inode, struct file *file)
 	open->tgid = task_tgid(current);
 	INIT_LIST_HEAD(&open->mailboxes);
 
-	mutex_lock(&opens_lock);
+	spin_lock(&opens_lock);
 	err = has_open_locked(open->minor, open->tgid) ? -EBUSY : 0;
 	if (!err)
 		hash_add(opens, &open->node, (unsigned long)open->tgid);
-	mutex_unlock(&opens_lock);
+	spin_unlock(&opens_lock);
 	if (err)
 		goto uncharge;
 	get_pid(open->tgid);
@@ -80,13 +81,19 @@ free:
 	return err;
 }
 
+static int node_flush(struct file *file, fl_owner_t owner)
+{
+	stplr_unpark_file(file);
+	return 0;
+}
+
 static int node_release(struct inode *inode, struct file *file)
 {
 	struct stplr_open *open = file->private_data;
 
-	mutex_lock(&opens_lock);
+	spin_lock(&opens_lock);
 	hash_del(&open->node);
-	mutex_unlock(&opens_lock);
+	spin_unlock(&opens_lock);
 	stplr_mailbox_release_all(open);
 	stplr_log(STPLR_DEBUG_OWNERS, "node %d: closed\n", open->minor);
 	put_pid(open->tgid);
@@ -112,6 +119,7 @@ static long node_ioctl(struct file *file, unsigned int command, unsigned long ar
 	struct stplr_open *open = file->private_data;
 	void __user *user = (void __user *)argument;
 
+	stplr_unpark();
 	switch (command) {
 	case STPLR_VERSION:
 		return tell_version(user);
@@ -120,9 +128,9 @@ static long node_ioctl(struct file *file, unsigned int command, unsigned long ar
 	case STPLR_HANDLE_PUT:
 		return stplr_mailbox_put(open, user);
 	case STPLR_MSG_SEND:
-		return stplr_mailbox_send(open, user);
+		return stplr_mailbox_send(open, user, file);
 	case STPLR_MSG_SEND_RECEIVE:
-		return stplr_mailbox_send_receive(open, user);
+		return stplr_mailbox_send_receive(open, user, file);
 	case STPLR_MSG_RECEIVE:
 		return stplr_mailbox_receive(open, user);
 	case STPLR_MSG_REPLY:
@@ -136,6 +144,7 @@ static long node_ioctl(struct file *file, unsigned int command, unsigned long ar
 static const struct file_operations node_operations = {
 	.owner = THIS_MODULE,
 	.open = node_open,
+	.flush = node_flush,
 	.release = node_release,
 	.unlocked_ioctl = node_ioctl,
 	.llseek = noop_llseek,

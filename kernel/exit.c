@@ -10,31 +10,27 @@
 
 #include "compat.h"
 
-/* Raw, for the probe runs with preemption off. Protects the table and the list. */
+/* Raw, for the probe runs with preemption off. Protects the table and the rings. */
 static DEFINE_RAW_SPINLOCK(watch_lock);
 static DEFINE_HASHTABLE(leaders, 10);
-static LIST_HEAD(dead);
 static atomic_t led; /* how many leaders there are */
 
+static struct workqueue_struct *burials;
 static struct tracepoint *exit_tracepoint;
 
+/* Of all that watched the same, the leader last, for the work is part of it. */
 static void bury(struct work_struct *work)
 {
-	struct stplr_watch *watch;
+	struct stplr_watch *leader = container_of(work, struct stplr_watch, work), *watch;
 
-	for (;;) {
+	do {
 		raw_spin_lock(&watch_lock);
-		watch = list_first_entry_or_null(&dead, struct stplr_watch, ring);
-		if (watch)
-			list_del_init(&watch->ring);
+		watch = list_empty(&leader->ring) ? leader : list_next_entry(leader, ring);
+		list_del_init(&watch->ring);
 		raw_spin_unlock(&watch_lock);
-		if (!watch)
-			return;
 		watch->died(watch);
-	}
+	} while (watch != leader);
 }
-
-static DECLARE_WORK(bury_work, bury);
 
 static struct stplr_watch *find_leader_locked(const void *key)
 {
@@ -46,34 +42,36 @@ static struct stplr_watch *find_leader_locked(const void *key)
 	return NULL;
 }
 
-static bool collect_locked(const void *key)
+/* Takes what watches key out of the table. Returns the leader, or NULL. */
+static struct stplr_watch *take_out_locked(const void *key)
 {
 	struct stplr_watch *leader = find_leader_locked(key);
-	LIST_HEAD(ring);
 
 	if (!leader)
-		return false;
+		return NULL;
 	hash_del(&leader->leader);
 	atomic_dec(&led);
-	list_add_tail(&ring, &leader->ring);
-	list_splice_tail(&ring, &dead);
-	return true;
+	leader->ended = true;
+	return leader;
 }
 
 static void on_exit(STPLR_EXIT_PROBE_ARGS)
 {
-	bool any;
+	struct stplr_watch *of_thread, *of_process = NULL;
 
 	if (!atomic_read(&led))
 		return;
 	raw_spin_lock(&watch_lock);
-	any = collect_locked(task);
+	of_thread = take_out_locked(task);
 	/* The kernel has counted this thread out already. */
 	if (!atomic_read(&task->signal->live))
-		any |= collect_locked(task->signal);
+		of_process = take_out_locked(task->signal);
 	raw_spin_unlock(&watch_lock);
-	if (any)
-		queue_work(system_unbound_wq, &bury_work);
+	/* Nobody else does away with a leader whose owner has ended. */
+	if (of_thread)
+		queue_work(burials, &of_thread->work);
+	if (of_process)
+		queue_work(burials, &of_process->work);
 }
 
 static void find_tracepoint(struct tracepoint *tracepoint, void *found)
@@ -84,17 +82,25 @@ static void find_tracepoint(struct tracepoint *tracepoint, void *found)
 
 int stplr_exit_init(void)
 {
+	int err;
+
 	for_each_kernel_tracepoint(find_tracepoint, &exit_tracepoint);
 	if (!exit_tracepoint)
 		return -EOPNOTSUPP;
-	return tracepoint_probe_register(exit_tracepoint, on_exit, NULL);
+	burials = alloc_workqueue("stplr", WQ_UNBOUND, 0);
+	if (!burials)
+		return -ENOMEM;
+	err = tracepoint_probe_register(exit_tracepoint, on_exit, NULL);
+	if (err)
+		destroy_workqueue(burials);
+	return err;
 }
 
 void stplr_exit_exit(void)
 {
 	tracepoint_probe_unregister(exit_tracepoint, on_exit, NULL);
 	tracepoint_synchronize_unregister();
-	flush_work(&bury_work);
+	destroy_workqueue(burials);
 }
 
 void stplr_exit_watch(struct stplr_watch *watch, const void *key,
@@ -104,6 +110,8 @@ void stplr_exit_watch(struct stplr_watch *watch, const void *key,
 
 	watch->key = key;
 	watch->died = died;
+	watch->ended = false;
+	INIT_WORK(&watch->work, bury);
 	INIT_LIST_HEAD(&watch->ring);
 	INIT_HLIST_NODE(&watch->leader);
 	raw_spin_lock(&watch_lock);
@@ -133,10 +141,11 @@ bool stplr_exit_unwatch(struct stplr_watch *watch)
 
 	raw_spin_lock(&watch_lock);
 	leads = hash_hashed(&watch->leader);
-	uncalled = leads || !list_empty(&watch->ring);
+	uncalled = leads || (!watch->ended && !list_empty(&watch->ring));
 	if (leads)
 		resign_locked(watch);
-	list_del_init(&watch->ring);
+	if (uncalled)
+		list_del_init(&watch->ring);
 	raw_spin_unlock(&watch_lock);
 	return uncalled;
 }

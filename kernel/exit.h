@@ -4,18 +4,22 @@
  * inherited or passed on, and outlive whoever used them.
  *
  * The kernel's own tracepoint for exits is the only hook that modules have for threads. The probe
- * only moves what was watched to a list, at once however much it is; the rest happens in a work
- * item, which may sleep.
+ * only takes what was watched out of a table, at once however much it is; the rest happens in a work
+ * item, which may sleep. Each thread or process that has ended has a work item of its own, so that
+ * nobody's news wait for what another has left behind.
  */
 #ifndef STPLR_EXIT_H
 #define STPLR_EXIT_H
 
 #include <linux/list.h>
 #include <linux/sched.h>
+#include <linux/workqueue.h>
 
 struct stplr_watch {
 	struct hlist_node leader; /* in the table, if it is there for all that watch the same */
-	struct list_head ring; /* of those, without a head; later in the list of the dead */
+	struct list_head ring; /* of those, without a head */
+	struct work_struct work; /* of a leader whose owner has ended */
+	bool ended; /* it is such a leader */
 	const void *key;
 	void (*died)(struct stplr_watch *watch); /* may sleep */
 };

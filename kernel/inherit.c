@@ -6,32 +6,38 @@
 #include <linux/sched.h>
 #include <linux/sched/task.h>
 #include <linux/slab.h>
+#include <linux/spinlock.h>
 #include <uapi/linux/sched/types.h>
 
+#include "compat.h"
 #include "counters.h"
 #include "exit.h"
 
 /* A thread that receives on such channels, for as long as one of them is open. */
 struct heir {
 	struct hlist_node node; /* in heirs */
-	struct list_head loans;
-	unsigned int count; /* of them */
+	unsigned int count; /* of loans, there and to come, and one for the watch; as node */
 	struct stplr_watch watch;
 	struct task_struct *task; /* reference */
+	struct rt_mutex lock; /* protects what follows */
+	struct list_head loans;
 	int raised; /* to this priority; 0: it runs with its own */
+	bool lent_real_time;
 	struct sched_attr own; /* what it gets back, while it is raised */
+	u64 own_slack;
 };
 
-/* What one channel has one thread run with. */
+/* What one channel has one thread run with. Under that channel's lock. */
 struct loan {
-	struct list_head of_heir;
+	struct list_head of_heir; /* under heir->lock */
 	struct list_head of_channel; /* in channel->loans */
-	struct heir *heir;
+	struct heir *heir; /* counted there */
 	struct stplr_channel *channel; /* which ends its loans before it goes */
 	struct stplr_user *user; /* who is charged; the channel's */
 	u64 serving; /* id of the call that counts, or 0 */
 	int priority; /* of that call */
 	int urgency; /* of the queue, as last seen */
+	int wanted; /* what these add up to; written under heir->lock as well */
 };
 
 /* From so many channels a thread inherits at most: all of them are gone through under a lock. */
@@ -40,7 +46,11 @@ struct loan {
 /* And so many threads inherit from a channel. */
 #define HEIRS_MAX 256
 
-static DEFINE_RT_MUTEX(inherit_lock);
+/* What a heir is charged, however many loans it has: each pays for it. */
+#define COST (sizeof(struct loan) + sizeof(struct heir))
+
+/* Protects the table. Nothing nests in it but what exit.c has. */
+static DEFINE_SPINLOCK(heirs_lock);
 static DEFINE_HASHTABLE(heirs, 6);
 
 int stplr_priority_of_current(void)
@@ -56,26 +66,6 @@ int stplr_priority_of_current(void)
 	}
 }
 
-static struct heir *find_heir_locked(const struct task_struct *task)
-{
-	struct heir *heir;
-
-	hash_for_each_possible(heirs, heir, node, (unsigned long)task)
-		if (heir->task == task)
-			return heir;
-	return NULL;
-}
-
-static struct loan *find_loan_locked(struct stplr_channel *channel, const struct task_struct *task)
-{
-	struct loan *loan;
-
-	list_for_each_entry(loan, &channel->loans, of_channel)
-		if (loan->heir->task == task)
-			return loan;
-	return NULL;
-}
-
 static void remember_own(struct heir *heir)
 {
 	struct task_struct *task = heir->task;
@@ -89,7 +79,10 @@ static void remember_own(struct heir *heir)
 		.sched_flags = task->sched_reset_on_fork ? SCHED_FLAG_RESET_ON_FORK : 0,
 		.sched_nice = task_nice(task),
 		.sched_priority = real_time ? max(priority, 1U) : 0,
+		.sched_runtime = real_time ? 0 : stplr_own_slice(task),
 	};
+	heir->own_slack = READ_ONCE(task->timer_slack_ns);
+	heir->lent_real_time = false;
 }
 
 static void restore_own(struct heir *heir)
@@ -99,6 +92,19 @@ static void restore_own(struct heir *heir)
 	/* Nobody keeps what was lent. */
 	if (sched_setattr_nocheck(heir->task, &heir->own))
 		sched_setattr_nocheck(heir->task, &normal);
+	/* Real-time threads have none, and those that are no longer get the default. */
+	if (heir->lent_real_time)
+		WRITE_ONCE(heir->task->timer_slack_ns, heir->own_slack);
+}
+
+/* A group of threads may be given no real time at all, and its share is not for modules to see. */
+static bool may_be_real_time(const struct task_struct *task)
+{
+#ifdef CONFIG_RT_GROUP_SCHED
+	return READ_ONCE(task->sched_task_group) == READ_ONCE(init_task.sched_task_group);
+#else
+	return true;
+#endif
 }
 
 /* What the thread needs in order to run with this priority; false: what it has is enough. */
@@ -117,6 +123,7 @@ static bool raise(const struct sched_attr *own, int priority, struct sched_attr 
 			return false;
 		if (!real_time)
 			attr->sched_policy = SCHED_FIFO;
+		attr->sched_runtime = 0;
 		attr->sched_priority = wanted;
 		return true;
 	}
@@ -128,7 +135,7 @@ static bool raise(const struct sched_attr *own, int priority, struct sched_attr 
 	return true;
 }
 
-/* Gives the thread what its loans add up to. */
+/* Gives the thread what its loans add up to. Under heir->lock. */
 static void settle_locked(struct heir *heir)
 {
 	struct sched_attr attr;
@@ -136,7 +143,9 @@ static void settle_locked(struct heir *heir)
 	int wanted = 0;
 
 	list_for_each_entry(loan, &heir->loans, of_heir)
-		wanted = max3(wanted, loan->serving ? loan->priority : 0, loan->urgency);
+		wanted = max(wanted, loan->wanted);
+	if (wanted > STPLR_PRIORITY_REAL_TIME && !may_be_real_time(heir->task))
+		wanted = STPLR_PRIORITY_REAL_TIME;
 	if (wanted == heir->raised)
 		return;
 	if (!heir->raised)
@@ -144,11 +153,26 @@ static void settle_locked(struct heir *heir)
 	if (raise(&heir->own, wanted, &attr)) {
 		sched_setattr_nocheck(heir->task, &attr);
 		heir->raised = wanted;
+		heir->lent_real_time |= attr.sched_policy != heir->own.sched_policy &&
+					attr.sched_policy == SCHED_FIFO;
 		stplr_count(STPLR_COUNT_RAISES);
 	} else if (heir->raised) {
 		restore_own(heir);
 		heir->raised = 0;
 	}
+}
+
+/* What the loan is for has changed. */
+static void update_locked(struct loan *loan)
+{
+	int wanted = max(loan->serving ? loan->priority : 0, loan->urgency);
+
+	if (wanted == loan->wanted)
+		return;
+	rt_mutex_lock(&loan->heir->lock);
+	loan->wanted = wanted;
+	settle_locked(loan->heir);
+	rt_mutex_unlock(&loan->heir->lock);
 }
 
 static void free_heir(struct heir *heir)
@@ -157,105 +181,222 @@ static void free_heir(struct heir *heir)
 	kfree(heir);
 }
 
-static void remove_loan_locked(struct loan *loan)
+/* For a loan that has gone, or for the watch. A heir that is dying just now is left to that. */
+static void put_heir(struct heir *heir)
 {
-	loan->heir->count--;
-	loan->channel->loan_count--;
+	bool last;
+
+	spin_lock(&heirs_lock);
+	last = !--heir->count || (heir->count == 1 && stplr_exit_unwatch(&heir->watch));
+	if (last)
+		hash_del(&heir->node);
+	spin_unlock(&heirs_lock);
+	if (last)
+		free_heir(heir);
+}
+
+/* The channel's lock is held, and keeps its reference to the heir until that is put. */
+static struct heir *remove_loan_locked(struct loan *loan)
+{
+	struct heir *heir = loan->heir;
+
+	rt_mutex_lock(&heir->lock);
 	list_del(&loan->of_heir);
+	settle_locked(heir);
+	rt_mutex_unlock(&heir->lock);
 	list_del(&loan->of_channel);
-	stplr_user_uncharge(loan->user, sizeof(*loan) + sizeof(struct heir));
+	loan->channel->loan_count--;
+	stplr_user_uncharge(loan->user, COST);
 	stplr_user_put(loan->user);
 	kfree(loan);
+	return heir;
+}
+
+/* The channel of some loan, with a reference, or NULL. */
+static struct stplr_channel *some_channel(struct heir *heir)
+{
+	struct stplr_channel *channel = NULL;
+	struct loan *loan;
+
+	rt_mutex_lock(&heir->lock);
+	loan = list_first_entry_or_null(&heir->loans, struct loan, of_heir);
+	if (loan) {
+		channel = loan->channel;
+		refcount_inc(&channel->refs);
+	}
+	rt_mutex_unlock(&heir->lock);
+	return channel;
+}
+
+static struct loan *find_loan_locked(struct stplr_channel *channel, const struct task_struct *task)
+{
+	struct loan *loan;
+
+	list_for_each_entry(loan, &channel->loans, of_channel)
+		if (loan->heir->task == task)
+			return loan;
+	return NULL;
 }
 
 static void heir_died(struct stplr_watch *watch)
 {
 	struct heir *heir = container_of(watch, struct heir, watch);
-	struct loan *loan, *next;
+	struct stplr_channel *channel;
+	struct loan *loan;
 
-	rt_mutex_lock(&inherit_lock);
-	hash_del(&heir->node);
-	list_for_each_entry_safe(loan, next, &heir->loans, of_heir)
-		remove_loan_locked(loan);
-	rt_mutex_unlock(&inherit_lock);
-	free_heir(heir);
+	while ((channel = some_channel(heir))) {
+		rt_mutex_lock(&channel->inherit_lock);
+		loan = find_loan_locked(channel, heir->task);
+		if (loan)
+			remove_loan_locked(loan);
+		rt_mutex_unlock(&channel->inherit_lock);
+		if (loan)
+			put_heir(heir);
+		stplr_channel_put(channel);
+	}
+	put_heir(heir);
 }
 
-static struct heir *new_heir_locked(void)
+static struct heir *new_heir(void)
 {
 	struct heir *heir = kzalloc(sizeof(*heir), GFP_KERNEL_ACCOUNT);
 
 	if (!heir)
 		return NULL;
+	rt_mutex_init(&heir->lock);
 	INIT_LIST_HEAD(&heir->loans);
 	heir->task = get_task_struct(current);
-	hash_add(heirs, &heir->node, (unsigned long)current);
-	stplr_exit_watch(&heir->watch, stplr_exit_thread(), heir_died);
+	heir->count = 1;
 	return heir;
 }
 
-/* Ends what nobody uses; a heir that is dying ends itself. */
-static void release_heir_locked(struct heir *heir)
+/*
+ * The calling thread as a heir, counted for one loan more; if it is none yet, fresh is what it becomes.
+ * NULL: fresh is NULL, or (-EDQUOT) it has too many loans.
+ */
+static struct heir *count_in(struct heir *fresh, int *err)
 {
-	if (!list_empty(&heir->loans) || !stplr_exit_unwatch(&heir->watch))
-		return;
-	hash_del(&heir->node);
-	free_heir(heir);
+	struct heir *heir;
+
+	*err = 0;
+	spin_lock(&heirs_lock);
+	hash_for_each_possible(heirs, heir, node, (unsigned long)current)
+		if (heir->task == current)
+			break;
+	if (!heir && fresh) {
+		heir = fresh;
+		hash_add(heirs, &heir->node, (unsigned long)current);
+		stplr_exit_watch(&heir->watch, stplr_exit_thread(), heir_died);
+	}
+	if (heir && heir->count > LOANS_MAX) {
+		heir = NULL;
+		*err = -EDQUOT;
+	}
+	if (heir)
+		heir->count++;
+	spin_unlock(&heirs_lock);
+	return heir;
 }
 
-static struct loan *new_loan_locked(struct stplr_channel *channel, int *err)
+/* Nobody but the thread itself makes it a heir. */
+static struct heir *heir_of_current(int *err)
 {
-	struct heir *heir = find_heir_locked(current);
+	struct heir *heir = count_in(NULL, err), *fresh;
+
+	if (heir || *err)
+		return heir;
+	fresh = new_heir();
+	if (fresh)
+		return count_in(fresh, err);
+	*err = -ENOMEM;
+	return NULL;
+}
+
+static struct loan *new_loan(struct stplr_channel *channel, int *err)
+{
 	struct loan *loan;
 
-	*err = -EDQUOT;
-	if ((heir && heir->count == LOANS_MAX) || channel->loan_count == HEIRS_MAX)
-		return NULL;
 	/* Each loan pays for a heir, though several may share one. */
-	*err = stplr_user_charge(channel->user, sizeof(*loan) + sizeof(*heir));
+	*err = stplr_user_charge(channel->user, COST);
 	if (*err)
 		return NULL;
-	*err = -ENOMEM;
 	loan = kzalloc(sizeof(*loan), GFP_KERNEL_ACCOUNT);
+	*err = -ENOMEM;
 	if (!loan)
 		goto uncharge;
-	if (!heir)
-		heir = new_heir_locked();
-	if (!heir)
+	loan->heir = heir_of_current(err);
+	if (!loan->heir)
 		goto free;
-	*err = 0;
 	refcount_inc(&channel->user->refs);
 	loan->user = channel->user;
-	loan->heir = heir;
-	heir->count++;
 	loan->channel = channel;
-	channel->loan_count++;
-	list_add(&loan->of_heir, &heir->loans);
-	list_add(&loan->of_channel, &channel->loans);
 	return loan;
 
 free:
 	kfree(loan);
 uncharge:
-	stplr_user_uncharge(channel->user, sizeof(*loan) + sizeof(*heir));
+	stplr_user_uncharge(channel->user, COST);
 	return NULL;
+}
+
+static void give_up(struct loan *loan)
+{
+	put_heir(loan->heir);
+	stplr_user_uncharge(loan->user, COST);
+	stplr_user_put(loan->user);
+	kfree(loan);
+}
+
+/* Without the channel's lock. Nobody else gives this thread a loan there meanwhile. */
+static int add_loan(struct stplr_channel *channel)
+{
+	struct loan *loan;
+	int err;
+
+	loan = new_loan(channel, &err);
+	if (!loan)
+		return err;
+	rt_mutex_lock(&channel->inherit_lock);
+	if (channel->loan_count < HEIRS_MAX) {
+		channel->loan_count++;
+		list_add(&loan->of_channel, &channel->loans);
+		rt_mutex_lock(&loan->heir->lock);
+		list_add(&loan->of_heir, &loan->heir->loans);
+		rt_mutex_unlock(&loan->heir->lock);
+	} else {
+		err = -EDQUOT;
+	}
+	rt_mutex_unlock(&channel->inherit_lock);
+	if (err)
+		give_up(loan);
+	return err;
+}
+
+/* False: it has no loan there. */
+static bool renew(struct stplr_channel *channel)
+{
+	struct loan *loan;
+
+	rt_mutex_lock(&channel->inherit_lock);
+	loan = find_loan_locked(channel, current);
+	if (loan) {
+		loan->serving = 0;
+		loan->urgency = stplr_port_urgency(&channel->port);
+		update_locked(loan);
+	}
+	rt_mutex_unlock(&channel->inherit_lock);
+	return loan;
 }
 
 int stplr_inherit_begin(struct stplr_channel *channel)
 {
-	struct loan *loan;
-	int err = 0;
+	int err;
 
-	rt_mutex_lock(&inherit_lock);
-	loan = find_loan_locked(channel, current);
-	if (!loan)
-		loan = new_loan_locked(channel, &err);
-	if (loan) {
-		loan->serving = 0;
-		loan->urgency = stplr_port_urgency(&channel->port);
-		settle_locked(loan->heir);
-	}
-	rt_mutex_unlock(&inherit_lock);
+	if (likely(renew(channel)))
+		return 0;
+	err = add_loan(channel);
+	if (!err)
+		renew(channel);
 	return err;
 }
 
@@ -269,7 +410,7 @@ static void look_locked(struct stplr_channel *channel)
 		if (loan->urgency == urgency)
 			continue;
 		loan->urgency = urgency;
-		settle_locked(loan->heir);
+		update_locked(loan);
 	}
 }
 
@@ -280,19 +421,19 @@ void stplr_inherit_sent(struct stplr_call *call, struct task_struct *receiver)
 
 	if (!(channel->flags & STPLR_CHANNEL_INHERIT))
 		return;
-	rt_mutex_lock(&inherit_lock);
+	rt_mutex_lock(&channel->inherit_lock);
 	if (receiver) {
 		loan = find_loan_locked(channel, receiver);
 		/* The receiver may be further already than this thread is: then it knows better. */
 		if (loan && stplr_call_taken(call)) {
 			loan->serving = call->id;
 			loan->priority = call->item.priority;
-			settle_locked(loan->heir);
+			update_locked(loan);
 		}
 	} else {
 		look_locked(channel);
 	}
-	rt_mutex_unlock(&inherit_lock);
+	rt_mutex_unlock(&channel->inherit_lock);
 }
 
 /*
@@ -305,15 +446,15 @@ void stplr_inherit_received(struct stplr_channel *channel, u64 id, int priority)
 
 	if (!(channel->flags & STPLR_CHANNEL_INHERIT))
 		return;
-	rt_mutex_lock(&inherit_lock);
+	rt_mutex_lock(&channel->inherit_lock);
 	loan = find_loan_locked(channel, current);
 	if (loan) {
 		loan->serving = id;
 		loan->priority = priority;
-		settle_locked(loan->heir);
+		update_locked(loan);
 	}
 	look_locked(channel);
-	rt_mutex_unlock(&inherit_lock);
+	rt_mutex_unlock(&channel->inherit_lock);
 }
 
 void stplr_inherit_ended(struct stplr_channel *channel, u64 id)
@@ -322,28 +463,29 @@ void stplr_inherit_ended(struct stplr_channel *channel, u64 id)
 
 	if (!(channel->flags & STPLR_CHANNEL_INHERIT))
 		return;
-	rt_mutex_lock(&inherit_lock);
+	rt_mutex_lock(&channel->inherit_lock);
 	list_for_each_entry(loan, &channel->loans, of_channel) {
 		if (loan->serving != id)
 			continue;
 		loan->serving = 0;
-		settle_locked(loan->heir);
+		update_locked(loan);
 	}
 	look_locked(channel);
-	rt_mutex_unlock(&inherit_lock);
+	rt_mutex_unlock(&channel->inherit_lock);
 }
 
 void stplr_inherit_close(struct stplr_channel *channel)
 {
-	struct loan *loan, *next;
 	struct heir *heir;
 
-	rt_mutex_lock(&inherit_lock);
-	list_for_each_entry_safe(loan, next, &channel->loans, of_channel) {
-		heir = loan->heir;
-		remove_loan_locked(loan);
-		settle_locked(heir);
-		release_heir_locked(heir);
-	}
-	rt_mutex_unlock(&inherit_lock);
+	do {
+		heir = NULL;
+		rt_mutex_lock(&channel->inherit_lock);
+		if (!list_empty(&channel->loans))
+			heir = remove_loan_locked(list_first_entry(&channel->loans, struct loan,
+								   of_channel));
+		rt_mutex_unlock(&channel->inherit_lock);
+		if (heir)
+			put_heir(heir);
+	} while (heir);
 }

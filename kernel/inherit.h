@@ -17,12 +17,16 @@
  *   - children of a raised thread start without it (SCHED_FLAG_RESET_ON_FORK);
  *   - a client of SCHED_DEADLINE lends the highest real-time priority, not its deadline, and a
  *     server of SCHED_DEADLINE keeps its own;
+ *   - in a group of threads other than the first, where kernels give such groups a share of real time
+ *     (RT_GROUP_SCHED), no real time is lent, for the share may be none;
  *   - a message has the priority that its sender had when it sent: who is raised while it waits for
  *     a further server does not raise that one.
  * Nobody is ever lowered.
  *
- * Locking: one lock protects all of it; an rt_mutex, so that whoever waits for it lends its priority
- * to the holder. It is taken with nothing held but channel->lock, and port->lock nests in it.
+ * Locking: a channel has one lock for all that it lends, and a thread one for all that it has been lent.
+ * Both are rt_mutexes, so that whoever waits for one lends its priority to the holder. The thread's nests
+ * in the channel's, and so does port->lock; nothing else is held. Nobody waits for another channel's
+ * lock, or for memory, with one of them.
  */
 #ifndef STPLR_INHERIT_H
 #define STPLR_INHERIT_H

@@ -3,7 +3,6 @@
 
 #include <linux/hashtable.h>
 #include <linux/pid.h>
-#include <linux/pid_namespace.h>
 #include <linux/random.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
@@ -12,31 +11,12 @@
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
-#include "counters.h"
 #include "debug.h"
 #include "debugfs.h"
 #include "exit.h"
 #include "message.h"
-#include "tracepoints.h"
+#include "park.h"
 #include "words.h"
-
-struct mailbox {
-	struct stplr_port port;
-	struct stplr_shown shown;
-	struct hlist_node node, by_uuid; /* in the tables; read under RCU */
-	struct list_head sibling; /* in open->mailboxes */
-	const struct stplr_open *open; /* while registered; compared, never followed */
-	struct stplr_watch watch;
-	struct rcu_head rcu;
-	refcount_t refs; /* one while registered, one for each call in progress */
-	bool registered;
-	struct stplr_user *user; /* who is charged; a reference */
-	struct task_struct *task; /* reference, so that no later thread looks like it */
-	int minor;
-	u64 uuid;
-	int tid; /* for people to read */
-	struct stplr_message *spare; /* owned */
-};
 
 /* Protects the tables, every open's list, and registered. */
 static DEFINE_SPINLOCK(mailboxes_lock);
@@ -62,20 +42,18 @@ static const struct stplr_port_ops mailbox_ops = {
 	.readable = not_polled,
 	.unblock = no_unblock,
 	.drop_pulse = no_pulse,
+	.passes = stplr_interruption_passes,
+	.bring = stplr_bring,
 };
 
 static void describe(struct seq_file *file, struct stplr_shown *shown)
 {
-	struct mailbox *mailbox = container_of(shown, struct mailbox, shown);
+	struct stplr_mailbox *mailbox = container_of(shown, struct stplr_mailbox, shown);
 
 	seq_printf(file, "handle of %d on node %d\n", mailbox->tid, mailbox->minor);
 }
 
-static const struct stplr_shown_ops mailbox_shown_ops = {
-	.describe = describe,
-};
-
-static void mailbox_put(struct mailbox *mailbox)
+void stplr_mailbox_drop(struct stplr_mailbox *mailbox)
 {
 	if (!refcount_dec_and_test(&mailbox->refs))
 		return;
@@ -87,10 +65,26 @@ static void mailbox_put(struct mailbox *mailbox)
 	kfree_rcu(mailbox, rcu);
 }
 
-/* Under RCU; the result has a reference. */
-static struct mailbox *find_rcu(int minor, const struct task_struct *task)
+static bool get_shown(struct stplr_shown *shown)
 {
-	struct mailbox *mailbox;
+	return refcount_inc_not_zero(&container_of(shown, struct stplr_mailbox, shown)->refs);
+}
+
+static void put_shown(struct stplr_shown *shown)
+{
+	stplr_mailbox_drop(container_of(shown, struct stplr_mailbox, shown));
+}
+
+static const struct stplr_shown_ops mailbox_shown_ops = {
+	.get = get_shown,
+	.put = put_shown,
+	.describe = describe,
+};
+
+/* Under RCU; the result has a reference. */
+static struct stplr_mailbox *find_rcu(int minor, const struct task_struct *task)
+{
+	struct stplr_mailbox *mailbox;
 
 	hash_for_each_possible_rcu(mailboxes, mailbox, node, (unsigned long)task)
 		if (mailbox->task == task && mailbox->minor == minor &&
@@ -101,7 +95,7 @@ static struct mailbox *find_rcu(int minor, const struct task_struct *task)
 
 static bool known(const struct stplr_open *open, u64 uuid)
 {
-	struct mailbox *mailbox;
+	struct stplr_mailbox *mailbox;
 	bool found = false;
 
 	rcu_read_lock();
@@ -111,10 +105,9 @@ static bool known(const struct stplr_open *open, u64 uuid)
 	return found;
 }
 
-/* The mailbox of the calling thread, with a reference, if that is what uuid names. */
-static struct mailbox *own(struct stplr_open *open, u64 uuid)
+struct stplr_mailbox *stplr_mailbox_own(struct stplr_open *open, u64 uuid)
 {
-	struct mailbox *mailbox;
+	struct stplr_mailbox *mailbox;
 
 	if (open->tgid != task_tgid(current))
 		return ERR_PTR(-EBADR);
@@ -124,13 +117,13 @@ static struct mailbox *own(struct stplr_open *open, u64 uuid)
 	if (mailbox && mailbox->uuid == uuid)
 		return mailbox;
 	if (mailbox)
-		mailbox_put(mailbox);
+		stplr_mailbox_drop(mailbox);
 	return ERR_PTR(known(open, uuid) ? -EBADR : -ENODEV);
 }
 
-static struct mailbox *other(struct stplr_open *open, s32 pid, s32 tid)
+struct stplr_mailbox *stplr_mailbox_other(struct stplr_open *open, s32 pid, s32 tid)
 {
-	struct mailbox *mailbox = NULL;
+	struct stplr_mailbox *mailbox = NULL;
 	struct task_struct *task;
 
 	rcu_read_lock();
@@ -141,7 +134,7 @@ static struct mailbox *other(struct stplr_open *open, s32 pid, s32 tid)
 	return mailbox ? mailbox : ERR_PTR(-ENODEV);
 }
 
-static bool unregister_locked(struct mailbox *mailbox)
+static bool unregister_locked(struct stplr_mailbox *mailbox)
 {
 	if (!mailbox->registered)
 		return false;
@@ -153,16 +146,16 @@ static bool unregister_locked(struct mailbox *mailbox)
 }
 
 /* Drops the reference that belonged to the registration. */
-static void close_mailbox(struct mailbox *mailbox)
+static void close_mailbox(struct stplr_mailbox *mailbox)
 {
 	stplr_port_close(&mailbox->port, -ENODEV);
-	mailbox_put(mailbox);
+	stplr_mailbox_drop(mailbox);
 }
 
 /* The watch holds a reference of its own. */
 static void thread_died(struct stplr_watch *watch)
 {
-	struct mailbox *mailbox = container_of(watch, struct mailbox, watch);
+	struct stplr_mailbox *mailbox = container_of(watch, struct stplr_mailbox, watch);
 	bool mine;
 
 	spin_lock(&mailboxes_lock);
@@ -173,20 +166,20 @@ static void thread_died(struct stplr_watch *watch)
 			  mailbox->uuid);
 		close_mailbox(mailbox);
 	}
-	mailbox_put(mailbox);
+	stplr_mailbox_drop(mailbox);
 }
 
-static void retire(struct mailbox *mailbox)
+static void retire(struct stplr_mailbox *mailbox)
 {
 	if (stplr_exit_unwatch(&mailbox->watch))
-		mailbox_put(mailbox);
+		stplr_mailbox_drop(mailbox);
 	close_mailbox(mailbox);
 }
 
 long stplr_mailbox_get(struct stplr_open *open, void __user *argument)
 {
 	struct stplr_handle handle;
-	struct mailbox *mailbox, *twin;
+	struct stplr_mailbox *mailbox, *twin;
 	int err = -ENOMEM;
 
 	if (open->tgid != task_tgid(current))
@@ -195,7 +188,7 @@ long stplr_mailbox_get(struct stplr_open *open, void __user *argument)
 	twin = find_rcu(open->minor, current);
 	rcu_read_unlock();
 	if (twin) {
-		mailbox_put(twin);
+		stplr_mailbox_drop(twin);
 		return -EBUSY;
 	}
 
@@ -243,12 +236,12 @@ free:
 long stplr_mailbox_put(struct stplr_open *open, void __user *argument)
 {
 	struct stplr_handle handle;
-	struct mailbox *mailbox;
+	struct stplr_mailbox *mailbox;
 	bool mine;
 
 	if (stplr_get_arguments(&handle, argument))
 		return -EFAULT;
-	mailbox = own(open, handle.uuid);
+	mailbox = stplr_mailbox_own(open, handle.uuid);
 	if (IS_ERR(mailbox))
 		return PTR_ERR(mailbox);
 	spin_lock(&mailboxes_lock);
@@ -256,17 +249,17 @@ long stplr_mailbox_put(struct stplr_open *open, void __user *argument)
 	spin_unlock(&mailboxes_lock);
 	if (mine)
 		retire(mailbox);
-	mailbox_put(mailbox);
+	stplr_mailbox_drop(mailbox);
 	return 0;
 }
 
 void stplr_mailbox_release_all(struct stplr_open *open)
 {
-	struct mailbox *mailbox;
+	struct stplr_mailbox *mailbox;
 
 	for (;;) {
 		spin_lock(&mailboxes_lock);
-		mailbox = list_first_entry_or_null(&open->mailboxes, struct mailbox, sibling);
+		mailbox = list_first_entry_or_null(&open->mailboxes, struct stplr_mailbox, sibling);
 		if (mailbox)
 			unregister_locked(mailbox);
 		spin_unlock(&mailboxes_lock);
@@ -274,355 +267,4 @@ void stplr_mailbox_release_all(struct stplr_open *open)
 			return;
 		retire(mailbox);
 	}
-}
-
-/* Tells a program how much of each buffer was used. */
-static int put_counts(const struct stplr_msgs *msgs, const struct stplr_buffers *buffers)
-{
-	struct stplr_msg __user *user = (struct stplr_msg __user *)msgs->msgs;
-	u32 i;
-
-	for (i = 0; i < buffers->count; i++)
-		if (put_user(buffers->segments[i].copied, &user[i].buflen))
-			return -EFAULT;
-	return 0;
-}
-
-/* Whether the counts could be put, found out before anything happens that cannot be undone. */
-static int probe_counts(const struct stplr_msgs *msgs, const struct stplr_buffers *buffers)
-{
-	struct stplr_msg __user *user = (struct stplr_msg __user *)msgs->msgs;
-	u32 i;
-
-	for (i = 0; i < buffers->count; i++)
-		if (put_user(buffers->segments[i].length, &user[i].buflen))
-			return -EFAULT;
-	return 0;
-}
-
-static int get_buffers(struct stplr_buffers *buffers, const struct stplr_msgs *msgs)
-{
-	return stplr_buffers_get(buffers, (const struct stplr_msg __user *)msgs->msgs,
-				 msgs->count);
-}
-
-/* The buffers are read anew each time, as a first attempt may have to be repeated. */
-static int send_once(struct stplr_open *open, struct mailbox *from, struct mailbox *to,
-		     const struct stplr_msg_send_receive *arguments, bool wants_reply, int attempt)
-{
-	struct stplr_message *message;
-	bool delivered;
-	int err;
-
-	message = stplr_message_new(open->user, &from->spare, &err);
-	if (!message)
-		return err;
-	/* A thread waits for one answer at a time, so its id names the call. */
-	stplr_call_init(&message->call, &to->port, (unsigned long)message->tid, 0, wants_reply);
-	err = get_buffers(&message->send, &arguments->smsgs);
-	if (!err && wants_reply) {
-		err = get_buffers(&message->reply, &arguments->rmsgs);
-		if (!err)
-			err = probe_counts(&arguments->rmsgs, &message->reply);
-	}
-	if (!err)
-		err = stplr_message_load(message, attempt);
-	if (err)
-		goto put;
-
-	stplr_count(STPLR_COUNT_SENDS);
-	trace_stplr_send(to->port.number, 0, message->send.total, wants_reply);
-	err = stplr_port_send(&message->call, KTIME_MAX, &delivered);
-	stplr_message_count_outcome(err);
-	if (err == STPLR_REFAULT) {
-		if (stplr_message_prefault(message))
-			err = -EFAULT;
-	} else if (err == -EINTR && !delivered) {
-		err = -ERESTARTSYS;
-	} else if (err == -ESRCH) {
-		err = -ENODEV;
-	} else if (!err) {
-		/* The array of what is sent may be read-only, and the message is delivered. */
-		(void)put_counts(&arguments->smsgs, &message->send);
-		if (wants_reply) {
-			err = stplr_message_collect(message);
-			if (!err)
-				err = put_counts(&arguments->rmsgs, &message->reply);
-		}
-	}
-put:
-	stplr_message_done(message, &from->spare);
-	return err;
-}
-
-/* Whoever has no number in the receiver's namespace could not be answered. */
-static bool can_name_caller(const struct mailbox *to)
-{
-	struct pid_namespace *space;
-	bool can;
-
-	/* The thread may be gone already, and its namespace with it. */
-	rcu_read_lock();
-	space = task_active_pid_ns(to->task);
-	can = space && task_pid_nr_ns(current, space);
-	rcu_read_unlock();
-	return can;
-}
-
-static long send(struct stplr_open *open, const struct stplr_msg_send_receive *arguments,
-		 bool wants_reply)
-{
-	struct mailbox *from, *to;
-	long err;
-	int i;
-
-	from = own(open, arguments->handle.uuid);
-	if (IS_ERR(from))
-		return PTR_ERR(from);
-	to = other(open, arguments->pid, arguments->tid);
-	if (IS_ERR(to)) {
-		err = PTR_ERR(to);
-		goto put_from;
-	}
-	err = STPLR_REFAULT;
-	if (from == to)
-		err = -EDEADLK;
-	else if (wants_reply && !can_name_caller(to))
-		err = -ENODEV;
-	for (i = 0; err == STPLR_REFAULT && i < STPLR_ATTEMPTS; i++)
-		err = send_once(open, from, to, arguments, wants_reply, i);
-	if (err == STPLR_REFAULT)
-		err = -EFAULT;
-	mailbox_put(to);
-put_from:
-	mailbox_put(from);
-	return err;
-}
-
-long stplr_mailbox_send(struct stplr_open *open, void __user *argument)
-{
-	struct stplr_msg_send_receive arguments = {};
-	struct stplr_msg_send user;
-
-	if (stplr_get_arguments(&user, argument))
-		return -EFAULT;
-	arguments.handle = user.handle;
-	arguments.pid = user.pid;
-	arguments.tid = user.tid;
-	arguments.smsgs = user.smsgs;
-	return send(open, &arguments, false);
-}
-
-long stplr_mailbox_send_receive(struct stplr_open *open, void __user *argument)
-{
-	struct stplr_msg_send_receive arguments;
-
-	if (stplr_get_arguments(&arguments, argument))
-		return -EFAULT;
-	return send(open, &arguments, true);
-}
-
-/* Copies by pairs: buffer i to buffer i. */
-static int read_pairs(struct stplr_message *message, struct stplr_buffers *mine, int *peer_error)
-{
-	size_t offset = 0;
-	u32 i;
-	int err;
-
-	*peer_error = 0;
-	for (i = 0; i < message->send.count; i++) {
-		struct stplr_segment *from = &message->send.segments[i], *to;
-
-		from->copied = 0;
-		if (i < mine->count) {
-			to = &mine->segments[i];
-			from->copied = min(from->length, to->length);
-			to->copied = from->copied;
-			err = stplr_message_read(message, offset, to->base, to->copied,
-						 peer_error);
-			if (err || *peer_error)
-				return err;
-		}
-		offset += from->length;
-	}
-	for (; i < mine->count; i++)
-		mine->segments[i].copied = 0;
-	return 0;
-}
-
-static int put_sender(struct stplr_msg_receive __user *user, struct stplr_message *message)
-{
-	if (put_user(pid_vnr(message->tgid), &user->pid) ||
-	    put_user(pid_vnr(message->tid), &user->tid) ||
-	    put_user(message->call.wants_reply ? 1 : 0, &user->reply_required))
-		return -EFAULT;
-	return 0;
-}
-
-/* One attempt; -EAGAIN when the message was dropped for its sender's fault. */
-static int receive_once(struct mailbox *mailbox, const struct stplr_msg_receive *arguments,
-			struct stplr_msg_receive __user *user, struct stplr_buffers *buffers)
-{
-	struct stplr_waker waker;
-	struct stplr_message *message;
-	struct stplr_item *item;
-	int err, peer_error;
-
-	err = stplr_port_take(&mailbox->port, KTIME_MAX, &item);
-	if (err == -EINTR)
-		return -ERESTARTSYS;
-	if (err)
-		return -ENODEV;
-
-	message = stplr_message_of(container_of(item, struct stplr_call, item));
-	err = read_pairs(message, buffers, &peer_error);
-	if (!err && peer_error) {
-		if (peer_error != STPLR_REFAULT)
-			stplr_log(STPLR_DEBUG_ERRORS, "handle %016llx: nothing from %d: error %d\n",
-				  mailbox->uuid, pid_nr(message->tid), peer_error);
-		stplr_call_finish(&message->call, peer_error, &waker);
-		stplr_waker_run(&waker, true);
-		return -EAGAIN;
-	}
-	if (!err)
-		err = put_counts(&arguments->rmsgs, buffers);
-	if (!err)
-		err = put_sender(user, message);
-	if (err) {
-		stplr_call_untake(&message->call);
-		return err;
-	}
-	stplr_count(STPLR_COUNT_RECEIVES);
-	trace_stplr_receive(mailbox->port.number, pid_nr(message->tid), message->send.total);
-	stplr_log(STPLR_DEBUG_CALLS, "handle %016llx: received from %d\n", mailbox->uuid,
-		  pid_nr(message->tid));
-	if (message->call.wants_reply) {
-		stplr_call_keep(&message->call, mailbox, task_pid_nr(current));
-	} else {
-		stplr_call_finish(&message->call, 0, &waker);
-		stplr_waker_run(&waker, false);
-	}
-	return 0;
-}
-
-long stplr_mailbox_receive(struct stplr_open *open, void __user *argument)
-{
-	struct stplr_msg_receive arguments;
-	struct stplr_buffers buffers;
-	struct mailbox *mailbox;
-	struct stplr_drops dropped = {};
-	int err;
-
-	if (stplr_get_arguments(&arguments, argument))
-		return -EFAULT;
-	mailbox = own(open, arguments.handle.uuid);
-	if (IS_ERR(mailbox))
-		return PTR_ERR(mailbox);
-	err = get_buffers(&buffers, &arguments.rmsgs);
-	if (err)
-		goto put_mailbox;
-	err = probe_counts(&arguments.rmsgs, &buffers);
-	if (err)
-		goto put_buffers;
-	do {
-		err = receive_once(mailbox, &arguments, argument, &buffers);
-		if (err != -EAGAIN)
-			break;
-		err = stplr_message_go_on(KTIME_MAX, &dropped) ? -ERESTARTSYS : 0;
-	} while (!err);
-put_buffers:
-	stplr_buffers_put(&buffers);
-put_mailbox:
-	mailbox_put(mailbox);
-	return err;
-}
-
-static int write_pairs(struct stplr_message *message, struct stplr_buffers *mine,
-		       int *peer_error)
-{
-	size_t offset = 0;
-	u32 i;
-	int err;
-
-	*peer_error = 0;
-	for (i = 0; i < message->reply.count; i++) {
-		struct stplr_segment *to = &message->reply.segments[i], *from;
-
-		to->copied = 0;
-		if (i < mine->count) {
-			from = &mine->segments[i];
-			to->copied = min(from->length, to->length);
-			from->copied = to->copied;
-			err = stplr_message_write(message, offset, from->base, from->copied,
-						  peer_error);
-			if (err || *peer_error)
-				return err;
-		}
-		offset += to->length;
-	}
-	for (; i < mine->count; i++)
-		mine->segments[i].copied = 0;
-	return 0;
-}
-
-/* The call that a reply to this thread would answer. */
-static struct stplr_call *claim(struct mailbox *mailbox, s32 pid, s32 tid)
-{
-	struct stplr_call *call;
-	const struct pid *id;
-
-	/* A sender waits with a reference to its id, so the id of an owed call is that sender's. */
-	rcu_read_lock();
-	id = find_vpid(tid);
-	rcu_read_unlock();
-	if (!id)
-		return NULL;
-	call = stplr_port_claim(&mailbox->port, (unsigned long)id, mailbox);
-	if (call && pid_vnr(stplr_message_of(call)->tgid) != pid) {
-		stplr_call_unclaim(call);
-		return NULL;
-	}
-	return call;
-}
-
-long stplr_mailbox_reply(struct stplr_open *open, void __user *argument)
-{
-	struct stplr_msg_reply arguments;
-	struct stplr_buffers buffers;
-	struct stplr_waker waker;
-	struct mailbox *mailbox;
-	struct stplr_call *call;
-	int err, peer_error;
-
-	if (stplr_get_arguments(&arguments, argument))
-		return -EFAULT;
-	mailbox = own(open, arguments.handle.uuid);
-	if (IS_ERR(mailbox))
-		return PTR_ERR(mailbox);
-	err = get_buffers(&buffers, &arguments.rmsgs);
-	if (err)
-		goto put_mailbox;
-	err = -ENODEV;
-	call = claim(mailbox, arguments.pid, arguments.tid);
-	if (!call)
-		goto put_buffers;
-
-	err = write_pairs(stplr_message_of(call), &buffers, &peer_error);
-	if (err) {
-		stplr_message_discard(stplr_message_of(call));
-		stplr_call_unclaim(call);
-		goto put_buffers;
-	}
-	stplr_count(STPLR_COUNT_REPLIES);
-	trace_stplr_reply(mailbox->port.number, pid_nr(stplr_message_of(call)->tid), peer_error,
-			  stplr_message_of(call)->reply_end);
-	stplr_call_finish(call, peer_error, &waker);
-	/* A server's next step is to receive. */
-	stplr_waker_run(&waker, true);
-	(void)put_counts(&arguments.rmsgs, &buffers);
-put_buffers:
-	stplr_buffers_put(&buffers);
-put_mailbox:
-	mailbox_put(mailbox);
-	return err;
 }

@@ -7,6 +7,7 @@
 #include "device.h"
 #include "exit.h"
 #include "message.h"
+#include "page.h"
 
 int stplr_debug;
 module_param_named(debug, stplr_debug, int, 0644);
@@ -16,6 +17,9 @@ static int __init stplr_init(void)
 {
 	int err;
 
+	err = stplr_page_init();
+	if (err)
+		return err;
 	err = stplr_message_init();
 	if (err)
 		return err;

@@ -14,10 +14,13 @@
  *            beyond, or             the replier copies once, to pages that are registered or that
  *            registered memory      it pins
  *
- * Nobody who works on the memory of a blocked peer ever waits for a page of it to come, or for more
- * than a moment for the lock of its memory: what cannot be had at once is the peer's problem. A sender
- * then sends again, by way of the kernel if it is not too much; a replier leaves the rest in a chunk.
- * So no client can stall a server with its memory.
+ * Nobody who works on the memory of a blocked peer waits for a page of it to come: pages are taken as
+ * they are. For those that are not there the peer is asked, which is blocked for nothing else, and which
+ * they then come, and are charged, to. That, and the lock of the peer's memory, are waited for no longer
+ * than a moment: what cannot be had until then is the peer's problem. A sender then sends again, by way
+ * of the kernel if it is not too much; a replier leaves the rest in chunks. So no client can stall a
+ * server with its memory. Nor does anybody hold pages of a peer, or its memory, while he waits for memory
+ * of his own.
  * Memory whose pages come from a file, other than one of tmpfs, or that a userfaultfd watches is its
  * owner's alone: what is sent from there the sender copies into a buffer, however much it is, and
  * what is replied to there goes by way of chunks.
@@ -35,17 +38,14 @@
 #include <linux/mutex.h>
 #include <linux/types.h>
 
-#include "include/stplr.h"
+#include "buffers.h"
 #include "port.h"
 #include "user.h"
 
 struct file;
 struct mm_struct;
 struct pid;
-struct stplr_region;
-struct stplr_regions;
 
-#define STPLR_INLINE 256
 #ifndef STPLR_BOUNCE
 #define STPLR_BOUNCE 4096
 #endif
@@ -55,74 +55,6 @@ struct stplr_regions;
  * a program.
  */
 #define STPLR_REFAULT (-4000)
-
-struct stplr_segment {
-	u64 base;
-	u32 length;
-	u32 copied;
-};
-
-/* Buffers of one thread. Few ones need no memory of their own. */
-struct stplr_buffers {
-	u32 count;
-	size_t total;
-	struct stplr_segment *segments;
-	struct stplr_segment few[2];
-	struct stplr_region *region; /* reference; where they lie, or NULL */
-};
-
-/* 0, -EFAULT, -EINVAL, -EMSGSIZE, -ENOMEM. A count of 0 is no buffers. */
-int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_msg __user *user,
-		      u32 count);
-
-static inline void stplr_buffers_one(struct stplr_buffers *buffers, u64 base, u32 length)
-{
-	buffers->count = length ? 1 : 0;
-	buffers->total = length;
-	buffers->segments = buffers->few;
-	buffers->few[0].base = base;
-	buffers->few[0].length = length;
-	buffers->few[0].copied = 0;
-	buffers->region = NULL;
-}
-
-/* -EFAULT: what is not in that region. */
-int stplr_buffers_registered(struct stplr_buffers *buffers, const struct stplr_buffer *from,
-			     struct stplr_regions *regions);
-
-/* From what the second interface passes; regions is NULL where none can be meant. */
-static inline int stplr_buffers_from(struct stplr_buffers *buffers,
-				     const struct stplr_buffer *from,
-				     struct stplr_regions *regions)
-{
-	if (likely(!from->count)) {
-		stplr_buffers_one(buffers, from->address, from->length);
-		return from->length > STPLR_BYTES_MAX ? -EMSGSIZE : 0;
-	}
-	if (regions && from->count & STPLR_REGION)
-		return stplr_buffers_registered(buffers, from, regions);
-	return stplr_buffers_get(buffers, u64_to_user_ptr(from->address), from->count);
-}
-
-/* Gives back what there is to be given back; a second time there is nothing. */
-void stplr_buffers_drop(struct stplr_buffers *buffers);
-
-static inline void stplr_buffers_put(struct stplr_buffers *buffers)
-{
-	if (unlikely(buffers->segments != buffers->few || buffers->region))
-		stplr_buffers_drop(buffers);
-	buffers->count = 0;
-	buffers->total = 0;
-}
-
-/* Part of a reply, or of what a server wrote, that the client copies to its own memory. */
-struct stplr_chunk {
-	struct list_head node;
-	size_t offset;
-	size_t length;
-	size_t room; /* for bytes that follow */
-	u8 data[];
-};
 
 struct stplr_message {
 	struct stplr_call call;
@@ -136,7 +68,7 @@ struct stplr_message {
 	size_t charged;
 
 	struct stplr_buffers send, reply;
-	struct mm_struct *mm; /* where both lie, if anybody shall reach there; mmgrab */
+	struct mm_struct *mm; /* where both lie, if anybody shall reach or charge there; mmgrab */
 	u8 *bounce; /* the bytes that are sent, or NULL: they are in mm */
 
 	u32 file_count;
@@ -144,10 +76,12 @@ struct stplr_message {
 
 	struct mutex lock;
 	size_t reply_end; /* one beyond the last byte that was written */
-	struct list_head chunks;
+	struct list_head chunks; /* see leftovers.h */
 	size_t left; /* what they take */
 	size_t left_from, left_to; /* and between where they are, if there is any */
-	int tries; /* left to look for the lock of the client's memory; a guess, so it needs no lock */
+	/* What is left of the time to wait for the client's memory; guesses, so they need no lock. */
+	int tries;
+	s64 patience_ns;
 	u8 *first; /* the bytes of what was written first, or NULL */
 	size_t first_offset, first_length;
 
@@ -207,20 +141,33 @@ static inline void stplr_message_count_outcome(int outcome)
 		stplr_message_count_failure(outcome);
 }
 
+/*
+ * How often somebody who waits for the lock of a peer's memory looks for it, some 30 us apart, and how
+ * long it waits for pages that it has asked for: for one message, and in addition for each batch of it.
+ * The peer may let it wait for as long as it likes, so nobody waits for it otherwise.
+ */
+#define STPLR_TRIES 20
+#define STPLR_TRIES_OF_BATCH 8
+#define STPLR_PATIENCE_NS (5 * NSEC_PER_MSEC)
+#define STPLR_PATIENCE_OF_BATCH_NS (250 * NSEC_PER_USEC)
+#define STPLR_BATCH 32 /* pages taken at a time: enough to hide the cost, little to hold on to */
+
 /* Faults in what is sent: the answer to STPLR_REFAULT. */
 int stplr_message_prefault(struct stplr_message *message);
 
 /*
  * By a receiver: copies bytes that are sent to the caller. -EFAULT: the caller's memory; -EINTR:
- * it is being killed; *peer_error is -EFAULT or STPLR_REFAULT for what is wrong with the sender's.
+ * it is being killed; *peer_error is -EFAULT or STPLR_REFAULT for what is wrong with the sender's, and
+ * -ESRCH when that has left.
  */
 int stplr_message_read(struct stplr_message *message, size_t offset, u64 to, size_t length,
 		       int *peer_error);
 
 /*
- * By a replier: copies bytes of the caller into the room for the reply. -EFAULT, -ENOMEM, -ENOBUFS
- * (too much was left that the client has to copy itself): the caller's fault. What is wrong with the
- * client's memory, or that its user may not hold any more (-EDQUOT), only *peer_error tells.
+ * By a replier: copies bytes of the caller into the room for the reply. -EFAULT, -EINTR, -ENOBUFS (too
+ * much was left that the client has to copy itself): the caller's fault. What is wrong with the client's
+ * memory, that its user (-EDQUOT) or its memory cgroup (-ENOMEM) may not hold any more, or that it has
+ * left (-ESRCH), only *peer_error tells.
  */
 int stplr_message_write(struct stplr_message *message, size_t offset, u64 from, size_t length,
 			int *peer_error);
@@ -231,10 +178,7 @@ long stplr_message_read_run(struct stplr_message *message, size_t offset,
 long stplr_message_write_run(struct stplr_message *message, size_t offset,
 			     const struct stplr_buffers *mine, int *peer_error);
 
-/* By a replier that failed and will try again: forgets what chunks hold. */
+/* By a replier that failed and will try again: forgets what it left. */
 void stplr_message_discard(struct stplr_message *message);
-
-/* By the sender, once it is through: copies what chunks hold. */
-int stplr_message_collect(struct stplr_message *message);
 
 #endif

@@ -1,32 +1,53 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Names of channels: one space for the machine, guarded by modes as files are. A name that begins with
- * the number of a user and a slash is that user's to take.
+/*
+ * Names of channels: a space for each IPC namespace, guarded by modes as files are. A name that begins with
+ * the number of a user and a slash is that user's to take; all others are for who may override modes in the
+ * namespace.
  */
 #include <linux/capability.h>
 #include <linux/cred.h>
 #include <linux/err.h>
 #include <linux/hashtable.h>
+#include <linux/ipc_namespace.h>
 #include <linux/kernel.h>
+#include <linux/nsproxy.h>
+#include <linux/spinlock.h>
 #include <linux/string.h>
 #include <linux/stringhash.h>
+#include <linux/user_namespace.h>
 
 #include "channel.h"
 
-static DEFINE_MUTEX(names_lock);
+static DEFINE_SPINLOCK(names_lock);
 static DEFINE_HASHTABLE(names, 10);
 
-/* The address makes it differ from one boot to the next. */
-static u32 hash(const char *name)
+/* A namespace goes by its number, for modules cannot hold one before 6.12. Some kernels have none. */
+static unsigned int space_of_current(void)
 {
-	return full_name_hash(&names, name, strlen(name));
+	const struct ipc_namespace *space = current->nsproxy->ipc_ns;
+
+	return space ? space->ns.inum : 0;
 }
 
-static struct stplr_channel *find_locked(const char *name)
+static bool rules_space(void)
+{
+	const struct ipc_namespace *space = current->nsproxy->ipc_ns;
+
+	return ns_capable(space ? space->user_ns : &init_user_ns, CAP_DAC_OVERRIDE);
+}
+
+/* The address makes it differ from one boot to the next. */
+static u32 hash(unsigned int space, const char *name)
+{
+	return full_name_hash((u8 *)&names + space, name, strlen(name));
+}
+
+static struct stplr_channel *find_locked(unsigned int space, const char *name)
 {
 	struct stplr_channel *channel;
 
-	hash_for_each_possible(names, channel, named, hash(name))
-		if (!strcmp(channel->name, name))
+	hash_for_each_possible(names, channel, named, hash(space, name))
+		if (channel->space == space && !strcmp(channel->name, name))
 			return channel;
 	return NULL;
 }
@@ -50,7 +71,7 @@ static bool may_attach(const char *name)
 	unsigned int owner;
 
 	if (!digits || name[digits] != '/')
-		return true;
+		return rules_space();
 	if (digits >= sizeof(number))
 		return false;
 	memcpy(number, name, digits);
@@ -65,34 +86,35 @@ int stplr_name_attach(struct stplr_channel *channel)
 
 	if (!may_attach(channel->name))
 		return -EACCES;
-	mutex_lock(&names_lock);
-	if (find_locked(channel->name))
+	channel->space = space_of_current();
+	spin_lock(&names_lock);
+	if (find_locked(channel->space, channel->name))
 		err = -EADDRINUSE;
 	else
-		hash_add(names, &channel->named, hash(channel->name));
-	mutex_unlock(&names_lock);
+		hash_add(names, &channel->named, hash(channel->space, channel->name));
+	spin_unlock(&names_lock);
 	return err;
 }
 
 void stplr_name_detach(struct stplr_channel *channel)
 {
-	mutex_lock(&names_lock);
+	spin_lock(&names_lock);
 	hash_del(&channel->named);
-	mutex_unlock(&names_lock);
+	spin_unlock(&names_lock);
 }
 
 struct stplr_channel *stplr_name_find(const char *name)
 {
 	struct stplr_channel *channel;
 
-	mutex_lock(&names_lock);
-	channel = find_locked(name);
+	spin_lock(&names_lock);
+	channel = find_locked(space_of_current(), name);
 	if (!channel)
 		channel = ERR_PTR(-ENOENT);
 	else if (!may_connect(channel))
 		channel = ERR_PTR(-EACCES);
 	else
 		refcount_inc(&channel->refs);
-	mutex_unlock(&names_lock);
+	spin_unlock(&names_lock);
 	return channel;
 }

@@ -9,6 +9,9 @@
 
 struct mm_struct;
 
+/* By a process, before anything else here. 0, or an error. */
+int stplr_page_init(void);
+
 /*
  * Whether pages there are to be had, or not, within a time that nobody but the kernel decides. What
  * is not mapped counts: there is nothing to wait for. Called with mmap_lock held, under which it
@@ -18,21 +21,24 @@ struct mm_struct;
  * FOLL_NOWAIT says, and can be made writable by their file system alone, which with FUSE is a
  * program. Nor is what a userfaultfd watches: where the kernel lacks what 6.15 mended, a page that is
  * wanted just as the userfaultfd is closed, be it for the death of its process, is tried again and
- * again with mmap_lock held, for which whoever closes it waits, and cannot be killed.
+ * again with mmap_lock held, for which whoever closes it waits, and cannot be killed. Nor is memory of a
+ * driver that only borrows its pages from tmpfs.
  */
 bool stplr_is_plain_locked(struct mm_struct *mm, u64 base, size_t length);
 
-/* False: the caller's memory faults. */
+/* Without waiting for pages of the caller's to come. False: one of them is not there. */
 static inline bool stplr_page_copy(struct page *page, size_t within, u64 local, size_t length,
 				   bool write)
 {
 	u8 *address = (u8 *)kmap_local_page(page) + within;
 	bool fine;
 
+	pagefault_disable();
 	if (write)
 		fine = stplr_bytes_in(address, local, length);
 	else
 		fine = stplr_bytes_out(local, address, length);
+	pagefault_enable();
 	kunmap_local(address);
 	return fine;
 }

@@ -47,6 +47,7 @@ void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops, 
 		INIT_HLIST_HEAD(&port->owed[i]);
 	port->receiving.ns = 0;
 	port->sending.ns = 0;
+	port->asking.ns = 0;
 	port->ids = 0;
 	port->id_factor = secret | 1;
 	port->ops = ops;
@@ -68,7 +69,10 @@ void stplr_call_init(struct stplr_call *call, struct stplr_port *port, u64 id, i
 	call->unblocked = false;
 	call->settled = false;
 	call->abandoned = false;
+	call->away = false;
 	call->busy = 0;
+	call->touching = 0;
+	call->ask = NULL;
 	INIT_HLIST_NODE(&call->owed);
 	INIT_HLIST_NODE(&call->all);
 	refcount_set(&call->refs, 1);
@@ -142,9 +146,9 @@ static void submit_locked(struct stplr_port *port, struct stplr_item *item,
 static void notify_sender_locked(struct stplr_call *call, struct stplr_waker *waker)
 {
 	waker->task = NULL;
-	if (call->abandoned || call->busy)
+	if (call->abandoned || call->touching || (call->busy && !call->interrupted))
 		return;
-	if (call->state == STPLR_CALL_DONE)
+	if (call->state == STPLR_CALL_DONE && !call->busy)
 		/* Pairs with the sender's look before it takes the lock. */
 		smp_store_release(&call->settled, true);
 	if (call->state == STPLR_CALL_DONE || call->interrupted)
@@ -162,6 +166,17 @@ static void end_locked(struct stplr_call *call, int outcome)
 	call->outcome = outcome;
 }
 
+/* Lets whoever asks the sender for something go on. */
+static void end_ask_locked(struct stplr_call *call, int outcome, struct stplr_waker *waker)
+{
+	waker->task = NULL;
+	if (!call->ask)
+		return;
+	call->ask->outcome = outcome;
+	stplr_waiter_notify(&call->ask->waiter, waker);
+	call->ask = NULL;
+}
+
 /*
  * The sender wants to leave. Whether it does; if so the reference of the port is the caller's to
  * drop if *ended.
@@ -175,15 +190,11 @@ static bool leave_locked(struct stplr_call *call, int why, bool fatal, bool *end
 	waker->task = NULL;
 	if (call->state == STPLR_CALL_DONE && !call->busy)
 		return true;
-	if (fatal && (call->busy || call->state == STPLR_CALL_DONE)) {
-		call->abandoned = true;
-		return true;
-	}
-	if (call->busy) {
+	if (call->touching && !fatal) {
 		call->interrupted = true;
 		return false;
 	}
-	if (call->state == STPLR_CALL_OWED && !fatal) {
+	if ((call->state == STPLR_CALL_OWED || call->state == STPLR_CALL_ANSWERING) && !fatal) {
 		if (call->unblocked)
 			return false;
 		pulse = call->port->ops->unblock(call);
@@ -192,6 +203,12 @@ static bool leave_locked(struct stplr_call *call, int why, bool fatal, bool *end
 			submit_locked(call->port, pulse, waker);
 			return false;
 		}
+	}
+	if (call->busy) {
+		call->abandoned = true;
+		call->outcome = why;
+		end_ask_locked(call, -ESRCH, waker);
+		return true;
 	}
 	end_locked(call, why);
 	*ended = true;
@@ -207,29 +224,40 @@ static u64 next_id_locked(struct stplr_port *port)
 	return ++port->ids * port->id_factor;
 }
 
-int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered)
+/* By the sender, which lets go of the lock meanwhile: brings what somebody waits for. */
+static void serve_ask_locked(struct stplr_call *call, struct stplr_waker *waker)
+{
+	struct stplr_port *port = call->port;
+	struct stplr_ask *ask = call->ask, copy = *ask;
+	int err;
+
+	spin_unlock(&port->lock);
+	err = port->ops->bring(copy.base, copy.length, copy.write);
+	spin_lock(&port->lock);
+	/* Who asked may have lost patience, and another may ask now: it looks for itself, too. */
+	if (call->ask == ask)
+		end_ask_locked(call, err, waker);
+}
+
+/* The call goes on meanwhile, without anybody to ask. */
+static void go_away(struct stplr_call *call)
+{
+	struct stplr_waker waker;
+
+	spin_lock(&call->port->lock);
+	call->away = true;
+	end_ask_locked(call, -EBUSY, &waker);
+	spin_unlock(&call->port->lock);
+	stplr_waker_run(&waker, false);
+}
+
+static int await_end(struct stplr_call *call, ktime_t deadline, bool *delivered)
 {
 	struct stplr_port *port = call->port;
 	unsigned int mode = TASK_INTERRUPTIBLE;
-	struct stplr_waker waker;
+	struct stplr_waker waker, asker;
 	bool leaves, ended;
 	int err, why = 0;
-
-	spin_lock(&port->lock);
-	if (port->closed) {
-		spin_unlock(&port->lock);
-		*delivered = false;
-		return -ESRCH;
-	}
-	if (!call->id)
-		call->id = next_id_locked(port);
-	refcount_inc(&call->refs);
-	hlist_add_head(&call->all, &port->calls);
-	submit_locked(port, &call->item, &waker);
-	spin_unlock(&port->lock);
-	if (port->ops->sent)
-		port->ops->sent(call, waker.task);
-	stplr_waker_run(&waker, true);
 
 	do {
 		err = stplr_waiter_wait(&call->sender, mode, deadline, &port->sending);
@@ -238,6 +266,12 @@ int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered)
 			*delivered = call->taker != NULL;
 			return call->outcome;
 		}
+		if (err == -EINTR && mode == TASK_INTERRUPTIBLE && port->ops->passes &&
+		    port->ops->passes()) {
+			go_away(call);
+			return STPLR_AWAY;
+		}
+		asker.task = NULL;
 		spin_lock(&port->lock);
 		stplr_waiter_rearm(&call->sender);
 		if (err)
@@ -260,16 +294,79 @@ int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered)
 			mode = TASK_KILLABLE;
 			deadline = KTIME_MAX;
 		}
-		err = call->abandoned ? -EINTR : call->outcome;
+		err = call->outcome;
 		/* A call that somebody had has left the queue for good, even if it was put back. */
 		*delivered = call->taker != NULL;
+		if (!leaves && call->ask)
+			serve_ask_locked(call, &asker);
 		spin_unlock(&port->lock);
+		stplr_waker_run(&asker, false);
 		stplr_waker_run(&waker, false);
 	} while (!leaves);
 
 	if (ended)
 		stplr_call_put(call);
 	return err;
+}
+
+int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered)
+{
+	struct stplr_port *port = call->port;
+	struct stplr_waker waker;
+
+	spin_lock(&port->lock);
+	if (port->closed) {
+		spin_unlock(&port->lock);
+		*delivered = false;
+		return -ESRCH;
+	}
+	if (!call->id)
+		call->id = next_id_locked(port);
+	refcount_inc(&call->refs);
+	hlist_add_head(&call->all, &port->calls);
+	submit_locked(port, &call->item, &waker);
+	spin_unlock(&port->lock);
+	if (port->ops->sent)
+		port->ops->sent(call, waker.task);
+	stplr_waker_run(&waker, true);
+	return await_end(call, deadline, delivered);
+}
+
+int stplr_port_resume(struct stplr_call *call, ktime_t deadline, bool *delivered)
+{
+	spin_lock(&call->port->lock);
+	call->away = false;
+	spin_unlock(&call->port->lock);
+	return await_end(call, deadline, delivered);
+}
+
+/* Whether that could be done: whoever touches the sender's memory is through in a moment. */
+static bool forget(struct stplr_call *call, bool *ended)
+{
+	struct stplr_port *port = call->port;
+	bool done;
+
+	*ended = false;
+	spin_lock(&port->lock);
+	done = !call->touching;
+	if (done && call->busy) {
+		call->abandoned = true;
+	} else if (done && call->state != STPLR_CALL_DONE) {
+		end_locked(call, -EINTR);
+		*ended = true;
+	}
+	spin_unlock(&port->lock);
+	return done;
+}
+
+void stplr_port_forget(struct stplr_call *call)
+{
+	bool ended;
+
+	while (!forget(call, &ended))
+		cond_resched();
+	if (ended)
+		stplr_call_put(call);
 }
 
 /* As a new one, or where it was before. */
@@ -415,6 +512,60 @@ void stplr_call_untake(struct stplr_call *call)
 	stplr_call_put(call);
 }
 
+bool stplr_call_touch(struct stplr_call *call)
+{
+	bool there;
+
+	spin_lock(&call->port->lock);
+	there = !call->abandoned;
+	if (there)
+		call->touching++;
+	spin_unlock(&call->port->lock);
+	return there;
+}
+
+void stplr_call_untouch(struct stplr_call *call)
+{
+	struct stplr_waker waker;
+
+	spin_lock(&call->port->lock);
+	call->touching--;
+	notify_sender_locked(call, &waker);
+	spin_unlock(&call->port->lock);
+	stplr_waker_run(&waker, false);
+}
+
+int stplr_call_ask(struct stplr_call *call, struct stplr_ask *ask, ktime_t deadline)
+{
+	struct stplr_port *port = call->port;
+	struct stplr_waker waker = {};
+	int err = 0;
+
+	stplr_waiter_init(&ask->waiter);
+	ask->outcome = 0;
+	spin_lock(&port->lock);
+	if (call->abandoned)
+		err = -ESRCH;
+	else if (call->ask || call->away)
+		err = -EBUSY;
+	if (!err) {
+		call->ask = ask;
+		stplr_waiter_notify(&call->sender, &waker);
+	}
+	spin_unlock(&port->lock);
+	if (err)
+		return err;
+	stplr_waker_run(&waker, true);
+	err = stplr_waiter_wait(&ask->waiter, TASK_KILLABLE, deadline, &port->asking);
+	spin_lock(&port->lock);
+	if (call->ask == ask)
+		call->ask = NULL;
+	else
+		err = ask->outcome;
+	spin_unlock(&port->lock);
+	return err;
+}
+
 static struct stplr_call *find_owed_locked(struct stplr_port *port, u64 id, const void *taker)
 {
 	struct stplr_call *call;
@@ -489,12 +640,13 @@ void stplr_call_return(struct stplr_call *call)
 	release_owed(call, false);
 }
 
-void stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker *waker)
+bool stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker *waker)
 {
 	struct stplr_port *port = call->port;
-	bool ended;
+	bool ended, left;
 
 	spin_lock(&port->lock);
+	left = call->abandoned;
 	call->busy--;
 	ended = call->state != STPLR_CALL_DONE;
 	if (ended)
@@ -504,41 +656,65 @@ void stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker 
 	if (ended)
 		stplr_call_put(call);
 	stplr_call_put(call);
+	return !left;
 }
 
-/* Ends calls one by one, for each may have a sender to wake, which is not done under the lock. */
-static bool end_one(struct stplr_port *port, const void *taker, int outcome)
+/* Ends the oldest call, for each may have a sender to wake, which is not done under the lock. */
+static bool end_one(struct stplr_port *port, int outcome)
 {
-	struct stplr_call *call, *found = NULL;
 	struct stplr_waker waker;
+	struct stplr_call *call;
 
 	spin_lock(&port->lock);
-	hlist_for_each_entry(call, &port->calls, all) {
-		if (taker && call->taker != taker)
-			continue;
-		/* Somebody is through with receiving or answering soon: the outcome is theirs. */
-		if (taker && call->state != STPLR_CALL_OWED)
-			continue;
-		found = call;
-		break;
-	}
-	if (found) {
-		end_locked(found, outcome);
-		notify_sender_locked(found, &waker);
+	call = hlist_entry_safe(port->calls.first, struct stplr_call, all);
+	if (call) {
+		end_locked(call, outcome);
+		notify_sender_locked(call, &waker);
 	}
 	spin_unlock(&port->lock);
-	if (!found)
+	if (!call)
 		return false;
 	stplr_waker_run(&waker, false);
-	stplr_call_put(found);
+	stplr_call_put(call);
 	cond_resched();
 	return true;
 }
 
+/*
+ * Ends those of one bucket, which are found in one go however many others there are. They are the
+ * port's until they are put below, so they can be strung together by what the port needs no more.
+ */
+static void disown_some(struct stplr_port *port, struct hlist_head *bucket, const void *taker,
+			int outcome)
+{
+	struct hlist_head ended = { NULL };
+	struct stplr_call *call;
+	struct hlist_node *next;
+
+	spin_lock(&port->lock);
+	hlist_for_each_entry_safe(call, next, bucket, owed) {
+		if (call->taker != taker)
+			continue;
+		end_locked(call, outcome);
+		hlist_add_head(&call->all, &ended);
+		notify_sender_locked(call, &call->waker);
+	}
+	spin_unlock(&port->lock);
+	hlist_for_each_entry_safe(call, next, &ended, all) {
+		hlist_del_init(&call->all);
+		stplr_waker_run(&call->waker, false);
+		stplr_call_put(call);
+		cond_resched();
+	}
+}
+
+/* Of calls that are TAKEN or ANSWERING somebody is through soon: the outcome is theirs. */
 void stplr_port_disown(struct stplr_port *port, const void *taker, int outcome)
 {
-	while (end_one(port, taker, outcome))
-		;
+	int i;
+
+	for (i = 0; i < 1 << STPLR_OWED_BITS; i++)
+		disown_some(port, &port->owed[i], taker, outcome);
 }
 
 static bool wake_one_receiver(struct stplr_port *port)
@@ -580,7 +756,7 @@ void stplr_port_close(struct stplr_port *port, int outcome)
 	port->ops->readable(port);
 	spin_unlock(&port->lock);
 
-	while (end_one(port, NULL, outcome))
+	while (end_one(port, outcome))
 		;
 	while (wake_one_receiver(port))
 		;

@@ -22,16 +22,23 @@
  *
  * How a sender's wait can end otherwise:
  *   QUEUED      any signal, its deadline: it takes itself out of the queue; nobody saw the message.
- *   TAKEN       a fatal signal: at once. Another signal, its deadline: once the receiver is through.
+ *   TAKEN       any signal, its deadline: at once. The receiver finds the call abandoned and passes
+ *               it over: nobody saw the message.
  *   OWED        a fatal signal: at once. Another signal, its deadline: at once with EINTR or
  *               ETIMEDOUT, unless the port wants unblock pulses: then the server is told, and the
  *               sender waits on for the answer.
- *   ANSWERING   like TAKEN; the sender then finds the answer there.
- *   While anybody is busy with the sender's memory (TAKEN, ANSWERING, or a read or write between
- *   them) the sender only leaves when it is killed. Whoever was busy then finds it abandoned.
+ *   ANSWERING   like OWED. The replier finds the call abandoned: its answer reaches nobody.
+ *   An interruption that passes leaves all of these as they are: the sender is away for a while.
+ *   Whoever is busy with a call (TAKEN, ANSWERING, or a read or write between them) may wait for
+ *   memory of its own for as long as it likes, so the sender does not wait for that. It does wait
+ *   for who touches its memory at this moment, between touch and untouch, where nobody sleeps for
+ *   anything that a program decides.
+ *
+ * Nobody but the sender waits for pages of the sender to come. Who is busy and misses some asks the
+ * sender for them, which has nothing else to do, and waits for a moment of its own choosing.
  *
  * Locking: port->lock protects everything in struct stplr_port, and of a call: item, state, busy,
- * interrupted, abandoned, outcome, and sender.notified. A call that is settled (DONE, and nobody
+ * touching, ask, interrupted, abandoned, away, outcome, and sender.notified. A call that is settled (DONE, and nobody
  * is busy with it) stays as it is, so its sender may look at it without the lock. The lock is taken
  * with interrupts on and nests in nothing but what inherit.h and debugfs.h name; only the lock of a
  * wait queue nests in it. A call's id, taker and port do not change while it is OWED.
@@ -78,6 +85,15 @@ enum stplr_call_state {
 	STPLR_CALL_DONE,
 };
 
+/* Pages of a sender that somebody who is busy with its call waits for. */
+struct stplr_ask {
+	u64 base;
+	size_t length;
+	bool write;
+	int outcome; /* once the sender has looked after it */
+	struct stplr_waiter waiter;
+};
+
 struct stplr_call {
 	struct stplr_item item;
 	struct hlist_node owed; /* in port->owed while OWED */
@@ -95,7 +111,11 @@ struct stplr_call {
 	bool unblocked; /* the server has been told so */
 	bool settled; /* DONE and not busy; set with release, for the sender to read */
 	bool abandoned; /* the sender has left; nobody to wake */
-	unsigned int busy; /* threads that are at work on the sender's memory */
+	bool away; /* the sender is out of its wait and may come back to it: nobody to ask */
+	unsigned int busy; /* threads that are at work on the call */
+	unsigned int touching; /* of those, who has hold of the sender's memory just now */
+	struct stplr_ask *ask; /* of one of those, which waits for it; NULL: of none */
+	struct stplr_waker waker; /* of whoever ends many calls at a time */
 };
 
 #define STPLR_OWED_BITS 5
@@ -113,6 +133,16 @@ struct stplr_port_ops {
 	/* Called without locks: a pulse that was queued when the port closed. */
 	void (*drop_pulse)(struct stplr_item *item);
 	/*
+	 * Optional. Called without locks by a sender that is interrupted: whether it only has to be
+	 * somewhere else, and will resume its wait.
+	 */
+	bool (*passes)(void);
+	/*
+	 * Optional. Called without locks by the sender: brings pages. 0, or -EFAULT if not even the
+	 * first can be had.
+	 */
+	int (*bring)(u64 base, size_t length, bool write);
+	/*
 	 * Optional. Called without locks by the sender, before it sleeps: receiver was given the
 	 * call and is not woken yet, or it is NULL and the call was queued.
 	 */
@@ -126,6 +156,7 @@ struct stplr_port {
 	struct rb_root_cached queues[STPLR_ITEM_KINDS]; /* apart, for nobody waits for a pulse */
 	struct hlist_head receivers; /* who came last is first */
 	struct stplr_patience receiving, sending; /* of who waits for a call, or for its end */
+	struct stplr_patience asking; /* and for pages */
 	struct hlist_head calls; /* all that are not DONE */
 	struct hlist_head owed[1 << STPLR_OWED_BITS]; /* by id */
 	u64 ids; /* how many calls it has numbered */
@@ -157,6 +188,14 @@ void stplr_call_put(struct stplr_call *call);
  */
 int stplr_port_send(struct stplr_call *call, ktime_t deadline, bool *delivered);
 
+/*
+ * What send and resume return for a sender that has to be elsewhere. The call goes on, and so
+ * does the sender's wait for it, by resume; or by forget, by anybody, it ends.
+ */
+#define STPLR_AWAY (-4001)
+int stplr_port_resume(struct stplr_call *call, ktime_t deadline, bool *delivered);
+void stplr_port_forget(struct stplr_call *call);
+
 /* Queues a pulse. Never waits. -ESRCH when the port is closed; then the pulse is the caller's. */
 int stplr_port_post(struct stplr_port *port, struct stplr_item *pulse, int priority);
 
@@ -166,7 +205,7 @@ int stplr_port_unpost(struct stplr_port *port, struct stplr_item *pulse);
 /* Receives the first item, or waits for one: -EINTR, -ETIMEDOUT, -ESRCH when closed. */
 int stplr_port_take(struct stplr_port *port, ktime_t deadline, struct stplr_item **item);
 
-/* TAKEN -> OWED, -> QUEUED. False: its sender has gone meanwhile, and the call is DONE. */
+/* TAKEN -> OWED, -> QUEUED. False: its sender has left meanwhile, and the call is DONE. */
 bool stplr_call_keep(struct stplr_call *call, const void *taker, int taker_tid);
 void stplr_call_untake(struct stplr_call *call);
 
@@ -179,10 +218,24 @@ struct stplr_call *stplr_port_borrow(struct stplr_port *port, u64 id, const void
 void stplr_call_return(struct stplr_call *call);
 
 /*
- * TAKEN or ANSWERING -> DONE. The waker wakes the sender; run it when the caller knows whether it
- * will sleep soon.
+ * By whoever is busy with a call: until untouch, the sender does not leave of its own will. False: it
+ * has left, and its memory is not to be touched any more.
  */
-void stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker *waker);
+bool stplr_call_touch(struct stplr_call *call);
+void stplr_call_untouch(struct stplr_call *call);
+
+/*
+ * By whoever is busy with a call and does not touch: has the sender bring pages. 0 if it has,
+ * -EFAULT if it could not, -ETIMEDOUT, -EINTR (the caller is being killed), -ESRCH (the sender has
+ * left), -EBUSY (another asks).
+ */
+int stplr_call_ask(struct stplr_call *call, struct stplr_ask *ask, ktime_t deadline);
+
+/*
+ * TAKEN or ANSWERING -> DONE. The waker wakes the sender; run it when the caller knows whether it
+ * will sleep soon. False: the sender has left already, and nobody learns of the outcome.
+ */
+bool stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker *waker);
 
 /* Somebody has taken it and not decided yet what becomes of it. */
 bool stplr_call_taken(struct stplr_call *call);

@@ -2,7 +2,6 @@
 #include "pulse.h"
 
 #include <linux/err.h>
-#include <linux/mutex.h>
 #include <linux/slab.h>
 
 struct stplr_budget *stplr_budget_new(int limit)
@@ -17,7 +16,7 @@ struct stplr_budget *stplr_budget_new(int limit)
 	return budget;
 }
 
-struct stplr_budget *stplr_budget_share_locked(struct list_head *list, struct mutex *lock,
+struct stplr_budget *stplr_budget_share_locked(struct list_head *list, spinlock_t *lock,
 					       struct stplr_user *user,
 					       struct stplr_budget *fresh)
 {
@@ -43,10 +42,10 @@ void stplr_budget_put(struct stplr_budget *budget)
 			kfree(budget);
 		return;
 	}
-	if (!refcount_dec_and_mutex_lock(&budget->refs, budget->lock))
+	if (!refcount_dec_and_lock(&budget->refs, budget->lock))
 		return;
 	list_del(&budget->node);
-	mutex_unlock(budget->lock);
+	spin_unlock(budget->lock);
 	stplr_user_put(budget->user);
 	kfree(budget);
 }
@@ -57,12 +56,13 @@ static bool take(struct stplr_budget **budgets)
 	int i;
 
 	for (i = 0; i < STPLR_BUDGETS; i++)
-		if (atomic_dec_if_positive(&budgets[i]->left) < 0)
+		if (budgets[i] && atomic_dec_if_positive(&budgets[i]->left) < 0)
 			break;
 	if (i == STPLR_BUDGETS)
 		return true;
 	while (i--)
-		atomic_inc(&budgets[i]->left);
+		if (budgets[i])
+			atomic_inc(&budgets[i]->left);
 	return false;
 }
 
@@ -71,7 +71,8 @@ static void give_back(struct stplr_budget **budgets)
 	int i;
 
 	for (i = 0; i < STPLR_BUDGETS; i++)
-		atomic_inc(&budgets[i]->left);
+		if (budgets[i])
+			atomic_inc(&budgets[i]->left);
 }
 
 struct stplr_pulse_item *stplr_pulse_new(struct stplr_user *guess, struct stplr_budget **budgets,
@@ -92,8 +93,9 @@ struct stplr_pulse_item *stplr_pulse_new(struct stplr_user *guess, struct stplr_
 	if (err)
 		goto put_user;
 	for (i = 0; budgets && i < STPLR_BUDGETS; i++) {
-		refcount_inc(&budgets[i]->refs);
 		pulse->budgets[i] = budgets[i];
+		if (budgets[i])
+			refcount_inc(&budgets[i]->refs);
 	}
 	pulse->item.kind = STPLR_ITEM_PULSE;
 	pulse->code = code;
@@ -115,8 +117,7 @@ void stplr_pulse_free(struct stplr_item *item)
 	struct stplr_pulse_item *pulse = stplr_pulse_of(item);
 	int i;
 
-	if (pulse->budgets[0])
-		give_back(pulse->budgets);
+	give_back(pulse->budgets);
 	for (i = 0; i < STPLR_BUDGETS; i++)
 		if (pulse->budgets[i])
 			stplr_budget_put(pulse->budgets[i]);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /* A channel's side of a call: receive, reply, read, write. */
+#include <linux/fcntl.h>
 #include <linux/fdtable.h>
 #include <linux/file.h>
 #include <linux/pid.h>
 #include <linux/sched/signal.h>
+#include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/uidgid.h>
 #include <linux/user_namespace.h>
@@ -15,6 +17,7 @@
 #include "exit.h"
 #include "inherit.h"
 #include "message.h"
+#include "park.h"
 #include "pulse.h"
 #include "tracepoints.h"
 #include "words.h"
@@ -51,37 +54,32 @@ static void close_files(const s32 *fds, u32 count)
 		close_fd(fds[count]);
 }
 
-/* What it is that the caller has too little of; all else is that it may not have the file. */
-static bool is_shortage(int err)
+/* What the caller has too little of, or no memory for; all else is that it may not have the file. */
+static bool is_callers(int err)
 {
-	return err == -EMFILE || err == -ENFILE || err == -ENOMEM;
+	return err == -EMFILE || err == -ENFILE || err == -ENOMEM || err == -EFAULT;
 }
 
 /*
- * Gives the caller descriptors for as many files as it has room for. What is wrong with the files
+ * Gives the caller descriptors for those files that it has been told of. What is wrong with the files
  * only *peer_error tells: whoever sends what may not be received is not in the way of others.
  */
-static int install_files(struct stplr_message *message, struct stplr_receive *arguments,
+static int install_files(struct stplr_message *message, struct stplr_receive *arguments, s32 *fds,
 			 int *peer_error)
 {
-	u32 count = min(message->file_count, arguments->file_room), i;
-	s32 fds[STPLR_FILES_MAX];
+	s32 __user *user = u64_to_user_ptr(arguments->files);
+	u32 i;
 
-	for (i = 0; i < count; i++) {
-		fds[i] = stplr_receive_fd(message->files[i], O_CLOEXEC);
-		if (fds[i] < 0) {
-			close_files(fds, i);
-			if (is_shortage(fds[i]))
-				return fds[i];
-			*peer_error = fds[i];
-			return 0;
-		}
+	for (i = 0; i < arguments->file_count; i++) {
+		fds[i] = stplr_receive_fd(message->files[i], user + i, O_CLOEXEC);
+		if (fds[i] >= 0)
+			continue;
+		close_files(fds, i);
+		if (is_callers(fds[i]))
+			return fds[i];
+		*peer_error = fds[i];
+		return 0;
 	}
-	if (copy_to_user(u64_to_user_ptr(arguments->files), fds, count * sizeof(*fds))) {
-		close_files(fds, count);
-		return -EFAULT;
-	}
-	arguments->file_count = count;
 	return 0;
 }
 
@@ -99,9 +97,9 @@ static void describe(struct stplr_message *message, struct stplr_receive *argume
 	arguments->room = message->reply.total;
 	arguments->pulse = 0;
 	arguments->code = 0;
-	arguments->value = 0;
+	arguments->value = message->file_count;
 	arguments->priority = message->call.item.priority;
-	arguments->file_count = 0;
+	arguments->file_count = min(message->file_count, arguments->file_room);
 	arguments->pid = number_here(message->tgid);
 	arguments->tid = number_here(message->tid);
 	/* The usual case, spared two searches through the same single range. */
@@ -129,13 +127,32 @@ static int drop_call(struct stplr_channel *channel, struct stplr_call *call, int
 	return -EAGAIN;
 }
 
-/* -EAGAIN when the message was dropped for its sender's fault. */
+/* The server has all of the message. False: its sender has left meanwhile, and waits for nothing. */
+static bool settle(struct stplr_channel *channel, struct stplr_call *call,
+		   const struct stplr_receive *arguments)
+{
+	struct stplr_waker waker;
+	bool here;
+
+	if (!call->wants_reply) {
+		here = stplr_call_finish(call, 0, &waker);
+		stplr_waker_run(&waker, false);
+		return here;
+	}
+	stplr_inherit_received(channel, arguments->id, arguments->priority);
+	here = stplr_call_keep(call, stplr_exit_process(), task_pid_nr(current));
+	if (!here)
+		stplr_inherit_ended(channel, arguments->id);
+	return here;
+}
+
+/* -EAGAIN when the message was dropped for its sender's fault, or its sender has left. */
 static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
 			struct stplr_receive *arguments, const struct stplr_buffers *buffers,
 			struct stplr_receive __user *user)
 {
 	struct stplr_message *message = stplr_message_of(call);
-	struct stplr_waker waker;
+	s32 fds[STPLR_FILES_MAX];
 	int err, peer_error;
 	long length;
 
@@ -147,12 +164,10 @@ static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
 	/* Descriptors last: nothing can fail after them but what was just seen to work. */
 	if (!err)
 		err = put_received(user, arguments);
-	if (!err && message->file_count && arguments->file_room) {
-		err = install_files(message, arguments, &peer_error);
+	if (!err && arguments->file_count) {
+		err = install_files(message, arguments, fds, &peer_error);
 		if (peer_error)
 			return drop_call(channel, call, peer_error);
-		if (!err && put_user(arguments->file_count, &user->file_count))
-			err = -EFAULT;
 	}
 	if (err) {
 		stplr_call_untake(call);
@@ -162,61 +177,126 @@ static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
 	trace_stplr_receive(channel->port.number, pid_nr(message->tid), message->send.total);
 	stplr_log(STPLR_DEBUG_CALLS, "channel %u: received from %d\n", channel->port.number,
 		  pid_nr(message->tid));
-	if (call->wants_reply) {
-		stplr_inherit_received(channel, arguments->id, arguments->priority);
-		if (!stplr_call_keep(call, stplr_exit_process(), task_pid_nr(current)))
-			stplr_inherit_ended(channel, arguments->id);
-	} else {
-		stplr_call_finish(call, 0, &waker);
-		stplr_waker_run(&waker, false);
-	}
-	return 0;
+	if (settle(channel, call, arguments))
+		return 0;
+	close_files(fds, arguments->file_count);
+	return -EAGAIN;
 }
 
-static int receive(struct stplr_channel *channel, struct stplr_receive *arguments,
-		   struct stplr_receive __user *user)
-{
-	struct stplr_buffers buffers STPLR_UNSET;
-	struct stplr_item *item;
+/* A wait for something to receive. */
+struct receiving {
+	struct stplr_channel *channel;
+	struct stplr_receive __user *user;
 	ktime_t deadline;
+	struct file *file; /* of the channel; a reference while parked */
+	struct stplr_receive arguments; /* what comes before id */
+};
+
+static int receive_until(struct receiving *receiving)
+{
+	struct stplr_channel *channel = receiving->channel;
+	struct stplr_receive *arguments = &receiving->arguments;
+	struct stplr_buffers buffers STPLR_UNSET;
 	struct stplr_drops dropped = {};
+	struct stplr_item *item;
 	int err;
 
-	if (arguments->reserved)
-		return -EINVAL;
-	err = stplr_channel_serve(channel);
-	if (!err)
-		err = stplr_inherit_enter(channel);
-	if (err)
-		return err;
 	err = stplr_buffers_from(&buffers, &arguments->buffer, NULL);
 	if (err)
 		return err;
-	deadline = stplr_deadline(arguments->timeout_ns);
 	do {
-		err = stplr_port_take(&channel->port, deadline, &item);
+		err = stplr_port_take(&channel->port, receiving->deadline, &item);
 		if (err)
 			break;
 		if (item->kind == STPLR_ITEM_PULSE)
-			err = receive_pulse(&channel->port, item, arguments, user);
+			err = receive_pulse(&channel->port, item, arguments, receiving->user);
 		else
 			err = receive_call(channel, container_of(item, struct stplr_call, item),
-					   arguments, &buffers, user);
+					   arguments, &buffers, receiving->user);
 		if (err != -EAGAIN)
 			break;
-		err = stplr_message_go_on(deadline, &dropped);
+		err = stplr_message_go_on(receiving->deadline, &dropped);
 	} while (!err);
 	stplr_buffers_put(&buffers);
-	return err == -EINTR && deadline == KTIME_MAX ? -ERESTARTSYS : err;
+	return err;
 }
 
-long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive __user *user)
-{
-	struct stplr_receive arguments STPLR_UNSET;
+static long park(const struct receiving *receiving);
 
-	if (stplr_get_arguments_before(&arguments, user, id))
+/* One without a deadline is started anew by whoever interrupts it, where that is wanted. */
+static long go_on(struct receiving *receiving)
+{
+	long err = receive_until(receiving);
+
+	if (likely(err != -EINTR))
+		return err;
+	if (receiving->deadline == KTIME_MAX)
+		return -ERESTARTSYS;
+	return stplr_interruption_passes() ? park(receiving) : -EINTR;
+}
+
+static long resume(void *what)
+{
+	struct receiving *receiving = what;
+	struct file *file = receiving->file;
+	long err = go_on(receiving);
+
+	kfree(receiving);
+	fput(file);
+	return err;
+}
+
+static void drop(void *what)
+{
+	struct receiving *receiving = what;
+
+	fput(receiving->file);
+	kfree(receiving);
+}
+
+static const struct stplr_parked_ops parked_ops = { .resume = resume, .drop = drop };
+
+static long park(const struct receiving *receiving)
+{
+	struct receiving *copy = kmemdup(receiving, sizeof(*receiving), GFP_KERNEL_ACCOUNT);
+
+	if (!copy)
+		return -EINTR;
+	get_file(copy->file);
+	return stplr_park(copy, copy->file, &parked_ops);
+}
+
+static long receive(struct receiving *receiving)
+{
+	int err;
+
+	if (receiving->arguments.reserved)
+		return -EINVAL;
+	err = stplr_channel_serve(receiving->channel);
+	if (!err)
+		err = stplr_inherit_enter(receiving->channel);
+	if (err)
+		return err;
+	if (receiving->file->f_flags & O_NONBLOCK) {
+		receiving->deadline = 0;
+		err = go_on(receiving);
+		return err == -ETIMEDOUT ? -EAGAIN : err;
+	}
+	receiving->deadline = stplr_deadline(receiving->arguments.timeout_ns);
+	return go_on(receiving);
+}
+
+long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive __user *user,
+			   struct file *file)
+{
+	struct receiving receiving STPLR_UNSET;
+
+	if (stplr_get_arguments_before(&receiving.arguments, user, id))
 		return -EFAULT;
-	return receive(channel, &arguments, user);
+	receiving.channel = channel;
+	receiving.user = user;
+	receiving.file = file;
+	return receive(&receiving);
 }
 
 /* Leaves it to the caller to wake the client. */
@@ -256,7 +336,9 @@ static long reply(struct stplr_channel *channel, const struct stplr_reply *argum
 	stplr_count(STPLR_COUNT_REPLIES);
 	trace_stplr_reply(channel->port.number, pid_nr(message->tid), -arguments->error,
 			  message->reply_end);
-	stplr_call_finish(call, peer_error ? peer_error : -arguments->error, waker);
+	/* A client that has left may be using its room for something else by now. */
+	if (!stplr_call_finish(call, peer_error ? peer_error : -arguments->error, waker))
+		length = -ESRCH;
 put_buffers:
 	stplr_buffers_put(&buffers);
 	return length;
@@ -280,21 +362,26 @@ long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply
 }
 
 long stplr_channel_reply_receive(struct stplr_channel *channel,
-				 struct stplr_reply_receive __user *user)
+				 struct stplr_reply_receive __user *user, struct file *file)
 {
-	struct stplr_reply_receive arguments STPLR_UNSET;
+	struct receiving receiving STPLR_UNSET;
+	struct stplr_reply answer STPLR_UNSET;
 	struct stplr_waker waker;
 	long err;
 
-	if (stplr_get_arguments_before(&arguments, user, receive.id))
+	if (stplr_get_arguments(&answer, &user->reply) ||
+	    stplr_get_arguments_before(&receiving.arguments, &user->receive, id))
 		return -EFAULT;
-	if (arguments.reply.id) {
-		err = reply(channel, &arguments.reply, &waker);
+	if (answer.id) {
+		err = reply(channel, &answer, &waker);
 		stplr_waker_run(&waker, !stplr_port_readable(&channel->port));
 		if (err < 0 && err != -ESRCH)
 			return err;
 	}
-	err = receive(channel, &arguments.receive, &user->receive);
+	receiving.channel = channel;
+	receiving.user = &user->receive;
+	receiving.file = file;
+	err = receive(&receiving);
 	/* What is restarted must not answer again. */
 	if (err == -ERESTARTSYS && put_user(0ULL, &user->reply.id))
 		err = -EINTR;

@@ -19,7 +19,7 @@ struct stplr_regions *stplr_regions_new(void)
 
 	if (regions) {
 		refcount_set(&regions->refs, 1);
-		mutex_init(&regions->lock);
+		spin_lock_init(&regions->lock);
 	}
 	return regions;
 }
@@ -28,7 +28,6 @@ static void put_regions(struct stplr_regions *regions)
 {
 	if (!refcount_dec_and_test(&regions->refs))
 		return;
-	mutex_destroy(&regions->lock);
 	kfree(regions);
 }
 
@@ -71,11 +70,11 @@ static void owner_died(struct stplr_watch *watch)
 	struct stplr_regions *regions = region->regions;
 	int i;
 
-	mutex_lock(&regions->lock);
+	spin_lock(&regions->lock);
 	for (i = 0; i < STPLR_REGIONS; i++)
 		if (regions->slots[i] == region)
 			regions->slots[i] = NULL;
-	mutex_unlock(&regions->lock);
+	spin_unlock(&regions->lock);
 	retire(region);
 }
 
@@ -94,9 +93,9 @@ void stplr_regions_end(struct stplr_regions *regions)
 	unsigned long i;
 
 	for (i = 0; i < STPLR_REGIONS; i++) {
-		mutex_lock(&regions->lock);
+		spin_lock(&regions->lock);
 		region = take_out_locked(regions, i);
-		mutex_unlock(&regions->lock);
+		spin_unlock(&regions->lock);
 		if (region)
 			retire(region);
 	}
@@ -194,7 +193,7 @@ static long put_in_slot(struct stplr_regions *regions, struct stplr_region *regi
 {
 	long number;
 
-	mutex_lock(&regions->lock);
+	spin_lock(&regions->lock);
 	for (number = 0; number < STPLR_REGIONS; number++)
 		if (!regions->slots[number])
 			break;
@@ -204,7 +203,7 @@ static long put_in_slot(struct stplr_regions *regions, struct stplr_region *regi
 		regions->slots[number] = region;
 		stplr_exit_watch(&region->watch, stplr_exit_process(), owner_died);
 	}
-	mutex_unlock(&regions->lock);
+	spin_unlock(&regions->lock);
 	return number < STPLR_REGIONS ? number : -ENOSPC;
 }
 
@@ -231,9 +230,9 @@ long stplr_region_unregister(struct stplr_regions *regions, unsigned long number
 
 	if (number >= STPLR_REGIONS)
 		return -ENOENT;
-	mutex_lock(&regions->lock);
+	spin_lock(&regions->lock);
 	region = take_out_locked(regions, number);
-	mutex_unlock(&regions->lock);
+	spin_unlock(&regions->lock);
 	if (!region)
 		return -ENOENT;
 	retire(region);
@@ -244,10 +243,10 @@ unsigned int stplr_regions_count(struct stplr_regions *regions)
 {
 	unsigned int count = 0, i;
 
-	mutex_lock(&regions->lock);
+	spin_lock(&regions->lock);
 	for (i = 0; i < STPLR_REGIONS; i++)
 		count += regions->slots[i] != NULL;
-	mutex_unlock(&regions->lock);
+	spin_unlock(&regions->lock);
 	return count;
 }
 
@@ -258,30 +257,13 @@ struct stplr_region *stplr_region_find(struct stplr_regions *regions, u32 number
 
 	if (number >= STPLR_REGIONS)
 		return NULL;
-	mutex_lock(&regions->lock);
+	spin_lock(&regions->lock);
 	region = regions->slots[number];
 	if (region && region->mm == current->mm && base >= region->base &&
 	    length <= region->length && base - region->base <= region->length - length)
 		refcount_inc(&region->refs);
 	else
 		region = NULL;
-	mutex_unlock(&regions->lock);
+	spin_unlock(&regions->lock);
 	return region;
-}
-
-size_t stplr_region_copy(struct stplr_region *region, u64 remote, u64 local, size_t length,
-			 bool write)
-{
-	size_t from = offset_in_page(region->base) + (remote - region->base), done = 0;
-
-	while (done < length) {
-		size_t within = offset_in_page(from + done);
-		size_t bytes = min_t(size_t, PAGE_SIZE - within, length - done);
-
-		if (!stplr_page_copy(region->pages[(from + done) >> PAGE_SHIFT], within,
-				     local + done, bytes, write))
-			break;
-		done += bytes;
-	}
-	return done;
 }

@@ -11,8 +11,9 @@
 #ifndef STPLR_REGION_H
 #define STPLR_REGION_H
 
-#include <linux/mutex.h>
+#include <linux/mm.h>
 #include <linux/refcount.h>
+#include <linux/spinlock.h>
 #include <linux/types.h>
 
 #include "exit.h"
@@ -37,7 +38,7 @@ struct stplr_region {
 
 struct stplr_regions {
 	refcount_t refs; /* of the connection and of each region in a slot */
-	struct mutex lock;
+	spinlock_t lock; /* nothing nests in it but what exit.c has */
 	struct stplr_region *slots[STPLR_REGIONS];
 };
 
@@ -60,11 +61,11 @@ struct stplr_region *stplr_region_find(struct stplr_regions *regions, u32 number
 				       size_t length);
 void stplr_region_put(struct stplr_region *region);
 
-/*
- * Copies between the region and the caller's memory. Returns the bytes copied: fewer than length
- * only for a fault of the caller's.
- */
-size_t stplr_region_copy(struct stplr_region *region, u64 remote, u64 local, size_t length,
-			 bool write);
+/* The page that an address in the region is in, and those that follow. */
+static inline struct page **stplr_region_pages(struct stplr_region *region, u64 address)
+{
+	return region->pages + ((offset_in_page(region->base) + address - region->base) >>
+				PAGE_SHIFT);
+}
 
 #endif

@@ -11,6 +11,7 @@
 #define STPLR_USER_H
 
 #include <linux/hash.h>
+#include <linux/ktime.h>
 #include <linux/refcount.h>
 #include <linux/uidgid.h>
 
@@ -21,6 +22,7 @@ struct stplr_user {
 	refcount_t refs;
 	kuid_t uid;
 	atomic_long_t bytes;
+	ktime_t unanswered; /* until when nobody asks clients for pages; a guess, without a lock */
 };
 
 /* A strong reference to the account of the calling thread, or NULL without memory. */

@@ -6,8 +6,8 @@
  * through a handle that each thread takes. It is kept byte for byte. The second, further down,
  * has channels and connections, which are file descriptors.
  *
- * All calls are ioctls. They return 0, or -1 with errno. A 32-bit program on a 64-bit kernel is
- * refused: ENOTTY.
+ * All calls are ioctls. They return 0, or -1 with errno. On a 64-bit kernel a 32-bit program can use the
+ * second interface; on the first it gets ENOTTY.
  */
 #ifndef STPLR_H
 #define STPLR_H
@@ -201,9 +201,9 @@ struct stplr_receive {
 	__u64 room; /* for the reply */
 	__u32 pulse; /* 1: a pulse; only code, value and priority say something */
 	__s32 code;
-	__s64 value;
+	__s64 value; /* of a message: how many descriptors were sent, of which some may not be received */
 	__s32 priority;
-	__u32 file_count; /* descriptors received */
+	__u32 file_count; /* descriptors received: as many as there was room for */
 	__s32 pid; /* of the sender, as the kernel knows it; 0: not in this pid namespace */
 	__s32 tid;
 	__u32 uid;
@@ -246,7 +246,11 @@ struct stplr_register {
 	__u64 length;
 };
 
-/* On /dev/stplr. Both return a descriptor. EADDRINUSE; ENOENT, EACCES. */
+/*
+ * On /dev/stplr. Both return a descriptor. EADDRINUSE; ENOENT, EACCES, EAGAIN. Names are those of the
+ * caller's IPC namespace. One that begins with the number of a user and a slash is that user's to take, and
+ * root's; any other is for who has CAP_DAC_OVERRIDE there (EACCES).
+ */
 #define STPLR_CHANNEL_CREATE _IOW(STPLR_IOCTL, 64, struct stplr_channel_create)
 #define STPLR_CONNECT _IOW(STPLR_IOCTL, 65, struct stplr_connect)
 
@@ -261,7 +265,8 @@ struct stplr_register {
 #define STPLR_SEND _IOWR(STPLR_IOCTL, 67, struct stplr_send)
 
 /*
- * On a channel: the message or pulse of the highest priority, of those the oldest. Senders whose
+ * On a channel: the message or pulse of the highest priority, of those the oldest. With O_NONBLOCK it is
+ * EAGAIN at once where there is none, whatever the timeout; clients wait for their servers all the same. Senders whose
  * memory cannot be read get EFAULT and are passed over. ETIMEDOUT, EINTR.
  */
 #define STPLR_RECEIVE _IOWR(STPLR_IOCTL, 68, struct stplr_receive)
@@ -290,7 +295,8 @@ struct stplr_register {
 
 /*
  * On a connection: never waits. EAGAIN when 256 of this connection, or 16384 of the user, are queued
- * there.
+ * there. Those that are kept ready for the end of a connection or an interrupted client, where the channel
+ * wants them, are among the latter from the beginning; with one too many, connecting and sending fail.
  */
 #define STPLR_PULSE _IOW(STPLR_IOCTL, 73, struct stplr_pulse)
 

@@ -864,8 +864,8 @@ static void names_of_users_are_theirs_to_take(void)
 		OK(setgid(1000));
 		OK(setuid(1000));
 		CHECK(stplr_channel_create("1000/mine", 0600, 0) >= 0);
-		CHECK(stplr_channel_create("nobody's", 0600, 0) >= 0);
-		CHECK(stplr_channel_create("/1000", 0600, 0) >= 0);
+		IS(-EACCES, stplr_channel_create("nobody's", 0600, 0));
+		IS(-EACCES, stplr_channel_create("/1000", 0600, 0));
 		IS(-EACCES, stplr_channel_create("0/clock", 0600, 0));
 		IS(-EACCES, stplr_channel_create("00/clock", 0600, 0));
 		IS(-EACCES, stplr_channel_create("10000/clock", 0600, 0));
@@ -879,6 +879,57 @@ static void names_of_users_are_theirs_to_take(void)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 	CHECK(stplr_channel_create("0/clock", 0600, 0) >= 0);
 	CHECK(stplr_channel_create("1000/by-root", 0600, 0) >= 0);
+}
+
+static void who_does_not_block_is_told(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	struct stplr_reply_receive both = { .receive.timeout_ns = -1 };
+
+	OK(fcntl(channel, F_SETFL, O_NONBLOCK));
+	IS(-EAGAIN, stplr_receive(channel, NULL, 0, -1, &received));
+	IS(-EAGAIN, stplr_receive(channel, NULL, 0, second, &received));
+	IS(-EAGAIN, stplr_reply_receive(channel, &both));
+	pid_t client = CLIENT(channel, connection, {
+		OK(fcntl(connection, F_SETFL, O_NONBLOCK));
+		IS(0, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+	});
+	struct pollfd waiting = { .fd = channel, .events = POLLIN };
+
+	CHECK(poll(&waiting, 1, 10000) == 1);
+	IS(0, stplr_receive(channel, NULL, 0, -1, &received));
+	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	join(client);
+}
+
+static void descriptors_without_room_are_told_of(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+
+	for (unsigned int room = 0; room < 4; room++) {
+		pid_t client = CLIENT(channel, connection, {
+			int32_t files[3] = { 0, 1, 2 };
+			struct stplr_send send = { .files = (uintptr_t)files,
+						   .file_count = 3,
+						   .timeout_ns = -1 };
+
+			OK(stplr_send_full(connection, &send));
+		});
+		int32_t got[4] = { -1, -1, -1, -1 };
+		struct stplr_receive received = { .timeout_ns = second,
+						  .files = (uintptr_t)got,
+						  .file_room = room };
+
+		OK(stplr_receive_full(channel, &received));
+		CHECK(received.file_count == (room < 3 ? room : 3) && received.value == 3);
+		for (unsigned int i = 0; i < 4; i++)
+			CHECK((got[i] >= 0) == (i < received.file_count));
+		for (unsigned int i = 0; i < received.file_count; i++)
+			OK(close(got[i]));
+		IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+		join(client);
+	}
 }
 
 static void what_a_user_takes_is_bounded(void)
@@ -1238,6 +1289,9 @@ static const struct test tests[] = {
 	  a_pulse_that_cannot_be_told_keeps_its_place },
 	{ "names are guarded by their mode", names_are_guarded_by_their_mode },
 	{ "names of users are theirs to take", names_of_users_are_theirs_to_take },
+	{ "who does not block is told that nothing is there", who_does_not_block_is_told },
+	{ "descriptors for which there was no room are told of",
+	  descriptors_without_room_are_told_of },
 	{ "what a user takes is bounded", what_a_user_takes_is_bounded },
 	{ "bad pointers lose nothing", bad_pointers_lose_nothing },
 	{ "watched memory is passed as any other", watched_memory_is_passed_as_any_other },

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -88,6 +89,48 @@ static void a_server_runs_with_the_nice_value_of_its_client(void)
 	IS(0, stplr_reply(channel, id, 0, NULL, 0));
 	CHECK(runs_with(0, SCHED_OTHER, 0) && has_nice(0, 10));
 	join(client);
+}
+
+/* As <linux/sched/types.h> has it, which the C library's headers do not get along with. */
+struct attributes {
+	uint32_t size, policy;
+	uint64_t flags;
+	int32_t nice;
+	uint32_t priority;
+	uint64_t runtime, deadline, period;
+};
+
+static uint64_t slice(void)
+{
+	struct attributes attributes = {};
+
+	OK(syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0));
+	return attributes.runtime;
+}
+
+/* Beside its priority: how exact its timers are, and how long it likes to run at a time. */
+static void all_that_was_its_own_is_given_back(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_INHERIT), connection = new_connection(channel, 0);
+	struct attributes own = { .size = sizeof(own), .runtime = 20000000 };
+
+	OK(syscall(SYS_sched_setattr, 0, &own, 0));
+	OK(prctl(PR_SET_TIMERSLACK, 7777));
+	uint64_t before = slice();
+
+	for (int real_time = 0; real_time < 2; real_time++) {
+		pid_t client = real_time ? real_time_client(channel, connection, 5) :
+					   nice_client(channel, connection, -10);
+		uint64_t id = receive(channel);
+
+		CHECK(real_time ? runs_with(0, RAISED(SCHED_FIFO), 5) : has_nice(0, -10));
+		CHECK(real_time || slice() == before);
+		IS(0, stplr_reply(channel, id, 0, NULL, 0));
+		CHECK(runs_with(0, SCHED_OTHER, 0) && has_nice(0, 0));
+		IS(7777, prctl(PR_GET_TIMERSLACK));
+		CHECK(slice() == before);
+		join(client);
+	}
 }
 
 static void nobody_is_lowered(void)
@@ -467,6 +510,7 @@ static const struct test tests[] = {
 	  a_server_runs_with_real_time_until_it_answers },
 	{ "a server runs with the nice value of its client",
 	  a_server_runs_with_the_nice_value_of_its_client },
+	{ "all that was its own is given back", all_that_was_its_own_is_given_back },
 	{ "nobody is lowered", nobody_is_lowered },
 	{ "elsewhere nobody is raised", elsewhere_nobody_is_raised },
 	{ "who waits in the queue raises those who serve",

@@ -207,7 +207,8 @@ static void root_of_a_namespace_is_one_user_of_many(void)
 	if (owner == 0) {
 		become(100000);
 		CHECK(stplr_channel_create("100000/its", 0600, 0) >= 0);
-		CHECK(stplr_channel_create("nobody's", 0, 0) >= 0);
+		CHECK(stplr_channel_create("100000/nobody's", 0, 0) >= 0);
+		IS(-EACCES, stplr_channel_create("nobody's", 0, 0));
 		CHECK(write(ready[1], "x", 1) == 1);
 		pause();
 	}
@@ -217,7 +218,7 @@ static void root_of_a_namespace_is_one_user_of_many(void)
 	if (child == 0) {
 		become_inside(0);
 		IS(-EACCES, stplr_connect("root's"));
-		IS(-EACCES, stplr_connect("nobody's"));
+		IS(-EACCES, stplr_connect("100000/nobody's"));
 		CHECK(stplr_connect("100000/its") >= 0);
 		IS(-EACCES, stplr_channel_create("0/clock", 0600, 0));
 		CHECK(stplr_channel_create("100000/clock", 0600, 0) >= 0);
@@ -238,7 +239,7 @@ static void groups_are_the_same_across_namespaces(void)
 
 	if (owner == 0) {
 		become(100002);
-		CHECK(stplr_channel_create("the group's", 0060, 0) >= 0);
+		CHECK(stplr_channel_create("100002/the group's", 0060, 0) >= 0);
 		CHECK(write(ready[1], "x", 1) == 1);
 		pause();
 	}
@@ -247,9 +248,50 @@ static void groups_are_the_same_across_namespaces(void)
 
 	if (child == 0) {
 		become_inside(0);
-		IS(-EACCES, stplr_connect("the group's"));
+		IS(-EACCES, stplr_connect("100002/the group's"));
 		OK(setgid(2));
-		CHECK(stplr_connect("the group's") >= 0);
+		CHECK(stplr_connect("100002/the group's") >= 0);
+		_exit(0);
+	}
+	join(child);
+}
+
+static void names_are_those_of_an_ipc_namespace(void)
+{
+	int channel = stplr_channel_create("clock", 0666, 0);
+
+	if (access("/proc/self/ns/ipc", F_OK))
+		SKIP("this kernel has no IPC namespaces");
+	CHECK(channel >= 0);
+	pid_t child = fork();
+
+	if (child == 0) {
+		OK(unshare(CLONE_NEWIPC));
+		IS(-ENOENT, stplr_connect("clock"));
+		int other = stplr_channel_create("clock", 0666, 0);
+
+		CHECK(other >= 0 && stplr_connect("clock") >= 0);
+		IS(-EADDRINUSE, stplr_channel_create("clock", 0666, 0));
+		_exit(0);
+	}
+	join(child);
+	CHECK(stplr_connect("clock") >= 0);
+}
+
+/* Where it made the namespace, though it is root nowhere else. */
+static void names_are_taken_by_who_rules_there(void)
+{
+	need_user_namespaces();
+	if (access("/proc/self/ns/ipc", F_OK))
+		SKIP("this kernel has no IPC namespaces");
+	open_to_all();
+	pid_t child = fork();
+
+	if (child == 0) {
+		become_inside(0);
+		IS(-EACCES, stplr_channel_create("clock", 0666, 0));
+		OK(unshare(CLONE_NEWIPC));
+		CHECK(stplr_channel_create("clock", 0666, 0) >= 0);
 		_exit(0);
 	}
 	join(child);
@@ -276,6 +318,8 @@ static const struct test tests[] = {
 	{ "root of a user namespace is one user of many",
 	  root_of_a_namespace_is_one_user_of_many },
 	{ "groups are the same across user namespaces", groups_are_the_same_across_namespaces },
+	{ "names are those of an IPC namespace", names_are_those_of_an_ipc_namespace },
+	{ "there they are taken by who rules there", names_are_taken_by_who_rules_there },
 };
 
 int main(void)

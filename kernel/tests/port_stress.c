@@ -3,8 +3,9 @@
  * The state machine of port.c in user space: senders that are interrupted and killed, servers that
  * take, put back, keep, read, answer and die, and somebody who looks on, until the port is closed;
  * then the same with the next port. Built with the sanitizers, which see what no test of the whole
- * can: every race, and every reference too many or too few. What a call lends to a server (the room
- * for the reply) is accessed without any lock, so a sender that left too early would be a race.
+ * can: every race, and every reference too many or too few. What a call lends to a server (what was
+ * sent, the room for the reply) is accessed without any lock by whoever touches it, and by its sender
+ * as soon as that has left, so a sender that left too early would be a race.
  *
  * Usage: port_stress [SECONDS]; TAP. Fails as well if one of the transitions never came to pass.
  */
@@ -41,6 +42,10 @@ enum event {
 	CLAIM_MISSED,
 	UNCLAIMED,
 	UNBLOCKED,
+	LEFT_BEHIND,
+	AWAY,
+	FORGOTTEN,
+	BROUGHT,
 	PULSED,
 	SEEN_SEND_BLOCKED,
 	SEEN_REPLY_BLOCKED,
@@ -51,7 +56,7 @@ enum event {
 static const char *const event_names[EVENTS] = {
 	"answered", "interrupted while queued", "interrupted while owed", "timed out", "closed",
 	"disowned", "abandoned", "handed over", "queued", "put back", "kept", "kept too late",
-	"read", "claimed", "claim missed", "unclaimed", "unblocked", "pulsed",
+	"read", "claimed", "claim missed", "unclaimed", "unblocked", "left behind", "away", "forgotten", "brought", "pulsed",
 	"seen SEND-blocked", "seen REPLY-blocked", "seen RECEIVE-blocked",
 };
 
@@ -63,8 +68,8 @@ static struct task_struct tasks[SENDERS + SERVERS];
 
 struct test_call {
 	struct stplr_call call;
-	int sent; /* read by servers, as long as they may */
-	int room; /* written by servers, as long as they may */
+	int sent; /* read by servers, between touch and untouch */
+	int room; /* written by servers, likewise */
 };
 
 static void saw(enum event event)
@@ -177,18 +182,47 @@ static void drop_pulse(struct stplr_item *pulse)
 	atomic_fetch_sub(&pulses_alive, 1);
 }
 
-static const struct stplr_port_ops ops = { free_call, readable, unblock, drop_pulse, sent };
-
-static unsigned int dice(unsigned int *seed, unsigned int sides)
-{
-	return (unsigned int)rand_r(seed) % sides;
-}
-
 static void die(const char *what)
 {
 	printf("not ok 1 - the state machine holds: %s\n", what);
 	fflush(stdout);
 	_exit(1);
+}
+
+static int bring(u64 base, size_t length, bool write)
+{
+	if (base != 1 || length != 2 || write)
+		die("something was asked for that nobody wanted");
+	sched_yield();
+	saw(BROUGHT);
+	return 0;
+}
+
+/* Some signals, as it were: they are those of a thread that has turned a number. */
+static bool passes(void)
+{
+	static _Thread_local unsigned int number;
+	bool killed;
+
+	pthread_mutex_lock(&current->lock);
+	killed = current->killed;
+	pthread_mutex_unlock(&current->lock);
+	return !killed && number++ % 2;
+}
+
+static const struct stplr_port_ops ops = {
+	.free_call = free_call,
+	.readable = readable,
+	.unblock = unblock,
+	.drop_pulse = drop_pulse,
+	.passes = passes,
+	.bring = bring,
+	.sent = sent,
+};
+
+static unsigned int dice(unsigned int *seed, unsigned int sides)
+{
+	return (unsigned int)rand_r(seed) % sides;
 }
 
 static void *sender(void *argument)
@@ -199,7 +233,7 @@ static void *sender(void *argument)
 	current = argument;
 	while (!atomic_load(&stop)) {
 		struct test_call *call = calloc(1, sizeof(*call));
-		bool delivered, abandoned;
+		bool delivered, abandoned, killed;
 		int err;
 
 		atomic_fetch_add(&calls_alive, 1);
@@ -208,15 +242,29 @@ static void *sender(void *argument)
 		err = stplr_port_send(&call->call,
 				      dice(&seed, 3) ? KTIME_MAX : (ktime_t)dice(&seed, 4),
 				      &delivered);
+		while (err == STPLR_AWAY) {
+			saw(AWAY);
+			sched_yield();
+			if (dice(&seed, 3)) {
+				err = stplr_port_resume(&call->call, KTIME_MAX, &delivered);
+				continue;
+			}
+			saw(FORGOTTEN);
+			stplr_port_forget(&call->call);
+			err = -EINTR;
+		}
 		/* Only this thread sets it, and nobody unsets it. */
 		abandoned = call->call.abandoned;
-		if (abandoned && err != -EINTR)
+		pthread_mutex_lock(&current->lock);
+		killed = current->killed;
+		pthread_mutex_unlock(&current->lock);
+		if (abandoned && err != -EINTR && err != -ETIMEDOUT)
 			die("an abandoned call with an outcome");
-		/* Nobody may be at work on it any more, so no lock is needed. */
-		if (!abandoned)
-			call->sent = 0;
 		if (err == ANSWER && call->room != ANSWER)
 			die("an answer that was not written");
+		/* Nobody touches it any more, unless it was killed, so no lock is needed. */
+		if (!abandoned || !killed)
+			call->sent = call->room = 0;
 		if (err == ANSWER)
 			saw(ANSWERED);
 		else if (abandoned)
@@ -243,21 +291,47 @@ static void answer(struct stplr_call *call)
 {
 	struct stplr_waker waker;
 
-	test_call_of(call)->room = ANSWER;
-	stplr_call_finish(call, ANSWER, &waker);
+	if (stplr_call_touch(call)) {
+		test_call_of(call)->room = ANSWER;
+		stplr_call_untouch(call);
+	}
+	if (!stplr_call_finish(call, ANSWER, &waker))
+		saw(LEFT_BEHIND);
 	stplr_waker_run(&waker, true);
+}
+
+/* What was sent, or 0 if its sender has left. */
+static int look_at(struct stplr_call *call)
+{
+	int sent = 0;
+
+	if (!stplr_call_touch(call))
+		return 0;
+	sent = test_call_of(call)->sent;
+	if (!sent)
+		die("a message that was not sent");
+	stplr_call_untouch(call);
+	return sent;
+}
+
+static void ask(struct stplr_call *call)
+{
+	struct stplr_ask ask = { .base = 1, .length = 2 };
+	int err = stplr_call_ask(call, &ask, 2);
+
+	if (err && err != -ETIMEDOUT && err != -ESRCH && err != -EBUSY && err != -EINTR)
+		die("an ask with an outcome that nobody gave");
 }
 
 /* What a server does with a call that it has received. */
 static void serve(struct stplr_call *call, const void *taker, unsigned int *seed)
 {
 	u64 id = call->id;
+	int sent = look_at(call), again;
 
-	int sent = test_call_of(call)->sent;
-
-	if (!sent)
-		die("a message that was not sent");
-	if (dice(seed, 6) == 0) {
+	if (dice(seed, 4) == 0)
+		ask(call);
+	if (!sent || dice(seed, 6) == 0) {
 		saw(PUT_BACK);
 		stplr_call_untake(call);
 		return;
@@ -272,8 +346,9 @@ static void serve(struct stplr_call *call, const void *taker, unsigned int *seed
 	if (dice(seed, 3) == 0) {
 		call = stplr_port_borrow(&port, id, taker);
 		if (call) {
-			sched_yield();
-			if (test_call_of(call)->sent != sent)
+			ask(call);
+			again = look_at(call);
+			if (again && again != sent)
 				die("a message that changed");
 			saw(READ);
 			stplr_call_return(call);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Where a test's thread runs. Whoever includes this defines _GNU_SOURCE. */
+/* Where a test's thread runs, and before whom. Whoever includes this defines _GNU_SOURCE. */
 #ifndef PROCESSOR_H
 #define PROCESSOR_H
 
@@ -14,6 +14,19 @@ static inline void run_on(int processor)
 	CPU_ZERO(&set);
 	CPU_SET(processor, &set);
 	OK(sched_setaffinity(0, sizeof(set), &set));
+}
+
+static inline void run_as(int policy, int priority)
+{
+	struct sched_param parameters = { .sched_priority = priority };
+
+	OK(sched_setscheduler(0, policy, &parameters));
+}
+
+/* So that beside it threads of SCHED_IDLE hardly run, and the kernel's own still do. */
+static inline void be_greedy(void)
+{
+	CHECK(nice(-20) == -20);
 }
 
 #endif

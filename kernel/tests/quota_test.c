@@ -167,7 +167,7 @@ static void nodes_and_handles_count(void)
 
 static void who_may_exceed_limits_is_counted(void)
 {
-	long before = bytes_of(0);
+	long before = settled_bytes_of(0);
 
 	limit(NOTHING);
 	int channel = new_channel(0);
@@ -266,6 +266,54 @@ static void pulses_of_a_user_are_bounded(void)
 	IS(-EAGAIN, stplr_pulse(connection, 1, 0));
 	close(channel);
 	IS(-ESRCH, stplr_pulse(connection, 1, 0));
+}
+
+/* Whether they are queued or kept ready for the end of a connection. */
+static void ends_of_connections_are_bounded(void)
+{
+	enum { ALL = 16384 };
+	int channel = new_channel(STPLR_CHANNEL_DISCONNECT), count = 0, connection;
+	struct stplr_receive received;
+
+	be(3010);
+	while ((connection = stplr_channel_connect(channel, 7)) >= 0) {
+		close(connection);
+		CHECK(++count <= ALL);
+	}
+	IS(-EAGAIN, connection);
+	IS(ALL, count);
+	be(3011);
+	CHECK(stplr_channel_connect(channel, 8) >= 0);
+	be(3010);
+	IS(0, stplr_receive(channel, NULL, 0, 0, &received));
+	CHECK(received.code == STPLR_PULSE_DISCONNECT && received.value == 7);
+	connection = new_connection(channel, 7);
+	IS(-EAGAIN, stplr_channel_connect(channel, 7));
+	IS(-EAGAIN, stplr_pulse(connection, 1, 0));
+}
+
+/* On a channel that is told of clients who want to leave, by those who are killed thereafter. */
+static void clients_that_want_to_leave_are_bounded(void)
+{
+	enum { ALL = 16384 };
+	int channel = new_channel(STPLR_CHANNEL_UNBLOCK);
+	struct stplr_receive received;
+
+	be(3012);
+	int connection = new_connection(channel, 0);
+
+	for (int i = 0; i < ALL / 256; i++) {
+		int other = new_connection(channel, 0);
+
+		for (int n = 0; n < 256; n++)
+			IS(0, stplr_pulse(other, 1, 0));
+		close(other);
+	}
+	IS(-EAGAIN, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+	IS(0, stplr_receive(channel, NULL, 0, 0, &received));
+	struct stplr_send send = { .timeout_ns = 0 };
+
+	IS(-ETIMEDOUT, stplr_send_full(connection, &send));
 }
 
 /*
@@ -441,6 +489,8 @@ static const struct test tests[] = {
 	{ "all numbers of a user namespace count for its maker", numbers_of_a_namespace_are_its_makers },
 	{ "pulses of a user to a channel are bounded, over all connections",
 	  pulses_of_a_user_are_bounded },
+	{ "ends of connections are bounded", ends_of_connections_are_bounded },
+	{ "clients that want to leave are bounded", clients_that_want_to_leave_are_bounded },
 	{ "a reply that the client's user has no room for fails the client's call",
 	  a_reply_is_its_clients },
 	{ "there a server's privilege does not count", a_servers_privilege_does_not_count },

@@ -96,6 +96,19 @@ static inline long bytes_of(unsigned int uid)
 	return bytes;
 }
 
+/* The same, once all that processes before have left is given back, which takes a moment. */
+static inline long settled_bytes_of(unsigned int uid)
+{
+	long bytes = bytes_of(uid), before;
+
+	do {
+		before = bytes;
+		nap(50);
+		bytes = bytes_of(uid);
+	} while (bytes != before);
+	return bytes;
+}
+
 static inline void write_to(const char *path, const char *text)
 {
 	FILE *file = fopen(path, "w");

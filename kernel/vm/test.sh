@@ -16,7 +16,8 @@ top=$(realpath "$here/../..")
 # slub_debug finds what is used after it was freed or beyond its end; a warning is a failure.
 arguments="slub_debug=FZPU panic_on_warn=1"
 programs=(node_test old_test channel_test copy_test write_test exit_test exec_test namespace_test
-  quota_test freeze_test fuse_test inherit_test region_test observe_test stress_test fuzz_test load_test)
+  quota_test freeze_test fuse_test inherit_test region_test observe_test stall_test memcg_test
+  resume_test   stress_test fuzz_test load_test)
 
 for tool in qemu-system-x86_64 busybox cpio gcc make; do
   if ! command -v "$tool" >/dev/null; then
@@ -72,12 +73,12 @@ built_by_dkms() {
 
 # run SERIES: one kernel, TAP to its file.
 run() {
-  local kernel=() module seconds=150 more=STPLR_PATIENCE=3 tap=$top/build/kernel/$1/tests.tap
+  local kernel=() module seconds=220 more=STPLR_PATIENCE=3 tap=$top/build/kernel/$1/tests.tap
   local reason
   mkdir -p "${tap%/*}"
   rm -f "$tap"
   if [[ $1 == debug ]]; then
-    seconds=400 more=STPLR_PATIENCE=10
+    seconds=600 more=STPLR_PATIENCE=10
   fi
   mapfile -t kernel < <("$here/kernel.sh" "$1" 2>"$tap.reason")
   reason=$(tail -n 1 "$tap.reason")

@@ -130,6 +130,11 @@ static inline void hlist_del_init(struct hlist_node *node)
 	for (entry = hlist_entry_safe((head)->first, __typeof__(*entry), member); entry;         \
 	     entry = hlist_entry_safe(entry->member.next, __typeof__(*entry), member))
 
+#define hlist_for_each_entry_safe(entry, after, head, member)                                    \
+	for (entry = hlist_entry_safe((head)->first, __typeof__(*entry), member);                \
+	     entry && ((after = entry->member.next), true);                                      \
+	     entry = hlist_entry_safe(after, __typeof__(*entry), member))
+
 static inline unsigned int hash_64(u64 value, unsigned int bits)
 {
 	return (unsigned int)((value * 0x61C8864680B583EBull) >> (64 - bits));

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "buffers.h"
+
+#include <linux/compat.h>
+#include <linux/errno.h>
+#include <linux/mm.h>
+#include <linux/pagemap.h>
+#include <linux/slab.h>
+
+#include "bytes.h"
+#include "region.h"
+
+/* As a 32-bit program has it. */
+struct compat_msg {
+	compat_uptr_t msgbuf;
+	u32 buflen;
+};
+
+static int get_segment(struct stplr_segment *segment, const struct stplr_msg __user *user, u32 i)
+{
+	struct stplr_msg one;
+
+	segment->copied = 0;
+	if (IS_ENABLED(CONFIG_COMPAT) && in_compat_syscall()) {
+		const struct compat_msg __user *from = (const struct compat_msg __user *)user + i;
+		struct compat_msg few;
+
+		if (stplr_get_arguments(&few, from))
+			return -EFAULT;
+		segment->base = few.msgbuf;
+		segment->length = few.buflen;
+		return 0;
+	}
+	if (stplr_get_arguments(&one, user + i))
+		return -EFAULT;
+	segment->base = (u64)(unsigned long)one.msgbuf;
+	segment->length = one.buflen;
+	return 0;
+}
+
+int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_msg __user *user,
+		      u32 count)
+{
+	struct stplr_segment *segment;
+	int err;
+	u32 i;
+
+	stplr_buffers_one(buffers, 0, 0);
+	if (count > STPLR_MSGS_MAX)
+		return -EINVAL;
+	if (count > ARRAY_SIZE(buffers->few)) {
+		buffers->segments = kmalloc_array(count, sizeof(*buffers->segments),
+						  GFP_KERNEL_ACCOUNT);
+		if (!buffers->segments) {
+			buffers->segments = buffers->few;
+			return -ENOMEM;
+		}
+	}
+	for (i = 0; i < count; i++) {
+		segment = &buffers->segments[i];
+		err = get_segment(segment, user, i);
+		buffers->total += err ? 0 : segment->length;
+		if (buffers->total > STPLR_BYTES_MAX)
+			err = -EMSGSIZE;
+		if (err) {
+			stplr_buffers_put(buffers);
+			return err;
+		}
+	}
+	buffers->count = count;
+	return 0;
+}
+
+int stplr_buffers_registered(struct stplr_buffers *buffers, const struct stplr_buffer *from,
+			     struct stplr_regions *regions)
+{
+	stplr_buffers_one(buffers, from->address, from->length);
+	buffers->region = stplr_region_find(regions, from->count & ~STPLR_REGION, from->address,
+					    from->length);
+	return buffers->region ? 0 : -EFAULT;
+}
+
+void stplr_buffers_drop(struct stplr_buffers *buffers)
+{
+	if (buffers->segments != buffers->few)
+		kfree(buffers->segments);
+	if (buffers->region)
+		stplr_region_put(buffers->region);
+	stplr_buffers_one(buffers, 0, 0);
+}
+
+bool stplr_buffers_find(const struct stplr_buffers *buffers, size_t offset, u32 *index,
+			size_t *within)
+{
+	for (*index = 0; *index < buffers->count; ++*index) {
+		if (offset < buffers->segments[*index].length) {
+			*within = offset;
+			return true;
+		}
+		offset -= buffers->segments[*index].length;
+	}
+	return false;
+}
+
+noinline bool stplr_many_in(u8 *to, u64 from, size_t length)
+{
+	return stplr_bytes_in(to, from, length);
+}
+
+noinline bool stplr_many_out(u64 to, const u8 *from, size_t length)
+{
+	return stplr_bytes_out(to, from, length);
+}
+
+int stplr_buffers_copy_in(u8 *to, const struct stplr_buffers *from)
+{
+	u32 i;
+
+	for (i = 0; i < from->count; i++) {
+		const struct stplr_segment *segment = &from->segments[i];
+
+		if (!stplr_copy_in(to, segment->base, segment->length))
+			return -EFAULT;
+		to += segment->length;
+	}
+	return 0;
+}
+
+int stplr_buffers_copy_out(const struct stplr_buffers *to, size_t offset, const u8 *from,
+			   size_t length)
+{
+	size_t within;
+	u32 index;
+
+	if (!stplr_buffers_find(to, offset, &index, &within))
+		return length ? -EFAULT : 0;
+	while (length) {
+		const struct stplr_segment *segment = &to->segments[index];
+		size_t bytes = min_t(size_t, segment->length - within, length);
+
+		if (!stplr_copy_out(segment->base + within, from, bytes))
+			return -EFAULT;
+		from += bytes;
+		length -= bytes;
+		within = 0;
+		index++;
+	}
+	return 0;
+}
+
+int stplr_bring(u64 base, size_t length, bool write)
+{
+	size_t left = write ? fault_in_safe_writeable(u64_to_user_ptr(base), length) :
+			      fault_in_readable(u64_to_user_ptr(base), length);
+
+	return length && left == length ? -EFAULT : 0;
+}

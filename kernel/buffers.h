@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Buffers of a program: what is sent, and the room for a reply, each seen as one run of bytes.
+ *
+ * Copies here are those of the thread whose memory it is, and may wait for it.
+ */
+#ifndef STPLR_BUFFERS_H
+#define STPLR_BUFFERS_H
+
+#include <linux/kernel.h>
+#include <linux/types.h>
+
+#include "include/stplr.h"
+#include "words.h"
+
+struct stplr_region;
+struct stplr_regions;
+
+/* Up to so many bytes are copied word by word. */
+#define STPLR_INLINE 256
+
+struct stplr_segment {
+	u64 base;
+	u32 length;
+	u32 copied;
+};
+
+/* Buffers of one thread. Few ones need no memory of their own. */
+struct stplr_buffers {
+	u32 count;
+	size_t total;
+	struct stplr_segment *segments;
+	struct stplr_segment few[2];
+	struct stplr_region *region; /* reference; where they lie, or NULL */
+};
+
+/* 0, -EFAULT, -EINVAL, -EMSGSIZE, -ENOMEM. A count of 0 is no buffers. */
+int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_msg __user *user,
+		      u32 count);
+
+static inline void stplr_buffers_one(struct stplr_buffers *buffers, u64 base, u32 length)
+{
+	buffers->count = length ? 1 : 0;
+	buffers->total = length;
+	buffers->segments = buffers->few;
+	buffers->few[0].base = base;
+	buffers->few[0].length = length;
+	buffers->few[0].copied = 0;
+	buffers->region = NULL;
+}
+
+/* -EFAULT: what is not in that region. */
+int stplr_buffers_registered(struct stplr_buffers *buffers, const struct stplr_buffer *from,
+			     struct stplr_regions *regions);
+
+/* From what the second interface passes; regions is NULL where none can be meant. */
+static inline int stplr_buffers_from(struct stplr_buffers *buffers,
+				     const struct stplr_buffer *from,
+				     struct stplr_regions *regions)
+{
+	if (likely(!from->count)) {
+		stplr_buffers_one(buffers, from->address, from->length);
+		return from->length > STPLR_BYTES_MAX ? -EMSGSIZE : 0;
+	}
+	if (regions && from->count & STPLR_REGION)
+		return stplr_buffers_registered(buffers, from, regions);
+	return stplr_buffers_get(buffers, u64_to_user_ptr(from->address), from->count);
+}
+
+/* Gives back what there is to be given back; a second time there is nothing. */
+void stplr_buffers_drop(struct stplr_buffers *buffers);
+
+static inline void stplr_buffers_put(struct stplr_buffers *buffers)
+{
+	if (unlikely(buffers->segments != buffers->few || buffers->region))
+		stplr_buffers_drop(buffers);
+	buffers->count = 0;
+	buffers->total = 0;
+}
+
+/* Finds the segment that offset falls in and how far; false at the end. */
+bool stplr_buffers_find(const struct stplr_buffers *buffers, size_t offset, u32 *index,
+			size_t *within);
+
+/* Copies all of the buffers, or to a part of them. 0 or -EFAULT. */
+int stplr_buffers_copy_in(u8 *to, const struct stplr_buffers *from);
+int stplr_buffers_copy_out(const struct stplr_buffers *to, size_t offset, const u8 *from,
+			   size_t length);
+
+/* Brings pages of the caller. 0, or -EFAULT if not even the first can be had. */
+int stplr_bring(u64 base, size_t length, bool write);
+
+/* Out of line, so that the callers of what follows save no registers for these. */
+bool stplr_many_in(u8 *to, u64 from, size_t length);
+bool stplr_many_out(u64 to, const u8 *from, size_t length);
+
+/* False: the program's memory faults. */
+static __always_inline bool stplr_copy_in(u8 *to, u64 from, size_t length)
+{
+	if (likely(length <= STPLR_INLINE))
+		return !stplr_few_in(to, u64_to_user_ptr(from), length);
+	return stplr_many_in(to, from, length);
+}
+
+static __always_inline bool stplr_copy_out(u64 to, const u8 *from, size_t length)
+{
+	if (likely(length <= STPLR_INLINE))
+		return !stplr_few_out(u64_to_user_ptr(to), from, length);
+	return stplr_many_out(to, from, length);
+}
+
+#endif

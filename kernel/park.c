@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "park.h"
+
+#include <linux/file.h>
+#include <linux/hashtable.h>
+#include <linux/module.h>
+#include <linux/restart_block.h>
+#include <linux/sched.h>
+#include <linux/sched/signal.h>
+#include <linux/sched/task.h>
+#include <linux/slab.h>
+#include <linux/spinlock.h>
+#include <linux/thread_info.h>
+
+#include "exit.h"
+
+/*
+ * A thread that may come back by way of this module's code, so the module stays until it is known that
+ * it does not: the thread has come back, or has begun something else here, or has ended.
+ */
+struct parked {
+	struct hlist_node by_thread, by_file;
+	struct stplr_watch watch; /* of the thread */
+	struct task_struct *task; /* reference: whoever ends a call may still wake its sender */
+	const void *process;
+	struct file *file; /* compared, never followed */
+	void *what; /* NULL once it has been dropped */
+	const struct stplr_parked_ops *ops;
+	long (*before)(struct restart_block *block); /* what the thread would come back by otherwise */
+};
+
+atomic_t stplr_parked_count;
+
+/* Protects both tables, and what. Nothing nests in it. */
+static DEFINE_SPINLOCK(parked_lock);
+static DEFINE_HASHTABLE(by_thread, 8);
+static DEFINE_HASHTABLE(by_file, 8);
+
+bool stplr_interruption_passes(void)
+{
+	/* The caller's own, which stays. */
+	struct sighand_struct *hands = rcu_dereference_raw(current->sighand);
+	bool passes = true;
+	sigset_t ready;
+	int number;
+
+	if (fatal_signal_pending(current))
+		return false;
+	spin_lock_irq(&hands->siglock);
+	sigorsets(&ready, &current->pending.signal, &current->signal->shared_pending.signal);
+	sigandnsets(&ready, &ready, &current->blocked);
+	for (number = 1; number <= _NSIG && passes; number++) {
+		__sighandler_t handler = hands->action[number - 1].sa.sa_handler;
+
+		if (sigismember(&ready, number))
+			passes = handler == SIG_DFL || handler == SIG_IGN;
+	}
+	spin_unlock_irq(&hands->siglock);
+	return passes;
+}
+
+static struct parked *find_locked(const struct task_struct *task)
+{
+	struct parked *parked;
+
+	hash_for_each_possible(by_thread, parked, by_thread, (unsigned long)task)
+		if (parked->task == task)
+			return parked;
+	return NULL;
+}
+
+/* What was parked becomes the caller's; NULL: somebody else has dropped it. */
+static void *take_locked(struct parked *parked)
+{
+	void *what = parked->what;
+
+	parked->what = NULL;
+	if (what)
+		hash_del(&parked->by_file);
+	return what;
+}
+
+static void forget_locked(struct parked *parked)
+{
+	hash_del(&parked->by_thread);
+	atomic_dec(&stplr_parked_count);
+}
+
+static void thread_died(struct stplr_watch *watch)
+{
+	struct parked *parked = container_of(watch, struct parked, watch);
+	void *what;
+
+	spin_lock(&parked_lock);
+	what = take_locked(parked);
+	forget_locked(parked);
+	spin_unlock(&parked_lock);
+	if (what)
+		parked->ops->drop(what);
+	put_task_struct(parked->task);
+	kfree(parked);
+	/* This runs in a queue that is emptied before the module goes. */
+	module_put(THIS_MODULE);
+}
+
+/* By the thread, which is alive, while something else keeps the module. */
+static void dispose(struct parked *parked)
+{
+	WARN_ON_ONCE(!stplr_exit_unwatch(&parked->watch));
+	put_task_struct(parked->task);
+	kfree(parked);
+	module_put(THIS_MODULE);
+}
+
+static long restart(struct restart_block *block)
+{
+	const struct stplr_parked_ops *ops = NULL;
+	struct parked *parked;
+	void *what = NULL;
+
+	spin_lock(&parked_lock);
+	parked = find_locked(current);
+	if (parked) {
+		block->fn = parked->before;
+		ops = parked->ops;
+		what = take_locked(parked);
+		if (what)
+			forget_locked(parked);
+	}
+	spin_unlock(&parked_lock);
+	/* What else there is stays until the thread is seen elsewhere: it keeps the module. */
+	if (!what)
+		return -EINTR;
+	/* The file, which is put on the way out of the kernel, keeps it here. */
+	dispose(parked);
+	return ops->resume(what);
+}
+
+long stplr_park(void *what, struct file *file, const struct stplr_parked_ops *ops)
+{
+	struct parked *parked = kzalloc(sizeof(*parked), GFP_KERNEL_ACCOUNT);
+
+	if (!parked) {
+		ops->drop(what);
+		return -EINTR;
+	}
+	__module_get(THIS_MODULE);
+	parked->task = get_task_struct(current);
+	parked->process = stplr_exit_process();
+	parked->file = file;
+	parked->what = what;
+	parked->ops = ops;
+	parked->before = current->restart_block.fn;
+	spin_lock(&parked_lock);
+	hash_add(by_thread, &parked->by_thread, (unsigned long)current);
+	hash_add(by_file, &parked->by_file, (unsigned long)file);
+	atomic_inc(&stplr_parked_count);
+	spin_unlock(&parked_lock);
+	stplr_exit_watch(&parked->watch, stplr_exit_thread(), thread_died);
+	return set_restart_fn(&current->restart_block, restart);
+}
+
+void stplr_unpark_slow(void)
+{
+	struct parked *parked;
+	void *what = NULL;
+
+	spin_lock(&parked_lock);
+	parked = find_locked(current);
+	if (parked) {
+		what = take_locked(parked);
+		forget_locked(parked);
+	}
+	spin_unlock(&parked_lock);
+	if (!parked)
+		return;
+	if (current->restart_block.fn == restart)
+		current->restart_block.fn = parked->before;
+	if (what)
+		parked->ops->drop(what);
+	dispose(parked);
+}
+
+void stplr_unpark_file(struct file *file)
+{
+	const void *process = stplr_exit_process();
+	const struct stplr_parked_ops *ops;
+	struct parked *parked;
+	void *what;
+
+	if (likely(!atomic_read(&stplr_parked_count)))
+		return;
+	do {
+		what = NULL;
+		spin_lock(&parked_lock);
+		hash_for_each_possible(by_file, parked, by_file, (unsigned long)file) {
+			if (parked->file != file || parked->process != process)
+				continue;
+			ops = parked->ops;
+			what = take_locked(parked);
+			break;
+		}
+		spin_unlock(&parked_lock);
+		if (what)
+			ops->drop(what);
+	} while (what);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Waits that go on after an interruption which no program sees: a stop and its end, the freezer of
+ * version 2 control groups, a tracer, work for the thread that is done on the way out of the kernel
+ * (io_uring, live patches).
+ *
+ * The thread has to leave the kernel for these, and comes back by restart_syscall(2). What it waits for
+ * stays as it is meanwhile and is parked here: a call goes on to be received and answered.
+ *
+ *   parked ── the thread comes back ─────────────────────────────────> resume
+ *        └─── it does something else, for a handler was run after
+ *             all; it ends; its process closes the file ─────────────> drop
+ *
+ * A parked wait holds its file, as a thread does that waits in the kernel.
+ */
+#ifndef STPLR_PARK_H
+#define STPLR_PARK_H
+
+#include <linux/atomic.h>
+#include <linux/types.h>
+
+struct file;
+
+struct stplr_parked_ops {
+	/* By the thread. Returns as the system call does, and puts the file. */
+	long (*resume)(void *what);
+	/* By anybody, without locks. Puts the file. */
+	void (*drop)(void *what);
+};
+
+/*
+ * Whether the calling thread, which has a signal pending, is interrupted by something that no handler is
+ * run for. It may still turn out that one is.
+ */
+bool stplr_interruption_passes(void);
+
+/*
+ * Parks what the calling thread waits for. Returns what the system call has to return then. Where there
+ * is no memory for it, it is dropped, and that is -EINTR.
+ */
+long stplr_park(void *what, struct file *file, const struct stplr_parked_ops *ops);
+
+extern atomic_t stplr_parked_count;
+void stplr_unpark_slow(void);
+
+/* By a thread that begins anything: what it has parked it does not come back for. */
+static inline void stplr_unpark(void)
+{
+	if (unlikely(atomic_read(&stplr_parked_count)))
+		stplr_unpark_slow();
+}
+
+/* By a process that closes a file: what its threads have parked there is dropped. */
+void stplr_unpark_file(struct file *file);
+
+#endif

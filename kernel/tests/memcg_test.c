@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Which memory cgroup pays for what is left with a message, and who makes room in it. */
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include "new.h"
+#include "seen.h"
+
+#define GROUPS "/tmp/groups"
+#define FILES "/tmp/group-files"
+#define MIB (1UL << 20)
+
+static void need_groups(void)
+{
+	mkdir(GROUPS, 0700);
+	if (mount("none", GROUPS, "cgroup2", 0, NULL))
+		SKIP("this kernel has no cgroup v2");
+	if (access(GROUPS "/cgroup.subtree_control", W_OK) ||
+	    !lines(GROUPS "/cgroup.controllers", "memory"))
+		SKIP("this kernel has no memory cgroups");
+	write_to(GROUPS "/cgroup.subtree_control", "+memory");
+	OK(mkdir(GROUPS "/client", 0700));
+	OK(mkdir(GROUPS "/server", 0700));
+	mkdir(FILES, 0700);
+	OK(mount("files", FILES, "ramfs", 0, NULL));
+}
+
+static void join_group(const char *group)
+{
+	char path[60], number[20];
+
+	snprintf(path, sizeof(path), GROUPS "/%s/cgroup.procs", group);
+	snprintf(number, sizeof(number), "%d", getpid());
+	write_to(path, number);
+}
+
+static long value(const char *path, const char *name)
+{
+	char *text = contents(path), *at = name ? strstr(text, name) : text;
+	long found;
+
+	CHECK(at);
+	found = atol(at + (name ? strlen(name) : 0));
+	free(text);
+	return found;
+}
+
+/* Memory of a file that servers do not reach into: what is replied there waits with the kernel. */
+static char *memory_of_a_file(size_t size)
+{
+	int file = open(FILES "/one", O_CREAT | O_RDWR, 0600);
+
+	CHECK(file >= 0);
+	OK(ftruncate(file, (off_t)size));
+	char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+
+	CHECK(memory != MAP_FAILED);
+	return memory;
+}
+
+static pid_t client_of(int channel, int connection, size_t size, int expected)
+{
+	return CLIENT(channel, connection, {
+		join_group("client");
+		long got = stplr_send(connection, "x", 1, memory_of_a_file(size), size, NULL);
+
+		CHECK(got == (expected ? expected : (long)size));
+	});
+}
+
+static void the_client_pays(void)
+{
+	enum { SIZE = 8 << 20 };
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+
+	need_groups();
+	pid_t client = client_of(channel, connection, SIZE, 0);
+
+	join_group("server");
+	char *mine = malloc(SIZE);
+
+	memset(mine, 'm', SIZE);
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	long servers = value(GROUPS "/server/memory.current", NULL);
+	long clients = value(GROUPS "/client/memory.current", NULL);
+
+	IS(SIZE, stplr_write(channel, received.id, 0, mine, SIZE));
+	CHECK(value(GROUPS "/client/memory.current", NULL) - clients >= SIZE);
+	CHECK(value(GROUPS "/server/memory.current", NULL) - servers < SIZE / 4);
+	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
+	join_group("..");
+	join(client);
+}
+
+/* Its call fails: the server neither makes room in its group nor has anybody there killed. */
+static void a_client_at_its_limit_fails_alone(void)
+{
+	enum { SIZE = 8 << 20 };
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+
+	need_groups();
+	pid_t client = client_of(channel, connection, SIZE, -ENOMEM);
+
+	join_group("server");
+	char *mine = malloc(SIZE);
+
+	memset(mine, 'm', SIZE);
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	char limit[30];
+
+	snprintf(limit, sizeof(limit), "%ld",
+		 value(GROUPS "/client/memory.current", NULL) + 2 * (long)MIB);
+	write_to(GROUPS "/client/memory.max", limit);
+	CHECK(stplr_reply(channel, received.id, 0, mine, SIZE) >= 0);
+	join_group("..");
+	join(client);
+	IS(0, value(GROUPS "/client/memory.events", "oom "));
+	IS(0, value(GROUPS "/client/memory.events", "oom_kill "));
+}
+
+/* Of anonymous memory, which the client has to bring itself, or be killed for trying. */
+static void pages_are_brought_by_whom_they_are_charged_to(void)
+{
+	enum { SIZE = 8 << 20 };
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+
+	need_groups();
+	pid_t client = CLIENT(channel, connection, {
+		join_group("client");
+		char *room = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+				  -1, 0);
+
+		IS(SIZE, stplr_send(connection, "x", 1, room, SIZE, NULL));
+		CHECK(room[0] == 'm' && room[SIZE - 1] == 'm');
+	});
+
+	join_group("server");
+	char *mine = malloc(SIZE);
+
+	memset(mine, 'm', SIZE);
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	long servers = value(GROUPS "/server/memory.current", NULL);
+
+	IS(SIZE, stplr_reply(channel, received.id, 0, mine, SIZE));
+	CHECK(value(GROUPS "/server/memory.current", NULL) - servers < SIZE / 4);
+	join_group("..");
+	join(client);
+}
+
+static void put_back(void)
+{
+	for (int i = 0; i < 500 && rmdir(GROUPS "/client") && errno == EBUSY; i++)
+		nap(10);
+	for (int i = 0; i < 500 && rmdir(GROUPS "/server") && errno == EBUSY; i++)
+		nap(10);
+	umount2(GROUPS, MNT_DETACH);
+	rmdir(GROUPS);
+	umount2(FILES, MNT_DETACH);
+	rmdir(FILES);
+}
+
+static const struct test tests[] = {
+	{ "what is left for a client is charged to the client's group", the_client_pays },
+	{ "a client whose group is at its limit fails alone", a_client_at_its_limit_fails_alone },
+	{ "pages are charged to whose they are", pages_are_brought_by_whom_they_are_charged_to },
+};
+
+int main(void)
+{
+	return run_tests_and(put_back, tests, sizeof(tests) / sizeof(*tests));
+}

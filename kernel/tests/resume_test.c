@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Interruptions that no handler is run for are nothing that a program sees: whoever waits goes on, with
+ * the call that it has made and the time that it has left.
+ */
+#define _GNU_SOURCE
+#include <linux/io_uring.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "new.h"
+#include "old.h"
+#include "seen.h"
+
+#define GROUPS "/tmp/resume-groups"
+#define COLD GROUPS "/cold/"
+
+static const int64_t forever = -1, minute = 60 * 1000000000LL;
+
+static void await_blocked(pid_t process, const char *how)
+{
+	AWAIT_LINE(FOLDER "blocked", "%d %d %s ", process, process, how);
+}
+
+static void stop(pid_t process)
+{
+	int status;
+
+	OK(kill(process, SIGSTOP));
+	CHECK(waitpid(process, &status, WUNTRACED) == process && WIFSTOPPED(status));
+}
+
+static void go_on(pid_t process)
+{
+	OK(kill(process, SIGCONT));
+}
+
+/* What is sent is its number, and so is the answer. */
+static pid_t client_of(int channel, int connection, int number, int64_t timeout_ns)
+{
+	pid_t client = CLIENT(channel, connection, {
+		int got = 0;
+		struct stplr_send send = { .send = stplr_bytes(&number, sizeof(number)),
+					   .reply = stplr_bytes(&got, sizeof(got)),
+					   .timeout_ns = timeout_ns };
+
+		OK(stplr_send_full(connection, &send));
+		CHECK(got == number && send.replied == sizeof(got));
+	});
+
+	await_blocked(client, "SEND");
+	return client;
+}
+
+static uint64_t receive_of(int channel, int number)
+{
+	struct stplr_receive received;
+	int got;
+
+	IS(sizeof(got), stplr_receive(channel, &got, sizeof(got), second, &received));
+	CHECK(got == number);
+	return received.id;
+}
+
+static void answer(int channel, uint64_t id, int number)
+{
+	IS(sizeof(number), stplr_reply(channel, id, 0, &number, sizeof(number)));
+}
+
+static void clients_that_are_stopped_go_on(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	pid_t clients[4];
+	uint64_t ids[4];
+
+	/* Two that are received before they are stopped, two that are received meanwhile. */
+	for (int i = 0; i < 4; i++) {
+		clients[i] = client_of(channel, connection, i, i & 1 ? minute : forever);
+		if (i < 2)
+			ids[i] = receive_of(channel, i);
+		stop(clients[i]);
+	}
+	answer(channel, ids[0], 0);
+	for (int i = 2; i < 4; i++)
+		ids[i] = receive_of(channel, i);
+	for (int i = 0; i < 4; i++)
+		go_on(clients[i]);
+	for (int i = 1; i < 4; i++)
+		answer(channel, ids[i], i);
+	for (int i = 0; i < 4; i++)
+		join(clients[i]);
+}
+
+static void long_messages_go_on_too(void)
+{
+	enum { SIZE = 1 << 20 };
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	char *mine = malloc(SIZE);
+
+	pid_t client = CLIENT(channel, connection, {
+		char *memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE,
+				    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		memset(memory, 's', SIZE / 2);
+		IS(SIZE, stplr_send(connection, memory, SIZE, memory, SIZE, NULL));
+		CHECK(memory[0] == 'r' && memory[SIZE - 1] == 'r');
+	});
+	await_blocked(client, "SEND");
+	stop(client);
+	/* Of which a half has no pages, and nobody is there to bring them. */
+	IS(-ETIMEDOUT, stplr_receive(channel, mine, SIZE, 0, &received));
+	go_on(client);
+	IS(SIZE, stplr_receive(channel, mine, SIZE, second, &received));
+	CHECK(mine[0] == 's' && mine[SIZE - 1] == 0);
+	stop(client);
+	memset(mine, 'r', SIZE);
+	IS(SIZE, stplr_reply(channel, received.id, 0, mine, SIZE));
+	go_on(client);
+	join(client);
+}
+
+static void a_deadline_stays_where_it_was(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	int64_t soon = 500000000;
+	pid_t client = CLIENT(channel, connection, {
+		struct stplr_send send = { .timeout_ns = soon };
+		double start = now();
+
+		IS(-ETIMEDOUT, stplr_send_full(connection, &send));
+		CHECK(now() - start >= 0.5);
+	});
+
+	await_blocked(client, "SEND");
+	stop(client);
+	nap(600);
+	IS(0, waitpid(client, NULL, WNOHANG));
+	go_on(client);
+	join(client);
+}
+
+static void servers_that_are_stopped_go_on(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+
+	for (int i = 0; i < 4; i++) {
+		pid_t server = fork();
+
+		if (server == 0) {
+			struct stplr_reply_receive both = {
+				.receive.timeout_ns = i & 1 ? minute : forever
+			};
+
+			if (i & 2)
+				OK(stplr_reply_receive(channel, &both));
+			else
+				OK(stplr_receive_full(channel, &both.receive));
+			IS(0, stplr_reply(channel, both.receive.id, 0, NULL, 0));
+			_exit(0);
+		}
+		await_blocked(server, "RECEIVE");
+		stop(server);
+		go_on(server);
+		nap(20);
+		IS(0, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+		join(server);
+	}
+}
+
+static void on_channels_that_unblock_nobody_is_told(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_UNBLOCK), connection = new_connection(channel, 0);
+	pid_t client = client_of(channel, connection, 1, forever);
+	uint64_t id = receive_of(channel, 1);
+	struct stplr_receive pulse;
+
+	stop(client);
+	go_on(client);
+	IS(-ETIMEDOUT, stplr_receive(channel, NULL, 0, 100000000, &pulse));
+	answer(channel, id, 1);
+	join(client);
+}
+
+/* One completion of a ring, a tenth of a second from now: it is work for this thread. */
+static void expect_completion(void)
+{
+	struct io_uring_params parameters = {};
+	int ring = (int)syscall(SYS_io_uring_setup, 4, &parameters);
+	static struct __kernel_timespec time = { .tv_nsec = 100000000 };
+
+	if (ring < 0)
+		_exit(SKIPPED);
+	char *queue = mmap(NULL, parameters.sq_off.array + parameters.sq_entries * 4,
+			   PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQ_RING);
+	struct io_uring_sqe *entries = mmap(NULL, parameters.sq_entries * sizeof(*entries),
+					    PROT_READ | PROT_WRITE, MAP_SHARED, ring,
+					    IORING_OFF_SQES);
+
+	CHECK((void *)queue != MAP_FAILED && (void *)entries != MAP_FAILED);
+	memset(entries, 0, sizeof(*entries));
+	entries->opcode = IORING_OP_TIMEOUT;
+	entries->addr = (uintptr_t)&time;
+	entries->len = 1;
+	((unsigned int *)(queue + parameters.sq_off.array))[0] = 0;
+	__atomic_store_n((unsigned int *)(queue + parameters.sq_off.tail), 1, __ATOMIC_RELEASE);
+	CHECK(syscall(SYS_io_uring_enter, ring, 1, 0, 0, NULL, 0) == 1);
+}
+
+static void work_for_the_thread_is_no_interruption(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0), status;
+
+	for (int timed = 0; timed < 2; timed++) {
+		pid_t client = CLIENT(channel, connection, {
+			char got[6];
+			struct stplr_send send = { .reply = stplr_bytes(got, sizeof(got)),
+						   .timeout_ns = timed ? minute : forever };
+
+			expect_completion();
+			OK(stplr_send_full(connection, &send));
+			CHECK(send.replied == 6 && !memcmp(got, "answer", 6));
+		});
+		struct stplr_receive received;
+
+		if (stplr_receive(channel, NULL, 0, second, &received) < 0) {
+			CHECK(waitpid(client, &status, 0) == client);
+			CHECK(WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED);
+			SKIP("this kernel has no io_uring");
+		}
+		nap(300);
+		IS(6, stplr_reply(channel, received.id, 0, "answer", 6));
+		join(client);
+	}
+}
+
+static void need_freezer(void)
+{
+	mkdir(GROUPS, 0700);
+	if (mount("none", GROUPS, "cgroup2", 0, NULL))
+		SKIP("this kernel has no cgroup v2");
+	mkdir(COLD, 0700);
+	if (access(COLD "cgroup.freeze", W_OK))
+		SKIP("this kernel has no freezer of cgroup v2");
+}
+
+static void turn(bool cold)
+{
+	write_to(COLD "cgroup.freeze", cold ? "1" : "0");
+	AWAIT_LINE(COLD "cgroup.events", "frozen %d", cold);
+}
+
+static void who_is_frozen_goes_on(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	char number[20];
+
+	need_freezer();
+	for (int timed = 0; timed < 2; timed++) {
+		pid_t client = client_of(channel, connection, timed, timed ? minute : forever);
+		uint64_t id = receive_of(channel, timed);
+
+		snprintf(number, sizeof(number), "%d", client);
+		write_to(COLD "cgroup.procs", number);
+		turn(true);
+		turn(false);
+		nap(20);
+		answer(channel, id, timed);
+		join(client);
+	}
+}
+
+static void a_tracer_is_not_seen(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0), status;
+	pid_t client = client_of(channel, connection, 1, minute);
+	uint64_t id = receive_of(channel, 1);
+
+	OK(ptrace(PTRACE_SEIZE, client, NULL, NULL));
+	OK(ptrace(PTRACE_INTERRUPT, client, NULL, NULL));
+	CHECK(waitpid(client, &status, 0) == client && WIFSTOPPED(status));
+	OK(ptrace(PTRACE_DETACH, client, NULL, NULL));
+	nap(20);
+	answer(channel, id, 1);
+	join(client);
+}
+
+/* It is only when it goes on that a handler is run; then the call has failed, as any other. */
+static void a_handler_that_is_run_later_ends_it(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0), go[2];
+	char byte;
+
+	OK(pipe(go));
+	pid_t client = CLIENT(channel, connection, {
+		handle_signal(SIGUSR1, SA_RESTART);
+		struct stplr_send send = { .timeout_ns = minute };
+
+		IS(-EINTR, stplr_send_full(connection, &send));
+		IS(0, stplr_pulse(connection, 7, 0));
+		CHECK(read(go[0], &byte, 1) == 1);
+	});
+	struct stplr_receive received, pulse;
+
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	await_blocked(client, "REPLY");
+	stop(client);
+	OK(kill(client, SIGUSR1));
+	go_on(client);
+	IS(0, stplr_receive(channel, NULL, 0, second, &pulse));
+	CHECK(pulse.pulse && pulse.code == 7);
+	IS(-ESRCH, stplr_reply(channel, received.id, 0, NULL, 0));
+	CHECK(write(go[1], "x", 1) == 1);
+	join(client);
+}
+
+static void there_a_server_that_is_to_be_told_is_told(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_UNBLOCK), connection = new_connection(channel, 0);
+
+	pid_t client = CLIENT(channel, connection, {
+		handle_signal(SIGUSR1, 0);
+		IS(-EINTR, stplr_send(connection, NULL, 0, NULL, 0, NULL));
+		close(connection);
+	});
+	struct stplr_receive received, pulse;
+
+	IS(0, stplr_receive(channel, NULL, 0, second, &received));
+	await_blocked(client, "REPLY");
+	stop(client);
+	OK(kill(client, SIGUSR1));
+	go_on(client);
+	IS(0, stplr_receive(channel, NULL, 0, second, &pulse));
+	CHECK(pulse.pulse && pulse.code == STPLR_PULSE_UNBLOCK);
+	CHECK((uint64_t)pulse.value == received.id);
+	join(client);
+	IS(-ESRCH, stplr_reply(channel, received.id, 0, NULL, 0));
+}
+
+static sigjmp_buf elsewhere;
+
+static void jump(int number)
+{
+	siglongjmp(elsewhere, 1);
+}
+
+/* However it does not come back: by a handler that jumps, by SIGKILL while it is stopped. */
+static void nothing_is_left_of_who_does_not_come_back(void)
+{
+	int channel = new_channel(STPLR_CHANNEL_DISCONNECT);
+
+	for (int killed = 0; killed < 2; killed++) {
+		int connection = new_connection(channel, 5), go[2];
+		struct stplr_receive received, pulse;
+		char byte;
+
+		OK(pipe(go));
+		pid_t client = CLIENT(channel, connection, {
+			signal(SIGUSR1, jump);
+			if (!sigsetjmp(elsewhere, 1)) {
+				stplr_send(connection, NULL, 0, NULL, 0, NULL);
+				_exit(1);
+			}
+			close(connection);
+			CHECK(read(go[0], &byte, 1) == 1);
+			/* What the kernel would have had it come back by is still there. */
+			FAILS(EINTR, syscall(SYS_restart_syscall));
+		});
+		close(connection);
+		IS(0, stplr_receive(channel, NULL, 0, second, &received));
+		await_blocked(client, "REPLY");
+		stop(client);
+		OK(kill(client, killed ? SIGKILL : SIGUSR1));
+		go_on(client);
+		IS(0, stplr_receive(channel, NULL, 0, second, &pulse));
+		CHECK(pulse.pulse && pulse.code == STPLR_PULSE_DISCONNECT && pulse.value == 5);
+		IS(-ESRCH, stplr_reply(channel, received.id, 0, NULL, 0));
+		if (killed) {
+			waitpid(client, NULL, 0);
+			continue;
+		}
+		CHECK(write(go[1], "x", 1) == 1);
+		join(client);
+	}
+}
+
+static void who_has_a_handle_goes_on(void)
+{
+	struct party me = enter();
+	struct stplr_msg_receive from;
+	pid_t client = fork();
+
+	if (client == 0) {
+		close(me.fd);
+		struct party mine = enter();
+
+		OK(old_call(&mine, getppid(), getppid(), NULL, 0, NULL, 0));
+		_exit(0);
+	}
+	OK(old_receive(&me, NULL, 0, &from));
+	await_blocked(client, "REPLY");
+	stop(client);
+	go_on(client);
+	nap(20);
+	OK(old_reply(&me, client, client, NULL, 0));
+	join(client);
+}
+
+static void put_back(void)
+{
+	FILE *freeze = fopen(COLD "cgroup.freeze", "w");
+
+	if (freeze) {
+		fputs("0", freeze);
+		fclose(freeze);
+	}
+	for (int i = 0; i < 500 && rmdir(COLD) && errno == EBUSY; i++)
+		nap(10);
+	umount2(GROUPS, MNT_DETACH);
+	rmdir(GROUPS);
+}
+
+static const struct test tests[] = {
+	{ "clients that are stopped go on", clients_that_are_stopped_go_on },
+	{ "so do they with long messages", long_messages_go_on_too },
+	{ "a deadline stays where it was", a_deadline_stays_where_it_was },
+	{ "servers that are stopped go on", servers_that_are_stopped_go_on },
+	{ "of a stop nobody is told", on_channels_that_unblock_nobody_is_told },
+	{ "work for the thread is no interruption", work_for_the_thread_is_no_interruption },
+	{ "who is frozen goes on", who_is_frozen_goes_on },
+	{ "a tracer is not seen", a_tracer_is_not_seen },
+	{ "a handler that is run later ends the call", a_handler_that_is_run_later_ends_it },
+	{ "then the server is told, where it is to be",
+	  there_a_server_that_is_to_be_told_is_told },
+	{ "nothing is left of who does not come back",
+	  nothing_is_left_of_who_does_not_come_back },
+	{ "who has a handle goes on", who_has_a_handle_goes_on },
+};
+
+int main(void)
+{
+	return run_tests_and(put_back, tests, sizeof(tests) / sizeof(*tests));
+}
