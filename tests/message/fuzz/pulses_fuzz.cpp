@@ -40,6 +40,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     Packet packet = take_packet(here.get());
     require(packet.descriptors.size() == 1);
     mine = std::move(packet.descriptors[0]);
+    // When the page has been taken the server closes the other end.
+    pollfd taken{.fd = here.get(), .events = POLLRDHUP, .revents = 0};
+    require(::poll(&taken, 1, 5000) == 1);
   };
   const unsigned before = input.number<std::uint8_t>() % (PulsePage::kMost + 1);
   std::vector<PulsePacket> expected;
