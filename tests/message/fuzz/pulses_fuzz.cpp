@@ -35,6 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto ask = [&] {
     auto [here, there] = packet_socket_pair();
     send_descriptors(connection, std::array{memory.fd(), there.get()}, kPurposePulses);
+    there.reset();
     pollfd answer{.fd = here.get(), .events = POLLIN, .revents = 0};
     require(::poll(&answer, 1, 5000) == 1);
     Packet packet = take_packet(here.get());
@@ -83,6 +84,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(info.code == packet.code && info.value == packet.value && info.priority >= 0);
     require(info.priority ==
             static_cast<int>(std::min<std::uint32_t>(packet.priority, kHighestPriority)));
+  }
+  // Who receives notices that a socket has ended.
+  try {
+    require(channel->receive({}, Deadline::now(), nullptr, SignalCount::now()) < 0);
+  } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): there is nothing to receive
   }
   return 0;
 }
