@@ -134,6 +134,7 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
     start_direction(*ring(1).control);
   } else if (compare_with_peer(fd, side, *ring(1).control, *ring(0).control) != Agreement::agree) {
     kernel(SYS_munmap, base, size);
+    give_up(fd, side, Reason::seen_too_late);
     return false;
   }
   const long flags = kernel(SYS_fcntl, fd, F_GETFL);
@@ -243,7 +244,8 @@ void take_memory(int fd, Side& side) noexcept {
 void leave_memory(int fd, Side& side) noexcept {
   sockaddr_un name{};
   socklen_t length = 0;
-  if (!meeting_name(fd, side, name, length)) return give_up(fd, side, Reason::too_short);
+  if (!meeting_name(fd, side, name, length))
+    return give_up(fd, side, side.kind == Kind::tcp ? Reason::too_short : Reason::no_proof);
   const long made = kernel(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (made < 0) return give_up(fd, side, Reason::no_memory);
   const int host = static_cast<int>(made);

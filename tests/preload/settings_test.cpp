@@ -3,7 +3,9 @@
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <sys/un.h>
 
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -37,6 +39,14 @@ TEST(Settings, WantsOnlyWhatIsListedAndNeverWhatIsExcluded) {
   EXPECT_FALSE(some.wants(endpoint("127.0.0.2", 4000), endpoint("127.0.0.1", 8500)));
 }
 
+UnixName unix_name(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return UnixName::from(reinterpret_cast<const sockaddr*>(&address),
+                        static_cast<socklen_t>(sizeof(sa_family_t) + path.size()));
+}
+
 std::vector<std::string> complaints;
 
 Settings read(const std::vector<const char*>& variables) {
@@ -54,6 +64,29 @@ TEST(Settings, HaveDefaults) {
   EXPECT_EQ(all.log_level, LogLevel::warn);
   EXPECT_EQ(all.uids, UidPolicy::same_user);
   EXPECT_TRUE(complaints.empty());
+}
+
+TEST(Settings, UnixSocketsAreListedByName) {
+  const Settings all = read({"FARCALL_ACCELERATE=/run/one.sock,@abstract,/run/many/*",
+                             "FARCALL_EXCLUDE=/run/many/not", "FARCALL_UNIX=yes"});
+  EXPECT_TRUE(complaints.empty());
+  EXPECT_TRUE(all.wants(unix_name("/run/one.sock")));
+  EXPECT_TRUE(all.wants(unix_name(std::string("/run/one.sock") + '\0'))) << "with its end";
+  EXPECT_FALSE(all.wants(unix_name("/run/one.sock2")));
+  EXPECT_TRUE(all.wants(unix_name(std::string("\0abstract", 9))));
+  EXPECT_FALSE(all.wants(unix_name("abstract")));
+  EXPECT_TRUE(all.wants(unix_name("/run/many/more")));
+  EXPECT_FALSE(all.wants(unix_name("/run/many/not")));
+  EXPECT_FALSE(all.wants(unix_name(""))) << "a pair";
+  EXPECT_FALSE(all.wants(endpoint("127.0.0.1", 80), endpoint("127.0.0.1", 81)));
+}
+
+TEST(Settings, AStarAloneIsEveryEndpoint) {
+  const Settings all = read({"FARCALL_EXCLUDE=*"});
+  EXPECT_FALSE(all.wants(unix_name("/run/one.sock")));
+  EXPECT_FALSE(all.wants(endpoint("127.0.0.1", 80), endpoint("127.0.0.1", 81)));
+  const Settings some = read({"FARCALL_EXCLUDE=*:80"});
+  EXPECT_TRUE(some.wants(unix_name("/run/one.sock")));
 }
 
 TEST(Settings, AreReadFromBothSpellingsAndTheDocumentedOneCounts) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TCP and UDP over loopback as any program uses them, in processes that carry the preload library.
+// TCP, UDP and unix streams as any program uses them, in processes that carry the preload library.
 // Nothing here knows of it: what is measured is socket(), connect(), send() and recv().
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -28,8 +29,8 @@ sockaddr_in loopback(in_port_t port) {
   return address;
 }
 
-UniqueFd open_socket(int type) {
-  UniqueFd fd(::socket(AF_INET, type | SOCK_CLOEXEC, 0));
+UniqueFd open_socket(int type, int family = AF_INET) {
+  UniqueFd fd(::socket(family, type | SOCK_CLOEXEC, 0));
   if (!fd) throw_errno("socket");
   return fd;
 }
@@ -54,15 +55,17 @@ void connect_to(const UniqueFd& fd, in_port_t port) {
     throw_errno("connect to loopback");
 }
 
-// --- TCP
+UniqueFd accept_from(const UniqueFd& listener) {
+  UniqueFd accepted(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!accepted) throw_errno("accept");
+  return accepted;
+}
 
-class TcpEnd final : public Endpoint {
+// --- streams
+
+class StreamEnd final : public Endpoint {
  public:
-  explicit TcpEnd(UniqueFd fd) : fd_(std::move(fd)) {
-    const int on = 1;
-    if (::setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0)
-      throw_errno("set TCP_NODELAY");
-  }
+  explicit StreamEnd(UniqueFd fd) : fd_(std::move(fd)) {}
   void send(std::span<const std::byte> message) override {
     while (!message.empty()) {
       const ssize_t sent = ::send(fd_.get(), message.data(), message.size(), MSG_NOSIGNAL);
@@ -93,18 +96,47 @@ class TcpConnection final : public Connection {
   }
   std::unique_ptr<Endpoint> open(Role role) override {
     const UniqueFd listener = std::move(listener_);
+    UniqueFd fd;
     if (role == Role::server) {
-      UniqueFd accepted(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (!accepted) throw_errno("accept");
-      return std::make_unique<TcpEnd>(std::move(accepted));
+      fd = accept_from(listener);
+    } else {
+      fd = open_socket(SOCK_STREAM);
+      connect_to(fd, port_of(listener));
     }
-    UniqueFd fd = open_socket(SOCK_STREAM);
-    connect_to(fd, port_of(listener));
-    return std::make_unique<TcpEnd>(std::move(fd));
+    const int on = 1;
+    if (::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0)
+      throw_errno("set TCP_NODELAY");
+    return std::make_unique<StreamEnd>(std::move(fd));
   }
 
  private:
   UniqueFd listener_;
+};
+
+// At an abstract name that the kernel chooses.
+class UnixConnection final : public Connection {
+ public:
+  UnixConnection() : listener_(open_socket(SOCK_STREAM, AF_UNIX)) {
+    address_.sun_family = AF_UNIX;
+    auto* const address = reinterpret_cast<sockaddr*>(&address_);
+    if (::bind(listener_.get(), address, sizeof(sa_family_t)) != 0 ||
+        ::listen(listener_.get(), 1) != 0 ||
+        ::getsockname(listener_.get(), address, &address_size_) != 0)
+      throw_errno("listen at an abstract name");
+  }
+  std::unique_ptr<Endpoint> open(Role role) override {
+    const UniqueFd listener = std::move(listener_);
+    if (role == Role::server) return std::make_unique<StreamEnd>(accept_from(listener));
+    UniqueFd fd = open_socket(SOCK_STREAM, AF_UNIX);
+    if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address_), address_size_) != 0)
+      throw_errno("connect to an abstract name");
+    return std::make_unique<StreamEnd>(std::move(fd));
+  }
+
+ private:
+  UniqueFd listener_;
+  sockaddr_un address_{};
+  socklen_t address_size_ = sizeof address_;
 };
 
 // --- UDP: calls only. A stream of datagrams needs somebody who holds it back.
@@ -199,6 +231,12 @@ void add_accelerated(RowList& list) {
               .engine = "shared",
               .wait = "adaptive",
               .description = "TCP loopback of unmodified programs under farcall run",
+              .preloaded = true});
+  list.add<AcceleratedRow<UnixConnection>>(
+      RowInfo{.mechanism = "unix_accelerated",
+              .engine = "shared",
+              .wait = "adaptive",
+              .description = "Unix streams of unmodified programs under farcall run",
               .preloaded = true});
   list.add<AcceleratedRow<UdpConnection>>(
       RowInfo{.mechanism = "udp_accelerated",

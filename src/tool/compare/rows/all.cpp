@@ -38,7 +38,7 @@ RowList all_rows() {
 #ifdef FARCALL_HAVE_PRELOAD
   add_accelerated(list);
 #else
-  for (const char* const name : {"tcp_accelerated", "udp_accelerated"})
+  for (const char* const name : {"tcp_accelerated", "unix_accelerated", "udp_accelerated"})
     list.absent.push_back({name, "farcall was built without the preload library"});
 #endif
   add_eventfd(list);
