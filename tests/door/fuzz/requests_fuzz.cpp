@@ -62,7 +62,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       continue;
     }
     try {
-      (void)session.reply(reply, {}, 0, limits.patience);
+      (void)session.reply(reply, {}, 0);
     } catch (const SystemError&) {
       return 0;
     }

@@ -35,11 +35,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto ask = [&] {
     auto [here, there] = packet_socket_pair();
     send_descriptors(connection, std::array{memory.fd(), there.get()}, kPurposePulses);
+    there.reset();
     pollfd answer{.fd = here.get(), .events = POLLIN, .revents = 0};
     require(::poll(&answer, 1, 5000) == 1);
     Packet packet = take_packet(here.get());
     require(packet.descriptors.size() == 1);
     mine = std::move(packet.descriptors[0]);
+    // When the page has been taken the server closes the other end.
+    pollfd taken{.fd = here.get(), .events = POLLRDHUP, .revents = 0};
+    require(::poll(&taken, 1, 5000) == 1);
   };
   const unsigned before = input.number<std::uint8_t>() % (PulsePage::kMost + 1);
   std::vector<PulsePacket> expected;
@@ -80,6 +84,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(info.code == packet.code && info.value == packet.value && info.priority >= 0);
     require(info.priority ==
             static_cast<int>(std::min<std::uint32_t>(packet.priority, kHighestPriority)));
+  }
+  // Who receives notices that a socket has ended.
+  try {
+    require(channel->receive({}, Deadline::now(), nullptr, SignalCount::now()) < 0);
+  } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): there is nothing to receive
   }
   return 0;
 }
