@@ -26,7 +26,7 @@ timeout 300 scripts/setup.sh kernel >"$log" 2>&1 </dev/null ||
 rm -f build/kernel/*/tests.tap
 status=0
 SECONDS=0
-timeout --kill-after=10 300 nice -n 5 kernel/vm/test.sh >>"$log" 2>&1 </dev/null || status=$?
+timeout --kill-after=10 480 nice -n 5 kernel/vm/test.sh >>"$log" 2>&1 </dev/null || status=$?
 
 # The tests of messages, over the module. They are those of the library, so they need its build.
 if ((status == 0)) && [[ -f build/release/CMakeCache.txt ]]; then
