@@ -3,6 +3,8 @@
 // What tests of impostors have in common: the protocol by hand, and those who must not suffer.
 #pragma once
 
+#include <atomic>
+
 #include "door/raw.hpp"
 #include "door/sandbox.hpp"
 
@@ -31,9 +33,9 @@ struct AttachAddress {
 
 // A door in a server of its own that hands `door` out: to whoever calls it, as "give".
 struct Giver {
-  int door = -1;
+  std::atomic<int> door = -1;  // its server's threads read it
   Answer operator()(char* data, size_t size, door_desc_t*, uint_t) const {
-    if (std::string_view(data, size) == "give") return Answer({pass(door)}, "");
+    if (std::string_view(data, size) == "give") return Answer({pass(door.load())}, "");
     return Answer(std::string(data, size));
   }
 };
