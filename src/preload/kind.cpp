@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <linux/sockios.h>
-#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -12,15 +11,9 @@
 #include <cstring>
 #include <iterator>
 
+#include "preload/options.hpp"
 #include "preload/real.hpp"
 #include "preload/transfer.hpp"
-
-#ifndef TCP_INQ
-#define TCP_INQ 36
-#endif
-#ifndef SO_PASSPIDFD
-#define SO_PASSPIDFD 76
-#endif
 
 namespace farcall::preload {
 namespace {

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <linux/sockios.h>
-#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -15,20 +14,11 @@
 #include "preload/connection.hpp"
 #include "preload/epoll.hpp"
 #include "preload/handback.hpp"
+#include "preload/options.hpp"
 #include "preload/real.hpp"
 #include "preload/transfer.hpp"
 #include "preload/udp.hpp"
 #include "preload/upgrade.hpp"
-
-#ifndef TCP_ZEROCOPY_RECEIVE
-#define TCP_ZEROCOPY_RECEIVE 35
-#endif
-#ifndef TCP_INQ
-#define TCP_INQ 36
-#endif
-#ifndef SO_PASSPIDFD
-#define SO_PASSPIDFD 76
-#endif
 
 namespace farcall::preload {
 namespace {

@@ -2,14 +2,13 @@
 """Programs that meet at a path: servers with unix sockets, and pairs of processes."""
 
 import hashlib
-import os
-import pathlib
 import random
 import shutil
 import signal
 import time
 
-from ends import HERE, Failed, Skip, expect, expect_equal, need
+from ends import HERE, Failed, expect, expect_equal, need
+from servers import exercise_memcached, exercise_postgres, exercise_redis, postgres_data
 
 PYTHON = "/usr/bin/python3"
 CLIENTS = HERE / "clients"
@@ -32,21 +31,10 @@ def server_at(box, path, words, **options):
 
 
 def redis_path(box):
-    cli, benchmark = need("redis-cli", "redis-benchmark")
     path = box.folder / "redis"
     server = server_at(box, path, [need("redis-server"), "--port", "0", "--unixsocket", path,
                                    "--save", "", "--appendonly", "no", "--dir", box.folder])
-    value = random.Random(2).randbytes(4 << 20).hex().encode()
-    expect_equal("SET", box.client([cli, "-s", path, "-x", "SET", "large"],
-                                   stdin=box.file("value", value)), b"OK\n")
-    expect_equal("GET", box.client([cli, "-s", path, "GET", "large"]) == value + b"\n", True)
-    for options in (["-c", "50", "-n", "10000"], ["-c", "1", "-n", "1000"],
-                    ["-c", "20", "-P", "16", "-n", "50000"],
-                    ["-c", "5", "-d", "100000", "-n", "500"]):
-        out = box.client([benchmark, "-s", path, "-t", "set,get,lpush,lrange_100", "-r", "1000",
-                          "-q", *options]).decode()
-        expect(f"redis-benchmark {options}: {out[-500:]}",
-               out.count("requests per second") == 5 and "rror" not in out)
+    exercise_redis(box, ["-s", path])
     server.stop()
     box.expect_accelerated("unix")
 
@@ -55,49 +43,21 @@ def memcached_path(box):
     path = box.folder / "memcached"
     server = server_at(box, path, [need("memcached"), "-s", path, "-t", "4", "-u", "root",
                                    "-I", "4m", "-m", "256"])
-    out = box.client([PYTHON, CLIENTS / "memcached_client.py", path, "8", "400"], seconds=90)
-    expect_equal("the client's verdict", out, b"3200 values kept\n")
+    exercise_memcached(box, path)
     server.stop()
     box.expect_accelerated("unix")
 
 
 def postgres_path(box):
-    candidates = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin/postgres"))
-    if not candidates or not (candidates[-1].parent / "pgbench").exists():
-        raise Skip("not installed: postgresql (scripts/setup.sh programs)")
-    if os.geteuid() != 0:
-        raise Skip("PostgreSQL is run as user postgres, which needs root")
-    programs = candidates[-1].parent
-    box.folder.chmod(0o755)
-    data, place = box.folder / "data", box.folder / "place"
-    for folder in (data, place):
-        folder.mkdir()
-        shutil.chown(folder, "postgres", "postgres")
-    for number in range(20):
-        file = box.file(f"stats-{number}.json")
-        file.touch()
-        file.chmod(0o666)
-    box.start([programs / "initdb", "-D", data, "--no-sync", "-A", "trust"], user="postgres",
-              cwd="/").wait(120)
+    programs, data = postgres_data(box)
+    place = box.folder / "place"
+    place.mkdir()
+    shutil.chown(place, "postgres", "postgres")
     server = server_at(box, place / ".s.PGSQL.5432",
                        [programs / "postgres", "-D", data, "-c", "fsync=off", "-c",
                         "listen_addresses=", "-c", f"unix_socket_directories={place}"],
                        user="postgres", cwd="/")
-    at = ["-h", place, "-U", "postgres"]
-    for _ in range(100):
-        ready = box.start([programs / "pg_isready", *at])
-        if ready.wait(20, codes=None) is not None and ready.process.returncode == 0:
-            break
-        time.sleep(0.1)
-    bench = programs / "pgbench"
-    box.client([bench, *at, "-i", "-q", "postgres"], user="postgres", cwd="/", seconds=120)
-    out = box.client([bench, *at, "-c", "8", "-j", "2", "-T", box.seconds or 3, "postgres"],
-                     user="postgres", cwd="/").decode()
-    expect(f"pgbench: {out}", "number of failed transactions: 0 (0.000%)" in out)
-    rows = box.client([programs / "psql", *at, "-At", "-c",
-                       "select g, repeat(md5(g::text), 40) from generate_series(1, 20000) g",
-                       "postgres"], user="postgres", cwd="/")
-    expect_equal("rows", rows.count(b"\n"), 20000)
+    exercise_postgres(box, programs, ["-h", place, "-U", "postgres"])
     server.stop(number=signal.SIGINT, seconds=40)
     box.expect_accelerated("unix")
 

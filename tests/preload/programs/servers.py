@@ -21,10 +21,9 @@ def redis_server(box, *options):
     return server, port
 
 
-def redis(box):
+def exercise_redis(box, at):
+    """A large value and many requests, by the options that say where the server is."""
     cli, benchmark = need("redis-cli", "redis-benchmark")
-    server, port = redis_server(box)
-    at = ["-h", "127.0.0.1", "-p", port]
     value = random.Random(2).randbytes(4 << 20).hex().encode()
     expect_equal("SET", box.client([cli, *at, "-x", "SET", "large"],
                                    stdin=box.file("value", value)), b"OK\n")
@@ -35,6 +34,13 @@ def redis(box):
                           *options]).decode()
         expect(f"redis-benchmark {options}: {out[-500:]}",
                out.count("requests per second") == 5 and "rror" not in out)
+
+
+def redis(box):
+    cli = need("redis-cli")
+    server, port = redis_server(box)
+    at = ["-h", "127.0.0.1", "-p", port]
+    exercise_redis(box, at)
     # A blocking command that times out, and one that another client ends.
     began = time.monotonic()
     expect_equal("BLPOP", box.client([cli, *at, "BLPOP", "nobody", "1"]).strip(), b"")
@@ -73,18 +79,24 @@ def redis_replica(box):
     box.expect_accelerated()
 
 
+def exercise_memcached(box, place):
+    out = box.client([PYTHON, HERE / "clients" / "memcached_client.py", place, "8", "400"],
+                     seconds=90)
+    expect_equal("the client's verdict", out, b"3200 values kept\n")
+
+
 def memcached(box):
     program = need("memcached")
     port = box.port()
     server = box.server([program, "-l", "127.0.0.1", "-p", port, "-U", "0", "-t", "4", "-u", "root",
                          "-I", "4m", "-m", "256"], port)
-    out = box.client([PYTHON, HERE / "clients" / "memcached_client.py", port, "8", "400"], seconds=90)
-    expect_equal("the client's verdict", out, b"3200 values kept\n")
+    exercise_memcached(box, port)
     server.stop()
     box.expect_accelerated()
 
 
-def postgres(box):
+def postgres_data(box):
+    """Where PostgreSQL's programs are, and a new folder of its data."""
     candidates = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     if not candidates:
         raise Skip("not installed: postgresql (scripts/setup.sh programs)")
@@ -101,12 +113,12 @@ def postgres(box):
         file.chmod(0o666)
     box.start([programs / "initdb", "-D", data, "--no-sync", "-A", "trust"], user="postgres",
               cwd="/").wait(120)
-    port = box.port()
-    server = box.server([programs / "postgres", "-D", data, "-p", port, "-c", "fsync=off", "-c",
-                         "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="], port,
-                        user="postgres", cwd="/")
-    at = ["-h", "127.0.0.1", "-p", port, "-U", "postgres"]
-    # The port answers before the database does.
+    return programs, data
+
+
+def exercise_postgres(box, programs, at):
+    """pgbench and many rows, by the options that say where the server is."""
+    # It lets clients in before the database is ready.
     for _ in range(100):
         ready = box.start([programs / "pg_isready", *at])
         if ready.wait(20, codes=None) is not None and ready.process.returncode == 0:
@@ -128,6 +140,16 @@ def postgres(box):
                        "select g, repeat(md5(g::text), 40) from generate_series(1, 20000) g",
                        "postgres"], user="postgres", cwd="/")
     expect_equal("rows", rows.count(b"\n"), 20000)
+
+
+def postgres(box):
+    programs, data = postgres_data(box)
+    port = box.port()
+    server = box.server([programs / "postgres", "-D", data, "-p", port, "-c", "fsync=off", "-c",
+                         "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="], port,
+                        user="postgres", cwd="/")
+    at = ["-h", "127.0.0.1", "-p", port, "-U", "postgres"]
+    exercise_postgres(box, programs, at)
     server.stop(number=signal.SIGINT, seconds=40)
     box.expect_accelerated()
 
