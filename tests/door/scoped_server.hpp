@@ -4,6 +4,7 @@
 #pragma once
 
 #include <door.h>
+#include <linux/futex.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -12,6 +13,7 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <memory>
@@ -210,7 +212,8 @@ class Caller {
     ::sigaction(SIGUSR1, &action, nullptr);
     std::promise<Reply> promise;
     reply_ = promise.get_future();
-    thread_ = std::thread([body = std::move(body), promise = std::move(promise)]() mutable {
+    thread_ = std::thread([this, body = std::move(body), promise = std::move(promise)]() mutable {
+      task_ = ::gettid();
       promise.set_value(body());
     });
   }
@@ -220,24 +223,40 @@ class Caller {
   Caller(const Caller&) = delete;
   Caller& operator=(const Caller&) = delete;
 
+  // It has begun, and goes on waiting.
   [[nodiscard]] bool waits() const {
-    return reply_.wait_for(kGlance) == std::future_status::timeout;
+    return eventually([&] { return replied() || sleeps(); }) && !replied(kGlance);
   }
   Reply reply() { return reply_.get(); }
-  // Sends one signal to a call that is known to be under way.
+  // Sends one signal to the call, once it is under way.
   Reply interrupt() {
+    EXPECT_TRUE(eventually([&] { return replied() || sleeps(); }));
     do {
       ::pthread_kill(thread_.native_handle(), SIGUSR1);
-    } while (!kCountsSignals && reply_.wait_for(5ms) == std::future_status::timeout);
+    } while (!kCountsSignals && !replied(5ms));
     return reply_.get();
   }
   // A reply that comes in time, or what a signal makes of the call.
   Reply interrupt_after(std::chrono::milliseconds time) {
-    if (reply_.wait_for(time) == std::future_status::ready) return reply_.get();
+    if (replied(time)) return reply_.get();
     return interrupt();
   }
 
  private:
+  [[nodiscard]] bool replied(std::chrono::milliseconds time = 0ms) const {
+    return reply_.wait_for(time) == std::future_status::ready;
+  }
+  // In the library: a futex on which this program sleeps is of this process alone.
+  [[nodiscard]] bool sleeps() const {
+    std::ifstream file("/proc/self/task/" + std::to_string(task_) + "/syscall");
+    long number = -1;
+    unsigned long address = 0;
+    unsigned long operation = 0;
+    file >> number >> std::hex >> address >> operation;
+    return number == SYS_ppoll || (number == SYS_futex && (operation & FUTEX_PRIVATE_FLAG) == 0);
+  }
+
+  std::atomic<pid_t> task_{0};
   std::future<Reply> reply_;
   std::thread thread_;
 };
