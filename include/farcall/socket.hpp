@@ -94,13 +94,16 @@ struct Packet {
 inline constexpr std::size_t kPacketDescriptors = 250;  // the kernel's limit is 253
 std::pair<UniqueFd, UniqueFd> packet_socket_pair();
 // Sends descriptors, with this process's effective credentials, in as many packets as it takes.
-// Waits where the socket is full, but no longer than a peer that means well can take to empty it.
-// Throws SystemError as send_fd_message does, ETIMEDOUT, and EINTR where it would wait and a signal
-// has been caught after `since`.
+// Waits where the socket is full. Throws SystemError as send_fd_message does, ETIMEDOUT after the
+// deadline, and EINTR where it would wait and a signal has been caught after `since`.
+void send_descriptors(int packet_socket, std::span<const int> descriptors, std::uint8_t purpose,
+                      Deadline deadline, std::optional<SignalCount> since = std::nullopt);
+// A peer that means well takes no longer to empty its socket.
 inline constexpr auto kPeerPatience = std::chrono::seconds(2);
-void send_descriptors(int packet_socket, std::span<const int> descriptors, std::uint8_t purpose = 0,
-                      std::chrono::nanoseconds patience = kPeerPatience,
-                      std::optional<SignalCount> since = std::nullopt);
+inline void send_descriptors(int packet_socket, std::span<const int> descriptors,
+                             std::uint8_t purpose = 0) {
+  send_descriptors(packet_socket, descriptors, purpose, Deadline::after(kPeerPatience));
+}
 // Sends a packet with no descriptors and other credentials than the effective ones; the kernel
 // accepts those that this process could take on. Waits for nobody. Throws SystemError.
 void send_credentials(int packet_socket, const Credentials& claimed, std::uint8_t purpose);
@@ -108,8 +111,10 @@ void send_credentials(int packet_socket, const Credentials& claimed, std::uint8_
 // kind is. Those that do not fit into the table the kernel lets go itself, on this thread. Throws
 // SystemError.
 Packet take_packet(int packet_socket);
-// The same for a socket on which one side sends packets of exactly `content.size()` bytes: the kind
-// is `content`, nothing, closed or garbage.
+// Whether the next packet brings descriptors, as it says. Takes nothing.
+bool descriptors_come_next(int packet_socket) noexcept;
+// As take_packet() for a socket on which one side sends packets of exactly `content.size()` bytes:
+// the kind is `content`, nothing, closed or garbage.
 Packet take_content(int packet_socket, std::span<std::byte> content);
 
 // Connects a blocking stream socket. Throws SystemError: ETIMEDOUT where the listener's queue is

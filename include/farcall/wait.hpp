@@ -147,10 +147,10 @@ inline void full_fence() noexcept {
 #endif
 }
 
-// ThreadSanitizer knows memory by its address. Where two threads of one process have the same memory
-// mapped at two addresses it does not see that what one publishes orders what the other reads: this
-// tells it, before a word is published and after it has been read. It also is for who has waited for
-// another process that such a thread has served. Nothing elsewhere.
+// ThreadSanitizer knows memory by its address. Where two threads of one process have the same
+// memory mapped at two addresses it does not see that what one publishes orders what the other
+// reads: this tells it, before a word is published and after it has been read. It also is for who
+// has waited for another process that such a thread has served. Nothing elsewhere.
 inline void order_for_sanitizer() noexcept {
 #if defined(__SANITIZE_THREAD__)
   // An address that all parts of a program agree on.
@@ -204,10 +204,14 @@ class Waiter {
  public:
   Waiter() noexcept = default;
   // `lifeline` is a connected socket whose other end the peer holds, or -1 when the peer is a
-  // thread of this process; it is borrowed. Doorbells in it are single zero bytes.
+  // thread of this process; it is borrowed. Doorbells in it are single zero bytes. `doorbell`: a
+  // socket through which the peer is rung, where that is another.
   explicit Waiter(int lifeline, WaitMode mode = WaitMode::adaptive,
-                  Drain drain = {drop_doorbells, nullptr}) noexcept
-      : lifeline_(lifeline), mode_(mode), drain_(drain) {}
+                  Drain drain = {drop_doorbells, nullptr}, int doorbell = -1) noexcept
+      : lifeline_(lifeline),
+        doorbell_(doorbell < 0 ? lifeline : doorbell),
+        mode_(mode),
+        drain_(drain) {}
 
   // The first look at a peer that answers at once, without any system call.
   template <class Ready>
@@ -349,6 +353,7 @@ class Waiter {
   std::int64_t spin_budget() noexcept;
 
   int lifeline_ = -1;
+  int doorbell_ = -1;
   WaitMode mode_ = WaitMode::adaptive;
   Drain drain_{drop_doorbells, nullptr};
   bool streaming_ = false;

@@ -28,6 +28,12 @@ bool hung_up(int port) noexcept {
   results.descriptors.clear();
 }
 
+// What a wait has come to that ended before the server's time was up; ok: it did not.
+Outcome past(Deadline deadline) noexcept {
+  if (deadline.is_now()) return Outcome::would_block;
+  return monotonic_ns() >= deadline.at() ? Outcome::timed_out : Outcome::ok;
+}
+
 bool means_gone(const SystemError& error) noexcept {
   const int code = error.code().value();
   return code == EPIPE || code == ECONNRESET || code == ENOTCONN;
@@ -124,7 +130,7 @@ std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, De
         own.asked.pop_back();
       }
     }
-    if (!request) request.emplace(port, retirements, since);
+    if (!request) request.emplace(port, retirements, deadline, since);
     auto session = request->await(mode_, cancellable, deadline, since, outcome);
     if (outcome == Outcome::interrupted || outcome == Outcome::timed_out ||
         outcome == Outcome::would_block) {
@@ -134,7 +140,11 @@ std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, De
     return session;
   } catch (const SystemError& error) {
     // A server that has stopped, and whose socket is full of others by now.
-    if (error.code().value() == ETIMEDOUT) throw SystemError(EAGAIN, "the server takes no clients");
+    if (error.code().value() == ETIMEDOUT) {
+      outcome = past(deadline);
+      if (outcome != Outcome::ok) return nullptr;
+      throw SystemError(EAGAIN, "the server takes no clients");
+    }
     if (error.code().value() == EINTR) {
       outcome = Outcome::interrupted;
       return nullptr;
@@ -245,21 +255,21 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
                     : session->call(arguments, results, deadline, since);
   } catch (const SystemError& error) {
     last_call_dispatched = session->dispatched();
-    if (results != nullptr)
-      results->descriptors.clear();  // here, where closing is no cancellation point
-    if (!means_gone(error)) {
+    const bool late = error.code().value() == ETIMEDOUT && !last_call_dispatched;
+    outcome = late ? past(deadline) : Outcome::peer_gone;
+    if (outcome == Outcome::ok || (!late && !means_gone(error))) {
+      if (results != nullptr) session->drop(results->descriptors);
       // A refusal leaves the session as it was. A request that could not be sent does not.
       if (last_call_dispatched) give_back(std::move(session));
       throw;
     }
-    outcome = Outcome::peer_gone;
   }
   // A session whose call has not been answered is given up: that is how the server is told.
   if (outcome == Outcome::ok) {
     give_back(std::move(session));
   } else {
     last_call_dispatched = session->dispatched();
-    if (results != nullptr) results->descriptors.clear();
+    if (results != nullptr) session->drop(results->descriptors);
   }
   return outcome;
 }

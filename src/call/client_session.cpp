@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "farcall/error.hpp"
+#include "process/identity.hpp"
 #include "wait/held_signals.hpp"
 
 namespace farcall::call {
@@ -37,17 +38,27 @@ Outcome await_answer(int socket, bool cancellable, Deadline deadline,
   }
 }
 
+// No longer than a server that means well can take to empty its socket.
+Deadline patience(Deadline deadline) noexcept {
+  return std::min(deadline, Deadline::after(kPeerPatience));
+}
+
+bool made_by_trusted(int port) {
+  const uid_t maker = peer_credentials(port).uid;
+  return maker == 0 || same_user(maker, ::geteuid());
+}
+
 }  // namespace
 
-SessionRequest::SessionRequest(int port, std::uint64_t retirements,
+SessionRequest::SessionRequest(int port, std::uint64_t retirements, Deadline deadline,
                                std::optional<SignalCount> since)
-    : made_after_(retirements) {
+    : made_after_(retirements), trusted_(made_by_trusted(port)) {
   const SharedMemory memory = SharedMemory::create(kSessionBytes, "farcall-session");
   memory_ = memory.map(MAP_POPULATE);
   reinterpret_cast<SessionControl*>(memory_.data())->magic = SessionControl::kMagic;
   auto [mine, theirs] = packet_socket_pair();
   answers_ = PrivateFd(std::move(mine));
-  send_descriptors(port, std::array{memory.fd(), theirs.get()}, kPurposeSession, kPeerPatience,
+  send_descriptors(port, std::array{memory.fd(), theirs.get()}, kPurposeSession, patience(deadline),
                    since);
 }
 
@@ -70,11 +81,28 @@ std::unique_ptr<ClientSession> SessionRequest::await(WaitMode mode, bool cancell
     if (error < 1 || error > kMostErrno) return nullptr;
     throw SystemError(static_cast<int>(error), "the server takes no more clients");
   }
-  auto session =
-      std::make_unique<ClientSession>(std::move(memory_), std::move(packet.descriptors[0]), mode);
+  auto session = std::make_unique<ClientSession>(
+      std::move(memory_),
+      SessionSockets{.mine = std::move(answers_),
+                     .theirs = PrivateFd(std::move(packet.descriptors[0]))},
+      trusted_, mode);
   session->made_after = made_after_;
   session->say_other_ids();
   return session;
+}
+
+void ClientSession::drop(std::vector<UniqueFd>& descriptors) const noexcept {
+  if (trusted_)
+    descriptors.clear();
+  else
+    close_later(::geteuid(), std::move(descriptors));
+}
+
+ClientSession::~ClientSession() {
+  if (trusted_) return;
+  drop_arrived(::geteuid());
+  close_unread(std::move(sockets_.mine));
+  close_unread(std::move(sockets_.theirs));
 }
 
 // Programs that act with other ids than their own: the kernel checks what is said here.
@@ -88,11 +116,12 @@ void ClientSession::say_other_ids() const {
   if (::getresuid(&real, &effective, &saved) != 0 ||
       ::getresgid(&real_group, &effective_group, &saved_group) != 0)
     return;
+  const int server = sockets_.theirs.get();
   const pid_t self = ::getpid();
   if (real != effective || real_group != effective_group)
-    send_credentials(socket(), {.pid = self, .uid = real, .gid = real_group}, kPurposeReal);
+    send_credentials(server, {.pid = self, .uid = real, .gid = real_group}, kPurposeReal);
   if (saved != effective || saved_group != effective_group)
-    send_credentials(socket(), {.pid = self, .uid = saved, .gid = saved_group}, kPurposeSaved);
+    send_credentials(server, {.pid = self, .uid = saved, .gid = saved_group}, kPurposeSaved);
 }
 
 Outcome ClientSession::fail(Outcome outcome) const noexcept {
@@ -105,7 +134,8 @@ Terms ClientSession::terms() const noexcept {
   return terms;
 }
 
-[[gnu::hot]] void ClientSession::send_request(const CallArguments& arguments, Kind kind) {
+[[gnu::hot]] void ClientSession::send_request(const CallArguments& arguments, Kind kind,
+                                              Deadline deadline) {
   if (is_short(arguments)) {
     give_turn(fill_short_request(arguments, kind), control().client, control().server);
     return;
@@ -114,7 +144,7 @@ Terms ClientSession::terms() const noexcept {
   prepare({.extra = extra_of(arguments),
            .data = arguments.data,
            .descriptors = arguments.descriptors,
-           .patience = kPeerPatience},
+           .deadline = patience(deadline)},
           turn);
   give_turn(turn, control().client, control().server);
 }
@@ -129,7 +159,7 @@ Terms ClientSession::terms() const noexcept {
   ++number_;
   const bool one_way = results == nullptr;
   outstanding_ = one_way;
-  send_request(arguments, one_way ? Kind::one_way : Kind::request);
+  send_request(arguments, one_way ? Kind::one_way : Kind::request, deadline);
   if (!one_way) return finish(arguments, *results, deadline, since);
   if (!arguments.until_taken) return Outcome::ok;
   const Outcome outcome = wait_until_taken(deadline, since);
@@ -207,8 +237,7 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
     throw SystemError(static_cast<int>(results.status), "the server cannot take the request");
   }
   if ((turn.flags & kTransferComes) != 0) {
-    // Who calls a server waits for it anyway.
-    const Outcome outcome = accept_transfer(true, SIZE_MAX);
+    const Outcome outcome = accept_transfer(SIZE_MAX);
     if (outcome != Outcome::ok) return outcome;
   }
   if ((turn.flags & kTransfer) != 0) {
@@ -220,7 +249,7 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
     results.descriptors.clear();
     const Outcome outcome = next_descriptors(results.descriptors);
     if (outcome == Outcome::too_big) {
-      results.descriptors.clear();  // here: who calls a server waits for it anyway
+      drop(results.descriptors);
       error = EMFILE;
     } else if (outcome != Outcome::ok) {
       return outcome;

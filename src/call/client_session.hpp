@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "call/session.hpp"
+#include "process/background.hpp"
 
 namespace farcall::call {
 
@@ -17,9 +18,15 @@ class ClientSession;
 // time: who opened another instead, again and again, would keep others from being let in.
 class SessionRequest {
  public:
-  // Throws SystemError: EPIPE or ECONNRESET where the port has been closed, EINTR where signals
-  // since then are to interrupt.
-  SessionRequest(int port, std::uint64_t retirements, std::optional<SignalCount> since);
+  // Throws SystemError: EPIPE or ECONNRESET where the port has been closed, ETIMEDOUT where it is
+  // full until the deadline, EINTR where signals since then are to interrupt.
+  SessionRequest(int port, std::uint64_t retirements, Deadline deadline,
+                 std::optional<SignalCount> since);
+  ~SessionRequest() {
+    if (!trusted_) close_unread(std::move(answers_));
+  }
+  SessionRequest(SessionRequest&&) noexcept = default;
+  SessionRequest& operator=(SessionRequest&&) noexcept = default;
 
   // Waits until the server has let it in; null where `outcome` is peer_gone, timed_out,
   // would_block, interrupted (only where a `since` is given; it is the count of signals when the
@@ -33,14 +40,16 @@ class SessionRequest {
  private:
   std::uint64_t epoch_ = credentials_epoch();
   std::uint64_t made_after_;  // so many retirements of its client
+  bool trusted_;              // it is this process's own user, or root, who has made the port
   Mapping memory_;
   PrivateFd answers_;
 };
 
 class ClientSession final : public SessionBase {
  public:
-  ClientSession(Mapping memory, UniqueFd socket, WaitMode mode)
-      : SessionBase(std::move(memory), std::move(socket), mode) {}
+  ClientSession(Mapping memory, SessionSockets sockets, bool trusted, WaitMode mode)
+      : SessionBase(std::move(memory), std::move(sockets), mode), trusted_(trusted) {}
+  ~ClientSession();
 
   Outcome call(const CallArguments& arguments, CallResults* results, Deadline deadline,
                SignalCount since);
@@ -60,6 +69,8 @@ class ClientSession final : public SessionBase {
     cancellable_ = on;
     waiter_.set_cancellable(on);
   }
+  // Closes what the server has sent; that may take as long as it likes.
+  void drop(std::vector<UniqueFd>& descriptors) const noexcept;
   // To the server, before the first request.
   void say_other_ids() const;
   [[nodiscard]] Terms terms() const noexcept;
@@ -81,7 +92,7 @@ class ClientSession final : public SessionBase {
     return arguments.after_others ? kAfterOthers : 0;
   }
   inline Turn fill_short_request(const CallArguments& arguments, Kind kind) noexcept;
-  void send_request(const CallArguments& arguments, Kind kind);
+  void send_request(const CallArguments& arguments, Kind kind, Deadline deadline);
   bool replied(Turn& turn) const noexcept {
     turn = Turn::unpack(look());
     return turn.number == number_ && turn.kind == Kind::reply;
@@ -92,7 +103,9 @@ class ClientSession final : public SessionBase {
   Outcome take_reply(Turn turn, CallResults& results);
   Outcome take_long_reply(Turn turn, CallResults& results);
   Outcome fail(Outcome outcome) const noexcept;
+  [[nodiscard]] bool trusts_other() const noexcept override { return trusted_; }
 
+  const bool trusted_;
   std::uint64_t epoch_ = credentials_epoch();
   std::uint32_t number_ = 0;
   bool cancellable_ = false;

@@ -241,15 +241,20 @@ void PortState::add(std::vector<UniqueFd>& descriptors, const Credentials& sende
   auto& control = *reinterpret_cast<SessionControl*>(memory.data());
   const auto refuse = [&](int error) {
     control.terms.refusal.store(static_cast<std::uint32_t>(error), std::memory_order_relaxed);
-    send_descriptors(answers, {}, 0, std::chrono::nanoseconds::zero());
+    try {
+      send_descriptors(answers, {}, 0, Deadline::now());
+    } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it does not want to know
+    }
   };
-  Charge held(Resource::descriptors, sender.uid, 1, limits.descriptors_per_user);
+  Charge held(Resource::descriptors, sender.uid, kSessionDescriptors, limits.descriptors_per_user);
   if (!held) return refuse(EAGAIN);
   UniqueFd theirs;
   SessionPointer session;
   try {
     UniqueFd ours;
     std::tie(ours, theirs) = server_socket_pair();
+    SessionSockets sockets{.mine = PrivateFd(std::move(ours)),
+                           .theirs = PrivateFd(descriptors[1].duplicate())};
     CallerIdentity identity{.effective = sender,
                             .real_uid = sender.uid,
                             .real_gid = sender.gid,
@@ -263,7 +268,7 @@ void PortState::add(std::vector<UniqueFd>& descriptors, const Credentials& sende
         (users != per_user.end() && users->second >= limits.sessions_per_user))
       return refuse(EAGAIN);
     session =
-        std::make_shared<ServerSession>(std::move(memory), std::move(ours), std::move(identity),
+        std::make_shared<ServerSession>(std::move(memory), std::move(sockets), std::move(identity),
                                         next_id++, endpoint, mode, std::move(held));
     Waiter::park_on_descriptor(session->control().server);
     session->set_terms(endpoint->terms_);
@@ -275,11 +280,12 @@ void PortState::add(std::vector<UniqueFd>& descriptors, const Credentials& sende
     listen(session->socket(), session->id, EPOLLIN | EPOLLET);
   } catch (const std::exception&) {
     if (!session && !memory) throw;  // there is nowhere left to say why
+    refuse(EAGAIN);
     if (session) drop(session);
-    return refuse(EAGAIN);
+    return;
   }
   try {
-    send_descriptors(answers, std::array{theirs.get()}, 0, std::chrono::nanoseconds::zero());
+    send_descriptors(answers, std::array{theirs.get()}, 0, Deadline::now());
   } catch (const SystemError&) {
     drop(session);
     throw;

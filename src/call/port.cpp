@@ -272,7 +272,7 @@ PortState::Item PortState::look() {
 
 void PortState::drop(const SessionPointer& session) noexcept {
   // Others may still refer to the session; its client must know now.
-  ::shutdown(session->socket(), SHUT_RDWR);
+  session->hang_up();
   decltype(sessions)::node_type dropped;  // destroyed without the lock
   {
     const std::lock_guard guard(lock);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call/server_session.hpp"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,7 +12,7 @@
 
 namespace farcall::call {
 
-bool ServerSession::trusts_client() const noexcept { return same_user(caller.uid, ::geteuid()); }
+bool ServerSession::trusts_other() const noexcept { return same_user(caller.uid, ::geteuid()); }
 
 bool ServerSession::other_packet(const Packet& packet) noexcept {
   if (!packet.sender || packet.sender->pid != caller.pid) return false;
@@ -53,6 +54,7 @@ Outcome ServerSession::take(const Destination& to, Request& request) {
   const Outcome outcome = take_data(turn, to, request, refusal);
   kept_.clear();
   if (outcome != Outcome::ok) return outcome;
+  if (!nothing_left()) return Outcome::broken;  // all that comes before a request is for it
   if (refusal != 0) {
     close_later(caller.uid, std::move(to.descriptors));
     if (!request.wants_reply) return Outcome::broken;
@@ -71,7 +73,7 @@ Outcome ServerSession::take_data(const Turn& turn, const Destination& to, Reques
   std::uint64_t size = turn.size;
   if ((turn.flags & kTransfer) != 0) std::memcpy(&size, slot().data, sizeof size);
   if ((turn.flags & kTransferComes) != 0) {
-    const Outcome outcome = accept_transfer(trusts_client(), to.limits.request_bytes);
+    const Outcome outcome = accept_transfer(to.limits.request_bytes);
     if (outcome == Outcome::too_big)
       refusal = E2BIG;
     else if (outcome != Outcome::ok)
@@ -123,10 +125,7 @@ bool ServerSession::reply(std::span<const std::byte> data, std::span<const int> 
                           std::int64_t status) {
   Turn turn{.number = number_.load(std::memory_order_relaxed), .kind = Kind::reply};
   // Who calls takes one reply out of the socket before it can ask for another.
-  prepare({.extra = status,
-           .data = data,
-           .descriptors = descriptors,
-           .patience = std::chrono::nanoseconds::zero()},
+  prepare({.extra = status, .data = data, .descriptors = descriptors, .deadline = Deadline::now()},
           turn);
   give_turn(turn, control().server, control().client);
   transfer_.exchanged();
@@ -152,6 +151,11 @@ Outcome ServerSession::await_taken(Deadline deadline) {
 void ServerSession::set_terms(const Terms& terms) noexcept {
   for (std::size_t i = 0; i < terms.size(); ++i)
     control().terms.words[i].store(terms[i], std::memory_order_relaxed);
+}
+
+void ServerSession::hang_up() noexcept {
+  ::shutdown(sockets_.theirs.get(), SHUT_RDWR);
+  ::shutdown(sockets_.mine.get(), SHUT_RDWR);
 }
 
 void ServerSession::tell_gone() noexcept {

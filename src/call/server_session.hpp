@@ -24,9 +24,9 @@ struct Destination {
 
 class ServerSession final : public SessionBase {
  public:
-  ServerSession(Mapping memory, UniqueFd socket, CallerIdentity sender, std::uint64_t number,
+  ServerSession(Mapping memory, SessionSockets sockets, CallerIdentity sender, std::uint64_t number,
                 std::shared_ptr<Endpoint> way_in, WaitMode mode, Charge held)
-      : SessionBase(std::move(memory), std::move(socket), mode),
+      : SessionBase(std::move(memory), std::move(sockets), mode),
         caller(sender.effective),
         id(number),
         endpoint(std::move(way_in)),
@@ -35,7 +35,8 @@ class ServerSession final : public SessionBase {
   // Packets that nobody has taken may hold anything.
   ~ServerSession() {
     drop_arrived(caller.uid);
-    close_later(caller.uid, socket_.release(), std::move(charge_));
+    close_later(caller.uid, sockets_.theirs.release());
+    close_later(caller.uid, sockets_.mine.release(), std::move(charge_));
   }
 
   [[nodiscard]] bool ready() const noexcept { return is_request(turn()); }
@@ -127,6 +128,8 @@ class ServerSession final : public SessionBase {
   }
   // The socket has said that the client has gone.
   void tell_gone() noexcept;
+  // The client is told that this is the end.
+  void hang_up() noexcept;
 
   const Credentials caller;
   const std::uint64_t id;
@@ -163,7 +166,9 @@ class ServerSession final : public SessionBase {
     endpoint->count_unsolicited(control_messages, descriptors);
   }
   [[nodiscard]] uid_t owner() const noexcept override { return caller.uid; }
-  [[nodiscard]] bool trusts_client() const noexcept;
+  [[nodiscard]] bool trusts_other() const noexcept override;
+  // The kernel, with which they stay, finds out what nobody can reach any more.
+  [[nodiscard]] bool keeps_early_descriptors() const noexcept override { return false; }
 
   // Of the last request taken. Only the owner writes it; others look, and then claim.
   std::atomic<std::uint32_t> number_{0};

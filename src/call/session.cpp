@@ -26,14 +26,15 @@ Mapping adopt_session(UniqueFd&& fd) {
   return mapping;
 }
 
-SessionBase::SessionBase(Mapping memory, UniqueFd socket, WaitMode mode)
+SessionBase::SessionBase(Mapping memory, SessionSockets sockets, WaitMode mode)
     : memory_(std::move(memory)),
-      socket_(std::move(socket)),
-      waiter_(socket_.get(), mode,
-              {[](void* self, int) noexcept { static_cast<SessionBase*>(self)->drain(); }, this}) {}
+      sockets_(std::move(sockets)),
+      waiter_(sockets_.mine.get(), mode,
+              {[](void* self, int) noexcept { static_cast<SessionBase*>(self)->drain(); }, this},
+              sockets_.theirs.get()) {}
 
 bool SessionBase::hung_up() const noexcept {
-  pollfd death{.fd = socket_.get(), .events = POLLRDHUP, .revents = 0};
+  pollfd death{.fd = socket(), .events = POLLRDHUP, .revents = 0};
   return ::poll(&death, 1, 0) > 0 && (death.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
@@ -57,13 +58,14 @@ void SessionBase::keep(Packet& packet) {
   packet.descriptors.clear();
 }
 
-void SessionBase::drain() noexcept {
+void SessionBase::take_packets(bool with_descriptors) noexcept {
   // A peer that sends without end is stopped here by the bound and later by its lack of sense.
   constexpr std::size_t kMostPackets = 64;
   Packet packet;
   try {
     for (std::size_t i = 0; i < kMostPackets && !garbage_; ++i) {
-      packet = take_packet(socket_.get());
+      if (!with_descriptors && descriptors_come_next(socket())) return;
+      packet = take_packet(socket());
       using What = Packet::Kind;
       if (packet.kind == What::nothing || packet.kind == What::closed) return;
       if (packet.kind == What::garbage)
@@ -84,7 +86,8 @@ void SessionBase::drain() noexcept {
 Outcome SessionBase::next_descriptors(std::vector<UniqueFd>& into) {
   // Doorbells may lie before them, as many as the socket holds.
   constexpr int kMostDrains = 16;
-  for (int i = 0; i < kMostDrains && (arrived_.empty() || !arrived_.front().complete); ++i) drain();
+  for (int i = 0; i < kMostDrains && (arrived_.empty() || !arrived_.front().complete); ++i)
+    take_packets(true);
   if (garbage_ || arrived_.empty() || !arrived_.front().complete) return Outcome::broken;
   const bool overflow = arrived_.front().overflow;
   into = std::move(arrived_.front().descriptors);
@@ -105,8 +108,9 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
     turn.size = static_cast<std::uint16_t>(size);
   } else {
     if (transfer_.capacity() < size) {
-      transfer_ = TransferMemory::create(size);
-      send_descriptors(socket_.get(), std::array{transfer_.fd()}, kPurposeData, load.patience);
+      transfer_ = TransferMemory::create(size, trusts_other());
+      send_descriptors(sockets_.theirs.get(), std::array{transfer_.fd()}, kPurposeData,
+                       load.deadline);
       transfer_.keep();
       announce_ = true;
     }
@@ -116,13 +120,13 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
     std::memcpy(slot().data, &size, sizeof size);
   }
   if (!load.descriptors.empty()) {
-    send_descriptors(socket_.get(), load.descriptors, kPurposeData, load.patience);
+    send_descriptors(sockets_.theirs.get(), load.descriptors, kPurposeData, load.deadline);
     turn.flags |= kDescriptors;
   }
   if ((turn.flags & kTransferComes) != 0) announce_ = false;
 }
 
-Outcome SessionBase::accept_transfer(bool trusted, std::size_t most) {
+Outcome SessionBase::accept_transfer(std::size_t most) {
   std::vector<UniqueFd> fds;
   transfer_ = {};
   Outcome outcome = next_descriptors(fds);
@@ -132,7 +136,7 @@ Outcome SessionBase::accept_transfer(bool trusted, std::size_t most) {
     return outcome;
   }
   try {
-    transfer_ = TransferMemory::adopt(std::move(fds[0]), trusted, most);
+    transfer_ = TransferMemory::adopt(std::move(fds[0]), trusts_other(), most);
   } catch (const SystemError& error) {
     close_later(owner(), std::move(fds));
     // It is not the peer's fault that there is no room for it here.

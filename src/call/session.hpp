@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A session: what one client thread and a server share. One page of memory, one packet socket.
+// A session: what one client thread and a server share. One page of memory, two pairs of packet
+// sockets.
 //
 //   offset   0  SessionControl: magic                      written once, by the client
 //           64  Terms: refusal, seven words                written by the server, rarely
@@ -19,8 +20,8 @@
 // reply.
 //
 //   client                              server
-//     port:     memory, one end  ------->   checks both, makes the session's socket
-//     that end: <------------------------   the client's end of it; or none, and `refusal` says why
+//     port:     memory, one end  ------->   checks both, makes a pair of its own
+//     that end: <------------------------   one end of that; or none, and `refusal` says why
 //
 //     request  ------------------>   takes it            one_way: answered as soon as taken
 //              <------------------ reply
@@ -28,14 +29,15 @@
 //     done     ------------------>            its bytes: 0, or the errno of what went wrong, after
 //              <------------------ reply      which the client waits for another reply
 //
-// The server makes the session's socket itself, and keeps its end to itself: nobody else can hold
-// its locks, set its options, or say by it who they are.
+// Each side reads where it has made the pair itself and keeps its end to itself: nobody else can
+// hold that one's locks, and so keep it from its deadlines, set its options, or say by it who they
+// are. It writes at the end that the other has sent, which takes no lock that can be held for long.
 //
 // Data longer than the slot goes through memory of its own (transfer.hpp, kTransfer), made when
 // first needed by whichever side needs it and announced with kTransferComes. Descriptors travel
-// over the socket before the turn is given. The socket also carries doorbells (packets of one
-// byte), what the kernel says of the client's real and saved ids (kPurposeReal, kPurposeSaved), and
-// tells each side of the other's death.
+// over the sockets before the turn is given. They also carry doorbells (packets of one byte), what
+// the kernel says of the client's real and saved ids (kPurposeReal, kPurposeSaved), and tell each
+// side of the other's death.
 #pragma once
 
 #include <cstring>
@@ -141,10 +143,18 @@ static_assert(sizeof(SessionControl) == kSessionBytes);
 // descriptor stays the caller's.
 Mapping adopt_session(UniqueFd&& fd);
 
-// What both halves have in common: the memory, the socket and what came through it.
+// What a session's packets go through: `mine` brings what the other side sends, and its death;
+// `theirs` takes what this side sends.
+struct SessionSockets {
+  PrivateFd mine;
+  PrivateFd theirs;
+};
+inline constexpr std::size_t kSessionDescriptors = 2;
+
+// What both halves have in common: the memory, the sockets and what came through them.
 class SessionBase {
  public:
-  SessionBase(Mapping memory, UniqueFd socket, WaitMode mode);
+  SessionBase(Mapping memory, SessionSockets sockets, WaitMode mode);
   SessionBase(const SessionBase&) = delete;
   SessionBase& operator=(const SessionBase&) = delete;
 
@@ -152,7 +162,8 @@ class SessionBase {
     return *reinterpret_cast<SessionControl*>(memory_.data());
   }
   [[nodiscard]] Slot& slot() const noexcept { return control().slot; }
-  [[nodiscard]] int socket() const noexcept { return socket_.get(); }
+  // Where it is read.
+  [[nodiscard]] int socket() const noexcept { return sockets_.mine.get(); }
   // acquire: pairs with the release in give_turn().
   [[nodiscard]] Turn turn() const noexcept {
     const std::uint64_t now = slot().turn.load(std::memory_order_acquire);
@@ -167,10 +178,10 @@ class SessionBase {
     if (long_) __builtin_prefetch(slot().data + kFirstLineBytes);
     return now;
   }
-  // Takes all packets that have come: doorbells are dropped, descriptors are kept.
-  void drain() noexcept;
+  // Takes packets that have come: doorbells are dropped. Descriptors are kept, or left.
+  void drain() noexcept { take_packets(keeps_early_descriptors()); }
   [[nodiscard]] Waiter& waiter() noexcept { return waiter_; }
-  // Whether the other end of the socket has closed. A system call.
+  // Whether the other side has closed. A system call.
   [[nodiscard]] bool hung_up() const noexcept;
 
  protected:
@@ -181,7 +192,7 @@ class SessionBase {
     std::int64_t extra;
     std::span<const std::byte> data;
     std::span<const int> descriptors;
-    std::chrono::nanoseconds patience;  // where the socket is full
+    Deadline deadline;  // where the socket is full
   };
 
   // The line with the turn is written last, lest the other side, who looks at it, takes it away
@@ -204,17 +215,25 @@ class SessionBase {
     slot().turn.store(turn.pack(), std::memory_order_release);
     waiter_.wake(mine, peer);
   }
-  // Fills the slot and sends what goes before the turn; `turn` gets its flags. Throws SystemError.
+  // Fills the slot and sends what goes before the turn; `turn` gets its flags. Throws SystemError:
+  // ETIMEDOUT where the socket is full.
   void prepare(const Load& load, Turn& turn);
   // Takes over the transfer memory that the packet brings which announced it. Throws SystemError
   // where it cannot be had; broken.
-  Outcome accept_transfer(bool trusted, std::size_t most);
+  Outcome accept_transfer(std::size_t most);
   // ok, broken, or too_big: this process has no room for them, but for those that it gets.
   Outcome next_descriptors(std::vector<UniqueFd>& into);
   // Who the other side is, for the accounts of what it sends.
   [[nodiscard]] virtual uid_t owner() const noexcept { return 0; }
+  // Whether it may be relied upon to leave the memory alone that both sides have.
+  [[nodiscard]] virtual bool trusts_other() const noexcept = 0;
   // Any other packet. False: it makes no sense.
   virtual bool other_packet(const Packet&) noexcept { return false; }
+  // Whether descriptors are taken before the message that they belong to. Who does so can be made
+  // to hold the other side's end of a socket, and never learns that the other side has gone.
+  [[nodiscard]] virtual bool keeps_early_descriptors() const noexcept { return true; }
+  // Whether nothing has come beside what has been taken.
+  [[nodiscard]] bool nothing_left() const noexcept { return arrived_.empty(); }
   // Whether more descriptors may be kept here than there are now.
   virtual bool may_keep(std::size_t) noexcept { return true; }
   // So much has come that nobody has asked for.
@@ -223,7 +242,7 @@ class SessionBase {
   void drop_arrived(uid_t sender) noexcept;
 
   Mapping memory_;
-  PrivateFd socket_;
+  SessionSockets sockets_;
   Waiter waiter_;
   TransferMemory transfer_;
 
@@ -234,6 +253,7 @@ class SessionBase {
     bool complete = false;
   };
   void keep(Packet& packet);
+  void take_packets(bool with_descriptors) noexcept;
 
   bool announce_ = false;  // memory has been sent, and no turn has told of it
   std::deque<Arrived> arrived_;

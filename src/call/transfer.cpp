@@ -34,12 +34,12 @@ bool move_all(Bytes bytes, Move move) noexcept {
 
 }  // namespace
 
-TransferMemory TransferMemory::create(std::size_t size) {
+TransferMemory TransferMemory::create(std::size_t size, bool trusted) {
   // Small ones in few sizes, so that a message that is a little longer does not need another.
   if (size <= kMostMapped) size = std::bit_ceil(std::max(size, kLeast));
   SharedMemory memory = SharedMemory::create(size, "farcall-transfer");
   TransferMemory made;
-  made.mapping_ = memory.map();
+  if (trusted || memory.size() <= kMostMapped) made.mapping_ = memory.map();
   made.capacity_ = memory.size();
   made.fd_ = PrivateFd(std::move(memory).release());
   return made;

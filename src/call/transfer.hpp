@@ -5,9 +5,9 @@
 // waits for the other in the middle of a message. It is kept for the next one, and either side may
 // put a larger one in its place.
 //
-// Who distrusts the other maps no more than kMostMapped of what the other has made: pages that are
-// taken away again and again (FALLOC_FL_PUNCH_HOLE) cost whoever touches them a wait each. Larger
-// memory is read and written by system call, which waits for nobody.
+// Who distrusts the other maps no more than kMostMapped: pages that are taken away again and again
+// (FALLOC_FL_PUNCH_HOLE) cost whoever touches them a wait each. Larger memory is read and written
+// by system call, which waits for nobody.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ class TransferMemory {
 
   TransferMemory() noexcept = default;
   // For messages of `size` bytes at least. Throws SystemError.
-  static TransferMemory create(std::size_t size);
+  static TransferMemory create(std::size_t size, bool trusted);
   // What the other side has sent. Throws SystemError: EPERM and EPROTO for what is no such memory,
   // ENOMEM, E2BIG where it is larger than `most`; then the descriptor stays the caller's.
   static TransferMemory adopt(UniqueFd&& fd, bool trusted, std::size_t most);
@@ -35,7 +35,9 @@ class TransferMemory {
   // Of create(), until keep() is called: what is to be sent to the other side.
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
   // It has been sent.
-  void keep() noexcept { fd_.reset(); }
+  void keep() noexcept {
+    if (mapping_) fd_.reset();
+  }
   [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
   // At most `capacity` bytes each. False: there is no memory for that, or the file has been made
   // unfit for it.

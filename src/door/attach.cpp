@@ -39,7 +39,6 @@ constexpr auto kBacklogPatience = std::chrono::seconds(1);
 constexpr std::size_t kMostAttachments = 1024;  // of one process
 constexpr std::size_t kMostVisitors = 256;
 // What the reactor answers goes at once or not at all.
-constexpr auto kNoPatience = std::chrono::nanoseconds::zero();
 
 AbstractAddress address_of(const struct stat& status) noexcept {
   std::array<char, 80> name;
@@ -276,13 +275,13 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
     const int flags = ::fcntl(proof[0].get(), F_GETFL);
     if (flags < 0 || (flags & O_PATH) != 0 || !attachment.covers(proof[0].get())) return;
     const UniqueFd branch = attachment.door().branch(who_.uid, attachment.mode());
-    send_descriptors(socket_.get(), std::array{branch.get()}, 0, kNoPatience);
+    send_descriptors(socket_.get(), std::array{branch.get()}, 0, Deadline::now());
   }
 
   void detach(Attachment& attachment) {
     if (!may_attach(who_.uid, attachment.owner())) return;
     attachment.detach();
-    send_descriptors(socket_.get(), {}, 0, kNoPatience);
+    send_descriptors(socket_.get(), {}, 0, Deadline::now());
   }
 
   const std::weak_ptr<Attachment> attachment_;
@@ -354,7 +353,7 @@ void attach_now(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descri
       door, std::move(listener), std::move(descriptors[1]), sender.uid, std::move(held));
   attachment->start();
   door->add_attachment(attachment);
-  send_descriptors(descriptors[2].get(), {}, 0, kNoPatience);
+  send_descriptors(descriptors[2].get(), {}, 0, Deadline::now());
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ PulseSender::PulseSender(int branch, const PulsePacket& first) {
   auto [mine, theirs] = packet_socket_pair();
   try {
     send_descriptors(branch, std::array{memory.fd(), theirs.get()}, kPurposePulses,
-                     std::chrono::nanoseconds::zero());
+                     Deadline::now());
   } catch (const SystemError& error) {
     const int code = error.code().value();
     if (code == ETIMEDOUT) throw SystemError(EAGAIN, "too many pulses");

@@ -172,8 +172,7 @@ bool Link::received(std::uint8_t purpose, std::vector<UniqueFd>& descriptors,
       sockets_.push_back(pulses);
     }
     try {
-      send_descriptors(descriptors[1].get(), std::array{theirs.get()}, 0,
-                       std::chrono::nanoseconds::zero());
+      send_descriptors(descriptors[1].get(), std::array{theirs.get()}, 0, Deadline::now());
     } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it has sent these, and gone
     }
     pulses->start(channel->port(), pulses);  // throws where it has ended meanwhile

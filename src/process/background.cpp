@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/background.hpp"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -136,6 +137,13 @@ void close_later(uid_t user, UniqueFd fd, Charge held) noexcept {
 void close_later(uid_t user, std::vector<UniqueFd>&& fds) noexcept {
   for (UniqueFd& fd : fds) close_later(user, std::move(fd));
   fds.clear();
+}
+
+void close_unread(PrivateFd&& socket) noexcept {
+  UniqueFd fd = socket.release();
+  // Where the other side has hung up it can be read, too.
+  pollfd anything{.fd = fd.get(), .events = POLLIN, .revents = 0};
+  if (fd && ::poll(&anything, 1, 0) > 0) close_later(::geteuid(), std::move(fd));
 }
 
 bool behind(uid_t user) noexcept {

@@ -16,6 +16,7 @@
 
 #include "farcall/memory.hpp"
 #include "process/ledger.hpp"
+#include "process/process.hpp"
 
 namespace farcall::process {
 
@@ -27,6 +28,9 @@ inline constexpr std::size_t kThreadsPerUser = 2;
 // memory or no thread.
 void close_later(uid_t user, UniqueFd fd, Charge held = {}) noexcept;
 void close_later(uid_t user, std::vector<UniqueFd>&& fds) noexcept;
+// Closes a socket in which there may be packets that nobody has taken, which may hold anything;
+// here, where there are none.
+void close_unread(PrivateFd&& socket) noexcept;
 // Does `work` for `user`; what it throws is dropped. Throws SystemError: EAGAIN, where that user
 // has too much waiting or there is no thread.
 void run_later(uid_t user, std::function<void()> work);

@@ -266,7 +266,7 @@ std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline) {
 namespace {
 
 void send_packet(int packet_socket, std::span<const int> descriptors, const Credentials& self,
-                 std::uint8_t purpose, bool more, std::chrono::nanoseconds patience,
+                 std::uint8_t purpose, bool more, Deadline deadline,
                  std::optional<SignalCount> since) {
   PacketHeader header{.magic = PacketHeader::kMagic,
                       .purpose = purpose,
@@ -282,7 +282,7 @@ void send_packet(int packet_socket, std::span<const int> descriptors, const Cred
   nameless.add(descriptors);
   const msghdr* message = &ancillary.message(std::span(&piece, 1));
   bool unnamed = process::is_overflow_id(self.uid) || process::is_overflow_id(self.gid);
-  for (Deadline deadline = Deadline::now();;) {
+  for (;;) {
     if (::sendmsg(packet_socket, message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return;
     if (errno == EINTR) continue;
     if (errno == EINVAL && unnamed) {
@@ -291,7 +291,6 @@ void send_packet(int packet_socket, std::span<const int> descriptors, const Cred
       continue;
     }
     if (errno != EAGAIN) throw_errno("send descriptors");
-    if (deadline.is_now()) deadline = Deadline::after(patience);
     if (!wait_for(packet_socket, POLLOUT, deadline, since))
       throw SystemError(ETIMEDOUT, "send descriptors");
   }
@@ -310,19 +309,18 @@ bool at_end(int packet_socket) {
 }  // namespace
 
 void send_descriptors(int packet_socket, std::span<const int> descriptors, std::uint8_t purpose,
-                      std::chrono::nanoseconds patience, std::optional<SignalCount> since) {
+                      Deadline deadline, std::optional<SignalCount> since) {
   for (;;) {
     const bool more = descriptors.size() > kPacketDescriptors;
     const auto now = descriptors.first(more ? kPacketDescriptors : descriptors.size());
-    send_packet(packet_socket, now, effective(), purpose, more, patience, since);
+    send_packet(packet_socket, now, effective(), purpose, more, deadline, since);
     if (!more) return;
     descriptors = descriptors.subspan(now.size());
   }
 }
 
 void send_credentials(int packet_socket, const Credentials& claimed, std::uint8_t purpose) {
-  send_packet(packet_socket, {}, claimed, purpose, false, std::chrono::nanoseconds::zero(),
-              std::nullopt);
+  send_packet(packet_socket, {}, claimed, purpose, false, Deadline::now(), std::nullopt);
 }
 
 namespace {
@@ -373,6 +371,14 @@ Packet take_packet(int packet_socket) {
     packet.more = header.more != 0;
   }
   return packet;
+}
+
+bool descriptors_come_next(int packet_socket) noexcept {
+  PacketHeader header{};
+  // Not recv(2), which the C library makes a point of cancellation.
+  return ::syscall(SYS_recvfrom, packet_socket, &header, sizeof header, MSG_PEEK | MSG_DONTWAIT,
+                   nullptr, nullptr) == sizeof header &&
+         header.magic == PacketHeader::kMagic && header.descriptors != 0;
 }
 
 Packet take_content(int packet_socket, std::span<std::byte> content) {

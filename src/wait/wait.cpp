@@ -447,7 +447,7 @@ void drop_doorbells(void*, int lifeline) noexcept {
       const char ring = 0;
       const int saved = errno;
       // Not send(2), which the C library makes a point of cancellation.
-      if (::syscall(SYS_sendto, lifeline_, &ring, 1, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0) < 0 &&
+      if (::syscall(SYS_sendto, doorbell_, &ring, 1, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0) < 0 &&
           errno != EAGAIN)
         deaf_ = true;
       errno = saved;

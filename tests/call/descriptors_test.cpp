@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Descriptors that a server gets and does not want, or has no room for.
+// Descriptors that a server gets and does not want, or has no room for; and sockets that are full.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
@@ -92,6 +92,46 @@ TEST(Descriptors, ThatNobodyHasAskedForAreCounted) {
   EXPECT_TRUE(counted(6));
   EXPECT_EQ(endpoint->unsolicited().control_messages, 0U);
   EXPECT_EQ(ask(client, "y"), "y");
+}
+
+// ---- what a client would wait for ----
+
+// Fills the socket at whose other end nobody reads.
+void fill(int socket) {
+  while (::send(socket, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1) {
+  }
+}
+
+Outcome call_for_a_moment(Client& client, std::size_t bytes) {
+  const std::vector<std::byte> request(bytes);
+  CallResults results;
+  return client.call({.data = request, .descriptors = {}}, results, Deadline::after(20ms));
+}
+
+TEST(Deadlines, HoldWhereAPortIsFull) {
+  const auto [server, port] = packet_socket_pair();
+  fill(port.get());
+  Client client(port.get());
+  EXPECT_EQ(call_for_a_moment(client, 1), Outcome::timed_out);
+}
+
+TEST(Deadlines, HoldWhereASessionIsFull) {
+  const auto [server, port] = packet_socket_pair();
+  const auto [mine, theirs] = packet_socket_pair();
+  Client client(port.get());
+  Packet packet;  // what it holds is the server's end
+  std::thread letting_in([&, inner = server.get(), end = theirs.get()] {
+    pollfd asked{.fd = inner, .events = POLLIN, .revents = 0};
+    ASSERT_EQ(::poll(&asked, 1, static_cast<int>(kPatience.count())), 1);
+    packet = take_packet(inner);
+    ASSERT_EQ(packet.descriptors.size(), 2U);
+    fill(end);
+    send_descriptors(packet.descriptors[1].get(), std::array{end});
+  });
+  Terms terms{};
+  EXPECT_EQ(client.terms(terms, Deadline::after(kPatience)), Outcome::ok);
+  letting_in.join();
+  EXPECT_EQ(call_for_a_moment(client, kInlineBytes + 1), Outcome::timed_out);
 }
 
 }  // namespace

@@ -70,12 +70,17 @@ struct RawSession {
     return eventually([&] { return turn().number == number && turn().kind == call::Kind::reply; },
                       time);
   }
+  // Whether the server has turned it out.
+  [[nodiscard]] bool ended() const {
+    pollfd end{.fd = answers.get(), .events = POLLRDHUP, .revents = 0};
+    return ::poll(&end, 1, 0) == 1;
+  }
 
   SharedMemory memory;
   Mapping mapping;
-  UniqueFd answers;    // where the server says whether it takes the session
+  UniqueFd answers;    // where the server says whether it takes the session, and sends all else
   UniqueFd other_end;  // as it was sent
-  UniqueFd socket;     // the session's, once it is welcome
+  UniqueFd socket;     // where the server reads, once it is welcome
 };
 
 // Packets that mean nothing, or the wrong thing.
@@ -108,11 +113,17 @@ inline void send_memory(int socket, std::minstd_rand& random) {
     send_descriptors(socket, std::array{memory.fd()}, call::kPurposeData);
 }
 
-// As a server: lets in who has asked for a session. Returns this side of its socket.
-inline UniqueFd let_in(const Packet& asked) {
+// What a server has of a session's sockets.
+struct ServerEnds {
+  UniqueFd mine;
+  UniqueFd socket;  // where the client reads
+};
+// As a server: lets in who has asked for a session.
+inline ServerEnds let_in(Packet& asked) {
   auto [mine, theirs] = packet_socket_pair();
-  send_descriptors(asked.descriptors[1].get(), std::array{theirs.get()}, 0, 0ns);
-  return std::move(mine);
+  UniqueFd socket = std::move(asked.descriptors[1]);
+  send_descriptors(socket.get(), std::array{theirs.get()}, 0, Deadline::now());
+  return {.mine = std::move(mine), .socket = std::move(socket)};
 }
 
 // Writes something into a session's memory: whole turns in their likeness, or anything anywhere.

@@ -3,6 +3,7 @@
 // What strangers try for a while against a server with the usual limits, each beside clients that
 // must not fail. Afterwards the server holds nothing more than before.
 #include <gtest/gtest.h>
+#include <sys/time.h>
 
 #include <random>
 
@@ -16,6 +17,15 @@ namespace {
 std::optional<StalledPage> stalled;
 
 constexpr auto kAttackTime = 700ms;
+
+// What is asked for by "long".
+constexpr std::size_t kLongReply = std::size_t{8} << 20;
+void echo_or_long(void*, char* data, size_t size, door_desc_t* descriptors, uint_t count) {
+  static auto& reply = *new std::vector<char>(kLongReply);
+  for (uint_t i = 0; i < count; ++i) ::close(fd_of(descriptors[i]));
+  const bool asked = std::string_view(data, size) == "long";
+  ::door_return(asked ? reply.data() : data, asked ? reply.size() : size, nullptr, 0);
+}
 
 bool over() {
   static const std::int64_t end = now_ns() + std::chrono::nanoseconds(kAttackTime).count();
@@ -158,6 +168,173 @@ void give_back_nothing(int door) {
   }
 }
 
+// Asks for a long reply, and takes away the memory that the server writes it into.
+void take_memory_of_replies_away(int door) {
+  RawSession session(door);
+  ASSERT_TRUE(session.welcome());
+  UniqueFd memory;
+  std::atomic<bool> known{false};
+  std::thread([&] {
+    while (!known && !over()) std::this_thread::yield();
+    while (!over())
+      ::fallocate(memory.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kLongReply);
+  }).detach();
+  for (std::uint32_t number = 1; !over(); ++number) {
+    std::memcpy(session.control().slot.data, "long", 4);
+    session.give(call::Kind::request, number, 4);
+    if (!session.answered(number, 200ms) || known) continue;
+    memory = call::test::take_only_descriptor(session.answers.get());
+    ASSERT_TRUE(memory);
+    known = true;
+  }
+}
+
+void change_what_is_read(int door) {
+  RawSession session(door);
+  ASSERT_TRUE(session.welcome());
+  std::atomic<std::uint32_t> current{1};
+  std::thread([&] {
+    std::minstd_rand random(10);
+    while (!over()) {
+      session.control().slot.turn = call::Turn{.number = current,
+                                               .kind = static_cast<call::Kind>(random() % 6),
+                                               .flags = static_cast<std::uint8_t>(random()),
+                                               .size = static_cast<std::uint16_t>(random())}
+                                        .pack();
+      session.control().slot.extra = static_cast<std::int64_t>(random());
+    }
+  }).detach();
+  while (!over()) {
+    session.give(call::Kind::request, ++current, 5);
+    (void)session.answered(current, 1ms);
+    if (session.ended()) break;
+  }
+  while (!over()) std::this_thread::sleep_for(1ms);
+}
+
+void lie_about_waiting(int door) {
+  RawSession session(door);
+  ASSERT_TRUE(session.welcome());
+  std::minstd_rand random(11);
+  for (std::uint32_t number = 1; !over(); ++number) {
+    for (WaitState* state : {&session.control().client, &session.control().server}) {
+      state->parked = static_cast<std::uint32_t>(random() % 6);
+      state->bell = static_cast<std::uint32_t>(random());
+      state->processor = static_cast<std::uint32_t>(random() % 4);
+      state->state = static_cast<std::uint32_t>(random() % 8 == 0);
+    }
+    session.give(call::Kind::request, number, 5);
+    (void)session.answered(number, 1ms);
+  }
+}
+
+void shut_down_halves(int door) {
+  std::minstd_rand random(12);
+  while (!over()) {
+    RawSession session(door);
+    if (!session.welcome()) continue;
+    session.give(call::Kind::request, 1, 5);
+    for (const int socket : {session.socket.get(), session.answers.get(), door})
+      if (socket != door || random() % 64 == 0) ::shutdown(socket, static_cast<int>(random() % 3));
+    session.give(call::Kind::request, 2, 5);
+    (void)session.answered(2, 1ms);
+  }
+  ::shutdown(door, SHUT_RDWR);
+}
+
+// On every socket of which the server has the other end, or the same.
+void set_options(int door) {
+  ::signal(SIGIO, SIG_IGN);
+  std::minstd_rand random(13);
+  while (!over()) {
+    RawSession session(door, true, false);
+    const UniqueFd same = session.other_end.duplicate();
+    send_descriptors(door, std::array{session.memory.fd(), same.get()}, call::kPurposeSession);
+    if (!session.welcome()) continue;
+    for (std::uint32_t number = 1; number < 20; ++number) {
+      for (const int socket : {same.get(), session.socket.get(), session.answers.get()}) {
+        const int value = static_cast<int>(random() % 3);
+        ::setsockopt(socket, SOL_SOCKET, static_cast<int>(random() % 80), &value, sizeof value);
+        ::fcntl(socket, F_SETFL, random() % 2 == 0 ? O_NONBLOCK : O_ASYNC);
+        ::fcntl(socket, F_SETOWN, random() % 2 == 0 ? ::getppid() : ::getpid());
+      }
+      session.give(call::Kind::request, number, 5);
+      (void)session.answered(number, 1ms);
+    }
+  }
+}
+
+void say_who_without_end(int door) {
+  RawSession session(door);
+  ASSERT_TRUE(session.welcome());
+  const Credentials self{.pid = ::getpid(), .uid = ::getuid(), .gid = ::getgid()};
+  for (std::uint32_t number = 1; !over(); ++number) {
+    for (int i = 0; i < 8; ++i) try {
+        send_credentials(session.socket.get(), self,
+                         i % 2 == 0 ? call::kPurposeReal : call::kPurposeSaved);
+      } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it is full
+      }
+    session.give(call::Kind::request, number, 5);
+    (void)session.answered(number, 1ms);
+  }
+}
+
+void tie_knots(int door) {
+  while (!over()) {
+    RawSession session(door);
+    if (!session.welcome()) continue;
+    const int mine[] = {session.socket.get(), session.answers.get(), session.memory.fd(), door};
+    for (int i = 0; i < 6; ++i) send_descriptors(session.socket.get(), mine, call::kPurposeData);
+    session.give(call::Kind::request, 1, 5, call::kDescriptors);
+    (void)session.answered(1, 10ms);
+  }
+}
+
+void pass_its_own_doors(int door) {
+  while (!over()) {
+    std::vector<door_desc_t> many;
+    for (int i = 0; i < 200; ++i)
+      many.push_back(pass(i % 2 == 0 ? door : ::dup(door),
+                          DOOR_DESCRIPTOR | (i % 2 == 0 ? 0U : DOOR_RELEASE)));
+    (void)call(door, "x", many);
+  }
+}
+
+void share_a_session(int door) {
+  RawSession session(door);
+  ASSERT_TRUE(session.welcome());
+  std::deque<Child> others;
+  for (int i = 0; i < 3; ++i)
+    others.emplace_back([&, i] {
+      std::minstd_rand random(static_cast<unsigned>(14 + i));
+      for (;;)
+        session.give(call::Kind::request, static_cast<std::uint32_t>(random() % 100),
+                     static_cast<std::uint16_t>(random() % 100));
+    });
+  while (!over()) std::this_thread::sleep_for(1ms);
+}
+
+void interrupt_itself(int door) {
+  struct sigaction action {};
+  action.sa_handler = [](int) {};
+  ::sigaction(SIGALRM, &action, nullptr);
+  const itimerval often{.it_interval = {0, 50}, .it_value = {0, 50}};
+  ::setitimer(ITIMER_REAL, &often, nullptr);
+  while (!over()) (void)call(door, "x");
+  ::_exit(0);
+}
+
+void ask_and_give_up(int door) {
+  while (!over()) {
+    std::deque<RawSession> sessions;
+    for (int i = 0; i < 16; ++i) {
+      if (!sessions.emplace_back(door).welcome()) continue;
+      std::memcpy(sessions.back().control().slot.data, "long", 4);
+      sessions.back().give(call::Kind::request, 1, 4);
+    }
+  }
+}
+
 struct Attack {
   const char* name;
   void (*run)(int door);
@@ -165,7 +342,9 @@ struct Attack {
 };
 std::ostream& operator<<(std::ostream& out, const Attack& attack) { return out << attack.name; }
 
-class DoorAttack : public DoorImpostor, public ::testing::WithParamInterface<Attack> {};
+struct DoorAttack : DoorImpostor, ::testing::WithParamInterface<Attack> {
+  DoorAttack() { giver.door = door = ::door_create(echo_or_long, nullptr, 0); }
+};
 
 TEST_P(DoorAttack, HarmsItsMakerAlone) {
   if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
@@ -201,23 +380,30 @@ TEST_P(DoorAttack, HarmsItsMakerAlone) {
   *stop = true;
   for (Child& client : clients) EXPECT_EQ(client.join(), 0);
   expect_all_well();
-  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before + 2; })) << list_descriptors();
+  EXPECT_TRUE(eventually([&] {
+    return open_descriptors() <= before + 2 * call::kSessionDescriptors;
+  })) << list_descriptors();
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, DoorAttack,
-                         ::testing::Values(Attack{"OpenAndLeave", open_and_leave},
-                                           Attack{"RingWithoutAsking", ring_without_asking},
-                                           Attack{"SendRubbish", send_rubbish},
-                                           Attack{"AnnounceMemoryWithoutEnd",
-                                                  announce_memory_without_end},
-                                           Attack{"TakeMemoryAway", take_memory_away, true},
-                                           Attack{"UseOldNumbers", use_old_numbers},
-                                           Attack{"HoldLocks", hold_locks, true},
-                                           Attack{"SendSocketsInSockets", send_sockets_in_sockets},
-                                           Attack{"StopAndContinue", stop_and_continue},
-                                           Attack{"ForkAndDie", fork_and_die},
-                                           Attack{"GiveBackNothing", give_back_nothing}),
-                         [](const auto& given) { return std::string(given.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Each, DoorAttack,
+    ::testing::Values(
+        Attack{"OpenAndLeave", open_and_leave}, Attack{"RingWithoutAsking", ring_without_asking},
+        Attack{"SendRubbish", send_rubbish},
+        Attack{"AnnounceMemoryWithoutEnd", announce_memory_without_end},
+        Attack{"TakeMemoryAway", take_memory_away, true}, Attack{"UseOldNumbers", use_old_numbers},
+        Attack{"HoldLocks", hold_locks, true},
+        Attack{"SendSocketsInSockets", send_sockets_in_sockets},
+        Attack{"StopAndContinue", stop_and_continue}, Attack{"ForkAndDie", fork_and_die},
+        Attack{"GiveBackNothing", give_back_nothing},
+        Attack{"TakeMemoryOfRepliesAway", take_memory_of_replies_away, true},
+        Attack{"ChangeWhatIsRead", change_what_is_read, true},
+        Attack{"LieAboutWaiting", lie_about_waiting}, Attack{"ShutDownHalves", shut_down_halves},
+        Attack{"SetOptions", set_options}, Attack{"SayWhoWithoutEnd", say_who_without_end},
+        Attack{"TieKnots", tie_knots}, Attack{"PassItsOwnDoors", pass_its_own_doors},
+        Attack{"ShareASession", share_a_session}, Attack{"InterruptItself", interrupt_itself},
+        Attack{"AskAndGiveUp", ask_and_give_up}),
+    [](const auto& given) { return std::string(given.param.name); });
 
 }  // namespace
 }  // namespace farcall::door::test

@@ -90,7 +90,7 @@ TEST(DoorHostile, ServersSurviveTheirClients) {
       for (auto& word : control.terms.words) word = random() % 8 == 0 ? random() : UINT64_MAX;
       if (random() % 32 != 0) control.terms.words[0] = 0;
       if (random() % 16 == 0) continue;
-      const UniqueFd socket = let_in(packet);
+      const auto [mine, socket] = let_in(packet);
       (void)eventually(
           [&] { return call::Turn::unpack(control.slot.turn.load()).kind == call::Kind::request; },
           5ms);

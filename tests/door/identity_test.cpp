@@ -37,7 +37,7 @@ TEST_F(DoorIdentity, AFakeCannotNameAnotherServer) {
       const Mapping memory = call::adopt_session(std::move(packet.descriptors[0]));
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
       for (auto& word : control.terms.words) word = 1;
-      const UniqueFd socket = let_in(packet);
+      const auto ends = let_in(packet);
       std::this_thread::sleep_for(1s);
     }
   });
@@ -158,7 +158,7 @@ TEST_F(DoorIdentity, ARefusalWithoutAnErrorIsAnErrorAllTheSame) {
       auto& control = *reinterpret_cast<call::SessionControl*>(memory.data());
       for (auto& word : control.terms.words) word = UINT64_MAX;
       control.terms.words[0] = 0;
-      const UniqueFd socket = let_in(packet);
+      const auto ends = let_in(packet);
       for (std::uint32_t number = 1; number <= 5; ++number) {
         if (!eventually(
                 [&] {
@@ -172,7 +172,7 @@ TEST_F(DoorIdentity, ARefusalWithoutAnErrorIsAnErrorAllTheSame) {
             call::Turn{
                 .number = number, .kind = call::Kind::reply, .flags = call::kRefused, .size = 0}
                 .pack();
-        (void)!::send(socket.get(), "", 1, MSG_NOSIGNAL);
+        (void)!::send(ends.socket.get(), "", 1, MSG_NOSIGNAL);
       }
     }
   });

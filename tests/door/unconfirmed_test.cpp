@@ -71,7 +71,7 @@ TEST(DoorUnconfirmed, WhoSaysTooLateThatThereIsNoRoomIsRefused) {
     ASSERT_TRUE(late.answered(number));
     EXPECT_NE(late.turn().flags & call::kRefused, 0);
     EXPECT_EQ(late.control().slot.extra, EMFILE);
-    (void)call::test::take_only_descriptor(late.socket.get());
+    (void)call::test::take_only_descriptor(late.answers.get());
     std::memcpy(late.control().slot.data, "echo", 4);
     late.give(call::Kind::request, number + 1, 4);
     ASSERT_TRUE(late.answered(number + 1));

@@ -17,7 +17,7 @@ struct RawPulses {
         mapping(memory.map()),
         answers(std::move(ends.first)) {
     send_descriptors(connection, std::array{memory.fd(), ends.second.get()}, kPurposePulses,
-                     std::chrono::nanoseconds::zero());
+                     Deadline::now());
   }
   // Whether there is a socket.
   bool welcome() {
