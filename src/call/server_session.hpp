@@ -162,6 +162,10 @@ class ServerSession final : public SessionBase {
   int take_long(std::size_t size, const Destination& to, Request& request);
   bool other_packet(const Packet& packet) noexcept override;
   bool may_keep(std::size_t count) noexcept override;
+  bool may_hold(std::size_t bytes, Charge& charge) noexcept override {
+    charge = Charge(Resource::bytes, caller.uid, bytes, endpoint->limits().bytes_per_user);
+    return static_cast<bool>(charge);
+  }
   void count_unsolicited(std::size_t control_messages, std::size_t descriptors) noexcept override {
     endpoint->count_unsolicited(control_messages, descriptors);
   }

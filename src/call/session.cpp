@@ -108,10 +108,16 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
     turn.size = static_cast<std::uint16_t>(size);
   } else {
     if (transfer_.capacity() < size) {
-      transfer_ = TransferMemory::create(size, trusts_other());
-      send_descriptors(sockets_.theirs.get(), std::array{transfer_.fd()}, kPurposeData,
-                       load.deadline);
-      transfer_.keep();
+      // Not for who has asked and gone.
+      if (hung_up()) throw SystemError(ECONNRESET, "send a long message");
+      Charge held;
+      if (!may_hold(TransferMemory::capacity_for(size), held))
+        throw SystemError(E2BIG, "too much memory for one user");
+      TransferMemory made = TransferMemory::create(size, trusts_other());
+      made.charge = std::move(held);
+      send_descriptors(sockets_.theirs.get(), std::array{made.fd()}, kPurposeData, load.deadline);
+      made.keep();
+      transfer_ = std::move(made);
       announce_ = true;
     }
     if (announce_) turn.flags |= kTransferComes;

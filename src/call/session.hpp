@@ -236,6 +236,8 @@ class SessionBase {
   [[nodiscard]] bool nothing_left() const noexcept { return arrived_.empty(); }
   // Whether more descriptors may be kept here than there are now.
   virtual bool may_keep(std::size_t) noexcept { return true; }
+  // Whether memory may be made for a long message; `charge`: for the accounts.
+  virtual bool may_hold(std::size_t, Charge&) noexcept { return true; }
   // So much has come that nobody has asked for.
   virtual void count_unsolicited(std::size_t, std::size_t) noexcept {}
   // Closes what has come for messages that nobody will take.

@@ -34,10 +34,12 @@ bool move_all(Bytes bytes, Move move) noexcept {
 
 }  // namespace
 
+std::size_t TransferMemory::capacity_for(std::size_t size) noexcept {
+  return size > kMostMapped ? size : std::bit_ceil(std::max(size, kLeast));
+}
+
 TransferMemory TransferMemory::create(std::size_t size, bool trusted) {
-  // Small ones in few sizes, so that a message that is a little longer does not need another.
-  if (size <= kMostMapped) size = std::bit_ceil(std::max(size, kLeast));
-  SharedMemory memory = SharedMemory::create(size, "farcall-transfer");
+  SharedMemory memory = SharedMemory::create(capacity_for(size), "farcall-transfer");
   TransferMemory made;
   if (trusted || memory.size() <= kMostMapped) made.mapping_ = memory.map();
   made.capacity_ = memory.size();
@@ -52,8 +54,7 @@ TransferMemory TransferMemory::adopt(UniqueFd&& fd, bool trusted, std::size_t mo
     throw SystemError(error, why);
   };
   if (memory.size() == 0) refuse(EPROTO, "memory of no size");
-  // What create() makes for the longest message that is taken.
-  const std::size_t longest = most > kMostMapped ? most : std::bit_ceil(std::max(most, kLeast));
+  const std::size_t longest = capacity_for(most);
   if (memory.size() - std::min(memory.size(), longest) >= page_size())
     refuse(E2BIG, "memory for a longer message than is taken");
   TransferMemory made;

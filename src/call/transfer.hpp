@@ -26,6 +26,9 @@ class TransferMemory {
   static constexpr std::size_t kMostKept = std::size_t{32} << 20;
 
   TransferMemory() noexcept = default;
+  // What create() makes for messages of `size` bytes; more for small ones, so that a message that
+  // is a little longer does not need another.
+  static std::size_t capacity_for(std::size_t size) noexcept;
   // For messages of `size` bytes at least. Throws SystemError.
   static TransferMemory create(std::size_t size, bool trusted);
   // What the other side has sent. Throws SystemError: EPERM and EPROTO for what is no such memory,

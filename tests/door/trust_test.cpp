@@ -275,6 +275,27 @@ TEST_F(DoorTrust, FilesThatTheServerMayNotReadAreLetGoOnceTheyHaveNoName) {
   EXPECT_TRUE(eventually([&] { return held() <= before + 10; })) << held();
 }
 
+TEST_F(DoorTrust, MemoryForAStrangersRepliesIsBounded) {
+  static auto& reply = *new std::vector<char>(std::size_t{16} << 20);
+  static std::atomic<int> refused{0};
+  auto procedure = [](void*, char*, size_t, door_desc_t*, uint_t) {
+    if (ERROR_OF(::door_return(reply.data(), reply.size(), nullptr, 0)) == E2BIG) ++refused;
+    ::door_return(nullptr, 0, nullptr, 0);
+  };
+  giver.door = ::door_create(procedure, nullptr, 0);
+  as_stranger([&](int mine) {
+    std::deque<RawSession> sessions;
+    for (int i = 0; i < 20; ++i) {
+      RawSession& session = sessions.emplace_back(mine);
+      ASSERT_TRUE(session.welcome());
+      session.give(call::Kind::request, 1);
+      ASSERT_TRUE(session.answered(1));
+      EXPECT_EQ((session.turn().flags & call::kTransfer) != 0, i < 16) << i << " of them";
+    }
+  });
+  EXPECT_EQ(refused, 4);
+}
+
 TEST_F(DoorTrust, AStrangersMemoryIsBounded) {
   giver.door = door;
   const std::size_t before = Usage::resident_bytes();

@@ -49,7 +49,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const Mapping theirs = map(memory.fd());
   auto& control = *reinterpret_cast<call::SessionControl*>(theirs.data());
   auto [here, there] = packet_socket_pair();
-  call::ClientSession session(map(memory.fd()), std::move(here), WaitMode::block);
+  auto [requests, unread] = packet_socket_pair();
+  call::ClientSession session(map(memory.fd()),
+                              {.mine = process::PrivateFd(std::move(here)),
+                               .theirs = process::PrivateFd(std::move(requests))},
+                              size % 2 == 0, WaitMode::block);
   std::thread server(serve, std::ref(control), std::move(there), Input(data, size));
   const std::vector<std::byte> request(100);
   std::array<std::byte, 300> buffer{};
