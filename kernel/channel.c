@@ -192,7 +192,7 @@ static int channel_release(struct inode *inode, struct file *file)
 	stplr_port_close(&channel->port, -ESRCH);
 	stplr_inherit_close(channel);
 	wake_up_all(&channel->clients);
-	stplr_connection_mourn(channel);
+	stplr_connection_send_death_notices(channel);
 	forget_servers(channel);
 	stplr_log(STPLR_DEBUG_OWNERS, "channel %*pE: closed\n", (int)strlen(channel->name),
 		  channel->name);
@@ -336,7 +336,7 @@ static struct stplr_channel *channel_new(const struct stplr_channel_create *argu
 	init_waitqueue_head(&channel->clients);
 	spin_lock_init(&channel->lock);
 	INIT_LIST_HEAD(&channel->servers);
-	INIT_LIST_HEAD(&channel->mourners);
+	INIT_LIST_HEAD(&channel->death_notices);
 	INIT_LIST_HEAD(&channel->connections);
 	INIT_LIST_HEAD(&channel->budgets);
 	rt_mutex_init(&channel->inherit_lock);
@@ -387,7 +387,7 @@ long stplr_channel_create(const struct stplr_channel_create __user *user)
 		stplr_name_detach(channel);
 	stplr_port_close(&channel->port, -ESRCH);
 	wake_up_all(&channel->clients);
-	stplr_connection_mourn(channel);
+	stplr_connection_send_death_notices(channel);
 put:
 	stplr_channel_put(channel);
 	return fd;

@@ -37,7 +37,7 @@ struct stplr_channel {
 	const void *last_server; /* a guess that saves a search */
 	unsigned int server_count;
 	struct list_head servers;
-	struct list_head mourners; /* connections with a death pulse to send */
+	struct list_head death_notices; /* connections with one to send */
 	struct list_head connections;
 	struct list_head budgets; /* of users, for their pulses */
 	struct rt_mutex inherit_lock; /* protects the next two; see inherit.h */

@@ -90,13 +90,13 @@ static long ask_for_death(struct stplr_connection *connection, const struct stpl
 		goto put_told;
 	}
 	spin_lock(&connection->channel->lock);
-	/* Mourning takes the lock after the port is closed, so one of the two sees the other. */
+	/* Who sends the notices takes the lock after the port is closed, so one of the two sees the other. */
 	closed = stplr_port_closed(&connection->channel->port);
 	err = closed ? -ESRCH : connection->death ? -EBUSY : 0;
 	if (!err) {
 		connection->told = told;
 		connection->death = item;
-		list_add(&connection->mourning, &connection->channel->mourners);
+		list_add(&connection->death_notice, &connection->channel->death_notices);
 	}
 	spin_unlock(&connection->channel->lock);
 	if (!err)
@@ -115,9 +115,10 @@ static struct stplr_pulse_item *next_death(struct stplr_channel *channel,
 	struct stplr_connection *connection;
 
 	spin_lock(&channel->lock);
-	connection = list_first_entry_or_null(&channel->mourners, struct stplr_connection, mourning);
+	connection = list_first_entry_or_null(&channel->death_notices, struct stplr_connection,
+						      death_notice);
 	if (connection) {
-		list_del_init(&connection->mourning);
+		list_del_init(&connection->death_notice);
 		death = connection->death;
 		connection->death = NULL;
 		*told = connection->told;
@@ -127,7 +128,7 @@ static struct stplr_pulse_item *next_death(struct stplr_channel *channel,
 	return death;
 }
 
-void stplr_connection_mourn(struct stplr_channel *channel)
+void stplr_connection_send_death_notices(struct stplr_channel *channel)
 {
 	struct stplr_pulse_item *death;
 	struct stplr_channel *told;
@@ -165,7 +166,7 @@ static void leave_channel(struct stplr_connection *connection)
 	struct stplr_pulse_item *death;
 
 	spin_lock(&channel->lock);
-	list_del_init(&connection->mourning);
+	list_del_init(&connection->death_notice);
 	list_del(&connection->sibling);
 	death = connection->death;
 	spin_unlock(&channel->lock);
@@ -273,7 +274,7 @@ static struct stplr_connection *connection_new(struct stplr_channel *channel, u6
 		goto put_budgets;
 	connection->label = label;
 	connection->channel = channel;
-	INIT_LIST_HEAD(&connection->mourning);
+	INIT_LIST_HEAD(&connection->death_notice);
 	spin_lock(&channel->lock);
 	fresh = connection->budgets[1];
 	connection->budgets[1] = stplr_budget_share_locked(&channel->budgets, &channel->lock,

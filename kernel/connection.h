@@ -19,7 +19,7 @@ struct stplr_connection {
 	struct stplr_pulse_item *goodbye; /* kept ready for the release, if the channel wants it */
 
 	struct list_head sibling; /* in channel->connections, under channel->lock */
-	struct list_head mourning; /* in channel->mourners, under channel->lock */
+	struct list_head death_notice; /* in channel->death_notices, under channel->lock */
 	struct stplr_channel *told; /* reference: who gets the death pulse, or NULL */
 	struct stplr_pulse_item *death;
 };
@@ -39,7 +39,7 @@ struct stplr_pulse_item *stplr_connection_pulse(struct stplr_connection *connect
 						s64 value);
 
 /* Tells all who asked for it that the channel is gone. Called once, when it is closed. */
-void stplr_connection_mourn(struct stplr_channel *channel);
+void stplr_connection_send_death_notices(struct stplr_channel *channel);
 
 /* A line for each connection, for debugfs. */
 void stplr_connection_show(struct seq_file *file, struct stplr_channel *channel);

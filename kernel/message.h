@@ -39,7 +39,7 @@
 #include <linux/types.h>
 
 #include "buffers.h"
-#include "port.h"
+#include "call.h"
 #include "user.h"
 
 struct file;
@@ -171,6 +171,10 @@ int stplr_message_read(struct stplr_message *message, size_t offset, u64 to, siz
  */
 int stplr_message_write(struct stplr_message *message, size_t offset, u64 from, size_t length,
 			int *peer_error);
+
+/* Either of these. */
+typedef int stplr_message_copy(struct stplr_message *message, size_t offset, u64 local,
+			       size_t length, int *peer_error);
 
 /* Runs of bytes over all of the caller's buffers. Return the number of bytes, or an error. */
 long stplr_message_read_run(struct stplr_message *message, size_t offset,

@@ -43,7 +43,7 @@ static int receive_pulse(struct stplr_port *port, struct stplr_item *item,
 		stplr_pulse_free(item);
 		return 0;
 	}
-	if (stplr_port_unpost(port, item))
+	if (stplr_port_requeue(port, item))
 		stplr_pulse_free(item);
 	return -EFAULT;
 }
@@ -192,7 +192,24 @@ struct receiving {
 	struct stplr_receive arguments; /* what comes before id */
 };
 
-static int receive_until(struct receiving *receiving)
+/* What has been claimed and written, and lacks only its end. call is NULL where there is none. */
+struct answer {
+	struct stplr_call *call;
+	int outcome;
+};
+
+static int next_item(struct receiving *receiving, struct answer *answer, struct stplr_item **item)
+{
+	struct stplr_call *call = answer->call;
+
+	answer->call = NULL;
+	if (call)
+		return stplr_call_finish_and_take(call, answer->outcome, receiving->deadline, item);
+	return stplr_port_take(&receiving->channel->port, receiving->deadline, item);
+}
+
+/* Gives the answer, if there is one, unless it fails before. */
+static int receive_until(struct receiving *receiving, struct answer *answer)
 {
 	struct stplr_channel *channel = receiving->channel;
 	struct stplr_receive *arguments = &receiving->arguments;
@@ -202,10 +219,13 @@ static int receive_until(struct receiving *receiving)
 	int err;
 
 	err = stplr_buffers_from(&buffers, &arguments->buffer, NULL);
-	if (err)
+	if (err) {
+		if (answer->call)
+			stplr_call_unclaim(answer->call);
 		return err;
+	}
 	do {
-		err = stplr_port_take(&channel->port, receiving->deadline, &item);
+		err = next_item(receiving, answer, &item);
 		if (err)
 			break;
 		if (item->kind == STPLR_ITEM_PULSE)
@@ -224,9 +244,9 @@ static int receive_until(struct receiving *receiving)
 static long park(const struct receiving *receiving);
 
 /* One without a deadline is started anew by whoever interrupts it, where that is wanted. */
-static long go_on(struct receiving *receiving)
+static long go_on(struct receiving *receiving, struct answer *answer)
 {
-	long err = receive_until(receiving);
+	long err = receive_until(receiving, answer);
 
 	if (likely(err != -EINTR))
 		return err;
@@ -239,7 +259,8 @@ static long resume(void *what)
 {
 	struct receiving *receiving = what;
 	struct file *file = receiving->file;
-	long err = go_on(receiving);
+	struct answer none = {};
+	long err = go_on(receiving, &none);
 
 	kfree(receiving);
 	fput(file);
@@ -266,42 +287,44 @@ static long park(const struct receiving *receiving)
 	return stplr_park(copy, copy->file, &parked_ops);
 }
 
-static long receive(struct receiving *receiving)
+static long receive(struct receiving *receiving, struct answer *answer)
 {
-	int err;
+	long err;
 
-	if (receiving->arguments.reserved)
-		return -EINVAL;
-	err = stplr_channel_serve(receiving->channel);
-	if (!err)
-		err = stplr_inherit_enter(receiving->channel);
-	if (err)
-		return err;
 	if (receiving->file->f_flags & O_NONBLOCK) {
 		receiving->deadline = 0;
-		err = go_on(receiving);
+		err = go_on(receiving, answer);
 		return err == -ETIMEDOUT ? -EAGAIN : err;
 	}
 	receiving->deadline = stplr_deadline(receiving->arguments.timeout_ns);
-	return go_on(receiving);
+	return go_on(receiving, answer);
 }
 
 long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive __user *user,
 			   struct file *file)
 {
 	struct receiving receiving STPLR_UNSET;
+	struct answer none = {};
+	int err;
 
 	if (stplr_get_arguments_before(&receiving.arguments, user, id))
 		return -EFAULT;
+	if (receiving.arguments.reserved)
+		return -EINVAL;
+	err = stplr_channel_serve(channel);
+	if (!err)
+		err = stplr_inherit_enter(channel);
+	if (err)
+		return err;
 	receiving.channel = channel;
 	receiving.user = user;
 	receiving.file = file;
-	return receive(&receiving);
+	return receive(&receiving, &none);
 }
 
-/* Leaves it to the caller to wake the client. */
-static long reply(struct stplr_channel *channel, const struct stplr_reply *arguments,
-		  struct stplr_waker *waker)
+/* Claims and writes, but does not end the call. Returns the number of bytes, or an error. */
+static long write_answer(struct stplr_channel *channel, const struct stplr_reply *arguments,
+			 struct answer *answer)
 {
 	struct stplr_message *message;
 	struct stplr_buffers buffers STPLR_UNSET;
@@ -309,7 +332,7 @@ static long reply(struct stplr_channel *channel, const struct stplr_reply *argum
 	int peer_error = 0;
 	long length;
 
-	waker->task = NULL;
+	answer->call = NULL;
 	/* Beyond are those that only the kernel knows, some of which would have a call made again. */
 	if (arguments->reserved || arguments->error < 0 || arguments->error >= ERESTARTSYS)
 		return -EINVAL;
@@ -336,52 +359,74 @@ static long reply(struct stplr_channel *channel, const struct stplr_reply *argum
 	stplr_count(STPLR_COUNT_REPLIES);
 	trace_stplr_reply(channel->port.number, pid_nr(message->tid), -arguments->error,
 			  message->reply_end);
-	/* A client that has left may be using its room for something else by now. */
-	if (!stplr_call_finish(call, peer_error ? peer_error : -arguments->error, waker))
-		length = -ESRCH;
+	answer->call = call;
+	answer->outcome = peer_error ? peer_error : -arguments->error;
 put_buffers:
 	stplr_buffers_put(&buffers);
 	return length;
 }
 
+/* False: the client has left. It may be using its room for something else by now. */
+static bool give_answer(struct stplr_channel *channel, struct answer *answer)
+{
+	struct stplr_waker waker;
+	u64 id = answer->call->id;
+	bool here = stplr_call_finish(answer->call, answer->outcome, &waker);
+
+	answer->call = NULL;
+	/* A server's next step is to receive. */
+	stplr_waker_run(&waker, true);
+	/* The client is on its way before this thread may lose the processor. */
+	if (here)
+		stplr_inherit_ended(channel, id);
+	return here;
+}
+
 long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply __user *user)
 {
 	struct stplr_reply arguments;
-	struct stplr_waker waker;
+	struct answer answer;
 	long length;
 
 	if (stplr_get_arguments(&arguments, user))
 		return -EFAULT;
-	length = reply(channel, &arguments, &waker);
-	/* A server's next step is to receive. */
-	stplr_waker_run(&waker, true);
-	/* The client is on its way before this thread may lose the processor. */
-	if (length >= 0)
-		stplr_inherit_ended(channel, arguments.id);
-	return length;
+	length = write_answer(channel, &arguments, &answer);
+	if (length < 0)
+		return length;
+	return give_answer(channel, &answer) ? length : -ESRCH;
 }
 
 long stplr_channel_reply_receive(struct stplr_channel *channel,
 				 struct stplr_reply_receive __user *user, struct file *file)
 {
 	struct receiving receiving STPLR_UNSET;
-	struct stplr_reply answer STPLR_UNSET;
-	struct stplr_waker waker;
+	struct stplr_reply arguments STPLR_UNSET;
+	struct answer answer = {};
 	long err;
 
-	if (stplr_get_arguments(&answer, &user->reply) ||
+	if (stplr_get_arguments(&arguments, &user->reply) ||
 	    stplr_get_arguments_before(&receiving.arguments, &user->receive, id))
 		return -EFAULT;
-	if (answer.id) {
-		err = reply(channel, &answer, &waker);
-		stplr_waker_run(&waker, !stplr_port_readable(&channel->port));
+	if (receiving.arguments.reserved)
+		return -EINVAL;
+	err = stplr_channel_serve(channel);
+	if (err)
+		return err;
+	if (arguments.id) {
+		err = write_answer(channel, &arguments, &answer);
 		if (err < 0 && err != -ESRCH)
 			return err;
 	}
+	/* Whoever was lent a priority keeps it until the client is on its way. */
+	if (answer.call && channel->flags & STPLR_CHANNEL_INHERIT)
+		give_answer(channel, &answer);
+	err = stplr_inherit_enter(channel);
+	if (err)
+		return err;
 	receiving.channel = channel;
 	receiving.user = &user->receive;
 	receiving.file = file;
-	err = receive(&receiving);
+	err = receive(&receiving, &answer);
 	/* What is restarted must not answer again. */
 	if (err == -ERESTARTSYS && put_user(0ULL, &user->reply.id))
 		err = -EINTR;

@@ -263,25 +263,37 @@ unlock:
 	return err;
 }
 
-long stplr_message_read_run(struct stplr_message *message, size_t offset,
-			    const struct stplr_buffers *mine, int *peer_error)
+/* As far as bytes from offset on go there and back: *done, even if it fails. */
+static int copy_run(struct stplr_message *message, size_t total, size_t offset,
+		    const struct stplr_buffers *mine, stplr_message_copy *copy, size_t *done,
+		    int *peer_error)
 {
-	size_t left = offset < message->send.total ? message->send.total - offset : 0, done = 0;
+	size_t left = offset < total ? total - offset : 0;
 	u32 i;
 	int err;
 
 	*peer_error = 0;
+	*done = 0;
 	for (i = 0; i < mine->count && left; i++) {
 		size_t bytes = min_t(size_t, mine->segments[i].length, left);
 
-		err = stplr_message_read(message, offset + done, mine->segments[i].base, bytes,
-					 peer_error);
+		err = copy(message, offset + *done, mine->segments[i].base, bytes, peer_error);
 		if (err || *peer_error)
 			return err;
-		done += bytes;
+		*done += bytes;
 		left -= bytes;
 	}
-	return done;
+	return 0;
+}
+
+long stplr_message_read_run(struct stplr_message *message, size_t offset,
+			    const struct stplr_buffers *mine, int *peer_error)
+{
+	size_t done;
+	int err = copy_run(message, message->send.total, offset, mine, stplr_message_read, &done,
+			   peer_error);
+
+	return err || *peer_error ? err : (long)done;
 }
 
 /* A write that failed half-way has written nothing, as far as anybody is told. */
@@ -296,25 +308,15 @@ static void take_back(struct stplr_message *message, size_t before, size_t after
 long stplr_message_write_run(struct stplr_message *message, size_t offset,
 			     const struct stplr_buffers *mine, int *peer_error)
 {
-	size_t left = offset < message->reply.total ? message->reply.total - offset : 0, done = 0;
-	size_t end = READ_ONCE(message->reply_end);
-	u32 i;
-	int err;
+	size_t end = READ_ONCE(message->reply_end), done;
+	int err = copy_run(message, message->reply.total, offset, mine, stplr_message_write, &done,
+			   peer_error);
 
-	*peer_error = 0;
-	for (i = 0; i < mine->count && left; i++) {
-		size_t bytes = min_t(size_t, mine->segments[i].length, left);
-
-		err = stplr_message_write(message, offset + done, mine->segments[i].base, bytes,
-					  peer_error);
-		if (unlikely(done && (err || *peer_error)))
-			take_back(message, end, offset + done);
-		if (err || *peer_error)
-			return err;
-		done += bytes;
-		left -= bytes;
-	}
-	return done;
+	if (likely(!err && !*peer_error))
+		return done;
+	if (done)
+		take_back(message, end, offset + done);
+	return err;
 }
 
 void stplr_message_discard(struct stplr_message *message)

@@ -52,7 +52,7 @@ host() {
   rm -f "$tap"
   for sanitizer in thread address,undefined; do
     gcc -g -O1 -Wall -Wextra -Werror -fsanitize="$sanitizer" -pthread -I"$here/../tests/shim" \
-      "$here/../tests/port_stress.c" "$here/../port.c" -o "$bin/port_stress" >>"$tap" 2>&1 &&
+      "$here/../tests/port_stress.c" "$here/../"{port,call,sender}.c -o "$bin/port_stress" >>"$tap" 2>&1 &&
       timeout 60 "$bin/port_stress" 2 >>"$tap" 2>&1 ||
       echo "not ok - the state machine runs clean under -fsanitize=$sanitizer" >>"$tap"
   done
