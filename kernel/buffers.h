@@ -34,8 +34,34 @@ struct stplr_buffers {
 	struct stplr_region *region; /* reference; where they lie, or NULL */
 };
 
-/* 0, -EFAULT, -EINVAL, -EMSGSIZE, -ENOMEM. A count of 0 is no buffers. */
-int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_msg __user *user,
+/**
+ * stplr_buffers_room() - make room for a number of buffers, of which there is none yet
+ * @buffers: the buffers
+ * @count: how many there will be
+ *
+ * Return: 0, -EINVAL (too many), -ENOMEM.
+ */
+int stplr_buffers_room(struct stplr_buffers *buffers, u32 count);
+
+/**
+ * stplr_buffers_add() - add a buffer, for which there is room
+ * @buffers: the buffers
+ * @base: its address
+ * @length: its bytes
+ *
+ * Return: 0, or -EMSGSIZE: with all the others it is too much.
+ */
+int stplr_buffers_add(struct stplr_buffers *buffers, u64 base, u32 length);
+
+/**
+ * stplr_buffers_get() - read which buffers a program passes
+ * @buffers: the buffers; there are none where this fails
+ * @user: the program's array
+ * @count: its length; 0 is no buffers
+ *
+ * Return: 0, -EFAULT, -EINVAL, -EMSGSIZE, -ENOMEM.
+ */
+int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_part __user *user,
 		      u32 count);
 
 static inline void stplr_buffers_one(struct stplr_buffers *buffers, u64 base, u32 length)

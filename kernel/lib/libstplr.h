@@ -29,8 +29,16 @@ static inline struct stplr_buffer stplr_bytes(const void *address, size_t length
 	return buffer;
 }
 
+/* One of several buffers. */
+static inline struct stplr_part stplr_part(const void *address, size_t length)
+{
+	struct stplr_part part = { (uint64_t)(uintptr_t)address, (__u32)length, 0 };
+
+	return part;
+}
+
 /* Bytes in count buffers. */
-static inline struct stplr_buffer stplr_vector(const struct stplr_msg *buffers, unsigned int count)
+static inline struct stplr_buffer stplr_vector(const struct stplr_part *buffers, unsigned int count)
 {
 	struct stplr_buffer buffer = { (uint64_t)(uintptr_t)buffers, 0, count };
 

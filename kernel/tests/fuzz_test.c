@@ -43,12 +43,12 @@ static __u64 some_word(void)
 
 static struct stplr_buffer some_buffers(void)
 {
-	static struct stplr_msg array[1026];
+	static struct stplr_part array[1026];
 	struct stplr_buffer buffer = some_buffer();
 
 	if (dice(3) == 0) {
 		for (int i = 0; i < 4; i++)
-			array[i] = (struct stplr_msg){ some_memory(), (__u32)some_size() };
+			array[i] = stplr_part(some_memory(), (__u32)some_size());
 		buffer = stplr_vector(array, dice(8) ? dice(5) : dice(2000));
 	}
 	return buffer;

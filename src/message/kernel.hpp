@@ -84,7 +84,7 @@ class KernelBuffer {
   [[nodiscard]] stplr_buffer get() const noexcept { return buffer_; }
 
  private:
-  std::vector<stplr_msg> parts_;
+  std::vector<struct stplr_part> parts_;
   stplr_buffer buffer_{};
 };
 

@@ -67,7 +67,7 @@ KernelBuffer::KernelBuffer(Buffers buffers) {
   }
   parts_.reserve(buffers.size());
   for (const iovec& part : buffers)
-    parts_.push_back({part.iov_base, static_cast<std::uint32_t>(part.iov_len)});
+    parts_.push_back(::stplr_part(part.iov_base, part.iov_len));
   buffer_ = ::stplr_vector(parts_.data(), static_cast<unsigned>(parts_.size()));
 }
 

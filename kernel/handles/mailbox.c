@@ -14,6 +14,7 @@
 #include "debug.h"
 #include "debugfs.h"
 #include "exit.h"
+#include "include/stplr_handles.h"
 #include "message.h"
 #include "park.h"
 #include "words.h"
