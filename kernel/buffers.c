@@ -6,7 +6,6 @@
 #include <linux/pagemap.h>
 #include <linux/slab.h>
 
-#include "bytes.h"
 #include "region.h"
 
 int stplr_buffers_room(struct stplr_buffers *buffers, u32 count)
@@ -81,16 +80,6 @@ bool stplr_buffers_find(const struct stplr_buffers *buffers, size_t offset, u32 
 		offset -= buffers->segments[*index].length;
 	}
 	return false;
-}
-
-noinline bool stplr_many_in(u8 *to, u64 from, size_t length)
-{
-	return stplr_bytes_in(to, from, length);
-}
-
-noinline bool stplr_many_out(u64 to, const u8 *from, size_t length)
-{
-	return stplr_bytes_out(to, from, length);
 }
 
 int stplr_buffers_copy_in(u8 *to, const struct stplr_buffers *from)
