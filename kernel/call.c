@@ -13,6 +13,7 @@ void stplr_call_init(struct stplr_call *call, struct stplr_port *port, u64 id, i
 {
 	call->port = port;
 	call->id = id;
+	call->name = 0;
 	call->item.priority = priority;
 	call->item.kind = STPLR_ITEM_CALL;
 	call->item.queued = false;
@@ -31,7 +32,7 @@ void stplr_call_init(struct stplr_call *call, struct stplr_port *port, u64 id, i
 	INIT_HLIST_NODE(&call->owed);
 	INIT_HLIST_NODE(&call->all);
 	refcount_set(&call->refs, 1);
-	stplr_waiter_init(&call->sender);
+	stplr_waiter_init(&call->sender, &port->sending);
 }
 
 void stplr_call_put(struct stplr_call *call)
@@ -65,10 +66,10 @@ void stplr_call_end_locked(struct stplr_call *call, int outcome)
 static void add_owed_locked(struct stplr_call *call)
 {
 	call->state = STPLR_CALL_OWED;
-	hlist_add_head(&call->owed, &call->port->owed[hash_64(call->id, STPLR_OWED_BITS)]);
+	hlist_add_head(&call->owed, &call->port->owed[hash_64(call->name, STPLR_OWED_BITS)]);
 }
 
-bool stplr_call_keep(struct stplr_call *call, const void *taker, int taker_tid)
+bool stplr_call_keep(struct stplr_call *call, u64 name, const void *taker, int taker_tid)
 {
 	struct stplr_port *port = call->port;
 	struct stplr_waker waker = {};
@@ -76,15 +77,15 @@ bool stplr_call_keep(struct stplr_call *call, const void *taker, int taker_tid)
 
 	spin_lock(&port->lock);
 	call->busy--;
+	call->name = name ? name : call->id;
 	call->taker = taker;
 	call->taker_tid = taker_tid;
 	if (call->state == STPLR_CALL_TAKEN) {
 		ended = call->abandoned;
-		if (ended) {
+		if (ended)
 			stplr_call_end_locked(call, -EINTR);
-		} else {
+		else
 			add_owed_locked(call);
-		}
 	} else {
 		ended = false; /* closed meanwhile */
 	}
@@ -152,23 +153,25 @@ bool stplr_call_taken(struct stplr_call *call)
 	return taken;
 }
 
-static struct stplr_call *find_owed_locked(struct stplr_port *port, u64 id, const void *taker)
+static struct stplr_call *find_owed_locked(struct stplr_port *port, u64 name,
+					   const void *taker)
 {
 	struct stplr_call *call;
 
-	hlist_for_each_entry(call, &port->owed[hash_64(id, STPLR_OWED_BITS)], owed)
-		if (call->id == id && call->taker == taker)
+	hlist_for_each_entry(call, &port->owed[hash_64(name, STPLR_OWED_BITS)], owed)
+		if (call->name == name && call->taker == taker)
 			return call;
 	return NULL;
 }
 
 /* Lends the caller a reference and makes it busy with the call. */
-static struct stplr_call *hold_owed(struct stplr_port *port, u64 id, const void *taker, bool claim)
+static struct stplr_call *hold_owed(struct stplr_port *port, u64 name, const void *taker,
+				    bool claim)
 {
 	struct stplr_call *call;
 
 	spin_lock(&port->lock);
-	call = find_owed_locked(port, id, taker);
+	call = find_owed_locked(port, name, taker);
 	if (call) {
 		call->busy++;
 		refcount_inc(&call->refs);
@@ -181,14 +184,14 @@ static struct stplr_call *hold_owed(struct stplr_port *port, u64 id, const void 
 	return call;
 }
 
-struct stplr_call *stplr_port_claim(struct stplr_port *port, u64 id, const void *taker)
+struct stplr_call *stplr_port_claim(struct stplr_port *port, u64 name, const void *taker)
 {
-	return hold_owed(port, id, taker, true);
+	return hold_owed(port, name, taker, true);
 }
 
-struct stplr_call *stplr_port_borrow(struct stplr_port *port, u64 id, const void *taker)
+struct stplr_call *stplr_port_borrow(struct stplr_port *port, u64 name, const void *taker)
 {
-	return hold_owed(port, id, taker, false);
+	return hold_owed(port, name, taker, false);
 }
 
 /* The caller is no longer busy with the call, which is OWED again or still. */

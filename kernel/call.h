@@ -35,7 +35,7 @@
  *
  * Locking: port->lock protects of a call: item, state, busy, touching, ask, interrupted, abandoned,
  * away, outcome, and sender.notified. A call that is settled (DONE, and nobody is busy with it)
- * stays as it is, so its sender may look at it without the lock. A call's id, taker and port do not
+ * stays as it is, so its sender may look at it without the lock. A call's id, name, taker and port do not
  * change while it is OWED. Everything else in a call belongs to the sender until it is submitted,
  * and then is read-only, but for what message.h describes.
  *
@@ -74,7 +74,8 @@ struct stplr_call {
 	struct stplr_port *port;
 	struct stplr_waiter sender;
 	refcount_t refs;
-	u64 id; /* how a reply names it; 0 until the port has numbered it, unless its owner did */
+	u64 id; /* 0 until the port has numbered it, unless its owner did */
+	u64 name; /* how a reply names it, from the time when it is OWED: its id, or as taker likes */
 	const void *taker; /* who may answer it; compared, never followed */
 	int taker_tid; /* which thread of it received it, for people to read */
 	int outcome; /* of the sender's wait, once DONE */
@@ -95,7 +96,7 @@ struct stplr_call {
  * stplr_call_init() - initialise the part of a call that belongs to its port
  * @call: the call, of which the caller has a reference then: the sender's
  * @port: where it is to be sent
- * @id: how a reply names it; with 0 the port gives it one that it gives to no other call
+ * @id: its number; with 0 the port gives it one that it gives to no other call
  * @priority: its place in the queue
  * @wants_reply: whether the sender waits for an answer, or only until it has been received
  */
@@ -154,12 +155,13 @@ void stplr_port_disown(struct stplr_port *port, const void *taker, int outcome);
 /**
  * stplr_call_keep() - note that a call has been received, TAKEN -> OWED
  * @call: the call; takes the caller's reference
+ * @name: by which it will be answered; 0: its id. Others of the same taker have others
  * @taker: who may answer it from now on
  * @taker_tid: which thread of it received it
  *
  * Return: false if its sender has left meanwhile, and the call is DONE.
  */
-bool stplr_call_keep(struct stplr_call *call, const void *taker, int taker_tid);
+bool stplr_call_keep(struct stplr_call *call, u64 name, const void *taker, int taker_tid);
 
 /**
  * stplr_call_untake() - put a call back to its place in the queue, TAKEN -> QUEUED
@@ -168,20 +170,22 @@ bool stplr_call_keep(struct stplr_call *call, const void *taker, int taker_tid);
 void stplr_call_untake(struct stplr_call *call);
 
 /**
- * stplr_call_taken() - whether somebody has taken it and not decided yet what becomes of it
+ * stplr_call_taken() - whether a call is TAKEN
  * @call: the call
+ *
+ * Return: true if somebody has taken it and not decided yet what becomes of it.
  */
 bool stplr_call_taken(struct stplr_call *call);
 
 /**
  * stplr_port_claim() - begin to answer a call, OWED -> ANSWERING
  * @port: the port
- * @id: of the call
+ * @name: of the call
  * @taker: who has received it
  *
  * Return: the call with a reference, or NULL: taker has no such call.
  */
-struct stplr_call *stplr_port_claim(struct stplr_port *port, u64 id, const void *taker);
+struct stplr_call *stplr_port_claim(struct stplr_port *port, u64 name, const void *taker);
 
 /**
  * stplr_call_unclaim() - give up answering a call, ANSWERING -> OWED
@@ -192,12 +196,12 @@ void stplr_call_unclaim(struct stplr_call *call);
 /**
  * stplr_port_borrow() - begin to read from or write to an OWED call, which it stays
  * @port: the port
- * @id: of the call
+ * @name: of the call
  * @taker: who has received it
  *
  * Return: the call with a reference, or NULL: taker has no such call.
  */
-struct stplr_call *stplr_port_borrow(struct stplr_port *port, u64 id, const void *taker);
+struct stplr_call *stplr_port_borrow(struct stplr_port *port, u64 name, const void *taker);
 
 /**
  * stplr_call_return() - be through with what stplr_port_borrow() began

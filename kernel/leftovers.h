@@ -48,11 +48,13 @@ u8 *stplr_bounce_alloc(void);
 void stplr_bounce_free(u8 *bounce);
 
 /**
- * stplr_leftovers_meet() - whether something was left for some place
+ * stplr_leftovers_meet() - compare what was left with some place
  * @message: the message
  * @offset: where the place begins
  * @length: its bytes
- * @covers: and nothing for elsewhere
+ * @covers: nothing was left for elsewhere
+ *
+ * Return: whether something was left for there.
  */
 bool stplr_leftovers_meet(const struct stplr_message *message, size_t offset, size_t length,
 			  bool *covers);

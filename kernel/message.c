@@ -310,7 +310,7 @@ int stplr_message_go_on(ktime_t deadline, struct stplr_drops *dropped)
 	ktime_t now = ktime_get();
 
 	cond_resched();
-	if (stplr_interrupted(TASK_INTERRUPTIBLE))
+	if (signal_pending(current))
 		return -EINTR;
 	if (!dropped->count++)
 		dropped->since = now;

@@ -17,13 +17,13 @@ struct mm_struct;
 int stplr_page_init(void);
 
 /**
- * stplr_is_plain_locked() - whether pages are to be had, or not, in a time that only the kernel decides
+ * stplr_is_plain_locked() - look what kind of memory somebody has, with mmap_lock held
  * @mm: whose
  * @base: where they begin
  * @length: bytes
  *
- * What is not mapped counts: there is nothing to wait for. Called with mmap_lock held, under which it
- * stays so.
+ * Return: whether pages are to be had, or not, in a time that only the kernel decides; under the lock it
+ * stays so. What is not mapped counts: there is nothing to wait for.
  *
  * Files are not such memory: some ways to a page of theirs wait for it to be read whatever
  * FOLL_NOWAIT says, and can be made writable by their file system alone, which with FUSE is a
@@ -35,11 +35,11 @@ int stplr_page_init(void);
 bool stplr_is_plain_locked(struct mm_struct *mm, u64 base, size_t length);
 
 /**
- * stplr_is_mapped_locked() - whether there may be memory at an address
+ * stplr_is_mapped_locked() - look for memory at an address, with mmap_lock held
  * @mm: whose
  * @address: where
  *
- * Called with mmap_lock held. Where there is none, nobody need be asked for it.
+ * Return: false if there is none, and nobody need be asked for it.
  */
 bool stplr_is_mapped_locked(struct mm_struct *mm, u64 address);
 

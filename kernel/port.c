@@ -27,7 +27,8 @@ static bool item_before(struct rb_node *a, const struct rb_node *b)
 	return left->order < right->order;
 }
 
-void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops, u64 secret)
+void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops, u64 secret,
+		     u32 spin_us)
 {
 	int i;
 
@@ -40,9 +41,9 @@ void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops, 
 	INIT_HLIST_HEAD(&port->calls);
 	for (i = 0; i < 1 << STPLR_OWED_BITS; i++)
 		INIT_HLIST_HEAD(&port->owed[i]);
-	port->receiving.ns = 0;
-	port->sending.ns = 0;
-	port->asking.ns = 0;
+	stplr_patience_init(&port->receiving, spin_us);
+	stplr_patience_init(&port->sending, spin_us);
+	stplr_patience_init(&port->asking, spin_us);
 	port->ids = 0;
 	port->id_factor = secret | 1;
 	port->ops = ops;
@@ -166,7 +167,7 @@ static bool line_up_locked(struct stplr_port *port, struct receiver *receiver, k
 		*err = port->closed ? -ESRCH : -ETIMEDOUT;
 		return false;
 	}
-	stplr_waiter_init(&receiver->waiter);
+	stplr_waiter_init(&receiver->waiter, &port->receiving);
 	before = first_receiver_locked(port);
 	if (before)
 		stplr_waiter_rest(&before->waiter);
@@ -178,8 +179,7 @@ static bool line_up_locked(struct stplr_port *port, struct receiver *receiver, k
 static int await_item(struct stplr_port *port, struct receiver *receiver, ktime_t deadline,
 		      struct stplr_item **item)
 {
-	int err = stplr_waiter_wait(&receiver->waiter, TASK_INTERRUPTIBLE, deadline,
-				    &port->receiving);
+	int err = stplr_waiter_wait(&receiver->waiter, TASK_INTERRUPTIBLE, deadline);
 
 	/* Whoever gave it the item took it off the list before that. */
 	if (likely(!err)) {

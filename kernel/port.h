@@ -78,7 +78,7 @@ struct stplr_port {
 	struct stplr_patience receiving, sending; /* of who waits for a call, or for its end */
 	struct stplr_patience asking; /* and for pages */
 	struct hlist_head calls; /* all that are not DONE */
-	struct hlist_head owed[1 << STPLR_OWED_BITS]; /* by id */
+	struct hlist_head owed[1 << STPLR_OWED_BITS]; /* by name */
 	u64 ids; /* how many calls it has numbered */
 	u64 id_factor; /* odd */
 	u32 number; /* how traces and debugfs name it; set by its owner */
@@ -90,8 +90,10 @@ struct stplr_port {
  * @port: the port
  * @ops: what its owner does for it; stays as long as the port
  * @secret: makes the ids of one port look different from those of another
+ * @spin_us: as for stplr_patience_init()
  */
-void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops, u64 secret);
+void stplr_port_init(struct stplr_port *port, const struct stplr_port_ops *ops, u64 secret,
+		     u32 spin_us);
 
 /**
  * stplr_port_close() - end whatever waits at a port
@@ -133,20 +135,26 @@ int stplr_port_requeue(struct stplr_port *port, struct stplr_item *pulse);
 int stplr_port_take(struct stplr_port *port, ktime_t deadline, struct stplr_item **item);
 
 /**
- * stplr_port_readable() - whether something can be received at this moment, or the port is closed
+ * stplr_port_readable() - look into the queue
  * @port: the port
+ *
+ * Return: whether something can be received at this moment, or the port is closed.
  */
 bool stplr_port_readable(struct stplr_port *port);
 
 /**
- * stplr_port_closed() - whether the port is closed
+ * stplr_port_closed() - look whether a port is closed
  * @port: the port
+ *
+ * Return: whether it is, for good.
  */
 bool stplr_port_closed(struct stplr_port *port);
 
 /**
- * stplr_port_urgency() - the priority of the most urgent call in the queue, or 0
+ * stplr_port_urgency() - look how urgent the queue is
  * @port: the port
+ *
+ * Return: the priority of the most urgent call in it, or 0.
  */
 int stplr_port_urgency(struct stplr_port *port);
 

@@ -22,15 +22,26 @@
 #include "tracepoints.h"
 #include "words.h"
 
+/* A wait for something to receive. */
+struct receiving {
+	struct stplr_channel *channel;
+	struct stplr_receive __user *user;
+	size_t size; /* of which it knows so much */
+	ktime_t deadline;
+	struct file *file; /* of the channel; a reference while parked */
+	struct stplr_receive arguments; /* in: what comes before id */
+};
+
 /* What of the arguments is out. */
-static int put_received(struct stplr_receive __user *user, const struct stplr_receive *received)
+static int put_received(struct receiving *receiving)
 {
-	return stplr_put_arguments(user, received, id);
+	return stplr_put_sized(receiving->user, &receiving->arguments, receiving->size, id);
 }
 
-static int receive_pulse(struct stplr_port *port, struct stplr_item *item,
-			 struct stplr_receive *arguments, struct stplr_receive __user *user)
+static int receive_pulse(struct receiving *receiving, struct stplr_item *item)
 {
+	struct stplr_port *port = &receiving->channel->port;
+	struct stplr_receive *arguments = &receiving->arguments;
 	struct stplr_pulse_item *pulse = stplr_pulse_of(item);
 	const size_t first = offsetof(struct stplr_receive, id);
 
@@ -39,7 +50,7 @@ static int receive_pulse(struct stplr_port *port, struct stplr_item *item,
 	arguments->code = pulse->code;
 	arguments->value = pulse->value;
 	arguments->priority = item->priority;
-	if (!put_received(user, arguments)) {
+	if (!put_received(receiving)) {
 		stplr_pulse_free(item);
 		return 0;
 	}
@@ -91,7 +102,9 @@ static pid_t number_here(struct pid *pid)
 
 static void describe(struct stplr_message *message, struct stplr_receive *arguments)
 {
-	arguments->id = message->call.wants_reply ? message->call.id : 0;
+	arguments->id = 0;
+	if (message->call.wants_reply)
+		arguments->id = arguments->wanted_id ? arguments->wanted_id : message->call.id;
 	arguments->label = message->label;
 	arguments->length = message->send.total;
 	arguments->room = message->reply.total;
@@ -132,6 +145,7 @@ static bool settle(struct stplr_channel *channel, struct stplr_call *call,
 		   const struct stplr_receive *arguments)
 {
 	struct stplr_waker waker;
+	u64 id = call->id;
 	bool here;
 
 	if (!call->wants_reply) {
@@ -139,18 +153,20 @@ static bool settle(struct stplr_channel *channel, struct stplr_call *call,
 		stplr_waker_run(&waker, false);
 		return here;
 	}
-	stplr_inherit_received(channel, arguments->id, arguments->priority);
-	here = stplr_call_keep(call, stplr_exit_process(), task_pid_nr(current));
+	stplr_inherit_received(channel, id, arguments->priority);
+	here = stplr_call_keep(call, arguments->wanted_id, stplr_exit_process(),
+			       task_pid_nr(current));
 	if (!here)
-		stplr_inherit_ended(channel, arguments->id);
+		stplr_inherit_ended(channel, id);
 	return here;
 }
 
 /* -EAGAIN when the message was dropped for its sender's fault, or its sender has left. */
-static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
-			struct stplr_receive *arguments, const struct stplr_buffers *buffers,
-			struct stplr_receive __user *user)
+static int receive_call(struct receiving *receiving, struct stplr_call *call,
+			const struct stplr_buffers *buffers)
 {
+	struct stplr_channel *channel = receiving->channel;
+	struct stplr_receive *arguments = &receiving->arguments;
 	struct stplr_message *message = stplr_message_of(call);
 	s32 fds[STPLR_FILES_MAX];
 	int err, peer_error;
@@ -163,7 +179,7 @@ static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
 	describe(message, arguments);
 	/* Descriptors last: nothing can fail after them but what was just seen to work. */
 	if (!err)
-		err = put_received(user, arguments);
+		err = put_received(receiving);
 	if (!err && arguments->file_count) {
 		err = install_files(message, arguments, fds, &peer_error);
 		if (peer_error)
@@ -182,15 +198,6 @@ static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
 	close_files(fds, arguments->file_count);
 	return -EAGAIN;
 }
-
-/* A wait for something to receive. */
-struct receiving {
-	struct stplr_channel *channel;
-	struct stplr_receive __user *user;
-	ktime_t deadline;
-	struct file *file; /* of the channel; a reference while parked */
-	struct stplr_receive arguments; /* what comes before id */
-};
 
 /* What has been claimed and written, and lacks only its end. call is NULL where there is none. */
 struct answer {
@@ -211,14 +218,12 @@ static int next_item(struct receiving *receiving, struct answer *answer, struct 
 /* Gives the answer, if there is one, unless it fails before. */
 static int receive_until(struct receiving *receiving, struct answer *answer)
 {
-	struct stplr_channel *channel = receiving->channel;
-	struct stplr_receive *arguments = &receiving->arguments;
-	struct stplr_buffers buffers STPLR_UNSET;
+	struct stplr_buffers buffers;
 	struct stplr_drops dropped = {};
 	struct stplr_item *item;
 	int err;
 
-	err = stplr_buffers_from(&buffers, &arguments->buffer, NULL);
+	err = stplr_buffers_from(&buffers, &receiving->arguments.buffer, NULL);
 	if (err) {
 		if (answer->call)
 			stplr_call_unclaim(answer->call);
@@ -229,10 +234,10 @@ static int receive_until(struct receiving *receiving, struct answer *answer)
 		if (err)
 			break;
 		if (item->kind == STPLR_ITEM_PULSE)
-			err = receive_pulse(&channel->port, item, arguments, receiving->user);
+			err = receive_pulse(receiving, item);
 		else
-			err = receive_call(channel, container_of(item, struct stplr_call, item),
-					   arguments, &buffers, receiving->user);
+			err = receive_call(receiving, container_of(item, struct stplr_call, item),
+					   &buffers);
 		if (err != -EAGAIN)
 			break;
 		err = stplr_message_go_on(receiving->deadline, &dropped);
@@ -301,14 +306,15 @@ static long receive(struct receiving *receiving, struct answer *answer)
 }
 
 long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive __user *user,
-			   struct file *file)
+			   size_t size, struct file *file)
 {
-	struct receiving receiving STPLR_UNSET;
+	struct receiving receiving;
 	struct answer none = {};
 	int err;
 
-	if (stplr_get_arguments_before(&receiving.arguments, user, id))
-		return -EFAULT;
+	err = stplr_get_sized_before(&receiving.arguments, user, size, STPLR_RECEIVE_SIZE_VER0, id);
+	if (err)
+		return err;
 	if (receiving.arguments.reserved)
 		return -EINVAL;
 	err = stplr_channel_serve(channel);
@@ -318,6 +324,7 @@ long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive _
 		return err;
 	receiving.channel = channel;
 	receiving.user = user;
+	receiving.size = size;
 	receiving.file = file;
 	return receive(&receiving, &none);
 }
@@ -327,14 +334,15 @@ static long write_answer(struct stplr_channel *channel, const struct stplr_reply
 			 struct answer *answer)
 {
 	struct stplr_message *message;
-	struct stplr_buffers buffers STPLR_UNSET;
+	struct stplr_buffers buffers;
 	struct stplr_call *call;
 	int peer_error = 0;
 	long length;
 
 	answer->call = NULL;
 	/* Beyond are those that only the kernel knows, some of which would have a call made again. */
-	if (arguments->reserved || arguments->error < 0 || arguments->error >= ERESTARTSYS)
+	if (arguments->reserved || arguments->reserved_too[0] || arguments->reserved_too[1] ||
+	    arguments->error < 0 || arguments->error >= ERESTARTSYS)
 		return -EINVAL;
 	length = stplr_buffers_from(&buffers, &arguments->buffer, NULL);
 	if (length)
@@ -382,14 +390,16 @@ static bool give_answer(struct stplr_channel *channel, struct answer *answer)
 	return here;
 }
 
-long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply __user *user)
+long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply __user *user,
+			 size_t size)
 {
 	struct stplr_reply arguments;
 	struct answer answer;
 	long length;
 
-	if (stplr_get_arguments(&arguments, user))
-		return -EFAULT;
+	length = stplr_get_sized(&arguments, user, size, STPLR_REPLY_SIZE_VER0);
+	if (length)
+		return length;
 	length = write_answer(channel, &arguments, &answer);
 	if (length < 0)
 		return length;
@@ -397,16 +407,24 @@ long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply
 }
 
 long stplr_channel_reply_receive(struct stplr_channel *channel,
-				 struct stplr_reply_receive __user *user, struct file *file)
+				 struct stplr_reply_receive __user *user, size_t size,
+				 struct file *file)
 {
-	struct receiving receiving STPLR_UNSET;
-	struct stplr_reply arguments STPLR_UNSET;
+	const size_t first = offsetof(struct stplr_reply_receive, receive);
+	struct receiving receiving;
+	struct stplr_reply arguments;
 	struct answer answer = {};
 	long err;
 
-	if (stplr_get_arguments(&arguments, &user->reply) ||
-	    stplr_get_arguments_before(&receiving.arguments, &user->receive, id))
+	if (size < STPLR_REPLY_RECEIVE_SIZE_VER0)
+		return -EINVAL;
+	receiving.size = size - first;
+	if (stplr_get_arguments(&arguments, &user->reply))
 		return -EFAULT;
+	err = stplr_get_sized_before(&receiving.arguments, &user->receive, receiving.size,
+				     STPLR_RECEIVE_SIZE_VER0, id);
+	if (err)
+		return err;
 	if (receiving.arguments.reserved)
 		return -EINVAL;
 	err = stplr_channel_serve(channel);
@@ -434,7 +452,7 @@ long stplr_channel_reply_receive(struct stplr_channel *channel,
 }
 
 static long access(struct stplr_channel *channel, const struct stplr_access __user *user,
-		   bool write)
+		   size_t size, bool write)
 {
 	struct stplr_access arguments;
 	struct stplr_message *message;
@@ -443,8 +461,9 @@ static long access(struct stplr_channel *channel, const struct stplr_access __us
 	int peer_error;
 	long length;
 
-	if (stplr_get_arguments(&arguments, user))
-		return -EFAULT;
+	length = stplr_get_sized(&arguments, user, size, STPLR_ACCESS_SIZE_VER0);
+	if (length)
+		return length;
 	length = stplr_buffers_from(&buffers, &arguments.buffer, NULL);
 	if (length)
 		return length;
@@ -465,12 +484,14 @@ put_buffers:
 	return length;
 }
 
-long stplr_channel_read(struct stplr_channel *channel, const struct stplr_access __user *user)
+long stplr_channel_read(struct stplr_channel *channel, const struct stplr_access __user *user,
+			size_t size)
 {
-	return access(channel, user, false);
+	return access(channel, user, size, false);
 }
 
-long stplr_channel_write(struct stplr_channel *channel, const struct stplr_access __user *user)
+long stplr_channel_write(struct stplr_channel *channel, const struct stplr_access __user *user,
+			 size_t size)
 {
-	return access(channel, user, true);
+	return access(channel, user, size, true);
 }

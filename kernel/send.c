@@ -52,6 +52,7 @@ struct outgoing {
 	struct stplr_sending sending;
 	struct stplr_connection *connection;
 	struct stplr_send __user *user;
+	size_t size; /* of which it knows so much */
 	struct stplr_send arguments; /* what comes before status */
 };
 
@@ -109,7 +110,7 @@ static int answered(struct stplr_sending *sending)
 		return err;
 	outgoing->arguments.status = message->status;
 	outgoing->arguments.replied = message->reply_end;
-	return stplr_put_arguments(outgoing->user, &outgoing->arguments, status);
+	return stplr_put_sized(outgoing->user, &outgoing->arguments, outgoing->size, status);
 }
 
 static void ended(struct stplr_sending *sending)
@@ -126,16 +127,19 @@ static const struct stplr_sending_ops ops = {
 };
 
 long stplr_connection_send(struct stplr_connection *connection, struct stplr_send __user *user,
-			   struct file *file)
+			   size_t size, struct file *file)
 {
-	struct outgoing outgoing STPLR_UNSET;
+	struct outgoing outgoing;
+	int err;
 
-	if (stplr_get_arguments_before(&outgoing.arguments, user, status))
-		return -EFAULT;
+	err = stplr_get_sized_before(&outgoing.arguments, user, size, STPLR_SEND_SIZE_VER0, status);
+	if (err)
+		return err;
 	if (outgoing.arguments.flags & ~STPLR_SEND_ONE_WAY)
 		return -EINVAL;
 	outgoing.connection = connection;
 	outgoing.user = user;
+	outgoing.size = size;
 	outgoing.sending = (struct stplr_sending){
 		.ops = &ops,
 		.user = connection->user,

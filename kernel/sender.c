@@ -120,7 +120,7 @@ static int await_end(struct stplr_call *call, ktime_t deadline, bool *delivered)
 	bool leaves, ended;
 
 	do {
-		err = stplr_waiter_wait(&call->sender, mode, deadline, &port->sending);
+		err = stplr_waiter_wait(&call->sender, mode, deadline);
 		/* Pairs with the release of whoever settled it: what it was settled to is seen. */
 		if (likely(smp_load_acquire(&call->settled))) {
 			*delivered = call->taker != NULL;
@@ -220,7 +220,7 @@ int stplr_call_ask(struct stplr_call *call, struct stplr_ask *ask, ktime_t deadl
 	struct stplr_waker waker = {};
 	int err = 0;
 
-	stplr_waiter_init(&ask->waiter);
+	stplr_waiter_init(&ask->waiter, &port->asking);
 	ask->outcome = 0;
 	spin_lock(&port->lock);
 	if (call->abandoned)
@@ -235,7 +235,7 @@ int stplr_call_ask(struct stplr_call *call, struct stplr_ask *ask, ktime_t deadl
 	if (err)
 		return err;
 	stplr_waker_run(&waker, true);
-	err = stplr_waiter_wait(&ask->waiter, TASK_KILLABLE, deadline, &port->asking);
+	err = stplr_waiter_wait(&ask->waiter, TASK_KILLABLE, deadline);
 	spin_lock(&port->lock);
 	if (call->ask == ask)
 		call->ask = NULL;

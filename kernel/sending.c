@@ -64,7 +64,7 @@ static void leave(struct stplr_sending *sending)
 	message->unblock = NULL;
 	stplr_port_forget(call);
 	if (pulse) {
-		stplr_pulse_of(pulse)->value = call->id;
+		stplr_pulse_of(pulse)->value = call->name;
 		if (!call->taker || stplr_port_post(call->port, pulse, pulse->priority))
 			stplr_pulse_free(pulse);
 	}

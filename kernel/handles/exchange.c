@@ -262,7 +262,7 @@ static int receive_once(struct stplr_mailbox *mailbox, const struct stplr_msg_re
 	stplr_log(STPLR_DEBUG_CALLS, "handle %016llx: received from %d\n", mailbox->uuid,
 		  pid_nr(message->tid));
 	if (message->call.wants_reply) {
-		here = stplr_call_keep(&message->call, mailbox, task_pid_nr(current));
+		here = stplr_call_keep(&message->call, 0, mailbox, task_pid_nr(current));
 	} else {
 		here = stplr_call_finish(&message->call, 0, &waker);
 		stplr_waker_run(&waker, false);

@@ -15,9 +15,12 @@
 #define STPLR_IOCTL 'i'
 
 /*
- * A server makes a channel, clients get connections to it; both
- * are file descriptors, close-on-exec, that may be inherited and passed on. Whoever has the
- * descriptor may use it.
+ * A server makes a channel, clients get connections to it; both are file descriptors, close-on-exec,
+ * that may be inherited and passed on. Whoever has the descriptor may use it.
+ *
+ * Structures may grow at their end. Their size is part of the command's number (_IOC_SIZE), and a kernel
+ * takes any size from that of the first version on, STPLR_..._SIZE_VER0 (less: EINVAL). What a program
+ * leaves out is as if it were 0. What a kernel does not know has to be 0 (E2BIG), and stays so.
  *
  * Buffers: with a count of 0, address and length are one buffer; else address is an array of count
  * struct stplr_part and length is not looked at. Either way they are one run of bytes; boundaries
@@ -70,6 +73,12 @@ struct stplr_channel_create {
 	__u32 flags;
 	__u32 mode; /* who may connect by name: the write bits of chmod(2); no name: 0 */
 	char name[STPLR_NAME_MAX]; /* ends in 0; empty for none */
+	/*
+	 * How many microseconds at most threads look for what they wait for here before they sleep, at
+	 * most the module's spin_us_max; 0: what the module's spin_us says.
+	 */
+	__u32 spin_us;
+	__u32 reserved;
 };
 
 struct stplr_connect {
@@ -101,6 +110,7 @@ struct stplr_receive {
 	__u64 files; /* address of room for __s32 descriptors */
 	__u32 file_room;
 	__u32 reserved;
+	__u64 wanted_id; /* to answer by, if the caller chooses: none that it owes an answer by; or 0 */
 	/* All out from here on. */
 	__u64 id; /* to answer by; 0: a pulse, or nothing to answer */
 	__u64 label; /* of the connection */
@@ -123,6 +133,7 @@ struct stplr_reply {
 	struct stplr_buffer buffer; /* at most the client's room of it is written */
 	__s32 error; /* 0, or the errno, below 512, that the client's call fails with */
 	__u32 reserved;
+	__u64 reserved_too[2]; /* for what is to come, for this one does not grow: */
 };
 
 struct stplr_reply_receive {
@@ -152,6 +163,34 @@ struct stplr_register {
 	__u64 address;
 	__u64 length;
 };
+
+#define STPLR_KIND_CONTROL 1u /* /dev/stplr */
+#define STPLR_KIND_CHANNEL 2u
+#define STPLR_KIND_CONNECTION 3u
+
+#define STPLR_INTERFACE 3u /* what this header describes */
+
+struct stplr_info {
+	__u32 kind; /* STPLR_KIND_... */
+	__u32 interface; /* STPLR_INTERFACE of the kernel */
+	__u32 flags; /* of the channel */
+	__u32 spin_us; /* of the channel, as it is now */
+	__u64 number; /* of the channel, the same in whatever process */
+	__u64 label; /* of the connection */
+};
+
+#define STPLR_CHANNEL_CREATE_SIZE_VER0 80
+#define STPLR_CONNECT_SIZE_VER0 64
+#define STPLR_CHANNEL_CONNECT_SIZE_VER0 8
+#define STPLR_SEND_SIZE_VER0 72
+#define STPLR_RECEIVE_SIZE_VER0 120
+#define STPLR_REPLY_SIZE_VER0 56
+#define STPLR_REPLY_RECEIVE_SIZE_VER0 176
+#define STPLR_ACCESS_SIZE_VER0 32
+#define STPLR_PULSE_SIZE_VER0 16
+#define STPLR_DEATH_SIZE_VER0 16
+#define STPLR_REGISTER_SIZE_VER0 16
+#define STPLR_INFO_SIZE_VER0 32
 
 /*
  * On /dev/stplr. Both return a descriptor. EADDRINUSE; ENOENT, EACCES, EAGAIN. Names are those of the
@@ -224,6 +263,18 @@ struct stplr_register {
  */
 #define STPLR_REGISTER _IOW(STPLR_IOCTL, 75, struct stplr_register)
 #define STPLR_UNREGISTER _IO(STPLR_IOCTL, 76)
+
+/*
+ * On a channel: it is closed, though its descriptor stays open. Clients and who receives get ESRCH, now
+ * and from now on; its name is free.
+ */
+#define STPLR_SHUTDOWN _IO(STPLR_IOCTL, 77)
+
+/* On a channel: queues a pulse there, as STPLR_PULSE does on a connection. EAGAIN: the same bounds. */
+#define STPLR_POST _IOW(STPLR_IOCTL, 78, struct stplr_pulse)
+
+/* On any of these descriptors: what it is. Others fail with ENOTTY. */
+#define STPLR_INFO _IOR(STPLR_IOCTL, 79, struct stplr_info)
 
 /* poll: a channel is readable when there is something to receive; a connection hangs up (POLLHUP)
  * when its channel is closed.

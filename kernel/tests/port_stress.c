@@ -84,21 +84,26 @@ static struct test_call *test_call_of(struct stplr_call *call)
 	return container_of(call, struct test_call, call);
 }
 
-void stplr_waiter_init(struct stplr_waiter *waiter)
+void stplr_patience_init(struct stplr_patience *patience, u32 most_us)
 {
+	patience->ns = 0;
+	patience->most_us = most_us;
+}
+
+void stplr_waiter_init(struct stplr_waiter *waiter, struct stplr_patience *patience)
+{
+	waiter->patience = patience;
 	waiter->task = current;
 	waiter->notified = false;
 	waiter->looks = true;
 }
 
 /* A deadline is a number of turns of half a millisecond here. Nobody looks before it sleeps. */
-int stplr_waiter_wait(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline,
-		      struct stplr_patience *patience)
+int stplr_waiter_wait(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline)
 {
 	struct task_struct *task = waiter->task;
 	int err = 0;
 
-	(void)patience;
 	pthread_mutex_lock(&task->lock);
 	while (!__atomic_load_n(&waiter->notified, __ATOMIC_ACQUIRE)) {
 		struct timespec until;
@@ -347,7 +352,7 @@ static struct stplr_call *serve(struct stplr_call *call, const void *taker, unsi
 		answer(call);
 		return NULL;
 	}
-	saw(stplr_call_keep(call, taker, 1) ? KEPT : KEPT_TOO_LATE);
+	saw(stplr_call_keep(call, 0, taker, 1) ? KEPT : KEPT_TOO_LATE);
 	if (stplr_port_claim(&port, id, &port) || stplr_port_borrow(&port, id, &port))
 		die("a call that is somebody else's to answer");
 	if (dice(seed, 3) == 0) {
@@ -452,7 +457,7 @@ static void one_round(unsigned int *seed)
 	pthread_t threads[SENDERS + SERVERS];
 
 	atomic_store(&stop, false);
-	stplr_port_init(&port, &ops, (u64)dice(seed, 1 << 30));
+	stplr_port_init(&port, &ops, (u64)dice(seed, 1 << 30), 0);
 	for (int i = 0; i < SENDERS + SERVERS; i++) {
 		tasks[i].signalled = tasks[i].killed = false;
 		if (pthread_create(&threads[i], NULL, i < SENDERS ? sender : server, &tasks[i]))

@@ -4,7 +4,8 @@
 # Measures round trips, sizes and crowds in an emulated machine, and then once more round trips of
 # 64 bytes where every instruction takes a nanosecond, whatever else the host does: there a
 # microsecond is a thousand instructions. Usage: bench.sh [SERIES...]    (default: 6.1 6.12)
-# BENCH_APPEND=ROUNDTRIP_SIZE=64 measures only that size.
+# BENCH_APPEND=ROUNDTRIP_SIZE=64 measures only that size, and ROUNDTRIP_SPIN=0 a channel whose threads
+# sleep at once.
 # Times mean nothing by themselves there; ratios within one guest do.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")

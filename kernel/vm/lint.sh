@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# What tools say of the module: the compiler with W=1, sparse, and checkpatch where the sources of
-# debug_kernel.sh are. Usage: lint.sh. Fails if one of them has anything to say.
+# What tools say of the module: the compiler with W=1, sparse, kernel-doc, and checkpatch where the sources
+# of debug_kernel.sh are. Usage: lint.sh. Fails if one of them has anything to say.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
@@ -14,6 +14,10 @@ vm/build.sh 6.1 W=1 C=2 >/dev/null
 log=../build/kernel/6.1/module/build.log
 grep -q 'CHECK' "$log" || { echo "lint: sparse has not run" >&2 && exit 1; }
 ! grep -E 'warning|error' "$log" || said=1
+
+# Every function that files share says what it takes and returns.
+doc=$(find ../build/kernel/*/root/usr/lib/linux-kbuild-*/scripts/ -name kernel-doc | sort -V | tail -n 1)
+[[ -z $doc ]] || ! perl "$doc" -none -Wall ./*.h handles/*.h 2>&1 | grep . || said=1
 
 checkpatch=${FARCALL_KERNEL_CACHE:-../build/kernel}/linux-source-6.1/scripts/checkpatch.pl
 if [[ -f $checkpatch ]]; then
