@@ -191,14 +191,17 @@ static void forget_servers(struct stplr_channel *channel)
 /* Whoever waits is told, and nobody gets in any more. A second time there is next to nothing to do. */
 static void shut_down(struct stplr_channel *channel)
 {
+	const bool closed = stplr_port_closed(&channel->port);
+
 	if (channel->name[0])
 		stplr_name_detach(channel);
 	stplr_port_close(&channel->port, -ESRCH);
 	stplr_inherit_close(channel);
 	wake_up_all(&channel->clients);
 	stplr_connection_send_death_notices(channel);
-	stplr_log(STPLR_DEBUG_OWNERS, "channel %*pE: closed\n", (int)strlen(channel->name),
-		  channel->name);
+	if (!closed)
+		stplr_log(STPLR_DEBUG_OWNERS, "channel %*pE: closed\n",
+			  (int)strlen(channel->name), channel->name);
 }
 
 static int channel_release(struct inode *inode, struct file *file)

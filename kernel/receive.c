@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /* A channel's side of a call: receive, reply, read, write. */
 #include <linux/fcntl.h>
-#include <linux/fdtable.h>
 #include <linux/file.h>
+#include <linux/fs.h>
 #include <linux/pid.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
@@ -15,6 +15,7 @@
 #include "counters.h"
 #include "debug.h"
 #include "exit.h"
+#include "files.h"
 #include "inherit.h"
 #include "message.h"
 #include "park.h"
@@ -57,41 +58,6 @@ static int receive_pulse(struct receiving *receiving, struct stplr_item *item)
 	if (stplr_port_requeue(port, item))
 		stplr_pulse_free(item);
 	return -EFAULT;
-}
-
-static void close_files(const s32 *fds, u32 count)
-{
-	while (count--)
-		close_fd(fds[count]);
-}
-
-/* What the caller has too little of, or no memory for; all else is that it may not have the file. */
-static bool is_callers(int err)
-{
-	return err == -EMFILE || err == -ENFILE || err == -ENOMEM || err == -EFAULT;
-}
-
-/*
- * Gives the caller descriptors for those files that it has been told of. What is wrong with the files
- * only *peer_error tells: whoever sends what may not be received is not in the way of others.
- */
-static int install_files(struct stplr_message *message, struct stplr_receive *arguments, s32 *fds,
-			 int *peer_error)
-{
-	s32 __user *user = u64_to_user_ptr(arguments->files);
-	u32 i;
-
-	for (i = 0; i < arguments->file_count; i++) {
-		fds[i] = stplr_receive_fd(message->files[i], user + i, O_CLOEXEC);
-		if (fds[i] >= 0)
-			continue;
-		close_files(fds, i);
-		if (is_callers(fds[i]))
-			return fds[i];
-		*peer_error = fds[i];
-		return 0;
-	}
-	return 0;
 }
 
 /* As pid_vnr(), which looks for what is nearly always the first. */
@@ -161,42 +127,60 @@ static bool settle(struct stplr_channel *channel, struct stplr_call *call,
 	return here;
 }
 
+/* The caller has been told of the message. -EAGAIN when its sender has left. */
+static int hand_out(struct receiving *receiving, struct stplr_call *call)
+{
+	struct stplr_channel *channel = receiving->channel;
+	struct stplr_message *message = stplr_message_of(call);
+
+	stplr_count(STPLR_COUNT_RECEIVES);
+	trace_stplr_receive(channel->port.number, pid_nr(message->tid), message->send.total);
+	stplr_log(STPLR_DEBUG_CALLS, "channel %u: received from %d\n", channel->port.number,
+		  pid_nr(message->tid));
+	return settle(channel, call, &receiving->arguments) ? 0 : -EAGAIN;
+}
+
+/* The same with descriptors. Nothing can fail after them but what was just seen to work. */
+static noinline int hand_out_with_files(struct receiving *receiving, struct stplr_call *call)
+{
+	const u32 count = receiving->arguments.file_count;
+	s32 fds[STPLR_FILES_MAX];
+	int err, peer_error = 0;
+
+	err = stplr_files_install(stplr_message_of(call)->files, count,
+				  u64_to_user_ptr(receiving->arguments.files), fds, &peer_error);
+	if (peer_error)
+		return drop_call(receiving->channel, call, peer_error);
+	if (err) {
+		stplr_call_untake(call);
+		return err;
+	}
+	err = hand_out(receiving, call);
+	if (err)
+		stplr_files_close(fds, count);
+	return err;
+}
+
 /* -EAGAIN when the message was dropped for its sender's fault, or its sender has left. */
 static int receive_call(struct receiving *receiving, struct stplr_call *call,
 			const struct stplr_buffers *buffers)
 {
-	struct stplr_channel *channel = receiving->channel;
-	struct stplr_receive *arguments = &receiving->arguments;
 	struct stplr_message *message = stplr_message_of(call);
-	s32 fds[STPLR_FILES_MAX];
 	int err, peer_error;
 	long length;
 
 	length = stplr_message_read_run(message, 0, buffers, &peer_error);
 	if (peer_error)
-		return drop_call(channel, call, peer_error);
-	err = length < 0 ? length : 0;
-	describe(message, arguments);
-	/* Descriptors last: nothing can fail after them but what was just seen to work. */
-	if (!err)
-		err = put_received(receiving);
-	if (!err && arguments->file_count) {
-		err = install_files(message, arguments, fds, &peer_error);
-		if (peer_error)
-			return drop_call(channel, call, peer_error);
-	}
+		return drop_call(receiving->channel, call, peer_error);
+	describe(message, &receiving->arguments);
+	err = length < 0 ? length : put_received(receiving);
 	if (err) {
 		stplr_call_untake(call);
 		return err;
 	}
-	stplr_count(STPLR_COUNT_RECEIVES);
-	trace_stplr_receive(channel->port.number, pid_nr(message->tid), message->send.total);
-	stplr_log(STPLR_DEBUG_CALLS, "channel %u: received from %d\n", channel->port.number,
-		  pid_nr(message->tid));
-	if (settle(channel, call, arguments))
-		return 0;
-	close_files(fds, arguments->file_count);
-	return -EAGAIN;
+	if (unlikely(receiving->arguments.file_count))
+		return hand_out_with_files(receiving, call);
+	return hand_out(receiving, call);
 }
 
 /* What has been claimed and written, and lacks only its end. call is NULL where there is none. */

@@ -1,51 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What a connection sends. */
 #include <linux/err.h>
-#include <linux/file.h>
-#include <linux/slab.h>
 #include <linux/uaccess.h>
 
 #include "compat.h"
 #include "connection.h"
+#include "files.h"
 #include "inherit.h"
 #include "leftovers.h"
 #include "message.h"
 #include "pulse.h"
 #include "sending.h"
 #include "words.h"
-
-static struct file **get_files(const struct stplr_send *arguments, int *err)
-{
-	s32 fds[STPLR_FILES_MAX];
-	struct file **files;
-	u32 i;
-
-	*err = -EINVAL;
-	if (arguments->file_count > STPLR_FILES_MAX)
-		return NULL;
-	*err = -EFAULT;
-	if (copy_from_user(fds, u64_to_user_ptr(arguments->files),
-			   arguments->file_count * sizeof(*fds)))
-		return NULL;
-	*err = -ENOMEM;
-	files = kmalloc_array(arguments->file_count, sizeof(*files), GFP_KERNEL_ACCOUNT);
-	if (!files)
-		return NULL;
-	for (i = 0; i < arguments->file_count; i++) {
-		files[i] = fget(fds[i]);
-		if (!files[i])
-			goto put;
-	}
-	*err = 0;
-	return files;
-
-put:
-	while (i--)
-		fput(files[i]);
-	kfree(files);
-	*err = -EBADF;
-	return NULL;
-}
 
 /* A message on its way from a connection. */
 struct outgoing {
@@ -88,9 +54,14 @@ static int prepare(struct stplr_sending *sending)
 	if (!err)
 		err = stplr_buffers_from(&message->reply, &arguments->reply, connection->regions);
 	if (!err && arguments->file_count) {
-		message->files = get_files(arguments, &err);
-		if (!err)
+		message->files = stplr_files_get(u64_to_user_ptr(arguments->files),
+						 arguments->file_count);
+		if (IS_ERR(message->files)) {
+			err = PTR_ERR(message->files);
+			message->files = NULL;
+		} else {
 			message->file_count = arguments->file_count;
+		}
 	}
 	if (!err && connection->channel->flags & STPLR_CHANNEL_UNBLOCK)
 		err = prepare_unblock(connection, message);
@@ -140,12 +111,12 @@ long stplr_connection_send(struct stplr_connection *connection, struct stplr_sen
 	outgoing.connection = connection;
 	outgoing.user = user;
 	outgoing.size = size;
-	outgoing.sending = (struct stplr_sending){
-		.ops = &ops,
-		.user = connection->user,
-		.spare = &connection->spare,
-		.deadline = stplr_deadline(outgoing.arguments.timeout_ns),
-		.file = file,
-	};
+	outgoing.sending.ops = &ops;
+	outgoing.sending.user = connection->user;
+	outgoing.sending.spare = &connection->spare;
+	outgoing.sending.message = NULL;
+	outgoing.sending.deadline = stplr_deadline(outgoing.arguments.timeout_ns);
+	outgoing.sending.attempt = 0;
+	outgoing.sending.file = file;
 	return stplr_sending_run(&outgoing.sending);
 }

@@ -18,8 +18,8 @@
 
 #define SPIN_US_MAX 1000
 
-static unsigned int spin_us;
-static unsigned int spin_us_max = 200;
+unsigned int stplr_spin_us;
+unsigned int stplr_spin_us_max = 200;
 
 static int set_spin_us(const char *text, const struct kernel_param *param)
 {
@@ -28,10 +28,10 @@ static int set_spin_us(const char *text, const struct kernel_param *param)
 
 static const struct kernel_param_ops spin_us_ops = { .set = set_spin_us, .get = param_get_uint };
 
-module_param_cb(spin_us, &spin_us_ops, &spin_us, 0644);
+module_param_cb(spin_us, &spin_us_ops, &stplr_spin_us, 0644);
 __MODULE_PARM_TYPE(spin_us, "uint");
 MODULE_PARM_DESC(spin_us, "Longest time in microseconds to look before sleeping, where a channel does not say: 0 (never) to 1000");
-module_param_cb(spin_us_max, &spin_us_ops, &spin_us_max, 0644);
+module_param_cb(spin_us_max, &spin_us_ops, &stplr_spin_us_max, 0644);
 __MODULE_PARM_TYPE(spin_us_max, "uint");
 MODULE_PARM_DESC(spin_us_max, "The most of that for which a channel may ask, 0 to 1000");
 
@@ -39,20 +39,6 @@ void stplr_patience_init(struct stplr_patience *patience, u32 most_us)
 {
 	patience->ns = 0;
 	patience->most_us = most_us;
-}
-
-u32 stplr_patience_us(const struct stplr_patience *patience)
-{
-	return patience->most_us ? min(patience->most_us, READ_ONCE(spin_us_max)) :
-				   READ_ONCE(spin_us);
-}
-
-void stplr_waiter_init(struct stplr_waiter *waiter, struct stplr_patience *patience)
-{
-	waiter->task = current;
-	waiter->patience = patience;
-	waiter->notified = false;
-	waiter->looks = true;
 }
 
 /* Looks until notified, the end or something better to do. Whether it was notified. */

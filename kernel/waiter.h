@@ -41,20 +41,27 @@ struct stplr_waker {
  */
 void stplr_patience_init(struct stplr_patience *patience, u32 most_us);
 
-/**
- * stplr_patience_us() - how long a wait looks, as things are
- * @patience: of waits of that kind
- *
- * Return: so many microseconds at most.
- */
-u32 stplr_patience_us(const struct stplr_patience *patience);
+/* The module's parameters of these names. */
+extern unsigned int stplr_spin_us, stplr_spin_us_max;
 
-/**
- * stplr_waiter_init() - initialise a wait of the calling thread
- * @waiter: the wait
- * @patience: of waits of its kind; stays as long as the waiter
- */
-void stplr_waiter_init(struct stplr_waiter *waiter, struct stplr_patience *patience);
+/* How many microseconds at most a wait of that kind looks, as things are. */
+static inline u32 stplr_patience_us(const struct stplr_patience *patience)
+{
+	u32 most = READ_ONCE(stplr_spin_us_max);
+
+	if (!patience->most_us)
+		return READ_ONCE(stplr_spin_us);
+	return patience->most_us < most ? patience->most_us : most;
+}
+
+/* A wait of the calling thread. What waits of its kind share stays as long as the waiter. */
+static inline void stplr_waiter_init(struct stplr_waiter *waiter, struct stplr_patience *patience)
+{
+	waiter->task = current;
+	waiter->patience = patience;
+	waiter->notified = false;
+	waiter->looks = true;
+}
 
 /* Makes the next sleep wait again. Under the lock that guards what is waited for. */
 static inline void stplr_waiter_rearm(struct stplr_waiter *waiter)

@@ -84,18 +84,12 @@ static struct test_call *test_call_of(struct stplr_call *call)
 	return container_of(call, struct test_call, call);
 }
 
+unsigned int stplr_spin_us, stplr_spin_us_max;
+
 void stplr_patience_init(struct stplr_patience *patience, u32 most_us)
 {
 	patience->ns = 0;
 	patience->most_us = most_us;
-}
-
-void stplr_waiter_init(struct stplr_waiter *waiter, struct stplr_patience *patience)
-{
-	waiter->patience = patience;
-	waiter->task = current;
-	waiter->notified = false;
-	waiter->looks = true;
 }
 
 /* A deadline is a number of turns of half a millisecond here. Nobody looks before it sleeps. */
