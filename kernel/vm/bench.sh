@@ -21,9 +21,9 @@ for one in "${series[@]}"; do
   mapfile -t kernel < <("$here/kernel.sh" "$one")
   [[ ${#kernel[@]} == 2 ]] || exit 77
   module=$("$here/build.sh" "$one")
-  "$here/boot.sh" --seconds 300 --append "${BENCH_APPEND:-}" "${kernel[1]}" "$module" \
+  "$here/boot.sh" --by-words --seconds 300 --append "${BENCH_APPEND:-}" "${kernel[1]}" "$module" \
     "$bin/"{roundtrip,scale}
   echo "# instructions, by the thousand"
-  "$here/boot.sh" --icount --seconds 300 --append ROUNDTRIP_SIZE=64 "${kernel[1]}" "$module" \
+  "$here/boot.sh" --by-words --icount --seconds 300 --append ROUNDTRIP_SIZE=64 "${kernel[1]}" "$module" \
     "$bin/roundtrip"
 done
