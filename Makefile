@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
+KILLS ?= 1000000
+PROGRAMS ?= 100000
 .PHONY: help build demo test soak bench format lint clean
 
 help:
 	@echo "make build    build everything; the command is build/release/farcall"
 	@echo "make demo     what each way between two processes costs on this machine"
 	@echo "make test     all tests: optimised, under sanitizers, from an installation"
-	@echo "make soak     a million SIGKILLs, or KILLS=number of them; takes an hour"
+	@echo "make soak     KILLS=1000000 SIGKILLs and PROGRAMS=100000 random programs; takes two hours"
 	@echo "make bench    the full measurements"
 	@echo "make format   format the sources in place"
 	@echo "make lint     check format, sources and scripts"
@@ -24,6 +26,7 @@ test:
 
 soak: build
 	build/release/tests/soak/kill-soak $(KILLS)
+	FARCALL_TEST_PROGRAMS=$(PROGRAMS) build/release/tests/preload/preload-stress-tests --gtest_filter='*Random*'
 
 bench:
 	scripts/bench.sh

@@ -89,6 +89,13 @@ ssize_t broken(Side& side, int fd) noexcept {
   return fail(-ECONNRESET);
 }
 
+// Somebody has closed it while a call was without the lock: the connection, or the last descriptor
+// of it in this process.
+bool is_gone(const Side& side, std::uint32_t generation) noexcept {
+  return side.generation.load(std::memory_order_relaxed) != generation ||
+         (side.accelerated() && side.out().control == nullptr);
+}
+
 // The peer's doorbell: it gives back what it will not read.
 void answer_peer(Side& side, int fd) noexcept {
   const Guard sending(side.send_lock);
@@ -185,11 +192,13 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
 // Waits without sleeping; true if there may be something now.
 bool stay_awake(Side& side) noexcept {
   const Ring ring = side.in();
+  const Ring out = side.out();
+  if (ring.control == nullptr || out.control == nullptr) return true;  // closed meanwhile
   const std::uint32_t here = this_processor();
   if (ring.control->receiver_processor.load(std::memory_order_relaxed) != here)
     ring.control->receiver_processor.store(here, std::memory_order_relaxed);
-  if (side.out().control->sender_processor.load(std::memory_order_relaxed) != here)
-    side.out().control->sender_processor.store(here, std::memory_order_relaxed);
+  if (out.control->sender_processor.load(std::memory_order_relaxed) != here)
+    out.control->sender_processor.store(here, std::memory_order_relaxed);
   return side.patience.stay_awake(
       [&] {
         return side.receiver.may_have_news(ring) ||
@@ -424,7 +433,7 @@ class Receiving {
         const bool news = stay_awake(side_);
         owns_guard_ = guard_.lock();
         if (!owns_guard_) return ended(result, fail(-EINTR));
-        if (side_.generation.load(std::memory_order_relaxed) != generation_) {
+        if (is_gone(side_, generation_)) {
           owns_guard_ = false;
           return ended(result, fail(-EBADF));
         }
@@ -446,12 +455,13 @@ class Receiving {
     const bool open = next.kind != Receiver::Next::kernel;
     result =
         sleep_in_kernel(side_, call_, to_, open ? UINT64_MAX : next.bytes, total_ == 0, guard_);
+    if (is_gone(side_, generation_)) {
+      owns_guard_ = false;
+      if (result > 0) total_ += result;
+      return ended(result, result == kNothing ? fail(-EBADF) : result);
+    }
     if (result == kNothing) return Outcome::look_again;
     if (result > 0) return Outcome::took;
-    if (side_.generation.load(std::memory_order_relaxed) != generation_) {
-      owns_guard_ = false;
-      return Outcome::ended;
-    }
     if (result == 0) side_.receiver.watch_for_ever(side_.in());
     if (result < 0 && errno == ECONNRESET) side_.reset_told = true;
     return ended(result, at_end(side_, result));
@@ -563,8 +573,7 @@ ssize_t wait_for_kernel(Side& side, const Call& call, Guard& guard) {
       result = fail(-EAGAIN);
   }
   if (!guard.lock()) return fail(-EINTR);
-  if (side.generation.load(std::memory_order_relaxed) != generation) return fail(-EBADF);
-  return result;
+  return is_gone(side, generation) ? fail(-EBADF) : result;
 }
 
 std::size_t kernel_chunk(const Side& side) noexcept {
@@ -609,7 +618,7 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
   Span from(call.parts, call.count);
   const std::size_t wanted = from.left();
   for (unsigned waits = 0;;) {
-    if (side.generation.load(std::memory_order_relaxed) != generation) return fail(-EBADF);
+    if (is_gone(side, generation)) return fail(-EBADF);
     const auto sent = [&] { return static_cast<ssize_t>(wanted - from.left()); };
     switch (side.sender.way(side.out())) {
       case Sender::Way::broken: return broken(side, call.fd);
@@ -627,7 +636,7 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
         if (side.sender.broken()) continue;
         if (!side.sender.closed(side.out())) {
           if (wait_for_room(side, nonblocking(side, call.flags), guard) && ++waits < 1000) continue;
-          if (side.generation.load(std::memory_order_relaxed) != generation) return fail(-EBADF);
+          if (is_gone(side, generation)) return fail(-EBADF);
         }
         if (!leave_ring_for_kernel(side, call.fd)) {
           const ssize_t waited = wait_for_kernel(side, call, guard);

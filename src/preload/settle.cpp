@@ -95,7 +95,7 @@ void forget_put(const Side& side) noexcept {
   noted_of(side).store(false, std::memory_order_relaxed);
 }
 
-void detail::settle(bool all) noexcept {
+void detail::settle(bool all, int descriptor) noexcept {
   // Taken out first: no lock is held while the kernel is called.
   const std::uint32_t me = this_thread();
   for (std::uint32_t i = 0;; ++i) {
@@ -106,6 +106,7 @@ void detail::settle(bool all) noexcept {
       if (!guard || i >= count) return;
       entry = entries[i];
     }
+    if (descriptor >= 0 && entry.fd != descriptor) continue;
     const bool gone = preload::settle(entry, !all && entry.thread != me);
     const Guard guard(entries_lock);
     const std::uint32_t count = unsettled.load(std::memory_order_relaxed);

@@ -16,15 +16,20 @@ void forget_put(const Side& side) noexcept;
 
 namespace detail {
 extern std::atomic<std::uint32_t> unsettled;
-void settle(bool all) noexcept;
+void settle(bool all, int descriptor) noexcept;
 }  // namespace detail
 
 // Before this thread sleeps in the kernel, with no lock held.
 inline void settle_before_sleep() noexcept {
-  if (detail::unsettled.load(std::memory_order_relaxed) != 0) detail::settle(false);
+  if (detail::unsettled.load(std::memory_order_relaxed) != 0) detail::settle(false, -1);
 }
 
 // Before the process ends, or executes another program: what all its threads have put.
-inline void settle_everything() noexcept { detail::settle(true); }
+inline void settle_everything() noexcept { detail::settle(true, -1); }
+
+// Before `fd` is closed: what was put by way of it. The number may be another file's afterwards.
+inline void settle_before_close(int fd) noexcept {
+  if (detail::unsettled.load(std::memory_order_relaxed) != 0) detail::settle(true, fd);
+}
 
 }  // namespace farcall::preload

@@ -107,6 +107,19 @@ void retire(Side& side) noexcept {
     kernel(SYS_munmap, side.own().mapping, side.own().mapped);
 }
 
+// This process has no descriptor of it left. Whoever is in the middle of a call sees it when it
+// comes back; what stands in the side itself may be in use elsewhere. Holds `life`.
+void give_up_mapping(Side& side) noexcept {
+  {
+    const Guard receiving(side.receive_lock);
+    const Guard sending(side.send_lock);
+    side.own().in = {};
+    side.own().out = {};
+  }
+  retire(side);
+  side.own().mapping = nullptr;
+}
+
 Side* take_vacant(Slab& all) noexcept {
   std::uint64_t first = all.free.load(std::memory_order_acquire);
   for (;;) {
@@ -281,7 +294,7 @@ Released forget(int fd) noexcept {
                         : side->processes.fetch_sub(1, std::memory_order_acq_rel) == 1;
   if (last) return {.side = side};
   // Others go on with it; this process needs its mapping no more.
-  retire(*side);
+  give_up_mapping(*side);
   return {};
 }
 
@@ -323,12 +336,9 @@ void release(Released released) noexcept {
     const Guard receiving(side->receive_lock);
     const Guard sending(side->send_lock);
     side->generation.fetch_add(1, std::memory_order_release);
-    side->own().in = {};
-    side->own().out = {};
     side->stage.store(Side::kNever, std::memory_order_relaxed);
   }
-  retire(*side);
-  side->own().mapping = nullptr;
+  give_up_mapping(*side);
   vacate(*side);
 }
 

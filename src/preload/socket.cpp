@@ -16,6 +16,7 @@
 #include "preload/handback.hpp"
 #include "preload/options.hpp"
 #include "preload/real.hpp"
+#include "preload/settle.hpp"
 #include "preload/transfer.hpp"
 #include "preload/udp.hpp"
 #include "preload/upgrade.hpp"
@@ -108,6 +109,7 @@ int close_descriptor(int fd) noexcept {
   if (find_udp(fd) != nullptr && in_own_process()) udp_forget(fd);
   if (find_side(fd) == nullptr || !in_own_process())
     return static_cast<int>(with_errno(next_close(fd)));
+  settle_before_close(fd);
   const Released last = forget(fd);
   say_closed(last, fd);
   const long result = next_close(fd);
@@ -169,6 +171,7 @@ int duplicate_onto(int from, int to, Duplicate call) noexcept {
     return duplicated(from, static_cast<int>(with_errno(call())));
   if (is_private(to)) forget_private(to);  // the program's from now on
   forget_registrations(to);
+  settle_before_close(to);
   const Released last = forget(to);
   say_closed(last, to);
   const long result = call();
@@ -387,8 +390,11 @@ int ioctl(int fd, unsigned long request, ...) {
     if (side->in().control != nullptr) {
       // All that the ring holds, also behind bytes of the kernel: who counts down from here to
       // know that nothing is left must not come to zero early.
+      int& count = *static_cast<int*>(argument);
+      const auto queued = static_cast<std::size_t>(count);
+      if (doorbell_among(side->receiver, side->in(), queued) < queued) --count;
       (void)side->receiver.next(side->in());
-      *static_cast<int*>(argument) += static_cast<int>(side->receiver.held(side->in()));
+      count += static_cast<int>(side->receiver.held(side->in()));
     }
   }
   return static_cast<int>(result);

@@ -114,14 +114,20 @@ long peek_now(Receiver& receiver, const Ring& ring, int fd, Span& to, Ancillary*
 
 }  // namespace
 
-std::size_t without_doorbell(const Receiver& receiver, const Ring& ring, const iovec* parts,
-                             std::size_t count, std::size_t got) noexcept {
+std::size_t doorbell_among(const Receiver& receiver, const Ring& ring, std::size_t count) noexcept {
   // acquire: pairs with the release before the doorbell was sent
   const std::uint64_t bell = ring.control->doorbell.load(std::memory_order_acquire);
   if (bell == 0) [[likely]]
+    return count;
+  return static_cast<std::size_t>(
+      std::min<std::uint64_t>(bell - 1 - receiver.kernel_taken(), count));
+}
+
+std::size_t without_doorbell(const Receiver& receiver, const Ring& ring, const iovec* parts,
+                             std::size_t count, std::size_t got) noexcept {
+  std::size_t at = doorbell_among(receiver, ring, got);
+  if (at == got) [[likely]]
     return got;
-  std::uint64_t at = bell - 1 - receiver.kernel_taken();
-  if (at >= got) return got;
   // All bytes behind it move up by one.
   std::byte* gap = nullptr;
   for (std::size_t left = got; count != 0 && left != 0; ++parts, --count) {

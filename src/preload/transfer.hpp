@@ -43,6 +43,9 @@ long receive_now(Receiver& receiver, const Ring& ring, int fd, Span& to, bool pe
 // kernel, which costs a system call.
 long look_for_end(Receiver& receiver, const Ring& ring, int fd) noexcept;
 
+// Where the doorbell stands among the next `count` bytes of the kernel; `count`: it does not.
+std::size_t doorbell_among(const Receiver& receiver, const Ring& ring, std::size_t count) noexcept;
+
 // Takes a doorbell out of `got` bytes that have just come from the kernel into `parts`, if it is
 // among them. Returns how many bytes are the program's.
 std::size_t without_doorbell(const Receiver& receiver, const Ring& ring, const iovec* parts,

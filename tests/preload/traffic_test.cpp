@@ -2,18 +2,12 @@
 //
 // Runs a program that knows nothing of the library (traffic.cpp) with it, in all combinations of
 // how programs wait, and sees from the library's counters that its bytes went both ways.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <iterator>
 #include <string>
 
-#include "farcall/memory.hpp"
-#include "preload/stats.hpp"
+#include "counted_run.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -22,39 +16,10 @@ constexpr const char* kEngines[] = {"blocking", "poll", "select",  "level",
                                     "edge",     "spin", "counting"};
 constexpr int kCount = std::size(kEngines);
 
-struct Seen {
-  int status;
-  std::uint64_t accelerated, ring_bytes, kernel_bytes;
-};
-
 Seen run(const std::string& client, const std::string& server, unsigned seed, std::uint64_t bytes) {
-  const SharedMemory file = SharedMemory::create(sizeof(StatsPage));
-  void* mapped =
-      ::mmap(nullptr, sizeof(StatsPage), PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0);
-  EXPECT_NE(mapped, MAP_FAILED);
-  const Mapping memory(mapped, sizeof(StatsPage));
-  const std::string path =
-      "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(file.fd());
-  auto* page = static_cast<StatsPage*>(mapped);
-  page->magic = StatsPage::kMagic;
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(100);
-    ::setenv(kStatsVariable, path.c_str(), 1);
-    ::setenv("FARCALL_TEST_UPGRADE_AFTER", std::to_string(1 + seed % 5).c_str(), 1);
-    ::setenv("LD_PRELOAD", FARCALL_PRELOAD, 1);
-    ::execl(FARCALL_TRAFFIC, FARCALL_TRAFFIC, client.c_str(), server.c_str(),
-            std::to_string(seed).c_str(), std::to_string(bytes).c_str(), nullptr);
-    ::_exit(127);
-  }
-  Seen seen{};
-  EXPECT_EQ(::waitpid(child, &seen.status, 0), child);
-  for (const StatsPage::Slot& slot : page->slots) {
-    seen.accelerated += slot.counters.accelerated;
-    seen.ring_bytes += slot.counters.ring.bytes;
-    seen.kernel_bytes += slot.counters.kernel.bytes;
-  }
-  return seen;
+  return run_counted({FARCALL_TRAFFIC, client, server, std::to_string(seed), std::to_string(bytes)},
+                     {{"LD_PRELOAD", FARCALL_PRELOAD},
+                      {"FARCALL_TEST_UPGRADE_AFTER", std::to_string(1 + seed % 5)}});
 }
 
 class Traffic : public ::testing::TestWithParam<int> {};

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Several numbers, or several processes, for one end of a stream: who closes its copy takes nothing
+// away from the others. The tests run as they are and with the library preloaded.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "stream_pair.hpp"
+
+namespace farcall::preload {
+namespace {
+
+// The server waits for it in an epoll set, and more has been sent than one page: with the library,
+// bytes go through memory.
+struct UsedPair : Pair {
+  UsedPair() : set(::epoll_create1(EPOLL_CLOEXEC)) {
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = 1}};
+    EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, server.get(), &event), 0);
+    const std::string block(500, 'x');
+    for (int i = 0; i < 60; ++i) {
+      put(block);
+      EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 10'000), 1);
+      EXPECT_EQ(receive(server.get()), block);
+    }
+    put("in memory?");
+    if (preloaded()) {
+      EXPECT_FALSE(readable_for_kernel(server.get()));
+    }
+    EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 10'000), 1);
+    EXPECT_EQ(receive(server.get()), "in memory?");
+  }
+  UniqueFd set;
+};
+
+// What a program does that has nothing to do.
+void wait_for_a_moment() {
+  int pipe[2];
+  ASSERT_EQ(::pipe2(pipe, O_CLOEXEC), 0);
+  pollfd wait{.fd = pipe[0], .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&wait, 1, 5), 0);
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+}
+
+template <class Work>
+void in_forked_child(Work work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(30);
+    work();
+    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(Copies, AChildSendsAndClosesAndTheParentGoesOn) {
+  UsedPair pair;
+  for (int i = 0; i < 3; ++i) {
+    in_forked_child([&] {
+      EXPECT_EQ(send(pair.client.get(), "of the child, "), "14");
+      pair.client.reset();
+      wait_for_a_moment();
+    });
+    EXPECT_EQ(send(pair.client.get(), "of the parent"), "13");
+    std::string all;
+    while (all.size() < 27) all += receive(pair.server.get());
+    EXPECT_EQ(all, "of the child, of the parent");
+  }
+  pair.talk(10);
+}
+
+TEST(Copies, AChildReadsAndClosesAndTheParentGoesOn) {
+  UsedPair pair;
+  for (int i = 0; i < 3; ++i) {
+    pair.put("for the child, for the parent");
+    in_forked_child([&] {
+      EXPECT_EQ(receive(pair.server.get(), 15), "for the child, ");
+      pair.server.reset();
+    });
+    EXPECT_EQ(receive(pair.server.get()), "for the parent");
+  }
+  pair.talk(10);
+}
+
+TEST(Copies, TheParentSendsAndClosesAndTheChildGoesOn) {
+  UsedPair pair;
+  int go[2];
+  ASSERT_EQ(::pipe2(go, O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(30);
+    pair.server.reset();
+    char byte;
+    if (::read(go[0], &byte, 1) != 1 || send(pair.client.get(), "of the child") != "12") ::_exit(1);
+    ::_exit(0);
+  }
+  EXPECT_EQ(send(pair.client.get(), "of the parent, "), "15");
+  pair.client.reset();
+  wait_for_a_moment();
+  EXPECT_EQ(::write(go[1], "x", 1), 1);
+  std::string all;
+  for (std::string part; (part = receive(pair.server.get())) != "(end)" && part[0] != '(';)
+    all += part;
+  EXPECT_EQ(all, "of the parent, of the child");
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ::close(go[0]);
+  ::close(go[1]);
+}
+
+TEST(Copies, AnotherSocketUnderTheNumberOfAClosedCopyGetsNothing) {
+  UsedPair pair;
+  wait_for_a_moment();  // nothing is left of what was sent by way of the other number
+  const int copy = ::fcntl(pair.client.get(), F_DUPFD_CLOEXEC, 0);
+  ASSERT_GE(copy, 0);
+  EXPECT_EQ(send(copy, "for the server"), "14");
+  ASSERT_EQ(::close(copy), 0);
+  int other[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, other), 0);
+  EXPECT_TRUE(other[0] == copy || other[1] == copy);
+  wait_for_a_moment();
+  for (const int end : other) EXPECT_EQ(receive(end, 100, MSG_DONTWAIT), "(EAGAIN)");
+  EXPECT_EQ(receive(pair.server.get()), "for the server");
+  ::close(other[0]);
+  ::close(other[1]);
+}
+
+}  // namespace
+}  // namespace farcall::preload
