@@ -41,15 +41,22 @@ struct stplr_budget *stplr_budget_share_locked(struct list_head *list, spinlock_
 
 void stplr_budget_put(struct stplr_budget *budget)
 {
+	bool last;
+
 	if (!budget->lock) {
 		if (refcount_dec_and_test(&budget->refs))
 			kfree(budget);
 		return;
 	}
-	if (!refcount_dec_and_lock(&budget->refs, budget->lock))
+	if (refcount_dec_not_one(&budget->refs))
 		return;
-	list_del(&budget->node);
+	spin_lock(budget->lock);
+	last = refcount_dec_and_test(&budget->refs);
+	if (last)
+		list_del(&budget->node);
 	spin_unlock(budget->lock);
+	if (!last)
+		return;
 	stplr_user_put(budget->user);
 	kfree(budget);
 }
