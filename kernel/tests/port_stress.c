@@ -473,6 +473,17 @@ static void one_round(unsigned int *seed)
 		die("something is left");
 }
 
+/* How many seconds more: some transitions are long in coming on a machine that others use as well. */
+#define LONGER 20
+
+static bool saw_all(void)
+{
+	for (int i = 0; i < EVENTS; i++)
+		if (!atomic_load(&events[i]))
+			return false;
+	return true;
+}
+
 int main(int argc, char **argv)
 {
 	time_t end = time(NULL) + (argc > 1 ? atoi(argv[1]) : 2);
@@ -485,7 +496,7 @@ int main(int argc, char **argv)
 	}
 	do {
 		one_round(&seed);
-	} while (time(NULL) < end);
+	} while (time(NULL) < end || (!saw_all() && time(NULL) < end + LONGER));
 	for (int i = 0; i < EVENTS; i++) {
 		printf("# %s: %ld\n", event_names[i], atomic_load(&events[i]));
 		if (!atomic_load(&events[i]))
