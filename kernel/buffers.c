@@ -1,74 +1,54 @@
 // SPDX-License-Identifier: GPL-2.0
 #include "buffers.h"
 
-#include <linux/compat.h>
 #include <linux/errno.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
 #include <linux/slab.h>
 
-#include "bytes.h"
 #include "region.h"
 
-/* As a 32-bit program has it. */
-struct compat_msg {
-	compat_uptr_t msgbuf;
-	u32 buflen;
-};
-
-static int get_segment(struct stplr_segment *segment, const struct stplr_msg __user *user, u32 i)
+int stplr_buffers_room(struct stplr_buffers *buffers, u32 count)
 {
-	struct stplr_msg one;
-
-	segment->copied = 0;
-	if (IS_ENABLED(CONFIG_COMPAT) && in_compat_syscall()) {
-		const struct compat_msg __user *from = (const struct compat_msg __user *)user + i;
-		struct compat_msg few;
-
-		if (stplr_get_arguments(&few, from))
-			return -EFAULT;
-		segment->base = few.msgbuf;
-		segment->length = few.buflen;
-		return 0;
-	}
-	if (stplr_get_arguments(&one, user + i))
-		return -EFAULT;
-	segment->base = (u64)(unsigned long)one.msgbuf;
-	segment->length = one.buflen;
-	return 0;
-}
-
-int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_msg __user *user,
-		      u32 count)
-{
-	struct stplr_segment *segment;
-	int err;
-	u32 i;
-
 	stplr_buffers_one(buffers, 0, 0);
 	if (count > STPLR_MSGS_MAX)
 		return -EINVAL;
-	if (count > ARRAY_SIZE(buffers->few)) {
-		buffers->segments = kmalloc_array(count, sizeof(*buffers->segments),
-						  GFP_KERNEL_ACCOUNT);
-		if (!buffers->segments) {
-			buffers->segments = buffers->few;
-			return -ENOMEM;
-		}
-	}
-	for (i = 0; i < count; i++) {
-		segment = &buffers->segments[i];
-		err = get_segment(segment, user, i);
-		buffers->total += err ? 0 : segment->length;
-		if (buffers->total > STPLR_BYTES_MAX)
-			err = -EMSGSIZE;
-		if (err) {
-			stplr_buffers_put(buffers);
-			return err;
-		}
-	}
-	buffers->count = count;
+	if (count <= ARRAY_SIZE(buffers->few))
+		return 0;
+	buffers->segments = kmalloc_array(count, sizeof(*buffers->segments), GFP_KERNEL_ACCOUNT);
+	if (buffers->segments)
+		return 0;
+	buffers->segments = buffers->few;
+	return -ENOMEM;
+}
+
+int stplr_buffers_add(struct stplr_buffers *buffers, u64 base, u32 length)
+{
+	if (buffers->total + length > STPLR_BYTES_MAX)
+		return -EMSGSIZE;
+	buffers->total += length;
+	buffers->segments[buffers->count++] = (struct stplr_segment){ base, length, 0 };
 	return 0;
+}
+
+int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_part __user *user,
+		      u32 count)
+{
+	int err = stplr_buffers_room(buffers, count);
+	struct stplr_part part;
+	u32 i;
+
+	for (i = 0; i < count && !err; i++) {
+		if (stplr_get_arguments(&part, user + i))
+			err = -EFAULT;
+		else if (part.reserved)
+			err = -EINVAL;
+		else
+			err = stplr_buffers_add(buffers, part.address, part.length);
+	}
+	if (err)
+		stplr_buffers_put(buffers);
+	return err;
 }
 
 int stplr_buffers_registered(struct stplr_buffers *buffers, const struct stplr_buffer *from,
@@ -100,16 +80,6 @@ bool stplr_buffers_find(const struct stplr_buffers *buffers, size_t offset, u32 
 		offset -= buffers->segments[*index].length;
 	}
 	return false;
-}
-
-noinline bool stplr_many_in(u8 *to, u64 from, size_t length)
-{
-	return stplr_bytes_in(to, from, length);
-}
-
-noinline bool stplr_many_out(u64 to, const u8 *from, size_t length)
-{
-	return stplr_bytes_out(to, from, length);
 }
 
 int stplr_buffers_copy_in(u8 *to, const struct stplr_buffers *from)

@@ -34,8 +34,34 @@ struct stplr_buffers {
 	struct stplr_region *region; /* reference; where they lie, or NULL */
 };
 
-/* 0, -EFAULT, -EINVAL, -EMSGSIZE, -ENOMEM. A count of 0 is no buffers. */
-int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_msg __user *user,
+/**
+ * stplr_buffers_room() - make room for a number of buffers, of which there is none yet
+ * @buffers: the buffers
+ * @count: how many there will be
+ *
+ * Return: 0, -EINVAL (too many), -ENOMEM.
+ */
+int stplr_buffers_room(struct stplr_buffers *buffers, u32 count);
+
+/**
+ * stplr_buffers_add() - add a buffer, for which there is room
+ * @buffers: the buffers
+ * @base: its address
+ * @length: its bytes
+ *
+ * Return: 0, or -EMSGSIZE: with all the others it is too much.
+ */
+int stplr_buffers_add(struct stplr_buffers *buffers, u64 base, u32 length);
+
+/**
+ * stplr_buffers_get() - read which buffers a program passes
+ * @buffers: the buffers; there are none where this fails
+ * @user: the program's array
+ * @count: its length; 0 is no buffers
+ *
+ * Return: 0, -EFAULT, -EINVAL, -EMSGSIZE, -ENOMEM.
+ */
+int stplr_buffers_get(struct stplr_buffers *buffers, const struct stplr_part __user *user,
 		      u32 count);
 
 static inline void stplr_buffers_one(struct stplr_buffers *buffers, u64 base, u32 length)
@@ -49,7 +75,14 @@ static inline void stplr_buffers_one(struct stplr_buffers *buffers, u64 base, u3
 	buffers->region = NULL;
 }
 
-/* -EFAULT: what is not in that region. */
+/**
+ * stplr_buffers_registered() - stplr_buffers_from() for registered memory
+ * @buffers: the buffers
+ * @from: what the program passes
+ * @regions: of the connection
+ *
+ * Return: 0, or -EFAULT for what is not in that region.
+ */
 int stplr_buffers_registered(struct stplr_buffers *buffers, const struct stplr_buffer *from,
 			     struct stplr_regions *regions);
 
@@ -67,7 +100,10 @@ static inline int stplr_buffers_from(struct stplr_buffers *buffers,
 	return stplr_buffers_get(buffers, u64_to_user_ptr(from->address), from->count);
 }
 
-/* Gives back what there is to be given back; a second time there is nothing. */
+/**
+ * stplr_buffers_drop() - stplr_buffers_put() where there is something to give back
+ * @buffers: the buffers, which are none then
+ */
 void stplr_buffers_drop(struct stplr_buffers *buffers);
 
 static inline void stplr_buffers_put(struct stplr_buffers *buffers)
@@ -78,35 +114,62 @@ static inline void stplr_buffers_put(struct stplr_buffers *buffers)
 	buffers->total = 0;
 }
 
-/* Finds the segment that offset falls in and how far; false at the end. */
+/**
+ * stplr_buffers_find() - find the segment that an offset falls in
+ * @buffers: the buffers
+ * @offset: into all of them
+ * @index: of that segment
+ * @within: how far into it
+ *
+ * Return: false at the end.
+ */
 bool stplr_buffers_find(const struct stplr_buffers *buffers, size_t offset, u32 *index,
 			size_t *within);
 
-/* Copies all of the buffers, or to a part of them. 0 or -EFAULT. */
+/**
+ * stplr_buffers_copy_in() - copy all of the caller's buffers
+ * @to: where they go
+ * @from: the buffers
+ *
+ * Return: 0 or -EFAULT.
+ */
 int stplr_buffers_copy_in(u8 *to, const struct stplr_buffers *from);
+
+/**
+ * stplr_buffers_copy_out() - copy to a part of the caller's buffers
+ * @to: the buffers
+ * @offset: where the part begins
+ * @from: what is copied
+ * @length: how many bytes
+ *
+ * Return: 0 or -EFAULT.
+ */
 int stplr_buffers_copy_out(const struct stplr_buffers *to, size_t offset, const u8 *from,
 			   size_t length);
 
-/* Brings pages of the caller. 0, or -EFAULT if not even the first can be had. */
+/**
+ * stplr_bring() - bring pages of the caller
+ * @base: where they begin
+ * @length: how many bytes
+ * @write: whether they are to be written
+ *
+ * Return: 0, or -EFAULT if not even the first can be had.
+ */
 int stplr_bring(u64 base, size_t length, bool write);
-
-/* Out of line, so that the callers of what follows save no registers for these. */
-bool stplr_many_in(u8 *to, u64 from, size_t length);
-bool stplr_many_out(u64 to, const u8 *from, size_t length);
 
 /* False: the program's memory faults. */
 static __always_inline bool stplr_copy_in(u8 *to, u64 from, size_t length)
 {
 	if (likely(length <= STPLR_INLINE))
 		return !stplr_few_in(to, u64_to_user_ptr(from), length);
-	return stplr_many_in(to, from, length);
+	return !copy_from_user(to, u64_to_user_ptr(from), length);
 }
 
 static __always_inline bool stplr_copy_out(u64 to, const u8 *from, size_t length)
 {
 	if (likely(length <= STPLR_INLINE))
 		return !stplr_few_out(u64_to_user_ptr(to), from, length);
-	return stplr_many_out(to, from, length);
+	return !copy_to_user(u64_to_user_ptr(to), from, length);
 }
 
 #endif

@@ -13,6 +13,7 @@
 
 #include "compat.h"
 #include "connection.h"
+#include "control.h"
 #include "debug.h"
 #include "exit.h"
 #include "inherit.h"
@@ -25,6 +26,9 @@
 
 /* So many processes receive from a channel at most: all of them are gone through under a lock. */
 #define SERVERS_MAX 1024
+
+/* So many pulses that were posted to a channel itself may be queued there. */
+#define POSTS_MAX 16384
 
 /* A process that has received from a channel. */
 struct server {
@@ -51,7 +55,7 @@ static struct stplr_item *tell_of_unblock(struct stplr_call *call)
 
 	message->unblock = NULL;
 	if (pulse)
-		stplr_pulse_of(pulse)->value = call->id;
+		stplr_pulse_of(pulse)->value = call->name;
 	return pulse;
 }
 
@@ -70,7 +74,8 @@ void stplr_channel_put(struct stplr_channel *channel)
 	if (!refcount_dec_and_test(&channel->refs))
 		return;
 	stplr_hide(&channel->shown);
-	stplr_user_uncharge(channel->user, sizeof(*channel));
+	stplr_budget_put(channel->posts);
+	stplr_user_uncharge(channel->user, sizeof(*channel) + sizeof(*channel->posts));
 	stplr_user_put(channel->user);
 	kfree(channel);
 }
@@ -183,19 +188,28 @@ static void forget_servers(struct stplr_channel *channel)
 		free_server(server);
 }
 
-static int channel_release(struct inode *inode, struct file *file)
+/* Whoever waits is told, and nobody gets in any more. A second time there is next to nothing to do. */
+static void shut_down(struct stplr_channel *channel)
 {
-	struct stplr_channel *channel = file->private_data;
+	const bool closed = stplr_port_closed(&channel->port);
 
 	if (channel->name[0])
 		stplr_name_detach(channel);
 	stplr_port_close(&channel->port, -ESRCH);
 	stplr_inherit_close(channel);
 	wake_up_all(&channel->clients);
-	stplr_connection_mourn(channel);
+	stplr_connection_send_death_notices(channel);
+	if (!closed)
+		stplr_log(STPLR_DEBUG_OWNERS, "channel %*pE: closed\n",
+			  (int)strlen(channel->name), channel->name);
+}
+
+static int channel_release(struct inode *inode, struct file *file)
+{
+	struct stplr_channel *channel = file->private_data;
+
+	shut_down(channel);
 	forget_servers(channel);
-	stplr_log(STPLR_DEBUG_OWNERS, "channel %*pE: closed\n", (int)strlen(channel->name),
-		  channel->name);
 	stplr_channel_put(channel);
 	return 0;
 }
@@ -215,35 +229,59 @@ static __poll_t channel_poll(struct file *file, poll_table *table)
 }
 
 static long connect_to(struct stplr_channel *channel,
-		       const struct stplr_channel_connect __user *user)
+		       const struct stplr_channel_connect __user *user, size_t size)
 {
 	struct stplr_channel_connect arguments;
+	int err = stplr_get_sized(&arguments, user, size, STPLR_CHANNEL_CONNECT_SIZE_VER0);
 
-	if (stplr_get_arguments(&arguments, user))
-		return -EFAULT;
+	if (err)
+		return err;
 	refcount_inc(&channel->refs);
 	return stplr_connection_create(channel, arguments.label);
+}
+
+static long post(struct stplr_channel *channel, const struct stplr_pulse __user *user, size_t size)
+{
+	struct stplr_budget *budgets[STPLR_BUDGETS] = { channel->posts };
+
+	return stplr_pulse_post(&channel->port, channel->user, budgets, user, size);
+}
+
+static long tell_info(struct stplr_channel *channel, struct stplr_info __user *user, size_t size)
+{
+	struct stplr_info info = { .kind = STPLR_KIND_CHANNEL };
+
+	stplr_channel_describe(channel, &info);
+	return stplr_put_info(user, size, &info);
 }
 
 static long channel_ioctl(struct file *file, unsigned int command, unsigned long argument)
 {
 	struct stplr_channel *channel = file->private_data;
+	const size_t size = _IOC_SIZE(command);
 	void __user *user = (void __user *)argument;
 
 	stplr_unpark();
-	switch (command) {
-	case STPLR_CHANNEL_CONNECT:
-		return connect_to(channel, user);
-	case STPLR_RECEIVE:
-		return stplr_channel_receive(channel, user, file);
-	case STPLR_REPLY:
-		return stplr_channel_reply(channel, user);
-	case STPLR_REPLY_RECEIVE:
-		return stplr_channel_reply_receive(channel, user, file);
-	case STPLR_READ:
-		return stplr_channel_read(channel, user);
-	case STPLR_WRITE:
-		return stplr_channel_write(channel, user);
+	switch (STPLR_SIZELESS(command)) {
+	case STPLR_SIZELESS(STPLR_CHANNEL_CONNECT):
+		return connect_to(channel, user, size);
+	case STPLR_SIZELESS(STPLR_RECEIVE):
+		return stplr_channel_receive(channel, user, size, file);
+	case STPLR_SIZELESS(STPLR_REPLY):
+		return stplr_channel_reply(channel, user, size);
+	case STPLR_SIZELESS(STPLR_REPLY_RECEIVE):
+		return stplr_channel_reply_receive(channel, user, size, file);
+	case STPLR_SIZELESS(STPLR_READ):
+		return stplr_channel_read(channel, user, size);
+	case STPLR_SIZELESS(STPLR_WRITE):
+		return stplr_channel_write(channel, user, size);
+	case STPLR_SIZELESS(STPLR_POST):
+		return post(channel, user, size);
+	case STPLR_SIZELESS(STPLR_SHUTDOWN):
+		shut_down(channel);
+		return 0;
+	case STPLR_SIZELESS(STPLR_INFO):
+		return tell_info(channel, user, size);
 	default:
 		return -ENOTTY;
 	}
@@ -258,6 +296,13 @@ static const struct file_operations channel_operations = {
 	.compat_ioctl = compat_ptr_ioctl,
 	.llseek = noop_llseek,
 };
+
+void stplr_channel_describe(const struct stplr_channel *channel, struct stplr_info *info)
+{
+	info->flags = channel->flags;
+	info->number = channel->port.number;
+	info->spin_us = stplr_patience_us(&channel->port.receiving);
+}
 
 struct stplr_channel *stplr_channel_from_fd(int fd)
 {
@@ -326,17 +371,21 @@ static struct stplr_channel *channel_new(const struct stplr_channel_create *argu
 	channel->user = stplr_user_get();
 	if (!channel->user)
 		goto free;
-	err = stplr_user_charge(channel->user, sizeof(*channel));
+	err = stplr_user_charge(channel->user, sizeof(*channel) + sizeof(*channel->posts));
 	if (err)
 		goto put_user;
-	stplr_port_init(&channel->port, &channel_ops, get_random_u64());
+	err = -ENOMEM;
+	channel->posts = stplr_budget_new(POSTS_MAX);
+	if (!channel->posts)
+		goto uncharge;
+	stplr_port_init(&channel->port, &channel_ops, get_random_u64(), arguments->spin_us);
 	refcount_set(&channel->refs, 1);
 	channel->flags = arguments->flags;
 	init_waitqueue_head(&channel->receivers);
 	init_waitqueue_head(&channel->clients);
 	spin_lock_init(&channel->lock);
 	INIT_LIST_HEAD(&channel->servers);
-	INIT_LIST_HEAD(&channel->mourners);
+	INIT_LIST_HEAD(&channel->death_notices);
 	INIT_LIST_HEAD(&channel->connections);
 	INIT_LIST_HEAD(&channel->budgets);
 	rt_mutex_init(&channel->inherit_lock);
@@ -349,6 +398,8 @@ static struct stplr_channel *channel_new(const struct stplr_channel_create *argu
 	stplr_show(&channel->shown, &channel->port, &channel_shown_ops);
 	return channel;
 
+uncharge:
+	stplr_user_uncharge(channel->user, sizeof(*channel) + sizeof(*channel->posts));
 put_user:
 	stplr_user_put(channel->user);
 free:
@@ -356,15 +407,16 @@ free:
 	return ERR_PTR(err);
 }
 
-long stplr_channel_create(const struct stplr_channel_create __user *user)
+long stplr_channel_create(const struct stplr_channel_create __user *user, size_t size)
 {
 	struct stplr_channel_create arguments;
 	struct stplr_channel *channel;
 	long fd;
 
-	if (stplr_get_arguments(&arguments, user))
-		return -EFAULT;
-	if (arguments.flags & ~ALL_FLAGS || arguments.mode & ~0777u ||
+	fd = stplr_get_sized(&arguments, user, size, STPLR_CHANNEL_CREATE_SIZE_VER0);
+	if (fd)
+		return fd;
+	if (arguments.flags & ~ALL_FLAGS || arguments.mode & ~0777u || arguments.reserved ||
 	    strnlen(arguments.name, STPLR_NAME_MAX) == STPLR_NAME_MAX)
 		return -EINVAL;
 	channel = channel_new(&arguments);
@@ -383,11 +435,7 @@ long stplr_channel_create(const struct stplr_channel_create __user *user)
 		return fd;
 	}
 	/* Whoever found the name meanwhile meets a port that is closed. */
-	if (channel->name[0])
-		stplr_name_detach(channel);
-	stplr_port_close(&channel->port, -ESRCH);
-	wake_up_all(&channel->clients);
-	stplr_connection_mourn(channel);
+	shut_down(channel);
 put:
 	stplr_channel_put(channel);
 	return fd;

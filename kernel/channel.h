@@ -37,9 +37,10 @@ struct stplr_channel {
 	const void *last_server; /* a guess that saves a search */
 	unsigned int server_count;
 	struct list_head servers;
-	struct list_head mourners; /* connections with a death pulse to send */
+	struct list_head death_notices; /* connections with one to send */
 	struct list_head connections;
 	struct list_head budgets; /* of users, for their pulses */
+	struct stplr_budget *posts; /* reference; for pulses posted to the channel itself */
 	struct rt_mutex inherit_lock; /* protects the next two; see inherit.h */
 	struct list_head loans;
 	unsigned int loan_count;
@@ -52,30 +53,122 @@ struct stplr_channel {
 	char name[STPLR_NAME_MAX];
 };
 
-/* Both return a descriptor. */
-long stplr_channel_create(const struct stplr_channel_create __user *user);
+/**
+ * stplr_channel_create() - make a channel
+ * @user: the program's arguments
+ * @size: how many bytes of them it knows
+ *
+ * Return: a descriptor, or an error.
+ */
+long stplr_channel_create(const struct stplr_channel_create __user *user, size_t size);
 
+/**
+ * stplr_channel_put() - drop a reference
+ * @channel: the channel
+ */
 void stplr_channel_put(struct stplr_channel *channel);
 
-/* The channel behind a descriptor, with a reference; ERR_PTR(-EBADF, -EINVAL). */
+/**
+ * stplr_channel_describe() - say what there is to say of a channel
+ * @channel: the channel
+ * @info: gets its flags, its number, and how long its threads look before they sleep
+ */
+void stplr_channel_describe(const struct stplr_channel *channel, struct stplr_info *info);
+
+/**
+ * stplr_channel_from_fd() - the channel behind a descriptor
+ * @fd: the descriptor
+ *
+ * Return: the channel with a reference, or ERR_PTR(-EBADF, -EINVAL).
+ */
 struct stplr_channel *stplr_channel_from_fd(int fd);
 
-/* name.c: names are unique in an IPC namespace. 0, -EACCES, -EADDRINUSE. */
+/**
+ * stplr_name_attach() - give a channel its name, which no other has in the caller's IPC namespace
+ * @channel: the channel, whose name is set
+ *
+ * Return: 0, -EACCES, -EADDRINUSE.
+ */
 int stplr_name_attach(struct stplr_channel *channel);
+
+/**
+ * stplr_name_detach() - take a channel's name away; a second time there is nothing to do
+ * @channel: the channel
+ */
 void stplr_name_detach(struct stplr_channel *channel);
 
-/* The channel of that name, with a reference, if the caller may connect; -ENOENT, -EACCES. */
+/**
+ * stplr_name_find() - the channel of a name, if the caller may connect to it
+ * @name: the name
+ *
+ * Return: the channel with a reference, or ERR_PTR(-ENOENT, -EACCES).
+ */
 struct stplr_channel *stplr_name_find(const char *name);
 
-/* receive.c */
+/**
+ * stplr_channel_receive() - STPLR_RECEIVE
+ * @channel: the channel
+ * @user: the program's arguments
+ * @size: how many bytes of them it knows
+ * @file: of the channel
+ *
+ * Return: as the system call does.
+ */
 long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive __user *user,
-			   struct file *file);
-long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply __user *user);
-long stplr_channel_reply_receive(struct stplr_channel *channel,
-				 struct stplr_reply_receive __user *user, struct file *file);
-long stplr_channel_read(struct stplr_channel *channel, const struct stplr_access __user *user);
-long stplr_channel_write(struct stplr_channel *channel, const struct stplr_access __user *user);
+			   size_t size, struct file *file);
 
+/**
+ * stplr_channel_reply() - STPLR_REPLY
+ * @channel: the channel
+ * @user: the program's arguments
+ * @size: how many bytes of them it knows
+ *
+ * Return: as the system call does.
+ */
+long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply __user *user,
+			 size_t size);
+
+/**
+ * stplr_channel_reply_receive() - STPLR_REPLY_RECEIVE
+ * @channel: the channel
+ * @user: the program's arguments
+ * @size: how many bytes of them it knows
+ * @file: of the channel
+ *
+ * Return: as the system call does.
+ */
+long stplr_channel_reply_receive(struct stplr_channel *channel,
+				 struct stplr_reply_receive __user *user, size_t size,
+				 struct file *file);
+
+/**
+ * stplr_channel_read() - STPLR_READ
+ * @channel: the channel
+ * @user: the program's arguments
+ * @size: how many bytes of them it knows
+ *
+ * Return: as the system call does.
+ */
+long stplr_channel_read(struct stplr_channel *channel, const struct stplr_access __user *user,
+			size_t size);
+
+/**
+ * stplr_channel_write() - STPLR_WRITE
+ * @channel: the channel
+ * @user: the program's arguments
+ * @size: how many bytes of them it knows
+ *
+ * Return: as the system call does.
+ */
+long stplr_channel_write(struct stplr_channel *channel, const struct stplr_access __user *user,
+			 size_t size);
+
+/**
+ * stplr_channel_watch_server() - stplr_channel_serve() where that may be for the first time
+ * @channel: the channel
+ *
+ * Return: 0, -ENOMEM, -EDQUOT.
+ */
 int stplr_channel_watch_server(struct stplr_channel *channel);
 
 /* Watches the calling process, which is about to receive. 0, -ENOMEM, -EDQUOT. */

@@ -117,16 +117,6 @@ static inline u64 stplr_own_slice(const struct task_struct *task)
 #endif
 }
 
-/*
- * For a variable whose every word that counts is written before it is read. Kernels that clear all
- * of the stack (INIT_STACK_ALL) would clear it first, word by word.
- */
-#if __has_attribute(__uninitialized__)
-#define STPLR_UNSET __attribute__((__uninitialized__))
-#else
-#define STPLR_UNSET
-#endif
-
 /* Since 6.16 the probe is told in addition whether the whole process is gone. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 16, 0)
 #define STPLR_EXIT_PROBE_ARGS void *data, struct task_struct *task, bool group_dead

@@ -10,8 +10,7 @@
 #include <linux/uaccess.h>
 
 #include "compat.h"
-#include "counters.h"
-#include "inherit.h"
+#include "control.h"
 #include "message.h"
 #include "park.h"
 #include "pulse.h"
@@ -44,32 +43,8 @@ struct stplr_pulse_item *stplr_connection_pulse(struct stplr_connection *connect
 	return stplr_pulse_new(connection->user, budgets, code, value);
 }
 
-static long pulse(struct stplr_connection *connection, const struct stplr_pulse __user *user)
-{
-	struct stplr_pulse_item *item;
-	struct stplr_pulse arguments;
-	int err;
-
-	if (stplr_get_arguments(&arguments, user))
-		return -EFAULT;
-	/* Nobody gets ahead of those who are more urgent by saying so. */
-	if (arguments.code < 0 || arguments.priority < 0 ||
-	    arguments.priority > stplr_priority_of_current())
-		return -EINVAL;
-	item = stplr_pulse_new(connection->user, connection->budgets, arguments.code,
-			       arguments.value);
-	if (IS_ERR(item))
-		return PTR_ERR(item);
-	err = stplr_port_post(&connection->channel->port, &item->item,
-			      arguments.priority ? arguments.priority : stplr_priority_of_current());
-	if (err)
-		stplr_pulse_free(&item->item);
-	else
-		stplr_count(STPLR_COUNT_PULSES);
-	return err;
-}
-
-static long ask_for_death(struct stplr_connection *connection, const struct stplr_death __user *user)
+static long ask_for_death(struct stplr_connection *connection,
+			  const struct stplr_death __user *user, size_t size)
 {
 	struct stplr_pulse_item *item;
 	struct stplr_channel *told;
@@ -77,8 +52,9 @@ static long ask_for_death(struct stplr_connection *connection, const struct stpl
 	bool closed;
 	int err;
 
-	if (stplr_get_arguments(&arguments, user))
-		return -EFAULT;
+	err = stplr_get_sized(&arguments, user, size, STPLR_DEATH_SIZE_VER0);
+	if (err)
+		return err;
 	if (arguments.reserved)
 		return -EINVAL;
 	told = stplr_channel_from_fd(arguments.channel);
@@ -90,13 +66,13 @@ static long ask_for_death(struct stplr_connection *connection, const struct stpl
 		goto put_told;
 	}
 	spin_lock(&connection->channel->lock);
-	/* Mourning takes the lock after the port is closed, so one of the two sees the other. */
+	/* Who sends the notices takes the lock after the port is closed, so one of the two sees the other. */
 	closed = stplr_port_closed(&connection->channel->port);
 	err = closed ? -ESRCH : connection->death ? -EBUSY : 0;
 	if (!err) {
 		connection->told = told;
 		connection->death = item;
-		list_add(&connection->mourning, &connection->channel->mourners);
+		list_add(&connection->death_notice, &connection->channel->death_notices);
 	}
 	spin_unlock(&connection->channel->lock);
 	if (!err)
@@ -115,9 +91,10 @@ static struct stplr_pulse_item *next_death(struct stplr_channel *channel,
 	struct stplr_connection *connection;
 
 	spin_lock(&channel->lock);
-	connection = list_first_entry_or_null(&channel->mourners, struct stplr_connection, mourning);
+	connection = list_first_entry_or_null(&channel->death_notices, struct stplr_connection,
+						      death_notice);
 	if (connection) {
-		list_del_init(&connection->mourning);
+		list_del_init(&connection->death_notice);
 		death = connection->death;
 		connection->death = NULL;
 		*told = connection->told;
@@ -127,7 +104,7 @@ static struct stplr_pulse_item *next_death(struct stplr_channel *channel,
 	return death;
 }
 
-void stplr_connection_mourn(struct stplr_channel *channel)
+void stplr_connection_send_death_notices(struct stplr_channel *channel)
 {
 	struct stplr_pulse_item *death;
 	struct stplr_channel *told;
@@ -140,14 +117,25 @@ void stplr_connection_mourn(struct stplr_channel *channel)
 	}
 }
 
-static long register_memory(struct stplr_connection *connection, const struct stplr_register __user *user)
+static long register_memory(struct stplr_connection *connection,
+			    const struct stplr_register __user *user, size_t size)
 {
 	struct stplr_register arguments;
+	int err = stplr_get_sized(&arguments, user, size, STPLR_REGISTER_SIZE_VER0);
 
-	if (stplr_get_arguments(&arguments, user))
-		return -EFAULT;
+	if (err)
+		return err;
 	return stplr_region_register(connection->regions, connection->user, arguments.address,
 				     arguments.length);
+}
+
+static long tell_info(struct stplr_connection *connection, struct stplr_info __user *user,
+		      size_t size)
+{
+	struct stplr_info info = { .kind = STPLR_KIND_CONNECTION, .label = connection->label };
+
+	stplr_channel_describe(connection->channel, &info);
+	return stplr_put_info(user, size, &info);
 }
 
 static void put_budgets(struct stplr_connection *connection)
@@ -165,7 +153,7 @@ static void leave_channel(struct stplr_connection *connection)
 	struct stplr_pulse_item *death;
 
 	spin_lock(&channel->lock);
-	list_del_init(&connection->mourning);
+	list_del_init(&connection->death_notice);
 	list_del(&connection->sibling);
 	death = connection->death;
 	spin_unlock(&channel->lock);
@@ -219,19 +207,23 @@ static __poll_t connection_poll(struct file *file, poll_table *table)
 static long connection_ioctl(struct file *file, unsigned int command, unsigned long argument)
 {
 	struct stplr_connection *connection = file->private_data;
+	const size_t size = _IOC_SIZE(command);
 	void __user *user = (void __user *)argument;
 
 	stplr_unpark();
-	switch (command) {
-	case STPLR_SEND:
-		return stplr_connection_send(connection, user, file);
-	case STPLR_PULSE:
-		return pulse(connection, user);
-	case STPLR_DEATH:
-		return ask_for_death(connection, user);
-	case STPLR_REGISTER:
-		return register_memory(connection, user);
-	case STPLR_UNREGISTER:
+	switch (STPLR_SIZELESS(command)) {
+	case STPLR_SIZELESS(STPLR_SEND):
+		return stplr_connection_send(connection, user, size, file);
+	case STPLR_SIZELESS(STPLR_PULSE):
+		return stplr_pulse_post(&connection->channel->port, connection->user,
+					connection->budgets, user, size);
+	case STPLR_SIZELESS(STPLR_DEATH):
+		return ask_for_death(connection, user, size);
+	case STPLR_SIZELESS(STPLR_REGISTER):
+		return register_memory(connection, user, size);
+	case STPLR_SIZELESS(STPLR_INFO):
+		return tell_info(connection, user, size);
+	case STPLR_SIZELESS(STPLR_UNREGISTER):
 		return stplr_region_unregister(connection->regions, argument);
 	default:
 		return -ENOTTY;
@@ -273,7 +265,7 @@ static struct stplr_connection *connection_new(struct stplr_channel *channel, u6
 		goto put_budgets;
 	connection->label = label;
 	connection->channel = channel;
-	INIT_LIST_HEAD(&connection->mourning);
+	INIT_LIST_HEAD(&connection->death_notice);
 	spin_lock(&channel->lock);
 	fresh = connection->budgets[1];
 	connection->budgets[1] = stplr_budget_share_locked(&channel->budgets, &channel->lock,

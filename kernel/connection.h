@@ -19,29 +19,61 @@ struct stplr_connection {
 	struct stplr_pulse_item *goodbye; /* kept ready for the release, if the channel wants it */
 
 	struct list_head sibling; /* in channel->connections, under channel->lock */
-	struct list_head mourning; /* in channel->mourners, under channel->lock */
+	struct list_head death_notice; /* in channel->death_notices, under channel->lock */
 	struct stplr_channel *told; /* reference: who gets the death pulse, or NULL */
 	struct stplr_pulse_item *death;
 };
 
-/* A descriptor of a new connection; takes the reference to the channel, also when it fails. */
+/**
+ * stplr_connection_create() - make a connection
+ * @channel: to which; takes the caller's reference, also when it fails
+ * @label: what the server is told with each message
+ *
+ * Return: a descriptor, or an error.
+ */
 long stplr_connection_create(struct stplr_channel *channel, u64 label);
 
-/* A label for a connection that nobody chose one for. */
+/**
+ * stplr_connection_label() - a label for a connection that nobody chose one for
+ *
+ * Return: a number that no other such connection has.
+ */
 u64 stplr_connection_label(void);
 
-/* send.c */
+/**
+ * stplr_connection_send() - send what a program passes, and wait
+ * @connection: the connection
+ * @user: the program's arguments
+ * @size: how many bytes of them it knows
+ * @file: of the connection
+ *
+ * Return: as the system call does.
+ */
 long stplr_connection_send(struct stplr_connection *connection, struct stplr_send __user *user,
-			   struct file *file);
+			   size_t size, struct file *file);
 
-/* To be queued when something happens, and counted as if it were. Fails as stplr_pulse_new() does. */
+/**
+ * stplr_connection_pulse() - a pulse to be queued when something happens, and counted as if it were
+ * @connection: for whose channel
+ * @code: of the pulse
+ * @value: of the pulse
+ *
+ * Return: as stplr_pulse_new().
+ */
 struct stplr_pulse_item *stplr_connection_pulse(struct stplr_connection *connection, s32 code,
 						s64 value);
 
-/* Tells all who asked for it that the channel is gone. Called once, when it is closed. */
-void stplr_connection_mourn(struct stplr_channel *channel);
+/**
+ * stplr_connection_send_death_notices() - tell all who asked for it that a channel is gone
+ * @channel: the channel, whose port is closed
+ */
+void stplr_connection_send_death_notices(struct stplr_channel *channel);
 
-/* A line for each connection, for debugfs. */
+/**
+ * stplr_connection_show() - write a line for each connection, for debugfs
+ * @file: where
+ * @channel: whose
+ */
 void stplr_connection_show(struct seq_file *file, struct stplr_channel *channel);
 
 #endif

@@ -10,14 +10,16 @@
 #include "channel.h"
 #include "connection.h"
 #include "park.h"
+#include "words.h"
 
-static long connect_by_name(const struct stplr_connect __user *user)
+static long connect_by_name(const struct stplr_connect __user *user, size_t size)
 {
 	struct stplr_connect arguments;
 	struct stplr_channel *channel;
+	int err = stplr_get_sized(&arguments, user, size, STPLR_CONNECT_SIZE_VER0);
 
-	if (copy_from_user(&arguments, user, sizeof(arguments)))
-		return -EFAULT;
+	if (err)
+		return err;
 	if (!arguments.name[0] || strnlen(arguments.name, STPLR_NAME_MAX) == STPLR_NAME_MAX)
 		return -EINVAL;
 	channel = stplr_name_find(arguments.name);
@@ -26,16 +28,32 @@ static long connect_by_name(const struct stplr_connect __user *user)
 	return stplr_connection_create(channel, stplr_connection_label());
 }
 
+long stplr_put_info(struct stplr_info __user *user, size_t size, struct stplr_info *info)
+{
+	const size_t known = min(size, sizeof(*info));
+
+	if (size < STPLR_INFO_SIZE_VER0)
+		return -EINVAL;
+	info->interface = STPLR_INTERFACE;
+	if (copy_to_user(user, info, known) || clear_user((u8 __user *)user + known, size - known))
+		return -EFAULT;
+	return 0;
+}
+
 static long control_ioctl(struct file *file, unsigned int command, unsigned long argument)
 {
+	struct stplr_info info = { .kind = STPLR_KIND_CONTROL };
+	const size_t size = _IOC_SIZE(command);
 	void __user *user = (void __user *)argument;
 
 	stplr_unpark();
-	switch (command) {
-	case STPLR_CHANNEL_CREATE:
-		return stplr_channel_create(user);
-	case STPLR_CONNECT:
-		return connect_by_name(user);
+	switch (STPLR_SIZELESS(command)) {
+	case STPLR_SIZELESS(STPLR_CHANNEL_CREATE):
+		return stplr_channel_create(user, size);
+	case STPLR_SIZELESS(STPLR_CONNECT):
+		return connect_by_name(user, size);
+	case STPLR_SIZELESS(STPLR_INFO):
+		return stplr_put_info(user, size, &info);
 	default:
 		return -ENOTTY;
 	}

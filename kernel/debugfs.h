@@ -37,14 +37,29 @@ struct stplr_shown {
 	const struct stplr_shown_ops *ops;
 };
 
-/* Numbers the port, too. */
+/**
+ * stplr_show() - show what owns a port, and number the port
+ * @shown: part of the owner
+ * @port: its port
+ * @ops: how it is shown
+ */
 void stplr_show(struct stplr_shown *shown, struct stplr_port *port,
 		const struct stplr_shown_ops *ops);
-/* By the owner, whose last reference is gone. */
+
+/**
+ * stplr_hide() - undo stplr_show(); by the owner, whose last reference is gone
+ * @shown: part of the owner
+ */
 void stplr_hide(struct stplr_shown *shown);
 
-/* Never fails: what cannot be shown is not. */
+/**
+ * stplr_debugfs_init() - make the files; what cannot be shown is not
+ */
 void stplr_debugfs_init(void);
+
+/**
+ * stplr_debugfs_exit() - take the files away
+ */
 void stplr_debugfs_exit(void);
 
 #endif

@@ -15,11 +15,11 @@ static DEFINE_RAW_SPINLOCK(watch_lock);
 static DEFINE_HASHTABLE(leaders, 10);
 static atomic_t led; /* how many leaders there are */
 
-static struct workqueue_struct *burials;
+static struct workqueue_struct *endings;
 static struct tracepoint *exit_tracepoint;
 
 /* Of all that watched the same, the leader last, for the work is part of it. */
-static void bury(struct work_struct *work)
+static void run_watches(struct work_struct *work)
 {
 	struct stplr_watch *leader = container_of(work, struct stplr_watch, work), *watch;
 
@@ -69,9 +69,9 @@ static void on_exit(STPLR_EXIT_PROBE_ARGS)
 	raw_spin_unlock(&watch_lock);
 	/* Nobody else does away with a leader whose owner has ended. */
 	if (of_thread)
-		queue_work(burials, &of_thread->work);
+		queue_work(endings, &of_thread->work);
 	if (of_process)
-		queue_work(burials, &of_process->work);
+		queue_work(endings, &of_process->work);
 }
 
 static void find_tracepoint(struct tracepoint *tracepoint, void *found)
@@ -87,12 +87,12 @@ int stplr_exit_init(void)
 	for_each_kernel_tracepoint(find_tracepoint, &exit_tracepoint);
 	if (!exit_tracepoint)
 		return -EOPNOTSUPP;
-	burials = alloc_workqueue("stplr", WQ_UNBOUND, 0);
-	if (!burials)
+	endings = alloc_workqueue("stplr", WQ_UNBOUND, 0);
+	if (!endings)
 		return -ENOMEM;
 	err = tracepoint_probe_register(exit_tracepoint, on_exit, NULL);
 	if (err)
-		destroy_workqueue(burials);
+		destroy_workqueue(endings);
 	return err;
 }
 
@@ -100,7 +100,7 @@ void stplr_exit_exit(void)
 {
 	tracepoint_probe_unregister(exit_tracepoint, on_exit, NULL);
 	tracepoint_synchronize_unregister();
-	destroy_workqueue(burials);
+	destroy_workqueue(endings);
 }
 
 void stplr_exit_watch(struct stplr_watch *watch, const void *key,
@@ -111,7 +111,7 @@ void stplr_exit_watch(struct stplr_watch *watch, const void *key,
 	watch->key = key;
 	watch->died = died;
 	watch->ended = false;
-	INIT_WORK(&watch->work, bury);
+	INIT_WORK(&watch->work, run_watches);
 	INIT_LIST_HEAD(&watch->ring);
 	INIT_HLIST_NODE(&watch->leader);
 	raw_spin_lock(&watch_lock);

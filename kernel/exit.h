@@ -24,7 +24,16 @@ struct stplr_watch {
 	void (*died)(struct stplr_watch *watch); /* may sleep */
 };
 
+/**
+ * stplr_exit_init() - begin to learn of ends
+ *
+ * Return: 0, or an error.
+ */
 int stplr_exit_init(void);
+
+/**
+ * stplr_exit_exit() - undo stplr_exit_init(), when nothing is watched any more
+ */
 void stplr_exit_exit(void);
 
 /* Keys of the calling thread and of its process. */
@@ -38,11 +47,21 @@ static inline const void *stplr_exit_process(void)
 	return current->signal;
 }
 
-/* Calls died once the owner of key has ended, unless it is unwatched before. */
+/**
+ * stplr_exit_watch() - have died called once the owner of a key has ended
+ * @watch: unless this is unwatched before
+ * @key: whose owner is alive
+ * @died: what is called, in a work item
+ */
 void stplr_exit_watch(struct stplr_watch *watch, const void *key,
 		      void (*died)(struct stplr_watch *watch));
 
-/* True if died has not been called and will not be: whatever it were to do is the caller's. */
+/**
+ * stplr_exit_unwatch() - undo stplr_exit_watch()
+ * @watch: as there
+ *
+ * Return: true if died has not been called and will not be: whatever it were to do is the caller's.
+ */
 bool stplr_exit_unwatch(struct stplr_watch *watch);
 
 #endif

@@ -9,6 +9,7 @@
 #include <linux/spinlock.h>
 #include <uapi/linux/sched/types.h>
 
+#include "call.h"
 #include "compat.h"
 #include "counters.h"
 #include "exit.h"

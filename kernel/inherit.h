@@ -38,8 +38,19 @@
 #define STPLR_PRIORITY_REAL_TIME 40
 #define STPLR_PRIORITY_DEADLINE (STPLR_PRIORITY_REAL_TIME + 100)
 
+/**
+ * stplr_priority_of_current() - the priority of the calling thread's messages
+ *
+ * Return: as above.
+ */
 int stplr_priority_of_current(void);
 
+/**
+ * stplr_inherit_begin() - stplr_inherit_enter() on a channel that asks for it
+ * @channel: the channel
+ *
+ * Return: 0, -ENOMEM, -EDQUOT.
+ */
 int stplr_inherit_begin(struct stplr_channel *channel);
 
 /*
@@ -51,16 +62,32 @@ static inline int stplr_inherit_enter(struct stplr_channel *channel)
 	return channel->flags & STPLR_CHANNEL_INHERIT ? stplr_inherit_begin(channel) : 0;
 }
 
-/* By a sender: for struct stplr_port_ops. */
+/**
+ * stplr_inherit_sent() - lend the sender's priority; for struct stplr_port_ops
+ * @call: as there
+ * @receiver: as there
+ */
 void stplr_inherit_sent(struct stplr_call *call, struct task_struct *receiver);
 
-/* By the receiver of a call, which it will answer. */
+/**
+ * stplr_inherit_received() - by the receiver of a call, which it will answer
+ * @channel: of which
+ * @id: of the call
+ * @priority: of the call
+ */
 void stplr_inherit_received(struct stplr_channel *channel, u64 id, int priority);
 
-/* By whoever ended a call or saw it end. */
+/**
+ * stplr_inherit_ended() - by whoever ended a call or saw it end
+ * @channel: of which
+ * @id: of the call
+ */
 void stplr_inherit_ended(struct stplr_channel *channel, u64 id);
 
-/* The channel is closed: its threads get back what is theirs. */
+/**
+ * stplr_inherit_close() - give a channel's threads back what is theirs; it is closed
+ * @channel: the channel
+ */
 void stplr_inherit_close(struct stplr_channel *channel);
 
 #endif

@@ -20,7 +20,8 @@ static struct kmem_cache *bounces;
 
 int stplr_leftovers_init(void)
 {
-	bounces = kmem_cache_create("stplr_bounce", STPLR_BOUNCE, 0, SLAB_ACCOUNT, NULL);
+	bounces = kmem_cache_create_usercopy("stplr_bounce", STPLR_BOUNCE, 0, SLAB_ACCOUNT, 0,
+					     STPLR_BOUNCE, NULL);
 	return bounces ? 0 : -ENOMEM;
 }
 
@@ -163,7 +164,7 @@ static int leave_piece(struct stplr_message *message, size_t offset, u64 from, s
 	}
 	if (!chunk)
 		return 0;
-	if (!stplr_many_in(chunk->data, from, *length)) {
+	if (!stplr_copy_in(chunk->data, from, *length)) {
 		uncharge(message, sizeof(*chunk) + chunk->room);
 		kfree(chunk);
 		return -EFAULT;
@@ -221,7 +222,7 @@ static bool leave_there(struct stplr_message *message, size_t offset, u64 from, 
 		bytes = chunk->length;
 		if (!fits(chunk->offset, &bytes, chunk->room, offset, length))
 			return false;
-		if (!stplr_many_in(chunk->data + (offset - chunk->offset), from, length))
+		if (!stplr_copy_in(chunk->data + (offset - chunk->offset), from, length))
 			return true;
 		chunk->length = bytes;
 		message->left_to = max(message->left_to, offset + length);
@@ -231,7 +232,7 @@ static bool leave_there(struct stplr_message *message, size_t offset, u64 from, 
 		if (!message->first || !bytes ||
 		    !fits(message->first_offset, &bytes, room, offset, length))
 			return false;
-		if (!stplr_many_in(message->first + (offset - message->first_offset), from, length))
+		if (!stplr_copy_in(message->first + (offset - message->first_offset), from, length))
 			return true;
 		message->first_length = bytes;
 	}

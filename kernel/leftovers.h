@@ -22,26 +22,68 @@ struct stplr_chunk {
 	u8 data[];
 };
 
+/**
+ * stplr_leftovers_init() - make what they are allocated from
+ *
+ * Return: 0, or -ENOMEM.
+ */
 int stplr_leftovers_init(void);
+
+/**
+ * stplr_leftovers_exit() - undo stplr_leftovers_init()
+ */
 void stplr_leftovers_exit(void);
 
-/* STPLR_BOUNCE bytes, charged to the caller's memory cgroup; for what is sent by way of the kernel. */
+/**
+ * stplr_bounce_alloc() - STPLR_BOUNCE bytes, for what is sent by way of the kernel
+ *
+ * Return: them, charged to the caller's memory cgroup, or NULL.
+ */
 u8 *stplr_bounce_alloc(void);
+
+/**
+ * stplr_bounce_free() - free what stplr_bounce_alloc() returned
+ * @bounce: that
+ */
 void stplr_bounce_free(u8 *bounce);
 
-/* Whether something was left for there; *covers: and nothing for elsewhere. */
+/**
+ * stplr_leftovers_meet() - compare what was left with some place
+ * @message: the message
+ * @offset: where the place begins
+ * @length: its bytes
+ * @covers: nothing was left for elsewhere
+ *
+ * Return: whether something was left for there.
+ */
 bool stplr_leftovers_meet(const struct stplr_message *message, size_t offset, size_t length,
 			  bool *covers);
 
-/*
- * Leaves a copy of the caller's bytes. What comes later goes over what was there. Fails as
- * stplr_message_write() does.
+/**
+ * stplr_leave() - leave a copy of the caller's bytes
+ * @message: the message
+ * @offset: where they belong; what comes later goes over what was there
+ * @from: where they are
+ * @length: how many
+ * @peer_error: as for stplr_message_write()
+ *
+ * Return: as stplr_message_write().
  */
 int stplr_leave(struct stplr_message *message, size_t offset, u64 from, size_t length,
 		int *peer_error);
+
+/**
+ * stplr_leftovers_free() - forget what was left
+ * @message: the message
+ */
 void stplr_leftovers_free(struct stplr_message *message);
 
-/* By the sender, once it is through: copies what was left to where it belongs. */
+/**
+ * stplr_leftovers_collect() - copy what was left to where it belongs; by the sender, once it is through
+ * @message: the message
+ *
+ * Return: 0, -EFAULT, -EINTR.
+ */
 int stplr_leftovers_collect(struct stplr_message *message);
 
 #endif

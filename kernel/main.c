@@ -4,8 +4,8 @@
 #include "control.h"
 #include "debug.h"
 #include "debugfs.h"
-#include "device.h"
 #include "exit.h"
+#include "handles/device.h"
 #include "message.h"
 #include "page.h"
 

@@ -2,7 +2,6 @@
 #include "message.h"
 
 #include <linux/cred.h>
-#include <linux/file.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
 #include <linux/pid.h>
@@ -12,6 +11,7 @@
 #include <linux/uaccess.h>
 
 #include "counters.h"
+#include "files.h"
 #include "leftovers.h"
 #include "page.h"
 #include "region.h"
@@ -145,17 +145,13 @@ static void free_bounce(struct stplr_message *message)
 /* Gives back all that one use took; what is left is as good as new. */
 static void empty(struct stplr_message *message)
 {
-	u32 i;
-
 	/* All that is not inline is charged. */
 	if (message->charged != sizeof(*message))
 		stplr_leftovers_free(message);
 	message->first = NULL;
 	message->reply_end = 0;
 	if (message->files) {
-		for (i = 0; i < message->file_count; i++)
-			fput(message->files[i]);
-		kfree(message->files);
+		stplr_files_put(message->files, message->file_count);
 		message->files = NULL;
 		message->file_count = 0;
 	}
@@ -310,7 +306,7 @@ int stplr_message_go_on(ktime_t deadline, struct stplr_drops *dropped)
 	ktime_t now = ktime_get();
 
 	cond_resched();
-	if (stplr_interrupted(TASK_INTERRUPTIBLE))
+	if (signal_pending(current))
 		return -EINTR;
 	if (!dropped->count++)
 		dropped->since = now;

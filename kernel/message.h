@@ -39,7 +39,7 @@
 #include <linux/types.h>
 
 #include "buffers.h"
-#include "port.h"
+#include "call.h"
 #include "user.h"
 
 struct file;
@@ -95,31 +95,65 @@ static inline struct stplr_message *stplr_message_of(struct stplr_call *call)
 	return container_of(call, struct stplr_message, call);
 }
 
+/**
+ * stplr_message_init() - make what messages are allocated from
+ *
+ * Return: 0, or -ENOMEM.
+ */
 int stplr_message_init(void);
+
+/**
+ * stplr_message_exit() - undo stplr_message_init(), when there is no message any more
+ */
 void stplr_message_exit(void);
 
-/*
- * A message of the calling thread, charged to its user; guess spares a search for that, and *spare,
- * which may be NULL, an allocation. The caller fills in send and reply, then loads, then sends.
+/**
+ * stplr_message_new() - make a message of the calling thread, charged to its user
+ * @guess: who that may be; spares a search
+ * @spare: what stplr_message_done() has kept there may be used again
+ * @err: why there is none: -ENOMEM, -EDQUOT
+ *
+ * The caller initialises the call, fills in send and reply, then loads, then sends.
+ * Return: the message with the sender's reference, or NULL.
  */
 struct stplr_message *stplr_message_new(struct stplr_user *guess, struct stplr_message **spare,
 					int *err);
 
-/* By the sender, in place of stplr_call_put(): keeps the message in *spare if that is empty. */
+/**
+ * stplr_message_done() - drop the sender's reference, in place of stplr_call_put()
+ * @message: the message
+ * @spare: where it is kept to be used again, if that is empty and nobody else has it
+ */
 void stplr_message_done(struct stplr_message *message, struct stplr_message **spare);
 
-/* Frees what is in a spare. */
+/**
+ * stplr_message_drop() - free what is in a spare
+ * @message: that, or NULL
+ */
 void stplr_message_drop(struct stplr_message *message);
 
 /* How often a message is sent whose pages its receiver could not have. */
 #define STPLR_ATTEMPTS 8
 
-/* Copies, or gets ready for others to copy. The first attempt is 0. */
+/**
+ * stplr_message_load() - copy what is sent, or get ready for others to copy it
+ * @message: the message, by its sender
+ * @attempt: how often it has been sent
+ *
+ * Return: 0, -EFAULT, -EINTR, -ENOMEM, -EDQUOT.
+ */
 int stplr_message_load(struct stplr_message *message, int attempt);
 
-/* For struct stplr_port_ops. */
+/**
+ * stplr_message_free() - free a message; for struct stplr_port_ops
+ * @call: its call
+ */
 void stplr_message_free(struct stplr_call *call);
 
+/**
+ * stplr_message_count_failure() - count a send that failed
+ * @outcome: its error, or STPLR_REFAULT
+ */
 void stplr_message_count_failure(int outcome);
 
 /* What one receiver has passed over in one call. */
@@ -128,9 +162,14 @@ struct stplr_drops {
 	ktime_t since;
 };
 
-/*
- * For a receiver that has just passed over a message for its sender's fault: 0 if it may look for
- * the next, else -EINTR or -ETIMEDOUT. However many such senders there are, they do not keep it.
+/**
+ * stplr_message_go_on() - whether a receiver may look for the next message
+ * @deadline: how long it may wait
+ * @dropped: what it has passed over before; zero at first
+ *
+ * By one who has just passed over a message for its sender's fault. However many such senders there
+ * are, they do not keep it.
+ * Return: 0, -EINTR, -ETIMEDOUT.
  */
 int stplr_message_go_on(ktime_t deadline, struct stplr_drops *dropped);
 
@@ -152,33 +191,75 @@ static inline void stplr_message_count_outcome(int outcome)
 #define STPLR_PATIENCE_OF_BATCH_NS (250 * NSEC_PER_USEC)
 #define STPLR_BATCH 32 /* pages taken at a time: enough to hide the cost, little to hold on to */
 
-/* Faults in what is sent: the answer to STPLR_REFAULT. */
+/**
+ * stplr_message_prefault() - fault in what is sent: the answer to STPLR_REFAULT
+ * @message: the message, by its sender
+ *
+ * Return: 0, or -EFAULT.
+ */
 int stplr_message_prefault(struct stplr_message *message);
 
-/*
- * By a receiver: copies bytes that are sent to the caller. -EFAULT: the caller's memory; -EINTR:
- * it is being killed; *peer_error is -EFAULT or STPLR_REFAULT for what is wrong with the sender's, and
- * -ESRCH when that has left.
+/**
+ * stplr_message_read() - copy bytes that are sent to the caller, a receiver
+ * @message: the message
+ * @offset: where they begin in what is sent
+ * @to: where they go in the caller's memory
+ * @length: how many they are; there are as many
+ * @peer_error: -EFAULT or STPLR_REFAULT for what is wrong with the sender's memory, -ESRCH when that has
+ *	left, or 0
+ *
+ * Return: 0, -EFAULT for the caller's memory, -EINTR when it is being killed.
  */
 int stplr_message_read(struct stplr_message *message, size_t offset, u64 to, size_t length,
 		       int *peer_error);
 
-/*
- * By a replier: copies bytes of the caller into the room for the reply. -EFAULT, -EINTR, -ENOBUFS (too
- * much was left that the client has to copy itself): the caller's fault. What is wrong with the client's
- * memory, that its user (-EDQUOT) or its memory cgroup (-ENOMEM) may not hold any more, or that it has
- * left (-ESRCH), only *peer_error tells.
+/**
+ * stplr_message_write() - copy bytes of the caller, a replier, into the room for the reply
+ * @message: the message
+ * @offset: where they begin in that room
+ * @from: where they are in the caller's memory
+ * @length: how many they are; there is room
+ * @peer_error: what is wrong with the client's memory, -EDQUOT or -ENOMEM when its user or its memory
+ *	cgroup may not hold any more, -ESRCH when it has left, or 0
+ *
+ * Return: 0, -EFAULT, -EINTR, -ENOBUFS (too much was left that the client has to copy itself), which are
+ * the caller's fault.
  */
 int stplr_message_write(struct stplr_message *message, size_t offset, u64 from, size_t length,
 			int *peer_error);
 
-/* Runs of bytes over all of the caller's buffers. Return the number of bytes, or an error. */
+/* Either of these. */
+typedef int stplr_message_copy(struct stplr_message *message, size_t offset, u64 local,
+			       size_t length, int *peer_error);
+
+/**
+ * stplr_message_read_run() - stplr_message_read() to all of the caller's buffers
+ * @message: the message
+ * @offset: where to begin in what is sent
+ * @mine: the buffers
+ * @peer_error: as there
+ *
+ * Return: how many bytes, or as there.
+ */
 long stplr_message_read_run(struct stplr_message *message, size_t offset,
 			    const struct stplr_buffers *mine, int *peer_error);
+
+/**
+ * stplr_message_write_run() - stplr_message_write() from all of the caller's buffers
+ * @message: the message
+ * @offset: where to begin in the room for the reply
+ * @mine: the buffers
+ * @peer_error: as there
+ *
+ * Return: how many bytes, or as there.
+ */
 long stplr_message_write_run(struct stplr_message *message, size_t offset,
 			     const struct stplr_buffers *mine, int *peer_error);
 
-/* By a replier that failed and will try again: forgets what it left. */
+/**
+ * stplr_message_discard() - forget what was left; by a replier that failed and will try again
+ * @message: the message
+ */
 void stplr_message_discard(struct stplr_message *message);
 
 #endif

@@ -48,6 +48,14 @@ static bool is_plain(struct vm_area_struct *vma)
 					 vma->vm_ops->fault == shmem_fault);
 }
 
+bool stplr_is_mapped_locked(struct mm_struct *mm, u64 address)
+{
+	struct vm_area_struct *vma = find_vma(mm, address);
+
+	/* A stack grows when its owner gets there. */
+	return vma && (vma->vm_start <= address || vma->vm_flags & VM_GROWSDOWN);
+}
+
 bool stplr_is_plain_locked(struct mm_struct *mm, u64 base, size_t length)
 {
 	struct vm_area_struct *vma = find_vma(mm, base);

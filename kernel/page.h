@@ -4,18 +4,26 @@
 #define STPLR_PAGE_H
 
 #include <linux/highmem.h>
-
-#include "bytes.h"
+#include <linux/uaccess.h>
 
 struct mm_struct;
 
-/* By a process, before anything else here. 0, or an error. */
+/**
+ * stplr_page_init() - find out what pages of tmpfs are known by
+ *
+ * By a process, before anything else here.
+ * Return: 0, or an error.
+ */
 int stplr_page_init(void);
 
-/*
- * Whether pages there are to be had, or not, within a time that nobody but the kernel decides. What
- * is not mapped counts: there is nothing to wait for. Called with mmap_lock held, under which it
- * stays so.
+/**
+ * stplr_is_plain_locked() - look what kind of memory somebody has, with mmap_lock held
+ * @mm: whose
+ * @base: where they begin
+ * @length: bytes
+ *
+ * Return: whether pages are to be had, or not, in a time that only the kernel decides; under the lock it
+ * stays so. What is not mapped counts: there is nothing to wait for.
  *
  * Files are not such memory: some ways to a page of theirs wait for it to be read whatever
  * FOLL_NOWAIT says, and can be made writable by their file system alone, which with FUSE is a
@@ -26,21 +34,28 @@ int stplr_page_init(void);
  */
 bool stplr_is_plain_locked(struct mm_struct *mm, u64 base, size_t length);
 
+/**
+ * stplr_is_mapped_locked() - look for memory at an address, with mmap_lock held
+ * @mm: whose
+ * @address: where
+ *
+ * Return: false if there is none, and nobody need be asked for it.
+ */
+bool stplr_is_mapped_locked(struct mm_struct *mm, u64 address);
+
 /* Without waiting for pages of the caller's to come. False: one of them is not there. */
 static inline bool stplr_page_copy(struct page *page, size_t within, u64 local, size_t length,
 				   bool write)
 {
 	u8 *address = (u8 *)kmap_local_page(page) + within;
-	bool fine;
+	long err;
 
-	pagefault_disable();
 	if (write)
-		fine = stplr_bytes_in(address, local, length);
+		err = copy_from_user_nofault(address, u64_to_user_ptr(local), length);
 	else
-		fine = stplr_bytes_out(local, address, length);
-	pagefault_enable();
+		err = copy_to_user_nofault(u64_to_user_ptr(local), address, length);
 	kunmap_local(address);
-	return fine;
+	return !err;
 }
 
 #endif

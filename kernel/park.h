@@ -28,19 +28,29 @@ struct stplr_parked_ops {
 	void (*drop)(void *what);
 };
 
-/*
- * Whether the calling thread, which has a signal pending, is interrupted by something that no handler is
- * run for. It may still turn out that one is.
+/**
+ * stplr_interruption_passes() - look what has interrupted the calling thread
+ *
+ * Return: true if it is something that no handler is run for. It may still turn out that one is.
  */
 bool stplr_interruption_passes(void);
 
-/*
- * Parks what the calling thread waits for. Returns what the system call has to return then. Where there
- * is no memory for it, it is dropped, and that is -EINTR.
+/**
+ * stplr_park() - park what the calling thread waits for
+ * @what: that, for the operations
+ * @file: which it is about; a reference to it belongs to @what
+ * @ops: what becomes of it
+ *
+ * Return: what the system call has to return then. Where there is no memory for it, it is dropped, and
+ * that is -EINTR.
  */
 long stplr_park(void *what, struct file *file, const struct stplr_parked_ops *ops);
 
 extern atomic_t stplr_parked_count;
+
+/**
+ * stplr_unpark_slow() - stplr_unpark() where somebody has parked something
+ */
 void stplr_unpark_slow(void);
 
 /* By a thread that begins anything: what it has parked it does not come back for. */
@@ -50,7 +60,10 @@ static inline void stplr_unpark(void)
 		stplr_unpark_slow();
 }
 
-/* By a process that closes a file: what its threads have parked there is dropped. */
+/**
+ * stplr_unpark_file() - drop what the calling process has parked; it closes the file
+ * @file: the file
+ */
 void stplr_unpark_file(struct file *file);
 
 #endif

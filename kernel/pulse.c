@@ -4,6 +4,10 @@
 #include <linux/err.h>
 #include <linux/slab.h>
 
+#include "counters.h"
+#include "inherit.h"
+#include "words.h"
+
 struct stplr_budget *stplr_budget_new(int limit)
 {
 	struct stplr_budget *budget = kmalloc(sizeof(*budget), GFP_KERNEL_ACCOUNT);
@@ -37,15 +41,22 @@ struct stplr_budget *stplr_budget_share_locked(struct list_head *list, spinlock_
 
 void stplr_budget_put(struct stplr_budget *budget)
 {
+	bool last;
+
 	if (!budget->lock) {
 		if (refcount_dec_and_test(&budget->refs))
 			kfree(budget);
 		return;
 	}
-	if (!refcount_dec_and_lock(&budget->refs, budget->lock))
+	if (refcount_dec_not_one(&budget->refs))
 		return;
-	list_del(&budget->node);
+	spin_lock(budget->lock);
+	last = refcount_dec_and_test(&budget->refs);
+	if (last)
+		list_del(&budget->node);
 	spin_unlock(budget->lock);
+	if (!last)
+		return;
 	stplr_user_put(budget->user);
 	kfree(budget);
 }
@@ -124,4 +135,30 @@ void stplr_pulse_free(struct stplr_item *item)
 	stplr_user_uncharge(pulse->user, sizeof(*pulse));
 	stplr_user_put(pulse->user);
 	kfree(pulse);
+}
+
+long stplr_pulse_post(struct stplr_port *port, struct stplr_user *guess,
+		      struct stplr_budget **budgets, const struct stplr_pulse __user *user,
+		      size_t size)
+{
+	struct stplr_pulse_item *item;
+	struct stplr_pulse arguments;
+	int own, err;
+
+	err = stplr_get_sized(&arguments, user, size, STPLR_PULSE_SIZE_VER0);
+	if (err)
+		return err;
+	/* Nobody gets ahead of those who are more urgent by saying so. */
+	own = stplr_priority_of_current();
+	if (arguments.code < 0 || arguments.priority < 0 || arguments.priority > own)
+		return -EINVAL;
+	item = stplr_pulse_new(guess, budgets, arguments.code, arguments.value);
+	if (IS_ERR(item))
+		return PTR_ERR(item);
+	err = stplr_port_post(port, &item->item, arguments.priority ? arguments.priority : own);
+	if (err)
+		stplr_pulse_free(&item->item);
+	else
+		stplr_count(STPLR_COUNT_PULSES);
+	return err;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /* A channel's side of a call: receive, reply, read, write. */
 #include <linux/fcntl.h>
-#include <linux/fdtable.h>
 #include <linux/file.h>
+#include <linux/fs.h>
 #include <linux/pid.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
@@ -15,6 +15,7 @@
 #include "counters.h"
 #include "debug.h"
 #include "exit.h"
+#include "files.h"
 #include "inherit.h"
 #include "message.h"
 #include "park.h"
@@ -22,15 +23,26 @@
 #include "tracepoints.h"
 #include "words.h"
 
+/* A wait for something to receive. */
+struct receiving {
+	struct stplr_channel *channel;
+	struct stplr_receive __user *user;
+	size_t size; /* of which it knows so much */
+	ktime_t deadline;
+	struct file *file; /* of the channel; a reference while parked */
+	struct stplr_receive arguments; /* in: what comes before id */
+};
+
 /* What of the arguments is out. */
-static int put_received(struct stplr_receive __user *user, const struct stplr_receive *received)
+static int put_received(struct receiving *receiving)
 {
-	return stplr_put_arguments(user, received, id);
+	return stplr_put_sized(receiving->user, &receiving->arguments, receiving->size, id);
 }
 
-static int receive_pulse(struct stplr_port *port, struct stplr_item *item,
-			 struct stplr_receive *arguments, struct stplr_receive __user *user)
+static int receive_pulse(struct receiving *receiving, struct stplr_item *item)
 {
+	struct stplr_port *port = &receiving->channel->port;
+	struct stplr_receive *arguments = &receiving->arguments;
 	struct stplr_pulse_item *pulse = stplr_pulse_of(item);
 	const size_t first = offsetof(struct stplr_receive, id);
 
@@ -39,48 +51,13 @@ static int receive_pulse(struct stplr_port *port, struct stplr_item *item,
 	arguments->code = pulse->code;
 	arguments->value = pulse->value;
 	arguments->priority = item->priority;
-	if (!put_received(user, arguments)) {
+	if (!put_received(receiving)) {
 		stplr_pulse_free(item);
 		return 0;
 	}
-	if (stplr_port_unpost(port, item))
+	if (stplr_port_requeue(port, item))
 		stplr_pulse_free(item);
 	return -EFAULT;
-}
-
-static void close_files(const s32 *fds, u32 count)
-{
-	while (count--)
-		close_fd(fds[count]);
-}
-
-/* What the caller has too little of, or no memory for; all else is that it may not have the file. */
-static bool is_callers(int err)
-{
-	return err == -EMFILE || err == -ENFILE || err == -ENOMEM || err == -EFAULT;
-}
-
-/*
- * Gives the caller descriptors for those files that it has been told of. What is wrong with the files
- * only *peer_error tells: whoever sends what may not be received is not in the way of others.
- */
-static int install_files(struct stplr_message *message, struct stplr_receive *arguments, s32 *fds,
-			 int *peer_error)
-{
-	s32 __user *user = u64_to_user_ptr(arguments->files);
-	u32 i;
-
-	for (i = 0; i < arguments->file_count; i++) {
-		fds[i] = stplr_receive_fd(message->files[i], user + i, O_CLOEXEC);
-		if (fds[i] >= 0)
-			continue;
-		close_files(fds, i);
-		if (is_callers(fds[i]))
-			return fds[i];
-		*peer_error = fds[i];
-		return 0;
-	}
-	return 0;
 }
 
 /* As pid_vnr(), which looks for what is nearly always the first. */
@@ -91,7 +68,9 @@ static pid_t number_here(struct pid *pid)
 
 static void describe(struct stplr_message *message, struct stplr_receive *arguments)
 {
-	arguments->id = message->call.wants_reply ? message->call.id : 0;
+	arguments->id = 0;
+	if (message->call.wants_reply)
+		arguments->id = arguments->wanted_id ? arguments->wanted_id : message->call.id;
 	arguments->label = message->label;
 	arguments->length = message->send.total;
 	arguments->room = message->reply.total;
@@ -132,6 +111,7 @@ static bool settle(struct stplr_channel *channel, struct stplr_call *call,
 		   const struct stplr_receive *arguments)
 {
 	struct stplr_waker waker;
+	u64 id = call->id;
 	bool here;
 
 	if (!call->wants_reply) {
@@ -139,80 +119,109 @@ static bool settle(struct stplr_channel *channel, struct stplr_call *call,
 		stplr_waker_run(&waker, false);
 		return here;
 	}
-	stplr_inherit_received(channel, arguments->id, arguments->priority);
-	here = stplr_call_keep(call, stplr_exit_process(), task_pid_nr(current));
+	stplr_inherit_received(channel, id, arguments->priority);
+	here = stplr_call_keep(call, arguments->wanted_id, stplr_exit_process(),
+			       task_pid_nr(current));
 	if (!here)
-		stplr_inherit_ended(channel, arguments->id);
+		stplr_inherit_ended(channel, id);
 	return here;
 }
 
+/* The caller has been told of the message. -EAGAIN when its sender has left. */
+static int hand_out(struct receiving *receiving, struct stplr_call *call)
+{
+	struct stplr_channel *channel = receiving->channel;
+	struct stplr_message *message = stplr_message_of(call);
+
+	stplr_count(STPLR_COUNT_RECEIVES);
+	trace_stplr_receive(channel->port.number, pid_nr(message->tid), message->send.total);
+	stplr_log(STPLR_DEBUG_CALLS, "channel %u: received from %d\n", channel->port.number,
+		  pid_nr(message->tid));
+	return settle(channel, call, &receiving->arguments) ? 0 : -EAGAIN;
+}
+
+/* The same with descriptors. Nothing can fail after them but what was just seen to work. */
+static noinline int hand_out_with_files(struct receiving *receiving, struct stplr_call *call)
+{
+	const u32 count = receiving->arguments.file_count;
+	s32 fds[STPLR_FILES_MAX];
+	int err, peer_error = 0;
+
+	err = stplr_files_install(stplr_message_of(call)->files, count,
+				  u64_to_user_ptr(receiving->arguments.files), fds, &peer_error);
+	if (peer_error)
+		return drop_call(receiving->channel, call, peer_error);
+	if (err) {
+		stplr_call_untake(call);
+		return err;
+	}
+	err = hand_out(receiving, call);
+	if (err)
+		stplr_files_close(fds, count);
+	return err;
+}
+
 /* -EAGAIN when the message was dropped for its sender's fault, or its sender has left. */
-static int receive_call(struct stplr_channel *channel, struct stplr_call *call,
-			struct stplr_receive *arguments, const struct stplr_buffers *buffers,
-			struct stplr_receive __user *user)
+static int receive_call(struct receiving *receiving, struct stplr_call *call,
+			const struct stplr_buffers *buffers)
 {
 	struct stplr_message *message = stplr_message_of(call);
-	s32 fds[STPLR_FILES_MAX];
 	int err, peer_error;
 	long length;
 
 	length = stplr_message_read_run(message, 0, buffers, &peer_error);
 	if (peer_error)
-		return drop_call(channel, call, peer_error);
-	err = length < 0 ? length : 0;
-	describe(message, arguments);
-	/* Descriptors last: nothing can fail after them but what was just seen to work. */
-	if (!err)
-		err = put_received(user, arguments);
-	if (!err && arguments->file_count) {
-		err = install_files(message, arguments, fds, &peer_error);
-		if (peer_error)
-			return drop_call(channel, call, peer_error);
-	}
+		return drop_call(receiving->channel, call, peer_error);
+	describe(message, &receiving->arguments);
+	err = length < 0 ? length : put_received(receiving);
 	if (err) {
 		stplr_call_untake(call);
 		return err;
 	}
-	stplr_count(STPLR_COUNT_RECEIVES);
-	trace_stplr_receive(channel->port.number, pid_nr(message->tid), message->send.total);
-	stplr_log(STPLR_DEBUG_CALLS, "channel %u: received from %d\n", channel->port.number,
-		  pid_nr(message->tid));
-	if (settle(channel, call, arguments))
-		return 0;
-	close_files(fds, arguments->file_count);
-	return -EAGAIN;
+	if (unlikely(receiving->arguments.file_count))
+		return hand_out_with_files(receiving, call);
+	return hand_out(receiving, call);
 }
 
-/* A wait for something to receive. */
-struct receiving {
-	struct stplr_channel *channel;
-	struct stplr_receive __user *user;
-	ktime_t deadline;
-	struct file *file; /* of the channel; a reference while parked */
-	struct stplr_receive arguments; /* what comes before id */
+/* What has been claimed and written, and lacks only its end. call is NULL where there is none. */
+struct answer {
+	struct stplr_call *call;
+	int outcome;
 };
 
-static int receive_until(struct receiving *receiving)
+static int next_item(struct receiving *receiving, struct answer *answer, struct stplr_item **item)
 {
-	struct stplr_channel *channel = receiving->channel;
-	struct stplr_receive *arguments = &receiving->arguments;
-	struct stplr_buffers buffers STPLR_UNSET;
+	struct stplr_call *call = answer->call;
+
+	answer->call = NULL;
+	if (call)
+		return stplr_call_finish_and_take(call, answer->outcome, receiving->deadline, item);
+	return stplr_port_take(&receiving->channel->port, receiving->deadline, item);
+}
+
+/* Gives the answer, if there is one, unless it fails before. */
+static int receive_until(struct receiving *receiving, struct answer *answer)
+{
+	struct stplr_buffers buffers;
 	struct stplr_drops dropped = {};
 	struct stplr_item *item;
 	int err;
 
-	err = stplr_buffers_from(&buffers, &arguments->buffer, NULL);
-	if (err)
+	err = stplr_buffers_from(&buffers, &receiving->arguments.buffer, NULL);
+	if (err) {
+		if (answer->call)
+			stplr_call_unclaim(answer->call);
 		return err;
+	}
 	do {
-		err = stplr_port_take(&channel->port, receiving->deadline, &item);
+		err = next_item(receiving, answer, &item);
 		if (err)
 			break;
 		if (item->kind == STPLR_ITEM_PULSE)
-			err = receive_pulse(&channel->port, item, arguments, receiving->user);
+			err = receive_pulse(receiving, item);
 		else
-			err = receive_call(channel, container_of(item, struct stplr_call, item),
-					   arguments, &buffers, receiving->user);
+			err = receive_call(receiving, container_of(item, struct stplr_call, item),
+					   &buffers);
 		if (err != -EAGAIN)
 			break;
 		err = stplr_message_go_on(receiving->deadline, &dropped);
@@ -224,9 +233,9 @@ static int receive_until(struct receiving *receiving)
 static long park(const struct receiving *receiving);
 
 /* One without a deadline is started anew by whoever interrupts it, where that is wanted. */
-static long go_on(struct receiving *receiving)
+static long go_on(struct receiving *receiving, struct answer *answer)
 {
-	long err = receive_until(receiving);
+	long err = receive_until(receiving, answer);
 
 	if (likely(err != -EINTR))
 		return err;
@@ -239,7 +248,8 @@ static long resume(void *what)
 {
 	struct receiving *receiving = what;
 	struct file *file = receiving->file;
-	long err = go_on(receiving);
+	struct answer none = {};
+	long err = go_on(receiving, &none);
 
 	kfree(receiving);
 	fput(file);
@@ -266,52 +276,57 @@ static long park(const struct receiving *receiving)
 	return stplr_park(copy, copy->file, &parked_ops);
 }
 
-static long receive(struct receiving *receiving)
+static long receive(struct receiving *receiving, struct answer *answer)
 {
-	int err;
+	long err;
 
-	if (receiving->arguments.reserved)
-		return -EINVAL;
-	err = stplr_channel_serve(receiving->channel);
-	if (!err)
-		err = stplr_inherit_enter(receiving->channel);
-	if (err)
-		return err;
 	if (receiving->file->f_flags & O_NONBLOCK) {
 		receiving->deadline = 0;
-		err = go_on(receiving);
+		err = go_on(receiving, answer);
 		return err == -ETIMEDOUT ? -EAGAIN : err;
 	}
 	receiving->deadline = stplr_deadline(receiving->arguments.timeout_ns);
-	return go_on(receiving);
+	return go_on(receiving, answer);
 }
 
 long stplr_channel_receive(struct stplr_channel *channel, struct stplr_receive __user *user,
-			   struct file *file)
+			   size_t size, struct file *file)
 {
-	struct receiving receiving STPLR_UNSET;
+	struct receiving receiving;
+	struct answer none = {};
+	int err;
 
-	if (stplr_get_arguments_before(&receiving.arguments, user, id))
-		return -EFAULT;
+	err = stplr_get_sized_before(&receiving.arguments, user, size, STPLR_RECEIVE_SIZE_VER0, id);
+	if (err)
+		return err;
+	if (receiving.arguments.reserved)
+		return -EINVAL;
+	err = stplr_channel_serve(channel);
+	if (!err)
+		err = stplr_inherit_enter(channel);
+	if (err)
+		return err;
 	receiving.channel = channel;
 	receiving.user = user;
+	receiving.size = size;
 	receiving.file = file;
-	return receive(&receiving);
+	return receive(&receiving, &none);
 }
 
-/* Leaves it to the caller to wake the client. */
-static long reply(struct stplr_channel *channel, const struct stplr_reply *arguments,
-		  struct stplr_waker *waker)
+/* Claims and writes, but does not end the call. Returns the number of bytes, or an error. */
+static long write_answer(struct stplr_channel *channel, const struct stplr_reply *arguments,
+			 struct answer *answer)
 {
 	struct stplr_message *message;
-	struct stplr_buffers buffers STPLR_UNSET;
+	struct stplr_buffers buffers;
 	struct stplr_call *call;
 	int peer_error = 0;
 	long length;
 
-	waker->task = NULL;
+	answer->call = NULL;
 	/* Beyond are those that only the kernel knows, some of which would have a call made again. */
-	if (arguments->reserved || arguments->error < 0 || arguments->error >= ERESTARTSYS)
+	if (arguments->reserved || arguments->reserved_too[0] || arguments->reserved_too[1] ||
+	    arguments->error < 0 || arguments->error >= ERESTARTSYS)
 		return -EINVAL;
 	length = stplr_buffers_from(&buffers, &arguments->buffer, NULL);
 	if (length)
@@ -336,52 +351,84 @@ static long reply(struct stplr_channel *channel, const struct stplr_reply *argum
 	stplr_count(STPLR_COUNT_REPLIES);
 	trace_stplr_reply(channel->port.number, pid_nr(message->tid), -arguments->error,
 			  message->reply_end);
-	/* A client that has left may be using its room for something else by now. */
-	if (!stplr_call_finish(call, peer_error ? peer_error : -arguments->error, waker))
-		length = -ESRCH;
+	answer->call = call;
+	answer->outcome = peer_error ? peer_error : -arguments->error;
 put_buffers:
 	stplr_buffers_put(&buffers);
 	return length;
 }
 
-long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply __user *user)
+/* False: the client has left. It may be using its room for something else by now. */
+static bool give_answer(struct stplr_channel *channel, struct answer *answer)
 {
-	struct stplr_reply arguments;
 	struct stplr_waker waker;
-	long length;
+	u64 id = answer->call->id;
+	bool here = stplr_call_finish(answer->call, answer->outcome, &waker);
 
-	if (stplr_get_arguments(&arguments, user))
-		return -EFAULT;
-	length = reply(channel, &arguments, &waker);
+	answer->call = NULL;
 	/* A server's next step is to receive. */
 	stplr_waker_run(&waker, true);
 	/* The client is on its way before this thread may lose the processor. */
-	if (length >= 0)
-		stplr_inherit_ended(channel, arguments.id);
-	return length;
+	if (here)
+		stplr_inherit_ended(channel, id);
+	return here;
+}
+
+long stplr_channel_reply(struct stplr_channel *channel, const struct stplr_reply __user *user,
+			 size_t size)
+{
+	struct stplr_reply arguments;
+	struct answer answer;
+	long length;
+
+	length = stplr_get_sized(&arguments, user, size, STPLR_REPLY_SIZE_VER0);
+	if (length)
+		return length;
+	length = write_answer(channel, &arguments, &answer);
+	if (length < 0)
+		return length;
+	return give_answer(channel, &answer) ? length : -ESRCH;
 }
 
 long stplr_channel_reply_receive(struct stplr_channel *channel,
-				 struct stplr_reply_receive __user *user, struct file *file)
+				 struct stplr_reply_receive __user *user, size_t size,
+				 struct file *file)
 {
-	struct receiving receiving STPLR_UNSET;
-	struct stplr_reply answer STPLR_UNSET;
-	struct stplr_waker waker;
+	const size_t first = offsetof(struct stplr_reply_receive, receive);
+	struct receiving receiving;
+	struct stplr_reply arguments;
+	struct answer answer = {};
 	long err;
 
-	if (stplr_get_arguments(&answer, &user->reply) ||
-	    stplr_get_arguments_before(&receiving.arguments, &user->receive, id))
+	if (size < STPLR_REPLY_RECEIVE_SIZE_VER0)
+		return -EINVAL;
+	receiving.size = size - first;
+	if (stplr_get_arguments(&arguments, &user->reply))
 		return -EFAULT;
-	if (answer.id) {
-		err = reply(channel, &answer, &waker);
-		stplr_waker_run(&waker, !stplr_port_readable(&channel->port));
+	err = stplr_get_sized_before(&receiving.arguments, &user->receive, receiving.size,
+				     STPLR_RECEIVE_SIZE_VER0, id);
+	if (err)
+		return err;
+	if (receiving.arguments.reserved)
+		return -EINVAL;
+	err = stplr_channel_serve(channel);
+	if (err)
+		return err;
+	if (arguments.id) {
+		err = write_answer(channel, &arguments, &answer);
 		if (err < 0 && err != -ESRCH)
 			return err;
 	}
+	/* Whoever was lent a priority keeps it until the client is on its way. */
+	if (answer.call && channel->flags & STPLR_CHANNEL_INHERIT)
+		give_answer(channel, &answer);
+	err = stplr_inherit_enter(channel);
+	if (err)
+		return err;
 	receiving.channel = channel;
 	receiving.user = &user->receive;
 	receiving.file = file;
-	err = receive(&receiving);
+	err = receive(&receiving, &answer);
 	/* What is restarted must not answer again. */
 	if (err == -ERESTARTSYS && put_user(0ULL, &user->reply.id))
 		err = -EINTR;
@@ -389,7 +436,7 @@ long stplr_channel_reply_receive(struct stplr_channel *channel,
 }
 
 static long access(struct stplr_channel *channel, const struct stplr_access __user *user,
-		   bool write)
+		   size_t size, bool write)
 {
 	struct stplr_access arguments;
 	struct stplr_message *message;
@@ -398,8 +445,9 @@ static long access(struct stplr_channel *channel, const struct stplr_access __us
 	int peer_error;
 	long length;
 
-	if (stplr_get_arguments(&arguments, user))
-		return -EFAULT;
+	length = stplr_get_sized(&arguments, user, size, STPLR_ACCESS_SIZE_VER0);
+	if (length)
+		return length;
 	length = stplr_buffers_from(&buffers, &arguments.buffer, NULL);
 	if (length)
 		return length;
@@ -420,12 +468,14 @@ put_buffers:
 	return length;
 }
 
-long stplr_channel_read(struct stplr_channel *channel, const struct stplr_access __user *user)
+long stplr_channel_read(struct stplr_channel *channel, const struct stplr_access __user *user,
+			size_t size)
 {
-	return access(channel, user, false);
+	return access(channel, user, size, false);
 }
 
-long stplr_channel_write(struct stplr_channel *channel, const struct stplr_access __user *user)
+long stplr_channel_write(struct stplr_channel *channel, const struct stplr_access __user *user,
+			 size_t size)
 {
-	return access(channel, user, true);
+	return access(channel, user, size, true);
 }

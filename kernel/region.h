@@ -42,23 +42,64 @@ struct stplr_regions {
 	struct stplr_region *slots[STPLR_REGIONS];
 };
 
+/**
+ * stplr_regions_new() - make room for the regions of a connection
+ *
+ * Return: that with a reference, or NULL.
+ */
 struct stplr_regions *stplr_regions_new(void);
 
-/* Empties all slots and drops the caller's reference. */
+/**
+ * stplr_regions_end() - empty all slots and drop the caller's reference
+ * @regions: of a connection
+ */
 void stplr_regions_end(struct stplr_regions *regions);
 
-/* A number, or -EINVAL, -ENOSPC, -EFAULT, -ENOMEM (also RLIMIT_MEMLOCK), -EDQUOT. */
+/**
+ * stplr_region_register() - pin memory of the calling process
+ * @regions: of a connection
+ * @guess: who is charged, as a rule
+ * @base: where the memory begins
+ * @length: its bytes
+ *
+ * Return: a number, or -EINVAL, -ENOSPC, -EFAULT, -ENOMEM (also RLIMIT_MEMLOCK), -EDQUOT.
+ */
 long stplr_region_register(struct stplr_regions *regions, struct stplr_user *guess, u64 base,
 			   u64 length);
 
-/* 0, -ENOENT. */
+/**
+ * stplr_region_unregister() - let go of it, once the last message that uses it is through
+ * @regions: of a connection
+ * @number: what stplr_region_register() returned
+ *
+ * Return: 0, -ENOENT.
+ */
 long stplr_region_unregister(struct stplr_regions *regions, unsigned long number);
 
+/**
+ * stplr_regions_count() - count regions
+ * @regions: of a connection
+ *
+ * Return: how many there are.
+ */
 unsigned int stplr_regions_count(struct stplr_regions *regions);
 
-/* With a reference; NULL unless all of the bytes lie in that region of the calling process. */
+/**
+ * stplr_region_find() - the region that bytes of the calling process lie in
+ * @regions: of a connection
+ * @number: which one that is to be
+ * @base: where the bytes begin
+ * @length: how many they are
+ *
+ * Return: it with a reference; NULL unless all of them lie there.
+ */
 struct stplr_region *stplr_region_find(struct stplr_regions *regions, u32 number, u64 base,
 				       size_t length);
+
+/**
+ * stplr_region_put() - drop a reference
+ * @region: the region
+ */
 void stplr_region_put(struct stplr_region *region);
 
 /* The page that an address in the region is in, and those that follow. */

@@ -63,7 +63,25 @@ static int ask(struct stplr_message *message, u64 base, size_t length, bool writ
 	return err;
 }
 
-/* Touches. -EFAULT: the first is not there. The memory is held for the look alone. */
+/* As far as they are there, and touches then. -EAGAIN: the first is not. */
+static long take_pages(struct stplr_message *message, u64 base, size_t wanted, bool write,
+		       struct page **pages)
+{
+	long got;
+
+	if (!stplr_call_touch(&message->call))
+		return -ESRCH;
+	if (write)
+		got = stplr_pin_remote(message->mm, base, wanted, FOLL_NOFAULT | FOLL_WRITE, pages);
+	else
+		got = stplr_get_remote(message->mm, base, wanted, FOLL_NOFAULT, pages);
+	if (got > 0)
+		return got;
+	stplr_call_untouch(&message->call);
+	return -EAGAIN;
+}
+
+/* Touches. The memory is held for the look alone. Fails as grab() does. */
 static long pin(struct stplr_message *message, u64 base, size_t wanted, bool write,
 		struct page **pages)
 {
@@ -74,19 +92,10 @@ static long pin(struct stplr_message *message, u64 base, size_t wanted, bool wri
 	stplr_count(STPLR_COUNT_PIN_BATCHES);
 	if (!lock_map(message))
 		goto put;
-	if (stplr_is_plain_locked(message->mm, base, wanted * PAGE_SIZE)) {
-		pinned = -ESRCH;
-		if (stplr_call_touch(&message->call)) {
-			pinned = write ? stplr_pin_remote(message->mm, base, wanted,
-							  FOLL_NOFAULT | FOLL_WRITE, pages) :
-					 stplr_get_remote(message->mm, base, wanted, FOLL_NOFAULT,
-							  pages);
-			if (pinned <= 0) {
-				stplr_call_untouch(&message->call);
-				pinned = -EFAULT;
-			}
-		}
-	}
+	if (!stplr_is_mapped_locked(message->mm, base))
+		pinned = -EFAULT;
+	else if (stplr_is_plain_locked(message->mm, base, wanted * PAGE_SIZE))
+		pinned = take_pages(message, base, wanted, write, pages);
 	mmap_read_unlock(message->mm);
 put:
 	/* The last user of a memory takes it down, which is not for the peer to do. */
@@ -94,7 +103,10 @@ put:
 	return pinned;
 }
 
-/* Touches some of these bytes. 0, -EFAULT: they are not there, -ESRCH, STPLR_REFAULT. */
+/*
+ * Touches some of these bytes. 0, -EAGAIN: they are not there, and may come, -EFAULT: they will not,
+ * -ESRCH, STPLR_REFAULT.
+ */
 static int grab(struct stplr_message *message, struct stplr_region *region, u64 remote,
 		size_t length, bool write, struct span *span)
 {
@@ -153,7 +165,7 @@ static size_t copy_remote(struct stplr_message *message, struct stplr_region *re
 	*peer_error = 0;
 	while (done < length) {
 		err = grab(message, region, remote + done, length - done, write, &span);
-		if (err == -EFAULT) {
+		if (err == -EAGAIN) {
 			err = ask(message, remote + done, length - done, write);
 			if (!err)
 				continue;
@@ -263,25 +275,37 @@ unlock:
 	return err;
 }
 
-long stplr_message_read_run(struct stplr_message *message, size_t offset,
-			    const struct stplr_buffers *mine, int *peer_error)
+/* As far as bytes from offset on go there and back: *done, even if it fails. */
+static int copy_run(struct stplr_message *message, size_t total, size_t offset,
+		    const struct stplr_buffers *mine, stplr_message_copy *copy, size_t *done,
+		    int *peer_error)
 {
-	size_t left = offset < message->send.total ? message->send.total - offset : 0, done = 0;
+	size_t left = offset < total ? total - offset : 0;
 	u32 i;
 	int err;
 
 	*peer_error = 0;
+	*done = 0;
 	for (i = 0; i < mine->count && left; i++) {
 		size_t bytes = min_t(size_t, mine->segments[i].length, left);
 
-		err = stplr_message_read(message, offset + done, mine->segments[i].base, bytes,
-					 peer_error);
+		err = copy(message, offset + *done, mine->segments[i].base, bytes, peer_error);
 		if (err || *peer_error)
 			return err;
-		done += bytes;
+		*done += bytes;
 		left -= bytes;
 	}
-	return done;
+	return 0;
+}
+
+long stplr_message_read_run(struct stplr_message *message, size_t offset,
+			    const struct stplr_buffers *mine, int *peer_error)
+{
+	size_t done;
+	int err = copy_run(message, message->send.total, offset, mine, stplr_message_read, &done,
+			   peer_error);
+
+	return err || *peer_error ? err : (long)done;
 }
 
 /* A write that failed half-way has written nothing, as far as anybody is told. */
@@ -296,25 +320,15 @@ static void take_back(struct stplr_message *message, size_t before, size_t after
 long stplr_message_write_run(struct stplr_message *message, size_t offset,
 			     const struct stplr_buffers *mine, int *peer_error)
 {
-	size_t left = offset < message->reply.total ? message->reply.total - offset : 0, done = 0;
-	size_t end = READ_ONCE(message->reply_end);
-	u32 i;
-	int err;
+	size_t end = READ_ONCE(message->reply_end), done;
+	int err = copy_run(message, message->reply.total, offset, mine, stplr_message_write, &done,
+			   peer_error);
 
-	*peer_error = 0;
-	for (i = 0; i < mine->count && left; i++) {
-		size_t bytes = min_t(size_t, mine->segments[i].length, left);
-
-		err = stplr_message_write(message, offset + done, mine->segments[i].base, bytes,
-					  peer_error);
-		if (unlikely(done && (err || *peer_error)))
-			take_back(message, end, offset + done);
-		if (err || *peer_error)
-			return err;
-		done += bytes;
-		left -= bytes;
-	}
-	return done;
+	if (likely(!err && !*peer_error))
+		return done;
+	if (done)
+		take_back(message, end, offset + done);
+	return err;
 }
 
 void stplr_message_discard(struct stplr_message *message)

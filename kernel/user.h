@@ -25,22 +25,56 @@ struct stplr_user {
 	ktime_t unanswered; /* until when nobody asks clients for pages; a guess, without a lock */
 };
 
-/* A strong reference to the account of the calling thread, or NULL without memory. */
+/**
+ * stplr_user_get() - the account of the calling thread
+ *
+ * Return: a strong reference, or NULL without memory.
+ */
 struct stplr_user *stplr_user_get(void);
 
-/* The same, from a likely guess without a search. */
+/**
+ * stplr_user_get_like() - the same, without a search as a rule
+ * @guess: a likely guess
+ *
+ * Return: as stplr_user_get().
+ */
 struct stplr_user *stplr_user_get_like(struct stplr_user *guess);
 
+/**
+ * stplr_user_put() - drop a reference
+ * @user: the account
+ */
 void stplr_user_put(struct stplr_user *user);
 
-/* 0 or -EDQUOT. Each charge is given back by one uncharge of the same size. */
+/**
+ * stplr_user_charge() - count what the calling thread's user holds
+ * @user: its account
+ * @bytes: how much more; given back by one stplr_user_uncharge() of the same size
+ *
+ * Return: 0 or -EDQUOT.
+ */
 int stplr_user_charge(struct stplr_user *user, size_t bytes);
 
-/* The same on behalf of a user who is not the caller: root's limit is none. */
+/**
+ * stplr_user_charge_for() - the same on behalf of a user who is not the caller: root's limit is none
+ * @user: its account
+ * @bytes: how much more
+ *
+ * Return: 0 or -EDQUOT.
+ */
 int stplr_user_charge_for(struct stplr_user *user, size_t bytes);
+
+/**
+ * stplr_user_uncharge() - give back what was charged
+ * @user: the account
+ * @bytes: how much
+ */
 void stplr_user_uncharge(struct stplr_user *user, size_t bytes);
 
-/* A line for each user. */
+/**
+ * stplr_user_show() - write a line for each user, for debugfs
+ * @file: where
+ */
 void stplr_user_show(struct seq_file *file);
 
 #endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 #include "waiter.h"
 
-#include <linux/freezer.h>
 #include <linux/hrtimer.h>
 #include <linux/moduleparam.h>
 #include <linux/rcupdate.h>
@@ -19,7 +18,8 @@
 
 #define SPIN_US_MAX 1000
 
-static unsigned int spin_us = 200;
+unsigned int stplr_spin_us;
+unsigned int stplr_spin_us_max = 200;
 
 static int set_spin_us(const char *text, const struct kernel_param *param)
 {
@@ -28,15 +28,17 @@ static int set_spin_us(const char *text, const struct kernel_param *param)
 
 static const struct kernel_param_ops spin_us_ops = { .set = set_spin_us, .get = param_get_uint };
 
-module_param_cb(spin_us, &spin_us_ops, &spin_us, 0644);
+module_param_cb(spin_us, &spin_us_ops, &stplr_spin_us, 0644);
 __MODULE_PARM_TYPE(spin_us, "uint");
-MODULE_PARM_DESC(spin_us, "Longest time in microseconds to look before sleeping: 0 (never) to 1000");
+MODULE_PARM_DESC(spin_us, "Longest time in microseconds to look before sleeping, where a channel does not say: 0 (never) to 1000");
+module_param_cb(spin_us_max, &spin_us_ops, &stplr_spin_us_max, 0644);
+__MODULE_PARM_TYPE(spin_us_max, "uint");
+MODULE_PARM_DESC(spin_us_max, "The most of that for which a channel may ask, 0 to 1000");
 
-void stplr_waiter_init(struct stplr_waiter *waiter)
+void stplr_patience_init(struct stplr_patience *patience, u32 most_us)
 {
-	waiter->task = current;
-	waiter->notified = false;
-	waiter->looks = true;
+	patience->ns = 0;
+	patience->most_us = most_us;
 }
 
 /* Looks until notified, the end or something better to do. Whether it was notified. */
@@ -55,29 +57,13 @@ static bool look(const struct stplr_waiter *waiter, unsigned int mode, u64 end)
 /* A wait that looking would have ended is worth looking for, twice as long to be sure. */
 static void learn(struct stplr_patience *patience, u64 took)
 {
-	u32 most = READ_ONCE(spin_us) * NSEC_PER_USEC;
+	u32 most = stplr_patience_us(patience) * NSEC_PER_USEC;
 	u32 before = READ_ONCE(patience->ns);
 
 	if (took >= most)
 		WRITE_ONCE(patience->ns, before / 2);
 	else if (took > before)
 		WRITE_ONCE(patience->ns, min_t(u32, 2 * took, most));
-}
-
-bool stplr_interrupted(unsigned int mode)
-{
-	/* The caller's own, which stays. */
-	spinlock_t *lock = &rcu_dereference_raw(current->sighand)->siglock;
-
-	if (likely(!signal_pending_state(mode, current)))
-		return false;
-	do {
-		try_to_freeze();
-		spin_lock_irq(lock);
-		recalc_sigpending();
-		spin_unlock_irq(lock);
-	} while (freezing(current));
-	return signal_pending_state(mode, current);
 }
 
 static int sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline)
@@ -90,10 +76,11 @@ static int sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadlin
 		/* Pairs with the release in stplr_waiter_notify(), here and below. */
 		if (smp_load_acquire(&waiter->notified))
 			break;
+		/*
+		 * Be it only because somebody freezes threads: that the caller can tell, and have the
+		 * thread come back.
+		 */
 		if (signal_pending_state(mode, current)) {
-			__set_current_state(TASK_RUNNING);
-			if (!stplr_interrupted(mode))
-				continue;
 			err = -EINTR;
 			break;
 		}
@@ -110,14 +97,14 @@ static int sleep(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadlin
 	return err;
 }
 
-int stplr_waiter_wait(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline,
-		      struct stplr_patience *patience)
+int stplr_waiter_wait(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline)
 {
+	struct stplr_patience *patience = waiter->patience;
 	u64 start, most;
 	int err;
 
 	/* With others on this processor, whoever is waited for may be among them. */
-	if (!single_task_running() || !deadline || !READ_ONCE(spin_us))
+	if (likely(!stplr_patience_us(patience)) || !deadline || !single_task_running())
 		return sleep(waiter, mode, deadline);
 	/* Pairs with the release in stplr_waiter_notify(). */
 	if (smp_load_acquire(&waiter->notified))
@@ -143,6 +130,7 @@ void stplr_waiter_notify(struct stplr_waiter *waiter, struct stplr_waker *waker)
 	if (waiter->notified)
 		return;
 	waker->task = get_task_struct(waiter->task);
+	waker->hand_over = !stplr_patience_us(waiter->patience);
 	/*
 	 * Pairs with set_current_state() above: the sleeper sees this, or the waker its state. And
 	 * with the loads there: who sees this sees what it is about.
@@ -153,7 +141,7 @@ void stplr_waiter_notify(struct stplr_waiter *waiter, struct stplr_waker *waker)
 void stplr_waker_wake(struct stplr_waker *waker, bool yields)
 {
 	if (yields) {
-		struct wait_queue_entry entry STPLR_UNSET;
+		struct wait_queue_entry entry;
 
 		/*
 		 * wake_up_process() has no way to say so; this is what it and wait queues use. Of the
@@ -161,7 +149,7 @@ void stplr_waker_wake(struct stplr_waker *waker, bool yields)
 		 */
 		entry.private = waker->task;
 		default_wake_function(&entry, TASK_NORMAL,
-				      READ_ONCE(spin_us) ? STPLR_WAKE_SYNC : STPLR_WAKE_HANDOFF,
+				      waker->hand_over ? STPLR_WAKE_HANDOFF : STPLR_WAKE_SYNC,
 				      NULL);
 	} else {
 		wake_up_process(waker->task);

@@ -2,8 +2,9 @@
 /*
  * A thread that waits until another says so, a signal comes, or time is up.
  *
- * Before it sleeps it looks for a while, if it has a processor to itself: on another processor the
- * answer may be there before a wake-up would be. How long is learned from the waits before.
+ * Where that is asked for, it looks for a while before it sleeps, if it has a processor to itself: on
+ * another processor the answer may be there before a wake-up would be. How long is learned from the
+ * waits before. It is asked for as with busy_poll: for a channel, or by spin_us for all.
  *
  * A waker calls stplr_waiter_notify() under the lock that guards what is waited for, and
  * stplr_waker_run() once it has let go of that lock; in between it holds a reference to the
@@ -15,22 +16,52 @@
 #include <linux/ktime.h>
 #include <linux/sched.h>
 
+/* How long waits of one kind look before they sleep. What is learned is a guess, so it needs no lock. */
+struct stplr_patience {
+	u32 ns;
+	u32 most_us; /* 0: what spin_us says */
+};
+
 struct stplr_waiter {
 	struct task_struct *task;
+	struct stplr_patience *patience;
 	bool notified;
 	bool looks; /* until others are more likely to be notified first */
 };
 
-/* How long waits of one kind look before they sleep. A guess, so it needs no lock. */
-struct stplr_patience {
-	u32 ns;
-};
-
 struct stplr_waker {
 	struct task_struct *task;
+	bool hand_over; /* it does not look, so this processor is the place for it */
 };
 
-void stplr_waiter_init(struct stplr_waiter *waiter);
+/**
+ * stplr_patience_init() - initialise what waits of one kind share
+ * @patience: that
+ * @most_us: how long they look at most, no more than spin_us_max; 0: what spin_us says
+ */
+void stplr_patience_init(struct stplr_patience *patience, u32 most_us);
+
+/* The module's parameters of these names. */
+extern unsigned int stplr_spin_us, stplr_spin_us_max;
+
+/* How many microseconds at most a wait of that kind looks, as things are. */
+static inline u32 stplr_patience_us(const struct stplr_patience *patience)
+{
+	u32 most = READ_ONCE(stplr_spin_us_max);
+
+	if (!patience->most_us)
+		return READ_ONCE(stplr_spin_us);
+	return patience->most_us < most ? patience->most_us : most;
+}
+
+/* A wait of the calling thread. What waits of its kind share stays as long as the waiter. */
+static inline void stplr_waiter_init(struct stplr_waiter *waiter, struct stplr_patience *patience)
+{
+	waiter->task = current;
+	waiter->patience = patience;
+	waiter->notified = false;
+	waiter->looks = true;
+}
 
 /* Makes the next sleep wait again. Under the lock that guards what is waited for. */
 static inline void stplr_waiter_rearm(struct stplr_waiter *waiter)
@@ -44,22 +75,29 @@ static inline void stplr_waiter_rest(struct stplr_waiter *waiter)
 	WRITE_ONCE(waiter->looks, false);
 }
 
-/*
- * 0 when notified, and then what was written before that can be read without a lock; -EINTR on a
- * signal that mode (TASK_INTERRUPTIBLE or TASK_KILLABLE) lets through, -ETIMEDOUT at the deadline.
- * KTIME_MAX is never; a deadline of 0 has passed.
+/**
+ * stplr_waiter_wait() - wait until notified
+ * @waiter: a wait of the calling thread
+ * @mode: which signals end it: TASK_INTERRUPTIBLE or TASK_KILLABLE
+ * @deadline: when it ends otherwise; KTIME_MAX is never, and 0 has passed
+ *
+ * Return: 0 when notified, and then what was written before that can be read without a lock; -EINTR,
+ * -ETIMEDOUT.
  */
-int stplr_waiter_wait(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline,
-		      struct stplr_patience *patience);
+int stplr_waiter_wait(struct stplr_waiter *waiter, unsigned int mode, ktime_t deadline);
 
-/*
- * Whether there is a signal that mode lets through. Those who freeze threads, be it for a suspend, say
- * so by one that is none: then the thread is frozen here.
+/**
+ * stplr_waiter_notify() - end a wait, under the lock that guards what is waited for
+ * @waiter: the wait
+ * @waker: what stplr_waker_run() has to do
  */
-bool stplr_interrupted(unsigned int mode);
-
 void stplr_waiter_notify(struct stplr_waiter *waiter, struct stplr_waker *waker);
 
+/**
+ * stplr_waker_wake() - stplr_waker_run() where there is somebody to wake
+ * @waker: who
+ * @yields: as there
+ */
 void stplr_waker_wake(struct stplr_waker *waker, bool yields);
 
 /* With yields, the caller says that it is about to sleep: the other may have this processor. */

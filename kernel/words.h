@@ -9,6 +9,7 @@
 #define STPLR_WORDS_H
 
 #include <linux/build_bug.h>
+#include <linux/ioctl.h>
 #include <linux/uaccess.h>
 
 static __always_inline int stplr_words_in(u64 *to, const u64 __user *from, size_t count)
@@ -98,6 +99,36 @@ fault:
 /* Only what comes before member end. */
 #define stplr_get_arguments_before(to, from, end)                                                \
 	stplr_get_first_bytes(to, from, offsetof(typeof(*(to)), end))
+
+/*
+ * Arguments of a program whose structure has size bytes, at least those of the first version, and may know
+ * more or less of it than this kernel. 0, -EFAULT, -EINVAL, -E2BIG.
+ */
+#define stplr_get_sized(to, from, size, version0)                                                \
+	(likely((size) == sizeof(*(to))) ? stplr_get_arguments(to, from) :                       \
+	 (size) < (version0)		 ? -EINVAL :                                             \
+					   copy_struct_from_user(to, sizeof(*(to)), from, size))
+
+/* Likewise, but where it is known well only what comes before member end. */
+#define stplr_get_sized_before(to, from, size, version0, end)                                    \
+	(likely((size) == sizeof(*(to))) ? stplr_get_arguments_before(to, from, end) :           \
+	 (size) < (version0)		 ? -EINVAL :                                             \
+					   copy_struct_from_user(to, sizeof(*(to)), from, size))
+
+/* What comes from member first on, as far as the program knows it. 0 or -EFAULT. */
+#define stplr_put_sized(to, from, size, first)                                                   \
+	({                                                                                       \
+		const size_t first_ = offsetof(typeof(*(from)), first);                          \
+		likely((size) >= sizeof(*(from))) ?                                              \
+			stplr_put_arguments(to, from, first) :                                   \
+			copy_to_user((u8 __user *)(to) + first_, (const u8 *)(from) + first_,    \
+				     (size) - first_) ?                                          \
+			-EFAULT :                                                                \
+			0;                                                                       \
+	})
+
+/* A command, whatever size its structure has. */
+#define STPLR_SIZELESS(command) ((command) & ~IOCSIZE_MASK)
 
 /* Only what comes from member first on. */
 #define stplr_put_arguments(to, from, first)                                                     \

@@ -183,7 +183,10 @@ static void old_serve(struct link *link, char *buffer, size_t size)
 
 static void open_channel(struct link *link)
 {
-	link->server[0] = stplr_channel_create(NULL, 0, 0);
+	const char *spin = getenv("ROUNDTRIP_SPIN");
+	struct stplr_channel_create create = { .spin_us = spin ? (__u32)atoi(spin) : 200 };
+
+	link->server[0] = stplr_channel_create_full(&create);
 	link->client[0] = stplr_channel_connect(link->server[0], 0);
 	MUST(link->server[0] >= 0 && link->client[0] >= 0);
 }

@@ -2,12 +2,9 @@
 /*
  * Synchronous messages between threads: what programs and stplr.ko say to each other.
  *
- * Two interfaces share one engine. The first, of version 0.0.7, addresses a thread by its ids
- * through a handle that each thread takes. It is kept byte for byte. The second, further down,
- * has channels and connections, which are file descriptors.
- *
- * All calls are ioctls. They return 0, or -1 with errno. On a 64-bit kernel a 32-bit program can use the
- * second interface; on the first it gets ENOTTY.
+ * Channels and connections are file descriptors from /dev/stplr. All calls are ioctls; they return 0, or
+ * -1 with errno. 32-bit programs can use them on a 64-bit kernel. An older interface, of handles on
+ * /dev/stplr-N, is in stplr_handles.h.
  */
 #ifndef STPLR_H
 #define STPLR_H
@@ -15,113 +12,18 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define STPLR_VERSION_MAJOR 0
-#define STPLR_VERSION_MINOR 0
-#define STPLR_VERSION_MICRO 7
-
-/*
- * First interface, on /dev/stplr-N. A process opens a node once (again: EBUSY). A thread takes a
- * handle and only that thread uses it (another: EBADR). A pid, tid or handle that is not known
- * here is ENODEV, and so is a peer that goes away while somebody waits for it; oneself is EDEADLK.
- * Nobody waits for a reply of a thread in whose pid namespace the caller has no number (ENODEV). What
- * opens and handles take in the kernel is bounded as below (EDQUOT).
- *
- * Buffers pair up by index: buffer i of the sender fills buffer i of the receiver with the smaller
- * of the two lengths, and that count comes back in buflen on both sides; a buffer without a
- * partner gets 0. The array of a message that is sent may be in read-only memory; then the counts
- * do not come back. At most STPLR_MSGS_MAX buffers (EINVAL) of together STPLR_BYTES_MAX bytes
- * (EMSGSIZE).
- */
-#define STPLR_MSGS_MAX 1024
-#define STPLR_BYTES_MAX 0x7ffff000
-
-struct stplr_msg {
-	void *msgbuf;
-	__u32 buflen;
-};
-
-struct stplr_msgs {
-	const struct stplr_msg *msgs;
-	__u32 count;
-};
-
-struct stplr_version {
-	__s32 major;
-	__s32 minor;
-	__s32 micro;
-};
-
-struct stplr_handle {
-	__u64 uuid;
-};
-
-struct stplr_msg_send {
-	struct stplr_handle handle;
-	__s32 pid; /* to whom */
-	__s32 tid;
-	struct stplr_msgs smsgs;
-};
-
-struct stplr_msg_send_receive {
-	struct stplr_handle handle;
-	__s32 pid; /* to whom */
-	__s32 tid;
-	struct stplr_msgs smsgs;
-	struct stplr_msgs rmsgs;
-};
-
-struct stplr_msg_receive {
-	struct stplr_handle handle;
-	__s32 pid; /* out: from whom */
-	__s32 tid;
-	int reply_required; /* out: whether the sender waits for a reply */
-	struct stplr_msgs rmsgs;
-};
-
-struct stplr_msg_reply {
-	struct stplr_handle handle;
-	__s32 pid; /* whose message is answered */
-	__s32 tid;
-	struct stplr_msgs rmsgs;
-};
-
 #define STPLR_IOCTL 'i'
 
-/* The version of the first interface. */
-#define STPLR_VERSION _IOR(STPLR_IOCTL, 42, struct stplr_version)
-
-/* Take a handle for this thread (EBUSY: it has one), and give it back. */
-#define STPLR_HANDLE_GET _IOR(STPLR_IOCTL, 43, struct stplr_handle)
-#define STPLR_HANDLE_PUT _IOW(STPLR_IOCTL, 44, struct stplr_handle)
-
 /*
- * Send, and wait until the message has been received. A signal ends the wait: EINTR, or the call
- * is restarted where the handler has SA_RESTART, and then nobody has received the message.
- */
-#define STPLR_MSG_SEND _IOWR(STPLR_IOCTL, 45, struct stplr_msg_send)
-
-/*
- * Send, and wait for the reply. Once the message has been received, a signal ends the wait with
- * EINTR, whatever SA_RESTART says, for the message must not be sent twice.
- */
-#define STPLR_MSG_SEND_RECEIVE _IOWR(STPLR_IOCTL, 46, struct stplr_msg_send_receive)
-
-/* Receive the oldest message, or wait for one. */
-#define STPLR_MSG_RECEIVE _IOWR(STPLR_IOCTL, 47, struct stplr_msg_receive)
-
-/*
- * Answer a message that was received through this handle. Never waits for the client. ENODEV:
- * that client does not wait for a reply of this handle (any more).
- */
-#define STPLR_MSG_REPLY _IOWR(STPLR_IOCTL, 48, struct stplr_msg_reply)
-
-/*
- * Second interface, on /dev/stplr. A server makes a channel, clients get connections to it; both
- * are file descriptors, close-on-exec, that may be inherited and passed on. Whoever has the
- * descriptor may use it.
+ * A server makes a channel, clients get connections to it; both are file descriptors, close-on-exec,
+ * that may be inherited and passed on. Whoever has the descriptor may use it.
+ *
+ * Structures may grow at their end. Their size is part of the command's number (_IOC_SIZE), and a kernel
+ * takes any size from that of the first version on, STPLR_..._SIZE_VER0 (less: EINVAL). What a program
+ * leaves out is as if it were 0. What a kernel does not know has to be 0 (E2BIG), and stays so.
  *
  * Buffers: with a count of 0, address and length are one buffer; else address is an array of count
- * struct stplr_msg and length is not looked at. Either way they are one run of bytes; boundaries
+ * struct stplr_part and length is not looked at. Either way they are one run of bytes; boundaries
  * of buffers on the two sides have nothing to do with each other. A client may have its memory
  * pinned once and for all, see STPLR_REGISTER; then count is STPLR_REGION + number, and address and
  * length are bytes in that region.
@@ -131,6 +33,8 @@ struct stplr_msg_reply {
  * Limits: what a user's channels, connections, messages and pulses take in the kernel is bounded
  * (EDQUOT). Replies on their way count for the client, whose call fails then.
  */
+#define STPLR_MSGS_MAX 1024 /* buffers of a message (EINVAL) */
+#define STPLR_BYTES_MAX 0x7ffff000 /* bytes of all of them (EMSGSIZE) */
 #define STPLR_NAME_MAX 64
 #define STPLR_REGION 0x80000000u
 
@@ -159,10 +63,22 @@ struct stplr_buffer {
 	__u32 count;
 };
 
+struct stplr_part {
+	__u64 address;
+	__u32 length;
+	__u32 reserved;
+};
+
 struct stplr_channel_create {
 	__u32 flags;
 	__u32 mode; /* who may connect by name: the write bits of chmod(2); no name: 0 */
 	char name[STPLR_NAME_MAX]; /* ends in 0; empty for none */
+	/*
+	 * How many microseconds at most threads look for what they wait for here before they sleep, at
+	 * most the module's spin_us_max; 0: what the module's spin_us says.
+	 */
+	__u32 spin_us;
+	__u32 reserved;
 };
 
 struct stplr_connect {
@@ -194,6 +110,7 @@ struct stplr_receive {
 	__u64 files; /* address of room for __s32 descriptors */
 	__u32 file_room;
 	__u32 reserved;
+	__u64 wanted_id; /* to answer by, if the caller chooses: none that it owes an answer by; or 0 */
 	/* All out from here on. */
 	__u64 id; /* to answer by; 0: a pulse, or nothing to answer */
 	__u64 label; /* of the connection */
@@ -216,6 +133,7 @@ struct stplr_reply {
 	struct stplr_buffer buffer; /* at most the client's room of it is written */
 	__s32 error; /* 0, or the errno, below 512, that the client's call fails with */
 	__u32 reserved;
+	__u64 reserved_too[2]; /* for what is to come, for this one does not grow: */
 };
 
 struct stplr_reply_receive {
@@ -245,6 +163,34 @@ struct stplr_register {
 	__u64 address;
 	__u64 length;
 };
+
+#define STPLR_KIND_CONTROL 1u /* /dev/stplr */
+#define STPLR_KIND_CHANNEL 2u
+#define STPLR_KIND_CONNECTION 3u
+
+#define STPLR_INTERFACE 3u /* what this header describes */
+
+struct stplr_info {
+	__u32 kind; /* STPLR_KIND_... */
+	__u32 interface; /* STPLR_INTERFACE of the kernel */
+	__u32 flags; /* of the channel */
+	__u32 spin_us; /* of the channel, as it is now */
+	__u64 number; /* of the channel, the same in whatever process */
+	__u64 label; /* of the connection */
+};
+
+#define STPLR_CHANNEL_CREATE_SIZE_VER0 80
+#define STPLR_CONNECT_SIZE_VER0 64
+#define STPLR_CHANNEL_CONNECT_SIZE_VER0 8
+#define STPLR_SEND_SIZE_VER0 72
+#define STPLR_RECEIVE_SIZE_VER0 120
+#define STPLR_REPLY_SIZE_VER0 56
+#define STPLR_REPLY_RECEIVE_SIZE_VER0 176
+#define STPLR_ACCESS_SIZE_VER0 32
+#define STPLR_PULSE_SIZE_VER0 16
+#define STPLR_DEATH_SIZE_VER0 16
+#define STPLR_REGISTER_SIZE_VER0 16
+#define STPLR_INFO_SIZE_VER0 32
 
 /*
  * On /dev/stplr. Both return a descriptor. EADDRINUSE; ENOENT, EACCES, EAGAIN. Names are those of the
@@ -318,8 +264,25 @@ struct stplr_register {
 #define STPLR_REGISTER _IOW(STPLR_IOCTL, 75, struct stplr_register)
 #define STPLR_UNREGISTER _IO(STPLR_IOCTL, 76)
 
+/*
+ * On a channel: it is closed, though its descriptor stays open. Clients and who receives get ESRCH, now
+ * and from now on; its name is free.
+ */
+#define STPLR_SHUTDOWN _IO(STPLR_IOCTL, 77)
+
+/* On a channel: queues a pulse there, as STPLR_PULSE does on a connection. EAGAIN: the same bounds. */
+#define STPLR_POST _IOW(STPLR_IOCTL, 78, struct stplr_pulse)
+
+/* On any of these descriptors: what it is. Others fail with ENOTTY. */
+#define STPLR_INFO _IOR(STPLR_IOCTL, 79, struct stplr_info)
+
 /* poll: a channel is readable when there is something to receive; a connection hangs up (POLLHUP)
  * when its channel is closed.
  */
+
+/* Programs of version 0.0.7 include this header alone. */
+#ifndef __KERNEL__
+#include "stplr_handles.h"
+#endif
 
 #endif /* STPLR_H */

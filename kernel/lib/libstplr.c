@@ -46,6 +46,28 @@ int stplr_channel_create(const char *name, unsigned int mode, unsigned int flags
 	return err ? err : control(STPLR_CHANNEL_CREATE, &create);
 }
 
+int stplr_channel_create_full(const struct stplr_channel_create *create)
+{
+	return control(STPLR_CHANNEL_CREATE, create);
+}
+
+int stplr_shutdown(int channel)
+{
+	return call(channel, STPLR_SHUTDOWN, NULL);
+}
+
+int stplr_post(int channel, int priority, int code, int64_t value)
+{
+	struct stplr_pulse pulse = { .code = code, .priority = priority, .value = value };
+
+	return call(channel, STPLR_POST, &pulse);
+}
+
+int stplr_info(int fd, struct stplr_info *info)
+{
+	return call(fd, STPLR_INFO, info);
+}
+
 int stplr_connect(const char *name)
 {
 	struct stplr_connect connect = { "" };

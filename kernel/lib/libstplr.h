@@ -29,8 +29,16 @@ static inline struct stplr_buffer stplr_bytes(const void *address, size_t length
 	return buffer;
 }
 
+/* One of several buffers. */
+static inline struct stplr_part stplr_part(const void *address, size_t length)
+{
+	struct stplr_part part = { (uint64_t)(uintptr_t)address, (__u32)length, 0 };
+
+	return part;
+}
+
 /* Bytes in count buffers. */
-static inline struct stplr_buffer stplr_vector(const struct stplr_msg *buffers, unsigned int count)
+static inline struct stplr_buffer stplr_vector(const struct stplr_part *buffers, unsigned int count)
 {
 	struct stplr_buffer buffer = { (uint64_t)(uintptr_t)buffers, 0, count };
 
@@ -49,6 +57,18 @@ static inline struct stplr_buffer stplr_registered(unsigned int number, const vo
 
 /* A channel; name may be NULL. mode says who may connect by that name. */
 int stplr_channel_create(const char *name, unsigned int mode, unsigned int flags);
+
+/* The same with everything that there is. */
+int stplr_channel_create_full(const struct stplr_channel_create *create);
+
+/* Closes it for all, though the descriptor stays. */
+int stplr_shutdown(int channel);
+
+/* Queues a pulse at the channel itself. priority is at most the caller's; 0 is the caller's. */
+int stplr_post(int channel, int priority, int code, int64_t value);
+
+/* What a descriptor is; -ENOTTY: none of this module's. */
+int stplr_info(int fd, struct stplr_info *info);
 
 /* A connection by name. */
 int stplr_connect(const char *name);

@@ -68,8 +68,9 @@ static void buffers_are_one_run_of_bytes(void)
 {
 	int channel = new_channel(0), connection = new_connection(channel, 0);
 	char a[3], b[10];
-	struct stplr_msg parts[3] = { { "ab", 2 }, { "", 0 }, { "cdefg", 6 } };
-	struct stplr_msg room[2] = { { a, 3 }, { b, 10 } };
+	struct stplr_part parts[3] = { stplr_part("ab", 2), stplr_part("", 0),
+				       stplr_part("cdefg", 6) };
+	struct stplr_part room[2] = { stplr_part(a, 3), stplr_part(b, 10) };
 	struct stplr_receive receive = { .buffer = stplr_vector(room, 2), .timeout_ns = second };
 
 	pid_t client = CLIENT(channel, connection, {
@@ -1027,8 +1028,8 @@ static void watched_memory_is_passed_as_any_other(void)
 	pid_t client = CLIENT(channel, connection, {
 		char *memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE,
 				    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		struct stplr_msg pieces[] = { { expected, 4096 },
-					      { memory + 4096, SIZE - 4096 } };
+		struct stplr_part pieces[] = { stplr_part(expected, 4096),
+					       stplr_part(memory + 4096, SIZE - 4096) };
 		struct stplr_send send = { .send = { (uintptr_t)pieces, 0, 2 },
 					   .reply = stplr_bytes(memory, SIZE),
 					   .timeout_ns = -1 };

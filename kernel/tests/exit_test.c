@@ -126,7 +126,7 @@ static pid_t start_hog(int channel, int told)
 	return hog;
 }
 
-/* Closes a channel that many mourn, and does not get to the end of it. Holds the last descriptor. */
+/* Closes a channel of whose end many are told, and does not get to the end of it. Holds the last descriptor. */
 static void close_slowly(int channel, const int *connections, int count, int told, int done,
 			 volatile bool *closed)
 {

@@ -43,12 +43,12 @@ static __u64 some_word(void)
 
 static struct stplr_buffer some_buffers(void)
 {
-	static struct stplr_msg array[1026];
+	static struct stplr_part array[1026];
 	struct stplr_buffer buffer = some_buffer();
 
 	if (dice(3) == 0) {
 		for (int i = 0; i < 4; i++)
-			array[i] = (struct stplr_msg){ some_memory(), (__u32)some_size() };
+			array[i] = stplr_part(some_memory(), (__u32)some_size());
 		buffer = stplr_vector(array, dice(8) ? dice(5) : dice(2000));
 	}
 	return buffer;
@@ -80,7 +80,8 @@ static struct stplr_receive some_receive(int *files)
 	return (struct stplr_receive){ .buffer = some_buffers(),
 				       .timeout_ns = soon(),
 				       .files = (unsigned long)files,
-				       .file_room = dice(4) };
+				       .file_room = dice(4),
+				       .wanted_id = dice(3) ? 0 : ids[dice(4)] };
 }
 
 /* What a program might ask for in earnest. */
@@ -126,6 +127,7 @@ static void make_sense(unsigned long command, union argument *a)
 		a->access = (struct stplr_access){ ids[dice(4)], dice(MOST), some_buffers() };
 		break;
 	case STPLR_PULSE:
+	case STPLR_POST:
 		a->pulse = (struct stplr_pulse){ (int)dice(9), (int)dice(30), 5 };
 		break;
 	case STPLR_DEATH:
@@ -206,7 +208,7 @@ static void *at_random(void *argument)
 		STPLR_MSG_SEND_RECEIVE, STPLR_MSG_RECEIVE, STPLR_MSG_REPLY, STPLR_CHANNEL_CREATE,
 		STPLR_CONNECT, STPLR_CHANNEL_CONNECT, STPLR_SEND, STPLR_RECEIVE, STPLR_REPLY,
 		STPLR_REPLY_RECEIVE, STPLR_READ, STPLR_WRITE, STPLR_PULSE, STPLR_DEATH,
-		STPLR_REGISTER, STPLR_UNREGISTER,
+		STPLR_REGISTER, STPLR_UNREGISTER, STPLR_POST, STPLR_INFO, STPLR_SHUTDOWN,
 	};
 	/* The page behind is nobody's. */
 	char *edge = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -219,13 +221,17 @@ static void *at_random(void *argument)
 		void *where = &a;
 		int result;
 
+		/* What is closed is of little use afterwards. */
+		if (command == STPLR_SHUTDOWN && dice(50))
+			command = STPLR_INFO;
 		for (int i = 0; i < 32; i++)
 			a.words[i] = some_word();
 		if (dice(3))
 			make_sense(command, &a);
 		for (unsigned int i = dice(3) ? 0 : dice(4); i; i--)
 			a.words[dice(20)] = some_word();
-		if (dice(30) == 0)
+		/* The kernel clears what it does not know of an answer, however much that is. */
+		if (dice(30) == 0 && command != STPLR_INFO)
 			command ^= 1UL << dice(32);
 		if (dice(20) == 0) {
 			where = edge + 4096 - 8 * (1 + dice(30));

@@ -286,14 +286,18 @@ static void tracepoints_tell_of_each_step(void)
 	CHECK(lines(TRACING "trace", "stplr_") == 0);
 }
 
-/* How many waits of so many round trips end before the thread sleeps. */
-static long spins_of(int round_trips, int client_processor, const char *spin_us)
+/*
+ * How many waits of so many round trips end before the thread sleeps, with what all channels may look
+ * for, and what this one asks for.
+ */
+static long spins_of(int round_trips, int client_processor, const char *all, __u32 asked)
 {
-	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_channel_create create = { .spin_us = asked };
+	int channel = stplr_channel_create_full(&create), connection = new_connection(channel, 0);
 	struct stplr_receive received;
 	long before = counter("spins");
 
-	write_to(PARAMETERS "spin_us", spin_us);
+	write_to(PARAMETERS "spin_us", all);
 	pid_t client = CLIENT(channel, connection, {
 		run_on(client_processor);
 		for (int i = 0; i < round_trips; i++)
@@ -315,13 +319,33 @@ static void threads_look_before_they_sleep(void)
 	enum { round_trips = 500 };
 
 	/* Such waits get shorter with practice, but an emulated machine is slow and interrupted. */
-	CHECK(spins_of(round_trips, 1, "1000") > round_trips / 10);
-	CHECK(spins_of(round_trips, 1, "0") == 0);
+	CHECK(spins_of(round_trips, 1, "1000", 0) > 0);
+	CHECK(spins_of(round_trips, 1, "0", 200) > 0);
+	/* Unless somebody asks for it, nobody looks. */
+	CHECK(spins_of(round_trips, 1, "0", 0) == 0);
 	/*
 	 * Whoever looks on the only processor there is keeps the other from it. Some may look while
 	 * the other starts up.
 	 */
-	CHECK(spins_of(round_trips, 0, "1000") < round_trips / 10);
+	CHECK(spins_of(round_trips, 0, "1000", 0) < round_trips / 10);
+}
+
+/* It would be for nothing, and costs both their time. */
+static void nobody_is_asked_for_what_is_not_mapped(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct stplr_receive received;
+	long asks = counter("asks");
+	void *room = malloc(80000);
+
+	pid_t client = CLIENT(channel, connection, {
+		IS(-EFAULT, stplr_send(connection, (void *)8, 80000, NULL, 0, NULL));
+		IS(-EFAULT, stplr_send(connection, NULL, 0, (void *)8, 80000, NULL));
+	});
+	IS(0, stplr_receive(channel, room, 80000, second, &received));
+	stplr_reply(channel, received.id, 0, room, 80000);
+	join(client);
+	CHECK(counter("asks") == asks);
 }
 
 /* The kernel's log from here on. */
@@ -475,7 +499,7 @@ static void of_handles_it_says_what_is_asked_for(void)
 static void put_back(void)
 {
 	write_to(PARAMETERS "debug", "0");
-	write_to(PARAMETERS "spin_us", "200");
+	write_to(PARAMETERS "spin_us", "0");
 }
 
 static const struct test tests[] = {
@@ -486,6 +510,7 @@ static const struct test tests[] = {
 	{ "a crowd is listed whole", a_crowd_is_listed_whole },
 	{ "what happens is counted", what_happens_is_counted },
 	{ "threads on different processors look before they sleep", threads_look_before_they_sleep },
+	{ "nobody is asked for what is not mapped", nobody_is_asked_for_what_is_not_mapped },
 	{ "memory of files is not reached into", memory_of_files_is_not_reached_into },
 	{ "what users hold is listed", what_users_hold_is_listed },
 	{ "it is for root alone", it_is_for_root_alone },

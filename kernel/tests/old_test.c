@@ -902,14 +902,12 @@ static long ioctl_32(int fd, unsigned long command, void *argument)
 	return (int)result;
 }
 
-/* What is on the second interface is the same for them, but for arrays of buffers. */
+/* What is on the second interface is the same for them. */
 static void a_32_bit_server_serves(int channel, int connection, char *low)
 {
 	struct stplr_receive *received = (struct stplr_receive *)low;
 	struct stplr_reply *reply = (struct stplr_reply *)(low + 256);
-	struct {
-		uint32_t msgbuf, buflen;
-	} *parts = (void *)(low + 512);
+	struct stplr_part *parts = (struct stplr_part *)(low + 512);
 	int32_t status;
 	pid_t client = fork();
 
@@ -924,10 +922,10 @@ static void a_32_bit_server_serves(int channel, int connection, char *low)
 		_exit(0);
 	}
 	memset(low, 0, 4096);
-	parts[0].msgbuf = (uint32_t)(uintptr_t)low + 1024;
-	parts[0].buflen = 2;
-	parts[1].msgbuf = (uint32_t)(uintptr_t)low + 1100;
-	parts[1].buflen = 100;
+	parts[0].address = (uintptr_t)low + 1024;
+	parts[0].length = 2;
+	parts[1].address = (uintptr_t)low + 1100;
+	parts[1].length = 100;
 	received->buffer.address = (uintptr_t)parts;
 	received->buffer.count = 2;
 	received->timeout_ns = -1;

@@ -74,7 +74,8 @@ static void sends(bool refused, int connection, struct stplr_buffer buffer)
 static void each_takes_memory(bool refused, int channel, int connection)
 {
 	static char memory[4096];
-	struct stplr_msg three[3] = { { "a", 1 }, { "b", 1 }, { "c", 1 } };
+	struct stplr_part three[3] = { stplr_part("a", 1), stplr_part("b", 1),
+				       stplr_part("c", 1) };
 
 	takes(refused, stplr_channel_create(NULL, 0, 0));
 	takes(refused, stplr_channel_connect(channel, 0));

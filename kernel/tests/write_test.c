@@ -241,7 +241,7 @@ static void records_can_fill_the_room(void)
 static void a_reply_that_failed_half_way_is_none(void)
 {
 	int channel = new_channel(0), connection = new_connection(channel, 0);
-	struct stplr_msg half[2] = { { "good bytes", 10 }, { (void *)8, 10 } };
+	struct stplr_part half[2] = { stplr_part("good bytes", 10), stplr_part((void *)8, 10) };
 
 	pid_t client = CLIENT(channel, connection, {
 		char *room = new_room();

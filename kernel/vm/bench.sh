@@ -4,7 +4,8 @@
 # Measures round trips, sizes and crowds in an emulated machine, and then once more round trips of
 # 64 bytes where every instruction takes a nanosecond, whatever else the host does: there a
 # microsecond is a thousand instructions. Usage: bench.sh [SERIES...]    (default: 6.1 6.12)
-# BENCH_APPEND=ROUNDTRIP_SIZE=64 measures only that size.
+# BENCH_APPEND=ROUNDTRIP_SIZE=64 measures only that size, and ROUNDTRIP_SPIN=0 a channel whose threads
+# sleep at once.
 # Times mean nothing by themselves there; ratios within one guest do.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
@@ -20,9 +21,9 @@ for one in "${series[@]}"; do
   mapfile -t kernel < <("$here/kernel.sh" "$one")
   [[ ${#kernel[@]} == 2 ]] || exit 77
   module=$("$here/build.sh" "$one")
-  "$here/boot.sh" --seconds 300 --append "${BENCH_APPEND:-}" "${kernel[1]}" "$module" \
+  "$here/boot.sh" --by-words --seconds 300 --append "${BENCH_APPEND:-}" "${kernel[1]}" "$module" \
     "$bin/"{roundtrip,scale}
   echo "# instructions, by the thousand"
-  "$here/boot.sh" --icount --seconds 300 --append ROUNDTRIP_SIZE=64 "${kernel[1]}" "$module" \
+  "$here/boot.sh" --by-words --icount --seconds 300 --append ROUNDTRIP_SIZE=64 "${kernel[1]}" "$module" \
     "$bin/roundtrip"
 done

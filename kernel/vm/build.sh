@@ -15,7 +15,9 @@ kdir=${kernel[0]}
 # The kernel's build writes beside the sources, so it gets a folder of its own.
 top=$(realpath "$here/../..")/build/kernel/$series
 out=$top/module
-mkdir -p "$out"
+# Without the first interface it is another module.
+[[ " $* " != *" CONFIG_STPLR_HANDLES=n "* ]] || out=$top/core
+mkdir -p "$out/handles"
 
 # Each series says its compiler; Debian 12's is the one that Debian 12's kernels were built with.
 build_here() {
@@ -23,13 +25,16 @@ build_here() {
   for source in "$here"/../{*.[ch],Kbuild,include}; do
     ln -sfn "$(realpath "$source")" "$out/"
   done
+  for source in "$here"/../handles/*; do
+    ln -sfn "$(realpath "$source")" "$out/handles/"
+  done
   make -C "$kdir" M="$out" -j"$(nproc)" "$@" modules
 }
 
 # Where newer.sh has put a compiler beside the headers, that folder becomes the root for the build.
 build_inside() {
   local root=$top/root
-  cp -ruL "$here"/../{*.[ch],Kbuild,include} "$out/"
+  cp -ruL "$here"/../{*.[ch],Kbuild,include,handles} "$out/"
   # shellcheck disable=SC2016  # the inner shell expands them
   unshare --map-root-user --mount sh -c '
     root=$1 out=$2 && shift 2

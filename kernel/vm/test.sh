@@ -15,9 +15,9 @@ top=$(realpath "$here/../..")
 
 # slub_debug finds what is used after it was freed or beyond its end; a warning is a failure.
 arguments="slub_debug=FZPU panic_on_warn=1"
-programs=(node_test old_test channel_test copy_test write_test exit_test exec_test namespace_test
+programs=(node_test old_test interface_test channel_test copy_test write_test exit_test exec_test namespace_test
   quota_test freeze_test fuse_test inherit_test region_test observe_test stall_test memcg_test
-  resume_test   stress_test fuzz_test load_test)
+  resume_test stress_test fuzz_test load_test)
 
 for tool in qemu-system-x86_64 busybox cpio gcc make; do
   if ! command -v "$tool" >/dev/null; then
@@ -29,6 +29,7 @@ done
 bin=$top/build/kernel/tests
 mkdir -p "$bin"
 binaries=() examples=()
+"$here/compile.sh" "$here/../tests/core_test.c" "$bin/core_test"
 for program in "${programs[@]}"; do
   "$here/compile.sh" "$here/../tests/$program.c" "$bin/$program"
   binaries+=("$bin/$program")
@@ -52,7 +53,7 @@ host() {
   rm -f "$tap"
   for sanitizer in thread address,undefined; do
     gcc -g -O1 -Wall -Wextra -Werror -fsanitize="$sanitizer" -pthread -I"$here/../tests/shim" \
-      "$here/../tests/port_stress.c" "$here/../port.c" -o "$bin/port_stress" >>"$tap" 2>&1 &&
+      "$here/../tests/port_stress.c" "$here/../"{port,call,sender}.c -o "$bin/port_stress" >>"$tap" 2>&1 &&
       timeout 60 "$bin/port_stress" 2 >>"$tap" 2>&1 ||
       echo "not ok - the state machine runs clean under -fsanitize=$sanitizer" >>"$tap"
   done
@@ -73,7 +74,7 @@ built_by_dkms() {
 
 # run SERIES: one kernel, TAP to its file.
 run() {
-  local kernel=() module seconds=220 more=STPLR_PATIENCE=3 tap=$top/build/kernel/$1/tests.tap
+  local kernel=() core=() module seconds=220 more=STPLR_PATIENCE=3 tap=$top/build/kernel/$1/tests.tap
   local reason
   mkdir -p "${tap%/*}"
   rm -f "$tap"
@@ -88,8 +89,12 @@ run() {
     return
   fi
   module=$("$here/build.sh" "$1" W=1) || return 1
+  if [[ $1 == 6.1 ]]; then
+    core=(--with "$("$here/build.sh" "$1" W=1 CONFIG_STPLR_HANDLES=n)") || return 1
+    core+=(--with "$bin/core_test")
+  fi
   "$here/boot.sh" --seconds "${VM_SECONDS:-$seconds}" --append "$arguments $more" "${examples[@]}" \
-    --root "$udev" "${kernel[1]}" "$module" "${binaries[@]}" "$here/../tests/examples_test" >"$tap" 2>&1 ||
+    "${core[@]}" --root "$udev" "${kernel[1]}" "$module" "${binaries[@]}" "$here/../tests/examples_test" >"$tap" 2>&1 ||
     echo "not ok - the guest comes to its end" >>"$tap"
   if [[ $1 == [0-6].* ]]; then
     built_by_dkms "$1" >>"$tap" 2>&1

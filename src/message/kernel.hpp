@@ -32,7 +32,6 @@ class KernelPendingReply final : public PendingReply {
   void done() noexcept override;
 
   KernelChannel& channel;
-  std::atomic<std::uint64_t> kernel_id{0};
 };
 
 class KernelChannel final : public Channel, public std::enable_shared_from_this<KernelChannel> {
@@ -50,16 +49,15 @@ class KernelChannel final : public Channel, public std::enable_shared_from_this<
   void give_back(KernelPendingReply& pending) noexcept;
 
  private:
-  std::int64_t take(const ReceiveArguments& received, const std::vector<std::int32_t>& files,
-                    farcall_info* info);
-  KernelPendingReply& pending_for(std::uint64_t kernel_id);
-  [[nodiscard]] std::int64_t id_of(std::uint64_t kernel_id) const noexcept;
-  [[nodiscard]] std::int64_t wait_for_id_of(std::uint64_t kernel_id) const noexcept;
+  class Expected;
+  std::int64_t take(const ReceiveArguments& received, Expected& expected,
+                    const std::vector<std::int32_t>& files, farcall_info* info);
+  void check_received(int result) const;
+  KernelPendingReply& free_pending();
 
   process::PrivateFd fd_;  // a child that had it would keep the channel open
   std::atomic<std::int64_t> next_label_;
-  std::atomic<int> receiving_{0};
-  mutable std::mutex lock_;  // protects what follows
+  std::mutex lock_;  // protects what follows
   std::vector<std::unique_ptr<KernelPendingReply>> all_pending_;
   std::vector<KernelPendingReply*> free_pending_;
 };
@@ -84,7 +82,7 @@ class KernelBuffer {
   [[nodiscard]] stplr_buffer get() const noexcept { return buffer_; }
 
  private:
-  std::vector<stplr_msg> parts_;
+  std::vector<struct stplr_part> parts_;
   stplr_buffer buffer_{};
 };
 

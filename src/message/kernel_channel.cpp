@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
+#include <string_view>
 
 #include "message/kernel.hpp"
 
@@ -20,8 +20,8 @@ static_assert(FARCALL_PULSE_DISCONNECT == STPLR_PULSE_DISCONNECT &&
               FARCALL_PULSE_DEATH == STPLR_PULSE_DEATH);
 static_assert(FARCALL_DESCRIPTORS == STPLR_FILES_MAX);
 
-// To threads that receive from a channel of this process that is being closed.
-constexpr int kClosed = INT_MAX;
+// How long threads look for what they wait for before they sleep, as the module permits.
+constexpr std::uint32_t kSpinUs = 200;
 
 void prepare(ReceiveArguments& receive, const KernelBuffer& into, Deadline deadline,
              std::vector<std::int32_t>& files, bool wants_files) {
@@ -33,19 +33,6 @@ void prepare(ReceiveArguments& receive, const KernelBuffer& into, Deadline deadl
   receive.files = reinterpret_cast<std::uintptr_t>(files.data());
   receive.file_room = FARCALL_DESCRIPTORS;
 }
-
-class Counted {
- public:
-  explicit Counted(std::atomic<int>& count) noexcept : count_(count) {
-    count_.fetch_add(1, std::memory_order_seq_cst);
-  }
-  ~Counted() { count_.fetch_sub(1, std::memory_order_seq_cst); }
-  Counted(const Counted&) = delete;
-  Counted& operator=(const Counted&) = delete;
-
- private:
-  std::atomic<int>& count_;
-};
 
 }  // namespace
 
@@ -66,8 +53,7 @@ KernelBuffer::KernelBuffer(Buffers buffers) {
     return;
   }
   parts_.reserve(buffers.size());
-  for (const iovec& part : buffers)
-    parts_.push_back({part.iov_base, static_cast<std::uint32_t>(part.iov_len)});
+  for (const iovec& part : buffers) parts_.push_back(::stplr_part(part.iov_base, part.iov_len));
   buffer_ = ::stplr_vector(parts_.data(), static_cast<unsigned>(parts_.size()));
 }
 
@@ -76,8 +62,15 @@ KernelChannel::KernelChannel(const char* name, unsigned flags, mode_t mode) : Ch
   (void)!::getrandom(&start, sizeof start, GRND_NONBLOCK);
   // Out of the way of those that the kernel gives to who connects by name.
   next_label_ = (std::int64_t{1} << 62) + (std::int64_t{start} << 24);
-  fd_ = process::PrivateFd(UniqueFd(static_cast<int>(
-      checked(::stplr_channel_create(name, name != nullptr ? mode : 0, flags), "make a channel"))));
+  struct ::stplr_channel_create create {};
+  create.flags = flags;
+  create.mode = name != nullptr ? mode : 0;
+  create.spin_us = kSpinUs;
+  const std::string_view text = name != nullptr ? name : "";
+  if (text.size() >= sizeof create.name) throw SystemError(ENAMETOOLONG, "make a channel");
+  std::copy(text.begin(), text.end(), create.name);
+  fd_ = process::PrivateFd(
+      UniqueFd(static_cast<int>(checked(::stplr_channel_create_full(&create), "make a channel"))));
 }
 
 KernelChannel::~KernelChannel() {
@@ -91,22 +84,17 @@ UniqueFd KernelChannel::connect() {
 }
 
 void KernelChannel::post(int priority, int code, std::int64_t value) {
-  const UniqueFd connection = connect();
-  const PulseArguments pulse{.code = code, .priority = priority, .value = value};
-  if (::ioctl(connection.get(), STPLR_PULSE, &pulse) != 0) throw_errno("pulse");
+  checked(::stplr_post(fd_.get(), priority, code, value), "pulse");
 }
 
-KernelPendingReply& KernelChannel::pending_for(std::uint64_t kernel_id) {
-  KernelPendingReply* pending = nullptr;
+KernelPendingReply& KernelChannel::free_pending() {
   const std::lock_guard guard(lock_);
   if (free_pending_.empty()) {
     all_pending_.push_back(std::make_unique<KernelPendingReply>(*this));
-    pending = all_pending_.back().get();
-  } else {
-    pending = free_pending_.back();
-    free_pending_.pop_back();
+    return *all_pending_.back();
   }
-  pending->kernel_id.store(kernel_id, std::memory_order_relaxed);
+  KernelPendingReply* pending = free_pending_.back();
+  free_pending_.pop_back();
   return *pending;
 }
 
@@ -118,41 +106,40 @@ void KernelChannel::give_back(KernelPendingReply& pending) noexcept {
   }
 }
 
-std::int64_t KernelChannel::id_of(std::uint64_t kernel_id) const noexcept {
-  const std::lock_guard guard(lock_);
-  for (const auto& pending : all_pending_) {
-    const std::int64_t id = pending->id();
-    if (id != 0 && pending->kernel_id.load(std::memory_order_relaxed) == kernel_id) return id;
+// The id that the next message gets: the kernel knows it, and tells it, from the time when it hands
+// the message out, and another thread may answer by it before this one is back.
+class KernelChannel::Expected {
+ public:
+  explicit Expected(KernelChannel& channel)
+      : channel_(channel), pending_(channel.free_pending()), id_(pending_.give_id()) {}
+  ~Expected() {
+    if (kept_) return;
+    if (pending_.take_id()) channel_.give_back(pending_);
   }
-  return 0;
-}
+  Expected(const Expected&) = delete;
+  Expected& operator=(const Expected&) = delete;
 
-// Another thread may have it from the kernel, and not have given it an id yet.
-std::int64_t KernelChannel::wait_for_id_of(std::uint64_t kernel_id) const noexcept {
-  constexpr int kMostLooks = 100;
-  const process::NoCancel guard;
-  for (int i = 0; i < kMostLooks; ++i) {
-    if (const std::int64_t id = id_of(kernel_id); id != 0) return id;
-    ::usleep(100);
+  [[nodiscard]] std::uint64_t id() const noexcept { return static_cast<std::uint64_t>(id_); }
+  std::int64_t keep() noexcept {
+    kept_ = true;
+    return id_;
   }
-  return 0;
-}
 
-// -1: a pulse that is nobody's any more; receive again.
-std::int64_t KernelChannel::take(const ReceiveArguments& received,
+ private:
+  KernelChannel& channel_;
+  KernelPendingReply& pending_;
+  const std::int64_t id_;
+  bool kept_ = false;
+};
+
+std::int64_t KernelChannel::take(const ReceiveArguments& received, Expected& expected,
                                  const std::vector<std::int32_t>& files, farcall_info* info) {
   if (!usable()) throw SystemError(EBADF, "the channel has been closed");
   if (received.pulse != 0) {
-    std::int64_t value = received.value;
-    if (received.code == FARCALL_PULSE_UNBLOCK) {
-      // The kernel tells its own id, which programs do not know.
-      value = wait_for_id_of(static_cast<std::uint64_t>(value));
-      if (value == 0) return -1;
-    }
     if (info != nullptr) {
       *info = {};
       info->code = received.code;
-      info->value = value;
+      info->value = received.value;
       info->priority = received.priority;
     }
     return 0;
@@ -170,7 +157,13 @@ std::int64_t KernelChannel::take(const ReceiveArguments& received,
     info->descriptor_count = received.file_count;
     std::copy_n(files.begin(), received.file_count, info->descriptors);
   }
-  return received.id == 0 ? FARCALL_ONE_WAY : pending_for(received.id).give_id();
+  return received.id == 0 ? FARCALL_ONE_WAY : expected.keep();
+}
+
+// Who waits when the channel is closed learns of it from the kernel.
+void KernelChannel::check_received(int result) const {
+  if (result == -ESRCH && !usable()) throw SystemError(EBADF, "the channel has been closed");
+  checked(result, "receive");
 }
 
 // Each wait is one system call, which the kernel interrupts.
@@ -178,17 +171,15 @@ std::int64_t KernelChannel::receive(Buffers into, Deadline deadline, farcall_inf
                                     SignalCount) {
   const KernelBuffer buffer(into);
   std::vector<std::int32_t> files;
-  const Counted counted(receiving_);
-  for (;;) {
-    if (!usable()) throw SystemError(EBADF, "the channel has been closed");
-    ReceiveArguments received;
-    prepare(received, buffer, deadline, files, info != nullptr);
-    checked(::stplr_receive_full(fd_.get(), &received), "receive");
-    const std::int64_t id = take(received, files, info);
-    if (id < 0) continue;
-    if (id != 0 && info != nullptr) info->received = std::min(info->length, size_of(into));
-    return id;
-  }
+  if (!usable()) throw SystemError(EBADF, "the channel has been closed");
+  Expected expected(*this);
+  ReceiveArguments received;
+  prepare(received, buffer, deadline, files, info != nullptr);
+  received.wanted_id = expected.id();
+  check_received(::stplr_receive_full(fd_.get(), &received));
+  const std::int64_t id = take(received, expected, files, info);
+  if (id != 0 && info != nullptr) info->received = std::min(info->length, size_of(into));
+  return id;
 }
 
 std::int64_t KernelChannel::reply_receive(std::int64_t id, int status, Buffers reply, Buffers into,
@@ -205,66 +196,51 @@ std::int64_t KernelChannel::reply_receive(std::int64_t id, int status, Buffers r
     if (pending == nullptr || &pending->channel != this) {
       use->reply(status, 0, reply, false);
       use.end();
-      both.reply.id = 0;
     } else {
-      both.reply = {.id = pending->kernel_id.load(std::memory_order_relaxed),
-                    .status = status,
-                    .buffer = answer.get(),
-                    .error = 0,
-                    .reserved = 0};
+      both.reply.id = static_cast<std::uint64_t>(id);
+      both.reply.status = status;
+      both.reply.buffer = answer.get();
       // From here on the kernel has it; what fails there fails for good.
       use.end();
     }
   }
   if (both.reply.id == 0) return receive(into, deadline, info, since);
-  std::int64_t next = -1;
-  {
-    const Counted counted(receiving_);
-    if (!usable()) throw SystemError(EBADF, "the channel has been closed");
-    prepare(both.receive, buffer, deadline, files, info != nullptr);
-    checked(::stplr_reply_receive(fd_.get(), &both), "reply and receive");
-    next = take(both.receive, files, info);
-  }
-  if (next < 0) return receive(into, deadline, info, since);
+  if (!usable()) throw SystemError(EBADF, "the channel has been closed");
+  Expected expected(*this);
+  prepare(both.receive, buffer, deadline, files, info != nullptr);
+  both.receive.wanted_id = expected.id();
+  check_received(::stplr_reply_receive(fd_.get(), &both));
+  const std::int64_t next = take(both.receive, expected, files, info);
   if (next != 0 && info != nullptr) info->received = std::min(info->length, size_of(into));
   return next;
 }
 
+// The descriptor goes with the object, which those who are just receiving hold.
 void KernelChannel::close() noexcept {
-  // Threads that receive hold the channel open; they are told.
-  constexpr int kMostRounds = 1000;
-  try {
-    for (int round = 0; receiving_.load(std::memory_order_seq_cst) > 0 && round < kMostRounds;
-         ++round) {
-      post(0, kClosed, 0);
-      ::usleep(1000);
-    }
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): they notice with the next
-  }
+  (void)::stplr_shutdown(fd_.get());
   std::vector<KernelPendingReply*> waiting;
-  {
+  try {
     const std::lock_guard guard(lock_);
     for (const auto& pending : all_pending_) waiting.push_back(pending.get());
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the kernel refuses them, too
   }
   for (KernelPendingReply* pending : waiting) (void)pending->take_id();
-  // Its last descriptor, unless a child has one: clients get ESRCH.
-  fd_.reset();
 }
 
 void KernelPendingReply::reply(int status, int error, Buffers data, bool) {
   const KernelBuffer buffer(data);
-  const ReplyArguments reply{.id = kernel_id.load(std::memory_order_relaxed),
-                             .status = status,
-                             .buffer = buffer.get(),
-                             .error = error,
-                             .reserved = 0};
+  ReplyArguments reply{};
+  reply.id = static_cast<std::uint64_t>(id());
+  reply.status = status;
+  reply.buffer = buffer.get();
+  reply.error = error;
   if (::ioctl(channel.descriptor(), STPLR_REPLY, &reply) < 0) throw_errno("reply");
 }
 
 std::size_t KernelPendingReply::read(std::size_t offset, Buffers to) {
   const KernelBuffer buffer(to);
   stplr_access access{
-      .id = kernel_id.load(std::memory_order_relaxed), .offset = offset, .buffer = buffer.get()};
+      .id = static_cast<std::uint64_t>(id()), .offset = offset, .buffer = buffer.get()};
   const int count = ::ioctl(channel.descriptor(), STPLR_READ, &access);
   if (count < 0) throw_errno("read");
   return static_cast<std::size_t>(count);
@@ -273,7 +249,7 @@ std::size_t KernelPendingReply::read(std::size_t offset, Buffers to) {
 std::size_t KernelPendingReply::write(std::size_t offset, Buffers from) {
   const KernelBuffer buffer(from);
   stplr_access access{
-      .id = kernel_id.load(std::memory_order_relaxed), .offset = offset, .buffer = buffer.get()};
+      .id = static_cast<std::uint64_t>(id()), .offset = offset, .buffer = buffer.get()};
   const int count = ::ioctl(channel.descriptor(), STPLR_WRITE, &access);
   if (count < 0) throw_errno("write");
   return static_cast<std::size_t>(count);

@@ -87,8 +87,9 @@ class KernelEngine final : public Engine {
   }
 
   std::shared_ptr<Connection> adopt(UniqueFd& descriptor) override {
-    // A connection and a channel are anonymous files of the module; only the former has regions.
-    if (::ioctl(descriptor.get(), STPLR_UNREGISTER, ~0UL) == 0 || errno != ENOENT) return nullptr;
+    struct ::stplr_info info {};
+    if (::stplr_info(descriptor.get(), &info) != 0 || info.kind != STPLR_KIND_CONNECTION)
+      return nullptr;
     return std::make_shared<KernelConnection>(std::move(descriptor));
   }
 };
@@ -99,7 +100,8 @@ Engine* kernel_engine() {
   static KernelEngine engine;
   static const bool usable = [] {
     const UniqueFd control(::open(kControl, O_RDWR | O_CLOEXEC));
-    return static_cast<bool>(control);
+    struct ::stplr_info info {};
+    return control && ::stplr_info(control.get(), &info) == 0 && info.interface == STPLR_INTERFACE;
   }();
   return usable ? &engine : nullptr;
 }

@@ -53,6 +53,10 @@ bool left_bytes_unread(Side& side) noexcept {
   // One that closes a TCP connection resets it itself.
   const std::uint32_t said = side.in().control->sender_said.load(std::memory_order_acquire);
   if (side.kind == Kind::tcp ? said != 0 : said == Direction::kFinished) return false;
+  // The end that comes of shutting down is no sign that the peer has died.
+  const std::uint32_t finished =
+      side.in().control->receiver_finished.load(std::memory_order_relaxed);
+  if (finished != 0 && (said & Direction::kClosed) == 0) return false;
   if (side.sender.unread(side.out()) != 0) return true;
   // What was taken back from it at last may have reached the kernel behind its end.
   return side.reclaimed_to != 0 &&
@@ -66,14 +70,37 @@ bool is_marked_lost(const Ring& ring) noexcept {
          ring.control->handback.load(std::memory_order_acquire) == handback::kLost;
 }
 
+}  // namespace
+
+bool is_reset(Side& side) noexcept {
+  const bool lost = (side.in().control != nullptr && side.receiver.reclaim_unfinished(side.in())) ||
+                    is_marked_lost(side.in()) || is_marked_lost(side.out());
+  return !side.reset_told && (lost || left_bytes_unread(side));
+}
+
+bool peer_has_closed(const Side& side) noexcept {
+  return side.in().control != nullptr &&
+         (side.in().control->sender_said.load(std::memory_order_acquire) & Direction::kClosed) != 0;
+}
+
+int take_pending_error(Side& side, int fd) noexcept {
+  int error = take_error(side);
+  socklen_t size = sizeof error;
+  if (error == 0) kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  const Guard receiving(side.receive_lock);
+  if (error == 0 && receiving && peer_has_closed(side) && is_reset(side)) error = ECONNRESET;
+  if (error == ECONNRESET) side.reset_told = true;
+  return error;
+}
+
+namespace {
+
 // Holds the receiver's lock.
 ssize_t at_end(Side& side, ssize_t result) noexcept {
   if (result != 0) return result;
   // This very call may have taken it, before it slept.
   if (const int error = take_error(side); error != 0) return fail(-error);
-  const bool lost = (side.in().control != nullptr && side.receiver.reclaim_unfinished(side.in())) ||
-                    is_marked_lost(side.in()) || is_marked_lost(side.out());
-  if (side.reset_told || (!lost && !left_bytes_unread(side))) return result;
+  if (!is_reset(side)) return result;
   side.reset_told = true;
   return fail(-ECONNRESET);
 }
@@ -94,6 +121,12 @@ ssize_t broken(Side& side, int fd) noexcept {
 bool is_gone(const Side& side, std::uint32_t generation) noexcept {
   return side.generation.load(std::memory_order_relaxed) != generation ||
          (side.accelerated() && side.out().control == nullptr);
+}
+
+// Not of the call.
+bool is_of_connection(int error) noexcept {
+  constexpr int kOthers[] = {0, EAGAIN, EINTR, EBADF, EFAULT, EINVAL, ENOMEM, ENOBUFS};
+  return std::find(std::begin(kOthers), std::end(kOthers), error) == std::end(kOthers);
 }
 
 // The peer's doorbell: it gives back what it will not read.
@@ -118,6 +151,14 @@ std::size_t came_from_kernel(Side& side, const Call& call, const iovec* parts, s
   if (useful == 0 && !takes &&
       kernel(SYS_recvfrom, call.fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
     side.receiver.taken_from_kernel(side.in(), 1);
+  // The call was full: one more byte, in the doorbell's place.
+  Span rest(parts, count);
+  iovec last;
+  if (takes && rest.left() == raw && (rest.skip(useful), rest.parts(&last, 1, 1)) == 1 &&
+      kernel(SYS_recvfrom, call.fd, last.iov_base, 1, MSG_DONTWAIT, nullptr, nullptr) == 1) {
+    side.receiver.taken_from_kernel(side.in(), 1);
+    ++useful;
+  }
   return useful;
 }
 
@@ -137,7 +178,9 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
       if (got == 0) return kNothing;
     } else {
       side.receiver.leave_kernel(side.in(), 0);
-      if (got == 0 && at_end(side, 0) != 0) return -1;
+      if (got < 0 && error == ECONNRESET) side.reset_told = true;
+      const bool wanted_none = Span(call.parts, call.count).left() == 0;
+      if (got == 0 && !wanted_none && at_end(side, 0) != 0) return -1;
     }
     guard.unlock();
     if (got > 0 && (call.flags & (MSG_PEEK | MSG_OOB)) == 0) {
@@ -304,11 +347,11 @@ class Receiving {
       if (got == 0) {
         // Nothing comes any more: the kernel says so as often as it is asked.
         side_.receiver.watch_for_ever(side_.in());
-        return total_ != 0 ? total_ : at_end(side_, 0);
+        return total_ != 0 ? cut_short() : at_end(side_, 0);
       }
       if (got != kNothing) return total_ != 0 ? failed_later(got) : failed(got);
       if (!waits_) {
-        if (total_ != 0) return total_;
+        if (total_ != 0) return cut_short();
         if (bytes_have_come()) continue;
         if (is_told_of()) return fail(-EAGAIN);
         continue;
@@ -369,6 +412,12 @@ class Receiving {
            (call_.with != nullptr && call_.with->came);
   }
 
+  // The kernel looks for an error where a unix stream is to fill the call, and says nothing of it.
+  ssize_t cut_short() noexcept {
+    if (all_ && side_.kind == Kind::unix_stream && peer_has_closed(side_)) side_.reset_told = true;
+    return total_;
+  }
+
   ssize_t failed(long error) noexcept {
     if (error == -ECONNRESET) side_.reset_told = true;
     if (error == -ECONNRESET && side_.receiver.broken()) return broken(side_, call_.fd);
@@ -376,7 +425,10 @@ class Receiving {
   }
 
   ssize_t failed_later(long error) noexcept {
-    keep_error(side_, static_cast<int>(-error));
+    if (error == -ECONNRESET && all_ && side_.kind == Kind::unix_stream)
+      side_.reset_told = true;
+    else
+      keep_error(side_, static_cast<int>(-error));
     return total_;
   }
 
@@ -542,10 +594,15 @@ ssize_t enter_kernel(Side& side, const Call& call) noexcept {
 // Newer bytes must not come before those of the ring there, so these go first. False: the kernel
 // has no room for all.
 bool leave_ring_for_kernel(Side& side, int fd) noexcept {
-  reclaim(side, fd, true);
+  const bool can_be_sent = reclaim(side, fd, true);
   if (side.sender.in_kernel()) return true;
-  if (side.sender.unread(side.out()) != 0 && !side.sender.broken()) return false;
-  side.sender.use_kernel(side.out());
+  const Ring& ring = side.out();
+  if (!can_be_sent || ring.control->receiver_finished.load(std::memory_order_relaxed) != 0)
+    side.sender.leave_ring(ring);  // the kernel says why
+  else if (side.sender.unread(ring) != 0 && !side.sender.broken())
+    return false;
+  else
+    side.sender.use_kernel(ring);
   return true;
 }
 
@@ -642,6 +699,9 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
           const ssize_t waited = wait_for_kernel(side, call, guard);
           if (waited != 0) return sent() != 0 ? sent() : waited;
         }
+        // With nothing sent it is this call that tells.
+        if (side.kind == Kind::tcp && side.error_kept.load(std::memory_order_relaxed) != 0)
+          return sent() != 0 ? sent() : fail(-take_error(side));
         continue;
       }
       case Sender::Way::kernel: break;
@@ -670,10 +730,7 @@ ssize_t receive_badly(Side& side, const Call& call, Guard& guard) {
 }  // namespace
 
 void keep_error(Side& side, int error) noexcept {
-  if (error == EAGAIN || error == EINTR || error == EBADF || error == EFAULT || error == EINVAL ||
-      error == ENOMEM)
-    return;
-  side.error_kept.store(error, std::memory_order_relaxed);
+  if (is_of_connection(error)) side.error_kept.store(error, std::memory_order_relaxed);
 }
 
 int take_error(Side& side) noexcept {
@@ -682,11 +739,13 @@ int take_error(Side& side) noexcept {
   return side.error_kept.exchange(0, std::memory_order_relaxed);
 }
 
-void reclaim(Side& side, int fd, bool always) noexcept {
+bool reclaim(Side& side, int fd, bool always) noexcept {
   const std::uint64_t before = side.sender.kernel_sent();
-  if (const long error = reclaim_now(side.sender, side.out(), fd, always); error != 0)
-    keep_error(side, static_cast<int>(-error));
+  const long error = reclaim_now(side.sender, side.out(), fd, always);
+  // A broken pipe is told of each time.
+  if (error != -EPIPE) keep_error(side, static_cast<int>(-error));
   if (side.sender.kernel_sent() != before) side.reclaimed_to = side.sender.kernel_sent();
+  return !is_of_connection(static_cast<int>(-error));
 }
 
 void wake_up(Side& side, int fd) noexcept {
@@ -711,12 +770,19 @@ bool ring_readable(Side& side) noexcept {
 
 namespace {
 
+bool has_bytes(Side& side, int fd) noexcept {
+  return (side.in().control != nullptr &&
+          side.receiver.next(side.in()).kind == Receiver::Next::ring) ||
+         kernel_queued(fd) > 0;
+}
+
 // kNothing: look again.
 ssize_t receive_once(Side& side, const Call& call) {
   Guard guard(side.receive_lock);
   if (!guard) return fail(-EINTR);
-  if (const int error = take_error(side); error != 0) [[unlikely]]
-    return fail(-error);
+  // Bytes come before an error.
+  if (side.error_kept.load(std::memory_order_relaxed) != 0 && !has_bytes(side, call.fd))
+    return fail(-take_error(side));
   if (has_bad_part(call.parts, call.count)) [[unlikely]]
     return receive_badly(side, call, guard);
   if (side.in().control == nullptr || side.receiver.has_left() ||
@@ -724,8 +790,13 @@ ssize_t receive_once(Side& side, const Call& call) {
     return receive_plainly(side, call, guard);
   if (call.count > kMostParts) return fail(-EINVAL);
   if (Span(call.parts, call.count).left() == 0) {
+    if (side.receiver.next(side.in()).kind == Receiver::Next::ring) return 0;
     guard.unlock();
-    return call.as_it_is(call.arguments);
+    const ssize_t got = call.as_it_is(call.arguments);
+    if (got < 0 && errno == ECONNRESET) side.reset_told = true;
+    return got == 0 && guard.lock() && peer_has_closed(side) && !has_bytes(side, call.fd)
+               ? at_end(side, 0)
+               : got;
   }
   return Receiving(side, call, guard).receive();
 }
@@ -753,6 +824,8 @@ ssize_t send_by_kernel(Side& side, const Call& call, Afterwards afterwards) noex
   if (side.out().control != nullptr) {
     while (!leave_ring_for_kernel(side, call.fd))
       if (const ssize_t waited = wait_for_kernel(side, call, guard); waited != 0) return waited;
+    if (side.kind == Kind::tcp)
+      if (const int error = take_error(side); error != 0) return fail(-error);
     if (afterwards == Afterwards::kernel) side.sender.leave_ring(side.out());
   }
   if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
@@ -773,8 +846,10 @@ ssize_t send_by_kernel(Side& side, const Call& call, Afterwards afterwards) noex
 }
 
 ssize_t send_to(Side& side, const Call& call) noexcept(false) {
-  if (const int error = take_error(side); error != 0) [[unlikely]]
-    return fail(-error);
+  // A unix stream tells who sends of a broken pipe only.
+  if (side.kind == Kind::tcp)
+    if (const int error = take_error(side); error != 0) [[unlikely]]
+      return fail(-error);
   if (has_bad_part(call.parts, call.count)) [[unlikely]]
     return send_by_kernel(side, call, Afterwards::ring);
   // What is urgent stands at a place in the kernel's stream, and what is not copied stays there.

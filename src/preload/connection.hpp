@@ -46,9 +46,16 @@ void set_nonblocking(Side& side, bool on) noexcept;
 // instead, or one of the library's own, the program's next call tells it.
 void keep_error(Side& side, int error) noexcept;
 int take_error(Side& side) noexcept;
+// What SO_ERROR would say without the library; no other call tells of it then.
+int take_pending_error(Side& side, int fd) noexcept;
+// Whether the kernel would have reset the connection, of which nobody has been told yet; the peer
+// has closed it. Holds the receiver's lock.
+bool is_reset(Side& side) noexcept;
+bool peer_has_closed(const Side& side) noexcept;
 
-// reclaim_now(), with the error kept. Holds the sender's lock.
-void reclaim(Side& side, int fd, bool always) noexcept;
+// reclaim_now(), with the error of the connection kept. False: what is left in the ring can never
+// be sent. Holds the sender's lock.
+bool reclaim(Side& side, int fd, bool always) noexcept;
 
 // Whether there is something to read in the ring; what is in the kernel poll() tells.
 bool ring_readable(Side& side) noexcept;

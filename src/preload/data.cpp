@@ -221,7 +221,7 @@ ssize_t receive_message(int fd, Side& side, msghdr* message, int flags) {
     message->msg_controllen = made.answer.msg_controllen;
     message->msg_flags = made.answer.msg_flags;
   } else {
-    message->msg_namelen = message->msg_name == nullptr
+    message->msg_namelen = message->msg_name == nullptr || got == 0
                                ? 0
                                : tell_sender(fd, side, message->msg_name, message->msg_namelen);
     message->msg_controllen = with.size;
@@ -239,7 +239,7 @@ ssize_t receive_address(int fd, Side& side, void* buffer, std::size_t size, int 
   // The kernel looks at the room for the address when the bytes are gone already.
   if (is_no_address(from_size)) return with_errno(-EFAULT);
   if (static_cast<std::int32_t>(*from_size) < 0) return with_errno(-EINVAL);
-  *from_size = tell_sender(fd, side, from, *from_size);
+  *from_size = got == 0 ? 0 : tell_sender(fd, side, from, *from_size);
   return got;
 }
 
@@ -292,6 +292,12 @@ bool time_is_left(std::int64_t deadline, timespec& time) noexcept {
   return left != 0;
 }
 
+bool has_ended(const Side& side) noexcept {
+  return side.finished.load(std::memory_order_relaxed) ||
+         (side.in().control != nullptr &&
+          side.in().control->sender_said.load(std::memory_order_relaxed) != 0);
+}
+
 int receive_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flags,
                  timespec* timeout) {
   if (!side.accelerated()) {
@@ -314,6 +320,10 @@ int receive_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flag
     deadline = now_ns() +
                std::min<std::int64_t>(timeout->tv_sec, kLongest / 1'000'000'000) * 1'000'000'000 +
                timeout->tv_nsec;
+  // The kernel tells of an error before it looks for messages.
+  if (has_ended(side))
+    if (const int error = take_pending_error(side, fd); error != 0)
+      return static_cast<int>(with_errno(-error));
   unsigned done = 0;
   while (done < count) {
     const ssize_t got = recvmsg(fd, &messages[done].msg_hdr, flags & ~MSG_WAITFORONE);

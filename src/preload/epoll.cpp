@@ -2,6 +2,7 @@
 #include "preload/epoll.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
 
@@ -179,11 +180,27 @@ void undo_kicks(Set& set, int set_fd, epoll_event* events, int count) noexcept {
   }
 }
 
+// To what the kernel tells of a connection that has ended.
+void add_reset(Set& set, int set_fd, epoll_event& event) noexcept {
+  const Guard guard(set.lock);
+  if (!guard || !is_still(set, set_fd)) return;
+  const std::uint32_t count = set.capacity.load(std::memory_order_relaxed);
+  for (std::uint32_t fd = 0; fd < count; ++fd) {
+    const Registration& entry = set.by_fd[fd];
+    if (entry.present && entry.event.data.u64 == event.data.u64 &&
+        knows_of_reset(static_cast<int>(fd)))
+      event.events |= EPOLLERR;
+  }
+}
+
 // After each call of the kernel that asks for events.
 void kernel_told(Set& set, int set_fd, epoll_event* events, long count) noexcept {
   if (count > 0) set.told_at.store(ticks(), std::memory_order_relaxed);
   if (set.kicked_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
     undo_kicks(set, set_fd, events, static_cast<int>(std::max(count, 0L)));
+  for (long i = 0; i < count; ++i)
+    if ((events[i].events & EPOLLHUP) != 0) [[unlikely]]
+      add_reset(set, set_fd, events[i]);
 }
 
 long look_at_kernel(Set& set, const Wait& wait, int from) noexcept {
@@ -201,6 +218,29 @@ int ask_kernel(Set& set, const Wait& wait) {
   return result;
 }
 
+// What else the kernel has to tell of a socket with bytes in memory: that there is room to send, or
+// that the peer has ended. An edge of that is told of when it comes.
+std::uint32_t also_ready(int fd, const epoll_event& wanted) noexcept {
+  constexpr std::uint32_t kOutput = EPOLLOUT | EPOLLWRNORM;
+  const bool asks = (wanted.events & kOutput) != 0 && (wanted.events & EPOLLET) == 0;
+  if (!asks && !has_ended(fd)) [[likely]]
+    return 0;
+  const std::uint32_t events = wanted.events & (kOutput | EPOLLRDHUP);
+  pollfd look{.fd = fd, .events = static_cast<short>(events), .revents = 0};
+  timespec none{};
+  kernel(SYS_ppoll, &look, 1, &none, nullptr, 0);
+  const bool reset = (look.revents & POLLHUP) != 0 && knows_of_reset(fd);
+  return static_cast<std::uint16_t>(look.revents) | (reset ? EPOLLERR : 0U);
+}
+static_assert(EPOLLOUT == POLLOUT && EPOLLHUP == POLLHUP && EPOLLERR == POLLERR &&
+              EPOLLRDHUP == POLLRDHUP && EPOLLWRNORM == POLLWRNORM);
+
+epoll_event* find_data(epoll_event* events, int count, std::uint64_t data) noexcept {
+  epoll_event* const found = std::find_if(
+      events, events + count, [&](const epoll_event& event) { return event.data.u64 == data; });
+  return found == events + count ? nullptr : found;
+}
+
 // Tells of hot sockets with bytes in memory, behind the `from` events that are there. Those that
 // have long been idle are watched instead.
 int look_at_rings(Set& set, const Wait& wait, int from) noexcept {
@@ -213,8 +253,7 @@ int look_at_rings(Set& set, const Wait& wait, int from) noexcept {
     if (!guard || count == 0 || !is_still(set, wait.fd)) return 0;
     // Where there are more than fit, the next call goes on with the others.
     std::uint32_t place = set.next_hot < count ? set.next_hot : 0;
-    for (std::uint32_t i = 0; i < count && found < wait.most;
-         ++i, place = place + 1 == count ? 0 : place + 1) {
+    for (std::uint32_t i = 0; i < count; ++i, place = place + 1 == count ? 0 : place + 1) {
       const int fd = hot_at(set, place);
       Registration& entry = set.by_fd[fd];
       const std::uint64_t position = read_position(fd);
@@ -223,9 +262,18 @@ int look_at_rings(Set& set, const Wait& wait, int from) noexcept {
           idle[idle_count++] = fd;
         continue;
       }
+      if (found == wait.most) {
+        // The kernel may have told of the same socket, that there is room to send.
+        epoll_event* const same = find_data(wait.events, from, entry.event.data.u64);
+        if (same == nullptr) break;
+        same->events |= entry.event.events & kInput;
+        entry.reported = position;
+        continue;
+      }
       entry.idle = 0;
       entry.reported = position;
-      wait.events[found++] = {.events = entry.event.events & kInput, .data = entry.event.data};
+      wait.events[found++] = {.events = (entry.event.events & kInput) | also_ready(fd, entry.event),
+                              .data = entry.event.data};
       if ((entry.event.events & EPOLLONESHOT) != 0) {
         // The kernel does not know that it has been told of.
         epoll_event disarmed{.events = EPOLLONESHOT, .data = entry.event.data};
@@ -244,10 +292,7 @@ int look_at_rings(Set& set, const Wait& wait, int from) noexcept {
 int merge(epoll_event* events, int first, int second) noexcept {
   int all = first;
   for (int i = first; i < first + second; ++i) {
-    epoll_event* const same = std::find_if(events, events + first, [&](const epoll_event& event) {
-      return event.data.u64 == events[i].data.u64;
-    });
-    if (same != events + first)
+    if (epoll_event* const same = find_data(events, first, events[i].data.u64))
       same->events |= events[i].events;
     else
       events[all++] = events[i];

@@ -250,16 +250,11 @@ void leave_receiving(Side& side, int fd) noexcept {
   const Guard receiving(side.receive_lock);
   if (!receiving || side.in().control == nullptr || side.receiver.has_left()) return;
   side.receiver.watch_for_ever(side.in());
+  // The kernel would refuse what is given back.
+  if (side.in().control->receiver_finished.load(std::memory_order_relaxed) != 0) return;
   side.in().control->tail.fetch_or(kLeft, std::memory_order_seq_cst);
   (void)side.receiver.next(side.in());
-  if (doorbell_rings(side) && side.receiver.held(side.in()) == 0) {
-    // The next byte, most of the time.
-    std::byte bell;
-    if (side.in().control->doorbell.load(std::memory_order_acquire) ==
-            side.receiver.kernel_taken() + 1 &&
-        kernel(SYS_recvfrom, fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
-      side.receiver.taken_from_kernel(side.in(), 1);
-  }
+  take_doorbell(side, fd);
   const bool empty =
       side.receiver.emptied(side.in()) && !doorbell_rings(side) && !side.receiver.broken();
   if (!empty && !Leaving(side, fd).give_back()) {
@@ -318,6 +313,17 @@ bool wait_for_leaving_peer(Side& side, int fd, std::int64_t at_most) noexcept {
 
 bool wait_for_leaving_peer(Side& side, int fd) noexcept {
   return wait_for_leaving_peer(side, fd, kLongestForLeaving);
+}
+
+void take_doorbell(Side& side, int fd) noexcept {
+  if (side.in().control == nullptr || !doorbell_rings(side) || side.receiver.held(side.in()) != 0)
+    return;
+  // The next byte, most of the time.
+  std::byte bell;
+  if (side.in().control->doorbell.load(std::memory_order_acquire) ==
+          side.receiver.kernel_taken() + 1 &&
+      kernel(SYS_recvfrom, fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
+    side.receiver.taken_from_kernel(side.in(), 1);
 }
 
 void send_last_bytes(Side& side, int fd) noexcept {

@@ -37,6 +37,9 @@ bool serve_leaving_peer(Side& side, int fd) noexcept;
 // The same, until it is true; if the peer takes too long the connection is reset. Holds the
 // sender's lock. False if a signal came.
 bool wait_for_leaving_peer(Side& side, int fd) noexcept;
+// Takes the peer's doorbell out of the kernel, if it is the next byte and nothing is in the ring.
+// Holds the receiver's lock.
+void take_doorbell(Side& side, int fd) noexcept;
 // Before this end closes, shuts down or leaves: all that it has sent is the kernel's. Holds the
 // sender's lock.
 void send_last_bytes(Side& side, int fd) noexcept;

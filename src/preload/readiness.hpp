@@ -42,6 +42,25 @@ inline bool readable_now(int fd) noexcept {
   return udp != nullptr && udp_readable(*udp);
 }
 
+// One end has shut down or closed, so the kernel has more to tell than that there are bytes.
+inline bool has_ended(int fd) noexcept {
+  const Side* const side = find_side(fd);
+  const Direction* const in = side == nullptr ? nullptr : side->in().control;
+  return in != nullptr && (in->sender_said.load(std::memory_order_relaxed) != 0 ||
+                           in->receiver_finished.load(std::memory_order_relaxed) != 0 ||
+                           side->finished.load(std::memory_order_relaxed));
+}
+
+// The connection has been reset, which the kernel does not know, or has told the library.
+inline bool knows_of_reset(int fd) noexcept {
+  Side* const side = find_side(fd);
+  if (side == nullptr || side->in().control == nullptr) return false;
+  if (side->error_kept.load(std::memory_order_relaxed) != 0) return true;
+  if (!peer_has_closed(*side)) return false;
+  const Guard receiving(side->receive_lock);
+  return receiving && is_reset(*side);
+}
+
 // How far the connection has come, if there is something to read in memory, else kNothingToRead; a
 // look without the lock, at whatever the side is now. Bytes of the kernel count when they are
 // taken: they may have come after a program counted what there is and stopped reading at that

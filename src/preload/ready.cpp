@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "preload/address.hpp"
+#include "preload/connection.hpp"
 #include "preload/epoll.hpp"
 #include "preload/readiness.hpp"
 #include "preload/real.hpp"
@@ -251,6 +252,14 @@ int add_rings(pollfd* fds, nfds_t count, int ready) noexcept {
   return ready;
 }
 
+// To what the kernel tells of connections that have ended.
+int add_resets(pollfd* fds, nfds_t count, int ready) noexcept {
+  for (nfds_t i = 0; i < count && ready > 0; ++i)
+    if ((fds[i].revents & POLLHUP) != 0 && knows_of_reset(fds[i].fd))
+      fds[i].revents = static_cast<short>(fds[i].revents | POLLERR);
+  return ready;
+}
+
 template <class AsItIs>
 int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, AsItIs as_it_is) {
   if (is_no_address(fds) || too_many(count)) return as_it_is();
@@ -266,15 +275,15 @@ int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, AsIt
     if (ready < 0) return static_cast<int>(with_errno(ready));
     return add_rings(fds, count, static_cast<int>(ready));
   };
-  if (count == 1 && fds[0].events == POLLIN && mask == nullptr && readable_now(fds[0].fd)) {
+  if (count == 1 && fds[0].events == POLLIN && mask == nullptr && readable_now(fds[0].fd) &&
+      !has_ended(fds[0].fd)) {
     fds[0].revents = POLLIN;
     return 1;
   }
   Waited waited(ours);
   for (nfds_t i = 0; i < count; ++i)
     if (fds[i].fd >= 0 && (fds[i].events & kInput) != 0) waited.add(fds[i].fd);
-  if (at_once) return look();
-  return wait_for(waited, look, as_it_is);
+  return add_resets(fds, count, at_once ? look() : wait_for(waited, look, as_it_is));
 }
 
 // --- select

@@ -257,6 +257,13 @@ void adopt(int fd, Side& side) noexcept {
 void leave_process() noexcept {
   if (left.load(std::memory_order_relaxed) || !in_own_process() || left.exchange(true)) return;
   settle_everything();
+  // The kernel would take a doorbell for bytes that nobody has read, and reset the connection.
+  for (int fd = 0; fd <= highest_descriptor(); ++fd) {
+    Side* const side = find_side(fd);
+    if (side == nullptr || !side->accelerated()) continue;
+    const Guard receiving(side->receive_lock);
+    if (receiving) take_doorbell(*side, fd);
+  }
   const std::int64_t now = now_ns();
   for_each_own([now](Side& side) {
     side.left_at.store(now, std::memory_order_relaxed);
@@ -308,6 +315,7 @@ void say_closed(Released released, int fd) noexcept {
       // The peer sends through the kernel from here on, which tells it that nobody reads.
       side.receiver.watch_for_ever(side.in());
       (void)side.receiver.next(side.in());
+      take_doorbell(side, fd);
       unread = !side.receiver.emptied(side.in());
     }
   }

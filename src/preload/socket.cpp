@@ -308,9 +308,10 @@ int shutdown(int fd, int how) {
     }
     if (how == SHUT_RD || how == SHUT_RDWR) {
       const Guard guard(side->receive_lock);
-      if (side->in().control != nullptr) side->receiver.watch_for_ever(side->in());
-      // The end that comes of it is no sign that the peer has died.
-      side->reset_told = true;
+      if (side->in().control != nullptr) {
+        side->in().control->receiver_finished.store(1, std::memory_order_relaxed);
+        side->receiver.watch_for_ever(side->in());
+      }
     }
   }
   return static_cast<int>(with_errno(next_shutdown(fd, how)));
@@ -400,6 +401,24 @@ int ioctl(int fd, unsigned long request, ...) {
   return static_cast<int>(result);
 }
 
+}  // extern "C"
+
+namespace {
+
+// SO_ERROR has said what stands in `value`: the library may know more.
+void add_pending_error(Side& side, int fd, void* value, socklen_t size) noexcept {
+  int error = 0;
+  const std::size_t room = std::min<std::size_t>(size, sizeof error);
+  std::memcpy(&error, value, room);
+  if (error != 0) keep_error(side, error);
+  error = take_pending_error(side, fd);
+  std::memcpy(value, &error, room);
+}
+
+}  // namespace
+
+extern "C" {
+
 int getsockopt(int fd, int level, int option, void* value, socklen_t* size) {
   Side* const side = find_side(fd);
   // This one takes bytes out of the stream.
@@ -407,8 +426,7 @@ int getsockopt(int fd, int level, int option, void* value, socklen_t* size) {
     hand_back(*side, fd, Reason::option);
   const long result = next_getsockopt(fd, level, option, value, size);
   if (side != nullptr && level == SOL_SOCKET && option == SO_ERROR && result == 0)
-    if (const int error = take_error(*side); error != 0)
-      std::memcpy(value, &error, std::min<std::size_t>(*size, sizeof error));
+    add_pending_error(*side, fd, value, *size);
   if (level == IPPROTO_TCP && option == TCP_NODELAY && result == 0 && side != nullptr &&
       side->accelerated()) {
     const int wanted = side->nodelay.load(std::memory_order_relaxed) ? 1 : 0;

@@ -205,7 +205,8 @@ void Sender::publish(const Ring& ring) const noexcept {
 
 std::size_t Sender::reclaim(const Ring& ring, bool always, iovec (&runs)[2]) noexcept {
   if (in_kernel_ || broken_ || sending_ != 0 || unread(ring) == 0 || broken_ ||
-      head_seen_ < last_mark_)
+      head_seen_ < last_mark_ ||
+      ring.control->receiver_finished.load(std::memory_order_relaxed) != 0)
     return 0;
   // Bytes in the kernel tell the receiver, and these come behind them.
   if (!always && ring.control->kernel_taken.load(std::memory_order_acquire) != kernel_sent_)

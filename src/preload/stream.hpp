@@ -103,6 +103,8 @@ struct Direction {
   std::atomic<std::uint64_t> marks_done;
   std::atomic<std::uint64_t> kernel_taken;
   std::atomic<std::uint32_t> receiver_processor;  // where it last ran, plus one
+  // It has shut down reading: the kernel refuses what comes, but what lies in the ring can be read.
+  std::atomic<std::uint32_t> receiver_finished;
 
   enum : std::uint32_t { kFinished = 1, kClosed = 2 };
   alignas(kFalseSharing) std::atomic<std::uint64_t> marks_made;

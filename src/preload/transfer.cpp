@@ -163,8 +163,7 @@ long reclaim_now(Sender& sender, const Ring& ring, int fd, bool always) noexcept
     sender.leave_kernel(ring, moved);
   }
   sender.reclaimed(ring, moved);
-  // A broken pipe is told of each time.
-  return sent < 0 && sent != -EAGAIN && sent != -EPIPE ? sent : 0;
+  return sent < 0 && sent != -EAGAIN ? sent : 0;
 }
 
 RoomForAll::RoomForAll(int fd, bool wanted) noexcept : fd_(fd) {

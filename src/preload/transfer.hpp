@@ -52,8 +52,8 @@ std::size_t without_doorbell(const Receiver& receiver, const Ring& ring, const i
                              std::size_t count, std::size_t got) noexcept;
 
 // Sends what nobody has taken out of the ring through the kernel, as much as that takes without
-// waiting; see Sender::reclaim. Holds the sender's lock. Zero, or the error of the connection as a
-// negative errno, of which the kernel will not tell again.
+// waiting; see Sender::reclaim. Holds the sender's lock. Zero, or a negative errno; the kernel
+// tells again of EPIPE only.
 long reclaim_now(Sender& sender, const Ring& ring, int fd, bool always) noexcept;
 
 // sendmsg of at most `size` bytes of what is left in `span`, without waiting; negative errno.

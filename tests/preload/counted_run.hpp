@@ -28,9 +28,10 @@ struct Seen {
 };
 
 // `words` is the program and its arguments. It ends after 100 seconds, with all that it has
-// started.
+// started. What it says goes to `output`.
 inline Seen run_counted(const std::vector<std::string>& words,
-                        const std::map<std::string, std::string>& environment) {
+                        const std::map<std::string, std::string>& environment,
+                        int output = STDOUT_FILENO) {
   const SharedMemory file = SharedMemory::create(sizeof(StatsPage));
   void* mapped =
       ::mmap(nullptr, sizeof(StatsPage), PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0);
@@ -43,6 +44,7 @@ inline Seen run_counted(const std::vector<std::string>& words,
   const pid_t child = ::fork();
   if (child == 0) {
     ::setpgid(0, 0);
+    ::dup2(output, STDOUT_FILENO);
     ::alarm(100);
     ::setenv(kStatsVariable, path.c_str(), 1);
     for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Many random programs (random/program.cpp), as they are and with the library preloaded for both
-// ends or for one. FARCALL_TEST_PROGRAMS says how many of each kind.
+// Many random programs (random/program.cpp, random/calls.cpp), as they are and with the library
+// preloaded for both ends or for one. FARCALL_TEST_PROGRAMS says how many of each kind.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <string>
@@ -45,6 +46,53 @@ TEST_P(RandomPrograms, LoseNothing) {
   EXPECT_GT(accelerated, count / 10);
 }
 
+class RandomCalls : public ::testing::TestWithParam<const char*> {
+ public:
+  // What one program says.
+  static std::string run(unsigned long seed, bool preloaded) {
+    std::map<std::string, std::string> environment;
+    if (preloaded)
+      environment = {{"LD_PRELOAD", FARCALL_PRELOAD},
+                     {"FARCALL_TEST_UPGRADE_AFTER", std::to_string(1 + seed % 3)}};
+    const UniqueFd said(::memfd_create("said", MFD_CLOEXEC));
+    const Seen seen = run_counted({FARCALL_RANDOM_CALLS, GetParam(), std::to_string(seed)},
+                                  environment, said.get());
+    EXPECT_EQ(seen.status, 0);
+    EXPECT_TRUE(!preloaded || seen.accelerated != 0);
+    std::string text(static_cast<std::size_t>(::lseek(said.get(), 0, SEEK_END)), '\0');
+    EXPECT_EQ(::pread(said.get(), text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
+    return text;
+  }
+  // Up to the first difference.
+  static std::string difference(const std::string& as_it_is, const std::string& with) {
+    const std::size_t at = static_cast<std::size_t>(
+        std::mismatch(as_it_is.begin(), as_it_is.end(), with.begin(), with.end()).first -
+        as_it_is.begin());
+    const std::size_t from = at < 800 ? 0 : at - 800;
+    return as_it_is.substr(from, at + 40 - from) + "\nbut with the library\n" +
+           with.substr(from, at + 40 - from);
+  }
+};
+
+// A busy machine may make a difference once.
+TEST_P(RandomCalls, ReturnTheSame) {
+  constexpr int kTries = 4;
+  const unsigned long count = wanted_programs();
+  for (unsigned long seed = 1; seed <= count; ++seed) {
+    std::string as_it_is;
+    std::string with;
+    for (int i = 0; i < kTries; ++i) {
+      as_it_is = run(seed, false);
+      with = run(seed, true);
+      if (as_it_is == with) break;
+    }
+    ASSERT_TRUE(as_it_is == with) << GetParam() << " " << seed << ":\n"
+                                  << difference(as_it_is, with);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, RandomCalls, ::testing::Values("tcp", "path", "pair"),
+                         [](const auto& tested) { return std::string(tested.param); });
 INSTANTIATE_TEST_SUITE_P(Over, RandomPrograms, ::testing::Values("tcp", "path", "pair"),
                          [](const auto& tested) { return std::string(tested.param); });
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * As much of the kernel as port.c needs, in user space: locks and sleeps are pthreads', a task is a
+ * As much of the kernel as port.c, call.c and sender.c need, in user space: locks and sleeps are pthreads', a task is a
  * mutex and a condition, a signal is two flags. So the state machine runs under the sanitizers.
  */
 #ifndef SHIM_H

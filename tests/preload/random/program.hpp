@@ -14,16 +14,15 @@ namespace farcall::preload::test {
 
 class Random {
  public:
-  void seed(std::uint64_t value) { state_ = value * 0x9E3779B97F4A7C15 + 1; }
-  std::uint64_t below(std::uint64_t count) {
-    state_ += 0x9E3779B97F4A7C15;
-    std::uint64_t mixed = state_;
-    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9;
-    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB;
-    return (mixed ^ mixed >> 31) % count;
-  }
+  void seed(std::uint64_t value) { state_ = mix(mix(value + 1)); }
+  std::uint64_t below(std::uint64_t count) { return mix(state_ += 0x9E3779B97F4A7C15) % count; }
 
  private:
+  static std::uint64_t mix(std::uint64_t value) {
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9;
+    value = (value ^ value >> 27) * 0x94D049BB133111EB;
+    return value ^ value >> 31;
+  }
   std::uint64_t state_;
 };
 

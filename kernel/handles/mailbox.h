@@ -47,21 +47,91 @@ struct stplr_mailbox {
 	struct stplr_message *spare; /* owned */
 };
 
-/* The mailbox of the calling thread, with a reference, if that is what uuid names; -EBADR, -ENODEV. */
+/**
+ * stplr_mailbox_own() - the mailbox of the calling thread
+ * @open: of its process
+ * @uuid: what is to name it
+ *
+ * Return: the mailbox with a reference, or ERR_PTR(-EBADR, -ENODEV).
+ */
 struct stplr_mailbox *stplr_mailbox_own(struct stplr_open *open, u64 uuid);
 
-/* That of another thread, with a reference; -ENODEV. */
+/**
+ * stplr_mailbox_other() - the mailbox of another thread
+ * @open: of the calling process
+ * @pid: of the other's, in the caller's namespace
+ * @tid: of the other, likewise
+ *
+ * Return: the mailbox with a reference, or ERR_PTR(-ENODEV).
+ */
 struct stplr_mailbox *stplr_mailbox_other(struct stplr_open *open, s32 pid, s32 tid);
+
+/**
+ * stplr_mailbox_drop() - drop a reference
+ * @mailbox: the mailbox
+ */
 void stplr_mailbox_drop(struct stplr_mailbox *mailbox);
 
+/**
+ * stplr_mailbox_get() - STPLR_HANDLE_GET
+ * @open: of the calling process
+ * @argument: of the program
+ *
+ * Return: as the system call does.
+ */
 long stplr_mailbox_get(struct stplr_open *open, void __user *argument);
+
+/**
+ * stplr_mailbox_put() - STPLR_HANDLE_PUT
+ * @open: of the calling process
+ * @argument: of the program
+ *
+ * Return: as the system call does.
+ */
 long stplr_mailbox_put(struct stplr_open *open, void __user *argument);
+
+/**
+ * stplr_mailbox_release_all() - end all mailboxes of an open, which is released
+ * @open: that
+ */
 void stplr_mailbox_release_all(struct stplr_open *open);
 
-/* exchange.c */
+/**
+ * stplr_mailbox_send() - STPLR_MSG_SEND
+ * @open: of the calling process
+ * @argument: of the program
+ * @file: of the node
+ *
+ * Return: as the system call does.
+ */
 long stplr_mailbox_send(struct stplr_open *open, void __user *argument, struct file *file);
+
+/**
+ * stplr_mailbox_send_receive() - STPLR_MSG_SEND_RECEIVE
+ * @open: of the calling process
+ * @argument: of the program
+ * @file: of the node
+ *
+ * Return: as the system call does.
+ */
 long stplr_mailbox_send_receive(struct stplr_open *open, void __user *argument, struct file *file);
+
+/**
+ * stplr_mailbox_receive() - STPLR_MSG_RECEIVE
+ * @open: of the calling process
+ * @argument: of the program
+ *
+ * Return: as the system call does.
+ */
 long stplr_mailbox_receive(struct stplr_open *open, void __user *argument);
+
+/**
+ * stplr_mailbox_reply() - STPLR_MSG_REPLY
+ * @open: of the calling process
+ * @argument: of the program
+ *
+ * Return: as the system call does.
+ */
 long stplr_mailbox_reply(struct stplr_open *open, void __user *argument);
 
 #endif

@@ -11,10 +11,11 @@
 
 #include "counters.h"
 #include "debug.h"
+#include "include/stplr_handles.h"
 #include "leftovers.h"
 #include "mailbox.h"
 #include "message.h"
-#include "park.h"
+#include "sending.h"
 #include "tracepoints.h"
 #include "words.h"
 
@@ -44,144 +45,78 @@ static int probe_counts(const struct stplr_msgs *msgs, const struct stplr_buffer
 
 static int get_buffers(struct stplr_buffers *buffers, const struct stplr_msgs *msgs)
 {
-	return stplr_buffers_get(buffers, (const struct stplr_msg __user *)msgs->msgs,
-				 msgs->count);
-}
+	const struct stplr_msg __user *user = (const struct stplr_msg __user *)msgs->msgs;
+	int err = stplr_buffers_room(buffers, msgs->count);
+	struct stplr_msg one;
+	u32 i;
 
-/* A call on its way. */
-struct sending {
-	struct stplr_open *open;
-	struct stplr_mailbox *from, *to; /* references */
-	struct stplr_msg_send_receive arguments;
-	struct stplr_message *message; /* the sender's reference */
-	int attempt;
-	bool wants_reply;
-	struct file *file; /* of the node; a reference while parked */
-};
-
-/* Sends once, and waits. The buffers are read anew each time. The message is the caller's. */
-static int start(struct sending *sending, bool *delivered)
-{
-	const struct stplr_msg_send_receive *arguments = &sending->arguments;
-	struct stplr_message *message;
-	int err;
-
-	message = stplr_message_new(sending->open->user, &sending->from->spare, &err);
-	sending->message = message;
-	if (!message)
-		return err;
-	*delivered = true; /* and not to be restarted */
-	/* A thread waits for one answer at a time, so its id names the call. */
-	stplr_call_init(&message->call, &sending->to->port, (unsigned long)message->tid, 0,
-			sending->wants_reply);
-	err = get_buffers(&message->send, &arguments->smsgs);
-	if (!err && sending->wants_reply) {
-		err = get_buffers(&message->reply, &arguments->rmsgs);
-		if (!err)
-			err = probe_counts(&arguments->rmsgs, &message->reply);
+	for (i = 0; i < msgs->count && !err; i++) {
+		if (stplr_get_arguments(&one, user + i))
+			err = -EFAULT;
+		else
+			err = stplr_buffers_add(buffers, (unsigned long)one.msgbuf, one.buflen);
 	}
-	if (!err)
-		err = stplr_message_load(message, sending->attempt);
 	if (err)
-		return err;
-	stplr_count(STPLR_COUNT_SENDS);
-	trace_stplr_send(sending->to->port.number, 0, message->send.total, sending->wants_reply);
-	return stplr_port_send(&message->call, KTIME_MAX, delivered);
-}
-
-/* The wait has come to an end; what the program is told of it, or STPLR_REFAULT. */
-static int conclude(struct sending *sending, int err, bool delivered)
-{
-	struct stplr_message *message = sending->message;
-
-	stplr_message_count_outcome(err);
-	if (err == STPLR_REFAULT)
-		return stplr_message_prefault(message) ? -EFAULT : err;
-	if (err == -EINTR && !delivered)
-		return -ERESTARTSYS;
-	if (err == -ESRCH)
-		return -ENODEV;
-	if (err)
-		return err;
-	/* The array of what is sent may be read-only, and the message is delivered. */
-	(void)put_counts(&sending->arguments.smsgs, &message->send);
-	if (!sending->wants_reply)
-		return 0;
-	err = stplr_leftovers_collect(message);
-	return err ? err : put_counts(&sending->arguments.rmsgs, &message->reply);
-}
-
-static void put_ends(struct sending *sending)
-{
-	stplr_mailbox_drop(sending->to);
-	stplr_mailbox_drop(sending->from);
-}
-
-static long park(const struct sending *sending);
-
-/* From the beginning, or from where it was parked. Puts both ends, unless it is parked. */
-static long go_on(struct sending *sending, bool parked)
-{
-	bool delivered;
-	int err;
-
-	do {
-		err = parked ? stplr_port_resume(&sending->message->call, KTIME_MAX, &delivered) :
-			       start(sending, &delivered);
-		parked = false;
-		if (err == STPLR_AWAY)
-			return park(sending);
-		if (!sending->message)
-			break;
-		err = conclude(sending, err, delivered);
-		stplr_message_done(sending->message, &sending->from->spare);
-	} while (err == STPLR_REFAULT && ++sending->attempt < STPLR_ATTEMPTS);
-	put_ends(sending);
-	return err == STPLR_REFAULT ? -EFAULT : err;
-}
-
-static long resume(void *what)
-{
-	struct sending *sending = what;
-	struct file *file = sending->file;
-	long err = go_on(sending, true);
-
-	kfree(sending);
-	fput(file);
+		stplr_buffers_put(buffers);
 	return err;
 }
 
-static void end_call(struct sending *sending)
+/* A message on its way between two mailboxes. */
+struct outgoing {
+	struct stplr_sending sending;
+	struct stplr_mailbox *from, *to; /* references */
+	struct stplr_msg_send_receive arguments;
+	bool wants_reply;
+};
+
+static struct outgoing *outgoing_of(struct stplr_sending *sending)
 {
-	stplr_port_forget(&sending->message->call);
-	stplr_message_done(sending->message, &sending->from->spare);
-	put_ends(sending);
+	return container_of(sending, struct outgoing, sending);
 }
 
-static void drop(void *what)
+static int prepare(struct stplr_sending *sending)
 {
-	struct sending *sending = what;
+	struct stplr_message *message = sending->message;
+	const struct outgoing *outgoing = outgoing_of(sending);
+	int err;
 
-	end_call(sending);
-	fput(sending->file);
-	kfree(sending);
+	/* A thread waits for one answer at a time, so its id names the call. */
+	stplr_call_init(&message->call, &outgoing->to->port, (unsigned long)message->tid, 0,
+			outgoing->wants_reply);
+	err = get_buffers(&message->send, &outgoing->arguments.smsgs);
+	if (err || !outgoing->wants_reply)
+		return err;
+	err = get_buffers(&message->reply, &outgoing->arguments.rmsgs);
+	return err ? err : probe_counts(&outgoing->arguments.rmsgs, &message->reply);
 }
 
-static const struct stplr_parked_ops parked_ops = { .resume = resume, .drop = drop };
-
-static long park(const struct sending *sending)
+static int answered(struct stplr_sending *sending)
 {
-	struct sending *copy = kmemdup(sending, sizeof(*sending), GFP_KERNEL_ACCOUNT);
+	struct stplr_message *message = sending->message;
+	const struct outgoing *outgoing = outgoing_of(sending);
+	int err;
 
-	if (!copy) {
-		struct sending last = *sending;
-
-		end_call(&last);
-		return -EINTR;
-	}
-	get_file(copy->file);
-	return stplr_park(copy, copy->file, &parked_ops);
+	/* The array of what is sent may be read-only, and the message is delivered. */
+	(void)put_counts(&outgoing->arguments.smsgs, &message->send);
+	if (!outgoing->wants_reply)
+		return 0;
+	err = stplr_leftovers_collect(message);
+	return err ? err : put_counts(&outgoing->arguments.rmsgs, &message->reply);
 }
+
+static void put_ends(struct stplr_sending *sending)
+{
+	stplr_mailbox_drop(outgoing_of(sending)->to);
+	stplr_mailbox_drop(outgoing_of(sending)->from);
+}
+
+static const struct stplr_sending_ops ops = {
+	.size = sizeof(struct outgoing),
+	.gone = -ENODEV,
+	.prepare = prepare,
+	.answered = answered,
+	.end = put_ends,
+};
 
 /* Whoever has no number in the receiver's namespace could not be answered. */
 static bool can_name_caller(const struct stplr_mailbox *to)
@@ -197,78 +132,85 @@ static bool can_name_caller(const struct stplr_mailbox *to)
 	return can;
 }
 
-static long send(struct sending *sending)
+static long send(struct outgoing *outgoing, struct stplr_open *open, struct file *file)
 {
-	struct stplr_open *open = sending->open;
 	long err;
 
-	sending->attempt = 0;
-	sending->from = stplr_mailbox_own(open, sending->arguments.handle.uuid);
-	if (IS_ERR(sending->from))
-		return PTR_ERR(sending->from);
-	sending->to = stplr_mailbox_other(open, sending->arguments.pid, sending->arguments.tid);
-	if (IS_ERR(sending->to)) {
-		stplr_mailbox_drop(sending->from);
-		return PTR_ERR(sending->to);
+	outgoing->from = stplr_mailbox_own(open, outgoing->arguments.handle.uuid);
+	if (IS_ERR(outgoing->from))
+		return PTR_ERR(outgoing->from);
+	outgoing->to = stplr_mailbox_other(open, outgoing->arguments.pid, outgoing->arguments.tid);
+	if (IS_ERR(outgoing->to)) {
+		stplr_mailbox_drop(outgoing->from);
+		return PTR_ERR(outgoing->to);
 	}
-	if (sending->from == sending->to)
+	if (outgoing->from == outgoing->to) {
 		err = -EDEADLK;
-	else if (sending->wants_reply && !can_name_caller(sending->to))
+	} else if (outgoing->wants_reply && !can_name_caller(outgoing->to)) {
 		err = -ENODEV;
-	else
-		return go_on(sending, false);
-	put_ends(sending);
+	} else {
+		outgoing->sending.ops = &ops;
+		outgoing->sending.user = open->user;
+		outgoing->sending.spare = &outgoing->from->spare;
+		outgoing->sending.deadline = KTIME_MAX;
+		outgoing->sending.file = file;
+		return stplr_sending_run(&outgoing->sending);
+	}
+	put_ends(&outgoing->sending);
 	return err;
 }
 
 long stplr_mailbox_send(struct stplr_open *open, void __user *argument, struct file *file)
 {
-	struct sending sending = { .open = open, .file = file };
 	struct stplr_msg_send user;
+	struct outgoing outgoing = {};
 
 	if (stplr_get_arguments(&user, argument))
 		return -EFAULT;
-	sending.arguments.handle = user.handle;
-	sending.arguments.pid = user.pid;
-	sending.arguments.tid = user.tid;
-	sending.arguments.smsgs = user.smsgs;
-	return send(&sending);
+	outgoing.arguments.handle = user.handle;
+	outgoing.arguments.pid = user.pid;
+	outgoing.arguments.tid = user.tid;
+	outgoing.arguments.smsgs = user.smsgs;
+	return send(&outgoing, open, file);
 }
 
 long stplr_mailbox_send_receive(struct stplr_open *open, void __user *argument, struct file *file)
 {
-	struct sending sending = { .open = open, .file = file, .wants_reply = true };
+	struct outgoing outgoing = { .wants_reply = true };
 
-	if (stplr_get_arguments(&sending.arguments, argument))
+	if (stplr_get_arguments(&outgoing.arguments, argument))
 		return -EFAULT;
-	return send(&sending);
+	return send(&outgoing, open, file);
 }
 
-/* Copies by pairs: buffer i to buffer i. */
-static int read_pairs(struct stplr_message *message, struct stplr_buffers *mine, int *peer_error)
+/*
+ * Copies by pairs, buffer i to buffer i, of which the smaller one counts: from or to the message, as
+ * copy does.
+ */
+static int copy_pairs(struct stplr_message *message, struct stplr_buffers *theirs,
+		      struct stplr_buffers *mine, stplr_message_copy *copy, int *peer_error)
 {
 	size_t offset = 0;
 	u32 i;
 	int err;
 
 	*peer_error = 0;
-	for (i = 0; i < message->send.count; i++) {
-		struct stplr_segment *from = &message->send.segments[i], *to;
+	for (i = 0; i < mine->count; i++)
+		mine->segments[i].copied = 0;
+	for (i = 0; i < theirs->count; i++) {
+		struct stplr_segment *their = &theirs->segments[i], *my;
 
-		from->copied = 0;
+		their->copied = 0;
 		if (i < mine->count) {
-			to = &mine->segments[i];
-			from->copied = min(from->length, to->length);
-			to->copied = from->copied;
-			err = stplr_message_read(message, offset, to->base, to->copied,
-						 peer_error);
+			my = &mine->segments[i];
+			my->copied = min(their->length, my->length);
+			their->copied = my->copied;
+			err = copy(message, offset, my->base, my->copied, peer_error);
 			if (err || *peer_error)
 				return err;
 		}
-		offset += from->length;
+		offset += their->length;
 	}
-	for (; i < mine->count; i++)
-		mine->segments[i].copied = 0;
 	return 0;
 }
 
@@ -298,7 +240,7 @@ static int receive_once(struct stplr_mailbox *mailbox, const struct stplr_msg_re
 		return -ENODEV;
 
 	message = stplr_message_of(container_of(item, struct stplr_call, item));
-	err = read_pairs(message, buffers, &peer_error);
+	err = copy_pairs(message, &message->send, buffers, stplr_message_read, &peer_error);
 	if (!err && peer_error) {
 		if (peer_error != STPLR_REFAULT)
 			stplr_log(STPLR_DEBUG_ERRORS, "handle %016llx: nothing from %d: error %d\n",
@@ -320,7 +262,7 @@ static int receive_once(struct stplr_mailbox *mailbox, const struct stplr_msg_re
 	stplr_log(STPLR_DEBUG_CALLS, "handle %016llx: received from %d\n", mailbox->uuid,
 		  pid_nr(message->tid));
 	if (message->call.wants_reply) {
-		here = stplr_call_keep(&message->call, mailbox, task_pid_nr(current));
+		here = stplr_call_keep(&message->call, 0, mailbox, task_pid_nr(current));
 	} else {
 		here = stplr_call_finish(&message->call, 0, &waker);
 		stplr_waker_run(&waker, false);
@@ -360,34 +302,6 @@ put_mailbox:
 	return err;
 }
 
-static int write_pairs(struct stplr_message *message, struct stplr_buffers *mine,
-		       int *peer_error)
-{
-	size_t offset = 0;
-	u32 i;
-	int err;
-
-	*peer_error = 0;
-	for (i = 0; i < message->reply.count; i++) {
-		struct stplr_segment *to = &message->reply.segments[i], *from;
-
-		to->copied = 0;
-		if (i < mine->count) {
-			from = &mine->segments[i];
-			to->copied = min(from->length, to->length);
-			from->copied = to->copied;
-			err = stplr_message_write(message, offset, from->base, from->copied,
-						  peer_error);
-			if (err || *peer_error)
-				return err;
-		}
-		offset += to->length;
-	}
-	for (; i < mine->count; i++)
-		mine->segments[i].copied = 0;
-	return 0;
-}
-
 /* The call that a reply to this thread would answer. */
 static struct stplr_call *claim(struct stplr_mailbox *mailbox, s32 pid, s32 tid)
 {
@@ -414,6 +328,7 @@ long stplr_mailbox_reply(struct stplr_open *open, void __user *argument)
 	struct stplr_buffers buffers;
 	struct stplr_waker waker;
 	struct stplr_mailbox *mailbox;
+	struct stplr_message *message;
 	struct stplr_call *call;
 	int err, peer_error;
 
@@ -430,15 +345,16 @@ long stplr_mailbox_reply(struct stplr_open *open, void __user *argument)
 	if (!call)
 		goto put_buffers;
 
-	err = write_pairs(stplr_message_of(call), &buffers, &peer_error);
+	message = stplr_message_of(call);
+	err = copy_pairs(message, &message->reply, &buffers, stplr_message_write, &peer_error);
 	if (err) {
-		stplr_message_discard(stplr_message_of(call));
+		stplr_message_discard(message);
 		stplr_call_unclaim(call);
 		goto put_buffers;
 	}
 	stplr_count(STPLR_COUNT_REPLIES);
-	trace_stplr_reply(mailbox->port.number, pid_nr(stplr_message_of(call)->tid), peer_error,
-			  stplr_message_of(call)->reply_end);
+	trace_stplr_reply(mailbox->port.number, pid_nr(message->tid), peer_error,
+			  message->reply_end);
 	if (!stplr_call_finish(call, peer_error, &waker))
 		err = -ENODEV;
 	/* A server's next step is to receive. */

@@ -14,6 +14,7 @@
 #include "debug.h"
 #include "debugfs.h"
 #include "exit.h"
+#include "include/stplr_handles.h"
 #include "message.h"
 #include "park.h"
 #include "words.h"
@@ -206,7 +207,7 @@ long stplr_mailbox_get(struct stplr_open *open, void __user *argument)
 	err = -EFAULT;
 	if (copy_to_user(argument, &handle, sizeof(handle)))
 		goto uncharge;
-	stplr_port_init(&mailbox->port, &mailbox_ops, mailbox->uuid);
+	stplr_port_init(&mailbox->port, &mailbox_ops, mailbox->uuid, 0);
 	mailbox->task = get_task_struct(current);
 	mailbox->open = open;
 	mailbox->minor = open->minor;

@@ -14,7 +14,7 @@
 
 #include "compat.h"
 #include "debug.h"
-#include "include/stplr.h"
+#include "include/stplr_handles.h"
 #include "mailbox.h"
 #include "park.h"
 

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: GPL-2.0
+/* A call from the side of those who receive and answer it. */
+#include "call.h"
+
+#include <linux/errno.h>
+#include <linux/hash.h>
+#include <linux/sched.h>
+
+#include "port_locked.h"
+
+void stplr_call_init(struct stplr_call *call, struct stplr_port *port, u64 id, int priority,
+		     bool wants_reply)
+{
+	call->port = port;
+	call->id = id;
+	call->name = 0;
+	call->item.priority = priority;
+	call->item.kind = STPLR_ITEM_CALL;
+	call->item.queued = false;
+	call->wants_reply = wants_reply;
+	call->taker = NULL;
+	call->taker_tid = 0;
+	call->outcome = 0;
+	call->interrupted = false;
+	call->unblocked = false;
+	call->settled = false;
+	call->abandoned = false;
+	call->away = false;
+	call->busy = 0;
+	call->touching = 0;
+	call->ask = NULL;
+	INIT_HLIST_NODE(&call->owed);
+	INIT_HLIST_NODE(&call->all);
+	refcount_set(&call->refs, 1);
+	stplr_waiter_init(&call->sender, &port->sending);
+}
+
+void stplr_call_put(struct stplr_call *call)
+{
+	if (refcount_dec_and_test(&call->refs))
+		call->port->ops->free_call(call);
+}
+
+void stplr_call_notify_locked(struct stplr_call *call, struct stplr_waker *waker)
+{
+	waker->task = NULL;
+	if (call->abandoned || call->touching || (call->busy && !call->interrupted))
+		return;
+	if (call->state == STPLR_CALL_DONE && !call->busy)
+		/* Pairs with the sender's look before it takes the lock. */
+		smp_store_release(&call->settled, true);
+	if (call->state == STPLR_CALL_DONE || call->interrupted)
+		stplr_waiter_notify(&call->sender, waker);
+}
+
+void stplr_call_end_locked(struct stplr_call *call, int outcome)
+{
+	if (call->item.queued)
+		stplr_port_dequeue_locked(call->port, &call->item);
+	hlist_del_init(&call->owed);
+	hlist_del_init(&call->all);
+	call->state = STPLR_CALL_DONE;
+	call->outcome = outcome;
+}
+
+static void add_owed_locked(struct stplr_call *call)
+{
+	call->state = STPLR_CALL_OWED;
+	hlist_add_head(&call->owed, &call->port->owed[hash_64(call->name, STPLR_OWED_BITS)]);
+}
+
+bool stplr_call_keep(struct stplr_call *call, u64 name, const void *taker, int taker_tid)
+{
+	struct stplr_port *port = call->port;
+	struct stplr_waker waker = {};
+	bool ended = true, kept;
+
+	spin_lock(&port->lock);
+	call->busy--;
+	call->name = name ? name : call->id;
+	call->taker = taker;
+	call->taker_tid = taker_tid;
+	if (call->state == STPLR_CALL_TAKEN) {
+		ended = call->abandoned;
+		if (ended)
+			stplr_call_end_locked(call, -EINTR);
+		else
+			add_owed_locked(call);
+	} else {
+		ended = false; /* closed meanwhile */
+	}
+	kept = call->state == STPLR_CALL_OWED;
+	stplr_call_notify_locked(call, &waker);
+	spin_unlock(&port->lock);
+	stplr_waker_run(&waker, false);
+	stplr_call_put_ended(call, ended);
+	return kept;
+}
+
+void stplr_call_untake(struct stplr_call *call)
+{
+	struct stplr_port *port = call->port;
+	struct stplr_waker waker = {}, sender = {};
+	bool ended = false;
+
+	spin_lock(&port->lock);
+	call->busy--;
+	if (call->state == STPLR_CALL_TAKEN) {
+		ended = call->abandoned;
+		if (ended)
+			stplr_call_end_locked(call, -EINTR);
+		else
+			stplr_port_deliver_locked(port, &call->item, &waker);
+	}
+	if (!call->busy)
+		stplr_call_notify_locked(call, &sender);
+	spin_unlock(&port->lock);
+	stplr_waker_run(&waker, false);
+	stplr_waker_run(&sender, false);
+	stplr_call_put_ended(call, ended);
+}
+
+bool stplr_call_touch(struct stplr_call *call)
+{
+	bool there;
+
+	spin_lock(&call->port->lock);
+	there = !call->abandoned;
+	if (there)
+		call->touching++;
+	spin_unlock(&call->port->lock);
+	return there;
+}
+
+void stplr_call_untouch(struct stplr_call *call)
+{
+	struct stplr_waker waker;
+
+	spin_lock(&call->port->lock);
+	call->touching--;
+	stplr_call_notify_locked(call, &waker);
+	spin_unlock(&call->port->lock);
+	stplr_waker_run(&waker, false);
+}
+
+bool stplr_call_taken(struct stplr_call *call)
+{
+	bool taken;
+
+	spin_lock(&call->port->lock);
+	taken = call->state == STPLR_CALL_TAKEN;
+	spin_unlock(&call->port->lock);
+	return taken;
+}
+
+static struct stplr_call *find_owed_locked(struct stplr_port *port, u64 name,
+					   const void *taker)
+{
+	struct stplr_call *call;
+
+	hlist_for_each_entry(call, &port->owed[hash_64(name, STPLR_OWED_BITS)], owed)
+		if (call->name == name && call->taker == taker)
+			return call;
+	return NULL;
+}
+
+/* Lends the caller a reference and makes it busy with the call. */
+static struct stplr_call *hold_owed(struct stplr_port *port, u64 name, const void *taker,
+				    bool claim)
+{
+	struct stplr_call *call;
+
+	spin_lock(&port->lock);
+	call = find_owed_locked(port, name, taker);
+	if (call) {
+		call->busy++;
+		refcount_inc(&call->refs);
+		if (claim) {
+			call->state = STPLR_CALL_ANSWERING;
+			hlist_del_init(&call->owed);
+		}
+	}
+	spin_unlock(&port->lock);
+	return call;
+}
+
+struct stplr_call *stplr_port_claim(struct stplr_port *port, u64 name, const void *taker)
+{
+	return hold_owed(port, name, taker, true);
+}
+
+struct stplr_call *stplr_port_borrow(struct stplr_port *port, u64 name, const void *taker)
+{
+	return hold_owed(port, name, taker, false);
+}
+
+/* The caller is no longer busy with the call, which is OWED again or still. */
+static void release_owed(struct stplr_call *call, bool claimed)
+{
+	struct stplr_port *port = call->port;
+	struct stplr_waker waker;
+	bool ended = false;
+
+	spin_lock(&port->lock);
+	call->busy--;
+	if (claimed && call->state == STPLR_CALL_ANSWERING)
+		add_owed_locked(call);
+	if (call->abandoned && !call->busy && call->state == STPLR_CALL_OWED) {
+		stplr_call_end_locked(call, -EINTR);
+		ended = true;
+	}
+	stplr_call_notify_locked(call, &waker);
+	spin_unlock(&port->lock);
+	stplr_waker_run(&waker, false);
+	stplr_call_put_ended(call, ended);
+}
+
+void stplr_call_unclaim(struct stplr_call *call)
+{
+	release_owed(call, true);
+}
+
+void stplr_call_return(struct stplr_call *call)
+{
+	release_owed(call, false);
+}
+
+bool stplr_call_finish_locked(struct stplr_call *call, int outcome, struct stplr_waker *waker)
+{
+	bool ended = call->state != STPLR_CALL_DONE;
+
+	call->busy--;
+	if (ended)
+		stplr_call_end_locked(call, outcome);
+	stplr_call_notify_locked(call, waker);
+	return ended;
+}
+
+bool stplr_call_finish(struct stplr_call *call, int outcome, struct stplr_waker *waker)
+{
+	struct stplr_port *port = call->port;
+	bool ended, left;
+
+	spin_lock(&port->lock);
+	left = call->abandoned;
+	ended = stplr_call_finish_locked(call, outcome, waker);
+	spin_unlock(&port->lock);
+	stplr_call_put_ended(call, ended);
+	return !left;
+}
+
+bool stplr_port_end_one(struct stplr_port *port, int outcome)
+{
+	struct stplr_waker waker;
+	struct stplr_call *call;
+
+	spin_lock(&port->lock);
+	call = hlist_entry_safe(port->calls.first, struct stplr_call, all);
+	if (call) {
+		stplr_call_end_locked(call, outcome);
+		stplr_call_notify_locked(call, &waker);
+	}
+	spin_unlock(&port->lock);
+	if (!call)
+		return false;
+	stplr_waker_run(&waker, false);
+	stplr_call_put(call);
+	cond_resched();
+	return true;
+}
+
+/*
+ * Ends those of one bucket, which are found in one go however many others there are. They are the
+ * port's until they are put below, so they can be strung together by what the port needs no more.
+ */
+static void disown_some(struct stplr_port *port, struct hlist_head *bucket, const void *taker,
+			int outcome)
+{
+	struct hlist_head ended = { NULL };
+	struct stplr_call *call;
+	struct hlist_node *next;
+
+	spin_lock(&port->lock);
+	hlist_for_each_entry_safe(call, next, bucket, owed) {
+		if (call->taker != taker)
+			continue;
+		stplr_call_end_locked(call, outcome);
+		hlist_add_head(&call->all, &ended);
+		stplr_call_notify_locked(call, &call->waker);
+	}
+	spin_unlock(&port->lock);
+	hlist_for_each_entry_safe(call, next, &ended, all) {
+		hlist_del_init(&call->all);
+		stplr_waker_run(&call->waker, false);
+		stplr_call_put(call);
+		cond_resched();
+	}
+}
+
+void stplr_port_disown(struct stplr_port *port, const void *taker, int outcome)
+{
+	int i;
+
+	for (i = 0; i < 1 << STPLR_OWED_BITS; i++)
+		disown_some(port, &port->owed[i], taker, outcome);
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The way of a message from its client's point of view, the same for whatever has a port:
+ *
+ *          prepare               send
+ *   run ─────────────> message ────────> waits ─────────────────> answered, end
+ *            ▲                            │ ▲ │
+ *            │  pages were missing:       │ │ │
+ *            │  STPLR_ATTEMPTS at most    │ │ │
+ *            └────────────────────────────┘ │ │ an interruption passes
+ *                                    resume │ ▼
+ *                                         parked ──> leaves, end
+ *
+ * A sending lies on its thread's stack, as the first member of what its owner keeps for it; while it
+ * is parked there is a copy of all that instead.
+ */
+#ifndef STPLR_SENDING_H
+#define STPLR_SENDING_H
+
+#include <linux/ktime.h>
+
+struct file;
+struct stplr_message;
+struct stplr_sending;
+struct stplr_user;
+
+struct stplr_sending_ops {
+	size_t size; /* of what the sending is the first member of */
+	int gone; /* errno for a port that was closed before */
+	/*
+	 * Initialises message->call, then fills in what the message is to be. Called for each attempt, so
+	 * buffers are read anew. 0, or an error.
+	 */
+	int (*prepare)(struct stplr_sending *sending);
+	/* The message has been received, or answered: what the program is told. */
+	int (*answered)(struct stplr_sending *sending);
+	/* Optional. The call has ended, however it did. */
+	void (*ended)(struct stplr_sending *sending);
+	/* Optional. Gives back what the owner holds for the sending. */
+	void (*end)(struct stplr_sending *sending);
+};
+
+struct stplr_sending {
+	const struct stplr_sending_ops *ops;
+	struct stplr_user *user; /* a guess, see stplr_message_new() */
+	struct stplr_message **spare; /* likewise; stays as long as the file */
+	struct stplr_message *message; /* the sender's reference */
+	ktime_t deadline;
+	int attempt;
+	struct file *file; /* through which it is sent; a reference while parked */
+};
+
+/**
+ * stplr_sending_run() - send a message, and wait until it has been received or answered
+ * @sending: zero but for ops, user, spare, deadline and file
+ *
+ * Return: as the system call does.
+ */
+long stplr_sending_run(struct stplr_sending *sending);
+
+#endif
