@@ -56,12 +56,14 @@ struct RawSession {
   [[nodiscard]] call::SessionControl& control() const {
     return *reinterpret_cast<call::SessionControl*>(mapping.data());
   }
-  // Gives the turn to the server, and rings.
+  // Gives the turn to the server, and rings if it sleeps: who rings more often than that finds the
+  // socket full when it matters.
   void give(call::Kind kind, std::uint32_t number, std::uint16_t size = 0,
             std::uint8_t flags = 0) const {
     control().slot.turn =
         call::Turn{.number = number, .kind = kind, .flags = flags, .size = size}.pack();
-    (void)!::send(socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (control().server.parked.load() != WaitState::kAwake)
+      (void)!::send(socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
   [[nodiscard]] call::Turn turn() const { return call::Turn::unpack(control().slot.turn.load()); }
   // Waits for the turn to be given back.

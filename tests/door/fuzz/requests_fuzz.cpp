@@ -16,12 +16,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const Mapping theirs = map(memory.fd());
   auto& control = *reinterpret_cast<call::SessionControl*>(theirs.data());
   auto [here, there] = packet_socket_pair();
+  auto [answers, asked] = packet_socket_pair();  // what the server writes to, and who would read it
   static Port& port = *new Port;
   static const auto& endpoint = *new std::shared_ptr<Endpoint>(port.open_endpoint({}, {}));
   CallerIdentity identity{};
   identity.effective = {.pid = ::getpid(), .uid = 0, .gid = 0};
-  call::ServerSession session(map(memory.fd()), std::move(here), identity, 1, endpoint,
-                              WaitMode::block, {});
+  call::ServerSession session(map(memory.fd()),
+                              {.mine = process::PrivateFd(std::move(here)),
+                               .theirs = process::PrivateFd(std::move(answers))},
+                              identity, 1, endpoint, WaitMode::block, {});
   constexpr std::size_t kMost = 1 << 20;
   const PortLimits limits{.request_bytes = kMost};
   for (int round = 0; round < 4 && !input.empty(); ++round) {
@@ -57,6 +60,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::size_t bytes = input.number<std::uint16_t>() % 2 == 0 ? 10 : 70'000;
     const std::vector<std::byte> reply(bytes);
     there.reset();
+    asked.reset();
     if (bytes <= kInlineBytes) {
       session.reply_shortly(reply, 0);
       continue;
