@@ -79,8 +79,9 @@ bool is_reset(Side& side) noexcept {
 }
 
 bool peer_has_closed(const Side& side) noexcept {
-  return side.in().control != nullptr &&
-         (side.in().control->sender_said.load(std::memory_order_acquire) & Direction::kClosed) != 0;
+  const Direction* const in = side.in().control;
+  return in != nullptr &&
+         (in->sender_said.load(std::memory_order_acquire) & Direction::kClosed) != 0;
 }
 
 int take_pending_error(Side& side, int fd) noexcept {
@@ -154,7 +155,8 @@ std::size_t came_from_kernel(Side& side, const Call& call, const iovec* parts, s
   // The call was full: one more byte, in the doorbell's place.
   Span rest(parts, count);
   iovec last;
-  if (takes && rest.left() == raw && (rest.skip(useful), rest.parts(&last, 1, 1)) == 1 &&
+  if (takes && call.with == nullptr && rest.left() == raw &&
+      (rest.skip(useful), rest.parts(&last, 1, 1)) == 1 &&
       kernel(SYS_recvfrom, call.fd, last.iov_base, 1, MSG_DONTWAIT, nullptr, nullptr) == 1) {
     side.receiver.taken_from_kernel(side.in(), 1);
     ++useful;
@@ -675,8 +677,8 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
   Span from(call.parts, call.count);
   const std::size_t wanted = from.left();
   for (unsigned waits = 0;;) {
-    if (is_gone(side, generation)) return fail(-EBADF);
     const auto sent = [&] { return static_cast<ssize_t>(wanted - from.left()); };
+    if (is_gone(side, generation)) return sent() != 0 ? sent() : fail(-EBADF);
     switch (side.sender.way(side.out())) {
       case Sender::Way::broken: return broken(side, call.fd);
       case Sender::Way::ring: {
@@ -693,15 +695,17 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
         if (side.sender.broken()) continue;
         if (!side.sender.closed(side.out())) {
           if (wait_for_room(side, nonblocking(side, call.flags), guard) && ++waits < 1000) continue;
-          if (is_gone(side, generation)) return fail(-EBADF);
+          if (is_gone(side, generation)) continue;
         }
         if (!leave_ring_for_kernel(side, call.fd)) {
           const ssize_t waited = wait_for_kernel(side, call, guard);
           if (waited != 0) return sent() != 0 ? sent() : waited;
         }
         // With nothing sent it is this call that tells.
-        if (side.kind == Kind::tcp && side.error_kept.load(std::memory_order_relaxed) != 0)
-          return sent() != 0 ? sent() : fail(-take_error(side));
+        if (side.kind == Kind::tcp && side.error_kept.load(std::memory_order_relaxed) != 0) {
+          if (sent() != 0) return sent();
+          if (const int error = take_error(side); error != 0) return fail(-error);
+        }
         continue;
       }
       case Sender::Way::kernel: break;
@@ -736,7 +740,9 @@ void keep_error(Side& side, int error) noexcept {
 int take_error(Side& side) noexcept {
   if (side.error_kept.load(std::memory_order_relaxed) == 0) [[likely]]
     return 0;
-  return side.error_kept.exchange(0, std::memory_order_relaxed);
+  const int error = side.error_kept.exchange(0, std::memory_order_relaxed);
+  if (error == ECONNRESET) side.reset_told = true;
+  return error;
 }
 
 bool reclaim(Side& side, int fd, bool always) noexcept {
@@ -776,13 +782,29 @@ bool has_bytes(Side& side, int fd) noexcept {
          kernel_queued(fd) > 0;
 }
 
+// A call for no bytes: it tells of an error, if nothing else is there.
+ssize_t receive_nothing(Side& side, const Call& call, Guard& guard) {
+  if (side.receiver.next(side.in()).kind == Receiver::Next::ring) return 0;
+  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
+  guard.unlock();
+  settle_before_sleep();
+  const ssize_t got = call.as_it_is(call.arguments);
+  const int error = errno;
+  if (guard.lock() && !is_gone(side, generation)) {
+    if (got < 0 && error == ECONNRESET) side.reset_told = true;
+    if (got == 0 && peer_has_closed(side) && !has_bytes(side, call.fd)) return at_end(side, 0);
+  }
+  errno = error;
+  return got;
+}
+
 // kNothing: look again.
 ssize_t receive_once(Side& side, const Call& call) {
   Guard guard(side.receive_lock);
   if (!guard) return fail(-EINTR);
   // Bytes come before an error.
   if (side.error_kept.load(std::memory_order_relaxed) != 0 && !has_bytes(side, call.fd))
-    return fail(-take_error(side));
+    if (const int error = take_error(side); error != 0) return fail(-error);
   if (has_bad_part(call.parts, call.count)) [[unlikely]]
     return receive_badly(side, call, guard);
   if (side.in().control == nullptr || side.receiver.has_left() ||
@@ -790,13 +812,7 @@ ssize_t receive_once(Side& side, const Call& call) {
     return receive_plainly(side, call, guard);
   if (call.count > kMostParts) return fail(-EINVAL);
   if (Span(call.parts, call.count).left() == 0) {
-    if (side.receiver.next(side.in()).kind == Receiver::Next::ring) return 0;
-    guard.unlock();
-    const ssize_t got = call.as_it_is(call.arguments);
-    if (got < 0 && errno == ECONNRESET) side.reset_told = true;
-    return got == 0 && guard.lock() && peer_has_closed(side) && !has_bytes(side, call.fd)
-               ? at_end(side, 0)
-               : got;
+    return receive_nothing(side, call, guard);
   }
   return Receiving(side, call, guard).receive();
 }

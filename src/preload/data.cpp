@@ -293,9 +293,9 @@ bool time_is_left(std::int64_t deadline, timespec& time) noexcept {
 }
 
 bool has_ended(const Side& side) noexcept {
+  const Direction* const in = side.in().control;
   return side.finished.load(std::memory_order_relaxed) ||
-         (side.in().control != nullptr &&
-          side.in().control->sender_said.load(std::memory_order_relaxed) != 0);
+         (in != nullptr && in->sender_said.load(std::memory_order_relaxed) != 0);
 }
 
 int receive_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flags,

@@ -180,17 +180,33 @@ void undo_kicks(Set& set, int set_fd, epoll_event* events, int count) noexcept {
   }
 }
 
-// To what the kernel tells of a connection that has ended.
-void add_reset(Set& set, int set_fd, epoll_event& event) noexcept {
-  const Guard guard(set.lock);
-  if (!guard || !is_still(set, set_fd)) return;
-  const std::uint32_t count = set.capacity.load(std::memory_order_relaxed);
-  for (std::uint32_t fd = 0; fd < count; ++fd) {
-    const Registration& entry = set.by_fd[fd];
-    if (entry.present && entry.event.data.u64 == event.data.u64 &&
-        knows_of_reset(static_cast<int>(fd)))
-      event.events |= EPOLLERR;
+// To what is told of connections that have ended. Each is asked without the set's lock, before
+// which its own comes.
+void add_resets(Set& set, int set_fd, epoll_event* events, int count) noexcept {
+  struct Ended {
+    int fd, event;
+  };
+  std::array<Ended, 32> ended;
+  std::size_t known = 0;
+  {
+    const Guard guard(set.lock);
+    if (!guard || !is_still(set, set_fd)) return;
+    const auto capacity = static_cast<int>(set.capacity.load(std::memory_order_relaxed));
+    for (int fd = 0; fd < capacity && known < ended.size(); ++fd) {
+      const Registration& entry = set.by_fd[fd];
+      if (!entry.present || !has_ended(fd)) continue;
+      for (int i = 0; i < count && known < ended.size(); ++i)
+        if ((events[i].events & EPOLLHUP) != 0 && events[i].data.u64 == entry.event.data.u64)
+          ended[known++] = {.fd = fd, .event = i};
+    }
   }
+  for (std::size_t i = 0; i < known; ++i)
+    if (knows_of_reset(ended[i].fd)) events[ended[i].event].events |= EPOLLERR;
+}
+
+bool any_hung_up(const epoll_event* events, int count) noexcept {
+  return std::any_of(events, events + count,
+                     [](const epoll_event& event) { return (event.events & EPOLLHUP) != 0; });
 }
 
 // After each call of the kernel that asks for events.
@@ -198,9 +214,8 @@ void kernel_told(Set& set, int set_fd, epoll_event* events, long count) noexcept
   if (count > 0) set.told_at.store(ticks(), std::memory_order_relaxed);
   if (set.kicked_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
     undo_kicks(set, set_fd, events, static_cast<int>(std::max(count, 0L)));
-  for (long i = 0; i < count; ++i)
-    if ((events[i].events & EPOLLHUP) != 0) [[unlikely]]
-      add_reset(set, set_fd, events[i]);
+  if (count > 0 && any_hung_up(events, static_cast<int>(count))) [[unlikely]]
+    add_resets(set, set_fd, events, static_cast<int>(count));
 }
 
 long look_at_kernel(Set& set, const Wait& wait, int from) noexcept {
@@ -229,8 +244,7 @@ std::uint32_t also_ready(int fd, const epoll_event& wanted) noexcept {
   pollfd look{.fd = fd, .events = static_cast<short>(events), .revents = 0};
   timespec none{};
   kernel(SYS_ppoll, &look, 1, &none, nullptr, 0);
-  const bool reset = (look.revents & POLLHUP) != 0 && knows_of_reset(fd);
-  return static_cast<std::uint16_t>(look.revents) | (reset ? EPOLLERR : 0U);
+  return static_cast<std::uint16_t>(look.revents);
 }
 static_assert(EPOLLOUT == POLLOUT && EPOLLHUP == POLLHUP && EPOLLERR == POLLERR &&
               EPOLLRDHUP == POLLRDHUP && EPOLLWRNORM == POLLWRNORM);
@@ -262,18 +276,19 @@ int look_at_rings(Set& set, const Wait& wait, int from) noexcept {
           idle[idle_count++] = fd;
         continue;
       }
+      // Where all places are taken the kernel may have told of the same socket, that there is room
+      // to send.
+      epoll_event* told = wait.events + found;
       if (found == wait.most) {
-        // The kernel may have told of the same socket, that there is room to send.
-        epoll_event* const same = find_data(wait.events, from, entry.event.data.u64);
-        if (same == nullptr) break;
-        same->events |= entry.event.events & kInput;
-        entry.reported = position;
-        continue;
+        told = find_data(wait.events, from, entry.event.data.u64);
+      } else {
+        *told = {.events = 0, .data = entry.event.data};
+        ++found;
       }
+      if (told == nullptr) break;
+      told->events |= (entry.event.events & kInput) | also_ready(fd, entry.event);
       entry.idle = 0;
       entry.reported = position;
-      wait.events[found++] = {.events = (entry.event.events & kInput) | also_ready(fd, entry.event),
-                              .data = entry.event.data};
       if ((entry.event.events & EPOLLONESHOT) != 0) {
         // The kernel does not know that it has been told of.
         epoll_event disarmed{.events = EPOLLONESHOT, .data = entry.event.data};
@@ -284,6 +299,8 @@ int look_at_rings(Set& set, const Wait& wait, int from) noexcept {
     set.next_hot = place;
     for (std::uint32_t i = 0; i < idle_count; ++i) make_cold(set, idle[i]);
   }
+  if (any_hung_up(wait.events + from, found - from)) [[unlikely]]
+    add_resets(set, wait.fd, wait.events + from, found - from);
   if (idle_count != 0) watch_taken(set, idle.data(), idle_count);
   return found - from;
 }

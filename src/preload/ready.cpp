@@ -157,8 +157,8 @@ class Waited {
   static bool may_be_readable(const Entry& entry) noexcept {
     if (entry.side == nullptr) return udp_position(*entry.udp) != kNoDatagram;
     const Side& side = *entry.side;
-    return side.in().control != nullptr && !side.receiver.watched() &&
-           side.receiver.may_have_news(side.in());
+    const Ring ring = side.in();  // it may be closed meanwhile
+    return ring.control != nullptr && !side.receiver.watched() && side.receiver.may_have_news(ring);
   }
 
   // While this thread is awake the senders can know it. False if there is nobody to look at.

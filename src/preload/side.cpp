@@ -94,6 +94,7 @@ void unmap_old() noexcept {
   std::memmove(vacant.data(), vacant.data() + old, vacant_count * sizeof(Vacant));
 }
 
+// Holds `life`.
 void retire(Side& side) noexcept {
   if (side.own().mapping == nullptr) return;
   unmap_old();
@@ -105,19 +106,16 @@ void retire(Side& side) noexcept {
         .mapping = side.own().mapping, .size = side.own().mapped, .since = now_ns()};
   else
     kernel(SYS_munmap, side.own().mapping, side.own().mapped);
+  side.own().mapping = nullptr;
 }
 
-// This process has no descriptor of it left. Whoever is in the middle of a call sees it when it
-// comes back; what stands in the side itself may be in use elsewhere. Holds `life`.
-void give_up_mapping(Side& side) noexcept {
-  {
-    const Guard receiving(side.receive_lock);
-    const Guard sending(side.send_lock);
-    side.own().in = {};
-    side.own().out = {};
-  }
-  retire(side);
-  side.own().mapping = nullptr;
+// Whoever is in the middle of a call sees it when it comes back. What stands in the side itself may
+// be in use by other processes, which may hold its locks for long.
+void clear_rings(Side& side) noexcept {
+  const Guard receiving(side.receive_lock);
+  const Guard sending(side.send_lock);
+  side.own().in = {};
+  side.own().out = {};
 }
 
 Side* take_vacant(Slab& all) noexcept {
@@ -257,12 +255,16 @@ void adopt(int fd, Side& side) noexcept {
 void leave_process() noexcept {
   if (left.load(std::memory_order_relaxed) || !in_own_process() || left.exchange(true)) return;
   settle_everything();
-  // The kernel would take a doorbell for bytes that nobody has read, and reset the connection.
+  // The kernel would take a doorbell for bytes that nobody has read, and reset the connection, if
+  // nobody else holds it.
   for (int fd = 0; fd <= highest_descriptor(); ++fd) {
     Side* const side = find_side(fd);
-    if (side == nullptr || !side->accelerated()) continue;
-    const Guard receiving(side->receive_lock);
-    if (receiving) take_doorbell(*side, fd);
+    if (side == nullptr || !side->accelerated() || side->other_holders_unknown ||
+        side->processes != 1)
+      continue;
+    if (!side->receive_lock.try_lock()) continue;
+    if (!side->receiver.busy()) take_doorbell(*side, fd);
+    side->receive_lock.unlock();
   }
   const std::int64_t now = now_ns();
   for_each_own([now](Side& side) {
@@ -289,20 +291,27 @@ void stop_listening(Side& side) noexcept {
 
 Released forget(int fd) noexcept {
   if (find_side(fd) == nullptr) return {};
-  const Guard guard(life);
-  Side* side = detail::table[static_cast<std::size_t>(fd)].exchange(nullptr);
-  if (side == nullptr) return {};
-  if (references[index_of(*side)].fetch_sub(1, std::memory_order_relaxed) != 1) return {};
-  if (side->accelerated()) uncount_accelerated();
-  stop_listening(*side);
-  // A process that is about to end has been counted out already.
-  const bool last = left.load(std::memory_order_relaxed)
-                        ? side->processes.load(std::memory_order_acquire) <= 0
-                        : side->processes.fetch_sub(1, std::memory_order_acq_rel) == 1;
-  if (last) return {.side = side};
+  Side* side = nullptr;
+  {
+    const Guard guard(life);
+    side = detail::table[static_cast<std::size_t>(fd)].exchange(nullptr);
+    if (side == nullptr) return {};
+    if (references[index_of(*side)].fetch_sub(1, std::memory_order_relaxed) != 1) return {};
+    if (side->accelerated()) uncount_accelerated();
+    stop_listening(*side);
+    // A process that is about to end has been counted out already.
+    if (left.load(std::memory_order_relaxed))
+      return {.side = side->processes.load(std::memory_order_acquire) <= 0 ? side : nullptr};
+    std::int32_t alone = 1;
+    if (side->processes.compare_exchange_strong(alone, 0, std::memory_order_acq_rel))
+      return {.side = side};
+  }
   // Others go on with it; this process needs its mapping no more.
-  give_up_mapping(*side);
-  return {};
+  clear_rings(*side);
+  const Guard guard(life);
+  retire(*side);
+  const bool last = side->processes.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  return {.side = last ? side : nullptr};
 }
 
 void say_closed(Released released, int fd) noexcept {
@@ -315,7 +324,7 @@ void say_closed(Released released, int fd) noexcept {
       // The peer sends through the kernel from here on, which tells it that nobody reads.
       side.receiver.watch_for_ever(side.in());
       (void)side.receiver.next(side.in());
-      take_doorbell(side, fd);
+      if (!side.receiver.busy()) take_doorbell(side, fd);
       unread = !side.receiver.emptied(side.in());
     }
   }
@@ -346,7 +355,8 @@ void release(Released released) noexcept {
     side->generation.fetch_add(1, std::memory_order_release);
     side->stage.store(Side::kNever, std::memory_order_relaxed);
   }
-  give_up_mapping(*side);
+  clear_rings(*side);
+  retire(*side);
   vacate(*side);
 }
 

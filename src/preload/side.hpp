@@ -39,7 +39,8 @@ struct Side {
   std::uint64_t looked_at;  // ticks
   Receiver receiver;
   Patience patience;
-  bool reset_told;  // ECONNRESET for a peer that died with bytes of ours unread; or not to be told
+  std::atomic<bool>
+      reset_told;  // ECONNRESET for a peer that died with bytes of ours unread; or not to be told
   // How this side waits, see may_stay_unwatched().
   bool waited;                   // in a receive call
   std::uint32_t reclaims_seen;   // what the peer took back, when that was last looked at

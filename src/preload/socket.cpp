@@ -311,6 +311,9 @@ int shutdown(int fd, int how) {
       if (side->in().control != nullptr) {
         side->in().control->receiver_finished.store(1, std::memory_order_relaxed);
         side->receiver.watch_for_ever(side->in());
+      } else {
+        // The end that comes of it is no sign that the peer has died.
+        side->reset_told = true;
       }
     }
   }
@@ -410,9 +413,12 @@ void add_pending_error(Side& side, int fd, void* value, socklen_t size) noexcept
   int error = 0;
   const std::size_t room = std::min<std::size_t>(size, sizeof error);
   std::memcpy(&error, value, room);
-  if (error != 0) keep_error(side, error);
-  error = take_pending_error(side, fd);
-  std::memcpy(value, &error, room);
+  if (error == 0) {
+    error = take_pending_error(side, fd);
+    std::memcpy(value, &error, room);
+  } else if (error == ECONNRESET) {
+    side.reset_told = true;
+  }
 }
 
 }  // namespace
