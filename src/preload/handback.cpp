@@ -30,6 +30,9 @@ constexpr std::int64_t kLongestBeforeClosing = 200 * kMillisecond;
 constexpr std::uint64_t state_of(std::uint64_t word) noexcept {
   return word & ((1U << handback::kStateBits) - 1);
 }
+constexpr bool is_under_way(std::uint64_t word) noexcept {
+  return word != handback::kNone && word != handback::kDone && word != handback::kLost;
+}
 // Bytes `from` up to `to` of the ring's memory are to be sent.
 constexpr unsigned kPlaceBits = 30;
 constexpr std::uint64_t given(std::size_t from, std::size_t to) noexcept {
@@ -147,6 +150,9 @@ class Leaving {
   // Reads all that the peer has sent, wherever it is.
   bool collect() noexcept {
     for (std::int64_t since = now_ns();;) {
+      // What is in the kernel alone can stay there.
+      if (collected_.size() == 0 && side_.receiver.emptied(side_.in()) && !doorbell_rings(side_))
+        return true;
       if (!collected_.make_room()) return false;
       const iovec part = collected_.free_part();
       Span to(&part, 1);
@@ -292,7 +298,7 @@ bool serve_leaving_peer(Side& side, int fd) noexcept {
         std::memory_order_release);
     return false;
   }
-  return word == handback::kNone || word == handback::kDone || word == handback::kLost;
+  return !is_under_way(word);
 }
 
 namespace {
@@ -327,9 +333,16 @@ void take_doorbell(Side& side, int fd) noexcept {
 }
 
 void send_last_bytes(Side& side, int fd) noexcept {
-  while (!wait_for_leaving_peer(side, fd, kLongestBeforeClosing)) {
-  }
-  reclaim(side, fd, true);
+  const Ring& ring = side.out();
+  do {
+    while (!wait_for_leaving_peer(side, fd, kLongestBeforeClosing)) {
+    }
+    const RoomForAll room(fd, side.kind == Kind::unix_stream && side.sender.unread(ring) != 0);
+    reclaim(side, fd, true);
+    // A peer that has begun to leave meanwhile holds some of them. In one order with collect():
+    // either it finds the ring empty or this sees that it has asked.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  } while (is_under_way(ring.control->handback.load(std::memory_order_seq_cst)));
 }
 
 void hand_back(Side& side, int fd, Reason reason) noexcept {

@@ -861,7 +861,7 @@ TEST(Calls, LeavingLosesNothingWhileThePeerSends) {
     unsigned at = 0;
     bool left = false;
     for (std::string text; (text = receive(pair.server.get(), 1000)) != "(end)";) {
-      for (const char one : text) ASSERT_EQ(one, byte(at++)) << at;
+      for (const char one : text) ASSERT_EQ(one, byte(at++)) << at << " " << text.substr(0, 20);
       if (left || at < 2000 + round * 300) continue;
       left = true;
       FILE* const stream = ::fdopen(::dup(pair.server.get()), "r");

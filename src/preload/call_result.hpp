@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a call on an accelerated stream returns; for those who carry it out.
+#pragma once
+
+#include <cerrno>
+
+#include "preload/connection.hpp"
+
+namespace farcall::preload {
+
+inline constexpr std::size_t kMostParts = 1024;  // as the kernel: EINVAL beyond
+
+inline ssize_t fail(long negative_errno) noexcept {
+  errno = static_cast<int>(-negative_errno);
+  return -1;
+}
+
+inline void count(Side& side, bool by_ring, long bytes) noexcept {
+  if (side.own().counters == nullptr || bytes <= 0) [[likely]]
+    return;
+  Counters::Way& way = by_ring ? side.own().counters->ring : side.own().counters->kernel;
+  way.bytes.fetch_add(static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
+  way.messages.fetch_add(1, std::memory_order_relaxed);
+}
+
+inline bool nonblocking(const Side& side, int flags) noexcept {
+  return (flags & MSG_DONTWAIT) != 0 || side.nonblocking.load(std::memory_order_relaxed);
+}
+
+// Somebody has closed it while a call was without the lock: the connection, or the last descriptor
+// of it in this process.
+inline bool is_gone(const Side& side, std::uint32_t generation) noexcept {
+  return side.generation.load(std::memory_order_relaxed) != generation ||
+         (side.accelerated() && side.out().control == nullptr);
+}
+
+// Not of the call.
+bool is_of_connection(int error) noexcept;
+
+// Holds the receiver's lock.
+ssize_t at_end(Side& side, ssize_t result) noexcept;
+
+// A peer that breaks the protocol is dead to us, and we to it.
+ssize_t broken(Side& side, int fd) noexcept;
+
+// Whether there is something to read, in the ring or in the kernel. Holds the receiver's lock.
+bool has_bytes(Side& side, int fd) noexcept;
+
+}  // namespace farcall::preload

@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls of a program that receive.
+#include <poll.h>
+
+#include <cstring>
+
+#include "preload/address.hpp"
+#include "preload/call_result.hpp"
+#include "preload/epoll.hpp"
+#include "preload/handback.hpp"
+#include "preload/real.hpp"
+#include "preload/settle.hpp"
+#include "preload/transfer.hpp"
+#include "preload/upgrade.hpp"
+
+namespace farcall::preload {
+namespace {
+
+constexpr std::uint32_t kEmptyCallsPerLook = 64;
+constexpr std::uint64_t kLookEvery = 20 * kTicksPerMicrosecond;
+
+// The peer's doorbell: it gives back what it will not read.
+void answer_peer(Side& side, int fd) noexcept {
+  const Guard sending(side.send_lock);
+  if (sending && side.out().control != nullptr) (void)serve_leaving_peer(side, fd);
+}
+
+// A call of the program has brought so many bytes from the kernel. How many of them are its own;
+// none: look again. Holds the receiver's lock.
+std::size_t came_from_kernel(Side& side, const Call& call, const iovec* parts, std::size_t count,
+                             std::size_t raw) noexcept {
+  std::size_t useful = raw;
+  if (side.in().control != nullptr &&
+      side.in().control->doorbell.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    useful = without_doorbell(side.receiver, side.in(), parts, count, raw);
+  const bool takes = (call.flags & MSG_PEEK) == 0;
+  side.receiver.leave_kernel(side.in(), takes ? raw : 0);
+  if (useful == raw) return raw;
+  answer_peer(side, call.fd);
+  std::byte bell;
+  if (useful == 0 && !takes &&
+      kernel(SYS_recvfrom, call.fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
+    side.receiver.taken_from_kernel(side.in(), 1);
+  // The call was full: one more byte, in the doorbell's place.
+  Span rest(parts, count);
+  iovec last;
+  if (takes && call.with == nullptr && rest.left() == raw &&
+      (rest.skip(useful), rest.parts(&last, 1, 1)) == 1 &&
+      kernel(SYS_recvfrom, call.fd, last.iov_base, 1, MSG_DONTWAIT, nullptr, nullptr) == 1) {
+    side.receiver.taken_from_kernel(side.in(), 1);
+    ++useful;
+  }
+  return useful;
+}
+
+// kNothing: look again.
+ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
+  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
+  side.receiver.enter_kernel();
+  guard.unlock();
+  settle_before_sleep();
+  ssize_t got = call.as_it_is(call.arguments);
+  const int error = errno;
+  if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
+    if (got > 0 && (call.flags & (MSG_OOB | MSG_ERRQUEUE)) == 0) {
+      // It may have become accelerated, and even left again, while this call slept.
+      got = static_cast<ssize_t>(
+          came_from_kernel(side, call, call.parts, call.count, static_cast<std::size_t>(got)));
+      if (got == 0) return kNothing;
+    } else {
+      side.receiver.leave_kernel(side.in(), 0);
+      if (got < 0 && error == ECONNRESET) side.reset_told = true;
+      const bool wanted_none = Span(call.parts, call.count).left() == 0;
+      if (got == 0 && !wanted_none && at_end(side, 0) != 0) return -1;
+    }
+    guard.unlock();
+    if (got > 0 && (call.flags & (MSG_PEEK | MSG_OOB)) == 0) {
+      count(side, false, got);
+      count_call(call.fd, side);
+    }
+  }
+  errno = error;
+  return got;
+}
+
+// Sleeps in the kernel, in the program's own call where that is possible. The direction is watched
+// and whatever is in the kernel, up to `limit`, is what comes next. kNothing: look again.
+ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint64_t limit,
+                        bool untouched, Guard& guard) {
+  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
+  side.receiver.enter_kernel();
+  guard.unlock();
+  settle_before_sleep();
+  ssize_t got;
+  const bool as_it_is = untouched && limit >= to.left() && call.with == nullptr;
+  iovec parts[kParts];
+  msghdr message{};
+  if (as_it_is) {
+    got = call.as_it_is(call.arguments);
+  } else {
+    message.msg_iov = parts;
+    message.msg_iovlen = to.parts(parts, kParts, std::min<std::uint64_t>(to.left(), limit));
+    if (call.with != nullptr) call.with->ask(message);
+    got = real::next<"recvmsg", ssize_t(int, msghdr*, int)>()(call.fd, &message,
+                                                              call.flags & ~MSG_WAITALL);
+    if (call.with != nullptr && got > 0) call.with->answered(message);
+  }
+  const int error = errno;
+  if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
+    side.patience.slept();
+    if (got > 0) {
+      got = static_cast<ssize_t>(came_from_kernel(side, call, as_it_is ? call.parts : parts,
+                                                  as_it_is ? call.count : message.msg_iovlen,
+                                                  static_cast<std::size_t>(got)));
+      // There was nothing but the doorbell.
+      if (got == 0) return kNothing;
+    } else {
+      side.receiver.leave_kernel(side.in(), 0);
+    }
+    if ((call.flags & MSG_PEEK) == 0) count(side, false, got);
+  }
+  errno = error;
+  return got;
+}
+
+// Waits without sleeping; true if there may be something now.
+bool stay_awake(Side& side) noexcept {
+  const Ring ring = side.in();
+  const Ring out = side.out();
+  if (ring.control == nullptr || out.control == nullptr) return true;  // closed meanwhile
+  const std::uint32_t here = this_processor();
+  if (ring.control->receiver_processor.load(std::memory_order_relaxed) != here)
+    ring.control->receiver_processor.store(here, std::memory_order_relaxed);
+  if (out.control->sender_processor.load(std::memory_order_relaxed) != here)
+    out.control->sender_processor.store(here, std::memory_order_relaxed);
+  return side.patience.stay_awake(
+      [&] {
+        return side.receiver.may_have_news(ring) ||
+               ring.control->sender_said.load(std::memory_order_relaxed) != 0;
+      },
+      [&] { return ring.control->sender_processor.load(std::memory_order_relaxed); });
+}
+
+bool time_to_look(Side& side, int fd) noexcept {
+  const std::uint64_t now = ticks();
+  if (++side.empty_calls % kEmptyCallsPerLook != 0 && now - side.looked_at < kLookEvery &&
+      !epoll_told_since(fd, side.looked_at))
+    return false;
+  side.looked_at = now;
+  return true;
+}
+
+// --- Between calls
+//
+// A direction may stay unwatched when a call returns only where the next wait for it is seen by the
+// library: the program has waited for it before in a receive call, in poll or select, or in an
+// epoll set. A program that never did waits in a way of its own, and only the kernel can tell it.
+
+// The peer has taken back what nobody came for: this side waits for a while as if it never looked.
+void note_reclaims(Side& side) noexcept {
+  constexpr std::uint32_t kLongest = 4096;
+  side.reclaims_seen = side.receiver.reclaims();
+  side.last_probation = std::min(2 * side.last_probation + 4, kLongest);
+  side.probation = side.last_probation;
+}
+
+bool may_share_ring(const Side& side) noexcept {
+  return !side.receiver.busy() && !side.receiver.gone_for_ever() &&
+         // The sender must be there to make use of it.
+         side.in().control->sender_processor.load(std::memory_order_relaxed) != 0 &&
+         !(side.other_holders_unknown && local_references(side) > 1);
+}
+
+bool may_stay_unwatched(Side& side, int fd, bool waits) noexcept {
+  if (!may_share_ring(side) || side.stay_watched.load(std::memory_order_relaxed)) return false;
+  if (side.reclaims_seen != side.receiver.reclaims()) note_reclaims(side);
+  if (side.probation != 0) {
+    --side.probation;
+    return false;
+  }
+  if (!is_registered(fd) && !(waits && side.waited) && !side.polled.load(std::memory_order_relaxed))
+    return false;
+  return epoll_allows_wake_up(fd);
+}
+
+// A receive call that does not wait has found nothing. A program that comes again soon waits by
+// looking, and is served during its calls.
+bool comes_again_soon(Side& side) noexcept {
+  constexpr std::uint64_t kSoon = 20 * kTicksPerMicrosecond;
+  constexpr std::uint32_t kCalls = 256;
+  if (side.busy_calls == 0 && ticks() - side.looked_in_vain < kSoon) side.busy_calls = kCalls;
+  if (side.busy_calls == 0) return false;
+  --side.busy_calls;
+  return true;
+}
+
+// The ring is looked at for as long as a system call takes, during the call only.
+void look_briefly(Side& side) noexcept {
+  constexpr unsigned kLooks = 150;
+  const Ring ring = side.in();
+  for (unsigned i = 0; i < kLooks; ++i) {
+    if (side.receiver.may_have_news(ring) ||
+        ring.control->sender_said.load(std::memory_order_relaxed) != 0)
+      return;
+    relax();
+  }
+}
+
+// One call of the receive family on an accelerated connection.
+class Receiving {
+ public:
+  Receiving(Side& side, const Call& call, Guard& guard) noexcept
+      : side_(side),
+        call_(call),
+        guard_(guard),
+        to_(call.parts, call.count),
+        wanted_(to_.left()),
+        generation_(side.generation.load(std::memory_order_relaxed)),
+        peek_((call.flags & MSG_PEEK) != 0),
+        all_((call.flags & MSG_WAITALL) != 0),
+        waits_(!nonblocking(side, call.flags)) {}
+  Receiving(const Receiving&) = delete;
+  Receiving& operator=(const Receiving&) = delete;
+  ~Receiving() {
+    if (borrowed_ && owns_guard_ && side_.in().control != nullptr && !side_.receiver.watched())
+      side_.receiver.watch(side_.in());
+  }
+
+  ssize_t receive() {
+    if (!waits_ && side_.receiver.watched() && comes_again_soon(side_)) {
+      unwatch_for_this_call();
+      if (borrowed_) look_briefly(side_);
+    }
+    for (;;) {
+      const long got = take();
+      if (got > 0 && finished(got)) return total_;
+      if (got > 0) continue;
+      if (got == 0) {
+        // Nothing comes any more: the kernel says so as often as it is asked.
+        side_.receiver.watch_for_ever(side_.in());
+        return total_ != 0 ? cut_short() : at_end(side_, 0);
+      }
+      if (got != kNothing) return total_ != 0 ? failed_later(got) : failed(got);
+      if (!waits_) {
+        if (total_ != 0) return cut_short();
+        if (bytes_have_come()) continue;
+        if (is_told_of()) return fail(-EAGAIN);
+        continue;
+      }
+      ssize_t result = 0;
+      switch (wait(result)) {
+        case Outcome::look_again: break;
+        case Outcome::took:
+          to_.skip(static_cast<std::size_t>(result));
+          if (finished(result)) return total_;
+          break;
+        case Outcome::ended:
+          if (total_ == 0) return result;
+          if (result < 0 && owns_guard_) keep_error(side_, errno);
+          return total_;
+      }
+    }
+  }
+
+ private:
+  enum class Outcome : std::uint8_t { look_again, took, ended };
+
+  void unwatch_for_this_call() noexcept {
+    if (!may_share_ring(side_)) return;
+    side_.receiver.unwatch(side_.in());
+    borrowed_ = !side_.receiver.watched();
+  }
+
+  // As receive_now(); also what else may have happened.
+  long take() {
+    const std::uint64_t before = side_.receiver.kernel_taken();
+    long got = receive_now(side_.receiver, side_.in(), call_.fd, to_, peek_, call_.with);
+    if (side_.in().control->doorbell.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      answer_peer(side_, call_.fd);
+    if (got == kNothing && !waits_ && !side_.receiver.watched() &&
+        (time_to_look(side_, call_.fd) ||
+         side_.in().control->sender_said.load(std::memory_order_relaxed) != 0))
+      got = look_for_end(side_.receiver, side_.in(), call_.fd);
+    if (got > 0 && !peek_ && side_.own().counters != nullptr) {
+      const auto by_kernel =
+          std::min(got, static_cast<long>(side_.receiver.kernel_taken() - before));
+      count(side_, true, got - by_kernel);
+      count(side_, false, by_kernel);
+    }
+    return got;
+  }
+
+  bool finished(ssize_t got) noexcept {
+    total_ += got;
+    stayed_ = false;
+    // The kernel brought it, so the sender thinks that this side sleeps; or it was unwatched for
+    // this call, and may it stay so?
+    if ((side_.receiver.watched() || borrowed_) && may_stay_unwatched(side_, call_.fd, waits_)) {
+      if (side_.receiver.watched()) side_.receiver.unwatch(side_.in());
+      borrowed_ = false;
+    }
+    return peek_ || !all_ || static_cast<std::size_t>(total_) == wanted_ ||
+           (call_.with != nullptr && call_.with->came);
+  }
+
+  // The kernel looks for an error where a unix stream is to fill the call, and says nothing of it.
+  ssize_t cut_short() noexcept {
+    if (all_ && side_.kind == Kind::unix_stream && peer_has_closed(side_)) side_.reset_told = true;
+    return total_;
+  }
+
+  ssize_t failed(long error) noexcept {
+    if (error == -ECONNRESET) side_.reset_told = true;
+    if (error == -ECONNRESET && side_.receiver.broken()) return broken(side_, call_.fd);
+    return fail(error);
+  }
+
+  ssize_t failed_later(long error) noexcept {
+    if (error == -ECONNRESET && all_ && side_.kind == Kind::unix_stream)
+      side_.reset_told = true;
+    else
+      keep_error(side_, static_cast<int>(-error));
+    return total_;
+  }
+
+  // Bytes that the sender has taken back are on their way through the kernel. The program may have
+  // been told of them, so they must not be missing now. False: there are none, or they do not come,
+  // which this side bears with a few times.
+  bool bytes_have_come() noexcept {
+    constexpr std::uint32_t kMostInVain = 3;
+    constexpr std::int64_t kLongest = 10'000'000;
+    const auto on_their_way = [&] {
+      return side_.receiver.reclaim_unfinished(side_.in()) ||
+             (side_.receiver.kernel_has_more(side_.in()) && kernel_queued(call_.fd) == 0);
+    };
+    if (!on_their_way()) {
+      // They may have come since this call looked.
+      const bool moved = !looked_again_ && (side_.receiver.kernel_has_more(side_.in()) ||
+                                            side_.receiver.is_moved(side_.in()));
+      looked_again_ = looked_again_ || moved;
+      return moved;
+    }
+    if (side_.waits_in_vain == kMostInVain) return false;
+    for (const std::int64_t start = now_ns(); now_ns() - start < kLongest;) {
+      for (int i = 0; i < 20; ++i) {
+        kernel(SYS_sched_yield);
+        if (!on_their_way()) return true;
+      }
+      // The sender waits for a processor that somebody else has.
+      const timespec moment{.tv_sec = 0, .tv_nsec = 50'000};
+      kernel(SYS_nanosleep, &moment, nullptr);
+    }
+    ++side_.waits_in_vain;
+    return false;
+  }
+
+  // Whether the program will hear of what comes from now on. False: it would not have, and there
+  // is something.
+  bool is_told_of() noexcept {
+    const bool watched = side_.receiver.watched();
+    if (!watched && !borrowed_ && may_stay_unwatched(side_, call_.fd, false)) return true;
+    side_.looked_in_vain = ticks();
+    if (watched) return true;
+    borrowed_ = false;
+    side_.receiver.watch(side_.in());
+    return side_.receiver.next(side_.in()).kind == Receiver::Next::nothing;
+  }
+
+  Outcome wait(ssize_t& result) {
+    if (!stayed_) {
+      stayed_ = true;
+      side_.waited = true;
+      if (side_.receiver.watched()) unwatch_for_this_call();
+      if (!side_.receiver.watched()) {
+        guard_.unlock();
+        const bool news = stay_awake(side_);
+        owns_guard_ = guard_.lock();
+        if (!owns_guard_) return ended(result, fail(-EINTR));
+        if (is_gone(side_, generation_)) {
+          owns_guard_ = false;
+          return ended(result, fail(-EBADF));
+        }
+        if (news) {
+          // What ended the wait may be no more than the end of the stream, or of a segment.
+          const Receiver::Next next = side_.receiver.next(side_.in());
+          if (next.kind == Receiver::Next::ring) stayed_ = false;
+          if (next.kind != Receiver::Next::nothing) return Outcome::look_again;
+        } else if (side_.patience.interruption() == Interruption::ends) {
+          return ended(result, fail(-EINTR));
+        }
+      }
+    }
+    if (!side_.receiver.watched()) side_.receiver.watch(side_.in());
+    borrowed_ = false;
+    const Receiver::Next next = side_.receiver.next(side_.in());
+    if (next.kind == Receiver::Next::ring || next.kind == Receiver::Next::broken)
+      return Outcome::look_again;
+    const bool open = next.kind != Receiver::Next::kernel;
+    result =
+        sleep_in_kernel(side_, call_, to_, open ? UINT64_MAX : next.bytes, total_ == 0, guard_);
+    if (is_gone(side_, generation_)) {
+      owns_guard_ = false;
+      if (result > 0) total_ += result;
+      return ended(result, result == kNothing ? fail(-EBADF) : result);
+    }
+    if (result == kNothing) return Outcome::look_again;
+    if (result > 0) return Outcome::took;
+    if (result == 0) side_.receiver.watch_for_ever(side_.in());
+    if (result < 0 && errno == ECONNRESET) side_.reset_told = true;
+    return ended(result, at_end(side_, result));
+  }
+
+  static Outcome ended(ssize_t& result, ssize_t value) noexcept {
+    result = value;
+    return Outcome::ended;
+  }
+
+  Side& side_;
+  const Call& call_;
+  Guard& guard_;
+  Span to_;
+  std::size_t wanted_;
+  std::uint32_t generation_;
+  ssize_t total_ = 0;
+  bool peek_;
+  bool all_;
+  bool waits_;
+  bool stayed_ = false;
+  bool looked_again_ = false;
+  bool borrowed_ = false;  // unwatched for this call only
+  bool owns_guard_ = true;
+};
+
+// With a pointer that the kernel refuses: it says so as soon as there is something to be copied.
+ssize_t receive_badly(Side& side, const Call& call, Guard& guard) {
+  if (side.in().control != nullptr) {
+    if (!side.receiver.watched()) side.receiver.watch(side.in());
+    if (side.receiver.next(side.in()).kind == Receiver::Next::ring) return fail(-EFAULT);
+  }
+  return receive_plainly(side, call, guard);
+}
+
+// A call for no bytes: it tells of an error, if nothing else is there.
+ssize_t receive_nothing(Side& side, const Call& call, Guard& guard) {
+  if (side.receiver.next(side.in()).kind == Receiver::Next::ring) return 0;
+  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
+  guard.unlock();
+  settle_before_sleep();
+  const ssize_t got = call.as_it_is(call.arguments);
+  const int error = errno;
+  if (guard.lock() && !is_gone(side, generation)) {
+    if (got < 0 && error == ECONNRESET) side.reset_told = true;
+    if (got == 0 && peer_has_closed(side) && !has_bytes(side, call.fd)) return at_end(side, 0);
+  }
+  errno = error;
+  return got;
+}
+
+// kNothing: look again.
+ssize_t receive_once(Side& side, const Call& call) {
+  Guard guard(side.receive_lock);
+  if (!guard) return fail(-EINTR);
+  // Bytes come before an error.
+  if (side.error_kept.load(std::memory_order_relaxed) != 0 && !has_bytes(side, call.fd))
+    if (const int error = take_error(side); error != 0) return fail(-error);
+  if (has_bad_part(call.parts, call.count)) [[unlikely]]
+    return receive_badly(side, call, guard);
+  if (side.in().control == nullptr || side.receiver.has_left() ||
+      (call.flags & (MSG_OOB | MSG_ERRQUEUE)) != 0)
+    return receive_plainly(side, call, guard);
+  if (call.count > kMostParts) return fail(-EINVAL);
+  if (Span(call.parts, call.count).left() == 0) {
+    return receive_nothing(side, call, guard);
+  }
+  return Receiving(side, call, guard).receive();
+}
+
+}  // namespace
+
+void wake_up(Side& side, int fd) noexcept {
+  if (may_stay_unwatched(side, fd, true)) side.receiver.unwatch(side.in());
+}
+
+ssize_t receive_from(Side& side, const Call& call) noexcept(false) {
+  for (;;) {
+    const ssize_t got = receive_once(side, call);
+    if (got != kNothing) return got;
+  }
+}
+
+ssize_t splice_from_kernel(Side& side, const Call& call) noexcept(false) {
+  Guard guard(side.receive_lock);
+  if (!guard) return fail(-EINTR);
+  if (side.in().control != nullptr) side.receiver.watch_for_ever(side.in());
+  return receive_plainly(side, call, guard);
+}
+
+}  // namespace farcall::preload

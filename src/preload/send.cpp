@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls of a program that send.
+#include <poll.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "preload/address.hpp"
+#include "preload/call_result.hpp"
+#include "preload/handback.hpp"
+#include "preload/real.hpp"
+#include "preload/settle.hpp"
+#include "preload/transfer.hpp"
+#include "preload/upgrade.hpp"
+
+namespace farcall::preload {
+namespace {
+
+constexpr std::size_t kKernelChunk = 64 * 1024;
+constexpr std::size_t kKernelChunkOfUnix = 16 * 1024;  // see ring_bytes_of()
+constexpr std::uint32_t kSendsPerLook = 64;
+constexpr std::uint64_t kCheckEvery = 100 * kTicksPerMicrosecond;
+
+// Is the peer still there? A sender that never reads would not notice.
+void check_peer(Side& side, int fd) noexcept {
+  const std::uint64_t now = ticks();
+  if (++side.sends_unchecked < kSendsPerLook && now - side.checked_at < kCheckEvery) return;
+  side.sends_unchecked = 0;
+  side.checked_at = now;
+  const std::uint32_t here = this_processor();
+  if (side.out().control->sender_processor.load(std::memory_order_relaxed) != here)
+    side.out().control->sender_processor.store(here, std::memory_order_relaxed);
+  pollfd look{.fd = fd, .events = POLLRDHUP, .revents = 0};
+  const timespec none{};
+  timespec time = none;
+  if (kernel(SYS_ppoll, &look, 1, &time, nullptr, 0) > 0 &&
+      (look.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
+    side.sender.leave_ring(side.out());  // the kernel knows what to say
+}
+
+// The ring is full: waits a little while the receiver makes room. Without the lock meanwhile.
+bool wait_for_room(Side& side, bool briefly, Guard& guard) noexcept {
+  const Ring ring = side.out();
+  const std::uint64_t before = ring.control->head.load(std::memory_order_relaxed);
+  guard.unlock();
+  const bool together =
+      ring.control->receiver_processor.load(std::memory_order_relaxed) == this_processor();
+  const auto moved = [&] {
+    return ring.control->head.load(std::memory_order_relaxed) != before ||
+           (ring.control->tail.load(std::memory_order_relaxed) & kFlags) != 0;
+  };
+  bool room = false;
+  if (together) {
+    for (unsigned i = 0; i < (briefly ? 1 : 4) && !(room = moved()); ++i) kernel(SYS_sched_yield);
+  } else {
+    const unsigned looks = briefly ? 100 : 2000;
+    for (unsigned i = 0; i < looks && !(room = moved()); ++i) relax();
+  }
+  return guard.lock() && (room || moved());
+}
+
+// Waits for a peer that is leaving the ring, if it is; then holds a place among those who send
+// through the kernel. Zero, or what the call returns.
+ssize_t enter_kernel(Side& side, const Call& call) noexcept {
+  while (!side.sender.enter_kernel(side.out())) {
+    if (nonblocking(side, call.flags)) {
+      if (!serve_leaving_peer(side, call.fd)) return fail(-EAGAIN);
+    } else if (!wait_for_leaving_peer(side, call.fd)) {
+      return fail(-EINTR);
+    }
+  }
+  return 0;
+}
+
+// Newer bytes must not come before those of the ring there, so these go first. False: the kernel
+// has no room for all.
+bool leave_ring_for_kernel(Side& side, int fd) noexcept {
+  const bool can_be_sent = reclaim(side, fd, true);
+  if (side.sender.in_kernel()) return true;
+  const Ring& ring = side.out();
+  if (!can_be_sent || ring.control->receiver_finished.load(std::memory_order_relaxed) != 0)
+    side.sender.leave_ring(ring);  // the kernel says why
+  else if (side.sender.unread(ring) != 0 && !side.sender.broken())
+    return false;
+  else
+    side.sender.use_kernel(ring);
+  return true;
+}
+
+// Until the kernel has room, as long as a send would wait for it. Zero, or what the call returns.
+ssize_t wait_for_kernel(Side& side, const Call& call, Guard& guard) {
+  if (nonblocking(side, call.flags)) return fail(-EAGAIN);
+  timeval limit{};
+  socklen_t size = sizeof limit;
+  kernel(SYS_getsockopt, call.fd, SOL_SOCKET, SO_SNDTIMEO, &limit, &size);
+  const std::int64_t longest = limit.tv_sec * 1'000'000'000 + limit.tv_usec * 1'000;
+  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
+  guard.unlock();
+  settle_before_sleep();
+  ssize_t result = 0;
+  const std::int64_t start = now_ns();
+  for (bool room = false; !room && result == 0;) {
+    ::pthread_testcancel();
+    const HeldSignals held;
+    pollfd look{.fd = call.fd, .events = POLLOUT, .revents = 0};
+    timespec moment{.tv_sec = 0, .tv_nsec = 2'000'000};
+    room = kernel(SYS_ppoll, &look, 1, &moment, nullptr, 0) > 0;
+    if (held.interruption() == Interruption::ends)
+      result = fail(-EINTR);
+    else if (longest != 0 && now_ns() - start > longest)
+      result = fail(-EAGAIN);
+  }
+  if (!guard.lock()) return fail(-EINTR);
+  return is_gone(side, generation) ? fail(-EBADF) : result;
+}
+
+std::size_t kernel_chunk(const Side& side) noexcept {
+  return side.kind == Kind::tcp ? kKernelChunk : kKernelChunkOfUnix;
+}
+
+ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool untouched,
+                            Guard& guard) {
+  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
+  const bool wait = !nonblocking(side, call.flags);
+  // In pieces, so that the ring is used as soon as the receiver has woken up.
+  const std::size_t size = wait && !side.sender.gone_for_ever()
+                               ? std::min(from.left(), kernel_chunk(side))
+                               : from.left();
+  if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
+  guard.unlock();
+  if (wait) settle_before_sleep();
+  ssize_t sent;
+  if (untouched && size == from.left()) {
+    sent = call.as_it_is(call.arguments);
+  } else {
+    iovec parts[kParts];
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = from.parts(parts, kParts, size);
+    // A broken pipe raises a signal only where nothing has been sent.
+    sent = real::next<"sendmsg", ssize_t(int, const msghdr*, int)>()(
+        call.fd, &message, call.flags | (untouched ? 0 : MSG_NOSIGNAL));
+  }
+  const int error = errno;
+  if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation)
+    side.sender.leave_kernel(side.out(), sent > 0 ? static_cast<std::size_t>(sent) : 0);
+  else
+    sent = sent < 0 ? sent : -1;
+  count(side, false, sent);
+  errno = error;
+  return sent;
+}
+
+ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
+  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
+  Span from(call.parts, call.count);
+  const std::size_t wanted = from.left();
+  for (unsigned waits = 0;;) {
+    const auto sent = [&] { return static_cast<ssize_t>(wanted - from.left()); };
+    if (is_gone(side, generation)) return sent() != 0 ? sent() : fail(-EBADF);
+    switch (side.sender.way(side.out())) {
+      case Sender::Way::broken: return broken(side, call.fd);
+      case Sender::Way::ring: {
+        check_peer(side, call.fd);
+        if (side.sender.in_kernel()) continue;
+        const std::size_t put = side.sender.put(side.out(), from);
+        count(side, true, static_cast<long>(put));
+        if (put != 0) note_put(side, call.fd);
+        if (from.left() == 0) return sent();
+        if (put != 0) {
+          waits = 0;
+          continue;
+        }
+        if (side.sender.broken()) continue;
+        if (!side.sender.closed(side.out())) {
+          if (wait_for_room(side, nonblocking(side, call.flags), guard) && ++waits < 1000) continue;
+          if (is_gone(side, generation)) continue;
+        }
+        if (!leave_ring_for_kernel(side, call.fd)) {
+          const ssize_t waited = wait_for_kernel(side, call, guard);
+          if (waited != 0) return sent() != 0 ? sent() : waited;
+        }
+        // With nothing sent it is this call that tells.
+        if (side.kind == Kind::tcp && side.error_kept.load(std::memory_order_relaxed) != 0) {
+          if (sent() != 0) return sent();
+          if (const int error = take_error(side); error != 0) return fail(-error);
+        }
+        continue;
+      }
+      case Sender::Way::kernel: break;
+    }
+    const std::size_t before = from.left();
+    const ssize_t now = send_through_kernel(side, call, from, sent() == 0, guard);
+    if (now <= 0) return sent() != 0 ? sent() : now;
+    from.skip(static_cast<std::size_t>(now));
+    if (from.left() == 0) return sent();
+    // Less than asked for: the kernel has a reason to stop.
+    if (nonblocking(side, call.flags) ||
+        static_cast<std::size_t>(now) < std::min(before, kernel_chunk(side)))
+      return sent();
+  }
+}
+
+}  // namespace
+
+bool reclaim(Side& side, int fd, bool always) noexcept {
+  const std::uint64_t before = side.sender.kernel_sent();
+  const long error = reclaim_now(side.sender, side.out(), fd, always);
+  // A broken pipe is told of each time.
+  if (error != -EPIPE) keep_error(side, static_cast<int>(-error));
+  if (side.sender.kernel_sent() != before) side.reclaimed_to = side.sender.kernel_sent();
+  return !is_of_connection(static_cast<int>(-error));
+}
+
+ssize_t send_by_kernel(Side& side, const Call& call, Afterwards afterwards) noexcept(false) {
+  Guard guard(side.send_lock);
+  if (!guard) return fail(-EINTR);
+  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
+  if (side.out().control != nullptr) {
+    while (!leave_ring_for_kernel(side, call.fd))
+      if (const ssize_t waited = wait_for_kernel(side, call, guard); waited != 0) return waited;
+    if (side.kind == Kind::tcp)
+      if (const int error = take_error(side); error != 0) return fail(-error);
+    if (afterwards == Afterwards::kernel) side.sender.leave_ring(side.out());
+  }
+  if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
+  guard.unlock();
+  settle_before_sleep();
+  const ssize_t sent = call.as_it_is(call.arguments);
+  const int error = errno;
+  if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
+    side.sender.leave_kernel(side.out(), sent > 0 ? static_cast<std::size_t>(sent) : 0);
+    if (afterwards == Afterwards::ring_when_taken) side.sender.stay_in_kernel_until_taken();
+    const bool candidate = side.out().control == nullptr;
+    guard.unlock();
+    count(side, false, sent);
+    if (sent > 0 && candidate) count_call(call.fd, side);
+  }
+  errno = error;
+  return sent;
+}
+
+ssize_t send_to(Side& side, const Call& call) noexcept(false) {
+  // A unix stream tells who sends of a broken pipe only.
+  if (side.kind == Kind::tcp)
+    if (const int error = take_error(side); error != 0) [[unlikely]]
+      return fail(-error);
+  if (has_bad_part(call.parts, call.count)) [[unlikely]]
+    return send_by_kernel(side, call, Afterwards::ring);
+  // What is urgent stands at a place in the kernel's stream, and what is not copied stays there.
+  constexpr int kKernelOnly = MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN;
+  if ((call.flags & kKernelOnly) != 0) {
+    if ((call.flags & MSG_OOB) != 0) note_reason(side, Reason::urgent);
+    return send_by_kernel(side, call, Afterwards::kernel);
+  }
+  {
+    Guard guard(side.send_lock);
+    if (!guard) return fail(-EINTR);
+    if (side.out().control != nullptr) {
+      if (call.count > kMostParts) return fail(-EINVAL);
+      if (Span(call.parts, call.count).left() != 0) return send_accelerated(side, call, guard);
+    }
+  }
+  return send_by_kernel(side, call, Afterwards::ring);
+}
+
+}  // namespace farcall::preload
