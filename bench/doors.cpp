@@ -281,8 +281,9 @@ void measure_sessions() {
   ::getrlimit(RLIMIT_NOFILE, &descriptors);
   descriptors.rlim_cur = descriptors.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &descriptors);
+  // Two descriptors each.
   const std::size_t count =
-      std::min<std::size_t>(10'000, static_cast<std::size_t>(descriptors.rlim_cur) * 3 / 4);
+      std::min<std::size_t>(10'000, static_cast<std::size_t>(descriptors.rlim_cur) * 3 / 8);
   const ServerProcess server({}, [](int socket) {
     Port port;
     hand_over(socket, port.descriptor());

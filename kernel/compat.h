@@ -124,4 +124,11 @@ static inline u64 stplr_own_slice(const struct task_struct *task)
 #define STPLR_EXIT_PROBE_ARGS void *data, struct task_struct *task
 #endif
 
+/* What shmem_file_setup() takes: no flags. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 0, 0)
+#define STPLR_NO_VMA_FLAGS EMPTY_VMA_FLAGS
+#else
+#define STPLR_NO_VMA_FLAGS 0
+#endif
+
 #endif

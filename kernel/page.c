@@ -10,6 +10,8 @@
 #include <linux/shmem_fs.h>
 #include <linux/userfaultfd_k.h>
 
+#include "compat.h"
+
 /* What brings pages of tmpfs, which the kernel does not tell modules. */
 static vm_fault_t (*shmem_fault)(struct vm_fault *fault);
 
@@ -22,7 +24,7 @@ int stplr_page_init(void)
 
 	if (!current->mm)
 		return err;
-	file = shmem_file_setup("stplr", PAGE_SIZE, VM_NORESERVE);
+	file = shmem_file_setup("stplr", PAGE_SIZE, STPLR_NO_VMA_FLAGS);
 	if (IS_ERR(file))
 		return PTR_ERR(file);
 	at = vm_mmap(file, 0, PAGE_SIZE, PROT_READ, MAP_SHARED, 0);
