@@ -17,12 +17,8 @@ namespace {
 
 constexpr std::uint32_t kRelayEvents = EPOLLIN | EPOLLONESHOT;
 
-// Since Linux 5.16, and only until it is forbidden (seccomp).
-std::atomic<bool>& kernel_waits_for_several() noexcept {
-  static std::atomic<bool> can{
-      ::syscall(SYS_futex_waitv, nullptr, 0, 0, nullptr, CLOCK_MONOTONIC) == -1 && errno == EINVAL};
-  return can;
-}
+// Until a wait fails because the kernel is older than Linux 5.16, or forbids it (seccomp).
+constinit std::atomic<bool> kernel_waits_for_several{true};
 
 class Relay final : public Watch {
  public:
@@ -97,7 +93,7 @@ void FutexMultiWaitState::account(bool gain) noexcept {
 FutexMultiWait::FutexMultiWait(PortState& port) noexcept : port_(port), state_(port.multi_wait) {
   // A forked child has no business here, but would write to what its parent shares with clients.
   if (port.generation != process::generation()) return;
-  if (!kernel_waits_for_several().load(std::memory_order_relaxed)) return;
+  if (!kernel_waits_for_several.load(std::memory_order_relaxed)) return;
   if (state_.active.exchange(true, std::memory_order_seq_cst)) {
     // Of what the calling thread has just left, perhaps, the other one does not know yet.
     const std::lock_guard guard(port.lock);
@@ -174,7 +170,7 @@ Outcome FutexMultiWait::sleep(Deadline deadline, bool cancellable) {
     case ETIMEDOUT: return Outcome::timed_out;
     case EPERM:
     case EACCES:
-    case ENOSYS: kernel_waits_for_several().store(false, std::memory_order_relaxed); break;
+    case ENOSYS: kernel_waits_for_several.store(false, std::memory_order_relaxed); break;
     default: break;  // EAGAIN; or EFAULT, which a client can bring about
   }
   return Outcome::ok;

@@ -23,6 +23,8 @@
 #include <new>
 #include <string>
 
+#include "process/process.hpp"
+
 namespace farcall::door {
 namespace {
 
@@ -58,18 +60,9 @@ struct Threads {
   }
 };
 
-void lock_threads();
-void unlock_threads();
-void forget_others();
-
-// Never destroyed: threads outlive static objects.
 Threads& threads() {
-  static Threads* const all = [] {
-    auto* made = new Threads;
-    ::pthread_atfork(&lock_threads, &unlock_threads, &forget_others);
-    return made;
-  }();
-  return *all;
+  static constinit process::MadeOnce<Threads> all;
+  return all.get();
 }
 
 void lock_threads() { threads().lock.lock(); }
@@ -81,6 +74,11 @@ void forget_others() {
   for (Thread& self : threads().all) self.task = ::gettid();
   threads().lock.unlock();
 }
+
+[[maybe_unused]] const bool kRegistered = [] {
+  process::around_fork(process::Room::door, &lock_threads, &unlock_threads, &forget_others);
+  return true;
+}();
 
 bool is_zombie(pid_t task) {
   std::ifstream stat("/proc/self/task/" + std::to_string(task) + "/stat");
@@ -353,15 +351,14 @@ int thr_keycreate(thread_key_t* key, void (*destructor)(void*)) {
   return ::pthread_key_create(key, destructor);
 }
 int thr_keycreate_once(thread_key_t* key, void (*destructor)(void*)) {
-  static std::mutex lock;
   std::atomic_ref<thread_key_t> shared(*key);
-  // Pairs with the release below: who sees the key may use it.
-  if (shared.load(std::memory_order_acquire) != THR_ONCE_KEY) return 0;
-  const std::lock_guard guard(lock);
-  if (shared.load(std::memory_order_relaxed) != THR_ONCE_KEY) return 0;
+  // acquire: who sees the key may use it.
+  thread_key_t seen = shared.load(std::memory_order_acquire);
+  if (seen != THR_ONCE_KEY) return 0;
   thread_key_t made = 0;
   const int error = ::pthread_key_create(&made, destructor);
-  if (error == 0) shared.store(made, std::memory_order_release);
+  if (error == 0 && !shared.compare_exchange_strong(seen, made, std::memory_order_acq_rel))
+    ::pthread_key_delete(made);  // another thread was first
   return error;
 }
 int thr_setspecific(thread_key_t key, void* value) { return ::pthread_setspecific(key, value); }

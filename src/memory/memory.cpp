@@ -91,8 +91,7 @@ void Mapping::unmap() noexcept {
 }
 
 std::size_t page_size() noexcept {
-  static const auto size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  return size;
+  return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));  // the C library knows it already
 }
 
 std::size_t round_up_to_pages(std::size_t size) noexcept {

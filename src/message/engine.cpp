@@ -7,6 +7,7 @@
 
 #include "farcall/error.hpp"
 #include "message/pending_reply.hpp"
+#include "process/process.hpp"
 
 namespace farcall::message {
 namespace {
@@ -25,17 +26,14 @@ struct Choice {
   }
 };
 
-const Choice& choice() {
-  // Never destroyed: threads may send until the very end.
-  static const Choice& made = *new Choice;
-  return made;
-}
+constinit process::MadeOnce<const Choice> choice;
 
 }  // namespace
 
 std::span<Engine* const> engines() {
-  if (choice().error != 0) throw SystemError(choice().error, "FARCALL_ENGINE");
-  return choice().engines;
+  const Choice& chosen = choice.get();
+  if (chosen.error != 0) throw SystemError(chosen.error, "FARCALL_ENGINE");
+  return chosen.engines;
 }
 
 Engine& chosen_engine() { return *engines().front(); }

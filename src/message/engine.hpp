@@ -89,13 +89,15 @@ class Connection : public Numbered {
 
 class Engine {
  public:
-  virtual ~Engine() = default;
   [[nodiscard]] virtual const char* name() const noexcept = 0;
   // `name` may be empty.
   virtual std::shared_ptr<Channel> create(std::string_view name, unsigned flags, mode_t mode) = 0;
   virtual std::shared_ptr<Connection> open(std::string_view name, Deadline deadline) = 0;
   // Takes the descriptor over if it is a connection of this engine, else returns null.
   virtual std::shared_ptr<Connection> adopt(UniqueFd& descriptor) = 0;
+
+ protected:
+  ~Engine() = default;  // threads may send until the very end
 };
 
 Engine& shared_engine();

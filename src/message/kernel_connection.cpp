@@ -97,13 +97,11 @@ class KernelEngine final : public Engine {
 }  // namespace
 
 Engine* kernel_engine() {
-  static KernelEngine engine;
-  static const bool usable = [] {
-    const UniqueFd control(::open(kControl, O_RDWR | O_CLOEXEC));
-    struct ::stplr_info info {};
-    return control && ::stplr_info(control.get(), &info) == 0 && info.interface == STPLR_INTERFACE;
-  }();
-  return usable ? &engine : nullptr;
+  static constinit KernelEngine engine;
+  const UniqueFd control(::open(kControl, O_RDWR | O_CLOEXEC));
+  struct ::stplr_info info {};
+  if (!control || ::stplr_info(control.get(), &info) != 0) return nullptr;
+  return info.interface == STPLR_INTERFACE ? &engine : nullptr;
 }
 
 }  // namespace farcall::message

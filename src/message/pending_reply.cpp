@@ -7,13 +7,11 @@
 
 #include <array>
 #include <cerrno>
-#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "farcall/error.hpp"
 #include "farcall/wait.hpp"
-#include "process/process.hpp"
 
 namespace farcall::message {
 
@@ -98,38 +96,21 @@ struct PendingReply::Places {
   }
 };
 
-namespace {
-
 // A child makes its own: its parent's may have been in the middle of a change.
-std::atomic<void*> all_places{nullptr};
-
-[[maybe_unused]] const bool kRegistered = [] {
-  process::around_fork(process::Room::door, nullptr, nullptr,
-                       [] { all_places.store(nullptr, std::memory_order_relaxed); });
+constinit process::MadeOnce<PendingReply::Places> PendingReply::places_;
+const bool PendingReply::registered_ = [] {
+  process::around_fork(process::Room::door, nullptr, nullptr, [] { places_.abandon(); });
   return true;
 }();
-
-}  // namespace
-
-PendingReply::Places& PendingReply::places() {
-  // acquire: pairs with the release of who made them.
-  void* all = all_places.load(std::memory_order_acquire);
-  if (all == nullptr) [[unlikely]] {
-    auto fresh = std::make_unique<Places>();
-    if (all_places.compare_exchange_strong(all, fresh.get(), std::memory_order_acq_rel))
-      all = fresh.release();
-  }
-  return *static_cast<Places*>(all);
-}
 
 PendingReply::Place* PendingReply::place(std::int64_t id) noexcept {
   if (id < std::int64_t{1} << kIndexBits) return nullptr;
   const auto index = static_cast<std::size_t>(id) & ((std::size_t{1} << kIndexBits) - 1);
-  Place* chunk = places().chunks[index / kChunk].load(std::memory_order_acquire);
+  Place* chunk = places_.get().chunks[index / kChunk].load(std::memory_order_acquire);
   return chunk == nullptr ? nullptr : chunk + index % kChunk;
 }
 
-PendingReply::PendingReply() : place_(places().take()), generation_(process::generation()) {
+PendingReply::PendingReply() : place_(places_.get().take()), generation_(process::generation()) {
   const std::lock_guard guard(*place_);
   place_->pending = this;
 }
@@ -141,7 +122,7 @@ PendingReply::~PendingReply() {
     place_->id.store(0, std::memory_order_relaxed);
     place_->pending = nullptr;
   }
-  Places& all = places();
+  Places& all = places_.get();
   const std::lock_guard guard(all.lock);
   all.free.push_back(place_);
 }

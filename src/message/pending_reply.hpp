@@ -15,6 +15,7 @@
 #include <span>
 
 #include "message/buffers.hpp"
+#include "process/process.hpp"
 
 namespace farcall::message {
 
@@ -45,7 +46,8 @@ class PendingReply {
   friend class Use;
   struct Place;
   struct Places;
-  static Places& places();
+  static process::MadeOnce<Places> places_;
+  static const bool registered_;
   static Place* place(std::int64_t id) noexcept;
   Place* place_;
   const std::uint64_t generation_;

@@ -275,7 +275,7 @@ class SharedConnection final : public Connection {
 };
 
 // FARCALL_WAIT: how threads wait, as for doors.
-WaitMode wait_mode() noexcept;
+WaitMode wait_mode();
 // Sends the state of the channel to whoever asks at `socket`, as a file in memory.
 void tell_status(int socket, const SharedChannel& channel) noexcept;
 // Asks the channel of that full name. Throws SystemError.

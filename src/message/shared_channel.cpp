@@ -128,15 +128,18 @@ class SharedChannel::Listener final : public process::Watch,
   const bool for_status_;
 };
 
-WaitMode wait_mode() noexcept {
-  static const WaitMode mode = [] {
-    const char* text = std::getenv("FARCALL_WAIT");
-    const std::string_view wanted = text == nullptr ? "" : text;
-    if (wanted == "spin") return WaitMode::spin;
-    if (wanted == "block") return WaitMode::block;
-    return WaitMode::adaptive;
-  }();
-  return mode;
+WaitMode wait_mode() {
+  struct Asked {
+    WaitMode mode = WaitMode::adaptive;
+    Asked() {
+      const char* text = std::getenv("FARCALL_WAIT");
+      const std::string_view wanted = text == nullptr ? "" : text;
+      if (wanted == "spin") mode = WaitMode::spin;
+      if (wanted == "block") mode = WaitMode::block;
+    }
+  };
+  static constinit process::MadeOnce<const Asked> asked;
+  return asked.get().mode;
 }
 
 SharedChannel::SharedChannel(unsigned flags, mode_t mode)

@@ -260,7 +260,7 @@ class SharedEngine final : public Engine {
 }  // namespace
 
 Engine& shared_engine() {
-  static SharedEngine engine;
+  static constinit SharedEngine engine;
   return engine;
 }
 

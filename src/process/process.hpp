@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -88,6 +89,30 @@ class PerProcess {
         });
     return true;
   }();
+};
+
+// One object that a process makes when it first needs it, and that its children go on with. Nobody
+// waits for who is making it, as with a static of a function: that thread may not exist in a forked
+// child. So it can be made in vain, and its constructor does nothing that another would notice. It
+// outlives main(), as threads do.
+template <class T>
+class MadeOnce {
+ public:
+  T& get() {
+    // acquire: pairs with the release of who made it.
+    T* now = made_.load(std::memory_order_acquire);
+    if (now == nullptr) [[unlikely]] {
+      auto fresh = std::make_unique<T>();
+      if (made_.compare_exchange_strong(now, fresh.get(), std::memory_order_acq_rel))
+        now = fresh.release();
+    }
+    return *now;
+  }
+  // In a forked child that is to make its own.
+  void abandon() noexcept { made_.store(nullptr, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<T*> made_{nullptr};
 };
 
 // Starts a thread of the library's own: detached, not cancelled, without signals, which are for the

@@ -104,10 +104,11 @@ TEST(MessagePulse, TheFirstOfAConnectionIsNotOvertakenEither) {
 TEST(MessagePulse, ALessUrgentOneWaitsForItsSendersNextMessage) {
   if (farcall_priority() < 2) GTEST_SKIP() << "needs a priority above the least";
   Channel channel;
-  constexpr int kRounds = 1000 / kSlow;
+  // A server that always finds a message lets all pulses lie. No engine refuses so few of them.
+  constexpr int kRounds = 150 / kSlow;
   Child child([&] {
     for (int i = 0; i < kRounds; ++i) {
-      ASSERT_EQ(farcall_pulse(channel.connection, 1, 1, i), 0);
+      ASSERT_EQ(farcall_pulse(channel.connection, 1, 1, i), 0) << std::strerror(errno);
       ASSERT_EQ(send(channel.connection, std::to_string(i)).status, 0);
     }
   });
