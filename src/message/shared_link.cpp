@@ -29,6 +29,7 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
   void start(Port& port, std::shared_ptr<Pulses> self) {
     {
       const std::lock_guard guard(lock_);
+      if (!socket_) return;  // the connection has ended meanwhile
       in_page_ = std::min(page().count.exchange(PulsePage::kTaken), PulsePage::kMost);
       number_ = port.listen(socket_.get(), std::move(self));
     }

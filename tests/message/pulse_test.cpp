@@ -128,6 +128,22 @@ TEST(MessagePulse, ALessUrgentOneWaitsForItsSendersNextMessage) {
   EXPECT_EQ(child.join(), 0);
 }
 
+TEST(MessagePulse, TheFirstOfAConnectionMayMeetTheEndOfItsChannel) {
+  for (int i = 0; i < 2000 / kSlow; ++i) {
+    const int channel = farcall_channel_create(0);
+    const int connection = farcall_connect(channel);
+    ASSERT_GE(connection, 0);
+    std::thread client([&] {
+      for (int k = 0; k < 3; ++k)
+        EXPECT_TRUE(farcall_pulse(connection, 0, 1, k) == 0 || errno == ESRCH) << errno;
+    });
+    std::this_thread::sleep_for(std::chrono::microseconds(i % 100));
+    EXPECT_EQ(farcall_channel_destroy(channel), 0);
+    client.join();
+    EXPECT_EQ(farcall_disconnect(connection), 0);
+  }
+}
+
 TEST(MessagePulse, NobodySendsThoseOfTheSystem) {
   Channel channel;
   for (const int code : {-1, -2, -3, INT32_MIN}) {
