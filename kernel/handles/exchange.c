@@ -19,28 +19,27 @@
 #include "tracepoints.h"
 #include "words.h"
 
-/* Tells a program how much of each buffer was used. */
-static int put_counts(const struct stplr_msgs *msgs, const struct stplr_buffers *buffers)
+/*
+ * Tells a program how much of each buffer was used; or that all of it was, to find out whether it can be told
+ * before anything happens that cannot be undone.
+ */
+static int put_counts(const struct stplr_msgs *msgs, const struct stplr_buffers *buffers, bool used)
 {
 	struct stplr_msg __user *user = (struct stplr_msg __user *)msgs->msgs;
 	u32 i;
 
-	for (i = 0; i < buffers->count; i++)
-		if (put_user(buffers->segments[i].copied, &user[i].buflen))
+	for (i = 0; i < buffers->count; i++) {
+		const struct stplr_segment *segment = &buffers->segments[i];
+
+		if (put_user(used ? segment->copied : segment->length, &user[i].buflen))
 			return -EFAULT;
+	}
 	return 0;
 }
 
-/* Whether the counts could be put, found out before anything happens that cannot be undone. */
 static int probe_counts(const struct stplr_msgs *msgs, const struct stplr_buffers *buffers)
 {
-	struct stplr_msg __user *user = (struct stplr_msg __user *)msgs->msgs;
-	u32 i;
-
-	for (i = 0; i < buffers->count; i++)
-		if (put_user(buffers->segments[i].length, &user[i].buflen))
-			return -EFAULT;
-	return 0;
+	return put_counts(msgs, buffers, false);
 }
 
 static int get_buffers(struct stplr_buffers *buffers, const struct stplr_msgs *msgs)
@@ -97,11 +96,11 @@ static int answered(struct stplr_sending *sending)
 	int err;
 
 	/* The array of what is sent may be read-only, and the message is delivered. */
-	(void)put_counts(&outgoing->arguments.smsgs, &message->send);
+	(void)put_counts(&outgoing->arguments.smsgs, &message->send, true);
 	if (!outgoing->wants_reply)
 		return 0;
 	err = stplr_leftovers_collect(message);
-	return err ? err : put_counts(&outgoing->arguments.rmsgs, &message->reply);
+	return err ? err : put_counts(&outgoing->arguments.rmsgs, &message->reply, true);
 }
 
 static void put_ends(struct stplr_sending *sending)
@@ -250,7 +249,7 @@ static int receive_once(struct stplr_mailbox *mailbox, const struct stplr_msg_re
 		return -EAGAIN;
 	}
 	if (!err)
-		err = put_counts(&arguments->rmsgs, buffers);
+		err = put_counts(&arguments->rmsgs, buffers, true);
 	if (!err)
 		err = put_sender(user, message);
 	if (err) {
@@ -359,7 +358,7 @@ long stplr_mailbox_reply(struct stplr_open *open, void __user *argument)
 		err = -ENODEV;
 	/* A server's next step is to receive. */
 	stplr_waker_run(&waker, true);
-	(void)put_counts(&arguments.rmsgs, &buffers);
+	(void)put_counts(&arguments.rmsgs, &buffers, true);
 put_buffers:
 	stplr_buffers_put(&buffers);
 put_mailbox:

@@ -39,6 +39,7 @@
 #include <vector>
 
 #include "farcall/memory.hpp"
+#include "preload/real.hpp"
 #include "stream_pair.hpp"
 
 #ifndef TCP_INQ
@@ -98,27 +99,6 @@ int exit_status(pid_t child) {
   int status = 0;
   EXPECT_EQ(::waitpid(child, &status, 0), child);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-}
-
-// As the programs do that go round the C library.
-long by_instruction(long number, long a, long b, long c, long d = 0) {
-#if defined(__x86_64__)
-  long result;
-  register long r10 asm("r10") = d;
-  asm volatile("syscall"
-               : "=a"(result)
-               : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10)
-               : "rcx", "r11", "memory", "r8", "r9");
-  return result;
-#else
-  register long x8 asm("x8") = number;
-  register long x0 asm("x0") = a;
-  register long x1 asm("x1") = b;
-  register long x2 asm("x2") = c;
-  register long x3 asm("x3") = d;
-  asm volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
-  return x0;
-#endif
 }
 
 struct Message {
@@ -1030,9 +1010,9 @@ int count_system_calls(Work work) {
     ::alarm(60);
     if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(99);
     ::raise(SIGSTOP);
-    by_instruction(SYS_getppid, 0, 0, 0);
+    kernel(SYS_getppid, 0, 0, 0);
     work();
-    by_instruction(SYS_getppid, 0, 0, 0);
+    kernel(SYS_getppid, 0, 0, 0);
     ::_exit(::testing::Test::HasFailure() ? 1 : 0);
   }
   int status = 0;
@@ -1068,24 +1048,23 @@ TEST(Calls, APlainPeerCostsFewSystemCalls) {
       if (connects) {
         fds[0] = ::socket(stream_family(), SOCK_STREAM, 0);
         EXPECT_EQ(::connect(static_cast<int>(fds[0]), address.get(), address.size), 0);
-        fds[1] = by_instruction(SYS_accept4, listener.get(), 0, 0);
+        fds[1] = kernel(SYS_accept4, listener.get(), 0, 0);
       } else {
-        fds[1] = by_instruction(SYS_socket, stream_family(), SOCK_STREAM, 0);
-        EXPECT_EQ(by_instruction(SYS_connect, fds[1], reinterpret_cast<long>(address.get()),
-                                 address.size),
+        fds[1] = kernel(SYS_socket, stream_family(), SOCK_STREAM, 0);
+        EXPECT_EQ(kernel(SYS_connect, fds[1], reinterpret_cast<long>(address.get()), address.size),
                   0);
         fds[0] = ::accept(listener.get(), nullptr, nullptr);
       }
       char byte = 'x';
       const auto address_of_byte = reinterpret_cast<long>(&byte);
       for (int i = 0; i < 10; ++i) {
-        EXPECT_EQ(by_instruction(SYS_write, fds[1], address_of_byte, 1), 1);
+        EXPECT_EQ(kernel(SYS_write, fds[1], address_of_byte, 1), 1);
         EXPECT_EQ(::recv(static_cast<int>(fds[0]), &byte, 1, 0), 1);
         EXPECT_EQ(::send(static_cast<int>(fds[0]), &byte, 1, 0), 1);
-        EXPECT_EQ(by_instruction(SYS_read, fds[1], address_of_byte, 1), 1);
+        EXPECT_EQ(kernel(SYS_read, fds[1], address_of_byte, 1), 1);
       }
       ::close(static_cast<int>(fds[0]));
-      by_instruction(SYS_close, fds[1], 0, 0);
+      kernel(SYS_close, fds[1], 0, 0);
     });
     if (count < 0) GTEST_SKIP() << "a process may not look at its child";
     constexpr int kOwn = 45;
@@ -1176,8 +1155,8 @@ void expect_to_be_with_the_kernel(const Pair& pair) {
     const std::string text = "text" + std::to_string(i);
     EXPECT_EQ(send(pair.client.get(), text), std::to_string(text.size()));
     char bytes[16] = {};
-    EXPECT_EQ(by_instruction(SYS_read, pair.server.get(), reinterpret_cast<long>(bytes),
-                             static_cast<long>(text.size())),
+    EXPECT_EQ(kernel(SYS_read, pair.server.get(), reinterpret_cast<long>(bytes),
+                     static_cast<long>(text.size())),
               static_cast<long>(text.size()));
     EXPECT_EQ(bytes, text);
   }
@@ -1262,7 +1241,7 @@ TEST(Calls, ACopyOfAProcessMayBeMadeInAnyWay) {
         return ::syscall(SYS_clone3, &arguments, sizeof arguments);
       },
       [] { return static_cast<long>(::_Fork()); },
-      [] { return by_instruction(SYS_clone, SIGCHLD, 0, 0, 0); },
+      [] { return kernel(SYS_clone, SIGCHLD, 0, 0, 0); },
   };
   for (const auto& way : ways) {
     Address address;
@@ -1369,9 +1348,8 @@ void confine_after(int rounds, const std::function<void()>& confine_itself) {
     for (int i = 0;; ++i) {
       if (i == rounds) confine_itself();
       const ssize_t got = ::read(fd, bytes, sizeof bytes);
-      if (got <= 0) by_instruction(SYS_exit, got == 0 ? 0 : 1, 0, 0);
-      if (::write(fd, bytes, static_cast<std::size_t>(got)) != got)
-        by_instruction(SYS_exit, 2, 0, 0);
+      if (got <= 0) kernel(SYS_exit, got == 0 ? 0 : 1, 0, 0);
+      if (::write(fd, bytes, static_cast<std::size_t>(got)) != got) kernel(SYS_exit, 2, 0, 0);
     }
   }
   UniqueFd client = connect_to(address);
@@ -1598,15 +1576,14 @@ int as_one_with_a_visitor(uid_t user) {
   Address address;
   const UniqueFd listener = listen_on_loopback(address);
   const UniqueFd client = connect_to(address);
-  const UniqueFd server(
-      static_cast<int>(by_instruction(SYS_accept4, listener.get(), 0, 0, SOCK_CLOEXEC)));
+  const UniqueFd server(static_cast<int>(kernel(SYS_accept4, listener.get(), 0, 0, SOCK_CLOEXEC)));
   const auto talk = [&](int rounds) {
     char bytes[4];
     const auto there = reinterpret_cast<long>(&bytes);
     for (int i = 0; i < rounds; ++i) {
       EXPECT_EQ(send(client.get(), "ping"), "4");
-      EXPECT_EQ(by_instruction(SYS_read, server.get(), there, sizeof bytes), 4);
-      EXPECT_EQ(by_instruction(SYS_write, server.get(), there, sizeof bytes), 4);
+      EXPECT_EQ(kernel(SYS_read, server.get(), there, sizeof bytes), 4);
+      EXPECT_EQ(kernel(SYS_write, server.get(), there, sizeof bytes), 4);
       EXPECT_EQ(receive(client.get()), "ping");
     }
   };

@@ -25,26 +25,10 @@
 #include <functional>
 
 #include "datagrams.hpp"
+#include "preload/real.hpp"
 
 namespace farcall::preload {
 namespace {
-
-// A system call that no library sees.
-long unseen(long number, long a, long b, long c, long d = 0, long e = 0, long f = 0) {
-  long result;
-  register long r10 asm("r10") = d;
-  register long r8 asm("r8") = e;
-  register long r9 asm("r9") = f;
-  asm volatile("syscall"
-               : "=a"(result)
-               : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-               : "rcx", "r11", "memory");
-  return result;
-}
-template <class T>
-long word(T* pointer) {
-  return reinterpret_cast<long>(pointer);
-}
 
 // Whoever polls has them come by memory.
 struct Awake {
@@ -82,11 +66,10 @@ struct Awake {
 
 // A socket of which the library knows nothing.
 struct Stranger {
-  Stranger() : fd(static_cast<int>(unseen(SYS_socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0))) {}
+  Stranger() : fd(static_cast<int>(kernel(SYS_socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0))) {}
   void send_to(const Socket& to, const std::string& text) const {
-    ASSERT_EQ(unseen(SYS_sendto, fd.get(), word(text.data()), static_cast<long>(text.size()), 0,
-                     word(&to.name), to.size),
-              static_cast<long>(text.size()));
+    ASSERT_EQ(kernel(SYS_sendto, fd.get(), text.data(), text.size(), 0, &to.name, to.size),
+              text.size());
   }
   UniqueFd fd;
 };
@@ -401,7 +384,7 @@ TEST(DatagramCorners, AreToldByTheKernelToWhoNeverWaitedHere) {
   for (int i = 0; i < 100; ++i) {
     std::thread sending([&] { two.near.send("x"); });
     timespec limit{.tv_sec = 5, .tv_nsec = 0};
-    EXPECT_EQ(unseen(SYS_ppoll, word(&wait), 1, word(&limit), 0, 8), 1) << i;
+    EXPECT_EQ(kernel(SYS_ppoll, &wait, 1, &limit, nullptr, 8), 1) << i;
     EXPECT_EQ(two.far.receive(), "x");
     sending.join();
   }

@@ -24,6 +24,7 @@
 #include <cstring>
 #include <vector>
 
+#include "preload/real.hpp"
 #include "program.hpp"
 
 namespace farcall::preload::test {
@@ -34,26 +35,9 @@ constexpr std::uint64_t kSafe = 20'000;
 constexpr int kPatience = 20'000;  // milliseconds
 
 // The system call itself, as a runtime without the C library makes it.
-long raw(long number, long a, long b, long c, long d = 0, long e = 0, long f = 0) {
-#if defined(__x86_64__)
-  long result;
-  register long r10 asm("r10") = d;
-  register long r8 asm("r8") = e;
-  register long r9 asm("r9") = f;
-  asm volatile("syscall"
-               : "=a"(result)
-               : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-               : "rcx", "r11", "memory");
-  if (result >= 0) return result;
-  errno = static_cast<int>(-result);
-  return -1;
-#else
-  return ::syscall(number, a, b, c, d, e, f);
-#endif
-}
-template <class T>
-long as_long(T* pointer) {
-  return reinterpret_cast<long>(pointer);
+template <class... Arguments>
+int raw(long number, Arguments... arguments) {
+  return static_cast<int>(with_errno(kernel(number, arguments...)));
 }
 
 // What has been sent and not read, as far as is known. Counted afterwards: it may be more.
@@ -296,8 +280,7 @@ int wait_by_poll(short events, int limit, std::uint64_t way) {
   pollfd wait{.fd = mine->fd, .events = events, .revents = 0};
   const timespec time{.tv_sec = limit / 1000, .tv_nsec = limit % 1000 * 1'000'000};
   timespec scratch = time;
-  if (mine->waits_raw)
-    return static_cast<int>(raw(SYS_ppoll, as_long(&wait), 1, as_long(&scratch), 0, 8));
+  if (mine->waits_raw) return raw(SYS_ppoll, &wait, 1, &scratch, 0, 8);
   return way % 3 == 0 ? ::poll(&wait, 1, limit) : ::ppoll(&wait, 1, &time, nullptr);
 }
 
@@ -324,7 +307,7 @@ int wait_by_epoll(short events, int limit, std::uint64_t way) {
   epoll_event event{};
   int ready = 0;
   if (mine->waits_raw)
-    ready = static_cast<int>(raw(SYS_epoll_pwait, set, as_long(&event), 1, limit, 0, 8));
+    ready = raw(SYS_epoll_pwait, set, &event, 1, limit, 0, 8);
   else
     ready = ::epoll_wait(set, &event, 1, limit);
   if (ready == 1 && event.data.u64 != 77) fail("epoll's data");
@@ -353,8 +336,7 @@ int wait_by_kept_set(short events, int limit) {
       fail("epoll_ctl, modify");
   }
   epoll_event event{};
-  if (mine->waits_raw)
-    return static_cast<int>(raw(SYS_epoll_pwait, set, as_long(&event), 1, limit, 0, 8));
+  if (mine->waits_raw) return raw(SYS_epoll_pwait, set, &event, 1, limit, 0, 8);
   return ::epoll_wait(set, &event, 1, limit);
 }
 
