@@ -23,13 +23,21 @@ bool is_dead(std::uint32_t thread) noexcept {
 bool Lock::lock_slowly() noexcept {
   constexpr unsigned kSpins = 200;
   constexpr unsigned kYields = 100;
-  const std::uint32_t me = this_thread();
+  constexpr unsigned kEnough = 20'000;  // a second at least
+  std::uint32_t me = this_thread();
   for (unsigned tries = 0;; ++tries) {
     std::uint32_t holder = 0;
     if (holder_.compare_exchange_weak(holder, me, std::memory_order_acquire,
                                       std::memory_order_relaxed))
       return true;
-    if (holder == me) return false;
+    if (holder == me) {
+      // A copy of a thread that was made by a bare system call goes by its number until here.
+      known_thread = 0;
+      me = this_thread();
+      if (holder == me && detail::section.depth > 1) return false;
+      // The copy was killed with it.
+      if (holder == me && tries > kEnough) holder_.compare_exchange_strong(holder, 0);
+    }
     if (tries < kSpins) {
       relax();
     } else if (tries < kSpins + kYields) {
