@@ -74,11 +74,15 @@ void send_now(int fd, Span& left) noexcept {
   }
 }
 
-// The peer may sleep in the kernel. One byte wakes it, which its library takes out again.
+// The peer may sleep in the kernel. One byte wakes it, which its library takes out again. Bytes
+// that it has not read do so as well; and from behind them the one could not be taken out once the
+// peer leaves.
 void ring_doorbell(Side& side, int fd) noexcept {
   const Guard guard(side.send_lock);
   if (side.out().control == nullptr || side.sender.busy()) return;
   if (side.out().control->doorbell.load(std::memory_order_relaxed) != 0) return;
+  if (side.out().control->kernel_taken.load(std::memory_order_acquire) < side.sender.kernel_sent())
+    return;
   if (!side.sender.enter_kernel(side.out())) return;
   side.out().control->doorbell.store(side.sender.kernel_sent() + 1, std::memory_order_seq_cst);
   // A peer that has left the ring may read without its library. In one order with

@@ -272,6 +272,29 @@ TEST(Leaving, KeepsTheEndOfABorrowedSocket) {
   EXPECT_LE(::recv(connected.fd.get(), &byte, 1, 0), 0);
 }
 
+TEST(Leaving, IsPossibleForBothThoughOneHasShutDown) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd told(ends[0]);
+  const UniqueFd tell(ends[1]);
+  const Connected connected = with_child([&](int peer) {
+    char byte = 0;
+    require(::recv(peer, &byte, 1, MSG_PEEK) == 1, "recv");
+    send_stream(peer, 0, 3000, 1000);
+    set_option(peer, SO_RCVLOWAT, 2);
+    require(::shutdown(peer, SHUT_WR) == 0, "shutdown");
+    require(::write(tell.get(), "", 1) == 1, "write");
+    require(expect_stream(peer, 0, 1000) == 1000, "receive what was given back");
+  });
+  send_stream(connected.fd.get(), 0, 1000, 1000);
+  char byte = 0;
+  ASSERT_EQ(::read(told.get(), &byte, 1), 1);
+  set_option(connected.fd.get(), SO_RCVLOWAT, 2);
+  EXPECT_EQ(expect_stream(connected.fd.get(), 0, 3000), 3000u);
+  EXPECT_EQ(::recv(connected.fd.get(), &byte, 1, 0), 0);
+  EXPECT_EQ(connected.child->status(), 0);
+}
+
 // --- waiting
 
 constexpr timespec kLong{.tv_sec = 10, .tv_nsec = 0};
