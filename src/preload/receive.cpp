@@ -184,15 +184,34 @@ bool may_stay_unwatched(Side& side, int fd, bool waits) noexcept {
   return epoll_allows_wake_up(fd);
 }
 
-// A receive call that does not wait has found nothing. A program that comes again soon waits by
-// looking, and is served during its calls.
-bool comes_again_soon(Side& side) noexcept {
+// A program that waits by looking is served during its calls. It looks again soon after it has
+// looked in vain. One that sleeps in between, in a way that the library does not see, would not be
+// told of bytes that came during a call and were too many for it.
+bool waits_by_looking(Side& side) noexcept {
   constexpr std::uint64_t kSoon = 20 * kTicksPerMicrosecond;
-  constexpr std::uint32_t kCalls = 256;
-  if (side.busy_calls == 0 && ticks() - side.looked_in_vain < kSoon) side.busy_calls = kCalls;
-  if (side.busy_calls == 0) return false;
+  constexpr std::uint32_t kLooks = 16;
+  constexpr std::uint32_t kCalls = 1024;
+  if (side.busy_calls == 0) {
+    if (side.looks_in_vain != 0)
+      side.looks_again = ticks() - side.looked_in_vain < kSoon ? side.looks_again + 1 : 0;
+    if (side.looks_again < kLooks) return false;
+    side.looks_again = 0;
+    side.busy_calls = kCalls;
+  }
   --side.busy_calls;
   return true;
+}
+
+void note_look_in_vain(Side& side) noexcept {
+  side.looked_in_vain = ticks();
+  ++side.looks_in_vain;
+}
+
+// What came after a single look in vain was waited for otherwise.
+void note_success(Side& side) noexcept {
+  if (side.looks_in_vain == 0) return;
+  if (side.looks_in_vain == 1) side.looks_again = 0;
+  side.looks_in_vain = 0;
 }
 
 // The ring is looked at for as long as a system call takes, during the call only.
@@ -228,7 +247,7 @@ class Receiving {
   }
 
   ssize_t receive() {
-    if (!waits_ && side_.receiver.watched() && comes_again_soon(side_)) {
+    if (!waits_ && side_.receiver.watched() && waits_by_looking(side_)) {
       unwatch_for_this_call();
       if (borrowed_) look_briefly(side_);
     }
@@ -294,6 +313,7 @@ class Receiving {
   bool finished(ssize_t got) noexcept {
     total_ += got;
     stayed_ = false;
+    note_success(side_);
     // The kernel brought it, so the sender thinks that this side sleeps; or it was unwatched for
     // this call, and may it stay so?
     if ((side_.receiver.watched() || borrowed_) && may_stay_unwatched(side_, call_.fd, waits_)) {
@@ -360,7 +380,7 @@ class Receiving {
   bool is_told_of() noexcept {
     const bool watched = side_.receiver.watched();
     if (!watched && !borrowed_ && may_stay_unwatched(side_, call_.fd, false)) return true;
-    side_.looked_in_vain = ticks();
+    note_look_in_vain(side_);
     if (watched) return true;
     borrowed_ = false;
     side_.receiver.watch(side_.in());

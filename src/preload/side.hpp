@@ -48,6 +48,8 @@ struct Side {
   std::uint32_t last_probation;  // how long the one before was
   std::uint32_t waits_in_vain;   // for bytes on their way through the kernel
   std::uint32_t busy_calls;      // for which the program is taken to wait by looking
+  std::uint32_t looks_in_vain;   // since something came
+  std::uint32_t looks_again;     // soon after one in vain
   std::uint64_t looked_in_vain;  // ticks
 
   // --- the rest

@@ -352,7 +352,8 @@ bool wait_until_ready(short events, int limit) {
     case 2: ready = wait_by_kept_set(events, limit); break;
     default: ready = wait_by_poll(events, limit, way);
   }
-  trace("wait %d for %x, at most %d ms: %d", static_cast<int>(way), events, limit, ready);
+  trace("wait %d%s for %x, at most %d ms: %d", static_cast<int>(way), mine->waits_raw ? " raw" : "",
+        events, limit, ready);
   if (ready < 0 && errno != EINTR) fail("wait");
   if (ready == 0 && limit == kPatience) fail("waited in vain");
   if (std::chrono::steady_clock::now() - begin > std::chrono::milliseconds(limit + kPatience / 2))
