@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "preload/address.hpp"
+#include "preload/between_calls.hpp"
 #include "preload/call_result.hpp"
 #include "preload/epoll.hpp"
 #include "preload/handback.hpp"
@@ -149,81 +150,6 @@ bool time_to_look(Side& side, int fd) noexcept {
     return false;
   side.looked_at = now;
   return true;
-}
-
-// --- Between calls
-//
-// A direction may stay unwatched when a call returns only where the next wait for it is seen by the
-// library: the program has waited for it before in a receive call, in poll or select, or in an
-// epoll set. A program that never did waits in a way of its own, and only the kernel can tell it.
-
-// The peer has taken back what nobody came for: this side waits for a while as if it never looked.
-void note_reclaims(Side& side) noexcept {
-  constexpr std::uint32_t kLongest = 4096;
-  side.reclaims_seen = side.receiver.reclaims();
-  side.last_probation = std::min(2 * side.last_probation + 4, kLongest);
-  side.probation = side.last_probation;
-}
-
-bool may_share_ring(const Side& side) noexcept {
-  return !side.receiver.busy() && !side.receiver.gone_for_ever() &&
-         // The sender must be there to make use of it.
-         side.in().control->sender_processor.load(std::memory_order_relaxed) != 0 &&
-         !(side.other_holders_unknown && local_references(side) > 1);
-}
-
-bool may_stay_unwatched(Side& side, int fd, bool waits) noexcept {
-  if (!may_share_ring(side) || side.stay_watched.load(std::memory_order_relaxed)) return false;
-  if (side.reclaims_seen != side.receiver.reclaims()) note_reclaims(side);
-  if (side.probation != 0) {
-    --side.probation;
-    return false;
-  }
-  if (!is_registered(fd) && !(waits && side.waited) && !side.polled.load(std::memory_order_relaxed))
-    return false;
-  return epoll_allows_wake_up(fd);
-}
-
-// A program that waits by looking is served during its calls. It looks again soon after it has
-// looked in vain. One that sleeps in between, in a way that the library does not see, would not be
-// told of bytes that came during a call and were too many for it.
-bool waits_by_looking(Side& side) noexcept {
-  constexpr std::uint64_t kSoon = 20 * kTicksPerMicrosecond;
-  constexpr std::uint32_t kLooks = 16;
-  constexpr std::uint32_t kCalls = 1024;
-  if (side.busy_calls == 0) {
-    if (side.looks_in_vain != 0)
-      side.looks_again = ticks() - side.looked_in_vain < kSoon ? side.looks_again + 1 : 0;
-    if (side.looks_again < kLooks) return false;
-    side.looks_again = 0;
-    side.busy_calls = kCalls;
-  }
-  --side.busy_calls;
-  return true;
-}
-
-void note_look_in_vain(Side& side) noexcept {
-  side.looked_in_vain = ticks();
-  ++side.looks_in_vain;
-}
-
-// What came after a single look in vain was waited for otherwise.
-void note_success(Side& side) noexcept {
-  if (side.looks_in_vain == 0) return;
-  if (side.looks_in_vain == 1) side.looks_again = 0;
-  side.looks_in_vain = 0;
-}
-
-// The ring is looked at for as long as a system call takes, during the call only.
-void look_briefly(Side& side) noexcept {
-  constexpr unsigned kLooks = 150;
-  const Ring ring = side.in();
-  for (unsigned i = 0; i < kLooks; ++i) {
-    if (side.receiver.may_have_news(ring) ||
-        ring.control->sender_said.load(std::memory_order_relaxed) != 0)
-      return;
-    relax();
-  }
 }
 
 // One call of the receive family on an accelerated connection.

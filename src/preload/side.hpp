@@ -41,7 +41,7 @@ struct Side {
   Patience patience;
   std::atomic<bool>
       reset_told;  // ECONNRESET for a peer that died with bytes of ours unread; or not to be told
-  // How this side waits, see may_stay_unwatched().
+  // How this side waits, see between_calls.hpp.
   bool waited;                   // in a receive call
   std::uint32_t reclaims_seen;   // what the peer took back, when that was last looked at
   std::uint32_t probation;       // calls for which the direction is watched on that account
