@@ -291,8 +291,11 @@ Receiver::Next Receiver::next(const Ring& ring) noexcept {
         ring.control->marks_done.store(marks_done_, std::memory_order_release);
         continue;
       }
-      // The mark may be newer than the tail.
-      if (position - head_ > ring.size) break;
+      // The mark may be newer than the tail, and come of a ring that began anew meanwhile.
+      if (position - head_ > ring.size) {
+        if (is_moved(ring)) continue;
+        break;
+      }
       available = std::min(available, position - head_);
     }
     if (overrun) break;

@@ -4,6 +4,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <random>
 #include <string>
@@ -378,6 +380,57 @@ TEST(StreamStress, NeitherLosesNorMovesAByte) {
     exchange(3'000'000, seed * 100, 4096);
     if (HasFatalFailure()) return;
   }
+}
+
+// A ring that begins anew, and then goes over to the kernel at once, while the receiver looks.
+TEST(StreamStress, BeginsARingAnew) {
+  constexpr std::size_t kFirst = 100;
+  constexpr std::size_t kSecond = 5000;
+  Stream stream(8192);
+  stream.receiver.unwatch(stream.ring);
+  std::atomic<bool> broken{false};
+  int rounds = 0;
+  std::thread sending([&] {
+    const std::vector<char> bytes(kSecond);
+    const auto wait_until = [&](auto holds) {
+      for (unsigned looks = 1; !holds() && !broken; ++looks)
+        if (looks % 1000 == 0) std::this_thread::yield();
+    };
+    const auto put = [&](std::size_t size) {
+      iovec part{.iov_base = const_cast<char*>(bytes.data()), .iov_len = size};
+      Span span(&part, 1);
+      wait_until([&] {
+        return stream.sender.way(stream.ring) == Sender::Way::ring &&
+               stream.sender.put(stream.ring, span) != 0 && span.left() == 0;
+      });
+    };
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    while (rounds < 100'000 && !broken && std::chrono::steady_clock::now() < end) {
+      put(kFirst);
+      wait_until([&] { return stream.sender.unread(stream.ring) == 0; });
+      put(kSecond);
+      stream.sender.use_kernel(stream.ring);
+      EXPECT_TRUE(stream.sender.enter_kernel(stream.ring));
+      EXPECT_EQ(::send(stream.out.get(), "x", 1, MSG_NOSIGNAL), 1);
+      stream.sender.leave_kernel(stream.ring, 1);
+      wait_until([&] { return stream.ring.control->kernel_taken == stream.sender.kernel_sent(); });
+      ++rounds;
+    }
+    ::shutdown(stream.out.get(), SHUT_WR);
+  });
+  std::vector<char> bytes(kSecond);
+  std::uint64_t received = 0;
+  for (long now = 1; (now > 0 || now == kNothing) && !broken;) {
+    iovec part{.iov_base = bytes.data(), .iov_len = bytes.size()};
+    Span span(&part, 1);
+    now = receive_now(stream.receiver, stream.ring, stream.in.get(), span, false, nullptr);
+    if (now == kNothing) now = look_for_end(stream.receiver, stream.ring, stream.in.get());
+    if (now > 0) received += static_cast<std::uint64_t>(now);
+    broken = stream.receiver.broken();
+  }
+  sending.join();
+  EXPECT_FALSE(broken) << "behind " << received;
+  EXPECT_EQ(received, (kFirst + kSecond + 1) * static_cast<std::uint64_t>(rounds));
 }
 
 TEST(StreamStress, KeepsTheOrderOfALargeRing) { exchange(40'000'000, 7, 256 * 1024); }
