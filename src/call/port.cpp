@@ -48,15 +48,21 @@ SessionPointer PortState::find(std::uint64_t id) {
 void PortState::queue(Item item) noexcept {
   const int priority = item.priority();
   const SessionPointer session = item.session;
+  bool queued_it = false;
   try {
     const std::lock_guard guard(lock);
-    if (closed && item.notice) return;
-    if (session && limits.by_priority && session->ready_after_others())
-      late.push_back(std::move(item));
-    else
-      waiting.emplace(-priority, std::move(item));
-    backlog.store(waiting.size() + late.size(), std::memory_order_relaxed);
-  } catch (const std::bad_alloc&) {
+    // What is there when it closes is dropped; nobody would take what comes later.
+    if (!closed) {
+      if (session && limits.by_priority && session->ready_after_others())
+        late.push_back(std::move(item));
+      else
+        waiting.emplace(-priority, std::move(item));
+      backlog.store(waiting.size() + late.size(), std::memory_order_relaxed);
+      queued_it = true;
+    }
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): its client is told
+  }
+  if (!queued_it) {
     if (session) drop(session);
     return;
   }

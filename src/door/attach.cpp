@@ -351,8 +351,14 @@ void attach_now(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descri
   descriptors[0].reset();
   auto attachment = std::make_shared<Attachment>(
       door, std::move(listener), std::move(descriptors[1]), sender.uid, std::move(held));
-  attachment->start();
+  // First of all: whoever has connected meanwhile may detach it at once.
   door->add_attachment(attachment);
+  try {
+    attachment->start();
+  } catch (...) {
+    attachment->detach();
+    throw;
+  }
   send_descriptors(descriptors[2].get(), {}, 0, Deadline::now());
 }
 

@@ -257,6 +257,7 @@ class SharedConnection final : public Connection {
   class UnblockPolicy;
 
   void leave_parents() noexcept;
+  void check_open() const;  // for who holds the lock
   void send_packet(const PulsePacket& packet);
   int finish(Sending& sending, CallResults& results, std::span<std::byte> scratch);
 

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 
 #include "call/limits.hpp"
 #include "message/shared.hpp"
@@ -26,13 +24,6 @@ PortLimits limits() noexcept {
   all.request_bytes = std::min<std::size_t>(all.request_bytes, FARCALL_MESSAGE_MAX);
   all.by_priority = true;
   return all;
-}
-
-std::uint64_t random_word() noexcept {
-  std::uint64_t word = 0;
-  if (::getrandom(&word, sizeof word, GRND_NONBLOCK) != sizeof word)
-    word = static_cast<std::uint64_t>(monotonic_ns());
-  return word;
 }
 
 }  // namespace
@@ -119,6 +110,7 @@ class SharedChannel::Listener final : public process::Watch,
     } catch (const SystemError& failure) {
       error = failure.code().value();
       if (error == EMFILE || error == ENFILE) error = EAGAIN;  // not the client's lack
+      if (error == EBADF) error = ENOENT;
     }
     message::answer(client, error, std::move(connection));
   }
@@ -160,6 +152,8 @@ SharedChannel::~SharedChannel() {
     return;
   }
   if (shut()) close();
+  // A thread that was just receiving has given out one more, and another may be answering it.
+  for (const auto& pending : all_pending_) (void)pending->take_id();
 }
 
 void SharedChannel::attach(const std::string& full_name) {
@@ -172,46 +166,6 @@ void SharedChannel::attach(const std::string& full_name) {
   status->start();
   listeners_.push_back(std::move(status));
   full_name_ = full_name;
-}
-
-UniqueFd SharedChannel::connect() { return connect(::geteuid()); }
-
-UniqueFd SharedChannel::connect(uid_t user) {
-  process::Charge held(process::Resource::descriptors, user, 1);
-  if (!held) throw SystemError(EDQUOT, "too many connections");
-  const auto link =
-      std::make_shared<Link>(weak_from_this(), next_link_.fetch_add(1), user, std::move(held));
-  link->endpoint = port_.open_endpoint(link, {});
-  {
-    const std::lock_guard guard(lock_);
-    links_.emplace(link->number, link);
-  }
-  try {
-    char name[80];
-    std::snprintf(name, sizeof name, "%.*s%016llx/%u", static_cast<int>(kConnectionPrefix.size()),
-                  kConnectionPrefix.data(), static_cast<unsigned long long>(random_word()), flags_);
-    return link->endpoint->branch(name);
-  } catch (...) {
-    const std::lock_guard guard(lock_);
-    links_.erase(link->number);
-    throw;
-  }
-}
-
-void SharedChannel::disconnected(const std::shared_ptr<Link>& link) noexcept {
-  {
-    const std::lock_guard guard(lock_);
-    if (links_.erase(link->number) == 0) return;
-  }
-  link->end();
-  link->endpoint->close();
-  if ((flags_ & FARCALL_DISCONNECT) != 0)
-    queue({.code = FARCALL_PULSE_DISCONNECT,
-           .value = link->number,
-           .priority = own_priority(),
-           .link = nullptr,
-           // Who comes and goes without end fills no memory with pulses that nobody receives.
-           .ended = std::move(link->charge)});
 }
 
 void SharedChannel::give_up_sessions() noexcept {
@@ -280,6 +234,9 @@ Receiver& SharedChannel::receiver() {
   Thread& thread = Thread::here();
   if (Receiver* known = thread.find(*this)) [[likely]]
     return *known;
+  // Who answers a client may be the last who has to do with the channel.
+  const auto self = weak_from_this().lock();
+  if (!self) throw SystemError(ESRCH, "the channel has gone");
   auto fresh = std::make_unique<Receiver>(port_, own_thread(), wait_mode());
   Receiver& made = *fresh;
   {
@@ -292,7 +249,7 @@ Receiver& SharedChannel::receiver() {
       asymmetric_fence_heavy();
     }
   }
-  thread.keep(shared_from_this(), made);
+  thread.keep(self, made);
   return made;
 }
 

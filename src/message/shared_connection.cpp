@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -41,6 +42,16 @@ std::optional<unsigned> flags_of(int fd) noexcept {
       std::from_chars(name.data() + slash + 1, name.data() + name.size(), flags);
   if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
   return flags;
+}
+
+// Closes what `fd` refers to at once. Threads that were about to use the number, or have used it
+// last, keep the object that owns it: from now on it is a socket whose other end has gone.
+void give_up(const UniqueFd& fd) noexcept {
+  try {
+    const UniqueFd dead = packet_socket_pair().first;
+    ::dup3(dead.get(), fd.get(), O_CLOEXEC);
+  } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it goes with its owner, then
+  }
 }
 
 }  // namespace
@@ -86,7 +97,8 @@ class SharedConnection::UnblockPolicy final : public RetryPolicy {
                                .value = origin_,
                                .priority = own_priority(),
                                .thread = static_cast<std::uint32_t>(own_thread())});
-    } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): the next time, or ESRCH
+    } catch (const SystemError& error) {
+      if (error.code().value() == EBADF) return false;  // nobody can be asked any more
     }
     deadline = Deadline::after(pause_);
     pause_ = std::min<std::chrono::nanoseconds>(2 * pause_, std::chrono::seconds(1));
@@ -113,6 +125,11 @@ void SharedConnection::leave_parents() noexcept {
   own_generation_ = process::generation();
 }
 
+// What close() has given up is not begun anew by a thread that has found the connection before.
+void SharedConnection::check_open() const {
+  if (!usable()) throw SystemError(EBADF, "the connection has been closed");
+}
+
 void SharedConnection::close() noexcept {
   const std::lock_guard guard(lock_);
   leave_parents();
@@ -120,6 +137,7 @@ void SharedConnection::close() noexcept {
   death_ = nullptr;
   pulses_.reset();
   client_.retire();
+  give_up(branch_);
 }
 
 int SharedConnection::send(Sending& sending, Deadline deadline) {
@@ -187,6 +205,7 @@ int SharedConnection::finish(Sending& sending, CallResults& results, std::span<s
 
 void SharedConnection::send_packet(const PulsePacket& packet) {
   const std::lock_guard guard(lock_);
+  check_open();
   leave_parents();
   if (!pulses_) {
     pulses_ = std::make_unique<PulseSender>(branch_.get(), packet);
@@ -213,6 +232,7 @@ void SharedConnection::pulse(int priority, int code, std::int64_t value) {
 
 void SharedConnection::watch_death(const std::shared_ptr<Channel>& channel, std::int64_t value) {
   const std::lock_guard guard(lock_);
+  check_open();
   leave_parents();
   if (death_) throw SystemError(EBUSY, "its death is watched already");
   auto death = std::make_shared<Death>(channel, value, branch_.duplicate(), own_priority());

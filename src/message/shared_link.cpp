@@ -1,14 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/random.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstdio>
 
 #include "message/shared.hpp"
 #include "process/background.hpp"
 #include "socket/answers.hpp"
 
 namespace farcall::message {
+namespace {
+
+std::uint64_t random_word() noexcept {
+  std::uint64_t word = 0;
+  if (::getrandom(&word, sizeof word, GRND_NONBLOCK) != sizeof word)
+    word = static_cast<std::uint64_t>(monotonic_ns());
+  return word;
+}
+
+}  // namespace
+
+UniqueFd SharedChannel::connect() { return connect(::geteuid()); }
+
+UniqueFd SharedChannel::connect(uid_t user) {
+  process::Charge held(process::Resource::descriptors, user, 1);
+  if (!held) throw SystemError(EDQUOT, "too many connections");
+  const auto link =
+      std::make_shared<Link>(weak_from_this(), next_link_.fetch_add(1), user, std::move(held));
+  link->endpoint = port_.open_endpoint(link, {});
+  {
+    const std::lock_guard guard(lock_);
+    // Those that are there when it closes are told.
+    if (!usable()) throw SystemError(EBADF, "the channel has been closed");
+    links_.emplace(link->number, link);
+  }
+  try {
+    char name[80];
+    std::snprintf(name, sizeof name, "%.*s%016llx/%u", static_cast<int>(kConnectionPrefix.size()),
+                  kConnectionPrefix.data(), static_cast<unsigned long long>(random_word()), flags_);
+    return link->endpoint->branch(name);
+  } catch (...) {
+    const std::lock_guard guard(lock_);
+    links_.erase(link->number);
+    throw;
+  }
+}
+
+void SharedChannel::disconnected(const std::shared_ptr<Link>& link) noexcept {
+  {
+    const std::lock_guard guard(lock_);
+    if (links_.erase(link->number) == 0) return;
+  }
+  link->end();
+  link->endpoint->close();
+  if ((flags_ & FARCALL_DISCONNECT) != 0)
+    queue({.code = FARCALL_PULSE_DISCONNECT,
+           .value = link->number,
+           .priority = own_priority(),
+           .link = nullptr,
+           // Who comes and goes without end fills no memory with pulses that nobody receives.
+           .ended = std::move(link->charge)});
+}
 
 // What brings the pulses of one process. Several threads may be told of it at once; the lock keeps
 // order.

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -43,6 +44,8 @@ UniqueFd Acceptor::accept_one() const noexcept {
 }
 
 UniqueFd Acceptor::accept(bool& full) noexcept {
+  const std::lock_guard guard(lock_);
+  if (!listener_) return {};
   keep_spare();
   UniqueFd client = accept_one();
   full = !client && (errno == EMFILE || errno == ENFILE);
@@ -69,6 +72,11 @@ void Acceptor::accept_waiting(const Take& take) noexcept {
     close_later(who.uid, std::move(client));
   }
   // Edges tell of those that come from now on.
+  look_again();
+}
+
+void Acceptor::look_again() noexcept {
+  const std::lock_guard guard(lock_);  // the number is the listener's until close() has the lock
   registration_.rearm(kEvents);
 }
 
@@ -78,7 +86,7 @@ void Acceptor::look_again_later() noexcept {
   try {
     run_later(::geteuid(), [this, watch = watch_] {
       std::this_thread::sleep_for(kMoment);
-      if (const auto kept = watch.lock()) registration_.rearm(kEvents);
+      if (const auto kept = watch.lock()) look_again();
     });
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the next who comes brings it
   }
@@ -86,6 +94,9 @@ void Acceptor::look_again_later() noexcept {
 
 void Acceptor::close() noexcept {
   registration_.stop();
+  // Whoever is just accepting comes back at once.
+  ::shutdown(listener_.get(), SHUT_RDWR);
+  const std::lock_guard guard(lock_);
   listener_.reset();
   spare_.reset();
 }

@@ -6,6 +6,7 @@
 
 #include "farcall/socket.hpp"
 #include "process/process.hpp"
+#include "process/process_mutex.hpp"
 #include "process/reactor.hpp"
 
 namespace farcall::process {
@@ -30,11 +31,14 @@ class Acceptor {
   UniqueFd accept(bool& full) noexcept;
   UniqueFd accept_one() const noexcept;
   void keep_spare() noexcept;
+  void look_again() noexcept;
   void look_again_later() noexcept;
 
+  // Another thread closes than accepts. Not held while somebody is let in.
+  ProcessMutex lock_;  // protects what follows
   PrivateFd listener_;
   PrivateFd spare_;
-  std::weak_ptr<Watch> watch_;
+  std::weak_ptr<Watch> watch_;  // set before it is watched
   Registration registration_;
 };
 

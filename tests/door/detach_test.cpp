@@ -141,5 +141,24 @@ TEST_F(DoorDetach, LeavesNoDescriptorBehind) {
       << open_descriptors() << " instead of " << before;
 }
 
+// Who detaches connects as soon as the path has a listener, before the server knows of it.
+TEST_F(DoorDetach, MayComeWhileTheDoorIsBeingAttached) {
+  std::size_t before = 0;
+  for (int i = 0; i < 80 / kSlow && !HasFailure(); ++i) {
+    std::atomic<bool> attached{false};
+    std::thread other([&] {
+      while (::fdetach(path.c_str()) != 0)
+        if (attached) break;
+    });
+    EXPECT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+    attached = true;
+    other.join();
+    (void)::fdetach(path.c_str());
+    if (i == 2) before = open_descriptors();
+  }
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before + 2; }))
+      << open_descriptors() << " instead of " << before;
+}
+
 }  // namespace
 }  // namespace farcall::door::test

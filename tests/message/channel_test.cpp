@@ -274,6 +274,7 @@ TEST(MessageChannel, ItCanBePolled) {
 }
 
 TEST(MessageChannel, AChildHasItsParentsConnectionsAndNotItsChannels) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   EchoServer server;
   EXPECT_EQ(send(server.connection, "parent").text, "parent");
   in_child([&] {

@@ -27,6 +27,7 @@ TEST(MessageFork, AChildSendsPulsesWhateverItsParentsThreadsAreDoing) {
 }
 
 TEST(MessageFork, AChildThatReceivesGivesOutIdsWhateverItsParentsThreadsAreDoing) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   FARCALL_SKIP_UNDER_ASAN("leaves its allocator locked in the child if another thread allocates");
   std::atomic<bool> stop{false};
   // Threads that come to a channel and leave it again take and give back places for clients.
@@ -46,6 +47,7 @@ TEST(MessageFork, AChildThatReceivesGivesOutIdsWhateverItsParentsThreadsAreDoing
 }
 
 TEST(MessageFork, AnIdOfTheParentsIsGoodForNothingInAChild) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   Channel channel;
   std::thread client([&] { EXPECT_EQ(send(channel.connection, "x").status, 7); });
   const Message message = receive(channel.id);

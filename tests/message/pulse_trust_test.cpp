@@ -61,6 +61,7 @@ struct MessagePulseTrust : ::testing::Test {
 };
 
 TEST_F(MessagePulseTrust, WhoHoldsTheLocksOfItsSocketsHoldsNobodyUp) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   beside_stranger([&](int connection, const StalledPage& page) {
     std::pair<UniqueFd, UniqueFd> ends = packet_socket_pair();
     const UniqueFd other = ends.second.duplicate();

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The end of a port, whatever its threads are doing.
+#include <future>
+
+#include "call/server.hpp"
+
+namespace farcall {
+namespace {
+
+using namespace std::chrono_literals;
+using test::bytes_of;
+
+// Closes its port while a thread of it is about to queue a client that it has found.
+class Closing final : public EndpointOwner {
+ public:
+  explicit Closing(Port& port) : port_(port) {}
+  std::uint8_t bounded(std::uint8_t claimed, const Credentials&, std::uint32_t) noexcept override {
+    if (armed.exchange(false)) port_.close();
+    return claimed;
+  }
+
+  std::atomic<bool> armed{false};
+
+ private:
+  Port& port_;
+};
+
+TEST(CallClose, EndsTheWaitOfAClientThatIsJustBeingQueued) {
+  Port port({.by_priority = true});
+  const auto owner = std::make_shared<Closing>(port);
+  const auto endpoint = port.open_endpoint(owner, {});
+  const UniqueFd branch = endpoint->branch();
+  const auto call = [&] {
+    Client client(branch.get());
+    CallResults results;
+    return client.call({.data = bytes_of("x"), .descriptors = {}, .priority = 9}, results,
+                       Deadline::after(20s));
+  };
+  auto one = std::async(std::launch::async, call);
+  auto other = std::async(std::launch::async, call);
+  const Deadline soon = Deadline::after(10s);
+  while (port.waiting().size() < 2 && monotonic_ns() < soon.at()) std::this_thread::sleep_for(1ms);
+  owner->armed = true;
+  ServerThread thread(port);
+  Incoming incoming;
+  EXPECT_EQ(thread.receive(incoming, soon), Outcome::finished);
+  EXPECT_FALSE(owner->armed);
+  EXPECT_EQ(one.get(), Outcome::peer_gone);
+  EXPECT_EQ(other.get(), Outcome::peer_gone);
+}
+
+}  // namespace
+}  // namespace farcall
