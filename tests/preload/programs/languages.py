@@ -6,6 +6,7 @@ import shutil
 import socket
 
 from ends import HERE, Skip, expect, expect_equal, need
+from paths import await_path
 
 CLIENTS = HERE / "clients"
 PYTHON = "/usr/bin/python3"
@@ -24,6 +25,12 @@ def words_of(box, language):
             box.start([need("javac"), "-d", box.folder, CLIENTS / "Echo.java"]).wait(120)
         # As few threads as possible beside the two that matter.
         return [java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", box.folder, "Echo"]
+    if language == "ruby":
+        return [need("ruby"), CLIENTS / "echo.rb"]
+    if language == "perl":
+        return [need("perl"), CLIENTS / "echo.pl"]
+    if language == "erlang":
+        return [need("escript"), CLIENTS / "echo.escript"]
     go = shutil.which("go", path=os.environ.get("PATH", "") + ":/usr/local/go/bin")
     if go is None:
         raise Skip("not installed: go")
@@ -35,17 +42,43 @@ def words_of(box, language):
     return [program]
 
 
-def echo(box, server, client):
+def echo(box, server, client, path=None):
     server_words, client_words = words_of(box, server), words_of(box, client)
-    port = box.port()
+    place = path or box.port()
     mode = [] if server == "python" else ["server"]
     # A static program is what `farcall run` refuses: it is the plain end in every mix.
-    far = box.start([*server_words, *mode, port], box.mix.server and server != "go")
-    box.await_port(far, port)
-    out = box.start([*client_words, "client", port, CONNECTIONS, BYTES],
+    far = box.start([*server_words, *mode, place], box.mix.server and server != "go")
+    if path:
+        await_path(far, path)
+    else:
+        box.await_port(far, place)
+    out = box.start([*client_words, "client", place, CONNECTIONS, BYTES],
                     box.mix.client and client != "go").wait(90)
     expect_equal(f"{client} asking {server}", out, f"{CONNECTIONS} echoes\n".encode())
     far.stop()
+
+
+def across(box, languages):
+    """Each asks itself and the next, at a port and at a path."""
+    for number, server in enumerate(languages):
+        for client in {server, languages[(number + 1) % len(languages)]}:
+            echo(box, server, client)
+            echo(box, server, client, box.folder / f"{server}-{client}")
+    box.expect_accelerated("tcp")
+    box.expect_accelerated("unix")
+
+
+def scripts(box):
+    across(box, ["ruby", "perl"])
+
+
+def erlang(box):
+    across(box, ["erlang"])
+
+
+def java_path(box):
+    echo(box, "java", "java", box.folder / "java")
+    box.expect_accelerated("unix")
 
 
 def node(box):
@@ -92,4 +125,4 @@ def datagrams(box):
     box.expect_accelerated("udp")
 
 
-TESTS = {"node": node, "java": java, "go": go, "traffic": traffic, "datagrams": datagrams}
+TESTS = {"node": node, "java": java, "java_path": java_path, "scripts": scripts, "erlang": erlang, "go": go, "traffic": traffic, "datagrams": datagrams}

@@ -2,6 +2,7 @@
 """Programs that meet at a path: servers with unix sockets, and pairs of processes."""
 
 import hashlib
+import pathlib
 import random
 import shutil
 import signal
@@ -14,9 +15,20 @@ PYTHON = "/usr/bin/python3"
 CLIENTS = HERE / "clients"
 
 
+def listens(path):
+    """Between bind and listen there is a name, but nobody can connect to it. Some programs bind a
+    longer name, which the kernel goes on to list, and rename it when they listen."""
+    accepts = 0x10000
+    for line in pathlib.Path("/proc/net/unix").read_text(errors="replace").splitlines()[1:]:
+        words = line.split(maxsplit=7)
+        if words[-1].startswith(str(path)) and int(words[3], 16) & accepts:
+            return path.is_socket()
+    return False
+
+
 def await_path(process, path, seconds=30):
     deadline = time.monotonic() + seconds
-    while not path.is_socket():
+    while not listens(path):
         if not process.alive():
             raise Failed(f"{process.name} ended at once\n{process.text()}")
         if time.monotonic() > deadline:

@@ -17,16 +17,19 @@ import traceback
 sys.dont_write_bytecode = True  # the sources may belong to somebody else
 
 # pylint: disable=wrong-import-position
+import desktop
+import gateways
 import isolation
 import languages
 import paths
 import pipes
+import proxies
 import servers
 import web
 from ends import MIXES, Failed, Sandbox, Skip
 
 TESTS = {**pipes.TESTS, **servers.TESTS, **web.TESTS, **languages.TESTS,
-         **paths.TESTS, **isolation.TESTS}
+         **paths.TESTS, **isolation.TESTS, **gateways.TESTS, **desktop.TESTS, **proxies.TESTS}
 SKIPPED = 77
 
 

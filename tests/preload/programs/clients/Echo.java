@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An echo service and its client on Java NIO: one thread, one selector.
-// Usage: java Echo.java server PORT | java Echo.java client PORT CONNECTIONS BYTES
+// Usage: java Echo.java server PLACE | java Echo.java client PLACE CONNECTIONS BYTES; a port, or a path
 import java.net.InetSocketAddress;
+import java.net.SocketAddress;
+import java.net.StandardProtocolFamily;
+import java.net.UnixDomainSocketAddress;
 import java.nio.ByteBuffer;
 import java.nio.channels.SelectionKey;
 import java.nio.channels.Selector;
@@ -23,15 +26,22 @@ public class Echo {
   }
 
   public static void main(String[] arguments) throws Exception {
-    int port = Integer.parseInt(arguments[1]);
-    if (arguments[0].equals("server")) serve(port);
-    else ask(port, Integer.parseInt(arguments[2]), Integer.parseInt(arguments[3]));
+    SocketAddress place = arguments[1].startsWith("/")
+        ? UnixDomainSocketAddress.of(arguments[1])
+        : new InetSocketAddress("127.0.0.1", Integer.parseInt(arguments[1]));
+    if (arguments[0].equals("server")) serve(place);
+    else ask(place, Integer.parseInt(arguments[2]), Integer.parseInt(arguments[3]));
   }
 
-  static void serve(int port) throws Exception {
+  static StandardProtocolFamily family(SocketAddress place) {
+    return place instanceof UnixDomainSocketAddress ? StandardProtocolFamily.UNIX
+                                                    : StandardProtocolFamily.INET;
+  }
+
+  static void serve(SocketAddress place) throws Exception {
     Selector selector = Selector.open();
-    ServerSocketChannel listener = ServerSocketChannel.open();
-    listener.bind(new InetSocketAddress("127.0.0.1", port), 128);
+    ServerSocketChannel listener = ServerSocketChannel.open(family(place));
+    listener.bind(place, 128);
     listener.configureBlocking(false);
     listener.register(selector, SelectionKey.OP_ACCEPT);
     while (true) {
@@ -70,13 +80,16 @@ public class Echo {
     }
   }
 
-  static void ask(int port, int connections, int bytes) throws Exception {
+  static void ask(SocketAddress place, int connections, int bytes) throws Exception {
     Selector selector = Selector.open();
     for (int number = 0; number < connections; number++) {
-      SocketChannel channel = SocketChannel.open();
+      SocketChannel channel = SocketChannel.open(family(place));
       channel.configureBlocking(false);
-      channel.connect(new InetSocketAddress("127.0.0.1", port));
-      channel.register(selector, SelectionKey.OP_CONNECT, new Client(number, bytes));
+      // A unix socket is connected at once.
+      boolean connected = channel.connect(place);
+      channel.register(selector,
+          connected ? SelectionKey.OP_READ | SelectionKey.OP_WRITE : SelectionKey.OP_CONNECT,
+          new Client(number, bytes));
     }
     ByteBuffer buffer = ByteBuffer.allocate(50000);
     int open = connections;
