@@ -4,10 +4,12 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <linux/futex.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
 #include <array>
 #include <random>
@@ -28,6 +30,10 @@ using door::test::kPatience;
 [[gnu::noinline]] inline UniqueFd take_only_descriptor(int socket) {
   Packet packet = take_packet(socket);
   return UniqueFd(packet.descriptors.size() == 1 ? packet.descriptors[0].release() : -1);
+}
+
+inline void wake_sleeper(std::atomic<std::uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
 // What a client shares with the server. Throws SystemError where the server has hung up.
@@ -56,14 +62,23 @@ struct RawSession {
   [[nodiscard]] call::SessionControl& control() const {
     return *reinterpret_cast<call::SessionControl*>(mapping.data());
   }
-  // Gives the turn to the server, and rings if it sleeps: who rings more often than that finds the
-  // socket full when it matters.
+  // Gives the turn to the server, and wakes it if it sleeps, once, in whichever way it does.
   void give(call::Kind kind, std::uint32_t number, std::uint16_t size = 0,
             std::uint8_t flags = 0) const {
     control().slot.turn =
         call::Turn{.number = number, .kind = kind, .flags = flags, .size = size}.pack();
-    if (control().server.parked.load() != WaitState::kAwake)
-      (void)!::send(socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    WaitState& server = control().server;
+    switch (server.parked.exchange(WaitState::kAwake)) {
+      case WaitState::kOnFutex: wake_sleeper(server.parked); break;
+      case WaitState::kOnBell:
+        ++server.bell;
+        wake_sleeper(server.bell);
+        break;
+      case WaitState::kOnDescriptor:
+        (void)!::send(socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        break;
+      default: break;
+    }
   }
   [[nodiscard]] call::Turn turn() const { return call::Turn::unpack(control().slot.turn.load()); }
   // Waits for the turn to be given back.
