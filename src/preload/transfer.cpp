@@ -97,11 +97,13 @@ long peek_now(Receiver& receiver, const Ring& ring, int fd, Span& to, Ancillary*
     return size == 0 ? kNothing : static_cast<long>(size);
   };
   if (count == 0) return result(shown);
+  const std::size_t before = ends[0] - parts[0].iov_len;
+  // An error is reported once, and not to who gets bytes.
+  if (before != 0 && kernel_queued(fd) <= 0) return result(before);
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = count;
   const long raw = ask_kernel(fd, message, MSG_PEEK, with);
-  const std::size_t before = ends[0] - parts[0].iov_len;
   if (raw <= 0) return before != 0 || raw == -EAGAIN ? result(before) : raw;
   std::size_t got = without_doorbell(receiver, ring, parts, count, static_cast<std::size_t>(raw));
   for (std::size_t k = 0; k < count; ++k) {

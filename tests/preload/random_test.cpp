@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <map>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "counted_run.hpp"
 
@@ -18,6 +21,9 @@ unsigned long wanted_programs() {
   const char* const wanted = std::getenv("FARCALL_TEST_PROGRAMS");
   return wanted != nullptr ? std::strtoul(wanted, nullptr, 10) : 150;
 }
+
+// These showed a difference once.
+constexpr std::array<unsigned long, 3> kTellingCalls{774, 1072, 2114};
 
 class RandomPrograms : public ::testing::TestWithParam<const char*> {
  public:
@@ -80,7 +86,10 @@ class RandomCalls : public ::testing::TestWithParam<const char*> {
 TEST_P(RandomCalls, ReturnTheSame) {
   constexpr int kTries = 4;
   const unsigned long count = wanted_programs();
-  for (unsigned long seed = 1; seed <= count; ++seed) {
+  std::vector<unsigned long> seeds(kTellingCalls.begin(), kTellingCalls.end());
+  seeds.resize(seeds.size() + count);
+  std::iota(seeds.end() - static_cast<long>(count), seeds.end(), 1);
+  for (const unsigned long seed : seeds) {
     std::string as_it_is;
     std::string with;
     for (int i = 0; i < kTries; ++i) {

@@ -291,7 +291,8 @@ TEST(Waiter, SurvivesNonsenseInThePeersSide) {
   shared.peers.parked = WaitState::kOnDescriptor;
   shared.lifeline.second.reset();
   waiter.wake(shared.mine, shared.peers);  // no SIGPIPE
-  SUCCEED();
+  EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(5s), [] { return false; }),
+            Outcome::peer_gone);
 }
 
 TEST(Outcomes, HaveNamesAndErrnos) {
