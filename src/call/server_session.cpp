@@ -78,8 +78,7 @@ Outcome ServerSession::take_data(const Turn& turn, const Destination& to, Reques
       refusal = E2BIG;
     else if (outcome != Outcome::ok)
       return outcome;
-    transfer_.charge =
-        Charge(Resource::bytes, caller.uid, transfer_.capacity(), to.limits.bytes_per_user);
+    transfer_.charge = bytes_charged(transfer_.capacity(), to.limits.bytes_per_user);
     if (!transfer_.charge && refusal == 0) refusal = E2BIG;
   }
   if ((turn.flags & kDescriptors) != 0) {
@@ -108,8 +107,7 @@ int ServerSession::take_long(std::size_t size, const Destination& to, Request& r
   constexpr std::size_t kLong = std::size_t{4} << 20;  // a millisecond's work
   if (size >= kLong && to.observer != nullptr) to.observer->busy(*endpoint);
   if (!to.large) to.large = std::make_unique<RequestBuffer>();
-  std::byte* into =
-      to.large->reserve(size, Charge(Resource::bytes, caller.uid, size, to.limits.bytes_per_user));
+  std::byte* into = to.large->reserve(size, bytes_charged(size, to.limits.bytes_per_user));
   if (into == nullptr) return E2BIG;
   request.data = {into, size};
   return transfer_.read(request.data) ? 0 : EFAULT;

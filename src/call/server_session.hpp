@@ -31,6 +31,7 @@ class ServerSession final : public SessionBase {
         id(number),
         endpoint(std::move(way_in)),
         identity_(std::move(sender)),
+        own_user_(process::is_own(caller.uid)),
         charge_(std::move(held)) {}
   // Packets that nobody has taken may hold anything.
   ~ServerSession() {
@@ -158,12 +159,15 @@ class ServerSession final : public SessionBase {
   [[nodiscard]] bool is_late_refusal(Turn now) const noexcept {
     return now.kind == Kind::done && now.size != 0 && now.number == untold_;
   }
+  [[nodiscard]] Charge bytes_charged(std::size_t bytes, std::size_t most) const noexcept {
+    return own_user_ ? Charge::exempt() : Charge(Resource::bytes, caller.uid, bytes, most);
+  }
   Outcome take_data(const Turn& turn, const Destination& to, Request& request, int& refusal);
   int take_long(std::size_t size, const Destination& to, Request& request);
   bool other_packet(const Packet& packet) noexcept override;
   bool may_keep(std::size_t count) noexcept override;
   bool may_hold(std::size_t bytes, Charge& charge) noexcept override {
-    charge = Charge(Resource::bytes, caller.uid, bytes, endpoint->limits().bytes_per_user);
+    charge = bytes_charged(bytes, endpoint->limits().bytes_per_user);
     return static_cast<bool>(charge);
   }
   void count_unsolicited(std::size_t control_messages, std::size_t descriptors) noexcept override {
@@ -183,6 +187,7 @@ class ServerSession final : public SessionBase {
   std::atomic<ClientDeathObserver*> observer_{nullptr};
   std::atomic<bool> telling_{false};
   CallerIdentity identity_;
+  const bool own_user_;       // when the session began
   Charge charge_;             // the session's own descriptors
   std::vector<Charge> kept_;  // those of descriptors that wait for their request
 };

@@ -50,10 +50,9 @@ Limits limits_of(Resource resource, bool own, std::size_t most) noexcept {
   return {.user = most != 0 ? most : table / 4, .others = table / 2};
 }
 
-// Whoever may do as it likes with this process.
-bool is_own(uid_t user) noexcept { return user == ::geteuid() || user == 0; }
-
 }  // namespace
+
+bool is_own(uid_t user) noexcept { return user == 0 || user == ::geteuid(); }
 
 Charge::Charge(Resource resource, uid_t user, std::size_t amount, std::size_t most) noexcept
     : resource_(resource), own_(is_own(user)), user_(user), generation_(generation()) {
@@ -82,7 +81,7 @@ Charge::Charge(Resource resource, uid_t user, std::size_t amount, std::size_t mo
 void Charge::give_back() noexcept {
   if (amount_ == 0) return;
   const std::size_t amount = std::exchange(amount_, 0);
-  if (generation_ != generation()) return;  // the parent's
+  if (!counted_ || generation_ != generation()) return;  // or else the parent's
   Ledger& book = ledger();
   const std::lock_guard guard(book.lock);
   Account& account = book.accounts[static_cast<std::size_t>(resource_)];

@@ -13,6 +13,9 @@ namespace farcall::process {
 
 enum class Resource : unsigned char { descriptors, bytes };
 
+// Whoever may do as it likes with this process: its own user now, and root.
+bool is_own(uid_t user) noexcept;
+
 // Something held for a user, given back when it goes. Empty: nothing was granted.
 class Charge {
  public:
@@ -22,11 +25,19 @@ class Charge {
   // and four times the bytes. This process's own user, and root, may have seven eighths of the
   // table, and bytes without limit.
   Charge(Resource resource, uid_t user, std::size_t amount, std::size_t most = 0) noexcept;
+  // Of whom nothing is counted: bytes of the own user and of root.
+  static Charge exempt() noexcept {
+    Charge made;
+    made.amount_ = 1;
+    made.counted_ = false;
+    return made;
+  }
   Charge(Charge&& other) noexcept { *this = std::move(other); }
   Charge& operator=(Charge&& other) noexcept {
     if (this != &other) {
       give_back();
       resource_ = other.resource_;
+      counted_ = other.counted_;
       own_ = other.own_;
       user_ = other.user_;
       generation_ = other.generation_;
@@ -42,6 +53,7 @@ class Charge {
   void give_back() noexcept;
 
   Resource resource_{};
+  bool counted_ = true;
   bool own_ = false;
   uid_t user_ = 0;
   unsigned long long generation_ = 0;
