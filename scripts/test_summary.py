@@ -2,12 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds up the outcomes of several CTest runs.
 
-Usage: test_summary.py NAME=JUNIT_XML...
-Prints a line per run, every failed test, every reason for a skip and, last, the sums.
-Exits with 1 if anything failed.
+Usage: test_summary.py [--may-skip LIST] NAME=JUNIT_XML...
+Prints a line per run, the slowest tests, every failed test, every reason for a skip and, last, the
+sums. With a list (tests/may_skip.txt), a skip that is not on it is a failure. Exits with 1 if
+anything failed.
 """
 
+import argparse
 import collections
+import fnmatch
+import os
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -15,6 +19,7 @@ import xml.etree.ElementTree as ElementTree
 # The head of a report, not a mere mention of a sanitizer, as reasons for skips have it.
 SANITIZER_REPORT = re.compile(r"(ERROR|WARNING|SUMMARY): \w+Sanitizer|: runtime error: ")
 OUTPUT_LINES = 40  # of a failed test; the XML and the log beside it hold the rest
+SLOWEST = 10
 
 
 def skip_reason(output):
@@ -41,30 +46,62 @@ def outcome(case):
 
 
 def read_cases(path):
-    """All (name, outcome, detail) of a run; a run without a single test is a failure."""
+    """All (name, seconds, outcome, detail) of a run; a run without a single test is a failure."""
     try:
-        cases = [(c.get("name"), *outcome(c)) for c in ElementTree.parse(path).iter("testcase")]
+        cases = [(c.get("name"), float(c.get("time") or 0), *outcome(c))
+                 for c in ElementTree.parse(path).iter("testcase")]
     except (OSError, ElementTree.ParseError) as error:
-        return [("the run itself", "failed", str(error))]
-    return cases or [("the run itself", "failed", "there are no tests")]
+        return [("the run itself", 0, "failed", str(error))]
+    return cases or [("the run itself", 0, "failed", "there are no tests")]
+
+
+def read_permitted(path):
+    """All (run, reason) that are permitted to who runs this: a glob and a compiled expression."""
+    permitted = []
+    with open(path, encoding="utf-8") as lines:
+        for line in lines:
+            if line.strip() and not line.startswith("#"):
+                run, who, reason = line.split(maxsplit=2)
+                if who == "all" or (who == "user" and os.geteuid() != 0):
+                    permitted.append((run, re.compile(reason.strip())))
+    return permitted
+
+
+def judge_skips(run, cases, permitted):
+    """The cases of a run; what skipped without permission has failed."""
+    for name, seconds, result, detail in cases:
+        if result == "skipped" and not any(
+                fnmatch.fnmatch(run, glob) and reason.fullmatch(detail)
+                for glob, reason in permitted):
+            yield name, seconds, "failed", f"skipped, which tests/may_skip.txt forbids: {detail}"
+        else:
+            yield name, seconds, result, detail
 
 
 def main(arguments):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--may-skip", type=read_permitted, default=[("*", re.compile(".*"))])
+    parser.add_argument("runs", nargs="+")
+    arguments = parser.parse_args(arguments)
     total = collections.Counter()
     skipped = collections.defaultdict(list)
-    for run, path in (argument.split("=", 1) for argument in arguments):
-        cases = read_cases(path)
-        count = collections.Counter(result for _, result, _ in cases)
+    times = []
+    for run, path in (argument.split("=", 1) for argument in arguments.runs):
+        cases = list(judge_skips(run, read_cases(path), arguments.may_skip))
+        times += [(seconds, f"{run} {name}") for name, seconds, _, _ in cases]
+        count = collections.Counter(result for _, _, result, _ in cases)
         total += count
         print(f"{run}: {count['passed']} passed, {count['failed']} failed, "
               f"{count['skipped']} skipped")
-        for name, result, detail in cases:
+        for name, _, result, detail in cases:
             if result == "skipped":
                 skipped[detail].append(f"{run} {name}")
             elif result == "failed":
                 print(f"FAILED {run}: {name}, see {path.removesuffix('.xml')}.log")
                 for line in detail.splitlines()[-OUTPUT_LINES:]:
                     print(f"    {line}")
+    print("slowest:", ", ".join(f"{name} {seconds:.0f} s"
+                                for seconds, name in sorted(times, reverse=True)[:SLOWEST]))
     for reason, names in skipped.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         print(f"skipped: {reason}: {names[0]}{more}")

@@ -74,7 +74,7 @@ built_by_dkms() {
 
 # run SERIES: one kernel, TAP to its file.
 run() {
-  local kernel=() core=() module seconds=220 more=STPLR_PATIENCE=3 tap=$top/build/kernel/$1/tests.tap
+  local kernel=() core=() module seconds=400 more=STPLR_PATIENCE=3 tap=$top/build/kernel/$1/tests.tap
   local reason
   mkdir -p "${tap%/*}"
   rm -f "$tap"

@@ -196,7 +196,8 @@ TEST(DoorHostile, ClientsSurviveTheirServers) {
   int answers = 0;
   std::array<int, 200> failures{};
   std::optional<Usage> before;
-  while (now_ns() < end) {
+  // Beside many others the time may bring nothing but refusals.
+  while (now_ns() < end || answers == 0) {
     const std::int64_t begun = now_ns();
     const int error = guarded_call(fake.door.get(), random);
     // A message that brings no descriptors ends after two seconds; nothing takes longer.
@@ -214,7 +215,6 @@ TEST(DoorHostile, ClientsSurviveTheirServers) {
     if (failures[error] != 0)
       std::printf(", %d x %s", failures[error], ::strerrorname_np(static_cast<int>(error)));
   std::printf("\n");
-  EXPECT_GT(answers, 0);
   EXPECT_GT(failures[EINTR] + failures[EBADF] + failures[EAGAIN], 0);
   if (before) {
     EXPECT_LE(open_descriptors(), before->descriptors + 4);

@@ -4,6 +4,7 @@
 
 import contextlib
 import io
+import os
 import pathlib
 import sys
 import tempfile
@@ -26,14 +27,19 @@ def skip(reason, after=""):
 
 
 class Summary(unittest.TestCase):
-    def summarize(self, *cases):
+    def summarize(self, *cases, may_skip=None):
         """Returns the exit status and the lines printed for one run with these cases."""
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "tests.xml"
             path.write_text("<testsuite>" + "".join(cases) + "</testsuite>")
+            arguments = [f"release={path}"]
+            if may_skip is not None:
+                permitted = pathlib.Path(folder) / "may_skip.txt"
+                permitted.write_text(may_skip)
+                arguments = ["--may-skip", str(permitted), *arguments]
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
-                status = test_summary.main([f"release={path}"])
+                status = test_summary.main(arguments)
             return status, printed.getvalue().splitlines()
 
     def test_counts_what_passed_failed_and_was_skipped(self):
@@ -46,6 +52,17 @@ class Summary(unittest.TestCase):
         status, lines = self.summarize(case("run"), skip("no such device"))
         self.assertEqual(status, 0)
         self.assertIn("skipped: no such device: release A.Test", lines)
+
+    def test_a_skip_has_failed_unless_it_is_permitted_there(self):
+        for may_skip, failed in (("# a list\n\n*  all  no such .*\n", 0), ("", 1),
+                                 ("tsan  all  no such device\n", 1),
+                                 ("release  all  no such\n", 1),
+                                 ("rel*  user  no such device\n", int(os.geteuid() == 0))):
+            with self.subTest(may_skip=may_skip):
+                status, lines = self.summarize(case("run"), skip("no such device"),
+                                               may_skip=may_skip)
+                self.assertEqual(status, failed)
+                self.assertEqual(lines[-1], f"1 passed, {failed} failed, {1 - failed} skipped")
 
     def test_a_reason_may_name_a_sanitizer(self):
         status, lines = self.summarize(case("run"), skip("ThreadSanitizer does not know longjmp"))
