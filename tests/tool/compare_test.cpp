@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "tool/compare/placement.hpp"
-#include "tool/compare/row.hpp"
+#include "compare/placement.hpp"
+#include "compare/row.hpp"
 #include "tool/run_command.hpp"
 
 namespace farcall::test {

@@ -3,7 +3,7 @@
 // What the command says to command lines, good and bad.
 #include <gtest/gtest.h>
 
-#include "tool/compare/row.hpp"
+#include "compare/row.hpp"
 #include "tool/run_command.hpp"
 
 namespace farcall::test {

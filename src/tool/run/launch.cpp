@@ -12,10 +12,10 @@
 #include <fstream>
 #include <optional>
 
+#include "compare/library.hpp"
 #include "farcall/error.hpp"
 #include "preload/settings.hpp"
 #include "tool/command.hpp"
-#include "tool/run/library.hpp"
 #include "tool/run/program.hpp"
 #include "tool/run/statistics.hpp"
 
@@ -135,7 +135,7 @@ int launch(const Request& request) {
   }
   if (!program.reservation.empty())
     fmt::print(stderr, "farcall: {}: {}\n", program.path, program.reservation);
-  set_variable("LD_PRELOAD", preload_list(find_library()));
+  set_variable("LD_PRELOAD", compare::preload_list(compare::find_library()));
   if (request.stats || !request.stats_json.empty()) return run_and_report(request, program);
   execute(program, request.command);
 }
@@ -151,7 +151,7 @@ int explain(const Request& request) {
     fmt::print("{:<12}{}\n", "refused", program.refusal);
     return kFailure;
   }
-  fmt::print("{:<12}LD_PRELOAD={}\n", "sets", preload_list(find_library()));
+  fmt::print("{:<12}LD_PRELOAD={}\n", "sets", compare::preload_list(compare::find_library()));
   if (!program.reservation.empty()) fmt::print("{:<12}{}\n", "but", program.reservation);
   if (!settings->enabled || (!settings->tcp && !settings->udp)) {
     fmt::print("{:<12}nothing: the settings switch it off\n", "accelerates");

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "compare/payload.hpp"
+#include "compare/sides.hpp"
+
+namespace farcall::compare {
+namespace {
+
+// Before counting begins: what waits in steps is back at its quickest one by then.
+constexpr unsigned kTraceWarmUpCalls = 300;
+constexpr std::int64_t kTraceWarmUpNs = 20'000'000;
+
+class Client {
+ public:
+  Client(const SlotPlan& plan, Board& board, std::span<float> samples, Endpoint& end)
+      : plan_(plan),
+        effort_(plan.effort),
+        board_(board),
+        samples_(samples),
+        end_(end),
+        request_(plan.conditions.message_bytes),
+        reply_(plan.conditions.message_bytes) {}
+
+  void run() {
+    warm_up();
+    if (plan_.trace) return trace();
+    round_trips();
+    wake_ups();
+    if (!plan_.row->info().streams) return;
+    if (plan_.measure_depth) fill();
+    stream();
+  }
+
+ private:
+  static constexpr auto kMe = static_cast<std::size_t>(Role::client);
+
+  // One call, timed; request and reply are written and checked outside of the time.
+  std::int64_t call(std::int64_t& after, bool last = false) {
+    payload_.stamp(request_.bytes(), ++sequence_, Payload::kRequest, last);
+    const std::int64_t before = now();
+    end_.round_trip(request_.bytes(), reply_.bytes());
+    after = now();
+    payload_.check(reply_.bytes(), sequence_, Payload::kReply);
+    return after - before;
+  }
+  // A phase that is out of time has one more call, which says so; where one call is slow, that
+  // matters.
+  void warm_up() {
+    std::int64_t after = now();
+    const std::int64_t until = after + effort_.warmup_ns;
+    for (bool last = false; !last;) {
+      last = after >= until;
+      call(after, last);
+    }
+  }
+
+  void round_trips() {
+    const Usage used = Usage::now();
+    const std::int64_t begin = now();
+    const std::int64_t until = begin + effort_.rtt_ns;
+    const std::size_t most = std::min(samples_.size(), effort_.rtt_samples);
+    std::size_t count = 0;
+    std::int64_t after = begin;
+    for (bool last = false; !last;) {
+      last = count + 1 >= most || (after >= until && count + 1 >= kLeastSamples);
+      samples_[count++] = static_cast<float>(call(after, last));
+    }
+    board_.rtt_ns = after - begin;
+    board_.rtt[kMe] = Usage::now() - used;
+    board_.samples = board_.rtt_calls = count;
+  }
+
+  void wake_ups() {
+    const bool slow = board_.rtt_ns / static_cast<std::int64_t>(board_.rtt_calls) > 2 * kIdlePause;
+    board_.wakeups = slow ? 1 : std::min<std::size_t>(effort_.wakeups, Board::kMostWakeups);
+    for (std::size_t i = 0; i < board_.wakeups; ++i) {
+      pause(kIdlePause);
+      std::int64_t after = 0;
+      board_.wakeup_ns[i] = static_cast<float>(call(after, i + 1 == board_.wakeups));
+    }
+  }
+
+  void send(bool last = false) {
+    payload_.stamp(request_.bytes(), ++sequence_, Payload::kRequest, last);
+    end_.send(request_.bytes());
+  }
+  // The server answers the last message of a stream, as a call's.
+  void send_last() {
+    send(true);
+    end_.receive(reply_.bytes());
+    payload_.check(reply_.bytes(), sequence_, Payload::kReply);
+  }
+
+  void fill() {
+    // Where nothing ever seems to be full, this is enough to know.
+    constexpr std::uint64_t kMostMessages = 200'000;
+    constexpr std::uint64_t kMostBytes = 256ULL << 20;
+    const std::uint64_t bytes = std::max<std::uint64_t>(plan_.conditions.message_bytes, 1);
+    const std::uint64_t most = std::clamp<std::uint64_t>(kMostBytes / bytes, 2, kMostMessages);
+    std::uint64_t sent = 0;
+    while (sent < most && !board_.full.load(std::memory_order_relaxed)) {
+      send();
+      board_.filled.store(++sent, std::memory_order_relaxed);
+    }
+    send_last();
+  }
+
+  void stream() {
+    constexpr std::int64_t kLookEvery = 20'000;
+    const std::uint64_t depth = plan_.measure_depth ? board_.depth : plan_.depth;
+    const std::uint64_t least = 8 * depth + 1;  // so that it wraps many times
+    const Usage used = Usage::now();
+    const std::int64_t begin = board_.stream_begin = now();
+    std::uint64_t sent = 0;
+    std::uint64_t until_look = 1;  // looking at the clock after each message would slow them down
+    for (std::int64_t looked = begin;;) {
+      for (std::uint64_t i = 0; i < until_look; ++i) send();
+      sent += until_look;
+      const std::int64_t time = now();
+      if (time - looked < kLookEvery && until_look < 4096) until_look *= 2;
+      looked = time;
+      const std::int64_t spent = time - begin;
+      if (spent >= effort_.stream_ns && (sent >= least || spent >= 4 * effort_.stream_ns)) break;
+    }
+    send_last();
+    board_.stream[kMe] = Usage::now() - used;
+    board_.streamed = sent + 1;
+  }
+
+  void trace() {
+    board_.ready_to_trace.store(true, std::memory_order_release);
+    while (!board_.traced.load(std::memory_order_acquire)) pause(1'000'000);
+    const bool me = plan_.trace == Role::client;
+    std::int64_t after = 0;
+    const std::int64_t warm = now() + kTraceWarmUpNs;
+    for (unsigned i = 0; i < kTraceWarmUpCalls && after < warm; ++i) call(after);
+    board_.count_calls.store(true, std::memory_order_relaxed);
+    if (me) mark(TraceMark::begin);
+    const std::int64_t until = now() + effort_.trace_ns;
+    std::uint64_t calls = 0;
+    do {
+      call(after);
+      ++calls;
+    } while (calls < effort_.trace_calls && after < until);
+    if (me) {
+      board_.traced_calls = calls;
+      mark(TraceMark::end);
+    }
+    call(after, true);
+  }
+
+  const SlotPlan& plan_;
+  const Effort& effort_;
+  Board& board_;
+  std::span<float> samples_;
+  Endpoint& end_;
+  Buffer request_;
+  Buffer reply_;
+  Payload payload_{plan_.key, board_.last_short};
+  std::uint64_t sequence_ = 0;
+};
+
+}  // namespace
+
+void run_client(const SlotPlan& plan, Board& board, std::span<float> samples, Endpoint& end) {
+  Client(plan, board, samples, end).run();
+}
+
+}  // namespace farcall::compare

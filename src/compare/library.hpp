@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+namespace farcall::compare {
+
+// Where the preload library lies: beside this command, in the build tree or in the installation
+// that it belongs to. Throws SystemError (ENOENT), or EINVAL where its path has a character at
+// which the dynamic linker would cut it.
+std::string find_library();
+
+// The value of LD_PRELOAD with the library in front of those that are there already.
+std::string preload_list(const std::string& library);
+
+}  // namespace farcall::compare

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The ways to tell what a comparison has found out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compare/machine.hpp"
+#include "compare/result.hpp"
+
+namespace farcall::compare {
+
+// The machine-readable report; `docs/man/man1/farcall-compare.1` describes it.
+std::string report_json(const Comparison& comparison, const Machine& machine);
+
+// Tables for a terminal of 100 columns or more, one per placement and size.
+std::string report_table(const Comparison& comparison, const Machine& machine, bool colours);
+
+// What the figures mean here, in up to three sentences: the nearest to the limit, what common
+// ways cost and why, and what that makes of throughput. Sentences whose rows were not measured
+// are left out.
+std::vector<std::string> explain(const Comparison& comparison);
+
+}  // namespace farcall::compare

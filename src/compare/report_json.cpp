@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "compare/report.hpp"
+
+namespace farcall::compare {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Figures have limited precision; digits that mean nothing make files hard to compare.
+double rounded(double value) {
+  if (value == 0 || !std::isfinite(value)) return 0;
+  const double scale = std::pow(10, 5 - std::ceil(std::log10(std::abs(value))));
+  return std::round(value * scale) / scale;
+}
+
+Json machine_json(const Machine& machine) {
+  return {{"cpu", machine.cpu},
+          {"processors", machine.processors},
+          {"allowed", machine.allowed},
+          {"two_cpus", {machine.first_processor, machine.second_processor}},
+          {"one_cpu", machine.first_processor},
+          {"siblings", machine.siblings},
+          {"kernel", machine.kernel},
+          {"virtualization", machine.virtualization},
+          {"governor", machine.governor},
+          {"mitigations", machine.mitigations},
+          {"clock_source", machine.clock_source},
+          {"timer_ns", rounded(machine.timer_ns)},
+          {"page_bytes", machine.page_bytes},
+          {"memory_bytes", machine.memory_bytes},
+          {"load", rounded(machine.load)},
+          {"time", machine.time},
+          {"farcall", FARCALL_VERSION},
+          {"build_type", machine.build_type},
+          {"compiler", machine.compiler},
+          {"libraries", machine.libraries}};
+}
+
+Json settings_json(const Settings& settings, double seconds) {
+  return {{"quick", settings.quick},
+          {"rounds", settings.effort.rounds},
+          {"rtt_ms_per_round", static_cast<double>(settings.effort.rtt_ns) * 1e-6},
+          {"rtt_samples_per_round", settings.effort.rtt_samples},
+          {"stream_ms_per_round", static_cast<double>(settings.effort.stream_ns) * 1e-6},
+          {"idle_pause_ms", static_cast<double>(kIdlePause) * 1e-6},
+          {"depth_bytes", settings.depth_bytes},
+          {"seed", settings.seed},
+          {"seconds", rounded(seconds)}};
+}
+
+Json throughput_json(const Result& result) {
+  if (result.messages_per_s.empty()) return nullptr;
+  const double rate = median(result.messages_per_s);
+  const auto [least, greatest] =
+      std::minmax_element(result.messages_per_s.begin(), result.messages_per_s.end());
+  Json json{
+      {"messages_per_s", rounded(rate)},
+      {"bytes_per_s", rounded(rate * static_cast<double>(result.message_bytes))},
+      {"one_way", result.streamed != 0},
+      {"spread",
+       {{"messages_per_s_min", rounded(*least)}, {"messages_per_s_max", rounded(*greatest)}}}};
+  if (result.streamed != 0) {
+    const auto messages = static_cast<double>(result.streamed);
+    json["messages"] = result.streamed;
+    json["cpu_s_per_million"] =
+        rounded(static_cast<double>(result.stream_usage.cpu_ns) * 1e-3 / messages);
+    json["context_switches_per_message"] =
+        rounded(static_cast<double>(result.stream_usage.switches) / messages);
+  }
+  return json;
+}
+
+Json row_json(const Result& result) {
+  const RowInfo& info = result.row->info();
+  Json json{{"mechanism", info.mechanism},
+            {"engine", info.engine},
+            {"wait", info.wait},
+            {"placement", to_string(result.placement)},
+            {"message_bytes", result.message_bytes}};
+  if (!result.error.empty()) {
+    json["error"] = result.error;
+    json["rtt_ns"] = nullptr;
+    return json;
+  }
+  json["depth"] = result.depth ? Json(*result.depth) : Json(nullptr);
+  json["samples"] = result.rtt.count();
+  json["rounds"] = result.rtt.rounds();
+  const Percentiles rtt = result.rtt.percentiles();
+  json["rtt_ns"] = {{"mean", rounded(rtt.mean)}, {"p50", rounded(rtt.p50)},
+                    {"p90", rounded(rtt.p90)},   {"p99", rounded(rtt.p99)},
+                    {"p999", rounded(rtt.p999)}, {"max", rounded(rtt.max)}};
+  json["spread"] = {{"p50_min", rounded(result.rtt.least_median())},
+                    {"p50_max", rounded(result.rtt.greatest_median())}};
+  json["throughput"] = throughput_json(result);
+  json["wakeup_ns"] =
+      result.wakeup_ns.empty() ? Json(nullptr) : Json(rounded(median(result.wakeup_ns)));
+  json["setup_us"] = rounded(median(result.setup_ns) * 1e-3);
+  json["cpu_s_per_million"] = rounded(result.cpu_s_per_million());
+  json["context_switches_per_message"] = rounded(result.switches_per_message());
+  json["syscalls_per_message"] = result.system_calls_per_message
+                                     ? Json(rounded(*result.system_calls_per_message))
+                                     : Json(nullptr);
+  if (!result.system_calls_note.empty()) json["syscalls_note"] = result.system_calls_note;
+  json["fragmented"] = result.fragmented;
+  return json;
+}
+
+}  // namespace
+
+std::string report_json(const Comparison& comparison, const Machine& machine) {
+  Json rows = Json::array();
+  for (const Result& result : comparison.results) rows.push_back(row_json(result));
+  Json absent = Json::array();
+  for (const AbsentRow& row : comparison.absent)
+    absent.push_back({{"mechanism", row.mechanism}, {"reason", row.reason}});
+  Json skipped = Json::array();
+  for (const Skipped& one : comparison.skipped) {
+    Json json{{"placement", one.placement}, {"reason", one.reason}};
+    if (!one.mechanism.empty()) json["mechanism"] = one.mechanism;
+    if (one.message_bytes) json["message_bytes"] = *one.message_bytes;
+    skipped.push_back(std::move(json));
+  }
+  const Json report{{"machine", machine_json(machine)},
+                    {"settings", settings_json(comparison.settings, comparison.seconds)},
+                    {"rows", std::move(rows)},
+                    {"absent", std::move(absent)},
+                    {"skipped", std::move(skipped)}};
+  // Texts of the system may be anything; what is not UTF-8 must not stop the report.
+  return report.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace farcall::compare

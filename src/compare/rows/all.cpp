@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The one place that lists all rows: what could be measured here, and what is missing for more.
+#include <algorithm>
+
+#include "compare/rows/rows.hpp"
+
+namespace farcall::compare {
+namespace {
+
+// For rows whose library was not there when this was built.
+[[maybe_unused]] void add_absent(RowList& list, std::string mechanism, std::string_view package) {
+  list.absent.push_back(
+      {std::move(mechanism),
+       "farcall was built without it; it comes with the Debian package " + std::string(package)});
+}
+
+}  // namespace
+
+std::size_t default_depth(const Conditions& conditions) {
+  return conditions.depth_bytes != 0 ? conditions.depth_bytes : std::size_t{1} << 20;
+}
+
+std::size_t messages_in(std::size_t depth_bytes, const Conditions& conditions) {
+  return depth_bytes / std::max<std::size_t>(conditions.message_bytes, 1);
+}
+
+RowList all_rows() {
+  RowList list;
+  add_null_call(list);
+  add_memcpy(list);
+  add_cacheline(list);
+  add_futex(list);
+  add_call(list);
+  add_door(list);
+  add_message(list);
+  add_channels(list);
+#ifdef FARCALL_HAVE_PRELOAD
+  add_accelerated(list);
+#else
+  for (const char* const name : {"tcp_accelerated", "unix_accelerated", "udp_accelerated"})
+    list.absent.push_back({name, "farcall was built without the preload library"});
+#endif
+  add_eventfd(list);
+#ifdef FARCALL_HAVE_ZEROMQ
+  add_zeromq(list);
+#else
+  add_absent(list, "zeromq", "libzmq3-dev");
+#endif
+#ifdef FARCALL_HAVE_NNG
+  add_nng(list);
+#else
+  add_absent(list, "nng", "libnng-dev");
+#endif
+#ifdef FARCALL_HAVE_BOOST_MQ
+  add_boost_mq(list);
+#else
+  add_absent(list, "boost_mq", "libboost-dev");
+#endif
+#ifdef FARCALL_HAVE_ONC_RPC
+  add_onc_rpc(list);
+#else
+  add_absent(list, "onc_rpc", "libtirpc-dev");
+#endif
+#ifdef FARCALL_HAVE_THRIFT
+  add_thrift(list);
+#else
+  add_absent(list, "thrift_tsocket", "libthrift-dev");
+  add_absent(list, "thrift_farcall", "libthrift-dev");
+#endif
+#ifdef FARCALL_HAVE_DBUS
+  add_dbus(list);
+#else
+  add_absent(list, "dbus", "libsystemd-dev");
+#endif
+  return list;
+}
+
+}  // namespace farcall::compare

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls of this library: a request and its reply through a session, served by one thread.
+#include "farcall/call.hpp"
+
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "farcall/error.hpp"
+#include "compare/rows/rows.hpp"
+
+namespace farcall::compare {
+namespace {
+
+void must_be_ok(Outcome outcome, const char* what) {
+  if (outcome != Outcome::ok) throw SystemError(to_errno(outcome), what);
+}
+
+class Caller final : public CallEndpoint {
+ public:
+  Caller(int port, WaitMode wait) : client_(port, wait) {}
+  void round_trip(std::span<const std::byte> request, std::span<std::byte> reply) override {
+    CallResults results;
+    results.buffer = reply;
+    must_be_ok(client_.call({.data = request, .descriptors = {}}, results, Deadline::never()),
+               "call");
+    if (results.data.size() != reply.size()) throw SystemError(EPROTO, "the reply came short");
+  }
+  void serve(Service&, std::span<std::byte>) override {
+    throw MisuseError("the client serves not");
+  }
+
+ private:
+  Client client_;
+};
+
+class Callee final : public CallEndpoint {
+ public:
+  // Sends what clients need through `socket`.
+  Callee(int socket, WaitMode wait) : thread_(port_, wait) {
+    FdMessage parcel;
+    parcel.descriptors.emplace_back(::dup(port_.descriptor()));
+    send_fd_message(socket, parcel);
+  }
+  void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
+    throw MisuseError("the server calls not");
+  }
+  void serve(Service& service, std::span<std::byte>) override {
+    bool more = true;
+    while (more) {
+      Outcome outcome = Outcome::interrupted;  // as when the tool begins to trace this process
+      while (outcome == Outcome::interrupted)
+        outcome = thread_.receive(incoming_, Deadline::never());
+      must_be_ok(outcome, "receive");
+      more = service.answer(incoming_.data());
+      must_be_ok(thread_.reply(incoming_, incoming_.data()), "reply");
+    }
+  }
+
+ private:
+  Port port_;
+  ServerThread thread_;
+  Incoming incoming_;
+};
+
+class CallConnection final : public Connection {
+ public:
+  explicit CallConnection(WaitMode wait) : wait_(wait) {}
+  std::unique_ptr<Endpoint> open(Role role) override {
+    if (role == Role::server) return std::make_unique<Callee>(sockets_.second.get(), wait_);
+    const auto parcel = receive_fd_message(sockets_.first.get(), Deadline::after(kStart));
+    if (!parcel || parcel->descriptors.size() != 1) throw SystemError(EPROTO, "no port came");
+    return std::make_unique<Caller>(parcel->descriptors.front().get(), wait_);
+  }
+
+ private:
+  static constexpr auto kStart = std::chrono::seconds(10);
+  std::pair<UniqueFd, UniqueFd> sockets_ = socket_pair();
+  WaitMode wait_;
+};
+
+class CallRow final : public Row {
+ public:
+  explicit CallRow(WaitMode wait)
+      : Row({.mechanism = "call",
+             .engine = "shared",
+             .wait = std::string(to_string(wait)),
+             .description = "a call to a port of this library",
+             .streams = false,
+             .waits = true}),
+        wait_(wait) {}
+  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
+    return std::make_unique<CallConnection>(wait_);
+  }
+
+ private:
+  WaitMode wait_;
+};
+
+}  // namespace
+
+void add_call(RowList& list) {
+  for (const WaitMode wait : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
+    list.add<CallRow>(wait);
+}
+
+}  // namespace farcall::compare

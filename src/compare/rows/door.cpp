@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Doors, through <door.h> as programs use them: a procedure in the server, door_call() in the
+// client. `door_call` passes the message there and back; `door_null` passes no arguments at all.
+#include <door.h>
+#include <semaphore.h>
+#include <stdlib.h>
+
+#include <cerrno>
+#include <exception>
+#include <utility>
+
+#include "farcall/error.hpp"
+#include "farcall/socket.hpp"
+#include "farcall/wait.hpp"
+#include "compare/rows/rows.hpp"
+
+namespace farcall::compare {
+namespace {
+
+void must_work(int result, const char* what) {
+  if (result < 0) throw_errno(what);
+}
+
+class Caller final : public CallEndpoint {
+ public:
+  Caller(UniqueFd door, bool with_arguments)
+      : door_(std::move(door)), with_arguments_(with_arguments) {}
+  void round_trip(std::span<const std::byte> request, std::span<std::byte> reply) override {
+    if (!with_arguments_) {
+      must_work(::door_call(door_.get(), nullptr), "door_call");
+      return;
+    }
+    // door_call() does not write to the request, but its interface is older than const.
+    door_arg_t arguments{
+        .data_ptr = reinterpret_cast<char*>(const_cast<std::byte*>(request.data())),
+        .data_size = request.size(),
+        .desc_ptr = nullptr,
+        .desc_num = 0,
+        .rbuf = reinterpret_cast<char*>(reply.data()),
+        .rsize = reply.size()};
+    must_work(::door_call(door_.get(), &arguments), "door_call");
+    if (arguments.data_size != reply.size() || arguments.rsize != reply.size())
+      throw SystemError(EPROTO, "the reply has another size");
+  }
+  void serve(Service&, std::span<std::byte>) override {
+    throw MisuseError("the client serves not");
+  }
+
+ private:
+  UniqueFd door_;
+  bool with_arguments_;
+};
+
+// The procedure runs on threads of the library; the process's own waits for the phase to end.
+class Callee final : public CallEndpoint {
+ public:
+  explicit Callee(int socket) {
+    ::sem_init(&ended_, 0, 0);
+    door_ = UniqueFd(::door_create(procedure, this, 0));
+    must_work(door_.get(), "door_create");
+    FdMessage parcel;
+    parcel.descriptors.push_back(door_.duplicate());
+    send_fd_message(socket, parcel);
+  }
+  ~Callee() override { ::door_revoke(door_.release()); }
+  void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
+    throw MisuseError("the server calls not");
+  }
+  void serve(Service& service, std::span<std::byte>) override {
+    // release: pairs with the procedure's acquire.
+    service_.store(&service, std::memory_order_release);
+    while (::sem_wait(&ended_) != 0 && errno == EINTR) {
+    }
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  static void procedure(void* self, char* data, size_t size, door_desc_t*, uint_t) {
+    static_cast<Callee*>(self)->answer(std::as_writable_bytes(std::span(data, size)));
+    ::door_return(data, size, nullptr, 0);
+  }
+  void answer(std::span<std::byte> message) noexcept {
+    // Calls may come before the process's own thread is ready for them.
+    Service* service = nullptr;
+    while ((service = service_.load(std::memory_order_acquire)) == nullptr) relax();
+    try {
+      if (service->answer(message)) return;
+    } catch (const std::exception&) {
+      error_ = std::current_exception();
+    }
+    service_.store(nullptr, std::memory_order_relaxed);
+    ::sem_post(&ended_);
+  }
+
+  UniqueFd door_;
+  std::atomic<Service*> service_{nullptr};
+  std::exception_ptr error_;
+  sem_t ended_;
+};
+
+class DoorConnection final : public Connection {
+ public:
+  DoorConnection(std::string wait, bool with_arguments)
+      : wait_(std::move(wait)), with_arguments_(with_arguments) {}
+  std::unique_ptr<Endpoint> open(Role role) override {
+    // Read by the library when this process first has to do with a door, which is now.
+    ::setenv("FARCALL_WAIT", wait_.c_str(), 1);
+    if (role == Role::server) return std::make_unique<Callee>(sockets_.second.get());
+    auto parcel = receive_fd_message(sockets_.first.get(), Deadline::after(kStart));
+    if (!parcel || parcel->descriptors.size() != 1) throw SystemError(EPROTO, "no door came");
+    return std::make_unique<Caller>(std::move(parcel->descriptors.front()), with_arguments_);
+  }
+
+ private:
+  static constexpr auto kStart = std::chrono::seconds(10);
+  std::pair<UniqueFd, UniqueFd> sockets_ = socket_pair();
+  std::string wait_;
+  bool with_arguments_;
+};
+
+class DoorRow final : public Row {
+ public:
+  DoorRow(std::string mechanism, std::string description, WaitMode wait, bool with_arguments)
+      : Row({.mechanism = std::move(mechanism),
+             .engine = "shared",
+             .wait = std::string(to_string(wait)),
+             .description = std::move(description),
+             .streams = false,
+             .waits = true}),
+        with_arguments_(with_arguments) {}
+  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
+    if (with_arguments_ || conditions.message_bytes == 0) return {};
+    return "a call without arguments carries no bytes";
+  }
+  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
+    return std::make_unique<DoorConnection>(info().wait, with_arguments_);
+  }
+
+ private:
+  bool with_arguments_;
+};
+
+}  // namespace
+
+void add_door(RowList& list) {
+  for (const WaitMode wait : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
+    list.add<DoorRow>("door_call", "a call through a door, the message there and back", wait, true);
+  for (const WaitMode wait : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
+    list.add<DoorRow>("door_null", "a call through a door without arguments", wait, false);
+}
+
+}  // namespace farcall::compare

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Messages, through <farcall/message.h> as programs use them. `message_call` sends, and gets the
+// message back as the reply; `message_send` sends one way, which returns when it has been received.
+#include "farcall/message.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "farcall/error.hpp"
+#include "farcall/socket.hpp"
+#include "farcall/wait.hpp"
+#include "compare/rows/rows.hpp"
+
+namespace farcall::compare {
+namespace {
+
+template <class Result>
+Result must_work(Result result, const char* what) {
+  if (result < 0) throw_errno(what);
+  return result;
+}
+
+// A channel of this process, and the connection to it that the other process gets.
+void offer_channel(int socket, int channel) {
+  const int connection = must_work(farcall_connect(channel), "farcall_connect");
+  FdMessage parcel;
+  parcel.descriptors.emplace_back(
+      ::dup(must_work(farcall_connection_descriptor(connection), "a connection's descriptor")));
+  send_fd_message(socket, parcel);
+  farcall_disconnect(connection);
+}
+
+int take_connection(int socket) {
+  constexpr auto kStart = std::chrono::seconds(10);
+  auto parcel = receive_fd_message(socket, Deadline::after(kStart));
+  if (!parcel || parcel->descriptors.size() != 1) throw SystemError(EPROTO, "no connection came");
+  return must_work(farcall_adopt(parcel->descriptors.front().release()), "farcall_adopt");
+}
+
+class Caller final : public CallEndpoint {
+ public:
+  explicit Caller(int socket) : connection_(take_connection(socket)) {}
+  ~Caller() override { farcall_disconnect(connection_); }
+  void round_trip(std::span<const std::byte> request, std::span<std::byte> reply) override {
+    int status = -1;
+    do
+      status =
+          farcall_send(connection_, request.data(), request.size(), reply.data(), reply.size());
+    while (status < 0 && errno == EINTR);
+    must_work(status, "farcall_send");
+  }
+  void serve(Service&, std::span<std::byte>) override {
+    throw MisuseError("the client serves not");
+  }
+
+ private:
+  int connection_;
+};
+
+class Callee final : public CallEndpoint {
+ public:
+  explicit Callee(int socket) : channel_(must_work(farcall_channel_create(0), "make a channel")) {
+    offer_channel(socket, channel_);
+  }
+  ~Callee() override { farcall_channel_destroy(channel_); }
+  void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
+    throw MisuseError("the server calls not");
+  }
+  void serve(Service& service, std::span<std::byte> message) override {
+    std::int64_t id = 0;
+    for (bool more = true; more;) {
+      id = farcall_reply_receive(id, 0, message.data(), id == 0 ? 0 : message.size(), channel_,
+                                 message.data(), message.size(), nullptr);
+      if (id < 0 && errno == EINTR) id = 0;  // as when the tool begins to trace this process
+      if (must_work(id, "farcall_reply_receive") > FARCALL_ONE_WAY) more = service.answer(message);
+    }
+    must_work(farcall_reply(id, 0, message.data(), message.size()), "farcall_reply");
+  }
+
+ private:
+  int channel_;
+};
+
+// Both have a channel; what one sends the other receives.
+class Correspondent final : public Endpoint {
+ public:
+  explicit Correspondent(int socket)
+      : channel_(must_work(farcall_channel_create(0), "make a channel")) {
+    offer_channel(socket, channel_);
+    connection_ = take_connection(socket);
+  }
+  ~Correspondent() override {
+    farcall_disconnect(connection_);
+    farcall_channel_destroy(channel_);
+  }
+  void send(std::span<const std::byte> message) override {
+    int result = -1;
+    do result = farcall_send_one_way(connection_, message.data(), message.size());
+    while (result < 0 && errno == EINTR);
+    must_work(result, "farcall_send_one_way");
+  }
+  void receive(std::span<std::byte> message) override {
+    std::int64_t id = -1;
+    do id = farcall_receive(channel_, message.data(), message.size(), nullptr);
+    while (id < 0 && errno == EINTR);
+    must_work(id, "farcall_receive");
+  }
+
+ private:
+  int channel_;
+  int connection_ = 0;
+};
+
+class MessageConnection final : public Connection {
+ public:
+  MessageConnection(std::string wait, bool one_way) : wait_(std::move(wait)), one_way_(one_way) {}
+  std::unique_ptr<Endpoint> open(Role role) override {
+    // Read by the library when this process first has to do with messages, which is now.
+    ::setenv("FARCALL_WAIT", wait_.c_str(), 1);
+    ::setenv("FARCALL_ENGINE", "shared", 1);
+    const int socket = role == Role::server ? sockets_.second.get() : sockets_.first.get();
+    if (one_way_) return std::make_unique<Correspondent>(socket);
+    if (role == Role::server) return std::make_unique<Callee>(socket);
+    return std::make_unique<Caller>(socket);
+  }
+
+ private:
+  std::pair<UniqueFd, UniqueFd> sockets_ = socket_pair();
+  std::string wait_;
+  bool one_way_;
+};
+
+class MessageRow final : public Row {
+ public:
+  MessageRow(std::string mechanism, std::string description, WaitMode wait, bool one_way)
+      : Row({.mechanism = std::move(mechanism),
+             .engine = "shared",
+             .wait = std::string(to_string(wait)),
+             .description = std::move(description),
+             .streams = one_way,
+             .waits = true}),
+        one_way_(one_way) {}
+  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
+    return std::make_unique<MessageConnection>(info().wait, one_way_);
+  }
+
+ private:
+  bool one_way_;
+};
+
+}  // namespace
+
+void add_message(RowList& list) {
+  for (const WaitMode wait : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
+    list.add<MessageRow>("message_call", "send, receive and reply, the message there and back",
+                         wait, false);
+  for (const WaitMode wait : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
+    list.add<MessageRow>("message_send", "messages that want no reply, through channels", wait,
+                         true);
+}
+
+}  // namespace farcall::compare

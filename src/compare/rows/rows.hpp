@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kinds of rows, one file and one function each; all.cpp calls them all.
+#pragma once
+
+#include <cstdint>
+
+#include "compare/row.hpp"
+
+namespace farcall::compare {
+
+void add_null_call(RowList& list);
+void add_memcpy(RowList& list);
+void add_cacheline(RowList& list);
+void add_futex(RowList& list);
+void add_eventfd(RowList& list);
+void add_channels(RowList& list);
+void add_call(RowList& list);
+void add_door(RowList& list);
+void add_message(RowList& list);
+void add_zeromq(RowList& list);
+void add_nng(RowList& list);
+void add_boost_mq(RowList& list);
+void add_onc_rpc(RowList& list);
+void add_accelerated(RowList& list);
+void add_thrift(RowList& list);
+void add_dbus(RowList& list);
+
+// What the channel shall hold, where the mechanism has no default of its own.
+std::size_t default_depth(const Conditions& conditions);
+// How many messages that are; one of 0 bytes counts as one byte.
+std::size_t messages_in(std::size_t depth_bytes, const Conditions& conditions);
+
+// For rows that measure within one process: nothing to make, one end.
+template <class End>
+class LocalConnection final : public Connection {
+ public:
+  std::unique_ptr<Endpoint> open(Role) override { return std::make_unique<End>(); }
+};
+
+}  // namespace farcall::compare

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/selection.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "compare/units.hpp"
+
+namespace farcall::compare {
+namespace {
+
+// What shows most in little time: the limits, the rings, and what people use instead.
+constexpr std::array<std::string_view, 14> kMain{"null_call",
+                                                 "memcpy",
+                                                 "cacheline_pingpong",
+                                                 "futex_pingpong",
+                                                 "ring",
+                                                 "door_call",
+                                                 "pipe",
+                                                 "unix_stream",
+                                                 "tcp",
+                                                 "posix_mq",
+                                                 "eventfd",
+                                                 "zeromq",
+                                                 "nng",
+                                                 "boost_mq"};
+constexpr std::array<std::string_view, 7> kGroups{"all",    "main",  "controls", "channels",
+                                                  "shared", "linux", "peers"};
+
+bool in_group(std::string_view group, std::string_view mechanism, std::string_view engine) {
+  if (group == "all") return true;
+  if (group == "main") return std::find(kMain.begin(), kMain.end(), mechanism) != kMain.end();
+  if (group == "controls") return engine == "control";
+  if (group == "channels") return engine == "linux" || engine == "shared";
+  if (group == "peers") return engine == "library";
+  return group == engine;
+}
+
+std::set<std::string, std::less<>> known_mechanisms(const RowList& list) {
+  std::set<std::string, std::less<>> names;
+  for (const auto& row : list.rows) names.insert(row->info().mechanism);
+  for (const AbsentRow& row : list.absent) names.insert(row.mechanism);
+  return names;
+}
+
+}  // namespace
+
+Selection select_rows(const RowList& list, const std::vector<std::string>& names,
+                      const std::vector<std::string>& waits) {
+  const auto known = known_mechanisms(list);
+  for (const std::string& name : names)
+    if (!known.contains(name) && std::find(kGroups.begin(), kGroups.end(), name) == kGroups.end())
+      throw UsageError(fmt::format("there is no row \"{}\"; there are: {}; and the groups: {}",
+                                   name, fmt::join(known, ", "), fmt::join(kGroups, ", ")));
+  for (const std::string& wait : waits)
+    if (wait != "spin" && wait != "adaptive" && wait != "block")
+      throw UsageError(
+          fmt::format("there is no way of waiting \"{}\"; there are: spin, adaptive, block", wait));
+
+  const auto wanted = [&](std::string_view mechanism, std::string_view engine) {
+    return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return name == mechanism || (!known.contains(name) && in_group(name, mechanism, engine));
+    });
+  };
+  Selection selection;
+  for (const auto& row : list.rows) {
+    const RowInfo& info = row->info();
+    const bool this_wait = !info.waits || waits.empty() ||
+                           std::find(waits.begin(), waits.end(), info.wait) != waits.end();
+    if (this_wait && wanted(info.mechanism, info.engine)) selection.rows.push_back(row.get());
+  }
+  // What is absent are libraries.
+  for (const AbsentRow& row : list.absent)
+    if (wanted(row.mechanism, "library")) selection.absent.push_back(row);
+  return selection;
+}
+
+std::vector<std::size_t> parse_sizes(const std::vector<std::string>& texts) {
+  std::set<std::size_t> sizes;
+  for (const std::string& text : texts) {
+    const auto size = parse_size(text);
+    if (!size)
+      throw UsageError(fmt::format("\"{}\" is no size; sizes are like 64, 1K, 64K, 16M", text));
+    if (*size > std::size_t{1} << 30)
+      throw UsageError(fmt::format("messages of more than 1 GiB cannot be measured; {} is", text));
+    sizes.insert(*size);
+  }
+  return {sizes.begin(), sizes.end()};
+}
+
+std::vector<Placement> parse_placements(const std::vector<std::string>& texts) {
+  std::vector<Placement> placements;
+  for (const std::string& text : texts) {
+    const auto placement = parse_placement(text);
+    if (!placement)
+      throw UsageError(
+          fmt::format("there is no placement \"{}\"; there are: two-cpus, one-cpu, free", text));
+    if (std::find(placements.begin(), placements.end(), *placement) == placements.end())
+      placements.push_back(*placement);
+  }
+  return placements;
+}
+
+}  // namespace farcall::compare

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/payload.hpp"
+#include "compare/sides.hpp"
+
+namespace farcall::compare {
+namespace {
+
+class Server final : public Service {
+ public:
+  Server(const SlotPlan& plan, Board& board, Endpoint& end)
+      : plan_(plan), board_(board), end_(end), message_(plan.conditions.message_bytes) {}
+
+  void run() {
+    serve();
+    if (plan_.trace) {
+      marks_ = plan_.trace == Role::server;
+      return serve();
+    }
+    const Usage used = Usage::now();
+    serve();
+    board_.rtt[kMe] = Usage::now() - used;
+    serve();
+    if (!plan_.row->info().streams) return;
+    if (plan_.measure_depth) fill();
+    stream();
+  }
+
+  bool answer(std::span<std::byte> message) override {
+    const bool last = payload_.answer(message, ++sequence_);
+    if (marks_) [[unlikely]]
+      mark_answer(last);
+    return !last;
+  }
+
+ private:
+  static constexpr auto kMe = static_cast<std::size_t>(Role::server);
+
+  void serve() { end_.serve(*this, message_.bytes()); }
+
+  void stream() {
+    const Usage used = Usage::now();
+    bool last = false;
+    while (!last) {
+      end_.receive(message_.bytes());
+      last = payload_.check(message_.bytes(), ++sequence_, Payload::kRequest);
+    }
+    board_.stream_end = now();
+    board_.stream[kMe] = Usage::now() - used;
+    payload_.stamp(message_.bytes(), sequence_, Payload::kReply);
+    end_.send(message_.bytes());
+  }
+
+  // Counting begins in one answer and ends in the last.
+  void mark_answer(bool last) {
+    if (last) {
+      board_.traced_calls = answers_;
+      mark(TraceMark::end);
+    } else if (answers_ != 0) {
+      ++answers_;
+    } else if (board_.count_calls.load(std::memory_order_relaxed)) {
+      answers_ = 1;
+      mark(TraceMark::begin);
+    }
+  }
+
+  // Reads nothing until the client has been stuck for a while, then all.
+  void fill() {
+    constexpr int kStuck = 12;  // times 1 ms without a further message
+    std::uint64_t seen = 0;
+    for (int still = 0; still < kStuck; ++still) {
+      pause(1'000'000);
+      const std::uint64_t sent = board_.filled.load(std::memory_order_relaxed);
+      if (sent != seen) still = 0;
+      seen = sent;
+    }
+    board_.depth = seen;
+    board_.full.store(true, std::memory_order_relaxed);
+    stream();
+  }
+
+  const SlotPlan& plan_;
+  Board& board_;
+  Endpoint& end_;
+  Buffer message_;
+  Payload payload_{plan_.key, board_.last_short};
+  std::uint64_t sequence_ = 0;
+  bool marks_ = false;
+  std::uint64_t answers_ = 0;  // since the mark
+};
+
+}  // namespace
+
+void run_server(const SlotPlan& plan, Board& board, Endpoint& end) {
+  Server(plan, board, end).run();
+}
+
+}  // namespace farcall::compare

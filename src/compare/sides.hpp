@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The measuring loops of the two sides, and what they have in common. Between two looks at the
+// clock there is nothing but the mechanism, and on the server the check of the request and its
+// change into the reply.
+#pragma once
+
+#include <sys/prctl.h>
+#include <time.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <span>
+
+#include "compare/slot.hpp"
+
+namespace farcall::compare {
+
+// Go through the phases of one slot, see slot.hpp. They throw what the row's endpoint throws, and
+// PayloadError.
+void run_client(const SlotPlan& plan, Board& board, std::span<float> samples, Endpoint& end);
+void run_server(const SlotPlan& plan, Board& board, Endpoint& end);
+// Both sides of a row without a second process.
+void run_alone(const SlotPlan& plan, Board& board, std::span<float> samples, Endpoint& end);
+
+inline std::int64_t now() noexcept {
+  timespec time;
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * 1'000'000'000 + time.tv_nsec;
+}
+
+inline void pause(std::int64_t ns) noexcept {
+  const timespec time{.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
+  ::nanosleep(&time, nullptr);
+}
+
+inline void mark(TraceMark mark) noexcept { ::prctl(static_cast<int>(mark), 0, 0, 0, 0); }
+
+// Memory for one message, touched so that no page fault is measured.
+class Buffer {
+ public:
+  explicit Buffer(std::size_t bytes)
+      : memory_(static_cast<std::byte*>(::operator new(bytes, kAlignment))), bytes_(bytes) {
+    std::memset(memory_.get(), 0, bytes);
+  }
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {memory_.get(), bytes_}; }
+
+ private:
+  static constexpr std::align_val_t kAlignment{4096};
+  struct Delete {
+    void operator()(std::byte* memory) const noexcept { ::operator delete(memory, kAlignment); }
+  };
+  std::unique_ptr<std::byte, Delete> memory_;
+  std::size_t bytes_;
+};
+
+}  // namespace farcall::compare

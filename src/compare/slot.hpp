@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A slot: one row, at one size, in one placement, measured for a fraction of a second in two new
+// processes. The rounds of a comparison are made of slots.
+//
+//   phase      client                                   server
+//   open       make, fork, open                         open
+//   warm-up    calls for a while                        serves
+//   rtt        timed calls, one sample each             serves
+//   wake-up    sleeps, one timed call, again            serves
+//   fill       sends until it is told that it is full   reads nothing till nothing more fits
+//   stream     sends for a while, awaits one reply      reads, replies to the last message
+//   (trace)    instead of all after the warm-up: calls while the tool counts one side's system
+//              calls
+//
+// Each phase but the first ends with the message that says so (see payload.hpp).
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "compare/placement.hpp"
+#include "compare/row.hpp"
+
+namespace farcall::compare {
+
+// How much is measured. A phase ends when its time or its number of samples is reached.
+struct Effort {
+  unsigned rounds;
+  std::int64_t warmup_ns;
+  std::int64_t rtt_ns;
+  std::size_t rtt_samples;  // the most per slot
+  std::int64_t stream_ns;
+  unsigned wakeups;  // per slot
+  std::int64_t trace_ns;
+  std::size_t trace_calls;
+
+  static Effort full() noexcept;
+  static Effort quick() noexcept;
+  // `ns` of measuring per slot, for tests.
+  static Effort tiny(std::int64_t ns) noexcept;
+  // What a slot takes, roughly.
+  [[nodiscard]] std::int64_t slot_ns(const RowInfo& row, std::size_t message_bytes) const noexcept;
+  [[nodiscard]] std::int64_t trace_slot_ns(std::size_t message_bytes) const noexcept;
+};
+
+inline constexpr std::int64_t kIdlePause = 20'000'000;
+// A phase that is out of time still takes so many samples: a median needs some.
+inline constexpr std::size_t kLeastSamples = 3;
+// A row that has taken so long in all, because its messages are slow, has no further rounds.
+inline constexpr std::int64_t kMostPerRow = 5'000'000'000;
+
+struct SlotPlan {
+  const Row* row;
+  Conditions conditions;
+  std::optional<int> processor[2];  // by role
+  Effort effort;
+  std::uint64_t key;  // of the payload
+  bool measure_depth;
+  std::uint64_t depth;        // if it has been measured before
+  std::optional<Role> trace;  // count this side's system calls, measure nothing
+};
+
+// What one process used between two moments.
+struct Usage {
+  std::int64_t cpu_ns = 0;
+  std::int64_t switches = 0;  // of context, voluntary or not
+
+  static Usage now() noexcept;
+  Usage& operator+=(const Usage& other) noexcept;
+  Usage operator-(const Usage& other) const noexcept;
+};
+
+// Lies in memory that the tool, the client and the server share; zeroed before each slot. The
+// tool reads the results when both processes have ended; only the atomics are read earlier.
+struct Board {
+  static constexpr std::size_t kErrorBytes = 400;
+
+  std::atomic<pid_t> server_pid;
+  std::atomic<bool> failed[2];  // by role; error[role] is complete then
+  char error[2][kErrorBytes];
+  std::atomic<bool> client_done;  // the server may close
+  std::atomic<bool> server_done;
+
+  std::atomic<std::uint64_t> last_short;  // see payload.hpp
+
+  std::int64_t make_ns;
+  std::int64_t open_ns[2];
+  bool fragmented;
+
+  std::size_t samples;    // in the memory for samples
+  std::int64_t rtt_ns;    // the whole phase
+  std::size_t rtt_calls;  // with the one that ends it
+  Usage rtt[2];
+
+  static constexpr std::size_t kMostWakeups = 16;
+  std::size_t wakeups;
+  float wakeup_ns[kMostWakeups];
+
+  std::atomic<std::uint64_t> filled;  // messages sent while the server reads nothing
+  std::atomic<bool> full;
+  std::uint64_t depth;
+
+  std::uint64_t streamed;  // messages
+  std::int64_t stream_begin;
+  std::int64_t stream_end;  // at the server's last read
+  Usage stream[2];
+
+  std::atomic<bool> ready_to_trace;
+  std::atomic<bool> traced;
+  std::atomic<bool> count_calls;  // warmed up
+  std::uint64_t traced_calls;     // between the marks; written before the second
+
+  void fail(Role role, std::string_view message) noexcept;
+};
+
+// The system calls by which a traced side tells its tracer where it is: prctl with an option that
+// no kernel has. It marks the same point of two cycles of call and answer, so that what lies
+// between belongs to whole cycles.
+enum class TraceMark : int { begin = 0x46430001, end = 0x46430002 };
+
+// The bodies of the two processes; they return the exit code. The client forks the server.
+int client_main(const SlotPlan& plan, Board& board, std::span<float> samples) noexcept;
+
+}  // namespace farcall::compare

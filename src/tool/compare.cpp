@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// farcall compare: what every way between two processes costs on this machine.
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "farcall/error.hpp"
+#include "farcall/memory.hpp"
+#include "tool/command.hpp"
+#include "compare/plot.hpp"
+#include "compare/preloaded.hpp"
+#include "compare/report.hpp"
+#include "compare/selection.hpp"
+#include "compare/supervisor.hpp"
+#include "compare/units.hpp"
+
+namespace farcall::tool {
+namespace {
+
+using namespace compare;
+
+struct Options {
+  std::vector<std::string> rows{"all"};
+  std::vector<std::string> sizes{"8", "64", "1K", "8K", "64K", "1M", "16M"};
+  std::vector<std::string> placements{"two-cpus", "one-cpu", "free"};
+  std::vector<std::string> waits;
+  bool quick = false;
+  bool list = false;
+  std::string json;
+  std::string picture;
+  std::string depth;
+  unsigned rounds = 0;
+  unsigned budget_ms = 0;
+  std::uint64_t seed = 1;
+};
+
+int list_rows(const RowList& list) {
+  for (const auto& row : list.rows) {
+    const RowInfo& info = row->info();
+    fmt::print("{:<18} {:<9} {:<8} {}\n", info.mechanism, info.engine, info.wait, info.description);
+  }
+  for (const AbsentRow& row : list.absent)
+    fmt::print("{:<18} {:<9} {:<8} {}\n", row.mechanism, "absent", "", row.reason);
+  return kSuccess;
+}
+
+Settings settings_of(const Options& options, Selection& selection) {
+  Settings settings;
+  settings.rows = std::move(selection.rows);
+  settings.sizes = parse_sizes(options.sizes);
+  settings.placements = parse_placements(options.placements);
+  settings.effort = options.budget_ms != 0 ? Effort::tiny(options.budget_ms * 1'000'000LL)
+                    : options.quick        ? Effort::quick()
+                                           : Effort::full();
+  if (options.rounds != 0) settings.effort.rounds = options.rounds;
+  settings.quick = options.quick;
+  settings.seed = options.seed;
+  if (!options.depth.empty()) {
+    const auto depth = parse_size(options.depth);
+    if (!depth || *depth == 0)
+      throw UsageError(fmt::format("\"{}\" is no depth; depths are like 4K, 1M", options.depth));
+    settings.depth_bytes = *depth;
+  }
+  return settings;
+}
+
+// Fails at once, not after minutes, where the file cannot be written; creates nothing yet.
+void require_writable(const std::string& path) {
+  const auto parent = std::filesystem::absolute(path).parent_path();
+  const bool exists = ::access(path.c_str(), F_OK) == 0;
+  if (::access(exists ? path.c_str() : parent.c_str(), W_OK) != 0)
+    throw SystemError(errno, "write " + path);
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  if (!file) throw SystemError(errno, "write " + path);
+}
+
+// The plot needs the report as a file; memory does, where the user did not ask for one.
+void plot_report(const std::string& report, const std::string& picture) {
+  const UniqueFd memory(::memfd_create("farcall-report", 0));
+  if (!memory) throw_errno("memfd_create");
+  if (::write(memory.get(), report.data(), report.size()) != static_cast<ssize_t>(report.size()))
+    throw_errno("write the report");
+  plot(fmt::format("/proc/self/fd/{}", memory.get()), picture);
+}
+
+int compare_rows(const Options& options, const RowList& list) {
+  Selection selection = select_rows(list, options.rows, options.waits);
+  const bool json_to_stdout = options.json == "-";
+  const Settings settings = settings_of(options, selection);
+  if (!options.picture.empty()) {
+    require_plotting();
+    require_writable(options.picture);
+  }
+  const bool json_to_file = !options.json.empty() && !json_to_stdout;
+  if (json_to_file) require_writable(options.json);
+
+  const Processors processors;
+  const Machine machine = describe_machine(processors);
+  const Comparison comparison = run_comparison(settings, processors, std::move(selection.absent));
+
+  std::FILE* const out = json_to_stdout ? stderr : stdout;
+  fmt::print(out, "{}", report_table(comparison, machine, ::isatty(::fileno(out)) != 0));
+  const auto sentences = explain(comparison);
+  if (!sentences.empty()) fmt::print(out, "\n");
+  for (const std::string& sentence : sentences) fmt::print(out, "{}\n", sentence);
+
+  const std::string report = report_json(comparison, machine);
+  if (json_to_stdout) fmt::print("{}", report);
+  if (json_to_file) write_file(options.json, report);
+  if (!options.picture.empty()) plot_report(report, options.picture);
+  return comparison.any_failed() ? kFailure : kSuccess;
+}
+
+int compare_command(const Options& options) {
+  // A peer that goes away is an error that calls report.
+  ::signal(SIGPIPE, SIG_IGN);
+  const RowList list = all_rows();
+  if (options.list) return list_rows(list);
+  try {
+    return compare_rows(options, list);
+  } catch (const UsageError& error) {
+    fmt::print(stderr, "farcall compare: {}\n", error.what());
+    return kUsage;
+  } catch (const Interrupted& interrupted) {
+    fmt::print(stderr, "farcall compare: interrupted\n");
+    return 128 + interrupted.signal;
+  }
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "compare", "Measure what every way between two processes costs on this machine");
+  const auto add_list = [&](const char* name, std::vector<std::string>& values, const char* help) {
+    command->add_option(name, values, help)->delimiter(',')->capture_default_str();
+  };
+  add_list("--rows", options->rows,
+           "Mechanisms, or groups of them: all, main, controls, channels, shared, linux, peers");
+  add_list("--sizes", options->sizes, "Message sizes in bytes, from 0");
+  add_list("--placement", options->placements, "Where the two sides run");
+  add_list("--wait", options->waits,
+           "Ways of waiting, for rows that have several: spin, adaptive, block (all)");
+  command->add_flag("--quick", options->quick, "Fewer samples: about a second per row");
+  command->add_option("--json", options->json, "Write the figures to this file, - for stdout");
+  command->add_option("--plot", options->picture, "Draw the figures into this PNG file");
+  command->add_flag("--list", options->list, "List the rows and stop");
+  command->add_option("--depth", options->depth,
+                      "How many bytes the channels hold (each mechanism's own default)");
+  command->add_option("--rounds", options->rounds, "How often all rows are measured in turn (5)")
+      ->check(CLI::Range(1, 1000));
+  command
+      ->add_option("--budget", options->budget_ms,
+                   "Milliseconds per row and round, instead of --quick's or the default")
+      ->check(CLI::Range(1, 60'000));
+  command->add_option("--seed", options->seed, "For the order of rows and the payload")
+      ->capture_default_str();
+  command->callback([options, &exit_code] { exit_code = compare_command(*options); });
+}
+
+void add_compare_slot(CLI::App& app, int& exit_code) {
+  auto plan = std::make_shared<int>(-1);
+  CLI::App* command = app.add_subcommand("compare-slot")->group("");  // not in the help
+  command->add_option("PLAN", *plan)->required();
+  command->callback([plan, &exit_code] {
+    ::signal(SIGPIPE, SIG_IGN);
+    exit_code = slot_main(*plan);
+  });
+}
+
+}  // namespace farcall::tool

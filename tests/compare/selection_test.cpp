@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compare/selection.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+namespace farcall::compare {
+namespace {
+
+std::set<std::string> mechanisms(const Selection& selection) {
+  std::set<std::string> names;
+  for (const Row* row : selection.rows) names.insert(row->info().mechanism);
+  return names;
+}
+
+class SelectionOfRows : public testing::Test {
+ protected:
+  Selection select(const std::vector<std::string>& names,
+                   const std::vector<std::string>& waits = {}) const {
+    return select_rows(list_, names, waits);
+  }
+  RowList list_ = all_rows();
+};
+
+TEST_F(SelectionOfRows, ByNameHasThatRowInEveryWayOfWaiting) {
+  const Selection selection = select({"ring"});
+  EXPECT_EQ(mechanisms(selection), std::set<std::string>{"ring"});
+  EXPECT_EQ(selection.rows.size(), 3U);
+}
+
+TEST_F(SelectionOfRows, ByWaitLeavesRowsThatHaveNoChoice) {
+  const Selection selection = select({"ring", "pipe", "cacheline_pingpong"}, {"adaptive"});
+  EXPECT_EQ(selection.rows.size(), 3U);
+}
+
+TEST_F(SelectionOfRows, OfAllIsEveryRow) {
+  EXPECT_EQ(select({"all"}).rows.size(), list_.rows.size());
+}
+
+TEST_F(SelectionOfRows, OfControlsIsTheControls) {
+  EXPECT_EQ(mechanisms(select({"controls"})),
+            (std::set<std::string>{"null_call", "memcpy", "cacheline_pingpong", "cacheline_shared",
+                                   "futex_pingpong"}));
+}
+
+TEST_F(SelectionOfRows, AddsGroupsAndNamesOnce) {
+  const Selection selection = select({"controls", "memcpy", "pipe"});
+  EXPECT_EQ(selection.rows.size(), 6U);
+}
+
+TEST_F(SelectionOfRows, NamesWhatIsAbsent) {
+  RowList list;
+  list.absent.push_back({"zeromq", "not here"});
+  EXPECT_EQ(select_rows(list, {"peers"}, {}).absent.size(), 1U);
+  EXPECT_EQ(select_rows(list, {"zeromq"}, {}).absent.size(), 1U);
+  EXPECT_EQ(select_rows(list, {"controls"}, {}).absent.size(), 0U);
+}
+
+TEST_F(SelectionOfRows, RefusesUnknownNamesAndTellsTheKnown) {
+  try {
+    select({"ring", "rong"});
+    FAIL() << "accepted";
+  } catch (const UsageError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("\"rong\""), std::string::npos) << text;
+    EXPECT_NE(text.find("unix_stream"), std::string::npos) << text;
+    EXPECT_NE(text.find("controls"), std::string::npos) << text;
+  }
+}
+
+TEST_F(SelectionOfRows, RefusesUnknownWaits) {
+  EXPECT_THROW(select({"ring"}, {"doze"}), UsageError);
+}
+
+TEST(SelectionOfSizes, AreSortedAndUnique) {
+  EXPECT_EQ(parse_sizes({"1K", "64", "1024"}), (std::vector<std::size_t>{64, 1024}));
+}
+
+TEST(SelectionOfSizes, BeginWithNoBytesAtAll) {
+  EXPECT_EQ(parse_sizes({"1", "0"}), (std::vector<std::size_t>{0, 1}));
+}
+
+TEST(SelectionOfSizes, RefusesWhatIsNoSize) {
+  EXPECT_THROW(parse_sizes({""}), UsageError);
+  EXPECT_THROW(parse_sizes({"64", "many"}), UsageError);
+  EXPECT_THROW(parse_sizes({"2G"}), UsageError);
+}
+
+TEST(SelectionOfPlacements, RefusesUnknownOnes) {
+  EXPECT_EQ(parse_placements({"one-cpu", "free", "one-cpu"}),
+            (std::vector<Placement>{Placement::one_cpu, Placement::free}));
+  EXPECT_THROW(parse_placements({"three-cpus"}), UsageError);
+}
+
+}  // namespace
+}  // namespace farcall::compare

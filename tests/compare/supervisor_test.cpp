@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What becomes of rows that misbehave: an error that says how, and no process left.
+#include "compare/supervisor.hpp"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "farcall/memory.hpp"
+
+namespace farcall::compare {
+namespace {
+
+constexpr std::int64_t kMilli = 1'000'000;
+
+struct Shared {
+  std::atomic<std::uint64_t> word[2];
+};
+
+// Exchanges words through shared memory; `before_send` may change what a server sends, or not
+// come back.
+using Mischief = std::function<void(std::span<std::byte>, std::uint64_t count)>;
+
+class MischievousEnd final : public Endpoint {
+ public:
+  MischievousEnd(Shared& shared, Role role, const Mischief& mischief)
+      : shared_(shared), me_(static_cast<std::size_t>(role)), mischief_(mischief) {}
+  void send(std::span<const std::byte> message) override {
+    std::uint64_t word = 0;
+    std::memcpy(&word, message.data(), sizeof word);
+    if (me_ == 1) mischief_({reinterpret_cast<std::byte*>(&word), sizeof word}, ++sent_);
+    shared_.word[me_].store(word);
+  }
+  void receive(std::span<std::byte> message) override {
+    std::uint64_t word = 0;
+    while ((word = shared_.word[1 - me_].load()) == last_) ::usleep(10);
+    last_ = word;
+    std::memcpy(message.data(), &word, sizeof word);
+  }
+
+ private:
+  Shared& shared_;
+  std::size_t me_;
+  const Mischief& mischief_;
+  std::uint64_t last_ = 0;
+  std::uint64_t sent_ = 0;
+};
+
+class MischievousConnection final : public Connection {
+ public:
+  explicit MischievousConnection(const Mischief& mischief) : mischief_(mischief) {}
+  std::unique_ptr<Endpoint> open(Role role) override {
+    return std::make_unique<MischievousEnd>(*reinterpret_cast<Shared*>(memory_.data()), role,
+                                            mischief_);
+  }
+
+ private:
+  Mapping memory_ = Mapping::anonymous_shared(sizeof(Shared));
+  const Mischief& mischief_;
+};
+
+class MischievousRow final : public Row {
+ public:
+  explicit MischievousRow(Mischief mischief)
+      : Row({.mechanism = "mischief",
+             .engine = "control",
+             .wait = "spin",
+             .description = "",
+             .fixed_bytes = 8,
+             .streams = false}),
+        mischief_(std::move(mischief)) {}
+  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
+    return std::make_unique<MischievousConnection>(mischief_);
+  }
+
+ private:
+  Mischief mischief_;
+};
+
+SlotPlan plan_for(const Row& row) {
+  return {.row = &row,
+          .conditions = {.message_bytes = 8, .depth_bytes = 0, .name = "farcall-test"},
+          .processor = {},
+          .effort = Effort::tiny(4 * kMilli),
+          .key = 99,
+          .measure_depth = false,
+          .depth = 0,
+          .trace = std::nullopt};
+}
+
+std::string run(const Row& row) {
+  Supervisor supervisor(1000, 300 * kMilli);
+  return supervisor.run(plan_for(row));
+}
+
+class SupervisedRow : public testing::Test {
+ protected:
+  void TearDown() override {
+    EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);
+    EXPECT_EQ(errno, ECHILD) << "a process was left";
+  }
+};
+
+TEST_F(SupervisedRow, ThatBehavesHasSamplesAndNoError) {
+  const MischievousRow row([](auto, auto) {});
+  Supervisor supervisor(1000, 300 * kMilli);
+  EXPECT_EQ(supervisor.run(plan_for(row)), "");
+  EXPECT_GE(supervisor.samples().size(), kLeastSamples);
+  for (const float sample : supervisor.samples()) EXPECT_GT(sample, 0);
+}
+
+TEST_F(SupervisedRow, ThatSendsAWrongWordFailsWithWhatWasWrong) {
+  const MischievousRow row([](std::span<std::byte> word, std::uint64_t count) {
+    if (count == 3) word[3] ^= std::byte{1};
+  });
+  const std::string error = run(row);
+  EXPECT_NE(error.find("client: wrong payload at byte 0 of 8"), std::string::npos) << error;
+}
+
+TEST_F(SupervisedRow, ThatThrowsFailsWithItsError) {
+  const MischievousRow row([](auto, std::uint64_t count) {
+    if (count == 2) throw SystemError(EIO, "mischief");
+  });
+  const std::string error = run(row);
+  EXPECT_NE(error.find("server: mischief: EIO"), std::string::npos) << error;
+}
+
+TEST_F(SupervisedRow, ThatHangsIsKilledAndFails) {
+  const MischievousRow row([](auto, std::uint64_t count) {
+    if (count == 2) ::sleep(3600);
+  });
+  const std::string error = run(row);
+  EXPECT_NE(error.find("no answer within"), std::string::npos) << error;
+}
+
+TEST_F(SupervisedRow, WhoseServerDiesFails) {
+  const MischievousRow row([](auto, std::uint64_t count) {
+    if (count == 2) ::kill(::getpid(), SIGKILL);
+  });
+  EXPECT_EQ(run(row), "the server process died");
+}
+
+TEST_F(SupervisedRow, HasItsSystemCallsCounted) {
+  // The server sleeps at least once before each message that it receives.
+  const MischievousRow row([](auto, auto) {});
+  SlotPlan plan = plan_for(row);
+  plan.trace = Role::server;
+  std::string why;
+  Supervisor supervisor(1000, 20'000 * kMilli);
+  const auto count = supervisor.trace(plan, why);
+  if (!count && why.find("ptrace") != std::string::npos) GTEST_SKIP() << why;
+  ASSERT_TRUE(count) << why;
+  EXPECT_GE(*count, 0.9);
+}
+
+}  // namespace
+}  // namespace farcall::compare
