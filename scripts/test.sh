@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
-scripts/setup.sh build test plot
+scripts/setup.sh build test programs plot
 
 presets=("$@")
 ((${#presets[@]})) || presets=(release asan-ubsan tsan)
