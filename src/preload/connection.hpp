@@ -13,6 +13,12 @@
 
 namespace farcall::preload {
 
+// How much of what the kernel counts, see packet.hpp, a sending call has sent.
+inline std::size_t units_sent(const Side& side, ssize_t result) noexcept {
+  if (side.has_messages()) return result >= 0 ? 1 : 0;
+  return result > 0 ? static_cast<std::size_t>(result) : 0;
+}
+
 // What the program called: where its bytes are, and the call itself, to be made by the C library.
 struct Call {
   int fd;
@@ -40,6 +46,8 @@ ssize_t splice_from_kernel(Side& side, const Call& call) noexcept(false);
 // Called with the receiver's lock. Also notes it with the epoll set that the descriptor is in.
 void wake_up(Side& side, int fd) noexcept;
 
+// How much the kernel takes of messages; SO_SNDBUF may have changed.
+void note_room(Side& side, int fd) noexcept;
 // The program has set or cleared O_NONBLOCK.
 void set_nonblocking(Side& side, bool on) noexcept;
 // The kernel tells of the end of a connection once. Where it told a call that returns bytes

@@ -12,6 +12,7 @@
 #include <iterator>
 
 #include "preload/options.hpp"
+#include "preload/packet.hpp"
 #include "preload/real.hpp"
 #include "preload/transfer.hpp"
 
@@ -141,6 +142,39 @@ bool has_upper_protocol(int fd) noexcept {
   return kernel(SYS_getsockopt, fd, IPPROTO_TCP, TCP_ULP, protocol, &size) == 0 && size != 0;
 }
 
+// No message is on its way, in either direction.
+bool is_quiet(int fd) noexcept {
+  int unread = 0;
+  return kernel(SYS_ioctl, fd, SIOCOUTQ, &unread) == 0 && unread == 0 && !kernel_readable(fd);
+}
+
+// Nothing is on its way, so both must have counted the same.
+Agreement compare_messages(int fd, Side& side, const Direction& in, const Direction& out) noexcept {
+  constexpr int kLooks = 50;
+  Agreement agreement = Agreement::moving;
+  for (int i = 0; i < kLooks && agreement != Agreement::agree; ++i) {
+    const OwnCounts own = own_counts(side);
+    const bool quiet = is_quiet(fd);
+    const std::uint64_t sent = in.kernel_sent.load(std::memory_order_acquire);
+    const bool sending = in.kernel_sending.load(std::memory_order_acquire) != 0;
+    const std::uint64_t taken = out.kernel_taken.load(std::memory_order_acquire);
+    const bool in_agrees = own.receiving || own.received == sent || (sending && own.received > sent);
+    const bool out_agrees = own.sending || taken == own.sent;
+    if (!quiet || !is_quiet(fd) || !(own_counts(side) == own))
+      agreement = Agreement::moving;
+    else
+      agreement = in_agrees && out_agrees ? Agreement::agree : Agreement::differ;
+    if (agreement != Agreement::agree) kernel(SYS_sched_yield);
+  }
+  return agreement;
+}
+
+// Filters say which messages come, and how much of them.
+bool has_filter(int fd) noexcept {
+  socklen_t size = 0;
+  return kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_GET_FILTER, nullptr, &size) != 0 || size != 0;
+}
+
 }  // namespace
 
 OwnCounts own_counts(Side& side) noexcept {
@@ -158,19 +192,23 @@ bool meeting_name(int fd, const Side& side, sockaddr_un& name, socklen_t& length
 }
 
 int find_peer(int fd, Kind kind, FoundSocket& found) noexcept {
-  if (kind == Kind::unix_stream) return find_unix_peer(fd, found);
+  if (is_unix(kind)) return find_unix_peer(fd, found);
   Ends ends{};
   return ends_of(fd, ends) ? find_socket(ends.peer, ends.own, found) : -ENOTCONN;
 }
 
 Agreement compare_offsets(int fd, Side& side) noexcept {
-  return side.kind == Kind::tcp ? compare_tcp_offsets(fd, side) : Agreement::agree;
+  if (side.kind == Kind::tcp) return compare_tcp_offsets(fd, side);
+  // The end that compares does so where no message is on its way, for nothing tells how many are.
+  const bool may_compare = !side.has_messages() || !side.connector || is_quiet(fd);
+  return may_compare ? Agreement::agree : Agreement::moving;
 }
 
 // What one end has sent and the other has not taken is what lies in the queue between them.
 Agreement compare_with_peer(int fd, Side& side, const Direction& in,
                             const Direction& out) noexcept {
   if (side.kind == Kind::tcp) return Agreement::agree;
+  if (side.has_messages()) return compare_messages(fd, side, in, out);
   constexpr int kLooks = 50;
   Agreement agreement = Agreement::differ;
   for (int i = 0; i < kLooks && agreement != Agreement::agree; ++i) {
@@ -210,9 +248,14 @@ bool has_ordinary_options(int fd, Kind kind) noexcept {
                              {IPPROTO_TCP, TCP_INQ, 0},        {IPPROTO_TCP, TCP_CORK, 0}};
   constexpr Option kUnix[] = {
       {SOL_SOCKET, SO_PASSCRED, 0}, {SOL_SOCKET, SO_PASSSEC, 0}, {SOL_SOCKET, SO_PASSPIDFD, 0}};
+  constexpr Option kMessages[] = {{SOL_SOCKET, SO_TIMESTAMP, 0},
+                                  {SOL_SOCKET, SO_TIMESTAMPNS, 0},
+                                  {SOL_SOCKET, SO_TIMESTAMPING, 0},
+                                  {SOL_SOCKET, SO_RXQ_OVFL, 0}};
   if (!are_usual(fd, kAnyStream)) return false;
   if (kind == Kind::tcp ? !are_usual(fd, kTcp) || has_upper_protocol(fd) : !are_usual(fd, kUnix))
     return false;
+  if (kind == Kind::unix_packets && (!are_usual(fd, kMessages) || has_filter(fd))) return false;
   const long flags = kernel(SYS_fcntl, fd, F_GETFL, 0);
   return flags >= 0 && (flags & O_ASYNC) == 0;
 }

@@ -23,7 +23,8 @@ enum class Agreement : std::uint8_t { agree, differ, moving, ending };
 // offsets are the kernel's; as far as that can be seen while other threads use the connection.
 // Before the ends share memory, where the kernel counts bytes.
 Agreement compare_offsets(int fd, Side& side) noexcept;
-// The same where it does not: with what the other end has counted.
+// The same where it does not: with what the other end has counted. `moving` is said of packets
+// alone, and to be asked again later.
 Agreement compare_with_peer(int fd, Side& side, const Direction& in, const Direction& out) noexcept;
 
 // Bytes per direction.

@@ -167,6 +167,8 @@ class Sender {
   Way way(const Ring& ring) noexcept;
   // Copies what fits and publishes it; returns how much. Zero: the ring is full, or closed.
   std::size_t put(const Ring& ring, Span& from) noexcept;
+  // Puts a message there (packet.hpp), whole, if no more than `room` is used then. False: as zero.
+  bool put_message(const Ring& ring, const Span& message, std::size_t room) noexcept;
   // The receiver waits for the kernel, or has left.
   [[nodiscard]] static bool closed(const Ring& ring) noexcept {
     return (ring.control->tail.load(std::memory_order_relaxed) & kFlags) != 0;
@@ -198,6 +200,8 @@ class Sender {
 
   // Whether it has written into the ring what it then could not publish; asked for once.
   [[nodiscard]] bool wrote_in_vain() noexcept { return std::exchange(wrote_in_vain_, false); }
+  // The receiver has written over what this side put into the ring.
+  void give_up() noexcept { broken_ = true; }
 
   [[nodiscard]] bool in_kernel() const noexcept { return in_kernel_; }
   [[nodiscard]] bool broken() const noexcept { return broken_; }
@@ -205,6 +209,8 @@ class Sender {
   [[nodiscard]] bool gone_for_ever() const noexcept { return for_ever_; }
   [[nodiscard]] std::uint64_t kernel_sent() const noexcept { return kernel_sent_; }
   [[nodiscard]] std::uint64_t position() const noexcept { return tail_; }
+  // Where what is unread begins, as of the last look.
+  [[nodiscard]] std::uint64_t unread_from() const noexcept { return head_seen_; }
   // Bytes in the ring that the receiver has not read.
   [[nodiscard]] std::size_t unread(const Ring& ring) noexcept;
   [[nodiscard]] std::size_t room(const Ring& ring) noexcept { return ring.size - unread(ring); }
@@ -225,6 +231,7 @@ class Sender {
 
   static constexpr std::uint64_t kFirstPages = 4096;
   void restart(const Ring& ring) noexcept;
+  bool publish_bytes(const Ring& ring, std::size_t size) noexcept;
   std::size_t unread_runs(const Ring& ring, iovec (&runs)[2]) const noexcept;
   void make_mark(const Ring& ring, std::uint64_t position, std::uint64_t to) noexcept;
 };
@@ -258,6 +265,10 @@ class Receiver {
   // False: the sender has just taken them back; next() tells what is there instead.
   bool take(const Ring& ring, Span& to, std::size_t size) noexcept;
   static void peek(const Ring& ring, std::uint64_t position, Span& to, std::size_t size) noexcept;
+  // Takes the message, or looks at it, that stands first among `available` bytes of the ring, as
+  // much as `to` takes. False: as take(), or there is none, which next() tells.
+  bool take_message(const Ring& ring, std::uint64_t available, Span& to, bool peek,
+                    std::size_t& length) noexcept;
   void taken_from_kernel(const Ring& ring, std::size_t size) noexcept;
   void publish(const Ring& ring) const noexcept;  // as Sender's
 

@@ -22,6 +22,7 @@ struct Ancillary {
   std::size_t size = 0;  // how much of it is filled
   int told = 0;          // msg_flags
   bool came = false;     // also where there was no memory for them
+  bool is_message = false;  // one has come: no bytes are not the end (packet.hpp)
 
   void ask(msghdr& message) const noexcept {
     message.msg_control = control;
@@ -53,8 +54,8 @@ std::size_t without_doorbell(const Receiver& receiver, const Ring& ring, const i
 
 // Sends what nobody has taken out of the ring through the kernel, as much as that takes without
 // waiting; see Sender::reclaim. Holds the sender's lock. Zero, or a negative errno; the kernel
-// tells again of EPIPE only.
-long reclaim_now(Sender& sender, const Ring& ring, int fd, bool always) noexcept;
+// tells again of EPIPE only. `messages`: what lies in the ring are messages (packet.hpp).
+long reclaim_now(Sender& sender, const Ring& ring, int fd, bool always, bool messages) noexcept;
 
 // sendmsg of at most `size` bytes of what is left in `span`, without waiting; negative errno.
 long kernel_send(int fd, const Span& span, std::size_t size, int flags) noexcept;

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "preload/connection.hpp"
 #include "preload/kind.hpp"
 #include "preload/log.hpp"
 #include "preload/proof.hpp"
@@ -119,11 +120,13 @@ void hold_nothing_back(int fd, Side& side) noexcept {
   kernel(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
 }
 
+enum class Joined : std::uint8_t { yes, no, later };
+
 // Maps both directions and lets the side use them.
-bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) noexcept {
+Joined join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) noexcept {
   const std::size_t size = kHeaderBytes + 2 * ring_bytes;
   std::byte* const base = map_connection(size, memory);
-  if (base == nullptr) return false;
+  if (base == nullptr) return Joined::no;
   const auto ring = [&](std::size_t which) {
     return Ring{.control = reinterpret_cast<Direction*>(base + which * kDirectionBytes),
                 .bytes = base + kHeaderBytes + which * ring_bytes,
@@ -132,10 +135,13 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   if (fresh) {
     start_direction(*ring(0).control);
     start_direction(*ring(1).control);
-  } else if (compare_with_peer(fd, side, *ring(1).control, *ring(0).control) != Agreement::agree) {
+  } else if (const Agreement agreement =
+                 compare_with_peer(fd, side, *ring(1).control, *ring(0).control);
+             agreement != Agreement::agree) {
     kernel(SYS_munmap, base, size);
+    if (side.has_messages() && agreement == Agreement::moving) return Joined::later;
     give_up(fd, side, Reason::seen_too_late);
-    return false;
+    return Joined::no;
   }
   const long flags = kernel(SYS_fcntl, fd, F_GETFL);
   side.nonblocking.store(flags >= 0 && (flags & O_NONBLOCK) != 0, std::memory_order_relaxed);
@@ -145,7 +151,7 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   std::uint32_t stage = side.connector ? Side::kListening : Side::kCandidate;
   if (!side.stage.compare_exchange_strong(stage, Side::kJoined)) {
     kernel(SYS_munmap, base, size);
-    return false;
+    return Joined::no;
   }
   side.own().mapping = base;
   side.own().mapped = size;
@@ -153,6 +159,7 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   side.own().out = ring(side.connector ? 0 : 1);
   side.own().in = ring(side.connector ? 1 : 0);
   if (side.kind == Kind::tcp) hold_nothing_back(fd, side);
+  if (side.has_messages()) note_room(side, fd);
   side.sender.publish(side.out());
   side.receiver.publish(side.in());
   // The end that came before this moment was no surprise either.
@@ -166,7 +173,7 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   if (side.own().counters != nullptr)
     side.own().counters->accelerated.fetch_add(1, std::memory_order_relaxed);
   log(LogLevel::debug, "descriptor %d is accelerated", fd);
-  return true;
+  return Joined::yes;
 }
 
 int create_memory(Kind kind, std::size_t size) noexcept {
@@ -214,11 +221,15 @@ void take_memory(int fd, Side& side) noexcept {
   Passed passed;
   ucred peer{};
   const bool trusted = peer_may_share(guest, peer);
-  const long got = hear(guest, &hello, sizeof hello, passed);
+  // It is left there until it is of use.
+  const long got = hear(guest, &hello, sizeof hello, passed, MSG_PEEK);
   if (got == -EAGAIN && trusted) return;  // it is about to
-  close_private(guest);
-  side.guest = -1;
-  if (!trusted || got < 0) return;  // somebody else; the right one may still come
+  if (!trusted || got < 0) {
+    // Somebody else; the right one may still come.
+    close_private(guest);
+    side.guest = -1;
+    return;
+  }
   FoundSocket found{};
   const bool proven = hello.magic == Hello::kMagic && hello.connector_cookie == cookie_of(fd) &&
                       find_peer(fd, side.kind, found) == 0 &&
@@ -229,12 +240,10 @@ void take_memory(int fd, Side& side) noexcept {
       proven && is_sound_ring(ring) && is_sound_memory(memory, kHeaderBytes + 2 * ring);
   side.peer_pid = peer.pid;
   if (sound && count_accelerated()) {
-    if (join(fd, side, memory, ring, false)) {
-      stop_listening(side);
-    } else {
-      uncount_accelerated();
-      give_up(fd, side, Reason::no_memory);
-    }
+    const Joined joined = join(fd, side, memory, ring, false);
+    if (joined == Joined::yes) return stop_listening(side);
+    uncount_accelerated();
+    if (joined == Joined::no) give_up(fd, side, Reason::no_memory);
   } else {
     give_up(fd, side, sound ? Reason::too_many : Reason::no_proof);
   }
@@ -275,7 +284,7 @@ void leave_memory(int fd, Side& side) noexcept {
                 .connector_cookie = found.cookie,
                 .ring_bytes = ring};
     // Mapped and begun before the other end can see it.
-    const bool joined = memory >= 0 && join(fd, side, memory, ring, true) &&
+    const bool joined = memory >= 0 && join(fd, side, memory, ring, true) == Joined::yes &&
                         tell(host, &hello, sizeof hello, &memory, 1);
     if (memory >= 0) kernel(SYS_close, memory);
     if (!joined && !side.accelerated()) {
@@ -354,7 +363,8 @@ void note_tcp(int fd, const sockaddr* peer, bool connector) noexcept {
 }
 
 void note_unix(int fd, const sockaddr* peer, socklen_t size, bool connector) noexcept {
-  if (!settings().unix_streams || option_of(fd, SO_TYPE) != SOCK_STREAM) return;
+  const int type = settings().unix_streams ? option_of(fd, SO_TYPE) : -1;
+  if (type != SOCK_STREAM && type != SOCK_SEQPACKET) return;
   Counters* counters = nullptr;
   if (stats_wanted() || has_lists()) {
     sockaddr_storage own{};
@@ -365,7 +375,8 @@ void note_unix(int fd, const sockaddr* peer, socklen_t size, bool connector) noe
     counters = counters_for(server);
     if (!count_connection(counters, settings().wants(server))) return;
   }
-  note_candidate(fd, Kind::unix_stream, connector, counters);
+  note_candidate(fd, type == SOCK_STREAM ? Kind::unix_stream : Kind::unix_packets, connector,
+                 counters);
 }
 
 }  // namespace
@@ -402,7 +413,8 @@ void connector_step(int fd, Side& side, std::uint32_t calls) noexcept {
   if (calls >= kConnectorGivesUp)
     give_up(fd, side, Reason::peer_plain);
   else
-    side.next_try.store(calls + (calls < kAcceptorBegins ? 3
+    side.next_try.store(calls + (side.guest >= 0           ? 1
+                                 : calls < kAcceptorBegins ? 3
                                  : calls < 8             ? 1
                                                          : calls / 2),
                         std::memory_order_relaxed);

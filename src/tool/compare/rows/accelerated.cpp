@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TCP, UDP and unix streams as any program uses them, in processes that carry the preload library.
+// TCP, UDP and unix sockets as any program uses them, in processes that carry the preload library.
 // Nothing here knows of it: what is measured is socket(), connect(), send() and recv().
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -113,10 +113,11 @@ class TcpConnection final : public Connection {
   UniqueFd listener_;
 };
 
-// At an abstract name that the kernel chooses.
+// At an abstract name that the kernel chooses. A packet comes as one, so that its end is a stream's.
+template <int kType>
 class UnixConnection final : public Connection {
  public:
-  UnixConnection() : listener_(open_socket(SOCK_STREAM, AF_UNIX)) {
+  UnixConnection() : listener_(open_socket(kType, AF_UNIX)) {
     address_.sun_family = AF_UNIX;
     auto* const address = reinterpret_cast<sockaddr*>(&address_);
     if (::bind(listener_.get(), address, sizeof(sa_family_t)) != 0 ||
@@ -127,7 +128,7 @@ class UnixConnection final : public Connection {
   std::unique_ptr<Endpoint> open(Role role) override {
     const UniqueFd listener = std::move(listener_);
     if (role == Role::server) return std::make_unique<StreamEnd>(accept_from(listener));
-    UniqueFd fd = open_socket(SOCK_STREAM, AF_UNIX);
+    UniqueFd fd = open_socket(kType, AF_UNIX);
     if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address_), address_size_) != 0)
       throw_errno("connect to an abstract name");
     return std::make_unique<StreamEnd>(std::move(fd));
@@ -232,11 +233,17 @@ void add_accelerated(RowList& list) {
               .wait = "adaptive",
               .description = "TCP loopback of unmodified programs under farcall run",
               .preloaded = true});
-  list.add<AcceleratedRow<UnixConnection>>(
+  list.add<AcceleratedRow<UnixConnection<SOCK_STREAM>>>(
       RowInfo{.mechanism = "unix_accelerated",
               .engine = "shared",
               .wait = "adaptive",
               .description = "Unix streams of unmodified programs under farcall run",
+              .preloaded = true});
+  list.add<AcceleratedRow<UnixConnection<SOCK_SEQPACKET>>>(
+      RowInfo{.mechanism = "unix_seqpacket_accelerated",
+              .engine = "shared",
+              .wait = "adaptive",
+              .description = "Unix sockets of packets of unmodified programs under farcall run",
               .preloaded = true});
   list.add<AcceleratedRow<UdpConnection>>(
       RowInfo{.mechanism = "udp_accelerated",

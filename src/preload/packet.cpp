@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "preload/packet.hpp"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "preload/real.hpp"
+
+namespace farcall::preload {
+namespace {
+
+constexpr std::uint64_t kHeader = sizeof(std::uint64_t);
+constexpr std::uint64_t kAlignment = 64;
+
+short poll_now(int fd, short events) noexcept {
+  pollfd look{.fd = fd, .events = events, .revents = 0};
+  timespec now{};
+  return kernel(SYS_ppoll, &look, 1, &now, nullptr, 0) > 0 ? look.revents : short{0};
+}
+
+// The peer's doorbell stands next: takes it out, unless that has been done.
+bool took_doorbell(Receiver& receiver, const Ring& ring, int fd, bool taken) noexcept {
+  if (doorbell_among(receiver, ring, 1) != 0) [[likely]]
+    return false;
+  std::byte bell;
+  if (taken || kernel(SYS_recvfrom, fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
+    receiver.taken_from_kernel(ring, 1);
+  return true;
+}
+
+// kNothing also for a doorbell, behind which there may be more.
+long message_from_kernel(Receiver& receiver, const Ring& ring, int fd, const iovec* parts,
+                         std::size_t count, bool peek, Ancillary* with,
+                         std::size_t& length) noexcept {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts);
+  message.msg_iovlen = count;
+  int flags = MSG_DONTWAIT | MSG_TRUNC | (peek ? MSG_PEEK : 0);
+  if (with != nullptr) {
+    with->ask(message);
+    flags |= with->wanted;
+  }
+  long raw = -EINTR;
+  while (raw == -EINTR) raw = kernel(SYS_recvmsg, fd, &message, flags);
+  // It has been thrown away.
+  if (raw == -EFAULT && !peek) receiver.taken_from_kernel(ring, 1);
+  if (raw < 0) return raw == -EAGAIN ? kNothing : raw;
+  if (raw == 0 && is_end_of_messages(receiver, ring, fd)) return 0;
+  if (took_doorbell(receiver, ring, fd, !peek)) return kNothing;
+  if (!peek) receiver.taken_from_kernel(ring, 1);
+  if (with != nullptr) {
+    with->answered(message);
+    with->is_message = true;
+  }
+  length = static_cast<std::size_t>(raw);
+  return kMessage;
+}
+
+}  // namespace
+
+bool has_hung_up(int fd) noexcept {
+  return (poll_now(fd, POLLRDHUP) & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+bool kernel_readable(int fd) noexcept { return poll_now(fd, POLLIN) != 0; }
+
+bool message_at(const Ring& memory, std::uint64_t position, std::uint64_t bytes,
+                RingMessage& found) noexcept {
+  if (position % kAlignment != 0 || bytes < space_of_message(0)) return false;
+  const std::uint64_t at = position & (memory.size - 1);
+  std::memcpy(&found.length, memory.bytes + at, kHeader);
+  // Used below as it is in `found`, wherever the peer puts another one.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (found.length > bytes) return false;
+  found.space = space_of_message(found.length);
+  if (found.space > bytes || found.space > memory.size) return false;
+  const std::uint64_t begin = (at + kHeader) & (memory.size - 1);
+  const auto first =
+      static_cast<std::size_t>(std::min<std::uint64_t>(found.length, memory.size - begin));
+  found.parts[0] = {.iov_base = memory.bytes + begin, .iov_len = first};
+  found.parts[1] = {.iov_base = memory.bytes,
+                    .iov_len = static_cast<std::size_t>(found.length) - first};
+  return true;
+}
+
+std::uint64_t whole_messages(const Ring& memory, std::uint64_t position, std::uint64_t bytes,
+                             std::uint64_t most) noexcept {
+  std::uint64_t whole = 0;
+  for (RingMessage message{}; message_at(memory, position + whole, bytes - whole, message);
+       whole += message.space)
+    if (whole + message.space > most) break;
+  return whole;
+}
+
+std::uint64_t lengths_of_messages(const Ring& memory, std::uint64_t position,
+                                  std::uint64_t bytes) noexcept {
+  std::uint64_t sum = 0;
+  RingMessage message{};
+  for (std::uint64_t at = 0; message_at(memory, position + at, bytes - at, message);
+       at += message.space)
+    sum += message.length;
+  return sum;
+}
+
+SentMessages send_messages(int fd, const Ring& memory, std::uint64_t position,
+                           std::uint64_t bytes) noexcept {
+  SentMessages sent{};
+  while (sent.space != bytes) {
+    RingMessage message{};
+    if (!message_at(memory, position + sent.space, bytes - sent.space, message)) {
+      sent.error = -EPROTO;
+      break;
+    }
+    const Span whole(message.parts, 2);
+    const long result = kernel_send(fd, whole, whole.left(), MSG_NOSIGNAL);
+    if (result < 0) {
+      sent.error = result;
+      break;
+    }
+    sent.space += message.space;
+    ++sent.count;
+  }
+  return sent;
+}
+
+bool is_end_of_messages(const Receiver& receiver, const Ring& ring, int fd) noexcept {
+  if (!has_hung_up(fd)) return false;
+  if (ring.control == nullptr) return true;
+  // What has come is counted as soon as its sender has returned from sending it.
+  constexpr int kLooks = 100;
+  for (int i = 0;
+       i < kLooks && ring.control->kernel_sending.load(std::memory_order_acquire) != 0; ++i)
+    kernel(SYS_sched_yield);
+  return !receiver.kernel_has_more(ring);
+}
+
+long receive_message_now(Receiver& receiver, const Ring& ring, int fd, const iovec* parts,
+                         std::size_t count, bool peek, Ancillary* with,
+                         std::size_t& length) noexcept {
+  constexpr int kMostTries = 10'000;
+  // A peer that takes back again and again is given up for now.
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    const Receiver::Next next = receiver.next(ring);
+    switch (next.kind) {
+      case Receiver::Next::ring: {
+        Span to(parts, count);
+        const std::size_t room = to.left();
+        if (!receiver.take_message(ring, next.bytes, to, peek, length)) continue;
+        if (with != nullptr) {
+          with->told = length > room ? MSG_TRUNC : 0;
+          with->is_message = true;
+        }
+        return kMessage;
+      }
+      case Receiver::Next::broken: return -ECONNRESET;
+      case Receiver::Next::nothing:
+        if (!receiver.watched()) return kNothing;
+        break;
+      case Receiver::Next::kernel: break;
+      case Receiver::Next::open:
+        // What is there now belongs to this segment if it is open afterwards.
+        if (!receiver.watched()) {
+          if (!kernel_readable(fd)) return kNothing;
+          if (receiver.next(ring).kind != Receiver::Next::open) continue;
+        }
+        break;
+    }
+    const std::uint64_t before = receiver.kernel_taken();
+    const long got =
+        message_from_kernel(receiver, ring, fd, parts, count, peek, with, length);
+    const bool was_doorbell = got == kNothing && receiver.kernel_taken() != before;
+    if (!was_doorbell) return got;
+  }
+  return kNothing;
+}
+
+long look_for_end_of_messages(Receiver& receiver, const Ring& ring, int fd) noexcept {
+  if (!has_hung_up(fd)) return kNothing;
+  // Whatever the peer sent before its end is here by now.
+  const Receiver::Next next = receiver.next(ring);
+  if (next.kind == Receiver::Next::ring || next.kind == Receiver::Next::kernel) return kNothing;
+  if (next.kind == Receiver::Next::broken) return -ECONNRESET;
+  std::byte one;
+  const long got = kernel(SYS_recvfrom, fd, &one, 1, MSG_PEEK | MSG_DONTWAIT, nullptr, nullptr);
+  if (got == -EAGAIN || got == -EINTR) return kNothing;
+  if (got < 0) return got;
+  if (got == 0 && is_end_of_messages(receiver, ring, fd)) return 0;
+  // One for which there is no mark went past the peer's library. Nothing is in front of it.
+  if (receiver.next(ring).kind == Receiver::Next::nothing) receiver.watch_for_ever(ring);
+  return kNothing;
+}
+
+}  // namespace farcall::preload
