@@ -177,8 +177,7 @@ class Receiving {
       unwatch_for_this_call();
       if (borrowed_) look_briefly(side_);
     }
-    // Of packets the kernel tells this first.
-    if (side_.has_messages() && peer_has_closed(side_) && is_reset(side_)) return failed(-ECONNRESET);
+    if (side_.has_messages() && is_reset_first()) return failed(-ECONNRESET);
     for (;;) {
       const long got = take();
       if (got == kMessage) return message_came();
@@ -214,6 +213,15 @@ class Receiving {
 
  private:
   enum class Outcome : std::uint8_t { look_again, took, message, ended };
+
+  // Of packets a reset is told first. The kernel may know of it, too, and does not tell it again.
+  bool is_reset_first() noexcept {
+    if (!peer_has_closed(side_) || !is_reset(side_)) return false;
+    int error = 0;
+    socklen_t size = sizeof error;
+    kernel(SYS_getsockopt, call_.fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    return true;
+  }
 
   void unwatch_for_this_call() noexcept {
     if (!may_share_ring(side_)) return;

@@ -206,6 +206,34 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
   }
 }
 
+ssize_t send_all_by_kernel(Side& side, const Call& call, Afterwards afterwards) {
+  Guard guard(side.send_lock);
+  if (!guard) return fail(-EINTR);
+  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
+  if (side.out().control != nullptr) {
+    while (!leave_ring_for_kernel(side, call.fd))
+      if (const ssize_t waited = wait_for_kernel(side, call, guard); waited != 0) return waited;
+    if (side.kind == Kind::tcp)
+      if (const int error = take_error(side); error != 0) return fail(-error);
+    if (afterwards == Afterwards::kernel) side.sender.leave_ring(side.out());
+  }
+  if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
+  guard.unlock();
+  settle_before_sleep();
+  const ssize_t sent = call.as_it_is(call.arguments);
+  const int error = errno;
+  if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
+    side.sender.leave_kernel(side.out(), units_sent(side, sent));
+    if (afterwards == Afterwards::ring_when_taken) side.sender.stay_in_kernel_until_taken();
+    const bool candidate = side.out().control == nullptr;
+    guard.unlock();
+    count(side, false, sent);
+    if (units_sent(side, sent) != 0 && candidate) count_call(call.fd, side);
+  }
+  errno = error;
+  return sent;
+}
+
 // A message goes whole or not at all.
 ssize_t send_message(Side& side, const Call& call, Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
@@ -241,7 +269,10 @@ ssize_t tell_reset(Side& side, ssize_t result) noexcept {
   if (result >= 0) return result;
   const int error = errno;
   if (error == ECONNRESET) side.reset_told = true;
-  if (error != EPIPE || !peer_has_closed(side)) return fail(-error);
+  if (error != EPIPE) return fail(-error);
+  // It may have told it to this very call, which took messages back first.
+  if (const int kept = take_error(side); kept != 0) return fail(-kept);
+  if (!peer_has_closed(side)) return fail(-error);
   const Guard receiving(side.receive_lock);
   if (!receiving || !is_reset(side)) return fail(-error);
   side.reset_told = true;
@@ -249,23 +280,25 @@ ssize_t tell_reset(Side& side, ssize_t result) noexcept {
 }
 
 ssize_t send_packet(Side& side, const Call& call) {
-  const std::size_t length = Span(call.parts, call.count).left();
   // The kernel says so before anything else.
   if (const int error = take_error(side); error != 0) [[unlikely]]
     return fail(-error);
   Afterwards afterwards = Afterwards::ring;
-  {
+  if (!has_bad_part(call.parts, call.count) && (call.flags & MSG_OOB) == 0) {
+    const std::size_t length = Span(call.parts, call.count).left();
     Guard guard(side.send_lock);
     if (!guard) return fail(-EINTR);
     if (side.out().control != nullptr) {
       const std::size_t room = side.room.load(std::memory_order_relaxed);
+      // Kernels differ in whether one of no bytes, unread, is a reason for a reset.
+      const bool is_usual = length != 0 && call.count <= kMostParts;
       if (is_for_kernel(length, side.out().size))
         afterwards = Afterwards::ring_when_taken;
-      else if (call.count <= kMostParts && space_of_message(length) <= room)
+      else if (is_usual && space_of_message(length) <= room)
         return send_message(side, call, guard);
     }
   }
-  return send_by_kernel(side, call, afterwards);
+  return send_all_by_kernel(side, call, afterwards);
 }
 
 }  // namespace
@@ -280,34 +313,13 @@ bool reclaim(Side& side, int fd, bool always) noexcept {
 }
 
 ssize_t send_by_kernel(Side& side, const Call& call, Afterwards afterwards) noexcept(false) {
-  Guard guard(side.send_lock);
-  if (!guard) return fail(-EINTR);
-  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
-  if (side.out().control != nullptr) {
-    while (!leave_ring_for_kernel(side, call.fd))
-      if (const ssize_t waited = wait_for_kernel(side, call, guard); waited != 0) return waited;
-    if (side.kind == Kind::tcp)
-      if (const int error = take_error(side); error != 0) return fail(-error);
-    if (afterwards == Afterwards::kernel) side.sender.leave_ring(side.out());
-  }
-  if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
-  guard.unlock();
-  settle_before_sleep();
-  const ssize_t sent = call.as_it_is(call.arguments);
-  const int error = errno;
-  if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
-    side.sender.leave_kernel(side.out(), units_sent(side, sent));
-    if (afterwards == Afterwards::ring_when_taken) side.sender.stay_in_kernel_until_taken();
-    const bool candidate = side.out().control == nullptr;
-    guard.unlock();
-    count(side, false, sent);
-    if (units_sent(side, sent) != 0 && candidate) count_call(call.fd, side);
-  }
-  errno = error;
-  return sent;
+  if (!side.has_messages()) return send_all_by_kernel(side, call, afterwards);
+  if (const int error = take_error(side); error != 0) return fail(-error);
+  return tell_reset(side, send_all_by_kernel(side, call, afterwards));
 }
 
 ssize_t send_to(Side& side, const Call& call) noexcept(false) {
+  if (side.has_messages()) return tell_reset(side, send_packet(side, call));
   // A unix stream tells who sends of a broken pipe only.
   if (side.kind == Kind::tcp)
     if (const int error = take_error(side); error != 0) [[unlikely]]
@@ -320,7 +332,6 @@ ssize_t send_to(Side& side, const Call& call) noexcept(false) {
     if ((call.flags & MSG_OOB) != 0) note_reason(side, Reason::urgent);
     return send_by_kernel(side, call, Afterwards::kernel);
   }
-  if (side.has_messages()) return tell_reset(side, send_packet(side, call));
   {
     Guard guard(side.send_lock);
     if (!guard) return fail(-EINTR);
