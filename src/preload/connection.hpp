@@ -19,6 +19,10 @@ inline std::size_t units_sent(const Side& side, ssize_t result) noexcept {
   return result > 0 ? static_cast<std::size_t>(result) : 0;
 }
 
+inline std::size_t message_bytes(const Side& side, ssize_t result) noexcept {
+  return side.has_messages() && result > 0 ? static_cast<std::size_t>(result) : 0;
+}
+
 // What the program called: where its bytes are, and the call itself, to be made by the C library.
 struct Call {
   int fd;

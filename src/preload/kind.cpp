@@ -142,33 +142,6 @@ bool has_upper_protocol(int fd) noexcept {
   return kernel(SYS_getsockopt, fd, IPPROTO_TCP, TCP_ULP, protocol, &size) == 0 && size != 0;
 }
 
-// No message is on its way, in either direction.
-bool is_quiet(int fd) noexcept {
-  int unread = 0;
-  return kernel(SYS_ioctl, fd, SIOCOUTQ, &unread) == 0 && unread == 0 && !kernel_readable(fd);
-}
-
-// Nothing is on its way, so both must have counted the same.
-Agreement compare_messages(int fd, Side& side, const Direction& in, const Direction& out) noexcept {
-  constexpr int kLooks = 50;
-  Agreement agreement = Agreement::moving;
-  for (int i = 0; i < kLooks && agreement != Agreement::agree; ++i) {
-    const OwnCounts own = own_counts(side);
-    const bool quiet = is_quiet(fd);
-    const std::uint64_t sent = in.kernel_sent.load(std::memory_order_acquire);
-    const bool sending = in.kernel_sending.load(std::memory_order_acquire) != 0;
-    const std::uint64_t taken = out.kernel_taken.load(std::memory_order_acquire);
-    const bool in_agrees = own.receiving || own.received == sent || (sending && own.received > sent);
-    const bool out_agrees = own.sending || taken == own.sent;
-    if (!quiet || !is_quiet(fd) || !(own_counts(side) == own))
-      agreement = Agreement::moving;
-    else
-      agreement = in_agrees && out_agrees ? Agreement::agree : Agreement::differ;
-    if (agreement != Agreement::agree) kernel(SYS_sched_yield);
-  }
-  return agreement;
-}
-
 // Filters say which messages come, and how much of them.
 bool has_filter(int fd) noexcept {
   socklen_t size = 0;
@@ -180,8 +153,9 @@ bool has_filter(int fd) noexcept {
 OwnCounts own_counts(Side& side) noexcept {
   const Guard receiving(side.receive_lock);
   const Guard sending(side.send_lock);
-  return {.sent = side.sender.kernel_sent(),
-          .received = side.receiver.kernel_taken(),
+  const bool messages = side.has_messages();
+  return {.sent = messages ? side.sender.message_bytes() : side.sender.kernel_sent(),
+          .received = messages ? side.receiver.message_bytes() : side.receiver.kernel_taken(),
           .sending = side.sender.busy(),
           .receiving = side.receiver.busy()};
 }
@@ -198,29 +172,30 @@ int find_peer(int fd, Kind kind, FoundSocket& found) noexcept {
 }
 
 Agreement compare_offsets(int fd, Side& side) noexcept {
-  if (side.kind == Kind::tcp) return compare_tcp_offsets(fd, side);
-  // The end that compares does so where no message is on its way, for nothing tells how many are.
-  const bool may_compare = !side.has_messages() || !side.connector || is_quiet(fd);
-  return may_compare ? Agreement::agree : Agreement::moving;
+  return side.kind == Kind::tcp ? compare_tcp_offsets(fd, side) : Agreement::agree;
 }
 
 // What one end has sent and the other has not taken is what lies in the queue between them.
 Agreement compare_with_peer(int fd, Side& side, const Direction& in,
                             const Direction& out) noexcept {
   if (side.kind == Kind::tcp) return Agreement::agree;
-  if (side.has_messages()) return compare_messages(fd, side, in, out);
+  // Of packets the kernel tells how many bytes wait, not how many messages.
+  const std::atomic<std::uint64_t>& sent_there =
+      side.has_messages() ? in.message_bytes_sent : in.kernel_sent;
+  const std::atomic<std::uint64_t>& taken_there =
+      side.has_messages() ? out.message_bytes_taken : out.kernel_taken;
   constexpr int kLooks = 50;
   Agreement agreement = Agreement::differ;
   for (int i = 0; i < kLooks && agreement != Agreement::agree; ++i) {
     const OwnCounts own = own_counts(side);
-    const std::uint64_t sent = in.kernel_sent.load(std::memory_order_acquire);
+    const std::uint64_t sent = sent_there.load(std::memory_order_acquire);
     const bool sending = in.kernel_sending.load(std::memory_order_acquire) != 0;
-    const std::uint64_t taken = out.kernel_taken.load(std::memory_order_acquire);
+    const std::uint64_t taken = taken_there.load(std::memory_order_acquire);
     const long queued = kernel_queued(fd);
     FoundSocket peer{};
     if (queued < 0 || find_unix_peer(fd, peer) != 0) return Agreement::ending;
-    if (!(own_counts(side) == own) || in.kernel_sent.load(std::memory_order_acquire) != sent ||
-        out.kernel_taken.load(std::memory_order_acquire) != taken) {
+    if (!(own_counts(side) == own) || sent_there.load(std::memory_order_acquire) != sent ||
+        taken_there.load(std::memory_order_acquire) != taken) {
       agreement = Agreement::moving;
       kernel(SYS_sched_yield);
       continue;

@@ -23,8 +23,7 @@ enum class Agreement : std::uint8_t { agree, differ, moving, ending };
 // offsets are the kernel's; as far as that can be seen while other threads use the connection.
 // Before the ends share memory, where the kernel counts bytes.
 Agreement compare_offsets(int fd, Side& side) noexcept;
-// The same where it does not: with what the other end has counted. `moving` is said of packets
-// alone, and to be asked again later.
+// The same where it does not: with what the other end has counted.
 Agreement compare_with_peer(int fd, Side& side, const Direction& in, const Direction& out) noexcept;
 
 // Bytes per direction.
@@ -34,7 +33,7 @@ std::size_t ring_bytes_of(Kind kind) noexcept;
 // before, see changes_the_stream().
 bool has_ordinary_options(int fd, Kind kind) noexcept;
 
-// What a side has counted, and which halves no call is in the middle of.
+// How many bytes a side has counted, and which halves no call is in the middle of.
 struct OwnCounts {
   std::uint64_t sent, received;
   bool sending, receiving;

@@ -49,7 +49,7 @@ long message_from_kernel(Receiver& receiver, const Ring& ring, int fd, const iov
   if (raw < 0) return raw == -EAGAIN ? kNothing : raw;
   if (raw == 0 && is_end_of_messages(receiver, ring, fd)) return 0;
   if (took_doorbell(receiver, ring, fd, !peek)) return kNothing;
-  if (!peek) receiver.taken_from_kernel(ring, 1);
+  if (!peek) receiver.taken_from_kernel(ring, 1, static_cast<std::size_t>(raw));
   if (with != nullptr) {
     with->answered(message);
     with->is_message = true;

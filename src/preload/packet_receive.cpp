@@ -10,6 +10,12 @@
 
 namespace farcall::preload {
 
+namespace {
+
+// What the kernel has given to a call that had entered it (Receiver::enter_kernel).
+enum class Came : std::uint8_t { message, end, doorbell };
+
+// Counts it. Holds the receiver's lock.
 Came note_message(Side& side, const Call& call, std::size_t length) noexcept {
   const bool takes = (call.flags & MSG_PEEK) == 0;
   const Ring& ring = side.in();
@@ -20,7 +26,7 @@ Came note_message(Side& side, const Call& call, std::size_t length) noexcept {
     return Came::end;
   }
   const bool is_bell = ring.control != nullptr && doorbell_among(side.receiver, ring, 1) == 0;
-  side.receiver.leave_kernel(ring, takes ? 1 : 0);
+  side.receiver.leave_kernel(ring, takes ? 1 : 0, takes ? length : 0);
   if (!is_bell) return Came::message;
   answer_leaving_peer(side, call.fd);
   std::byte bell;
@@ -28,6 +34,8 @@ Came note_message(Side& side, const Call& call, std::size_t length) noexcept {
     side.receiver.taken_from_kernel(ring, 1);
   return Came::doorbell;
 }
+
+}  // namespace
 
 long sleep_for_message(Side& side, const Call& call, std::size_t& length,
                        Guard& guard) noexcept(false) {
@@ -46,6 +54,7 @@ long sleep_for_message(Side& side, const Call& call, std::size_t& length,
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
     const bool takes = (call.flags & MSG_PEEK) == 0;
     side.patience.slept();
+    if (got < 0 && error == ECONNRESET) side.reset_told = true;
     // With a pointer that is none a message is thrown away.
     if (got < 0)
       side.receiver.leave_kernel(side.in(), takes && error == EFAULT ? 1 : 0);
@@ -60,6 +69,16 @@ long sleep_for_message(Side& side, const Call& call, std::size_t& length,
   call.with->is_message = true;
   length = static_cast<std::size_t>(got);
   return kMessage;
+}
+
+ssize_t receive_message_plainly(Side& side, const Call& call, Guard& guard) noexcept(false) {
+  std::size_t length = 0;
+  const long got = sleep_for_message(side, call, length, guard);
+  const int error = errno;
+  guard.unlock();
+  if (got == kMessage && (call.flags & MSG_PEEK) == 0) count_call(call.fd, side);
+  errno = error;
+  return got == kMessage ? message_result(call, length) : got;
 }
 
 }  // namespace farcall::preload

@@ -112,7 +112,7 @@ Passed::~Passed() {
     if (fd >= 0) kernel(SYS_close, fd);
 }
 
-long hear(int connection, void* words, std::size_t size, Passed& passed, int flags) noexcept {
+long hear(int connection, void* words, std::size_t size, Passed& passed) noexcept {
   iovec part{.iov_base = words, .iov_len = size};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof passed.fds)] = {};
   msghdr message{};
@@ -120,7 +120,7 @@ long hear(int connection, void* words, std::size_t size, Passed& passed, int fla
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  const long got = kernel(SYS_recvmsg, connection, &message, flags | MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  const long got = kernel(SYS_recvmsg, connection, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (got < 0) return got;
   const cmsghdr* const head = CMSG_FIRSTHDR(&message);
   if (head != nullptr && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS)

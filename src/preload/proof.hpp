@@ -41,6 +41,6 @@ struct Passed {
 // Both without waiting. hear(): -EAGAIN: nothing yet; any other error: nothing that can be used.
 bool tell(int connection, void* words, std::size_t size, const int* fds,
           std::size_t count) noexcept;
-long hear(int connection, void* words, std::size_t size, Passed& passed, int flags = 0) noexcept;
+long hear(int connection, void* words, std::size_t size, Passed& passed) noexcept;
 
 }  // namespace farcall::preload

@@ -53,6 +53,7 @@ std::size_t came_from_kernel(Side& side, const Call& call, const iovec* parts, s
 
 // kNothing: look again.
 ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
+  if (side.has_messages()) return receive_message_plainly(side, call, guard);
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   side.receiver.enter_kernel();
   guard.unlock();
@@ -60,10 +61,7 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
   ssize_t got = call.as_it_is(call.arguments);
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
-    if (got >= 0 && side.has_messages()) {
-      if (note_message(side, call, static_cast<std::size_t>(got)) == Came::doorbell)
-        return kNothing;
-    } else if (got > 0 && (call.flags & (MSG_OOB | MSG_ERRQUEUE)) == 0) {
+    if (got > 0 && (call.flags & (MSG_OOB | MSG_ERRQUEUE)) == 0) {
       // It may have become accelerated, and even left again, while this call slept.
       got = static_cast<ssize_t>(
           came_from_kernel(side, call, call.parts, call.count, static_cast<std::size_t>(got)));
@@ -75,8 +73,7 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
       if (got == 0 && !wanted_none && at_end(side, 0) != 0) return -1;
     }
     guard.unlock();
-    const bool moved = got > 0 || (got == 0 && side.has_messages());
-    if (moved && (call.flags & (MSG_PEEK | MSG_OOB)) == 0) {
+    if (got > 0 && (call.flags & (MSG_PEEK | MSG_OOB)) == 0) {
       count(side, false, got);
       count_call(call.fd, side);
     }
@@ -261,8 +258,7 @@ class Receiving {
 
   ssize_t message_came() noexcept {
     if (owns_guard_) (void)finished(0);
-    return static_cast<ssize_t>((call_.flags & MSG_TRUNC) != 0 ? length_
-                                                               : std::min(length_, wanted_));
+    return message_result(call_, length_);
   }
 
   bool finished(ssize_t got) noexcept {

@@ -148,7 +148,7 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
   }
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation)
-    side.sender.leave_kernel(side.out(), units_sent(side, sent));
+    side.sender.leave_kernel(side.out(), units_sent(side, sent), message_bytes(side, sent));
   else
     sent = sent < 0 ? sent : -1;
   count(side, false, sent);
@@ -223,7 +223,7 @@ ssize_t send_all_by_kernel(Side& side, const Call& call, Afterwards afterwards) 
   const ssize_t sent = call.as_it_is(call.arguments);
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
-    side.sender.leave_kernel(side.out(), units_sent(side, sent));
+    side.sender.leave_kernel(side.out(), units_sent(side, sent), message_bytes(side, sent));
     if (afterwards == Afterwards::ring_when_taken) side.sender.stay_in_kernel_until_taken();
     const bool candidate = side.out().control == nullptr;
     guard.unlock();

@@ -220,14 +220,16 @@ bool Sender::enter_kernel(const Ring& ring) noexcept {
   return false;
 }
 
-void Sender::leave_kernel(const Ring& ring, std::size_t sent) noexcept {
+void Sender::leave_kernel(const Ring& ring, std::size_t sent, std::size_t bytes) noexcept {
   if (sending_ != 0) --sending_;
   kernel_sent_ += sent;
+  message_bytes_ += bytes;
   publish(ring);
 }
 
 void Sender::publish(const Ring& ring) const noexcept {
   if (ring.control == nullptr) return;
+  ring.control->message_bytes_sent.store(message_bytes_, std::memory_order_relaxed);
   ring.control->kernel_sent.store(kernel_sent_, std::memory_order_release);
   ring.control->kernel_sending.store(sending_, std::memory_order_release);
 }
@@ -424,14 +426,16 @@ bool Receiver::take_message(const Ring& ring, std::uint64_t available, Span& to,
   return true;
 }
 
-void Receiver::taken_from_kernel(const Ring& ring, std::size_t size) noexcept {
+void Receiver::taken_from_kernel(const Ring& ring, std::size_t size, std::size_t bytes) noexcept {
   kernel_taken_ += size;
+  message_bytes_ += bytes;
   publish(ring);
 }
 
 void Receiver::publish(const Ring& ring) const noexcept {
-  if (ring.control != nullptr)
-    ring.control->kernel_taken.store(kernel_taken_, std::memory_order_release);
+  if (ring.control == nullptr) return;
+  ring.control->message_bytes_taken.store(message_bytes_, std::memory_order_relaxed);
+  ring.control->kernel_taken.store(kernel_taken_, std::memory_order_release);
 }
 
 bool Receiver::follow(const Ring& ring) noexcept {

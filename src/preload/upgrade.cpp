@@ -120,13 +120,11 @@ void hold_nothing_back(int fd, Side& side) noexcept {
   kernel(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
 }
 
-enum class Joined : std::uint8_t { yes, no, later };
-
 // Maps both directions and lets the side use them.
-Joined join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) noexcept {
+bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) noexcept {
   const std::size_t size = kHeaderBytes + 2 * ring_bytes;
   std::byte* const base = map_connection(size, memory);
-  if (base == nullptr) return Joined::no;
+  if (base == nullptr) return false;
   const auto ring = [&](std::size_t which) {
     return Ring{.control = reinterpret_cast<Direction*>(base + which * kDirectionBytes),
                 .bytes = base + kHeaderBytes + which * ring_bytes,
@@ -135,13 +133,10 @@ Joined join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) 
   if (fresh) {
     start_direction(*ring(0).control);
     start_direction(*ring(1).control);
-  } else if (const Agreement agreement =
-                 compare_with_peer(fd, side, *ring(1).control, *ring(0).control);
-             agreement != Agreement::agree) {
+  } else if (compare_with_peer(fd, side, *ring(1).control, *ring(0).control) != Agreement::agree) {
     kernel(SYS_munmap, base, size);
-    if (side.has_messages() && agreement == Agreement::moving) return Joined::later;
     give_up(fd, side, Reason::seen_too_late);
-    return Joined::no;
+    return false;
   }
   const long flags = kernel(SYS_fcntl, fd, F_GETFL);
   side.nonblocking.store(flags >= 0 && (flags & O_NONBLOCK) != 0, std::memory_order_relaxed);
@@ -151,7 +146,7 @@ Joined join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) 
   std::uint32_t stage = side.connector ? Side::kListening : Side::kCandidate;
   if (!side.stage.compare_exchange_strong(stage, Side::kJoined)) {
     kernel(SYS_munmap, base, size);
-    return Joined::no;
+    return false;
   }
   side.own().mapping = base;
   side.own().mapped = size;
@@ -173,7 +168,7 @@ Joined join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) 
   if (side.own().counters != nullptr)
     side.own().counters->accelerated.fetch_add(1, std::memory_order_relaxed);
   log(LogLevel::debug, "descriptor %d is accelerated", fd);
-  return Joined::yes;
+  return true;
 }
 
 int create_memory(Kind kind, std::size_t size) noexcept {
@@ -221,15 +216,11 @@ void take_memory(int fd, Side& side) noexcept {
   Passed passed;
   ucred peer{};
   const bool trusted = peer_may_share(guest, peer);
-  // It is left there until it is of use.
-  const long got = hear(guest, &hello, sizeof hello, passed, MSG_PEEK);
+  const long got = hear(guest, &hello, sizeof hello, passed);
   if (got == -EAGAIN && trusted) return;  // it is about to
-  if (!trusted || got < 0) {
-    // Somebody else; the right one may still come.
-    close_private(guest);
-    side.guest = -1;
-    return;
-  }
+  close_private(guest);
+  side.guest = -1;
+  if (!trusted || got < 0) return;  // somebody else; the right one may still come
   FoundSocket found{};
   const bool proven = hello.magic == Hello::kMagic && hello.connector_cookie == cookie_of(fd) &&
                       find_peer(fd, side.kind, found) == 0 &&
@@ -240,10 +231,12 @@ void take_memory(int fd, Side& side) noexcept {
       proven && is_sound_ring(ring) && is_sound_memory(memory, kHeaderBytes + 2 * ring);
   side.peer_pid = peer.pid;
   if (sound && count_accelerated()) {
-    const Joined joined = join(fd, side, memory, ring, false);
-    if (joined == Joined::yes) return stop_listening(side);
-    uncount_accelerated();
-    if (joined == Joined::no) give_up(fd, side, Reason::no_memory);
+    if (join(fd, side, memory, ring, false)) {
+      stop_listening(side);
+    } else {
+      uncount_accelerated();
+      give_up(fd, side, Reason::no_memory);
+    }
   } else {
     give_up(fd, side, sound ? Reason::too_many : Reason::no_proof);
   }
@@ -284,7 +277,7 @@ void leave_memory(int fd, Side& side) noexcept {
                 .connector_cookie = found.cookie,
                 .ring_bytes = ring};
     // Mapped and begun before the other end can see it.
-    const bool joined = memory >= 0 && join(fd, side, memory, ring, true) == Joined::yes &&
+    const bool joined = memory >= 0 && join(fd, side, memory, ring, true) &&
                         tell(host, &hello, sizeof hello, &memory, 1);
     if (memory >= 0) kernel(SYS_close, memory);
     if (!joined && !side.accelerated()) {
@@ -413,8 +406,7 @@ void connector_step(int fd, Side& side, std::uint32_t calls) noexcept {
   if (calls >= kConnectorGivesUp)
     give_up(fd, side, Reason::peer_plain);
   else
-    side.next_try.store(calls + (side.guest >= 0           ? 1
-                                 : calls < kAcceptorBegins ? 3
+    side.next_try.store(calls + (calls < kAcceptorBegins ? 3
                                  : calls < 8             ? 1
                                                          : calls / 2),
                         std::memory_order_relaxed);
