@@ -270,6 +270,7 @@ TEST(Hostile, ALengthThatCannotBeEndsTheConnection) {
       const std::uint64_t lengths[] = {~std::uint64_t{0}, std::uint64_t{1} << 63,  131'072,
                                        65'536,            (1U << 17) - 8,          4'000'000'000};
       const auto regions = shared_regions();
+      (void)!::recv(other, bytes, 64, 0);
       for (;;) {
         (void)!::send(other, bytes, 64, MSG_DONTWAIT | MSG_NOSIGNAL);
         for (const Region& region : regions)
@@ -285,6 +286,7 @@ TEST(Hostile, ALengthThatCannotBeEndsTheConnection) {
       ASSERT_EQ(::recv(fd.get(), bytes, 64, 0), 64);
     }
     EXPECT_FALSE(shared_regions().empty());
+    ASSERT_EQ(::send(fd.get(), bytes, 64, MSG_NOSIGNAL), 64);
     const auto end = std::chrono::steady_clock::now() + 100ms;
     bool broken = false;
     while (!broken && std::chrono::steady_clock::now() < end) {
