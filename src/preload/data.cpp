@@ -358,8 +358,7 @@ int receive_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flag
 
 // Bytes of a unix stream may have come with descriptors.
 Afterwards afterwards(const Side& side, bool has_control) noexcept {
-  return has_control && is_unix(side.kind) ? Afterwards::ring_when_taken
-                                                       : Afterwards::ring;
+  return has_control && is_unix(side.kind) ? Afterwards::ring_when_taken : Afterwards::ring;
 }
 
 int send_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flags) {

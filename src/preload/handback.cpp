@@ -70,8 +70,7 @@ void reset(Side& side, int fd, Direction& direction) noexcept {
 // As much as the kernel takes of what lies in `memory` from `from` to `to`; returns how much.
 std::size_t send_now(int fd, const Ring& memory, std::size_t from, std::size_t to,
                      bool messages) noexcept {
-  if (messages)
-    return static_cast<std::size_t>(send_messages(fd, memory, from, to - from).space);
+  if (messages) return static_cast<std::size_t>(send_messages(fd, memory, from, to - from).space);
   const iovec part{.iov_base = memory.bytes + from, .iov_len = to - from};
   Span left(&part, 1);
   for (long sent = 1; left.left() != 0 && sent > 0;) {

@@ -3,8 +3,8 @@
 // Messages of a unix socket of packets (SOCK_SEQPACKET), in the rings of streams (stream.hpp).
 //
 // All that stream.hpp says of a direction holds, with two differences. What the kernel carries is
-// counted in messages, not bytes: marks, kernel_sent, kernel_taken, the doorbell. And a message lies
-// in the ring whole or not at all, behind its length:
+// counted in messages, not bytes: marks, kernel_sent, kernel_taken, the doorbell. And a message
+// lies in the ring whole or not at all, behind its length:
 //
 //   | length: 8 bytes | the message | room |      all of it: space_of_message(length)
 //

@@ -372,10 +372,10 @@ class Receiving {
     if (next.kind == Receiver::Next::ring || next.kind == Receiver::Next::broken)
       return Outcome::look_again;
     const bool open = next.kind != Receiver::Next::kernel;
-    result = side_.has_messages() ? sleep_for_message(side_, call_, length_, guard_)
-                                  : sleep_in_kernel(side_, call_, to_,
-                                                    open ? UINT64_MAX : next.bytes, total_ == 0,
-                                                    guard_);
+    result = side_.has_messages()
+                 ? sleep_for_message(side_, call_, length_, guard_)
+                 : sleep_in_kernel(side_, call_, to_, open ? UINT64_MAX : next.bytes, total_ == 0,
+                                   guard_);
     if (result == kMessage) {
       owns_guard_ = !is_gone(side_, generation_);
       return Outcome::message;

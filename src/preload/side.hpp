@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// This program's side of a connection, over TCP or a unix socket, and which descriptors refer to it.
+// This program's side of a connection, over TCP or a unix socket, and which descriptors refer to
+// it.
 //
 // Sides stand in memory that forked children share, since parent and child may both go on with a
 // connection. The peer never sees them. Which numbers refer to a side, and where its memory is
@@ -69,8 +70,8 @@ struct Side {
   // What the kernel has said, once, to a call that returned bytes or was the library's own: the
   // next call of the program tells it.
   std::atomic<int> error_kept;
-  std::atomic<bool> stay_watched;  // waited for in ways that only the kernel serves
-  std::atomic<bool> polled;        // waited for with poll or select
+  std::atomic<bool> stay_watched;   // waited for in ways that only the kernel serves
+  std::atomic<bool> polled;         // waited for with poll or select
   std::atomic<std::uint32_t> room;  // SO_SNDBUF, once accelerated; of packets
   Kind kind;
   bool connector;

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "preload/packet.hpp"
-
 namespace farcall::preload {
 
 void start_direction(Direction& direction) noexcept {
@@ -138,27 +136,6 @@ std::size_t Sender::put(const Ring& ring, Span& from) noexcept {
   if (!publish_bytes(ring, size)) return 0;
   from = copy;
   return size;
-}
-
-bool Sender::put_message(const Ring& ring, const Span& message, std::size_t room) noexcept {
-  const std::uint64_t length = message.left();
-  const auto space = static_cast<std::size_t>(space_of_message(length));
-  // Those are long, and few of them fill the first pages.
-  if (tail_ + space > restart_at_ + 3 * kFirstPages) [[unlikely]]
-    restart(ring);
-  const std::size_t limit = std::min(room, ring.size);
-  if (space > limit) return false;
-  if (static_cast<std::size_t>(tail_ - head_seen_) + space > limit && unread(ring) + space > limit)
-    return false;
-  if (broken_ || closed(ring)) return false;
-  const std::size_t at = static_cast<std::size_t>(tail_) & (ring.size - 1);
-  std::memcpy(ring.bytes + at, &length, sizeof length);
-  const std::size_t begin = (at + sizeof length) & (ring.size - 1);
-  const std::size_t first = std::min(static_cast<std::size_t>(length), ring.size - begin);
-  Span copy = message;
-  copy.copy_out(ring.bytes + begin, first);
-  if (first != length) copy.copy_out(ring.bytes, static_cast<std::size_t>(length) - first);
-  return publish_bytes(ring, space);
 }
 
 // False: the receiver waits for the kernel, or has left.
@@ -396,32 +373,6 @@ bool Receiver::take(const Ring& ring, Span& to, std::size_t size) noexcept {
                                                   std::memory_order_relaxed)) [[unlikely]]
     return false;
   head_ += size;
-  to = copy;
-  return true;
-}
-
-bool Receiver::take_message(const Ring& ring, std::uint64_t available, Span& to, bool peek,
-                            std::size_t& length) noexcept {
-  RingMessage message{};
-  const bool found = message_at(ring, head_, available, message);
-  Span copy = to;
-  for (const iovec& part : message.parts) {
-    const std::size_t size = found ? std::min(part.iov_len, copy.left()) : 0;
-    if (size != 0) copy.copy_in(static_cast<const std::byte*>(part.iov_base), size);
-  }
-  // The sender may have taken it back meanwhile, and written there anew.
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (is_moved(ring)) return false;
-  broken_ = broken_ || !found;
-  if (!found) return false;
-  std::uint64_t expected = head_;
-  // release: as in take()
-  if (!peek && !ring.control->head.compare_exchange_strong(expected, head_ + message.space,
-                                                           std::memory_order_release,
-                                                           std::memory_order_relaxed))
-    return false;
-  if (!peek) head_ += message.space;
-  length = static_cast<std::size_t>(message.length);
   to = copy;
   return true;
 }

@@ -116,7 +116,8 @@ struct Direction {
   // The one byte in the kernel that is not the program's: at this offset plus one, it wakes a peer
   // that sleeps and is asked to send again what it was given back.
   std::atomic<std::uint64_t> doorbell;
-  std::atomic<std::uint64_t> message_bytes_sent;  // where the kernel's units are messages: packet.hpp
+  std::atomic<std::uint64_t>
+      message_bytes_sent;  // where the kernel's units are messages: packet.hpp
 
   // See handback.hpp.
   alignas(kFalseSharing) std::atomic<std::uint64_t> handback;

@@ -18,10 +18,10 @@ inline constexpr long kNothing = -100'000;
 struct Ancillary {
   void* control = nullptr;  // the program's memory for them
   std::size_t room = 0;
-  int wanted = 0;        // MSG_CMSG_CLOEXEC
-  std::size_t size = 0;  // how much of it is filled
-  int told = 0;          // msg_flags
-  bool came = false;     // also where there was no memory for them
+  int wanted = 0;           // MSG_CMSG_CLOEXEC
+  std::size_t size = 0;     // how much of it is filled
+  int told = 0;             // msg_flags
+  bool came = false;        // also where there was no memory for them
   bool is_message = false;  // one has come: no bytes are not the end (packet.hpp)
 
   void ask(msghdr& message) const noexcept {

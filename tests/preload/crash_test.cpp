@@ -267,8 +267,8 @@ TEST(Hostile, ALengthThatCannotBeEndsTheConnection) {
         (void)!::recv(other, bytes, 64, 0);
         (void)!::send(other, bytes, 64, MSG_NOSIGNAL);
       }
-      const std::uint64_t lengths[] = {~std::uint64_t{0}, std::uint64_t{1} << 63,  131'072,
-                                       65'536,            (1U << 17) - 8,          4'000'000'000};
+      const std::uint64_t lengths[] = {~std::uint64_t{0}, std::uint64_t{1} << 63, 131'072, 65'536,
+                                       (1U << 17) - 8,    4'000'000'000};
       const auto regions = shared_regions();
       (void)!::recv(other, bytes, 64, 0);
       for (;;) {

@@ -48,8 +48,7 @@ struct Messages {
     std::string text(size, '\0');
     const iovec part{.iov_base = text.data(), .iov_len = size};
     std::size_t length = 0;
-    const long got =
-        receive_message_now(receiver, ring, in.get(), &part, 1, peek, nullptr, length);
+    const long got = receive_message_now(receiver, ring, in.get(), &part, 1, peek, nullptr, length);
     if (got == kNothing) return "(nothing)";
     if (got == 0) return "(end)";
     if (got != kMessage) return "(" + std::to_string(got) + ")";
@@ -81,7 +80,8 @@ TEST(PacketRing, AMessageGoesRoundTheRing) {
   Messages messages;
   messages.receiver.unwatch(messages.ring);
   for (int i = 0; i < 500; ++i) {
-    const std::string text(static_cast<std::size_t>(i * 37 % 1000), static_cast<char>('a' + i % 26));
+    const std::string text(static_cast<std::size_t>(i * 37 % 1000),
+                           static_cast<char>('a' + i % 26));
     const std::string other(static_cast<std::size_t>(i % 90), 'o');
     ASSERT_TRUE(messages.put(text)) << i;
     ASSERT_TRUE(messages.put(other)) << i;
@@ -117,8 +117,9 @@ TEST(PacketRing, WhatIsTakenBackComesByTheKernel) {
 
 // Each length is that of the second message.
 TEST(PacketRing, ALengthThatCannotBeBreaksTheDirection) {
-  const std::uint64_t lengths[] = {~std::uint64_t{0}, std::uint64_t{1} << 63, 8192, 8193, 4000,
-                                   769, (std::uint64_t{1} << 32) + 3};
+  const std::uint64_t lengths[] = {
+      ~std::uint64_t{0},           std::uint64_t{1} << 63, 8192, 8193, 4000, 769,
+      (std::uint64_t{1} << 32) + 3};
   for (const std::uint64_t length : lengths) {
     Messages messages;
     messages.receiver.unwatch(messages.ring);
@@ -156,7 +157,9 @@ TEST(PacketRing, TheEndIsNoMessage) {
 
 std::string message_of(unsigned number) {
   const std::string name = std::to_string(number) + ":";
-  return number % 11 == 0 ? "" : name + std::string(number * 7 % 600, static_cast<char>('a' + number % 26));
+  return number % 11 == 0
+             ? ""
+             : name + std::string(number * 7 % 600, static_cast<char>('a' + number % 26));
 }
 
 // One thread sends by all ways, another receives by all ways.
@@ -169,8 +172,8 @@ TEST(PacketRing, NoMessageIsLostBetweenTheWays) {
       for (unsigned i = 0; i < kMany;) {
         const std::string text = message_of(i);
         const bool sent = random() % 32 != 0 && messages.put(text);
-        if (sent || ((messages.sender.in_kernel() || random() % 8 == 0) &&
-                     messages.send_by_kernel(text)))
+        if (sent ||
+            ((messages.sender.in_kernel() || random() % 8 == 0) && messages.send_by_kernel(text)))
           ++i;
         else
           std::this_thread::yield();

@@ -457,7 +457,8 @@ TEST(StreamStress, SurvivesAPeerThatScribbles) {
       if (random() % 3 == 0) stream.receiver.watch(stream.ring);
       if (random() % 3 == 0) stream.receiver.unwatch(stream.ring);
       if (random() % 8 == 0) stream.sender.use_kernel(stream.ring);
-      if (random() % 8 == 0) reclaim_now(stream.sender, stream.ring, stream.out.get(), false, false);
+      if (random() % 8 == 0)
+        reclaim_now(stream.sender, stream.ring, stream.out.get(), false, false);
       (void)stream.send(text.substr(0, 1 + random() % 299));
       (void)stream.receive(1 + random() % 500, random() % 4 == 0);
       (void)look_for_end(stream.receiver, stream.ring, stream.in.get());

@@ -167,8 +167,7 @@ void receive_some(Side& end) {
       return say("  name %u", length);
     case 5:
       if (is_packets)
-        return took(end, "length", nullptr,
-                    ::recv(end.fd, bytes.data(), size, kNow | MSG_TRUNC));
+        return took(end, "length", nullptr, ::recv(end.fd, bytes.data(), size, kNow | MSG_TRUNC));
       if (!is_tcp) return;
       return took(end, "discard", nullptr, ::recv(end.fd, nullptr, size, kNow | MSG_TRUNC));
     case 6: {

@@ -4,10 +4,10 @@
 // transfers and waits of every kind, forks, executes itself and others, passes the descriptor on,
 // stops, is interrupted. Both ends check every byte that comes.
 //
-// random-program KIND SEED: KIND is tcp, path or pair, or packets or packet-pair. The status is 0 if all bytes came, once and
-// in order, and then the end of the stream. What each end does comes from the seed; what happens
-// between them from time. FARCALL_TEST_TRACE=1 shows what is done; FARCALL_TEST_PLAIN=c or s leaves
-// that end without what is preloaded.
+// random-program KIND SEED: KIND is tcp, path or pair, or packets or packet-pair. The status is 0
+// if all bytes came, once and in order, and then the end of the stream. What each end does comes
+// from the seed; what happens between them from time. FARCALL_TEST_TRACE=1 shows what is done;
+// FARCALL_TEST_PLAIN=c or s leaves that end without what is preloaded.
 #include "program.hpp"
 
 #include <fcntl.h>

@@ -31,7 +31,7 @@ struct End {
   char name;  // 'c' has connected, 's' has accepted
   bool is_tcp;
   bool is_packets;  // bytes come in messages, which are read whole
-  bool waits_raw;  // by system calls that no library sees
+  bool waits_raw;   // by system calls that no library sees
   int fd;
   std::uint64_t seed, total;
   std::uint64_t habits;  // which kinds of things this program does at all
