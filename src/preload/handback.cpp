@@ -220,6 +220,7 @@ class Leaving {
     if (side_.has_messages())
       size = static_cast<std::size_t>(
           whole_messages(collected_.as_ring(), done, collected_.size() - done, size));
+    if (size == 0) return false;
     std::memcpy(side_.in().bytes, collected_.data() + done, size);
     direction_.handback.store(given(0, size), std::memory_order_release);
     ring_doorbell(side_, fd_);

@@ -4,7 +4,7 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <cstring>
+#include <atomic>
 
 #include "preload/real.hpp"
 
@@ -13,6 +13,10 @@ namespace {
 
 constexpr std::uint64_t kHeader = sizeof(std::uint64_t);
 constexpr std::uint64_t kAlignment = 64;
+
+std::atomic_ref<std::uint64_t> header_at(const Ring& memory, std::uint64_t place) noexcept {
+  return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(memory.bytes + place));
+}
 
 short poll_now(int fd, short events) noexcept {
   pollfd look{.fd = fd, .events = events, .revents = 0};
@@ -70,9 +74,8 @@ bool message_at(const Ring& memory, std::uint64_t position, std::uint64_t bytes,
                 RingMessage& found) noexcept {
   if (position % kAlignment != 0 || bytes < space_of_message(0)) return false;
   const std::uint64_t at = position & (memory.size - 1);
-  std::memcpy(&found.length, memory.bytes + at, kHeader);
-  // Used below as it is in `found`, wherever the peer puts another one.
-  std::atomic_signal_fence(std::memory_order_seq_cst);
+  // Read once, whatever the peer puts there meanwhile. What it means is known by the tail.
+  found.length = header_at(memory, at).load(std::memory_order_relaxed);
   if (found.length > bytes) return false;
   found.space = space_of_message(found.length);
   if (found.space > bytes || found.space > memory.size) return false;
@@ -137,7 +140,7 @@ bool Sender::put_message(const Ring& ring, const Span& message, std::size_t room
     return false;
   if (broken_ || closed(ring)) return false;
   const std::size_t at = static_cast<std::size_t>(tail_) & (ring.size - 1);
-  std::memcpy(ring.bytes + at, &length, sizeof length);
+  header_at(ring, at).store(length, std::memory_order_relaxed);
   const std::size_t begin = (at + sizeof length) & (ring.size - 1);
   const std::size_t first = std::min(static_cast<std::size_t>(length), ring.size - begin);
   Span copy = message;
