@@ -283,7 +283,8 @@ ssize_t send_packet(Side& side, const Call& call) {
   // The kernel says so before anything else.
   if (const int error = take_error(side); error != 0) [[unlikely]]
     return fail(-error);
-  Afterwards afterwards = Afterwards::ring;
+  // Nobody knows yet how long one may be in front of others, see is_for_kernel().
+  Afterwards afterwards = side.accelerated() ? Afterwards::ring : Afterwards::ring_when_taken;
   if (!has_bad_part(call.parts, call.count) && (call.flags & MSG_OOB) == 0) {
     const std::size_t length = Span(call.parts, call.count).left();
     Guard guard(side.send_lock);

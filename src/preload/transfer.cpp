@@ -159,7 +159,10 @@ long reclaim_now(Sender& sender, const Ring& ring, int fd, bool always, bool mes
         send_messages(fd, ring, sender.unread_from(), Span(runs, count).left());
     moved = static_cast<std::size_t>(done.space);
     sent = done.error;
-    if (sent == -EPROTO) sender.give_up();
+    if (sent == -EPROTO) {
+      sender.give_up();
+      sent = 0;
+    }
     sender.leave_kernel(ring, done.count);
   } else if (!messages && sender.enter_kernel(ring)) {
     for (Span left(runs, count); left.left() != 0;) {

@@ -670,8 +670,8 @@ void put_unread(const Packets& both) {
 }
 
 // By the system call alone.
-std::string receive_raw(int fd) {
-  std::string text(4096, '\0');
+std::string receive_raw(int fd, std::size_t size = 4096) {
+  std::string text(size, '\0');
   const long got =
       kernel(SYS_recvfrom, fd, text.data(), text.size(), MSG_DONTWAIT, nullptr, nullptr);
   if (got < 0) return "(" + std::string(strerrorname_np(static_cast<int>(-got))) + ")";
@@ -709,6 +709,30 @@ TEST(Packets, AStandardStreamKeepsWhatIsUnread) {
   expect_unread(STDIN_FILENO);
   ::dup2(kept, STDIN_FILENO);
   ::close(kept);
+}
+
+// It is too long to be given back, and may be there before memory is shared.
+TEST(Packets, ALongOneInFrontKeepsItsPlace) {
+  for (const bool warm : {false, true}) {
+    Packets both(warm);
+    const std::string text(60'000, 'l');
+    both.put(text);
+    for (int i = 0; i < 30; ++i) {
+      epoll_event event{};
+      ASSERT_EQ(send(both.b(), "ping"), "4");
+      ASSERT_EQ(::epoll_wait(both.set_a.get(), &event, 1, 5000), 1);
+      ASSERT_EQ(receive(both.a()), "ping");
+      ASSERT_EQ(::epoll_wait(both.set_b.get(), &event, 1, 5000), 1);
+      ASSERT_EQ(receive(both.b(), 2, MSG_PEEK), "ll");
+    }
+    both.put("behind");
+    const int kept = ::dup(STDIN_FILENO);
+    ASSERT_EQ(::dup2(both.b(), STDIN_FILENO), STDIN_FILENO);
+    EXPECT_EQ(receive_raw(STDIN_FILENO, text.size()), text);
+    EXPECT_EQ(receive_raw(STDIN_FILENO), "behind");
+    ::dup2(kept, STDIN_FILENO);
+    ::close(kept);
+  }
 }
 
 // Both ends in one process: the sleeper is woken by what its program must not see.
