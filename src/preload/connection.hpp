@@ -32,7 +32,7 @@ struct Call {
   // The program's own call, as it was made; errno as the C library sets it.
   ssize_t (*as_it_is)(const void* arguments);
   const void* arguments;
-  Ancillary* with = nullptr;  // of a receiving call on a unix stream
+  Ancillary* with = nullptr;  // of a receiving call on a unix socket
 };
 
 ssize_t receive_from(Side& side, const Call& call) noexcept(false);

@@ -13,7 +13,7 @@ namespace farcall::preload {
 // What came of a try: bytes (0: the end of the stream), a negative errno, or:
 inline constexpr long kNothing = -100'000;
 
-// What the kernel passes with bytes of a unix stream: descriptors. A call returns no bytes behind
+// What the kernel passes with bytes of a unix socket: descriptors. A call returns no bytes behind
 // those that they came with.
 struct Ancillary {
   void* control = nullptr;  // the program's memory for them
@@ -60,7 +60,7 @@ long reclaim_now(Sender& sender, const Ring& ring, int fd, bool always, bool mes
 // sendmsg of at most `size` bytes of what is left in `span`, without waiting; negative errno.
 long kernel_send(int fd, const Span& span, std::size_t size, int flags) noexcept;
 
-// While this lives the kernel takes more of a unix stream than it usually does: what one end has
+// While this lives the kernel takes more of a unix socket than it usually does: what one end has
 // not read and gives back, of the ring and of the kernel together.
 class RoomForAll {
  public:
