@@ -101,6 +101,13 @@ int take_error(Side& side) noexcept {
   return error;
 }
 
+void note_room(Side& side, int fd) noexcept {
+  int room = 0;
+  socklen_t size = sizeof room;
+  if (kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_SNDBUF, &room, &size) == 0 && room >= 0)
+    side.room.store(static_cast<std::uint32_t>(room), std::memory_order_relaxed);
+}
+
 void set_nonblocking(Side& side, bool on) noexcept {
   if (side.nonblocking.exchange(on, std::memory_order_relaxed) == on) return;
   // It waits in another way from now on, and nobody knows in which.

@@ -13,6 +13,16 @@
 
 namespace farcall::preload {
 
+// How much of what the kernel counts, see packet.hpp, a sending call has sent.
+inline std::size_t units_sent(const Side& side, ssize_t result) noexcept {
+  if (side.has_messages()) return result >= 0 ? 1 : 0;
+  return result > 0 ? static_cast<std::size_t>(result) : 0;
+}
+
+inline std::size_t message_bytes(const Side& side, ssize_t result) noexcept {
+  return side.has_messages() && result > 0 ? static_cast<std::size_t>(result) : 0;
+}
+
 // What the program called: where its bytes are, and the call itself, to be made by the C library.
 struct Call {
   int fd;
@@ -22,7 +32,7 @@ struct Call {
   // The program's own call, as it was made; errno as the C library sets it.
   ssize_t (*as_it_is)(const void* arguments);
   const void* arguments;
-  Ancillary* with = nullptr;  // of a receiving call on a unix stream
+  Ancillary* with = nullptr;  // of a receiving call on a unix socket
 };
 
 ssize_t receive_from(Side& side, const Call& call) noexcept(false);
@@ -40,6 +50,8 @@ ssize_t splice_from_kernel(Side& side, const Call& call) noexcept(false);
 // Called with the receiver's lock. Also notes it with the epoll set that the descriptor is in.
 void wake_up(Side& side, int fd) noexcept;
 
+// How much the kernel takes of messages; SO_SNDBUF may have changed.
+void note_room(Side& side, int fd) noexcept;
 // The program has set or cleared O_NONBLOCK.
 void set_nonblocking(Side& side, bool on) noexcept;
 // The kernel tells of the end of a connection once. Where it told a call that returns bytes

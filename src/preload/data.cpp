@@ -145,6 +145,17 @@ ssize_t peek_at_all(Side& side, const Call& whole) {
   return receive_from(side, whole);
 }
 
+// Calls that the kernel carries out in as many messages as it likes.
+void leave_uncounted(Side* side, int fd) noexcept {
+  if (side != nullptr && side->has_messages()) hand_back(*side, fd, Reason::option);
+}
+
+// Where nothing is wanted no message is read, and by writev() none is sent.
+bool moves_nothing(const Side* side, const iovec* parts, std::size_t count) noexcept {
+  return side != nullptr && side->has_messages() && !has_bad_part(parts, count) &&
+         bytes_in(parts, count) == 0;
+}
+
 // Threads are cancelled in the calls that may wait, also where nothing is left to wait for. No lock
 // is held.
 void cancellation_point(const Side& side) {
@@ -152,18 +163,21 @@ void cancellation_point(const Side& side) {
 }
 
 // What these flags ask for on TCP the kernel does not know of unix streams; and who looks at bytes
-// there does not wait for all of them.
+// there does not wait for all of them. Of packets all there is comes at once.
 ssize_t receive_unix(Side& side, Call whole) {
   Ancillary unwanted;
   if (whole.with == nullptr) whole.with = &unwanted;
-  whole.flags &= ~(MSG_TRUNC | MSG_ERRQUEUE);
+  whole.flags &= ~(MSG_ERRQUEUE | (side.has_messages() ? MSG_WAITALL : MSG_TRUNC));
   if ((whole.flags & MSG_PEEK) != 0) whole.flags &= ~MSG_WAITALL;
+  // What the kernel throws away with a pointer that is none cannot be counted.
+  if (side.has_messages() && has_bad_part(whole.parts, whole.count)) [[unlikely]]
+    hand_back(side, whole.fd, Reason::option);
   return receive_from(side, whole);
 }
 
 ssize_t receive_stream(Side& side, const Call& whole) {
   cancellation_point(side);
-  if (side.kind == Kind::unix_stream) return receive_unix(side, whole);
+  if (is_unix(side.kind)) return receive_unix(side, whole);
   constexpr int kLookAtAll = MSG_PEEK | MSG_WAITALL;
   if ((whole.flags & (MSG_TRUNC | MSG_WAITALL)) != 0 &&
       (whole.flags & (MSG_OOB | MSG_ERRQUEUE)) == 0 && side.accelerated()) [[unlikely]] {
@@ -221,7 +235,7 @@ ssize_t receive_message(int fd, Side& side, msghdr* message, int flags) {
     message->msg_controllen = made.answer.msg_controllen;
     message->msg_flags = made.answer.msg_flags;
   } else {
-    message->msg_namelen = message->msg_name == nullptr || got == 0
+    message->msg_namelen = message->msg_name == nullptr || (got == 0 && !with.is_message)
                                ? 0
                                : tell_sender(fd, side, message->msg_name, message->msg_namelen);
     message->msg_controllen = with.size;
@@ -234,12 +248,15 @@ ssize_t receive_address(int fd, Side& side, void* buffer, std::size_t size, int 
                         sockaddr* from, socklen_t* from_size) {
   const iovec part = part_of(buffer, size);
   const auto bound = bind(real::next<"recv", Recv>(), fd, buffer, size, flags);
-  const ssize_t got = receive_stream(side, call(fd, &part, 1, flags, bound));
+  Ancillary with;
+  Call whole = call(fd, &part, 1, flags, bound);
+  if (is_unix(side.kind)) whole.with = &with;
+  const ssize_t got = receive_stream(side, whole);
   if (got < 0 || from == nullptr) return got;
   // The kernel looks at the room for the address when the bytes are gone already.
   if (is_no_address(from_size)) return with_errno(-EFAULT);
   if (static_cast<std::int32_t>(*from_size) < 0) return with_errno(-EINVAL);
-  *from_size = got == 0 ? 0 : tell_sender(fd, side, from, *from_size);
+  *from_size = got == 0 && !with.is_message ? 0 : tell_sender(fd, side, from, *from_size);
   return got;
 }
 
@@ -300,7 +317,7 @@ bool has_ended(const Side& side) noexcept {
 
 int receive_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flags,
                  timespec* timeout) {
-  if (!side.accelerated()) {
+  if (!side.accelerated() && !side.has_messages()) {
     ManyCall<Recvmmsg> many{.function = real::next<"recvmmsg", Recvmmsg>(),
                             .fd = fd,
                             .messages = messages,
@@ -341,12 +358,12 @@ int receive_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flag
 
 // Bytes of a unix stream may have come with descriptors.
 Afterwards afterwards(const Side& side, bool has_control) noexcept {
-  return has_control && side.kind == Kind::unix_stream ? Afterwards::ring_when_taken
-                                                       : Afterwards::ring;
+  return has_control && is_unix(side.kind) ? Afterwards::ring_when_taken : Afterwards::ring;
 }
 
 int send_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flags) {
-  if (!side.accelerated() || side.corked.load(std::memory_order_relaxed)) {
+  const bool one_by_one = side.accelerated() || side.has_messages();
+  if (!one_by_one || side.corked.load(std::memory_order_relaxed)) {
     ManyCall<Sendmmsg> many{.function = real::next<"sendmmsg", Sendmmsg>(),
                             .fd = fd,
                             .messages = messages,
@@ -557,6 +574,7 @@ ssize_t read(int fd, void* buffer, size_t size) {
     return udp_receive(*udp, fd, &part, 1, 0);
   }
   const iovec part = part_of(buffer, size);
+  if (moves_nothing(side, &part, 1)) return next(fd, buffer, size);
   const auto bound = bind(next, fd, buffer, size);
   return receive_stream(*side, call(fd, &part, 1, 0, bound));
 }
@@ -568,6 +586,7 @@ ssize_t readv(int fd, const iovec* parts, int count) {
   if ((side == nullptr && udp == nullptr) || is_bad_vector(parts, count)) [[likely]]
     return next(fd, parts, count);
   if (udp != nullptr) return udp_receive(*udp, fd, parts, static_cast<std::size_t>(count), 0);
+  if (moves_nothing(side, parts, static_cast<std::size_t>(count))) return next(fd, parts, count);
   const auto bound = bind(next, fd, parts, count);
   return receive_stream(*side, call(fd, parts, static_cast<std::size_t>(count), 0, bound));
 }
@@ -661,6 +680,7 @@ ssize_t writev(int fd, const iovec* parts, int count) {
   if ((side == nullptr && udp == nullptr) || is_bad_vector(parts, count)) [[likely]]
     return next(fd, parts, count);
   if (udp != nullptr) return udp_send(*udp, fd, parts, static_cast<std::size_t>(count), 0);
+  if (moves_nothing(side, parts, static_cast<std::size_t>(count))) return next(fd, parts, count);
   const auto bound = bind(next, fd, parts, count);
   return send_stream(*side, call(fd, parts, static_cast<std::size_t>(count), 0, bound));
 }
@@ -671,6 +691,7 @@ ssize_t preadv2(int fd, const iovec* parts, int count, off_t offset, int flags) 
   if (!here || offset != -1 || count < 0 || (flags & ~RWF_NOWAIT) != 0) [[likely]]
     return real::next<"preadv2", Preadv>()(fd, parts, count, offset, flags);
   if (flags == 0) return readv(fd, parts, count);
+  if (moves_nothing(find_side(fd), parts, static_cast<std::size_t>(count))) return 0;
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts);
   message.msg_iovlen = static_cast<std::size_t>(count);
@@ -683,6 +704,7 @@ ssize_t pwritev2(int fd, const iovec* parts, int count, off_t offset, int flags)
   if (!here || offset != -1 || count < 0 || (flags & ~RWF_NOWAIT) != 0) [[likely]]
     return real::next<"pwritev2", Preadv>()(fd, parts, count, offset, flags);
   if (flags == 0) return writev(fd, parts, count);
+  if (moves_nothing(find_side(fd), parts, static_cast<std::size_t>(count))) return 0;
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts);
   message.msg_iovlen = static_cast<std::size_t>(count);
@@ -700,7 +722,8 @@ ssize_t sendfile(int out, int in, off_t* offset, size_t size) {
   using Sendfile = ssize_t(int, int, off_t*, std::size_t);
   Sendfile* const next = real::next<"sendfile", Sendfile>();
   Side* const side = find_side(out);
-  if (side == nullptr) [[likely]]
+  leave_uncounted(side, out);
+  if (side == nullptr || side->has_messages()) [[likely]]
     return next(out, in, offset, size);
   const auto bound = bind(next, out, in, offset, size);
   return send_by_kernel(*side, call(out, nullptr, 0, 0, bound), Afterwards::ring);
@@ -716,13 +739,17 @@ ssize_t splice(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t 
   Splice* const next = real::next<"splice", Splice>();
   Side* const from = find_side(in);
   Side* const to = find_side(out);
-  if (from == nullptr && to == nullptr) [[likely]]
+  leave_uncounted(from, in);
+  leave_uncounted(to, out);
+  const auto is_stream = [](const Side* side) { return side != nullptr && !side->has_messages(); };
+  if (!is_stream(from) && !is_stream(to)) [[likely]]
     return next(in, in_offset, out, out_offset, size, flags);
   // As without_more().
   if (to != nullptr && without_more(*to, MSG_MORE) == 0)
     flags &= ~static_cast<unsigned>(SPLICE_F_MORE);
   const auto bound = bind(next, in, in_offset, out, out_offset, size, flags);
-  if (to != nullptr) return send_by_kernel(*to, call(out, nullptr, 0, 0, bound), Afterwards::ring);
+  if (is_stream(to)) return send_by_kernel(*to, call(out, nullptr, 0, 0, bound), Afterwards::ring);
+  if (!is_stream(from)) return next(in, in_offset, out, out_offset, size, flags);
   if (!from->accelerated()) return splice_from_kernel(*from, call(in, nullptr, 0, 0, bound));
   constexpr unsigned kKnown = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
   // The kernel refuses it without taking anything.

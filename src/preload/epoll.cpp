@@ -460,12 +460,14 @@ bool several_refer_to(int fd) noexcept {
 }
 
 // Watches it unless it is awake and the set looks at it from now on. True if there is something
-// to read that the kernel does not know of, and the set must be told.
+// to read that the kernel does not know of, maybe behind what it knows, and the set must be told.
 bool settle(int fd) noexcept {
   if (Side* const side = find_side(fd)) {
     const Guard guard(side->receive_lock);
     if (!guard || side->in().control == nullptr) return false;
     if (!side->receiver.watched() && epoll_allows_wake_up(fd)) return false;
+    if (!side->receiver.watched()) side->receiver.watch(side->in());
+    return side->receiver.held(side->in()) != 0;
   } else if (UdpSocket* const udp = find_udp(fd)) {
     if (!udp_needs_watch(*udp, fd)) return false;
   }

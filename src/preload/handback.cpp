@@ -12,6 +12,7 @@
 
 #include "preload/connection.hpp"
 #include "preload/log.hpp"
+#include "preload/packet.hpp"
 #include "preload/peer_socket.hpp"
 #include "preload/transfer.hpp"
 #include "preload/upgrade.hpp"
@@ -57,7 +58,7 @@ bool pause() noexcept {
 // tells the end, and the libraries tell why.
 void reset(Side& side, int fd, Direction& direction) noexcept {
   direction.handback.store(handback::kLost, std::memory_order_seq_cst);
-  if (side.kind == Kind::unix_stream) {
+  if (is_unix(side.kind)) {
     keep_error(side, ECONNRESET);
     kernel(SYS_shutdown, fd, SHUT_RDWR);
     return;
@@ -66,12 +67,17 @@ void reset(Side& side, int fd, Direction& direction) noexcept {
   kernel(SYS_connect, fd, &nobody, sizeof nobody);
 }
 
-// As much as the kernel takes.
-void send_now(int fd, Span& left) noexcept {
+// As much as the kernel takes of what lies in `memory` from `from` to `to`; returns how much.
+std::size_t send_now(int fd, const Ring& memory, std::size_t from, std::size_t to,
+                     bool messages) noexcept {
+  if (messages) return static_cast<std::size_t>(send_messages(fd, memory, from, to - from).space);
+  const iovec part{.iov_base = memory.bytes + from, .iov_len = to - from};
+  Span left(&part, 1);
   for (long sent = 1; left.left() != 0 && sent > 0;) {
     sent = kernel_send(fd, left, left.left(), MSG_NOSIGNAL);
     if (sent > 0) left.skip(static_cast<std::size_t>(sent));
   }
+  return to - from - left.left();
 }
 
 // The peer may sleep in the kernel. One byte wakes it, which its library takes out again. Bytes
@@ -109,9 +115,10 @@ class Collected {
   ~Collected() {
     if (bytes_ != nullptr) kernel(SYS_munmap, bytes_, room_);
   }
-  bool make_room() noexcept {
-    if (size_ < room_) return true;
-    const std::size_t room = room_ == 0 ? std::size_t{1} << 20 : 2 * room_;
+  bool make_room(std::size_t least) noexcept {
+    if (least <= room_ - size_) return true;
+    std::size_t room = room_ == 0 ? std::size_t{1} << 20 : 2 * room_;
+    while (room <= kMost && room - size_ < least) room *= 2;
     if (room > kMost) return false;
     const long made = bytes_ == nullptr ? kernel(SYS_mmap, nullptr, room, PROT_READ | PROT_WRITE,
                                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
@@ -126,6 +133,10 @@ class Collected {
   }
   void grow(std::size_t size) noexcept { size_ += size; }
   [[nodiscard]] std::byte* data() const noexcept { return bytes_; }
+  // As messages are looked at; the room is a power of two.
+  [[nodiscard]] Ring as_ring() const noexcept {
+    return {.control = nullptr, .bytes = bytes_, .size = room_};
+  }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
 
  private:
@@ -157,12 +168,10 @@ class Leaving {
       // What is in the kernel alone can stay there.
       if (collected_.size() == 0 && side_.receiver.emptied(side_.in()) && !doorbell_rings(side_))
         return true;
-      if (!collected_.make_room()) return false;
-      const iovec part = collected_.free_part();
-      Span to(&part, 1);
+      if (!collected_.make_room(1)) return false;
       const bool quiet = direction_.kernel_sending.load(std::memory_order_seq_cst) == 0;
       const std::uint64_t sent = direction_.kernel_sent.load(std::memory_order_acquire);
-      const long got = receive_now(side_.receiver, side_.in(), fd_, to, false, nullptr);
+      const long got = side_.has_messages() ? collect_message() : collect_bytes();
       if (got > 0) {
         collected_.grow(static_cast<std::size_t>(got));
         since = now_ns();
@@ -179,9 +188,39 @@ class Leaving {
     }
   }
 
+  long collect_bytes() noexcept {
+    const iovec part = collected_.free_part();
+    Span to(&part, 1);
+    return receive_now(side_.receiver, side_.in(), fd_, to, false, nullptr);
+  }
+
+  // As they lie in rings.
+  long collect_message() noexcept {
+    std::size_t length = 0;
+    const auto next = [&](const iovec* part, std::size_t count, bool peek) {
+      return receive_message_now(side_.receiver, side_.in(), fd_, part, count, peek, nullptr,
+                                 length);
+    };
+    if (const long got = next(nullptr, 0, true); got != kMessage) return got;
+    const std::size_t seen = length;
+    const auto space = static_cast<std::size_t>(space_of_message(seen));
+    if (space > side_.in().size || !collected_.make_room(space)) return -EMSGSIZE;
+    std::byte* const place = collected_.data() + collected_.size();
+    const iovec part{.iov_base = place + sizeof(std::uint64_t), .iov_len = seen};
+    if (const long got = next(&part, 1, false); got != kMessage) return got;
+    if (length != seen) return -EPROTO;
+    const std::uint64_t header = length;
+    std::memcpy(place, &header, sizeof header);
+    return static_cast<long>(space);
+  }
+
   // The next piece, as much as the ring's memory takes.
   bool give_next(std::size_t& done) noexcept {
-    const std::size_t size = std::min(collected_.size() - done, side_.in().size);
+    std::size_t size = std::min(collected_.size() - done, side_.in().size);
+    if (side_.has_messages())
+      size = static_cast<std::size_t>(
+          whole_messages(collected_.as_ring(), done, collected_.size() - done, size));
+    if (size == 0) return false;
     std::memcpy(side_.in().bytes, collected_.data() + done, size);
     direction_.handback.store(given(0, size), std::memory_order_release);
     ring_doorbell(side_, fd_);
@@ -217,14 +256,13 @@ class Leaving {
   std::size_t send_in_peers_place(std::size_t from, std::size_t to) const noexcept {
     const int socket = borrow_peer_socket(fd_, side_.kind, side_.peer_pid);
     if (socket < 0) return 0;
-    const iovec part{.iov_base = collected_.data() + from, .iov_len = to - from};
-    Span left(&part, 1);
+    std::size_t sent = 0;
     {
-      const RoomForAll room(socket, side_.kind == Kind::unix_stream);
-      send_now(socket, left);
+      const RoomForAll room(socket, is_unix(side_.kind));
+      sent = send_now(socket, collected_.as_ring(), from, to, side_.has_messages());
     }
     kernel(SYS_close, socket);
-    return to - from - left.left();
+    return sent;
   }
 
   [[nodiscard]] bool is_dead() const noexcept {
@@ -291,18 +329,21 @@ bool serve_leaving_peer(Side& side, int fd) noexcept {
           std::memory_order_release);
       return false;
     }
-    const iovec part{.iov_base = ring.bytes + place.from, .iov_len = place.to - place.from};
-    Span left(&part, 1);
+    std::size_t upto = place.from;
     {
-      const RoomForAll room(fd, side.kind == Kind::unix_stream);
-      send_now(fd, left);
+      const RoomForAll room(fd, is_unix(side.kind));
+      upto += send_now(fd, ring, place.from, place.to, side.has_messages());
     }
-    ring.control->handback.store(
-        left.left() == 0 ? handback::kServed : given(place.to - left.left(), place.to),
-        std::memory_order_release);
+    ring.control->handback.store(upto == place.to ? handback::kServed : given(upto, place.to),
+                                 std::memory_order_release);
     return false;
   }
   return !is_under_way(word);
+}
+
+void answer_leaving_peer(Side& side, int fd) noexcept {
+  const Guard sending(side.send_lock);
+  if (sending && side.out().control != nullptr) (void)serve_leaving_peer(side, fd);
 }
 
 namespace {
@@ -341,7 +382,7 @@ void send_last_bytes(Side& side, int fd) noexcept {
   do {
     while (!wait_for_leaving_peer(side, fd, kLongestBeforeClosing)) {
     }
-    const RoomForAll room(fd, side.kind == Kind::unix_stream && side.sender.unread(ring) != 0);
+    const RoomForAll room(fd, is_unix(side.kind) && side.sender.unread(ring) != 0);
     reclaim(side, fd, true);
     // A peer that has begun to leave meanwhile holds some of them. In one order with collect():
     // either it finds the ring empty or this sees that it has asked.

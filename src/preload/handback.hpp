@@ -34,8 +34,10 @@ void leave_everything() noexcept;
 // kernel takes without waiting. True if the peer is not, or no longer, in the middle of leaving.
 // Holds the sender's lock.
 bool serve_leaving_peer(Side& side, int fd) noexcept;
-// The same, until it is true; if the peer takes too long the connection is reset. Holds the
-// sender's lock. False if a signal came.
+// The same on account of its doorbell, with no lock of the sender's.
+void answer_leaving_peer(Side& side, int fd) noexcept;
+// As serve_leaving_peer(), until it is true; if the peer takes too long the connection is reset.
+// Holds the sender's lock. False if a signal came.
 bool wait_for_leaving_peer(Side& side, int fd) noexcept;
 // Takes the peer's doorbell out of the kernel, if it is the next byte and nothing is in the ring.
 // Holds the receiver's lock.

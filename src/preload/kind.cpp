@@ -12,6 +12,7 @@
 #include <iterator>
 
 #include "preload/options.hpp"
+#include "preload/packet.hpp"
 #include "preload/real.hpp"
 #include "preload/transfer.hpp"
 
@@ -141,13 +142,20 @@ bool has_upper_protocol(int fd) noexcept {
   return kernel(SYS_getsockopt, fd, IPPROTO_TCP, TCP_ULP, protocol, &size) == 0 && size != 0;
 }
 
+// Filters say which messages come, and how much of them.
+bool has_filter(int fd) noexcept {
+  socklen_t size = 0;
+  return kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_GET_FILTER, nullptr, &size) != 0 || size != 0;
+}
+
 }  // namespace
 
 OwnCounts own_counts(Side& side) noexcept {
   const Guard receiving(side.receive_lock);
   const Guard sending(side.send_lock);
-  return {.sent = side.sender.kernel_sent(),
-          .received = side.receiver.kernel_taken(),
+  const bool messages = side.has_messages();
+  return {.sent = messages ? side.sender.message_bytes() : side.sender.kernel_sent(),
+          .received = messages ? side.receiver.message_bytes() : side.receiver.kernel_taken(),
           .sending = side.sender.busy(),
           .receiving = side.receiver.busy()};
 }
@@ -158,7 +166,7 @@ bool meeting_name(int fd, const Side& side, sockaddr_un& name, socklen_t& length
 }
 
 int find_peer(int fd, Kind kind, FoundSocket& found) noexcept {
-  if (kind == Kind::unix_stream) return find_unix_peer(fd, found);
+  if (is_unix(kind)) return find_unix_peer(fd, found);
   Ends ends{};
   return ends_of(fd, ends) ? find_socket(ends.peer, ends.own, found) : -ENOTCONN;
 }
@@ -171,18 +179,23 @@ Agreement compare_offsets(int fd, Side& side) noexcept {
 Agreement compare_with_peer(int fd, Side& side, const Direction& in,
                             const Direction& out) noexcept {
   if (side.kind == Kind::tcp) return Agreement::agree;
+  // Of packets the kernel tells how many bytes wait, not how many messages.
+  const std::atomic<std::uint64_t>& sent_there =
+      side.has_messages() ? in.message_bytes_sent : in.kernel_sent;
+  const std::atomic<std::uint64_t>& taken_there =
+      side.has_messages() ? out.message_bytes_taken : out.kernel_taken;
   constexpr int kLooks = 50;
   Agreement agreement = Agreement::differ;
   for (int i = 0; i < kLooks && agreement != Agreement::agree; ++i) {
     const OwnCounts own = own_counts(side);
-    const std::uint64_t sent = in.kernel_sent.load(std::memory_order_acquire);
+    const std::uint64_t sent = sent_there.load(std::memory_order_acquire);
     const bool sending = in.kernel_sending.load(std::memory_order_acquire) != 0;
-    const std::uint64_t taken = out.kernel_taken.load(std::memory_order_acquire);
+    const std::uint64_t taken = taken_there.load(std::memory_order_acquire);
     const long queued = kernel_queued(fd);
     FoundSocket peer{};
     if (queued < 0 || find_unix_peer(fd, peer) != 0) return Agreement::ending;
-    if (!(own_counts(side) == own) || in.kernel_sent.load(std::memory_order_acquire) != sent ||
-        out.kernel_taken.load(std::memory_order_acquire) != taken) {
+    if (!(own_counts(side) == own) || sent_there.load(std::memory_order_acquire) != sent ||
+        taken_there.load(std::memory_order_acquire) != taken) {
       agreement = Agreement::moving;
       kernel(SYS_sched_yield);
       continue;
@@ -210,9 +223,14 @@ bool has_ordinary_options(int fd, Kind kind) noexcept {
                              {IPPROTO_TCP, TCP_INQ, 0},        {IPPROTO_TCP, TCP_CORK, 0}};
   constexpr Option kUnix[] = {
       {SOL_SOCKET, SO_PASSCRED, 0}, {SOL_SOCKET, SO_PASSSEC, 0}, {SOL_SOCKET, SO_PASSPIDFD, 0}};
+  constexpr Option kMessages[] = {{SOL_SOCKET, SO_TIMESTAMP, 0},
+                                  {SOL_SOCKET, SO_TIMESTAMPNS, 0},
+                                  {SOL_SOCKET, SO_TIMESTAMPING, 0},
+                                  {SOL_SOCKET, SO_RXQ_OVFL, 0}};
   if (!are_usual(fd, kAnyStream)) return false;
   if (kind == Kind::tcp ? !are_usual(fd, kTcp) || has_upper_protocol(fd) : !are_usual(fd, kUnix))
     return false;
+  if (kind == Kind::unix_packets && (!are_usual(fd, kMessages) || has_filter(fd))) return false;
   const long flags = kernel(SYS_fcntl, fd, F_GETFL, 0);
   return flags >= 0 && (flags & O_ASYNC) == 0;
 }

@@ -33,7 +33,7 @@ std::size_t ring_bytes_of(Kind kind) noexcept;
 // before, see changes_the_stream().
 bool has_ordinary_options(int fd, Kind kind) noexcept;
 
-// What a side has counted, and which halves no call is in the middle of.
+// How many bytes a side has counted, and which halves no call is in the middle of.
 struct OwnCounts {
   std::uint64_t sent, received;
   bool sending, receiving;

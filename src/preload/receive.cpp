@@ -10,6 +10,8 @@
 #include "preload/call_result.hpp"
 #include "preload/epoll.hpp"
 #include "preload/handback.hpp"
+#include "preload/packet.hpp"
+#include "preload/packet_receive.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
 #include "preload/transfer.hpp"
@@ -20,12 +22,6 @@ namespace {
 
 constexpr std::uint32_t kEmptyCallsPerLook = 64;
 constexpr std::uint64_t kLookEvery = 20 * kTicksPerMicrosecond;
-
-// The peer's doorbell: it gives back what it will not read.
-void answer_peer(Side& side, int fd) noexcept {
-  const Guard sending(side.send_lock);
-  if (sending && side.out().control != nullptr) (void)serve_leaving_peer(side, fd);
-}
 
 // A call of the program has brought so many bytes from the kernel. How many of them are its own;
 // none: look again. Holds the receiver's lock.
@@ -38,7 +34,7 @@ std::size_t came_from_kernel(Side& side, const Call& call, const iovec* parts, s
   const bool takes = (call.flags & MSG_PEEK) == 0;
   side.receiver.leave_kernel(side.in(), takes ? raw : 0);
   if (useful == raw) return raw;
-  answer_peer(side, call.fd);
+  answer_leaving_peer(side, call.fd);
   std::byte bell;
   if (useful == 0 && !takes &&
       kernel(SYS_recvfrom, call.fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
@@ -57,6 +53,7 @@ std::size_t came_from_kernel(Side& side, const Call& call, const iovec* parts, s
 
 // kNothing: look again.
 ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
+  if (side.has_messages()) return receive_message_plainly(side, call, guard);
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   side.receiver.enter_kernel();
   guard.unlock();
@@ -177,8 +174,10 @@ class Receiving {
       unwatch_for_this_call();
       if (borrowed_) look_briefly(side_);
     }
+    if (side_.has_messages() && is_reset_first()) return failed(-ECONNRESET);
     for (;;) {
       const long got = take();
+      if (got == kMessage) return message_came();
       if (got > 0 && finished(got)) return total_;
       if (got > 0) continue;
       if (got == 0) {
@@ -196,6 +195,7 @@ class Receiving {
       ssize_t result = 0;
       switch (wait(result)) {
         case Outcome::look_again: break;
+        case Outcome::message: return message_came();
         case Outcome::took:
           to_.skip(static_cast<std::size_t>(result));
           if (finished(result)) return total_;
@@ -209,7 +209,16 @@ class Receiving {
   }
 
  private:
-  enum class Outcome : std::uint8_t { look_again, took, ended };
+  enum class Outcome : std::uint8_t { look_again, took, message, ended };
+
+  // Of packets a reset is told first. The kernel may know of it, too, and does not tell it again.
+  bool is_reset_first() noexcept {
+    if (!peer_has_closed(side_) || !is_reset(side_)) return false;
+    int error = 0;
+    socklen_t size = sizeof error;
+    kernel(SYS_getsockopt, call_.fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    return true;
+  }
 
   void unwatch_for_this_call() noexcept {
     if (!may_share_ring(side_)) return;
@@ -217,16 +226,27 @@ class Receiving {
     borrowed_ = !side_.receiver.watched();
   }
 
-  // As receive_now(); also what else may have happened.
+  long take_what_is_there() noexcept {
+    Receiver& receiver = side_.receiver;
+    if (side_.has_messages())
+      return receive_message_now(receiver, side_.in(), call_.fd, call_.parts, call_.count, peek_,
+                                 call_.with, length_);
+    return receive_now(receiver, side_.in(), call_.fd, to_, peek_, call_.with);
+  }
+
+  // The same; also what else may have happened.
   long take() {
     const std::uint64_t before = side_.receiver.kernel_taken();
-    long got = receive_now(side_.receiver, side_.in(), call_.fd, to_, peek_, call_.with);
+    long got = take_what_is_there();
     if (side_.in().control->doorbell.load(std::memory_order_relaxed) != 0) [[unlikely]]
-      answer_peer(side_, call_.fd);
+      answer_leaving_peer(side_, call_.fd);
     if (got == kNothing && !waits_ && !side_.receiver.watched() &&
         (time_to_look(side_, call_.fd) ||
          side_.in().control->sender_said.load(std::memory_order_relaxed) != 0))
-      got = look_for_end(side_.receiver, side_.in(), call_.fd);
+      got = side_.has_messages() ? look_for_end_of_messages(side_.receiver, side_.in(), call_.fd)
+                                 : look_for_end(side_.receiver, side_.in(), call_.fd);
+    if (got == kMessage && !peek_)
+      count(side_, side_.receiver.kernel_taken() == before, static_cast<long>(length_));
     if (got > 0 && !peek_ && side_.own().counters != nullptr) {
       const auto by_kernel =
           std::min(got, static_cast<long>(side_.receiver.kernel_taken() - before));
@@ -234,6 +254,11 @@ class Receiving {
       count(side_, false, by_kernel);
     }
     return got;
+  }
+
+  ssize_t message_came() noexcept {
+    if (owns_guard_) (void)finished(0);
+    return message_result(call_, length_);
   }
 
   bool finished(ssize_t got) noexcept {
@@ -270,6 +295,10 @@ class Receiving {
     return total_;
   }
 
+  bool nothing_queued() const noexcept {
+    return side_.has_messages() ? !kernel_readable(call_.fd) : kernel_queued(call_.fd) == 0;
+  }
+
   // Bytes that the sender has taken back are on their way through the kernel. The program may have
   // been told of them, so they must not be missing now. False: there are none, or they do not come,
   // which this side bears with a few times.
@@ -278,7 +307,7 @@ class Receiving {
     constexpr std::int64_t kLongest = 10'000'000;
     const auto on_their_way = [&] {
       return side_.receiver.reclaim_unfinished(side_.in()) ||
-             (side_.receiver.kernel_has_more(side_.in()) && kernel_queued(call_.fd) == 0);
+             (side_.receiver.kernel_has_more(side_.in()) && nothing_queued());
     };
     if (!on_their_way()) {
       // They may have come since this call looked.
@@ -343,8 +372,14 @@ class Receiving {
     if (next.kind == Receiver::Next::ring || next.kind == Receiver::Next::broken)
       return Outcome::look_again;
     const bool open = next.kind != Receiver::Next::kernel;
-    result =
-        sleep_in_kernel(side_, call_, to_, open ? UINT64_MAX : next.bytes, total_ == 0, guard_);
+    result = side_.has_messages()
+                 ? sleep_for_message(side_, call_, length_, guard_)
+                 : sleep_in_kernel(side_, call_, to_, open ? UINT64_MAX : next.bytes, total_ == 0,
+                                   guard_);
+    if (result == kMessage) {
+      owns_guard_ = !is_gone(side_, generation_);
+      return Outcome::message;
+    }
     if (is_gone(side_, generation_)) {
       owns_guard_ = false;
       if (result > 0) total_ += result;
@@ -369,6 +404,7 @@ class Receiving {
   std::size_t wanted_;
   std::uint32_t generation_;
   ssize_t total_ = 0;
+  std::size_t length_ = 0;  // of a message
   bool peek_;
   bool all_;
   bool waits_;
@@ -407,8 +443,9 @@ ssize_t receive_nothing(Side& side, const Call& call, Guard& guard) {
 ssize_t receive_once(Side& side, const Call& call) {
   Guard guard(side.receive_lock);
   if (!guard) return fail(-EINTR);
-  // Bytes come before an error.
-  if (side.error_kept.load(std::memory_order_relaxed) != 0 && !has_bytes(side, call.fd))
+  // Bytes come before an error, messages behind it.
+  if (side.error_kept.load(std::memory_order_relaxed) != 0 &&
+      (side.has_messages() || !has_bytes(side, call.fd)))
     if (const int error = take_error(side); error != 0) return fail(-error);
   if (has_bad_part(call.parts, call.count)) [[unlikely]]
     return receive_badly(side, call, guard);
@@ -416,7 +453,7 @@ ssize_t receive_once(Side& side, const Call& call) {
       (call.flags & (MSG_OOB | MSG_ERRQUEUE)) != 0)
     return receive_plainly(side, call, guard);
   if (call.count > kMostParts) return fail(-EINVAL);
-  if (Span(call.parts, call.count).left() == 0) {
+  if (Span(call.parts, call.count).left() == 0 && !side.has_messages()) {
     return receive_nothing(side, call, guard);
   }
   return Receiving(side, call, guard).receive();

@@ -10,6 +10,7 @@
 #include "preload/address.hpp"
 #include "preload/call_result.hpp"
 #include "preload/handback.hpp"
+#include "preload/packet.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
 #include "preload/transfer.hpp"
@@ -116,7 +117,9 @@ ssize_t wait_for_kernel(Side& side, const Call& call, Guard& guard) {
   return is_gone(side, generation) ? fail(-EBADF) : result;
 }
 
+// What comes as a whole goes as a whole.
 std::size_t kernel_chunk(const Side& side) noexcept {
+  if (side.has_messages()) return SIZE_MAX;
   return side.kind == Kind::tcp ? kKernelChunk : kKernelChunkOfUnix;
 }
 
@@ -145,7 +148,7 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
   }
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation)
-    side.sender.leave_kernel(side.out(), sent > 0 ? static_cast<std::size_t>(sent) : 0);
+    side.sender.leave_kernel(side.out(), units_sent(side, sent), message_bytes(side, sent));
   else
     sent = sent < 0 ? sent : -1;
   count(side, false, sent);
@@ -203,18 +206,7 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
   }
 }
 
-}  // namespace
-
-bool reclaim(Side& side, int fd, bool always) noexcept {
-  const std::uint64_t before = side.sender.kernel_sent();
-  const long error = reclaim_now(side.sender, side.out(), fd, always);
-  // A broken pipe is told of each time.
-  if (error != -EPIPE) keep_error(side, static_cast<int>(-error));
-  if (side.sender.kernel_sent() != before) side.reclaimed_to = side.sender.kernel_sent();
-  return !is_of_connection(static_cast<int>(-error));
-}
-
-ssize_t send_by_kernel(Side& side, const Call& call, Afterwards afterwards) noexcept(false) {
+ssize_t send_all_by_kernel(Side& side, const Call& call, Afterwards afterwards) {
   Guard guard(side.send_lock);
   if (!guard) return fail(-EINTR);
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
@@ -231,18 +223,104 @@ ssize_t send_by_kernel(Side& side, const Call& call, Afterwards afterwards) noex
   const ssize_t sent = call.as_it_is(call.arguments);
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
-    side.sender.leave_kernel(side.out(), sent > 0 ? static_cast<std::size_t>(sent) : 0);
+    side.sender.leave_kernel(side.out(), units_sent(side, sent), message_bytes(side, sent));
     if (afterwards == Afterwards::ring_when_taken) side.sender.stay_in_kernel_until_taken();
     const bool candidate = side.out().control == nullptr;
     guard.unlock();
     count(side, false, sent);
-    if (sent > 0 && candidate) count_call(call.fd, side);
+    if (units_sent(side, sent) != 0 && candidate) count_call(call.fd, side);
   }
   errno = error;
   return sent;
 }
 
+// A message goes whole or not at all.
+ssize_t send_message(Side& side, const Call& call, Guard& guard) {
+  const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
+  const Span message(call.parts, call.count);
+  const std::size_t length = message.left();
+  for (unsigned waits = 0;;) {
+    if (is_gone(side, generation)) return fail(-EBADF);
+    switch (side.sender.way(side.out())) {
+      case Sender::Way::broken: return broken(side, call.fd);
+      case Sender::Way::kernel: return send_through_kernel(side, call, message, true, guard);
+      case Sender::Way::ring: break;
+    }
+    check_peer(side, call.fd);
+    if (side.sender.in_kernel()) continue;
+    const std::size_t room = side.room.load(std::memory_order_relaxed);
+    if (side.sender.put_message(side.out(), message, room)) {
+      count(side, true, static_cast<long>(length));
+      note_put(side, call.fd);
+      return static_cast<ssize_t>(length);
+    }
+    if (side.sender.broken()) continue;
+    if (!side.sender.closed(side.out())) {
+      if (wait_for_room(side, nonblocking(side, call.flags), guard) && ++waits < 1000) continue;
+      if (is_gone(side, generation)) continue;
+    }
+    if (!leave_ring_for_kernel(side, call.fd))
+      if (const ssize_t waited = wait_for_kernel(side, call, guard); waited != 0) return waited;
+  }
+}
+
+// The kernel does not know that the peer has left messages in the ring.
+ssize_t tell_reset(Side& side, ssize_t result) noexcept {
+  if (result >= 0) return result;
+  const int error = errno;
+  if (error == ECONNRESET) side.reset_told = true;
+  if (error != EPIPE) return fail(-error);
+  // It may have told it to this very call, which took messages back first.
+  if (const int kept = take_error(side); kept != 0) return fail(-kept);
+  if (!peer_has_closed(side)) return fail(-error);
+  const Guard receiving(side.receive_lock);
+  if (!receiving || !is_reset(side)) return fail(-error);
+  side.reset_told = true;
+  return fail(-ECONNRESET);
+}
+
+ssize_t send_packet(Side& side, const Call& call) {
+  // The kernel says so before anything else.
+  if (const int error = take_error(side); error != 0) [[unlikely]]
+    return fail(-error);
+  // Nobody knows yet how long one may be in front of others, see is_for_kernel().
+  Afterwards afterwards = side.accelerated() ? Afterwards::ring : Afterwards::ring_when_taken;
+  if (!has_bad_part(call.parts, call.count) && (call.flags & MSG_OOB) == 0) {
+    const std::size_t length = Span(call.parts, call.count).left();
+    Guard guard(side.send_lock);
+    if (!guard) return fail(-EINTR);
+    if (side.out().control != nullptr) {
+      const std::size_t room = side.room.load(std::memory_order_relaxed);
+      // Kernels differ in whether one of no bytes, unread, is a reason for a reset.
+      const bool is_usual = length != 0 && call.count <= kMostParts;
+      if (is_for_kernel(length, side.out().size))
+        afterwards = Afterwards::ring_when_taken;
+      else if (is_usual && space_of_message(length) <= room)
+        return send_message(side, call, guard);
+    }
+  }
+  return send_all_by_kernel(side, call, afterwards);
+}
+
+}  // namespace
+
+bool reclaim(Side& side, int fd, bool always) noexcept {
+  const std::uint64_t before = side.sender.kernel_sent();
+  const long error = reclaim_now(side.sender, side.out(), fd, always, side.has_messages());
+  // A broken pipe is told of each time.
+  if (error != -EPIPE) keep_error(side, static_cast<int>(-error));
+  if (side.sender.kernel_sent() != before) side.reclaimed_to = side.sender.kernel_sent();
+  return !is_of_connection(static_cast<int>(-error));
+}
+
+ssize_t send_by_kernel(Side& side, const Call& call, Afterwards afterwards) noexcept(false) {
+  if (!side.has_messages()) return send_all_by_kernel(side, call, afterwards);
+  if (const int error = take_error(side); error != 0) return fail(-error);
+  return tell_reset(side, send_all_by_kernel(side, call, afterwards));
+}
+
 ssize_t send_to(Side& side, const Call& call) noexcept(false) {
+  if (side.has_messages()) return tell_reset(side, send_packet(side, call));
   // A unix stream tells who sends of a broken pipe only.
   if (side.kind == Kind::tcp)
     if (const int error = take_error(side); error != 0) [[unlikely]]

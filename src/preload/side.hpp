@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// This program's side of a stream, over TCP or a unix socket, and which descriptors refer to it.
+// This program's side of a connection, over TCP or a unix socket, and which descriptors refer to
+// it.
 //
 // Sides stand in memory that forked children share, since parent and child may both go on with a
 // connection. The peer never sees them. Which numbers refer to a side, and where its memory is
@@ -22,7 +23,8 @@
 
 namespace farcall::preload {
 
-enum class Kind : std::uint8_t { tcp, unix_stream };
+enum class Kind : std::uint8_t { tcp, unix_stream, unix_packets };
+inline constexpr bool is_unix(Kind kind) noexcept { return kind != Kind::tcp; }
 
 // Whoever takes both locks takes the receiving half's first.
 struct Side {
@@ -68,8 +70,9 @@ struct Side {
   // What the kernel has said, once, to a call that returned bytes or was the library's own: the
   // next call of the program tells it.
   std::atomic<int> error_kept;
-  std::atomic<bool> stay_watched;  // waited for in ways that only the kernel serves
-  std::atomic<bool> polled;        // waited for with poll or select
+  std::atomic<bool> stay_watched;   // waited for in ways that only the kernel serves
+  std::atomic<bool> polled;         // waited for with poll or select
+  std::atomic<std::uint32_t> room;  // SO_SNDBUF, once accelerated; of packets
   Kind kind;
   bool connector;
   bool other_holders_unknown;  // handed back: others may hold it that the library does not see
@@ -81,6 +84,8 @@ struct Side {
   std::atomic<std::int64_t> left_at;  // when a process last ended with it
   std::uint32_t next_free;
 
+  // What lies in the rings, and what the kernel counts, are messages: packet.hpp.
+  [[nodiscard]] bool has_messages() const noexcept { return kind == Kind::unix_packets; }
   [[nodiscard]] bool accelerated() const noexcept {
     return stage.load(std::memory_order_relaxed) == kJoined;
   }

@@ -15,6 +15,7 @@
 #include "preload/epoll.hpp"
 #include "preload/handback.hpp"
 #include "preload/options.hpp"
+#include "preload/packet.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
 #include "preload/transfer.hpp"
@@ -67,6 +68,13 @@ constinit real::Direct<"dup2", int(int, int), int, int> next_dup2{SYS_dup2};
 void forget_stale(int fd) noexcept {
   if (fd >= 0 && find_side(fd) != nullptr) release(forget(fd));
   udp_forget(fd);
+}
+
+// Bytes of the program. Holds the receiver's lock.
+std::uint64_t unread_in_ring(Side& side) noexcept {
+  const std::uint64_t held = side.receiver.held(side.in());
+  if (!side.has_messages()) return held;
+  return lengths_of_messages(side.in(), side.receiver.position(), held);
 }
 
 // The address of a peer, in `peer` or, where that was too small for it, from the kernel.
@@ -213,6 +221,10 @@ bool changes_the_stream(int level, int option, const void* value, socklen_t size
   if (!is_no_address(value) && size >= sizeof number) std::memcpy(&number, value, sizeof number);
   if (level == SOL_SOCKET) switch (option) {
       case SO_RCVLOWAT: return number > 1;
+      // A filter does not see what comes through memory.
+      case SO_ATTACH_FILTER:
+      case SO_ATTACH_BPF: return true;
+      case SO_RXQ_OVFL:
       case SO_ZEROCOPY:
       case SO_PEEK_OFF:
       case SO_TIMESTAMP_OLD:
@@ -396,9 +408,10 @@ int ioctl(int fd, unsigned long request, ...) {
       // know that nothing is left must not come to zero early.
       int& count = *static_cast<int*>(argument);
       const auto queued = static_cast<std::size_t>(count);
-      if (doorbell_among(side->receiver, side->in(), queued) < queued) --count;
+      const std::size_t units = side->has_messages() ? std::min<std::size_t>(queued, 1) : queued;
+      if (doorbell_among(side->receiver, side->in(), units) < units) --count;
       (void)side->receiver.next(side->in());
-      count += static_cast<int>(side->receiver.held(side->in()));
+      count += static_cast<int>(unread_in_ring(*side));
     }
   }
   return static_cast<int>(result);
@@ -456,6 +469,8 @@ int setsockopt(int fd, int level, int option, const void* value, socklen_t size)
   }
   if (UdpSocket* const udp = find_udp(fd)) udp_option(*udp, fd, level, option);
   const long result = next_setsockopt(fd, level, option, value, size);
+  if (side != nullptr && level == SOL_SOCKET && (option == SO_SNDBUF || option == SO_SNDBUFFORCE))
+    note_room(*side, fd);
   if (side != nullptr && level == IPPROTO_TCP && option == TCP_CORK && result == 0)
     side->corked.store(number != 0, std::memory_order_relaxed);
   return static_cast<int>(with_errno(result));

@@ -133,17 +133,23 @@ std::size_t Sender::put(const Ring& ring, Span& from) noexcept {
   Span copy = from;
   copy.copy_out(ring.bytes + at, first);
   if (first != size) copy.copy_out(ring.bytes, size - first);
+  if (!publish_bytes(ring, size)) return 0;
+  from = copy;
+  return size;
+}
+
+// False: the receiver waits for the kernel, or has left.
+bool Sender::publish_bytes(const Ring& ring, std::size_t size) noexcept {
   std::uint64_t expected = tail_;
   // release: pairs with the acquire in Receiver::next
   if (!ring.control->tail.compare_exchange_strong(expected, tail_ + size, std::memory_order_release,
                                                   std::memory_order_relaxed)) {
     if ((expected & ~kFlags) != tail_) broken_ = true;
     wrote_in_vain_ = true;
-    return 0;
+    return false;
   }
   tail_ += size;
-  from = copy;
-  return size;
+  return true;
 }
 
 void Sender::restart(const Ring& ring) noexcept {
@@ -191,14 +197,16 @@ bool Sender::enter_kernel(const Ring& ring) noexcept {
   return false;
 }
 
-void Sender::leave_kernel(const Ring& ring, std::size_t sent) noexcept {
+void Sender::leave_kernel(const Ring& ring, std::size_t sent, std::size_t bytes) noexcept {
   if (sending_ != 0) --sending_;
   kernel_sent_ += sent;
+  message_bytes_ += bytes;
   publish(ring);
 }
 
 void Sender::publish(const Ring& ring) const noexcept {
   if (ring.control == nullptr) return;
+  ring.control->message_bytes_sent.store(message_bytes_, std::memory_order_relaxed);
   ring.control->kernel_sent.store(kernel_sent_, std::memory_order_release);
   ring.control->kernel_sending.store(sending_, std::memory_order_release);
 }
@@ -369,14 +377,16 @@ bool Receiver::take(const Ring& ring, Span& to, std::size_t size) noexcept {
   return true;
 }
 
-void Receiver::taken_from_kernel(const Ring& ring, std::size_t size) noexcept {
+void Receiver::taken_from_kernel(const Ring& ring, std::size_t size, std::size_t bytes) noexcept {
   kernel_taken_ += size;
+  message_bytes_ += bytes;
   publish(ring);
 }
 
 void Receiver::publish(const Ring& ring) const noexcept {
-  if (ring.control != nullptr)
-    ring.control->kernel_taken.store(kernel_taken_, std::memory_order_release);
+  if (ring.control == nullptr) return;
+  ring.control->message_bytes_taken.store(message_bytes_, std::memory_order_relaxed);
+  ring.control->kernel_taken.store(kernel_taken_, std::memory_order_release);
 }
 
 bool Receiver::follow(const Ring& ring) noexcept {

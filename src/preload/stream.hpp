@@ -105,6 +105,7 @@ struct Direction {
   std::atomic<std::uint32_t> receiver_processor;  // where it last ran, plus one
   // It has shut down reading: the kernel refuses what comes, but what lies in the ring can be read.
   std::atomic<std::uint32_t> receiver_finished;
+  std::atomic<std::uint64_t> message_bytes_taken;  // as below
 
   enum : std::uint32_t { kFinished = 1, kClosed = 2 };
   alignas(kFalseSharing) std::atomic<std::uint64_t> marks_made;
@@ -115,6 +116,8 @@ struct Direction {
   // The one byte in the kernel that is not the program's: at this offset plus one, it wakes a peer
   // that sleeps and is asked to send again what it was given back.
   std::atomic<std::uint64_t> doorbell;
+  std::atomic<std::uint64_t>
+      message_bytes_sent;  // where the kernel's units are messages: packet.hpp
 
   // See handback.hpp.
   alignas(kFalseSharing) std::atomic<std::uint64_t> handback;
@@ -167,6 +170,8 @@ class Sender {
   Way way(const Ring& ring) noexcept;
   // Copies what fits and publishes it; returns how much. Zero: the ring is full, or closed.
   std::size_t put(const Ring& ring, Span& from) noexcept;
+  // Puts a message there (packet.hpp), whole, if no more than `room` is used then. False: as zero.
+  bool put_message(const Ring& ring, const Span& message, std::size_t room) noexcept;
   // The receiver waits for the kernel, or has left.
   [[nodiscard]] static bool closed(const Ring& ring) noexcept {
     return (ring.control->tail.load(std::memory_order_relaxed) & kFlags) != 0;
@@ -184,7 +189,8 @@ class Sender {
   // Around a kernel send, so that nobody leaves the kernel meanwhile. enter_kernel() is false if
   // the receiver is leaving the ring and must be served first (handback.hpp).
   [[nodiscard]] bool enter_kernel(const Ring& ring) noexcept;
-  void leave_kernel(const Ring& ring, std::size_t sent) noexcept;
+  // `bytes` is of messages, where those are what is counted.
+  void leave_kernel(const Ring& ring, std::size_t sent, std::size_t bytes = 0) noexcept;
   // Tells the other end what has been counted here, when the ring comes into use.
   void publish(const Ring& ring) const noexcept;
 
@@ -198,13 +204,18 @@ class Sender {
 
   // Whether it has written into the ring what it then could not publish; asked for once.
   [[nodiscard]] bool wrote_in_vain() noexcept { return std::exchange(wrote_in_vain_, false); }
+  // The receiver has written over what this side put into the ring.
+  void give_up() noexcept { broken_ = true; }
 
   [[nodiscard]] bool in_kernel() const noexcept { return in_kernel_; }
   [[nodiscard]] bool broken() const noexcept { return broken_; }
   [[nodiscard]] bool busy() const noexcept { return sending_ != 0; }
   [[nodiscard]] bool gone_for_ever() const noexcept { return for_ever_; }
   [[nodiscard]] std::uint64_t kernel_sent() const noexcept { return kernel_sent_; }
+  [[nodiscard]] std::uint64_t message_bytes() const noexcept { return message_bytes_; }
   [[nodiscard]] std::uint64_t position() const noexcept { return tail_; }
+  // Where what is unread begins, as of the last look.
+  [[nodiscard]] std::uint64_t unread_from() const noexcept { return head_seen_; }
   // Bytes in the ring that the receiver has not read.
   [[nodiscard]] std::size_t unread(const Ring& ring) noexcept;
   [[nodiscard]] std::size_t room(const Ring& ring) noexcept { return ring.size - unread(ring); }
@@ -214,6 +225,7 @@ class Sender {
   std::uint64_t head_seen_ = 0;
   std::uint64_t marks_made_ = 1;  // the first one is made by start_direction()
   std::uint64_t kernel_sent_ = 0;
+  std::uint64_t message_bytes_ = 0;
   std::uint64_t last_mark_ = 0;  // its position
   std::uint64_t restart_at_ = kFirstPages;
   std::uint64_t must_be_taken_ = 0;
@@ -225,6 +237,7 @@ class Sender {
 
   static constexpr std::uint64_t kFirstPages = 4096;
   void restart(const Ring& ring) noexcept;
+  bool publish_bytes(const Ring& ring, std::size_t size) noexcept;
   std::size_t unread_runs(const Ring& ring, iovec (&runs)[2]) const noexcept;
   void make_mark(const Ring& ring, std::uint64_t position, std::uint64_t to) noexcept;
 };
@@ -258,7 +271,12 @@ class Receiver {
   // False: the sender has just taken them back; next() tells what is there instead.
   bool take(const Ring& ring, Span& to, std::size_t size) noexcept;
   static void peek(const Ring& ring, std::uint64_t position, Span& to, std::size_t size) noexcept;
-  void taken_from_kernel(const Ring& ring, std::size_t size) noexcept;
+  // Takes the message, or looks at it, that stands first among `available` bytes of the ring, as
+  // much as `to` takes. False: as take(), or there is none, which next() tells.
+  bool take_message(const Ring& ring, std::uint64_t available, Span& to, bool peek,
+                    std::size_t& length) noexcept;
+  // `bytes` as of Sender::leave_kernel().
+  void taken_from_kernel(const Ring& ring, std::size_t size, std::size_t bytes = 0) noexcept;
   void publish(const Ring& ring) const noexcept;  // as Sender's
 
   // From here on the sender uses the kernel. next() afterwards tells what came first; if that is
@@ -276,9 +294,9 @@ class Receiver {
 
   // Threads that sleep in the kernel on account of this direction; it stays watched meanwhile.
   void enter_kernel() noexcept { ++sleeping_; }
-  void leave_kernel(const Ring& ring, std::size_t taken) noexcept {
+  void leave_kernel(const Ring& ring, std::size_t taken, std::size_t bytes = 0) noexcept {
     if (sleeping_ != 0) --sleeping_;
-    taken_from_kernel(ring, taken);
+    taken_from_kernel(ring, taken, bytes);
   }
 
   // The sender began to move bytes to the kernel. If it has died since, they are lost.
@@ -303,6 +321,7 @@ class Receiver {
   [[nodiscard]] bool gone_for_ever() const noexcept { return for_ever_; }
   [[nodiscard]] bool has_left() const noexcept { return left_; }
   [[nodiscard]] std::uint64_t kernel_taken() const noexcept { return kernel_taken_; }
+  [[nodiscard]] std::uint64_t message_bytes() const noexcept { return message_bytes_; }
   [[nodiscard]] std::uint64_t position() const noexcept { return head_; }
   // The sender says that it has put so much into the kernel; only a hint.
   [[nodiscard]] bool kernel_has_more(const Ring& ring) const noexcept {
@@ -313,6 +332,7 @@ class Receiver {
   std::uint64_t head_ = 0;
   std::uint64_t marks_done_ = 0;
   std::uint64_t kernel_taken_ = 0;
+  std::uint64_t message_bytes_ = 0;
   std::uint32_t sleeping_ = 0;
   std::uint32_t reclaims_ = 0;
   bool watched_ = true;

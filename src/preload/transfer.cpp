@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 
+#include "preload/packet.hpp"
 #include "preload/real.hpp"
 
 namespace farcall::preload {
@@ -149,13 +150,23 @@ std::size_t without_doorbell(const Receiver& receiver, const Ring& ring, const i
   return got - 1;
 }
 
-long reclaim_now(Sender& sender, const Ring& ring, int fd, bool always) noexcept {
+long reclaim_now(Sender& sender, const Ring& ring, int fd, bool always, bool messages) noexcept {
   iovec runs[2];
   const std::size_t count = sender.reclaim(ring, always, runs);
   if (count == 0) return 0;
   std::size_t moved = 0;
   long sent = 0;
-  if (sender.enter_kernel(ring)) {
+  if (messages && sender.enter_kernel(ring)) {
+    const SentMessages done =
+        send_messages(fd, ring, sender.unread_from(), Span(runs, count).left());
+    moved = static_cast<std::size_t>(done.space);
+    sent = done.error;
+    if (sent == -EPROTO) {
+      sender.give_up();
+      sent = 0;
+    }
+    sender.leave_kernel(ring, done.count);
+  } else if (!messages && sender.enter_kernel(ring)) {
     for (Span left(runs, count); left.left() != 0;) {
       sent = kernel_send(fd, left, left.left(), MSG_NOSIGNAL);
       if (sent <= 0) break;

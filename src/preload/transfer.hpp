@@ -13,15 +13,16 @@ namespace farcall::preload {
 // What came of a try: bytes (0: the end of the stream), a negative errno, or:
 inline constexpr long kNothing = -100'000;
 
-// What the kernel passes with bytes of a unix stream: descriptors. A call returns no bytes behind
+// What the kernel passes with bytes of a unix socket: descriptors. A call returns no bytes behind
 // those that they came with.
 struct Ancillary {
   void* control = nullptr;  // the program's memory for them
   std::size_t room = 0;
-  int wanted = 0;        // MSG_CMSG_CLOEXEC
-  std::size_t size = 0;  // how much of it is filled
-  int told = 0;          // msg_flags
-  bool came = false;     // also where there was no memory for them
+  int wanted = 0;           // MSG_CMSG_CLOEXEC
+  std::size_t size = 0;     // how much of it is filled
+  int told = 0;             // msg_flags
+  bool came = false;        // also where there was no memory for them
+  bool is_message = false;  // one has come: no bytes are not the end (packet.hpp)
 
   void ask(msghdr& message) const noexcept {
     message.msg_control = control;
@@ -53,13 +54,13 @@ std::size_t without_doorbell(const Receiver& receiver, const Ring& ring, const i
 
 // Sends what nobody has taken out of the ring through the kernel, as much as that takes without
 // waiting; see Sender::reclaim. Holds the sender's lock. Zero, or a negative errno; the kernel
-// tells again of EPIPE only.
-long reclaim_now(Sender& sender, const Ring& ring, int fd, bool always) noexcept;
+// tells again of EPIPE only. `messages`: what lies in the ring are messages (packet.hpp).
+long reclaim_now(Sender& sender, const Ring& ring, int fd, bool always, bool messages) noexcept;
 
 // sendmsg of at most `size` bytes of what is left in `span`, without waiting; negative errno.
 long kernel_send(int fd, const Span& span, std::size_t size, int flags) noexcept;
 
-// While this lives the kernel takes more of a unix stream than it usually does: what one end has
+// While this lives the kernel takes more of a unix socket than it usually does: what one end has
 // not read and gives back, of the ring and of the kernel together.
 class RoomForAll {
  public:

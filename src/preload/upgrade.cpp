@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "preload/connection.hpp"
 #include "preload/kind.hpp"
 #include "preload/log.hpp"
 #include "preload/proof.hpp"
@@ -153,6 +154,7 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   side.own().out = ring(side.connector ? 0 : 1);
   side.own().in = ring(side.connector ? 1 : 0);
   if (side.kind == Kind::tcp) hold_nothing_back(fd, side);
+  if (side.has_messages()) note_room(side, fd);
   side.sender.publish(side.out());
   side.receiver.publish(side.in());
   // The end that came before this moment was no surprise either.
@@ -354,7 +356,8 @@ void note_tcp(int fd, const sockaddr* peer, bool connector) noexcept {
 }
 
 void note_unix(int fd, const sockaddr* peer, socklen_t size, bool connector) noexcept {
-  if (!settings().unix_streams || option_of(fd, SO_TYPE) != SOCK_STREAM) return;
+  const int type = settings().unix_streams ? option_of(fd, SO_TYPE) : -1;
+  if (type != SOCK_STREAM && type != SOCK_SEQPACKET) return;
   Counters* counters = nullptr;
   if (stats_wanted() || has_lists()) {
     sockaddr_storage own{};
@@ -365,7 +368,8 @@ void note_unix(int fd, const sockaddr* peer, socklen_t size, bool connector) noe
     counters = counters_for(server);
     if (!count_connection(counters, settings().wants(server))) return;
   }
-  note_candidate(fd, Kind::unix_stream, connector, counters);
+  note_candidate(fd, type == SOCK_STREAM ? Kind::unix_stream : Kind::unix_packets, connector,
+                 counters);
 }
 
 }  // namespace

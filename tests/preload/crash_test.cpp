@@ -37,7 +37,7 @@ std::vector<Region> shared_regions() {
   std::vector<Region> found;
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
-    if (line.find("memfd:farcall-tcp") == std::string::npos) continue;
+    if (line.find("memfd:farcall-") == std::string::npos) continue;
     unsigned long begin = 0;
     unsigned long end = 0;
     if (std::sscanf(line.c_str(), "%lx-%lx", &begin, &end) == 2)
@@ -83,20 +83,37 @@ std::pair<UniqueFd, pid_t> with_child(Work work) {
   return {std::move(client), child};
 }
 
+// A pair of packets whose other end a child has.
+template <class Work>
+std::pair<UniqueFd, pid_t> pair_with_child(Work work) {
+  int fds[2];
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
+  UniqueFd own(fds[0]);
+  const UniqueFd other(fds[1]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    own.reset();
+    work(other.get());
+    ::_exit(0);
+  }
+  return {std::move(own), child};
+}
+
 void kill_and_reap(pid_t child) {
   ::kill(child, SIGKILL);
   int status = 0;
   EXPECT_EQ(::waitpid(child, &status, 0), child);
 }
 
-TEST(Crash, TheSurvivorSeesTheEndWhateverItIsDoing) {
+void survive(bool packets) {
   const std::size_t descriptors = open_descriptors();
   std::mt19937 random(17);
   int accelerated = 0;
   for (int round = 0; round < 400; ++round) {
     const std::size_t message = 1 + random() % 3000;
     const bool stream = round % 2 == 0;
-    auto [fd, child] = with_child([&](int server) {
+    const auto serve = [&](int server) {
       std::vector<char> buffer(message);
       for (;;) {
         const ssize_t got = ::recv(server, buffer.data(), buffer.size(), 0);
@@ -107,7 +124,8 @@ TEST(Crash, TheSurvivorSeesTheEndWhateverItIsDoing) {
         if (!stream)
           (void)!::send(server, buffer.data(), static_cast<std::size_t>(got), MSG_NOSIGNAL);
       }
-    });
+    };
+    auto [fd, child] = packets ? pair_with_child(serve) : with_child(serve);
     const std::vector<char> out(message, 'x');
     std::vector<char> in(message);
     const auto rounds = 10 + random() % 60;
@@ -144,8 +162,12 @@ TEST(Crash, TheSurvivorSeesTheEndWhateverItIsDoing) {
   // A stream may be over before both ends have met.
   EXPECT_GE(accelerated, 150);
   EXPECT_EQ(open_descriptors(), descriptors);
-  EXPECT_FALSE(rendezvous_left());
+  // Names of packets may be those of others' sockets.
+  EXPECT_FALSE(!packets && rendezvous_left());
 }
+
+TEST(Crash, TheSurvivorSeesTheEndWhateverItIsDoing) { survive(false); }
+TEST(Crash, TheSurvivorOfPacketsSeesTheEndWhateverItIsDoing) { survive(true); }
 
 TEST(Crash, ASleeperIsWokenByTheDeath) {
   for (int round = 0; round < 20; ++round) {
@@ -180,9 +202,9 @@ TEST(Crash, ASleeperIsWokenByTheDeath) {
 
 // The peer writes at random over all that it can reach. This end may see nonsense, or an error, or
 // nothing; it neither crashes nor waits where it said it would not.
-TEST(Hostile, APeerThatScribblesHarmsNobodyElse) {
+void be_scribbled_over(bool packets) {
   for (int round = 0; round < 60; ++round) {
-    auto [fd, child] = with_child([&](int server) {
+    const auto scribble = [&](int server) {
       std::mt19937_64 random(static_cast<unsigned>(round));
       char bytes[512] = {};
       for (int i = 0; i < 30; ++i) {
@@ -206,7 +228,8 @@ TEST(Hostile, APeerThatScribblesHarmsNobodyElse) {
               (void)!::send(server, bytes, random() % sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
           }
         }
-    });
+    };
+    auto [fd, child] = packets ? pair_with_child(scribble) : with_child(scribble);
     std::mt19937 random(static_cast<unsigned>(round));
     std::vector<char> buffer(70'000, 'y');
     for (int i = 0; i < 30; ++i) {
@@ -233,6 +256,58 @@ TEST(Hostile, APeerThatScribblesHarmsNobodyElse) {
     kill_and_reap(child);
     fd.reset();
   }
+}
+
+TEST(Hostile, APeerThatScribblesHarmsNobodyElse) { be_scribbled_over(false); }
+TEST(Hostile, APeerThatScribblesOverMessagesHarmsNobodyElse) { be_scribbled_over(true); }
+
+// The peer puts lengths that cannot be in front of messages. This end gives it up, and reads
+// nothing beyond its own memory.
+TEST(Hostile, ALengthThatCannotBeEndsTheConnection) {
+  int ended = 0;
+  for (int round = 0; round < 30; ++round) {
+    auto [fd, child] = pair_with_child([&](int other) {
+      char bytes[64] = {};
+      for (int i = 0; i < 60; ++i) {
+        (void)!::recv(other, bytes, 64, 0);
+        (void)!::send(other, bytes, 64, MSG_NOSIGNAL);
+      }
+      const std::uint64_t lengths[] = {~std::uint64_t{0}, std::uint64_t{1} << 63, 131'072, 65'536,
+                                       (1U << 17) - 8,    4'000'000'000};
+      const auto regions = shared_regions();
+      (void)!::recv(other, bytes, 64, 0);
+      for (;;) {
+        (void)!::send(other, bytes, 64, MSG_DONTWAIT | MSG_NOSIGNAL);
+        for (const Region& region : regions)
+          for (std::size_t at = 4096; at + 8 <= region.size; at += 64) {
+            auto* word = reinterpret_cast<std::atomic<std::uint64_t>*>(region.begin + at);
+            if (*word == 64) *word = lengths[round % 6];
+          }
+      }
+    });
+    char bytes[64] = {};
+    for (int i = 0; i < 60; ++i) {
+      ASSERT_EQ(::send(fd.get(), bytes, 64, MSG_NOSIGNAL), 64);
+      ASSERT_EQ(::recv(fd.get(), bytes, 64, 0), 64);
+    }
+    EXPECT_FALSE(shared_regions().empty());
+    ASSERT_EQ(::send(fd.get(), bytes, 64, MSG_NOSIGNAL), 64);
+    const auto end = std::chrono::steady_clock::now() + 100ms;
+    bool broken = false;
+    while (!broken && std::chrono::steady_clock::now() < end) {
+      pollfd wait{.fd = fd.get(), .events = POLLIN, .revents = 0};
+      (void)::poll(&wait, 1, 1);
+      const ssize_t got = ::recv(fd.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+      ASSERT_LE(got, 64);
+      broken = got < 0 && errno == ECONNRESET;
+    }
+    if (broken) {
+      ++ended;
+      EXPECT_LE(::send(fd.get(), bytes, 64, MSG_NOSIGNAL), 0);
+    }
+    kill_and_reap(child);
+  }
+  EXPECT_GT(ended, 0);
 }
 
 }  // namespace

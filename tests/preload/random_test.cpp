@@ -96,10 +96,14 @@ TEST_P(RandomCalls, ReturnTheSame) {
   EXPECT_GT(accelerated, count / 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, RandomCalls, ::testing::Values("tcp", "path", "pair"),
-                         [](const auto& tested) { return std::string(tested.param); });
-INSTANTIATE_TEST_SUITE_P(Over, RandomPrograms, ::testing::Values("tcp", "path", "pair"),
-                         [](const auto& tested) { return std::string(tested.param); });
+const auto kKinds = ::testing::Values("tcp", "path", "pair", "packets", "packet-pair");
+// Names of tests have no dashes.
+const auto kName = [](const auto& tested) {
+  const std::string name = tested.param;
+  return name == "packet-pair" ? "packetPair" : name;
+};
+INSTANTIATE_TEST_SUITE_P(Over, RandomCalls, kKinds, kName);
+INSTANTIATE_TEST_SUITE_P(Over, RandomPrograms, kKinds, kName);
 
 }  // namespace
 }  // namespace farcall::preload

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams for tests that run four times: over TCP and, with --unix, over unix sockets; as they are
+// Connections for tests that run several times: over TCP, over unix streams (--unix) and, where
+// boundaries do not matter or are the matter, over unix sockets of packets (--packets); as they are
 // and with the library preloaded.
 #pragma once
 
@@ -20,10 +21,15 @@
 
 namespace farcall::preload {
 
-inline bool over_unix() {
-  static const bool value = has_argument("--unix");
+inline bool over_packets() {
+  static const bool value = has_argument("--packets");
   return value;
 }
+inline bool over_unix() {
+  static const bool value = has_argument("--unix") || over_packets();
+  return value;
+}
+inline int socket_type() { return over_packets() ? SOCK_SEQPACKET : SOCK_STREAM; }
 inline int stream_family() { return over_unix() ? AF_UNIX : AF_INET; }
 
 // How many mappings this process has of memory that streams share.
@@ -40,7 +46,7 @@ struct Address {
 };
 
 inline UniqueFd stream_socket() {
-  return UniqueFd(::socket(stream_family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return UniqueFd(::socket(stream_family(), socket_type() | SOCK_CLOEXEC, 0));
 }
 
 // A port on loopback, or an abstract name, that the kernel chooses.

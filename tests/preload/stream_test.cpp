@@ -178,7 +178,7 @@ TEST(Stream, TakesBackWhatNobodyCameFor) {
   stream.receiver.unwatch(stream.ring);
   EXPECT_EQ(stream.send("first "), 6);
   EXPECT_EQ(stream.receive(3), "fir");
-  reclaim_now(stream.sender, stream.ring, stream.out.get(), false);
+  reclaim_now(stream.sender, stream.ring, stream.out.get(), false, false);
   EXPECT_EQ(kernel_queued(stream.in.get()), 3);
   EXPECT_EQ(stream.send("second"), 6);
   EXPECT_EQ(kernel_queued(stream.in.get()), 9);
@@ -197,7 +197,7 @@ TEST(Stream, TakesBackBehindTheKernelWhatMustBeThereInTheEnd) {
   stream.receiver.unwatch(stream.ring);
   stream.send("ring ");
   EXPECT_EQ(stream.receive(2), "ke");
-  reclaim_now(stream.sender, stream.ring, stream.out.get(), true);
+  reclaim_now(stream.sender, stream.ring, stream.out.get(), true, false);
   EXPECT_EQ(kernel_queued(stream.in.get()), 10);
   stream.send("more");
   EXPECT_EQ(stream.receive(100, true), "rnel ring more");
@@ -209,7 +209,7 @@ TEST(Stream, TakesNothingBackWhereTheKernelTells) {
   stream.send("kernel ");
   stream.receiver.unwatch(stream.ring);
   stream.send("ring");
-  reclaim_now(stream.sender, stream.ring, stream.out.get(), false);
+  reclaim_now(stream.sender, stream.ring, stream.out.get(), false, false);
   EXPECT_EQ(kernel_queued(stream.in.get()), 7);
   EXPECT_EQ(stream.receive(), "kernel ring");
 }
@@ -222,7 +222,7 @@ TEST(Stream, LeavesInTheRingWhatTheKernelHasNoRoomFor) {
   std::string text(500'000, ' ');
   for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>('a' + i / 7 % 26);
   EXPECT_EQ(stream.send(text), 500'000);
-  reclaim_now(stream.sender, stream.ring, stream.out.get(), false);
+  reclaim_now(stream.sender, stream.ring, stream.out.get(), false, false);
   const long moved = kernel_queued(stream.in.get());
   ASSERT_GT(moved, 0);
   ASSERT_LT(moved, 500'000);
@@ -324,7 +324,7 @@ void exchange(std::uint64_t total, unsigned seed, std::size_t ring_bytes) {
         }
       }
       if (random() % 4 == 0)
-        reclaim_now(stream.sender, stream.ring, stream.out.get(), random() % 2 == 0);
+        reclaim_now(stream.sender, stream.ring, stream.out.get(), random() % 2 == 0, false);
       if (random() % 256 == 0)
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
     }
@@ -457,7 +457,8 @@ TEST(StreamStress, SurvivesAPeerThatScribbles) {
       if (random() % 3 == 0) stream.receiver.watch(stream.ring);
       if (random() % 3 == 0) stream.receiver.unwatch(stream.ring);
       if (random() % 8 == 0) stream.sender.use_kernel(stream.ring);
-      if (random() % 8 == 0) reclaim_now(stream.sender, stream.ring, stream.out.get(), false);
+      if (random() % 8 == 0)
+        reclaim_now(stream.sender, stream.ring, stream.out.get(), false, false);
       (void)stream.send(text.substr(0, 1 + random() % 299));
       (void)stream.receive(1 + random() % 500, random() % 4 == 0);
       (void)look_for_end(stream.receiver, stream.ring, stream.in.get());

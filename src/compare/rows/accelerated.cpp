@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TCP, UDP and unix streams as any program uses them, in processes that carry the preload library.
+// TCP, UDP and unix sockets as any program uses them, in processes that carry the preload library.
 // Nothing here knows of it: what is measured is socket(), connect(), send() and recv().
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -18,8 +18,6 @@
 
 namespace farcall::compare {
 namespace {
-
-constexpr std::size_t kMostDatagram = 65507;
 
 sockaddr_in loopback(in_port_t port) {
   sockaddr_in address{};
@@ -90,6 +88,7 @@ class StreamEnd final : public Endpoint {
 
 class TcpConnection final : public Connection {
  public:
+  static std::size_t longest() { return SIZE_MAX; }
   TcpConnection() : listener_(open_socket(SOCK_STREAM)) {
     bind_anywhere(listener_);
     if (::listen(listener_.get(), 1) != 0) throw_errno("listen on loopback");
@@ -113,10 +112,20 @@ class TcpConnection final : public Connection {
   UniqueFd listener_;
 };
 
-// At an abstract name that the kernel chooses.
+// At an abstract name that the kernel chooses. A packet comes as one, so that its end is a
+// stream's.
+template <int kType>
 class UnixConnection final : public Connection {
  public:
-  UnixConnection() : listener_(open_socket(SOCK_STREAM, AF_UNIX)) {
+  static std::size_t longest() {
+    int room = 0;
+    socklen_t size = sizeof room;
+    if (kType == SOCK_STREAM) return SIZE_MAX;
+    const UniqueFd fd = open_socket(kType, AF_UNIX);
+    if (::getsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &room, &size) != 0) throw_errno("SO_SNDBUF");
+    return static_cast<std::size_t>(room) - 32;
+  }
+  UnixConnection() : listener_(open_socket(kType, AF_UNIX)) {
     address_.sun_family = AF_UNIX;
     auto* const address = reinterpret_cast<sockaddr*>(&address_);
     if (::bind(listener_.get(), address, sizeof(sa_family_t)) != 0 ||
@@ -127,7 +136,7 @@ class UnixConnection final : public Connection {
   std::unique_ptr<Endpoint> open(Role role) override {
     const UniqueFd listener = std::move(listener_);
     if (role == Role::server) return std::make_unique<StreamEnd>(accept_from(listener));
-    UniqueFd fd = open_socket(SOCK_STREAM, AF_UNIX);
+    UniqueFd fd = open_socket(kType, AF_UNIX);
     if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address_), address_size_) != 0)
       throw_errno("connect to an abstract name");
     return std::make_unique<StreamEnd>(std::move(fd));
@@ -176,6 +185,7 @@ class UdpEnd final : public CallEndpoint {
 
 class UdpConnection final : public Connection {
  public:
+  static std::size_t longest() { return 65507; }
   std::unique_ptr<Endpoint> open(Role role) override {
     auto* const ports = reinterpret_cast<std::atomic<in_port_t>*>(memory_.data());
     const auto me = static_cast<std::size_t>(role);
@@ -207,10 +217,10 @@ class AcceleratedRow final : public Row {
  public:
   explicit AcceleratedRow(RowInfo info) : Row(std::move(info)) {}
   [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
-    if (!info().streams && conditions.message_bytes > kMostDatagram)
-      return "a datagram has at most 65507 bytes";
     if (info().streams && conditions.message_bytes == 0)
       return "a stream does not tell of messages without bytes";
+    if (conditions.message_bytes > Made::longest())
+      return "a packet has at most " + std::to_string(Made::longest()) + " bytes";
     try {
       find_library();
     } catch (const std::exception& error) {
@@ -232,11 +242,17 @@ void add_accelerated(RowList& list) {
               .wait = "adaptive",
               .description = "TCP loopback of unmodified programs under farcall run",
               .preloaded = true});
-  list.add<AcceleratedRow<UnixConnection>>(
+  list.add<AcceleratedRow<UnixConnection<SOCK_STREAM>>>(
       RowInfo{.mechanism = "unix_accelerated",
               .engine = "shared",
               .wait = "adaptive",
               .description = "Unix streams of unmodified programs under farcall run",
+              .preloaded = true});
+  list.add<AcceleratedRow<UnixConnection<SOCK_SEQPACKET>>>(
+      RowInfo{.mechanism = "unix_seqpacket_accelerated",
+              .engine = "shared",
+              .wait = "adaptive",
+              .description = "Unix sockets of packets of unmodified programs under farcall run",
               .preloaded = true});
   list.add<AcceleratedRow<UdpConnection>>(
       RowInfo{.mechanism = "udp_accelerated",

@@ -38,7 +38,8 @@ RowList all_rows() {
 #ifdef FARCALL_HAVE_PRELOAD
   add_accelerated(list);
 #else
-  for (const char* const name : {"tcp_accelerated", "unix_accelerated", "udp_accelerated"})
+  for (const char* const name :
+       {"tcp_accelerated", "unix_accelerated", "unix_seqpacket_accelerated", "udp_accelerated"})
     list.absent.push_back({name, "farcall was built without the preload library"});
 #endif
   add_eventfd(list);

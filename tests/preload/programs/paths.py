@@ -138,6 +138,18 @@ def pairs(box):
     box.expect_accelerated("unix")
 
 
+def packets(box):
+    """Clients of a server of packets, in Python and in Perl."""
+    path = box.folder / "packets"
+    server = server_at(box, path, [PYTHON, CLIENTS / "packets.py", "server", path])
+    for words in ([PYTHON, CLIENTS / "packets.py", "client", path, box.seed],
+                  [need("perl"), CLIENTS / "packets.pl", path]):
+        out = box.client(words, seconds=90)
+        expect_equal("what a client says", out, b"all packets came back\n")
+    server.stop()
+    box.expect_accelerated("unix")
+
+
 def dbus(box):
     """Calls and signals over the bus, whose daemon and clients ask for credentials."""
     send = need("dbus-send")
@@ -158,4 +170,4 @@ def dbus(box):
 
 TESTS = {"redis_path": redis_path, "memcached_path": memcached_path,
          "postgres_path": postgres_path, "nginx_path": nginx_path, "node_path": node_path,
-         "pairs": pairs, "dbus": dbus}
+         "pairs": pairs, "packets": packets, "dbus": dbus}

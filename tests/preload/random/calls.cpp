@@ -4,7 +4,7 @@
 // them, one after the other, and says what each returned. Without the library it says the same each
 // time; with it, it should say the same, too.
 //
-// random-calls KIND SEED: KIND is tcp, path or pair.
+// random-calls KIND SEED: KIND is tcp, path or pair, or packets or packet-pair.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -53,6 +53,7 @@ struct Side {
 };
 Side ends[2] = {{.name = 'a'}, {.name = 'b'}};
 bool is_tcp;
+bool is_packets;
 
 void say(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void say(const char* format, ...) {
@@ -177,6 +178,8 @@ void receive_some(Side& end) {
                       &length));
       return say("  name %u", length);
     case 5:
+      if (is_packets)
+        return took(end, "length", nullptr, ::recv(end.fd, bytes.data(), size, kNow | MSG_TRUNC));
       if (!is_tcp) return;
       return took(end, "discard", nullptr, ::recv(end.fd, nullptr, size, kNow | MSG_TRUNC));
     case 6: {
@@ -262,20 +265,21 @@ void register_end(Side& end) {
 
 void connect_ends(std::string_view kind) {
   int pair[2];
-  if (kind == "pair") {
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) ::_exit(3);
+  const int type = (is_packets ? SOCK_SEQPACKET : SOCK_STREAM) | SOCK_CLOEXEC;
+  if (kind == "pair" || kind == "packet-pair") {
+    if (::socketpair(AF_UNIX, type, 0, pair) != 0) ::_exit(3);
   } else {
     const int family = is_tcp ? AF_INET : AF_UNIX;
     sockaddr_storage address{};
     address.ss_family = static_cast<sa_family_t>(family);
     if (is_tcp) reinterpret_cast<sockaddr_in&>(address).sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = is_tcp ? sizeof(sockaddr_in) : sizeof(sa_family_t);
-    const int listener = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int listener = ::socket(family, type, 0);
     auto* const name = reinterpret_cast<sockaddr*>(&address);
     if (::bind(listener, name, size) != 0 || ::listen(listener, 1) != 0) ::_exit(3);
     size = sizeof address;
     ::getsockname(listener, name, &size);
-    pair[0] = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    pair[0] = ::socket(family, type, 0);
     if (::connect(pair[0], name, size) != 0) ::_exit(3);
     pair[1] = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
     ::close(listener);
@@ -401,11 +405,12 @@ void do_something() {
 int main(int count, char** arguments) {
   using namespace farcall::preload::test;
   if (count != 3) {
-    std::fputs("usage: random-calls tcp|path|pair SEED\n", stderr);
+    std::fputs("usage: random-calls tcp|path|pair|packets|packet-pair SEED\n", stderr);
     return 2;
   }
   ::signal(SIGPIPE, SIG_IGN);
   is_tcp = std::string_view(arguments[1]) == "tcp";
+  is_packets = std::string_view(arguments[1]).substr(0, 6) == "packet";
   chance.seed(std::strtoull(arguments[2], nullptr, 10));
   for (int connection = 0; connection < 3; ++connection) {
     say("connection %d", connection);

@@ -4,10 +4,10 @@
 // transfers and waits of every kind, forks, executes itself and others, passes the descriptor on,
 // stops, is interrupted. Both ends check every byte that comes.
 //
-// random-program KIND SEED: KIND is tcp, path or pair. The status is 0 if all bytes came, once and
-// in order, and then the end of the stream. What each end does comes from the seed; what happens
-// between them from time. FARCALL_TEST_TRACE=1 shows what is done; FARCALL_TEST_PLAIN=c or s leaves
-// that end without what is preloaded.
+// random-program KIND SEED: KIND is tcp, path or pair, or packets or packet-pair. The status is 0
+// if all bytes came, once and in order, and then the end of the stream. What each end does comes
+// from the seed; what happens between them from time. FARCALL_TEST_TRACE=1 shows what is done;
+// FARCALL_TEST_PLAIN=c or s leaves that end without what is preloaded.
 #include "program.hpp"
 
 #include <fcntl.h>
@@ -354,9 +354,10 @@ void be(char name, Both* both) {
   other = name == 'c' ? &both->server : &both->client;
 }
 
-void prepare(End& end, char name, bool is_tcp, std::uint64_t seed) {
+void prepare(End& end, char name, std::string_view kind, std::uint64_t seed) {
   end.name = name;
-  end.is_tcp = is_tcp;
+  end.is_tcp = kind == "tcp";
+  end.is_packets = kind.substr(0, 6) == "packet";
   end.seed = seed;
   end.random.seed(seed);
   const std::uint64_t totals[] = {30'000, 100'000, 300'000, 1'000'000, 3'000'000};
@@ -371,8 +372,10 @@ struct Address {
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&bytes); }
 };
 
+int socket_type() { return (mine->is_packets ? SOCK_SEQPACKET : SOCK_STREAM) | SOCK_CLOEXEC; }
+
 int listen_somewhere(bool is_tcp, Address& address) {
-  const int listener = ::socket(is_tcp ? AF_INET : AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int listener = ::socket(is_tcp ? AF_INET : AF_UNIX, socket_type(), 0);
   address.bytes.ss_family = is_tcp ? AF_INET : AF_UNIX;
   if (is_tcp)
     reinterpret_cast<sockaddr_in&>(address.bytes).sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -401,14 +404,14 @@ void run_both(std::string_view kind, std::uint64_t seed) {
   ::close(memory);
   Both* both = map_both();
   const bool is_tcp = kind == "tcp";
-  prepare(both->client, 'c', is_tcp, seed * 2);
-  prepare(both->server, 's', is_tcp, seed * 2 + 1);
+  prepare(both->client, 'c', kind, seed * 2);
+  prepare(both->server, 's', kind, seed * 2 + 1);
   be('c', both);
   int pair[2] = {-1, -1};
   int listener = -1;
   Address address;
-  if (kind == "pair") {
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) fail("socketpair");
+  if (kind == "pair" || kind == "packet-pair") {
+    if (::socketpair(AF_UNIX, socket_type(), 0, pair) != 0) fail("socketpair");
   } else {
     listener = listen_somewhere(is_tcp, address);
   }
@@ -425,7 +428,7 @@ void run_both(std::string_view kind, std::uint64_t seed) {
   ::close(pair[1]);
   int fd = pair[0];
   if (listener >= 0) {
-    fd = ::socket(is_tcp ? AF_INET : AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    fd = ::socket(is_tcp ? AF_INET : AF_UNIX, socket_type(), 0);
     if (::connect(fd, address.get(), address.size) != 0) fail("connect");
     ::close(listener);
   }
@@ -445,7 +448,7 @@ void run_both(std::string_view kind, std::uint64_t seed) {
 int main(int count, char** arguments) {
   using namespace farcall::preload::test;
   if (count != 3) {
-    std::fputs("usage: random-program tcp|path|pair SEED\n", stderr);
+    std::fputs("usage: random-program tcp|path|pair|packets|packet-pair SEED\n", stderr);
     return 2;
   }
   program = "/proc/self/exe";

@@ -30,7 +30,8 @@ class Random {
 struct End {
   char name;  // 'c' has connected, 's' has accepted
   bool is_tcp;
-  bool waits_raw;  // by system calls that no library sees
+  bool is_packets;  // bytes come in messages, which are read whole
+  bool waits_raw;   // by system calls that no library sees
   int fd;
   std::uint64_t seed, total;
   std::uint64_t habits;  // which kinds of things this program does at all

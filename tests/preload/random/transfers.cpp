@@ -31,7 +31,12 @@ namespace farcall::preload::test {
 namespace {
 
 // How much may be unread before a sender uses calls that block: what every socket holds.
-constexpr std::uint64_t kSafe = 20'000;
+constexpr std::uint64_t kSafeBytes = 20'000;
+// Messages cost more than their bytes; most are no shorter than this.
+constexpr std::uint64_t kSafeInMessages = 12'000;
+constexpr std::uint64_t kLeastMessage = 300;
+// The longest that is sent, and what it is read into.
+constexpr std::uint64_t kMostMessage = 20'000;
 constexpr int kPatience = 20'000;  // milliseconds
 
 // The system call itself, as a runtime without the C library makes it.
@@ -39,6 +44,8 @@ template <class... Arguments>
 int raw(long number, Arguments... arguments) {
   return static_cast<int>(with_errno(kernel(number, arguments...)));
 }
+
+std::uint64_t safe() { return mine->is_packets ? kSafeInMessages : kSafeBytes; }
 
 // What has been sent and not read, as far as is known. Counted afterwards: it may be more.
 std::uint64_t difference(std::uint64_t sent, std::uint64_t received) {
@@ -151,11 +158,13 @@ bool is_blocking() { return (::fcntl(mine->fd, F_GETFL) & O_NONBLOCK) == 0; }
 void send_something() {
   const std::uint64_t left = mine->total - mine->sent;
   const std::uint64_t sizes[] = {1, 100, 2000, 2000, 20'000, 100'000};
-  std::uint64_t size = std::min(left, 1 + pick(sizes[pick(6)]));
+  std::uint64_t size = 1 + pick(sizes[pick(6)]);
+  if (mine->is_packets) size = std::clamp(size, kLeastMessage, kMostMessage);
+  size = std::min(size, left);
   const std::uint64_t unread = unread_by_other();
   bool blocking = is_blocking();
-  const bool may_block = unread < kSafe;
-  if (may_block) size = std::min(size, kSafe - unread);
+  const bool may_block = unread < safe();
+  if (may_block) size = std::min(size, safe() - unread);
   if (blocking && !may_block) {
     ::fcntl(mine->fd, F_SETFL, ::fcntl(mine->fd, F_GETFL) | O_NONBLOCK);
     blocking = false;
@@ -170,6 +179,8 @@ void send_something() {
   const bool whole = may_block && blocking && !mine->interrupted;
   std::uint64_t way = pick(whole ? 24 : 18);
   if (!does(static_cast<unsigned>(way))) way = 17;
+  // A message of no bytes would look like the end.
+  if (way == 5 && mine->is_packets && size < 3) way = 17;
   ssize_t sent = 0;
   switch (way) {
     case 1: sent = ::writev(mine->fd, parts, 3); break;
@@ -237,7 +248,7 @@ void count_unread() {
 // What may wait does so only for what is there or must come.
 void receive_something(bool certain) {
   const std::uint64_t sizes[] = {1, 100, 5000, 5000, 70'000, 200'000};
-  std::vector<char> buffer(1 + pick(sizes[pick(6)]) + 1);
+  std::vector<char> buffer(mine->is_packets ? 3 * kMostMessage : 1 + pick(sizes[pick(6)]) + 1);
   const std::size_t size = buffer.size() - 1;
   char* data = buffer.data();
   const bool blocking = is_blocking();
@@ -252,7 +263,7 @@ void receive_something(bool certain) {
     case 0: return peek(data, size);
     case 1: return count_unread();
     case 2:
-      if (calls_wait) break;
+      if (calls_wait || mine->is_packets) break;
       return receive_by_splice(size);
     case 3: return receive_by_many(data, size - 1 + (size == 1));
     case 6: return came(data, ::recvmsg(mine->fd, &message, now), "recvmsg");
@@ -261,7 +272,7 @@ void receive_something(bool certain) {
       return came(data, ::readv(mine->fd, parts, 2), "readv");
     case 8: {
       const std::size_t all = std::min<std::uint64_t>(size, waiting_for_me());
-      if (!certain || !blocking || all == 0) break;
+      if (!certain || !blocking || all == 0 || mine->is_packets) break;
       const ssize_t got = ::recv(mine->fd, data, all, MSG_WAITALL);
       return came(data, got, "recv all");
     }
@@ -392,7 +403,7 @@ void transfer() {
   if (writes && (mine->ended || pick(2) == 0)) {
     send_something();
     if (mine->ended || !one_in(4)) return;
-    if (unread_by_other() >= kSafe) wait_until_ready(POLLIN | POLLOUT, kPatience);
+    if (unread_by_other() >= safe()) wait_until_ready(POLLIN | POLLOUT, kPatience);
   } else if (!mine->ended) {
     read_a_little();
   }
