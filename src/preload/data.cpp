@@ -5,95 +5,25 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/ioctl.h>
-#include <sys/sendfile.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <tuple>
-#include <type_traits>
 
 #include "preload/address.hpp"
 #include "preload/connection.hpp"
 #include "preload/epoll.hpp"
 #include "preload/handback.hpp"
+#include "preload/hooked_call.hpp"
 #include "preload/real.hpp"
 #include "preload/udp_calls.hpp"
 #include "preload/upgrade.hpp"
 
 namespace farcall::preload {
 namespace {
-
-// A call of the C library with its arguments.
-template <class Function, class... Arguments>
-struct Bound {
-  Function* function;
-  std::tuple<Arguments...> arguments;
-
-  static ssize_t make(const void* bound) {
-    const auto* self = static_cast<const Bound*>(bound);
-    return std::apply(self->function, self->arguments);
-  }
-};
-template <class Function, class... Arguments>
-Bound<Function, Arguments...> bind(Function* function, Arguments... arguments) {
-  return {function, {arguments...}};
-}
-
-template <class BoundCall>
-Call call(int fd, const iovec* parts, std::size_t count, int flags, const BoundCall& bound) {
-  return {.fd = fd,
-          .parts = parts,
-          .count = count,
-          .flags = flags,
-          .as_it_is = BoundCall::make,
-          .arguments = &bound};
-}
-
-using Recv = ssize_t(int, void*, std::size_t, int);
-using Recvfrom = ssize_t(int, void*, std::size_t, int, sockaddr*, socklen_t*);
-using Recvmsg = ssize_t(int, msghdr*, int);
-using Read = ssize_t(int, void*, std::size_t);
-using Readv = ssize_t(int, const iovec*, int);
-using Send = ssize_t(int, const void*, std::size_t, int);
-using Sendto = ssize_t(int, const void*, std::size_t, int, const sockaddr*, socklen_t);
-using Sendmsg = ssize_t(int, const msghdr*, int);
-using Write = ssize_t(int, const void*, std::size_t);
-
-iovec part_of(const void* buffer, std::size_t size) {
-  return {.iov_base = const_cast<void*>(buffer), .iov_len = size};
-}
-
-// Descriptors that leave for programs of which nobody knows what they are.
-void hand_back_passed(const msghdr& message) noexcept {
-  if (is_no_address(message.msg_control) || message.msg_controllen < sizeof(cmsghdr)) return;
-  const auto* const begin = static_cast<const unsigned char*>(message.msg_control);
-  for (const cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
-       head = CMSG_NXTHDR(const_cast<msghdr*>(&message), const_cast<cmsghdr*>(head))) {
-    const auto before =
-        static_cast<std::size_t>(reinterpret_cast<const unsigned char*>(head) - begin);
-    // The kernel refuses it.
-    if (head->cmsg_len < CMSG_LEN(0) || head->cmsg_len > message.msg_controllen - before) return;
-    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::copy_n(CMSG_DATA(head) + i * sizeof fd, sizeof fd,
-                  reinterpret_cast<unsigned char*>(&fd));
-      if (Side* side = find_side(fd)) hand_back(*side, fd, Reason::passed);
-      if (UdpSocket* udp = find_udp(fd)) udp_leave(*udp);
-      leave_to_kernel(fd);
-    }
-  }
-}
-
-std::size_t bytes_in(const iovec* parts, std::size_t count) noexcept {
-  return Span(parts, count).left();
-}
 
 // MSG_TRUNC throws bytes of a stream away: no pointer of the program is looked at.
 ssize_t discard(Side& side, const Call& whole) {
@@ -143,11 +73,6 @@ ssize_t peek_at_all(Side& side, const Call& whole) {
   }
   hand_back(side, whole.fd, Reason::option);
   return receive_from(side, whole);
-}
-
-// Calls that the kernel carries out in as many messages as it likes.
-void leave_uncounted(Side* side, int fd) noexcept {
-  if (side != nullptr && side->has_messages()) hand_back(*side, fd, Reason::option);
 }
 
 // Where nothing is wanted no message is read, and by writev() none is sent.
@@ -260,221 +185,6 @@ ssize_t receive_address(int fd, Side& side, void* buffer, std::size_t size, int 
   return got;
 }
 
-// --- several messages with one call
-
-using Recvmmsg = int(int, mmsghdr*, unsigned, int, timespec*);
-using Sendmmsg = int(int, mmsghdr*, unsigned, int);
-
-// The kernel's own call, seen as one that moves all their bytes.
-template <class Function>
-struct ManyCall {
-  Function* function;
-  int fd;
-  mmsghdr* messages;
-  unsigned count;
-  int flags;
-  timespec* timeout;
-  int moved;  // messages
-
-  static ssize_t make(const void* pointer) {
-    auto* const self = static_cast<ManyCall*>(const_cast<void*>(pointer));
-    if constexpr (std::is_same_v<Function, Recvmmsg>)
-      self->moved =
-          self->function(self->fd, self->messages, self->count, self->flags, self->timeout);
-    else
-      self->moved = self->function(self->fd, self->messages, self->count, self->flags);
-    ssize_t bytes = self->moved < 0 ? -1 : 0;
-    for (int i = 0; i < self->moved; ++i) bytes += self->messages[i].msg_len;
-    return bytes;
-  }
-  [[nodiscard]] Call as_one() const noexcept {
-    return {.fd = fd,
-            .parts = messages[0].msg_hdr.msg_iov,
-            .count = messages[0].msg_hdr.msg_iovlen,
-            .flags = flags,
-            .as_it_is = make,
-            .arguments = this};
-  }
-};
-
-bool is_bad_time(const timespec* time) noexcept {
-  return time != nullptr && (is_no_address(time) || time->tv_sec < 0 || time->tv_nsec < 0 ||
-                             time->tv_nsec >= 1'000'000'000);
-}
-
-// Writes back what is left of the time limit; false if nothing is.
-bool time_is_left(std::int64_t deadline, timespec& time) noexcept {
-  const std::int64_t left = std::max<std::int64_t>(deadline - now_ns(), 0);
-  time = {.tv_sec = left / 1'000'000'000, .tv_nsec = left % 1'000'000'000};
-  return left != 0;
-}
-
-bool has_ended(const Side& side) noexcept {
-  const Direction* const in = side.in().control;
-  return side.finished.load(std::memory_order_relaxed) ||
-         (in != nullptr && in->sender_said.load(std::memory_order_relaxed) != 0);
-}
-
-int receive_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flags,
-                 timespec* timeout) {
-  if (!side.accelerated() && !side.has_messages()) {
-    ManyCall<Recvmmsg> many{.function = real::next<"recvmmsg", Recvmmsg>(),
-                            .fd = fd,
-                            .messages = messages,
-                            .count = count,
-                            .flags = flags,
-                            .timeout = timeout,
-                            .moved = 0};
-    const ssize_t bytes = receive_from(side, many.as_one());
-    if (bytes < 0 || many.moved != 0) return many.moved != 0 ? many.moved : -1;
-    // It was accelerated just now, and the first has come from the ring.
-    messages[0].msg_len = static_cast<unsigned>(bytes);
-    return 1;
-  }
-  constexpr std::int64_t kLongest = INT64_MAX / 4;
-  std::int64_t deadline = 0;
-  if (timeout != nullptr)
-    deadline = now_ns() +
-               std::min<std::int64_t>(timeout->tv_sec, kLongest / 1'000'000'000) * 1'000'000'000 +
-               timeout->tv_nsec;
-  // The kernel tells of an error before it looks for messages.
-  if (has_ended(side))
-    if (const int error = take_pending_error(side, fd); error != 0)
-      return static_cast<int>(with_errno(-error));
-  unsigned done = 0;
-  while (done < count) {
-    const ssize_t got = recvmsg(fd, &messages[done].msg_hdr, flags & ~MSG_WAITFORONE);
-    if (got < 0) {
-      if (done != 0) keep_error(side, errno);
-      break;
-    }
-    messages[done++].msg_len = static_cast<unsigned>(got);
-    if ((flags & MSG_WAITFORONE) != 0) flags |= MSG_DONTWAIT;
-    // The kernel looks at the time after each message, too, and only then.
-    if (timeout != nullptr && !time_is_left(deadline, *timeout)) break;
-  }
-  return done != 0 ? static_cast<int>(done) : -1;
-}
-
-// Bytes of a unix stream may have come with descriptors.
-Afterwards afterwards(const Side& side, bool has_control) noexcept {
-  return has_control && is_unix(side.kind) ? Afterwards::ring_when_taken : Afterwards::ring;
-}
-
-int send_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flags) {
-  const bool one_by_one = side.accelerated() || side.has_messages();
-  if (!one_by_one || side.corked.load(std::memory_order_relaxed)) {
-    ManyCall<Sendmmsg> many{.function = real::next<"sendmmsg", Sendmmsg>(),
-                            .fd = fd,
-                            .messages = messages,
-                            .count = count,
-                            .flags = flags,
-                            .timeout = nullptr,
-                            .moved = -1};
-    const bool has_control = std::any_of(messages, messages + count, [](const mmsghdr& message) {
-      return message.msg_hdr.msg_controllen != 0;
-    });
-    send_by_kernel(side, many.as_one(), afterwards(side, has_control));
-    return many.moved;
-  }
-  constexpr unsigned kMost = 1024;  // as the kernel
-  unsigned done = 0;
-  while (done < std::min(count, kMost)) {
-    const msghdr& message = messages[done].msg_hdr;
-    const ssize_t sent = sendmsg(fd, &message, flags);
-    if (sent < 0) break;
-    messages[done++].msg_len = static_cast<unsigned>(sent);
-    // What follows would come in the middle of this one.
-    if (static_cast<std::size_t>(sent) < bytes_in(message.msg_iov, message.msg_iovlen)) break;
-  }
-  return done != 0 || count == 0 ? static_cast<int>(done) : -1;
-}
-
-// --- between pipes and streams
-
-// As the kernel where a pipe has no reader.
-ssize_t broken_pipe() noexcept {
-  kernel(SYS_tgkill, kernel(SYS_getpid), kernel(SYS_gettid), SIGPIPE);
-  errno = EPIPE;
-  return -1;
-}
-
-// One for which a write of a page does not wait. As poll(): 0 is no.
-int has_room(int pipe, bool wait) {
-  using Poll = int(pollfd*, nfds_t, int);
-  pollfd room{.fd = pipe, .events = POLLOUT, .revents = 0};
-  const int ready = real::next<"poll", Poll>()(&room, 1, wait ? -1 : 0);
-  if (ready > 0 && (room.revents & POLLERR) != 0) return static_cast<int>(broken_pipe());
-  return ready;
-}
-
-// Into a pipe that has room, without waiting. Negative errno.
-long write_now(int pipe, const std::byte* bytes, std::size_t size) noexcept {
-  const iovec part = part_of(bytes, size);
-  const long written = kernel(SYS_pwritev2, pipe, &part, 1, -1L, -1L, RWF_NOWAIT);
-  if (written != -EOPNOTSUPP && written != -ENOSYS && written != -EINVAL) return written;
-  // Pipes of older kernels cannot be asked not to wait.
-  constexpr std::size_t kPage = 4096;
-  return kernel(SYS_write, pipe, bytes, std::min(size, kPage));
-}
-
-// splice() from an accelerated connection: copies. Moved by the kernel, bytes would pass those of
-// the ring, and a byte that is not the program's could not be taken out.
-ssize_t splice_by_hand(int in, Side& side, int pipe, std::size_t size, bool may_wait) {
-  std::byte buffer[16384];
-  const auto receive = [&](std::size_t most, int flags) {
-    const iovec part = part_of(buffer, most);
-    const auto bound = bind(real::next<"recv", Recv>(), in, buffer, most, flags);
-    return receive_from(side, call(in, &part, 1, flags, bound));
-  };
-  std::size_t done = 0;
-  while (done < size) {
-    // The kernel looks at the pipe first, too.
-    const int room = has_room(pipe, may_wait && done == 0);
-    if (room < 0) return done != 0 ? static_cast<ssize_t>(done) : -1;
-    long written = -EAGAIN;
-    if (room != 0) {
-      const std::size_t most = std::min(size - done, sizeof buffer);
-      const ssize_t seen = receive(most, MSG_PEEK | (done != 0 ? MSG_DONTWAIT : 0));
-      if (seen < 0 && done != 0) keep_error(side, errno);
-      if (seen <= 0) return done != 0 ? static_cast<ssize_t>(done) : seen;
-      written = write_now(pipe, buffer, static_cast<std::size_t>(seen));
-    }
-    // Somebody else has taken the room.
-    if (written == -EAGAIN && may_wait && done == 0) continue;
-    if (written == -EPIPE) return done != 0 ? static_cast<ssize_t>(done) : (errno = EPIPE, -1);
-    if (written < 0) return done != 0 ? static_cast<ssize_t>(done) : with_errno(written);
-    done += static_cast<std::size_t>(written);
-    // The peer may be about to send them again, through the kernel.
-    constexpr std::int64_t kLongest = 3'000'000'000;
-    const std::int64_t start = now_ns();
-    for (auto left = static_cast<std::size_t>(written); left != 0;) {
-      const ssize_t taken = receive(left, MSG_DONTWAIT);
-      if (taken > 0)
-        left -= static_cast<std::size_t>(taken);
-      else if (taken == 0 || (errno != EAGAIN && errno != EINTR) || now_ns() - start > kLongest)
-        break;
-      else
-        kernel(SYS_sched_yield);
-    }
-  }
-  return static_cast<ssize_t>(done);
-}
-
-bool is_pipe(int fd) noexcept {
-  struct stat status {};
-  return kernel(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH) == 0 && S_ISFIFO(status.st_mode);
-}
-
-// --- sending
-
-// The ring holds nothing back; and bytes that wait in the kernel for more to come would keep those
-// of the ring waiting behind them.
-int without_more(const Side& side, int flags) noexcept {
-  return side.accelerated() && !side.corked.load(std::memory_order_relaxed) ? flags & ~MSG_MORE
-                                                                            : flags;
-}
-
 // The flags of a sending call as they are from here on.
 int flags_for(Side& side, int flags) noexcept {
   // What is urgent is counted by the sender, but the receiver may never read it.
@@ -551,16 +261,6 @@ ssize_t recvmsg(int fd, msghdr* message, int flags) {
     return udp_receive(*udp, fd, *message, flags);
   }
   return receive_message(fd, *side, message, flags);
-}
-
-int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
-  Side* const side = find_side(fd);
-  UdpSocket* const udp = side == nullptr ? find_udp(fd) : nullptr;
-  if ((side == nullptr && udp == nullptr) || count == 0 || is_no_address(messages) ||
-      is_bad_time(timeout)) [[likely]]
-    return real::next<"recvmmsg", Recvmmsg>()(fd, messages, count, flags, timeout);
-  if (side != nullptr) return receive_many(fd, *side, messages, count, flags, timeout);
-  return udp_receive_many(*udp, fd, messages, count, flags, timeout);
 }
 
 ssize_t read(int fd, void* buffer, size_t size) {
@@ -647,17 +347,6 @@ ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   return send_stream(*side, whole);
 }
 
-int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
-  const bool known = count != 0 && !is_no_address(messages);
-  for (unsigned i = 0; i < count && known; ++i)
-    if (messages[i].msg_hdr.msg_controllen != 0) hand_back_passed(messages[i].msg_hdr);
-  if (Side* const side = find_side(fd); side != nullptr && known)
-    return send_many(fd, *side, messages, count, flags);
-  if (find_udp(fd) == nullptr || !known) [[likely]]
-    return real::next<"sendmmsg", Sendmmsg>()(fd, messages, count, flags);
-  return each_of(messages, count, [&](msghdr& message) { return sendmsg(fd, &message, flags); });
-}
-
 ssize_t write(int fd, const void* buffer, size_t size) {
   Write* const next = real::next<"write", Write>();
   Side* const side = find_side(fd);
@@ -716,48 +405,6 @@ ssize_t preadv64v2(int fd, const iovec* parts, int count, off64_t offset, int fl
 }
 ssize_t pwritev64v2(int fd, const iovec* parts, int count, off64_t offset, int flags) {
   return pwritev2(fd, parts, count, offset, flags);
-}
-
-ssize_t sendfile(int out, int in, off_t* offset, size_t size) {
-  using Sendfile = ssize_t(int, int, off_t*, std::size_t);
-  Sendfile* const next = real::next<"sendfile", Sendfile>();
-  Side* const side = find_side(out);
-  leave_uncounted(side, out);
-  if (side == nullptr || side->has_messages()) [[likely]]
-    return next(out, in, offset, size);
-  const auto bound = bind(next, out, in, offset, size);
-  return send_by_kernel(*side, call(out, nullptr, 0, 0, bound), Afterwards::ring);
-}
-
-ssize_t sendfile64(int out, int in, off64_t* offset, size_t size) {
-  return sendfile(out, in, offset, size);
-}
-
-ssize_t splice(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t size,
-               unsigned flags) {
-  using Splice = ssize_t(int, off64_t*, int, off64_t*, std::size_t, unsigned);
-  Splice* const next = real::next<"splice", Splice>();
-  Side* const from = find_side(in);
-  Side* const to = find_side(out);
-  leave_uncounted(from, in);
-  leave_uncounted(to, out);
-  const auto is_stream = [](const Side* side) { return side != nullptr && !side->has_messages(); };
-  if (!is_stream(from) && !is_stream(to)) [[likely]]
-    return next(in, in_offset, out, out_offset, size, flags);
-  // As without_more().
-  if (to != nullptr && without_more(*to, MSG_MORE) == 0)
-    flags &= ~static_cast<unsigned>(SPLICE_F_MORE);
-  const auto bound = bind(next, in, in_offset, out, out_offset, size, flags);
-  if (is_stream(to)) return send_by_kernel(*to, call(out, nullptr, 0, 0, bound), Afterwards::ring);
-  if (!is_stream(from)) return next(in, in_offset, out, out_offset, size, flags);
-  if (!from->accelerated()) return splice_from_kernel(*from, call(in, nullptr, 0, 0, bound));
-  constexpr unsigned kKnown = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
-  // The kernel refuses it without taking anything.
-  if (in_offset != nullptr || out_offset != nullptr || (flags & ~kKnown) != 0 || !is_pipe(out))
-    return next(in, in_offset, out, out_offset, size, flags);
-  const long status = kernel(SYS_fcntl, out, F_GETFL, 0);
-  const bool may_wait = (flags & SPLICE_F_NONBLOCK) == 0 && (status & O_NONBLOCK) == 0;
-  return splice_by_hand(in, *from, out, size, may_wait);
 }
 
 // --- The names under which the compiler and old programs call them.

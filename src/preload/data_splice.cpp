@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Hooks: bytes between pipes or files and sockets.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "preload/hooked_call.hpp"
+#include "preload/real.hpp"
+
+namespace farcall::preload {
+namespace {
+
+// As the kernel where a pipe has no reader.
+ssize_t broken_pipe() noexcept {
+  kernel(SYS_tgkill, kernel(SYS_getpid), kernel(SYS_gettid), SIGPIPE);
+  errno = EPIPE;
+  return -1;
+}
+
+// One for which a write of a page does not wait. As poll(): 0 is no.
+int has_room(int pipe, bool wait) {
+  using Poll = int(pollfd*, nfds_t, int);
+  pollfd room{.fd = pipe, .events = POLLOUT, .revents = 0};
+  const int ready = real::next<"poll", Poll>()(&room, 1, wait ? -1 : 0);
+  if (ready > 0 && (room.revents & POLLERR) != 0) return static_cast<int>(broken_pipe());
+  return ready;
+}
+
+// Into a pipe that has room, without waiting. Negative errno.
+long write_now(int pipe, const std::byte* bytes, std::size_t size) noexcept {
+  const iovec part = part_of(bytes, size);
+  const long written = kernel(SYS_pwritev2, pipe, &part, 1, -1L, -1L, RWF_NOWAIT);
+  if (written != -EOPNOTSUPP && written != -ENOSYS && written != -EINVAL) return written;
+  // Pipes of older kernels cannot be asked not to wait.
+  constexpr std::size_t kPage = 4096;
+  return kernel(SYS_write, pipe, bytes, std::min(size, kPage));
+}
+
+// splice() from an accelerated connection: copies. Moved by the kernel, bytes would pass those of
+// the ring, and a byte that is not the program's could not be taken out.
+ssize_t splice_by_hand(int in, Side& side, int pipe, std::size_t size, bool may_wait) {
+  std::byte buffer[16384];
+  const auto receive = [&](std::size_t most, int flags) {
+    const iovec part = part_of(buffer, most);
+    const auto bound = bind(real::next<"recv", Recv>(), in, buffer, most, flags);
+    return receive_from(side, call(in, &part, 1, flags, bound));
+  };
+  std::size_t done = 0;
+  while (done < size) {
+    // The kernel looks at the pipe first, too.
+    const int room = has_room(pipe, may_wait && done == 0);
+    if (room < 0) return done != 0 ? static_cast<ssize_t>(done) : -1;
+    long written = -EAGAIN;
+    if (room != 0) {
+      const std::size_t most = std::min(size - done, sizeof buffer);
+      const ssize_t seen = receive(most, MSG_PEEK | (done != 0 ? MSG_DONTWAIT : 0));
+      if (seen < 0 && done != 0) keep_error(side, errno);
+      if (seen <= 0) return done != 0 ? static_cast<ssize_t>(done) : seen;
+      written = write_now(pipe, buffer, static_cast<std::size_t>(seen));
+    }
+    // Somebody else has taken the room.
+    if (written == -EAGAIN && may_wait && done == 0) continue;
+    if (written == -EPIPE) return done != 0 ? static_cast<ssize_t>(done) : (errno = EPIPE, -1);
+    if (written < 0) return done != 0 ? static_cast<ssize_t>(done) : with_errno(written);
+    done += static_cast<std::size_t>(written);
+    // The peer may be about to send them again, through the kernel.
+    constexpr std::int64_t kLongest = 3'000'000'000;
+    const std::int64_t start = now_ns();
+    for (auto left = static_cast<std::size_t>(written); left != 0;) {
+      const ssize_t taken = receive(left, MSG_DONTWAIT);
+      if (taken > 0)
+        left -= static_cast<std::size_t>(taken);
+      else if (taken == 0 || (errno != EAGAIN && errno != EINTR) || now_ns() - start > kLongest)
+        break;
+      else
+        kernel(SYS_sched_yield);
+    }
+  }
+  return static_cast<ssize_t>(done);
+}
+
+bool is_pipe(int fd) noexcept {
+  struct stat status {};
+  return kernel(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH) == 0 && S_ISFIFO(status.st_mode);
+}
+
+}  // namespace
+}  // namespace farcall::preload
+
+using namespace farcall::preload;
+
+extern "C" {
+
+ssize_t sendfile(int out, int in, off_t* offset, size_t size) {
+  using Sendfile = ssize_t(int, int, off_t*, std::size_t);
+  Sendfile* const next = real::next<"sendfile", Sendfile>();
+  Side* const side = find_side(out);
+  leave_uncounted(side, out);
+  if (side == nullptr || side->has_messages()) [[likely]]
+    return next(out, in, offset, size);
+  const auto bound = bind(next, out, in, offset, size);
+  return send_by_kernel(*side, call(out, nullptr, 0, 0, bound), Afterwards::ring);
+}
+
+ssize_t sendfile64(int out, int in, off64_t* offset, size_t size) {
+  return sendfile(out, in, offset, size);
+}
+
+ssize_t splice(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t size,
+               unsigned flags) {
+  using Splice = ssize_t(int, off64_t*, int, off64_t*, std::size_t, unsigned);
+  Splice* const next = real::next<"splice", Splice>();
+  Side* const from = find_side(in);
+  Side* const to = find_side(out);
+  leave_uncounted(from, in);
+  leave_uncounted(to, out);
+  const auto is_stream = [](const Side* side) { return side != nullptr && !side->has_messages(); };
+  if (!is_stream(from) && !is_stream(to)) [[likely]]
+    return next(in, in_offset, out, out_offset, size, flags);
+  // As without_more().
+  if (to != nullptr && without_more(*to, MSG_MORE) == 0)
+    flags &= ~static_cast<unsigned>(SPLICE_F_MORE);
+  const auto bound = bind(next, in, in_offset, out, out_offset, size, flags);
+  if (is_stream(to)) return send_by_kernel(*to, call(out, nullptr, 0, 0, bound), Afterwards::ring);
+  if (!is_stream(from)) return next(in, in_offset, out, out_offset, size, flags);
+  if (!from->accelerated()) return splice_from_kernel(*from, call(in, nullptr, 0, 0, bound));
+  constexpr unsigned kKnown = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
+  // The kernel refuses it without taking anything.
+  if (in_offset != nullptr || out_offset != nullptr || (flags & ~kKnown) != 0 || !is_pipe(out))
+    return next(in, in_offset, out, out_offset, size, flags);
+  const long status = kernel(SYS_fcntl, out, F_GETFL, 0);
+  const bool may_wait = (flags & SPLICE_F_NONBLOCK) == 0 && (status & O_NONBLOCK) == 0;
+  return splice_by_hand(in, *from, out, size, may_wait);
+}
+
+}  // extern "C"

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the hooks that move bytes have in common: the program's call, as the library sees it and as
+// the C library makes it.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <tuple>
+
+#include "preload/connection.hpp"
+#include "preload/handback.hpp"
+
+namespace farcall::preload {
+
+// A call of the C library with its arguments.
+template <class Function, class... Arguments>
+struct Bound {
+  Function* function;
+  std::tuple<Arguments...> arguments;
+
+  static ssize_t make(const void* bound) {
+    const auto* self = static_cast<const Bound*>(bound);
+    return std::apply(self->function, self->arguments);
+  }
+};
+template <class Function, class... Arguments>
+Bound<Function, Arguments...> bind(Function* function, Arguments... arguments) {
+  return {function, {arguments...}};
+}
+
+template <class BoundCall>
+Call call(int fd, const iovec* parts, std::size_t count, int flags, const BoundCall& bound) {
+  return {.fd = fd,
+          .parts = parts,
+          .count = count,
+          .flags = flags,
+          .as_it_is = BoundCall::make,
+          .arguments = &bound};
+}
+
+using Recv = ssize_t(int, void*, std::size_t, int);
+using Recvfrom = ssize_t(int, void*, std::size_t, int, sockaddr*, socklen_t*);
+using Recvmsg = ssize_t(int, msghdr*, int);
+using Read = ssize_t(int, void*, std::size_t);
+using Readv = ssize_t(int, const iovec*, int);
+using Send = ssize_t(int, const void*, std::size_t, int);
+using Sendto = ssize_t(int, const void*, std::size_t, int, const sockaddr*, socklen_t);
+using Sendmsg = ssize_t(int, const msghdr*, int);
+using Write = ssize_t(int, const void*, std::size_t);
+
+inline iovec part_of(const void* buffer, std::size_t size) {
+  return {.iov_base = const_cast<void*>(buffer), .iov_len = size};
+}
+
+inline std::size_t bytes_in(const iovec* parts, std::size_t count) noexcept {
+  return Span(parts, count).left();
+}
+
+// Hands back the descriptors that leave for programs of which nobody knows what they are.
+void hand_back_passed(const msghdr& message) noexcept;
+
+// Calls that the kernel carries out in as many messages as it likes.
+inline void leave_uncounted(Side* side, int fd) noexcept {
+  if (side != nullptr && side->has_messages()) hand_back(*side, fd, Reason::option);
+}
+
+// Bytes of a unix stream may have come with descriptors.
+inline Afterwards afterwards(const Side& side, bool has_control) noexcept {
+  return has_control && is_unix(side.kind) ? Afterwards::ring_when_taken : Afterwards::ring;
+}
+
+// The ring holds nothing back; and bytes that wait in the kernel for more to come would keep those
+// of the ring waiting behind them.
+inline int without_more(const Side& side, int flags) noexcept {
+  return side.accelerated() && !side.corked.load(std::memory_order_relaxed) ? flags & ~MSG_MORE
+                                                                            : flags;
+}
+
+}  // namespace farcall::preload
