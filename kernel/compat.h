@@ -58,7 +58,7 @@ static inline long stplr_pin_own(unsigned long start, unsigned long nr, unsigned
 #endif
 }
 
-/* Tells the program of it at to; where the kernel lets modules do so, before it can be used. */
+/* Tells the program of it at to, if that is not NULL; where the kernel lets modules do so, before it can be used. */
 static inline int stplr_receive_fd(struct file *file, int __user *to, unsigned int flags)
 {
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 8, 0)
@@ -66,7 +66,7 @@ static inline int stplr_receive_fd(struct file *file, int __user *to, unsigned i
 #else
 	int fd = receive_fd(file, flags);
 
-	if (fd >= 0 && put_user(fd, to)) {
+	if (fd >= 0 && to && put_user(fd, to)) {
 		close_fd(fd);
 		return -EFAULT;
 	}
@@ -122,6 +122,13 @@ static inline u64 stplr_own_slice(const struct task_struct *task)
 #define STPLR_EXIT_PROBE_ARGS void *data, struct task_struct *task, bool group_dead
 #else
 #define STPLR_EXIT_PROBE_ARGS void *data, struct task_struct *task
+#endif
+
+/* Which way an iterator is read: from the program. */
+#ifdef ITER_SOURCE
+#define STPLR_ITER_SOURCE ITER_SOURCE
+#else
+#define STPLR_ITER_SOURCE WRITE
 #endif
 
 /* What shmem_file_setup() takes: no flags. */
