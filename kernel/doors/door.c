@@ -136,25 +136,28 @@ static void count_references(struct work_struct *work)
 	struct stplr_door *door = container_of(work, struct stplr_door, count_work.work);
 	struct file *file = door->counted;
 	int closes = atomic_read(&door->closes);
+	bool unref = file_count(file) == 2;
 
 	if (closes != door->closes_seen) {
 		door->closes_seen = closes;
 		count_later(door, 0);
 		return;
 	}
-	if (file_count(file) == 2) {
-		tell_unref(door);
-	} else if (file_count(file) > 2 && door->attempts < COUNT_ATTEMPTS) {
+	if (file_count(file) > 2 && door->attempts < COUNT_ATTEMPTS) {
 		count_later(door, door->attempts + 1);
 		return;
 	}
+	refcount_inc(&door->refs);
 	clear_bit(STPLR_UNREF_COUNTING, &door->unref_state);
 	/* Pairs with the count of whoever closes, which comes before its look at the bit. */
 	smp_mb__after_atomic();
 	if (atomic_read(&door->closes) != closes)
 		count_soon(door, file);
-	/* It may be the last. */
+	/* It may be the last; and whoever is told finds it gone. */
 	fput(file);
+	if (unref)
+		tell_unref(door);
+	stplr_door_put(door);
 }
 
 static int door_flush(struct file *file, fl_owner_t owner)
