@@ -160,15 +160,30 @@ static void count_references(struct work_struct *work)
 	stplr_door_put(door);
 }
 
+/* Two, or one and whoever counts, which is not waited for then. */
+static void close_last(struct stplr_door *door, struct file *file)
+{
+	if (!test_bit(STPLR_UNREF_COUNTING, &door->unref_state)) {
+		if (file_count(file) == 2)
+			count_soon(door, file);
+	} else if (cancel_delayed_work(&door->count_work)) {
+		clear_bit(STPLR_UNREF_COUNTING, &door->unref_state);
+		fput(file);
+	}
+}
+
 static int door_flush(struct file *file, fl_owner_t owner)
 {
 	struct stplr_door *door = file->private_data;
 
 	stplr_unpark_file(file);
-	if (door->attributes & (STPLR_DOOR_UNREF | STPLR_DOOR_UNREF_MULTI)) {
-		atomic_inc(&door->closes);
+	if (!(door->attributes & (STPLR_DOOR_UNREF | STPLR_DOOR_UNREF_MULTI)))
+		return 0;
+	atomic_inc(&door->closes);
+	if (file_count(file) > 2)
 		count_soon(door, file);
-	}
+	else
+		close_last(door, file);
 	return 0;
 }
 

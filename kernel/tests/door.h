@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 
 #include "../include/stplr_doors.h"
 #include "new.h"
@@ -127,12 +128,74 @@ static inline void *echo(void *pool)
 	return NULL;
 }
 
-static inline pthread_t start(void *(*run)(void *), int pool)
+static inline pthread_t start_serving(void *(*run)(void *), int pool)
 {
 	pthread_t thread;
 
 	OK(pthread_create(&thread, NULL, run, (void *)(intptr_t)pool));
 	return thread;
+}
+
+union door_control {
+	char bytes[CMSG_SPACE(sizeof(int))];
+	struct cmsghdr header;
+};
+
+static inline bool send_door(int socket, int door, int flags)
+{
+	char byte = 0;
+	struct iovec piece = { &byte, 1 };
+	union door_control control = { .header = { .cmsg_len = CMSG_LEN(sizeof(int)),
+						   .cmsg_level = SOL_SOCKET,
+						   .cmsg_type = SCM_RIGHTS } };
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control,
+				  .msg_controllen = sizeof(control) };
+
+	memcpy(CMSG_DATA(&control.header), &door, sizeof(door));
+	return sendmsg(socket, &message, flags) == 1;
+}
+
+/* -1 where there is none. */
+static inline int receive_door(int socket, int flags)
+{
+	char byte;
+	struct iovec piece = { &byte, 1 };
+	union door_control control = {};
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control,
+				  .msg_controllen = sizeof(control) };
+	int door = -1;
+
+	if (recvmsg(socket, &message, flags) == 1 && message.msg_controllen)
+		memcpy(&door, CMSG_DATA(&control.header), sizeof(door));
+	return door;
+}
+
+/* A server in a process of its own, which goes on with its pool by what is passed; and its door. */
+static inline pid_t serving_process(int *door, void (*then)(int pool))
+{
+	int pair[2];
+	pid_t server;
+
+	OK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	server = fork();
+	CHECK(server >= 0);
+	if (server == 0) {
+		int pool = new_pool();
+
+		CHECK(send_door(pair[0], new_door(pool), 0));
+		close(pair[1]);
+		then(pool);
+		_exit(0);
+	}
+	close(pair[0]);
+	*door = receive_door(pair[1], 0);
+	CHECK(*door >= 0);
+	return server;
+}
+
+static inline void echo_for_ever(int pool)
+{
+	echo((void *)(intptr_t)pool);
 }
 
 /* A process that has only the door: BODY runs there. */

@@ -229,7 +229,7 @@ static void a_result_without_room_is_mapped(void)
 	int pool = new_pool(), door = new_door(pool);
 	uint8_t room[8];
 
-	start(fill_room, pool);
+	start_serving(fill_room, pool);
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
 		size_t size = sizes[i], pages = (size + 4095) / 4096 * 4096;
 		uint8_t *bytes;
@@ -251,7 +251,7 @@ static void a_result_of_just_the_room_is_not_mapped(void)
 	static uint8_t room[1 << 20];
 	int pool = new_pool(), door = new_door(pool);
 
-	start(fill_room, pool);
+	start_serving(fill_room, pool);
 	for (size_t size = 1; size <= sizeof(room); size *= 8) {
 		memset(room, 0, sizeof(room));
 		IS(size, call_door(door, &size, sizeof(size), room, size));
@@ -265,7 +265,7 @@ static void a_result_that_cannot_be_mapped_is_EOVERFLOW(void)
 	int pool = new_pool(), door = new_door(pool);
 	size_t size = 1 << 20;
 
-	start(fill_room, pool);
+	start_serving(fill_room, pool);
 	join(CALLER(pool, {
 		struct rlimit limit = { .rlim_cur = 1 << 19, .rlim_max = 1 << 19 };
 
@@ -294,7 +294,7 @@ static void a_result_counts_for_the_client_while_it_is_on_its_way(void)
 	long before = settled_bytes_of(4242);
 	size_t size = 1 << 20;
 
-	start(fill_room, pool);
+	start_serving(fill_room, pool);
 	use_little();
 	join(CALLER(pool, {
 		OK(setresuid(4242, 4242, 4242));
@@ -346,7 +346,7 @@ static void the_last_thread_is_told_that_it_is(void)
 {
 	int pool = new_pool(), door = new_door(pool);
 	struct serving serving = { .pool = pool };
-	pthread_t thread = start(wait_in, pool);
+	pthread_t thread = start_serving(wait_in, pool);
 	pid_t client;
 
 	AWAIT_LINE(FOLDER "blocked", "%d ", getpid());
@@ -474,7 +474,7 @@ static void a_thread_is_server_and_client_at_once(void)
 	pthread_t thread;
 	char room[16] = "";
 
-	start(echo, second);
+	start_serving(echo, second);
 	OK(pthread_create(&thread, NULL, forward, ends));
 	for (int i = 0; i < 100; i++)
 		IS(3, call_door(door, "abc", 4 - 1, room, sizeof(room)));
@@ -489,7 +489,7 @@ static void many_threads_serve_many_clients(void)
 	pid_t clients[CROWD];
 
 	for (int i = 0; i < 4; i++)
-		start(echo, pool);
+		start_serving(echo, pool);
 	for (int i = 0; i < CROWD; i++)
 		clients[i] = CALLER(pool, {
 			uint8_t sent[600];

@@ -7,7 +7,6 @@
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -55,7 +54,7 @@ static void sizes_come_through(void)
 	static char sent[8192], room[8192];
 	int pool = new_pool(), door = new_door(pool);
 
-	start(echo, pool);
+	start_serving(echo, pool);
 	for (size_t size = 0; size <= sizeof(sent); size = size < 64 ? size + 1 : size * 2) {
 		for (size_t i = 0; i < size; i++)
 			sent[i] = (char)(i * 7 + size);
@@ -69,7 +68,7 @@ static void a_door_of_the_same_process_can_be_called(void)
 	int pool = new_pool(), door = new_door(pool);
 	char room[16];
 
-	start(echo, pool);
+	start_serving(echo, pool);
 	IS(3, call_door(door, "abc", 3, room, sizeof(room)));
 	CHECK(info_of(door).attributes == STPLR_DOOR_LOCAL);
 }
@@ -306,12 +305,12 @@ static void a_thread_that_ends_ends_its_call(void)
 {
 	int pool = new_pool(), door = new_door(pool);
 	pid_t client = CALLER(pool, IS(-EINTR, knock(door)));
-	pthread_t thread = start(serve_once, pool);
+	pthread_t thread = start_serving(serve_once, pool);
 	char room[4];
 
 	OK(pthread_join(thread, NULL));
 	join(client);
-	start(echo, pool);
+	start_serving(echo, pool);
 	IS(2, call_door(door, "ab", 2, room, sizeof(room)));
 }
 
@@ -344,50 +343,6 @@ static void another_thread_cannot_answer(void)
 	serving.arguments.flags = STPLR_RETURN_ONLY;
 	IS(0, answer(&serving, "mine", 4));
 	join(client);
-}
-
-/* Returns once it serves; the caller knows it by the pipe. */
-static pid_t serving_process(int *door, void (*then)(int pool))
-{
-	int pair[2];
-	pid_t server;
-
-	OK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
-	server = fork();
-	if (server == 0) {
-		int pool = new_pool(), made = new_door(pool);
-		char byte = 0;
-		struct iovec piece = { &byte, 1 };
-		union {
-			char bytes[CMSG_SPACE(sizeof(int))];
-			struct cmsghdr header;
-		} control = { .header = { .cmsg_len = CMSG_LEN(sizeof(int)),
-					  .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS } };
-		struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1,
-					  .msg_control = &control, .msg_controllen = sizeof(control) };
-
-		memcpy(CMSG_DATA(&control.header), &made, sizeof(made));
-		CHECK(sendmsg(pair[0], &message, 0) == 1);
-		then(pool);
-		_exit(0);
-	}
-	char byte;
-	struct iovec piece = { &byte, 1 };
-	union {
-		char bytes[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr header;
-	} control;
-	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control,
-				  .msg_controllen = sizeof(control) };
-
-	CHECK(recvmsg(pair[1], &message, 0) == 1);
-	memcpy(door, CMSG_DATA(&control.header), sizeof(*door));
-	return server;
-}
-
-static void echo_for_ever(int pool)
-{
-	echo((void *)(intptr_t)pool);
 }
 
 static void a_door_passes_by_a_socket(void)
@@ -563,7 +518,7 @@ static void structures_may_grow(void)
 		uint64_t more;
 	} info = { .more = 1 };
 
-	start(echo, pool);
+	start_serving(echo, pool);
 	OK(ioctl(door, _IOC(_IOC_READ | _IOC_WRITE, 'i', 98, sizeof(longer)), &longer));
 	longer.more = 1;
 	FAILS(E2BIG, ioctl(door, _IOC(_IOC_READ | _IOC_WRITE, 'i', 98, sizeof(longer)), &longer));
