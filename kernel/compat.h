@@ -9,6 +9,8 @@
 #include <linux/fcntl.h>
 #include <linux/fdtable.h>
 #include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/fsnotify_backend.h>
 #include <linux/mm.h>
 #include <linux/sched.h>
 #include <linux/uaccess.h>
@@ -95,6 +97,27 @@ static inline int stplr_anon_fd(const char *name, const struct file_operations *
 	return fd;
 #else
 	return anon_inode_getfd_secure(name, operations, priv, O_RDWR | O_CLOEXEC, NULL);
+#endif
+}
+
+/* Whether the caller owns an open file, or may do as if. */
+static inline bool stplr_owns(const struct file *file)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
+	return inode_owner_or_capable(file_mnt_idmap(file), file_inode(file));
+#else
+	return inode_owner_or_capable(file_mnt_user_ns((struct file *)file), file_inode(file));
+#endif
+}
+
+/* A group's mark on an inode, with a reference, or NULL. */
+static inline struct fsnotify_mark *stplr_find_mark(struct inode *inode,
+						    struct fsnotify_group *group)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 10, 0)
+	return fsnotify_find_mark(inode, FSNOTIFY_OBJ_TYPE_INODE, group);
+#else
+	return fsnotify_find_mark(&inode->i_fsnotify_marks, group);
 #endif
 }
 

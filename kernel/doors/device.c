@@ -5,16 +5,24 @@
 #include <linux/miscdevice.h>
 #include <linux/module.h>
 
+#include "doors/attach.h"
 #include "doors/door.h"
 #include "park.h"
 #include "words.h"
 
 static long device_ioctl(struct file *file, unsigned int command, unsigned long argument)
 {
+	const size_t size = _IOC_SIZE(command);
+	void __user *user = (void __user *)argument;
+
 	stplr_unpark();
 	switch (STPLR_SIZELESS(command)) {
 	case STPLR_SIZELESS(STPLR_POOL_CREATE):
-		return stplr_pool_create((void __user *)argument, _IOC_SIZE(command));
+		return stplr_pool_create(user, size);
+	case STPLR_SIZELESS(STPLR_DOOR_DETACH):
+		return stplr_door_detach(user, size);
+	case STPLR_SIZELESS(STPLR_DOOR_OPEN):
+		return stplr_door_open(user, size);
 	default:
 		return -ENOTTY;
 	}
@@ -40,14 +48,21 @@ int stplr_doors_init(void)
 
 	if (err)
 		return err;
-	err = misc_register(&device);
+	err = stplr_attach_init();
 	if (err)
-		stplr_door_exit();
+		goto exit_door;
+	err = misc_register(&device);
+	if (!err)
+		return 0;
+	stplr_attach_exit();
+exit_door:
+	stplr_door_exit();
 	return err;
 }
 
 void stplr_doors_exit(void)
 {
 	misc_deregister(&device);
+	stplr_attach_exit();
 	stplr_door_exit();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The node /dev/door, where pools come from. */
+/* The node /dev/door, where pools come from, and doors by path. */
 #ifndef STPLR_DOORS_DEVICE_H
 #define STPLR_DOORS_DEVICE_H
 

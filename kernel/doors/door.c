@@ -13,6 +13,7 @@
 #include <linux/uaccess.h>
 
 #include "compat.h"
+#include "doors/attach.h"
 #include "message.h"
 #include "park.h"
 #include "words.h"
@@ -172,18 +173,23 @@ static void close_last(struct stplr_door *door, struct file *file)
 	}
 }
 
-static int door_flush(struct file *file, fl_owner_t owner)
+void stplr_door_closing(struct file *file)
 {
 	struct stplr_door *door = file->private_data;
 
-	stplr_unpark_file(file);
 	if (!(door->attributes & (STPLR_DOOR_UNREF | STPLR_DOOR_UNREF_MULTI)))
-		return 0;
+		return;
 	atomic_inc(&door->closes);
 	if (file_count(file) > 2)
 		count_soon(door, file);
 	else
 		close_last(door, file);
+}
+
+static int door_flush(struct file *file, fl_owner_t owner)
+{
+	stplr_unpark_file(file);
+	stplr_door_closing(file);
 	return 0;
 }
 
@@ -296,6 +302,8 @@ static long door_ioctl(struct file *file, unsigned int command, unsigned long ar
 		return set(door, user, size);
 	case STPLR_SIZELESS(STPLR_DOOR_REVOKE):
 		return revoke(door);
+	case STPLR_SIZELESS(STPLR_DOOR_ATTACH):
+		return stplr_door_attach(file, user, size);
 	default:
 		return -ENOTTY;
 	}

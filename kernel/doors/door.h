@@ -79,6 +79,12 @@ void stplr_door_put(struct stplr_door *door);
 struct stplr_door *stplr_door_of_file(const struct file *file);
 
 /**
+ * stplr_door_closing() - note that a reference is about to go that others may wait for
+ * @file: of a door; the caller has that reference
+ */
+void stplr_door_closing(struct file *file);
+
+/**
  * stplr_door_attributes() - what a door is to the caller
  * @door: the door
  *

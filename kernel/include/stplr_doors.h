@@ -148,6 +148,14 @@ struct stplr_door_notice {
 	__u32 reserved;
 };
 
+#define STPLR_DOOR_CLOEXEC 1u /* of the descriptor that is returned */
+
+struct stplr_door_path {
+	__s32 fd; /* an open regular file */
+	__u32 flags;
+};
+
+#define STPLR_DOOR_PATH_SIZE_VER0 8
 #define STPLR_POOL_CREATE_SIZE_VER0 8
 #define STPLR_DOOR_CREATE_SIZE_VER0 24
 #define STPLR_DOOR_CALL_SIZE_VER0 96
@@ -180,8 +188,8 @@ struct stplr_door_notice {
  * On a pool, by a thread of its creator (EPERM): answers the call that this thread has, and waits for the
  * next of any door of the pool. A client that is gone is passed over. What the client has no room
  * for is mapped there. E2BIG (the client takes no result, or too many descriptors), EFAULT, EINVAL (no
- * such descriptor) fail before anything is sent or received, and the client waits on. A thread that ends
- * ends the call that it has. ESRCH: the pool has ended; EINTR.
+ * such descriptor) fail before anything is sent or received, and the client waits on. A call ends with
+ * the thread that has it. ESRCH: the pool has ended; EINTR.
  */
 #define STPLR_DOOR_RETURN _IOWR(STPLR_IOCTL, 99, struct stplr_door_return)
 
@@ -202,6 +210,19 @@ struct stplr_door_notice {
  * poll: the pool is readable where there is. A thread that has answered meanwhile is to be left in peace.
  */
 #define STPLR_POOL_NOTICE _IOR(STPLR_IOCTL, 104, struct stplr_door_notice)
+
+/*
+ * On a door, by who owns the file (EPERM) and has it open for writing (EACCES): the file leads to the
+ * door, until that is undone, the file is deleted, or its file system is unmounted. It counts as a
+ * descriptor of the door. EBUSY: a door is attached there; EINVAL: no regular file.
+ */
+#define STPLR_DOOR_ATTACH _IOW(STPLR_IOCTL, 105, struct stplr_door_path)
+
+/* On /dev/door: undoes that, by who owns the file (EPERM). EINVAL: no door is attached there. */
+#define STPLR_DOOR_DETACH _IOW(STPLR_IOCTL, 106, struct stplr_door_path)
+
+/* On /dev/door: returns a descriptor of the door that is attached to an open file. ENXIO: there is none. */
+#define STPLR_DOOR_OPEN _IOW(STPLR_IOCTL, 107, struct stplr_door_path)
 
 /* STPLR_READ on a pool, by the thread that has the call: what it had no room for. */
 
