@@ -105,8 +105,12 @@ int stplr_result_make(struct stplr_message *message, u64 from, size_t size, int 
 	*peer_error = 0;
 	if (!access_ok(u64_to_user_ptr(from), size))
 		return -EFAULT;
-	*peer_error = size > MAX_RW_COUNT ? -ENOMEM :
-					    stplr_charge_client(message, PAGE_ALIGN(size));
+	/* A write beyond RLIMIT_FSIZE would be the end of the server, which has not asked for a file. */
+	if (size > MAX_RW_COUNT || size > rlimit(RLIMIT_FSIZE)) {
+		*peer_error = -ENOMEM;
+		return 0;
+	}
+	*peer_error = stplr_charge_client(message, PAGE_ALIGN(size));
 	if (*peer_error)
 		return 0;
 	file = shmem_file_setup("door-result", PAGE_ALIGN(size), STPLR_NO_VMA_FLAGS);

@@ -278,6 +278,22 @@ static void a_result_that_cannot_be_mapped_is_EOVERFLOW(void)
 	}));
 }
 
+static void a_server_does_not_end_by_its_limit_of_file_sizes(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+	size_t size = 1 << 20;
+	pid_t client = CALLER(pool, {
+		IS(-EOVERFLOW, call_door(door, &size, sizeof(size), NULL, 0));
+		size = 1 << 10;
+		IS(size, call_door(door, &size, sizeof(size), NULL, 0));
+	});
+	struct rlimit limit = { .rlim_cur = 1 << 19, .rlim_max = 1 << 19 };
+
+	OK(setrlimit(RLIMIT_FSIZE, &limit));
+	start_serving(fill_room, pool);
+	join(client);
+}
+
 static void use_little(void)
 {
 	write_to(PARAMETERS "user_bytes", "524288");
@@ -516,6 +532,8 @@ static const struct test tests[] = {
 	{ "a result of just the room is not mapped", a_result_of_just_the_room_is_not_mapped },
 	{ "a result that cannot be mapped is EOVERFLOW",
 	  a_result_that_cannot_be_mapped_is_EOVERFLOW },
+	{ "a server does not end by its limit of file sizes",
+	  a_server_does_not_end_by_its_limit_of_file_sizes },
 	{ "a result counts for the client while it is on its way",
 	  a_result_counts_for_the_client_while_it_is_on_its_way },
 	{ "what a thread has no room for it reads", what_a_thread_has_no_room_for_it_reads },
