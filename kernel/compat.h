@@ -110,6 +110,7 @@ static inline bool stplr_owns(const struct file *file)
 #endif
 }
 
+#ifdef CONFIG_FSNOTIFY
 /* A group's mark on an inode, with a reference, or NULL. */
 static inline struct fsnotify_mark *stplr_find_mark(struct inode *inode,
 						    struct fsnotify_group *group)
@@ -120,6 +121,7 @@ static inline struct fsnotify_mark *stplr_find_mark(struct inode *inode,
 	return fsnotify_find_mark(&inode->i_fsnotify_marks, group);
 #endif
 }
+#endif
 
 static inline struct class *stplr_class_create(const char *name)
 {

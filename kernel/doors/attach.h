@@ -9,11 +9,14 @@
 #ifndef STPLR_DOORS_ATTACH_H
 #define STPLR_DOORS_ATTACH_H
 
+#include <linux/errno.h>
 #include <linux/types.h>
 
 #include "include/stplr_doors.h"
 
 struct file;
+
+#ifdef CONFIG_FSNOTIFY
 
 /**
  * stplr_attach_init() - make what attachments belong to
@@ -54,5 +57,34 @@ long stplr_door_detach(const struct stplr_door_path __user *user, size_t size);
  * Return: a descriptor, or an error.
  */
 long stplr_door_open(const struct stplr_door_path __user *user, size_t size);
+
+#else
+
+static inline int stplr_attach_init(void)
+{
+	return 0;
+}
+
+static inline void stplr_attach_exit(void)
+{
+}
+
+static inline long stplr_door_attach(struct file *door, const struct stplr_door_path __user *user,
+				     size_t size)
+{
+	return -EOPNOTSUPP;
+}
+
+static inline long stplr_door_detach(const struct stplr_door_path __user *user, size_t size)
+{
+	return -EOPNOTSUPP;
+}
+
+static inline long stplr_door_open(const struct stplr_door_path __user *user, size_t size)
+{
+	return -EOPNOTSUPP;
+}
+
+#endif
 
 #endif

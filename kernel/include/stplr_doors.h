@@ -214,7 +214,8 @@ struct stplr_door_path {
 /*
  * On a door, by who owns the file (EPERM) and has it open for writing (EACCES): the file leads to the
  * door, until that is undone, the file is deleted, or its file system is unmounted. It counts as a
- * descriptor of the door. EBUSY: a door is attached there; EINVAL: no regular file.
+ * descriptor of the door. EBUSY: a door is attached there; EINVAL: no regular file;
+ * EOPNOTSUPP: the kernel was built without marks on inodes.
  */
 #define STPLR_DOOR_ATTACH _IOW(STPLR_IOCTL, 105, struct stplr_door_path)
 
