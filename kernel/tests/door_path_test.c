@@ -60,6 +60,9 @@ static void put_back(void)
 {
 	unlink(PLACE);
 	unlink(PLACE "2");
+	/* Marks go a moment after they are detached, and their doors with them. */
+	for (int i = 0; i < 500 && lines(FOLDER "channels", "doors of"); i++)
+		nap(10);
 }
 
 static void a_path_leads_to_its_door(void)
