@@ -270,9 +270,31 @@ bool stplr_port_end_one(struct stplr_port *port, int outcome)
 }
 
 /*
- * Ends those of one bucket, which are found in one go however many others there are. They are the
- * port's until they are put below, so they can be strung together by what the port needs no more.
+ * Calls that are found in one go, however many others there are, are ended together. They are the
+ * port's until they are put, so they can be strung together by what the port needs no more.
  */
+static void end_among_locked(struct stplr_call *call, int outcome, struct hlist_head *ended)
+{
+	stplr_call_end_locked(call, outcome);
+	hlist_add_head(&call->all, ended);
+	stplr_call_notify_locked(call, &call->waker);
+}
+
+/* Without the lock. */
+static void put_all(struct hlist_head *ended)
+{
+	struct stplr_call *call;
+	struct hlist_node *next;
+
+	hlist_for_each_entry_safe(call, next, ended, all) {
+		hlist_del_init(&call->all);
+		stplr_waker_run(&call->waker, false);
+		stplr_call_put(call);
+		cond_resched();
+	}
+}
+
+/* Those of one bucket. */
 static void disown_some(struct stplr_port *port, struct hlist_head *bucket, const void *taker,
 			int outcome)
 {
@@ -281,20 +303,27 @@ static void disown_some(struct stplr_port *port, struct hlist_head *bucket, cons
 	struct hlist_node *next;
 
 	spin_lock(&port->lock);
-	hlist_for_each_entry_safe(call, next, bucket, owed) {
-		if (call->taker != taker)
-			continue;
-		stplr_call_end_locked(call, outcome);
-		hlist_add_head(&call->all, &ended);
-		stplr_call_notify_locked(call, &call->waker);
-	}
+	hlist_for_each_entry_safe(call, next, bucket, owed)
+		if (call->taker == taker)
+			end_among_locked(call, outcome, &ended);
 	spin_unlock(&port->lock);
-	hlist_for_each_entry_safe(call, next, &ended, all) {
-		hlist_del_init(&call->all);
-		stplr_waker_run(&call->waker, false);
-		stplr_call_put(call);
-		cond_resched();
-	}
+	put_all(&ended);
+}
+
+void stplr_port_cancel(struct stplr_port *port,
+		       bool (*matches)(const struct stplr_call *call, const void *context),
+		       const void *context, int outcome)
+{
+	struct hlist_head ended = { NULL };
+	struct stplr_call *call;
+	struct hlist_node *next;
+
+	spin_lock(&port->lock);
+	hlist_for_each_entry_safe(call, next, &port->calls, all)
+		if (call->state == STPLR_CALL_QUEUED && matches(call, context))
+			end_among_locked(call, outcome, &ended);
+	spin_unlock(&port->lock);
+	put_all(&ended);
 }
 
 void stplr_port_disown(struct stplr_port *port, const void *taker, int outcome)

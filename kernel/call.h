@@ -153,6 +153,17 @@ void stplr_port_forget(struct stplr_call *call);
 void stplr_port_disown(struct stplr_port *port, const void *taker, int outcome);
 
 /**
+ * stplr_port_cancel() - end every call that is QUEUED and matches
+ * @port: the port
+ * @matches: called with port->lock held
+ * @context: passed on
+ * @outcome: what they end with
+ */
+void stplr_port_cancel(struct stplr_port *port,
+		       bool (*matches)(const struct stplr_call *call, const void *context),
+		       const void *context, int outcome);
+
+/**
  * stplr_call_keep() - note that a call has been received, TAKEN -> OWED
  * @call: the call; takes the caller's reference
  * @name: by which it will be answered; 0: its id. Others of the same taker have others

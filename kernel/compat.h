@@ -9,6 +9,8 @@
 #include <linux/fcntl.h>
 #include <linux/fdtable.h>
 #include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/fsnotify_backend.h>
 #include <linux/mm.h>
 #include <linux/sched.h>
 #include <linux/uaccess.h>
@@ -58,7 +60,7 @@ static inline long stplr_pin_own(unsigned long start, unsigned long nr, unsigned
 #endif
 }
 
-/* Tells the program of it at to; where the kernel lets modules do so, before it can be used. */
+/* Tells the program of it at to, if that is not NULL; where the kernel lets modules do so, before it can be used. */
 static inline int stplr_receive_fd(struct file *file, int __user *to, unsigned int flags)
 {
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 8, 0)
@@ -66,7 +68,7 @@ static inline int stplr_receive_fd(struct file *file, int __user *to, unsigned i
 #else
 	int fd = receive_fd(file, flags);
 
-	if (fd >= 0 && put_user(fd, to)) {
+	if (fd >= 0 && to && put_user(fd, to)) {
 		close_fd(fd);
 		return -EFAULT;
 	}
@@ -98,6 +100,29 @@ static inline int stplr_anon_fd(const char *name, const struct file_operations *
 #endif
 }
 
+/* Whether the caller owns an open file, or may do as if. */
+static inline bool stplr_owns(const struct file *file)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
+	return inode_owner_or_capable(file_mnt_idmap(file), file_inode(file));
+#else
+	return inode_owner_or_capable(file_mnt_user_ns((struct file *)file), file_inode(file));
+#endif
+}
+
+#ifdef CONFIG_FSNOTIFY
+/* A group's mark on an inode, with a reference, or NULL. */
+static inline struct fsnotify_mark *stplr_find_mark(struct inode *inode,
+						    struct fsnotify_group *group)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 10, 0)
+	return fsnotify_find_mark(inode, FSNOTIFY_OBJ_TYPE_INODE, group);
+#else
+	return fsnotify_find_mark(&inode->i_fsnotify_marks, group);
+#endif
+}
+#endif
+
 static inline struct class *stplr_class_create(const char *name)
 {
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
@@ -122,6 +147,13 @@ static inline u64 stplr_own_slice(const struct task_struct *task)
 #define STPLR_EXIT_PROBE_ARGS void *data, struct task_struct *task, bool group_dead
 #else
 #define STPLR_EXIT_PROBE_ARGS void *data, struct task_struct *task
+#endif
+
+/* Which way an iterator is read: from the program. */
+#ifdef ITER_SOURCE
+#define STPLR_ITER_SOURCE ITER_SOURCE
+#else
+#define STPLR_ITER_SOURCE WRITE
 #endif
 
 /* What shmem_file_setup() takes: no flags. */

@@ -30,14 +30,10 @@ static long connect_by_name(const struct stplr_connect __user *user, size_t size
 
 long stplr_put_info(struct stplr_info __user *user, size_t size, struct stplr_info *info)
 {
-	const size_t known = min(size, sizeof(*info));
-
 	if (size < STPLR_INFO_SIZE_VER0)
 		return -EINVAL;
 	info->interface = STPLR_INTERFACE;
-	if (copy_to_user(user, info, known) || clear_user((u8 __user *)user + known, size - known))
-		return -EFAULT;
-	return 0;
+	return stplr_put_whole(user, info, sizeof(*info), size);
 }
 
 static long control_ioctl(struct file *file, unsigned int command, unsigned long argument)

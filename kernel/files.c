@@ -22,13 +22,19 @@ void stplr_files_put(struct file **files, u32 count)
 struct file **stplr_files_get(const s32 __user *user, u32 count)
 {
 	s32 fds[STPLR_FILES_MAX];
-	struct file **files;
-	u32 i;
 
 	if (count > STPLR_FILES_MAX)
 		return ERR_PTR(-EINVAL);
 	if (copy_from_user(fds, user, count * sizeof(*fds)))
 		return ERR_PTR(-EFAULT);
+	return stplr_files_hold(fds, count);
+}
+
+struct file **stplr_files_hold(const s32 *fds, u32 count)
+{
+	struct file **files;
+	u32 i;
+
 	files = kmalloc_array(count, sizeof(*files), GFP_KERNEL_ACCOUNT);
 	if (!files)
 		return ERR_PTR(-ENOMEM);
@@ -54,6 +60,16 @@ static bool is_callers(int err)
 	return err == -EMFILE || err == -ENFILE || err == -ENOMEM || err == -EFAULT;
 }
 
+s32 stplr_files_install_one(struct file *file, s32 __user *user, unsigned int flags,
+			    int *peer_error)
+{
+	s32 fd = stplr_receive_fd(file, user, flags);
+
+	if (fd < 0 && !is_callers(fd))
+		*peer_error = fd;
+	return fd;
+}
+
 int stplr_files_install(struct file **files, u32 count, s32 __user *user, s32 *fds,
 			int *peer_error)
 {
@@ -61,14 +77,11 @@ int stplr_files_install(struct file **files, u32 count, s32 __user *user, s32 *f
 
 	*peer_error = 0;
 	for (i = 0; i < count; i++) {
-		fds[i] = stplr_receive_fd(files[i], user + i, O_CLOEXEC);
+		fds[i] = stplr_files_install_one(files[i], user + i, O_CLOEXEC, peer_error);
 		if (fds[i] >= 0)
 			continue;
 		stplr_files_close(fds, i);
-		if (is_callers(fds[i]))
-			return fds[i];
-		*peer_error = fds[i];
-		return 0;
+		return *peer_error ? 0 : fds[i];
 	}
 	return 0;
 }

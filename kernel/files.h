@@ -17,6 +17,15 @@ struct file;
 struct file **stplr_files_get(const s32 __user *user, u32 count);
 
 /**
+ * stplr_files_hold() - the same with descriptors that are known already
+ * @fds: the descriptors
+ * @count: how many there are
+ *
+ * Return: references to as many, or ERR_PTR(-ENOMEM, -EBADF).
+ */
+struct file **stplr_files_hold(const s32 *fds, u32 count);
+
+/**
  * stplr_files_put() - undo stplr_files_get()
  * @files: what it returned
  * @count: how many there are
@@ -36,6 +45,18 @@ void stplr_files_put(struct file **files, u32 count);
  */
 int stplr_files_install(struct file **files, u32 count, s32 __user *user, s32 *fds,
 			int *peer_error);
+
+/**
+ * stplr_files_install_one() - give the caller one of them
+ * @file: of what
+ * @user: where it is told of it, or NULL
+ * @flags: O_CLOEXEC or 0
+ * @peer_error: gets what is wrong with the file, if something is
+ *
+ * Return: the descriptor, or an error, which is the caller's unless *peer_error is set.
+ */
+s32 stplr_files_install_one(struct file *file, s32 __user *user, unsigned int flags,
+			    int *peer_error);
 
 /**
  * stplr_files_close() - undo stplr_files_install()

@@ -64,8 +64,7 @@ void stplr_leftovers_free(struct stplr_message *message)
 	message->first = NULL;
 }
 
-/* Charges the client's user with what a replier is about to leave it. */
-static int charge_client(struct stplr_message *message, size_t bytes)
+int stplr_charge_client(struct stplr_message *message, size_t bytes)
 {
 	int err = stplr_user_charge_for(message->user, bytes);
 
@@ -115,7 +114,7 @@ static int leave_first(struct stplr_message *message, size_t offset, u64 from, s
 	u8 *bytes = message->inline_reply;
 
 	if (length > STPLR_INLINE) {
-		*peer_error = charge_client(message, STPLR_BOUNCE);
+		*peer_error = stplr_charge_client(message, STPLR_BOUNCE);
 		if (*peer_error)
 			return 0;
 		bytes = allocate_for_client(message, STPLR_BOUNCE);
@@ -135,7 +134,7 @@ static struct stplr_chunk *new_chunk(struct stplr_message *message, size_t room,
 {
 	struct stplr_chunk *chunk;
 
-	*peer_error = charge_client(message, sizeof(*chunk) + room);
+	*peer_error = stplr_charge_client(message, sizeof(*chunk) + room);
 	if (*peer_error)
 		return NULL;
 	chunk = allocate_for_client(message, sizeof(*chunk) + room);

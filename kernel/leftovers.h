@@ -48,6 +48,15 @@ u8 *stplr_bounce_alloc(void);
 void stplr_bounce_free(u8 *bounce);
 
 /**
+ * stplr_charge_client() - charge the client's user with what a replier is about to leave it
+ * @message: the message, which gives it back when it is through
+ * @bytes: how much that is
+ *
+ * Return: 0 or -EDQUOT.
+ */
+int stplr_charge_client(struct stplr_message *message, size_t bytes);
+
+/**
  * stplr_leftovers_meet() - compare what was left with some place
  * @message: the message
  * @offset: where the place begins

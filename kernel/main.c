@@ -4,6 +4,7 @@
 #include "control.h"
 #include "debug.h"
 #include "debugfs.h"
+#include "doors/device.h"
 #include "exit.h"
 #include "handles/device.h"
 #include "message.h"
@@ -32,9 +33,14 @@ static int __init stplr_init(void)
 	err = stplr_control_init();
 	if (err)
 		goto exit_device;
+	err = stplr_doors_init();
+	if (err)
+		goto exit_control;
 	stplr_debugfs_init();
 	return 0;
 
+exit_control:
+	stplr_control_exit();
 exit_device:
 	stplr_device_exit();
 exit_exit:
@@ -47,6 +53,7 @@ exit_message:
 static void __exit stplr_exit(void)
 {
 	stplr_debugfs_exit();
+	stplr_doors_exit();
 	stplr_control_exit();
 	stplr_device_exit();
 	stplr_exit_exit();

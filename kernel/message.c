@@ -105,6 +105,7 @@ struct stplr_message *stplr_message_new(struct stplr_user *guess, struct stplr_m
 		message->bounce = NULL;
 		message->file_count = 0;
 		message->files = NULL;
+		memset(&message->of_door, 0, sizeof(message->of_door));
 		message->status = 0;
 		message->reply_end = 0;
 		message->first = NULL;
@@ -155,6 +156,8 @@ static void empty(struct stplr_message *message)
 		message->files = NULL;
 		message->file_count = 0;
 	}
+	if (message->of_door.door)
+		stplr_door_part_put(&message->of_door);
 	if (message->unblock)
 		message->free_unblock(message->unblock);
 	message->unblock = NULL;
@@ -274,7 +277,8 @@ int stplr_message_load(struct stplr_message *message, int attempt)
 			return err;
 	}
 
-	if ((direct && !message->send.region) || message->reply.total > STPLR_INLINE) {
+	if ((direct && !message->send.region) || message->reply.total > STPLR_INLINE ||
+	    message->of_door.door) {
 		message->mm = current->mm;
 		mmgrab(message->mm);
 	}

@@ -40,6 +40,7 @@
 
 #include "buffers.h"
 #include "call.h"
+#include "doors/part.h"
 #include "user.h"
 
 struct file;
@@ -73,6 +74,7 @@ struct stplr_message {
 
 	u32 file_count;
 	struct file **files; /* references */
+	struct stplr_door_part of_door;
 
 	struct mutex lock;
 	size_t reply_end; /* one beyond the last byte that was written */
@@ -261,5 +263,18 @@ long stplr_message_write_run(struct stplr_message *message, size_t offset,
  * @message: the message
  */
 void stplr_message_discard(struct stplr_message *message);
+
+/**
+ * stplr_message_access() - STPLR_READ or STPLR_WRITE
+ * @port: where the caller has received the message
+ * @taker: as which taker
+ * @user: the program's arguments
+ * @size: how many bytes of them it knows
+ * @write: which of both
+ *
+ * Return: as the system call does.
+ */
+long stplr_message_access(struct stplr_port *port, const void *taker,
+			  const struct stplr_access __user *user, size_t size, bool write);
 
 #endif

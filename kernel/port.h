@@ -50,6 +50,8 @@ struct stplr_port_ops {
 	 * queue (a pulse) if the sender has to wait on, NULL if it may leave.
 	 */
 	struct stplr_item *(*unblock)(struct stplr_call *call);
+	/* Optional. Called with port->lock held: the sender of an OWED call has left, or leaves now. */
+	void (*left)(struct stplr_call *call);
 	/* Called without locks: a pulse that was queued when the port closed. */
 	void (*drop_pulse)(struct stplr_item *item);
 	/*

@@ -435,47 +435,14 @@ long stplr_channel_reply_receive(struct stplr_channel *channel,
 	return err;
 }
 
-static long access(struct stplr_channel *channel, const struct stplr_access __user *user,
-		   size_t size, bool write)
-{
-	struct stplr_access arguments;
-	struct stplr_message *message;
-	struct stplr_buffers buffers;
-	struct stplr_call *call;
-	int peer_error;
-	long length;
-
-	length = stplr_get_sized(&arguments, user, size, STPLR_ACCESS_SIZE_VER0);
-	if (length)
-		return length;
-	length = stplr_buffers_from(&buffers, &arguments.buffer, NULL);
-	if (length)
-		return length;
-	length = -ESRCH;
-	call = stplr_port_borrow(&channel->port, arguments.id, stplr_exit_process());
-	if (!call)
-		goto put_buffers;
-	message = stplr_message_of(call);
-	if (write)
-		length = stplr_message_write_run(message, arguments.offset, &buffers, &peer_error);
-	else
-		length = stplr_message_read_run(message, arguments.offset, &buffers, &peer_error);
-	if (peer_error)
-		length = peer_error == STPLR_REFAULT ? -EAGAIN : peer_error;
-	stplr_call_return(call);
-put_buffers:
-	stplr_buffers_put(&buffers);
-	return length;
-}
-
 long stplr_channel_read(struct stplr_channel *channel, const struct stplr_access __user *user,
 			size_t size)
 {
-	return access(channel, user, size, false);
+	return stplr_message_access(&channel->port, stplr_exit_process(), user, size, false);
 }
 
 long stplr_channel_write(struct stplr_channel *channel, const struct stplr_access __user *user,
 			 size_t size)
 {
-	return access(channel, user, size, true);
+	return stplr_message_access(&channel->port, stplr_exit_process(), user, size, true);
 }

@@ -19,6 +19,13 @@ static void end_ask_locked(struct stplr_call *call, int outcome, struct stplr_wa
 	call->ask = NULL;
 }
 
+/* For who has the call, if somebody has. */
+static void tell_left_locked(struct stplr_call *call)
+{
+	if (call->state == STPLR_CALL_OWED && call->port->ops->left)
+		call->port->ops->left(call);
+}
+
 /*
  * The sender wants to leave. Whether it does; if so the reference of the port is the caller's to
  * drop if *ended.
@@ -42,6 +49,7 @@ static bool leave_locked(struct stplr_call *call, int why, bool fatal, bool *end
 			return false;
 		}
 	}
+	tell_left_locked(call);
 	if (call->busy) {
 		call->abandoned = true;
 		call->outcome = why;
@@ -194,6 +202,8 @@ static bool forget(struct stplr_call *call, bool *ended)
 	*ended = false;
 	spin_lock(&port->lock);
 	done = !call->touching;
+	if (done)
+		tell_left_locked(call);
 	if (done && call->busy) {
 		call->abandoned = true;
 	} else if (done && call->state != STPLR_CALL_DONE) {

@@ -20,14 +20,18 @@ static int start(struct stplr_sending *sending, bool *delivered)
 
 	message = stplr_message_new(sending->user, sending->spare, &err);
 	sending->message = message;
+	sending->sent = false;
 	if (!message)
 		return err;
 	*delivered = true; /* and not to be restarted */
 	err = sending->ops->prepare(sending);
 	if (!err)
 		err = stplr_message_load(message, sending->attempt);
+	if (err == -EFAULT && sending->ops->unreadable)
+		err = sending->ops->unreadable(sending);
 	if (err)
 		return err;
+	sending->sent = true;
 	stplr_count(STPLR_COUNT_SENDS);
 	trace_stplr_send(message->call.port->number, message->call.item.priority,
 			 message->send.total, message->call.wants_reply);
@@ -43,6 +47,8 @@ static int conclude(struct stplr_sending *sending, int err, bool delivered)
 	stplr_message_count_outcome(err);
 	if (err == STPLR_REFAULT)
 		return stplr_message_prefault(sending->message) ? -EFAULT : err;
+	if (err && sending->sent && sending->ops->failed)
+		return sending->ops->failed(sending, err, delivered);
 	if (err == -EINTR && !delivered && sending->deadline == KTIME_MAX)
 		return -ERESTARTSYS;
 	return err ? err : sending->ops->answered(sending);

@@ -34,6 +34,16 @@ struct stplr_sending_ops {
 	int (*prepare)(struct stplr_sending *sending);
 	/* The message has been received, or answered: what the program is told. */
 	int (*answered)(struct stplr_sending *sending);
+	/*
+	 * Optional. What the program is told of a wait that ended with an error, which is else as sending.c has
+	 * it. delivered: a receiver had all of the message.
+	 */
+	int (*failed)(struct stplr_sending *sending, int err, bool delivered);
+	/*
+	 * Optional. The bytes cannot be read (-EFAULT): 0 if the message is sent all the same, for its receiver
+	 * to refuse.
+	 */
+	int (*unreadable)(struct stplr_sending *sending);
 	/* Optional. The call has ended, however it did. */
 	void (*ended)(struct stplr_sending *sending);
 	/* Optional. Gives back what the owner holds for the sending. */
@@ -47,6 +57,7 @@ struct stplr_sending {
 	struct stplr_message *message; /* the sender's reference */
 	ktime_t deadline;
 	int attempt;
+	bool sent; /* it has been queued */
 	struct file *file; /* through which it is sent; a reference while parked */
 };
 

@@ -11,6 +11,7 @@
 #include "message.h"
 #include "page.h"
 #include "region.h"
+#include "words.h"
 
 /* How much of what it lacks a peer is asked for at a time. */
 #define ASK_MAX (1UL << 20)
@@ -341,4 +342,37 @@ void stplr_message_discard(struct stplr_message *message)
 	for (i = 0; i < message->reply.count; i++)
 		message->reply.segments[i].copied = 0;
 	mutex_unlock(&message->lock);
+}
+
+long stplr_message_access(struct stplr_port *port, const void *taker,
+			  const struct stplr_access __user *user, size_t size, bool write)
+{
+	struct stplr_access arguments;
+	struct stplr_message *message;
+	struct stplr_buffers buffers;
+	struct stplr_call *call;
+	int peer_error;
+	long length;
+
+	length = stplr_get_sized(&arguments, user, size, STPLR_ACCESS_SIZE_VER0);
+	if (length)
+		return length;
+	length = stplr_buffers_from(&buffers, &arguments.buffer, NULL);
+	if (length)
+		return length;
+	length = -ESRCH;
+	call = stplr_port_borrow(port, arguments.id, taker);
+	if (!call)
+		goto put_buffers;
+	message = stplr_message_of(call);
+	if (write)
+		length = stplr_message_write_run(message, arguments.offset, &buffers, &peer_error);
+	else
+		length = stplr_message_read_run(message, arguments.offset, &buffers, &peer_error);
+	if (peer_error)
+		length = peer_error == STPLR_REFAULT ? -EAGAIN : peer_error;
+	stplr_call_return(call);
+put_buffers:
+	stplr_buffers_put(&buffers);
+	return length;
 }

@@ -127,6 +127,16 @@ fault:
 			0;                                                                       \
 	})
 
+/* A whole structure of known bytes, of which the program has size; what this kernel does not know is cleared. */
+static inline int stplr_put_whole(void __user *to, const void *from, size_t known, size_t size)
+{
+	const size_t both = min(known, size);
+
+	if (copy_to_user(to, from, both) || clear_user((u8 __user *)to + both, size - both))
+		return -EFAULT;
+	return 0;
+}
+
 /* A command, whatever size its structure has. */
 #define STPLR_SIZELESS(command) ((command) & ~IOCSIZE_MASK)
 

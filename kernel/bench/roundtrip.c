@@ -23,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../include/stplr_doors.h"
 #include "../lib/libstplr.h"
 
 #define MUST(condition)                                                                          \
@@ -33,7 +34,7 @@
 		}                                                                                \
 	} while (0)
 
-#define WAYS 5
+#define WAYS 6
 #define REPETITIONS_MAX 32
 
 /* Descriptors of the two sides: [0] to read from, [1] to write to; or what the way needs. */
@@ -208,12 +209,57 @@ static void channel_serve(struct link *link, char *buffer, size_t size)
 	}
 }
 
+/* Which descriptor the server's door is, for the client to take from there. */
+static int *door_number;
+static int door;
+
+static void open_door(struct link *link)
+{
+	door_number = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	MUST(door_number != MAP_FAILED);
+}
+
+static void start_door(struct link *link)
+{
+	int server = (int)syscall(SYS_pidfd_open, link->server_pid, 0);
+
+	door = (int)syscall(SYS_pidfd_getfd, server, *door_number, 0);
+	MUST(door >= 0);
+}
+
+static void door_client(struct link *link, char *buffer, size_t size)
+{
+	struct stplr_door_call call = { .data = (uintptr_t)buffer, .size = size,
+					.room = (uintptr_t)buffer, .room_size = size };
+
+	MUST(!ioctl(door, STPLR_DOOR_CALL, &call) && call.replied == size);
+}
+
+static void door_serve(struct link *link, char *buffer, size_t size)
+{
+	const char *spin = getenv("ROUNDTRIP_SPIN");
+	struct stplr_pool_create make = { .spin_us = spin ? (__u32)atoi(spin) : 200 };
+	struct stplr_door_create create = {};
+	struct stplr_door_return both = { .room = (uintptr_t)buffer, .room_size = size };
+	int pool = ioctl(open("/dev/door", O_RDWR), STPLR_POOL_CREATE, &make);
+
+	*door_number = ioctl(pool, STPLR_DOOR_CREATE, &create);
+	MUST(*door_number >= 0 && write(link->ready[1], "x", 1) == 1);
+	for (;;) {
+		MUST(!ioctl(pool, STPLR_DOOR_RETURN, &both));
+		both.id = both.next_id;
+		both.data = (uintptr_t)buffer;
+		both.size = size;
+	}
+}
+
 static const struct way ways[WAYS] = {
 	{ "pipe pair", open_pipes, stream_client, stream_serve, NULL },
 	{ "unix stream", open_sockets, stream_client, stream_serve, NULL },
 	{ "bare futex", open_futex, futex_client, futex_serve, NULL },
 	{ "stplr 0.0.7", open_nothing, old_client, old_serve, start_old },
 	{ "stplr channel", open_channel, channel_client, channel_serve, NULL },
+	{ "stplr door", open_door, door_client, door_serve, start_door },
 };
 
 static int by_value(const void *a, const void *b)

@@ -8,9 +8,10 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "../include/stplr_doors.h"
 #include "crowd.h"
 
-#define FDS 16
+#define FDS 20
 
 static int fds[FDS];
 static __u64 ids[4]; /* of calls, as far as they are known */
@@ -73,6 +74,12 @@ union argument {
 	struct stplr_pulse pulse;
 	struct stplr_death death;
 	struct stplr_register memory;
+	struct stplr_pool_create pool;
+	struct stplr_door_create door;
+	struct stplr_door_call call;
+	struct stplr_door_return answer;
+	struct stplr_door_set set;
+	struct stplr_door_cred cred;
 };
 
 static struct stplr_receive some_receive(int *files)
@@ -82,6 +89,52 @@ static struct stplr_receive some_receive(int *files)
 				       .files = (unsigned long)files,
 				       .file_room = dice(4),
 				       .wanted_id = dice(3) ? 0 : ids[dice(4)] };
+}
+
+static void make_sense_for_doors(unsigned long command, union argument *a)
+{
+	static struct stplr_door_desc sent[4], room[4];
+
+	for (int i = 0; i < 4; i++)
+		sent[i] = (struct stplr_door_desc){ .fd = fds[dice(FDS)],
+						    .attributes = STPLR_DOOR_DESCRIPTOR };
+	switch (command) {
+	case STPLR_POOL_CREATE:
+		a->pool = (struct stplr_pool_create){ .spin_us = dice(100) };
+		break;
+	case STPLR_DOOR_CREATE:
+		a->door = (struct stplr_door_create){ .attributes = 1u << dice(12) };
+		break;
+	case STPLR_DOOR_CALL:
+		a->call = (struct stplr_door_call){ .data = (unsigned long)some_memory(),
+						    .size = some_size(),
+						    .room = (unsigned long)some_memory(),
+						    .room_size = some_size(),
+						    .descriptors = (unsigned long)sent,
+						    .received = (unsigned long)room,
+						    .count = dice(4),
+						    .received_room = dice(4) };
+		break;
+	case STPLR_DOOR_RETURN:
+		a->answer = (struct stplr_door_return){ .id = ids[dice(4)],
+							.data = (unsigned long)some_memory(),
+							.size = some_size(),
+							.descriptors = (unsigned long)sent,
+							.count = dice(4),
+							.flags = dice(2),
+							.room = (unsigned long)some_memory(),
+							.room_size = some_size(),
+							.received = (unsigned long)room,
+							.received_room = dice(4) };
+		break;
+	case STPLR_DOOR_SET:
+		a->set = (struct stplr_door_set){ .which = dice(4), .value = some_word() };
+		break;
+	case STPLR_DOOR_CRED:
+		a->cred.id = ids[dice(4)];
+		a->cred.reserved = 0;
+		break;
+	}
 }
 
 /* What a program might ask for in earnest. */
@@ -146,11 +199,16 @@ static void clear_up(unsigned long command, const union argument *a, int result)
 					       command == STPLR_REPLY_RECEIVE ? &a->both.receive :
 										NULL;
 
+	if (command == STPLR_DOOR_RETURN && !result)
+		ids[dice(4)] = a->answer.next_id;
+	if (command == STPLR_DOOR_CALL && !result && a->call.mapped_size)
+		munmap((void *)(unsigned long)a->call.mapped, a->call.mapped_size);
 	if (result > 2 && (command == STPLR_CHANNEL_CREATE || command == STPLR_CONNECT ||
-			   command == STPLR_CHANNEL_CONNECT)) {
+			   command == STPLR_CHANNEL_CONNECT || command == STPLR_POOL_CREATE ||
+			   command == STPLR_DOOR_CREATE)) {
 		unsigned int place = dice(FDS);
 
-		if (place >= 5) {
+		if (place >= 7) {
 			close(fds[place]);
 			fds[place] = result;
 		} else {
@@ -209,6 +267,9 @@ static void *at_random(void *argument)
 		STPLR_CONNECT, STPLR_CHANNEL_CONNECT, STPLR_SEND, STPLR_RECEIVE, STPLR_REPLY,
 		STPLR_REPLY_RECEIVE, STPLR_READ, STPLR_WRITE, STPLR_PULSE, STPLR_DEATH,
 		STPLR_REGISTER, STPLR_UNREGISTER, STPLR_POST, STPLR_INFO, STPLR_SHUTDOWN,
+		STPLR_POOL_CREATE, STPLR_DOOR_CREATE, STPLR_DOOR_CALL, STPLR_DOOR_CALL,
+		STPLR_DOOR_RETURN, STPLR_DOOR_RETURN, STPLR_DOOR_INFO, STPLR_DOOR_SET,
+		STPLR_DOOR_REVOKE, STPLR_DOOR_CRED, STPLR_POOL_NOTICE,
 	};
 	/* The page behind is nobody's. */
 	char *edge = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -222,12 +283,14 @@ static void *at_random(void *argument)
 		int result;
 
 		/* What is closed is of little use afterwards. */
-		if (command == STPLR_SHUTDOWN && dice(50))
+		if ((command == STPLR_SHUTDOWN || command == STPLR_DOOR_REVOKE) && dice(50))
 			command = STPLR_INFO;
 		for (int i = 0; i < 32; i++)
 			a.words[i] = some_word();
-		if (dice(3))
+		if (dice(3)) {
 			make_sense(command, &a);
+			make_sense_for_doors(command, &a);
+		}
 		for (unsigned int i = dice(3) ? 0 : dice(4); i; i--)
 			a.words[dice(20)] = some_word();
 		/* The kernel clears what it does not know of an answer, however much that is. */
@@ -245,7 +308,7 @@ static void *at_random(void *argument)
 		if (dice(4) == 0)
 			other_calls(fds[dice(FDS)]);
 		if (dice(100) == 0) {
-			unsigned int place = 5 + dice(FDS - 5);
+			unsigned int place = 7 + dice(FDS - 7);
 			int copy = dup(fds[dice(FDS)]);
 
 			/* Under the feet of the other thread. */
@@ -258,6 +321,8 @@ static void *at_random(void *argument)
 
 static void fuzz(int unused)
 {
+	struct stplr_door_create door = { .attributes = dice(2) ? STPLR_DOOR_UNREF_MULTI : 0 };
+
 	(void)unused;
 	be_interrupted();
 	fds[0] = open("/dev/stplr-1", O_RDWR);
@@ -265,8 +330,12 @@ static void fuzz(int unused)
 	fds[2] = stplr_channel_create(NULL, 0, dice(8));
 	fds[3] = epoll_create1(0);
 	fds[4] = socket(AF_UNIX, SOCK_STREAM, 0);
-	for (int i = 5; i < FDS; i++)
-		fds[i] = dice(3) ? stplr_channel_connect(fds[2], i) : dup(fds[2]);
+	fds[5] = open("/dev/door", O_RDWR);
+	fds[6] = ioctl(fds[5], STPLR_POOL_CREATE, &(struct stplr_pool_create){});
+	for (int i = 7; i < FDS; i++)
+		fds[i] = dice(2) ? ioctl(fds[6], STPLR_DOOR_CREATE, &door) :
+			 dice(3) ? stplr_channel_connect(fds[2], i) :
+				   dup(fds[2]);
 	ioctl(fds[0], STPLR_HANDLE_GET, &handle);
 	if (dice(2))
 		start_thread(at_random);

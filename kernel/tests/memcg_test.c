@@ -5,6 +5,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include "door.h"
 #include "new.h"
 #include "seen.h"
 
@@ -152,6 +153,79 @@ static void pages_are_brought_by_whom_they_are_charged_to(void)
 	join(client);
 }
 
+enum { RESULT = 8 << 20 };
+
+/* Answers the one call with more than there is room for; in between, what is to be done. */
+static void answer_at_length(int pool, void (*before_answer)(void))
+{
+	struct serving serving = { .pool = pool };
+	char *mine = malloc(RESULT);
+
+	join_group("server");
+	memset(mine, 'm', RESULT);
+	IS(0, serve(&serving));
+	before_answer();
+	long servers = value(GROUPS "/server/memory.current", NULL);
+
+	serving.arguments.flags = STPLR_RETURN_ONLY;
+	IS(0, answer(&serving, mine, RESULT));
+	CHECK(value(GROUPS "/server/memory.current", NULL) - servers < RESULT / 4);
+	join_group("..");
+}
+
+static long clients_bytes;
+
+static void note_clients(void)
+{
+	clients_bytes = value(GROUPS "/client/memory.current", NULL);
+}
+
+static void limit_client(void)
+{
+	char limit[30];
+
+	note_clients();
+	snprintf(limit, sizeof(limit), "%ld", clients_bytes + 2 * (long)MIB);
+	write_to(GROUPS "/client/memory.max", limit);
+}
+
+static void a_result_without_room_is_the_clients(void)
+{
+	int pool = new_pool(), door = new_door(pool), done[2];
+	char byte = 0;
+
+	need_groups();
+	OK(pipe(done));
+	pid_t client = CALLER(pool, {
+		join_group("client");
+		IS(RESULT, call_door(door, NULL, 0, NULL, 0));
+		CHECK(((char *)(uintptr_t)called.mapped)[RESULT - 1] == 'm');
+		CHECK(write(done[1], &byte, 1) == 1 && pause() == -1);
+	});
+
+	answer_at_length(pool, note_clients);
+	CHECK(read(done[0], &byte, 1) == 1);
+	CHECK(value(GROUPS "/client/memory.current", NULL) - clients_bytes >= RESULT);
+	OK(kill(client, SIGKILL));
+	CHECK(waitpid(client, NULL, 0) == client);
+}
+
+static void a_client_without_memory_for_its_result_fails_alone(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+
+	need_groups();
+	pid_t client = CALLER(pool, {
+		join_group("client");
+		IS(-EOVERFLOW, call_door(door, NULL, 0, NULL, 0));
+	});
+
+	answer_at_length(pool, limit_client);
+	join(client);
+	IS(0, value(GROUPS "/client/memory.events", "oom "));
+	IS(0, value(GROUPS "/client/memory.events", "oom_kill "));
+}
+
 static void put_back(void)
 {
 	for (int i = 0; i < 500 && rmdir(GROUPS "/client") && errno == EBUSY; i++)
@@ -168,6 +242,10 @@ static const struct test tests[] = {
 	{ "what is left for a client is charged to the client's group", the_client_pays },
 	{ "a client whose group is at its limit fails alone", a_client_at_its_limit_fails_alone },
 	{ "pages are charged to whose they are", pages_are_brought_by_whom_they_are_charged_to },
+	{ "a door's result without room is charged to the client's group",
+	  a_result_without_room_is_the_clients },
+	{ "a client whose group has no memory for its result fails alone",
+	  a_client_without_memory_for_its_result_fails_alone },
 };
 
 int main(void)

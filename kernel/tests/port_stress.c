@@ -48,6 +48,8 @@ enum event {
 	FORGOTTEN,
 	BROUGHT,
 	PULSED,
+	CANCELLED,
+	TOLD_OF_LEAVE,
 	SEEN_SEND_BLOCKED,
 	SEEN_REPLY_BLOCKED,
 	SEEN_RECEIVE_BLOCKED,
@@ -59,6 +61,7 @@ static const char *const event_names[EVENTS] = {
 	"disowned", "abandoned", "handed over", "queued", "put back", "kept", "kept too late",
 	"read", "claimed", "claim missed", "unclaimed",
 	"answered and taken", "unblocked", "left behind", "away", "forgotten", "brought", "pulsed",
+	"cancelled", "told of leave",
 	"seen SEND-blocked", "seen REPLY-blocked", "seen RECEIVE-blocked",
 };
 
@@ -171,6 +174,20 @@ static struct stplr_item *unblock(struct stplr_call *call)
 	return new_pulse();
 }
 
+static void die(const char *what)
+{
+	printf("not ok 1 - the state machine holds: %s\n", what);
+	fflush(stdout);
+	_exit(1);
+}
+
+static void left(struct stplr_call *call)
+{
+	if (call->state != STPLR_CALL_OWED || !call->taker)
+		die("a sender that leaves what nobody has");
+	saw(TOLD_OF_LEAVE);
+}
+
 static void sent(struct stplr_call *call, struct task_struct *receiver)
 {
 	(void)call;
@@ -181,13 +198,6 @@ static void drop_pulse(struct stplr_item *pulse)
 {
 	free(pulse);
 	atomic_fetch_sub(&pulses_alive, 1);
-}
-
-static void die(const char *what)
-{
-	printf("not ok 1 - the state machine holds: %s\n", what);
-	fflush(stdout);
-	_exit(1);
 }
 
 static int bring(u64 base, size_t length, bool write)
@@ -215,6 +225,7 @@ static const struct stplr_port_ops ops = {
 	.free_call = free_call,
 	.readable = readable,
 	.unblock = unblock,
+	.left = left,
 	.drop_pulse = drop_pulse,
 	.passes = passes,
 	.bring = bring,
@@ -278,6 +289,8 @@ static void *sender(void *argument)
 			saw(DISOWNED);
 		else if (err == -ESRCH)
 			saw(CLOSED);
+		else if (err == -EBADF && !delivered)
+			saw(CANCELLED);
 		else
 			die("an outcome that nobody gave");
 		pthread_mutex_lock(&current->lock);
@@ -433,6 +446,12 @@ static void torment(unsigned int *seed)
 	pthread_mutex_unlock(&task->lock);
 }
 
+static bool is_one_of_few(const struct stplr_call *call, const void *unused)
+{
+	(void)unused;
+	return call->id % 8 == 0;
+}
+
 static void look(void *unused, enum stplr_blocked state, struct task_struct *who, int priority,
 		 int server)
 {
@@ -461,6 +480,7 @@ static void one_round(unsigned int *seed)
 		torment(seed);
 		stplr_port_blocked(&port, look, NULL);
 		stplr_port_readable(&port);
+		stplr_port_cancel(&port, is_one_of_few, NULL, -EBADF);
 		if (stplr_port_urgency(&port) > 2)
 			die("a priority that nobody has");
 		usleep(100);

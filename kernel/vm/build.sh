@@ -17,7 +17,7 @@ top=$(realpath "$here/../..")/build/kernel/$series
 out=$top/module
 # Without the first interface it is another module.
 [[ " $* " != *" CONFIG_STPLR_HANDLES=n "* ]] || out=$top/core
-mkdir -p "$out/handles"
+mkdir -p "$out"/{handles,doors}
 
 # Each series says its compiler; Debian 12's is the one that Debian 12's kernels were built with.
 build_here() {
@@ -25,8 +25,10 @@ build_here() {
   for source in "$here"/../{*.[ch],Kbuild,include}; do
     ln -sfn "$(realpath "$source")" "$out/"
   done
-  for source in "$here"/../handles/*; do
-    ln -sfn "$(realpath "$source")" "$out/handles/"
+  for folder in handles doors; do
+    for source in "$here/../$folder"/*; do
+      ln -sfn "$(realpath "$source")" "$out/$folder/"
+    done
   done
   make -C "$kdir" M="$out" -j"$(nproc)" "$@" modules
 }
@@ -34,7 +36,7 @@ build_here() {
 # Where newer.sh has put a compiler beside the headers, that folder becomes the root for the build.
 build_inside() {
   local root=$top/root
-  cp -ruL "$here"/../{*.[ch],Kbuild,include,handles} "$out/"
+  cp -ruL "$here"/../{*.[ch],Kbuild,include,handles,doors} "$out/"
   # shellcheck disable=SC2016  # the inner shell expands them
   unshare --map-root-user --mount sh -c '
     root=$1 out=$2 && shift 2

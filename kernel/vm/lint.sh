@@ -9,7 +9,7 @@ cd "$(dirname "$(realpath "$0")")/.."
 said=0
 command -v sparse >/dev/null || { echo "lint: sparse is missing" >&2 && exit 77; }
 # A file that is older than its object is not looked at again.
-rm -f ../build/kernel/6.1/module/*.o ../build/kernel/6.1/module/handles/*.o
+rm -f ../build/kernel/6.1/module/*.o ../build/kernel/6.1/module/{handles,doors}/*.o
 vm/build.sh 6.1 W=1 C=2 >/dev/null
 log=../build/kernel/6.1/module/build.log
 grep -q 'CHECK' "$log" || { echo "lint: sparse has not run" >&2 && exit 1; }
@@ -17,12 +17,12 @@ grep -q 'CHECK' "$log" || { echo "lint: sparse has not run" >&2 && exit 1; }
 
 # Every function that files share says what it takes and returns.
 doc=$(find ../build/kernel/*/root/usr/lib/linux-kbuild-*/scripts/ -name kernel-doc | sort -V | tail -n 1)
-[[ -z $doc ]] || ! perl "$doc" -none -Wall ./*.h handles/*.h 2>&1 | grep . || said=1
+[[ -z $doc ]] || ! perl "$doc" -none -Wall ./*.h handles/*.h doors/*.h 2>&1 | grep . || said=1
 
 checkpatch=${FARCALL_KERNEL_CACHE:-../build/kernel}/linux-source-6.1/scripts/checkpatch.pl
 if [[ -f $checkpatch ]]; then
   # compat.h is there to know versions, which code in the kernel's own tree need not.
-  for file in *.[ch] handles/*.[ch] include/*.h lib/*.[ch]; do
+  for file in *.[ch] handles/*.[ch] doors/*.[ch] include/*.h lib/*.[ch]; do
     ignore=SPDX_LICENSE_TAG
     [[ $file != compat.h ]] || ignore+=,LINUX_VERSION_CODE,CONSTANT_COMPARISON
     perl "$checkpatch" --no-tree --terse --no-summary --max-line-length=100 --ignore "$ignore" \

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# Runs the tests of messages (tests/message), and programs that are named, over the module in an
-# emulated machine. Usage: messages.sh [--series SERIES] [--build FOLDER] [--with FILE]... [PROGRAM...]
+# Runs the tests of messages (tests/message), those of doors of the kernel (tests/door), and programs that
+# are named, over the module in an emulated machine. Usage: messages.sh [--series SERIES] [--build FOLDER] [--with FILE]... [PROGRAM...]
 #
 # TAP goes to build/kernel/messages/tests.tap and to stdout. Exit status: 0 if every test passed or
 # was skipped, 77 if something is missing, else 1. A program is static; it is run with
@@ -37,12 +37,14 @@ mkdir -p "$out"
 if (($#)); then
   programs=("$@")
 else
-  cmake --build "$build" --target message-guest-tests >"$out/build.log" 2>&1 || {
+  cmake --build "$build" --target message-guest-tests door-guest-tests >"$out/build.log" 2>&1 || {
     tail -n 30 "$out/build.log" >&2
     exit 1
   }
-  strip -o "$out/message-guest-tests" "$build/tests/message/message-guest-tests"
-  with=(--with "$out/message-guest-tests")
+  for room in message door; do
+    strip -o "$out/$room-guest-tests" "$build/tests/$room/$room-guest-tests"
+    with+=(--with "$out/$room-guest-tests")
+  done
   programs=("$here/../tests/messages_test")
 fi
 

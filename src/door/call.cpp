@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <optional>
 
+#include "door/kernel_door.hpp"
 #include "door/pages.hpp"
 #include "door/server.hpp"
 #include "farcall/error.hpp"
@@ -98,11 +99,42 @@ int validate(const door_arg_t& arguments, Outgoing* outgoing) {
   return outgoing->add(arguments.desc_ptr, arguments.desc_num);
 }
 
+// What is no door of the library's may be one of the kernel's. `outgoing` as below.
+[[gnu::noinline]] int call_by_kernel(int d, door_arg_t& params, Outgoing* outgoing,
+                                     Cancellable cancellable) {
+  if (!kernel::may_be_door(d)) return EBADF;
+  const NoCancel guard;
+  door_arg_t arguments = params;
+  kernel::Passed passed{.descriptors = {}, .count = arguments.desc_num};
+  if (outgoing != nullptr && arguments.desc_num <= kMostDescriptors) {
+    passed.error = outgoing->add(arguments.desc_ptr, arguments.desc_num);
+    if (passed.error == 0) outgoing->prepare();
+    if (passed.error != EFAULT) passed.descriptors = outgoing->descriptors();
+  }
+  CallResults results;
+  results.buffer = std::as_writable_bytes(std::span(arguments.rbuf, arguments.rsize));
+  const bool may_be_cancelled =
+      cancellable == Cancellable::yes ||
+      (cancellable == Cancellable::if_permitted && guard.was_cancellable());
+  int error = kernel::call(d, &arguments, passed, may_be_cancelled, results);
+  if (error == 0) error = take_over(results, arguments);
+  if (error == 0) params = arguments;
+  return error;
+}
+
+int call_kernel_without_arguments(int d) {
+  if (!kernel::may_be_door(d)) return EBADF;
+  const NoCancel guard;
+  CallResults results;
+  return kernel::call(d, nullptr, {}, guard.was_cancellable(), results);
+}
+
 // `outgoing` gets the descriptors; null where there are none.
 [[gnu::hot]] inline int call(int d, door_arg_t& params, Outgoing* outgoing, Cancellable cancellable,
                              SignalCount since) {
   const Borrowed handle = borrow(d);
-  if (!handle) return EBADF;
+  if (!handle) [[unlikely]]
+    return call_by_kernel(d, params, outgoing, cancellable);
   door_arg_t arguments = params;  // the reply may be written over it
   argument_sizes = {.bytes = arguments.data_size, .descriptors = arguments.desc_num};
   if (const int error = validate(arguments, outgoing); error != 0)
@@ -150,7 +182,7 @@ int call_with_descriptors(int d, door_arg_t& params, SignalCount since) {
 
 int call_without_arguments(int d, SignalCount since) {
   const Borrowed handle = borrow(d);
-  if (!handle) return EBADF;
+  if (!handle) return call_kernel_without_arguments(d);
   CallResults results;
   argument_sizes = {};
   return to_error(handle->client.call({.data = {},

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "door/attach.hpp"
+#include "door/kernel_door.hpp"
 #include "door/pages.hpp"
 #include "door/real.hpp"
 #include "door/server.hpp"
@@ -298,9 +299,10 @@ int create(door_server_procedure_t* procedure, void* cookie, unsigned attributes
 
 bool is_revoked(int d) noexcept { return (state_of(d) & (POLLRDHUP | POLLHUP)) != 0; }
 
+// The handle is null where it is a door of the kernel's.
 int checked_param(int d, int param, std::shared_ptr<Handle>& handle) {
   handle = Process::here().find(d);
-  if (!handle) return EBADF;
+  if (!handle && !kernel::info(d)) return EBADF;
   if (param != DOOR_PARAM_DESC_MAX && param != DOOR_PARAM_DATA_MAX && param != DOOR_PARAM_DATA_MIN)
     return EINVAL;
   return 0;
@@ -369,7 +371,11 @@ int door_revoke(int d) {
   const NoCancel guard;
   return guarded([&] {
     const auto handle = Process::here().find(d);
-    if (!handle) return fail(EBADF);
+    if (!handle && !kernel::info(d)) return fail(EBADF);
+    if (!handle) {
+      const int error = kernel::revoke(d);
+      return error == 0 ? real::close(d) : fail(error);
+    }
     const auto door = handle->local.lock();
     if (!door) return fail(EPERM);
     door->revoke();
@@ -387,9 +393,10 @@ int door_info(int d, door_info_t* info) {
       found = door->info();
     } else {
       const auto handle = Process::here().find(d);
-      if (!handle) return fail(EBADF);
-      const auto door = handle->local.lock();
-      found = door ? door->info() : foreign_info(d, *handle);
+      const auto by_kernel = handle ? std::nullopt : kernel::info(d);
+      if (!handle && !by_kernel) return fail(EBADF);
+      const auto door = handle ? handle->local.lock() : nullptr;
+      found = by_kernel ? by_kernel->shown : door ? door->info() : foreign_info(d, *handle);
     }
     if (!writable(info, sizeof *info)) return fail(EFAULT);
     *info = found;
@@ -403,7 +410,13 @@ int door_getparam(int d, int param, size_t* value) {
     std::shared_ptr<Handle> handle;
     if (const int error = checked_param(d, param, handle); error != 0) return fail(error);
     std::uint64_t found = 0;
-    if (const auto door = handle->local.lock()) {
+    if (!handle) {
+      const auto by_kernel = kernel::info(d);
+      if (!by_kernel) return fail(EBADF);
+      found = param == DOOR_PARAM_DATA_MIN   ? by_kernel->data_min
+              : param == DOOR_PARAM_DATA_MAX ? by_kernel->data_max
+                                             : by_kernel->desc_max;
+    } else if (const auto door = handle->local.lock()) {
       found = door->param(param);
     } else {
       farcall::Terms terms{};
@@ -428,6 +441,10 @@ int door_setparam(int d, int param, size_t value) {
   return guarded([&] {
     std::shared_ptr<Handle> handle;
     if (const int error = checked_param(d, param, handle); error == EBADF) return fail(EBADF);
+    if (!handle) {
+      const int error = kernel::set_param(d, param, value);
+      return error == 0 ? 0 : fail(error);
+    }
     if (is_revoked(d)) return fail(EBADF);
     const auto door = handle->local.lock();
     if (!door) return fail(EPERM);

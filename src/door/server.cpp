@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstring>
 
+#include "door/kernel_door.hpp"
 #include "door/pages.hpp"
 #include "door/per_thread.hpp"
 #include "farcall/error.hpp"
@@ -219,6 +220,9 @@ void hand_out(std::vector<UniqueFd>& descriptors, door_desc_t* into) {
       const auto door = handle->local.lock();
       into->d_attributes |= door ? door->info().di_attributes : handle->name.attributes;
       into->d_data.d_desc.d_id = handle->name.id;
+    } else if (const auto by_kernel = kernel::info(fd)) {
+      into->d_attributes |= by_kernel->shown.di_attributes;
+      into->d_data.d_desc.d_id = by_kernel->shown.di_uniquifier;
     }
     ++into;
   }

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "doors/attach.h"
+
+#include <linux/err.h>
+#include <linux/fcntl.h>
+#include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/fsnotify_backend.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "compat.h"
+#include "doors/door.h"
+#include "files.h"
+#include "user.h"
+#include "words.h"
+
+struct attachment {
+	struct fsnotify_mark mark;
+	struct file *door; /* reference */
+	struct stplr_user *user; /* reference: whose it is */
+};
+
+static struct fsnotify_group *attachments;
+
+static struct attachment *attachment_of(struct fsnotify_mark *mark)
+{
+	return container_of(mark, struct attachment, mark);
+}
+
+/* No event is asked for. */
+static int ignore(struct fsnotify_mark *mark, u32 mask, struct inode *inode, struct inode *dir,
+		  const struct qstr *name, u32 cookie)
+{
+	return 0;
+}
+
+static void free_attachment(struct fsnotify_mark *mark)
+{
+	struct attachment *attachment = attachment_of(mark);
+
+	stplr_door_closing(attachment->door);
+	fput(attachment->door);
+	stplr_user_uncharge(attachment->user, sizeof(*attachment));
+	stplr_user_put(attachment->user);
+	kfree(attachment);
+}
+
+static const struct fsnotify_ops ops = {
+	.handle_inode_event = ignore,
+	.free_mark = free_attachment,
+};
+
+int stplr_attach_init(void)
+{
+	attachments = fsnotify_alloc_group(&ops, 0);
+	return PTR_ERR_OR_ZERO(attachments);
+}
+
+void stplr_attach_exit(void)
+{
+	/* The last of them may be on its way out still. */
+	fsnotify_wait_marks_destroyed();
+	fsnotify_put_group(attachments);
+}
+
+/* The file that a program means, with a reference. */
+static struct file *get_path(const struct stplr_door_path __user *user, size_t size, u32 flags,
+			     struct stplr_door_path *arguments)
+{
+	int err = stplr_get_sized(arguments, user, size, STPLR_DOOR_PATH_SIZE_VER0);
+	struct file *file;
+
+	if (err)
+		return ERR_PTR(err);
+	if (arguments->flags & ~flags)
+		return ERR_PTR(-EINVAL);
+	file = fget(arguments->fd);
+	if (!file)
+		return ERR_PTR(-EBADF);
+	if (S_ISREG(file_inode(file)->i_mode))
+		return file;
+	fput(file);
+	return ERR_PTR(-EINVAL);
+}
+
+static struct attachment *attachment_new(struct file *door)
+{
+	struct attachment *attachment = kzalloc(sizeof(*attachment), GFP_KERNEL_ACCOUNT);
+	int err = -ENOMEM;
+
+	if (!attachment)
+		return ERR_PTR(-ENOMEM);
+	attachment->user = stplr_user_get();
+	if (!attachment->user)
+		goto free;
+	err = stplr_user_charge(attachment->user, sizeof(*attachment));
+	if (err)
+		goto put_user;
+	attachment->door = get_file(door);
+	fsnotify_init_mark(&attachment->mark, attachments);
+	return attachment;
+
+put_user:
+	stplr_user_put(attachment->user);
+free:
+	kfree(attachment);
+	return ERR_PTR(err);
+}
+
+static long attach(struct file *door, struct file *path)
+{
+	struct attachment *attachment;
+	int err;
+
+	if (!stplr_owns(path))
+		return -EPERM;
+	if (!(path->f_mode & FMODE_WRITE))
+		return -EACCES;
+	attachment = attachment_new(door);
+	if (IS_ERR(attachment))
+		return PTR_ERR(attachment);
+	err = fsnotify_add_inode_mark(&attachment->mark, file_inode(path), 0);
+	/* If that has succeeded the inode has another reference. */
+	fsnotify_put_mark(&attachment->mark);
+	return err == -EEXIST ? -EBUSY : err;
+}
+
+long stplr_door_attach(struct file *door, const struct stplr_door_path __user *user, size_t size)
+{
+	struct stplr_door_path arguments;
+	struct file *path = get_path(user, size, 0, &arguments);
+	long err;
+
+	if (IS_ERR(path))
+		return PTR_ERR(path);
+	err = attach(door, path);
+	fput(path);
+	return err;
+}
+
+long stplr_door_detach(const struct stplr_door_path __user *user, size_t size)
+{
+	struct stplr_door_path arguments;
+	struct file *path = get_path(user, size, 0, &arguments);
+	struct fsnotify_mark *mark;
+	long err = 0;
+
+	if (IS_ERR(path))
+		return PTR_ERR(path);
+	mark = stplr_find_mark(file_inode(path), attachments);
+	if (!mark)
+		err = -EINVAL;
+	else if (!stplr_owns(path))
+		err = -EPERM;
+	else
+		fsnotify_destroy_mark(mark, attachments);
+	if (mark)
+		fsnotify_put_mark(mark);
+	fput(path);
+	return err;
+}
+
+long stplr_door_open(const struct stplr_door_path __user *user, size_t size)
+{
+	struct stplr_door_path arguments;
+	struct file *path = get_path(user, size, STPLR_DOOR_CLOEXEC, &arguments);
+	struct fsnotify_mark *mark;
+	int peer_error;
+	long fd;
+
+	if (IS_ERR(path))
+		return PTR_ERR(path);
+	mark = stplr_find_mark(file_inode(path), attachments);
+	fput(path);
+	if (!mark)
+		return -ENXIO;
+	fd = stplr_files_install_one(attachment_of(mark)->door, NULL,
+				     arguments.flags & STPLR_DOOR_CLOEXEC ? O_CLOEXEC : 0,
+				     &peer_error);
+	fsnotify_put_mark(mark);
+	return fd;
+}

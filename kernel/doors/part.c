@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "doors/part.h"
+
+#include <linux/cred.h>
+#include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/memcontrol.h>
+#include <linux/mman.h>
+#include <linux/pagemap.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/shmem_fs.h>
+#include <linux/slab.h>
+#include <linux/uio.h>
+
+#include "compat.h"
+#include "doors/door.h"
+#include "files.h"
+#include "leftovers.h"
+#include "message.h"
+
+/* Between two looks whether the caller is being killed. */
+#define STEP (256UL << 10)
+
+/* What is asked for, and given back at once, where the machine is short of memory. */
+#define ROOM (32UL << 10)
+
+void stplr_door_part_clear(struct stplr_door_part *part)
+{
+	if (part->files)
+		stplr_files_put(part->files, part->file_count);
+	part->files = NULL;
+	part->file_count = 0;
+	if (part->result)
+		fput(part->result);
+	part->result = NULL;
+}
+
+void stplr_door_part_put(struct stplr_door_part *part)
+{
+	stplr_door_part_clear(part);
+	put_cred(part->caller);
+	stplr_door_put(part->door);
+	memset(part, 0, sizeof(*part));
+}
+
+/* In the memory cgroup of the client, which may be at its limit: nothing is reclaimed there. */
+static ssize_t write_some(struct stplr_message *message, struct file *file, struct iov_iter *from,
+			  loff_t *at)
+{
+	struct mem_cgroup *group = get_mem_cgroup_from_mm(message->mm);
+	struct mem_cgroup *before = set_active_memcg(group);
+	ssize_t written = vfs_iter_write(file, from, at, 0);
+
+	set_active_memcg(before);
+	mem_cgroup_put(group);
+	return written;
+}
+
+/* If it is the machine that is short of memory, there is some afterwards. */
+static bool make_room(void)
+{
+	void *room = kmalloc(ROOM, GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN);
+
+	kfree(room);
+	return room;
+}
+
+static int fill(struct stplr_message *message, struct file *file, u64 from, size_t size,
+		int *peer_error)
+{
+	struct iov_iter iter;
+	bool again = false;
+	loff_t at = 0;
+
+	while (at < size) {
+		const size_t bytes = min_t(size_t, size - at, STEP);
+		ssize_t written;
+
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		cond_resched();
+		iov_iter_ubuf(&iter, STPLR_ITER_SOURCE, u64_to_user_ptr(from + at), bytes);
+		written = write_some(message, file, &iter, &at);
+		if (written == -ENOMEM && !again && make_room()) {
+			again = true;
+			continue;
+		}
+		again = false;
+		if (written > 0)
+			continue;
+		if (written == -EFAULT || written == -EINTR)
+			return written;
+		*peer_error = -ENOMEM;
+		return 0;
+	}
+	return 0;
+}
+
+int stplr_result_make(struct stplr_message *message, u64 from, size_t size, int *peer_error)
+{
+	struct file *file;
+	int err;
+
+	*peer_error = 0;
+	if (!access_ok(u64_to_user_ptr(from), size))
+		return -EFAULT;
+	/* A write beyond RLIMIT_FSIZE would be the end of the server, which has not asked for a file. */
+	if (size > MAX_RW_COUNT || size > rlimit(RLIMIT_FSIZE)) {
+		*peer_error = -ENOMEM;
+		return 0;
+	}
+	*peer_error = stplr_charge_client(message, PAGE_ALIGN(size));
+	if (*peer_error)
+		return 0;
+	file = shmem_file_setup("door-result", PAGE_ALIGN(size), STPLR_NO_VMA_FLAGS);
+	if (IS_ERR(file)) {
+		*peer_error = -ENOMEM;
+		return 0;
+	}
+	mapping_set_gfp_mask(file->f_mapping, (GFP_HIGHUSER & ~__GFP_DIRECT_RECLAIM) | __GFP_NOWARN);
+	err = fill(message, file, from, size, peer_error);
+	if (err || *peer_error) {
+		fput(file);
+		return err;
+	}
+	message->of_door.result = file;
+	message->of_door.result_size = size;
+	return 0;
+}
+
+int stplr_result_map(struct stplr_door_part *part, u64 *address, u64 *size)
+{
+	const size_t bytes = PAGE_ALIGN(part->result_size);
+	unsigned long mapped;
+
+	mapping_set_gfp_mask(part->result->f_mapping, GFP_HIGHUSER);
+	mapped = vm_mmap(part->result, 0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, 0);
+	if (IS_ERR_VALUE(mapped))
+		return -EOVERFLOW;
+	*address = mapped;
+	*size = bytes;
+	return 0;
+}

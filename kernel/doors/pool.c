@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "doors/pool.h"
+
+#include <linux/cred.h>
+#include <linux/err.h>
+#include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/module.h>
+#include <linux/pid.h>
+#include <linux/poll.h>
+#include <linux/proc_fs.h>
+#include <linux/random.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/sched/task.h>
+#include <linux/seq_file.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "compat.h"
+#include "debug.h"
+#include "doors/door.h"
+#include "message.h"
+#include "park.h"
+#include "words.h"
+
+static void not_polled(struct stplr_port *port)
+{
+}
+
+/* A client leaves as soon as it wants to. */
+static struct stplr_item *no_unblock(struct stplr_call *call)
+{
+	return NULL;
+}
+
+/* The thread that has the call is to know that nobody waits for it any more. */
+static void tell_of_leave(struct stplr_call *call)
+{
+	/* Its server ends after all that it owes, so it is there. */
+	struct stplr_server *server = (struct stplr_server *)call->taker;
+	struct stplr_pool *pool = server->pool;
+
+	if (stplr_message_of(call)->of_door.door->attributes & STPLR_DOOR_NO_CANCEL)
+		return;
+	server->aborted = call->name;
+	if (list_empty(&server->notice))
+		list_add_tail(&server->notice, &pool->notices);
+	wake_up_interruptible_poll(&pool->listeners, EPOLLIN | EPOLLRDNORM);
+}
+
+static void drop_notice(struct stplr_item *item)
+{
+	stplr_door_noticed(stplr_door_of_notice(item));
+}
+
+static void look_after_door(struct stplr_call *call, struct task_struct *receiver)
+{
+	stplr_door_sent(stplr_message_of(call)->of_door.door);
+}
+
+static const struct stplr_port_ops pool_ops = {
+	.free_call = stplr_message_free,
+	.readable = not_polled,
+	.unblock = no_unblock,
+	.left = tell_of_leave,
+	.drop_pulse = drop_notice,
+	.passes = stplr_interruption_passes,
+	.bring = stplr_bring,
+	.sent = look_after_door,
+};
+
+void stplr_pool_put(struct stplr_pool *pool)
+{
+	if (!refcount_dec_and_test(&pool->refs))
+		return;
+	stplr_hide(&pool->shown);
+	put_pid(pool->tgid);
+	put_task_struct(pool->task);
+	mmdrop(pool->mm);
+	stplr_user_uncharge(pool->user, sizeof(*pool));
+	stplr_user_put(pool->user);
+	kfree(pool);
+}
+
+bool stplr_pool_mine(const struct stplr_pool *pool)
+{
+	return pool->process == stplr_exit_process() && pool->mm == current->mm;
+}
+
+static void free_server(struct stplr_server *server)
+{
+	struct stplr_pool *pool = server->pool;
+
+	spin_lock(&pool->port.lock);
+	list_del(&server->notice);
+	spin_unlock(&pool->port.lock);
+	put_task_struct(server->task);
+	stplr_user_uncharge(pool->user, sizeof(*server));
+	kfree(server);
+	stplr_pool_put(pool);
+}
+
+static void forget_locked(struct stplr_server *server)
+{
+	hash_del(&server->node);
+	server->pool->server_count--;
+}
+
+static void thread_died(struct stplr_watch *watch)
+{
+	struct stplr_server *server = container_of(watch, struct stplr_server, watch);
+	struct stplr_pool *pool = server->pool;
+
+	spin_lock(&pool->lock);
+	forget_locked(server);
+	spin_unlock(&pool->lock);
+	stplr_port_disown(&pool->port, server, -EINTR);
+	free_server(server);
+}
+
+static struct stplr_server *find_locked(struct stplr_pool *pool)
+{
+	struct stplr_server *server;
+
+	hash_for_each_possible(pool->servers, server, node, (unsigned long)current)
+		if (server->task == current)
+			return server;
+	return NULL;
+}
+
+static struct stplr_server *new_server(struct stplr_pool *pool)
+{
+	struct stplr_server *server;
+	int err = stplr_user_charge(pool->user, sizeof(*server));
+
+	if (err)
+		return ERR_PTR(err);
+	server = kzalloc(sizeof(*server), GFP_KERNEL_ACCOUNT);
+	if (!server) {
+		stplr_user_uncharge(pool->user, sizeof(*server));
+		return ERR_PTR(-ENOMEM);
+	}
+	refcount_inc(&pool->refs);
+	server->pool = pool;
+	server->task = get_task_struct(current);
+	INIT_LIST_HEAD(&server->notice);
+	return server;
+}
+
+struct stplr_server *stplr_pool_server(struct stplr_pool *pool)
+{
+	struct stplr_server *server;
+
+	spin_lock(&pool->lock);
+	server = find_locked(pool);
+	spin_unlock(&pool->lock);
+	if (likely(server))
+		return server;
+	server = new_server(pool);
+	if (IS_ERR(server))
+		return server;
+	/* Nobody but this thread adds it. */
+	spin_lock(&pool->lock);
+	hash_add(pool->servers, &server->node, (unsigned long)current);
+	pool->server_count++;
+	stplr_exit_watch(&server->watch, stplr_exit_thread(), thread_died);
+	spin_unlock(&pool->lock);
+	return server;
+}
+
+/* Threads that are ending at this moment are left to thread_died(). */
+static void forget_servers(struct stplr_pool *pool)
+{
+	struct stplr_server *server;
+	struct hlist_node *next;
+	HLIST_HEAD(forgotten);
+	int bucket;
+
+	spin_lock(&pool->lock);
+	hash_for_each_safe(pool->servers, bucket, next, server, node)
+		if (stplr_exit_unwatch(&server->watch)) {
+			forget_locked(server);
+			hlist_add_head(&server->node, &forgotten);
+		}
+	spin_unlock(&pool->lock);
+	hlist_for_each_entry_safe(server, next, &forgotten, node)
+		free_server(server);
+}
+
+/* Clients that wait for a thread, or for one that has their call, learn of it. */
+static void shut_down(struct stplr_pool *pool)
+{
+	stplr_port_close(&pool->port, -ESRCH);
+}
+
+/* The watch had a reference. */
+static void process_died(struct stplr_watch *watch)
+{
+	struct stplr_pool *pool = container_of(watch, struct stplr_pool, watch);
+
+	stplr_log(STPLR_DEBUG_DEATHS, "pool %u: its process has ended\n", pool->port.number);
+	shut_down(pool);
+	stplr_pool_put(pool);
+}
+
+static int pool_release(struct inode *inode, struct file *file)
+{
+	struct stplr_pool *pool = file->private_data;
+
+	shut_down(pool);
+	forget_servers(pool);
+	if (stplr_exit_unwatch(&pool->watch))
+		stplr_pool_put(pool);
+	stplr_pool_put(pool);
+	return 0;
+}
+
+/* Exec closes it, though others may have it still. */
+static int pool_flush(struct file *file, fl_owner_t owner)
+{
+	struct stplr_pool *pool = file->private_data;
+
+	if (pool->process == stplr_exit_process() && current->in_execve)
+		shut_down(pool);
+	return 0;
+}
+
+static bool has_notice(const struct stplr_pool *pool)
+{
+	return !list_empty_careful(&pool->notices);
+}
+
+static __poll_t pool_poll(struct file *file, poll_table *table)
+{
+	struct stplr_pool *pool = file->private_data;
+
+	poll_wait(file, &pool->listeners, table);
+	return has_notice(pool) ? EPOLLIN | EPOLLRDNORM : 0;
+}
+
+static long tell_notice(struct stplr_pool *pool, struct stplr_door_notice __user *user, size_t size)
+{
+	struct stplr_door_notice notice = {};
+	struct stplr_server *server;
+
+	if (size < STPLR_DOOR_NOTICE_SIZE_VER0)
+		return -EINVAL;
+	spin_lock(&pool->port.lock);
+	server = list_first_entry_or_null(&pool->notices, struct stplr_server, notice);
+	if (server) {
+		list_del_init(&server->notice);
+		notice.id = server->aborted;
+		/* It may be ending, and has no number then. */
+		notice.tid = task_pid_vnr(server->task);
+	}
+	spin_unlock(&pool->port.lock);
+	if (!server)
+		return -EAGAIN;
+	return stplr_put_whole(user, &notice, sizeof(notice), size);
+}
+
+static long pool_ioctl(struct file *file, unsigned int command, unsigned long argument)
+{
+	struct stplr_pool *pool = file->private_data;
+	const size_t size = _IOC_SIZE(command);
+	void __user *user = (void __user *)argument;
+	struct stplr_server *server;
+
+	stplr_unpark();
+	if (!stplr_pool_mine(pool))
+		return -EPERM;
+	switch (STPLR_SIZELESS(command)) {
+	case STPLR_SIZELESS(STPLR_DOOR_CREATE):
+		return stplr_door_create(pool, user, size);
+	case STPLR_SIZELESS(STPLR_DOOR_RETURN):
+		return stplr_pool_return(pool, user, size);
+	case STPLR_SIZELESS(STPLR_DOOR_CRED):
+		return stplr_pool_cred(pool, user, size);
+	case STPLR_SIZELESS(STPLR_READ):
+		server = stplr_pool_server(pool);
+		return IS_ERR(server) ? PTR_ERR(server) :
+					stplr_message_access(&pool->port, server, user, size, false);
+	case STPLR_SIZELESS(STPLR_POOL_NOTICE):
+		return tell_notice(pool, user, size);
+	default:
+		return -ENOTTY;
+	}
+}
+
+static void pool_show_fdinfo(struct seq_file *to, struct file *file)
+{
+	struct stplr_pool *pool = file->private_data;
+
+	seq_printf(to, "door-pool:\t%u\nserver:\t%d\nthreads:\t%u\n", pool->port.number,
+		   pid_nr_ns(pool->tgid, proc_pid_ns(file_inode(to->file)->i_sb)),
+		   READ_ONCE(pool->server_count));
+}
+
+static const struct file_operations pool_operations = {
+	.owner = THIS_MODULE,
+	.flush = pool_flush,
+	.release = pool_release,
+	.poll = pool_poll,
+	.unlocked_ioctl = pool_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+	.show_fdinfo = pool_show_fdinfo,
+	.llseek = noop_llseek,
+};
+
+static void describe(struct seq_file *file, struct stplr_shown *shown)
+{
+	struct stplr_pool *pool = container_of(shown, struct stplr_pool, shown);
+
+	seq_printf(file, "doors of %d%s\n", pid_nr(pool->tgid),
+		   stplr_port_closed(&pool->port) ? " closed" : "");
+}
+
+static bool get_shown(struct stplr_shown *shown)
+{
+	return refcount_inc_not_zero(&container_of(shown, struct stplr_pool, shown)->refs);
+}
+
+static void put_shown(struct stplr_shown *shown)
+{
+	stplr_pool_put(container_of(shown, struct stplr_pool, shown));
+}
+
+static const struct stplr_shown_ops pool_shown_ops = {
+	.get = get_shown,
+	.put = put_shown,
+	.describe = describe,
+};
+
+static struct stplr_pool *pool_new(u32 spin_us)
+{
+	struct stplr_pool *pool = kzalloc(sizeof(*pool), GFP_KERNEL_ACCOUNT);
+	int err = -ENOMEM;
+
+	if (!pool)
+		return ERR_PTR(-ENOMEM);
+	pool->user = stplr_user_get();
+	if (!pool->user)
+		goto free;
+	err = stplr_user_charge(pool->user, sizeof(*pool));
+	if (err)
+		goto put_user;
+	stplr_port_init(&pool->port, &pool_ops, get_random_u64(), spin_us);
+	refcount_set(&pool->refs, 2);
+	pool->process = stplr_exit_process();
+	pool->mm = current->mm;
+	mmgrab(pool->mm);
+	pool->task = get_task_struct(current->group_leader);
+	pool->tgid = get_pid(task_tgid(current));
+	init_waitqueue_head(&pool->listeners);
+	INIT_LIST_HEAD(&pool->notices);
+	spin_lock_init(&pool->lock);
+	hash_init(pool->servers);
+	stplr_show(&pool->shown, &pool->port, &pool_shown_ops);
+	stplr_exit_watch(&pool->watch, pool->process, process_died);
+	return pool;
+
+put_user:
+	stplr_user_put(pool->user);
+free:
+	kfree(pool);
+	return ERR_PTR(err);
+}
+
+long stplr_pool_create(const struct stplr_pool_create __user *user, size_t size)
+{
+	struct stplr_pool_create arguments;
+	struct stplr_pool *pool;
+	long fd;
+
+	fd = stplr_get_sized(&arguments, user, size, STPLR_POOL_CREATE_SIZE_VER0);
+	if (fd)
+		return fd;
+	if (arguments.flags)
+		return -EINVAL;
+	pool = pool_new(arguments.spin_us);
+	if (IS_ERR(pool))
+		return PTR_ERR(pool);
+	fd = stplr_anon_fd("[stplr-pool]", &pool_operations, pool);
+	if (fd >= 0)
+		return fd;
+	if (stplr_exit_unwatch(&pool->watch))
+		stplr_pool_put(pool);
+	stplr_pool_put(pool);
+	return fd;
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * A pool: the port where threads of one process wait for calls of its doors, as a file.
+ *
+ *   /dev/door ──> pool ──> door, door, ...       descriptors; each keeps what it comes from
+ *                  │ │
+ *             port │ └── servers: the threads that have waited here, each with at most one call
+ *
+ * The pool ends with the last descriptor, with its creator's process, or when that executes another
+ * program; then its doors are revoked. A process that has inherited the descriptor can do nothing with
+ * it but close it. Each server's thread is watched: a call that it has ends with it.
+ *
+ * Locking: pool->lock protects the servers, port.lock the notices. Neither nests in the other.
+ */
+#ifndef STPLR_DOORS_POOL_H
+#define STPLR_DOORS_POOL_H
+
+#include <linux/hashtable.h>
+#include <linux/refcount.h>
+#include <linux/wait.h>
+
+#include "debugfs.h"
+#include "exit.h"
+#include "include/stplr_doors.h"
+#include "port.h"
+#include "user.h"
+
+struct file;
+
+struct stplr_pool {
+	struct stplr_port port;
+	struct stplr_shown shown;
+	refcount_t refs; /* of the file, the watch, each door and each server */
+	struct stplr_user *user; /* reference */
+	const void *process; /* the creator, by its key */
+	struct mm_struct *mm; /* mmgrab; compared: the creator has another once it has executed */
+	struct task_struct *task; /* reference: no other process is known by the same key */
+	struct pid *tgid; /* reference */
+	struct stplr_watch watch; /* of the process */
+	wait_queue_head_t listeners; /* who polls for notices */
+	struct list_head notices; /* servers whose client has left */
+	spinlock_t lock;
+	unsigned int server_count;
+	DECLARE_HASHTABLE(servers, 6); /* by thread */
+};
+
+/* A thread that has waited in a pool. As the taker of a call it names who may answer. */
+struct stplr_server {
+	struct hlist_node node; /* in pool->servers */
+	struct stplr_watch watch; /* of the thread */
+	struct stplr_pool *pool; /* reference */
+	struct task_struct *task; /* reference */
+	struct list_head notice; /* in pool->notices, under port.lock, like the next */
+	u64 aborted; /* the call that this is about */
+};
+
+/**
+ * stplr_pool_create() - STPLR_POOL_CREATE
+ * @user: the program's arguments
+ * @size: how many bytes of them it knows
+ *
+ * Return: a descriptor, or an error.
+ */
+long stplr_pool_create(const struct stplr_pool_create __user *user, size_t size);
+
+/**
+ * stplr_pool_put() - drop a reference
+ * @pool: the pool
+ */
+void stplr_pool_put(struct stplr_pool *pool);
+
+/**
+ * stplr_pool_mine() - look who the caller is
+ * @pool: the pool
+ *
+ * Return: whether it is the pool's creator, still running the same program.
+ */
+bool stplr_pool_mine(const struct stplr_pool *pool);
+
+/**
+ * stplr_pool_server() - the calling thread as one of a pool, which it is from now on
+ * @pool: the pool, of the caller
+ *
+ * Return: it, which stays as long as the thread and the pool; or ERR_PTR(-ENOMEM, -EDQUOT).
+ */
+struct stplr_server *stplr_pool_server(struct stplr_pool *pool);
+
+/**
+ * stplr_pool_return() - STPLR_DOOR_RETURN
+ * @pool: the pool
+ * @user: the program's arguments
+ * @size: how many bytes of them it knows
+ *
+ * Return: as the system call does.
+ */
+long stplr_pool_return(struct stplr_pool *pool, struct stplr_door_return __user *user, size_t size);
+
+/**
+ * stplr_pool_cred() - STPLR_DOOR_CRED
+ * @pool: the pool
+ * @user: the program's arguments
+ * @size: how many bytes of them it knows
+ *
+ * Return: as the system call does.
+ */
+long stplr_pool_cred(struct stplr_pool *pool, struct stplr_door_cred __user *user, size_t size);
+
+#endif

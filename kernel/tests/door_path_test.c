@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Doors: files that lead to them. What is attached here is detached in the end, so that the module can go. */
+#define _GNU_SOURCE
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include "door.h"
+#include "seen.h"
+
+#define PLACE "/tmp/door"
+
+static int open_file(const char *path, int flags)
+{
+	int fd = open(path, flags | O_CLOEXEC, 0666);
+
+	CHECK(fd >= 0);
+	return fd;
+}
+
+static long with_path(int fd, unsigned long command, const char *path, int flags)
+{
+	int file = open_file(path, flags);
+	struct stplr_door_path arguments = { .fd = file };
+	int result = ioctl(fd, command, &arguments);
+
+	result = result < 0 ? -errno : result;
+	close(file);
+	return result;
+}
+
+static long attach(int door, const char *path)
+{
+	long err = with_path(door, STPLR_DOOR_ATTACH, path, O_RDWR | O_CREAT);
+
+	if (err == -EOPNOTSUPP)
+		SKIP("this kernel has no marks on inodes");
+	return err;
+}
+
+static long at_device(unsigned long command, const char *path)
+{
+	int device = open_file("/dev/door", O_RDWR);
+	long result = with_path(device, command, path, O_RDONLY);
+
+	close(device);
+	return result;
+}
+
+static long open_door(const char *path)
+{
+	return at_device(STPLR_DOOR_OPEN, path);
+}
+
+static long detach(const char *path)
+{
+	return at_device(STPLR_DOOR_DETACH, path);
+}
+
+static void put_back(void)
+{
+	unlink(PLACE);
+	unlink(PLACE "2");
+	/* Marks go a moment after they are detached, and their doors with them. */
+	for (int i = 0; i < 500 && lines(FOLDER "channels", "doors of"); i++)
+		nap(10);
+}
+
+static void a_path_leads_to_its_door(void)
+{
+	char room[4];
+	int door, opened;
+
+	serving_process(&door, echo_for_ever);
+	IS(0, attach(door, PLACE));
+	opened = (int)open_door(PLACE);
+	CHECK(opened > 2 && fcntl(opened, F_GETFD) == 0);
+	CHECK(info_of(opened).id == info_of(door).id);
+	/* The server's own and all others may go: the path keeps the door. */
+	close(door);
+	close(opened);
+	door = (int)open_door(PLACE);
+	IS(2, call_door(door, "ab", 2, room, sizeof(room)));
+	IS(0, detach(PLACE));
+	IS(-ENXIO, open_door(PLACE));
+	IS(2, call_door(door, "ab", 2, room, sizeof(room)));
+}
+
+static void a_file_stays_as_it_is(void)
+{
+	int door = new_door(new_pool()), file = open_file(PLACE, O_RDWR | O_CREAT);
+	char text[8] = "";
+
+	IS(0, attach(door, PLACE));
+	CHECK(write(file, "hello", 5) == 5 && pread(file, text, 8, 0) == 5);
+	CHECK(!strcmp(text, "hello"));
+	IS(0, detach(PLACE));
+}
+
+static void a_door_has_many_names_and_a_file_one_door(void)
+{
+	int pool = new_pool(), door = new_door(pool), other = new_door(pool);
+
+	IS(0, attach(door, PLACE));
+	IS(0, attach(door, PLACE "2"));
+	IS(-EBUSY, attach(other, PLACE));
+	CHECK(info_of((int)open_door(PLACE "2")).id == info_of(door).id);
+	IS(0, detach(PLACE));
+	IS(0, attach(other, PLACE));
+	CHECK(info_of((int)open_door(PLACE)).id == info_of(other).id);
+	IS(0, detach(PLACE));
+	IS(0, detach(PLACE "2"));
+}
+
+static void the_file_has_to_be_ones_own_and_writable(void)
+{
+	int pool = new_pool(), door = new_door(pool), pair[2];
+	struct stplr_door_path arguments = { .fd = -1 };
+
+	IS(0, attach(door, PLACE));
+	IS(0, detach(PLACE));
+	IS(-EACCES, with_path(door, STPLR_DOOR_ATTACH, PLACE, O_RDONLY | O_CREAT));
+	IS(-EINVAL, with_path(door, STPLR_DOOR_ATTACH, "/tmp", O_RDONLY | O_DIRECTORY));
+	IS(-EINVAL, with_path(door, STPLR_DOOR_ATTACH, "/dev/null", O_RDWR));
+	FAILS(EBADF, ioctl(door, STPLR_DOOR_ATTACH, &arguments));
+	OK(pipe(pair));
+	arguments.fd = pair[1];
+	FAILS(EINVAL, ioctl(door, STPLR_DOOR_ATTACH, &arguments));
+	arguments.flags = 1;
+	FAILS(EINVAL, ioctl(door, STPLR_DOOR_ATTACH, &arguments));
+	IS(-EINVAL, detach(PLACE));
+	OK(chmod(PLACE, 0666));
+	OK(chmod("/dev/door", 0666));
+	join(CALLER(pool, {
+		OK(setresuid(1000, 1000, 1000));
+		IS(-EPERM, attach(door, PLACE));
+	}));
+	IS(0, attach(door, PLACE));
+	join(CALLER(pool, {
+		OK(setresuid(1000, 1000, 1000));
+		IS(-EPERM, detach(PLACE));
+		CHECK(info_of((int)open_door(PLACE)).id == info_of(door).id);
+	}));
+	OK(chmod("/dev/door", 0600));
+	IS(0, detach(PLACE));
+}
+
+static void await_unref(struct serving *serving)
+{
+	IS(0, serve(serving));
+	CHECK(serving->arguments.notes & STPLR_NOTE_UNREF);
+}
+
+static void a_path_counts_as_a_descriptor(void)
+{
+	int pool = new_pool(), door = new_door_of(pool, 1, STPLR_DOOR_UNREF_MULTI);
+	struct serving serving = { .pool = pool };
+
+	IS(0, attach(door, PLACE));
+	IS(0, detach(PLACE));
+	await_unref(&serving);
+	/* To delete the file is to detach. */
+	IS(0, attach(door, PLACE));
+	OK(unlink(PLACE));
+	await_unref(&serving);
+	IS(0, with_path(door, STPLR_DOOR_ATTACH, PLACE, O_RDWR | O_CREAT));
+	IS(0, detach(PLACE));
+	await_unref(&serving);
+}
+
+static void a_file_system_with_doors_can_be_unmounted(void)
+{
+	int pool = new_pool(), door = new_door_of(pool, 1, STPLR_DOOR_UNREF);
+	struct serving serving = { .pool = pool };
+
+	CHECK(!mkdir("/tmp/mount", 0700) || errno == EEXIST);
+	OK(mount("none", "/tmp/mount", "tmpfs", 0, NULL));
+	IS(0, attach(door, "/tmp/mount/door"));
+	OK(umount("/tmp/mount"));
+	await_unref(&serving);
+}
+
+static void a_path_outlives_its_server(void)
+{
+	int door, opened;
+	pid_t server = serving_process(&door, echo_for_ever);
+
+	IS(0, attach(door, PLACE));
+	OK(kill(server, SIGKILL));
+	CHECK(waitpid(server, NULL, 0) == server);
+	opened = (int)open_door(PLACE);
+	CHECK(opened >= 0);
+	while (info_of(opened).target != -1)
+		nap(2);
+	IS(-EBADF, knock(opened));
+	IS(0, detach(PLACE));
+}
+
+static const struct test tests[] = {
+	{ "a path leads to its door", a_path_leads_to_its_door },
+	{ "a file stays as it is", a_file_stays_as_it_is },
+	{ "a door has many names, and a file one door", a_door_has_many_names_and_a_file_one_door },
+	{ "the file has to be one's own, and writable", the_file_has_to_be_ones_own_and_writable },
+	{ "a path counts as a descriptor", a_path_counts_as_a_descriptor },
+	{ "a file system with doors can be unmounted", a_file_system_with_doors_can_be_unmounted },
+	{ "a path outlives its server", a_path_outlives_its_server },
+};
+
+int main(void)
+{
+	return run_tests_and(put_back, tests, sizeof(tests) / sizeof(tests[0]));
+}
