@@ -10,11 +10,11 @@
 #include <deque>
 #include <random>
 
-#include "farcall/wait.hpp"
 #include "compare/progress.hpp"
 #include "compare/result.hpp"
 #include "compare/supervisor.hpp"
 #include "compare/units.hpp"
+#include "farcall/wait.hpp"
 
 namespace farcall::compare {
 namespace {

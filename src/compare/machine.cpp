@@ -13,8 +13,8 @@
 #include <fstream>
 #include <thread>
 
-#include "farcall/wait.hpp"
 #include "compare/samples.hpp"
+#include "farcall/wait.hpp"
 
 #ifdef FARCALL_HAVE_ZEROMQ
 #include <zmq.h>

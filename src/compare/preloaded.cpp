@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "compare/library.hpp"
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
-#include "compare/library.hpp"
 
 namespace farcall::compare {
 namespace {
@@ -82,8 +82,7 @@ int execute_slot(const SlotPlan& plan, int board, int samples, Board& errors) no
     if (file < 0) throw_errno("memfd_create");
     if (::write(file, &image, sizeof image) != static_cast<ssize_t>(sizeof image))
       throw_errno("write the plan of a slot");
-    if (::setenv("LD_PRELOAD", preload_list(find_library()).c_str(), 1) != 0)
-      throw_errno("setenv");
+    if (::setenv("LD_PRELOAD", preload_list(find_library()).c_str(), 1) != 0) throw_errno("setenv");
     std::string number = std::to_string(file);
     char name[] = "farcall";
     char command[] = "compare-slot";

@@ -8,8 +8,8 @@
 #include <csignal>
 #include <exception>
 
-#include "farcall/error.hpp"
 #include "compare/sides.hpp"
+#include "farcall/error.hpp"
 
 namespace farcall::compare {
 namespace {

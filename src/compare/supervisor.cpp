@@ -15,10 +15,10 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "compare/preloaded.hpp"
 #include "farcall/channel/clean.hpp"
 #include "farcall/error.hpp"
 #include "farcall/wait.hpp"
-#include "compare/preloaded.hpp"
 
 namespace farcall::compare {
 namespace {

@@ -8,8 +8,8 @@
 #include <span>
 #include <string>
 
-#include "farcall/memory.hpp"
 #include "compare/slot.hpp"
+#include "farcall/memory.hpp"
 
 namespace farcall::compare {
 

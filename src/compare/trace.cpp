@@ -16,9 +16,9 @@
 #include <string>
 #include <unordered_set>
 
+#include "compare/supervisor.hpp"
 #include "farcall/error.hpp"
 #include "farcall/wait.hpp"
-#include "compare/supervisor.hpp"
 
 namespace farcall::compare {
 namespace {

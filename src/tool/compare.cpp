@@ -14,15 +14,15 @@
 #include <string>
 #include <vector>
 
-#include "farcall/error.hpp"
-#include "farcall/memory.hpp"
-#include "tool/command.hpp"
 #include "compare/plot.hpp"
 #include "compare/preloaded.hpp"
 #include "compare/report.hpp"
 #include "compare/selection.hpp"
 #include "compare/supervisor.hpp"
 #include "compare/units.hpp"
+#include "farcall/error.hpp"
+#include "farcall/memory.hpp"
+#include "tool/command.hpp"
 
 namespace farcall::tool {
 namespace {

@@ -11,10 +11,10 @@
 #include <atomic>
 #include <string>
 
+#include "compare/library.hpp"
+#include "compare/rows/rows.hpp"
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
-#include "compare/rows/rows.hpp"
-#include "compare/library.hpp"
 
 namespace farcall::compare {
 namespace {

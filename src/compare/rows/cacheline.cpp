@@ -11,9 +11,9 @@
 #include <cstring>
 #include <utility>
 
+#include "compare/rows/rows.hpp"
 #include "farcall/memory.hpp"
 #include "farcall/wait.hpp"
-#include "compare/rows/rows.hpp"
 
 namespace farcall::compare {
 namespace {

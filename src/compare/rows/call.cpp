@@ -7,8 +7,8 @@
 
 #include <cerrno>
 
-#include "farcall/error.hpp"
 #include "compare/rows/rows.hpp"
+#include "farcall/error.hpp"
 
 namespace farcall::compare {
 namespace {

@@ -5,8 +5,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "farcall/channel/mechanism.hpp"
 #include "compare/rows/rows.hpp"
+#include "farcall/channel/mechanism.hpp"
 
 namespace farcall::compare {
 namespace {

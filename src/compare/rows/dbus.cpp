@@ -17,10 +17,10 @@
 #include <memory>
 #include <string>
 
+#include "compare/rows/rows.hpp"
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
 #include "farcall/socket.hpp"
-#include "compare/rows/rows.hpp"
 
 namespace farcall::compare {
 namespace {

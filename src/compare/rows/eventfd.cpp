@@ -10,9 +10,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "compare/rows/rows.hpp"
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
-#include "compare/rows/rows.hpp"
 
 namespace farcall::compare {
 namespace {

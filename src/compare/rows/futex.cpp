@@ -9,8 +9,8 @@
 #include <atomic>
 #include <cstring>
 
-#include "farcall/memory.hpp"
 #include "compare/rows/rows.hpp"
+#include "farcall/memory.hpp"
 
 namespace farcall::compare {
 namespace {

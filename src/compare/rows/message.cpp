@@ -10,10 +10,10 @@
 #include <cerrno>
 #include <utility>
 
+#include "compare/rows/rows.hpp"
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
 #include "farcall/wait.hpp"
-#include "compare/rows/rows.hpp"
 
 namespace farcall::compare {
 namespace {

@@ -21,9 +21,9 @@
 #include <string>
 #include <vector>
 
+#include "compare/rows/rows.hpp"
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
-#include "compare/rows/rows.hpp"
 
 namespace farcall::compare {
 namespace {

@@ -17,10 +17,10 @@
 #include <memory>
 #include <string>
 
+#include "compare/rows/rows.hpp"
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
 #include "farcall/thrift/transport.hpp"
-#include "compare/rows/rows.hpp"
 
 namespace farcall::compare {
 namespace {
