@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 KILLS ?= 1000000
 PROGRAMS ?= 100000
-.PHONY: help build demo test soak bench format lint clean
+.PHONY: help build demo test soak bench claims format lint clean
 
 help:
 	@echo "make build    build everything; the command is build/release/farcall"
@@ -9,6 +9,7 @@ help:
 	@echo "make test     all tests: optimised, under sanitizers, from an installation"
 	@echo "make soak     KILLS=1000000 SIGKILLs and PROGRAMS=100000 random programs; takes two hours"
 	@echo "make bench    the full measurements"
+	@echo "make claims   every figure of the README and the guides, measured again"
 	@echo "make format   format the sources in place"
 	@echo "make lint     check format, sources and scripts"
 	@echo "make clean    remove build/"
@@ -30,6 +31,10 @@ soak: build
 
 bench:
 	scripts/bench.sh
+
+claims: build
+	scripts/setup.sh programs demo
+	/usr/bin/python3 scripts/claims.py
 
 format:
 	scripts/format.sh

@@ -10,8 +10,8 @@
 #include <tuple>
 
 #include "farcall/channel/subprocess.hpp"
-#include "farcall/socket.hpp"
 #include "farcall/ring.hpp"
+#include "farcall/socket.hpp"
 
 using namespace farcall;
 

@@ -240,10 +240,10 @@ int call() {
   client.introduce();
   std::cout << "ping: " << (client.ping() == 1 ? "PONG" : "something else") << "\n";
   client.call("hello", "s", "hello");
-  std::cout << "7 + 2 = " << client.calculate("add", 7, 2) << ", 7 - 2 = "
-            << client.calculate("subtract", 7, 2) << ", 7 * 2 = "
-            << client.calculate("multiply", 7, 2) << ", 7 / 2 = "
-            << client.calculate("divide", 7, 2) << "\n";
+  std::cout << "7 + 2 = " << client.calculate("add", 7, 2)
+            << ", 7 - 2 = " << client.calculate("subtract", 7, 2)
+            << ", 7 * 2 = " << client.calculate("multiply", 7, 2)
+            << ", 7 / 2 = " << client.calculate("divide", 7, 2) << "\n";
   try {
     client.calculate("divide", 7, 0);
     return 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The comparison that is run over every transport: how long 10,000 iterations take, in each of which
-// the client also asks for name and version, and how late ticks arrive.
+// The comparison that is run over every transport: how long 10,000 iterations take, in each of
+// which the client also asks for name and version, and how late ticks arrive.
 #pragma once
 
 #include <algorithm>

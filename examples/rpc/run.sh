@@ -14,6 +14,7 @@ fi
 
 work=$(mktemp -d)
 started=()
+# shellcheck disable=SC2317 # the trap calls it
 finish() {
   ((${#started[@]} == 0)) || kill "${started[@]}" 2>/dev/null || true
   rm -rf "$work"

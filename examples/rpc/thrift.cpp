@@ -3,8 +3,8 @@
 // The services over Thrift: one program that serves or calls them, through TSocket or through
 // farcall. What differs is two lines: see transport_to() and server_transport_at().
 //
-// Each service has an address of its own: PORT, PORT + 1 and PORT + 2, or NAME.ping, NAME.calculator
-// and NAME.timer.
+// Each service has an address of its own: PORT, PORT + 1 and PORT + 2, or NAME.ping,
+// NAME.calculator and NAME.timer.
 //
 //   rpc-thrift serve  tsocket PORT | farcall NAME     prints "ready" when it can be called
 //   rpc-thrift call   tsocket PORT | farcall NAME     calls everything once and says what came
@@ -159,7 +159,8 @@ int serve(const Address& address, int announce_to) {
     threads.emplace_back([&, service] {
       try {
         TThreadedServer server(processors[service], server_transport_at(address.of(service)),
-                               factory_for(address), std::make_shared<TBinaryProtocolFactoryT<TBufferBase>>());
+                               factory_for(address),
+                               std::make_shared<TBinaryProtocolFactoryT<TBufferBase>>());
         server.setServerEventHandler(announcement);
         server.serve();
       } catch (const TException& error) {
@@ -224,10 +225,10 @@ int call(const Address& address) {
   expected.what = rpc::operation::PONG;
   std::cout << "ping: " << (reply == expected ? "PONG" : "something else") << "\n";
   clients.ping.hello("hello");
-  std::cout << "7 + 2 = " << clients.calculator.add(7, 2) << ", 7 - 2 = "
-            << clients.calculator.subtract(7, 2) << ", 7 * 2 = "
-            << clients.calculator.multiply(7, 2) << ", 7 / 2 = "
-            << clients.calculator.divide(7, 2) << "\n";
+  std::cout << "7 + 2 = " << clients.calculator.add(7, 2)
+            << ", 7 - 2 = " << clients.calculator.subtract(7, 2)
+            << ", 7 * 2 = " << clients.calculator.multiply(7, 2)
+            << ", 7 / 2 = " << clients.calculator.divide(7, 2) << "\n";
   try {
     clients.calculator.divide(7, 0);
     return 1;

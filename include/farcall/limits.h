@@ -25,13 +25,13 @@ struct farcall_limits {
   int64_t patience_ns;         /* with a client that is sent descriptors: 2 s */
 };
 
-/* For channels, and for doors, that are made from now on by any thread of this process. Return 0, or
- * -1 with errno EINVAL (`size` is none that ever was, a negative time). */
-int farcall_limits_set(const struct farcall_limits *limits);
-int door_limits_set(const struct farcall_limits *limits);
+/* For channels, and for doors, that are made from now on by any thread of this process. Return 0,
+ * or -1 with errno EINVAL (`size` is none that ever was, a negative time). */
+int farcall_limits_set(const struct farcall_limits* limits);
+int door_limits_set(const struct farcall_limits* limits);
 /* What is set; `limits->size` is to be set before. */
-int farcall_limits_get(struct farcall_limits *limits);
-int door_limits_get(struct farcall_limits *limits);
+int farcall_limits_get(struct farcall_limits* limits);
+int door_limits_get(struct farcall_limits* limits);
 
 #ifdef __cplusplus
 }

@@ -28,8 +28,8 @@
 extern "C" {
 #endif
 
-#define FARCALL_NAME_MAX 48     /* bytes in a name, without the 0 at its end */
-#define FARCALL_DESCRIPTORS 16  /* most descriptors in a message */
+#define FARCALL_NAME_MAX 48            /* bytes in a name, without the 0 at its end */
+#define FARCALL_DESCRIPTORS 16         /* most descriptors in a message */
 #define FARCALL_MESSAGE_MAX 0x3fffffff /* most bytes in a message, or in the room for a reply */
 
 /* Clients that are interrupted or whose time is up after their message was received stay blocked
@@ -55,12 +55,12 @@ struct farcall_info {
   pid_t tid;          /* over shared memory as the sender says; 0: it has no such thread */
   uid_t uid;
   gid_t gid;
-  int priority;        /* of the sender, or of the pulse; farcall-messages(7) says whose word */
-  int code;            /* of a pulse */
-  int64_t value;       /* of a pulse */
-  size_t length;       /* bytes that were sent */
-  size_t received;     /* of those: bytes in the buffers */
-  size_t room;         /* for the reply */
+  int priority;    /* of the sender, or of the pulse; farcall-messages(7) says whose word */
+  int code;        /* of a pulse */
+  int64_t value;   /* of a pulse */
+  size_t length;   /* bytes that were sent */
+  size_t received; /* of those: bytes in the buffers */
+  size_t room;     /* for the reply */
   unsigned descriptor_count;
   int descriptors[FARCALL_DESCRIPTORS]; /* the receiver's, close-on-exec */
 };
@@ -76,8 +76,8 @@ struct farcall_message {
   const struct iovec* reply;
   const int* descriptors; /* they stay the sender's */
   unsigned descriptor_count;
-  unsigned flags;    /* 0, or FARCALL_KEEP_WAITING */
-  size_t replied;    /* out: bytes, up to the last that was written */
+  unsigned flags; /* 0, or FARCALL_KEEP_WAITING */
+  size_t replied; /* out: bytes, up to the last that was written */
 };
 
 /* Channels: where messages are received. flags are FARCALL_UNBLOCK, ... */
@@ -93,21 +93,21 @@ int farcall_channel_descriptor(int channel);
 int farcall_name_open(const char* name);
 int farcall_connect(int channel); /* to a channel of this process */
 int farcall_disconnect(int connection);
-/* What may be inherited or passed on, and becomes a connection again by farcall_adopt(), which takes
- * the descriptor over. */
+/* What may be inherited or passed on, and becomes a connection again by farcall_adopt(), which
+ * takes the descriptor over. */
 int farcall_connection_descriptor(int connection);
 int farcall_adopt(int descriptor);
 
 /* Sends and waits for the reply. Returns the status that the server chose (0 or more). */
 int farcall_send(int connection, const void* message, size_t length, void* reply, size_t room);
-int farcall_sendv(int connection, const struct iovec* message, int count,
-                  const struct iovec* reply, int reply_count);
+int farcall_sendv(int connection, const struct iovec* message, int count, const struct iovec* reply,
+                  int reply_count);
 int farcall_send_message(int connection, struct farcall_message* message);
 /* Waits until the message has been received, and for no reply. */
 int farcall_send_one_way(int connection, const void* message, size_t length);
 
-/* Receives the most urgent of what waits, or waits. Returns the id of a message, FARCALL_ONE_WAY, or
- * 0 for a pulse. info may be NULL; then descriptors that came along are closed. */
+/* Receives the most urgent of what waits, or waits. Returns the id of a message, FARCALL_ONE_WAY,
+ * or 0 for a pulse. info may be NULL; then descriptors that came along are closed. */
 int64_t farcall_receive(int channel, void* buffer, size_t length, struct farcall_info* info);
 int64_t farcall_receivev(int channel, const struct iovec* buffers, int count,
                          struct farcall_info* info);
@@ -145,10 +145,11 @@ int farcall_priority(void);
 int farcall_priority_changed(void);
 
 /* All channels with a name in this network namespace, except those of the module: their full names,
- * one a line. Returns how many bytes that are, of which as many as there is room for are in buffer. */
+ * one a line. Returns how many bytes that are, of which as many as there is room for are in buffer.
+ */
 ssize_t farcall_channel_names(char* buffer, size_t size);
-/* What the channel of that full name tells of itself, to its own user and root: see farcall-messages(7).
- * Returns as farcall_channel_names(). */
+/* What the channel of that full name tells of itself, to its own user and root: see
+ * farcall-messages(7). Returns as farcall_channel_names(). */
 ssize_t farcall_channel_status(const char* full_name, char* buffer, size_t size);
 
 /* "shared" or "kernel": what channels are made of from now on, and which names are looked up first.

@@ -167,8 +167,8 @@ class MessageChannel {
   // Waits for something. Throws std::system_error: EINTR, ETIMEDOUT, EBADF.
   ReceivedMessage receive(std::span<std::byte> into) const {
     farcall_info info{};
-    const std::int64_t id = checked_message(
-        farcall_receive(number_, into.data(), into.size(), &info), "receive");
+    const std::int64_t id =
+        checked_message(farcall_receive(number_, into.data(), into.size(), &info), "receive");
     return {id, info};
   }
   // Answers `last`, if it wants an answer, and waits: the quickest way to serve.
@@ -176,10 +176,10 @@ class MessageChannel {
                                 std::span<std::byte> into, int status = 0) const {
     farcall_info info{};
     const std::int64_t answered = last ? last.release() : 0;
-    const std::int64_t id = checked_message(
-        farcall_reply_receive(answered, status, reply.data(), reply.size(), number_, into.data(),
-                              into.size(), &info),
-        "receive");
+    const std::int64_t id =
+        checked_message(farcall_reply_receive(answered, status, reply.data(), reply.size(), number_,
+                                              into.data(), into.size(), &info),
+                        "receive");
     return {id, info};
   }
 

@@ -86,8 +86,8 @@ class Server {
       const auto threads = concurrency::ThreadManager::newSimpleThreadManager(4);
       threads->threadFactory(std::make_shared<concurrency::ThreadFactory>());
       threads->start();
-      server_ = std::make_unique<TThreadPoolServer>(processor, transport_, factory, protocols,
-                                                    threads);
+      server_ =
+          std::make_unique<TThreadPoolServer>(processor, transport_, factory, protocols, threads);
     }
     thread_ = std::thread([this] { server_->serve(); });
     EXPECT_TRUE(eventually([this] { return transport_->isOpen(); }));

@@ -26,8 +26,8 @@ TEST_P(EveryServer, ServesCallsOfAllSizes) {
   std::string name;
   caller->name(name);
   EXPECT_EQ(name, "ping");
-  for (const std::size_t size : {0UL, 10UL, 511UL, 513UL, 4'000UL, 65'000UL, 66'000UL, 1UL << 20,
-                                 5'000'001UL}) {
+  for (const std::size_t size :
+       {0UL, 10UL, 511UL, 513UL, 4'000UL, 65'000UL, 66'000UL, 1UL << 20, 5'000'001UL}) {
     rpc::test_struct reply;
     const rpc::test_struct request = sample(size);
     caller->ping(reply, request);

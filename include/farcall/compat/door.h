@@ -30,23 +30,23 @@ typedef unsigned long long door_id_t;  /* unique on the machine */
 typedef unsigned int door_attr_t;
 
 /* Attributes given to door_create() and door_xcreate(). */
-#define DOOR_UNREF 0x01           /* one call when a single reference is left */
-#define DOOR_PRIVATE 0x02         /* has server threads of its own */
-#define DOOR_UNREF_MULTI 0x10     /* such a call each time */
-#define DOOR_REFUSE_DESC 0x40     /* takes no descriptors */
-#define DOOR_NO_CANCEL 0x80       /* a client that gives up does not cancel the server thread */
+#define DOOR_UNREF 0x01            /* one call when a single reference is left */
+#define DOOR_PRIVATE 0x02          /* has server threads of its own */
+#define DOOR_UNREF_MULTI 0x10      /* such a call each time */
+#define DOOR_REFUSE_DESC 0x40      /* takes no descriptors */
+#define DOOR_NO_CANCEL 0x80        /* a client that gives up does not cancel the server thread */
 #define DOOR_NO_DEPLETION_CB 0x100 /* door_xcreate() only: makes no threads later */
 
 /* Attributes that door_info() reports. */
-#define DOOR_LOCAL 0x04          /* served by this process */
-#define DOOR_REVOKED 0x08        /* can no longer be called */
-#define DOOR_IS_UNREF 0x20       /* a single reference is left */
-#define DOOR_PRIVCREATE 0x200    /* made by door_xcreate(); never reported here */
-#define DOOR_DEPLETION_CB 0x400  /* made by door_xcreate(), makes threads when they run out */
+#define DOOR_LOCAL 0x04         /* served by this process */
+#define DOOR_REVOKED 0x08       /* can no longer be called */
+#define DOOR_IS_UNREF 0x20      /* a single reference is left */
+#define DOOR_PRIVCREATE 0x200   /* made by door_xcreate(); never reported here */
+#define DOOR_DEPLETION_CB 0x400 /* made by door_xcreate(), makes threads when they run out */
 
 /* All that a door may be made with, and all that door_info() may report besides. */
-#define DOOR_CREATE_MASK                                                                \
-  (DOOR_UNREF | DOOR_PRIVATE | DOOR_UNREF_MULTI | DOOR_REFUSE_DESC | DOOR_NO_CANCEL |   \
+#define DOOR_CREATE_MASK                                                              \
+  (DOOR_UNREF | DOOR_PRIVATE | DOOR_UNREF_MULTI | DOOR_REFUSE_DESC | DOOR_NO_CANCEL | \
    DOOR_NO_DEPLETION_CB | DOOR_PRIVCREATE)
 #define DOOR_KI_CREATE_MASK (DOOR_UNREF | DOOR_UNREF_MULTI)
 #define DOOR_ATTR_MASK (DOOR_CREATE_MASK | DOOR_LOCAL | DOOR_REVOKED | DOOR_IS_UNREF)
@@ -64,7 +64,7 @@ typedef unsigned int door_attr_t;
 #define DOOR_QUERY (-2) /* door_info(): the door that the calling thread is bound to */
 
 /* `argp` of the call that tells of a single reference left. */
-#define DOOR_UNREF_DATA ((void *)1)
+#define DOOR_UNREF_DATA ((void*)1)
 
 /* Parameters of door_getparam() and door_setparam(). */
 #define DOOR_PARAM_DESC_MAX 1 /* most descriptors of a request */
@@ -86,9 +86,9 @@ typedef struct door_desc {
 } door_desc_t;
 
 typedef struct door_info {
-  pid_t di_target;            /* the server; -1 where it has died */
-  door_ptr_t di_proc;         /* its procedure */
-  door_ptr_t di_data;         /* its cookie */
+  pid_t di_target;    /* the server; -1 where it has died */
+  door_ptr_t di_proc; /* its procedure */
+  door_ptr_t di_data; /* its cookie */
   door_attr_t di_attributes;
   door_id_t di_uniquifier;
   int di_resv[4];
@@ -97,28 +97,28 @@ typedef struct door_info {
 #pragma pack(pop)
 
 typedef struct door_arg {
-  char *data_ptr;       /* in: the request; out: the data of the reply */
-  size_t data_size;     /* bytes */
-  door_desc_t *desc_ptr; /* in: descriptors to pass; out: descriptors that came */
+  char* data_ptr;        /* in: the request; out: the data of the reply */
+  size_t data_size;      /* bytes */
+  door_desc_t* desc_ptr; /* in: descriptors to pass; out: descriptors that came */
   uint_t desc_num;
-  char *rbuf;           /* where the reply goes, if it fits */
-  size_t rsize;         /* bytes */
+  char* rbuf;   /* where the reply goes, if it fits */
+  size_t rsize; /* bytes */
 } door_arg_t;
 
 /* How the kernel of Solaris hands a call to a thread, and takes its descriptors back. Here nothing
  * makes use of them. */
 struct door_results {
-  void *cookie;
-  char *data_ptr;
+  void* cookie;
+  char* data_ptr;
   size_t data_size;
-  door_desc_t *desc_ptr;
+  door_desc_t* desc_ptr;
   size_t desc_num;
   void (*pc)(void);
   int nservers;
-  door_info_t *door_info;
+  door_info_t* door_info;
 };
 typedef struct door_return_desc {
-  door_desc_t *desc_ptr;
+  door_desc_t* desc_ptr;
   uint_t desc_num;
 } door_return_desc_t;
 
@@ -146,32 +146,32 @@ typedef struct door_cred {
   int dc_resv[4];
 } door_cred_t;
 
-typedef void door_server_procedure_t(void *cookie, char *argp, size_t arg_size, door_desc_t *dp,
+typedef void door_server_procedure_t(void* cookie, char* argp, size_t arg_size, door_desc_t* dp,
                                      uint_t n_desc);
-typedef void door_server_func_t(door_info_t *info);
-typedef int door_xcreate_server_func_t(door_info_t *info, void *(*startf)(void *), void *startarg,
-                                       void *cookie);
-typedef void door_xcreate_thrsetup_func_t(void *cookie);
+typedef void door_server_func_t(door_info_t* info);
+typedef int door_xcreate_server_func_t(door_info_t* info, void* (*startf)(void*), void* startarg,
+                                       void* cookie);
+typedef void door_xcreate_thrsetup_func_t(void* cookie);
 
-int door_create(door_server_procedure_t *procedure, void *cookie, uint_t attributes);
-int door_xcreate(door_server_procedure_t *procedure, void *cookie, uint_t attributes,
-                 door_xcreate_server_func_t *create_thread, door_xcreate_thrsetup_func_t *set_up,
-                 void *create_cookie, int nthread);
+int door_create(door_server_procedure_t* procedure, void* cookie, uint_t attributes);
+int door_xcreate(door_server_procedure_t* procedure, void* cookie, uint_t attributes,
+                 door_xcreate_server_func_t* create_thread, door_xcreate_thrsetup_func_t* set_up,
+                 void* create_cookie, int nthread);
 int door_revoke(int d);
-int door_info(int d, door_info_t *info);
-int door_call(int d, door_arg_t *arguments);
-int door_return(char *data_ptr, size_t data_size, door_desc_t *desc_ptr, uint_t desc_num);
-int door_cred(door_cred_t *credentials);
-int door_ucred(ucred_t **credentials);
+int door_info(int d, door_info_t* info);
+int door_call(int d, door_arg_t* arguments);
+int door_return(char* data_ptr, size_t data_size, door_desc_t* desc_ptr, uint_t desc_num);
+int door_cred(door_cred_t* credentials);
+int door_ucred(ucred_t** credentials);
 int door_bind(int d);
 int door_unbind(void);
-int door_getparam(int d, int param, size_t *value);
+int door_getparam(int d, int param, size_t* value);
 int door_setparam(int d, int param, size_t value);
-door_server_func_t *door_server_create(door_server_func_t *create_thread);
+door_server_func_t* door_server_create(door_server_func_t* create_thread);
 
 /* Also in <stropts.h> and <unistd.h>. */
-int fattach(int d, const char *path);
-int fdetach(const char *path);
+int fattach(int d, const char* path);
+int fdetach(const char* path);
 
 #ifdef __cplusplus
 }

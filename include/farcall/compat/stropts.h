@@ -10,8 +10,8 @@
 extern "C" {
 #endif
 
-int fattach(int d, const char *path);
-int fdetach(const char *path);
+int fattach(int d, const char* path);
+int fdetach(const char* path);
 int isastream(int d); /* 0: Linux has none; EBADF */
 
 #ifdef __cplusplus

@@ -6,7 +6,7 @@
 #define FARCALL_COMPAT_UNISTD_H
 
 #pragma GCC system_header
-#include_next <unistd.h>
 #include <stropts.h>
+#include_next <unistd.h>
 
 #endif /* FARCALL_COMPAT_UNISTD_H */

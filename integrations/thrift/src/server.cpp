@@ -73,8 +73,7 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
           farcall_receive(channel_.number(), room().data(), room().size(), &info);
       if (id < 0) {
         if (errno == EINTR) continue;
-        if (errno == ETIMEDOUT)
-          throw TTransportException(TTransportException::TIMED_OUT, origin_);
+        if (errno == ETIMEDOUT) throw TTransportException(TTransportException::TIMED_OUT, origin_);
         open_ = false;
         break;
       }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Memory for messages.
+#include "farcall/thrift/transport.hpp"
+
 #include <algorithm>
 #include <cstring>
 
-#include "farcall/thrift/transport.hpp"
 #include "protocol.hpp"
 
 namespace farcall::thrift {
@@ -13,8 +14,8 @@ using apache::thrift::transport::TTransportException;
 
 namespace {
 
-constexpr std::size_t kOutBytes = 4096;           // grows
-constexpr std::size_t kInBytes = kOneWayBytes;     // likewise
+constexpr std::size_t kOutBytes = 4096;         // grows
+constexpr std::size_t kInBytes = kOneWayBytes;  // likewise
 // What a connection keeps when it has nothing to do.
 constexpr std::size_t kKeep = std::size_t{4} << 20;
 

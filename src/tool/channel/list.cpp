@@ -108,8 +108,8 @@ void print_debugfs(bool threads) {
 }  // namespace
 
 int list(bool threads) {
-  std::istringstream names(text_of(
-      [](char* buffer, std::size_t size) { return farcall_channel_names(buffer, size); }));
+  std::istringstream names(
+      text_of([](char* buffer, std::size_t size) { return farcall_channel_names(buffer, size); }));
   int exit_code = kSuccess;
   fmt::print("{:<28} {:>7} {:<15} {:<7} {:>5} {:>5} {:>5} {:>9} {:>9} {:>7} {:>5}\n", "NAME",
              "SERVER", "COMMAND", "ENGINE", "RECV", "SEND", "REPLY", "MESSAGES", "REPLIES",

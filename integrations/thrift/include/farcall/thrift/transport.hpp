@@ -14,8 +14,8 @@
 //
 // A call is one message and its reply, whatever their sizes. A one-way call is a message without a
 // reply: it returns when the server's thread has taken it, and does not wait for what that does. It
-// is known by its first bytes, in the binary, compact and JSON protocols, framed or not; in others a
-// one-way call waits until it has been served.
+// is known by its first bytes, in the binary, compact and JSON protocols, framed or not; in others
+// a one-way call waits until it has been served.
 //
 // Like others, these transports are used by one thread at a time. Errors are TTransportException:
 //   NOT_OPEN     no server has that name; not opened; closed
@@ -42,8 +42,8 @@ namespace farcall::thrift {
 
 // What both ends have in common: memory for what is written and for what came.
 class MessageTransport
-    : public apache::thrift::transport::TVirtualTransport<
-          MessageTransport, apache::thrift::transport::TBufferBase> {
+    : public apache::thrift::transport::TVirtualTransport<MessageTransport,
+                                                          apache::thrift::transport::TBufferBase> {
  public:
   explicit MessageTransport(std::shared_ptr<apache::thrift::TConfiguration> config);
 
