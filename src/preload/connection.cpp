@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/connection.hpp"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <iterator>
 
@@ -52,12 +54,20 @@ bool peer_has_closed(const Side& side) noexcept {
          (in->sender_said.load(std::memory_order_acquire) & Direction::kClosed) != 0;
 }
 
+bool peer_is_gone(const Side& side, int fd) noexcept {
+  if (peer_has_closed(side)) return true;
+  if (!is_unix(side.kind) || side.in().control == nullptr) return false;
+  pollfd look{.fd = fd, .events = 0, .revents = 0};
+  timespec now{};
+  return kernel(SYS_ppoll, &look, 1, &now, nullptr, 0) > 0 && (look.revents & POLLHUP) != 0;
+}
+
 int take_pending_error(Side& side, int fd) noexcept {
   int error = take_error(side);
   socklen_t size = sizeof error;
   if (error == 0) kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_ERROR, &error, &size);
   const Guard receiving(side.receive_lock);
-  if (error == 0 && receiving && peer_has_closed(side) && is_reset(side)) error = ECONNRESET;
+  if (error == 0 && receiving && peer_is_gone(side, fd) && is_reset(side)) error = ECONNRESET;
   if (error == ECONNRESET) side.reset_told = true;
   return error;
 }

@@ -64,6 +64,8 @@ int take_pending_error(Side& side, int fd) noexcept;
 // has closed it. Holds the receiver's lock.
 bool is_reset(Side& side) noexcept;
 bool peer_has_closed(const Side& side) noexcept;
+// The same, also of one that was killed or has left by _exit(2), which the kernel tells of.
+bool peer_is_gone(const Side& side, int fd) noexcept;
 
 // reclaim_now(), with the error of the connection kept. False: what is left in the ring can never
 // be sent. Holds the sender's lock.

@@ -194,7 +194,7 @@ void add_resets(Set& set, int set_fd, epoll_event* events, int count) noexcept {
     const auto capacity = static_cast<int>(set.capacity.load(std::memory_order_relaxed));
     for (int fd = 0; fd < capacity && known < ended.size(); ++fd) {
       const Registration& entry = set.by_fd[fd];
-      if (!entry.present || !has_ended(fd)) continue;
+      if (!entry.present || find_side(fd) == nullptr) continue;
       for (int i = 0; i < count && known < ended.size(); ++i)
         if ((events[i].events & EPOLLHUP) != 0 && events[i].data.u64 == entry.event.data.u64)
           ended[known++] = {.fd = fd, .event = i};

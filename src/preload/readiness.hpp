@@ -56,7 +56,7 @@ inline bool knows_of_reset(int fd) noexcept {
   Side* const side = find_side(fd);
   if (side == nullptr || side->in().control == nullptr) return false;
   if (side->error_kept.load(std::memory_order_relaxed) != 0) return true;
-  if (!peer_has_closed(*side)) return false;
+  if (!peer_is_gone(*side, fd)) return false;
   const Guard receiving(side->receive_lock);
   return receiving && is_reset(*side);
 }

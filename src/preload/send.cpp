@@ -265,14 +265,14 @@ ssize_t send_message(Side& side, const Call& call, Guard& guard) {
 }
 
 // The kernel does not know that the peer has left messages in the ring.
-ssize_t tell_reset(Side& side, ssize_t result) noexcept {
+ssize_t tell_reset(Side& side, int fd, ssize_t result) noexcept {
   if (result >= 0) return result;
   const int error = errno;
   if (error == ECONNRESET) side.reset_told = true;
   if (error != EPIPE) return fail(-error);
   // It may have told it to this very call, which took messages back first.
   if (const int kept = take_error(side); kept != 0) return fail(-kept);
-  if (!peer_has_closed(side)) return fail(-error);
+  if (!peer_is_gone(side, fd)) return fail(-error);
   const Guard receiving(side.receive_lock);
   if (!receiving || !is_reset(side)) return fail(-error);
   side.reset_told = true;
@@ -316,11 +316,11 @@ bool reclaim(Side& side, int fd, bool always) noexcept {
 ssize_t send_by_kernel(Side& side, const Call& call, Afterwards afterwards) noexcept(false) {
   if (!side.has_messages()) return send_all_by_kernel(side, call, afterwards);
   if (const int error = take_error(side); error != 0) return fail(-error);
-  return tell_reset(side, send_all_by_kernel(side, call, afterwards));
+  return tell_reset(side, call.fd, send_all_by_kernel(side, call, afterwards));
 }
 
 ssize_t send_to(Side& side, const Call& call) noexcept(false) {
-  if (side.has_messages()) return tell_reset(side, send_packet(side, call));
+  if (side.has_messages()) return tell_reset(side, call.fd, send_packet(side, call));
   // A unix stream tells who sends of a broken pipe only.
   if (side.kind == Kind::tcp)
     if (const int error = take_error(side); error != 0) [[unlikely]]

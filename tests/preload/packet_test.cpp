@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -18,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -826,6 +828,63 @@ TEST(Packets, AChildGoesOn) {
   EXPECT_EQ(status, 0);
   both.talk(10);
 }
+
+class UnixEnds : public ::testing::TestWithParam<int> {};
+
+// As the kernel where a message lies unread in the socket of who is no more.
+TEST_P(UnixEnds, APeerThatIsKilledWithBytesUnreadHasResetTheConnection) {
+  for (const bool by_epoll : {false, true}) {
+    int fds[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, GetParam(), 0, fds), 0);
+    UniqueFd own(fds[0]);
+    UniqueFd other(fds[1]);
+    const Mapping shared = Mapping::anonymous_shared(sizeof(std::atomic<bool>));
+    auto& sent = *new (shared.data()) std::atomic<bool>(false);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::alarm(60);
+      own.reset();
+      for (int i = 0; i < 20; ++i)
+        if (send(other.get(), receive(other.get())) != "4") ::_exit(1);
+      while (!sent) ::sched_yield();
+      for (int i = 0; i < 2; ++i)
+        if (receive(other.get(), 6) != "unread") ::_exit(1);
+      ::raise(SIGKILL);
+    }
+    other.reset();
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_EQ(send(own.get(), "talk"), "4");
+      ASSERT_EQ(receive(own.get()), "talk");
+    }
+    for (int i = 0; i < 5; ++i) ASSERT_EQ(send(own.get(), "unread"), "6");
+    sent = true;
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << status;
+    if (by_epoll) {
+      const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+      epoll_event event{.events = EPOLLIN, .data = {.fd = own.get()}};
+      ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, own.get(), &event), 0);
+      ASSERT_EQ(::epoll_wait(set.get(), &event, 1, 5000), 1);
+      EXPECT_EQ(event.events, EPOLLIN | EPOLLERR | EPOLLHUP);
+    } else {
+      pollfd look{.fd = own.get(), .events = POLLIN | POLLOUT | POLLRDHUP, .revents = 0};
+      ASSERT_EQ(::poll(&look, 1, 5000), 1);
+      EXPECT_EQ(look.revents, POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP);
+    }
+    int error = 0;
+    socklen_t size = sizeof error;
+    ASSERT_EQ(::getsockopt(own.get(), SOL_SOCKET, SO_ERROR, &error, &size), 0);
+    EXPECT_EQ(error, ECONNRESET);
+    EXPECT_EQ(receive(own.get()), "(end)");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, UnixEnds, ::testing::Values(SOCK_STREAM, SOCK_SEQPACKET),
+                         [](const auto& tested) {
+                           return tested.param == SOCK_STREAM ? "bytes" : "packets";
+                         });
 
 TEST(Packets, AreFilledFromAFileAndAPipe) {
   const Packets both;
