@@ -91,9 +91,12 @@ void ring_doorbell(Side& side, int fd) noexcept {
     return;
   if (!side.sender.enter_kernel(side.out())) return;
   side.out().control->doorbell.store(side.sender.kernel_sent() + 1, std::memory_order_seq_cst);
-  // A peer that has left the ring may read without its library. In one order with
-  // leave_receiving(): either it sees the doorbell or this sees that it has left.
-  const bool left = (side.out().control->tail.load(std::memory_order_seq_cst) & kLeft) != 0;
+  // A peer that has left the ring may read without its library, and one that closes with a byte
+  // unread resets the connection. In one order with leave_receiving() and take_last_doorbell():
+  // either it sees the doorbell or this sees that it has left.
+  const bool left =
+      (side.out().control->tail.load(std::memory_order_seq_cst) & kLeft) != 0 ||
+      (side.in().control->sender_said.load(std::memory_order_seq_cst) & Direction::kClosed) != 0;
   const std::byte bell{};
   const long sent =
       left ? 0 : kernel(SYS_sendto, fd, &bell, 1, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0);
@@ -375,6 +378,16 @@ void take_doorbell(Side& side, int fd) noexcept {
           side.receiver.kernel_taken() + 1 &&
       kernel(SYS_recvfrom, fd, &bell, 1, MSG_DONTWAIT, nullptr, nullptr) == 1)
     side.receiver.taken_from_kernel(side.in(), 1);
+}
+
+void take_last_doorbell(Side& side, int fd) noexcept {
+  constexpr int kLooks = 1000;
+  for (int i = 0; i < kLooks && side.in().control != nullptr && doorbell_rings(side); ++i) {
+    take_doorbell(side, fd);
+    if (side.in().control->kernel_sending.load(std::memory_order_seq_cst) == 0) break;
+    kernel(SYS_sched_yield);
+  }
+  take_doorbell(side, fd);
 }
 
 void send_last_bytes(Side& side, int fd) noexcept {

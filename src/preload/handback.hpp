@@ -42,6 +42,9 @@ bool wait_for_leaving_peer(Side& side, int fd) noexcept;
 // Takes the peer's doorbell out of the kernel, if it is the next byte and nothing is in the ring.
 // Holds the receiver's lock.
 void take_doorbell(Side& side, int fd) noexcept;
+// The same, of a side that has said that it closes: none comes afterwards. Holds the receiver's
+// lock.
+void take_last_doorbell(Side& side, int fd) noexcept;
 // Before this end closes, shuts down or leaves: all that it has sent is the kernel's. Holds the
 // sender's lock.
 void send_last_bytes(Side& side, int fd) noexcept;

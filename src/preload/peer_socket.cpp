@@ -15,11 +15,9 @@
 namespace farcall::preload {
 namespace {
 
-// Calls found(number) for each descriptor of the process until it is true.
+// Calls found(directory, name) for each entry of the directory until it is true.
 template <class Found>
-bool find_descriptor(pid_t pid, Found found) noexcept {
-  char path[32];
-  std::snprintf(path, sizeof path, "/proc/%d/fd", pid);
+bool find_entry(const char* path, Found found) noexcept {
   const long directory = kernel(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
   if (directory < 0) return false;
   alignas(8) char entries[4096];
@@ -44,19 +42,17 @@ int number_of(const char* digits) noexcept {
   return number;
 }
 
-}  // namespace
-
-int borrow_peer_socket(int fd, Kind kind, pid_t pid) noexcept {
-  FoundSocket wanted{};
-  if (pid <= 0) return -ENOTCONN;
-  if (const int result = find_peer(fd, kind, wanted); result != 0) return result;
+// What that process has of the socket; -ENOENT if it has none.
+int borrow_from(pid_t pid, const FoundSocket& wanted) noexcept {
   const long process = kernel(SYS_pidfd_open, pid, 0);
   if (process < 0) return static_cast<int>(process);
   char link[32];
   const auto length =
       static_cast<long>(std::snprintf(link, sizeof link, "socket:[%u]", wanted.inode));
+  char path[32];
+  std::snprintf(path, sizeof path, "/proc/%d/fd", pid);
   long borrowed = -ENOENT;
-  find_descriptor(pid, [&](int directory, const char* name) {
+  find_entry(path, [&](int directory, const char* name) {
     char target[32];
     if (kernel(SYS_readlinkat, directory, name, target, sizeof target) != length ||
         std::memcmp(target, link, static_cast<std::size_t>(length)) != 0)
@@ -70,6 +66,22 @@ int borrow_peer_socket(int fd, Kind kind, pid_t pid) noexcept {
   });
   kernel(SYS_close, process);
   return static_cast<int>(borrowed);
+}
+
+}  // namespace
+
+int borrow_peer_socket(int fd, Kind kind, pid_t pid) noexcept {
+  FoundSocket wanted{};
+  if (const int result = find_peer(fd, kind, wanted); result != 0) return result;
+  int borrowed = pid > 0 ? borrow_from(pid, wanted) : -ENOENT;
+  if (borrowed >= 0) return borrowed;
+  // A child of that process may have it alone by now, or whoever it was passed to.
+  find_entry("/proc", [&](int, const char* name) {
+    const pid_t other = number_of(name);
+    if (other > 0 && other != pid) borrowed = borrow_from(other, wanted);
+    return borrowed >= 0;
+  });
+  return borrowed;
 }
 
 }  // namespace farcall::preload

@@ -333,8 +333,13 @@ void say_closed(Released released, int fd) noexcept {
     if (side.out().control != nullptr) {
       send_last_bytes(side, fd);
       side.out().control->sender_said.fetch_or(Direction::kFinished | Direction::kClosed,
-                                               std::memory_order_release);
+                                               std::memory_order_seq_cst);
     }
+  }
+  // A peer that left meanwhile may have rung.
+  if (!unread) {
+    const Guard receiving(side.receive_lock);
+    if (!side.receiver.busy()) take_last_doorbell(side, fd);
   }
   // As the kernel does for bytes in its own queue that nobody has read.
   if (unread) {
