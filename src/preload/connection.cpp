@@ -57,9 +57,7 @@ bool peer_has_closed(const Side& side) noexcept {
 bool peer_is_gone(const Side& side, int fd) noexcept {
   if (peer_has_closed(side)) return true;
   if (!is_unix(side.kind) || side.in().control == nullptr) return false;
-  pollfd look{.fd = fd, .events = 0, .revents = 0};
-  timespec now{};
-  return kernel(SYS_ppoll, &look, 1, &now, nullptr, 0) > 0 && (look.revents & POLLHUP) != 0;
+  return (poll_now(fd, 0) & POLLHUP) != 0;
 }
 
 int take_pending_error(Side& side, int fd) noexcept {

@@ -52,11 +52,7 @@ ssize_t discard(Side& side, const Call& whole) {
 }
 
 // Nothing comes any more.
-bool has_ended(int fd) noexcept {
-  pollfd look{.fd = fd, .events = POLLRDHUP, .revents = 0};
-  timespec none{};
-  return kernel(SYS_ppoll, &look, 1, &none, nullptr, 0) > 0;
-}
+bool has_ended(int fd) noexcept { return poll_now(fd, POLLRDHUP) != 0; }
 
 // Nothing tells when more is there than has been looked at, but the kernel's own call waits for it.
 ssize_t peek_at_all(Side& side, const Call& whole) {

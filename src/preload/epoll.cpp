@@ -241,10 +241,7 @@ std::uint32_t also_ready(int fd, const epoll_event& wanted) noexcept {
   if (!asks && !has_ended(fd)) [[likely]]
     return 0;
   const std::uint32_t events = wanted.events & (kOutput | EPOLLRDHUP);
-  pollfd look{.fd = fd, .events = static_cast<short>(events), .revents = 0};
-  timespec none{};
-  kernel(SYS_ppoll, &look, 1, &none, nullptr, 0);
-  return static_cast<std::uint16_t>(look.revents);
+  return static_cast<std::uint16_t>(poll_now(fd, static_cast<short>(events)));
 }
 static_assert(EPOLLOUT == POLLOUT && EPOLLHUP == POLLHUP && EPOLLERR == POLLERR &&
               EPOLLRDHUP == POLLRDHUP && EPOLLWRNORM == POLLWRNORM);

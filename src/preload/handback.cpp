@@ -269,10 +269,7 @@ class Leaving {
   }
 
   [[nodiscard]] bool is_dead() const noexcept {
-    pollfd look{.fd = fd_, .events = 0, .revents = 0};
-    timespec now{};
-    return kernel(SYS_ppoll, &look, 1, &now, nullptr, 0) > 0 &&
-           (look.revents & (POLLERR | POLLHUP)) != 0;
+    return (poll_now(fd_, 0) & (POLLERR | POLLHUP)) != 0;
   }
 
   // Both ends may be leaving at once.

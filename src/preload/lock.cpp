@@ -11,9 +11,7 @@ bool is_dead(std::uint32_t thread) noexcept {
   if (kernel(SYS_tkill, thread, 0) == -ESRCH) return true;
   const long fd = kernel(SYS_pidfd_open, thread, 0);
   if (fd < 0) return false;  // not the first thread of a process; those leave no number behind
-  pollfd ended{.fd = static_cast<int>(fd), .events = POLLIN, .revents = 0};
-  timespec now{};
-  const bool dead = kernel(SYS_ppoll, &ended, 1, &now, nullptr, 0) == 1;
+  const bool dead = poll_now(static_cast<int>(fd), POLLIN) != 0;
   kernel(SYS_close, fd);
   return dead;
 }

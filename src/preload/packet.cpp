@@ -31,12 +31,6 @@ std::uint64_t length_at(const Ring& memory, std::uint64_t at) noexcept {
 }
 #endif
 
-short poll_now(int fd, short events) noexcept {
-  pollfd look{.fd = fd, .events = events, .revents = 0};
-  timespec now{};
-  return kernel(SYS_ppoll, &look, 1, &now, nullptr, 0) > 0 ? look.revents : short{0};
-}
-
 // The peer's doorbell stands next: takes it out, unless that has been done.
 bool took_doorbell(Receiver& receiver, const Ring& ring, int fd, bool taken) noexcept {
   if (doorbell_among(receiver, ring, 1) != 0) [[likely]]

@@ -8,6 +8,7 @@
 // blocks is called through the C library, where it is a point at which threads can be cancelled.
 #pragma once
 
+#include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -83,6 +84,13 @@ inline long with_errno(long result) noexcept {
   if (result >= 0 || result < -4095) return result;
   errno = static_cast<int>(-result);
   return -1;
+}
+
+// What the kernel says of the descriptor at this moment: as in pollfd::revents.
+inline short poll_now(int fd, short events) noexcept {
+  pollfd look{.fd = fd, .events = events, .revents = 0};
+  timespec now{};
+  return kernel(SYS_ppoll, &look, 1, &now, nullptr, 0) > 0 ? look.revents : short{0};
 }
 
 namespace real {

@@ -33,11 +33,7 @@ void check_peer(Side& side, int fd) noexcept {
   const std::uint32_t here = this_processor();
   if (side.out().control->sender_processor.load(std::memory_order_relaxed) != here)
     side.out().control->sender_processor.store(here, std::memory_order_relaxed);
-  pollfd look{.fd = fd, .events = POLLRDHUP, .revents = 0};
-  const timespec none{};
-  timespec time = none;
-  if (kernel(SYS_ppoll, &look, 1, &time, nullptr, 0) > 0 &&
-      (look.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
+  if ((poll_now(fd, POLLRDHUP) & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
     side.sender.leave_ring(side.out());  // the kernel knows what to say
 }
 

@@ -248,10 +248,7 @@ long receive_now(Receiver& receiver, const Ring& ring, int fd, Span& to, bool pe
 }
 
 long look_for_end(Receiver& receiver, const Ring& ring, int fd) noexcept {
-  pollfd look{.fd = fd, .events = POLLRDHUP, .revents = 0};
-  timespec now{};
-  if (kernel(SYS_ppoll, &look, 1, &now, nullptr, 0) <= 0) return kNothing;
-  if ((look.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) == 0) return kNothing;
+  if (!has_hung_up(fd)) return kNothing;
   // Whatever the peer sent before its end is here by now.
   const Receiver::Next next = receiver.next(ring);
   if (next.kind == Receiver::Next::ring || next.kind == Receiver::Next::kernel) return kNothing;

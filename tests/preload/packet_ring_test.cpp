@@ -11,24 +11,14 @@
 #include <vector>
 
 #include "farcall/memory.hpp"
+#include "one_way.hpp"
 #include "preload/packet.hpp"
 
 namespace farcall::preload {
 namespace {
 
-// A direction over a pair of sockets, which stand for the kernel's queue.
-struct Messages {
-  explicit Messages(std::size_t ring_bytes = 8192)
-      : memory(Mapping::anonymous_shared(kDirectionBytes + ring_bytes)) {
-    int ends[2];
-    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
-    out = UniqueFd(ends[0]);
-    in = UniqueFd(ends[1]);
-    ring = {.control = reinterpret_cast<Direction*>(memory.data()),
-            .bytes = memory.data() + kDirectionBytes,
-            .size = ring_bytes};
-    start_direction(*ring.control);
-  }
+struct Messages : OneWay {
+  explicit Messages(std::size_t ring_bytes = 8192) : OneWay(SOCK_SEQPACKET, ring_bytes) {}
 
   bool put(const std::string& text) {
     iovec part{.iov_base = const_cast<char*>(text.data()), .iov_len = text.size()};
@@ -55,12 +45,6 @@ struct Messages {
     text.resize(std::min(size, length));
     return text;
   }
-
-  Mapping memory;
-  Ring ring;
-  Sender sender;
-  Receiver receiver;
-  UniqueFd out, in;
 };
 
 TEST(PacketRing, AMessageComesWholeOrNotAtAll) {

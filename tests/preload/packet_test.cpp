@@ -33,83 +33,12 @@
 
 #include "farcall/memory.hpp"
 #include "stream_pair.hpp"
+#include "unix_message.hpp"
 
 namespace farcall::preload {
 namespace {
 
 using namespace std::chrono_literals;
-
-UniqueFd new_file() { return UniqueFd(::memfd_create("passed", MFD_CLOEXEC)); }
-
-ino_t number_of(int fd) {
-  struct stat status {};
-  EXPECT_EQ(::fstat(fd, &status), 0) << std::strerror(errno);
-  return status.st_ino;
-}
-
-// What a message was, and what came with it.
-struct Got {
-  ssize_t result = 0;
-  std::string text;
-  int flags = 0;
-  std::vector<UniqueFd> fds;
-  bool has_credentials = false;
-  ucred credentials{};
-  std::string name;
-};
-
-Got receive_all(int socket, std::size_t size = 4096, int flags = 0) {
-  Got got;
-  got.text.resize(size);
-  iovec part{.iov_base = got.text.data(), .iov_len = size};
-  alignas(cmsghdr) char control[512];
-  sockaddr_un name{};
-  msghdr message{};
-  message.msg_name = &name;
-  message.msg_namelen = sizeof name;
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  got.result = ::recvmsg(socket, &message, flags);
-  if (got.result < 0) {
-    got.text = errno_name();
-    return got;
-  }
-  got.text.resize(std::min(size, static_cast<std::size_t>(got.result)));
-  got.flags = message.msg_flags;
-  if (message.msg_namelen > sizeof(sa_family_t))
-    got.name.assign(name.sun_path, message.msg_namelen - sizeof(sa_family_t));
-  for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
-       head = CMSG_NXTHDR(&message, head)) {
-    if (head->cmsg_level != SOL_SOCKET) continue;
-    if (head->cmsg_type == SCM_CREDENTIALS) {
-      got.has_credentials = true;
-      std::memcpy(&got.credentials, CMSG_DATA(head), sizeof got.credentials);
-    }
-    if (head->cmsg_type != SCM_RIGHTS) continue;
-    std::vector<int> fds((head->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-    std::memcpy(fds.data(), CMSG_DATA(head), fds.size() * sizeof(int));
-    for (const int fd : fds) got.fds.emplace_back(fd);
-  }
-  return got;
-}
-
-ssize_t send_with(int socket, const std::string& text, int fd) {
-  iovec part{.iov_base = const_cast<char*>(text.data()), .iov_len = text.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* const head = CMSG_FIRSTHDR(&message);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(sizeof fd);
-  std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
-  return ::sendmsg(socket, &message, MSG_NOSIGNAL);
-}
 
 int queued(int fd) {
   int bytes = -1;
@@ -461,7 +390,7 @@ TEST(Packets, ADescriptorComesWithItsMessage) {
   for (int round = 0; round < 20; ++round) {
     both.put("before");
     both.put("before");
-    ASSERT_EQ(send_with(both.a(), round % 2 == 0 ? "with" : "", file.get()),
+    ASSERT_EQ(send_with(both.a(), round % 2 == 0 ? "with" : "", {file.get()}),
               round % 2 == 0 ? 4 : 0);
     both.put("behind");
     for (int i = 0; i < 2; ++i) {
@@ -511,7 +440,7 @@ TEST(Packets, AndDescriptorsGoBothWaysWhileProcessesTalk) {
   const auto is_with = [](int round) { return round % 7 == 3; };
   const auto reply = [&](int socket, const Got& got) {
     return got.fds.empty() ? ::send(socket, got.text.data(), got.text.size(), MSG_NOSIGNAL)
-                           : send_with(socket, got.text, got.fds[0].get());
+                           : send_with(socket, got.text, {got.fds[0].get()});
   };
   const pid_t child = ::fork();
   if (child == 0) {
@@ -531,7 +460,7 @@ TEST(Packets, AndDescriptorsGoBothWaysWhileProcessesTalk) {
   for (int round = 0; round < kRounds; ++round) {
     const std::string text = std::to_string(round);
     if (is_with(round))
-      ASSERT_EQ(send_with(own.get(), text, file.get()), static_cast<ssize_t>(text.size()));
+      ASSERT_EQ(send_with(own.get(), text, {file.get()}), static_cast<ssize_t>(text.size()));
     else
       ASSERT_EQ(send(own.get(), text), std::to_string(text.size()));
     const Got got = receive_all(own.get());
@@ -693,7 +622,7 @@ TEST(Packets, OneThatIsPassedOnKeepsWhatIsUnread) {
   for (int round = 0; round < 5; ++round) {
     Packets passed;
     put_unread(passed);
-    ASSERT_EQ(send_with(carrier.a(), "with", passed.b()), 4);
+    ASSERT_EQ(send_with(carrier.a(), "with", {passed.b()}), 4);
     const Got got = receive_all(carrier.b());
     ASSERT_EQ(got.fds.size(), 1U);
     expect_unread(got.fds[0].get());
@@ -829,160 +758,6 @@ TEST(Packets, AChildGoesOn) {
   EXPECT_EQ(status, 0);
   both.talk(10);
 }
-
-class UnixEnds : public ::testing::TestWithParam<int> {};
-
-// As the kernel where a message lies unread in the socket of who is no more.
-TEST_P(UnixEnds, APeerThatIsKilledWithBytesUnreadHasResetTheConnection) {
-  for (const bool by_epoll : {false, true}) {
-    int fds[2];
-    ASSERT_EQ(::socketpair(AF_UNIX, GetParam(), 0, fds), 0);
-    UniqueFd own(fds[0]);
-    UniqueFd other(fds[1]);
-    const Mapping shared = Mapping::anonymous_shared(sizeof(std::atomic<bool>));
-    auto& sent = *new (shared.data()) std::atomic<bool>(false);
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::alarm(60);
-      own.reset();
-      for (int i = 0; i < 20; ++i)
-        if (send(other.get(), receive(other.get())) != "4") ::_exit(1);
-      while (!sent) ::sched_yield();
-      for (int i = 0; i < 2; ++i)
-        if (receive(other.get(), 6) != "unread") ::_exit(1);
-      ::raise(SIGKILL);
-    }
-    other.reset();
-    for (int i = 0; i < 20; ++i) {
-      ASSERT_EQ(send(own.get(), "talk"), "4");
-      ASSERT_EQ(receive(own.get()), "talk");
-    }
-    for (int i = 0; i < 5; ++i) ASSERT_EQ(send(own.get(), "unread"), "6");
-    sent = true;
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFSIGNALED(status)) << status;
-    if (by_epoll) {
-      const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
-      epoll_event event{.events = EPOLLIN, .data = {.fd = own.get()}};
-      ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, own.get(), &event), 0);
-      ASSERT_EQ(::epoll_wait(set.get(), &event, 1, 5000), 1);
-      EXPECT_EQ(event.events, EPOLLIN | EPOLLERR | EPOLLHUP);
-    } else {
-      pollfd look{.fd = own.get(), .events = POLLIN | POLLOUT | POLLRDHUP, .revents = 0};
-      ASSERT_EQ(::poll(&look, 1, 5000), 1);
-      EXPECT_EQ(look.revents, POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP);
-    }
-    int error = 0;
-    socklen_t size = sizeof error;
-    ASSERT_EQ(::getsockopt(own.get(), SOL_SOCKET, SO_ERROR, &error, &size), 0);
-    EXPECT_EQ(error, ECONNRESET);
-    EXPECT_EQ(receive(own.get()), "(end)");
-  }
-}
-
-// A child that takes the first twenty of sixty lines and executes a program that counts what is
-// left.
-class Reader {
- public:
-  static constexpr int kLines = 60;
-  static constexpr int kTaken = 20;
-  static constexpr std::string_view kLine = "a line of text\n";
-
-  explicit Reader(int type) {
-    int fds[2];
-    EXPECT_EQ(::socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, fds), 0);
-    own = UniqueFd(fds[0]);
-    const UniqueFd other(fds[1]);
-    EXPECT_EQ(::pipe2(fds, O_CLOEXEC), 0);
-    said_ = UniqueFd(fds[0]);
-    const UniqueFd says(fds[1]);
-    child_ = ::fork();
-    if (child_ != 0) return;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ::alarm(60);
-    own.reset();
-    for (int i = 0; i < 20; ++i)
-      if (receive(other.get()) != "talk" || send(other.get(), "talk") != "4") ::_exit(1);
-    for (int i = 0; i < kTaken; ++i)
-      if (receive(other.get(), kLine.size()) != kLine) ::_exit(1);
-    taken = true;
-    ::dup2(other.get(), STDIN_FILENO);
-    ::dup2(says.get(), STDOUT_FILENO);
-    ::execl("/usr/bin/wc", "wc", "-l", nullptr);
-    ::_exit(1);
-  }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
-
-  void talk() const {
-    for (int i = 0; i < 20; ++i) {
-      ASSERT_EQ(send(own.get(), "talk"), "4");
-      ASSERT_EQ(receive(own.get()), "talk");
-    }
-  }
-  bool write() const {
-    for (int i = 0; i < kLines; ++i)
-      if (send(own.get(), std::string(kLine)) != std::to_string(kLine.size())) return false;
-    return true;
-  }
-  void expect_the_rest() const {
-    char text[32] = {};
-    EXPECT_GT(::read(said_.get(), text, sizeof text - 1), 0);
-    EXPECT_EQ(text, std::to_string(kLines - kTaken) + "\n");
-    int status = 0;
-    EXPECT_EQ(::waitpid(child_, &status, 0), child_);
-    EXPECT_EQ(status, 0);
-  }
-
-  UniqueFd own;
-  Mapping shared = Mapping::anonymous_shared(sizeof(std::atomic<bool>));
-  std::atomic<bool>& taken = *new (shared.data()) std::atomic<bool>(false);
-
- private:
-  UniqueFd said_;
-  pid_t child_ = -1;
-};
-
-TEST_P(UnixEnds, WhatAChildHasSentIsThereForAProgramThatIsExecuted) {
-  Reader reader(GetParam());
-  reader.talk();
-  const pid_t sender = ::fork();
-  if (sender == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (!reader.write()) ::_exit(1);
-    // Meanwhile it does nothing that its library would see.
-    ::usleep(500'000);
-    ::_exit(0);
-  }
-  reader.own.reset();
-  reader.expect_the_rest();
-  int status = 0;
-  EXPECT_EQ(::waitpid(sender, &status, 0), sender);
-  EXPECT_EQ(status, 0);
-}
-
-TEST_P(UnixEnds, ClosingWhileThePeerExecutesAnotherProgramLosesNothing) {
-  std::minstd_rand random(1);
-  for (int round = 0; round < 100 && !HasFailure(); ++round) {
-    Reader reader(GetParam());
-    reader.talk();
-    ASSERT_TRUE(reader.write());
-    while (!reader.taken) ::sched_yield();
-    const auto begun = std::chrono::steady_clock::now();
-    const std::chrono::microseconds pause(random() % 60);
-    while (std::chrono::steady_clock::now() - begun < pause) {
-    }
-    reader.own.reset();
-    reader.expect_the_rest();
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Of, UnixEnds, ::testing::Values(SOCK_STREAM, SOCK_SEQPACKET),
-                         [](const auto& tested) {
-                           return tested.param == SOCK_STREAM ? "bytes" : "packets";
-                         });
 
 TEST(Packets, AreFilledFromAFileAndAPipe) {
   const Packets both;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "farcall/memory.hpp"
+#include "one_way.hpp"
 #include "preload/transfer.hpp"
 
 namespace farcall::preload {
@@ -39,19 +40,8 @@ long send_now(Sender& sender, const Ring& ring, int fd, Span& from) {
   return sent == -EAGAIN ? kNothing : sent;
 }
 
-// A direction over a pair of sockets, which stand for the kernel's stream.
-struct Stream {
-  explicit Stream(std::size_t ring_bytes = 4096)
-      : memory(Mapping::anonymous_shared(kDirectionBytes + ring_bytes)) {
-    int ends[2];
-    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-    out = UniqueFd(ends[0]);
-    in = UniqueFd(ends[1]);
-    ring = {.control = reinterpret_cast<Direction*>(memory.data()),
-            .bytes = memory.data() + kDirectionBytes,
-            .size = ring_bytes};
-    start_direction(*ring.control);
-  }
+struct Stream : OneWay {
+  explicit Stream(std::size_t ring_bytes = 4096) : OneWay(SOCK_STREAM, ring_bytes) {}
 
   long send(const std::string& text) {
     iovec part{.iov_base = const_cast<char*>(text.data()), .iov_len = text.size()};
@@ -69,12 +59,6 @@ struct Stream {
     text.resize(static_cast<std::size_t>(got));
     return text;
   }
-
-  Mapping memory;
-  UniqueFd out, in;
-  Ring ring;
-  Sender sender;
-  Receiver receiver;
 };
 
 TEST(Stream, BeginsInTheKernel) {

@@ -25,18 +25,10 @@
 
 #include "farcall/memory.hpp"
 #include "stream_pair.hpp"
+#include "unix_message.hpp"
 
 namespace farcall::preload {
 namespace {
-
-// One that can be told from all others.
-UniqueFd new_file() { return UniqueFd(::memfd_create("passed", MFD_CLOEXEC)); }
-
-ino_t number_of(int fd) {
-  struct stat status {};
-  EXPECT_EQ(::fstat(fd, &status), 0) << std::strerror(errno);
-  return status.st_ino;
-}
 
 int open_descriptors() {
   int count = 0;
@@ -44,69 +36,9 @@ int open_descriptors() {
   return count;
 }
 
-ssize_t send_with(int socket, const std::string& text, const std::vector<int>& fds,
-                  int flags = MSG_NOSIGNAL) {
-  iovec part{.iov_base = const_cast<char*>(text.data()), .iov_len = text.size()};
-  std::vector<char> control(CMSG_SPACE(fds.size() * sizeof(int)));
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (!fds.empty()) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* const head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-    std::memcpy(CMSG_DATA(head), fds.data(), fds.size() * sizeof(int));
-  }
-  return ::sendmsg(socket, &message, flags);
-}
-
-struct Got {
-  std::string text;
-  std::vector<UniqueFd> fds;
-  int flags = 0;
-  bool has_credentials = false;
-  ucred credentials{};
-  std::string name;
-};
-
 Got receive_with(int socket, std::size_t size = 4096, int flags = 0, std::size_t room = 512) {
-  Got got;
-  got.text.resize(size);
-  iovec part{.iov_base = got.text.data(), .iov_len = size};
-  std::vector<char> control(room);
-  sockaddr_un name{};
-  msghdr message{};
-  message.msg_name = &name;
-  message.msg_namelen = sizeof name;
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = room == 0 ? nullptr : control.data();
-  message.msg_controllen = room;
-  const ssize_t result = ::recvmsg(socket, &message, flags);
-  if (result < 0) {
-    got.text = errno_name();
-    return got;
-  }
-  got.text.resize(static_cast<std::size_t>(result));
-  if (result == 0) got.text = "(end)";
-  got.flags = message.msg_flags;
-  if (message.msg_namelen > sizeof(sa_family_t))
-    got.name.assign(name.sun_path, message.msg_namelen - sizeof(sa_family_t));
-  for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
-       head = CMSG_NXTHDR(&message, head)) {
-    if (head->cmsg_level != SOL_SOCKET) continue;
-    if (head->cmsg_type == SCM_CREDENTIALS) {
-      got.has_credentials = true;
-      std::memcpy(&got.credentials, CMSG_DATA(head), sizeof got.credentials);
-    }
-    if (head->cmsg_type != SCM_RIGHTS) continue;
-    std::vector<int> fds((head->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-    std::memcpy(fds.data(), CMSG_DATA(head), fds.size() * sizeof(int));
-    for (const int fd : fds) got.fds.emplace_back(fd);
-  }
+  Got got = receive_all(socket, size, flags, room);
+  if (got.result == 0) got.text = "(end)";
   return got;
 }
 
