@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <map>
 
 #include "door/listener.hpp"
 #include "door/real.hpp"
@@ -291,22 +292,39 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
   process::Registration registration_;
 };
 
-// Those that say nothing make room for others.
+// Those that say nothing make room for others: of whoever has most of them here the oldest, so that
+// nobody can crowd out another user who has only just come.
 struct Visitors {
+  struct Entry {
+    std::weak_ptr<Visitor> visitor;
+    uid_t user;
+  };
   std::mutex lock;  // protects the rest
-  std::deque<std::weak_ptr<Visitor>> all;
+  std::deque<Entry> all;
 
-  void add(const std::shared_ptr<Visitor>& visitor) {
-    std::vector<std::shared_ptr<Visitor>> dismissed;  // without the lock
+  void add(const std::shared_ptr<Visitor>& visitor, uid_t user) {
+    std::shared_ptr<Visitor> dismissed;  // without the lock
     {
       const std::lock_guard guard(lock);
-      while (!all.empty() && (all.front().expired() || all.size() >= kMostVisitors)) {
-        if (auto oldest = all.front().lock()) dismissed.push_back(std::move(oldest));
-        all.pop_front();
+      if (all.size() >= kMostVisitors)
+        std::erase_if(all, [](const Entry& entry) { return entry.visitor.expired(); });
+      if (all.size() >= kMostVisitors) {
+        const auto oldest = oldest_of_busiest();
+        dismissed = oldest->visitor.lock();
+        all.erase(oldest);
       }
-      all.push_back(visitor);
+      all.push_back({visitor, user});
     }
-    for (const auto& oldest : dismissed) oldest->dismiss();
+    if (dismissed) dismissed->dismiss();
+  }
+
+ private:
+  std::deque<Entry>::iterator oldest_of_busiest() {
+    std::map<uid_t, std::size_t> count;
+    for (const Entry& entry : all) ++count[entry.user];
+    const uid_t busiest =
+        std::ranges::max_element(count, {}, [](const auto& user) { return user.second; })->first;
+    return std::ranges::find(all, busiest, &Entry::user);
   }
 };
 
@@ -321,7 +339,7 @@ void Attachment::let_in() noexcept {
     // Mostly it has said already what it wants.
     if (visitor->serve()) return;
     visitor->start();
-    process::PerProcess<Visitors>::here().add(visitor);
+    process::PerProcess<Visitors>::here().add(visitor, who.uid);
   });
 }
 

@@ -437,8 +437,9 @@ void SharedChannel::close() noexcept {
     for (const auto& [number, link] : links_) links.push_back(link);
     links_.clear();
   }
-  for (const auto& link : links) link->end();
+  // First of all: a client whose socket for pulses ends looks whether its connection has.
   port_.close();
+  for (const auto& link : links) link->end();
   // A session that a thread keeps is closed by who gives it up; those at work see the port closed.
   give_up_sessions();
   std::vector<SharedPendingReply*> waiting;

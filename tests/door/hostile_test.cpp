@@ -4,6 +4,7 @@
 // Whoever meets them goes on. FARCALL_HOSTILE_SECONDS sets for how long.
 #include <gtest/gtest.h>
 
+#include "door/impostor.hpp"
 #include "door/raw.hpp"
 #include "door/sandbox.hpp"
 #include "door/usage.hpp"
@@ -221,6 +222,30 @@ TEST(DoorHostile, ClientsSurviveTheirServers) {
   }
 }
 
+// Somebody else's crowd does not turn out who has come to a path and not said yet what it wants.
+TEST(DoorHostile, WhoHasJustComeToAPathIsNotCrowdedOut) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  give_up_after(100s);
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("door");
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const int door = ::door_create(echo, nullptr, 0);
+  ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+  const AttachAddress address(path);
+  const UniqueFd visitor = visit(address);
+  in_child([&] {
+    ASSERT_TRUE(become(kNobody));
+    std::array<UniqueFd, 100> crowd;
+    for (std::size_t i = 0; i < 1000; ++i) crowd[i % crowd.size()] = visit(address);
+  });
+  const UniqueFd later(::open(path.c_str(), O_RDONLY));
+  EXPECT_EQ(call(later.get(), "x").data, "x") << "all who came before have been let in by now";
+  const Packet answer = ask(visitor.get(), {file.get()}, kPurposeOpen);
+  ASSERT_EQ(answer.kind, Packet::Kind::descriptors);
+  ASSERT_EQ(answer.descriptors.size(), 1U);
+  EXPECT_EQ(call(answer.descriptors[0].get(), "x").data, "x");
+}
+
 TEST(DoorHostile, AttachedPathsSurviveTheirVisitors) {
   if (!is_root()) GTEST_SKIP() << "needs root, to become a user who may not detach";
   give_up_after(100s);
@@ -228,22 +253,15 @@ TEST(DoorHostile, AttachedPathsSurviveTheirVisitors) {
   const std::string path = sandbox.file("door");
   const int door = ::door_create(echo, nullptr, 0);
   ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
-  struct stat status {};
-  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  const AttachAddress address(path);
   Child attacker([&] {
     ASSERT_TRUE(become(kNobody));
     ::signal(SIGPIPE, SIG_IGN);
     give_up_after(60s);
     std::minstd_rand random(7);
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    const int length = std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1,
-                                     "farcall/attach/%lx/%lx", status.st_dev, status.st_ino);
-    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path)) + 1 +
-                      static_cast<socklen_t>(length);
     for (;;) {
       const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-      if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), size) != 0) ::_exit(3);
+      if (::connect(socket.get(), address.get(), address.size) != 0) ::_exit(3);
       try {
         for (std::size_t i = random() % 4; i > 0; --i) send_nonsense(socket.get(), random);
         if (random() % 8 == 0) (void)!::send(socket.get(), "", 0, MSG_NOSIGNAL);

@@ -111,17 +111,6 @@ TEST_F(DoorIdentity, OtherPeoplesFilesCannotBeCovered) {
   expect_all_well();
 }
 
-// What an attachment's socket answers to one packet.
-Packet ask(const AttachAddress& address, const std::vector<int>& descriptors,
-           std::uint8_t purpose) {
-  const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  EXPECT_EQ(::connect(socket.get(), address.get(), address.size), 0);
-  send_descriptors(socket.get(), descriptors, purpose);
-  pollfd answer{.fd = socket.get(), .events = POLLIN, .revents = 0};
-  EXPECT_EQ(::poll(&answer, 1, 5000), 1);
-  return take_packet(socket.get());
-}
-
 TEST_F(DoorIdentity, WhoMayNotOpenTheFileGetsNoDoor) {
   if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   const Sandbox sandbox;
@@ -135,11 +124,11 @@ TEST_F(DoorIdentity, WhoMayNotOpenTheFileGetsNoDoor) {
     ASSERT_GE(name_only.get(), 0);
     const UniqueFd other(::open(readable.c_str(), O_RDONLY));
     using Kind = Packet::Kind;
-    EXPECT_EQ(ask(address, {name_only.get()}, kPurposeOpen).kind, Kind::closed);
-    EXPECT_EQ(ask(address, {other.get()}, kPurposeOpen).kind, Kind::closed);
-    EXPECT_EQ(ask(address, {}, kPurposeOpen).kind, Kind::closed);
-    EXPECT_EQ(ask(address, {0, 0}, kPurposeOpen).kind, Kind::closed);
-    EXPECT_EQ(ask(address, {}, kPurposeDetach).kind, Kind::closed);
+    EXPECT_EQ(ask(visit(address).get(), {name_only.get()}, kPurposeOpen).kind, Kind::closed);
+    EXPECT_EQ(ask(visit(address).get(), {other.get()}, kPurposeOpen).kind, Kind::closed);
+    EXPECT_EQ(ask(visit(address).get(), {}, kPurposeOpen).kind, Kind::closed);
+    EXPECT_EQ(ask(visit(address).get(), {0, 0}, kPurposeOpen).kind, Kind::closed);
+    EXPECT_EQ(ask(visit(address).get(), {}, kPurposeDetach).kind, Kind::closed);
   });
   const UniqueFd opened(::open(path.c_str(), O_RDONLY));
   EXPECT_EQ(call(opened.get(), "x").data, "x");

@@ -31,6 +31,20 @@ struct AttachAddress {
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
+inline UniqueFd visit(const AttachAddress& address) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::connect(socket.get(), address.get(), address.size), 0) << std::strerror(errno);
+  return socket;
+}
+
+// What an attachment answers to one packet.
+inline Packet ask(int visitor, const std::vector<int>& descriptors, std::uint8_t purpose) {
+  send_descriptors(visitor, descriptors, purpose);
+  pollfd answer{.fd = visitor, .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&answer, 1, 10'000), 1);
+  return take_packet(visitor);
+}
+
 // A door in a server of its own that hands `door` out: to whoever calls it, as "give".
 struct Giver {
   std::atomic<int> door = -1;  // its server's threads read it
