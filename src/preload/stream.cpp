@@ -154,7 +154,8 @@ bool Sender::publish_bytes(const Ring& ring, std::size_t size) noexcept {
 
 void Sender::restart(const Ring& ring) noexcept {
   restart_at_ = tail_ + kFirstPages;
-  if (ring.size <= kFirstPages || (tail_ & (ring.size - 1)) == 0 || unread(ring) != 0 || broken_ ||
+  if (ring.size <= kFirstPages || (tail_ & (ring.size - 1)) == 0 || closed(ring) ||
+      unread(ring) != 0 || broken_ ||
       ring.control->kernel_taken.load(std::memory_order_acquire) != kernel_sent_)
     return;
   const std::uint64_t next = (tail_ | (ring.size - 1)) + 1;
@@ -446,7 +447,12 @@ void Receiver::leave(const Ring& ring) noexcept {
 }
 
 void Receiver::unwatch(const Ring& ring) noexcept {
-  if (for_ever_ || sleeping_ != 0 || reclaim_unfinished(ring)) return;
+  if (for_ever_ || sleeping_ != 0) return;
+  // Whoever takes what was reclaimed while that goes on has not moved on yet. An unwatched sender
+  // can move by one beginning anew and one ring full of bytes: this side must not be behind already.
+  constexpr int kMostLooks = 8;
+  for (int looks = 0; is_moved(ring); ++looks)
+    if (looks == kMostLooks || !follow(ring)) return;
   watched_ = false;
   ring.control->tail.fetch_and(~kWatched, std::memory_order_acq_rel);
 }
