@@ -37,9 +37,7 @@ constexpr std::uint8_t kPurposeDetach = 18;  // answered with a packet of no des
 
 constexpr auto kPatience = std::chrono::seconds(5);
 constexpr auto kBacklogPatience = std::chrono::seconds(1);
-constexpr std::size_t kMostAttachments = 1024;  // of one process
 constexpr std::size_t kMostVisitors = 256;
-// What the reactor answers goes at once or not at all.
 
 AbstractAddress address_of(const struct stat& status) noexcept {
   std::array<char, 80> name;
@@ -60,8 +58,64 @@ bool may_attach(uid_t user, uid_t owner_of_file) noexcept {
   return user == 0 || process::same_user(user, owner_of_file);
 }
 
-// A connection to the attachment of a file; none where there is none that counts.
-UniqueFd connect_to(const struct stat& status) noexcept {
+// The answer to what was sent; its kind is `closed` where none comes in time.
+Packet await_answer(int socket) {
+  const Deadline deadline = Deadline::after(kPatience);
+  for (;;) {
+    Packet packet = take_packet(socket);
+    if (packet.kind != Packet::Kind::nothing) return packet;
+    const std::int64_t left = (deadline.at() - monotonic_ns()) / 1'000'000;
+    pollfd entry{.fd = socket, .events = POLLIN, .revents = 0};
+    if (left <= 0 || (::poll(&entry, 1, static_cast<int>(left)) < 0 && errno != EINTR)) {
+      packet.kind = Packet::Kind::closed;
+      return packet;
+    }
+  }
+}
+
+// A connection to the attachment of a file. What its server leaves in it is closed by a thread that
+// may wait.
+class Connection {
+ public:
+  Connection() noexcept = default;
+  Connection(UniqueFd socket, uid_t server) noexcept
+      : socket_(std::move(socket)), server_(server) {}
+  Connection(Connection&&) noexcept = default;
+  Connection& operator=(Connection&&) = delete;
+  ~Connection() {
+    if (socket_) process::close_unread(std::move(socket_));
+  }
+
+  explicit operator bool() const noexcept { return static_cast<bool>(socket_); }
+  [[nodiscard]] uid_t server() const noexcept { return server_; }
+  // Throws SystemError, as send_descriptors does.
+  void ask(std::span<const int> descriptors, std::uint8_t purpose) const {
+    send_descriptors(socket_.get(), descriptors, purpose);
+  }
+  // The only descriptor of the answer; none where it is another one, or none comes in time.
+  [[nodiscard]] UniqueFd only_descriptor() const {
+    Packet packet = await_answer(socket_.get());
+    UniqueFd only;
+    if (packet.kind == Packet::Kind::descriptors && packet.descriptors.size() == 1 &&
+        read_name(packet.descriptors[0].get()))
+      only = std::move(packet.descriptors[0]);
+    process::close_later(server_, std::move(packet.descriptors));
+    return only;
+  }
+  // 0, or the errno that it answers; EBADF where no answer comes in time.
+  [[nodiscard]] int refusal() const {
+    Packet packet = await_answer(socket_.get());
+    process::close_later(server_, std::move(packet.descriptors));
+    return packet.kind == Packet::Kind::descriptors ? packet.purpose : EBADF;
+  }
+
+ private:
+  process::PrivateFd socket_;
+  uid_t server_ = 0;
+};
+
+// None where there is no attachment that counts.
+Connection connect_to(const struct stat& status) noexcept {
   const NoCancel guard;
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return {};
@@ -88,25 +142,8 @@ UniqueFd connect_to(const struct stat& status) noexcept {
   if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &server, &size) != 0 ||
       !may_attach(server.uid, status.st_uid))
     return {};
-  return fd;
+  return {std::move(fd), server.uid};
 }
-
-// The answer to what was sent; its kind is `closed` where none comes in time.
-Packet await_answer(int socket) {
-  const Deadline deadline = Deadline::after(kPatience);
-  for (;;) {
-    Packet packet = take_packet(socket);
-    if (packet.kind != Packet::Kind::nothing) return packet;
-    const std::int64_t left = (deadline.at() - monotonic_ns()) / 1'000'000;
-    pollfd entry{.fd = socket, .events = POLLIN, .revents = 0};
-    if (left <= 0 || (::poll(&entry, 1, static_cast<int>(left)) < 0 && errno != EINTR)) {
-      packet.kind = Packet::Kind::closed;
-      return packet;
-    }
-  }
-}
-
-std::atomic<std::size_t> attachments{0};
 
 // Which errno describes that a path cannot be covered by this process; 0 if it can.
 int refusal(int file, const struct stat& status) noexcept {
@@ -133,13 +170,10 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
         acceptor_(std::move(listener)),
         file_(std::move(file)),
         maker_(maker),
-        charge_(std::move(held)) {
-    ++attachments;
-  }
+        charge_(std::move(held)) {}
   ~Attachment() override {
     stop();
     process::close_later(::geteuid(), file_.release());
-    --attachments;
   }
 
   // The kernel tells when the last name of the file goes. May wait for whoever serves the file.
@@ -271,12 +305,16 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
 
  private:
   void open(const Attachment& attachment, const std::vector<UniqueFd>& proof) {
-    if (proof.size() != 1) return;
-    // Whoever may not open the file has no more than its name.
-    const int flags = ::fcntl(proof[0].get(), F_GETFL);
-    if (flags < 0 || (flags & O_PATH) != 0 || !attachment.covers(proof[0].get())) return;
+    if (!(proof.empty() && who_.uid == 0) && !may_open(attachment, proof)) return;
     const UniqueFd branch = attachment.door().branch(who_.uid, attachment.mode());
     send_descriptors(socket_.get(), std::array{branch.get()}, 0, Deadline::now());
+  }
+
+  // Whoever may not open the file has no more than its name.
+  static bool may_open(const Attachment& attachment, const std::vector<UniqueFd>& proof) noexcept {
+    if (proof.size() != 1) return false;
+    const int flags = ::fcntl(proof[0].get(), F_GETFL);
+    return flags >= 0 && (flags & O_PATH) == 0 && attachment.covers(proof[0].get());
   }
 
   void detach(Attachment& attachment) {
@@ -345,6 +383,10 @@ void Attachment::let_in() noexcept {
 
 namespace {
 
+void refuse(int answers, int error) {
+  send_descriptors(answers, {}, static_cast<std::uint8_t>(error), Deadline::now());
+}
+
 // On a thread that may wait for whoever serves the file.
 void attach_now(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descriptors,
                 const Credentials& sender) {
@@ -354,18 +396,18 @@ void attach_now(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descri
   int accepts = 0;
   socklen_t size = sizeof accepts;
   if (!made_by_sender(descriptors[2].get(), sender) || !may_attach(sender.uid, status.st_uid) ||
-      attachments.load() >= kMostAttachments ||
       !is_named(descriptors[0].get(), address_of(status)) ||
       ::getsockopt(descriptors[0].get(), SOL_SOCKET, SO_ACCEPTCONN, &accepts, &size) != 0 ||
       accepts == 0)
     return;
+  const int answers = descriptors[2].get();
   constexpr std::size_t kHeld = 4;  // the listener, its spare, the file, the watch of its names
   process::Charge held(process::Resource::descriptors, sender.uid, kHeld);
-  if (!held) return;
+  if (!held) return refuse(answers, process::is_own(sender.uid) ? EMFILE : EAGAIN);
   // The kernel closes the highest descriptors of a process that ends first. The name must go
   // before the file: else another file could get its number, and not the name that is made of it.
   UniqueFd listener(::fcntl(descriptors[0].get(), F_DUPFD_CLOEXEC, descriptors[1].get() + 1));
-  if (!listener) return;
+  if (!listener) return refuse(answers, EMFILE);
   descriptors[0].reset();
   auto attachment = std::make_shared<Attachment>(
       door, std::move(listener), std::move(descriptors[1]), sender.uid, std::move(held));
@@ -377,7 +419,7 @@ void attach_now(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descri
     attachment->detach();
     throw;
   }
-  send_descriptors(descriptors[2].get(), {}, 0, Deadline::now());
+  send_descriptors(answers, {}, 0, Deadline::now());
 }
 
 }  // namespace
@@ -398,15 +440,39 @@ bool is_attached(const struct stat& status) noexcept {
   return static_cast<bool>(connect_to(status));
 }
 
+namespace {
+
+// The file once more, with a position and locks of its own, for reading if possible.
+UniqueFd reopened(int fd) noexcept {
+  std::array<char, 32> path;
+  std::snprintf(path.data(), path.size(), "/proc/self/fd/%d", fd);
+  constexpr int kQuietly = O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  UniqueFd file(real::openat(AT_FDCWD, path.data(), O_RDONLY | kQuietly, 0));
+  if (!file) file = UniqueFd(real::openat(AT_FDCWD, path.data(), O_WRONLY | kQuietly, 0));
+  return file;
+}
+
+}  // namespace
+
+// The server is shown that the file may be opened here. It gets no more power by that than it has:
+// of another user's server, which may be a stranger to whoever opens, the program's own descriptor
+// would be a way to its position, its locks and what it may write; and root needs to show nothing.
 UniqueFd open_attached(int fd, const struct stat& status) noexcept {
-  UniqueFd socket = connect_to(status);
-  if (!socket) return {};
+  const Connection connection = connect_to(status);
+  if (!connection) return {};
   try {
-    send_descriptors(socket.get(), std::array{fd}, kPurposeOpen);
-    Packet packet = await_answer(socket.get());
-    if (packet.kind == Packet::Kind::descriptors && packet.descriptors.size() == 1 &&
-        read_name(packet.descriptors[0].get()))
-      return std::move(packet.descriptors[0]);
+    const uid_t self = ::geteuid();
+    UniqueFd copy;
+    if (process::same_user(self, connection.server())) {
+      connection.ask(std::array{fd}, kPurposeOpen);
+    } else if (self == 0 && process::knows_all_users()) {
+      connection.ask({}, kPurposeOpen);
+    } else if (copy = reopened(fd); copy) {
+      connection.ask(std::array{copy.get()}, kPurposeOpen);
+    } else {
+      return {};
+    }
+    return connection.only_descriptor();
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): its server has just died
   }
   return {};
@@ -428,7 +494,8 @@ int attach_to(int d, const char* path) {
   if (::bind(listener.get(), address.get(), address.size()) != 0)
     return fail(errno == EADDRINUSE ? EBUSY : errno);
   if (::listen(listener.get(), SOMAXCONN) != 0) return -1;
-  const auto [mine, theirs] = packet_socket_pair();
+  auto [mine, theirs] = packet_socket_pair();
+  const Connection answers(std::move(mine), ::geteuid());
   try {
     send_descriptors(d, std::array{listener.get(), file.get(), theirs.get()}, kPurposeAttach);
   } catch (const SystemError& error) {
@@ -436,9 +503,9 @@ int attach_to(int d, const char* path) {
     if (error.code().value() == EPIPE || error.code().value() == ECONNRESET) return fail(EBADF);
     throw;
   }
-  const_cast<UniqueFd&>(theirs).reset();
-  const Packet packet = await_answer(mine.get());
-  return packet.kind == Packet::Kind::descriptors ? 0 : fail(EBADF);
+  theirs.reset();
+  const int refusal = answers.refusal();
+  return refusal == 0 ? 0 : fail(refusal);
 }
 
 int open_door(const char* path, int flags) {
@@ -465,11 +532,11 @@ int detach_from(const char* path) {
   struct stat status {};
   if (!file || real::fstat(file.get(), &status) != 0) return -1;
   if (!may_attach(::geteuid(), status.st_uid)) return fail(EPERM);
-  const UniqueFd socket = connect_to(status);
-  if (!socket) return fail(EINVAL);
+  const Connection connection = connect_to(status);
+  if (!connection) return fail(EINVAL);
   try {
-    send_descriptors(socket.get(), {}, kPurposeDetach);
-    if (await_answer(socket.get()).kind == Packet::Kind::descriptors) return 0;
+    connection.ask({}, kPurposeDetach);
+    if (connection.refusal() == 0) return 0;
   } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): its server has just died
   }
   return fail(EINVAL);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/process.hpp"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -78,7 +79,21 @@ void in_child() noexcept {
 
 }  // namespace
 
-PrivateFd::PrivateFd(UniqueFd fd) noexcept : fd_(std::move(fd)), generation_(generation()) {
+namespace {
+
+// Programs that have closed their standard streams write to them all the same.
+UniqueFd beyond_standard_streams(UniqueFd fd) noexcept {
+  constexpr int kFirst = STDERR_FILENO + 1;
+  if (!fd || fd.get() >= kFirst) [[likely]]
+    return fd;
+  UniqueFd higher(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirst));
+  return higher ? std::move(higher) : std::move(fd);
+}
+
+}  // namespace
+
+PrivateFd::PrivateFd(UniqueFd fd) noexcept
+    : fd_(beyond_standard_streams(std::move(fd))), generation_(generation()) {
   if (fd_) mark(fd_.get());
 }
 

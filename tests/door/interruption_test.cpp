@@ -392,9 +392,16 @@ std::atomic<int> answered_inside{0};
 
 // In the handler the thread calls a door whose number shares a place, in what the thread remembers,
 // with that of the door that it is calling.
-TEST(DoorSignal, AHandlerMayCallAnotherDoor) {
+class DoorSignalOnStack : public ::testing::TestWithParam<int> {};
+
+// The kernel says nothing of an alternate stack to a handler that runs there with SS_AUTODISARM.
+TEST_P(DoorSignalOnStack, AHandlerMayCallAnotherDoor) {
   FARCALL_SKIP_UNDER_TSAN("permits no memory to be allocated in a signal handler");
   in_child([] {
+    const Mapping memory = Mapping::anonymous_shared(1 << 18);
+    const stack_t alternate{
+        .ss_sp = memory.data(), .ss_flags = GetParam(), .ss_size = memory.size()};
+    ASSERT_EQ(::sigaltstack(&alternate, nullptr), 0) << std::strerror(errno);
     static pthread_t client;
     client = ::pthread_self();
     auto disturb = [](char* data, size_t size, door_desc_t*, uint_t) {
@@ -411,6 +418,7 @@ TEST(DoorSignal, AHandlerMayCallAnotherDoor) {
     action.sa_handler = [](int) {
       if (call(inner_door, "inside").data == "inside") ++answered_inside;
     };
+    action.sa_flags = SA_ONSTACK;
     ASSERT_EQ(::sigaction(SIGUSR2, &action, nullptr), 0);
     constexpr int kRounds = 30;
     for (int round = 1; round <= kRounds; ++round) {
@@ -425,6 +433,14 @@ TEST(DoorSignal, AHandlerMayCallAnotherDoor) {
     }
   });
 }
+
+constexpr int kAutoDisarm = static_cast<int>(1U << 31);  // SS_AUTODISARM
+INSTANTIATE_TEST_SUITE_P(Stacks, DoorSignalOnStack,
+                         ::testing::Values(SS_DISABLE, 0, kAutoDisarm), [](const auto& given) {
+                           return given.param == 0             ? "alternate"
+                                  : given.param == SS_DISABLE ? "itsOwn"
+                                                               : "disarmed";
+                         });
 
 sigjmp_buf before_call;
 

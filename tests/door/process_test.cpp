@@ -328,5 +328,16 @@ TEST(DoorExit, ACallInProgressEndsThoughAnotherHoldsTheServersDescriptors) {
   ::kill(*grandchild, SIGKILL);
 }
 
+// A program that has closed its standard streams writes to them all the same, some time.
+TEST(DoorProcess, StandardStreamsThatAreClosedStayClosed) {
+  in_child([] {
+    for (const int fd : {STDIN_FILENO, STDOUT_FILENO}) ::close(fd);
+    const int door = ::door_create(echo, nullptr, 0);
+    const int other = ::dup(STDERR_FILENO);
+    EXPECT_LE(other, STDOUT_FILENO) << "the library has taken what the door has left";
+    EXPECT_EQ(call(door, "x").data, "x");
+  });
+}
+
 }  // namespace
 }  // namespace farcall::door::test

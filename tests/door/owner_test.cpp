@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What somebody may do, through a file of his, to those who open it, and to the server of a door
+// that he attaches there.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include "door/impostor.hpp"
+#include "door/lingering.hpp"
+
+namespace farcall::door::test {
+namespace {
+
+struct DoorOwner : DoorImpostor {
+  Sandbox sandbox;
+  std::string path = sandbox.file("file", 0666);
+
+  void SetUp() override {
+    if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+    ASSERT_EQ(::chown(path.c_str(), kNobody, kNobody), 0);
+  }
+
+  // Runs `opener` while the owner of the file serves its name by hand: each visitor goes to
+  // `serve`, with what it has sent.
+  template <class Serve, class Opener>
+  void beside_owner(Serve serve, Opener opener) {
+    const AttachAddress address(path);
+    Shared<Event> ready;
+    Child owner([&] {
+      ASSERT_TRUE(become(kNobody));
+      const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
+      ASSERT_EQ(::bind(listener.get(), address.get(), address.size), 0);
+      ASSERT_EQ(::listen(listener.get(), 5), 0);
+      ready->happens();
+      for (;;) {
+        const UniqueFd visitor(::accept(listener.get(), nullptr, nullptr));
+        pollfd something{.fd = visitor.get(), .events = POLLIN, .revents = 0};
+        ::poll(&something, 1, -1);
+        try {
+          serve(visitor.get(), take_packet(visitor.get()));
+        } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it hung up
+        }
+      }
+    });
+    ASSERT_TRUE(ready->wait());
+    opener();
+  }
+};
+
+// Root's own descriptor would show him where root writes, and he could undo root's locks.
+TEST_F(DoorOwner, GetsNoDescriptorOfWhatRootOpens) {
+  Shared<std::atomic<int>> brought{};
+  beside_owner(
+      [&](int, const Packet& packet) {
+        if (packet.purpose == kPurposeOpen)
+          brought->store(1 + static_cast<int>(packet.descriptors.size()));
+      },
+      [&] {
+        const UniqueFd opened(::open(path.c_str(), O_RDWR));
+        EXPECT_GE(opened.get(), 0) << std::strerror(errno);
+      });
+  EXPECT_EQ(brought->load(), 1) << "one more than the number of descriptors";
+}
+
+TEST_F(DoorOwner, GetsOneToReadWithOfWhatOthersOpen) {
+  constexpr uid_t kOther = 2000;
+  Shared<std::atomic<int>> seen{};
+  beside_owner(
+      [&](int, const Packet& packet) {
+        if (packet.descriptors.size() != 1) return;
+        seen->store(1 + (::fcntl(packet.descriptors[0].get(), F_GETFL) & (O_ACCMODE | O_APPEND)));
+      },
+      [&] {
+        in_child([&] {
+          ASSERT_TRUE(become(kOther));
+          const UniqueFd opened(::open(path.c_str(), O_RDWR | O_APPEND));
+          EXPECT_GE(opened.get(), 0) << std::strerror(errno);
+        });
+      });
+  EXPECT_EQ(seen->load(), 1 + O_RDONLY);
+}
+
+TEST_F(DoorOwner, MakesNobodyWaitByTheSocketsThatHeSends) {
+  constexpr int kLinger = 60;
+  std::int64_t longest = 0;
+  beside_owner(
+      [&](int visitor, const Packet&) {
+        const UniqueFd socket = lingering(kLinger);
+        send_descriptors(visitor, std::array{socket.get()});
+      },
+      [&] {
+        const std::int64_t begun = now_ns();
+        const UniqueFd opened(::open(path.c_str(), O_RDONLY));
+        longest = now_ns() - begun;
+        EXPECT_GE(opened.get(), 0) << std::strerror(errno);
+      });
+  EXPECT_LT(longest, kLinger * std::int64_t{1'000'000'000} / 2);
+}
+
+// What somebody attaches to files of his own is counted as his, and nobody else is short of it.
+TEST_F(DoorOwner, MayAttachAsManyAsHisShareAndIsToldSo) {
+  giver.door = door;
+  std::vector<std::string> files;
+  for (int i = 0; i < 400; ++i) {
+    files.push_back(sandbox.file("file" + std::to_string(i)));
+    ASSERT_EQ(::chown(files.back().c_str(), kNobody, kNobody), 0);
+  }
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit few{.rlim_cur = 1000, .rlim_max = before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &few);
+  in_child([&] {
+    const UniqueFd his(receive_door(giving));
+    ASSERT_TRUE(become(kNobody));
+    std::size_t attached = 0;
+    while (attached < files.size() && ::fattach(his.get(), files[attached].c_str()) == 0)
+      ++attached;
+    EXPECT_EQ(errno, EAGAIN);
+    EXPECT_GT(attached, 20U);
+    EXPECT_LT(attached, 1000U / 4);
+  });
+  const std::string own = sandbox.file("own");
+  EXPECT_EQ(::fattach(door, own.c_str()), 0) << std::strerror(errno);
+  ::setrlimit(RLIMIT_NOFILE, &before);
+}
+
+TEST(DoorAttachMany, AServerGivesItsDoorAsManyNamesAsItHasDescriptorsFor) {
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  constexpr rlim_t kWanted = 8192;
+  if (before.rlim_max < kWanted) GTEST_SKIP() << "needs root, to have more descriptors";
+  const rlimit many{.rlim_cur = kWanted, .rlim_max = before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &many);
+  const Sandbox sandbox;
+  const int door = ::door_create(echo, nullptr, 0);
+  constexpr int kNames = 1200;
+  for (int i = 0; i < kNames; ++i)
+    ASSERT_EQ(::fattach(door, sandbox.file(std::to_string(i)).c_str()), 0)
+        << i << ": " << std::strerror(errno);
+  const UniqueFd last(::open((sandbox.path() + "/" + std::to_string(kNames - 1)).c_str(), O_RDONLY));
+  EXPECT_EQ(call(last.get(), "x").data, "x");
+  ::door_revoke(door);
+  ::setrlimit(RLIMIT_NOFILE, &before);
+}
+
+}  // namespace
+}  // namespace farcall::door::test
