@@ -208,10 +208,13 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
 
   // Somebody connects.
   void on_readable(std::uint32_t) noexcept override {
-    if (maker_ == 0 || process::same_user(maker_, ::geteuid())) return let_in();
+    if (maker_ == 0 || process::same_user(maker_, ::geteuid()))
+      return acceptor_.accept_waiting(visitor_maker());
     // Who made the listener can have it wait: its flags are its maker's as well.
     try {
-      process::run_later(maker_, [self = shared_from_this()] { self->let_in(); });
+      process::run_later(maker_, [self = shared_from_this()] {
+        if (!self->acceptor_.accept_shared(self->visitor_maker())) self->detach();
+      });
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): its visitors wait
     }
   }
@@ -244,7 +247,7 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
     acceptor_.close();
     names_registration_.stop();
   }
-  void let_in() noexcept;
+  process::Acceptor::Take visitor_maker();
   void names_changed() noexcept {
     alignas(inotify_event) std::array<char, 4096> events;
     while (::read(names_.get(), events.data(), events.size()) > 0) {
@@ -368,8 +371,8 @@ struct Visitors {
 
 }  // namespace
 
-void Attachment::let_in() noexcept {
-  acceptor_.accept_waiting([this](UniqueFd& socket, const Credentials& who, bool full) {
+process::Acceptor::Take Attachment::visitor_maker() {
+  return [this](UniqueFd& socket, const Credentials& who, bool full) {
     process::Charge held(process::Resource::descriptors, who.uid, 1);
     if (full || !held) return;
     auto visitor =
@@ -378,7 +381,7 @@ void Attachment::let_in() noexcept {
     if (visitor->serve()) return;
     visitor->start();
     process::PerProcess<Visitors>::here().add(visitor, who.uid);
-  });
+  };
 }
 
 namespace {

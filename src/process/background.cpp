@@ -53,8 +53,11 @@ class Pool {
   void serve() {
     std::unique_lock guard(lock_);
     for (int pauses = 0;;) {
-      const auto next = std::ranges::find_if(
-          waiting_, [this](const Task& task) { return running_[task.user] < kThreadsPerUser; });
+      const std::size_t most = busy_ < kBackgroundThreads / 2 ? kThreadsPerUser : 1;
+      const auto next = std::ranges::find_if(waiting_, [this, most](const Task& task) {
+        const auto running = running_.find(task.user);
+        return running == running_.end() || running->second < most;
+      });
       if (next == waiting_.end()) {
         if (++pauses < kPauses) {
           // Work comes in bursts, and who brings it is spared the waking of others.
@@ -75,6 +78,7 @@ class Pool {
       pauses = 0;
       const uid_t user = next->user;
       ++running_[user];
+      ++busy_;
       {
         Task mine = std::move(*next);
         waiting_.erase(next);
@@ -82,6 +86,7 @@ class Pool {
         perform(mine);
       }
       guard.lock();
+      --busy_;
       if (--running_[user] == 0) running_.erase(user);
       // What had to wait for this user's turn is seen by this thread, in the next round.
     }
@@ -107,6 +112,7 @@ class Pool {
   std::condition_variable changed_;
   std::deque<Task> waiting_;
   std::unordered_map<uid_t, std::size_t> running_;
+  std::size_t busy_ = 0;  // all of those
   std::size_t threads_ = 0;
   std::size_t idle_ = 0;   // asleep, until they are told
   std::size_t awake_ = 0;  // about to look again

@@ -4,8 +4,9 @@
 // (SO_LINGER), every close and look at a file of FUSE for the process behind it. What came from
 // another process is therefore closed and looked at here, by threads that serve nobody.
 //
-// There are few such threads, made when there is work and gone when there is none, and one user's
-// work takes at most kThreadsPerUser of them.
+// Such threads are made when there is work and gone when there is none. One user's work takes at most
+// kThreadsPerUser of them, and only one where half of them are at work, so that a few users whose
+// work never ends leave some for the others.
 #pragma once
 
 #include <sys/types.h>
@@ -20,7 +21,7 @@
 
 namespace farcall::process {
 
-inline constexpr std::size_t kBackgroundThreads = 16;
+inline constexpr std::size_t kBackgroundThreads = 64;
 inline constexpr std::size_t kThreadsPerUser = 2;
 
 // Closes what `user` has sent, and gives up the charge for it then. What this process's own user,

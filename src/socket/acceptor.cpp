@@ -4,14 +4,17 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "farcall/error.hpp"
 #include "process/background.hpp"
 
 namespace farcall::process {
@@ -73,6 +76,52 @@ void Acceptor::accept_waiting(const Take& take) noexcept {
   }
   // Edges tell of those that come from now on.
   look_again();
+}
+
+// Ends an accept() that waits, by shutting its listener down.
+class Acceptor::Alarm final : public Watch {
+ public:
+  explicit Alarm(UniqueFd listener)
+      : listener_(std::move(listener)),
+        timer_(UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK))) {
+    const itimerspec once{.it_interval = {}, .it_value = {.tv_sec = kLongestAccept.count(), .tv_nsec = 0}};
+    if (!listener_ || !timer_ || ::timerfd_settime(timer_.get(), 0, &once, nullptr) != 0)
+      throw_errno("a timer");
+  }
+  ~Alarm() override { registration_.stop(); }
+  void start(const std::shared_ptr<Alarm>& self) {
+    registration_.start(timer_.get(), EPOLLIN | EPOLLONESHOT, self);
+  }
+  void stop() noexcept { registration_.stop(); }
+  void on_readable(std::uint32_t) noexcept override {
+    rang_ = true;
+    ::shutdown(listener_.get(), SHUT_RDWR);
+  }
+  [[nodiscard]] bool rang() const noexcept { return rang_; }
+
+ private:
+  PrivateFd listener_;  // a duplicate: the other may be closed meanwhile
+  PrivateFd timer_;
+  Registration registration_;
+  std::atomic<bool> rang_{false};
+};
+
+bool Acceptor::accept_shared(const Take& take) noexcept {
+  try {
+    UniqueFd listener;
+    {
+      const std::lock_guard guard(lock_);
+      listener = UniqueFd(::fcntl(listener_.get(), F_DUPFD_CLOEXEC, 3));
+    }
+    const auto alarm = std::make_shared<Alarm>(std::move(listener));
+    alarm->start(alarm);
+    accept_waiting(take);
+    alarm->stop();
+    return !alarm->rang();
+  } catch (const std::exception&) {
+    look_again_later();  // there was no descriptor for a timer
+    return true;
+  }
 }
 
 void Acceptor::look_again() noexcept {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 
@@ -25,9 +26,14 @@ class Acceptor {
   // be turned away. After a few the reactor tells of the rest.
   using Take = std::function<void(UniqueFd& client, const Credentials& who, bool full)>;
   void accept_waiting(const Take& take) noexcept;
+  // The same, of a listener that another process shares and can make a blocking one, on a thread
+  // that may wait. False: it had to be ended after kLongestAccept, and nobody is let in any more.
+  bool accept_shared(const Take& take) noexcept;
+  static constexpr auto kLongestAccept = std::chrono::seconds(3);
   void close() noexcept;
 
  private:
+  class Alarm;
   UniqueFd accept(bool& full) noexcept;
   UniqueFd accept_one() const noexcept;
   void keep_spare() noexcept;

@@ -124,6 +124,50 @@ TEST_F(DoorOwner, MayAttachAsManyAsHisShareAndIsToldSo) {
   ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
+// Who attaches a door shares the flags of the listener with the server, and can have accept() wait.
+// So do more users than there are threads for; the server goes on, and believes none of them.
+TEST_F(DoorOwner, HoldsUpNobodyByAListenerThatWaits) {
+  giver.door = door;
+  constexpr int kUsers = 40;
+  std::vector<std::string> files;
+  for (int i = 0; i < kUsers; ++i) {
+    files.push_back(sandbox.file("file" + std::to_string(i)));
+    ASSERT_EQ(::chown(files.back().c_str(), kNobody + 1 + static_cast<uid_t>(i), kNobody), 0);
+  }
+  Shared<Event> over;
+  std::deque<Child> attackers;
+  Shared<std::atomic<int>> blocking{};
+  for (int i = 0; i < kUsers; ++i)
+    attackers.emplace_back([&, i] {
+      const std::string& file = files[static_cast<std::size_t>(i)];
+      const AttachAddress address(file);
+      const UniqueFd mine(receive_door(giving));
+      ASSERT_TRUE(become(kNobody + 1 + static_cast<uid_t>(i)));
+      const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
+      ASSERT_EQ(::bind(listener.get(), address.get(), address.size), 0);
+      ASSERT_EQ(::listen(listener.get(), 5), 0);
+      const UniqueFd name(::open(file.c_str(), O_PATH));
+      auto [answers, theirs] = packet_socket_pair();
+      send_descriptors(mine.get(), std::array{listener.get(), name.get(), theirs.get()},
+                       kPurposeAttach);
+      pollfd answer{.fd = answers.get(), .events = POLLIN, .revents = 0};
+      ASSERT_EQ(::poll(&answer, 1, 20'000), 1);
+      ::fcntl(listener.get(), F_SETFL, 0);
+      const UniqueFd visitor = visit(address);
+      blocking->fetch_add(1);
+      over->await();
+    });
+  EXPECT_TRUE(eventually([&] { return blocking->load() == kUsers; }));
+  const std::string own = sandbox.file("own");
+  EXPECT_EQ(::fattach(door, own.c_str()), 0) << std::strerror(errno);
+  in_child([&] {
+    ASSERT_TRUE(become(kNobody));
+    const UniqueFd opened(::open(own.c_str(), O_RDONLY));
+    EXPECT_EQ(call(opened.get(), "x").data, "x");
+  });
+  over->happens();
+}
+
 TEST(DoorAttachMany, AServerGivesItsDoorAsManyNamesAsItHasDescriptorsFor) {
   rlimit before{};
   ::getrlimit(RLIMIT_NOFILE, &before);
