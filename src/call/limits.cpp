@@ -5,7 +5,7 @@
 #include <cstring>
 #include <mutex>
 
-#include "process/process.hpp"
+#include "process/per_process.hpp"
 
 namespace farcall::call {
 namespace {

@@ -25,6 +25,7 @@
 #include "process/background.hpp"
 #include "process/identity.hpp"
 #include "process/ledger.hpp"
+#include "process/per_process.hpp"
 #include "socket/acceptor.hpp"
 #include "socket/answers.hpp"
 

@@ -327,6 +327,7 @@ int set_errno_from_exception() noexcept;
 
 template <class Body>
 int guarded(Body body) {
+  (void)process::generation();
   try {
     return body();
   } catch (const std::exception&) {

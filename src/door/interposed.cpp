@@ -8,6 +8,7 @@
 
 #include "door/next.hpp"
 #include "door/real.hpp"
+#include "process/process.hpp"
 
 // Our own, whatever is in front of it.
 extern "C" int farcall_own_close(int fd) __attribute__((visibility("hidden")));
@@ -47,3 +48,14 @@ namespace {
 
 }  // namespace
 }  // namespace farcall::door::real
+
+extern "C" {
+
+// Its children are told nothing by pthread_atfork(3); they must let go of their parent's sockets.
+pid_t _Fork() {
+  const pid_t child = farcall::interpose::next<"_Fork", pid_t()>()();
+  if (child == 0) (void)farcall::process::generation();
+  return child;
+}
+
+}  // extern "C"

@@ -23,6 +23,7 @@ namespace {
 // No exception crosses a C function. A thread that is cancelled does: its stack is unwound.
 template <class Result, class Body>
 Result translated(Body body) {
+  (void)process::generation();
   try {
     return static_cast<Result>(body());
   } catch (const SystemError& error) {

@@ -15,7 +15,7 @@
 #include <unordered_map>
 
 #include "farcall/error.hpp"
-#include "process/process.hpp"
+#include "process/per_process.hpp"
 
 namespace farcall::process {
 namespace {

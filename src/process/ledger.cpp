@@ -9,7 +9,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "process/process.hpp"
+#include "process/per_process.hpp"
 
 namespace farcall::process {
 namespace {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
@@ -15,7 +16,7 @@
 
 namespace farcall::process {
 
-constinit std::atomic<std::uint64_t> detail::forks{1};
+constinit detail::WipedInChildren detail::wiped{};
 constinit std::atomic<std::uint64_t> detail::credentials{1};
 
 namespace {
@@ -64,8 +65,20 @@ void in_parent() noexcept {
   run(Room::door, &Handlers::in_parent);
 }
 
-void in_child() noexcept {
-  detail::forks.fetch_add(1, std::memory_order_relaxed);
+std::atomic<std::uint64_t> newest{0};  // generation; not wiped
+std::atomic<bool> wipes{false};
+
+// Whether this is the one who begins the next generation.
+bool begin_next() noexcept {
+  const std::uint64_t next = newest.load(std::memory_order_relaxed) + 1;
+  std::uint64_t expected = wipes.load(std::memory_order_relaxed) ? 0 : next - 1;
+  if (!detail::wiped.generation.compare_exchange_strong(expected, next, std::memory_order_relaxed))
+    return false;
+  newest.store(next, std::memory_order_relaxed);
+  return true;
+}
+
+void leave_parents_things() noexcept {
   const int last = highest_mark.exchange(0, std::memory_order_relaxed) / 64;
   for (int word = 0; word <= last; ++word) {
     std::uint64_t bits = marks[word].exchange(0, std::memory_order_relaxed);
@@ -75,7 +88,32 @@ void in_child() noexcept {
   run(Room::door, &Handlers::in_child);
 }
 
+void in_child() noexcept {
+  if (begin_next()) leave_parents_things();
+}
+
 [[maybe_unused]] const int kRegistered = ::pthread_atfork(before, in_parent, in_child);
+
+}  // namespace
+
+std::uint64_t detail::begin_generation() noexcept {
+  if (newest.load(std::memory_order_relaxed) == 0) {
+    // The first of all. Where the kernel does not wipe, fork(3) alone is noticed.
+    wipes = ::madvise(&wiped, sizeof wiped, MADV_WIPEONFORK) == 0;
+    std::uint64_t expected = 0;
+    wiped.generation.compare_exchange_strong(expected, 1, std::memory_order_relaxed);
+    newest.store(1, std::memory_order_relaxed);
+  } else {
+    before();
+    if (begin_next()) leave_parents_things();
+    else in_parent();
+  }
+  return wiped.generation.load(std::memory_order_relaxed);
+}
+
+namespace {
+
+[[maybe_unused]] const std::uint64_t kFirstGeneration = generation();
 
 }  // namespace
 

@@ -16,13 +16,24 @@
 namespace farcall::process {
 
 namespace detail {
-extern std::atomic<std::uint64_t> forks;
+// A page of its own, which the kernel empties in every copy of the process: so children notice what
+// they are that no handler of pthread_atfork(3) has told, made by _Fork(3) or clone(2).
+struct alignas(65'536) WipedInChildren {
+  std::atomic<std::uint64_t> generation;
+};
+extern WipedInChildren wiped;
 extern std::atomic<std::uint64_t> credentials;
+std::uint64_t begin_generation() noexcept;
 }  // namespace detail
 
 // Counts the forks that lie between this process and the one that loaded the library. What was
 // made in another generation belongs to another process: it is left alone, not even destroyed.
-inline std::uint64_t generation() noexcept { return detail::forks.load(std::memory_order_relaxed); }
+// Functions for programs ask before they take a lock: a child that notices only now what it is does
+// then what others do when they are forked.
+inline std::uint64_t generation() noexcept {
+  const std::uint64_t now = detail::wiped.generation.load(std::memory_order_relaxed);
+  return now != 0 ? now : detail::begin_generation();
+}
 
 // A descriptor of this process alone: closed in forked children at once, and left alone by
 // destructors that run there.
@@ -57,39 +68,6 @@ void leak_in_child(T& object) noexcept {
 // descriptor is left when they run. For initialisers: few, and once.
 enum class Room : std::uint8_t { call, door };
 void around_fork(Room room, void (*before)(), void (*in_parent)(), void (*in_child)()) noexcept;
-
-// One object for each process that asks for it; it outlives main(), as threads do. A forked child
-// leaves its parent's where it is, locks and all, and makes its own.
-template <class T>
-class PerProcess {
- public:
-  static T& here() {
-    if (T* const now = instance_.load(std::memory_order_acquire)) [[likely]]
-      return *now;
-    static_cast<void>(registered_);
-    const std::lock_guard guard(lock_);
-    T* now = instance_.load(std::memory_order_acquire);
-    if (now == nullptr) {
-      now = new T;
-      // release: pairs with the acquire above, so that the object is seen whole.
-      instance_.store(now, std::memory_order_release);
-    }
-    return *now;
-  }
-
- private:
-  static inline constinit std::atomic<T*> instance_{nullptr};
-  static inline constinit std::mutex lock_;
-  static inline const bool registered_ = [] {
-    around_fork(
-        Room::call, [] { lock_.lock(); }, [] { lock_.unlock(); },
-        [] {
-          instance_.store(nullptr, std::memory_order_release);
-          lock_.unlock();
-        });
-    return true;
-  }();
-};
 
 // One object that a process makes when it first needs it, and that its children go on with. Nobody
 // waits for who is making it, as with a static of a function: that thread may not exist in a forked

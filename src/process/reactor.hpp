@@ -10,6 +10,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "process/per_process.hpp"
 #include "process/process.hpp"
 
 namespace farcall::process {

@@ -339,5 +339,45 @@ TEST(DoorProcess, StandardStreamsThatAreClosedStayClosed) {
   });
 }
 
+// pthread_atfork() tells them nothing.
+TEST(DoorProcess, AChildOfUnderscoreForkHasSessionsOfItsOwn) {
+  const int door = ::door_create(echo, nullptr, 0);
+  in_child([&] {
+    ASSERT_EQ(call(door, "first").data, "first");
+    const pid_t child = ::_Fork();
+    for (int i = 0; i < 2000; ++i) {
+      const std::string text = (child == 0 ? "child " : "parent ") + std::to_string(i);
+      if (call(door, text).data == text) continue;
+      if (child == 0) ::_exit(1);
+      ADD_FAILURE() << "after " << i;
+    }
+    if (child == 0) ::_exit(0);
+    int status = -1;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  });
+}
+
+TEST(DoorProcess, AChildOfUnderscoreForkHidesNoDeath) {
+  const Shared<Event> over;
+  Shared<std::atomic<pid_t>> grandchild{};
+  ScopedServer server([&] {
+    static auto end_with_a_child = [&](char*, size_t, door_desc_t*, uint_t) {
+      const pid_t child = ::_Fork();
+      if (child == 0) {
+        over->await();
+        ::_exit(0);
+      }
+      grandchild->store(child);
+      ::kill(::getpid(), SIGKILL);
+    };
+    return make_door(end_with_a_child);
+  });
+  const Reply reply = call(server.door(), "x");
+  EXPECT_EQ(reply.error, EINTR);
+  EXPECT_EQ(::kill(grandchild->load(), 0), 0) << "it ended first";
+  over->happens();
+}
+
 }  // namespace
 }  // namespace farcall::door::test
