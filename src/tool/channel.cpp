@@ -9,29 +9,27 @@
 
 namespace farcall::tool {
 
-void add_channel(CLI::App& app, int& exit_code) {
-  CLI::App* group = app.add_subcommand("channel", "Look at channels of messages, send to them");
-  group->require_subcommand(1);
+void add_channel(Command root, int& exit_code) {
+  const Command group = root.subcommand("channel", "Look at channels of messages, send to them");
+  group.requires_subcommand();
 
   auto threads = std::make_shared<bool>(false);
-  CLI::App* list = group->add_subcommand("list", "Names, their servers, states and counters");
-  list->add_flag("--threads", *threads, "Tell of each thread that waits, and for whom");
-  list->callback([threads, &exit_code] { exit_code = channel::list(*threads); });
+  const Command list = group.subcommand("list", "Names, their servers, states and counters");
+  list.flag("--threads", *threads, "Tell of each thread that waits, and for whom");
+  list.runs([threads, &exit_code] { exit_code = channel::list(*threads); });
 
   auto send = std::make_shared<channel::Send>();
-  CLI::App* command = group->add_subcommand("send", "Send a message and print its reply");
-  command->add_option("NAME", send->name, "Of the channel; somebody else's is UID/NAME")
-      ->required();
-  command->add_option("DATA", send->data, "The message; without it, all of standard input");
-  CLI::Option* one_way =
-      command->add_flag("--one-way", send->one_way, "Wait until it is received, for no reply");
-  command->add_option("--timeout", send->timeout_s, "Give up after so many seconds (10)")
-      ->check(CLI::NonNegativeNumber);
-  CLI::Option* pulse = command->add_option("--pulse", send->pulse, "A pulse of this code instead")
-                           ->check(CLI::NonNegativeNumber)
-                           ->excludes(one_way);
-  command->add_option("--value", send->value, "Of the pulse")->needs(pulse);
-  command->callback([send, &exit_code] { exit_code = channel::send(*send); });
+  const Command command = group.subcommand("send", "Send a message and print its reply");
+  command.option("NAME", send->name, "Of the channel; somebody else's is UID/NAME").required();
+  command.option("DATA", send->data, "The message; without it, all of standard input");
+  const Option one_way =
+      command.flag("--one-way", send->one_way, "Wait until it is received, for no reply");
+  command.option("--timeout", send->timeout_s, "Give up after so many seconds (10)").not_negative();
+  const Option pulse = command.option("--pulse", send->pulse, "A pulse of this code instead")
+                           .not_negative()
+                           .excludes(one_way);
+  command.option("--value", send->value, "Of the pulse").needs(pulse);
+  command.runs([send, &exit_code] { exit_code = channel::send(*send); });
 }
 
 }  // namespace farcall::tool

@@ -11,12 +11,12 @@
 
 namespace farcall::tool {
 
-void add_clean(CLI::App& app, int& exit_code) {
+void add_clean(Command root, int& exit_code) {
   auto dry_run = std::make_shared<bool>(false);
-  CLI::App* command =
-      app.add_subcommand("clean", "Remove what is left of channels whose processes were killed");
-  command->add_flag("--dry-run", *dry_run, "Only tell what would be removed");
-  command->callback([dry_run, &exit_code] {
+  const Command command =
+      root.subcommand("clean", "Remove what is left of channels whose processes were killed");
+  command.flag("--dry-run", *dry_run, "Only tell what would be removed");
+  command.runs([dry_run, &exit_code] {
     const char* const done = *dry_run ? "would remove" : "removed";
     const std::size_t count = channel::clean_leftovers(
         *dry_run, [&](std::string_view leftover) { fmt::print("{} {}\n", done, leftover); });

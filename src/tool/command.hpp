@@ -1,25 +1,86 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The subcommands of `farcall`, one file each. A command adds itself to the parser and stores its
-// exit code; exceptions that it lets through are reported by main as failures.
+// The subcommands of `farcall`, one file each. A command adds itself to the command line and stores
+// its exit code; exceptions that it lets through are reported by main as failures. What parses the
+// command line is known to command.cpp alone: compiling it takes ten seconds.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tool/exit_code.hpp"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace farcall::tool {
 
-enum ExitCode : int {
-  kSuccess = 0,
-  kFailure = 1,  // something could not be done
-  kUsage = 2,    // the command line asks for what does not exist
+// One option or argument. Copies are the same one; it lives as long as the command line.
+class Option {
+ public:
+  // Says what is wrong with a value, or nothing.
+  using Check = std::function<std::string(const std::string& value)>;
+
+  explicit Option(CLI::Option& option) : option_(&option) {}
+
+  Option required() const;
+  Option separated_by_commas() const;
+  Option shows_default() const;  // in the help: what its variable holds now
+  Option between(int least, int most) const;
+  Option not_negative() const;
+  Option checked(Check check) const;
+  Option excludes(Option other) const;
+  Option needs(Option other) const;
+
+ private:
+  CLI::Option* option_;
 };
 
-void add_compare(CLI::App& app, int& exit_code);
+// One subcommand, or `farcall` itself. Copies are the same one; it lives as long as the command
+// line.
+class Command {
+ public:
+  explicit Command(CLI::App& app) : app_(&app) {}
+
+  Command subcommand(const char* name, const char* help) const;
+  Command hidden_subcommand(const char* name) const;
+  void requires_subcommand() const;
+
+  Option flag(const char* name, bool& value, const char* help) const;
+  // `value` must outlive the command line. Defined, in command.cpp, for the types that are used.
+  template <class T>
+  Option option(const char* name, T& value, const char* help) const;
+  // What is to be done once all of the command line is right.
+  void runs(std::function<void()> body) const;
+
+ private:
+  CLI::App* app_;
+};
+
+class CommandLine {
+ public:
+  CommandLine(const char* name, const char* version, const char* description);
+  ~CommandLine();
+
+  [[nodiscard]] Command root() const { return Command(*app_); }
+  // Runs what was asked for. Returns an exit code where nothing was to run: after the help, or
+  // after telling what is wrong.
+  std::optional<ExitCode> run(int argc, char** argv);
+
+ private:
+  std::unique_ptr<CLI::App> app_;
+};
+
+void add_compare(Command root, int& exit_code);
 // What compare executes in a process with the preload library; not for users.
-void add_compare_slot(CLI::App& app, int& exit_code);
-void add_clean(CLI::App& app, int& exit_code);
-void add_door(CLI::App& app, int& exit_code);
-void add_channel(CLI::App& app, int& exit_code);
-void add_run(CLI::App& app, int& exit_code);
+void add_compare_slot(Command root, int& exit_code);
+void add_clean(Command root, int& exit_code);
+void add_door(Command root, int& exit_code);
+void add_channel(Command root, int& exit_code);
+void add_run(Command root, int& exit_code);
 
 }  // namespace farcall::tool

@@ -144,12 +144,12 @@ int compare_command(const Options& options) {
 
 }  // namespace
 
-void add_compare(CLI::App& app, int& exit_code) {
+void add_compare(Command root, int& exit_code) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand(
+  const Command command = root.subcommand(
       "compare", "Measure what every way between two processes costs on this machine");
   const auto add_list = [&](const char* name, std::vector<std::string>& values, const char* help) {
-    command->add_option(name, values, help)->delimiter(',')->capture_default_str();
+    command.option(name, values, help).separated_by_commas().shows_default();
   };
   add_list("--rows", options->rows,
            "Mechanisms, or groups of them: all, main, controls, channels, shared, linux, peers");
@@ -157,28 +157,27 @@ void add_compare(CLI::App& app, int& exit_code) {
   add_list("--placement", options->placements, "Where the two sides run");
   add_list("--wait", options->waits,
            "Ways of waiting, for rows that have several: spin, adaptive, block (all)");
-  command->add_flag("--quick", options->quick, "Fewer samples: about a second per row");
-  command->add_option("--json", options->json, "Write the figures to this file, - for stdout");
-  command->add_option("--plot", options->picture, "Draw the figures into this PNG file");
-  command->add_flag("--list", options->list, "List the rows and stop");
-  command->add_option("--depth", options->depth,
-                      "How many bytes the channels hold (each mechanism's own default)");
-  command->add_option("--rounds", options->rounds, "How often all rows are measured in turn (5)")
-      ->check(CLI::Range(1, 1000));
+  command.flag("--quick", options->quick, "Fewer samples: about a second per row");
+  command.option("--json", options->json, "Write the figures to this file, - for stdout");
+  command.option("--plot", options->picture, "Draw the figures into this PNG file");
+  command.flag("--list", options->list, "List the rows and stop");
+  command.option("--depth", options->depth,
+                 "How many bytes the channels hold (each mechanism's own default)");
+  command.option("--rounds", options->rounds, "How often all rows are measured in turn (5)")
+      .between(1, 1000);
   command
-      ->add_option("--budget", options->budget_ms,
-                   "Milliseconds per row and round, instead of --quick's or the default")
-      ->check(CLI::Range(1, 60'000));
-  command->add_option("--seed", options->seed, "For the order of rows and the payload")
-      ->capture_default_str();
-  command->callback([options, &exit_code] { exit_code = compare_command(*options); });
+      .option("--budget", options->budget_ms,
+              "Milliseconds per row and round, instead of --quick's or the default")
+      .between(1, 60'000);
+  command.option("--seed", options->seed, "For the order of rows and the payload").shows_default();
+  command.runs([options, &exit_code] { exit_code = compare_command(*options); });
 }
 
-void add_compare_slot(CLI::App& app, int& exit_code) {
+void add_compare_slot(Command root, int& exit_code) {
   auto plan = std::make_shared<int>(-1);
-  CLI::App* command = app.add_subcommand("compare-slot")->group("");  // not in the help
-  command->add_option("PLAN", *plan)->required();
-  command->callback([plan, &exit_code] {
+  const Command command = root.hidden_subcommand("compare-slot");
+  command.option("PLAN", *plan, "").required();
+  command.runs([plan, &exit_code] {
     ::signal(SIGPIPE, SIG_IGN);
     exit_code = slot_main(*plan);
   });

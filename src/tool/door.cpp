@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,11 +15,11 @@
 namespace farcall::tool {
 namespace {
 
-void add_info(CLI::App& group, int& exit_code) {
+void add_info(Command group, int& exit_code) {
   auto targets = std::make_shared<std::vector<std::string>>();
-  CLI::App* command = group.add_subcommand("info", "Tell about doors, by path or by process");
-  command->add_option("TARGET", *targets, "Paths of doors, or numbers of processes")->required();
-  command->callback([targets, &exit_code] {
+  const Command command = group.subcommand("info", "Tell about doors, by path or by process");
+  command.option("TARGET", *targets, "Paths of doors, or numbers of processes").required();
+  command.runs([targets, &exit_code] {
     exit_code = kSuccess;
     for (const std::string& target : *targets) {
       try {
@@ -31,40 +32,39 @@ void add_info(CLI::App& group, int& exit_code) {
   });
 }
 
-void add_call(CLI::App& group, int& exit_code) {
+void add_call(Command group, int& exit_code) {
   auto call = std::make_shared<door::Call>();
-  CLI::App* command = group.add_subcommand("call", "Call a door and print its reply");
-  command->add_option("PATH", call->path, "Where the door is attached")->required();
-  command->add_option("DATA", call->data, "The request; without it, all of standard input");
-  command->add_option("--wait", call->wait_s, "Wait so many seconds for the door to be attached")
-      ->check([](const std::string& text) {
-        double seconds = -1;
-        if (!CLI::detail::lexical_cast(text, seconds) || !(seconds >= 0))
+  const Command command = group.subcommand("call", "Call a door and print its reply");
+  command.option("PATH", call->path, "Where the door is attached").required();
+  command.option("DATA", call->data, "The request; without it, all of standard input");
+  command.option("--wait", call->wait_s, "Wait so many seconds for the door to be attached")
+      .checked([](const std::string& text) {
+        char* end = nullptr;
+        const double seconds = std::strtod(text.c_str(), &end);
+        if (end == text.c_str() || *end != '\0' || !(seconds >= 0))
           return fmt::format("'{}' is no number of seconds", text);
         return std::string();
       });
-  command->callback([call, &exit_code] { exit_code = door::call(*call); });
+  command.runs([call, &exit_code] { exit_code = door::call(*call); });
 }
 
-void add_serve(CLI::App& group, int& exit_code) {
+void add_serve(Command group, int& exit_code) {
   auto serve = std::make_shared<door::Serve>();
-  CLI::App* command = group.add_subcommand(
+  const Command command = group.subcommand(
       "serve", "Attach a door; each call runs COMMAND with the request as its standard input");
-  command->add_option("PATH", serve->path, "Where to attach it; made if it is not there")
-      ->required();
-  command->add_option("COMMAND", serve->command, "After --: a program and its arguments")
-      ->required();
-  command->callback([serve, &exit_code] { exit_code = door::serve(*serve); });
+  command.option("PATH", serve->path, "Where to attach it; made if it is not there").required();
+  command.option("COMMAND", serve->command, "After --: a program and its arguments").required();
+  command.runs([serve, &exit_code] { exit_code = door::serve(*serve); });
 }
 
 }  // namespace
 
-void add_door(CLI::App& app, int& exit_code) {
-  CLI::App* group = app.add_subcommand("door", "Look at doors, call them, serve them");
-  group->require_subcommand(1);
-  add_info(*group, exit_code);
-  add_call(*group, exit_code);
-  add_serve(*group, exit_code);
+void add_door(Command root, int& exit_code) {
+  const Command group = root.subcommand("door", "Look at doors, call them, serve them");
+  group.requires_subcommand();
+  add_info(group, exit_code);
+  add_call(group, exit_code);
+  add_serve(group, exit_code);
 }
 
 }  // namespace farcall::tool

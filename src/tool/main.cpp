@@ -4,34 +4,32 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <optional>
 
 #include "tool/command.hpp"
 
 int main(int argc, char** argv) {
   using namespace farcall::tool;
-  CLI::App app{"farcall: calls and streams between processes at the price of a cache miss"};
-  app.name("farcall");
-  app.set_version_flag("--version", "farcall " FARCALL_VERSION);
-  app.require_subcommand(1);
+  CommandLine line("farcall", "farcall " FARCALL_VERSION,
+                   "farcall: calls and streams between processes at the price of a cache miss");
+  const Command root = line.root();
+  root.requires_subcommand();
   int exit_code = kSuccess;
-  add_compare(app, exit_code);
-  add_compare_slot(app, exit_code);
-  add_clean(app, exit_code);
+  add_compare(root, exit_code);
+  add_compare_slot(root, exit_code);
+  add_clean(root, exit_code);
 #ifdef FARCALL_HAVE_PRELOAD
-  add_run(app, exit_code);
+  add_run(root, exit_code);
 #endif
 #ifdef FARCALL_HAVE_DOORS
-  add_door(app, exit_code);
+  add_door(root, exit_code);
 #endif
 #ifdef FARCALL_HAVE_MESSAGES
-  add_channel(app, exit_code);
+  add_channel(root, exit_code);
 #endif
   try {
-    app.parse(argc, argv);
-    return exit_code;
-  } catch (const CLI::ParseError& error) {
-    // Prints the help that was asked for, or what is wrong.
-    return app.exit(error) == 0 ? kSuccess : kUsage;
+    const std::optional<ExitCode> nothing_to_run = line.run(argc, argv);
+    return nothing_to_run ? *nothing_to_run : exit_code;
   } catch (const std::exception& error) {
     fmt::print(stderr, "farcall: {}\n", error.what());
     return kFailure;

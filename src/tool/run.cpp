@@ -50,20 +50,20 @@ int run_command(Options& options) {
 
 }  // namespace
 
-void add_run(CLI::App& app, int& exit_code) {
+void add_run(Command root, int& exit_code) {
   auto options = std::make_shared<Options>();
-  CLI::App* command =
-      app.add_subcommand("run", "Run a program with its local connections on shared memory");
-  command->add_flag("--stats", options->request.stats,
-                    "When it has ended, print what became of its connections to standard error");
-  command->add_option("--stats-json", options->request.stats_json,
-                      "When it has ended, write that to this file");
-  command->add_flag("--explain", options->explain, "Tell what would happen, and stop");
+  const Command command =
+      root.subcommand("run", "Run a program with its local connections on shared memory");
+  command.flag("--stats", options->request.stats,
+               "When it has ended, print what became of its connections to standard error");
+  command.option("--stats-json", options->request.stats_json,
+                 "When it has ended, write that to this file");
+  command.flag("--explain", options->explain, "Tell what would happen, and stop");
   for (std::size_t i = 0; i < std::size(kSettings); ++i)
-    command->add_option(kSettings[i].option, options->values[i], kSettings[i].help);
-  command->add_option("PROGRAM", options->request.command, "After --: a program and its arguments")
-      ->required();
-  command->callback([options, &exit_code] { exit_code = run_command(*options); });
+    command.option(kSettings[i].option, options->values[i], kSettings[i].help);
+  command.option("PROGRAM", options->request.command, "After --: a program and its arguments")
+      .required();
+  command.runs([options, &exit_code] { exit_code = run_command(*options); });
 }
 
 }  // namespace farcall::tool

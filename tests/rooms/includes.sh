@@ -8,20 +8,19 @@ IFS=';' read -ra directories <<<"$2"
 IFS=';' read -ra finds <<<"$3"
 IFS=';' read -ra misses <<<"$4"
 
+# compile HEADER...: one file that includes them all.
 compile() {
-  printf '#include "%s"\n' "$1" |
+  printf '#include "%s"\n' "$@" |
     "$compiler" -std=c++20 -fsyntax-only -x c++ "${directories[@]/#/-I}" -isystem "$compat" - 2>&1
 }
 # What a door's headers include as programs of Solaris do.
 compat=$PWD/../../include/farcall/compat
 
 failed=0
-for header in "${finds[@]}"; do
-  if ! output=$(compile "$header"); then
-    echo "does not find $header: $output"
-    failed=1
-  fi
-done
+if ! output=$(compile "${finds[@]}"); then
+  echo "does not find all of ${finds[*]}: $output"
+  failed=1
+fi
 for header in "${misses[@]}"; do
   if output=$(compile "$header"); then
     echo "finds $header"

@@ -14,7 +14,7 @@
 #include "farcall/error.hpp"
 #include "farcall/message.h"
 #include "tool/channel/channel.hpp"
-#include "tool/command.hpp"
+#include "tool/exit_code.hpp"
 
 namespace farcall::tool::channel {
 namespace {

@@ -13,7 +13,7 @@
 #include "farcall/error.hpp"
 #include "farcall/message.hpp"
 #include "tool/channel/channel.hpp"
-#include "tool/command.hpp"
+#include "tool/exit_code.hpp"
 
 namespace farcall::tool::channel {
 namespace {

@@ -18,9 +18,9 @@
 #include <thread>
 
 #include "farcall/door.hpp"
-#include "tool/command.hpp"
 #include "tool/door/door.hpp"
 #include "tool/door/status.hpp"
+#include "tool/exit_code.hpp"
 
 namespace farcall::tool::door {
 namespace {

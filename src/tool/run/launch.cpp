@@ -15,7 +15,7 @@
 #include "compare/library.hpp"
 #include "farcall/error.hpp"
 #include "preload/settings.hpp"
-#include "tool/command.hpp"
+#include "tool/exit_code.hpp"
 #include "tool/run/program.hpp"
 #include "tool/run/statistics.hpp"
 

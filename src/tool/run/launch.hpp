@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `farcall run` does. Failures are exceptions, exit codes those of command.hpp.
+// What `farcall run` does. Failures are exceptions, exit codes those of exit_code.hpp.
 #pragma once
 
 #include <string>
