@@ -81,6 +81,13 @@ Client::Client(int port, WaitMode mode, Admission admission)
 Client::~Client() {
   Own* own = own_.load(std::memory_order_acquire);
   if (own->generation == process::generation()) delete own;
+  if (!port_) return;
+  try {
+    // What its server has left there may be long in closing.
+    if (const call::Maker maker = call::maker_of(port_.get()); !maker.trusted)
+      process::close_later(maker.user, std::move(port_));
+  } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it is no socket
+  }
 }
 
 bool Client::dispatched() noexcept { return last_call_dispatched; }
@@ -258,7 +265,7 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
     const bool late = error.code().value() == ETIMEDOUT && !last_call_dispatched;
     outcome = late ? past(deadline) : Outcome::peer_gone;
     if (outcome == Outcome::ok || (!late && !means_gone(error))) {
-      if (results != nullptr) session->drop(results->descriptors);
+      if (results != nullptr) results->descriptors.clear();
       // A refusal leaves the session as it was. A request that could not be sent does not.
       if (last_call_dispatched) give_back(std::move(session));
       throw;
@@ -269,7 +276,7 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
     give_back(std::move(session));
   } else {
     last_call_dispatched = session->dispatched();
-    if (results != nullptr) session->drop(results->descriptors);
+    if (results != nullptr) results->descriptors.clear();
   }
   return outcome;
 }

@@ -4,9 +4,9 @@
 // (SO_LINGER), every close and look at a file of FUSE for the process behind it. What came from
 // another process is therefore closed and looked at here, by threads that serve nobody.
 //
-// Such threads are made when there is work and gone when there is none. One user's work takes at most
-// kThreadsPerUser of them, and only one where half of them are at work, so that a few users whose
-// work never ends leave some for the others.
+// Such threads are made when there is work and gone when there is none. One user's work takes at
+// most kThreadsPerUser of them, and only one where half of them are at work, so that a few users
+// whose work never ends leave some for the others.
 #pragma once
 
 #include <sys/types.h>
@@ -29,9 +29,9 @@ inline constexpr std::size_t kThreadsPerUser = 2;
 // memory or no thread.
 void close_later(uid_t user, UniqueFd fd, Charge held = {}) noexcept;
 void close_later(uid_t user, std::vector<UniqueFd>&& fds) noexcept;
-// Closes a socket in which there may be packets that nobody has taken, which may hold anything;
-// here, where there are none.
-void close_unread(PrivateFd&& socket) noexcept;
+// Tells the other side of a unix socket, that user's, at once that this one is gone. Packets that
+// nobody has taken, or that come at the last moment, may hold anything; they go as above.
+void hang_up_later(uid_t user, PrivateFd&& socket) noexcept;
 // Does `work` for `user`; what it throws is dropped. Throws SystemError: EAGAIN, where that user
 // has too much waiting or there is no thread.
 void run_later(uid_t user, std::function<void()> work);
