@@ -188,18 +188,50 @@ TEST_F(MessageUntrustedServer, SendsNothingWithANameThatItsClientWaitsFor) {
   });
 }
 
+bool has_stopped(pid_t process) {
+  return eventually([&] {
+    siginfo_t info{};
+    return ::waitid(P_PID, static_cast<id_t>(process), &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid == process;
+  });
+}
+
 TEST_F(MessageUntrustedServer, LeavesNothingBehindANameThatItsClientWaitsFor) {
-  const auto one_more = [&](UniqueFd& line) {
+  const Shared<Event> ready;
+  const Shared<Event> connected;
+  const Shared<Event> stopped;
+  Child hostile([&] {
+    ASSERT_TRUE(become(kNobody));
+    UniqueFd slow = lingering(kLong);
+    const UniqueFd listener = listen_at(kOpenPrefix, name_);
+    ready->happens();
+    pollfd comes{.fd = listener.get(), .events = POLLIN, .revents = 0};
+    (void)::poll(&comes, 1, static_cast<int>(kPatience.count()));
+    const UniqueFd line(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    connected->happens();
+    ASSERT_TRUE(stopped->wait());
     const UniqueFd inner = give_connection(line.get());
-    FdMessage fd_message;
-    fd_message.descriptors.push_back(lingering(kLong));
-    send_fd_message(line.get(), fd_message);
-  };
-  beside(one_more, [&] {
+    FdMessage one_more;
+    one_more.descriptors.push_back(std::move(slow));
+    send_fd_message(line.get(), one_more);
+    one_more.descriptors.clear();
+    done_->happens();
+    for (;;) ::pause();
+  });
+  ASSERT_TRUE(ready->wait());
+  // All is there before it looks.
+  Child victim([&] {
     const int connection = farcall_name_open(name_.c_str());
     EXPECT_GT(connection, 0) << std::strerror(errno);
     EXPECT_EQ(farcall_disconnect(connection), 0);
   });
+  ASSERT_TRUE(connected->wait());
+  ::kill(victim.pid(), SIGSTOP);
+  ASSERT_TRUE(has_stopped(victim.pid()));
+  stopped->happens();
+  ASSERT_TRUE(done_->wait());
+  ::kill(victim.pid(), SIGCONT);
+  EXPECT_EQ(victim.join(), 0);
 }
 
 TEST_F(MessageUntrustedServer, LeavesNothingInAConnectionThatItsClientWaitsFor) {
