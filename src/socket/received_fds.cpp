@@ -13,6 +13,6 @@ void ReceivedFds::append(ReceivedFds&& more) {
   more.fds_.clear();
 }
 
-void ReceivedFds::hand_over() noexcept { process::close_later(sender_, std::exchange(fds_, {})); }
+void ReceivedFds::hand_over() noexcept { fds_.clear(); }
 
 }  // namespace farcall
