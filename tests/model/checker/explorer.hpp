@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The inside of the checker: fibers, choices, and the states that have been seen.
+#pragma once
+
+#include <csetjmp>
+#include <functional>
+#include <unordered_set>
+
+#include "model/checker/checker.hpp"
+#include "model/checker/kernel.hpp"
+#include "model/checker/memory.hpp"
+
+namespace farcall::model {
+
+class Explorer {
+ public:
+  static Explorer& here();
+
+  Result explore(const MakeScenario& make, const Options& options);
+
+  [[nodiscard]] bool running() const noexcept { return current_ >= 0; }
+  [[nodiscard]] unsigned current() const noexcept { return static_cast<unsigned>(current_); }
+  [[nodiscard]] std::size_t threads() const noexcept { return bodies_; }
+  Memory& memory() noexcept { return memory_; }
+  Kernel& kernel() noexcept { return kernel_; }
+
+  // Before an operation that other threads notice: any of them may come first.
+  void step(const char* what, const std::source_location* where = nullptr);
+  // Sleeps until `ready`. True: its deadline has come instead.
+  bool block(const char* why, bool has_deadline, const std::function<bool()>& ready);
+  void pause();
+  void hold(const void* word) { held_.push_back(word); }
+  [[nodiscard]] bool is_held(const void* word) const noexcept;
+  std::memory_order pass(Kind kind, std::memory_order order, const std::source_location& where);
+  void tell(std::uint64_t value) noexcept {
+    if (!trace_.empty()) trace_.back().value = value;
+  }
+  // Whether the thread has paused in vain, and is to see what is newest.
+  [[nodiscard]] bool sees_newest() const noexcept { return fibers_[current()].fresh; }
+  void saw_something() noexcept { fibers_[current()].fresh = false; }
+
+  unsigned choose(unsigned count);
+  [[noreturn]] void fail(const std::string& what);
+
+ private:
+  enum class Status : std::uint8_t { ready, blocked, pausing, done };
+  struct Fiber {
+    std::unique_ptr<char[]> stack;
+    std::jmp_buf base;
+    std::jmp_buf resume;
+    Status status = Status::done;
+    bool fresh = false;
+    bool has_deadline = false;
+    bool timed_out = false;
+    const char* why = "";
+    const std::function<bool()>* ready = nullptr;
+    std::uint64_t stores_seen = 0;
+    struct Exceptions {
+      void* caught = nullptr;
+      unsigned uncaught = 0;
+    } exceptions;
+    Site last;  // the last operation, which tells fences apart
+  };
+  struct Choice {
+    unsigned taken;
+    unsigned count;
+  };
+  struct Option {
+    unsigned thread;
+    bool timeout;
+  };
+  struct Step {
+    unsigned thread;
+    const char* what;
+    const char* file;
+    unsigned line;
+    std::uint64_t value;
+  };
+  enum : int { kMade = 1, kOver = 2, kGivenUp = 3, kFailed = 4 };
+
+  void make_fiber(Fiber& fiber);
+  static void fiber_main();
+  [[noreturn]] void leave(int how);
+  int run(Scenario& scenario);
+  void reset();
+  bool advance();
+  // Where the next step is made; the calling thread goes on when it is chosen again.
+  void reschedule();
+  void list_options();
+  [[nodiscard]] bool can_run(const Fiber& fiber) const;
+  [[nodiscard]] std::uint64_t state() const;
+  [[noreturn]] void stuck();
+  void resume(unsigned thread);
+  [[nodiscard]] std::string steps() const;
+
+  static constexpr std::size_t kStack = 256 * 1024;
+  static constexpr std::size_t kMostSteps = 4'000;
+
+  Memory memory_;
+  Kernel kernel_;
+  std::array<Fiber, kMostThreads> fibers_;
+  std::size_t bodies_ = 0;
+  int current_ = -1;
+  bool skip_step_ = false;
+  std::jmp_buf main_;
+  Scenario* scenario_ = nullptr;
+  const Options* options_ = nullptr;
+  std::vector<Choice> choices_;
+  std::size_t depth_ = 0;
+  std::unordered_set<std::uint64_t> seen_;
+  std::vector<Option> available_;
+  std::vector<Step> trace_;
+  std::vector<const void*> held_;
+  unsigned timeouts_left_ = 0;
+  Result result_;
+};
+
+}  // namespace farcall::model
