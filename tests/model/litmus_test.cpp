@@ -55,9 +55,10 @@ struct Final : Program {
 };
 
 template <class Kind = Program>
-std::set<std::string> outcomes(std::initializer_list<Program::Thread> bodies) {
+std::set<std::string> outcomes(std::initializer_list<Program::Thread> bodies,
+                               const Options& options = {}) {
   std::set<std::string> all;
-  const Result result = explore([&] { return std::make_unique<Kind>(bodies, all); });
+  const Result result = explore([&] { return std::make_unique<Kind>(bodies, all); }, options);
   if (!result.failure.empty()) return {result.failure.substr(0, result.failure.find('\n'))};
   EXPECT_TRUE(result.complete);
   return all;
@@ -382,7 +383,8 @@ TEST(ModelLitmus, AHeavyFencePairsWithNone) {
                         w.y.store(1, relaxed);
                         syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
                         r[1] = w.x.load(relaxed);
-                      }}),
+                      }},
+                     {.fences_reach_all = true}),
             (Set{"01", "10", "11"}));
 }
 

@@ -50,9 +50,12 @@ bool really_exchange(void* address, unsigned size, std::uint64_t& expected,
 Result explore(const MakeScenario& make, const Options& options) {
   return explorer().explore(make, options);
 }
-void share(void* base, std::size_t size) { explorer().memory().share(base, size); }
+void share(void* base, std::size_t size, bool mirrored) {
+  explorer().memory().share(base, size, mirrored);
+}
 void hold(const void* word) { explorer().hold(word); }
 void forgive_copies() { explorer().memory().forgive_copies(); }
+int connect() { return explorer().kernel().connect(); }
 void require(bool what, const char* text) {
   if (!what) explorer().fail(text);
 }
@@ -64,8 +67,12 @@ int current_thread() noexcept {
 
 std::uint64_t load(const void* address, unsigned size, std::memory_order order,
                    const std::source_location& where) {
+  address = explorer().memory().first_copy(address);
   if (!is_modelled(address) || explorer().is_held(address)) return really_load(address, size);
-  explorer().step("load", &where);
+  if (explorer().is_early(address, false))
+    explorer().early_step("load", &where);
+  else
+    explorer().step("load", &where);
   order = explorer().pass(Kind::load, order, where);
   const std::uint64_t value = explorer().memory().load(explorer().current(), address, size, order,
                                                        explorer().sees_newest());
@@ -75,6 +82,7 @@ std::uint64_t load(const void* address, unsigned size, std::memory_order order,
 
 void store(void* address, unsigned size, std::uint64_t value, std::memory_order order,
            const std::source_location& where) {
+  address = explorer().memory().first_copy(address);
   if (!is_modelled(address)) {
     std::uint64_t before = really_load(address, size);
     while (!really_exchange(address, size, before, value)) {
@@ -82,7 +90,11 @@ void store(void* address, unsigned size, std::uint64_t value, std::memory_order 
     return;
   }
   if (explorer().is_held(address)) return;
-  explorer().step("store", &where);
+  explorer().learn_store(address);
+  if (explorer().is_early(address, true))
+    explorer().early_step("store", &where);
+  else
+    explorer().step("store", &where);
   explorer().tell(value);
   order = explorer().pass(Kind::store, order, where);
   explorer().memory().store(explorer().current(), address, size, value, order);
@@ -97,6 +109,7 @@ std::uint64_t update(void* address, unsigned size,
     }
     return before;
   }
+  explorer().learn_store(address);
   explorer().step("update", &where);
   order = explorer().pass(Kind::update, order, where);
   const std::uint64_t value =
@@ -110,6 +123,7 @@ bool compare_exchange(void* address, unsigned size, std::uint64_t& expected, std
                       std::memory_order success, std::memory_order failure,
                       const std::source_location& where) {
   if (!is_modelled(address)) return really_exchange(address, size, expected, desired);
+  explorer().learn_store(address);
   explorer().step("compare and exchange", &where);
   success = explorer().pass(Kind::update, success, where);
   failure = explorer().pass(Kind::exchange_failed, failure, where);

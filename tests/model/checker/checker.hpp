@@ -34,7 +34,6 @@ struct Site {
   unsigned column = 0;
   Kind kind = Kind::load;
   std::memory_order order = std::memory_order::relaxed;
-  std::string function;
   std::string behind_file;
   unsigned behind_line = 0;
   auto operator<=>(const Site&) const = default;
@@ -61,8 +60,9 @@ struct Options {
   const Mutation* mutation = nullptr;
   std::set<Site>* sites = nullptr;  // gets all that are passed
   std::uint64_t most_states = 3'000'000;
-  unsigned timeouts = 0;    // so many sleeps with a deadline may end by it
-  bool pauses_wait = true;  // relax(): until another thread has stored something
+  unsigned timeouts = 0;          // so many sleeps with a deadline may end by it
+  bool pauses_wait = true;        // relax(): until another thread has stored something
+  bool fences_reach_all = false;  // membarrier(2) is used
 };
 
 struct Result {
@@ -76,11 +76,14 @@ Result explore(const MakeScenario& make, const Options& options = {});
 // --- For scenarios: before their threads run.
 
 // Memory that threads share. What else they use must be each thread's own.
-void share(void* base, std::size_t size);
+// Mirrored: the same bytes once more behind them, as map_twice() maps them.
+void share(void* base, std::size_t size, bool mirrored = false);
 // A word that is a hint only, and chooses among ways that are all right: it stays as it is.
 void hold(const void* word);
 // See Memory::forgive_copies().
 void forgive_copies();
+// Two descriptors that are connected: the one returned, and the next.
+int connect();
 
 // --- For their threads.
 

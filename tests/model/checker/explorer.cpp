@@ -26,10 +26,7 @@ unsigned starting;  // the fiber that is being made
 
 }  // namespace
 
-Explorer& Explorer::here() {
-  static Explorer explorer;
-  return explorer;
-}
+Explorer Explorer::one_;
 
 // --- Fibers
 
@@ -40,10 +37,7 @@ void Explorer::fiber_main() {
   const unsigned mine = starting;
   if (_setjmp(self.fibers_[mine].base) == 0) _longjmp(self.main_, kMade);
   const auto thread = static_cast<unsigned>(self.current_);
-  // It was chosen for its first step.
-  self.skip_step_ = true;
   self.scenario_->threads[thread]();
-  self.skip_step_ = false;
   self.fibers_[thread].status = Status::done;
   self.reschedule();
   std::abort();  // nobody runs what is done
@@ -89,13 +83,27 @@ int Explorer::run(Scenario& scenario) {
     fiber.status = Status::ready;
     fiber.fresh = fiber.timed_out = fiber.has_deadline = false;
     fiber.exceptions = {};
-    fiber.last = {};
+    fiber.last_file = "";
+    fiber.last_line = 0;
     std::memcpy(&fiber.resume, &fiber.base, sizeof fiber.base);
   }
+  if (const int early = run_to_first_steps(); early != kMade) return early;
   const int how = _setjmp(main_);
   if (how == 0) reschedule();
   current_ = -1;
   *reinterpret_cast<Fiber::Exceptions*>(__cxxabiv1::__cxa_get_globals()) = {};
+  return how;
+}
+
+int Explorer::run_to_first_steps() {
+  starting_ = true;
+  static unsigned next;  // what changes between setjmp and longjmp
+  int how = kMade;
+  for (next = 0; next < bodies_ && how == kMade; ++next) {
+    how = _setjmp(main_);
+    if (how == 0) resume(next);
+  }
+  starting_ = false;
   return how;
 }
 
@@ -132,6 +140,8 @@ Result Explorer::explore(const MakeScenario& make, const Options& options) {
   result_ = {};
   choices_.clear();
   seen_.clear();
+  learned_.clear();
+  bool more = true;
   do {
     reset();
     const std::unique_ptr<Scenario> scenario = make();
@@ -142,8 +152,15 @@ Result Explorer::explore(const MakeScenario& make, const Options& options) {
       if (how == 0) scenario->finish();
     }
     if (how == kFailed) return result_;
+    if (how == kAnew) {
+      choices_.clear();
+      seen_.clear();
+      more = true;
+      continue;
+    }
     if (seen_.size() > options.most_states) return result_;
-  } while (advance());
+    more = advance();
+  } while (more);
   result_.complete = true;
   return result_;
 }
@@ -196,6 +213,11 @@ std::uint64_t Explorer::state() const {
 }
 
 void Explorer::reschedule() {
+  if (starting_) {
+    Fiber& mine = fibers_[current()];
+    if (mine.status == Status::done || _setjmp(mine.resume) == 0) leave(kMade);
+    return;
+  }
   list_options();
   if (available_.empty()) {
     if (std::ranges::any_of(fibers_.begin(), fibers_.begin() + static_cast<std::ptrdiff_t>(bodies_),
@@ -220,6 +242,35 @@ void Explorer::reschedule() {
 }
 
 // --- Steps
+
+// A store that is made earlier than in some other order of steps permits all that came of that one:
+// whoever reads may still read what is older, and whoever stores may still come before it. Not so
+// where the kernel looks at the newest value, or fences reach a thread wherever it is. And a load
+// is as good now as later, if nobody else ever stores there. What is believed of a word is learned:
+// an execution that shows otherwise makes all begin anew.
+bool Explorer::is_early(const void* word, bool stores) const noexcept {
+  if (options_->fences_reach_all) return false;
+  const auto found = learned_.find(memory_.key_of(word));
+  const unsigned known = found == learned_.end() ? 0 : found->second;
+  if (stores) return (known & kSleptOn) == 0;
+  return (known & ~kSleptOn & ~(1U << current())) == 0;
+}
+
+void Explorer::learn(const void* word, unsigned what) {
+  unsigned& known = learned_[memory_.key_of(word)];
+  if ((known & what) == what) return;
+  known |= what;
+  if (!options_->fences_reach_all) leave(kAnew);
+}
+
+void Explorer::early_step(const char* what, const std::source_location* where) {
+  if (trace_.size() >= kMostSteps) fail("it does not end");
+  trace_.push_back({.thread = current(),
+                    .what = what,
+                    .file = where->file_name(),
+                    .line = where->line(),
+                    .value = 0});
+}
 
 void Explorer::step(const char* what, const std::source_location* where) {
   if (trace_.size() >= kMostSteps) fail("it does not end");
@@ -265,23 +316,26 @@ std::memory_order Explorer::pass(Kind kind, std::memory_order order,
                                  const std::source_location& where) {
   Fiber& mine = fibers_[current()];
   const Mutation* const mutation = options_->mutation;
-  if (mutation == nullptr && options_->sites == nullptr) return order;
-  Site site{.file = base_name(where.file_name()),
-            .line = where.line(),
-            .column = where.column(),
-            .kind = kind,
-            .order = order,
-            .function = where.function_name(),
-            .behind_file = {},
-            .behind_line = 0};
-  if (kind == Kind::fence) {
-    site.behind_file = mine.last.file;
-    site.behind_line = mine.last.line;
-  } else {
-    mine.last = site;
+  if (options_->sites != nullptr)
+    options_->sites->insert({.file = where.file_name(),
+                             .line = where.line(),
+                             .column = where.column(),
+                             .kind = kind,
+                             .order = order,
+                             .behind_file = kind == Kind::fence ? mine.last_file : "",
+                             .behind_line = kind == Kind::fence ? mine.last_line : 0});
+  const auto is_mutated = [&](const Site& site) {
+    return site.line == where.line() && site.column == where.column() && site.kind == kind &&
+           site.order == order && site.file == where.file_name() &&
+           (kind != Kind::fence ||
+            (site.behind_line == mine.last_line && site.behind_file == mine.last_file));
+  };
+  if (mutation != nullptr && is_mutated(mutation->site)) return mutation->to;
+  if (kind != Kind::fence) {
+    mine.last_file = where.file_name();
+    mine.last_line = where.line();
   }
-  if (options_->sites != nullptr) options_->sites->insert(site);
-  return mutation != nullptr && mutation->site == site ? mutation->to : order;
+  return order;
 }
 
 // --- What has gone wrong

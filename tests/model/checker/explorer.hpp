@@ -5,6 +5,7 @@
 
 #include <csetjmp>
 #include <functional>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "model/checker/checker.hpp"
@@ -15,7 +16,7 @@ namespace farcall::model {
 
 class Explorer {
  public:
-  static Explorer& here();
+  static Explorer& here() noexcept { return one_; }
 
   Result explore(const MakeScenario& make, const Options& options);
 
@@ -25,8 +26,15 @@ class Explorer {
   Memory& memory() noexcept { return memory_; }
   Kernel& kernel() noexcept { return kernel_; }
 
-  // Before an operation that other threads notice: any of them may come first.
+  // Before an operation that may depend on what other threads do: any of them may come first.
   void step(const char* what, const std::source_location* where = nullptr);
+  // A step that need not wait for anybody, see Explorer::is_early().
+  void early_step(const char* what, const std::source_location* where);
+  // Whether an operation may be run at once, before all that others do.
+  [[nodiscard]] bool is_early(const void* word, bool stores) const noexcept;
+  // What is learned of a word: who stores to it, and whether somebody sleeps on it.
+  void learn_store(const void* word) { learn(word, 1U << current()); }
+  void learn_sleep(const void* word) { learn(word, kSleptOn); }
   // Sleeps until `ready`. True: its deadline has come instead.
   bool block(const char* why, bool has_deadline, const std::function<bool()>& ready);
   void pause();
@@ -60,7 +68,8 @@ class Explorer {
       void* caught = nullptr;
       unsigned uncaught = 0;
     } exceptions;
-    Site last;  // the last operation, which tells fences apart
+    const char* last_file = "";  // of the last operation, which tells fences apart
+    unsigned last_line = 0;
   };
   struct Choice {
     unsigned taken;
@@ -77,12 +86,15 @@ class Explorer {
     unsigned line;
     std::uint64_t value;
   };
-  enum : int { kMade = 1, kOver = 2, kGivenUp = 3, kFailed = 4 };
+  enum : int { kMade = 1, kOver = 2, kGivenUp = 3, kFailed = 4, kAnew = 5 };
+  static constexpr unsigned kSleptOn = 1U << 31;
 
   void make_fiber(Fiber& fiber);
   static void fiber_main();
   [[noreturn]] void leave(int how);
   int run(Scenario& scenario);
+  int run_to_first_steps();
+  void learn(const void* word, unsigned what);
   void reset();
   bool advance();
   // Where the next step is made; the calling thread goes on when it is chosen again.
@@ -97,12 +109,15 @@ class Explorer {
   static constexpr std::size_t kStack = 256 * 1024;
   static constexpr std::size_t kMostSteps = 4'000;
 
+  static Explorer one_;
+
   Memory memory_;
   Kernel kernel_;
   std::array<Fiber, kMostThreads> fibers_;
   std::size_t bodies_ = 0;
   int current_ = -1;
   bool skip_step_ = false;
+  bool starting_ = false;  // each thread runs until its first step
   std::jmp_buf main_;
   Scenario* scenario_ = nullptr;
   const Options* options_ = nullptr;
@@ -112,6 +127,7 @@ class Explorer {
   std::vector<Option> available_;
   std::vector<Step> trace_;
   std::vector<const void*> held_;
+  std::unordered_map<std::uint32_t, unsigned> learned_;  // by the key of a word
   unsigned timeouts_left_ = 0;
   Result result_;
 };

@@ -47,6 +47,7 @@ void Kernel::leave_behind(View& view, std::uint64_t& version) {
 
 long Kernel::futex_wait(const void* word, std::uint32_t expected, bool has_deadline) {
   const unsigned thread = explorer().current();
+  explorer().learn_sleep(word);
   explorer().step("futex wait");
   const std::uint64_t value = explorer().memory().load(thread, word, sizeof(std::uint32_t),
                                                        std::memory_order_relaxed, true);

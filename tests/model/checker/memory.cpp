@@ -45,6 +45,7 @@ void Memory::reset() noexcept {
     region.touched = false;
   }
   region_count_ = location_count_ = 0;
+  lowest_ = highest_ = nullptr;
   threads_.fill({});
   seq_cst_.clear();
   fences_ = 0;
@@ -52,13 +53,29 @@ void Memory::reset() noexcept {
   forgiving_ = false;
 }
 
-void Memory::share(void* base, std::size_t size) {
+void Memory::share(void* base, std::size_t size, bool mirrored) {
   if (region_count_ == kMostRegions) violation("too many regions");
   Region& region = regions_[region_count_++];
   region.base = static_cast<std::byte*>(base);
   region.size = size;
+  region.mirrored = mirrored;
+  const std::byte* const end = region.base + (mirrored ? 2 : 1) * size;
+  lowest_ = region_count_ == 1 ? region.base : std::min<const std::byte*>(lowest_, region.base);
+  highest_ = region_count_ == 1 ? end : std::max(highest_, end);
   region.bytes.resize(size);
   region.locations.resize(size);
+}
+
+void* Memory::first_copy(const void* address) const noexcept {
+  auto* const where = const_cast<std::byte*>(static_cast<const std::byte*>(address));
+  if (where < lowest_ || where >= highest_) return where;
+  for (unsigned i = 0; i < region_count_; ++i) {
+    const Region& region = regions_[i];
+    if (region.mirrored && where >= region.base + region.size &&
+        where < region.base + 2 * region.size)
+      return where - region.size;
+  }
+  return where;
 }
 
 Location& Memory::location(const void* address, unsigned size) {
@@ -76,8 +93,7 @@ Location& Memory::location(const void* address, unsigned size) {
   region.locations[offset] = static_cast<std::uint8_t>(location_count_);
   at.address = region.base + offset;
   at.size = size;
-  at.key = static_cast<std::uint32_t>((&region - regions_.data()) << 24 |
-                                      static_cast<std::ptrdiff_t>(offset));
+  at.key = key_of(where);
   at.messages.emplace_back().value = value_at(where, size);
   at.order.push_back(0);
   at.position.push_back(0);

@@ -100,7 +100,21 @@ class Memory {
 
   void reset() noexcept;
   // Memory that the threads share. Words of it that nobody has touched yet are what they are.
-  void share(void* base, std::size_t size);
+  void share(void* base, std::size_t size, bool mirrored);
+  // Of memory that is mapped twice.
+  [[nodiscard]] void* first_copy(const void* address) const noexcept;
+  // How many bytes follow in the same region, or none.
+  [[nodiscard]] std::size_t room(const std::byte* address) const noexcept {
+    const Region* const region = region_of(address);
+    return region == nullptr ? SIZE_MAX
+                             : static_cast<std::size_t>(region->base + region->size - address);
+  }
+  // Of a word; the same in all executions.
+  [[nodiscard]] std::uint32_t key_of(const void* address) const noexcept {
+    const auto* const where = static_cast<const std::byte*>(address);
+    const Region* const region = region_of(where);
+    return static_cast<std::uint32_t>((region - regions_.data()) << 24 | (where - region->base));
+  }
   [[nodiscard]] bool is_shared(const void* address) const noexcept {
     return region_of(static_cast<const std::byte*>(address)) != nullptr;
   }
@@ -154,6 +168,7 @@ class Memory {
   struct Region {
     std::byte* base = nullptr;
     std::size_t size = 0;
+    bool mirrored = false;
     std::vector<Byte> bytes;
     std::vector<std::uint8_t> locations;  // by offset; the index plus one
     bool touched = false;
@@ -178,6 +193,7 @@ class Memory {
   };
 
   [[nodiscard]] const Region* region_of(const std::byte* address) const noexcept {
+    if (address < lowest_ || address >= highest_) return nullptr;
     for (unsigned i = 0; i < region_count_; ++i)
       if (address - regions_[i].base >= 0 &&
           static_cast<std::size_t>(address - regions_[i].base) < regions_[i].size)
@@ -216,6 +232,8 @@ class Memory {
 
   std::array<Region, kMostRegions> regions_;
   unsigned region_count_ = 0;
+  const std::byte* lowest_ = nullptr;  // of all regions
+  const std::byte* highest_ = nullptr;
   std::array<Location, kMostLocations> locations_;
   unsigned location_count_ = 0;
   std::array<Thread, kMostThreads> threads_;

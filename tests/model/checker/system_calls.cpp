@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdarg>
 #include <cstring>
@@ -58,10 +59,21 @@ void unlock(std::mutex& real) {
 
 void* copy(void* to, const void* from, std::size_t size) {
   Memory& memory = explorer().memory();
-  if (explorer().running() && size != 0 && (memory.is_shared(to) || memory.is_shared(from)))
-    memory.copy(explorer().current(), to, from, size);
-  else
-    std::memmove(to, from, size);
+  // Piece by piece, where memory is mapped twice and the end of its first copy is crossed.
+  auto* into = static_cast<std::byte*>(to);
+  const auto* source = static_cast<const std::byte*>(from);
+  while (size != 0) {
+    auto* const here = static_cast<std::byte*>(memory.first_copy(into));
+    const auto* const there = static_cast<const std::byte*>(memory.first_copy(source));
+    const std::size_t piece = std::min({size, memory.room(here), memory.room(there)});
+    if (explorer().running() && (memory.is_shared(here) || memory.is_shared(there)))
+      memory.copy(explorer().current(), here, there, piece);
+    else
+      std::memmove(here, there, piece);
+    into += piece;
+    source += piece;
+    size -= piece;
+  }
   return to;
 }
 

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whether each memory order and each fence is needed: every one that is passed is weakened, one at a
+// time, and some scenario must then go wrong. What may be weaker should be, or an excuse says why it
+// stays as it is.
+#pragma once
+
+#include <initializer_list>
+#include <string_view>
+#include <vector>
+
+#include "model/checker/checker.hpp"
+
+namespace farcall::model {
+
+struct Check {
+  const char* name;
+  MakeScenario make;
+  Options options;
+};
+
+// An order that no scenario needs. It is found by the text of its line, so that it must be looked at
+// again when that changes; and an excuse that nothing needs is an error, too.
+struct Excuse {
+  std::string_view file;     // the end of its name
+  std::string_view text;     // in the line of the operation, or of what a fence follows
+  std::string_view weaker;   // as in "acquire to relaxed"
+  std::string_view because;  // for who reads the test
+};
+
+// Runs the checks as they are, and then with each operation of `files` weakened.
+void expect_every_order_matters(const std::vector<Check>& checks,
+                                std::initializer_list<std::string_view> files,
+                                const std::vector<Excuse>& excuses = {});
+
+// Runs one check; its failure is the test's.
+Result expect_right(const Check& check);
+
+// Larger bounds, for the soak: FARCALL_MODEL_SOAK=1.
+bool soaking();
+
+}  // namespace farcall::model
