@@ -59,8 +59,9 @@ int connect() { return explorer().kernel().connect(); }
 void require(bool what, const char* text) {
   if (!what) explorer().fail(text);
 }
-void confirm_copies() { explorer().memory().confirm(explorer().current()); }
-void discard_copies() { explorer().memory().discard(explorer().current()); }
+void settle_copies(const std::byte* begin, const std::byte* end) {
+  if (explorer().running()) explorer().memory().settle_copies(explorer().current(), begin, end);
+}
 int current_thread() noexcept {
   return explorer().running() ? static_cast<int>(explorer().current()) : -1;
 }
@@ -112,9 +113,9 @@ std::uint64_t update(void* address, unsigned size,
   explorer().learn_store(address);
   explorer().step("update", &where);
   order = explorer().pass(Kind::update, order, where);
-  const std::uint64_t value =
-      explorer().memory().update(explorer().current(), address, size, order,
-                                 [&](std::uint64_t before) { return change(before, operand); });
+  const std::uint64_t value = explorer().memory().update(
+      explorer().current(), address, size, order, explorer().sees_newest(),
+      [&](std::uint64_t before) { return change(before, operand); });
   explorer().tell(value);
   return value;
 }

@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -88,14 +89,9 @@ int connect();
 // --- For their threads.
 
 void require(bool what, const char* text);
-void confirm_copies();
-void discard_copies();
+void settle_copies(const std::byte* begin, const std::byte* end);  // see Memory
 // Which thread runs: 0 and up. -1: none, the scenario is being made or finished.
 int current_thread() noexcept;
-// Waits until `ready`, which looks at nothing but what the kernel keeps (see kernel.hpp).
-void block_until(const char* why, const std::function<bool()>& ready);
-// A step that other threads can come before or behind.
-void step(const char* what);
 
 // --- What substitute.hpp puts in the place of atomic operations.
 

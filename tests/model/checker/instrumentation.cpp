@@ -46,26 +46,31 @@ void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 
 // Atomics of the C++ library itself, such as the counts of shared pointers: no part of a model.
-#define FARCALL_ATOMIC(bits, type)                                                     \
-  type __tsan_atomic##bits##_load(const volatile type* at, int) {                      \
-    return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                      \
-  }                                                                                    \
-  void __tsan_atomic##bits##_store(volatile type* at, type value, int) {               \
-    __atomic_store_n(at, value, __ATOMIC_SEQ_CST);                                     \
-  }                                                                                    \
-  type __tsan_atomic##bits##_exchange(volatile type* at, type value, int) {            \
-    return __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST);                           \
-  }                                                                                    \
-  type __tsan_atomic##bits##_fetch_add(volatile type* at, type value, int) {           \
-    return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST);                            \
-  }                                                                                    \
-  type __tsan_atomic##bits##_fetch_sub(volatile type* at, type value, int) {           \
-    return __atomic_fetch_sub(at, value, __ATOMIC_SEQ_CST);                            \
-  }                                                                                    \
-  int __tsan_atomic##bits##_compare_exchange_strong(volatile type* at, type* expected, \
-                                                    type desired, int, int) {          \
-    return __atomic_compare_exchange_n(at, expected, desired, false, __ATOMIC_SEQ_CST, \
-                                       __ATOMIC_SEQ_CST);                              \
+#define FARCALL_ATOMIC(bits, type)                                                                 \
+  type __tsan_atomic##bits##_load(const volatile type* at, int) {                                  \
+    return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                  \
+  }                                                                                                \
+  void __tsan_atomic##bits##_store(volatile type* at, type value, int) {                           \
+    __atomic_store_n(at, value, __ATOMIC_SEQ_CST);                                                 \
+  }                                                                                                \
+  type __tsan_atomic##bits##_exchange(volatile type* at, type value, int) {                        \
+    return __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST);                                       \
+  }                                                                                                \
+  type __tsan_atomic##bits##_fetch_add(volatile type* at, type value, int) {                       \
+    return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST);                                        \
+  }                                                                                                \
+  type __tsan_atomic##bits##_fetch_sub(volatile type* at, type value, int) {                       \
+    return __atomic_fetch_sub(at, value, __ATOMIC_SEQ_CST);                                        \
+  }                                                                                                \
+  int __tsan_atomic##bits##_compare_exchange_strong(volatile type* at, type* expected,             \
+                                                    type desired, int, int) {                      \
+    return __atomic_compare_exchange_n(at, expected, desired, false, __ATOMIC_SEQ_CST,             \
+                                       __ATOMIC_SEQ_CST);                                          \
+  }                                                                                                \
+  int __tsan_atomic##bits##_compare_exchange_weak(volatile type* at, type* expected, type desired, \
+                                                  int, int) {                                      \
+    return __atomic_compare_exchange_n(at, expected, desired, false, __ATOMIC_SEQ_CST,             \
+                                       __ATOMIC_SEQ_CST);                                          \
   }
 FARCALL_ATOMIC(8, std::uint8_t)
 FARCALL_ATOMIC(16, std::uint16_t)

@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "model/checker/explorer.hpp"
+#include "model/checker/system_calls.hpp"
 
 namespace farcall::model {
 namespace {
@@ -89,7 +90,10 @@ long Kernel::send(int fd, std::span<const std::byte> bytes) {
   explorer().memory().note(thread, closed ? 7 : full ? 8 : 9);
   if (closed) return -EPIPE;
   if (full) return -EAGAIN;
-  to.bytes.insert(to.bytes.end(), bytes.begin(), bytes.end());
+  // What is sent out of shared memory is read by the kernel in this thread's name.
+  std::vector<std::byte> copied(bytes.size());
+  copy(copied.data(), bytes.data(), bytes.size());
+  to.bytes.insert(to.bytes.end(), copied.begin(), copied.end());
   leave_behind(to.view, to.version);
   return static_cast<long>(bytes.size());
 }
@@ -105,11 +109,22 @@ long Kernel::receive(int fd, std::span<std::byte> into) {
     if (from.peer_gone) explorer().memory().take_over(thread, from.view);
     return from.peer_gone ? 0 : -EAGAIN;
   }
+  explorer().memory().forget_copies(into.data(), count);
   std::copy_n(from.bytes.begin(), count, into.begin());
   from.bytes.erase(from.bytes.begin(), from.bytes.begin() + static_cast<std::ptrdiff_t>(count));
   explorer().memory().take_over(thread, from.view);
   from.version = mix(from.version, thread + 1);
   return static_cast<long>(count);
+}
+
+int Kernel::queued(int fd) {
+  explorer().step("how many bytes");
+  const unsigned thread = explorer().current();
+  const End& here = end(fd);
+  explorer().memory().note(thread, mix(here.bytes.size(), here.version));
+  explorer().tell(here.bytes.size());
+  if (!here.bytes.empty()) explorer().memory().take_over(thread, here.view);
+  return static_cast<int>(here.bytes.size());
 }
 
 void Kernel::shut_down(int fd) {

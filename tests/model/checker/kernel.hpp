@@ -37,6 +37,7 @@ class Kernel {
   long send(int fd, std::span<const std::byte> bytes);
   // What is there; -EAGAIN, or 0 at the end.
   long receive(int fd, std::span<std::byte> into);
+  int queued(int fd);
   void shut_down(int fd);
   int poll(pollfd& entry, bool wait, bool has_deadline);
   void fence_all();

@@ -284,11 +284,11 @@ void Memory::store(unsigned thread, void* address, unsigned size, std::uint64_t 
          false);
 }
 
-std::size_t Memory::choose_update(unsigned thread, Location& at, Order order) {
+std::size_t Memory::choose_update(unsigned thread, Location& at, Order order, bool newest) {
   begin(thread, std::uint64_t{at.key} << 2 | 2);
   if (at.mixed) check_atomic(thread, at, true);
   candidates(thread, at, true, order == Order::seq_cst);
-  return candidates_[choose(static_cast<unsigned>(candidates_.size()))];
+  return candidates_[newest ? 0 : choose(static_cast<unsigned>(candidates_.size()))];
 }
 
 void Memory::finish_update(unsigned thread, Location& at, std::size_t place, std::uint64_t value,

@@ -124,7 +124,8 @@ class Memory {
   void store(unsigned thread, void* address, unsigned size, std::uint64_t value, Order order);
   // `change` makes the new value of the old one.
   template <class Change>
-  std::uint64_t update(unsigned thread, void* address, unsigned size, Order order, Change change);
+  std::uint64_t update(unsigned thread, void* address, unsigned size, Order order, bool newest,
+                       Change change);
   // As compare_exchange_strong: `expected` gets what was read.
   bool compare_exchange(unsigned thread, void* address, unsigned size, std::uint64_t& expected,
                         std::uint64_t desired, Order success, Order failure);
@@ -135,11 +136,12 @@ class Memory {
   void copy(unsigned thread, void* to, const void* from, std::size_t size);
 
   // From now on a copy out of shared memory may race with stores; its bytes are then spoilt.
-  // confirm() says that the thread's copies are used, so that no store may race with them after
-  // all; discard() that they are not.
+  // settle_copies() says that those which are in [begin, end) are used, so that no store may race
+  // with them after all, and that the thread's others are not.
   void forgive_copies() noexcept { forgiving_ = true; }
-  void confirm(unsigned thread);
-  void discard(unsigned thread) noexcept;
+  void settle_copies(unsigned thread, const std::byte* begin, const std::byte* end);
+  // Something else is there now.
+  void forget_copies(const std::byte* at, std::size_t size) noexcept;
 
   // What the kernel orders: `thread` takes over, or leaves behind, all that happened before.
   void take_over(unsigned thread, const View& view) { join(threads_[thread].now, view); }
@@ -225,7 +227,7 @@ class Memory {
   void read(unsigned thread, Location& at, std::size_t place, Order order, bool updates);
   void insert(unsigned thread, Location& at, std::size_t behind, std::uint64_t value, Order order,
               bool updates);
-  std::size_t choose_update(unsigned thread, Location& at, Order order);
+  std::size_t choose_update(unsigned thread, Location& at, Order order, bool newest);
   void finish_update(unsigned thread, Location& at, std::size_t place, std::uint64_t value,
                      Order order);
   static std::uint64_t prefix(const Location& at, std::size_t place, bool stores) noexcept;
@@ -246,9 +248,9 @@ class Memory {
 
 template <class Change>
 std::uint64_t Memory::update(unsigned thread, void* address, unsigned size, Order order,
-                             Change change) {
+                             bool newest, Change change) {
   Location& at = location(address, size);
-  const std::size_t place = choose_update(thread, at, order);
+  const std::size_t place = choose_update(thread, at, order, newest);
   const std::uint64_t before = at.at(place).value;
   finish_update(thread, at, place, change(before), order);
   return before;

@@ -109,6 +109,7 @@ void Memory::copy(unsigned thread, void* to, const void* from, std::size_t size)
   if (shared && !forgiving_) plain_load(thread, from, size);
   std::memmove(to, from, size);
   if (!shared || !forgiving_) return;
+  forget_copies(into, size);
   const Region& region = *region_of(source);
   const auto offset = static_cast<std::size_t>(source - region.base);
   if (offset + size > region.size) violation("a copy leaves its region");
@@ -137,14 +138,18 @@ void Memory::spoil_copies(unsigned thread, const std::byte* address, std::size_t
   }
 }
 
-void Memory::confirm(unsigned thread) {
+void Memory::settle_copies(unsigned thread, const std::byte* begin, const std::byte* end) {
+  std::erase_if(copies_, [&](const Copy& copy) {
+    return copy.thread == thread && !copy.confirmed && (copy.to < begin || copy.to >= end);
+  });
   for (Copy& copy : copies_)
     if (copy.thread == thread) copy.confirmed = true;
 }
 
-void Memory::discard(unsigned thread) noexcept {
-  std::erase_if(copies_,
-                [&](const Copy& copy) { return copy.thread == thread && !copy.confirmed; });
+void Memory::forget_copies(const std::byte* at, std::size_t size) noexcept {
+  std::erase_if(copies_, [&](const Copy& copy) {
+    return !copy.confirmed && copy.to < at + size && at < copy.to + copy.size;
+  });
 }
 
 }  // namespace farcall::model

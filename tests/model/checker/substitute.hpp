@@ -220,6 +220,7 @@ class mutex {
  private:
   ::std::mutex real_;
 };
+using condition_variable = ::std::condition_variable_any;
 
 inline void* memcpy(void* to, const void* from, size_t size) noexcept {
   return ::farcall::model::copy(to, from, size);

@@ -5,6 +5,7 @@
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -37,6 +38,13 @@ long futex(const long (&arguments)[6]) {
       return explorer().kernel().futex_wake(word, static_cast<unsigned>(arguments[2]));
     default: return -ENOSYS;
   }
+}
+
+// Messages of scenarios have one.
+std::span<std::byte> only_part(long address) {
+  const auto& message = *reinterpret_cast<const msghdr*>(address);
+  if (message.msg_iovlen != 1) violation("a message of several parts");
+  return {static_cast<std::byte*>(message.msg_iov->iov_base), message.msg_iov->iov_len};
 }
 
 bool is_of_scenario(int fd) noexcept { return explorer().running() && Kernel::owns(fd); }
@@ -100,11 +108,17 @@ long farcall_model_syscall(long number, ...) noexcept {
   auto* const bytes = reinterpret_cast<std::byte*>(arguments[1]);
   const auto size = static_cast<std::size_t>(arguments[2]);
   using farcall::model::answer;
+  using farcall::model::only_part;
   switch (number) {
     case SYS_futex: return answer(farcall::model::futex(arguments));
     case SYS_membarrier: kernel.fence_all(); return 0;
     case SYS_sendto: return answer(kernel.send(fd, {bytes, size}));
     case SYS_recvfrom: return answer(kernel.receive(fd, {bytes, size}));
+    case SYS_sendmsg: return answer(kernel.send(fd, only_part(arguments[1])));
+    case SYS_recvmsg: return answer(kernel.receive(fd, only_part(arguments[1])));
+    case SYS_ioctl: *reinterpret_cast<int*>(arguments[2]) = kernel.queued(fd); return 0;
+    // Of descriptors that are the real kernel's.
+    case SYS_write: return ::syscall(number, arguments[0], arguments[1], arguments[2]);
     default: farcall::model::violation("a system call that the model does not know");
   }
 }
