@@ -96,6 +96,14 @@ Result expect_right(const Check& check) {
   return result;
 }
 
+void expect_heavy_fences_matter(const std::vector<Check>& checks) {
+  EXPECT_TRUE(std::any_of(checks.begin(), checks.end(), [](const Check& check) {
+    Options options = check.options;
+    options.heavy_fences_are_none = true;
+    return options.fences_reach_all && !explore(check.make, options).failure.empty();
+  }));
+}
+
 void expect_every_order_matters(const std::vector<Check>& checks,
                                 std::initializer_list<std::string_view> files,
                                 const std::vector<Excuse>& excuses) {

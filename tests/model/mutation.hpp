@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether each memory order and each fence is needed: every one that is passed is weakened, one at a
-// time, and some scenario must then go wrong. What may be weaker should be, or an excuse says why it
-// stays as it is.
+// Whether each memory order and each fence is needed: every one that is passed is weakened, one at
+// a time, and some scenario must then go wrong. What may be weaker should be, or an excuse says why
+// it stays as it is.
 #pragma once
 
 #include <initializer_list>
@@ -19,8 +19,8 @@ struct Check {
   Options options;
 };
 
-// An order that no scenario needs. It is found by the text of its line, so that it must be looked at
-// again when that changes; and an excuse that nothing needs is an error, too.
+// An order that no scenario needs. It is found by the text of its line, so that it must be looked
+// at again when that changes; and an excuse that nothing needs is an error, too.
 struct Excuse {
   std::string_view file;     // the end of its name
   std::string_view text;     // in the line of the operation, or of what a fence follows
@@ -32,6 +32,9 @@ struct Excuse {
 void expect_every_order_matters(const std::vector<Check>& checks,
                                 std::initializer_list<std::string_view> files,
                                 const std::vector<Excuse>& excuses = {});
+
+// The same for membarrier(2): without it one of the checks goes wrong.
+void expect_heavy_fences_matter(const std::vector<Check>& checks);
 
 // Runs one check; its failure is the test's.
 Result expect_right(const Check& check);

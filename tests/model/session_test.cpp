@@ -207,6 +207,9 @@ struct Observed : Session {
     share(&observer, sizeof observer);
     threads.emplace_back([this] { server->tell_gone(); });
     threads.emplace_back([this, until_told] {
+      // A step, so that a fence of all threads may come before the next line; which is no step.
+      static_cast<void>(server->gone.load(std::memory_order_relaxed));
+      observer.times = 0;  // it is this thread's, until it is made known
       server->begin_serving(&observer);
       while (until_told && observer.told.load(std::memory_order_acquire) == 0) pause();
       server->end_serving();
@@ -241,10 +244,21 @@ TEST(ModelSession, EachRequestIsServedOnceAndItsReplyComes) {
   for (const Check& one : checks()) expect_right(one);
 }
 
+TEST(ModelSession, TheHeavyFenceIsNeeded) { expect_heavy_fences_matter(checks()); }
+
 TEST(ModelSession, EveryOrderIsNeeded) {
   expect_every_order_matters(
-      checks(), {"call/session.hpp", "call/client_session.hpp", "call/client_session.cpp",
-                 "call/server_session.hpp", "call/server_session.cpp", "call/port.cpp"});
+      checks(),
+      {"call/session.hpp", "call/client_session.hpp", "call/client_session.cpp",
+       "call/server_session.hpp", "call/server_session.cpp", "call/port.cpp"},
+      {{.file = "server_session.hpp",
+        .text = "owned_.exchange(false",
+        .weaker = "acq_rel to acquire",
+        .because = "behind the fence of parking, on which an owner's leaving should not rest"},
+       {.file = "server_session.cpp",
+        .text = "telling_.exchange(true",
+        .weaker = "acquire to relaxed",
+        .because = "before a fence of all threads, which is a system call and may be none"}});
 }
 
 }  // namespace

@@ -61,9 +61,10 @@ struct Options {
   const Mutation* mutation = nullptr;
   std::set<Site>* sites = nullptr;  // gets all that are passed
   std::uint64_t most_states = 3'000'000;
-  unsigned timeouts = 0;          // so many sleeps with a deadline may end by it
-  bool pauses_wait = true;        // relax(): until another thread has stored something
-  bool fences_reach_all = false;  // membarrier(2) is used
+  unsigned timeouts = 0;               // so many sleeps with a deadline may end by it
+  bool pauses_wait = true;             // relax(): until another thread has stored something
+  bool fences_reach_all = false;       // membarrier(2) is used
+  bool heavy_fences_are_none = false;  // to show that they are needed
 };
 
 struct Result {

@@ -23,6 +23,7 @@ class Explorer {
   [[nodiscard]] bool running() const noexcept { return current_ >= 0; }
   [[nodiscard]] unsigned current() const noexcept { return static_cast<unsigned>(current_); }
   [[nodiscard]] std::size_t threads() const noexcept { return bodies_; }
+  [[nodiscard]] const Options& options() const noexcept { return *options_; }
   Memory& memory() noexcept { return memory_; }
   Kernel& kernel() noexcept { return kernel_; }
 
