@@ -152,6 +152,7 @@ UniqueFd Endpoint::branch(std::string_view name, std::uint64_t* cookie, std::opt
     held = process::Charge(process::Resource::descriptors, *user, 1, limits().descriptors_per_user);
     if (!held) throw SystemError(EAGAIN, "that user holds too many descriptors here");
   }
+  const process::NoFork guard;
   auto [inner, outer] = server_socket_pair();
   if (!name.empty()) {
     const AbstractAddress address(name);
@@ -163,14 +164,14 @@ UniqueFd Endpoint::branch(std::string_view name, std::uint64_t* cookie, std::opt
   auto branch = std::make_shared<Branch>(weak_from_this(), std::move(inner), outer_cookie,
                                          std::move(held), user.value_or(::geteuid()));
   {
-    const std::lock_guard guard(port_->lock);
+    const std::lock_guard locked(port_->lock);
     branches_.push_back(branch);
     if (closed_) branch->refuse_from_now_on();
   }
   try {
     branch->start();
   } catch (...) {
-    const std::lock_guard guard(port_->lock);
+    const std::lock_guard locked(port_->lock);
     std::erase(branches_, branch);
     throw;
   }

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <ctime>
 #include <new>
 #include <utility>
 
@@ -40,6 +41,23 @@ void unmark(int fd) noexcept {
     marks[fd / 64].fetch_and(~(std::uint64_t{1} << fd % 64), std::memory_order_relaxed);
 }
 
+// Both change seq_cst: of a thread that forks and one that makes descriptors at least one sees the
+// other.
+std::atomic<int> forking{0};
+std::atomic<int> making{0};
+[[gnu::tls_model("initial-exec")]] constinit thread_local int making_here = 0;
+
+void pause_for_others() noexcept {
+  const timespec moment{.tv_sec = 0, .tv_nsec = 50'000};
+  ::clock_nanosleep(CLOCK_MONOTONIC, 0, &moment, nullptr);
+}
+
+void begin_fork() noexcept {
+  constexpr int kMostPauses = 2000;  // 0.1 s
+  forking.fetch_add(1);
+  for (int i = 0; making.load() > making_here && i < kMostPauses; ++i) pause_for_others();
+}
+
 struct Handlers {
   Room room;
   void (*before)();
@@ -55,12 +73,15 @@ void run(Room room, void (*Handlers::*which)()) noexcept {
     if (handlers[i].room == room && handlers[i].*which != nullptr) (handlers[i].*which)();
 }
 
+// Last of all: who makes descriptors may hold what is locked before.
 void before() noexcept {
   run(Room::door, &Handlers::before);
   run(Room::call, &Handlers::before);
+  begin_fork();
 }
 
 void in_parent() noexcept {
+  forking.fetch_sub(1);
   run(Room::call, &Handlers::in_parent);
   run(Room::door, &Handlers::in_parent);
 }
@@ -79,6 +100,8 @@ bool begin_next() noexcept {
 }
 
 void leave_parents_things() noexcept {
+  forking = 0;
+  making = making_here;
   const int last = highest_mark.exchange(0, std::memory_order_relaxed) / 64;
   for (int word = 0; word <= last; ++word) {
     std::uint64_t bits = marks[word].exchange(0, std::memory_order_relaxed);
@@ -129,6 +152,18 @@ UniqueFd beyond_standard_streams(UniqueFd fd) noexcept {
 }
 
 }  // namespace
+
+NoFork::NoFork() noexcept {
+  if (making_here++ != 0) return;
+  while (making.fetch_add(1), forking.load() != 0) {
+    making.fetch_sub(1);
+    pause_for_others();
+  }
+}
+
+NoFork::~NoFork() {
+  if (--making_here == 0) making.fetch_sub(1);
+}
 
 PrivateFd::PrivateFd(UniqueFd fd) noexcept
     : fd_(beyond_standard_streams(std::move(fd))), generation_(generation()) {

@@ -35,6 +35,18 @@ inline std::uint64_t generation() noexcept {
   return now != 0 ? now : detail::begin_generation();
 }
 
+// While one exists no other thread's fork begins, and it has not begun where one is made: between
+// making a descriptor and its being private, when a child would keep it and hide this process's
+// death. For what is short and waits for nobody. A fork waits no longer than a moment all the same:
+// its own thread may be in a signal handler.
+class NoFork {
+ public:
+  NoFork() noexcept;
+  ~NoFork();
+  NoFork(const NoFork&) = delete;
+  NoFork& operator=(const NoFork&) = delete;
+};
+
 // A descriptor of this process alone: closed in forked children at once, and left alone by
 // destructors that run there.
 class PrivateFd {
