@@ -6,7 +6,7 @@ PROGRAMS ?= 100000
 help:
 	@echo "make build    build everything; the command is build/release/farcall"
 	@echo "make demo     what each way between two processes costs on this machine"
-	@echo "make check    the quick tests, optimised; takes six minutes from nothing"
+	@echo "make check    the quick tests, optimised: for daily work"
 	@echo "make test     all tests: optimised, under sanitizers, from an installation"
 	@echo "make soak     KILLS=1000000 SIGKILLs and PROGRAMS=100000 random programs; takes two hours"
 	@echo "make bench    the full measurements"
