@@ -3,13 +3,14 @@
 // A door that is revoked finishes the call in progress, and takes no other.
 #include <door.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
 
-static int door;
+static atomic_int door;  // the server's threads read it
 
 static void serve_once(void* cookie, char* data, size_t size, door_desc_t* passed, uint_t count) {
   (void)cookie;

@@ -84,7 +84,7 @@ class Connection {
   Connection(Connection&&) noexcept = default;
   Connection& operator=(Connection&&) = delete;
   ~Connection() {
-    if (socket_) process::close_unread(std::move(socket_));
+    if (socket_ && !process::is_own(server_)) process::close_unread(std::move(socket_));
   }
 
   explicit operator bool() const noexcept { return static_cast<bool>(socket_); }
@@ -100,17 +100,22 @@ class Connection {
     if (packet.kind == Packet::Kind::descriptors && packet.descriptors.size() == 1 &&
         read_name(packet.descriptors[0].get()))
       only = std::move(packet.descriptors[0]);
-    process::close_later(server_, std::move(packet.descriptors));
+    discard(packet);
     return only;
   }
   // 0, or the errno that it answers; EBADF where no answer comes in time.
   [[nodiscard]] int refusal() const {
     Packet packet = await_answer(socket_.get());
-    process::close_later(server_, std::move(packet.descriptors));
+    discard(packet);
     return packet.kind == Packet::Kind::descriptors ? packet.purpose : EBADF;
   }
 
  private:
+  // What root or this user sends is closed here: a thread costs more than a close.
+  void discard(Packet& packet) const {
+    if (!process::is_own(server_)) process::close_later(server_, std::move(packet.descriptors));
+  }
+
   process::PrivateFd socket_;
   uid_t server_ = 0;
 };
@@ -499,7 +504,7 @@ int attach_to(int d, const char* path) {
     return fail(errno == EADDRINUSE ? EBUSY : errno);
   if (::listen(listener.get(), SOMAXCONN) != 0) return -1;
   auto [mine, theirs] = packet_socket_pair();
-  const Connection answers(std::move(mine), ::geteuid());
+  const Connection answers(std::move(mine), peer_credentials(d).uid);
   try {
     send_descriptors(d, std::array{listener.get(), file.get(), theirs.get()}, kPurposeAttach);
   } catch (const SystemError& error) {
