@@ -41,9 +41,7 @@ class CallInProgress {
   struct Stack {
     std::uintptr_t begin;
     std::size_t size;
-    [[nodiscard]] bool has(std::uintptr_t address) const noexcept {
-      return address - begin < size;
-    }
+    [[nodiscard]] bool has(std::uintptr_t address) const noexcept { return address - begin < size; }
   };
   struct One {
     ClientSession* session;

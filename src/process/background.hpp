@@ -4,9 +4,9 @@
 // (SO_LINGER), every close and look at a file of FUSE for the process behind it. What came from
 // another process is therefore closed and looked at here, by threads that serve nobody.
 //
-// Such threads are made when there is work and gone when there is none. One user's work takes at most
-// kThreadsPerUser of them, and only one where half of them are at work, so that a few users whose
-// work never ends leave some for the others.
+// Such threads are made when there is work and gone when there is none. One user's work takes at
+// most kThreadsPerUser of them, and only one where half of them are at work, so that a few users
+// whose work never ends leave some for the others.
 #pragma once
 
 #include <sys/types.h>

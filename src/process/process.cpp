@@ -105,8 +105,10 @@ std::uint64_t detail::begin_generation() noexcept {
     newest.store(1, std::memory_order_relaxed);
   } else {
     before();
-    if (begin_next()) leave_parents_things();
-    else in_parent();
+    if (begin_next())
+      leave_parents_things();
+    else
+      in_parent();
   }
   return wiped.generation.load(std::memory_order_relaxed);
 }

@@ -84,7 +84,8 @@ class Acceptor::Alarm final : public Watch {
   explicit Alarm(UniqueFd listener)
       : listener_(std::move(listener)),
         timer_(UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK))) {
-    const itimerspec once{.it_interval = {}, .it_value = {.tv_sec = kLongestAccept.count(), .tv_nsec = 0}};
+    const itimerspec once{.it_interval = {},
+                          .it_value = {.tv_sec = kLongestAccept.count(), .tv_nsec = 0}};
     if (!listener_ || !timer_ || ::timerfd_settime(timer_.get(), 0, &once, nullptr) != 0)
       throw_errno("a timer");
   }

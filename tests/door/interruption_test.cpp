@@ -435,11 +435,11 @@ TEST_P(DoorSignalOnStack, AHandlerMayCallAnotherDoor) {
 }
 
 constexpr int kAutoDisarm = static_cast<int>(1U << 31);  // SS_AUTODISARM
-INSTANTIATE_TEST_SUITE_P(Stacks, DoorSignalOnStack,
-                         ::testing::Values(SS_DISABLE, 0, kAutoDisarm), [](const auto& given) {
-                           return given.param == 0             ? "alternate"
+INSTANTIATE_TEST_SUITE_P(Stacks, DoorSignalOnStack, ::testing::Values(SS_DISABLE, 0, kAutoDisarm),
+                         [](const auto& given) {
+                           return given.param == 0            ? "alternate"
                                   : given.param == SS_DISABLE ? "itsOwn"
-                                                               : "disarmed";
+                                                              : "disarmed";
                          });
 
 sigjmp_buf before_call;

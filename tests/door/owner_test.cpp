@@ -181,7 +181,8 @@ TEST(DoorAttachMany, AServerGivesItsDoorAsManyNamesAsItHasDescriptorsFor) {
   for (int i = 0; i < kNames; ++i)
     ASSERT_EQ(::fattach(door, sandbox.file(std::to_string(i)).c_str()), 0)
         << i << ": " << std::strerror(errno);
-  const UniqueFd last(::open((sandbox.path() + "/" + std::to_string(kNames - 1)).c_str(), O_RDONLY));
+  const UniqueFd last(
+      ::open((sandbox.path() + "/" + std::to_string(kNames - 1)).c_str(), O_RDONLY));
   EXPECT_EQ(call(last.get(), "x").data, "x");
   ::door_revoke(door);
   ::setrlimit(RLIMIT_NOFILE, &before);
