@@ -28,7 +28,7 @@ PortState::PortState(const PortLimits& port_limits, WaitMode wait_mode)
   epoll = PrivateFd(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
   if (!epoll) throw_errno("epoll_create1");
   closing = PrivateFd(UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
-  queued = PrivateFd(UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE)));
+  queued = PrivateFd(UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
   if (!closing || !queued) throw_errno("eventfd");
   listen(closing.get(), kClosing, EPOLLIN);
   listen(queued.get(), kQueued, EPOLLIN);
@@ -45,8 +45,31 @@ SessionPointer PortState::find(std::uint64_t id) {
   return found == sessions.end() ? nullptr : found->second.session;
 }
 
-void PortState::queue(Item item) noexcept {
-  const int priority = item.priority();
+Item PortState::item_of(SessionPointer session) const {
+  Item item;
+  item.account = session->account;
+  // Claims to be urgent are for ports that listen to them.
+  if (limits.by_priority) item.priority = session->priority();
+  item.session = std::move(session);
+  return item;
+}
+
+// Who waits is told of by one descriptor that is readable. Threads that gather what comes take
+// something at once, and mostly it is all.
+void PortState::tell_queued() noexcept {
+  const std::size_t count = waiting.size() + late.size();
+  backlog.store(count, std::memory_order_relaxed);
+  if (queued_told == (count != 0)) return;
+  queued_told = count != 0;
+  // By system calls that are no points of cancellation: threads come by that are about to leave.
+  std::uint64_t value = 1;
+  if (queued_told)
+    ::syscall(SYS_write, queued.get(), &value, sizeof value);
+  else
+    ::syscall(SYS_read, queued.get(), &value, sizeof value);
+}
+
+bool PortState::queue(Item item, bool told) noexcept {
   const SessionPointer session = item.session;
   bool queued_it = false;
   try {
@@ -56,67 +79,137 @@ void PortState::queue(Item item) noexcept {
       if (session && limits.by_priority && session->ready_after_others())
         late.push_back(std::move(item));
       else
-        waiting.emplace(-priority, std::move(item));
-      backlog.store(waiting.size() + late.size(), std::memory_order_relaxed);
+        waiting.push(std::move(item));
+      if (told)
+        tell_queued();
+      else
+        backlog.store(waiting.size() + late.size(), std::memory_order_relaxed);
       queued_it = true;
     }
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): its client is told
   }
-  if (!queued_it) {
-    if (session) drop(session);
-    return;
-  }
-  const std::uint64_t one = 1;
-  // By a system call that is no point of cancellation: threads come by that are about to leave.
-  ::syscall(SYS_write, queued.get(), &one, sizeof one);
+  if (!queued_it && session) drop(session);
+  return queued_it;
 }
 
-void PortState::admit_late() {
-  for (Item& item : late) {
-    const int priority = item.priority();
-    waiting.emplace(-priority, std::move(item));
+void PortState::admit_late() noexcept {
+  std::size_t done = 0;
+  try {
+    for (; done < late.size(); ++done) waiting.push(late[done]);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): they wait a little longer
   }
-  late.clear();
+  late.erase(late.begin(), late.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
-// Whoever takes something has just listened to all.
-PortState::Item PortState::take_queued() {
+// By priority, who takes something has listened to all.
+Item PortState::take_waiting() {
+  if (backlog.load(std::memory_order_relaxed) == 0) return {};
+  // relaxed: it orders nothing.
+  if (limits.by_priority || ticks() - gathered.load(std::memory_order_relaxed) > kTicksPerTurn)
+    gather();
   const std::lock_guard guard(lock);
   admit_late();
-  while (!waiting.empty()) {
-    std::uint64_t one = 0;
-    (void)!::read(queued.get(), &one, sizeof one);
-    Item item = std::move(waiting.begin()->second);
-    waiting.erase(waiting.begin());
-    backlog.store(waiting.size(), std::memory_order_relaxed);
-    return item;
+  Item item = waiting.pop();
+  if (item.source) item.source->waiting = false;
+  tell_queued();
+  return item;
+}
+
+bool PortState::others_precede(const ServerSession& session) noexcept {
+  gather();
+  if (backlog.load(std::memory_order_relaxed) == 0) {
+    waiting.settle();
+    return false;
   }
-  return {};
+  const NoCancel guard;
+  const bool ready = session.ready();
+  const std::uint8_t priority = limits.by_priority ? session.priority() : std::uint8_t{0};
+  const std::lock_guard held(lock);
+  admit_late();
+  const bool precede = !ready || waiting.precedes(*session.account, priority);
+  if (!precede) tell_queued();
+  return precede;
+}
+
+void PortState::gather() noexcept {
+  constexpr int kMostRounds = 64;
+  std::array<epoll_event, kBatch> events;
+  const timespec none{};
+  gathered.store(ticks(), std::memory_order_relaxed);
+  for (int round = 0; round < kMostRounds; ++round) {
+    // By a system call that is no point of cancellation: mostly nobody is there.
+    const long found = ::syscall(SYS_epoll_pwait2, epoll.get(), events.data(), events.size(), &none,
+                                 nullptr, std::size_t{0});
+    if (found <= 0) return;
+    const NoCancel guard;
+    bool closing_too = false;
+    const auto count = static_cast<std::size_t>(found);
+    if (Item only = sort(std::span(events).first(count), closing_too)) queue(std::move(only), false);
+    if (count < events.size()) return;
+  }
 }
 
 // Something came from a client. Returns its session if there is a request to take.
 SessionPointer PortState::on_event(std::uint64_t id, std::uint32_t events) {
   SessionPointer session = find(id);
   if (!session) {
-    std::shared_ptr<Source> source;
+    std::shared_ptr<ListenedSource> source;
     {
       const std::lock_guard guard(lock);
       const auto found = sources.find(id);
       if (found != sources.end()) source = found->second;
     }
-    if (source) source->on_readable();
+    if (source) on_source(source);
     return nullptr;
   }
   if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) session->tell_gone();
-  if (!session->claim()) return nullptr;  // the owner looks again when it leaves
+  if (!session->claim()) {  // the owner looks again when it leaves
+    rung_in_vain(*session);
+    return nullptr;
+  }
   // What a client has sent one way before it went is still to be taken.
   if (over(*session) && !session->ready_one_way()) {
     drop(session);
     return nullptr;
   }
   if (session->ready()) return session;
+  rung_in_vain(*session);
   release(session);
   return nullptr;
+}
+
+// Listened to at once, unless its user has had more than others: then it takes its turn.
+void PortState::on_source(const std::shared_ptr<ListenedSource>& source) {
+  if (waiting.ahead(*source->account) <= kTicksPerTurn) return serve(source);
+  Item item;
+  item.account = source->account;
+  item.source = source;
+  item.priority = source->priority;
+  {
+    const std::lock_guard guard(lock);
+    if (source->waiting || source->fd < 0) return;
+    source->waiting = true;
+    listen_as_wanted(*source);
+  }
+  if (queue(std::move(item))) return;
+  const std::lock_guard guard(lock);
+  source->waiting = false;
+  listen_as_wanted(*source);
+}
+
+void PortState::serve(const std::shared_ptr<ListenedSource>& source) {
+  const std::uint64_t since = ticks();
+  source->source->on_readable();
+  waiting.charge(*source->account, ticks() - since);
+}
+
+void PortState::listen_as_wanted(const ListenedSource& source) const noexcept {
+  if (source.fd < 0) return;
+  // Nothing that is not wanted can be told so often that it does harm: errors and hang-ups are told
+  // in any case, hence the edge.
+  const bool on = source.enabled && !source.waiting;
+  epoll_event event{.events = on ? std::uint32_t{EPOLLIN} : EPOLLET, .data = {.u64 = source.id}};
+  ::epoll_ctl(epoll.get(), EPOLL_CTL_MOD, source.fd, &event);
 }
 
 bool PortState::lacks_threads() const noexcept {
@@ -125,77 +218,59 @@ bool PortState::lacks_threads() const noexcept {
   return backlog.load(std::memory_order_relaxed) != 0 || ::poll(&any, 1, 0) > 0;
 }
 
-PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closing_too) {
+Item PortState::sort(std::span<const epoll_event> events, bool& closing_too) {
   Item only;
   for (const epoll_event& event : events) {
     if (event.data.u64 == kClosing) {
       closing_too = true;
-    } else if (event.data.u64 == kQueued) {
-      if (backlog.load(std::memory_order_relaxed) != 0) continue;
-      // Somebody has taken it without looking at the count.
-      std::uint64_t one = 0;
-      (void)!::read(queued.get(), &one, sizeof one);
-    } else {
+    } else if (event.data.u64 != kQueued) {
       // What this brings may be a notice, which is queued at once: it came later.
-      if (only) queue(std::exchange(only, {}));
+      if (only) queue(std::exchange(only, {}), false);
       SessionPointer session = on_event(event.data.u64, event.events);
       if (!session) continue;
-      only = {.session = std::move(session), .notice = nullptr};
-      if (limits.by_priority && only.session->ready_after_others()) queue(std::exchange(only, {}));
+      only = item_of(std::move(session));
+      if (limits.by_priority && only.session->ready_after_others())
+        queue(std::exchange(only, {}), false);
     }
   }
-  if (only && backlog.load(std::memory_order_relaxed) != 0) queue(std::exchange(only, {}));
+  if (only && backlog.load(std::memory_order_relaxed) != 0) queue(std::exchange(only, {}), false);
   return only;
 }
 
-PortState::Item PortState::look() {
-  if (backlog.load(std::memory_order_relaxed) == 0) {
-    std::array<epoll_event, kBatch> events;
-    // By a system call that is no point of cancellation, and so needs no guard: mostly nobody is
-    // there.
-    const timespec none{};
-    const long found = ::syscall(SYS_epoll_pwait2, epoll.get(), events.data(), batch(), &none,
-                                 nullptr, std::size_t{0});
-    if (found <= 0) return {};
-    const NoCancel guard;
-    bool closing_too = false;
-    Item only = sort(std::span(events).first(static_cast<std::size_t>(found)), closing_too);
-    if (only && !closing_too) return only;
-    if (only) queue(std::move(only));
+// What waits, in turn; of descriptors, what they bring.
+Item PortState::next_waiting() {
+  while (backlog.load(std::memory_order_relaxed) != 0 && !closed) {
+    Item item = take_waiting();
+    if (!item.source) return item;
+    {
+      const std::lock_guard guard(lock);
+      listen_as_wanted(*item.source);
+    }
+    serve(item.source);
   }
-  Outcome outcome;
-  return next(Deadline::now(), outcome, {});
+  return {};
 }
 
-[[gnu::hot]] PortState::Item PortState::next(Deadline deadline, Outcome& outcome, Sleeping how) {
+[[gnu::hot]] Item PortState::next(Deadline deadline, Outcome& outcome, Sleeping how) {
   // Of all system calls here only the wait is a point of cancellation.
   const NoCancel guard;
   std::array<epoll_event, kBatch> events;
-  const std::size_t most = batch();
   for (;;) {
-    if (backlog.load(std::memory_order_relaxed) != 0) {
-      // Before the first of those that wait is taken, all others who have rung are among them.
-      bool closing_too = false;
-      constexpr int kMostRounds = 64;
-      std::size_t count = limits.by_priority ? most : 0;
-      for (int round = 0; round < kMostRounds && count == most; ++round) {
-        const int found = ::epoll_wait(epoll.get(), events.data(), static_cast<int>(most), 0);
-        count = found > 0 ? static_cast<std::size_t>(found) : 0;
-        if (Item only = sort(std::span(events).first(count), closing_too)) queue(std::move(only));
-      }
-      if (Item item = take_queued()) return item;
-    }
+    if (backlog.load(std::memory_order_relaxed) != 0)
+      if (Item item = next_waiting()) return item;
     bool only_look = deadline.is_now();
     if (!only_look && how.restartable && !limits.by_priority && multi_wait.pays()) {
       FutexMultiWait wait(*this);
       if (wait.active()) {
         const Counted asleep(&sleeping);
+        const std::uint64_t since = ticks();
         outcome = wait.sleep(deadline, how.cancellable);
-        Item item{.session = wait.end(), .notice = nullptr};
-        if (outcome == Outcome::ok) multi_wait.account(static_cast<bool>(item));
-        if (item) {
-          if (backlog.load(std::memory_order_relaxed) == 0) return item;
-          queue(std::move(item));
+        has_slept(since);
+        SessionPointer session = wait.end();
+        if (outcome == Outcome::ok) multi_wait.account(static_cast<bool>(session));
+        if (session) {
+          if (backlog.load(std::memory_order_relaxed) == 0) return alone(item_of(session));
+          queue(std::move(session));
           continue;
         }
         if (outcome == Outcome::interrupted) return {};
@@ -205,6 +280,7 @@ PortState::Item PortState::look() {
     const Deadline until = only_look ? Deadline::now() : deadline;
     timespec left = until.left();
     int cancel_state = 0;
+    const std::size_t most = batch();
     const Counted asleep(only_look ? nullptr : &sleeping);
     std::optional<HeldSignals> held;
     bool interrupted = false;
@@ -220,6 +296,7 @@ PortState::Item PortState::look() {
     pollfd any{.fd = epoll.get(), .events = POLLIN, .revents = 0};
     const timespec* const time = until.is_never() && !interrupted ? nullptr : &left;
     const sigset_t* const mask = held ? held->before() : nullptr;
+    const std::uint64_t since = ticks();
     if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
     int count =
         exact ? ::ppoll(&any, 1, time, mask)
@@ -227,6 +304,7 @@ PortState::Item PortState::look() {
     const int error = errno;  // handlers may run now
     if (cancellable) ::pthread_setcancelstate(cancel_state, nullptr);
     held.reset();
+    has_slept(since);
     if (count > 0 && exact) {
       count = ::epoll_wait(epoll.get(), events.data(), static_cast<int>(most), 0);
       if (count == 0) continue;  // somebody else has taken it
@@ -254,8 +332,18 @@ PortState::Item PortState::look() {
       outcome = Outcome::finished;
       return {};
     }
-    if (only) return only;
+    if (only) return alone(std::move(only));
   }
+}
+
+// Nobody has waited while a thread slept.
+void PortState::has_slept(std::uint64_t since) noexcept {
+  if (ticks() - since > kTicksPerTurn) waiting.settle();
+}
+
+Item PortState::alone(Item item) noexcept {
+  waiting.serve_only(*item.account);
+  return item;
 }
 
 [[gnu::hot]] void PortState::release(const SessionPointer& session) noexcept {
@@ -271,7 +359,7 @@ PortState::Item PortState::look() {
   if (gone && !session->ready_one_way())
     drop(session);
   else if (session->ready())
-    queue({.session = session, .notice = nullptr});
+    queue(session);
   else
     release(session);
 }
@@ -284,8 +372,7 @@ void PortState::drop(const SessionPointer& session) noexcept {
     const std::lock_guard guard(lock);
     dropped = sessions.extract(session->id);
     if (dropped.empty()) return;
-    const auto user = per_user.find(session->caller.uid);
-    if (--user->second == 0) per_user.erase(user);
+    --session->account->sessions;
   }
   ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, session->socket(), nullptr);
   multi_wait.wake();  // who waits refers to the session
@@ -300,16 +387,14 @@ void PortState::close_sessions(const Endpoint* endpoint) noexcept {
         if (entry.session->claim()) idle_ones.push_back(entry.session);
     // Those that wait for a thread are claimed already.
     admit_late();
-    for (auto item = waiting.begin(); item != waiting.end();) {
-      const SessionPointer& session = item->second.session;
-      if (session && (endpoint == nullptr || session->endpoint.get() == endpoint)) {
-        idle_ones.push_back(session);
-        item = waiting.erase(item);
-      } else {
-        ++item;
-      }
-    }
-    backlog.store(waiting.size(), std::memory_order_relaxed);
+    std::vector<Item> unwanted;
+    waiting.extract(
+        [endpoint](const Item& item) {
+          return item.session && (endpoint == nullptr || item.session->endpoint.get() == endpoint);
+        },
+        unwanted);
+    for (const Item& item : unwanted) idle_ones.push_back(item.session);
+    tell_queued();
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): those close later
   }
   for (const SessionPointer& session : idle_ones) drop(session);
@@ -328,15 +413,8 @@ void PortState::close() noexcept {
   std::vector<Item> notices;  // destroyed without the lock
   try {
     const std::lock_guard guard(lock);
-    for (auto item = waiting.begin(); item != waiting.end();) {
-      if (!item->second.notice) {
-        ++item;
-        continue;
-      }
-      notices.push_back(std::move(item->second));
-      item = waiting.erase(item);
-    }
-    backlog.store(waiting.size() + late.size(), std::memory_order_relaxed);
+    waiting.extract([](const Item& item) { return item.notice || item.source; }, notices);
+    tell_queued();
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): they stay, and it with them
   }
   const std::uint64_t one = 1;
@@ -389,16 +467,31 @@ bool Port::has_idle_thread() const noexcept {
 
 void Port::close() noexcept { state_->close(); }
 
-void Port::post(std::shared_ptr<Endpoint> endpoint, std::uint8_t priority) {
-  state_->queue({.session = nullptr, .notice = std::move(endpoint), .notice_priority = priority});
+void Port::post(std::shared_ptr<Endpoint> endpoint, std::uint8_t priority,
+                std::optional<uid_t> user) {
+  call::Item item;
+  {
+    const std::lock_guard guard(state_->lock);
+    item.account = state_->waiting.account(user.value_or(::geteuid()));
+  }
+  item.notice = std::move(endpoint);
+  item.priority = priority;
+  state_->queue(std::move(item));
 }
 
-std::uint64_t Port::listen(int fd, std::shared_ptr<Source> source) {
+std::uint64_t Port::listen(int fd, std::shared_ptr<Source> source, uid_t user,
+                           std::uint8_t priority) {
   std::uint64_t id = 0;
   {
     const std::lock_guard guard(state_->lock);
     id = state_->next_id++;
-    state_->sources.emplace(id, std::move(source));
+    state_->sources.emplace(
+        id, std::make_shared<call::ListenedSource>(call::ListenedSource{
+                .source = std::move(source),
+                .account = state_->waiting.account(user),
+                .fd = fd,
+                .id = id,
+                .priority = state_->limits.by_priority ? priority : std::uint8_t{0}}));
   }
   try {
     state_->listen(fd, id, EPOLLIN);
@@ -410,20 +503,22 @@ std::uint64_t Port::listen(int fd, std::shared_ptr<Source> source) {
   return id;
 }
 
-void Port::set_enabled(int fd, std::uint64_t source, bool on) noexcept {
-  // Nothing that is not wanted can be told so often that it does harm: errors and hang-ups are told
-  // in any case, hence the edge.
-  epoll_event event{.events = on ? std::uint32_t{EPOLLIN} : EPOLLET, .data = {.u64 = source}};
-  ::epoll_ctl(state_->epoll.get(), EPOLL_CTL_MOD, fd, &event);
+void Port::set_enabled(std::uint64_t source, bool on) noexcept {
+  const std::lock_guard guard(state_->lock);
+  const auto found = state_->sources.find(source);
+  if (found == state_->sources.end()) return;
+  found->second->enabled = on;
+  state_->listen_as_wanted(*found->second);
 }
 
 void Port::forget(int fd, std::uint64_t source) noexcept {
   ::epoll_ctl(state_->epoll.get(), EPOLL_CTL_DEL, fd, nullptr);
-  std::shared_ptr<Source> last;  // destroyed without the lock
+  std::shared_ptr<call::ListenedSource> last;  // destroyed without the lock
   const std::lock_guard guard(state_->lock);
   const auto found = state_->sources.find(source);
   if (found == state_->sources.end()) return;
   last = std::move(found->second);
+  last->fd = -1;
   state_->sources.erase(found);
 }
 
