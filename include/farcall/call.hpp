@@ -430,6 +430,7 @@ class ServerThread {
   Outcome await_taken(call::ServerSession& session);
   Outcome reply_at_length(Incoming& incoming, std::span<const std::byte> data,
                           std::span<const int> descriptors, std::int64_t status);
+  inline bool has_arrived(call::ServerSession& session) noexcept;
   bool look_due() noexcept;
   bool look_around(Incoming& incoming);
   void take_notice(call::Item& item, Incoming& incoming) noexcept;
