@@ -86,6 +86,11 @@ class FairQueue {
 
   // For any thread. So long has a thread worked for that user.
   void charge(Account& account, std::uint64_t ticks) noexcept;
+  // The same for work that did not wait for its turn.
+  void charge_at_once(Account& account, std::uint64_t ticks) noexcept {
+    raise(account.used_, floor_.load(std::memory_order_relaxed));
+    charge(account, ticks);
+  }
   // For any thread, which has found that nobody waits.
   void settle() noexcept { raise(floor_, highest_.load(std::memory_order_relaxed)); }
   // For any thread. How much more than others who wait that user has had.

@@ -200,7 +200,7 @@ void PortState::on_source(const std::shared_ptr<ListenedSource>& source) {
 void PortState::serve(const std::shared_ptr<ListenedSource>& source) {
   const std::uint64_t since = ticks();
   source->source->on_readable();
-  waiting.charge(*source->account, ticks() - since);
+  waiting.charge_at_once(*source->account, ticks() - since);
 }
 
 void PortState::listen_as_wanted(const ListenedSource& source) const noexcept {

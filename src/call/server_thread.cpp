@@ -121,7 +121,7 @@ ServerThread::~ServerThread() {
 [[gnu::hot]] void ServerThread::charge() noexcept {
   if (!account_) return;
   const std::uint64_t now = ticks();
-  state_->waiting.charge(*account_, std::min<std::uint64_t>(now - since_, 20 * call::kTicksPerTurn));
+  state_->waiting.charge(*account_, now - since_);
   since_ = now;
 }
 
@@ -138,9 +138,9 @@ ServerThread::~ServerThread() {
 [[gnu::hot]] void ServerThread::leave() noexcept {
   if (!attending_) return;
   const SessionPointer session = std::exchange(attending_, nullptr);
+  state_->release(session);
   charge();
   account_ = nullptr;
-  state_->release(session);
   if (observer_ != nullptr) observer_->left();
 }
 

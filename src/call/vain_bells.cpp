@@ -48,7 +48,7 @@ void set_alarm(Resting& resting, std::int64_t now) noexcept {
 }  // namespace
 
 void PortState::rung_in_vain(ServerSession& session) noexcept {
-  waiting.charge(*session.account, kTicksPerEvent);
+  waiting.charge_at_once(*session.account, kTicksPerEvent);
   auto& vain = session.vain;
   const std::uint32_t taken = session.last_taken();
   if (vain.number.exchange(taken, std::memory_order_relaxed) != taken) {
