@@ -135,7 +135,6 @@ void FairQueue::extract(Unwanted unwanted, std::vector<Item>& into) {
           ++item;
           continue;
         }
-        into.reserve(into.size() + 1);
         into.push_back(std::move(*item));
         item = items.erase(item);
         --size_;

@@ -104,6 +104,8 @@ struct PortState : std::enable_shared_from_this<PortState> {
   Item take_waiting();
   Item next_waiting();
   void has_slept(std::uint64_t since) noexcept;
+  [[nodiscard]] bool is_over(Deadline deadline, const Sleeping& how,
+                             Outcome& outcome) const noexcept;
   // Somebody is served for whom nobody else has waited.
   Item alone(Item item) noexcept;
   // For a thread that attends to that session: whether somebody else's turn has come.
