@@ -67,7 +67,7 @@ void in_child() {
     for (const int fd : inheritance.descriptors)
       ::dup3(inheritance.branch, fd, (::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0);
   close_branches();
-  instance_lock.unlock();
+  process::free_in_child(instance_lock);
 }
 
 [[maybe_unused]] const bool kRegistered = [] {

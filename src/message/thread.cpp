@@ -24,7 +24,11 @@ Table<Connection>* connection_table;
     connection_table->lock.unlock();
     channel_table->lock.unlock();
   };
-  process::around_fork(process::Room::door, hold, let_go, let_go);
+  const auto in_child = [] {
+    process::free_in_child(connection_table->lock);
+    process::free_in_child(channel_table->lock);
+  };
+  process::around_fork(process::Room::door, hold, let_go, in_child);
   return true;
 }();
 

@@ -56,6 +56,7 @@ void run(Room room, void (*Handlers::*which)()) noexcept {
 }
 
 void before() noexcept {
+  (void)generation();  // a child that nobody told of it does not act for its parent
   run(Room::door, &Handlers::before);
   run(Room::call, &Handlers::before);
 }
@@ -103,12 +104,8 @@ std::uint64_t detail::begin_generation() noexcept {
     std::uint64_t expected = 0;
     wiped.generation.compare_exchange_strong(expected, 1, std::memory_order_relaxed);
     newest.store(1, std::memory_order_relaxed);
-  } else {
-    before();
-    if (begin_next())
-      leave_parents_things();
-    else
-      in_parent();
+  } else if (begin_next()) {
+    leave_parents_things();
   }
   return wiped.generation.load(std::memory_order_relaxed);
 }
@@ -116,10 +113,6 @@ std::uint64_t detail::begin_generation() noexcept {
 namespace {
 
 [[maybe_unused]] const std::uint64_t kFirstGeneration = generation();
-
-}  // namespace
-
-namespace {
 
 // Programs that have closed their standard streams write to them all the same.
 UniqueFd beyond_standard_streams(UniqueFd fd) noexcept {

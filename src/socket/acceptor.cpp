@@ -89,7 +89,6 @@ class Acceptor::Alarm final : public Watch {
     if (!listener_ || !timer_ || ::timerfd_settime(timer_.get(), 0, &once, nullptr) != 0)
       throw_errno("a timer");
   }
-  ~Alarm() override { registration_.stop(); }
   void start(const std::shared_ptr<Alarm>& self) {
     registration_.start(timer_.get(), EPOLLIN | EPOLLONESHOT, self);
   }

@@ -45,6 +45,27 @@ inline Packet ask(int visitor, const std::vector<int>& descriptors, std::uint8_t
   return take_packet(visitor);
 }
 
+// Takes the name of a file, and gives each visitor and the packet that it brings to `serve`.
+template <class Serve>
+[[noreturn]] void serve_name(const AttachAddress& address, Event& ready, Serve serve) {
+  const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
+  if (::bind(listener.get(), address.get(), address.size) != 0 ||
+      ::listen(listener.get(), 5) != 0) {
+    std::perror("take the name of a file");
+    ::_exit(1);
+  }
+  ready.happens();
+  for (;;) {
+    const UniqueFd visitor(::accept(listener.get(), nullptr, nullptr));
+    pollfd something{.fd = visitor.get(), .events = POLLIN, .revents = 0};
+    ::poll(&something, 1, -1);
+    try {
+      serve(visitor.get(), take_packet(visitor.get()));
+    } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it hung up
+    }
+  }
+}
+
 // A door in a server of its own that hands `door` out: to whoever calls it, as "give".
 struct Giver {
   std::atomic<int> door = -1;  // its server's threads read it

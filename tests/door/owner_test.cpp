@@ -28,19 +28,7 @@ struct DoorOwner : DoorImpostor {
     Shared<Event> ready;
     Child owner([&] {
       ASSERT_TRUE(become(kNobody));
-      const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
-      ASSERT_EQ(::bind(listener.get(), address.get(), address.size), 0);
-      ASSERT_EQ(::listen(listener.get(), 5), 0);
-      ready->happens();
-      for (;;) {
-        const UniqueFd visitor(::accept(listener.get(), nullptr, nullptr));
-        pollfd something{.fd = visitor.get(), .events = POLLIN, .revents = 0};
-        ::poll(&something, 1, -1);
-        try {
-          serve(visitor.get(), take_packet(visitor.get()));
-        } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it hung up
-        }
-      }
+      serve_name(address, *ready, serve);
     });
     ASSERT_TRUE(ready->wait());
     opener();

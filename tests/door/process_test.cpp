@@ -358,11 +358,48 @@ TEST(DoorProcess, AChildOfUnderscoreForkHasSessionsOfItsOwn) {
   });
 }
 
+// Whether no other thread of this process runs: none holds a lock of the C library's then, which a
+// bare clone(2) would leave locked in the child, and none has a descriptor that is not private yet.
+bool others_sleep() {
+  return std::ranges::all_of(
+      std::filesystem::directory_iterator("/proc/self/task"), [](const auto& task) {
+        if (task.path().filename() == std::to_string(::gettid())) return true;
+        std::ifstream file(task.path() / "stat");
+        const std::string text((std::istreambuf_iterator<char>(file)), {});
+        const std::size_t name_end = text.rfind(')');
+        return name_end != std::string::npos && text.compare(name_end, 3, ") S") == 0;
+      });
+}
+
+// It notices what it is while it forks, with nothing locked yet.
+TEST(DoorProcess, AChildThatNobodyWasToldOfMayFork) {
+  FARCALL_SKIP_UNDER_TSAN("does not see children of a bare clone");
+  const int door = ::door_create(echo, nullptr, 0);
+  ASSERT_EQ(call(door, "first").data, "first");
+  in_child([&] {
+    const int mine = ::door_create(echo, nullptr, DOOR_UNREF);  // forks count its descriptors
+    ASSERT_EQ(call(mine, "x").data, "x");
+    ASSERT_TRUE(eventually(others_sleep));
+    const pid_t child = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+    if (child == 0) {
+      ::alarm(10);
+      const pid_t grandchild = ::fork();
+      if (grandchild == 0) ::_exit(call(door, "x").data == "x" ? 0 : 1);
+      int status = -1;
+      ::_exit(::waitpid(grandchild, &status, 0) == grandchild && status == 0 ? 0 : 1);
+    }
+    int status = -1;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  });
+}
+
 TEST(DoorProcess, AChildOfUnderscoreForkHidesNoDeath) {
   const Shared<Event> over;
   Shared<std::atomic<pid_t>> grandchild{};
   ScopedServer server([&] {
     static auto end_with_a_child = [&](char*, size_t, door_desc_t*, uint_t) {
+      EXPECT_TRUE(eventually(others_sleep)) << "the client is still being let in";
       const pid_t child = ::_Fork();
       if (child == 0) {
         over->await();

@@ -115,21 +115,11 @@ TEST_F(DoorSquatter, IsNotTakenForTheOwnerWhereBothAreUnknown) {
   Shared<Event> ready;
   Child stranger([&] {
     ASSERT_TRUE(become(kStranger));
-    const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
-    ASSERT_EQ(::bind(listener.get(), address.get(), address.size), 0);
-    ASSERT_EQ(::listen(listener.get(), 5), 0);
-    ready->happens();
     const FakeDoor fake(0x1234);
-    for (;;) {
-      const UniqueFd visitor(::accept(listener.get(), nullptr, nullptr));
-      pollfd something{.fd = visitor.get(), .events = POLLIN, .revents = 0};
-      ::poll(&something, 1, -1);
-      try {
-        if (take_packet(visitor.get()).kind == Packet::Kind::descriptors)
-          send_descriptors(visitor.get(), std::array{fake.door.get()});
-      } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): turned away
-      }
-    }
+    serve_name(address, *ready, [&](int visitor, const Packet& packet) {
+      if (packet.kind == Packet::Kind::descriptors)
+        send_descriptors(visitor, std::array{fake.door.get()});
+    });
   });
   ASSERT_TRUE(ready->wait());
   in_child([&] {
