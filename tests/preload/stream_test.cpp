@@ -306,10 +306,13 @@ std::uint8_t byte_at(std::uint64_t offset) {
 // may be lost or change its place, and nobody may sleep while there is something to read.
 void exchange(std::uint64_t total, unsigned seed, std::size_t ring_bytes) {
   Stream stream(ring_bytes);
+  std::atomic<std::uint64_t> slept{0};
   std::thread sending([&] {
     std::mt19937 random(seed);
     std::vector<std::uint8_t> buffer;
     for (std::uint64_t sent = 0; sent < total;) {
+      // The receiver may be the slower one and never find nothing.
+      while (sent > total / 2 && slept == 0) std::this_thread::yield();
       const std::uint64_t size =
           std::min<std::uint64_t>(total - sent, 1 + random() % (random() % 16 == 0 ? 20'000 : 200));
       buffer.resize(size);
@@ -342,7 +345,6 @@ void exchange(std::uint64_t total, unsigned seed, std::size_t ring_bytes) {
   std::mt19937 random(seed + 1);
   std::vector<std::uint8_t> buffer(30'000);
   std::uint64_t received = 0;
-  std::uint64_t slept = 0;
   for (;;) {
     if (stream.receiver.watched() && random() % 2 == 0) stream.receiver.unwatch(stream.ring);
     iovec part{.iov_base = buffer.data(), .iov_len = 1 + random() % buffer.size()};
