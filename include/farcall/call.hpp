@@ -95,12 +95,12 @@ struct CallArguments {
 };
 
 struct CallResults {
-  std::span<std::byte> buffer;        // where the caller wants the reply
-  std::span<std::byte> data;          // where it is: in `buffer`, or in `large`
-  LargeReply large;                   // whole pages
-  std::vector<UniqueFd> descriptors;  // close-on-exec
-  std::int64_t status = 0;            // the server's
-  std::int64_t apart = 0;             // a reply with these bits in its status goes to `large`
+  std::span<std::byte> buffer;  // where the caller wants the reply
+  std::span<std::byte> data;    // where it is: in `buffer`, or in `large`
+  LargeReply large;             // whole pages
+  ReceivedFds descriptors;      // close-on-exec
+  std::int64_t status = 0;      // the server's
+  std::int64_t apart = 0;       // a reply with these bits in its status goes to `large`
 };
 
 // Looks at a request before it is sent, in the light of the endpoint's terms. Returns 0, or the
@@ -207,7 +207,7 @@ class EndpointOwner {
   // Somebody who holds a descriptor has sent others, for a purpose that is the owner's affair.
   // False if it is none of the owner's. What is left in `descriptors` is closed by a thread that
   // may wait.
-  virtual bool received(std::uint8_t purpose, std::vector<UniqueFd>& descriptors,
+  virtual bool received(std::uint8_t purpose, ReceivedFds& descriptors,
                         const Credentials& sender) noexcept;
 };
 // Purposes below belong to calls themselves.
@@ -348,7 +348,7 @@ class Incoming {
   ~Incoming();
 
   [[nodiscard]] std::span<std::byte> data() noexcept { return request_.data; }
-  [[nodiscard]] std::vector<UniqueFd>& descriptors() noexcept { return descriptors_; }
+  [[nodiscard]] ReceivedFds& descriptors() noexcept { return descriptors_; }
   [[nodiscard]] std::int32_t word() const noexcept { return request_.word; }
   [[nodiscard]] std::uint8_t priority() const noexcept { return request_.priority; }
   // As the client says.
@@ -380,7 +380,7 @@ class Incoming {
   Credentials caller_{};
   call::Request request_;
   std::unique_ptr<call::RequestBuffer> large_;  // made when first needed
-  std::vector<UniqueFd> descriptors_;
+  ReceivedFds descriptors_;
   bool notice_ = false;
   bool crowded_ = false;
   std::uint64_t generation_ = 0;

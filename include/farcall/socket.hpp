@@ -54,6 +54,54 @@ class AbstractAddress {
 // The kernel's number of a socket, the same for all descriptors of it; 0 for what is no socket.
 std::uint64_t socket_cookie(int fd) noexcept;
 
+// Descriptors that another process has sent. The last close of one may last as long as that process
+// likes; so what nobody takes out of here is closed by threads that serve nobody, when it goes.
+class ReceivedFds {
+ public:
+  ReceivedFds() noexcept = default;
+  // `sender`: the user at whose expense they are closed.
+  explicit ReceivedFds(std::vector<UniqueFd>&& fds, uid_t sender = kUnknown) noexcept
+      : fds_(std::move(fds)), sender_(sender) {}
+  ReceivedFds(ReceivedFds&& other) noexcept = default;
+  ReceivedFds& operator=(ReceivedFds&& other) noexcept {
+    if (this == &other) return *this;
+    clear();
+    fds_ = std::move(other.fds_);
+    sender_ = other.sender_;
+    return *this;
+  }
+  ~ReceivedFds() { clear(); }
+
+  [[nodiscard]] bool empty() const noexcept { return fds_.empty(); }
+  [[nodiscard]] std::size_t size() const noexcept { return fds_.size(); }
+  // Who moves from one has it, and all that its close may take.
+  [[nodiscard]] UniqueFd& operator[](std::size_t which) noexcept { return fds_[which]; }
+  [[nodiscard]] const UniqueFd& operator[](std::size_t which) const noexcept { return fds_[which]; }
+  [[nodiscard]] auto begin() noexcept { return fds_.begin(); }
+  [[nodiscard]] auto end() noexcept { return fds_.end(); }
+  [[nodiscard]] auto begin() const noexcept { return fds_.begin(); }
+  [[nodiscard]] auto end() const noexcept { return fds_.end(); }
+  void reserve(std::size_t count) { fds_.reserve(count); }
+  void emplace_back(int fd) { fds_.emplace_back(fd); }
+  // All that has come after it: of the same sender.
+  void append(ReceivedFds&& more);
+  void sent_by(uid_t sender) noexcept { sender_ = sender; }
+  // They are ordinary ones from now on.
+  operator std::vector<UniqueFd>() && noexcept { return std::exchange(fds_, {}); }
+  // Has them closed.
+  void clear() noexcept {
+    if (!fds_.empty()) hand_over();
+  }
+
+ private:
+  // Nobody's number: not even root's descriptors would be closed here.
+  static constexpr uid_t kUnknown = static_cast<uid_t>(-1);
+  void hand_over() noexcept;
+
+  std::vector<UniqueFd> fds_;
+  uid_t sender_ = kUnknown;
+};
+
 // A pair of connected unix stream sockets, close-on-exec. Throws SystemError.
 std::pair<UniqueFd, UniqueFd> socket_pair();
 
@@ -86,7 +134,7 @@ struct Packet {
   Kind kind = Kind::nothing;
   std::uint8_t purpose = 0;  // as the sender has said
   bool more = false;         // the next packet belongs to this one
-  std::vector<UniqueFd> descriptors;
+  ReceivedFds descriptors;
   // Where SO_PASSCRED is set: who sent this very packet, as the kernel has checked it.
   std::optional<Credentials> sender;
   unsigned unsolicited = 0;  // control messages beside these
@@ -107,8 +155,8 @@ inline void send_descriptors(int packet_socket, std::span<const int> descriptors
 // Sends a packet with no descriptors and other credentials than the effective ones; the kernel
 // accepts those that this process could take on. Waits for nobody. Throws SystemError.
 void send_credentials(int packet_socket, const Credentials& claimed, std::uint8_t purpose);
-// Takes the next packet; its descriptors are close-on-exec, and the caller's to close, whatever the
-// kind is. Those that do not fit into the table the kernel lets go itself, on this thread. Throws
+// Takes the next packet; its descriptors are close-on-exec, and may come whatever the kind is.
+// Those that do not fit into the table the kernel lets go itself, on this thread. Throws
 // SystemError.
 Packet take_packet(int packet_socket);
 // Whether the next packet brings descriptors, as it says. Takes nothing.

@@ -81,6 +81,13 @@ Client::Client(int port, WaitMode mode, Admission admission)
 Client::~Client() {
   Own* own = own_.load(std::memory_order_acquire);
   if (own->generation == process::generation()) delete own;
+  if (!port_) return;
+  try {
+    // What its server has left there may be long in closing.
+    if (const call::Maker maker = call::maker_of(port_.get()); !maker.trusted)
+      process::close_later(maker.user, std::move(port_));
+  } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it is no socket
+  }
 }
 
 bool Client::dispatched() noexcept { return last_call_dispatched; }

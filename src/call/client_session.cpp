@@ -13,6 +13,7 @@
 
 #include "farcall/error.hpp"
 #include "process/identity.hpp"
+#include "socket/answers.hpp"
 #include "wait/held_signals.hpp"
 
 namespace farcall::call {
@@ -43,16 +44,18 @@ Deadline patience(Deadline deadline) noexcept {
   return std::min(deadline, Deadline::after(kPeerPatience));
 }
 
-bool made_by_trusted(int port) {
-  const uid_t maker = peer_credentials(port).uid;
-  return maker == 0 || same_user(maker, ::geteuid());
-}
-
 }  // namespace
+
+Maker maker_of(int port) {
+  const uid_t user = peer_credentials(port).uid;
+  return {.user = user, .trusted = user == 0 || same_user(user, ::geteuid())};
+}
 
 SessionRequest::SessionRequest(int port, std::uint64_t retirements, Deadline deadline,
                                std::optional<SignalCount> since)
-    : made_after_(retirements), trusted_(made_by_trusted(port)) {
+    : made_after_(retirements), maker_(maker_of(port)) {
+  if (!maker_.trusted && behind(maker_.user))
+    throw SystemError(EAGAIN, "too much that the server has sent waits to be closed");
   const SharedMemory memory = SharedMemory::create(kSessionBytes, "farcall-session");
   memory_ = memory.map(MAP_POPULATE);
   reinterpret_cast<SessionControl*>(memory_.data())->magic = SessionControl::kMagic;
@@ -69,6 +72,7 @@ std::unique_ptr<ClientSession> SessionRequest::await(WaitMode mode, bool cancell
   outcome = await_answer(answers_.get(), cancellable, deadline, since);
   if (outcome != Outcome::ok) return nullptr;
   Packet packet = take_packet(answers_.get());
+  packet.descriptors.sent_by(maker_.user);
   if (packet.kind == Packet::Kind::overflow) throw SystemError(EMFILE, "open a session");
   if (packet.kind != Packet::Kind::descriptors || packet.descriptors.size() > 1) {
     outcome = packet.kind == Packet::Kind::closed ? Outcome::peer_gone : Outcome::broken;
@@ -81,28 +85,30 @@ std::unique_ptr<ClientSession> SessionRequest::await(WaitMode mode, bool cancell
     if (error < 1 || error > kMostErrno) return nullptr;
     throw SystemError(static_cast<int>(error), "the server takes no more clients");
   }
+  // Another kind of socket could make those wait who use it, or ask what it is.
+  if (!is_packet_socket(packet.descriptors[0].get())) {
+    outcome = Outcome::broken;
+    return nullptr;
+  }
   auto session = std::make_unique<ClientSession>(
       std::move(memory_),
       SessionSockets{.mine = std::move(answers_),
                      .theirs = PrivateFd(std::move(packet.descriptors[0]))},
-      trusted_, mode);
+      maker_, mode);
   session->made_after = made_after_;
   session->say_other_ids();
   return session;
 }
 
-void ClientSession::drop(std::vector<UniqueFd>& descriptors) const noexcept {
-  if (trusted_)
-    descriptors.clear();
-  else
-    close_later(::geteuid(), std::move(descriptors));
+void ClientSession::drop(ReceivedFds& descriptors) const noexcept {
+  if (maker_.trusted) const std::vector<UniqueFd> here = std::move(descriptors);
+  descriptors.clear();
 }
 
 ClientSession::~ClientSession() {
-  if (trusted_) return;
-  drop_arrived(::geteuid());
-  close_unread(std::move(sockets_.mine));
-  close_unread(std::move(sockets_.theirs));
+  if (maker_.trusted) return;
+  hang_up_later(maker_.user, std::move(sockets_.theirs));
+  hang_up_later(maker_.user, std::move(sockets_.mine));
 }
 
 // Programs that act with other ids than their own: the kernel checks what is said here.

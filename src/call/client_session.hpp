@@ -14,16 +14,26 @@ namespace farcall::call {
 
 class ClientSession;
 
+// Who has made a port, and serves there. What others than this process's own user and root send is
+// not closed by threads of the program's.
+struct Maker {
+  uid_t user;
+  bool trusted;
+};
+// Of a socket that leads to a port. Throws SystemError.
+Maker maker_of(int port);
+
 // A session that a port has been asked for. Whose wait for it is interrupted keeps it for the next
 // time: who opened another instead, again and again, would keep others from being let in.
 class SessionRequest {
  public:
   // Throws SystemError: EPIPE or ECONNRESET where the port has been closed, ETIMEDOUT where it is
-  // full until the deadline, EINTR where signals since then are to interrupt.
+  // full until the deadline, EINTR where signals since then are to interrupt, EAGAIN where too much
+  // of that server's waits to be closed.
   SessionRequest(int port, std::uint64_t retirements, Deadline deadline,
                  std::optional<SignalCount> since);
   ~SessionRequest() {
-    if (!trusted_) close_unread(std::move(answers_));
+    if (!maker_.trusted) hang_up_later(maker_.user, std::move(answers_));
   }
   SessionRequest(SessionRequest&&) noexcept = default;
   SessionRequest& operator=(SessionRequest&&) noexcept = default;
@@ -40,15 +50,15 @@ class SessionRequest {
  private:
   std::uint64_t epoch_ = credentials_epoch();
   std::uint64_t made_after_;  // so many retirements of its client
-  bool trusted_;              // it is this process's own user, or root, who has made the port
+  Maker maker_;
   Mapping memory_;
   PrivateFd answers_;
 };
 
 class ClientSession final : public SessionBase {
  public:
-  ClientSession(Mapping memory, SessionSockets sockets, bool trusted, WaitMode mode)
-      : SessionBase(std::move(memory), std::move(sockets), mode), trusted_(trusted) {}
+  ClientSession(Mapping memory, SessionSockets sockets, Maker maker, WaitMode mode)
+      : SessionBase(std::move(memory), std::move(sockets), mode), maker_(maker) {}
   ~ClientSession();
 
   Outcome call(const CallArguments& arguments, CallResults* results, Deadline deadline,
@@ -69,8 +79,8 @@ class ClientSession final : public SessionBase {
     cancellable_ = on;
     waiter_.set_cancellable(on);
   }
-  // Closes what the server has sent; that may take as long as it likes.
-  void drop(std::vector<UniqueFd>& descriptors) const noexcept;
+  // Has what the server has sent closed: at once, where it is trusted, so that there is room again.
+  void drop(ReceivedFds& descriptors) const noexcept;
   // To the server, before the first request.
   void say_other_ids() const;
   [[nodiscard]] Terms terms() const noexcept;
@@ -103,9 +113,14 @@ class ClientSession final : public SessionBase {
   Outcome take_reply(Turn turn, CallResults& results);
   Outcome take_long_reply(Turn turn, CallResults& results);
   Outcome fail(Outcome outcome) const noexcept;
-  [[nodiscard]] bool trusts_other() const noexcept override { return trusted_; }
+  [[nodiscard]] uid_t owner() const noexcept override { return maker_.user; }
+  // Not from who sends what is long in closing.
+  bool may_keep(std::size_t count) noexcept override {
+    return count == 0 || maker_.trusted || !behind(maker_.user);
+  }
+  [[nodiscard]] bool trusts_other() const noexcept override { return maker_.trusted; }
 
-  const bool trusted_;
+  const Maker maker_;
   std::uint64_t epoch_ = credentials_epoch();
   std::uint32_t number_ = 0;
   bool cancellable_ = false;

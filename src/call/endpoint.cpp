@@ -21,7 +21,7 @@ std::uint8_t EndpointOwner::bounded(std::uint8_t claimed, const Credentials&,
   return claimed;
 }
 void EndpointOwner::branch_closed(std::uint64_t) noexcept {}
-bool EndpointOwner::received(std::uint8_t, std::vector<UniqueFd>&, const Credentials&) noexcept {
+bool EndpointOwner::received(std::uint8_t, ReceivedFds&, const Credentials&) noexcept {
   return false;
 }
 
@@ -233,7 +233,7 @@ class SessionWatch final : public Watch {
 
 }  // namespace
 
-void PortState::add(std::vector<UniqueFd>& descriptors, const Credentials& sender,
+void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
                     const std::shared_ptr<Endpoint>& endpoint) {
   const int answers = descriptors[1].get();
   if (!made_by_sender(answers, sender)) return;

@@ -78,7 +78,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   void listen(int fd, std::uint64_t id, std::uint32_t events) const;
   // A client's memory and socket, two descriptors, have come through an endpoint: answers with a
   // session, or its refusal. Throws SystemError for what is wrong with them.
-  void add(std::vector<UniqueFd>& descriptors, const Credentials& sender,
+  void add(ReceivedFds& descriptors, const Credentials& sender,
            const std::shared_ptr<Endpoint>& endpoint);
   SessionPointer find(std::uint64_t id);
   // Something to do, the session claimed for the caller; or nothing, and `outcome` says why.

@@ -18,7 +18,7 @@ struct Destination {
   std::byte* inline_data;  // kInlineBytes
   std::unique_ptr<RequestBuffer>& large;
   const PortLimits& limits;
-  std::vector<UniqueFd>& descriptors;
+  ReceivedFds& descriptors;
   ClientDeathObserver* observer;
 };
 
@@ -35,7 +35,6 @@ class ServerSession final : public SessionBase {
         charge_(std::move(held)) {}
   // Packets that nobody has taken may hold anything.
   ~ServerSession() {
-    drop_arrived(caller.uid);
     close_later(caller.uid, sockets_.theirs.release());
     close_later(caller.uid, sockets_.mine.release(), std::move(charge_));
   }

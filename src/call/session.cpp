@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "farcall/error.hpp"
-#include "process/background.hpp"
 
 namespace farcall::call {
 
@@ -54,8 +53,7 @@ void SessionBase::keep(Packet& packet) {
   whole.complete = !packet.more;
   whole.overflow |= packet.kind == Packet::Kind::overflow;
   if (whole.descriptors.size() + packet.descriptors.size() > kCallDescriptors) garbage_ = true;
-  std::ranges::move(packet.descriptors, std::back_inserter(whole.descriptors));
-  packet.descriptors.clear();
+  whole.descriptors.append(std::move(packet.descriptors));
 }
 
 void SessionBase::take_packets(bool with_descriptors) noexcept {
@@ -66,6 +64,7 @@ void SessionBase::take_packets(bool with_descriptors) noexcept {
     for (std::size_t i = 0; i < kMostPackets && !garbage_; ++i) {
       if (!with_descriptors && descriptors_come_next(socket())) return;
       packet = take_packet(socket());
+      packet.descriptors.sent_by(owner());
       using What = Packet::Kind;
       if (packet.kind == What::nothing || packet.kind == What::closed) return;
       if (packet.kind == What::garbage)
@@ -74,16 +73,13 @@ void SessionBase::take_packets(bool with_descriptors) noexcept {
         keep(packet);
       if (packet.unsolicited != 0 || !packet.descriptors.empty())
         count_unsolicited(packet.unsolicited, packet.descriptors.size());
-      // Nobody knows what these would do to a thread that closes them.
-      close_later(owner(), std::move(packet.descriptors));
     }
   } catch (const std::exception&) {
     garbage_ = true;  // out of memory: what was sent is lost
-    close_later(owner(), std::move(packet.descriptors));
   }
 }
 
-Outcome SessionBase::next_descriptors(std::vector<UniqueFd>& into) {
+Outcome SessionBase::next_descriptors(ReceivedFds& into) {
   // Doorbells may lie before them, as many as the socket holds.
   constexpr int kMostDrains = 16;
   for (int i = 0; i < kMostDrains && (arrived_.empty() || !arrived_.front().complete); ++i)
@@ -93,11 +89,6 @@ Outcome SessionBase::next_descriptors(std::vector<UniqueFd>& into) {
   into = std::move(arrived_.front().descriptors);
   arrived_.pop_front();
   return overflow ? Outcome::too_big : Outcome::ok;
-}
-
-void SessionBase::drop_arrived(uid_t sender) noexcept {
-  for (Arrived& message : arrived_) close_later(sender, std::move(message.descriptors));
-  arrived_.clear();
 }
 
 void SessionBase::prepare(const Load& load, Turn& turn) {
@@ -133,18 +124,14 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
 }
 
 Outcome SessionBase::accept_transfer(std::size_t most) {
-  std::vector<UniqueFd> fds;
+  ReceivedFds fds;
   transfer_ = {};
   Outcome outcome = next_descriptors(fds);
   if (outcome == Outcome::ok && fds.size() != 1) outcome = Outcome::broken;
-  if (outcome != Outcome::ok) {
-    close_later(owner(), std::move(fds));
-    return outcome;
-  }
+  if (outcome != Outcome::ok) return outcome;
   try {
     transfer_ = TransferMemory::adopt(std::move(fds[0]), trusts_other(), most);
   } catch (const SystemError& error) {
-    close_later(owner(), std::move(fds));
     // It is not the peer's fault that there is no room for it here.
     const int code = error.code().value();
     return code == ENOMEM || code == E2BIG ? Outcome::too_big : Outcome::broken;

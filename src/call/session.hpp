@@ -222,9 +222,9 @@ class SessionBase {
   // where it cannot be had; broken.
   Outcome accept_transfer(std::size_t most);
   // ok, broken, or too_big: this process has no room for them, but for those that it gets.
-  Outcome next_descriptors(std::vector<UniqueFd>& into);
+  Outcome next_descriptors(ReceivedFds& into);
   // Who the other side is, for the accounts of what it sends.
-  [[nodiscard]] virtual uid_t owner() const noexcept { return 0; }
+  [[nodiscard]] virtual uid_t owner() const noexcept = 0;
   // Whether it may be relied upon to leave the memory alone that both sides have.
   [[nodiscard]] virtual bool trusts_other() const noexcept = 0;
   // Any other packet. False: it makes no sense.
@@ -240,8 +240,6 @@ class SessionBase {
   virtual bool may_hold(std::size_t, Charge&) noexcept { return true; }
   // So much has come that nobody has asked for.
   virtual void count_unsolicited(std::size_t, std::size_t) noexcept {}
-  // Closes what has come for messages that nobody will take.
-  void drop_arrived(uid_t sender) noexcept;
 
   Mapping memory_;
   SessionSockets sockets_;
@@ -250,7 +248,7 @@ class SessionBase {
 
  private:
   struct Arrived {
-    std::vector<UniqueFd> descriptors;
+    ReceivedFds descriptors;
     bool overflow = false;
     bool complete = false;
   };

@@ -17,7 +17,6 @@
 #include <deque>
 #include <map>
 
-#include "door/listener.hpp"
 #include "door/real.hpp"
 #include "farcall/doors.h"
 #include "farcall/error.hpp"
@@ -28,6 +27,7 @@
 #include "process/per_process.hpp"
 #include "socket/acceptor.hpp"
 #include "socket/answers.hpp"
+#include "socket/listener.hpp"
 
 namespace farcall::door {
 namespace {
@@ -84,7 +84,7 @@ class Connection {
   Connection(Connection&&) noexcept = default;
   Connection& operator=(Connection&&) = delete;
   ~Connection() {
-    if (socket_ && !process::is_own(server_)) process::close_unread(std::move(socket_));
+    if (!process::is_own(server_)) process::hang_up_later(server_, std::move(socket_));
   }
 
   explicit operator bool() const noexcept { return static_cast<bool>(socket_); }
@@ -96,26 +96,20 @@ class Connection {
   // The only descriptor of the answer; none where it is another one, or none comes in time.
   [[nodiscard]] UniqueFd only_descriptor() const {
     Packet packet = await_answer(socket_.get());
-    UniqueFd only;
+    packet.descriptors.sent_by(server_);
     if (packet.kind == Packet::Kind::descriptors && packet.descriptors.size() == 1 &&
         read_name(packet.descriptors[0].get()))
-      only = std::move(packet.descriptors[0]);
-    discard(packet);
-    return only;
+      return std::move(packet.descriptors[0]);
+    return {};
   }
   // 0, or the errno that it answers; EBADF where no answer comes in time.
   [[nodiscard]] int refusal() const {
     Packet packet = await_answer(socket_.get());
-    discard(packet);
+    packet.descriptors.sent_by(server_);
     return packet.kind == Packet::Kind::descriptors ? packet.purpose : EBADF;
   }
 
  private:
-  // What root or this user sends is closed here: a thread costs more than a close.
-  void discard(Packet& packet) const {
-    if (!process::is_own(server_)) process::close_later(server_, std::move(packet.descriptors));
-  }
-
   process::PrivateFd socket_;
   uid_t server_ = 0;
 };
@@ -130,7 +124,7 @@ Connection connect_to(const struct stat& status) noexcept {
   if (result != 0 && errno == EAGAIN) {
     // Too many are there before us. Anybody may take the name and let nobody in: only for those who
     // may attach is it worth to wait, and not for ever.
-    const auto owner = owner_of_listener(address.name());
+    const auto owner = owner_of_listener(address.name(), SOCK_SEQPACKET);
     if (!owner || !may_attach(*owner, status.st_uid)) return {};
     const Deadline deadline = Deadline::after(kBacklogPatience);
     ::fcntl(fd.get(), F_SETFL, O_RDWR);
@@ -313,14 +307,14 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
   }
 
  private:
-  void open(const Attachment& attachment, const std::vector<UniqueFd>& proof) {
+  void open(const Attachment& attachment, const ReceivedFds& proof) {
     if (!(proof.empty() && who_.uid == 0) && !may_open(attachment, proof)) return;
     const UniqueFd branch = attachment.door().branch(who_.uid, attachment.mode());
     send_descriptors(socket_.get(), std::array{branch.get()}, 0, Deadline::now());
   }
 
   // Whoever may not open the file has no more than its name.
-  static bool may_open(const Attachment& attachment, const std::vector<UniqueFd>& proof) noexcept {
+  static bool may_open(const Attachment& attachment, const ReceivedFds& proof) noexcept {
     if (proof.size() != 1) return false;
     const int flags = ::fcntl(proof[0].get(), F_GETFL);
     return flags >= 0 && (flags & O_PATH) == 0 && attachment.covers(proof[0].get());
@@ -397,7 +391,7 @@ void refuse(int answers, int error) {
 }
 
 // On a thread that may wait for whoever serves the file.
-void attach_now(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descriptors,
+void attach_now(const std::shared_ptr<Door>& door, ReceivedFds& descriptors,
                 const Credentials& sender) {
   for (const auto& other : door->attachments()) other->detach_if_nameless();
   struct stat status {};
@@ -433,14 +427,14 @@ void attach_now(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descri
 
 }  // namespace
 
-void attach(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descriptors,
+void attach(const std::shared_ptr<Door>& door, ReceivedFds& descriptors,
             const Credentials& sender) noexcept {
-  std::shared_ptr<std::vector<UniqueFd>> shared;
+  std::shared_ptr<ReceivedFds> shared;
   try {
-    shared = std::make_shared<std::vector<UniqueFd>>(std::move(descriptors));
+    shared = std::make_shared<ReceivedFds>(std::move(descriptors));
     process::run_later(sender.uid, [door, shared, sender] { attach_now(door, *shared, sender); });
   } catch (const std::exception&) {  // who attaches gets no answer
-    if (shared) descriptors.swap(*shared);
+    if (shared) descriptors = std::move(*shared);
   }
 }
 

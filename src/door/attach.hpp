@@ -23,7 +23,7 @@ class Attachment;
 
 // Takes over what fattach() has sent to the door's socket, three descriptors; leaves them where
 // they are if that cannot be done now.
-void attach(const std::shared_ptr<Door>& door, std::vector<UniqueFd>& descriptors,
+void attach(const std::shared_ptr<Door>& door, ReceivedFds& descriptors,
             const Credentials& sender) noexcept;
 
 // Whether a door is attached to the file, which somebody stands for who may attach.

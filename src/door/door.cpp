@@ -258,7 +258,7 @@ void Door::branch_closed(std::uint64_t socket) noexcept {
   }
 }
 
-bool Door::received(std::uint8_t purpose, std::vector<UniqueFd>& descriptors,
+bool Door::received(std::uint8_t purpose, ReceivedFds& descriptors,
                     const Credentials& sender) noexcept {
   if (purpose != kPurposeAttach || descriptors.size() != 3) return false;
   attach(shared_from_this(), descriptors, sender);

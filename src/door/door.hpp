@@ -13,10 +13,10 @@
 
 #include "call/limits.hpp"
 #include "door/name.hpp"
-#include "door/per_thread.hpp"
 #include "door/real.hpp"
 #include "farcall/call.hpp"
 #include "farcall/wait.hpp"
+#include "process/per_thread.hpp"
 #include "process/process.hpp"
 #include "process/reactor.hpp"
 
@@ -102,7 +102,7 @@ class Door final : public EndpointOwner, public std::enable_shared_from_this<Doo
     return 0;
   }
   void branch_closed(std::uint64_t socket) noexcept override;
-  bool received(std::uint8_t purpose, std::vector<UniqueFd>& descriptors,
+  bool received(std::uint8_t purpose, ReceivedFds& descriptors,
                 const Credentials& sender) noexcept override;
 
   [[nodiscard]] std::vector<std::shared_ptr<Attachment>> attachments() const {
@@ -267,7 +267,8 @@ class Process {
 };
 
 inline Borrowed borrow(int fd) {
-  if (RecentOnes* const recent = PerThread<RecentOnes>::made(); recent != nullptr) [[likely]] {
+  if (RecentOnes* const recent = process::PerThread<RecentOnes>::made(); recent != nullptr)
+      [[likely]] {
     Recent& place = (*recent)[static_cast<std::size_t>(fd) % kRecent];
     if (place.claim()) [[likely]] {
       if (place.fd == fd && place.epoch == epoch.load(std::memory_order_acquire) && place.holds())

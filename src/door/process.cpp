@@ -11,9 +11,9 @@
 #include <cstring>
 
 #include "door/door.hpp"
-#include "door/per_thread.hpp"
 #include "door/server.hpp"
 #include "farcall/error.hpp"
+#include "process/per_thread.hpp"
 
 namespace farcall::door {
 namespace {
@@ -161,7 +161,7 @@ Process::Process() : mode(mode_from_environment()), create_thread(create_default
 
 std::shared_ptr<Handle> Process::find(int fd) {
   if (fd < 0) return nullptr;
-  Recent& place = PerThread<RecentOnes>::get()[static_cast<std::size_t>(fd) % kRecent];
+  Recent& place = process::PerThread<RecentOnes>::get()[static_cast<std::size_t>(fd) % kRecent];
   if (!place.claim()) return find_anew(fd);
   const struct Claim {
     Recent& claimed;

@@ -12,8 +12,8 @@
 
 #include "door/kernel_door.hpp"
 #include "door/pages.hpp"
-#include "door/per_thread.hpp"
 #include "farcall/error.hpp"
+#include "process/per_thread.hpp"
 
 // The C library's, behind pthread_cleanup_push() in C; <pthread.h> hides them from C++.
 extern "C" {
@@ -87,11 +87,11 @@ class ServingThread final : public ClientDeathObserver {
   __pthread_unwind_buf_t handlers_;  // knows the clean-up handlers that stand below base_
 };
 
-ServingThread& here() { return PerThread<ServingThread>::get(); }
+ServingThread& here() { return process::PerThread<ServingThread>::get(); }
 
 // In a forked child the thread that forked may be in the middle of a call of the parent's. That is
 // not its own to answer.
-void leave_parents_calls() noexcept { PerThread<ServingThread>::leave(); }
+void leave_parents_calls() noexcept { process::PerThread<ServingThread>::leave(); }
 
 [[maybe_unused]] const bool kRegistered = [] {
   process::around_fork(process::Room::door, nullptr, nullptr, leave_parents_calls);
@@ -199,17 +199,17 @@ int start_bound_threads(const std::shared_ptr<Door>& door, int count) {
 }
 
 std::shared_ptr<Door> bound_door() noexcept {
-  const ServingThread* self = PerThread<ServingThread>::made();
+  const ServingThread* self = process::PerThread<ServingThread>::made();
   return self != nullptr ? self->bound : nullptr;
 }
 
 Incoming* call_in_progress() noexcept {
-  ServingThread* self = PerThread<ServingThread>::made();
+  ServingThread* self = process::PerThread<ServingThread>::made();
   return self != nullptr && self->serving != nullptr && !self->incoming.notice() ? &self->incoming
                                                                                  : nullptr;
 }
 
-void hand_out(std::vector<UniqueFd>& descriptors, door_desc_t* into) {
+void hand_out(ReceivedFds& descriptors, door_desc_t* into) {
   for (UniqueFd& descriptor : descriptors) {
     const int fd = descriptor.release();
     ::fcntl(fd, F_SETFD, 0);

@@ -22,7 +22,7 @@ std::shared_ptr<Door> bound_door() noexcept;
 Incoming* call_in_progress() noexcept;
 
 // Turns descriptors that came into what programs see; they become the program's.
-void hand_out(std::vector<UniqueFd>& descriptors, door_desc_t* into);
+void hand_out(ReceivedFds& descriptors, door_desc_t* into);
 
 // Descriptors on their way out.
 class Outgoing {

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <string_view>
 
+#include "farcall/socket.hpp"
 #include "message/kernel.hpp"
 
 namespace farcall::message {
@@ -134,6 +135,10 @@ class KernelChannel::Expected {
 
 std::int64_t KernelChannel::take(const ReceiveArguments& received, Expected& expected,
                                  const std::vector<std::int32_t>& files, farcall_info* info) {
+  ReceivedFds came;
+  came.sent_by(received.uid);
+  came.reserve(received.file_count);
+  for (std::uint32_t i = 0; i < received.file_count; ++i) came.emplace_back(files[i]);
   if (!usable()) throw SystemError(EBADF, "the channel has been closed");
   if (received.pulse != 0) {
     if (info != nullptr) {
@@ -155,7 +160,7 @@ std::int64_t KernelChannel::take(const ReceiveArguments& received, Expected& exp
     info->length = received.length;
     info->room = received.room;
     info->descriptor_count = received.file_count;
-    std::copy_n(files.begin(), received.file_count, info->descriptors);
+    for (std::size_t i = 0; i < came.size(); ++i) info->descriptors[i] = came[i].release();
   }
   return received.id == 0 ? FARCALL_ONE_WAY : expected.keep();
 }

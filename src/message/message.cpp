@@ -344,8 +344,10 @@ int farcall_watch_death(int connection, int channel, int64_t value) {
 }
 
 int farcall_timeout(int64_t nanoseconds) {
-  Thread::here().set_timeout(nanoseconds);
-  return 0;
+  return quick([&] {
+    Thread::here().set_timeout(nanoseconds);
+    return 0;
+  });
 }
 
 namespace {

@@ -14,7 +14,9 @@
 
 #include "farcall/error.hpp"
 #include "farcall/message.h"
+#include "process/background.hpp"
 #include "process/identity.hpp"
+#include "socket/listener.hpp"
 
 namespace farcall::message {
 namespace {
@@ -42,6 +44,63 @@ uid_t owner_of(std::string_view full_name) {
   std::from_chars(full_name.data(), full_name.data() + full_name.size(), owner);
   return owner;
 }
+
+bool may_hold(uid_t who, uid_t owner) noexcept {
+  return who == 0 || process::same_user(who, owner);
+}
+
+// A connection to whoever serves under a name.
+class Line {
+ public:
+  // Throws as ask() does.
+  Line(const AbstractAddress& address, uid_t owner, Deadline deadline) : socket_(stream_socket()) {
+    for (Deadline turn = Deadline::now(); !connect(address, turn);) {
+      // Too many are there before us. Anybody may take a name and let nobody in: only for those who
+      // may hold it is it worth to wait; in turns, for they may end, and others come, meanwhile.
+      const auto listener = owner_of_listener(address.name(), SOCK_STREAM);
+      if (!listener) throw SystemError(ENOENT, "no channel has that name");
+      if (!may_hold(*listener, owner)) throw NameSquatted();
+      if (!deadline.is_never() && monotonic_ns() >= deadline.at())
+        throw SystemError(ETIMEDOUT, "open a name: there are too many others");
+      turn = std::min(deadline, Deadline::after(kTurn));
+    }
+    server_ = peer_credentials(socket_.get());
+    if (!may_hold(server_.uid, owner)) {
+      let_go();
+      throw NameSquatted();
+    }
+  }
+  ~Line() { let_go(); }
+  Line(const Line&) = delete;
+  Line& operator=(const Line&) = delete;
+
+  [[nodiscard]] int socket() const noexcept { return socket_.get(); }
+  [[nodiscard]] const Credentials& server() const noexcept { return server_; }
+
+ private:
+  static constexpr auto kTurn = std::chrono::milliseconds(200);
+
+  // False: there are too many others.
+  [[nodiscard]] bool connect(const AbstractAddress& address, Deadline turn) const {
+    try {
+      connect_until(socket_.get(), address, turn);
+      return true;
+    } catch (const SystemError& error) {
+      const int code = error.code().value();
+      if (code == ETIMEDOUT) return false;
+      if (code != ECONNREFUSED) throw;
+      throw SystemError(ENOENT, "no channel has that name");
+    }
+  }
+  // What nobody has received may be long in closing.
+  void let_go() noexcept {
+    if (socket_ && !process::is_own(server_.uid))
+      process::close_later(server_.uid, std::move(socket_));
+  }
+
+  UniqueFd socket_;
+  Credentials server_{};
+};
 
 // A group that came by way of the list of groups is not known of a peer: its own one only.
 bool in_group(const Credentials& who) noexcept { return who.gid == ::getegid(); }
@@ -99,32 +158,24 @@ void answer(int socket, int error, UniqueFd descriptor) {
 
 UniqueFd ask(std::string_view prefix, std::string_view full_name, Deadline deadline,
              Credentials* server) {
-  const AbstractAddress address = address_of(prefix, full_name);
-  const UniqueFd fd = stream_socket();
-  try {
-    connect_until(fd.get(), address, deadline);
-  } catch (const SystemError& error) {
-    if (error.code().value() != ECONNREFUSED) throw;
-    throw SystemError(ENOENT, "no channel has that name");
-  }
-  const Credentials peer = peer_credentials(fd.get());
-  if (peer.uid != 0 && !process::same_user(peer.uid, owner_of(full_name)))
-    throw SystemError(EACCES, "somebody else serves under that name");
-  if (server != nullptr) *server = peer;
+  const Line line(address_of(prefix, full_name), owner_of(full_name), deadline);
+  if (server != nullptr) *server = line.server();
   std::optional<FdMessage> fd_message;
   try {
-    fd_message = receive_fd_message(fd.get(), deadline);
+    fd_message = receive_fd_message(line.socket(), deadline);
   } catch (const SystemError& error) {
     if (error.code().value() != ECONNRESET) throw;
   }
+  ReceivedFds came(fd_message ? std::move(fd_message->descriptors) : std::vector<UniqueFd>(),
+                   line.server().uid);
   if (!fd_message) throw SystemError(ENOENT, "the server of that name is ending");
   int error = 0;
   if (fd_message->bytes.size() != sizeof error) throw SystemError(EPROTO, "open a name");
   std::memcpy(&error, fd_message->bytes.data(), sizeof error);
   if (error != 0)
     throw SystemError(error > 0 && error <= EHWPOISON ? error : EPROTO, "open a name");
-  if (fd_message->descriptors.size() != 1) throw SystemError(EPROTO, "open a name");
-  return std::move(fd_message->descriptors.front());
+  if (came.size() != 1) throw SystemError(EPROTO, "open a name");
+  return std::move(came[0]);
 }
 
 std::vector<std::string> all_names() {

@@ -10,10 +10,12 @@
 
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "farcall/error.hpp"
 #include "farcall/socket.hpp"
 
 namespace farcall::message {
@@ -34,7 +36,13 @@ bool may_connect(const Credentials& who, mode_t mode) noexcept;
 
 // What the server sends: a descriptor, or an errno. Never waits.
 void answer(int socket, int error, UniqueFd descriptor);
-// Connects and takes the answer. Throws SystemError: ENOENT where nobody listens.
+// Somebody has the name who may not: neither of the user whose name it is nor root. EACCES.
+class NameSquatted : public SystemError {
+ public:
+  NameSquatted() : SystemError(EACCES, "somebody else serves under that name") {}
+};
+// Connects and takes the answer. Throws SystemError: ENOENT where nobody listens; NameSquatted, and
+// waits for no such server; ETIMEDOUT at the deadline. `server` gets who has answered.
 UniqueFd ask(std::string_view prefix, std::string_view full_name, Deadline deadline,
              Credentials* server = nullptr);
 // The full names of all that this machine's (this network namespace's) channels have.

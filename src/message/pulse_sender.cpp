@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "farcall/error.hpp"
+#include "socket/answers.hpp"
 
 namespace farcall::message {
 namespace {
@@ -19,7 +20,8 @@ bool hung_up(int socket) noexcept {
 
 }  // namespace
 
-PulseSender::PulseSender(int branch, const PulsePacket& first) {
+PulseSender::PulseSender(int branch, const call::Maker& maker, const PulsePacket& first)
+    : maker_(maker) {
   const SharedMemory memory = SharedMemory::create(sizeof(PulsePage), "farcall-pulses");
   page_ = memory.map();
   page().pulses[0] = first;
@@ -35,6 +37,18 @@ PulseSender::PulseSender(int branch, const PulsePacket& first) {
     throw SystemError(ESRCH, "the server has gone");
   }
   answers_ = process::PrivateFd(std::move(mine));
+}
+
+PulseSender::~PulseSender() {
+  hang_up(answers_);
+  hang_up(socket_);
+}
+
+void PulseSender::hang_up(process::PrivateFd& socket) const noexcept {
+  if (maker_.trusted)
+    socket.reset();
+  else
+    process::hang_up_later(maker_.user, std::move(socket));
 }
 
 bool PulseSender::add(const PulsePacket& packet, bool& ended) {
@@ -58,10 +72,13 @@ bool PulseSender::send(const PulsePacket& packet) {
   if (page_ && !add(packet, ended)) return !ended;
   if (!socket_) {
     Packet answer = take_packet(answers_.get());
+    answer.descriptors.sent_by(maker_.user);
     if (answer.kind == Packet::Kind::overflow) throw SystemError(EMFILE, "a socket for pulses");
-    if (answer.kind != Packet::Kind::descriptors || answer.descriptors.size() != 1) return false;
+    if (answer.kind != Packet::Kind::descriptors || answer.descriptors.size() != 1 ||
+        !is_packet_socket(answer.descriptors[0].get()))
+      return false;
     socket_ = process::PrivateFd(std::move(answer.descriptors[0]));
-    answers_.reset();
+    hang_up(answers_);
     page_.reset();
   }
   for (;;) {

@@ -11,7 +11,7 @@
 
 #include <atomic>
 
-#include "call/session.hpp"
+#include "call/client_session.hpp"
 
 namespace farcall::message {
 
@@ -45,17 +45,20 @@ class PulseSender {
  public:
   // Asks the server for a socket, with the first pulse. Throws SystemError: EAGAIN where too many
   // have asked, ESRCH where the server has gone.
-  PulseSender(int branch, const PulsePacket& first);
+  PulseSender(int branch, const call::Maker& maker, const PulsePacket& first);
+  ~PulseSender();
   // False: nobody listens any more. Throws SystemError: EAGAIN where too many wait.
   bool send(const PulsePacket& packet);
 
  private:
   // Whether the server's socket is to be used.
   bool add(const PulsePacket& packet, bool& ended);
+  void hang_up(process::PrivateFd& socket) const noexcept;
   [[nodiscard]] PulsePage& page() const noexcept {
     return *reinterpret_cast<PulsePage*>(page_.data());
   }
 
+  const call::Maker maker_;
   Mapping page_;  // until there is a socket
   process::PrivateFd answers_;
   process::PrivateFd socket_;

@@ -61,7 +61,7 @@ class Link final : public EndpointOwner, public std::enable_shared_from_this<Lin
     return bounded_priority(claimed, caller, static_cast<pid_t>(origin & kThreadMask));
   }
   void branch_closed(std::uint64_t cookie) noexcept override;
-  bool received(std::uint8_t purpose, std::vector<UniqueFd>& descriptors,
+  bool received(std::uint8_t purpose, ReceivedFds& descriptors,
                 const Credentials& sender) noexcept override;
   class Pulses;
   // One of the sockets for its pulses has ended: if it is the last, and nobody has the connection
@@ -262,6 +262,8 @@ class SharedConnection final : public Connection {
   int finish(Sending& sending, CallResults& results, std::span<std::byte> scratch);
 
   UniqueFd branch_;
+  const call::Maker maker_;
+  bool given_up_ = false;  // by close(); the last who has the connection looks
   const unsigned flags_;
   Client client_;
   process::ProcessMutex lock_;  // protects what follows

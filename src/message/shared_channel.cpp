@@ -281,7 +281,8 @@ SharedPendingReply& SharedChannel::pending_for(Receiver& receiver) {
 }
 
 void SharedChannel::give_back(SharedPendingReply& pending) noexcept {
-  Receiver* self = Thread::here().find(*this);
+  Thread* const thread = Thread::made();
+  Receiver* self = thread != nullptr ? thread->find(*this) : nullptr;
   if (self != nullptr && self->spare == nullptr) {
     self->spare = &pending;
     return;
@@ -383,7 +384,7 @@ std::int64_t SharedChannel::take_message(Receiver& self, SharedPendingReply& pen
       info->descriptors[info->descriptor_count++] = fd.release();
     }
   }
-  incoming.descriptors().clear();
+  incoming.descriptors().clear();  // the rest: by threads that serve nobody
   if (!incoming.wants_reply()) return FARCALL_ONE_WAY;
   pending.connection.store(link != nullptr ? link->number : 0, std::memory_order_release);
   pending.origin.store(incoming.origin(), std::memory_order_release);

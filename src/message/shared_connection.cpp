@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "message/shared.hpp"
+#include "process/background.hpp"
 
 namespace farcall::message {
 namespace {
@@ -44,13 +45,25 @@ std::optional<unsigned> flags_of(int fd) noexcept {
   return flags;
 }
 
+// Closes a way to a channel. What others than this process's own user and root have left there may
+// be long in closing.
+void let_go(UniqueFd fd, const call::Maker& maker) noexcept {
+  if (!maker.trusted) process::close_later(maker.user, std::move(fd));
+}
+
 // Closes what `fd` refers to at once. Threads that were about to use the number, or have used it
-// last, keep the object that owns it: from now on it is a socket whose other end has gone.
-void give_up(const UniqueFd& fd) noexcept {
+// last, keep the object that owns it: from now on it is a socket whose other end has gone. False:
+// it goes with its owner.
+bool give_up(const UniqueFd& fd, const call::Maker& maker) noexcept {
   try {
     const UniqueFd dead = packet_socket_pair().first;
-    ::dup3(dead.get(), fd.get(), O_CLOEXEC);
-  } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it goes with its owner, then
+    UniqueFd last;
+    if (!maker.trusted) last = fd.duplicate();
+    const bool done = ::dup3(dead.get(), fd.get(), O_CLOEXEC) >= 0;
+    let_go(std::move(last), maker);
+    return done;
+  } catch (const SystemError&) {
+    return false;
   }
 }
 
@@ -60,11 +73,15 @@ void give_up(const UniqueFd& fd) noexcept {
 class SharedConnection::Death final : public process::Watch,
                                       public std::enable_shared_from_this<Death> {
  public:
-  Death(std::weak_ptr<Channel> channel, std::int64_t value, UniqueFd socket, int priority)
+  Death(std::weak_ptr<Channel> channel, std::int64_t value, UniqueFd socket,
+        const call::Maker& maker, int priority)
       : channel_(std::move(channel)),
         value_(value),
         socket_(std::move(socket)),
+        maker_(maker),
         priority_(priority) {}
+  // On whatever thread: the reactor may be the last who has it.
+  ~Death() override { let_go(socket_.release(), maker_); }
   void start() { registration_.start(socket_.get(), EPOLLRDHUP | EPOLLET, shared_from_this()); }
   void stop() noexcept { registration_.stop(); }
   void on_readable(std::uint32_t events) noexcept override {
@@ -77,6 +94,7 @@ class SharedConnection::Death final : public process::Watch,
   const std::weak_ptr<Channel> channel_;
   const std::int64_t value_;
   process::PrivateFd socket_;
+  const call::Maker maker_;
   const int priority_;
   process::Registration registration_;
   std::atomic<bool> told_{false};
@@ -113,9 +131,15 @@ class SharedConnection::UnblockPolicy final : public RetryPolicy {
 };
 
 SharedConnection::SharedConnection(UniqueFd branch, unsigned flags)
-    : branch_(std::move(branch)), flags_(flags), client_(-1, wait_mode()) {}
+    : branch_(std::move(branch)),
+      maker_(call::maker_of(branch_.get())),
+      flags_(flags),
+      client_(-1, wait_mode()) {}
 
-SharedConnection::~SharedConnection() { leave_parents(); }
+SharedConnection::~SharedConnection() {
+  leave_parents();
+  if (!given_up_) let_go(std::move(branch_), maker_);
+}
 
 // A thread of the parent may have been changing these when it forked.
 void SharedConnection::leave_parents() noexcept {
@@ -137,7 +161,7 @@ void SharedConnection::close() noexcept {
   death_ = nullptr;
   pulses_.reset();
   client_.retire();
-  give_up(branch_);
+  given_up_ = give_up(branch_, maker_);
 }
 
 int SharedConnection::send(Sending& sending, Deadline deadline) {
@@ -208,7 +232,7 @@ void SharedConnection::send_packet(const PulsePacket& packet) {
   check_open();
   leave_parents();
   if (!pulses_) {
-    pulses_ = std::make_unique<PulseSender>(branch_.get(), packet);
+    pulses_ = std::make_unique<PulseSender>(branch_.get(), maker_, packet);
     // A new session is asked for on the same way, and so afterwards.
     client_.retire();
     return;
@@ -235,7 +259,7 @@ void SharedConnection::watch_death(const std::shared_ptr<Channel>& channel, std:
   check_open();
   leave_parents();
   if (death_) throw SystemError(EBUSY, "its death is watched already");
-  auto death = std::make_shared<Death>(channel, value, branch_.duplicate(), own_priority());
+  auto death = std::make_shared<Death>(channel, value, branch_.duplicate(), maker_, own_priority());
   death->start();
   death_ = std::move(death);
 }
@@ -255,16 +279,18 @@ class SharedEngine final : public Engine {
   std::shared_ptr<Connection> open(std::string_view name, Deadline deadline) override {
     // A server that has stopped does not answer; nobody must wait for it for ever.
     if (deadline.is_never()) deadline = Deadline::after(kPatience);
+    int error = ENOENT;
     for (const std::string& full : full_names(name)) {
       try {
-        UniqueFd fd = ask(kOpenPrefix, full, deadline);
-        if (auto connection = adopt(fd)) return connection;
-        throw SystemError(EPROTO, "what the server sent is no connection");
-      } catch (const SystemError& error) {
-        if (error.code().value() != ENOENT) throw;
+        return open_full(full, deadline);
+      } catch (const NameSquatted& squatted) {
+        // As if nobody served there: whoever likes can keep a name that is not his.
+        error = squatted.code().value();
+      } catch (const SystemError& failure) {
+        if (failure.code().value() != ENOENT) throw;
       }
     }
-    throw SystemError(ENOENT, "no channel has that name");
+    throw SystemError(error, "no channel has that name");
   }
 
   std::shared_ptr<Connection> adopt(UniqueFd& descriptor) override {
@@ -274,6 +300,14 @@ class SharedEngine final : public Engine {
   }
 
  private:
+  std::shared_ptr<Connection> open_full(const std::string& full, Deadline deadline) {
+    Credentials server{};
+    UniqueFd fd = ask(kOpenPrefix, full, deadline, &server);
+    if (auto connection = adopt(fd)) return connection;
+    process::close_later(server.uid, std::move(fd));
+    throw SystemError(EPROTO, "what the server sent is no connection");
+  }
+
   static constexpr auto kPatience = std::chrono::seconds(10);
 };
 

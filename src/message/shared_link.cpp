@@ -176,7 +176,6 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
       if (came.sender) sender_ = *came.sender;
       if (came.unsolicited != 0 || !came.descriptors.empty())
         link.endpoint->count_unsolicited(came.unsolicited, came.descriptors.size());
-      process::close_later(sender_.uid, std::move(came.descriptors));
       return came.kind;
     } catch (const std::exception&) {
       return Packet::Kind::closed;
@@ -202,7 +201,7 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
   bool paused_ = false;
 };
 
-bool Link::received(std::uint8_t purpose, std::vector<UniqueFd>& descriptors,
+bool Link::received(std::uint8_t purpose, ReceivedFds& descriptors,
                     const Credentials& sender) noexcept {
   if (purpose != kPurposePulses || descriptors.size() != 2) return false;
   const auto channel = channel_.lock();

@@ -7,6 +7,7 @@
 //   receive-blocked PID TID
 //   send-blocked PID TID priority N
 //   reply-blocked PID TID priority N id N
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <cerrno>
 
 #include "message/shared.hpp"
+#include "process/background.hpp"
 
 namespace farcall::message {
 
@@ -87,7 +89,13 @@ void tell_status(int socket, const SharedChannel& channel) noexcept {
 }
 
 std::string ask_status(const std::string& full_name) {
-  const UniqueFd file = ask(kStatusPrefix, full_name, Deadline::after(std::chrono::seconds(5)));
+  Credentials server{};
+  UniqueFd file = ask(kStatusPrefix, full_name, Deadline::after(std::chrono::seconds(5)), &server);
+  // Nothing but memory is read without waiting for anybody; only such a file has seals.
+  if (::fcntl(file.get(), F_GET_SEALS) < 0) {
+    process::close_later(server.uid, std::move(file));
+    throw SystemError(EPROTO, "read a channel's status");
+  }
   std::string text;
   char bytes[4096];
   constexpr std::size_t kMost = std::size_t{64} << 20;

@@ -59,11 +59,6 @@ const std::shared_ptr<T>& look_up(Recent<T>& recent, const Table<T>& table, int 
 Table<Channel>& channels() { return *channel_table; }
 Table<Connection>& connections() { return *connection_table; }
 
-Thread& Thread::here() noexcept {
-  thread_local Thread thread;
-  return thread;
-}
-
 Thread::~Thread() {
   const process::NoCancel guard;
   for (const Share& share : shares_) {

@@ -9,6 +9,7 @@
 
 #include "message/engine.hpp"
 #include "message/table.hpp"
+#include "process/per_thread.hpp"
 
 namespace farcall::message {
 
@@ -23,7 +24,10 @@ struct Recent {
 
 class Thread {
  public:
-  static Thread& here() noexcept;
+  // The calling thread's, until it ends; see process/per_thread.hpp. Throws std::bad_alloc.
+  static Thread& here() { return process::PerThread<Thread>::get(); }
+  // Null where it has none.
+  static Thread* made() noexcept { return process::PerThread<Thread>::made(); }
   Thread() = default;
   Thread(const Thread&) = delete;
   Thread& operator=(const Thread&) = delete;

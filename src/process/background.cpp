@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "process/background.hpp"
 
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -145,11 +144,11 @@ void close_later(uid_t user, std::vector<UniqueFd>&& fds) noexcept {
   fds.clear();
 }
 
-void close_unread(PrivateFd&& socket) noexcept {
+void hang_up_later(uid_t user, PrivateFd&& socket) noexcept {
   UniqueFd fd = socket.release();
-  // Where the other side has hung up it can be read, too.
-  pollfd anything{.fd = fd.get(), .events = POLLIN, .revents = 0};
-  if (fd && ::poll(&anything, 1, 0) > 0) close_later(::geteuid(), std::move(fd));
+  if (!fd) return;
+  ::shutdown(fd.get(), SHUT_RDWR);
+  close_later(user, std::move(fd));
 }
 
 bool behind(uid_t user) noexcept {

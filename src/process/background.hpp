@@ -29,9 +29,9 @@ inline constexpr std::size_t kThreadsPerUser = 2;
 // memory or no thread.
 void close_later(uid_t user, UniqueFd fd, Charge held = {}) noexcept;
 void close_later(uid_t user, std::vector<UniqueFd>&& fds) noexcept;
-// Closes a socket in which there may be packets that nobody has taken, which may hold anything;
-// here, where there are none.
-void close_unread(PrivateFd&& socket) noexcept;
+// Tells the other side of a unix socket, that user's, at once that this one is gone. Packets that
+// nobody has taken, or that come at the last moment, may hold anything; they go as above.
+void hang_up_later(uid_t user, PrivateFd&& socket) noexcept;
 // Does `work` for `user`; what it throws is dropped. Throws SystemError: EAGAIN, where that user
 // has too much waiting or there is no thread.
 void run_later(uid_t user, std::function<void()> work);

@@ -141,11 +141,25 @@ void Acceptor::look_again_later() noexcept {
   }
 }
 
+// Nobody comes any more. Who was not let in may have sent something all the same.
+void Acceptor::turn_away() noexcept {
+  spare_.reset();
+  while (UniqueFd client = accept_one()) {
+    uid_t who = 0;
+    try {
+      who = peer_credentials(client.get()).uid;
+    } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): then it is this process's own
+    }
+    close_later(who, std::move(client));
+  }
+}
+
 void Acceptor::close() noexcept {
   registration_.stop();
   // Whoever is just accepting comes back at once.
   ::shutdown(listener_.get(), SHUT_RDWR);
   const std::lock_guard guard(lock_);
+  if (listener_) turn_away();
   listener_.reset();
   spare_.reset();
 }

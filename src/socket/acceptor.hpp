@@ -30,6 +30,7 @@ class Acceptor {
   // that may wait. False: it had to be ended after kLongestAccept, and nobody is let in any more.
   bool accept_shared(const Take& take) noexcept;
   static constexpr auto kLongestAccept = std::chrono::seconds(3);
+  // Those who wait are turned away; what they have sent is closed elsewhere, too.
   void close() noexcept;
 
  private:
@@ -39,6 +40,7 @@ class Acceptor {
   void keep_spare() noexcept;
   void look_again() noexcept;
   void look_again_later() noexcept;
+  void turn_away() noexcept;
 
   // Another thread closes than accepts. Not held while somebody is let in.
   ProcessMutex lock_;  // protects what follows

@@ -7,13 +7,17 @@
 
 namespace farcall {
 
-bool made_by_sender(int answers, const Credentials& sender) noexcept {
-  const auto option = [answers](int which) noexcept {
+bool is_packet_socket(int descriptor) noexcept {
+  const auto option = [descriptor](int which) noexcept {
     int value = -1;
     socklen_t size = sizeof value;
-    return ::getsockopt(answers, SOL_SOCKET, which, &value, &size) == 0 ? value : -1;
+    return ::getsockopt(descriptor, SOL_SOCKET, which, &value, &size) == 0 ? value : -1;
   };
-  if (option(SO_DOMAIN) != AF_UNIX || option(SO_TYPE) != SOCK_SEQPACKET) return false;
+  return option(SO_DOMAIN) == AF_UNIX && option(SO_TYPE) == SOCK_SEQPACKET;
+}
+
+bool made_by_sender(int answers, const Credentials& sender) noexcept {
+  if (!is_packet_socket(answers)) return false;
   ucred maker{};
   socklen_t size = sizeof maker;
   return ::getsockopt(answers, SOL_SOCKET, SO_PEERCRED, &maker, &size) == 0 &&

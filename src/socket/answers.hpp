@@ -12,6 +12,9 @@
 
 namespace farcall {
 
+// Whether it is a unix socket of packets. Waits for nobody, whatever it is.
+bool is_packet_socket(int descriptor) noexcept;
+
 // Whether a client's descriptor is a packet socket that the sender itself has made. One that was
 // connected to somebody else's listener would be spoken to in the server's name. Waits for nobody.
 bool made_by_sender(int answers, const Credentials& sender) noexcept;

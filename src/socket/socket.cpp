@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "farcall/error.hpp"
+#include "process/background.hpp"
 #include "process/identity.hpp"
 #include "wait/held_signals.hpp"
 
@@ -86,7 +87,7 @@ class Ancillary {
   void prepare_to_receive() noexcept { message_.msg_controllen = buffer_.size(); }
 
   // Takes over the descriptors that came. Returns how many control messages of other kinds did.
-  unsigned collect(std::vector<UniqueFd>& into, std::optional<Credentials>& sender) {
+  unsigned collect(ReceivedFds& into, std::optional<Credentials>& sender) {
     unsigned others = 0;
     // Closed here: the last close of a pidfd waits for nobody.
     std::vector<UniqueFd> pidfds;
@@ -105,6 +106,7 @@ class Ancillary {
         if (type == SCM_PIDFD) take(*item, pidfds);
       }
     }
+    if (sender) into.sent_by(sender->uid);
     return others;
   }
 
@@ -117,7 +119,8 @@ class Ancillary {
     item->cmsg_len = CMSG_LEN(size);
     std::memcpy(CMSG_DATA(item), data, size);
   }
-  static void take(const cmsghdr& item, std::vector<UniqueFd>& into) {
+  template <class Fds>
+  static void take(const cmsghdr& item, Fds& into) {
     const std::size_t count = (item.cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (std::size_t i = 0; i < count; ++i) {
       int fd = -1;
@@ -152,9 +155,7 @@ UniqueFd stream_socket() {
   return fd;
 }
 
-bool trusted(const Credentials& peer) {
-  return process::same_user(peer.uid, ::geteuid()) || peer.uid == 0;
-}
+bool trusted(uid_t peer) { return process::same_user(peer, ::geteuid()) || peer == 0; }
 
 }  // namespace
 
@@ -229,10 +230,13 @@ void send_fd_message(int socket, const FdMessage& fd_message) {
     throw SystemError(EPROTO, "message was cut short");
 }
 
-std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline) {
-  FdMessage fd_message;
-  FdMessageHeader header{};
-  iovec piece{.iov_base = &header, .iov_len = sizeof header};
+namespace {
+
+// Receives some of `bytes` from a stream, with what descriptors come there, and tells of those that
+// do not fit. Returns how many bytes came; 0 at the end. Throws SystemError.
+std::size_t receive_some(int socket, std::span<std::byte> bytes, ReceivedFds& descriptors,
+                         bool& overflow, Deadline deadline) {
+  iovec piece{.iov_base = bytes.data(), .iov_len = bytes.size()};
   Ancillary<kFdMessageDescriptors> ancillary;
   ancillary.prepare_to_receive();
   msghdr& message = ancillary.message(std::span(&piece, 1));
@@ -242,24 +246,37 @@ std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline) {
     count = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   } while (count < 0 && (errno == EINTR || errno == EAGAIN));
   if (count < 0) throw_errno("receive a message");
-  // Descriptors first: whatever is wrong with the rest, they are ours to close.
   std::optional<Credentials> sender;
-  ancillary.collect(fd_message.descriptors, sender);
+  ancillary.collect(descriptors, sender);
+  overflow |= (message.msg_flags & MSG_CTRUNC) != 0;
+  return static_cast<std::size_t>(count);
+}
+
+}  // namespace
+
+std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline) {
+  FdMessageHeader header{};
+  ReceivedFds descriptors;
+  descriptors.sent_by(peer_credentials(socket).uid);
+  bool overflow = false;
+  const std::size_t count = receive_some(socket, std::as_writable_bytes(std::span(&header, 1)),
+                                         descriptors, overflow, deadline);
   if (count == 0) return std::nullopt;
-  if (count != sizeof header || header.magic != FdMessageHeader::kMagic ||
-      header.bytes > kFdMessageBytes || header.descriptors != fd_message.descriptors.size() ||
-      (message.msg_flags & MSG_CTRUNC) != 0)
-    throw SystemError(EPROTO, "receive a message: the peer sent something else");
+  const auto check = [&](bool proper) {
+    if (!proper) throw SystemError(EPROTO, "receive a message: the peer sent something else");
+  };
+  check(count == sizeof header && header.magic == FdMessageHeader::kMagic &&
+        header.bytes <= kFdMessageBytes);
+  FdMessage fd_message;
   fd_message.bytes.resize(header.bytes);
-  for (std::size_t got = 0; got < fd_message.bytes.size();) {
-    if (!wait_for(socket, POLLIN, deadline)) throw SystemError(ETIMEDOUT, "receive a message");
-    count =
-        ::recv(socket, fd_message.bytes.data() + got, fd_message.bytes.size() - got, MSG_DONTWAIT);
-    if (count == 0)
-      throw SystemError(ECONNRESET, "receive a message: the peer closed in the middle");
-    if (count < 0 && errno != EINTR && errno != EAGAIN) throw_errno("receive a message");
-    if (count > 0) got += static_cast<std::size_t>(count);
+  for (std::span<std::byte> left = fd_message.bytes; !left.empty();) {
+    // With room for descriptors: the kernel would let go here those that there is no room for.
+    const std::size_t got = receive_some(socket, left, descriptors, overflow, deadline);
+    if (got == 0) throw SystemError(ECONNRESET, "receive a message: the peer closed in the middle");
+    left = left.subspan(got);
   }
+  check(header.descriptors == descriptors.size() && !overflow);
+  fd_message.descriptors = std::move(descriptors);
   return fd_message;
 }
 
@@ -405,7 +422,10 @@ UniqueFd NamedListener::accept(Deadline deadline) {
       if (errno == EINTR || errno == ECONNABORTED || errno == EAGAIN) continue;
       throw_errno("accept");
     }
-    if (trusted(peer_credentials(client.get()))) return client;
+    const uid_t who = peer_credentials(client.get()).uid;
+    if (trusted(who)) return client;
+    // With what it may have sent.
+    process::close_later(who, std::move(client));
   }
 }
 
@@ -434,8 +454,11 @@ UniqueFd connect_named(std::string_view name, Deadline deadline) {
     UniqueFd fd = stream_socket();
     try {
       connect_until(fd.get(), address, deadline);
-      if (!trusted(peer_credentials(fd.get())))
+      const uid_t who = peer_credentials(fd.get()).uid;
+      if (!trusted(who)) {
+        process::close_later(who, std::move(fd));  // with what it may have sent
         throw SystemError(EPERM, "\"" + std::string(name) + "\" is served by another user");
+      }
       return fd;
     } catch (const SystemError& error) {
       if (error.code().value() != ECONNREFUSED) throw;

@@ -108,6 +108,28 @@ Outcome call_for_a_moment(Client& client, std::size_t bytes) {
   return client.call({.data = request, .descriptors = {}}, results, Deadline::after(20ms));
 }
 
+// In place of a session: so many descriptors that are long in closing. The client asks, gives up,
+// and looks again when nobody else has them any more.
+void expect_no_wait(std::size_t count) {
+  in_child([count] {
+    const auto [server, port] = packet_socket_pair();
+    Client client(port.get());
+    ASSERT_EQ(call_for_a_moment(client, 1), Outcome::timed_out);
+    Packet asked = take_packet(server.get());
+    ASSERT_EQ(asked.descriptors.size(), 2U);
+    {
+      std::vector<UniqueFd> slow;
+      std::vector<int> numbers;
+      for (std::size_t i = 0; i < count; ++i)
+        numbers.push_back(slow.emplace_back(lingering(60)).get());
+      send_descriptors(asked.descriptors[1].get(), numbers);
+    }
+    EXPECT_EQ(call_for_a_moment(client, 1), Outcome::broken);
+  });
+}
+TEST(Deadlines, HoldWhereThereComesMoreThanASession) { expect_no_wait(3); }
+TEST(Deadlines, HoldWhereAnotherSocketComesThanASessions) { expect_no_wait(1); }
+
 TEST(Deadlines, HoldWhereAPortIsFull) {
   const auto [server, port] = packet_socket_pair();
   fill(port.get());

@@ -2,6 +2,7 @@
 //
 // Replies as a client finds them in a session that its server has filled as it likes.
 #include <semaphore.h>
+#include <unistd.h>
 
 #include <array>
 #include <thread>
@@ -53,7 +54,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   call::ClientSession session(map(memory.fd()),
                               {.mine = process::PrivateFd(std::move(here)),
                                .theirs = process::PrivateFd(std::move(requests))},
-                              size % 2 == 0, WaitMode::block);
+                              {.user = ::geteuid(), .trusted = size % 2 == 0}, WaitMode::block);
   std::thread server(serve, std::ref(control), std::move(there), Input(data, size));
   const std::vector<std::byte> request(100);
   std::array<std::byte, 300> buffer{};

@@ -40,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     session.drain();
     if (!session.ready()) continue;
     std::unique_ptr<call::RequestBuffer> large;
-    std::vector<UniqueFd> descriptors;
+    ReceivedFds descriptors;
     alignas(8) std::array<std::byte, kInlineBytes> inline_data{};
     call::Request request;
     Outcome outcome = Outcome::ok;

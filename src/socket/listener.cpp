@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "door/listener.hpp"
+#include "socket/listener.hpp"
 
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
@@ -17,7 +17,7 @@
 
 #include "farcall/memory.hpp"
 
-namespace farcall::door {
+namespace farcall {
 namespace {
 
 using Bytes = std::span<const std::byte>;
@@ -33,10 +33,10 @@ Bytes behind(Bytes bytes, std::size_t count) noexcept {
   return bytes.subspan(std::min(count, bytes.size()));
 }
 
-// The owner of the socket that a message tells of, if that has the name.
-std::optional<uid_t> owner_if_named(Bytes message, std::string_view name) noexcept {
+// The owner of the socket that a message tells of, if that has the name and the type.
+std::optional<uid_t> owner_if_named(Bytes message, std::string_view name, int type) noexcept {
   unix_diag_msg socket;
-  if (!read_front(message, socket) || socket.udiag_type != SOCK_SEQPACKET) return std::nullopt;
+  if (!read_front(message, socket) || socket.udiag_type != type) return std::nullopt;
   std::optional<uid_t> owner;
   bool is_named = false;
   rtattr attribute;
@@ -58,7 +58,7 @@ std::optional<uid_t> owner_if_named(Bytes message, std::string_view name) noexce
 
 }  // namespace
 
-std::optional<uid_t> owner_of_listener(std::string_view name) noexcept {
+std::optional<uid_t> owner_of_listener(std::string_view name, int type) noexcept {
   const UniqueFd netlink(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
   if (!netlink) return std::nullopt;
   struct {
@@ -87,9 +87,9 @@ std::optional<uid_t> owner_of_listener(std::string_view name) noexcept {
           header.nlmsg_len > left.size())
         return std::nullopt;  // the end, or an error
       const Bytes message = left.first(header.nlmsg_len).subspan(NLMSG_HDRLEN);
-      if (const auto owner = owner_if_named(message, name)) return owner;
+      if (const auto owner = owner_if_named(message, name, type)) return owner;
     }
   }
 }
 
-}  // namespace farcall::door
+}  // namespace farcall

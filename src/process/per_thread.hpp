@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One object for each thread that asks for it, destroyed when the thread ends.
+// One object for each thread that asks for it, destroyed when the thread ends. Who asks afterwards,
+// in the destructor of a key or of the program's own thread_local, gets a new one, which goes in
+// the C library's next round of such destructors. The thread that ends the process keeps its
+// object: handlers of atexit(3) use it.
 //
-// A thread_local with a destructor would do the same, but to register that destructor the C library
-// takes a lock of the dynamic linker's, which a fork() in another thread leaves locked in the child
-// for ever.
+// A thread_local with a destructor would do none of that: handlers and later destructors would go
+// on with what is destroyed. And to register that destructor the C library takes a lock of the
+// dynamic linker's, which a fork() in another thread leaves locked in the child for ever.
 #pragma once
 
 #include <pthread.h>
 
 #include <utility>
 
-namespace farcall::door {
+namespace farcall::process {
 
 template <class T>
 class PerThread {
@@ -47,4 +50,4 @@ class PerThread {
 template <class T>
 thread_local constinit T* PerThread<T>::pointer_ = nullptr;
 
-}  // namespace farcall::door
+}  // namespace farcall::process
