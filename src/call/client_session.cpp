@@ -170,10 +170,13 @@ Terms ClientSession::terms() const noexcept {
   if (!arguments.until_taken) return Outcome::ok;
   const Outcome outcome = wait_until_taken(deadline, since);
   if (outcome == Outcome::ok || outcome == Outcome::peer_gone) return outcome;
-  // Taken back, so that who sends it once more does not send it twice.
-  slot().turn.store(Turn{.number = number_}.pack(), std::memory_order_relaxed);
-  full_fence();
-  if (!dispatched()) return outcome;
+  // Taken back, so that who sends it once more does not send it twice. relaxed: the server takes
+  // nothing but what is there, and of its exchange and this one only one succeeds.
+  std::uint64_t now = slot().turn.load(std::memory_order_relaxed);
+  if (Turn::unpack(now).kind == Kind::one_way &&
+      slot().turn.compare_exchange_strong(now, Turn{.number = number_}.pack(),
+                                          std::memory_order_relaxed))
+    return outcome;
   made_after = kSpent;  // the server may still be about to answer
   return Outcome::ok;
 }

@@ -41,7 +41,8 @@ bool ServerSession::may_keep(std::size_t count) noexcept {
 }
 
 Outcome ServerSession::take(const Destination& to, Request& request) {
-  Turn turn = this->turn();
+  const Turn found = this->turn();
+  Turn turn = found;
   turn.flags &= static_cast<std::uint8_t>(~kAfterOthers);
   if (turn.size > kInlineBytes || (turn.flags & ~kFlags) != 0) return Outcome::broken;
   if (turn.kind == Kind::done) {
@@ -49,6 +50,7 @@ Outcome ServerSession::take(const Destination& to, Request& request) {
     refuse(EMFILE);
     return Outcome::would_block;
   }
+  if (turn.kind != Kind::request && !claim_one_way(found)) return Outcome::would_block;
   begin(turn, request);
   int refusal = 0;
   const Outcome outcome = take_data(turn, to, request, refusal);

@@ -68,6 +68,7 @@ class ServerSession final : public SessionBase {
     const Turn turn = this->turn();
     if (turn.size > kInlineBytes || (turn.flags & ~kAfterOthers) != 0 || turn.kind == Kind::done)
       return false;
+    if (turn.kind != Kind::request && !claim_one_way(turn)) return false;
     begin(turn, request);
     request.data = {into, turn.size};
     copy_bytes(into, slot().data, turn.size);
@@ -102,8 +103,11 @@ class ServerSession final : public SessionBase {
     return identity_;
   }
 
-  [[nodiscard]] bool claim() noexcept { return !owned_.exchange(true, std::memory_order_seq_cst); }
-  void release() noexcept { owned_.store(false, std::memory_order_seq_cst); }
+  // acquire and release: the session is its owner's alone. And who finds it claimed tells the
+  // owner, whose release() comes behind that: the request that was found is seen by whoever looks
+  // then.
+  [[nodiscard]] bool claim() noexcept { return !owned_.exchange(true, std::memory_order_acq_rel); }
+  void release() noexcept { owned_.exchange(false, std::memory_order_acq_rel); }
   // relaxed: for who wonders whether the thread that waits for all sessions is to be told of this
   // one.
   [[nodiscard]] bool unattended() const noexcept {
@@ -150,6 +154,15 @@ class ServerSession final : public SessionBase {
     request.priority = static_cast<std::uint8_t>(extra);
     // relaxed: tells a client whose call failed, or that waits to send more; it orders nothing.
     control().taken.store(turn.number, std::memory_order_relaxed);
+  }
+  // A client may take back what nobody has taken yet; of its exchange and this one only one
+  // succeeds. False: it has, or there is none.
+  [[nodiscard]] bool claim_one_way(Turn turn) noexcept {
+    if (turn.kind != Kind::one_way) return false;
+    std::uint64_t expected = turn.pack();
+    turn.kind = Kind::taking;
+    // relaxed: what comes with the request has been acquired with it.
+    return slot().turn.compare_exchange_strong(expected, turn.pack(), std::memory_order_relaxed);
   }
   void answer(std::uint32_t number, std::uint16_t size = 0, std::uint8_t flags = 0) noexcept {
     give_turn({.number = number, .kind = Kind::reply, .flags = flags, .size = size},

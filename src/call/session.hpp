@@ -25,6 +25,7 @@
 //
 //     request  ------------------>   takes it            one_way: answered as soon as taken
 //              <------------------ reply
+//     none     ------------------>   an exchange for what is one_way still: it is taken back
 //   and, where descriptors are in the reply, which the server must know to have been taken:
 //     done     ------------------>            its bytes: 0, or the errno of what went wrong, after
 //              <------------------ reply      which the client waits for another reply
@@ -54,6 +55,7 @@ enum class Kind : std::uint8_t {
   request = 1,
   one_way = 2,
   reply = 3,
+  taking = 4,  // was one_way, and the server has begun to take it
   done = 5,
 };
 inline constexpr std::uint8_t kDescriptors = 1;    // packets of descriptors belong to it
