@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <tuple>
 #include <utility>
 
 #include "farcall/error.hpp"
@@ -59,8 +60,8 @@ SessionRequest::SessionRequest(int port, std::uint64_t retirements, Deadline dea
   const SharedMemory memory = SharedMemory::create(kSessionBytes, "farcall-session");
   memory_ = memory.map(MAP_POPULATE);
   reinterpret_cast<SessionControl*>(memory_.data())->magic = SessionControl::kMagic;
-  auto [mine, theirs] = packet_socket_pair();
-  answers_ = PrivateFd(std::move(mine));
+  PrivateFd theirs;
+  std::tie(answers_, theirs) = private_socket_pair();
   send_descriptors(port, std::array{memory.fd(), theirs.get()}, kPurposeSession, patience(deadline),
                    since);
 }
@@ -71,6 +72,7 @@ std::unique_ptr<ClientSession> SessionRequest::await(WaitMode mode, bool cancell
                                                      Outcome& outcome) {
   outcome = await_answer(answers_.get(), cancellable, deadline, since);
   if (outcome != Outcome::ok) return nullptr;
+  const NoFork guard;
   Packet packet = take_packet(answers_.get());
   packet.descriptors.sent_by(maker_.user);
   if (packet.kind == Packet::Kind::overflow) throw SystemError(EMFILE, "open a session");

@@ -30,7 +30,7 @@ struct Endpoint::Private {};
 // The inner end of a pair of sockets: what clients send for the port comes out here.
 class Endpoint::Branch final : public process::Watch, public std::enable_shared_from_this<Branch> {
  public:
-  Branch(std::weak_ptr<Endpoint> endpoint, UniqueFd inner, std::uint64_t outer_cookie,
+  Branch(std::weak_ptr<Endpoint> endpoint, process::PrivateFd inner, std::uint64_t outer_cookie,
          process::Charge held, uid_t user)
       : endpoint_(std::move(endpoint)),
         inner_(std::move(inner)),
@@ -38,7 +38,7 @@ class Endpoint::Branch final : public process::Watch, public std::enable_shared_
         charge_(std::move(held)),
         user_(user) {}
   // Packets that nobody has taken may hold anything.
-  ~Branch() override { process::close_later(user_, inner_.release(), std::move(charge_)); }
+  ~Branch() override { process::close_later(user_, std::move(inner_), std::move(charge_)); }
 
   void start() { registration_.start(inner_.get(), kEvents, shared_from_this()); }
   void stop() noexcept { registration_.stop(); }
@@ -174,7 +174,7 @@ UniqueFd Endpoint::branch(std::string_view name, std::uint64_t* cookie, std::opt
     std::erase(branches_, branch);
     throw;
   }
-  return std::move(outer);
+  return outer.release();
 }
 
 std::size_t Endpoint::branches() const noexcept {
@@ -248,12 +248,12 @@ void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
   };
   Charge held(Resource::descriptors, sender.uid, kSessionDescriptors, limits.descriptors_per_user);
   if (!held) return refuse(EAGAIN);
-  UniqueFd theirs;
+  PrivateFd theirs;
   SessionPointer session;
   try {
-    UniqueFd ours;
+    PrivateFd ours;
     std::tie(ours, theirs) = server_socket_pair();
-    SessionSockets sockets{.mine = PrivateFd(std::move(ours)),
+    SessionSockets sockets{.mine = std::move(ours),
                            .theirs = PrivateFd(descriptors[1].duplicate())};
     CallerIdentity identity{.effective = sender,
                             .real_uid = sender.uid,

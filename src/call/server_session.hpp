@@ -35,8 +35,8 @@ class ServerSession final : public SessionBase {
         charge_(std::move(held)) {}
   // Packets that nobody has taken may hold anything.
   ~ServerSession() {
-    close_later(caller.uid, sockets_.theirs.release());
-    close_later(caller.uid, sockets_.mine.release(), std::move(charge_));
+    close_later(caller.uid, std::move(sockets_.theirs));
+    close_later(caller.uid, std::move(sockets_.mine), std::move(charge_));
   }
 
   [[nodiscard]] bool ready() const noexcept { return is_request(turn()); }

@@ -173,7 +173,7 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
         charge_(std::move(held)) {}
   ~Attachment() override {
     stop();
-    process::close_later(::geteuid(), file_.release());
+    process::close_later(::geteuid(), std::move(file_));
   }
 
   // The kernel tells when the last name of the file goes. May wait for whoever serves the file.
@@ -276,7 +276,7 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
         socket_(std::move(socket)),
         who_(who),
         charge_(std::move(held)) {}
-  ~Visitor() override { process::close_later(who_.uid, socket_.release()); }
+  ~Visitor() override { process::close_later(who_.uid, std::move(socket_)); }
 
   void start() { registration_.start(socket_.get(), EPOLLIN | EPOLLRDHUP, shared_from_this()); }
   void dismiss() noexcept {

@@ -26,7 +26,7 @@ PulseSender::PulseSender(int branch, const call::Maker& maker, const PulsePacket
   page_ = memory.map();
   page().pulses[0] = first;
   page().count.store(1, std::memory_order_relaxed);  // sent with the memory
-  auto [mine, theirs] = packet_socket_pair();
+  auto [mine, theirs] = private_socket_pair();
   try {
     send_descriptors(branch, std::array{memory.fd(), theirs.get()}, kPurposePulses,
                      Deadline::now());
@@ -36,7 +36,7 @@ PulseSender::PulseSender(int branch, const call::Maker& maker, const PulsePacket
     if (code != EPIPE && code != ECONNRESET && code != ENOTCONN) throw;
     throw SystemError(ESRCH, "the server has gone");
   }
-  answers_ = process::PrivateFd(std::move(mine));
+  answers_ = std::move(mine);
 }
 
 PulseSender::~PulseSender() {
@@ -71,6 +71,7 @@ bool PulseSender::send(const PulsePacket& packet) {
   bool ended = false;
   if (page_ && !add(packet, ended)) return !ended;
   if (!socket_) {
+    const process::NoFork guard;
     Packet answer = take_packet(answers_.get());
     answer.descriptors.sent_by(maker_.user);
     if (answer.kind == Packet::Kind::overflow) throw SystemError(EMFILE, "a socket for pulses");

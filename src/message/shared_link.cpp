@@ -71,7 +71,7 @@ void SharedChannel::disconnected(const std::shared_ptr<Link>& link) noexcept {
 class Link::Pulses final : public Source, public std::enable_shared_from_this<Pulses> {
  public:
   Pulses(std::weak_ptr<Link> link, std::weak_ptr<SharedChannel> channel, const Credentials& sender,
-         Mapping page, UniqueFd socket, process::Charge held)
+         Mapping page, process::PrivateFd socket, process::Charge held)
       : link_(std::move(link)),
         channel_(std::move(channel)),
         user_(sender.uid),
@@ -184,7 +184,7 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
   void close() noexcept {
     page_.reset();
     // Packets that nobody has taken may hold anything.
-    process::close_later(sender_.uid, socket_.release());
+    process::close_later(sender_.uid, std::move(socket_));
     charge_ = {};
   }
   const std::weak_ptr<Link> link_;

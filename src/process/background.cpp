@@ -129,9 +129,9 @@ Pool& pool() { return PerProcess<Pool>::here(); }
 
 }  // namespace
 
-void close_later(uid_t user, UniqueFd fd, Charge held) noexcept {
+void close_later(uid_t user, PrivateFd&& fd, Charge held) noexcept {
   if (!fd) return;
-  Task task{.user = user, .fd = PrivateFd(std::move(fd)), .charge = std::move(held), .work = {}};
+  Task task{.user = user, .fd = std::move(fd), .charge = std::move(held), .work = {}};
   if ((user == 0 || user == ::geteuid()) && behind(user)) return;
   try {
     (void)pool().add(task);
@@ -139,16 +139,17 @@ void close_later(uid_t user, UniqueFd fd, Charge held) noexcept {
   }
 }
 
+void close_later(uid_t user, UniqueFd fd) noexcept { close_later(user, PrivateFd(std::move(fd))); }
+
 void close_later(uid_t user, std::vector<UniqueFd>&& fds) noexcept {
   for (UniqueFd& fd : fds) close_later(user, std::move(fd));
   fds.clear();
 }
 
 void hang_up_later(uid_t user, PrivateFd&& socket) noexcept {
-  UniqueFd fd = socket.release();
-  if (!fd) return;
-  ::shutdown(fd.get(), SHUT_RDWR);
-  close_later(user, std::move(fd));
+  if (!socket.is_here()) return;
+  ::shutdown(socket.get(), SHUT_RDWR);
+  close_later(user, std::move(socket));
 }
 
 bool behind(uid_t user) noexcept {

@@ -27,7 +27,8 @@ inline constexpr std::size_t kThreadsPerUser = 2;
 // Closes what `user` has sent, and gives up the charge for it then. What this process's own user,
 // or root, sends faster than it is closed is closed here, and so is all for which there is no
 // memory or no thread.
-void close_later(uid_t user, UniqueFd fd, Charge held = {}) noexcept;
+void close_later(uid_t user, PrivateFd&& fd, Charge held = {}) noexcept;
+void close_later(uid_t user, UniqueFd fd) noexcept;
 void close_later(uid_t user, std::vector<UniqueFd>&& fds) noexcept;
 // Tells the other side of a unix socket, that user's, at once that this one is gone. Packets that
 // nobody has taken, or that come at the last moment, may hold anything; they go as above.

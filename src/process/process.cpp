@@ -5,12 +5,14 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <ctime>
 #include <new>
 #include <utility>
 
@@ -40,6 +42,71 @@ void unmark(int fd) noexcept {
     marks[fd / 64].fetch_and(~(std::uint64_t{1} << fd % 64), std::memory_order_relaxed);
 }
 
+// Both change seq_cst: of a thread that forks and one that makes descriptors at least one sees the
+// other.
+std::atomic<int> forking{0};
+std::atomic<int> making{0};
+// Of the calling thread: whether it is one of those that make some, and whether it forks. What
+// handlers make before a fork is their own affair.
+struct Here {
+  bool makes = false;
+  bool forks = false;
+};
+[[gnu::tls_model("initial-exec")]] constinit thread_local Here here;
+// Nobody waits any longer for others: who forks or makes descriptors in a signal handler may be
+// kept from going on by the very one that waits.
+constexpr int kMostPauses = 2000;  // 0.1 s
+
+void pause_for_others() noexcept {
+  const timespec moment{.tv_sec = 0, .tv_nsec = 50'000};
+  ::clock_nanosleep(CLOCK_MONOTONIC, 0, &moment, nullptr);
+}
+
+void begin_fork() noexcept {
+  here.forks = true;
+  forking.fetch_add(1);
+  for (int i = 0; making.load() > (here.makes ? 1 : 0) && i < kMostPauses; ++i) pause_for_others();
+}
+
+void end_fork() noexcept {
+  forking.fetch_sub(1);
+  here.forks = false;
+}
+
+// The kernel's number of a socket; 0 for what is no socket. Keeps errno.
+std::uint64_t cookie_of(int fd) noexcept {
+  const int before = errno;
+  std::uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  if (::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0) cookie = 0;
+  errno = before;
+  return cookie;
+}
+
+// Sockets that are just being closed: their numbers are not marked any more, because somebody else
+// may get them at any time; the kernel's number of the socket tells which one a child has.
+struct Closing {
+  std::atomic<bool> taken{false};
+  std::atomic<int> fd{-1};
+  std::atomic<std::uint64_t> cookie{0};
+};
+std::array<Closing, 2 * 64> closings;
+
+// Where there are more at a time, a child may keep the last ones.
+Closing* free_closing() noexcept {
+  for (Closing& one : closings)
+    if (!one.taken.load(std::memory_order_relaxed) && !one.taken.exchange(true)) return &one;
+  return nullptr;
+}
+
+void close_in_child() noexcept {
+  for (Closing& one : closings) {
+    const int fd = one.fd.exchange(-1, std::memory_order_relaxed);
+    if (fd >= 0 && cookie_of(fd) == one.cookie.load(std::memory_order_relaxed)) ::close(fd);
+    one.taken.store(false, std::memory_order_relaxed);
+  }
+}
+
 struct Handlers {
   Room room;
   void (*before)();
@@ -55,8 +122,10 @@ void run(Room room, void (*Handlers::*which)()) noexcept {
     if (handlers[i].room == room && handlers[i].*which != nullptr) (handlers[i].*which)();
 }
 
+// First of all: who makes descriptors may go on to take what the handlers lock.
 void before() noexcept {
   (void)generation();  // a child that nobody told of it does not act for its parent
+  begin_fork();
   run(Room::door, &Handlers::before);
   run(Room::call, &Handlers::before);
 }
@@ -64,6 +133,7 @@ void before() noexcept {
 void in_parent() noexcept {
   run(Room::call, &Handlers::in_parent);
   run(Room::door, &Handlers::in_parent);
+  end_fork();
 }
 
 std::atomic<std::uint64_t> newest{0};  // generation; not wiped
@@ -80,11 +150,15 @@ bool begin_next() noexcept {
 }
 
 void leave_parents_things() noexcept {
+  close_in_child();
   const int last = highest_mark.exchange(0, std::memory_order_relaxed) / 64;
   for (int word = 0; word <= last; ++word) {
     std::uint64_t bits = marks[word].exchange(0, std::memory_order_relaxed);
     for (; bits != 0; bits &= bits - 1) ::close(word * 64 + __builtin_ctzll(bits));
   }
+  forking = 0;
+  making = here.makes ? 1 : 0;
+  here.forks = false;
   run(Room::call, &Handlers::in_child);
   run(Room::door, &Handlers::in_child);
 }
@@ -125,6 +199,23 @@ UniqueFd beyond_standard_streams(UniqueFd fd) noexcept {
 
 }  // namespace
 
+NoFork::NoFork() noexcept : counted_(!here.makes && !here.forks) {
+  if (!counted_) return;
+  making.fetch_add(1);
+  for (int i = 0; forking.load() != 0 && i < kMostPauses; ++i) {
+    making.fetch_sub(1);
+    pause_for_others();
+    making.fetch_add(1);
+  }
+  here.makes = true;
+}
+
+NoFork::~NoFork() {
+  if (!counted_) return;
+  here.makes = false;
+  making.fetch_sub(1);
+}
+
 PrivateFd::PrivateFd(UniqueFd fd) noexcept
     : fd_(beyond_standard_streams(std::move(fd))), generation_(generation()) {
   if (fd_) mark(fd_.get());
@@ -139,7 +230,22 @@ PrivateFd& PrivateFd::operator=(PrivateFd&& other) noexcept {
   return *this;
 }
 
-void PrivateFd::reset() noexcept { (void)release(); }
+void PrivateFd::reset() noexcept {
+  const std::uint64_t cookie = is_here() ? cookie_of(fd_.get()) : 0;
+  Closing* const closing = cookie != 0 ? free_closing() : nullptr;
+  if (closing != nullptr) {
+    closing->cookie.store(cookie, std::memory_order_relaxed);
+    // release: the child of who forks now, which sees this, sees the cookie.
+    closing->fd.store(fd_.get(), std::memory_order_release);
+  }
+  release().reset();
+  if (closing == nullptr) return;
+  // The kernel copies the table of descriptors before the memory. A fork that began while the
+  // socket was in the one finds it in the other, too.
+  const NoFork guard;
+  closing->fd.store(-1, std::memory_order_relaxed);
+  closing->taken.store(false, std::memory_order_release);
+}
 
 UniqueFd PrivateFd::release() noexcept {
   if (!fd_) return {};

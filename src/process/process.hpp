@@ -35,6 +35,21 @@ inline std::uint64_t generation() noexcept {
   return now != 0 ? now : detail::begin_generation();
 }
 
+// While one exists no other thread's fork begins, and none is under way when one is made: for the
+// time between making a descriptor and its being private, when a child would keep it and hide this
+// process's death. For what is short and waits for nobody; made before any lock is taken. A fork
+// waits no longer than a tenth of a second all the same: it may be that of a signal handler.
+class NoFork {
+ public:
+  NoFork() noexcept;
+  ~NoFork();
+  NoFork(const NoFork&) = delete;
+  NoFork& operator=(const NoFork&) = delete;
+
+ private:
+  bool counted_;
+};
+
 // A descriptor of this process alone: closed in forked children at once, and left alone by
 // destructors that run there.
 class PrivateFd {
@@ -47,6 +62,8 @@ class PrivateFd {
 
   [[nodiscard]] int get() const noexcept { return fd_.get(); }
   explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
+  // Whether it is open, and of this process.
+  [[nodiscard]] bool is_here() const noexcept { return fd_ && generation_ == generation(); }
   void reset() noexcept;
   // It becomes an ordinary descriptor.
   [[nodiscard]] UniqueFd release() noexcept;

@@ -54,11 +54,13 @@ void Reactor::run() noexcept {
     for (int i = 0; i < count; ++i) {
       std::shared_ptr<Watch> watch;
       {
-        const std::lock_guard guard(lock_);
+        const std::lock_guard reading(lock_);
         const auto found = watches_.find(events[static_cast<std::size_t>(i)].data.u64);
         if (found != watches_.end()) watch = found->second;
       }
+      const NoFork guard;  // most of them make or receive descriptors
       if (watch) watch->on_readable(events[static_cast<std::size_t>(i)].events);
+      watch.reset();
     }
   }
 }

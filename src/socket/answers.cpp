@@ -24,8 +24,14 @@ bool made_by_sender(int answers, const Credentials& sender) noexcept {
          maker.pid == sender.pid && maker.uid == sender.uid && maker.gid == sender.gid;
 }
 
-std::pair<UniqueFd, UniqueFd> server_socket_pair() {
-  auto pair = packet_socket_pair();
+std::pair<process::PrivateFd, process::PrivateFd> private_socket_pair() {
+  const process::NoFork guard;
+  auto [one, other] = packet_socket_pair();
+  return {process::PrivateFd(std::move(one)), process::PrivateFd(std::move(other))};
+}
+
+std::pair<process::PrivateFd, process::PrivateFd> server_socket_pair() {
+  auto pair = private_socket_pair();
   const int on = 1;
   if (::setsockopt(pair.first.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0)
     throw_errno("SO_PASSCRED");

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "farcall/socket.hpp"
+#include "process/process.hpp"
 
 namespace farcall {
 
@@ -21,6 +22,8 @@ bool made_by_sender(int answers, const Credentials& sender) noexcept;
 
 // The server's end, which says who has sent each packet (SO_PASSCRED), and the client's. Throws
 // SystemError.
-std::pair<UniqueFd, UniqueFd> server_socket_pair();
+std::pair<process::PrivateFd, process::PrivateFd> server_socket_pair();
+// Packet sockets that no child ever has. Throws SystemError.
+std::pair<process::PrivateFd, process::PrivateFd> private_socket_pair();
 
 }  // namespace farcall

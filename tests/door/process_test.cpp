@@ -416,5 +416,48 @@ TEST(DoorProcess, AChildOfUnderscoreForkHidesNoDeath) {
   over->happens();
 }
 
+// They are forked while the server makes sockets for clients, and none of those stays in them.
+TEST(DoorProcess, ChildrenForkedAtAnyTimeHideNoDeath) {
+  FARCALL_SKIP_UNDER_TSAN("may hang in a child that is forked while a thread allocates");
+  const Shared<Event> over;
+  Shared<std::atomic<int>> forked{};
+  constexpr int kClients = 100;
+  ScopedServer server([&] {
+    static auto body = [&](char* data, size_t size, door_desc_t*, uint_t) {
+      if (std::string_view(data, size) == "wait") over->await();
+      ::door_return(data, size, nullptr, 0);
+    };
+    std::thread([&] {
+      for (int i = 0; i < 300; ++i) {
+        if (::fork() == 0) {
+          over->await();
+          ::_exit(0);
+        }
+        forked->fetch_add(1);
+      }
+    }).detach();
+    return make_door(body);
+  });
+  Shared<std::array<std::atomic<int>, kClients>> errors{};
+  Shared<std::atomic<int>> called{};
+  std::deque<Child> clients;
+  for (std::size_t i = 0; i < kClients; ++i) {
+    // One of them every few forks.
+    EXPECT_TRUE(eventually([&] { return forked->load() >= static_cast<int>(i) * 2; }));
+    clients.emplace_back([&, i] {
+      EXPECT_EQ(call(server.door(), "x").data, "x");
+      called->fetch_add(1);
+      (*errors)[i] = call(server.door(), "wait").error;
+    });
+  }
+  EXPECT_TRUE(eventually([&] { return called->load() == kClients && forked->load() == 300; }));
+  server.kill();
+  EXPECT_TRUE(eventually([&] {
+    return std::ranges::all_of(*errors, [](const auto& error) { return error.load() != 0; });
+  })) << "somebody waits for a server that is dead";
+  for (const auto& error : *errors) EXPECT_TRUE(error == EINTR || error == EBADF) << error;
+  for (int i = 0; i < forked->load(); ++i) over->happens();
+}
+
 }  // namespace
 }  // namespace farcall::door::test

@@ -4,6 +4,8 @@
 // doing with them.
 #include <unistd.h>
 
+#include <deque>
+
 #include "message/channel.hpp"
 
 namespace farcall::message::test {
@@ -107,6 +109,47 @@ TEST(MessageFork, AChildWatchesAnInheritedConnectionForItself) {
   server.kill();
   EXPECT_EQ(receive(told.id).info.value, 1);
   EXPECT_EQ(child.join(), 0);
+}
+
+TEST(MessageFork, ChildrenForkedWhileClientsConnectHideNoDeath) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  constexpr int kClients = 50;
+  const std::string name = unique_name("forks");
+  const Shared<Event> over;
+  Shared<std::atomic<int>> forked{};
+  NamedServer server(name, [&](int channel) {
+    std::thread([&] {
+      for (int i = 0; i < kClients * 4; ++i) {
+        if (::fork() == 0) {
+          over->await();
+          ::_exit(0);
+        }
+        forked->fetch_add(1);
+      }
+    }).detach();
+    // Nobody gets an answer.
+    for (;;) receive(channel);
+  });
+  Shared<std::atomic<int>> connected{};
+  Shared<std::atomic<int>> told{};
+  std::deque<Child> clients;
+  for (int i = 0; i < kClients; ++i) {
+    EXPECT_TRUE(eventually([&] { return forked->load() >= i * 3; }));
+    clients.emplace_back([&] {
+      const int connection = farcall_name_open(name.c_str());
+      EXPECT_GT(connection, 0) << std::strerror(errno);
+      EXPECT_EQ(farcall_send_one_way(connection, "x", 1), 0) << std::strerror(errno);
+      connected->fetch_add(1);
+      EXPECT_EQ(send(connection, "wait").error, ESRCH);
+      told->fetch_add(1);
+    });
+  }
+  EXPECT_TRUE(
+      eventually([&] { return connected->load() == kClients && forked->load() == kClients * 4; }));
+  server.kill();
+  EXPECT_TRUE(eventually([&] { return told->load() == kClients; }))
+      << kClients - told->load() << " wait for a server that is dead";
+  for (int i = 0; i < forked->load(); ++i) over->happens();
 }
 
 }  // namespace
