@@ -110,7 +110,7 @@ TEST(DoorKill, ClientsLearnOfTheServersDeath) {
     Killer killer(server.pid(), kBusy, static_cast<unsigned>(i));
     const Failure failure = call_until_failure(server.door(), static_cast<unsigned>(i), i % 2 == 1);
     const std::int64_t noticed = now_ns();
-    const std::int64_t took = noticed - killer.join();
+    const std::int64_t took = killer.late(noticed);
     latencies.add(took);
     if (took > 100'000'000) {
       std::printf("round %d: %.1f ms until %s in call %llu, the server had begun with %llu\n", i,
@@ -145,7 +145,7 @@ TEST(DoorKill, EveryThreadOfAClientLearnsOfTheServersDeath) {
     for (unsigned thread = 0; thread < 5; ++thread)
       callers.push_back(std::async(std::launch::async, [&, thread] {
         const int error = call_until_failure(server.door(), thread, true).error;
-        return std::pair(error, now_ns());
+        return std::pair(error, now_without_run_delay_ns());
       }));
     Killer killer(server.pid(), 2 * kBusy, static_cast<unsigned>(i));
     const std::int64_t killed = killer.join();
@@ -178,7 +178,7 @@ TEST(DoorKill, ServerThreadsLearnOfTheClientsDeath) {
     {
       struct Farewell {
         ~Farewell() {
-          work.at = now_ns();
+          work.at = now_without_run_delay_ns();
           work.ended.happens();
         }
       } farewell;
@@ -194,7 +194,7 @@ TEST(DoorKill, ServerThreadsLearnOfTheClientsDeath) {
     ASSERT_TRUE(work.begun.wait());
     Killer killer(client.pid(), 1000, static_cast<unsigned>(i));
     ASSERT_TRUE(work.ended.wait()) << "round " << i;
-    latencies.add(work.at - killer.join());
+    latencies.add(killer.late(work.at));
   }
   latencies.expect_within(kSoon, "from the client's death to its server thread's cancellation");
 }

@@ -107,6 +107,26 @@ inline void pause_up_to(unsigned us, std::minstd_rand& random) {
   std::this_thread::sleep_for(std::chrono::microseconds(random() % us));
 }
 
+// How long a thread has waited for a processor since it began.
+inline std::int64_t run_delay_ns(const std::filesystem::path& task) {
+  std::ifstream file(task / "schedstat");
+  std::int64_t ran = 0;
+  std::int64_t waited = 0;
+  return file >> ran >> waited ? waited : 0;
+}
+// The same of all threads of this process that are there.
+inline std::int64_t run_delay_ns() {
+  std::int64_t all = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task"))
+    all += run_delay_ns(task.path());
+  return all;
+}
+// Now, without the time that the calling thread has waited for a processor.
+inline std::int64_t now_without_run_delay_ns() {
+  const std::int64_t now = now_ns();
+  return now - run_delay_ns("/proc/thread-self");
+}
+
 // Kills a process after up to `us` microseconds.
 class Killer {
  public:
@@ -120,6 +140,7 @@ class Killer {
           ::kill(victim, SIGKILL);
           if (death.fd >= 0) (void)::poll(&death, 1, static_cast<int>(kPatience.count()));
           known_at_ = now_ns();
+          delayed_ = run_delay_ns();
           ::close(death.fd);
         }) {}
   ~Killer() {
@@ -131,12 +152,19 @@ class Killer {
   // When one who waits for the process in the kernel knew of its death: where the machine is late,
   // it is late for all who wait.
   std::int64_t join() {
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
     return known_at_;
+  }
+  // How much later than that this process noticed, in which the time does not count when its
+  // threads could have run and others had the processors.
+  std::int64_t late(std::int64_t noticed) {
+    const std::int64_t took = noticed - join();
+    return took - std::max(run_delay_ns() - delayed_, std::int64_t{0});
   }
 
  private:
   std::int64_t known_at_ = 0;
+  std::int64_t delayed_ = 0;
   std::thread thread_;
 };
 

@@ -31,7 +31,7 @@ TEST(MessageKill, AReplyBlockedClientSeesADeadServerAtOnce) {
     ASSERT_GT(connection, 0) << std::strerror(errno);
     Killer killer(server.pid(), 20'000, static_cast<unsigned>(i));
     EXPECT_EQ(send(connection, "x").error, ESRCH);
-    latencies.add(now_ns() - killer.join());
+    latencies.add(killer.late(now_ns()));
     EXPECT_EQ(send(connection, "x").error, ESRCH);
     EXPECT_EQ(farcall_disconnect(connection), 0);
   }

@@ -145,7 +145,7 @@ TEST(MessageSigkill, ClientsLearnOfTheServersDeath) {
     Killer killer(server.pid(), kBusy, static_cast<unsigned>(i));
     const int error =
         send_until_failure(connection, static_cast<unsigned>(i), i % 2 == 0 ? -1 : STDERR_FILENO);
-    const std::int64_t took = now_ns() - killer.join();
+    const std::int64_t took = killer.late(now_ns());
     latencies.add(took);
     ASSERT_EQ(error, ESRCH) << "round " << i << ": " << std::strerror(error);
     ASSERT_EQ(send(connection, "x").error, ESRCH);
@@ -179,7 +179,7 @@ TEST(MessageSigkill, EveryThreadOfAClientLearnsOfTheServersDeath) {
     for (unsigned thread = 0; thread < 5; ++thread)
       senders.push_back(std::async(std::launch::async, [&, thread] {
         const int error = send_until_failure(connection, thread);
-        return std::pair(error, now_ns());
+        return std::pair(error, door::test::now_without_run_delay_ns());
       }));
     Killer killer(server.pid(), 2 * kBusy, static_cast<unsigned>(i));
     const std::int64_t killed = killer.join();
@@ -251,8 +251,7 @@ TEST(MessageSigkill, EachDeathOfAClientIsToldOnceAndItsMessageIsNotAnswered) {
       }
       const std::int64_t told = now_ns();
       ASSERT_EQ(++ends[message.info.value], 1) << "round " << i;
-      if (!killed) killed = killer.join();
-      latencies.add(told - *killed);
+      latencies.add(killer.late(told));
       ended = true;
     }
     ASSERT_TRUE(ended || id == 0) << "round " << i << ": the end was not told";

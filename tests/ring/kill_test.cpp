@@ -61,7 +61,7 @@ TEST(RingKill, ReaderLearnsWithin100MsAndGetsOnlyWholeMessages) {
       ASSERT_TRUE(Pattern(count++).matches(std::span(into).first(size)));
     const std::int64_t noticed = monotonic_ns();
     ASSERT_EQ(outcome, Outcome::peer_gone);
-    ASSERT_LT(noticed - killer.join(), kNoticed) << "round " << round;
+    ASSERT_LT(killer.late(noticed), kNoticed) << "round " << round;
     expect_killed(child);
   }
 }
@@ -94,7 +94,7 @@ TEST(RingKill, WriterLearnsWithin100Ms) {
            Outcome::ok);
     const std::int64_t noticed = monotonic_ns();
     ASSERT_EQ(outcome, Outcome::peer_gone);
-    ASSERT_LT(noticed - killer.join(), kNoticed) << "round " << round;
+    ASSERT_LT(killer.late(noticed), kNoticed) << "round " << round;
     expect_killed(child);
   }
 }
