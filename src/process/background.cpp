@@ -130,7 +130,7 @@ Pool& pool() { return PerProcess<Pool>::here(); }
 }  // namespace
 
 void close_later(uid_t user, PrivateFd&& fd, Charge held) noexcept {
-  if (!fd) return;
+  if (!fd.is_here()) return;  // a forked child starts no thread for what is not its own
   Task task{.user = user, .fd = std::move(fd), .charge = std::move(held), .work = {}};
   if ((user == 0 || user == ::geteuid()) && behind(user)) return;
   try {
