@@ -250,6 +250,14 @@ void Sender::reclaimed(const Ring& ring, std::size_t sent) noexcept {
   ring.control->head.store(head_seen_, std::memory_order_release);
 }
 
+bool Sender::left_behind(const Ring& ring) const noexcept {
+  if (head_seen_ == tail_) return false;
+  // In one order with Receiver::follow: either it sees the head that was just stored, or this sees
+  // all that it had taken before.
+  full_fence();
+  return ring.control->kernel_taken.load(std::memory_order_relaxed) == kernel_sent_;
+}
+
 std::size_t Sender::unread_runs(const Ring& ring, iovec (&runs)[2]) const noexcept {
   const std::size_t size = std::min(static_cast<std::size_t>(tail_ - head_seen_), ring.size);
   const std::size_t at = static_cast<std::size_t>(head_seen_) & (ring.size - 1);
@@ -392,7 +400,11 @@ void Receiver::publish(const Ring& ring) const noexcept {
 
 bool Receiver::follow(const Ring& ring) noexcept {
   // acquire: pairs with the release in Sender::reclaimed and ::restart
-  const std::uint64_t head = ring.control->head.load(std::memory_order_acquire);
+  std::uint64_t head = ring.control->head.load(std::memory_order_acquire);
+  if ((head & kReclaiming) != 0) {
+    full_fence();  // pairs with the one in Sender::left_behind
+    head = ring.control->head.load(std::memory_order_acquire);
+  }
   if ((head & kReclaiming) != 0) {
     // The kernel has them, or is about to. Said here too: an unwatch() may have come in between.
     if (!watched_) watch(ring);
@@ -449,7 +461,8 @@ void Receiver::leave(const Ring& ring) noexcept {
 void Receiver::unwatch(const Ring& ring) noexcept {
   if (for_ever_ || sleeping_ != 0) return;
   // Whoever takes what was reclaimed while that goes on has not moved on yet. An unwatched sender
-  // can move by one beginning anew and one ring full of bytes: this side must not be behind already.
+  // can move by one beginning anew and one ring full of bytes: this side must not be behind
+  // already.
   constexpr int kMostLooks = 8;
   for (int looks = 0; is_moved(ring); ++looks)
     if (looks == kMostLooks || !follow(ring)) return;

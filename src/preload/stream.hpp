@@ -201,6 +201,9 @@ class Sender {
   // that were sent; the rest can be taken out of the ring again.
   std::size_t reclaim(const Ring& ring, bool always, iovec (&runs)[2]) noexcept;
   void reclaimed(const Ring& ring, std::size_t sent) noexcept;
+  // The kernel has not taken all, and the receiver has already had what it took: it may sleep by
+  // now, and have looked last while the rest could not be seen. Then that is to be taken back, too.
+  [[nodiscard]] bool left_behind(const Ring& ring) const noexcept;
 
   // Whether it has written into the ring what it then could not publish; asked for once.
   [[nodiscard]] bool wrote_in_vain() noexcept { return std::exchange(wrote_in_vain_, false); }

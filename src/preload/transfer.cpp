@@ -150,33 +150,46 @@ std::size_t without_doorbell(const Receiver& receiver, const Ring& ring, const i
   return got - 1;
 }
 
-long reclaim_now(Sender& sender, const Ring& ring, int fd, bool always, bool messages) noexcept {
-  iovec runs[2];
-  const std::size_t count = sender.reclaim(ring, always, runs);
-  if (count == 0) return 0;
-  std::size_t moved = 0;
-  long sent = 0;
-  if (messages && sender.enter_kernel(ring)) {
-    const SentMessages done =
-        send_messages(fd, ring, sender.unread_from(), Span(runs, count).left());
-    moved = static_cast<std::size_t>(done.space);
-    sent = done.error;
-    if (sent == -EPROTO) {
-      sender.give_up();
-      sent = 0;
-    }
+namespace {
+
+struct Moved {
+  std::size_t space;  // in the ring
+  long error;         // of the last send; positive: none
+};
+
+// Sends `runs`, of what lies in the ring, through the kernel.
+Moved move_to_kernel(Sender& sender, const Ring& ring, int fd, Span runs, bool messages) noexcept {
+  if (!sender.enter_kernel(ring)) return {.space = 0, .error = 0};
+  if (messages) {
+    const SentMessages done = send_messages(fd, ring, sender.unread_from(), runs.left());
+    if (done.error == -EPROTO) sender.give_up();
     sender.leave_kernel(ring, done.count);
-  } else if (!messages && sender.enter_kernel(ring)) {
-    for (Span left(runs, count); left.left() != 0;) {
-      sent = kernel_send(fd, left, left.left(), MSG_NOSIGNAL);
-      if (sent <= 0) break;
-      left.skip(static_cast<std::size_t>(sent));
-      moved += static_cast<std::size_t>(sent);
-    }
-    sender.leave_kernel(ring, moved);
+    return {.space = static_cast<std::size_t>(done.space),
+            .error = done.error == -EPROTO ? 0 : done.error};
   }
-  sender.reclaimed(ring, moved);
-  return sent < 0 && sent != -EAGAIN ? sent : 0;
+  Moved moved{.space = 0, .error = 0};
+  while (runs.left() != 0) {
+    moved.error = kernel_send(fd, runs, runs.left(), MSG_NOSIGNAL);
+    if (moved.error <= 0) break;
+    runs.skip(static_cast<std::size_t>(moved.error));
+    moved.space += static_cast<std::size_t>(moved.error);
+  }
+  sender.leave_kernel(ring, moved.space);
+  return moved;
+}
+
+}  // namespace
+
+long reclaim_now(Sender& sender, const Ring& ring, int fd, bool always, bool messages) noexcept {
+  for (;;) {
+    iovec runs[2];
+    const std::size_t count = sender.reclaim(ring, always, runs);
+    if (count == 0) return 0;
+    const Moved moved = move_to_kernel(sender, ring, fd, Span(runs, count), messages);
+    sender.reclaimed(ring, moved.space);
+    if (moved.error < 0 && moved.error != -EAGAIN) return moved.error;
+    if (moved.space == 0 || !sender.left_behind(ring)) return 0;
+  }
 }
 
 RoomForAll::RoomForAll(int fd, bool wanted) noexcept : fd_(fd) {
