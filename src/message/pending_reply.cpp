@@ -140,7 +140,8 @@ std::int64_t PendingReply::id() const noexcept {
 
 bool PendingReply::take_id() noexcept {
   const std::lock_guard guard(*place_);
-  return place_->id.exchange(0, std::memory_order_acq_rel) != 0;
+  // acquire: pairs with the release in give_id(); whoever takes it takes what was received, too.
+  return place_->id.exchange(0, std::memory_order_acquire) != 0;
 }
 
 Use::Use(std::int64_t id) : place_(PendingReply::place(id)), pending_(nullptr) {

@@ -66,14 +66,16 @@ Outcome ByteReader::wait_for_bytes(std::size_t least, Deadline deadline) {
   };
   const Outcome outcome = waiter_.wait(control.reader, control.writer, deadline, enough);
   if (broken_) return Outcome::broken;
+  // relaxed: the wait has seen the end, and acquired it.
   if (outcome == Outcome::peer_gone &&
-      control.writer.state.load(std::memory_order_acquire) == WaitState::kFinished)
+      control.writer.state.load(std::memory_order_relaxed) == WaitState::kFinished)
     return Outcome::finished;
   return outcome;
 }
 
 void ByteReader::finish() noexcept {
-  ring_.control->reader.state.store(WaitState::kFinished, std::memory_order_release);
+  // relaxed: who learns of it touches the ring no more.
+  ring_.control->reader.state.store(WaitState::kFinished, std::memory_order_relaxed);
   waiter_.wake(ring_.control->reader, ring_.control->writer);
 }
 

@@ -86,8 +86,9 @@ Outcome MessageReader::wait_for_message(std::uint64_t& header, Deadline deadline
   if (published_ != head_) publish();
   const auto there = [&] { return (header = look()) != 0; };
   const Outcome outcome = waiter_.wait(control.reader, control.writer, deadline, there);
+  // relaxed: the wait has seen the end, and acquired it.
   if (outcome == Outcome::peer_gone && !receiving_long_ &&
-      control.writer.state.load(std::memory_order_acquire) == WaitState::kFinished)
+      control.writer.state.load(std::memory_order_relaxed) == WaitState::kFinished)
     return Outcome::finished;
   return outcome;
 }
@@ -125,7 +126,8 @@ Outcome MessageReader::read_long(std::span<std::byte> into, std::size_t& size, D
 }
 
 void MessageReader::finish() noexcept {
-  ring_.control->reader.state.store(WaitState::kFinished, std::memory_order_release);
+  // relaxed: who learns of it touches the ring no more.
+  ring_.control->reader.state.store(WaitState::kFinished, std::memory_order_relaxed);
   waiter_.wake(ring_.control->reader, ring_.control->writer);
 }
 
