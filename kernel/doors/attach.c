@@ -64,9 +64,12 @@ void stplr_attach_exit(void)
 	fsnotify_put_group(attachments);
 }
 
-/* The file that a program means, with a reference. */
+/*
+ * The file that a program means, with a reference. It need not be open for anything where it is not to be
+ * opened in the end: a descriptor of the door is for who may.
+ */
 static struct file *get_path(const struct stplr_door_path __user *user, size_t size, u32 flags,
-			     struct stplr_door_path *arguments)
+			     bool unopened, struct stplr_door_path *arguments)
 {
 	int err = stplr_get_sized(arguments, user, size, STPLR_DOOR_PATH_SIZE_VER0);
 	struct file *file;
@@ -75,7 +78,8 @@ static struct file *get_path(const struct stplr_door_path __user *user, size_t s
 		return ERR_PTR(err);
 	if (arguments->flags & ~flags)
 		return ERR_PTR(-EINVAL);
-	file = fget(arguments->fd);
+	unopened |= !!(arguments->flags & STPLR_DOOR_LOOK);
+	file = unopened ? fget_raw(arguments->fd) : fget(arguments->fd);
 	if (!file)
 		return ERR_PTR(-EBADF);
 	if (S_ISREG(file_inode(file)->i_mode))
@@ -129,7 +133,7 @@ static long attach(struct file *door, struct file *path)
 long stplr_door_attach(struct file *door, const struct stplr_door_path __user *user, size_t size)
 {
 	struct stplr_door_path arguments;
-	struct file *path = get_path(user, size, 0, &arguments);
+	struct file *path = get_path(user, size, 0, false, &arguments);
 	long err;
 
 	if (IS_ERR(path))
@@ -142,7 +146,7 @@ long stplr_door_attach(struct file *door, const struct stplr_door_path __user *u
 long stplr_door_detach(const struct stplr_door_path __user *user, size_t size)
 {
 	struct stplr_door_path arguments;
-	struct file *path = get_path(user, size, 0, &arguments);
+	struct file *path = get_path(user, size, 0, true, &arguments);
 	struct fsnotify_mark *mark;
 	long err = 0;
 
@@ -164,10 +168,11 @@ long stplr_door_detach(const struct stplr_door_path __user *user, size_t size)
 long stplr_door_open(const struct stplr_door_path __user *user, size_t size)
 {
 	struct stplr_door_path arguments;
-	struct file *path = get_path(user, size, STPLR_DOOR_CLOEXEC, &arguments);
+	struct file *path = get_path(user, size, STPLR_DOOR_CLOEXEC | STPLR_DOOR_LOOK, false,
+				     &arguments);
 	struct fsnotify_mark *mark;
 	int peer_error;
-	long fd;
+	long fd = 0;
 
 	if (IS_ERR(path))
 		return PTR_ERR(path);
@@ -175,9 +180,10 @@ long stplr_door_open(const struct stplr_door_path __user *user, size_t size)
 	fput(path);
 	if (!mark)
 		return -ENXIO;
-	fd = stplr_files_install_one(attachment_of(mark)->door, NULL,
-				     arguments.flags & STPLR_DOOR_CLOEXEC ? O_CLOEXEC : 0,
-				     &peer_error);
+	if (!(arguments.flags & STPLR_DOOR_LOOK))
+		fd = stplr_files_install_one(attachment_of(mark)->door, NULL,
+					     arguments.flags & STPLR_DOOR_CLOEXEC ? O_CLOEXEC : 0,
+					     &peer_error);
 	fsnotify_put_mark(mark);
 	return fd;
 }

@@ -50,7 +50,7 @@ void stplr_door_put(struct stplr_door *door)
 	stplr_message_drop(door->spare);
 	stplr_user_uncharge(door->user, sizeof(*door));
 	stplr_user_put(door->user);
-	stplr_pool_put(door->pool);
+	stplr_pool_lost(door->pool);
 	kfree(door);
 }
 
@@ -352,6 +352,7 @@ static struct stplr_door *door_new(struct stplr_pool *pool,
 	door->user = pool->user;
 	refcount_inc(&door->user->refs);
 	refcount_inc(&pool->refs);
+	atomic_inc(&pool->doors);
 	door->pool = pool;
 	refcount_set(&door->refs, 1);
 	door->id = atomic64_inc_return(&ids);

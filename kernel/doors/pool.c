@@ -83,6 +83,13 @@ void stplr_pool_put(struct stplr_pool *pool)
 	kfree(pool);
 }
 
+void stplr_pool_lost(struct stplr_pool *pool)
+{
+	if (atomic_dec_and_test(&pool->doors))
+		wake_up_interruptible_poll(&pool->listeners, EPOLLRDHUP);
+	stplr_pool_put(pool);
+}
+
 bool stplr_pool_mine(const struct stplr_pool *pool)
 {
 	return pool->process == stplr_exit_process() && pool->mm == current->mm;
@@ -236,7 +243,8 @@ static __poll_t pool_poll(struct file *file, poll_table *table)
 	struct stplr_pool *pool = file->private_data;
 
 	poll_wait(file, &pool->listeners, table);
-	return has_notice(pool) ? EPOLLIN | EPOLLRDNORM : 0;
+	return (has_notice(pool) ? EPOLLIN | EPOLLRDNORM : 0) |
+	       (atomic_read(&pool->doors) ? 0 : EPOLLRDHUP);
 }
 
 static long tell_notice(struct stplr_pool *pool, struct stplr_door_notice __user *user, size_t size)

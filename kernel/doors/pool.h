@@ -31,13 +31,14 @@ struct stplr_pool {
 	struct stplr_port port;
 	struct stplr_shown shown;
 	refcount_t refs; /* of the file, the watch, each door and each server */
+	atomic_t doors; /* that can be called, or are being called */
 	struct stplr_user *user; /* reference */
 	const void *process; /* the creator, by its key */
 	struct mm_struct *mm; /* mmgrab; compared: the creator has another once it has executed */
 	struct task_struct *task; /* reference: no other process is known by the same key */
 	struct pid *tgid; /* reference */
 	struct stplr_watch watch; /* of the process */
-	wait_queue_head_t listeners; /* who polls for notices */
+	wait_queue_head_t listeners; /* who polls for notices, or for the end of the last door */
 	struct list_head notices; /* servers whose client has left */
 	spinlock_t lock;
 	unsigned int server_count;
@@ -68,6 +69,12 @@ long stplr_pool_create(const struct stplr_pool_create __user *user, size_t size)
  * @pool: the pool
  */
 void stplr_pool_put(struct stplr_pool *pool);
+
+/**
+ * stplr_pool_lost() - a door is gone, and its reference with it
+ * @pool: what it was made on
+ */
+void stplr_pool_lost(struct stplr_pool *pool);
 
 /**
  * stplr_pool_mine() - look who the caller is

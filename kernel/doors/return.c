@@ -76,17 +76,22 @@ static int write_answer(struct serving *serving, struct answer *answer)
 	call = stplr_port_claim(&serving->pool->port, arguments->id, serving->server);
 	if (!call)
 		return -ESRCH;
+	answer->call = call;
+	if (arguments->flags & STPLR_RETURN_REFUSE) {
+		answer->outcome = -E2BIG;
+		return 0;
+	}
 	message = stplr_message_of(call);
 	err = write_all(message, arguments, &peer_error);
 	if (err) {
 		stplr_door_part_clear(&message->of_door);
 		stplr_message_discard(message);
 		stplr_call_unclaim(call);
+		answer->call = NULL;
 		return err;
 	}
 	stplr_count(STPLR_COUNT_REPLIES);
 	trace_stplr_reply(serving->pool->port.number, pid_nr(message->tid), 0, arguments->size);
-	answer->call = call;
 	answer->outcome = peer_error;
 	return 0;
 }
@@ -252,7 +257,9 @@ static void give(struct answer *answer)
 
 static int check(const struct stplr_door_return *arguments)
 {
-	return arguments->flags & ~STPLR_RETURN_ONLY || arguments->reserved ? -EINVAL : 0;
+	const u32 known = STPLR_RETURN_ONLY | STPLR_RETURN_REFUSE;
+
+	return arguments->flags & ~known || arguments->reserved ? -EINVAL : 0;
 }
 
 long stplr_pool_return(struct stplr_pool *pool, struct stplr_door_return __user *user, size_t size)

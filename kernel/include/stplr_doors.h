@@ -74,6 +74,7 @@ struct stplr_door_call {
 };
 
 #define STPLR_RETURN_ONLY 1u /* answer, and do not wait */
+#define STPLR_RETURN_REFUSE 2u /* the call fails with E2BIG: it is more than the server takes */
 
 /* What there is to know of a call beside. */
 #define STPLR_NOTE_UNREF 1u /* no call: a single descriptor of the door is left */
@@ -149,9 +150,10 @@ struct stplr_door_notice {
 };
 
 #define STPLR_DOOR_CLOEXEC 1u /* of the descriptor that is returned */
+#define STPLR_DOOR_LOOK 2u /* only tell, by 0, that there is one */
 
 struct stplr_door_path {
-	__s32 fd; /* an open regular file */
+	__s32 fd; /* a regular file */
 	__u32 flags;
 };
 
@@ -208,6 +210,7 @@ struct stplr_door_path {
 /*
  * On a pool, by its creator: a client that has left without its answer. EAGAIN: there is none to tell of.
  * poll: the pool is readable where there is. A thread that has answered meanwhile is to be left in peace.
+ * POLLRDHUP: the pool has no door, so that threads wait in it in vain until one is made.
  */
 #define STPLR_POOL_NOTICE _IOR(STPLR_IOCTL, 104, struct stplr_door_notice)
 
@@ -219,10 +222,16 @@ struct stplr_door_path {
  */
 #define STPLR_DOOR_ATTACH _IOW(STPLR_IOCTL, 105, struct stplr_door_path)
 
-/* On /dev/door: undoes that, by who owns the file (EPERM). EINVAL: no door is attached there. */
+/*
+ * On /dev/door: undoes that, by who owns the file (EPERM), which need not be open for anything (O_PATH).
+ * EINVAL: no door is attached there.
+ */
 #define STPLR_DOOR_DETACH _IOW(STPLR_IOCTL, 106, struct stplr_door_path)
 
-/* On /dev/door: returns a descriptor of the door that is attached to an open file. ENXIO: there is none. */
+/*
+ * On /dev/door: returns a descriptor of the door that is attached to an open file. ENXIO: there is none.
+ * With STPLR_DOOR_LOOK the file need not be open for anything (O_PATH).
+ */
 #define STPLR_DOOR_OPEN _IOW(STPLR_IOCTL, 107, struct stplr_door_path)
 
 /* STPLR_READ on a pool, by the thread that has the call: what it had no room for. */

@@ -18,7 +18,6 @@
 #include <map>
 
 #include "door/real.hpp"
-#include "farcall/doors.h"
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
 #include "process/background.hpp"
@@ -53,11 +52,15 @@ bool is_named(int socket, const AbstractAddress& name) noexcept {
   return other && other->name() == name.name();
 }
 
+}  // namespace
+
 bool may_attach(uid_t user, uid_t owner_of_file) noexcept {
   // Whose such a file is cannot be known. Only root of the whole system may do as it likes with it.
   if (process::is_overflow_id(owner_of_file)) return user == 0 && process::knows_all_users();
   return user == 0 || process::same_user(user, owner_of_file);
 }
+
+namespace {
 
 // The answer to what was sent; its kind is `closed` where none comes in time.
 Packet await_answer(int socket) {
@@ -143,15 +146,6 @@ Connection connect_to(const struct stat& status) noexcept {
       !may_attach(server.uid, status.st_uid))
     return {};
   return {std::move(fd), server.uid};
-}
-
-// Which errno describes that a path cannot be covered by this process; 0 if it can.
-int refusal(int file, const struct stat& status) noexcept {
-  if (!may_attach(::geteuid(), status.st_uid)) return EPERM;
-  if (!S_ISREG(status.st_mode)) return EINVAL;
-  if (::faccessat(file, "", W_OK, AT_EACCESS | AT_EMPTY_PATH) != 0 && errno == EACCES)
-    return EACCES;
-  return 0;
 }
 
 }  // namespace
@@ -438,6 +432,28 @@ void attach(const std::shared_ptr<Door>& door, ReceivedFds& descriptors,
   }
 }
 
+int Handle::attach(int d, int file, const struct stat& status) {
+  const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!listener) return errno;
+  const AbstractAddress address = address_of(status);
+  if (::bind(listener.get(), address.get(), address.size()) != 0)
+    return errno == EADDRINUSE ? EBUSY : errno;
+  if (::listen(listener.get(), SOMAXCONN) != 0) return errno;
+  auto [mine, theirs] = packet_socket_pair();
+  const Connection answers(std::move(mine), peer_credentials(d).uid);
+  try {
+    send_descriptors(d, std::array{listener.get(), file, theirs.get()}, kPurposeAttach);
+  } catch (const SystemError& error) {
+    // A door whose server is dead, or which is revoked, is one that nobody can call.
+    if (error.code().value() == EPIPE || error.code().value() == ECONNRESET) return EBADF;
+    throw;
+  }
+  theirs.reset();
+  return answers.refusal();
+}
+
+namespace shared {
+
 bool is_attached(const struct stat& status) noexcept {
   const NoCancel guard;  // stat() is no point of cancellation
   return static_cast<bool>(connect_to(status));
@@ -481,91 +497,16 @@ UniqueFd open_attached(int fd, const struct stat& status) noexcept {
   return {};
 }
 
-namespace {
-
-int attach_to(int d, const char* path) {
-  if (::fcntl(d, F_GETFD) < 0) return fail(EBADF);
-  const auto handle = Process::here().find(d);
-  if (!handle) return fail(EINVAL);
-  const UniqueFd file(real::openat(AT_FDCWD, path, O_PATH | O_CLOEXEC, 0));
-  struct stat status {};
-  if (!file || real::fstat(file.get(), &status) != 0) return -1;
-  if (const int error = refusal(file.get(), status); error != 0) return fail(error);
-  UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!listener) return -1;
-  const AbstractAddress address = address_of(status);
-  if (::bind(listener.get(), address.get(), address.size()) != 0)
-    return fail(errno == EADDRINUSE ? EBUSY : errno);
-  if (::listen(listener.get(), SOMAXCONN) != 0) return -1;
-  auto [mine, theirs] = packet_socket_pair();
-  const Connection answers(std::move(mine), peer_credentials(d).uid);
-  try {
-    send_descriptors(d, std::array{listener.get(), file.get(), theirs.get()}, kPurposeAttach);
-  } catch (const SystemError& error) {
-    // A door whose server is dead, or which is revoked, is one that nobody can call.
-    if (error.code().value() == EPIPE || error.code().value() == ECONNRESET) return fail(EBADF);
-    throw;
-  }
-  theirs.reset();
-  const int refusal = answers.refusal();
-  return refusal == 0 ? 0 : fail(refusal);
-}
-
-int open_door(const char* path, int flags) {
-  constexpr int kTaken = O_ACCMODE | O_CLOEXEC | O_NOFOLLOW;
-  if ((flags & ~kTaken) != 0) return fail(EINVAL);
-  struct stat status {};
-  // What is no regular file may do something when it is opened.
-  if (real::fstatat(AT_FDCWD, path, &status, (flags & O_NOFOLLOW) != 0 ? AT_SYMLINK_NOFOLLOW : 0) !=
-      0)
-    return -1;
-  if (!S_ISREG(status.st_mode)) return fail(EINVAL);
-  const UniqueFd file(real::openat(AT_FDCWD, path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0));
-  if (!file || real::fstat(file.get(), &status) != 0) return -1;
-  if (!S_ISREG(status.st_mode)) return fail(EINVAL);
-  UniqueFd door = open_attached(file.get(), status);
-  if (!door) return fail(EINVAL);
-  if ((flags & O_CLOEXEC) == 0) ::fcntl(door.get(), F_SETFD, 0);
-  if (descriptors_are_ours()) set_known(door.get(), true);
-  return door.release();
-}
-
-int detach_from(const char* path) {
-  const UniqueFd file(real::openat(AT_FDCWD, path, O_PATH | O_CLOEXEC, 0));
-  struct stat status {};
-  if (!file || real::fstat(file.get(), &status) != 0) return -1;
-  if (!may_attach(::geteuid(), status.st_uid)) return fail(EPERM);
+int detach(const struct stat& status) noexcept {
   const Connection connection = connect_to(status);
-  if (!connection) return fail(EINVAL);
+  if (!connection) return EINVAL;
   try {
     connection.ask({}, kPurposeDetach);
     if (connection.refusal() == 0) return 0;
-  } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): its server has just died
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): its server has just died
   }
-  return fail(EINVAL);
+  return EINVAL;
 }
 
-}  // namespace
+}  // namespace shared
 }  // namespace farcall::door
-
-extern "C" {
-
-int fattach(int d, const char* path) {
-  using namespace farcall::door;  // NOLINT(google-build-using-namespace): for one function of C's
-  const NoCancel guard;
-  return guarded([&] { return attach_to(d, path); });
-}
-
-int fdetach(const char* path) {
-  using namespace farcall::door;  // NOLINT(google-build-using-namespace): for one function of C's
-  const NoCancel guard;
-  return guarded([&] { return detach_from(path); });
-}
-
-int door_open(const char* path, int flags) {
-  using namespace farcall::door;  // NOLINT(google-build-using-namespace): for one function of C's
-  const NoCancel guard;
-  return guarded([&] { return open_door(path, flags); });
-}
-
-}  // extern "C"

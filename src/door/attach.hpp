@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Doors in the file system. The file itself is left as it is: an attachment is a socket in the
-// abstract namespace, named by the device and the inode of the file, and held by the door's server.
+// Doors over shared memory in the file system. The file itself is left as it is: an attachment is a
+// socket in the abstract namespace, named by the device and the inode of the file, and held by the
+// door's server.
 //
 //   who attaches      makes the socket, and sends it to the server with a descriptor of the file
 //   who opens         connects to it, proves with a descriptor that it may open the file, and gets
@@ -26,10 +27,19 @@ class Attachment;
 void attach(const std::shared_ptr<Door>& door, ReceivedFds& descriptors,
             const Credentials& sender) noexcept;
 
-// Whether a door is attached to the file, which somebody stands for who may attach.
-bool is_attached(const struct stat& status) noexcept;
-// Exchanges a descriptor of a file that a door is attached to for one of the door; none where there
-// is no such door.
-UniqueFd open_attached(int fd, const struct stat& status) noexcept;
+// Whether a user may have a file of that owner lead to a door.
+bool may_attach(uid_t user, uid_t owner_of_file) noexcept;
 
+namespace shared {
+
+// Whether a door over shared memory is attached to the file, which somebody stands for who may
+// attach.
+bool is_attached(const struct stat& status) noexcept;
+// Exchanges a descriptor of a file that such a door is attached to for one of the door; none where
+// there is none.
+UniqueFd open_attached(int fd, const struct stat& status) noexcept;
+// Returns 0 or an errno value; EINVAL where none is attached.
+int detach(const struct stat& status) noexcept;
+
+}  // namespace shared
 }  // namespace farcall::door

@@ -64,15 +64,15 @@ bool read_status(pid_t pid, Identity& identity) {
 
 // The immediate caller of this thread's procedure. Returns 0 or EINVAL.
 int caller(Identity& identity) {
-  Incoming* const call = call_in_progress();
-  if (call == nullptr || call->abandoned()) return EINVAL;
-  const CallerIdentity* const known = call->identity();
-  if (known == nullptr) return EINVAL;
-  identity.pid = known->effective.pid;
-  identity.users = {known->real_uid, known->effective.uid, known->saved_uid};
-  identity.groups = {known->real_gid, known->effective.gid, known->saved_gid};
-  identity.has_supplementary = known->groups.has_value();
-  if (known->groups) identity.supplementary = *known->groups;
+  Server* const server = call_in_progress();
+  CallerIdentity known{};
+  if (const int error = server == nullptr ? EINVAL : server->identify(known); error != 0)
+    return error;
+  identity.pid = known.effective.pid;
+  identity.users = {known.real_uid, known.effective.uid, known.saved_uid};
+  identity.groups = {known.real_gid, known.effective.gid, known.saved_gid};
+  identity.has_supplementary = known.groups.has_value();
+  if (known.groups) identity.supplementary = std::move(*known.groups);
   return 0;
 }
 

@@ -9,30 +9,12 @@
 #include <cerrno>
 #include <charconv>
 #include <climits>
-#include <cstddef>
 #include <cstring>
 
 #include "door/attach.hpp"
-#include "door/kernel_door.hpp"
-#include "door/pages.hpp"
 #include "door/real.hpp"
-#include "door/server.hpp"
 #include "farcall/error.hpp"
 #include "process/background.hpp"
-
-// Programs, and other languages' bindings, rest on these.
-static_assert(sizeof(door_desc_t) == 24 && alignof(door_desc_t) == 4);
-static_assert(offsetof(door_desc_t, d_data) == 4);
-static_assert(offsetof(door_desc_t, d_data.d_desc.d_id) == 8);
-static_assert(sizeof(door_info_t) == 48 && alignof(door_info_t) == 4);
-static_assert(offsetof(door_info_t, di_proc) == 4 && offsetof(door_info_t, di_data) == 12);
-static_assert(offsetof(door_info_t, di_attributes) == 20);
-static_assert(offsetof(door_info_t, di_uniquifier) == 24 && offsetof(door_info_t, di_resv) == 32);
-static_assert(sizeof(door_arg_t) == 48 && alignof(door_arg_t) == 8);
-static_assert(offsetof(door_arg_t, data_size) == 8 && offsetof(door_arg_t, desc_ptr) == 16);
-static_assert(offsetof(door_arg_t, desc_num) == 24 && offsetof(door_arg_t, rbuf) == 32);
-static_assert(offsetof(door_arg_t, rsize) == 40);
-static_assert(sizeof(door_cred_t) == 36);
 
 namespace farcall::door {
 namespace {
@@ -69,7 +51,7 @@ Outcome ask(int fd, Handle& handle, Terms& terms) {
 }
 
 // What it has said last; or else what it says of doors that nobody has set anything of.
-Terms last_terms(Handle& handle) {
+Terms as_last_said(Handle& handle) {
   const std::lock_guard guard(handle.terms_lock);
   if (handle.last_terms) return *handle.last_terms;
   Terms terms{};
@@ -99,14 +81,10 @@ door_info_t foreign_info(int fd, Handle& handle) {
 
 }  // namespace
 
-Door::Door(door_server_procedure_t* server_procedure, void* server_cookie, unsigned given,
-           std::shared_ptr<Pool> threads, const Maker& thread_maker)
-    : procedure(server_procedure),
-      cookie(server_cookie),
-      attributes(given),
-      pool(std::move(threads)),
-      maker(thread_maker),
-      desc_max_((given & DOOR_REFUSE_DESC) != 0 ? 0 : INT_MAX) {}
+Door::Door(const Order& order, const std::shared_ptr<SharedPool>& threads)
+    : OwnDoor(order, threads),
+      port_(threads->port),
+      desc_max_((order.attributes & DOOR_REFUSE_DESC) != 0 ? 0 : INT_MAX) {}
 
 Terms Door::terms() const noexcept {
   Terms terms{};
@@ -120,7 +98,7 @@ Terms Door::terms() const noexcept {
 
 UniqueFd Door::open() {
   const auto self = shared_from_this();
-  endpoint_ = pool->port.open_endpoint(self, terms());
+  endpoint_ = port_.open_endpoint(self, terms());
   Process& process = Process::here();
   UniqueFd fd = endpoint_->branch(
       make_name({.id = id, .attributes = attributes & kNamedAttributes}), &primary_);
@@ -237,7 +215,7 @@ void Door::check_references() noexcept {
       }
     }
     if (first) endpoint_->set_terms(terms());
-    if (tell) pool->port.post(endpoint_);
+    if (tell) port_.post(endpoint_);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): told at the next occasion
   }
 }
@@ -288,169 +266,78 @@ void Door::remove_attachment(const Attachment& attachment) noexcept {
 
 namespace {
 
-int create(door_server_procedure_t* procedure, void* cookie, unsigned attributes,
-           const Door::Maker& maker, std::shared_ptr<Door>& door) {
-  Process& process = Process::here();
-  const bool is_private = (attributes & DOOR_PRIVATE) != 0;
-  auto pool = is_private ? std::make_shared<Pool>(process.mode) : process.shared_pool();
-  door = std::make_shared<Door>(procedure, cookie, attributes, std::move(pool), maker);
-  return door->open().release();
-}
-
 bool is_revoked(int d) noexcept { return (state_of(d) & (POLLRDHUP | POLLHUP)) != 0; }
 
-// The handle is null where it is a door of the kernel's.
-int checked_param(int d, int param, std::shared_ptr<Handle>& handle) {
-  handle = Process::here().find(d);
-  if (!handle && !kernel::info(d)) return EBADF;
-  if (param != DOOR_PARAM_DESC_MAX && param != DOOR_PARAM_DATA_MAX && param != DOOR_PARAM_DATA_MIN)
-    return EINVAL;
+}  // namespace
+
+int Handle::info(int d, door_info_t& info) {
+  const auto door = local.lock();
+  info = door ? door->info() : foreign_info(d, *this);
   return 0;
 }
 
-}  // namespace
-}  // namespace farcall::door
-
-using namespace farcall::door;  // NOLINT(google-build-using-namespace): what follows is C's
-
-extern "C" {
-
-int door_limits_set(const farcall_limits* limits) { return farcall::call::set_limits(limits); }
-int door_limits_get(farcall_limits* limits) { return farcall::call::get_limits(limits); }
-
-int door_create(door_server_procedure_t* procedure, void* cookie, uint_t attributes) {
-  constexpr unsigned kAllowed =
-      DOOR_UNREF | DOOR_PRIVATE | DOOR_UNREF_MULTI | DOOR_REFUSE_DESC | DOOR_NO_CANCEL;
-  constexpr unsigned kEither = DOOR_UNREF | DOOR_UNREF_MULTI;
-  if (procedure == nullptr || (attributes & ~kAllowed) != 0 || (attributes & kEither) == kEither)
-    return fail(EINVAL);
-  int fd = -1;
-  std::shared_ptr<Door> door;
-  {
-    const NoCancel guard;
-    fd = guarded([&] { return create(procedure, cookie, attributes, {}, door); });
+int Handle::param(int d, int which, std::uint64_t& value) {
+  if (const auto door = local.lock()) {
+    value = door->param(which);
+    return 0;
   }
-  if (fd < 0) return -1;
-  if ((attributes & DOOR_PRIVATE) != 0) {
-    Process::here().create_thread.load()(door->lasting_info());
-  } else if (Process::here().first_shared_door()) {
-    Process::here().create_thread.load()(nullptr);
-  }
-  return fd;
+  Terms terms{};
+  auto outcome = Outcome::peer_gone;
+  if (!is_revoked(d)) outcome = ask(d, *this, terms);
+  if (outcome == Outcome::peer_gone)
+    terms = as_last_said(*this);
+  else if (outcome != Outcome::ok)
+    return EAGAIN;
+  value = which == DOOR_PARAM_DATA_MIN   ? terms[kDataMin]
+          : which == DOOR_PARAM_DATA_MAX ? terms[kDataMax]
+                                         : terms[kDescMax] & UINT32_MAX;
+  return 0;
 }
 
-int door_xcreate(door_server_procedure_t* procedure, void* cookie, uint_t attributes,
-                 door_xcreate_server_func_t* create_thread, door_xcreate_thrsetup_func_t* set_up,
-                 void* create_cookie, int nthread) {
-  constexpr unsigned kAllowed = DOOR_UNREF | DOOR_PRIVATE | DOOR_UNREF_MULTI | DOOR_REFUSE_DESC |
-                                DOOR_NO_CANCEL | DOOR_NO_DEPLETION_CB;
-  constexpr unsigned kEither = DOOR_UNREF | DOOR_UNREF_MULTI;
-  if (procedure == nullptr || (attributes & ~kAllowed) != 0 || (attributes & kEither) == kEither ||
-      nthread < 1 || create_thread == nullptr)
-    return fail(EINVAL);
-  unsigned given = (attributes & ~unsigned{DOOR_NO_DEPLETION_CB}) | DOOR_PRIVATE;
-  if ((attributes & DOOR_NO_DEPLETION_CB) == 0) given |= DOOR_DEPLETION_CB;
-  int fd = -1;
-  std::shared_ptr<Door> door;
-  {
-    const NoCancel guard;
-    fd = guarded([&] {
-      return create(procedure, cookie, given,
-                    {.create = create_thread, .set_up = set_up, .cookie = create_cookie}, door);
-    });
-  }
-  if (fd < 0) return -1;
-  const int error = start_bound_threads(door, nthread);
-  if (error == 0) return fd;
+int Handle::set_param(int d, int which, std::uint64_t value) {
+  if (is_revoked(d)) return EBADF;
+  const auto door = local.lock();
+  return door ? door->set_param(which, value) : EPERM;
+}
+
+int Handle::revoke(int) {
+  const auto door = local.lock();
+  if (!door) return EPERM;
   door->revoke();
-  (void)closing(fd, [fd] { return real::close(fd); });
-  return fail(error);
+  return 0;
 }
 
-int door_revoke(int d) {
-  const NoCancel guard;
-  return guarded([&] {
-    const auto handle = Process::here().find(d);
-    if (!handle && !kernel::info(d)) return fail(EBADF);
-    if (!handle) {
-      const int error = kernel::revoke(d);
-      return error == 0 ? real::close(d) : fail(error);
-    }
-    const auto door = handle->local.lock();
-    if (!door) return fail(EPERM);
-    door->revoke();
-    return closing(d, [d] { return real::close(d); });
-  });
+std::shared_ptr<OwnDoor> Handle::to_bind(int) {
+  auto door = local.lock();
+  return door && door->is_private() ? std::move(door) : nullptr;
 }
 
-int door_info(int d, door_info_t* info) {
-  const NoCancel guard;
-  return guarded([&] {
-    door_info_t found;
-    if (d == DOOR_QUERY) {
-      const auto door = bound_door();
-      if (!door) return fail(EBADF);
-      found = door->info();
-    } else {
-      const auto handle = Process::here().find(d);
-      const auto by_kernel = handle ? std::nullopt : kernel::info(d);
-      if (!handle && !by_kernel) return fail(EBADF);
-      const auto door = handle ? handle->local.lock() : nullptr;
-      found = by_kernel ? by_kernel->shown : door ? door->info() : foreign_info(d, *handle);
-    }
-    if (!writable(info, sizeof *info)) return fail(EFAULT);
-    *info = found;
-    return 0;
-  });
+void Handle::describe(int, door_desc_t& descriptor) {
+  const auto door = local.lock();
+  descriptor.d_attributes |= door ? door->info().di_attributes : name.attributes;
+  descriptor.d_data.d_desc.d_id = name.id;
 }
 
-int door_getparam(int d, int param, size_t* value) {
-  const NoCancel guard;
-  return guarded([&] {
-    std::shared_ptr<Handle> handle;
-    if (const int error = checked_param(d, param, handle); error != 0) return fail(error);
-    std::uint64_t found = 0;
-    if (!handle) {
-      const auto by_kernel = kernel::info(d);
-      if (!by_kernel) return fail(EBADF);
-      found = param == DOOR_PARAM_DATA_MIN   ? by_kernel->data_min
-              : param == DOOR_PARAM_DATA_MAX ? by_kernel->data_max
-                                             : by_kernel->desc_max;
-    } else if (const auto door = handle->local.lock()) {
-      found = door->param(param);
-    } else {
-      farcall::Terms terms{};
-      auto outcome = farcall::Outcome::peer_gone;
-      if (!is_revoked(d)) outcome = ask(d, *handle, terms);
-      if (outcome == farcall::Outcome::peer_gone)
-        terms = last_terms(*handle);
-      else if (outcome != farcall::Outcome::ok)
-        return fail(EAGAIN);
-      found = param == DOOR_PARAM_DATA_MIN   ? terms[kDataMin]
-              : param == DOOR_PARAM_DATA_MAX ? terms[kDataMax]
-                                             : terms[kDescMax] & UINT32_MAX;
-    }
-    if (!writable(value, sizeof *value)) return fail(EFAULT);
-    *value = found;
-    return 0;
-  });
-}
+namespace {
 
-int door_setparam(int d, int param, size_t value) {
-  const NoCancel guard;
-  return guarded([&] {
-    std::shared_ptr<Handle> handle;
-    if (const int error = checked_param(d, param, handle); error == EBADF) return fail(EBADF);
-    if (!handle) {
-      const int error = kernel::set_param(d, param, value);
-      return error == 0 ? 0 : fail(error);
-    }
-    if (is_revoked(d)) return fail(EBADF);
-    const auto door = handle->local.lock();
-    if (!door) return fail(EPERM);
-    const int error = door->set_param(param, value);
-    return error == 0 ? 0 : fail(error);
-  });
-}
+class SharedEngine final : public Engine {
+ public:
+  int create(const OwnDoor::Order& order, std::shared_ptr<OwnDoor>& door) override {
+    Process& process = Process::here();
+    const bool is_private = (order.attributes & DOOR_PRIVATE) != 0;
+    const auto made = std::make_shared<Door>(
+        order, is_private ? std::make_shared<SharedPool>(process.mode) : process.shared_pool());
+    const int fd = made->open().release();
+    if (is_private) door = made;
+    return fd;
+  }
+  std::shared_ptr<Pool> shared_pool() override { return Process::here().shared_pool(); }
+};
 
-}  // extern "C"
+constinit SharedEngine the_engine;
+
+}  // namespace
+
+Engine& shared_engine() noexcept { return the_engine; }
+
+}  // namespace farcall::door

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A door of this process, and all that this process knows of doors.
+// Doors over shared memory: those of this process, and all that it knows of others.
 #pragma once
 
 #include <door.h>
@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "call/limits.hpp"
+#include "door/engine.hpp"
 #include "door/name.hpp"
 #include "door/real.hpp"
 #include "farcall/call.hpp"
@@ -33,13 +34,13 @@ inline constexpr std::int32_t kBadArguments = 2;
 // Descriptors sent to a door's socket: see attach.cpp.
 inline constexpr std::uint8_t kPurposeAttach = kFirstOwnPurpose;
 
-// Server threads and the doors that they serve.
-struct Pool {
-  Port port;
-  // A thread has been asked for; until then it may be on its way. Nanoseconds, monotonic.
-  std::atomic<std::int64_t> starting_until{0};
+class SharedPool final : public Pool, public std::enable_shared_from_this<SharedPool> {
+ public:
+  explicit SharedPool(WaitMode mode) : port(limits(), mode) {}
+  std::unique_ptr<Server> enter() override;
+  [[nodiscard]] bool has_idle_thread() const noexcept override { return port.has_idle_thread(); }
 
-  explicit Pool(WaitMode mode) : port(limits(), mode) {}
+  Port port;
 
  private:
   // Every call of a door wants an answer.
@@ -52,17 +53,9 @@ struct Pool {
 
 class Attachment;
 
-class Door final : public EndpointOwner, public std::enable_shared_from_this<Door> {
+class Door final : public OwnDoor, public EndpointOwner, public std::enable_shared_from_this<Door> {
  public:
-  // How door_xcreate() makes threads.
-  struct Maker {
-    door_xcreate_server_func_t* create = nullptr;
-    door_xcreate_thrsetup_func_t* set_up = nullptr;
-    void* cookie = nullptr;
-  };
-
-  Door(door_server_procedure_t* server_procedure, void* server_cookie, unsigned given,
-       std::shared_ptr<Pool> threads, const Maker& thread_maker);
+  Door(const Order& order, const std::shared_ptr<SharedPool>& threads);
   // Makes the endpoint, and the first descriptor. Throws SystemError.
   UniqueFd open();
   // A descriptor for somebody else, counted apart from those that exist. `user`: who has asked for
@@ -70,10 +63,7 @@ class Door final : public EndpointOwner, public std::enable_shared_from_this<Doo
   // SystemError.
   UniqueFd branch(std::optional<uid_t> user = {}, std::optional<mode_t> mode = {});
 
-  [[nodiscard]] door_info_t info() const noexcept;
-  // The same, for functions that make threads; programs hand it on to those threads, so it lives
-  // as long as the door.
-  [[nodiscard]] door_info_t* lasting_info() noexcept { return &lasting_info_; }
+  [[nodiscard]] door_info_t info() const noexcept override;
   // The errno that a request is to be refused with, or 0.
   [[nodiscard]] int admit(std::size_t bytes, std::size_t descriptors) const noexcept override {
     if (bytes < data_min_.load(std::memory_order_relaxed) ||
@@ -113,12 +103,6 @@ class Door final : public EndpointOwner, public std::enable_shared_from_this<Doo
   void remove_attachment(const Attachment& attachment) noexcept;
 
   const std::uint64_t id = random_id();
-  const std::uint64_t generation = process::generation();
-  door_server_procedure_t* const procedure;
-  void* const cookie;
-  const unsigned attributes;
-  const std::shared_ptr<Pool> pool;
-  const Maker maker;
 
  private:
   [[nodiscard]] Terms terms() const noexcept;
@@ -127,8 +111,8 @@ class Door final : public EndpointOwner, public std::enable_shared_from_this<Doo
   [[nodiscard]] int admit_descriptors(std::size_t count) const noexcept;
   std::size_t count_references() const;
 
+  Port& port_;  // of the pool
   std::shared_ptr<Endpoint> endpoint_;
-  door_info_t lasting_info_{};
   std::uint64_t primary_ = 0;  // cookie of the socket that door_create() returned
   std::atomic<std::uint64_t> data_min_{0};
   std::atomic<std::uint64_t> data_max_{SIZE_MAX};
@@ -142,8 +126,15 @@ class Door final : public EndpointOwner, public std::enable_shared_from_this<Doo
 };
 
 // A door that this process has a descriptor of, its own or another's.
-struct Handle {
+struct Handle final : AnyDoor {
   Handle(const Name& called, std::uint64_t socket, const std::shared_ptr<Door>& served);
+  int info(int d, door_info_t& info) override;
+  int param(int d, int which, std::uint64_t& value) override;
+  int set_param(int d, int which, std::uint64_t value) override;
+  int revoke(int d) override;
+  int attach(int d, int file, const struct stat& status) override;
+  std::shared_ptr<OwnDoor> to_bind(int d) override;
+  void describe(int d, door_desc_t& descriptor) override;
 
   const Name name;
   const std::uint64_t cookie;
@@ -233,7 +224,7 @@ class Process {
 
   // The door that `fd` refers to; null where it is none.
   std::shared_ptr<Handle> find(int fd);
-  std::shared_ptr<Pool> shared_pool();
+  std::shared_ptr<SharedPool> shared_pool();
   // Whether this is the first time that it is asked.
   bool first_shared_door();
 
@@ -262,7 +253,7 @@ class Process {
 
   std::mutex lock_;  // protects all below
   std::unordered_map<std::uint64_t, Entry> doors_;
-  std::shared_ptr<Pool> shared_pool_;
+  std::shared_ptr<SharedPool> shared_pool_;
   bool shared_door_made_ = false;
 };
 

@@ -11,7 +11,9 @@
 #include <cerrno>
 
 #include "door/attach.hpp"
+#include "door/kernel_door.hpp"
 #include "door/next.hpp"
+#include "door/paths.hpp"
 #include "door/real.hpp"
 
 // These are the program's own system calls: what they do is theirs, errno included.
@@ -48,7 +50,8 @@ bool is_covered(int directory, const char* path, int flags) noexcept {
   struct stat status {};
   const int follow = (flags & O_NOFOLLOW) != 0 ? AT_SYMLINK_NOFOLLOW : 0;
   const bool covered = real::fstatat(directory, path, &status, follow) == 0 &&
-                       may_be_attached(status) && is_attached(status);
+                       may_be_attached(status) &&
+                       is_attached(directory, path, flags & O_NOFOLLOW, status);
   errno = saved;
   return covered;
 }
@@ -82,11 +85,15 @@ mode_t mode_of(int flags, va_list& rest) noexcept {
 
 constexpr mode_t kPermissions = 07777;
 
-// `status` is that of the socket `fd`: as a door's, where it is one.
+// `status` is that of `fd`: as a door's, where it is one.
 void see_door(int fd, struct stat& status) noexcept {
   const int saved = errno;
-  if (const auto name = read_name(fd))
-    status.st_mode = kDoorType | (name->mode.value_or(status.st_mode) & kPermissions);
+  if (S_ISSOCK(status.st_mode)) {
+    if (const auto name = read_name(fd))
+      status.st_mode = kDoorType | (name->mode.value_or(status.st_mode) & kPermissions);
+  } else if ((status.st_mode & S_IFMT) == 0 && kernel::info(fd)) {
+    status.st_mode |= kDoorType;
+  }
   errno = saved;
 }
 
@@ -94,17 +101,21 @@ int stat_at(int directory, const char* path, struct stat* status, int flags) {
   const int result = real::fstatat(directory, path, status, flags);
   if (result != 0) return result;
   const bool of_descriptor = (flags & AT_EMPTY_PATH) != 0 && (path == nullptr || path[0] == 0);
-  if (S_ISSOCK(status->st_mode) && of_descriptor) see_door(directory, *status);
+  if (of_descriptor) see_door(directory, *status);
   if (!may_be_attached(*status)) return 0;
   const int saved = errno;
-  if (is_attached(*status)) status->st_mode = kDoorType | (status->st_mode & kPermissions);
+  const bool attached =
+      of_descriptor ? shared::is_attached(*status) || kernel::is_attached(directory)
+                    : is_attached(directory, path,
+                                  (flags & AT_SYMLINK_NOFOLLOW) != 0 ? O_NOFOLLOW : 0, *status);
+  if (attached) status->st_mode = kDoorType | (status->st_mode & kPermissions);
   errno = saved;
   return 0;
 }
 
 int stat_fd(int fd, struct stat* status) {
   const int result = real::fstat(fd, status);
-  if (result == 0 && S_ISSOCK(status->st_mode)) see_door(fd, *status);
+  if (result == 0) see_door(fd, *status);
   return result;
 }
 

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "door/kernel_door.hpp"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stplr_doors.h>
 #include <sys/ioctl.h>
 
 #include <cerrno>
 #include <memory>
+#include <string>
 
+#include "door/attach.hpp"
+#include "door/kernel_device.hpp"
+#include "door/kernel_pool.hpp"
 #include "door/real.hpp"
 #include "door/server.hpp"
 
@@ -33,22 +38,8 @@ std::uint64_t address(const void* pointer) noexcept {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-// A cancellation point, which ioctl(2) is not. It must have nothing to clean up: a cancellation
-// that comes between two of its instructions could not be unwound through it.
-[[gnu::noinline]] int call_cancellably(int fd, CallArguments& arguments) {
-  int type = 0;
-  int state = 0;
-  ::pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
-  ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state);
-  const int result = ::ioctl(fd, STPLR_DOOR_CALL, &arguments);
-  const int error = errno;
-  ::pthread_setcancelstate(state, nullptr);
-  ::pthread_setcanceltype(type, nullptr);
-  return result < 0 ? error : 0;
-}
-
 int call_once(int fd, CallArguments& arguments, bool cancellable) {
-  if (cancellable) return call_cancellably(fd, arguments);
+  if (cancellable) return ioctl_cancellably(fd, STPLR_DOOR_CALL, &arguments);
   return ::ioctl(fd, STPLR_DOOR_CALL, &arguments) < 0 ? errno : 0;
 }
 
@@ -76,7 +67,98 @@ CallArguments to_kernel(const door_arg_t* arguments) noexcept {
   return call;
 }
 
+// What the kernel says of a door.
+bool ask(int fd, ::stplr_door_info& found) noexcept {
+  const int saved = errno;
+  const bool is_door = may_be_door(fd) && ::ioctl(fd, STPLR_DOOR_INFO, &found) == 0;
+  errno = saved;
+  return is_door;
+}
+
+door_info_t shown(const ::stplr_door_info& found) noexcept {
+  door_info_t info{};
+  info.di_target = found.target;
+  info.di_proc = found.procedure;
+  info.di_data = found.cookie;
+  info.di_attributes = found.attributes;
+  info.di_uniquifier = found.id;
+  return info;
+}
+
+// Of any door of the kernel's: all that there is to know is asked of its descriptor.
+class KernelAnyDoor final : public AnyDoor {
+ public:
+  int info(int d, door_info_t& info) override {
+    const auto found = kernel::info(d);
+    if (!found) return EBADF;
+    info = *found;
+    return 0;
+  }
+  int param(int d, int which, std::uint64_t& value) override {
+    ::stplr_door_info found{};
+    if (!ask(d, found)) return EBADF;
+    value = which == DOOR_PARAM_DATA_MIN   ? found.data_min
+            : which == DOOR_PARAM_DATA_MAX ? found.data_max
+                                           : found.desc_max;
+    return 0;
+  }
+  int set_param(int d, int which, std::uint64_t value) override {
+    ::stplr_door_info found{};
+    if (!ask(d, found) || (found.attributes & DOOR_REVOKED) != 0) return EBADF;
+    ::stplr_door_set arguments{
+        .which = static_cast<std::uint32_t>(which), .reserved = 0, .value = value};
+    return ::ioctl(d, STPLR_DOOR_SET, &arguments) == 0 ? 0 : errno;
+  }
+  int revoke(int d) override {
+    const auto own = to_bind(d);
+    if (::ioctl(d, STPLR_DOOR_REVOKE) != 0) return errno;
+    if (own) static_cast<KernelDoor&>(*own).revoked.store(true, std::memory_order_relaxed);
+    return 0;
+  }
+  int attach(int d, int file, const struct stat&) override;
+  std::shared_ptr<OwnDoor> to_bind(int d) override {
+    const auto found = kernel::info(d);
+    return found && (found->di_attributes & DOOR_LOCAL) != 0 ? own_door(found->di_uniquifier)
+                                                             : nullptr;
+  }
+  void describe(int d, door_desc_t& descriptor) override {
+    const auto found = kernel::info(d);
+    if (!found) return;
+    descriptor.d_attributes |= found->di_attributes;
+    descriptor.d_data.d_desc.d_id = found->di_uniquifier;
+  }
+};
+
+int KernelAnyDoor::attach(int d, int file, const struct stat& status) {
+  const auto found = kernel::info(d);
+  if (!found || (found->di_attributes & DOOR_REVOKED) != 0) return EBADF;
+  if (shared::is_attached(status)) return EBUSY;
+  // The module wants one that is open for writing.
+  const std::string path = "/proc/self/fd/" + std::to_string(file);
+  const UniqueFd opened(
+      real::openat(AT_FDCWD, path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0));
+  if (!opened) return errno;
+  ::stplr_door_path arguments{.fd = opened.get(), .flags = 0};
+  return ::ioctl(d, STPLR_DOOR_ATTACH, &arguments) == 0 ? 0 : errno;
+}
+
+const std::shared_ptr<AnyDoor> any_door = std::make_shared<KernelAnyDoor>();
+
 }  // namespace
+
+// It must have nothing to clean up: a cancellation that comes between two of its instructions could
+// not be unwound through it.
+[[gnu::noinline]] int ioctl_cancellably(int fd, unsigned long command, void* argument) {
+  int type = 0;
+  int state = 0;
+  ::pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
+  ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state);
+  const int result = ::ioctl(fd, command, argument);
+  const int error = errno;
+  ::pthread_setcancelstate(state, nullptr);
+  ::pthread_setcanceltype(type, nullptr);
+  return result < 0 ? error : 0;
+}
 
 bool may_be_door(int fd) noexcept {
   const int saved = errno;
@@ -87,23 +169,13 @@ bool may_be_door(int fd) noexcept {
   return may_be;
 }
 
-std::optional<Info> info(int fd) noexcept {
-  const int saved = errno;
+std::optional<door_info_t> info(int fd) noexcept {
   ::stplr_door_info found{};
-  const bool is_door = may_be_door(fd) && ::ioctl(fd, STPLR_DOOR_INFO, &found) == 0;
-  errno = saved;
-  if (!is_door) return {};
-  Info all{.shown = {},
-           .data_min = found.data_min,
-           .data_max = found.data_max,
-           .desc_max = found.desc_max};
-  all.shown.di_target = found.target;
-  all.shown.di_proc = found.procedure;
-  all.shown.di_data = found.cookie;
-  all.shown.di_attributes = found.attributes;
-  all.shown.di_uniquifier = found.id;
-  return all;
+  if (!ask(fd, found)) return {};
+  return shown(found);
 }
+
+std::shared_ptr<AnyDoor> door_behind(int fd) noexcept { return info(fd) ? any_door : nullptr; }
 
 int call(int fd, const door_arg_t* arguments, const Passed& passed, bool cancellable,
          CallResults& results) {
@@ -125,12 +197,29 @@ int call(int fd, const door_arg_t* arguments, const Passed& passed, bool cancell
   return 0;
 }
 
-int set_param(int fd, int which, std::uint64_t value) noexcept {
-  ::stplr_door_set arguments{
-      .which = static_cast<std::uint32_t>(which), .reserved = 0, .value = value};
-  return ::ioctl(fd, STPLR_DOOR_SET, &arguments) == 0 ? 0 : errno;
+bool is_attached(int file) noexcept {
+  ::stplr_door_path arguments{.fd = file, .flags = STPLR_DOOR_LOOK};
+  return on_device(STPLR_DOOR_OPEN, &arguments) == 0;
 }
 
-int revoke(int fd) noexcept { return ::ioctl(fd, STPLR_DOOR_REVOKE) == 0 ? 0 : errno; }
+UniqueFd open_attached(int file) noexcept {
+  ::stplr_door_path arguments{.fd = file, .flags = STPLR_DOOR_CLOEXEC};
+  return UniqueFd(on_device(STPLR_DOOR_OPEN, &arguments));
+}
+
+int detach(int file) noexcept {
+  ::stplr_door_path arguments{.fd = file, .flags = 0};
+  if (on_device(STPLR_DOOR_DETACH, &arguments) == 0) return 0;
+  return errno == EPERM ? EPERM : EINVAL;
+}
 
 }  // namespace farcall::door::kernel
+
+namespace farcall::door {
+
+std::shared_ptr<AnyDoor> door_behind(int d) {
+  if (auto handle = Process::here().find(d)) return handle;
+  return kernel::door_behind(d);
+}
+
+}  // namespace farcall::door

@@ -6,25 +6,21 @@
 #include <door.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 
+#include "door/engine.hpp"
 #include "farcall/call.hpp"
 
 namespace farcall::door::kernel {
 
-struct Info {
-  door_info_t shown;
-  std::uint64_t data_min;
-  std::uint64_t data_max;
-  std::uint64_t desc_max;
-};
-
 // Whether `fd` may be one; most that are none are told apart. Leaves errno alone.
 bool may_be_door(int fd) noexcept;
-
 // What `fd` is; nothing where it is no door of the kernel's. Leaves errno alone.
-std::optional<Info> info(int fd) noexcept;
+std::optional<door_info_t> info(int fd) noexcept;
+// Null where it is no door of the kernel's.
+std::shared_ptr<AnyDoor> door_behind(int fd) noexcept;
 
 // What goes along with a call. `error`: EINVAL or EFAULT for what cannot be passed, or 0; the
 // kernel tells of it when its turn has come.
@@ -40,8 +36,16 @@ struct Passed {
 int call(int fd, const door_arg_t* arguments, const Passed& passed, bool cancellable,
          CallResults& results);
 
-// Return 0 or an errno value.
-int set_param(int fd, int which, std::uint64_t value) noexcept;
-int revoke(int fd) noexcept;
+// Files that lead to doors of the kernel's. Where there is no module, none does.
+
+// `file` need not be open for anything (O_PATH).
+bool is_attached(int file) noexcept;
+// A descriptor of the door that the open file leads to, close-on-exec, or none.
+UniqueFd open_attached(int file) noexcept;
+// Returns 0 or an errno value; EINVAL where none is attached.
+int detach(int file) noexcept;
+
+// ioctl(2) as a cancellation point. Returns 0 or an errno value.
+int ioctl_cancellably(int fd, unsigned long command, void* argument);
 
 }  // namespace farcall::door::kernel

@@ -242,9 +242,9 @@ void after_close(const std::shared_ptr<Handle>& handle) noexcept {
     if (descriptors_are_ours()) door->check_references();
 }
 
-std::shared_ptr<Pool> Process::shared_pool() {
+std::shared_ptr<SharedPool> Process::shared_pool() {
   const std::lock_guard guard(lock_);
-  if (!shared_pool_) shared_pool_ = std::make_shared<Pool>(mode);
+  if (!shared_pool_) shared_pool_ = std::make_shared<SharedPool>(mode);
   return shared_pool_;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads that serve doors.
+// Threads that serve doors, of either engine.
 #pragma once
 
 #include "door/door.hpp"
@@ -15,11 +15,15 @@ static_assert(kMostDescriptors <= kCallDescriptors);
 void create_default_thread(door_info_t* info) noexcept;
 // Has `count` threads made for a door of door_xcreate(), and returns when all are bound to it.
 // Returns 0, EINVAL where a thread was declined, EPIPE where none could be made.
-int start_bound_threads(const std::shared_ptr<Door>& door, int count);
+int start_bound_threads(const std::shared_ptr<OwnDoor>& door, int count);
+// For a server that has a call, when nobody else of its pool may be left to serve the next one: the
+// program is asked for one more thread. `door`: the one that a private pool is of, or null.
+// `crowded`: others wait already. Throws std::bad_alloc.
+void ask_for_thread(Pool& pool, const std::shared_ptr<OwnDoor>& door, bool crowded);
 // The door that the calling thread is bound to, or null.
-std::shared_ptr<Door> bound_door() noexcept;
-// What the calling thread serves; null outside a call.
-Incoming* call_in_progress() noexcept;
+std::shared_ptr<OwnDoor> bound_door() noexcept;
+// By which the calling thread serves a call; null outside of one.
+Server* call_in_progress() noexcept;
 
 // Turns descriptors that came into what programs see; they become the program's.
 void hand_out(ReceivedFds& descriptors, door_desc_t* into);
@@ -41,5 +45,7 @@ class Outgoing {
   std::vector<int> release_;
   std::vector<UniqueFd> branches_;
 };
+// Closes those that are to be released, though they were not passed. As Outgoing::add().
+int release_all(const door_desc_t* descriptors, std::size_t count);
 
 }  // namespace farcall::door

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Runs the library's tests of doors (tests/door) over the module, in an emulated machine: the same
+# binaries that run on this machine over shared memory.
+# Usage: doors.sh [--series SERIES] [--build FOLDER] [--filter GTEST_FILTER]
+#
+# TAP goes to build/kernel/doors/tests.tap and to stdout. Exit status: 0 if every test passed or
+# was skipped, 77 if something is missing, else 1.
+set -euo pipefail
+here=$(dirname "$(realpath "$0")")
+top=$(realpath "$here/../..")
+
+series=6.1 build=$top/build/release filter=''
+while [[ ${1:-} == --* ]]; do
+  case $1 in
+    --series) series=$2 && shift ;;
+    --build) build=$(realpath "$2") && shift ;;
+    --filter) filter=$2 && shift ;;
+    *) echo "doors: unknown option $1" >&2 && exit 2 ;;
+  esac
+  shift
+done
+
+for tool in qemu-system-x86_64 busybox cpio cmake; do
+  if ! command -v "$tool" >/dev/null; then
+    echo "test: $tool is missing" >&2
+    exit 77
+  fi
+done
+mapfile -t kernel < <("$here/kernel.sh" "$series")
+[[ ${#kernel[@]} == 2 ]] || exit 77
+module=$("$here/build.sh" "$series")
+
+out=$top/build/kernel/doors
+root=$out/root
+rm -rf "$root"
+mkdir -p "$root"/{programs,libraries}
+cmake --build "$build" --target door-process-tests door-caller >"$out/build.log" 2>&1 || {
+  tail -n 30 "$out/build.log" >&2
+  exit 1
+}
+
+# put PROGRAM: into the guest, with the libraries that it is linked with. The loader has to be where
+# the program says; the others are found by LD_LIBRARY_PATH, wherever they were built.
+put() {
+  local library
+  strip -o "$root/programs/${1##*/}" "$1"
+  while read -r library; do
+    cp -u --dereference "$library" "$root/libraries/"
+  done < <(ldd "$1" | awk '$2 == "=>" && $3 ~ "^/" { print $3 }')
+  library=$(ldd "$1" | awk '$1 ~ "^/.*ld-" { print $1 }')
+  mkdir -p "$root/${library%/*}"
+  cp -u --dereference "$library" "$root/$library"
+}
+put "$build/tests/door/door-process-tests"
+put "$build/tests/door/door-caller"
+# Tests execute it by the name that it has here.
+mkdir -p "$root$build/tests/door"
+mv "$root/programs/door-caller" "$root$build/tests/door/"
+[[ -z $filter ]] || echo "$filter" >"$root/programs/filter"
+cp "$here/../tests/doors_list" "$root/programs/"
+
+tap=$out/tests.tap
+"$here/boot.sh" --seconds "${VM_SECONDS:-500}" --append "slub_debug=FZPU panic_on_warn=1" \
+  --root "$root" "${kernel[1]}" "$module" "$here/../tests/doors_test" >"$tap" 2>&1 </dev/null ||
+  echo "not ok - the guest comes to its end" >>"$tap"
+cat "$tap"
+! grep -q '^not ok' "$tap"

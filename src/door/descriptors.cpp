@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Descriptors that are passed, as programs see them.
+#include <fcntl.h>
+
+#include <cerrno>
+#include <span>
+
+#include "door/door.hpp"
+#include "door/pages.hpp"
+#include "door/server.hpp"
+
+namespace farcall::door {
+
+void hand_out(ReceivedFds& descriptors, door_desc_t* into) {
+  for (UniqueFd& descriptor : descriptors) {
+    const int fd = descriptor.release();
+    ::fcntl(fd, F_SETFD, 0);
+    *into = {};
+    into->d_attributes = DOOR_DESCRIPTOR;
+    into->d_data.d_desc.d_descriptor = fd;
+    if (const auto door = door_behind(fd)) door->describe(fd, *into);
+    ++into;
+  }
+}
+
+int Outgoing::add(const door_desc_t* descriptors, std::size_t count) {
+  if (count == 0) return 0;
+  if (count > SIZE_MAX / sizeof *descriptors || !readable(descriptors, count * sizeof *descriptors))
+    return EFAULT;
+  int error = 0;
+  for (const door_desc_t& descriptor : std::span(descriptors, count)) {
+    const int fd = descriptor.d_data.d_desc.d_descriptor;
+    if ((descriptor.d_attributes & DOOR_DESCRIPTOR) == 0 || ::fcntl(fd, F_GETFD) < 0) {
+      error = EINVAL;
+      continue;
+    }
+    sent_.push_back(fd);
+    if ((descriptor.d_attributes & DOOR_RELEASE) != 0) release_.push_back(fd);
+  }
+  return error;
+}
+
+void Outgoing::prepare() {
+  for (int& fd : sent_) {
+    if (!known(fd) && !read_name(fd)) continue;
+    const auto handle = Process::here().find(fd);
+    const auto door = handle ? handle->local.lock() : nullptr;
+    if (!door) continue;
+    branches_.push_back(door->branch());
+    fd = branches_.back().get();
+  }
+}
+
+void Outgoing::release() noexcept {
+  branches_.clear();
+  for (const int fd : release_) (void)closing(fd, [fd] { return real::close(fd); });
+}
+
+int release_all(const door_desc_t* descriptors, std::size_t count) {
+  Outgoing outgoing;
+  const int error = outgoing.add(descriptors, count);
+  if (error != EFAULT) outgoing.release();
+  return error;
+}
+
+}  // namespace farcall::door

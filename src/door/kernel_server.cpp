@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "door/kernel_server.hpp"
+
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "call/limits.hpp"
+#include "door/kernel_door.hpp"
+#include "door/server.hpp"
+#include "farcall/error.hpp"
+
+namespace farcall::door::kernel {
+namespace {
+
+// What most clients send; more is asked for.
+constexpr std::size_t kRoom = std::size_t{16} * 1024;
+// Memory for more than that is kept for the next call, up to here.
+constexpr std::size_t kKept = std::size_t{1} << 20;
+
+std::uint64_t address(const void* pointer) noexcept {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
+// Nobody can call this thread any more.
+[[noreturn]] void wait_for_ever(bool cancellable) {
+  if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
+  for (;;) ::pause();
+}
+
+// The kernel is short of memory, or this user has too much of it.
+void pause_briefly() noexcept {
+  const timespec time{.tv_sec = 0, .tv_nsec = 10'000'000};
+  ::nanosleep(&time, nullptr);
+}
+
+}  // namespace
+
+KernelServer::KernelServer(std::shared_ptr<KernelPool> pool)
+    : pool_(std::move(pool)),
+      thread_(::gettid()),
+      room_(std::make_unique_for_overwrite<std::byte[]>(kRoom)),
+      received_(std::make_unique_for_overwrite<::stplr_door_desc[]>(kMostDescriptors)) {
+  pool_->add(thread_, *this);
+}
+
+KernelServer::~KernelServer() {
+  pool_->remove(thread_);
+  if (waiting_) pool_->idle.fetch_sub(1, std::memory_order_relaxed);  // it was cancelled there
+}
+
+void KernelServer::client_left(std::uint64_t call) noexcept {
+  const std::lock_guard guard(lock_);
+  left_ = call;
+  if (current_ == call) ::pthread_cancel(self_);
+}
+
+// The thread has `call` from now on; it may be known already that its client has left.
+void KernelServer::begin(std::uint64_t call) noexcept {
+  const std::lock_guard guard(lock_);
+  current_ = call;
+  if (call != 0 && left_ == call) ::pthread_cancel(self_);
+}
+
+// From now on nobody cancels it for the sake of that call.
+void KernelServer::end() noexcept {
+  const std::lock_guard guard(lock_);
+  current_ = 0;
+}
+
+// Gives the answer that arguments_ says, if any, and waits for a call. Returns 0 or an errno value.
+int KernelServer::wait(bool cancellable) {
+  arguments_.flags = 0;
+  arguments_.room = address(room_.get());
+  arguments_.room_size = kRoom;
+  arguments_.received = address(received_.get());
+  arguments_.received_room = kMostDescriptors;
+  waiting_ = true;
+  pool_->idle.fetch_add(1, std::memory_order_relaxed);
+  const int error = cancellable ? ioctl_cancellably(pool_->fd(), STPLR_DOOR_RETURN, &arguments_)
+                    : ::ioctl(pool_->fd(), STPLR_DOOR_RETURN, &arguments_) < 0 ? errno
+                                                                               : 0;
+  waiting_ = false;
+  pool_->idle.fetch_sub(1, std::memory_order_relaxed);
+  return error;
+}
+
+bool KernelServer::receive(Dispatch& call, bool cancellable) {
+  if (!std::exchange(ready_, false)) {
+    arguments_.id = 0;
+    const int error = wait(cancellable);
+    if (error == ENOMEM || error == EDQUOT) pause_briefly();
+    if (error == ESRCH || error == EBADF || error == EPERM || error == ENOTTY)
+      wait_for_ever(cancellable);
+    if (error != 0) return false;
+  }
+  call_ = arguments_.next_id;
+  bare_ = (arguments_.notes & STPLR_NOTE_BARE) != 0;
+  const bool is_long = arguments_.length > kRoom;
+  if (large_.size() > kKept || (is_long && large_.size() < arguments_.length)) large_.reset();
+  ReceivedFds descriptors;
+  if (arguments_.received_count != 0) {
+    descriptors.reserve(arguments_.received_count);
+    for (const auto& one : std::span(received_.get(), arguments_.received_count))
+      descriptors.emplace_back(one.fd);
+  }
+  if (is_long && !fetch_long()) {
+    refuse();
+    return false;
+  }
+  begin(call_);
+  serving = true;
+  if (!pool_->has_idle_thread()) ask_for_thread(*pool_, pool_->only_door.lock(), false);
+  call.procedure = reinterpret_cast<door_server_procedure_t*>(arguments_.procedure);  // NOLINT
+  call.cookie = reinterpret_cast<void*>(arguments_.cookie);                           // NOLINT
+  if (is_notice()) {
+    call.data = static_cast<char*>(DOOR_UNREF_DATA);
+  } else if (arguments_.length != 0) {
+    call.data = reinterpret_cast<char*>(is_long ? large_.data() : room_.get());
+    call.size = arguments_.length;
+  }
+  if (!descriptors.empty()) {
+    shown_.resize(descriptors.size());
+    call.descriptors = shown_.data();
+    call.count = static_cast<uint_t>(descriptors.size());
+    hand_out(descriptors, shown_.data());
+  }
+  return true;
+}
+
+// Has all of a request in memory of its own. False where it is more than this process takes.
+bool KernelServer::fetch_long() {
+  const std::uint64_t size = arguments_.length;
+  if (size > call::limits_of_process().request_bytes) return false;
+  if (!large_) {
+    const std::size_t pages = round_up_to_pages(size);
+    void* memory =
+        ::mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return false;
+    large_ = Mapping(memory, pages);
+  }
+  std::copy_n(room_.get(), kRoom, large_.data());
+  ::stplr_access rest{.id = call_,
+                      .offset = kRoom,
+                      .buffer = {.address = address(large_.data() + kRoom),
+                                 .length = static_cast<std::uint32_t>(size - kRoom),
+                                 .count = 0}};
+  long got = 0;
+  do got = ::ioctl(pool_->fd(), STPLR_READ, &rest);
+  while (got < 0 && errno == EINTR);
+  return got == static_cast<long>(size - kRoom);
+}
+
+void KernelServer::refuse() noexcept {
+  arguments_.id = call_;
+  arguments_.size = 0;
+  arguments_.count = 0;
+  arguments_.flags = STPLR_RETURN_ONLY | STPLR_RETURN_REFUSE;
+  ::ioctl(pool_->fd(), STPLR_DOOR_RETURN, &arguments_);
+}
+
+int KernelServer::answer(const char* data, std::size_t size, const door_desc_t* descriptors,
+                         std::size_t count, bool stays) {
+  end();
+  const int error = try_to_answer(data, size, descriptors, count, stays);
+  if (error == 0 || drop_answer(error, descriptors, count) == 0) return 0;
+  begin(call_);
+  return error;
+}
+
+int KernelServer::try_to_answer(const char* data, std::size_t size, const door_desc_t* descriptors,
+                                std::size_t count, bool stays) {
+  if (is_notice()) {
+    if (count != 0) (void)release_all(descriptors, count);
+    return 0;
+  }
+  if (bare_ && (size != 0 || count != 0)) return E2BIG;
+  if (count > kMostDescriptors) return E2BIG;
+  arguments_.id = call_;
+  arguments_.data = address(data);
+  arguments_.size = size;
+  arguments_.count = 0;
+  if (count == 0) return send_answer(stays);
+  Outgoing outgoing;
+  if (const int error = outgoing.add(descriptors, count); error != 0) return error;
+  try {
+    outgoing.prepare();
+  } catch (const SystemError& error) {
+    return error.code().value();
+  }
+  std::vector<::stplr_door_desc> sent;
+  sent.reserve(count);
+  for (const int fd : outgoing.descriptors())
+    sent.push_back({.fd = fd, .attributes = STPLR_DOOR_DESCRIPTOR, .id = 0});
+  arguments_.descriptors = address(sent.data());
+  arguments_.count = static_cast<std::uint32_t>(count);
+  // What is to be closed is closed before this waits.
+  if (const int error = send_answer(false); error != 0) return error;
+  outgoing.release();
+  return 0;
+}
+
+// `stays`: waits for the next call as well. While that comes the answer still lies on the stack of
+// the procedure, so it is done here.
+int KernelServer::send_answer(bool stays) {
+  int error = 0;
+  do {
+    if (stays) {
+      error = wait(false);
+    } else {
+      arguments_.flags = STPLR_RETURN_ONLY;
+      error = ::ioctl(pool_->fd(), STPLR_DOOR_RETURN, &arguments_) < 0 ? errno : 0;
+    }
+    // Where it has been given, and the wait was interrupted, the kernel has cleared the number.
+  } while (error == EINTR && arguments_.id != 0);
+  ready_ = stays && error == 0;
+  if (error == EINTR) return 0;
+  // The wait may have failed where the answer has not.
+  return error != 0 && stays && abandoned() ? 0 : error;
+}
+
+// Nobody cares any more what is wrong with an answer if the client has gone.
+int KernelServer::drop_answer(int error, const door_desc_t* descriptors, std::size_t count) {
+  const bool gone = abandoned();
+  if ((gone || error == EINVAL) && release_all(descriptors, count) == EFAULT) return EFAULT;
+  return gone ? 0 : error;
+}
+
+bool KernelServer::abandoned() noexcept {
+  ::stplr_door_cred arguments{};
+  arguments.id = call_;
+  return ::ioctl(pool_->fd(), STPLR_DOOR_CRED, &arguments) != 0;
+}
+
+int KernelServer::identify(CallerIdentity& caller) {
+  if (is_notice()) return EINVAL;
+  ::stplr_door_cred arguments{};
+  std::vector<gid_t> groups(32);
+  // They do not change while the call lasts.
+  for (;;) {
+    arguments.id = call_;
+    arguments.groups = address(groups.data());
+    arguments.group_room = static_cast<std::uint32_t>(groups.size());
+    if (::ioctl(pool_->fd(), STPLR_DOOR_CRED, &arguments) != 0) return errno;
+    const bool all = arguments.group_count <= groups.size();
+    groups.resize(arguments.group_count);
+    if (all) break;
+  }
+  caller = {.effective = {.pid = arguments.pid, .uid = arguments.euid, .gid = arguments.egid},
+            .real_uid = arguments.ruid,
+            .real_gid = arguments.rgid,
+            .saved_uid = arguments.suid,
+            .saved_gid = arguments.sgid,
+            .groups = std::move(groups)};
+  return 0;
+}
+
+// The kernel ends the call with the thread.
+void KernelServer::drop() noexcept {
+  end();
+  serving = false;
+}
+
+}  // namespace farcall::door::kernel

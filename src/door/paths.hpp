@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Doors in the file system, of either engine. What a file leads to is known to the module, or to
+// whoever listens at the file's name: see attach.hpp.
+#pragma once
+
+#include <sys/stat.h>
+
+#include "farcall/memory.hpp"
+
+namespace farcall::door {
+
+// Whether a door is attached to the file that is at `path` and has `status`; `flags`: O_NOFOLLOW or
+// 0. May change errno.
+bool is_attached(int directory, const char* path, int flags, const struct stat& status) noexcept;
+// A descriptor of the door that the open file leads to, close-on-exec; none where there is no such
+// door. May change errno.
+UniqueFd open_attached(int fd, const struct stat& status) noexcept;
+
+}  // namespace farcall::door

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A thread's place in a pool over shared memory.
+#include <pthread.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "door/door.hpp"
+#include "door/pages.hpp"
+#include "door/server.hpp"
+#include "farcall/error.hpp"
+
+namespace farcall::door {
+namespace {
+
+class SharedServer final : public Server, public ClientDeathObserver {
+ public:
+  explicit SharedServer(std::shared_ptr<SharedPool> pool)
+      : pool_(std::move(pool)), thread_(pool_->port, Process::here().mode, this) {
+    thread_.set_restartable(true);
+  }
+
+  bool receive(Dispatch& call, bool cancellable) override;
+  int answer(const char* data, std::size_t size, const door_desc_t* descriptors, std::size_t count,
+             bool) override {
+    const int error = try_to_answer(data, size, descriptors, count);
+    return error == 0 ? 0 : drop_answer(error, descriptors, count);
+  }
+  int identify(CallerIdentity& caller) override;
+  void drop() noexcept override {
+    serving = false;
+    incoming_ = Incoming();
+  }
+
+  void client_gone(const Endpoint& endpoint) noexcept override {
+    const auto owner = endpoint.owner();
+    if (!owner) return;
+    const auto& door = static_cast<const Door&>(*owner);
+    if ((door.attributes & DOOR_NO_CANCEL) == 0) ::pthread_cancel(self_);
+  }
+  void left() noexcept override {
+    if (serving) return;
+    door_endpoint_ = nullptr;
+    door_ = nullptr;
+  }
+  // Somebody else is to serve the next client meanwhile.
+  void busy(const Endpoint& endpoint) override {
+    if (const auto owner = endpoint.owner()) make_spare(static_cast<Door&>(*owner));
+  }
+
+ private:
+  int try_to_answer(const char* data, std::size_t size, const door_desc_t* descriptors,
+                    std::size_t count);
+  int reply(const char* data, std::size_t size, Outgoing* outgoing);
+  int drop_answer(int error, const door_desc_t* descriptors, std::size_t count);
+  int refusal(const Door& door) noexcept;
+  void make_spare(Door& door);
+
+  const pthread_t self_ = ::pthread_self();
+  // Of the last call. Mostly the next comes through the same, and a look is cheaper than to count.
+  std::shared_ptr<Door> door_;
+  const Endpoint* door_endpoint_ = nullptr;
+  const std::shared_ptr<SharedPool> pool_;
+  Incoming incoming_;
+  ServerThread thread_;  // goes before what it has received
+  std::vector<door_desc_t> received_;
+};
+
+int SharedServer::try_to_answer(const char* data, std::size_t size, const door_desc_t* descriptors,
+                                std::size_t count) {
+  if (incoming_.notice()) {
+    if (count != 0) (void)release_all(descriptors, count);
+    return 0;
+  }
+  if ((incoming_.word() & kNoArguments) != 0 && (size != 0 || count != 0)) return E2BIG;
+  if (count > kMostDescriptors) return E2BIG;
+  if (!readable(data, size)) return EFAULT;
+  if (count == 0) [[likely]]
+    return reply(data, size, nullptr);
+  Outgoing outgoing;
+  if (const int error = outgoing.add(descriptors, count); error != 0) return error;
+  return reply(data, size, &outgoing);
+}
+
+// Nobody cares any more what is wrong with an answer if the client has gone.
+int SharedServer::drop_answer(int error, const door_desc_t* descriptors, std::size_t count) {
+  const bool gone = incoming_.abandoned();
+  if ((gone || error == EINVAL) && release_all(descriptors, count) == EFAULT) return EFAULT;
+  return gone ? 0 : error;
+}
+
+// `outgoing`: the descriptors, or null where there are none.
+int SharedServer::reply(const char* data, std::size_t size, Outgoing* outgoing) {
+  try {
+    if (outgoing != nullptr) outgoing->prepare();
+    // A client that has gone takes nothing, and wants nothing more.
+    thread_.reply(incoming_, std::as_bytes(std::span(data, size)),
+                  outgoing != nullptr ? outgoing->descriptors() : std::span<const int>());
+  } catch (const SystemError& error) {
+    const int code = error.code().value();
+    return code == EBADF ? EINVAL : code;
+  }
+  if (outgoing != nullptr) outgoing->release();
+  return 0;
+}
+
+// Called when this thread is about to serve.
+[[gnu::always_inline]] inline void SharedServer::make_spare(Door& door) {
+  if (pool_->port.has_sleeping_thread() && !incoming_.crowded()) [[likely]]
+    return;
+  ask_for_thread(*pool_, door.is_private() ? door.shared_from_this() : nullptr,
+                 incoming_.crowded());
+}
+
+// Which errno a request is to fail with that should not have been made; or 0.
+[[gnu::always_inline]] inline int SharedServer::refusal(const Door& door) noexcept {
+  const std::span<const std::byte> data = incoming_.data();
+  const std::size_t count = incoming_.descriptors().size();
+  if (incoming_.word() != 0) [[unlikely]] {
+    if ((incoming_.word() & kBadArguments) != 0) {
+      std::uint64_t bytes = 0;
+      if (data.size() == sizeof bytes) std::memcpy(&bytes, data.data(), sizeof bytes);
+      return bytes > kMostRequestBytes ? E2BIG : EFAULT;
+    }
+    if (!data.empty() || count != 0) return EINVAL;  // it says it has none
+  }
+  return incoming_.notice() ? 0 : door.admit(data.size(), count);
+}
+
+[[gnu::hot]] bool SharedServer::receive(Dispatch& call, bool cancellable) {
+  thread_.set_cancellable(cancellable);
+  if (thread_.receive(incoming_, Deadline::never()) != Outcome::ok) return false;
+  if (incoming_.endpoint() != door_endpoint_) [[unlikely]] {
+    door_ = std::static_pointer_cast<Door>(incoming_.endpoint()->owner());
+    door_endpoint_ = door_ ? incoming_.endpoint() : nullptr;
+  }
+  if (!door_) {  // nobody can call it any more
+    incoming_.refuse(EBADF);
+    return false;
+  }
+  Door& door = *door_;
+  serving = true;
+  if (const int error = refusal(door); error != 0) [[unlikely]] {
+    incoming_.refuse(error);
+    serving = false;
+    return false;
+  }
+  make_spare(door);
+  call.procedure = door.procedure;
+  call.cookie = door.cookie;
+  if (incoming_.notice()) {
+    call.data = static_cast<char*>(DOOR_UNREF_DATA);
+  } else if (!incoming_.data().empty()) {
+    call.data = reinterpret_cast<char*>(incoming_.data().data());
+    call.size = incoming_.data().size();
+  }
+  if (const std::size_t count = incoming_.descriptors().size(); count != 0) {
+    received_.resize(count);
+    hand_out(incoming_.descriptors(), received_.data());
+    incoming_.descriptors().clear();
+    call.descriptors = received_.data();
+    call.count = static_cast<uint_t>(count);
+  }
+  return true;
+}
+
+int SharedServer::identify(CallerIdentity& caller) {
+  if (incoming_.notice() || incoming_.abandoned()) return EINVAL;
+  const CallerIdentity* const known = incoming_.identity();
+  if (known == nullptr) return EINVAL;
+  caller = *known;
+  return 0;
+}
+
+}  // namespace
+
+std::unique_ptr<Server> SharedPool::enter() {
+  return std::make_unique<SharedServer>(shared_from_this());
+}
+
+}  // namespace farcall::door
