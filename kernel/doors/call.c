@@ -77,7 +77,8 @@ static int prepare(struct stplr_sending *sending)
 	/* What the kernel is short of is told at once. */
 	if (part->refusal == -ENOMEM)
 		return -ENOMEM;
-	if (part->refusal)
+	/* Of bad descriptors it is told only if the data is good. */
+	if (part->refusal && part->refusal != -EINVAL)
 		stplr_buffers_one(&message->send, 0, 0);
 	return 0;
 }

@@ -206,7 +206,8 @@ static int receive_call(struct serving *serving, struct stplr_call *call)
 
 	if (READ_ONCE(message->of_door.door->revoked))
 		return drop_call(call, -EBADF);
-	if (message->of_door.refusal)
+	/* Nothing of it was taken along, unless it is the descriptors that are wrong. */
+	if (message->of_door.refusal && message->of_door.refusal != -EINVAL)
 		return drop_call(call, message->of_door.refusal);
 	if (message->file_count > arguments->received_room)
 		return drop_call(call, -E2BIG);
@@ -219,6 +220,9 @@ static int receive_call(struct serving *serving, struct stplr_call *call)
 		stplr_call_untake(call);
 		return length;
 	}
+	/* That the data cannot be read would have come first. */
+	if (message->of_door.refusal)
+		return drop_call(call, message->of_door.refusal);
 	describe(serving, message);
 	return hand_over(serving, call);
 }

@@ -58,14 +58,20 @@ Engine& engine() {
   try {
     return kernel_engine();
   } catch (const SystemError& failure) {
-    const bool forbidden = failure.code().value() == EACCES || failure.code().value() == EPERM;
-    if (forbidden)
-      complain(choice, ", but this user may not open /dev/door",
-               "join the group stplr, or set FARCALL_ENGINE=shared");
-    else
-      complain(choice, ", but there is no /dev/door",
-               "load the module (modprobe stplr), or set FARCALL_ENGINE=shared");
-    throw SystemError(forbidden ? EACCES : ENODEV, "/dev/door");
+    switch (failure.code().value()) {
+      case ENOENT:
+      case ENXIO:
+      case ENODEV:
+        complain(choice, ", but there is no /dev/door",
+                 "load the module (modprobe stplr), or set FARCALL_ENGINE=shared");
+        throw SystemError(ENODEV, "/dev/door");
+      case EACCES:
+      case EPERM:
+        complain(choice, ", but this user may not open /dev/door",
+                 "join the group stplr, or set FARCALL_ENGINE=shared");
+        throw SystemError(EACCES, "/dev/door");
+      default: throw;
+    }
   }
 }
 

@@ -85,6 +85,11 @@ door_info_t shown(const ::stplr_door_info& found) noexcept {
   return info;
 }
 
+bool is_local(int fd) noexcept {
+  const auto found = kernel::info(fd);
+  return found && (found->di_attributes & DOOR_LOCAL) != 0;
+}
+
 // Of any door of the kernel's: all that there is to know is asked of its descriptor.
 class KernelAnyDoor final : public AnyDoor {
  public:
@@ -111,7 +116,8 @@ class KernelAnyDoor final : public AnyDoor {
   }
   int revoke(int d) override {
     const auto own = to_bind(d);
-    if (::ioctl(d, STPLR_DOOR_REVOKE) != 0) return errno;
+    // Of a door that is revoked there may be more descriptors, each to be closed so.
+    if (::ioctl(d, STPLR_DOOR_REVOKE) != 0 && (errno != EBADF || !is_local(d))) return errno;
     if (own) static_cast<KernelDoor&>(*own).revoked.store(true, std::memory_order_relaxed);
     return 0;
   }

@@ -51,7 +51,7 @@ KernelServer::KernelServer(std::shared_ptr<KernelPool> pool)
 
 KernelServer::~KernelServer() {
   pool_->remove(thread_);
-  if (waiting_) pool_->idle.fetch_sub(1, std::memory_order_relaxed);  // it was cancelled there
+  set_idle(false);  // it may have been cancelled there
 }
 
 void KernelServer::client_left(std::uint64_t call) noexcept {
@@ -73,6 +73,11 @@ void KernelServer::end() noexcept {
   current_ = 0;
 }
 
+void KernelServer::set_idle(bool idle) noexcept {
+  if (std::exchange(idle_, idle) != idle)
+    pool_->idle.fetch_add(idle ? 1 : -1, std::memory_order_relaxed);
+}
+
 // Gives the answer that arguments_ says, if any, and waits for a call. Returns 0 or an errno value.
 int KernelServer::wait(bool cancellable) {
   arguments_.flags = 0;
@@ -80,13 +85,10 @@ int KernelServer::wait(bool cancellable) {
   arguments_.room_size = kRoom;
   arguments_.received = address(received_.get());
   arguments_.received_room = kMostDescriptors;
-  waiting_ = true;
-  pool_->idle.fetch_add(1, std::memory_order_relaxed);
+  set_idle(true);
   const int error = cancellable ? ioctl_cancellably(pool_->fd(), STPLR_DOOR_RETURN, &arguments_)
                     : ::ioctl(pool_->fd(), STPLR_DOOR_RETURN, &arguments_) < 0 ? errno
                                                                                : 0;
-  waiting_ = false;
-  pool_->idle.fetch_sub(1, std::memory_order_relaxed);
   return error;
 }
 
@@ -99,6 +101,7 @@ bool KernelServer::receive(Dispatch& call, bool cancellable) {
       wait_for_ever(cancellable);
     if (error != 0) return false;
   }
+  set_idle(false);
   call_ = arguments_.next_id;
   bare_ = (arguments_.notes & STPLR_NOTE_BARE) != 0;
   const bool is_long = arguments_.length > kRoom;
@@ -167,8 +170,12 @@ void KernelServer::refuse() noexcept {
 int KernelServer::answer(const char* data, std::size_t size, const door_desc_t* descriptors,
                          std::size_t count, bool stays) {
   end();
-  const int error = try_to_answer(data, size, descriptors, count, stays);
-  if (error == 0 || drop_answer(error, descriptors, count) == 0) return 0;
+  // The next client may call before this thread waits for it.
+  set_idle(true);
+  int error = try_to_answer(data, size, descriptors, count, stays);
+  if (error != 0) error = drop_answer(error, descriptors, count);
+  if (error == 0) return 0;
+  set_idle(false);
   begin(call_);
   return error;
 }

@@ -41,6 +41,7 @@ class KernelServer final : public Server {
   [[nodiscard]] bool is_notice() const noexcept { return call_ == 0; }
   [[nodiscard]] bool abandoned() noexcept;
   void begin(std::uint64_t call) noexcept;
+  void set_idle(bool idle) noexcept;
   void end() noexcept;
 
   const std::shared_ptr<KernelPool> pool_;
@@ -54,7 +55,7 @@ class KernelServer final : public Server {
   std::uint64_t call_ = 0;  // that is being served
   bool bare_ = false;       // its client takes no result
   bool ready_ = false;      // a call has come with the last answer
-  bool waiting_ = false;    // counted as idle
+  bool idle_ = false;       // counted as such
 
   std::mutex lock_;            // protects the rest
   std::uint64_t current_ = 0;  // call_, until it is answered

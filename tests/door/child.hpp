@@ -19,9 +19,11 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <deque>
 #include <new>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -30,6 +32,12 @@
 namespace farcall::door::test {
 
 using namespace std::chrono_literals;
+
+// Whether doors that tests make are the kernel's. Most tests do not care.
+inline bool over_module() {
+  const char* engine = std::getenv("FARCALL_ENGINE");
+  return engine != nullptr && std::string_view(engine) == "kernel";
+}
 
 // How much longer things take than in an optimised program on an idle machine.
 #if defined(__SANITIZE_THREAD__)
