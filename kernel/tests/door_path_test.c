@@ -144,6 +144,25 @@ static void the_file_has_to_be_ones_own_and_writable(void)
 	IS(0, detach(PLACE));
 }
 
+/* Without being let open the file. */
+static void whether_there_is_a_door_is_for_all_to_know(void)
+{
+	struct stplr_door_path arguments = { .flags = STPLR_DOOR_LOOK };
+	int door = new_door(new_pool()), device = open_file("/dev/door", O_RDWR);
+
+	close(open_file(PLACE, O_RDWR | O_CREAT));
+	arguments.fd = open_file(PLACE, O_PATH);
+	FAILS(ENXIO, ioctl(device, STPLR_DOOR_OPEN, &arguments));
+	IS(0, attach(door, PLACE));
+	IS(0, ioctl(device, STPLR_DOOR_OPEN, &arguments));
+	arguments.flags = 0;
+	FAILS(EBADF, ioctl(device, STPLR_DOOR_OPEN, &arguments));
+	OK(ioctl(device, STPLR_DOOR_DETACH, &arguments));
+	FAILS(EINVAL, ioctl(device, STPLR_DOOR_DETACH, &arguments));
+	close(arguments.fd);
+	close(device);
+}
+
 static void await_unref(struct serving *serving)
 {
 	IS(0, serve(serving));
@@ -200,6 +219,8 @@ static const struct test tests[] = {
 	{ "a file stays as it is", a_file_stays_as_it_is },
 	{ "a door has many names, and a file one door", a_door_has_many_names_and_a_file_one_door },
 	{ "the file has to be one's own, and writable", the_file_has_to_be_ones_own_and_writable },
+	{ "whether there is a door is for all to know",
+	  whether_there_is_a_door_is_for_all_to_know },
 	{ "a path counts as a descriptor", a_path_counts_as_a_descriptor },
 	{ "a file system with doors can be unmounted", a_file_system_with_doors_can_be_unmounted },
 	{ "a path outlives its server", a_path_outlives_its_server },

@@ -28,7 +28,7 @@ enum class Role { client, server };
 // What a row is called and how it is grouped. `wait` is "spin", "adaptive" or "block".
 struct RowInfo {
   std::string mechanism;        // as in --rows and in the JSON
-  std::string engine;           // "control", "linux", "shared" or "library"
+  std::string engine;           // "control", "linux", "shared", "kernel" or "library"
   std::string wait;             //
   std::string description;      // one line
   std::size_t fixed_bytes = 0;  // what one message is if the size cannot be chosen, else 0
@@ -127,7 +127,8 @@ class Row {
 
 struct AbsentRow {
   std::string mechanism;
-  std::string reason;  // with the Debian package that brings it
+  std::string reason;              // with the Debian package that brings it
+  std::string engine = "library";  // as of a row
 };
 
 struct RowList {

@@ -73,9 +73,8 @@ Selection select_rows(const RowList& list, const std::vector<std::string>& names
                            std::find(waits.begin(), waits.end(), info.wait) != waits.end();
     if (this_wait && wanted(info.mechanism, info.engine)) selection.rows.push_back(row.get());
   }
-  // What is absent are libraries.
   for (const AbsentRow& row : list.absent)
-    if (wanted(row.mechanism, "library")) selection.absent.push_back(row);
+    if (wanted(row.mechanism, row.engine)) selection.absent.push_back(row);
   return selection;
 }
 

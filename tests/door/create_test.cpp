@@ -71,12 +71,14 @@ TEST(DoorCreate, LeaksNothingHoweverManyDescriptorsItLacks) {
         }
         return door;
       };
+      // Over the module the next attempt goes on with the device, the reactor's and the pool.
+      const std::size_t kept = open_descriptors() + 3;
       int door = create();
       const std::size_t before = open_descriptors();
       for (int i = 0; i < 5 && door < 0; ++i) {
         door = create();
         if (door < 0) {
-          EXPECT_EQ(open_descriptors(), before) << left << " left";
+          EXPECT_LE(open_descriptors(), over_module() ? kept : before) << left << " left";
         }
       }
       if (door < 0) door = ::door_create(echo, nullptr, 0);

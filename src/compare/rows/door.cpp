@@ -5,6 +5,7 @@
 #include <door.h>
 #include <semaphore.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <exception>
@@ -101,11 +102,12 @@ class Callee final : public CallEndpoint {
 
 class DoorConnection final : public Connection {
  public:
-  DoorConnection(std::string wait, bool with_arguments)
-      : wait_(std::move(wait)), with_arguments_(with_arguments) {}
+  DoorConnection(const RowInfo& row, bool with_arguments)
+      : engine_(row.engine), wait_(row.wait), with_arguments_(with_arguments) {}
   std::unique_ptr<Endpoint> open(Role role) override {
     // Read by the library when this process first has to do with a door, which is now.
     ::setenv("FARCALL_WAIT", wait_.c_str(), 1);
+    ::setenv("FARCALL_ENGINE", engine_.c_str(), 1);
     if (role == Role::server) return std::make_unique<Callee>(sockets_.second.get());
     auto parcel = receive_fd_message(sockets_.first.get(), Deadline::after(kStart));
     if (!parcel || parcel->descriptors.size() != 1) throw SystemError(EPROTO, "no door came");
@@ -115,15 +117,17 @@ class DoorConnection final : public Connection {
  private:
   static constexpr auto kStart = std::chrono::seconds(10);
   std::pair<UniqueFd, UniqueFd> sockets_ = socket_pair();
+  std::string engine_;
   std::string wait_;
   bool with_arguments_;
 };
 
 class DoorRow final : public Row {
  public:
-  DoorRow(std::string mechanism, std::string description, WaitMode wait, bool with_arguments)
+  DoorRow(std::string mechanism, std::string description, WaitMode wait, bool with_arguments,
+          std::string engine = "shared")
       : Row({.mechanism = std::move(mechanism),
-             .engine = "shared",
+             .engine = std::move(engine),
              .wait = std::string(to_string(wait)),
              .description = std::move(description),
              .streams = false,
@@ -134,7 +138,7 @@ class DoorRow final : public Row {
     return "a call without arguments carries no bytes";
   }
   [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    return std::make_unique<DoorConnection>(info().wait, with_arguments_);
+    return std::make_unique<DoorConnection>(info(), with_arguments_);
   }
 
  private:
@@ -148,6 +152,13 @@ void add_door(RowList& list) {
     list.add<DoorRow>("door_call", "a call through a door, the message there and back", wait, true);
   for (const WaitMode wait : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
     list.add<DoorRow>("door_null", "a call through a door without arguments", wait, false);
+  // A thread sleeps at once there.
+  if (::access("/dev/door", R_OK | W_OK) == 0)
+    list.add<DoorRow>("door_kernel", "a call through a door of the kernel", WaitMode::block, true,
+                      "kernel");
+  else
+    list.absent.push_back(
+        {"door_kernel", "the module stplr is not loaded, or not for this user", "kernel"});
 }
 
 }  // namespace farcall::compare

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Doors: what a library needs of pools beside calls and answers. */
+#define _GNU_SOURCE
+#include <poll.h>
+
+#include "door.h"
+
+static short state_of(int pool)
+{
+	struct pollfd polled = { .fd = pool, .events = POLLIN | POLLRDHUP };
+
+	CHECK(poll(&polled, 1, 0) >= 0);
+	return polled.revents;
+}
+
+static void a_server_refuses_what_is_too_much_for_it(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+	struct serving serving = { .pool = pool };
+	pid_t client = CALLER(pool, {
+		char room[8];
+
+		IS(-E2BIG, call_door(door, "a lot", 5, room, sizeof(room)));
+		IS(2, call_door(door, "ab", 2, room, sizeof(room)));
+	});
+
+	IS(0, serve(&serving));
+	serving.arguments.flags = STPLR_RETURN_ONLY | STPLR_RETURN_REFUSE;
+	/* What would be answered does not matter. */
+	IS(0, answer(&serving, (void *)8, 5));
+	serving.arguments.flags = 0;
+	IS(0, serve(&serving));
+	serving.arguments.flags = STPLR_RETURN_ONLY;
+	IS(0, answer(&serving, "ab", 2));
+	join(client);
+}
+
+static void a_pool_tells_that_it_has_no_door(void)
+{
+	int pool = new_pool(), door, copy;
+
+	CHECK(state_of(pool) == POLLRDHUP);
+	door = new_door(pool);
+	CHECK(!state_of(pool));
+	copy = dup(door);
+	close(door);
+	CHECK(!state_of(pool));
+	close(copy);
+	CHECK(state_of(pool) == POLLRDHUP);
+	new_door(pool);
+	CHECK(!state_of(pool));
+}
+
+static void the_end_of_the_last_door_wakes_who_polls(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+	struct pollfd polled = { .fd = pool, .events = POLLRDHUP };
+	int ready[2];
+	pid_t holder;
+
+	OK(pipe(ready));
+	holder = fork();
+	if (!holder) {
+		CHECK(read(ready[0], ready, 1) == 1);
+		nap(50);
+		_exit(0);
+	}
+	close(door);
+	CHECK(write(ready[1], "x", 1) == 1);
+	CHECK(poll(&polled, 1, 10000) == 1 && polled.revents == POLLRDHUP);
+	CHECK(waitpid(holder, NULL, 0) == holder);
+}
+
+static void bad_data_is_told_of_before_bad_descriptors(void)
+{
+	static const size_t sizes[] = { 4, 300000 };
+	int pool = new_pool(), door = new_door(pool);
+	struct stplr_door_desc bad = { .fd = -1, .attributes = STPLR_DOOR_DESCRIPTOR };
+
+	start_serving(echo, pool);
+	for (size_t i = 0; i < 2; i++) {
+		struct stplr_door_call arguments = { .data = 8, .size = sizes[i], .count = 1,
+						     .descriptors = (uintptr_t)&bad };
+		IS(-EFAULT, call_with(door, arguments));
+		arguments.data = (uintptr_t)"good";
+		arguments.size = 4;
+		IS(-EINVAL, call_with(door, arguments));
+	}
+}
+
+static const struct test tests[] = {
+	{ "a server refuses what is too much for it", a_server_refuses_what_is_too_much_for_it },
+	{ "a pool tells that it has no door", a_pool_tells_that_it_has_no_door },
+	{ "the end of the last door wakes who polls", the_end_of_the_last_door_wakes_who_polls },
+	{ "bad data is told of before bad descriptors", bad_data_is_told_of_before_bad_descriptors },
+};
+
+int main(void)
+{
+	return run_tests(tests, sizeof(tests) / sizeof(tests[0]));
+}
