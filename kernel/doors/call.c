@@ -168,7 +168,9 @@ long stplr_door_call(struct stplr_door *door, struct stplr_door_call __user *use
 	err = stplr_get_sized_before(arguments, user, size, STPLR_DOOR_CALL_SIZE_VER0, replied);
 	if (err)
 		return err;
-	if (arguments->flags & ~STPLR_CALL_BARE || arguments->reserved)
+	if (arguments->flags & ~(STPLR_CALL_BARE | STPLR_CALL_ARMED) || arguments->armed > 1)
+		return -EINVAL;
+	if (arguments->armed && !(arguments->flags & STPLR_CALL_ARMED))
 		return -EINVAL;
 	if (arguments->flags & STPLR_CALL_BARE &&
 	    (arguments->size || arguments->count || arguments->room_size))
@@ -176,6 +178,8 @@ long stplr_door_call(struct stplr_door *door, struct stplr_door_call __user *use
 	err = admit(door, arguments);
 	if (err)
 		return err;
+	if (arguments->flags & STPLR_CALL_ARMED && !arguments->armed)
+		return -EAGAIN;
 	outgoing.door = door;
 	outgoing.user = user;
 	outgoing.size = size;

@@ -53,6 +53,7 @@ struct stplr_door_desc {
 };
 
 #define STPLR_CALL_BARE 1u /* without arguments; a result that is not empty is refused */
+#define STPLR_CALL_ARMED 2u /* unless `armed` is 1 by now: a handler that ran just before has cleared it */
 
 struct stplr_door_call {
 	__u64 data;
@@ -64,7 +65,7 @@ struct stplr_door_call {
 	__u32 count;
 	__u32 received_room;
 	__u32 flags;
-	__u32 reserved;
+	__u32 armed; /* else 0 */
 	/* All out from here on. */
 	__u64 replied; /* bytes */
 	__u64 mapped; /* where they are, if there was no room: pages to be unmapped by the caller */
@@ -178,7 +179,8 @@ struct stplr_door_path {
 
 /*
  * On a door: calls its server and waits for the result. In this order: EFAULT (no arguments); EBADF (it
- * is revoked); ENOBUFS, ENOTSUP, ENFILE (not what the door takes); while it waits for a thread EAGAIN (a
+ * is revoked); ENOBUFS, ENOTSUP, ENFILE (not what the door takes); EAGAIN (not armed any more); while it
+ * waits for a thread EAGAIN (a
  * signal), EBADF; once there is one E2BIG (more than a server can take), EFAULT, EINVAL (no such
  * descriptor), EMFILE (the server's table is full); from then on EINTR (a signal, or the server's thread
  * has ended), EOVERFLOW (no memory for the result), EFAULT, EMFILE (the caller's table is full). Never

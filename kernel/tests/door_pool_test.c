@@ -88,7 +88,26 @@ static void bad_data_is_told_of_before_bad_descriptors(void)
 	}
 }
 
+/* A handler may have run since the program has seen that there was no signal. */
+static void a_call_that_is_not_armed_any_more_does_not_wait(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+	struct stplr_door_call arguments = { .flags = STPLR_CALL_ARMED };
+
+	IS(-EAGAIN, call_with(door, arguments));
+	arguments.armed = 2;
+	IS(-EINVAL, call_with(door, arguments));
+	arguments.armed = 1;
+	start_serving(echo, pool);
+	IS(0, call_with(door, arguments));
+	OK(ioctl(door, STPLR_DOOR_REVOKE));
+	arguments.armed = 0;
+	IS(-EBADF, call_with(door, arguments));
+}
+
 static const struct test tests[] = {
+	{ "a call that is not armed any more does not wait",
+	  a_call_that_is_not_armed_any_more_does_not_wait },
 	{ "a server refuses what is too much for it", a_server_refuses_what_is_too_much_for_it },
 	{ "a pool tells that it has no door", a_pool_tells_that_it_has_no_door },
 	{ "the end of the last door wakes who polls", the_end_of_the_last_door_wakes_who_polls },

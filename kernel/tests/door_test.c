@@ -527,10 +527,10 @@ static void structures_may_grow(void)
 	OK(ioctl(door, _IOC(_IOC_READ, 'i', 100, sizeof(info)), &info));
 	CHECK(info.info.target == getpid() && !info.more);
 	longer.more = 0;
-	longer.call.reserved = 1;
+	longer.call.armed = 1;
 	FAILS(EINVAL, ioctl(door, STPLR_DOOR_CALL, &longer));
-	longer.call.reserved = 0;
-	longer.call.flags = 2;
+	longer.call.armed = 0;
+	longer.call.flags = 4;
 	FAILS(EINVAL, ioctl(door, STPLR_DOOR_CALL, &longer));
 	FAILS(ENOTTY, ioctl(door, STPLR_INFO, &info));
 }

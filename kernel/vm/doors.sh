@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# Runs the library's tests of doors (tests/door) over the module, in an emulated machine: the same
-# binaries that run on this machine over shared memory.
+# Runs the library's tests of doors (tests/door), the examples and programs written for Solaris over
+# the module, in an emulated machine: the same binaries that run on this machine over shared memory.
 # Usage: doors.sh [--series SERIES] [--build FOLDER] [--filter GTEST_FILTER]
 #
 # TAP goes to build/kernel/doors/tests.tap and to stdout. Exit status: 0 if every test passed or
@@ -35,8 +35,11 @@ module=$("$here/build.sh" "$series")
 out=$top/build/kernel/doors
 root=$out/root
 rm -rf "$root"
-mkdir -p "$root"/{programs,libraries}
-cmake --build "$build" --target door-process-tests door-caller >"$out/build.log" 2>&1 || {
+mkdir -p "$root"/{programs,libraries,etc}
+targets=(door-process-tests door-caller)
+mapfile -t examples < <(sed -nE 's/^farcall_add_door_(example|program)\(([a-z_]+)\..*/door-\2/p' \
+  "$top/examples/doors/CMakeLists.txt" | tr _ -)
+cmake --build "$build" --target "${targets[@]}" "${examples[@]}" >"$out/build.log" 2>&1 || {
   tail -n 30 "$out/build.log" >&2
   exit 1
 }
@@ -53,11 +56,36 @@ put() {
   mkdir -p "$root/${library%/*}"
   cp -u --dereference "$library" "$root/$library"
 }
+# at NAME: the folder of the guest that has the name that a program has here.
+at() {
+  mkdir -p "$root${1%/*}"
+  mv "$root/programs/${1##*/}" "$root${1%/*}/"
+}
 put "$build/tests/door/door-process-tests"
+# Tests execute others by the names that these have here.
 put "$build/tests/door/door-caller"
-# Tests execute it by the name that it has here.
-mkdir -p "$root$build/tests/door"
-mv "$root/programs/door-caller" "$root$build/tests/door/"
+at "$build/tests/door/door-caller"
+for example in "${examples[@]}"; do
+  put "$build/examples/doors/$example"
+  at "$build/examples/doors/$example"
+done
+# What CTest would run of them, as a script for the guest.
+ctest --test-dir "$build" --show-only=json-v1 -R '^Example\.door-' | /usr/bin/python3 -c '
+import json, shlex, sys
+for test in json.load(sys.stdin)["tests"]:
+    command = shlex.join(["/bin/sh"] + test["command"][1:])
+    print(f"run {test[\"name\"]} {command}")' >"$root/programs/examples"
+# Programs that were written for Solaris, see tests/consumer/doors.sh.
+foreign=$top/tests/consumer/doors flags=(-I"$top/include/farcall/compat" -I"$top/include" -D_THREAD_SAFE
+  -L"$build/src/door" -lfarcall-doors -lpthread)
+for program in server client; do
+  gcc -O2 "$foreign/$program.c" -o "$out/foreign-$program" "${flags[@]}"
+done
+g++ -O2 "$foreign/program.cpp" -o "$out/foreign-program" "${flags[@]}"
+g++ -O2 -std=c++20 "$foreign/owner.cpp" -o "$out/foreign-owner" "${flags[@]}"
+for program in server client program owner; do
+  LD_LIBRARY_PATH=$build/src/door put "$out/foreign-$program"
+done
 [[ -z $filter ]] || echo "$filter" >"$root/programs/filter"
 cp "$here/../tests/doors_list" "$root/programs/"
 

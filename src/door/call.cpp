@@ -101,7 +101,7 @@ int validate(const door_arg_t& arguments, Outgoing* outgoing) {
 
 // What is no door of the library's may be one of the kernel's. `outgoing` as below.
 [[gnu::noinline]] int call_by_kernel(int d, door_arg_t& params, Outgoing* outgoing,
-                                     Cancellable cancellable) {
+                                     Cancellable cancellable, SignalCount since) {
   if (!kernel::may_be_door(d)) return EBADF;
   const NoCancel guard;
   door_arg_t arguments = params;
@@ -116,17 +116,17 @@ int validate(const door_arg_t& arguments, Outgoing* outgoing) {
   const bool may_be_cancelled =
       cancellable == Cancellable::yes ||
       (cancellable == Cancellable::if_permitted && guard.was_cancellable());
-  int error = kernel::call(d, &arguments, passed, may_be_cancelled, results);
+  int error = kernel::call(d, &arguments, passed, may_be_cancelled, results, since);
   if (error == 0) error = take_over(results, arguments);
   if (error == 0) params = arguments;
   return error;
 }
 
-int call_kernel_without_arguments(int d) {
+int call_kernel_without_arguments(int d, SignalCount since) {
   if (!kernel::may_be_door(d)) return EBADF;
   const NoCancel guard;
   CallResults results;
-  return kernel::call(d, nullptr, {}, guard.was_cancellable(), results);
+  return kernel::call(d, nullptr, {}, guard.was_cancellable(), results, since);
 }
 
 // `outgoing` gets the descriptors; null where there are none.
@@ -134,7 +134,7 @@ int call_kernel_without_arguments(int d) {
                              SignalCount since) {
   const Borrowed handle = borrow(d);
   if (!handle) [[unlikely]]
-    return call_by_kernel(d, params, outgoing, cancellable);
+    return call_by_kernel(d, params, outgoing, cancellable, since);
   door_arg_t arguments = params;  // the reply may be written over it
   argument_sizes = {.bytes = arguments.data_size, .descriptors = arguments.desc_num};
   if (const int error = validate(arguments, outgoing); error != 0)
@@ -182,7 +182,7 @@ int call_with_descriptors(int d, door_arg_t& params, SignalCount since) {
 
 int call_without_arguments(int d, SignalCount since) {
   const Borrowed handle = borrow(d);
-  if (!handle) return call_kernel_without_arguments(d);
+  if (!handle) return call_kernel_without_arguments(d, since);
   CallResults results;
   argument_sizes = {};
   return to_error(handle->client.call({.data = {},

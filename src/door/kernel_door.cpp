@@ -15,6 +15,7 @@
 #include "door/kernel_pool.hpp"
 #include "door/real.hpp"
 #include "door/server.hpp"
+#include "wait/sleeper.hpp"
 
 namespace farcall::door::kernel {
 namespace {
@@ -38,7 +39,15 @@ std::uint64_t address(const void* pointer) noexcept {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-int call_once(int fd, CallArguments& arguments, bool cancellable) {
+// What a handler does that runs before the kernel has the call is to clear a word of it.
+int call_once(int fd, CallArguments& arguments, bool cancellable, SignalCount since) {
+  static_assert(WaitState::kOnFutex == 1 && WaitState::kAwake == 0);
+  static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof arguments.armed);
+  auto& armed = reinterpret_cast<std::atomic<std::uint32_t>&>(arguments.armed);
+  arguments.flags |= STPLR_CALL_ARMED;
+  armed.store(WaitState::kOnFutex, std::memory_order_relaxed);
+  const Sleeper sleeper(armed);
+  if (SignalCount::now() != since) armed.store(WaitState::kAwake, std::memory_order_relaxed);
   if (cancellable) return ioctl_cancellably(fd, STPLR_DOOR_CALL, &arguments);
   return ::ioctl(fd, STPLR_DOOR_CALL, &arguments) < 0 ? errno : 0;
 }
@@ -184,7 +193,7 @@ std::optional<door_info_t> info(int fd) noexcept {
 std::shared_ptr<AnyDoor> door_behind(int fd) noexcept { return info(fd) ? any_door : nullptr; }
 
 int call(int fd, const door_arg_t* arguments, const Passed& passed, bool cancellable,
-         CallResults& results) {
+         CallResults& results, SignalCount since) {
   const std::vector<Descriptor> sent = to_kernel(passed);
   const auto received = std::make_unique_for_overwrite<Descriptor[]>(kMostDescriptors);
   CallArguments call = to_kernel(arguments);
@@ -193,7 +202,7 @@ int call(int fd, const door_arg_t* arguments, const Passed& passed, bool cancell
   call.received = address(received.get());
   call.received_room = kMostDescriptors;
   results.descriptors.reserve(kMostDescriptors);
-  const int error = call_once(fd, call, cancellable);
+  const int error = call_once(fd, call, cancellable, since);
   if (error != 0) return error == ENOTTY ? EBADF : error;
   for (std::uint32_t i = 0; i < call.received_count; ++i)
     results.descriptors.emplace_back(received[i].fd);

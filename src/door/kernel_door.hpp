@@ -30,11 +30,12 @@ struct Passed {
   int error = 0;
 };
 
-// Calls a door of the kernel's; `arguments` is null where there are none. The calling thread has
+// Calls a door of the kernel's; `arguments` is null where there are none. A signal that was caught
+// after `since` ends it. The calling thread has
 // cancellation disabled; with `cancellable` the wait may end by it all the same. Returns 0 or an
 // errno value, EBADF where it is none. Throws std::bad_alloc.
 int call(int fd, const door_arg_t* arguments, const Passed& passed, bool cancellable,
-         CallResults& results);
+         CallResults& results, SignalCount since);
 
 // Files that lead to doors of the kernel's. Where there is no module, none does.
 

@@ -15,6 +15,7 @@
 #include <cerrno>
 
 #include "wait/held_signals.hpp"
+#include "wait/sleeper.hpp"
 
 namespace farcall {
 namespace {
@@ -64,28 +65,6 @@ void futex_wake(std::atomic<std::uint32_t>& word) noexcept {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
-// The word that the thread is about to sleep on, or sleeps on: WaitState::parked.
-[[gnu::tls_model("initial-exec")]] constinit thread_local std::atomic<std::atomic<std::uint32_t>*>
-    sleeps_on{nullptr};
-
-// Says that the thread is about to sleep. After that, what the handlers have counted is to be
-// looked at once more.
-class Sleeper {
- public:
-  explicit Sleeper(std::atomic<std::uint32_t>& word) noexcept
-      : before_(sleeps_on.load(std::memory_order_relaxed)) {
-    sleeps_on.store(&word, std::memory_order_relaxed);
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-  }
-  ~Sleeper() { sleeps_on.store(before_, std::memory_order_relaxed); }
-  Sleeper(const Sleeper&) = delete;
-  Sleeper& operator=(const Sleeper&) = delete;
-
- private:
-  // What a sleeper sleeps on in whose handler, one that tells nothing of itself, this one waits.
-  std::atomic<std::uint32_t>* const before_;
-};
-
 bool register_fences() noexcept {
 #if defined(__SANITIZE_THREAD__)
   return false;  // it does not know them
@@ -97,16 +76,17 @@ bool register_fences() noexcept {
 }  // namespace
 
 constinit thread_local std::atomic<unsigned long> SignalCount::caught{0};
+constinit thread_local std::atomic<std::atomic<std::uint32_t>*> detail::sleeps_on{nullptr};
 
 void note_signal() noexcept {
   // Not one step, and need not be: whatever comes between leaves another number than before.
   SignalCount::caught.store(SignalCount::caught.load(std::memory_order_relaxed) + 1,
                             std::memory_order_relaxed);
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  std::atomic<std::uint32_t>* const word = sleeps_on.load(std::memory_order_relaxed);
+  std::atomic<std::uint32_t>* const word = detail::sleeps_on.load(std::memory_order_relaxed);
   if (word == nullptr) return;
   // Once for each sleep; a handler that does not come back leaves nothing behind.
-  sleeps_on.store(nullptr, std::memory_order_relaxed);
+  detail::sleeps_on.store(nullptr, std::memory_order_relaxed);
   std::uint32_t expected = WaitState::kOnFutex;
   word->compare_exchange_strong(expected, WaitState::kAwake, std::memory_order_relaxed);
 }
