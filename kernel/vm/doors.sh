@@ -74,7 +74,7 @@ ctest --test-dir "$build" --show-only=json-v1 -R '^Example\.door-' | /usr/bin/py
 import json, shlex, sys
 for test in json.load(sys.stdin)["tests"]:
     command = shlex.join(["/bin/sh"] + test["command"][1:])
-    print(f"run {test[\"name\"]} {command}")' >"$root/programs/examples"
+    print("run", test["name"], command)' >"$root/programs/examples"
 # Programs that were written for Solaris, see tests/consumer/doors.sh.
 foreign=$top/tests/consumer/doors flags=(-I"$top/include/farcall/compat" -I"$top/include" -D_THREAD_SAFE
   -L"$build/src/door" -lfarcall-doors -lpthread)
