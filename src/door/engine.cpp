@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "farcall/error.hpp"
+#include "process/per_process.hpp"
 
 namespace farcall::door {
 namespace {

@@ -9,7 +9,7 @@
 #include <mutex>
 
 #include "door/real.hpp"
-#include "process/process.hpp"
+#include "process/per_process.hpp"
 
 namespace farcall::door::kernel {
 namespace {

@@ -9,6 +9,7 @@
 #include "door/kernel_pool.hpp"
 #include "door/kernel_server.hpp"
 #include "farcall/error.hpp"
+#include "process/per_process.hpp"
 
 namespace farcall::door {
 namespace kernel {
