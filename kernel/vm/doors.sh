@@ -5,7 +5,7 @@
 # the module, in an emulated machine: the same binaries that run on this machine over shared memory.
 # Usage: doors.sh [--series SERIES] [--build FOLDER] [--filter GTEST_FILTER]
 #
-# TAP goes to build/kernel/doors/tests.tap and to stdout. Exit status: 0 if every test passed or
+# TAP goes to build/kernel/doors-SERIES/tests.tap and to stdout. Exit status: 0 if every test passed or
 # was skipped, 77 if something is missing, else 1.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
@@ -32,13 +32,13 @@ mapfile -t kernel < <("$here/kernel.sh" "$series")
 [[ ${#kernel[@]} == 2 ]] || exit 77
 module=$("$here/build.sh" "$series")
 
-out=$top/build/kernel/doors
+out=$top/build/kernel/doors-$series
 root=$out/root
 rm -rf "$root"
 mkdir -p "$root"/{programs,libraries,etc}
-targets=(door-process-tests door-caller)
-mapfile -t examples < <(sed -nE 's/^farcall_add_door_(example|program)\(([a-z_]+)\..*/door-\2/p' \
-  "$top/examples/doors/CMakeLists.txt" | tr _ -)
+targets=(door-process-tests door-kernel-tests door-caller)
+mapfile -t examples < <(sed -nE 's/^ *farcall_add_door_(example|program)\(([a-z_]+)\..*/door-\2/p' \
+  "$top/examples/doors/CMakeLists.txt" | tr _ - | sort -u)
 cmake --build "$build" --target "${targets[@]}" "${examples[@]}" >"$out/build.log" 2>&1 || {
   tail -n 30 "$out/build.log" >&2
   exit 1
@@ -61,7 +61,9 @@ at() {
   mkdir -p "$root${1%/*}"
   mv "$root/programs/${1##*/}" "$root${1%/*}/"
 }
-put "$build/tests/door/door-process-tests"
+for program in door-process-tests door-kernel-tests; do
+  put "$build/tests/door/$program"
+done
 # Tests execute others by the names that these have here.
 put "$build/tests/door/door-caller"
 at "$build/tests/door/door-caller"

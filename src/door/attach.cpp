@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// What the server of an attached door has of it, and those who visit it there.
 #include "door/attach.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/inotify.h>
 #include <sys/socket.h>
@@ -13,7 +14,6 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
-#include <cstring>
 #include <deque>
 #include <map>
 
@@ -26,18 +26,18 @@
 #include "process/per_process.hpp"
 #include "socket/acceptor.hpp"
 #include "socket/answers.hpp"
-#include "socket/listener.hpp"
 
 namespace farcall::door {
 namespace {
 
-// What is sent over a connection to an attachment's socket.
-constexpr std::uint8_t kPurposeOpen = 17;    // a descriptor of the file; answered with a door
-constexpr std::uint8_t kPurposeDetach = 18;  // answered with a packet of no descriptors
-
-constexpr auto kPatience = std::chrono::seconds(5);
-constexpr auto kBacklogPatience = std::chrono::seconds(1);
 constexpr std::size_t kMostVisitors = 256;
+
+bool is_named(int socket, const AbstractAddress& name) noexcept {
+  const auto other = AbstractAddress::of(socket);
+  return other && other->name() == name.name();
+}
+
+}  // namespace
 
 AbstractAddress address_of(const struct stat& status) noexcept {
   std::array<char, 80> name;
@@ -47,108 +47,11 @@ AbstractAddress address_of(const struct stat& status) noexcept {
   return AbstractAddress({name.data(), static_cast<std::size_t>(length)});
 }
 
-bool is_named(int socket, const AbstractAddress& name) noexcept {
-  const auto other = AbstractAddress::of(socket);
-  return other && other->name() == name.name();
-}
-
-}  // namespace
-
 bool may_attach(uid_t user, uid_t owner_of_file) noexcept {
   // Whose such a file is cannot be known. Only root of the whole system may do as it likes with it.
   if (process::is_overflow_id(owner_of_file)) return user == 0 && process::knows_all_users();
   return user == 0 || process::same_user(user, owner_of_file);
 }
-
-namespace {
-
-// The answer to what was sent; its kind is `closed` where none comes in time.
-Packet await_answer(int socket) {
-  const Deadline deadline = Deadline::after(kPatience);
-  for (;;) {
-    Packet packet = take_packet(socket);
-    if (packet.kind != Packet::Kind::nothing) return packet;
-    const std::int64_t left = (deadline.at() - monotonic_ns()) / 1'000'000;
-    pollfd entry{.fd = socket, .events = POLLIN, .revents = 0};
-    if (left <= 0 || (::poll(&entry, 1, static_cast<int>(left)) < 0 && errno != EINTR)) {
-      packet.kind = Packet::Kind::closed;
-      return packet;
-    }
-  }
-}
-
-// A connection to the attachment of a file. What its server leaves in it is closed by a thread that
-// may wait.
-class Connection {
- public:
-  Connection() noexcept = default;
-  Connection(UniqueFd socket, uid_t server) noexcept
-      : socket_(std::move(socket)), server_(server) {}
-  Connection(Connection&&) noexcept = default;
-  Connection& operator=(Connection&&) = delete;
-  ~Connection() {
-    if (!process::is_own(server_)) process::hang_up_later(server_, std::move(socket_));
-  }
-
-  explicit operator bool() const noexcept { return static_cast<bool>(socket_); }
-  [[nodiscard]] uid_t server() const noexcept { return server_; }
-  // Throws SystemError, as send_descriptors does.
-  void ask(std::span<const int> descriptors, std::uint8_t purpose) const {
-    send_descriptors(socket_.get(), descriptors, purpose);
-  }
-  // The only descriptor of the answer; none where it is another one, or none comes in time.
-  [[nodiscard]] UniqueFd only_descriptor() const {
-    Packet packet = await_answer(socket_.get());
-    packet.descriptors.sent_by(server_);
-    if (packet.kind == Packet::Kind::descriptors && packet.descriptors.size() == 1 &&
-        read_name(packet.descriptors[0].get()))
-      return std::move(packet.descriptors[0]);
-    return {};
-  }
-  // 0, or the errno that it answers; EBADF where no answer comes in time.
-  [[nodiscard]] int refusal() const {
-    Packet packet = await_answer(socket_.get());
-    packet.descriptors.sent_by(server_);
-    return packet.kind == Packet::Kind::descriptors ? packet.purpose : EBADF;
-  }
-
- private:
-  process::PrivateFd socket_;
-  uid_t server_ = 0;
-};
-
-// None where there is no attachment that counts.
-Connection connect_to(const struct stat& status) noexcept {
-  const NoCancel guard;
-  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return {};
-  const AbstractAddress address = address_of(status);
-  int result = ::connect(fd.get(), address.get(), address.size());
-  if (result != 0 && errno == EAGAIN) {
-    // Too many are there before us. Anybody may take the name and let nobody in: only for those who
-    // may attach is it worth to wait, and not for ever.
-    const auto owner = owner_of_listener(address.name(), SOCK_SEQPACKET);
-    if (!owner || !may_attach(*owner, status.st_uid)) return {};
-    const Deadline deadline = Deadline::after(kBacklogPatience);
-    ::fcntl(fd.get(), F_SETFL, O_RDWR);
-    do {
-      const std::int64_t left = (deadline.at() - monotonic_ns()) / 1000;
-      if (left <= 0) return {};
-      const timeval longest{.tv_sec = left / 1'000'000, .tv_usec = left % 1'000'000};
-      ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);
-      result = ::connect(fd.get(), address.get(), address.size());
-    } while (result != 0 && errno == EINTR);
-  }
-  if (result != 0) return {};
-  ucred server{};
-  socklen_t size = sizeof server;
-  if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &server, &size) != 0 ||
-      !may_attach(server.uid, status.st_uid))
-    return {};
-  return {std::move(fd), server.uid};
-}
-
-}  // namespace
 
 // What a file is said to be by what the kernel has of it, without asking whoever serves it: that
 // may be another process, which need not answer.
@@ -432,81 +335,4 @@ void attach(const std::shared_ptr<Door>& door, ReceivedFds& descriptors,
   }
 }
 
-int Handle::attach(int d, int file, const struct stat& status) {
-  const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!listener) return errno;
-  const AbstractAddress address = address_of(status);
-  if (::bind(listener.get(), address.get(), address.size()) != 0)
-    return errno == EADDRINUSE ? EBUSY : errno;
-  if (::listen(listener.get(), SOMAXCONN) != 0) return errno;
-  auto [mine, theirs] = packet_socket_pair();
-  const Connection answers(std::move(mine), peer_credentials(d).uid);
-  try {
-    send_descriptors(d, std::array{listener.get(), file, theirs.get()}, kPurposeAttach);
-  } catch (const SystemError& error) {
-    // A door whose server is dead, or which is revoked, is one that nobody can call.
-    if (error.code().value() == EPIPE || error.code().value() == ECONNRESET) return EBADF;
-    throw;
-  }
-  theirs.reset();
-  return answers.refusal();
-}
-
-namespace shared {
-
-bool is_attached(const struct stat& status) noexcept {
-  const NoCancel guard;  // stat() is no point of cancellation
-  return static_cast<bool>(connect_to(status));
-}
-
-namespace {
-
-// The file once more, with a position and locks of its own, for reading if possible.
-UniqueFd reopened(int fd) noexcept {
-  std::array<char, 32> path;
-  std::snprintf(path.data(), path.size(), "/proc/self/fd/%d", fd);
-  constexpr int kQuietly = O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-  UniqueFd file(real::openat(AT_FDCWD, path.data(), O_RDONLY | kQuietly, 0));
-  if (!file) file = UniqueFd(real::openat(AT_FDCWD, path.data(), O_WRONLY | kQuietly, 0));
-  return file;
-}
-
-}  // namespace
-
-// The server is shown that the file may be opened here. It gets no more power by that than it has:
-// of another user's server, which may be a stranger to whoever opens, the program's own descriptor
-// would be a way to its position, its locks and what it may write; and root needs to show nothing.
-UniqueFd open_attached(int fd, const struct stat& status) noexcept {
-  const Connection connection = connect_to(status);
-  if (!connection) return {};
-  try {
-    const uid_t self = ::geteuid();
-    UniqueFd copy;
-    if (process::same_user(self, connection.server())) {
-      connection.ask(std::array{fd}, kPurposeOpen);
-    } else if (self == 0 && process::knows_all_users()) {
-      connection.ask({}, kPurposeOpen);
-    } else if (copy = reopened(fd); copy) {
-      connection.ask(std::array{copy.get()}, kPurposeOpen);
-    } else {
-      return {};
-    }
-    return connection.only_descriptor();
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): its server has just died
-  }
-  return {};
-}
-
-int detach(const struct stat& status) noexcept {
-  const Connection connection = connect_to(status);
-  if (!connection) return EINVAL;
-  try {
-    connection.ask({}, kPurposeDetach);
-    if (connection.refusal() == 0) return 0;
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): its server has just died
-  }
-  return EINVAL;
-}
-
-}  // namespace shared
 }  // namespace farcall::door

@@ -17,10 +17,16 @@
 #include <sys/stat.h>
 
 #include "door/door.hpp"
+#include "farcall/socket.hpp"
 
 namespace farcall::door {
 
-class Attachment;
+// What is sent over a connection to an attachment's socket.
+inline constexpr std::uint8_t kPurposeOpen = 17;    // proof, if any is due; answered with a door
+inline constexpr std::uint8_t kPurposeDetach = 18;  // answered with a packet of no descriptors
+
+// The name of the socket that stands for a file.
+AbstractAddress address_of(const struct stat& status) noexcept;
 
 // Takes over what fattach() has sent to the door's socket, three descriptors; leaves them where
 // they are if that cannot be done now.

@@ -123,8 +123,8 @@ TEST_F(DoorDetach, AStaleAttachmentOpensAndCallsGetEbadf) {
     ASSERT_GE(after.get(), 0) << std::strerror(errno);
     EXPECT_EQ(error_of(after.get()), EBADF);
     EXPECT_EQ(content_of(path), kContent);
-    // Of a door over shared memory nothing is left; the kernel keeps its own at the file, as Solaris
-    // does.
+    // Of a door over shared memory nothing is left; the kernel keeps its own at the file, as
+    // Solaris does.
     EXPECT_EQ(ERROR_OF(::fdetach(path.c_str())), over_module() ? 0 : EINVAL);
   }
 }

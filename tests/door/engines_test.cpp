@@ -1,32 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Both engines side by side: what FARCALL_ENGINE chooses, and doors of one in hands of the other.
-// All but the first needs the module, as the emulated machine has it (kernel/vm/doors.sh).
+// What FARCALL_ENGINE chooses, and what is told of choices that cannot be.
+#include "door/engines.hpp"
+
 #include <gtest/gtest.h>
 
-#include <tuple>
-
-#include "door/attached.hpp"
-#include "farcall/limits.h"
+#include "door/scoped_server.hpp"
 
 namespace farcall::door::test {
 namespace {
-
-// In a child, before its first door.
-void choose(const char* engine) { ::setenv("FARCALL_ENGINE", engine, 1); }
-bool has_module() { return ::access("/dev/door", R_OK | W_OK) == 0; }
-#define FARCALL_NEEDS_MODULE() \
-  if (!has_module()) GTEST_SKIP() << "needs stplr.ko, see kernel/vm/doors.sh"
-
-// Which engine a door is of: the kernel's files have no type.
-const char* engine_of(int door) {
-  door_info_t info{};
-  if (::door_info(door, &info) != 0) return "none";
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  return ::getsockname(door, reinterpret_cast<sockaddr*>(&address), &size) == 0 ? "shared"
-                                                                                : "kernel";
-}
 
 // What this process writes to stderr meanwhile.
 template <class Body>
@@ -43,6 +25,14 @@ std::string said(Body body) {
   ::close(ends[0]);
   text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
   return text;
+}
+
+TEST(DoorEngine, IsSharedMemoryUnlessAnotherIsAskedFor) {
+  for (const char* word : {"", "auto", "shared"})
+    in_child([&] {
+      choose(word);
+      EXPECT_STREQ(engine_of(::door_create(echo, nullptr, 0)), "shared") << word;
+    });
 }
 
 TEST(DoorEngine, AWordThatIsNoneIsToldOfOnceWithItsCure) {
@@ -75,144 +65,6 @@ TEST(DoorEngine, TheKernelsWithoutAModuleIsToldOfWithItsCure) {
               "farcall-doors: FARCALL_ENGINE=kernel, but there is no /dev/door; load the module "
               "(modprobe stplr), or set FARCALL_ENGINE=shared\n");
   });
-}
-
-TEST(DoorEngine, IsSharedMemoryUnlessTheKernelsIsAskedFor) {
-  FARCALL_NEEDS_MODULE();
-  for (const auto& [word, engine] : {std::pair("", "shared"), std::pair("auto", "shared"),
-                                     std::pair("shared", "shared"), std::pair("kernel", "kernel")})
-    in_child([&, word = word, engine = engine] {
-      choose(word);
-      EXPECT_STREQ(engine_of(::door_create(echo, nullptr, 0)), engine) << word;
-    });
-}
-
-// The engine of a server, and that of its client.
-class DoorEngines : public testing::TestWithParam<std::tuple<const char*, const char*>> {
- protected:
-  void SetUp() override { FARCALL_NEEDS_MODULE(); }
-  template <class Body>
-  void in_client(Body body) {
-    in_child([&] {
-      choose(std::get<1>(GetParam()));
-      body();
-    });
-  }
-  // Makes a door in a server's process.
-  template <class Make>
-  auto serve(Make make) {
-    return [this, make] {
-      choose(std::get<0>(GetParam()));
-      return make();
-    };
-  }
-};
-
-TEST_P(DoorEngines, CallWhoIsOfTheOther) {
-  const ScopedServer server(serve([] { return ::door_create(echo, nullptr, 0); }));
-  EXPECT_STREQ(engine_of(server.door()), std::get<0>(GetParam()));
-  in_client([&] {
-    EXPECT_EQ(call(server.door(), "x").data, "x");
-    EXPECT_EQ(call(server.door(), std::string(100'000, 'x')).data, std::string(100'000, 'x'));
-    EXPECT_EQ(info_of(server.door()).di_target, server.pid());
-    EXPECT_EQ(ERROR_OF(::door_revoke(server.door())), EPERM);
-    EXPECT_EQ(ERROR_OF(::door_bind(server.door())), EINVAL);
-  });
-}
-
-TEST_P(DoorEngines, TellWhoCalls) {
-  const ScopedServer server(serve([] {
-    static auto who = [](char*, size_t, door_desc_t*, uint_t) {
-      door_cred_t credentials{};
-      EXPECT_EQ(::door_cred(&credentials), 0);
-      answer_number(credentials.dc_pid);
-    };
-    return make_door(who);
-  }));
-  in_client([&] { EXPECT_EQ(call(server.door()).number<pid_t>(), ::getpid()); });
-}
-
-// A door of the client's goes along, and is called back.
-TEST_P(DoorEngines, PassDoorsOfEach) {
-  const ScopedServer server(serve([] {
-    static auto call_back = [](char*, size_t, door_desc_t* descriptors, uint_t count) {
-      EXPECT_EQ(count, 1U);
-      EXPECT_EQ(descriptors->d_attributes & DOOR_LOCAL, 0U);
-      EXPECT_EQ(descriptors->d_data.d_desc.d_id, id_of(fd_of(*descriptors)));
-      return Answer({pass(fd_of(*descriptors), DOOR_DESCRIPTOR | DOOR_RELEASE)},
-                    call(fd_of(*descriptors), "back").data);
-    };
-    return make_door(call_back);
-  }));
-  in_client([&] {
-    const int mine = ::door_create(echo, nullptr, 0);
-    const Reply reply = call(server.door(), "x", {pass(mine)});
-    EXPECT_EQ(reply.data, "back");
-    ASSERT_EQ(reply.descriptors.size(), 1U);
-    EXPECT_NE(reply.descriptors[0].d_attributes & DOOR_LOCAL, 0U);
-    EXPECT_EQ(reply.descriptors[0].d_data.d_desc.d_id, id_of(mine));
-  });
-}
-
-TEST_P(DoorEngines, ShareTheirPaths) {
-  const Sandbox sandbox;
-  const std::string path = sandbox.file("door");
-  const ScopedServer server(serve([&] {
-    const int door = ::door_create(echo, nullptr, 0);
-    EXPECT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
-    return door;
-  }));
-  in_client([&] {
-    EXPECT_TRUE(opens_as(path, id_of(server.door())));
-    struct stat status {};
-    ASSERT_EQ(::stat(path.c_str(), &status), 0);
-    EXPECT_TRUE(S_ISDOOR(status.st_mode));
-    const int mine = ::door_create(echo, nullptr, 0);
-    EXPECT_EQ(ERROR_OF(::fattach(mine, path.c_str())), EBUSY);
-    EXPECT_EQ(::fdetach(path.c_str()), 0) << std::strerror(errno);
-    EXPECT_TRUE(opens_as_file(path));
-    EXPECT_EQ(::fattach(mine, path.c_str()), 0) << std::strerror(errno);
-    EXPECT_TRUE(opens_as(path, id_of(mine)));
-  });
-}
-
-INSTANTIATE_TEST_SUITE_P(Door, DoorEngines,
-                         testing::Combine(testing::Values("shared", "kernel"),
-                                          testing::Values("shared", "kernel")),
-                         [](const auto& test) {
-                           return std::string(std::get<0>(test.param)) + "Serves" +
-                                  std::get<1>(test.param) + "Calls";
-                         });
-
-TEST(DoorEngine, APoolOfTheKernelsGoesWithItsPrivateDoor) {
-  FARCALL_NEEDS_MODULE();
-  in_child([] {
-    choose("kernel");
-    ::door_server_create([](door_info_t*) {});  // none, which would stay
-    auto make_and_close = [] {
-      const int door = ::door_create(echo, nullptr, DOOR_PRIVATE);
-      ASSERT_GE(door, 0) << std::strerror(errno);
-      ::close(door);
-    };
-    make_and_close();
-    const std::size_t before = open_descriptors();
-    for (int i = 0; i < 20; ++i) make_and_close();
-    EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; })) << list_descriptors();
-  });
-}
-
-TEST(DoorEngine, ARequestBeyondTheLimitIsRefusedByTheKernelsToo) {
-  FARCALL_NEEDS_MODULE();
-  const ScopedServer server([] {
-    choose("kernel");
-    farcall_limits limits{};
-    limits.size = sizeof limits;
-    limits.request_bytes = 50'000;
-    EXPECT_EQ(::door_limits_set(&limits), 0);
-    return ::door_create(echo, nullptr, 0);
-  });
-  EXPECT_EQ(error_of(server.door(), std::string(60'000, 'x')), E2BIG);
-  EXPECT_EQ(call(server.door(), std::string(40'000, 'x')).data.size(), 40'000U);
 }
 
 }  // namespace
