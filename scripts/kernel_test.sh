@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Runs the short tests of the kernel module in an emulated machine: on Debian's 6.1 and 6.12, on a
-# newer one where there is one, and on the debug kernel, if that has been built.
+# newer one where there is one, and on the debug kernel, if that has been built. Those of the library's
+# messages and doors run over the module, too.
 # Usage: scripts/kernel_test.sh JUNIT_XML
 #
 # The XML is written in any case: where packages or the emulator cannot be had, it says that the
@@ -31,18 +32,26 @@ run() { timeout --kill-after=10 "$1" nice -n 5 "${@:2}" >>"$log" 2>&1 </dev/null
 
 run 900 kernel/vm/test.sh || status=$?
 
-# The tests of messages, over the module. They are those of the library, so they need its build.
-if ((status == 0)) && [[ -f build/release/CMakeCache.txt ]]; then
-  tap=build/kernel/messages/tests.tap
+# over_module FOLDER WHAT SECONDS COMMAND...: tests of the library, in a guest.
+over_module() {
+  local tap=build/kernel/$1/tests.tap result=0
   mkdir -p "${tap%/*}"
-  messages=0
-  run 600 kernel/vm/messages.sh || messages=$?
-  if ((messages == 77)); then
-    echo "ok - the tests of messages run over the module # SKIP there is no kernel for it" >"$tap"
-  elif ((messages != 0)); then
+  run "$3" "${@:4}" || result=$?
+  if ((result == 77)); then
+    echo "ok - the tests of $2 run over the module # SKIP there is no kernel for it" >"$tap"
+  elif ((result != 0)); then
     status=1
-    grep -qs '^not ok' "$tap" || echo "not ok - the tests of messages come to their end" >>"$tap"
+    grep -qs '^not ok' "$tap" || echo "not ok - the tests of $2 come to their end" >>"$tap"
   fi
+}
+
+# They need the library's build. All tests of doors take minutes, so they run on one kernel; on the other
+# one those in which the module has most to do.
+if ((status == 0)) && [[ -f build/release/CMakeCache.txt ]]; then
+  over_module messages messages 600 kernel/vm/messages.sh
+  over_module doors-6.1 doors 600 kernel/vm/doors.sh --series 6.1
+  over_module doors-6.12 doors 300 kernel/vm/doors.sh --series 6.12 \
+    --filter '*DoorEngine*:DoorOfTheKernel.*:DoorCall.*:DoorUnref*:DoorDescriptors.*'
 fi
 
 if ((status == 0)); then
@@ -52,7 +61,7 @@ fi
 
 # Whatever series got as far as to have TAP is read; what prevented all of them is the whole's.
 taps=()
-for series in host 6.1 6.12 messages 7 debug; do
+for series in host 6.1 6.12 messages doors-6.1 doors-6.12 7 debug; do
   tap=build/kernel/$series/tests.tap
   [[ ! -f $tap ]] || taps+=("$series=$tap")
 done

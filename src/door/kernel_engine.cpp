@@ -79,13 +79,13 @@ class KernelEngine final : public Engine {
     if (!made) throw SystemError(EBADF, "a door of the kernel");
     const auto own = std::make_shared<KernelDoor>(order, pool, *made);
     pool->only_door = own;
+    // From now on: it has a door, and as long as that is here nobody hears of its end.
+    pool->listen(EPOLLIN | EPOLLRDHUP);
     {
       Served& all = served();
       const std::lock_guard guard(all.lock);
       all.private_doors.emplace(made->di_uniquifier, own);
     }
-    // From now on: it has a door.
-    pool->listen(EPOLLIN | EPOLLRDHUP);
     door = own;
     return fd.release();
   }
