@@ -192,7 +192,8 @@ static int hand_over(struct serving *serving, struct stplr_call *call)
 		return 0;
 	}
 	stplr_door_files_close(&given);
-	return -EAGAIN;
+	/* A thread that ends in its wait closes what it has been told of. */
+	return put_user(0U, &serving->user->received_count) ? -EFAULT : -EAGAIN;
 }
 
 /* -EAGAIN when the call is refused, or its client has left. */

@@ -236,7 +236,6 @@ class Process {
   // Those of this process for which references are counted.
   std::vector<std::shared_ptr<Door>> counting();
 
-  const pid_t pid = ::getpid();
   const WaitMode mode;
   std::atomic<door_server_func_t*> create_thread;
 

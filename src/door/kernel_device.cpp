@@ -3,13 +3,13 @@
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <mutex>
 #include <new>
 
+#include "door/door.hpp"
 #include "door/real.hpp"
 #include "farcall/wait.hpp"
 #include "process/per_process.hpp"
@@ -53,9 +53,6 @@ class Device {
     (void)fd_.release().release();
   }
 
-  // A child of vfork() shares this memory, but has descriptors of its own.
-  [[nodiscard]] bool is_ours() const noexcept { return ::getpid() == pid_; }
-
  private:
   void open() noexcept {
     fd_ = process::PrivateFd(open_device());
@@ -67,7 +64,6 @@ class Device {
     errno = error;
   }
 
-  const pid_t pid_ = ::getpid();
   std::atomic<int> number_{-1};
   std::atomic<int> absent_{0};  // errno of a process that is not to have it, and until when:
   std::atomic<std::int64_t> believed_until_{0};
@@ -96,7 +92,7 @@ int do_once(unsigned long command, void* argument) noexcept {
 int on_device(unsigned long command, void* argument) noexcept {
   Device* const here = device();
   if (here == nullptr) return -1;
-  if (!here->is_ours()) return do_once(command, argument);
+  if (!descriptors_are_ours()) return do_once(command, argument);
   for (bool again = true;; again = false) {
     const int fd = here->get();
     if (fd < 0) return -1;
@@ -111,8 +107,8 @@ bool has_device() noexcept {
   const process::NoCancel guard;
   const int saved = errno;
   Device* const here = device();
-  const bool has =
-      here != nullptr && (here->is_ours() ? here->get() >= 0 : static_cast<bool>(open_device()));
+  const bool has = here != nullptr &&
+                   (descriptors_are_ours() ? here->get() >= 0 : static_cast<bool>(open_device()));
   errno = saved;
   return has;
 }

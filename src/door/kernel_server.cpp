@@ -51,7 +51,12 @@ KernelServer::KernelServer(std::shared_ptr<KernelPool> pool)
 
 KernelServer::~KernelServer() {
   pool_->remove(thread_);
-  set_idle(false);  // it may have been cancelled there
+  if (!idle_) return;
+  // It was cancelled there, perhaps when a call had just come, which goes with it.
+  set_idle(false);
+  ReceivedFds received;
+  for (const auto& one : std::span(received_.get(), arguments_.received_count))
+    received.emplace_back(one.fd);
 }
 
 void KernelServer::client_left(std::uint64_t call) noexcept {
@@ -85,7 +90,9 @@ int KernelServer::wait(bool cancellable) {
   arguments_.room_size = kRoom;
   arguments_.received = address(received_.get());
   arguments_.received_room = kMostDescriptors;
+  arguments_.received_count = 0;
   set_idle(true);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   const int error = cancellable ? ioctl_cancellably(pool_->fd(), STPLR_DOOR_RETURN, &arguments_)
                     : ::ioctl(pool_->fd(), STPLR_DOOR_RETURN, &arguments_) < 0 ? errno
                                                                                : 0;

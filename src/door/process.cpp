@@ -48,6 +48,9 @@ void before_fork() {
   }
 }
 
+// The process that this memory is of; 0 before the library's initialisers have run.
+constinit std::atomic<pid_t> owner{0};
+
 void close_branches() {
   for (const Inheritance& inheritance : inheritances) ::close(inheritance.branch);
   inheritances.clear();
@@ -59,6 +62,7 @@ void in_parent() {
 }
 
 void in_child() {
+  owner.store(::getpid(), std::memory_order_relaxed);
   instance.store(nullptr, std::memory_order_release);
   epoch.fetch_add(1, std::memory_order_relaxed);
   for (auto& bits : known_bits)
@@ -71,6 +75,7 @@ void in_child() {
 }
 
 [[maybe_unused]] const bool kRegistered = [] {
+  owner.store(::getpid(), std::memory_order_relaxed);
   process::around_fork(process::Room::door, before_fork, in_parent, in_child);
   return true;
 }();
@@ -102,8 +107,8 @@ bool known(int fd) noexcept {
 }
 
 bool descriptors_are_ours() noexcept {
-  const Process* process = instance.load(std::memory_order_acquire);
-  return process == nullptr || process->pid == ::getpid();
+  const pid_t process = owner.load(std::memory_order_relaxed);
+  return process == 0 || process == ::getpid();
 }
 
 void set_known(int fd, bool is_known) noexcept {

@@ -7,7 +7,9 @@
 #include <linux/close_range.h>
 #include <sys/syscall.h>
 
+#include <mutex>
 #include <random>
+#include <thread>
 
 #include "door/attached.hpp"
 #include "door/engines.hpp"
@@ -75,6 +77,61 @@ TEST(DoorOfTheKernel, KeepsNothingOfClientsThatDieInCalls) {
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
     client.kill();
     ASSERT_EQ(call(server.door(), "alive").data, "alive");
+  }
+  EXPECT_TRUE(
+      eventually([&] { return call(server.door(), "count").number<std::size_t>() <= before; }));
+}
+
+// Threads that wait for calls, and are cancelled there.
+struct CancelledThreads {
+  std::mutex lock;
+  std::vector<pthread_t> waiting;  // protected by lock
+  std::atomic<bool> over{false};
+};
+
+// Whatever comes to a thread at the moment at which it is cancelled goes with it.
+TEST(DoorOfTheKernel, KeepsNothingOfCallsThatFindTheirThreadCancelled) {
+  static CancelledThreads& threads = lasting<CancelledThreads>();
+  static auto start = [](door_info_t*) {
+    std::thread([] {
+      {
+        const std::lock_guard guard(threads.lock);
+        threads.waiting.push_back(::pthread_self());
+      }
+      ::door_return(nullptr, 0, nullptr, 0);
+    }).detach();
+  };
+  static auto cancel_some = [] {
+    for (int i = 0; i < 300; ++i) {
+      std::this_thread::sleep_for(1ms);
+      const std::lock_guard guard(threads.lock);
+      if (threads.waiting.empty()) continue;
+      ::pthread_cancel(threads.waiting.front());
+      threads.waiting.erase(threads.waiting.begin());
+      start(nullptr);
+    }
+    threads.over = true;
+  };
+  struct Procedure {
+    Answer operator()(char* data, size_t size, door_desc_t* descriptors, uint_t count) {
+      const std::string_view wish(data, size);
+      if (wish == "over") return threads.over ? "yes" : "no";
+      if (wish == "begin") std::thread(cancel_some).detach();
+      return Servant()(data, size, descriptors, count);
+    }
+  };
+  const ScopedServer server([] {
+    choose("kernel");
+    ::door_server_create(start);
+    static Procedure procedure;
+    return make_door(procedure);
+  });
+  const auto before = call(server.door(), "count").number<std::size_t>();
+  ASSERT_EQ(call(server.door(), "begin").data, "begin");
+  while (call(server.door(), "over").data != "yes") {
+    const Reply reply = call(server.door(), "x", std::vector<door_desc_t>(3, pass(0)));
+    EXPECT_TRUE(reply.error == 0 || reply.error == EINTR) << std::strerror(reply.error);
+    close_all(reply);
   }
   EXPECT_TRUE(
       eventually([&] { return call(server.door(), "count").number<std::size_t>() <= before; }));
