@@ -63,6 +63,20 @@ std::vector<Descriptor> to_kernel(const Passed& passed) {
   return all;
 }
 
+// Has in `results` what has come back, be it to a thread that is cancelled as it comes.
+struct TakeOver {
+  const CallArguments& call;
+  const Descriptor* received;
+  CallResults& results;  // with room for all descriptors
+
+  ~TakeOver() {
+    for (const Descriptor& one : std::span(received, call.received_count))
+      results.descriptors.emplace_back(one.fd);
+    if (call.mapped_size != 0)
+      results.large = Mapping(reinterpret_cast<void*>(call.mapped), call.mapped_size);  // NOLINT
+  }
+};
+
 CallArguments to_kernel(const door_arg_t* arguments) noexcept {
   CallArguments call{};
   if (arguments == nullptr) {
@@ -202,12 +216,12 @@ int call(int fd, const door_arg_t* arguments, const Passed& passed, bool cancell
   call.received = address(received.get());
   call.received_room = kMostDescriptors;
   results.descriptors.reserve(kMostDescriptors);
-  const int error = call_once(fd, call, cancellable, since);
+  int error = 0;
+  {
+    const TakeOver taken{call, received.get(), results};
+    error = call_once(fd, call, cancellable, since);
+  }
   if (error != 0) return error == ENOTTY ? EBADF : error;
-  for (std::uint32_t i = 0; i < call.received_count; ++i)
-    results.descriptors.emplace_back(received[i].fd);
-  if (call.mapped_size != 0)
-    results.large = Mapping(reinterpret_cast<void*>(call.mapped), call.mapped_size);  // NOLINT
   results.data = {results.large ? results.large.data() : results.buffer.data(), call.replied};
   return 0;
 }
