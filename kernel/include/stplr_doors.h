@@ -193,7 +193,8 @@ struct stplr_door_path {
  * next of any door of the pool. A client that is gone is passed over. What the client has no room
  * for is mapped there. E2BIG (the client takes no result, or too many descriptors), EFAULT, EINVAL (no
  * such descriptor) fail before anything is sent or received, and the client waits on. A call ends with
- * the thread that has it. ESRCH: the pool has ended; EINTR.
+ * the thread that has it. Whatever a thread that ends in its wait has received is told in received_count,
+ * if that was 0 before. ESRCH: the pool has ended; EINTR.
  */
 #define STPLR_DOOR_RETURN _IOWR(STPLR_IOCTL, 99, struct stplr_door_return)
 
