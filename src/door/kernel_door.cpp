@@ -15,6 +15,7 @@
 #include "door/kernel_pool.hpp"
 #include "door/real.hpp"
 #include "door/server.hpp"
+#include "process/per_process.hpp"
 #include "wait/sleeper.hpp"
 
 namespace farcall::door::kernel {
@@ -171,7 +172,9 @@ int KernelAnyDoor::attach(int d, int file, const struct stat& status) {
   return ::ioctl(d, STPLR_DOOR_ATTACH, &arguments) == 0 ? 0 : errno;
 }
 
-const std::shared_ptr<AnyDoor> any_door = std::make_shared<KernelAnyDoor>();
+struct AnyOne {
+  std::shared_ptr<AnyDoor> door = std::make_shared<KernelAnyDoor>();
+};
 
 }  // namespace
 
@@ -204,7 +207,9 @@ std::optional<door_info_t> info(int fd) noexcept {
   return shown(found);
 }
 
-std::shared_ptr<AnyDoor> door_behind(int fd) noexcept { return info(fd) ? any_door : nullptr; }
+std::shared_ptr<AnyDoor> door_behind(int fd) {
+  return info(fd) ? process::PerProcess<AnyOne>::here().door : nullptr;
+}
 
 int call(int fd, const door_arg_t* arguments, const Passed& passed, bool cancellable,
          CallResults& results, SignalCount since) {

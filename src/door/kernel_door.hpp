@@ -19,8 +19,8 @@ namespace farcall::door::kernel {
 bool may_be_door(int fd) noexcept;
 // What `fd` is; nothing where it is no door of the kernel's. Leaves errno alone.
 std::optional<door_info_t> info(int fd) noexcept;
-// Null where it is no door of the kernel's.
-std::shared_ptr<AnyDoor> door_behind(int fd) noexcept;
+// Null where it is no door of the kernel's. Throws std::bad_alloc.
+std::shared_ptr<AnyDoor> door_behind(int fd);
 
 // What goes along with a call. `error`: EINVAL or EFAULT for what cannot be passed, or 0; the
 // kernel tells of it when its turn has come.
