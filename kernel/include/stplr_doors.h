@@ -180,11 +180,10 @@ struct stplr_door_path {
 /*
  * On a door: calls its server and waits for the result. In this order: EFAULT (no arguments); EBADF (it
  * is revoked); ENOBUFS, ENOTSUP, ENFILE (not what the door takes); EAGAIN (not armed any more); while it
- * waits for a thread EAGAIN (a
- * signal), EBADF; once there is one E2BIG (more than a server can take), EFAULT, EINVAL (no such
- * descriptor), EMFILE (the server's table is full); from then on EINTR (a signal, or the server's thread
- * has ended), EOVERFLOW (no memory for the result), EFAULT, EMFILE (the caller's table is full). Never
- * restarted.
+ * waits for a thread EAGAIN (a signal), EBADF; once there is one E2BIG (more than a server can take),
+ * EFAULT, EINVAL (no such descriptor), EMFILE (the server's table is full); from then on EINTR (a signal,
+ * or the server's thread has ended), EOVERFLOW (no memory for the result), EFAULT, EMFILE (the caller's
+ * table is full). Never restarted.
  */
 #define STPLR_DOOR_CALL _IOWR(STPLR_IOCTL, 98, struct stplr_door_call)
 
