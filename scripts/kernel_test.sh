@@ -50,7 +50,7 @@ over_module() {
 if ((status == 0)) && [[ -f build/release/CMakeCache.txt ]]; then
   over_module messages messages 600 kernel/vm/messages.sh
   over_module doors-6.1 doors 600 kernel/vm/doors.sh --series 6.1
-  over_module doors-6.12 doors 300 kernel/vm/doors.sh --series 6.12 \
+  over_module doors-6.12 doors 600 kernel/vm/doors.sh --series 6.12 \
     --filter '*DoorEngine*:DoorOfTheKernel.*:DoorCall.*:DoorUnref*:DoorDescriptors.*'
 fi
 
