@@ -257,10 +257,9 @@ TEST(DoorOfTheKernel, FailsOnlyTheCallOfAClientWithAFullTable) {
 }
 
 TEST(DoorOfTheKernel, GivesEoverflowWhereTheClientHasNoRoomForAResult) {
+  static constexpr std::size_t kLong = std::size_t{8} << 20;
   struct Long {
-    Answer operator()(char*, size_t, door_desc_t*, uint_t) {
-      return std::string(std::size_t{64} << 20, 'r');
-    }
+    Answer operator()(char*, size_t, door_desc_t*, uint_t) { return std::string(kLong, 'r'); }
   };
   const ScopedServer server([] {
     choose("kernel");
@@ -268,11 +267,16 @@ TEST(DoorOfTheKernel, GivesEoverflowWhereTheClientHasNoRoomForAResult) {
     return make_door(procedure);
   });
   in_child([&] {
-    rlimit few{.rlim_cur = std::size_t{48} << 20, .rlim_max = RLIM_INFINITY};
+    EXPECT_EQ(call(server.door()).data.size(), kLong);
+    // Pages of address space, those that are taken first.
+    std::size_t taken = 0;
+    std::ifstream("/proc/self/statm") >> taken;
+    const std::size_t bytes = taken * static_cast<std::size_t>(::getpagesize()) + kLong / 2;
+    const rlimit few{.rlim_cur = bytes, .rlim_max = RLIM_INFINITY};
     ASSERT_EQ(::setrlimit(RLIMIT_AS, &few), 0);
     EXPECT_EQ(error_of(server.door()), EOVERFLOW);
   });
-  EXPECT_EQ(call(server.door()).data.size(), std::size_t{64} << 20) << "the server noticed nothing";
+  EXPECT_EQ(call(server.door()).data.size(), kLong) << "the server noticed nothing";
 }
 
 // A program that closes all that it has knows nothing of what the library has.
