@@ -37,9 +37,11 @@ namespace farcall {
 class Endpoint;
 
 namespace call {
+class Account;
 class ClientSession;
 class RequestBuffer;
 class ServerSession;
+struct Item;
 struct PortState;
 }  // namespace call
 
@@ -179,7 +181,8 @@ struct PortLimits {
 class Source {
  public:
   virtual ~Source() = default;
-  // It can be read, or has hung up. On whatever thread receives, or several; posts notices.
+  // It can be read, or has hung up. On whatever thread receives, or several; posts notices. Takes
+  // a little at a time: it is called again.
   virtual void on_readable() noexcept = 0;
 };
 
@@ -202,6 +205,10 @@ class EndpointOwner {
   // What a client's claim to be urgent is worth. On any thread of the port, with its lock held.
   [[nodiscard]] virtual std::uint8_t bounded(std::uint8_t claimed, const Credentials& caller,
                                              std::uint32_t origin) noexcept;
+  // Takes what clients have sent otherwise than by requests, and what a descriptor brings that has
+  // to wait for its turn (Port::listen): a request comes that is to be behind that. On a thread
+  // that receives.
+  virtual void take_sent_before() noexcept {}
   // Nobody holds the descriptors of one branch any more; `cookie` was the socket's (SO_COOKIE).
   virtual void branch_closed(std::uint64_t cookie) noexcept;
   // Somebody who holds a descriptor has sent others, for a purpose that is the owner's affair.
@@ -230,12 +237,16 @@ class Port {
   // Closes the port: waiting clients and later ones get peer_gone, calls in progress finish, and
   // every receive() ends with finished. Any thread may call it.
   void close() noexcept;
-  // Lets one thread of the port receive a notice, which comes from no client.
-  void post(std::shared_ptr<Endpoint> endpoint, std::uint8_t priority = 0);
-  // Listens to `fd` until forget(). Returns a number for it. Throws SystemError.
-  std::uint64_t listen(int fd, std::shared_ptr<Source> source);
+  // Lets one thread of the port receive a notice, which comes from no client, in the turn of
+  // `user`, or of this process's own.
+  void post(std::shared_ptr<Endpoint> endpoint, std::uint8_t priority = 0,
+            std::optional<uid_t> user = {});
+  // Listens to `fd` until forget(). What it brings is `user`'s, whose turn it takes, with that
+  // priority, where that user has had more of the threads' time than others who wait. Returns a
+  // number for it. Throws SystemError.
+  std::uint64_t listen(int fd, std::shared_ptr<Source> source, uid_t user, std::uint8_t priority);
   // Whether to listen to it for the time being.
-  void set_enabled(int fd, std::uint64_t source, bool on) noexcept;
+  void set_enabled(std::uint64_t source, bool on) noexcept;
   void forget(int fd, std::uint64_t source) noexcept;
   // Readable when there may be something to receive, for a thread that attends to no session.
   [[nodiscard]] int poll_descriptor() const noexcept;
@@ -360,6 +371,7 @@ class Incoming {
   [[nodiscard]] bool notice() const noexcept { return notice_; }
   [[nodiscard]] Endpoint* endpoint() const noexcept { return endpoint_.get(); }
   // The client as the kernel saw it when its session was opened.
+  // Of a notice only the user is known.
   [[nodiscard]] const Credentials& caller() const noexcept { return caller_; }
   // All that the kernel says of the client. Null for what wants no reply.
   [[nodiscard]] const CallerIdentity* identity() const noexcept;
@@ -422,8 +434,12 @@ class ServerThread {
   Outcome await_taken(call::ServerSession& session);
   Outcome reply_at_length(Incoming& incoming, std::span<const std::byte> data,
                           std::span<const int> descriptors, std::int64_t status);
+  inline bool has_arrived(call::ServerSession& session) noexcept;
+  bool linger(call::ServerSession& session) noexcept;
   bool look_due() noexcept;
   bool look_around(Incoming& incoming);
+  void take_notice(call::Item& item, Incoming& incoming) noexcept;
+  void charge() noexcept;
 
   std::shared_ptr<call::PortState> state_;
   WaitMode mode_;
@@ -433,8 +449,9 @@ class ServerThread {
   std::atomic<bool> receiving_{false};
   bool cancellable_ = false;
   bool restartable_ = false;
-  unsigned serves_ = 0;
   std::uint64_t looked_ = 0;
+  std::shared_ptr<call::Account> account_;  // of whom the thread works for
+  std::uint64_t since_ = 0;                 // it has done so; both in ticks()
   Outcome wait_outcome_ = Outcome::ok;
 };
 

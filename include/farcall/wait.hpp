@@ -233,11 +233,27 @@ class Waiter {
     return wait_long(mine, peer, deadline, ReadyRef(ready), since);
   }
 
+  // Looks for a moment at a peer that runs on another processor, without any system call: for who
+  // has others to turn to.
+  template <class Ready>
+  bool glance(const WaitState& peer, Ready ready) {
+    if (ready()) return true;
+    if (mode_ == WaitMode::block || peer.processor.load(std::memory_order_relaxed) == processor_)
+      return false;
+    for (unsigned i = 0; i < kQuickLooks; ++i)
+      if (ready()) return true;
+    return false;
+  }
   // As wait(), but ends with would_block instead of sleeping: for who has other things to do
   // than to sleep on this one.
   template <class Ready>
   Outcome linger(WaitState& mine, const WaitState& peer, Ready ready) {
     if (look(peer, ready)) return Outcome::ok;
+    return linger_on(mine, peer, ready);
+  }
+  // The same for who has looked.
+  template <class Ready>
+  Outcome linger_on(WaitState& mine, const WaitState& peer, Ready ready) {
     return linger_long(mine, peer, ReadyRef(ready));
   }
   // After linger() ended with would_block: tells when its wait is over in the end, so that the

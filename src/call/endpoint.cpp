@@ -223,7 +223,7 @@ class SessionWatch final : public Watch {
   void on_readable(std::uint32_t events) noexcept override {
     const auto port = port_.lock();
     if (!port) return;
-    if (SessionPointer left = port->on_event(id_, events)) port->queue({std::move(left), nullptr});
+    if (SessionPointer left = port->on_event(id_, events)) port->queue(std::move(left));
   }
 
  private:
@@ -263,18 +263,17 @@ void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
                             .groups = groups_of_peer(answers)};
     const std::lock_guard guard(lock);
     if (closed || endpoint->closed()) return;
-    const auto users = per_user.find(sender.uid);
-    if (sessions.size() >= limits.sessions ||
-        (users != per_user.end() && users->second >= limits.sessions_per_user))
+    AccountPointer account = waiting.account(sender.uid);
+    if (sessions.size() >= limits.sessions || account->sessions >= limits.sessions_per_user)
       return refuse(EAGAIN);
     session =
         std::make_shared<ServerSession>(std::move(memory), std::move(sockets), std::move(identity),
-                                        next_id++, endpoint, mode, std::move(held));
+                                        next_id++, endpoint, mode, std::move(held), account);
     Waiter::park_on_descriptor(session->control().server);
     session->set_terms(endpoint->terms_);
     Entry& entry = sessions[session->id];
     entry.session = session;
-    ++per_user[sender.uid];
+    ++account->sessions;
     entry.death.start(session->socket(), EPOLLRDHUP | EPOLLET,
                       std::make_shared<SessionWatch>(weak_from_this(), session->id));
     listen(session->socket(), session->id, EPOLLIN | EPOLLET);

@@ -152,7 +152,7 @@ bool FutexMultiWait::set_relay() noexcept {
 }
 
 FutexMultiWait::~FutexMultiWait() {
-  if (const SessionPointer session = end()) port_.queue({.session = session, .notice = nullptr});
+  if (const SessionPointer session = end()) port_.queue(session);
 }
 
 Outcome FutexMultiWait::sleep(Deadline deadline, bool cancellable) {
@@ -189,7 +189,7 @@ SessionPointer FutexMultiWait::end() noexcept {
     else if (!first)
       first = std::move(session);
     else
-      port_.queue({.session = std::move(session), .notice = nullptr});
+      port_.queue(std::move(session));
   }
   state_.active.store(false, std::memory_order_seq_cst);
   return first;

@@ -28,7 +28,7 @@ PortState::PortState(const PortLimits& port_limits, WaitMode wait_mode)
   epoll = PrivateFd(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
   if (!epoll) throw_errno("epoll_create1");
   closing = PrivateFd(UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
-  queued = PrivateFd(UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE)));
+  queued = PrivateFd(UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
   if (!closing || !queued) throw_errno("eventfd");
   listen(closing.get(), kClosing, EPOLLIN);
   listen(queued.get(), kQueued, EPOLLIN);
@@ -45,157 +45,28 @@ SessionPointer PortState::find(std::uint64_t id) {
   return found == sessions.end() ? nullptr : found->second.session;
 }
 
-void PortState::queue(Item item) noexcept {
-  const int priority = item.priority();
-  const SessionPointer session = item.session;
-  bool queued_it = false;
-  try {
-    const std::lock_guard guard(lock);
-    // What is there when it closes is dropped; nobody would take what comes later.
-    if (!closed) {
-      if (session && limits.by_priority && session->ready_after_others())
-        late.push_back(std::move(item));
-      else
-        waiting.emplace(-priority, std::move(item));
-      backlog.store(waiting.size() + late.size(), std::memory_order_relaxed);
-      queued_it = true;
-    }
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): its client is told
-  }
-  if (!queued_it) {
-    if (session) drop(session);
-    return;
-  }
-  const std::uint64_t one = 1;
-  // By a system call that is no point of cancellation: threads come by that are about to leave.
-  ::syscall(SYS_write, queued.get(), &one, sizeof one);
-}
-
-void PortState::admit_late() {
-  for (Item& item : late) {
-    const int priority = item.priority();
-    waiting.emplace(-priority, std::move(item));
-  }
-  late.clear();
-}
-
-// Whoever takes something has just listened to all.
-PortState::Item PortState::take_queued() {
-  const std::lock_guard guard(lock);
-  admit_late();
-  while (!waiting.empty()) {
-    std::uint64_t one = 0;
-    (void)!::read(queued.get(), &one, sizeof one);
-    Item item = std::move(waiting.begin()->second);
-    waiting.erase(waiting.begin());
-    backlog.store(waiting.size(), std::memory_order_relaxed);
-    return item;
-  }
-  return {};
-}
-
-// Something came from a client. Returns its session if there is a request to take.
-SessionPointer PortState::on_event(std::uint64_t id, std::uint32_t events) {
-  SessionPointer session = find(id);
-  if (!session) {
-    std::shared_ptr<Source> source;
-    {
-      const std::lock_guard guard(lock);
-      const auto found = sources.find(id);
-      if (found != sources.end()) source = found->second;
-    }
-    if (source) source->on_readable();
-    return nullptr;
-  }
-  if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) session->tell_gone();
-  if (!session->claim()) return nullptr;  // the owner looks again when it leaves
-  // What a client has sent one way before it went is still to be taken.
-  if (over(*session) && !session->ready_one_way()) {
-    drop(session);
-    return nullptr;
-  }
-  if (session->ready()) return session;
-  release(session);
-  return nullptr;
-}
-
-bool PortState::lacks_threads() const noexcept {
-  if (sleeping.load(std::memory_order_relaxed) != 0) return false;
-  pollfd any{.fd = epoll.get(), .events = POLLIN, .revents = 0};
-  return backlog.load(std::memory_order_relaxed) != 0 || ::poll(&any, 1, 0) > 0;
-}
-
-PortState::Item PortState::sort(std::span<const epoll_event> events, bool& closing_too) {
-  Item only;
-  for (const epoll_event& event : events) {
-    if (event.data.u64 == kClosing) {
-      closing_too = true;
-    } else if (event.data.u64 == kQueued) {
-      if (backlog.load(std::memory_order_relaxed) != 0) continue;
-      // Somebody has taken it without looking at the count.
-      std::uint64_t one = 0;
-      (void)!::read(queued.get(), &one, sizeof one);
-    } else {
-      // What this brings may be a notice, which is queued at once: it came later.
-      if (only) queue(std::exchange(only, {}));
-      SessionPointer session = on_event(event.data.u64, event.events);
-      if (!session) continue;
-      only = {.session = std::move(session), .notice = nullptr};
-      if (limits.by_priority && only.session->ready_after_others()) queue(std::exchange(only, {}));
-    }
-  }
-  if (only && backlog.load(std::memory_order_relaxed) != 0) queue(std::exchange(only, {}));
-  return only;
-}
-
-PortState::Item PortState::look() {
-  if (backlog.load(std::memory_order_relaxed) == 0) {
-    std::array<epoll_event, kBatch> events;
-    // By a system call that is no point of cancellation, and so needs no guard: mostly nobody is
-    // there.
-    const timespec none{};
-    const long found = ::syscall(SYS_epoll_pwait2, epoll.get(), events.data(), batch(), &none,
-                                 nullptr, std::size_t{0});
-    if (found <= 0) return {};
-    const NoCancel guard;
-    bool closing_too = false;
-    Item only = sort(std::span(events).first(static_cast<std::size_t>(found)), closing_too);
-    if (only && !closing_too) return only;
-    if (only) queue(std::move(only));
-  }
-  Outcome outcome;
-  return next(Deadline::now(), outcome, {});
-}
-
-[[gnu::hot]] PortState::Item PortState::next(Deadline deadline, Outcome& outcome, Sleeping how) {
+[[gnu::hot]] Item PortState::next(Deadline deadline, Outcome& outcome, Sleeping how) {
   // Of all system calls here only the wait is a point of cancellation.
   const NoCancel guard;
   std::array<epoll_event, kBatch> events;
-  const std::size_t most = batch();
-  for (;;) {
-    if (backlog.load(std::memory_order_relaxed) != 0) {
-      // Before the first of those that wait is taken, all others who have rung are among them.
-      bool closing_too = false;
-      constexpr int kMostRounds = 64;
-      std::size_t count = limits.by_priority ? most : 0;
-      for (int round = 0; round < kMostRounds && count == most; ++round) {
-        const int found = ::epoll_wait(epoll.get(), events.data(), static_cast<int>(most), 0);
-        count = found > 0 ? static_cast<std::size_t>(found) : 0;
-        if (Item only = sort(std::span(events).first(count), closing_too)) queue(std::move(only));
-      }
-      if (Item item = take_queued()) return item;
-    }
+  for (bool looked = false;; looked = true) {
+    if (backlog.load(std::memory_order_relaxed) != 0)
+      if (Item item = next_waiting()) return item;
+    // Events that come without end, and bring nothing, keep nobody from deadlines and signals.
+    if (looked && is_over(deadline, how, outcome)) return {};
     bool only_look = deadline.is_now();
     if (!only_look && how.restartable && !limits.by_priority && multi_wait.pays()) {
       FutexMultiWait wait(*this);
       if (wait.active()) {
         const Counted asleep(&sleeping);
+        const std::uint64_t since = ticks();
         outcome = wait.sleep(deadline, how.cancellable);
-        Item item{.session = wait.end(), .notice = nullptr};
-        if (outcome == Outcome::ok) multi_wait.account(static_cast<bool>(item));
-        if (item) {
-          if (backlog.load(std::memory_order_relaxed) == 0) return item;
-          queue(std::move(item));
+        has_slept(since);
+        SessionPointer session = wait.end();
+        if (outcome == Outcome::ok) multi_wait.account(static_cast<bool>(session));
+        if (session) {
+          if (backlog.load(std::memory_order_relaxed) == 0) return alone(item_of(session));
+          queue(std::move(session));
           continue;
         }
         if (outcome == Outcome::interrupted) return {};
@@ -205,6 +76,7 @@ PortState::Item PortState::look() {
     const Deadline until = only_look ? Deadline::now() : deadline;
     timespec left = until.left();
     int cancel_state = 0;
+    const std::size_t most = batch();
     const Counted asleep(only_look ? nullptr : &sleeping);
     std::optional<HeldSignals> held;
     bool interrupted = false;
@@ -220,6 +92,7 @@ PortState::Item PortState::look() {
     pollfd any{.fd = epoll.get(), .events = POLLIN, .revents = 0};
     const timespec* const time = until.is_never() && !interrupted ? nullptr : &left;
     const sigset_t* const mask = held ? held->before() : nullptr;
+    const std::uint64_t since = ticks();
     if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
     int count =
         exact ? ::ppoll(&any, 1, time, mask)
@@ -227,6 +100,7 @@ PortState::Item PortState::look() {
     const int error = errno;  // handlers may run now
     if (cancellable) ::pthread_setcancelstate(cancel_state, nullptr);
     held.reset();
+    has_slept(since);
     if (count > 0 && exact) {
       count = ::epoll_wait(epoll.get(), events.data(), static_cast<int>(most), 0);
       if (count == 0) continue;  // somebody else has taken it
@@ -254,7 +128,7 @@ PortState::Item PortState::look() {
       outcome = Outcome::finished;
       return {};
     }
-    if (only) return only;
+    if (only) return alone(std::move(only));
   }
 }
 
@@ -271,7 +145,7 @@ PortState::Item PortState::look() {
   if (gone && !session->ready_one_way())
     drop(session);
   else if (session->ready())
-    queue({.session = session, .notice = nullptr});
+    queue(session);
   else
     release(session);
 }
@@ -284,8 +158,7 @@ void PortState::drop(const SessionPointer& session) noexcept {
     const std::lock_guard guard(lock);
     dropped = sessions.extract(session->id);
     if (dropped.empty()) return;
-    const auto user = per_user.find(session->caller.uid);
-    if (--user->second == 0) per_user.erase(user);
+    --session->account->sessions;
   }
   ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, session->socket(), nullptr);
   multi_wait.wake();  // who waits refers to the session
@@ -300,16 +173,14 @@ void PortState::close_sessions(const Endpoint* endpoint) noexcept {
         if (entry.session->claim()) idle_ones.push_back(entry.session);
     // Those that wait for a thread are claimed already.
     admit_late();
-    for (auto item = waiting.begin(); item != waiting.end();) {
-      const SessionPointer& session = item->second.session;
-      if (session && (endpoint == nullptr || session->endpoint.get() == endpoint)) {
-        idle_ones.push_back(session);
-        item = waiting.erase(item);
-      } else {
-        ++item;
-      }
-    }
-    backlog.store(waiting.size(), std::memory_order_relaxed);
+    std::vector<Item> unwanted;
+    waiting.extract(
+        [endpoint](const Item& item) {
+          return item.session && (endpoint == nullptr || item.session->endpoint.get() == endpoint);
+        },
+        unwanted);
+    for (const Item& item : unwanted) idle_ones.push_back(item.session);
+    tell_queued();
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): those close later
   }
   for (const SessionPointer& session : idle_ones) drop(session);
@@ -328,15 +199,8 @@ void PortState::close() noexcept {
   std::vector<Item> notices;  // destroyed without the lock
   try {
     const std::lock_guard guard(lock);
-    for (auto item = waiting.begin(); item != waiting.end();) {
-      if (!item->second.notice) {
-        ++item;
-        continue;
-      }
-      notices.push_back(std::move(item->second));
-      item = waiting.erase(item);
-    }
-    backlog.store(waiting.size() + late.size(), std::memory_order_relaxed);
+    waiting.extract([](const Item& item) { return item.notice || item.source; }, notices);
+    tell_queued();
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): they stay, and it with them
   }
   const std::uint64_t one = 1;
@@ -389,16 +253,31 @@ bool Port::has_idle_thread() const noexcept {
 
 void Port::close() noexcept { state_->close(); }
 
-void Port::post(std::shared_ptr<Endpoint> endpoint, std::uint8_t priority) {
-  state_->queue({.session = nullptr, .notice = std::move(endpoint), .notice_priority = priority});
+void Port::post(std::shared_ptr<Endpoint> endpoint, std::uint8_t priority,
+                std::optional<uid_t> user) {
+  call::Item item;
+  {
+    const std::lock_guard guard(state_->lock);
+    item.account = state_->waiting.account(user.value_or(::geteuid()));
+  }
+  item.notice = std::move(endpoint);
+  item.priority = priority;
+  state_->queue(std::move(item));
 }
 
-std::uint64_t Port::listen(int fd, std::shared_ptr<Source> source) {
+std::uint64_t Port::listen(int fd, std::shared_ptr<Source> source, uid_t user,
+                           std::uint8_t priority) {
   std::uint64_t id = 0;
   {
     const std::lock_guard guard(state_->lock);
     id = state_->next_id++;
-    state_->sources.emplace(id, std::move(source));
+    state_->sources.emplace(
+        id, std::make_shared<call::ListenedSource>(call::ListenedSource{
+                .source = std::move(source),
+                .account = state_->waiting.account(user),
+                .fd = fd,
+                .id = id,
+                .priority = state_->limits.by_priority ? priority : std::uint8_t{0}}));
   }
   try {
     state_->listen(fd, id, EPOLLIN);
@@ -410,20 +289,22 @@ std::uint64_t Port::listen(int fd, std::shared_ptr<Source> source) {
   return id;
 }
 
-void Port::set_enabled(int fd, std::uint64_t source, bool on) noexcept {
-  // Nothing that is not wanted can be told so often that it does harm: errors and hang-ups are told
-  // in any case, hence the edge.
-  epoll_event event{.events = on ? std::uint32_t{EPOLLIN} : EPOLLET, .data = {.u64 = source}};
-  ::epoll_ctl(state_->epoll.get(), EPOLL_CTL_MOD, fd, &event);
+void Port::set_enabled(std::uint64_t source, bool on) noexcept {
+  const std::lock_guard guard(state_->lock);
+  const auto found = state_->sources.find(source);
+  if (found == state_->sources.end()) return;
+  found->second->enabled = on;
+  state_->listen_as_wanted(*found->second);
 }
 
 void Port::forget(int fd, std::uint64_t source) noexcept {
   ::epoll_ctl(state_->epoll.get(), EPOLL_CTL_DEL, fd, nullptr);
-  std::shared_ptr<Source> last;  // destroyed without the lock
+  std::shared_ptr<call::ListenedSource> last;  // destroyed without the lock
   const std::lock_guard guard(state_->lock);
   const auto found = state_->sources.find(source);
   if (found == state_->sources.end()) return;
   last = std::move(found->second);
+  last->fd = -1;
   state_->sources.erase(found);
 }
 

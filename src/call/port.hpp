@@ -10,6 +10,10 @@
 // The reactor lets sessions in, and is told of clients that go; so neither waits for a thread that
 // is free.
 //
+// What comes is gathered from the port's epoll descriptor, many at once, and queued by user
+// (fair_queue.hpp). Who rings again and again and asks for nothing is listened to ever more seldom
+// (vain_bells.cpp).
+//
 // Threads with nothing to do sleep on the port's epoll descriptor, where packets ring; but where a
 // port has few sessions one of them sleeps on the futexes of all (futex_multi_wait.hpp).
 #pragma once
@@ -18,9 +22,11 @@
 
 #include <atomic>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 
+#include "call/fair_queue.hpp"
 #include "call/futex_multi_wait.hpp"
 #include "call/server_session.hpp"
 #include "process/reactor.hpp"
@@ -43,22 +49,36 @@ class Counted {
   std::atomic<int>* const count_;
 };
 
+// A descriptor that a port listens to beside its clients. Protected by the port's lock.
+struct ListenedSource {
+  std::shared_ptr<Source> source;
+  AccountPointer account;
+  int fd;  // -1: it has been forgotten
+  std::uint64_t id;
+  std::uint8_t priority;  // with which it waits
+  bool enabled = true;    // its owner wants to hear of it
+  bool waiting = false;   // it waits for a turn, and is not listened to meanwhile
+};
+
+// Tells when the next rest is over.
+struct Alarm {
+  PrivateFd timer;
+  Registration registration;
+  std::int64_t at = 0;  // 0: it is not set
+};
+// Sessions that have rung in vain too often, and are not listened to for a while. Protected by the
+// port's lock.
+struct Resting {
+  std::multimap<std::int64_t, std::uint64_t> until;  // the moment, the session's id
+  std::unique_ptr<Alarm> alarm;                      // while there are any
+};
+
 struct PortState : std::enable_shared_from_this<PortState> {
   static constexpr std::uint64_t kClosing = 1;
   static constexpr std::uint64_t kQueued = 2;
   static constexpr std::uint64_t kFirstSession = 3;
   static constexpr std::size_t kBatch = 32;
 
-  // What waits for a thread: a session, claimed, with something to do; or else a notice.
-  struct Item {
-    SessionPointer session;
-    std::shared_ptr<Endpoint> notice;
-    std::uint8_t notice_priority = 0;
-    [[nodiscard]] std::uint8_t priority() const noexcept {
-      return session ? session->priority() : notice_priority;
-    }
-    explicit operator bool() const noexcept { return session || notice; }
-  };
   struct Sleeping {
     bool cancellable = false;                // it is a cancellation point
     bool restartable = false;                // signal handlers need not end it
@@ -73,8 +93,10 @@ struct PortState : std::enable_shared_from_this<PortState> {
   PortState(const PortState&) = delete;
   PortState& operator=(const PortState&) = delete;
 
-  // What is asked for at once: where the most urgent goes first, all of those who have rung.
-  [[nodiscard]] std::size_t batch() const noexcept { return limits.by_priority ? kBatch : 1; }
+  // How many events are asked for at once: one, where other threads sleep who may take the others.
+  [[nodiscard]] std::size_t batch() const noexcept {
+    return limits.by_priority || sleeping.load(std::memory_order_relaxed) == 0 ? kBatch : 1;
+  }
   void listen(int fd, std::uint64_t id, std::uint32_t events) const;
   // A client's memory and socket, two descriptors, have come through an endpoint: answers with a
   // session, or its refusal. Throws SystemError for what is wrong with them.
@@ -83,17 +105,38 @@ struct PortState : std::enable_shared_from_this<PortState> {
   SessionPointer find(std::uint64_t id);
   // Something to do, the session claimed for the caller; or nothing, and `outcome` says why.
   Item next(Deadline deadline, Outcome& outcome, Sleeping how);
-  // The same at once, for a thread that has a client already.
-  Item look();
+  // Whoever's turn it is of those that are known to wait; or nobody.
+  Item take_waiting();
+  Item next_waiting();
+  void has_slept(std::uint64_t since) noexcept;
+  [[nodiscard]] bool is_over(Deadline deadline, const Sleeping& how,
+                             Outcome& outcome) const noexcept;
+  // Somebody is served for whom nobody else has waited.
+  Item alone(Item item) noexcept;
+  // For a thread that attends to that session: whether somebody else's turn has come.
+  bool others_precede(const ServerSession& session) noexcept;
   // Whether somebody waits for a thread while none waits for a client.
   [[nodiscard]] bool lacks_threads() const noexcept;
+  // Queues all that has come, untold.
+  void gather() noexcept;
   // Queues what has come, except for a single thing when nothing else waits.
   Item sort(std::span<const epoll_event> events, bool& closing_too);
   SessionPointer on_event(std::uint64_t id, std::uint32_t events);
-  // For some thread of the port.
-  void queue(Item item) noexcept;
-  Item take_queued();
-  void admit_late();
+  void on_source(const std::shared_ptr<ListenedSource>& source);
+  void serve(const std::shared_ptr<ListenedSource>& source);
+  void listen_again(ListenedSource& source) noexcept;
+  void hear_what_came_before(Item item);
+  void listen_as_wanted(const ListenedSource& source) const noexcept;  // with the lock held
+  [[nodiscard]] Item item_of(SessionPointer session) const;
+  // For some thread of the port. `told`: at once; else who calls takes something, or tells.
+  // False: there was no memory for it; a session has been dropped.
+  bool queue(Item item, bool told = true) noexcept;
+  void queue(SessionPointer session) noexcept { queue(item_of(std::move(session))); }
+  void admit_late() noexcept;
+  void tell_queued() noexcept;  // with the lock held
+  // A session has rung, and there was nothing for which its owner or a new one was needed.
+  void rung_in_vain(ServerSession& session) noexcept;
+  void end_rests() noexcept;
   // The session goes to whichever thread comes next, if there is something to do; its owner calls.
   void release(const SessionPointer& session) noexcept;
   void drop(const SessionPointer& session) noexcept;
@@ -108,19 +151,21 @@ struct PortState : std::enable_shared_from_this<PortState> {
   const std::uint64_t generation = process::generation();
   PrivateFd epoll;
   PrivateFd closing;
-  PrivateFd queued;  // counts what was put into `waiting`
+  PrivateFd queued;  // readable as long as somebody waits in `waiting`
   std::atomic<bool> closed{false};
   std::atomic<int> sleeping{0};         // threads that wait for any client to ring
   std::atomic<int> confirming{0};       // threads that wait for a client to have taken descriptors
-  std::atomic<std::size_t> backlog{0};  // what `waiting` holds
+  std::atomic<std::size_t> backlog{0};  // what `waiting` and `late` hold
+  std::atomic<std::uint64_t> gathered{0};  // when, in ticks()
   FutexMultiWaitState multi_wait;
 
   mutable std::mutex lock;  // protects all below
   std::unordered_map<std::uint64_t, Entry> sessions;
-  std::unordered_map<uid_t, std::size_t> per_user;
-  std::multimap<int, Item> waiting;  // by falling priority
-  std::vector<Item> late;            // to wait behind all that has come, known here or not
-  std::unordered_map<std::uint64_t, std::shared_ptr<Source>> sources;
+  FairQueue waiting;
+  std::vector<Item> late;  // to wait behind all that has come, known here or not
+  bool queued_told = false;
+  std::unordered_map<std::uint64_t, std::shared_ptr<ListenedSource>> sources;
+  Resting resting;
   std::vector<std::weak_ptr<Endpoint>> endpoints;
   std::vector<const std::atomic<bool>*> threads;  // for each, whether it receives
   std::uint64_t next_id = kFirstSession;

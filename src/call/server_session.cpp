@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -41,6 +42,7 @@ bool ServerSession::may_keep(std::size_t count) noexcept {
 }
 
 Outcome ServerSession::take(const Destination& to, Request& request) {
+  if (copying_) return go_on_copying(to, request);
   const Turn found = this->turn();
   Turn turn = found;
   turn.flags &= static_cast<std::uint8_t>(~kAfterOthers);
@@ -54,20 +56,26 @@ Outcome ServerSession::take(const Destination& to, Request& request) {
   begin(turn, request);
   int refusal = 0;
   const Outcome outcome = take_data(turn, to, request, refusal);
+  if (outcome == Outcome::ok && copying_ && nothing_left()) {
+    copying_->request = request;
+    return go_on_copying(to, request);
+  }
   kept_.clear();
   if (outcome != Outcome::ok) return outcome;
   if (!nothing_left()) return Outcome::broken;  // all that comes before a request is for it
-  if (refusal != 0) {
-    close_later(caller.uid, std::move(to.descriptors));
-    if (!request.wants_reply) return Outcome::broken;
-    refuse(refusal);
-    return Outcome::would_block;
-  }
+  if (refusal != 0) return answer_refused(refusal, to, request);
   if (!request.wants_reply) {
     answer(turn.number);
-    transfer_.exchanged();
+    exchanged();
   }
   return Outcome::ok;
+}
+
+Outcome ServerSession::answer_refused(int error, const Destination& to, const Request& request) {
+  close_later(caller.uid, std::move(to.descriptors));
+  if (!request.wants_reply) return Outcome::broken;
+  refuse(error);
+  return Outcome::would_block;
 }
 
 Outcome ServerSession::take_data(const Turn& turn, const Destination& to, Request& request,
@@ -97,26 +105,76 @@ Outcome ServerSession::take_data(const Turn& turn, const Destination& to, Reques
     return Outcome::ok;
   }
   if (size > transfer_.capacity()) return Outcome::broken;
-  refusal = take_long(size, to, request);
+  refusal = begin_long(size, to);
   return Outcome::ok;
 }
 
 // Returns the errno that the request is to be refused with, before anything has been copied; or 0.
-int ServerSession::take_long(std::size_t size, const Destination& to, Request& request) {
+int ServerSession::begin_long(std::size_t size, const Destination& to) {
   if (size > to.limits.request_bytes) return E2BIG;
   if (const auto owner = endpoint->owner())
     if (const int error = owner->admit(size, to.descriptors.size()); error != 0) return error;
   constexpr std::size_t kLong = std::size_t{4} << 20;  // a millisecond's work
   if (size >= kLong && to.observer != nullptr) to.observer->busy(*endpoint);
-  if (!to.large) to.large = std::make_unique<RequestBuffer>();
-  std::byte* into = to.large->reserve(size, bytes_charged(size, to.limits.bytes_per_user));
+  auto begun = std::make_unique<Copying>(account);
+  begun->into = to.large ? std::move(to.large) : std::make_unique<RequestBuffer>();
+  std::byte* into =
+      begun->into->reserve(size, bytes_charged(size, to.limits.bytes_per_user), caller.uid);
   if (into == nullptr) return E2BIG;
-  request.data = {into, size};
-  return transfer_.read(request.data) ? 0 : EFAULT;
+  begun->data = {into, size};
+  copying_ = std::move(begun);
+  return 0;
+}
+
+// Piece by piece, as long as nobody else waits who goes first.
+Outcome ServerSession::go_on_copying(const Destination& to, Request& request) {
+  constexpr std::size_t kPiece = std::size_t{128} << 10;
+  Copying& copy = *copying_;
+  if (to.descriptors.empty()) to.descriptors = std::move(copy.descriptors);
+  request = copy.request;
+  copying_now_.store(true, std::memory_order_relaxed);
+  std::uint64_t since = ticks();
+  bool read = true;
+  while (read && copy.done < copy.data.size()) {
+    if (request.wants_reply && gone.load(std::memory_order_relaxed)) return Outcome::peer_gone;
+    const auto piece =
+        copy.data.subspan(copy.done).first(std::min(kPiece, copy.data.size() - copy.done));
+    read = transfer_.read(piece, copy.done);
+    copy.done += piece.size();
+    if (ticks() - since < kTicksPerTurn || copy.done == copy.data.size()) continue;
+    if (to.others_first()) {
+      copy.descriptors = std::move(to.descriptors);
+      return Outcome::would_block;
+    }
+    since = ticks();
+  }
+  return end_copying(read, to, request);
+}
+
+Outcome ServerSession::end_copying(bool read, const Destination& to, Request& request) {
+  const std::unique_ptr<Copying> copied = std::move(copying_);
+  copying_now_.store(false, std::memory_order_relaxed);
+  kept_.clear();
+  request.data = copied->data;
+  if (to.large) to.large->free();
+  to.large = std::move(copied->into);
+  if (!read) return answer_refused(EFAULT, to, request);
+  if (!request.wants_reply) {
+    answer(number_.load(std::memory_order_relaxed));
+    exchanged();
+  }
+  return Outcome::ok;
+}
+
+// Whose memory is large, and perhaps nobody else's any more, takes long to be rid of.
+void ServerSession::drop_transfer() noexcept {
+  const std::size_t size = transfer_.capacity();
+  transfer_.charge = {};
+  free_later(caller.uid, size, std::exchange(transfer_, {}));
 }
 
 void ServerSession::refuse(int error) noexcept {
-  transfer_ = {};  // as the client does
+  drop_transfer();  // as the client does
   slot().extra = error;
   answer(number_.load(std::memory_order_relaxed), 0, kRefused);
 }
@@ -128,7 +186,7 @@ bool ServerSession::reply(std::span<const std::byte> data, std::span<const int> 
   prepare({.extra = status, .data = data, .descriptors = descriptors, .deadline = Deadline::now()},
           turn);
   give_turn(turn, control().server, control().client);
-  transfer_.exchanged();
+  exchanged();
   return (turn.flags & kDescriptors) != 0;
 }
 

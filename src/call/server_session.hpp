@@ -3,9 +3,11 @@
 // The server's half of a session: what the threads of a port take requests out of.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
+#include "call/fair_queue.hpp"
 #include "call/request_buffer.hpp"
 #include "call/session.hpp"
 #include "process/background.hpp"
@@ -20,26 +22,58 @@ struct Destination {
   const PortLimits& limits;
   ReceivedFds& descriptors;
   ClientDeathObserver* observer;
+  const std::function<bool()>& others_first;  // asked when the thread has copied for a turn
+};
+
+// A long request of which a part has been copied. Whoever takes it goes on where the last one has
+// stopped, with what that one has read.
+struct Copying {
+  explicit Copying(AccountPointer whose) noexcept : account(std::move(whose)) {
+    account->copies.fetch_add(1, std::memory_order_relaxed);
+  }
+  ~Copying() { account->copies.fetch_sub(1, std::memory_order_relaxed); }
+  Copying(const Copying&) = delete;
+  Copying& operator=(const Copying&) = delete;
+
+  const AccountPointer account;
+  Request request;
+  std::span<std::byte> data;
+  std::unique_ptr<RequestBuffer> into;
+  ReceivedFds descriptors;
+  std::size_t done = 0;
 };
 
 class ServerSession final : public SessionBase {
  public:
   ServerSession(Mapping memory, SessionSockets sockets, CallerIdentity sender, std::uint64_t number,
-                std::shared_ptr<Endpoint> way_in, WaitMode mode, Charge held)
+                std::shared_ptr<Endpoint> way_in, WaitMode mode, Charge held,
+                AccountPointer its_account)
       : SessionBase(std::move(memory), std::move(sockets), mode),
         caller(sender.effective),
         id(number),
         endpoint(std::move(way_in)),
+        account(std::move(its_account)),
         identity_(std::move(sender)),
         own_user_(process::is_own(caller.uid)),
         charge_(std::move(held)) {}
   // Packets that nobody has taken may hold anything.
   ~ServerSession() {
+    drop_transfer();
+    if (copying_) copying_->into->free();
     close_later(caller.uid, std::move(sockets_.theirs));
     close_later(caller.uid, std::move(sockets_.mine), std::move(charge_));
   }
 
-  [[nodiscard]] bool ready() const noexcept { return is_request(turn()); }
+  [[nodiscard]] bool ready() const noexcept { return copying() || is_request(turn()); }
+  // Whether its request has been copied in part. relaxed: claim() and release() order it.
+  [[nodiscard]] bool copying() const noexcept {
+    return copying_now_.load(std::memory_order_relaxed);
+  }
+  // Whether that goes on before others of its user are served, who has more such requests. Each
+  // takes memory: so of one user's there are no more at a time than threads, and one.
+  [[nodiscard]] bool is_one_of_several_copies() const noexcept {
+    return copying() && account->copies.load(std::memory_order_relaxed) > 1;
+  }
   // For its owner.
   [[nodiscard]] bool arrived() const noexcept { return is_request(Turn::unpack(look())); }
   [[nodiscard]] bool is_request(Turn now) const noexcept {
@@ -47,9 +81,11 @@ class ServerSession final : public SessionBase {
     return now.kind == Kind::request || now.kind == Kind::one_way;
   }
   [[nodiscard]] bool ready_after_others() const noexcept {
-    return (turn().flags & kAfterOthers) != 0;
+    return (turn().flags & kAfterOthers) != 0 && !copying();
   }
+  // For its owner.
   [[nodiscard]] bool ready_one_way() const noexcept {
+    if (copying_) return !copying_->request.wants_reply;
     return ready() && turn().kind == Kind::one_way;
   }
   // As far as the endpoint's owner believes it.
@@ -66,7 +102,9 @@ class ServerSession final : public SessionBase {
   // kInlineBytes. False: it is, or makes no sense, and take() is to follow.
   bool take_short(std::byte* into, Request& request) noexcept {
     const Turn turn = this->turn();
-    if (turn.size > kInlineBytes || (turn.flags & ~kAfterOthers) != 0 || turn.kind == Kind::done)
+    const bool unusual = copying_now_.load(std::memory_order_relaxed);
+    if (turn.size > kInlineBytes || ((turn.flags & ~kAfterOthers) | int{unusual}) != 0 ||
+        turn.kind == Kind::done)
       return false;
     if (turn.kind != Kind::request && !claim_one_way(turn)) return false;
     begin(turn, request);
@@ -75,15 +113,15 @@ class ServerSession final : public SessionBase {
     if (!request.wants_reply) answer(turn.number);
     return true;
   }
-  // Takes any. would_block: there is none to serve after all, but the session goes on. Else, where
-  // not ok, the session is to be closed.
+  // Takes any. would_block: there is none to serve after all, or others who wait for a thread go
+  // first, but the session goes on. Else, where not ok, the session is to be closed.
   Outcome take(const Destination& to, Request& request);
   // A reply of no more than kInlineBytes.
   [[gnu::always_inline]] void reply_shortly(std::span<const std::byte> data,
                                             std::int64_t status) noexcept {
     fill_slot(status, data);
     answer(number_.load(std::memory_order_relaxed), static_cast<std::uint16_t>(data.size()));
-    transfer_.exchanged();
+    exchanged();
   }
   // Any other. Throws SystemError: ETIMEDOUT where the client takes nothing out of its socket.
   // True: the client is to say whether it has taken the descriptors.
@@ -138,9 +176,21 @@ class ServerSession final : public SessionBase {
   const Credentials caller;
   const std::uint64_t id;
   const std::shared_ptr<Endpoint> endpoint;
+  const AccountPointer account;
   std::atomic<bool> gone{false};
   std::atomic<bool> in_multi_wait{false};
   unsigned parks = 0;  // how often it was left to its doorbell; its owner's
+  // How often it has rung since a request of that number was taken, and rested since. relaxed, by
+  // whatever thread: one more or less makes no difference.
+  struct VainBells {
+    std::atomic<std::uint32_t> number{0};
+    std::atomic<unsigned> count{0};
+    std::atomic<unsigned> rests{0};
+  } vain;
+  [[nodiscard]] std::uint32_t last_taken() const noexcept {
+    return number_.load(std::memory_order_relaxed);
+  }
+  bool resting = false;  // protected by the port's lock
 
  private:
   // What is the same for requests of all sizes.
@@ -175,7 +225,15 @@ class ServerSession final : public SessionBase {
     return own_user_ ? Charge::exempt() : Charge(Resource::bytes, caller.uid, bytes, most);
   }
   Outcome take_data(const Turn& turn, const Destination& to, Request& request, int& refusal);
-  int take_long(std::size_t size, const Destination& to, Request& request);
+  int begin_long(std::size_t size, const Destination& to);
+  Outcome go_on_copying(const Destination& to, Request& request);
+  Outcome end_copying(bool read, const Destination& to, Request& request);
+  Outcome answer_refused(int error, const Destination& to, const Request& request);
+  void exchanged() noexcept {
+    if (transfer_.capacity() > TransferMemory::kMostKept) [[unlikely]]
+      drop_transfer();
+  }
+  void drop_transfer() noexcept;
   bool other_packet(const Packet& packet) noexcept override;
   bool may_keep(std::size_t count) noexcept override;
   bool may_hold(std::size_t bytes, Charge& charge) noexcept override {
@@ -199,9 +257,11 @@ class ServerSession final : public SessionBase {
   std::atomic<ClientDeathObserver*> observer_{nullptr};
   std::atomic<bool> telling_{false};
   CallerIdentity identity_;
-  const bool own_user_;       // when the session began
-  Charge charge_;             // the session's own descriptors
-  std::vector<Charge> kept_;  // those of descriptors that wait for their request
+  const bool own_user_;               // when the session began
+  Charge charge_;                     // the session's own descriptors
+  std::vector<Charge> kept_;          // those of descriptors that wait for their request
+  std::unique_ptr<Copying> copying_;  // its owner's
+  std::atomic<bool> copying_now_{false};
 };
 using SessionPointer = std::shared_ptr<ServerSession>;
 

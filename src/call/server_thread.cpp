@@ -14,9 +14,8 @@ using call::SessionPointer;
 
 namespace {
 
-// A thread that serves one client without pause looks this often whether others wait.
-constexpr unsigned kServesPerLook = 32;
-// And so often where the most urgent is to be served at any time: a look costs a system call.
+// So often a thread looks for others where the most urgent is to be served at any time: a look
+// costs a system call.
 #if defined(__x86_64__)
 constexpr std::uint64_t kTicksPerLook = 20'000;  // 6 to 10 us
 #else
@@ -118,7 +117,18 @@ ServerThread::~ServerThread() {
   std::erase(state_->threads, &receiving_);
 }
 
+// What the thread has done since it began with somebody, or since it was last charged.
+[[gnu::hot]] void ServerThread::charge() noexcept {
+  if (!account_) return;
+  const std::uint64_t now = ticks();
+  state_->waiting.charge(*account_, now - since_);
+  since_ = now;
+}
+
 [[gnu::hot]] void ServerThread::attend(SessionPointer session) noexcept {
+  charge();
+  if (account_ != session->account) account_ = session->account;
+  looked_ = since_ = ticks();
   Waiter::unpark(session->control().server);
   session->waiter().resume();
   attending_ = std::move(session);
@@ -129,6 +139,8 @@ ServerThread::~ServerThread() {
   if (!attending_) return;
   const SessionPointer session = std::exchange(attending_, nullptr);
   state_->release(session);
+  charge();
+  account_ = nullptr;
   if (observer_ != nullptr) observer_->left();
 }
 
@@ -157,11 +169,16 @@ ServerThread::~ServerThread() {
 
 bool ServerThread::take_long(Incoming& incoming) {
   Outcome outcome = Outcome::broken;
+  const std::function<bool()> others_first = [this] {
+    charge();
+    return state_->others_precede(*attending_);
+  };
   const call::Destination to{.inline_data = incoming.inline_,
                              .large = incoming.large_,
                              .limits = state_->limits,
                              .descriptors = incoming.descriptors_,
-                             .observer = observer_};
+                             .observer = observer_,
+                             .others_first = others_first};
   try {
     outcome = attending_->take(to, incoming.request_);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no memory for this client
@@ -174,32 +191,54 @@ bool ServerThread::take_long(Incoming& incoming) {
 }
 
 [[gnu::hot]] bool ServerThread::look_due() noexcept {
-  if (!state_->limits.by_priority) return ++serves_ % kServesPerLook == 0;
   const std::uint64_t now = ticks();
-  if (now - looked_ < kTicksPerLook) return false;
+  if (now - looked_ < (state_->limits.by_priority ? kTicksPerLook : call::kTicksPerTurn))
+    return false;
   looked_ = now;
   return true;
 }
 
-// Turns to somebody else who waits, if there is anybody. True: it was a notice.
+void ServerThread::take_notice(call::Item& item, Incoming& incoming) noexcept {
+  incoming.endpoint_ = std::move(item.notice);
+  incoming.notice_ = true;
+  incoming.caller_ = {.pid = 0, .uid = item.account->user, .gid = 0};
+}
+
+// Turns to somebody else whose turn has come, if there is anybody. True: it was a notice.
 bool ServerThread::look_around(Incoming& incoming) {
-  PortState::Item other = state_->look();
-  if (!other) return false;
-  // Who has waited goes before who comes anew, unless that one is more urgent.
-  if (state_->limits.by_priority && attending_->ready() &&
-      attending_->priority() > other.priority()) {
-    state_->queue(std::move(other));
-    return false;
-  }
+  charge();
+  if (!state_->others_precede(*attending_)) return false;
   leave();
+  call::Item other = state_->next_waiting();
+  if (!other) return false;
   if (other.session) {
     incoming.crowded_ = state_->sleeping.load(std::memory_order_relaxed) == 0;
     attend(std::move(other.session));
     return false;
   }
-  incoming.endpoint_ = std::move(other.notice);
-  incoming.notice_ = true;
+  take_notice(other, incoming);
   return true;
+}
+
+// Waits for the next request as long as that pays, and not at all where others are known to wait.
+[[gnu::hot]] inline bool ServerThread::has_arrived(ServerSession& session) noexcept {
+  if (state_->backlog.load(std::memory_order_relaxed) == 0 &&
+      session.waiter().look(session.control().client, [&] { return session.arrived(); })) [[likely]]
+    return true;
+  return linger(session);
+}
+
+// That it has let others have the processor meanwhile is not put to the client's account.
+[[gnu::noinline]] bool ServerThread::linger(ServerSession& session) noexcept {
+  const auto arrived = [&] { return session.arrived(); };
+  call::SessionControl& control = session.control();
+  if (state_->backlog.load(std::memory_order_relaxed) != 0)
+    return session.waiter().glance(control.client, arrived);
+  const std::uint64_t before = ticks();
+  const Outcome outcome = session.waiter().linger_on(control.server, control.client, arrived);
+  const std::uint64_t lingered = ticks() - before;
+  since_ += lingered - std::min(lingered, call::kTicksPerTurn / 4);
+  return outcome == Outcome::ok;
 }
 
 [[gnu::hot]] Outcome ServerThread::next(Incoming& incoming, Deadline deadline, SignalCount since) {
@@ -211,26 +250,27 @@ bool ServerThread::look_around(Incoming& incoming) {
     if (attending_) {
       // One client that never pauses must not keep the others waiting.
       if (look_due() && look_around(incoming)) return Outcome::ok;
+      if (!attending_) continue;
       ServerSession& session = *attending_;
-      const Outcome outcome = session.waiter().linger(
-          session.control().server, session.control().client, [&] { return session.arrived(); });
-      if (outcome == Outcome::ok && !state_->over(session)) {
+      if (has_arrived(session) && !state_->over(session)) {
         if (state_->limits.by_priority && session.ready_after_others()) {
           if (look_around(incoming)) return Outcome::ok;
-          if (!attending_->ready()) continue;
+          if (!attending_ || !attending_->ready()) continue;
         }
         if (take(incoming)) return Outcome::ok;
+        if (attending_ && attending_->copying()) leave();
         continue;
       }
       leave();
     }
-    PortState::Item item =
+    charge();
+    account_ = nullptr;
+    call::Item item =
         state_->next(deadline, wait_outcome_,
                      {.cancellable = cancellable_, .restartable = restartable_, .since = since});
     if (!item) return wait_outcome_;
     if (item.notice) {
-      incoming.endpoint_ = std::move(item.notice);
-      incoming.notice_ = true;
+      take_notice(item, incoming);
       return Outcome::ok;
     }
     attend(std::move(item.session));
@@ -266,27 +306,36 @@ bool ServerThread::look_around(Incoming& incoming) {
   }
   leave();
   attending_ = std::move(incoming.session_);
+  if (account_ != attending_->account) [[unlikely]] {
+    charge();
+    account_ = attending_->account;
+    since_ = ticks();
+  }
   return Outcome::ok;
 }
 
 // The client's next words may be long in coming, or never come. As soon as others need this thread,
-// or many wait like this one, it goes on.
+// or many wait like this one, it goes on. It looks before it waits, and then often: looking costs
+// no more than a wait.
 Outcome ServerThread::await_taken(ServerSession& session) {
   constexpr int kMostWaiting = 4;
-  constexpr auto kMoment = std::chrono::milliseconds(1);
+  constexpr auto kShortest = std::chrono::microseconds(50);
+  constexpr auto kLongest = std::chrono::microseconds(800);
   const Deadline longest = Deadline::after(state_->limits.patience);
   const call::Counted waiting(&state_->confirming);
+  std::chrono::nanoseconds step = kShortest;
   for (;;) {
-    const Outcome outcome = session.await_taken(std::min(Deadline::after(kMoment), longest));
-    if (outcome != Outcome::timed_out) return outcome;
-    // Too short a wait for it to notice.
-    if (session.gone.load(std::memory_order_relaxed)) return Outcome::peer_gone;
-    if (monotonic_ns() >= longest.at()) return Outcome::broken;
     if (state_->confirming.load(std::memory_order_relaxed) > kMostWaiting ||
         state_->lacks_threads()) {
       session.leave_untold();
       return Outcome::ok;
     }
+    const Outcome outcome = session.await_taken(std::min(Deadline::after(step), longest));
+    if (outcome != Outcome::timed_out) return outcome;
+    // Too short a wait for it to notice.
+    if (session.gone.load(std::memory_order_relaxed)) return Outcome::peer_gone;
+    if (monotonic_ns() >= longest.at()) return Outcome::broken;
+    step = std::min<std::chrono::nanoseconds>(2 * step, kLongest);
   }
 }
 

@@ -76,13 +76,14 @@ bool TransferMemory::write(std::span<const std::byte> data) noexcept {
   });
 }
 
-bool TransferMemory::read(std::span<std::byte> into) const noexcept {
+bool TransferMemory::read(std::span<std::byte> into, std::size_t offset) const noexcept {
   if (mapping_) {
-    std::memcpy(into.data(), mapping_.data(), into.size());
+    std::memcpy(into.data(), mapping_.data() + offset, into.size());
     return true;
   }
-  return move_all(into, [this](std::span<std::byte> part, off_t at) {
-    return ::syscall(SYS_pread64, fd_.get(), part.data(), part.size(), at);
+  return move_all(into, [&](std::span<std::byte> part, off_t at) {
+    return ::syscall(SYS_pread64, fd_.get(), part.data(), part.size(),
+                     static_cast<off_t>(offset) + at);
   });
 }
 

@@ -42,10 +42,10 @@ class TransferMemory {
     if (mapping_) fd_.reset();
   }
   [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
-  // At most `capacity` bytes each. False: there is no memory for that, or the file has been made
-  // unfit for it.
+  // At most `capacity` bytes each, from `offset` on. False: there is no memory for that, or the
+  // file has been made unfit for it.
   [[nodiscard]] bool write(std::span<const std::byte> data) noexcept;
-  [[nodiscard]] bool read(std::span<std::byte> into) const noexcept;
+  [[nodiscard]] bool read(std::span<std::byte> into, std::size_t offset = 0) const noexcept;
   void exchanged() noexcept {
     if (capacity_ > kMostKept) *this = {};
   }

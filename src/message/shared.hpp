@@ -60,6 +60,7 @@ class Link final : public EndpointOwner, public std::enable_shared_from_this<Lin
                        std::uint32_t origin) noexcept override {
     return bounded_priority(claimed, caller, static_cast<pid_t>(origin & kThreadMask));
   }
+  void take_sent_before() noexcept override;
   void branch_closed(std::uint64_t cookie) noexcept override;
   bool received(std::uint8_t purpose, ReceivedFds& descriptors,
                 const Credentials& sender) noexcept override;
@@ -99,7 +100,7 @@ struct Pulse {
   std::int64_t value;
   int priority;
   std::shared_ptr<Link> link;   // null: this process's own
-  std::optional<uid_t> user{};  // among whose pulses it counts
+  std::optional<uid_t> user{};  // among whose pulses it counts; none: this process's own
   process::Charge ended{};      // of a connection that has ended: held until this is received
 };
 
@@ -205,7 +206,7 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   class AtWork;
 
   SharedPendingReply& pending_for(Receiver& receiver);
-  bool take_pulse(farcall_info* info);
+  bool take_pulse(uid_t user, farcall_info* info);
   void pulse_taken(uid_t user) noexcept;
   std::int64_t take_message(Receiver& self, SharedPendingReply& pending, Buffers into,
                             farcall_info* info);
@@ -233,11 +234,14 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   std::deque<std::unique_ptr<SharedPendingReply>> all_pending_;
   std::vector<SharedPendingReply*> free_pending_;
 
-  mutable std::mutex pulses_lock_;    // protects what follows
-  std::multimap<int, Pulse> pulses_;  // by falling priority
+  mutable std::mutex pulses_lock_;  // protects what follows
   struct OfUser {
-    std::size_t queued = 0;
+    std::multimap<int, Pulse> pulses;                // by falling priority
+    std::size_t queued = 0;                          // of those that count
     std::deque<std::weak_ptr<Link::Pulses>> paused;  // until there is room
+    [[nodiscard]] bool unused() const noexcept {
+      return pulses.empty() && queued == 0 && paused.empty();
+    }
   };
   std::unordered_map<uid_t, OfUser> pulses_of_;
 };

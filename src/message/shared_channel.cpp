@@ -187,14 +187,16 @@ void SharedChannel::post(int priority, int code, std::int64_t value) {
 
 void SharedChannel::queue(Pulse pulse) noexcept {
   const auto priority = static_cast<std::uint8_t>(std::clamp(pulse.priority, 0, 255));
+  const uid_t user = pulse.user.value_or(::geteuid());
+  const bool counts = pulse.user.has_value();
   try {
     {
       const std::lock_guard guard(pulses_lock_);
-      const std::optional<uid_t> user = pulse.user;
-      pulses_.emplace(-static_cast<int>(priority), std::move(pulse));
-      if (user) ++pulses_of_[*user].queued;
+      OfUser& his = pulses_of_[user];
+      his.pulses.emplace(-static_cast<int>(priority), std::move(pulse));
+      if (counts) ++his.queued;
     }
-    port_.post(notices_, priority);
+    port_.post(notices_, priority, user);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): there is no memory for it
   }
 }
@@ -211,13 +213,17 @@ bool SharedChannel::has_room(uid_t user, std::weak_ptr<Link::Pulses> waiting) no
   }
 }
 
-bool SharedChannel::take_pulse(farcall_info* info) {
+// The notice was that of one of the user's pulses: of these the most urgent.
+bool SharedChannel::take_pulse(uid_t user, farcall_info* info) {
   std::optional<Pulse> pulse;
   {
     const std::lock_guard guard(pulses_lock_);
-    if (pulses_.empty()) return false;
-    pulse = std::move(pulses_.begin()->second);
-    pulses_.erase(pulses_.begin());
+    const auto found = pulses_of_.find(user);
+    if (found == pulses_of_.end() || found->second.pulses.empty()) return false;
+    auto& pulses = found->second.pulses;
+    pulse = std::move(pulses.begin()->second);
+    pulses.erase(pulses.begin());
+    if (!pulse->user && found->second.unused()) pulses_of_.erase(found);
   }
   if (pulse->user) pulse_taken(*pulse->user);
   if (info != nullptr) {
@@ -325,7 +331,7 @@ std::int64_t SharedChannel::receive(Buffers into, Deadline deadline, farcall_inf
       SharedPendingReply& pending = pending_for(self);
       const Outcome outcome = self.thread.receive(pending.incoming, deadline, since);
       if (outcome == Outcome::ok && pending.incoming.notice()) {
-        if (!take_pulse(info)) continue;
+        if (!take_pulse(pending.incoming.caller().uid, info)) continue;
         Receiver::count(self.pulses);
         return 0;
       }
@@ -426,7 +432,8 @@ void SharedChannel::unblock(const Link& link, std::uint32_t origin) noexcept {
     queue({.code = FARCALL_PULSE_UNBLOCK,
            .value = id,
            .priority = pending->priority.load(std::memory_order_relaxed),
-           .link = nullptr});
+           .link = nullptr,
+           .user = link.user});
   }
 }
 
@@ -452,7 +459,7 @@ void SharedChannel::close() noexcept {
   for (SharedPendingReply* pending : waiting)
     if (pending->take_id()) pending->incoming = Incoming();
   const std::lock_guard guard(pulses_lock_);
-  pulses_.clear();
+  for (auto& [user, his] : pulses_of_) his.pulses.clear();
 }
 
 }  // namespace farcall::message

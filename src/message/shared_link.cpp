@@ -62,6 +62,7 @@ void SharedChannel::disconnected(const std::shared_ptr<Link>& link) noexcept {
            .value = link->number,
            .priority = own_priority(),
            .link = nullptr,
+           .user = link->user,
            // Who comes and goes without end fills no memory with pulses that nobody receives.
            .ended = std::move(link->charge)});
 }
@@ -81,15 +82,20 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
         charge_(std::move(held)) {}
   ~Pulses() override { close(); }
 
+  // Of pulses in the socket; who asks to unblock makes the channel look for the message, and counts
+  // as many.
+  static constexpr int kMostAtOnce = 64;
+  static constexpr int kCostOfUnblock = 16;
+
   // The client has the socket, and is told to use it from now on.
   void start(Port& port, std::shared_ptr<Pulses> self) {
     {
       const std::lock_guard guard(lock_);
       if (!socket_) return;  // the connection has ended meanwhile
       in_page_ = std::min(page().count.exchange(PulsePage::kTaken), PulsePage::kMost);
-      number_ = port.listen(socket_.get(), std::move(self));
+      number_ = port.listen(socket_.get(), std::move(self), user_, kNormalPriority);
     }
-    take();
+    take(kMostAtOnce);
   }
   void stop(Port& port) noexcept {
     const std::lock_guard guard(lock_);
@@ -97,32 +103,31 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
     port.forget(socket_.get(), number_);
     close();
   }
-  void on_readable() noexcept override { take(); }
-  // Takes what has come, as much as may wait in the channel.
-  void take() noexcept {
+  void on_readable() noexcept override { take(kMostAtOnce); }
+  // Takes what has come, as much as may wait in the channel: the page, and of the socket what costs
+  // no more than `most` pulses. That is looked at again in its turn.
+  void take(int most) noexcept {
     const auto link = link_.lock();
     const auto channel = link ? link->channel_.lock() : nullptr;
     if (!channel) return;
     {
       const std::lock_guard guard(lock_);
-      for (std::uint32_t i = 0; i < PulsePage::kMost && socket_ && !paused_; ++i) {
-        paused_ = !channel->has_room(user_, weak_from_this());
-        if (paused_) channel->port().set_enabled(socket_.get(), number_, false);
-        if (paused_ || !take_one(link, *channel)) return;
-      }
+      while (socket_ && !paused_ && (most > 0 || has_at_hand()))
+        if (!take_one(link, *channel, most)) return;
       if (socket_) return;
     }
     link->finish();
   }
-  // What is in the queue of its user has become less.
+  // What is in the queue of its user has become less. What is at hand is taken, and the rest as
+  // always.
   void resume(Port& port) noexcept {
     {
       const std::lock_guard guard(lock_);
       paused_ = false;
       if (!socket_) return;
-      port.set_enabled(socket_.get(), number_, true);
+      port.set_enabled(number_, true);
     }
-    take();
+    take(0);
   }
   // Nobody can send any more; what has been sent is still to be taken.
   void shut() noexcept {
@@ -137,13 +142,23 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
  private:
   static constexpr std::uint32_t kHighest = kHighestPriority;
 
-  // Returns false where nothing has come.
-  bool take_one(const std::shared_ptr<Link>& link, SharedChannel& channel) noexcept {
+  // Beside what is in the socket.
+  [[nodiscard]] bool has_at_hand() const noexcept { return held_ || (page_ && taken_ < in_page_); }
+  // Returns false where nothing has come, or it has to wait until there is room.
+  bool take_one(const std::shared_ptr<Link>& link, SharedChannel& channel, int& most) noexcept {
+    const bool at_hand = has_at_hand();
     PulsePacket packet{};
     const Packet::Kind kind = next(packet, *link);
     if (kind == Packet::Kind::nothing) return false;
     const bool proper = kind == Packet::Kind::content && packet.magic == PulsePacket::kMagic;
+    if (!at_hand) most -= proper && packet.code < 0 ? kCostOfUnblock : 1;
     if (proper && packet.code >= 0) {
+      paused_ = !channel.has_room(user_, weak_from_this());
+      if (paused_) {
+        held_ = packet;
+        channel.port().set_enabled(number_, false);
+        return false;
+      }
       const auto claimed = static_cast<std::uint8_t>(std::min(packet.priority, kHighest));
       channel.queue(
           {.code = packet.code,
@@ -162,8 +177,12 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
   [[nodiscard]] PulsePage& page() const noexcept {
     return *reinterpret_cast<PulsePage*>(page_.data());
   }
-  // The next packet: of the page first.
+  // The next packet: of the page before the socket.
   Packet::Kind next(PulsePacket& packet, const Link& link) noexcept {
+    if (held_) {
+      packet = *std::exchange(held_, {});
+      return Packet::Kind::content;
+    }
     if (page_ && taken_ < in_page_) {
       packet = page().pulses[taken_++];
       return Packet::Kind::content;
@@ -183,6 +202,7 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
   }
   void close() noexcept {
     page_.reset();
+    held_.reset();
     // Packets that nobody has taken may hold anything.
     process::close_later(sender_.uid, std::move(socket_));
     charge_ = {};
@@ -190,8 +210,9 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
   const std::weak_ptr<Link> link_;
   const std::weak_ptr<SharedChannel> channel_;
   const uid_t user_;
-  std::mutex lock_;     // protects what follows; taken before the channel's
-  Credentials sender_;  // of the last packet
+  std::mutex lock_;                  // protects what follows; taken before the channel's
+  Credentials sender_;               // of the last packet
+  std::optional<PulsePacket> held_;  // taken while there was no room for it; of sender_
   Mapping page_;
   std::uint32_t in_page_ = 0;
   std::uint32_t taken_ = 0;
@@ -254,7 +275,7 @@ void SharedChannel::pulse_taken(uid_t user) noexcept {
       }
       if (his.queued > kMostPulses / 2) return;
       if (his.paused.empty()) {
-        if (his.queued == 0) pulses_of_.erase(found);
+        if (his.unused()) pulses_of_.erase(found);
         return;
       }
       next = his.paused.front().lock();
@@ -278,6 +299,10 @@ void Link::forget_ended() {
   }
 }
 
+void Link::take_sent_before() noexcept {
+  for (const auto& one : sockets()) one->take(Pulses::kMostAtOnce);
+}
+
 void Link::branch_closed(std::uint64_t) noexcept {
   {
     const std::lock_guard guard(lock_);
@@ -286,7 +311,7 @@ void Link::branch_closed(std::uint64_t) noexcept {
   // What was sent before comes before the end.
   for (const auto& one : sockets()) {
     one->shut();
-    one->take();
+    one->take(Pulses::kMostAtOnce);
   }
   finish();
 }

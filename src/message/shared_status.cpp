@@ -57,7 +57,7 @@ std::string SharedChannel::status() const {
   std::size_t queued = 0;
   {
     const std::lock_guard guard(pulses_lock_);
-    queued = pulses_.size();
+    for (const auto& [user, his] : pulses_of_) queued += his.pulses.size();
   }
   std::string flags;
   const auto name_flag = [&](unsigned flag, const char* name) {

@@ -273,7 +273,7 @@ TEST_F(FutexMultiWaitTest, LooksAroundBeforeItTimesOut) {
   RawSession client(port.descriptor());
   ASSERT_TRUE(client.welcome());
   const auto pulses = std::make_shared<Pulses>(port);
-  const std::uint64_t source = port.listen(pulses->fd.get(), pulses);
+  const std::uint64_t source = port.listen(pulses->fd.get(), pulses, ::getuid(), 0);
   const std::uint64_t one = 1;
   ASSERT_EQ(::write(pulses->fd.get(), &one, sizeof one), 8);
   bool received = false;

@@ -18,11 +18,15 @@ std::optional<StalledPage> stalled;
 
 constexpr auto kAttackTime = 700ms;
 
-// What is asked for by "long".
+// What is asked for by "long"; by "give", a descriptor.
 constexpr std::size_t kLongReply = std::size_t{8} << 20;
 void echo_or_long(void*, char* data, size_t size, door_desc_t* descriptors, uint_t count) {
   static auto& reply = *new std::vector<char>(kLongReply);
   for (uint_t i = 0; i < count; ++i) ::close(fd_of(descriptors[i]));
+  if (std::string_view(data, size) == "give") {
+    door_desc_t passed = pass(STDERR_FILENO);
+    ::door_return(nullptr, 0, &passed, 1);
+  }
   const bool asked = std::string_view(data, size) == "long";
   ::door_return(asked ? reply.data() : data, asked ? reply.size() : size, nullptr, 0);
 }
@@ -335,6 +339,51 @@ void ask_and_give_up(int door) {
   }
 }
 
+void ask_through_many_sessions(int door) {
+  std::deque<RawSession> all;
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(all.emplace_back(door).welcome());
+  for (RawSession& session : all) session.give(call::Kind::request, 1, 5);
+  while (!over())
+    for (RawSession& session : all)
+      if (const call::Turn turn = session.turn(); turn.kind == call::Kind::reply)
+        session.give(call::Kind::request, turn.number + 1, 5);
+}
+
+void never_confirm(int door) {
+  std::deque<RawSession> all;
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(all.emplace_back(door).welcome());
+  for (std::uint32_t number = 1; !over(); ++number) {
+    for (RawSession& session : all) {
+      std::memcpy(session.control().slot.data, "give", 4);
+      session.control().slot.extra = 0;
+      session.give(call::Kind::request, number, 4);
+    }
+    for (RawSession& session : all) {
+      ASSERT_TRUE(session.answered(number) || over());
+      (void)call::test::take_only_descriptor(session.answers.get());
+    }
+  }
+}
+
+void have_long_requests_copied(int door) {
+  constexpr off_t kBytes = off_t{32} << 20;
+  const UniqueFd memory = sealed_hole(kBytes);
+  RawSession session(door);
+  ASSERT_TRUE(session.welcome());
+  send_descriptors(session.socket.get(), std::array{memory.get()}, call::kPurposeData);
+  for (std::uint32_t number = 1; !over(); ++number) {
+    const std::uint64_t size = kBytes;
+    std::memcpy(session.control().slot.data, &size, sizeof size);
+    session.give(call::Kind::request, number, 0,
+                 call::kTransfer | (number == 1 ? call::kTransferComes : std::uint8_t{0}));
+    ASSERT_TRUE(session.answered(number) || over());
+  }
+}
+
+void call_without_pause(int door) {
+  while (!over()) (void)call(door, "x");
+}
+
 struct Attack {
   const char* name;
   void (*run)(int door);
@@ -344,9 +393,22 @@ std::ostream& operator<<(std::ostream& out, const Attack& attack) { return out <
 
 struct DoorAttack : DoorImpostor, ::testing::WithParamInterface<Attack> {
   DoorAttack() { giver.door = door = ::door_create(echo_or_long, nullptr, 0); }
+  void expect_harm_to_its_maker_alone();
 };
 
-TEST_P(DoorAttack, HarmsItsMakerAlone) {
+// The same door, with one thread and never another.
+struct DoorOfOneThreadAttack : DoorAttack {
+  DoorOfOneThreadAttack() {
+    const auto create = [](door_info_t*, void* (*start)(void*), void* argument, void*) {
+      std::thread(start, argument).detach();
+      return 1;
+    };
+    giver.door = door =
+        ::door_xcreate(echo_or_long, nullptr, DOOR_NO_DEPLETION_CB, create, nullptr, nullptr, 1);
+  }
+};
+
+void DoorAttack::expect_harm_to_its_maker_alone() {
   if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   if (GetParam().has_threads) FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   give_up_after(60s);
@@ -384,6 +446,18 @@ TEST_P(DoorAttack, HarmsItsMakerAlone) {
     return open_descriptors() <= before + 2 * call::kSessionDescriptors;
   })) << list_descriptors();
 }
+
+TEST_P(DoorAttack, HarmsItsMakerAlone) { expect_harm_to_its_maker_alone(); }
+TEST_P(DoorOfOneThreadAttack, HarmsItsMakerAlone) { expect_harm_to_its_maker_alone(); }
+
+INSTANTIATE_TEST_SUITE_P(
+    Each, DoorOfOneThreadAttack,
+    ::testing::Values(Attack{"RingWithoutAsking", ring_without_asking},
+                      Attack{"AskThroughManySessions", ask_through_many_sessions},
+                      Attack{"CallWithoutPause", call_without_pause},
+                      Attack{"NeverConfirm", never_confirm},
+                      Attack{"HaveLongRequestsCopied", have_long_requests_copied}),
+    [](const auto& given) { return std::string(given.param.name); });
 
 INSTANTIATE_TEST_SUITE_P(
     Each, DoorAttack,

@@ -80,6 +80,38 @@ void unblock_everybody(const std::string& name) {
   }
 }
 
+void unblock_through_many_sockets(const std::string& name) {
+  std::deque<RawPulses> all;
+  for (int i = 0; i < 4; ++i) {
+    const int connection = socket_of(name);
+    for (int j = 0; j < 20; ++j) ASSERT_TRUE(all.emplace_back(connection).welcome());
+  }
+  const PulsePacket packet = pulse_packet(PulsePacket::kUnblock);
+  while (!over())
+    for (const RawPulses& pulses : all)
+      (void)!::send(pulses.socket.get(), &packet, sizeof packet, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+void ask_through_many_sessions(const std::string& name) {
+  std::deque<RawSession> all;
+  const int connection = socket_of(name);
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(all.emplace_back(connection).welcome());
+  for (RawSession& session : all) session.give(call::Kind::request, 1, 5);
+  while (!over())
+    for (RawSession& session : all)
+      if (const call::Turn turn = session.turn(); turn.kind == call::Kind::reply)
+        session.give(call::Kind::request, turn.number + 1, 5);
+}
+
+void ring_many_sessions(const std::string& name) {
+  std::deque<RawSession> all;
+  const int connection = socket_of(name);
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(all.emplace_back(connection).welcome());
+  while (!over())
+    for (RawSession& session : all)
+      (void)!::send(session.socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 void send_one_way_without_end(const std::string& name) {
   const int connection = connect_to(name);
   while (!over()) (void)farcall_send_one_way(connection, "flood", 5);
@@ -126,6 +158,7 @@ void ask_for_the_status(const std::string& name) {
 struct Attack {
   const char* name;
   void (*run)(const std::string& name);
+  int threads = 2;
 };
 std::ostream& operator<<(std::ostream& out, const Attack& attack) { return out << attack.name; }
 
@@ -137,7 +170,7 @@ TEST_P(MessageAttack, HarmsItsMakerAlone) {
   const std::string name = unique_name("attacked");
   const int channel = farcall_name_attach(name.c_str(), FARCALL_UNBLOCK, 0666);
   ASSERT_GT(channel, 0) << std::strerror(errno);
-  auto echo = std::make_unique<Echo>(channel, 2);
+  auto echo = std::make_unique<Echo>(channel, GetParam().threads);
   const Shared<std::atomic<bool>> stop;
   const Shared<std::atomic<int>> calls;
   const Shared<Event> ready;
@@ -182,7 +215,11 @@ INSTANTIATE_TEST_SUITE_P(
                       Attack{"SendOneWayWithoutEnd", send_one_way_without_end},
                       Attack{"GiveUpLongMessages", give_up_long_messages},
                       Attack{"ClaimToBeUrgent", claim_to_be_urgent}, Attack{"TieKnots", tie_knots},
-                      Attack{"AskForTheStatus", ask_for_the_status}),
+                      Attack{"AskForTheStatus", ask_for_the_status},
+                      Attack{"UnblockOneThread", unblock_everybody, 1},
+                      Attack{"UnblockThroughManySockets", unblock_through_many_sockets, 1},
+                      Attack{"AskThroughManySessions", ask_through_many_sessions, 1},
+                      Attack{"RingManySessions", ring_many_sessions, 1}),
     [](const auto& given) { return std::string(given.param.name); });
 
 }  // namespace

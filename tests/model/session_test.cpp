@@ -42,7 +42,8 @@ struct Session : Scenario {
                                              call::Maker{.user = me.uid, .trusted = true},
                                              WaitMode::block);
     server = std::make_shared<ServerSession>(page(control), sockets(first + 1), identity, kNumber,
-                                             an_endpoint(), WaitMode::block, process::Charge());
+                                             an_endpoint(), WaitMode::block, process::Charge(),
+                                             std::make_shared<call::Account>(me.uid));
     share(&control, offsetof(SessionControl, slot) + 128);
     share(client.get(), sizeof *client);
     share(server.get(), sizeof *server);
@@ -146,7 +147,7 @@ struct HandedOver : Session {
     });
     threads.emplace_back([this] {
       port->release(server);
-      if (const auto item = port->take_queued()) serve_and_release(item.session);
+      if (const auto item = port->take_waiting()) serve_and_release(item.session);
     });
     threads.emplace_back([this] {
       for (;;) {

@@ -50,6 +50,7 @@
 #include <exception>
 #include <functional>
 #include <iterator>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>

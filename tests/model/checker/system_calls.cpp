@@ -120,7 +120,10 @@ long farcall_model_syscall(long number, ...) noexcept {
       return answer(kernel.receive(fd, only_part(arguments[1]), (arguments[2] & MSG_PEEK) != 0));
     case SYS_ioctl: *reinterpret_cast<int*>(arguments[2]) = kernel.queued(fd); return 0;
     // Of descriptors that are the real kernel's.
+    case SYS_read:
     case SYS_write: return ::syscall(number, arguments[0], arguments[1], arguments[2]);
+    // Nothing has come there: the sockets are the model's.
+    case SYS_epoll_pwait2: return 0;
     default: farcall::model::violation("a system call that the model does not know");
   }
 }
