@@ -2,6 +2,8 @@
 //
 // Requests as a server finds them in a session that a client has filled as it likes.
 #include <array>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "call/server_session.hpp"
@@ -24,9 +26,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   call::ServerSession session(map(memory.fd()),
                               {.mine = process::PrivateFd(std::move(here)),
                                .theirs = process::PrivateFd(std::move(answers))},
-                              identity, 1, endpoint, WaitMode::block, {});
+                              identity, 1, endpoint, WaitMode::block, {},
+                              std::make_shared<call::Account>(identity.effective.uid));
   constexpr std::size_t kMost = 1 << 20;
   const PortLimits limits{.request_bytes = kMost};
+  // A long request is left half-way as often as the input says.
+  const std::function<bool()> others_first = [&input] {
+    return !input.empty() && input.number<std::uint8_t>() % 2 == 0;
+  };
   for (int round = 0; round < 4 && !input.empty(); ++round) {
     for (std::size_t count = input.number<std::uint8_t>() % 4; count > 0; --count)
       if (there) send_packet(there.get(), input);
@@ -49,7 +56,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                               .large = large,
                               .limits = limits,
                               .descriptors = descriptors,
-                              .observer = nullptr},
+                              .observer = nullptr,
+                              .others_first = others_first},
                              request);
     if (outcome == Outcome::would_block) continue;
     if (outcome != Outcome::ok) return 0;  // its session is closed then
