@@ -419,6 +419,7 @@ TEST(DoorProcess, AChildOfUnderscoreForkHidesNoDeath) {
 // They are forked while the server makes sockets for clients, and none of those stays in them.
 TEST(DoorProcess, ChildrenForkedAtAnyTimeHideNoDeath) {
   FARCALL_SKIP_UNDER_TSAN("may hang in a child that is forked while a thread allocates");
+  FARCALL_SKIP_UNDER_ASAN("leaves its allocator locked in the child if another thread allocates");
   const Shared<Event> over;
   Shared<std::atomic<int>> forked{};
   constexpr int kClients = 100;
