@@ -138,39 +138,6 @@ TEST(DoorOfTheKernel, KeepsNothingOfCallsThatFindTheirThreadCancelled) {
       eventually([&] { return call(server.door(), "count").number<std::size_t>() <= before; }));
 }
 
-TEST(DoorOfTheKernel, KeepsNothingOfAnswersThatFindTheirCallerCancelled) {
-  const ScopedServer server([] { return make_servant(DOOR_NO_CANCEL); });
-  in_child([&] {
-    EXPECT_EQ(call(server.door(), "x").data, "x");
-    const std::size_t before = open_descriptors();
-    for (int round = 0; round < 300; ++round) {
-      std::atomic<bool> begun{false};
-      pthread_t caller{};
-      auto body = [&] {
-        for (;;) {
-          const Reply reply = call(server.door(), "x", std::vector<door_desc_t>(3, pass(0)));
-          const process::NoCancel guard;
-          close_all(reply);
-          begun = true;
-        }
-      };
-      ASSERT_EQ(::pthread_create(
-                    &caller, nullptr,
-                    [](void* cookie) -> void* {
-                      (*static_cast<decltype(body)*>(cookie))();
-                      return nullptr;
-                    },
-                    &body),
-                0);
-      ASSERT_TRUE(eventually([&] { return begun.load(); }));
-      std::this_thread::sleep_for(std::chrono::microseconds(round));
-      ASSERT_EQ(::pthread_cancel(caller), 0);
-      ASSERT_EQ(::pthread_join(caller, nullptr), 0);
-    }
-    EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; })) << list_descriptors();
-  });
-}
-
 // Such a thread is cancelled, and others are made.
 TEST(DoorOfTheKernel, ServesOnWhereThreadsAreCancelled) {
   const ScopedServer server([] { return make_servant(); });
