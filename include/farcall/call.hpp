@@ -446,7 +446,7 @@ class ServerThread {
   ClientDeathObserver* observer_;
   std::shared_ptr<call::ServerSession> attending_;  // claimed
   std::uint64_t generation_;
-  std::atomic<bool> receiving_{false};
+  std::atomic<bool> receiving_{true};  // a new one is about to
   bool cancellable_ = false;
   bool restartable_ = false;
   std::uint64_t looked_ = 0;

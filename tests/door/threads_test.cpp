@@ -161,11 +161,11 @@ TEST(DoorThreads, ThereIsOneThreadPerConcurrentCallAndNoneGoes) {
     EXPECT_LE(created(), 7U);
     std::this_thread::sleep_for(kGlance);
     const std::size_t all = created();
-    const std::size_t running = threads();
+    const std::size_t running = threads_of_program();
     crowd(door, gate, 6);
     EXPECT_LE(created(), 7U);
     std::this_thread::sleep_for(kGlance);
-    EXPECT_EQ(threads() - running, created() - all);
+    EXPECT_EQ(threads_of_program() - running, created() - all);
   });
 }
 
@@ -174,13 +174,13 @@ TEST(DoorThreads, TheDefaultPoolGrowsTheSameWay) {
     Gate gate;
     const int door = make_door(gate);
     EXPECT_EQ(call(::door_create(echo, nullptr, 0), "x").data, "x");
-    const std::size_t before = threads();
-    crowd(door, gate, 8);
-    EXPECT_LE(threads(), before + 8);
-    crowd(door, gate, 8);
-    std::this_thread::sleep_for(kGlance);
-    EXPECT_LE(threads(), before + 8);
-    EXPECT_GE(threads(), before + 6);
+    const std::size_t before = threads_of_program();
+    for (int round = 0; round < 2; ++round) {
+      crowd(door, gate, 8);
+      std::this_thread::sleep_for(kGlance);
+      EXPECT_LE(threads_of_program(), before + 8) << "round " << round;
+      EXPECT_GE(threads_of_program(), before + 6) << "round " << round;
+    }
   });
 }
 

@@ -40,6 +40,16 @@ inline std::string list_descriptors() {
   return all;
 }
 inline std::size_t threads() { return count_entries("/proc/self/task"); }
+// Without those that the library has for itself, which come and go as it likes.
+inline std::size_t threads_of_program() {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;  // empty if it has just ended
+    std::ifstream(entry.path() / "comm") >> name;
+    if (!name.empty() && !name.starts_with("farcall-")) ++count;
+  }
+  return count;
+}
 
 struct Usage {
   std::size_t descriptors = open_descriptors();
