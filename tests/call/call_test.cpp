@@ -12,6 +12,7 @@
 #include <array>
 
 #include "call/server.hpp"
+#include "door/child.hpp"
 #include "farcall/error.hpp"
 
 namespace farcall {
@@ -35,7 +36,7 @@ std::vector<std::byte> block(std::size_t size, unsigned seed) {
 // Runs `body` in a child and expects it to return true.
 template <class Body>
 void in_child(Body body) {
-  const pid_t child = ::fork();
+  const pid_t child = door::test::fork_while_others_rest();
   ASSERT_GE(child, 0);
   if (child == 0) ::_exit(body() ? 0 : 1);
   int status = 0;
@@ -404,7 +405,7 @@ TEST(Call, DescriptorCanBeDuplicatedInheritedAndPassedOn) {
   in_child([&] { return ask(client, "the parent's client, over fork") != ""; });
   EXPECT_EQ(ask(client, "the parent still"), "the parent still");
   const auto [here, there] = socket_pair();
-  const pid_t child = ::fork();
+  const pid_t child = door::test::fork_while_others_rest();
   if (child == 0) {
     auto fd_message = receive_fd_message(there.get(), soon());
     Client other(fd_message->descriptors.at(0).get());
