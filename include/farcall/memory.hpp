@@ -78,6 +78,8 @@ class Mapping {
 };
 
 enum class Access { read_only, read_write };
+// Whether all who have a memory file may write to it; else forbid_writing() is to follow.
+enum class Writers { everybody, creator };
 
 // A memory file that can neither shrink nor grow, so that touching a mapping of it never faults,
 // whatever the process at the other end does.
@@ -85,7 +87,11 @@ class SharedMemory {
  public:
   // `size` bytes (> 0, rounded up to whole pages), zeroed, allocated and sealed; `name` shows in
   // /proc/PID/maps only. Throws SystemError: ENOMEM when there is not that much memory.
-  static SharedMemory create(std::size_t size, const char* name = "farcall");
+  static SharedMemory create(std::size_t size, const char* name = "farcall",
+                             Writers writers = Writers::everybody);
+  // From now on nobody can map it to write, whoever has the descriptor; mappings that there are
+  // stay. For memory that was made for its creator to write. Throws SystemError.
+  void forbid_writing();
 
   // Takes over a descriptor that came from elsewhere. Throws SystemError with EPERM unless it is
   // a memory file of ordinary pages, sealed against shrinking, growing and further sealing; then
@@ -108,11 +114,12 @@ class SharedMemory {
 [[nodiscard]] std::size_t page_size() noexcept;
 [[nodiscard]] std::size_t round_up_to_pages(std::size_t size) noexcept;
 
-// Maps the file `fd` so that its first `head` bytes come once, read-write, and the `body` bytes
-// behind them come twice in a row, with `body_access`: any run of up to `body` bytes that starts
-// in the first copy is contiguous. Both are multiples of the page size. Pages are faulted in at
-// once. Throws SystemError.
-Mapping map_twice(int fd, std::size_t head, std::size_t body, Access body_access);
+// Maps the file `fd` so that its first `head` bytes come once, with `head_access`, and the `body`
+// bytes behind them come twice in a row, with `body_access`: any run of up to `body` bytes that
+// starts in the first copy is contiguous. Both are multiples of the page size. Pages are faulted in
+// at once. Throws SystemError.
+Mapping map_twice(int fd, std::size_t head, std::size_t body, Access body_access,
+                  Access head_access = Access::read_write);
 
 // The same for memory that has no file: `memory` holds `head` + `body` bytes of shared memory
 // (anonymous or System V) and is taken over. Throws SystemError.

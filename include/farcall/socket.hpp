@@ -177,8 +177,11 @@ class NamedListener {
   // Throws SystemError: EADDRINUSE if the name is taken, EINVAL if it is empty or too long.
   explicit NamedListener(std::string_view name);
   // The next client of this user (others are turned away), or ETIMEDOUT. Throws SystemError.
-  UniqueFd accept(Deadline deadline);
+  UniqueFd accept(Deadline deadline) { return accept(fd_.get(), deadline); }
+  // The same for who keeps the socket in another way.
+  static UniqueFd accept(int listener, Deadline deadline);
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
+  [[nodiscard]] UniqueFd release() && noexcept { return std::move(fd_); }
 
  private:
   UniqueFd fd_;

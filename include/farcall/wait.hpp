@@ -60,9 +60,11 @@ enum class Outcome : std::uint8_t {
   peer_gone,    // the peer has closed or died without saying so
   broken,       // the peer has written something that the protocol forbids; final
   too_big,      // does not fit the buffer given (read) or can never fit the ring (reserve)
+  dropped,      // this reader was too slow, and is none any more; final
 };
 std::string_view to_string(Outcome outcome) noexcept;
-// The errno nearest to an outcome: EAGAIN, ETIMEDOUT, EINTR, EPIPE, ECONNRESET, EPROTO, EMSGSIZE.
+// The errno nearest to an outcome: EAGAIN, ETIMEDOUT, EINTR, EPIPE, ECONNRESET, EPROTO, EMSGSIZE,
+// ECONNABORTED.
 int to_errno(Outcome outcome) noexcept;
 
 // A moment on CLOCK_MONOTONIC, in nanoseconds; "never" waits for ever, "now" does not wait.
@@ -272,6 +274,10 @@ class Waiter {
   // Called after publishing; wakes the peer if it sleeps.
   void wake(WaitState& mine, WaitState& peer) noexcept {
     full_fence();
+    wake_after_fence(mine, peer);
+  }
+  // The same for who has passed a full fence since, on behalf of several peers.
+  void wake_after_fence(WaitState& mine, WaitState& peer) noexcept {
     if (peer.parked.load(std::memory_order_relaxed) != WaitState::kAwake) [[unlikely]]
       wake_parked(mine, peer);
     // A side that never waits must tell now and then where it runs.

@@ -98,7 +98,7 @@ std::size_t round_up_to_pages(std::size_t size) noexcept {
   return (size + page_size() - 1) & ~(page_size() - 1);
 }
 
-SharedMemory SharedMemory::create(std::size_t size, const char* name) {
+SharedMemory SharedMemory::create(std::size_t size, const char* name, Writers writers) {
   if (size == 0) throw MisuseError("shared memory of zero bytes");
   size = round_up_to_pages(size);
   UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
@@ -108,8 +108,14 @@ SharedMemory SharedMemory::create(std::size_t size, const char* name) {
   if (::ftruncate(fd.get(), static_cast<off_t>(size)) != 0) throw_errno("ftruncate of a memfd");
   // Allocated now: a shortage is an error here instead of a SIGBUS at first touch.
   allocate(fd.get(), size);
-  if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) throw_errno("seal a memfd");
+  const int seals = writers == Writers::everybody ? kSeals : kSeals & ~F_SEAL_SEAL;
+  if (::fcntl(fd.get(), F_ADD_SEALS, seals) != 0) throw_errno("seal a memfd");
   return {std::move(fd), size};
+}
+
+void SharedMemory::forbid_writing() {
+  if (::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE | kSeals) != 0)
+    throw_errno("seal a memfd against writing");
 }
 
 SharedMemory SharedMemory::adopt(UniqueFd&& fd) {
@@ -133,9 +139,10 @@ Mapping SharedMemory::map(int flags) const {
   return {address, size_};
 }
 
-Mapping map_twice(int fd, std::size_t head, std::size_t body, Access body_access) {
+Mapping map_twice(int fd, std::size_t head, std::size_t body, Access body_access,
+                  Access head_access) {
   Mapping area = Mapping::reserve(head + 2 * body);
-  place(area.data(), head, Access::read_write, fd, 0);
+  place(area.data(), head, head_access, fd, 0);
   place(area.data() + head, body, body_access, fd, head);
   place(area.data() + head + body, body, body_access, fd, head);
   return area;

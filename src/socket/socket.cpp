@@ -414,10 +414,10 @@ NamedListener::NamedListener(std::string_view name) : fd_(stream_socket()) {
   if (::listen(fd_.get(), SOMAXCONN) != 0) throw_errno("listen");
 }
 
-UniqueFd NamedListener::accept(Deadline deadline) {
+UniqueFd NamedListener::accept(int listener, Deadline deadline) {
   for (;;) {
-    if (!wait_for(fd_.get(), POLLIN, deadline)) throw SystemError(ETIMEDOUT, "wait for a client");
-    UniqueFd client(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!wait_for(listener, POLLIN, deadline)) throw SystemError(ETIMEDOUT, "wait for a client");
+    UniqueFd client(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
     if (!client) {
       if (errno == EINTR || errno == ECONNABORTED || errno == EAGAIN) continue;
       throw_errno("accept");

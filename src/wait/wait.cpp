@@ -131,6 +131,7 @@ std::string_view to_string(Outcome outcome) noexcept {
     case Outcome::peer_gone: return "peer gone";
     case Outcome::broken: return "protocol broken by the peer";
     case Outcome::too_big: return "too big";
+    case Outcome::dropped: return "dropped for being slow";
   }
   return "unknown";
 }
@@ -145,6 +146,7 @@ int to_errno(Outcome outcome) noexcept {
     case Outcome::peer_gone: return ECONNRESET;
     case Outcome::broken: return EPROTO;
     case Outcome::too_big: return EMSGSIZE;
+    case Outcome::dropped: return ECONNABORTED;
   }
   return EINVAL;
 }

@@ -22,7 +22,7 @@
 
 namespace farcall {
 
-enum class RingKind : std::uint32_t { bytes = 1, messages = 2 };
+enum class RingKind : std::uint32_t { bytes = 1, messages = 2, broadcast = 3 };
 
 struct RingControl {
   static constexpr std::uint64_t kMagic = 0x31676e6972636166;  // "facring1"

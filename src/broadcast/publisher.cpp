@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The writer has a list of its readers of its own, which it looks through without a lock. The list
+// that counts changes under one: readers come and go on other threads (the reactor's, or of who
+// invites them). Whenever it has changed the writer takes a copy before it goes on. What may be
+// written over is decided under the lock, too, so that nobody begins where it was just given up.
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "broadcast/welcome.hpp"
+#include "farcall/broadcast.hpp"
+#include "farcall/error.hpp"
+#include "farcall/ring/memory.hpp"
+#include "farcall/socket.hpp"
+#include "process/process.hpp"
+#include "process/reactor.hpp"
+
+namespace farcall {
+namespace broadcast {
+namespace {
+
+// One reader, as the writer has it.
+struct Reader {
+  explicit Reader(WaitMode mode, process::PrivateFd lifeline_)
+      : lifeline(std::move(lifeline_)),
+        page(SharedMemory::create(page_size(), "farcall-reader")),
+        mapping(page.map()),
+        waiter(lifeline.get(), mode) {}
+
+  [[nodiscard]] RingControl& control() const noexcept {
+    return *reinterpret_cast<RingControl*>(mapping.data());
+  }
+  // It ends there, for what `state` says, and is woken to see it.
+  void end(std::uint32_t state) noexcept {
+    // release: pairs with the acquire in Waiter::gone; all messages are visible before the end.
+    control().writer.state.store(state, std::memory_order_release);
+    Waiter(lifeline.get()).wake(control().writer, control().reader);
+    ::shutdown(lifeline.get(), SHUT_WR);
+  }
+
+  process::PrivateFd lifeline;
+  SharedMemory page;
+  Mapping mapping;
+  Waiter waiter;           // the writer's
+  std::uint64_t read = 0;  // as last seen, and believed
+  process::Registration watch;
+};
+using ReaderPointer = std::shared_ptr<Reader>;
+
+}  // namespace
+
+class PublisherState : public std::enable_shared_from_this<PublisherState> {
+ public:
+  explicit PublisherState(const Publisher::Options& options)
+      : options_(options),
+        memory_(BroadcastMemory::create(ring_capacity(options.capacity))),
+        ring_(memory_.view()) {}
+
+  void listen(std::string_view name);
+  void close() noexcept;
+  UniqueFd invite();
+  Outcome write(std::span<const std::byte> message, Deadline deadline);
+  [[nodiscard]] std::size_t longest() const noexcept { return ring_.longest(); }
+  [[nodiscard]] unsigned readers() noexcept {
+    const std::lock_guard guard(lock_);
+    return static_cast<unsigned>(readers_.size());
+  }
+  [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
+
+ private:
+  class Visitors;
+  class Death;
+  // Lets the holder of the other end read. Throws SystemError.
+  void admit(process::PrivateFd lifeline);
+  void welcome(int socket, const Welcome& words, const Reader* reader) const;
+  void remove(const ReaderPointer& reader) noexcept;
+  void look_at_readers();
+  Outcome make_room(std::size_t size, Deadline deadline);
+  ReaderPointer slowest(std::size_t size);
+  void wake_readers() noexcept;
+
+  const Publisher::Options options_;
+  const std::uint64_t generation_ = process::generation();
+  BroadcastMemory memory_;
+  BroadcastWriter ring_;
+  std::vector<ReaderPointer> known_;  // the writer's copy
+  std::uint64_t known_changes_ = 0;
+
+  std::mutex lock_;  // protects what follows, and that the floor is raised
+  std::vector<ReaderPointer> readers_;
+  bool closed_ = false;
+  std::atomic<std::uint64_t> changes_{0};
+  // The tail as others may read it: odd while it changes.
+  std::atomic<std::uint64_t> tail_position_{0};
+  std::atomic<std::uint64_t> tail_number_{0};
+
+  process::PrivateFd listener_;
+  process::Registration visitors_;
+};
+
+// Those who come by name, on the reactor's thread.
+class PublisherState::Visitors final : public process::Watch {
+ public:
+  explicit Visitors(std::weak_ptr<PublisherState> publisher) : publisher_(std::move(publisher)) {}
+  void on_readable(std::uint32_t) noexcept override {
+    const auto publisher = publisher_.lock();
+    if (!publisher) return;
+    try {
+      const process::NoFork guard;
+      process::PrivateFd client(NamedListener::accept(publisher->listener_.get(), Deadline::now()));
+      publisher->admit(std::move(client));
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the visitor has been told
+    }
+  }
+
+ private:
+  const std::weak_ptr<PublisherState> publisher_;
+};
+
+class PublisherState::Death final : public process::Watch {
+ public:
+  Death(std::weak_ptr<PublisherState> publisher, std::weak_ptr<Reader> reader)
+      : publisher_(std::move(publisher)), reader_(std::move(reader)) {}
+  void on_readable(std::uint32_t) noexcept override {
+    const auto reader = reader_.lock();
+    if (!reader) return;
+    if (const auto publisher = publisher_.lock()) publisher->remove(reader);
+    reader->watch.stop();
+  }
+
+ private:
+  const std::weak_ptr<PublisherState> publisher_;
+  const std::weak_ptr<Reader> reader_;
+};
+
+void PublisherState::listen(std::string_view name) {
+  {
+    const process::NoFork guard;
+    listener_ = process::PrivateFd(NamedListener(name).release());
+  }
+  visitors_.start(listener_.get(), EPOLLIN, std::make_shared<Visitors>(weak_from_this()));
+}
+
+void PublisherState::close() noexcept {
+  visitors_.stop();
+  std::vector<ReaderPointer> last;
+  {
+    const std::lock_guard guard(lock_);
+    closed_ = true;
+    last.swap(readers_);
+  }
+  for (const ReaderPointer& reader : last) {
+    reader->end(WaitState::kFinished);
+    reader->watch.stop();
+  }
+}
+
+void PublisherState::welcome(int socket, const Welcome& words, const Reader* reader) const {
+  FdMessage message;
+  message.bytes.resize(sizeof words);
+  std::memcpy(message.bytes.data(), &words, sizeof words);
+  if (reader != nullptr) {
+    message.descriptors.push_back(UniqueFd(memory_.fd()));
+    message.descriptors.push_back(UniqueFd(reader->page.fd()));
+  }
+  const auto release = [&] {
+    for (UniqueFd& fd : message.descriptors) (void)fd.release();  // lent
+  };
+  try {
+    send_fd_message(socket, message);
+  } catch (...) {
+    release();
+    throw;
+  }
+  release();
+}
+
+void PublisherState::admit(process::PrivateFd lifeline) {
+  const int socket = lifeline.get();
+  auto reader = std::make_shared<Reader>(options_.wait, std::move(lifeline));
+  Welcome words;
+  words.waited_for = options_.slow == SlowReader::overwrite ? 0 : 1;
+  {
+    const std::lock_guard guard(lock_);
+    if (closed_ || readers_.size() >= options_.readers) {
+      words.error = closed_ ? ECONNREFUSED : EUSERS;
+      welcome(socket, words, nullptr);
+      throw SystemError(EUSERS, "there are " + std::to_string(readers_.size()) + " readers");
+    }
+    words.oldest = ring_.floor();
+    do {
+      // acquire: pairs with the release in write(); the number is not older than the position.
+      words.newest.position = tail_position_.load(std::memory_order_acquire);
+      words.newest.number = tail_number_.load(std::memory_order_relaxed);
+      std::atomic_thread_fence(std::memory_order_acquire);
+    } while (words.newest.position % 2 != 0 ||
+             words.newest.position != tail_position_.load(std::memory_order_relaxed));
+    // It may begin at the oldest.
+    reader->read = words.oldest.position;
+    reader->control().head.value.store(reader->read, std::memory_order_relaxed);
+    readers_.push_back(reader);
+    changes_.fetch_add(1, std::memory_order_relaxed);
+  }
+  // Who writes afterwards sees that it has come; or has written what the reader sees when it looks.
+  full_fence();
+  try {
+    welcome(socket, words, reader.get());
+    reader->watch.start(socket, EPOLLRDHUP, std::make_shared<Death>(weak_from_this(), reader));
+  } catch (...) {
+    remove(reader);
+    throw;
+  }
+}
+
+void PublisherState::remove(const ReaderPointer& reader) noexcept {
+  const std::lock_guard guard(lock_);
+  if (std::erase(readers_, reader) != 0) changes_.fetch_add(1, std::memory_order_relaxed);
+}
+
+UniqueFd PublisherState::invite() {
+  const process::NoFork guard;
+  auto [mine, theirs] = socket_pair();
+  admit(process::PrivateFd(std::move(mine)));
+  return std::move(theirs);
+}
+
+// Takes a copy of the list, if it has changed.
+void PublisherState::look_at_readers() {
+  if (changes_.load(std::memory_order_relaxed) == known_changes_) return;
+  std::vector<ReaderPointer> gone;  // destroyed without the lock
+  gone.swap(known_);
+  const std::lock_guard guard(lock_);
+  known_ = readers_;
+  known_changes_ = changes_.load(std::memory_order_relaxed);
+}
+
+// Raises the floor as far as readers permit. The reader that does not permit a message of `size`
+// bytes, if there is one: the slowest.
+ReaderPointer PublisherState::slowest(std::size_t size) {
+  const std::uint64_t needed = ring_.lowest_floor(size);
+  std::vector<ReaderPointer> late;
+  ReaderPointer last;
+  {
+    const std::lock_guard guard(lock_);
+    std::uint64_t limit = ring_.tail().position;
+    if (options_.slow != SlowReader::overwrite) {
+      for (const ReaderPointer& reader : readers_) {
+        // acquire: pairs with the release in Subscriber: it has copied what lies before.
+        const std::uint64_t read = reader->control().head.value.load(std::memory_order_acquire);
+        const bool possible = read >= reader->read && read <= ring_.tail().position;
+        if (possible) reader->read = read;
+        if (!possible || (options_.slow == SlowReader::drop && read < needed)) {
+          late.push_back(reader);
+          // relaxed: it is seen by who sees the floor that is raised below.
+          reader->control().writer.state.store(kDropped, std::memory_order_relaxed);
+        } else if (read < limit) {
+          limit = read;
+          last = reader;
+        }
+      }
+      for (const ReaderPointer& reader : late) std::erase(readers_, reader);
+      if (!late.empty()) changes_.fetch_add(1, std::memory_order_relaxed);
+    }
+    if (limit >= needed) {
+      ring_.raise_floor(size, limit);
+      last = nullptr;
+    }
+  }
+  for (const ReaderPointer& reader : late) {
+    reader->end(kDropped);
+    reader->watch.stop();
+  }
+  return last;
+}
+
+Outcome PublisherState::make_room(std::size_t size, Deadline deadline) {
+  const SignalCount since = SignalCount::now();
+  while (const ReaderPointer reader = slowest(size)) {
+    const std::uint64_t needed = ring_.lowest_floor(size);
+    RingControl& control = reader->control();
+    const Outcome outcome = reader->waiter.wait(
+        control.writer, control.reader, deadline,
+        [&] { return control.head.value.load(std::memory_order_acquire) >= needed; }, since);
+    if (outcome == Outcome::peer_gone)
+      remove(reader);
+    else if (outcome != Outcome::ok)
+      return outcome;
+  }
+  return Outcome::ok;
+}
+
+void PublisherState::wake_readers() noexcept {
+  full_fence();
+  look_at_readers();
+  for (const ReaderPointer& reader : known_)
+    reader->waiter.wake_after_fence(reader->control().writer, reader->control().reader);
+}
+
+[[gnu::hot]] Outcome PublisherState::write(std::span<const std::byte> message, Deadline deadline) {
+  if (message.size() > ring_.longest()) return Outcome::too_big;
+  if (!ring_.has_room(message.size())) [[unlikely]] {
+    const Outcome outcome = make_room(message.size(), deadline);
+    if (outcome != Outcome::ok) return outcome;
+  }
+  ring_.write(message);
+  const BroadcastPlace tail = ring_.tail();
+  tail_position_.store(tail.position | 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  tail_number_.store(tail.number, std::memory_order_relaxed);
+  tail_position_.store(tail.position, std::memory_order_release);
+  wake_readers();
+  return Outcome::ok;
+}
+
+}  // namespace broadcast
+
+namespace {
+
+const Publisher::Options& checked(const Publisher::Options& options) {
+  if (options.readers == 0 || options.readers > Publisher::kMostReaders)
+    throw MisuseError("a publisher has 1 to 64 readers");
+  return options;
+}
+
+}  // namespace
+
+Publisher::Publisher(const Options& options)
+    : state_(std::make_shared<broadcast::PublisherState>(checked(options))) {}
+Publisher::Publisher(std::string_view name, const Options& options) : Publisher(options) {
+  state_->listen(name);
+}
+Publisher::Publisher(Publisher&&) noexcept = default;
+Publisher& Publisher::operator=(Publisher&& other) noexcept {
+  std::swap(state_, other.state_);
+  return *this;
+}
+Publisher::~Publisher() {
+  if (!state_) return;
+  if (state_->generation() != process::generation())
+    process::leak_in_child(state_);
+  else
+    state_->close();
+}
+
+UniqueFd Publisher::invite() { return state_->invite(); }
+Outcome Publisher::write(std::span<const std::byte> message, Deadline deadline) {
+  return state_->write(message, deadline);
+}
+std::size_t Publisher::longest() const noexcept { return state_->longest(); }
+unsigned Publisher::readers() const noexcept { return state_->readers(); }
+
+}  // namespace farcall

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "broadcast/welcome.hpp"
+#include "farcall/broadcast.hpp"
+#include "farcall/error.hpp"
+#include "farcall/ring/memory.hpp"
+#include "farcall/socket.hpp"
+#include "process/process.hpp"
+
+namespace farcall {
+namespace broadcast {
+
+struct SubscriberState {
+  SubscriberState(BroadcastMemory memory_, Mapping page_, BroadcastPlace start, bool waited_for_,
+                  WaitMode mode)
+      : memory(std::move(memory_)),
+        page(std::move(page_)),
+        reader(memory.view(), start),
+        told(start.position),
+        waited_for(waited_for_),
+        wait(mode) {}
+
+  [[nodiscard]] RingControl& control() const noexcept {
+    return *reinterpret_cast<RingControl*>(page.data());
+  }
+  [[nodiscard]] bool dropped() const noexcept {
+    // acquire: pairs with the release in Reader::end().
+    return control().writer.state.load(std::memory_order_acquire) == kDropped;
+  }
+  // Tells the writer how far this has read.
+  void tell() noexcept {
+    told = reader.next().position;
+    // release: the copies are done before the writer may write over what they were made of.
+    control().head.value.store(told, std::memory_order_release);
+    waiter.wake(control().reader, control().writer);
+  }
+  void adopt(process::PrivateFd socket) noexcept {
+    lifeline = std::move(socket);
+    waiter = Waiter(lifeline.get(), wait);
+  }
+  // What has been read must be told of before sleeping: the writer may wait for it.
+  void tell_all() noexcept {
+    if (waited_for && told != reader.next().position) tell();
+  }
+  // In batches: each look of the writer at this line costs both sides a transfer.
+  void tell_much() noexcept {
+    if (waited_for && reader.next().position - told >= memory.view().capacity / 8) tell();
+  }
+  Outcome read(std::span<std::byte> into, std::size_t& size, std::uint64_t& missed,
+               Deadline deadline, SignalCount since);
+  Outcome after_end() noexcept;
+
+  BroadcastMemory memory;
+  Mapping page;
+  BroadcastReader reader;
+  std::uint64_t told;
+  const bool waited_for;
+  const WaitMode wait;
+  process::PrivateFd lifeline;
+  Waiter waiter;
+};
+
+// The publisher has gone; in which way.
+Outcome SubscriberState::after_end() noexcept {
+  const std::uint32_t state = control().writer.state.load(std::memory_order_acquire);
+  if (state == kDropped) return Outcome::dropped;
+  return state == WaitState::kFinished ? Outcome::finished : Outcome::peer_gone;
+}
+
+Outcome SubscriberState::read(std::span<std::byte> into, std::size_t& size, std::uint64_t& missed,
+                              Deadline deadline, SignalCount since) {
+  missed = 0;
+  for (;;) {
+    const Outcome outcome = reader.take(into, size, missed);
+    // Who is waited for misses nothing, unless it is waited for no longer.
+    if (waited_for && missed != 0) [[unlikely]] {
+      missed = 0;
+      return dropped() ? Outcome::dropped : Outcome::broken;
+    }
+    if (outcome == Outcome::ok) tell_much();
+    if (outcome != Outcome::would_block) return outcome;
+    tell_all();
+    const Outcome waited = waiter.wait(
+        control().reader, control().writer, deadline, [&] { return reader.ready(); }, since);
+    if (waited == Outcome::peer_gone) return after_end();
+    if (waited != Outcome::ok) return waited;
+  }
+}
+
+namespace {
+
+// It comes with the connection; a publisher that is alive and well takes no longer.
+constexpr auto kPatience = std::chrono::seconds(5);
+
+Welcome receive_welcome(int socket, Deadline deadline, UniqueFd& ring, UniqueFd& page) {
+  std::optional<FdMessage> message = receive_fd_message(socket, deadline);
+  if (!message) throw SystemError(ECONNRESET, "subscribe: the publisher has gone");
+  Welcome words;
+  if (message->bytes.size() != sizeof words)
+    throw SystemError(EPROTO, "subscribe: this is no publisher");
+  std::memcpy(&words, message->bytes.data(), sizeof words);
+  if (words.magic != Welcome::kMagic) throw SystemError(EPROTO, "subscribe: this is no publisher");
+  if (words.error == EUSERS)
+    throw SystemError(EUSERS, "subscribe: the publisher has as many readers as it permits");
+  if (words.error != 0) throw SystemError(ECONNREFUSED, "subscribe: the publisher is closing");
+  if (message->descriptors.size() != 2 || words.oldest.position % kLine != 0 ||
+      words.newest.position % kLine != 0)
+    throw SystemError(EPROTO, "subscribe: this is no publisher");
+  ring = std::move(message->descriptors[0]);
+  page = std::move(message->descriptors[1]);
+  return words;
+}
+
+std::unique_ptr<SubscriberState> make_state(int socket, const Subscriber::Options& options,
+                                            Deadline deadline) {
+  UniqueFd ring;
+  UniqueFd page;
+  const Welcome words = receive_welcome(socket, deadline, ring, page);
+  BroadcastMemory memory = BroadcastMemory::attach(std::move(ring));
+  const SharedMemory shared = SharedMemory::adopt(std::move(page));
+  if (shared.size() != page_size()) throw SystemError(EPROTO, "subscribe: not a page");
+  const BroadcastPlace start =
+      options.start == Subscriber::Start::newest ? words.newest : words.oldest;
+  return std::make_unique<SubscriberState>(std::move(memory), shared.map(), start,
+                                           words.waited_for != 0, options.wait);
+}
+
+}  // namespace
+}  // namespace broadcast
+
+Subscriber Subscriber::adopt(UniqueFd&& invitation, const Options& options) {
+  auto state =
+      broadcast::make_state(invitation.get(), options, Deadline::after(broadcast::kPatience));
+  state->adopt(process::PrivateFd(std::move(invitation)));
+  state->tell();
+  return Subscriber(std::move(state));
+}
+
+Subscriber Subscriber::open(std::string_view name, const Options& options, Deadline deadline) {
+  UniqueFd socket = connect_named(name, deadline);
+  const Deadline patience = Deadline::after(broadcast::kPatience);
+  auto state = broadcast::make_state(socket.get(), options, std::max(deadline, patience));
+  state->adopt(process::PrivateFd(std::move(socket)));
+  state->tell();
+  return Subscriber(std::move(state));
+}
+
+Subscriber::Subscriber(std::unique_ptr<broadcast::SubscriberState> state) noexcept
+    : state_(std::move(state)) {}
+Subscriber::Subscriber(Subscriber&&) noexcept = default;
+Subscriber& Subscriber::operator=(Subscriber&&) noexcept = default;
+Subscriber::~Subscriber() = default;
+
+Outcome Subscriber::read(std::span<std::byte> into, std::size_t& size, std::uint64_t& missed,
+                         Deadline deadline, SignalCount since) {
+  return state_->read(into, size, missed, deadline, since);
+}
+Outcome Subscriber::prepare_poll() {
+  state_->tell_all();
+  return state_->waiter.prepare_poll(state_->control().reader, state_->control().writer,
+                                     [&] { return state_->reader.ready(); });
+}
+void Subscriber::finish_poll() noexcept { state_->waiter.finish_poll(state_->control().reader); }
+int Subscriber::poll_descriptor() const noexcept { return state_->waiter.poll_descriptor(); }
+
+}  // namespace farcall

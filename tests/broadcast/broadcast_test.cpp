@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Messages from one writer to several readers: what they get, in which order, and when not.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mman.h>
+
+#include <thread>
+
+#include "broadcast/pattern.hpp"
+#include "door/usage.hpp"
+#include "farcall/error.hpp"
+#include "farcall/ring/broadcast_ring.hpp"
+
+namespace farcall {
+namespace {
+
+using test::Numbered;
+using test::receive;
+using test::Received;
+using test::send;
+using test::soon;
+using test::unique_name;
+using Start = Subscriber::Start;
+
+class BroadcastModes : public testing::TestWithParam<WaitMode> {};
+INSTANTIATE_TEST_SUITE_P(All, BroadcastModes,
+                         testing::Values(WaitMode::spin, WaitMode::adaptive, WaitMode::block),
+                         [](const auto& mode) { return std::string(to_string(mode.param)); });
+
+TEST_P(BroadcastModes, EachReaderGetsAllInOrderWhereTheWriterWaits) {
+  constexpr std::uint64_t kMessages = 5000;
+  Publisher publisher({.capacity = 1 << 14, .wait = GetParam()});
+  std::vector<std::thread> readers;
+  std::vector<Received> received(3);
+  for (Received& mine : received)
+    readers.emplace_back([&mine, end = publisher.invite()]() mutable {
+      Subscriber subscriber = Subscriber::adopt(std::move(end), {.wait = GetParam()});
+      mine = receive(subscriber);
+    });
+  ASSERT_EQ(send(publisher, 0, kMessages, publisher.longest()), Outcome::ok);
+  { const Publisher gone = std::move(publisher); }
+  for (std::thread& reader : readers) reader.join();
+  for (const Received& mine : received) {
+    EXPECT_EQ(mine.messages, kMessages);
+    EXPECT_EQ(mine.wrong, 0U);
+    EXPECT_EQ(mine.end, Outcome::finished);
+  }
+}
+
+TEST_P(BroadcastModes, WhoIsOvertakenLearnsHowManyItHasMissed) {
+  constexpr std::uint64_t kMessages = 30'000;
+  Publisher publisher({.capacity = 1 << 13, .slow = SlowReader::overwrite});
+  std::vector<std::thread> readers;
+  std::vector<Received> received(2);
+  for (Received& mine : received)
+    readers.emplace_back([&mine, end = publisher.invite()]() mutable {
+      Subscriber subscriber =
+          Subscriber::adopt(std::move(end), {.start = Start::oldest, .wait = GetParam()});
+      mine = receive(subscriber);
+    });
+  ASSERT_EQ(send(publisher, 0, kMessages, publisher.longest()), Outcome::ok);
+  { const Publisher gone = std::move(publisher); }
+  for (std::thread& reader : readers) reader.join();
+  for (const Received& mine : received) {
+    EXPECT_EQ(mine.messages + mine.missed, kMessages);
+    EXPECT_EQ(mine.wrong, 0U);
+    EXPECT_EQ(mine.end, Outcome::finished);
+  }
+}
+
+TEST(Broadcast, AnOvertakenReaderGoesOnWithTheOldestThatIsThere) {
+  Publisher publisher({.capacity = 4096, .slow = SlowReader::overwrite});
+  Subscriber subscriber = Subscriber::adopt(publisher.invite(), {});
+  ASSERT_EQ(send(publisher, 0, 10'000, 50), Outcome::ok);  // a line or so each
+  const Received rest = receive(subscriber, 16);
+  EXPECT_EQ(rest.wrong, 0U);
+  EXPECT_GT(rest.missed, 10'000U - 4096 / 64);
+  EXPECT_LT(rest.missed, 10'000U - 16);
+}
+
+TEST(Broadcast, AReaderThatIsTooSlowIsDroppedAndTheOthersAreNot) {
+  Publisher publisher({.capacity = 4096, .slow = SlowReader::drop});
+  Subscriber slow = Subscriber::adopt(publisher.invite(), {});
+  Subscriber quick = Subscriber::adopt(publisher.invite(), {});
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    ASSERT_EQ(send(publisher, i, i + 1, 50), Outcome::ok);
+    const Received one = receive(quick, 1, i);
+    ASSERT_EQ(one.messages, 1U);
+    ASSERT_EQ(one.wrong, 0U);
+  }
+  EXPECT_EQ(publisher.readers(), 1U);
+  const Received rest = receive(slow);
+  EXPECT_EQ(rest.end, Outcome::dropped);
+  EXPECT_EQ(rest.wrong, 0U);
+  EXPECT_EQ(rest.missed, 0U);
+}
+
+TEST(Broadcast, WhoComesLaterBeginsWithTheNewestOrTheOldest) {
+  for (const SlowReader slow : {SlowReader::block, SlowReader::overwrite, SlowReader::drop}) {
+    Publisher publisher({.capacity = 4096, .slow = slow});
+    ASSERT_EQ(send(publisher, 0, 1000, 50), Outcome::ok);
+    Subscriber newest = Subscriber::adopt(publisher.invite(), {.start = Start::newest});
+    Subscriber oldest = Subscriber::adopt(publisher.invite(), {.start = Start::oldest});
+    ASSERT_EQ(send(publisher, 1000, 1001, 8), Outcome::ok);
+    EXPECT_EQ(receive(newest, 1, 1000).wrong, 0U);
+    std::vector<std::byte> into(100);
+    std::size_t size = 0;
+    std::uint64_t missed = 0;
+    ASSERT_EQ(oldest.read(into, size, missed, soon()), Outcome::ok);
+    const std::int64_t first = Numbered::number_of(std::span(into).first(size));
+    EXPECT_GT(first, 1000 - 64);
+    EXPECT_LT(first, 1000 - 16);
+    EXPECT_EQ(receive(oldest, static_cast<std::uint64_t>(1000 - first),
+                      static_cast<std::uint64_t>(first) + 1)
+                  .wrong,
+              0U);
+    EXPECT_EQ(oldest.read(into, size, missed, Deadline::now()), Outcome::would_block);
+  }
+}
+
+TEST(Broadcast, AWriterThatWaitsEndsAtItsDeadlineAndHasWrittenNothing) {
+  Publisher publisher({.capacity = 4096});
+  Subscriber subscriber = Subscriber::adopt(publisher.invite(), {});
+  Numbered numbered(50);
+  std::uint64_t sent = 0;
+  while (publisher.write(numbered.make(sent), Deadline::now()) == Outcome::ok) ++sent;
+  EXPECT_GT(sent, 30U);
+  EXPECT_LT(sent, 64U);
+  EXPECT_EQ(publisher.write(numbered.make(sent), Deadline::now()), Outcome::would_block);
+  EXPECT_EQ(publisher.write(numbered.make(sent), Deadline::after(std::chrono::milliseconds(5))),
+            Outcome::timed_out);
+  std::thread reader([&] {
+    const Received all = receive(subscriber, 64);
+    EXPECT_EQ(all.messages, 64U);
+    EXPECT_EQ(all.wrong, 0U);
+  });
+  EXPECT_EQ(send(publisher, sent, 64, 50), Outcome::ok);
+  reader.join();
+}
+
+TEST(Broadcast, NobodyIsWaitedForWhereNobodyReads) {
+  Publisher publisher({.capacity = 4096});
+  EXPECT_EQ(send(publisher, 0, 10'000), Outcome::ok);
+  { Subscriber subscriber = Subscriber::adopt(publisher.invite(), {}); }
+  EXPECT_EQ(send(publisher, 0, 10'000), Outcome::ok);
+}
+
+TEST(Broadcast, MessagesHaveALimitAndReadersTheirRoom) {
+  Publisher publisher({.capacity = 1 << 14});
+  Subscriber subscriber = Subscriber::adopt(publisher.invite(), {});
+  std::vector<std::byte> message(publisher.longest() + 1, std::byte{7});
+  EXPECT_EQ(publisher.write(message, soon()), Outcome::too_big);
+  message.pop_back();
+  EXPECT_EQ(publisher.write(message, soon()), Outcome::ok);
+  EXPECT_EQ(publisher.write({}, soon()), Outcome::ok);
+  std::vector<std::byte> into(message.size());
+  std::size_t size = 0;
+  std::uint64_t missed = 0;
+  EXPECT_EQ(subscriber.read(std::span(into).first(10), size, missed, soon()), Outcome::too_big);
+  EXPECT_EQ(size, message.size());
+  EXPECT_EQ(subscriber.read(into, size, missed, soon()), Outcome::ok);
+  EXPECT_EQ(into, message);
+  EXPECT_EQ(subscriber.read(into, size, missed, soon()), Outcome::ok);
+  EXPECT_EQ(size, 0U);
+}
+
+// A message whose bytes look like the header of the next one is no message.
+TEST(Broadcast, OldBytesAreNeverTakenForAMessage) {
+  Publisher publisher({.capacity = 4096, .slow = SlowReader::overwrite});
+  Subscriber subscriber = Subscriber::adopt(publisher.invite(), {});
+  std::vector<std::uint64_t> forged(100);
+  std::vector<std::byte> into(4096);
+  std::size_t size = 0;
+  std::uint64_t missed = 0;
+  for (std::uint64_t number = 0; number < 1000; ++number) {
+    for (std::uint64_t& word : forged) word = (number + 1) << 33 | std::uint64_t{1} << 32 | 8;
+    ASSERT_EQ(
+        publisher.write(std::as_bytes(std::span(forged)).first(8 * (1 + number % 100)), soon()),
+        Outcome::ok);
+    ASSERT_EQ(subscriber.read(into, size, missed, soon()), Outcome::ok);
+    ASSERT_EQ(size, 8 * (1 + number % 100));
+    ASSERT_EQ(subscriber.read(into, size, missed, Deadline::now()), Outcome::would_block);
+  }
+}
+
+TEST(Broadcast, CanBePolled) {
+  Publisher publisher({.slow = SlowReader::overwrite});
+  Subscriber subscriber = Subscriber::adopt(publisher.invite(), {});
+  pollfd something{.fd = subscriber.poll_descriptor(), .events = POLLIN, .revents = 0};
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    ASSERT_EQ(subscriber.prepare_poll(), Outcome::would_block);
+    EXPECT_EQ(::poll(&something, 1, 10), 0);
+    ASSERT_EQ(send(publisher, i, i + 1), Outcome::ok);
+    EXPECT_EQ(::poll(&something, 1, 10'000), 1);
+    subscriber.finish_poll();
+    EXPECT_EQ(receive(subscriber, 1, i).wrong, 0U);
+  }
+  ASSERT_EQ(subscriber.prepare_poll(), Outcome::would_block);
+  { const Publisher gone = std::move(publisher); }
+  EXPECT_EQ(::poll(&something, 1, 10'000), 1);
+  subscriber.finish_poll();
+  EXPECT_EQ(receive(subscriber).end, Outcome::finished);
+}
+
+TEST(Broadcast, ReadersCannotMapTheMessagesToWrite) {
+  const BroadcastMemory memory = BroadcastMemory::create(4096);
+  EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, memory.fd(), 0), MAP_FAILED);
+  void* mine = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, memory.fd(), 0);
+  ASSERT_NE(mine, MAP_FAILED);
+  EXPECT_EQ(::mprotect(mine, 4096, PROT_READ | PROT_WRITE), -1);
+  ::munmap(mine, 4096);
+  const std::string path = "/proc/self/fd/" + std::to_string(memory.fd());
+  const UniqueFd again(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(::write(again.get(), "x", 1), -1);
+}
+
+}  // namespace
+}  // namespace farcall

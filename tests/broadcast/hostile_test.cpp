@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A reader or a writer that scribbles over all that it can write, while the others go on: they
+// never crash, read or write out of bounds (AddressSanitizer watches) or hang, and well-behaved
+// readers get all there is. FARCALL_HOSTILE_SECONDS sets for how long.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+
+#include "broadcast/pattern.hpp"
+#include "broadcast/welcome.hpp"
+#include "door/child.hpp"
+#include "door/usage.hpp"
+#include "farcall/error.hpp"
+#include "farcall/socket.hpp"
+
+namespace farcall {
+namespace {
+
+using door::test::Child;
+using test::receive;
+using test::Received;
+using test::send;
+using test::soon;
+
+std::int64_t duration_ns() {
+  return door::test::setting("FARCALL_HOSTILE_SECONDS", 4) * std::int64_t{500'000'000};
+}
+
+// Takes an invitation by hand, and returns the page that it shares with the writer.
+Mapping take_page(int invitation) {
+  auto message = receive_fd_message(invitation, soon());
+  const SharedMemory page = SharedMemory::adopt(std::move(message->descriptors.at(1)));
+  return page.map();
+}
+
+TEST(BroadcastHostile, AReaderHurtsItselfAlone) {
+  const std::int64_t end = monotonic_ns() + duration_ns();
+  std::uint64_t rounds = 0;
+  for (unsigned seed = 1; monotonic_ns() < end; ++seed, ++rounds) {
+    const SlowReader slow = seed % 2 == 0 ? SlowReader::drop : SlowReader::overwrite;
+    Publisher publisher({.capacity = 1 << 13, .slow = slow});
+    UniqueFd given = publisher.invite();
+    UniqueFd honest = publisher.invite();
+    Child scribbler([&] {
+      honest.reset();
+      const Mapping page = take_page(given.get());
+      auto& control = *reinterpret_cast<RingControl*>(page.data());
+      std::mt19937_64 random(seed);
+      for (;;) {
+        switch (random() % 6) {
+          case 0: control.head.value = random(); break;
+          case 1: control.head.value += random() % 5000; break;
+          case 2: control.reader.parked = static_cast<std::uint32_t>(random() % 5); break;
+          case 3: control.writer.parked = static_cast<std::uint32_t>(random() % 5); break;
+          case 4: page.data()[random() % page.size()] = static_cast<std::byte>(random()); break;
+          default: (void)!::send(given.get(), &seed, 1 + random() % 4, MSG_DONTWAIT | MSG_NOSIGNAL);
+        }
+      }
+    });
+    given.reset();
+    std::thread reader([&] {
+      Subscriber subscriber = Subscriber::adopt(std::move(honest), {});
+      const Received all = receive(subscriber);
+      EXPECT_EQ(all.wrong, 0U);
+      if (slow == SlowReader::overwrite || all.end != Outcome::dropped) {
+        EXPECT_EQ(all.end, Outcome::finished);
+        EXPECT_EQ(all.messages + all.missed, 3000U);
+      }
+    });
+    EXPECT_EQ(send(publisher, 0, 3000), Outcome::ok);
+    scribbler.kill();
+    { const Publisher gone = std::move(publisher); }
+    reader.join();
+  }
+  EXPECT_GT(rounds, 0U);
+}
+
+// Its readers' positions are checked, so one that claims to have read what was not written is none.
+TEST(BroadcastHostile, AReaderThatLiesAboutItsPositionIsDropped) {
+  Publisher publisher({.capacity = 4096});
+  const UniqueFd given = publisher.invite();
+  const Mapping page = take_page(given.get());
+  reinterpret_cast<RingControl*>(page.data())->head.value = 1 << 20;
+  EXPECT_EQ(send(publisher, 0, 200), Outcome::ok);
+  EXPECT_EQ(publisher.readers(), 0U);
+}
+
+TEST(BroadcastHostile, ReadersSurviveAWriterThatScribbles) {
+  constexpr std::size_t kCapacity = 1 << 13;
+  const std::int64_t end = monotonic_ns() + duration_ns();
+  std::uint64_t reads = 0;
+  std::uint64_t broken = 0;
+  for (unsigned seed = 1; monotonic_ns() < end; ++seed) {
+    auto [mine, theirs] = socket_pair();
+    Child writer([&, socket = mine.get()] {
+      theirs.reset();
+      const BroadcastMemory memory = BroadcastMemory::create(kCapacity);
+      SharedMemory page = SharedMemory::create(page_size());
+      const Mapping shared = page.map();
+      broadcast::Welcome words;
+      words.waited_for = seed % 2;
+      FdMessage message;
+      message.bytes.resize(sizeof words);
+      std::memcpy(message.bytes.data(), &words, sizeof words);
+      message.descriptors.emplace_back(::dup(memory.fd()));
+      message.descriptors.push_back(std::move(page).release());
+      send_fd_message(socket, message);
+      const BroadcastView view = memory.view();
+      auto& control = *view.control;
+      std::mt19937_64 random(seed);
+      for (std::uint64_t number = 0;; ++number) {
+        const std::size_t at = random() % kCapacity & ~63UL;
+        auto header = message_ring::header(view.data + at);
+        switch (random() % 8) {
+          case 0: header = random(); break;
+          case 1: header = number % 64 << 33 | std::uint64_t{1} << 32 | random() % 10'000; break;
+          case 2: control.raised = random(); break;
+          case 3: control.raised += random() % 3; break;
+          case 4: control.floors[random() % 8].position = random() & ~63UL; break;
+          case 5: control.floors[random() % 8].number = random() % (number + 1); break;
+          case 6: shared.data()[random() % 640] = static_cast<std::byte>(random()); break;
+          default: view.data[random() % kCapacity] = static_cast<std::byte>(random());
+        }
+      }
+    });
+    mine.reset();
+    try {
+      Subscriber subscriber = Subscriber::adopt(
+          std::move(theirs), {.wait = seed % 3 == 0 ? WaitMode::block : WaitMode::adaptive});
+      // Exactly as large as what is read into it, so that an overrun shows.
+      std::vector<std::byte> into(seed % 3000);
+      const std::int64_t stop = monotonic_ns() + 50'000'000;
+      while (monotonic_ns() < stop) {
+        std::size_t size = 0;
+        std::uint64_t missed = 0;
+        const Outcome outcome =
+            subscriber.read(into, size, missed, Deadline::after(std::chrono::milliseconds(2)));
+        ++reads;
+        if (outcome == Outcome::broken) ++broken;
+        if (outcome == Outcome::broken || outcome == Outcome::finished ||
+            outcome == Outcome::dropped || outcome == Outcome::peer_gone)
+          break;
+      }
+    } catch (const SystemError& error) {
+      EXPECT_EQ(error.code().value(), EPROTO);
+    }
+  }
+  EXPECT_GT(reads, 100U);
+  EXPECT_GT(broken, 0U);
+}
+
+}  // namespace
+}  // namespace farcall

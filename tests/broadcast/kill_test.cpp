@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// SIGKILL at random moments: who is left learns of it, and goes on where it can.
+// FARCALL_KILL_ROUNDS sets the number of rounds.
+#include <gtest/gtest.h>
+
+#include "broadcast/pattern.hpp"
+#include "door/child.hpp"
+#include "door/usage.hpp"
+
+namespace farcall {
+namespace {
+
+using door::test::Child;
+using door::test::eventually;
+using door::test::Killer;
+using test::receive;
+using test::Received;
+using test::send;
+using test::soon;
+using test::unique_name;
+
+int rounds() { return door::test::setting("FARCALL_KILL_ROUNDS", 100); }
+constexpr std::int64_t kNoticed = 100'000'000;  // ns
+constexpr unsigned kBusy = 3000;                // us
+constexpr WaitMode kModes[] = {WaitMode::spin, WaitMode::adaptive, WaitMode::block};
+
+TEST(BroadcastKill, ReadersGetWholeMessagesAndLearnOfTheWritersDeath) {
+  for (int round = 0; round < rounds(); ++round) {
+    const std::string name = unique_name();
+    const WaitMode mode = kModes[round % 3];
+    const SlowReader slow = round % 2 == 0 ? SlowReader::block : SlowReader::overwrite;
+    Child writer([&] {
+      Publisher publisher(name, {.capacity = 1 << 13, .slow = slow, .wait = mode});
+      // Not before somebody listens: a reader that comes later does not know where to begin.
+      while (publisher.readers() == 0) std::this_thread::yield();
+      ADD_FAILURE() << to_string(send(publisher, 0, UINT64_MAX, publisher.longest()));
+    });
+    Subscriber subscriber =
+        Subscriber::open(name, {.start = Subscriber::Start::oldest, .wait = mode}, soon());
+    Killer killer(writer.pid(), kBusy, static_cast<unsigned>(round));
+    const Received all = receive(subscriber);
+    const std::int64_t noticed = monotonic_ns();
+    ASSERT_EQ(all.end, Outcome::peer_gone);
+    ASSERT_EQ(all.wrong, 0U);
+    ASSERT_LT(killer.late(noticed), kNoticed * door::test::kSlow) << "round " << round;
+  }
+}
+
+TEST(BroadcastKill, AWriterThatWaitsForADeadReaderGoesOn) {
+  for (int round = 0; round < rounds(); ++round) {
+    Publisher publisher({.capacity = 1 << 13, .wait = kModes[round % 3]});
+    UniqueFd end = publisher.invite();
+    Child reader([&] {
+      Subscriber subscriber = Subscriber::adopt(std::move(end), {});
+      receive(subscriber, 100);
+      (void)::pause();  // and reads no more
+    });
+    end.reset();
+    Killer killer(reader.pid(), kBusy, static_cast<unsigned>(round));
+    ASSERT_EQ(send(publisher, 0, 500), Outcome::ok);
+    const std::int64_t noticed = monotonic_ns();
+    ASSERT_LT(killer.late(noticed), kNoticed * door::test::kSlow) << "round " << round;
+    ASSERT_TRUE(eventually([&] { return publisher.readers() == 0; }));
+  }
+}
+
+// A child that a publisher or a reader has forked does not stand for its parent.
+TEST(BroadcastKill, ForkedChildrenHideNoDeath) {
+  const std::string name = unique_name();
+  door::test::Event ready;
+  Child writer([&] {
+    Publisher publisher(name, {});
+    while (publisher.readers() == 0) std::this_thread::yield();
+    if (::fork() == 0) {
+      ::sleep(30);
+      ::_exit(0);
+    }
+    (void)::pause();
+  });
+  Subscriber subscriber = Subscriber::open(name, {}, soon());
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  writer.kill();
+  EXPECT_EQ(receive(subscriber).end, Outcome::peer_gone);
+}
+
+}  // namespace
+}  // namespace farcall

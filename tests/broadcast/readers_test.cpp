@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How readers come and go.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <thread>
+
+#include "broadcast/pattern.hpp"
+#include "door/child.hpp"
+#include "door/usage.hpp"
+#include "farcall/error.hpp"
+#include "farcall/socket.hpp"
+
+namespace farcall {
+namespace {
+
+using door::test::eventually;
+using door::test::open_descriptors;
+using test::receive;
+using test::send;
+using test::soon;
+using test::unique_name;
+
+template <class Action>
+int error_of(Action action) {
+  try {
+    action();
+  } catch (const SystemError& error) {
+    return error.code().value();
+  }
+  return 0;
+}
+
+TEST(BroadcastReaders, ComeByName) {
+  const std::string name = unique_name();
+  EXPECT_EQ(error_of([&] { Subscriber::open(name, {}, Deadline::now()); }), ECONNREFUSED);
+  Publisher publisher(name, {});
+  EXPECT_EQ(error_of([&] { Publisher(name, {}); }), EADDRINUSE);
+  EXPECT_EQ(error_of([&] { Publisher("", {}); }), EINVAL);
+  Subscriber one = Subscriber::open(name, {}, soon());
+  Subscriber other = Subscriber::open(name, {}, soon());
+  EXPECT_EQ(publisher.readers(), 2U);
+  ASSERT_EQ(send(publisher, 0, 10), Outcome::ok);
+  EXPECT_EQ(receive(one, 10).wrong, 0U);
+  EXPECT_EQ(receive(other, 10).wrong, 0U);
+}
+
+// Also while the writer does nothing.
+TEST(BroadcastReaders, LeaveNothingBehind) {
+  const std::string name = unique_name();
+  Publisher publisher(name, {.capacity = 4096});
+  { Subscriber warm = Subscriber::open(name, {}, soon()); }
+  ASSERT_TRUE(eventually([&] { return publisher.readers() == 0; }));
+  const std::size_t before = open_descriptors();
+  for (int i = 0; i < 500; ++i) {
+    Subscriber subscriber =
+        i % 2 == 0 ? Subscriber::open(name, {}, soon()) : Subscriber::adopt(publisher.invite(), {});
+    if (i % 3 == 0) {
+      ASSERT_EQ(send(publisher, 0, 3), Outcome::ok);
+      ASSERT_EQ(receive(subscriber, 3).wrong, 0U);
+    }
+  }
+  ASSERT_EQ(send(publisher, 0, 1), Outcome::ok);
+  EXPECT_TRUE(eventually([&] { return publisher.readers() == 0; }));
+  ASSERT_EQ(send(publisher, 0, 1), Outcome::ok);
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; }))
+      << open_descriptors() << " after " << before;
+}
+
+TEST(BroadcastReaders, AreSoManyAtMost) {
+  const std::string name = unique_name();
+  Publisher publisher(name, {.readers = 3});
+  std::vector<Subscriber> some;
+  for (int i = 0; i < 3; ++i) some.push_back(Subscriber::open(name, {}, soon()));
+  EXPECT_EQ(error_of([&] { Subscriber::open(name, {}, soon()); }), EUSERS);
+  EXPECT_EQ(error_of([&] { publisher.invite(); }), EUSERS);
+  some.pop_back();
+  EXPECT_TRUE(
+      eventually([&] { return error_of([&] { Subscriber::open(name, {}, soon()); }) == 0; }));
+  EXPECT_THROW(Publisher({.readers = 65}), MisuseError);
+}
+
+TEST(BroadcastReaders, ComeAndGoWhileOthersRead) {
+  const std::string name = unique_name();
+  constexpr std::uint64_t kMessages = 20'000;
+  Publisher publisher(name, {.capacity = 1 << 14});
+  Subscriber steady = Subscriber::adopt(publisher.invite(), {});
+  std::atomic<bool> over{false};
+  std::thread visitors([&] {
+    for (unsigned i = 0; !over; ++i) {
+      Subscriber visitor = Subscriber::open(
+          name, {.start = i % 2 == 0 ? Subscriber::Start::oldest : Subscriber::Start::newest},
+          soon());
+      std::vector<std::byte> into(1 << 14);
+      std::int64_t last = -1;
+      for (unsigned k = 0; k < i % 50; ++k) {
+        std::size_t size = 0;
+        std::uint64_t missed = 0;
+        if (visitor.read(into, size, missed, Deadline::after(std::chrono::milliseconds(50))) !=
+            Outcome::ok)
+          break;
+        const std::int64_t number = test::Numbered::number_of(std::span(into).first(size));
+        ASSERT_TRUE(last < 0 ? number >= 0 : number == last + 1) << number << " after " << last;
+        last = number;
+      }
+    }
+  });
+  std::thread reader([&] {
+    const test::Received all = receive(steady, kMessages);
+    EXPECT_EQ(all.messages, kMessages);
+    EXPECT_EQ(all.wrong, 0U);
+  });
+  EXPECT_EQ(send(publisher, 0, kMessages, publisher.longest()), Outcome::ok);
+  reader.join();
+  over = true;
+  visitors.join();
+}
+
+TEST(BroadcastReaders, AreNoneOfWhatIsNoInvitation) {
+  auto [mine, theirs] = socket_pair();
+  FdMessage garbage;
+  garbage.bytes.resize(48, std::byte{1});
+  send_fd_message(mine.get(), garbage);
+  UniqueFd given = std::move(theirs);
+  EXPECT_EQ(error_of([&] { Subscriber::adopt(std::move(given), {}); }), EPROTO);
+  EXPECT_TRUE(given) << "it stays the caller's";
+  mine.reset();
+  EXPECT_EQ(error_of([&] { Subscriber::adopt(std::move(given), {}); }), ECONNRESET);
+  UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  EXPECT_EQ(error_of([&] { Subscriber::adopt(std::move(file), {}); }), ENOTSOCK);
+}
+
+}  // namespace
+}  // namespace farcall
