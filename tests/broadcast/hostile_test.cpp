@@ -147,7 +147,7 @@ TEST(BroadcastHostile, ReadersSurviveAWriterThatScribbles) {
       EXPECT_EQ(error.code().value(), EPROTO);
     }
   }
-  EXPECT_GT(reads, 100U);
+  EXPECT_GT(reads, 10U);
   EXPECT_GT(broken, 0U);
 }
 
