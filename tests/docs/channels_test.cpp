@@ -37,12 +37,16 @@ TEST(ChannelDocs, TheGuideHasASectionForEveryMechanism) {
 
 // A piece of code in the guide follows the name of the example that it is taken from. Each of its
 // lines is there, except those that are comments.
-TEST(ChannelDocs, TheGuideQuotesItsExamplesAsTheyAre) {
-  const auto lines = test::quoted_lines(contents(DOCS "/guide/channels.md"));
-  EXPECT_GT(lines.size(), 10U);
-  for (const auto& [example, line] : lines) {
-    const std::string source = test::words_of(contents(std::filesystem::path(EXAMPLES) / example));
-    EXPECT_NE(source.find(test::words_of(line)), std::string::npos) << example << ": " << line;
+TEST(ChannelDocs, TheGuidesQuoteTheirExamplesAsTheyAre) {
+  for (const auto& [guide, least] :
+       {std::pair("channels.md", 10U), std::pair("broadcast.md", 6U)}) {
+    const auto lines = test::quoted_lines(contents(std::filesystem::path(DOCS) / "guide" / guide));
+    EXPECT_GT(lines.size(), least);
+    for (const auto& [example, line] : lines) {
+      const std::string source =
+          test::words_of(contents(std::filesystem::path(EXAMPLES) / example));
+      EXPECT_NE(source.find(test::words_of(line)), std::string::npos) << example << ": " << line;
+    }
   }
 }
 
