@@ -4,6 +4,7 @@
 // that counts changes under one: readers come and go on other threads (the reactor's, or of who
 // invites them). Whenever it has changed the writer takes a copy before it goes on. What may be
 // written over is decided under the lock, too, so that nobody begins where it was just given up.
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -80,6 +81,7 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
   void admit(process::PrivateFd lifeline);
   void welcome(int socket, const Welcome& words, const Reader* reader) const;
   void remove(const ReaderPointer& reader) noexcept;
+  void turn_one_away() noexcept;
   void look_at_readers();
   Outcome make_room(std::size_t size, Deadline deadline);
   ReaderPointer slowest(std::size_t size);
@@ -101,6 +103,7 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
   std::atomic<std::uint64_t> tail_number_{0};
 
   process::PrivateFd listener_;
+  process::PrivateFd spare_;  // given up where there is no room for a visitor, to send him away
   process::Registration visitors_;
 };
 
@@ -115,6 +118,10 @@ class PublisherState::Visitors final : public process::Watch {
       const process::NoFork guard;
       process::PrivateFd client(NamedListener::accept(publisher->listener_.get(), Deadline::now()));
       publisher->admit(std::move(client));
+    } catch (const SystemError& error) {
+      // One that is not taken would be told of again and again.
+      if (error.code().value() == EMFILE || error.code().value() == ENFILE)
+        publisher->turn_one_away();
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the visitor has been told
     }
   }
@@ -143,6 +150,7 @@ void PublisherState::listen(std::string_view name) {
   {
     const process::NoFork guard;
     listener_ = process::PrivateFd(NamedListener(name).release());
+    spare_ = process::PrivateFd(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
   }
   visitors_.start(listener_.get(), EPOLLIN, std::make_shared<Visitors>(weak_from_this()));
 }
@@ -221,6 +229,13 @@ void PublisherState::admit(process::PrivateFd lifeline) {
 void PublisherState::remove(const ReaderPointer& reader) noexcept {
   const std::lock_guard guard(lock_);
   if (std::erase(readers_, reader) != 0) changes_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Room may come up between an attempt and the next: then this has nothing to give up.
+void PublisherState::turn_one_away() noexcept {
+  spare_.reset();
+  UniqueFd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)).reset();
+  spare_ = process::PrivateFd(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
 }
 
 UniqueFd PublisherState::invite() {

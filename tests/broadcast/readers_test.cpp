@@ -2,6 +2,7 @@
 //
 // How readers come and go.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <thread>
@@ -21,6 +22,7 @@ using test::receive;
 using test::send;
 using test::soon;
 using test::unique_name;
+using namespace std::chrono_literals;
 
 template <class Action>
 int error_of(Action action) {
@@ -79,6 +81,41 @@ TEST(BroadcastReaders, AreSoManyAtMost) {
   EXPECT_TRUE(
       eventually([&] { return error_of([&] { Subscriber::open(name, {}, soon()); }) == 0; }));
   EXPECT_THROW(Publisher({.readers = 65}), MisuseError);
+}
+
+// A publisher without a descriptor left sends visitors away, and does not turn in circles for them.
+TEST(BroadcastReaders, AreSentAwayWhereThereIsNoDescriptorLeft) {
+  door::test::in_child([] {
+    const std::string name = unique_name();
+    Publisher publisher(name, {});
+    { Subscriber warm = Subscriber::open(name, {}, soon()); }
+    ASSERT_TRUE(eventually([&] { return publisher.readers() == 0; }));
+    const door::test::Shared<door::test::Event> full;
+    const door::test::Shared<door::test::Event> answered;
+    door::test::Child visitor([&] {
+      ASSERT_TRUE(full->wait());
+      EXPECT_EQ(error_of([&] { Subscriber::open(name, {}, soon()); }), ECONNRESET);
+      answered->happens();
+    });
+    const rlimit few{.rlim_cur = 256, .rlim_max = 256};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    std::vector<UniqueFd> all;
+    for (int fd = 0; (fd = ::dup(0)) >= 0;) all.emplace_back(fd);
+    full->happens();
+    EXPECT_TRUE(answered->wait());
+    const auto used = [] {
+      rusage usage{};
+      ::getrusage(RUSAGE_SELF, &usage);
+      return usage.ru_utime.tv_sec * 1000 + usage.ru_utime.tv_usec / 1000;
+    };
+    const auto before = used();
+    std::this_thread::sleep_for(300ms);
+    EXPECT_LT(used() - before, 100);
+    all.clear();
+    EXPECT_EQ(visitor.join(), 0);
+    Subscriber late = Subscriber::open(name, {}, soon());
+    EXPECT_EQ(publisher.readers(), 1U);
+  });
 }
 
 TEST(BroadcastReaders, ComeAndGoWhileOthersRead) {
