@@ -28,6 +28,7 @@ endif()
 if(TARGET farcall-messages)
   include(cmake/install-messages.cmake)
 endif()
+include(cmake/install-c.cmake)
 
 install(DIRECTORY docs/man/ TYPE MAN OPTIONAL FILES_MATCHING PATTERN "man[1347]/*.[1347]")
 install(DIRECTORY docs/ TYPE DOC OPTIONAL FILES_MATCHING PATTERN "*.md" PATTERN man EXCLUDE)

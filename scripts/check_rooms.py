@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tells of includes from a room that is not used: what farcall_room() in src/*/CMakeLists.txt says."""
+"""Tells of includes from a room that is not used: what farcall_room() in a CMakeLists.txt says."""
 import pathlib
 import re
 import sys
@@ -16,10 +16,12 @@ def words(text, name):
 
 
 def main():
-    rooms, owner = {}, {}
-    for file in sorted(pathlib.Path("src").glob("*/CMakeLists.txt")):
+    rooms, owner, place = {}, {}, {}
+    for file in [*sorted(pathlib.Path("src").glob("*/CMakeLists.txt")),
+                 pathlib.Path("bindings/c/CMakeLists.txt")]:
         for room, rest in ROOM.findall(file.read_text()):
             rooms[room] = words(rest, "USES")
+            place[room] = file.parent
             for header in words(rest, "HEADERS"):
                 owner["farcall/" + header] = room
 
@@ -29,7 +31,7 @@ def main():
     failed = 0
     for room in rooms:
         public = [name for name, of in owner.items() if of == room]
-        files = [*pathlib.Path("src", room).glob("*.[ch]pp")]
+        files = [*place[room].glob("*.[ch]pp")]
         files += [pathlib.Path("include", name) for name in public]
         for file in files:
             if not file.is_file():

@@ -117,8 +117,10 @@ inline constexpr std::size_t kFdMessageDescriptors = 16;
 // Throws SystemError (EPIPE and ECONNRESET when the peer is gone; never SIGPIPE).
 void send_fd_message(int socket, const FdMessage& fd_message);
 // Receives one, its descriptors close-on-exec; std::nullopt when the peer closed instead.
-// Throws SystemError: ETIMEDOUT after the deadline, EPROTO for what is none.
-std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline);
+// Throws SystemError: ETIMEDOUT after the deadline, EPROTO for what is none, and EINTR where a
+// signal has been caught after `since`.
+std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline,
+                                            std::optional<SignalCount> since = std::nullopt);
 
 // What a packet socket (SOCK_SEQPACKET) brought, one packet at a time, without waiting.
 struct Packet {
@@ -166,8 +168,10 @@ bool descriptors_come_next(int packet_socket) noexcept;
 Packet take_content(int packet_socket, std::span<std::byte> content);
 
 // Connects a blocking stream socket. Throws SystemError: ETIMEDOUT where the listener's queue is
-// still full at the deadline, ECONNREFUSED where nobody listens.
-void connect_until(int socket, const AbstractAddress& address, Deadline deadline);
+// still full at the deadline, ECONNREFUSED where nobody listens, and EINTR where a signal has been
+// caught after `since`.
+void connect_until(int socket, const AbstractAddress& address, Deadline deadline,
+                   std::optional<SignalCount> since = std::nullopt);
 
 // A name in the abstract namespace, private to the network namespace, gone with its last socket.
 // Names are "farcall/UID/NAME", so that users do not meet by accident; who really answers is
@@ -176,10 +180,14 @@ class NamedListener {
  public:
   // Throws SystemError: EADDRINUSE if the name is taken, EINVAL if it is empty or too long.
   explicit NamedListener(std::string_view name);
-  // The next client of this user (others are turned away), or ETIMEDOUT. Throws SystemError.
-  UniqueFd accept(Deadline deadline) { return accept(fd_.get(), deadline); }
+  // The next client of this user (others are turned away). Throws SystemError: ETIMEDOUT, and EINTR
+  // where a signal has been caught after `since`.
+  UniqueFd accept(Deadline deadline, std::optional<SignalCount> since = std::nullopt) {
+    return accept(fd_.get(), deadline, since);
+  }
   // The same for who keeps the socket in another way.
-  static UniqueFd accept(int listener, Deadline deadline);
+  static UniqueFd accept(int listener, Deadline deadline,
+                         std::optional<SignalCount> since = std::nullopt);
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
   [[nodiscard]] UniqueFd release() && noexcept { return std::move(fd_); }
 
@@ -187,7 +195,9 @@ class NamedListener {
   UniqueFd fd_;
 };
 // Throws SystemError: ECONNREFUSED if nobody listens there by the deadline, ETIMEDOUT if who
-// listens has no room for more by then, EPERM if the listener belongs to somebody else.
-UniqueFd connect_named(std::string_view name, Deadline deadline);
+// listens has no room for more by then, EPERM if the listener belongs to somebody else, EINTR where
+// a signal has been caught after `since`.
+UniqueFd connect_named(std::string_view name, Deadline deadline,
+                       std::optional<SignalCount> since = std::nullopt);
 
 }  // namespace farcall

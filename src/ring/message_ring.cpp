@@ -12,7 +12,8 @@ void MessageWriter::refuse_mixing() {
   throw MisuseError("a long message is unfinished: write the same message again to go on");
 }
 
-Outcome MessageWriter::wait_for_space(std::size_t needed, Deadline deadline) {
+Outcome MessageWriter::wait_for_space(std::size_t needed, Deadline deadline,
+                                      std::optional<SignalCount> since) {
   if (broken_) return Outcome::broken;
   RingControl& control = *ring_.control;
   const auto enough = [&] {
@@ -25,11 +26,13 @@ Outcome MessageWriter::wait_for_space(std::size_t needed, Deadline deadline) {
     head_ = head;
     return needed <= free_bytes();
   };
-  const Outcome outcome = waiter_.wait(control.writer, control.reader, deadline, enough);
+  const Outcome outcome = waiter_.wait(control.writer, control.reader, deadline, enough,
+                                       since ? *since : SignalCount::now());
   return broken_ ? Outcome::broken : outcome;
 }
 
-Outcome MessageWriter::write_long(std::span<const std::byte> message, Deadline deadline) {
+Outcome MessageWriter::write_long(std::span<const std::byte> message, Deadline deadline,
+                                  std::optional<SignalCount> since) {
   if (!sending_long_) {
     sent_ = 0;
     sending_ = message.size();
@@ -42,7 +45,7 @@ Outcome MessageWriter::write_long(std::span<const std::byte> message, Deadline d
     const std::size_t count = std::min(sending_ - sent_, longest_piece() / 2 - prefix);
     const std::size_t needed = message_ring::footprint(prefix + count) + kSpare;
     if (needed > free_bytes()) {
-      const Outcome outcome = wait_for_space(needed, deadline);
+      const Outcome outcome = wait_for_space(needed, deadline, since);
       if (outcome != Outcome::ok) return outcome;
     }
     std::byte* space = line(tail_) + message_ring::kHeader;
@@ -79,13 +82,15 @@ Outcome MessageReader::fail() noexcept {
   return Outcome::broken;
 }
 
-Outcome MessageReader::wait_for_message(std::uint64_t& header, Deadline deadline) {
+Outcome MessageReader::wait_for_message(std::uint64_t& header, Deadline deadline,
+                                        std::optional<SignalCount> since) {
   if (broken_) return Outcome::broken;
   RingControl& control = *ring_.control;
   // What has been read must be passed on before sleeping: the writer may be out of space.
   if (published_ != head_) publish();
   const auto there = [&] { return (header = look()) != 0; };
-  const Outcome outcome = waiter_.wait(control.reader, control.writer, deadline, there);
+  const Outcome outcome = waiter_.wait(control.reader, control.writer, deadline, there,
+                                       since ? *since : SignalCount::now());
   // relaxed: the wait has seen the end, and acquired it.
   if (outcome == Outcome::peer_gone && !receiving_long_ &&
       control.writer.state.load(std::memory_order_relaxed) == WaitState::kFinished)

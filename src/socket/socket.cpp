@@ -235,14 +235,15 @@ namespace {
 // Receives some of `bytes` from a stream, with what descriptors come there, and tells of those that
 // do not fit. Returns how many bytes came; 0 at the end. Throws SystemError.
 std::size_t receive_some(int socket, std::span<std::byte> bytes, ReceivedFds& descriptors,
-                         bool& overflow, Deadline deadline) {
+                         bool& overflow, Deadline deadline, std::optional<SignalCount> since) {
   iovec piece{.iov_base = bytes.data(), .iov_len = bytes.size()};
   Ancillary<kFdMessageDescriptors> ancillary;
   ancillary.prepare_to_receive();
   msghdr& message = ancillary.message(std::span(&piece, 1));
   ssize_t count = 0;
   do {
-    if (!wait_for(socket, POLLIN, deadline)) throw SystemError(ETIMEDOUT, "receive a message");
+    if (!wait_for(socket, POLLIN, deadline, since))
+      throw SystemError(ETIMEDOUT, "receive a message");
     count = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   } while (count < 0 && (errno == EINTR || errno == EAGAIN));
   if (count < 0) throw_errno("receive a message");
@@ -254,13 +255,14 @@ std::size_t receive_some(int socket, std::span<std::byte> bytes, ReceivedFds& de
 
 }  // namespace
 
-std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline) {
+std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline,
+                                            std::optional<SignalCount> since) {
   FdMessageHeader header{};
   ReceivedFds descriptors;
   descriptors.sent_by(peer_credentials(socket).uid);
   bool overflow = false;
   const std::size_t count = receive_some(socket, std::as_writable_bytes(std::span(&header, 1)),
-                                         descriptors, overflow, deadline);
+                                         descriptors, overflow, deadline, since);
   if (count == 0) return std::nullopt;
   const auto check = [&](bool proper) {
     if (!proper) throw SystemError(EPROTO, "receive a message: the peer sent something else");
@@ -271,7 +273,7 @@ std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline) {
   fd_message.bytes.resize(header.bytes);
   for (std::span<std::byte> left = fd_message.bytes; !left.empty();) {
     // With room for descriptors: the kernel would let go here those that there is no room for.
-    const std::size_t got = receive_some(socket, left, descriptors, overflow, deadline);
+    const std::size_t got = receive_some(socket, left, descriptors, overflow, deadline, since);
     if (got == 0) throw SystemError(ECONNRESET, "receive a message: the peer closed in the middle");
     left = left.subspan(got);
   }
@@ -414,9 +416,10 @@ NamedListener::NamedListener(std::string_view name) : fd_(stream_socket()) {
   if (::listen(fd_.get(), SOMAXCONN) != 0) throw_errno("listen");
 }
 
-UniqueFd NamedListener::accept(int listener, Deadline deadline) {
+UniqueFd NamedListener::accept(int listener, Deadline deadline, std::optional<SignalCount> since) {
   for (;;) {
-    if (!wait_for(listener, POLLIN, deadline)) throw SystemError(ETIMEDOUT, "wait for a client");
+    if (!wait_for(listener, POLLIN, deadline, since))
+      throw SystemError(ETIMEDOUT, "wait for a client");
     UniqueFd client(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
     if (!client) {
       if (errno == EINTR || errno == ECONNABORTED || errno == EAGAIN) continue;
@@ -429,31 +432,37 @@ UniqueFd NamedListener::accept(int listener, Deadline deadline) {
   }
 }
 
-void connect_until(int socket, const AbstractAddress& address, Deadline deadline) {
+void connect_until(int socket, const AbstractAddress& address, Deadline deadline,
+                   std::optional<SignalCount> since) {
+  // A signal may come just before the kernel is asked to wait.
+  constexpr auto kLongestDeaf = std::chrono::milliseconds(10);
   const auto set_timeout = [&](timeval time) {
     if (::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time) != 0)
       throw_errno("SO_SNDTIMEO");
   };
   for (;;) {
     // The kernel waits for room in the listener's queue, for that long; of 0 it makes "for ever".
-    const timespec left = deadline.left();
-    const bool over = !deadline.is_never() && left.tv_sec == 0 && left.tv_nsec == 0;
+    const timespec all = deadline.left();
+    const bool over = !deadline.is_never() && all.tv_sec == 0 && all.tv_nsec == 0;
+    const Deadline soon = since ? std::min(deadline, Deadline::after(kLongestDeaf)) : deadline;
+    const timespec left = soon.left();
     const long least = left.tv_sec == 0 ? 1 : 0;
-    if (!deadline.is_never())
+    if (!soon.is_never())
       set_timeout({.tv_sec = left.tv_sec, .tv_usec = std::max(left.tv_nsec / 1000, least)});
     if (::connect(socket, address.get(), address.size()) == 0) break;
     if (errno != EAGAIN && errno != EINTR) throw_errno("connect");
+    if (since && SignalCount::now() != *since) throw SystemError(EINTR, "connect");
     if (over) throw SystemError(ETIMEDOUT, "connect: there are too many others");
   }
-  if (!deadline.is_never()) set_timeout({});
+  if (since || !deadline.is_never()) set_timeout({});
 }
 
-UniqueFd connect_named(std::string_view name, Deadline deadline) {
+UniqueFd connect_named(std::string_view name, Deadline deadline, std::optional<SignalCount> since) {
   const AbstractAddress address = address_of_channel(name);
   for (;;) {
     UniqueFd fd = stream_socket();
     try {
-      connect_until(fd.get(), address, deadline);
+      connect_until(fd.get(), address, deadline, since);
       const uid_t who = peer_credentials(fd.get()).uid;
       if (!trusted(who)) {
         process::close_later(who, std::move(fd));  // with what it may have sent
@@ -465,6 +474,7 @@ UniqueFd connect_named(std::string_view name, Deadline deadline) {
     }
     if (monotonic_ns() >= deadline.at())
       throw SystemError(ECONNREFUSED, "nobody serves \"" + std::string(name) + "\"");
+    if (since && SignalCount::now() != *since) throw SystemError(EINTR, "connect");
     // The server may be about to start; there is no event to wait for.
     const timespec pause{.tv_sec = 0, .tv_nsec = 2'000'000};
     ::nanosleep(&pause, nullptr);

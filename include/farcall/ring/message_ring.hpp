@@ -25,6 +25,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <span>
 
 #include "farcall/ring/memory.hpp"
@@ -63,12 +64,14 @@ class MessageWriter {
   // Writes one message of any size (0 too). Outcomes: ok, would_block, timed_out, interrupted,
   // peer_gone, broken. Where a message longer than longest_piece() ends with one of the first
   // three, a part may have been written: call again with the same message to go on.
-  // Throws MisuseError if the size differs then.
-  Outcome write(std::span<const std::byte> message, Deadline deadline) {
+  // Throws MisuseError if the size differs then. A signal that was caught after `since` interrupts
+  // every wait in here; without it, one that was caught after that wait began.
+  Outcome write(std::span<const std::byte> message, Deadline deadline,
+                std::optional<SignalCount> since = std::nullopt) {
     if (message.size() > message_ring::longest_piece(ring_.capacity)) [[unlikely]]
-      return write_long(message, deadline);
+      return write_long(message, deadline, since);
     std::span<std::byte> space;
-    const Outcome outcome = reserve(message.size(), space, deadline);
+    const Outcome outcome = reserve(message.size(), space, deadline, since);
     if (outcome != Outcome::ok) return outcome;
     fill(space, message);
     publish(message.size(), message_ring::kReady);
@@ -77,7 +80,8 @@ class MessageWriter {
 
   // In place: waits for room for a message of `size` bytes, at most longest_piece(); else
   // too_big. commit(n), n <= size, makes the first n bytes a message.
-  Outcome reserve(std::size_t size, std::span<std::byte>& space, Deadline deadline) {
+  Outcome reserve(std::size_t size, std::span<std::byte>& space, Deadline deadline,
+                  std::optional<SignalCount> since = std::nullopt) {
     if (size > message_ring::longest_piece(ring_.capacity)) return Outcome::too_big;
     if (sending_long_) [[unlikely]]
       refuse_mixing();
@@ -85,7 +89,7 @@ class MessageWriter {
       return Outcome::peer_gone;
     const std::size_t needed = message_ring::footprint(size) + kSpare;
     if (needed > free_bytes()) {
-      const Outcome outcome = wait_for_space(needed, deadline);
+      const Outcome outcome = wait_for_space(needed, deadline, since);
       if (outcome != Outcome::ok) return outcome;
     }
     space = {line(tail_) + message_ring::kHeader, size};
@@ -157,8 +161,9 @@ class MessageWriter {
       cleared_ = next;
   }
 
-  Outcome wait_for_space(std::size_t needed, Deadline deadline);
-  Outcome write_long(std::span<const std::byte> message, Deadline deadline);
+  Outcome wait_for_space(std::size_t needed, Deadline deadline, std::optional<SignalCount> since);
+  Outcome write_long(std::span<const std::byte> message, Deadline deadline,
+                     std::optional<SignalCount> since);
   [[noreturn]] static void refuse_mixing();
 
   RingView ring_;
@@ -195,11 +200,12 @@ class MessageReader {
   }
 
   // In place: the next message, or the next piece of a long one (is_piece() then), until pop().
-  // The peer can still change it: copy what a decision rests on.
-  Outcome front(std::span<const std::byte>& piece, Deadline deadline) {
+  // The peer can still change it: copy what a decision rests on. `since` as for a writer.
+  Outcome front(std::span<const std::byte>& piece, Deadline deadline,
+                std::optional<SignalCount> since = std::nullopt) {
     std::uint64_t header = look();
     if (header == 0 || broken_) {
-      const Outcome outcome = wait_for_message(header, deadline);
+      const Outcome outcome = wait_for_message(header, deadline, since);
       if (outcome != Outcome::ok) return outcome;
     }
     const std::size_t size = static_cast<std::uint32_t>(header);
@@ -250,7 +256,8 @@ class MessageReader {
     waiter_.wake(ring_.control->reader, ring_.control->writer);
   }
   Outcome fail() noexcept;
-  Outcome wait_for_message(std::uint64_t& header, Deadline deadline);
+  Outcome wait_for_message(std::uint64_t& header, Deadline deadline,
+                           std::optional<SignalCount> since);
   Outcome read_long(std::span<std::byte> into, std::size_t& size, Deadline deadline);
 
   RingView ring_;

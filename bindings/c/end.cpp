@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+
+#include "c/pipe.hpp"
+#include "farcall/error.hpp"
+#include "farcall/socket.hpp"
+
+namespace farcall::c {
+namespace {
+
+// Counted before a fork begins: an end that its process closes unused is another's perhaps.
+std::atomic<std::uint64_t> forks{0};
+void count_fork() { forks.fetch_add(1, std::memory_order_relaxed); }
+[[maybe_unused]] const bool kCounts =
+    (process::around_fork(process::Room::call, count_fork, nullptr, nullptr), true);
+
+void check_descriptor(int fd) {
+  if (::fcntl(fd, F_GETFD) < 0) throw SystemError(EBADF, "an end of a pipe");
+}
+
+void check_lifeline(int fd) {
+  check_descriptor(fd);
+  const auto is = [fd](int option, int expected) {
+    int value = -1;
+    socklen_t size = sizeof value;
+    return ::getsockopt(fd, SOL_SOCKET, option, &value, &size) == 0 && value == expected;
+  };
+  if (!is(SO_DOMAIN, AF_UNIX) || !is(SO_TYPE, SOCK_STREAM) || !is(SO_ACCEPTCONN, 0))
+    throw SystemError(EPROTO, "an end of a pipe: not its socket");
+}
+
+// A memory of a descriptor that stays the caller's.
+class LentMemory {
+ public:
+  explicit LentMemory(int fd) : memory_(adopt(fd)) {}
+  ~LentMemory() { (void)std::move(memory_).release().release(); }
+  LentMemory(const LentMemory&) = delete;
+  LentMemory& operator=(const LentMemory&) = delete;
+  [[nodiscard]] const SharedMemory& get() const noexcept { return memory_; }
+
+ private:
+  static SharedMemory adopt(int number) {
+    UniqueFd fd(number);
+    try {
+      return SharedMemory::adopt(std::move(fd));
+    } catch (const SystemError& error) {
+      (void)fd.release();
+      if (error.code().value() != EPERM) throw;
+      throw SystemError(EPROTO, "an end of a pipe: not its memory");
+    }
+  }
+  SharedMemory memory_;
+};
+
+// The size is checked before any of it is touched.
+RingMemory attach(int fd, Access data, std::size_t most) {
+  check_descriptor(fd);
+  const LentMemory memory(fd);
+  if (memory.get().size() > ring_bytes(most))
+    throw SystemError(EPROTO, "an end of a pipe: its memory is larger than permitted");
+  return RingMemory::attach(memory.get(), RingKind::messages, data);
+}
+
+// Programs that have closed their standard streams write to them all the same.
+UniqueFd above_standard_streams(int fd) {
+  if (fd > STDERR_FILENO) return {};
+  UniqueFd higher(::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  if (!higher) throw_errno("duplicate a socket");
+  return higher;
+}
+
+Lifeline take_lifeline(UniqueFd& given, UniqueFd& instead) noexcept {
+  if (!instead) return Lifeline(std::move(given));
+  given.reset();
+  return Lifeline(std::move(instead));
+}
+
+}  // namespace
+
+void Sender::finish() noexcept {
+  if (std::exchange(finished_, true)) return;
+  ring_.finish();
+}
+
+std::array<PipeParts, 2> make_pipe(std::size_t capacity) {
+  std::array<PipeParts, 2> ends;
+  for (std::size_t from = 0; from < 2; ++from) {
+    PipeParts& writer = ends[from];
+    PipeParts& reader = ends[1 - from];
+    SharedMemory memory = SharedMemory::create(ring_bytes(capacity), "farcall-pipe");
+    RingMemory::format(memory.fd(), capacity, RingKind::messages);
+    std::tie(writer.fds[PipeParts::kOutLifeline], reader.fds[PipeParts::kInLifeline]) =
+        socket_pair();
+    reader.fds[PipeParts::kIn] = std::move(memory).release();
+    writer.fds[PipeParts::kOut] = reader.fds[PipeParts::kIn].duplicate();
+  }
+  return ends;
+}
+
+}  // namespace farcall::c
+
+using farcall::c::PipeParts;
+
+// All that may fail, before anything is taken.
+struct farcall_pipe::Checked {
+  Checked(const PipeParts& parts, std::size_t most) {
+    farcall::c::check_lifeline(parts.fds[PipeParts::kOutLifeline].get());
+    farcall::c::check_lifeline(parts.fds[PipeParts::kInLifeline].get());
+    out = farcall::c::attach(parts.fds[PipeParts::kOut].get(), farcall::Access::read_write, most);
+    in = farcall::c::attach(parts.fds[PipeParts::kIn].get(), farcall::Access::read_only, most);
+    out_higher = farcall::c::above_standard_streams(parts.fds[PipeParts::kOutLifeline].get());
+    in_higher = farcall::c::above_standard_streams(parts.fds[PipeParts::kInLifeline].get());
+    for (const farcall::UniqueFd& fd : parts.fds)
+      if (::fcntl(fd.get(), F_SETFD, FD_CLOEXEC) != 0) farcall::throw_errno("FD_CLOEXEC");
+  }
+  std::optional<farcall::RingMemory> out;
+  std::optional<farcall::RingMemory> in;
+  farcall::UniqueFd out_higher;
+  farcall::UniqueFd in_higher;
+};
+
+farcall_pipe::farcall_pipe(PipeParts& parts, farcall::WaitMode mode, std::size_t most)
+    : farcall_pipe(Checked(parts, most), parts, mode) {}
+
+farcall_pipe::farcall_pipe(Checked&& checked, PipeParts& parts, farcall::WaitMode mode) noexcept
+    : out_memory_(*std::move(checked.out)),
+      in_memory_(*std::move(checked.in)),
+      out_file_(std::move(parts.fds[PipeParts::kOut])),
+      in_file_(std::move(parts.fds[PipeParts::kIn])),
+      out_lifeline_(
+          farcall::c::take_lifeline(parts.fds[PipeParts::kOutLifeline], checked.out_higher)),
+      in_lifeline_(farcall::c::take_lifeline(parts.fds[PipeParts::kInLifeline], checked.in_higher)),
+      forks_before_(farcall::c::forks.load(std::memory_order_relaxed)),
+      sender_(out_memory_, out_lifeline_.get(), mode),
+      receiver_(in_memory_, in_lifeline_.get(), mode) {}
+
+farcall_pipe::~farcall_pipe() {
+  if (!is_used_here() && (used_by_.load(std::memory_order_relaxed) != 0 || is_everybodys())) return;
+  sender_.finish();
+  receiver_.finish();
+}
+
+// Whether an end that nobody has used may be in use elsewhere.
+bool farcall_pipe::is_everybodys() const noexcept {
+  return given_.load(std::memory_order_relaxed) || made_in_ != farcall::process::generation() ||
+         forks_before_ != farcall::c::forks.load(std::memory_order_relaxed);
+}
+
+int farcall_pipe::begin_use(std::uint64_t here) noexcept {
+  // Forks find either all or nothing of it done.
+  const farcall::process::NoFork no_fork;
+  const std::scoped_lock guard(lock_);
+  const std::uint64_t user = used_by_.load(std::memory_order_relaxed);
+  if (user != 0) return user == here ? 0 : -EBUSY;
+  out_lifeline_.keep();
+  in_lifeline_.keep();
+  out_file_.reset();
+  in_file_.reset();
+  // release: pairs with use().
+  used_by_.store(here, std::memory_order_release);
+  return 0;
+}
+
+int farcall_pipe::give_descriptors(int* descriptors) const noexcept {
+  if (used_by_.load(std::memory_order_acquire) != 0) return -EBUSY;
+  given_.store(true, std::memory_order_relaxed);
+  descriptors[PipeParts::kOut] = out_file_.get();
+  descriptors[PipeParts::kOutLifeline] = out_lifeline_.get();
+  descriptors[PipeParts::kIn] = in_file_.get();
+  descriptors[PipeParts::kInLifeline] = in_lifeline_.get();
+  return 0;
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A pipe: two message rings, one each way. Each has a lifeline of its own: one thread may sleep in
+// a send while another sleeps in a receive, and were there one socket for both, the one would take
+// the doorbells of the other.
+//
+// Until it is first used an end belongs to nobody: forked children have it, too, and either side
+// may go on with it. The first use makes it this process's alone: its lifelines are closed in
+// children from then on, lest a child that does not know of them hides this process's death from
+// the peer.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "farcall/farcall.h"
+#include "farcall/memory.hpp"
+#include "farcall/ring.hpp"
+#include "process/process.hpp"
+#include "process/process_mutex.hpp"
+
+namespace farcall::c {
+
+// A descriptor that is everybody's first, and this process's from keep() on, with the same number.
+class Lifeline {
+ public:
+  explicit Lifeline(UniqueFd fd) noexcept : fd_(std::move(fd)), number_(fd_.get()) {}
+  [[nodiscard]] int get() const noexcept { return number_; }
+  void keep() noexcept { kept_ = process::PrivateFd(std::move(fd_)); }
+
+ private:
+  UniqueFd fd_;
+  process::PrivateFd kept_;
+  int number_;
+};
+
+// One half that sends, used by one thread at a time.
+class Sender {
+ public:
+  Sender(const RingMemory& memory, int lifeline, WaitMode mode) noexcept
+      : ring_(memory.view(), Waiter(lifeline, mode)) {}
+
+  Outcome send(std::span<const std::byte> message, Deadline deadline, SignalCount since) {
+    if (finished_) return Outcome::finished;
+    return ring_.write(message, deadline, since);
+  }
+  void finish() noexcept;
+  Outcome prepare_poll() { return finished_ ? Outcome::ok : ring_.prepare_poll(); }
+  void finish_poll() noexcept { ring_.finish_poll(); }
+
+ private:
+  MessageWriter ring_;
+  bool finished_ = false;
+};
+
+// The other one. What has been taken of a long message is kept where the caller does not come back
+// for the rest with the same buffer.
+class Receiver {
+ public:
+  Receiver(const RingMemory& memory, int lifeline, WaitMode mode) noexcept
+      : ring_(memory.view(), Waiter(lifeline, mode)) {}
+
+  // `size` is set with ok and too_big. Throws std::bad_alloc, always again.
+  Outcome receive(std::span<std::byte> into, std::size_t& size, Deadline deadline,
+                  SignalCount since);
+  void finish() noexcept { ring_.finish(); }
+  Outcome prepare_poll() { return ring_.prepare_poll(); }
+  void finish_poll() noexcept { ring_.finish_poll(); }
+
+ private:
+  Outcome fail() noexcept {
+    failed_ = true;
+    return Outcome::broken;
+  }
+  // The size of the message whose first piece this is, which is made the rest of that piece; 0 for
+  // what is none.
+  static std::size_t begin_long(std::span<const std::byte>& piece) noexcept;
+  Outcome receive_long(std::span<const std::byte> piece, std::span<std::byte> into,
+                       Deadline deadline, SignalCount since);
+  void keep(std::span<const std::byte> received);
+
+  MessageReader ring_;
+  std::size_t total_ = 0;     // of the unfinished long message, or 0
+  std::size_t received_ = 0;  // of it
+  std::unique_ptr<std::byte[]> kept_;
+  bool failed_ = false;
+  bool lost_ = false;  // what was received, for want of memory
+};
+
+// What an end consists of, in the order of farcall_pipe_descriptors().
+struct PipeParts {
+  enum : std::size_t { kOut, kOutLifeline, kIn, kInLifeline, kCount };
+  std::array<UniqueFd, kCount> fds;
+};
+// Two ends of a new pipe. Throws SystemError.
+std::array<PipeParts, 2> make_pipe(std::size_t capacity);
+
+inline constexpr std::size_t kDefaultCapacity = std::size_t{256} << 10;
+inline constexpr std::size_t kDefaultMost = std::size_t{1} << 30;
+inline constexpr std::size_t kLargestCapacity = std::size_t{16} << 30;
+
+}  // namespace farcall::c
+
+// An end. What its constructor is given stays the caller's where it throws: SystemError, EPROTO for
+// what is no end of a pipe, or of one of more than `most` bytes each way.
+struct farcall_pipe {
+ public:
+  farcall_pipe(farcall::c::PipeParts& parts, farcall::WaitMode mode, std::size_t most);
+  ~farcall_pipe();
+  farcall_pipe(const farcall_pipe&) = delete;
+  farcall_pipe& operator=(const farcall_pipe&) = delete;
+
+  // Before each operation. Returns 0, or -EBUSY where another process uses it.
+  [[nodiscard]] int use() noexcept {
+    const std::uint64_t here = farcall::process::generation();
+    // acquire: pairs with the release of who has used it first, on another thread.
+    if (used_by_.load(std::memory_order_acquire) == here) [[likely]]
+      return 0;
+    return begin_use(here);
+  }
+  [[nodiscard]] bool is_used_here() const noexcept {
+    return used_by_.load(std::memory_order_acquire) == farcall::process::generation();
+  }
+  // Returns 0, or -EBUSY.
+  int give_descriptors(int* descriptors) const noexcept;
+
+  [[nodiscard]] int receive_descriptor() const noexcept { return in_lifeline_.get(); }
+  [[nodiscard]] int send_descriptor() const noexcept { return out_lifeline_.get(); }
+  [[nodiscard]] farcall::c::Sender& sender() noexcept { return sender_; }
+  [[nodiscard]] farcall::c::Receiver& receiver() noexcept { return receiver_; }
+
+ private:
+  struct Checked;
+  farcall_pipe(Checked&& checked, farcall::c::PipeParts& parts, farcall::WaitMode mode) noexcept;
+  [[nodiscard]] bool is_everybodys() const noexcept;
+  int begin_use(std::uint64_t here) noexcept;
+
+  farcall::RingMemory out_memory_;
+  farcall::RingMemory in_memory_;
+  farcall::UniqueFd out_file_;  // until the first use, as is the next
+  farcall::UniqueFd in_file_;
+  farcall::c::Lifeline out_lifeline_;
+  farcall::c::Lifeline in_lifeline_;
+
+  farcall::process::ProcessMutex lock_;    // held by who uses the end first
+  std::atomic<std::uint64_t> used_by_{0};  // the generation, of which 0 is none
+  const std::uint64_t made_in_ = farcall::process::generation();
+  const std::uint64_t forks_before_;
+  mutable std::atomic<bool> given_{false};  // whether others may have its descriptors
+
+  // Two threads work on them.
+  alignas(farcall::kFalseSharing) farcall::c::Sender sender_;
+  alignas(farcall::kFalseSharing) farcall::c::Receiver receiver_;
+};

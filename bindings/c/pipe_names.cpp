@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Pipes by name. Whoever opens the name asks for an end, and gets its descriptors:
+//
+//   opens    connect                    "farcall pipe 1"
+//   serves              accept, if it is this user or root    "farcall pipe 1" + 4 descriptors
+//
+// Names are shared with other things that are served by name, and one that asks for something else
+// is turned away. Who comes too late finds the connection closed, and tries again: the name may be
+// served once more.
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+#include "c/pipe.hpp"
+#include "c/pipe_options.hpp"
+#include "c/translate.hpp"
+#include "farcall/error.hpp"
+#include "farcall/socket.hpp"
+#include "process/background.hpp"
+
+namespace farcall::c {
+namespace {
+
+constexpr std::string_view kGreeting = "farcall pipe 1";
+
+// A client that has connected asks at once; one that does not must not hold up the others.
+constexpr std::chrono::seconds kPatience{1};
+
+FdMessage greeting() {
+  FdMessage message;
+  const auto bytes = std::as_bytes(std::span(kGreeting));
+  message.bytes.assign(bytes.begin(), bytes.end());
+  return message;
+}
+
+bool is_greeting(const FdMessage& message) noexcept {
+  return message.bytes.size() == kGreeting.size() &&
+         std::memcmp(message.bytes.data(), kGreeting.data(), kGreeting.size()) == 0;
+}
+
+// What one client does wrong, or is too slow for, is not the end of it.
+bool is_of_client(int error) noexcept {
+  return error == EPIPE || error == ECONNRESET || error == EPROTO || error == ETIMEDOUT;
+}
+
+void serve(NamedListener& listener, PipeParts& parts, Deadline deadline, SignalCount since) {
+  FdMessage answer = greeting();
+  for (UniqueFd& fd : parts.fds) answer.descriptors.push_back(std::move(fd));
+  for (;;) {
+    const UniqueFd client = listener.accept(deadline, since);
+    try {
+      const auto request =
+          receive_fd_message(client.get(), std::min(deadline, Deadline::after(kPatience)), since);
+      if (!request || !is_greeting(*request)) continue;
+      send_fd_message(client.get(), answer);
+      return;
+    } catch (const SystemError& error) {
+      if (!is_of_client(error.code().value())) throw;
+    }
+  }
+}
+
+// std::nullopt where the name has been served to somebody else.
+std::optional<FdMessage> ask(int server, Deadline deadline, SignalCount since) {
+  try {
+    send_fd_message(server, greeting());
+    return receive_fd_message(server, deadline, since);
+  } catch (const SystemError& error) {
+    if (error.code().value() != EPIPE && error.code().value() != ECONNRESET) throw;
+    return std::nullopt;
+  }
+}
+
+PipeParts open(std::string_view name, Deadline deadline, SignalCount since) {
+  for (;;) {
+    const UniqueFd server = connect_named(name, deadline, since);
+    std::optional<FdMessage> answer = ask(server.get(), deadline, since);
+    if (!answer && monotonic_ns() < deadline.at()) continue;
+    if (!answer) throw SystemError(ECONNREFUSED, "open a pipe: it was served to somebody else");
+    if (!is_greeting(*answer) || answer->descriptors.size() != PipeParts::kCount) {
+      process::close_later(peer_credentials(server.get()).uid, std::move(answer->descriptors));
+      throw SystemError(EPROTO, "open a pipe: something else is served there");
+    }
+    PipeParts parts;
+    std::move(answer->descriptors.begin(), answer->descriptors.end(), parts.fds.begin());
+    return parts;
+  }
+}
+
+// Where to put an end, and under which name.
+void check(const char* name, farcall_pipe* const* end) {
+  if (name == nullptr || end == nullptr) throw SystemError(EINVAL, "a pipe by name");
+}
+
+}  // namespace
+}  // namespace farcall::c
+
+using namespace farcall;     // NOLINT(google-build-using-namespace): C functions follow
+using namespace farcall::c;  // NOLINT(google-build-using-namespace)
+
+int farcall_pipe_serve(const char* name, const farcall_pipe_options* options, std::int64_t timeout,
+                       farcall_pipe** end) {
+  const SignalCount since = SignalCount::now();
+  return unless_now(guarded([&] {
+                      check(name, end);
+                      const PipeOptions chosen = PipeOptions::read(options);
+                      const Deadline deadline = deadline_of(timeout);
+                      NamedListener listener{std::string_view(name)};
+                      std::array<PipeParts, 2> parts = make_pipe(chosen.capacity);
+                      auto mine =
+                          std::make_unique<farcall_pipe>(parts[0], chosen.wait, chosen.capacity);
+                      serve(listener, parts[1], deadline, since);
+                      *end = mine.release();
+                      return 0;
+                    }),
+                    timeout);
+}
+
+int farcall_pipe_open(const char* name, const farcall_pipe_options* options, std::int64_t timeout,
+                      farcall_pipe** end) {
+  const SignalCount since = SignalCount::now();
+  return unless_now(guarded([&] {
+                      check(name, end);
+                      const PipeOptions chosen = PipeOptions::read(options);
+                      PipeParts parts = open(name, deadline_of(timeout), since);
+                      *end = new farcall_pipe(parts, chosen.wait, chosen.most);
+                      return 0;
+                    }),
+                    timeout);
+}

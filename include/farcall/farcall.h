@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The C interface of farcall, on which other languages rest: libfarcall-c, farcall-c for
+ * pkg-config.
+ *
+ * Functions that can fail return a negative errno, leave errno alone, and let no exception out. A
+ * handle is used by one thread at a time unless its function says otherwise; different handles by
+ * different threads. No handle may be used in a forked child (-EBUSY), except to be closed there;
+ * the ends of a pipe that have not been used yet may be used on either side.
+ *
+ * `timeout` is in nanoseconds: 0 does not wait (-EAGAIN), a negative one waits for ever; else
+ * -ETIMEDOUT. A signal whose handler calls farcall_note_signal() ends a wait with -EINTR, also
+ * where it came just before; one whose handler does not may. No function is a point of
+ * cancellation.
+ */
+#ifndef FARCALL_FARCALL_H
+#define FARCALL_FARCALL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FARCALL_FOREVER INT64_C(-1)
+
+/* "0.1.0". */
+const char* farcall_version(void);
+/* For signal handlers, first of all: what the calling thread waits for ends with -EINTR. */
+void farcall_note_signal(void);
+
+/* How a side waits. */
+enum {
+  FARCALL_WAIT_ADAPTIVE = 0, /* spins as long as that has paid lately, then sleeps */
+  FARCALL_WAIT_SPIN = 1,     /* never sleeps */
+  FARCALL_WAIT_BLOCK = 2,    /* sleeps at once */
+};
+
+/* ---- pipes: messages both ways between two processes, or two threads ---- */
+
+typedef struct farcall_pipe farcall_pipe;
+
+/* May grow: `size` is sizeof of what the caller knows; all else zero for what is usual. */
+struct farcall_pipe_options {
+  size_t size;
+  /* Bytes each way, rounded up to a power of two; 0: 256 KiB. Where the other side has made the
+   * pipe (open, adopt): the most that is taken from it; 0: 1 GiB. At most 16 GiB. */
+  size_t capacity;
+  int wait;     /* FARCALL_WAIT_... */
+  int reserved; /* 0 */
+};
+
+/* Makes both ends. `options` may be NULL, as everywhere. -EINVAL, -ENOMEM, -EMFILE, -ENFILE. */
+int farcall_pipe_create(const struct farcall_pipe_options* options, farcall_pipe** one,
+                        farcall_pipe** other);
+/* Serves one end to the first process of this user, or root's, that opens `name`. -EADDRINUSE,
+ * -EINVAL, -ENAMETOOLONG, -ETIMEDOUT. */
+int farcall_pipe_serve(const char* name, const struct farcall_pipe_options* options,
+                       int64_t timeout, farcall_pipe** end);
+/* Opens the other. -ECONNREFUSED where nobody serves it in time, -EPERM where another user does,
+ * -EPROTO where it is something else that is served. */
+int farcall_pipe_open(const char* name, const struct farcall_pipe_options* options, int64_t timeout,
+                      farcall_pipe** end);
+/*
+ * The descriptors an end consists of, in order, for another process, which adopts its duplicates:
+ * the memory that the end writes and a socket to its reader, the memory that it reads and a socket
+ * to its writer. They stay the end's, and close-on-exec. -EBUSY if the end has been used.
+ */
+#define FARCALL_PIPE_DESCRIPTORS 4
+int farcall_pipe_descriptors(const farcall_pipe* end, int descriptors[FARCALL_PIPE_DESCRIPTORS]);
+/* Makes an end of them; they are the end's from now on, and close-on-exec (where it fails they stay
+ * the caller's, and open). -EBADF for what is no open descriptor, -EPROTO for what is no end of a
+ * pipe. */
+int farcall_pipe_adopt(const int descriptors[FARCALL_PIPE_DESCRIPTORS],
+                       const struct farcall_pipe_options* options, farcall_pipe** end);
+/* Tells the other end that nothing follows (idempotent). One thread may send and finish while
+ * another receives and polls; the poll of the sending side is the sender's. */
+int farcall_pipe_finish(farcall_pipe* end);
+/*
+ * Frees the end: the other can receive what has been sent, then that nothing follows. NULL is
+ * nothing. Of an end that has been used elsewhere, or may be, only this process's part goes: one
+ * that another process of these has used since fork(2); and one that nobody has used yet, if this
+ * process has forked since it has it or has asked for its descriptors. The other end learns
+ * (-ECONNRESET) when no process has such an end any more.
+ */
+void farcall_pipe_close(farcall_pipe* end);
+
+/* Sends one message, also of 0 bytes. -EPIPE where the other end has gone, or this one has
+ * finished. A message of more than a quarter of the capacity may end with -EAGAIN, -ETIMEDOUT or
+ * -EINTR when a part of it has gone: the same one must then be sent again, to go on (-EINVAL for
+ * one of another size). */
+int farcall_pipe_send(farcall_pipe* end, const void* bytes, size_t size, int64_t timeout);
+/*
+ * Receives one, of at most `room` bytes. Returns its size. -EPIPE where the other end has finished
+ * and all has been received; -ECONNRESET where it has died, or gone in the middle of a message;
+ * -EPROTO where it breaks the ring; -EMSGSIZE where the message is longer: it is then still there,
+ * and *needed (may be NULL) says how long. After other errors the next call may have another
+ * buffer.
+ */
+int64_t farcall_pipe_receive(farcall_pipe* end, void* bytes, size_t room, size_t* needed,
+                             int64_t timeout);
+/*
+ * To wait with poll(2) and the like for something to receive. farcall_pipe_poll_begin() returns 0
+ * if there is something to do at once, else 1: then the descriptor becomes readable when there may
+ * be. Call farcall_pipe_poll_end() before the next operation.
+ */
+int farcall_pipe_poll_descriptor(const farcall_pipe* end);
+int farcall_pipe_poll_begin(farcall_pipe* end);
+void farcall_pipe_poll_end(farcall_pipe* end);
+/* The same for room to send: for a message of a quarter of the capacity. */
+int farcall_pipe_send_poll_descriptor(const farcall_pipe* end);
+int farcall_pipe_send_poll_begin(farcall_pipe* end);
+void farcall_pipe_send_poll_end(farcall_pipe* end);
+
+/* ---- broadcast: messages from one writer to up to 64 readers, each at its own pace ---- */
+
+typedef struct farcall_publisher farcall_publisher;
+typedef struct farcall_subscriber farcall_subscriber;
+
+/* What happens when a reader is slow. */
+enum {
+  FARCALL_BLOCK = 0,       /* the writer waits for it */
+  FARCALL_OVERWRITE = 1,   /* it misses messages, and learns how many */
+  FARCALL_DROP_READER = 2, /* it is no reader any more: -ECONNABORTED */
+};
+/* Where a reader begins. */
+enum { FARCALL_NEWEST = 0, FARCALL_OLDEST = 1 };
+
+struct farcall_publisher_options {
+  size_t size;
+  size_t capacity; /* bytes, rounded up to a power of two; 0: 1 MiB */
+  int policy;
+  int wait;
+  unsigned readers; /* at most; 0: 64 */
+  int reserved;     /* 0 */
+};
+struct farcall_subscriber_options {
+  size_t size;
+  int start;
+  int wait;
+};
+
+/* `name`: for subscribers of this user; NULL: by descriptor only. -EADDRINUSE, -EINVAL, -ENOMEM,
+ * -EMFILE. */
+int farcall_publisher_create(const char* name, const struct farcall_publisher_options* options,
+                             farcall_publisher** publisher);
+/* A descriptor that makes its holder a reader, close-on-exec. The caller's. -EUSERS, -EMFILE. */
+int farcall_publisher_invite(farcall_publisher* publisher);
+/* Readers end once they have read what is there. */
+void farcall_publisher_close(farcall_publisher* publisher);
+/* -EMSGSIZE for more than farcall_publisher_longest(). Nothing is waited for but by FARCALL_BLOCK.
+ */
+int farcall_publisher_send(farcall_publisher* publisher, const void* bytes, size_t size,
+                           int64_t timeout);
+size_t farcall_publisher_longest(const farcall_publisher* publisher);
+/* How many readers there are. Any thread. */
+unsigned farcall_publisher_readers(const farcall_publisher* publisher);
+
+/* -ECONNREFUSED where nobody publishes it in time, -EUSERS where there are too many readers,
+ * -EPERM. */
+int farcall_subscriber_open(const char* name, const struct farcall_subscriber_options* options,
+                            int64_t timeout, farcall_subscriber** subscriber);
+/* From farcall_publisher_invite(); the descriptor is the subscriber's (where it fails, the
+ * caller's). */
+int farcall_subscriber_adopt(int descriptor, const struct farcall_subscriber_options* options,
+                             farcall_subscriber** subscriber);
+void farcall_subscriber_close(farcall_subscriber* subscriber);
+/*
+ * Receives one message, as farcall_pipe_receive(). *missed (may be NULL): how many have been
+ * overwritten since the last one that was received. -ECONNABORTED: dropped.
+ */
+int64_t farcall_subscriber_receive(farcall_subscriber* subscriber, void* bytes, size_t room,
+                                   size_t* needed, uint64_t* missed, int64_t timeout);
+int farcall_subscriber_poll_descriptor(const farcall_subscriber* subscriber);
+int farcall_subscriber_poll_begin(farcall_subscriber* subscriber);
+void farcall_subscriber_poll_end(farcall_subscriber* subscriber);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
