@@ -55,7 +55,7 @@ struct farcall_pipe_options {
 int farcall_pipe_create(const struct farcall_pipe_options* options, farcall_pipe** one,
                         farcall_pipe** other);
 /* Serves one end to the first process of this user, or root's, that opens `name`. -EADDRINUSE,
- * -EINVAL, -ENAMETOOLONG, -ETIMEDOUT. */
+ * -EINVAL, -ETIMEDOUT. */
 int farcall_pipe_serve(const char* name, const struct farcall_pipe_options* options,
                        int64_t timeout, farcall_pipe** end);
 /* Opens the other. -ECONNREFUSED where nobody serves it in time, -EPERM where another user does,

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ends of pipes for tests of the C interface.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "door/child.hpp"
+#include "farcall/farcall.h"
+
+namespace farcall::c::test {
+
+using namespace std::chrono_literals;
+using door::test::Child;
+using door::test::Event;
+using door::test::eventually;
+using door::test::in_child;
+using door::test::kGlance;
+using door::test::kSlow;
+using door::test::now_ns;
+using door::test::Shared;
+
+// Longer than anything that must happen takes; then the watchdog has ended the test.
+inline constexpr std::int64_t kLong = 60'000'000'000;
+inline constexpr std::int64_t kShort = 20'000'000;
+
+struct Close {
+  void operator()(farcall_pipe* end) const noexcept { farcall_pipe_close(end); }
+};
+using End = std::unique_ptr<farcall_pipe, Close>;
+
+inline farcall_pipe_options options_of(std::size_t capacity, int wait = FARCALL_WAIT_ADAPTIVE) {
+  return {.size = sizeof(farcall_pipe_options), .capacity = capacity, .wait = wait, .reserved = 0};
+}
+
+struct Ends {
+  explicit Ends(std::size_t capacity = 0, int wait = FARCALL_WAIT_ADAPTIVE) {
+    const farcall_pipe_options options = options_of(capacity, wait);
+    farcall_pipe* first = nullptr;
+    farcall_pipe* second = nullptr;
+    EXPECT_EQ(farcall_pipe_create(&options, &first, &second), 0);
+    one.reset(first);
+    other.reset(second);
+  }
+  End one;
+  End other;
+};
+
+inline int send(const End& end, std::string_view text, std::int64_t timeout = kLong) {
+  return farcall_pipe_send(end.get(), text.data(), text.size(), timeout);
+}
+// The message, or the symbolic name of the error.
+inline std::string receive(const End& end, std::int64_t timeout = kLong) {
+  std::string text(1'000, 0);
+  const std::int64_t size =
+      farcall_pipe_receive(end.get(), text.data(), text.size(), nullptr, timeout);
+  if (size < 0) return ::strerrorname_np(static_cast<int>(-size));
+  text.resize(static_cast<std::size_t>(size));
+  return text;
+}
+
+// Bytes of which no part is like another.
+inline std::vector<std::uint32_t> long_message(std::size_t words, std::uint32_t seed = 1) {
+  std::vector<std::uint32_t> message(words);
+  for (std::uint32_t& word : message) word = seed = seed * 1664525 + 1013904223;
+  return message;
+}
+inline int send(const End& end, const std::vector<std::uint32_t>& words,
+                std::int64_t timeout = kLong) {
+  return farcall_pipe_send(end.get(), words.data(), words.size() * 4, timeout);
+}
+
+inline long descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return std::distance(begin(all), end(all));
+}
+inline long mappings() {
+  std::ifstream maps("/proc/self/maps");
+  return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
+}
+
+// Whether a thread sleeps.
+inline bool sleeps(pid_t thread) {
+  std::ifstream file("/proc/" + std::to_string(thread) + "/stat");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::size_t name_end = text.rfind(')');
+  return name_end != std::string::npos && text.compare(name_end, 3, ") S") == 0;
+}
+
+}  // namespace farcall::c::test

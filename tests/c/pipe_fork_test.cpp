@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whose an end is: before it is used anybody's, then its user's alone.
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "c/pipe.hpp"
+
+namespace farcall::c::test {
+namespace {
+
+TEST(CPipeFork, EitherSideMayUseWhatNobodyHasUsed) {
+  for (const bool swapped : {false, true}) {
+    Ends pipe;
+    End& theirs = swapped ? pipe.one : pipe.other;
+    End& ours = swapped ? pipe.other : pipe.one;
+    Child child([&] {
+      ours.reset();
+      EXPECT_EQ(receive(theirs), "to the child");
+      EXPECT_EQ(send(theirs, "to the parent"), 0);
+    });
+    theirs.reset();
+    EXPECT_EQ(send(ours, "to the child"), 0);
+    EXPECT_EQ(receive(ours), "to the parent");
+    EXPECT_EQ(child.join(), 0);
+  }
+}
+
+TEST(CPipeFork, AChildMayOnlyCloseWhatItsParentUses) {
+  Ends pipe;
+  EXPECT_EQ(send(pipe.one, "before"), 0);
+  in_child([&] {
+    EXPECT_EQ(send(pipe.one, "from the child"), -EBUSY);
+    EXPECT_EQ(receive(pipe.one), "EBUSY");
+    EXPECT_EQ(farcall_pipe_finish(pipe.one.get()), -EBUSY);
+    EXPECT_EQ(farcall_pipe_poll_begin(pipe.one.get()), -EBUSY);
+    farcall_pipe_poll_end(pipe.one.get());
+    int descriptors[FARCALL_PIPE_DESCRIPTORS];
+    EXPECT_EQ(farcall_pipe_descriptors(pipe.one.get(), descriptors), -EBUSY);
+    pipe.one.reset();
+    pipe.other.reset();
+  });
+  EXPECT_EQ(send(pipe.one, "after"), 0);
+  EXPECT_EQ(receive(pipe.other), "before");
+  EXPECT_EQ(receive(pipe.other), "after");
+  EXPECT_EQ(receive(pipe.other, 0), "EAGAIN");
+}
+
+TEST(CPipeFork, NoChildHidesThatItsParentHasGone) {
+  Ends pipe;
+  const Shared<Event> started;
+  const Shared<Event> over;
+  const Shared<std::atomic<pid_t>> grandchild;
+  Child user([&] {
+    pipe.other.reset();
+    EXPECT_EQ(send(pipe.one, "used"), 0);
+    // It inherits all, knows of nothing, and outlives its parent.
+    if (const pid_t pid = ::fork(); pid == 0) {
+      (void)over->wait(20s);
+      ::_exit(0);
+    } else {
+      *grandchild = pid;
+    }
+    started->happens();
+    for (;;) ::pause();
+  });
+  pipe.one.reset();
+  ASSERT_TRUE(started->wait());
+  EXPECT_EQ(receive(pipe.other), "used");
+  user.kill();
+  EXPECT_EQ(receive(pipe.other), "ECONNRESET");
+  EXPECT_EQ(::kill(*grandchild, 0), 0) << "it was there all the time";
+  over->happens();
+}
+
+// The parent does not know whether the child, which has it too, is about to use it.
+TEST(CPipeFork, WhatAForkHasSharedIsClosedForOneSideAlone) {
+  Ends pipe;
+  const Shared<Event> closed;
+  Child child([&] {
+    pipe.other.reset();
+    EXPECT_TRUE(closed->wait());
+    EXPECT_EQ(send(pipe.one, "still here"), 0);
+  });
+  pipe.one.reset();
+  closed->happens();
+  EXPECT_EQ(receive(pipe.other), "still here");
+  EXPECT_EQ(receive(pipe.other), "ECONNRESET") << "the child has not closed it";
+  EXPECT_EQ(child.join(), 0);
+}
+
+TEST(CPipeFork, TheLastOneWhoClosesWhatNobodyUsedIsNoticed) {
+  Ends pipe;
+  Child child([&] { pipe.one.reset(); });
+  pipe.one.reset();
+  EXPECT_EQ(receive(pipe.other), "ECONNRESET");
+  EXPECT_EQ(child.join(), 0);
+}
+
+TEST(CPipeFork, AKilledPeerIsNoticed) {
+  for (const int wait : {FARCALL_WAIT_ADAPTIVE, FARCALL_WAIT_SPIN, FARCALL_WAIT_BLOCK}) {
+    Ends pipe(4096, wait);
+    Child child([&] {
+      pipe.one.reset();
+      EXPECT_EQ(send(pipe.other, "alive"), 0);
+      for (;;) ::pause();
+    });
+    pipe.other.reset();
+    EXPECT_EQ(receive(pipe.one), "alive");
+    ::kill(child.pid(), SIGKILL);
+    EXPECT_EQ(receive(pipe.one), "ECONNRESET");
+    int result = 0;
+    for (int i = 0; i < 1'000 && result == 0; ++i) result = send(pipe.one, "to nobody");
+    EXPECT_EQ(result, -EPIPE);
+  }
+}
+
+TEST(CPipeFork, OnePipeMayConnectTwoChildren) {
+  Ends pipe;
+  Child first([&] {
+    pipe.other.reset();
+    EXPECT_EQ(send(pipe.one, "from the first"), 0);
+    pipe.one.reset();
+  });
+  pipe.one.reset();
+  Child second([&] {
+    EXPECT_EQ(receive(pipe.other), "from the first");
+    EXPECT_EQ(receive(pipe.other), "EPIPE");
+  });
+  pipe.other.reset();
+  EXPECT_EQ(first.join(), 0);
+  EXPECT_EQ(second.join(), 0);
+}
+
+}  // namespace
+}  // namespace farcall::c::test

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Pipes between processes that have nothing in common but a name.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "c/pipe.hpp"
+#include "farcall/socket.hpp"
+
+namespace farcall::c::test {
+namespace {
+
+std::string unique_name() {
+  static int count = 0;
+  return "c-pipe-" + std::to_string(::getpid()) + "-" + std::to_string(++count);
+}
+End serve(const std::string& name, std::int64_t timeout = kLong, int expected = 0) {
+  farcall_pipe* end = nullptr;
+  EXPECT_EQ(farcall_pipe_serve(name.c_str(), nullptr, timeout, &end), expected);
+  return End(end);
+}
+End open(const std::string& name, std::int64_t timeout = kLong, int expected = 0) {
+  farcall_pipe* end = nullptr;
+  EXPECT_EQ(farcall_pipe_open(name.c_str(), nullptr, timeout, &end), expected);
+  return End(end);
+}
+
+TEST(CPipeName, TwoProcessesMeet) {
+  const std::string name = unique_name();
+  Child child([&] {
+    const End end = open(name);
+    EXPECT_EQ(send(end, "hello"), 0);
+    EXPECT_EQ(receive(end), "hello yourself");
+    EXPECT_EQ(receive(end), "EPIPE");
+  });
+  End end = serve(name);
+  EXPECT_EQ(receive(end), "hello");
+  EXPECT_EQ(send(end, "hello yourself"), 0);
+  end.reset();
+  EXPECT_EQ(child.join(), 0);
+}
+
+TEST(CPipeName, OneNameMayServeManyInTurn) {
+  const std::string name = unique_name();
+  std::vector<std::unique_ptr<Child>> children;
+  for (int i = 0; i < 4; ++i)
+    children.push_back(std::make_unique<Child>([&] {
+      const End end = open(name);
+      EXPECT_EQ(receive(end), "yours");
+    }));
+  for (std::size_t i = 0; i < children.size(); ++i) {
+    const End end = serve(name);
+    EXPECT_EQ(send(end, "yours"), 0);
+    EXPECT_EQ(receive(end), "EPIPE");
+  }
+  for (const auto& child : children) EXPECT_EQ(child->join(), 0);
+}
+
+TEST(CPipeName, WaitsNoLongerThanItIsTold) {
+  const std::string name = unique_name();
+  serve(name, 0, -EAGAIN);
+  serve(name, kShort, -ETIMEDOUT);
+  open(name, 0, -ECONNREFUSED);
+  open(name, kShort, -ECONNREFUSED);
+}
+
+TEST(CPipeName, IsServedByOneAtATime) {
+  const std::string name = unique_name();
+  const NamedListener other(name);
+  serve(name, kLong, -EADDRINUSE);
+}
+
+TEST(CPipeName, MustBeOne) {
+  serve("", kLong, -EINVAL);
+  open("", kLong, -EINVAL);
+  serve(std::string(200, 'x'), kLong, -EINVAL);
+  farcall_pipe* end = nullptr;
+  EXPECT_EQ(farcall_pipe_serve(nullptr, nullptr, 0, &end), -EINVAL);
+  EXPECT_EQ(farcall_pipe_open("name", nullptr, 0, nullptr), -EINVAL);
+}
+
+TEST(CPipeName, WhoWantsSomethingElseIsTurnedAway) {
+  const std::string name = unique_name();
+  std::thread others([&] {
+    {
+      const UniqueFd silent = connect_named(name, Deadline::never());  // and gone
+    }
+    const UniqueFd wrong = connect_named(name, Deadline::never());
+    send_fd_message(wrong.get(), FdMessage{.bytes = std::vector<std::byte>(64), .descriptors = {}});
+    const UniqueFd garbage = connect_named(name, Deadline::never());
+    EXPECT_EQ(::send(garbage.get(), "garbage garbage", 15, MSG_NOSIGNAL), 15);
+    const End right = open(name);
+    EXPECT_EQ(send(right, "the right one"), 0);
+  });
+  const End end = serve(name);
+  EXPECT_EQ(receive(end), "the right one");
+  others.join();
+}
+
+TEST(CPipeName, WhatServesSomethingElseIsNoPipe) {
+  const std::string name = unique_name();
+  NamedListener listener(name);
+  std::thread server([&] {
+    const UniqueFd client = listener.accept(Deadline::never());
+    EXPECT_TRUE(receive_fd_message(client.get(), Deadline::never()));
+    send_fd_message(client.get(), FdMessage{});
+  });
+  open(name, kLong, -EPROTO);
+  server.join();
+}
+
+TEST(CPipeName, AServerThatSaysNothingIsNotWaitedForForEver) {
+  const std::string name = unique_name();
+  const NamedListener listener(name);
+  open(name, kShort, -ETIMEDOUT);
+}
+
+TEST(CPipeName, AServerThatDiesIsNoServer) {
+  const std::string name = unique_name();
+  {
+    auto listener = std::make_unique<NamedListener>(name);
+    std::thread server([&] {
+      const UniqueFd client = listener->accept(Deadline::never());
+      listener.reset();
+    });
+    open(name, kShort, -ECONNREFUSED);
+    server.join();
+  }
+}
+
+}  // namespace
+}  // namespace farcall::c::test
