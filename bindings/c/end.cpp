@@ -103,58 +103,53 @@ std::array<PipeParts, 2> make_pipe(std::size_t capacity) {
   return ends;
 }
 
-}  // namespace farcall::c
-
-using farcall::c::PipeParts;
-
 // All that may fail, before anything is taken.
-struct farcall_pipe::Checked {
+struct Pipe::Checked {
   Checked(const PipeParts& parts, std::size_t most) {
-    farcall::c::check_lifeline(parts.fds[PipeParts::kOutLifeline].get());
-    farcall::c::check_lifeline(parts.fds[PipeParts::kInLifeline].get());
-    out = farcall::c::attach(parts.fds[PipeParts::kOut].get(), farcall::Access::read_write, most);
-    in = farcall::c::attach(parts.fds[PipeParts::kIn].get(), farcall::Access::read_only, most);
-    out_higher = farcall::c::above_standard_streams(parts.fds[PipeParts::kOutLifeline].get());
-    in_higher = farcall::c::above_standard_streams(parts.fds[PipeParts::kInLifeline].get());
-    for (const farcall::UniqueFd& fd : parts.fds)
-      if (::fcntl(fd.get(), F_SETFD, FD_CLOEXEC) != 0) farcall::throw_errno("FD_CLOEXEC");
+    check_lifeline(parts.fds[PipeParts::kOutLifeline].get());
+    check_lifeline(parts.fds[PipeParts::kInLifeline].get());
+    out = attach(parts.fds[PipeParts::kOut].get(), Access::read_write, most);
+    in = attach(parts.fds[PipeParts::kIn].get(), Access::read_only, most);
+    out_higher = above_standard_streams(parts.fds[PipeParts::kOutLifeline].get());
+    in_higher = above_standard_streams(parts.fds[PipeParts::kInLifeline].get());
+    for (const UniqueFd& fd : parts.fds)
+      if (::fcntl(fd.get(), F_SETFD, FD_CLOEXEC) != 0) throw_errno("FD_CLOEXEC");
   }
-  std::optional<farcall::RingMemory> out;
-  std::optional<farcall::RingMemory> in;
-  farcall::UniqueFd out_higher;
-  farcall::UniqueFd in_higher;
+  std::optional<RingMemory> out;
+  std::optional<RingMemory> in;
+  UniqueFd out_higher;
+  UniqueFd in_higher;
 };
 
-farcall_pipe::farcall_pipe(PipeParts& parts, farcall::WaitMode mode, std::size_t most)
-    : farcall_pipe(Checked(parts, most), parts, mode) {}
+Pipe::Pipe(PipeParts& parts, WaitMode mode, std::size_t most)
+    : Pipe(Checked(parts, most), parts, mode) {}
 
-farcall_pipe::farcall_pipe(Checked&& checked, PipeParts& parts, farcall::WaitMode mode) noexcept
+Pipe::Pipe(Checked&& checked, PipeParts& parts, WaitMode mode) noexcept
     : out_memory_(*std::move(checked.out)),
       in_memory_(*std::move(checked.in)),
       out_file_(std::move(parts.fds[PipeParts::kOut])),
       in_file_(std::move(parts.fds[PipeParts::kIn])),
-      out_lifeline_(
-          farcall::c::take_lifeline(parts.fds[PipeParts::kOutLifeline], checked.out_higher)),
-      in_lifeline_(farcall::c::take_lifeline(parts.fds[PipeParts::kInLifeline], checked.in_higher)),
-      forks_before_(farcall::c::forks.load(std::memory_order_relaxed)),
+      out_lifeline_(take_lifeline(parts.fds[PipeParts::kOutLifeline], checked.out_higher)),
+      in_lifeline_(take_lifeline(parts.fds[PipeParts::kInLifeline], checked.in_higher)),
+      forks_before_(forks.load(std::memory_order_relaxed)),
       sender_(out_memory_, out_lifeline_.get(), mode),
       receiver_(in_memory_, in_lifeline_.get(), mode) {}
 
-farcall_pipe::~farcall_pipe() {
+Pipe::~Pipe() {
   if (!is_used_here() && (used_by_.load(std::memory_order_relaxed) != 0 || is_everybodys())) return;
   sender_.finish();
   receiver_.finish();
 }
 
 // Whether an end that nobody has used may be in use elsewhere.
-bool farcall_pipe::is_everybodys() const noexcept {
-  return given_.load(std::memory_order_relaxed) || made_in_ != farcall::process::generation() ||
-         forks_before_ != farcall::c::forks.load(std::memory_order_relaxed);
+bool Pipe::is_everybodys() const noexcept {
+  return given_.load(std::memory_order_relaxed) || made_in_ != process::generation() ||
+         forks_before_ != forks.load(std::memory_order_relaxed);
 }
 
-int farcall_pipe::begin_use(std::uint64_t here) noexcept {
+int Pipe::begin_use(std::uint64_t here) noexcept {
   // Forks find either all or nothing of it done.
-  const farcall::process::NoFork no_fork;
+  const process::NoFork no_fork;
   const std::scoped_lock guard(lock_);
   const std::uint64_t user = used_by_.load(std::memory_order_relaxed);
   if (user != 0) return user == here ? 0 : -EBUSY;
@@ -167,7 +162,7 @@ int farcall_pipe::begin_use(std::uint64_t here) noexcept {
   return 0;
 }
 
-int farcall_pipe::give_descriptors(int* descriptors) const noexcept {
+int Pipe::give_descriptors(int* descriptors) const noexcept {
   if (used_by_.load(std::memory_order_acquire) != 0) return -EBUSY;
   given_.store(true, std::memory_order_relaxed);
   descriptors[PipeParts::kOut] = out_file_.get();
@@ -176,3 +171,5 @@ int farcall_pipe::give_descriptors(int* descriptors) const noexcept {
   descriptors[PipeParts::kInLifeline] = in_lifeline_.get();
   return 0;
 }
+
+}  // namespace farcall::c

@@ -38,7 +38,7 @@ void check_buffer(Bytes* bytes, std::size_t size) {
 
 // Poll of either half.
 template <class Half>
-int poll_begin(farcall_pipe* end, Half& (farcall_pipe::*half)() noexcept) noexcept {
+int poll_begin(Pipe* end, Half& (Pipe::*half)() noexcept) noexcept {
   return translated([&]() -> int {
     if (end == nullptr) return -EINVAL;
     if (const int error = end->use(); error != 0) return error;
@@ -47,7 +47,7 @@ int poll_begin(farcall_pipe* end, Half& (farcall_pipe::*half)() noexcept) noexce
 }
 
 template <class Half>
-void poll_end(farcall_pipe* end, Half& (farcall_pipe::*half)() noexcept) noexcept {
+void poll_end(Pipe* end, Half& (Pipe::*half)() noexcept) noexcept {
   if (end == nullptr || !end->is_used_here()) return;
   const int before = errno;
   (end->*half)().finish_poll();
@@ -66,10 +66,10 @@ int farcall_pipe_create(const farcall_pipe_options* options, farcall_pipe** one,
     if (one == nullptr || other == nullptr || one == other) return -EINVAL;
     const PipeOptions chosen = PipeOptions::read(options);
     std::array<PipeParts, 2> parts = make_pipe(chosen.capacity);
-    auto first = std::make_unique<farcall_pipe>(parts[0], chosen.wait, chosen.capacity);
-    auto second = std::make_unique<farcall_pipe>(parts[1], chosen.wait, chosen.capacity);
-    *one = first.release();
-    *other = second.release();
+    auto first = std::make_unique<Pipe>(parts[0], chosen.wait, chosen.capacity);
+    auto second = std::make_unique<Pipe>(parts[1], chosen.wait, chosen.capacity);
+    *one = handle_of(std::move(first));
+    *other = handle_of(std::move(second));
     return 0;
   });
 }
@@ -77,7 +77,7 @@ int farcall_pipe_create(const farcall_pipe_options* options, farcall_pipe** one,
 int farcall_pipe_descriptors(const farcall_pipe* end, int descriptors[FARCALL_PIPE_DESCRIPTORS]) {
   static_assert(FARCALL_PIPE_DESCRIPTORS == PipeParts::kCount);
   if (end == nullptr || descriptors == nullptr) return -EINVAL;
-  return end->give_descriptors(descriptors);
+  return pipe_of(end)->give_descriptors(descriptors);
 }
 
 int farcall_pipe_adopt(const int descriptors[FARCALL_PIPE_DESCRIPTORS],
@@ -95,7 +95,7 @@ int farcall_pipe_adopt(const int descriptors[FARCALL_PIPE_DESCRIPTORS],
     PipeParts parts;
     for (std::size_t i = 0; i < given.size(); ++i) parts.fds[i].reset(given[i]);
     try {
-      *end = new farcall_pipe(parts, chosen.wait, chosen.most);
+      *end = handle_of(std::make_unique<Pipe>(parts, chosen.wait, chosen.most));
     } catch (...) {
       for (UniqueFd& fd : parts.fds) (void)fd.release();
       throw;
@@ -107,15 +107,15 @@ int farcall_pipe_adopt(const int descriptors[FARCALL_PIPE_DESCRIPTORS],
 int farcall_pipe_finish(farcall_pipe* end) {
   return translated([&]() -> int {
     if (end == nullptr) return -EINVAL;
-    if (const int error = end->use(); error != 0) return error;
-    end->sender().finish();
+    if (const int error = pipe_of(end)->use(); error != 0) return error;
+    pipe_of(end)->sender().finish();
     return 0;
   });
 }
 
 void farcall_pipe_close(farcall_pipe* end) {
   guarded([&] {
-    delete end;
+    delete pipe_of(end);
     return 0;
   });
 }
@@ -126,10 +126,10 @@ int farcall_pipe_send(farcall_pipe* end, const void* bytes, std::size_t size,
   return translated([&]() -> int {
     if (end == nullptr) return -EINVAL;
     check_buffer(bytes, size);
-    if (const int error = end->use(); error != 0) return error;
+    if (const int error = pipe_of(end)->use(); error != 0) return error;
     order_for_sanitizer();
-    return send_error(end->sender().send(std::span(static_cast<const std::byte*>(bytes), size),
-                                         deadline_of(timeout), since));
+    return send_error(pipe_of(end)->sender().send(
+        std::span(static_cast<const std::byte*>(bytes), size), deadline_of(timeout), since));
   });
 }
 
@@ -139,10 +139,10 @@ std::int64_t farcall_pipe_receive(farcall_pipe* end, void* bytes, std::size_t ro
   return translated([&]() -> std::int64_t {
     if (end == nullptr) return -EINVAL;
     check_buffer(bytes, room);
-    if (const int error = end->use(); error != 0) return error;
+    if (const int error = pipe_of(end)->use(); error != 0) return error;
     std::size_t size = 0;
-    const Outcome outcome = end->receiver().receive(std::span(static_cast<std::byte*>(bytes), room),
-                                                    size, deadline_of(timeout), since);
+    const Outcome outcome = pipe_of(end)->receiver().receive(
+        std::span(static_cast<std::byte*>(bytes), room), size, deadline_of(timeout), since);
     order_for_sanitizer();
     if (outcome == Outcome::ok) return static_cast<std::int64_t>(size);
     if (outcome == Outcome::too_big && needed != nullptr) *needed = size;
@@ -151,15 +151,15 @@ std::int64_t farcall_pipe_receive(farcall_pipe* end, void* bytes, std::size_t ro
 }
 
 int farcall_pipe_poll_descriptor(const farcall_pipe* end) {
-  return end == nullptr ? -EINVAL : end->receive_descriptor();
+  return end == nullptr ? -EINVAL : pipe_of(end)->receive_descriptor();
 }
-int farcall_pipe_poll_begin(farcall_pipe* end) { return poll_begin(end, &farcall_pipe::receiver); }
-void farcall_pipe_poll_end(farcall_pipe* end) { poll_end(end, &farcall_pipe::receiver); }
+int farcall_pipe_poll_begin(farcall_pipe* end) { return poll_begin(pipe_of(end), &Pipe::receiver); }
+void farcall_pipe_poll_end(farcall_pipe* end) { poll_end(pipe_of(end), &Pipe::receiver); }
 
 int farcall_pipe_send_poll_descriptor(const farcall_pipe* end) {
-  return end == nullptr ? -EINVAL : end->send_descriptor();
+  return end == nullptr ? -EINVAL : pipe_of(end)->send_descriptor();
 }
 int farcall_pipe_send_poll_begin(farcall_pipe* end) {
-  return poll_begin(end, &farcall_pipe::sender);
+  return poll_begin(pipe_of(end), &Pipe::sender);
 }
-void farcall_pipe_send_poll_end(farcall_pipe* end) { poll_end(end, &farcall_pipe::sender); }
+void farcall_pipe_send_poll_end(farcall_pipe* end) { poll_end(pipe_of(end), &Pipe::sender); }

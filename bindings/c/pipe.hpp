@@ -105,56 +105,65 @@ inline constexpr std::size_t kDefaultCapacity = std::size_t{256} << 10;
 inline constexpr std::size_t kDefaultMost = std::size_t{1} << 30;
 inline constexpr std::size_t kLargestCapacity = std::size_t{16} << 30;
 
-}  // namespace farcall::c
-
 // An end. What its constructor is given stays the caller's where it throws: SystemError, EPROTO for
 // what is no end of a pipe, or of one of more than `most` bytes each way.
-struct farcall_pipe {
+class Pipe {
  public:
-  farcall_pipe(farcall::c::PipeParts& parts, farcall::WaitMode mode, std::size_t most);
-  ~farcall_pipe();
-  farcall_pipe(const farcall_pipe&) = delete;
-  farcall_pipe& operator=(const farcall_pipe&) = delete;
+  Pipe(PipeParts& parts, WaitMode mode, std::size_t most);
+  ~Pipe();
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
 
   // Before each operation. Returns 0, or -EBUSY where another process uses it.
   [[nodiscard]] int use() noexcept {
-    const std::uint64_t here = farcall::process::generation();
+    const std::uint64_t here = process::generation();
     // acquire: pairs with the release of who has used it first, on another thread.
     if (used_by_.load(std::memory_order_acquire) == here) [[likely]]
       return 0;
     return begin_use(here);
   }
   [[nodiscard]] bool is_used_here() const noexcept {
-    return used_by_.load(std::memory_order_acquire) == farcall::process::generation();
+    return used_by_.load(std::memory_order_acquire) == process::generation();
   }
   // Returns 0, or -EBUSY.
   int give_descriptors(int* descriptors) const noexcept;
 
   [[nodiscard]] int receive_descriptor() const noexcept { return in_lifeline_.get(); }
   [[nodiscard]] int send_descriptor() const noexcept { return out_lifeline_.get(); }
-  [[nodiscard]] farcall::c::Sender& sender() noexcept { return sender_; }
-  [[nodiscard]] farcall::c::Receiver& receiver() noexcept { return receiver_; }
+  [[nodiscard]] Sender& sender() noexcept { return sender_; }
+  [[nodiscard]] Receiver& receiver() noexcept { return receiver_; }
 
  private:
   struct Checked;
-  farcall_pipe(Checked&& checked, farcall::c::PipeParts& parts, farcall::WaitMode mode) noexcept;
+  Pipe(Checked&& checked, PipeParts& parts, WaitMode mode) noexcept;
   [[nodiscard]] bool is_everybodys() const noexcept;
   int begin_use(std::uint64_t here) noexcept;
 
-  farcall::RingMemory out_memory_;
-  farcall::RingMemory in_memory_;
-  farcall::UniqueFd out_file_;  // until the first use, as is the next
-  farcall::UniqueFd in_file_;
-  farcall::c::Lifeline out_lifeline_;
-  farcall::c::Lifeline in_lifeline_;
+  RingMemory out_memory_;
+  RingMemory in_memory_;
+  UniqueFd out_file_;  // until the first use, as is the next
+  UniqueFd in_file_;
+  Lifeline out_lifeline_;
+  Lifeline in_lifeline_;
 
-  farcall::process::ProcessMutex lock_;    // held by who uses the end first
+  process::ProcessMutex lock_;             // held by who uses the end first
   std::atomic<std::uint64_t> used_by_{0};  // the generation, of which 0 is none
-  const std::uint64_t made_in_ = farcall::process::generation();
+  const std::uint64_t made_in_ = process::generation();
   const std::uint64_t forks_before_;
   mutable std::atomic<bool> given_{false};  // whether others may have its descriptors
 
   // Two threads work on them.
-  alignas(farcall::kFalseSharing) farcall::c::Sender sender_;
-  alignas(farcall::kFalseSharing) farcall::c::Receiver receiver_;
+  alignas(kFalseSharing) Sender sender_;
+  alignas(kFalseSharing) Receiver receiver_;
 };
+
+// What programs have of it is a pointer to a type that nobody knows.
+inline Pipe* pipe_of(farcall_pipe* handle) noexcept { return reinterpret_cast<Pipe*>(handle); }
+inline const Pipe* pipe_of(const farcall_pipe* handle) noexcept {
+  return reinterpret_cast<const Pipe*>(handle);
+}
+inline farcall_pipe* handle_of(std::unique_ptr<Pipe> pipe) noexcept {
+  return reinterpret_cast<farcall_pipe*>(pipe.release());
+}
+
+}  // namespace farcall::c

@@ -113,10 +113,9 @@ int farcall_pipe_serve(const char* name, const farcall_pipe_options* options, st
                       const Deadline deadline = deadline_of(timeout);
                       NamedListener listener{std::string_view(name)};
                       std::array<PipeParts, 2> parts = make_pipe(chosen.capacity);
-                      auto mine =
-                          std::make_unique<farcall_pipe>(parts[0], chosen.wait, chosen.capacity);
+                      auto mine = std::make_unique<Pipe>(parts[0], chosen.wait, chosen.capacity);
                       serve(listener, parts[1], deadline, since);
-                      *end = mine.release();
+                      *end = handle_of(std::move(mine));
                       return 0;
                     }),
                     timeout);
@@ -129,7 +128,7 @@ int farcall_pipe_open(const char* name, const farcall_pipe_options* options, std
                       check(name, end);
                       const PipeOptions chosen = PipeOptions::read(options);
                       PipeParts parts = open(name, deadline_of(timeout), since);
-                      *end = new farcall_pipe(parts, chosen.wait, chosen.most);
+                      *end = handle_of(std::make_unique<Pipe>(parts, chosen.wait, chosen.most));
                       return 0;
                     }),
                     timeout);
