@@ -30,12 +30,6 @@ int send_error(Outcome outcome) noexcept {
   return outcome == Outcome::peer_gone ? -EPIPE : -to_errno(outcome);
 }
 
-template <class Bytes>
-void check_buffer(Bytes* bytes, std::size_t size) {
-  if (bytes == nullptr && size != 0) throw SystemError(EINVAL, "a buffer that cannot be");
-  if (size > PTRDIFF_MAX) throw SystemError(EINVAL, "a buffer that cannot be");
-}
-
 // Poll of either half.
 template <class Half>
 int poll_begin(Pipe* end, Half& (Pipe::*half)() noexcept) noexcept {

@@ -54,6 +54,11 @@ inline int unless_now(int error, std::int64_t timeout) noexcept {
 // Throws SystemError: EINVAL for a number that is none of FARCALL_WAIT_...
 WaitMode wait_mode_of(int wait);
 
+// Throws SystemError: EINVAL for a buffer that cannot be.
+inline void check_buffer(const void* bytes, std::size_t size) {
+  if ((bytes == nullptr && size != 0) || size > PTRDIFF_MAX) throw SystemError(EINVAL, "a buffer");
+}
+
 // What the caller has said, and zeros for what a caller of another version did not know of. Throws
 // SystemError: EINVAL where it has said what this version does not know of.
 template <class Options>

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -61,8 +62,10 @@ class Publisher {
   // now on. Throws SystemError: EUSERS if there are too many, EMFILE.
   UniqueFd invite();
   // Outcomes: ok; too_big for more than longest() bytes; and, where readers are waited for,
-  // would_block, timed_out, interrupted: then nothing was written.
-  Outcome write(std::span<const std::byte> message, Deadline deadline);
+  // would_block, timed_out, interrupted: then nothing was written. A signal that was caught after
+  // `since` interrupts.
+  Outcome write(std::span<const std::byte> message, Deadline deadline,
+                std::optional<SignalCount> since = std::nullopt);
   // The longest message, in bytes: somewhat less than a quarter of the capacity.
   [[nodiscard]] std::size_t longest() const noexcept;
   [[nodiscard]] unsigned readers() const noexcept;
@@ -84,8 +87,10 @@ class Subscriber {
   };
 
   // Throws SystemError: ECONNREFUSED if nobody publishes it by the deadline, EPERM if another user
-  // does, EUSERS if there are too many readers, EPROTO for what is no publisher.
-  static Subscriber open(std::string_view name, const Options& options, Deadline deadline);
+  // does, EUSERS if there are too many readers, EPROTO for what is no publisher, EINTR where a
+  // signal has been caught after `since`.
+  static Subscriber open(std::string_view name, const Options& options, Deadline deadline,
+                         std::optional<SignalCount> since = std::nullopt);
   // Takes over what invite() gave. Throws SystemError; then the descriptor stays the caller's.
   static Subscriber adopt(UniqueFd&& invitation, const Options& options);
   Subscriber(Subscriber&&) noexcept;

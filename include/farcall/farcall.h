@@ -113,6 +113,71 @@ int farcall_pipe_send_poll_descriptor(const farcall_pipe* end);
 int farcall_pipe_send_poll_begin(farcall_pipe* end);
 void farcall_pipe_send_poll_end(farcall_pipe* end);
 
+/* ---- broadcast: messages from one writer to up to 64 readers, each at its own pace ---- */
+
+typedef struct farcall_publisher farcall_publisher;
+typedef struct farcall_subscriber farcall_subscriber;
+
+/* What happens when a reader is slow. */
+enum {
+  FARCALL_BLOCK = 0,       /* the writer waits for it */
+  FARCALL_OVERWRITE = 1,   /* it misses messages, and learns how many */
+  FARCALL_DROP_READER = 2, /* it is no reader any more: -ECONNABORTED */
+};
+/* Where a reader begins. */
+enum { FARCALL_NEWEST = 0, FARCALL_OLDEST = 1 };
+
+struct farcall_publisher_options {
+  size_t size;
+  size_t capacity; /* bytes, rounded up to a power of two; 0: 1 MiB */
+  int policy;
+  int wait;
+  unsigned readers; /* at most; 0: 64 */
+  int reserved;     /* 0 */
+};
+struct farcall_subscriber_options {
+  size_t size;
+  int start;
+  int wait;
+};
+
+/* `name`: for subscribers of this user; NULL: by descriptor only. -EADDRINUSE, -EINVAL, -ENOMEM,
+ * -EMFILE. */
+int farcall_publisher_create(const char* name, const struct farcall_publisher_options* options,
+                             farcall_publisher** publisher);
+/* A descriptor that makes its holder a reader, close-on-exec. The caller's. It counts as a reader
+ * from now on. Any thread. -EUSERS, -EMFILE. */
+int farcall_publisher_invite(farcall_publisher* publisher);
+/* Readers end once they have read what is there. NULL is nothing. In a forked child nothing ends.
+ */
+void farcall_publisher_close(farcall_publisher* publisher);
+/* -EMSGSIZE for more than farcall_publisher_longest(). Nothing is waited for but by FARCALL_BLOCK.
+ */
+int farcall_publisher_send(farcall_publisher* publisher, const void* bytes, size_t size,
+                           int64_t timeout);
+size_t farcall_publisher_longest(const farcall_publisher* publisher);
+/* How many readers there are. Any thread. */
+unsigned farcall_publisher_readers(const farcall_publisher* publisher);
+
+/* -ECONNREFUSED where nobody publishes it in time, -EUSERS where there are too many readers,
+ * -EPERM. */
+int farcall_subscriber_open(const char* name, const struct farcall_subscriber_options* options,
+                            int64_t timeout, farcall_subscriber** subscriber);
+/* From farcall_publisher_invite(); the descriptor is the subscriber's (where it fails, the
+ * caller's). -EPROTO for what is no invitation. */
+int farcall_subscriber_adopt(int descriptor, const struct farcall_subscriber_options* options,
+                             farcall_subscriber** subscriber);
+void farcall_subscriber_close(farcall_subscriber* subscriber);
+/*
+ * Receives one message, as farcall_pipe_receive(). *missed (may be NULL), set where one is
+ * received: how many before it have been overwritten since the last one. -ECONNABORTED: dropped.
+ */
+int64_t farcall_subscriber_receive(farcall_subscriber* subscriber, void* bytes, size_t room,
+                                   size_t* needed, uint64_t* missed, int64_t timeout);
+int farcall_subscriber_poll_descriptor(const farcall_subscriber* subscriber);
+int farcall_subscriber_poll_begin(farcall_subscriber* subscriber);
+void farcall_subscriber_poll_end(farcall_subscriber* subscriber);
+
 #ifdef __cplusplus
 }
 #endif

@@ -66,7 +66,8 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
   void listen(std::string_view name);
   void close() noexcept;
   UniqueFd invite();
-  Outcome write(std::span<const std::byte> message, Deadline deadline);
+  Outcome write(std::span<const std::byte> message, Deadline deadline,
+                std::optional<SignalCount> since);
   [[nodiscard]] std::size_t longest() const noexcept { return ring_.longest(); }
   [[nodiscard]] unsigned readers() noexcept {
     const std::lock_guard guard(lock_);
@@ -83,7 +84,7 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
   void remove(const ReaderPointer& reader) noexcept;
   void turn_one_away() noexcept;
   void look_at_readers();
-  Outcome make_room(std::size_t size, Deadline deadline);
+  Outcome make_room(std::size_t size, Deadline deadline, SignalCount since);
   ReaderPointer slowest(std::size_t size);
   void wake_readers() noexcept;
 
@@ -294,8 +295,7 @@ ReaderPointer PublisherState::slowest(std::size_t size) {
   return last;
 }
 
-Outcome PublisherState::make_room(std::size_t size, Deadline deadline) {
-  const SignalCount since = SignalCount::now();
+Outcome PublisherState::make_room(std::size_t size, Deadline deadline, SignalCount since) {
   while (const ReaderPointer reader = slowest(size)) {
     const std::uint64_t needed = ring_.lowest_floor(size);
     RingControl& control = reader->control();
@@ -317,10 +317,12 @@ void PublisherState::wake_readers() noexcept {
     reader->waiter.wake_after_fence(reader->control().writer, reader->control().reader);
 }
 
-[[gnu::hot]] Outcome PublisherState::write(std::span<const std::byte> message, Deadline deadline) {
+[[gnu::hot]] Outcome PublisherState::write(std::span<const std::byte> message, Deadline deadline,
+                                           std::optional<SignalCount> since) {
   if (message.size() > ring_.longest()) return Outcome::too_big;
   if (!ring_.has_room(message.size())) [[unlikely]] {
-    const Outcome outcome = make_room(message.size(), deadline);
+    const Outcome outcome =
+        make_room(message.size(), deadline, since ? *since : SignalCount::now());
     if (outcome != Outcome::ok) return outcome;
   }
   ring_.write(message);
@@ -364,8 +366,9 @@ Publisher::~Publisher() {
 }
 
 UniqueFd Publisher::invite() { return state_->invite(); }
-Outcome Publisher::write(std::span<const std::byte> message, Deadline deadline) {
-  return state_->write(message, deadline);
+Outcome Publisher::write(std::span<const std::byte> message, Deadline deadline,
+                         std::optional<SignalCount> since) {
+  return state_->write(message, deadline, since);
 }
 std::size_t Publisher::longest() const noexcept { return state_->longest(); }
 unsigned Publisher::readers() const noexcept { return state_->readers(); }

@@ -98,8 +98,9 @@ namespace {
 // It comes with the connection; a publisher that is alive and well takes no longer.
 constexpr auto kPatience = std::chrono::seconds(5);
 
-Welcome receive_welcome(int socket, Deadline deadline, UniqueFd& ring, UniqueFd& page) {
-  std::optional<FdMessage> message = receive_fd_message(socket, deadline);
+Welcome receive_welcome(int socket, Deadline deadline, std::optional<SignalCount> since,
+                        UniqueFd& ring, UniqueFd& page) {
+  std::optional<FdMessage> message = receive_fd_message(socket, deadline, since);
   if (!message) throw SystemError(ECONNRESET, "subscribe: the publisher has gone");
   Welcome words;
   if (message->bytes.size() != sizeof words)
@@ -118,10 +119,11 @@ Welcome receive_welcome(int socket, Deadline deadline, UniqueFd& ring, UniqueFd&
 }
 
 std::unique_ptr<SubscriberState> make_state(int socket, const Subscriber::Options& options,
-                                            Deadline deadline) {
+                                            Deadline deadline,
+                                            std::optional<SignalCount> since = std::nullopt) {
   UniqueFd ring;
   UniqueFd page;
-  const Welcome words = receive_welcome(socket, deadline, ring, page);
+  const Welcome words = receive_welcome(socket, deadline, since, ring, page);
   BroadcastMemory memory = BroadcastMemory::attach(std::move(ring));
   const SharedMemory shared = SharedMemory::adopt(std::move(page));
   if (shared.size() != page_size()) throw SystemError(EPROTO, "subscribe: not a page");
@@ -142,10 +144,11 @@ Subscriber Subscriber::adopt(UniqueFd&& invitation, const Options& options) {
   return Subscriber(std::move(state));
 }
 
-Subscriber Subscriber::open(std::string_view name, const Options& options, Deadline deadline) {
-  UniqueFd socket = connect_named(name, deadline);
+Subscriber Subscriber::open(std::string_view name, const Options& options, Deadline deadline,
+                            std::optional<SignalCount> since) {
+  UniqueFd socket = connect_named(name, deadline, since);
   const Deadline patience = Deadline::after(broadcast::kPatience);
-  auto state = broadcast::make_state(socket.get(), options, std::max(deadline, patience));
+  auto state = broadcast::make_state(socket.get(), options, std::max(deadline, patience), since);
   state->adopt(process::PrivateFd(std::move(socket)));
   state->tell();
   return Subscriber(std::move(state));

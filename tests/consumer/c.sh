@@ -31,6 +31,9 @@ try() { # COMPILER
   for standard in c99 c11 c17 gnu17; do
     "$1" "${strict[@]}" -D_GNU_SOURCE -std=$standard "$examples/pipe.c" -o "$work/pipe" "${flags[@]}"
     expect pipe $'HELLO\nTHERE' "$("$work/pipe")"
+    "$1" "${strict[@]}" -D_GNU_SOURCE -std=$standard "$examples/broadcast.c" -o "$work/broadcast" \
+      "${flags[@]}"
+    expect broadcast $'a worker: 10\na worker: 10\na worker: 10' "$("$work/broadcast")"
   done
   for standard in c++11 c++20; do # the header is C++, too
     echo '#include <farcall/farcall.h>

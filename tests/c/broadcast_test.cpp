@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One writer and many readers, through the C interface.
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "c/pipe.hpp"
+
+namespace farcall::c::test {
+namespace {
+
+struct Unpublish {
+  void operator()(farcall_publisher* publisher) const { farcall_publisher_close(publisher); }
+};
+struct Unsubscribe {
+  void operator()(farcall_subscriber* subscriber) const { farcall_subscriber_close(subscriber); }
+};
+using Publisher = std::unique_ptr<farcall_publisher, Unpublish>;
+using Subscriber = std::unique_ptr<farcall_subscriber, Unsubscribe>;
+
+std::string unique_name() {
+  static int count = 0;
+  return "c-broadcast-" + std::to_string(::getpid()) + "-" + std::to_string(++count);
+}
+
+Publisher publish(const char* name, int policy = FARCALL_BLOCK, std::size_t capacity = 4096,
+                  unsigned readers = 0) {
+  const farcall_publisher_options options{.size = sizeof options,
+                                          .capacity = capacity,
+                                          .policy = policy,
+                                          .wait = FARCALL_WAIT_ADAPTIVE,
+                                          .readers = readers,
+                                          .reserved = 0};
+  farcall_publisher* publisher = nullptr;
+  EXPECT_EQ(farcall_publisher_create(name, &options, &publisher), 0);
+  return Publisher(publisher);
+}
+Subscriber subscribe(const std::string& name, int start = FARCALL_NEWEST, int expected = 0) {
+  const farcall_subscriber_options options{
+      .size = sizeof options, .start = start, .wait = FARCALL_WAIT_ADAPTIVE};
+  farcall_subscriber* subscriber = nullptr;
+  EXPECT_EQ(farcall_subscriber_open(name.c_str(), &options, kLong, &subscriber), expected);
+  return Subscriber(subscriber);
+}
+Subscriber adopt(int descriptor, int expected = 0) {
+  farcall_subscriber* subscriber = nullptr;
+  EXPECT_EQ(farcall_subscriber_adopt(descriptor, nullptr, &subscriber), expected);
+  return Subscriber(subscriber);
+}
+int send(const Publisher& publisher, std::string_view text, std::int64_t timeout = kLong) {
+  return farcall_publisher_send(publisher.get(), text.data(), text.size(), timeout);
+}
+// The message, behind it how many were missed, if any; or the symbolic name of the error.
+std::string receive(const Subscriber& subscriber, std::int64_t timeout = kLong) {
+  std::string text(2'000, 0);
+  std::uint64_t missed = 99;
+  const std::int64_t size = farcall_subscriber_receive(subscriber.get(), text.data(), text.size(),
+                                                       nullptr, &missed, timeout);
+  if (size < 0) return ::strerrorname_np(static_cast<int>(-size));
+  text.resize(static_cast<std::size_t>(size));
+  return missed == 0 ? text : text + " -" + std::to_string(missed);
+}
+
+TEST(CBroadcast, ReachesEveryReader) {
+  const std::string name = unique_name();
+  Publisher publisher = publish(name.c_str());
+  const Subscriber one = subscribe(name);
+  const Subscriber other = adopt(farcall_publisher_invite(publisher.get()));
+  EXPECT_EQ(farcall_publisher_readers(publisher.get()), 2U);
+  EXPECT_EQ(send(publisher, "to all"), 0);
+  EXPECT_EQ(send(publisher, ""), 0);
+  for (const Subscriber* reader : {&one, &other}) {
+    EXPECT_EQ(receive(*reader), "to all");
+    EXPECT_EQ(receive(*reader), "");
+    EXPECT_EQ(receive(*reader, 0), "EAGAIN");
+    EXPECT_EQ(receive(*reader, kShort), "ETIMEDOUT");
+  }
+  EXPECT_EQ(send(publisher, "the last one"), 0);
+  publisher.reset();
+  for (const Subscriber* reader : {&one, &other}) {
+    EXPECT_EQ(receive(*reader), "the last one");
+    EXPECT_EQ(receive(*reader), "EPIPE");
+  }
+}
+
+TEST(CBroadcast, ReachesOtherProcesses) {
+  const std::string name = unique_name();
+  Publisher publisher = publish(name.c_str());
+  const int invitation = farcall_publisher_invite(publisher.get());
+  ASSERT_GE(invitation, 0);
+  EXPECT_EQ(::fcntl(invitation, F_GETFD), FD_CLOEXEC);
+  const auto read_all = [](const Subscriber& subscriber) {
+    EXPECT_EQ(receive(subscriber), "1");
+    EXPECT_EQ(receive(subscriber), "2");
+    EXPECT_EQ(receive(subscriber), "EPIPE");
+  };
+  Child invited([&] { read_all(adopt(invitation)); });
+  ::close(invitation);
+  Child by_name([&] { read_all(subscribe(name)); });
+  EXPECT_TRUE(eventually([&] { return farcall_publisher_readers(publisher.get()) == 2; }));
+  EXPECT_EQ(send(publisher, "1"), 0);
+  EXPECT_EQ(send(publisher, "2"), 0);
+  publisher.reset();
+  EXPECT_EQ(invited.join(), 0);
+  EXPECT_EQ(by_name.join(), 0);
+}
+
+TEST(CBroadcast, WaitsForSlowReadersWhereItIsToldTo) {
+  const Publisher publisher = publish(nullptr, FARCALL_BLOCK);
+  const Subscriber slow = adopt(farcall_publisher_invite(publisher.get()));
+  int sent = 0;
+  while (send(publisher, std::to_string(sent), 0) == 0) ++sent;
+  EXPECT_GT(sent, 5);
+  EXPECT_EQ(send(publisher, "more", 0), -EAGAIN);
+  EXPECT_EQ(send(publisher, "more", kShort), -ETIMEDOUT);
+  for (int i = 0; i < sent; ++i) ASSERT_EQ(receive(slow), std::to_string(i));
+  EXPECT_EQ(receive(slow, 0), "EAGAIN");
+  EXPECT_EQ(send(publisher, "more", kLong), 0);
+}
+
+TEST(CBroadcast, SaysHowManyWereMissed) {
+  const Publisher publisher = publish(nullptr, FARCALL_OVERWRITE);
+  const Subscriber slow = adopt(farcall_publisher_invite(publisher.get()));
+  for (int i = 0; i < 1'000; ++i) ASSERT_EQ(send(publisher, std::to_string(i), 0), 0);
+  std::int64_t expected = 0;
+  for (std::string got; (got = receive(slow, 0)) != "EAGAIN"; ++expected) {
+    const std::size_t gap = got.find(" -");
+    if (gap != std::string::npos) expected += std::stoi(got.substr(gap + 2));
+    ASSERT_EQ(std::stoi(got), expected);
+  }
+  EXPECT_EQ(expected, 1'000);
+}
+
+TEST(CBroadcast, DropsSlowReadersWhereItIsToldTo) {
+  const Publisher publisher = publish(nullptr, FARCALL_DROP_READER);
+  const Subscriber slow = adopt(farcall_publisher_invite(publisher.get()));
+  for (int i = 0; i < 1'000; ++i) ASSERT_EQ(send(publisher, "text", 0), 0);
+  EXPECT_EQ(farcall_publisher_readers(publisher.get()), 0U);
+  std::string last = "text";
+  for (int i = 0; i < 1'000 && last == "text"; ++i) last = receive(slow, 0);
+  EXPECT_EQ(last, "ECONNABORTED");
+}
+
+TEST(CBroadcast, LateReadersBeginWhereTheyLike) {
+  const std::string name = unique_name();
+  const Publisher publisher = publish(name.c_str(), FARCALL_OVERWRITE);
+  EXPECT_EQ(send(publisher, "early"), 0);
+  const Subscriber newest = subscribe(name, FARCALL_NEWEST);
+  const Subscriber oldest = subscribe(name, FARCALL_OLDEST);
+  EXPECT_EQ(send(publisher, "late"), 0);
+  EXPECT_EQ(receive(newest), "late");
+  EXPECT_EQ(receive(oldest), "early");
+  EXPECT_EQ(receive(oldest), "late");
+}
+
+TEST(CBroadcast, KnowsItsSizes) {
+  const Publisher publisher = publish(nullptr);
+  const Subscriber reader = adopt(farcall_publisher_invite(publisher.get()));
+  const std::size_t longest = farcall_publisher_longest(publisher.get());
+  EXPECT_GT(longest, 500U);
+  EXPECT_EQ(send(publisher, std::string(longest + 1, 'x')), -EMSGSIZE);
+  EXPECT_EQ(send(publisher, std::string(longest, 'x')), 0);
+  char text[10];
+  std::size_t needed = 0;
+  EXPECT_EQ(farcall_subscriber_receive(reader.get(), text, 10, &needed, nullptr, kLong), -EMSGSIZE);
+  EXPECT_EQ(needed, longest);
+  EXPECT_EQ(receive(reader), std::string(longest, 'x'));
+}
+
+TEST(CBroadcast, HasNoMoreReadersThanPermitted) {
+  const std::string name = unique_name();
+  const Publisher publisher = publish(name.c_str(), FARCALL_BLOCK, 4096, 2);
+  Subscriber first = subscribe(name);
+  const Subscriber second = subscribe(name);
+  subscribe(name, FARCALL_NEWEST, -EUSERS);
+  EXPECT_EQ(farcall_publisher_invite(publisher.get()), -EUSERS);
+  first.reset();
+  EXPECT_TRUE(eventually([&] { return farcall_publisher_readers(publisher.get()) == 1; }));
+  const Subscriber third = subscribe(name);
+  EXPECT_EQ(send(publisher, "text"), 0);
+  EXPECT_EQ(receive(third), "text");
+}
+
+TEST(CBroadcast, NoticesThatItsPeersWereKilled) {
+  const std::string name = unique_name();
+  Child dies([&] {
+    const Publisher publisher = publish(name.c_str());
+    for (;;) ::pause();
+  });
+  const Subscriber orphan = subscribe(name);
+  ::kill(dies.pid(), SIGKILL);
+  EXPECT_EQ(receive(orphan), "ECONNRESET");
+
+  const Publisher publisher = publish(nullptr, FARCALL_BLOCK);
+  const int invitation = farcall_publisher_invite(publisher.get());
+  const Shared<Event> reads;
+  Child reader([&] {
+    const Subscriber subscriber = adopt(invitation);
+    reads->happens();
+    for (;;) ::pause();
+  });
+  ::close(invitation);
+  ASSERT_TRUE(reads->wait());
+  while (send(publisher, "text", 0) == 0) {
+  }
+  ::kill(reader.pid(), SIGKILL);
+  EXPECT_EQ(send(publisher, "text", kLong), 0) << "it holds nobody up";
+}
+
+TEST(CBroadcast, AForkedChildMayOnlyClose) {
+  Publisher publisher = publish(nullptr);
+  Subscriber subscriber = adopt(farcall_publisher_invite(publisher.get()));
+  in_child([&] {
+    EXPECT_EQ(send(publisher, "from the child"), -EBUSY);
+    EXPECT_EQ(farcall_publisher_invite(publisher.get()), -EBUSY);
+    EXPECT_EQ(receive(subscriber), "EBUSY");
+    EXPECT_EQ(farcall_subscriber_poll_begin(subscriber.get()), -EBUSY);
+    farcall_subscriber_poll_end(subscriber.get());
+    publisher.reset();
+    subscriber.reset();
+  });
+  EXPECT_EQ(farcall_publisher_readers(publisher.get()), 1U);
+  EXPECT_EQ(send(publisher, "from the parent"), 0);
+  EXPECT_EQ(receive(subscriber), "from the parent");
+}
+
+TEST(CBroadcast, CanBePolled) {
+  Publisher publisher = publish(nullptr);
+  const Subscriber reader = adopt(farcall_publisher_invite(publisher.get()));
+  pollfd entry{
+      .fd = farcall_subscriber_poll_descriptor(reader.get()), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(farcall_subscriber_poll_begin(reader.get()), 1);
+  EXPECT_EQ(::poll(&entry, 1, 0), 0);
+  EXPECT_EQ(send(publisher, "now"), 0);
+  EXPECT_EQ(::poll(&entry, 1, -1), 1);
+  farcall_subscriber_poll_end(reader.get());
+  EXPECT_EQ(::poll(&entry, 1, 0), 0);
+  EXPECT_EQ(farcall_subscriber_poll_begin(reader.get()), 0);
+  EXPECT_EQ(receive(reader, 0), "now");
+  ASSERT_EQ(farcall_subscriber_poll_begin(reader.get()), 1);
+  publisher.reset();
+  EXPECT_EQ(::poll(&entry, 1, -1), 1);
+  farcall_subscriber_poll_end(reader.get());
+  EXPECT_EQ(receive(reader), "EPIPE");
+}
+
+// Sends one signal to a thread that sleeps in `wait`; returns what that returned.
+template <class Wait>
+std::int64_t interrupt(Wait wait) {
+  struct sigaction action {};
+  action.sa_handler = [](int) { farcall_note_signal(); };
+  action.sa_flags = SA_RESTART;
+  EXPECT_EQ(::sigaction(SIGUSR1, &action, nullptr), 0);
+  std::atomic<pid_t> thread{0};
+  std::int64_t result = 0;
+  std::thread waits([&] {
+    thread = ::gettid();
+    result = wait();
+  });
+  EXPECT_TRUE(eventually([&] { return thread != 0 && sleeps(thread); }));
+  ::pthread_kill(waits.native_handle(), SIGUSR1);
+  waits.join();
+  return result;
+}
+
+TEST(CBroadcast, ASignalEndsEachWait) {
+  const Publisher publisher = publish(nullptr);
+  const Subscriber reader = adopt(farcall_publisher_invite(publisher.get()));
+  char text[10];
+  EXPECT_EQ(interrupt([&] {
+              return farcall_subscriber_receive(reader.get(), text, 10, nullptr, nullptr,
+                                                FARCALL_FOREVER);
+            }),
+            -EINTR);
+  while (send(publisher, "text", 0) == 0) {
+  }
+  EXPECT_EQ(interrupt([&] { return send(publisher, "text", FARCALL_FOREVER); }), -EINTR);
+  farcall_subscriber* subscriber = nullptr;
+  EXPECT_EQ(interrupt([&] {
+              return farcall_subscriber_open(unique_name().c_str(), nullptr, FARCALL_FOREVER,
+                                             &subscriber);
+            }),
+            -EINTR);
+}
+
+TEST(CBroadcast, RefusesWhatIsNoInvitation) {
+  const int event = ::eventfd(0, EFD_CLOEXEC);
+  adopt(event, -EPROTO);
+  EXPECT_EQ(::fcntl(event, F_GETFD), FD_CLOEXEC) << "it is the caller's";
+  ::close(event);
+  int pair[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  ASSERT_EQ(::send(pair[1], "something else, and long enough", 31, 0), 31);
+  adopt(pair[0], -EPROTO);
+  EXPECT_EQ(::fcntl(pair[0], F_GETFD), FD_CLOEXEC);
+  ::close(pair[0]);
+  ::close(pair[1]);
+  adopt(-1, -EBADF);
+}
+
+TEST(CBroadcast, RefusesWhatCannotBe) {
+  farcall_publisher* publisher = nullptr;
+  farcall_publisher_options options{};
+  const auto create = [&] {
+    options.size = sizeof options;
+    const int result = farcall_publisher_create(nullptr, &options, &publisher);
+    options = {};
+    return result;
+  };
+  options.policy = 3;
+  EXPECT_EQ(create(), -EINVAL);
+  options.wait = -1;
+  EXPECT_EQ(create(), -EINVAL);
+  options.readers = 65;
+  EXPECT_EQ(create(), -EINVAL);
+  options.reserved = 1;
+  EXPECT_EQ(create(), -EINVAL);
+  options.capacity = SIZE_MAX;
+  EXPECT_EQ(create(), -EINVAL);
+  EXPECT_EQ(publisher, nullptr);
+  const std::string name = unique_name();
+  const Publisher first = publish(name.c_str());
+  EXPECT_EQ(farcall_publisher_create(name.c_str(), nullptr, &publisher), -EADDRINUSE);
+  EXPECT_EQ(farcall_publisher_create("", nullptr, &publisher), -EINVAL);
+  EXPECT_EQ(farcall_publisher_create(nullptr, nullptr, nullptr), -EINVAL);
+  EXPECT_EQ(farcall_publisher_send(nullptr, nullptr, 0, 0), -EINVAL);
+  EXPECT_EQ(farcall_publisher_invite(nullptr), -EINVAL);
+  EXPECT_EQ(farcall_publisher_longest(nullptr), 0U);
+  EXPECT_EQ(farcall_publisher_readers(nullptr), 0U);
+  farcall_publisher_close(nullptr);
+  farcall_subscriber* subscriber = nullptr;
+  const farcall_subscriber_options start{.size = sizeof start, .start = 2, .wait = 0};
+  EXPECT_EQ(farcall_subscriber_open(name.c_str(), &start, 0, &subscriber), -EINVAL);
+  EXPECT_EQ(farcall_subscriber_open("nobody publishes this", nullptr, 0, &subscriber),
+            -ECONNREFUSED);
+  EXPECT_EQ(farcall_subscriber_open(nullptr, nullptr, 0, &subscriber), -EINVAL);
+  EXPECT_EQ(farcall_subscriber_receive(nullptr, nullptr, 0, nullptr, nullptr, 0), -EINVAL);
+  EXPECT_EQ(farcall_subscriber_poll_descriptor(nullptr), -EINVAL);
+  EXPECT_EQ(farcall_subscriber_poll_begin(nullptr), -EINVAL);
+  farcall_subscriber_poll_end(nullptr);
+  farcall_subscriber_close(nullptr);
+}
+
+TEST(CBroadcast, ThousandsOfThemLeaveNothing) {
+  const auto cycle = [] {
+    const Publisher publisher = publish(nullptr);
+    const Subscriber reader = adopt(farcall_publisher_invite(publisher.get()));
+    ASSERT_EQ(send(publisher, "text"), 0);
+    ASSERT_EQ(receive(reader), "text");
+  };
+  for (int i = 0; i < 20; ++i) cycle();
+  // What is closed by the thread of the library is closed a little later.
+  long open = 0;
+  long mapped = 0;
+  EXPECT_TRUE(eventually([&] {
+    const bool same = open == descriptors() && mapped == mappings();
+    open = descriptors();
+    mapped = mappings();
+    return same;
+  }));
+  for (int i = 0; i < 2'000 / kSlow; ++i) cycle();
+  EXPECT_TRUE(eventually([&] { return descriptors() <= open; }));
+  EXPECT_TRUE(eventually([&] { return mappings() <= mapped + 2; }));
+}
+
+}  // namespace
+}  // namespace farcall::c::test
