@@ -100,6 +100,9 @@ std::array<PipeParts, 2> make_pipe(std::size_t capacity) {
     reader.fds[PipeParts::kIn] = std::move(memory).release();
     writer.fds[PipeParts::kOut] = reader.fds[PipeParts::kIn].duplicate();
   }
+  for (PipeParts& end : ends)
+    for (UniqueFd& fd : end.fds)
+      if (UniqueFd higher = above_standard_streams(fd.get())) fd = std::move(higher);
   return ends;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Whose an end is: before it is used anybody's, then its user's alone.
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -114,6 +115,27 @@ TEST(CPipeFork, AKilledPeerIsNoticed) {
     for (int i = 0; i < 1'000 && result == 0; ++i) result = send(pipe.one, "to nobody");
     EXPECT_EQ(result, -EPIPE);
   }
+}
+
+// Programs that have closed their standard streams write to them all the same.
+TEST(CPipeFork, StandardStreamsMayBeClosed) {
+  in_child([] {
+    for (const int fd : {0, 1, 2}) ::close(fd);
+    Ends pipe;
+    int given[FARCALL_PIPE_DESCRIPTORS];
+    ASSERT_EQ(farcall_pipe_descriptors(pipe.other.get(), given), 0);
+    for (const int fd : given) EXPECT_GT(fd, 2);
+    for (int& fd : given) fd = ::dup(fd);
+    EXPECT_EQ(given[0], 0);
+    farcall_pipe* adopted = nullptr;
+    ASSERT_EQ(farcall_pipe_adopt(given, nullptr, &adopted), 0);
+    const End other(adopted);
+    EXPECT_GT(farcall_pipe_poll_descriptor(adopted), 2);
+    EXPECT_GT(farcall_pipe_send_poll_descriptor(adopted), 2);
+    EXPECT_EQ(send(pipe.one, "unharmed"), 0);
+    EXPECT_EQ(receive(other), "unharmed");
+    EXPECT_EQ(::fcntl(0, F_GETFD), -1) << "nothing is left there";
+  });
 }
 
 TEST(CPipeFork, OnePipeMayConnectTwoChildren) {
