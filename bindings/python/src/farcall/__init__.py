@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages between processes of one Linux machine, through memory that they share.
+
+>>> import farcall
+>>> a, b = farcall.pipe()
+>>> a.send(b"hello")
+>>> b.recv()
+b'hello'
+
+Every wait takes `timeout` in seconds: None waits for ever, 0 does not wait (BlockingIOError), else
+TimeoutError. The end of what the other side sends is EOFError, its death ConnectionResetError, and to
+send to nobody BrokenPipeError.
+"""
+
+from ._farcall import MessageTooLong, ProtocolError
+from ._farcall import version as __version__
+from .connection import Connection, Pipe
+from .pipes import PipeEnd, open_pipe, pipe, serve_pipe
+
+__all__ = [
+    "Connection",
+    "MessageTooLong",
+    "Pipe",
+    "PipeEnd",
+    "ProtocolError",
+    "open_pipe",
+    "pipe",
+    "serve_pipe",
+]

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How coroutines wait: through the loop that runs them, with no thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+# Turns of the loop that are waited for before it is told of a descriptor. As with the library's own
+# spinning they are taken where that has paid lately: an answer from another processor is there sooner
+# than the kernel can wake this one.
+MOST_TURNS = 32
+FEWEST_TURNS = 2
+# A wait through the loop that was as short as this would have been one of turns.
+SHORT = 150e-6
+
+
+class Patience:
+    """How many turns the next wait takes."""
+
+    __slots__ = ("turns",)
+
+    def __init__(self) -> None:
+        self.turns = FEWEST_TURNS
+
+    def paid(self) -> None:
+        self.turns = min(MOST_TURNS, self.turns * 2 or FEWEST_TURNS)
+
+    def was_in_vain(self) -> None:
+        self.turns //= 2
+
+    def slept(self, seconds: float) -> None:
+        if seconds < SHORT:
+            self.turns = max(self.turns, FEWEST_TURNS * 4)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class Waiters:
+    """The coroutines that sleep on one object. close() ends their waits."""
+
+    __slots__ = ("patience", "_sleeping")
+
+    def __init__(self) -> None:
+        self.patience = Patience()
+        self._sleeping: set[asyncio.Future[None]] = set()
+
+    async def sleep(
+        self,
+        descriptor: Callable[[], int],
+        begin: Callable[[], bool],
+        end: Callable[[], None],
+    ) -> None:
+        """Until there may be something to do."""
+        if not begin():
+            return
+        began = time.monotonic()
+        try:
+            number = descriptor()
+            loop = asyncio.get_running_loop()
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._sleeping.add(waiter)
+            try:
+                loop.add_reader(number, _wake, waiter)
+                try:
+                    await waiter
+                finally:
+                    loop.remove_reader(number)
+            finally:
+                self._sleeping.discard(waiter)
+        finally:
+            end()
+        self.patience.slept(time.monotonic() - began)
+
+    def close(self) -> None:
+        for waiter in list(self._sleeping):
+            loop = waiter.get_loop()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_end, waiter)
+
+
+def _end(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_exception(ValueError("this is closed"))
+
+
+async def receive(
+    waiters: Waiters,
+    attempt: Callable[[], bytes | None],
+    descriptor: Callable[[], int],
+    begin: Callable[[], bool],
+    end: Callable[[], None],
+) -> bytes:
+    """What attempt() gives as soon as that is not None."""
+    for _ in range(waiters.patience.turns):
+        await asyncio.sleep(0)
+        if (message := attempt()) is not None:
+            waiters.patience.paid()
+            return message
+    waiters.patience.was_in_vain()
+    while True:
+        await waiters.sleep(descriptor, begin, end)
+        if (message := attempt()) is not None:
+            return message

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pipes: messages both ways between two processes, or two threads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+from collections.abc import AsyncIterator, Iterator
+from multiprocessing import reduction
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+
+from . import _farcall, _sizes, _waiting
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+Wait = Literal["adaptive", "spin", "block"]
+_Self = TypeVar("_Self", bound="PipeEnd")
+
+
+class PipeEnd(_farcall.PipeEnd):
+    """One end of a pipe: what it sends the other end receives, message by message.
+
+    Made by pipe(), serve_pipe() and open_pipe(). Until it is used, an end can be passed to another
+    process: as an argument of a multiprocessing.Process, by fork, or through whatever pickles for
+    multiprocessing. The first use makes it this process's.
+
+    Several threads may use an end at once. Those of one direction take turns.
+    """
+
+    __slots__ = ("_coroutines", "__weakref__")
+    _coroutines: _waiting.Waiters
+
+    def _waiters(self) -> _waiting.Waiters:
+        try:
+            return self._coroutines
+        except AttributeError:
+            self._coroutines = _waiting.Waiters()
+            return self._coroutines
+
+    # ---- coroutines ----
+
+    async def arecv(self, timeout: float | None = None) -> bytes:
+        """As recv(), for coroutines. One at a time.
+
+        >>> import asyncio
+        >>> async def main():
+        ...     a, b = pipe()
+        ...     with a, b:
+        ...         await a.asend(b"question")
+        ...         return await b.arecv(timeout=1)
+        >>> asyncio.run(main())
+        b'question'
+        """
+        if timeout == 0:
+            return self.recv(timeout=0)
+        if (message := self.try_recv()) is not None:
+            return message
+        if timeout is None:
+            return await self._receive()
+        async with asyncio.timeout(timeout):
+            return await self._receive()
+
+    def _receive(self) -> Any:
+        return _waiting.receive(
+            self._waiters(), self.try_recv, self.fileno, self.poll_begin, self.poll_end
+        )
+
+    async def asend(self, data: ReadableBuffer, timeout: float | None = None) -> None:
+        """As send(), for coroutines. One at a time."""
+        if timeout == 0:
+            self.send(data, timeout=0)
+        elif not self.try_send(data):
+            if timeout is None:
+                await self._send(data)
+            else:
+                async with asyncio.timeout(timeout):
+                    await self._send(data)
+
+    async def _send(self, data: ReadableBuffer) -> None:
+        waiters = self._waiters()
+        while True:
+            await waiters.sleep(self.send_fileno, self.send_poll_begin, self.send_poll_end)
+            if self.try_send(data):
+                return
+
+    # ---- objects ----
+
+    def send_object(self, value: object, timeout: float | None = None) -> None:
+        """Sends what pickle makes of an object."""
+        self.send(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), timeout)
+
+    def recv_object(self, timeout: float | None = None) -> Any:
+        """Receives an object. Only from whom you trust: to unpickle is to run code."""
+        return pickle.loads(self.recv(timeout))
+
+    # ---- the end ----
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The messages until the other end has finished."""
+        try:
+            while True:
+                yield self.recv()
+        except EOFError:
+            return
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield await self.arecv()
+        except EOFError:
+            return
+
+    def close(self) -> None:
+        """Closes this end. The other one can still receive what has been sent."""
+        super().close()
+        if hasattr(self, "_coroutines"):
+            self._coroutines.close()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<farcall.PipeEnd {'closed' if self.closed else 'open'} at {id(self):#x}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("the end of a pipe can be pickled for a process of multiprocessing only")
+
+
+def _adopt(
+    kind: type[PipeEnd], duplicates: list[Any], capacity: int, wait: Wait
+) -> PipeEnd:
+    descriptors = [duplicate.detach() for duplicate in duplicates]
+    try:
+        return _farcall.adopt_pipe(kind, descriptors, capacity, wait)
+    except BaseException:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
+
+
+def _reduce(end: PipeEnd) -> tuple[Any, ...]:
+    duplicates = [reduction.DupFd(descriptor) for descriptor in end._pass()]
+    return _adopt, (type(end), duplicates, end.capacity, end.wait)
+
+
+reduction.register(PipeEnd, _reduce)
+
+
+def pipe(
+    capacity: int | str | None = None, wait: Wait = "adaptive"
+) -> tuple[PipeEnd, PipeEnd]:
+    """Both ends of a pipe, of `capacity` bytes each way (256 KiB, or as in "1M").
+
+    wait: "adaptive" spins as long as that has paid lately, then sleeps; "spin" never sleeps; "block"
+    sleeps at once.
+
+    >>> a, b = pipe()
+    >>> a.send(b"hello"); b.recv()
+    b'hello'
+    >>> b.send(bytearray(b"and back")); a.recv(timeout=1)
+    b'and back'
+    >>> a.close()
+    >>> b.recv()
+    Traceback (most recent call last):
+      ...
+    EOFError: the other end has finished
+    """
+    return _farcall.create_pipe(PipeEnd, _sizes.size(capacity), wait)
+
+
+def serve_pipe(
+    name: str,
+    capacity: int | str | None = None,
+    wait: Wait = "adaptive",
+    timeout: float | None = None,
+) -> PipeEnd:
+    """Waits until a process of this user opens `name`, and returns the end that leads to it."""
+    return _farcall.serve_pipe(PipeEnd, name, _sizes.size(capacity), wait, timeout)
+
+
+def open_pipe(name: str, wait: Wait = "adaptive", timeout: float | None = None) -> PipeEnd:
+    """Waits until somebody serves `name`, and returns the other end.
+
+    ConnectionRefusedError where nobody does in time, PermissionError where another user does.
+    """
+    return _farcall.open_pipe(PipeEnd, name, 0, wait, timeout)
