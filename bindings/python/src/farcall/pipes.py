@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from multiprocessing import reduction
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
@@ -63,7 +63,7 @@ class PipeEnd(_farcall.PipeEnd):
         async with asyncio.timeout(timeout):
             return await self._receive()
 
-    def _receive(self) -> Any:
+    def _receive(self) -> Coroutine[Any, Any, bytes]:
         return _waiting.receive(
             self._waiters(), self.try_recv, self.fileno, self.poll_begin, self.poll_end
         )
@@ -149,7 +149,7 @@ def _adopt(
         raise
 
 
-def _reduce(end: PipeEnd) -> tuple[Any, ...]:
+def _reduce(end: PipeEnd) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     duplicates = [reduction.DupFd(descriptor) for descriptor in end._pass()]
     return _adopt, (type(end), duplicates, end.capacity, end.wait)
 

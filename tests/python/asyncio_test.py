@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Coroutines wait without threads and without keeping their loop."""
+
+import asyncio
+import multiprocessing
+import os
+import threading
+
+import pytest
+
+import farcall
+
+
+def test_a_coroutine_waits_while_others_run():
+    async def main():
+        a, b = farcall.pipe()
+        turns = []
+
+        async def count():
+            for i in range(100):
+                turns.append(i)
+                await asyncio.sleep(0)
+            await a.asend(b"done")
+
+        counter = asyncio.create_task(count())
+        assert await b.arecv() == b"done"
+        await counter
+        assert len(turns) == 100
+        assert threading.active_count() == 1
+    asyncio.run(main())
+
+
+def echo(end):
+    async def main():
+        async for message in end:
+            await end.asend(message)
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("size", [0, 64, 100_000])
+def test_round_trips_with_another_process(size):
+    async def main():
+        message = os.urandom(size)
+        for _ in range(200):
+            await a.asend(message)
+            assert await a.arecv() == message
+
+    a, b = farcall.pipe(capacity="16K")
+    process = multiprocessing.get_context("fork").Process(target=echo, args=(b,))
+    process.start()
+    b.close()
+    asyncio.run(main())
+    a.close()
+    process.join()
+    assert process.exitcode == 0
+
+
+def test_a_sleeping_coroutine_is_woken_by_a_message():
+    async def main():
+        a, b = farcall.pipe()
+        receiver = asyncio.create_task(b.arecv())
+        while b.fileno() not in asyncio.get_running_loop()._selector.get_map():
+            await asyncio.sleep(0)
+        a.send(b"wake up")
+        assert await receiver == b"wake up"
+        assert b.fileno() not in asyncio.get_running_loop()._selector.get_map()
+    asyncio.run(main())
+
+
+def test_a_sender_waits_for_room():
+    async def main():
+        a, b = farcall.pipe(capacity=4096)
+        messages = [bytes([i]) * 500 for i in range(100)]
+
+        async def send():
+            for message in messages:
+                await a.asend(message)
+
+        sender = asyncio.create_task(send())
+        await asyncio.sleep(0)
+        assert [await b.arecv() for _ in messages] == messages
+        await sender
+    asyncio.run(main())
+
+
+def test_timeouts():
+    async def main():
+        a, b = farcall.pipe(capacity=4096)
+        with pytest.raises(BlockingIOError):
+            await b.arecv(timeout=0)
+        with pytest.raises(TimeoutError):
+            await b.arecv(timeout=0.01)
+        while a.try_send(bytes(100)):
+            pass
+        with pytest.raises(BlockingIOError):
+            await a.asend(bytes(100), timeout=0)
+        with pytest.raises(TimeoutError):
+            await a.asend(bytes(100), timeout=0.01)
+        assert await b.arecv() == bytes(100)
+    asyncio.run(main())
+
+
+def test_a_cancelled_coroutine_loses_nothing():
+    async def main():
+        a, b = farcall.pipe()
+        for i in range(100):
+            receiver = asyncio.create_task(b.arecv())
+            for _ in range(i % 7):
+                await asyncio.sleep(0)
+            receiver.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await receiver
+            a.send(b"%d" % i)
+            assert await b.arecv() == b"%d" % i
+    asyncio.run(main())
+
+
+def test_a_second_coroutine_is_refused():
+    async def main():
+        a, b = farcall.pipe()
+        first = asyncio.create_task(b.arecv())
+        while b.fileno() not in asyncio.get_running_loop()._selector.get_map():
+            await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="already"):
+            await b.arecv()
+        a.send(b"x")
+        assert await first == b"x"
+    asyncio.run(main())
+
+
+def test_close_ends_the_wait_of_a_coroutine():
+    async def main():
+        a, b = farcall.pipe()
+        receiver = asyncio.create_task(b.arecv())
+        while b.fileno() not in asyncio.get_running_loop()._selector.get_map():
+            await asyncio.sleep(0)
+        b.close()
+        with pytest.raises(ValueError, match="closed"):
+            await receiver
+        with pytest.raises(BrokenPipeError):
+            a.send(b"")
+    asyncio.run(main())
+
+
+def test_the_end_ends_the_wait_of_a_coroutine():
+    async def main():
+        a, b = farcall.pipe()
+        receiver = asyncio.create_task(b.arecv())
+        while b.fileno() not in asyncio.get_running_loop()._selector.get_map():
+            await asyncio.sleep(0)
+        a.close()
+        with pytest.raises(EOFError):
+            await receiver
+    asyncio.run(main())

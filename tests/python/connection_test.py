@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connection does what multiprocessing's does."""
+
+import multiprocessing
+
+import pytest
+
+import farcall
+
+
+@pytest.fixture(params=[multiprocessing.Pipe, farcall.Pipe], ids=["multiprocessing", "farcall"])
+def make(request):
+    return request.param
+
+
+def test_objects_and_bytes(make):
+    a, b = make()
+    a.send([1, "two", {3: 4.0}])
+    assert b.poll(10) and b.recv() == [1, "two", {3: 4.0}]
+    a.send_bytes(b"0123456789", 2, 5)
+    assert b.recv_bytes() == b"23456"
+    a.send_bytes(b"0123456789", 8)
+    buffer = bytearray(6)
+    assert b.recv_bytes_into(buffer, 1) == 2
+    assert buffer == b"\x0089\0\0\0"
+    assert not b.poll()
+
+
+def test_one_way(make):
+    reader, writer = make(duplex=False)
+    assert (reader.readable, reader.writable, writer.readable, writer.writable) == (
+        True, False, False, True)
+    writer.send(1)
+    assert reader.recv() == 1
+    with pytest.raises(OSError):
+        reader.send(1)
+    with pytest.raises(OSError):
+        writer.recv()
+
+
+def test_the_end(make):
+    a, b = make()
+    with a:
+        a.send("last")
+    assert a.closed
+    assert b.recv() == "last"
+    assert b.poll()
+    with pytest.raises(EOFError):
+        b.recv()
+    with pytest.raises(BrokenPipeError):
+        b.send(1)
+    with pytest.raises(OSError):
+        a.send(1)
+
+
+@pytest.mark.parametrize("offset, size", [(-1, None), (11, None), (0, 11), (5, -1)])
+def test_what_is_outside_a_buffer_is_refused(make, offset, size):
+    a, _ = make()
+    with pytest.raises(ValueError):
+        a.send_bytes(b"0123456789", offset, size)
+
+
+def test_a_message_that_is_too_long_closes(make):
+    a, b = make()
+    a.send_bytes(b"0123456789")
+    with pytest.raises(OSError):
+        b.recv_bytes(5)

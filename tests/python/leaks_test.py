@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is opened and closed many times leaves nothing."""
+
+import asyncio
+import os
+import re
+
+import pytest
+
+import farcall
+
+
+def held():
+    """Descriptors, mappings and MiB of memory of this process."""
+    with open("/proc/self/maps") as maps, open("/proc/self/status") as status:
+        resident = int(re.search(r"VmRSS:\s*(\d+)", status.read())[1]) >> 10
+        return len(os.listdir("/proc/self/fd")), len(maps.readlines()), resident
+
+
+def used_and_closed():
+    a, b = farcall.pipe()
+    with a, b:
+        a.send(bytes(10))
+        b.recv()
+
+
+def dropped():
+    a, b = farcall.pipe()
+    a.send(bytes(100_000))
+
+
+def unused():
+    farcall.pipe()
+
+
+def left_in_part():
+    a, b = farcall.pipe(capacity=4096)
+    with pytest.raises(BlockingIOError):
+        a.send(bytes(100_000), timeout=0)
+    with pytest.raises(BlockingIOError):
+        b.recv(timeout=0)
+
+
+def refused():
+    with pytest.raises(OSError):
+        farcall._farcall.adopt_pipe(farcall.PipeEnd, [0, 1, 2, 3])
+
+
+def waited_for():
+    async def main():
+        a, b = farcall.pipe()
+        with pytest.raises(TimeoutError):
+            await b.arecv(timeout=1e-6)
+        b.close()
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("use", [used_and_closed, dropped, unused, left_in_part, refused, waited_for])
+def test_2000_times_leave_nothing(use):
+    for _ in range(50):
+        use()
+    descriptors, mappings, memory = held()
+    for _ in range(2000):
+        use()
+    after = held()
+    assert after[0] == descriptors
+    assert after[1] <= mappings + 10  # of the allocator
+    assert after[2] <= memory + 20
