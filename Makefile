@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 KILLS ?= 1000000
 PROGRAMS ?= 100000
-.PHONY: help build demo check test soak bench claims format lint clean
+.PHONY: help build demo check test soak bench claims wheel format lint clean
 
 help:
 	@echo "make build    build everything; the command is build/release/farcall"
@@ -11,6 +11,7 @@ help:
 	@echo "make soak     KILLS=1000000 SIGKILLs and PROGRAMS=100000 random programs; takes two hours"
 	@echo "make bench    the full measurements"
 	@echo "make claims   every figure of the README and the guides, measured again"
+	@echo "make wheel    the Python package, as a wheel and as sources"
 	@echo "make format   format the sources in place"
 	@echo "make lint     check format, sources and scripts"
 	@echo "make clean    remove build/"
@@ -39,6 +40,10 @@ bench:
 claims: build
 	scripts/setup.sh programs demo
 	/usr/bin/python3 scripts/claims.py
+
+wheel:
+	scripts/setup.sh build
+	scripts/wheel.sh
 
 format:
 	scripts/format.sh

@@ -11,7 +11,8 @@ set -euo pipefail
 declare -A packages=(
   [build]="build-essential cmake ninja-build pkg-config libgtest-dev libbenchmark-dev libfmt-dev
     libcli11-dev nlohmann-json3-dev libzmq3-dev libnng-dev libboost-dev
-    libtirpc-dev libthrift-dev thrift-compiler libsystemd-dev dbus-daemon"
+    libtirpc-dev libthrift-dev thrift-compiler libsystemd-dev dbus-daemon python3-dev python3-pytest
+    python3-numpy mypy"
   [test]="valgrind python3 abigail-tools"
   [programs]="python3 python3.11 libpython3.11-testsuite redis-server redis-tools memcached nginx-light
     curl wrk haproxy postgresql postgresql-contrib iperf3 netcat-openbsd socat sockperf nodejs

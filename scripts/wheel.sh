@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Makes the source distribution and the wheel of the Python package, in build/wheel/dist.
+# Usage: scripts/wheel.sh [PYTHON]    (default: /usr/bin/python3)
+#
+# What builds them comes from Python's registry, into a virtual environment of its own. The wheel is for
+# Python 3.11 and all that follow, and has the library in it.
+set -euo pipefail
+cd "$(dirname "$(realpath "$0")")/.."
+
+python=${1:-/usr/bin/python3}
+place=$PWD/build/wheel
+mkdir -p "$place"
+[[ -x $place/tools/bin/python ]] || "$python" -m venv "$place/tools"
+"$place/tools/bin/python" -m pip install --quiet --disable-pip-version-check \
+  build 'scikit-build-core>=0.10' pathspec
+
+# The sources that the package is built of, with its pyproject.toml at the root.
+tree=$place/tree
+rm -rf "$tree" "$place/dist"
+mkdir -p "$tree"
+git ls-files -z -- CMakeLists.txt LICENSE cmake include src bindings/c bindings/python kernel/lib \
+  kernel/include integrations | xargs -0 cp --parents -t "$tree"
+sed -e 's|^cmake.source-dir = .*|cmake.source-dir = "."|' \
+  -e 's|^wheel.packages = .*|wheel.packages = ["bindings/python/src/farcall"]|' \
+  bindings/python/pyproject.toml >"$tree/pyproject.toml"
+cp bindings/python/README.md "$tree/README.md"
+
+# First the source distribution, then the wheel of it: so it is known to be whole.
+"$place/tools/bin/python" -m build --no-isolation --outdir "$place/dist" "$tree"
+ls -l "$place/dist"
