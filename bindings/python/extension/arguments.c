@@ -75,3 +75,28 @@ bool as_choice(PyObject *text, const char *what, const char *const *choices, int
   PyErr_Format(PyExc_ValueError, "there is no %s %R", what, text);
   return false;
 }
+
+bool take_descriptors(PyObject *sequence, int *descriptors, int count) {
+  for (int i = 0; i < count; ++i) {
+    PyObject *const number = PySequence_GetItem(sequence, i);
+    const long value = number ? PyLong_AsLong(number) : -1;
+    Py_XDECREF(number);
+    if (value == -1 && PyErr_Occurred()) return false;
+    descriptors[i] = (int)value;
+  }
+  return true;
+}
+
+PyObject *give_descriptors(const int *descriptors, int count) {
+  PyObject *const list = PyList_New(0);
+  for (int i = 0; list && i < count; ++i) {
+    PyObject *const number = PyLong_FromLong(descriptors[i]);
+    const bool added = number && PyList_Append(list, number) == 0;
+    Py_XDECREF(number);
+    if (!added) {
+      Py_DECREF(list);
+      return NULL;
+    }
+  }
+  return list;
+}

@@ -39,6 +39,8 @@ bool take_arguments(PyObject *const *args, Py_ssize_t count, PyObject *keywords,
 /* Seconds, or None, as the C interface has it: nanoseconds, or FARCALL_FOREVER. -2 with an exception. */
 int64_t as_timeout(PyObject *seconds);
 bool as_size(PyObject *number, size_t *size);
+bool take_descriptors(PyObject *sequence, int *descriptors, int count);
+PyObject *give_descriptors(const int *descriptors, int count);
 bool as_choice(PyObject *text, const char *what, const char *const *choices, int *choice);
 
 /* ---- errors.c ---- */
@@ -66,6 +68,8 @@ struct poll_functions {
   int (*begin)(void *handle);
   void (*end)(void *handle);
 };
+/* Sleeps until a descriptor is readable, a signal has been handled, or the time is over. 0, kRaised. */
+int64_t sleep_polling(int descriptor, struct deadline deadline);
 /* Sleeps until there may be something, a signal has been handled, or the time is over. 0, kRaised. */
 int64_t sleep_on(const struct poll_functions *poll, void *handle, struct deadline deadline);
 /* Takes a lock. 0, -EAGAIN, -ETIMEDOUT, kRaised. */
@@ -82,6 +86,7 @@ struct life {
   void (*free)(void *handle);
   atomic_uint state; /* how many use it; kClosed */
   atomic_uint owner; /* the process that used it first; 0: none yet */
+  bool shared;       /* forked children may use it, too */
 };
 bool prepare_lives(void);
 /* False with an exception where it has been closed, or used by the process that forked this one. */
@@ -148,8 +153,9 @@ bool add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type);
 /* What tp_dealloc ends with. */
 void free_object(PyObject *self);
 bool add_pipe(PyObject *module);
+bool add_queue(PyObject *module);
 
 
-extern PyMethodDef pipe_functions[];
+extern PyMethodDef pipe_functions[], queue_functions[];
 
 #endif

@@ -21,7 +21,7 @@ bool is_closed(const struct life *life) { return atomic_load(&life->state) & kCl
 
 bool is_inherited(const struct life *life) {
   const unsigned owner = atomic_load(&life->owner);
-  return owner != 0 && owner != atomic_load(&process);
+  return !life->shared && owner != 0 && owner != atomic_load(&process);
 }
 
 bool enter(struct life *life) {

@@ -118,17 +118,6 @@ static PyObject *create_pipe(PyObject *module, PyObject *const *args, Py_ssize_t
   return both;
 }
 
-static bool take_descriptors(PyObject *tuple, int *descriptors) {
-  for (Py_ssize_t i = 0; i < FARCALL_PIPE_DESCRIPTORS; ++i) {
-    PyObject *const number = PySequence_GetItem(tuple, i);
-    const long value = number ? PyLong_AsLong(number) : -1;
-    Py_XDECREF(number);
-    if (value == -1 && PyErr_Occurred()) return false;
-    descriptors[i] = (int)value;
-  }
-  return true;
-}
-
 /* `capacity`: that of the pipe; a larger one is refused. */
 static PyObject *adopt_pipe(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   (void)module;
@@ -138,7 +127,7 @@ static PyObject *adopt_pipe(PyObject *module, PyObject *const *args, Py_ssize_t 
   struct farcall_pipe_options options;
   int descriptors[FARCALL_PIPE_DESCRIPTORS];
   if (!take_arguments(args, count, keywords, names, values, 2) || !take_type(values[0], &type) ||
-      !take_options(values + 2, &options) || !take_descriptors(values[1], descriptors))
+      !take_options(values + 2, &options) || !take_descriptors(values[1], descriptors, FARCALL_PIPE_DESCRIPTORS))
     return NULL;
   farcall_pipe *handle;
   const int error = farcall_pipe_adopt(descriptors, &options, &handle);
@@ -301,17 +290,7 @@ static PyObject *pipe_end_pass(PyObject *self, PyObject *unused) {
       atomic_load(&end->life.owner) ? -EBUSY : farcall_pipe_descriptors(end->life.handle, descriptors);
   if (error != 0) return raise_error(error);
   atomic_store(&end->passed, true);
-  PyObject *const list = PyList_New(0);
-  for (int i = 0; list && i < FARCALL_PIPE_DESCRIPTORS; ++i) {
-    PyObject *const number = PyLong_FromLong(descriptors[i]);
-    const bool added = number && PyList_Append(list, number) == 0;
-    Py_XDECREF(number);
-    if (!added) {
-      Py_DECREF(list);
-      return NULL;
-    }
-  }
-  return list;
+  return give_descriptors(descriptors, FARCALL_PIPE_DESCRIPTORS);
 }
 
 static PyObject *pipe_end_close(PyObject *self, PyObject *unused) {

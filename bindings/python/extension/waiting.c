@@ -48,7 +48,7 @@ static void block_signals(sigset_t *before) {
   pthread_sigmask(SIG_SETMASK, &all, before);
 }
 
-static int64_t sleep_polling(int descriptor, struct deadline deadline) {
+int64_t sleep_polling(int descriptor, struct deadline deadline) {
   if (PyErr_CheckSignals() < 0) return kRaised;
   sigset_t before;
   block_signals(&before);

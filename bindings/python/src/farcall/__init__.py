@@ -16,6 +16,7 @@ from ._farcall import MessageTooLong, ProtocolError
 from ._farcall import version as __version__
 from .connection import Connection, Pipe
 from .pipes import PipeEnd, open_pipe, pipe, serve_pipe
+from .queues import Queue
 
 __all__ = [
     "Connection",
@@ -23,6 +24,7 @@ __all__ = [
     "Pipe",
     "PipeEnd",
     "ProtocolError",
+    "Queue",
     "open_pipe",
     "pipe",
     "serve_pipe",

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Queues: items in and out. */
+#include <stddef.h>
+
+#include "queue.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const int64_t kSlice = 50000000; /* nanoseconds, of waits for a lock */
+static const int64_t kSpin = 30000;     /* before a wait is left to the kernel */
+enum { kHeader = 8 };
+
+static uint64_t room_of(size_t size) { return kHeader + ((uint64_t)size + 7) / 8 * 8; }
+
+/* ---- locks ---- */
+
+static struct deadline in(int64_t nanoseconds) { return begin_timeout(nanoseconds); }
+
+/* What the last holder has left: nothing, as positions move last; but for long items. */
+static int64_t check_lock(struct queue *queue, struct queue_side *side, int error) {
+  if (error == EOWNERDEAD) {
+    pthread_mutex_consistent(&side->lock);
+    if (atomic_load(&side->in_parts)) atomic_store(&queue->memory->broken, 1);
+    error = 0;
+  }
+  if (error == 0 && atomic_load(&queue->memory->broken)) {
+    pthread_mutex_unlock(&side->lock);
+    error = EOWNERDEAD;
+  }
+  return -error;
+}
+
+/* With the GIL, which is given away while another one holds the lock. */
+static int64_t lock(struct queue *queue, struct queue_side *side, struct deadline deadline) {
+  int error = pthread_mutex_trylock(&side->lock);
+  while (error == EBUSY) {
+    /* Also who does not want to wait waits for a holder that works; not for one that waits itself. */
+    if (deadline.at == 0 && atomic_load(&side->in_parts)) return -EAGAIN;
+    const int64_t left = deadline.at == 0 ? kSlice : time_left(deadline, kSlice);
+    if (left == 0) return -ETIMEDOUT;
+    struct timespec until;
+    PyThreadState *const thread = PyEval_SaveThread();
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += left;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    error = pthread_mutex_clocklock(&side->lock, CLOCK_MONOTONIC, &until);
+    PyEval_RestoreThread(thread);
+    if (error != ETIMEDOUT) break;
+    if (PyErr_CheckSignals() < 0) return kRaised;
+    error = EBUSY;
+  }
+  return check_lock(queue, side, error);
+}
+
+/* ---- waiting ---- */
+
+static void ring(struct queue *queue, struct queue_side *side, int descriptor) {
+  /* The position has been moved, by a sequentially consistent store: pairs with the count of who waits. */
+  const uint64_t one = 1;
+  if (atomic_load(&side->waiting) != 0 && write(queue->descriptors[descriptor], &one, sizeof one) < 0)
+    return; /* it rings already */
+}
+
+/* Until *word is not `seen`; for a while without the kernel. 0, -ETIMEDOUT, kRaised. */
+static int64_t wait_for_change(struct queue *queue, struct queue_side *side, int descriptor, const atomic_ullong *word,
+                               uint64_t seen, struct deadline deadline) {
+  PyThreadState *const thread = PyEval_SaveThread();
+  const struct deadline spin = in(kSpin);
+  bool changed = false;
+  while (!(changed = atomic_load_explicit(word, memory_order_acquire) != seen) && time_left(spin, kSpin) > 0)
+    for (int i = 0; i < 64; ++i)
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#else
+      atomic_signal_fence(memory_order_seq_cst);
+#endif
+  PyEval_RestoreThread(thread);
+  if (changed) return 0;
+  atomic_fetch_add(&side->waiting, 1);
+  /* What rang before the look below is of no more use; what rings after it ends the sleep. */
+  uint64_t rung;
+  int64_t result = read(queue->descriptors[descriptor], &rung, sizeof rung) < 0 && errno != EAGAIN ? -errno : 0;
+  if (result == 0 && atomic_load(word) == seen && !atomic_load(&queue->memory->broken))
+    result = time_left(deadline, INT64_MAX) == 0 ? -ETIMEDOUT : sleep_polling(queue->descriptors[descriptor], deadline);
+  atomic_fetch_sub(&side->waiting, 1);
+  return result;
+}
+
+int64_t queue_reserve(struct queue *queue, struct deadline deadline) {
+  struct queue_memory *const memory = queue->memory;
+  for (;;) {
+    const uint64_t got = atomic_load(&memory->get.items);
+    unsigned long long reserved = atomic_load(&memory->reserved);
+    while (memory->most == 0 || reserved - got < memory->most)
+      if (atomic_compare_exchange_weak(&memory->reserved, &reserved, reserved + 1)) {
+        if (memory->most != 0 && reserved + 1 - got < memory->most) ring(queue, &memory->put, kRoom);
+        return 0;
+      }
+    if (deadline.at == 0) return -EAGAIN;
+    const int64_t waited = wait_for_change(queue, &memory->put, kRoom, &memory->get.items, got, deadline);
+    if (waited != 0) return waited;
+  }
+}
+
+/* ---- bytes ---- */
+
+static void copy_in(struct queue_memory *memory, uint64_t position, const void *bytes, size_t size) {
+  const size_t at = position & (memory->capacity - 1);
+  const size_t first = size < memory->capacity - at ? size : memory->capacity - at;
+  memcpy(memory->data + at, bytes, first);
+  memcpy(memory->data, (const char *)bytes + first, size - first);
+}
+
+static void copy_out(const struct queue_memory *memory, uint64_t position, void *bytes, size_t size) {
+  const size_t at = position & (memory->capacity - 1);
+  const size_t first = size < memory->capacity - at ? size : memory->capacity - at;
+  memcpy(bytes, memory->data + at, first);
+  memcpy((char *)bytes + first, memory->data, size - first);
+}
+
+/* ---- put ---- */
+
+static uint64_t free_room(const struct queue_memory *memory, uint64_t tail) {
+  return memory->capacity - (tail - atomic_load(&memory->get.position));
+}
+
+int64_t queue_try_put(struct queue *queue, const void *item, size_t size) {
+  struct queue_memory *const memory = queue->memory;
+  if (room_of(size) > memory->capacity) return -EAGAIN;
+  const int64_t error = lock(queue, &memory->put, (struct deadline){0});
+  if (error != 0) return error;
+  const uint64_t tail = atomic_load(&memory->put.position);
+  const bool fits = room_of(size) <= free_room(memory, tail);
+  if (fits) {
+    const uint64_t header = size;
+    copy_in(memory, tail, &header, kHeader);
+    copy_in(memory, tail + kHeader, item, size);
+    atomic_store(&memory->put.items, atomic_load(&memory->put.items) + 1);
+    atomic_store(&memory->put.position, tail + room_of(size));
+  }
+  pthread_mutex_unlock(&memory->put.lock);
+  if (!fits) return -EAGAIN;
+  ring(queue, &memory->get, kItems);
+  return 0;
+}
+
+/* With the lock held. */
+static int64_t put_in_parts(struct queue *queue, const char *item, size_t size) {
+  struct queue_memory *const memory = queue->memory;
+  uint64_t tail = atomic_load(&memory->put.position);
+  const uint64_t header = size;
+  size_t done = 0;
+  for (bool begun = false; done < size || !begun;) {
+    const uint64_t got = atomic_load(&memory->get.position);
+    uint64_t room = memory->capacity - (tail - got);
+    if (room < 2 * kHeader) {
+      const int64_t waited =
+          wait_for_change(queue, &memory->put, kRoom, &memory->get.position, got, in(kSlice));
+      if (atomic_load(&memory->broken)) return -EOWNERDEAD;
+      if (waited != 0 && waited != -ETIMEDOUT) return waited;
+      continue;
+    }
+    if (!begun) {
+      copy_in(memory, tail, &header, kHeader);
+      tail += kHeader;
+      room -= kHeader;
+      begun = true;
+    }
+    const size_t part = size - done < room ? size - done : room / 8 * 8;
+    copy_in(memory, tail, item + done, part);
+    done += part;
+    tail += (part + 7) / 8 * 8;
+    if (done == size) atomic_store(&memory->put.items, atomic_load(&memory->put.items) + 1);
+    atomic_store(&memory->put.position, tail);
+    ring(queue, &memory->get, kItems);
+    ring(queue, &memory->put, kRoom); /* perhaps what was meant for others has been heard here */
+  }
+  return 0;
+}
+
+int64_t queue_put(struct queue *queue, const void *item, size_t size) {
+  struct queue_memory *const memory = queue->memory;
+  int64_t error = lock(queue, &memory->put, begin_timeout(FARCALL_FOREVER));
+  if (error != 0) return error;
+  atomic_store(&memory->put.in_parts, 1);
+  error = put_in_parts(queue, item, size);
+  if (error != 0) atomic_store(&memory->broken, 1);
+  atomic_store(&memory->put.in_parts, 0);
+  pthread_mutex_unlock(&memory->put.lock);
+  return error;
+}
+
+/* ---- get ---- */
+
+/* Whether who puts a long item has died in the middle of it. */
+static bool is_left(struct queue *queue) {
+  struct queue_side *const put = &queue->memory->put;
+  const int error = pthread_mutex_trylock(&put->lock);
+  if (error == EBUSY) return false;
+  if (check_lock(queue, put, error) != 0) return true;
+  pthread_mutex_unlock(&put->lock);
+  return false; /* it has just got to its end */
+}
+
+/* The rest of a long item, with the lock held. A part has been taken: there is no way back. */
+static int64_t get_in_parts(struct queue *queue, uint64_t head, char *item, size_t size) {
+  struct queue_memory *const memory = queue->memory;
+  for (size_t done = 0; done < size;) {
+    const uint64_t tail = atomic_load(&memory->put.position);
+    if (tail == head) {
+      const int64_t waited = wait_for_change(queue, &memory->get, kItems, &memory->put.position, tail, in(kSlice));
+      if (waited != 0 && waited != -ETIMEDOUT) return waited;
+      if (waited != 0 && is_left(queue)) return -EOWNERDEAD;
+      continue;
+    }
+    const size_t part = size - done < tail - head ? size - done : (size_t)(tail - head);
+    copy_out(memory, head, item + done, part);
+    done += part;
+    head += (part + 7) / 8 * 8;
+    if (done == size) atomic_fetch_add(&memory->get.items, 1);
+    atomic_store(&memory->get.position, head);
+    ring(queue, &memory->put, kRoom);
+  }
+  return 0;
+}
+
+/* The first item, with the lock held. */
+static PyObject *take(struct queue *queue, uint64_t head, uint64_t tail, int64_t *error) {
+  struct queue_memory *const memory = queue->memory;
+  uint64_t size;
+  copy_out(memory, head, &size, kHeader);
+  PyObject *const item = size > PY_SSIZE_T_MAX ? PyErr_NoMemory() : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+  if (!item) {
+    *error = kRaised;
+    return NULL;
+  }
+  if (room_of(size) <= tail - head) {
+    copy_out(memory, head + kHeader, PyBytes_AsString(item), size);
+    atomic_fetch_add(&memory->get.items, 1);
+    atomic_store(&memory->get.position, head + room_of(size));
+    return item;
+  }
+  atomic_store(&memory->get.in_parts, 1);
+  *error = get_in_parts(queue, head + kHeader, PyBytes_AsString(item), size);
+  if (*error != 0) atomic_store(&memory->broken, 1);
+  atomic_store(&memory->get.in_parts, 0);
+  if (*error == 0) return item;
+  Py_DECREF(item);
+  return NULL;
+}
+
+PyObject *queue_get(struct queue *queue, struct deadline deadline, int64_t *error) {
+  struct queue_memory *const memory = queue->memory;
+  for (;;) {
+    *error = lock(queue, &memory->get, deadline);
+    if (*error != 0) return NULL;
+    const uint64_t head = atomic_load(&memory->get.position);
+    const uint64_t tail = atomic_load(&memory->put.position);
+    if (head != tail) {
+      PyObject *const item = take(queue, head, tail, error);
+      const bool more = atomic_load(&memory->get.position) != atomic_load(&memory->put.position);
+      pthread_mutex_unlock(&memory->get.lock);
+      ring(queue, &memory->put, kRoom);
+      if (more) ring(queue, &memory->get, kItems);
+      return item;
+    }
+    pthread_mutex_unlock(&memory->get.lock);
+    *error = deadline.at == 0 ? -EAGAIN
+                              : wait_for_change(queue, &memory->get, kItems, &memory->put.position, tail, deadline);
+    if (*error != 0) return NULL;
+  }
+}
+
+bool queue_is_empty(const struct queue *queue) {
+  return atomic_load(&queue->memory->get.position) == atomic_load(&queue->memory->put.position);
+}

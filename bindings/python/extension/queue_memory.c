@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Queues: how they are made, and found by another process. */
+#include "queue.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const uint64_t kMagic = 0x3165756575716366; /* "fcqueue1" */
+
+static int make_lock(pthread_mutex_t *lock) {
+  pthread_mutexattr_t attributes;
+  int error = pthread_mutexattr_init(&attributes);
+  if (error != 0) return error;
+  error = pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  if (error == 0) error = pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  if (error == 0) error = pthread_mutex_init(lock, &attributes);
+  pthread_mutexattr_destroy(&attributes);
+  return error;
+}
+
+void queue_free(void *pointer) {
+  struct queue *const queue = pointer;
+  if (queue->memory) munmap(queue->memory, queue->size);
+  for (int i = 0; i < kQueueDescriptors; ++i)
+    if (queue->descriptors[i] >= 0) close(queue->descriptors[i]);
+  free(queue);
+}
+
+static struct queue *failed(struct queue *queue, int error) {
+  if (queue) queue_free(queue);
+  raise_error(-error);
+  return NULL;
+}
+
+static bool map(struct queue *queue, size_t size) {
+  queue->size = size;
+  void *const memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, queue->descriptors[kMemory], 0);
+  if (memory != MAP_FAILED) queue->memory = memory;
+  return memory != MAP_FAILED;
+}
+
+static struct queue *allocate(void) {
+  struct queue *const queue = calloc(1, sizeof *queue);
+  for (int i = 0; queue && i < kQueueDescriptors; ++i) queue->descriptors[i] = -1;
+  return queue;
+}
+
+struct queue *queue_create(size_t capacity, size_t most) {
+  size_t power = 4096;
+  while (power < capacity && power < (size_t)1 << 40) power *= 2;
+  struct queue *const queue = allocate();
+  if (!queue) return failed(queue, ENOMEM);
+  const size_t size = sizeof *queue->memory + power;
+  queue->descriptors[kMemory] = memfd_create("farcall-queue", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  queue->descriptors[kItems] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  queue->descriptors[kRoom] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  for (int i = 0; i < kQueueDescriptors; ++i)
+    if (queue->descriptors[i] < 0) return failed(queue, errno);
+  /* A shortage of memory is an error here, and no signal later. */
+  const int error = posix_fallocate(queue->descriptors[kMemory], 0, (off_t)size);
+  if (error != 0) return failed(queue, error);
+  if (fcntl(queue->descriptors[kMemory], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0 ||
+      !map(queue, size))
+    return failed(queue, errno);
+  const int locks = make_lock(&queue->memory->put.lock);
+  const int other = locks ? locks : make_lock(&queue->memory->get.lock);
+  if (other != 0) return failed(queue, other);
+  queue->memory->capacity = power;
+  queue->memory->most = most;
+  queue->memory->magic = kMagic;
+  return queue;
+}
+
+struct queue *queue_open(const int descriptors[kQueueDescriptors]) {
+  struct queue *const queue = allocate();
+  if (!queue) return failed(queue, ENOMEM);
+  queue->descriptors[kMemory] = descriptors[kMemory];
+  struct stat file;
+  int error = 0;
+  if (fstat(descriptors[kMemory], &file) != 0 || fcntl(descriptors[kItems], F_GETFD) < 0 ||
+      fcntl(descriptors[kRoom], F_GETFD) < 0)
+    error = errno;
+  else if (!S_ISREG(file.st_mode) || (size_t)file.st_size <= sizeof *queue->memory ||
+           !(fcntl(descriptors[kMemory], F_GET_SEALS) & F_SEAL_SHRINK))
+    error = EPROTO;
+  else if (!map(queue, (size_t)file.st_size))
+    error = errno;
+  else if (queue->memory->magic != kMagic || queue->memory->capacity != queue->size - sizeof *queue->memory)
+    error = EPROTO;
+  if (error != 0) {
+    queue->descriptors[kMemory] = -1; /* still the caller's */
+    return failed(queue, error);
+  }
+  for (int i = 0; i < kQueueDescriptors; ++i) {
+    queue->descriptors[i] = descriptors[i];
+    fcntl(descriptors[i], F_SETFD, FD_CLOEXEC);
+  }
+  return queue;
+}

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A queue of objects for any number of processes on both sides."""
+
+from __future__ import annotations
+
+import collections
+import os
+import pickle
+import queue
+import threading
+from collections.abc import Callable
+from multiprocessing import reduction, util
+from typing import Any
+
+from . import _farcall, _sizes
+
+
+class Queue:
+    """As multiprocessing.Queue, and SimpleQueue: objects, in the order in which they were put.
+
+    capacity: bytes of shared memory. What does not fit there at once waits in the process that put it,
+    and a thread of that process puts it when there is room, as with multiprocessing. A process that
+    has put such items does not exit before they are gone, unless cancel_join_thread() was called.
+
+    Items can be of any size. Processes of a queue trust each other: to unpickle is to run code. One
+    that is killed does not hold up the others; where it dies, or is interrupted, in the middle of an
+    item larger than the capacity, the queue ends with an OSError for all.
+
+    >>> q = Queue()
+    >>> q.put({"x": 1}); q.put("second")
+    >>> q.get(), q.get()
+    ({'x': 1}, 'second')
+    """
+
+    def __init__(self, maxsize: int = 0, *, capacity: int | str = "1M", ctx: object = None) -> None:
+        maxsize = max(0, maxsize)
+        self._start(_farcall.create_queue(_sizes.size(capacity), maxsize), maxsize)
+
+    def _start(self, items: _farcall.ItemQueue, maxsize: int) -> None:
+        self._items = items
+        self._maxsize = maxsize
+        self._closed = False
+        self._joins = True
+        self._begin_here()
+
+    def _begin_here(self) -> None:
+        """What a process has of its own; a forked child begins anew."""
+        self._process = os.getpid()
+        self._waiting: collections.deque[bytes] = collections.deque()
+        self._change = threading.Condition()
+        self._feeder: threading.Thread | None = None
+        self._joining: Any = None
+
+    # ---- put ----
+
+    def put(self, obj: object, block: bool = True, timeout: float | None = None) -> None:
+        """Puts an object; queue.Full where `maxsize` items are there and none goes in time."""
+        if self._closed:
+            raise ValueError(f"Queue {self!r} is closed")
+        item = reduction.ForkingPickler.dumps(obj)
+        if not self._items.reserve(_patience(block, timeout)):
+            raise queue.Full
+        if self._process != os.getpid():
+            self._begin_here()
+        # Behind what waits already: the order of one process is kept.
+        if self._waiting or not self._items.try_put(item):
+            self._put_later(bytes(item))
+
+    def put_nowait(self, obj: object) -> None:
+        self.put(obj, False)
+
+    def _put_later(self, item: bytes) -> None:
+        with self._change:
+            self._waiting.append(item)
+            if self._feeder is None:
+                self._feeder = threading.Thread(
+                    target=self._feed, args=(self._items, self._waiting, self._change),
+                    name="farcall-queue", daemon=True)
+                self._feeder.start()
+                if self._joins:
+                    self._joining = util.Finalize(
+                        None, Queue._wait, [self._waiting, self._change], exitpriority=-5)
+            self._change.notify_all()
+
+    @staticmethod
+    def _feed(
+        items: _farcall.ItemQueue, waiting: collections.deque[bytes], change: threading.Condition
+    ) -> None:
+        """The thread. An item stays first in line until it is in the queue."""
+        while True:
+            with change:
+                while not waiting:
+                    change.wait()
+            try:
+                items.put(waiting[0])
+            except (OSError, ValueError):  # closed, or broken: nobody will get them
+                with change:
+                    waiting.clear()
+                    change.notify_all()
+                continue
+            with change:
+                waiting.popleft()
+                change.notify_all()
+
+    @staticmethod
+    def _wait(waiting: collections.deque[bytes], change: threading.Condition) -> None:
+        with change:
+            while waiting:
+                change.wait()
+
+    # ---- get ----
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Gets the first object; queue.Empty where there is none in time."""
+        if self._closed:
+            raise ValueError(f"Queue {self!r} is closed")
+        item = self._items.get(_patience(block, timeout))
+        if item is None:
+            raise queue.Empty
+        return pickle.loads(item)
+
+    def get_nowait(self) -> Any:
+        return self.get(False)
+
+    # ---- state ----
+
+    def qsize(self) -> int:
+        """How many have been put, and not got. Others may change it at any time."""
+        return self._items.size()
+
+    def empty(self) -> bool:
+        return self._items.empty()
+
+    def full(self) -> bool:
+        return self._maxsize > 0 and self._items.size() >= self._maxsize
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """This process puts and gets nothing more; what it has put goes on its way."""
+        self._closed = True
+
+    def join_thread(self) -> None:
+        """After close(): waits until all that this process has put is in the queue."""
+        if not self._closed:
+            raise ValueError(f"Queue {self!r} not closed")
+        if self._process == os.getpid():
+            self._wait(self._waiting, self._change)
+
+    def cancel_join_thread(self) -> None:
+        """This process may exit before all that it has put is in the queue; that is lost then."""
+        self._joins = False
+        if self._joining is not None:
+            self._joining.cancel()
+
+    def __getstate__(self) -> None:
+        raise TypeError("a queue can be pickled for a process of multiprocessing only")
+
+
+def _patience(block: bool, timeout: float | None) -> float | None:
+    return 0.0 if not block else None if timeout is None else max(0.0, timeout)
+
+
+def _adopt(duplicates: list[Any], maxsize: int) -> Queue:
+    descriptors = [duplicate.detach() for duplicate in duplicates]
+    try:
+        items = _farcall.adopt_queue(descriptors)
+    except BaseException:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
+    made = Queue.__new__(Queue)
+    made._start(items, maxsize)
+    return made
+
+
+def _reduce(given: Queue) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    duplicates = [reduction.DupFd(descriptor) for descriptor in given._items.descriptors()]
+    return _adopt, (duplicates, given._maxsize)
+
+
+reduction.register(Queue, _reduce)

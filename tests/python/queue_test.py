@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queue does what multiprocessing's does, between any number of processes."""
+
+import collections
+import multiprocessing
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import farcall
+
+
+@pytest.fixture(params=[multiprocessing.Queue, farcall.Queue], ids=["multiprocessing", "farcall"])
+def make(request):
+    return request.param
+
+
+def test_items_come_out_in_order(make):
+    q = make()
+    items = [1, "two", {3: [4]}, None, b"x" * 100_000]
+    for item in items:
+        q.put(item)
+    assert [q.get() for _ in items] == items
+    q.close()
+    q.join_thread()
+
+
+def test_an_empty_queue(make):
+    q = make()
+    assert q.empty() and not q.full() and q.qsize() == 0
+    with pytest.raises(queue.Empty):
+        q.get_nowait()
+    with pytest.raises(queue.Empty):
+        q.get(True, 0.01)
+    with pytest.raises(queue.Empty):
+        q.get(True, -1)
+
+
+def test_a_full_queue(make):
+    q = make(maxsize=2)
+    q.put(1)
+    q.put(2)
+    assert q.full() and q.qsize() == 2
+    with pytest.raises(queue.Full):
+        q.put_nowait(3)
+    with pytest.raises(queue.Full):
+        q.put(3, timeout=0.01)
+    assert q.get() == 1
+    q.put(3, timeout=60)
+    assert [q.get(), q.get()] == [2, 3]
+
+
+def test_a_closed_queue(make):
+    q = make()
+    q.close()
+    with pytest.raises(ValueError):
+        q.put(1)
+    with pytest.raises(ValueError):
+        q.get()
+    q.join_thread()
+    with pytest.raises(ValueError):
+        make().join_thread()
+
+
+def test_more_than_fits_is_put_and_then_got(make):
+    q = make()
+    items = [bytes([i]) * 300_000 for i in range(20)]
+    for item in items:
+        q.put(item)
+    assert [q.get() for _ in items] == items
+
+
+def test_what_cannot_be_pickled_takes_no_place():
+    q = farcall.Queue(maxsize=1)
+    with pytest.raises(Exception):
+        q.put(lambda: None)
+    q.put(1, timeout=0)
+    assert q.get() == 1
+
+
+def produce(q, number, count):
+    for i in range(count):
+        q.put((number, i, b"x" * (i % 300)))
+
+
+def consume(q, results):
+    seen = []
+    while (item := q.get()) is not None:
+        seen.append(item[:2])
+    results.put(seen)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("maxsize", [0, 3])
+def test_several_producers_and_consumers(method, maxsize):
+    context = multiprocessing.get_context(method)
+    q, results = farcall.Queue(maxsize, capacity=8192), farcall.Queue()
+    count = 1000
+    producers = [context.Process(target=produce, args=(q, n, count)) for n in range(3)]
+    consumers = [context.Process(target=consume, args=(q, results)) for _ in range(2)]
+    for process in producers + consumers:
+        process.start()
+    for process in producers:
+        process.join()
+    for _ in consumers:
+        q.put(None)
+    lists = [results.get() for _ in consumers]
+    for process in producers + consumers:
+        process.join()
+        assert process.exitcode == 0
+    got = collections.Counter(item for one in lists for item in one)
+    assert got == collections.Counter((n, i) for n in range(3) for i in range(count))
+    for one in lists:  # of one producer each consumer sees items in order
+        for n in range(3):
+            numbers = [i for m, i in one if m == n]
+            assert numbers == sorted(numbers)
+
+
+def test_a_child_puts_all_before_it_exits():
+    q = farcall.Queue(capacity=4096)
+    process = multiprocessing.get_context("fork").Process(target=produce, args=(q, 0, 500))
+    process.start()
+    assert [q.get()[1] for _ in range(500)] == list(range(500))
+    process.join()
+    assert process.exitcode == 0
+
+
+def put_much_and_leave(q):
+    q.put(bytes(100_000))
+    q.cancel_join_thread()
+
+
+def test_a_child_that_cancels_exits_with_items_unsent():
+    q = farcall.Queue(capacity=4096)
+    process = multiprocessing.get_context("fork").Process(target=put_much_and_leave, args=(q,))
+    process.start()
+    process.join()  # nobody gets anything
+    assert process.exitcode == 0
+
+
+def wait_for(condition):
+    while not condition():
+        time.sleep(0.001)
+
+
+def is_asleep(pid):
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rpartition(")")[2].split()[0] == "S"
+
+
+def test_a_consumer_that_is_killed_while_it_waits_holds_nobody_up():
+    q = farcall.Queue()
+    process = multiprocessing.get_context("fork").Process(target=q.get)
+    process.start()
+    wait_for(lambda: is_asleep(process.pid))
+    process.kill()
+    process.join()
+    for i in range(100):
+        q.put(i)
+        assert q.get() == i
+
+
+def test_a_producer_that_dies_in_the_middle_of_a_long_item_ends_the_queue():
+    q = farcall.Queue(capacity=4096)
+    process = multiprocessing.get_context("fork").Process(target=q.put, args=(bytes(1_000_000),))
+    process.start()
+    wait_for(lambda: not q.empty())
+    process.kill()
+    process.join()
+    for _ in range(2):
+        with pytest.raises(OSError):
+            q.get()
+    with pytest.raises(OSError):
+        q.put(1)
+
+
+def test_producers_and_consumers_that_are_killed_at_any_moment_leave_a_queue_that_works():
+    q = farcall.Queue(capacity=8192)
+    context = multiprocessing.get_context("fork")
+    for _ in range(30):
+        processes = [context.Process(target=produce, args=(q, 0, 1 << 40), daemon=True),
+                     context.Process(target=consume, args=(q, None), daemon=True)]
+        for process in processes:
+            process.start()
+        for _ in range(20):
+            q.get()
+        for process in processes:
+            process.kill()
+            process.join()
+        while True:  # what is left is whole
+            try:
+                number, i, filling = q.get_nowait()
+                assert number == 0 and filling == b"x" * (i % 300)
+            except queue.Empty:
+                break
+        q.put("still works")
+        assert q.get() == "still works"
+
+
+@pytest.mark.parametrize("statement", ["q.get()", "q.get(timeout=1000)", "q.put(2)"])
+def test_ctrl_c_ends_a_wait(statement):
+    program = f"""
+import farcall, sys
+q = farcall.Queue(maxsize=1)
+if "put" in {statement!r}: q.put(1)
+try:
+    print("ready", flush=True)
+    {statement}
+except KeyboardInterrupt:
+    sys.exit(42)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout.readline() == "ready\n"
+        wait_for(lambda: is_asleep(child.pid))
+        child.send_signal(signal.SIGINT)
+        assert child.wait() == 42
+
+
+def test_threads_share_a_queue():
+    q = farcall.Queue(capacity=4096)
+    threads = [threading.Thread(target=produce, args=(q, n, 500)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    got = [q.get()[:2] for _ in range(1500)]
+    for thread in threads:
+        thread.join()
+    assert sorted(got) == [(n, i) for n in range(3) for i in range(500)]
+
+
+def test_2000_queues_leave_nothing():
+    def use():
+        q = farcall.Queue(capacity=4096)
+        q.put(1)
+        assert q.get() == 1
+    for _ in range(50):
+        use()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2000):
+        use()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_descriptors_that_are_no_queue_are_refused():
+    memory = os.memfd_create("farcall-test")
+    os.truncate(memory, 8192)
+    for descriptors in ([memory] * 3, [-1] * 3, [0, 1, 2]):
+        with pytest.raises(OSError):
+            farcall._farcall.adopt_queue(descriptors)
+    os.close(memory)
