@@ -153,9 +153,10 @@ bool add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type);
 /* What tp_dealloc ends with. */
 void free_object(PyObject *self);
 bool add_pipe(PyObject *module);
+bool add_broadcast(PyObject *module);
 bool add_queue(PyObject *module);
 
 
-extern PyMethodDef pipe_functions[], queue_functions[];
+extern PyMethodDef pipe_functions[], broadcast_functions[], queue_functions[];
 
 #endif

@@ -21,8 +21,9 @@ static int fill(PyObject *module) {
     PyErr_SetString(PyExc_ImportError, "farcall can be used by one interpreter of a process only");
     return -1;
   }
-  const bool done = prepare_lives() && add_errors(module) && add_pipe(module) && add_queue(module) &&
+  const bool done = prepare_lives() && add_errors(module) && add_pipe(module) && add_broadcast(module) && add_queue(module) &&
                     PyModule_AddFunctions(module, pipe_functions) == 0 &&
+                    PyModule_AddFunctions(module, broadcast_functions) == 0 &&
                     PyModule_AddFunctions(module, queue_functions) == 0 &&
                     PyModule_AddStringConstant(module, "version", farcall_version()) == 0;
   return done ? 0 : -1;

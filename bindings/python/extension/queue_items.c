@@ -65,7 +65,7 @@ static void ring(struct queue *queue, struct queue_side *side, int descriptor) {
     return; /* it rings already */
 }
 
-/* Until *word is not `seen`; for a while without the kernel. 0, -ETIMEDOUT, kRaised. */
+/* Until *word is not `seen`, for a while without the kernel; 0 also for nothing. Else -ETIMEDOUT, kRaised. */
 static int64_t wait_for_change(struct queue *queue, struct queue_side *side, int descriptor, const atomic_ullong *word,
                                uint64_t seen, struct deadline deadline) {
   PyThreadState *const thread = PyEval_SaveThread();
@@ -182,8 +182,23 @@ static int64_t put_in_parts(struct queue *queue, const char *item, size_t size) 
   return 0;
 }
 
+/* All at once, so that whoever dies meanwhile leaves nothing behind. */
+static int64_t put_whole(struct queue *queue, const void *item, size_t size) {
+  struct queue_side *const put = &queue->memory->put;
+  for (;;) {
+    const uint64_t got = atomic_load(&queue->memory->get.position);
+    const int64_t error = queue_try_put(queue, item, size);
+    if (error != -EAGAIN) return error;
+    const int64_t waited =
+        wait_for_change(queue, put, kRoom, &queue->memory->get.position, got, in(kSlice));
+    if (waited != 0 && waited != -ETIMEDOUT) return waited;
+    ring(queue, put, kRoom); /* perhaps what was meant for others has been heard here */
+  }
+}
+
 int64_t queue_put(struct queue *queue, const void *item, size_t size) {
   struct queue_memory *const memory = queue->memory;
+  if (room_of(size) <= memory->capacity) return put_whole(queue, item, size);
   int64_t error = lock(queue, &memory->put, begin_timeout(FARCALL_FOREVER));
   if (error != 0) return error;
   atomic_store(&memory->put.in_parts, 1);
@@ -214,7 +229,7 @@ static int64_t get_in_parts(struct queue *queue, uint64_t head, char *item, size
     if (tail == head) {
       const int64_t waited = wait_for_change(queue, &memory->get, kItems, &memory->put.position, tail, in(kSlice));
       if (waited != 0 && waited != -ETIMEDOUT) return waited;
-      if (waited != 0 && is_left(queue)) return -EOWNERDEAD;
+      if (atomic_load(&memory->put.position) == tail && is_left(queue)) return -EOWNERDEAD;
       continue;
     }
     const size_t part = size - done < tail - head ? size - done : (size_t)(tail - head);

@@ -14,18 +14,23 @@ send to nobody BrokenPipeError.
 
 from ._farcall import MessageTooLong, ProtocolError
 from ._farcall import version as __version__
+from .broadcast import Broadcast, Invitation, Subscriber, subscribe
 from .connection import Connection, Pipe
 from .pipes import PipeEnd, open_pipe, pipe, serve_pipe
 from .queues import Queue
 
 __all__ = [
+    "Broadcast",
     "Connection",
+    "Invitation",
     "MessageTooLong",
     "Pipe",
     "PipeEnd",
     "ProtocolError",
     "Queue",
+    "Subscriber",
     "open_pipe",
     "pipe",
     "serve_pipe",
+    "subscribe",
 ]

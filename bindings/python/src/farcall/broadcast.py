@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Broadcasts: messages from one writer to up to 64 readers, each at its own pace."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from multiprocessing import reduction
+from types import TracebackType
+from typing import Any, Literal, NoReturn, TypeVar
+
+from . import _farcall, _sizes, _waiting
+from .pipes import Wait
+
+Policy = Literal["block", "overwrite", "drop_reader"]
+Start = Literal["newest", "oldest"]
+_Self = TypeVar("_Self", bound="Subscriber")
+_Writer = TypeVar("_Writer", bound="Broadcast")
+
+
+class Subscriber(_farcall.Subscriber):
+    """A reader of a broadcast. It is iterated until the writer closes; so it is by `async for`.
+
+    `missed` counts what was overwritten before it could be received, `just_missed` how many of those
+    came just before the last message. A reader that was dropped gets ConnectionAbortedError.
+    """
+
+    __slots__ = ("_coroutines", "__weakref__")
+    _coroutines: _waiting.Waiters
+
+    def _waiters(self) -> _waiting.Waiters:
+        try:
+            return self._coroutines
+        except AttributeError:
+            self._coroutines = _waiting.Waiters()
+            return self._coroutines
+
+    def _receive(self) -> Coroutine[Any, Any, bytes]:
+        return _waiting.receive(
+            self._waiters(), self.try_recv, self.fileno, self.poll_begin, self.poll_end
+        )
+
+    async def arecv(self, timeout: float | None = None) -> bytes:
+        """As recv(), for coroutines. One at a time."""
+        if timeout == 0:
+            return self.recv(timeout=0)
+        if (message := self.try_recv()) is not None:
+            return message
+        if timeout is None:
+            return await self._receive()
+        async with asyncio.timeout(timeout):
+            return await self._receive()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The messages until the writer has closed."""
+        try:
+            while True:
+                yield self.recv()
+        except EOFError:
+            return
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield await self.arecv()
+        except EOFError:
+            return
+
+    def close(self) -> None:
+        """This is no reader any more."""
+        super().close()
+        if hasattr(self, "_coroutines"):
+            self._coroutines.close()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a reader stays where it is: open another one, or pass an Invitation")
+
+
+class Invitation:
+    """Makes a process of multiprocessing a reader, once, of a broadcast that needs no name.
+
+    >>> w = Broadcast()
+    >>> r = w.invite().accept()
+    >>> w.send(b"hello"); r.recv()
+    b'hello'
+    """
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def accept(self, start: Start = "newest", wait: Wait = "adaptive") -> Subscriber:
+        """Becomes a reader."""
+        if self._descriptor < 0:
+            raise ValueError("this has been accepted, or closed")
+        reader = _farcall.adopt_subscriber(Subscriber, self._descriptor, start, wait)
+        self._descriptor = -1
+        return reader
+
+    def close(self) -> None:
+        """Declines, or leaves it to who has been passed it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an invitation can be pickled for a process of multiprocessing only")
+
+
+def _rebuild(duplicate: Any) -> Invitation:
+    return Invitation(duplicate.detach())
+
+
+def _reduce(given: Invitation) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    if given._descriptor < 0:
+        raise ValueError("this has been accepted, or closed")
+    return _rebuild, (reduction.DupFd(given._descriptor),)
+
+
+reduction.register(Invitation, _reduce)
+
+
+class Broadcast(_farcall.Publisher):
+    """The writer of a broadcast.
+
+    name: what readers of this user pass to subscribe(); without one they need an invite().
+    policy: what becomes of slow readers. "overwrite": they miss messages, and learn how many; "block":
+    the writer waits for them; "drop_reader": they are readers no more.
+
+    >>> with Broadcast("farcall-example") as w, subscribe("farcall-example") as r:
+    ...     w.readers
+    ...     w.send(b"step 1")
+    ...     r.recv()
+    1
+    b'step 1'
+    """
+
+    __slots__ = ("__weakref__",)
+
+    def __new__(
+        cls,
+        name: str | None = None,
+        capacity: int | str | None = None,
+        policy: Policy = "overwrite",
+        wait: Wait = "adaptive",
+        readers: int = 0,
+    ) -> Broadcast:
+        return _farcall.create_publisher(cls, name, _sizes.size(capacity), policy, wait, readers)
+
+    def invite(self) -> Invitation:
+        """An invitation, for a process that shall be a reader."""
+        return Invitation(self._invite())
+
+    def __enter__(self: _Writer) -> _Writer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a writer stays where it is")
+
+
+def subscribe(
+    name: str, start: Start = "newest", wait: Wait = "adaptive", timeout: float | None = None
+) -> Subscriber:
+    """Waits until somebody publishes `name`, and becomes a reader of it.
+
+    start: "newest" begins with what is sent from now on, "oldest" with the oldest that is still there.
+    """
+    return _farcall.open_subscriber(Subscriber, name, start, wait, timeout)
