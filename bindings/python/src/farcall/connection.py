@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import pickle
-from multiprocessing import reduction
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from . import _pickling
 from .pipes import PipeEnd, pipe
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Connection:
 
     def send(self, obj: object) -> None:
         self._check(self.writable, "read")
-        self._end.send(reduction.ForkingPickler.dumps(obj))
+        self._end.send(_pickling.dumps(obj))
 
     def recv(self) -> Any:
         """Only from whom you trust: to unpickle is to run code."""

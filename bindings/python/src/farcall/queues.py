@@ -12,7 +12,19 @@ from collections.abc import Callable
 from multiprocessing import reduction, util
 from typing import Any
 
-from . import _farcall, _sizes
+from . import _farcall, _pickling, _sizes
+
+
+# Which process this is, among those that fork one another.
+_process = 0
+
+
+def _count() -> None:
+    global _process
+    _process += 1
+
+
+os.register_at_fork(after_in_child=_count)
 
 
 class Queue:
@@ -45,7 +57,7 @@ class Queue:
 
     def _begin_here(self) -> None:
         """What a process has of its own; a forked child begins anew."""
-        self._process = os.getpid()
+        self._process = _process
         self._waiting: collections.deque[bytes] = collections.deque()
         self._change = threading.Condition()
         self._feeder: threading.Thread | None = None
@@ -57,10 +69,10 @@ class Queue:
         """Puts an object; queue.Full where `maxsize` items are there and none goes in time."""
         if self._closed:
             raise ValueError(f"Queue {self!r} is closed")
-        item = reduction.ForkingPickler.dumps(obj)
+        item = _pickling.dumps(obj)
         if not self._items.reserve(_patience(block, timeout)):
             raise queue.Full
-        if self._process != os.getpid():
+        if self._process != _process:
             self._begin_here()
         # Behind what waits already: the order of one process is kept.
         if self._waiting or not self._items.try_put(item):
@@ -144,7 +156,7 @@ class Queue:
         """After close(): waits until all that this process has put is in the queue."""
         if not self._closed:
             raise ValueError(f"Queue {self!r} not closed")
-        if self._process == os.getpid():
+        if self._process == _process:
             self._wait(self._waiting, self._change)
 
     def cancel_join_thread(self) -> None:
