@@ -29,4 +29,19 @@ cp bindings/python/README.md "$tree/README.md"
 
 # First the source distribution, then the wheel of it: so it is known to be whole.
 "$place/tools/bin/python" -m build --no-isolation --outdir "$place/dist" "$tree"
+
+# It works where nothing else is installed.
+rm -rf "$place/fresh"
+"$python" -m venv "$place/fresh"
+"$place/fresh/bin/python" -m pip install --quiet --disable-pip-version-check --no-index \
+  "$place"/dist/farcall-*.whl
+env -u PYTHONPATH "$place/fresh/bin/python" -c '
+import farcall
+a, b = farcall.pipe()
+a.send(b"hello")
+assert b.recv() == b"hello"
+q = farcall.Queue()
+q.put(1)
+assert q.get() == 1
+'
 ls -l "$place/dist"

@@ -8,6 +8,6 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def watchdog():
-    faulthandler.dump_traceback_later(100, exit=True)
+    faulthandler.dump_traceback_later(280, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()

@@ -6,6 +6,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 SOURCE = pathlib.Path(os.environ["FARCALL_SOURCE"]) / "bindings/python/src"
 
 USER = """
@@ -21,6 +23,14 @@ async def use() -> None:
         reveal_type(m)
 for message in b:
     reveal_type(message)
+with farcall.Broadcast("x", capacity="1M", policy="block") as w:
+    reveal_type(w)
+    reveal_type(w.invite().accept())
+    reveal_type(farcall.subscribe("x").missed)
+q = farcall.Queue(3)
+reveal_type(q.qsize())
+c, d = farcall.Pipe()
+reveal_type(c)
 """
 WRONG = """
 import farcall
@@ -29,29 +39,37 @@ farcall.pipe()[0].send("text")
 """
 
 
-def mypy(directory, *arguments):
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """Of what mypy knows of the library of Python, which takes it long to read."""
+    return tmp_path_factory.mktemp("mypy")
+
+
+def mypy(cache, *arguments):
     return subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(directory / "cache"), *arguments],
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(cache), *arguments],
         env={**os.environ, "MYPYPATH": str(SOURCE)}, capture_output=True, text=True, check=False)
 
 
-def test_the_package_is_strict(tmp_path):
-    done = mypy(tmp_path, "-p", "farcall")
+def test_the_package_is_strict(cache):
+    done = mypy(cache, "-p", "farcall")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_users_see_types(tmp_path):
+def test_users_see_types(tmp_path, cache):
     (tmp_path / "user.py").write_text(USER)
-    done = mypy(tmp_path, str(tmp_path / "user.py"))
+    done = mypy(cache, str(tmp_path / "user.py"))
     assert done.returncode == 0, done.stdout + done.stderr
     revealed = [line.split('"')[1] for line in done.stdout.splitlines() if "Revealed type" in line]
     assert revealed == ["builtins.bytes", "builtins.int", "farcall.pipes.PipeEnd", "builtins.bytes",
-                        "builtins.bytes", "builtins.bytes"]
+                        "builtins.bytes", "builtins.bytes", "farcall.broadcast.Broadcast",
+                        "farcall.broadcast.Subscriber", "builtins.int", "builtins.int",
+                        "farcall.connection.Connection"]
 
 
-def test_mistakes_are_found(tmp_path):
+def test_mistakes_are_found(tmp_path, cache):
     (tmp_path / "wrong.py").write_text(WRONG)
-    done = mypy(tmp_path, str(tmp_path / "wrong.py"))
+    done = mypy(cache, str(tmp_path / "wrong.py"))
     assert done.stdout.count(": error:") == 2, done.stdout
 
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments, as Python gives them and as the C interface wants them. */
-#include "extension.h"
-
 #include <math.h>
 
-static int index_of(PyObject *keyword, const char *const *names) {
+#include "extension.h"
+
+static int index_of(PyObject* keyword, const char* const* names) {
   for (int i = 0; names[i]; ++i)
     if (PyUnicode_CompareWithASCIIString(keyword, names[i]) == 0) return i;
   return -1;
 }
 
-bool take_arguments(PyObject *const *args, Py_ssize_t count, PyObject *keywords, const char *const *names,
-                    PyObject **values, int needed) {
+bool take_arguments(PyObject* const* args, Py_ssize_t count, PyObject* keywords,
+                    const char* const* names, PyObject** values, int needed) {
   int most = 0;
   while (names[most]) ++most;
   if (count > most) {
@@ -21,10 +21,11 @@ bool take_arguments(PyObject *const *args, Py_ssize_t count, PyObject *keywords,
   for (Py_ssize_t i = 0; i < count; ++i) values[i] = args[i];
   const Py_ssize_t named = keywords ? PyTuple_Size(keywords) : 0;
   for (Py_ssize_t i = 0; i < named; ++i) {
-    PyObject *const keyword = PyTuple_GetItem(keywords, i);
+    PyObject* const keyword = PyTuple_GetItem(keywords, i);
     const int at = index_of(keyword, names);
     if (at < 0 || at < count) {
-      PyErr_Format(PyExc_TypeError, at < 0 ? "there is no argument %R" : "argument %R is given twice", keyword);
+      PyErr_Format(PyExc_TypeError,
+                   at < 0 ? "there is no argument %R" : "argument %R is given twice", keyword);
       return false;
     }
     values[at] = args[count + i];
@@ -37,7 +38,7 @@ bool take_arguments(PyObject *const *args, Py_ssize_t count, PyObject *keywords,
   return true;
 }
 
-int64_t as_timeout(PyObject *seconds) {
+int64_t as_timeout(PyObject* seconds) {
   if (!seconds || seconds == Py_None) return FARCALL_FOREVER;
   const double value = PyFloat_AsDouble(seconds);
   if (value == -1.0 && PyErr_Occurred()) return -2;
@@ -50,7 +51,7 @@ int64_t as_timeout(PyObject *seconds) {
   return nanoseconds == 0 && value > 0 ? 1 : nanoseconds;
 }
 
-bool as_size(PyObject *number, size_t *size) {
+bool as_size(PyObject* number, size_t* size) {
   if (!number || number == Py_None) {
     *size = 0;
     return true;
@@ -65,7 +66,7 @@ bool as_size(PyObject *number, size_t *size) {
   return true;
 }
 
-bool as_choice(PyObject *text, const char *what, const char *const *choices, int *choice) {
+bool as_choice(PyObject* text, const char* what, const char* const* choices, int* choice) {
   if (!PyUnicode_Check(text)) {
     PyErr_Format(PyExc_TypeError, "%s is a string, not %R", what, text);
     return false;
@@ -76,9 +77,9 @@ bool as_choice(PyObject *text, const char *what, const char *const *choices, int
   return false;
 }
 
-bool take_descriptors(PyObject *sequence, int *descriptors, int count) {
+bool take_descriptors(PyObject* sequence, int* descriptors, int count) {
   for (int i = 0; i < count; ++i) {
-    PyObject *const number = PySequence_GetItem(sequence, i);
+    PyObject* const number = PySequence_GetItem(sequence, i);
     const long value = number ? PyLong_AsLong(number) : -1;
     Py_XDECREF(number);
     if (value == -1 && PyErr_Occurred()) return false;
@@ -87,10 +88,10 @@ bool take_descriptors(PyObject *sequence, int *descriptors, int count) {
   return true;
 }
 
-PyObject *give_descriptors(const int *descriptors, int count) {
-  PyObject *const list = PyList_New(0);
+PyObject* give_descriptors(const int* descriptors, int count) {
+  PyObject* const list = PyList_New(0);
   for (int i = 0; list && i < count; ++i) {
-    PyObject *const number = PyLong_FromLong(descriptors[i]);
+    PyObject* const number = PyLong_FromLong(descriptors[i]);
     const bool added = number && PyList_Append(list, number) == 0;
     Py_XDECREF(number);
     if (!added) {

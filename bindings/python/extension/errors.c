@@ -1,56 +1,64 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Negative errnos as exceptions. */
-#include "extension.h"
-
 #include <errno.h>
 #include <string.h>
 
+#include "extension.h"
+
 PyObject *protocol_error, *message_too_long;
 
-bool add_errors(PyObject *module) {
-  protocol_error = PyErr_NewExceptionWithDoc("farcall.ProtocolError",
-                                             "The other end broke the rules of the memory that both share (EPROTO).",
-                                             PyExc_OSError, NULL);
+bool add_errors(PyObject* module) {
+  protocol_error = PyErr_NewExceptionWithDoc(
+      "farcall.ProtocolError",
+      "The other end broke the rules of the memory that both share (EPROTO).", PyExc_OSError, NULL);
   message_too_long = PyErr_NewExceptionWithDoc(
       "farcall.MessageTooLong",
       "A message is longer than the buffer, or than can ever be sent (EMSGSIZE).\n\n"
       "needed: how long the one to receive is; it is still there.",
       PyExc_OSError, NULL);
-  return protocol_error && message_too_long && PyModule_AddObjectRef(module, "ProtocolError", protocol_error) == 0 &&
+  return protocol_error && message_too_long &&
+         PyModule_AddObjectRef(module, "ProtocolError", protocol_error) == 0 &&
          PyModule_AddObjectRef(module, "MessageTooLong", message_too_long) == 0;
 }
 
 /* OSError chooses the subclass that Python has for the errno. */
-static PyObject *raise_os_error(PyObject *type, int error, const char *text) {
-  PyObject *const exception = PyObject_CallFunction(type, "is", error, text ? text : strerror(error));
+static PyObject* raise_os_error(PyObject* type, int error, const char* text) {
+  PyObject* const exception =
+      PyObject_CallFunction(type, "is", error, text ? text : strerror(error));
   if (exception) {
-    PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
+    PyErr_SetObject((PyObject*)Py_TYPE(exception), exception);
     Py_DECREF(exception);
   }
   return NULL;
 }
 
-PyObject *raise_error(int64_t error) {
+PyObject* raise_error(int64_t error) {
   switch (error) {
     case kRaised: return NULL;
     case -ENOMEM: return PyErr_NoMemory();
-    case -EPROTO: return raise_os_error(protocol_error, EPROTO, "the other end broke the rules of the shared memory");
+    case -EPROTO:
+      return raise_os_error(protocol_error, EPROTO,
+                            "the other end broke the rules of the shared memory");
     case -EMSGSIZE: return raise_os_error(message_too_long, EMSGSIZE, NULL);
     case -EPIPE: return raise_os_error(PyExc_OSError, EPIPE, "the other end has gone");
-    case -EBUSY: return raise_os_error(PyExc_OSError, EBUSY, "this end has been used, so it must stay where it is");
+    case -EBUSY:
+      return raise_os_error(PyExc_OSError, EBUSY,
+                            "this end has been used, so it must stay where it is");
     default: return raise_os_error(PyExc_OSError, (int)-error, NULL);
   }
 }
 
-PyObject *raise_receiving(int64_t error, size_t needed) {
+PyObject* raise_receiving(int64_t error, size_t needed) {
   if (error == -EPIPE) {
     PyErr_SetString(PyExc_EOFError, "the other end has finished");
     return NULL;
   }
   if (error != -EMSGSIZE) return raise_error(error);
-  PyObject *const exception = PyObject_CallFunction(message_too_long, "is", EMSGSIZE, "the buffer is too small");
-  PyObject *const size = exception ? PyLong_FromSize_t(needed) : NULL;
-  if (size && PyObject_SetAttrString(exception, "needed", size) == 0) PyErr_SetObject(message_too_long, exception);
+  PyObject* const exception =
+      PyObject_CallFunction(message_too_long, "is", EMSGSIZE, "the buffer is too small");
+  PyObject* const size = exception ? PyLong_FromSize_t(needed) : NULL;
+  if (size && PyObject_SetAttrString(exception, "needed", size) == 0)
+    PyErr_SetObject(message_too_long, exception);
   Py_XDECREF(size);
   Py_XDECREF(exception);
   return NULL;

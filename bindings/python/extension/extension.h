@@ -2,19 +2,17 @@
 /*
  * What the sources of the module farcall._farcall share.
  *
- * An object of the module stands for one handle of the C interface. Python's threads may use it as they
- * like, with or without a GIL; the C interface wants one thread at a time per direction. So:
+ * An object of the module stands for one handle of the C interface. Python's threads may use it as
+ * they like, with or without a GIL; the C interface wants one thread at a time per direction. So:
  *
- *   life       how many are inside, and whether it has been closed: the last one out frees the handle
- *   receiver   one direction
- *   sender     the other, which keeps a long message that has gone in part
+ *   life       how many are inside, and whether it has been closed: the last one out frees the
+ * handle receiver   one direction sender     the other, which keeps a long message that has gone in
+ * part
  *
  * A use is: enter (counted; refused once closed, and in a forked child), lock, call, unlock, leave.
  */
 #ifndef FARCALL_PYTHON_EXTENSION_H
 #define FARCALL_PYTHON_EXTENSION_H
-
-#define _GNU_SOURCE /* ppoll, SSIZE_MAX */
 
 #include <pyconfig.h>
 #ifndef Py_GIL_DISABLED /* of which there is no limited API before 3.15 */
@@ -22,7 +20,6 @@
 #endif
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-
 #include <farcall/farcall.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -34,22 +31,23 @@ enum { kLongCopy = 64 * 1024 };
 /* ---- arguments.c ---- */
 
 /* The arguments of a METH_FASTCALL | METH_KEYWORDS function by name; what was not given stays. */
-bool take_arguments(PyObject *const *args, Py_ssize_t count, PyObject *keywords, const char *const *names,
-                    PyObject **values, int needed);
-/* Seconds, or None, as the C interface has it: nanoseconds, or FARCALL_FOREVER. -2 with an exception. */
-int64_t as_timeout(PyObject *seconds);
-bool as_size(PyObject *number, size_t *size);
-bool take_descriptors(PyObject *sequence, int *descriptors, int count);
-PyObject *give_descriptors(const int *descriptors, int count);
-bool as_choice(PyObject *text, const char *what, const char *const *choices, int *choice);
+bool take_arguments(PyObject* const* args, Py_ssize_t count, PyObject* keywords,
+                    const char* const* names, PyObject** values, int needed);
+/* Seconds, or None, as the C interface has it: nanoseconds, or FARCALL_FOREVER. -2 with an
+ * exception. */
+int64_t as_timeout(PyObject* seconds);
+bool as_size(PyObject* number, size_t* size);
+bool take_descriptors(PyObject* sequence, int* descriptors, int count);
+PyObject* give_descriptors(const int* descriptors, int count);
+bool as_choice(PyObject* text, const char* what, const char* const* choices, int* choice);
 
 /* ---- errors.c ---- */
 
 extern PyObject *protocol_error, *message_too_long;
-bool add_errors(PyObject *module);
+bool add_errors(PyObject* module);
 /* Raise what a negative errno of a receiving, or of any other function says. Return NULL. */
-PyObject *raise_receiving(int64_t error, size_t needed);
-PyObject *raise_error(int64_t error);
+PyObject* raise_receiving(int64_t error, size_t needed);
+PyObject* raise_error(int64_t error);
 
 /* ---- waiting.c ---- */
 
@@ -64,98 +62,101 @@ int64_t time_left(struct deadline deadline, int64_t most);
 enum { kRaised = -100000 };
 /* What can be polled: farcall_pipe, farcall_subscriber. */
 struct poll_functions {
-  int (*descriptor)(const void *handle);
-  int (*begin)(void *handle);
-  void (*end)(void *handle);
+  int (*descriptor)(const void* handle);
+  int (*begin)(void* handle);
+  void (*end)(void* handle);
 };
-/* Sleeps until a descriptor is readable, a signal has been handled, or the time is over. 0, kRaised. */
+/* Sleeps until a descriptor is readable, a signal has been handled, or the time is over. 0,
+ * kRaised. */
 int64_t sleep_polling(int descriptor, struct deadline deadline);
-/* Sleeps until there may be something, a signal has been handled, or the time is over. 0, kRaised. */
-int64_t sleep_on(const struct poll_functions *poll, void *handle, struct deadline deadline);
+/* Sleeps until there may be something, a signal has been handled, or the time is over. 0, kRaised.
+ */
+int64_t sleep_on(const struct poll_functions* poll, void* handle, struct deadline deadline);
 /* Takes a lock. 0, -EAGAIN, -ETIMEDOUT, kRaised. */
 int64_t take_lock(PyThread_type_lock lock, struct deadline deadline);
 /* While these are in force, handlers that Python has installed end waits of the library, too. */
 struct noted_signals;
-struct noted_signals *note_signals(void);
-void stop_noting(struct noted_signals *noted);
+struct noted_signals* note_signals(void);
+void stop_noting(struct noted_signals* noted);
 
 /* ---- life.c ---- */
 
 struct life {
-  void *handle;
-  void (*free)(void *handle);
+  void* handle;
+  void (*free)(void* handle);
   atomic_uint state; /* how many use it; kClosed */
   atomic_uint owner; /* the process that used it first; 0: none yet */
   bool shared;       /* forked children may use it, too */
 };
 bool prepare_lives(void);
 /* False with an exception where it has been closed, or used by the process that forked this one. */
-bool enter(struct life *life);
-void leave(struct life *life);
-void close_life(struct life *life);
-bool is_closed(const struct life *life);
+bool enter(struct life* life);
+void leave(struct life* life);
+void close_life(struct life* life);
+bool is_closed(const struct life* life);
 /* Whether a process that forked this one has used it: all but to close it is then forbidden. */
-bool is_inherited(const struct life *life);
+bool is_inherited(const struct life* life);
 
 /* ---- receiver.c ---- */
 
 struct receive_functions {
-  int64_t (*receive)(void *handle, void *bytes, size_t room, size_t *needed, uint64_t *missed, int64_t timeout);
+  int64_t (*receive)(void* handle, void* bytes, size_t room, size_t* needed, uint64_t* missed,
+                     int64_t timeout);
   struct poll_functions poll;
 };
 struct receiver {
-  struct life *life;
-  const struct receive_functions *functions;
+  struct life* life;
+  const struct receive_functions* functions;
   PyThread_type_lock lock;
   atomic_bool polling; /* the lock is held until poll_end() */
   int wait;
-  bool empty;        /* an empty message has been taken, but not given to anybody */
+  bool empty; /* an empty message has been taken, but not given to anybody */
   uint64_t missed, missed_in_all;
 };
-bool make_receiver(struct receiver *receiver, struct life *life, const struct receive_functions *functions, int wait);
-void free_receiver(struct receiver *receiver);
-PyObject *receive_bytes(struct receiver *receiver, int64_t timeout);
+bool make_receiver(struct receiver* receiver, struct life* life,
+                   const struct receive_functions* functions, int wait);
+void free_receiver(struct receiver* receiver);
+PyObject* receive_bytes(struct receiver* receiver, int64_t timeout);
 /* As receive_bytes(), but None where it would have to wait. */
-PyObject *try_receive_bytes(struct receiver *receiver);
-PyObject *receive_into(struct receiver *receiver, PyObject *target, int64_t timeout);
+PyObject* try_receive_bytes(struct receiver* receiver);
+PyObject* receive_into(struct receiver* receiver, PyObject* target, int64_t timeout);
 /* Whether there is something to receive, or an end, within the time. */
-PyObject *wait_to_receive(struct receiver *receiver, int64_t timeout);
-PyObject *begin_poll(struct receiver *receiver);
-PyObject *end_poll(struct receiver *receiver);
+PyObject* wait_to_receive(struct receiver* receiver, int64_t timeout);
+PyObject* begin_poll(struct receiver* receiver);
+PyObject* end_poll(struct receiver* receiver);
 
 /* ---- sender.c ---- */
 
 struct send_functions {
-  int (*send)(void *handle, const void *bytes, size_t size, int64_t timeout);
+  int (*send)(void* handle, const void* bytes, size_t size, int64_t timeout);
   struct poll_functions poll; /* none: NULL */
 };
 struct sender {
-  struct life *life;
-  const struct send_functions *functions;
+  struct life* life;
+  const struct send_functions* functions;
   PyThread_type_lock lock;
   atomic_bool polling; /* the lock is held until end_send_poll() */
   int wait;
   size_t longest;    /* longer messages go in pieces */
-  PyObject *pending; /* bytes: the one of which not all pieces have gone */
+  PyObject* pending; /* bytes: the one of which not all pieces have gone */
 };
-bool make_sender(struct sender *sender, struct life *life, const struct send_functions *functions, int wait,
-                 size_t longest);
-void free_sender(struct sender *sender);
+bool make_sender(struct sender* sender, struct life* life, const struct send_functions* functions,
+                 int wait, size_t longest);
+void free_sender(struct sender* sender);
 /* None; with `only_try` a bool instead of an exception where it would have to wait. */
-PyObject *send_bytes(struct sender *sender, PyObject *bytes, int64_t timeout, bool only_try);
-PyObject *begin_send_poll(struct sender *sender);
-PyObject *end_send_poll(struct sender *sender);
+PyObject* send_bytes(struct sender* sender, PyObject* bytes, int64_t timeout, bool only_try);
+PyObject* begin_send_poll(struct sender* sender);
+PyObject* end_send_poll(struct sender* sender);
 
 /* ---- the types ---- */
 
 /* Adds a type of `module` by its specification. */
-bool add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type);
+bool add_type(PyObject* module, PyType_Spec* spec, PyTypeObject** type);
 /* What tp_dealloc ends with. */
-void free_object(PyObject *self);
-bool add_pipe(PyObject *module);
-bool add_broadcast(PyObject *module);
-bool add_queue(PyObject *module);
-
+void free_object(PyObject* self);
+bool add_pipe(PyObject* module);
+bool add_broadcast(PyObject* module);
+bool add_queue(PyObject* module);
 
 extern PyMethodDef pipe_functions[], broadcast_functions[], queue_functions[];
 

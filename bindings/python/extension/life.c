@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who uses a handle, until when, and in which process. */
-#include "extension.h"
-
 #include <pthread.h>
+
+#include "extension.h"
 
 static const unsigned kClosed = 1u << 31;
 
@@ -17,19 +17,20 @@ bool prepare_lives(void) {
   return false;
 }
 
-bool is_closed(const struct life *life) { return atomic_load(&life->state) & kClosed; }
+bool is_closed(const struct life* life) { return atomic_load(&life->state) & kClosed; }
 
-bool is_inherited(const struct life *life) {
+bool is_inherited(const struct life* life) {
   const unsigned owner = atomic_load(&life->owner);
   return !life->shared && owner != 0 && owner != atomic_load(&process);
 }
 
-bool enter(struct life *life) {
+bool enter(struct life* life) {
   unsigned nobody = 0;
   /* Before the first use: from then on children that are forked see it. */
   atomic_compare_exchange_strong(&life->owner, &nobody, atomic_load(&process));
   if (is_inherited(life)) {
-    PyErr_SetString(PyExc_RuntimeError, "this was used by the process that forked this one, and can only be closed");
+    PyErr_SetString(PyExc_RuntimeError,
+                    "this was used by the process that forked this one, and can only be closed");
     return false;
   }
   unsigned state = atomic_load(&life->state);
@@ -42,17 +43,17 @@ bool enter(struct life *life) {
   return true;
 }
 
-static void free_handle(struct life *life) {
-  void *const handle = life->handle;
+static void free_handle(struct life* life) {
+  void* const handle = life->handle;
   life->handle = NULL;
   if (handle) life->free(handle);
 }
 
-void leave(struct life *life) {
+void leave(struct life* life) {
   if (atomic_fetch_sub(&life->state, 1) == (kClosed | 1)) free_handle(life);
 }
 
-void close_life(struct life *life) {
+void close_life(struct life* life) {
   const unsigned before = atomic_fetch_or(&life->state, kClosed);
   if (before & kClosed) return;
   /* Those who used it when this process was forked are not in this process. */

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* farcall._farcall.PipeEnd: both directions of one end of a pipe. */
-#include "extension.h"
-
 #include <errno.h>
 
+#include "extension.h"
+
 typedef struct {
-  PyObject_HEAD
-  struct life life;
+  PyObject_HEAD struct life life;
   struct receiver receiver;
   struct sender sender;
   size_t capacity;
@@ -16,36 +15,41 @@ typedef struct {
 
 enum { kUsualCapacity = 256 * 1024 };
 
-static PyTypeObject *pipe_end_type;
+static PyTypeObject* pipe_end_type;
 
-static PipeEnd *as_end(PyObject *self) { return (PipeEnd *)self; }
+static PipeEnd* as_end(PyObject* self) { return (PipeEnd*)self; }
 
 /* ---- how the C interface sees it ---- */
 
-static int64_t receive(void *handle, void *bytes, size_t room, size_t *needed, uint64_t *missed, int64_t timeout) {
+static int64_t receive(void* handle, void* bytes, size_t room, size_t* needed, uint64_t* missed,
+                       int64_t timeout) {
   (void)missed;
   return farcall_pipe_receive(handle, bytes, room, needed, timeout);
 }
-static int send_one(void *handle, const void *bytes, size_t size, int64_t timeout) {
+static int send_one(void* handle, const void* bytes, size_t size, int64_t timeout) {
   return farcall_pipe_send(handle, bytes, size, timeout);
 }
-static int poll_descriptor(const void *handle) { return farcall_pipe_poll_descriptor(handle); }
-static int poll_begin(void *handle) { return farcall_pipe_poll_begin(handle); }
-static void poll_end(void *handle) { farcall_pipe_poll_end(handle); }
-static void free_end(void *handle) { farcall_pipe_close(handle); }
+static int poll_descriptor(const void* handle) { return farcall_pipe_poll_descriptor(handle); }
+static int poll_begin(void* handle) { return farcall_pipe_poll_begin(handle); }
+static void poll_end(void* handle) { farcall_pipe_poll_end(handle); }
+static void free_end(void* handle) { farcall_pipe_close(handle); }
 
-static int send_poll_descriptor(const void *handle) { return farcall_pipe_send_poll_descriptor(handle); }
-static int send_poll_begin(void *handle) { return farcall_pipe_send_poll_begin(handle); }
-static void send_poll_end(void *handle) { farcall_pipe_send_poll_end(handle); }
+static int send_poll_descriptor(const void* handle) {
+  return farcall_pipe_send_poll_descriptor(handle);
+}
+static int send_poll_begin(void* handle) { return farcall_pipe_send_poll_begin(handle); }
+static void send_poll_end(void* handle) { farcall_pipe_send_poll_end(handle); }
 
-static const struct receive_functions receiving = {receive, {poll_descriptor, poll_begin, poll_end}};
-static const struct send_functions sending = {send_one, {send_poll_descriptor, send_poll_begin, send_poll_end}};
+static const struct receive_functions receiving = {receive,
+                                                   {poll_descriptor, poll_begin, poll_end}};
+static const struct send_functions sending = {
+    send_one, {send_poll_descriptor, send_poll_begin, send_poll_end}};
 
 /* ---- made and freed ---- */
 
 /*
- * What a ring of `capacity` bytes takes in one piece, at the least; without a capacity, what the smallest
- * does: of longer messages a part may have gone when a send fails.
+ * What a ring of `capacity` bytes takes in one piece, at the least; without a capacity, what the
+ * smallest does: of longer messages a part may have gone when a send fails.
  */
 static size_t longest_piece(size_t capacity) {
   size_t power = 4096;
@@ -54,8 +58,8 @@ static size_t longest_piece(size_t capacity) {
 }
 
 /* An object of `type` that owns the handle; where it fails, nobody does any more. */
-static PyObject *make_end(PyTypeObject *type, farcall_pipe *handle, size_t capacity, int wait) {
-  PipeEnd *const end = as_end(PyType_GenericAlloc(type, 0));
+static PyObject* make_end(PyTypeObject* type, farcall_pipe* handle, size_t capacity, int wait) {
+  PipeEnd* const end = as_end(PyType_GenericAlloc(type, 0));
   if (!end) {
     farcall_pipe_close(handle);
     return NULL;
@@ -66,113 +70,122 @@ static PyObject *make_end(PyTypeObject *type, farcall_pipe *handle, size_t capac
   end->capacity = capacity;
   if (make_receiver(&end->receiver, &end->life, &receiving, wait) &&
       make_sender(&end->sender, &end->life, &sending, wait, longest_piece(capacity)))
-    return (PyObject *)end;
+    return (PyObject*)end;
   Py_DECREF(end);
   return NULL;
 }
 
-static void pipe_end_free(PyObject *self) {
-  PipeEnd *const end = as_end(self);
+static void pipe_end_free(PyObject* self) {
+  PipeEnd* const end = as_end(self);
   close_life(&end->life);
   free_receiver(&end->receiver);
   free_sender(&end->sender);
   free_object(self);
 }
 
-static bool take_type(PyObject *object, PyTypeObject **type) {
-  if (PyType_Check(object) && PyType_IsSubtype((PyTypeObject *)object, pipe_end_type)) {
-    *type = (PyTypeObject *)object;
+static bool take_type(PyObject* object, PyTypeObject** type) {
+  if (PyType_Check(object) && PyType_IsSubtype((PyTypeObject*)object, pipe_end_type)) {
+    *type = (PyTypeObject*)object;
     return true;
   }
   PyErr_SetString(PyExc_TypeError, "the first argument is a subclass of PipeEnd");
   return false;
 }
 
-static const char *const waits[] = {"adaptive", "spin", "block", NULL};
+static const char* const waits[] = {"adaptive", "spin", "block", NULL};
 
 /* capacity, wait */
-static bool take_options(PyObject *const *values, struct farcall_pipe_options *options) {
+static bool take_options(PyObject* const* values, struct farcall_pipe_options* options) {
   *options = (struct farcall_pipe_options){.size = sizeof *options};
   return as_size(values[0], &options->capacity) &&
          (!values[1] || as_choice(values[1], "wait", waits, &options->wait));
 }
 
-static PyObject *create_pipe(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+static PyObject* create_pipe(PyObject* module, PyObject* const* args, Py_ssize_t count,
+                             PyObject* keywords) {
   (void)module;
-  static const char *const names[] = {"type", "capacity", "wait", NULL};
-  PyObject *values[3] = {0};
-  PyTypeObject *type;
+  static const char* const names[] = {"type", "capacity", "wait", NULL};
+  PyObject* values[3] = {0};
+  PyTypeObject* type;
   struct farcall_pipe_options options;
   if (!take_arguments(args, count, keywords, names, values, 1) || !take_type(values[0], &type) ||
       !take_options(values + 1, &options))
     return NULL;
-  farcall_pipe *handles[2];
+  farcall_pipe* handles[2];
   const int error = farcall_pipe_create(&options, &handles[0], &handles[1]);
   if (error != 0) return raise_error(error);
   const size_t capacity = options.capacity ? options.capacity : kUsualCapacity;
-  PyObject *const one = make_end(type, handles[0], capacity, options.wait);
-  PyObject *const other = make_end(type, handles[1], capacity, options.wait);
-  PyObject *const both = one && other ? PyTuple_Pack(2, one, other) : NULL;
+  PyObject* const one = make_end(type, handles[0], capacity, options.wait);
+  PyObject* const other = make_end(type, handles[1], capacity, options.wait);
+  PyObject* const both = one && other ? PyTuple_Pack(2, one, other) : NULL;
   Py_XDECREF(one);
   Py_XDECREF(other);
   return both;
 }
 
 /* `capacity`: that of the pipe; a larger one is refused. */
-static PyObject *adopt_pipe(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+static PyObject* adopt_pipe(PyObject* module, PyObject* const* args, Py_ssize_t count,
+                            PyObject* keywords) {
   (void)module;
-  static const char *const names[] = {"type", "descriptors", "capacity", "wait", NULL};
-  PyObject *values[4] = {0};
-  PyTypeObject *type;
+  static const char* const names[] = {"type", "descriptors", "capacity", "wait", NULL};
+  PyObject* values[4] = {0};
+  PyTypeObject* type;
   struct farcall_pipe_options options;
   int descriptors[FARCALL_PIPE_DESCRIPTORS];
   if (!take_arguments(args, count, keywords, names, values, 2) || !take_type(values[0], &type) ||
-      !take_options(values + 2, &options) || !take_descriptors(values[1], descriptors, FARCALL_PIPE_DESCRIPTORS))
+      !take_options(values + 2, &options) ||
+      !take_descriptors(values[1], descriptors, FARCALL_PIPE_DESCRIPTORS))
     return NULL;
-  farcall_pipe *handle;
+  farcall_pipe* handle;
   const int error = farcall_pipe_adopt(descriptors, &options, &handle);
   return error == 0 ? make_end(type, handle, options.capacity, options.wait) : raise_error(error);
 }
 
 /* ---- by name ---- */
 
-typedef int opening(const char *name, const struct farcall_pipe_options *options, int64_t timeout, farcall_pipe **end);
+typedef int opening(const char* name, const struct farcall_pipe_options* options, int64_t timeout,
+                    farcall_pipe** end);
 
-static PyObject *open_by_name(PyObject *const *args, Py_ssize_t count, PyObject *keywords, opening *open_end,
-                              size_t capacity) {
-  static const char *const names[] = {"type", "name", "capacity", "wait", "timeout", NULL};
-  PyObject *values[5] = {0};
-  PyTypeObject *type;
+static PyObject* open_by_name(PyObject* const* args, Py_ssize_t count, PyObject* keywords,
+                              opening* open_end, size_t capacity) {
+  static const char* const names[] = {"type", "name", "capacity", "wait", "timeout", NULL};
+  PyObject* values[5] = {0};
+  PyTypeObject* type;
   struct farcall_pipe_options options;
   if (!take_arguments(args, count, keywords, names, values, 2) || !take_type(values[0], &type) ||
       !take_options(values + 2, &options))
     return NULL;
   const int64_t timeout = as_timeout(values[4]);
-  const char *const name = timeout == -2 ? NULL : PyUnicode_AsUTF8AndSize(values[1], NULL);
+  const char* const name = timeout == -2 ? NULL : PyUnicode_AsUTF8AndSize(values[1], NULL);
   if (!name) return NULL;
   const struct deadline deadline = begin_timeout(timeout);
-  farcall_pipe *handle = NULL;
+  farcall_pipe* handle = NULL;
   int error;
   do {
-    struct noted_signals *const noted = note_signals();
+    struct noted_signals* const noted = note_signals();
     error = -EINTR;
     if (PyErr_CheckSignals() == 0) { /* those that came before were not noted */
-      PyThreadState *const thread = PyEval_SaveThread();
-      error = open_end(name, &options, deadline.at == INT64_MAX ? FARCALL_FOREVER : time_left(deadline, INT64_MAX),
+      PyThreadState* const thread = PyEval_SaveThread();
+      error = open_end(name, &options,
+                       deadline.at == INT64_MAX ? FARCALL_FOREVER : time_left(deadline, INT64_MAX),
                        &handle);
       PyEval_RestoreThread(thread);
     }
     stop_noting(noted);
   } while (error == -EINTR && !PyErr_Occurred() && PyErr_CheckSignals() == 0);
-  if (error == 0) return make_end(type, handle, capacity && options.capacity ? options.capacity : capacity, options.wait);
+  if (error == 0)
+    return make_end(type, handle, capacity && options.capacity ? options.capacity : capacity,
+                    options.wait);
   return PyErr_Occurred() ? NULL : raise_error(error);
 }
 
-static PyObject *serve_pipe(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+static PyObject* serve_pipe(PyObject* module, PyObject* const* args, Py_ssize_t count,
+                            PyObject* keywords) {
   (void)module;
   return open_by_name(args, count, keywords, farcall_pipe_serve, kUsualCapacity);
 }
-static PyObject *open_pipe(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+static PyObject* open_pipe(PyObject* module, PyObject* const* args, Py_ssize_t count,
+                           PyObject* keywords) {
   (void)module;
   return open_by_name(args, count, keywords, farcall_pipe_open, 0);
 }
@@ -180,15 +193,16 @@ static PyObject *open_pipe(PyObject *module, PyObject *const *args, Py_ssize_t c
 /* ---- methods ---- */
 
 /* Refuses an end whose descriptors somebody else has adopted. */
-static bool is_here(PipeEnd *end) {
+static bool is_here(PipeEnd* end) {
   if (!atomic_load(&end->passed)) return true;
-  PyErr_SetString(PyExc_RuntimeError, "this end has been passed to another process, and can only be closed");
+  PyErr_SetString(PyExc_RuntimeError,
+                  "this end has been passed to another process, and can only be closed");
   return false;
 }
 
-static bool take_value_and_timeout(PyObject *const *args, Py_ssize_t count, PyObject *keywords,
-                                   const char *const *names, PyObject **value, int64_t *timeout) {
-  PyObject *values[2] = {0};
+static bool take_value_and_timeout(PyObject* const* args, Py_ssize_t count, PyObject* keywords,
+                                   const char* const* names, PyObject** value, int64_t* timeout) {
+  PyObject* values[2] = {0};
   const int needed = value ? 1 : 0;
   if (!take_arguments(args, count, keywords, names, values, needed)) return false;
   if (value) *value = values[0];
@@ -196,75 +210,86 @@ static bool take_value_and_timeout(PyObject *const *args, Py_ssize_t count, PyOb
   return *timeout != -2;
 }
 
-static PyObject *pipe_end_send(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"data", "timeout", NULL};
-  PyObject *data;
+static PyObject* pipe_end_send(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                               PyObject* keywords) {
+  static const char* const names[] = {"data", "timeout", NULL};
+  PyObject* data;
   int64_t timeout;
-  if (!take_value_and_timeout(args, count, keywords, names, &data, &timeout) || !is_here(as_end(self))) return NULL;
+  if (!take_value_and_timeout(args, count, keywords, names, &data, &timeout) ||
+      !is_here(as_end(self)))
+    return NULL;
   return send_bytes(&as_end(self)->sender, data, timeout, false);
 }
-static PyObject *pipe_end_try_send(PyObject *self, PyObject *data) {
+static PyObject* pipe_end_try_send(PyObject* self, PyObject* data) {
   return is_here(as_end(self)) ? send_bytes(&as_end(self)->sender, data, 0, true) : NULL;
 }
-static PyObject *pipe_end_recv(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"timeout", NULL};
+static PyObject* pipe_end_recv(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                               PyObject* keywords) {
+  static const char* const names[] = {"timeout", NULL};
   int64_t timeout;
-  if (!take_value_and_timeout(args, count, keywords, names, NULL, &timeout) || !is_here(as_end(self))) return NULL;
+  if (!take_value_and_timeout(args, count, keywords, names, NULL, &timeout) ||
+      !is_here(as_end(self)))
+    return NULL;
   return receive_bytes(&as_end(self)->receiver, timeout);
 }
-static PyObject *pipe_end_try_recv(PyObject *self, PyObject *unused) {
+static PyObject* pipe_end_try_recv(PyObject* self, PyObject* unused) {
   (void)unused;
   return is_here(as_end(self)) ? try_receive_bytes(&as_end(self)->receiver) : NULL;
 }
-static PyObject *pipe_end_recv_into(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"buffer", "timeout", NULL};
-  PyObject *buffer;
+static PyObject* pipe_end_recv_into(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                                    PyObject* keywords) {
+  static const char* const names[] = {"buffer", "timeout", NULL};
+  PyObject* buffer;
   int64_t timeout;
-  if (!take_value_and_timeout(args, count, keywords, names, &buffer, &timeout) || !is_here(as_end(self))) return NULL;
+  if (!take_value_and_timeout(args, count, keywords, names, &buffer, &timeout) ||
+      !is_here(as_end(self)))
+    return NULL;
   return receive_into(&as_end(self)->receiver, buffer, timeout);
 }
-static PyObject *pipe_end_poll(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"timeout", NULL};
+static PyObject* pipe_end_poll(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                               PyObject* keywords) {
+  static const char* const names[] = {"timeout", NULL};
   int64_t timeout = 0;
-  if ((count || keywords) && !take_value_and_timeout(args, count, keywords, names, NULL, &timeout)) return NULL;
+  if ((count || keywords) && !take_value_and_timeout(args, count, keywords, names, NULL, &timeout))
+    return NULL;
   return is_here(as_end(self)) ? wait_to_receive(&as_end(self)->receiver, timeout) : NULL;
 }
-static PyObject *pipe_end_poll_begin(PyObject *self, PyObject *unused) {
+static PyObject* pipe_end_poll_begin(PyObject* self, PyObject* unused) {
   (void)unused;
   return is_here(as_end(self)) ? begin_poll(&as_end(self)->receiver) : NULL;
 }
-static PyObject *pipe_end_poll_end(PyObject *self, PyObject *unused) {
+static PyObject* pipe_end_poll_end(PyObject* self, PyObject* unused) {
   (void)unused;
   return end_poll(&as_end(self)->receiver);
 }
 
-static PyObject *pipe_end_send_poll_begin(PyObject *self, PyObject *unused) {
+static PyObject* pipe_end_send_poll_begin(PyObject* self, PyObject* unused) {
   (void)unused;
   return is_here(as_end(self)) ? begin_send_poll(&as_end(self)->sender) : NULL;
 }
-static PyObject *pipe_end_send_poll_end(PyObject *self, PyObject *unused) {
+static PyObject* pipe_end_send_poll_end(PyObject* self, PyObject* unused) {
   (void)unused;
   return end_send_poll(&as_end(self)->sender);
 }
 
-static PyObject *descriptor_of(PipeEnd *end, int (*descriptor)(const farcall_pipe *)) {
+static PyObject* descriptor_of(PipeEnd* end, int (*descriptor)(const farcall_pipe*)) {
   if (!enter(&end->life)) return NULL;
   const int number = descriptor(end->life.handle);
   leave(&end->life);
   return number < 0 ? raise_error(number) : PyLong_FromLong(number);
 }
-static PyObject *pipe_end_fileno(PyObject *self, PyObject *unused) {
+static PyObject* pipe_end_fileno(PyObject* self, PyObject* unused) {
   (void)unused;
   return descriptor_of(as_end(self), farcall_pipe_poll_descriptor);
 }
-static PyObject *pipe_end_send_fileno(PyObject *self, PyObject *unused) {
+static PyObject* pipe_end_send_fileno(PyObject* self, PyObject* unused) {
   (void)unused;
   return descriptor_of(as_end(self), farcall_pipe_send_poll_descriptor);
 }
 
-static PyObject *pipe_end_finish(PyObject *self, PyObject *unused) {
+static PyObject* pipe_end_finish(PyObject* self, PyObject* unused) {
   (void)unused;
-  PipeEnd *const end = as_end(self);
+  PipeEnd* const end = as_end(self);
   if (!is_here(end) || !enter(&end->life)) return NULL;
   int64_t error = take_lock(end->sender.lock, begin_timeout(FARCALL_FOREVER));
   if (error == 0) {
@@ -277,38 +302,39 @@ static PyObject *pipe_end_finish(PyObject *self, PyObject *unused) {
 }
 
 /* For another process: from then on this end is of no use here. */
-static PyObject *pipe_end_pass(PyObject *self, PyObject *unused) {
+static PyObject* pipe_end_pass(PyObject* self, PyObject* unused) {
   (void)unused;
-  PipeEnd *const end = as_end(self);
+  PipeEnd* const end = as_end(self);
   int descriptors[FARCALL_PIPE_DESCRIPTORS];
   if (is_closed(&end->life)) {
     PyErr_SetString(PyExc_ValueError, "this is closed");
     return NULL;
   }
   if (!is_here(end)) return NULL;
-  const int error =
-      atomic_load(&end->life.owner) ? -EBUSY : farcall_pipe_descriptors(end->life.handle, descriptors);
+  const int error = atomic_load(&end->life.owner)
+                        ? -EBUSY
+                        : farcall_pipe_descriptors(end->life.handle, descriptors);
   if (error != 0) return raise_error(error);
   atomic_store(&end->passed, true);
   return give_descriptors(descriptors, FARCALL_PIPE_DESCRIPTORS);
 }
 
-static PyObject *pipe_end_close(PyObject *self, PyObject *unused) {
+static PyObject* pipe_end_close(PyObject* self, PyObject* unused) {
   (void)unused;
   close_life(&as_end(self)->life);
   Py_RETURN_NONE;
 }
 
-static PyObject *pipe_end_closed(PyObject *self, void *unused) {
+static PyObject* pipe_end_closed(PyObject* self, void* unused) {
   (void)unused;
   return PyBool_FromLong(is_closed(&as_end(self)->life));
 }
-static PyObject *pipe_end_wait(PyObject *self, void *unused) {
+static PyObject* pipe_end_wait(PyObject* self, void* unused) {
   (void)unused;
   return PyUnicode_FromString(waits[as_end(self)->wait]);
 }
 
-static PyObject *pipe_end_capacity(PyObject *self, void *unused) {
+static PyObject* pipe_end_capacity(PyObject* self, void* unused) {
   (void)unused;
   return PyLong_FromSize_t(as_end(self)->capacity);
 }
@@ -316,26 +342,37 @@ static PyObject *pipe_end_capacity(PyObject *self, void *unused) {
 #define FAST(function) ((PyCFunction)(void (*)(void))(function)), METH_FASTCALL | METH_KEYWORDS
 
 static PyMethodDef methods[] = {
-    {"send", FAST(pipe_end_send), "send(data, timeout=None): sends one message of a bytes-like object."},
-    {"try_send", pipe_end_try_send, METH_O, "Sends without waiting; returns whether there was room."},
+    {"send", FAST(pipe_end_send),
+     "send(data, timeout=None): sends one message of a bytes-like object."},
+    {"try_send", pipe_end_try_send, METH_O,
+     "Sends without waiting; returns whether there was room."},
     {"recv", FAST(pipe_end_recv), "recv(timeout=None) -> bytes: receives one message."},
-    {"try_recv", pipe_end_try_recv, METH_NOARGS, "Receives without waiting; None if there is nothing yet."},
+    {"try_recv", pipe_end_try_recv, METH_NOARGS,
+     "Receives without waiting; None if there is nothing yet."},
     {"recv_into", FAST(pipe_end_recv_into),
-     "recv_into(buffer, timeout=None) -> int: receives one message into writable memory; returns its size."},
+     "recv_into(buffer, timeout=None) -> int: receives one message into writable memory; returns "
+     "its size."},
     {"poll", FAST(pipe_end_poll),
-     "poll(timeout=0.0) -> bool: whether there is something to receive, or the end, within the time."},
+     "poll(timeout=0.0) -> bool: whether there is something to receive, or the end, within the "
+     "time."},
     {"poll_begin", pipe_end_poll_begin, METH_NOARGS,
-     "Before fileno() is polled: whether to wait at all. If so, call poll_end() before anything is received."},
+     "Before fileno() is polled: whether to wait at all. If so, call poll_end() before anything is "
+     "received."},
     {"poll_end", pipe_end_poll_end, METH_NOARGS, "After fileno() has been polled."},
     {"fileno", pipe_end_fileno, METH_NOARGS,
-     "The descriptor that becomes readable, after poll_begin(), when there may be something to receive."},
+     "The descriptor that becomes readable, after poll_begin(), when there may be something to "
+     "receive."},
     {"send_poll_begin", pipe_end_send_poll_begin, METH_NOARGS,
-     "Before send_fileno() is polled: whether to wait at all. If so, call send_poll_end() before anything is sent."},
+     "Before send_fileno() is polled: whether to wait at all. If so, call send_poll_end() before "
+     "anything is sent."},
     {"send_poll_end", pipe_end_send_poll_end, METH_NOARGS, "After send_fileno() has been polled."},
     {"send_fileno", pipe_end_send_fileno, METH_NOARGS,
-     "The descriptor that becomes readable, after send_poll_begin(), when there may be room to send."},
-    {"finish", pipe_end_finish, METH_NOARGS, "Tells the other end that nothing follows; it can still send."},
-    {"_pass", pipe_end_pass, METH_NOARGS, "The descriptors, for another process to adopt their duplicates."},
+     "The descriptor that becomes readable, after send_poll_begin(), when there may be room to "
+     "send."},
+    {"finish", pipe_end_finish, METH_NOARGS,
+     "Tells the other end that nothing follows; it can still send."},
+    {"_pass", pipe_end_pass, METH_NOARGS,
+     "The descriptors, for another process to adopt their duplicates."},
     {"close", pipe_end_close, METH_NOARGS,
      "Closes the end. A thread that is using it at this moment finishes what it does."},
     {0}};
@@ -343,15 +380,15 @@ static PyMethodDef methods[] = {
 static PyGetSetDef attributes[] = {
     {"closed", pipe_end_closed, NULL, "Whether close() has been called.", NULL},
     {"wait", pipe_end_wait, NULL, "How it waits: adaptive, spin or block.", NULL},
-    {"capacity", pipe_end_capacity, NULL, "Bytes each way; 0 where the other side has chosen them.", NULL},
+    {"capacity", pipe_end_capacity, NULL, "Bytes each way; 0 where the other side has chosen them.",
+     NULL},
     {0}};
 
-static PyType_Slot slots[] = {
-    {Py_tp_dealloc, pipe_end_free},
-    {Py_tp_methods, methods},
-    {Py_tp_getset, attributes},
-    {Py_tp_doc, "One end of a pipe."},
-    {0, NULL}};
+static PyType_Slot slots[] = {{Py_tp_dealloc, pipe_end_free},
+                              {Py_tp_methods, methods},
+                              {Py_tp_getset, attributes},
+                              {Py_tp_doc, "One end of a pipe."},
+                              {0, NULL}};
 
 static PyType_Spec spec = {
     .name = "farcall._farcall.PipeEnd",
@@ -361,10 +398,13 @@ static PyType_Spec spec = {
 };
 
 PyMethodDef pipe_functions[] = {
-    {"create_pipe", FAST(create_pipe), "create_pipe(type, capacity=0, wait='adaptive') -> (end, end)"},
+    {"create_pipe", FAST(create_pipe),
+     "create_pipe(type, capacity=0, wait='adaptive') -> (end, end)"},
     {"adopt_pipe", FAST(adopt_pipe), "adopt_pipe(type, descriptors, wait='adaptive') -> end"},
-    {"serve_pipe", FAST(serve_pipe), "serve_pipe(type, name, capacity=0, wait='adaptive', timeout=None) -> end"},
-    {"open_pipe", FAST(open_pipe), "open_pipe(type, name, capacity=0, wait='adaptive', timeout=None) -> end"},
+    {"serve_pipe", FAST(serve_pipe),
+     "serve_pipe(type, name, capacity=0, wait='adaptive', timeout=None) -> end"},
+    {"open_pipe", FAST(open_pipe),
+     "open_pipe(type, name, capacity=0, wait='adaptive', timeout=None) -> end"},
     {0}};
 
-bool add_pipe(PyObject *module) { return add_type(module, &spec, &pipe_end_type); }
+bool add_pipe(PyObject* module) { return add_type(module, &spec, &pipe_end_type); }

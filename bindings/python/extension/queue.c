@@ -5,16 +5,15 @@
 #include <errno.h>
 
 typedef struct {
-  PyObject_HEAD
-  struct life life;
+  PyObject_HEAD struct life life;
 } ItemQueue;
 
-static PyTypeObject *queue_type;
+static PyTypeObject* queue_type;
 
-static struct life *life_of(PyObject *self) { return &((ItemQueue *)self)->life; }
+static struct life* life_of(PyObject* self) { return &((ItemQueue*)self)->life; }
 
-static PyObject *make(struct queue *queue) {
-  ItemQueue *const self = queue ? (ItemQueue *)PyType_GenericAlloc(queue_type, 0) : NULL;
+static PyObject* make(struct queue* queue) {
+  ItemQueue* const self = queue ? (ItemQueue*)PyType_GenericAlloc(queue_type, 0) : NULL;
   if (!self) {
     if (queue) queue_free(queue);
     return NULL;
@@ -22,18 +21,19 @@ static PyObject *make(struct queue *queue) {
   self->life.handle = queue;
   self->life.free = queue_free;
   self->life.shared = true;
-  return (PyObject *)self;
+  return (PyObject*)self;
 }
 
-static void item_queue_free(PyObject *self) {
+static void item_queue_free(PyObject* self) {
   close_life(life_of(self));
   free_object(self);
 }
 
-static PyObject *create_queue(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+static PyObject* create_queue(PyObject* module, PyObject* const* args, Py_ssize_t count,
+                              PyObject* keywords) {
   (void)module;
-  static const char *const names[] = {"capacity", "most", NULL};
-  PyObject *values[2] = {0};
+  static const char* const names[] = {"capacity", "most", NULL};
+  PyObject* values[2] = {0};
   size_t capacity, most;
   if (!take_arguments(args, count, keywords, names, values, 1) || !as_size(values[0], &capacity) ||
       !as_size(values[1], &most))
@@ -41,22 +41,23 @@ static PyObject *create_queue(PyObject *module, PyObject *const *args, Py_ssize_
   return make(queue_create(capacity ? capacity : (size_t)1 << 20, most));
 }
 
-static PyObject *adopt_queue(PyObject *module, PyObject *sequence) {
+static PyObject* adopt_queue(PyObject* module, PyObject* sequence) {
   (void)module;
   int descriptors[kQueueDescriptors];
-  return take_descriptors(sequence, descriptors, kQueueDescriptors) ? make(queue_open(descriptors)) : NULL;
+  return take_descriptors(sequence, descriptors, kQueueDescriptors) ? make(queue_open(descriptors))
+                                                                    : NULL;
 }
 
-static PyObject *item_queue_descriptors(PyObject *self, PyObject *unused) {
+static PyObject* item_queue_descriptors(PyObject* self, PyObject* unused) {
   (void)unused;
   if (!enter(life_of(self))) return NULL;
-  const struct queue *const queue = life_of(self)->handle;
-  PyObject *const list = give_descriptors(queue->descriptors, kQueueDescriptors);
+  const struct queue* const queue = life_of(self)->handle;
+  PyObject* const list = give_descriptors(queue->descriptors, kQueueDescriptors);
   leave(life_of(self));
   return list;
 }
 
-static PyObject *item_queue_reserve(PyObject *self, PyObject *seconds) {
+static PyObject* item_queue_reserve(PyObject* self, PyObject* seconds) {
   const int64_t timeout = as_timeout(seconds);
   if (timeout == -2 || !enter(life_of(self))) return NULL;
   const int64_t error = queue_reserve(life_of(self)->handle, begin_timeout(timeout));
@@ -66,7 +67,8 @@ static PyObject *item_queue_reserve(PyObject *self, PyObject *seconds) {
   Py_RETURN_TRUE;
 }
 
-static PyObject *put(PyObject *self, PyObject *item, int64_t (*function)(struct queue *, const void *, size_t)) {
+static PyObject* put(PyObject* self, PyObject* item,
+                     int64_t (*function)(struct queue*, const void*, size_t)) {
   Py_buffer bytes;
   if (PyObject_GetBuffer(item, &bytes, PyBUF_SIMPLE) < 0) return NULL;
   int64_t error = kRaised;
@@ -79,31 +81,35 @@ static PyObject *put(PyObject *self, PyObject *item, int64_t (*function)(struct 
   if (error != 0) return raise_error(error);
   Py_RETURN_TRUE;
 }
-static PyObject *item_queue_try_put(PyObject *self, PyObject *item) { return put(self, item, queue_try_put); }
-static PyObject *item_queue_put(PyObject *self, PyObject *item) { return put(self, item, queue_put); }
+static PyObject* item_queue_try_put(PyObject* self, PyObject* item) {
+  return put(self, item, queue_try_put);
+}
+static PyObject* item_queue_put(PyObject* self, PyObject* item) {
+  return put(self, item, queue_put);
+}
 
-static PyObject *item_queue_get(PyObject *self, PyObject *seconds) {
+static PyObject* item_queue_get(PyObject* self, PyObject* seconds) {
   const int64_t timeout = as_timeout(seconds);
   if (timeout == -2 || !enter(life_of(self))) return NULL;
   int64_t error = 0;
-  PyObject *const item = queue_get(life_of(self)->handle, begin_timeout(timeout), &error);
+  PyObject* const item = queue_get(life_of(self)->handle, begin_timeout(timeout), &error);
   leave(life_of(self));
   if (item) return item;
   if (error == -EAGAIN || error == -ETIMEDOUT) Py_RETURN_NONE;
   return raise_error(error);
 }
 
-static PyObject *item_queue_size(PyObject *self, PyObject *unused) {
+static PyObject* item_queue_size(PyObject* self, PyObject* unused) {
   (void)unused;
   if (!enter(life_of(self))) return NULL;
-  struct queue_memory *const memory = ((struct queue *)life_of(self)->handle)->memory;
+  struct queue_memory* const memory = ((struct queue*)life_of(self)->handle)->memory;
   const uint64_t got = atomic_load(&memory->get.items);
   const uint64_t reserved = atomic_load(&memory->reserved);
   leave(life_of(self));
   return PyLong_FromUnsignedLongLong(reserved - got);
 }
 
-static PyObject *item_queue_empty(PyObject *self, PyObject *unused) {
+static PyObject* item_queue_empty(PyObject* self, PyObject* unused) {
   (void)unused;
   if (!enter(life_of(self))) return NULL;
   const bool empty = queue_is_empty(life_of(self)->handle);
@@ -111,7 +117,7 @@ static PyObject *item_queue_empty(PyObject *self, PyObject *unused) {
   return PyBool_FromLong(empty);
 }
 
-static PyObject *item_queue_close(PyObject *self, PyObject *unused) {
+static PyObject* item_queue_close(PyObject* self, PyObject* unused) {
   (void)unused;
   close_life(life_of(self));
   Py_RETURN_NONE;
@@ -122,17 +128,23 @@ static PyObject *item_queue_close(PyObject *self, PyObject *unused) {
 static PyMethodDef methods[] = {
     {"reserve", item_queue_reserve, METH_O,
      "reserve(timeout) -> bool: promises one item a place; False where there is none in time."},
-    {"try_put", item_queue_try_put, METH_O, "Puts a reserved item; False where there is no room at once."},
-    {"put", item_queue_put, METH_O, "Puts a reserved item of any size; waits for ever, unmoved by signals."},
-    {"get", item_queue_get, METH_O, "get(timeout) -> bytes: the first item; None where there is none in time."},
+    {"try_put", item_queue_try_put, METH_O,
+     "Puts a reserved item; False where there is no room at once."},
+    {"put", item_queue_put, METH_O,
+     "Puts a reserved item of any size; waits for ever, unmoved by signals."},
+    {"get", item_queue_get, METH_O,
+     "get(timeout) -> bytes: the first item; None where there is none in time."},
     {"size", item_queue_size, METH_NOARGS, "How many items have been reserved, and not got."},
     {"empty", item_queue_empty, METH_NOARGS, "Whether there is nothing to get."},
-    {"descriptors", item_queue_descriptors, METH_NOARGS, "For another process, which adopts their duplicates."},
+    {"descriptors", item_queue_descriptors, METH_NOARGS,
+     "For another process, which adopts their duplicates."},
     {"close", item_queue_close, METH_NOARGS, "Closes it for this process."},
     {0}};
 
-static PyType_Slot slots[] = {
-    {Py_tp_dealloc, item_queue_free}, {Py_tp_methods, methods}, {Py_tp_doc, "A queue of bytes."}, {0, NULL}};
+static PyType_Slot slots[] = {{Py_tp_dealloc, item_queue_free},
+                              {Py_tp_methods, methods},
+                              {Py_tp_doc, "A queue of bytes."},
+                              {0, NULL}};
 
 static PyType_Spec spec = {
     .name = "farcall._farcall.ItemQueue",
@@ -146,4 +158,4 @@ PyMethodDef queue_functions[] = {
     {"adopt_queue", adopt_queue, METH_O, "adopt_queue(descriptors) -> queue"},
     {0}};
 
-bool add_queue(PyObject *module) { return add_type(module, &spec, &queue_type); }
+bool add_queue(PyObject* module) { return add_type(module, &spec, &queue_type); }

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Queues: items in and out. */
-#include <stddef.h>
-
-#include "queue.h"
-
 #include <errno.h>
+#include <stddef.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "queue.h"
 
 static const int64_t kSlice = 50000000; /* nanoseconds, of waits for a lock */
 static const int64_t kSpin = 30000;     /* before a wait is left to the kernel */
@@ -20,7 +19,7 @@ static uint64_t room_of(size_t size) { return kHeader + ((uint64_t)size + 7) / 8
 static struct deadline in(int64_t nanoseconds) { return begin_timeout(nanoseconds); }
 
 /* What the last holder has left: nothing, as positions move last; but for long items. */
-static int64_t check_lock(struct queue *queue, struct queue_side *side, int error) {
+static int64_t check_lock(struct queue* queue, struct queue_side* side, int error) {
   if (error == EOWNERDEAD) {
     pthread_mutex_consistent(&side->lock);
     if (atomic_load(&side->in_parts)) atomic_store(&queue->memory->broken, 1);
@@ -34,15 +33,16 @@ static int64_t check_lock(struct queue *queue, struct queue_side *side, int erro
 }
 
 /* With the GIL, which is given away while another one holds the lock. */
-static int64_t lock(struct queue *queue, struct queue_side *side, struct deadline deadline) {
+static int64_t lock(struct queue* queue, struct queue_side* side, struct deadline deadline) {
   int error = pthread_mutex_trylock(&side->lock);
   while (error == EBUSY) {
-    /* Also who does not want to wait waits for a holder that works; not for one that waits itself. */
+    /* Also who does not want to wait waits for a holder that works; not for one that waits itself.
+     */
     if (deadline.at == 0 && atomic_load(&side->in_parts)) return -EAGAIN;
     const int64_t left = deadline.at == 0 ? kSlice : time_left(deadline, kSlice);
     if (left == 0) return -ETIMEDOUT;
     struct timespec until;
-    PyThreadState *const thread = PyEval_SaveThread();
+    PyThreadState* const thread = PyEval_SaveThread();
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += left;
     until.tv_sec += until.tv_nsec / 1000000000;
@@ -58,20 +58,24 @@ static int64_t lock(struct queue *queue, struct queue_side *side, struct deadlin
 
 /* ---- waiting ---- */
 
-static void ring(struct queue *queue, struct queue_side *side, int descriptor) {
-  /* The position has been moved, by a sequentially consistent store: pairs with the count of who waits. */
+static void ring(struct queue* queue, struct queue_side* side, int descriptor) {
+  /* The position has been moved, by a sequentially consistent store: pairs with the count of who
+   * waits. */
   const uint64_t one = 1;
-  if (atomic_load(&side->waiting) != 0 && write(queue->descriptors[descriptor], &one, sizeof one) < 0)
+  if (atomic_load(&side->waiting) != 0 &&
+      write(queue->descriptors[descriptor], &one, sizeof one) < 0)
     return; /* it rings already */
 }
 
-/* Until *word is not `seen`, for a while without the kernel; 0 also for nothing. Else -ETIMEDOUT, kRaised. */
-static int64_t wait_for_change(struct queue *queue, struct queue_side *side, int descriptor, const atomic_ullong *word,
-                               uint64_t seen, struct deadline deadline) {
-  PyThreadState *const thread = PyEval_SaveThread();
+/* Until *word is not `seen`, for a while without the kernel; 0 also for nothing. Else -ETIMEDOUT,
+ * kRaised. */
+static int64_t wait_for_change(struct queue* queue, struct queue_side* side, int descriptor,
+                               const atomic_ullong* word, uint64_t seen, struct deadline deadline) {
+  PyThreadState* const thread = PyEval_SaveThread();
   const struct deadline spin = in(kSpin);
   bool changed = false;
-  while (!(changed = atomic_load_explicit(word, memory_order_acquire) != seen) && time_left(spin, kSpin) > 0)
+  while (!(changed = atomic_load_explicit(word, memory_order_acquire) != seen) &&
+         time_left(spin, kSpin) > 0)
     for (int i = 0; i < 64; ++i)
 #if defined(__x86_64__)
       __builtin_ia32_pause();
@@ -83,53 +87,60 @@ static int64_t wait_for_change(struct queue *queue, struct queue_side *side, int
   atomic_fetch_add(&side->waiting, 1);
   /* What rang before the look below is of no more use; what rings after it ends the sleep. */
   uint64_t rung;
-  int64_t result = read(queue->descriptors[descriptor], &rung, sizeof rung) < 0 && errno != EAGAIN ? -errno : 0;
+  int64_t result =
+      read(queue->descriptors[descriptor], &rung, sizeof rung) < 0 && errno != EAGAIN ? -errno : 0;
   if (result == 0 && atomic_load(word) == seen && !atomic_load(&queue->memory->broken))
-    result = time_left(deadline, INT64_MAX) == 0 ? -ETIMEDOUT : sleep_polling(queue->descriptors[descriptor], deadline);
+    result = time_left(deadline, INT64_MAX) == 0
+                 ? -ETIMEDOUT
+                 : sleep_polling(queue->descriptors[descriptor], deadline);
   atomic_fetch_sub(&side->waiting, 1);
   return result;
 }
 
-int64_t queue_reserve(struct queue *queue, struct deadline deadline) {
-  struct queue_memory *const memory = queue->memory;
+int64_t queue_reserve(struct queue* queue, struct deadline deadline) {
+  struct queue_memory* const memory = queue->memory;
   for (;;) {
     const uint64_t got = atomic_load(&memory->get.items);
     unsigned long long reserved = atomic_load(&memory->reserved);
     while (memory->most == 0 || reserved - got < memory->most)
       if (atomic_compare_exchange_weak(&memory->reserved, &reserved, reserved + 1)) {
-        if (memory->most != 0 && reserved + 1 - got < memory->most) ring(queue, &memory->put, kRoom);
+        if (memory->most != 0 && reserved + 1 - got < memory->most)
+          ring(queue, &memory->put, kRoom);
         return 0;
       }
     if (deadline.at == 0) return -EAGAIN;
-    const int64_t waited = wait_for_change(queue, &memory->put, kRoom, &memory->get.items, got, deadline);
+    const int64_t waited =
+        wait_for_change(queue, &memory->put, kRoom, &memory->get.items, got, deadline);
     if (waited != 0) return waited;
   }
 }
 
 /* ---- bytes ---- */
 
-static void copy_in(struct queue_memory *memory, uint64_t position, const void *bytes, size_t size) {
+static void copy_in(struct queue_memory* memory, uint64_t position, const void* bytes,
+                    size_t size) {
   const size_t at = position & (memory->capacity - 1);
   const size_t first = size < memory->capacity - at ? size : memory->capacity - at;
   memcpy(memory->data + at, bytes, first);
-  memcpy(memory->data, (const char *)bytes + first, size - first);
+  memcpy(memory->data, (const char*)bytes + first, size - first);
 }
 
-static void copy_out(const struct queue_memory *memory, uint64_t position, void *bytes, size_t size) {
+static void copy_out(const struct queue_memory* memory, uint64_t position, void* bytes,
+                     size_t size) {
   const size_t at = position & (memory->capacity - 1);
   const size_t first = size < memory->capacity - at ? size : memory->capacity - at;
   memcpy(bytes, memory->data + at, first);
-  memcpy((char *)bytes + first, memory->data, size - first);
+  memcpy((char*)bytes + first, memory->data, size - first);
 }
 
 /* ---- put ---- */
 
-static uint64_t free_room(const struct queue_memory *memory, uint64_t tail) {
+static uint64_t free_room(const struct queue_memory* memory, uint64_t tail) {
   return memory->capacity - (tail - atomic_load(&memory->get.position));
 }
 
-int64_t queue_try_put(struct queue *queue, const void *item, size_t size) {
-  struct queue_memory *const memory = queue->memory;
+int64_t queue_try_put(struct queue* queue, const void* item, size_t size) {
+  struct queue_memory* const memory = queue->memory;
   if (room_of(size) > memory->capacity) return -EAGAIN;
   const int64_t error = lock(queue, &memory->put, (struct deadline){0});
   if (error != 0) return error;
@@ -149,8 +160,8 @@ int64_t queue_try_put(struct queue *queue, const void *item, size_t size) {
 }
 
 /* With the lock held. */
-static int64_t put_in_parts(struct queue *queue, const char *item, size_t size) {
-  struct queue_memory *const memory = queue->memory;
+static int64_t put_in_parts(struct queue* queue, const char* item, size_t size) {
+  struct queue_memory* const memory = queue->memory;
   uint64_t tail = atomic_load(&memory->put.position);
   const uint64_t header = size;
   size_t done = 0;
@@ -183,8 +194,8 @@ static int64_t put_in_parts(struct queue *queue, const char *item, size_t size) 
 }
 
 /* All at once, so that whoever dies meanwhile leaves nothing behind. */
-static int64_t put_whole(struct queue *queue, const void *item, size_t size) {
-  struct queue_side *const put = &queue->memory->put;
+static int64_t put_whole(struct queue* queue, const void* item, size_t size) {
+  struct queue_side* const put = &queue->memory->put;
   for (;;) {
     const uint64_t got = atomic_load(&queue->memory->get.position);
     const int64_t error = queue_try_put(queue, item, size);
@@ -196,8 +207,8 @@ static int64_t put_whole(struct queue *queue, const void *item, size_t size) {
   }
 }
 
-int64_t queue_put(struct queue *queue, const void *item, size_t size) {
-  struct queue_memory *const memory = queue->memory;
+int64_t queue_put(struct queue* queue, const void* item, size_t size) {
+  struct queue_memory* const memory = queue->memory;
   if (room_of(size) <= memory->capacity) return put_whole(queue, item, size);
   int64_t error = lock(queue, &memory->put, begin_timeout(FARCALL_FOREVER));
   if (error != 0) return error;
@@ -212,8 +223,8 @@ int64_t queue_put(struct queue *queue, const void *item, size_t size) {
 /* ---- get ---- */
 
 /* Whether who puts a long item has died in the middle of it. */
-static bool is_left(struct queue *queue) {
-  struct queue_side *const put = &queue->memory->put;
+static bool is_left(struct queue* queue) {
+  struct queue_side* const put = &queue->memory->put;
   const int error = pthread_mutex_trylock(&put->lock);
   if (error == EBUSY) return false;
   if (check_lock(queue, put, error) != 0) return true;
@@ -222,12 +233,13 @@ static bool is_left(struct queue *queue) {
 }
 
 /* The rest of a long item, with the lock held. A part has been taken: there is no way back. */
-static int64_t get_in_parts(struct queue *queue, uint64_t head, char *item, size_t size) {
-  struct queue_memory *const memory = queue->memory;
+static int64_t get_in_parts(struct queue* queue, uint64_t head, char* item, size_t size) {
+  struct queue_memory* const memory = queue->memory;
   for (size_t done = 0; done < size;) {
     const uint64_t tail = atomic_load(&memory->put.position);
     if (tail == head) {
-      const int64_t waited = wait_for_change(queue, &memory->get, kItems, &memory->put.position, tail, in(kSlice));
+      const int64_t waited =
+          wait_for_change(queue, &memory->get, kItems, &memory->put.position, tail, in(kSlice));
       if (waited != 0 && waited != -ETIMEDOUT) return waited;
       if (atomic_load(&memory->put.position) == tail && is_left(queue)) return -EOWNERDEAD;
       continue;
@@ -244,11 +256,12 @@ static int64_t get_in_parts(struct queue *queue, uint64_t head, char *item, size
 }
 
 /* The first item, with the lock held. */
-static PyObject *take(struct queue *queue, uint64_t head, uint64_t tail, int64_t *error) {
-  struct queue_memory *const memory = queue->memory;
+static PyObject* take(struct queue* queue, uint64_t head, uint64_t tail, int64_t* error) {
+  struct queue_memory* const memory = queue->memory;
   uint64_t size;
   copy_out(memory, head, &size, kHeader);
-  PyObject *const item = size > PY_SSIZE_T_MAX ? PyErr_NoMemory() : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+  PyObject* const item =
+      size > PY_SSIZE_T_MAX ? PyErr_NoMemory() : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
   if (!item) {
     *error = kRaised;
     return NULL;
@@ -268,15 +281,15 @@ static PyObject *take(struct queue *queue, uint64_t head, uint64_t tail, int64_t
   return NULL;
 }
 
-PyObject *queue_get(struct queue *queue, struct deadline deadline, int64_t *error) {
-  struct queue_memory *const memory = queue->memory;
+PyObject* queue_get(struct queue* queue, struct deadline deadline, int64_t* error) {
+  struct queue_memory* const memory = queue->memory;
   for (;;) {
     *error = lock(queue, &memory->get, deadline);
     if (*error != 0) return NULL;
     const uint64_t head = atomic_load(&memory->get.position);
     const uint64_t tail = atomic_load(&memory->put.position);
     if (head != tail) {
-      PyObject *const item = take(queue, head, tail, error);
+      PyObject* const item = take(queue, head, tail, error);
       const bool more = atomic_load(&memory->get.position) != atomic_load(&memory->put.position);
       pthread_mutex_unlock(&memory->get.lock);
       ring(queue, &memory->put, kRoom);
@@ -285,11 +298,12 @@ PyObject *queue_get(struct queue *queue, struct deadline deadline, int64_t *erro
     }
     pthread_mutex_unlock(&memory->get.lock);
     *error = deadline.at == 0 ? -EAGAIN
-                              : wait_for_change(queue, &memory->get, kItems, &memory->put.position, tail, deadline);
+                              : wait_for_change(queue, &memory->get, kItems, &memory->put.position,
+                                                tail, deadline);
     if (*error != 0) return NULL;
   }
 }
 
-bool queue_is_empty(const struct queue *queue) {
+bool queue_is_empty(const struct queue* queue) {
   return atomic_load(&queue->memory->get.position) == atomic_load(&queue->memory->put.position);
 }

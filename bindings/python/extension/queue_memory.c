@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Queues: how they are made, and found by another process. */
-#include "queue.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -10,9 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "queue.h"
+
 static const uint64_t kMagic = 0x3165756575716366; /* "fcqueue1" */
 
-static int make_lock(pthread_mutex_t *lock) {
+static int make_lock(pthread_mutex_t* lock) {
   pthread_mutexattr_t attributes;
   int error = pthread_mutexattr_init(&attributes);
   if (error != 0) return error;
@@ -23,37 +23,38 @@ static int make_lock(pthread_mutex_t *lock) {
   return error;
 }
 
-void queue_free(void *pointer) {
-  struct queue *const queue = pointer;
+void queue_free(void* pointer) {
+  struct queue* const queue = pointer;
   if (queue->memory) munmap(queue->memory, queue->size);
   for (int i = 0; i < kQueueDescriptors; ++i)
     if (queue->descriptors[i] >= 0) close(queue->descriptors[i]);
   free(queue);
 }
 
-static struct queue *failed(struct queue *queue, int error) {
+static struct queue* failed(struct queue* queue, int error) {
   if (queue) queue_free(queue);
   raise_error(-error);
   return NULL;
 }
 
-static bool map(struct queue *queue, size_t size) {
+static bool map(struct queue* queue, size_t size) {
   queue->size = size;
-  void *const memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, queue->descriptors[kMemory], 0);
+  void* const memory =
+      mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, queue->descriptors[kMemory], 0);
   if (memory != MAP_FAILED) queue->memory = memory;
   return memory != MAP_FAILED;
 }
 
-static struct queue *allocate(void) {
-  struct queue *const queue = calloc(1, sizeof *queue);
+static struct queue* allocate(void) {
+  struct queue* const queue = calloc(1, sizeof *queue);
   for (int i = 0; queue && i < kQueueDescriptors; ++i) queue->descriptors[i] = -1;
   return queue;
 }
 
-struct queue *queue_create(size_t capacity, size_t most) {
+struct queue* queue_create(size_t capacity, size_t most) {
   size_t power = 4096;
   while (power < capacity && power < (size_t)1 << 40) power *= 2;
-  struct queue *const queue = allocate();
+  struct queue* const queue = allocate();
   if (!queue) return failed(queue, ENOMEM);
   const size_t size = sizeof *queue->memory + power;
   queue->descriptors[kMemory] = memfd_create("farcall-queue", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -64,7 +65,8 @@ struct queue *queue_create(size_t capacity, size_t most) {
   /* A shortage of memory is an error here, and no signal later. */
   const int error = posix_fallocate(queue->descriptors[kMemory], 0, (off_t)size);
   if (error != 0) return failed(queue, error);
-  if (fcntl(queue->descriptors[kMemory], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0 ||
+  if (fcntl(queue->descriptors[kMemory], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) !=
+          0 ||
       !map(queue, size))
     return failed(queue, errno);
   const int locks = make_lock(&queue->memory->put.lock);
@@ -76,8 +78,8 @@ struct queue *queue_create(size_t capacity, size_t most) {
   return queue;
 }
 
-struct queue *queue_open(const int descriptors[kQueueDescriptors]) {
-  struct queue *const queue = allocate();
+struct queue* queue_open(const int descriptors[kQueueDescriptors]) {
+  struct queue* const queue = allocate();
   if (!queue) return failed(queue, ENOMEM);
   queue->descriptors[kMemory] = descriptors[kMemory];
   struct stat file;
@@ -90,7 +92,8 @@ struct queue *queue_open(const int descriptors[kQueueDescriptors]) {
     error = EPROTO;
   else if (!map(queue, (size_t)file.st_size))
     error = errno;
-  else if (queue->memory->magic != kMagic || queue->memory->capacity != queue->size - sizeof *queue->memory)
+  else if (queue->memory->magic != kMagic ||
+           queue->memory->capacity != queue->size - sizeof *queue->memory)
     error = EPROTO;
   if (error != 0) {
     queue->descriptors[kMemory] = -1; /* still the caller's */

@@ -2,19 +2,22 @@
 /*
  * Receiving: of a pipe and of a broadcast.
  *
- * A first look is taken with the GIL held, as most answers are there or come at once. Then the GIL goes,
- * and the library waits for as long as it spins; then the thread sleeps in a way that signals end.
+ * A first look is taken with the GIL held, as most answers are there or come at once. Then the GIL
+ * goes, and the library waits for as long as it spins; then the thread sleeps in a way that signals
+ * end.
  */
-#include "extension.h"
-
 #include <errno.h>
 #include <string.h>
 
-static const int64_t kSpin = 100000;          /* nanoseconds; about as long as the library spins at most */
-static const int64_t kSpinForever = 10000000; /* between two looks for signals where it never sleeps */
+#include "extension.h"
+
+static const int64_t kSpin = 100000; /* nanoseconds; about as long as the library spins at most */
+static const int64_t kSpinForever =
+    10000000; /* between two looks for signals where it never sleeps */
 enum { kScratch = 4096, kAttempts = 100 };
 
-bool make_receiver(struct receiver *receiver, struct life *life, const struct receive_functions *functions, int wait) {
+bool make_receiver(struct receiver* receiver, struct life* life,
+                   const struct receive_functions* functions, int wait) {
   receiver->life = life;
   receiver->functions = functions;
   receiver->wait = wait;
@@ -23,13 +26,13 @@ bool make_receiver(struct receiver *receiver, struct life *life, const struct re
   return receiver->lock != NULL;
 }
 
-void free_receiver(struct receiver *receiver) {
+void free_receiver(struct receiver* receiver) {
   if (receiver->lock) PyThread_free_lock(receiver->lock);
 }
 
 /* ---- one at a time ---- */
 
-static int64_t lock(struct receiver *receiver, struct deadline deadline) {
+static int64_t lock(struct receiver* receiver, struct deadline deadline) {
   if (PyThread_acquire_lock_timed(receiver->lock, 0, 0) == PY_LOCK_ACQUIRED) return 0;
   if (atomic_load(&receiver->polling)) {
     PyErr_SetString(PyExc_RuntimeError, "somebody waits to receive here already");
@@ -39,14 +42,14 @@ static int64_t lock(struct receiver *receiver, struct deadline deadline) {
 }
 
 /* 0, or what stands in the way; then it has been left again. */
-static int64_t begin(struct receiver *receiver, struct deadline deadline) {
+static int64_t begin(struct receiver* receiver, struct deadline deadline) {
   if (!enter(receiver->life)) return kRaised;
   const int64_t result = lock(receiver, deadline);
   if (result != 0) leave(receiver->life);
   return result;
 }
 
-static void end(struct receiver *receiver) {
+static void end(struct receiver* receiver) {
   PyThread_release_lock(receiver->lock);
   leave(receiver->life);
 }
@@ -54,15 +57,15 @@ static void end(struct receiver *receiver) {
 /* ---- waiting ---- */
 
 struct room {
-  void *bytes;
+  void* bytes;
   size_t size;
   size_t needed;
 };
 
-static int64_t call(struct receiver *receiver, struct room *room, int64_t timeout) {
+static int64_t call(struct receiver* receiver, struct room* room, int64_t timeout) {
   uint64_t missed = 0;
-  const int64_t size = receiver->functions->receive(receiver->life->handle, room->bytes, room->size, &room->needed,
-                                                    &missed, timeout);
+  const int64_t size = receiver->functions->receive(receiver->life->handle, room->bytes, room->size,
+                                                    &room->needed, &missed, timeout);
   if (size >= 0) {
     receiver->missed = missed;
     receiver->missed_in_all += missed;
@@ -71,17 +74,20 @@ static int64_t call(struct receiver *receiver, struct room *room, int64_t timeou
 }
 
 /* The same for others to run beside. */
-static int64_t call_released(struct receiver *receiver, struct room *room, int64_t timeout) {
-  PyThreadState *const thread = PyEval_SaveThread();
+static int64_t call_released(struct receiver* receiver, struct room* room, int64_t timeout) {
+  PyThreadState* const thread = PyEval_SaveThread();
   const int64_t size = call(receiver, room, timeout);
   PyEval_RestoreThread(thread);
   return size;
 }
 
-static bool would_wait(int64_t result) { return result == -EAGAIN || result == -ETIMEDOUT || result == -EINTR; }
+static bool would_wait(int64_t result) {
+  return result == -EAGAIN || result == -ETIMEDOUT || result == -EINTR;
+}
 
-static int64_t receive(struct receiver *receiver, struct room *room, struct deadline deadline) {
-  int64_t size = room->size > kLongCopy ? call_released(receiver, room, 0) : call(receiver, room, 0);
+static int64_t receive(struct receiver* receiver, struct room* room, struct deadline deadline) {
+  int64_t size =
+      room->size > kLongCopy ? call_released(receiver, room, 0) : call(receiver, room, 0);
   if (!would_wait(size) || deadline.at == 0) return size;
   const int64_t slice = receiver->wait == FARCALL_WAIT_SPIN ? kSpinForever : kSpin;
   for (;;) {
@@ -100,17 +106,21 @@ static int64_t receive(struct receiver *receiver, struct room *room, struct dead
   }
 }
 
-/* A message for which there was no room. Of a broadcast it may be overwritten meanwhile, and another be next. */
-static PyObject *receive_long(struct receiver *receiver, size_t needed, struct deadline deadline, int64_t *error) {
+/* A message for which there was no room. Of a broadcast it may be overwritten meanwhile, and
+ * another be next. */
+static PyObject* receive_long(struct receiver* receiver, size_t needed, struct deadline deadline,
+                              int64_t* error) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    PyObject *const memory =
-        needed > PY_SSIZE_T_MAX ? PyErr_NoMemory() : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)needed);
+    PyObject* const memory = needed > PY_SSIZE_T_MAX
+                                 ? PyErr_NoMemory()
+                                 : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)needed);
     *error = kRaised;
     if (!memory) return NULL;
     struct room room = {PyBytes_AsString(memory), needed, 0};
     *error = receive(receiver, &room, deadline);
     if (*error == (int64_t)needed) return memory;
-    PyObject *const message = *error >= 0 ? PyBytes_FromStringAndSize(room.bytes, (Py_ssize_t)*error) : NULL;
+    PyObject* const message =
+        *error >= 0 ? PyBytes_FromStringAndSize(room.bytes, (Py_ssize_t)*error) : NULL;
     Py_DECREF(memory);
     if (*error != -EMSGSIZE) return message;
     needed = room.needed;
@@ -118,7 +128,8 @@ static PyObject *receive_long(struct receiver *receiver, size_t needed, struct d
   return NULL;
 }
 
-static PyObject *receive_message(struct receiver *receiver, struct deadline deadline, int64_t *error) {
+static PyObject* receive_message(struct receiver* receiver, struct deadline deadline,
+                                 int64_t* error) {
   if (receiver->empty) {
     receiver->empty = false;
     return PyBytes_FromStringAndSize(NULL, 0);
@@ -132,10 +143,10 @@ static PyObject *receive_message(struct receiver *receiver, struct deadline dead
 
 /* ---- what Python calls ---- */
 
-static PyObject *receive_or(struct receiver *receiver, int64_t timeout, PyObject *instead) {
+static PyObject* receive_or(struct receiver* receiver, int64_t timeout, PyObject* instead) {
   const struct deadline deadline = begin_timeout(timeout);
   int64_t error = begin(receiver, deadline);
-  PyObject *message = NULL;
+  PyObject* message = NULL;
   if (error == 0) {
     message = receive_message(receiver, deadline, &error);
     end(receiver);
@@ -145,11 +156,13 @@ static PyObject *receive_or(struct receiver *receiver, int64_t timeout, PyObject
   return raise_receiving(error, 0);
 }
 
-PyObject *receive_bytes(struct receiver *receiver, int64_t timeout) { return receive_or(receiver, timeout, NULL); }
+PyObject* receive_bytes(struct receiver* receiver, int64_t timeout) {
+  return receive_or(receiver, timeout, NULL);
+}
 
-PyObject *try_receive_bytes(struct receiver *receiver) { return receive_or(receiver, 0, Py_None); }
+PyObject* try_receive_bytes(struct receiver* receiver) { return receive_or(receiver, 0, Py_None); }
 
-PyObject *receive_into(struct receiver *receiver, PyObject *target, int64_t timeout) {
+PyObject* receive_into(struct receiver* receiver, PyObject* target, int64_t timeout) {
   const struct deadline deadline = begin_timeout(timeout);
   Py_buffer buffer;
   if (PyObject_GetBuffer(target, &buffer, PyBUF_WRITABLE) < 0) return NULL;
@@ -164,7 +177,7 @@ PyObject *receive_into(struct receiver *receiver, PyObject *target, int64_t time
   return size < 0 ? raise_receiving(size, room.needed) : PyLong_FromLongLong(size);
 }
 
-PyObject *wait_to_receive(struct receiver *receiver, int64_t timeout) {
+PyObject* wait_to_receive(struct receiver* receiver, int64_t timeout) {
   const struct deadline deadline = begin_timeout(timeout);
   int64_t result = begin(receiver, deadline);
   if (result == 0) {
@@ -183,11 +196,12 @@ PyObject *wait_to_receive(struct receiver *receiver, int64_t timeout) {
 
 /* ---- for the loops of others ---- */
 
-PyObject *begin_poll(struct receiver *receiver) {
+PyObject* begin_poll(struct receiver* receiver) {
   const int64_t result = begin(receiver, (struct deadline){0});
-  if (result == -EAGAIN) PyErr_SetString(PyExc_RuntimeError, "somebody waits to receive here already");
+  if (result == -EAGAIN)
+    PyErr_SetString(PyExc_RuntimeError, "somebody waits to receive here already");
   if (result != 0) return NULL;
-  const struct poll_functions *const poll = &receiver->functions->poll;
+  const struct poll_functions* const poll = &receiver->functions->poll;
   if (poll->begin(receiver->life->handle) == 1) {
     atomic_store(&receiver->polling, true); /* until end_poll() */
     Py_RETURN_TRUE;
@@ -197,7 +211,7 @@ PyObject *begin_poll(struct receiver *receiver) {
   Py_RETURN_FALSE;
 }
 
-PyObject *end_poll(struct receiver *receiver) {
+PyObject* end_poll(struct receiver* receiver) {
   if (atomic_exchange(&receiver->polling, false) && !is_inherited(receiver->life)) {
     receiver->functions->poll.end(receiver->life->handle);
     end(receiver);

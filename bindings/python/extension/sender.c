@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sending: of a pipe and of a broadcast. */
-#include "extension.h"
-
 #include <errno.h>
 #include <string.h>
 
-static const int64_t kSpin = 100000;     /* nanoseconds, as for receivers */
-static const int64_t kSlice = 20000000;  /* between two looks for signals where there is nothing to poll */
+#include "extension.h"
 
-bool make_sender(struct sender *sender, struct life *life, const struct send_functions *functions, int wait,
-                 size_t longest) {
+static const int64_t kSpin = 100000; /* nanoseconds, as for receivers */
+static const int64_t kSlice =
+    20000000; /* between two looks for signals where there is nothing to poll */
+
+bool make_sender(struct sender* sender, struct life* life, const struct send_functions* functions,
+                 int wait, size_t longest) {
   sender->life = life;
   sender->functions = functions;
   sender->wait = wait;
@@ -19,12 +20,12 @@ bool make_sender(struct sender *sender, struct life *life, const struct send_fun
   return sender->lock != NULL;
 }
 
-void free_sender(struct sender *sender) {
+void free_sender(struct sender* sender) {
   if (sender->lock) PyThread_free_lock(sender->lock);
   Py_CLEAR(sender->pending);
 }
 
-static int64_t begin(struct sender *sender, struct deadline deadline) {
+static int64_t begin(struct sender* sender, struct deadline deadline) {
   if (!enter(sender->life)) return kRaised;
   int64_t result = kRaised;
   if (PyThread_acquire_lock_timed(sender->lock, 0, 0) == PY_LOCK_ACQUIRED)
@@ -37,30 +38,36 @@ static int64_t begin(struct sender *sender, struct deadline deadline) {
   return result;
 }
 
-static void end(struct sender *sender) {
+static void end(struct sender* sender) {
   PyThread_release_lock(sender->lock);
   leave(sender->life);
 }
 
-static int64_t call_released(struct sender *sender, const Py_buffer *message, int64_t timeout) {
-  PyThreadState *const thread = PyEval_SaveThread();
-  const int64_t result = sender->functions->send(sender->life->handle, message->buf, (size_t)message->len, timeout);
+static int64_t call_released(struct sender* sender, const Py_buffer* message, int64_t timeout) {
+  PyThreadState* const thread = PyEval_SaveThread();
+  const int64_t result =
+      sender->functions->send(sender->life->handle, message->buf, (size_t)message->len, timeout);
   PyEval_RestoreThread(thread);
   return result;
 }
 
-static bool would_wait(int64_t result) { return result == -EAGAIN || result == -ETIMEDOUT || result == -EINTR; }
+static bool would_wait(int64_t result) {
+  return result == -EAGAIN || result == -ETIMEDOUT || result == -EINTR;
+}
 
-static int64_t send_within(struct sender *sender, const Py_buffer *message, struct deadline deadline) {
-  int64_t result = message->len > kLongCopy
-                       ? call_released(sender, message, 0)
-                       : sender->functions->send(sender->life->handle, message->buf, (size_t)message->len, 0);
+static int64_t send_within(struct sender* sender, const Py_buffer* message,
+                           struct deadline deadline) {
+  int64_t result =
+      message->len > kLongCopy
+          ? call_released(sender, message, 0)
+          : sender->functions->send(sender->life->handle, message->buf, (size_t)message->len, 0);
   if (deadline.at == 0) return result;
   const bool sleeps = sender->functions->poll.begin && sender->wait != FARCALL_WAIT_SPIN;
   while (would_wait(result)) {
     const int64_t left = time_left(deadline, sleeps ? kSpin : kSlice);
     if (left == 0) return -ETIMEDOUT;
-    if (!sleeps || sender->wait != FARCALL_WAIT_BLOCK) result = call_released(sender, message, left);
+    if (!sleeps || sender->wait != FARCALL_WAIT_BLOCK)
+      result = call_released(sender, message, left);
     if (!would_wait(result)) break;
     if (sleeps) {
       const int64_t slept = sleep_on(&sender->functions->poll, sender->life->handle, deadline);
@@ -74,11 +81,13 @@ static int64_t send_within(struct sender *sender, const Py_buffer *message, stru
 }
 
 /* Of a long message a part may have gone: the rest has to follow, and nothing else may. */
-static int64_t send_or_go_on(struct sender *sender, const Py_buffer *message, struct deadline deadline) {
-  PyObject *const pending = sender->pending;
+static int64_t send_or_go_on(struct sender* sender, const Py_buffer* message,
+                             struct deadline deadline) {
+  PyObject* const pending = sender->pending;
   if (pending && (PyBytes_Size(pending) != message->len ||
                   memcmp(PyBytes_AsString(pending), message->buf, (size_t)message->len) != 0)) {
-    PyErr_SetString(PyExc_RuntimeError, "a long message has been sent in part: send the same one again first");
+    PyErr_SetString(PyExc_RuntimeError,
+                    "a long message has been sent in part: send the same one again first");
     return kRaised;
   }
   const int64_t result = send_within(sender, message, deadline);
@@ -102,7 +111,7 @@ static int64_t send_or_go_on(struct sender *sender, const Py_buffer *message, st
   return result;
 }
 
-PyObject *send_bytes(struct sender *sender, PyObject *bytes, int64_t timeout, bool only_try) {
+PyObject* send_bytes(struct sender* sender, PyObject* bytes, int64_t timeout, bool only_try) {
   const struct deadline deadline = begin_timeout(timeout);
   Py_buffer message;
   if (PyObject_GetBuffer(bytes, &message, PyBUF_SIMPLE) < 0) return NULL;
@@ -117,11 +126,11 @@ PyObject *send_bytes(struct sender *sender, PyObject *bytes, int64_t timeout, bo
   Py_RETURN_NONE;
 }
 
-PyObject *begin_send_poll(struct sender *sender) {
+PyObject* begin_send_poll(struct sender* sender) {
   const int64_t result = begin(sender, (struct deadline){0});
   if (result == -EAGAIN) PyErr_SetString(PyExc_RuntimeError, "somebody sends here already");
   if (result != 0) return NULL;
-  const struct poll_functions *const poll = &sender->functions->poll;
+  const struct poll_functions* const poll = &sender->functions->poll;
   if (poll->begin(sender->life->handle) == 1) {
     atomic_store(&sender->polling, true); /* until end_send_poll() */
     Py_RETURN_TRUE;
@@ -131,7 +140,7 @@ PyObject *begin_send_poll(struct sender *sender) {
   Py_RETURN_FALSE;
 }
 
-PyObject *end_send_poll(struct sender *sender) {
+PyObject* end_send_poll(struct sender* sender) {
   if (atomic_exchange(&sender->polling, false) && !is_inherited(sender->life)) {
     sender->functions->poll.end(sender->life->handle);
     end(sender);

@@ -2,19 +2,20 @@
 /*
  * How a thread of Python waits.
  *
- * The library's own waits do not end when Python catches a signal, as Python's handler does not tell the
- * library of it. So they are short, and a long wait is a ppoll(2) on the descriptor that the library
- * lends for that, which every signal ends. Signals are blocked from the last look at what has been caught
- * until ppoll() opens them in the same step as it begins to wait: none falls in between.
+ * The library's own waits do not end when Python catches a signal, as Python's handler does not
+ * tell the library of it. So they are short, and a long wait is a ppoll(2) on the descriptor that
+ * the library lends for that, which every signal ends. Signals are blocked from the last look at
+ * what has been caught until ppoll() opens them in the same step as it begins to wait: none falls
+ * in between.
  */
-#include "extension.h"
-
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
+
+#include "extension.h"
 
 static int64_t now(void) {
   struct timespec time;
@@ -36,7 +37,7 @@ int64_t time_left(struct deadline deadline, int64_t most) {
 }
 
 /* Those that a thread brings upon itself would kill it if they were blocked. */
-static void block_signals(sigset_t *before) {
+static void block_signals(sigset_t* before) {
   sigset_t all;
   sigfillset(&all);
   sigdelset(&all, SIGSEGV);
@@ -56,7 +57,7 @@ int64_t sleep_polling(int descriptor, struct deadline deadline) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return kRaised;
   }
-  PyThreadState *const thread = PyEval_SaveThread();
+  PyThreadState* const thread = PyEval_SaveThread();
   struct pollfd poll = {.fd = descriptor, .events = POLLIN};
   const int64_t left = time_left(deadline, INT64_MAX);
   const struct timespec timeout = {.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000};
@@ -66,7 +67,7 @@ int64_t sleep_polling(int descriptor, struct deadline deadline) {
   return PyErr_CheckSignals() < 0 ? kRaised : 0;
 }
 
-int64_t sleep_on(const struct poll_functions *poll, void *handle, struct deadline deadline) {
+int64_t sleep_on(const struct poll_functions* poll, void* handle, struct deadline deadline) {
   const int64_t result =
       poll->begin(handle) == 1 ? sleep_polling(poll->descriptor(handle), deadline) : 0;
   poll->end(handle);
@@ -76,11 +77,12 @@ int64_t sleep_on(const struct poll_functions *poll, void *handle, struct deadlin
 int64_t take_lock(PyThread_type_lock lock, struct deadline deadline) {
   if (PyThread_acquire_lock_timed(lock, 0, 0) == PY_LOCK_ACQUIRED) return 0;
   if (deadline.at == 0) return -EAGAIN;
-  /* Whoever shares a direction among threads waits in slices: a signal may come just before a wait. */
+  /* Whoever shares a direction among threads waits in slices: a signal may come just before a wait.
+   */
   for (;;) {
     const int64_t left = time_left(deadline, 50000000);
     if (left == 0) return -ETIMEDOUT;
-    PyThreadState *const thread = PyEval_SaveThread();
+    PyThreadState* const thread = PyEval_SaveThread();
     const PyLockStatus status = PyThread_acquire_lock_timed(lock, left / 1000 + 1, 1);
     PyEval_RestoreThread(thread);
     if (status == PY_LOCK_ACQUIRED) return 0;
@@ -92,9 +94,9 @@ int64_t take_lock(PyThread_type_lock lock, struct deadline deadline) {
 
 static struct sigaction handlers[NSIG];
 
-static void note_and_handle(int signal, siginfo_t *info, void *context) {
+static void note_and_handle(int signal, siginfo_t* info, void* context) {
   farcall_note_signal();
-  const struct sigaction *const handler = &handlers[signal];
+  const struct sigaction* const handler = &handlers[signal];
   if (handler->sa_flags & SA_SIGINFO)
     handler->sa_sigaction(signal, info, context);
   else
@@ -105,12 +107,13 @@ struct noted_signals {
   bool noted[NSIG];
 };
 
-/* Python handles signals in one thread; as long as another one has them noted, the rest go without. */
+/* Python handles signals in one thread; as long as another one has them noted, the rest go without.
+ */
 static atomic_bool noting;
 
-struct noted_signals *note_signals(void) {
+struct noted_signals* note_signals(void) {
   if (atomic_exchange(&noting, true)) return NULL;
-  struct noted_signals *const noted = calloc(1, sizeof *noted);
+  struct noted_signals* const noted = calloc(1, sizeof *noted);
   if (!noted) {
     atomic_store(&noting, false);
     return NULL;
@@ -118,7 +121,9 @@ struct noted_signals *note_signals(void) {
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction handler;
     if (sigaction(signal, NULL, &handler) != 0) continue;
-    if (!(handler.sa_flags & SA_SIGINFO) && (handler.sa_handler == SIG_DFL || handler.sa_handler == SIG_IGN)) continue;
+    if (!(handler.sa_flags & SA_SIGINFO) &&
+        (handler.sa_handler == SIG_DFL || handler.sa_handler == SIG_IGN))
+      continue;
     if (handler.sa_flags & (int)SA_RESETHAND) continue;
     handlers[signal] = handler;
     struct sigaction ours = handler;
@@ -129,7 +134,7 @@ struct noted_signals *note_signals(void) {
   return noted;
 }
 
-void stop_noting(struct noted_signals *noted) {
+void stop_noting(struct noted_signals* noted) {
   if (!noted) return;
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction handler;

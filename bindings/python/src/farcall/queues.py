@@ -79,6 +79,7 @@ class Queue:
             self._put_later(bytes(item))
 
     def put_nowait(self, obj: object) -> None:
+        """put(obj, False)."""
         self.put(obj, False)
 
     def _put_later(self, item: bytes) -> None:
@@ -132,6 +133,7 @@ class Queue:
         return pickle.loads(item)
 
     def get_nowait(self) -> Any:
+        """get(False)."""
         return self.get(False)
 
     # ---- state ----
@@ -141,9 +143,11 @@ class Queue:
         return self._items.size()
 
     def empty(self) -> bool:
+        """Whether there is nothing to get at this moment."""
         return self._items.empty()
 
     def full(self) -> bool:
+        """Whether `maxsize` items are there at this moment."""
         return self._maxsize > 0 and self._items.size() >= self._maxsize
 
     # ---- the end ----
