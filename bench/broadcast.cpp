@@ -117,6 +117,7 @@ Result measure(const Fan& fan) {
     children.push_back(child);
   }
   std::vector<std::unique_ptr<channel::Reader>> answered;
+  answered.reserve(answers.size());
   for (AnyChannel& one : answers) answered.push_back(one.take_reader());
   const Write write = fan.writer();
   Message message{};

@@ -24,7 +24,7 @@ extern "C" {
 #endif
 
 #define FARCALL_FOREVER INT64_C(-1)
-
+/* NOLINTBEGIN(modernize-use-using,readability-identifier-naming): it is C */
 /* "0.1.0". */
 const char* farcall_version(void);
 /* For signal handlers, first of all: what the calling thread waits for ends with -EINTR. */
@@ -177,7 +177,7 @@ int64_t farcall_subscriber_receive(farcall_subscriber* subscriber, void* bytes, 
 int farcall_subscriber_poll_descriptor(const farcall_subscriber* subscriber);
 int farcall_subscriber_poll_begin(farcall_subscriber* subscriber);
 void farcall_subscriber_poll_end(farcall_subscriber* subscriber);
-
+/* NOLINTEND(modernize-use-using,readability-identifier-naming) */
 #ifdef __cplusplus
 }
 #endif

@@ -28,8 +28,8 @@ namespace {
 
 // One reader, as the writer has it.
 struct Reader {
-  explicit Reader(WaitMode mode, process::PrivateFd lifeline_)
-      : lifeline(std::move(lifeline_)),
+  explicit Reader(WaitMode mode, process::PrivateFd socket)
+      : lifeline(std::move(socket)),
         page(SharedMemory::create(page_size(), "farcall-reader")),
         mapping(page.map()),
         waiter(lifeline.get(), mode) {}

@@ -17,13 +17,13 @@ namespace farcall {
 namespace broadcast {
 
 struct SubscriberState {
-  SubscriberState(BroadcastMemory memory_, Mapping page_, BroadcastPlace start, bool waited_for_,
+  SubscriberState(BroadcastMemory ring, Mapping shared, BroadcastPlace start, bool writer_waits,
                   WaitMode mode)
-      : memory(std::move(memory_)),
-        page(std::move(page_)),
+      : memory(std::move(ring)),
+        page(std::move(shared)),
         reader(memory.view(), start),
         told(start.position),
-        waited_for(waited_for_),
+        waited_for(writer_waits),
         wait(mode) {}
 
   [[nodiscard]] RingControl& control() const noexcept {

@@ -31,8 +31,9 @@ INSTANTIATE_TEST_SUITE_P(All, BroadcastModes,
 TEST_P(BroadcastModes, EachReaderGetsAllInOrderWhereTheWriterWaits) {
   constexpr std::uint64_t kMessages = 5000;
   Publisher publisher({.capacity = 1 << 14, .wait = GetParam()});
-  std::vector<std::thread> readers;
   std::vector<Received> received(3);
+  std::vector<std::thread> readers;
+  readers.reserve(received.size());
   for (Received& mine : received)
     readers.emplace_back([&mine, end = publisher.invite()]() mutable {
       Subscriber subscriber = Subscriber::adopt(std::move(end), {.wait = GetParam()});
@@ -51,8 +52,9 @@ TEST_P(BroadcastModes, EachReaderGetsAllInOrderWhereTheWriterWaits) {
 TEST_P(BroadcastModes, WhoIsOvertakenLearnsHowManyItHasMissed) {
   constexpr std::uint64_t kMessages = 30'000;
   Publisher publisher({.capacity = 1 << 13, .slow = SlowReader::overwrite});
-  std::vector<std::thread> readers;
   std::vector<Received> received(2);
+  std::vector<std::thread> readers;
+  readers.reserve(received.size());
   for (Received& mine : received)
     readers.emplace_back([&mine, end = publisher.invite()]() mutable {
       Subscriber subscriber =

@@ -93,9 +93,9 @@ TEST(BroadcastHostile, ReadersSurviveAWriterThatScribbles) {
   std::uint64_t reads = 0;
   std::uint64_t broken = 0;
   for (unsigned seed = 1; monotonic_ns() < end; ++seed) {
-    auto [mine, theirs] = socket_pair();
-    Child writer([&, socket = mine.get()] {
-      theirs.reset();
+    std::pair<UniqueFd, UniqueFd> ends = socket_pair();
+    Child writer([&] {
+      ends.second.reset();
       const BroadcastMemory memory = BroadcastMemory::create(kCapacity);
       SharedMemory page = SharedMemory::create(page_size());
       const Mapping shared = page.map();
@@ -106,7 +106,7 @@ TEST(BroadcastHostile, ReadersSurviveAWriterThatScribbles) {
       std::memcpy(message.bytes.data(), &words, sizeof words);
       message.descriptors.emplace_back(::dup(memory.fd()));
       message.descriptors.push_back(std::move(page).release());
-      send_fd_message(socket, message);
+      send_fd_message(ends.first.get(), message);
       const BroadcastView view = memory.view();
       auto& control = *view.control;
       std::mt19937_64 random(seed);
@@ -125,10 +125,10 @@ TEST(BroadcastHostile, ReadersSurviveAWriterThatScribbles) {
         }
       }
     });
-    mine.reset();
+    ends.first.reset();
     try {
       Subscriber subscriber = Subscriber::adopt(
-          std::move(theirs), {.wait = seed % 3 == 0 ? WaitMode::block : WaitMode::adaptive});
+          std::move(ends.second), {.wait = seed % 3 == 0 ? WaitMode::block : WaitMode::adaptive});
       // Exactly as large as what is read into it, so that an overrun shows.
       std::vector<std::byte> into(seed % 3000);
       const std::int64_t stop = monotonic_ns() + 50'000'000;

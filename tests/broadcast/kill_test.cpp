@@ -20,7 +20,7 @@ using test::send;
 using test::soon;
 using test::unique_name;
 
-int rounds() { return door::test::setting("FARCALL_KILL_ROUNDS", 100); }
+int rounds() { return door::test::setting("FARCALL_KILL_ROUNDS", 100 / door::test::kSlow); }
 constexpr std::int64_t kNoticed = 100'000'000;  // ns
 constexpr unsigned kBusy = 3000;                // us
 constexpr WaitMode kModes[] = {WaitMode::spin, WaitMode::adaptive, WaitMode::block};

@@ -74,6 +74,7 @@ TEST(BroadcastReaders, AreSoManyAtMost) {
   const std::string name = unique_name();
   Publisher publisher(name, {.readers = 3});
   std::vector<Subscriber> some;
+  some.reserve(3);
   for (int i = 0; i < 3; ++i) some.push_back(Subscriber::open(name, {}, soon()));
   EXPECT_EQ(error_of([&] { Subscriber::open(name, {}, soon()); }), EUSERS);
   EXPECT_EQ(error_of([&] { publisher.invite(); }), EUSERS);
