@@ -15,7 +15,8 @@ namespace farcall::channel::mapped_ring {
 namespace {
 
 constexpr std::size_t kDefaultCapacity = std::size_t{256} * 1024;
-constexpr std::size_t kLargestCapacity = std::size_t{1} << 46;  // half of an address space
+// A message ring has a quarter of it as its longest piece, whose size has 32 bits.
+constexpr std::size_t kLargestCapacity = std::size_t{1} << 34;
 
 class RingReader final : public Reader {
  public:
