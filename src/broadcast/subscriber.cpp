@@ -98,10 +98,13 @@ namespace {
 // It comes with the connection; a publisher that is alive and well takes no longer.
 constexpr auto kPatience = std::chrono::seconds(5);
 
+// What comes along stays in `descriptors` until it has turned out to be memory: the last close of
+// anything else may last.
 Welcome receive_welcome(int socket, Deadline deadline, std::optional<SignalCount> since,
-                        UniqueFd& ring, UniqueFd& page) {
+                        ReceivedFds& descriptors) {
   std::optional<FdMessage> message = receive_fd_message(socket, deadline, since);
   if (!message) throw SystemError(ECONNRESET, "subscribe: the publisher has gone");
+  descriptors = ReceivedFds(std::move(message->descriptors), peer_credentials(socket).uid);
   Welcome words;
   if (message->bytes.size() != sizeof words)
     throw SystemError(EPROTO, "subscribe: this is no publisher");
@@ -110,22 +113,19 @@ Welcome receive_welcome(int socket, Deadline deadline, std::optional<SignalCount
   if (words.error == EUSERS)
     throw SystemError(EUSERS, "subscribe: the publisher has as many readers as it permits");
   if (words.error != 0) throw SystemError(ECONNREFUSED, "subscribe: the publisher is closing");
-  if (message->descriptors.size() != 2 || words.oldest.position % kLine != 0 ||
+  if (descriptors.size() != 2 || words.oldest.position % kLine != 0 ||
       words.newest.position % kLine != 0)
     throw SystemError(EPROTO, "subscribe: this is no publisher");
-  ring = std::move(message->descriptors[0]);
-  page = std::move(message->descriptors[1]);
   return words;
 }
 
 std::unique_ptr<SubscriberState> make_state(int socket, const Subscriber::Options& options,
                                             Deadline deadline,
                                             std::optional<SignalCount> since = std::nullopt) {
-  UniqueFd ring;
-  UniqueFd page;
-  const Welcome words = receive_welcome(socket, deadline, since, ring, page);
-  BroadcastMemory memory = BroadcastMemory::attach(std::move(ring));
-  const SharedMemory shared = SharedMemory::adopt(std::move(page));
+  ReceivedFds descriptors;
+  const Welcome words = receive_welcome(socket, deadline, since, descriptors);
+  BroadcastMemory memory = BroadcastMemory::attach(std::move(descriptors[0]));
+  const SharedMemory shared = SharedMemory::adopt(std::move(descriptors[1]));
   if (shared.size() != page_size()) throw SystemError(EPROTO, "subscribe: not a page");
   const BroadcastPlace start =
       options.start == Subscriber::Start::newest ? words.newest : words.oldest;

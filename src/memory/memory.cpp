@@ -7,11 +7,15 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <string>
 
 #include "farcall/error.hpp"
 
@@ -30,6 +34,20 @@ void place(std::byte* address, std::size_t size, Access access, int fd, std::siz
   if (::mmap(address, size, protection, MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd,
              static_cast<off_t>(offset)) == MAP_FAILED)
     throw_errno("mmap of shared memory");
+}
+
+// Whether the kernel reckons that there is that much without its killing anybody, as it would to
+// fill a memory file. Asked only for what is large.
+bool is_available(std::size_t size) noexcept {
+  constexpr std::size_t kLarge = std::size_t{64} << 20;
+  if (size < kLarge) return true;
+  const UniqueFd file(
+      static_cast<int>(::syscall(SYS_openat, AT_FDCWD, "/proc/meminfo", O_RDONLY | O_CLOEXEC)));
+  char text[1024] = {};
+  if (!file || ::read(file.get(), text, sizeof text - 1) <= 0) return true;
+  const char* const line = std::strstr(text, "MemAvailable:");
+  return line == nullptr ||
+         std::strtoull(line + sizeof "MemAvailable:", nullptr, 10) >= size / 1024;
 }
 
 // What a signal interrupts the kernel takes back whole. So where signals come faster than all of it
@@ -100,6 +118,8 @@ std::size_t round_up_to_pages(std::size_t size) noexcept {
 
 SharedMemory SharedMemory::create(std::size_t size, const char* name, Writers writers) {
   if (size == 0) throw MisuseError("shared memory of zero bytes");
+  if (!is_available(size))
+    throw SystemError(ENOMEM, "shared memory of " + std::to_string(size) + " bytes");
   size = round_up_to_pages(size);
   UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
   // Kernels before 6.3 do not know MFD_NOEXEC_SEAL.

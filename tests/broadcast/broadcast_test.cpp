@@ -186,6 +186,17 @@ TEST(Broadcast, OldBytesAreNeverTakenForAMessage) {
   }
 }
 
+TEST(Broadcast, MoreMemoryThanThereIsIsRefused) {
+  for (const std::size_t capacity : {std::size_t{1} << 40, (std::size_t{1} << 63) + 1, SIZE_MAX}) {
+    try {
+      const Publisher publisher({.capacity = capacity});
+      ADD_FAILURE() << capacity;
+    } catch (const SystemError& error) {
+      EXPECT_EQ(error.code().value(), ENOMEM);
+    }
+  }
+}
+
 TEST(Broadcast, CanBePolled) {
   Publisher publisher({.slow = SlowReader::overwrite});
   Subscriber subscriber = Subscriber::adopt(publisher.invite(), {});

@@ -81,6 +81,18 @@ TEST(UniqueFd, DuplicatesShareTheFileAndCloseOnExec) {
   EXPECT_EQ(::fcntl(copy.get(), F_GETFD), FD_CLOEXEC);
 }
 
+// Rather than that the kernel kills somebody for it.
+TEST(SharedMemory, OfMoreThanThereIsIsRefused) {
+  for (const std::size_t size : {std::size_t{1} << 45, SIZE_MAX}) {
+    try {
+      (void)SharedMemory::create(size);
+      ADD_FAILURE() << size;
+    } catch (const SystemError& error) {
+      EXPECT_EQ(error.code().value(), ENOMEM);
+    }
+  }
+}
+
 TEST(SharedMemory, IsZeroedWholePagesThatNobodyCanResize) {
   const SharedMemory memory = SharedMemory::create(page_size() + 1);
   EXPECT_EQ(memory.size(), 2 * page_size());
