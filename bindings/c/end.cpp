@@ -146,7 +146,8 @@ Pipe::~Pipe() {
 
 // Whether an end that nobody has used may be in use elsewhere.
 bool Pipe::is_everybodys() const noexcept {
-  return given_.load(std::memory_order_relaxed) || made_in_ != process::generation() ||
+  return out_memory_.view().control->taken.load(std::memory_order_relaxed) != 0 ||
+         given_.load(std::memory_order_relaxed) || made_in_ != process::generation() ||
          forks_before_ != forks.load(std::memory_order_relaxed);
 }
 
@@ -156,6 +157,12 @@ int Pipe::begin_use(std::uint64_t here) noexcept {
   const std::scoped_lock guard(lock_);
   const std::uint64_t user = used_by_.load(std::memory_order_relaxed);
   if (user != 0) return user == here ? 0 : -EBUSY;
+  // Other processes may have this end: the first to use it has it. The peer, who could say so as
+  // well, would be left without one. relaxed: whoever had it before has done nothing with it.
+  std::uint32_t nobody = 0;
+  if (!out_memory_.view().control->taken.compare_exchange_strong(nobody, 1,
+                                                                 std::memory_order_relaxed))
+    return -EBUSY;
   out_lifeline_.keep();
   in_lifeline_.keep();
   out_file_.reset();

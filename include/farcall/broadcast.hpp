@@ -50,7 +50,7 @@ class Publisher {
 
   // For those who are invited. Throws SystemError; MisuseError for more than kMostReaders.
   explicit Publisher(const Options& options);
-  // For subscribers of this user, and root's, by name. Throws SystemError: EADDRINUSE if somebody
+  // For subscribers of this user, by name. Throws SystemError: EADDRINUSE if somebody
   // serves that name, EINVAL if it is empty or too long.
   Publisher(std::string_view name, const Options& options);
   Publisher(Publisher&&) noexcept;

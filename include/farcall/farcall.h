@@ -54,7 +54,7 @@ struct farcall_pipe_options {
 /* Makes both ends. `options` may be NULL, as everywhere. -EINVAL, -ENOMEM, -EMFILE, -ENFILE. */
 int farcall_pipe_create(const struct farcall_pipe_options* options, farcall_pipe** one,
                         farcall_pipe** other);
-/* Serves one end to the first process of this user, or root's, that opens `name`. -EADDRINUSE,
+/* Serves one end to the first process of this user that opens `name`. -EADDRINUSE,
  * -EINVAL, -ETIMEDOUT. */
 int farcall_pipe_serve(const char* name, const struct farcall_pipe_options* options,
                        int64_t timeout, farcall_pipe** end);

@@ -137,6 +137,14 @@ std::unique_ptr<SubscriberState> make_state(int socket, const Subscriber::Option
 }  // namespace broadcast
 
 Subscriber Subscriber::adopt(UniqueFd&& invitation, const Options& options) {
+  sockaddr_storage peer{};
+  socklen_t size = sizeof peer;
+  if (::getpeername(invitation.get(), reinterpret_cast<sockaddr*>(&peer), &size) != 0) {
+    if (errno == EBADF) throw_errno("subscribe");
+    size = 0;
+  }
+  if (size == 0 || peer.ss_family != AF_UNIX)
+    throw SystemError(EPROTO, "subscribe: this is no invitation");
   auto state =
       broadcast::make_state(invitation.get(), options, Deadline::after(broadcast::kPatience));
   state->adopt(process::PrivateFd(std::move(invitation)));

@@ -166,7 +166,9 @@ TEST(BroadcastReaders, AreNoneOfWhatIsNoInvitation) {
   mine.reset();
   EXPECT_EQ(error_of([&] { Subscriber::adopt(std::move(given), {}); }), ECONNRESET);
   UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  EXPECT_EQ(error_of([&] { Subscriber::adopt(std::move(file), {}); }), ENOTSOCK);
+  EXPECT_EQ(error_of([&] { Subscriber::adopt(std::move(file), {}); }), EPROTO);
+  UniqueFd lonely(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(error_of([&] { Subscriber::adopt(std::move(lonely), {}); }), EPROTO);
 }
 
 }  // namespace

@@ -28,6 +28,33 @@ TEST(CPipeFork, EitherSideMayUseWhatNobodyHasUsed) {
   }
 }
 
+TEST(CPipeFork, OnlyTheFirstToUseAnEndHasIt) {
+  for (const bool child_first : {true, false}) {
+    Ends pipe;
+    EXPECT_EQ(send(pipe.one, "to whoever it is"), 0);
+    const Shared<Event> begin;
+    const Shared<Event> used;
+    const Shared<Event> over;
+    Child child([&] {
+      ASSERT_TRUE(begin->wait());
+      EXPECT_EQ(receive(pipe.other), child_first ? "to whoever it is" : "EBUSY");
+      EXPECT_EQ(send(pipe.other, "answer"), child_first ? 0 : -EBUSY);
+      used->happens();
+      EXPECT_TRUE(over->wait());
+    });
+    if (child_first) {
+      begin->happens();
+      ASSERT_TRUE(used->wait());
+    }
+    EXPECT_EQ(receive(pipe.other), child_first ? "EBUSY" : "to whoever it is");
+    EXPECT_EQ(send(pipe.other, "answer"), child_first ? -EBUSY : 0);
+    if (!child_first) begin->happens();
+    over->happens();
+    EXPECT_EQ(child.join(), 0);
+    EXPECT_EQ(receive(pipe.one), "answer");
+  }
+}
+
 TEST(CPipeFork, AChildMayOnlyCloseWhatItsParentUses) {
   Ends pipe;
   EXPECT_EQ(send(pipe.one, "before"), 0);

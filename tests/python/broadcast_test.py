@@ -266,3 +266,9 @@ def test_500_broadcasts_leave_nothing():
     for _ in range(500):
         use()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_name_is_not_cut_at_a_null_character():
+    for make in (farcall.Broadcast, farcall.subscribe, farcall.open_pipe, farcall.serve_pipe):
+        with pytest.raises(ValueError, match="null"):
+            make("one\0two")

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments, as Python gives them and as the C interface wants them. */
 #include <math.h>
+#include <string.h>
 
 #include "extension.h"
 
@@ -64,6 +65,14 @@ bool as_size(PyObject* number, size_t* size) {
   }
   *size = (size_t)value;
   return true;
+}
+
+const char* as_name(PyObject* text) {
+  Py_ssize_t size = 0;
+  const char* const name = PyUnicode_AsUTF8AndSize(text, &size);
+  if (!name || strlen(name) == (size_t)size) return name;
+  PyErr_SetString(PyExc_ValueError, "a name has no null character in it");
+  return NULL;
 }
 
 bool as_choice(PyObject* text, const char* what, const char* const* choices, int* choice) {

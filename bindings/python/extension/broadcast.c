@@ -69,7 +69,7 @@ static PyObject* create_publisher(PyObject* module, PyObject* const* args, Py_ss
       !as_size(values[5], &readers))
     return NULL;
   options.readers = readers < 1000 ? (unsigned)readers : 1000;
-  const char* const name = values[1] == Py_None ? NULL : PyUnicode_AsUTF8AndSize(values[1], NULL);
+  const char* const name = values[1] == Py_None ? NULL : as_name(values[1]);
   if (!name && PyErr_Occurred()) return NULL;
   farcall_publisher* handle;
   const int error = farcall_publisher_create(name, &options, &handle);
@@ -181,7 +181,7 @@ static PyObject* open_subscriber(PyObject* module, PyObject* const* args, Py_ssi
       !take_subscriber(values, &type, &options))
     return NULL;
   const int64_t timeout = as_timeout(values[4]);
-  const char* const name = timeout == -2 ? NULL : PyUnicode_AsUTF8AndSize(values[1], NULL);
+  const char* const name = timeout == -2 ? NULL : as_name(values[1]);
   if (!name) return NULL;
   const struct deadline deadline = begin_timeout(timeout);
   farcall_subscriber* handle = NULL;

@@ -37,6 +37,8 @@ bool take_arguments(PyObject* const* args, Py_ssize_t count, PyObject* keywords,
  * exception. */
 int64_t as_timeout(PyObject* seconds);
 bool as_size(PyObject* number, size_t* size);
+/* NULL with an exception set. The text's. */
+const char* as_name(PyObject* text);
 bool take_descriptors(PyObject* sequence, int* descriptors, int count);
 PyObject* give_descriptors(const int* descriptors, int count);
 bool as_choice(PyObject* text, const char* what, const char* const* choices, int* choice);

@@ -156,7 +156,7 @@ static PyObject* open_by_name(PyObject* const* args, Py_ssize_t count, PyObject*
       !take_options(values + 2, &options))
     return NULL;
   const int64_t timeout = as_timeout(values[4]);
-  const char* const name = timeout == -2 ? NULL : PyUnicode_AsUTF8AndSize(values[1], NULL);
+  const char* const name = timeout == -2 ? NULL : as_name(values[1]);
   if (!name) return NULL;
   const struct deadline deadline = begin_timeout(timeout);
   farcall_pipe* handle = NULL;

@@ -33,7 +33,7 @@ struct RingControl {
 
   alignas(kFalseSharing) std::uint64_t magic;
   RingKind kind;
-  std::uint32_t reserved;
+  std::atomic<std::uint32_t> taken;  // for writers that several processes could be: one is
   std::uint64_t capacity;
   WaitState writer;
   WaitState reader;
