@@ -42,7 +42,7 @@ claims: build
 	/usr/bin/python3 scripts/claims.py
 
 wheel:
-	scripts/setup.sh build
+	scripts/setup.sh build wheel
 	scripts/wheel.sh
 
 format:
