@@ -86,7 +86,9 @@ inline long descriptors() {
   const std::filesystem::directory_iterator all("/proc/self/fd");
   return std::distance(begin(all), end(all));
 }
+// None where a sanitizer has its own, whenever it likes.
 inline long mappings() {
+  if (door::test::kSlow > 1) return 0;
   std::ifstream maps("/proc/self/maps");
   return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
 }
