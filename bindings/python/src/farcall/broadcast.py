@@ -7,19 +7,17 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from multiprocessing import reduction
-from types import TracebackType
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn
 
 from . import _farcall, _sizes, _waiting
+from ._closing import Closing
 from .pipes import Wait
 
 Policy = Literal["block", "overwrite", "drop_reader"]
 Start = Literal["newest", "oldest"]
-_Self = TypeVar("_Self", bound="Subscriber")
-_Writer = TypeVar("_Writer", bound="Broadcast")
 
 
-class Subscriber(_farcall.Subscriber):
+class Subscriber(_farcall.Subscriber, Closing):
     """A reader of a broadcast. It is iterated until the writer closes; so it is by `async for`.
 
     `missed` counts what was overwritten before it could be received, `just_missed` how many of those
@@ -73,17 +71,6 @@ class Subscriber(_farcall.Subscriber):
         if hasattr(self, "_coroutines"):
             self._coroutines.close()
 
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __reduce__(self) -> NoReturn:
         raise TypeError("a reader stays where it is: open another one, or pass an Invitation")
 
@@ -136,7 +123,7 @@ def _reduce(given: Invitation) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 reduction.register(Invitation, _reduce)
 
 
-class Broadcast(_farcall.Publisher):
+class Broadcast(_farcall.Publisher, Closing):
     """The writer of a broadcast.
 
     name: what readers of this user pass to subscribe(); without one they need an invite().
@@ -166,17 +153,6 @@ class Broadcast(_farcall.Publisher):
     def invite(self) -> Invitation:
         """An invitation, for a process that shall be a reader."""
         return Invitation(self._invite())
-
-    def __enter__(self: _Writer) -> _Writer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a writer stays where it is")

@@ -4,19 +4,17 @@
 from __future__ import annotations
 
 import pickle
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from . import _pickling
+from ._closing import Closing
 from .pipes import PipeEnd, pipe
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-_Self = TypeVar("_Self", bound="Connection")
 
-
-class Connection:
+class Connection(Closing):
     """What multiprocessing.connection.Connection is: objects by send() and recv(), or bytes.
 
     fileno() is not to be waited on; poll() does that.
@@ -95,17 +93,6 @@ class Connection:
 
     def close(self) -> None:
         self._end.close()
-
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:

@@ -8,19 +8,18 @@ import os
 import pickle
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from multiprocessing import reduction
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from . import _farcall, _sizes, _waiting
+from ._closing import Closing
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 Wait = Literal["adaptive", "spin", "block"]
-_Self = TypeVar("_Self", bound="PipeEnd")
 
 
-class PipeEnd(_farcall.PipeEnd):
+class PipeEnd(_farcall.PipeEnd, Closing):
     """One end of a pipe: what it sends the other end receives, message by message.
 
     Made by pipe(), serve_pipe() and open_pipe(). Until it is used, an end can be passed to another
@@ -118,17 +117,6 @@ class PipeEnd(_farcall.PipeEnd):
         super().close()
         if hasattr(self, "_coroutines"):
             self._coroutines.close()
-
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<farcall.PipeEnd {'closed' if self.closed else 'open'} at {id(self):#x}>"
