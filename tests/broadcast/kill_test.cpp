@@ -68,20 +68,23 @@ TEST(BroadcastKill, AWriterThatWaitsForADeadReaderGoesOn) {
 // A child that a publisher or a reader has forked does not stand for its parent.
 TEST(BroadcastKill, ForkedChildrenHideNoDeath) {
   const std::string name = unique_name();
-  door::test::Event ready;
+  const door::test::Shared<std::atomic<pid_t>> grandchild;
   Child writer([&] {
     Publisher publisher(name, {});
     while (publisher.readers() == 0) std::this_thread::yield();
-    if (::fork() == 0) {
+    const pid_t child = ::fork();
+    if (child == 0) {
       ::sleep(30);
       ::_exit(0);
     }
+    *grandchild = child;
     (void)::pause();
   });
   Subscriber subscriber = Subscriber::open(name, {}, soon());
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ASSERT_TRUE(eventually([&] { return *grandchild > 0; }));
   writer.kill();
   EXPECT_EQ(receive(subscriber).end, Outcome::peer_gone);
+  ::kill(*grandchild, SIGKILL);
 }
 
 }  // namespace
