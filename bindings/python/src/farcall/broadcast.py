@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from multiprocessing import reduction
 from typing import Any, Literal, NoReturn
 
 from . import _farcall, _sizes, _waiting
-from ._closing import Closing
+from ._closing import Closing, Receiving
 from .pipes import Wait
 
 Policy = Literal["block", "overwrite", "drop_reader"]
 Start = Literal["newest", "oldest"]
 
 
-class Subscriber(_farcall.Subscriber, Closing):
+class Subscriber(_farcall.Subscriber, Receiving):
     """A reader of a broadcast. It is iterated until the writer closes; so it is by `async for`.
 
     `missed` counts what was overwritten before it could be received, `just_missed` how many of those
@@ -49,21 +49,6 @@ class Subscriber(_farcall.Subscriber, Closing):
             return await self._receive()
         async with asyncio.timeout(timeout):
             return await self._receive()
-
-    def __iter__(self) -> Iterator[bytes]:
-        """The messages until the writer has closed."""
-        try:
-            while True:
-                yield self.recv()
-        except EOFError:
-            return
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            while True:
-                yield await self.arecv()
-        except EOFError:
-            return
 
     def close(self) -> None:
         """This is no reader any more."""

@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from . import _farcall, _sizes, _waiting
-from ._closing import Closing
+from ._closing import Receiving
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Wait = Literal["adaptive", "spin", "block"]
 
 
-class PipeEnd(_farcall.PipeEnd, Closing):
+class PipeEnd(_farcall.PipeEnd, Receiving):
     """One end of a pipe: what it sends the other end receives, message by message.
 
     Made by pipe(), serve_pipe() and open_pipe(). Until it is used, an end can be passed to another
@@ -96,21 +96,6 @@ class PipeEnd(_farcall.PipeEnd, Closing):
         return pickle.loads(self.recv(timeout))
 
     # ---- the end ----
-
-    def __iter__(self) -> Iterator[bytes]:
-        """The messages until the other end has finished."""
-        try:
-            while True:
-                yield self.recv()
-        except EOFError:
-            return
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            while True:
-                yield await self.arecv()
-        except EOFError:
-            return
 
     def close(self) -> None:
         """Closes this end. The other one can still receive what has been sent."""
