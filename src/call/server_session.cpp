@@ -64,6 +64,7 @@ Outcome ServerSession::take(const Destination& to, Request& request) {
   if (outcome != Outcome::ok) return outcome;
   if (!nothing_left()) return Outcome::broken;  // all that comes before a request is for it
   if (refusal != 0) return answer_refused(refusal, to, request);
+  tell_taken();
   if (!request.wants_reply) {
     answer(turn.number);
     exchanged();
@@ -159,6 +160,7 @@ Outcome ServerSession::end_copying(bool read, const Destination& to, Request& re
   if (to.large) to.large->free();
   to.large = std::move(copied->into);
   if (!read) return answer_refused(EFAULT, to, request);
+  tell_taken();
   if (!request.wants_reply) {
     answer(number_.load(std::memory_order_relaxed));
     exchanged();
@@ -175,6 +177,7 @@ void ServerSession::drop_transfer() noexcept {
 
 void ServerSession::refuse(int error) noexcept {
   drop_transfer();  // as the client does
+  tell_taken();
   slot().extra = error;
   answer(number_.load(std::memory_order_relaxed), 0, kRefused);
 }

@@ -108,6 +108,7 @@ class ServerSession final : public SessionBase {
       return false;
     if (turn.kind != Kind::request && !claim_one_way(turn)) return false;
     begin(turn, request);
+    tell_taken();
     request.data = {into, turn.size};
     copy_bytes(into, slot().data, turn.size);
     if (!request.wants_reply) answer(turn.number);
@@ -202,9 +203,11 @@ class ServerSession final : public SessionBase {
     request.word = static_cast<std::int32_t>(extra >> 32);
     request.origin = static_cast<std::uint32_t>(extra) >> 8;
     request.priority = static_cast<std::uint8_t>(extra);
-    // relaxed: tells a client whose call failed, or that waits to send more; it orders nothing.
-    control().taken.store(turn.number, std::memory_order_relaxed);
   }
+  // That the last request begun is served, or refused. What has been copied in part is neither: if
+  // its port closes, nobody has seen it. relaxed: tells a client whose call failed; it orders
+  // nothing.
+  void tell_taken() noexcept { control().taken.store(last_taken(), std::memory_order_relaxed); }
   // A client may take back what nobody has taken yet; of its exchange and this one only one
   // succeeds. False: it has, or there is none.
   [[nodiscard]] bool claim_one_way(Turn turn) noexcept {

@@ -181,6 +181,22 @@ TEST_F(CallFairness, AClientMayGoWhileItsRequestIsBeingCopied) {
   }));
 }
 
+TEST_F(CallFairness, WhatHasBeenCopiedInPartWhenThePortClosesHasNotBeenDispatched) {
+  const SharedMemory memory = SharedMemory::create(kLong);
+  RawSession large(descriptor);
+  RawSession small(descriptor);
+  ASSERT_TRUE(large.welcome());
+  ASSERT_TRUE(small.welcome());
+  give_all(large, memory);
+  small.give(Kind::request, 1, 5);
+  receive();
+  ASSERT_EQ(incoming.data().size(), 5U);
+  EXPECT_EQ(small.control().taken, 1U);
+  port.close();
+  EXPECT_TRUE(eventually([&] { return large.ended(); }));
+  EXPECT_EQ(large.control().taken, 0U) << "its client would believe that it may have been served";
+}
+
 TEST_F(CallFairness, WhatHasBeenSentOneWayIsCopiedToTheEndWhenItsClientHasGone) {
   RawSession small(descriptor);
   ASSERT_TRUE(small.welcome());
