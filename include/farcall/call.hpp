@@ -75,6 +75,8 @@ using LargeReply = Mapping;
 class RetryPolicy {
  public:
   virtual bool stay(Outcome outcome, Deadline& deadline) = 0;
+  // Whether it is asked as well where no thread may have taken the request yet.
+  [[nodiscard]] virtual bool before_dispatch() const noexcept { return false; }
 
  protected:
   ~RetryPolicy() = default;

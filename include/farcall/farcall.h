@@ -18,6 +18,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -177,6 +178,85 @@ int64_t farcall_subscriber_receive(farcall_subscriber* subscriber, void* bytes, 
 int farcall_subscriber_poll_descriptor(const farcall_subscriber* subscriber);
 int farcall_subscriber_poll_begin(farcall_subscriber* subscriber);
 void farcall_subscriber_poll_end(farcall_subscriber* subscriber);
+
+/* ---- calls: a procedure of another process, by the path of a door ---- */
+
+typedef struct farcall_server farcall_server;
+typedef struct farcall_client farcall_client;
+typedef struct farcall_reply farcall_reply;
+
+/*
+ * Called by threads of the library, several at once, and after farcall_server_close() still for
+ * the calls in progress. 0: the reply is what has been written, or empty; else the call ends at the
+ * client with -ECONNABORTED. `request` is the server's own copy, until the procedure returns.
+ */
+typedef int (*farcall_procedure)(void* context, const void* request, size_t size,
+                                 farcall_reply* reply);
+/* Appends to the reply. -ENOMEM. */
+int farcall_reply_write(farcall_reply* reply, const void* bytes, size_t size);
+
+/* Who calls, as the kernel knows it. */
+struct farcall_caller {
+  size_t size;
+  pid_t pid; /* 0: cannot be seen from here */
+  uid_t uid; /* effective */
+  gid_t gid;
+};
+/* Of the call that the calling thread serves. -EINVAL where it serves none, or whose client has
+ * gone. */
+int farcall_caller_get(struct farcall_caller* caller);
+
+struct farcall_server_options {
+  size_t size;
+  size_t longest; /* request in bytes; 0: no bound but that of door(7) */
+  mode_t mode;    /* of the file: who may read it may call; 0: 0600 */
+  /* Called with the context when no procedure has it any more. */
+  void (*release)(void* context);
+};
+/* Serves at `path`, as a door: the file is made, and removed in the end, unless it is there.
+ * -EADDRINUSE where a door is attached to it already, -EPERM where it is somebody else's, -EINVAL
+ * where it is no regular file, and what open(2) says. */
+int farcall_server_create(const char* path, farcall_procedure procedure, void* context,
+                          const struct farcall_server_options* options, farcall_server** server);
+/* No call is taken from now on. NULL is nothing. In a forked child nothing ends. */
+void farcall_server_close(farcall_server* server);
+
+/* Any door can be called. Waits until there is one. -ENOENT where there is no such file in time,
+ * -ECONNREFUSED where no door is attached to it, -EACCES. */
+int farcall_client_open(const char* path, int64_t timeout, farcall_client** client);
+void farcall_client_close(farcall_client* client);
+
+struct farcall_call_options {
+  size_t size;
+  int64_t timeout; /* a negative one waits for ever; 0 is up at once */
+  /* Asked when a signal comes, and once `ask_after` nanoseconds after the beginning (0: not then):
+   * whether to give the call up, which ends with -EINTR. NULL: each signal does that. */
+  int (*give_up)(void* context);
+  void* context;
+  int64_t ask_after;
+};
+/* In: where a reply of at most `room` bytes goes. Out: where it is, with its size; elsewhere where
+ * it is longer, until farcall_answer_free(). */
+struct farcall_answer {
+  size_t size; /* of this structure */
+  void* bytes;
+  size_t room;
+  size_t length; /* of the reply */
+  void* memory;  /* the library's */
+  size_t memory_size;
+};
+/*
+ * Calls. Any thread, several at once, and in forked children. `options` may be NULL: for ever.
+ *   -EPIPE         nobody serves it any more, and the request has not been seen
+ *   -ECONNABORTED  the server has seen the request, and has failed or died
+ *   -EINTR         given up; the server may have seen it. So with -ETIMEDOUT.
+ *   -EMSGSIZE      the request is longer than the server takes
+ *   -EAGAIN        the server has too many clients
+ * Doors of the kernel know no timeout (-EOPNOTSUPP).
+ */
+int farcall_client_call(farcall_client* client, const void* request, size_t size,
+                        struct farcall_answer* answer, const struct farcall_call_options* options);
+void farcall_answer_free(struct farcall_answer* answer);
 /* NOLINTEND(modernize-use-using,readability-identifier-naming) */
 #ifdef __cplusplus
 }

@@ -197,7 +197,8 @@ Outcome ClientSession::wait_until_taken(Deadline deadline, SignalCount since) {
   for (;;) {
     Outcome outcome = wait_for_reply(turn, deadline, since);
     if ((outcome == Outcome::interrupted || outcome == Outcome::timed_out) &&
-        arguments.retry_policy != nullptr && dispatched()) {
+        arguments.retry_policy != nullptr &&
+        (dispatched() || arguments.retry_policy->before_dispatch())) {
       const SignalCount told = SignalCount::now();
       if (arguments.retry_policy->stay(outcome, deadline)) {
         since = told;

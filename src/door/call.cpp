@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "door/call.hpp"
+
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -20,15 +22,19 @@ std::size_t descriptors_at(std::size_t data_size) noexcept {
   return (data_size + kUnit - 1) / kUnit * kUnit;
 }
 
-int errno_of(Outcome outcome) noexcept {
+int errno_of(Outcome outcome, const CallWait& wait) noexcept {
   switch (outcome) {
     case Outcome::interrupted: return Client::dispatched() ? EINTR : EAGAIN;
+    case Outcome::timed_out:
+    case Outcome::would_block: return ETIMEDOUT;
     case Outcome::too_big: return EOVERFLOW;
-    default: return Client::dispatched() ? EINTR : EBADF;
+    default: return Client::dispatched() ? wait.no_answer : EBADF;
   }
 }
 
-int to_error(Outcome outcome) noexcept { return outcome == Outcome::ok ? 0 : errno_of(outcome); }
+int to_error(Outcome outcome, const CallWait& wait) noexcept {
+  return outcome == Outcome::ok ? 0 : errno_of(outcome, wait);
+}
 
 // Puts descriptors behind the data, in memory of their own where there is no room in the caller's.
 int place_descriptors(CallResults& results, door_arg_t& arguments) {
@@ -73,16 +79,17 @@ int take_over(CallResults& results, door_arg_t& arguments) {
 // Arguments that cannot be passed: `error` says why. What is wrong with them is told when it would
 // have been found out, after the wait for a thread.
 int call_with_bad_arguments(int d, Handle& handle, std::uint64_t bytes, int error,
-                            Cancellable cancellable, SignalCount since) {
+                            Cancellable cancellable, const CallWait& wait) {
   CallResults results;
   try {
     const Outcome outcome = handle.client.call({.data = std::as_bytes(std::span(&bytes, 1)),
                                                 .descriptors = {},
                                                 .word = kBadArguments,
                                                 .port = d,
-                                                .cancellable = cancellable},
-                                               results, Deadline::never(), since);
-    if (outcome != Outcome::ok) return to_error(outcome);
+                                                .cancellable = cancellable,
+                                                .retry_policy = wait.retry_policy},
+                                               results, wait.deadline, wait.since);
+    if (outcome != Outcome::ok) return to_error(outcome, wait);
   } catch (const SystemError& refusal) {
     if (refusal.code().value() != EFAULT) throw;
   }
@@ -101,8 +108,9 @@ int validate(const door_arg_t& arguments, Outgoing* outgoing) {
 
 // What is no door of the library's may be one of the kernel's. `outgoing` as below.
 [[gnu::noinline]] int call_by_kernel(int d, door_arg_t& params, Outgoing* outgoing,
-                                     Cancellable cancellable, SignalCount since) {
+                                     Cancellable cancellable, const CallWait& wait) {
   if (!kernel::may_be_door(d)) return EBADF;
+  if (!wait.deadline.is_never()) return EOPNOTSUPP;
   const NoCancel guard;
   door_arg_t arguments = params;
   kernel::Passed passed{.descriptors = {}, .count = arguments.desc_num};
@@ -116,39 +124,43 @@ int validate(const door_arg_t& arguments, Outgoing* outgoing) {
   const bool may_be_cancelled =
       cancellable == Cancellable::yes ||
       (cancellable == Cancellable::if_permitted && guard.was_cancellable());
-  int error = kernel::call(d, &arguments, passed, may_be_cancelled, results, since);
+  int error = kernel::call(d, &arguments, passed, may_be_cancelled, results, wait.since);
   if (error == 0) error = take_over(results, arguments);
   if (error == 0) params = arguments;
   return error;
 }
 
-int call_kernel_without_arguments(int d, SignalCount since) {
+int call_kernel_without_arguments(int d, const CallWait& wait) {
   if (!kernel::may_be_door(d)) return EBADF;
+  if (!wait.deadline.is_never()) return EOPNOTSUPP;
   const NoCancel guard;
   CallResults results;
-  return kernel::call(d, nullptr, {}, guard.was_cancellable(), results, since);
+  return kernel::call(d, nullptr, {}, guard.was_cancellable(), results, wait.since);
 }
 
 // `outgoing` gets the descriptors; null where there are none.
 [[gnu::hot]] inline int call(int d, door_arg_t& params, Outgoing* outgoing, Cancellable cancellable,
-                             SignalCount since) {
+                             const CallWait& wait) {
   const Borrowed handle = borrow(d);
   if (!handle) [[unlikely]]
-    return call_by_kernel(d, params, outgoing, cancellable, since);
+    return call_by_kernel(d, params, outgoing, cancellable, wait);
   door_arg_t arguments = params;  // the reply may be written over it
   argument_sizes = {.bytes = arguments.data_size, .descriptors = arguments.desc_num};
   if (const int error = validate(arguments, outgoing); error != 0)
-    return call_with_bad_arguments(d, *handle, arguments.data_size, error, cancellable, since);
+    return call_with_bad_arguments(d, *handle, arguments.data_size, error, cancellable, wait);
   if (outgoing != nullptr) outgoing->prepare();
   std::optional<NoCancel> guard;  // outlives what the results hold
   CallResults results;
   results.buffer = std::as_writable_bytes(std::span(arguments.rbuf, arguments.rsize));
-  int error = to_error(handle->client.call(
-      {.data = std::as_bytes(std::span(arguments.data_ptr, arguments.data_size)),
-       .descriptors = outgoing != nullptr ? outgoing->descriptors() : std::span<const int>(),
-       .port = d,
-       .cancellable = cancellable},
-      results, Deadline::never(), since));
+  int error = to_error(
+      handle->client.call(
+          {.data = std::as_bytes(std::span(arguments.data_ptr, arguments.data_size)),
+           .descriptors = outgoing != nullptr ? outgoing->descriptors() : std::span<const int>(),
+           .port = d,
+           .cancellable = cancellable,
+           .retry_policy = wait.retry_policy},
+          results, wait.deadline, wait.since),
+      wait);
   if (error != 0) return error;
   arguments.desc_num = 0;
   arguments.data_size = results.data.size();
@@ -162,52 +174,59 @@ int call_kernel_without_arguments(int d, SignalCount since) {
 }
 
 // Only where there are descriptors does the library do here what could be cancelled in between.
-int call_with_descriptors(int d, door_arg_t& params, SignalCount since) {
+int call_with_descriptors(int d, door_arg_t& params, const CallWait& wait) {
   const NoCancel guard;
   Outgoing outgoing;
   int error = 0;
   try {
     error = call(d, params, &outgoing, guard.was_cancellable() ? Cancellable::yes : Cancellable::no,
-                 since);
+                 wait);
   } catch (const SystemError& refusal) {
     error = refusal.code().value();
     if (error != EMFILE || !Client::dispatched()) throw;
   }
   // What fails once a server thread has been found takes them all the same, as on illumos.
-  const bool taken =
-      error == 0 || error == EINTR || error == EOVERFLOW || error == EINVAL || error == EMFILE;
+  const bool taken = error == 0 || error == EINTR || error == wait.no_answer ||
+                     error == EOVERFLOW || error == EINVAL || error == EMFILE;
   if (taken) outgoing.release();
   return error;
 }
 
-int call_without_arguments(int d, SignalCount since) {
+int call_without_arguments(int d, const CallWait& wait) {
   const Borrowed handle = borrow(d);
-  if (!handle) return call_kernel_without_arguments(d, since);
+  if (!handle) return call_kernel_without_arguments(d, wait);
   CallResults results;
   argument_sizes = {};
   return to_error(handle->client.call({.data = {},
                                        .descriptors = {},
                                        .word = kNoArguments,
                                        .port = d,
-                                       .cancellable = Cancellable::if_permitted},
-                                      results, Deadline::never(), since));
-}
-
-[[gnu::hot]] int call(int d, door_arg_t* params, SignalCount since) {
-  if (params == nullptr) return call_without_arguments(d, since);
-  if (!writable(params, sizeof *params)) return EFAULT;
-  if (params->desc_num != 0) return call_with_descriptors(d, *params, since);
-  return call(d, *params, nullptr, Cancellable::if_permitted, since);
+                                       .cancellable = Cancellable::if_permitted,
+                                       .retry_policy = wait.retry_policy},
+                                      results, wait.deadline, wait.since),
+                  wait);
 }
 
 }  // namespace
+
+[[gnu::hot]] int call(int d, door_arg_t* params, const CallWait& wait) {
+  if (params == nullptr) return call_without_arguments(d, wait);
+  if (!writable(params, sizeof *params)) return EFAULT;
+  if (params->desc_num != 0) return call_with_descriptors(d, *params, wait);
+  return call(d, *params, nullptr, Cancellable::if_permitted, wait);
+}
+
+void close(int d) noexcept {
+  closing(d, [d] { return real::close(d); });
+}
+
 }  // namespace farcall::door
 
 extern "C" int door_call(int d, door_arg_t* params) {
   using namespace farcall::door;  // NOLINT(google-build-using-namespace): for one function of C's
-  const farcall::SignalCount since = farcall::SignalCount::now();  // first of all
+  const CallWait wait{.since = farcall::SignalCount::now()};  // first of all
   ::pthread_testcancel();
-  const int error = guarded([&] { return call(d, params, since); });
+  const int error = guarded([&] { return call(d, params, wait); });
   if (error < 0) return -1;
   if (error == 0) return 0;
   if (error == EINTR || error == EAGAIN) ::pthread_testcancel();

@@ -33,6 +33,8 @@ try() { # COMPILER
     expect pipe $'HELLO\nTHERE' "$("$work/pipe")"
     "$1" "${strict[@]}" -D_GNU_SOURCE -std=$standard "$examples/broadcast.c" -o "$work/broadcast" \
       "${flags[@]}"
+    "$1" "${strict[@]}" -D_GNU_SOURCE -std=$standard "$examples/call.c" -o "$work/call" "${flags[@]}"
+    expect call HELLO "$("$work/call")"
     expect broadcast $'a worker: 10\na worker: 10\na worker: 10' "$("$work/broadcast")"
   done
   for standard in c++11 c++20; do # the header is C++, too

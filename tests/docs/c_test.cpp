@@ -14,8 +14,10 @@ namespace {
 
 std::string header() { return contents(COMPAT "/../farcall.h"); }
 
-std::string both_pages() {
-  return contents(DOCS "/man/man3/farcall_pipe.3") + contents(DOCS "/man/man3/farcall_publisher.3");
+std::string all_pages() {
+  return contents(DOCS "/man/man3/farcall_pipe.3") +
+         contents(DOCS "/man/man3/farcall_publisher.3") +
+         contents(DOCS "/man/man3/farcall_server.3");
 }
 
 std::set<std::string> matches(const std::string& text, const char* pattern) {
@@ -39,7 +41,7 @@ TEST(CDocs, EveryFunctionHasAManPage) {
 }
 
 TEST(CDocs, EveryErrorOfTheHeaderIsInAManPage) {
-  const std::string pages = both_pages();
+  const std::string pages = all_pages();
   const auto errors = matches(header(), "-(E[A-Z]+)");
   EXPECT_GE(errors.size(), 15U);
   for (const std::string& error : errors)
@@ -48,7 +50,7 @@ TEST(CDocs, EveryErrorOfTheHeaderIsInAManPage) {
 }
 
 TEST(CDocs, EveryConstantIsInAManPage) {
-  const std::string pages = both_pages();
+  const std::string pages = all_pages();
   for (const std::string& constant : matches(header(), "\n  (FARCALL_[A-Z_]+) = "))
     EXPECT_NE(pages.find(constant), std::string::npos) << constant;
 }

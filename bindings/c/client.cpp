@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The C functions of those who call.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <new>
+#include <span>
+
+#include "c/translate.hpp"
+#include "door/call.hpp"
+#include "farcall/doors.h"
+#include "farcall/error.hpp"
+#include "farcall/farcall.h"
+
+namespace farcall::c {
+namespace {
+
+struct OpenDoor {
+  explicit OpenDoor(int descriptor) noexcept : door(descriptor) {}
+  ~OpenDoor() { door::close(door); }
+  OpenDoor(const OpenDoor&) = delete;
+  OpenDoor& operator=(const OpenDoor&) = delete;
+
+  const int door;
+};
+
+// What programs have of it is a pointer to a type that nobody knows.
+OpenDoor* of(farcall_client* handle) noexcept { return reinterpret_cast<OpenDoor*>(handle); }
+
+constexpr std::int64_t kLongestPause = 20'000'000;
+
+// Until there is a door, the time is up, or a signal has come. The descriptor, or a negative errno.
+int open(const char* path, Deadline deadline, SignalCount since) {
+  std::int64_t pause = kLongestPause / 64;
+  for (;;) {
+    const int fd = ::door_open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) return fd;
+    const int error = errno == EINVAL ? ECONNREFUSED : errno;
+    if (error != ENOENT && error != ECONNREFUSED) return -error;
+    const std::int64_t now = monotonic_ns();
+    if (deadline.is_now() || now >= deadline.at()) return -error;
+    if (SignalCount::now() != since) return -EINTR;
+    const std::int64_t left = deadline.is_never() ? pause : deadline.at() - now;
+    const timespec nap{.tv_sec = 0, .tv_nsec = std::min(pause, left)};
+    ::nanosleep(&nap, nullptr);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+// A call, as long as its program wants to wait for it.
+class Call final : public RetryPolicy {
+ public:
+  explicit Call(const farcall_call_options& options, SignalCount since) noexcept
+      : options_(options), since_(since), end_(deadline_of(options.timeout)) {
+    if (options.give_up != nullptr && options.ask_after > 0)
+      ask_at_ = Deadline::after(std::chrono::nanoseconds(options.ask_after));
+  }
+
+  // Returns 0 or an errno value.
+  int run(int door, door_arg_t& arguments) {
+    for (;;) {
+      const int error = door::call(door, &arguments,
+                                   {.since = since_,
+                                    .deadline = std::min(end_, ask_at_),
+                                    .retry_policy = this,
+                                    .no_answer = ECONNABORTED});
+      if (gave_up_) return EINTR;
+      if (error != EAGAIN && error != ETIMEDOUT) return error;
+      // No server has been sent the request yet: the wait for one can go on.
+      Deadline deadline = end_;
+      const Outcome why = error == EAGAIN ? Outcome::interrupted : Outcome::timed_out;
+      if (!stay(why, deadline)) return gave_up_ ? EINTR : ETIMEDOUT;
+    }
+  }
+
+  bool stay(Outcome outcome, Deadline& deadline) override {
+    if (outcome == Outcome::timed_out && monotonic_ns() >= end_.at()) return false;
+    since_ = SignalCount::now();
+    if (outcome == Outcome::timed_out) ask_at_ = Deadline::never();
+    gave_up_ = options_.give_up == nullptr || options_.give_up(options_.context) != 0;
+    deadline = std::min(end_, ask_at_);
+    return !gave_up_;
+  }
+  // A request that has been sent may be taken at any time.
+  [[nodiscard]] bool before_dispatch() const noexcept override { return true; }
+
+ private:
+  const farcall_call_options& options_;
+  SignalCount since_;
+  const Deadline end_;
+  Deadline ask_at_ = Deadline::never();
+  bool gave_up_ = false;
+};
+
+// What door_call(3) says, in the words of this interface.
+int refusal(int error) noexcept {
+  switch (error) {
+    case EBADF: return -EPIPE;
+    case ENOBUFS: return -EMSGSIZE;
+    case EOVERFLOW: return -ENOMEM;
+    default: return -error;
+  }
+}
+
+int call_door(int door, std::span<const std::byte> request, farcall_answer& answer,
+              const farcall_call_options& options, SignalCount since) {
+  // A door does not write to requests.
+  auto* const data = const_cast<char*>(reinterpret_cast<const char*>(request.data()));
+  door_arg_t arguments{.data_ptr = data,
+                       .data_size = request.size(),
+                       .desc_ptr = nullptr,
+                       .desc_num = 0,
+                       .rbuf = static_cast<char*>(answer.bytes),
+                       .rsize = answer.room};
+  int error = 0;
+  try {
+    error = Call(options, since).run(door, arguments);
+  } catch (const SystemError& refused) {
+    error = refused.code().value();
+  }
+  if (error != 0) return refusal(error);
+  // A door may send descriptors, which nobody wants here.
+  for (unsigned i = 0; i < arguments.desc_num; ++i)
+    ::close(arguments.desc_ptr[i].d_data.d_desc.d_descriptor);
+  if (arguments.rbuf != answer.bytes) {
+    answer.bytes = answer.memory = arguments.rbuf;
+    answer.memory_size = arguments.rsize;
+  }
+  answer.length = arguments.data_size;
+  return 0;
+}
+
+}  // namespace
+}  // namespace farcall::c
+
+using namespace farcall;     // NOLINT(google-build-using-namespace): C functions follow
+using namespace farcall::c;  // NOLINT(google-build-using-namespace)
+
+int farcall_client_open(const char* path, int64_t timeout, farcall_client** client) {
+  const SignalCount since = SignalCount::now();
+  return guarded([&] {
+    if (path == nullptr || client == nullptr) return -EINVAL;
+    const Deadline deadline = timeout == 0 ? Deadline::now() : deadline_of(timeout);
+    const int door = open(path, deadline, since);
+    if (door < 0) return door;
+    auto* const made = new (std::nothrow) OpenDoor(door);
+    if (made == nullptr) {
+      door::close(door);
+      return -ENOMEM;
+    }
+    *client = reinterpret_cast<farcall_client*>(made);
+    return 0;
+  });
+}
+
+void farcall_client_close(farcall_client* client) {
+  guarded([&] {
+    delete of(client);
+    return 0;
+  });
+}
+
+int farcall_client_call(farcall_client* client, const void* request, size_t size,
+                        farcall_answer* answer, const farcall_call_options* options) {
+  const SignalCount since = SignalCount::now();
+  return guarded([&] {
+    if (client == nullptr || answer == nullptr || answer->size < sizeof *answer) return -EINVAL;
+    check_buffer(request, size);
+    check_buffer(answer->bytes, answer->room);
+    farcall_call_options known = known_options(options);
+    if (options == nullptr) known.timeout = FARCALL_FOREVER;
+    answer->memory = nullptr;
+    answer->length = 0;
+    return call_door(of(client)->door, {static_cast<const std::byte*>(request), size}, *answer,
+                     known, since);
+  });
+}
+
+void farcall_answer_free(farcall_answer* answer) {
+  if (answer == nullptr || answer->memory == nullptr) return;
+  ::munmap(answer->memory, answer->memory_size);
+  answer->memory = answer->bytes = nullptr;
+}

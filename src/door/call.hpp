@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// door_call(3) for who wants to wait in another way than that does.
+#pragma once
+
+#include <door.h>
+
+#include <cerrno>
+
+#include "farcall/call.hpp"
+#include "farcall/wait.hpp"
+
+namespace farcall::door {
+
+struct CallWait {
+  SignalCount since;
+  Deadline deadline = Deadline::never();  // kernel doors know none: EOPNOTSUPP
+  RetryPolicy* retry_policy = nullptr;
+  int no_answer = EINTR;  // the errno where the server has taken the request, and gone
+};
+
+// Returns 0 or an errno value: those of door_call(3), ETIMEDOUT, and `no_answer`. EAGAIN and EBADF
+// say that no server has taken the request.
+int call(int d, door_arg_t* params, const CallWait& wait);
+// Closes a descriptor of a door, and what is open for its sake at once: where close(2) is the C
+// library's own, that is found out only later.
+void close(int d) noexcept;
+
+}  // namespace farcall::door

@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Procedures that are served at a path, and who calls them.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "c/pipe.hpp"
+#include "door/sandbox.hpp"
+
+namespace farcall::c::test {
+namespace {
+
+using door::test::Sandbox;
+
+struct CloseServer {
+  void operator()(farcall_server* server) const noexcept { farcall_server_close(server); }
+};
+struct CloseClient {
+  void operator()(farcall_client* client) const noexcept { farcall_client_close(client); }
+};
+using Server = std::unique_ptr<farcall_server, CloseServer>;
+using Client = std::unique_ptr<farcall_client, CloseClient>;
+
+// With what is usual, but for what `set` changes.
+template <class T, class Set>
+T with(Set set) {
+  T options{};
+  options.size = sizeof options;
+  set(options);
+  return options;
+}
+template <class T>
+T usual() {
+  return with<T>([](T&) {});
+}
+template <class Set>
+farcall_call_options calling(Set set) {
+  return with<farcall_call_options>(set);
+}
+template <class Set>
+farcall_server_options serving(Set set) {
+  return with<farcall_server_options>(set);
+}
+
+using Procedure = std::function<int(std::string_view request, farcall_reply* reply)>;
+
+int run(void* context, const void* request, std::size_t size, farcall_reply* reply) {
+  return (*static_cast<Procedure*>(context))({static_cast<const char*>(request), size}, reply);
+}
+int write(farcall_reply* reply, std::string_view text) {
+  return farcall_reply_write(reply, text.data(), text.size());
+}
+int send_back(std::string_view request, farcall_reply* reply) {
+  return write(reply, "<") + write(reply, request) + write(reply, ">");
+}
+
+Server serve(const std::string& path, Procedure procedure,
+             farcall_server_options options = usual<farcall_server_options>()) {
+  if (options.release == nullptr)
+    options.release = [](void* context) { delete static_cast<Procedure*>(context); };
+  auto* const context = new Procedure(std::move(procedure));
+  farcall_server* server = nullptr;
+  const int error = farcall_server_create(path.c_str(), run, context, &options, &server);
+  EXPECT_EQ(error, 0) << ::strerror(-error);
+  return Server(server);
+}
+Client open(const std::string& path, std::int64_t timeout = kLong) {
+  farcall_client* client = nullptr;
+  const int error = farcall_client_open(path.c_str(), timeout, &client);
+  EXPECT_EQ(error, 0) << ::strerror(-error);
+  return Client(client);
+}
+
+// The reply, or the symbolic name of the error.
+std::string call(const Client& client, std::string_view request,
+                 farcall_call_options options = usual<farcall_call_options>()) {
+  if (options.timeout == 0) options.timeout = kLong;
+  char room[64];
+  auto answer = usual<farcall_answer>();
+  answer.bytes = room;
+  answer.room = sizeof room;
+  const int error =
+      farcall_client_call(client.get(), request.data(), request.size(), &answer, &options);
+  if (error != 0) return ::strerrorname_np(-error);
+  std::string text(static_cast<const char*>(answer.bytes), answer.length);
+  farcall_answer_free(&answer);
+  return text;
+}
+
+struct CCall : ::testing::Test {
+  const Sandbox sandbox;
+  const std::string path = sandbox.path() + "/called";
+};
+
+TEST_F(CCall, IsAnswered) {
+  const Server server = serve(path, send_back);
+  const Client client = open(path);
+  EXPECT_EQ(call(client, "hello"), "<hello>");
+  EXPECT_EQ(call(client, ""), "<>");
+  auto answer = usual<farcall_answer>();
+  EXPECT_EQ(farcall_client_call(client.get(), nullptr, 0, &answer, nullptr), 0);
+  EXPECT_EQ(std::string(static_cast<char*>(answer.bytes), answer.length), "<>");
+  farcall_answer_free(&answer);
+}
+
+TEST_F(CCall, LongRepliesComeInMemoryOfTheirOwn) {
+  const Server server = serve(path, send_back);
+  const Client client = open(path);
+  for (const std::size_t size : {std::size_t{63}, std::size_t{5000}, std::size_t{3} << 20}) {
+    const std::string text(size, static_cast<char>('a' + size % 26));
+    EXPECT_EQ(call(client, text), "<" + text + ">");
+  }
+}
+
+TEST_F(CCall, GoesToAnotherProcessAndBack) {
+  const Server server = serve(path, send_back);
+  in_child([&] {
+    const Client client = open(path);
+    EXPECT_EQ(call(client, "from a child"), "<from a child>");
+  });
+}
+
+TEST_F(CCall, AClientOutlivesAFork) {
+  const Server server = serve(path, send_back);
+  const Client client = open(path);
+  EXPECT_EQ(call(client, "before"), "<before>");
+  in_child([&] { EXPECT_EQ(call(client, "child"), "<child>"); });
+  EXPECT_EQ(call(client, "after"), "<after>");
+}
+
+TEST_F(CCall, AForkedChildEndsNoServer) {
+  Server server = serve(path, send_back);
+  in_child([&] { server.reset(); });
+  EXPECT_EQ(call(open(path), "still"), "<still>");
+}
+
+TEST_F(CCall, ThreadsShareAClient) {
+  const Server server = serve(path, send_back);
+  const Client client = open(path);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&, text = std::string(1, static_cast<char>('a' + i))] {
+      for (int n = 0; n < 200; ++n) ASSERT_EQ(call(client, text), "<" + text + ">");
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(CCall, TellsWhoCalls) {
+  auto mine = usual<farcall_caller>();
+  EXPECT_EQ(farcall_caller_get(&mine), -EINVAL) << "nothing is served here";
+  const Server server = serve(path, [](std::string_view, farcall_reply* reply) {
+    auto caller = usual<farcall_caller>();
+    EXPECT_EQ(farcall_caller_get(&caller), 0);
+    return write(reply, std::to_string(caller.pid) + " " + std::to_string(caller.uid));
+  });
+  in_child([&] {
+    EXPECT_EQ(call(open(path), "who"),
+              std::to_string(::getpid()) + " " + std::to_string(::geteuid()));
+  });
+}
+
+TEST_F(CCall, OfAProcedureThatFailsHasNoAnswer) {
+  const Server server = serve(path, [](std::string_view request, farcall_reply* reply) {
+    return request == "fail" ? -1 : write(reply, "done");
+  });
+  const Client client = open(path);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(call(client, "fail"), "ECONNABORTED");
+    EXPECT_EQ(call(client, "do"), "done");
+  }
+}
+
+TEST_F(CCall, OfAServerThatDiesHasNoAnswer) {
+  const Shared<Event> called;
+  Child child([&] {
+    const Server server = serve(path, [&](std::string_view, farcall_reply*) {
+      called->happens();
+      ::pause();
+      return 0;
+    });
+    ::pause();
+  });
+  const Client client = open(path);
+  std::thread killer([&] {
+    EXPECT_TRUE(called->wait());
+    ::kill(child.pid(), SIGKILL);
+  });
+  EXPECT_EQ(call(client, "die"), "ECONNABORTED");
+  killer.join();
+  EXPECT_EQ(call(client, "again"), "EPIPE");
+}
+
+TEST_F(CCall, OfAServerThatHasClosedHasNotBeenSeen) {
+  Server server = serve(path, send_back);
+  const Client client = open(path);
+  EXPECT_EQ(call(client, "one"), "<one>");
+  server.reset();
+  EXPECT_EQ(call(client, "two"), "EPIPE");
+  EXPECT_NE(::access(path.c_str(), F_OK), 0) << "the file is left";
+}
+
+TEST_F(CCall, EndsWhenItsTimeIsUp) {
+  const Server server = serve(path, [](std::string_view, farcall_reply*) {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(5 * kShort));
+    return 0;
+  });
+  const Client client = open(path);
+  const std::int64_t start = now_ns();
+  EXPECT_EQ(call(client, "slow", calling([](auto& o) { o.timeout = kShort; })), "ETIMEDOUT");
+  EXPECT_GE(now_ns() - start, kShort);
+  EXPECT_EQ(call(client, "slow"), "");
+}
+
+// What is asked whether a call is to be given up.
+struct Asked {
+  int times = 0;
+  int give_up_at = 0;
+
+  static int ask(void* context) {
+    auto& self = *static_cast<Asked*>(context);
+    return ++self.times == self.give_up_at ? 1 : 0;
+  }
+};
+
+struct CCallSignal : CCall {
+  CCallSignal() {
+    struct sigaction action {};
+    action.sa_handler = [](int) { farcall_note_signal(); };
+    action.sa_flags = SA_RESTART;
+    ::sigaction(SIGUSR1, &action, nullptr);
+  }
+  // Calls a procedure that sends signals to the caller until it has seen enough of them; returns
+  // what came of it.
+  std::string call_and_be_interrupted(Asked* asked, int signals) {
+    const pthread_t self = ::pthread_self();
+    std::atomic<int> calls{0};
+    std::atomic<bool> over{false};
+    const Server server = serve(path, [&](std::string_view, farcall_reply* reply) {
+      ++calls;
+      for (int i = 0; i < signals; ++i) {
+        ::pthread_kill(self, SIGUSR1);
+        std::this_thread::sleep_for(kGlance);
+      }
+      for (int i = 0; i < 1000 && asked == nullptr && !over; ++i)
+        std::this_thread::sleep_for(kGlance);
+      return write(reply, "done");
+    });
+    const Client client = open(path);
+    auto options = usual<farcall_call_options>();
+    if (asked != nullptr) {
+      options.give_up = Asked::ask;
+      options.context = asked;
+    }
+    const std::string result = call(client, "interrupt", options);
+    over = true;
+    EXPECT_EQ(calls, 1);
+    return result;
+  }
+};
+
+TEST_F(CCallSignal, EndsACall) { EXPECT_EQ(call_and_be_interrupted(nullptr, 1), "EINTR"); }
+
+TEST_F(CCallSignal, DoesNotIfTheProgramWantsToWait) {
+  Asked asked;
+  EXPECT_EQ(call_and_be_interrupted(&asked, 3), "done");
+  EXPECT_GT(asked.times, 0);
+}
+
+TEST_F(CCallSignal, EndsItWhenTheProgramHasHadEnough) {
+  Asked asked{.give_up_at = 2};
+  EXPECT_EQ(call_and_be_interrupted(&asked, 4), "EINTR");
+  EXPECT_EQ(asked.times, 2);
+}
+
+TEST_F(CCall, AsksOnceWithoutASignal) {
+  const Server server = serve(path, [](std::string_view, farcall_reply* reply) {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(4 * kShort));
+    return write(reply, "done");
+  });
+  const Client client = open(path);
+  Asked asked;
+  const auto ask = [](Asked& whom) {
+    return calling([&](auto& o) {
+      o.give_up = Asked::ask;
+      o.context = &whom;
+      o.ask_after = kShort / 2;
+    });
+  };
+  EXPECT_EQ(call(client, "slow", ask(asked)), "done");
+  EXPECT_EQ(asked.times, 1);
+  Asked impatient{.give_up_at = 1};
+  EXPECT_EQ(call(client, "slow", ask(impatient)), "EINTR");
+}
+
+TEST_F(CCall, OfMoreBytesThanTheServerTakesIsRefused) {
+  const Server server = serve(path, send_back, serving([](auto& o) { o.longest = 4; }));
+  const Client client = open(path);
+  EXPECT_EQ(call(client, "four"), "<four>");
+  EXPECT_EQ(call(client, "fives"), "EMSGSIZE");
+  EXPECT_EQ(call(client, "four"), "<four>");
+}
+
+TEST_F(CCall, APathHasOneServer) {
+  farcall_server* second = nullptr;
+  const auto create = [&](const std::string& at, mode_t mode = 0) {
+    const auto options = serving([&](auto& o) { o.mode = mode; });
+    return farcall_server_create(at.c_str(), run, nullptr, &options, &second);
+  };
+  const Server server = serve(path, send_back);
+  EXPECT_EQ(create(path), -EADDRINUSE);
+  EXPECT_EQ(create(sandbox.path() + "/none/there"), -ENOENT);
+  EXPECT_EQ(create(""), -EINVAL);
+  EXPECT_EQ(create(sandbox.path() + "/mode", 01000), -EINVAL);
+  EXPECT_EQ(farcall_server_create(path.c_str(), nullptr, nullptr, nullptr, &second), -EINVAL);
+  EXPECT_EQ(second, nullptr);
+}
+
+TEST_F(CCall, AFileOfItsOwnIsForItsUserUnlessToldOtherwise) {
+  struct stat status {};
+  {
+    const Server server = serve(path, send_back);
+    ASSERT_EQ(::stat(path.c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 07777U, 0600U);
+  }
+  const mode_t before = ::umask(0);
+  const Server server = serve(path, send_back, serving([](auto& o) { o.mode = 0644; }));
+  ::umask(before);
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777U, 0644U);
+}
+
+TEST_F(CCall, AFileThatWasThereStays) {
+  ::close(::open(path.c_str(), O_CREAT | O_WRONLY, 0600));
+  {
+    const Server server = serve(path, send_back);
+    EXPECT_EQ(call(open(path), "x"), "<x>");
+  }
+  EXPECT_EQ(::access(path.c_str(), F_OK), 0);
+}
+
+TEST_F(CCall, WaitsForItsServer) {
+  farcall_client* client = nullptr;
+  EXPECT_EQ(farcall_client_open(path.c_str(), 0, &client), -ENOENT);
+  EXPECT_EQ(farcall_client_open(path.c_str(), kShort, &client), -ENOENT);
+  ::close(::open(path.c_str(), O_CREAT | O_WRONLY, 0600));
+  EXPECT_EQ(farcall_client_open(path.c_str(), kShort, &client), -ECONNREFUSED);
+  EXPECT_EQ(client, nullptr);
+  Server server;
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kShort));
+    server = serve(path, send_back);
+  });
+  const Client opened = open(path);
+  later.join();
+  EXPECT_EQ(call(opened, "late"), "<late>");
+}
+
+TEST_F(CCall, TheContextIsReleasedOnce) {
+  static std::atomic<int> released;
+  released = 0;
+  auto options = usual<farcall_server_options>();
+  options.release = [](void* context) {
+    ++released;
+    delete static_cast<Procedure*>(context);
+  };
+  {
+    const Server server = serve(path, send_back, options);
+    const Client client = open(path);
+    EXPECT_EQ(call(client, "x"), "<x>");
+    EXPECT_EQ(released, 0);
+  }
+  EXPECT_TRUE(eventually([&] { return released == 1; }));
+  // Not while it is in use.
+  Event inside;
+  Event go_on;
+  Server server = serve(
+      path,
+      [&](std::string_view, farcall_reply* reply) {
+        inside.happens();
+        EXPECT_TRUE(go_on.wait());
+        return write(reply, "finished");
+      },
+      options);
+  std::thread caller([&] { EXPECT_EQ(call(open(path), "wait"), "finished"); });
+  EXPECT_TRUE(inside.wait());
+  server.reset();
+  EXPECT_EQ(released, 1);
+  go_on.happens();
+  caller.join();
+  EXPECT_TRUE(eventually([&] { return released == 2; }));
+}
+
+TEST_F(CCall, ArgumentsThatCannotBeAreRefused) {
+  const Server server = serve(path, send_back);
+  const Client client = open(path);
+  auto answer = usual<farcall_answer>();
+  EXPECT_EQ(farcall_client_call(nullptr, "x", 1, &answer, nullptr), -EINVAL);
+  EXPECT_EQ(farcall_client_call(client.get(), "x", 1, nullptr, nullptr), -EINVAL);
+  EXPECT_EQ(farcall_client_call(client.get(), nullptr, 1, &answer, nullptr), -EINVAL);
+  answer.size = 8;
+  EXPECT_EQ(farcall_client_call(client.get(), "x", 1, &answer, nullptr), -EINVAL);
+  farcall_server_close(nullptr);
+  farcall_client_close(nullptr);
+  farcall_answer_free(nullptr);
+}
+
+TEST_F(CCall, NothingIsLeftOfManyServersAndClients) {
+  const auto round = [&] {
+    const Server server = serve(path, send_back);
+    const Client client = open(path);
+    ASSERT_EQ(call(client, "x"), "<x>");
+  };
+  for (int i = 0; i < 20; ++i) round();
+  const long before = descriptors();
+  for (int i = 0; i < 500; ++i) round();
+  // What is closed is closed by a thread of the library, when it finds the time.
+  EXPECT_TRUE(eventually([&] { return descriptors() <= before; }))
+      << descriptors() << " of " << before;
+}
+
+}  // namespace
+}  // namespace farcall::c::test
