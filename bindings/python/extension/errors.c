@@ -48,6 +48,36 @@ PyObject* raise_error(int64_t error) {
   }
 }
 
+PyObject* raise_calling(int64_t error) {
+  switch (error) {
+    case -EPIPE:
+      return raise_os_error(PyExc_OSError, EPIPE,
+                            "nobody serves it any more; the request has not been seen");
+    case -ECONNABORTED:
+      return raise_os_error(PyExc_OSError, ECONNABORTED,
+                            "the server has failed or died while it served the call");
+    case -EMSGSIZE:
+      return raise_os_error(message_too_long, EMSGSIZE, "longer than the server takes");
+    case -EAGAIN: return raise_os_error(PyExc_OSError, EAGAIN, "the server has too many clients");
+    default: return raise_error(error);
+  }
+}
+
+PyObject* raise_at_path(int64_t error, PyObject* path) {
+  if (error == kRaised || error == -ENOMEM) return raise_error(error);
+  const char* text = strerror((int)-error);
+  if (error == -ECONNREFUSED) text = "nobody serves calls there";
+  if (error == -EADDRINUSE) text = "somebody serves calls there already";
+  PyObject* const name =
+      PyUnicode_DecodeFSDefaultAndSize(PyBytes_AsString(path), PyBytes_Size(path));
+  PyObject* const exception =
+      name ? PyObject_CallFunction(PyExc_OSError, "isO", (int)-error, text, name) : NULL;
+  if (exception) PyErr_SetObject((PyObject*)Py_TYPE(exception), exception);
+  Py_XDECREF(exception);
+  Py_XDECREF(name);
+  return NULL;
+}
+
 PyObject* raise_receiving(int64_t error, size_t needed) {
   if (error == -EPIPE) {
     PyErr_SetString(PyExc_EOFError, "the other end has finished");

@@ -50,6 +50,9 @@ bool add_errors(PyObject* module);
 /* Raise what a negative errno of a receiving, or of any other function says. Return NULL. */
 PyObject* raise_receiving(int64_t error, size_t needed);
 PyObject* raise_error(int64_t error);
+/* The same for a call, and for what has to do with a path (bytes). */
+PyObject* raise_calling(int64_t error);
+PyObject* raise_at_path(int64_t error, PyObject* path);
 
 /* ---- waiting.c ---- */
 
@@ -159,7 +162,8 @@ void free_object(PyObject* self);
 bool add_pipe(PyObject* module);
 bool add_broadcast(PyObject* module);
 bool add_queue(PyObject* module);
+bool add_call(PyObject* module);
 
-extern PyMethodDef pipe_functions[], broadcast_functions[], queue_functions[];
+extern PyMethodDef pipe_functions[], broadcast_functions[], queue_functions[], call_functions[];
 
 #endif

@@ -22,10 +22,11 @@ static int fill(PyObject* module) {
     return -1;
   }
   const bool done = prepare_lives() && add_errors(module) && add_pipe(module) &&
-                    add_broadcast(module) && add_queue(module) &&
+                    add_broadcast(module) && add_queue(module) && add_call(module) &&
                     PyModule_AddFunctions(module, pipe_functions) == 0 &&
                     PyModule_AddFunctions(module, broadcast_functions) == 0 &&
                     PyModule_AddFunctions(module, queue_functions) == 0 &&
+                    PyModule_AddFunctions(module, call_functions) == 0 &&
                     PyModule_AddStringConstant(module, "version", farcall_version()) == 0;
   return done ? 0 : -1;
 }

@@ -15,22 +15,30 @@ send to nobody BrokenPipeError.
 from ._farcall import MessageTooLong, ProtocolError
 from ._farcall import version as __version__
 from .broadcast import Broadcast, Invitation, Subscriber, subscribe
+from .calls import Caller, Door, Server, call, caller, open_door, serve
 from .connection import Connection, Pipe
 from .pipes import PipeEnd, open_pipe, pipe, serve_pipe
 from .queues import Queue
 
 __all__ = [
     "Broadcast",
+    "Caller",
     "Connection",
+    "Door",
     "Invitation",
     "MessageTooLong",
     "Pipe",
     "PipeEnd",
     "ProtocolError",
     "Queue",
+    "Server",
     "Subscriber",
+    "call",
+    "caller",
+    "open_door",
     "open_pipe",
     "pipe",
+    "serve",
     "serve_pipe",
     "subscribe",
 ]
