@@ -18,6 +18,8 @@
 #include "farcall/doors.h"
 #include "farcall/error.hpp"
 #include "farcall/farcall.h"
+#include "farcall/socket.hpp"
+#include "process/background.hpp"
 
 namespace farcall::c {
 namespace {
@@ -109,6 +111,21 @@ int refusal(int error) noexcept {
   }
 }
 
+// Whom a door belongs to; of the kernel's that is not known.
+uid_t server_of(int door) noexcept {
+  try {
+    return peer_credentials(door).uid;
+  } catch (const SystemError&) {
+    return static_cast<uid_t>(-1);
+  }
+}
+
+// A door may send descriptors, which nobody wants here, and which may be long in closing.
+void drop(uid_t sender, std::span<const door_desc_t> descriptors) noexcept {
+  for (const door_desc_t& descriptor : descriptors)
+    process::close_later(sender, UniqueFd(descriptor.d_data.d_desc.d_descriptor));
+}
+
 int call_door(int door, std::span<const std::byte> request, farcall_answer& answer,
               const farcall_call_options& options, SignalCount since) {
   // A door does not write to requests.
@@ -126,9 +143,7 @@ int call_door(int door, std::span<const std::byte> request, farcall_answer& answ
     error = refused.code().value();
   }
   if (error != 0) return refusal(error);
-  // A door may send descriptors, which nobody wants here.
-  for (unsigned i = 0; i < arguments.desc_num; ++i)
-    ::close(arguments.desc_ptr[i].d_data.d_desc.d_descriptor);
+  if (arguments.desc_num != 0) drop(server_of(door), {arguments.desc_ptr, arguments.desc_num});
   if (arguments.rbuf != answer.bytes) {
     answer.bytes = answer.memory = arguments.rbuf;
     answer.memory_size = arguments.rsize;

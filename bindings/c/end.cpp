@@ -88,6 +88,11 @@ void Sender::finish() noexcept {
   ring_.finish();
 }
 
+bool Sender::is_in_vain() noexcept {
+  looked_ = ticks();
+  return ring_.peer_gone();
+}
+
 std::array<PipeParts, 2> make_pipe(std::size_t capacity) {
   std::array<PipeParts, 2> ends;
   for (std::size_t from = 0; from < 2; ++from) {

@@ -48,6 +48,8 @@ class Sender {
 
   Outcome send(std::span<const std::byte> message, Deadline deadline, SignalCount since) {
     if (finished_) return Outcome::finished;
+    if (ticks() - looked_ > kTicksPerLook && is_in_vain()) [[unlikely]]
+      return Outcome::peer_gone;
     return ring_.write(message, deadline, since);
   }
   void finish() noexcept;
@@ -55,7 +57,12 @@ class Sender {
   void finish_poll() noexcept { ring_.finish_poll(); }
 
  private:
+  // Who finds room never waits, and so would not learn that the peer has died.
+  static constexpr std::uint64_t kTicksPerLook = 20'000'000;  // 4 to 20 ms
+  bool is_in_vain() noexcept;
+
   MessageWriter ring_;
+  std::uint64_t looked_ = 0;
   bool finished_ = false;
 };
 

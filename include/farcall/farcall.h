@@ -87,10 +87,10 @@ int farcall_pipe_finish(farcall_pipe* end);
  */
 void farcall_pipe_close(farcall_pipe* end);
 
-/* Sends one message, also of 0 bytes. -EPIPE where the other end has gone, or this one has
- * finished. A message of more than a quarter of the capacity may end with -EAGAIN, -ETIMEDOUT or
- * -EINTR when a part of it has gone: the same one must then be sent again, to go on (-EINVAL for
- * one of another size). */
+/* Sends one message, also of 0 bytes. -EPIPE where the other end has gone (one that has died is
+ * noticed within 20 ms, whether there is room or not), or this one has finished. A message of more
+ * than a quarter of the capacity may end with -EAGAIN, -ETIMEDOUT or -EINTR when a part of it has
+ * gone: the same one must then be sent again, to go on (-EINVAL for one of another size). */
 int farcall_pipe_send(farcall_pipe* end, const void* bytes, size_t size, int64_t timeout);
 /*
  * Receives one, of at most `room` bytes. Returns its size. -EPIPE where the other end has finished

@@ -12,6 +12,7 @@
 
 #include "c/pipe.hpp"
 #include "door/sandbox.hpp"
+#include "farcall/doors.h"
 
 namespace farcall::c::test {
 namespace {
@@ -410,6 +411,31 @@ TEST_F(CCall, ArgumentsThatCannotBeAreRefused) {
   farcall_answer_free(nullptr);
 }
 
+// A door of another library, which sends its client what it has not asked for.
+void send_descriptors(void*, char*, std::size_t, door_desc_t*, uint_t) {
+  door_desc_t sent[3]{};
+  for (door_desc_t& descriptor : sent) {
+    descriptor.d_attributes = DOOR_DESCRIPTOR;
+    descriptor.d_data.d_desc.d_descriptor = STDERR_FILENO;
+  }
+  char text[] = "take these";
+  ::door_return(text, sizeof text - 1, sent, 3);
+}
+
+TEST_F(CCall, DescriptorsThatADoorSendsAreClosed) {
+  Child server([&] {
+    const int door = ::door_create(send_descriptors, nullptr, 0);
+    ::close(::open(path.c_str(), O_CREAT | O_WRONLY, 0600));
+    ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+    ::pause();
+  });
+  const Client client = open(path);
+  ASSERT_EQ(call(client, "x"), "take these");
+  const long before = descriptors();
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(call(client, "x"), "take these");
+  EXPECT_TRUE(eventually([&] { return descriptors() <= before; })) << descriptors();
+}
+
 TEST_F(CCall, NothingIsLeftOfManyServersAndClients) {
   const auto round = [&] {
     const Server server = serve(path, send_back);
@@ -418,7 +444,7 @@ TEST_F(CCall, NothingIsLeftOfManyServersAndClients) {
   };
   for (int i = 0; i < 20; ++i) round();
   const long before = descriptors();
-  for (int i = 0; i < 500; ++i) round();
+  for (int i = 0; i < 200; ++i) round();
   // What is closed is closed by a thread of the library, when it finds the time.
   EXPECT_TRUE(eventually([&] { return descriptors() <= before; }))
       << descriptors() << " of " << before;

@@ -294,5 +294,19 @@ TEST(CPipe, UnderstandsCallersOfOtherVersions) {
   farcall_pipe_close(other);
 }
 
+TEST(CPipe, ASenderLearnsThatItsPeerWasKilledThoughThereIsRoom) {
+  Ends pipe(std::size_t{64} << 20);
+  Child peer([&] {
+    pipe.one.reset();
+    EXPECT_EQ(receive(pipe.other), "first");
+    ::pause();
+  });
+  pipe.other.reset();
+  EXPECT_EQ(send(pipe.one, "first"), 0);
+  EXPECT_EQ(send(pipe.one, "second"), 0);
+  peer.kill();
+  EXPECT_TRUE(eventually([&] { return send(pipe.one, "in vain") == -EPIPE; }));
+}
+
 }  // namespace
 }  // namespace farcall::c::test
