@@ -2,6 +2,8 @@
 """Connection does what multiprocessing's does."""
 
 import multiprocessing
+import multiprocessing.connection
+import threading
 
 import pytest
 
@@ -65,3 +67,53 @@ def test_a_message_that_is_too_long_closes(make):
     a.send_bytes(b"0123456789")
     with pytest.raises(OSError):
         b.recv_bytes(5)
+
+
+def test_several_are_waited_for(make):
+    wait = multiprocessing.connection.wait
+    pairs = [make() for _ in range(3)]
+    here = [a for a, _ in pairs]
+    there = [b for _, b in pairs]
+    assert wait(here, 0) == []
+    assert wait(here, 0.01) == []
+    for i in (0, 2):
+        there[i].send(i)
+    assert wait(here, 60) == [here[0], here[2]] == wait(here, 60)
+    assert here[0].recv() == 0 and here[2].recv() == 2
+    assert wait(here, 0) == []
+    for i in range(100):
+        later = threading.Timer(0.001 * (i % 3), there[i % 3].send, [i])
+        later.start()
+        assert wait(here, 60) == [here[i % 3]]
+        assert here[i % 3].recv() == i
+        later.join()
+    there[1].close()
+    assert wait(here, 60) == [here[1]]
+    with pytest.raises(EOFError):
+        here[1].recv()
+
+
+def send_back(connection):
+    with connection:
+        for n in iter(connection.recv, None):
+            connection.send(n)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_children_and_their_end_are_waited_for(make, method):
+    context = multiprocessing.get_context(method)
+    here, there = make()
+    child = context.Process(target=send_back, args=(there,))
+    child.start()
+    there.close()
+    for n in range(100):
+        here.send(n)
+        assert multiprocessing.connection.wait([here, child.sentinel], 60) == [here]
+        assert here.recv() == n
+    here.send(None)
+    left = {here, child.sentinel}
+    while left:
+        done = multiprocessing.connection.wait(left, 60)
+        assert done
+        left -= set(done)
+    child.join()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +15,32 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 
+class _Readable:
+    """A descriptor that is readable at any time."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number, writer = os.pipe()
+        os.close(writer)
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
 class Connection(Closing):
     """What multiprocessing.connection.Connection is: objects by send() and recv(), or bytes.
 
-    fileno() is not to be waited on; poll() does that.
+    fileno() is for multiprocessing.connection.wait() and select.select(), which ask for it each time
+    that they wait; loops that ask once, as asyncio's add_reader(), miss what comes later.
     """
 
-    __slots__ = ("_end", "readable", "writable", "__weakref__")
+    __slots__ = ("_end", "_polling", "_readable", "readable", "writable", "__weakref__")
+    _readable: _Readable
 
     def __init__(self, end: PipeEnd, readable: bool = True, writable: bool = True) -> None:
         self._end = end
+        self._polling = False
         self.readable = readable
         self.writable = writable
 
@@ -32,6 +49,15 @@ class Connection(Closing):
             raise OSError("handle is closed")
         if not permitted:
             raise OSError(f"connection is {what}-only")
+
+    def _begin_receiving(self) -> None:
+        self._check(self.readable, "write")
+        self._end_polling()
+
+    def _end_polling(self) -> None:
+        if self._polling:
+            self._polling = False
+            self._end.poll_end()
 
     def send(self, obj: object) -> None:
         self._check(self.writable, "read")
@@ -56,7 +82,7 @@ class Connection(Closing):
         self._end.send(view[offset:end])
 
     def recv_bytes(self, maxlength: int | None = None) -> bytes:
-        self._check(self.readable, "write")
+        self._begin_receiving()
         if maxlength is not None and maxlength < 0:
             raise ValueError("negative maxlength")
         try:
@@ -69,7 +95,7 @@ class Connection(Closing):
         return message
 
     def recv_bytes_into(self, buf: WriteableBuffer, offset: int = 0) -> int:
-        self._check(self.readable, "write")
+        self._begin_receiving()
         view = memoryview(buf).cast("B")
         if offset < 0 or offset > len(view):
             raise ValueError("offset is negative, or beyond the buffer")
@@ -80,18 +106,30 @@ class Connection(Closing):
 
     def poll(self, timeout: float | None = 0.0) -> bool:
         """Whether there is something to receive, or the end, within the time."""
-        self._check(self.readable, "write")
+        self._begin_receiving()
         return self._end.poll(None if timeout is None else max(0.0, timeout))
 
     def fileno(self) -> int:
+        """A descriptor that becomes readable when there is something to receive, or the end; for one
+        wait."""
         self._check(True, "")
-        return self._end.fileno()
+        if not self.readable:
+            return self._end.fileno()
+        self._end_polling()
+        self._polling = self._end.poll_begin()
+        if self._polling:
+            return self._end.fileno()
+        if not hasattr(self, "_readable"):
+            self._readable = _Readable()
+        return self._readable.number
 
     @property
     def closed(self) -> bool:
         return self._end.closed
 
     def close(self) -> None:
+        if not self._end.closed:
+            self._end_polling()
         self._end.close()
 
 
