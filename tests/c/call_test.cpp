@@ -242,6 +242,7 @@ struct CCallSignal : CCall {
     const pthread_t self = ::pthread_self();
     std::atomic<int> calls{0};
     std::atomic<bool> over{false};
+    std::atomic<bool> finished{false};
     const Server server = serve(path, [&](std::string_view, farcall_reply* reply) {
       ++calls;
       for (int i = 0; i < signals; ++i) {
@@ -250,7 +251,9 @@ struct CCallSignal : CCall {
       }
       for (int i = 0; i < 1000 && asked == nullptr && !over; ++i)
         std::this_thread::sleep_for(kGlance);
-      return write(reply, "done");
+      const int error = write(reply, "done");
+      finished = true;
+      return error;
     });
     const Client client = open(path);
     auto options = usual<farcall_call_options>();
@@ -260,6 +263,7 @@ struct CCallSignal : CCall {
     }
     const std::string result = call(client, "interrupt", options);
     over = true;
+    EXPECT_TRUE(eventually([&] { return finished.load(); }));
     EXPECT_EQ(calls, 1);
     return result;
   }
