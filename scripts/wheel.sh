@@ -43,5 +43,9 @@ assert b.recv() == b"hello"
 q = farcall.Queue()
 q.put(1)
 assert q.get() == 1
+from farcall import messages
+with messages.Channel() as channel, channel.connect() as connection:
+    connection.pulse(1)
+    assert channel.receive().code == 1
 '
 ls -l "$place/dist"

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Send, Receive, Reply between threads, processes, and with programs in C."""
+
+import errno
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from farcall import messages
+
+SERVE = """
+import os, signal, sys
+from farcall import messages
+with messages.Channel(sys.argv[1], disconnect=True) as channel:
+    print("ready", flush=True)
+    for what in channel:
+        if isinstance(what, messages.Pulse):
+            if what.code == 1: break
+        elif what.data == b"die": os.kill(os.getpid(), signal.SIGKILL)
+        elif what.data == b"fail": what.error(5)
+        elif what.data == b"drop": del what
+        elif what.data == b"sleep": kept = what
+        elif what.data == b"who": what.reply(f"{what.pid} {what.uid}".encode())
+        elif not what.one_way: what.reply(what.data[::-1], len(what.data) % 100)
+"""
+
+
+@pytest.fixture
+def name():
+    return f"farcall-python-messages-{os.getpid()}"
+
+
+@pytest.fixture
+def server(name):
+    """Another process that receives there."""
+    with subprocess.Popen([sys.executable, "-c", SERVE, name], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+def test_messages_are_answered(name, server):
+    with messages.connect(name, timeout=60) as connection:
+        assert connection.send(b"abc") == b"cba"
+        assert connection.send_with_status(memoryview(b"12")) == (2, b"21")
+        for size in (0, 1, 100, 16383, 16384, 16385, 1_000_000):
+            data = os.urandom(size)
+            assert connection.send(data, room=size, timeout=60) == data[::-1]
+        assert connection.send(b"who").decode() == f"{os.getpid()} {os.geteuid()}"
+
+
+def test_errors_are_raised(name, server):
+    with messages.connect(name, timeout=60) as connection:
+        with pytest.raises(OSError) as caught:
+            connection.send(b"fail")
+        assert caught.value.errno == errno.EIO
+        with pytest.raises(ConnectionAbortedError):
+            connection.send(b"drop")
+        with pytest.raises(TimeoutError):
+            connection.send(b"sleep", timeout=0.05)
+        assert connection.send(b"abc") == b"cba"
+        with pytest.raises(OSError):
+            connection.send(b"die")
+        with pytest.raises(OSError):
+            connection.send(b"again")
+    with pytest.raises(FileNotFoundError) as caught:
+        messages.connect(name)
+    assert caught.value.filename == name
+    with pytest.raises(ValueError):
+        connection.send(b"closed")
+
+
+def test_pulses_and_what_is_sent_one_way():
+    with messages.Channel(disconnect=True, room=4) as channel:
+        connection = channel.connect()
+        connection.pulse(3, -5, priority=1)
+        pulse = channel.receive(timeout=60)
+        assert (pulse.code, pulse.value, pulse.uid) == (3, -5, os.geteuid())
+        sender = threading.Thread(target=connection.send_one_way, args=(b"123456",))
+        sender.start()
+        message = channel.receive(timeout=60)
+        sender.join()
+        assert (message.data, message.length, message.one_way) == (b"1234", 6, True)
+        with pytest.raises(ValueError):
+            message.reply(b"nobody waits")
+        connection.close()
+        assert channel.receive(timeout=60).code == messages.PULSE_DISCONNECT
+
+
+def test_a_message_is_answered_once():
+    with messages.Channel() as channel, channel.connect() as connection:
+        got = []
+        sender = threading.Thread(target=lambda: got.append(connection.send(b"x")))
+        sender.start()
+        message = channel.receive(timeout=60)
+        with pytest.raises(ValueError):
+            message.reply(b"", status=-1)
+        message.reply(bytearray(b"first"))
+        with pytest.raises(ValueError):
+            message.error(errno.EIO)
+        sender.join()
+        assert got == [b"first"]
+
+
+def test_receiving_waits_as_long_as_it_is_told():
+    with messages.Channel() as channel:
+        with pytest.raises(BlockingIOError):
+            channel.receive(timeout=0)
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError):
+            channel.receive(timeout=0.05)
+        assert time.monotonic() - begun >= 0.05
+        assert select.select([channel], [], [], 0) == ([], [], [])
+        with channel.connect() as connection:
+            connection.pulse(1)
+            assert select.select([channel], [], [], 60) == ([channel], [], [])
+            assert channel.receive(timeout=0).code == 1
+    with pytest.raises(ValueError):
+        channel.receive()
+
+
+def test_a_name_is_had_once(name):
+    with messages.Channel(name):
+        with pytest.raises(OSError):
+            messages.Channel(name)
+    messages.Channel(name).close()
+
+
+@pytest.mark.parametrize("statement", ["channel.receive()", "channel.receive(1000)", "connection.send(b'x')"])
+def test_ctrl_c_ends_every_wait(statement):
+    program = f"""
+import sys
+from farcall import messages
+channel = messages.Channel()
+connection = channel.connect()
+try:
+    print("ready", flush=True)
+    {statement}
+except KeyboardInterrupt:
+    sys.exit(42)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(0.1)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 42
+
+
+@pytest.mark.parametrize("structure, name", [(messages._Info, "struct farcall_info"),
+                                             (messages._Sending, "struct farcall_message"),
+                                             (messages._Piece, "struct iovec")])
+def test_structures_are_those_of_the_header(structure, name, tmp_path):
+    c_names = {"base": "iov_base", "length": "iov_len"} if name == "struct iovec" else {}
+    fields = [field for field, _ in structure._fields_]
+    offsets = "".join(f'printf("%zu %zu\\n", offsetof({name}, {c_names.get(f, f)}), '
+                      f'sizeof((({name}*)0)->{c_names.get(f, f)}));' for f in fields)
+    program = tmp_path / "layout"
+    program.with_suffix(".c").write_text(
+        f"#include <farcall/message.h>\n#include <stddef.h>\n#include <stdio.h>\n"
+        f'int main(void) {{ printf("%zu\\n", sizeof({name})); {offsets} }}')
+    include = os.path.join(os.environ["FARCALL_SOURCE"], "include")
+    subprocess.run(["cc", "-I", include, program.with_suffix(".c"), "-o", program], check=True)
+    said = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert int(said[0]) == messages.ctypes.sizeof(structure)
+    here = [getattr(structure, field) for field in fields]
+    assert said[1:] == [f"{field.offset} {field.size}" for field in here]
+
+
+def test_nothing_is_left_of_many(name):
+    def round():
+        with messages.Channel(name) as channel, channel.connect() as connection:
+            connection.pulse(1)
+            assert channel.receive(60).code == 1
+
+    for _ in range(50):
+        round()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(500):
+        round()
+    end = time.monotonic() + 60
+    while len(os.listdir("/proc/self/fd")) > before:
+        assert time.monotonic() < end
+        time.sleep(0.01)
