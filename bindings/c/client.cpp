@@ -15,7 +15,7 @@
 
 #include "c/translate.hpp"
 #include "door/call.hpp"
-#include "farcall/doors.h"
+#include "door/paths.hpp"
 #include "farcall/error.hpp"
 #include "farcall/farcall.h"
 #include "farcall/socket.hpp"
@@ -42,7 +42,8 @@ constexpr std::int64_t kLongestPause = 20'000'000;
 int open(const char* path, Deadline deadline, SignalCount since) {
   std::int64_t pause = kLongestPause / 64;
   for (;;) {
-    const int fd = ::door_open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = door::open_door(path, O_RDONLY | O_CLOEXEC,
+                                   deadline.is_now() ? Deadline::never() : deadline);
     if (fd >= 0) return fd;
     const int error = errno == EINVAL ? ECONNREFUSED : errno;
     if (error != ENOENT && error != ECONNREFUSED) return -error;

@@ -42,8 +42,8 @@ namespace shared {
 // attach.
 bool is_attached(const struct stat& status) noexcept;
 // Exchanges a descriptor of a file that such a door is attached to for one of the door; none where
-// there is none.
-UniqueFd open_attached(int fd, const struct stat& status) noexcept;
+// there is none, or its server does not answer within that time, or a few seconds.
+UniqueFd open_attached(int fd, const struct stat& status, Deadline within) noexcept;
 // Returns 0 or an errno value; EINVAL where none is attached.
 int detach(const struct stat& status) noexcept;
 

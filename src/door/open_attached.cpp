@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -24,8 +25,8 @@ constexpr auto kPatience = std::chrono::seconds(5);
 constexpr auto kBacklogPatience = std::chrono::seconds(1);
 
 // The answer to what was sent; its kind is `closed` where none comes in time.
-Packet await_answer(int socket) {
-  const Deadline deadline = Deadline::after(kPatience);
+Packet await_answer(int socket, Deadline within = Deadline::never()) {
+  const Deadline deadline = std::min(within, Deadline::after(kPatience));
   for (;;) {
     Packet packet = take_packet(socket);
     if (packet.kind != Packet::Kind::nothing) return packet;
@@ -58,8 +59,8 @@ class Connection {
     send_descriptors(socket_.get(), descriptors, purpose);
   }
   // The only descriptor of the answer; none where it is another one, or none comes in time.
-  [[nodiscard]] UniqueFd only_descriptor() const {
-    Packet packet = await_answer(socket_.get());
+  [[nodiscard]] UniqueFd only_descriptor(Deadline within) const {
+    Packet packet = await_answer(socket_.get(), within);
     packet.descriptors.sent_by(server_);
     if (packet.kind == Packet::Kind::descriptors && packet.descriptors.size() == 1 &&
         read_name(packet.descriptors[0].get()))
@@ -155,7 +156,7 @@ UniqueFd reopened(int fd) noexcept {
 // The server is shown that the file may be opened here. It gets no more power by that than it has:
 // of another user's server, which may be a stranger to whoever opens, the program's own descriptor
 // would be a way to its position, its locks and what it may write; and root needs to show nothing.
-UniqueFd open_attached(int fd, const struct stat& status) noexcept {
+UniqueFd open_attached(int fd, const struct stat& status, Deadline within) noexcept {
   const Connection connection = connect_to(status);
   if (!connection) return {};
   try {
@@ -170,7 +171,7 @@ UniqueFd open_attached(int fd, const struct stat& status) noexcept {
     } else {
       return {};
     }
-    return connection.only_descriptor();
+    return connection.only_descriptor(within);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): its server has just died
   }
   return {};

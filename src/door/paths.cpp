@@ -47,7 +47,9 @@ int detach_from(const char* path) {
   return error == 0 ? 0 : fail(error);
 }
 
-int open_door(const char* path, int flags) {
+}  // namespace
+
+int open_door(const char* path, int flags, Deadline within) {
   constexpr int kTaken = O_ACCMODE | O_CLOEXEC | O_NOFOLLOW;
   if ((flags & ~kTaken) != 0) return fail(EINVAL);
   struct stat status {};
@@ -59,17 +61,15 @@ int open_door(const char* path, int flags) {
   const UniqueFd file(real::openat(AT_FDCWD, path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0));
   if (!file || real::fstat(file.get(), &status) != 0) return -1;
   if (!S_ISREG(status.st_mode)) return fail(EINVAL);
-  UniqueFd door = open_attached(file.get(), status);
-  if (!door) return fail(EINVAL);
+  UniqueFd door = open_attached(file.get(), status, within);
+  if (!door) return fail(monotonic_ns() < within.at() ? EINVAL : ETIMEDOUT);
   if ((flags & O_CLOEXEC) == 0) ::fcntl(door.get(), F_SETFD, 0);
   if (descriptors_are_ours()) set_known(door.get(), true);
   return door.release();
 }
 
-}  // namespace
-
-UniqueFd open_attached(int fd, const struct stat& status) noexcept {
-  UniqueFd door = shared::open_attached(fd, status);
+UniqueFd open_attached(int fd, const struct stat& status, Deadline within) noexcept {
+  UniqueFd door = shared::open_attached(fd, status, within);
   return door ? std::move(door) : kernel::open_attached(fd);
 }
 
@@ -102,7 +102,7 @@ int fdetach(const char* path) {
 int door_open(const char* path, int flags) {
   using namespace farcall::door;  // NOLINT(google-build-using-namespace): for one function of C's
   const NoCancel guard;
-  return guarded([&] { return open_door(path, flags); });
+  return guarded([&] { return open_door(path, flags, farcall::Deadline::never()); });
 }
 
 }  // extern "C"

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "farcall/memory.hpp"
+#include "farcall/wait.hpp"
 
 namespace farcall::door {
 
@@ -14,7 +15,10 @@ namespace farcall::door {
 // 0. May change errno.
 bool is_attached(int directory, const char* path, int flags, const struct stat& status) noexcept;
 // A descriptor of the door that the open file leads to, close-on-exec; none where there is no such
-// door. May change errno.
-UniqueFd open_attached(int fd, const struct stat& status) noexcept;
+// door, or its server does not answer within that time, or a few seconds. May change errno.
+UniqueFd open_attached(int fd, const struct stat& status,
+                       Deadline within = Deadline::never()) noexcept;
+// As door_open(3); ETIMEDOUT where the server has not answered within that time.
+int open_door(const char* path, int flags, Deadline within);
 
 }  // namespace farcall::door

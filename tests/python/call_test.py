@@ -100,6 +100,17 @@ def test_a_server_that_ends_leaves_no_file(path, server):
     assert not path.exists()
 
 
+def test_a_server_that_nobody_keeps_serves(path):
+    import gc
+
+    farcall.serve(path, bytes.upper)
+    gc.collect()
+    assert farcall.call(path, b"x") == b"X"
+    [server] = [s for s in farcall.calls._servers if s.path == str(path)]
+    server.close()
+    assert not path.exists()
+
+
 def test_a_program_that_ends_without_closing_leaves_no_file(path):
     program = f"import farcall; s = farcall.serve({str(path)!r}, bytes.upper); assert s.path"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
@@ -115,6 +126,20 @@ def test_time_is_up(path):
         assert time.monotonic() - begun >= 0.05
         over.set()
         assert door.call(b"", timeout=60) == b""
+
+
+def test_time_is_up_for_a_server_that_has_stopped(path, server):
+    with farcall.open_door(path) as door:
+        assert door(b"ab") == b"ba"
+        os.kill(server.pid, signal.SIGSTOP)
+        for stopped in (lambda: door.call(b"", timeout=0.05), lambda: farcall.call(path, b"", timeout=0.05),
+                        lambda: farcall.open_door(path, timeout=0.05)):
+            begun = time.monotonic()
+            with pytest.raises(TimeoutError):
+                stopped()
+            assert time.monotonic() - begun >= 0.05
+        os.kill(server.pid, signal.SIGCONT)
+        assert door.call(b"cd", timeout=60) == b"dc"
 
 
 def test_opening_waits_for_a_server(path):

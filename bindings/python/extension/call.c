@@ -210,7 +210,7 @@ static PyObject* open_client(PyObject* module, PyObject* const* args, Py_ssize_t
     error = farcall_client_open(PyBytes_AsString(path), slice, &handle);
     PyEval_RestoreThread(thread);
     if (PyErr_CheckSignals() < 0) error = kRaised;
-  } while ((error == -ENOENT || error == -ECONNREFUSED || error == -EINTR) &&
+  } while ((error == -ENOENT || error == -ECONNREFUSED || error == -ETIMEDOUT || error == -EINTR) &&
            time_left(deadline, 1) > 0);
   Client* client = NULL;
   if (error == 0) {

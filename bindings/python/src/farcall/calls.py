@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import atexit
 import os
-import weakref
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, Union
 
@@ -34,9 +34,14 @@ class Caller(NamedTuple):
 
 
 class Server(_farcall.Server, Closing):
-    """What serve() returns: serves until it is closed. At the end of the program that is done, too."""
+    """What serve() returns: serves until it is closed, or the program ends; whether it is kept or not."""
 
     __slots__ = ("__weakref__",)
+
+    def close(self) -> None:
+        """Takes no call any more. Those in progress are answered still."""
+        _servers.discard(self)
+        super().close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a server stays where it is: open its path in the other process")
@@ -55,7 +60,7 @@ class Door(_farcall.Client, Closing):
         raise TypeError("open its path in the other process; children that are forked have it already")
 
 
-_servers: weakref.WeakSet[Server] = weakref.WeakSet()
+_servers: set[Server] = set()
 
 
 @atexit.register
@@ -94,11 +99,18 @@ def open_door(path: Path, timeout: float | None = 0) -> Door:
 def call(path: Path, data: Buffer, timeout: float | None = None) -> bytes:
     """Calls what is served at `path`, once. For more than one call, open_door() costs less.
 
+    timeout: for all of it, and for a server to come where there is a file but nobody serves.
+
     BrokenPipeError where the server has gone and has not seen the request; ConnectionAbortedError
     where it has seen it, and has failed or died; after TimeoutError it may have, or not.
     """
-    with open_door(path) as door:
-        return door.call(data, timeout)
+    if timeout is None:
+        with open_door(path) as door:
+            return door.call(data)
+    end = time.monotonic() + timeout
+    os.stat(path)  # raises FileNotFoundError at once
+    with open_door(path, timeout) as door:
+        return door.call(data, max(0.0, end - time.monotonic()))
 
 
 def caller() -> Caller:
