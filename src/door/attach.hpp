@@ -43,7 +43,7 @@ namespace shared {
 bool is_attached(const struct stat& status) noexcept;
 // Exchanges a descriptor of a file that such a door is attached to for one of the door; none where
 // there is none, or its server does not answer within that time, or a few seconds.
-UniqueFd open_attached(int fd, const struct stat& status, Deadline within) noexcept;
+UniqueFd open_attached(int fd, const struct stat& status, Deadline within, bool& answered) noexcept;
 // Returns 0 or an errno value; EINVAL where none is attached.
 int detach(const struct stat& status) noexcept;
 

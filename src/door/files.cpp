@@ -33,7 +33,8 @@ bool exchange(int fd, int flags) noexcept {
   struct stat status {};
   if (real::fstat(fd, &status) == 0 && may_be_attached(status)) {
     const NoCancel guard;
-    UniqueFd door = open_attached(fd, status);
+    bool answered = true;
+    UniqueFd door = open_attached(fd, status, Deadline::never(), answered);
     if (door) {
       // The program gets the lowest number, as it would have.
       exchanged = ::dup3(door.get(), fd, (flags & O_CLOEXEC) != 0 ? O_CLOEXEC : 0) >= 0;

@@ -59,8 +59,9 @@ class Connection {
     send_descriptors(socket_.get(), descriptors, purpose);
   }
   // The only descriptor of the answer; none where it is another one, or none comes in time.
-  [[nodiscard]] UniqueFd only_descriptor(Deadline within) const {
+  [[nodiscard]] UniqueFd only_descriptor(Deadline within, bool& answered) const {
     Packet packet = await_answer(socket_.get(), within);
+    answered = packet.kind != Packet::Kind::closed || monotonic_ns() < within.at();
     packet.descriptors.sent_by(server_);
     if (packet.kind == Packet::Kind::descriptors && packet.descriptors.size() == 1 &&
         read_name(packet.descriptors[0].get()))
@@ -156,7 +157,9 @@ UniqueFd reopened(int fd) noexcept {
 // The server is shown that the file may be opened here. It gets no more power by that than it has:
 // of another user's server, which may be a stranger to whoever opens, the program's own descriptor
 // would be a way to its position, its locks and what it may write; and root needs to show nothing.
-UniqueFd open_attached(int fd, const struct stat& status, Deadline within) noexcept {
+UniqueFd open_attached(int fd, const struct stat& status, Deadline within,
+                       bool& answered) noexcept {
+  answered = true;
   const Connection connection = connect_to(status);
   if (!connection) return {};
   try {
@@ -171,7 +174,7 @@ UniqueFd open_attached(int fd, const struct stat& status, Deadline within) noexc
     } else {
       return {};
     }
-    return connection.only_descriptor(within);
+    return connection.only_descriptor(within, answered);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): its server has just died
   }
   return {};

@@ -61,15 +61,17 @@ int open_door(const char* path, int flags, Deadline within) {
   const UniqueFd file(real::openat(AT_FDCWD, path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0));
   if (!file || real::fstat(file.get(), &status) != 0) return -1;
   if (!S_ISREG(status.st_mode)) return fail(EINVAL);
-  UniqueFd door = open_attached(file.get(), status, within);
-  if (!door) return fail(monotonic_ns() < within.at() ? EINVAL : ETIMEDOUT);
+  bool answered = true;
+  UniqueFd door = open_attached(file.get(), status, within, answered);
+  if (!door) return fail(answered ? EINVAL : ETIMEDOUT);
   if ((flags & O_CLOEXEC) == 0) ::fcntl(door.get(), F_SETFD, 0);
   if (descriptors_are_ours()) set_known(door.get(), true);
   return door.release();
 }
 
-UniqueFd open_attached(int fd, const struct stat& status, Deadline within) noexcept {
-  UniqueFd door = shared::open_attached(fd, status, within);
+UniqueFd open_attached(int fd, const struct stat& status, Deadline within,
+                       bool& answered) noexcept {
+  UniqueFd door = shared::open_attached(fd, status, within, answered);
   return door ? std::move(door) : kernel::open_attached(fd);
 }
 
