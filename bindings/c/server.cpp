@@ -55,7 +55,7 @@ farcall_server* serve(const char* path, farcall_procedure procedure, void* given
       {.attributes = DOOR_REFUSE_DESC});
   if (options.longest != 0) door.set_limit(DOOR_PARAM_DATA_MAX, options.longest);
   AttachedDoor name(door, path, options.mode == 0 ? kOwnUser : options.mode);
-  auto server = std::make_unique<Server>(std::move(door), std::move(name));
+  std::unique_ptr<Server> server(new Server{std::move(door), std::move(name)});
   context->release = options.release;  // where nothing is served it stays the caller's
   return reinterpret_cast<farcall_server*>(server.release());
 }

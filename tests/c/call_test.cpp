@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <thread>
 
@@ -261,7 +262,7 @@ struct CCallSignal : CCall {
       options.give_up = Asked::ask;
       options.context = asked;
     }
-    const std::string result = call(client, "interrupt", options);
+    std::string result = call(client, "interrupt", options);
     over = true;
     EXPECT_TRUE(eventually([&] { return finished.load(); }));
     EXPECT_EQ(calls, 1);

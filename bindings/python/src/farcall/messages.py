@@ -204,13 +204,11 @@ class Message:
         return f"<Message of {len(self.data)} bytes from process {self.pid}>"
 
 
-class Connection(Closing):
-    """Where messages are sent: what connect() and Channel.connect() return. Threads may share it."""
+class _Numbered(Closing):
+    """What the library knows by a number."""
 
     __slots__ = ("_number", "__weakref__")
-
-    def __init__(self, number: int) -> None:
-        self._number = number
+    _number: int
 
     @property
     def closed(self) -> bool:
@@ -221,6 +219,31 @@ class Connection(Closing):
         if self._number < 0:
             raise ValueError("this is closed")
         return self._number
+
+    def _end(self, number: int) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing is sent or received by it any more."""
+        number, self._number = self._number, -1
+        if number >= 0:
+            self._end(number)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_number"):
+            self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("open its name in the other process")
+
+
+class Connection(_Numbered):
+    """Where messages are sent: what connect() and Channel.connect() return. Threads may share it."""
+
+    __slots__ = ()
+
+    def __init__(self, number: int) -> None:
+        self._number = number
 
     def send(self, data: Any, timeout: float | None = None, room: int = 65536) -> bytes:
         """Sends a bytes-like object and waits for the reply, of at most `room` bytes."""
@@ -257,20 +280,11 @@ class Connection(Closing):
         if _lib().pulse(self._open(), priority, code, value) < 0:
             _fail()
 
-    def close(self) -> None:
-        """Nothing is sent through it any more."""
-        number, self._number = self._number, -1
-        if number >= 0:
-            _lib().disconnect(number)
-
-    def __del__(self) -> None:
-        self.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("open its name in the other process")
+    def _end(self, number: int) -> None:
+        _lib().disconnect(number)
 
 
-class Channel(Closing):
+class Channel(_Numbered):
     """Where messages and pulses are received, in turn by priority.
 
     name: by which processes connect that the permissions `mode` let; without one, this process's own.
@@ -279,7 +293,7 @@ class Channel(Closing):
     room: bytes to which one-way messages are cut; others are received whole.
     """
 
-    __slots__ = ("_number", "_room", "__weakref__")
+    __slots__ = ("_room",)
 
     def __init__(
         self,
@@ -299,16 +313,6 @@ class Channel(Closing):
         if number < 0:
             _fail(name)
         self._number = number
-
-    @property
-    def closed(self) -> bool:
-        """Whether close() has been called."""
-        return self._number < 0
-
-    def _open(self) -> int:
-        if self._number < 0:
-            raise ValueError("this is closed")
-        return self._number
 
     def connect(self) -> Connection:
         """A connection of this process."""
@@ -370,19 +374,8 @@ class Channel(Closing):
         while True:
             yield self.receive()
 
-    def close(self) -> None:
-        """Who sends to it fails from now on."""
-        number, self._number = self._number, -1
-        if number >= 0 and _lib().channel_destroy(number) < 0:
-            _fail()
-
-    def __del__(self) -> None:
-        number, self._number = self._number, -1
-        if number >= 0:
-            _lib().channel_destroy(number)
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a channel stays where it is: open its name in the other process")
+    def _end(self, number: int) -> None:
+        _lib().channel_destroy(number)
 
 
 def connect(name: str, timeout: float | None = 0) -> Connection:
