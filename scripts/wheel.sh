@@ -14,7 +14,7 @@ place=$PWD/build/wheel
 mkdir -p "$place"
 [[ -x $place/tools/bin/python ]] || "$python" -m venv "$place/tools"
 "$place/tools/bin/python" -m pip install --quiet --disable-pip-version-check \
-  build 'scikit-build-core>=0.10' pathspec
+  auditwheel build 'scikit-build-core>=0.10' pathspec wheel
 
 # The sources that the package is built of, with its pyproject.toml at the root.
 tree=$place/tree
@@ -29,6 +29,11 @@ cp bindings/python/README.md "$tree/README.md"
 
 # First the source distribution, then the wheel of it: so it is known to be whole.
 "$place/tools/bin/python" -m build --no-isolation --outdir "$place/dist" "$tree"
+
+# Its name says on which systems it works: what it needs of theirs is looked up in it.
+tools=$place/tools/bin
+tag=$("$tools/auditwheel" show "$place"/dist/farcall-*.whl | grep -om1 '"manylinux_[0-9a-z_]*"' | tr -d '"')
+"$tools/python" -m wheel tags --remove --platform-tag "$tag" "$place"/dist/farcall-*.whl >/dev/null
 
 # It works where nothing else is installed.
 rm -rf "$place/fresh"
