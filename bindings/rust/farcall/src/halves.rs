@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The two halves of an end: what sends and what receives, each used by one thread at a time.
+
+use std::os::unix::io::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use farcall_sys as sys;
+
+use crate::buffer::Receive;
+use crate::error::{Error, Result};
+use crate::messages::{receives, sends};
+use crate::polling::{Pollable, Polling};
+use crate::stream::{Reader, Writer};
+use crate::wait::Timeout;
+
+/// An end as the library has it, and the numbers of its descriptors, which stay the same.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    raw: NonNull<sys::farcall_pipe>,
+    receive_descriptor: RawFd,
+    send_descriptor: RawFd,
+}
+
+// SAFETY: the library lets an end go from thread to thread, and be closed by any of them.
+unsafe impl Send for Handle {}
+// SAFETY: who has a reference gets at the pointer alone, by raw(). Those who call the library with it
+// are `Sender`, `Receiver` and `Pipe`. There is one `Sender` and one `Receiver` of a handle, and their
+// methods that call the library take `&mut self`; the library lets one thread send, finish and poll for
+// room while another receives and polls. `Pipe` has both of them, and takes itself by value for the
+// rest. The close comes after all that: when the last of the `Arc`'s owners has gone, whose counting
+// orders it after what the others did.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    /// Takes what the library has made.
+    ///
+    /// # Safety
+    ///
+    /// The library has made it, and nobody else has it.
+    pub(crate) unsafe fn new(raw: *mut sys::farcall_pipe) -> Handle {
+        let raw = NonNull::new(raw).expect("the library has made an end");
+        // SAFETY: it is an end, and nobody else's.
+        let (receive_descriptor, send_descriptor) = unsafe {
+            (
+                sys::farcall_pipe_poll_descriptor(raw.as_ptr()),
+                sys::farcall_pipe_send_poll_descriptor(raw.as_ptr()),
+            )
+        };
+        Handle { raw, receive_descriptor, send_descriptor }
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::farcall_pipe {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: it is an end, and this is the last use of it. Also a forked child may close it.
+        unsafe { sys::farcall_pipe_close(self.raw()) }
+    }
+}
+
+/// The half of a [`Pipe`](crate::Pipe) that sends.
+///
+/// Of an end that has been [split](crate::Pipe::split) it tells the other end that nothing follows when
+/// it is dropped.
+#[derive(Debug)]
+pub struct Sender {
+    pub(crate) handle: Arc<Handle>,
+    polling: bool,
+    pub(crate) finishes: bool,
+}
+
+impl Sender {
+    pub(crate) fn new(handle: Arc<Handle>) -> Sender {
+        Sender { handle, polling: false, finishes: false }
+    }
+
+    pub(crate) fn transmit(&mut self, message: &[u8], timeout: Timeout) -> Result<()> {
+        self.end_poll();
+        // SAFETY: the end is alive, this thread alone sends, and the bytes are there.
+        let result = unsafe {
+            sys::farcall_pipe_send(
+                self.handle.raw(),
+                message.as_ptr().cast(),
+                message.len(),
+                timeout.nanoseconds(),
+            )
+        };
+        Error::check_sent(result, message.len())
+    }
+
+    /// Tells the other end that nothing follows. It receives what has been sent, then
+    /// [`Error::Finished`](crate::Error::Finished). A second time does nothing.
+    pub fn finish(&mut self) -> Result<()> {
+        self.end_poll();
+        // SAFETY: the end is alive, and this thread alone sends.
+        Error::check(unsafe { sys::farcall_pipe_finish(self.handle.raw()) }).map(drop)
+    }
+
+    /// Begins to wait for room to send, for a message of a quarter of the capacity. `None`: there is
+    /// something to do at once.
+    pub fn poll(&mut self) -> Result<Option<Polling<'_, Sender>>> {
+        Polling::begin(self)
+    }
+
+    /// Bytes to be written instead of messages.
+    pub fn into_writer(self) -> Writer {
+        Writer::new(self)
+    }
+}
+
+sends!(Sender);
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.end_poll();
+        if self.finishes {
+            // Whatever becomes of it, the end is closed soon.
+            let _ = self.finish();
+        }
+    }
+}
+
+impl Pollable for Sender {
+    fn begin_poll(&mut self) -> Result<bool> {
+        self.end_poll();
+        // SAFETY: the end is alive, and this thread alone sends.
+        let begun = unsafe { sys::farcall_pipe_send_poll_begin(self.handle.raw()) };
+        self.polling = Error::check(begun)? == 1;
+        Ok(self.polling)
+    }
+
+    fn end_poll(&mut self) {
+        if std::mem::take(&mut self.polling) {
+            // SAFETY: the end is alive, and this thread alone sends.
+            unsafe { sys::farcall_pipe_send_poll_end(self.handle.raw()) }
+        }
+    }
+}
+
+impl AsRawFd for Sender {
+    fn as_raw_fd(&self) -> RawFd {
+        self.handle.send_descriptor
+    }
+}
+
+impl AsFd for Sender {
+    /// Becomes readable when there may be room, while [`Sender::poll()`] says that it is waited for.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: it is open as long as the end.
+        unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) }
+    }
+}
+
+/// The half of a [`Pipe`](crate::Pipe) that receives.
+#[derive(Debug)]
+pub struct Receiver {
+    pub(crate) handle: Arc<Handle>,
+    polling: bool,
+}
+
+impl Receiver {
+    pub(crate) fn new(handle: Arc<Handle>) -> Receiver {
+        Receiver { handle, polling: false }
+    }
+
+    /// Begins to wait for a message. `None`: there is something to do at once.
+    pub fn poll(&mut self) -> Result<Option<Polling<'_, Receiver>>> {
+        Polling::begin(self)
+    }
+
+    /// Bytes to be read instead of messages.
+    pub fn into_reader(self) -> Reader {
+        Reader::new(self)
+    }
+}
+
+receives!(Receiver);
+
+// SAFETY: the library writes as many bytes as it returns, and there is room for those.
+unsafe impl Receive for Receiver {
+    unsafe fn receive(&mut self, bytes: *mut u8, room: usize, timeout: Timeout) -> Result<usize> {
+        self.end_poll();
+        let mut needed = 0;
+        // SAFETY: the end is alive, this thread alone receives, and the caller says how much room there is.
+        let result = unsafe {
+            sys::farcall_pipe_receive(
+                self.handle.raw(),
+                bytes.cast(),
+                room,
+                &mut needed,
+                timeout.nanoseconds(),
+            )
+        };
+        Error::check_received(result, needed)
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.end_poll();
+    }
+}
+
+impl Pollable for Receiver {
+    fn begin_poll(&mut self) -> Result<bool> {
+        self.end_poll();
+        // SAFETY: the end is alive, and this thread alone receives.
+        let begun = unsafe { sys::farcall_pipe_poll_begin(self.handle.raw()) };
+        self.polling = Error::check(begun)? == 1;
+        Ok(self.polling)
+    }
+
+    fn end_poll(&mut self) {
+        if std::mem::take(&mut self.polling) {
+            // SAFETY: the end is alive, and this thread alone receives.
+            unsafe { sys::farcall_pipe_poll_end(self.handle.raw()) }
+        }
+    }
+}
+
+impl AsRawFd for Receiver {
+    fn as_raw_fd(&self) -> RawFd {
+        self.handle.receive_descriptor
+    }
+}
+
+impl AsFd for Receiver {
+    /// Becomes readable when there may be a message, while [`Receiver::poll()`] says that it is waited
+    /// for.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: it is open as long as the end.
+        unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) }
+    }
+}

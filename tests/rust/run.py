@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds and runs the tests of the Rust crates: run.py CARGO build|doc|clippy|test NAME...
+
+All that cargo writes is in the build: the crates are linked into a workspace there, whose Cargo.lock
+and target directory are its own. What they depend on comes from Debian's packages (librust-*-dev),
+so nothing is fetched, and is the same each time.
+
+Each test runs in a process of its own. What is missing is said in the words of GoogleTest, which
+scripts/test_summary.py reads.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+SOURCE = pathlib.Path(os.environ["FARCALL_SOURCE"])
+BUILD = pathlib.Path(os.environ["FARCALL_BUILD"])
+REGISTRY = pathlib.Path("/usr/share/cargo/registry")
+CONFIG = f"""
+[source.crates-io]
+replace-with = "debian"
+[source.debian]
+directory = "{REGISTRY}"
+[net]
+offline = true
+"""
+FEATURES = ["--features", "farcall/tokio"]
+SECONDS_OF_A_TEST = 240
+
+
+class Workspace:
+    """The crates in the build, for one cargo."""
+
+    def __init__(self, cargo):
+        self.cargo = pathlib.Path(cargo)
+        debian = self.cargo.parent == pathlib.Path("/usr/bin")
+        self.path = BUILD / "rust" / ("debian" if debian else "other")
+        home = self.path / "home"
+        home.mkdir(parents=True, exist_ok=True)
+        config = home / "config.toml"
+        if not config.exists() or config.read_text() != CONFIG:
+            config.write_text(CONFIG)
+        for name in ("Cargo.toml", "farcall", "farcall-sys"):
+            link = self.path / name
+            if not link.is_symlink():
+                link.symlink_to(SOURCE / "bindings/rust" / name)
+        library = str(BUILD / "bindings/c")
+        self.environment = {
+            **os.environ, "PATH": f"{self.cargo.parent}:{os.environ['PATH']}",
+            "CARGO_HOME": str(home), "CARGO_TARGET_DIR": str(self.path / "target"),
+            "CARGO_BUILD_JOBS": "2", "CARGO_TERM_COLOR": "never",
+            "FARCALL_LIB_DIR": library, "FARCALL_INCLUDE_DIR": str(SOURCE / "include"),
+            "LD_LIBRARY_PATH": library, "RUST_BACKTRACE": "1",
+            # The same for all steps: others would build everything again.
+            "RUSTFLAGS": "-D warnings", "RUSTDOCFLAGS": "-D warnings",
+        }
+        # The compiler beside it, not the first one of the path.
+        for variable, program in (("RUSTC", "rustc"), ("RUSTDOC", "rustdoc")):
+            self.environment[variable] = str(self.cargo.parent / program)
+
+    def run(self, *arguments, **options):
+        return subprocess.run([str(self.cargo), *arguments], cwd=self.path, env=self.environment,
+                              check=False, **options)
+
+    def build(self):
+        """Everything, with warnings as errors; keeps note of the tests and examples that it makes."""
+        done = self.run("test", "--no-run", "--workspace", "--all-targets", *FEATURES,
+                        "--message-format=json-render-diagnostics",
+                        stdout=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            return done.returncode
+        executables = {}
+        for line in done.stdout.splitlines():
+            message = json.loads(line)
+            if message.get("executable"):
+                target = message["target"]
+                kind = target["kind"][0]
+                name = target["name"] if kind != "lib" else "lib-" + target["name"]
+                executables[name] = message["executable"]
+        (self.path / "executables.json").write_text(json.dumps(executables))
+        return 0
+
+    def executables(self):
+        return json.loads((self.path / "executables.json").read_text())
+
+    def tests(self, name):
+        """Runs the tests of one file, each in a process of its own."""
+        program = self.executables()[name]
+        listed = subprocess.run([program, "--list", "--format", "terse"], env=self.environment,
+                                stdout=subprocess.PIPE, text=True, check=True)
+        tests = [line[:-len(": test")] for line in listed.stdout.splitlines() if line.endswith(": test")]
+        if not tests:
+            print(f"{name}: there are no tests")
+            return 1
+        environment = {**self.environment, "FARCALL_EXECUTABLES": json.dumps(self.executables())}
+        failed = 0
+        for test in tests:
+            try:
+                done = subprocess.run([program, "--exact", test, "--nocapture", "--test-threads=1"],
+                                      env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                      text=True, timeout=SECONDS_OF_A_TEST, check=False)
+                good, said = done.returncode == 0 and "1 passed" in done.stdout, done.stdout
+            except subprocess.TimeoutExpired as hung:
+                good, said = False, (hung.stdout or b"").decode() + "it hangs\n"
+            print(f"{'passed' if good else 'FAILED'}  {name}::{test}")
+            if not good:
+                print(said)
+                failed += 1
+        return int(failed != 0)
+
+    def documentation(self):
+        """Its examples run, and rustdoc has nothing to complain about."""
+        return (self.run("test", "--doc", "-p", "farcall", *FEATURES).returncode
+                or self.run("doc", "--workspace", "--no-deps", *FEATURES).returncode)
+
+    def clippy(self):
+        if not (self.cargo.parent / "cargo-clippy").exists():
+            return skip("clippy")
+        return self.run("clippy", "--workspace", "--all-targets", *FEATURES, "--", "-D", "warnings").returncode
+
+
+def skip(what):
+    print(f"the crates: Skipped\nthere is no {what} for Rust\n\n[  SKIPPED ] the crates")
+    return 0
+
+
+def main(cargo, what, *names):
+    if not cargo or not shutil.which(cargo):
+        return skip("cargo")
+    if not list(REGISTRY.glob("tokio-1.*")):
+        return skip("tokio")
+    workspace = Workspace(cargo)
+    if what == "all":
+        steps = [workspace.build, workspace.documentation, workspace.clippy]
+        status = next((status for step in steps if (status := step())), 0)
+        what, names = "test", list(workspace.executables()) if status == 0 else []
+        names = [name for name in names if name.endswith("_test") or name in ("header", "lib-farcall")]
+        return status or int(any([workspace.tests(name) for name in names]))
+    if what == "test":
+        return workspace.tests(*names)
+    return {"build": workspace.build, "doc": workspace.documentation, "clippy": workspace.clippy}[what]()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
