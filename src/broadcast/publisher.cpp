@@ -82,6 +82,7 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
   void admit(process::PrivateFd lifeline);
   void welcome(int socket, const Welcome& words, const Reader* reader) const;
   void remove(const ReaderPointer& reader) noexcept;
+  process::PrivateFd let_in();
   void turn_one_away() noexcept;
   void look_at_readers();
   Outcome make_room(std::size_t size, Deadline deadline, SignalCount since);
@@ -103,6 +104,7 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
   std::atomic<std::uint64_t> tail_position_{0};
   std::atomic<std::uint64_t> tail_number_{0};
 
+  std::mutex door_;  // protects what follows, on the reactor's thread and in close()
   process::PrivateFd listener_;
   process::PrivateFd spare_;  // given up where there is no room for a visitor, to send him away
   process::Registration visitors_;
@@ -117,8 +119,7 @@ class PublisherState::Visitors final : public process::Watch {
     if (!publisher) return;
     try {
       const process::NoFork guard;
-      process::PrivateFd client(NamedListener::accept(publisher->listener_.get(), Deadline::now()));
-      publisher->admit(std::move(client));
+      if (process::PrivateFd client = publisher->let_in()) publisher->admit(std::move(client));
     } catch (const SystemError& error) {
       // One that is not taken would be told of again and again.
       if (error.code().value() == EMFILE || error.code().value() == ENFILE)
@@ -158,6 +159,13 @@ void PublisherState::listen(std::string_view name) {
 
 void PublisherState::close() noexcept {
   visitors_.stop();
+  {
+    // The name is free when this returns, also while the reactor has still something to do here.
+    const process::PrivateFd listener = [&] {
+      const std::lock_guard guard(door_);
+      return std::move(listener_);
+    }();
+  }
   std::vector<ReaderPointer> last;
   {
     const std::lock_guard guard(lock_);
@@ -232,8 +240,17 @@ void PublisherState::remove(const ReaderPointer& reader) noexcept {
   if (std::erase(readers_, reader) != 0) changes_.fetch_add(1, std::memory_order_relaxed);
 }
 
+// Nobody, once the name has been given up. Throws SystemError.
+process::PrivateFd PublisherState::let_in() {
+  const std::lock_guard guard(door_);
+  if (!listener_) return {};
+  return process::PrivateFd(NamedListener::accept(listener_.get(), Deadline::now()));
+}
+
 // Room may come up between an attempt and the next: then this has nothing to give up.
 void PublisherState::turn_one_away() noexcept {
+  const std::lock_guard guard(door_);
+  if (!listener_) return;
   spare_.reset();
   UniqueFd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)).reset();
   spare_ = process::PrivateFd(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)));

@@ -55,6 +55,8 @@ struct SubscriberState {
   Outcome read(std::span<std::byte> into, std::size_t& size, std::uint64_t& missed,
                Deadline deadline, SignalCount since);
   Outcome after_end() noexcept;
+  // Whether there is something to do at once.
+  [[nodiscard]] bool ready() const noexcept { return lost != Outcome::ok || reader.ready(); }
 
   BroadcastMemory memory;
   Mapping page;
@@ -62,6 +64,7 @@ struct SubscriberState {
   std::uint64_t told;
   const bool waited_for;
   const WaitMode wait;
+  Outcome lost = Outcome::ok;  // dropped or broken, once a message has been missed that may not be
   process::PrivateFd lifeline;
   Waiter waiter;
 };
@@ -76,12 +79,13 @@ Outcome SubscriberState::after_end() noexcept {
 Outcome SubscriberState::read(std::span<std::byte> into, std::size_t& size, std::uint64_t& missed,
                               Deadline deadline, SignalCount since) {
   missed = 0;
+  if (lost != Outcome::ok) return lost;
   for (;;) {
     const Outcome outcome = reader.take(into, size, missed);
     // Who is waited for misses nothing, unless it is waited for no longer.
     if (waited_for && missed != 0) [[unlikely]] {
       missed = 0;
-      return dropped() ? Outcome::dropped : Outcome::broken;
+      return lost = dropped() ? Outcome::dropped : Outcome::broken;
     }
     if (outcome == Outcome::ok) tell_much();
     if (outcome != Outcome::would_block) return outcome;
@@ -175,7 +179,7 @@ Outcome Subscriber::read(std::span<std::byte> into, std::size_t& size, std::uint
 Outcome Subscriber::prepare_poll() {
   state_->tell_all();
   return state_->waiter.prepare_poll(state_->control().reader, state_->control().writer,
-                                     [&] { return state_->reader.ready(); });
+                                     [&] { return state_->ready(); });
 }
 void Subscriber::finish_poll() noexcept { state_->waiter.finish_poll(state_->control().reader); }
 int Subscriber::poll_descriptor() const noexcept { return state_->waiter.poll_descriptor(); }

@@ -98,6 +98,18 @@ TEST(Broadcast, AReaderThatIsTooSlowIsDroppedAndTheOthersAreNot) {
   EXPECT_EQ(rest.missed, 0U);
 }
 
+TEST(Broadcast, AReaderThatWasDroppedReceivesNothingMore) {
+  Publisher publisher({.capacity = 4096, .slow = SlowReader::drop});
+  Subscriber slow = Subscriber::adopt(publisher.invite(), {});
+  ASSERT_EQ(send(publisher, 0, 1000, 50), Outcome::ok);
+  for (int i = 0; i < 3; ++i) {
+    const Received rest = receive(slow);
+    EXPECT_EQ(rest.end, Outcome::dropped);
+    EXPECT_EQ(rest.messages, 0U);
+    EXPECT_EQ(slow.prepare_poll(), Outcome::ok);
+  }
+}
+
 TEST(Broadcast, WhoComesLaterBeginsWithTheNewestOrTheOldest) {
   for (const SlowReader slow : {SlowReader::block, SlowReader::overwrite, SlowReader::drop}) {
     Publisher publisher({.capacity = 4096, .slow = slow});

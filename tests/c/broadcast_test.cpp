@@ -67,6 +67,16 @@ std::string receive(const Subscriber& subscriber, std::int64_t timeout = kLong) 
   return missed == 0 ? text : text + " -" + std::to_string(missed);
 }
 
+TEST(CBroadcast, ANameIsFreeOnceItsPublisherIsClosed) {
+  const std::string name = unique_name();
+  for (int i = 0; i < 2000; ++i) {
+    const Publisher publisher = publish(name.c_str(), FARCALL_OVERWRITE);
+    ASSERT_TRUE(publisher) << "round " << i;
+    const Subscriber subscriber = subscribe(name);
+    ASSERT_TRUE(subscriber);
+  }
+}
+
 TEST(CBroadcast, ReachesEveryReader) {
   const std::string name = unique_name();
   Publisher publisher = publish(name.c_str());
