@@ -223,11 +223,19 @@ void PublisherState::admit(process::PrivateFd lifeline) {
     reader->control().head.value.store(reader->read, std::memory_order_relaxed);
     readers_.push_back(reader);
     changes_.fetch_add(1, std::memory_order_relaxed);
+    // Who writes afterwards sees that it has come; or has written what the reader sees when it
+    // looks.
+    full_fence();
+    // Under the lock: who counts as a reader is told so before a publisher that closes ends it.
+    try {
+      welcome(socket, words, reader.get());
+    } catch (...) {
+      std::erase(readers_, reader);
+      changes_.fetch_add(1, std::memory_order_relaxed);
+      throw;
+    }
   }
-  // Who writes afterwards sees that it has come; or has written what the reader sees when it looks.
-  full_fence();
   try {
-    welcome(socket, words, reader.get());
     reader->watch.start(socket, EPOLLRDHUP, std::make_shared<Death>(weak_from_this(), reader));
   } catch (...) {
     remove(reader);

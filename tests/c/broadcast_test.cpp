@@ -77,6 +77,24 @@ TEST(CBroadcast, ANameIsFreeOnceItsPublisherIsClosed) {
   }
 }
 
+TEST(CBroadcast, WhoCountsAsAReaderGetsWhatIsSentAlsoWhereThePublisherClosesAtOnce) {
+  const std::string name = unique_name();
+  for (int i = 0; i < 100; ++i) {
+    Publisher publisher = publish(name.c_str());
+    std::string received;
+    std::thread reader([&] {
+      const Subscriber subscriber = subscribe(name);
+      received = receive(subscriber);
+      received += receive(subscriber);
+    });
+    while (farcall_publisher_readers(publisher.get()) == 0) std::this_thread::yield();
+    EXPECT_EQ(send(publisher, "x"), 0);
+    publisher.reset();
+    reader.join();
+    ASSERT_EQ(received, "xEPIPE") << "round " << i;
+  }
+}
+
 TEST(CBroadcast, ReachesEveryReader) {
   const std::string name = unique_name();
   Publisher publisher = publish(name.c_str());
