@@ -95,12 +95,11 @@ class Workspace:
         if not tests:
             print(f"{name}: there are no tests")
             return 1
-        environment = {**self.environment, "FARCALL_EXECUTABLES": json.dumps(self.executables())}
         failed = 0
         for test in tests:
             try:
-                done = subprocess.run([program, "--exact", test, "--nocapture", "--test-threads=1"],
-                                      env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                done = subprocess.run([program, "--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"],
+                                      env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                       text=True, timeout=SECONDS_OF_A_TEST, check=False)
                 good, said = done.returncode == 0 and "1 passed" in done.stdout, done.stdout
             except subprocess.TimeoutExpired as hung:

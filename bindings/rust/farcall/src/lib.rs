@@ -12,7 +12,11 @@ mod halves;
 mod messages;
 mod pipe;
 mod polling;
+mod publisher;
 mod stream;
+mod subscriber;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 mod wait;
 
 pub use buffer::Buffer;
@@ -21,7 +25,9 @@ pub use halves::{Receiver, Sender};
 pub use messages::Messages;
 pub use pipe::{Pipe, PipeOptions};
 pub use polling::Polling;
+pub use publisher::{Policy, Publisher, PublisherOptions};
 pub use stream::{Reader, Writer};
+pub use subscriber::{Start, Subscriber, SubscriberOptions};
 pub use wait::WaitMode;
 
 /// The version of the library behind this crate.

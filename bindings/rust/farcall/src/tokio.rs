@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tasks of tokio that wait for messages, and for room to send; with the feature `tokio`.
+//!
+//! There is no thread behind it: a task that finds nothing lets others run for a few turns, as long as
+//! that has paid lately, and then sleeps on the descriptor that the library lends for that.
+//!
+//! ```
+//! use farcall::tokio::Pipe;
+//!
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+//! # runtime.block_on(async {
+//! let (here, there) = farcall::Pipe::pair()?;
+//! let (mut here, mut there) = (Pipe::new(here)?, Pipe::new(there)?);
+//! let echo = tokio::spawn(async move {
+//!     while let Ok(message) = there.recv().await {
+//!         there.send(&message).await?;
+//!     }
+//!     Ok::<(), farcall::Error>(())
+//! });
+//! here.send(b"hello").await?;
+//! assert_eq!(here.recv().await?, b"hello");
+//! drop(here);
+//! echo.await.unwrap()
+//! # })?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! Timeouts are those of tokio. What is given up while it receives loses nothing, and so does what sends a
+//! message of up to a quarter of the capacity; of a longer one a part may have gone, and that message has
+//! to be sent again, to go on.
+//!
+//! A [`Publisher`](crate::Publisher) waits for nobody but with [`Policy::Block`](crate::Policy::Block),
+//! and is used as it is; with that one, in `spawn_blocking`.
+
+use std::future::Future;
+use std::os::unix::io::AsRawFd;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use ::tokio::io::unix::AsyncFd;
+use ::tokio::io::Interest;
+
+use crate::error::{Error, Result};
+use crate::polling::Pollable;
+use crate::wait::Timeout;
+use crate::Buffer;
+
+/// What a runtime waits for.
+#[derive(Debug)]
+struct Watched<T: Pollable + AsRawFd> {
+    what: AsyncFd<T>,
+    turns: u32, // that the next wait takes before it sleeps
+}
+
+/// An answer from another processor is there sooner than the kernel can wake this one.
+const MOST_TURNS: u32 = 32;
+
+impl<T: Pollable + AsRawFd> Watched<T> {
+    fn new(what: T) -> Result<Watched<T>> {
+        // Room to send, too, is told by what can be read.
+        let what = AsyncFd::with_interest(what, Interest::READABLE)
+            .map_err(|error| Error::from_io(&error))?;
+        Ok(Watched { what, turns: MOST_TURNS / 2 })
+    }
+
+    /// Tries until there is something to do.
+    async fn until<R>(&mut self, mut attempt: impl FnMut(&mut T) -> Result<R>) -> Result<R> {
+        for turn in 0..=self.turns {
+            match attempt(self.what.get_mut()) {
+                Err(Error::WouldBlock) => Turn(false).await,
+                done => {
+                    if turn > 0 {
+                        self.turns = MOST_TURNS.min(self.turns * 2);
+                    }
+                    return done;
+                }
+            }
+        }
+        self.turns = (self.turns / 2).max(1);
+        loop {
+            self.sleep().await?;
+            match attempt(self.what.get_mut()) {
+                Err(Error::WouldBlock) => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Until there may be something to do.
+    async fn sleep(&mut self) -> Result<()> {
+        if !self.what.get_mut().begin_poll()? {
+            return Ok(());
+        }
+        let polled = Polled(&mut self.what);
+        // A doorbell that comes after this is one more event of the descriptor, and clear_ready() leaves
+        // that alone: so nothing is missed though the ones before are only taken out when `polled` goes.
+        polled.0.readable().await.map_err(|error| Error::from_io(&error))?.clear_ready();
+        Ok(())
+    }
+}
+
+/// Ends a poll also where the task is given up.
+struct Polled<'a, T: Pollable + AsRawFd>(&'a mut AsyncFd<T>);
+
+impl<T: Pollable + AsRawFd> Drop for Polled<'_, T> {
+    fn drop(&mut self) {
+        self.0.get_mut().end_poll();
+    }
+}
+
+/// Lets other tasks run once.
+struct Turn(bool);
+
+impl Future for Turn {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if std::mem::replace(&mut self.0, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+macro_rules! receives {
+    ($type:ty, $watched:ident $(. $of:ident)?) => {
+        impl $type {
+            /// Waits for a message.
+            pub async fn recv(&mut self) -> Result<Vec<u8>> {
+                self.$watched$(.$of)?.until(|from| {
+                    $crate::messages::received(from, Timeout::AT_ONCE)
+                }).await
+            }
+
+            /// Waits for one, receives it into memory that is there, and returns its size.
+            pub async fn recv_into<B: Buffer + ?Sized>(&mut self, buffer: &mut B) -> Result<usize> {
+                self.$watched$(.$of)?.until(|from| buffer.fill_from(from, Timeout::AT_ONCE)).await
+            }
+        }
+    };
+}
+
+macro_rules! sends {
+    ($type:ty, $watched:ident $(. $of:ident)?) => {
+        impl $type {
+            /// Sends one message, and waits until there is room for it.
+            pub async fn send(&mut self, message: &[u8]) -> Result<()> {
+                self.$watched$(.$of)?.until(|to| to.try_send(message)).await
+            }
+
+            /// Tells the other end that nothing follows.
+            pub fn finish(&mut self) -> Result<()> {
+                self.$watched$(.$of)?.what.get_mut().finish()
+            }
+        }
+    };
+}
+
+/// The half of a [`Pipe`] that sends. See [`crate::Sender`].
+#[derive(Debug)]
+pub struct Sender {
+    watched: Watched<crate::Sender>,
+}
+
+/// The half of a [`Pipe`] that receives. See [`crate::Receiver`].
+#[derive(Debug)]
+pub struct Receiver {
+    watched: Watched<crate::Receiver>,
+}
+
+/// An end of a pipe. See [`crate::Pipe`].
+#[derive(Debug)]
+pub struct Pipe {
+    sender: Sender,
+    receiver: Receiver,
+}
+
+/// A reader of a broadcast. See [`crate::Subscriber`].
+#[derive(Debug)]
+pub struct Subscriber {
+    watched: Watched<crate::Subscriber>,
+}
+
+impl Sender {
+    /// Has the runtime of this task wait for it. Panics where there is none, or none with io.
+    pub fn new(sender: crate::Sender) -> Result<Sender> {
+        Ok(Sender { watched: Watched::new(sender)? })
+    }
+
+    /// What it is outside of the runtime.
+    pub fn into_inner(self) -> crate::Sender {
+        self.watched.what.into_inner()
+    }
+}
+
+impl Receiver {
+    /// Has the runtime of this task wait for it. Panics where there is none, or none with io.
+    pub fn new(receiver: crate::Receiver) -> Result<Receiver> {
+        Ok(Receiver { watched: Watched::new(receiver)? })
+    }
+
+    /// What it is outside of the runtime.
+    pub fn into_inner(self) -> crate::Receiver {
+        self.watched.what.into_inner()
+    }
+}
+
+impl Pipe {
+    /// Has the runtime of this task wait for it. Panics where there is none, or none with io.
+    ///
+    /// The end is this process's from now on.
+    pub fn new(pipe: crate::Pipe) -> Result<Pipe> {
+        let (sender, receiver) = pipe.split();
+        Ok(Pipe { sender: Sender::new(sender)?, receiver: Receiver::new(receiver)? })
+    }
+
+    /// Both halves, to be used at once for as long as the end is borrowed.
+    pub fn halves(&mut self) -> (&mut Sender, &mut Receiver) {
+        (&mut self.sender, &mut self.receiver)
+    }
+
+    /// Both halves, each to go its own way.
+    pub fn split(self) -> (Sender, Receiver) {
+        (self.sender, self.receiver)
+    }
+}
+
+impl Subscriber {
+    /// Has the runtime of this task wait for it. Panics where there is none, or none with io.
+    pub fn new(subscriber: crate::Subscriber) -> Result<Subscriber> {
+        Ok(Subscriber { watched: Watched::new(subscriber)? })
+    }
+
+    /// See [`crate::Subscriber::just_missed()`].
+    pub fn just_missed(&self) -> u64 {
+        self.watched.what.get_ref().just_missed()
+    }
+
+    /// See [`crate::Subscriber::missed()`].
+    pub fn missed(&self) -> u64 {
+        self.watched.what.get_ref().missed()
+    }
+
+    /// What it is outside of the runtime.
+    pub fn into_inner(self) -> crate::Subscriber {
+        self.watched.what.into_inner()
+    }
+}
+
+sends!(Sender, watched);
+sends!(Pipe, sender.watched);
+receives!(Receiver, watched);
+receives!(Pipe, receiver.watched);
+receives!(Subscriber, watched);

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is opened and closed many times leaves nothing, and neither do messages.
+
+use std::fs;
+use std::io::{Read, Write};
+
+use farcall::{Error, Pipe, PipeOptions, Policy, PublisherOptions, Subscriber};
+
+mod processes;
+use processes::name;
+
+/// Descriptors, mappings and MiB of memory of this process.
+fn held() -> (usize, usize, usize) {
+    let descriptors = fs::read_dir("/proc/self/fd").unwrap().count();
+    let mappings = fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+    let pages = fs::read_to_string("/proc/self/statm").unwrap();
+    let resident: usize = pages.split(' ').nth(1).unwrap().parse().unwrap();
+    (descriptors, mappings, (resident * 4096) >> 20)
+}
+
+fn leaves_nothing(times: usize, mut what: impl FnMut()) {
+    for _ in 0..50 {
+        what();
+    }
+    let before = held();
+    for _ in 0..times {
+        what();
+    }
+    let after = held();
+    assert_eq!(after.0, before.0, "descriptors");
+    assert!(after.1 <= before.1 + 10, "mappings: {before:?}, {after:?}"); // of the allocator
+    assert!(after.2 <= before.2 + 20, "memory: {before:?}, {after:?}");
+}
+
+fn small() -> (Pipe, Pipe) {
+    PipeOptions::new().capacity(4096).pair().unwrap()
+}
+
+#[test]
+fn pipes_that_are_used() {
+    leaves_nothing(10_000, || {
+        let (mut here, mut there) = small();
+        here.send(b"x").unwrap();
+        assert_eq!(there.recv().unwrap(), b"x");
+    });
+}
+
+#[test]
+fn pipes_that_are_not() {
+    leaves_nothing(10_000, || drop(small()));
+}
+
+#[test]
+fn halves_and_streams() {
+    leaves_nothing(3_000, || {
+        let (mut writer, mut reader) = (small().0.split().0.into_writer(), small().1.split().1.into_reader());
+        assert!(writer.write(b"to nobody").is_err());
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+    });
+}
+
+#[test]
+fn polls_that_are_forgotten() {
+    leaves_nothing(3_000, || {
+        let (mut here, mut there) = small();
+        std::mem::forget(here.halves().1.poll().unwrap().unwrap());
+        there.send(b"x").unwrap();
+        assert_eq!(here.recv().unwrap(), b"x");
+        std::mem::forget(here.halves().1.poll().unwrap().unwrap());
+    });
+}
+
+#[test]
+fn messages_that_are_left_in_part() {
+    leaves_nothing(3_000, || {
+        let (mut here, mut there) = small();
+        assert_eq!(here.try_send(&[0; 10_000]), Err(Error::WouldBlock));
+        assert_eq!(there.try_recv(), Err(Error::WouldBlock));
+    });
+}
+
+#[test]
+fn descriptors_that_are_passed_and_refused() {
+    leaves_nothing(3_000, || {
+        let (_, there) = small();
+        let descriptors = there.into_descriptors().unwrap();
+        drop(Pipe::adopt(descriptors).unwrap());
+        let (_, there) = small();
+        let refused = Pipe::adopt(there.into_descriptors().unwrap().into_iter().rev());
+        assert_eq!(refused.unwrap_err(), Error::Broken);
+    });
+}
+
+#[test]
+fn broadcasts() {
+    let name = name("leaks");
+    leaves_nothing(3_000, || {
+        let mut publisher =
+            PublisherOptions::new().capacity(4096).policy(Policy::Overwrite).create(&name).unwrap();
+        let mut invited = Subscriber::adopt(publisher.invite().unwrap()).unwrap();
+        let mut named = Subscriber::open(&name).unwrap();
+        publisher.send(b"x").unwrap();
+        assert_eq!(invited.recv().unwrap(), b"x");
+        assert_eq!(named.recv().unwrap(), b"x");
+    });
+}
+
+#[test]
+fn many_messages() {
+    let (mut here, mut there) = small();
+    let mut received = Vec::new();
+    leaves_nothing(500_000, || {
+        here.send(&[1; 200]).unwrap();
+        there.recv_into(&mut received).unwrap();
+        here.send(&[1; 500]).unwrap();
+        assert_eq!(there.recv().unwrap().len(), 500);
+    });
+}
