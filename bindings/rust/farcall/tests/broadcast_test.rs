@@ -127,6 +127,7 @@ fn names_and_readers_are_limited() {
 }
 
 #[test]
+#[allow(clippy::needless_collect)] // all threads begin before one of them is waited for
 fn threads_invite_and_count_at_once() {
     let mut publisher = PublisherOptions::new().policy(Policy::Overwrite).create_unnamed().unwrap();
     let mut readers: Vec<_> = thread::scope(|scope| {
