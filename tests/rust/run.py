@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds and runs the tests of the Rust crates: run.py CARGO build|doc|clippy|test NAME...
+"""Builds and runs the tests of the Rust crates: run.py CARGO WHAT [NAME]...
+
+WHAT: build, doc, clippy, pkg-config, test, for the file NAME, or all
 
 All that cargo writes is in the build: the crates are linked into a workspace there, whose Cargo.lock
 and target directory are its own. What they depend on comes from Debian's packages (librust-*-dev),
@@ -12,6 +14,7 @@ scripts/test_summary.py reads.
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -28,6 +31,7 @@ directory = "{REGISTRY}"
 offline = true
 """
 FEATURES = ["--features", "farcall/tokio"]
+PAGES = ["README.md", "docs/guide/rust.md"]
 SECONDS_OF_A_TEST = 240
 
 
@@ -67,20 +71,24 @@ class Workspace:
 
     def build(self):
         """Everything, with warnings as errors; keeps note of the tests and examples that it makes."""
-        done = self.run("test", "--no-run", "--workspace", "--all-targets", *FEATURES,
+        done = self.run("test", "--no-run", "--workspace", *FEATURES,
                         "--message-format=json-render-diagnostics",
                         stdout=subprocess.PIPE, text=True)
         if done.returncode != 0:
             return done.returncode
-        executables = {}
+        executables, libraries = {}, {}
         for line in done.stdout.splitlines():
             message = json.loads(line)
+            for file in message.get("filenames", []):
+                if file.endswith(".rlib"):
+                    libraries[message["target"]["name"]] = file
             if message.get("executable"):
                 target = message["target"]
                 kind = target["kind"][0]
                 name = target["name"] if kind != "lib" else "lib-" + target["name"]
                 executables[name] = message["executable"]
         (self.path / "executables.json").write_text(json.dumps(executables))
+        (self.path / "libraries.json").write_text(json.dumps(libraries))
         return 0
 
     def executables(self):
@@ -111,14 +119,59 @@ class Workspace:
         return int(failed != 0)
 
     def documentation(self):
-        """Its examples run, and rustdoc has nothing to complain about."""
+        """Its examples run, as do those of the pages, and rustdoc has nothing to complain about."""
         return (self.run("test", "--doc", "-p", "farcall", *FEATURES).returncode
-                or self.run("doc", "--workspace", "--no-deps", *FEATURES).returncode)
+                or self.run("doc", "--workspace", "--no-deps", *FEATURES).returncode
+                or int(any([self.page(page) for page in PAGES])))
+
+    def page(self, page):
+        libraries = json.loads((self.path / "libraries.json").read_text())
+        deps = pathlib.Path(libraries["libc"]).parent
+        externs = [f"--extern={name}={libraries[name]}" for name in ("farcall", "libc", "tokio")]
+        done = subprocess.run(
+            [self.environment["RUSTDOC"], "--test", "--edition=2021", *externs, f"-Ldependency={deps}",
+             f"-Lnative={BUILD / 'bindings/c'}", str(SOURCE / page)],
+            env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        print(done.stdout)
+        return int(done.returncode != 0 or "running 0 tests" in done.stdout)
+
+    def pkg_config(self):
+        """A program is built and run with what is laid out as an installation."""
+        prefix = self.path / "prefix"
+        shutil.rmtree(prefix, ignore_errors=True)
+        text = (BUILD / "farcall-c.pc").read_text()
+        libdir = re.search(r"^libdir=\$\{prefix\}/(.*)$", text, re.MULTILINE)[1]
+        (prefix / libdir / "pkgconfig").mkdir(parents=True)
+        (prefix / libdir / "pkgconfig/farcall-c.pc").write_text(text)
+        for library in (BUILD / "bindings/c").glob("libfarcall-c.so*"):
+            (prefix / libdir / library.name).symlink_to(library)
+        self.environment.pop("FARCALL_LIB_DIR")
+        self.environment["PKG_CONFIG_PATH"] = str(prefix / libdir / "pkgconfig")
+        self.environment["LD_LIBRARY_PATH"] = str(prefix / libdir)
+        # Another target directory: the library is found anew.
+        self.environment["CARGO_TARGET_DIR"] = str(self.path / "target-pkg-config")
+        done = self.run("run", "-p", "farcall-sys", "--example", "version", stdout=subprocess.PIPE, text=True)
+        if done.returncode != 0 or not done.stdout.startswith("0."):
+            print(done.stdout)
+            return 1
+        # Where there is none it says what is missing.
+        self.environment["PKG_CONFIG_PATH"] = self.environment["PKG_CONFIG_LIBDIR"] = "/nonexistent"
+        done = self.run("check", "-p", "farcall-sys", stderr=subprocess.PIPE, text=True)
+        print(done.stderr)
+        return int(done.returncode == 0 or "FARCALL_LIB_DIR" not in done.stderr)
 
     def clippy(self):
         if not (self.cargo.parent / "cargo-clippy").exists():
             return skip("clippy")
         return self.run("clippy", "--workspace", "--all-targets", *FEATURES, "--", "-D", "warnings").returncode
+
+    def all(self):
+        for step in (self.build, self.documentation, self.clippy):
+            if step() != 0:
+                return 1
+        files = [name for name in self.executables()
+                 if name.endswith("_test") or name in ("header", "lib-farcall")]
+        return int(any([self.tests(name) for name in files]) or len(files) < 10)
 
 
 def skip(what):
@@ -133,14 +186,11 @@ def main(cargo, what, *names):
         return skip("tokio")
     workspace = Workspace(cargo)
     if what == "all":
-        steps = [workspace.build, workspace.documentation, workspace.clippy]
-        status = next((status for step in steps if (status := step())), 0)
-        what, names = "test", list(workspace.executables()) if status == 0 else []
-        names = [name for name in names if name.endswith("_test") or name in ("header", "lib-farcall")]
-        return status or int(any([workspace.tests(name) for name in names]))
+        return workspace.all()
     if what == "test":
         return workspace.tests(*names)
-    return {"build": workspace.build, "doc": workspace.documentation, "clippy": workspace.clippy}[what]()
+    return {"build": workspace.build, "doc": workspace.documentation, "clippy": workspace.clippy,
+            "pkg-config": workspace.pkg_config}[what]()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ fn main() {
     println!("cargo:rerun-if-env-changed=FARCALL_LIB_DIR");
     println!("cargo:rerun-if-env-changed=PKG_CONFIG");
     println!("cargo:rerun-if-env-changed=PKG_CONFIG_PATH");
+    println!("cargo:rerun-if-env-changed=PKG_CONFIG_LIBDIR");
     if env::var_os("DOCS_RS").is_some() {
         return; // documentation needs no library
     }

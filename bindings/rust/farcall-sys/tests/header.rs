@@ -160,7 +160,10 @@ fn a_difference_is_told() {
         ("timeout: i64,\n    ) -> i64", "timeout: c_int,\n    ) -> i64"),
         ("end: *const farcall_pipe) -> c_int", "end: *mut farcall_pipe) -> c_int"),
         ("-> usize", "-> u64"), // the same size, and another type on some machines
-        ("readers(publisher: *const farcall_publisher) -> c_uint", "readers(publisher: *const farcall_publisher) -> c_int"),
+        (
+            "readers(publisher: *const farcall_publisher) -> c_uint",
+            "readers(publisher: *const farcall_publisher) -> c_int",
+        ),
         ("FARCALL_OLDEST: c_int = 1", "FARCALL_OLDEST: c_int = 2"),
         ("pub readers: c_uint", "pub readers: c_int"),
     ]
@@ -196,8 +199,10 @@ fn all_that_the_header_has_is_declared() {
         .cloned()
         .collect();
     let declarations = without_comments(DECLARATIONS);
-    let of_crate: BTreeSet<String> =
-        names(&declarations, "farcall_").union(&names(&declarations, "FARCALL_")).cloned().collect();
+    let of_crate: BTreeSet<String> = names(&declarations, "farcall_")
+        .union(&names(&declarations, "FARCALL_"))
+        .cloned()
+        .collect();
     assert!(of_header.len() > 40);
     assert_eq!(of_header, of_crate);
 }

@@ -26,7 +26,12 @@ pub(crate) mod sealed {
         /// # Safety
         ///
         /// There is so much room, to be written to.
-        unsafe fn receive(&mut self, bytes: *mut u8, room: usize, timeout: Timeout) -> Result<usize>;
+        unsafe fn receive(
+            &mut self,
+            bytes: *mut u8,
+            room: usize,
+            timeout: Timeout,
+        ) -> Result<usize>;
     }
 
     pub trait Fill {
@@ -114,9 +119,15 @@ mod tests {
     #[test]
     fn a_vector_grows_until_the_message_fits() {
         let mut vector = vec![1, 2, 3];
-        assert_eq!(vector.fill_from(&mut Growing(vec![10, 100, 1000, 900]), Timeout::NEVER), Ok(900));
+        assert_eq!(
+            vector.fill_from(&mut Growing(vec![10, 100, 1000, 900]), Timeout::NEVER),
+            Ok(900)
+        );
         assert_eq!(vector, [7; 900]);
-        assert_eq!(vector.fill_from(&mut Growing(vec![usize::MAX]), Timeout::NEVER), Err(Error::Os(libc::ENOMEM)));
+        assert_eq!(
+            vector.fill_from(&mut Growing(vec![usize::MAX]), Timeout::NEVER),
+            Err(Error::Os(libc::ENOMEM))
+        );
         assert!(vector.is_empty());
         assert_eq!(vector.fill_from(&mut Growing(vec![0]), Timeout::NEVER), Ok(0));
     }
@@ -124,7 +135,10 @@ mod tests {
     #[test]
     fn a_slice_does_not_grow() {
         let mut array = [0u8; 4];
-        assert_eq!(array.fill_from(&mut Growing(vec![5]), Timeout::NEVER), Err(Error::TooLong { size: 5 }));
+        assert_eq!(
+            array.fill_from(&mut Growing(vec![5]), Timeout::NEVER),
+            Err(Error::TooLong { size: 5 })
+        );
         assert_eq!(array.fill_from(&mut Growing(vec![3]), Timeout::NEVER), Ok(3));
         assert_eq!(array, [7, 7, 7, 0]);
         let mut unwritten = [MaybeUninit::<u8>::uninit(); 4];

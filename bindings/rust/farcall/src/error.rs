@@ -133,7 +133,9 @@ impl fmt::Display for Error {
             Error::TimedOut => f.write_str("nothing could be done in time"),
             Error::Interrupted => f.write_str("a signal was caught"),
             Error::Finished => f.write_str("nothing follows"),
-            Error::NobodyReceives => f.write_str("nobody receives any more, or this end has finished"),
+            Error::NobodyReceives => {
+                f.write_str("nobody receives any more, or this end has finished")
+            }
             Error::PeerDied => f.write_str("the process of the other end has died"),
             Error::Dropped => f.write_str("this reader was too slow, and is none any more"),
             Error::TooLong { size } => write!(f, "the message is too long: {size} bytes"),

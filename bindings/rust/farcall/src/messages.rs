@@ -69,7 +69,10 @@ macro_rules! receives {
             }
 
             /// Waits for one so long: else [`Error::TimedOut`](crate::Error::TimedOut).
-            pub fn recv_timeout(&mut self, timeout: std::time::Duration) -> $crate::Result<Vec<u8>> {
+            pub fn recv_timeout(
+                &mut self,
+                timeout: std::time::Duration,
+            ) -> $crate::Result<Vec<u8>> {
                 $crate::messages::received(self, $crate::wait::Timeout::after(timeout))
             }
 

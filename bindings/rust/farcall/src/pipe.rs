@@ -227,8 +227,9 @@ impl Pipe {
     pub fn into_descriptors(self) -> Result<[OwnedFd; 4]> {
         let mut numbers = [-1; sys::FARCALL_PIPE_DESCRIPTORS];
         // SAFETY: the end is alive, nobody else uses it, and there is room for so many.
-        let result =
-            unsafe { sys::farcall_pipe_descriptors(self.sender.handle.raw(), numbers.as_mut_ptr()) };
+        let result = unsafe {
+            sys::farcall_pipe_descriptors(self.sender.handle.raw(), numbers.as_mut_ptr())
+        };
         Error::check(result)?;
         let [a, b, c, d] = numbers.map(|number| {
             // SAFETY: they are open as long as the end, which is until this function returns.

@@ -151,8 +151,7 @@ impl Publisher {
     /// descriptors of a pipe.
     pub fn invite(&self) -> Result<OwnedFd> {
         // SAFETY: the publisher is alive, and any thread may invite.
-        let descriptor =
-            Error::check(unsafe { sys::farcall_publisher_invite(self.raw.as_ptr()) })?;
+        let descriptor = Error::check(unsafe { sys::farcall_publisher_invite(self.raw.as_ptr()) })?;
         // SAFETY: it is open, and the caller's.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }

@@ -121,7 +121,10 @@ fn names_and_readers_are_limited() {
     let _reader = Subscriber::open(&name).unwrap();
     assert_eq!(publisher.invite().unwrap_err(), Error::Os(libc::EUSERS));
     assert_eq!(Subscriber::open(&name).unwrap_err(), Error::Os(libc::EUSERS));
-    assert_eq!(PublisherOptions::new().readers(65).create_unnamed().unwrap_err().errno(), libc::EINVAL);
+    assert_eq!(
+        PublisherOptions::new().readers(65).create_unnamed().unwrap_err().errno(),
+        libc::EINVAL
+    );
     let file = std::fs::File::open("/dev/null").unwrap().into();
     assert_eq!(Subscriber::adopt(file).unwrap_err(), Error::Broken);
 }
@@ -135,8 +138,9 @@ fn threads_invite_and_count_at_once() {
             .map(|_| {
                 let publisher = &publisher;
                 scope.spawn(move || {
-                    let readers: Vec<_> =
-                        (0..8).map(|_| Subscriber::adopt(publisher.invite().unwrap()).unwrap()).collect();
+                    let readers: Vec<_> = (0..8)
+                        .map(|_| Subscriber::adopt(publisher.invite().unwrap()).unwrap())
+                        .collect();
                     assert!(publisher.readers() >= 8);
                     readers
                 })

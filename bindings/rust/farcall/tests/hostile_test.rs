@@ -8,7 +8,9 @@ use std::os::unix::io::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use farcall::{Error, Pipe, PipeOptions, Policy, Publisher, PublisherOptions, Subscriber, SubscriberOptions};
+use farcall::{
+    Error, Pipe, PipeOptions, Policy, Publisher, PublisherOptions, Subscriber, SubscriberOptions,
+};
 
 mod processes;
 use processes::{fork, name, wait_until, Chance, LONG};
@@ -207,7 +209,14 @@ fn a_publisher_that_writes_garbage_does_not_crash_its_reader() {
         go.write_all(&[0]).unwrap();
         let error = (0..10_000_000).find_map(|_| reader.recv_timeout(LONG).err()).unwrap();
         assert!(
-            matches!(error, Error::Broken | Error::PeerDied | Error::Finished | Error::Dropped | Error::Os(libc::ENOMEM)),
+            matches!(
+                error,
+                Error::Broken
+                    | Error::PeerDied
+                    | Error::Finished
+                    | Error::Dropped
+                    | Error::Os(libc::ENOMEM)
+            ),
             "{error:?}"
         );
         child.wait();
@@ -217,8 +226,11 @@ fn a_publisher_that_writes_garbage_does_not_crash_its_reader() {
 #[test]
 fn a_reader_that_writes_garbage_does_not_hurt_the_publisher_and_the_others() {
     for seed in 0..5 {
-        let mut publisher: Publisher =
-            PublisherOptions::new().capacity(CAPACITY).policy(Policy::Overwrite).create_unnamed().unwrap();
+        let mut publisher: Publisher = PublisherOptions::new()
+            .capacity(CAPACITY)
+            .policy(Policy::Overwrite)
+            .create_unnamed()
+            .unwrap();
         let mut good = Subscriber::adopt(publisher.invite().unwrap()).unwrap();
         let invitation = publisher.invite().unwrap();
         let mut given = Some(invitation);

@@ -53,7 +53,8 @@ fn pipes_that_are_not() {
 #[test]
 fn halves_and_streams() {
     leaves_nothing(3_000, || {
-        let (mut writer, mut reader) = (small().0.split().0.into_writer(), small().1.split().1.into_reader());
+        let (mut writer, mut reader) =
+            (small().0.split().0.into_writer(), small().1.split().1.into_reader());
         assert!(writer.write(b"to nobody").is_err());
         assert_eq!(reader.read(&mut [0]).unwrap(), 0);
     });

@@ -164,7 +164,8 @@ fn halves_go_their_own_ways() {
     let (mut sender, mut receiver) = here.split();
     let (mut back, mut forth) = there.split();
     let answers = thread::spawn(move || {
-        (0..1000).all(|i: u32| receiver.recv().unwrap() == i.to_le_bytes()) && receiver.recv() == Err(Error::Finished)
+        (0..1000).all(|i: u32| receiver.recv().unwrap() == i.to_le_bytes())
+            && receiver.recv() == Err(Error::Finished)
     });
     let echo = thread::spawn(move || {
         for message in forth.messages() {

@@ -99,7 +99,10 @@ fn a_program_inherits_nothing_that_it_was_not_given() {
     let said = execute(list.args(["-c", "ls -l /proc/self/fd"])).said();
     assert!(!said.contains("farcall"), "{said}");
     // Its own folder, standard streams, and what ls itself opens.
-    assert!(said.lines().filter(|line| line.contains("->")).all(|line| !line.contains("memfd")), "{said}");
+    assert!(
+        said.lines().filter(|line| line.contains("->")).all(|line| !line.contains("memfd")),
+        "{said}"
+    );
 }
 
 #[test]

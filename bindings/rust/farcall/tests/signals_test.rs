@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use farcall::{Error, Pipe, PipeOptions, Policy, Publisher, PublisherOptions, Subscriber, WaitMode};
+use farcall::{
+    Error, Pipe, PipeOptions, Policy, Publisher, PublisherOptions, Subscriber, WaitMode,
+};
 
 mod processes;
 use processes::{fork, name, LONG};

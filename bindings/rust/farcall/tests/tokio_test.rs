@@ -180,7 +180,8 @@ fn a_peer_that_is_killed_ends_a_wait() {
 #[test]
 fn readers_of_a_broadcast() {
     run(async {
-        let mut publisher = PublisherOptions::new().policy(Policy::Overwrite).create_unnamed().unwrap();
+        let mut publisher =
+            PublisherOptions::new().policy(Policy::Overwrite).create_unnamed().unwrap();
         let readers: Vec<_> = (0..3)
             .map(|_| {
                 let reader = farcall::Subscriber::adopt(publisher.invite().unwrap()).unwrap();
