@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The other side is a program in Python.
+
+use std::env;
+use std::process::Command;
+
+mod others;
+mod processes;
+use processes::{execute, Program};
+
+/// A program with the package `farcall`.
+fn python(role: &str, name: &str) -> Program {
+    let program = match role {
+        "serve" => "end = farcall.serve_pipe(name)\nfor message in end: end.send(message)",
+        "open" => "end = farcall.open_pipe(name)\nfor message in end: end.send(message)",
+        "publish" => {
+            "w = farcall.Broadcast(name, policy='block')\n\
+             while not w.readers: time.sleep(0.001)\n\
+             for i in range(1000): w.send(str(i).encode())"
+        }
+        "subscribe" => {
+            "numbers = [int(message) for message in farcall.subscribe(name, timeout=60)]\n\
+             print(len(numbers), sum(numbers), 'finished')"
+        }
+        "wait" => "end = farcall.serve_pipe(name)\nprint('ready', flush=True)\nsys.stdin.read()",
+        "mute" => {
+            "w = farcall.Broadcast(name)\n\
+             while not w.readers: time.sleep(0.001)\n\
+             print('ready', flush=True)\nsys.stdin.read()"
+        }
+        other => panic!("{other}"),
+    };
+    let program = format!("import farcall, sys, time\nname = {name:?}\n{program}");
+    execute(Command::new(env::var("FARCALL_PYTHON").unwrap()).args(["-B", "-c", &program]))
+}
+
+#[test]
+#[ignore = "CTest runs it: its package is built there"]
+fn pipes_both_ways() {
+    others::pipes(python);
+}
+
+#[test]
+#[ignore = "CTest runs it: its package is built there"]
+fn broadcasts_both_ways() {
+    others::broadcasts(python);
+}
+
+#[test]
+#[ignore = "CTest runs it: its package is built there"]
+fn a_peer_that_is_killed_is_told() {
+    others::deaths(python);
+}
