@@ -64,7 +64,8 @@ void echo(const Pipe& end) {
     const std::int64_t size =
         farcall_pipe_receive(end.get(), message.data(), message.size(), nullptr, kLong);
     if (size == -EPIPE) return;
-    check(farcall_pipe_send(end.get(), message.data(), static_cast<std::size_t>(check(size)), kLong));
+    check(
+        farcall_pipe_send(end.get(), message.data(), static_cast<std::size_t>(check(size)), kLong));
   }
 }
 

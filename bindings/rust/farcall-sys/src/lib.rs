@@ -55,6 +55,12 @@ handles! {
     farcall_publisher;
     /// A reader of a broadcast.
     farcall_subscriber;
+    /// A door, and the threads that serve it.
+    farcall_server;
+    /// What a door is called through.
+    farcall_client;
+    /// What a procedure writes its reply to.
+    farcall_reply;
 }
 
 /// Options of a pipe; all zero but for `size` for what is usual.
@@ -99,6 +105,78 @@ pub struct farcall_subscriber_options {
     pub start: c_int,
     /// `FARCALL_WAIT_...`
     pub wait: c_int,
+}
+
+/// What a server calls, in threads of the library, several at once.
+pub type farcall_procedure = Option<
+    unsafe extern "C" fn(
+        context: *mut c_void,
+        request: *const c_void,
+        size: usize,
+        reply: *mut farcall_reply,
+    ) -> c_int,
+>;
+
+/// Who calls.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct farcall_caller {
+    /// Of this structure, as the caller knows it.
+    pub size: usize,
+    /// 0: it cannot be seen from here.
+    pub pid: c_int,
+    /// Effective.
+    pub uid: c_uint,
+    /// Effective.
+    pub gid: c_uint,
+}
+
+/// Options of a server.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct farcall_server_options {
+    /// Of this structure, as the caller knows it.
+    pub size: usize,
+    /// Request in bytes.
+    pub longest: usize,
+    /// Of the file.
+    pub mode: c_uint,
+    /// Called with the context when no procedure has it any more.
+    pub release: Option<unsafe extern "C" fn(context: *mut c_void)>,
+}
+
+/// Options of a call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct farcall_call_options {
+    /// Of this structure, as the caller knows it.
+    pub size: usize,
+    /// In nanoseconds; 0 is up at once.
+    pub timeout: i64,
+    /// Asked whether to give the call up.
+    pub give_up: Option<unsafe extern "C" fn(context: *mut c_void) -> c_int>,
+    /// What it is called with.
+    pub context: *mut c_void,
+    /// Nanoseconds after the beginning.
+    pub ask_after: i64,
+}
+
+/// Where a reply goes, and where it is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct farcall_answer {
+    /// Of this structure, as the caller knows it.
+    pub size: usize,
+    /// Room for the reply; then, the reply.
+    pub bytes: *mut c_void,
+    /// How much there is.
+    pub room: usize,
+    /// Of the reply.
+    pub length: usize,
+    /// The library's.
+    pub memory: *mut c_void,
+    /// The library's.
+    pub memory_size: usize,
 }
 
 extern "C" {
@@ -219,4 +297,41 @@ extern "C" {
     pub fn farcall_subscriber_poll_begin(subscriber: *mut farcall_subscriber) -> c_int;
     /// Before the next operation.
     pub fn farcall_subscriber_poll_end(subscriber: *mut farcall_subscriber);
+
+    /// Appends to a reply.
+    pub fn farcall_reply_write(
+        reply: *mut farcall_reply,
+        bytes: *const c_void,
+        size: usize,
+    ) -> c_int;
+    /// Who has made the call that this thread serves.
+    pub fn farcall_caller_get(caller: *mut farcall_caller) -> c_int;
+    /// Serves at a path.
+    pub fn farcall_server_create(
+        path: *const c_char,
+        procedure: farcall_procedure,
+        context: *mut c_void,
+        options: *const farcall_server_options,
+        server: *mut *mut farcall_server,
+    ) -> c_int;
+    /// Takes no more calls.
+    pub fn farcall_server_close(server: *mut farcall_server);
+    /// Opens a door.
+    pub fn farcall_client_open(
+        path: *const c_char,
+        timeout: i64,
+        client: *mut *mut farcall_client,
+    ) -> c_int;
+    /// Frees it.
+    pub fn farcall_client_close(client: *mut farcall_client);
+    /// Calls.
+    pub fn farcall_client_call(
+        client: *mut farcall_client,
+        request: *const c_void,
+        size: usize,
+        answer: *mut farcall_answer,
+        options: *const farcall_call_options,
+    ) -> c_int;
+    /// Frees what the library has put into an answer.
+    pub fn farcall_answer_free(answer: *mut farcall_answer);
 }

@@ -28,6 +28,11 @@ fn c_type(rust: &str) -> String {
     if let Some(pointed) = rust.strip_prefix("*const ") {
         return format!("{} const*", c_type(pointed));
     }
+    if let Some(function) = rust.strip_prefix("Option<unsafe extern \"C\" fn(") {
+        let (arguments, result) = function.rsplit_once(')').unwrap();
+        let result = result.trim_end_matches('>').trim_start_matches(" ->");
+        return format!("{} (*)({})", c_type(result), c_types(arguments));
+    }
     match rust {
         "c_int" => "int",
         "c_uint" => "unsigned",
@@ -36,11 +41,26 @@ fn c_type(rust: &str) -> String {
         "i64" => "int64_t",
         "u64" => "uint64_t",
         "usize" => "size_t",
-        name if name.ends_with("_options") => return format!("struct {name}"),
+        name if DECLARATIONS.contains(&format!("pub struct {name} {{")) => {
+            return format!("struct {name}");
+        }
         name if name.starts_with("farcall_") => name,
         other => panic!("{other} is nothing that C knows"),
     }
     .to_string()
+}
+
+/// The types of named arguments.
+fn c_types(arguments: &str) -> String {
+    let types: Vec<String> = arguments
+        .split(',')
+        .filter_map(|argument| argument.split_once(':'))
+        .map(|(_, of)| c_type(of))
+        .collect();
+    if types.is_empty() {
+        return "void".to_string();
+    }
+    types.join(", ")
 }
 
 /// The text between `begin` and the next `end`, wherever that is, and what begins each time.
@@ -59,16 +79,8 @@ fn prototypes(declarations: &str) -> Vec<String> {
         .map(|function| {
             let (name, rest) = function.split_once('(').unwrap();
             let (arguments, result) = rest.rsplit_once(')').unwrap();
-            let mut types: Vec<String> = arguments
-                .split(',')
-                .filter_map(|argument| argument.split_once(':'))
-                .map(|(_, of)| c_type(of))
-                .collect();
-            if types.is_empty() {
-                types.push("void".to_string());
-            }
             let result = c_type(result.trim().trim_start_matches("->"));
-            format!("{result} {name}({});", types.join(", "))
+            format!("{result} {name}({});", c_types(arguments))
         })
         .collect()
 }
@@ -113,10 +125,26 @@ fn program(declarations: &str) -> String {
     for (name, value) in constants(&declarations) {
         writeln!(program, "_Static_assert({name} == {value}, \"{name}\");").unwrap();
     }
+    for kind in pieces(&declarations, "pub type ", ";") {
+        let (name, function) = kind.split_once(" = ").unwrap();
+        // As if it were written in one line.
+        let function = function.split_whitespace().collect::<Vec<_>>().join(" ");
+        let function = function.replace("< unsafe", "<unsafe").replace(", >", ">").replace("fn( ", "fn(");
+        writeln!(
+            program,
+            "_Static_assert(_Generic(({name})0, {}: 1, default: 0), \"{name}\");",
+            c_type(&function)
+        )
+        .unwrap();
+    }
     for (structure, size, offsets) in [
         layout!(farcall_pipe_options, size, capacity, wait, reserved),
         layout!(farcall_publisher_options, size, capacity, policy, wait, readers, reserved),
         layout!(farcall_subscriber_options, size, start, wait),
+        layout!(farcall_caller, size, pid, uid, gid),
+        layout!(farcall_server_options, size, longest, mode, release),
+        layout!(farcall_call_options, size, timeout, give_up, context, ask_after),
+        layout!(farcall_answer, size, bytes, room, length, memory, memory_size),
     ] {
         writeln!(program, "_Static_assert(sizeof(struct {structure}) == {size}, \"\");").unwrap();
         let fields = fields(&declarations, structure);
@@ -166,6 +194,8 @@ fn a_difference_is_told() {
         ),
         ("FARCALL_OLDEST: c_int = 1", "FARCALL_OLDEST: c_int = 2"),
         ("pub readers: c_uint", "pub readers: c_int"),
+        ("fn(context: *mut c_void)>", "fn(context: *const c_void)>"),
+        ("        size: usize,\n        reply", "        size: i64,\n        reply"),
     ]
     .into_iter()
     .enumerate()
