@@ -42,6 +42,8 @@ pub enum Error {
     PeerDied,
     /// This reader was too slow, and is none any more. ECONNABORTED.
     Dropped,
+    /// The server of a call has seen the request, and has failed or died. ECONNABORTED.
+    CallFailed,
     /// The message is longer than the room for it. Where it is received it is still there. EMSGSIZE.
     TooLong {
         /// The size of the message.
@@ -65,7 +67,7 @@ impl Error {
             Error::Interrupted => libc::EINTR,
             Error::Finished | Error::NobodyReceives => libc::EPIPE,
             Error::PeerDied => libc::ECONNRESET,
-            Error::Dropped => libc::ECONNABORTED,
+            Error::Dropped | Error::CallFailed => libc::ECONNABORTED,
             Error::TooLong { .. } => libc::EMSGSIZE,
             Error::Broken => libc::EPROTO,
             Error::Busy => libc::EBUSY,
@@ -109,6 +111,14 @@ impl Error {
         }
     }
 
+    /// Of one that calls with a request of `size` bytes.
+    pub(crate) fn check_called(result: c_int, size: usize) -> Result<()> {
+        match -result {
+            libc::ECONNABORTED => Err(Error::CallFailed),
+            _ => Error::check_sent(result, size),
+        }
+    }
+
     /// Of one that receives a message, and has said how long it is where there is no room for it.
     pub(crate) fn check_received(result: i64, needed: usize) -> Result<usize> {
         if result >= 0 {
@@ -138,6 +148,7 @@ impl fmt::Display for Error {
             }
             Error::PeerDied => f.write_str("the process of the other end has died"),
             Error::Dropped => f.write_str("this reader was too slow, and is none any more"),
+            Error::CallFailed => f.write_str("the server has failed or died"),
             Error::TooLong { size } => write!(f, "the message is too long: {size} bytes"),
             Error::Broken => f.write_str("the other side does not keep to the protocol"),
             Error::Busy => f.write_str("another process uses this"),
@@ -167,6 +178,7 @@ mod tests {
             assert!(!error.to_string().is_empty());
             assert_eq!(Error::check_received(-i64::from(errno), 5).unwrap_err().errno(), errno);
             assert_eq!(Error::check_sent(-errno, 5).unwrap_err().errno(), errno);
+            assert_eq!(Error::check_called(-errno, 5).unwrap_err().errno(), errno);
         }
     }
 

@@ -6,6 +6,7 @@
 use std::ffi::CStr;
 
 mod buffer;
+mod call;
 mod error;
 pub mod exec;
 mod halves;
@@ -20,6 +21,7 @@ pub mod tokio;
 mod wait;
 
 pub use buffer::Buffer;
+pub use call::{Caller, Client, Reply, Server, ServerOptions};
 pub use error::{Error, Result};
 pub use halves::{Receiver, Sender};
 pub use messages::Messages;

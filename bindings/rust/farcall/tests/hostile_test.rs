@@ -266,7 +266,7 @@ fn an_end_without_its_peers_socket_is_dead() {
     let (_, other) = Pipe::pair().unwrap();
     attacker.descriptors = other.into_descriptors().unwrap();
     assert_eq!(attacker.victim.recv(), Err(Error::PeerDied));
-    // As long as there is room nobody looks.
+    // It looks now and then, and when there is no room.
     let error = (0..1000).find_map(|_| attacker.victim.send(&[0; 100]).err());
     assert_eq!(error, Some(Error::NobodyReceives));
 }

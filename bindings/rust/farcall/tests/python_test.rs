@@ -4,6 +4,8 @@
 use std::env;
 use std::process::Command;
 
+use farcall::{Client, Server};
+
 mod others;
 mod processes;
 use processes::{execute, Program};
@@ -50,4 +52,24 @@ fn broadcasts_both_ways() {
 #[ignore = "CTest runs it: its package is built there"]
 fn a_peer_that_is_killed_is_told() {
     others::deaths(python);
+}
+
+#[test]
+#[ignore = "CTest runs it: its package is built there"]
+fn calls_both_ways() {
+    let path = env::temp_dir().join(processes::name("python"));
+    let run = |program: &str| {
+        let program = format!("import farcall, sys\npath = {path:?}\n{program}");
+        execute(Command::new(env::var("FARCALL_PYTHON").unwrap()).args(["-B", "-c", &program]))
+    };
+    let server = Server::create(&path, |request, reply| reply.write(&request.to_ascii_uppercase()));
+    assert_eq!(run("print(farcall.call(path, b'hello'))").said(), "b'HELLO'\n");
+    drop(server);
+    let mut other = run(
+        "with farcall.serve(path, bytes.upper):\n  print('ready', flush=True)\n  sys.stdin.read()",
+    );
+    other.wait_until_ready();
+    let client = Client::open_timeout(&path, processes::LONG).unwrap();
+    assert_eq!(client.call_timeout(b"hello", processes::LONG).unwrap(), b"HELLO");
+    other.said();
 }

@@ -110,8 +110,9 @@ impl Program {
         self.child.wait().unwrap();
     }
 
-    /// What else it says until it ends, as it should.
+    /// What else it says until it ends, as it should; it finds its input ended.
     pub fn said(mut self) -> String {
+        drop(self.child.stdin.take());
         let mut said = String::new();
         self.stdout.read_to_string(&mut said).unwrap();
         assert!(self.child.wait().unwrap().success(), "{said}");
