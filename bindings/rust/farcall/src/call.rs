@@ -237,8 +237,8 @@ impl Client {
         Client::opened(path.as_ref(), Timeout::NEVER)
     }
 
-    /// Waits so long. ENOENT where there is no such file in time, ECONNREFUSED where nothing is served
-    /// there.
+    /// Waits so long. ENOENT where there is no such file, ECONNREFUSED where nothing is served there,
+    /// [`Error::TimedOut`] where the server does not answer.
     pub fn open_timeout(path: impl AsRef<Path>, timeout: Duration) -> Result<Client> {
         Client::opened(path.as_ref(), Timeout::after(timeout))
     }
