@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -48,15 +49,15 @@ namespace door_detail {
 // its door goes, so a pointer would not do.
 class Procedures {
  public:
+  // Never destroyed, because threads that serve outlive static objects; and not made under a guard,
+  // which would stay locked in a child that is forked meanwhile.
   static Procedures& all() {
-    // Never destroyed, because threads that serve outlive static objects.
-    static Procedures* const made = [] {
-      auto* const procedures = new Procedures;
-      ::pthread_atfork([] { all().lock_.lock(); }, [] { all().lock_.unlock(); },
-                       [] { all().lock_.unlock(); });
-      return procedures;
-    }();
-    return *made;
+    static constinit std::atomic<Procedures*> made{nullptr};
+    Procedures* now = made.load(std::memory_order_acquire);
+    if (now != nullptr) return *now;
+    auto fresh = std::make_unique<Procedures>();
+    if (!made.compare_exchange_strong(now, fresh.get(), std::memory_order_acq_rel)) return *now;
+    return *fresh.release();
   }
 
   std::uintptr_t add(DoorProcedure procedure) {
@@ -73,6 +74,9 @@ class Procedures {
       by_number_.erase(found);
     }
   }
+  // Around a fork.
+  void lock() { lock_.lock(); }
+  void unlock() { lock_.unlock(); }
   std::shared_ptr<DoorProcedure> find(std::uintptr_t number) {
     const std::lock_guard guard(lock_);
     const auto found = by_number_.find(number);
@@ -84,6 +88,11 @@ class Procedures {
   std::unordered_map<std::uintptr_t, std::shared_ptr<DoorProcedure>> by_number_;
   std::uintptr_t last_ = 0;
 };
+
+// Children find the lock free.
+inline const int kLockedByForks =
+    ::pthread_atfork([] { Procedures::all().lock(); }, [] { Procedures::all().unlock(); },
+                     [] { Procedures::all().unlock(); });
 
 // Fills `memory`; whether there is an answer. All that has a destructor is gone when it returns.
 inline bool answer(std::uintptr_t number, char* data, std::size_t size,
