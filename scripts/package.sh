@@ -20,7 +20,8 @@ place=$(realpath -m "${1:-build/package}")
 version=$(scripts/sources.sh version)
 SOURCE_DATE_EPOCH=$(scripts/sources.sh epoch)
 export SOURCE_DATE_EPOCH
-export DEB_BUILD_OPTIONS="parallel=$(nproc) noautodbgsym ${DEB_BUILD_OPTIONS:-}"
+DEB_BUILD_OPTIONS="parallel=$(nproc) noautodbgsym ${DEB_BUILD_OPTIONS:-}"
+export DEB_BUILD_OPTIONS
 # There are no packages of debugging symbols: nothing has to be compiled for them.
 export DEB_CFLAGS_STRIP=-g DEB_CXXFLAGS_STRIP=-g
 # debhelper gives builds a home of their own, where ccache would find nothing.

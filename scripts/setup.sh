@@ -14,7 +14,7 @@ declare -A packages=(
     libtirpc-dev libthrift-dev thrift-compiler libsystemd-dev dbus-daemon python3-dev python3-pytest
     python3-numpy mypy"
   [wheel]="python3-venv"
-  [package]="debhelper dh-dkms dh-python dpkg-dev fakeroot libpython3-dev lintian mmdebstrap uidmap"
+  [package]="debhelper dh-dkms dh-python dpkg-dev libpython3-dev lintian mmdebstrap uidmap"
   [test]="valgrind python3 abigail-tools cargo rustc rust-clippy librust-tokio-dev librust-libc-dev"
   [programs]="python3 python3.11 libpython3.11-testsuite redis-server redis-tools memcached nginx-light
     curl wrk haproxy postgresql postgresql-contrib iperf3 netcat-openbsd socat sockperf nodejs

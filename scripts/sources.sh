@@ -21,16 +21,16 @@ epoch() {
 }
 
 # Ends each name with a NUL.
-list() {
+list() { # PATH...
   if [[ -e .git ]]; then
     git ls-files -z -- "$@"
   else
-    find "${@:-.}" -path ./build -prune -o -path ./debian -prune -o \( -type f -o -type l \) -print0 | sed -z 's|^\./||'
+    find "$@" -path ./build -prune -o -path ./debian -prune -o \( -type f -o -type l \) -print0 | sed -z 's|^\./||'
   fi
 }
 
 archive() { # ARCHIVE
-  list | LC_ALL=C sort -z |
+  list . | LC_ALL=C sort -z |
     tar --create --null --files-from=- --format=gnu --mtime="@$(epoch)" --owner=0 --group=0 \
       --numeric-owner --mode=u+rw,go=rX --transform="flags=r;s|^|farcall-$(version)/|" |
     gzip -9n >"$1"
@@ -38,6 +38,9 @@ archive() { # ARCHIVE
 
 case $1 in
   version | epoch) "$1" ;;
-  list) "$@" ;;
+  list)
+    shift
+    list "${@:-.}"
+    ;;
   *) archive "$1" ;;
 esac

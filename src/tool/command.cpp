@@ -38,9 +38,8 @@ CommandOutline outline_of(const CLI::App& app) {
   outline.help = app.get_description();
   for (const CLI::Option* option : app.get_options())
     (option->nonpositional() ? outline.options : outline.arguments).push_back(outline_of(*option));
-  for (const CLI::App* subcommand : app.get_subcommands([](const CLI::App* each) {
-         return !each->get_group().empty();
-       }))
+  for (const CLI::App* subcommand :
+       app.get_subcommands([](const CLI::App* each) { return !each->get_group().empty(); }))
     outline.subcommands.push_back(outline_of(*subcommand));
   return outline;
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // farcall completion: prints what a shell completes command lines with.
+#include "tool/completion/completion.hpp"
+
 #include <fmt/format.h>
 
 #include <memory>
 #include <string>
 
 #include "tool/command.hpp"
-#include "tool/completion/completion.hpp"
 
 namespace farcall::tool {
 

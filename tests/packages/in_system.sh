@@ -4,6 +4,7 @@
 # Inside of the new system: installs the packages, tries them, takes them away again, and compares.
 set -euo pipefail
 cd /tmp/try
+echo "a new system: good"
 
 apt() { apt-get -q -y -o APT::Keep-Downloaded-Packages=false "$@" </dev/null; }
 

@@ -14,7 +14,7 @@ skip() { # REASON, as GoogleTest would say it
   exit 0
 }
 
-for tool in mmdebstrap dh lintian dh_dkms dh_python3 fakeroot; do
+for tool in mmdebstrap dh lintian dh_dkms dh_python3; do
   command -v "$tool" >/dev/null || skip "what makes packages is not installed"
 done
 if ((EUID == 0)); then
@@ -36,17 +36,26 @@ apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) $(COMPONENT) # $(ORIGI
 
 "$top/scripts/package.sh" "$place/made"
 
+# What goes in is copied by mmdebstrap: inside, this folder may not be ours to read.
+try=$place/try
+rm -rf "$try"
+mkdir "$try"
+cp "$place"/made/*.deb "$here/in_system.sh" "$try"
+tar -xzf "$place"/made/farcall_*.orig.tar.gz -C "$try"
+
 log=$place/system.log
+clean='/usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive'
 if mmdebstrap --mode="$mode" --variant=apt --format=null --aptopt='APT::Install-Recommends "false"' \
   --aptopt='Acquire::Retries "3"' --dpkgopt=force-unsafe-io \
   --include="gcc,libc6-dev,pkg-config,zsh,python3,systemd-standalone-sysusers,linux-headers-$(dpkg --print-architecture)" \
-  --customize-hook="$here/customize.sh \"\$1\" '$place/made' '$here'" \
+  --customize-hook="copy-in '$try' /tmp" \
+  --customize-hook="chroot \"\$1\" $clean /tmp/try/in_system.sh" \
   "" /dev/null "$sources" >"$log" 2>&1; then
   grep ': good$' "$log"
   exit 0
 fi
 tail -n 60 "$log"
-if ! grep -q '^packages: ' "$log" && grep -qE 'Could not resolve|Could not connect|Unable to connect' "$log"; then
+if ! grep -q ': good$' "$log" && grep -qE 'Could not resolve|Could not connect|Unable to connect' "$log"; then
   skip "no mirror of Debian can be reached"
 fi
 exit 1

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The script walks over the words before the cursor to learn which command they have come to, how many
-// arguments it has had, and whether an option waits for its value. What it has to know of commands
-// stands in its cases, which are written here.
+// The script walks over the words before the cursor to learn which command they have come to, how
+// many arguments it has had, and whether an option waits for its value. What it has to know of
+// commands stands in its cases, which are written here.
 #include <fmt/format.h>
 
 #include <cstddef>

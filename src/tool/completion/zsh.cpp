@@ -31,7 +31,8 @@ std::string action(const OptionOutline& option) {
   if (option.suggested.empty()) return "";
   if (option.suggested == "file") return "_files";
   if (option.suggested == "program") return "_normal";
-  if (option.takes_many) return fmt::format("_values -s , {} {}", option.names.back(), option.suggested);
+  if (option.takes_many)
+    return fmt::format("_values -s , {} {}", option.names.back(), option.suggested);
   return fmt::format("({})", option.suggested);
 }
 
@@ -47,7 +48,8 @@ std::string options(const CommandOutline& command) {
       const bool is_long = name.rfind("--", 0) == 0;
       result += fmt::format(" \\\n    '{}{}[{}]", name, option.takes_value && is_long ? "=" : "",
                             quoted(option.help, kOwn));
-      if (option.takes_value) result += fmt::format(":{}:{}", name.substr(is_long ? 2 : 1), action(option));
+      if (option.takes_value)
+        result += fmt::format(":{}:{}", name.substr(is_long ? 2 : 1), action(option));
       result += "'";
     }
   return result;
