@@ -9,11 +9,11 @@ echo "a new system: good"
 apt() { apt-get -q -y -o APT::Keep-Downloaded-Packages=false "$@" </dev/null; }
 
 # Names, kinds, owners and modes of all files, and what is in those of /etc. Not what apt and dpkg write
-# about their own work.
+# about their own work, nor copies of /etc/group and the like that are made whenever these change.
 state() {
   find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /var/log \
     -o -path /var/cache/apt -o -path /var/lib/apt -o -path '/var/lib/dpkg/*-old' \
-    -o -path /var/lib/dpkg/triggers \) -prune -o -printf '%p %y %u:%g %m %l\n' | LC_ALL=C sort
+    -o -path /var/lib/dpkg/triggers -o -path '/etc/*-' \) -prune -o -printf '%p %y %u:%g %m %l\n' | LC_ALL=C sort
   find /etc -type f ! -name ld.so.cache ! -name '*-' -exec cksum {} + | LC_ALL=C sort
 }
 
@@ -22,6 +22,8 @@ mapfile -t ours < <(for deb in ./*.deb; do dpkg-deb -f "$deb" Package; done)
 mapfile -t needed < <(apt-get -s install ./*.deb | sed -n 's/^Inst \([^ ]*\) .*/\1/p' |
   grep -vxF -f <(printf '%s\n' "${ours[@]}"))
 ((${#needed[@]} == 0)) || apt install "${needed[@]}"
+# The index of a kernel's modules is written when the first one comes, and then again.
+for headers in /lib/modules/*/build; do depmod "$(basename "$(dirname "$headers")")"; done
 
 state >before
 apt install ./*.deb
