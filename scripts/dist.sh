@@ -16,10 +16,10 @@ export SOURCE_DATE_EPOCH
 
 # What builds the wheel has to be fetched once.
 tools=$PWD/build/wheel/tools
-if ! "$tools/bin/python" -c 'import build, pathspec, scikit_build_core' 2>/dev/null; then
+if ! "$tools/bin/python" -c 'import auditwheel, build, pathspec, scikit_build_core, wheel' 2>/dev/null; then
   /usr/bin/python3 -m venv "$tools"
   "$tools/bin/python" -m pip install --quiet --disable-pip-version-check \
-    build 'scikit-build-core>=0.10' pathspec
+    auditwheel build 'scikit-build-core>=0.10' pathspec wheel
 fi
 
 offline=()
