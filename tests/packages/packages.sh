@@ -51,11 +51,11 @@ if mmdebstrap --mode="$mode" --variant=apt --format=null --aptopt='APT::Install-
   --customize-hook="copy-in '$try' /tmp" \
   --customize-hook="chroot \"\$1\" $clean /tmp/try/in_system.sh" \
   "" /dev/null "$sources" >"$log" 2>&1; then
-  grep ': good$' "$log"
+  grep -a ': good$' "$log"
   exit 0
 fi
 tail -n 60 "$log"
-if ! grep -q ': good$' "$log" && grep -qE 'Could not resolve|Could not connect|Unable to connect' "$log"; then
+if ! grep -aq ': good$' "$log" && grep -aqE 'Could not resolve|Could not connect|Unable to connect' "$log"; then
   skip "no mirror of Debian can be reached"
 fi
 exit 1
