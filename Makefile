@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 KILLS ?= 1000000
 PROGRAMS ?= 100000
-.PHONY: help build demo check test soak bench claims wheel format lint clean
+.PHONY: help build demo check test soak bench claims wheel package dist format lint clean
 
 help:
 	@echo "make build    build everything; the command is build/release/farcall"
@@ -12,6 +12,8 @@ help:
 	@echo "make bench    the full measurements"
 	@echo "make claims   every figure of the README and the guides, measured again"
 	@echo "make wheel    the Python package, as a wheel and as sources"
+	@echo "make package  Debian's packages, in build/package"
+	@echo "make dist     the archive of the sources, what Python's package is made of it, and an SBOM"
 	@echo "make format   format the sources in place"
 	@echo "make lint     check format, sources and scripts"
 	@echo "make clean    remove build/"
@@ -44,6 +46,14 @@ claims: build
 wheel:
 	scripts/setup.sh build wheel
 	scripts/wheel.sh
+
+package:
+	scripts/setup.sh build package
+	scripts/package.sh
+
+dist:
+	scripts/setup.sh build wheel
+	scripts/dist.sh
 
 format:
 	scripts/format.sh

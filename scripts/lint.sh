@@ -22,7 +22,7 @@ for file in "${files[@]}"; do
     kernel/*) ;; # kernel style is another one
     *.cpp) sources+=("$file") units+=("$file") ;;
     *.hpp | *.h) sources+=("$file") ;;
-    *.sh | .ci/run) shell_scripts+=("$file") ;;
+    *.sh | .ci/run | packaging/debian/tests/programs) shell_scripts+=("$file") ;;
   esac
 done
 

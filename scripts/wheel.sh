@@ -4,7 +4,8 @@
 # Makes the source distribution and the wheel of the Python package, in build/wheel/dist.
 # Usage: scripts/wheel.sh [PYTHON]    (default: /usr/bin/python3)
 #
-# What builds them comes from Python's registry, into a virtual environment of its own. The wheel is for
+# What builds them comes from Python's registry, into a virtual environment of its own, unless
+# FARCALL_WHEEL_TOOLS names one that has it: then nothing is fetched. The wheel is for
 # Python 3.11 and all that follow, and has the library in it.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
@@ -12,15 +13,18 @@ cd "$(dirname "$(realpath "$0")")/.."
 python=${1:-/usr/bin/python3}
 place=$PWD/build/wheel
 mkdir -p "$place"
-[[ -x $place/tools/bin/python ]] || "$python" -m venv "$place/tools"
-"$place/tools/bin/python" -m pip install --quiet --disable-pip-version-check \
-  auditwheel build 'scikit-build-core>=0.10' pathspec wheel
+tools=${FARCALL_WHEEL_TOOLS:-$place/tools}
+if [[ ! ${FARCALL_WHEEL_TOOLS:-} ]]; then
+  [[ -x $tools/bin/python ]] || "$python" -m venv "$tools"
+  "$tools/bin/python" -m pip install --quiet --disable-pip-version-check \
+    auditwheel build 'scikit-build-core>=0.10' pathspec wheel
+fi
 
 # The sources that the package is built of, with its pyproject.toml at the root.
 tree=$place/tree
 rm -rf "$tree" "$place/dist"
 mkdir -p "$tree"
-git ls-files -z -- CMakeLists.txt LICENSE cmake include src bindings/c bindings/python kernel/lib \
+scripts/sources.sh list CMakeLists.txt LICENSE cmake include src bindings/c bindings/python kernel/lib \
   kernel/include integrations | xargs -0 cp --parents -t "$tree"
 sed -e 's|^cmake.source-dir = .*|cmake.source-dir = "."|' \
   -e 's|^wheel.packages = .*|wheel.packages = ["bindings/python/src/farcall"]|' \
@@ -28,12 +32,11 @@ sed -e 's|^cmake.source-dir = .*|cmake.source-dir = "."|' \
 cp bindings/python/README.md "$tree/README.md"
 
 # First the source distribution, then the wheel of it: so it is known to be whole.
-"$place/tools/bin/python" -m build --no-isolation --outdir "$place/dist" "$tree"
+"$tools/bin/python" -m build --no-isolation --outdir "$place/dist" "$tree"
 
 # Its name says on which systems it works: what it needs of theirs is looked up in it.
-tools=$place/tools/bin
-tag=$("$tools/auditwheel" show "$place"/dist/farcall-*.whl | grep -om1 '"manylinux_[0-9a-z_]*"' | tr -d '"')
-"$tools/python" -m wheel tags --remove --platform-tag "$tag" "$place"/dist/farcall-*.whl >/dev/null
+tag=$("$tools/bin/auditwheel" show "$place"/dist/farcall-*.whl | grep -om1 '"manylinux_[0-9a-z_]*"' | tr -d '"')
+"$tools/bin/python" -m wheel tags --remove --platform-tag "$tag" "$place"/dist/farcall-*.whl >/dev/null
 
 # It works where nothing else is installed.
 rm -rf "$place/fresh"

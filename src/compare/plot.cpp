@@ -41,7 +41,7 @@ std::filesystem::path script() {
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", none);
   for (const std::filesystem::path& candidate :
        {self.parent_path().parent_path() / "share/farcall" / kScript,
-        std::filesystem::path(FARCALL_SOURCE_DIR) / "scripts" / kScript})
+        std::filesystem::path(FARCALL_PLOT_SCRIPTS) / kScript})
     if (std::filesystem::exists(candidate, none)) return candidate;
   throw std::runtime_error(fmt::format("{} is missing from this installation", kScript));
 }

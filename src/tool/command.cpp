@@ -3,10 +3,48 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
 namespace farcall::tool {
+namespace {
+
+// An option of CLI11 has no place for them. There is one command line.
+std::map<const CLI::Option*, std::string>& suggestions() {
+  static std::map<const CLI::Option*, std::string> all;
+  return all;
+}
+
+OptionOutline outline_of(const CLI::Option& option) {
+  OptionOutline outline;
+  if (option.nonpositional()) {
+    for (const std::string& name : option.get_snames()) outline.names.push_back("-" + name);
+    for (const std::string& name : option.get_lnames()) outline.names.push_back("--" + name);
+  } else {
+    outline.names.push_back(option.get_name(true));
+  }
+  outline.help = option.get_description();
+  outline.takes_value = option.get_items_expected_max() > 0;
+  outline.takes_many = option.get_items_expected_max() > 1;
+  const auto found = suggestions().find(&option);
+  if (found != suggestions().end()) outline.suggested = found->second;
+  return outline;
+}
+
+CommandOutline outline_of(const CLI::App& app) {
+  CommandOutline outline;
+  outline.name = app.get_name();
+  outline.help = app.get_description();
+  for (const CLI::Option* option : app.get_options())
+    (option->nonpositional() ? outline.options : outline.arguments).push_back(outline_of(*option));
+  for (const CLI::App* subcommand :
+       app.get_subcommands([](const CLI::App* each) { return !each->get_group().empty(); }))
+    outline.subcommands.push_back(outline_of(*subcommand));
+  return outline;
+}
+
+}  // namespace
 
 Option Option::required() const {
   option_->required();
@@ -48,6 +86,11 @@ Option Option::needs(Option other) const {
   return *this;
 }
 
+Option Option::suggests(const char* what) const {
+  suggestions()[option_] = what;
+  return *this;
+}
+
 Command Command::subcommand(const char* name, const char* help) const {
   return Command(*app_->add_subcommand(name, help));
 }
@@ -61,6 +104,8 @@ void Command::requires_subcommand() const { app_->require_subcommand(1); }
 Option Command::flag(const char* name, bool& value, const char* help) const {
   return Option(*app_->add_flag(name, value, help));
 }
+
+CommandOutline Command::outline() const { return outline_of(*app_); }
 
 template <class T>
 Option Command::option(const char* name, T& value, const char* help) const {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tool/exit_code.hpp"
 
@@ -18,6 +19,22 @@ class Option;
 }  // namespace CLI
 
 namespace farcall::tool {
+
+// What a command line may hold, for those who write about it: completions of shells.
+struct OptionOutline {
+  std::vector<std::string> names;  // with their dashes; an argument has one, without
+  std::string help;
+  bool takes_value;
+  bool takes_many;        // values, separated by commas or, of an argument, as words
+  std::string suggested;  // see Option::suggests
+};
+struct CommandOutline {
+  std::string name;
+  std::string help;
+  std::vector<OptionOutline> options;
+  std::vector<OptionOutline> arguments;
+  std::vector<CommandOutline> subcommands;
+};
 
 // One option or argument. Copies are the same one; it lives as long as the command line.
 class Option {
@@ -35,6 +52,8 @@ class Option {
   Option checked(Check check) const;
   Option excludes(Option other) const;
   Option needs(Option other) const;
+  // What a shell completes its value with: "file", "program", or words with spaces between them.
+  Option suggests(const char* what) const;
 
  private:
   CLI::Option* option_;
@@ -49,6 +68,7 @@ class Command {
   Command subcommand(const char* name, const char* help) const;
   Command hidden_subcommand(const char* name) const;
   void requires_subcommand() const;
+  [[nodiscard]] CommandOutline outline() const;  // without what is hidden
 
   Option flag(const char* name, bool& value, const char* help) const;
   // `value` must outlive the command line. Defined, in command.cpp, for the types that are used.
@@ -82,5 +102,6 @@ void add_clean(Command root, int& exit_code);
 void add_door(Command root, int& exit_code);
 void add_channel(Command root, int& exit_code);
 void add_run(Command root, int& exit_code);
+void add_completion(Command root, int& exit_code);  // last: it tells of all the others
 
 }  // namespace farcall::tool

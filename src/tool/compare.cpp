@@ -148,18 +148,23 @@ void add_compare(Command root, int& exit_code) {
   auto options = std::make_shared<Options>();
   const Command command = root.subcommand(
       "compare", "Measure what every way between two processes costs on this machine");
-  const auto add_list = [&](const char* name, std::vector<std::string>& values, const char* help) {
-    command.option(name, values, help).separated_by_commas().shows_default();
+  const auto add_list = [&](const char* name, std::vector<std::string>& values, const char* help,
+                            const char* suggested) {
+    command.option(name, values, help).separated_by_commas().shows_default().suggests(suggested);
   };
   add_list("--rows", options->rows,
-           "Mechanisms, or groups of them: all, main, controls, channels, shared, linux, peers");
-  add_list("--sizes", options->sizes, "Message sizes in bytes, from 0");
-  add_list("--placement", options->placements, "Where the two sides run");
+           "Mechanisms, or groups of them: all, main, controls, channels, shared, linux, peers",
+           "all main controls channels shared linux peers");
+  add_list("--sizes", options->sizes, "Message sizes in bytes, from 0", "");
+  add_list("--placement", options->placements, "Where the two sides run", "two-cpus one-cpu free");
   add_list("--wait", options->waits,
-           "Ways of waiting, for rows that have several: spin, adaptive, block (all)");
+           "Ways of waiting, for rows that have several: spin, adaptive, block (all)",
+           "spin adaptive block");
   command.flag("--quick", options->quick, "Fewer samples: about a second per row");
-  command.option("--json", options->json, "Write the figures to this file, - for stdout");
-  command.option("--plot", options->picture, "Draw the figures into this PNG file");
+  command.option("--json", options->json, "Write the figures to this file, - for stdout")
+      .suggests("file");
+  command.option("--plot", options->picture, "Draw the figures into this PNG file")
+      .suggests("file");
   command.flag("--list", options->list, "List the rows and stop");
   command.option("--depth", options->depth,
                  "How many bytes the channels hold (each mechanism's own default)");

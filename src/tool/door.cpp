@@ -18,7 +18,9 @@ namespace {
 void add_info(Command group, int& exit_code) {
   auto targets = std::make_shared<std::vector<std::string>>();
   const Command command = group.subcommand("info", "Tell about doors, by path or by process");
-  command.option("TARGET", *targets, "Paths of doors, or numbers of processes").required();
+  command.option("TARGET", *targets, "Paths of doors, or numbers of processes")
+      .required()
+      .suggests("file");
   command.runs([targets, &exit_code] {
     exit_code = kSuccess;
     for (const std::string& target : *targets) {
@@ -35,7 +37,7 @@ void add_info(Command group, int& exit_code) {
 void add_call(Command group, int& exit_code) {
   auto call = std::make_shared<door::Call>();
   const Command command = group.subcommand("call", "Call a door and print its reply");
-  command.option("PATH", call->path, "Where the door is attached").required();
+  command.option("PATH", call->path, "Where the door is attached").required().suggests("file");
   command.option("DATA", call->data, "The request; without it, all of standard input");
   command.option("--wait", call->wait_s, "Wait so many seconds for the door to be attached")
       .checked([](const std::string& text) {
@@ -52,8 +54,12 @@ void add_serve(Command group, int& exit_code) {
   auto serve = std::make_shared<door::Serve>();
   const Command command = group.subcommand(
       "serve", "Attach a door; each call runs COMMAND with the request as its standard input");
-  command.option("PATH", serve->path, "Where to attach it; made if it is not there").required();
-  command.option("COMMAND", serve->command, "After --: a program and its arguments").required();
+  command.option("PATH", serve->path, "Where to attach it; made if it is not there")
+      .required()
+      .suggests("file");
+  command.option("COMMAND", serve->command, "After --: a program and its arguments")
+      .required()
+      .suggests("program");
   command.runs([serve, &exit_code] { exit_code = door::serve(*serve); });
 }
 

@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
 #ifdef FARCALL_HAVE_MESSAGES
   add_channel(root, exit_code);
 #endif
+  add_completion(root, exit_code);
   try {
     const std::optional<ExitCode> nothing_to_run = line.run(argc, argv);
     return nothing_to_run ? *nothing_to_run : exit_code;

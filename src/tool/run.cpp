@@ -18,21 +18,24 @@ struct Setting {
   const char* option;
   const char* variable;
   const char* help;
+  const char* suggested = "";
 };
 
 constexpr Setting kSettings[] = {
     {"--accelerate", "FARCALL_ACCELERATE",
      "Only these endpoints, such as 127.0.0.1:6379,*:8000-8999,/run/x.sock (all)"},
     {"--exclude", "FARCALL_EXCLUDE", "Never these endpoints (none)"},
-    {"--tcp", "FARCALL_TCP", "Accelerate TCP: yes or no (yes)"},
-    {"--udp", "FARCALL_UDP", "Accelerate UDP: yes or no (yes)"},
-    {"--unix", "FARCALL_UNIX", "Accelerate unix sockets: yes or no (yes)"},
-    {"--users", "FARCALL_USERS", "Share memory with processes of: same, root, any (same)"},
+    {"--tcp", "FARCALL_TCP", "Accelerate TCP: yes or no (yes)", "yes no"},
+    {"--udp", "FARCALL_UDP", "Accelerate UDP: yes or no (yes)", "yes no"},
+    {"--unix", "FARCALL_UNIX", "Accelerate unix sockets: yes or no (yes)", "yes no"},
+    {"--users", "FARCALL_USERS", "Share memory with processes of: same, root, any (same)",
+     "same root any"},
     {"--ring-bytes", "FARCALL_RING_BYTES", "Bytes per direction of a connection (256K)"},
     {"--ring-size", "FARCALL_RING_SIZE", "The same as messages of --packet-size"},
     {"--packet-size", "FARCALL_PACKET_SIZE", "Bytes of such a message (1500)"},
     {"--max-sockets", "FARCALL_MAX_SOCKETS", "Accelerated connections at once (16384)"},
-    {"--log-level", "FARCALL_LOG_LEVEL", "trace, debug, info, warn or error (warn)"},
+    {"--log-level", "FARCALL_LOG_LEVEL", "trace, debug, info, warn or error (warn)",
+     "trace debug info warn error"},
 };
 
 struct Options {
@@ -56,13 +59,17 @@ void add_run(Command root, int& exit_code) {
       root.subcommand("run", "Run a program with its local connections on shared memory");
   command.flag("--stats", options->request.stats,
                "When it has ended, print what became of its connections to standard error");
-  command.option("--stats-json", options->request.stats_json,
-                 "When it has ended, write that to this file");
+  command
+      .option("--stats-json", options->request.stats_json,
+              "When it has ended, write that to this file")
+      .suggests("file");
   command.flag("--explain", options->explain, "Tell what would happen, and stop");
   for (std::size_t i = 0; i < std::size(kSettings); ++i)
-    command.option(kSettings[i].option, options->values[i], kSettings[i].help);
+    command.option(kSettings[i].option, options->values[i], kSettings[i].help)
+        .suggests(kSettings[i].suggested);
   command.option("PROGRAM", options->request.command, "After --: a program and its arguments")
-      .required();
+      .required()
+      .suggests("program");
   command.runs([options, &exit_code] { exit_code = run_command(*options); });
 }
 

@@ -30,6 +30,13 @@ TEST(Farcall, NeedsACommand) {
 
 TEST(Farcall, RefusesUnknownCommands) { EXPECT_EQ(run_farcall({"compete"}).code, 2); }
 
+TEST(Farcall, CompletesForShellsThatItKnows) {
+  EXPECT_EQ(run_farcall({"completion", "bash"}).code, 0);
+  const Finished other = run_farcall({"completion", "fish"});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.err.find("'fish' is neither bash nor zsh"), std::string::npos) << other.err;
+}
+
 TEST(CompareOptions, ListNamesEveryRowAndStops) {
   const Finished finished = run_farcall({"compare", "--list"});
   EXPECT_EQ(finished.code, 0);
