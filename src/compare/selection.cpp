@@ -15,7 +15,7 @@ namespace farcall::compare {
 namespace {
 
 // What shows most in little time: the limits, the rings, and what people use instead.
-constexpr std::array<std::string_view, 16> kMain{"null_call",
+constexpr std::array<std::string_view, 17> kMain{"null_call",
                                                  "memcpy",
                                                  "cacheline_pingpong",
                                                  "futex_pingpong",
@@ -30,7 +30,8 @@ constexpr std::array<std::string_view, 16> kMain{"null_call",
                                                  "nng",
                                                  "boost_mq",
                                                  "broadcast",
-                                                 "broadcast_overwrite"};
+                                                 "broadcast_overwrite",
+                                                 "iceoryx"};
 constexpr std::array<std::string_view, 7> kGroups{"all",    "main",  "controls", "channels",
                                                   "shared", "linux", "peers"};
 

@@ -89,10 +89,12 @@ RowList broadcast_rows() {
   add_absent(list, "zeromq", "libzmq3-dev");
   add_absent(list, "zeromq_drop", "libzmq3-dev");
 #endif
-  list.absent.push_back(
-      {"iceoryx",
-       "not measured by this version: its daemon leaves files where it is killed; "
-       "the Debian package is libiceoryx-posh-dev"});
+#ifdef FARCALL_HAVE_ICEORYX
+  add_iceoryx(list);
+#else
+  add_absent(list, "iceoryx", "libiceoryx-posh-dev, which needs libacl1-dev");
+  add_absent(list, "iceoryx_overwrite", "libiceoryx-posh-dev, which needs libacl1-dev");
+#endif
   return list;
 }
 

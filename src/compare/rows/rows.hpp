@@ -30,6 +30,7 @@ void add_dbus(RowList& list);
 void add_broadcast(RowList& list);
 void add_channel_for_each(RowList& list);
 void add_zeromq_broadcast(RowList& list);
+void add_iceoryx(RowList& list);
 
 // What the channel shall hold, where the mechanism has no default of its own.
 std::size_t default_depth(const Conditions& conditions);
