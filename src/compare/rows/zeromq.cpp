@@ -28,11 +28,15 @@ class Socket {
   Socket(const Socket&) = delete;
   Socket& operator=(const Socket&) = delete;
   ~Socket() {
+    if (left_open_) return;
     set(ZMQ_LINGER, 0);
     ::zmq_close(socket_);
     ::zmq_ctx_term(context_);
   }
 
+  // It is closed by the end of the process. Where peers go at the same time zmq_ctx_term() of 4.3.4
+  // sometimes does not return.
+  void leave_open() noexcept { left_open_ = true; }
   void set(int option, int value) { ::zmq_setsockopt(socket_, option, &value, sizeof value); }
   // Its limit counts messages, on each side.
   void set_depth(const Conditions& conditions) {
@@ -66,6 +70,7 @@ class Socket {
  private:
   void* context_;
   void* socket_;
+  bool left_open_ = false;
 };
 
 std::string address_of(const Conditions& conditions) { return "ipc://@" + conditions.name; }
@@ -121,6 +126,7 @@ class ZeromqRow final : public Row {
 class ZeromqPublisher final : public Endpoint {
  public:
   ZeromqPublisher(const Conditions& conditions, bool drops) {
+    socket_.leave_open();
     socket_.set_depth(conditions);
     socket_.set(ZMQ_XPUB_NODROP, drops ? 0 : 1);
     // Who subscribes in the background is there when his wish has come, which is one byte for all.
@@ -141,6 +147,7 @@ class ZeromqPublisher final : public Endpoint {
 class ZeromqSubscriber final : public Endpoint {
  public:
   explicit ZeromqSubscriber(const Conditions& conditions) {
+    socket_.leave_open();
     socket_.set_depth(conditions);
     socket_.subscribe();
     socket_.connect(address_of(conditions));
