@@ -7,11 +7,15 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
+#include <string_view>
 
 #include "compare/rows/rows.hpp"
 #include "compare/sides.hpp"
@@ -116,9 +120,27 @@ void run_and_clean(const Conditions& conditions, UniqueFd ready, int alive) {
   for (unsigned i = 0; i < conditions.readers; ++i) remove_files(conditions, std::to_string(i));
 }
 
+// Several of this program take turns; who has this name has it until the files are removed.
+UniqueFd take_turn() {
+  constexpr std::int64_t kPatience = 15'000'000'000;
+  constexpr std::string_view kName = "farcall-compare-iceoryx";
+  UniqueFd turn(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, kName.data(), kName.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + kName.size());
+  const std::int64_t until = now() + kPatience;
+  while (::bind(turn.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
+    if (errno != EADDRINUSE || now() >= until) throw_errno("wait for another comparison's iceoryx");
+    pause(10'000'000);
+  }
+  return turn;
+}
+
 class Daemon {
  public:
   explicit Daemon(const Conditions& conditions) : owner_(::getpid()) {
+    const UniqueFd turn = take_turn();  // kept by the child
     int ready[2];
     int alive[2];
     if (::pipe(ready) != 0 || ::pipe(alive) != 0) throw_errno("pipe");
