@@ -329,7 +329,8 @@ class Waiter {
 
   static constexpr unsigned kQuickLooks = 400;
   static constexpr unsigned kStreamingLooks = 8;
-  static constexpr std::uint32_t kShortestPause = 32;  // after a slow hand-over, in waits
+  static constexpr std::uint32_t kShortestPause = 32;     // after a slow hand-over, in waits
+  static constexpr std::uint32_t kShortestSpinPause = 8;  // after a harmful spin, in waits
 
   // A hot peer answers within this loop, which has no clock and no pause in it: a pause costs as
   // much as the answer. After waits this short, however, the peer is streaming; leaving it alone
@@ -373,6 +374,7 @@ class Waiter {
   bool shares_processor(const WaitState& peer) const noexcept;
   void learn(std::int64_t waited) noexcept;
   std::int64_t spin_budget() noexcept;
+  void judge_spin(Outcome outcome, std::int64_t now) noexcept;
 
   int lifeline_ = -1;
   int doorbell_ = -1;
@@ -392,6 +394,9 @@ class Waiter {
   std::uint32_t processor_ = 0;  // where this side ran when it last waited, plus one
   std::int64_t linger_since_ = 0;
   std::int64_t expected_ns_ = 20'000;  // a running mean of recent waits
+  std::int64_t spun_until_ = 0;        // in vain, in the wait that goes on; 0: it has not
+  std::uint32_t spin_pause_ = 0;       // waits that are left of it
+  std::uint32_t next_spin_pause_ = kShortestSpinPause;
 };
 
 }  // namespace farcall
