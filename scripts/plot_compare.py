@@ -8,6 +8,9 @@ One column per placement: above the median round trip, below the bytes that stre
 line per mechanism; rings and other ways to wait in shared memory have one per way of waiting. Thin
 bars span the medians of the single rounds: how much the machine was disturbed.
 Limits that have no message size are horizontal lines.
+
+Of `--workload broadcast`: on the left the median round, on the right what the slowest reader
+receives of a stream, against the number of readers, for the smallest message.
 """
 
 import json
@@ -47,6 +50,10 @@ def time_label(value, _=None):
 
 def rate_label(value, _=None):
     return with_unit(value, [(1, "B/s"), (1e3, "kB/s"), (1e6, "MB/s"), (1e9, "GB/s")])
+
+
+def count_label(value, _=None):
+    return with_unit(value, [(1, ""), (1e3, "k"), (1e6, "M")])
 
 
 def place(size):
@@ -218,6 +225,43 @@ def plot(report, picture):
     figure.canvas.draw()
     inches = box.get_window_extent().width / figure.dpi + 0.1
     figure.tight_layout(rect=(0, 0, 1 - inches / figure.get_figwidth(), 0.98))
+    save(figure, picture)
+
+
+def plot_broadcast(report, picture):
+    rows = [row for row in report["rows"] if "error" not in row]
+    size = min((row["message_bytes"] for row in rows), default=0)
+    rows = [row for row in rows if row["message_bytes"] == size]
+    lines = Lines(rows)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5))
+    for those in curves(rows):
+        those.sort(key=lambda row: row["readers"])
+        counts = [row["readers"] for row in those]
+        look = lines.look(those[0]) | {"label": lines.label(those[0])}
+        left.plot(counts, [row["round_ns"]["p50"] for row in those], **look)
+        right.plot(counts, [row["stream"]["messages_per_s"] for row in those], **look)
+    readers = sorted({row["readers"] for row in rows})
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(readers, [str(count) for count in readers])
+        axes.set_xlabel("readers")
+        axes.grid(True, which="major", linewidth=0.5, color="0.85")
+    left.set_ylabel("all told and heard from, median")
+    left.yaxis.set_major_formatter(FuncFormatter(time_label))
+    right.set_ylabel("messages per second, slowest reader")
+    right.yaxis.set_major_formatter(FuncFormatter(count_label))
+    right.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8, frameon=False)
+    machine = report["machine"]
+    figure.suptitle(
+        f"farcall compare, one writer to many readers, {bytes_label(size)}: {machine['cpu']}, "
+        f"Linux {machine['kernel']}", fontsize=10, color="0.3"
+    )
+    figure.tight_layout(rect=(0, 0, 1, 0.98))
+    save(figure, picture)
+
+
+def save(figure, picture):
     # Written beside and renamed: a picture is whole or not there. Devices cannot be renamed.
     if os.path.exists(picture) and not os.path.isfile(picture):
         figure.savefig(picture, dpi=110, format="png")
@@ -232,7 +276,8 @@ def main(arguments):
         raise SystemExit(__doc__.split("\n\n")[1])
     with open(arguments[0], encoding="utf-8") as file:
         report = json.load(file)
-    plot(report, arguments[1])
+    broadcast = report["settings"].get("workload") == "broadcast"
+    (plot_broadcast if broadcast else plot)(report, arguments[1])
 
 
 if __name__ == "__main__":

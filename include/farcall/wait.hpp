@@ -301,6 +301,9 @@ class Waiter {
   // Whether pthread_cancel() may end a sleep on the descriptor; whatever the state of the calling
   // thread is otherwise. Nothing else here is a point of cancellation.
   void set_cancellable(bool on) noexcept { cancellable_ = on; }
+  // Several wait for this peer, as the readers of a broadcast do: a spin that has kept others from
+  // the processor is not tried again at once.
+  void expect_company() noexcept { in_company_ = true; }
 
   // Whether the peer has finished, closed or died.
   [[nodiscard]] bool gone(const WaitState& peer) const noexcept;
@@ -329,7 +332,8 @@ class Waiter {
 
   static constexpr unsigned kQuickLooks = 400;
   static constexpr unsigned kStreamingLooks = 8;
-  static constexpr std::uint32_t kShortestPause = 32;  // after a slow hand-over, in waits
+  static constexpr std::uint32_t kShortestPause = 32;     // after a slow hand-over, in waits
+  static constexpr std::uint32_t kShortestSpinPause = 8;  // after a harmful spin, in waits
 
   // A hot peer answers within this loop, which has no clock and no pause in it: a pause costs as
   // much as the answer. After waits this short, however, the peer is streaming; leaving it alone
@@ -373,6 +377,7 @@ class Waiter {
   bool shares_processor(const WaitState& peer) const noexcept;
   void learn(std::int64_t waited) noexcept;
   std::int64_t spin_budget() noexcept;
+  void judge_spin(Outcome outcome, std::int64_t now) noexcept;
 
   int lifeline_ = -1;
   int doorbell_ = -1;
@@ -380,6 +385,7 @@ class Waiter {
   Drain drain_{drop_doorbells, nullptr};
   bool streaming_ = false;
   bool cancellable_ = false;
+  bool in_company_ = false;
   bool deaf_ = false;  // a doorbell could not be delivered: the peer's end is closed
   AfterSleep after_sleep_ = AfterSleep::none;
   std::uint8_t hand_over_credit_ = 2;
@@ -392,6 +398,9 @@ class Waiter {
   std::uint32_t processor_ = 0;  // where this side ran when it last waited, plus one
   std::int64_t linger_since_ = 0;
   std::int64_t expected_ns_ = 20'000;  // a running mean of recent waits
+  std::int64_t spun_until_ = 0;        // in vain, in the wait that goes on; 0: it has not
+  std::uint32_t spin_pause_ = 0;       // waits that are left of it
+  std::uint32_t next_spin_pause_ = kShortestSpinPause;
 };
 
 }  // namespace farcall

@@ -43,6 +43,7 @@ struct SubscriberState {
   void adopt(process::PrivateFd socket) noexcept {
     lifeline = std::move(socket);
     waiter = Waiter(lifeline.get(), wait);
+    waiter.expect_company();
   }
   // What has been read must be told of before sleeping: the writer may wait for it.
   void tell_all() noexcept {

@@ -49,6 +49,7 @@ class Runner {
         }
       }
       for (const Block& block : blocks_) {
+        if (settings().is_broadcast()) break;
         for (const Case& one : block) {
           if (!one.result->system_calls_per_message) count_system_calls(one, progress);
         }
@@ -74,25 +75,30 @@ class Runner {
     if (std::string reason = processors_.refuses(placement); !reason.empty())
       return skip(nullptr, placement, std::nullopt, std::move(reason));
     std::vector<std::pair<const Row*, Result*>> fixed;
-    for (const std::size_t size : settings().sizes) {
-      Block block;
-      for (const Row* row : settings().rows) {
-        const std::size_t own = row->info().fixed_bytes;
-        Case one{.row = row,
-                 .conditions = {.message_bytes = own != 0 ? own : size,
-                                .depth_bytes = settings().depth_bytes,
-                                .name = {}},
-                 .placement = placement,
-                 .result = nullptr};
-        if (std::string reason = row->refuses(one.conditions); !reason.empty()) {
-          skip(row, placement, one.conditions.message_bytes, std::move(reason));
-          continue;
-        }
-        one.result = own != 0 ? fixed_result(fixed, one) : new_result(one);
-        block.push_back(std::move(one));
+    for (const unsigned readers : settings().readers)
+      for (const std::size_t size : settings().sizes) add_block(placement, size, readers, fixed);
+  }
+
+  void add_block(Placement placement, std::size_t size, unsigned readers,
+                 std::vector<std::pair<const Row*, Result*>>& fixed) {
+    Block block;
+    for (const Row* row : settings().rows) {
+      const std::size_t own = row->info().fixed_bytes;
+      Case one{.row = row,
+               .conditions = {.message_bytes = own != 0 ? own : size,
+                              .depth_bytes = settings().depth_bytes,
+                              .name = {},
+                              .readers = readers},
+               .placement = placement,
+               .result = nullptr};
+      if (std::string reason = row->refuses(one.conditions); !reason.empty()) {
+        skip(row, placement, one.conditions.message_bytes, std::move(reason));
+        continue;
       }
-      blocks_.push_back(std::move(block));
+      one.result = own != 0 ? fixed_result(fixed, one) : new_result(one);
+      block.push_back(std::move(one));
     }
+    blocks_.push_back(std::move(block));
   }
 
   Result* new_result(const Case& one) {
@@ -100,6 +106,7 @@ class Runner {
     result.row = one.row;
     result.placement = one.placement;
     result.message_bytes = one.conditions.message_bytes;
+    result.readers = one.conditions.readers;
     return &result;
   }
   Result* fixed_result(std::vector<std::pair<const Row*, Result*>>& known, const Case& one) {
@@ -109,11 +116,11 @@ class Runner {
   }
 
   [[nodiscard]] std::int64_t slot_ns(const Case& one) const {
-    return settings().effort.slot_ns(one.row->info(), one.conditions.message_bytes);
+    return settings().effort.slot_ns(one.row->info(), one.conditions);
   }
-  // One per side.
+  // One per side; none of broadcasts.
   [[nodiscard]] std::int64_t trace_ns(const Case& one) const {
-    return one.row->info().one_process
+    return one.row->info().one_process || settings().is_broadcast()
                ? 0
                : 2 * settings().effort.trace_slot_ns(one.conditions.message_bytes);
   }
@@ -141,9 +148,11 @@ class Runner {
 
   static std::string describe(const Case& one) {
     const RowInfo& info = one.row->info();
-    return fmt::format("{}, {}, {}{}", to_string(one.placement),
+    const unsigned readers = one.conditions.readers;
+    return fmt::format("{}, {}, {}{}{}", to_string(one.placement),
                        format_size(one.conditions.message_bytes), info.mechanism,
-                       info.waits ? " (" + info.wait + ")" : "");
+                       info.waits ? " (" + info.wait + ")" : "",
+                       readers != 0 ? fmt::format(", {} readers", readers) : "");
   }
 
   void measure(const Case& one, unsigned round, Progress& progress) {
@@ -176,6 +185,7 @@ class Runner {
     result.wakeup_ns.insert(result.wakeup_ns.end(), board.wakeup_ns,
                             board.wakeup_ns + board.wakeups);
     result.fragmented = board.fragmented;
+    if (result.readers != 0) return take_broadcast(result, board);
     if (info.streams && !info.one_process) {
       if (!result.depth) result.depth = board.depth;
       const double ns = static_cast<double>(board.stream_end - board.stream_begin);
@@ -187,6 +197,24 @@ class Runner {
       result.messages_per_s.push_back(static_cast<double>(board.rtt_calls) * 1e9 /
                                       static_cast<double>(board.rtt_ns));
     }
+  }
+
+  static void take_broadcast(Result& result, const Board& board) {
+    double slowest = 0;
+    double missed = 0;
+    for (const Board::Reader& reader : std::span(board.readers).first(result.readers)) {
+      const double ns =
+          static_cast<double>(std::max<std::int64_t>(reader.end - board.stream_begin, 1));
+      const auto received = static_cast<double>(reader.received);
+      const double rate = received * 1e9 / ns;
+      slowest = slowest == 0 ? rate : std::min(slowest, rate);
+      const auto lost = static_cast<double>(reader.missed);
+      missed = std::max(missed, lost / (lost + received));
+    }
+    result.messages_per_s.push_back(slowest);
+    result.missed.push_back(missed);
+    result.streamed += board.streamed;
+    for (const Usage& usage : board.stream) result.stream_usage += usage;
   }
 
   void count_system_calls(const Case& one, Progress& progress) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "compare/report.hpp"
 #include "compare/units.hpp"
@@ -166,9 +167,39 @@ class Sentences {
   std::size_t large_ = 0;
 };
 
+// The most readers that broadcast and pipes were both measured with.
+std::vector<std::string> explain_broadcast(const Comparison& comparison) {
+  const std::size_t size = comparison.settings.sizes.front();
+  const auto find = [&](std::string_view mechanism, std::string_view wait, unsigned readers) {
+    const auto found = std::ranges::find_if(comparison.results, [&](const Result& result) {
+      return result.error.empty() && result.row->info().mechanism == mechanism &&
+             result.row->info().wait == wait && result.readers == readers &&
+             result.message_bytes == size;
+    });
+    return found == comparison.results.end() ? nullptr : &*found;
+  };
+  std::vector<unsigned> counts = comparison.settings.readers;
+  std::ranges::sort(counts, std::greater<>());
+  for (const unsigned readers : counts) {
+    const Result* const ours = find("broadcast", "adaptive", readers);
+    const Result* const pipes = find("pipe", "block", readers);
+    if (ours == nullptr || pipes == nullptr) continue;
+    const double rate = median(ours->messages_per_s);
+    return {fmt::format(
+        "To tell {} reader{} {} and to hear from each takes {} by broadcast and {} by a pipe for "
+        "each. Streaming, the slowest reader gets {} messages/s by broadcast, {} those by pipes "
+        "({}/s).",
+        readers, readers == 1 ? "" : "s", format_size(size), format_ns(ours->rtt.p50()),
+        format_ns(pipes->rtt.p50()), format_count(rate),
+        times(rate / median(pipes->messages_per_s)), format_count(median(pipes->messages_per_s)))};
+  }
+  return {};
+}
+
 }  // namespace
 
 std::vector<std::string> explain(const Comparison& comparison) {
+  if (comparison.settings.is_broadcast()) return explain_broadcast(comparison);
   return Sentences(comparison).all();
 }
 

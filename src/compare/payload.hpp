@@ -67,6 +67,13 @@ class Payload {
     return last;
   }
 
+  // The number that a message of eight bytes or more carries, before anything of it is checked.
+  [[nodiscard]] std::uint64_t sequence_of(std::span<const std::byte> message) const noexcept {
+    std::uint64_t word = 0;
+    std::memcpy(&word, message.data(), sizeof word);
+    return (word & (kReply - 1)) - key_;
+  }
+
   // Checks a request and turns it into its reply, in one pass over the memory.
   bool answer(std::span<std::byte> message, std::uint64_t sequence) const {
     const bool last = is_last(message, sequence);

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <exception>
 
 #include "compare/sides.hpp"
 #include "farcall/error.hpp"
@@ -14,30 +13,8 @@
 namespace farcall::compare {
 namespace {
 
-template <class Function>
-auto timed(std::int64_t& ns, Function function) {
-  const std::int64_t before = now();
-  auto result = function();
-  ns = now() - before;
-  return result;
-}
-
 void place(const SlotPlan& plan, Role role) {
   if (const auto processor = plan.processor[static_cast<std::size_t>(role)]) pin_to(*processor);
-}
-
-// Runs `body` and turns what goes wrong into an error on the board.
-template <class Body>
-int guarded(Board& board, Role role, Body body) noexcept {
-  try {
-    body();
-    return 0;
-  } catch (const std::exception& error) {
-    board.fail(role, error.what());
-  } catch (...) {
-    board.fail(role, "unknown exception");
-  }
-  return 1;
 }
 
 int server_main(const SlotPlan& plan, Board& board, Connection& connection) noexcept {
@@ -71,6 +48,7 @@ int client_main(const SlotPlan& plan, Board& board, std::span<float> samples) no
   pid_t server = 0;
   const int code = guarded(board, Role::client, [&] {
     place(plan, Role::client);
+    if (plan.conditions.readers != 0) return run_broadcast(plan, board, samples);
     const auto connection = timed(board.make_ns, [&] { return plan.row->make(plan.conditions); });
     const bool alone = plan.row->info().one_process;
     if (!alone) server = fork_server(plan, board, *connection);

@@ -17,6 +17,10 @@ std::string report_json(const Comparison& comparison, const Machine& machine);
 // Tables for a terminal of 100 columns or more, one per placement and size.
 std::string report_table(const Comparison& comparison, const Machine& machine, bool colours);
 
+// The tables of broadcasts, one per size and number of readers, without what report_table() tells
+// of the machine.
+std::string broadcast_table(const Comparison& comparison, bool colours);
+
 // What the figures mean here, in up to three sentences: the nearest to the limit, what common
 // ways cost and why, and what that makes of throughput. Sentences whose rows were not measured
 // are left out.

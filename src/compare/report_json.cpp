@@ -41,7 +41,8 @@ Json machine_json(const Machine& machine) {
 }
 
 Json settings_json(const Settings& settings, double seconds) {
-  return {{"quick", settings.quick},
+  return {{"workload", settings.is_broadcast() ? "broadcast" : "pair"},
+          {"quick", settings.quick},
           {"rounds", settings.effort.rounds},
           {"rtt_ms_per_round", static_cast<double>(settings.effort.rtt_ns) * 1e-6},
           {"rtt_samples_per_round", settings.effort.rtt_samples},
@@ -50,6 +51,57 @@ Json settings_json(const Settings& settings, double seconds) {
           {"depth_bytes", settings.depth_bytes},
           {"seed", settings.seed},
           {"seconds", rounded(seconds)}};
+}
+
+Json percentiles_json(const Percentiles& times) {
+  return {{"mean", rounded(times.mean)}, {"p50", rounded(times.p50)},
+          {"p90", rounded(times.p90)},   {"p99", rounded(times.p99)},
+          {"p999", rounded(times.p999)}, {"max", rounded(times.max)}};
+}
+
+Json spread_json(const Samples& samples) {
+  return {{"p50_min", rounded(samples.least_median())},
+          {"p50_max", rounded(samples.greatest_median())}};
+}
+
+Json stream_json(const Result& result) {
+  const auto [least, greatest] =
+      std::minmax_element(result.messages_per_s.begin(), result.messages_per_s.end());
+  const auto messages = static_cast<double>(result.streamed);
+  return {{"messages_per_s", rounded(median(result.messages_per_s))},
+          {"spread",
+           {{"messages_per_s_min", rounded(*least)}, {"messages_per_s_max", rounded(*greatest)}}},
+          {"messages", result.streamed},
+          {"missed", rounded(median(result.missed))},
+          {"cpu_s_per_million",
+           rounded(static_cast<double>(result.stream_usage.cpu_ns) * 1e-3 / messages)}};
+}
+
+Json broadcast_json(const Result& result) {
+  const RowInfo& info = result.row->info();
+  Json json{{"mechanism", info.mechanism},
+            {"engine", info.engine},
+            {"wait", info.wait},
+            {"policy", info.policy},
+            {"placement", to_string(result.placement)},
+            {"readers", result.readers},
+            {"message_bytes", result.message_bytes}};
+  if (!result.error.empty()) {
+    json["error"] = result.error;
+    json["round_ns"] = nullptr;
+    return json;
+  }
+  const auto rounds = static_cast<double>(result.rtt_calls);
+  json["samples"] = result.rtt.count();
+  json["rounds"] = result.rtt.rounds();
+  json["round_ns"] = percentiles_json(result.rtt.percentiles());
+  json["spread"] = spread_json(result.rtt);
+  json["stream"] = stream_json(result);
+  json["setup_us"] = rounded(median(result.setup_ns) * 1e-3);
+  json["cpu_s_per_million"] = rounded(static_cast<double>(result.rtt_usage.cpu_ns) * 1e-3 / rounds);
+  json["context_switches_per_round"] =
+      rounded(static_cast<double>(result.rtt_usage.switches) / rounds);
+  return json;
 }
 
 Json throughput_json(const Result& result) {
@@ -89,12 +141,8 @@ Json row_json(const Result& result) {
   json["depth"] = result.depth ? Json(*result.depth) : Json(nullptr);
   json["samples"] = result.rtt.count();
   json["rounds"] = result.rtt.rounds();
-  const Percentiles rtt = result.rtt.percentiles();
-  json["rtt_ns"] = {{"mean", rounded(rtt.mean)}, {"p50", rounded(rtt.p50)},
-                    {"p90", rounded(rtt.p90)},   {"p99", rounded(rtt.p99)},
-                    {"p999", rounded(rtt.p999)}, {"max", rounded(rtt.max)}};
-  json["spread"] = {{"p50_min", rounded(result.rtt.least_median())},
-                    {"p50_max", rounded(result.rtt.greatest_median())}};
+  json["rtt_ns"] = percentiles_json(result.rtt.percentiles());
+  json["spread"] = spread_json(result.rtt);
   json["throughput"] = throughput_json(result);
   json["wakeup_ns"] =
       result.wakeup_ns.empty() ? Json(nullptr) : Json(rounded(median(result.wakeup_ns)));
@@ -113,7 +161,8 @@ Json row_json(const Result& result) {
 
 std::string report_json(const Comparison& comparison, const Machine& machine) {
   Json rows = Json::array();
-  for (const Result& result : comparison.results) rows.push_back(row_json(result));
+  for (const Result& result : comparison.results)
+    rows.push_back(result.readers != 0 ? broadcast_json(result) : row_json(result));
   Json absent = Json::array();
   for (const AbsentRow& row : comparison.absent)
     absent.push_back({{"mechanism", row.mechanism}, {"reason", row.reason}});

@@ -20,7 +20,8 @@ struct Result {
   const Row* row = nullptr;
   Placement placement = Placement::free;
   std::size_t message_bytes = 0;
-  std::string error;  // if not empty, the figures below are not to be used
+  unsigned readers = 0;  // of a broadcast: then `rtt` are its rounds, and calls are rounds
+  std::string error;     // if not empty, the figures below are not to be used
 
   std::int64_t spent_ns = 0;  // in all its slots
   Samples rtt;
@@ -28,12 +29,14 @@ struct Result {
   std::uint64_t rtt_calls = 0;
   Usage rtt_usage;  // of both sides
 
-  // Streaming; messages_per_s of each round. For rows with calls only: calls one after another.
+  // Streaming; messages_per_s of each round. For rows with calls only: calls one after another. Of
+  // a broadcast: as the slowest reader has received them.
   std::vector<double> messages_per_s;
   std::uint64_t streamed = 0;
   Usage stream_usage;
   std::optional<std::uint64_t> depth;  // messages that the channel takes unread
 
+  std::vector<double> missed;  // of a broadcast: by whom misses most, of 1
   std::vector<double> wakeup_ns;
   std::vector<double> setup_ns;
   std::optional<double> system_calls_per_message;
@@ -65,10 +68,13 @@ struct Settings {
   std::vector<const Row*> rows;
   std::vector<std::size_t> sizes;
   std::vector<Placement> placements;
+  std::vector<unsigned> readers{0};  // of a broadcast, how many; 0: two sides
   Effort effort;
   bool quick = false;
   std::size_t depth_bytes = 0;
   std::uint64_t seed = 1;
+
+  [[nodiscard]] bool is_broadcast() const noexcept { return readers.front() != 0; }
 };
 
 struct Comparison {

@@ -9,11 +9,16 @@
 //                              Connection::open -> Endpoint        Connection::open -> Endpoint
 //                              round_trip(), send() ...            serve(), receive() ...
 //
+// In a broadcast there is one server process for each reader, and the client is the writer:
+// Connection::open_reader() -> Endpoint, which receives; nothing comes back by it.
+//
 // A new mechanism is one file in rows/ and one line in rows/all.cpp.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,13 +41,18 @@ struct RowInfo {
   bool streams = true;          // has messages without replies; else calls are counted
   bool waits = false;           // has one row per way of waiting
   bool preloaded = false;       // its processes carry the preload library
+  // Of a broadcast: what becomes of a reader that is slow, "block" (the writer waits for it),
+  // "overwrite" or "drop" (it misses what is old, or what is new). Else empty.
+  std::string policy = {};
 };
 
 struct Conditions {
   std::size_t message_bytes = 0;
   std::size_t depth_bytes = 0;  // how much the channel shall hold, roughly; 0: its own default
   std::string name;             // unique on this machine, for what needs a name
+  unsigned readers = 0;         // of a broadcast; 0: there are two sides
 };
+inline constexpr unsigned kMostReaders = 64;
 
 // What a server does with a request.
 class Service {
@@ -84,6 +94,9 @@ class Endpoint {
   }
   // The mechanism keeps messages apart, but these are too long and travel in several.
   [[nodiscard]] virtual bool fragmented() const { return false; }
+  // Of a reader of a broadcast: how many messages it was told that it has missed before the last
+  // one that it received; nothing where the mechanism does not tell.
+  [[nodiscard]] virtual std::optional<std::uint64_t> told_missed() const { return std::nullopt; }
 };
 
 // An end that has calls only; its row says `streams = false`.
@@ -107,6 +120,10 @@ class Connection {
   Connection& operator=(const Connection&) = delete;
   virtual ~Connection() = default;
   virtual std::unique_ptr<Endpoint> open(Role role) = 0;
+  // Of a broadcast, in the process of its reader `index`, counted from 0.
+  virtual std::unique_ptr<Endpoint> open_reader([[maybe_unused]] unsigned index) {
+    return open(Role::server);
+  }
 };
 
 class Row {
@@ -141,7 +158,10 @@ struct RowList {
   }
 };
 
+// What is measured: calls and streams between two processes, or what one process tells many.
+enum class Workload { pair, broadcast };
+
 // Every row there is, from rows/all.cpp.
-RowList all_rows();
+RowList all_rows(Workload workload = Workload::pair);
 
 }  // namespace farcall::compare

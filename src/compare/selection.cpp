@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <set>
 
 #include "compare/units.hpp"
@@ -14,7 +15,7 @@ namespace farcall::compare {
 namespace {
 
 // What shows most in little time: the limits, the rings, and what people use instead.
-constexpr std::array<std::string_view, 14> kMain{"null_call",
+constexpr std::array<std::string_view, 17> kMain{"null_call",
                                                  "memcpy",
                                                  "cacheline_pingpong",
                                                  "futex_pingpong",
@@ -27,7 +28,10 @@ constexpr std::array<std::string_view, 14> kMain{"null_call",
                                                  "eventfd",
                                                  "zeromq",
                                                  "nng",
-                                                 "boost_mq"};
+                                                 "boost_mq",
+                                                 "broadcast",
+                                                 "broadcast_overwrite",
+                                                 "iceoryx"};
 constexpr std::array<std::string_view, 7> kGroups{"all",    "main",  "controls", "channels",
                                                   "shared", "linux", "peers"};
 
@@ -102,6 +106,26 @@ std::vector<Placement> parse_placements(const std::vector<std::string>& texts) {
       placements.push_back(*placement);
   }
   return placements;
+}
+
+std::vector<unsigned> parse_readers(const std::vector<std::string>& texts) {
+  std::set<unsigned> counts;
+  for (const std::string& text : texts) {
+    unsigned count = 0;
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, count);
+    if (error != std::errc() || rest != end || count == 0 || count > kMostReaders)
+      throw UsageError(
+          fmt::format("\"{}\" is no number of readers; there are 1 to {}", text, kMostReaders));
+    counts.insert(count);
+  }
+  return {counts.begin(), counts.end()};
+}
+
+Workload parse_workload(const std::string& text) {
+  if (text == "pair") return Workload::pair;
+  if (text == "broadcast") return Workload::broadcast;
+  throw UsageError(fmt::format("there is no workload \"{}\"; there are: pair, broadcast", text));
 }
 
 }  // namespace farcall::compare

@@ -30,5 +30,7 @@ Selection select_rows(const RowList& list, const std::vector<std::string>& names
 // Throw UsageError.
 std::vector<std::size_t> parse_sizes(const std::vector<std::string>& texts);
 std::vector<Placement> parse_placements(const std::vector<std::string>& texts);
+std::vector<unsigned> parse_readers(const std::vector<std::string>& texts);
+Workload parse_workload(const std::string& text);
 
 }  // namespace farcall::compare

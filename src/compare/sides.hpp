@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <new>
 #include <span>
@@ -25,6 +26,8 @@ void run_client(const SlotPlan& plan, Board& board, std::span<float> samples, En
 void run_server(const SlotPlan& plan, Board& board, Endpoint& end);
 // Both sides of a row without a second process.
 void run_alone(const SlotPlan& plan, Board& board, std::span<float> samples, Endpoint& end);
+// The writer's process of a broadcast, which forks those of the readers. Throws as these do.
+void run_broadcast(const SlotPlan& plan, Board& board, std::span<float> samples);
 
 inline std::int64_t now() noexcept {
   timespec time;
@@ -35,6 +38,28 @@ inline std::int64_t now() noexcept {
 inline void pause(std::int64_t ns) noexcept {
   const timespec time{.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
   ::nanosleep(&time, nullptr);
+}
+
+template <class Function>
+auto timed(std::int64_t& ns, Function function) {
+  const std::int64_t before = now();
+  auto result = function();
+  ns = now() - before;
+  return result;
+}
+
+// Runs `body` and turns what goes wrong into an error on the board.
+template <class Body>
+int guarded(Board& board, Role role, Body body) noexcept {
+  try {
+    body();
+    return 0;
+  } catch (const std::exception& error) {
+    board.fail(role, error.what());
+  } catch (...) {
+    board.fail(role, "unknown exception");
+  }
+  return 1;
 }
 
 inline void mark(TraceMark mark) noexcept { ::prctl(static_cast<int>(mark), 0, 0, 0, 0); }

@@ -52,7 +52,11 @@ constexpr std::int64_t kProcesses = 4 * kMilli;
 std::int64_t call_ns(std::size_t message_bytes) { return static_cast<std::int64_t>(message_bytes); }
 }  // namespace
 
-std::int64_t Effort::slot_ns(const RowInfo& row, std::size_t message_bytes) const noexcept {
+std::int64_t Effort::slot_ns(const RowInfo& row, const Conditions& conditions) const noexcept {
+  const std::size_t message_bytes = conditions.message_bytes;
+  if (conditions.readers != 0)
+    return (1 + conditions.readers) * (kProcesses + 4 * call_ns(message_bytes)) + warmup_ns +
+           rtt_ns + stream_ns * 3 / 2;
   // Fast rows have their samples before the time is over; slow ones take a least number of calls.
   std::int64_t ns = kProcesses + warmup_ns + rtt_ns * 3 / 4 + 12 * call_ns(message_bytes);
   if (!row.one_process) ns += wakeups * kIdlePause;
@@ -85,6 +89,8 @@ Usage Usage::operator-(const Usage& other) const noexcept {
 
 void Board::fail(Role role, std::string_view message) noexcept {
   const auto index = static_cast<std::size_t>(role);
+  // relaxed: who comes second has nothing to say.
+  if (failing[index].exchange(true, std::memory_order_relaxed)) return;
   const std::size_t bytes = std::min(message.size(), kErrorBytes - 1);
   std::memcpy(error[index], message.data(), bytes);
   error[index][bytes] = '\0';

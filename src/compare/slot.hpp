@@ -14,10 +14,20 @@
 //              calls
 //
 // Each phase but the first ends with the message that says so (see payload.hpp).
+//
+// A broadcast has one writer and a process for each reader. Each reader acknowledges through a ring
+// of its own, whatever the row, so that rows differ in how the message gets there:
+//
+//   phase      client: the writer                       each server: a reader
+//   open       make, fork, open, await all              open, acknowledge
+//   warm-up    rounds for a while                       reads, acknowledges
+//   rounds     timed: sends, awaits all                 reads, acknowledges
+//   stream     sends for a while, awaits all            reads, acknowledges the last message
 #pragma once
 
 #include <sys/types.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -45,7 +55,8 @@ struct Effort {
   // `ns` of measuring per slot, for tests.
   static Effort tiny(std::int64_t ns) noexcept;
   // What a slot takes, roughly.
-  [[nodiscard]] std::int64_t slot_ns(const RowInfo& row, std::size_t message_bytes) const noexcept;
+  [[nodiscard]] std::int64_t slot_ns(const RowInfo& row,
+                                     const Conditions& conditions) const noexcept;
   [[nodiscard]] std::int64_t trace_slot_ns(std::size_t message_bytes) const noexcept;
 };
 
@@ -82,7 +93,8 @@ struct Board {
   static constexpr std::size_t kErrorBytes = 400;
 
   std::atomic<pid_t> server_pid;
-  std::atomic<bool> failed[2];  // by role; error[role] is complete then
+  std::atomic<bool> failing[2];  // by role: the first of several readers tells
+  std::atomic<bool> failed[2];   // error[role] is complete then
   char error[2][kErrorBytes];
   std::atomic<bool> client_done;  // the server may close
   std::atomic<bool> server_done;
@@ -110,6 +122,17 @@ struct Board {
   std::int64_t stream_begin;
   std::int64_t stream_end;  // at the server's last read
   Usage stream[2];
+
+  // Of a broadcast: what each reader has seen of the stream, and used.
+  struct Reader {
+    std::uint64_t received;
+    std::uint64_t missed;
+    std::int64_t end;  // when it had the last message
+    Usage rounds;
+    Usage stream;
+    std::atomic<bool> done;  // it has the last message, which may have to be sent again
+  };
+  std::array<Reader, kMostReaders> readers;
 
   std::atomic<bool> ready_to_trace;
   std::atomic<bool> traced;

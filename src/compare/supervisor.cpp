@@ -91,7 +91,7 @@ pid_t Supervisor::start(const SlotPlan& plan) {
 
 std::string Supervisor::run(const SlotPlan& plan) {
   const std::int64_t patience =
-      patience_ns_ + 4 * plan.effort.slot_ns(plan.row->info(), plan.conditions.message_bytes);
+      patience_ns_ + 4 * plan.effort.slot_ns(plan.row->info(), plan.conditions);
   const std::int64_t begin = monotonic_ns();
   std::int64_t deadline = begin + patience;
   const pid_t client = start(plan);

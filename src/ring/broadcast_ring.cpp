@@ -22,9 +22,9 @@ constexpr std::uint64_t header_of(std::uint64_t number, std::size_t size) noexce
   return number << kNumberShift | kReady | size;
 }
 
-#if defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__) || defined(FARCALL_ATOMIC_COPIES)
 // What is read while it is written over is thrown away. ThreadSanitizer is not to be told of each
-// such place, so for it all is read and written in atomic words.
+// such place, so for it, and for the model checker, all is read and written in atomic words.
 constexpr std::size_t kWord = sizeof(std::uint64_t);
 void put(std::byte* to, const std::byte* from, std::size_t size) noexcept {
   for (std::size_t at = 0; at < size; at += kWord) {

@@ -30,9 +30,12 @@ namespace {
 using namespace compare;
 
 struct Options {
+  std::string workload = "pair";
   std::vector<std::string> rows{"all"};
-  std::vector<std::string> sizes{"8", "64", "1K", "8K", "64K", "1M", "16M"};
-  std::vector<std::string> placements{"two-cpus", "one-cpu", "free"};
+  // Empty: what suits the workload.
+  std::vector<std::string> sizes;
+  std::vector<std::string> placements;
+  std::vector<std::string> readers;
   std::vector<std::string> waits;
   bool quick = false;
   bool list = false;
@@ -54,11 +57,40 @@ int list_rows(const RowList& list) {
   return kSuccess;
 }
 
+// What two processes exchange, in what sizes and where.
+void set_pair(Settings& settings, const Options& options) {
+  if (!options.readers.empty())
+    throw UsageError("--readers is for --workload broadcast; a pair has two sides");
+  settings.sizes = parse_sizes(
+      options.sizes.empty() ? std::vector<std::string>{"8", "64", "1K", "8K", "64K", "1M", "16M"}
+                            : options.sizes);
+  settings.placements = parse_placements(
+      options.placements.empty() ? std::vector<std::string>{"two-cpus", "one-cpu", "free"}
+                                 : options.placements);
+}
+
+void set_broadcast(Settings& settings, const Options& options) {
+  settings.sizes =
+      parse_sizes(options.sizes.empty() ? std::vector<std::string>{"64"} : options.sizes);
+  constexpr std::size_t kLeast = 8;  // has room for its number, by which is seen what is missing
+  constexpr std::size_t kMost = std::size_t{1} << 20;
+  if (settings.sizes.front() < kLeast || settings.sizes.back() > kMost)
+    throw UsageError("messages of a broadcast have 8 bytes to 1M here");
+  settings.placements = parse_placements(
+      options.placements.empty() ? std::vector<std::string>{"free"} : options.placements);
+  if (settings.placements != std::vector{Placement::free})
+    throw UsageError("readers of a broadcast are placed by the scheduler: --placement free");
+  settings.readers = parse_readers(
+      options.readers.empty() ? std::vector<std::string>{"1", "4", "16"} : options.readers);
+}
+
 Settings settings_of(const Options& options, Selection& selection) {
   Settings settings;
   settings.rows = std::move(selection.rows);
-  settings.sizes = parse_sizes(options.sizes);
-  settings.placements = parse_placements(options.placements);
+  if (parse_workload(options.workload) == Workload::broadcast)
+    set_broadcast(settings, options);
+  else
+    set_pair(settings, options);
   settings.effort = options.budget_ms != 0 ? Effort::tiny(options.budget_ms * 1'000'000LL)
                     : options.quick        ? Effort::quick()
                                            : Effort::full();
@@ -129,9 +161,9 @@ int compare_rows(const Options& options, const RowList& list) {
 int compare_command(const Options& options) {
   // A peer that goes away is an error that calls report.
   ::signal(SIGPIPE, SIG_IGN);
-  const RowList list = all_rows();
-  if (options.list) return list_rows(list);
   try {
+    const RowList list = all_rows(parse_workload(options.workload));
+    if (options.list) return list_rows(list);
     return compare_rows(options, list);
   } catch (const UsageError& error) {
     fmt::print(stderr, "farcall compare: {}\n", error.what());
@@ -152,11 +184,22 @@ void add_compare(Command root, int& exit_code) {
                             const char* suggested) {
     command.option(name, values, help).separated_by_commas().shows_default().suggests(suggested);
   };
+  command
+      .option("--workload", options->workload,
+              "What is measured: pair (calls and streams between two processes), or broadcast (one "
+              "writer tells many readers)")
+      .shows_default()
+      .suggests("pair broadcast");
   add_list("--rows", options->rows,
            "Mechanisms, or groups of them: all, main, controls, channels, shared, linux, peers",
            "all main controls channels shared linux peers");
-  add_list("--sizes", options->sizes, "Message sizes in bytes, from 0", "");
-  add_list("--placement", options->placements, "Where the two sides run", "two-cpus one-cpu free");
+  add_list("--sizes", options->sizes,
+           "Message sizes in bytes, from 0 (8,64,1K,8K,64K,1M,16M; of a broadcast 64)", "");
+  add_list("--placement", options->placements,
+           "Where the two sides run: two-cpus, one-cpu, free (all; of a broadcast free)",
+           "two-cpus one-cpu free");
+  add_list("--readers", options->readers,
+           "Of a broadcast: how many readers there are, up to 64 (1,4,16)", "1 4 16");
   add_list("--wait", options->waits,
            "Ways of waiting, for rows that have several: spin, adaptive, block (all)",
            "spin adaptive block");

@@ -42,6 +42,13 @@ constexpr std::uint32_t kQuickOnes = 1024;
 constexpr std::uint8_t kMostHandOverCredit = 4;
 constexpr std::uint8_t kHandOversPerSleep = 128;
 
+// Where several wait for one, a spinner may keep from its processor who has to answer first: then
+// what it waits for comes soon after it has gone to sleep. Waits are short as long as it sleeps,
+// and look as if spinning would pay, so each harmful spin is followed by a pause, twice as long as
+// the one before.
+constexpr std::int64_t kSoonAfterSpin = 100'000;
+constexpr std::uint32_t kLongestSpinPause = 256;
+
 // How long a sleeper may stay on the futex, where the peer's death does not wake it.
 constexpr std::int64_t kShallowSleep = 20'000'000;
 
@@ -209,8 +216,19 @@ std::int64_t Waiter::spin_budget() noexcept {
   const std::int64_t start = monotonic_ns();
   if (stay_awake(peer, start, deadline, ready)) return Outcome::ok;
   const Outcome outcome = sleep(mine, peer, start, deadline, ready, since);
-  learn(monotonic_ns() - start);
+  const std::int64_t now = monotonic_ns();
+  learn(now - start);
+  if (spun_until_ != 0) [[unlikely]]
+    judge_spin(outcome, now);
   return outcome;
+}
+
+void Waiter::judge_spin(Outcome outcome, std::int64_t now) noexcept {
+  const bool harmful = outcome == Outcome::ok && now - spun_until_ < kSoonAfterSpin;
+  spun_until_ = 0;
+  if (!harmful) return;
+  spin_pause_ = next_spin_pause_;
+  next_spin_pause_ = std::min(2 * next_spin_pause_, kLongestSpinPause);
 }
 
 [[gnu::hot]] Outcome Waiter::linger_long(WaitState& mine, const WaitState& peer, ReadyRef ready) {
@@ -223,6 +241,7 @@ std::int64_t Waiter::spin_budget() noexcept {
 
 [[gnu::hot]] void Waiter::resume() noexcept {
   after_sleep_ = AfterSleep::mine;
+  spun_until_ = 0;
   if (linger_since_ == 0) return;
   learn(monotonic_ns() - linger_since_);
   linger_since_ = 0;
@@ -233,9 +252,18 @@ std::int64_t Waiter::spin_budget() noexcept {
   // On one processor only the peer's progress ends the wait, and it needs this processor for that.
   if (shares_processor(peer)) return hand_over(ready);
   if (mode_ == WaitMode::block) return false;
+  if (spin_pause_ > 0) [[unlikely]] {
+    --spin_pause_;
+    return false;
+  }
   const bool probe = expected_ns_ > kLongestSpin;
   const std::int64_t budget = spin_budget();
-  if (budget == 0 || !spin(peer, std::min(start + budget, deadline.at()), ready)) return false;
+  if (budget == 0) return false;
+  if (!spin(peer, std::min(start + budget, deadline.at()), ready)) {
+    if (in_company_ && !probe) spun_until_ = monotonic_ns();  // of a probe it is no surprise
+    return false;
+  }
+  next_spin_pause_ = std::max(next_spin_pause_ / 2, kShortestSpinPause);
   if (probe) expected_ns_ = kLongestSpin / 2;
   learn(monotonic_ns() - start);
   return true;

@@ -94,5 +94,27 @@ TEST(SelectionOfPlacements, RefusesUnknownOnes) {
   EXPECT_THROW(parse_placements({"three-cpus"}), UsageError);
 }
 
+TEST(SelectionOfReaders, AreSortedAndUniqueAndFrom1To64) {
+  EXPECT_EQ(parse_readers({"16", "1", "64", "16"}), (std::vector<unsigned>{1, 16, 64}));
+  for (const char* wrong : {"", "0", "65", "-1", "4x", "many", "4294967297"})
+    EXPECT_THROW(parse_readers({wrong}), UsageError) << wrong;
+}
+
+TEST(SelectionOfWorkloads, RefusesUnknownOnes) {
+  EXPECT_EQ(parse_workload("pair"), Workload::pair);
+  EXPECT_EQ(parse_workload("broadcast"), Workload::broadcast);
+  EXPECT_THROW(parse_workload("gossip"), UsageError);
+}
+
+TEST(SelectionOfBroadcasts, IsOfRowsThatSayWhatBecomesOfTheSlow) {
+  const RowList list = all_rows(Workload::broadcast);
+  const Selection all = select_rows(list, {"all"}, {});
+  EXPECT_EQ(all.rows.size(), list.rows.size());
+  EXPECT_EQ(all.absent.size(), list.absent.size());
+  for (const Row* row : all.rows) EXPECT_NE(row->info().policy, "") << row->info().mechanism;
+  for (const auto& row : all_rows().rows) EXPECT_EQ(row->info().policy, "");
+  EXPECT_EQ(select_rows(list, {"broadcast"}, {"block"}).rows.size(), 1U);
+}
+
 }  // namespace
 }  // namespace farcall::compare

@@ -26,7 +26,10 @@ const char* name_of(Order order) {
 }
 
 std::vector<Order> weaker(const Site& site) {
-  if (site.kind == Kind::fence) return {Order::acq_rel, Order::relaxed};
+  if (site.kind == Kind::fence) {
+    if (site.order == Order::seq_cst) return {Order::acq_rel, Order::relaxed};
+    return {Order::relaxed};
+  }
   switch (site.order) {
     case Order::acquire:
     case Order::release: return {Order::relaxed};

@@ -25,7 +25,9 @@ std::size_t messages_in(std::size_t depth_bytes, const Conditions& conditions) {
   return depth_bytes / std::max<std::size_t>(conditions.message_bytes, 1);
 }
 
-RowList all_rows() {
+namespace {
+
+RowList pair_rows() {
   RowList list;
   add_null_call(list);
   add_memcpy(list);
@@ -75,6 +77,31 @@ RowList all_rows() {
   add_absent(list, "dbus", "libsystemd-dev");
 #endif
   return list;
+}
+
+RowList broadcast_rows() {
+  RowList list;
+  add_broadcast(list);
+  add_channel_for_each(list);
+#ifdef FARCALL_HAVE_ZEROMQ
+  add_zeromq_broadcast(list);
+#else
+  add_absent(list, "zeromq", "libzmq3-dev");
+  add_absent(list, "zeromq_drop", "libzmq3-dev");
+#endif
+#ifdef FARCALL_HAVE_ICEORYX
+  add_iceoryx(list);
+#else
+  add_absent(list, "iceoryx", "libiceoryx-posh-dev, which needs libacl1-dev");
+  add_absent(list, "iceoryx_overwrite", "libiceoryx-posh-dev, which needs libacl1-dev");
+#endif
+  return list;
+}
+
+}  // namespace
+
+RowList all_rows(Workload workload) {
+  return workload == Workload::broadcast ? broadcast_rows() : pair_rows();
 }
 
 }  // namespace farcall::compare

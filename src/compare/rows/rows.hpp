@@ -26,6 +26,12 @@ void add_accelerated(RowList& list);
 void add_thrift(RowList& list);
 void add_dbus(RowList& list);
 
+// Those of broadcasts.
+void add_broadcast(RowList& list);
+void add_channel_for_each(RowList& list);
+void add_zeromq_broadcast(RowList& list);
+void add_iceoryx(RowList& list);
+
 // What the channel shall hold, where the mechanism has no default of its own.
 std::size_t default_depth(const Conditions& conditions);
 // How many messages that are; one of 0 bytes counts as one byte.

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "compare/report.hpp"
+#include "compare/units.hpp"
+
+namespace farcall::compare {
+namespace {
+
+constexpr std::string_view kBold = "\033[1m";
+constexpr std::string_view kDim = "\033[2m";
+constexpr std::string_view kGreen = "\033[32m";
+constexpr std::string_view kRed = "\033[31m";
+constexpr std::string_view kPlain = "\033[0m";
+
+class Table {
+ public:
+  Table(const Comparison& comparison, bool colours) : comparison_(comparison), colours_(colours) {}
+
+  std::string text() {
+    for (const std::size_t size : comparison_.settings.sizes)
+      for (const unsigned readers : comparison_.settings.readers) block(size, readers);
+    for (const AbsentRow& row : comparison_.absent)
+      text_ += fmt::format("absent: {}: {}\n", row.mechanism, row.reason);
+    for (const Skipped& one : comparison_.skipped)
+      text_ += fmt::format("skipped: {}, {}: {}\n", one.mechanism,
+                           format_size(one.message_bytes.value_or(0)), one.reason);
+    return std::move(text_);
+  }
+
+ private:
+  void line(std::string_view colour, std::string_view text) {
+    text_ += colours_ && !colour.empty() ? fmt::format("{}{}{}\n", colour, text, kPlain)
+                                         : fmt::format("{}\n", text);
+  }
+
+  void block(std::size_t size, unsigned readers) {
+    std::vector<const Result*> rows;
+    for (const Result& result : comparison_.results)
+      if (result.message_bytes == size && result.readers == readers) rows.push_back(&result);
+    if (rows.empty()) return;
+    std::stable_sort(rows.begin(), rows.end(), [](const Result* a, const Result* b) {
+      if (a->error.empty() != b->error.empty()) return a->error.empty();
+      return a->rtt.p50() < b->rtt.p50();
+    });
+    line(kBold, fmt::format("1 writer, {} reader{}, {}", readers, readers == 1 ? "" : "s",
+                            format_size(size)));
+    line(kDim, fmt::format("  {:<20} {:<8} {:<9} {:>7} {:>7} {:>7} {:>17} {:>7} {:>7} {:>9} {:>6}",
+                           "", "wait", "slow", "p50", "p99", "max", "p50 of rounds", "cpu", "sw",
+                           "msg/s", "missed"));
+    for (const Result* result : rows) row(*result);
+    text_ += '\n';
+  }
+
+  void row(const Result& result) {
+    const RowInfo& info = result.row->info();
+    const std::string name = info.mechanism + (result.fragmented ? "*" : "");
+    if (!result.error.empty())
+      return line(kRed, fmt::format("  {:<20} {:<8} failed: {}", name, info.wait, result.error));
+    const Percentiles round = result.rtt.percentiles();
+    const auto rounds = static_cast<double>(result.rtt_calls);
+    line(info.mechanism.starts_with("broadcast") ? kGreen : "",
+         fmt::format(
+             "  {:<20} {:<8} {:<9} {:>7} {:>7} {:>7} {:>17} {:>7} {:>7} {:>9} {:>6}", name,
+             info.wait, info.policy, format_ns(round.p50), format_ns(round.p99),
+             format_ns(round.max),
+             fmt::format("{}..{}", format_ns(result.rtt.least_median()),
+                         format_ns(result.rtt.greatest_median())),
+             format_ns(static_cast<double>(result.rtt_usage.cpu_ns) / rounds),
+             format_digits(static_cast<double>(result.rtt_usage.switches) / rounds),
+             format_count(median(result.messages_per_s)),
+             info.policy == "block" ? "-" : fmt::format("{:.1f} %", 100 * median(result.missed))));
+  }
+
+  const Comparison& comparison_;
+  bool colours_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string broadcast_table(const Comparison& comparison, bool colours) {
+  return Table(comparison, colours).text() +
+         "slow: what becomes of a slow reader: the writer waits for it (block), or it misses what "
+         "is\nold (overwrite) or new (drop). p50 ... max: a round: the writer tells all, and each "
+         "answers\nthrough a ring of its own. cpu, sw: processor time and context switches of all "
+         "processes per\nround. msg/s: what the slowest reader receives of a stream; missed: of "
+         "that stream, by whom\nmisses most.\n";
+}
+
+}  // namespace farcall::compare

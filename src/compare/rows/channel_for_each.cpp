@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What one does without a broadcast: a channel for each reader, and as many writes.
+#include <cerrno>
+#include <vector>
+
+#include "compare/rows/rows.hpp"
+#include "farcall/channel/mechanism.hpp"
+
+namespace farcall::compare {
+namespace {
+
+using channel::AnyChannel;
+using channel::AnyMechanism;
+
+class WritingEnd final : public Endpoint {
+ public:
+  explicit WritingEnd(std::vector<AnyChannel>& channels) {
+    for (AnyChannel& one : channels) writers_.push_back(one.take_writer());
+  }
+  void send(std::span<const std::byte> message) override {
+    for (const auto& one : writers_) one->write(message);
+  }
+  void receive(std::span<std::byte>) override { throw MisuseError("the writer reads not"); }
+
+ private:
+  std::vector<std::unique_ptr<channel::Writer>> writers_;
+};
+
+class ReadingEnd final : public Endpoint {
+ public:
+  explicit ReadingEnd(std::unique_ptr<channel::Reader> reader) : reader_(std::move(reader)) {}
+  void send(std::span<const std::byte>) override { throw MisuseError("a reader writes not"); }
+  void receive(std::span<std::byte> message) override {
+    if (reader_->read_fully(message) != message.size())
+      throw SystemError(EPIPE, "the writer has closed the channel");
+  }
+
+ private:
+  std::unique_ptr<channel::Reader> reader_;
+};
+
+class Channels final : public Connection {
+ public:
+  Channels(const AnyMechanism& mechanism, const channel::Options& options, unsigned count) {
+    for (unsigned i = 0; i < count; ++i) channels_.emplace_back(mechanism, options);
+  }
+  std::unique_ptr<Endpoint> open(Role) override { return std::make_unique<WritingEnd>(channels_); }
+  std::unique_ptr<Endpoint> open_reader(unsigned index) override {
+    auto mine = channels_[index].take_reader();
+    channels_.clear();  // so that the end of each is seen
+    return std::make_unique<ReadingEnd>(std::move(mine));
+  }
+
+ private:
+  std::vector<AnyChannel> channels_;
+};
+
+class ChannelForEachRow final : public Row {
+ public:
+  ChannelForEachRow(const AnyMechanism& mechanism, WaitMode wait, const char* description)
+      : Row({.mechanism = std::string(mechanism.properties().name),
+             .engine = mechanism.properties().waits ? "shared" : "linux",
+             .wait = std::string(to_string(wait)),
+             .description = description,
+             .waits = mechanism.properties().waits,
+             .policy = "block"}),
+        mechanism_(mechanism),
+        wait_(wait) {}
+  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
+    const channel::Options options{.buffer_bytes = conditions.depth_bytes, .wait = wait_};
+    return std::make_unique<Channels>(mechanism_, options, conditions.readers);
+  }
+
+ private:
+  const AnyMechanism& mechanism_;
+  WaitMode wait_;
+};
+
+}  // namespace
+
+void add_channel_for_each(RowList& list) {
+  for (const WaitMode wait : {WaitMode::adaptive, WaitMode::block})
+    list.add<ChannelForEachRow>(*channel::find_mechanism("ring"), wait, "a ring for each reader");
+  list.add<ChannelForEachRow>(*channel::find_mechanism("pipe"), WaitMode::block,
+                              "a pipe for each reader");
+}
+
+}  // namespace farcall::compare
