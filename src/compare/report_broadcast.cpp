@@ -3,17 +3,12 @@
 
 #include <algorithm>
 
+#include "compare/colours.hpp"
 #include "compare/report.hpp"
 #include "compare/units.hpp"
 
 namespace farcall::compare {
 namespace {
-
-constexpr std::string_view kBold = "\033[1m";
-constexpr std::string_view kDim = "\033[2m";
-constexpr std::string_view kGreen = "\033[32m";
-constexpr std::string_view kRed = "\033[31m";
-constexpr std::string_view kPlain = "\033[0m";
 
 class Table {
  public:
