@@ -3,6 +3,7 @@
 
 import multiprocessing
 import os
+import pathlib
 import signal
 import stat
 import subprocess
@@ -128,17 +129,30 @@ def test_time_is_up(path):
         assert door.call(b"", timeout=60) == b""
 
 
+def stop(pid):
+    """Returns when none of its threads runs any more."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = pathlib.Path(f"/proc/{pid}/task")
+    end = time.monotonic() + 60
+    while any(task.joinpath("stat").read_text().rpartition(") ")[2][0] != "T" for task in tasks.iterdir()):
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
 def test_time_is_up_for_a_server_that_has_stopped(path, server):
     with farcall.open_door(path) as door:
         assert door(b"ab") == b"ba"
-        os.kill(server.pid, signal.SIGSTOP)
-        for stopped in (lambda: door.call(b"", timeout=0.05), lambda: farcall.call(path, b"", timeout=0.05),
-                        lambda: farcall.open_door(path, timeout=0.05)):
-            begun = time.monotonic()
-            with pytest.raises(TimeoutError):
-                stopped()
-            assert time.monotonic() - begun >= 0.05
-        os.kill(server.pid, signal.SIGCONT)
+        stop(server.pid)
+        try:
+            for stopped in (lambda: door.call(b"", timeout=0.05),
+                            lambda: farcall.call(path, b"", timeout=0.05),
+                            lambda: farcall.open_door(path, timeout=0.05)):
+                begun = time.monotonic()
+                with pytest.raises(TimeoutError):
+                    stopped()
+                assert time.monotonic() - begun >= 0.05
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
         assert door.call(b"cd", timeout=60) == b"dc"
 
 
