@@ -30,7 +30,8 @@ Packet await_answer(int socket, Deadline within = Deadline::never()) {
   for (;;) {
     Packet packet = take_packet(socket);
     if (packet.kind != Packet::Kind::nothing) return packet;
-    const std::int64_t left = (deadline.at() - monotonic_ns()) / 1'000'000;
+    // Rounded up: who sees the time over relies on it.
+    const std::int64_t left = (deadline.at() - monotonic_ns() + 999'999) / 1'000'000;
     pollfd entry{.fd = socket, .events = POLLIN, .revents = 0};
     if (left <= 0 || (::poll(&entry, 1, static_cast<int>(left)) < 0 && errno != EINTR)) {
       packet.kind = Packet::Kind::closed;
