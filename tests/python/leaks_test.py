@@ -4,6 +4,8 @@
 import asyncio
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -55,18 +57,26 @@ def waited_for():
     asyncio.run(main())
 
 
-def opened_and_called(path="/tmp/farcall-leaks-%d" % os.getpid()):
-    if not os.path.exists(path):
-        SERVERS.append(farcall.serve(path, bytes.upper))
-    assert farcall.call(path, b"x") == b"X"
+PATH = f"/tmp/farcall-python-leaks-{os.getpid()}"
 
 
-SERVERS = []
+def opened_and_called():
+    assert farcall.call(PATH, b"x") == b"X"
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Another process: threads that serve come and go there."""
+    program = f"import farcall, sys\nwith farcall.serve({PATH!r}, bytes.upper): sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as process:
+        farcall.open_door(PATH, timeout=60).close()
+        yield
+        process.stdin.close()
 
 
 @pytest.mark.parametrize("use", [used_and_closed, dropped, unused, left_in_part, refused, waited_for,
                                  opened_and_called])
-def test_2000_times_leave_nothing(use):
+def test_2000_times_leave_nothing(use, server):
     for _ in range(50):
         use()
     descriptors, mappings, memory = held()
