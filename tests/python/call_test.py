@@ -118,6 +118,29 @@ def test_a_program_that_ends_without_closing_leaves_no_file(path):
     assert not path.exists()
 
 
+@pytest.mark.parametrize("pause", [0.09, 0.1, 0.11, 0.12])
+def test_a_program_that_ends_finishes_its_calls(path, pause):
+    program = f"""
+import farcall, time
+def answer(data):
+    time.sleep(float(data))
+    return data
+farcall.serve({str(path)!r}, answer)
+print("ready", flush=True)
+time.sleep(0.1)
+"""
+    data = str(pause).encode()
+    for _ in range(5):
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout.readline() == "ready\n"
+            try:
+                assert farcall.call(path, data) == data
+            except ConnectionAbortedError:
+                pass  # the function was done, and the process gone before the reply went
+            assert server.wait(60) == 0
+        assert not path.exists()
+
+
 def test_time_is_up(path):
     over = threading.Event()
     with farcall.serve(path, lambda data: over.wait(60) and None), farcall.open_door(path) as door:

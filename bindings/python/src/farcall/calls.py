@@ -34,7 +34,10 @@ class Caller(NamedTuple):
 
 
 class Server(_farcall.Server, Closing):
-    """What serve() returns: serves until it is closed, or the program ends; whether it is kept or not."""
+    """What serve() returns: serves until it is closed, or the program ends; whether it is kept or not.
+
+    The end of a program waits for the calls in progress, as it does for threads.
+    """
 
     __slots__ = ("__weakref__",)
 
@@ -67,6 +70,8 @@ _servers: set[Server] = set()
 def _close_all() -> None:
     for server in list(_servers):
         server.close()
+    while _farcall.end_calls():
+        time.sleep(0.001)
 
 
 def serve(
