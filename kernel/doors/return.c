@@ -3,7 +3,7 @@
 #include <linux/cred.h>
 #include <linux/err.h>
 #include <linux/pid.h>
-#include <linux/sched.h>
+#include <linux/sched/signal.h>
 #include <linux/uaccess.h>
 #include <linux/uidgid.h>
 
@@ -178,6 +178,9 @@ static int hand_over(struct serving *serving, struct stplr_call *call)
 		return drop_call(call, err ? -EMFILE : peer_error);
 	if (!err) {
 		err = put_received(serving);
+		/* Who is being killed runs no procedure: the call is another's, or learns that all have left. */
+		if (!err && fatal_signal_pending(current))
+			err = -EINTR;
 		if (err)
 			stplr_door_files_close(&given);
 	}
