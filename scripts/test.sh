@@ -45,20 +45,25 @@ for preset in "${presets[@]}"; do
   logs=$PWD/build/$preset/Testing
   mkdir -p "$logs"
   echo "$preset: building"
+  SECONDS=0
   step configure cmake --preset "$preset" "${configure_options[@]}" || continue
   step build cmake --build --preset "$preset" || continue
-  echo "$preset: testing"
+  echo "$preset: built in $SECONDS s, testing"
+  SECONDS=0
   rm -f "$logs/tests.xml"
   # The exit status adds nothing: the summary reads the XML, and counts its absence as a failure.
   ctest --preset "$preset" "${selection[@]}" --output-junit "$logs/tests.xml" \
     >"$logs/tests.log" 2>&1 </dev/null || true
+  echo "$preset: tested in $SECONDS s"
   results+=("$preset=$logs/tests.xml")
 done
 
 # The kernel module, in an emulated machine. With presets named, only those are run.
 if (($# == 0)) && [[ ! $quick ]]; then
   echo "kernel: testing"
+  SECONDS=0
   scripts/kernel_test.sh "$PWD/build/kernel/tests.xml" || true
+  echo "kernel: tested in $SECONDS s"
   results+=("kernel=$PWD/build/kernel/tests.xml")
 fi
 
