@@ -4,6 +4,7 @@
 // publisher.cpp and subscriber.cpp do, with the two halves and the waiters of the library. Messages
 // lie in memory as atomic words, as ThreadSanitizer has them (broadcast_ring.cpp): who reads what
 // is being written over reads something, which has to be thrown away.
+#include <algorithm>
 #include <array>
 
 #include "farcall/ring/broadcast_ring.hpp"
@@ -16,12 +17,13 @@ namespace {
 
 constexpr std::size_t kMostCapacity = 512;
 
-// A message tells of its number in each word. All have one line.
-using Words = std::array<std::uint64_t, 2>;
-constexpr std::size_t kBytes = sizeof(Words);
+// A message tells of its number in each word. Those of a ring are all as long.
+constexpr std::size_t kShort = 2;  // words, which have room in one line
+constexpr std::size_t kLong = 8;   // the last of these is in another line
 
 struct Shape {
-  std::size_t capacity = 256;  // room for three messages
+  std::size_t words = kShort;
+  std::size_t capacity = 256;  // room for three short messages
   unsigned readers = 1;
   unsigned before = 0;   // so many messages have been written, all of which can be written over
   unsigned written = 1;  // so many more are by the thread that writes
@@ -42,13 +44,15 @@ struct Ring : Scenario {
   [[nodiscard]] BroadcastPlace start() const {
     return shape.newest ? writer.tail() : writer.floor();
   }
+  [[nodiscard]] std::size_t bytes() const { return shape.words * sizeof(std::uint64_t); }
   void write() {
-    const Words words{writer.tail().number + 1, writer.tail().number + 1};
-    writer.write(std::as_bytes(std::span(words)));
+    std::array<std::uint64_t, kLong> words{};
+    words.fill(writer.tail().number + 1);
+    writer.write(std::as_bytes(std::span(words)).first(bytes()));
   }
   // As a publisher with SlowReader::overwrite.
   void overwrite() {
-    if (!writer.has_room(kBytes)) writer.raise_floor(kBytes, writer.tail().position);
+    if (!writer.has_room(bytes())) writer.raise_floor(bytes(), writer.tail().position);
     write();
   }
 
@@ -62,16 +66,18 @@ struct Ring : Scenario {
 struct Taken {
   BroadcastReader reader;
   std::uint64_t expected;
+  std::size_t bytes;
 
   Outcome take() {
-    Words words{};
+    std::array<std::uint64_t, kLong> words{};
     std::size_t size = 0;
     std::uint64_t missed = 0;
     const Outcome outcome = reader.take(std::as_writable_bytes(std::span(words)), size, missed);
     expected += missed;
     if (outcome != Outcome::ok) return outcome;
-    require(size == kBytes, "another size");
-    require(words[0] == words[1], "a torn message");
+    require(size == bytes, "another size");
+    const auto message = std::span(words).first(bytes / sizeof(std::uint64_t));
+    require(std::ranges::count(message, message[0]) == std::ssize(message), "a torn message");
     require(words[0] == expected + 1, "another message, or a wrong number of missed ones");
     ++expected;
     return outcome;
@@ -86,7 +92,8 @@ struct Overtaken : Ring {
     });
     for (unsigned i = 0; i < shape.readers; ++i)
       threads.emplace_back([this, from = start()] {
-        Taken mine{.reader = BroadcastReader(view(), from), .expected = from.number};
+        Taken mine{
+            .reader = BroadcastReader(view(), from), .expected = from.number, .bytes = bytes()};
         for (unsigned k = 0; k < shape.looks; ++k)
           require(mine.take() != Outcome::broken, "a reader finds it broken");
       });
@@ -123,7 +130,7 @@ struct Awaited : Ring {
 
   // As PublisherState::write().
   void send() {
-    if (!writer.has_room(kBytes)) make_room();
+    if (!writer.has_room(bytes())) make_room();
     write();
     full_fence();
     for (Page& page : std::span(pages).first(shape.readers))
@@ -131,7 +138,7 @@ struct Awaited : Ring {
   }
   // As SubscriberState::read().
   void read(Page& page, BroadcastPlace from) {
-    Taken mine{.reader = BroadcastReader(view(), from), .expected = from.number};
+    Taken mine{.reader = BroadcastReader(view(), from), .expected = from.number, .bytes = bytes()};
     const std::uint64_t all = shape.before + shape.written;
     for (unsigned taken = 0; mine.expected < all && taken < shape.taken;) {
       const Outcome outcome = mine.take();
@@ -154,7 +161,7 @@ struct Awaited : Ring {
 // SlowReader::overwrite.
 struct Woken final : Awaited {
   using Awaited::Awaited;
-  void make_room() override { writer.raise_floor(kBytes, writer.tail().position); }
+  void make_room() override { writer.raise_floor(bytes(), writer.tail().position); }
 };
 
 // SlowReader::block.
@@ -162,7 +169,7 @@ struct WaitedFor final : Awaited {
   using Awaited::Awaited;
   // As PublisherState::slowest() and make_room().
   void make_room() override {
-    const std::uint64_t needed = writer.lowest_floor(kBytes);
+    const std::uint64_t needed = writer.lowest_floor(bytes());
     for (;;) {
       std::uint64_t limit = writer.tail().position;
       Page* slowest = nullptr;
@@ -172,7 +179,7 @@ struct WaitedFor final : Awaited {
         limit = read;
         slowest = &page;
       }
-      if (limit >= needed) return writer.raise_floor(kBytes, limit);
+      if (limit >= needed) return writer.raise_floor(bytes(), limit);
       RingControl& mine = slowest->control;
       const Outcome outcome = slowest->here.wait(mine.writer, mine.reader, Deadline::never(), [&] {
         return mine.head.value.load(std::memory_order_acquire) >= needed;
@@ -201,8 +208,16 @@ std::vector<Check> checks() {
       check<Overtaken>("two are written over", {.before = 3, .written = 2, .looks = 2}),
       check<Overtaken>("two readers are overtaken",
                        {.readers = 2, .before = 3, .written = 1, .looks = 1}),
+      check<Overtaken>("a message of two lines is written",
+                       {.words = kLong, .capacity = 512, .written = 1, .looks = 2}),
+      check<Overtaken>("a message of two lines is written over while it is read",
+                       {.words = kLong, .capacity = 512, .before = 3, .written = 2, .looks = 2}),
       check<Woken>("readers are woken", {.readers = 2, .before = 0, .written = 1}),
       check<Woken>("a reader is woken, or overtaken", {.before = 3, .written = 2, .taken = 2}),
+      check<Woken>("a reader of messages of two lines is woken, or overtaken",
+                   {.words = kLong, .capacity = 512, .before = 2, .written = 2, .taken = 3}),
+      check<WaitedFor>("a reader of messages of two lines is waited for",
+                       {.words = kLong, .capacity = 512, .before = 2, .written = 2, .taken = 3}),
       check<WaitedFor>("a reader is waited for", {.before = 3, .written = 1, .taken = 1}),
       check<WaitedFor>("a reader is waited for twice", {.before = 3, .written = 2, .taken = 2}),
       check<WaitedFor>("two readers are waited for",
