@@ -149,12 +149,9 @@ fn a_sender_waits_for_room() {
 fn a_publisher_waits_for_slow_readers() {
     run(async {
         let publisher = PublisherOptions::new().capacity(4096).create_unnamed().unwrap();
-        let readers: Vec<_> = (0..3).map(|_| publisher.invite().unwrap()).collect();
-        let mut publisher = Publisher::new(publisher).unwrap();
-        let readers: Vec<_> = readers
-            .into_iter()
-            .map(|invitation| {
-                let reader = farcall::Subscriber::adopt(invitation).unwrap();
+        let readers: Vec<_> = (0..3)
+            .map(|_| {
+                let reader = farcall::Subscriber::adopt(publisher.invite().unwrap()).unwrap();
                 let mut reader = Subscriber::new(reader).unwrap();
                 tokio::spawn(async move {
                     for i in 0..2000u32 {
@@ -166,6 +163,7 @@ fn a_publisher_waits_for_slow_readers() {
                 })
             })
             .collect();
+        let mut publisher = Publisher::new(publisher).unwrap();
         for i in 0..2000u32 {
             publisher.send(&i.to_le_bytes()).await.unwrap();
         }
@@ -190,7 +188,10 @@ fn a_publisher_goes_on_when_a_slow_reader_dies() {
         let mut given_up = 0;
         for i in 0..500u32 {
             // What is given up has not been sent, and is sent again.
-            while timeout(Duration::from_millis(10), publisher.send(&i.to_le_bytes())).await.is_err() {
+            while timeout(Duration::from_millis(10), publisher.send(&i.to_le_bytes()))
+                .await
+                .is_err()
+            {
                 given_up += 1;
             }
         }
