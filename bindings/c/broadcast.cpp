@@ -89,6 +89,29 @@ Subscriber::Options read(const farcall_subscriber_options* given) {
           .wait = wait_mode_of(known.wait)};
 }
 
+// Poll of either side.
+template <class Side>
+int poll_descriptor(const Owned<Side>* side) noexcept {
+  return side == nullptr ? -EINVAL : (*side)->poll_descriptor();
+}
+
+template <class Side>
+int poll_begin(Owned<Side>* side) noexcept {
+  return translated([&]() -> int {
+    if (side == nullptr) return -EINVAL;
+    if (const int error = side->use(); error != 0) return error;
+    return (*side)->prepare_poll() == Outcome::would_block ? 1 : 0;
+  });
+}
+
+template <class Side>
+void poll_end(Owned<Side>* side) noexcept {
+  if (side == nullptr || side->use() != 0) return;
+  const int before = errno;
+  (*side)->finish_poll();
+  errno = before;
+}
+
 }  // namespace
 }  // namespace farcall::c
 
@@ -209,21 +232,16 @@ std::int64_t farcall_subscriber_receive(farcall_subscriber* subscriber, void* by
   });
 }
 
+int farcall_publisher_poll_descriptor(const farcall_publisher* publisher) {
+  return poll_descriptor(of(publisher));
+}
+int farcall_publisher_poll_begin(farcall_publisher* publisher) { return poll_begin(of(publisher)); }
+void farcall_publisher_poll_end(farcall_publisher* publisher) { poll_end(of(publisher)); }
+
 int farcall_subscriber_poll_descriptor(const farcall_subscriber* subscriber) {
-  return subscriber == nullptr ? -EINVAL : (*of(subscriber))->poll_descriptor();
+  return poll_descriptor(of(subscriber));
 }
-
 int farcall_subscriber_poll_begin(farcall_subscriber* subscriber) {
-  return translated([&]() -> int {
-    if (subscriber == nullptr) return -EINVAL;
-    if (const int error = of(subscriber)->use(); error != 0) return error;
-    return (*of(subscriber))->prepare_poll() == Outcome::would_block ? 1 : 0;
-  });
+  return poll_begin(of(subscriber));
 }
-
-void farcall_subscriber_poll_end(farcall_subscriber* subscriber) {
-  if (subscriber == nullptr || of(subscriber)->use() != 0) return;
-  const int before = errno;
-  (*of(subscriber))->finish_poll();
-  errno = before;
-}
+void farcall_subscriber_poll_end(farcall_subscriber* subscriber) { poll_end(of(subscriber)); }

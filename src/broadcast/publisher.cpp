@@ -61,7 +61,11 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
   explicit PublisherState(const Publisher::Options& options)
       : options_(options),
         memory_(BroadcastMemory::create(ring_capacity(options.capacity))),
-        ring_(memory_.view()) {}
+        ring_(memory_.view()) {
+    const process::NoFork guard;
+    poll_ = process::PrivateFd(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
+    if (!poll_) throw_errno("epoll_create1");
+  }
 
   void listen(std::string_view name);
   void close() noexcept;
@@ -74,6 +78,9 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
     return static_cast<unsigned>(readers_.size());
   }
   [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
+  Outcome prepare_poll();
+  void finish_poll() noexcept;
+  [[nodiscard]] int poll_descriptor() const noexcept { return poll_.get(); }
 
  private:
   class Visitors;
@@ -95,6 +102,8 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
   BroadcastWriter ring_;
   std::vector<ReaderPointer> known_;  // the writer's copy
   std::uint64_t known_changes_ = 0;
+  process::PrivateFd poll_;  // lists the lifeline of who is polled, and is empty otherwise
+  ReaderPointer polled_;     // which keeps that lifeline open
 
   std::mutex lock_;  // protects what follows, and that the floor is raised
   std::vector<ReaderPointer> readers_;
@@ -335,6 +344,42 @@ Outcome PublisherState::make_room(std::size_t size, Deadline deadline, SignalCou
   return Outcome::ok;
 }
 
+// One reader at a time is waited for, the slowest: when it has read on another may be that.
+Outcome PublisherState::prepare_poll() {
+  finish_poll();
+  const std::size_t size = ring_.longest();
+  if (options_.slow != SlowReader::block || ring_.has_room(size)) return Outcome::ok;
+  const std::uint64_t needed = ring_.lowest_floor(size);
+  while (const ReaderPointer reader = slowest(size)) {
+    RingControl& control = reader->control();
+    const auto has_read = [&] {
+      return control.head.value.load(std::memory_order_acquire) >= needed;
+    };
+    if (reader->waiter.prepare_poll(control.writer, control.reader, has_read) == Outcome::ok) {
+      if (!has_read()) remove(reader);
+      continue;
+    }
+    polled_ = reader;
+    // A reader that dies leaves its lifeline readable; the reactor, which is told as well, does
+    // not close it before this has let go of it.
+    epoll_event event{.events = EPOLLIN | EPOLLRDHUP, .data = {}};
+    if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, reader->lifeline.get(), &event) != 0) {
+      const int error = errno;
+      finish_poll();
+      throw SystemError(error, "wait for a reader");
+    }
+    return Outcome::would_block;
+  }
+  return Outcome::ok;
+}
+
+void PublisherState::finish_poll() noexcept {
+  if (!polled_) return;
+  ::epoll_ctl(poll_.get(), EPOLL_CTL_DEL, polled_->lifeline.get(), nullptr);
+  polled_->waiter.finish_poll(polled_->control().writer);
+  polled_.reset();
+}
+
 void PublisherState::wake_readers() noexcept {
   full_fence();
   look_at_readers();
@@ -401,5 +446,8 @@ Outcome Publisher::write(std::span<const std::byte> message, Deadline deadline,
 }
 std::size_t Publisher::longest() const noexcept { return state_->longest(); }
 unsigned Publisher::readers() const noexcept { return state_->readers(); }
+Outcome Publisher::prepare_poll() { return state_->prepare_poll(); }
+void Publisher::finish_poll() noexcept { state_->finish_poll(); }
+int Publisher::poll_descriptor() const noexcept { return state_->poll_descriptor(); }
 
 }  // namespace farcall

@@ -266,6 +266,12 @@ extern "C" {
     pub fn farcall_publisher_longest(publisher: *const farcall_publisher) -> usize;
     /// How many readers there are.
     pub fn farcall_publisher_readers(publisher: *const farcall_publisher) -> c_uint;
+    /// Becomes readable when there may be room to send.
+    pub fn farcall_publisher_poll_descriptor(publisher: *const farcall_publisher) -> c_int;
+    /// 0 if there is something to do at once, else 1.
+    pub fn farcall_publisher_poll_begin(publisher: *mut farcall_publisher) -> c_int;
+    /// Before the next operation.
+    pub fn farcall_publisher_poll_end(publisher: *mut farcall_publisher);
 
     /// Becomes a reader of what is published under a name.
     pub fn farcall_subscriber_open(

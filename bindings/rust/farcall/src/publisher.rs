@@ -2,7 +2,7 @@
 //! The writer of a broadcast.
 
 use std::os::raw::{c_int, c_uint};
-use std::os::unix::io::{FromRawFd, OwnedFd};
+use std::os::unix::io::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 
 use farcall_sys as sys;
@@ -10,6 +10,7 @@ use farcall_sys as sys;
 use crate::error::{Error, Result};
 use crate::messages::sends;
 use crate::pipe::c_string;
+use crate::polling::{Pollable, Polling};
 use crate::wait::{Timeout, WaitMode};
 
 /// What happens when a reader is slow.
@@ -103,8 +104,13 @@ impl PublisherOptions {
         Error::check(unsafe { sys::farcall_publisher_create(name, &options, &mut raw) })?;
         let raw = NonNull::new(raw).expect("the library has made a publisher");
         // SAFETY: it is one, and nobody else's.
-        let longest = unsafe { sys::farcall_publisher_longest(raw.as_ptr()) };
-        Ok(Publisher { raw, longest })
+        let (longest, descriptor) = unsafe {
+            (
+                sys::farcall_publisher_longest(raw.as_ptr()),
+                sys::farcall_publisher_poll_descriptor(raw.as_ptr()),
+            )
+        };
+        Ok(Publisher { raw, longest, descriptor, polling: false })
     }
 }
 
@@ -131,12 +137,14 @@ impl PublisherOptions {
 pub struct Publisher {
     raw: NonNull<sys::farcall_publisher>,
     longest: usize,
+    descriptor: RawFd,
+    polling: bool,
 }
 
 // SAFETY: the library lets a publisher go from thread to thread.
 unsafe impl Send for Publisher {}
 // SAFETY: who has a reference can invite and count readers, which the library lets any thread do at any
-// time, and see `longest`, which does not change. All else takes `&mut self`.
+// time, and see what does not change. All else takes `&mut self`.
 unsafe impl Sync for Publisher {}
 
 impl Publisher {
@@ -167,7 +175,14 @@ impl Publisher {
         self.longest
     }
 
+    /// Begins to wait for room to send, for the longest message. `None`: there is, as always but with
+    /// [`Policy::Block`].
+    pub fn poll(&mut self) -> Result<Option<Polling<'_, Publisher>>> {
+        Polling::begin(self)
+    }
+
     fn transmit(&mut self, message: &[u8], timeout: Timeout) -> Result<()> {
+        self.end_poll();
         // SAFETY: the publisher is alive, this thread alone sends, and the bytes are there.
         let result = unsafe {
             sys::farcall_publisher_send(
@@ -183,8 +198,40 @@ impl Publisher {
 
 sends!(Publisher);
 
+impl Pollable for Publisher {
+    fn begin_poll(&mut self) -> Result<bool> {
+        self.end_poll();
+        // SAFETY: it is alive, and this thread alone uses it so.
+        let begun = unsafe { sys::farcall_publisher_poll_begin(self.raw.as_ptr()) };
+        self.polling = Error::check(begun)? == 1;
+        Ok(self.polling)
+    }
+
+    fn end_poll(&mut self) {
+        if std::mem::take(&mut self.polling) {
+            // SAFETY: it is alive, and this thread alone uses it so.
+            unsafe { sys::farcall_publisher_poll_end(self.raw.as_ptr()) }
+        }
+    }
+}
+
+impl AsRawFd for Publisher {
+    fn as_raw_fd(&self) -> RawFd {
+        self.descriptor
+    }
+}
+
+impl AsFd for Publisher {
+    /// Becomes readable when there may be room, while [`Publisher::poll()`] says that it is waited for.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: it is open as long as the publisher.
+        unsafe { BorrowedFd::borrow_raw(self.descriptor) }
+    }
+}
+
 impl Drop for Publisher {
     fn drop(&mut self) {
+        self.end_poll();
         // SAFETY: it is alive, and this is the last use of it. Also a forked child may close it.
         unsafe { sys::farcall_publisher_close(self.raw.as_ptr()) }
     }

@@ -29,8 +29,8 @@
 //! message of up to a quarter of the capacity; of a longer one a part may have gone, and that message has
 //! to be sent again, to go on.
 //!
-//! A [`Publisher`](crate::Publisher) waits for nobody but with [`Policy::Block`](crate::Policy::Block),
-//! and is used as it is; with that one, in `spawn_blocking`.
+//! A [`crate::Publisher`] waits for nobody but with [`Policy::Block`](crate::Policy::Block); with any
+//! other it may be used as it is.
 
 use std::future::Future;
 use std::os::unix::io::AsRawFd;
@@ -148,7 +148,13 @@ macro_rules! sends {
             pub async fn send(&mut self, message: &[u8]) -> Result<()> {
                 self.$watched$(.$of)?.until(|to| to.try_send(message)).await
             }
+        }
+    };
+}
 
+macro_rules! finishes {
+    ($type:ty, $watched:ident $(. $of:ident)?) => {
+        impl $type {
             /// Tells the other end that nothing follows.
             pub fn finish(&mut self) -> Result<()> {
                 self.$watched$(.$of)?.what.get_mut().finish()
@@ -174,6 +180,27 @@ pub struct Receiver {
 pub struct Pipe {
     sender: Sender,
     receiver: Receiver,
+}
+
+/// The writer of a broadcast. See [`crate::Publisher`].
+///
+/// ```
+/// use farcall::tokio::{Publisher, Subscriber};
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+/// # runtime.block_on(async {
+/// let publisher = farcall::PublisherOptions::new().create_unnamed()?;
+/// let mut reader = Subscriber::new(farcall::Subscriber::adopt(publisher.invite()?)?)?;
+/// let mut publisher = Publisher::new(publisher)?;
+/// publisher.send(b"hello").await?; // waits for slow readers, and other tasks run
+/// assert_eq!(reader.recv().await?, b"hello");
+/// # Ok::<(), std::io::Error>(())
+/// # })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Publisher {
+    watched: Watched<crate::Publisher>,
 }
 
 /// A reader of a broadcast. See [`crate::Subscriber`].
@@ -226,6 +253,23 @@ impl Pipe {
     }
 }
 
+impl Publisher {
+    /// Has the runtime of this task wait for it. Panics where there is none, or none with io.
+    pub fn new(publisher: crate::Publisher) -> Result<Publisher> {
+        Ok(Publisher { watched: Watched::new(publisher)? })
+    }
+
+    /// The publisher, to invite readers or to count them.
+    pub fn get_ref(&self) -> &crate::Publisher {
+        self.watched.what.get_ref()
+    }
+
+    /// What it is outside of the runtime.
+    pub fn into_inner(self) -> crate::Publisher {
+        self.watched.what.into_inner()
+    }
+}
+
 impl Subscriber {
     /// Has the runtime of this task wait for it. Panics where there is none, or none with io.
     pub fn new(subscriber: crate::Subscriber) -> Result<Subscriber> {
@@ -250,6 +294,9 @@ impl Subscriber {
 
 sends!(Sender, watched);
 sends!(Pipe, sender.watched);
+sends!(Publisher, watched);
+finishes!(Sender, watched);
+finishes!(Pipe, sender.watched);
 receives!(Receiver, watched);
 receives!(Pipe, receiver.watched);
 receives!(Subscriber, watched);

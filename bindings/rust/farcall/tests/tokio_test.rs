@@ -5,7 +5,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use farcall::tokio::{Pipe, Subscriber};
+use farcall::tokio::{Pipe, Publisher, Subscriber};
 use farcall::{Error, PipeOptions, Policy, PublisherOptions};
 use tokio::time::timeout;
 
@@ -143,6 +143,62 @@ fn a_sender_waits_for_room() {
         }
         sending.await.unwrap();
     });
+}
+
+#[test]
+fn a_publisher_waits_for_slow_readers() {
+    run(async {
+        let publisher = PublisherOptions::new().capacity(4096).create_unnamed().unwrap();
+        let readers: Vec<_> = (0..3)
+            .map(|_| {
+                let reader = farcall::Subscriber::adopt(publisher.invite().unwrap()).unwrap();
+                let mut reader = Subscriber::new(reader).unwrap();
+                tokio::spawn(async move {
+                    for i in 0..2000u32 {
+                        if i % 500 == 0 {
+                            tokio::time::sleep(Duration::from_millis(5)).await;
+                        }
+                        assert_eq!(reader.recv().await.unwrap(), i.to_le_bytes());
+                    }
+                })
+            })
+            .collect();
+        let mut publisher = Publisher::new(publisher).unwrap();
+        for i in 0..2000u32 {
+            publisher.send(&i.to_le_bytes()).await.unwrap();
+        }
+        for reader in readers {
+            reader.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_publisher_goes_on_when_a_slow_reader_dies() {
+    let publisher = PublisherOptions::new().capacity(4096).create_unnamed().unwrap();
+    let mut invitation = Some(publisher.invite().unwrap());
+    let child = fork(|| {
+        let _reader = farcall::Subscriber::adopt(invitation.take().unwrap()).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        unsafe { libc::_exit(0) }
+    });
+    drop(invitation);
+    run(async {
+        let mut publisher = Publisher::new(publisher).unwrap();
+        let mut given_up = 0;
+        for i in 0..500u32 {
+            // What is given up has not been sent, and is sent again.
+            while timeout(Duration::from_millis(10), publisher.send(&i.to_le_bytes()))
+                .await
+                .is_err()
+            {
+                given_up += 1;
+            }
+        }
+        assert!(given_up > 0);
+        assert_eq!(publisher.get_ref().readers(), 0);
+    });
+    child.wait();
 }
 
 #[test]
