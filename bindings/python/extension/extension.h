@@ -125,6 +125,7 @@ struct receiver {
   atomic_bool polling; /* the lock is held until poll_end() */
   int wait;
   bool empty; /* an empty message has been taken, but not given to anybody */
+  bool slow;  /* the last wait outlasted the spinning */
   uint64_t missed, missed_in_all;
 };
 bool make_receiver(struct receiver* receiver, struct life* life,
