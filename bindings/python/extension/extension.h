@@ -102,6 +102,15 @@ bool is_closed(const struct life* life);
 /* Whether a process that forked this one has used it: all but to close it is then forbidden. */
 bool is_inherited(const struct life* life);
 
+/* ---- foreign_thread.c ---- */
+
+/* Takes the GIL for a thread of the library's. False where the interpreter is ending. */
+bool enter_python(PyGILState_STATE* state);
+void leave_python(PyGILState_STATE state);
+/* From now on nobody enters. How many are in Python still. */
+unsigned end_foreign_threads(void);
+bool prepare_foreign_threads(void);
+
 /* ---- receiver.c ---- */
 
 struct receive_functions {
@@ -116,6 +125,7 @@ struct receiver {
   atomic_bool polling; /* the lock is held until poll_end() */
   int wait;
   bool empty; /* an empty message has been taken, but not given to anybody */
+  bool slow;  /* the last wait outlasted the spinning */
   uint64_t missed, missed_in_all;
 };
 bool make_receiver(struct receiver* receiver, struct life* life,
