@@ -76,6 +76,18 @@ def test_more_than_fits_is_put_and_then_got(make):
     assert [q.get() for _ in items] == items
 
 
+def test_items_behind_one_that_is_longer_than_the_queue_wait_for_room():
+    q = farcall.Queue(capacity=4096)
+    for number in range(20):
+        long = bytes([number]) * 20000
+        q.put(long)  # goes through in parts, by a thread
+        assert q.get() == long
+        items = [bytes([number, i]) * 700 for i in range(6)]
+        for item in items:  # two fit
+            q.put(item)
+        assert [q.get() for _ in items] == items
+
+
 def test_what_cannot_be_pickled_takes_no_place():
     q = farcall.Queue(maxsize=1)
     with pytest.raises(Exception):
@@ -87,6 +99,12 @@ def test_what_cannot_be_pickled_takes_no_place():
 def produce(q, number, count):
     for i in range(count):
         q.put((number, i, b"x" * (i % 300)))
+
+
+def produce_long(q, number, count):
+    """Some are longer than the queue."""
+    for i in range(count):
+        q.put((number, i, b"x" * (i % 300 if i % 20 else 9000)))
 
 
 def consume(q, results):
@@ -102,7 +120,7 @@ def test_several_producers_and_consumers(method, maxsize):
     context = multiprocessing.get_context(method)
     q, results = farcall.Queue(maxsize, capacity=8192), farcall.Queue()
     count = 1000
-    producers = [context.Process(target=produce, args=(q, n, count)) for n in range(3)]
+    producers = [context.Process(target=produce_long, args=(q, n, count)) for n in range(3)]
     consumers = [context.Process(target=consume, args=(q, results)) for _ in range(2)]
     for process in producers + consumers:
         process.start()
@@ -180,6 +198,30 @@ def test_a_producer_that_dies_in_the_middle_of_a_long_item_ends_the_queue():
         q.put(1)
 
 
+def test_a_queue_that_ends_ends_those_who_wait_for_a_place():
+    q = farcall.Queue(2, capacity=4096)
+    process = multiprocessing.get_context("fork").Process(target=q.put, args=(bytes(1_000_000),))
+    process.start()
+    wait_for(lambda: not q.empty())
+    assert q._items.reserve(0)  # the other place
+    ends = []
+
+    def put():
+        try:
+            q.put(1)
+        except OSError:
+            ends.append(True)
+
+    thread = threading.Thread(target=put)
+    thread.start()
+    process.kill()
+    process.join()
+    with pytest.raises(OSError):
+        q.get()
+    thread.join(60)
+    assert ends == [True]
+
+
 def test_producers_and_consumers_that_are_killed_at_any_moment_leave_a_queue_that_works():
     q = farcall.Queue(capacity=8192)
     context = multiprocessing.get_context("fork")
@@ -249,7 +291,11 @@ def test_2000_queues_leave_nothing():
 def test_descriptors_that_are_no_queue_are_refused():
     memory = os.memfd_create("farcall-test")
     os.truncate(memory, 8192)
-    for descriptors in ([memory] * 3, [-1] * 3, [0, 1, 2]):
+    count = len(farcall.Queue()._items.descriptors())
+    for descriptors in ([memory] * count, [-1] * count, list(range(count))):
         with pytest.raises(OSError):
+            farcall._farcall.adopt_queue(descriptors)
+    for descriptors in ([], [memory]):
+        with pytest.raises(IndexError):
             farcall._farcall.adopt_queue(descriptors)
     os.close(memory)

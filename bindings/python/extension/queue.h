@@ -12,9 +12,11 @@
  * the lock held; who dies in the middle of that breaks the queue, and others learn of it
  * (EOWNERDEAD).
  *
- * A side that finds nothing to do counts itself as waiting, silences its eventfd, looks again, and
- * polls it. Who moves a position rings the other side if anybody waits there, and his own where he
- * leaves something behind: so the bell is silenced only by who then finds nothing.
+ * Who finds nothing to do counts himself as waiting at a bell, an eventfd, silences it, looks
+ * again, and polls it. Who changes something rings the bell if anybody waits there, and whoever
+ * leaves something behind rings it once more. Those at one bell wait for the same thing, so it is
+ * silenced only where none of them has anything to do: for room only the holder of the lock waits,
+ * as others may need less of it.
  *
  * Those who share a queue trust each other, as they unpickle what the others put.
  */
@@ -25,13 +27,20 @@
 
 #include "extension.h"
 
-/* On lines of their own: what only this side touches, what both read and few write, what this side
- * writes for each item. */
+enum { kMemory, kItems, kRoom, kPlaces, kQueueDescriptors };
+enum {
+  kBells = kQueueDescriptors
+}; /* by descriptor: kItems is rung when one is put, the others
+      when one is got */
+
+/* What the holder of a lock does. */
+enum { kGoesOn, kWaits, kIsInALongItem };
+
+/* On a line of its own what this side writes for each item, and the other side reads. */
 struct queue_side {
   pthread_mutex_t lock; /* robust, of several processes */
-  atomic_uint in_parts; /* the holder is in the middle of a long item */
-  atomic_ullong seen;   /* the other side's position, as it was: it only grows; for the holder */
-  _Alignas(64) atomic_uint waiting;
+  atomic_uint holder;
+  atomic_ullong seen; /* the other side's position, as it was: it only grows; for the holder */
   _Alignas(64) atomic_ullong position; /* bytes put, or got; its writer holds the lock */
   atomic_ullong items;                 /* put or got */
 };
@@ -43,17 +52,11 @@ struct queue_memory {
   atomic_uint broken;
   _Alignas(64) atomic_ullong
       reserved; /* items that have been promised a place, and may still be on their way */
+  _Alignas(64) atomic_uint waiting[kBells]; /* all read it for each item, and few write it */
   _Alignas(64) struct queue_side put;
   _Alignas(64) struct queue_side get;
   _Alignas(64) unsigned char data[];
 };
-
-enum {
-  kMemory,
-  kItems,
-  kRoom,
-  kQueueDescriptors
-}; /* kItems is rung when one is put, kRoom when one is got */
 
 struct queue {
   struct queue_memory* memory;

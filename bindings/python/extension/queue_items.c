@@ -9,10 +9,28 @@
 #include "queue.h"
 
 static const int64_t kSlice = 50000000; /* nanoseconds, of waits for a lock */
-static const int64_t kSpin = 30000;     /* before a wait is left to the kernel */
+static const int64_t kBriefly = 1000000;
+static const int64_t kSpin = 30000; /* before a wait is left to the kernel */
 enum { kHeader = 8 };
 
 static uint64_t room_of(size_t size) { return kHeader + ((uint64_t)size + 7) / 8 * 8; }
+
+/* ---- bells ---- */
+
+static void ring(struct queue* queue, int bell) {
+  /* What has changed has been stored sequentially consistently: pairs with the count of who waits.
+   */
+  const uint64_t one = 1;
+  if (atomic_load(&queue->memory->waiting[bell]) != 0 &&
+      write(queue->descriptors[bell], &one, sizeof one) < 0)
+    return; /* it rings already */
+}
+
+/* Nothing goes through the queue any more; who waits learns of it. */
+static void break_queue(struct queue* queue) {
+  atomic_store(&queue->memory->broken, 1);
+  for (int bell = kItems; bell < kBells; ++bell) ring(queue, bell);
+}
 
 /* ---- locks ---- */
 
@@ -22,7 +40,8 @@ static struct deadline in(int64_t nanoseconds) { return begin_timeout(nanosecond
 static int64_t check_lock(struct queue* queue, struct queue_side* side, int error) {
   if (error == EOWNERDEAD) {
     pthread_mutex_consistent(&side->lock);
-    if (atomic_load(&side->in_parts)) atomic_store(&queue->memory->broken, 1);
+    if (atomic_load(&side->holder) == kIsInALongItem) break_queue(queue);
+    atomic_store(&side->holder, kGoesOn);
     error = 0;
   }
   if (error == 0 && atomic_load(&queue->memory->broken)) {
@@ -36,10 +55,9 @@ static int64_t check_lock(struct queue* queue, struct queue_side* side, int erro
 static int64_t lock(struct queue* queue, struct queue_side* side, struct deadline deadline) {
   int error = pthread_mutex_trylock(&side->lock);
   while (error == EBUSY) {
-    /* Also who does not want to wait waits for a holder that works; not for one that waits itself.
-     */
-    if (deadline.at == 0 && atomic_load(&side->in_parts)) return -EAGAIN;
-    const int64_t left = deadline.at == 0 ? kSlice : time_left(deadline, kSlice);
+    /* Also who does not want to wait waits for a holder that goes on. */
+    if (deadline.at == 0 && atomic_load(&side->holder) != kGoesOn) return -EAGAIN;
+    const int64_t left = deadline.at == 0 ? kBriefly : time_left(deadline, kSlice);
     if (left == 0) return -ETIMEDOUT;
     struct timespec until;
     PyThreadState* const thread = PyEval_SaveThread();
@@ -58,19 +76,10 @@ static int64_t lock(struct queue* queue, struct queue_side* side, struct deadlin
 
 /* ---- waiting ---- */
 
-static void ring(struct queue* queue, struct queue_side* side, int descriptor) {
-  /* The position has been moved, by a sequentially consistent store: pairs with the count of who
-   * waits. */
-  const uint64_t one = 1;
-  if (atomic_load(&side->waiting) != 0 &&
-      write(queue->descriptors[descriptor], &one, sizeof one) < 0)
-    return; /* it rings already */
-}
-
 /* Until *word is not `seen`, for a while without the kernel; 0 also for nothing. Else -ETIMEDOUT,
  * kRaised. */
-static int64_t wait_for_change(struct queue* queue, struct queue_side* side, int descriptor,
-                               const atomic_ullong* word, uint64_t seen, struct deadline deadline) {
+static int64_t wait_for_change(struct queue* queue, int bell, const atomic_ullong* word,
+                               uint64_t seen, struct deadline deadline) {
   PyThreadState* const thread = PyEval_SaveThread();
   const struct deadline spin = in(kSpin);
   bool changed = false;
@@ -84,16 +93,20 @@ static int64_t wait_for_change(struct queue* queue, struct queue_side* side, int
 #endif
   PyEval_RestoreThread(thread);
   if (changed) return 0;
-  atomic_fetch_add(&side->waiting, 1);
+  atomic_uint* const waiting = &queue->memory->waiting[bell];
+  atomic_fetch_add(waiting, 1);
   /* What rang before the look below is of no more use; what rings after it ends the sleep. */
   uint64_t rung;
   int64_t result =
-      read(queue->descriptors[descriptor], &rung, sizeof rung) < 0 && errno != EAGAIN ? -errno : 0;
+      read(queue->descriptors[bell], &rung, sizeof rung) < 0 && errno != EAGAIN ? -errno : 0;
   if (result == 0 && atomic_load(word) == seen && !atomic_load(&queue->memory->broken))
     result = time_left(deadline, INT64_MAX) == 0
                  ? -ETIMEDOUT
-                 : sleep_polling(queue->descriptors[descriptor], deadline);
-  atomic_fetch_sub(&side->waiting, 1);
+                 : sleep_polling(queue->descriptors[bell], deadline);
+  else
+    changed = true;
+  atomic_fetch_sub(waiting, 1);
+  if (changed) ring(queue, bell); /* others may not have heard what has been silenced */
   return result;
 }
 
@@ -108,13 +121,10 @@ int64_t queue_reserve(struct queue* queue, struct deadline deadline) {
     const uint64_t got = atomic_load(&memory->get.items);
     unsigned long long reserved = atomic_load(&memory->reserved);
     while (reserved - got < memory->most)
-      if (atomic_compare_exchange_weak(&memory->reserved, &reserved, reserved + 1)) {
-        if (reserved + 1 - got < memory->most) ring(queue, &memory->put, kRoom);
-        return 0;
-      }
+      if (atomic_compare_exchange_weak(&memory->reserved, &reserved, reserved + 1)) return 0;
+    if (atomic_load(&memory->broken)) return -EOWNERDEAD;
     if (deadline.at == 0) return -EAGAIN;
-    const int64_t waited =
-        wait_for_change(queue, &memory->put, kRoom, &memory->get.items, got, deadline);
+    const int64_t waited = wait_for_change(queue, kPlaces, &memory->get.items, got, deadline);
     if (waited != 0) return waited;
   }
 }
@@ -141,40 +151,59 @@ static void copy_out(const struct queue_memory* memory, uint64_t position, void*
 
 /* With the lock held. What has been got since the last look is looked up only where it matters. */
 static bool has_room(struct queue_memory* memory, uint64_t tail, uint64_t size) {
-  uint64_t got = atomic_load_explicit(&memory->put.seen, memory_order_relaxed);
-  if (size <= memory->capacity - (tail - got)) return true;
-  got = atomic_load(&memory->get.position);
+  const uint64_t seen = atomic_load_explicit(&memory->put.seen, memory_order_relaxed);
+  /* A long item has moved the tail further than the ring is long since then. */
+  const uint64_t used = tail - seen;
+  if (used <= memory->capacity && size <= memory->capacity - used) return true;
+  const uint64_t got = atomic_load(&memory->get.position);
   atomic_store_explicit(&memory->put.seen, got, memory_order_relaxed);
   return size <= memory->capacity - (tail - got);
 }
 
-/* A reserved item. */
-static int64_t try_put(struct queue* queue, const void* item, size_t size) {
+/* With the lock held. All at once, so that whoever dies meanwhile leaves nothing behind. */
+static bool put_if_room(struct queue* queue, const void* item, size_t size) {
   struct queue_memory* const memory = queue->memory;
-  if (room_of(size) > memory->capacity) return -EAGAIN;
-  const int64_t error = lock(queue, &memory->put, (struct deadline){0});
-  if (error != 0) return error;
   const uint64_t tail = atomic_load(&memory->put.position);
-  const bool fits = has_room(memory, tail, room_of(size));
-  if (fits) {
-    const uint64_t header = size;
-    copy_in(memory, tail, &header, kHeader);
-    copy_in(memory, tail + kHeader, item, size);
-    atomic_store(&memory->put.items, atomic_load(&memory->put.items) + 1);
-    atomic_store(&memory->put.position, tail + room_of(size));
-  }
-  pthread_mutex_unlock(&memory->put.lock);
-  if (!fits) return -EAGAIN;
-  ring(queue, &memory->get, kItems);
-  return 0;
+  const uint64_t header = size;
+  if (!has_room(memory, tail, room_of(size))) return false;
+  copy_in(memory, tail, &header, kHeader);
+  copy_in(memory, tail + kHeader, item, size);
+  atomic_store(&memory->put.items, atomic_load(&memory->put.items) + 1);
+  atomic_store(&memory->put.position, tail + room_of(size));
+  return true;
 }
 
 int64_t queue_try_put(struct queue* queue, const void* item, size_t size) {
-  if (queue->memory->most == 0) reserve_one(queue);
-  return try_put(queue, item, size);
+  struct queue_memory* const memory = queue->memory;
+  if (memory->most == 0) reserve_one(queue);
+  if (room_of(size) > memory->capacity) return -EAGAIN;
+  const int64_t error = lock(queue, &memory->put, (struct deadline){0});
+  if (error != 0) return error;
+  const bool done = put_if_room(queue, item, size);
+  pthread_mutex_unlock(&memory->put.lock);
+  if (!done) return -EAGAIN;
+  ring(queue, kItems);
+  return 0;
 }
 
-/* With the lock held. */
+/* With the lock held: until something has been got since `got`. */
+static int64_t wait_for_room(struct queue* queue, uint64_t got) {
+  struct queue_memory* const memory = queue->memory;
+  const int64_t waited =
+      wait_for_change(queue, kRoom, &memory->get.position, got, begin_timeout(FARCALL_FOREVER));
+  return waited == 0 && atomic_load(&memory->broken) ? -EOWNERDEAD : waited;
+}
+
+static int64_t put_whole(struct queue* queue, const void* item, size_t size) {
+  for (;;) {
+    const uint64_t got = atomic_load(&queue->memory->get.position);
+    if (put_if_room(queue, item, size)) return 0;
+    const int64_t waited = wait_for_room(queue, got);
+    if (waited != 0) return waited;
+  }
+}
+
+/* Longer than the queue. With the lock held. */
 static int64_t put_in_parts(struct queue* queue, const char* item, size_t size) {
   struct queue_memory* const memory = queue->memory;
   uint64_t tail = atomic_load(&memory->put.position);
@@ -184,10 +213,8 @@ static int64_t put_in_parts(struct queue* queue, const char* item, size_t size) 
     const uint64_t got = atomic_load(&memory->get.position);
     uint64_t room = memory->capacity - (tail - got);
     if (room < 2 * kHeader) {
-      const int64_t waited =
-          wait_for_change(queue, &memory->put, kRoom, &memory->get.position, got, in(kSlice));
-      if (atomic_load(&memory->broken)) return -EOWNERDEAD;
-      if (waited != 0 && waited != -ETIMEDOUT) return waited;
+      const int64_t waited = wait_for_room(queue, got);
+      if (waited != 0) return waited;
       continue;
     }
     if (!begun) {
@@ -202,36 +229,22 @@ static int64_t put_in_parts(struct queue* queue, const char* item, size_t size) 
     tail += (part + 7) / 8 * 8;
     if (done == size) atomic_store(&memory->put.items, atomic_load(&memory->put.items) + 1);
     atomic_store(&memory->put.position, tail);
-    ring(queue, &memory->get, kItems);
-    ring(queue, &memory->put, kRoom); /* perhaps what was meant for others has been heard here */
+    ring(queue, kItems);
   }
   return 0;
 }
 
-/* All at once, so that whoever dies meanwhile leaves nothing behind. */
-static int64_t put_whole(struct queue* queue, const void* item, size_t size) {
-  struct queue_side* const put = &queue->memory->put;
-  for (;;) {
-    const uint64_t got = atomic_load(&queue->memory->get.position);
-    const int64_t error = try_put(queue, item, size);
-    if (error != -EAGAIN) return error;
-    const int64_t waited =
-        wait_for_change(queue, put, kRoom, &queue->memory->get.position, got, in(kSlice));
-    if (waited != 0 && waited != -ETIMEDOUT) return waited;
-    ring(queue, put, kRoom); /* perhaps what was meant for others has been heard here */
-  }
-}
-
 int64_t queue_put(struct queue* queue, const void* item, size_t size) {
-  struct queue_memory* const memory = queue->memory;
-  if (room_of(size) <= memory->capacity) return put_whole(queue, item, size);
-  int64_t error = lock(queue, &memory->put, begin_timeout(FARCALL_FOREVER));
+  struct queue_side* const put = &queue->memory->put;
+  const bool whole = room_of(size) <= queue->memory->capacity;
+  int64_t error = lock(queue, put, begin_timeout(FARCALL_FOREVER));
   if (error != 0) return error;
-  atomic_store(&memory->put.in_parts, 1);
-  error = put_in_parts(queue, item, size);
-  if (error != 0) atomic_store(&memory->broken, 1);
-  atomic_store(&memory->put.in_parts, 0);
-  pthread_mutex_unlock(&memory->put.lock);
+  atomic_store(&put->holder, whole ? kWaits : kIsInALongItem);
+  error = whole ? put_whole(queue, item, size) : put_in_parts(queue, item, size);
+  if (error != 0 && !whole) break_queue(queue);
+  atomic_store(&put->holder, kGoesOn);
+  pthread_mutex_unlock(&put->lock);
+  if (error == 0) ring(queue, kItems);
   return error;
 }
 
@@ -254,7 +267,7 @@ static int64_t get_in_parts(struct queue* queue, uint64_t head, char* item, size
     const uint64_t tail = atomic_load(&memory->put.position);
     if (tail == head) {
       const int64_t waited =
-          wait_for_change(queue, &memory->get, kItems, &memory->put.position, tail, in(kSlice));
+          wait_for_change(queue, kItems, &memory->put.position, tail, in(kSlice));
       if (waited != 0 && waited != -ETIMEDOUT) return waited;
       if (atomic_load(&memory->put.position) == tail && is_left(queue)) return -EOWNERDEAD;
       continue;
@@ -265,7 +278,7 @@ static int64_t get_in_parts(struct queue* queue, uint64_t head, char* item, size
     head += (part + 7) / 8 * 8;
     if (done == size) atomic_fetch_add(&memory->get.items, 1);
     atomic_store(&memory->get.position, head);
-    ring(queue, &memory->put, kRoom);
+    ring(queue, kRoom);
   }
   return 0;
 }
@@ -287,10 +300,10 @@ static PyObject* take(struct queue* queue, uint64_t head, uint64_t tail, int64_t
     atomic_store(&memory->get.position, head + room_of(size));
     return item;
   }
-  atomic_store(&memory->get.in_parts, 1);
+  atomic_store(&memory->get.holder, kIsInALongItem);
   *error = get_in_parts(queue, head + kHeader, PyBytes_AsString(item), size);
-  if (*error != 0) atomic_store(&memory->broken, 1);
-  atomic_store(&memory->get.in_parts, 0);
+  if (*error != 0) break_queue(queue);
+  atomic_store(&memory->get.holder, kGoesOn);
   if (*error == 0) return item;
   Py_DECREF(item);
   return NULL;
@@ -310,15 +323,14 @@ PyObject* queue_get(struct queue* queue, struct deadline deadline, int64_t* erro
     if (head != tail) {
       PyObject* const item = take(queue, head, tail, error);
       pthread_mutex_unlock(&memory->get.lock);
-      ring(queue, &memory->put, kRoom);
-      if (atomic_load(&memory->get.waiting) != 0 && !queue_is_empty(queue))
-        ring(queue, &memory->get, kItems);
+      ring(queue, kRoom);
+      if (memory->most != 0) ring(queue, kPlaces);
       return item;
     }
     pthread_mutex_unlock(&memory->get.lock);
-    *error = deadline.at == 0 ? -EAGAIN
-                              : wait_for_change(queue, &memory->get, kItems, &memory->put.position,
-                                                tail, deadline);
+    *error = deadline.at == 0
+                 ? -EAGAIN
+                 : wait_for_change(queue, kItems, &memory->put.position, tail, deadline);
     if (*error != 0) return NULL;
   }
 }

@@ -58,8 +58,8 @@ struct queue* queue_create(size_t capacity, size_t most) {
   if (!queue) return failed(queue, ENOMEM);
   const size_t size = sizeof *queue->memory + power;
   queue->descriptors[kMemory] = memfd_create("farcall-queue", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  queue->descriptors[kItems] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  queue->descriptors[kRoom] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  for (int bell = kItems; bell < kBells; ++bell)
+    queue->descriptors[bell] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   for (int i = 0; i < kQueueDescriptors; ++i)
     if (queue->descriptors[i] < 0) return failed(queue, errno);
   /* A shortage of memory is an error here, and no signal later. */
@@ -85,7 +85,7 @@ struct queue* queue_open(const int descriptors[kQueueDescriptors]) {
   struct stat file;
   int error = 0;
   if (fstat(descriptors[kMemory], &file) != 0 || fcntl(descriptors[kItems], F_GETFD) < 0 ||
-      fcntl(descriptors[kRoom], F_GETFD) < 0)
+      fcntl(descriptors[kRoom], F_GETFD) < 0 || fcntl(descriptors[kPlaces], F_GETFD) < 0)
     error = errno;
   else if (!S_ISREG(file.st_mode) || (size_t)file.st_size <= sizeof *queue->memory ||
            !(fcntl(descriptors[kMemory], F_GET_SEALS) & F_SEAL_SHRINK))
