@@ -119,7 +119,7 @@ impl PipeOptions {
             size: std::mem::size_of::<sys::farcall_pipe_options>(),
             capacity: self.capacity,
             wait: self.wait.number(),
-            reserved: 0,
+            kind: sys::FARCALL_PIPE_MESSAGES,
         }
     }
 
