@@ -189,7 +189,7 @@ pub(crate) fn c_string(name: &str) -> Result<CString> {
 
 /// An end of a pipe: messages both ways between two processes, or two threads.
 ///
-/// A message arrives whole, and may have any size. Until it is used an end may be passed on: to a child
+/// A message arrives whole, and may have any size; a [`Stream`] is for bytes. Until it is used an end may be passed on: to a child
 /// ([`into_descriptors()`](Pipe::into_descriptors)), or over a fork. The first use makes it this
 /// process's; in a process that this one forks it is [`Error::Busy`] then. Close (drop) the end that you
 /// passed on over a fork: what keeps it open hides from you that the other process has gone.
