@@ -59,12 +59,21 @@ class LentMemory {
 };
 
 // The size is checked before any of it is touched.
-RingMemory attach(int fd, Access data, std::size_t most) {
+RingMemory attach(int fd, RingKind kind, Access data, std::size_t most) {
   check_descriptor(fd);
   const LentMemory memory(fd);
   if (memory.get().size() > ring_bytes(most))
     throw SystemError(EPROTO, "an end of a pipe: its memory is larger than permitted");
-  return RingMemory::attach(memory.get(), RingKind::messages, data);
+  return RingMemory::attach(memory.get(), kind, data);
+}
+
+// Refuses parts of several pipes, or of both ends. By value: the peer may be writing there.
+void check_pair(const RingPair out, int out_lifeline, const RingPair in, int in_lifeline) {
+  const bool one_pipe = out.number != 0 && out.number == in.number && out.direction <= 1 &&
+                        in.direction <= 1 && out.direction != in.direction;
+  if (!one_pipe || socket_cookie(out_lifeline) != out.writer_socket ||
+      socket_cookie(in_lifeline) != in.reader_socket)
+    throw SystemError(EPROTO, "an end of a pipe: its parts do not belong together");
 }
 
 // Programs that have closed their standard streams write to them all the same.
@@ -83,25 +92,24 @@ Lifeline take_lifeline(UniqueFd& given, UniqueFd& instead) noexcept {
 
 }  // namespace
 
-void Sender::finish() noexcept {
-  if (std::exchange(finished_, true)) return;
-  ring_.finish();
-}
-
-bool Sender::is_in_vain() noexcept {
-  looked_ = ticks();
-  return ring_.peer_gone();
-}
-
-std::array<PipeParts, 2> make_pipe(std::size_t capacity) {
+std::array<PipeParts, 2> make_pipe(std::size_t capacity, RingKind kind) {
   std::array<PipeParts, 2> ends;
-  for (std::size_t from = 0; from < 2; ++from) {
+  std::uint64_t number = 0;
+  for (std::uint32_t from = 0; from < 2; ++from) {
     PipeParts& writer = ends[from];
     PipeParts& reader = ends[1 - from];
     SharedMemory memory = SharedMemory::create(ring_bytes(capacity), "farcall-pipe");
-    RingMemory::format(memory.fd(), capacity, RingKind::messages);
+    const RingMemory ring = RingMemory::format(memory.fd(), capacity, kind);
     std::tie(writer.fds[PipeParts::kOutLifeline], reader.fds[PipeParts::kInLifeline]) =
         socket_pair();
+    RingPair pair{.number = number,
+                  .writer_socket = socket_cookie(writer.fds[PipeParts::kOutLifeline].get()),
+                  .reader_socket = socket_cookie(reader.fds[PipeParts::kInLifeline].get()),
+                  .direction = from,
+                  .reserved = 0};
+    if (pair.writer_socket == 0 || pair.reader_socket == 0) throw_errno("SO_COOKIE");
+    if (from == 0) pair.number = number = pair.writer_socket;  // no other socket has it
+    ring.view().control->pair = pair;
     reader.fds[PipeParts::kIn] = std::move(memory).release();
     writer.fds[PipeParts::kOut] = reader.fds[PipeParts::kIn].duplicate();
   }
@@ -113,13 +121,16 @@ std::array<PipeParts, 2> make_pipe(std::size_t capacity) {
 
 // All that may fail, before anything is taken.
 struct Pipe::Checked {
-  Checked(const PipeParts& parts, std::size_t most) {
-    check_lifeline(parts.fds[PipeParts::kOutLifeline].get());
-    check_lifeline(parts.fds[PipeParts::kInLifeline].get());
-    out = attach(parts.fds[PipeParts::kOut].get(), Access::read_write, most);
-    in = attach(parts.fds[PipeParts::kIn].get(), Access::read_only, most);
-    out_higher = above_standard_streams(parts.fds[PipeParts::kOutLifeline].get());
-    in_higher = above_standard_streams(parts.fds[PipeParts::kInLifeline].get());
+  Checked(const PipeParts& parts, std::size_t most, RingKind kind) {
+    const int out_lifeline = parts.fds[PipeParts::kOutLifeline].get();
+    const int in_lifeline = parts.fds[PipeParts::kInLifeline].get();
+    check_lifeline(out_lifeline);
+    check_lifeline(in_lifeline);
+    out = attach(parts.fds[PipeParts::kOut].get(), kind, Access::read_write, most);
+    in = attach(parts.fds[PipeParts::kIn].get(), kind, Access::read_only, most);
+    check_pair(out->view().control->pair, out_lifeline, in->view().control->pair, in_lifeline);
+    out_higher = above_standard_streams(out_lifeline);
+    in_higher = above_standard_streams(in_lifeline);
     for (const UniqueFd& fd : parts.fds)
       if (::fcntl(fd.get(), F_SETFD, FD_CLOEXEC) != 0) throw_errno("FD_CLOEXEC");
   }
@@ -129,10 +140,10 @@ struct Pipe::Checked {
   UniqueFd in_higher;
 };
 
-Pipe::Pipe(PipeParts& parts, WaitMode mode, std::size_t most)
-    : Pipe(Checked(parts, most), parts, mode) {}
+Pipe::Pipe(PipeParts& parts, std::size_t most, RingKind kind)
+    : Pipe(Checked(parts, most, kind), parts, kind) {}
 
-Pipe::Pipe(Checked&& checked, PipeParts& parts, WaitMode mode) noexcept
+Pipe::Pipe(Checked&& checked, PipeParts& parts, RingKind kind) noexcept
     : out_memory_(*std::move(checked.out)),
       in_memory_(*std::move(checked.in)),
       out_file_(std::move(parts.fds[PipeParts::kOut])),
@@ -140,13 +151,10 @@ Pipe::Pipe(Checked&& checked, PipeParts& parts, WaitMode mode) noexcept
       out_lifeline_(take_lifeline(parts.fds[PipeParts::kOutLifeline], checked.out_higher)),
       in_lifeline_(take_lifeline(parts.fds[PipeParts::kInLifeline], checked.in_higher)),
       forks_before_(forks.load(std::memory_order_relaxed)),
-      sender_(out_memory_, out_lifeline_.get(), mode),
-      receiver_(in_memory_, in_lifeline_.get(), mode) {}
+      kind_(kind) {}
 
-Pipe::~Pipe() {
-  if (!is_used_here() && (used_by_.load(std::memory_order_relaxed) != 0 || is_everybodys())) return;
-  sender_.finish();
-  receiver_.finish();
+bool Pipe::is_its_last() const noexcept {
+  return is_used_here() || (used_by_.load(std::memory_order_relaxed) == 0 && !is_everybodys());
 }
 
 // Whether an end that nobody has used may be in use elsewhere.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A pipe: two message rings, one each way. Each has a lifeline of its own: one thread may sleep in
-// a send while another sleeps in a receive, and were there one socket for both, the one would take
-// the doorbells of the other.
+// A pipe: two rings of one kind, one each way. Each has a lifeline of its own: one thread may sleep
+// in a send while another sleeps in a receive, and were there one socket for both, the one would
+// take the doorbells of the other.
 //
 // Until it is first used an end belongs to nobody: forked children have it, too, and either side
 // may go on with it. The first use makes it this process's alone; the ring that it writes keeps
@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "farcall/farcall.h"
@@ -40,44 +41,50 @@ class Lifeline {
   int number_;
 };
 
-// One half that sends, used by one thread at a time.
+// One half that sends, used by one thread at a time. `Writer` is that of a kind of ring.
+template <class Writer>
 class Sender {
  public:
-  Sender(const RingMemory& memory, int lifeline, WaitMode mode) noexcept
-      : ring_(memory.view(), Waiter(lifeline, mode)) {}
+  Sender(RingView ring, Waiter waiter) noexcept : ring_(ring, waiter) {}
 
-  Outcome send(std::span<const std::byte> message, Deadline deadline, SignalCount since) {
+  // Writes by `write`, which gets the ring, unless there is nobody to write to.
+  template <class Write>
+  Outcome send(Write write) {
     if (finished_) return Outcome::finished;
     if (ticks() - looked_ > kTicksPerLook && is_in_vain()) [[unlikely]]
       return Outcome::peer_gone;
-    return ring_.write(message, deadline, since);
+    return write(ring_);
   }
-  void finish() noexcept;
+  void finish() noexcept {
+    if (!std::exchange(finished_, true)) ring_.finish();
+  }
   Outcome prepare_poll() { return finished_ ? Outcome::ok : ring_.prepare_poll(); }
   void finish_poll() noexcept { ring_.finish_poll(); }
 
  private:
   // Who finds room never waits, and so would not learn that the peer has died.
   static constexpr std::uint64_t kTicksPerLook = 20'000'000;  // 4 to 20 ms
-  bool is_in_vain() noexcept;
+  bool is_in_vain() noexcept {
+    looked_ = ticks();
+    return ring_.peer_gone();
+  }
 
-  MessageWriter ring_;
+  Writer ring_;
   std::uint64_t looked_ = 0;
   bool finished_ = false;
 };
 
-// The other one. What has been taken of a long message is kept where the caller does not come back
-// for the rest with the same buffer.
-class Receiver {
+// The other one, of messages; of bytes it is a ByteReader. What has been taken of a long message is
+// kept where the caller does not come back for the rest with the same buffer.
+class MessageReceiver {
  public:
-  Receiver(const RingMemory& memory, int lifeline, WaitMode mode) noexcept
-      : ring_(memory.view(), Waiter(lifeline, mode)) {}
+  MessageReceiver(RingView ring, Waiter waiter) noexcept : ring_(ring, waiter) {}
 
   // `size` is set with ok and too_big. Throws std::bad_alloc, always again.
   Outcome receive(std::span<std::byte> into, std::size_t& size, Deadline deadline,
                   SignalCount since);
   void finish() noexcept { ring_.finish(); }
-  Outcome prepare_poll() { return ring_.prepare_poll(); }
+  Outcome prepare_poll() { return failed_ || lost_ ? Outcome::ok : ring_.prepare_poll(); }
   void finish_poll() noexcept { ring_.finish_poll(); }
 
  private:
@@ -106,20 +113,22 @@ struct PipeParts {
   std::array<UniqueFd, kCount> fds;
 };
 // Two ends of a new pipe. Throws SystemError.
-std::array<PipeParts, 2> make_pipe(std::size_t capacity);
+std::array<PipeParts, 2> make_pipe(std::size_t capacity, RingKind kind);
 
 inline constexpr std::size_t kDefaultCapacity = std::size_t{256} << 10;
 inline constexpr std::size_t kDefaultMost = std::size_t{1} << 30;
 inline constexpr std::size_t kLargestCapacity = std::size_t{16} << 30;
 
-// An end. What its constructor is given stays the caller's where it throws: SystemError, EPROTO for
-// what is no end of a pipe, or of one of more than `most` bytes each way.
+// An end, but for what goes through it. What its constructor is given stays the caller's where it
+// throws: SystemError, EPROTO for what is no end of a pipe, or of one of more than `most` bytes
+// each way, EPROTOTYPE for what is one of another kind.
 class Pipe {
  public:
-  Pipe(PipeParts& parts, WaitMode mode, std::size_t most);
-  ~Pipe();
+  virtual ~Pipe() = default;
   Pipe(const Pipe&) = delete;
   Pipe& operator=(const Pipe&) = delete;
+
+  [[nodiscard]] RingKind kind() const noexcept { return kind_; }
 
   // Before each operation. Returns 0, or -EBUSY where another process uses it.
   [[nodiscard]] int use() noexcept {
@@ -137,12 +146,17 @@ class Pipe {
 
   [[nodiscard]] int receive_descriptor() const noexcept { return in_lifeline_.get(); }
   [[nodiscard]] int send_descriptor() const noexcept { return out_lifeline_.get(); }
-  [[nodiscard]] Sender& sender() noexcept { return sender_; }
-  [[nodiscard]] Receiver& receiver() noexcept { return receiver_; }
+
+ protected:
+  Pipe(PipeParts& parts, std::size_t most, RingKind kind);
+  // Whether the peer is to be told when this goes; else another process may go on with it.
+  [[nodiscard]] bool is_its_last() const noexcept;
+  [[nodiscard]] RingView out() const noexcept { return out_memory_.view(); }
+  [[nodiscard]] RingView in() const noexcept { return in_memory_.view(); }
 
  private:
   struct Checked;
-  Pipe(Checked&& checked, PipeParts& parts, WaitMode mode) noexcept;
+  Pipe(Checked&& checked, PipeParts& parts, RingKind kind) noexcept;
   [[nodiscard]] bool is_everybodys() const noexcept;
   int begin_use(std::uint64_t here) noexcept;
 
@@ -158,11 +172,43 @@ class Pipe {
   const std::uint64_t made_in_ = process::generation();
   const std::uint64_t forks_before_;
   mutable std::atomic<bool> given_{false};  // whether others may have its descriptors
+  const RingKind kind_;
+};
 
+// The whole of it, by the halves of a kind of ring.
+template <class Writer, class Receiver>
+class PipeOf final : public Pipe {
+ public:
+  static constexpr RingKind kKind =
+      std::is_same_v<Writer, ByteWriter> ? RingKind::bytes : RingKind::messages;
+
+  PipeOf(PipeParts& parts, WaitMode mode, std::size_t most)
+      : Pipe(parts, most, kKind),
+        sender_(out(), Waiter(send_descriptor(), mode)),
+        receiver_(in(), Waiter(receive_descriptor(), mode)) {}
+  ~PipeOf() override {
+    if (!is_its_last()) return;
+    sender_.finish();
+    receiver_.finish();
+  }
+
+  [[nodiscard]] Sender<Writer>& sender() noexcept { return sender_; }
+  [[nodiscard]] Receiver& receiver() noexcept { return receiver_; }
+
+ private:
   // Two threads work on them.
-  alignas(kFalseSharing) Sender sender_;
+  alignas(kFalseSharing) Sender<Writer> sender_;
   alignas(kFalseSharing) Receiver receiver_;
 };
+using MessagePipe = PipeOf<MessageWriter, MessageReceiver>;
+using BytePipe = PipeOf<ByteWriter, ByteReader>;
+
+// Calls `use` with the end as what it is.
+template <class Use>
+auto with_kind(Pipe& end, Use use) {
+  if (end.kind() == RingKind::bytes) return use(static_cast<BytePipe&>(end));
+  return use(static_cast<MessagePipe&>(end));
+}
 
 // What programs have of it is a pointer to a type that nobody knows.
 inline Pipe* pipe_of(farcall_pipe* handle) noexcept { return reinterpret_cast<Pipe*>(handle); }

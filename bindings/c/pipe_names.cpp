@@ -5,9 +5,10 @@
 //   opens    connect                    "farcall pipe 1"
 //   serves              accept, if it is this user or root    "farcall pipe 1" + 4 descriptors
 //
-// Names are shared with other things that are served by name, and one that asks for something else
-// is turned away. Who comes too late finds the connection closed, and tries again: the name may be
-// served once more.
+// Of a pipe of bytes that is "farcall bytes 1". Who asks for the other kind is told of this one,
+// without descriptors. Names are shared with other things that are served by name, and one that
+// asks for something else is turned away. Who comes too late finds the connection closed, and tries
+// again: the name may be served once more.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -27,21 +28,27 @@
 namespace farcall::c {
 namespace {
 
-constexpr std::string_view kGreeting = "farcall pipe 1";
+constexpr std::string_view greeting_of(RingKind kind) noexcept {
+  return kind == RingKind::bytes ? "farcall bytes 1" : "farcall pipe 1";
+}
+constexpr RingKind other_than(RingKind kind) noexcept {
+  return kind == RingKind::bytes ? RingKind::messages : RingKind::bytes;
+}
 
 // A client that has connected asks at once; one that does not must not hold up the others.
 constexpr std::chrono::seconds kPatience{1};
 
-FdMessage greeting() {
+FdMessage greeting(RingKind kind) {
   FdMessage message;
-  const auto bytes = std::as_bytes(std::span(kGreeting));
+  const auto bytes = std::as_bytes(std::span(greeting_of(kind)));
   message.bytes.assign(bytes.begin(), bytes.end());
   return message;
 }
 
-bool is_greeting(const FdMessage& message) noexcept {
-  return message.bytes.size() == kGreeting.size() &&
-         std::memcmp(message.bytes.data(), kGreeting.data(), kGreeting.size()) == 0;
+bool is_greeting(const FdMessage& message, RingKind kind) noexcept {
+  const std::string_view expected = greeting_of(kind);
+  return message.bytes.size() == expected.size() &&
+         std::memcmp(message.bytes.data(), expected.data(), expected.size()) == 0;
 }
 
 // What one client does wrong, or is too slow for, is not the end of it.
@@ -49,15 +56,18 @@ bool is_of_client(int error) noexcept {
   return error == EPIPE || error == ECONNRESET || error == EPROTO || error == ETIMEDOUT;
 }
 
-void serve(NamedListener& listener, PipeParts& parts, Deadline deadline, SignalCount since) {
-  FdMessage answer = greeting();
+void serve(NamedListener& listener, PipeParts& parts, RingKind kind, Deadline deadline,
+           SignalCount since) {
+  FdMessage answer = greeting(kind);
   for (UniqueFd& fd : parts.fds) answer.descriptors.push_back(std::move(fd));
   for (;;) {
     const UniqueFd client = listener.accept(deadline, since);
     try {
       const auto request =
           receive_fd_message(client.get(), std::min(deadline, Deadline::after(kPatience)), since);
-      if (!request || !is_greeting(*request)) continue;
+      if (request && is_greeting(*request, other_than(kind)))
+        send_fd_message(client.get(), greeting(kind));
+      if (!request || !is_greeting(*request, kind)) continue;
       send_fd_message(client.get(), answer);
       return;
     } catch (const SystemError& error) {
@@ -67,9 +77,9 @@ void serve(NamedListener& listener, PipeParts& parts, Deadline deadline, SignalC
 }
 
 // std::nullopt where the name has been served to somebody else.
-std::optional<FdMessage> ask(int server, Deadline deadline, SignalCount since) {
+std::optional<FdMessage> ask(int server, RingKind kind, Deadline deadline, SignalCount since) {
   try {
-    send_fd_message(server, greeting());
+    send_fd_message(server, greeting(kind));
     return receive_fd_message(server, deadline, since);
   } catch (const SystemError& error) {
     if (error.code().value() != EPIPE && error.code().value() != ECONNRESET) throw;
@@ -77,13 +87,15 @@ std::optional<FdMessage> ask(int server, Deadline deadline, SignalCount since) {
   }
 }
 
-PipeParts open(std::string_view name, Deadline deadline, SignalCount since) {
+PipeParts open(std::string_view name, RingKind kind, Deadline deadline, SignalCount since) {
   for (;;) {
     const UniqueFd server = connect_named(name, deadline, since);
-    std::optional<FdMessage> answer = ask(server.get(), deadline, since);
+    std::optional<FdMessage> answer = ask(server.get(), kind, deadline, since);
     if (!answer && monotonic_ns() < deadline.at()) continue;
     if (!answer) throw SystemError(ECONNREFUSED, "open a pipe: it was served to somebody else");
-    if (!is_greeting(*answer) || answer->descriptors.size() != PipeParts::kCount) {
+    if (!is_greeting(*answer, kind) || answer->descriptors.size() != PipeParts::kCount) {
+      if (answer->descriptors.empty() && is_greeting(*answer, other_than(kind)))
+        throw SystemError(EPROTOTYPE, "open a pipe: one of another kind is served there");
       process::close_later(peer_credentials(server.get()).uid, std::move(answer->descriptors));
       throw SystemError(EPROTO, "open a pipe: something else is served there");
     }
@@ -112,9 +124,9 @@ int farcall_pipe_serve(const char* name, const farcall_pipe_options* options, st
                       const PipeOptions chosen = PipeOptions::read(options);
                       const Deadline deadline = deadline_of(timeout);
                       NamedListener listener{std::string_view(name)};
-                      std::array<PipeParts, 2> parts = make_pipe(chosen.capacity);
-                      auto mine = std::make_unique<Pipe>(parts[0], chosen.wait, chosen.capacity);
-                      serve(listener, parts[1], deadline, since);
+                      std::array<PipeParts, 2> parts = make_pipe(chosen.capacity, chosen.kind);
+                      auto mine = chosen.make(parts[0], chosen.capacity);
+                      serve(listener, parts[1], chosen.kind, deadline, since);
                       *end = handle_of(std::move(mine));
                       return 0;
                     }),
@@ -127,8 +139,8 @@ int farcall_pipe_open(const char* name, const farcall_pipe_options* options, std
   return unless_now(guarded([&] {
                       check(name, end);
                       const PipeOptions chosen = PipeOptions::read(options);
-                      PipeParts parts = open(name, deadline_of(timeout), since);
-                      *end = handle_of(std::make_unique<Pipe>(parts, chosen.wait, chosen.most));
+                      PipeParts parts = open(name, chosen.kind, deadline_of(timeout), since);
+                      *end = handle_of(chosen.make(parts, chosen.most));
                       return 0;
                     }),
                     timeout);

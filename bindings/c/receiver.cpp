@@ -7,7 +7,7 @@
 
 namespace farcall::c {
 
-std::size_t Receiver::begin_long(std::span<const std::byte>& piece) noexcept {
+std::size_t MessageReceiver::begin_long(std::span<const std::byte>& piece) noexcept {
   std::uint64_t total = 0;
   if (piece.size() <= sizeof total) return 0;
   std::memcpy(&total, piece.data(), sizeof total);
@@ -15,8 +15,8 @@ std::size_t Receiver::begin_long(std::span<const std::byte>& piece) noexcept {
   return total > piece.size() ? total : 0;
 }
 
-Outcome Receiver::receive(std::span<std::byte> into, std::size_t& size, Deadline deadline,
-                          SignalCount since) {
+Outcome MessageReceiver::receive(std::span<std::byte> into, std::size_t& size, Deadline deadline,
+                                 SignalCount since) {
   if (lost_) throw std::bad_alloc();
   if (failed_) return Outcome::broken;
   if (total_ != 0) {
@@ -44,8 +44,8 @@ Outcome Receiver::receive(std::span<std::byte> into, std::size_t& size, Deadline
 }
 
 // `piece`: the one at the front of the ring, or none where that is still to be found.
-Outcome Receiver::receive_long(std::span<const std::byte> piece, std::span<std::byte> into,
-                               Deadline deadline, SignalCount since) {
+Outcome MessageReceiver::receive_long(std::span<const std::byte> piece, std::span<std::byte> into,
+                                      Deadline deadline, SignalCount since) {
   // Once something is kept, all of it is: each byte is copied twice then, and not once more with
   // each call that does not get to the end.
   const auto here = [&] { return kept_ ? kept_.get() : into.data(); };
@@ -72,7 +72,7 @@ Outcome Receiver::receive_long(std::span<const std::byte> piece, std::span<std::
   return Outcome::ok;
 }
 
-void Receiver::keep(std::span<const std::byte> received) {
+void MessageReceiver::keep(std::span<const std::byte> received) {
   kept_.reset(new (std::nothrow) std::byte[total_]);
   if (!kept_) {
     lost_ = true;

@@ -38,9 +38,15 @@ enum {
   FARCALL_WAIT_BLOCK = 2,    /* sleeps at once */
 };
 
-/* ---- pipes: messages both ways between two processes, or two threads ---- */
+/* ---- pipes: messages, or bytes, both ways between two processes, or two threads ---- */
 
 typedef struct farcall_pipe farcall_pipe;
+
+/* What a pipe carries; both sides say it. */
+enum {
+  FARCALL_PIPE_MESSAGES = 0, /* each received as it was sent: send and receive */
+  FARCALL_PIPE_BYTES = 1,    /* a stream without boundaries: write and read */
+};
 
 /* May grow: `size` is sizeof of what the caller knows; all else zero for what is usual. */
 struct farcall_pipe_options {
@@ -48,8 +54,8 @@ struct farcall_pipe_options {
   /* Bytes each way, rounded up to a power of two; 0: 256 KiB. Where the other side has made the
    * pipe (open, adopt): the most that is taken from it; 0: 1 GiB. At most 16 GiB. */
   size_t capacity;
-  int wait;     /* FARCALL_WAIT_... */
-  int reserved; /* 0 */
+  int wait; /* FARCALL_WAIT_... */
+  int kind; /* FARCALL_PIPE_... */
 };
 
 /* Makes both ends. `options` may be NULL, as everywhere. -EINVAL, -ENOMEM, -EMFILE, -ENFILE. */
@@ -60,7 +66,8 @@ int farcall_pipe_create(const struct farcall_pipe_options* options, farcall_pipe
 int farcall_pipe_serve(const char* name, const struct farcall_pipe_options* options,
                        int64_t timeout, farcall_pipe** end);
 /* Opens the other. -ECONNREFUSED where nobody serves it in time, -EPERM where another user does,
- * -EPROTO where it is something else that is served. */
+ * -EPROTO where it is something else that is served, -EPROTOTYPE where it is a pipe of the other
+ * kind, which is then still served. */
 int farcall_pipe_open(const char* name, const struct farcall_pipe_options* options, int64_t timeout,
                       farcall_pipe** end);
 /*
@@ -72,7 +79,7 @@ int farcall_pipe_open(const char* name, const struct farcall_pipe_options* optio
 int farcall_pipe_descriptors(const farcall_pipe* end, int descriptors[FARCALL_PIPE_DESCRIPTORS]);
 /* Makes an end of them; they are the end's from now on, and close-on-exec (where it fails they stay
  * the caller's, and open). -EBADF for what is no open descriptor, -EPROTO for what is no end of a
- * pipe. */
+ * pipe, or parts of several, -EPROTOTYPE for an end of the other kind. */
 int farcall_pipe_adopt(const int descriptors[FARCALL_PIPE_DESCRIPTORS],
                        const struct farcall_pipe_options* options, farcall_pipe** end);
 /* Tells the other end that nothing follows (idempotent). One thread may send and finish while
@@ -88,9 +95,10 @@ int farcall_pipe_finish(farcall_pipe* end);
 void farcall_pipe_close(farcall_pipe* end);
 
 /* Sends one message, also of 0 bytes. -EPIPE where the other end has gone (one that has died is
- * noticed within 20 ms, whether there is room or not), or this one has finished. A message of more
- * than a quarter of the capacity may end with -EAGAIN, -ETIMEDOUT or -EINTR when a part of it has
- * gone: the same one must then be sent again, to go on (-EINVAL for one of another size). */
+ * noticed within 20 ms, whether there is room or not), or this one has finished; -EOPNOTSUPP in a
+ * pipe of bytes. A message of more than a quarter of the capacity may end with -EAGAIN, -ETIMEDOUT
+ * or -EINTR when a part of it has gone: the same one must then be sent again, to go on (-EINVAL for
+ * one of another size). */
 int farcall_pipe_send(farcall_pipe* end, const void* bytes, size_t size, int64_t timeout);
 /*
  * Receives one, of at most `room` bytes. Returns its size. -EPIPE where the other end has finished
@@ -102,14 +110,28 @@ int farcall_pipe_send(farcall_pipe* end, const void* bytes, size_t size, int64_t
 int64_t farcall_pipe_receive(farcall_pipe* end, void* bytes, size_t room, size_t* needed,
                              int64_t timeout);
 /*
- * To wait with poll(2) and the like for something to receive. farcall_pipe_poll_begin() returns 0
- * if there is something to do at once, else 1: then the descriptor becomes readable when there may
- * be. Call farcall_pipe_poll_end() before the next operation.
+ * Writes to a pipe of bytes (-EOPNOTSUPP in one of messages), as write(2) does: waits until all
+ * have been written, and returns how many. Fewer than `size` where a part had been written when
+ * time was up, a signal came, or the other end went: what is left may be written next, or not. An
+ * error only where none has been: -EAGAIN, -ETIMEDOUT, -EINTR, -EPIPE as with farcall_pipe_send().
+ */
+int64_t farcall_pipe_write(farcall_pipe* end, const void* bytes, size_t size, int64_t timeout);
+/*
+ * Reads from one, as read(2) does: waits for at least one byte, takes what is there, at most `room`
+ * bytes, and returns how many. 0 where the other end has finished and all has been read (or where
+ * there is no room); -ECONNRESET where it has died, after all that it had written; -EPROTO where it
+ * breaks the ring.
+ */
+int64_t farcall_pipe_read(farcall_pipe* end, void* bytes, size_t room, int64_t timeout);
+/*
+ * To wait with poll(2) and the like for something to receive or to read. farcall_pipe_poll_begin()
+ * returns 0 if there is something to do at once, else 1: then the descriptor becomes readable when
+ * there may be. Call farcall_pipe_poll_end() before the next operation.
  */
 int farcall_pipe_poll_descriptor(const farcall_pipe* end);
 int farcall_pipe_poll_begin(farcall_pipe* end);
 void farcall_pipe_poll_end(farcall_pipe* end);
-/* The same for room to send: for a message of a quarter of the capacity. */
+/* The same for room to send: for a message of a quarter of the capacity, or for a byte. */
 int farcall_pipe_send_poll_descriptor(const farcall_pipe* end);
 int farcall_pipe_send_poll_begin(farcall_pipe* end);
 void farcall_pipe_send_poll_end(farcall_pipe* end);

@@ -5,19 +5,20 @@
 
 namespace farcall {
 
-Outcome ByteWriter::write(std::span<const std::byte> bytes, std::size_t& written,
-                          Deadline deadline) {
+Outcome ByteWriter::write(std::span<const std::byte> bytes, std::size_t& written, Deadline deadline,
+                          std::optional<SignalCount> since) {
   written = 0;
   while (written < bytes.size()) {
     std::size_t count = 0;
-    const Outcome outcome = write_some(bytes.subspan(written), count, deadline);
+    const Outcome outcome = write_some(bytes.subspan(written), count, deadline, since);
     if (outcome != Outcome::ok) return outcome;
     written += count;
   }
   return Outcome::ok;
 }
 
-Outcome ByteWriter::wait_for_space(std::size_t least, Deadline deadline, SignalCount since) {
+Outcome ByteWriter::wait_for_space(std::size_t least, Deadline deadline,
+                                   std::optional<SignalCount> since) {
   if (least > ring_.capacity / 2) throw MisuseError("reserve more than half of the ring");
   if (broken_) return Outcome::broken;
   RingControl& control = *ring_.control;
@@ -31,7 +32,8 @@ Outcome ByteWriter::wait_for_space(std::size_t least, Deadline deadline, SignalC
     head_ = head;
     return least <= free_bytes();
   };
-  const Outcome outcome = waiter_.wait(control.writer, control.reader, deadline, enough, since);
+  const Outcome outcome = waiter_.wait(control.writer, control.reader, deadline, enough,
+                                       since ? *since : SignalCount::now());
   return broken_ ? Outcome::broken : outcome;
 }
 
@@ -43,12 +45,15 @@ void ByteWriter::finish() noexcept {
 
 Outcome ByteWriter::prepare_poll() {
   return waiter_.prepare_poll(ring_.control->writer, ring_.control->reader, [&] {
+    if (broken_ || free_bytes() != 0) return true;
     const std::uint64_t head = ring_.control->head.value.load(std::memory_order_acquire);
+    // One that cannot be is for the next write to tell.
     return tail_ - head != ring_.capacity;
   });
 }
 
-Outcome ByteReader::wait_for_bytes(std::size_t least, Deadline deadline) {
+Outcome ByteReader::wait_for_bytes(std::size_t least, Deadline deadline,
+                                   std::optional<SignalCount> since) {
   if (least > ring_.capacity / 2) throw MisuseError("wait for more than half of the ring");
   if (broken_) return Outcome::broken;
   RingControl& control = *ring_.control;
@@ -64,7 +69,8 @@ Outcome ByteReader::wait_for_bytes(std::size_t least, Deadline deadline) {
     tail_ = tail;
     return least <= filled_bytes();
   };
-  const Outcome outcome = waiter_.wait(control.reader, control.writer, deadline, enough);
+  const Outcome outcome = waiter_.wait(control.reader, control.writer, deadline, enough,
+                                       since ? *since : SignalCount::now());
   if (broken_) return Outcome::broken;
   // relaxed: the wait has seen the end, and acquired it.
   if (outcome == Outcome::peer_gone &&
@@ -82,7 +88,9 @@ void ByteReader::finish() noexcept {
 Outcome ByteReader::prepare_poll() {
   if (published_ != head_) publish();
   return waiter_.prepare_poll(ring_.control->reader, ring_.control->writer, [&] {
-    return ring_.control->tail.value.load(std::memory_order_acquire) != head_;
+    // As above: what has been seen can be read, whatever the writer says now.
+    return broken_ || filled_bytes() != 0 ||
+           ring_.control->tail.value.load(std::memory_order_acquire) != head_;
   });
 }
 

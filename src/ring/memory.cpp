@@ -57,8 +57,9 @@ RingMemory RingMemory::attach(int fd, std::size_t file_bytes, RingKind kind, Acc
     throw SystemError(EPROTO, "attach a ring: the memory has no ring's size");
   RingMemory memory(map_twice(fd, kRingControlBytes, capacity, data), capacity);
   const RingControl& control = *memory.view_.control;
-  if (control.magic != RingControl::kMagic || control.kind != kind || control.capacity != capacity)
+  if (control.magic != RingControl::kMagic || control.capacity != capacity)
     throw SystemError(EPROTO, "attach a ring: the memory holds something else");
+  if (control.kind != kind) throw SystemError(EPROTOTYPE, "attach a ring: it is of another kind");
   return memory;
 }
 

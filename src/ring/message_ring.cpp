@@ -71,7 +71,7 @@ Outcome MessageWriter::prepare_poll() {
   const std::size_t needed = message_ring::footprint(longest_piece()) + kSpare;
   return waiter_.prepare_poll(ring_.control->writer, ring_.control->reader, [&] {
     const std::uint64_t head = ring_.control->head.value.load(std::memory_order_acquire);
-    return tail_ - head > ring_.capacity || needed <= ring_.capacity - (tail_ - head);
+    return broken_ || tail_ - head > ring_.capacity || needed <= ring_.capacity - (tail_ - head);
   });
 }
 
@@ -139,7 +139,7 @@ void MessageReader::finish() noexcept {
 Outcome MessageReader::prepare_poll() {
   if (published_ != head_) publish();
   return waiter_.prepare_poll(ring_.control->reader, ring_.control->writer,
-                              [&] { return look() != 0; });
+                              [&] { return broken_ || look() != 0; });
 }
 
 }  // namespace farcall

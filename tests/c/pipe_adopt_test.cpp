@@ -167,12 +167,46 @@ TEST_F(CPipeHostile, OneDescriptorTwice) {
   adopt(twice);
 }
 
-// A socket that is connected to nobody is a peer that has gone.
-TEST_F(CPipeHostile, ASocketWithoutAPeer) {
-  Descriptors lonely = duplicates_of(pipe_.other);
-  ::close(lonely[3]);
-  lonely[3] = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  EXPECT_EQ(receive(adopt(lonely)), "ECONNRESET");
+TEST_F(CPipeHostile, ASocketThatIsNoPipes) {
+  refuses(1, ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  refuses(3, ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+}
+
+// Each part is as it must be, but not with the others.
+TEST_F(CPipeHostile, APartOfAnotherPipe) {
+  const Ends another;
+  const Descriptors parts = descriptors_of(another.other);
+  for (std::size_t which = 0; which < parts.size(); ++which) refuses(which, ::dup(parts.at(which)));
+}
+TEST_F(CPipeHostile, APartOfTheOtherEnd) {
+  const Descriptors parts = descriptors_of(pipe_.one);
+  for (std::size_t which = 0; which < parts.size(); ++which) refuses(which, ::dup(parts.at(which)));
+}
+TEST_F(CPipeHostile, HalvesOfTwoPipes) {
+  const Ends another;
+  const Descriptors parts = descriptors_of(another.other);
+  Descriptors mixed = duplicates_of(pipe_.other);
+  const Descriptors before = mixed;
+  mixed[0] = parts[0];
+  mixed[1] = parts[1];
+  adopt(mixed, -EPROTO);
+  adopt(before);
+}
+TEST_F(CPipeHostile, TheWrongOrder) {
+  const Descriptors right = duplicates_of(pipe_.other);
+  Descriptors wrong = right;
+  std::swap(wrong[1], wrong[3]);
+  adopt(wrong, -EPROTO);
+  adopt({right[2], right[3], right[0], right[1]}, -EPROTO);
+  adopt(right);
+}
+TEST_F(CPipeHostile, APipeOfTheOtherKind) {
+  const Descriptors right = duplicates_of(pipe_.other);
+  const farcall_pipe_options bytes = options_of(0, FARCALL_WAIT_ADAPTIVE, FARCALL_PIPE_BYTES);
+  farcall_pipe* end = nullptr;
+  EXPECT_EQ(farcall_pipe_adopt(right.data(), &bytes, &end), -EPROTOTYPE);
+  EXPECT_EQ(send(adopt(right), "still there"), 0);
+  EXPECT_EQ(receive(pipe_.one), "still there");
 }
 
 // What a peer writes that breaks the ring, seen by who receives.

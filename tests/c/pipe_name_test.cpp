@@ -111,6 +111,37 @@ TEST(CPipeName, WhatServesSomethingElseIsNoPipe) {
   server.join();
 }
 
+// Of either kind: who wants the other one is told, and the pipe is still there for who wants it.
+TEST(CPipeName, ServesOneKind) {
+  for (const int kind : {FARCALL_PIPE_MESSAGES, FARCALL_PIPE_BYTES}) {
+    const std::string name = unique_name();
+    const farcall_pipe_options right = options_of(0, FARCALL_WAIT_ADAPTIVE, kind);
+    const farcall_pipe_options wrong = options_of(0, FARCALL_WAIT_ADAPTIVE, 1 - kind);
+    Child child([&] {
+      farcall_pipe* end = nullptr;
+      for (int i = 0; i < 3; ++i)
+        EXPECT_EQ(farcall_pipe_open(name.c_str(), &wrong, kLong, &end), -EPROTOTYPE);
+      ASSERT_EQ(farcall_pipe_open(name.c_str(), &right, kLong, &end), 0);
+      const End opened(end);
+      if (kind == FARCALL_PIPE_BYTES) {
+        EXPECT_EQ(write(opened, "bytes"), 5);
+      } else {
+        EXPECT_EQ(send(opened, "a message"), 0);
+      }
+    });
+    farcall_pipe* end = nullptr;
+    ASSERT_EQ(farcall_pipe_serve(name.c_str(), &right, kLong, &end), 0);
+    const End served(end);
+    if (kind == FARCALL_PIPE_BYTES) {
+      EXPECT_EQ(read_all(served, 6), "bytes");
+      EXPECT_EQ(read(served), "");
+    } else {
+      EXPECT_EQ(receive(served), "a message");
+    }
+    EXPECT_EQ(child.join(), 0);
+  }
+}
+
 TEST(CPipeName, AServerThatSaysNothingIsNotWaitedForForEver) {
   const std::string name = unique_name();
   const NamedListener listener(name);

@@ -1,39 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A signal whose handler tells of it ends what its thread waits for.
-#include <signal.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-#include <functional>
-#include <thread>
-
-#include "c/pipe.hpp"
+#include "c/signals.hpp"
 
 namespace farcall::c::test {
 namespace {
-
-void on_signal(void (*handler)(int), int signal) {
-  struct sigaction action {};
-  action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;
-  ASSERT_EQ(::sigaction(signal, &action, nullptr), 0);
-}
-
-// Sends one signal to a thread that sleeps in `wait`; returns what that returned.
-int interrupt(const std::function<int()>& wait) {
-  on_signal([](int) { farcall_note_signal(); }, SIGUSR1);
-  std::atomic<pid_t> thread{0};
-  int result = 0;
-  std::thread waits([&] {
-    thread = ::gettid();
-    result = wait();
-  });
-  EXPECT_TRUE(eventually([&] { return thread != 0 && sleeps(thread); }));
-  ::pthread_kill(waits.native_handle(), SIGUSR1);
-  waits.join();
-  return result;
-}
 
 int wait_to_receive(const End& end) {
   char byte = 0;
@@ -61,26 +34,6 @@ TEST(CPipeSignal, EndsWhatWaitsForAName) {
   EXPECT_EQ(interrupt([&] { return farcall_pipe_open(name.c_str(), nullptr, -1, &end); }), -EINTR);
   EXPECT_EQ(end, nullptr);
 }
-
-// A page that is touched in the middle of a call: so the handler runs while the call is awake, and
-// before it waits.
-class Tripwire {
- public:
-  Tripwire() {
-    page = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    on_signal(
-        [](int) {
-          farcall_note_signal();
-          ::mprotect(page, 4096, PROT_READ | PROT_WRITE);
-        },
-        SIGSEGV);
-  }
-  ~Tripwire() {
-    ::signal(SIGSEGV, SIG_DFL);
-    ::munmap(page, 4096);
-  }
-  static inline void* page = nullptr;
-};
 
 TEST(CPipeSignal, ThatCameJustBeforeAReceiveWaitsEndsIt) {
   const Ends pipe(4096);

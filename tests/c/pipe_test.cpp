@@ -249,7 +249,7 @@ TEST(CPipe, RefusesWhatCannotBe) {
   options.wait = 3;
   EXPECT_EQ(farcall_pipe_create(&options, &one, &other), -EINVAL);
   options = options_of(0);
-  options.reserved = 1;
+  options.kind = 2;
   EXPECT_EQ(farcall_pipe_create(&options, &one, &other), -EINVAL);
   options = options_of(0);
   options.size = 4;

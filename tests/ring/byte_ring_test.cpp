@@ -152,5 +152,44 @@ TEST(ByteRing, CanBePolledAtBothEnds) {
   ring.writer.finish_poll();
 }
 
+// Whoever polls is told of it by the operation that follows, and so must not be left to sleep.
+TEST(ByteRing, APollDoesNotWaitForAPeerThatBreaksTheRing) {
+  std::size_t count = 0;
+  std::vector<std::byte> into(5000);
+  {
+    BytePair ring(4096);
+    RingControl& control = *ring.memory.view().control;
+    ASSERT_EQ(ring.writer.write_some(into, count, Deadline::now()), Outcome::ok);
+    control.head.value = 1 << 20;
+    EXPECT_EQ(ring.writer.prepare_poll(), Outcome::ok);
+    EXPECT_EQ(ring.writer.write_some(into, count, Deadline::now()), Outcome::broken);
+    control.head.value = 0;
+    EXPECT_EQ(ring.writer.prepare_poll(), Outcome::ok);
+  }
+  {
+    BytePair ring(4096);
+    RingControl& control = *ring.memory.view().control;
+    control.tail.value = 1 << 20;
+    EXPECT_EQ(ring.reader.prepare_poll(), Outcome::ok);
+    EXPECT_EQ(ring.reader.read_some(into, count, Deadline::now()), Outcome::broken);
+    control.tail.value = 0;
+    EXPECT_EQ(ring.reader.prepare_poll(), Outcome::ok);
+  }
+}
+
+TEST(ByteRing, ASignalThatWasCaughtSinceEndsAWaitThatHasNotBegun) {
+  BytePair ring(4096, WaitMode::block);
+  std::size_t count = 0;
+  std::vector<std::byte> bytes(5000);
+  const SignalCount before = SignalCount::now();
+  note_signal();
+  EXPECT_EQ(ring.reader.read_some(bytes, count, Deadline::never(), before), Outcome::interrupted);
+  EXPECT_EQ(ring.writer.write(bytes, count, Deadline::never(), before), Outcome::interrupted);
+  EXPECT_EQ(count, 4096U) << "and what there was room for has been written";
+  // What is there needs no wait.
+  EXPECT_EQ(ring.reader.read_some(bytes, count, Deadline::never(), before), Outcome::ok);
+  EXPECT_EQ(count, 4096U);
+}
+
 }  // namespace
 }  // namespace farcall

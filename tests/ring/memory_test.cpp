@@ -36,7 +36,7 @@ TEST(RingMemory, AttachesOnlyToARingOfTheSameKindAndSize) {
   EXPECT_EQ(attach_error(ring, RingKind::bytes), EPROTO) << "not formatted";
   RingMemory formatted = RingMemory::format(ring.fd(), 8192, RingKind::bytes);
   EXPECT_EQ(attach_error(ring, RingKind::bytes), 0);
-  EXPECT_EQ(attach_error(ring, RingKind::messages), EPROTO);
+  EXPECT_EQ(attach_error(ring, RingKind::messages), EPROTOTYPE);
   formatted.view().control->capacity = 1 << 30;
   EXPECT_EQ(attach_error(ring, RingKind::bytes), EPROTO) << "believed a size the file has not";
   EXPECT_EQ(attach_error(SharedMemory::create(page_size()), RingKind::bytes), EPROTO);

@@ -3,6 +3,7 @@
 // The other side of the tests of the Rust crates, in C++:
 //
 //   peer serve|open NAME     an end of a pipe that sends back what comes, until nothing follows
+//   peer serve-bytes|open-bytes NAME   the same of bytes
 //   peer publish NAME        numbers 0 to 999 to the first reader, each in text
 //   peer subscribe NAME      prints how many messages came, and the sum of their numbers
 //   peer wait NAME           serves a pipe, says "ready", and uses it no more
@@ -46,15 +47,21 @@ Number check(Number result) {
   return result;
 }
 
-Pipe serve(const char* name) {
+farcall_pipe_options options_of(int kind) {
+  return {.size = sizeof(farcall_pipe_options), .capacity = 0, .wait = 0, .kind = kind};
+}
+
+Pipe serve(const char* name, int kind = FARCALL_PIPE_MESSAGES) {
+  const farcall_pipe_options options = options_of(kind);
   farcall_pipe* end = nullptr;
-  check(farcall_pipe_serve(name, nullptr, kLong, &end));
+  check(farcall_pipe_serve(name, &options, kLong, &end));
   return Pipe(end);
 }
 
-Pipe open(const char* name) {
+Pipe open(const char* name, int kind = FARCALL_PIPE_MESSAGES) {
+  const farcall_pipe_options options = options_of(kind);
   farcall_pipe* end = nullptr;
-  check(farcall_pipe_open(name, nullptr, kLong, &end));
+  check(farcall_pipe_open(name, &options, kLong, &end));
   return Pipe(end);
 }
 
@@ -66,6 +73,18 @@ void echo(const Pipe& end) {
     if (size == -EPIPE) return;
     check(
         farcall_pipe_send(end.get(), message.data(), static_cast<std::size_t>(check(size)), kLong));
+  }
+}
+
+void echo_bytes(const Pipe& end) {
+  std::vector<std::byte> some(10'000);
+  for (;;) {
+    const auto size = static_cast<std::size_t>(
+        check(farcall_pipe_read(end.get(), some.data(), some.size(), kLong)));
+    if (size == 0) return;
+    for (std::size_t written = 0; written < size;)
+      written += static_cast<std::size_t>(
+          check(farcall_pipe_write(end.get(), some.data() + written, size - written, kLong)));
   }
 }
 
@@ -123,6 +142,10 @@ int main(int argc, char** argv) try {
     echo(serve(argv[2]));
   } else if (role == "open") {
     echo(open(argv[2]));
+  } else if (role == "serve-bytes") {
+    echo_bytes(serve(argv[2], FARCALL_PIPE_BYTES));
+  } else if (role == "open-bytes") {
+    echo_bytes(open(argv[2], FARCALL_PIPE_BYTES));
   } else if (role == "publish") {
     publish(argv[2]);
   } else if (role == "subscribe") {

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <span>
 
 #include "farcall/ring/memory.hpp"
@@ -28,9 +29,10 @@ class ByteWriter {
 
   // Writes at least one byte of `bytes` and as many as fit now; `written` tells how many. With
   // an empty span: ok at once. Outcomes: ok, would_block, timed_out, interrupted (see
-  // Waiter::wait), peer_gone, broken; all but ok wrote nothing.
+  // Waiter::wait), peer_gone, broken; all but ok wrote nothing. A signal that was caught after
+  // `since` interrupts every wait in here; without it, one that was caught after that wait began.
   Outcome write_some(std::span<const std::byte> bytes, std::size_t& written, Deadline deadline,
-                     SignalCount since = SignalCount::now()) {
+                     std::optional<SignalCount> since = std::nullopt) {
     written = 0;
     if (bytes.empty()) return Outcome::ok;
     std::span<std::byte> space;
@@ -43,12 +45,13 @@ class ByteWriter {
   }
 
   // Writes all of `bytes`. Where the outcome is not ok, `written` of them have been written.
-  Outcome write(std::span<const std::byte> bytes, std::size_t& written, Deadline deadline);
+  Outcome write(std::span<const std::byte> bytes, std::size_t& written, Deadline deadline,
+                std::optional<SignalCount> since = std::nullopt);
 
   // In place: waits for at least `least` free bytes (1 to capacity / 2) and gives all that are
   // free, in one piece; commit(n) then passes the first n of them to the reader.
   Outcome reserve(std::size_t least, std::span<std::byte>& space, Deadline deadline,
-                  SignalCount since = SignalCount::now()) {
+                  std::optional<SignalCount> since = std::nullopt) {
     if (ring_.control->reader.state.load(std::memory_order_relaxed) != WaitState::kOpen)
       return Outcome::peer_gone;
     if (least > free_bytes()) {
@@ -71,7 +74,7 @@ class ByteWriter {
   // Whether the reader has finished, closed or died.
   [[nodiscard]] bool peer_gone() const noexcept { return waiter_.gone(ring_.control->reader); }
 
-  // Poll for space; see Waiter::prepare_poll.
+  // Poll for a free byte; see Waiter::prepare_poll.
   Outcome prepare_poll();
   void finish_poll() noexcept { waiter_.finish_poll(ring_.control->writer); }
   [[nodiscard]] int poll_descriptor() const noexcept { return waiter_.poll_descriptor(); }
@@ -82,7 +85,7 @@ class ByteWriter {
   [[nodiscard]] std::size_t free_bytes() const noexcept {
     return ring_.capacity - static_cast<std::size_t>(tail_ - head_);
   }
-  Outcome wait_for_space(std::size_t least, Deadline deadline, SignalCount since);
+  Outcome wait_for_space(std::size_t least, Deadline deadline, std::optional<SignalCount> since);
 
   RingView ring_;
   Waiter waiter_;
@@ -97,12 +100,14 @@ class ByteReader {
   ByteReader(RingView ring, Waiter waiter) noexcept : ring_(ring), waiter_(waiter) {}
 
   // Reads at least one byte and as many as are there and fit. With an empty span: ok at once.
-  // Outcomes: ok, would_block, timed_out, interrupted, finished, peer_gone, broken.
-  Outcome read_some(std::span<std::byte> into, std::size_t& count, Deadline deadline) {
+  // Outcomes: ok, would_block, timed_out, interrupted, finished, peer_gone, broken. `since` as for
+  // a writer.
+  Outcome read_some(std::span<std::byte> into, std::size_t& count, Deadline deadline,
+                    std::optional<SignalCount> since = std::nullopt) {
     count = 0;
     if (into.empty()) return Outcome::ok;
     std::span<const std::byte> bytes;
-    const Outcome outcome = front(1, bytes, deadline);
+    const Outcome outcome = front(1, bytes, deadline, since);
     if (outcome != Outcome::ok) return outcome;
     count = std::min(into.size(), bytes.size());
     std::memcpy(into.data(), bytes.data(), count);
@@ -113,9 +118,10 @@ class ByteReader {
   // In place: waits for at least `least` bytes (1 to capacity / 2) and gives all that are there,
   // in one piece, until consume(). The peer can still change them: copy what a decision rests on.
   // Where fewer than `least` remain and the writer has finished: finished, or ok if least is 1.
-  Outcome front(std::size_t least, std::span<const std::byte>& bytes, Deadline deadline) {
+  Outcome front(std::size_t least, std::span<const std::byte>& bytes, Deadline deadline,
+                std::optional<SignalCount> since = std::nullopt) {
     if (least > filled_bytes()) {
-      const Outcome outcome = wait_for_bytes(least, deadline);
+      const Outcome outcome = wait_for_bytes(least, deadline, since);
       if (outcome != Outcome::ok) return outcome;
     }
     bytes = {ring_.data + (head_ & (ring_.capacity - 1)), filled_bytes()};
@@ -148,7 +154,7 @@ class ByteReader {
     ring_.control->head.value.store(head_, std::memory_order_release);
     waiter_.wake(ring_.control->reader, ring_.control->writer);
   }
-  Outcome wait_for_bytes(std::size_t least, Deadline deadline);
+  Outcome wait_for_bytes(std::size_t least, Deadline deadline, std::optional<SignalCount> since);
 
   RingView ring_;
   Waiter waiter_;

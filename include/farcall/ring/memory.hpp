@@ -24,6 +24,16 @@ namespace farcall {
 
 enum class RingKind : std::uint32_t { bytes = 1, messages = 2, broadcast = 3 };
 
+// For two rings that make one pipe, lest parts of different ones be taken for it by mistake.
+// Whoever holds the memory can write it: it proves nothing.
+struct RingPair {
+  std::uint64_t number;         // the same in both; 0: this ring is no such half
+  std::uint64_t writer_socket;  // the lifelines (SO_COOKIE)
+  std::uint64_t reader_socket;
+  std::uint32_t direction;  // 0 in one of them, 1 in the other
+  std::uint32_t reserved;
+};
+
 struct RingControl {
   static constexpr std::uint64_t kMagic = 0x31676e6972636166;  // "facring1"
 
@@ -35,6 +45,7 @@ struct RingControl {
   RingKind kind;
   std::atomic<std::uint32_t> taken;  // for writers that several processes could be: one is
   std::uint64_t capacity;
+  RingPair pair;
   WaitState writer;
   WaitState reader;
   Position tail;
@@ -67,7 +78,7 @@ class RingMemory {
   static RingMemory format(Mapping memory, std::size_t capacity, RingKind kind);
 
   // Maps a ring that the peer has formatted. `data` is read_only for a reader. Throws SystemError
-  // with EPROTO if the file is not a ring of this kind and size.
+  // with EPROTO if the file is not a ring of its size, EPROTOTYPE if it is one of another kind.
   static RingMemory attach(int fd, std::size_t file_bytes, RingKind kind, Access data);
   static RingMemory attach(const SharedMemory& memory, RingKind kind, Access data) {
     return attach(memory.fd(), memory.size(), kind, data);

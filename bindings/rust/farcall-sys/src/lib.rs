@@ -22,6 +22,11 @@ pub const FARCALL_WAIT_SPIN: c_int = 1;
 /// Sleeps at once.
 pub const FARCALL_WAIT_BLOCK: c_int = 2;
 
+/// A pipe of messages, each received as it was sent.
+pub const FARCALL_PIPE_MESSAGES: c_int = 0;
+/// A pipe of bytes, in a stream without boundaries.
+pub const FARCALL_PIPE_BYTES: c_int = 1;
+
 /// How many descriptors an end of a pipe consists of.
 pub const FARCALL_PIPE_DESCRIPTORS: usize = 4;
 
@@ -73,8 +78,8 @@ pub struct farcall_pipe_options {
     pub capacity: usize,
     /// `FARCALL_WAIT_...`
     pub wait: c_int,
-    /// 0.
-    pub reserved: c_int,
+    /// `FARCALL_PIPE_MESSAGES` or `FARCALL_PIPE_BYTES`.
+    pub kind: c_int,
 }
 
 /// Options of a publisher.
@@ -230,6 +235,20 @@ extern "C" {
         bytes: *mut c_void,
         room: usize,
         needed: *mut usize,
+        timeout: i64,
+    ) -> i64;
+    /// Writes to a pipe of bytes.
+    pub fn farcall_pipe_write(
+        end: *mut farcall_pipe,
+        bytes: *const c_void,
+        size: usize,
+        timeout: i64,
+    ) -> i64;
+    /// Reads from one.
+    pub fn farcall_pipe_read(
+        end: *mut farcall_pipe,
+        bytes: *mut c_void,
+        room: usize,
         timeout: i64,
     ) -> i64;
     /// Becomes readable when there may be something to receive.

@@ -138,7 +138,7 @@ fn program(declarations: &str) -> String {
         .unwrap();
     }
     for (structure, size, offsets) in [
-        layout!(farcall_pipe_options, size, capacity, wait, reserved),
+        layout!(farcall_pipe_options, size, capacity, wait, kind),
         layout!(farcall_publisher_options, size, capacity, policy, wait, readers, reserved),
         layout!(farcall_subscriber_options, size, start, wait),
         layout!(farcall_caller, size, pid, uid, gid),

@@ -54,6 +54,9 @@ pub enum Error {
     Broken,
     /// Another process uses this end, or has forked this one. EBUSY.
     Busy,
+    /// What is opened or adopted is a pipe of the other kind: of messages and not of bytes, or the other
+    /// way round. EPROTOTYPE.
+    OtherKind,
     /// Anything else, by its errno.
     Os(i32),
 }
@@ -71,6 +74,7 @@ impl Error {
             Error::TooLong { .. } => libc::EMSGSIZE,
             Error::Broken => libc::EPROTO,
             Error::Busy => libc::EBUSY,
+            Error::OtherKind => libc::EPROTOTYPE,
             Error::Os(errno) => errno,
         }
     }
@@ -89,6 +93,7 @@ impl Error {
             libc::ECONNABORTED => Error::Dropped,
             libc::EPROTO => Error::Broken,
             libc::EBUSY => Error::Busy,
+            libc::EPROTOTYPE => Error::OtherKind,
             errno => Error::Os(errno),
         }
     }
@@ -131,6 +136,22 @@ impl Error {
         }
     }
 
+    /// Of one that writes bytes.
+    pub(crate) fn check_written(result: i64) -> Result<usize> {
+        match usize::try_from(result) {
+            Ok(bytes) => Ok(bytes),
+            Err(_) => Err(match -result as i32 {
+                libc::EPIPE => Error::NobodyReceives,
+                errno => Error::of(errno),
+            }),
+        }
+    }
+
+    /// Of one that reads bytes.
+    pub(crate) fn check_read(result: i64) -> Result<usize> {
+        usize::try_from(result).map_err(|_| Error::of(-result as i32))
+    }
+
     pub(crate) fn from_io(error: &io::Error) -> Error {
         Error::of(error.raw_os_error().unwrap_or(libc::EIO))
     }
@@ -152,6 +173,7 @@ impl fmt::Display for Error {
             Error::TooLong { size } => write!(f, "the message is too long: {size} bytes"),
             Error::Broken => f.write_str("the other side does not keep to the protocol"),
             Error::Busy => f.write_str("another process uses this"),
+            Error::OtherKind => f.write_str("the pipe is of the other kind: messages or bytes"),
             Error::Os(errno) => io::Error::from_raw_os_error(*errno).fmt(f),
         }
     }
@@ -179,6 +201,8 @@ mod tests {
             assert_eq!(Error::check_received(-i64::from(errno), 5).unwrap_err().errno(), errno);
             assert_eq!(Error::check_sent(-errno, 5).unwrap_err().errno(), errno);
             assert_eq!(Error::check_called(-errno, 5).unwrap_err().errno(), errno);
+            assert_eq!(Error::check_read(-i64::from(errno)).unwrap_err().errno(), errno);
+            assert_eq!(Error::check_written(-i64::from(errno)).unwrap_err().errno(), errno);
         }
     }
 
@@ -186,6 +210,8 @@ mod tests {
     fn one_errno_is_two_things_where_it_is_sent_and_received() {
         assert_eq!(Error::check_received(-i64::from(libc::EPIPE), 0), Err(Error::Finished));
         assert_eq!(Error::check_sent(-libc::EPIPE, 0), Err(Error::NobodyReceives));
+        assert_eq!(Error::check_written(-i64::from(libc::EPIPE)), Err(Error::NobodyReceives));
+        assert_eq!((Error::check_written(7), Error::check_read(0)), (Ok(7), Ok(0)));
         let long = Err(Error::TooLong { size: 7 });
         assert_eq!(Error::check_received(-i64::from(libc::EMSGSIZE), 7), long);
         assert_eq!(Error::check_received(7, 0), Ok(7));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The two halves of an end: what sends and what receives, each used by one thread at a time.
 
-use std::os::unix::io::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::io::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use crate::buffer::Receive;
 use crate::error::{Error, Result};
 use crate::messages::{receives, sends};
 use crate::polling::{Pollable, Polling};
-use crate::stream::{Reader, Writer};
 use crate::wait::Timeout;
 
 /// An end as the library has it, and the numbers of its descriptors, which stay the same.
@@ -25,10 +24,10 @@ pub(crate) struct Handle {
 // SAFETY: the library lets an end go from thread to thread, and be closed by any of them.
 unsafe impl Send for Handle {}
 // SAFETY: who has a reference gets at the pointer alone, by raw(). Those who call the library with it
-// are `Sender`, `Receiver` and `Pipe`. There is one `Sender` and one `Receiver` of a handle, and their
+// are `Sender`, `Receiver`, `Pipe` and `Stream`. There is one `Sender` and one `Receiver` of a handle, and their
 // methods that call the library take `&mut self`; the library lets one thread send, finish and poll for
-// room while another receives and polls. `Pipe` has both of them, and takes itself by value for the
-// rest. The close comes after all that: when the last of the `Arc`'s owners has gone, whose counting
+// room while another receives and polls. `Pipe` and `Stream` have both of them, and take themselves by
+// value for the rest. The close comes after all that: when the last of the `Arc`'s owners has gone, whose counting
 // orders it after what the others did.
 unsafe impl Sync for Handle {}
 
@@ -52,6 +51,21 @@ impl Handle {
 
     pub(crate) fn raw(&self) -> *mut sys::farcall_pipe {
         self.raw.as_ptr()
+    }
+
+    /// Duplicates of what the end consists of.
+    pub(crate) fn descriptors(&self) -> Result<[OwnedFd; 4]> {
+        let mut numbers = [-1; sys::FARCALL_PIPE_DESCRIPTORS];
+        // SAFETY: the end is alive, its owner alone asks, and there is room for so many.
+        let result = unsafe { sys::farcall_pipe_descriptors(self.raw(), numbers.as_mut_ptr()) };
+        Error::check(result)?;
+        let [a, b, c, d] = numbers.map(|number| {
+            // SAFETY: they are open as long as the end, which is until the caller is done with it.
+            unsafe { BorrowedFd::borrow_raw(number) }
+                .try_clone_to_owned()
+                .map_err(|error| Error::from_io(&error))
+        });
+        Ok([a?, b?, c?, d?])
     }
 }
 
@@ -92,6 +106,21 @@ impl Sender {
         Error::check_sent(result, message.len())
     }
 
+    /// Writes to a pipe of bytes, and returns how many have been written.
+    pub(crate) fn write(&mut self, bytes: &[u8], timeout: Timeout) -> Result<usize> {
+        self.end_poll();
+        // SAFETY: the end is alive, this thread alone sends, and the bytes are there.
+        let result = unsafe {
+            sys::farcall_pipe_write(
+                self.handle.raw(),
+                bytes.as_ptr().cast(),
+                bytes.len(),
+                timeout.nanoseconds(),
+            )
+        };
+        Error::check_written(result)
+    }
+
     /// Tells the other end that nothing follows. It receives what has been sent, then
     /// [`Error::Finished`](crate::Error::Finished). A second time does nothing.
     pub fn finish(&mut self) -> Result<()> {
@@ -104,11 +133,6 @@ impl Sender {
     /// something to do at once.
     pub fn poll(&mut self) -> Result<Option<Polling<'_, Sender>>> {
         Polling::begin(self)
-    }
-
-    /// Bytes to be written instead of messages.
-    pub fn into_writer(self) -> Writer {
-        Writer::new(self)
     }
 }
 
@@ -167,14 +191,28 @@ impl Receiver {
         Receiver { handle, polling: false }
     }
 
+    /// Reads from a pipe of bytes, and returns how many; 0 at the end.
+    ///
+    /// # Safety
+    ///
+    /// There is so much room, to be written to.
+    pub(crate) unsafe fn read(
+        &mut self,
+        bytes: *mut u8,
+        room: usize,
+        timeout: Timeout,
+    ) -> Result<usize> {
+        self.end_poll();
+        // SAFETY: the end is alive, this thread alone receives, and the caller says how much room there is.
+        let result = unsafe {
+            sys::farcall_pipe_read(self.handle.raw(), bytes.cast(), room, timeout.nanoseconds())
+        };
+        Error::check_read(result)
+    }
+
     /// Begins to wait for a message. `None`: there is something to do at once.
     pub fn poll(&mut self) -> Result<Option<Polling<'_, Receiver>>> {
         Polling::begin(self)
-    }
-
-    /// Bytes to be read instead of messages.
-    pub fn into_reader(self) -> Reader {
-        Reader::new(self)
     }
 }
 

@@ -28,7 +28,7 @@ pub use messages::Messages;
 pub use pipe::{Pipe, PipeOptions};
 pub use polling::Polling;
 pub use publisher::{Policy, Publisher, PublisherOptions};
-pub use stream::{Reader, Writer};
+pub use stream::{Reader, Stream, Writer};
 pub use subscriber::{Start, Subscriber, SubscriberOptions};
 pub use wait::WaitMode;
 

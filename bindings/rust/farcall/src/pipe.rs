@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pipes: messages both ways.
+//! Pipes: messages both ways, and how to make an end of them or of a stream.
 
 use std::ffi::CString;
 use std::os::raw::c_int;
-use std::os::unix::io::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::unix::io::{AsRawFd, IntoRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +14,10 @@ use crate::buffer::Receive;
 use crate::error::{Error, Result};
 use crate::halves::{Handle, Receiver, Sender};
 use crate::messages::{receives, sends};
+use crate::stream::Stream;
 use crate::wait::{Timeout, WaitMode};
 
-/// How to make a pipe.
+/// How to make a pipe: of messages, a [`Pipe`], or of bytes, a [`Stream`].
 ///
 /// ```
 /// use farcall::{PipeOptions, WaitMode};
@@ -61,16 +62,54 @@ impl PipeOptions {
 
     /// See [`Pipe::pair()`].
     pub fn pair(&self) -> Result<(Pipe, Pipe)> {
-        let (mut one, mut other) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the options and the places for the ends are there.
-        let result = unsafe { sys::farcall_pipe_create(&self.raw(), &mut one, &mut other) };
-        Error::check(result)?;
-        // SAFETY: the library has just made them.
-        unsafe { Ok((Pipe::new(one), Pipe::new(other))) }
+        self.pair_of()
+    }
+
+    /// See [`Stream::pair()`].
+    pub fn stream_pair(&self) -> Result<(Stream, Stream)> {
+        self.pair_of()
     }
 
     /// See [`Pipe::serve()`].
     pub fn serve(&self, name: &str) -> Result<Pipe> {
+        self.serve_an_end(name)
+    }
+
+    /// See [`Stream::serve()`].
+    pub fn serve_stream(&self, name: &str) -> Result<Stream> {
+        self.serve_an_end(name)
+    }
+
+    /// See [`Pipe::open()`].
+    pub fn open(&self, name: &str) -> Result<Pipe> {
+        self.open_an_end(name)
+    }
+
+    /// See [`Stream::open()`].
+    pub fn open_stream(&self, name: &str) -> Result<Stream> {
+        self.open_an_end(name)
+    }
+
+    /// See [`Pipe::adopt()`].
+    pub fn adopt(&self, descriptors: impl IntoIterator<Item = OwnedFd>) -> Result<Pipe> {
+        self.adopt_an_end(descriptors.into_iter().collect())
+    }
+
+    /// See [`Stream::adopt()`].
+    pub fn adopt_stream(&self, descriptors: impl IntoIterator<Item = OwnedFd>) -> Result<Stream> {
+        self.adopt_an_end(descriptors.into_iter().collect())
+    }
+
+    fn pair_of<E: End>(&self) -> Result<(E, E)> {
+        let (mut one, mut other) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the options and the places for the ends are there.
+        let result = unsafe { sys::farcall_pipe_create(&self.raw(E::KIND), &mut one, &mut other) };
+        Error::check(result)?;
+        // SAFETY: the library has just made them.
+        unsafe { Ok((end_of(one), end_of(other))) }
+    }
+
+    fn serve_an_end<E: End>(&self, name: &str) -> Result<E> {
         let name = c_string(name)?;
         // SAFETY: what it is called with is there.
         self.made(|options, end| unsafe {
@@ -78,8 +117,7 @@ impl PipeOptions {
         })
     }
 
-    /// See [`Pipe::open()`].
-    pub fn open(&self, name: &str) -> Result<Pipe> {
+    fn open_an_end<E: End>(&self, name: &str) -> Result<E> {
         let name = c_string(name)?;
         // SAFETY: what it is called with is there.
         self.made(|options, end| unsafe {
@@ -87,9 +125,7 @@ impl PipeOptions {
         })
     }
 
-    /// See [`Pipe::adopt()`].
-    pub fn adopt(&self, descriptors: impl IntoIterator<Item = OwnedFd>) -> Result<Pipe> {
-        let descriptors: Vec<OwnedFd> = descriptors.into_iter().collect();
+    fn adopt_an_end<E: End>(&self, descriptors: Vec<OwnedFd>) -> Result<E> {
         if descriptors.len() != sys::FARCALL_PIPE_DESCRIPTORS {
             return Err(Error::Os(libc::EINVAL));
         }
@@ -104,28 +140,46 @@ impl PipeOptions {
         Ok(end)
     }
 
-    fn made(
+    fn made<E: End>(
         &self,
         make: impl FnOnce(*const sys::farcall_pipe_options, *mut *mut sys::farcall_pipe) -> c_int,
-    ) -> Result<Pipe> {
+    ) -> Result<E> {
         let mut end = ptr::null_mut();
-        Error::check(make(&self.raw(), &mut end))?;
+        Error::check(make(&self.raw(E::KIND), &mut end))?;
         // SAFETY: the library has just made it.
-        Ok(unsafe { Pipe::new(end) })
+        Ok(unsafe { end_of(end) })
     }
 
-    fn raw(&self) -> sys::farcall_pipe_options {
+    fn raw(&self, kind: c_int) -> sys::farcall_pipe_options {
         sys::farcall_pipe_options {
             size: std::mem::size_of::<sys::farcall_pipe_options>(),
             capacity: self.capacity,
             wait: self.wait.number(),
-            reserved: 0,
+            kind,
         }
     }
 
     fn nanoseconds(&self) -> i64 {
         Timeout::of(self.timeout).nanoseconds()
     }
+}
+
+/// An end of one kind.
+pub(crate) trait End {
+    const KIND: c_int;
+    /// Both are of the same handle, and there are no others.
+    fn of_halves(sender: Sender, receiver: Receiver) -> Self;
+}
+
+/// Takes an end that the library has made.
+///
+/// # Safety
+///
+/// It has, of this kind, and nobody else has it.
+unsafe fn end_of<E: End>(raw: *mut sys::farcall_pipe) -> E {
+    // SAFETY: the caller says so.
+    let handle = Arc::new(unsafe { Handle::new(raw) });
+    E::of_halves(Sender::new(Arc::clone(&handle)), Receiver::new(handle))
 }
 
 /// A name that C can read: none with a zero in it.
@@ -135,7 +189,7 @@ pub(crate) fn c_string(name: &str) -> Result<CString> {
 
 /// An end of a pipe: messages both ways between two processes, or two threads.
 ///
-/// A message arrives whole, and may have any size. Until it is used an end may be passed on: to a child
+/// A message arrives whole, and may have any size; a [`Stream`] is for bytes. Until it is used an end may be passed on: to a child
 /// ([`into_descriptors()`](Pipe::into_descriptors)), or over a fork. The first use makes it this
 /// process's; in a process that this one forks it is [`Error::Busy`] then. Close (drop) the end that you
 /// passed on over a fork: what keeps it open hides from you that the other process has gone.
@@ -199,17 +253,6 @@ impl Pipe {
         PipeOptions::new().adopt(descriptors)
     }
 
-    /// Takes an end that the library has made.
-    ///
-    /// # Safety
-    ///
-    /// It has, and nobody else has it.
-    unsafe fn new(raw: *mut sys::farcall_pipe) -> Pipe {
-        // SAFETY: the caller says so.
-        let handle = Arc::new(unsafe { Handle::new(raw) });
-        Pipe { sender: Sender::new(Arc::clone(&handle)), receiver: Receiver::new(handle) }
-    }
-
     /// What this end consists of, for another process, which [adopts](Pipe::adopt) it.
     ///
     /// [`exec::give()`](crate::exec::give) passes it to a program that is executed; a Unix socket
@@ -225,19 +268,7 @@ impl Pipe {
     /// # Ok::<(), farcall::Error>(())
     /// ```
     pub fn into_descriptors(self) -> Result<[OwnedFd; 4]> {
-        let mut numbers = [-1; sys::FARCALL_PIPE_DESCRIPTORS];
-        // SAFETY: the end is alive, nobody else uses it, and there is room for so many.
-        let result = unsafe {
-            sys::farcall_pipe_descriptors(self.sender.handle.raw(), numbers.as_mut_ptr())
-        };
-        Error::check(result)?;
-        let [a, b, c, d] = numbers.map(|number| {
-            // SAFETY: they are open as long as the end, which is until this function returns.
-            unsafe { BorrowedFd::borrow_raw(number) }
-                .try_clone_to_owned()
-                .map_err(|error| Error::from_io(&error))
-        });
-        Ok([a?, b?, c?, d?])
+        self.sender.handle.descriptors()
     }
 
     fn transmit(&mut self, message: &[u8], timeout: Timeout) -> Result<()> {
@@ -259,6 +290,14 @@ impl Pipe {
     pub fn split(mut self) -> (Sender, Receiver) {
         self.sender.finishes = true;
         (self.sender, self.receiver)
+    }
+}
+
+impl End for Pipe {
+    const KIND: c_int = sys::FARCALL_PIPE_MESSAGES;
+
+    fn of_halves(sender: Sender, receiver: Receiver) -> Pipe {
+        Pipe { sender, receiver }
     }
 }
 

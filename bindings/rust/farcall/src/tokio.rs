@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tasks of tokio that wait for messages, and for room to send; with the feature `tokio`.
+//! Tasks of tokio that wait for messages or bytes, and for room; with the feature `tokio`.
 //!
 //! There is no thread behind it: a task that finds nothing lets others run for a few turns, as long as
 //! that has paid lately, and then sleeps on the descriptor that the library lends for that.
@@ -29,6 +29,8 @@
 //! message of up to a quarter of the capacity; of a longer one a part may have gone, and that message has
 //! to be sent again, to go on.
 //!
+//! A [`Stream`] is read and written by what tokio has for bytes: `AsyncRead`, `AsyncWrite`.
+//!
 //! A [`crate::Publisher`] waits for nobody but with [`Policy::Block`](crate::Policy::Block); with any
 //! other it may be used as it is.
 
@@ -44,6 +46,10 @@ use crate::error::{Error, Result};
 use crate::polling::Pollable;
 use crate::wait::Timeout;
 use crate::Buffer;
+
+mod stream;
+
+pub use stream::{Reader, Stream, Writer};
 
 /// What a runtime waits for.
 #[derive(Debug)]

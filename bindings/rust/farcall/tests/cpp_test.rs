@@ -21,6 +21,12 @@ fn pipes_both_ways() {
 
 #[test]
 #[ignore = "CTest runs it: its program is built there"]
+fn streams_both_ways() {
+    others::streams(cpp);
+}
+
+#[test]
+#[ignore = "CTest runs it: its program is built there"]
 fn broadcasts_both_ways() {
     others::broadcasts(cpp);
 }

@@ -19,6 +19,11 @@ fn a_pipe_between_processes() {
 }
 
 #[test]
+fn a_stream_between_processes() {
+    assert_eq!(said("stream", &[]), "HELLO\nTHERE\n");
+}
+
+#[test]
 fn a_broadcast_to_processes() {
     assert_eq!(said("broadcast", &[]), "a worker: 499500, 0 missed\n".repeat(3));
 }

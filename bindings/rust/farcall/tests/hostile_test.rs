@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
 use std::os::unix::io::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -258,6 +259,52 @@ fn a_reader_that_writes_garbage_does_not_hurt_the_publisher_and_the_others() {
         child.wait();
         wait_until("the bad one has gone", || publisher.readers() == 1);
     }
+}
+
+/// The same for bytes: the position of the writer is all that is believed, and not that if it cannot be.
+#[test]
+fn garbage_in_a_stream_ends_in_an_error_or_in_bytes() {
+    let mut outcomes = HashSet::new();
+    for seed in 0..300 {
+        let (mut victim, other) = PipeOptions::new().capacity(CAPACITY).stream_pair().unwrap();
+        let [out, _out_socket, back, _back_socket] = other.into_descriptors().unwrap();
+        let memories = [fs::File::from(out), fs::File::from(back)];
+        let mut chance = Chance::new(seed);
+        let child = fork(|| {
+            let began = Instant::now();
+            while began.elapsed() < LONG {
+                // Positions, states and what else there is; in the end one that cannot be.
+                let value = chance.next();
+                let value = if value % 4 == 0 { value } else { value % (2 * CAPACITY as u64) };
+                let place = [128, 256, 384, 512][chance.below(4)] + 8 * chance.below(2) as u64;
+                memories[chance.below(2)].write_at(&value.to_ne_bytes(), place).unwrap();
+            }
+        });
+        const WHOLE: usize = 2 * CAPACITY;
+        let mut buffer = [0; WHOLE];
+        for _ in 0..200 {
+            let results = [
+                victim.read_timeout(&mut buffer, Duration::from_micros(50)),
+                victim.write_timeout(&buffer, Duration::from_micros(50)),
+                victim.halves().1.poll().map(|_| 0),
+                victim.halves().0.poll().map(|_| 0),
+            ];
+            for result in results {
+                assert!(
+                    matches!(
+                        result,
+                        Ok(0..=WHOLE)
+                            | Err(Error::Broken | Error::TimedOut | Error::PeerDied)
+                            | Err(Error::NobodyReceives)
+                    ),
+                    "{result:?}"
+                );
+                outcomes.insert(result.map(|bytes| bytes != 0));
+            }
+        }
+        drop(child);
+    }
+    assert!(outcomes.contains(&Ok(true)) && outcomes.contains(&Err(Error::Broken)));
 }
 
 #[test]

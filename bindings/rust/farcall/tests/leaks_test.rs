@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{Read, Write};
 
-use farcall::{Error, Pipe, PipeOptions, Policy, PublisherOptions, Subscriber};
+use farcall::{Error, Pipe, PipeOptions, Policy, PublisherOptions, Stream, Subscriber};
 
 mod processes;
 use processes::name;
@@ -53,10 +53,17 @@ fn pipes_that_are_not() {
 #[test]
 fn halves_and_streams() {
     leaves_nothing(3_000, || {
-        let (mut writer, mut reader) =
-            (small().0.split().0.into_writer(), small().1.split().1.into_reader());
-        assert!(writer.write(b"to nobody").is_err());
-        assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+        let (here, there) = small();
+        drop(there.split());
+        assert!(here.split().0.send(b"to nobody").is_err());
+        let (here, there) = Stream::pair().unwrap();
+        let (mut writer, _) = here.split();
+        let (_, mut reader) = there.split();
+        assert!(writer.write(b"x").is_ok());
+        std::mem::forget(reader.poll().unwrap());
+        assert_eq!(reader.read(&mut [0; 2]).unwrap(), 1);
+        std::mem::forget(reader.poll().unwrap().unwrap());
+        assert!(writer.write(b"y").is_ok());
     });
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a pipe does between two ends in one process.
 
-use std::io::{BufRead, Read, Write};
 use std::mem::MaybeUninit;
 use std::thread;
 use std::time::Duration;
@@ -221,51 +220,12 @@ fn names() {
 }
 
 #[test]
-fn bytes_are_read_and_written_whatever_the_messages_are() {
-    let (here, there) = small();
-    let (mut sender, receiver) = (here.split().0, there.split().1);
-    let all = bytes(100_000);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            sender.send(b"").unwrap(); // no end
-            sender.send(&all[..2000]).unwrap();
-            let mut writer = sender.into_writer();
-            writer.write_all(&all[2000..]).unwrap();
-            assert_eq!(writer.write(b"").unwrap(), 0);
-            writer.flush().unwrap();
-        });
-        let mut reader = receiver.into_reader();
-        let mut first = [0; 3];
-        reader.read_exact(&mut first).unwrap();
-        assert_eq!(first, all[..3]);
-        assert_eq!(reader.read(&mut []).unwrap(), 0);
-        assert_eq!(reader.fill_buf().unwrap(), &all[3..2000]);
-        reader.consume(7);
-        let mut rest = Vec::new();
-        reader.read_to_end(&mut rest).unwrap();
-        assert_eq!(rest, all[10..]);
-        assert_eq!(reader.read(&mut first).unwrap(), 0);
-    });
-}
-
-#[test]
-fn a_reader_gives_back_what_it_has_not_read() {
-    let (mut here, there) = small();
-    here.send(b"hello").unwrap();
-    here.send(b"again").unwrap();
-    let mut reader = there.split().1.into_reader();
-    reader.read_exact(&mut [0; 2]).unwrap();
-    let (mut receiver, rest) = reader.into_inner();
-    assert_eq!(rest, b"llo");
-    assert_eq!(receiver.recv().unwrap(), b"again");
-}
-
-#[test]
 fn what_may_go_to_another_thread_and_what_may_be_shared() {
     fn send_and_sync<T: Send + Sync>() {}
     send_and_sync::<Pipe>();
     send_and_sync::<farcall::Sender>();
     send_and_sync::<farcall::Receiver>();
+    send_and_sync::<farcall::Stream>();
     send_and_sync::<farcall::Reader>();
     send_and_sync::<farcall::Writer>();
     send_and_sync::<Error>();

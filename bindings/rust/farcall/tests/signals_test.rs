@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Every wait ends with a signal whose handler tells of it.
 
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use farcall::{
-    Error, Pipe, PipeOptions, Policy, Publisher, PublisherOptions, Subscriber, WaitMode,
+    Error, Pipe, PipeOptions, Policy, Publisher, PublisherOptions, Stream, Subscriber, WaitMode,
 };
 
 mod processes;
@@ -94,10 +94,51 @@ fn who_publishes_and_who_subscribes_is_interrupted() {
 #[test]
 fn who_reads_is_interrupted() {
     interrupted(|| {
-        let (here, _there) = Pipe::pair().unwrap();
-        let error = here.split().1.into_reader().read(&mut [0; 10]).unwrap_err();
+        let (mut here, _there) = Stream::pair().unwrap();
+        let error = here.read(&mut [0; 10]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Interrupted);
         Err(Error::Interrupted)
+    });
+}
+
+#[test]
+fn who_writes_is_interrupted_and_learns_how_far_it_came() {
+    interrupted(|| {
+        let (mut here, mut there) = PipeOptions::new().capacity(4096).stream_pair().unwrap();
+        assert_eq!(here.write(&[7; 10_000]).unwrap(), 4096); // here the signal comes
+        assert_eq!(CAUGHT.load(Ordering::SeqCst), 1);
+        there.read_exact(&mut [0; 4096]).unwrap();
+        assert_eq!(there.try_read(&mut [0]), Err(Error::WouldBlock));
+        Err(Error::Interrupted)
+    });
+}
+
+#[test]
+fn all_bytes_come_through_many_signals() {
+    catch(libc::SIGUSR1);
+    let (mut here, mut there) = PipeOptions::new().capacity(4096).stream_pair().unwrap();
+    let bytes: Vec<u8> = (0..1_000_000u32).map(|i| (i / 3) as u8).collect();
+    let working = AtomicBool::new(true);
+    thread::scope(|scope| {
+        // SAFETY: it is this thread.
+        let reads = unsafe { libc::pthread_self() };
+        let (bytes, working) = (&bytes, &working);
+        let writes = scope.spawn(move || {
+            here.write_all(bytes).unwrap(); // goes on by itself
+            here.finish().unwrap();
+        });
+        scope.spawn(move || {
+            while working.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_micros(20));
+                // SAFETY: the thread waits for this one.
+                unsafe { libc::pthread_kill(reads, libc::SIGUSR1) };
+            }
+        });
+        let mut received = Vec::new();
+        there.read_to_end(&mut received).unwrap();
+        working.store(false, Ordering::SeqCst);
+        assert!(received == *bytes);
+        writes.join().unwrap();
     });
 }
 

@@ -4,8 +4,11 @@
 //! Roles: "serve" and "open" an end of a pipe that sends back what comes; "publish" numbers 0 to 999 to the
 //! first reader; "subscribe", and say how many messages came, the sum of their numbers, and the end; "wait",
 //! with an end that is not used, and "mute", with a publisher, until they are killed.
+#![allow(dead_code)] // no language plays all of it
 
-use farcall::{Error, Pipe, PipeOptions, Publisher, PublisherOptions, SubscriberOptions};
+use std::io::{Read, Write};
+
+use farcall::{Error, Pipe, PipeOptions, Publisher, PublisherOptions, Stream, SubscriberOptions};
 
 use crate::processes::{name, wait_until, Program, LONG};
 
@@ -28,6 +31,38 @@ pub fn pipes(peer: Language) {
     other.said();
     let other = peer("open", &name);
     round_trips(PipeOptions::new().timeout(LONG).serve(&name).unwrap());
+    other.said();
+}
+
+fn there_and_back(mut end: Stream) {
+    let bytes: Vec<u8> = (0..1_000_000u32).map(|i| (i / 7) as u8).collect();
+    let (writer, reader) = end.halves();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            writer.write_all(&bytes).unwrap();
+            writer.finish().unwrap();
+        });
+        let mut received = Vec::new();
+        reader.read_to_end(&mut received).unwrap();
+        assert!(received == bytes);
+    });
+}
+
+/// "serve-bytes" and "open-bytes" write what they read; of a peer that has only one kind.
+pub fn streams(peer: Language) {
+    let name = name("others");
+    let other = peer("serve-bytes", &name);
+    let mut options = PipeOptions::new();
+    options.timeout(LONG);
+    assert!(matches!(options.open(&name), Err(Error::OtherKind)));
+    there_and_back(options.open_stream(&name).unwrap());
+    other.said();
+    let other = peer("open-bytes", &name);
+    there_and_back(options.serve_stream(&name).unwrap());
+    other.said();
+    let other = peer("serve", &name);
+    assert!(matches!(options.open_stream(&name), Err(Error::OtherKind)));
+    round_trips(options.open(&name).unwrap());
     other.said();
 }
 
