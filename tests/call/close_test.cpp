@@ -3,6 +3,7 @@
 // The end of a port, whatever its threads are doing.
 #include <future>
 
+#include "call/raw.hpp"
 #include "call/server.hpp"
 
 namespace farcall {
@@ -25,6 +26,19 @@ class Closing final : public EndpointOwner {
  private:
   Port& port_;
 };
+
+// A client that sleeps on its futex hears nothing of a socket that closes.
+TEST(CallClose, WakesAClientWhoseCallIsDropped) {
+  test::Server server([](ServerThread&, Incoming& incoming) { incoming = Incoming(); });
+  call::test::RawSession session(server.port.descriptor());
+  ASSERT_TRUE(session.welcome());
+  WaitState& client = session.control().client;
+  client.parked = WaitState::kOnFutex;
+  session.give(call::Kind::request, 1);
+  EXPECT_TRUE(door::test::eventually([&] { return session.ended(); }));
+  EXPECT_EQ(client.parked, WaitState::kAwake);
+  EXPECT_EQ(session.control().server.state, WaitState::kFinished);
+}
 
 TEST(CallClose, EndsTheWaitOfAClientThatIsJustBeingQueued) {
   Port port({.by_priority = true});
