@@ -152,10 +152,16 @@ def soname(path):
     return found and found[1]
 
 
+def is_elf(path):
+    if path.is_symlink() or not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
 def faults_of_files(bill, prefix):
     """Each program and library of the installation is in it, with all that it is linked to."""
-    elves = {f"./{path.relative_to(prefix)}": path for path in prefix.rglob("*")
-             if path.is_file() and not path.is_symlink() and path.open("rb").read(4) == b"\x7fELF"}
+    elves = {f"./{path.relative_to(prefix)}": path for path in prefix.rglob("*") if is_elf(path)}
     files = {file["fileName"]: file for file in bill["files"]}
     yield from (f"{name} is in only one of bill and installation" for name in sorted(elves.keys() ^ files.keys()))
     ours = {soname(path) for path in elves.values()}
