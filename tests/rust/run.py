@@ -29,6 +29,11 @@ replace-with = "debian"
 directory = "{REGISTRY}"
 [net]
 offline = true
+# Lines are enough for backtraces.
+[profile.dev]
+debug = 1
+[profile.dev.package."*"]
+debug = false
 """
 FEATURES = ["--features", "farcall/tokio"]
 PAGES = ["README.md", "docs/guide/rust.md"]
