@@ -36,15 +36,16 @@ fi
 # Of the archive, in the root of what was in it.
 make_products() {
   FARCALL_WHEEL_TOOLS=$tools scripts/wheel.sh
-  # Where it was compiled would be in what debuggers read.
-  CFLAGS=-ffile-prefix-map=$PWD=. CXXFLAGS=-ffile-prefix-map=$PWD=. \
-    cmake --preset release -D FARCALL_BUILD_TESTS=OFF -D FARCALL_BUILD_BENCH=OFF
+  # Where it was compiled would be in what debuggers read, and in the identity of what is linked.
+  CFLAGS=-ffile-prefix-map=$PWD=. CXXFLAGS=-ffile-prefix-map=$PWD=. cmake --preset release \
+    -D CMAKE_BUILD_WITH_INSTALL_RPATH=ON -D FARCALL_BUILD_TESTS=OFF -D FARCALL_BUILD_BENCH=OFF
   cmake --build --preset release
   cmake --install build/release --prefix build/prefix
   scripts/crates.sh build/release/bindings/c
 }
 export -f make_products
 export tools
+export CCACHE_BASEDIR= # with one, ccache gives the compiler other paths
 
 make_all() { # PLACE, of the sources in the current folder; they are built in PLACE.work
   local tree=$1.work/farcall-$version
