@@ -4,8 +4,8 @@
 
 Usage: check_sbom.py --prefix PREFIX BILL.spdx.json
 
-PREFIX is the installation that it is about; the archive of the sources and the packages that are made of
-it are beside the bill. Each fault is a line, and the exit status then is 1.
+PREFIX is the installation that it is about; the archive of the sources and the packages that are
+made of it are beside the bill. Each fault is a line, and the exit status then is 1.
 """
 
 import argparse
@@ -18,8 +18,8 @@ import subprocess
 import sys
 import tarfile
 
-# Of the standard's schema, what sbom.py has a use for: each name, and what its value must be. Names that
-# begin with a question mark may be missing; any others are faults.
+# Of the standard's schema, what sbom.py has a use for: each name, and what its value must be. Names
+# that begin with a question mark may be missing; any others are faults.
 SUM_DIGITS = {"SHA1": 40, "SHA256": 64}
 ID = r"SPDXRef-[A-Za-z0-9.-]+"
 TEXT = r"[\s\S]+"
@@ -27,20 +27,22 @@ ONE = r"(Apache-2\.0|GPL-2\.0-only|\(GPL-2\.0-only WITH Linux-syscall-note\))"
 LICENSE = rf"NOASSERTION|NONE|{ONE}( AND {ONE})*"
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 SUM = {"algorithm": "SHA1|SHA256", "checksumValue": r"[0-9a-f]+"}
-REFERENCE = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
-             "referenceLocator": r"pkg:(deb/debian|pypi|cargo)/[a-z0-9.+-]+(@[A-Za-z0-9.:~%-]+)?(\?arch=[a-z0-9-]+)?"}
+PURL = r"pkg:(deb/debian|pypi|cargo)/[a-z0-9.+-]+(@[A-Za-z0-9.:~%-]+)?(\?arch=[a-z0-9-]+)?"
+REFERENCE = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": PURL}
 PACKAGE = {
-    "SPDXID": ID, "name": TEXT, "?versionInfo": TEXT, "?packageFileName": TEXT, "?checksums": [SUM],
-    "filesAnalyzed": False, "downloadLocation": "NOASSERTION|NONE", "licenseConcluded": LICENSE,
-    "licenseDeclared": LICENSE, "copyrightText": TEXT, "?supplier": r"(Person|Organization): .+|NOASSERTION",
-    "?externalRefs": [REFERENCE]}
-FILE = {"SPDXID": ID, "fileName": r"\./.+", "copyrightText": TEXT, "licenseConcluded": LICENSE, "checksums": [SUM]}
+    "SPDXID": ID, "name": TEXT, "?versionInfo": TEXT, "?packageFileName": TEXT,
+    "?checksums": [SUM], "filesAnalyzed": False, "downloadLocation": "NOASSERTION|NONE",
+    "licenseConcluded": LICENSE, "licenseDeclared": LICENSE, "copyrightText": TEXT,
+    "?supplier": r"(Person|Organization): .+|NOASSERTION", "?externalRefs": [REFERENCE]}
+FILE = {"SPDXID": ID, "fileName": r"\./.+", "copyrightText": TEXT, "licenseConcluded": LICENSE,
+        "checksums": [SUM]}
 RELATIONSHIP = {
     "spdxElementId": ID, "relatedSpdxElement": ID, "?comment": TEXT,
-    "relationshipType": "DESCRIBES|DEPENDS_ON|BUILD_DEPENDENCY_OF|BUILD_TOOL_OF|GENERATED_FROM|DYNAMIC_LINK"}
+    "relationshipType": "DESCRIBES|DEPENDS_ON|BUILD_DEPENDENCY_OF|BUILD_TOOL_OF|GENERATED_FROM|"
+                        "DYNAMIC_LINK"}
 BILL = {
-    "spdxVersion": r"SPDX-2\.3", "dataLicense": r"CC0-1\.0", "SPDXID": "SPDXRef-DOCUMENT", "name": TEXT,
-    "documentNamespace": r"[a-z][a-z0-9+.-]*:[^\s#]+",
+    "spdxVersion": r"SPDX-2\.3", "dataLicense": r"CC0-1\.0", "SPDXID": "SPDXRef-DOCUMENT",
+    "name": TEXT, "documentNamespace": r"[a-z][a-z0-9+.-]*:[^\s#]+",
     "creationInfo": {"created": TIME, "creators": [r"(Tool|Person|Organization): .+"]},
     "packages": [PACKAGE], "files": [FILE], "relationships": [RELATIONSHIP]}
 
@@ -53,7 +55,8 @@ def faults_of_shape(value, shape, place):
             return
         names = {name.lstrip("?"): inner for name, inner in shape.items()}
         yield from (f"{place} has a {name}" for name in value if name not in names)
-        yield from (f"{place} has no {name}" for name in shape if name[0] != "?" and name not in value)
+        yield from (f"{place} has no {name}"
+                    for name in shape if name[0] != "?" and name not in value)
         for name in names.keys() & value.keys():
             yield from faults_of_shape(value[name], names[name], f"{place}.{name}")
     elif isinstance(shape, list):
@@ -77,7 +80,8 @@ def faults_of_references(bill):
     seen = set()
     for relation in bill["relationships"]:
         ends = relation["spdxElementId"], relation["relatedSpdxElement"]
-        yield from (f"a relationship of {known}, which is not there" for known in ends if known not in ids)
+        yield from (f"a relationship of {known}, which is not there"
+                    for known in ends if known not in ids)
         related.update(ends)
         key = json.dumps(relation, sort_keys=True)
         if key in seen:
@@ -95,7 +99,8 @@ def faults_of_sums(element, path):
 
 def described(bill):
     """The package that all the others are for."""
-    roots = [r["relatedSpdxElement"] for r in bill["relationships"] if r["relationshipType"] == "DESCRIBES"]
+    roots = [relation["relatedSpdxElement"] for relation in bill["relationships"]
+             if relation["relationshipType"] == "DESCRIBES"]
     found = [package for package in bill["packages"] if package["SPDXID"] in roots]
     return found[0] if len(found) == 1 else None
 
@@ -130,7 +135,8 @@ def faults_of_archive(bill, archive):
 
 def faults_of_made(bill, folder, archive):
     """All that is beside the bill is in it."""
-    named = {package["packageFileName"]: package for package in bill["packages"] if "packageFileName" in package}
+    named = {package["packageFileName"]: package for package in bill["packages"]
+             if "packageFileName" in package}
     made = [path for path in folder.iterdir() if path.suffix in (".whl", ".crate", ".gz")]
     for name in sorted(named.keys() | {path.name for path in made}):
         if name not in named:
@@ -141,15 +147,13 @@ def faults_of_made(bill, folder, archive):
             yield from faults_of_sums(named[name], folder / name)
 
 
+def dynamic(name, path):
+    said = subprocess.run(["objdump", "-p", path], stdout=subprocess.PIPE, text=True, check=True)
+    return re.findall(rf"^\s+{name}\s+(\S+)$", said.stdout, re.MULTILINE)
+
+
 def needed_by(path):
-    said = subprocess.run(["objdump", "-p", path], stdout=subprocess.PIPE, text=True, check=True).stdout
-    return set(re.findall(r"^\s+NEEDED\s+(\S+)$", said, re.MULTILINE))
-
-
-def soname(path):
-    said = subprocess.run(["objdump", "-p", path], stdout=subprocess.PIPE, text=True, check=True).stdout
-    found = re.search(r"^\s+SONAME\s+(\S+)$", said, re.MULTILINE)
-    return found and found[1]
+    return set(dynamic("NEEDED", path))
 
 
 def is_elf(path):
@@ -163,15 +167,17 @@ def faults_of_files(bill, prefix):
     """Each program and library of the installation is in it, with all that it is linked to."""
     elves = {f"./{path.relative_to(prefix)}": path for path in prefix.rglob("*") if is_elf(path)}
     files = {file["fileName"]: file for file in bill["files"]}
-    yield from (f"{name} is in only one of bill and installation" for name in sorted(elves.keys() ^ files.keys()))
-    ours = {soname(path) for path in elves.values()}
+    yield from (f"{name} is in only one of bill and installation"
+                for name in sorted(elves.keys() ^ files.keys()))
+    ours = {name for path in elves.values() for name in dynamic("SONAME", path)}
     for name in sorted(elves.keys() & files.keys()):
         yield from faults_of_sums(files[name], elves[name])
         linked = {relation["comment"] for relation in bill["relationships"]
                   if relation["relationshipType"] == "DYNAMIC_LINK"
                   and relation["spdxElementId"] == files[name]["SPDXID"]}
-        if linked != needed_by(elves[name]) - ours:
-            yield f"{name} is linked to {sorted(needed_by(elves[name]) - ours)}, not {sorted(linked)}"
+        needed = needed_by(elves[name]) - ours
+        if linked != needed:
+            yield f"{name} is linked to {sorted(needed)}, not {sorted(linked)}"
 
 
 def faults(bill, path, prefix):
@@ -193,7 +199,8 @@ def main():
     parser.add_argument("--prefix", type=pathlib.Path, required=True)
     parser.add_argument("bill", type=pathlib.Path)
     arguments = parser.parse_args()
-    found = faults(json.loads(arguments.bill.read_text()), arguments.bill.resolve(), arguments.prefix)
+    bill = json.loads(arguments.bill.read_text())
+    found = faults(bill, arguments.bill.resolve(), arguments.prefix)
     for fault in found:
         print(f"{arguments.bill.name}: {fault}", file=sys.stderr)
     sys.exit(1 if found else 0)

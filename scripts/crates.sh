@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes the packages of the Rust crates, in PLACE/dist, and builds and runs a program with what is in them.
+# Makes the packages of the Rust crates, in PLACE/dist, and builds and runs a program with what is
+# in them.
 # Usage: scripts/crates.sh LIBRARIES [PLACE]    (PLACE: build/crates by default)
 #
-# LIBRARIES is the folder that libfarcall-c.so is in. Nothing is fetched: what the crates depend on is of
-# Debian's packages (librust-*-dev). CARGO names another cargo than Debian's.
+# LIBRARIES is the folder that libfarcall-c.so is in. Nothing is fetched: what the crates depend on
+# is of Debian's packages (librust-*-dev). CARGO names another cargo than Debian's.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
@@ -32,7 +33,8 @@ export CARGO_HOME=$place/home CARGO_TARGET_DIR=$place/target CARGO_TERM_COLOR=ne
 export RUSTC=${cargo%/*}/rustc
 export FARCALL_LIB_DIR=$libraries LD_LIBRARY_PATH=$libraries
 
-scripts/sources.sh list LICENSE bindings/rust | xargs -0 cp --parents --no-dereference -t "$place/tree"
+scripts/sources.sh list LICENSE bindings/rust |
+  xargs -0 cp --parents --no-dereference -t "$place/tree"
 
 make_crate() { # NAME
   local file=$CARGO_TARGET_DIR/package/$1-$version.crate

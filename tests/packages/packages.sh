@@ -39,8 +39,8 @@ log=$place/system.log
 rm -rf "$try" "$place/made"
 mkdir "$try"
 
-# Makes the packages, and says so. What goes in is copied by mmdebstrap: inside, this folder may not be ours
-# to read.
+# Makes the packages, and says so. What goes in is copied by mmdebstrap: inside, this folder may not
+# be ours to read.
 make_packages() {
   "$top/scripts/package.sh" "$place/made" >"$place/made.log" 2>&1 &&
     cp "$place"/made/*.deb "$here/in_system.sh" "$try" &&
@@ -49,13 +49,14 @@ make_packages() {
     echo made
 }
 
-# The system is made meanwhile, and then waits for the packages: most of either is waiting for the other's
-# kind of thing, the compiler and the disk.
+# The system is made meanwhile, and then waits for the packages: these need the processors, it the
+# disk and the network.
 clean='/usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive'
 # shellcheck disable=SC2016 # the hooks' variables are theirs
 if make_packages | mmdebstrap --mode="$mode" --variant=apt --format=null \
   --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Retries "3"' --dpkgopt=force-unsafe-io \
-  --include="gcc,libc6-dev,pkg-config,zsh,python3,systemd-standalone-sysusers,linux-headers-$(dpkg --print-architecture)" \
+  --include="gcc,libc6-dev,pkg-config,zsh,python3,systemd-standalone-sysusers" \
+  --include="linux-headers-$(dpkg --print-architecture)" \
   --customize-hook='read -r packages && [ "$packages" = made ]' \
   --customize-hook="copy-in '$try' /tmp" \
   --customize-hook="chroot \"\$1\" $clean /tmp/try/in_system.sh" \
@@ -65,7 +66,8 @@ if make_packages | mmdebstrap --mode="$mode" --variant=apt --format=null \
 fi
 if [[ ! -e $place/made/all ]]; then
   cat "$place/made.log"
-elif ! grep -aq ': good$' "$log" && grep -aqE 'Could not resolve|Could not connect|Unable to connect' "$log"; then
+elif ! grep -aq ': good$' "$log" &&
+  grep -aqE 'Could not resolve|Could not connect|Unable to connect' "$log"; then
   skip "no mirror of Debian can be reached"
 fi
 tail -n 60 "$log"

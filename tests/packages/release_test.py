@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What `make dist` makes without compiling: the archive of the sources, and the bill of materials."""
+"""What `make dist` makes without compiling: the archive of the sources, and the bill of materials.
+"""
 
 import copy
 import json
@@ -20,8 +21,8 @@ import check_sbom  # noqa: E402
 
 
 def run(*command, **environment):
-    return subprocess.run([str(word) for word in command], env={**os.environ, **environment}, check=True,
-                          stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run([str(word) for word in command], env={**os.environ, **environment},
+                          check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 class Folder(unittest.TestCase):
@@ -48,7 +49,7 @@ class Archive(Folder):
                          {(0, 0, int(run(SOURCE / "scripts/sources.sh", "epoch")))})
 
     def test_the_same_bytes_come_of_what_was_in_it(self):
-        run("tar", "-xzf", self.archive, "-C", self.folder, "--no-same-permissions", "--no-same-owner")
+        run("tar", "-xzf", self.archive, "-C", self.folder, "--no-same-owner")
         tree = self.folder / f"farcall-{self.version}"
         (tree / "build").mkdir()
         (tree / "build/something").write_text("that was built")
@@ -80,11 +81,12 @@ class Bill(Folder):
 
     def test_it_has_what_was_compiled_in_and_what_compiled(self):
         names = {package["name"] for package in self.bill["packages"]}
-        for name in ("libc6-dev", "linux-libc-dev", "libstdc++", "libfmt-dev", "libcli11-dev", "nlohmann-json3-dev",
-                     "libc6", "g++", "farcall-sys", "libc"):
+        for name in ("libc6-dev", "linux-libc-dev", "libstdc++", "libfmt-dev", "libcli11-dev",
+                     "nlohmann-json3-dev", "libc6", "g++", "farcall-sys", "libc"):
             self.assertTrue([one for one in names if one.startswith(name)], name)
         files = {file["fileName"] for file in self.bill["files"]}
-        for name in ("./bin/farcall", "libfarcall-preload.so", "libfarcall-messages.so", "libfarcall-c.so"):
+        for name in ("./bin/farcall", "libfarcall-preload.so", "libfarcall-messages.so",
+                     "libfarcall-c.so"):
             self.assertTrue([one for one in files if name in one], name)
 
     def test_what_is_not_right_is_told(self):
@@ -92,6 +94,9 @@ class Bill(Folder):
             """One fault each, of form or of fact."""
             def file(bill):
                 return bill["files"][0]
+
+            def reference(bill):
+                return bill["packages"][1]["externalRefs"][0]
 
             yield lambda bill: bill.pop("dataLicense")
             yield lambda bill: bill.update(spdxVersion="SPDX-2.2")
@@ -106,8 +111,9 @@ class Bill(Folder):
             yield lambda bill: bill["packages"][1].update(filesAnalyzed=True)
             yield lambda bill: bill["packages"][1].update(SPDXID="libc6")
             yield lambda bill: bill["packages"][1].update(SPDXID=bill["packages"][2]["SPDXID"])
-            yield lambda bill: bill["packages"][1]["externalRefs"][0].update(referenceLocator="pkg:libc6")
-            yield lambda bill: bill["packages"].append({**bill["packages"][1], "SPDXID": "SPDXRef-apart"})
+            yield lambda bill: reference(bill).update(referenceLocator="pkg:libc6")
+            yield lambda bill: bill["packages"].append(
+                {**bill["packages"][1], "SPDXID": "SPDXRef-apart"})
             yield lambda bill: bill["packages"].pop()
             yield lambda bill: file(bill)["checksums"].pop(0) and file(bill)["checksums"].pop()
             yield lambda bill: file(bill)["checksums"][0].update(checksumValue="0" * 40)

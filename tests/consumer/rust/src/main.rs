@@ -15,7 +15,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(subscriber.recv()?, b"news");
 
     let path = std::env::temp_dir().join(&name);
-    let server = Server::create(&path, |request, reply| reply.write(&request.to_ascii_uppercase()))?;
+    let server =
+        Server::create(&path, |request, reply| reply.write(&request.to_ascii_uppercase()))?;
     assert_eq!(Client::open(&path)?.call(b"hello")?, b"HELLO");
     drop(server);
     assert!(!path.exists());
@@ -23,7 +24,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let (here, there) = Pipe::pair()?;
-        let (mut here, mut there) = (farcall::tokio::Pipe::new(here)?, farcall::tokio::Pipe::new(there)?);
+        let mut here = farcall::tokio::Pipe::new(here)?;
+        let mut there = farcall::tokio::Pipe::new(there)?;
         here.send(b"later").await?;
         assert_eq!(there.recv().await?, b"later");
         farcall::Result::Ok(())
