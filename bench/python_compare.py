@@ -13,8 +13,9 @@ import multiprocessing
 import os
 import socket
 import statistics
+import tempfile
 import time
-from multiprocessing import shared_memory
+from multiprocessing import managers, shared_memory
 
 import farcall
 
@@ -122,6 +123,47 @@ def zmq_pair(count):
             end.send(b"")
             return result
     return with_child(child, here)
+
+
+def echo(data):
+    return data
+
+
+def farcall_call(count):
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "echo")
+
+        def child():
+            with farcall.serve(path, echo):
+                over.wait()
+
+        def here():
+            with farcall.open_door(path, timeout=10) as door:
+                result = per_turn(count, lambda: door.call(MESSAGE))
+            over.set()
+            return result
+
+        over = fork.Event()
+        return with_child(child, here)
+
+
+class Manager(managers.BaseManager):
+    """An object of another process whose methods are called."""
+
+
+class Echo:
+    def echo(self, data):
+        return data
+
+
+Manager.register("Echo", Echo)
+
+
+def manager_call(count):
+    with Manager(ctx=fork) as manager:
+        os.sched_setaffinity(manager._process.pid, {PROCESSORS[1 % len(PROCESSORS)]})
+        remote = manager.Echo()
+        return per_turn(count, lambda: remote.echo(MESSAGE))
 
 
 def asyncio_farcall(count):
@@ -266,6 +308,9 @@ def main():
     except ImportError:
         print("pyzmq is not installed: not measured")
     show("Round trip of 64 bytes", "us", rows, arguments.rounds)
+    show("Call of a function with 64 bytes", "us", [
+        ("farcall.open_door", lambda: farcall_call(n * 5)),
+        ("multiprocessing.managers", lambda: manager_call(n))], arguments.rounds)
     show("Round trip of 64 bytes in coroutines", "us", [
         ("farcall asend, arecv", lambda: asyncio_farcall(n)),
         ("asyncio streams, unix socket", lambda: asyncio_socket(n))], arguments.rounds)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The full measurements: every mechanism, size and placement, one writer to many readers, doors under
-# load, then the 2024 study, then a page.
+# The full measurements: every mechanism, size and placement, one writer to many readers, doors
+# under load, Python beside what it has, then the 2024 study, then a page.
 # Usage: scripts/bench.sh [--quick] [--no-compare] [--no-study] [--help]
 #
 #   --quick        minutes instead of more than an hour; a look, not a result
@@ -10,7 +10,8 @@
 #   --no-study     keep the study of the last run, measure the comparison only
 #
 # Results in build/bench/: report.md, compare.json and compare.png, the same and .txt of broadcast,
-# doors.txt, study/. Leave the machine alone meanwhile.
+# doors.txt, python.txt, steps.json and steps.png (a scheduler and its workers), study/. Leave the
+# machine alone meanwhile.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
@@ -33,9 +34,9 @@ done
 
 out=build/bench
 mkdir -p "$out"
-scripts/setup.sh build plot
+scripts/setup.sh build plot bench
 cmake --preset release >/dev/null
-cmake --build --preset release --target farcall-tool bench-doors
+cmake --build --preset release --target farcall-tool bench-doors farcall-python
 
 load=$(cut -d' ' -f1 /proc/loadavg)
 if awk -v load="$load" 'BEGIN { exit !(load > 0.5) }'; then
@@ -47,6 +48,10 @@ if [[ $compare == yes ]]; then
   build/release/farcall compare --workload broadcast --json "$out/broadcast.json" \
     --plot "$out/broadcast.png" "${quick[@]}" | tee "$out/broadcast.txt"
   build/release/bench/bench-doors | tee "$out/doors.txt"
+  export PYTHONPATH=build/release/python
+  /usr/bin/python3 bench/python_compare.py "${quick[@]}" | tee "$out/python.txt"
+  /usr/bin/python3 bench/python_steps.py ${quick:+--steps 200 --rounds 1} \
+    --json "$out/steps.json" --plot "$out/steps.png" | tee -a "$out/python.txt"
 fi
 if [[ $study == yes ]]; then
   scripts/study_2024.sh --out="$out/study" "${quick[@]}"

@@ -21,7 +21,7 @@ for file in "${files[@]}"; do
   case $file in
     kernel/*) ;; # kernel style is another one
     *.cpp) sources+=("$file") units+=("$file") ;;
-    *.hpp | *.h) sources+=("$file") ;;
+    *.hpp | *.h | bindings/*.c) sources+=("$file") ;;
     *.sh | .ci/run | packaging/debian/tests/programs) shell_scripts+=("$file") ;;
   esac
 done

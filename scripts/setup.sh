@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Installs the Debian packages that the named groups need and that are missing.
-# Usage: scripts/setup.sh [build|wheel|crates|package|test|programs|demo|plot|lint|kernel]...    (default: build)
+# Usage: scripts/setup.sh [build|wheel|crates|package|test|programs|demo|plot|bench|lint|kernel]...
+# Without any: build.
 # Silent, and without any need for privileges, when nothing is missing.
 set -euo pipefail
 
@@ -22,6 +23,7 @@ declare -A packages=(
     default-jdk-headless golang-go"
   [demo]="sockperf"
   [plot]="python3 python3-pandas python3-matplotlib"
+  [bench]="python3-zmq"
   [lint]="clang-format clang-tidy shellcheck"
   [kernel]="build-essential python3 qemu-system-x86 busybox-static cpio kmod libelf-dev flex
     bison bc xz-utils udev"

@@ -71,8 +71,9 @@ class Publisher {
   [[nodiscard]] unsigned readers() const noexcept;
 
   // For poll and epoll: after prepare_poll() returned would_block, the descriptor becomes readable
-  // when there may be room for the longest message. It is ok where nobody is waited for. Call
-  // finish_poll() before the next operation. Throws SystemError: ENOMEM.
+  // when there may be room for the message that write() has refused last, or where it has refused
+  // none for the longest. It is ok where nobody is waited for. Call finish_poll() before the next
+  // operation. Throws SystemError: ENOMEM.
   Outcome prepare_poll();
   void finish_poll() noexcept;
   [[nodiscard]] int poll_descriptor() const noexcept;

@@ -159,8 +159,9 @@ int farcall_publisher_send(farcall_publisher* publisher, const void* bytes, size
 size_t farcall_publisher_longest(const farcall_publisher* publisher);
 /* How many readers there are. Any thread. */
 unsigned farcall_publisher_readers(const farcall_publisher* publisher);
-/* To wait with poll(2) and the like, as with pipes, for room to send: for the longest message. The
- * descriptor becomes readable. There is always room but by FARCALL_BLOCK. */
+/* To wait with poll(2) and the like, as with pipes, for room to send: for the message that was
+ * refused last (-EAGAIN and the like), or where none was for the longest. The descriptor becomes
+ * readable. There is always room but by FARCALL_BLOCK. */
 int farcall_publisher_poll_descriptor(const farcall_publisher* publisher);
 int farcall_publisher_poll_begin(farcall_publisher* publisher);
 void farcall_publisher_poll_end(farcall_publisher* publisher);

@@ -61,7 +61,8 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
   explicit PublisherState(const Publisher::Options& options)
       : options_(options),
         memory_(BroadcastMemory::create(ring_capacity(options.capacity))),
-        ring_(memory_.view()) {
+        ring_(memory_.view()),
+        refused_(ring_.longest()) {
     const process::NoFork guard;
     poll_ = process::PrivateFd(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
     if (!poll_) throw_errno("epoll_create1");
@@ -102,6 +103,7 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
   BroadcastWriter ring_;
   std::vector<ReaderPointer> known_;  // the writer's copy
   std::uint64_t known_changes_ = 0;
+  std::size_t refused_;      // bytes of the message that had no room last; at first the longest
   process::PrivateFd poll_;  // lists the lifeline of who is polled, and is empty otherwise
   ReaderPointer polled_;     // which keeps that lifeline open
 
@@ -347,7 +349,7 @@ Outcome PublisherState::make_room(std::size_t size, Deadline deadline, SignalCou
 // One reader at a time is waited for, the slowest: when it has read on another may be that.
 Outcome PublisherState::prepare_poll() {
   finish_poll();
-  const std::size_t size = ring_.longest();
+  const std::size_t size = refused_;
   if (options_.slow != SlowReader::block || ring_.has_room(size)) return Outcome::ok;
   const std::uint64_t needed = ring_.lowest_floor(size);
   while (const ReaderPointer reader = slowest(size)) {
@@ -393,7 +395,10 @@ void PublisherState::wake_readers() noexcept {
   if (!ring_.has_room(message.size())) [[unlikely]] {
     const Outcome outcome =
         make_room(message.size(), deadline, since ? *since : SignalCount::now());
-    if (outcome != Outcome::ok) return outcome;
+    if (outcome != Outcome::ok) {
+      refused_ = message.size();
+      return outcome;
+    }
   }
   ring_.write(message);
   const BroadcastPlace tail = ring_.tail();

@@ -27,6 +27,7 @@ namespace {
 using namespace std::chrono_literals;
 using call::test::RawSession;
 using door::test::Killer;
+using door::test::Latencies;
 using door::test::setting;
 using test::ask;
 using test::bytes_of;
@@ -36,8 +37,6 @@ int kill_rounds() { return setting("FARCALL_KILL_ROUNDS", 200); }
 std::int64_t hostile_ns() {
   return setting("FARCALL_HOSTILE_SECONDS", 6) * std::int64_t{1'000'000'000} / 2;
 }
-
-constexpr std::int64_t kNoticed = 100'000'000;  // ns
 
 void pause_up_to(unsigned us, std::mt19937& random) {
   std::this_thread::sleep_for(std::chrono::microseconds(random() % us));
@@ -97,7 +96,8 @@ TEST(CallKill, ServersOutliveTheirClients) {
   EXPECT_EQ(server.port.sessions(), 1U);
 }
 
-TEST(CallKill, ClientsLearnOfTheServersDeathWithin100Ms) {
+TEST(CallKill, ClientsLearnOfTheServersDeath) {
+  Latencies latencies;
   std::mt19937 random(2);
   for (int round = 0; round < kill_rounds(); ++round) {
     auto [here, there] = socket_pair();
@@ -120,12 +120,12 @@ TEST(CallKill, ClientsLearnOfTheServersDeathWithin100Ms) {
     Client client(door.get());
     const Outcome outcome = call_until_failure(client, static_cast<unsigned>(round));
     const std::int64_t noticed = monotonic_ns();
-    const std::int64_t late = killer.late(noticed);
+    latencies.add(killer.late(noticed));
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     ASSERT_EQ(outcome, Outcome::peer_gone) << to_string(outcome);
-    ASSERT_LT(late, kNoticed) << "round " << round;
   }
+  latencies.expect_prompt("from the server's death to the client's outcome");
 }
 
 TEST(CallStress, ThreadsComeAndGo) {

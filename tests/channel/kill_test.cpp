@@ -12,11 +12,13 @@
 #include <thread>
 
 #include "channel/conformance.hpp"
+#include "door/usage.hpp"
 
 namespace farcall::channel::test {
 namespace {
 
 using namespace std::chrono_literals;
+using door::test::Latencies;
 
 class Kill : public Conformance {
  protected:
@@ -53,37 +55,16 @@ class Witness {
           knew_at_ = monotonic_ns();
         }) {}
 
-  // How much later than this one the caller knows, who calls at once.
-  std::chrono::nanoseconds compare() {
+  // How much later than this one the caller knows, who calls at once; in nanoseconds.
+  std::int64_t compare() {
     const std::int64_t now = monotonic_ns();
     thread_.join();
-    return std::chrono::nanoseconds(now - knew_at_);
+    return now - knew_at_;
   }
 
  private:
   std::int64_t knew_at_ = 0;
   std::jthread thread_;
-};
-
-// Counts survivors that knew more than 100 ms later than others. Few may: they had to wait for a
-// processor.
-class Lateness {
- public:
-  explicit Lateness(int rounds) : tolerated_(1 + rounds / 10) {}
-  ~Lateness() {
-    EXPECT_LE(late_, tolerated_) << "survivors took up to " << worst_.count() << " ns";
-  }
-  Lateness(const Lateness&) = delete;
-  Lateness& operator=(const Lateness&) = delete;
-  void add(std::chrono::nanoseconds late) {
-    if (late > 100ms) ++late_;
-    worst_ = std::max(worst_, late);
-  }
-
- private:
-  int tolerated_;
-  int late_ = 0;
-  std::chrono::nanoseconds worst_{0};
 };
 
 // Messages whose sizes and contents both sides know.
@@ -128,7 +109,7 @@ void read_to_the_end(Reader& in) {
 
 TEST_P(Kill, OfAWriterIsNoticedByTheReader) {
   std::minstd_rand random(1);
-  Lateness lateness(rounds());
+  Latencies latencies;
   for (int round = 0; round < rounds() && !HasFailure(); ++round) {
     const bool messages = properties().boundaries && round % 2 == 1;
     const auto delay = std::chrono::microseconds(random() % 3000);
@@ -141,15 +122,16 @@ TEST_P(Kill, OfAWriterIsNoticedByTheReader) {
     const int error = error_of([&, &reader = reader] {
       messages ? receive_script(*reader, longest) : static_cast<void>(read_pattern(*reader));
     });
-    lateness.add(witness.compare());
+    latencies.add(witness.compare());
     EXPECT_EQ(error, properties().notices_death ? ECONNRESET : 0) << "round " << round;
     EXPECT_EQ(child.wait().describe(), "killed by SIGKILL");
   }
+  latencies.expect_prompt("from the kernel's news of the death to the survivor's error");
 }
 
 TEST_P(Kill, OfAReaderIsNoticedByTheWriter) {
   std::minstd_rand random(2);
-  Lateness lateness(rounds());
+  Latencies latencies;
   for (int round = 0; round < rounds() && !HasFailure(); ++round) {
     const bool messages = properties().boundaries && round % 2 == 1;
     const auto delay = std::chrono::microseconds(random() % 3000);
@@ -161,10 +143,11 @@ TEST_P(Kill, OfAReaderIsNoticedByTheWriter) {
     Witness witness(child);
     const int error = error_of(
         [&, &writer = writer] { messages ? send_for_ever(*writer) : write_for_ever(*writer); });
-    lateness.add(witness.compare());
+    latencies.add(witness.compare());
     EXPECT_EQ(error, EPIPE) << "round " << round;
     EXPECT_EQ(child.wait().describe(), "killed by SIGKILL");
   }
+  latencies.expect_prompt("from the kernel's news of the death to the survivor's error");
 }
 
 }  // namespace

@@ -25,7 +25,6 @@ using door::test::Usage;
 
 int rounds() { return setting("FARCALL_KILL_ROUNDS", kSlow > 1 ? 40 : 1000); }
 constexpr unsigned kBusy = 3000 * (kSlow > 1 ? 4 : 1);  // us from birth to death
-constexpr auto kSoon = 100ms;
 constexpr int kFirstRounds = 20;  // after which nothing is new
 
 // Sends back what it gets: at once, in pieces, or with the next call; whichever it is, the client
@@ -158,7 +157,7 @@ TEST(MessageSigkill, ClientsLearnOfTheServersDeath) {
     ASSERT_EQ(farcall_disconnect(connection), 0);
     if (i == kFirstRounds) before.emplace();
   }
-  latencies.expect_within(kSoon, "from the server's death to the client's error");
+  latencies.expect_prompt("from the server's death to the client's error");
   EXPECT_EQ(receive(own.id, 10, 20ms).error, ETIMEDOUT) << "a death is told once";
   if (before) expect_no_growth(*before);
 }
@@ -190,7 +189,7 @@ TEST(MessageSigkill, EveryThreadOfAClientLearnsOfTheServersDeath) {
     }
     farcall_disconnect(connection);
   }
-  latencies.expect_within(kSoon, "from the server's death to each thread's error");
+  latencies.expect_prompt("from the server's death to each thread's error");
 }
 
 TEST(MessageSigkill, NobodyKeepsTheDescriptorsOfADeadSender) {
@@ -267,7 +266,7 @@ TEST(MessageSigkill, EachDeathOfAClientIsToldOnceAndItsMessageIsNotAnswered) {
   }
   ASSERT_FALSE(ends.empty());
   std::printf("%zu of %d clients had connected\n", ends.size(), rounds());
-  latencies.expect_within(kSoon, "from the client's death to its connection's end");
+  latencies.expect_prompt("from the client's death to its connection's end");
   if (before) expect_no_growth(*before);
   farcall_channel_destroy(channel);
 }

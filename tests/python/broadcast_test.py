@@ -15,6 +15,14 @@ import pytest
 import farcall
 
 
+def fill(w):
+    """Until a slow reader is waited for; how many messages that takes."""
+    sent = 0
+    while w.try_send(bytes(100)):
+        sent += 1
+    return sent
+
+
 @pytest.fixture
 def name():
     return f"farcall-python-{uuid.uuid4()}"
@@ -56,9 +64,7 @@ def test_a_slow_reader_learns_how_many_it_missed():
 def test_a_writer_that_blocks_waits_for_its_readers():
     w = farcall.Broadcast(capacity=4096, policy="block")
     r = w.invite().accept()
-    sent = 0
-    while w.try_send(bytes(100)):
-        sent += 1
+    sent = fill(w)
     with pytest.raises(BlockingIOError):
         w.send(bytes(100), timeout=0)
     with pytest.raises(TimeoutError):
@@ -67,6 +73,56 @@ def test_a_writer_that_blocks_waits_for_its_readers():
         assert r.recv(timeout=0) == bytes(100)
     w.send(bytes(100), timeout=10)
     assert r.missed == 0
+
+
+def test_a_coroutine_waits_for_slow_readers():
+    def long(text):
+        return text.ljust(100)
+
+    async def main():
+        w = farcall.Broadcast(capacity=4096, policy="block")
+        r = w.invite().accept()
+        sent = fill(w)
+        task = asyncio.create_task(w.asend(long(b"last")))
+        turns = 0
+        for _ in range(sent):
+            await asyncio.sleep(0)
+            turns += not task.done()
+            assert r.recv(timeout=0) == bytes(100)
+        assert turns > 0  # others ran while it waited
+        await asyncio.wait_for(task, 60)
+        assert await r.arecv(timeout=60) == long(b"last")
+        # What has been waited for in vain has not been sent.
+        sent = fill(w)
+        with pytest.raises(TimeoutError):
+            await w.asend(long(b"late"), timeout=0.01)
+        with pytest.raises(BlockingIOError):
+            await w.asend(long(b"now"), timeout=0)
+        task = asyncio.create_task(w.asend(long(b"cancelled")))
+        await asyncio.sleep(0.01)
+        with pytest.raises(RuntimeError):
+            await w.asend(long(b"beside"))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        for _ in range(sent):
+            assert r.recv(timeout=0) == bytes(100)
+        w.send(b"next", timeout=60)
+        assert r.recv(timeout=60) == b"next"
+        # A reader that closes is waited for no longer, and closing ends a wait.
+        fill(w)
+        task = asyncio.create_task(w.asend(long(b"alone")))
+        await asyncio.sleep(0.01)
+        r.close()
+        await asyncio.wait_for(task, 60)
+        r = w.invite().accept()
+        fill(w)
+        task = asyncio.create_task(w.asend(long(b"never")))
+        await asyncio.sleep(0.01)
+        w.close()
+        with pytest.raises(ValueError):
+            await asyncio.wait_for(task, 60)
+    asyncio.run(main())
 
 
 def test_a_slow_reader_is_dropped():

@@ -341,3 +341,60 @@ def test_a_function_goes_when_its_server_does(path):
     while gone() is not None:
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_a_thread_that_serves_keeps_its_locals(path):
+    local = threading.local()
+    calls = {}
+
+    def answer(data):
+        me = threading.get_native_id()
+        calls[me] = calls.get(me, 0) + 1
+        local.calls = getattr(local, "calls", 0) + 1
+        return b"kept" if local.calls == calls[me] else b"lost"
+
+    with farcall.serve(path, answer), farcall.open_door(path) as door:
+        assert {door.call(b"") for _ in range(100)} == {b"kept"}
+    assert max(calls.values()) > 1
+
+
+def test_what_a_thread_keeps_goes_with_it(path, monkeypatch):
+    import weakref
+
+    class Kept:
+        pass
+
+    local = threading.local()
+    kept = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
+
+    def answer(data):
+        local.kept = Kept()
+        kept.append(weakref.ref(local.kept))
+        raise RuntimeError  # which ends the thread
+
+    with farcall.serve(path, answer), farcall.open_door(path) as door:
+        for _ in range(100):
+            with pytest.raises(ConnectionAbortedError):
+                door.call(b"")
+        end = time.monotonic() + 60
+        while any(one() is not None for one in kept):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    assert len(kept) == 100
+
+
+def test_a_function_may_fork(path):
+    from farcall import _farcall
+
+    def answer(data):
+        child = os.fork()
+        if child == 0:  # this thread is the only one there, and is in Python
+            try:
+                os._exit(_farcall.end_calls())
+            except BaseException:
+                os._exit(99)
+        return bytes([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])])
+
+    with farcall.serve(path, answer), farcall.open_door(path) as door:
+        assert [door.call(b"") for _ in range(20)] == [b"\x01"] * 20

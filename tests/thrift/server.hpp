@@ -41,10 +41,12 @@ class Ping final : public rpc::pingIf {
   }
   void hello(const std::string& greeting) override {
     std::this_thread::sleep_for(pause);
+    eventually([&] { return !closed; });
     greeted += greeting.size();
     ++hellos;
   }
   std::chrono::milliseconds pause{0};
+  std::atomic<bool> closed{false};  // hello() waits until it is not
   std::atomic<std::size_t> greeted{0};
   std::atomic<int> hellos{0};
 };

@@ -99,7 +99,8 @@ TEST_P(WaitIn, EndsSoonWhenThePeerDies) {
               Outcome::peer_gone);
     const std::int64_t noticed = monotonic_ns();
     peer.join();
-    EXPECT_LT(noticed - died, std::chrono::nanoseconds(100ms).count());
+    // Not at the deadline; how soon is measured by who waits.
+    EXPECT_LT(noticed - died, std::chrono::nanoseconds(1s).count());
   }
 }
 

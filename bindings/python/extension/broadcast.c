@@ -35,8 +35,14 @@ static int poll_descriptor(const void* handle) {
 static int poll_begin(void* handle) { return farcall_subscriber_poll_begin(handle); }
 static void poll_end(void* handle) { farcall_subscriber_poll_end(handle); }
 static void free_subscriber(void* handle) { farcall_subscriber_close(handle); }
+static int send_poll_descriptor(const void* handle) {
+  return farcall_publisher_poll_descriptor(handle);
+}
+static int send_poll_begin(void* handle) { return farcall_publisher_poll_begin(handle); }
+static void send_poll_end(void* handle) { farcall_publisher_poll_end(handle); }
 
-static const struct send_functions sending = {send_one, {NULL, NULL, NULL}};
+static const struct send_functions sending = {
+    send_one, {send_poll_descriptor, send_poll_begin, send_poll_end}};
 static const struct receive_functions receiving = {receive,
                                                    {poll_descriptor, poll_begin, poll_end}};
 
@@ -104,6 +110,19 @@ static PyObject* publisher_send(PyObject* self, PyObject* const* args, Py_ssize_
 }
 static PyObject* publisher_try_send(PyObject* self, PyObject* data) {
   return send_bytes(&as_publisher(self)->sender, data, 0, true);
+}
+
+static PyObject* publisher_send_poll_begin(PyObject* self, PyObject* unused) {
+  (void)unused;
+  return begin_send_poll(&as_publisher(self)->sender);
+}
+static PyObject* publisher_send_poll_end(PyObject* self, PyObject* unused) {
+  (void)unused;
+  return end_send_poll(&as_publisher(self)->sender);
+}
+static PyObject* publisher_send_fileno(PyObject* self, PyObject* unused) {
+  (void)unused;
+  return poll_descriptor_of(&as_publisher(self)->life, send_poll_descriptor);
 }
 
 static PyObject* publisher_invite(PyObject* self, PyObject* unused) {
@@ -255,11 +274,7 @@ static PyObject* subscriber_poll_end(PyObject* self, PyObject* unused) {
 }
 static PyObject* subscriber_fileno(PyObject* self, PyObject* unused) {
   (void)unused;
-  struct life* const life = &as_subscriber(self)->life;
-  if (!enter(life)) return NULL;
-  const int number = farcall_subscriber_poll_descriptor(life->handle);
-  leave(life);
-  return number < 0 ? raise_error(number) : PyLong_FromLong(number);
+  return poll_descriptor_of(&as_subscriber(self)->life, poll_descriptor);
 }
 static PyObject* subscriber_close(PyObject* self, PyObject* unused) {
   (void)unused;
@@ -287,6 +302,12 @@ static PyMethodDef publisher_methods[] = {
     {"send", FAST(publisher_send), "send(data, timeout=None): sends one message to all readers."},
     {"try_send", publisher_try_send, METH_O,
      "Sends without waiting; returns whether there was room."},
+    {"send_poll_begin", publisher_send_poll_begin, METH_NOARGS,
+     "Before send_fileno() is polled: whether to wait at all for room for what was refused. If so, "
+     "call send_poll_end() before anything is sent."},
+    {"send_poll_end", publisher_send_poll_end, METH_NOARGS, "After send_fileno() has been polled."},
+    {"send_fileno", publisher_send_fileno, METH_NOARGS,
+     "The descriptor that becomes readable, after send_poll_begin(), when there may be room."},
     {"_invite", publisher_invite, METH_NOARGS,
      "A descriptor that makes who has it a reader. It is the caller's."},
     {"close", publisher_close, METH_NOARGS, "Readers end once they have read what is there."},

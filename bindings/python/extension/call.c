@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* farcall._farcall.Server and Client: procedures that other processes call. */
 #include <errno.h>
-#include <pthread.h>
 
 #include "extension.h"
 
@@ -34,53 +33,32 @@ static bool write_result(farcall_reply* reply, PyObject* result) {
   return error == 0;
 }
 
-/*
- * A thread that comes back to Python when the interpreter ends is ended by it, and takes the
- * process along from within the library. So the program's end waits for those in Python, and keeps
- * others out.
- */
-static atomic_uint in_python;
-static atomic_bool ending;
-
-static void forget_threads(void) { atomic_store(&in_python, 0); }
-
-static bool enter_python(void) {
-  atomic_fetch_add(&in_python, 1);
-  if (!atomic_load(&ending)) return true;
-  atomic_fetch_sub(&in_python, 1);
-  return false;
-}
-static void leave_python(void) { atomic_fetch_sub(&in_python, 1); }
-
 static PyObject* end_calls(PyObject* module, PyObject* unused) {
   (void)module;
   (void)unused;
-  atomic_store(&ending, true);
-  return PyLong_FromUnsignedLong(atomic_load(&in_python));
+  return PyLong_FromUnsignedLong(end_foreign_threads());
 }
 
 /* Called by threads that Python does not know. */
 static int run_function(void* context, const void* request, size_t size, farcall_reply* reply) {
   PyObject* const function = context;
-  if (!enter_python()) return -1;
-  const PyGILState_STATE state = PyGILState_Ensure();
+  PyGILState_STATE state;
+  if (!enter_python(&state)) return -1;
   PyObject* const data = PyBytes_FromStringAndSize(request, (Py_ssize_t)size);
   PyObject* const result = data ? PyObject_CallFunctionObjArgs(function, data, NULL) : NULL;
   const bool done = result && write_result(reply, result);
   if (!done) PyErr_WriteUnraisable(function);
   Py_XDECREF(result);
   Py_XDECREF(data);
-  PyGILState_Release(state);
-  leave_python();
+  leave_python(state);
   return done ? 0 : -1;
 }
 
 static void release_function(void* context) {
-  if (!enter_python()) return;
-  const PyGILState_STATE state = PyGILState_Ensure();
+  PyGILState_STATE state;
+  if (!enter_python(&state)) return;
   Py_DECREF((PyObject*)context);
-  PyGILState_Release(state);
-  leave_python();
+  leave_python(state);
 }
 
 static void free_server(void* handle) {
@@ -339,7 +317,6 @@ PyMethodDef call_functions[] = {
     {0}};
 
 bool add_call(PyObject* module) {
-  if (pthread_atfork(NULL, NULL, forget_threads) != 0) return PyErr_NoMemory(), false;
-  return add_type(module, &server_spec, &server_type) &&
+  return prepare_foreign_threads() && add_type(module, &server_spec, &server_type) &&
          add_type(module, &client_spec, &client_type);
 }

@@ -65,7 +65,7 @@ struct deadline begin_timeout(int64_t timeout);
 int64_t time_left(struct deadline deadline, int64_t most);
 /* An exception of Python's is set: beside the negative errnos. */
 enum { kRaised = -100000 };
-/* What can be polled: farcall_pipe, farcall_subscriber. */
+/* What can be polled: a direction of a farcall_pipe, a publisher, a subscriber. */
 struct poll_functions {
   int (*descriptor)(const void* handle);
   int (*begin)(void* handle);
@@ -101,6 +101,16 @@ void close_life(struct life* life);
 bool is_closed(const struct life* life);
 /* Whether a process that forked this one has used it: all but to close it is then forbidden. */
 bool is_inherited(const struct life* life);
+PyObject* poll_descriptor_of(struct life* life, int (*descriptor)(const void* handle));
+
+/* ---- foreign_thread.c ---- */
+
+/* Takes the GIL for a thread of the library's. False where the interpreter is ending. */
+bool enter_python(PyGILState_STATE* state);
+void leave_python(PyGILState_STATE state);
+/* From now on nobody enters. How many are in Python still. */
+unsigned end_foreign_threads(void);
+bool prepare_foreign_threads(void);
 
 /* ---- receiver.c ---- */
 
@@ -116,6 +126,7 @@ struct receiver {
   atomic_bool polling; /* the lock is held until poll_end() */
   int wait;
   bool empty; /* an empty message has been taken, but not given to anybody */
+  bool slow;  /* the last wait outlasted the spinning */
   uint64_t missed, missed_in_all;
 };
 bool make_receiver(struct receiver* receiver, struct life* life,
@@ -134,7 +145,7 @@ PyObject* end_poll(struct receiver* receiver);
 
 struct send_functions {
   int (*send)(void* handle, const void* bytes, size_t size, int64_t timeout);
-  struct poll_functions poll; /* none: NULL */
+  struct poll_functions poll;
 };
 struct sender {
   struct life* life;

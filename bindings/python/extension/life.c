@@ -59,3 +59,10 @@ void close_life(struct life* life) {
   /* Those who used it when this process was forked are not in this process. */
   if (before == 0 || is_inherited(life)) free_handle(life);
 }
+
+PyObject* poll_descriptor_of(struct life* life, int (*descriptor)(const void* handle)) {
+  if (!enter(life)) return NULL;
+  const int number = descriptor(life->handle);
+  leave(life);
+  return number < 0 ? raise_error(number) : PyLong_FromLong(number);
+}

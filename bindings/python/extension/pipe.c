@@ -272,19 +272,13 @@ static PyObject* pipe_end_send_poll_end(PyObject* self, PyObject* unused) {
   return end_send_poll(&as_end(self)->sender);
 }
 
-static PyObject* descriptor_of(PipeEnd* end, int (*descriptor)(const farcall_pipe*)) {
-  if (!enter(&end->life)) return NULL;
-  const int number = descriptor(end->life.handle);
-  leave(&end->life);
-  return number < 0 ? raise_error(number) : PyLong_FromLong(number);
-}
 static PyObject* pipe_end_fileno(PyObject* self, PyObject* unused) {
   (void)unused;
-  return descriptor_of(as_end(self), farcall_pipe_poll_descriptor);
+  return poll_descriptor_of(&as_end(self)->life, poll_descriptor);
 }
 static PyObject* pipe_end_send_fileno(PyObject* self, PyObject* unused) {
   (void)unused;
-  return descriptor_of(as_end(self), farcall_pipe_send_poll_descriptor);
+  return poll_descriptor_of(&as_end(self)->life, send_poll_descriptor);
 }
 
 static PyObject* pipe_end_finish(PyObject* self, PyObject* unused) {

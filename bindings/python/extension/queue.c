@@ -129,7 +129,8 @@ static PyMethodDef methods[] = {
     {"reserve", item_queue_reserve, METH_O,
      "reserve(timeout) -> bool: promises one item a place; False where there is none in time."},
     {"try_put", item_queue_try_put, METH_O,
-     "Puts a reserved item; False where there is no room at once."},
+     "Puts an item, which is reserved unless any number may be there; False where there is no room "
+     "at once: then it is reserved."},
     {"put", item_queue_put, METH_O,
      "Puts a reserved item of any size; waits for ever, unmoved by signals."},
     {"get", item_queue_get, METH_O,

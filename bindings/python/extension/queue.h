@@ -25,10 +25,13 @@
 
 #include "extension.h"
 
+/* On lines of their own: what only this side touches, what both read and few write, what this side
+ * writes for each item. */
 struct queue_side {
   pthread_mutex_t lock; /* robust, of several processes */
-  atomic_uint waiting;
-  atomic_uint in_parts;                /* the holder is in the middle of a long item */
+  atomic_uint in_parts; /* the holder is in the middle of a long item */
+  atomic_ullong seen;   /* the other side's position, as it was: it only grows; for the holder */
+  _Alignas(64) atomic_uint waiting;
   _Alignas(64) atomic_ullong position; /* bytes put, or got; its writer holds the lock */
   atomic_ullong items;                 /* put or got */
 };
@@ -65,7 +68,8 @@ void queue_free(void* queue);
 
 /* 0, or -EAGAIN, -ETIMEDOUT, -EOWNERDEAD, kRaised. */
 int64_t queue_reserve(struct queue* queue, struct deadline deadline);
-/* -EAGAIN also where there is no room for the whole item. */
+/* An item that has been reserved, or is so now where any number may be there. -EAGAIN also where
+ * there is no room for the whole item: it stays reserved. */
 int64_t queue_try_put(struct queue* queue, const void* item, size_t size);
 /* Waits for ever, also in the middle of the item; not for threads that handle signals. */
 int64_t queue_put(struct queue* queue, const void* item, size_t size);

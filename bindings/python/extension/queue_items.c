@@ -97,15 +97,19 @@ static int64_t wait_for_change(struct queue* queue, struct queue_side* side, int
   return result;
 }
 
+static void reserve_one(struct queue* queue) {
+  atomic_fetch_add_explicit(&queue->memory->reserved, 1, memory_order_relaxed);
+}
+
 int64_t queue_reserve(struct queue* queue, struct deadline deadline) {
   struct queue_memory* const memory = queue->memory;
+  if (memory->most == 0) return reserve_one(queue), 0;
   for (;;) {
     const uint64_t got = atomic_load(&memory->get.items);
     unsigned long long reserved = atomic_load(&memory->reserved);
-    while (memory->most == 0 || reserved - got < memory->most)
+    while (reserved - got < memory->most)
       if (atomic_compare_exchange_weak(&memory->reserved, &reserved, reserved + 1)) {
-        if (memory->most != 0 && reserved + 1 - got < memory->most)
-          ring(queue, &memory->put, kRoom);
+        if (reserved + 1 - got < memory->most) ring(queue, &memory->put, kRoom);
         return 0;
       }
     if (deadline.at == 0) return -EAGAIN;
@@ -135,17 +139,23 @@ static void copy_out(const struct queue_memory* memory, uint64_t position, void*
 
 /* ---- put ---- */
 
-static uint64_t free_room(const struct queue_memory* memory, uint64_t tail) {
-  return memory->capacity - (tail - atomic_load(&memory->get.position));
+/* With the lock held. What has been got since the last look is looked up only where it matters. */
+static bool has_room(struct queue_memory* memory, uint64_t tail, uint64_t size) {
+  uint64_t got = atomic_load_explicit(&memory->put.seen, memory_order_relaxed);
+  if (size <= memory->capacity - (tail - got)) return true;
+  got = atomic_load(&memory->get.position);
+  atomic_store_explicit(&memory->put.seen, got, memory_order_relaxed);
+  return size <= memory->capacity - (tail - got);
 }
 
-int64_t queue_try_put(struct queue* queue, const void* item, size_t size) {
+/* A reserved item. */
+static int64_t try_put(struct queue* queue, const void* item, size_t size) {
   struct queue_memory* const memory = queue->memory;
   if (room_of(size) > memory->capacity) return -EAGAIN;
   const int64_t error = lock(queue, &memory->put, (struct deadline){0});
   if (error != 0) return error;
   const uint64_t tail = atomic_load(&memory->put.position);
-  const bool fits = room_of(size) <= free_room(memory, tail);
+  const bool fits = has_room(memory, tail, room_of(size));
   if (fits) {
     const uint64_t header = size;
     copy_in(memory, tail, &header, kHeader);
@@ -157,6 +167,11 @@ int64_t queue_try_put(struct queue* queue, const void* item, size_t size) {
   if (!fits) return -EAGAIN;
   ring(queue, &memory->get, kItems);
   return 0;
+}
+
+int64_t queue_try_put(struct queue* queue, const void* item, size_t size) {
+  if (queue->memory->most == 0) reserve_one(queue);
+  return try_put(queue, item, size);
 }
 
 /* With the lock held. */
@@ -198,7 +213,7 @@ static int64_t put_whole(struct queue* queue, const void* item, size_t size) {
   struct queue_side* const put = &queue->memory->put;
   for (;;) {
     const uint64_t got = atomic_load(&queue->memory->get.position);
-    const int64_t error = queue_try_put(queue, item, size);
+    const int64_t error = try_put(queue, item, size);
     if (error != -EAGAIN) return error;
     const int64_t waited =
         wait_for_change(queue, put, kRoom, &queue->memory->get.position, got, in(kSlice));
@@ -287,13 +302,17 @@ PyObject* queue_get(struct queue* queue, struct deadline deadline, int64_t* erro
     *error = lock(queue, &memory->get, deadline);
     if (*error != 0) return NULL;
     const uint64_t head = atomic_load(&memory->get.position);
-    const uint64_t tail = atomic_load(&memory->put.position);
+    uint64_t tail = atomic_load_explicit(&memory->get.seen, memory_order_relaxed);
+    if (tail - head - 1 >= memory->capacity) { /* nothing, as far as it has been seen */
+      tail = atomic_load(&memory->put.position);
+      atomic_store_explicit(&memory->get.seen, tail, memory_order_relaxed);
+    }
     if (head != tail) {
       PyObject* const item = take(queue, head, tail, error);
-      const bool more = atomic_load(&memory->get.position) != atomic_load(&memory->put.position);
       pthread_mutex_unlock(&memory->get.lock);
       ring(queue, &memory->put, kRoom);
-      if (more) ring(queue, &memory->get, kItems);
+      if (atomic_load(&memory->get.waiting) != 0 && !queue_is_empty(queue))
+        ring(queue, &memory->get, kItems);
       return item;
     }
     pthread_mutex_unlock(&memory->get.lock);

@@ -5,7 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from ._closing import Receiving
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 # Turns of the loop that are waited for before it is told of a descriptor. As with the library's own
 # spinning they are taken where that has paid lately: an answer from another processor is there sooner
@@ -106,3 +112,83 @@ async def receive(
         await waiters.sleep(descriptor, begin, end)
         if (message := attempt()) is not None:
             return message
+
+
+class _Waiting:
+    """Comes after the class whose operations are waited for. Its own subclasses have the slot."""
+
+    if not TYPE_CHECKING:
+        __slots__ = ()
+    _coroutines: Waiters
+
+    def _waiters(self) -> Waiters:
+        try:
+            return self._coroutines
+        except AttributeError:
+            self._coroutines = Waiters()
+            return self._coroutines
+
+    def _end_waits(self) -> None:
+        if hasattr(self, "_coroutines"):
+            self._coroutines.close()
+
+
+class AwaitedReceiving(_Waiting, Receiving):
+    """Has the coroutines of what receives."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def try_recv(self) -> bytes | None: ...
+        def fileno(self) -> int: ...
+        def poll_begin(self) -> bool: ...
+        def poll_end(self) -> None: ...
+
+    async def arecv(self, timeout: float | None = None) -> bytes:
+        """As recv(), for coroutines. One at a time."""
+        if timeout == 0:
+            return self.recv(timeout=0)
+        if (message := self.try_recv()) is not None:
+            return message
+        if timeout is None:
+            return await self._receive()
+        async with asyncio.timeout(timeout):
+            return await self._receive()
+
+    def _receive(self) -> Coroutine[Any, Any, bytes]:
+        return receive(
+            self._waiters(), self.try_recv, self.fileno, self.poll_begin, self.poll_end
+        )
+
+
+class AwaitedSending(_Waiting):
+    """Has the coroutines of what sends."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def send(self, data: ReadableBuffer, timeout: float | None = None) -> None: ...
+        def try_send(self, data: ReadableBuffer, /) -> bool: ...
+        def send_fileno(self) -> int: ...
+        def send_poll_begin(self) -> bool: ...
+        def send_poll_end(self) -> None: ...
+
+    async def asend(self, data: ReadableBuffer, timeout: float | None = None) -> None:
+        """As send(), for coroutines. One at a time."""
+        if timeout == 0:
+            self.send(data, timeout=0)
+        elif not self.try_send(data):
+            if timeout is None:
+                await self._send(data)
+            else:
+                async with asyncio.timeout(timeout):
+                    await self._send(data)
+
+    async def _send(self, data: ReadableBuffer) -> None:
+        waiters = self._waiters()
+        while True:
+            await waiters.sleep(self.send_fileno, self.send_poll_begin, self.send_poll_end)
+            if self.try_send(data):
+                return

@@ -3,21 +3,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from multiprocessing import reduction
 from typing import Any, Literal, NoReturn
 
 from . import _farcall, _sizes, _waiting
-from ._closing import Closing, Receiving
+from ._closing import Closing
 from .pipes import Wait
 
 Policy = Literal["block", "overwrite", "drop_reader"]
 Start = Literal["newest", "oldest"]
 
 
-class Subscriber(_farcall.Subscriber, Receiving):
+class Subscriber(_farcall.Subscriber, _waiting.AwaitedReceiving):
     """A reader of a broadcast. It is iterated until the writer closes; so it is by `async for`.
 
     `missed` counts what was overwritten before it could be received, `just_missed` how many of those
@@ -25,36 +24,11 @@ class Subscriber(_farcall.Subscriber, Receiving):
     """
 
     __slots__ = ("_coroutines", "__weakref__")
-    _coroutines: _waiting.Waiters
-
-    def _waiters(self) -> _waiting.Waiters:
-        try:
-            return self._coroutines
-        except AttributeError:
-            self._coroutines = _waiting.Waiters()
-            return self._coroutines
-
-    def _receive(self) -> Coroutine[Any, Any, bytes]:
-        return _waiting.receive(
-            self._waiters(), self.try_recv, self.fileno, self.poll_begin, self.poll_end
-        )
-
-    async def arecv(self, timeout: float | None = None) -> bytes:
-        """As recv(), for coroutines. One at a time."""
-        if timeout == 0:
-            return self.recv(timeout=0)
-        if (message := self.try_recv()) is not None:
-            return message
-        if timeout is None:
-            return await self._receive()
-        async with asyncio.timeout(timeout):
-            return await self._receive()
 
     def close(self) -> None:
         """This is no reader any more."""
         super().close()
-        if hasattr(self, "_coroutines"):
-            self._coroutines.close()
+        self._end_waits()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a reader stays where it is: open another one, or pass an Invitation")
@@ -108,7 +82,7 @@ def _reduce(given: Invitation) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 reduction.register(Invitation, _reduce)
 
 
-class Broadcast(_farcall.Publisher, Closing):
+class Broadcast(_farcall.Publisher, _waiting.AwaitedSending, Closing):
     """The writer of a broadcast.
 
     name: what readers of this user pass to subscribe(); without one they need an invite().
@@ -123,7 +97,7 @@ class Broadcast(_farcall.Publisher, Closing):
     b'step 1'
     """
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("_coroutines", "__weakref__")
 
     def __new__(
         cls,
@@ -138,6 +112,11 @@ class Broadcast(_farcall.Publisher, Closing):
     def invite(self) -> Invitation:
         """An invitation, for a process that shall be a reader."""
         return Invitation(self._invite())
+
+    def close(self) -> None:
+        """Readers end once they have read what is there."""
+        super().close()
+        self._end_waits()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a writer stays where it is")

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pickle
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from . import _farcall, _sizes, _waiting
-from ._closing import Receiving
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 Wait = Literal["adaptive", "spin", "block"]
 
 
-class PipeEnd(_farcall.PipeEnd, Receiving):
+class PipeEnd(_farcall.PipeEnd, _waiting.AwaitedReceiving, _waiting.AwaitedSending):
     """One end of a pipe: what it sends the other end receives, message by message.
 
     Made by pipe(), serve_pipe() and open_pipe(). Until it is used, an end can be passed to another
@@ -27,63 +25,18 @@ class PipeEnd(_farcall.PipeEnd, Receiving):
     multiprocessing. The first use makes it this process's.
 
     Several threads may use an end at once. Those of one direction take turns.
+
+    >>> import asyncio
+    >>> async def main():
+    ...     a, b = pipe()
+    ...     with a, b:
+    ...         await a.asend(b"question")
+    ...         return await b.arecv(timeout=1)
+    >>> asyncio.run(main())
+    b'question'
     """
 
     __slots__ = ("_coroutines", "__weakref__")
-    _coroutines: _waiting.Waiters
-
-    def _waiters(self) -> _waiting.Waiters:
-        try:
-            return self._coroutines
-        except AttributeError:
-            self._coroutines = _waiting.Waiters()
-            return self._coroutines
-
-    # ---- coroutines ----
-
-    async def arecv(self, timeout: float | None = None) -> bytes:
-        """As recv(), for coroutines. One at a time.
-
-        >>> import asyncio
-        >>> async def main():
-        ...     a, b = pipe()
-        ...     with a, b:
-        ...         await a.asend(b"question")
-        ...         return await b.arecv(timeout=1)
-        >>> asyncio.run(main())
-        b'question'
-        """
-        if timeout == 0:
-            return self.recv(timeout=0)
-        if (message := self.try_recv()) is not None:
-            return message
-        if timeout is None:
-            return await self._receive()
-        async with asyncio.timeout(timeout):
-            return await self._receive()
-
-    def _receive(self) -> Coroutine[Any, Any, bytes]:
-        return _waiting.receive(
-            self._waiters(), self.try_recv, self.fileno, self.poll_begin, self.poll_end
-        )
-
-    async def asend(self, data: ReadableBuffer, timeout: float | None = None) -> None:
-        """As send(), for coroutines. One at a time."""
-        if timeout == 0:
-            self.send(data, timeout=0)
-        elif not self.try_send(data):
-            if timeout is None:
-                await self._send(data)
-            else:
-                async with asyncio.timeout(timeout):
-                    await self._send(data)
-
-    async def _send(self, data: ReadableBuffer) -> None:
-        waiters = self._waiters()
-        while True:
-            await waiters.sleep(self.send_fileno, self.send_poll_begin, self.send_poll_end)
-            if self.try_send(data):
-                return
 
     # ---- objects ----
 
@@ -100,8 +53,7 @@ class PipeEnd(_farcall.PipeEnd, Receiving):
     def close(self) -> None:
         """Closes this end. The other one can still receive what has been sent."""
         super().close()
-        if hasattr(self, "_coroutines"):
-            self._coroutines.close()
+        self._end_waits()
 
     def __repr__(self) -> str:
         return f"<farcall.PipeEnd {'closed' if self.closed else 'open'} at {id(self):#x}>"

@@ -70,13 +70,18 @@ class Queue:
         if self._closed:
             raise ValueError(f"Queue {self!r} is closed")
         item = _pickling.dumps(obj)
-        if not self._items.reserve(_patience(block, timeout)):
+        items = self._items
+        if self._maxsize and not items.reserve(_patience(block, timeout)):
             raise queue.Full
         if self._process != _process:
             self._begin_here()
+        if not self._waiting:
+            if items.try_put(item):
+                return
+        elif not self._maxsize:
+            items.reserve(None)
         # Behind what waits already: the order of one process is kept.
-        if self._waiting or not self._items.try_put(item):
-            self._put_later(bytes(item))
+        self._put_later(bytes(item))
 
     def put_nowait(self, obj: object) -> None:
         """put(obj, False)."""

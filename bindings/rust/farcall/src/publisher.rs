@@ -175,8 +175,8 @@ impl Publisher {
         self.longest
     }
 
-    /// Begins to wait for room to send, for the longest message. `None`: there is, as always but with
-    /// [`Policy::Block`].
+    /// Begins to wait for room to send what was refused last, or where nothing was the longest message.
+    /// `None`: there is, as always but with [`Policy::Block`].
     pub fn poll(&mut self) -> Result<Option<Polling<'_, Publisher>>> {
         Polling::begin(self)
     }
