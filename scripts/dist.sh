@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes what a release consists of, in build/dist: the archive of the sources, of what git tracks as it is
-# in the tree now; of that archive alone, without network where this system lets us do without, the Python
-# package as a wheel and as sources, and the packages of the Rust crates; the list of what is compiled into
-# the programs and linked to them (SPDX); and SHA256SUMS of all these. Then all of it is made again, of the
-# archive that was made, in another folder and with another umask and time zone: each byte has to be the same.
+# Makes what a release consists of, in build/dist: the archive of the sources, of what git tracks as it
+# is in the tree now; of that archive alone, without network where this system lets us do without, the
+# Python package as a wheel and as sources, and the packages of the Rust crates; the list of what is
+# compiled into the programs and linked to them (SPDX); and SHA256SUMS of all these. Then all of it is
+# made again, of the archive that was made, in another folder and with another umask and time zone:
+# each byte has to be the same.
 # Usage: scripts/dist.sh [--once]
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
@@ -45,7 +46,9 @@ make_products() {
 }
 export -f make_products
 export tools
-export CCACHE_BASEDIR= # with one, ccache gives the compiler other paths
+# What ccache gives has the paths of where it was compiled first, and proves nothing when it comes
+# again.
+export CCACHE_DISABLE=1
 
 make_all() { # PLACE, of the sources in the current folder; they are built in PLACE.work
   local tree=$1.work/farcall-$version
@@ -76,8 +79,7 @@ mkdir -p "$place"
 make_all "$place/made"
 if [[ ${1:-} != --once ]]; then
   (
-    # What is kept from the first time proves nothing.
-    export CCACHE_DISABLE=1 TZ=Pacific/Chatham LC_ALL=C
+    export TZ=Pacific/Chatham LC_ALL=C
     umask 077
     unset SOURCE_DATE_EPOCH
     cd "$place/made.work/farcall-$version"
