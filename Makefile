@@ -13,7 +13,7 @@ help:
 	@echo "make claims   every figure of the README and the guides, measured again"
 	@echo "make wheel    the Python package, as a wheel and as sources"
 	@echo "make package  Debian's packages, in build/package"
-	@echo "make dist     the archive of the sources, what Python's package is made of it, and an SBOM"
+	@echo "make dist     a release, twice the same: sources, wheel, crates, an SBOM"
 	@echo "make format   format the sources in place"
 	@echo "make lint     check format, sources and scripts"
 	@echo "make clean    remove build/"
@@ -52,7 +52,7 @@ package:
 	scripts/package.sh
 
 dist:
-	scripts/setup.sh build wheel
+	scripts/setup.sh build wheel crates
 	scripts/dist.sh
 
 format:

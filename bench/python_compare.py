@@ -104,7 +104,7 @@ def spinning_flag(count):
 
 def zmq_pair(count):
     import zmq
-    address = f"ipc:///tmp/farcall-bench-{os.getpid()}"
+    address = f"ipc://@farcall-bench-{os.getpid()}"  # no file
 
     def child():
         with zmq.Context() as context, context.socket(zmq.PAIR) as there:

@@ -44,6 +44,8 @@ set_target_properties(farcall-precompiled-library PROPERTIES POSITION_INDEPENDEN
 set(FARCALL_CHEAP_OPTIONS)
 if(CMAKE_BUILD_TYPE MATCHES "^Rel")
   set(FARCALL_CHEAP_OPTIONS -Og -g1)
+elseif(CMAKE_BUILD_TYPE STREQUAL None) # with the options of whoever makes packages
+  set(FARCALL_CHEAP_OPTIONS -Og)
 elseif(FARCALL_SANITIZE)
   set(FARCALL_CHEAP_OPTIONS -g1)
 endif()

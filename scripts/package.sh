@@ -8,6 +8,8 @@
 # --twice: makes them again elsewhere, and fails unless each byte is the same.
 #
 # CMAKE_CXX_COMPILER_LAUNCHER has its way. DEB_BUILD_OPTIONS adds to what is said here, such as parallel=2.
+# Who gives packages to others says in DEBFULLNAME and DEBEMAIL, as for all of Debian's tools, whom
+# to write to.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
@@ -40,6 +42,11 @@ build() { # PLACE
   scripts/sources.sh "$1/farcall_$version.orig.tar.gz"
   tar -xzf "$1/farcall_$version.orig.tar.gz" -C "$1"
   cp -r "$tree/packaging/debian" "$tree/debian"
+  if [[ ${DEBEMAIL:-} ]]; then
+    local whom="${DEBFULLNAME:-The farcall developers} <$DEBEMAIL>"
+    WHOM=$whom perl -pi -e 's/^(Maintainer: | -- ).*?>/$1$ENV{WHOM}/' \
+      "$tree/debian/control" "$tree/debian/changelog"
+  fi
   if ! (cd "$tree" && dpkg-buildpackage --unsigned-source --unsigned-changes) >"$1/build.log" 2>&1; then
     tail -n 40 "$1/build.log" | cut -c -400 >&2
     echo "package: the build failed; all of it is in $1/build.log" >&2

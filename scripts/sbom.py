@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes what is in farcall's programs and libraries, as SPDX 2.3 in JSON, to standard output.
 
-Usage: sbom.py --build BUILD_DIR --prefix PREFIX --archive SOURCES.tar.gz
+Usage: sbom.py --build BUILD_DIR --prefix PREFIX --archive SOURCES.tar.gz [PACKAGE]...
 
 BUILD_DIR is a build with Ninja of these sources, whose dependency log says which headers were read;
 PREFIX is its installation. Names and versions are those of Debian's packages that the files belong to.
-SOURCE_DATE_EPOCH is the time that it bears.
+A PACKAGE is made of the archive for users of Python (.whl, .tar.gz) or Rust (.crate).
+SOURCE_DATE_EPOCH is the time that it bears. check_sbom.py tells whether it is right.
 """
 
 import argparse
@@ -18,6 +19,11 @@ import pathlib
 import re
 import subprocess
 import sys
+import tomllib
+import urllib.parse
+
+SOURCES = pathlib.Path(__file__).resolve().parent.parent
+LICENSES = "Apache-2.0 AND GPL-2.0-only AND (GPL-2.0-only WITH Linux-syscall-note)"
 
 
 def output_of(*command):
@@ -82,8 +88,21 @@ def checksum(path, algorithm):
             "checksumValue": hashlib.new(algorithm, path.read_bytes()).hexdigest()}
 
 
-def identifier(kind, name):
-    return f"SPDXRef-{kind}-" + re.sub(r"[^A-Za-z0-9.]", "-", name)
+def identifier(name):
+    return re.sub(r"[^A-Za-z0-9.]", "-", name)
+
+
+def metadata(path):
+    """Name, version, what it needs of its registry with the versions, and what for, as SPDX says it."""
+    if path.suffix == ".crate":
+        name, version = re.fullmatch(r"(.*)-([0-9.]+)\.crate", path.name).groups()
+        table = tomllib.loads((SOURCES / "bindings/rust" / name / "Cargo.toml").read_text())
+        needed = {other: of if isinstance(of, str) else of["version"]
+                  for other, of in table.get("dependencies", {}).items()}
+        return name, version, needed, "DEPENDS_ON"
+    table = tomllib.loads((SOURCES / "bindings/python/pyproject.toml").read_text())
+    needed = {re.match(r"[\w.-]+", other)[0]: other for other in table["build-system"]["requires"]}
+    return table["project"]["name"], table["project"]["version"], needed, "BUILD_DEPENDENCY_OF"
 
 
 class Document:
@@ -93,12 +112,9 @@ class Document:
         version = re.search(r"-([0-9.]+)\.tar\.gz$", archive.name)[1]
         when = datetime.datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), datetime.timezone.utc)
         sums = checksum(archive, "sha256")
-        self.root = identifier("Package", "farcall")
-        self.packages = {self.root: {
-            "SPDXID": self.root, "name": "farcall", "versionInfo": version,
-            "packageFileName": archive.name, "checksums": [sums], "filesAnalyzed": False,
-            "downloadLocation": "NOASSERTION", "licenseConcluded": "NOASSERTION",
-            "licenseDeclared": "Apache-2.0 AND GPL-2.0-only", "copyrightText": "NOASSERTION"}}
+        self.packages = {}
+        self.root = self.package("Package-farcall", "farcall", None, versionInfo=version,
+                                 packageFileName=archive.name, checksums=[sums], licenseDeclared=LICENSES)
         self.files = []
         self.relationships = []
         self.relate("SPDXRef-DOCUMENT", "DESCRIBES", self.root)
@@ -112,19 +128,38 @@ class Document:
         relation = {"spdxElementId": what, "relationshipType": how, "relatedSpdxElement": other}
         self.relationships.append(relation | ({"comment": comment} if comment else {}))
 
-    def package(self, name, version, architecture):
-        known = identifier("Package", f"{name}-{version}")
+    def package(self, known, name, purl, **more):
+        known = "SPDXRef-" + known
         self.packages[known] = {
-            "SPDXID": known, "name": name, "versionInfo": version, "supplier": "Organization: Debian",
-            "downloadLocation": "NOASSERTION", "licenseConcluded": "NOASSERTION",
-            "licenseDeclared": "NOASSERTION", "copyrightText": "NOASSERTION", "filesAnalyzed": False,
-            "externalRefs": [{
-                "referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
-                "referenceLocator": f"pkg:deb/debian/{name}@{version.replace('+', '%2B')}?arch={architecture}"}]}
+            "SPDXID": known, "name": name, "downloadLocation": "NOASSERTION", "licenseConcluded": "NOASSERTION",
+            "licenseDeclared": "NOASSERTION", "copyrightText": "NOASSERTION", "filesAnalyzed": False} | more
+        if purl:
+            self.packages[known]["externalRefs"] = [{
+                "referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}]
         return known
 
+    def of_debian(self, name, version, architecture):
+        purl = f"pkg:deb/debian/{name}@{urllib.parse.quote(version, safe=':~')}?arch={architecture}"
+        return self.package(identifier(f"{name}-{version}"), name, purl, versionInfo=version,
+                            supplier="Organization: Debian")
+
+    def made(self, path):
+        """A package that is made of the archive, and what it asks its registry for."""
+        name, version, needed, how = metadata(path)
+        kind = "cargo" if path.suffix == ".crate" else "pypi"
+        # Of a crate that another one asks for, this is what it gets.
+        known = self.package(identifier(f"cargo-{name}" if kind == "cargo" else path.name), name,
+                             f"pkg:{kind}/{name}@{version}", versionInfo=version,
+                             packageFileName=path.name, checksums=[checksum(path, "sha256")])
+        self.relate(known, "GENERATED_FROM", self.root)
+        for other, versions in needed.items():
+            asked = "SPDXRef-" + identifier(f"{kind}-{other}")
+            if asked not in self.packages:
+                self.package(identifier(f"{kind}-{other}"), other, f"pkg:{kind}/{other}")
+            self.relate(*((known, how, asked) if how == "DEPENDS_ON" else (asked, how, known)), versions)
+
     def file(self, path, name):
-        known = identifier("File", name)
+        known = "SPDXRef-" + identifier("File-" + name)
         self.files.append({
             "SPDXID": known, "fileName": "./" + name, "copyrightText": "NOASSERTION",
             "licenseConcluded": "NOASSERTION", "checksums": [checksum(path, "sha1"), checksum(path, "sha256")]})
@@ -142,13 +177,14 @@ def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     for name in ("build", "prefix", "archive"):
         parser.add_argument(f"--{name}", type=pathlib.Path, required=True)
+    parser.add_argument("packages", type=pathlib.Path, nargs="*")
     arguments = parser.parse_args()
 
     bill = Document(arguments.archive)
     for package in packages_of(headers_read(arguments.build)):
-        bill.relate(bill.root, "DEPENDS_ON", bill.package(*package), "headers of it are compiled in")
+        bill.relate(bill.root, "DEPENDS_ON", bill.of_debian(*package), "headers of it are compiled in")
     for package in packages_of(compilers(arguments.build)):
-        bill.relate(bill.package(*package), "BUILD_TOOL_OF", bill.root)
+        bill.relate(bill.of_debian(*package), "BUILD_TOOL_OF", bill.root)
     places = places_of_libraries()
     elves = list(elf_files(arguments.prefix))
     ours = {path.name.removesuffix(".0") for path in elves}  # by the names that programs ask for
@@ -161,7 +197,9 @@ def main():
             if not owners:
                 sys.exit(f"sbom: {path.name} needs {library}, which no package has")
             for package in owners:
-                bill.relate(known, "DYNAMIC_LINK", bill.package(*package), library)
+                bill.relate(known, "DYNAMIC_LINK", bill.of_debian(*package), library)
+    for package in arguments.packages:
+        bill.made(package)
     bill.write(sys.stdout)
 
 

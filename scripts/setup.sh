@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Installs the Debian packages that the named groups need and that are missing.
-# Usage: scripts/setup.sh [build|wheel|package|test|programs|demo|plot|bench|lint|kernel]...    (default: build)
+# Usage: scripts/setup.sh [build|wheel|crates|package|test|programs|demo|plot|bench|lint|kernel]...
+# Without any: build.
 # Silent, and without any need for privileges, when nothing is missing.
 set -euo pipefail
 
@@ -14,6 +15,7 @@ declare -A packages=(
     libtirpc-dev libthrift-dev thrift-compiler libsystemd-dev dbus-daemon python3-dev python3-pytest
     python3-numpy mypy"
   [wheel]="python3-venv"
+  [crates]="cargo rustc librust-tokio-dev librust-libc-dev"
   [package]="debhelper dh-dkms dh-python dpkg-dev libpython3-dev lintian mmdebstrap uidmap"
   [test]="valgrind python3 abigail-tools cargo rustc rust-clippy librust-tokio-dev librust-libc-dev"
   [programs]="python3 python3.11 libpython3.11-testsuite redis-server redis-tools memcached nginx-light

@@ -29,6 +29,12 @@ configure_options=()
 
 results=()
 
+# What a test that is killed has left goes with this. Tests with other users work in it, too.
+FARCALL_TEST_FOLDER=$(mktemp -d /tmp/farcall-tests-XXXXXX)
+trap 'rm -rf "$FARCALL_TEST_FOLDER"' EXIT
+chmod 1777 "$FARCALL_TEST_FOLDER"
+export FARCALL_TEST_FOLDER
+
 # step NAME COMMAND...: on failure shows the end of its output and counts as a failed test NAME.
 step() {
   local name=$1 log=$logs/$1.log

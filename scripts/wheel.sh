@@ -35,7 +35,8 @@ cp bindings/python/README.md "$tree/README.md"
 "$tools/bin/python" -m build --no-isolation --outdir "$place/dist" "$tree"
 
 # Its name says on which systems it works: what it needs of theirs is looked up in it.
-tag=$("$tools/bin/auditwheel" show "$place"/dist/farcall-*.whl | grep -om1 '"manylinux_[0-9a-z_]*"' | tr -d '"')
+shown=$("$tools/bin/auditwheel" show "$place"/dist/farcall-*.whl) # read to its end, lest it fail
+tag=$(grep -om1 '"manylinux_[0-9a-z_]*"' <<<"$shown" | tr -d '"')
 "$tools/bin/python" -m wheel tags --remove --platform-tag "$tag" "$place"/dist/farcall-*.whl >/dev/null
 
 # It works where nothing else is installed.

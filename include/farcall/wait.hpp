@@ -285,6 +285,10 @@ class Waiter {
       note_processor(mine);
   }
 
+  // Says that `mine` will do nothing more, and wakes a peer that sleeps on its futex: who sleeps on
+  // the descriptor learns of it by what becomes of the socket. Any thread.
+  static void finish(WaitState& mine, WaitState& peer) noexcept;
+
   // For poll and epoll: after prepare_poll() returned would_block, poll_descriptor() becomes
   // readable when ready() may have turned true or the peer has gone. Call finish_poll() before
   // the next operation. prepare_poll() returns ok when there is nothing to wait for.

@@ -215,10 +215,7 @@ void ServerSession::set_terms(const Terms& terms) noexcept {
 }
 
 void ServerSession::hang_up() noexcept {
-  // Who sleeps on a futex hears nothing of a socket. release: pairs with the acquire in
-  // Waiter::gone().
-  control().server.state.store(WaitState::kFinished, std::memory_order_release);
-  waiter_.wake(control().server, control().client);
+  Waiter::finish(control().server, control().client);
   ::shutdown(sockets_.theirs.get(), SHUT_RDWR);
   ::shutdown(sockets_.mine.get(), SHUT_RDWR);
 }

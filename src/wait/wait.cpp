@@ -429,6 +429,15 @@ Outcome Waiter::sleep_on_descriptor(Deadline deadline, SignalCount since) {
   return Outcome::ok;
 }
 
+void Waiter::finish(WaitState& mine, WaitState& peer) noexcept {
+  // release: pairs with the acquire in gone() and sleep().
+  mine.state.store(WaitState::kFinished, std::memory_order_release);
+  full_fence();  // pairs with the one in park()
+  std::uint32_t parked = WaitState::kOnFutex;
+  if (peer.parked.compare_exchange_strong(parked, WaitState::kAwake, std::memory_order_relaxed))
+    futex_wake(peer.parked);
+}
+
 void Waiter::finish_poll(WaitState& mine) noexcept {
   unpark(mine);
   drain_.take(drain_.context, lifeline_);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A directory for the files that doors are attached to, gone with the test.
+// A directory for the files that doors are attached to, gone with the test; where that is killed,
+// with what scripts/test.sh has made for all of them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,10 +19,10 @@ namespace farcall::door::test {
 class Sandbox {
  public:
   Sandbox() {
-    char name[] = "/tmp/farcall-door-XXXXXX";
-    if (::mkdtemp(name) == nullptr) std::abort();
-    ::chmod(name, 0777);  // tests with other users work in it, too
-    path_ = name;
+    const char* const folder = std::getenv("FARCALL_TEST_FOLDER");
+    path_ = std::string(folder == nullptr ? "/tmp" : folder) + "/farcall-door-XXXXXX";
+    if (::mkdtemp(path_.data()) == nullptr) std::abort();
+    ::chmod(path_.c_str(), 0777);  // tests with other users work in it, too
   }
   ~Sandbox() { std::filesystem::remove_all(path_); }
   Sandbox(const Sandbox&) = delete;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds and runs the tests of the Rust crates: run.py CARGO WHAT [NAME]...
 
-WHAT: build, doc, clippy, pkg-config, test, for the file NAME, or all
+WHAT: build, doc, clippy, pkg-config, crates, test, for the file NAME, or all
 
 All that cargo writes is in the build: the crates are linked into a workspace there, whose Cargo.lock
 and target directory are its own. What they depend on comes from Debian's packages (librust-*-dev),
@@ -29,6 +29,11 @@ replace-with = "debian"
 directory = "{REGISTRY}"
 [net]
 offline = true
+# Lines are enough for backtraces.
+[profile.dev]
+debug = 1
+[profile.dev.package."*"]
+debug = false
 """
 FEATURES = ["--features", "farcall/tokio"]
 PAGES = ["README.md", "docs/guide/rust.md"]
@@ -160,6 +165,11 @@ class Workspace:
         print(done.stderr)
         return int(done.returncode == 0 or "FARCALL_LIB_DIR" not in done.stderr)
 
+    def crates(self):
+        """They are packed as for a registry, and a program is built of what is in the packages."""
+        return subprocess.run([SOURCE / "scripts/crates.sh", BUILD / "bindings/c", self.path / "crates"],
+                              env={**os.environ, "CARGO": str(self.cargo)}, check=False).returncode
+
     def clippy(self):
         if not (self.cargo.parent / "cargo-clippy").exists():
             return skip("clippy")
@@ -190,7 +200,7 @@ def main(cargo, what, *names):
     if what == "test":
         return workspace.tests(*names)
     return {"build": workspace.build, "doc": workspace.documentation, "clippy": workspace.clippy,
-            "pkg-config": workspace.pkg_config}[what]()
+            "pkg-config": workspace.pkg_config, "crates": workspace.crates}[what]()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "door/sandbox.hpp"
 #include "farcall/door.hpp"
 
 namespace farcall {
@@ -52,19 +53,12 @@ class Pipe {
 
 class Directory {
  public:
-  Directory() {
-    if (::mkdtemp(path_.data()) == nullptr) throw DoorError(errno, "mkdtemp");
+  [[nodiscard]] std::string file(const std::string& name) const {
+    return sandbox_.path() + "/" + name;
   }
-  ~Directory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Directory(const Directory&) = delete;
-  Directory& operator=(const Directory&) = delete;
-  [[nodiscard]] std::string file(const std::string& name) const { return path_ + "/" + name; }
 
  private:
-  std::string path_ = "/tmp/farcall-door-XXXXXX";
+  door::test::Sandbox sandbox_;
 };
 
 int exit_code_of_child(const std::function<bool()>& body) {

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Functions that are called by the path of a door.
 
-use std::env;
 use std::fs;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::Arc;
@@ -13,15 +11,11 @@ use std::time::Duration;
 use farcall::{Caller, Client, Error, Server, ServerOptions};
 
 mod processes;
-use processes::{fork, name, wait_until, LONG};
-
-fn path(of: &str) -> PathBuf {
-    env::temp_dir().join(name(of))
-}
+use processes::{fork, wait_until, Place, LONG};
 
 #[test]
 fn requests_and_replies_of_any_size() {
-    let path = path("sizes");
+    let path = Place::new("sizes");
     let _server = Server::create(&path, |request, reply| {
         for piece in request.chunks(1000) {
             reply.write(piece)?;
@@ -40,7 +34,7 @@ fn requests_and_replies_of_any_size() {
 
 #[test]
 fn other_processes_call_and_are_known() {
-    let path = path("processes");
+    let path = Place::new("processes");
     let server = Server::create(&path, |request, reply| {
         let caller = Caller::of_this_call()?;
         reply.write(request)?;
@@ -66,7 +60,7 @@ fn other_processes_call_and_are_known() {
 
 #[test]
 fn errors_and_panics_end_their_call_alone() {
-    let path = path("errors");
+    let path = Place::new("errors");
     let _server = Server::create(&path, |request, reply| match request {
         b"panic" => panic!("as it is meant to"),
         b"error" => Err(Error::Os(libc::EIO)),
@@ -83,7 +77,7 @@ fn errors_and_panics_end_their_call_alone() {
 
 #[test]
 fn threads_call_at_once() {
-    let path = path("threads");
+    let path = Place::new("threads");
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
     let server = Server::create(&path, move |request, reply| {
@@ -110,7 +104,7 @@ fn threads_call_at_once() {
 
 #[test]
 fn what_cannot_be_served_or_opened_is_told() {
-    let path = path("refused");
+    let path = Place::new("refused");
     let soon = Duration::from_millis(1);
     assert_eq!(Client::open_timeout(&path, soon).unwrap_err(), Error::Os(libc::ENOENT));
     let function = Arc::new(());
@@ -136,12 +130,11 @@ fn what_cannot_be_served_or_opened_is_told() {
     drop(server);
     fs::write(&path, "").unwrap();
     assert_eq!(Client::open_timeout(&path, soon).unwrap_err(), Error::Os(libc::ECONNREFUSED));
-    fs::remove_file(&path).unwrap();
 }
 
 #[test]
 fn a_server_that_is_killed_ends_the_call() {
-    let path = path("killed");
+    let path = Place::new("killed");
     let child = fork(|| {
         let (sender, calls) = channel();
         let sender = std::sync::Mutex::new(sender);
@@ -158,5 +151,4 @@ fn a_server_that_is_killed_ends_the_call() {
     let client = Client::open_timeout(&path, LONG).unwrap();
     assert_eq!(client.call_timeout(b"x", LONG), Err(Error::CallFailed));
     assert_eq!(child.wait(), 128 + libc::SIGKILL);
-    fs::remove_file(&path).unwrap();
 }

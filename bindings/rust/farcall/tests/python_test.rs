@@ -2,6 +2,7 @@
 //! The other side is a program in Python.
 
 use std::env;
+use std::path::Path;
 use std::process::Command;
 
 use farcall::{Client, Server};
@@ -57,19 +58,20 @@ fn a_peer_that_is_killed_is_told() {
 #[test]
 #[ignore = "CTest runs it: its package is built there"]
 fn calls_both_ways() {
-    let path = env::temp_dir().join(processes::name("python"));
+    let place = processes::Place::new("python");
+    let path: &Path = &place;
     let run = |program: &str| {
         let program = format!("import farcall, sys\npath = {path:?}\n{program}");
         execute(Command::new(env::var("FARCALL_PYTHON").unwrap()).args(["-B", "-c", &program]))
     };
-    let server = Server::create(&path, |request, reply| reply.write(&request.to_ascii_uppercase()));
+    let server = Server::create(path, |request, reply| reply.write(&request.to_ascii_uppercase()));
     assert_eq!(run("print(farcall.call(path, b'hello'))").said(), "b'HELLO'\n");
     drop(server);
     let mut other = run(
         "with farcall.serve(path, bytes.upper):\n  print('ready', flush=True)\n  sys.stdin.read()",
     );
     other.wait_until_ready();
-    let client = Client::open_timeout(&path, processes::LONG).unwrap();
+    let client = Client::open_timeout(path, processes::LONG).unwrap();
     assert_eq!(client.call_timeout(b"hello", processes::LONG).unwrap(), b"HELLO");
     other.said();
 }

@@ -3,6 +3,8 @@
 #![cfg(feature = "tokio")]
 
 use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use farcall::tokio::{Pipe, Publisher, Subscriber};
@@ -15,6 +17,39 @@ use processes::{fork, LONG};
 fn run<F: Future>(task: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { timeout(LONG, task).await.expect("it hangs") })
+}
+
+/// Two at once in one task, as join! has them; that brings a parser of Rust with it, which takes longer to
+/// compile than all else here.
+struct Both<'a, A, B> {
+    one: Pin<Box<dyn Future<Output = A> + 'a>>,
+    other: Pin<Box<dyn Future<Output = B> + 'a>>,
+    done: (Option<A>, Option<B>),
+}
+
+impl<A: Unpin, B: Unpin> Future for Both<'_, A, B> {
+    type Output = (A, B);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<(A, B)> {
+        let this = &mut *self;
+        if this.done.0.is_none() {
+            if let Poll::Ready(value) = this.one.as_mut().poll(context) {
+                this.done.0 = Some(value);
+            }
+        }
+        if this.done.1.is_none() {
+            if let Poll::Ready(value) = this.other.as_mut().poll(context) {
+                this.done.1 = Some(value);
+            }
+        }
+        match (this.done.0.take(), this.done.1.take()) {
+            (Some(one), Some(other)) => Poll::Ready((one, other)),
+            done => {
+                this.done = done;
+                Poll::Pending
+            }
+        }
+    }
 }
 
 fn pair() -> (Pipe, Pipe) {
@@ -35,7 +70,9 @@ fn round_trips_between_tasks() {
             for i in 0..50 {
                 let message = vec![i; size];
                 let (sender, receiver) = here.halves();
-                let (sent, received) = tokio::join!(sender.send(&message), receiver.recv());
+                let one = Box::pin(sender.send(&message));
+                let (sent, received) =
+                    Both { one, other: Box::pin(receiver.recv()), done: (None, None) }.await;
                 sent.unwrap();
                 assert_eq!(received.unwrap(), message);
             }

@@ -2,9 +2,12 @@
 //! Other processes for tests, and what this one holds. Nothing here is waited for without bound.
 #![allow(dead_code)] // no test needs all of it
 
+use std::env;
 use std::fs;
 use std::io::Read;
+use std::ops::Deref;
 use std::panic::{self, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +18,35 @@ pub const LONG: Duration = Duration::from_secs(60);
 /// A name that nobody else serves.
 pub fn name(of: &str) -> String {
     format!("farcall-rust-{of}-{}", std::process::id())
+}
+
+/// Where a door may be. Its file goes with this, also when a test fails or its server was killed.
+pub struct Place(PathBuf);
+
+impl Place {
+    pub fn new(of: &str) -> Place {
+        Place(env::temp_dir().join(name(of)))
+    }
+}
+
+impl Deref for Place {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl AsRef<Path> for Place {
+    fn as_ref(&self) -> &Path {
+        self
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0); // as a rule its server has done so
+    }
 }
 
 pub fn wait_until(what: &str, mut there: impl FnMut() -> bool) {
