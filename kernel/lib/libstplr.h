@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
+/* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note OR Apache-2.0 */
 /*
  * The calls of stplr.ko with types, for C and C++. Thin: each is one system call, but for
  * stplr_channel_create() and stplr_connect(), which open and close /dev/stplr around theirs.
