@@ -55,22 +55,29 @@ pub use stream::{Reader, Stream, Writer};
 #[derive(Debug)]
 struct Watched<T: Pollable + AsRawFd> {
     what: AsyncFd<T>,
-    turns: u32, // that the next wait takes before it sleeps
+    turns: u32,  // that the next wait takes before it sleeps
+    streak: u32, // of what was done at once
 }
 
 /// An answer from another processor is there sooner than the kernel can wake this one.
 const MOST_TURNS: u32 = 32;
+/// So much is done at once before other tasks are let run.
+const MOST_AT_ONCE: u32 = 128;
 
 impl<T: Pollable + AsRawFd> Watched<T> {
     fn new(what: T) -> Result<Watched<T>> {
         // Room to send, too, is told by what can be read.
         let what = AsyncFd::with_interest(what, Interest::READABLE)
             .map_err(|error| Error::from_io(&error))?;
-        Ok(Watched { what, turns: MOST_TURNS / 2 })
+        Ok(Watched { what, turns: MOST_TURNS / 2, streak: 0 })
     }
 
     /// Tries until there is something to do.
     async fn until<R>(&mut self, mut attempt: impl FnMut(&mut T) -> Result<R>) -> Result<R> {
+        if self.streak == MOST_AT_ONCE {
+            self.streak = 0;
+            Turn(false).await;
+        }
         for turn in 0..=self.turns {
             match attempt(self.what.get_mut()) {
                 Err(Error::WouldBlock) => Turn(false).await,
@@ -78,11 +85,13 @@ impl<T: Pollable + AsRawFd> Watched<T> {
                     if turn > 0 {
                         self.turns = MOST_TURNS.min(self.turns * 2);
                     }
+                    self.streak = if turn > 0 { 0 } else { self.streak + 1 };
                     return done;
                 }
             }
         }
         self.turns = (self.turns / 2).max(1);
+        self.streak = 0;
         loop {
             self.sleep().await?;
             match attempt(self.what.get_mut()) {

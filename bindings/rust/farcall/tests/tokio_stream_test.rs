@@ -2,7 +2,6 @@
 //! Tasks read and write streams by the traits of tokio.
 #![cfg(feature = "tokio")]
 
-use std::future::Future;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -15,11 +14,8 @@ use tokio::time::timeout;
 
 mod processes;
 use processes::{fork, LONG};
-
-fn run<F: Future>(task: F) -> F::Output {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { timeout(LONG, task).await.expect("it hangs") })
-}
+mod tasks;
+use tasks::{both, run};
 
 fn small() -> (farcall::Stream, farcall::Stream) {
     PipeOptions::new().capacity(4096).stream_pair().unwrap()
@@ -45,14 +41,12 @@ fn much_more_than_the_capacity_goes_there_and_back() {
         let all = bytes(1_000_003);
         let (writer, reader) = here.halves();
         let mut received = Vec::new();
-        let (written, read) = tokio::join!(
-            async {
-                writer.write_all(&all).await?;
-                writer.flush().await?;
-                writer.shutdown().await
-            },
-            reader.read_to_end(&mut received)
-        );
+        let write = async {
+            writer.write_all(&all).await?;
+            writer.flush().await?;
+            writer.shutdown().await
+        };
+        let (written, read) = both(write, reader.read_to_end(&mut received)).await;
         written.unwrap();
         assert_eq!(read.unwrap(), all.len());
         assert!(received == all);

@@ -2,9 +2,8 @@
 //! Tasks wait without threads, and without keeping others from running.
 #![cfg(feature = "tokio")]
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use farcall::tokio::{Pipe, Publisher, Subscriber};
@@ -13,44 +12,8 @@ use tokio::time::timeout;
 
 mod processes;
 use processes::{fork, LONG};
-
-fn run<F: Future>(task: F) -> F::Output {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { timeout(LONG, task).await.expect("it hangs") })
-}
-
-/// Two at once in one task, as join! has them; that brings a parser of Rust with it, which takes longer to
-/// compile than all else here.
-struct Both<'a, A, B> {
-    one: Pin<Box<dyn Future<Output = A> + 'a>>,
-    other: Pin<Box<dyn Future<Output = B> + 'a>>,
-    done: (Option<A>, Option<B>),
-}
-
-impl<A: Unpin, B: Unpin> Future for Both<'_, A, B> {
-    type Output = (A, B);
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<(A, B)> {
-        let this = &mut *self;
-        if this.done.0.is_none() {
-            if let Poll::Ready(value) = this.one.as_mut().poll(context) {
-                this.done.0 = Some(value);
-            }
-        }
-        if this.done.1.is_none() {
-            if let Poll::Ready(value) = this.other.as_mut().poll(context) {
-                this.done.1 = Some(value);
-            }
-        }
-        match (this.done.0.take(), this.done.1.take()) {
-            (Some(one), Some(other)) => Poll::Ready((one, other)),
-            done => {
-                this.done = done;
-                Poll::Pending
-            }
-        }
-    }
-}
+mod tasks;
+use tasks::{both, run};
 
 fn pair() -> (Pipe, Pipe) {
     let (here, there) = PipeOptions::new().capacity(4096).pair().unwrap();
@@ -70,9 +33,7 @@ fn round_trips_between_tasks() {
             for i in 0..50 {
                 let message = vec![i; size];
                 let (sender, receiver) = here.halves();
-                let one = Box::pin(sender.send(&message));
-                let (sent, received) =
-                    Both { one, other: Box::pin(receiver.recv()), done: (None, None) }.await;
+                let (sent, received) = both(sender.send(&message), receiver.recv()).await;
                 sent.unwrap();
                 assert_eq!(received.unwrap(), message);
             }
@@ -105,6 +66,24 @@ fn round_trips_with_another_process() {
         }
     });
     assert_eq!(child.wait(), 0);
+}
+
+#[test]
+fn who_never_has_to_wait_lets_others_run() {
+    run(async {
+        let (mut here, mut there) = pair();
+        let ran = Arc::new(AtomicBool::new(false));
+        let other = Arc::clone(&ran);
+        let task = tokio::spawn(async move { other.store(true, Ordering::Relaxed) });
+        let mut count = 0;
+        while !ran.load(Ordering::Relaxed) {
+            here.send(b"there is always room").await.unwrap();
+            there.recv().await.unwrap();
+            count += 1;
+            assert!(count < 10_000);
+        }
+        task.await.unwrap();
+    });
 }
 
 #[test]

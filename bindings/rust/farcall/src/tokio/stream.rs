@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use ::tokio::io::unix::AsyncFd;
 use ::tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
-use super::MOST_TURNS;
+use super::{MOST_AT_ONCE, MOST_TURNS};
 use crate::error::{Error, Result};
 use crate::polling::Pollable;
 
@@ -23,9 +23,6 @@ struct Half<T: Pollable + AsRawFd> {
     asleep: bool, // a poll has begun
     streak: u32,  // of what was done at once
 }
-
-/// So much is done at once before other tasks are let run.
-const MOST_AT_ONCE: u32 = 128;
 
 impl<T: Pollable + AsRawFd> Half<T> {
     fn new(what: T) -> Result<Half<T>> {
