@@ -168,6 +168,9 @@ class Event {
 // another thread, one that has just begun, say, was allocating waits for them for ever. So fork()
 // where all others sleep, if they come to that.
 pid_t fork_while_others_rest();
+// Whether every thread of this process but the caller sleeps, or has ended. Where there are no
+// descriptors to look at them with, yes.
+bool others_sleep();
 
 class Child {
  public:

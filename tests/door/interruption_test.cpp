@@ -447,8 +447,9 @@ sigjmp_buf before_call;
 // After some milliseconds the thread sleeps on a futex, later on a descriptor.
 TEST(DoorSignal, AHandlerMayLeaveACallByAJump) {
   FARCALL_SKIP_UNDER_TSAN("does not follow jumps out of signal handlers");
-  const Shared<Event> never;
-  auto wait = [&](char* data, size_t size, door_desc_t*, uint_t) {
+  // Threads that serve outlive the test, and some begin only then.
+  static const auto& never = *new Shared<Event>;
+  static auto wait = [](char* data, size_t size, door_desc_t*, uint_t) {
     if (std::string_view(data, size) == "wait") never->await();
     ::door_return(data, size, nullptr, 0);
   };

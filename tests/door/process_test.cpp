@@ -358,19 +358,6 @@ TEST(DoorProcess, AChildOfUnderscoreForkHasSessionsOfItsOwn) {
   });
 }
 
-// Whether no other thread of this process runs: none holds a lock of the C library's then, which a
-// bare clone(2) would leave locked in the child, and none has a descriptor that is not private yet.
-bool others_sleep() {
-  return std::ranges::all_of(
-      std::filesystem::directory_iterator("/proc/self/task"), [](const auto& task) {
-        if (task.path().filename() == std::to_string(::gettid())) return true;
-        std::ifstream file(task.path() / "stat");
-        const std::string text((std::istreambuf_iterator<char>(file)), {});
-        const std::size_t name_end = text.rfind(')');
-        return name_end != std::string::npos && text.compare(name_end, 3, ") S") == 0;
-      });
-}
-
 // It notices what it is while it forks, with nothing locked yet.
 TEST(DoorProcess, AChildThatNobodyWasToldOfMayFork) {
   FARCALL_SKIP_UNDER_TSAN("does not see children of a bare clone");
@@ -379,6 +366,8 @@ TEST(DoorProcess, AChildThatNobodyWasToldOfMayFork) {
   in_child([&] {
     const int mine = ::door_create(echo, nullptr, DOOR_UNREF);  // forks count its descriptors
     ASSERT_EQ(call(mine, "x").data, "x");
+    // Who runs may hold a lock of the C library's, which would stay locked in the child, or have a
+    // descriptor that is not private yet.
     ASSERT_TRUE(eventually(others_sleep));
     const pid_t child = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
     if (child == 0) {

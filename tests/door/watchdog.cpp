@@ -7,7 +7,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <system_error>
 
@@ -44,21 +43,6 @@ class Watchdog : public ::testing::EmptyTestEventListener {
   void OnTestEnd(const ::testing::TestInfo&) override { ::alarm(0); }
 };
 
-// Whether every thread of this process but the caller sleeps. Where there are no descriptors to
-// look at them with, yes.
-bool others_sleep() {
-  const pid_t own = ::gettid();
-  std::error_code error;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
-    if (task.path().filename() == std::to_string(own)) continue;
-    std::ifstream file(task.path() / "stat");
-    const std::string text(std::istreambuf_iterator<char>(file), {});
-    const std::size_t name_end = text.rfind(')');  // the state comes behind the name
-    if (name_end != std::string::npos && text.compare(name_end, 3, ") S") != 0) return false;
-  }
-  return true;
-}
-
 const bool kInstalled = [] {
   ::testing::UnitTest::GetInstance()->listeners().Append(new Watchdog);
   return true;
@@ -72,6 +56,20 @@ void give_up_after(std::chrono::seconds time) {
   action.sa_handler = give_up;
   ::sigaction(SIGALRM, &action, nullptr);
   ::alarm(static_cast<unsigned>(time.count() * (kSlow > 1 ? 3 : 1)));
+}
+
+bool others_sleep() {
+  const pid_t own = ::gettid();
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    if (task.path().filename() == std::to_string(own)) continue;
+    std::ifstream file(task.path() / "stat");
+    std::string text;  // stays empty where the thread ends meanwhile
+    std::getline(file, text);
+    const std::size_t name_end = text.rfind(')');  // the state comes behind the name
+    if (name_end != std::string::npos && text.compare(name_end, 3, ") S") != 0) return false;
+  }
+  return true;
 }
 
 pid_t fork_while_others_rest() {
