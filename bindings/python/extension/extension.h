@@ -56,6 +56,10 @@ PyObject* raise_at_path(int64_t error, PyObject* path);
 
 /* ---- waiting.c ---- */
 
+/* Nanoseconds that a wait is left to the library for: as long as its first sleep lasts, and a
+ * signal that has escaped it may be late. */
+static const int64_t kSlice = 20000000;
+
 /* A timeout that has begun to run. */
 struct deadline {
   int64_t at; /* CLOCK_MONOTONIC, nanoseconds; INT64_MAX: never; 0: do not wait */
@@ -126,7 +130,6 @@ struct receiver {
   atomic_bool polling; /* the lock is held until poll_end() */
   int wait;
   bool empty; /* an empty message has been taken, but not given to anybody */
-  bool slow;  /* the last wait outlasted the spinning */
   uint64_t missed, missed_in_all;
 };
 bool make_receiver(struct receiver* receiver, struct life* life,

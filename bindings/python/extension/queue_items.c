@@ -8,7 +8,7 @@
 
 #include "queue.h"
 
-static const int64_t kSlice = 50000000; /* nanoseconds, of waits for a lock */
+static const int64_t kLockSlice = 50000000; /* nanoseconds */
 static const int64_t kBriefly = 1000000;
 static const int64_t kSpin = 30000; /* before a wait is left to the kernel */
 enum { kHeader = 8 };
@@ -57,7 +57,7 @@ static int64_t lock(struct queue* queue, struct queue_side* side, struct deadlin
   while (error == EBUSY) {
     /* Also who does not want to wait waits for a holder that goes on. */
     if (deadline.at == 0 && atomic_load(&side->holder) != kGoesOn) return -EAGAIN;
-    const int64_t left = deadline.at == 0 ? kBriefly : time_left(deadline, kSlice);
+    const int64_t left = deadline.at == 0 ? kBriefly : time_left(deadline, kLockSlice);
     if (left == 0) return -ETIMEDOUT;
     struct timespec until;
     PyThreadState* const thread = PyEval_SaveThread();
@@ -267,7 +267,7 @@ static int64_t get_in_parts(struct queue* queue, uint64_t head, char* item, size
     const uint64_t tail = atomic_load(&memory->put.position);
     if (tail == head) {
       const int64_t waited =
-          wait_for_change(queue, kItems, &memory->put.position, tail, in(kSlice));
+          wait_for_change(queue, kItems, &memory->put.position, tail, in(kLockSlice));
       if (waited != 0 && waited != -ETIMEDOUT) return waited;
       if (atomic_load(&memory->put.position) == tail && is_left(queue)) return -EOWNERDEAD;
       continue;

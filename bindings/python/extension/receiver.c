@@ -3,17 +3,15 @@
  * Receiving: of a pipe and of a broadcast.
  *
  * A first look is taken with the GIL held, as most answers are there or come at once. Then the GIL
- * goes, and the library waits for as long as it spins, unless the last wait was longer than that;
- * then the thread sleeps in a way that signals end.
+ * goes, and the library waits in its own way, which costs least. A signal ends that, but for one
+ * that comes just before the thread sleeps; so it is for a short while, and then the thread sleeps
+ * in a way that no signal escapes.
  */
 #include <errno.h>
 #include <string.h>
 
 #include "extension.h"
 
-static const int64_t kSpin = 100000; /* nanoseconds; about as long as the library spins at most */
-static const int64_t kSpinForever =
-    10000000; /* between two looks for signals where it never sleeps */
 enum { kScratch = 4096, kAttempts = 100 };
 
 bool make_receiver(struct receiver* receiver, struct life* life,
@@ -89,21 +87,16 @@ static int64_t receive(struct receiver* receiver, struct room* room, struct dead
   int64_t size =
       room->size > kLongCopy ? call_released(receiver, room, 0) : call(receiver, room, 0);
   if (!would_wait(size) || deadline.at == 0) return size;
-  const int64_t slice = receiver->wait == FARCALL_WAIT_SPIN ? kSpinForever : kSpin;
-  bool spins = receiver->wait == FARCALL_WAIT_ADAPTIVE && !receiver->slow;
   for (;;) {
-    const int64_t left = time_left(deadline, slice);
+    const int64_t left = time_left(deadline, kSlice);
     if (left == 0) return -ETIMEDOUT;
-    if (receiver->wait == FARCALL_WAIT_SPIN || spins) size = call_released(receiver, room, left);
+    size = call_released(receiver, room, left);
     if (!would_wait(size)) return size;
     if (receiver->wait == FARCALL_WAIT_SPIN) {
       if (PyErr_CheckSignals() < 0) return kRaised;
       continue;
     }
-    const struct deadline spin = begin_timeout(kSpin);
     const int64_t slept = sleep_on(&receiver->functions->poll, receiver->life->handle, deadline);
-    receiver->slow = spins || time_left(spin, kSpin) == 0;
-    spins = false;
     if (slept != 0) return slept;
     size = call_released(receiver, room, 0);
     if (!would_wait(size)) return size;

@@ -5,9 +5,6 @@
 
 #include "extension.h"
 
-static const int64_t kSpin = 100000; /* nanoseconds, as for receivers */
-static const int64_t kSpinForever = 20000000;
-
 bool make_sender(struct sender* sender, struct life* life, const struct send_functions* functions,
                  int wait, size_t longest) {
   sender->life = life;
@@ -61,13 +58,12 @@ static int64_t send_within(struct sender* sender, const Py_buffer* message,
           ? call_released(sender, message, 0)
           : sender->functions->send(sender->life->handle, message->buf, (size_t)message->len, 0);
   if (deadline.at == 0) return result;
-  const bool sleeps = sender->wait != FARCALL_WAIT_SPIN;
   while (would_wait(result)) {
-    const int64_t left = time_left(deadline, sleeps ? kSpin : kSpinForever);
+    const int64_t left = time_left(deadline, kSlice);
     if (left == 0) return -ETIMEDOUT;
-    if (sender->wait != FARCALL_WAIT_BLOCK) result = call_released(sender, message, left);
+    result = call_released(sender, message, left);
     if (!would_wait(result)) break;
-    if (sleeps) {
+    if (sender->wait != FARCALL_WAIT_SPIN) {
       const int64_t slept = sleep_on(&sender->functions->poll, sender->life->handle, deadline);
       if (slept != 0) return slept;
       result = call_released(sender, message, 0);
