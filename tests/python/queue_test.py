@@ -76,6 +76,30 @@ def test_more_than_fits_is_put_and_then_got(make):
     assert [q.get() for _ in items] == items
 
 
+class Number(int):
+    pass
+
+
+class Text(str):
+    pass
+
+
+@pytest.mark.parametrize("item", [
+    None, True, False, 0, -1, 2**63 - 1, -(2**63), 2**63, -(2**63) - 1, 10**40, Number(7), 0.0, -0.0,
+    1e308, float("inf"), "", "a", "grün \U0001f7e2", "half \ud800", "x" * 255, "ü" * 200, "y" * 100_000,
+    Text("more"), b"", b"\x00", bytes(range(256)) * 2, bytes(100_000), bytearray(b"ab"), (1, None, "x"),
+    NotImplemented, ...], ids=lambda item: repr(item)[:20])
+def test_an_object_comes_out_as_it_was(item):
+    q = farcall.Queue(capacity=4096)
+    for _ in range(3):
+        q.put(item)
+    for _ in range(3):
+        got = q.get()
+        assert type(got) is type(item) and got == item and repr(got) == repr(item)
+    with pytest.raises(queue.Empty):
+        q.get_nowait()
+
+
 def test_items_behind_one_that_is_longer_than_the_queue_wait_for_room():
     q = farcall.Queue(capacity=4096)
     for number in range(20):

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* farcall._farcall.ItemQueue: bytes of several processes, in order. */
+/* farcall._farcall.ItemQueue: objects of several processes, in order. */
 #include "queue.h"
 
 #include <errno.h>
@@ -67,36 +67,68 @@ static PyObject* item_queue_reserve(PyObject* self, PyObject* seconds) {
   Py_RETURN_TRUE;
 }
 
-static PyObject* put(PyObject* self, PyObject* item,
-                     int64_t (*function)(struct queue*, const void*, size_t)) {
+/* True where it is in the queue, False where no place was left in time, else the bytes to be put
+ * later, for which there is a place. */
+static PyObject* put_held(PyObject* self, struct queue_item* item, PyObject* object,
+                          int64_t timeout) {
+  if (!enter(life_of(self))) return NULL;
+  int64_t error = queue_reserve(life_of(self)->handle, begin_timeout(timeout));
+  const bool reserved = error == 0;
+  if (reserved) error = queue_try_put(life_of(self)->handle, item);
+  leave(life_of(self));
+  if (error == 0) Py_RETURN_TRUE;
+  if (reserved && error == -EAGAIN) return queue_pickled(item, object);
+  if (error == -EAGAIN || error == -ETIMEDOUT) Py_RETURN_FALSE;
+  return raise_error(error);
+}
+
+static PyObject* item_queue_put_object(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                                       PyObject* keywords) {
+  static const char* const names[] = {"object", "timeout", NULL};
+  PyObject* values[2] = {0};
+  if (!take_arguments(args, count, keywords, names, values, 1)) return NULL;
+  const int64_t timeout = as_timeout(values[1]);
+  struct queue_item item;
+  if (timeout == -2 || !queue_hold(&item, values[0])) return NULL;
+  PyObject* const result = put_held(self, &item, values[0], timeout);
+  queue_let_go(&item);
+  return result;
+}
+
+static PyObject* item_queue_put(PyObject* self, PyObject* pickled) {
   Py_buffer bytes;
-  if (PyObject_GetBuffer(item, &bytes, PyBUF_SIMPLE) < 0) return NULL;
+  if (PyObject_GetBuffer(pickled, &bytes, PyBUF_SIMPLE) < 0) return NULL;
   int64_t error = kRaised;
   if (enter(life_of(self))) {
-    error = function(life_of(self)->handle, bytes.buf, (size_t)bytes.len);
+    error = queue_put(life_of(self)->handle, bytes.buf, (size_t)bytes.len);
     leave(life_of(self));
   }
   PyBuffer_Release(&bytes);
-  if (error == -EAGAIN) Py_RETURN_FALSE;
   if (error != 0) return raise_error(error);
-  Py_RETURN_TRUE;
+  Py_RETURN_NONE;
 }
-static PyObject* item_queue_try_put(PyObject* self, PyObject* item) {
-  return put(self, item, queue_try_put);
-}
-static PyObject* item_queue_put(PyObject* self, PyObject* item) {
-  return put(self, item, queue_put);
+
+static PyObject* raise_empty(void) {
+  PyObject* const module = PyImport_ImportModule("queue");
+  PyObject* const empty = module ? PyObject_GetAttrString(module, "Empty") : NULL;
+  if (empty) PyErr_SetNone(empty);
+  Py_XDECREF(empty);
+  Py_XDECREF(module);
+  return NULL;
 }
 
 static PyObject* item_queue_get(PyObject* self, PyObject* seconds) {
   const int64_t timeout = as_timeout(seconds);
   if (timeout == -2 || !enter(life_of(self))) return NULL;
   int64_t error = 0;
-  PyObject* const item = queue_get(life_of(self)->handle, begin_timeout(timeout), &error);
+  enum queue_kind kind;
+  PyObject* const item = queue_get(life_of(self)->handle, begin_timeout(timeout), &kind, &error);
   leave(life_of(self));
-  if (item) return item;
-  if (error == -EAGAIN || error == -ETIMEDOUT) Py_RETURN_NONE;
-  return raise_error(error);
+  if (!item) return error == -EAGAIN || error == -ETIMEDOUT ? raise_empty() : raise_error(error);
+  if (kind != kPickled) return item;
+  PyObject* const object = queue_unpickled(item);
+  Py_DECREF(item);
+  return object;
 }
 
 static PyObject* item_queue_size(PyObject* self, PyObject* unused) {
@@ -128,13 +160,14 @@ static PyObject* item_queue_close(PyObject* self, PyObject* unused) {
 static PyMethodDef methods[] = {
     {"reserve", item_queue_reserve, METH_O,
      "reserve(timeout) -> bool: promises one item a place; False where there is none in time."},
-    {"try_put", item_queue_try_put, METH_O,
-     "Puts an item, which is reserved unless any number may be there; False where there is no room "
-     "at once: then it is reserved."},
+    {"put_object", FAST(item_queue_put_object),
+     "put_object(object, timeout=None): True; False where there is no place in time; where there "
+     "is "
+     "no room at once the pickled object, which is reserved."},
     {"put", item_queue_put, METH_O,
-     "Puts a reserved item of any size; waits for ever, unmoved by signals."},
+     "Puts a reserved pickled object of any size; waits for ever, unmoved by signals."},
     {"get", item_queue_get, METH_O,
-     "get(timeout) -> bytes: the first item; None where there is none in time."},
+     "get(timeout): the first object; queue.Empty where there is none in time."},
     {"size", item_queue_size, METH_NOARGS, "How many items have been reserved, and not got."},
     {"empty", item_queue_empty, METH_NOARGS, "Whether there is nothing to get."},
     {"descriptors", item_queue_descriptors, METH_NOARGS,
@@ -144,7 +177,7 @@ static PyMethodDef methods[] = {
 
 static PyType_Slot slots[] = {{Py_tp_dealloc, item_queue_free},
                               {Py_tp_methods, methods},
-                              {Py_tp_doc, "A queue of bytes."},
+                              {Py_tp_doc, "A queue of objects."},
                               {0, NULL}};
 
 static PyType_Spec spec = {

@@ -18,6 +18,8 @@
  * silenced only where none of them has anything to do: for room only the holder of the lock waits,
  * as others may need less of it.
  *
+ * An item begins with a word: its size, and above that what it is.
+ *
  * Those who share a queue trust each other, as they unpickle what the others put.
  */
 #ifndef FARCALL_PYTHON_QUEUE_H
@@ -69,15 +71,39 @@ struct queue* queue_create(size_t capacity, size_t most);
 struct queue* queue_open(const int descriptors[kQueueDescriptors]);
 void queue_free(void* queue);
 
+/* ---- queue_objects.c ---- */
+
+enum queue_kind { kPickled, kBytes, kText, kInteger, kFloat, kNone, kTrue, kFalse };
+
+/* An object on its way into a queue. */
+struct queue_item {
+  enum queue_kind kind;
+  const void* bytes;
+  size_t size;
+  char small[8];
+  Py_buffer buffer; /* of kPickled */
+};
+/* False with an exception. The object has to stay until queue_let_go(). */
+bool queue_hold(struct queue_item* item, PyObject* object);
+void queue_let_go(struct queue_item* item);
+/* The same as bytes, for later. It is let go of as before. */
+PyObject* queue_pickled(struct queue_item* item, PyObject* object);
+/* The object; of kPickled the bytes, for queue_unpickled(). */
+PyObject* queue_object(enum queue_kind kind, const char* bytes, size_t size);
+PyObject* queue_unpickled(PyObject* pickled);
+
+/* ---- queue_items.c ---- */
+
 /* 0, or -EAGAIN, -ETIMEDOUT, -EOWNERDEAD, kRaised. */
 int64_t queue_reserve(struct queue* queue, struct deadline deadline);
-/* An item that has been reserved, or is so now where any number may be there. -EAGAIN also where
- * there is no room for the whole item: it stays reserved. */
-int64_t queue_try_put(struct queue* queue, const void* item, size_t size);
-/* Waits for ever, also in the middle of the item; not for threads that handle signals. */
-int64_t queue_put(struct queue* queue, const void* item, size_t size);
-/* The item as bytes; NULL: see *error. */
-PyObject* queue_get(struct queue* queue, struct deadline deadline, int64_t* error);
+/* A reserved item. -EAGAIN also where there is no room for the whole item. */
+int64_t queue_try_put(struct queue* queue, const struct queue_item* item);
+/* One that has been pickled. Waits for ever, also in the middle of the item; not for threads that
+ * handle signals. */
+int64_t queue_put(struct queue* queue, const void* pickled, size_t size);
+/* The object, or the bytes of one that has been pickled; NULL: see *error. */
+PyObject* queue_get(struct queue* queue, struct deadline deadline, enum queue_kind* kind,
+                    int64_t* error);
 bool queue_is_empty(const struct queue* queue);
 
 #endif

@@ -13,7 +13,12 @@ static const int64_t kBriefly = 1000000;
 static const int64_t kSpin = 30000; /* before a wait is left to the kernel */
 enum { kHeader = 8 };
 
+enum { kSizeBits = 56, kSmall = 256 };
+
 static uint64_t room_of(size_t size) { return kHeader + ((uint64_t)size + 7) / 8 * 8; }
+static uint64_t header_of(enum queue_kind kind, size_t size) {
+  return (uint64_t)kind << kSizeBits | size;
+}
 
 /* ---- bells ---- */
 
@@ -110,13 +115,12 @@ static int64_t wait_for_change(struct queue* queue, int bell, const atomic_ullon
   return result;
 }
 
-static void reserve_one(struct queue* queue) {
-  atomic_fetch_add_explicit(&queue->memory->reserved, 1, memory_order_relaxed);
-}
-
 int64_t queue_reserve(struct queue* queue, struct deadline deadline) {
   struct queue_memory* const memory = queue->memory;
-  if (memory->most == 0) return reserve_one(queue), 0;
+  if (memory->most == 0) {
+    atomic_fetch_add_explicit(&memory->reserved, 1, memory_order_relaxed);
+    return 0;
+  }
   for (;;) {
     const uint64_t got = atomic_load(&memory->get.items);
     unsigned long long reserved = atomic_load(&memory->reserved);
@@ -161,10 +165,10 @@ static bool has_room(struct queue_memory* memory, uint64_t tail, uint64_t size) 
 }
 
 /* With the lock held. All at once, so that whoever dies meanwhile leaves nothing behind. */
-static bool put_if_room(struct queue* queue, const void* item, size_t size) {
+static bool put_if_room(struct queue* queue, enum queue_kind kind, const void* item, size_t size) {
   struct queue_memory* const memory = queue->memory;
   const uint64_t tail = atomic_load(&memory->put.position);
-  const uint64_t header = size;
+  const uint64_t header = header_of(kind, size);
   if (!has_room(memory, tail, room_of(size))) return false;
   copy_in(memory, tail, &header, kHeader);
   copy_in(memory, tail + kHeader, item, size);
@@ -173,13 +177,12 @@ static bool put_if_room(struct queue* queue, const void* item, size_t size) {
   return true;
 }
 
-int64_t queue_try_put(struct queue* queue, const void* item, size_t size) {
+int64_t queue_try_put(struct queue* queue, const struct queue_item* item) {
   struct queue_memory* const memory = queue->memory;
-  if (memory->most == 0) reserve_one(queue);
-  if (room_of(size) > memory->capacity) return -EAGAIN;
+  if (room_of(item->size) > memory->capacity) return -EAGAIN;
   const int64_t error = lock(queue, &memory->put, (struct deadline){0});
   if (error != 0) return error;
-  const bool done = put_if_room(queue, item, size);
+  const bool done = put_if_room(queue, item->kind, item->bytes, item->size);
   pthread_mutex_unlock(&memory->put.lock);
   if (!done) return -EAGAIN;
   ring(queue, kItems);
@@ -197,7 +200,7 @@ static int64_t wait_for_room(struct queue* queue, uint64_t got) {
 static int64_t put_whole(struct queue* queue, const void* item, size_t size) {
   for (;;) {
     const uint64_t got = atomic_load(&queue->memory->get.position);
-    if (put_if_room(queue, item, size)) return 0;
+    if (put_if_room(queue, kPickled, item, size)) return 0;
     const int64_t waited = wait_for_room(queue, got);
     if (waited != 0) return waited;
   }
@@ -207,7 +210,7 @@ static int64_t put_whole(struct queue* queue, const void* item, size_t size) {
 static int64_t put_in_parts(struct queue* queue, const char* item, size_t size) {
   struct queue_memory* const memory = queue->memory;
   uint64_t tail = atomic_load(&memory->put.position);
-  const uint64_t header = size;
+  const uint64_t header = header_of(kPickled, size);
   size_t done = 0;
   for (bool begun = false; done < size || !begun;) {
     const uint64_t got = atomic_load(&memory->get.position);
@@ -284,18 +287,33 @@ static int64_t get_in_parts(struct queue* queue, uint64_t head, char* item, size
 }
 
 /* The first item, with the lock held. */
-static PyObject* take(struct queue* queue, uint64_t head, uint64_t tail, int64_t* error) {
+static PyObject* take(struct queue* queue, uint64_t head, uint64_t tail, enum queue_kind* kind,
+                      int64_t* error) {
   struct queue_memory* const memory = queue->memory;
-  uint64_t size;
-  copy_out(memory, head, &size, kHeader);
-  PyObject* const item =
-      size > PY_SSIZE_T_MAX ? PyErr_NoMemory() : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+  uint64_t header;
+  copy_out(memory, head, &header, kHeader);
+  const uint64_t size = header & (((uint64_t)1 << kSizeBits) - 1);
+  *kind = (enum queue_kind)(header >> kSizeBits);
+  const bool whole = room_of(size) <= tail - head;
+  PyObject* item;
+  if (whole && size <= kSmall) {
+    char small[kSmall];
+    copy_out(memory, head + kHeader, small, size);
+    item = queue_object(*kind, small, size);
+  } else {
+    item = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (item && whole) copy_out(memory, head + kHeader, PyBytes_AsString(item), size);
+    if (item && *kind == kText) { /* none of them is longer than the queue */
+      PyObject* const text = queue_object(kText, PyBytes_AsString(item), size);
+      Py_DECREF(item);
+      item = text;
+    }
+  }
   if (!item) {
     *error = kRaised;
     return NULL;
   }
-  if (room_of(size) <= tail - head) {
-    copy_out(memory, head + kHeader, PyBytes_AsString(item), size);
+  if (whole) {
     atomic_fetch_add(&memory->get.items, 1);
     atomic_store(&memory->get.position, head + room_of(size));
     return item;
@@ -309,7 +327,8 @@ static PyObject* take(struct queue* queue, uint64_t head, uint64_t tail, int64_t
   return NULL;
 }
 
-PyObject* queue_get(struct queue* queue, struct deadline deadline, int64_t* error) {
+PyObject* queue_get(struct queue* queue, struct deadline deadline, enum queue_kind* kind,
+                    int64_t* error) {
   struct queue_memory* const memory = queue->memory;
   for (;;) {
     *error = lock(queue, &memory->get, deadline);
@@ -321,7 +340,7 @@ PyObject* queue_get(struct queue* queue, struct deadline deadline, int64_t* erro
       atomic_store_explicit(&memory->get.seen, tail, memory_order_relaxed);
     }
     if (head != tail) {
-      PyObject* const item = take(queue, head, tail, error);
+      PyObject* const item = take(queue, head, tail, kind, error);
       pthread_mutex_unlock(&memory->get.lock);
       ring(queue, kRoom);
       if (memory->most != 0) ring(queue, kPlaces);

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import collections
 import os
-import pickle
 import queue
 import threading
 from collections.abc import Callable
@@ -69,19 +68,20 @@ class Queue:
         """Puts an object; queue.Full where `maxsize` items are there and none goes in time."""
         if self._closed:
             raise ValueError(f"Queue {self!r} is closed")
-        item = _pickling.dumps(obj)
-        items = self._items
-        if self._maxsize and not items.reserve(_patience(block, timeout)):
-            raise queue.Full
         if self._process != _process:
             self._begin_here()
+        patience = None if block and timeout is None else _patience(block, timeout)
         if not self._waiting:
-            if items.try_put(item):
+            item = self._items.put_object(obj, patience)
+            if item is True:
                 return
-        elif not self._maxsize:
-            items.reserve(None)
-        # Behind what waits already: the order of one process is kept.
-        self._put_later(bytes(item))
+        else:  # Behind what waits already: the order of one process is kept.
+            item = bytes(_pickling.dumps(obj))
+            if not self._items.reserve(patience):
+                raise queue.Full
+        if item is False:
+            raise queue.Full
+        self._put_later(item)
 
     def put_nowait(self, obj: object) -> None:
         """put(obj, False)."""
@@ -132,10 +132,7 @@ class Queue:
         """Gets the first object; queue.Empty where there is none in time."""
         if self._closed:
             raise ValueError(f"Queue {self!r} is closed")
-        item = self._items.get(_patience(block, timeout))
-        if item is None:
-            raise queue.Empty
-        return pickle.loads(item)
+        return self._items.get(None if block and timeout is None else _patience(block, timeout))
 
     def get_nowait(self) -> Any:
         """get(False)."""
