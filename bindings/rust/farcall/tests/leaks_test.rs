@@ -3,11 +3,13 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use farcall::{Error, Pipe, PipeOptions, Policy, PublisherOptions, Stream, Subscriber};
 
 mod processes;
-use processes::name;
+use processes::{name, LONG};
 
 /// Descriptors, mappings and MiB of memory of this process.
 fn held() -> (usize, usize, usize) {
@@ -26,8 +28,14 @@ fn leaves_nothing(times: usize, mut what: impl FnMut()) {
     for _ in 0..times {
         what();
     }
-    let after = held();
-    assert_eq!(after.0, before.0, "descriptors");
+    // A thread of the library closes what others had, so there may be more of them for a while.
+    let end = Instant::now() + LONG;
+    let mut after = held();
+    while after.0 > before.0 && Instant::now() < end {
+        thread::sleep(Duration::from_millis(5));
+        after = held();
+    }
+    assert!(after.0 <= before.0, "descriptors: {before:?}, {after:?}");
     assert!(after.1 <= before.1 + 10, "mappings: {before:?}, {after:?}"); // of the allocator
     assert!(after.2 <= before.2 + 20, "memory: {before:?}, {after:?}");
 }
