@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Publishers that wait for slow readers in an event loop.
-#include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -12,9 +11,7 @@ namespace farcall::c::test {
 namespace {
 
 bool readable(const Publisher& publisher, int timeout_ms) {
-  pollfd entry{
-      .fd = farcall_publisher_poll_descriptor(publisher.get()), .events = POLLIN, .revents = 0};
-  return ::poll(&entry, 1, timeout_ms) == 1;
+  return test::readable(farcall_publisher_poll_descriptor(publisher.get()), timeout_ms);
 }
 int begin(const Publisher& publisher) { return farcall_publisher_poll_begin(publisher.get()); }
 void end(const Publisher& publisher) { farcall_publisher_poll_end(publisher.get()); }

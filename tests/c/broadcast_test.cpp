@@ -12,6 +12,8 @@
 
 #include <thread>
 
+#include "c/signals.hpp"
+
 namespace farcall::c::test {
 namespace {
 
@@ -224,25 +226,6 @@ TEST(CBroadcast, CanBePolled) {
   EXPECT_EQ(::poll(&entry, 1, -1), 1);
   farcall_subscriber_poll_end(reader.get());
   EXPECT_EQ(receive(reader), "EPIPE");
-}
-
-// Sends one signal to a thread that sleeps in `wait`; returns what that returned.
-template <class Wait>
-std::int64_t interrupt(Wait wait) {
-  struct sigaction action {};
-  action.sa_handler = [](int) { farcall_note_signal(); };
-  action.sa_flags = SA_RESTART;
-  EXPECT_EQ(::sigaction(SIGUSR1, &action, nullptr), 0);
-  std::atomic<pid_t> thread{0};
-  std::int64_t result = 0;
-  std::thread waits([&] {
-    thread = ::gettid();
-    result = wait();
-  });
-  EXPECT_TRUE(eventually([&] { return thread != 0 && sleeps(thread); }));
-  ::pthread_kill(waits.native_handle(), SIGUSR1);
-  waits.join();
-  return result;
 }
 
 TEST(CBroadcast, ASignalEndsEachWait) {

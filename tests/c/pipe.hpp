@@ -4,6 +4,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <array>
 #include <cerrno>
@@ -35,6 +36,11 @@ using door::test::Shared;
 // Longer than anything that must happen takes; then the watchdog has ended the test.
 inline constexpr std::int64_t kLong = 60'000'000'000;
 inline constexpr std::int64_t kShort = 20'000'000;
+
+inline bool readable(int fd, int timeout_ms) {
+  pollfd entry{.fd = fd, .events = POLLIN, .revents = 0};
+  return ::poll(&entry, 1, timeout_ms) == 1;
+}
 
 struct Close {
   void operator()(farcall_pipe* end) const noexcept { farcall_pipe_close(end); }

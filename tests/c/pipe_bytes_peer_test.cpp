@@ -131,7 +131,7 @@ TEST(CPipeBytesSignal, EndsAWriteThatWaitsAndItSaysHowFarItCame) {
   const ByteEnds pipe(kRing, FARCALL_WAIT_BLOCK);
   const std::string text = long_text(10'000);
   const auto wait = [&](std::string_view what) {
-    return interrupt([&] { return static_cast<int>(write(pipe.one, what, FARCALL_FOREVER)); });
+    return interrupt([&] { return write(pipe.one, what, FARCALL_FOREVER); });
   };
   EXPECT_EQ(wait(text), static_cast<int>(kRing));
   EXPECT_EQ(wait(std::string_view(text).substr(kRing)), -EINTR);

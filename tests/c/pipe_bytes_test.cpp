@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What bytes do that go through a pipe, between threads and between processes.
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,11 +12,6 @@ namespace farcall::c::test {
 namespace {
 
 constexpr std::size_t kRing = 4096;
-
-bool readable(int fd, int timeout_ms) {
-  pollfd entry{.fd = fd, .events = POLLIN, .revents = 0};
-  return ::poll(&entry, 1, timeout_ms) == 1;
-}
 
 TEST(CPipeBytes, GoBothWaysWithoutBoundaries) {
   const ByteEnds pipe;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Pipes among the descriptors of an event loop.
-#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -9,11 +8,6 @@
 
 namespace farcall::c::test {
 namespace {
-
-bool readable(int fd, int timeout_ms) {
-  pollfd entry{.fd = fd, .events = POLLIN, .revents = 0};
-  return ::poll(&entry, 1, timeout_ms) == 1;
-}
 
 TEST(CPipePoll, WakesWhoHasNothingToReceive) {
   const Ends pipe;

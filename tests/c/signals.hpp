@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <functional>
 #include <thread>
 
 #include "c/pipe.hpp"
@@ -23,10 +22,11 @@ inline void on_signal(void (*handler)(int), int signal) {
 }
 
 // Sends one signal to a thread that sleeps in `wait`; returns what that returned.
-inline int interrupt(const std::function<int()>& wait) {
+template <class Wait>
+auto interrupt(Wait wait) {
   on_signal([](int) { farcall_note_signal(); }, SIGUSR1);
   std::atomic<pid_t> thread{0};
-  int result = 0;
+  decltype(wait()) result = 0;
   std::thread waits([&] {
     thread = ::gettid();
     result = wait();

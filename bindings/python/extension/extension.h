@@ -69,6 +69,8 @@ struct deadline begin_timeout(int64_t timeout);
 int64_t time_left(struct deadline deadline, int64_t most);
 /* An exception of Python's is set: beside the negative errnos. */
 enum { kRaised = -100000 };
+/* Whether an operation of the library has only not been done yet. */
+bool would_wait(int64_t result);
 /* What can be polled: a direction of a farcall_pipe, a publisher, a subscriber. */
 struct poll_functions {
   int (*descriptor)(const void* handle);

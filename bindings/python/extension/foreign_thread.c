@@ -16,53 +16,49 @@
 static atomic_uint in_python;
 static atomic_bool ending;
 
-static _Thread_local struct {
-  unsigned depth; /* how many functions it is in */
-  bool kept;
-} here;
+static _Thread_local unsigned depth; /* how many functions this thread is in */
 
 /* glibc's, for what C++ calls a thread_local with a destructor. Python finds its state by a
  * pthread key, and the values of keys are gone in the order of the keys, which is not ours. */
 extern int __cxa_thread_atexit_impl(void (*function)(void*), void* argument, void* object);
 extern void* __dso_handle;
 
+static void go_out(void) { atomic_fetch_sub(&in_python, 1); }
+
 static bool come_in(void) {
   atomic_fetch_add(&in_python, 1);
   if (!atomic_load(&ending)) return true;
-  atomic_fetch_sub(&in_python, 1);
+  go_out();
   return false;
 }
 
 static void drop_state(void* unused) {
   (void)unused;
   if (!come_in()) return;
-  here.kept = false;
   const PyGILState_STATE state = PyGILState_Ensure();
   PyGILState_Release(PyGILState_LOCKED); /* for keep_state() */
   PyGILState_Release(state);
-  atomic_fetch_sub(&in_python, 1);
+  go_out();
 }
 
 /* Python counts who has asked for this thread's state: now one more has, until the thread ends. */
 static void keep_state(void) {
-  if (__cxa_thread_atexit_impl(drop_state, NULL, &__dso_handle) != 0) return;
-  here.kept = true;
-  (void)PyGILState_Ensure();
+  if (__cxa_thread_atexit_impl(drop_state, NULL, &__dso_handle) == 0) (void)PyGILState_Ensure();
 }
 
 bool enter_python(PyGILState_STATE* state) {
   if (!come_in()) return false;
-  const bool known = here.kept || PyGILState_GetThisThreadState();
+  const bool known = PyGILState_GetThisThreadState() != NULL;
   *state = PyGILState_Ensure();
   if (!known) keep_state();
-  ++here.depth;
+  ++depth;
   return true;
 }
 
 void leave_python(PyGILState_STATE state) {
-  --here.depth;
+  --depth;
   PyGILState_Release(state);
-  atomic_fetch_sub(&in_python, 1);
+  go_out();
 }
 
 unsigned end_foreign_threads(void) {
@@ -71,7 +67,7 @@ unsigned end_foreign_threads(void) {
 }
 
 /* In a child only the thread that has forked is left, with all functions that it is in. */
-static void forget_other_threads(void) { atomic_store(&in_python, here.depth); }
+static void forget_other_threads(void) { atomic_store(&in_python, depth); }
 
 bool prepare_foreign_threads(void) {
   if (pthread_atfork(NULL, NULL, forget_other_threads) == 0) return true;

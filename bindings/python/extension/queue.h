@@ -44,7 +44,7 @@ struct queue_side {
   atomic_uint holder;
   atomic_ullong seen; /* the other side's position, as it was: it only grows; for the holder */
   _Alignas(64) atomic_ullong position; /* bytes put, or got; its writer holds the lock */
-  atomic_ullong items;                 /* put or got */
+  atomic_ullong items;                 /* got; of the other side nobody counts them */
 };
 
 struct queue_memory {

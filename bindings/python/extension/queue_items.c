@@ -172,7 +172,6 @@ static bool put_if_room(struct queue* queue, enum queue_kind kind, const void* i
   if (!has_room(memory, tail, room_of(size))) return false;
   copy_in(memory, tail, &header, kHeader);
   copy_in(memory, tail + kHeader, item, size);
-  atomic_store(&memory->put.items, atomic_load(&memory->put.items) + 1);
   atomic_store(&memory->put.position, tail + room_of(size));
   return true;
 }
@@ -230,7 +229,6 @@ static int64_t put_in_parts(struct queue* queue, const char* item, size_t size) 
     copy_in(memory, tail, item + done, part);
     done += part;
     tail += (part + 7) / 8 * 8;
-    if (done == size) atomic_store(&memory->put.items, atomic_load(&memory->put.items) + 1);
     atomic_store(&memory->put.position, tail);
     ring(queue, kItems);
   }

@@ -79,10 +79,6 @@ static int64_t call_released(struct receiver* receiver, struct room* room, int64
   return size;
 }
 
-static bool would_wait(int64_t result) {
-  return result == -EAGAIN || result == -ETIMEDOUT || result == -EINTR;
-}
-
 static int64_t receive(struct receiver* receiver, struct room* room, struct deadline deadline) {
   int64_t size =
       room->size > kLongCopy ? call_released(receiver, room, 0) : call(receiver, room, 0);

@@ -47,10 +47,6 @@ static int64_t call_released(struct sender* sender, const Py_buffer* message, in
   return result;
 }
 
-static bool would_wait(int64_t result) {
-  return result == -EAGAIN || result == -ETIMEDOUT || result == -EINTR;
-}
-
 static int64_t send_within(struct sender* sender, const Py_buffer* message,
                            struct deadline deadline) {
   int64_t result =

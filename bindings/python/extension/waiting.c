@@ -36,6 +36,10 @@ int64_t time_left(struct deadline deadline, int64_t most) {
   return left <= 0 ? 0 : left < most ? left : most;
 }
 
+bool would_wait(int64_t result) {
+  return result == -EAGAIN || result == -ETIMEDOUT || result == -EINTR;
+}
+
 /* Those that a thread brings upon itself would kill it if they were blocked. */
 static void block_signals(sigset_t* before) {
   sigset_t all;
