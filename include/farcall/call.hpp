@@ -257,9 +257,9 @@ class Port {
   [[nodiscard]] std::size_t sessions() const noexcept;
   // Whether a thread waits for whatever client comes.
   [[nodiscard]] bool has_sleeping_thread() const noexcept;
-  // Whether a thread is receiving or about to, and has perhaps not gone to sleep yet. A system
+  // The threads that are receiving or about to, and have perhaps not gone to sleep yet. A system
   // call.
-  [[nodiscard]] bool has_idle_thread() const noexcept;
+  [[nodiscard]] std::size_t idle_threads() const noexcept;
 
  private:
   friend class ServerThread;

@@ -241,14 +241,15 @@ std::size_t Port::sessions() const noexcept {
   return state_->sleeping.load(std::memory_order_relaxed) > 0;
 }
 
-bool Port::has_idle_thread() const noexcept {
+std::size_t Port::idle_threads() const noexcept {
   // Pairs with the light one in receive(): of two threads that begin to serve at the same time at
   // least one learns that the other does, too.
   asymmetric_fence_heavy();
   const std::lock_guard guard(state_->lock);
-  return std::ranges::any_of(state_->threads, [](const std::atomic<bool>* receiving) {
+  const auto count = std::ranges::count_if(state_->threads, [](const std::atomic<bool>* receiving) {
     return receiving->load(std::memory_order_relaxed);
   });
+  return static_cast<std::size_t>(count);
 }
 
 void Port::close() noexcept { state_->close(); }

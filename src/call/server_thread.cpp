@@ -30,7 +30,7 @@ class Said {
   }
   ~Said() {
     receiving_.store(false, std::memory_order_relaxed);
-    asymmetric_fence_light();  // pairs with the heavy one in has_idle_thread()
+    asymmetric_fence_light();  // pairs with the heavy one in idle_threads()
   }
   Said(const Said&) = delete;
   Said& operator=(const Said&) = delete;

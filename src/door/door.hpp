@@ -38,7 +38,7 @@ class SharedPool final : public Pool, public std::enable_shared_from_this<Shared
  public:
   explicit SharedPool(WaitMode mode) : port(limits(), mode) {}
   std::unique_ptr<Server> enter() override;
-  [[nodiscard]] bool has_idle_thread() const noexcept override { return port.has_idle_thread(); }
+  [[nodiscard]] std::size_t idle_threads() const noexcept override { return port.idle_threads(); }
 
   Port port;
 

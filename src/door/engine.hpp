@@ -105,8 +105,8 @@ class Pool {
   virtual ~Pool() = default;
   // The calling thread becomes one of them.
   virtual std::unique_ptr<Server> enter() = 0;
-  // Whether a thread is waiting here, or about to.
-  [[nodiscard]] virtual bool has_idle_thread() const noexcept = 0;
+  // The threads that are waiting here, or about to.
+  [[nodiscard]] virtual std::size_t idle_threads() const noexcept = 0;
 
   // A thread has been asked for; until then it may be on its way. Nanoseconds, monotonic.
   std::atomic<std::int64_t> starting_until{0};

@@ -10,6 +10,7 @@
 
 #include <stplr_doors.h>
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 
@@ -28,8 +29,8 @@ class KernelPool final : public Pool, public std::enable_shared_from_this<Kernel
   ~KernelPool() override;
 
   std::unique_ptr<Server> enter() override;
-  [[nodiscard]] bool has_idle_thread() const noexcept override {
-    return idle.load(std::memory_order_relaxed) > 0;
+  [[nodiscard]] std::size_t idle_threads() const noexcept override {
+    return static_cast<std::size_t>(std::max(idle.load(std::memory_order_relaxed), 0));
   }
   // To be called once. Throws SystemError.
   void listen(std::uint32_t events);

@@ -5,8 +5,10 @@
 #include <setjmp.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
+#include <thread>
 
 #include "process/per_thread.hpp"
 
@@ -181,7 +183,9 @@ void ask_for_thread(Pool& pool, const std::shared_ptr<OwnDoor>& door, bool crowd
   if (by_xcreate && (door->attributes & DOOR_DEPLETION_CB) == 0) return;
   const std::int64_t now = monotonic_ns();
   if (now < pool.starting_until.load(std::memory_order_relaxed)) return;
-  if (!crowded && pool.has_idle_thread()) return;
+  // Of those who wait no more can be served at once than there are processors.
+  static const std::size_t processors = std::max(std::thread::hardware_concurrency(), 1U);
+  if (pool.idle_threads() >= (crowded ? processors : 1)) return;
   pool.starting_until.store(now + kStarting, std::memory_order_relaxed);
   if (by_xcreate) {
     auto start = std::make_shared<Start>();

@@ -101,6 +101,42 @@ TEST(DoorStress, ManyProcessesAgainstOneDoor) {
   for (auto& client : clients) EXPECT_EQ(client->join(60s), 0);
 }
 
+// Threads that nobody needs any more do not end: so there are to be no more than ever serve at once,
+// and as many as can look for others meanwhile.
+TEST(DoorStress, AServerHasNoMoreThreadsThanItNeeds) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  constexpr int kClients = 2;
+  static std::atomic<int> asked_for{0};
+  static door_server_func_t* const create = ::door_server_create([](door_info_t* info) {
+    ++asked_for;
+    create(info);
+  });
+  // Without a pause: both clients keep the threads busy that there are.
+  static auto procedure = [](const char* data, size_t size, door_desc_t*, uint_t) {
+    return Answer({data, size});
+  };
+  const int door = make_door(procedure);
+  std::vector<std::unique_ptr<Child>> clients;
+  const Shared<std::atomic<bool>> begin;
+  for (unsigned i = 0; i < kClients; ++i)
+    clients.push_back(std::make_unique<Child>([&] {
+      ASSERT_TRUE(eventually([&] { return begin->load(); }));
+      std::minstd_rand random(i + 1);
+      const std::int64_t end = now_ns() + 2 * stress_ns();
+      while (now_ns() < end) {
+        const std::string request(random() % (random() % 16 == 0 ? 200'000 : 300), 'x');
+        ASSERT_EQ(error_of(door, request), 0);
+      }
+    }));
+  *begin = true;
+  for (auto& client : clients) EXPECT_EQ(client->join(60s), 0);
+  // One that is long in coming is asked for once more.
+  constexpr int kLongInComing = 4;
+  const int processors = static_cast<int>(std::thread::hardware_concurrency());
+  EXPECT_LE(asked_for, kClients + processors + kLongInComing);
+  ::door_server_create(create);
+}
+
 TEST(DoorStress, AProcessForksWhileItsThreadsCall) {
   FARCALL_SKIP_UNDER_ASAN("leaves its allocator locked in the child if another thread allocates");
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
