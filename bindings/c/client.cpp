@@ -46,7 +46,7 @@ int open(const char* path, Deadline deadline, SignalCount since) {
                                    deadline.is_now() ? Deadline::never() : deadline);
     if (fd >= 0) return fd;
     const int error = errno == EINVAL ? ECONNREFUSED : errno;
-    if (error != ENOENT && error != ECONNREFUSED) return -error;
+    if (error != ENOENT && error != ECONNREFUSED && error != ETIMEDOUT) return -error;
     const std::int64_t now = monotonic_ns();
     if (deadline.is_now() || now >= deadline.at()) return -error;
     if (SignalCount::now() != since) return -EINTR;

@@ -251,7 +251,7 @@ void farcall_server_close(farcall_server* server);
 
 /* Any door can be called. Waits until there is one, where there is time. -ENOENT where there is no
  * such file, -ECONNREFUSED where no door is attached to it, -ETIMEDOUT where its server does not
- * answer (without a timeout that is -ECONNREFUSED, after a few seconds), -EACCES. */
+ * answer (without a timeout, after a few seconds), -EACCES. */
 int farcall_client_open(const char* path, int64_t timeout, farcall_client** client);
 void farcall_client_close(farcall_client* client);
 

@@ -42,9 +42,10 @@ namespace shared {
 // attach.
 bool is_attached(const struct stat& status) noexcept;
 // Exchanges a descriptor of a file that such a door is attached to for one of the door; none where
-// there is none, or its server does not answer within that time, or a few seconds.
+// there is none, or, as `answered` says, its server does not answer within that time, or a few
+// seconds.
 UniqueFd open_attached(int fd, const struct stat& status, Deadline within, bool& answered) noexcept;
-// Returns 0 or an errno value; EINVAL where none is attached.
+// Returns 0 or an errno value; EINVAL where none is attached, ETIMEDOUT where its server is silent.
 int detach(const struct stat& status) noexcept;
 
 }  // namespace shared

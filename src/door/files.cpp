@@ -26,23 +26,34 @@ constexpr mode_t kDoorType = 0xD000;
 
 bool may_be_attached(const struct stat& status) noexcept { return S_ISREG(status.st_mode); }
 
-// `fd` was opened just now. Puts a door in its place where one is attached; returns whether.
-bool exchange(int fd, int flags) noexcept {
+enum class Opened : std::uint8_t { file, door, silent };
+
+// `fd` was opened just now. Puts a door in its place where one is attached. `silent`: one is, whose
+// server says nothing; what it covers is not what the program has asked for.
+Opened exchange(int fd, int flags) noexcept {
   const int saved = errno;
-  bool exchanged = false;
+  Opened opened = Opened::file;
   struct stat status {};
   if (real::fstat(fd, &status) == 0 && may_be_attached(status)) {
     const NoCancel guard;
     bool answered = true;
     UniqueFd door = open_attached(fd, status, Deadline::never(), answered);
-    if (door) {
+    if (!answered) {
+      opened = Opened::silent;
+    } else if (door && ::dup3(door.get(), fd, (flags & O_CLOEXEC) != 0 ? O_CLOEXEC : 0) >= 0) {
       // The program gets the lowest number, as it would have.
-      exchanged = ::dup3(door.get(), fd, (flags & O_CLOEXEC) != 0 ? O_CLOEXEC : 0) >= 0;
-      if (exchanged && descriptors_are_ours()) set_known(fd, true);
+      opened = Opened::door;
+      if (descriptors_are_ours()) set_known(fd, true);
     }
   }
   errno = saved;
-  return exchanged;
+  return opened;
+}
+
+int refuse_silent(int fd) noexcept {
+  real::close(fd);
+  errno = ETIMEDOUT;
+  return -1;
 }
 
 // Whether open() of this path would give a door.
@@ -63,7 +74,10 @@ bool is_covered(int directory, const char* path, int flags) noexcept {
 int open_truncating(int directory, const char* path, int flags, mode_t mode) {
   if (!is_covered(directory, path, flags)) return real::openat(directory, path, flags, mode);
   const int fd = real::openat(directory, path, flags & ~O_TRUNC, mode);
-  if (fd < 0 || exchange(fd, flags)) return fd;
+  if (fd < 0) return fd;
+  const Opened opened = exchange(fd, flags);
+  if (opened == Opened::silent) return refuse_silent(fd);
+  if (opened == Opened::door) return fd;
   // No door's any more.
   const int saved = errno;
   if (::ftruncate(fd, 0) != 0) errno = saved;
@@ -76,7 +90,7 @@ int open_at(int directory, const char* path, int flags, mode_t mode) {
     return real::openat(directory, path, flags, mode);
   if ((flags & O_TRUNC) != 0) return open_truncating(directory, path, flags, mode);
   const int fd = real::openat(directory, path, flags, mode);
-  if (fd >= 0) exchange(fd, flags);
+  if (fd >= 0 && exchange(fd, flags) == Opened::silent) return refuse_silent(fd);
   return fd;
 }
 

@@ -24,19 +24,16 @@ namespace {
 constexpr auto kPatience = std::chrono::seconds(5);
 constexpr auto kBacklogPatience = std::chrono::seconds(1);
 
-// The answer to what was sent; its kind is `closed` where none comes in time.
+// The answer to what was sent; its kind is `nothing` where none comes in time.
 Packet await_answer(int socket, Deadline within = Deadline::never()) {
   const Deadline deadline = std::min(within, Deadline::after(kPatience));
   for (;;) {
     Packet packet = take_packet(socket);
     if (packet.kind != Packet::Kind::nothing) return packet;
-    // Rounded up: who sees the time over relies on it.
     const std::int64_t left = (deadline.at() - monotonic_ns() + 999'999) / 1'000'000;
     pollfd entry{.fd = socket, .events = POLLIN, .revents = 0};
-    if (left <= 0 || (::poll(&entry, 1, static_cast<int>(left)) < 0 && errno != EINTR)) {
-      packet.kind = Packet::Kind::closed;
+    if (left <= 0 || (::poll(&entry, 1, static_cast<int>(left)) < 0 && errno != EINTR))
       return packet;
-    }
   }
 }
 
@@ -62,17 +59,18 @@ class Connection {
   // The only descriptor of the answer; none where it is another one, or none comes in time.
   [[nodiscard]] UniqueFd only_descriptor(Deadline within, bool& answered) const {
     Packet packet = await_answer(socket_.get(), within);
-    answered = packet.kind != Packet::Kind::closed || monotonic_ns() < within.at();
+    answered = packet.kind != Packet::Kind::nothing;
     packet.descriptors.sent_by(server_);
     if (packet.kind == Packet::Kind::descriptors && packet.descriptors.size() == 1 &&
         read_name(packet.descriptors[0].get()))
       return std::move(packet.descriptors[0]);
     return {};
   }
-  // 0, or the errno that it answers; EBADF where no answer comes in time.
+  // 0, or the errno that it answers; ETIMEDOUT where no answer comes in time, EBADF for another.
   [[nodiscard]] int refusal() const {
     Packet packet = await_answer(socket_.get());
     packet.descriptors.sent_by(server_);
+    if (packet.kind == Packet::Kind::nothing) return ETIMEDOUT;
     return packet.kind == Packet::Kind::descriptors ? packet.purpose : EBADF;
   }
 
@@ -81,8 +79,11 @@ class Connection {
   uid_t server_ = 0;
 };
 
-// None where there is no attachment that counts.
-Connection connect_to(const struct stat& status) noexcept {
+// None where there is no attachment that counts, or, as `answered` says, one whose server lets
+// nobody in.
+Connection connect_to(const struct stat& status, bool& answered,
+                      Deadline within = Deadline::never()) noexcept {
+  answered = true;
   const NoCancel guard;
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return {};
@@ -93,15 +94,15 @@ Connection connect_to(const struct stat& status) noexcept {
     // may attach is it worth to wait, and not for ever.
     const auto owner = owner_of_listener(address.name(), SOCK_SEQPACKET);
     if (!owner || !may_attach(*owner, status.st_uid)) return {};
-    const Deadline deadline = Deadline::after(kBacklogPatience);
+    const Deadline deadline = std::min(within, Deadline::after(kBacklogPatience));
     ::fcntl(fd.get(), F_SETFL, O_RDWR);
     do {
-      const std::int64_t left = (deadline.at() - monotonic_ns()) / 1000;
-      if (left <= 0) return {};
+      const std::int64_t left = std::max<std::int64_t>((deadline.at() - monotonic_ns()) / 1000, 1);
       const timeval longest{.tv_sec = left / 1'000'000, .tv_usec = left % 1'000'000};
       ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof longest);
       result = ::connect(fd.get(), address.get(), address.size());
-    } while (result != 0 && errno == EINTR);
+    } while (result != 0 && errno == EINTR && monotonic_ns() < deadline.at());
+    answered = result == 0 || (errno != EAGAIN && errno != EINTR);
   }
   if (result != 0) return {};
   ucred server{};
@@ -131,14 +132,16 @@ int Handle::attach(int d, int file, const struct stat& status) {
     throw;
   }
   theirs.reset();
-  return answers.refusal();
+  const int refusal = answers.refusal();
+  return refusal == ETIMEDOUT ? EBADF : refusal;  // the errno that fattach(3) has for it
 }
 
 namespace shared {
 
 bool is_attached(const struct stat& status) noexcept {
   const NoCancel guard;  // stat() is no point of cancellation
-  return static_cast<bool>(connect_to(status));
+  bool answered = true;
+  return connect_to(status, answered) || !answered;
 }
 
 namespace {
@@ -160,8 +163,7 @@ UniqueFd reopened(int fd) noexcept {
 // would be a way to its position, its locks and what it may write; and root needs to show nothing.
 UniqueFd open_attached(int fd, const struct stat& status, Deadline within,
                        bool& answered) noexcept {
-  answered = true;
-  const Connection connection = connect_to(status);
+  const Connection connection = connect_to(status, answered, within);
   if (!connection) return {};
   try {
     const uid_t self = ::geteuid();
@@ -182,11 +184,13 @@ UniqueFd open_attached(int fd, const struct stat& status, Deadline within,
 }
 
 int detach(const struct stat& status) noexcept {
-  const Connection connection = connect_to(status);
-  if (!connection) return EINVAL;
+  bool answered = true;
+  const Connection connection = connect_to(status, answered);
+  if (!connection) return answered ? EINVAL : ETIMEDOUT;
   try {
     connection.ask({}, kPurposeDetach);
-    if (connection.refusal() == 0) return 0;
+    const int refusal = connection.refusal();
+    if (refusal == 0 || refusal == ETIMEDOUT) return refusal;
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): its server has just died
   }
   return EINVAL;

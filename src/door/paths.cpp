@@ -72,7 +72,7 @@ int open_door(const char* path, int flags, Deadline within) {
 UniqueFd open_attached(int fd, const struct stat& status, Deadline within,
                        bool& answered) noexcept {
   UniqueFd door = shared::open_attached(fd, status, within, answered);
-  return door ? std::move(door) : kernel::open_attached(fd);
+  return door || !answered ? std::move(door) : kernel::open_attached(fd);
 }
 
 bool is_attached(int directory, const char* path, int flags, const struct stat& status) noexcept {

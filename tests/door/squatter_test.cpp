@@ -7,6 +7,7 @@
 
 #include "door/attached.hpp"
 #include "door/impostor.hpp"
+#include "farcall/doors.h"
 #include "process/identity.hpp"
 
 namespace farcall::door::test {
@@ -103,6 +104,37 @@ TEST_F(DoorSquatter, IsWaitedForIfItMayAttach) {
   EXPECT_EQ(take_packet(visitor.get()).purpose, kPurposeOpen);
   send_descriptors(visitor.get(), std::array{door});
   EXPECT_EQ(caller.reply().data, "x");
+}
+
+// What a program gets where a door is attached whose server says nothing: an error, not the file.
+void expect_nobody_answers(const std::string& path) {
+  EXPECT_EQ(ERROR_OF(::open(path.c_str(), O_RDONLY)), ETIMEDOUT);
+  struct stat status {};
+  EXPECT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_TRUE(S_ISDOOR(status.st_mode));
+}
+
+TEST_F(DoorSquatter, IsAnErrorIfItMayAttach) {
+  const Squatter squatter{AttachAddress(path)};
+  expect_nobody_answers(path);
+  EXPECT_EQ(ERROR_OF(::open(path.c_str(), O_WRONLY | O_TRUNC)), ETIMEDOUT);
+  EXPECT_EQ(content_of(path), kContent);
+  EXPECT_EQ(ERROR_OF(::door_open(path.c_str(), O_RDONLY)), ETIMEDOUT);
+  EXPECT_EQ(ERROR_OF(::fdetach(path.c_str())), ETIMEDOUT);
+}
+
+TEST_F(DoorSquatter, AServerThatIsStoppedIsNone) {
+  ScopedServer server([&] {
+    const int mine = ::door_create(echo, nullptr, 0);
+    EXPECT_EQ(::fattach(mine, path.c_str()), 0) << std::strerror(errno);
+    return mine;
+  });
+  ASSERT_EQ(::kill(server.pid(), SIGSTOP), 0);
+  const std::size_t descriptors = open_descriptors();
+  expect_nobody_answers(path);
+  EXPECT_EQ(open_descriptors(), descriptors);
+  ASSERT_EQ(::kill(server.pid(), SIGCONT), 0);
+  EXPECT_TRUE(opens_as(path, id_of(server.door())));
 }
 
 // ---- users that have no number here ----

@@ -101,8 +101,8 @@ TEST(DoorStress, ManyProcessesAgainstOneDoor) {
   for (auto& client : clients) EXPECT_EQ(client->join(60s), 0);
 }
 
-// Threads that nobody needs any more do not end: so there are to be no more than ever serve at once,
-// and as many as can look for others meanwhile.
+// Threads that nobody needs any more do not end: so there are to be no more than ever serve at
+// once, and as many as can look for others meanwhile.
 TEST(DoorStress, AServerHasNoMoreThreadsThanItNeeds) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
   constexpr int kClients = 2;

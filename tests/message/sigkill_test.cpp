@@ -25,7 +25,7 @@ using door::test::Usage;
 
 int rounds() { return setting("FARCALL_KILL_ROUNDS", kSlow > 1 ? 40 : 1000); }
 constexpr unsigned kBusy = 3000 * (kSlow > 1 ? 4 : 1);  // us from birth to death
-constexpr int kFirstRounds = 20;  // after which nothing is new
+constexpr int kFirstRounds = 20;                        // after which nothing is new
 
 // Sends back what it gets: at once, in pieces, or with the next call; whichever it is, the client
 // must see the same.
