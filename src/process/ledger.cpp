@@ -50,6 +50,16 @@ Limits limits_of(Resource resource, bool own, std::size_t most) noexcept {
   return {.user = most != 0 ? most : table / 4, .others = table / 2};
 }
 
+// What one user may hold where others hold so much already: in proportion to what those leave, so
+// that there is something left for whoever comes.
+std::size_t share(const Limits& limits, std::size_t held_by_others) noexcept {
+  if (limits.others == SIZE_MAX) return limits.user;
+  if (held_by_others >= limits.others) return 0;
+  const double left = static_cast<double>(limits.others - held_by_others);
+  return static_cast<std::size_t>(static_cast<double>(limits.user) * left /
+                                  static_cast<double>(limits.others));
+}
+
 }  // namespace
 
 bool is_own(uid_t user) noexcept { return user == 0 || user == ::geteuid(); }
@@ -63,11 +73,8 @@ Charge::Charge(Resource resource, uid_t user, std::size_t amount, std::size_t mo
     const std::lock_guard guard(book.lock);
     Account& account = book.accounts[static_cast<std::size_t>(resource)];
     std::size_t& held = account.users[user];
-    if (amount > limits.user || held > limits.user - amount) {
-      if (held == 0) account.users.erase(user);
-      return;
-    }
-    if (!own_ && (amount > limits.others || account.others > limits.others - amount)) {
+    const std::size_t most_now = share(limits, own_ ? 0 : account.others - held);
+    if (amount > most_now || held > most_now - amount) {
       if (held == 0) account.users.erase(user);
       return;
     }

@@ -22,8 +22,8 @@ class Charge {
   Charge() noexcept = default;
   // `most`: what one user who is neither this process's own nor root may hold; 0 means the default:
   // a quarter of the descriptor table, 256 MiB. All of them together may have half of the table,
-  // and four times the bytes. This process's own user, and root, may have seven eighths of the
-  // table, and bytes without limit.
+  // and four times the bytes; each the less, in proportion, the more of that others have. This
+  // process's own user, and root, may have seven eighths of the table, and bytes without limit.
   Charge(Resource resource, uid_t user, std::size_t amount, std::size_t most = 0) noexcept;
   // Of whom nothing is counted: bytes of the own user and of root.
   static Charge exempt() noexcept {
