@@ -17,8 +17,8 @@ namespace farcall::c {
 namespace {
 
 struct Begun {
-  Begun(int door, std::span<const std::byte> request, Deadline until) : call(door, request),
-                                                                        end(until) {}
+  Begun(int door, std::span<const std::byte> request, Deadline until)
+      : call(door, request), end(until) {}
   // 0, or -EBUSY.
   [[nodiscard]] int use() const noexcept { return made_in == process::generation() ? 0 : -EBUSY; }
 
@@ -86,9 +86,9 @@ int farcall_client_begin(farcall_client* client, const void* request, size_t siz
     if (known.give_up != nullptr || known.context != nullptr || known.ask_after != 0)
       return -EINVAL;
     try {
-      auto begun = std::make_unique<Begun>(
-          door_of(client), std::span(static_cast<const std::byte*>(request), size),
-          deadline_of(known.timeout));
+      auto begun = std::make_unique<Begun>(door_of(client),
+                                           std::span(static_cast<const std::byte*>(request), size),
+                                           deadline_of(known.timeout));
       *call = reinterpret_cast<farcall_call*>(begun.release());
     } catch (const SystemError& error) {
       return refused(error);

@@ -190,6 +190,7 @@ class AsyncCall {
   Outcome take(CallResults& results, Deadline deadline, SignalCount since = SignalCount::now());
   // After its end: whether a server thread had taken the request.
   [[nodiscard]] bool dispatched() const noexcept { return dispatched_; }
+
  private:
   void send(const CallArguments& arguments, Deadline room);
   Outcome open(Deadline deadline, SignalCount since);

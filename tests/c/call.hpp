@@ -61,7 +61,7 @@ inline int send_back(std::string_view request, farcall_reply* reply) {
 }
 
 inline Server serve(const std::string& path, Procedure procedure,
-             farcall_server_options options = usual<farcall_server_options>()) {
+                    farcall_server_options options = usual<farcall_server_options>()) {
   if (options.release == nullptr)
     options.release = [](void* context) { delete static_cast<Procedure*>(context); };
   auto* const context = new Procedure(std::move(procedure));
@@ -79,7 +79,7 @@ inline Client open(const std::string& path, std::int64_t timeout = kLong) {
 
 // The reply, or the symbolic name of the error.
 inline std::string call(const Client& client, std::string_view request,
-                 farcall_call_options options = usual<farcall_call_options>()) {
+                        farcall_call_options options = usual<farcall_call_options>()) {
   if (options.timeout == 0) options.timeout = kLong;
   char room[64];
   auto answer = usual<farcall_answer>();
