@@ -22,9 +22,11 @@ use crate::Call;
 /// # let path = std::env::temp_dir().join(format!("farcall-task-{}", std::process::id()));
 /// # let server = farcall::Server::create(&path, |request, reply| reply.write(request))?;
 /// # runtime.block_on(async {
-/// let client = Client::new(farcall::Client::open(&path)?);
-/// let (one, other) = tokio::join!(client.call(b"one"), client.call(b"other"));
-/// assert_eq!((one?, other?), (b"one".to_vec(), b"other".to_vec()));
+/// let client = std::sync::Arc::new(Client::new(farcall::Client::open(&path)?));
+/// let shared = client.clone();
+/// let other = tokio::spawn(async move { shared.call(b"other").await });
+/// assert_eq!(client.call(b"one").await?, b"one");
+/// assert_eq!(other.await.unwrap()?, b"other");
 /// # Ok::<(), std::io::Error>(())
 /// # })?;
 /// # Ok::<(), std::io::Error>(())
