@@ -129,7 +129,7 @@ def echo(data):
     return data
 
 
-def farcall_call(count):
+def farcall_call(count, measure=lambda door, count: per_turn(count, lambda: door.call(MESSAGE))):
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "echo")
 
@@ -139,7 +139,7 @@ def farcall_call(count):
 
         def here():
             with farcall.open_door(path, timeout=10) as door:
-                result = per_turn(count, lambda: door.call(MESSAGE))
+                result = measure(door, count)
             over.set()
             return result
 
@@ -187,6 +187,17 @@ def asyncio_farcall(count):
         await a.asend(b"")
         return took / count * 1e6
     return with_child(child, lambda: asyncio.run(main()))
+
+
+def asyncio_call(count):
+    async def main(door):
+        for _ in range(count // 10):
+            await door.acall(MESSAGE)
+        began = time.perf_counter()
+        for _ in range(count):
+            await door.acall(MESSAGE)
+        return (time.perf_counter() - began) / count * 1e6
+    return farcall_call(count, lambda door, _: asyncio.run(main(door)))
 
 
 def asyncio_socket(count):
@@ -312,6 +323,7 @@ def main():
         ("multiprocessing.managers", lambda: manager_call(n))], arguments.rounds)
     show("Round trip of 64 bytes in coroutines", "us", [
         ("farcall asend, arecv", lambda: asyncio_farcall(n)),
+        ("farcall acall", lambda: asyncio_call(n)),
         ("asyncio streams, unix socket", lambda: asyncio_socket(n))], arguments.rounds)
     show("Items through a queue", "us per item", [
         ("farcall.Queue", lambda: queue_items(farcall.Queue, n * 10)),

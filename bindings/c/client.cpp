@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The C functions of those who call.
+#include "c/client.hpp"
+
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -102,16 +104,6 @@ class Call final : public RetryPolicy {
   bool gave_up_ = false;
 };
 
-// What door_call(3) says, in the words of this interface.
-int refusal(int error) noexcept {
-  switch (error) {
-    case EBADF: return -EPIPE;
-    case ENOBUFS: return -EMSGSIZE;
-    case EOVERFLOW: return -ENOMEM;
-    default: return -error;
-  }
-}
-
 // Whom a door belongs to; of the kernel's that is not known.
 uid_t server_of(int door) noexcept {
   try {
@@ -154,6 +146,11 @@ int call_door(int door, std::span<const std::byte> request, farcall_answer& answ
 }
 
 }  // namespace
+
+int door_of(const farcall_client* client) noexcept {
+  return reinterpret_cast<const OpenDoor*>(client)->door;
+}
+
 }  // namespace farcall::c
 
 using namespace farcall;     // NOLINT(google-build-using-namespace): C functions follow

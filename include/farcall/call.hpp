@@ -41,6 +41,7 @@ class Account;
 class ClientSession;
 class RequestBuffer;
 class ServerSession;
+class SessionRequest;
 struct Item;
 struct PortState;
 }  // namespace call
@@ -141,6 +142,7 @@ class Client {
   [[nodiscard]] static bool dispatched() noexcept;
 
  private:
+  friend class AsyncCall;
   // What belongs to one process, and to no child of it.
   struct Own;
 
@@ -148,6 +150,11 @@ class Client {
   Own& own_after_fork(Own* parents);
   std::unique_ptr<call::ClientSession> take(int port, bool cancellable, Deadline deadline,
                                             std::optional<SignalCount> since, Outcome& outcome);
+  // One that no call is in, or null.
+  std::unique_ptr<call::ClientSession> take_idle();
+  // One that an interrupted call has asked for, or a new one; throws as that does.
+  call::SessionRequest ask(int port, Deadline deadline, std::optional<SignalCount> since);
+  void keep(call::SessionRequest&& request);  // for the next call
   void give_back(std::unique_ptr<call::ClientSession> session) noexcept;
   inline Outcome transact(const CallArguments& arguments, CallResults* results, Deadline deadline,
                           SignalCount since);
@@ -161,6 +168,39 @@ class Client {
   WaitMode mode_;
   Admission admission_;
   std::atomic<Own*> own_;
+};
+
+// A call whose thread does other things meanwhile: used by one at a time, only in the process that
+// has made it, and destroyed there. The client outlives it.
+class AsyncCall {
+ public:
+  static constexpr std::chrono::milliseconds kRoom{100};  // the server's socket may be full
+  // Sends the request, or keeps a copy, to be sent by take() when the server has let it in. Throws
+  // SystemError: EPIPE where nobody serves, EAGAIN where the port is full, as Client::call().
+  AsyncCall(Client& client, const CallArguments& arguments, Deadline room = Deadline::after(kRoom));
+  // Gives it up where it goes on: the server is told, and its answer is dropped.
+  ~AsyncCall();
+  AsyncCall(const AsyncCall&) = delete;
+  AsyncCall& operator=(const AsyncCall&) = delete;
+  // One as long as it goes on; then -1. Readable: see Waiter::prepare_poll(); take() is to follow.
+  [[nodiscard]] int poll_descriptor() const noexcept;
+  Outcome prepare_poll() noexcept;
+  void finish_poll() noexcept;
+  // would_block, timed_out and interrupted: it goes on. All else ends it: as Client::call().
+  Outcome take(CallResults& results, Deadline deadline, SignalCount since = SignalCount::now());
+  // After its end: whether a server thread had taken the request.
+  [[nodiscard]] bool dispatched() const noexcept { return dispatched_; }
+
+ private:
+  void send(const CallArguments& arguments, Deadline room);
+  Outcome open(Deadline deadline, SignalCount since);
+
+  Client& client_;
+  std::int32_t word_;
+  std::vector<std::byte> request_;                 // while there is no session yet
+  std::unique_ptr<call::SessionRequest> opening_;  // or
+  std::unique_ptr<call::ClientSession> session_;   // or, after the end, neither
+  bool dispatched_ = false;
 };
 
 inline constexpr std::size_t kMostRequestBytes = std::size_t{1} << 40;

@@ -286,6 +286,41 @@ struct farcall_answer {
 int farcall_client_call(farcall_client* client, const void* request, size_t size,
                         struct farcall_answer* answer, const struct farcall_call_options* options);
 void farcall_answer_free(struct farcall_answer* answer);
+
+/*
+ * Calls that nobody waits in: many at once, by one thread, which polls. Each has two descriptors
+ * while it is in progress, and leaves them to the next call of its client.
+ */
+typedef struct farcall_call farcall_call;
+/*
+ * Begins one, and does not wait for the server: the request is sent, or kept until the server has
+ * let the call in, which farcall_call_take() then sees to. It waits where the server's socket is
+ * full, for at most 0.1 s. Any thread. Of `options` only the timeout is looked at: the time of the
+ * whole call; the others are to be 0 (-EINVAL). The request may be changed afterwards, and the
+ * client closed. Errors as farcall_client_call(), but
+ *   -EUSERS      the server has too many clients, or does not take them in
+ *   -EOPNOTSUPP  a door of the kernel: it cannot be polled
+ */
+int farcall_client_begin(farcall_client* client, const void* request, size_t size,
+                         const struct farcall_call_options* options, farcall_call** call);
+/*
+ * To wait with poll(2) and the like until there is something to take: an answer, an error, or the
+ * next step. As with pipes; the descriptor is the same as long as the call is in progress, then
+ * -EINVAL. That its time is up is not told by it: poll for no longer than that.
+ */
+int farcall_call_poll_descriptor(const farcall_call* call);
+int farcall_call_poll_begin(farcall_call* call);
+void farcall_call_poll_end(farcall_call* call);
+/*
+ * Takes the answer. `timeout`: how long to wait for it; -EAGAIN when that is over, 0 or not, and
+ * -EINTR when a signal comes: the call is in progress still. All else ends it: 0, -ETIMEDOUT (its
+ * own time is up), and the errors of farcall_client_begin() and farcall_client_call(). Then only
+ * farcall_call_close() may follow (-EINVAL).
+ */
+int farcall_call_take(farcall_call* call, struct farcall_answer* answer, int64_t timeout);
+/* Frees it. A call in progress is given up: the server is told, as of a client that has gone, and
+ * its answer is dropped. In a forked child the parent's call goes on. NULL is nothing. */
+void farcall_call_close(farcall_call* call);
 /* NOLINTEND(modernize-use-using,readability-identifier-naming) */
 #ifdef __cplusplus
 }

@@ -39,6 +39,12 @@ bool means_gone(const SystemError& error) noexcept {
   return code == EPIPE || code == ECONNRESET || code == ENOTCONN;
 }
 
+// What is waited for may still come.
+bool goes_on(Outcome outcome) noexcept {
+  return outcome == Outcome::interrupted || outcome == Outcome::timed_out ||
+         outcome == Outcome::would_block;
+}
+
 }  // namespace
 
 struct Client::Own {
@@ -106,44 +112,55 @@ inline Client::Own& Client::own() {
   return now->generation == process::generation() ? *now : own_after_fork(now);
 }
 
-std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, Deadline deadline,
-                                                  std::optional<SignalCount> since,
-                                                  Outcome& outcome) {
-  outcome = Outcome::ok;
+std::unique_ptr<call::ClientSession> Client::take_idle() {
   Own& own = this->own();
   for (;;) {
     std::unique_ptr<call::ClientSession> session;
     session = own.take_hot();
     if (!session) {
       const std::lock_guard guard(own.lock);
-      if (own.idle.empty()) break;
+      if (own.idle.empty()) return nullptr;
       session = std::move(own.idle.back());
       own.idle.pop_back();
     }
     if (session->epoch() == process::credentials_epoch()) return session;
   }
+}
+
+call::SessionRequest Client::ask(int port, Deadline deadline, std::optional<SignalCount> since) {
+  Own& own = this->own();
+  const std::uint64_t retirements = own.retirements.load(std::memory_order_seq_cst);
+  {
+    const std::lock_guard guard(own.lock);
+    while (!own.asked.empty()) {
+      call::SessionRequest request = std::move(own.asked.back());
+      own.asked.pop_back();
+      if (request.valid(retirements)) return request;
+    }
+  }
+  return {port, retirements, deadline, since};
+}
+
+void Client::keep(call::SessionRequest&& request) {
+  Own& own = this->own();
+  const std::lock_guard guard(own.lock);
+  own.asked.push_back(std::move(request));
+}
+
+std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, Deadline deadline,
+                                                  std::optional<SignalCount> since,
+                                                  Outcome& outcome) {
+  outcome = Outcome::ok;
+  if (auto session = take_idle()) return session;
   try {
     if (port < 0) port = port_.get();
     if (hung_up(port)) {
       outcome = Outcome::peer_gone;
       return nullptr;
     }
-    const std::uint64_t retirements = own.retirements.load(std::memory_order_seq_cst);
-    std::optional<call::SessionRequest> request;
-    {
-      const std::lock_guard guard(own.lock);
-      while (!request && !own.asked.empty()) {
-        if (own.asked.back().valid(retirements)) request = std::move(own.asked.back());
-        own.asked.pop_back();
-      }
-    }
-    if (!request) request.emplace(port, retirements, deadline, since);
-    auto session = request->await(mode_, cancellable, deadline, since, outcome);
-    if (outcome == Outcome::interrupted || outcome == Outcome::timed_out ||
-        outcome == Outcome::would_block) {
-      const std::lock_guard guard(own.lock);
-      own.asked.push_back(std::move(*request));
-    }
+    call::SessionRequest request = ask(port, deadline, since);
+    auto session = request.await(mode_, cancellable, deadline, since, outcome);
+    if (goes_on(outcome)) keep(std::move(request));
     return session;
   } catch (const SystemError& error) {
     // A server that has stopped, and whose socket is full of others by now.
@@ -291,6 +308,111 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
 
 Outcome Client::send(const CallArguments& arguments, Deadline deadline, SignalCount since) {
   return transact(arguments, nullptr, deadline, since);
+}
+
+AsyncCall::AsyncCall(Client& client, const CallArguments& arguments, Deadline room)
+    : client_(client), word_(arguments.word) {
+  const int port = arguments.port < 0 ? client.port_.get() : arguments.port;
+  while ((session_ = client.take_idle())) {
+    // One that holds a request which wants no reply may have to be waited for.
+    if (session_->outstanding()) break;
+    const int error = client.admit(*session_, arguments);
+    if (error == 0) {
+      send(arguments, room);
+      return;
+    }
+    if (!session_->hung_up()) {
+      client.give_back(std::move(session_));
+      throw SystemError(error, "call");
+    }
+  }
+  if (session_) client.give_back(std::move(session_));
+  if (hung_up(port)) throw SystemError(EPIPE, "call");
+  request_.assign(arguments.data.begin(), arguments.data.end());
+  try {
+    opening_ = std::make_unique<call::SessionRequest>(client.ask(port, room, std::nullopt));
+  } catch (const SystemError& error) {
+    if (error.code().value() != ETIMEDOUT) throw;
+    throw SystemError(EAGAIN, "the server takes no clients");
+  }
+}
+
+AsyncCall::~AsyncCall() {
+  if (!opening_) return;
+  try {
+    client_.keep(std::move(*opening_));
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it closes instead
+  }
+}
+
+void AsyncCall::send(const CallArguments& arguments, Deadline room) {
+  try {
+    session_->begin(arguments, room);
+  } catch (const SystemError&) {
+    session_.reset();
+    throw;
+  }
+}
+
+int AsyncCall::poll_descriptor() const noexcept {
+  if (session_) return session_->socket();
+  return opening_ ? opening_->socket() : -1;
+}
+
+// The socket is one from the beginning to the end: the server first sends its own there.
+Outcome AsyncCall::prepare_poll() noexcept {
+  if (session_) return session_->prepare_poll();
+  if (!opening_) return Outcome::ok;
+  pollfd entry{.fd = opening_->socket(), .events = POLLIN | POLLRDHUP, .revents = 0};
+  return ::poll(&entry, 1, 0) == 0 ? Outcome::would_block : Outcome::ok;
+}
+
+void AsyncCall::finish_poll() noexcept {
+  if (session_) session_->finish_poll();
+}
+
+Outcome AsyncCall::open(Deadline deadline, SignalCount since) {
+  Outcome outcome = Outcome::ok;
+  session_ = opening_->await(client_.mode_, false, deadline, since, outcome);
+  if (goes_on(outcome)) return outcome;
+  opening_.reset();
+  if (!session_) return outcome;
+  const CallArguments arguments{.data = request_, .descriptors = {}, .word = word_};
+  if (const int error = client_.admit(*session_, arguments)) {
+    client_.give_back(std::move(session_));
+    throw SystemError(error, "call");
+  }
+  send(arguments, Deadline::after(kRoom));
+  request_ = {};
+  return Outcome::ok;
+}
+
+// What throws ends the call. A session that has taken no part in the refusal of the request closes.
+Outcome AsyncCall::take(CallResults& results, Deadline deadline, SignalCount since) {
+  Outcome outcome = Outcome::peer_gone;
+  try {
+    if (opening_) {
+      outcome = open(deadline, since);
+      if (outcome != Outcome::ok) return outcome;
+    }
+    if (!session_) return Outcome::peer_gone;
+    outcome = session_->finish({}, results, deadline, since);
+  } catch (const SystemError& error) {
+    opening_.reset();
+    dispatched_ = session_ && session_->dispatched();
+    if (means_gone(error)) {
+      session_.reset();
+      return Outcome::peer_gone;
+    }
+    if (dispatched_) client_.give_back(std::move(session_));
+    session_.reset();
+    throw;
+  }
+  if (goes_on(outcome)) return outcome;
+  dispatched_ = session_->dispatched();
+  if (outcome == Outcome::ok) client_.give_back(std::move(session_));
+  session_.reset();
+  return outcome;
 }
 
 Outcome Client::terms(Terms& terms, Deadline deadline, int port) {

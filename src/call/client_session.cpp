@@ -97,7 +97,8 @@ std::unique_ptr<ClientSession> SessionRequest::await(WaitMode mode, bool cancell
       SessionSockets{.mine = std::move(answers_),
                      .theirs = PrivateFd(std::move(packet.descriptors[0]))},
       maker_, mode);
-  session->made_after = made_after_;
+  // Where the process has become somebody else since, it serves the one call that has asked for it.
+  session->made_after = epoch_ == credentials_epoch() ? made_after_ : ClientSession::kSpent;
   session->say_other_ids();
   return session;
 }

@@ -43,6 +43,8 @@ class SessionRequest {
   // call began). Throws SystemError: the server's refusal.
   std::unique_ptr<ClientSession> await(WaitMode mode, bool cancellable, Deadline deadline,
                                        std::optional<SignalCount> since, Outcome& outcome);
+  // Where the server answers, and later the session is read.
+  [[nodiscard]] int socket() const noexcept { return answers_.get(); }
   [[nodiscard]] bool valid(std::uint64_t retirements) const noexcept {
     return epoch_ == credentials_epoch() && made_after_ == retirements;
   }
@@ -71,6 +73,19 @@ class ClientSession final : public SessionBase {
   inline bool call_at_once(const CallArguments& arguments, CallResults& results) noexcept;
   Outcome finish(const CallArguments& arguments, CallResults& results, Deadline deadline,
                  SignalCount since);
+  // The first part for who does not wait: not where a request is outstanding. finish() follows.
+  // Throws SystemError: ETIMEDOUT where the socket is full.
+  void begin(const CallArguments& arguments, Deadline room) {
+    ++number_;
+    send_request(arguments, Kind::request, room);
+  }
+  [[nodiscard]] bool outstanding() const noexcept { return outstanding_; }
+  // Around a wait on the socket for the reply: see Waiter.
+  Outcome prepare_poll() noexcept {
+    Turn turn{};
+    return waiter_.prepare_poll(control().client, control().server, [&] { return replied(turn); });
+  }
+  void finish_poll() noexcept { waiter_.finish_poll(control().client); }
   [[nodiscard]] bool dispatched() const noexcept {
     return control().taken.load(std::memory_order_relaxed) == number_;
   }

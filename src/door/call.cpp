@@ -207,7 +207,25 @@ int call_without_arguments(int d, const CallWait& wait) {
                   wait);
 }
 
+std::shared_ptr<Handle> handle_for_async(int d, std::span<const std::byte> request) {
+  auto handle = Process::here().find(d);
+  if (!handle) throw SystemError(kernel::may_be_door(d) ? EOPNOTSUPP : EBADF, "call");
+  if (!readable(request.data(), request.size())) throw SystemError(EFAULT, "call");
+  argument_sizes = {.bytes = request.size()};  // for the door's admission
+  return handle;
+}
+
 }  // namespace
+
+AsyncCall::AsyncCall(int d, std::span<const std::byte> request)
+    : handle_(handle_for_async(d, request)),
+      size_(request.size()),
+      call_(handle_->client, {.data = request, .descriptors = {}, .port = d}) {}
+
+Outcome AsyncCall::take(CallResults& results, Deadline deadline, SignalCount since) {
+  argument_sizes = {.bytes = size_};
+  return call_.take(results, deadline, since);
+}
 
 [[gnu::hot]] int call(int d, door_arg_t* params, const CallWait& wait) {
   if (params == nullptr) return call_without_arguments(d, wait);

@@ -6,6 +6,9 @@
 #include <door.h>
 
 #include <cerrno>
+#include <cstddef>
+#include <memory>
+#include <span>
 
 #include "farcall/call.hpp"
 #include "farcall/wait.hpp"
@@ -22,6 +25,26 @@ struct CallWait {
 // Returns 0 or an errno value: those of door_call(3), ETIMEDOUT, and `no_answer`. EAGAIN and EBADF
 // say that no server has taken the request.
 int call(int d, door_arg_t* params, const CallWait& wait);
+
+struct Handle;
+
+// A call that its thread does not wait in: see farcall::AsyncCall. It does not need the descriptor.
+class AsyncCall {
+ public:
+  // Throws SystemError: EBADF for what is no door, EOPNOTSUPP for one of the kernel's, EFAULT, and
+  // what farcall::AsyncCall does.
+  AsyncCall(int d, std::span<const std::byte> request);
+
+  [[nodiscard]] farcall::AsyncCall& operator*() noexcept { return call_; }
+  [[nodiscard]] const farcall::AsyncCall& operator*() const noexcept { return call_; }
+  Outcome take(CallResults& results, Deadline deadline, SignalCount since);
+
+ private:
+  const std::shared_ptr<Handle> handle_;
+  const std::size_t size_;
+  farcall::AsyncCall call_;
+};
+
 // Closes a descriptor of a door, and what is open for its sake at once: where close(2) is the C
 // library's own, that is found out only later.
 void close(int d) noexcept;

@@ -4,6 +4,7 @@
 // they can write. FARCALL_KILL_ROUNDS and FARCALL_HOSTILE_SECONDS set for how long.
 #include <gtest/gtest.h>
 #include <linux/sockios.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
@@ -278,6 +279,55 @@ TEST(CallHostile, ClientsSurviveTheirServer) {
   }
   EXPECT_GT(answers + failures, 5);
   EXPECT_GT(failures, 0);
+  kill_and_reap(child);
+}
+
+TEST(CallHostile, AsyncCallsSurviveTheirServer) {
+  const auto [door, handed_out] = packet_socket_pair();
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) serve_badly(door.get(), 7);
+  Client client(handed_out.get());
+  std::vector<std::byte> buffer(1000);
+  const std::vector<std::byte> request(5000);
+  std::array<std::unique_ptr<AsyncCall>, 4> calls;
+  const std::int64_t end = monotonic_ns() + hostile_ns();
+  int ended = 0;
+  std::mt19937 random(8);
+  for (unsigned i = 0; monotonic_ns() < end; ++i) {
+    auto& call = calls[i % calls.size()];
+    const std::int64_t before = monotonic_ns();
+    CallResults results;
+    results.buffer = buffer;
+    try {
+      if (!call)
+        call = std::make_unique<AsyncCall>(
+            client, CallArguments{.data = std::span(request).first(i % 3 == 0 ? 5000 : 100),
+                                  .descriptors = {}});
+      if (call->prepare_poll() == Outcome::would_block) {
+        pollfd entry{.fd = call->poll_descriptor(), .events = POLLIN, .revents = 0};
+        ASSERT_GE(entry.fd, 0);
+        ::poll(&entry, 1, 2);
+        call->finish_poll();
+      }
+      const Outcome outcome = call->take(results, Deadline::now());
+      if (outcome == Outcome::ok) {
+        ASSERT_LE(results.data.size(), std::max(buffer.size(), results.large.size()));
+      }
+      if (outcome != Outcome::would_block) {
+        ++ended;
+        EXPECT_EQ(call->poll_descriptor(), -1);
+        call.reset();
+      } else if (random() % 16 == 0) {
+        call.reset();
+      }
+    } catch (const SystemError&) {
+      ++ended;
+      call.reset();
+    }
+    ASSERT_LT(monotonic_ns() - before, 1'000'000'000) << "nobody waits in these";
+  }
+  EXPECT_GT(ended, 5);
   kill_and_reap(child);
 }
 

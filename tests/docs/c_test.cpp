@@ -17,7 +17,8 @@ std::string header() { return contents(COMPAT "/../farcall.h"); }
 std::string all_pages() {
   return contents(DOCS "/man/man3/farcall_pipe.3") +
          contents(DOCS "/man/man3/farcall_publisher.3") +
-         contents(DOCS "/man/man3/farcall_server.3");
+         contents(DOCS "/man/man3/farcall_server.3") +
+         contents(DOCS "/man/man3/farcall_client_begin.3");
 }
 
 std::set<std::string> matches(const std::string& text, const char* pattern) {

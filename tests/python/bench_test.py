@@ -44,5 +44,5 @@ def test_each_comparison_has_rows_of_all():
     done = run("python_compare.py", "--quick", "--rounds", "1")
     assert done.returncode == 0, done.stderr
     for row in ("farcall.pipe", "farcall.open_door", "multiprocessing.managers", "farcall asend, arecv",
-                "farcall.Queue", "multiprocessing.Queue", "farcall.Broadcast"):
+                "farcall acall", "farcall.Queue", "multiprocessing.Queue", "farcall.Broadcast"):
         assert any(line.strip().startswith(row) for line in done.stdout.splitlines()), row

@@ -276,6 +276,11 @@ static PyObject* client_call(PyObject* self, PyObject* const* args, Py_ssize_t c
   return reply;
 }
 
+static PyObject* client_begin(PyObject* self, PyObject* const* args, Py_ssize_t count,
+                              PyObject* keywords) {
+  return begin_call(&as_client(self)->life, args, count, keywords);
+}
+
 static PyObject* client_close(PyObject* self, PyObject* unused) {
   (void)unused;
   close_life(&as_client(self)->life);
@@ -291,6 +296,8 @@ static PyObject* client_closed(PyObject* self, void* unused) {
 static PyMethodDef client_methods[] = {
     {"call", FAST(client_call),
      "call(data, timeout=None) -> bytes: sends a bytes-like object and waits for the reply."},
+    {"begin", FAST(client_begin),
+     "begin(data, timeout=None) -> Call: sends it, and does not wait. timeout: of the whole call."},
     {"close", client_close, METH_NOARGS, "Calls in progress are finished still."},
     {0}};
 static PyGetSetDef client_attributes[] = {
@@ -318,5 +325,5 @@ PyMethodDef call_functions[] = {
 
 bool add_call(PyObject* module) {
   return prepare_foreign_threads() && add_type(module, &server_spec, &server_type) &&
-         add_type(module, &client_spec, &client_type);
+         add_type(module, &client_spec, &client_type) && add_async_call(module);
 }

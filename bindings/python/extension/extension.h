@@ -169,6 +169,13 @@ PyObject* send_bytes(struct sender* sender, PyObject* bytes, int64_t timeout, bo
 PyObject* begin_send_poll(struct sender* sender);
 PyObject* end_send_poll(struct sender* sender);
 
+/* ---- async_call.c ---- */
+
+bool add_async_call(PyObject* module);
+/* Of a client, with the arguments of its begin(). */
+PyObject* begin_call(struct life* client, PyObject* const* args, Py_ssize_t count,
+                     PyObject* keywords);
+
 /* ---- the types ---- */
 
 /* Adds a type of `module` by its specification. */

@@ -15,7 +15,7 @@ send to nobody BrokenPipeError.
 from ._farcall import MessageTooLong, ProtocolError
 from ._farcall import version as __version__
 from .broadcast import Broadcast, Invitation, Subscriber, subscribe
-from .calls import Caller, Door, Server, call, caller, open_door, serve
+from .calls import Caller, Door, Server, acall, call, caller, open_door, serve
 from .connection import Connection, Pipe
 from .pipes import PipeEnd, open_pipe, pipe, serve_pipe
 from .queues import Queue
@@ -33,6 +33,7 @@ __all__ = [
     "Queue",
     "Server",
     "Subscriber",
+    "acall",
     "call",
     "caller",
     "open_door",

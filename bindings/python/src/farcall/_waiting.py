@@ -13,6 +13,8 @@ from ._closing import Receiving
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+    from ._farcall import Call
+
 # Turns of the loop that are waited for before it is told of a descriptor. As with the library's own
 # spinning they are taken where that has paid lately: an answer from another processor is there sooner
 # than the kernel can wake this one.
@@ -192,3 +194,34 @@ class AwaitedSending(_Waiting):
             await waiters.sleep(self.send_fileno, self.send_poll_begin, self.send_poll_end)
             if self.try_send(data):
                 return
+
+
+class AwaitedAnswers(_Waiting):
+    """Has the coroutines of what calls."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def begin(self, data: ReadableBuffer, timeout: float | None = None) -> Call: ...
+
+    async def acall(self, data: ReadableBuffer, timeout: float | None = None) -> bytes:
+        """As call(), for coroutines: any number at once.
+
+        A cancelled one is given up: the server is told, and may have seen the request.
+        """
+        if timeout is None:
+            return await self._answer(self.begin(data))
+        call = self.begin(data, timeout)
+        if timeout <= 0:
+            return await self._answer(call)
+        async with asyncio.timeout(timeout):
+            return await self._answer(call)
+
+    async def _answer(self, call: Call) -> bytes:
+        try:
+            return await receive(
+                self._waiters(), call.try_take, call.fileno, call.poll_begin, call.poll_end
+            )
+        finally:
+            call.close()

@@ -12,6 +12,7 @@ b'HELLO'
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import time
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple, NoReturn, Union
 
 from . import _farcall
 from ._closing import Closing
+from ._waiting import AwaitedAnswers
 
 Path = Union[str, bytes, "os.PathLike[Any]"]
 Buffer = Any  # bytes-like; collections.abc.Buffer comes with Python 3.12
@@ -50,10 +52,10 @@ class Server(_farcall.Server, Closing):
         raise TypeError("a server stays where it is: open its path in the other process")
 
 
-class Door(_farcall.Client, Closing):
+class Door(_farcall.Client, AwaitedAnswers, Closing):
     """What open_door() returns: calls the function behind a path. Threads may share it."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "_coroutines")
 
     def __call__(self, data: Buffer, timeout: float | None = None) -> bytes:
         """As call()."""
@@ -64,6 +66,7 @@ class Door(_farcall.Client, Closing):
 
 
 _servers: set[Server] = set()
+_PAUSE = 0.02  # between two looks for somebody who serves
 
 
 @atexit.register
@@ -116,6 +119,28 @@ def call(path: Path, data: Buffer, timeout: float | None = None) -> bytes:
     os.stat(path)  # raises FileNotFoundError at once
     with open_door(path, timeout) as door:
         return door.call(data, max(0.0, end - time.monotonic()))
+
+
+async def acall(path: Path, data: Buffer, timeout: float | None = None) -> bytes:
+    """As call(), for coroutines.
+
+    Opening a door asks its server, which the loop waits for: for more than one call, open_door().
+    """
+    if timeout is None:
+        with open_door(path) as door:
+            return await door.acall(data)
+    end = time.monotonic() + timeout
+    os.stat(path)  # raises FileNotFoundError at once
+    while True:
+        try:
+            door = open_door(path)
+            break
+        except ConnectionRefusedError:
+            if (left := end - time.monotonic()) <= 0:
+                raise
+        await asyncio.sleep(min(left, _PAUSE))
+    with door:
+        return await door.acall(data, max(0.0, end - time.monotonic()))
 
 
 def caller() -> Caller:

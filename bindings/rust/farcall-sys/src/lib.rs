@@ -64,6 +64,8 @@ handles! {
     farcall_server;
     /// What a door is called through.
     farcall_client;
+    /// A call in progress.
+    farcall_call;
     /// What a procedure writes its reply to.
     farcall_reply;
 }
@@ -359,4 +361,27 @@ extern "C" {
     ) -> c_int;
     /// Frees what the library has put into an answer.
     pub fn farcall_answer_free(answer: *mut farcall_answer);
+
+    /// Begins a call, and does not wait for the server.
+    pub fn farcall_client_begin(
+        client: *mut farcall_client,
+        request: *const c_void,
+        size: usize,
+        options: *const farcall_call_options,
+        call: *mut *mut farcall_call,
+    ) -> c_int;
+    /// Becomes readable when there may be something to take.
+    pub fn farcall_call_poll_descriptor(call: *const farcall_call) -> c_int;
+    /// 0 if there is something to take at once, else 1.
+    pub fn farcall_call_poll_begin(call: *mut farcall_call) -> c_int;
+    /// Before the next operation.
+    pub fn farcall_call_poll_end(call: *mut farcall_call);
+    /// Takes the answer.
+    pub fn farcall_call_take(
+        call: *mut farcall_call,
+        answer: *mut farcall_answer,
+        timeout: i64,
+    ) -> c_int;
+    /// Frees a call; one in progress is given up.
+    pub fn farcall_call_close(call: *mut farcall_call);
 }

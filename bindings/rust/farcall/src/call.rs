@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::mem;
 use std::os::raw::{c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::io::{AsRawFd, RawFd};
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::ptr::{self, NonNull};
@@ -15,6 +16,7 @@ use std::time::Duration;
 use farcall_sys as sys;
 
 use crate::error::{Error, Result};
+use crate::polling::{Pollable, Polling};
 use crate::wait::Timeout;
 
 fn c_path(path: &Path) -> Result<CString> {
@@ -268,50 +270,185 @@ impl Client {
     }
 
     fn called(&self, request: &[u8], timeout: Timeout) -> Result<Vec<u8>> {
-        let mut reply: Vec<u8> = Vec::with_capacity(USUAL);
-        let mut answer = sys::farcall_answer {
-            size: mem::size_of::<sys::farcall_answer>(),
-            bytes: reply.as_mut_ptr().cast(),
-            room: reply.capacity(),
-            length: 0,
-            memory: ptr::null_mut(),
-            memory_size: 0,
-        };
-        let options = sys::farcall_call_options {
-            size: mem::size_of::<sys::farcall_call_options>(),
-            timeout: timeout.nanoseconds(),
-            give_up: None,
-            context: ptr::null_mut(),
-            ask_after: 0,
-        };
+        let options = call_options(timeout);
+        answered(request.len(), |answer| {
+            // SAFETY: it is alive, any thread may call, and all that it is called with is there.
+            unsafe {
+                sys::farcall_client_call(
+                    self.raw.as_ptr(),
+                    request.as_ptr().cast(),
+                    request.len(),
+                    answer,
+                    &options,
+                )
+            }
+        })
+    }
+
+    /// Begins a call, and does not wait for the server: many may be in progress at once.
+    ///
+    /// EUSERS where the server has too many clients, EOPNOTSUPP where it is a door of the kernel.
+    pub fn begin(&self, request: &[u8]) -> Result<Call> {
+        self.begun(request, Timeout::NEVER)
+    }
+
+    /// The same: after so long [`Error::TimedOut`] is what is taken.
+    pub fn begin_timeout(&self, request: &[u8], timeout: Duration) -> Result<Call> {
+        self.begun(request, Timeout::after(timeout))
+    }
+
+    fn begun(&self, request: &[u8], timeout: Timeout) -> Result<Call> {
+        let options = call_options(timeout);
+        let mut raw = ptr::null_mut();
         // SAFETY: it is alive, any thread may call, and all that it is called with is there.
         let result = unsafe {
-            sys::farcall_client_call(
+            sys::farcall_client_begin(
                 self.raw.as_ptr(),
                 request.as_ptr().cast(),
                 request.len(),
-                &mut answer,
                 &options,
+                &mut raw,
             )
         };
         Error::check_called(result, request.len())?;
-        if answer.memory.is_null() {
-            // SAFETY: so many bytes have been written, and there was room for them.
-            unsafe { reply.set_len(answer.length) };
-        } else {
-            // SAFETY: that is where the reply is, until it is freed, which is done once.
-            unsafe {
-                reply.extend_from_slice(slice::from_raw_parts(answer.bytes.cast(), answer.length));
-                sys::farcall_answer_free(&mut answer);
-            }
-        }
-        Ok(reply)
+        let raw = NonNull::new(raw).expect("the library has made a call");
+        Ok(Call { raw, size: request.len(), polling: false })
     }
+}
+
+fn call_options(timeout: Timeout) -> sys::farcall_call_options {
+    sys::farcall_call_options {
+        size: mem::size_of::<sys::farcall_call_options>(),
+        timeout: timeout.nanoseconds(),
+        give_up: None,
+        context: ptr::null_mut(),
+        ask_after: 0,
+    }
+}
+
+/// The reply to a request of that size, which `call` gets from the library.
+fn answered(size: usize, call: impl FnOnce(&mut sys::farcall_answer) -> c_int) -> Result<Vec<u8>> {
+    let mut reply: Vec<u8> = Vec::with_capacity(USUAL);
+    let mut answer = sys::farcall_answer {
+        size: mem::size_of::<sys::farcall_answer>(),
+        bytes: reply.as_mut_ptr().cast(),
+        room: reply.capacity(),
+        length: 0,
+        memory: ptr::null_mut(),
+        memory_size: 0,
+    };
+    Error::check_called(call(&mut answer), size)?;
+    if answer.memory.is_null() {
+        // SAFETY: so many bytes have been written, and there was room for them.
+        unsafe { reply.set_len(answer.length) };
+    } else {
+        // SAFETY: that is where the reply is, until it is freed, which is done once.
+        unsafe {
+            reply.extend_from_slice(slice::from_raw_parts(answer.bytes.cast(), answer.length));
+            sys::farcall_answer_free(&mut answer);
+        }
+    }
+    Ok(reply)
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
         // SAFETY: it is alive, and this is the last use of it. Also a forked child may close it.
         unsafe { sys::farcall_client_close(self.raw.as_ptr()) }
+    }
+}
+
+/// A call in progress, of [`Client::begin()`]. Dropping it gives the call up: the server is told, and its
+/// answer is dropped.
+///
+/// ```
+/// use std::os::unix::io::AsRawFd;
+/// use farcall::{Client, Error, Server};
+///
+/// let path = std::env::temp_dir().join(format!("farcall-begun-{}", std::process::id()));
+/// let server = Server::create(&path, |request, reply| reply.write(&request.to_ascii_uppercase()))?;
+/// let client = Client::open(&path)?;
+/// let mut call = client.begin(b"hello")?;
+/// let reply = loop {
+///     if let Some(polling) = call.poll()? {
+///         let mut poll = libc::pollfd { fd: polling.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+///         assert_eq!(unsafe { libc::poll(&mut poll, 1, -1) }, 1); // beside others
+///     }
+///     match call.try_take() {
+///         Err(Error::WouldBlock) => {}
+///         done => break done?,
+///     }
+/// };
+/// assert_eq!(reply, b"HELLO");
+/// # Ok::<(), farcall::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Call {
+    raw: NonNull<sys::farcall_call>,
+    size: usize, // of the request
+    polling: bool,
+}
+
+// SAFETY: the library lets it go from thread to thread.
+unsafe impl Send for Call {}
+// SAFETY: a reference gives access to the number of its descriptor only, which nothing changes meanwhile.
+unsafe impl Sync for Call {}
+
+impl Call {
+    /// Takes the reply; [`Error::WouldBlock`] where there is none yet. Other errors are as with
+    /// [`Client::call()`], and the end of the call, but [`Error::Interrupted`]. After its end EINVAL.
+    pub fn try_take(&mut self) -> Result<Vec<u8>> {
+        self.taken(Timeout::AT_ONCE)
+    }
+
+    /// The same, and waits for it.
+    pub fn take(&mut self) -> Result<Vec<u8>> {
+        self.taken(Timeout::NEVER)
+    }
+
+    fn taken(&mut self, timeout: Timeout) -> Result<Vec<u8>> {
+        self.end_poll();
+        answered(self.size, |answer| {
+            // SAFETY: it is alive, and this thread's alone; there is room for the answer.
+            unsafe { sys::farcall_call_take(self.raw.as_ptr(), answer, timeout.nanoseconds()) }
+        })
+    }
+
+    /// Prepares to wait for something to take by the descriptor of what is returned; `None` where there is
+    /// something already. That may be a step of the call only, after which there is no reply yet. The time
+    /// of the call is not told by the descriptor.
+    pub fn poll(&mut self) -> Result<Option<Polling<'_, Call>>> {
+        Polling::begin(self)
+    }
+}
+
+impl Pollable for Call {
+    fn begin_poll(&mut self) -> Result<bool> {
+        self.end_poll();
+        // SAFETY: it is alive, and this thread's alone.
+        let result = Error::check(unsafe { sys::farcall_call_poll_begin(self.raw.as_ptr()) })?;
+        self.polling = result == 1;
+        Ok(self.polling)
+    }
+
+    fn end_poll(&mut self) {
+        if mem::replace(&mut self.polling, false) {
+            // SAFETY: it is alive, and this thread's alone.
+            unsafe { sys::farcall_call_poll_end(self.raw.as_ptr()) }
+        }
+    }
+}
+
+impl AsRawFd for Call {
+    fn as_raw_fd(&self) -> RawFd {
+        // SAFETY: it is alive.
+        unsafe { sys::farcall_call_poll_descriptor(self.raw.as_ptr()) }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        // SAFETY: it is alive, and this is the last use of it. Also a forked child may close it.
+        unsafe { sys::farcall_call_close(self.raw.as_ptr()) }
     }
 }

@@ -21,7 +21,7 @@ pub mod tokio;
 mod wait;
 
 pub use buffer::Buffer;
-pub use call::{Caller, Client, Reply, Server, ServerOptions};
+pub use call::{Call, Caller, Client, Reply, Server, ServerOptions};
 pub use error::{Error, Result};
 pub use halves::{Receiver, Sender};
 pub use messages::Messages;

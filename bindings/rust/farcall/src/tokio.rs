@@ -47,8 +47,10 @@ use crate::polling::Pollable;
 use crate::wait::Timeout;
 use crate::Buffer;
 
+mod call;
 mod stream;
 
+pub use call::Client;
 pub use stream::{Reader, Stream, Writer};
 
 /// What a runtime waits for.

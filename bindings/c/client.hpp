@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What those who call have in common.
+#pragma once
+
+#include <cerrno>
+
+#include "farcall/farcall.h"
+
+namespace farcall::c {
+
+// The descriptor of the door that a client calls.
+int door_of(const farcall_client* client) noexcept;
+
+// What door_call(3) says, in the words of this interface.
+inline int refusal(int error) noexcept {
+  switch (error) {
+    case EBADF: return -EPIPE;
+    case ENOBUFS: return -EMSGSIZE;
+    case EOVERFLOW: return -ENOMEM;
+    default: return -error;
+  }
+}
+
+}  // namespace farcall::c
