@@ -144,7 +144,7 @@ macro_rules! receives {
             /// Waits for a message.
             pub async fn recv(&mut self) -> Result<Vec<u8>> {
                 self.$watched$(.$of)?.until(|from| {
-                    $crate::messages::received(from, Timeout::AT_ONCE)
+                    $crate::transfer::received(from, Timeout::AT_ONCE)
                 }).await
             }
 
