@@ -27,7 +27,7 @@
 use std::ffi::CString;
 use std::io;
 use std::os::raw::c_int;
-use std::os::unix::io::{FromRawFd, OwnedFd};
+use std::os::unix::io::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use farcall_sys::message as sys;
@@ -273,6 +273,15 @@ impl Channel {
         }
         message.data = data;
         Ok(Received::Message(message))
+    }
+}
+
+/// For poll(2) and the like, until it is dropped: readable when there may be something to receive, by
+/// [`Channel::try_receive()`]. -1 in a forked child.
+impl AsRawFd for Channel {
+    fn as_raw_fd(&self) -> RawFd {
+        // SAFETY: it takes a number.
+        unsafe { sys::farcall_channel_descriptor(self.number) }
     }
 }
 

@@ -105,3 +105,32 @@ fn a_child_has_no_channels_of_its_parent() {
     assert_eq!(child.wait(), 0);
     assert_eq!(channel.try_receive().unwrap_err(), Error::WouldBlock);
 }
+
+#[test]
+fn its_descriptor_is_readable_when_there_is_something() {
+    use std::os::unix::io::AsRawFd;
+    let channel = Channel::new().unwrap();
+    let mut poll = libc::pollfd { fd: channel.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: there is one.
+    assert_eq!(unsafe { libc::poll(&mut poll, 1, 0) }, 0);
+    channel.connect().unwrap().pulse(0, 1, 0).unwrap();
+    // SAFETY: there is one.
+    assert_eq!(unsafe { libc::poll(&mut poll, 1, 60_000) }, 1);
+    assert!(channel.try_receive().is_ok());
+}
+
+#[test]
+fn ten_thousand_connections_leave_nothing() {
+    let held = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let channel = Channel::new().unwrap();
+    let round = || {
+        channel.connect().unwrap().pulse(0, 1, 0).unwrap();
+        for _ in 0..2 {
+            assert!(matches!(channel.receive_timeout(LONG).unwrap(), Received::Pulse(_)));
+        }
+    };
+    (0..50).for_each(|_| round());
+    let before = held();
+    (0..10_000).for_each(|_| round());
+    processes::wait_until("all are closed", || held() <= before);
+}
