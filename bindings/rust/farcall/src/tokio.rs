@@ -47,8 +47,12 @@ use crate::polling::Pollable;
 use crate::wait::Timeout;
 use crate::Buffer;
 
+#[cfg(feature = "messages")]
+mod channel;
 mod stream;
 
+#[cfg(feature = "messages")]
+pub use channel::Channel;
 pub use stream::{Reader, Stream, Writer};
 
 /// What a runtime waits for.
