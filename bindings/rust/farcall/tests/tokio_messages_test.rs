@@ -52,7 +52,9 @@ fn a_task_serves_clients_that_come_at_any_time() {
         assert_eq!(answered, 900);
         ticks.await.unwrap();
     });
-    clients.into_iter().for_each(|client| client.join().unwrap());
+    for client in clients {
+        client.join().unwrap();
+    }
 }
 
 #[test]
