@@ -35,7 +35,7 @@ debug = 1
 [profile.dev.package."*"]
 debug = false
 """
-FEATURES = ["--features", "farcall/tokio"]
+FEATURES = ["--features", "farcall/tokio,farcall/messages,farcall-sys/messages"]
 PAGES = ["README.md", "docs/guide/rust.md"]
 SECONDS_OF_A_TEST = 240
 
@@ -56,7 +56,7 @@ class Workspace:
             link = self.path / name
             if not link.is_symlink():
                 link.symlink_to(SOURCE / "bindings/rust" / name)
-        library = str(BUILD / "bindings/c")
+        library = f"{BUILD}/bindings/c:{BUILD}/src/message"
         self.environment = {
             **os.environ, "PATH": f"{self.cargo.parent}:{os.environ['PATH']}",
             "CARGO_HOME": str(home), "CARGO_TARGET_DIR": str(self.path / "target"),
@@ -135,7 +135,7 @@ class Workspace:
         externs = [f"--extern={name}={libraries[name]}" for name in ("farcall", "libc", "tokio")]
         done = subprocess.run(
             [self.environment["RUSTDOC"], "--test", "--edition=2021", *externs, f"-Ldependency={deps}",
-             f"-Lnative={BUILD / 'bindings/c'}", str(SOURCE / page)],
+             f"-Lnative={BUILD / 'bindings/c'}", f"-Lnative={BUILD / 'src/message'}", str(SOURCE / page)],
             env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         print(done.stdout)
         return int(done.returncode != 0 or "running 0 tests" in done.stdout)

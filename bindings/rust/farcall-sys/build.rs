@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where libfarcall-c is: in FARCALL_LIB_DIR, or where pkg-config says.
+//! Where the libraries are: in the folders of FARCALL_LIB_DIR, or where pkg-config says.
 
 use std::env;
 use std::process::{self, Command};
@@ -14,26 +14,36 @@ fn main() {
     if env::var_os("DOCS_RS").is_some() {
         return; // documentation needs no library
     }
-    if let Some(directory) = env::var_os("FARCALL_LIB_DIR") {
-        println!("cargo:rustc-link-search=native={}", directory.to_string_lossy());
-        println!("cargo:rustc-link-lib=dylib=farcall-c");
+    let mut libraries = vec!["farcall-c"];
+    if env::var_os("CARGO_FEATURE_MESSAGES").is_some() {
+        libraries.push("farcall-messages");
+    }
+    if let Some(directories) = env::var_os("FARCALL_LIB_DIR") {
+        for directory in env::split_paths(&directories) {
+            println!("cargo:rustc-link-search=native={}", directory.display());
+        }
+        for library in libraries {
+            println!("cargo:rustc-link-lib=dylib={library}");
+        }
         return;
     }
-    match ask_pkg_config() {
-        Ok(flags) => tell_cargo(&flags),
-        Err(why) => {
-            eprintln!(
-                "libfarcall-c is not found: {why}\n\
-                 Install farcall, or say in FARCALL_LIB_DIR which folder libfarcall-c.so is in."
-            );
-            process::exit(1);
+    for library in libraries {
+        match ask_pkg_config(library) {
+            Ok(flags) => tell_cargo(&flags),
+            Err(why) => {
+                eprintln!(
+                    "lib{library} is not found: {why}\n\
+                     Install farcall, or say in FARCALL_LIB_DIR which folder lib{library}.so is in."
+                );
+                process::exit(1);
+            }
         }
     }
 }
 
-fn ask_pkg_config() -> Result<String, String> {
+fn ask_pkg_config(library: &str) -> Result<String, String> {
     let program = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
-    let wanted = format!("farcall-c >= {VERSION}");
+    let wanted = format!("{library} >= {VERSION}");
     let output = Command::new(program)
         .args(["--libs", &wanted])
         .output()

@@ -12,6 +12,9 @@
 
 use std::os::raw::{c_char, c_int, c_uint, c_void};
 
+#[cfg(feature = "messages")]
+pub mod message;
+
 /// A timeout that waits for ever.
 pub const FARCALL_FOREVER: i64 = -1;
 

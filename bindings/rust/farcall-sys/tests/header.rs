@@ -11,6 +11,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 const DECLARATIONS: &str = include_str!("../src/lib.rs");
+#[cfg(feature = "messages")]
+const MESSAGES: &str = include_str!("../src/message.rs");
 
 fn header() -> PathBuf {
     let include = env::var_os("FARCALL_INCLUDE_DIR").map_or_else(
@@ -41,6 +43,10 @@ fn c_type(rust: &str) -> String {
         "i64" => "int64_t",
         "u64" => "uint64_t",
         "usize" => "size_t",
+        "isize" => "ssize_t",
+        "iovec" => "struct iovec",
+        "[c_int; FARCALL_DESCRIPTORS]" => "int*", // as what it decays to
+        "farcall_info" | "farcall_message" => return format!("struct {rust}"),
         name if DECLARATIONS.contains(&format!("pub struct {name} {{")) => {
             return format!("struct {name}");
         }
@@ -129,7 +135,8 @@ fn program(declarations: &str) -> String {
         let (name, function) = kind.split_once(" = ").unwrap();
         // As if it were written in one line.
         let function = function.split_whitespace().collect::<Vec<_>>().join(" ");
-        let function = function.replace("< unsafe", "<unsafe").replace(", >", ">").replace("fn( ", "fn(");
+        let function =
+            function.replace("< unsafe", "<unsafe").replace(", >", ">").replace("fn( ", "fn(");
         writeln!(
             program,
             "_Static_assert(_Generic(({name})0, {}: 1, default: 0), \"{name}\");",
@@ -180,6 +187,56 @@ fn compiles(program: &str, name: &str) -> (bool, String) {
 fn what_is_declared_is_what_the_header_says() {
     let (good, said) = compiles(&program(DECLARATIONS), "same");
     assert!(good, "{said}");
+}
+
+#[cfg(feature = "messages")]
+#[test]
+fn messages_are_what_their_header_says() {
+    use farcall_sys::message::{farcall_info, farcall_message, iovec};
+    let declarations = without_comments(MESSAGES);
+    let mut program = String::from("#include <farcall/message.h>\n");
+    for prototype in prototypes(&declarations) {
+        writeln!(program, "{prototype}").unwrap();
+    }
+    for (name, value) in constants(&declarations) {
+        writeln!(program, "_Static_assert({name} == {value}, \"{name}\");").unwrap();
+    }
+    macro_rules! same {
+        ($($structure:ident: $($field:ident)*;)*) => {$(
+            // SAFETY: numbers and pointers may all be 0.
+            let zero: $structure = unsafe { std::mem::zeroed() };
+            let start = std::ptr::addr_of!(zero) as usize;
+            let name = stringify!($structure);
+            writeln!(program, "_Static_assert(sizeof(struct {name}) == {}, \"\");",
+                size_of::<$structure>()).unwrap();
+            let offsets = [$((stringify!($field), std::ptr::addr_of!(zero.$field) as usize - start)),*];
+            let of_crate = fields(&declarations, name);
+            assert_eq!(of_crate.len(), offsets.len(), "all fields of {name}");
+            for ((field, of), (same, offset)) in of_crate.into_iter().zip(offsets) {
+                assert_eq!(field, same);
+                writeln!(program, "_Static_assert(__builtin_offsetof(struct {name}, {field}) == {offset} &&
+                    _Generic(((struct {name}*)0)->{field}, {of}: 1, default: 0), \"{field}\");").unwrap();
+            }
+        )*};
+    }
+    same! {
+        farcall_info: connection pid tid uid gid priority code value length received room
+            descriptor_count descriptors;
+        farcall_message: send send_count reply_count reply descriptors descriptor_count flags replied;
+        iovec: iov_base iov_len;
+    }
+    let (good, said) = compiles(&program, "messages");
+    assert!(good, "{said}");
+    let other = program.replacen("FARCALL_NAME_MAX == 48", "FARCALL_NAME_MAX == 49", 1);
+    assert!(other != program && !compiles(&other, "other-messages").0);
+    let other = program.replacen("int64_t farcall_receive(int", "int farcall_receive(int", 1);
+    assert!(other != program && !compiles(&other, "other-messages").0);
+    let text = fs::read_to_string(header().with_file_name("message.h")).unwrap();
+    for function in
+        names(&text, "farcall_").iter().filter(|name| text.contains(&format!(" {name}(")))
+    {
+        assert!(declarations.contains(&format!("pub fn {function}(")), "{function}");
+    }
 }
 
 #[test]

@@ -57,6 +57,9 @@ pub enum Error {
     /// What is opened or adopted is a pipe of the other kind: of messages and not of bytes, or the other
     /// way round. EPROTOTYPE.
     OtherKind,
+    /// The server of a message has closed the channel or died; or nobody waits for the answer any more.
+    /// ESRCH.
+    Gone,
     /// Anything else, by its errno.
     Os(i32),
 }
@@ -75,6 +78,7 @@ impl Error {
             Error::Broken => libc::EPROTO,
             Error::Busy => libc::EBUSY,
             Error::OtherKind => libc::EPROTOTYPE,
+            Error::Gone => libc::ESRCH,
             Error::Os(errno) => errno,
         }
     }
@@ -94,6 +98,7 @@ impl Error {
             libc::EPROTO => Error::Broken,
             libc::EBUSY => Error::Busy,
             libc::EPROTOTYPE => Error::OtherKind,
+            libc::ESRCH => Error::Gone,
             errno => Error::Os(errno),
         }
     }
@@ -174,6 +179,7 @@ impl fmt::Display for Error {
             Error::Broken => f.write_str("the other side does not keep to the protocol"),
             Error::Busy => f.write_str("another process uses this"),
             Error::OtherKind => f.write_str("the pipe is of the other kind: messages or bytes"),
+            Error::Gone => f.write_str("the other side has gone"),
             Error::Os(errno) => io::Error::from_raw_os_error(*errno).fmt(f),
         }
     }

@@ -9,7 +9,7 @@ use farcall_sys as sys;
 
 use crate::buffer::Receive;
 use crate::error::{Error, Result};
-use crate::messages::{receives, sends};
+use crate::transfer::{receives, sends};
 use crate::polling::{Pollable, Polling};
 use crate::wait::Timeout;
 

@@ -10,7 +10,8 @@ mod call;
 mod error;
 pub mod exec;
 mod halves;
-mod messages;
+#[cfg(feature = "messages")]
+pub mod messages;
 mod pipe;
 mod polling;
 mod publisher;
@@ -18,13 +19,14 @@ mod stream;
 mod subscriber;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+mod transfer;
 mod wait;
 
 pub use buffer::Buffer;
 pub use call::{Call, Caller, Client, Reply, Server, ServerOptions};
 pub use error::{Error, Result};
 pub use halves::{Receiver, Sender};
-pub use messages::Messages;
+pub use transfer::Messages;
 pub use pipe::{Pipe, PipeOptions};
 pub use polling::Polling;
 pub use publisher::{Policy, Publisher, PublisherOptions};

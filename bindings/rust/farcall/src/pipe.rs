@@ -13,7 +13,7 @@ use farcall_sys as sys;
 use crate::buffer::Receive;
 use crate::error::{Error, Result};
 use crate::halves::{Handle, Receiver, Sender};
-use crate::messages::{receives, sends};
+use crate::transfer::{receives, sends};
 use crate::stream::Stream;
 use crate::wait::{Timeout, WaitMode};
 

@@ -8,7 +8,7 @@ use std::ptr::{self, NonNull};
 use farcall_sys as sys;
 
 use crate::error::{Error, Result};
-use crate::messages::sends;
+use crate::transfer::sends;
 use crate::pipe::c_string;
 use crate::polling::{Pollable, Polling};
 use crate::wait::{Timeout, WaitMode};

@@ -10,7 +10,7 @@ use farcall_sys as sys;
 
 use crate::buffer::Receive;
 use crate::error::{Error, Result};
-use crate::messages::receives;
+use crate::transfer::receives;
 use crate::pipe::c_string;
 use crate::polling::{Pollable, Polling};
 use crate::wait::{Timeout, WaitMode};

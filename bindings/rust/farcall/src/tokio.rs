@@ -48,9 +48,13 @@ use crate::wait::Timeout;
 use crate::Buffer;
 
 mod call;
+#[cfg(feature = "messages")]
+mod channel;
 mod stream;
 
 pub use call::Client;
+#[cfg(feature = "messages")]
+pub use channel::Channel;
 pub use stream::{Reader, Stream, Writer};
 
 /// What a runtime waits for.
@@ -146,7 +150,7 @@ macro_rules! receives {
             /// Waits for a message.
             pub async fn recv(&mut self) -> Result<Vec<u8>> {
                 self.$watched$(.$of)?.until(|from| {
-                    $crate::messages::received(from, Timeout::AT_ONCE)
+                    $crate::transfer::received(from, Timeout::AT_ONCE)
                 }).await
             }
 
