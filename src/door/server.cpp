@@ -184,8 +184,8 @@ void ask_for_thread(Pool& pool, const std::shared_ptr<OwnDoor>& door, bool crowd
   const std::int64_t now = monotonic_ns();
   if (now < pool.starting_until.load(std::memory_order_relaxed)) return;
   // Of those who wait no more can be served at once than there are processors.
-  static const std::size_t processors = std::max(std::thread::hardware_concurrency(), 1U);
-  if (pool.idle_threads() >= (crowded ? processors : 1)) return;
+  const std::size_t most = crowded ? std::max(std::thread::hardware_concurrency(), 1U) : 1;
+  if (pool.idle_threads() >= most) return;
   pool.starting_until.store(now + kStarting, std::memory_order_relaxed);
   if (by_xcreate) {
     auto start = std::make_shared<Start>();
