@@ -3,7 +3,7 @@
 // The other side of the tests of messages in Rust, in C:
 //
 //   message-peer answer NAME   answers with what it gets and its size until its input ends, and
-//                              writes "hello" to a descriptor that comes along; prints what else came
+//                              writes "hello" to a descriptor that comes along; prints the rest
 //   message-peer ask NAME      sends of many sizes, one way, and a pulse
 //   message-peer hold NAME     receives one message, and does not answer
 //   message-peer block NAME    sends one message that nobody answers
