@@ -10,7 +10,7 @@ use farcall::messages::{Channel, ChannelOptions, Connection, Message, Pulse, Rec
 use farcall::Error;
 
 mod processes;
-use processes::{fork, name, LONG};
+use processes::{fork, name, wait_until_gone, LONG};
 
 fn message(channel: &Channel) -> Message {
     match channel.receive_timeout(LONG).unwrap() {
@@ -72,7 +72,7 @@ fn a_client_that_is_killed_is_not_answered() {
         other => panic!("{other:?}"),
     }
     assert_eq!(message.data(), [1; 100_000]); // that is here
-    assert_eq!(message.reply(0, b"late"), Err(Error::Gone));
+    wait_until_gone(message);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_client_that_gives_up_leaves_where_that_is_not_said() {
     let message = message(&channel);
     let (sent, _connection) = client.join().unwrap();
     assert_eq!(sent, Err(Error::TimedOut));
-    assert_eq!(message.reply(0, b""), Err(Error::Gone));
+    wait_until_gone(message);
     assert_eq!(channel.try_receive().unwrap_err(), Error::WouldBlock);
 }
 

@@ -175,7 +175,8 @@ impl Message {
         usize::try_from(put).map_err(|_| last())
     }
 
-    /// Answers, with a status of 0 or more. [`Error::Gone`] where nobody waits any more.
+    /// Answers, with a status of 0 or more. [`Error::Gone`] where nobody waits any more,
+    /// which is known a moment later.
     pub fn reply(self, status: i32, data: &[u8]) -> Result<()> {
         // SAFETY: the bytes are there.
         let result =

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use farcall::messages::{Channel, Connection, Pulse, Received};
 use farcall::Error;
 
-use crate::processes::{name, Program, LONG};
+use crate::processes::{name, wait_until_gone, Program, LONG};
 
 pub type Language = fn(&str, &str) -> Program;
 
@@ -91,5 +91,5 @@ pub fn deaths(peer: Language) {
         Received::Pulse(pulse) => assert_eq!(pulse.code, Pulse::DISCONNECT),
         other => panic!("{other:?}"),
     }
-    assert_eq!(message.reply(0, b""), Err(Error::Gone));
+    wait_until_gone(message);
 }
