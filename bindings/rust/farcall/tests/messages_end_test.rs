@@ -2,6 +2,7 @@
 //! Clients of messages that leave, or want to.
 #![cfg(feature = "messages")]
 
+use std::os::unix::io::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -145,4 +146,50 @@ fn the_death_of_a_server_is_told_by_a_pulse() {
         other => panic!("{other:?}"),
     }
     assert_eq!(child.wait(), 128 + libc::SIGKILL);
+}
+
+#[test]
+fn clients_that_are_killed_at_any_time_leave_nothing() {
+    let held = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let name = name("any-time");
+    let channel = ChannelOptions::new().unblock(true).attach(&name).unwrap();
+    let mut chance = processes::Chance::new(1);
+    let mut round = || {
+        let child = fork(|| {
+            let connection = Connection::open(&name).unwrap();
+            let file = std::fs::File::open("/dev/null").unwrap();
+            let (descriptors, mut reply) = ([file.as_fd(); 3], vec![0; 50_000]);
+            loop {
+                let sending = connection.sending(&[1; 100_000]).descriptors(&descriptors);
+                sending.timeout(Duration::from_micros(300)).send(&mut reply).ok();
+            }
+        });
+        let mut kept = Vec::new();
+        let mut left = chance.below(30);
+        let mut child = Some(child);
+        loop {
+            match channel.receive_timeout(LONG).unwrap() {
+                Received::Message(message) if kept.is_empty() => kept.push(message),
+                Received::Message(message) => {
+                    let _ = message.reply(0, &[2; 50_000]); // to one that may have left
+                }
+                Received::Unblock(id) => kept.retain(|message| message.id() != id), // answers it
+                Received::Pulse(pulse) => {
+                    assert_eq!(pulse.code, Pulse::DISCONNECT);
+                    return;
+                }
+                other => panic!("{other:?}"),
+            }
+            if left > 0 {
+                left -= 1;
+            } else if let Some(child) = child.take() {
+                child.signal(libc::SIGKILL);
+                assert_eq!(child.wait(), 128 + libc::SIGKILL);
+            }
+        }
+    };
+    (0..5).for_each(|_| round());
+    let before = held();
+    (0..60).for_each(|_| round());
+    processes::wait_until("all are closed", || held() <= before);
 }
