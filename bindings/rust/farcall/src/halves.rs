@@ -9,8 +9,8 @@ use farcall_sys as sys;
 
 use crate::buffer::Receive;
 use crate::error::{Error, Result};
-use crate::transfer::{receives, sends};
 use crate::polling::{Pollable, Polling};
+use crate::transfer::{receives, sends};
 use crate::wait::Timeout;
 
 /// An end as the library has it, and the numbers of its descriptors, which stay the same.

@@ -26,12 +26,12 @@ pub use buffer::Buffer;
 pub use call::{Call, Caller, Client, Reply, Server, ServerOptions};
 pub use error::{Error, Result};
 pub use halves::{Receiver, Sender};
-pub use transfer::Messages;
 pub use pipe::{Pipe, PipeOptions};
 pub use polling::Polling;
 pub use publisher::{Policy, Publisher, PublisherOptions};
 pub use stream::{Reader, Stream, Writer};
 pub use subscriber::{Start, Subscriber, SubscriberOptions};
+pub use transfer::Messages;
 pub use wait::WaitMode;
 
 /// The version of the library behind this crate.

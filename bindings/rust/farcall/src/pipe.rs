@@ -13,8 +13,8 @@ use farcall_sys as sys;
 use crate::buffer::Receive;
 use crate::error::{Error, Result};
 use crate::halves::{Handle, Receiver, Sender};
-use crate::transfer::{receives, sends};
 use crate::stream::Stream;
+use crate::transfer::{receives, sends};
 use crate::wait::{Timeout, WaitMode};
 
 /// How to make a pipe: of messages, a [`Pipe`], or of bytes, a [`Stream`].

@@ -8,9 +8,9 @@ use std::ptr::{self, NonNull};
 use farcall_sys as sys;
 
 use crate::error::{Error, Result};
-use crate::transfer::sends;
 use crate::pipe::c_string;
 use crate::polling::{Pollable, Polling};
+use crate::transfer::sends;
 use crate::wait::{Timeout, WaitMode};
 
 /// What happens when a reader is slow.

@@ -10,9 +10,9 @@ use farcall_sys as sys;
 
 use crate::buffer::Receive;
 use crate::error::{Error, Result};
-use crate::transfer::receives;
 use crate::pipe::c_string;
 use crate::polling::{Pollable, Polling};
+use crate::transfer::receives;
 use crate::wait::{Timeout, WaitMode};
 
 /// Where a reader begins.

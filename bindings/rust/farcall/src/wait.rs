@@ -57,6 +57,12 @@ impl Timeout {
         }
     }
 
+    /// Whether that was all, of what since() returns.
+    #[cfg(feature = "messages")]
+    pub(crate) fn is_over(self) -> bool {
+        self.0 == 1
+    }
+
     /// When it began, for since(), where there is something to subtract.
     pub(crate) fn begin(self) -> Option<Instant> {
         (self.0 > 0).then(Instant::now)
@@ -78,5 +84,10 @@ mod tests {
         }
         let long_ago = Instant::now().checked_sub(Duration::from_secs(2));
         assert_eq!(Timeout(1_000_000_000).since(long_ago), Timeout(1));
+        #[cfg(feature = "messages")]
+        {
+            assert!(Timeout(1_000_000_000).since(long_ago).is_over());
+            assert!(![Timeout::NEVER, Timeout::AT_ONCE, Timeout(2)].iter().any(|t| t.is_over()));
+        }
     }
 }

@@ -34,6 +34,13 @@ fn a_server_of_tasks() {
     assert_eq!(said("tokio", &[]), "2000 answers\n");
 }
 
+#[cfg(feature = "messages")]
+#[test]
+fn a_server_of_messages() {
+    let words = "\"one\": 1 words\n\"one two\": 2 words\n\"one two three\": 3 words\n";
+    assert_eq!(said("messages", &[]), format!("{words}3 have finished\n"));
+}
+
 #[test]
 fn a_comparison() {
     let said = said("round_trip", &["100"]);

@@ -2,10 +2,14 @@
 //! Messages that are sent, received and answered.
 #![cfg(feature = "messages")]
 
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::io::AsFd;
+use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
-use farcall::messages::{Channel, Connection, Message, Pulse, Received};
+use farcall::messages::{Channel, ChannelOptions, Connection, Message, Pulse, Received};
 use farcall::Error;
 
 mod processes;
@@ -65,16 +69,16 @@ fn pulses_and_the_end_of_a_connection_are_told() {
     let connection = channel.connect().unwrap();
     connection.pulse(1, 3, -5).unwrap();
     connection.pulse(2, 4, 6).unwrap();
-    let mut connection = Some(connection);
-    for code in [4, 3, Pulse::DISCONNECT] {
-        if code == Pulse::DISCONNECT {
-            connection.take();
-        }
-        match channel.receive_timeout(LONG).unwrap() {
-            Received::Pulse(pulse) => assert_eq!(pulse.code, code),
-            other => panic!("{other:?}"),
-        }
-    }
+    let pulse = || match channel.receive_timeout(LONG).unwrap() {
+        Received::Pulse(pulse) => (pulse.origin.priority, pulse.code, pulse.value),
+        other => panic!("{other:?}"),
+    };
+    // The less urgent may have arrived, and be received, before the other.
+    let mut pulses = [pulse(), pulse()];
+    pulses.sort_unstable();
+    assert_eq!(pulses, [(1, 3, -5), (2, 4, 6)]);
+    drop(connection);
+    assert_eq!(pulse().1, Pulse::DISCONNECT);
 }
 
 #[test]
@@ -121,7 +125,7 @@ fn its_descriptor_is_readable_when_there_is_something() {
 
 #[test]
 fn ten_thousand_connections_leave_nothing() {
-    let held = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let held = || fs::read_dir("/proc/self/fd").unwrap().count();
     let channel = Channel::new().unwrap();
     let round = || {
         channel.connect().unwrap().pulse(0, 1, 0).unwrap();
@@ -133,4 +137,163 @@ fn ten_thousand_connections_leave_nothing() {
     let before = held();
     (0..10_000).for_each(|_| round());
     processes::wait_until("all are closed", || held() <= before);
+}
+
+#[test]
+fn who_sends_is_known() {
+    let channel = Channel::new().unwrap();
+    let connection = channel.connect().unwrap();
+    let client = thread::spawn(move || {
+        // SAFETY: they take nothing.
+        let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+        connection.send_timeout(b"x", &mut [], LONG).unwrap();
+        connection.send_one_way_timeout(b"y", LONG).unwrap();
+        thread
+    });
+    let message = message(&channel);
+    let origin = *message.origin();
+    assert_ne!(message.id(), 0);
+    message.reply(0, b"").unwrap();
+    let one_way = match channel.receive_timeout(LONG).unwrap() {
+        Received::OneWay(one_way) => one_way,
+        other => panic!("{other:?}"),
+    };
+    let thread = client.join().unwrap();
+    assert_eq!((origin.process, origin.thread), (Some(std::process::id()), Some(thread)));
+    // SAFETY: they take nothing.
+    assert_eq!((origin.user, origin.group), unsafe { (libc::geteuid(), libc::getegid()) });
+    assert_eq!((one_way.data.as_slice(), one_way.length), (&b"y"[..], 1));
+    assert_eq!(one_way.origin.connection, origin.connection);
+}
+
+#[test]
+fn what_is_sent_one_way_is_cut() {
+    let channel = Channel::new().unwrap();
+    let connection = channel.connect().unwrap();
+    let soon = connection.send_one_way_timeout(b"x", Duration::from_millis(1));
+    assert_eq!(soon, Err(Error::TimedOut)); // nobody has received it
+    let client = thread::spawn(move || connection.send_one_way(&[3; 20_000]));
+    match channel.receive_timeout(LONG).unwrap() {
+        Received::OneWay(one_way) => {
+            assert_eq!((one_way.data, one_way.length), (vec![3; 16384], 20_000));
+        }
+        other => panic!("{other:?}"),
+    }
+    client.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_reply_is_written_in_parts() {
+    let channel = Channel::new().unwrap();
+    let connection = channel.connect().unwrap();
+    let client = thread::spawn(move || {
+        let mut reply = [b'.'; 8];
+        let replied = connection.send_timeout(b"abcdef", &mut reply, LONG).unwrap();
+        (replied.size, reply)
+    });
+    let message = message(&channel);
+    let mut part = [0; 10];
+    assert_eq!(message.read(4, &mut part), Ok(2));
+    assert_eq!(&part[..2], b"ef");
+    assert_eq!(message.room(), 8);
+    assert_eq!(message.write(6, b"xyz"), Ok(2));
+    message.reply(0, b"12").unwrap();
+    assert_eq!(client.join().unwrap(), (8, *b"12....xy"));
+}
+
+#[test]
+fn descriptors_go_along_and_are_owned() {
+    let held = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let channel = Channel::new().unwrap();
+    let connection = channel.connect().unwrap();
+    let round = |taken: bool| {
+        thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                let (mut reader, writer) = UnixStream::pair().unwrap();
+                let sent = [writer.as_fd(), reader.as_fd()];
+                connection.sending(b"x").descriptors(&sent).timeout(LONG).send(&mut []).unwrap();
+                drop(writer);
+                let mut said = String::new();
+                reader.read_to_string(&mut said).unwrap();
+                said
+            });
+            let mut message = message(&channel);
+            let mut said = "";
+            if taken {
+                let mut came = message.take_descriptors();
+                assert_eq!(came.len(), 2);
+                assert!(message.take_descriptors().is_empty());
+                UnixStream::from(came.remove(0)).write_all(b"hello").unwrap();
+                said = "hello";
+            }
+            message.reply(0, b"").unwrap();
+            assert_eq!(client.join().unwrap(), said);
+        });
+    };
+    round(true);
+    let before = held();
+    (0..200).for_each(|i| round(i % 2 == 0));
+    processes::wait_until("all are closed", || held() <= before);
+}
+
+#[test]
+fn descriptors_that_cannot_be_are_refused() {
+    let channel = Channel::new().unwrap();
+    let connection = channel.connect().unwrap();
+    let file = fs::File::open("/dev/null").unwrap();
+    let many = [file.as_fd(); 17];
+    let sent = connection.sending(b"x").descriptors(&many).timeout(LONG).send(&mut []);
+    assert_eq!(sent, Err(Error::Os(libc::EINVAL)));
+    assert_eq!(channel.try_receive().unwrap_err(), Error::WouldBlock);
+}
+
+#[test]
+fn a_connection_is_passed_on_with_a_message() {
+    let (channel, other) = (Channel::new().unwrap(), Channel::new().unwrap());
+    let (connection, passed) = (channel.connect().unwrap(), other.connect().unwrap());
+    let client = thread::spawn(move || {
+        let sent = [passed.descriptor().unwrap()];
+        connection.sending(b"").descriptors(&sent).timeout(LONG).keep_waiting().send(&mut [])
+    });
+    let mut message = message(&channel);
+    let adopted = Connection::adopt(message.take_descriptors().remove(0)).unwrap();
+    message.reply(0, b"").unwrap();
+    client.join().unwrap().unwrap();
+    adopted.pulse(0, 5, 6).unwrap();
+    match other.receive_timeout(LONG).unwrap() {
+        Received::Pulse(pulse) => assert_eq!((pulse.code, pulse.value), (5, 6)),
+        other => panic!("{other:?}"),
+    }
+    let file = fs::File::open("/dev/null").unwrap();
+    assert!(Connection::adopt(file.into()).is_err());
+}
+
+#[test]
+fn a_name_lets_those_connect_that_its_mode_names() {
+    let name = name("mode");
+    let channel = ChannelOptions::new().inherit(true).mode(0o622).attach(&name).unwrap();
+    assert_eq!(Channel::attach(&name).unwrap_err(), Error::Os(libc::EADDRINUSE));
+    // SAFETY: it takes nothing.
+    let user = unsafe { libc::geteuid() };
+    let child = fork(|| {
+        // SAFETY: where this is root, it becomes nobody; else nothing.
+        unsafe { libc::setuid(65534) };
+        let connection = Connection::open(&format!("{user}/{name}")).unwrap();
+        connection.send_timeout(b"x", &mut [], LONG).unwrap();
+    });
+    let message = message(&channel);
+    assert_eq!(message.origin().user, if user == 0 { 65534 } else { user });
+    message.reply(0, b"").unwrap();
+    assert_eq!(child.wait(), 0);
+    if user == 0 {
+        let private = format!("{name}-private");
+        let _channel = Channel::attach(&private).unwrap();
+        let child = fork(|| {
+            // SAFETY: it becomes nobody.
+            unsafe { libc::setuid(65534) };
+            let opened = Connection::open(&format!("{user}/{private}"));
+            assert!(opened.and_then(|c| c.send_timeout(b"", &mut [], LONG)).is_err());
+        });
+        assert_eq!(child.wait(), 0);
+    }
 }

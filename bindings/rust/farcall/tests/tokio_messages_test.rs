@@ -73,3 +73,56 @@ fn who_never_has_to_wait_lets_others_run() {
         panic!("it never ran");
     });
 }
+
+#[test]
+fn what_is_given_up_loses_nothing() {
+    run(async {
+        let mut channel = Channel::new(farcall::messages::Channel::new().unwrap()).unwrap();
+        let connection = channel.get_ref().connect().unwrap();
+        for value in 0..200 {
+            // Given up while it tries, and while it sleeps.
+            let wait = Duration::from_micros(value as u64 % 20 * 50);
+            assert!(tokio::time::timeout(wait, channel.receive()).await.is_err());
+            let client = std::thread::scope(|scope| {
+                scope.spawn(|| connection.pulse(0, 1, value)).join().unwrap()
+            });
+            client.unwrap();
+            match channel.receive().await.unwrap() {
+                Received::Pulse(pulse) => assert_eq!(pulse.value, value),
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn what_comes_while_it_is_given_up_is_received_once() {
+    let channel = farcall::messages::Channel::new().unwrap();
+    let connection = channel.connect().unwrap();
+    let client = thread::spawn(move || {
+        for i in 0..500u32 {
+            let mut reply = [0; 4];
+            connection.send_timeout(&i.to_le_bytes(), &mut reply, LONG).unwrap();
+            assert_eq!(reply, i.to_le_bytes());
+        }
+    });
+    run(async move {
+        let mut channel = Channel::new(channel).unwrap();
+        let (mut next, mut turns) = (0u32, 0u64);
+        while next < 500 {
+            turns += 1;
+            let wait = Duration::from_micros(turns % 20 * 10);
+            match tokio::time::timeout(wait, channel.receive()).await {
+                Ok(Ok(Received::Message(message))) => {
+                    assert_eq!(message.data(), next.to_le_bytes());
+                    let data = message.data().to_vec();
+                    message.reply(0, &data).unwrap();
+                    next += 1;
+                }
+                Ok(other) => panic!("{other:?}"),
+                Err(_) => {} // given up
+            }
+        }
+    });
+    client.join().unwrap();
+}

@@ -57,6 +57,13 @@ pub fn wait_until(what: &str, mut there: impl FnMut() -> bool) {
     }
 }
 
+/// That is known a moment after a client has left. It is not answered then.
+#[cfg(feature = "messages")]
+pub fn wait_until_gone(message: farcall::messages::Message) {
+    wait_until("the client is gone", || message.read(0, &mut [0]).is_err());
+    assert_eq!(message.reply(0, b"late"), Err(farcall::Error::Gone));
+}
+
 /// A child of fork(2), killed where it is not waited for.
 pub struct Forked(libc::pid_t);
 
