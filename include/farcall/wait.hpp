@@ -75,6 +75,7 @@ class Deadline {
   static Deadline after(std::chrono::nanoseconds duration) noexcept;
   constexpr explicit Deadline(std::int64_t at) noexcept : at_(at) {}
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): the 0 is the compiler's
   constexpr auto operator<=>(const Deadline&) const noexcept = default;
   [[nodiscard]] constexpr bool is_never() const noexcept { return at_ == kNever; }
   [[nodiscard]] constexpr bool is_now() const noexcept { return at_ == 0; }

@@ -105,7 +105,7 @@ std::unique_ptr<ClientSession> SessionRequest::await(WaitMode mode, bool cancell
 
 void ClientSession::drop(ReceivedFds& descriptors) const noexcept {
   if (maker_.trusted) const std::vector<UniqueFd> here = std::move(descriptors);
-  descriptors.clear();
+  descriptors.clear();  // NOLINT(bugprone-use-after-move): to be empty is what it is for
 }
 
 ClientSession::~ClientSession() {
