@@ -5,42 +5,12 @@ import asyncio
 import os
 import resource
 import signal
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
 
 import farcall
-
-SERVE = """
-import farcall, os, resource, signal, sys, time
-resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-def answer(data):
-    if data == b"die": os.kill(os.getpid(), signal.SIGKILL)
-    if data.startswith(b"slow"): time.sleep(0.001)
-    return data[::-1]
-with farcall.serve(sys.argv[1], answer):
-    print("ready", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "called"
-
-
-@pytest.fixture
-def server(path):
-    """Another process that serves there."""
-    with subprocess.Popen([sys.executable, "-c", SERVE, path], stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "ready\n"
-        yield process
-        process.stdin.close()
-        process.wait(60)
 
 
 def descriptors():

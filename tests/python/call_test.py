@@ -15,33 +15,6 @@ import pytest
 
 import farcall
 
-SERVE = """
-import farcall, os, signal, sys
-def answer(data):
-    if data == b"die": os.kill(os.getpid(), signal.SIGKILL)
-    if data == b"who": return str(tuple(farcall.caller()))
-    return data[::-1]
-with farcall.serve(sys.argv[1], answer):
-    print("ready", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "called"
-
-
-@pytest.fixture
-def server(path):
-    """Another process that serves there."""
-    with subprocess.Popen([sys.executable, "-c", SERVE, path], stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "ready\n"
-        yield process
-        process.stdin.close()
-        process.wait(60)
-
 
 def test_a_method_of_str_gets_text(path):
     with farcall.serve(path, str.upper):

@@ -7,18 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use farcall::messages::{Channel, ChannelOptions, Connection, Message, Pulse, Received};
+use farcall::messages::{Channel, ChannelOptions, Connection, Pulse, Received};
 use farcall::Error;
 
 mod processes;
-use processes::{fork, name, wait_until_gone, LONG};
-
-fn message(channel: &Channel) -> Message {
-    match channel.receive_timeout(LONG).unwrap() {
-        Received::Message(message) => message,
-        other => panic!("{other:?}"),
-    }
-}
+use processes::{fork, message, name, wait_until_gone, LONG};
 
 #[test]
 fn who_leaves_while_its_message_is_read_is_passed_over() {

@@ -9,18 +9,11 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
-use farcall::messages::{Channel, ChannelOptions, Connection, Message, Pulse, Received};
+use farcall::messages::{Channel, ChannelOptions, Connection, Pulse, Received};
 use farcall::Error;
 
 mod processes;
-use processes::{fork, name, LONG};
-
-fn message(channel: &Channel) -> Message {
-    match channel.receive_timeout(LONG).unwrap() {
-        Received::Message(message) => message,
-        other => panic!("{other:?}"),
-    }
-}
+use processes::{fork, message, name, LONG};
 
 #[test]
 fn messages_of_any_size_are_answered() {

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use farcall::messages::{Channel, Connection, Pulse, Received};
 use farcall::Error;
 
-use crate::processes::{name, wait_until_gone, Program, LONG};
+use crate::processes::{message, name, wait_until_gone, Program, LONG};
 
 pub type Language = fn(&str, &str) -> Program;
 
@@ -82,10 +82,7 @@ pub fn deaths(peer: Language) {
     assert_eq!(connection.send_timeout(b"x", &mut [], LONG), Err(Error::Gone));
     let channel = Channel::attach(&name).unwrap();
     let mut other = peer("block", &name);
-    let message = match channel.receive_timeout(LONG).unwrap() {
-        Received::Message(message) => message,
-        other => panic!("{other:?}"),
-    };
+    let message = message(&channel);
     other.kill();
     match channel.receive_timeout(LONG).unwrap() {
         Received::Pulse(pulse) => assert_eq!(pulse.code, Pulse::DISCONNECT),

@@ -57,6 +57,15 @@ pub fn wait_until(what: &str, mut there: impl FnMut() -> bool) {
     }
 }
 
+/// The next that is received, which is to be one that wants an answer.
+#[cfg(feature = "messages")]
+pub fn message(channel: &farcall::messages::Channel) -> farcall::messages::Message {
+    match channel.receive_timeout(LONG).unwrap() {
+        farcall::messages::Received::Message(message) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// That is known a moment after a client has left. It is not answered then.
 #[cfg(feature = "messages")]
 pub fn wait_until_gone(message: farcall::messages::Message) {
