@@ -141,29 +141,6 @@ TEST_F(DoorImpostor, IdleVisitorsKeepNobodyOut) {
   EXPECT_EQ(call(door, "x").data, "x");
 }
 
-TEST_F(DoorImpostor, AnOwnerWhoNeverAcceptsDelaysOnly) {
-  const Sandbox sandbox;
-  const std::string path = sandbox.file("file");
-  const AttachAddress address(path);
-  const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET, 0));
-  ASSERT_EQ(::bind(listener.get(), address.get(), address.size), 0);
-  ASSERT_EQ(::listen(listener.get(), 0), 0);
-  std::vector<UniqueFd> waiting;
-  for (int i = 0; i < 5; ++i) {
-    waiting.emplace_back(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0));
-    (void)!::connect(waiting.back().get(), address.get(), address.size);
-  }
-  Child client([&] {
-    give_up_after(25s);
-    struct stat status {};
-    EXPECT_EQ(::stat(path.c_str(), &status), 0);
-    const UniqueFd opened(::open(path.c_str(), O_RDONLY));
-    EXPECT_GE(opened.get(), 0);
-    EXPECT_EQ(error_of(opened.get()), EBADF);
-  });
-  EXPECT_EQ(client.join(), 0) << "it hangs";
-}
-
 TEST_F(DoorImpostor, ManySessionsOfOneUserLeaveRoomForOthers) {
   if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   ScopedServer server([] {
