@@ -4,6 +4,7 @@
 #include "farcall/channel/clean.hpp"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/ipc.h>
 #include <sys/msg.h>
@@ -24,13 +25,19 @@ bool exists(int queue) {
   return ::msgctl(queue, IPC_STAT, &state) == 0;
 }
 
+// Queues of System V are the machine's: what others clean meanwhile, or leave, is not these tests'.
+// Users other than root have to be alone for that.
+struct Clean : ::testing::Test {
+  Clean() { (void)!::unshare(CLONE_NEWIPC); }
+};
+
 // A queue as it stays when both its ends are killed.
 int make_leftover() {
   const sysv_queue::Name name = sysv_queue::reserve();
   return sysv_queue::open(name.key, 0);
 }
 
-TEST(Clean, RemovesAQueueThatNobodyHolds) {
+TEST_F(Clean, RemovesAQueueThatNobodyHolds) {
   const int queue = make_leftover();
   std::vector<std::string> found;
   const auto note = [&](std::string_view what) { found.emplace_back(what); };
@@ -43,7 +50,7 @@ TEST(Clean, RemovesAQueueThatNobodyHolds) {
   EXPECT_EQ(clean_leftovers(false), 0U);
 }
 
-TEST(Clean, RemovesTheQueueOfAPairThatWasKilled) {
+TEST_F(Clean, RemovesTheQueueOfAPairThatWasKilled) {
   clean_leftovers(false);
   {
     Subprocess child([] {
@@ -56,7 +63,7 @@ TEST(Clean, RemovesTheQueueOfAPairThatWasKilled) {
   EXPECT_EQ(clean_leftovers(false), 1U);
 }
 
-TEST(Clean, LeavesAQueueThatSomebodyHolds) {
+TEST_F(Clean, LeavesAQueueThatSomebodyHolds) {
   Channel<SysvMq> channel;
   auto [child, reader] = spawn_writer(std::move(channel), [](Writer& out) {
     out.write(bytes_of("a"));
@@ -70,7 +77,7 @@ TEST(Clean, LeavesAQueueThatSomebodyHolds) {
   EXPECT_EQ(reader->read(into), 0U);
 }
 
-TEST(Clean, LeavesQueuesThatAreNotOurs) {
+TEST_F(Clean, LeavesQueuesThatAreNotOurs) {
   const sysv_queue::Name name = sysv_queue::reserve();
   // The same key, but not the mode that we give; and a queue without a key.
   const int foreign = ::msgget(name.key, IPC_CREAT | IPC_EXCL | 0600);
@@ -89,7 +96,7 @@ TEST(Clean, LeavesQueuesThatAreNotOurs) {
   sysv_queue::remove(without_key);
 }
 
-TEST(Clean, IsDoneByTheNextWhoMakesSuchAChannel) {
+TEST_F(Clean, IsDoneByTheNextWhoMakesSuchAChannel) {
   const int queue = make_leftover();
   const Deadline deadline = Deadline::after(std::chrono::seconds(10));
   while (exists(queue) && monotonic_ns() < deadline.at()) {
