@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <mutex>
@@ -73,7 +74,8 @@ Charge::Charge(Resource resource, uid_t user, std::size_t amount, std::size_t mo
     const std::lock_guard guard(book.lock);
     Account& account = book.accounts[static_cast<std::size_t>(resource)];
     std::size_t& held = account.users[user];
-    const std::size_t most_now = share(limits, own_ ? 0 : account.others - held);
+    // What was held before this process became somebody else was its own user's, perhaps.
+    const std::size_t most_now = share(limits, account.others - std::min(held, account.others));
     if (amount > most_now || held > most_now - amount) {
       if (held == 0) account.users.erase(user);
       return;

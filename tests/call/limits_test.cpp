@@ -75,6 +75,17 @@ TEST(Ledger, GivesEachUserAShareOfWhatOthersLeave) {
   });
 }
 
+TEST(Ledger, WhatTheOwnUserHeldIsNoOthersOnceTheProcessIsSomebodyElse) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  in_child([] {
+    ASSERT_EQ(::seteuid(kStranger), 0);
+    const Charge own(Resource::descriptors, kStranger, 3);
+    ASSERT_EQ(::seteuid(0), 0);
+    EXPECT_TRUE(Charge(Resource::descriptors, kStranger, 1));
+    EXPECT_TRUE(Charge(Resource::descriptors, kStranger + 1, 1));
+  });
+}
+
 TEST(Ledger, GivesBackWhatAParentHeldNowhereElse) {
   std::vector<Charge> held;
   for (int i = 0; i < 3; ++i) held.emplace_back(Resource::bytes, kStranger, 100, 350);
