@@ -178,13 +178,15 @@ Server* call_in_progress() noexcept {
   return self != nullptr && self->serves() ? self->server() : nullptr;
 }
 
-void ask_for_thread(Pool& pool, const std::shared_ptr<OwnDoor>& door, bool crowded) {
+void ask_for_thread(Pool& pool, const std::shared_ptr<OwnDoor>& door, bool crowded,
+                    bool receiving) {
   const bool by_xcreate = door && door->maker.create != nullptr;
   if (by_xcreate && (door->attributes & DOOR_DEPLETION_CB) == 0) return;
   const std::int64_t now = monotonic_ns();
   if (now < pool.starting_until.load(std::memory_order_relaxed)) return;
   // Of those who wait no more can be served at once than there are processors.
-  const std::size_t most = crowded ? std::max(std::thread::hardware_concurrency(), 1U) : 1;
+  std::size_t most = 1;
+  if (crowded) most = std::max(std::thread::hardware_concurrency(), 1U) + (receiving ? 1 : 0);
   if (pool.idle_threads() >= most) return;
   pool.starting_until.store(now + kStarting, std::memory_order_relaxed);
   if (by_xcreate) {

@@ -109,8 +109,8 @@ int SharedServer::reply(const char* data, std::size_t size, Outgoing* outgoing) 
 [[gnu::always_inline]] inline void SharedServer::make_spare(Door& door) {
   if (pool_->port.has_sleeping_thread() && !incoming_.crowded()) [[likely]]
     return;
-  ask_for_thread(*pool_, door.is_private() ? door.shared_from_this() : nullptr,
-                 incoming_.crowded());
+  ask_for_thread(*pool_, door.is_private() ? door.shared_from_this() : nullptr, incoming_.crowded(),
+                 !serving);
 }
 
 // Which errno a request is to fail with that should not have been made; or 0.
