@@ -214,14 +214,7 @@ TEST_F(CAsyncCall, EndsWhenItsTimeIsUp) {
 
 TEST_F(CAsyncCall, OfAServerThatDiesEnds) {
   const Shared<Event> called;
-  Child child([&] {
-    const Server server = serve(path, [&](std::string_view, farcall_reply*) {
-      called->happens();
-      ::pause();
-      return 0;
-    });
-    ::pause();
-  });
+  Child child([&] { serve_without_an_answer(path, *called); });
   const Client client = open(path);
   const Call dying = begin(client, "die");
   while (!called->wait(kGlance)) ASSERT_EQ(take(dying), "EAGAIN");

@@ -70,6 +70,15 @@ inline Server serve(const std::string& path, Procedure procedure,
   EXPECT_EQ(error, 0) << ::strerror(-error);
   return Server(server);
 }
+// Until the process is killed. That a call has come `happens`.
+inline void serve_without_an_answer(const std::string& path, door::test::Event& called) {
+  const Server server = serve(path, [&](std::string_view, farcall_reply*) {
+    called.happens();
+    ::pause();
+    return 0;
+  });
+  ::pause();
+}
 inline Client open(const std::string& path, std::int64_t timeout = kLong) {
   farcall_client* client = nullptr;
   const int error = farcall_client_open(path.c_str(), timeout, &client);

@@ -91,14 +91,7 @@ TEST_F(CCall, OfAProcedureThatFailsHasNoAnswer) {
 
 TEST_F(CCall, OfAServerThatDiesHasNoAnswer) {
   const Shared<Event> called;
-  Child child([&] {
-    const Server server = serve(path, [&](std::string_view, farcall_reply*) {
-      called->happens();
-      ::pause();
-      return 0;
-    });
-    ::pause();
-  });
+  Child child([&] { serve_without_an_answer(path, *called); });
   const Client client = open(path);
   std::thread killer([&] {
     EXPECT_TRUE(called->wait());
