@@ -215,8 +215,15 @@ std::vector<Choice> choices() {
   return all;
 }
 
+// Within which an attack has been measured, and all its processes have ended.
+std::chrono::seconds longest_time(const Options& options) {
+  return std::chrono::seconds(options.rounds * (3 * options.seconds + 2) + 60);
+}
+
 // Returns whether all went well for the clients.
-bool measure(const Scene& scene, const Options& options) {
+bool measure(const Choice& choice, const Options& options) {
+  give_up_after(longest_time(options));
+  const Scene scene = choice.scene();
   const Clients clients(scene);
   const std::chrono::seconds time(options.seconds);
   std::vector<double> computing;
@@ -296,6 +303,6 @@ int main(int argc, char** argv) {
   for (const Choice& choice : known)
     if (options->attacks.empty() ||
         std::ranges::find(options->attacks, choice.name) != options->attacks.end())
-      well = measure(choice.scene(), *options) && well;
+      well = measure(choice, *options) && well;
   return well && !::testing::Test::HasFailure() ? 0 : 1;
 }
