@@ -68,8 +68,7 @@ Table* make_table() noexcept {
 }
 
 void unmake_table(Table* table) noexcept {
-  kernel(SYS_munmap, reinterpret_cast<std::uintptr_t>(table) - kGuard,
-         sizeof(Table) + 2 * kGuard);
+  kernel(SYS_munmap, reinterpret_cast<std::uintptr_t>(table) - kGuard, sizeof(Table) + 2 * kGuard);
 }
 
 Table* table_at(std::size_t place) noexcept {
@@ -147,7 +146,9 @@ Identity& identity_of(Counters& counters) noexcept {
   return table_of(counters).identities[index_of(counters)];
 }
 
-Times& times_of(Counters& counters) noexcept { return table_of(counters).times[index_of(counters)]; }
+Times& times_of(Counters& counters) noexcept {
+  return table_of(counters).times[index_of(counters)];
+}
 
 Counters* open(const Description& description) noexcept {
   Table* first = nullptr;
