@@ -57,7 +57,7 @@ enum class Kind : std::uint8_t {
 };
 enum class Role : std::uint8_t { none, client, server, writer, reader, count_ };
 // What carries the bytes. `trying`: the two ends have not agreed yet. `kernel`: they will not, and
-// `reason` says why (preload's Reason; errno where that is what is known).
+// `reason` says why (of sockets preload's Reason plus one; 0: not known).
 enum class Carrier : std::uint8_t { none, trying, memory, kernel, module, count_ };
 
 struct Address {
