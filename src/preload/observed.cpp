@@ -72,8 +72,8 @@ void observe_candidate(int fd, Side& side, const sockaddr* peer, socklen_t size)
     end.name = name->sun_path;
     end.name_bytes = size - std::min<std::size_t>(size, offsetof(sockaddr_un, sun_path));
     if (end.name_bytes != 0 && name->sun_path[0] != '\0')
-      end.name_bytes = static_cast<std::size_t>(
-          std::find(end.name, end.name + end.name_bytes, '\0') - end.name);
+      end.name_bytes =
+          static_cast<std::size_t>(std::find(end.name, end.name + end.name_bytes, '\0') - end.name);
   }
   side.own().observed = observe::open(end);
 }
@@ -92,6 +92,19 @@ void observe_given_up(int fd, Side& side, Reason reason) noexcept {
   side.own().kept = true;
   observe::Counters* const before = given_up_at(fd).exchange(entry, std::memory_order_relaxed);
   if (before != entry) observe::close(before);
+}
+
+observe::Counters* observe_flow(observe::Role role, int fd, int memory, const Endpoint& local,
+                                const Endpoint& remote) noexcept {
+  observe::Description end{.kind = observe::Kind::udp,
+                           .role = role,
+                           .carrier = role == observe::Role::writer ? observe::Carrier::trying
+                                                                    : observe::Carrier::memory};
+  end.fd = fd;
+  end.session = observe::inode_of(memory);
+  end.local = observed_address(local);
+  end.remote = observed_address(remote);
+  return observe::open(end);
 }
 
 void stop_observing(Side& side) noexcept {

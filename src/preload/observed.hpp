@@ -23,11 +23,15 @@ inline std::uint8_t observed_reason(Reason reason) noexcept {
 void observe_candidate(int fd, Side& side, const sockaddr* peer, socklen_t size) noexcept;
 // It is, through this memory.
 void observe_joined(Side& side, int memory) noexcept;
-// It will not be. Its entry stays, though nobody counts there any more, until the number is used for
-// another connection: who looks asks the kernel whether it still means this socket.
+// It will not be. Its entry stays, though nobody counts there any more, until the number is used
+// for another connection: who looks asks the kernel whether it still means this socket.
 void observe_given_up(int fd, Side& side, Reason reason) noexcept;
 // It has ended in this process. Holds `life`, not the locks of the side.
 void stop_observing(Side& side) noexcept;
+
+// One direction between two UDP sockets, through this memory.
+observe::Counters* observe_flow(observe::Role role, int fd, int memory, const Endpoint& local,
+                                const Endpoint& remote) noexcept;
 
 // Of what one call has moved, by the direction's own lock where it is the ring.
 inline void count_sent(Side& side, bool by_ring, long bytes) noexcept {
