@@ -34,7 +34,9 @@ bool is_left(const End& end) { return end.role == Role::client || end.role == Ro
 bool is_right(const End& end) { return end.role == Role::server || end.role == Role::reader; }
 
 // A counter that has gone back is somebody's scribble: then nothing has passed.
-std::uint64_t more(std::uint64_t now, std::uint64_t before) { return now > before ? now - before : 0; }
+std::uint64_t more(std::uint64_t now, std::uint64_t before) {
+  return now > before ? now - before : 0;
+}
 
 void add_passed(Passed& to, const Half& now, const Half& before) {
   to.messages += more(now.messages, before.messages);
@@ -125,8 +127,8 @@ void Flows::read_all_times(const std::vector<Process>& processes) {
       if (!options_.timed || !asks(end)) continue;
       const auto before = last_.find(key);
       // What has not moved has no new times.
-      const bool moved = before == last_.end() ||
-                         std::memcmp(&before->second.counters, &end.counters, sizeof(Counters)) != 0;
+      const bool moved = before == last_.end() || std::memcmp(&before->second.counters,
+                                                              &end.counters, sizeof(Counters)) != 0;
       if (!moved)
         now.times = before->second.times;
       else if (!read_times(process.pid, end, now.times))
@@ -135,24 +137,23 @@ void Flows::read_all_times(const std::vector<Process>& processes) {
 }
 
 void Flows::time_answers(const std::vector<Process>& processes) {
-  const auto duration =
-      std::chrono::nanoseconds(std::clamp<std::int64_t>(3 * options_.interval_ns, 1'000'000'000,
-                                                        15'000'000'000));
+  const auto duration = std::chrono::nanoseconds(
+      std::clamp<std::int64_t>(3 * options_.interval_ns, 1'000'000'000, 15'000'000'000));
   for (const Process& process : processes) {
     std::vector<Lease> leases;
     for (const End& end : process.ends) {
       if (!asks(end) || end.inherited) continue;
       const auto before = last_.find(key_of({&process, &end}));
       const Half& sent = end.counters.sent;
-      const std::uint64_t messages =
-          before == last_.end()
-              ? 0
-              : more(sent.messages + sent.kernel_messages,
-                     before->second.counters.sent.messages +
-                         before->second.counters.sent.kernel_messages);
-      leases.push_back({.word = Lease::Word::watch,
-                        .end = &end,
-                        .sampling = sampling_for(messages, before == last_.end() ? 0 : elapsed_ns_)});
+      const std::uint64_t messages = before == last_.end()
+                                         ? 0
+                                         : more(sent.messages + sent.kernel_messages,
+                                                before->second.counters.sent.messages +
+                                                    before->second.counters.sent.kernel_messages);
+      leases.push_back(
+          {.word = Lease::Word::watch,
+           .end = &end,
+           .sampling = sampling_for(messages, before == last_.end() ? 0 : elapsed_ns_)});
     }
     if (!leases.empty()) renew(process, leases, duration);
   }
@@ -211,10 +212,10 @@ void Flows::add(const Ref& left, const Ref& right, const Ref& left_known, const 
       if (fresh.name.empty())
         fresh.name = to_text(is_right(*ref->end) ? ref->end->local : ref->end->remote);
     }
-  const auto [place, is_new] = places_.try_emplace(
-      Place{fresh.kind, fresh.carrier, fresh.reason, fresh.left.pid, fresh.right.pid,
-            fresh.left.seen, fresh.right.seen, fresh.name},
-      flows_.size());
+  const auto [place, is_new] =
+      places_.try_emplace(Place{fresh.kind, fresh.carrier, fresh.reason, fresh.left.pid,
+                                fresh.right.pid, fresh.left.seen, fresh.right.seen, fresh.name},
+                          flows_.size());
   if (is_new) flows_.push_back(std::move(fresh));
   Flow& flow = flows_[place->second];
   ++flow.connections;
@@ -258,9 +259,8 @@ void Flows::look(const std::vector<Process>& processes) {
       }
     }
   for (auto& [session, refs] : by_memory) {
-    std::sort(refs.begin(), refs.end(), [](const Ref& one, const Ref& other) {
-      return one.end->opened < other.end->opened;
-    });
+    std::sort(refs.begin(), refs.end(),
+              [](const Ref& one, const Ref& other) { return one.end->opened < other.end->opened; });
     std::vector<Ref> lefts;
     std::vector<Ref> rights;
     for (const Ref& ref : refs)
