@@ -7,11 +7,11 @@
 #include <thread>
 #include <vector>
 
+#include "call/server.hpp"
 #include "farcall/broadcast.hpp"
 #include "farcall/call.hpp"
 #include "farcall/channel/ring.hpp"
 #include "farcall/ring.hpp"
-#include "call/server.hpp"
 #include "watch/ends.hpp"
 #include "watch/flows.hpp"
 
@@ -147,7 +147,8 @@ TEST(WatchCounts, CallsAreTimedForWhoLooks) {
   Client client(server.port.descriptor());
   const auto call = [&] {
     CallResults results;
-    ASSERT_EQ(client.call({.data = {}, .descriptors = {}}, results, Deadline::never()), Outcome::ok);
+    ASSERT_EQ(client.call({.data = {}, .descriptors = {}}, results, Deadline::never()),
+              Outcome::ok);
   };
   call();
   std::vector<watch::Process> processes(1);
@@ -174,7 +175,8 @@ TEST(WatchCounts, AWaitIsSeen) {
   Client client(port.descriptor());
   std::thread caller([&] {
     CallResults results;
-    EXPECT_EQ(client.call({.data = {}, .descriptors = {}}, results, Deadline::never()), Outcome::ok);
+    EXPECT_EQ(client.call({.data = {}, .descriptors = {}}, results, Deadline::never()),
+              Outcome::ok);
   });
   const auto asleep = [] {
     const auto ends = own_ends(Kind::call, Role::client);

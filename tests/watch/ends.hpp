@@ -16,8 +16,7 @@ namespace farcall::test {
 inline std::vector<watch::End> ends_of(pid_t pid) {
   watch::Process process;
   const watch::Seen seen = watch::look(pid, process);
-  EXPECT_TRUE(seen == watch::Seen::yes || seen == watch::Seen::no_tables)
-      << static_cast<int>(seen);
+  EXPECT_TRUE(seen == watch::Seen::yes || seen == watch::Seen::no_tables) << static_cast<int>(seen);
   return process.ends;
 }
 inline std::vector<watch::End> ends_of(pid_t pid, observe::Kind kind, observe::Role role) {

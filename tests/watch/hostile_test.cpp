@@ -54,7 +54,7 @@ void look_at_scribbler(Scribble scribble) {
   });
   ready.wait();
   watch::Flows flows({.timed = true});
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 60; ++i) {
     std::vector<watch::Process> processes(1);
     const watch::Seen seen = watch::look(child.pid(), processes[0]);
     ASSERT_TRUE(seen == watch::Seen::yes || seen == watch::Seen::no_tables);

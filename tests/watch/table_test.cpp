@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Entries: what their owner does with them.
-#include "farcall/observe.hpp"
-
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -11,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "farcall/observe.hpp"
 #include "watch/ends.hpp"
 #include "watch/lease.hpp"
 
@@ -153,10 +152,10 @@ TEST(ObserveTable, OneOfManyMessagesIsTimed) {
   watch::Process self;
   ASSERT_EQ(watch::look(::getpid(), self), watch::Seen::yes);
   ASSERT_EQ(self.ends.size(), 1U);
-  ASSERT_EQ(watch::renew(self,
-                         {{.word = watch::Lease::Word::watch, .end = &self.ends[0], .sampling = 5}},
-                         std::chrono::seconds(10)),
-            1U);
+  ASSERT_EQ(
+      watch::renew(self, {{.word = watch::Lease::Word::watch, .end = &self.ends[0], .sampling = 5}},
+                   std::chrono::seconds(10)),
+      1U);
   for (int i = 0; i < 320; ++i) {
     observe::note_sent(entry.sent(), nullptr, 1);
     observe::note_received(entry.received(), nullptr, 1);

@@ -18,10 +18,10 @@ TEST(WatchText, NothingThatATerminalObeysIsPrinted) {
   EXPECT_EQ(printable("a\0b"s), "a\\x00b");
   EXPECT_EQ(printable("back\\slash"), "back\\x5cslash");
   EXPECT_EQ(printable("gr\xc3\xbc\xc3\x9f"), "gr\xc3\xbc\xc3\x9f");
-  EXPECT_EQ(printable("\xc2\x9b"), "\\xc2\\x9b");          // a control of eight bits
-  EXPECT_EQ(printable("\x9b"), "\\x9b");                   // the same, bare
+  EXPECT_EQ(printable("\xc2\x9b"), "\\xc2\\x9b");           // a control of eight bits
+  EXPECT_EQ(printable("\x9b"), "\\x9b");                    // the same, bare
   EXPECT_EQ(printable("\xe2\x80\xae"), "\\xe2\\x80\\xae");  // from right to left
-  EXPECT_EQ(printable("\xc0\xaf"), "\\xc0\\xaf");          // too long for what it says
+  EXPECT_EQ(printable("\xc0\xaf"), "\\xc0\\xaf");           // too long for what it says
   EXPECT_EQ(printable("\xed\xa0\x80"), "\\xed\\xa0\\x80");  // half a pair of UTF-16
   EXPECT_EQ(printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");
   EXPECT_EQ(printable("end\xc3"), "end\\xc3");
@@ -52,7 +52,8 @@ TEST(WatchMaps, TablesAreRecognisedByTheirShapeAlone) {
   EXPECT_TRUE(tables({guard, rest}).empty());
   EXPECT_TRUE(tables({guard, first}).empty());
   EXPECT_TRUE(tables({guard, first, "7f0000020000-7f0000051000 rw-p 00000000 00:00 0 \n"}).empty());
-  EXPECT_TRUE(tables({guard, first, "7f0000020000-7f0000050000 rw-p 00000000 08:01 7 /a\n"}).empty());
+  EXPECT_TRUE(
+      tables({guard, first, "7f0000020000-7f0000050000 rw-p 00000000 08:01 7 /a\n"}).empty());
   EXPECT_TRUE(tables({guard, "nonsense\n", "", "7f00-\n"}).empty());
 }
 

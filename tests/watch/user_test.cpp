@@ -42,7 +42,8 @@ TEST(WatchUser, OthersAreInvisible) {
     become(kSomebodyElse);
     watch::Process process;
     if (watch::look(root, process) != watch::Seen::forbidden || !process.ends.empty()) return 1;
-    if (watch::look(one.pid(), process) != watch::Seen::forbidden || !process.ends.empty()) return 2;
+    if (watch::look(one.pid(), process) != watch::Seen::forbidden || !process.ends.empty())
+      return 2;
     for (const watch::Process& seen : watch::Everybody().look())
       if (seen.user != kSomebodyElse) return 3;
     return 0;
@@ -59,10 +60,11 @@ TEST(WatchUser, OthersAreInvisible) {
   watch::Process process;
   EXPECT_EQ(watch::look(one.pid(), process), watch::Seen::yes);
   ASSERT_EQ(process.ends.size(), 1U);
-  EXPECT_EQ(watch::renew(process,
-                         {{.word = watch::Lease::Word::watch, .end = &process.ends[0], .sampling = 0}},
-                         std::chrono::seconds(1)),
-            1U);
+  EXPECT_EQ(
+      watch::renew(process,
+                   {{.word = watch::Lease::Word::watch, .end = &process.ends[0], .sampling = 0}},
+                   std::chrono::seconds(1)),
+      1U);
   EXPECT_EQ(::geteuid(), 0U);
   EXPECT_EQ(::getegid(), 0U);
   done.open();

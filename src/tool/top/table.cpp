@@ -81,7 +81,7 @@ const std::array kColumns{
     Column{"TO", -18, 10, [](const Context& c) { return party(c.flow.right); }},
     Column{"VIA", -6, 7,
            [](const Context& c) { return std::string(watch::to_text(c.flow.carrier)); }},
-    Column{"N", 4, 3, [](const Context& c) { return short_number(c.flow.connections); }},
+    Column{"N", 4, 3, [](const Context& c) { return std::to_string(c.flow.connections); }},
     Column{"MSG/s>", 6, 8,
            [](const Context& c) { return short_number(rate(c, messages_of(shown(c).forward))); }},
     Column{"<MSG/s", 6, 8,
