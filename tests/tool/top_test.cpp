@@ -152,7 +152,8 @@ TEST(TopCommand, TakesKeys) {
   ASSERT_TRUE(terminal.shows("filter: " + one.name.substr(0, one.name.size() - 2) + " "));
   terminal.type("\x1b");
   ASSERT_TRUE(terminal.shows(other.name));
-  for (const char* by : {"bytes", "kernel", "latency", "spin", "wait", "kind", "name", "messages"}) {
+  for (const char* by :
+       {"bytes", "kernel", "latency", "spin", "wait", "kind", "name", "messages"}) {
     terminal.type("s");
     ASSERT_TRUE(terminal.shows(std::string("sorted by ") + by));
   }
@@ -174,9 +175,8 @@ TEST(TopCommand, FitsTheTerminal) {
   TestTerminal terminal({"top", "--interval", "0.1", "--filter", news.name}, 160, 30);
   ASSERT_TRUE(terminal.shows(" SPIN "));
   terminal.resize(60, 10);
-  ASSERT_TRUE(terminal.shows([&] {
-    return terminal.line_with("SPIN").empty() && !terminal.line_with("KIND").empty();
-  }));
+  ASSERT_TRUE(terminal.shows(
+      [&] { return terminal.line_with("SPIN").empty() && !terminal.line_with("KIND").empty(); }));
   for (const std::string& line : terminal.lines()) EXPECT_LE(line.size(), 60U) << line;
   terminal.resize(5, 2);
   ASSERT_TRUE(terminal.shows([&] { return terminal.lines()[0].size() <= 5; }));
@@ -241,8 +241,8 @@ TEST(TopCommand, MayBeKilledAtAnyMoment) {
 // A name is what its owner likes; what it shows is no command to the terminal.
 TEST(TopCommand, NamesDoNotCommandTheTerminal) {
   observe::Description end{.kind = observe::Kind::channel, .role = observe::Role::client};
-  const std::string name = "evil\x1b[2J\x1b]0;title\x07\x1b[?1049l\r\n\xe2\x80\xae-" +
-                           std::to_string(::getpid());
+  const std::string name =
+      "evil\x1b[2J\x1b]0;title\x07\x1b[?1049l\r\n\xe2\x80\xae-" + std::to_string(::getpid());
   end.name = name.data();
   end.name_bytes = name.size();
   const observe::Entry entry(end);
