@@ -81,9 +81,10 @@ Enum checked(std::uint8_t value) {
 }
 
 Session session_of(const Maps& maps, std::uint64_t inode) {
-  for (const Session& file : maps.files)
-    if (inode != 0 && file.inode == inode) return file;
-  return {};
+  const auto found =
+      std::lower_bound(maps.files.begin(), maps.files.end(), inode,
+                       [](const Session& file, std::uint64_t i) { return file.inode < i; });
+  return inode != 0 && found != maps.files.end() && found->inode == inode ? *found : Session{};
 }
 
 End end_of(const Identity& identity, const Counters& counters) {
