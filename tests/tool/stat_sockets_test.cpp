@@ -85,7 +85,9 @@ TEST(StatCommand, AcceleratedSocketsAreCountedToTheByte) {
       EXPECT_GT(end.at("sent").at("bytes").get<std::uint64_t>() +
                     end.at("received").at("bytes").get<std::uint64_t>(),
                 0U);
-      if (is_client) EXPECT_EQ(sum(end.at("sent"), "messages"), kTimes) << stat.out;
+      if (is_client) {
+        EXPECT_EQ(sum(end.at("sent"), "messages"), kTimes) << stat.out;
+      }
       // The worker was forked with it.
       EXPECT_EQ(end.at("inherited"), !is_client);
       sessions.push_back(end.at("session"));
