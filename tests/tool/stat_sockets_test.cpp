@@ -66,8 +66,7 @@ TEST(StatCommand, AcceleratedSocketsAreCountedToTheByte) {
   std::string port;
   std::ifstream(port_file) >> port;
   constexpr std::uint64_t kTimes = 500;
-  Command client(
-      {"run", "--", "python3", "-c", kClient, port, std::to_string(kTimes), done_file});
+  Command client({"run", "--", "python3", "-c", kClient, port, std::to_string(kTimes), done_file});
   ASSERT_TRUE(comes(done_file));
   const Finished stat = run_farcall({"stat", "127.0.0.1:" + port, "--json", "--interval", "0"});
   ASSERT_EQ(stat.code, 0) << stat.err;
