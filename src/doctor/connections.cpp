@@ -132,7 +132,25 @@ class Finder {
     if (pair.protocol == Protocol::unix_socket && peers.size() == 1 && peers.front() == own_.pid)
       return;
     const Process* const peer = peers.empty() ? nullptr : process(peers.front());
-    add(pair, peer, why_not(pair, peers, peer));
+    const std::optional<Told> told = what_is_told(pair);
+    if (told && told->accelerated) {
+      ++add(pair, peer, {}).accelerated;
+      return;
+    }
+    std::string why = why_not(pair, peers, peer);
+    if (why.empty() && told) why = told->reason.empty() ? "undecided" : told->reason;
+    const bool decided = !why.empty();
+    Connection& group = add(pair, peer, why);
+    if (!decided) ++undecided_[&group];
+  }
+
+  // Of whichever of its descriptors.
+  [[nodiscard]] std::optional<Told> what_is_told(const Pair& pair) const {
+    if (!search_.told) return std::nullopt;
+    const auto [from, to] = own_.sockets.equal_range(pair.number);
+    for (auto at = from; at != to; ++at)
+      if (auto told = search_.told(at->second)) return told;
+    return std::nullopt;
   }
 
   // The reason, or nothing: then it may be accelerated, and share_out_memory() says whether it is.
@@ -173,7 +191,7 @@ class Finder {
     return other_ends_->contains({Transport::tcp, pair.remote, pair.local});
   }
 
-  void add(const Pair& pair, const Process* peer, const std::string& why) {
+  Connection& add(const Pair& pair, const Process* peer, const std::string& why) {
     const pid_t pid = peer == nullptr ? 0 : peer->pid;
     Connection& group = groups_[{pair.protocol, pair.endpoint, pid, why}];
     group.protocol = pair.protocol;
@@ -182,6 +200,7 @@ class Finder {
     group.peer_pid = pid;
     group.reason = why;
     ++group.count;
+    return group;
   }
 
   static const std::map<std::uint64_t, int>& memory(const Process& process, Protocol protocol) {
@@ -199,18 +218,20 @@ class Finder {
     }));
   }
 
-  // Of the connections with one process it is known how many are accelerated, not which.
+  // Where the process tells nothing: how many of the connections with another one are accelerated
+  // is known, not which.
   void share_out_memory() {
     std::map<std::pair<Protocol, pid_t>, std::size_t> left;
-    std::vector<Connection> undecided;
     for (auto& [key, group] : groups_) {
-      if (!group.reason.empty()) continue;
+      const auto open = undecided_.find(&group);
+      if (open == undecided_.end()) continue;
       const Process* const peer = process(group.peer_pid);
       const auto [at, fresh] = left.try_emplace({group.protocol, group.peer_pid}, 0);
       if (fresh && peer != nullptr) at->second = shared_with(*peer, group.protocol);
       const bool one_for_all = group.protocol == Protocol::udp && at->second != 0;
-      group.accelerated = one_for_all ? group.count : std::min(group.count, at->second);
-      at->second -= std::min(at->second, group.accelerated);
+      const std::size_t more = one_for_all ? open->second : std::min(open->second, at->second);
+      at->second -= std::min(at->second, more);
+      group.accelerated += more;
       if (group.accelerated < group.count) group.reason = "undecided";
     }
   }
@@ -223,6 +244,7 @@ class Finder {
   std::map<pid_t, std::unique_ptr<Process>> processes_;
   std::optional<Ends> other_ends_;
   std::map<Key, Connection> groups_;
+  std::map<const Connection*, std::size_t> undecided_;  // so many of a group
 };
 
 // Where programs report to, or ask, in passing.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,12 @@ struct End {
   std::string_view name;  // of a unix socket's server
 };
 
+// What a process itself tells of one of its sockets.
+struct Told {
+  bool accelerated = false;
+  std::string reason;  // why not, see reasons.hpp; empty where that is not decided
+};
+
 struct Search {
   const Tree& tree;
   const Process& process;
@@ -45,6 +52,8 @@ struct Search {
   std::function<bool(const Process&, const End&)> wanted;
   // Whether it shares memory with the other one.
   std::function<bool(const Process&, const Process&)> may_share;
+  // What `process` tells of the socket at that descriptor; may be empty.
+  std::function<std::optional<Told>(int)> told;
 };
 
 std::vector<Connection> find_connections(const Search& search);

@@ -47,7 +47,7 @@ void judge(const Module& module, bool wanted, Findings& findings) {
               "channels cannot be made."
             : "The kernel module stplr is not loaded; doors and messages use shared memory, which "
               "needs no privilege.",
-        wanted ? fmt::format("`modprobe stplr` (package farcall-dkms), {}", shared)
+        wanted ? fmt::format("`modprobe stplr` (package stplr-dkms), {}", shared)
                : "Nothing need be done; `modprobe stplr` brings priority inheritance and copies by "
                  "the "
                  "kernel.");
@@ -55,7 +55,7 @@ void judge(const Module& module, bool wanted, Findings& findings) {
     add("module-access", wanted ? Severity::fault : Severity::warning,
         fmt::format("The kernel module stplr is loaded, but {} cannot be used by this user ({}).",
                     kDevice, errno_name(module.error)),
-        fmt::format("Join its group (`adduser USER stplr`, then log in anew), {}", shared));
+        fmt::format("Join its group (`usermod -aG stplr USER`, then log in anew), {}", shared));
   else if (module.interface != STPLR_INTERFACE)
     add("module-version", wanted ? Severity::fault : Severity::warning,
         fmt::format(

@@ -23,9 +23,12 @@ constexpr Reason kReasons[] = {
      "It ended before it was worth it: the first calls always go through the kernel, and a client "
      "that connects anew for each request makes no others.",
      "Let the client keep its connections (keep-alive, a pool)."},
-    {"peer-without-library", warning,
-     "The other end has no library, or goes round it by system calls of its own.",
-     "Start that program by `farcall run`, too; Go and static programs cannot have the library."},
+    {"peer-silent", warning,
+     "The other end never answered the library: it has none, goes round it by system calls of its "
+     "own, or belongs to another user or has other settings and does not share memory.",
+     "Start that program by `farcall run`, too, as the same user (or both with --users any); Go "
+     "and "
+     "static programs cannot have the library."},
     {"other-user", warning, "The other end belongs to another user, with whom no memory is shared.",
      "If you trust that user's programs: --users root, or --users any, at both ends."},
     {"no-proof", warning,
@@ -65,6 +68,9 @@ constexpr Reason kReasons[] = {
     // As they show from outside.
     {"library-not-loaded", fault, "The preload library is not loaded into this program.",
      "Start it by `farcall run -- PROGRAM`."},
+    {"peer-without-library", warning,
+     "The program at the other end does not have the library loaded.",
+     "Start that program by `farcall run`, too; Go and static programs cannot have the library."},
     {"switched-off", warning, "The settings in the environment of one end switch it off.",
      "Look for FARCALL_ENABLED, FARCALL_TCP, FARCALL_UDP, FARCALL_UNIX, FARCALL_EXCLUDE and "
      "FARCALL_ACCELERATE where that program is started."},

@@ -72,8 +72,8 @@ void observe_candidate(int fd, Side& side, const sockaddr* peer, socklen_t size)
     end.name = name->sun_path;
     end.name_bytes = size - std::min<std::size_t>(size, offsetof(sockaddr_un, sun_path));
     if (end.name_bytes != 0 && name->sun_path[0] != '\0')
-      end.name_bytes = static_cast<std::size_t>(
-          std::find(end.name, end.name + end.name_bytes, '\0') - end.name);
+      end.name_bytes =
+          static_cast<std::size_t>(std::find(end.name, end.name + end.name_bytes, '\0') - end.name);
   }
   side.own().observed = observe::open(end);
 }

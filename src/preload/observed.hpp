@@ -23,8 +23,8 @@ inline std::uint8_t observed_reason(Reason reason) noexcept {
 void observe_candidate(int fd, Side& side, const sockaddr* peer, socklen_t size) noexcept;
 // It is, through this memory.
 void observe_joined(Side& side, int memory) noexcept;
-// It will not be. Its entry stays, though nobody counts there any more, until the number is used for
-// another connection: who looks asks the kernel whether it still means this socket.
+// It will not be. Its entry stays, though nobody counts there any more, until the number is used
+// for another connection: who looks asks the kernel whether it still means this socket.
 void observe_given_up(int fd, Side& side, Reason reason) noexcept;
 // It has ended in this process. Holds `life`, not the locks of the side.
 void stop_observing(Side& side) noexcept;

@@ -18,6 +18,7 @@
 #include "doctor/process.hpp"
 #include "farcall/error.hpp"
 #include "tool/doctor/settings.hpp"
+#include "watch/process.hpp"
 
 namespace farcall::tool::doctor {
 namespace {
@@ -135,6 +136,61 @@ Report examine_here() {
   return report;
 }
 
+namespace {
+
+// What the process tells of its own traffic.
+class Traffic {
+ public:
+  explicit Traffic(pid_t pid) {
+    if (watch::look(pid, process_) != watch::Seen::yes) process_.ends.clear();
+  }
+
+  [[nodiscard]] std::optional<Told> told(int fd) const {
+    for (const watch::End& end : process_.ends) {
+      if (end.fd != fd || !is_socket(end)) continue;
+      const bool kernel = end.carrier == observe::Carrier::kernel;
+      return Told{.accelerated = end.carrier == observe::Carrier::memory,
+                  .reason = kernel && end.reason < preload::kReasons
+                                ? reason_id(static_cast<preload::Reason>(end.reason))
+                                : ""};
+    }
+    return std::nullopt;
+  }
+
+  // Of connections that are accelerated: whether they gain by it.
+  void judge(const std::string& about, Findings& findings) const {
+    constexpr std::uint64_t kMany = 1000;
+    std::uint64_t kernel = 0;
+    std::uint64_t all = 0;
+    for (const watch::End& end : process_.ends) {
+      if (end.carrier != observe::Carrier::memory || !is_socket(end)) continue;
+      for (const observe::Half* const half : {&end.counters.sent, &end.counters.received}) {
+        kernel += half->kernel_messages;
+        all += half->messages + half->kernel_messages;
+      }
+    }
+    if (all >= kMany && kernel > all / 2) findings.push_back(receivers_sleep(about, kernel, all));
+  }
+
+ private:
+  static bool is_socket(const watch::End& end) {
+    return end.kind >= observe::Kind::tcp && end.kind <= observe::Kind::unix_packets;
+  }
+  watch::Process process_;
+};
+
+}  // namespace
+
+Finding receivers_sleep(const std::string& about, std::uint64_t kernel, std::uint64_t all) {
+  return {
+      "receivers-sleep", Severity::note, about,
+      fmt::format("Though accelerated, {} of {} calls went through the kernel: receivers slept, "
+                  "or wait in a way which the library does not see.",
+                  kernel, all),
+      "Let few connections carry much rather than many little; wait with poll, epoll or a "
+      "receive call, and have each socket in one epoll set only."};
+}
+
 Report examine_running(pid_t pid) {
   const Tree tree;
   const auto process = read_process(tree, pid);
@@ -147,14 +203,17 @@ Report examine_running(pid_t pid) {
                                           report.target));
   const bool same_network = process->network == tree.link("/proc/self/ns/net");
   ProcessSettings settings;
+  const Traffic traffic(pid);
   const Search search{
       .tree = tree,
       .process = *process,
       .unix_sockets = same_network ? ask_for_unix_sockets() : std::vector<UnixSocket>(),
       .wanted = [&](const Process& one, const End& end) { return settings.wants(one, end); },
       .may_share = [&](const Process& one,
-                       const Process& other) { return settings.may_share(one, other); }};
+                       const Process& other) { return settings.may_share(one, other); },
+      .told = [&](int fd) { return traffic.told(fd); }};
   report.connections = find_connections(search);
+  traffic.judge(report.target, findings);
   judge(*process, *report.connections, obstacle_of(*process, findings), findings);
   if (!same_network)
     findings.push_back({"other-namespace", Severity::note, report.target,

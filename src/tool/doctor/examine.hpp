@@ -20,6 +20,9 @@ Report examine_program(const std::vector<std::string>& command);
 
 // What of the machine concerns everybody; `own`: this process, too.
 void examine_surroundings(bool own, bool module_wanted, farcall::doctor::Findings& findings);
+// Of `all` calls on accelerated connections so many went through the kernel.
+farcall::doctor::Finding receivers_sleep(const std::string& about, std::uint64_t kernel,
+                                         std::uint64_t all);
 // What stands in the way of loading the library into it.
 void judge(const run::Program& program, farcall::doctor::Findings& findings);
 

@@ -19,12 +19,6 @@ namespace {
 
 using namespace farcall::doctor;
 
-// In the order of preload::Reason.
-constexpr std::array<const char*, preload::kReasons> kReasons{
-    "not-local", "excluded",  "too-short",       "peer-without-library", "other-user", "no-proof",
-    "too-many",  "no-memory", "held-by-several", "seen-too-late",        "option",     "urgent",
-    "passed",    "broken"};
-
 std::string subject(const run::Line& line) {
   return fmt::format("{} {}", line.protocol, line.endpoint);
 }
@@ -32,7 +26,7 @@ std::string subject(const run::Line& line) {
 void judge(const run::Line& line, Findings& findings) {
   for (std::size_t i = 0; i < preload::kReasons; ++i) {
     if (line.reasons[i] == 0) continue;
-    const doctor::Reason& why = reason(kReasons[i]);
+    const doctor::Reason& why = reason(reason_id(static_cast<preload::Reason>(i)));
     findings.push_back(
         {why.id, why.severity,
          fmt::format("{}, {} of {} {}", subject(line), line.reasons[i], line.connections,
@@ -48,14 +42,7 @@ void judge(const run::Line& line, Findings& findings) {
   constexpr std::uint64_t kMany = 1000;
   const std::uint64_t all = line.ring.messages + line.kernel.messages;
   if (line.accelerated != 0 && all >= kMany && line.kernel.messages * 2 > all)
-    findings.push_back(
-        {"receivers-sleep", Severity::note, subject(line),
-         fmt::format("Though it is accelerated, {} of {} calls went through the kernel: "
-                     "receivers slept, or wait in a way which the library does not "
-                     "see.",
-                     line.kernel.messages, all),
-         "Let few connections carry much rather than many little; wait with poll, "
-         "epoll or a receive call, and have each socket in one epoll set only."});
+    findings.push_back(receivers_sleep(subject(line), line.kernel.messages, all));
 }
 
 void judge_end(int status, const std::string& program, Findings& findings) {

@@ -206,6 +206,27 @@ bool wants_module(const Environment& environment) {
   return value_of(environment, "FARCALL_ENGINE") == "kernel";
 }
 
+const char* reason_id(preload::Reason reason) noexcept {
+  switch (reason) {
+    case preload::Reason::not_local: return "not-local";
+    case preload::Reason::excluded: return "excluded";
+    case preload::Reason::too_short: return "too-short";
+    case preload::Reason::peer_plain: return "peer-silent";
+    case preload::Reason::other_user: return "other-user";
+    case preload::Reason::no_proof: return "no-proof";
+    case preload::Reason::too_many: return "too-many";
+    case preload::Reason::no_memory: return "no-memory";
+    case preload::Reason::shared: return "held-by-several";
+    case preload::Reason::seen_too_late: return "seen-too-late";
+    case preload::Reason::option: return "option";
+    case preload::Reason::urgent: return "urgent";
+    case preload::Reason::passed: return "passed";
+    case preload::Reason::broken: return "broken";
+    case preload::Reason::count_: break;
+  }
+  return "undecided";
+}
+
 const preload::Settings& ProcessSettings::of(const farcall::doctor::Process& process) {
   const auto [at, fresh] = settings_.try_emplace(process.pid);
   if (fresh)

@@ -11,6 +11,7 @@
 #include "doctor/connections.hpp"
 #include "doctor/finding.hpp"
 #include "preload/settings.hpp"
+#include "preload/stats.hpp"
 
 namespace farcall::tool::doctor {
 
@@ -23,6 +24,9 @@ void examine_environment(const Environment& environment, const std::string& abou
 
 // Whether FARCALL_ENGINE asks for the kernel module.
 bool wants_module(const Environment& environment);
+
+// Of reasons.hpp.
+const char* reason_id(preload::Reason reason) noexcept;
 
 // The settings of processes, each read once.
 class ProcessSettings {
