@@ -316,7 +316,7 @@ void judge(const Process& process, const std::vector<Connection>& connections,
         "Look for what the dynamic linker said on standard error; in a container the library must "
         "be there, too.";
   findings.push_back(
-      {why.id, plain != 0 ? Severity::fault : Severity::warning, describe(process), cause, cure});
+      {why.id, plain != 0 ? Severity::fault : Severity::note, describe(process), cause, cure});
 }
 
 }  // namespace farcall::doctor

@@ -35,7 +35,9 @@ class DoctorLimitCase : public testing::TestWithParam<Case> {};
 
 TEST_P(DoctorLimitCase, IsFoundAloneWithCauseAndCure) {
   FakeTree fake;
-  fake.process(7, "x").file("/proc/7/limits", GetParam().line);
+  fake.process(7, "x")
+      .maps(7, "7f2000000000-7f2000001000 r-xp 00000000 08:01 8 /lib/libfarcall-messages.so.0.1")
+      .file("/proc/7/limits", GetParam().line);
   const Findings findings = examine(fake.tree(), "7");
   ASSERT_EQ(ids(findings), std::string(GetParam().id) + " ");
   EXPECT_EQ(findings[0].severity, GetParam().severity);

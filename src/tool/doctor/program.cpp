@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 
@@ -23,7 +24,22 @@ std::string subject(const run::Line& line) {
   return fmt::format("{} {}", line.protocol, line.endpoint);
 }
 
+// Those that ended before anything was decided, and were given back neither.
+std::uint64_t without_reason(const run::Line& line) {
+  if (line.protocol == "udp") return 0;
+  std::uint64_t known = line.accelerated;
+  for (const std::uint64_t number : line.reasons) known += number;
+  return line.connections - std::min(line.connections, known);
+}
+
 void judge(const run::Line& line, Findings& findings) {
+  if (const std::uint64_t few = without_reason(line); few != 0) {
+    const doctor::Reason& why = reason("too-short");
+    findings.push_back({why.id, why.severity,
+                        fmt::format("{}, {} of {} connections", subject(line), few,
+                                    line.connections),
+                        why.cause, why.cure});
+  }
   for (std::size_t i = 0; i < preload::kReasons; ++i) {
     if (line.reasons[i] == 0) continue;
     const doctor::Reason& why = reason(reason_id(static_cast<preload::Reason>(i)));
@@ -66,6 +82,15 @@ void judge_end(int status, const std::string& program, Findings& findings) {
   }
 }
 
+// The one that most of those have that are not accelerated.
+std::string main_reason(const run::Line& line) {
+  if (line.accelerated >= line.connections) return {};
+  const auto most = std::ranges::max_element(line.reasons);
+  if (*most != 0 && *most >= without_reason(line))
+    return reason_id(static_cast<preload::Reason>(most - line.reasons.begin()));
+  return without_reason(line) != 0 ? "too-short" : "";
+}
+
 std::vector<Connection> connections_of(const std::vector<run::Line>& lines) {
   std::vector<Connection> all;
   for (const run::Line& line : lines)
@@ -76,7 +101,7 @@ std::vector<Connection> connections_of(const std::vector<run::Line>& lines) {
                    .peer = {},
                    .count = line.connections,
                    .accelerated = line.accelerated,
-                   .reason = {}});
+                   .reason = main_reason(line)});
   return all;
 }
 
