@@ -94,6 +94,19 @@ void observe_given_up(int fd, Side& side, Reason reason) noexcept {
   if (before != entry) observe::close(before);
 }
 
+observe::Counters* observe_flow(observe::Role role, int fd, int memory, const Endpoint& local,
+                                const Endpoint& remote) noexcept {
+  observe::Description end{.kind = observe::Kind::udp,
+                           .role = role,
+                           .carrier = role == observe::Role::writer ? observe::Carrier::trying
+                                                                    : observe::Carrier::memory};
+  end.fd = fd;
+  end.session = observe::inode_of(memory);
+  end.local = observed_address(local);
+  end.remote = observed_address(remote);
+  return observe::open(end);
+}
+
 void stop_observing(Side& side) noexcept {
   observe::Counters* const entry = std::exchange(side.own().observed, nullptr);
   if (!std::exchange(side.own().kept, false)) observe::close(entry);

@@ -29,6 +29,10 @@ void observe_given_up(int fd, Side& side, Reason reason) noexcept;
 // It has ended in this process. Holds `life`, not the locks of the side.
 void stop_observing(Side& side) noexcept;
 
+// One direction between two UDP sockets, through this memory.
+observe::Counters* observe_flow(observe::Role role, int fd, int memory, const Endpoint& local,
+                                const Endpoint& remote) noexcept;
+
 // Of what one call has moved, by the direction's own lock where it is the ring.
 inline void count_sent(Side& side, bool by_ring, long bytes) noexcept {
   if (bytes <= 0) return;
