@@ -94,6 +94,51 @@ TEST(DoctorProgram, IsToldOfWhatItsSettingsExclude) {
   EXPECT_FALSE(finding(report, "excluded").is_null()) << report;
 }
 
+// Whoever sends once in a while finds its receiver asleep.
+TEST(DoctorProgram, IsToldThatItsReceiversSleep) {
+  constexpr const char* kSeldom = R"(
+import os, socket, time
+listener = socket.create_server(('127.0.0.1', 0))
+if os.fork() == 0:
+    s = socket.create_connection(listener.getsockname())
+    for i in range(20): s.sendall(b'x'); s.recv(1)
+    for i in range(1100): s.sendall(b'x'); time.sleep(0.001)
+    os._exit(0)
+s, _ = listener.accept()
+for i in range(20): s.recv(1); s.sendall(b'x')
+while s.recv(1): pass
+os.wait()
+)";
+  const json report = examine({"/usr/bin/python3", "-c", kSeldom});
+  const json found = finding(report, "receivers-sleep");
+  ASSERT_FALSE(found.is_null()) << report;
+  EXPECT_EQ(found.at("severity"), "note");
+}
+
+TEST(DoctorProgram, IsToldThatConnectionsEndTooSoon) {
+  constexpr const char* kShort = R"(
+import socket
+listener = socket.create_server(('127.0.0.1', 0))
+for i in range(3):
+    with socket.create_connection(listener.getsockname()) as one, listener.accept()[0] as other:
+        one.sendall(b'x'); other.recv(1)
+)";
+  const json report = examine({"/usr/bin/python3", "-c", kShort});
+  EXPECT_FALSE(finding(report, "too-short").is_null()) << report;
+  ASSERT_EQ(report.at("connections").size(), 1U);
+  EXPECT_EQ(report.at("connections")[0].at("reason"), "too-short");
+}
+
+TEST(DoctorProgram, IsToldThatItHasTooManyEndpoints) {
+  constexpr const char* kMany = R"(
+import socket
+for i in range(530):
+    with socket.create_server(('127.0.0.1', 0)) as listener:
+        with socket.create_connection(listener.getsockname()): pass
+)";
+  EXPECT_FALSE(finding(examine({"/usr/bin/python3", "-c", kMany}), "too-many-endpoints").is_null());
+}
+
 TEST(DoctorProgram, IsToldThatItHasNoConnections) {
   EXPECT_FALSE(finding(examine({"true"}), "no-connections").is_null());
 }
@@ -176,6 +221,32 @@ TEST(DoctorProgram, MayHaveMoreRights) {
   ASSERT_EQ(::chown(path.c_str(), 65534, 65534), 0);
   ASSERT_EQ(::chmod(path.c_str(), 04755), 0);
   EXPECT_FALSE(finding(examine({path}), "program-with-more-rights").is_null());
+}
+
+TEST(DoctorProgram, MayBeWrittenInGo) {
+  const ScratchDirectory directory;
+  std::ifstream source("/bin/true", std::ios::binary);
+  std::string bytes(std::istreambuf_iterator<char>(source), {});
+  // The note with the build id, which the linker of C programs writes, becomes that of Go's.
+  const std::size_t at = bytes.find(std::string("\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0", 16));
+  ASSERT_NE(at, std::string::npos);
+  bytes.replace(at, 16, std::string("\x04\0\0\0\x14\0\0\0\x04\0\0\0Go\0\0", 16));
+  std::ofstream(directory.file("go"), std::ios::binary) << bytes;
+  ASSERT_EQ(::chmod(directory.file("go").c_str(), 0755), 0);
+  const json found = finding(examine({directory.file("go")}), "go-program");
+  ASSERT_FALSE(found.is_null());
+  EXPECT_EQ(found.at("severity"), "warning");
+}
+
+// The command without the rest of its installation.
+TEST(DoctorProgram, IsToldWhereThereIsNoLibrary) {
+  const ScratchDirectory directory;
+  std::filesystem::copy_file(FARCALL_COMMAND, directory.file("farcall"));
+  const Finished finished =
+      run_farcall({"run", "--", directory.file("farcall"), "doctor", "--json"});
+  const json report = json::parse(finished.out);
+  const bool installed = std::filesystem::exists("/usr/local/lib/farcall/libfarcall-preload.so");
+  EXPECT_EQ(finding(report, "library-not-installed").is_null(), installed) << report;
 }
 
 // --- programs that run

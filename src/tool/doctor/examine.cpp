@@ -94,8 +94,12 @@ std::string obstacle_of(const Process& process, Findings& findings) {
            "capabilities), "
            "and the dynamic linker ignores LD_PRELOAD there";
   try {
-    const run::Program program = run::examine(fmt::format("/proc/{}/exe", process.pid));
+    const std::string path = fmt::format("/proc/{}/exe", process.pid);
+    run::Program program = run::examine(path);
+    program.path = describe(process);
     if (program.obstacle == run::Obstacle::own_calls) judge(program, findings);
+    if (const std::size_t at = program.refusal.find(path); at != std::string::npos)
+      program.refusal.replace(at, path.size(), "it");
     return program.refusal;
   } catch (const SystemError&) {
     return {};  // not to be seen, or it has ended

@@ -35,10 +35,10 @@ std::uint64_t without_reason(const run::Line& line) {
 void judge(const run::Line& line, Findings& findings) {
   if (const std::uint64_t few = without_reason(line); few != 0) {
     const doctor::Reason& why = reason("too-short");
-    findings.push_back({why.id, why.severity,
-                        fmt::format("{}, {} of {} connections", subject(line), few,
-                                    line.connections),
-                        why.cause, why.cure});
+    findings.push_back(
+        {why.id, why.severity,
+         fmt::format("{}, {} of {} connections", subject(line), few, line.connections), why.cause,
+         why.cure});
   }
   for (std::size_t i = 0; i < preload::kReasons; ++i) {
     if (line.reasons[i] == 0) continue;
@@ -49,12 +49,6 @@ void judge(const run::Line& line, Findings& findings) {
                      line.protocol == "udp" ? "sockets" : "connections"),
          why.cause, why.cure});
   }
-  if (line.dropped != 0)
-    findings.push_back(
-        {"datagrams-dropped", Severity::warning, subject(line),
-         fmt::format("{} datagrams were dropped, for their receiver was full.", line.dropped),
-         "Make rings larger (--ring-bytes 1M) or let the receiver read sooner; without "
-         "the library the kernel drops them as well."});
   constexpr std::uint64_t kMany = 1000;
   const std::uint64_t all = line.ring.messages + line.kernel.messages;
   if (line.accelerated != 0 && all >= kMany && line.kernel.messages * 2 > all)

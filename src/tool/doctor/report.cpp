@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "doctor/reasons.hpp"
+#include "watch/text.hpp"
 
 namespace farcall::tool::doctor {
 namespace {
@@ -20,11 +20,7 @@ constexpr std::size_t kColumns = 96;
 constexpr std::size_t kIndent = 9;
 
 // Names of processes and sockets are theirs to choose: nothing that a terminal would obey.
-std::string harmless(std::string text) {
-  std::ranges::replace_if(
-      text, [](char c) { return (c >= 0 && c < ' ') || c == 127; }, '?');
-  return text;
-}
+using watch::printable;
 
 // Broken between words; the first line stands behind `head`.
 std::string wrapped(const std::string& head, const std::string& text) {
@@ -32,7 +28,8 @@ std::string wrapped(const std::string& head, const std::string& text) {
   std::string line = head;
   std::istringstream words(text);
   bool empty = true;  // nothing of the text is in the line
-  for (std::string word; words >> word;) {
+  for (std::string raw; words >> raw;) {
+    const std::string word = printable(raw);
     if (!empty && line.size() + 1 + word.size() > kColumns) {
       result += line + "\n";
       line = std::string(kIndent, ' ');
@@ -47,14 +44,15 @@ std::string wrapped(const std::string& head, const std::string& text) {
 
 std::string to_text(const Finding& finding) {
   std::string text = fmt::format("{:<{}}{} [{}]\n", to_string(finding.severity), kIndent,
-                                 finding.about, finding.id);
+                                 printable(finding.about), finding.id);
   const std::string indent(kIndent, ' ');
   return text + wrapped(indent, finding.cause) + wrapped(indent + "Cure: ", finding.cure);
 }
 
 std::string to_text(const Connection& connection) {
-  std::string text = fmt::format("  {} {}", to_string(connection.protocol), connection.endpoint);
-  if (!connection.peer.empty()) text += " with " + connection.peer;
+  std::string text =
+      fmt::format("  {} {}", to_string(connection.protocol), printable(connection.endpoint));
+  if (!connection.peer.empty()) text += " with " + printable(connection.peer);
   text += fmt::format(": {} of {} accelerated", connection.accelerated, connection.count);
   if (!connection.reason.empty()) text += fmt::format(" ({})", connection.reason);
   return text + "\n";
@@ -72,25 +70,19 @@ std::string plural(std::size_t number, const char* noun) {
 }  // namespace
 
 std::string to_text(const Report& report) {
+  const std::string target = printable(report.target);
   std::string text;
   for (const Finding& finding : report.findings) text += to_text(finding) + "\n";
   if (report.connections) {
-    text += fmt::format("connections of {} within this machine{}\n", report.target,
-                        report.connections->empty() ? ": none" : "");
+    text +=
+        fmt::format("connections of {}{}\n", target, report.connections->empty() ? ": none" : "");
     for (const Connection& connection : *report.connections) text += to_text(connection);
     text += "\n";
   }
-  text += fmt::format("{}: {}, {}, {}\n", report.target,
-                      plural(count(report, Severity::fault), "fault"),
+  text += fmt::format("{}: {}, {}, {}\n", target, plural(count(report, Severity::fault), "fault"),
                       plural(count(report, Severity::warning), "warning"),
                       plural(count(report, Severity::note), "note"));
-  std::string result;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = text.find('\n', at);
-    result += harmless(text.substr(at, end - at)) + "\n";
-    at = end + 1;
-  }
-  return result;
+  return text;
 }
 
 std::string to_json(const Report& report) {
