@@ -26,6 +26,10 @@
 
 #include "farcall/error.hpp"
 
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
 namespace farcall::doctor {
 namespace {
 
@@ -52,9 +56,6 @@ int try_futex() noexcept {
 }
 
 int try_memory_file() noexcept {
-#ifndef MFD_NOEXEC_SEAL
-  constexpr unsigned MFD_NOEXEC_SEAL = 8;
-#endif
   long fd = ::syscall(SYS_memfd_create, "farcall-doctor",
                       MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
   if (fd < 0 && errno == EINVAL)

@@ -33,6 +33,9 @@ bool anything_wrong(const Findings& findings) noexcept;
 // The worst first; what is equally bad stays in order.
 void sort_by_severity(Findings& findings);
 
+// Those that say the same of several become one, about some of them by name and the rest by number.
+void join_alike(Findings& findings);
+
 inline constexpr const char* kThisMachine = "this machine";
 
 }  // namespace farcall::doctor

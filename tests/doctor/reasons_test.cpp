@@ -49,5 +49,16 @@ TEST(DoctorFindings, HaveTheWorstFirstAndStayInOrderOtherwise) {
   EXPECT_EQ(ids(findings), "b d c a ");
 }
 
+TEST(DoctorFindings, ThatSayTheSameOfSeveralBecomeOne) {
+  Findings findings;
+  for (const char* const about : {"a", "b", "c", "d", "e", "f"})
+    findings.push_back({"x", Severity::note, about, "cause", "cure"});
+  findings.insert(findings.begin() + 1, {"x", Severity::note, "g", "another cause", "cure"});
+  doctor::join_alike(findings);
+  ASSERT_EQ(ids(findings), "x x ");
+  EXPECT_EQ(findings[0].about, "a; b; c; d; and 2 more");
+  EXPECT_EQ(findings[1].about, "g");
+}
+
 }  // namespace
 }  // namespace farcall::test

@@ -132,11 +132,15 @@ for i in range(3):
 TEST(DoctorProgram, IsToldThatItHasTooManyEndpoints) {
   constexpr const char* kMany = R"(
 import socket
-for i in range(530):
+for i in range(700):
     with socket.create_server(('127.0.0.1', 0)) as listener:
         with socket.create_connection(listener.getsockname()): pass
 )";
-  EXPECT_FALSE(finding(examine({"/usr/bin/python3", "-c", kMany}), "too-many-endpoints").is_null());
+  const json report = examine({"/usr/bin/python3", "-c", kMany});
+  EXPECT_FALSE(finding(report, "too-many-endpoints").is_null());
+  EXPECT_EQ(std::ranges::count(report.at("findings"), "too-short",
+                               [](const json& each) { return each.at("id"); }),
+            1);
 }
 
 TEST(DoctorProgram, IsToldThatItHasNoConnections) {

@@ -136,6 +136,7 @@ Report examine_here() {
   examine_limits(tree, "self", kHere, report.findings);
   examine_group(tree, "self", kHere, report.findings);
   examine_environment(environment, kHere, report.findings);
+  join_alike(report.findings);
   sort_by_severity(report.findings);
   return report;
 }
@@ -234,6 +235,7 @@ Report examine_running(pid_t pid) {
   examine_limits(tree, std::to_string(pid), report.target, findings);
   examine_group(tree, std::to_string(pid), report.target, findings);
   examine_surroundings(false, wants_module(process->environment), findings);
+  join_alike(findings);
   sort_by_severity(findings);
   return report;
 }

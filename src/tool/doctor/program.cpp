@@ -134,6 +134,7 @@ Report examine_program(const std::vector<std::string>& command) {
   examine_limits(tree, "self", name, findings);
   examine_group(tree, "self", name, findings);
   examine_surroundings(true, wants_module(environment), findings);
+  join_alike(findings);
   sort_by_severity(findings);
   return report;
 }
