@@ -53,7 +53,7 @@ std::string age_of(std::int64_t opened) {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   const std::int64_t ns = now.tv_sec * 1'000'000'000 + now.tv_nsec - opened;
-  return opened > 0 && ns > 0 ? top::short_time(static_cast<std::uint64_t>(ns)) : "?";
+  return opened > 0 && ns > 0 ? top::spelled_time(static_cast<std::uint64_t>(ns)) : "?";
 }
 
 void print_half(const char* what, const observe::Half& half) {
@@ -64,8 +64,8 @@ void print_half(const char* what, const observe::Half& half) {
   if (half.dropped != 0) fmt::print("              {} missed\n", half.dropped);
   if ((half.sleeps | half.spun_ns | half.wakes | half.waiting_since) == 0) return;
   fmt::print("              slept {} times, {} in all; looked for {}; woke the other {} times{}\n",
-             half.sleeps, top::short_time(half.slept_ns), top::short_time(half.spun_ns), half.wakes,
-             half.waiting_since != 0 ? "; asleep now" : "");
+             half.sleeps, top::spelled_time(half.slept_ns), top::spelled_time(half.spun_ns),
+             half.wakes, half.waiting_since != 0 ? "; asleep now" : "");
 }
 
 void print_end(const Timed& timed) {
@@ -90,8 +90,8 @@ void print_end(const Timed& timed) {
   print_half("received", end.counters.received);
   if (timed.times.count != 0)
     fmt::print("    answers   p50 {}, p99 {} of {} samples\n",
-               top::short_time(watch::percentile(timed.times, 50)),
-               top::short_time(watch::percentile(timed.times, 99)), timed.times.count);
+               top::spelled_time(watch::percentile(timed.times, 50)),
+               top::spelled_time(watch::percentile(timed.times, 99)), timed.times.count);
 }
 
 json half_json(const observe::Half& half) {
@@ -226,7 +226,10 @@ void add_stat(Command root, int& exit_code) {
       .required();
   command.option("--interval", stat->seconds, "Time answers for so many seconds; 0: do not")
       .shows_default()
-      .not_negative();
+      .checked([](const std::string& text) {
+        const double seconds = std::strtod(text.c_str(), nullptr);
+        return seconds >= 0 && seconds <= 15 ? std::string() : "must be 0 to 15 seconds";
+      });
   command.flag("--json", stat->as_json, "As JSON");
   command.runs([stat, &exit_code] { exit_code = run(*stat); });
 }
