@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   add_compare(root, exit_code);
   add_compare_slot(root, exit_code);
   add_clean(root, exit_code);
+  add_doctor(root, exit_code);
 #ifdef FARCALL_HAVE_PRELOAD
   add_run(root, exit_code);
 #endif

@@ -24,6 +24,7 @@ class Command {
   Command& operator=(const Command&) = delete;
   ~Command();
 
+  [[nodiscard]] pid_t pid() const { return pid_; }
   void kill(int signal) const;
   Finished wait();
   // Whether any process of the group is left, after a moment for the kernel to end them.

@@ -99,22 +99,11 @@ void report(const Request& request, const Statistics& statistics) {
   if (!file) throw SystemError(errno, "write " + request.stats_json);
 }
 
+void load_library() { set_variable("LD_PRELOAD", compare::preload_list(compare::find_library())); }
+
 int run_and_report(const Request& request, const Program& program) {
   const Statistics statistics;
-  set_variable(preload::kStatsVariable, statistics.name());
-  const HandedOn signals;
-  const pid_t child = ::fork();
-  if (child < 0) throw_errno("fork");
-  if (child == 0) {
-    signals.restore();
-    try {
-      execute(program, request.command);
-    } catch (const std::exception& error) {
-      fmt::print(stderr, "farcall: {}\n", error.what());
-    }
-    ::_exit(kNotExecuted);
-  }
-  const int status = signals.wait(child);
+  const int status = run_counted(request, program, statistics, false);
   report(request, statistics);
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
@@ -126,6 +115,26 @@ void list(const char* title, const preload::EndpointList& endpoints, const char*
 
 }  // namespace
 
+int run_counted(const Request& request, const Program& program, const Statistics& statistics,
+                bool to_error) {
+  load_library();
+  set_variable(preload::kStatsVariable, statistics.name());
+  const HandedOn signals;
+  const pid_t child = ::fork();
+  if (child < 0) throw_errno("fork");
+  if (child == 0) {
+    signals.restore();
+    if (to_error) ::dup2(STDERR_FILENO, STDOUT_FILENO);
+    try {
+      execute(program, request.command);
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "farcall: {}\n", error.what());
+    }
+    ::_exit(kNotExecuted);
+  }
+  return signals.wait(child);
+}
+
 int launch(const Request& request) {
   if (!apply(request)) return kUsage;
   const Program program = examine(request.command.front());
@@ -135,8 +144,8 @@ int launch(const Request& request) {
   }
   if (!program.reservation.empty())
     fmt::print(stderr, "farcall: {}: {}\n", program.path, program.reservation);
-  set_variable("LD_PRELOAD", compare::preload_list(compare::find_library()));
   if (request.stats || !request.stats_json.empty()) return run_and_report(request, program);
+  load_library();
   execute(program, request.command);
 }
 

@@ -155,25 +155,32 @@ constexpr const char* kGo =
 void judge(Program& program, const std::string& path, const File& file) {
   const auto header = file.at<Elf64_Ehdr>(0);
   if (!file.readable()) {
+    program.obstacle = Obstacle::not_readable;
     program.reservation = "it may not be read, so that nobody knows whether it is static";
     return;
   }
   if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0) {
+    program.obstacle = Obstacle::no_program;
     program.refusal = fmt::format("{} is neither an ELF program nor a script", path);
   } else if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_machine != kMachine) {
+    program.obstacle = Obstacle::other_machine;
     program.refusal = fmt::format(
         "{} is built for another architecture (ELF machine {}, {} bits) than the library", path,
         header->e_machine, header->e_ident[EI_CLASS] == ELFCLASS64 ? 64 : 32);
   } else {
     const Elf elf = read_elf(file, *header);
-    if (elf.linker.empty())
+    if (elf.linker.empty()) {
+      program.obstacle = Obstacle::no_linker;
       program.refusal = fmt::format("{} is linked statically: no library can be loaded into it{}",
                                     path, elf.go ? " (a Go program)" : "");
-    else if (elf.linker.find("ld-musl") != std::string_view::npos)
+    } else if (elf.linker.find("ld-musl") != std::string_view::npos) {
+      program.obstacle = Obstacle::other_library;
       program.refusal =
           fmt::format("{} uses another C library ({}) than the library", path, elf.linker);
-    else if (elf.go)
+    } else if (elf.go) {
+      program.obstacle = Obstacle::own_calls;
       program.reservation = kGo;
+    }
   }
 }
 
@@ -187,10 +194,12 @@ Program examine(const std::string& name) {
     const File file(path);
     const std::string next = interpreter_of(file.bytes());
     if (next.empty()) {
-      if (const std::string more = file.raises_rights(path); !more.empty())
+      if (const std::string more = file.raises_rights(path); !more.empty()) {
+        program.obstacle = Obstacle::more_rights;
         program.refusal = fmt::format("{}: {}", path, more);
-      else
+      } else {
         judge(program, path, file);
+      }
       return program;
     }
     program.interpreter = path = next;

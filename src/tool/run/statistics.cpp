@@ -7,9 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "farcall/error.hpp"
 
@@ -19,23 +17,6 @@ namespace {
 using preload::Protocol;
 using preload::Reason;
 using preload::StatsPage;
-
-struct Way {
-  std::uint64_t bytes;
-  std::uint64_t messages;
-};
-
-// One slot of the page, read once: others may still be counting.
-struct Line {
-  std::string protocol;
-  std::string endpoint;
-  std::uint64_t connections;
-  std::uint64_t accelerated;
-  std::array<std::uint64_t, preload::kReasons> reasons;
-  Way ring;
-  Way kernel;
-  std::uint64_t dropped;
-};
 
 std::string to_text(const preload::Endpoint& endpoint) {
   static constexpr std::array<std::uint8_t, 12> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
@@ -129,6 +110,9 @@ Statistics::Statistics() : memory_(SharedMemory::create(sizeof(StatsPage), "farc
 std::string Statistics::name() const {
   return fmt::format("/proc/{}/fd/{}", ::getpid(), memory_.fd());
 }
+
+std::vector<Line> Statistics::lines() const { return read(*page_); }
+std::uint64_t Statistics::not_listed() const { return page_->overflow.load(); }
 
 std::string Statistics::text(const std::string& program) const {
   const std::vector<Line> lines = read(*page_);

@@ -3,12 +3,32 @@
 // What the preload library has counted in a program and its children.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "farcall/memory.hpp"
 #include "preload/stats.hpp"
 
 namespace farcall::tool::run {
+
+struct Way {
+  std::uint64_t bytes;
+  std::uint64_t messages;
+};
+
+// What was counted of one endpoint, read once: others may still be counting.
+struct Line {
+  std::string protocol;
+  std::string endpoint;
+  std::uint64_t connections;
+  std::uint64_t accelerated;
+  std::array<std::uint64_t, preload::kReasons> reasons;
+  Way ring;
+  Way kernel;
+  std::uint64_t dropped;
+};
 
 // The memory file that they count in; this process holds it.
 class Statistics {
@@ -20,6 +40,8 @@ class Statistics {
   // Lines for people; `program` is what they are about.
   [[nodiscard]] std::string text(const std::string& program) const;
   [[nodiscard]] std::string json() const;
+  [[nodiscard]] std::vector<Line> lines() const;
+  [[nodiscard]] std::uint64_t not_listed() const;  // connections to endpoints that are too many
 
  private:
   SharedMemory memory_;
