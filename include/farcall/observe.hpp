@@ -2,34 +2,36 @@
 //
 // What a process tells of its own traffic, and how somebody who may look reads it. The contract:
 //
-//  - Each process that uses farcall has tables of its own, in private memory. Nobody is asked, nothing
-//    has a name on disk, and nothing is left when it ends. Each copy of the library in a process has
-//    tables of its own, and a table has 255 entries, so a process may have several.
+//  - Each process that uses farcall has tables of its own, in private memory. Nobody is asked,
+//  nothing
+//    has a name on disk, and nothing is left when it ends. Each copy of the library in a process
+//    has tables of its own, and a table has 255 entries, so a process may have several.
 //  - In /proc/PID/maps a table is anonymous memory without access, followed without a gap by
-//    anonymous memory of 64 KiB and by more of 192 KiB, both rw-p (they differ in what a child gets, so
-//    the kernel never joins them), where the first begins with Header::kMagic. (Names of anonymous
-//    memory are not in every kernel, and a memory file takes a descriptor.)
+//    anonymous memory of 64 KiB and by more of 192 KiB, both rw-p (they differ in what a child
+//    gets, so the kernel never joins them), where the first begins with Header::kMagic. (Names of
+//    anonymous memory are not in every kernel, and a memory file takes a descriptor.)
 //  - Who looks reads with process_vm_readv(2). So only he sees a process who may trace it, and
 //    neither is anybody stopped nor woken. Nothing that is read may be believed: the layout can be
 //    scribbled over by the process. What it says, it says of itself alone.
 //  - An entry is one end: of a connection, a ring, a call session. Its identity changes seldom and
 //    has a generation, odd while it changes. Its counters are written by one thread at a time, with
 //    plain stores in lines that are nobody else's; those of the kernel by fetch_add.
-//  - What costs a clock is done only while somebody looks: `watch` and `tap` are written by the watcher
-//    with process_vm_writev(2), last until a moment on CLOCK_MONOTONIC that they hold themselves, and
-//    are cleared by the owner afterwards. A watcher that dies leaves nothing.
+//  - What costs a clock is done only while somebody looks: `watch` and `tap` are written by the
+//  watcher
+//    with process_vm_writev(2), last until a moment on CLOCK_MONOTONIC that they hold themselves,
+//    and are cleared by the owner afterwards. A watcher that dies leaves nothing.
 //  - A forked child inherits identities, but not counters, which the kernel clears
-//    (MADV_WIPEONFORK). `Process::pid`, which is cleared too, tells whose the table is: 0 means that
-//    the child has opened nothing of its own. An identity whose `owner` is another process is of
-//    interest only where its counters have moved: the child goes on with what it was given.
+//    (MADV_WIPEONFORK). `Process::pid`, which is cleared too, tells whose the table is: 0 means
+//    that the child has opened nothing of its own. An identity whose `owner` is another process is
+//    of interest only where its counters have moved: the child goes on with what it was given.
 //
 //   +-------------+  -64 KiB   no access
 //   +-------------+  0         Header, then 255 times Identity    256 bytes each
 //   |  identities |
-//   +-------------+  64 KiB    Process, then 255 times Counters   256 bytes each, cleared in children
-//   |  counters   |
-//   +-------------+  128 KiB   256 times Times                    512 bytes each, cleared in children
-//   |  times      |
+//   +-------------+  64 KiB    Process, then 255 times Counters   256 bytes each, cleared in
+//   children |  counters   |
+//   +-------------+  128 KiB   256 times Times                    512 bytes each, cleared in
+//   children |  times      |
 //   +-------------+  256 KiB   no access, 64 KiB
 #pragma once
 
@@ -40,8 +42,18 @@
 
 namespace farcall::observe {
 
-enum class Kind : std::uint8_t { none, tcp, udp, unix_stream, unix_packets, ring, door, channel,
-                                 broadcast, count_ };
+enum class Kind : std::uint8_t {
+  none,
+  tcp,
+  udp,
+  unix_stream,
+  unix_packets,
+  ring,
+  door,
+  channel,
+  broadcast,
+  count_
+};
 enum class Role : std::uint8_t { none, client, server, writer, reader, count_ };
 // What carries the bytes. `trying`: the two ends have not agreed yet. `kernel`: they will not, and
 // `reason` says why (preload's Reason; errno where that is what is known).
@@ -76,8 +88,8 @@ static_assert(sizeof(Identity) == 256);
 
 // One direction, as this end sees it. The first line is the hot one.
 struct alignas(128) Half {
-  std::uint64_t watch;    // ends at; the low 4 bits: one of 2^n messages is timed. Sending half only
-  std::uint64_t tap;      // ends at: bytes are captured
+  std::uint64_t watch;  // ends at; the low 4 bits: one of 2^n messages is timed. Sending half only
+  std::uint64_t tap;    // ends at: bytes are captured
   std::uint64_t started;  // receiving half: when the message went whose answer is timed
   std::uint64_t messages;
   std::uint64_t bytes;
@@ -130,6 +142,8 @@ struct alignas(256) Process {
   std::int32_t pid;  // whose counters these are, as it numbers itself
   std::uint32_t spare;
   std::uint64_t not_listed;  // entries for which there was no room
+  std::uint64_t tap_until;   // new entries are captured until then; see tap.hpp
+  std::uint64_t tap_ring;    // the address of a TapRing; 0: not made yet. In the first table
 };
 static_assert(sizeof(Process) == sizeof(Counters));
 

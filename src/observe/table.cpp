@@ -12,6 +12,7 @@
 
 #include "farcall/observe.hpp"
 #include "observe/kernel_call.hpp"
+#include "observe/tap.hpp"
 
 namespace farcall::observe {
 namespace {
@@ -68,8 +69,7 @@ Table* make_table() noexcept {
 }
 
 void unmake_table(Table* table) noexcept {
-  kernel(SYS_munmap, reinterpret_cast<std::uintptr_t>(table) - kGuard,
-         sizeof(Table) + 2 * kGuard);
+  kernel(SYS_munmap, reinterpret_cast<std::uintptr_t>(table) - kGuard, sizeof(Table) + 2 * kGuard);
 }
 
 Table* table_at(std::size_t place) noexcept {
@@ -147,7 +147,14 @@ Identity& identity_of(Counters& counters) noexcept {
   return table_of(counters).identities[index_of(counters)];
 }
 
-Times& times_of(Counters& counters) noexcept { return table_of(counters).times[index_of(counters)]; }
+Times& times_of(Counters& counters) noexcept {
+  return table_of(counters).times[index_of(counters)];
+}
+
+Process* first_process() noexcept {
+  Table* const table = tables[0].load(std::memory_order_acquire);
+  return table != nullptr ? &process_of(*table) : nullptr;
+}
 
 Counters* open(const Description& description) noexcept {
   Table* first = nullptr;
@@ -163,6 +170,9 @@ Counters* open(const Description& description) noexcept {
     Times& times = table->times[entry];
     if (times.count != 0) std::memset(&times, 0, sizeof times);
     fill(table->identities[entry], description, pid_in(*table));
+    const std::uint64_t tapped = detail::get(process_of(*table).tap_until);
+    if (tapped != 0) [[unlikely]]
+      counters.sent.tap = counters.received.tap = tapped;
     return &counters;
   }
   if (first != nullptr) detail::add_shared(process_of(*first).not_listed, 1);
