@@ -195,10 +195,13 @@ inline constexpr std::uint64_t kSampleBits = 15;
 }  // namespace detail
 
 // A message of `size` bytes has passed, which stand at `data` for this moment (null: they do not).
-// By whoever sends, or receives, at this end, one thread at a time. A null half: not observed.
-inline void note_sent(Half* half, const void* data, std::size_t size) noexcept {
+// By whoever sends, or receives, at this end, one thread at a time. A null half: not observed. With
+// count 0 it is a part of a message of which more follows. Of streams a message is what one call
+// moves.
+inline void note_sent(Half* half, const void* data, std::size_t size,
+                      std::uint64_t count = 1) noexcept {
   if (half == nullptr) return;
-  const std::uint64_t messages = detail::add(half->messages, 1);
+  const std::uint64_t messages = detail::add(half->messages, count);
   detail::add(half->bytes, size);
   const std::uint64_t watch = detail::get(half->watch);
   const std::uint64_t tap = detail::get(half->tap);
@@ -207,9 +210,10 @@ inline void note_sent(Half* half, const void* data, std::size_t size) noexcept {
   const std::uint64_t others = (std::uint64_t{1} << (watch & detail::kSampleBits)) - 1;
   if (tap != 0 || (messages & others) == 0) detail::sent_watched(*half, data, size);
 }
-inline void note_received(Half* half, const void* data, std::size_t size) noexcept {
+inline void note_received(Half* half, const void* data, std::size_t size,
+                          std::uint64_t count = 1) noexcept {
   if (half == nullptr) return;
-  detail::add(half->messages, 1);
+  detail::add(half->messages, count);
   detail::add(half->bytes, size);
   if ((detail::get(half->started) | detail::get(half->tap)) != 0) [[unlikely]]
     detail::received_watched(*half, data, size);
