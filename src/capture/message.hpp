@@ -17,16 +17,16 @@ struct Message {
   observe::Kind kind;
   observe::TapRecord::What what;
   observe::Role role;
-  pid_t pid;                    // whose end it is, as this process numbers it
-  pid_t peer;                   // 0: not known
-  std::int64_t time;            // CLOCK_MONOTONIC, ns
-  std::uint64_t sent;           // by this end before it
-  std::uint64_t received;       // and received
+  pid_t pid;               // whose end it is, as this process numbers it
+  pid_t peer;              // 0: not known
+  std::int64_t time;       // CLOCK_MONOTONIC, ns
+  std::uint64_t sent;      // by this end before it
+  std::uint64_t received;  // and received
   std::uint64_t session;
   std::int64_t opened;
   observe::Address local;
   observe::Address remote;
-  std::uint32_t size;               // of what passed
+  std::uint32_t size;                // of what passed
   std::span<const std::byte> bytes;  // what could be copied of it
   std::string_view name;
 

@@ -106,8 +106,8 @@ TapRecord begin_record(Half& half, TapRecord::What what, const Passed& passed) n
           .kind = identity.kind,
           .what = what,
           .role = identity.role,
-          .name_bytes = static_cast<std::uint8_t>(std::min<std::size_t>(identity.name_bytes,
-                                                                        kLongestName)),
+          .name_bytes =
+              static_cast<std::uint8_t>(std::min<std::size_t>(identity.name_bytes, kLongestName)),
           .owner = identity.owner,
           .peer = identity.peer,
           .spare = 0,
@@ -126,8 +126,8 @@ void write_record(TapRing& ring, const TapRecord& record, const char* name, Part
   place.put(&record.time, sizeof record - sizeof record.stamp);
   place.put(name, record.name_bytes);
   from.move(record.copied, place);
-  auto* const stamp = reinterpret_cast<std::uint64_t*>(data_of(ring) +
-                                                       (position & (TapRing::kBytes - 1)));
+  auto* const stamp =
+      reinterpret_cast<std::uint64_t*>(data_of(ring) + (position & (TapRing::kBytes - 1)));
   __atomic_store_n(stamp, TapRecord::stamp_of(position), __ATOMIC_RELEASE);
 }
 
@@ -140,8 +140,7 @@ void end_lease(Process& process, std::int64_t now) noexcept {
                                    __ATOMIC_RELAXED))
     return;
   const std::uint64_t ring = __atomic_load_n(&process.tap_ring, __ATOMIC_ACQUIRE);
-  if (ring != 0)
-    kernel(SYS_madvise, ring + TapRing::kControlBytes, TapRing::kBytes, MADV_DONTNEED);
+  if (ring != 0) kernel(SYS_madvise, ring + TapRing::kControlBytes, TapRing::kBytes, MADV_DONTNEED);
 }
 
 // The ring to write to; null if nobody captures this half any more.
@@ -163,8 +162,8 @@ void tap(Half& half, const iovec* parts, std::size_t count, std::uint64_t size,
          const Passed& passed) noexcept {
   TapRing* const ring = tapped_ring(half);
   if (ring == nullptr) return;
-  TapRecord record = begin_record(
-      half, is_sent(&half) ? TapRecord::kSent : TapRecord::kReceived, passed);
+  TapRecord record =
+      begin_record(half, is_sent(&half) ? TapRecord::kSent : TapRecord::kReceived, passed);
   const char* const name = identity_of(*counters_of(&half)).name.data();
   Parts from(parts, count);
   std::uint64_t there = std::min<std::uint64_t>(from.left(), size);
