@@ -49,6 +49,7 @@ enum class Kind : std::uint8_t {
   unix_stream,
   unix_packets,
   ring,
+  call,
   door,
   channel,
   broadcast,
@@ -56,7 +57,7 @@ enum class Kind : std::uint8_t {
 };
 enum class Role : std::uint8_t { none, client, server, writer, reader, count_ };
 // What carries the bytes. `trying`: the two ends have not agreed yet. `kernel`: they will not, and
-// `reason` says why (preload's Reason; errno where that is what is known).
+// `reason` says why (of sockets preload's Reason plus one; 0: not known).
 enum class Carrier : std::uint8_t { none, trying, memory, kernel, module, count_ };
 
 struct Address {
@@ -217,6 +218,16 @@ inline void note_received(Half* half, const void* data, std::size_t size,
   detail::add(half->bytes, size);
   if ((detail::get(half->started) | detail::get(half->tap)) != 0) [[unlikely]]
     detail::received_watched(*half, data, size);
+}
+// Of a sender: it has been taken back, nobody has had it; of a receiver: what was sent last gets no
+// answer.
+inline void note_taken_back(Half* half, std::size_t size) noexcept {
+  if (half == nullptr) return;
+  detail::add(half->messages, ~std::uint64_t{0});
+  detail::add(half->bytes, ~std::uint64_t{0} - size + 1);
+}
+inline void expect_no_answer(Half* half) noexcept {
+  if (half != nullptr) detail::set(half->started, 0);
 }
 // The same through the kernel; by any thread.
 void note_sent_by_kernel(Half* half, const void* data, std::size_t size) noexcept;

@@ -19,9 +19,9 @@ struct Lease {
   unsigned sampling = 0;  // of `watch`: one of 2^n messages is timed
 };
 
-// Writes them all; how many could be. The process must still be the one that was looked at: one that
-// has changed its identity meanwhile (executed something with other rights) is left alone by the
-// kernel's rule for who may trace whom.
+// Writes them all; how many could be. The process must still be the one that was looked at: one
+// that has changed its identity meanwhile (executed something with other rights) is left alone by
+// the kernel's rule for who may trace whom.
 std::size_t renew(const Process& process, const std::vector<Lease>& leases,
                   std::chrono::nanoseconds duration);
 

@@ -25,8 +25,8 @@ void MapsReader::line(const char* text, Maps& into) {
   unsigned major = 0;
   unsigned minor = 0;
   std::uint64_t inode = 0;
-  if (std::sscanf(text, "%" SCNx64 "-%" SCNx64 " %4s %*x %x:%x %" SCNu64, &from, &to, access, &major,
-                  &minor, &inode) != 6)
+  if (std::sscanf(text, "%" SCNx64 "-%" SCNx64 " %4s %*x %x:%x %" SCNu64, &from, &to, access,
+                  &major, &minor, &inode) != 6)
     return;
   if (inode != 0) into.files.push_back({(std::uint64_t{major} << 32) | minor, inode});
   Area now{.from = from, .to = to};

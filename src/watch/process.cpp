@@ -101,7 +101,8 @@ End end_of(const Identity& identity, const Counters& counters) {
 
 // What a child goes on with; sessions of calls it makes anew.
 bool is_inherited(observe::Kind kind) {
-  return kind != observe::Kind::door && kind != observe::Kind::channel;
+  return kind != observe::Kind::call && kind != observe::Kind::door &&
+         kind != observe::Kind::channel;
 }
 
 void take_ends(const Copy& copy, std::uint64_t table, const Status& status, const Maps& maps,
@@ -126,9 +127,7 @@ void take_ends(const Copy& copy, std::uint64_t table, const Status& status, cons
   }
 }
 
-Seen refusal(int error) {
-  return error == EPERM || error == EACCES ? Seen::forbidden : Seen::gone;
-}
+Seen refusal(int error) { return error == EPERM || error == EACCES ? Seen::forbidden : Seen::gone; }
 
 Seen look_at_memory(pid_t pid, const Status& status, Process& into) {
   const ActAs user(status.user, status.group);
@@ -206,8 +205,8 @@ bool read_times(pid_t pid, const End& end, observe::Times& into) {
   Status status;
   if (!read_status(pid, status)) return false;
   const ActAs user(status.user, status.group);
-  return user && read_memory(pid, end.table + offsetof(Table, times) + end.index * sizeof into, &into,
-                             sizeof into);
+  return user && read_memory(pid, end.table + offsetof(Table, times) + end.index * sizeof into,
+                             &into, sizeof into);
 }
 
 }  // namespace farcall::watch

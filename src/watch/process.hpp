@@ -4,8 +4,8 @@
 //
 //  - Nobody is asked, stopped or woken, and nothing is written (lease.hpp does).
 //  - What is read is checked: numbers are within bounds, names may hold any byte (text.hpp), and a
-//    process can only lie about itself. `session` is what the kernel says that the process maps, so who
-//    has the same session does share that memory with it. `peer` is a claim.
+//    process can only lie about itself. `session` is what the kernel says that the process maps, so
+//    who has the same session does share that memory with it. `peer` is a claim.
 //  - Root looks with the rights of whom it looks at (act_as.hpp).
 #pragma once
 
@@ -65,9 +65,9 @@ struct Process {
   pid_t pid = 0;
   uid_t user = 0;
   gid_t group = 0;
-  std::string command;       // any bytes
+  std::string command;        // any bytes
   std::uint64_t started = 0;  // ticks since boot: a pid that is used again differs
-  bool same_pids = true;     // numbers processes as the caller does
+  bool same_pids = true;      // numbers processes as the caller does
   std::vector<End> ends;
   std::vector<TableAt> tables;
   std::uint64_t not_listed = 0;  // ends for which it had no room

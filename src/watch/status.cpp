@@ -48,7 +48,8 @@ std::string_view field(std::string_view text, std::string_view name) {
 
 bool read_ids(std::string_view text, unsigned& effective) {
   unsigned ids[4] = {};
-  if (std::sscanf(std::string(text).c_str(), "%u %u %u %u", &ids[0], &ids[1], &ids[2], &ids[3]) != 4)
+  if (std::sscanf(std::string(text).c_str(), "%u %u %u %u", &ids[0], &ids[1], &ids[2], &ids[3]) !=
+      4)
     return false;
   effective = ids[1];
   return ids[0] == ids[1] && ids[1] == ids[2];

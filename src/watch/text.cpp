@@ -13,8 +13,12 @@ namespace {
 std::size_t utf8_length(std::string_view bytes, std::uint32_t& code) {
   const auto at = [&](std::size_t i) { return static_cast<unsigned char>(bytes[i]); };
   const unsigned char first = at(0);
-  const std::size_t length = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3
-                             : first < 0xf5 ? 4 : 0;
+  const std::size_t length = first < 0x80   ? 1
+                             : first < 0xc2 ? 0
+                             : first < 0xe0 ? 2
+                             : first < 0xf0 ? 3
+                             : first < 0xf5 ? 4
+                                            : 0;
   if (length == 0 || length > bytes.size()) return 0;
   static constexpr std::uint32_t kFirstBits[] = {0, 0x7f, 0x1f, 0x0f, 0x07};
   static constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -77,6 +81,7 @@ const char* to_text(observe::Kind kind) noexcept {
     case observe::Kind::unix_stream: return "unix";
     case observe::Kind::unix_packets: return "unix-seq";
     case observe::Kind::ring: return "ring";
+    case observe::Kind::call: return "call";
     case observe::Kind::door: return "door";
     case observe::Kind::channel: return "channel";
     case observe::Kind::broadcast: return "broadcast";

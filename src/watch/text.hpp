@@ -8,8 +8,8 @@
 
 namespace farcall::watch {
 
-// Text that a terminal, a log or JSON can be given: what is no printable UTF-8 becomes \xNN, a first
-// zero byte (an abstract name) becomes @. A right-to-left mark or the like is not printable.
+// Text that a terminal, a log or JSON can be given: what is no printable UTF-8 becomes \xNN, a
+// first zero byte (an abstract name) becomes @. A right-to-left mark or the like is not printable.
 std::string printable(std::string_view bytes);
 // Address and port; "" where there is none.
 std::string to_text(const observe::Address& address);
