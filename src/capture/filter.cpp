@@ -20,6 +20,7 @@ constexpr std::pair<std::string_view, std::uint32_t> kKinds[] = {
     {"unix", 1U << static_cast<unsigned>(Kind::unix_stream) |
                  1U << static_cast<unsigned>(Kind::unix_packets)},
     {"ring", 1U << static_cast<unsigned>(Kind::ring)},
+    {"call", 1U << static_cast<unsigned>(Kind::call)},
     {"door", 1U << static_cast<unsigned>(Kind::door)},
     {"channel", 1U << static_cast<unsigned>(Kind::channel)},
     {"broadcast", 1U << static_cast<unsigned>(Kind::broadcast)},
@@ -117,7 +118,7 @@ class FilterParser {
     if (take("pid", "pid")) return number(Op::pid, 4'194'304);
     fail(word_.empty() ? "it ends where a condition is needed"
                        : "\"" + word_ +
-                             "\" is none of host, port, pid, tcp, udp, unix, ring, door, channel, "
+                             "\" is none of host, port, pid, tcp, udp, unix, ring, call, door, channel, "
                              "broadcast");
   }
   void number(Op op, std::uint32_t most) {

@@ -5,7 +5,7 @@
 //   filter   = all { "or" all }
 //   all      = term { "and" term }
 //   term     = [ "not" ] ( "(" filter ")" | "host" ADDRESS | "port" NUMBER | "pid" NUMBER | kind )
-//   kind     = "tcp" "udp" "unix" "ring" "door" "channel" "broadcast"
+//   kind     = "tcp" "udp" "unix" "ring" "call" "door" "channel" "broadcast"
 //
 // ||, && and ! are the same as or, and, not.
 #pragma once
