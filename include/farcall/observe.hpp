@@ -136,6 +136,7 @@ struct alignas(256) Header {
   std::uint32_t entries;
   std::uint32_t spare;
   std::array<std::uint64_t, 4> used;  // a bit for each entry that is open; for this process's eyes
+  std::uint64_t tap_until;  // what children begin with, see Process
 };
 static_assert(sizeof(Header) == sizeof(Identity));
 
@@ -271,6 +272,8 @@ void close(Counters* counters) noexcept;
 // Whose identity changes: what carries the bytes, why, and who is at the other end. Null is borne.
 void set_carrier(Counters* counters, Carrier carrier, std::uint8_t reason = 0) noexcept;
 void set_session(Counters* counters, std::uint64_t session, std::int32_t peer) noexcept;
+// Makes the first table, so that this process can be looked at before it has any ends.
+void prepare() noexcept;
 // The inode of a descriptor's file, for `session`; 0: it has none.
 std::uint64_t inode_of(int fd) noexcept;
 

@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
+#include <optional>
 #include <set>
 #include <thread>
 
+#include "capture/command.hpp"
 #include "capture/filter.hpp"
 #include "capture/packets.hpp"
 #include "capture/watched_process.hpp"
@@ -29,6 +31,14 @@ constexpr nanoseconds kShortPause = milliseconds(1);
 constexpr nanoseconds kLongPause = milliseconds(5);
 // A message has its time before it is in the ring; so long it may take until it is seen there.
 constexpr nanoseconds kMostDelay = milliseconds(20);
+
+std::uint64_t ticks_since_boot() {
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  const auto per_second = static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
+  return static_cast<std::uint64_t>(now.tv_sec) * per_second +
+         static_cast<std::uint64_t>(now.tv_nsec) * per_second / 1'000'000'000;
+}
 
 UniqueFd open_file(const std::string& name) {
   if (name == "-") {
@@ -50,6 +60,7 @@ class Capture {
       : options_(options),
         filter_(options.filter),
         since_(observe::monotonic_ns()),
+        began_(ticks_since_boot()),
         file_(open_file(options.file), options.file == "-" ? "standard output" : options.file),
         packets_(file_, since_, !options.pids.empty()) {
     for (const pid_t pid : options_.pids) check(pid);
@@ -58,7 +69,9 @@ class Capture {
   Summary run(const std::atomic<bool>& stop) {
     look();
     file_.flush();
-    while (!stop.load(std::memory_order_relaxed) && !is_enough() && !all_ended_) {
+    if (!options_.command.empty()) command_.emplace(options_.command);
+    while (!stop.load(std::memory_order_relaxed) && !is_enough() && !all_ended_ &&
+           !(command_ && command_->has_ended())) {
       const bool some = read();
       write(observe::monotonic_ns() - kMostDelay.count());
       const std::int64_t now = observe::monotonic_ns();
@@ -123,9 +136,16 @@ class Capture {
       if (process.pid == ::getpid()) continue;
       std::unique_ptr<WatchedProcess>& known = watched_[process.pid];
       if (known != nullptr && !known->is(process)) retire(std::move(known));
-      if (known == nullptr) known = std::make_unique<WatchedProcess>(process);
+      if (known == nullptr) known = std::make_unique<WatchedProcess>(process, is_new(process));
       known->renew(process, filter_);
     }
+  }
+
+  // It was started after this was, or executes another program since.
+  [[nodiscard]] bool is_new(const watch::Process& process) const {
+    return process.started >= began_ ||
+           std::any_of(ended_.begin(), ended_.end(),
+                       [&](const auto& one) { return one->pid() == process.pid; });
   }
 
   // Its messages may still wait to be written.
@@ -188,7 +208,8 @@ class Capture {
                     .lost = 0,
                     .missing = packets_.missing(),
                     .ended = ended_.size(),
-                    .stopped_itself = stopped_itself_};
+                    .stopped_itself = stopped_itself_,
+                    .command_status = command_ ? command_->status() : 0};
     const auto add_loss = [&](const WatchedProcess& process) {
       summary.lost += process.lost();
       packets_.add_loss(process.pid(), process.program(), process.lost());
@@ -207,6 +228,7 @@ class Capture {
   const Options& options_;
   Filter filter_;
   std::int64_t since_;
+  std::uint64_t began_;  // as processes' `started`
   PcapngFile file_;
   Packets packets_;
   watch::Everybody everybody_;
@@ -216,6 +238,7 @@ class Capture {
   std::set<std::unique_ptr<Batch>, ByAddress> batches_;
   std::int64_t looked_at_ = 0;
   std::int64_t flushed_at_ = 0;
+  std::optional<Command> command_;
   bool all_ended_ = false;
   bool stopped_itself_ = false;
 };

@@ -17,6 +17,9 @@ struct Options {
   std::string file;          // "-": standard output
   std::string filter;        // filter.hpp
   std::uint64_t packets = 0;  // ends after so many; 0: does not
+  // For the shell; what it starts is captured from the beginning, and the capture ends with it.
+  // Empty: nothing is started.
+  std::string command;
 };
 
 struct Summary {
@@ -27,6 +30,7 @@ struct Summary {
   std::uint64_t missing = 0;    // bytes of TCP, of which the packets before and behind are there
   std::size_t ended = 0;        // processes that ended meanwhile
   bool stopped_itself = false;  // for so long that it was not waited for
+  int command_status = 0;       // as waitpid(2) tells it
 };
 
 // Until `stop` is set, the packets are there, or all processes of `pids` have ended. Throws

@@ -8,16 +8,12 @@
 #include <cerrno>
 #include <cstring>
 
-#include "observe/lease.hpp"
-
 namespace farcall::capture {
 namespace {
 
 using observe::TapRecord;
 using observe::TapRing;
-
-// A thread that has been without a processor for longer, in the middle of a record, loses it.
-constexpr std::int64_t kLongestStuck = 500'000'000;
+using observe::TapRings;
 
 bool read_memory(pid_t pid, const iovec* there, std::size_t count, void* into, std::size_t size) {
   iovec here{.iov_base = into, .iov_len = size};
@@ -54,118 +50,109 @@ Message message_of(const TapRecord& record, pid_t pid, const std::byte* rest) {
 
 }  // namespace
 
-bool TapReader::read_control(Control& into) const {
-  std::array<std::byte, sizeof(TapRing)> copy;
-  const iovec there = at(ring_, copy.size());
-  if (!read_memory(pid_, &there, 1, copy.data(), copy.size())) return false;
-  std::uint64_t magic = 0;
-  const auto load = [&](std::size_t offset, std::uint64_t& word) {
-    std::memcpy(&word, copy.data() + offset, sizeof word);
-  };
-  load(offsetof(TapRing, magic), magic);
-  load(offsetof(TapRing, bytes), into.bytes);
-  load(offsetof(TapRing, tail), into.tail);
-  load(offsetof(TapRing, records), into.records);
-  constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
-  return magic == TapRing::kMagic && into.bytes >= 4096 && into.bytes <= kMostBytes &&
-         (into.bytes & (into.bytes - 1)) == 0 && into.tail % TapRecord::kAlign == 0;
+bool TapReader::find_rings() {
+  std::uint64_t address = 0;
+  const iovec there = at(process_ + offsetof(observe::Process, tap_ring), sizeof address);
+  if (!read_memory(pid_, &there, 1, &address, sizeof address)) return false;
+  rings_at_ = address;
+  return true;
 }
 
-bool TapReader::read_data(std::uint64_t from, std::uint64_t to,
+bool TapReader::read_control(Control& into) const {
+  std::array<std::byte, sizeof(TapRings)> copy;
+  const iovec there = at(rings_at_, copy.size());
+  if (!read_memory(pid_, &there, 1, copy.data(), copy.size())) return false;
+  const auto load = [&](std::size_t offset, auto& word) {
+    std::memcpy(&word, copy.data() + offset, sizeof word);
+  };
+  std::uint64_t magic = 0;
+  load(offsetof(TapRings, magic), magic);
+  load(offsetof(TapRings, bytes), into.bytes);
+  load(offsetof(TapRings, refused), into.refused);
+  bool right = magic == TapRings::kMagic && into.bytes == TapRing::kBytes;
+  for (std::size_t i = 0; i < into.tails.size(); ++i) {
+    const std::size_t ring = offsetof(TapRings, rings) + i * sizeof(TapRing);
+    load(ring + offsetof(TapRing, tail), into.tails[i]);
+    load(ring + offsetof(TapRing, records), into.records[i]);
+    right = right && into.tails[i] % TapRecord::kAlign == 0;
+  }
+  return right;
+}
+
+TapReader::TapReader(pid_t pid, std::uint64_t process, bool from_begin)
+    : pid_(pid), process_(process) {
+  Control control;
+  if (from_begin || !find_rings() || rings_at_ == 0 || !read_control(control)) return;
+  refused_ = refused_before_ = control.refused;
+  for (std::size_t i = 0; i < rings_.size(); ++i)
+    rings_[i] = {.next = control.tails[i], .number = control.records[i]};
+}
+
+bool TapReader::read_data(std::size_t index, std::uint64_t from, std::uint64_t to,
                           std::vector<std::byte>& into) const {
   const std::uint64_t size = to - from;
-  const std::uint64_t place = from & (ring_bytes_ - 1);
-  const std::uint64_t first = std::min(size, ring_bytes_ - place);
-  const std::uint64_t data = ring_ + TapRing::kControlBytes;
+  const std::uint64_t place = from & (TapRing::kBytes - 1);
+  const std::uint64_t first = std::min(size, TapRing::kBytes - place);
+  const std::uint64_t data = rings_at_ + TapRings::kControlBytes + index * TapRing::kBytes;
   into.resize(size);
   const iovec there[2] = {at(data + place, first), at(data, size - first)};
   return read_memory(pid_, there, first == size ? 1 : 2, into.data(), size);
 }
 
-bool TapReader::find_ring() {
-  std::uint64_t ring = 0;
-  const iovec there = at(process_ + offsetof(observe::Process, tap_ring), sizeof ring);
-  if (!read_memory(pid_, &there, 1, &ring, sizeof ring)) return false;
-  ring_ = ring;
+bool TapReader::read_ring(std::size_t index, std::uint64_t tail, Batch& into) {
+  // What is behind the tail may be in the middle of being overwritten.
+  constexpr std::uint64_t kReadable = TapRing::kBytes - observe::kLongestTapRecord;
+  Ring& ring = rings_[index];
+  const std::uint64_t from = tail - ring.next > kReadable ? tail - kReadable : ring.next;
+  Control after;
+  if (!read_data(index, from, tail, into.bytes) || !read_control(after)) return false;
+  const std::uint64_t valid =
+      after.tails[index] - from > kReadable ? after.tails[index] - kReadable : from;
+  parse(ring, into, from, std::min(valid, tail), tail);
   return true;
 }
 
-TapReader::TapReader(pid_t pid, std::uint64_t process) : pid_(pid), process_(process) {
-  Control control{};
-  if (!find_ring() || ring_ == 0 || !read_control(control)) return;
-  ring_bytes_ = control.bytes;
-  next_ = control.tail;
-  records_ = control.records;
-}
-
-TapReader::Result TapReader::read(Batch& into) {
-  if (ring_ == 0 && !find_ring()) return Result::gone;
-  if (ring_ == 0) return Result::nothing;
-  Control control{};
-  if (!read_control(control)) return Result::gone;
-  if (ring_bytes_ == 0) ring_bytes_ = control.bytes;
-  // Another ring than it was: what lies there is not this reader's.
-  if (control.bytes != ring_bytes_ || control.tail < next_) return Result::gone;
-  if (control.tail == next_) return Result::nothing;
-  const std::uint64_t from =
-      control.tail - next_ > ring_bytes_ ? control.tail - ring_bytes_ : next_;
-  Control after{};
-  if (!read_data(from, control.tail, into.bytes) || !read_control(after)) return Result::gone;
-  const std::uint64_t valid =
-      after.tail - from > ring_bytes_ ? after.tail - ring_bytes_ : from;
-  if (valid >= control.tail) {
-    // All of it has been written over meanwhile.
-    next_ = control.tail;
-    skipped_ = true;
-  } else {
-    parse(into, from, valid, control.tail);
+bool TapReader::read(std::vector<std::unique_ptr<Batch>>& into) {
+  if (rings_at_ == 0 && !find_rings()) return false;
+  if (rings_at_ == 0) return true;
+  Control control;
+  if (!read_control(control)) return false;
+  refused_ = control.refused;
+  for (std::size_t i = 0; i < rings_.size(); ++i) {
+    // Other memory than it was: what lies there is not this reader's.
+    if (control.tails[i] < rings_[i].next) return false;
+    if (control.tails[i] == rings_[i].next) continue;
+    auto batch = std::make_unique<Batch>();
+    if (!read_ring(i, control.tails[i], *batch)) return false;
+    if (!batch->messages.empty()) into.push_back(std::move(batch));
   }
-  // What was reserved before the place that has been reached, and not taken. Exact where nobody
-  // writes at this moment.
-  if (skipped_ && next_ == control.tail) lost_ = control.records - records_ - taken_;
-  return into.messages.empty() ? Result::nothing : Result::some;
+  return true;
 }
 
 // Copies of positions from `from` to `to` are there; those before `valid_from` may be torn.
-void TapReader::parse(Batch& into, std::uint64_t from, std::uint64_t valid_from, std::uint64_t to) {
-  bool in_order = valid_from <= next_;
-  skipped_ = skipped_ || !in_order;
-  std::uint64_t position = std::max(next_, valid_from);
-  position = (position + TapRecord::kAlign - 1) / TapRecord::kAlign * TapRecord::kAlign;
+void TapReader::parse(Ring& ring, Batch& into, std::uint64_t from, std::uint64_t valid_from,
+                      std::uint64_t to) {
   const std::byte* const bytes = into.bytes.data();
-  while (to - position >= sizeof(TapRecord)) {
+  // After a leap, where the next record begins is to be found.
+  std::uint64_t position =
+      (valid_from + TapRecord::kAlign - 1) / TapRecord::kAlign * TapRecord::kAlign;
+  while (position < to && to - position >= sizeof(TapRecord)) {
     TapRecord record;
     std::memcpy(&record, bytes + (position - from), sizeof record);
     const std::uint64_t space = TapRecord::space_of(record.name_bytes, record.copied);
-    const bool whole = record.stamp == TapRecord::stamp_of(position) && space <= to - position &&
+    const bool right = record.stamp == TapRecord::stamp_of(position) && space <= to - position &&
                        record.what >= TapRecord::kSent && record.what <= TapRecord::kClosed &&
                        record.copied <= record.size && record.copied <= TapRecord::kMost;
-    if (whole) {
-      into.messages.push_back(
-          message_of(record, pid_, bytes + (position - from) + sizeof record));
-      ++taken_;
-      position += space;
-      in_order = true;
-      stuck_since_ = 0;
-    } else if (in_order && wait_for_writer(position, to)) {
-      next_ = position;
-      return;
-    } else {
-      in_order = false;
-      skipped_ = true;
+    if (!right) {
       position += TapRecord::kAlign;
+      continue;
     }
+    lost_ += record.number - ring.number;
+    ring.number = record.number + 1;
+    into.messages.push_back(message_of(record, pid_, bytes + (position - from) + sizeof record));
+    position += space;
   }
-  next_ = to;
-  stuck_since_ = 0;
-}
-
-// Whether the record that has its place and no stamp is waited for.
-bool TapReader::wait_for_writer(std::uint64_t position, std::uint64_t tail) {
-  if (tail - position > ring_bytes_ / 2) return false;
-  const std::int64_t now = observe::monotonic_ns();
-  if (stuck_since_ == 0) stuck_since_ = now;
-  return now - stuck_since_ < kLongestStuck;
+  ring.next = to;
 }
 
 }  // namespace farcall::capture

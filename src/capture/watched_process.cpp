@@ -9,6 +9,7 @@
 namespace farcall::capture {
 
 void WatchedProcess::renew(const watch::Process& process, const Filter& filter) {
+  same_pids_ = process.same_pids;
   program_ = process.command;  // that of the program which was executed
   {
     const watch::ActAs user(user_, group_);
@@ -18,7 +19,7 @@ void WatchedProcess::renew(const watch::Process& process, const Filter& filter) 
       const bool known = std::any_of(readers_.begin(), readers_.end(), [&](const TapReader& one) {
         return one.process() == table.process;
       });
-      if (!known) readers_.emplace_back(pid_, table.process);
+      if (!known) readers_.emplace_back(pid_, table.process, new_);
     }
   }
   std::vector<watch::End> tables(process.tables.size());
@@ -26,6 +27,7 @@ void WatchedProcess::renew(const watch::Process& process, const Filter& filter) 
   for (std::size_t i = 0; i < tables.size(); ++i) {
     tables[i].table = process.tables[i].address;
     leases.push_back({.word = watch::Lease::Word::tap_new, .end = &tables[i]});
+    leases.push_back({.word = watch::Lease::Word::tap_children, .end = &tables[i]});
   }
   for (const watch::End& end : process.ends) {
     const Subject subject{.kind = end.kind,
@@ -43,14 +45,12 @@ void WatchedProcess::renew(const watch::Process& process, const Filter& filter) 
 bool WatchedProcess::read(std::vector<std::unique_ptr<Batch>>& into) {
   const watch::ActAs user(user_, group_);
   if (!user) return false;
-  bool gone = !readers_.empty();
-  for (TapReader& reader : readers_) {
-    auto batch = std::make_unique<Batch>();
-    const TapReader::Result result = reader.read(*batch);
-    gone = gone && result == TapReader::Result::gone;
-    if (result == TapReader::Result::some) into.push_back(std::move(batch));
-  }
-  return !gone;
+  bool lives = readers_.empty();
+  for (TapReader& reader : readers_) lives = reader.read(into) || lives;
+  if (!same_pids_)
+    for (const std::unique_ptr<Batch>& batch : into)
+      for (Message& message : batch->messages) message.peer = 0;
+  return lives;
 }
 
 std::uint64_t WatchedProcess::lost() const noexcept {

@@ -19,11 +19,13 @@ class WatchedProcess {
   // Nothing is lost as long as it is renewed in time.
   static constexpr std::chrono::seconds kLease{3};
 
-  explicit WatchedProcess(const watch::Process& process)
+  // `is_new`: all that it has in its rings is of this capture's time.
+  WatchedProcess(const watch::Process& process, bool is_new)
       : pid_(process.pid),
         user_(process.user),
         group_(process.group),
         started_(process.started),
+        new_(is_new),
         program_(process.command) {}
 
   [[nodiscard]] bool is(const watch::Process& process) const noexcept {
@@ -43,6 +45,8 @@ class WatchedProcess {
   uid_t user_;
   gid_t group_;
   std::uint64_t started_;
+  bool new_;
+  bool same_pids_ = false;
   std::string program_;
   std::vector<TapReader> readers_;
 };

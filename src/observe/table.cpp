@@ -12,6 +12,7 @@
 
 #include "farcall/observe.hpp"
 #include "observe/kernel_call.hpp"
+#include "observe/lease.hpp"
 #include "observe/tap.hpp"
 
 namespace farcall::observe {
@@ -39,6 +40,19 @@ std::size_t index_of(const Counters& counters) noexcept {
 
 bool worked(long result) noexcept { return result >= 0 || result < -4095; }
 
+// What starts a program may capture it from the beginning.
+std::uint64_t asked_from_outside() noexcept {
+  constexpr std::size_t kName = sizeof(kTapVariable) - 1;
+  for (char** at = environ; at != nullptr && *at != nullptr; ++at) {
+    if (std::strncmp(*at, kTapVariable, kName) != 0 || (*at)[kName] != '=') continue;
+    std::uint64_t until = 0;
+    for (const char* digit = *at + kName + 1; *digit >= '0' && *digit <= '9'; ++digit)
+      until = until * 10 + static_cast<std::uint64_t>(*digit - '0');
+    return lasts(until, monotonic_ns()) ? until : 0;
+  }
+  return 0;
+}
+
 Table* make_table() noexcept {
   constexpr std::size_t kAll = kGuard + sizeof(Table) + kGuard;
   constexpr std::size_t kAsked = kAll + kGuard;
@@ -64,6 +78,9 @@ Table* make_table() noexcept {
   header.times_bytes = sizeof(Times);
   header.entries = kEntries;
   header.used[0] = 1;
+  const Process* const first = first_process();
+  header.tap_until = first != nullptr ? detail::get(first->tap_until) : asked_from_outside();
+  process_of(*made).tap_until = header.tap_until;
   __atomic_store_n(&header.magic, Header::kMagic, __ATOMIC_RELEASE);
   return made;
 }
@@ -107,6 +124,10 @@ std::int32_t pid_in(Table& table) noexcept {
   if (pid == 0) {
     pid = static_cast<std::int32_t>(kernel(SYS_getpid));
     __atomic_store_n(&known, pid, __ATOMIC_RELAXED);
+    // A child, which is captured as its parent is, until somebody says so.
+    const std::uint64_t tapped = detail::get(header_of(table).tap_until);
+    if (tapped != 0) [[unlikely]]
+      detail::set(process_of(table).tap_until, tapped);
   }
   return pid;
 }
@@ -155,6 +176,8 @@ Process* first_process() noexcept {
   Table* const table = tables[0].load(std::memory_order_acquire);
   return table != nullptr ? &process_of(*table) : nullptr;
 }
+
+void prepare() noexcept { table_at(0); }
 
 Counters* open(const Description& description) noexcept {
   Table* first = nullptr;

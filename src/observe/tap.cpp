@@ -15,20 +15,17 @@ namespace {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-std::byte* data_of(TapRing& ring) noexcept {
-  return reinterpret_cast<std::byte*>(&ring) + TapRing::kControlBytes;
+constexpr std::size_t kAll = TapRings::kControlBytes + TapRings::kRings * TapRing::kBytes;
+
+TapRings* rings_at(std::uint64_t address) noexcept {
+  return reinterpret_cast<TapRings*>(static_cast<std::uintptr_t>(address));
 }
 
-TapRing* ring_at(std::uint64_t address) noexcept {
-  return reinterpret_cast<TapRing*>(static_cast<std::uintptr_t>(address));
-}
-
-TapRing* ring_of(Process& process) noexcept {
-  // acquire: pairs with the exchange of who made it.
+TapRings* rings_of(Process& process) noexcept {
+  // acquire: pairs with the exchange of who made them.
   std::uint64_t known = __atomic_load_n(&process.tap_ring, __ATOMIC_ACQUIRE);
   if (known != 0) [[likely]]
-    return ring_at(known);
-  constexpr std::size_t kAll = TapRing::kControlBytes + TapRing::kBytes;
+    return rings_at(known);
   const long got = kernel(SYS_mmap, nullptr, kAll, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (got < 0 && got >= -4095) return nullptr;
@@ -37,20 +34,50 @@ TapRing* ring_of(Process& process) noexcept {
     kernel(SYS_munmap, got, kAll);
     return nullptr;
   }
-  TapRing* const made = ring_at(static_cast<std::uint64_t>(got));
+  TapRings* const made = rings_at(static_cast<std::uint64_t>(got));
   made->bytes = TapRing::kBytes;
-  made->magic = TapRing::kMagic;
+  made->magic = TapRings::kMagic;
   if (__atomic_compare_exchange_n(&process.tap_ring, &known, static_cast<std::uint64_t>(got), false,
                                   __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
     return made;
   kernel(SYS_munmap, got, kAll);
-  return ring_at(known);
+  return rings_at(known);
 }
+
+// A ring that this thread alone writes to, as long as this lives.
+class HeldRing {
+ public:
+  explicit HeldRing(TapRings& all) noexcept {
+    for (std::size_t i = 0; i < TapRings::kRings; ++i) {
+      TapRing& ring = all.rings[i];
+      // acquire: pairs with the release below: what the last one wrote.
+      if (ring.held.load(std::memory_order_relaxed) != 0 ||
+          ring.held.exchange(1, std::memory_order_acquire) != 0)
+        continue;
+      ring_ = &ring;
+      data_ = reinterpret_cast<std::byte*>(&all) + TapRings::kControlBytes + i * TapRing::kBytes;
+      return;
+    }
+    all.refused.fetch_add(1, std::memory_order_relaxed);
+  }
+  HeldRing(const HeldRing&) = delete;
+  HeldRing& operator=(const HeldRing&) = delete;
+  ~HeldRing() {
+    if (ring_ != nullptr) ring_->held.store(0, std::memory_order_release);
+  }
+  explicit operator bool() const noexcept { return ring_ != nullptr; }
+  [[nodiscard]] TapRing& ring() const noexcept { return *ring_; }
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+
+ private:
+  TapRing* ring_ = nullptr;
+  std::byte* data_ = nullptr;
+};
 
 // Puts bytes behind one another, where the ring ends from its begin.
 class Place {
  public:
-  Place(TapRing& ring, std::uint64_t position) noexcept : data_(data_of(ring)), at_(position) {}
+  Place(std::byte* data, std::uint64_t position) noexcept : data_(data), at_(position) {}
   void put(const void* from, std::size_t size) noexcept {
     const std::size_t at = at_ & (TapRing::kBytes - 1);
     const std::size_t first = std::min(size, TapRing::kBytes - at);
@@ -75,9 +102,18 @@ class Parts {
     return sum - done_;
   }
   void move(std::size_t size, Place& to) noexcept {
+    walk(size, [&](const std::byte* part, std::size_t here) { to.put(part, here); });
+  }
+  void skip(std::size_t size) noexcept {
+    walk(size, [](const std::byte*, std::size_t) {});
+  }
+
+ private:
+  template <class Visit>
+  void walk(std::size_t size, Visit visit) noexcept {
     while (size != 0 && count_ != 0) {
       const std::size_t here = std::min(size, parts_->iov_len - done_);
-      if (here != 0) to.put(static_cast<const std::byte*>(parts_->iov_base) + done_, here);
+      if (here != 0) visit(static_cast<const std::byte*>(parts_->iov_base) + done_, here);
       size -= here;
       done_ += here;
       if (done_ != parts_->iov_len) continue;
@@ -87,7 +123,6 @@ class Parts {
     }
   }
 
- private:
   const iovec* parts_;
   std::size_t count_;
   std::size_t done_ = 0;  // of the first
@@ -110,25 +145,28 @@ TapRecord begin_record(Half& half, TapRecord::What what, const Passed& passed) n
               static_cast<std::uint8_t>(std::min<std::size_t>(identity.name_bytes, kLongestName)),
           .owner = identity.owner,
           .peer = identity.peer,
-          .spare = 0,
+          .number = 0,
           .local = passed.local != nullptr ? *passed.local : identity.local,
           .remote = passed.remote != nullptr ? *passed.remote : identity.remote};
 }
 
-void write_record(TapRing& ring, const TapRecord& record, const char* name, Parts& from) noexcept {
-  const std::uint64_t space = TapRecord::space_of(record.name_bytes, record.copied);
-  // Before the tail: who reads the tail first, and then this, never counts too few.
-  ring.records.fetch_add(1, std::memory_order_relaxed);
-  const std::uint64_t position = ring.tail.fetch_add(space, std::memory_order_relaxed);
-  // release: pairs with the reader's loads of the tail: it has moved before anything is overwritten
-  std::atomic_thread_fence(std::memory_order_release);
-  Place place(ring, position + sizeof record.stamp);
-  place.put(&record.time, sizeof record - sizeof record.stamp);
+void write_record(TapRings& all, TapRecord& record, const char* name, Parts& from) noexcept {
+  const HeldRing held(all);
+  if (!held) {
+    from.skip(record.copied);
+    return;
+  }
+  TapRing& ring = held.ring();
+  const std::uint64_t position = ring.tail.load(std::memory_order_relaxed);
+  record.stamp = TapRecord::stamp_of(position);
+  record.number = ring.records++;
+  Place place(held.data(), position);
+  place.put(&record, sizeof record);
   place.put(name, record.name_bytes);
   from.move(record.copied, place);
-  auto* const stamp =
-      reinterpret_cast<std::uint64_t*>(data_of(ring) + (position & (TapRing::kBytes - 1)));
-  __atomic_store_n(stamp, TapRecord::stamp_of(position), __ATOMIC_RELEASE);
+  // release: for the reader, who sees the tail after what is before it.
+  ring.tail.store(position + TapRecord::space_of(record.name_bytes, record.copied),
+                  std::memory_order_release);
 }
 
 // Nobody captures any more: the memory, not its place, goes back to the kernel. Another thread
@@ -143,13 +181,13 @@ void end_lease(Process& process, std::int64_t now) noexcept {
   if (ring != 0) kernel(SYS_madvise, ring + TapRing::kControlBytes, TapRing::kBytes, MADV_DONTNEED);
 }
 
-// The ring to write to; null if nobody captures this half any more.
-TapRing* tapped_ring(Half& half) noexcept {
+// The rings to write to; null if nobody captures this half any more.
+TapRings* tapped_rings(Half& half) noexcept {
   Process* const process = first_process();
   if (process == nullptr) return nullptr;
   const std::int64_t now = monotonic_ns();
   const std::uint64_t until = detail::get(half.tap);
-  if (lasts(until, now)) return ring_of(*process);
+  if (lasts(until, now)) return rings_of(*process);
   // One that is renewed just now is lost until it is renewed again.
   if (until != 0) detail::set(half.tap, 0);
   end_lease(*process, now);
@@ -160,8 +198,8 @@ TapRing* tapped_ring(Half& half) noexcept {
 
 void tap(Half& half, const iovec* parts, std::size_t count, std::uint64_t size,
          const Passed& passed) noexcept {
-  TapRing* const ring = tapped_ring(half);
-  if (ring == nullptr) return;
+  TapRings* const rings = tapped_rings(half);
+  if (rings == nullptr) return;
   TapRecord record =
       begin_record(half, is_sent(&half) ? TapRecord::kSent : TapRecord::kReceived, passed);
   const char* const name = identity_of(*counters_of(&half)).name.data();
@@ -172,7 +210,7 @@ void tap(Half& half, const iovec* parts, std::size_t count, std::uint64_t size,
     // With the last one goes what is not there.
     const std::uint64_t rest = there == record.copied ? size : record.copied;
     record.size = static_cast<std::uint32_t>(std::min<std::uint64_t>(rest, UINT32_MAX));
-    write_record(*ring, record, name, from);
+    write_record(*rings, record, name, from);
     there -= record.copied;
     size -= record.size;
     (is_sent(&half) ? record.sent : record.received) += record.size;
@@ -180,11 +218,11 @@ void tap(Half& half, const iovec* parts, std::size_t count, std::uint64_t size,
 }
 
 void tap_closed(Half& half, const Passed& passed) noexcept {
-  TapRing* const ring = tapped_ring(half);
-  if (ring == nullptr) return;
-  const TapRecord record = begin_record(half, TapRecord::kClosed, passed);
+  TapRings* const rings = tapped_rings(half);
+  if (rings == nullptr) return;
+  TapRecord record = begin_record(half, TapRecord::kClosed, passed);
   Parts nothing(nullptr, 0);
-  write_record(*ring, record, identity_of(*counters_of(&half)).name.data(), nothing);
+  write_record(*rings, record, identity_of(*counters_of(&half)).name.data(), nothing);
 }
 
 }  // namespace farcall::observe

@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What passes an end while somebody captures it, for that somebody to read: a ring of records in
+// What passes an end while somebody captures it, for that somebody to read: rings of records in
 // private memory of the process that writes them.
 //
-//   Process::tap_ring ->  +----------------------+ 0      written by this process alone
-//                         | magic, bytes         |
-//                         | tail, records        |
-//                         +----------------------+ 4096   `bytes` of it, a power of two
-//                         | TapRecord, name,     |
-//                         | bytes, up to 16      |
-//                         +----------------------+
+//   tap_ring ->      +----------------------+ 0      written by this process alone
+//                    | magic, bytes         |
+//                    | kRings times: holder,|
+//                    | tail                 |
+//                    +----------------------+ 4096   kRings times `bytes`, a power of two
+//                    | TapRecord, name,     |
+//                    | bytes, up to 16      |
+//                    | ...                  |
+//                    +----------------------+
 //
-// Nobody waits: a record's place is reserved by one fetch_add of the tail, and what stood there is
-// overwritten, be it read or not. Positions only grow; the low bits say where in the ring. A record
-// is whole when its stamp is that of its position, which is written last. Who reads (with
+// Nobody waits. A thread writes to the first ring that no other thread is writing to, so one that is
+// interrupted in the middle keeps nobody else from writing; where there is none, the record is
+// counted as refused. What stands in a ring is overwritten, be it read or not. Positions only grow;
+// the low bits say where in the ring. All before the tail is whole. Who reads (with
 // process_vm_readv) looks at the tail before and after, and knows by it what may have been
-// overwritten meanwhile, and by `records` how many were. A writer that dies in the middle leaves a
-// place without a stamp, which is gone past by looking for the next one.
+// overwritten meanwhile; what was, he sees by the numbers of the records. Where one begins he finds
+// by its stamp.
 //
 // The memory is made with the first record and given back, but for its addresses, by the first
 // message that passes after the lease has ended. No child inherits it.
@@ -30,17 +33,29 @@
 
 namespace farcall::observe {
 
+// A variable of the environment: until then, CLOCK_MONOTONIC in ns, new ends of a program that is
+// started are captured.
+inline constexpr char kTapVariable[] = "FARCALL_TAP_UNTIL";
+
 struct TapRing {
-  static constexpr std::uint64_t kMagic = 0x3150415443434146;  // "FACCTAP1"
-  static constexpr std::size_t kControlBytes = 4096;
   static constexpr std::size_t kBytes = std::size_t{4} << 20;
+
+  alignas(128) std::atomic<std::uint32_t> held;  // by a thread that writes
+  std::uint32_t records;                         // until now
+  std::atomic<std::uint64_t> tail;
+};
+
+struct TapRings {
+  static constexpr std::uint64_t kMagic = 0x3150415443434146;  // "FACCTAP1"
+  static constexpr std::size_t kRings = 8;
+  static constexpr std::size_t kControlBytes = 4096;
 
   std::uint64_t magic;
   std::uint64_t bytes;
-  alignas(128) std::atomic<std::uint64_t> tail;
-  std::atomic<std::uint64_t> records;
+  std::atomic<std::uint64_t> refused;  // records for which no ring was free
+  std::array<TapRing, kRings> rings;
 };
-static_assert(sizeof(TapRing) <= TapRing::kControlBytes);
+static_assert(sizeof(TapRings) <= TapRings::kControlBytes);
 
 struct TapRecord {
   enum What : std::uint8_t { kSent = 1, kReceived = 2, kClosed = 3 };
@@ -48,7 +63,7 @@ struct TapRecord {
   static constexpr std::size_t kAlign = 16;
   static constexpr std::uint32_t kMost = 32'768;  // bytes of one; a longer message is several
 
-  std::uint64_t stamp;     // stamp_of(position)
+  std::uint64_t stamp;     // stamp_of(position), and never 0
   std::int64_t time;       // CLOCK_MONOTONIC, ns
   std::uint64_t sent;      // bytes that this end has sent before
   std::uint64_t received;  // and received
@@ -62,7 +77,7 @@ struct TapRecord {
   std::uint8_t name_bytes;
   std::int32_t owner;  // as in Identity; `peer` too
   std::int32_t peer;
-  std::uint32_t spare;
+  std::uint32_t number;  // among those of its ring
   Address local;
   Address remote;
 
@@ -71,11 +86,14 @@ struct TapRecord {
   }
   static constexpr std::uint64_t space_of(std::size_t name, std::size_t copied) noexcept;
 };
-static_assert(sizeof(TapRecord) % TapRecord::kAlign == 0);
+static_assert(sizeof(TapRecord) % TapRecord::kAlign == 0 && kLongestName < 256);
 
 constexpr std::uint64_t TapRecord::space_of(std::size_t name, std::size_t copied) noexcept {
   return (sizeof(TapRecord) + name + copied + kAlign - 1) / kAlign * kAlign;
 }
+// So much behind the tail may be in the middle of being written.
+inline constexpr std::uint64_t kLongestTapRecord =
+    TapRecord::space_of(kLongestName, TapRecord::kMost);
 
 // Of what is captured, as the caller knows it better than the entry.
 struct Passed {

@@ -39,6 +39,9 @@ observe::Address address_at(int fd, long which) noexcept {
   return observed_address(endpoint);
 }
 
+// So that who captures finds a program before it has made a connection.
+[[gnu::constructor]] void be_found() noexcept { observe::prepare(); }
+
 }  // namespace
 
 observe::Address observed_address(const Endpoint& endpoint) noexcept {

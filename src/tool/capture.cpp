@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <memory>
 #include <stdexcept>
@@ -43,7 +44,8 @@ int run_capture(const capture::Options& options) {
   try {
     const capture::Summary summary = capture::capture(options, stop);
     tell(summary, options.file == "-" ? "standard output" : options.file);
-    return kSuccess;
+    const int status = summary.command_status;
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   } catch (const std::invalid_argument& wrong) {
     fmt::print(stderr, "farcall: {}\n", wrong.what());
     return kUsage;
@@ -66,6 +68,10 @@ void add_capture(Command root, int& exit_code) {
   command.option("-p,--pid", asked->options.pids, "Only these processes (all of yours)")
       .separated_by_commas();
   command.option("-c,--count", asked->options.packets, "End after so many packets");
+  command
+      .option("-x,--execute", asked->options.command,
+              "Start this command of the shell, capture it from its beginning, end with it")
+      .suggests("program");
   command.option("FILTER", asked->words,
                  "Such as: tcp and port 6379, host ::1, pid 42, not (udp or unix)");
   command.runs([asked, &exit_code] {

@@ -11,7 +11,7 @@
 namespace farcall::watch {
 namespace {
 
-constexpr std::size_t kMostTables = 1024;
+constexpr std::size_t kMostTables = 512;
 constexpr std::size_t kMostLines = 1 << 20;
 constexpr std::uint64_t kIdentities = sizeof(observe::Table::identities);
 constexpr std::uint64_t kRest = sizeof(observe::Table) - kIdentities;

@@ -3,9 +3,12 @@
 
 #include <dirent.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cinttypes>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -99,6 +102,19 @@ End end_of(const Identity& identity, const Counters& counters) {
           .counters = counters};
 }
 
+// Whether the descriptor means that socket.
+bool is_socket(pid_t pid, int fd, std::uint64_t inode) {
+  char path[64];
+  char expected[64];
+  char link[64];
+  std::snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
+  std::snprintf(expected, sizeof expected, "socket:[%" PRIu64 "]", inode);
+  const ssize_t size = ::readlink(path, link, sizeof link - 1);
+  if (size < 0) return false;
+  link[size] = '\0';
+  return std::strcmp(link, expected) == 0;
+}
+
 // What a child goes on with; sessions of calls it makes anew.
 bool is_inherited(observe::Kind kind) {
   return kind != observe::Kind::call && kind != observe::Kind::door &&
@@ -122,6 +138,10 @@ void take_ends(const Copy& copy, std::uint64_t table, const Status& status, cons
     end.table = table;
     end.index = static_cast<std::uint32_t>(i);
     end.session = session_of(maps, identity.session);
+    // What stays with the kernel is closed without notice.
+    if (end.carrier == observe::Carrier::kernel && !end.session &&
+        !is_socket(into.pid, end.fd, identity.session))
+      continue;
     if (!status.same_pids) end.peer = 0;
     into.ends.push_back(std::move(end));
   }
