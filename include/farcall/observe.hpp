@@ -40,6 +40,20 @@
 #include <cstdint>
 #include <utility>
 
+// Probes (USDT) of provider "farcall", where farcall itself is built with <sys/sdt.h>: an
+// instruction that does nothing, and a note of where it is. Each has the address of the entry's
+// half, or of the entry, by which a tracer tells ends apart, and numbers.
+#ifdef FARCALL_HAVE_SDT
+#include <sys/sdt.h>
+#define FARCALL_PROBE1(name, a) DTRACE_PROBE1(farcall, name, a)
+#define FARCALL_PROBE2(name, a, b) DTRACE_PROBE2(farcall, name, a, b)
+#define FARCALL_PROBE3(name, a, b, c) DTRACE_PROBE3(farcall, name, a, b, c)
+#else
+#define FARCALL_PROBE1(name, a) static_cast<void>(0)
+#define FARCALL_PROBE2(name, a, b) static_cast<void>(0)
+#define FARCALL_PROBE3(name, a, b, c) static_cast<void>(0)
+#endif
+
 namespace farcall::observe {
 
 enum class Kind : std::uint8_t {
@@ -202,6 +216,7 @@ inline constexpr std::uint64_t kSampleBits = 15;
 // moves.
 inline void note_sent(Half* half, const void* data, std::size_t size,
                       std::uint64_t count = 1) noexcept {
+  FARCALL_PROBE3(send, half, size, 0);
   if (half == nullptr) return;
   const std::uint64_t messages = detail::add(half->messages, count);
   detail::add(half->bytes, size);
@@ -214,6 +229,7 @@ inline void note_sent(Half* half, const void* data, std::size_t size,
 }
 inline void note_received(Half* half, const void* data, std::size_t size,
                           std::uint64_t count = 1) noexcept {
+  FARCALL_PROBE3(receive, half, size, 0);
   if (half == nullptr) return;
   detail::add(half->messages, count);
   detail::add(half->bytes, size);
@@ -239,16 +255,29 @@ inline void note_spun(Half* half, std::int64_t ns) noexcept {
   if (half != nullptr) detail::add(half->spun_ns, static_cast<std::uint64_t>(ns));
 }
 inline void note_sleep(Half* half, std::int64_t now) noexcept {
+  FARCALL_PROBE1(sleep, half);
   if (half != nullptr) detail::set(half->waiting_since, static_cast<std::uint64_t>(now));
 }
 inline void note_awake(Half* half, std::int64_t ns) noexcept {
+  FARCALL_PROBE2(awake, half, ns);
   if (half == nullptr) return;
   detail::set(half->waiting_since, 0);
   detail::add(half->sleeps, 1);
   detail::add(half->slept_ns, static_cast<std::uint64_t>(ns));
 }
 inline void note_wake(Half* half) noexcept {
+  FARCALL_PROBE1(wake, half);
   if (half != nullptr) detail::add(half->wakes, 1);
+}
+
+// Of who calls: the request has gone, the reply has come.
+inline void note_call(Half* half, const void* data, std::size_t size) noexcept {
+  FARCALL_PROBE2(call, half, size);
+  note_sent(half, data, size);
+}
+inline void note_reply(Half* half, const void* data, std::size_t size) noexcept {
+  FARCALL_PROBE2(reply, half, size);
+  note_received(half, data, size);
 }
 
 // What is to be said of a new end.

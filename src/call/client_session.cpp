@@ -149,7 +149,7 @@ Terms ClientSession::terms() const noexcept {
                                               Deadline deadline) {
   if (is_short(arguments)) {
     give_turn(fill_short_request(arguments, kind), control().client, control().server);
-    observe::note_sent(sent_, arguments.data.data(), arguments.data.size());
+    observe::note_call(sent_, arguments.data.data(), arguments.data.size());
     return;
   }
   Turn turn{.number = number_, .kind = kind, .flags = flags_of(arguments)};
@@ -159,7 +159,7 @@ Terms ClientSession::terms() const noexcept {
            .deadline = patience(deadline)},
           turn);
   give_turn(turn, control().client, control().server);
-  observe::note_sent(sent_, arguments.data.data(), arguments.data.size());
+  observe::note_call(sent_, arguments.data.data(), arguments.data.size());
 }
 
 [[gnu::hot]] Outcome ClientSession::call(const CallArguments& arguments, CallResults* results,
@@ -290,7 +290,7 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
   } else if (size != 0) {
     std::memcpy(results.data.data(), slot().data, size);
   }
-  if (error == 0) observe::note_received(received_, results.data.data(), size);
+  if (error == 0) observe::note_reply(received_, results.data.data(), size);
   if ((turn.flags & kDescriptors) == 0) return Outcome::ok;
   // In the turn itself: the next request may be in the slot before the server has looked.
   give_turn({.number = number_, .kind = Kind::done, .size = static_cast<std::uint16_t>(error)},

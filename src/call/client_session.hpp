@@ -164,7 +164,7 @@ inline Turn ClientSession::fill_short_request(const CallArguments& arguments, Ki
     return false;
   results.data = results.buffer.first(turn.size);
   copy_bytes(results.data.data(), slot().data, turn.size);
-  observe::note_received(received_, results.data.data(), turn.size);
+  observe::note_reply(received_, results.data.data(), turn.size);
   return true;
 }
 
@@ -173,7 +173,7 @@ inline Turn ClientSession::fill_short_request(const CallArguments& arguments, Ki
   ++number_;
   const Turn mine = fill_short_request(arguments, Kind::request);
   give_turn(mine, control().client, control().server);
-  observe::note_sent(sent_, arguments.data.data(), arguments.data.size());
+  observe::note_call(sent_, arguments.data.data(), arguments.data.size());
   std::uint64_t word = 0;
   const auto answered = [&, given = mine.pack()] { return (word = look()) != given; };
   if (!waiter_.look(control().server, answered)) return false;

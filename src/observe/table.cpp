@@ -211,9 +211,13 @@ void close(Counters* counters) noexcept {
   put(identity.kind, static_cast<std::uint8_t>(Kind::none));
   __atomic_store_n(&identity.generation, identity.generation + 1, __ATOMIC_RELEASE);
   const std::size_t entry = index_of(*counters);
+  std::uint64_t& word = header_of(table).used[entry / 64];
+  const std::uint64_t bit = std::uint64_t{1} << (entry % 64);
+  std::uint64_t used = __atomic_load_n(&word, __ATOMIC_RELAXED);
   // release: pairs with the acquire of who takes it next.
-  __atomic_fetch_and(&header_of(table).used[entry / 64], ~(std::uint64_t{1} << (entry % 64)),
-                     __ATOMIC_RELEASE);
+  while (!__atomic_compare_exchange_n(&word, &used, used & ~bit, false, __ATOMIC_RELEASE,
+                                      __ATOMIC_RELAXED)) {
+  }
 }
 
 void set_carrier(Counters* counters, Carrier carrier, std::uint8_t reason) noexcept {

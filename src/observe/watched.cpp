@@ -53,6 +53,7 @@ void detail::received_watched(Half& half, const void* data, std::size_t size) no
 }
 
 void note_sent_by_kernel(Half* half, const void* data, std::size_t size) noexcept {
+  FARCALL_PROBE3(send, half, size, 1);
   if (half == nullptr) return;
   const std::uint64_t messages =
       __atomic_add_fetch(&half->kernel_messages, 1, __ATOMIC_RELAXED) + detail::get(half->messages);
@@ -65,6 +66,7 @@ void note_sent_by_kernel(Half* half, const void* data, std::size_t size) noexcep
 }
 
 void note_received_by_kernel(Half* half, const void* data, std::size_t size) noexcept {
+  FARCALL_PROBE3(receive, half, size, 1);
   if (half == nullptr) return;
   detail::add_shared(half->kernel_messages, 1);
   detail::add_shared(half->kernel_bytes, size);

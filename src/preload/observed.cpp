@@ -83,6 +83,7 @@ void observe_candidate(int fd, Side& side, const sockaddr* peer, socklen_t size)
 }
 
 void observe_joined(Side& side, int memory) noexcept {
+  FARCALL_PROBE2(accelerate, side.own().observed, side.peer_pid);
   observe::set_session(side.own().observed, observe::inode_of(memory), side.peer_pid);
   observe::set_carrier(side.own().observed, observe::Carrier::memory);
 }

@@ -53,18 +53,19 @@ std::string age_of(std::int64_t opened) {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   const std::int64_t ns = now.tv_sec * 1'000'000'000 + now.tv_nsec - opened;
-  return opened > 0 && ns > 0 ? top::short_time(static_cast<std::uint64_t>(ns)) : "?";
+  return opened > 0 && ns > 0 ? top::spelled_time(static_cast<std::uint64_t>(ns)) : "?";
 }
 
 void print_half(const char* what, const observe::Half& half) {
-  fmt::print("    {:<9} {} messages, {} bytes through memory; {} messages, {} bytes through the "
-             "kernel\n",
-             what, half.messages, half.bytes, half.kernel_messages, half.kernel_bytes);
+  fmt::print(
+      "    {:<9} {} messages, {} bytes through memory; {} messages, {} bytes through the "
+      "kernel\n",
+      what, half.messages, half.bytes, half.kernel_messages, half.kernel_bytes);
   if (half.dropped != 0) fmt::print("              {} missed\n", half.dropped);
   if ((half.sleeps | half.spun_ns | half.wakes | half.waiting_since) == 0) return;
   fmt::print("              slept {} times, {} in all; looked for {}; woke the other {} times{}\n",
-             half.sleeps, top::short_time(half.slept_ns), top::short_time(half.spun_ns), half.wakes,
-             half.waiting_since != 0 ? "; asleep now" : "");
+             half.sleeps, top::spelled_time(half.slept_ns), top::spelled_time(half.spun_ns),
+             half.wakes, half.waiting_since != 0 ? "; asleep now" : "");
 }
 
 void print_end(const Timed& timed) {
@@ -72,11 +73,11 @@ void print_end(const Timed& timed) {
   const std::string name = watch::printable(end.name);
   fmt::print("  {} {}{}{}: through {}\n", watch::to_text(end.kind), watch::to_text(end.role),
              name.empty() ? "" : " of ", name,
-             end.carrier == observe::Carrier::memory    ? "memory"
-             : end.carrier == observe::Carrier::trying  ? "the kernel so far"
-             : end.carrier == observe::Carrier::kernel  ? "the kernel"
+             end.carrier == observe::Carrier::memory   ? "memory"
+             : end.carrier == observe::Carrier::trying ? "the kernel so far"
+             : end.carrier == observe::Carrier::kernel ? "the kernel"
              : end.carrier == observe::Carrier::module ? "the module"
-                                                        : "?");
+                                                       : "?");
   if (end.reason != 0) fmt::print("    because   {}\n", watch::reason_text(end.reason));
   if (end.local.known != 0 || end.remote.known != 0)
     fmt::print("    between   {} and {}\n", watch::to_text(end.local), watch::to_text(end.remote));
@@ -89,8 +90,8 @@ void print_end(const Timed& timed) {
   print_half("received", end.counters.received);
   if (timed.times.count != 0)
     fmt::print("    answers   p50 {}, p99 {} of {} samples\n",
-               top::short_time(watch::percentile(timed.times, 50)),
-               top::short_time(watch::percentile(timed.times, 99)), timed.times.count);
+               top::spelled_time(watch::percentile(timed.times, 50)),
+               top::spelled_time(watch::percentile(timed.times, 99)), timed.times.count);
 }
 
 json half_json(const observe::Half& half) {
@@ -139,9 +140,10 @@ std::vector<Process> find(const Stat& stat, std::string& why_not) {
         why_not = fmt::format("process {} does not use farcall, or has not yet", *pid);
         break;
       case watch::Seen::forbidden:
-        why_not = fmt::format("process {} may not be looked at: it is another user's, or protected "
-                              "(who may trace a process may look)",
-                              *pid);
+        why_not = fmt::format(
+            "process {} may not be looked at: it is another user's, or protected "
+            "(who may trace a process may look)",
+            *pid);
         break;
       case watch::Seen::gone: why_not = fmt::format("there is no process {}", *pid); break;
     }
@@ -173,7 +175,8 @@ void time_answers(std::vector<Process>& processes, double seconds) {
   std::this_thread::sleep_for(duration);
   for (Process& process : processes) {
     Process now;
-    if (watch::look(process.pid, now) != watch::Seen::yes || now.started != process.started) continue;
+    if (watch::look(process.pid, now) != watch::Seen::yes || now.started != process.started)
+      continue;
     for (End& end : process.ends)
       for (End& fresh : now.ends)
         if (is_same(end, fresh)) end = fresh;
@@ -219,7 +222,8 @@ int run(const Stat& stat) {
 void add_stat(Command root, int& exit_code) {
   auto stat = std::make_shared<Stat>();
   const Command command = root.subcommand("stat", "All that a process tells of its traffic");
-  command.option("WHAT", stat->what, "A process, or a name: of a path, a channel, a command").required();
+  command.option("WHAT", stat->what, "A process, or a name: of a path, a channel, a command")
+      .required();
   command.option("--interval", stat->seconds, "Time answers for so many seconds; 0: do not")
       .shows_default()
       .not_negative();

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <tuple>
 
 namespace farcall::watch {
 namespace {
@@ -56,7 +57,9 @@ int read_maps(pid_t pid, Maps& into) {
     begins = std::strchr(text, '\n') != nullptr;  // else a path goes on
   }
   if (std::ferror(file.get()) != 0 && errno != 0) return errno;
-  std::sort(into.files.begin(), into.files.end());
+  std::sort(into.files.begin(), into.files.end(), [](const Session& one, const Session& other) {
+    return std::tie(one.inode, one.device) < std::tie(other.inode, other.device);
+  });
   into.files.erase(std::unique(into.files.begin(), into.files.end()), into.files.end());
   return 0;
 }

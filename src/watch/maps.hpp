@@ -12,7 +12,7 @@ namespace farcall::watch {
 
 struct Maps {
   std::vector<std::uint64_t> tables;  // where one may be
-  std::vector<Session> files;         // that are mapped; sorted
+  std::vector<Session> files;         // that are mapped; sorted by inode
 };
 
 // Reads /proc/PID/maps. 0, or an errno value.

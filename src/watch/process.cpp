@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <span>
 
@@ -80,9 +81,10 @@ Enum checked(std::uint8_t value) {
 }
 
 Session session_of(const Maps& maps, std::uint64_t inode) {
-  for (const Session& file : maps.files)
-    if (inode != 0 && file.inode == inode) return file;
-  return {};
+  const auto found =
+      std::lower_bound(maps.files.begin(), maps.files.end(), inode,
+                       [](const Session& file, std::uint64_t i) { return file.inode < i; });
+  return inode != 0 && found != maps.files.end() && found->inode == inode ? *found : Session{};
 }
 
 End end_of(const Identity& identity, const Counters& counters) {
@@ -149,7 +151,7 @@ void take_ends(const Copy& copy, std::uint64_t table, const Status& status, cons
 
 Seen refusal(int error) { return error == EPERM || error == EACCES ? Seen::forbidden : Seen::gone; }
 
-Seen look_at_memory(pid_t pid, const Status& status, Process& into) {
+Seen look_at_memory(pid_t pid, const Status& status, std::size_t most, Process& into) {
   const ActAs user(status.user, status.group);
   if (!user) return Seen::forbidden;
   Maps maps;
@@ -157,6 +159,10 @@ Seen look_at_memory(pid_t pid, const Status& status, Process& into) {
   Seen seen = Seen::no_tables;
   Copy copy;
   for (const std::uint64_t table : maps.tables) {
+    if (into.ends.size() >= most) {
+      ++into.not_listed;  // at least
+      break;
+    }
     errno = 0;
     if (!read_table(pid, table, copy)) {
       if (errno == EPERM) return Seen::forbidden;
@@ -169,11 +175,7 @@ Seen look_at_memory(pid_t pid, const Status& status, Process& into) {
   return seen;
 }
 
-}  // namespace
-
-Seen look(pid_t pid, Process& into) {
-  Status status;
-  if (!read_status(pid, status)) return Seen::gone;
+Seen look_at(pid_t pid, const Status& status, std::size_t most, Process& into) {
   into = {.pid = pid,
           .user = status.user,
           .group = status.group,
@@ -183,13 +185,21 @@ Seen look(pid_t pid, Process& into) {
           .ends = {},
           .tables = {},
           .not_listed = 0};
-  return look_at_memory(pid, status, into);
+  return look_at_memory(pid, status, most, into);
+}
+
+}  // namespace
+
+Seen look(pid_t pid, Process& into, std::size_t most) {
+  Status status;
+  return read_status(pid, status) ? look_at(pid, status, most, into) : Seen::gone;
 }
 
 std::vector<Process> Everybody::look() {
   constexpr unsigned kMostRounds = 4;
   std::vector<Process> found;
   std::vector<std::pair<pid_t, Known>> plain;
+  std::map<uid_t, std::size_t> taken;
   const std::unique_ptr<DIR, int (*)(DIR*)> proc(::opendir("/proc"), ::closedir);
   if (proc == nullptr) return found;
   while (const dirent* entry = ::readdir(proc.get())) {
@@ -206,7 +216,11 @@ std::vector<Process> Everybody::look() {
       continue;
     }
     Process process;
-    const Seen seen = watch::look(number, process);
+    Status status;
+    if (!read_status(number, status)) continue;
+    std::size_t& of_user = taken[status.user];
+    const Seen seen = look_at(number, status, kMostEnds - std::min(of_user, kMostEnds), process);
+    of_user += process.ends.size();
     if (seen == Seen::yes) {
       found.push_back(std::move(process));
     } else if (seen != Seen::gone) {

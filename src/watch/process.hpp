@@ -73,10 +73,14 @@ struct Process {
   std::uint64_t not_listed = 0;  // ends for which it had no room
 };
 
-// What of /proc/PID is needed, read once.
-Seen look(pid_t pid, Process& into);
+// What one user's processes can make a watcher hold: root watches those who may not mean well.
+inline constexpr std::size_t kMostEnds = 65'536;
+
+// What of /proc/PID is needed, read once. Of some `most` ends; the rest is not even read.
+Seen look(pid_t pid, Process& into, std::size_t most = kMostEnds);
 
 // All processes with tables that the caller may see. Those that had none are looked at less often.
+// Of each user no more than kMostEnds.
 class Everybody {
  public:
   std::vector<Process> look();

@@ -29,7 +29,8 @@ json json_of(const watch::Waits& waits, std::int64_t now) {
   json text{{"sleeps", waits.sleeps}, {"slept_ns", waits.slept_ns}, {"spun_ns", waits.spun_ns}};
   const auto until = static_cast<std::uint64_t>(now);
   if (waits.since != 0)
-    text["waiting_ns"] = waits.since > 1 && waits.since < until ? json(until - waits.since) : json();
+    text["waiting_ns"] =
+        waits.since > 1 && waits.since < until ? json(until - waits.since) : json();
   return text;
 }
 
@@ -115,7 +116,8 @@ std::vector<Metric> metrics() {
            return kernel ? p.kernel_bytes : p.bytes;
          });
        }},
-      {"farcall_sleeps_total", "counter", "How often a party has slept until the other did something.",
+      {"farcall_sleeps_total", "counter",
+       "How often a party has slept until the other did something.",
        [](const std::string& labels, const Flow& flow) {
          return each_party("farcall_sleeps_total", labels, flow,
                            [](const watch::Waits& w) { return w.sleeps; });
@@ -137,10 +139,11 @@ std::vector<Metric> metrics() {
       {"farcall_answer_seconds", "gauge", "Time until an answer, of samples since the last look.",
        [](const std::string& labels, const Flow& flow) {
          if (flow.since.times.count == 0) return std::string();
-         return fmt::format("farcall_answer_seconds{{{0},quantile=\"0.5\"}} {1}\n"
-                            "farcall_answer_seconds{{{0},quantile=\"0.99\"}} {2}\n",
-                            labels, seconds(watch::percentile(flow.since.times, 50)),
-                            seconds(watch::percentile(flow.since.times, 99)));
+         return fmt::format(
+             "farcall_answer_seconds{{{0},quantile=\"0.5\"}} {1}\n"
+             "farcall_answer_seconds{{{0},quantile=\"0.99\"}} {2}\n",
+             labels, seconds(watch::percentile(flow.since.times, 50)),
+             seconds(watch::percentile(flow.since.times, 99)));
        }},
   };
 }

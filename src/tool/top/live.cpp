@@ -41,7 +41,8 @@ class Live {
         continue;
       }
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next_ - now).count();
-      const int wait = paused_ ? -1 : static_cast<int>(std::clamp<std::int64_t>(left + 1, 1, 60'000));
+      const int wait =
+          paused_ ? -1 : static_cast<int>(std::clamp<std::int64_t>(left + 1, 1, 60'000));
       if (!take(terminal_.read(wait))) break;
     }
     return kSuccess;
@@ -76,8 +77,8 @@ class Live {
 
   [[nodiscard]] std::string status() const {
     if (typing_) return fmt::format("filter: {}_", view_.filter);
-    std::string text = fmt::format("sorted by {}{}", to_text(view_.sort),
-                                   view_.reversed ? ", least first" : "");
+    std::string text =
+        fmt::format("sorted by {}{}", to_text(view_.sort), view_.reversed ? ", least first" : "");
     if (!view_.filter.empty()) text += fmt::format("   filter: {}", view_.filter);
     if (paused_) text += "   paused";
     return text + "   (h: help)";
@@ -127,8 +128,8 @@ class Live {
     for (std::size_t i = top_; i < all.size() && i - top_ < room; ++i)
       screen.push_back((all[i].by_kernel ? kYellow : all[i].waits ? kDim : "") + all[i].text);
     if (all.empty() && room > 1)
-      screen.push_back(
-          cut(view_.filter.empty() ? "no process that you may look at uses farcall" : "nothing fits"));
+      screen.push_back(cut(view_.filter.empty() ? "no process that you may look at uses farcall"
+                                                : "nothing fits"));
     terminal_.draw(screen);
   }
 

@@ -75,11 +75,13 @@ struct Column {
 std::string percent(double share) { return share < 0 ? "-" : fmt::format("{:.0f}%", share * 100); }
 
 const std::array kColumns{
-    Column{"KIND", -9, 9, [](const Context& c) { return std::string(watch::to_text(c.flow.kind)); }},
-    Column{"FROM", -18, 10, [](const Context& c) { return party(c.flow.left); }},
-    Column{"TO", -18, 10, [](const Context& c) { return party(c.flow.right); }},
-    Column{"VIA", -6, 7, [](const Context& c) { return std::string(watch::to_text(c.flow.carrier)); }},
-    Column{"N", 4, 3, [](const Context& c) { return short_number(c.flow.connections); }},
+    Column{"KIND", -9, 9,
+           [](const Context& c) { return std::string(watch::to_text(c.flow.kind)); }},
+    Column{"FROM", -16, 10, [](const Context& c) { return party(c.flow.left); }},
+    Column{"TO", -16, 10, [](const Context& c) { return party(c.flow.right); }},
+    Column{"VIA", -6, 7,
+           [](const Context& c) { return std::string(watch::to_text(c.flow.carrier)); }},
+    Column{"N", 4, 3, [](const Context& c) { return std::to_string(c.flow.connections); }},
     Column{"MSG/s>", 6, 8,
            [](const Context& c) { return short_number(rate(c, messages_of(shown(c).forward))); }},
     Column{"<MSG/s", 6, 8,
@@ -95,12 +97,12 @@ const std::array kColumns{
            [](const Context& c) { return short_time(watch::percentile(shown(c).times, 99)); }},
     Column{"SPIN", 5, 2,
            [](const Context& c) {
-             return c.seconds > 0
-                        ? percent(static_cast<double>(spun(shown(c))) / (c.seconds * 1e9))
-                        : short_time(spun(shown(c)));
+             return c.seconds > 0 ? percent(static_cast<double>(spun(shown(c))) / (c.seconds * 1e9))
+                                  : short_time(spun(shown(c)));
            }},
     Column{"WAIT", 6, 4, waits},
-    Column{"NAME", -12, 1, [](const Context& c) { return c.flow.name.empty() ? "-" : c.flow.name; }},
+    Column{"NAME", -12, 7,
+           [](const Context& c) { return c.flow.name.empty() ? "-" : c.flow.name; }},
 };
 constexpr int kLeastName = 12;
 
@@ -212,6 +214,15 @@ std::string short_time(std::uint64_t ns) {
     value /= 1000;
   }
   return value < 9999.5 ? fmt::format("{:.0f}s", value) : "long";
+}
+
+std::string spelled_time(std::uint64_t ns) {
+  std::string text = short_time(ns);
+  if (text == "-") return "no time";
+  if (text == "long") return "hours";
+  const char unit = text.back();
+  text.pop_back();
+  return text + (unit == 's' ? " s" : unit == 'm' ? " ms" : unit == 'u' ? " us" : " ns");
 }
 
 bool matches(const Flow& flow, const std::string& filter) {

@@ -27,6 +27,9 @@ std::string short_number(double value);
 // 85 ns as "85n", "1.2u", "3.4m", "12s"; "-" for 0.
 std::string short_time(std::uint64_t ns);
 
+// The same as "85 ns", "1.2 us", "no time".
+std::string spelled_time(std::uint64_t ns);
+
 struct Line {
   std::string text;
   bool waits = false;

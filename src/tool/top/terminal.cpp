@@ -138,16 +138,16 @@ Key Terminal::decode() {
     Key key;
   };
   static constexpr std::array kSequences{
-      Sequence{"\x1b[A", Key::up},        Sequence{"\x1b[B", Key::down},
-      Sequence{"\x1bOA", Key::up},        Sequence{"\x1bOB", Key::down},
-      Sequence{"\x1b[5~", Key::page_up},  Sequence{"\x1b[6~", Key::page_down},
-      Sequence{"\x1b[H", Key::home},      Sequence{"\x1b[F", Key::end},
-      Sequence{"\x1bOH", Key::home},      Sequence{"\x1bOF", Key::end},
-      Sequence{"\x1b[1~", Key::home},     Sequence{"\x1b[4~", Key::end},
-      Sequence{"\x1bOP", Key::f1},        Sequence{"\x1b[11~", Key::f1},
-      Sequence{"\x1b[[A", Key::f1},       Sequence{"\x1bOS", Key::f4},
-      Sequence{"\x1b[14~", Key::f4},      Sequence{"\x1b[[D", Key::f4},
-      Sequence{"\x1b[17~", Key::f6},      Sequence{"\x1b[21~", Key::f10}};
+      Sequence{"\x1b[A", Key::up},       Sequence{"\x1b[B", Key::down},
+      Sequence{"\x1bOA", Key::up},       Sequence{"\x1bOB", Key::down},
+      Sequence{"\x1b[5~", Key::page_up}, Sequence{"\x1b[6~", Key::page_down},
+      Sequence{"\x1b[H", Key::home},     Sequence{"\x1b[F", Key::end},
+      Sequence{"\x1bOH", Key::home},     Sequence{"\x1bOF", Key::end},
+      Sequence{"\x1b[1~", Key::home},    Sequence{"\x1b[4~", Key::end},
+      Sequence{"\x1bOP", Key::f1},       Sequence{"\x1b[11~", Key::f1},
+      Sequence{"\x1b[[A", Key::f1},      Sequence{"\x1bOS", Key::f4},
+      Sequence{"\x1b[14~", Key::f4},     Sequence{"\x1b[[D", Key::f4},
+      Sequence{"\x1b[17~", Key::f6},     Sequence{"\x1b[21~", Key::f10}};
   if (input_.empty()) return Key::none;
   for (const Sequence& sequence : kSequences)
     if (input_.starts_with(sequence.bytes)) {

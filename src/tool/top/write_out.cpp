@@ -20,7 +20,8 @@ namespace {
 
 // False: nobody reads it any more.
 bool print(const std::string& text) {
-  return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
+         std::fflush(stdout) == 0;
 }
 
 void write_all(int fd, const std::string& text) {
@@ -33,8 +34,8 @@ void write_all(int fd, const std::string& text) {
 }
 
 // Who reads the file gets the whole of an old one or of a new one. The other file beside it is not
-// one that the collector reads (*.prom). It has the same name each time, so no more than one is left
-// by who is killed, and goes with the next.
+// one that the collector reads (*.prom). It has the same name each time, so no more than one is
+// left by who is killed, and goes with the next.
 void write_atomically(const std::string& path, const std::string& text) {
   const std::string beside = path + ".new";
   ::unlink(beside.c_str());
@@ -69,7 +70,8 @@ std::string table_of(const watch::Flows& flows, const Options& options) {
 int write_out(const Options& options) {
   const auto interval = std::chrono::duration<double>(options.interval_s);
   watch::Everybody everybody;
-  watch::Flows flows({.timed = true, .interval_ns = static_cast<std::int64_t>(options.interval_s * 1e9)});
+  watch::Flows flows(
+      {.timed = true, .interval_ns = static_cast<std::int64_t>(options.interval_s * 1e9)});
   flows.look(everybody.look());
   // Totals need no second look; rates do.
   bool wait = !(options.prometheus && options.once);
