@@ -19,8 +19,10 @@ namespace {
 // The environment, with until when new ends are captured; by then the processes are found.
 std::vector<std::string> environment() {
   constexpr std::int64_t kUntilFound = 10'000'000'000;
-  const std::string name = std::string(observe::kTapVariable) + "=";
-  std::vector<std::string> all{name + std::to_string(observe::monotonic_ns() + kUntilFound)};
+  std::string name(observe::kTapVariable);
+  name += '=';
+  std::vector<std::string> all{name};
+  all[0] += std::to_string(observe::monotonic_ns() + kUntilFound);
   for (char** at = environ; at != nullptr && *at != nullptr; ++at)
     if (std::strncmp(*at, name.c_str(), name.size()) != 0) all.emplace_back(*at);
   return all;

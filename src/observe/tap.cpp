@@ -177,8 +177,10 @@ void end_lease(Process& process, std::int64_t now) noexcept {
       !__atomic_compare_exchange_n(&process.tap_until, &until, 0, false, __ATOMIC_RELAXED,
                                    __ATOMIC_RELAXED))
     return;
-  const std::uint64_t ring = __atomic_load_n(&process.tap_ring, __ATOMIC_ACQUIRE);
-  if (ring != 0) kernel(SYS_madvise, ring + TapRing::kControlBytes, TapRing::kBytes, MADV_DONTNEED);
+  const std::uint64_t rings = __atomic_load_n(&process.tap_ring, __ATOMIC_ACQUIRE);
+  if (rings != 0)
+    kernel(SYS_madvise, rings + TapRings::kControlBytes, kAll - TapRings::kControlBytes,
+           MADV_DONTNEED);
 }
 
 // The rings to write to; null if nobody captures this half any more.
