@@ -116,10 +116,11 @@ class FilterParser {
     }
     if (take("port", "port")) return number(Op::port, 65'535);
     if (take("pid", "pid")) return number(Op::pid, 4'194'304);
-    fail(word_.empty() ? "it ends where a condition is needed"
-                       : "\"" + word_ +
-                             "\" is none of host, port, pid, tcp, udp, unix, ring, call, door, channel, "
-                             "broadcast");
+    fail(word_.empty()
+             ? "it ends where a condition is needed"
+             : "\"" + word_ +
+                   "\" is none of host, port, pid, tcp, udp, unix, ring, call, door, channel, "
+                   "broadcast");
   }
   void number(Op op, std::uint32_t most) {
     std::uint32_t value = 0;
@@ -149,8 +150,7 @@ bool Filter::matches(const Subject& subject) const {
   };
   const auto one_of = [&](const observe::Address& address, const Step& step) {
     if (address.known == 0) return false;
-    return step.op == Op::port ? address.port == step.number
-                               : address.bytes == step.address.bytes;
+    return step.op == Op::port ? address.port == step.number : address.bytes == step.address.bytes;
   };
   for (const Step& step : steps_) {
     switch (step.op) {

@@ -25,13 +25,14 @@ bool has_addresses(const Message& message) {
   return message.local.known != 0 && message.remote.known != 0 && message.remote.port != 0;
 }
 
-// A socket that is bound to no address of this machine in particular sends from the one it sends to.
+// A socket that is bound to no address of this machine in particular sends from the one it sends
+// to.
 Address own_address(const Message& message) {
   Address own = message.local;
   static constexpr std::array<std::uint8_t, 4> kAny{};
-  const bool any = is_ipv4(own)
-                       ? std::equal(kAny.begin(), kAny.end(), own.bytes.begin() + 12)
-                       : std::all_of(own.bytes.begin(), own.bytes.end(), [](auto b) { return b == 0; });
+  const bool any =
+      is_ipv4(own) ? std::equal(kAny.begin(), kAny.end(), own.bytes.begin() + 12)
+                   : std::all_of(own.bytes.begin(), own.bytes.end(), [](auto b) { return b == 0; });
   if (any) own.bytes = message.remote.bytes;
   return own;
 }
@@ -108,8 +109,9 @@ bool Packets::is_told_by_sender(const Message& message) {
   Conversation conversation{message.kind, message.session, {}};
   if (message.kind == Kind::udp) {
     const Address own = own_address(message);
-    conversation = {message.kind, 0,
-                    message.is_sent() ? text_of(own, message.remote) : text_of(message.remote, own)};
+    conversation = {
+        message.kind, 0,
+        message.is_sent() ? text_of(own, message.remote) : text_of(message.remote, own)};
   } else if (message.session == 0) {
     return !message.is_sent() && !one_sided_;
   }

@@ -88,8 +88,7 @@ PcapngFile::PcapngFile(UniqueFd fd, std::string name) : fd_(std::move(fd)), name
   block.word(std::uint16_t{0});
   block.word(std::int64_t{-1});
   utsname system{};
-  if (::uname(&system) == 0)
-    block.option(kOs, std::string(system.sysname) + " " + system.release);
+  if (::uname(&system) == 0) block.option(kOs, std::string(system.sysname) + " " + system.release);
   block.option(kApplication, "farcall capture");
   block.end_options();
 }

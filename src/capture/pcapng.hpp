@@ -22,12 +22,12 @@ enum class Way : std::uint8_t { inbound = 1, outbound = 2 };
 
 struct Packet {
   std::uint32_t interface;
-  std::uint64_t time;                   // since 1970, ns
-  std::span<const std::byte> header;    // what is written first
+  std::uint64_t time;                 // since 1970, ns
+  std::span<const std::byte> header;  // what is written first
   std::span<const std::byte> payload;
-  std::uint32_t missing;                // bytes behind that which were not captured
+  std::uint32_t missing;  // bytes behind that which were not captured
   Way way;
-  std::string_view comment;             // empty: none
+  std::string_view comment;  // empty: none
 };
 
 // Blocks are gathered and written whole, so that whoever kills this leaves a file that ends with a

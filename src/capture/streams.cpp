@@ -89,12 +89,12 @@ void Streams::write(const Connection& connection, std::size_t from, const Messag
     const std::span<const std::byte> bytes = message.bytes.subspan(begin - offset, size);
     const TcpFields fields{
         .sequence = connection.first[from] + 1 + static_cast<std::uint32_t>(begin),
-        .acknowledged =
-            connection.first[1 - from] + 1 +
-            static_cast<std::uint32_t>(connection.directions[from].acknowledged),
+        .acknowledged = connection.first[1 - from] + 1 +
+                        static_cast<std::uint32_t>(connection.directions[from].acknowledged),
         .push = true};
     emit_(message, message.is_sent() ? Way::outbound : Way::inbound,
-          IpHeader::tcp(connection.ends[from], connection.ends[1 - from], fields, bytes), bytes, {});
+          IpHeader::tcp(connection.ends[from], connection.ends[1 - from], fields, bytes), bytes,
+          {});
     begin += size;
   }
 }

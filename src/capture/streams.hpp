@@ -4,7 +4,8 @@
 //
 // A byte has its place in the stream: how many the sender had sent, or the receiver received,
 // before it, by memory and by the kernel together. So each byte is written once, whoever told of
-// it, in which order that may be, and what nobody told of is a gap, as in any capture that lost packets.
+// it, in which order that may be, and what nobody told of is a gap, as in any capture that lost
+// packets.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +40,8 @@ class Streams {
   struct Direction {
     bool begun = false;
     bool finished = false;
-    std::uint64_t next = 0;          // behind the last byte that was written
-    std::uint64_t acknowledged = 0;  // of what this end is sent
+    std::uint64_t next = 0;                       // behind the last byte that was written
+    std::uint64_t acknowledged = 0;               // of what this end is sent
     std::map<std::uint64_t, std::uint64_t> gaps;  // from, to
   };
   // The two ends in the order of their addresses. Direction i is what end i sends.
@@ -48,7 +49,7 @@ class Streams {
     observe::Address ends[2];
     std::int64_t opened[2] = {0, 0};  // as the ends say; 0: not heard of
     std::int64_t closed[2] = {0, 0};  // when; 0: not yet
-    std::int64_t heard = 0;  // of it, at last
+    std::int64_t heard = 0;           // of it, at last
     std::uint32_t first[2] = {0, 0};  // sequence numbers
     Direction directions[2];
   };

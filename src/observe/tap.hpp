@@ -13,8 +13,8 @@
 //                    | ...                  |
 //                    +----------------------+
 //
-// Nobody waits. A thread writes to the first ring that no other thread is writing to, so one that is
-// interrupted in the middle keeps nobody else from writing; where there is none, the record is
+// Nobody waits. A thread writes to the first ring that no other thread is writing to, so one that
+// is interrupted in the middle keeps nobody else from writing; where there is none, the record is
 // counted as refused. What stands in a ring is overwritten, be it read or not. Positions only grow;
 // the low bits say where in the ring. All before the tail is whole. Who reads (with
 // process_vm_readv) looks at the tail before and after, and knows by it what may have been

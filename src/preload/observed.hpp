@@ -45,7 +45,8 @@ inline constexpr Moved kUnseen{nullptr, 0, 0};
 [[gnu::cold]] void tap_sent(Side& side, const Moved& moved, std::size_t bytes) noexcept;
 [[gnu::cold]] void tap_received(Side& side, const Moved& moved, std::size_t bytes) noexcept;
 // Of a datagram, which begins the message's parts.
-[[gnu::cold]] void tap_datagram(observe::Half& half, const msghdr& message, std::size_t bytes) noexcept;
+[[gnu::cold]] void tap_datagram(observe::Half& half, const msghdr& message,
+                                std::size_t bytes) noexcept;
 
 // Of what one call has moved, by the direction's own lock where it is the ring.
 inline void count_sent(Side& side, bool by_ring, long bytes, const Moved& moved) noexcept {

@@ -72,7 +72,8 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
       got = static_cast<ssize_t>(
           came_from_kernel(side, call, call.parts, call.count, static_cast<std::size_t>(got)));
       if (got == 0) return kNothing;
-      if ((call.flags & MSG_PEEK) == 0) count_received(side, false, got, moved_by_kernel(side, call));
+      if ((call.flags & MSG_PEEK) == 0)
+        count_received(side, false, got, moved_by_kernel(side, call));
     } else {
       side.receiver.leave_kernel(side.in(), 0);
       if (got < 0 && error == ECONNRESET) side.reset_told = true;

@@ -165,8 +165,7 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
         check_peer(side, call.fd);
         if (side.sender.in_kernel()) continue;
         const std::size_t put = side.sender.put(side.out(), from);
-        count_sent(side, true, static_cast<long>(put),
-                   {call.parts, call.count, from.left() + put});
+        count_sent(side, true, static_cast<long>(put), {call.parts, call.count, from.left() + put});
         if (put != 0) note_put(side, call.fd);
         if (from.left() == 0) return sent();
         if (put != 0) {

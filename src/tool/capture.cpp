@@ -30,11 +30,15 @@ void stop_at_signals() {
 void tell(const capture::Summary& summary, const std::string& file) {
   fmt::print(stderr, "{}: {} packets with {} bytes, of {} processes\n", file, summary.packets,
              summary.bytes, summary.processes);
-  fmt::print(stderr, "lost: {} messages that were written over before they were read; {} bytes of "
-             "TCP are missing between others\n", summary.lost, summary.missing);
+  fmt::print(stderr,
+             "lost: {} messages that were written over before they were read; {} bytes of "
+             "TCP are missing between others\n",
+             summary.lost, summary.missing);
   if (summary.ended != 0)
-    fmt::print(stderr, "{} processes ended meanwhile: what they sent at the very last may be "
-               "missing where its receiver was not captured\n", summary.ended);
+    fmt::print(stderr,
+               "{} processes ended meanwhile: what they sent at the very last may be "
+               "missing where its receiver was not captured\n",
+               summary.ended);
   if (summary.stopped_itself)
     fmt::print(stderr, "lost: what passed while this command was stopped for seconds\n");
 }

@@ -29,9 +29,7 @@ const Subject kTcp{.kind = Kind::tcp,
                    .peer = 20};
 const Subject kDoor{.kind = Kind::door, .local = {}, .remote = {}, .pid = 30, .peer = 0};
 
-bool matches(const char* filter, const Subject& subject) {
-  return Filter(filter).matches(subject);
-}
+bool matches(const char* filter, const Subject& subject) { return Filter(filter).matches(subject); }
 
 std::string complaint(const char* filter) {
   try {

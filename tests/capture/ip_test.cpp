@@ -53,10 +53,9 @@ unsigned transport_sum(std::span<const std::byte> header, std::span<const std::b
 
 TEST(IpHeader, OfTcpHasItsFieldsInTheirPlaces) {
   const auto payload = bytes_of("hello");
-  const IpHeader header = IpHeader::tcp(four(1, 1000), four(2, 80),
-                                        {.sequence = 0x01020304, .acknowledged = 0x05060708,
-                                         .push = true},
-                                        payload);
+  const IpHeader header =
+      IpHeader::tcp(four(1, 1000), four(2, 80),
+                    {.sequence = 0x01020304, .acknowledged = 0x05060708, .push = true}, payload);
   const auto bytes = header.bytes();
   ASSERT_EQ(bytes.size(), 40U);
   EXPECT_EQ(at16(bytes, 0), 0x4500U);

@@ -45,9 +45,8 @@ class Streams_ : public ::testing::Test {
 
   Streams_()
       : streams_(kBefore, [this](const Message&, Way, const IpHeader& header,
-                                 std::span<const std::byte> payload, std::string_view) {
-          take(header.bytes(), payload);
-        }) {}
+                                 std::span<const std::byte> payload,
+                                 std::string_view) { take(header.bytes(), payload); }) {}
 
   void take(std::span<const std::byte> header, std::span<const std::byte> payload) {
     ++packets_;

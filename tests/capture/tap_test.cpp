@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The ring of a tap, read by the process that writes it as another one would.
+#include "observe/tap.hpp"
+
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,7 +15,6 @@
 
 #include "capture/tap_reader.hpp"
 #include "observe/lease.hpp"
-#include "observe/tap.hpp"
 
 namespace farcall::capture {
 namespace {

@@ -230,8 +230,8 @@ TEST_F(Capture, LeavesAWholeFileWhenItIsInterrupted) {
 
 TEST_F(Capture, SaysThatTheDiskIsFullAndLetsTheProgramGoOn) {
   const std::string done = directory_.file("done");
-  const Finished finished = run_farcall(
-      {"capture", "-w", "/dev/full", "-x", kTalk + "tcp 1 40 && touch " + done, "tcp"});
+  const Finished finished =
+      run_farcall({"capture", "-w", "/dev/full", "-x", kTalk + "tcp 1 40 && touch " + done, "tcp"});
   EXPECT_EQ(finished.code, 1);
   EXPECT_NE(finished.err.find("write /dev/full: "), std::string::npos) << finished.err;
   EXPECT_NE(finished.err.find("ENOSPC"), std::string::npos) << finished.err;

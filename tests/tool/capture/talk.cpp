@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two processes that talk over loopback, for tests that capture what they say. Each byte follows from its
-// connection, its direction and its place, so who reads a capture knows what it should be.
+// Two processes that talk over loopback, for tests that capture what they say. Each byte follows
+// from its connection, its direction and its place, so who reads a capture knows what it should be.
 //   talk tcp CONNECTIONS ROUNDS | talk udp ROUNDS | talk flood MEGABYTES
 // Prints for each connection: the client's port, and how many bytes each side has sent.
 #include <arpa/inet.h>
@@ -115,8 +115,7 @@ int over_tcp(unsigned connections, unsigned rounds) {
     fds.push_back(child != 0 ? ::accept(listener, nullptr, nullptr)
                              : ::socket(AF_INET, SOCK_STREAM, 0));
     check(fds.back() >= 0, "socket");
-    if (child == 0)
-      check(::connect(fds.back(), name_of(server), sizeof server) == 0, "connect");
+    if (child == 0) check(::connect(fds.back(), name_of(server), sizeof server) == 0, "connect");
   }
   talk(fds, rounds, child == 0);
   for (const int fd : fds) ::close(fd);
