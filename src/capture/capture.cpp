@@ -26,6 +26,9 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr nanoseconds kLookEvery = milliseconds(100);
+// What has just been started has told nothing yet, and soon tells much.
+constexpr nanoseconds kLookAtFirst = milliseconds(10);
+constexpr nanoseconds kAtFirst = std::chrono::seconds(5);
 constexpr nanoseconds kFlushEvery = milliseconds(200);
 constexpr nanoseconds kShortPause = milliseconds(1);
 constexpr nanoseconds kLongPause = milliseconds(5);
@@ -75,7 +78,8 @@ class Capture {
       const bool some = read();
       write(observe::monotonic_ns() - kMostDelay.count());
       const std::int64_t now = observe::monotonic_ns();
-      if (now - looked_at_ >= kLookEvery.count()) look();
+      const bool first = command_ && now - since_ < kAtFirst.count();
+      if (now - looked_at_ >= (first ? kLookAtFirst : kLookEvery).count()) look();
       if (now - flushed_at_ >= kFlushEvery.count()) flush(now);
       std::this_thread::sleep_for(some ? kShortPause : kLongPause);
     }
@@ -207,14 +211,17 @@ class Capture {
                     .processes = packets_.processes(),
                     .lost = 0,
                     .missing = packets_.missing(),
-                    .ended = ended_.size(),
+                    .ended = 0,
                     .stopped_itself = stopped_itself_,
                     .command_status = command_ ? command_->status() : 0};
     const auto add_loss = [&](const WatchedProcess& process) {
       summary.lost += process.lost();
       packets_.add_loss(process.pid(), process.program(), process.lost());
     };
-    for (const auto& process : ended_) add_loss(*process);
+    for (const auto& process : ended_) {
+      add_loss(*process);
+      if (packets_.has_told(process->pid())) ++summary.ended;
+    }
     for (const auto& [pid, process] : watched_) add_loss(*process);
     packets_.finish();
     file_.flush();

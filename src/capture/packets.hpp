@@ -31,6 +31,7 @@ class Packets {
   [[nodiscard]] std::uint64_t packets() const noexcept { return packets_; }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::uint64_t missing() const noexcept { return streams_.missing(); }
+  [[nodiscard]] bool has_told(pid_t pid) const { return told_.contains(pid); }
   [[nodiscard]] std::size_t processes() const noexcept { return told_.size(); }
 
  private:

@@ -40,6 +40,9 @@ std::size_t index_of(const Counters& counters) noexcept {
 
 bool worked(long result) noexcept { return result >= 0 || result < -4095; }
 
+// What the process began with; see wait_to_be_read().
+constinit std::atomic<std::uint64_t> tapped_from_begin{0};
+
 // What starts a program may capture it from the beginning.
 std::uint64_t asked_from_outside() noexcept {
   constexpr std::size_t kName = sizeof(kTapVariable) - 1;
@@ -48,7 +51,9 @@ std::uint64_t asked_from_outside() noexcept {
     std::uint64_t until = 0;
     for (const char* digit = *at + kName + 1; *digit >= '0' && *digit <= '9'; ++digit)
       until = until * 10 + static_cast<std::uint64_t>(*digit - '0');
-    return lasts(until, monotonic_ns()) ? until : 0;
+    if (!lasts(until, monotonic_ns())) return 0;
+    tapped_from_begin.store(until, std::memory_order_relaxed);
+    return until;
   }
   return 0;
 }
@@ -178,6 +183,19 @@ Process* first_process() noexcept {
 }
 
 void prepare() noexcept { table_at(0); }
+
+void wait_to_be_read() noexcept {
+  constexpr int kUntilFound = 300;
+  constexpr timespec kMoment{.tv_sec = 0, .tv_nsec = 1'000'000};
+  constexpr timespec kUntilRead{.tv_sec = 0, .tv_nsec = 20'000'000};
+  const std::uint64_t began = tapped_from_begin.load(std::memory_order_relaxed);
+  const Process* const process = first_process();
+  if (began == 0 || process == nullptr || detail::get(process->tap_ring) == 0) return;
+  for (int i = 0; i < kUntilFound && detail::get(process->tap_until) == began; ++i)
+    kernel(SYS_nanosleep, &kMoment, nullptr);
+  if (lasts(detail::get(process->tap_until), monotonic_ns()))
+    kernel(SYS_nanosleep, &kUntilRead, nullptr);
+}
 
 Counters* open(const Description& description) noexcept {
   Table* first = nullptr;

@@ -112,6 +112,9 @@ inline bool is_tapped(const Half* half) noexcept {
 // said to be missing. Ends the tap if its time is over. Safe in signal handlers; keeps errno.
 [[gnu::cold]] void tap(Half& half, const iovec* parts, std::size_t count, std::uint64_t size,
                        const Passed& passed) noexcept;
+// A process that was started to be captured, and ends: the ring ends with it. Waits a moment to be
+// found and read, bounded; no other process waits.
+void wait_to_be_read() noexcept;
 // The end of the connection, as this side has it.
 [[gnu::cold]] void tap_closed(Half& half, const Passed& passed) noexcept;
 
