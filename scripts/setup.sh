@@ -17,7 +17,7 @@ declare -A packages=(
   [wheel]="python3-venv"
   [crates]="cargo rustc librust-tokio-dev librust-libc-dev"
   [package]="debhelper dh-dkms dh-python dpkg-dev libpython3-dev lintian mmdebstrap uidmap"
-  [test]="valgrind python3 abigail-tools cargo rustc rust-clippy librust-tokio-dev librust-libc-dev"
+  [test]="valgrind python3 tshark abigail-tools cargo rustc rust-clippy librust-tokio-dev librust-libc-dev"
   [programs]="python3 python3.11 libpython3.11-testsuite redis-server redis-tools memcached nginx-light
     curl wrk haproxy postgresql postgresql-contrib iperf3 netcat-openbsd socat sockperf nodejs
     default-jdk-headless golang-go"

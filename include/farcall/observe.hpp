@@ -150,6 +150,7 @@ struct alignas(256) Header {
   std::uint32_t entries;
   std::uint32_t spare;
   std::array<std::uint64_t, 4> used;  // a bit for each entry that is open; for this process's eyes
+  std::uint64_t tap_until;  // what children begin with, see Process
 };
 static_assert(sizeof(Header) == sizeof(Identity));
 
@@ -157,6 +158,8 @@ struct alignas(256) Process {
   std::int32_t pid;  // whose counters these are, as it numbers itself
   std::uint32_t spare;
   std::uint64_t not_listed;  // entries for which there was no room
+  std::uint64_t tap_until;   // new entries are captured until then; see tap.hpp
+  std::uint64_t tap_ring;    // the address of a TapRing; 0: not made yet. In the first table
 };
 static_assert(sizeof(Process) == sizeof(Counters));
 
@@ -298,6 +301,8 @@ void close(Counters* counters) noexcept;
 // Whose identity changes: what carries the bytes, why, and who is at the other end. Null is borne.
 void set_carrier(Counters* counters, Carrier carrier, std::uint8_t reason = 0) noexcept;
 void set_session(Counters* counters, std::uint64_t session, std::int32_t peer) noexcept;
+// Makes the first table, so that this process can be looked at before it has any ends.
+void prepare() noexcept;
 // The inode of a descriptor's file, for `session`; 0: it has none.
 std::uint64_t inode_of(int fd) noexcept;
 

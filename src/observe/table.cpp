@@ -12,6 +12,8 @@
 
 #include "farcall/observe.hpp"
 #include "observe/kernel_call.hpp"
+#include "observe/lease.hpp"
+#include "observe/tap.hpp"
 
 namespace farcall::observe {
 namespace {
@@ -38,6 +40,24 @@ std::size_t index_of(const Counters& counters) noexcept {
 
 bool worked(long result) noexcept { return result >= 0 || result < -4095; }
 
+// What the process began with; see wait_to_be_read().
+constinit std::atomic<std::uint64_t> tapped_from_begin{0};
+
+// What starts a program may capture it from the beginning.
+std::uint64_t asked_from_outside() noexcept {
+  constexpr std::size_t kName = sizeof(kTapVariable) - 1;
+  for (char** at = environ; at != nullptr && *at != nullptr; ++at) {
+    if (std::strncmp(*at, kTapVariable, kName) != 0 || (*at)[kName] != '=') continue;
+    std::uint64_t until = 0;
+    for (const char* digit = *at + kName + 1; *digit >= '0' && *digit <= '9'; ++digit)
+      until = until * 10 + static_cast<std::uint64_t>(*digit - '0');
+    if (!lasts(until, monotonic_ns())) return 0;
+    tapped_from_begin.store(until, std::memory_order_relaxed);
+    return until;
+  }
+  return 0;
+}
+
 Table* make_table() noexcept {
   constexpr std::size_t kAll = kGuard + sizeof(Table) + kGuard;
   constexpr std::size_t kAsked = kAll + kGuard;
@@ -63,6 +83,9 @@ Table* make_table() noexcept {
   header.times_bytes = sizeof(Times);
   header.entries = kEntries;
   header.used[0] = 1;
+  const Process* const first = first_process();
+  header.tap_until = first != nullptr ? detail::get(first->tap_until) : asked_from_outside();
+  process_of(*made).tap_until = header.tap_until;
   __atomic_store_n(&header.magic, Header::kMagic, __ATOMIC_RELEASE);
   return made;
 }
@@ -106,6 +129,10 @@ std::int32_t pid_in(Table& table) noexcept {
   if (pid == 0) {
     pid = static_cast<std::int32_t>(kernel(SYS_getpid));
     __atomic_store_n(&known, pid, __ATOMIC_RELAXED);
+    // A child, which is captured as its parent is, until somebody says so.
+    const std::uint64_t tapped = detail::get(header_of(table).tap_until);
+    if (tapped != 0) [[unlikely]]
+      detail::set(process_of(table).tap_until, tapped);
   }
   return pid;
 }
@@ -150,6 +177,26 @@ Times& times_of(Counters& counters) noexcept {
   return table_of(counters).times[index_of(counters)];
 }
 
+Process* first_process() noexcept {
+  Table* const table = tables[0].load(std::memory_order_acquire);
+  return table != nullptr ? &process_of(*table) : nullptr;
+}
+
+void prepare() noexcept { table_at(0); }
+
+void wait_to_be_read() noexcept {
+  constexpr int kUntilFound = 300;
+  constexpr timespec kMoment{.tv_sec = 0, .tv_nsec = 1'000'000};
+  constexpr timespec kUntilRead{.tv_sec = 0, .tv_nsec = 20'000'000};
+  const std::uint64_t began = tapped_from_begin.load(std::memory_order_relaxed);
+  const Process* const process = first_process();
+  if (began == 0 || process == nullptr || detail::get(process->tap_ring) == 0) return;
+  for (int i = 0; i < kUntilFound && detail::get(process->tap_until) == began; ++i)
+    kernel(SYS_nanosleep, &kMoment, nullptr);
+  if (lasts(detail::get(process->tap_until), monotonic_ns()))
+    kernel(SYS_nanosleep, &kUntilRead, nullptr);
+}
+
 Counters* open(const Description& description) noexcept {
   Table* first = nullptr;
   for (std::size_t place = 0; place < kMostTables; ++place) {
@@ -164,6 +211,9 @@ Counters* open(const Description& description) noexcept {
     Times& times = table->times[entry];
     if (times.count != 0) std::memset(&times, 0, sizeof times);
     fill(table->identities[entry], description, pid_in(*table));
+    const std::uint64_t tapped = detail::get(process_of(*table).tap_until);
+    if (tapped != 0) [[unlikely]]
+      counters.sent.tap = counters.received.tap = tapped;
     return &counters;
   }
   if (first != nullptr) detail::add_shared(process_of(*first).not_listed, 1);

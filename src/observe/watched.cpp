@@ -1,44 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What happens to messages only while somebody looks.
-#include <ctime>
-
 #include "farcall/observe.hpp"
+#include "observe/lease.hpp"
+#include "observe/tap.hpp"
 
 namespace farcall::observe {
 namespace {
 
-// A lease for longer than that is somebody's mistake, or of another time namespace.
-constexpr std::uint64_t kLongestLease = 20'000'000'000;
-
-std::uint64_t now_ns() noexcept {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
-         static_cast<std::uint64_t>(now.tv_nsec);
+bool is_watched(Half& half, std::int64_t now) noexcept {
+  const std::uint64_t until = detail::get(half.watch);
+  if (until == 0 || lasts(until, now)) return until != 0;
+  // A watcher that renews it just now loses it until it renews it again.
+  detail::set(half.watch, 0);
+  return false;
 }
 
-bool lasts(std::uint64_t& lease, std::uint64_t now) noexcept {
-  const std::uint64_t until = detail::get(lease);
-  if (until == 0) return false;
-  if (until > now && until - now <= kLongestLease) return true;
-  // A watcher that renews it just now loses it until it renews it again.
-  detail::set(lease, 0);
-  return false;
+// Whoever passes no bytes has them captured where he has them in pieces.
+void tap_whole(Half& half, const void* data, std::size_t size) noexcept {
+  if (data == nullptr || !is_tapped(&half)) return;
+  const Counters& counters = *counters_of(&half);
+  const auto all = [](const Half& of) {
+    return detail::get(of.bytes) + detail::get(of.kernel_bytes);
+  };
+  Passed passed{.sent = all(counters.sent), .received = all(counters.received)};
+  (is_sent(&half) ? passed.sent : passed.received) -= size;
+  const iovec part{.iov_base = const_cast<void*>(data), .iov_len = size};
+  tap(half, &part, 1, size, passed);
 }
 
 }  // namespace
 
-void detail::sent_watched(Half& half, const void*, std::size_t) noexcept {
-  const std::uint64_t now = now_ns();
+void detail::sent_watched(Half& half, const void* data, std::size_t size) noexcept {
+  const std::int64_t now = monotonic_ns();
   Counters& counters = *counters_of(&half);
-  if (lasts(half.watch, now)) set(counters.received.started, now);
-  static_cast<void>(lasts(half.tap, now));
+  if (is_watched(half, now)) set(counters.received.started, static_cast<std::uint64_t>(now));
+  tap_whole(half, data, size);
 }
 
-void detail::received_watched(Half& half, const void*, std::size_t) noexcept {
-  const std::uint64_t now = now_ns();
-  static_cast<void>(lasts(half.tap, now));
+void detail::received_watched(Half& half, const void* data, std::size_t size) noexcept {
+  tap_whole(half, data, size);
+  const auto now = static_cast<std::uint64_t>(monotonic_ns());
   const std::uint64_t started = get(half.started);
   if (started == 0) return;
   set(half.started, 0);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "preload/real.hpp"
+#include "preload/transfer.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -37,6 +38,10 @@ observe::Address address_at(int fd, long which) noexcept {
     return {};
   return observed_address(endpoint);
 }
+
+// So that who captures finds a program before it has made a connection.
+[[gnu::constructor]] void be_found() noexcept { observe::prepare(); }
+[[gnu::destructor]] void be_read() noexcept { observe::wait_to_be_read(); }
 
 }  // namespace
 
@@ -108,7 +113,50 @@ observe::Counters* observe_flow(observe::Role role, int fd, int memory, const En
   return observe::open(end);
 }
 
+namespace {
+
+observe::Passed passed_of(const Side& side) noexcept {
+  return {.sent = side.bytes_sent.load(std::memory_order_relaxed),
+          .received = side.bytes_received.load(std::memory_order_relaxed)};
+}
+
+// In pieces, as many parts as there are.
+void tap_parts(observe::Half& half, const Moved& moved, std::size_t bytes,
+               observe::Passed passed) noexcept {
+  Span span(moved.parts, moved.count);
+  span.skip(span.left() - std::min(span.left(), moved.left));
+  std::uint64_t& offset = observe::is_sent(&half) ? passed.sent : passed.received;
+  iovec parts[kParts];
+  while (bytes != 0) {
+    const std::size_t count = span.parts(parts, kParts, bytes);
+    std::size_t size = 0;
+    for (std::size_t i = 0; i < count; ++i) size += parts[i].iov_len;
+    span.skip(size);
+    // What stands nowhere is told of, and missing.
+    if (span.left() == 0 || count == 0) size = bytes;
+    observe::tap(half, parts, count, size, passed);
+    offset += size;
+    bytes -= size;
+  }
+}
+
+}  // namespace
+
+void tap_sent(Side& side, const Moved& moved, std::size_t bytes) noexcept {
+  tap_parts(side.own().observed->sent, moved, bytes, passed_of(side));
+}
+
+void tap_received(Side& side, const Moved& moved, std::size_t bytes) noexcept {
+  tap_parts(side.own().observed->received, moved, bytes, passed_of(side));
+}
+
+void tap_datagram(observe::Half& half, const msghdr& message, std::size_t bytes) noexcept {
+  observe::tap(half, message.msg_iov, message.msg_iovlen, bytes, {});
+}
+
 void stop_observing(Side& side) noexcept {
+  if (side.own().observed != nullptr && observe::is_tapped(&side.own().observed->sent)) [[unlikely]]
+    observe::tap_closed(side.own().observed->sent, passed_of(side));
   observe::Counters* const entry = std::exchange(side.own().observed, nullptr);
   if (!std::exchange(side.own().kept, false)) observe::close(entry);
 }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "observe/tap.hpp"
 #include "preload/side.hpp"
 
 namespace farcall::preload {
@@ -33,31 +34,54 @@ void stop_observing(Side& side) noexcept;
 observe::Counters* observe_flow(observe::Role role, int fd, int memory, const Endpoint& local,
                                 const Endpoint& remote) noexcept;
 
+// What a call has moved, for who captures: it stands in the call's parts, behind what was there
+// before; `left`: so much of them was to come then. See observe/tap.hpp.
+struct Moved {
+  const iovec* parts;
+  std::size_t count;
+  std::size_t left;
+};
+inline constexpr Moved kUnseen{nullptr, 0, 0};
+[[gnu::cold]] void tap_sent(Side& side, const Moved& moved, std::size_t bytes) noexcept;
+[[gnu::cold]] void tap_received(Side& side, const Moved& moved, std::size_t bytes) noexcept;
+// Of a datagram, which begins the message's parts.
+[[gnu::cold]] void tap_datagram(observe::Half& half, const msghdr& message,
+                                std::size_t bytes) noexcept;
+
 // Of what one call has moved, by the direction's own lock where it is the ring.
-inline void count_sent(Side& side, bool by_ring, long bytes) noexcept {
+inline void count_sent(Side& side, bool by_ring, long bytes, const Moved& moved) noexcept {
   if (bytes <= 0) return;
+  const auto size = static_cast<std::size_t>(bytes);
   const Side::Own& own = side.own();
   if (own.observed != nullptr) {
     if (by_ring)
-      observe::note_sent(&own.observed->sent, nullptr, static_cast<std::size_t>(bytes));
+      observe::note_sent(&own.observed->sent, nullptr, size);
     else
-      observe::note_sent_by_kernel(&own.observed->sent, nullptr, static_cast<std::size_t>(bytes));
+      observe::note_sent_by_kernel(&own.observed->sent, nullptr, size);
+    if (observe::is_tapped(&own.observed->sent)) [[unlikely]]
+      tap_sent(side, moved, size);
   }
+  const std::uint64_t before = side.bytes_sent.load(std::memory_order_relaxed);
+  side.bytes_sent.store(before + size, std::memory_order_relaxed);
   if (own.counters != nullptr) [[unlikely]]
-    (by_ring ? own.counters->ring : own.counters->kernel).count(static_cast<std::uint64_t>(bytes));
+    (by_ring ? own.counters->ring : own.counters->kernel).count(size);
 }
-inline void count_received(Side& side, bool by_ring, long bytes) noexcept {
+inline void count_received(Side& side, bool by_ring, long bytes, const Moved& moved) noexcept {
   if (bytes <= 0) return;
+  const auto size = static_cast<std::size_t>(bytes);
   const Side::Own& own = side.own();
   if (own.observed != nullptr) {
     if (by_ring)
-      observe::note_received(&own.observed->received, nullptr, static_cast<std::size_t>(bytes));
+      observe::note_received(&own.observed->received, nullptr, size);
     else
-      observe::note_received_by_kernel(&own.observed->received, nullptr,
-                                       static_cast<std::size_t>(bytes));
+      observe::note_received_by_kernel(&own.observed->received, nullptr, size);
+    if (observe::is_tapped(&own.observed->received)) [[unlikely]]
+      tap_received(side, moved, size);
   }
+  const std::uint64_t before = side.bytes_received.load(std::memory_order_relaxed);
+  side.bytes_received.store(before + size, std::memory_order_relaxed);
   if (own.counters != nullptr) [[unlikely]]
-    (by_ring ? own.counters->ring : own.counters->kernel).count(static_cast<std::uint64_t>(bytes));
+    (by_ring ? own.counters->ring : own.counters->kernel).count(size);
 }
 inline observe::Half* waits_of(const Side& side) noexcept {
   return side.own().observed == nullptr ? nullptr : &side.own().observed->received;

@@ -61,7 +61,8 @@ long sleep_for_message(Side& side, const Call& call, std::size_t& length,
       side.receiver.leave_kernel(side.in(), takes && error == EFAULT ? 1 : 0);
     else
       came = note_message(side, call, static_cast<std::size_t>(got));
-    if (came == Came::message && takes) count_received(side, false, got);
+    if (came == Came::message && takes)
+      count_received(side, false, got, {call.parts, call.count, SIZE_MAX});
   }
   errno = error;
   if (came == Came::doorbell) return kNothing;

@@ -51,6 +51,12 @@ std::size_t came_from_kernel(Side& side, const Call& call, const iovec* parts, s
   return useful;
 }
 
+// Where a stream's bytes are thrown away no pointer is looked at.
+Moved moved_by_kernel(const Side& side, const Call& call) noexcept {
+  if (!side.has_messages() && (call.flags & MSG_TRUNC) != 0) return kUnseen;
+  return {call.parts, call.count, SIZE_MAX};
+}
+
 // kNothing: look again.
 ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
   if (side.has_messages()) return receive_message_plainly(side, call, guard);
@@ -66,6 +72,8 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
       got = static_cast<ssize_t>(
           came_from_kernel(side, call, call.parts, call.count, static_cast<std::size_t>(got)));
       if (got == 0) return kNothing;
+      if ((call.flags & MSG_PEEK) == 0)
+        count_received(side, false, got, moved_by_kernel(side, call));
     } else {
       side.receiver.leave_kernel(side.in(), 0);
       if (got < 0 && error == ECONNRESET) side.reset_told = true;
@@ -73,10 +81,7 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
       if (got == 0 && !wanted_none && at_end(side, 0) != 0) return -1;
     }
     guard.unlock();
-    if (got > 0 && (call.flags & (MSG_PEEK | MSG_OOB)) == 0) {
-      count_received(side, false, got);
-      count_call(call.fd, side);
-    }
+    if (got > 0 && (call.flags & (MSG_PEEK | MSG_OOB)) == 0) count_call(call.fd, side);
   }
   errno = error;
   return got;
@@ -117,7 +122,8 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
     } else {
       side.receiver.leave_kernel(side.in(), 0);
     }
-    if ((call.flags & MSG_PEEK) == 0) count_received(side, false, got);
+    if ((call.flags & MSG_PEEK) == 0)
+      count_received(side, false, got, {call.parts, call.count, to.left()});
   }
   errno = error;
   return got;
@@ -247,12 +253,15 @@ class Receiving {
       got = side_.has_messages() ? look_for_end_of_messages(side_.receiver, side_.in(), call_.fd)
                                  : look_for_end(side_.receiver, side_.in(), call_.fd);
     if (got == kMessage && !peek_)
-      count_received(side_, side_.receiver.kernel_taken() == before, static_cast<long>(length_));
+      count_received(side_, side_.receiver.kernel_taken() == before, static_cast<long>(length_),
+                     {call_.parts, call_.count, SIZE_MAX});
     if (got > 0 && !peek_) {
       const auto by_kernel =
           std::min(got, static_cast<long>(side_.receiver.kernel_taken() - before));
-      count_received(side_, true, got - by_kernel);
-      count_received(side_, false, by_kernel);
+      const auto wanted = static_cast<std::size_t>(got) + to_.left();
+      count_received(side_, true, got - by_kernel, {call_.parts, call_.count, wanted});
+      count_received(side_, false, by_kernel,
+                     {call_.parts, call_.count, to_.left() + static_cast<std::size_t>(by_kernel)});
     }
     return got;
   }

@@ -35,11 +35,13 @@ struct Side {
   std::uint64_t checked_at;       // ticks
   Sender sender;
   std::uint64_t reclaimed_to;  // in the kernel's stream: the end of what was taken back at last
+  std::atomic<std::uint64_t> bytes_sent;  // by the program, whatever the way
 
   // --- the receiving half, under its lock
   alignas(kFalseSharing) Lock receive_lock;
   std::uint32_t empty_calls;
-  std::uint64_t looked_at;  // ticks
+  std::uint64_t looked_at;                    // ticks
+  std::atomic<std::uint64_t> bytes_received;  // by the program
   Receiver receiver;
   Patience patience;
   std::atomic<bool>

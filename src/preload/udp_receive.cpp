@@ -86,7 +86,7 @@ ssize_t park(UdpSocket& socket, int fd, msghdr& message, int flags, Guard& guard
   if (guard.lock() && socket.generation == generation) {
     if (socket.sleeping != 0) --socket.sleeping;
     if (result >= 0 && (flags & MSG_PEEK) == 0)
-      udp_note_came(socket, fd, name, static_cast<std::size_t>(result));
+      udp_note_came(socket, fd, name, message, static_cast<std::size_t>(result));
     if (!ends) socket.patience.slept();
   }
   guard.unlock();

@@ -9,6 +9,7 @@
 
 #include "preload/address.hpp"
 #include "preload/diag.hpp"
+#include "preload/observed.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
 #include "preload/udp_calls.hpp"
@@ -142,7 +143,11 @@ bool send_by_memory(UdpSocket& socket, int fd, Target& target, const msghdr& mes
     if (flow.sender.receiver_gone()) check_receiver(socket, fd, target);
     return false;
   }
-  if (flow.observed != nullptr) observe::note_sent(&flow.observed->sent, nullptr, bytes);
+  if (flow.observed != nullptr) {
+    observe::note_sent(&flow.observed->sent, nullptr, bytes);
+    if (observe::is_tapped(&flow.observed->sent)) [[unlikely]]
+      tap_datagram(flow.observed->sent, message, bytes);
+  }
   if (target.counters != nullptr) target.counters->ring.count(bytes);
   return true;
 }
@@ -162,8 +167,12 @@ ssize_t send_and_count(UdpSocket& socket, int fd, const msghdr& message, int fla
   if (target->state == Target::kJoined) {
     OutFlow& flow = socket.out[target->flow];
     flow.sender.sent_by_kernel();
-    if (flow.observed != nullptr)
-      observe::note_sent_by_kernel(&flow.observed->sent, nullptr, static_cast<std::size_t>(result));
+    if (flow.observed != nullptr) {
+      const auto bytes = static_cast<std::size_t>(result);
+      observe::note_sent_by_kernel(&flow.observed->sent, nullptr, bytes);
+      if (observe::is_tapped(&flow.observed->sent)) [[unlikely]]
+        tap_datagram(flow.observed->sent, message, bytes);
+    }
   }
   if (target->counters != nullptr)
     target->counters->kernel.count(static_cast<std::uint64_t>(result));

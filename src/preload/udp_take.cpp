@@ -4,6 +4,7 @@
 #include <linux/sock_diag.h>
 #include <poll.h>
 
+#include "preload/observed.hpp"
 #include "preload/real.hpp"
 
 namespace farcall::preload {
@@ -24,8 +25,11 @@ ssize_t take(UdpSocket& socket, InFlow& flow, msghdr& message, int flags) noexce
   if (message.msg_name != nullptr) udp_tell_name(socket.family, flow.from, message);
   message.msg_controllen = 0;
   message.msg_flags = (taken.length > taken.bytes ? MSG_TRUNC : 0) | (flags & MSG_CMSG_CLOEXEC);
-  if (flow.observed != nullptr && !peek)
+  if (flow.observed != nullptr && !peek) {
     observe::note_received(&flow.observed->received, nullptr, taken.bytes);
+    if (observe::is_tapped(&flow.observed->received)) [[unlikely]]
+      tap_datagram(flow.observed->received, message, taken.length);
+  }
   if (flow.counters != nullptr && !peek) {
     flow.counters->ring.count(taken.bytes);
     if (!flow.counted) flow.counters->accelerated.fetch_add(1, std::memory_order_relaxed);
@@ -115,7 +119,7 @@ void udp_begin_flows(UdpSocket& socket, int fd) noexcept {
   if (!udp_kernel_has_something(socket, fd)) note_empty(socket);
 }
 
-void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name,
+void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name, const msghdr& message,
                    std::size_t bytes) noexcept {
   Endpoint from{};
   Endpoint::from(reinterpret_cast<const sockaddr*>(&name), from);
@@ -129,8 +133,11 @@ void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name,
     flow.receiver.came_by_kernel();
     flow.lost_at = 0;
     socket.hot = true;
-    if (flow.observed != nullptr)
+    if (flow.observed != nullptr) {
       observe::note_received_by_kernel(&flow.observed->received, nullptr, bytes);
+      if (observe::is_tapped(&flow.observed->received)) [[unlikely]]
+        tap_datagram(flow.observed->received, message, bytes);
+    }
     if (flow.counters != nullptr) flow.counters->kernel.count(bytes);
     if (!flow.began && socket.receives % 4 == 0) udp_begin_flows(socket, fd);
     return udp_unwatch_all(socket, fd);
@@ -150,7 +157,7 @@ ssize_t udp_take_now(UdpSocket& socket, int fd, msghdr& message, int flags) noex
   });
   socket.ring_receives = 0;
   if (result >= 0 && (flags & MSG_PEEK) == 0)
-    udp_note_came(socket, fd, name, static_cast<std::size_t>(result));
+    udp_note_came(socket, fd, name, message, static_cast<std::size_t>(result));
   if (result != -EAGAIN) return result;
   note_empty(socket);
   if (!kernel_first) return -EAGAIN;

@@ -21,7 +21,8 @@ bool udp_kernel_has_something(UdpSocket& socket, int fd) noexcept;
 // Flows begin when the kernel's queue is seen empty; asked for only as long as some have not.
 void udp_begin_flows(UdpSocket& socket, int fd) noexcept;
 // One of the kernel's datagrams has been received.
-void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name, std::size_t bytes) noexcept;
+void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name, const msghdr& message,
+                   std::size_t bytes) noexcept;
 
 // recvmsg() of the kernel, with the sender's address even where the program does not want it.
 template <class Call>

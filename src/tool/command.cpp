@@ -120,6 +120,7 @@ template Option Command::option(const char*, std::string&, const char*) const;
 template Option Command::option(const char*, std::optional<int>&, const char*) const;
 template Option Command::option(const char*, std::optional<std::string>&, const char*) const;
 template Option Command::option(const char*, std::vector<std::string>&, const char*) const;
+template Option Command::option(const char*, std::vector<int>&, const char*) const;
 
 void Command::runs(std::function<void()> body) const { app_->callback(std::move(body)); }
 

@@ -98,6 +98,7 @@ class CommandLine {
 void add_compare(Command root, int& exit_code);
 // What compare executes in a process with the preload library; not for users.
 void add_compare_slot(Command root, int& exit_code);
+void add_capture(Command root, int& exit_code);
 void add_clean(Command root, int& exit_code);
 void add_door(Command root, int& exit_code);
 void add_channel(Command root, int& exit_code);

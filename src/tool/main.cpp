@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   int exit_code = kSuccess;
   add_compare(root, exit_code);
   add_compare_slot(root, exit_code);
+  add_capture(root, exit_code);
   add_clean(root, exit_code);
   add_doctor(root, exit_code);
 #ifdef FARCALL_HAVE_PRELOAD

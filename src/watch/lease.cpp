@@ -19,12 +19,18 @@ using observe::Half;
 using observe::Table;
 
 std::uint64_t address_of(const Lease& lease) {
+  if (lease.word == Lease::Word::tap_new)
+    return lease.end->table + offsetof(Table, counters) + offsetof(observe::Process, tap_until);
+  if (lease.word == Lease::Word::tap_children)
+    return lease.end->table + offsetof(observe::Header, tap_until);
   const std::uint64_t counters =
       lease.end->table + offsetof(Table, counters) + lease.end->index * sizeof(Counters);
   switch (lease.word) {
     case Lease::Word::watch: return counters + offsetof(Counters, sent) + offsetof(Half, watch);
     case Lease::Word::tap_sent: return counters + offsetof(Counters, sent) + offsetof(Half, tap);
-    case Lease::Word::tap_received: break;
+    case Lease::Word::tap_received:
+    case Lease::Word::tap_new:
+    case Lease::Word::tap_children: break;
   }
   return counters + offsetof(Counters, received) + offsetof(Half, tap);
 }

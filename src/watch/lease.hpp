@@ -12,9 +12,10 @@
 
 namespace farcall::watch {
 
-// A word of an end, to be written.
+// A word of an end, to be written; tap_new is of all ends that its table has from now on,
+// tap_children of those of children.
 struct Lease {
-  enum class Word : std::uint8_t { watch, tap_sent, tap_received } word;
+  enum class Word : std::uint8_t { watch, tap_sent, tap_received, tap_new, tap_children } word;
   const End* end;
   unsigned sampling = 0;  // of `watch`: one of 2^n messages is timed
 };

@@ -129,6 +129,7 @@ void take_ends(const Copy& copy, std::uint64_t table, const Status& status, cons
   // A table of another process: this one runs on that one's memory for a moment (vfork).
   if (owner.pid != 0 && owner.pid != status.own_pid) return;
   into.not_listed += owner.not_listed;
+  into.tables.push_back({.address = table, .process = table + offsetof(Table, counters)});
   for (std::size_t i = 1; i < copy.identities.size(); ++i) {
     const Identity& identity = copy.identities[i];
     if ((identity.generation & 1) != 0 || identity.generation != copy.again[i].generation) continue;
@@ -177,10 +178,12 @@ Seen look_at_memory(pid_t pid, const Status& status, std::size_t most, Process& 
 Seen look_at(pid_t pid, const Status& status, std::size_t most, Process& into) {
   into = {.pid = pid,
           .user = status.user,
+          .group = status.group,
           .command = status.command,
           .started = status.started,
           .same_pids = status.same_pids,
           .ends = {},
+          .tables = {},
           .not_listed = 0};
   return look_at_memory(pid, status, most, into);
 }

@@ -48,6 +48,12 @@ struct End {
   observe::Counters counters{};
 };
 
+// One table of a process. What it says of itself as a whole stands at `process`.
+struct TableAt {
+  std::uint64_t address = 0;
+  std::uint64_t process = 0;
+};
+
 enum class Seen : std::uint8_t {
   yes,        // though it may have no ends
   no_tables,  // it does not use farcall (yet)
@@ -58,10 +64,12 @@ enum class Seen : std::uint8_t {
 struct Process {
   pid_t pid = 0;
   uid_t user = 0;
+  gid_t group = 0;
   std::string command;        // any bytes
   std::uint64_t started = 0;  // ticks since boot: a pid that is used again differs
   bool same_pids = true;      // numbers processes as the caller does
   std::vector<End> ends;
+  std::vector<TableAt> tables;
   std::uint64_t not_listed = 0;  // ends for which it had no room
 };
 

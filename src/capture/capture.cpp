@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "capture/capture.hpp"
+
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "capture/command.hpp"
+#include "capture/filter.hpp"
+#include "capture/packets.hpp"
+#include "capture/watched_process.hpp"
+#include "farcall/error.hpp"
+#include "observe/lease.hpp"
+
+namespace farcall::capture {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr nanoseconds kLookEvery = milliseconds(100);
+// What has just been started has told nothing yet, and soon tells much.
+constexpr nanoseconds kLookAtFirst = milliseconds(10);
+constexpr nanoseconds kAtFirst = std::chrono::seconds(5);
+constexpr nanoseconds kFlushEvery = milliseconds(200);
+constexpr nanoseconds kShortPause = milliseconds(1);
+constexpr nanoseconds kLongPause = milliseconds(5);
+// A message has its time before it is in the ring; so long it may take until it is seen there.
+constexpr nanoseconds kMostDelay = milliseconds(20);
+
+std::uint64_t ticks_since_boot() {
+  timespec now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &now);
+  const auto per_second = static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK));
+  return static_cast<std::uint64_t>(now.tv_sec) * per_second +
+         static_cast<std::uint64_t>(now.tv_nsec) * per_second / 1'000'000'000;
+}
+
+UniqueFd open_file(const std::string& name) {
+  if (name == "-") {
+    if (::isatty(STDOUT_FILENO) == 1)
+      throw std::invalid_argument("a capture is not text: standard output is a terminal");
+    UniqueFd own(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
+    if (!own) throw_errno("duplicate standard output");
+    return own;
+  }
+  // What processes tell each other is nobody else's business.
+  UniqueFd file(::open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!file) throw_errno("open " + name);
+  return file;
+}
+
+class Capture {
+ public:
+  explicit Capture(const Options& options)
+      : options_(options),
+        filter_(options.filter),
+        since_(observe::monotonic_ns()),
+        began_(ticks_since_boot()),
+        file_(open_file(options.file), options.file == "-" ? "standard output" : options.file),
+        packets_(file_, since_, !options.pids.empty()) {
+    for (const pid_t pid : options_.pids) check(pid);
+  }
+
+  Summary run(const std::atomic<bool>& stop) {
+    look();
+    file_.flush();
+    if (!options_.command.empty()) command_.emplace(options_.command);
+    while (!stop.load(std::memory_order_relaxed) && !is_enough() && !all_ended_ &&
+           !(command_ && command_->has_ended())) {
+      const bool some = read();
+      write(observe::monotonic_ns() - kMostDelay.count());
+      const std::int64_t now = observe::monotonic_ns();
+      const bool first = command_ && now - since_ < kAtFirst.count();
+      if (now - looked_at_ >= (first ? kLookAtFirst : kLookEvery).count()) look();
+      if (now - flushed_at_ >= kFlushEvery.count()) flush(now);
+      std::this_thread::sleep_for(some ? kShortPause : kLongPause);
+    }
+    return finish();
+  }
+
+ private:
+  struct ByAddress {
+    using is_transparent = void;
+    static const Batch* of(const std::unique_ptr<Batch>& batch) { return batch.get(); }
+    static const Batch* of(const Batch* batch) { return batch; }
+    template <class One, class Other>
+    bool operator()(const One& one, const Other& other) const {
+      return std::less<>{}(of(one), of(other));
+    }
+  };
+  struct Waiting {
+    Batch* batch;
+    const Message* message;
+    const WatchedProcess* process;
+  };
+  static bool is_before(const Waiting& one, const Waiting& other) {
+    return one.message->time < other.message->time;
+  }
+
+  // A process that cannot be watched is told of at the beginning.
+  static void check(pid_t pid) {
+    watch::Process process;
+    switch (watch::look(pid, process)) {
+      case watch::Seen::yes:
+      case watch::Seen::no_tables: return;
+      case watch::Seen::forbidden:
+        throw SystemError(EPERM, "look at process " + std::to_string(pid) +
+                                     ", which is another user's or may not be traced");
+      case watch::Seen::gone: throw SystemError(ESRCH, "look at process " + std::to_string(pid));
+    }
+  }
+
+  std::vector<watch::Process> find() {
+    if (options_.pids.empty()) return everybody_.look();
+    std::vector<watch::Process> found;
+    all_ended_ = true;
+    for (const pid_t pid : options_.pids) {
+      watch::Process process;
+      const watch::Seen seen = watch::look(pid, process);
+      if (seen == watch::Seen::yes) found.push_back(std::move(process));
+      all_ended_ = all_ended_ && seen == watch::Seen::gone;
+    }
+    return found;
+  }
+
+  void look() {
+    const std::int64_t now = observe::monotonic_ns();
+    const nanoseconds pause(now - looked_at_);
+    if (looked_at_ != 0 && pause > WatchedProcess::kLease) stopped_itself_ = true;
+    looked_at_ = now;
+    for (const watch::Process& process : find()) {
+      if (process.pid == ::getpid()) continue;
+      std::unique_ptr<WatchedProcess>& known = watched_[process.pid];
+      if (known != nullptr && !known->is(process)) retire(std::move(known));
+      if (known == nullptr) known = std::make_unique<WatchedProcess>(process, is_new(process));
+      known->renew(process, filter_);
+    }
+  }
+
+  // It was started after this was, or executes another program since.
+  [[nodiscard]] bool is_new(const watch::Process& process) const {
+    return process.started >= began_ ||
+           std::any_of(ended_.begin(), ended_.end(),
+                       [&](const auto& one) { return one->pid() == process.pid; });
+  }
+
+  // Its messages may still wait to be written.
+  void retire(std::unique_ptr<WatchedProcess> process) { ended_.push_back(std::move(process)); }
+
+  bool read() {
+    const auto old = static_cast<std::ptrdiff_t>(waiting_.size());
+    for (auto at = watched_.begin(); at != watched_.end();) {
+      std::vector<std::unique_ptr<Batch>> batches;
+      const bool lives = at->second->read(batches);
+      for (std::unique_ptr<Batch>& batch : batches) {
+        batch->left = batch->messages.size();
+        for (const Message& message : batch->messages)
+          waiting_.push_back(
+              {.batch = batch.get(), .message = &message, .process = at->second.get()});
+        batches_.insert(std::move(batch));
+      }
+      if (!lives) retire(std::move(at->second));
+      at = lives ? std::next(at) : watched_.erase(at);
+    }
+    // Almost in order already.
+    std::stable_sort(waiting_.begin() + old, waiting_.end(), is_before);
+    std::inplace_merge(waiting_.begin(), waiting_.begin() + old, waiting_.end(), is_before);
+    return waiting_.begin() + old != waiting_.end();
+  }
+
+  // Writes what passed before that moment, in order.
+  void write(std::int64_t before) {
+    auto at = waiting_.begin();
+    for (; at != waiting_.end() && at->message->time < before && !is_enough(); ++at) {
+      const Message& message = *at->message;
+      const Subject subject{.kind = message.kind,
+                            .local = message.local,
+                            .remote = message.remote,
+                            .pid = message.pid,
+                            .peer = message.peer};
+      if (message.time >= since_ && filter_.matches(subject))
+        packets_.add(message, at->process->program());
+      if (--at->batch->left == 0) batches_.erase(batches_.find(at->batch));
+    }
+    waiting_.erase(waiting_.begin(), at);
+  }
+
+  void flush(std::int64_t now) {
+    file_.flush();
+    flushed_at_ = now;
+  }
+
+  Summary finish() {
+    const std::int64_t until = observe::monotonic_ns();
+    // Once more, for what was on its way.
+    for (int i = 0; i < 3; ++i) {
+      read();
+      std::this_thread::sleep_for(kLongPause);
+    }
+    write(until);
+    Summary summary{.packets = packets_.packets(),
+                    .bytes = packets_.bytes(),
+                    .processes = packets_.processes(),
+                    .lost = 0,
+                    .missing = packets_.missing(),
+                    .ended = 0,
+                    .stopped_itself = stopped_itself_,
+                    .command_status = command_ ? command_->status() : 0};
+    const auto add_loss = [&](const WatchedProcess& process) {
+      summary.lost += process.lost();
+      packets_.add_loss(process.pid(), process.program(), process.lost());
+    };
+    for (const auto& process : ended_) {
+      add_loss(*process);
+      if (packets_.has_told(process->pid())) ++summary.ended;
+    }
+    for (const auto& [pid, process] : watched_) add_loss(*process);
+    packets_.finish();
+    file_.flush();
+    return summary;
+  }
+
+  [[nodiscard]] bool is_enough() const noexcept {
+    return options_.packets != 0 && packets_.packets() >= options_.packets;
+  }
+
+  const Options& options_;
+  Filter filter_;
+  std::int64_t since_;
+  std::uint64_t began_;  // as processes' `started`
+  PcapngFile file_;
+  Packets packets_;
+  watch::Everybody everybody_;
+  std::map<pid_t, std::unique_ptr<WatchedProcess>> watched_;
+  std::vector<std::unique_ptr<WatchedProcess>> ended_;
+  std::vector<Waiting> waiting_;  // in order
+  std::set<std::unique_ptr<Batch>, ByAddress> batches_;
+  std::int64_t looked_at_ = 0;
+  std::int64_t flushed_at_ = 0;
+  std::optional<Command> command_;
+  bool all_ended_ = false;
+  bool stopped_itself_ = false;
+};
+
+}  // namespace
+
+Summary capture(const Options& options, const std::atomic<bool>& stop) {
+  return Capture(options).run(stop);
+}
+
+}  // namespace farcall::capture

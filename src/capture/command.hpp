@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A command of the shell that is captured from the beginning.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+namespace farcall::capture {
+
+class Command {
+ public:
+  // Starts it. It goes on when this goes.
+  explicit Command(const std::string& command);
+
+  bool has_ended();
+  [[nodiscard]] int status() const noexcept { return status_; }
+
+ private:
+  pid_t pid_;
+  int status_ = 0;
+  bool ended_ = false;
+};
+
+}  // namespace farcall::capture

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One process whose messages are captured: renews what it was asked for, and reads its taps.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "capture/filter.hpp"
+#include "capture/tap_reader.hpp"
+#include "watch/process.hpp"
+
+namespace farcall::capture {
+
+class WatchedProcess {
+ public:
+  // Nothing is lost as long as it is renewed in time.
+  static constexpr std::chrono::seconds kLease{3};
+
+  // `is_new`: all that it has in its rings is of this capture's time.
+  WatchedProcess(const watch::Process& process, bool is_new)
+      : pid_(process.pid),
+        user_(process.user),
+        group_(process.group),
+        started_(process.started),
+        new_(is_new),
+        program_(process.command) {}
+
+  [[nodiscard]] bool is(const watch::Process& process) const noexcept {
+    return process.pid == pid_ && process.started == started_;
+  }
+  // Asks for the ends that are wanted, and for those that it makes from now on.
+  void renew(const watch::Process& process, const Filter& filter);
+  // What has come; false: the process has gone.
+  bool read(std::vector<std::unique_ptr<Batch>>& into);
+
+  [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+  [[nodiscard]] const std::string& program() const noexcept { return program_; }
+  [[nodiscard]] std::uint64_t lost() const noexcept;
+
+ private:
+  pid_t pid_;
+  uid_t user_;
+  gid_t group_;
+  std::uint64_t started_;
+  bool new_;
+  bool same_pids_ = false;
+  std::string program_;
+  std::vector<TapReader> readers_;
+};
+
+}  // namespace farcall::capture

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// farcall capture: what goes through memory, for Wireshark.
+#include "capture/capture.hpp"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <memory>
+#include <stdexcept>
+
+#include "tool/command.hpp"
+
+namespace farcall::tool {
+namespace {
+
+std::atomic<bool> stop{false};
+
+void stop_at_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { stop.store(true, std::memory_order_relaxed); };
+  // The second one ends the command at once.
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
+  // Who reads what is written may have enough; then writing fails.
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+void tell(const capture::Summary& summary, const std::string& file) {
+  fmt::print(stderr, "{}: {} packets with {} bytes, of {} processes\n", file, summary.packets,
+             summary.bytes, summary.processes);
+  fmt::print(stderr,
+             "lost: {} messages that were written over before they were read; {} bytes of "
+             "TCP are missing between others\n",
+             summary.lost, summary.missing);
+  if (summary.ended != 0)
+    fmt::print(stderr,
+               "{} processes ended meanwhile: what they sent at the very last may be "
+               "missing where its receiver was not captured\n",
+               summary.ended);
+  if (summary.stopped_itself)
+    fmt::print(stderr, "lost: what passed while this command was stopped for seconds\n");
+}
+
+int run_capture(const capture::Options& options) {
+  stop_at_signals();
+  try {
+    const capture::Summary summary = capture::capture(options, stop);
+    tell(summary, options.file == "-" ? "standard output" : options.file);
+    const int status = summary.command_status;
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  } catch (const std::invalid_argument& wrong) {
+    fmt::print(stderr, "farcall: {}\n", wrong.what());
+    return kUsage;
+  }
+}
+
+}  // namespace
+
+void add_capture(Command root, int& exit_code) {
+  struct Asked {
+    capture::Options options;
+    std::vector<std::string> words;
+  };
+  auto asked = std::make_shared<Asked>();
+  const Command command = root.subcommand(
+      "capture", "Write what processes send each other through memory to a file for Wireshark");
+  command.option("-w,--write", asked->options.file, "The file, in pcapng; - is standard output")
+      .required()
+      .suggests("file");
+  command.option("-p,--pid", asked->options.pids, "Only these processes (all of yours)")
+      .separated_by_commas();
+  command.option("-c,--count", asked->options.packets, "End after so many packets");
+  command
+      .option("-x,--execute", asked->options.command,
+              "Start this command of the shell, capture it from its beginning, end with it")
+      .suggests("program");
+  command.option("FILTER", asked->words,
+                 "Such as: tcp and port 6379, host ::1, pid 42, not (udp or unix)");
+  command.runs([asked, &exit_code] {
+    for (const std::string& word : asked->words) asked->options.filter += word + " ";
+    exit_code = run_capture(asked->options);
+  });
+}
+
+}  // namespace farcall::tool

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// farcall capture, with tshark as who reads it.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tool/capture/said.hpp"
+#include "tool/run_command.hpp"
+
+namespace farcall::test {
+namespace {
+
+const std::string kTalk = std::string(FARCALL_COMMAND) + " run -- " CAPTURE_TALK " ";
+
+// What a command of the shell prints.
+std::string output_of(const std::string& command) {
+  std::FILE* const pipe = ::popen((command + " 2>/dev/null").c_str(), "r");
+  std::string text;
+  char bytes[65'536];
+  for (std::size_t got; (got = std::fread(bytes, 1, sizeof bytes, pipe)) != 0;)
+    text.append(bytes, got);
+  ::pclose(pipe);
+  return text;
+}
+
+bool has_tshark() { return ::system("command -v tshark > /dev/null") == 0; }
+
+std::string tshark(const std::string& file, const std::string& arguments) {
+  return output_of("tshark -r " + file + " " + arguments);
+}
+
+// Both directions of the stream that `filter` finds, as tshark puts them together.
+struct Followed {
+  std::string from_client;
+  std::string from_server;
+  bool complete = true;
+};
+Followed follow(const std::string& file, const std::string& filter) {
+  std::istringstream number(tshark(file, "-Y '" + filter + "' -T fields -e tcp.stream -c 1"));
+  std::string stream;
+  number >> stream;
+  std::istringstream text(tshark(file, "-q -z follow,tcp,raw," + stream));
+  Followed found;
+  bool inside = false;
+  for (std::string line; std::getline(text, line);) {
+    if (line.starts_with("Node 1")) {
+      inside = true;
+      continue;
+    }
+    if (!inside || line.starts_with("==")) continue;
+    const bool server = line.starts_with('\t');
+    std::string& into = server ? found.from_server : found.from_client;
+    const std::size_t begin = into.size();
+    for (std::size_t i = server ? 1 : 0; i + 1 < line.size(); i += 2)
+      into += static_cast<char>(std::stoi(line.substr(i, 2), nullptr, 16));
+    if (into.find("missing in capture", begin) != std::string::npos) found.complete = false;
+  }
+  return found;
+}
+
+bool is_said(const std::string& text, unsigned connection, unsigned direction) {
+  for (std::size_t i = 0; i < text.size(); ++i)
+    if (text[i] != said(connection, direction, i)) return false;
+  return true;
+}
+
+struct Talked {
+  std::string port;
+  std::size_t sent = 0;
+  std::size_t received = 0;
+};
+std::vector<Talked> read_talked(const std::string& text) {
+  std::istringstream lines(text);
+  std::vector<Talked> all;
+  for (Talked one; lines >> one.port >> one.sent >> one.received;) all.push_back(one);
+  return all;
+}
+
+// "lost: N messages"
+std::uint64_t lost(const Finished& finished) {
+  const std::size_t at = finished.err.find("lost: ");
+  return at == std::string::npos ? UINT64_MAX : std::stoull(finished.err.substr(at + 6));
+}
+
+// As the statistics of the interfaces in the file say.
+std::uint64_t dropped(const std::string& name) {
+  std::ifstream file(name, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  const auto word = [&](std::size_t at) {
+    std::uint32_t value = 0;
+    if (at + sizeof value <= bytes.size()) std::memcpy(&value, bytes.data() + at, sizeof value);
+    return value;
+  };
+  std::uint64_t sum = 0;
+  for (std::size_t at = 0; at + 12 <= bytes.size() && word(at + 4) >= 12; at += word(at + 4)) {
+    if (word(at) != 5) continue;
+    for (std::size_t option = at + 20; word(option) != 0;) {
+      const std::uint32_t head = word(option);
+      if ((head & 0xffff) == 5) sum += word(option + 4);
+      option += 4 + ((head >> 16) + 3) / 4 * 4;
+    }
+  }
+  return sum;
+}
+
+template <class Condition>
+bool within_seconds(int seconds, Condition condition) {
+  for (int i = 0; i < seconds * 50; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return condition();
+}
+
+std::size_t size_of(const std::string& file) {
+  struct stat status {};
+  return ::stat(file.c_str(), &status) == 0 ? static_cast<std::size_t>(status.st_size) : 0;
+}
+
+class Capture : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_tshark()) GTEST_SKIP() << "tshark is not installed";
+  }
+  [[nodiscard]] std::string file() const { return directory_.file("capture.pcapng"); }
+  Finished capture(const std::string& talk, const std::string& filter = "tcp or udp") const {
+    return run_farcall({"capture", "-w", file(), "-x", kTalk + talk, filter});
+  }
+
+  ScratchDirectory directory_;
+};
+
+TEST_F(Capture, HasTheStreamsOfTcpAsTheyWereSentByMemoryAndByTheKernel) {
+  const Finished finished = capture("tcp 3 40");
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  ASSERT_EQ(lost(finished), 0U) << finished.err;
+  EXPECT_NE(finished.err.find(" 0 bytes of TCP are missing"), std::string::npos) << finished.err;
+  const std::vector<Talked> talked = read_talked(finished.out);
+  ASSERT_EQ(talked.size(), 3U) << finished.out;
+  for (unsigned i = 0; i < talked.size(); ++i) {
+    const Followed stream = follow(file(), "tcp.port==" + talked[i].port);
+    EXPECT_TRUE(stream.complete);
+    EXPECT_EQ(stream.from_client.size(), talked[i].sent);
+    EXPECT_EQ(stream.from_server.size(), talked[i].received);
+    EXPECT_TRUE(is_said(stream.from_client, i, 0)) << i;
+    EXPECT_TRUE(is_said(stream.from_server, i, 1)) << i;
+  }
+  EXPECT_EQ(tshark(file(),
+                   "-o tcp.check_checksum:TRUE -o ip.check_checksum:TRUE -Y "
+                   "'tcp.checksum.status==0 || ip.checksum.status==0 || "
+                   "tcp.analysis.lost_segment || tcp.analysis.retransmission || _ws.malformed'"),
+            "");
+  EXPECT_NE(tshark(file(), "-Y 'tcp.flags.syn==1 && tcp.flags.ack==0'"), "");
+  EXPECT_NE(tshark(file(), "-Y 'tcp.flags.fin==1'"), "");
+}
+
+TEST_F(Capture, HasDatagramsOnceEach) {
+  const Finished finished = capture("udp 400");
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  ASSERT_EQ(lost(finished), 0U) << finished.err;
+  std::istringstream lines(tshark(file(), "-Y udp -T fields -e udp.payload"));
+  std::vector<std::string> found;
+  for (std::string line; std::getline(lines, line);) {
+    std::string text;
+    for (std::size_t i = 0; i + 1 < line.size(); i += 2)
+      text += static_cast<char>(std::stoi(line.substr(i, 2), nullptr, 16));
+    found.push_back(text);
+  }
+  // What came before they shared memory the kernel has carried alone.
+  ASSERT_GT(found.size(), 400U);
+  std::sort(found.begin(), found.end());
+  EXPECT_EQ(std::adjacent_find(found.begin(), found.end()), found.end());
+  EXPECT_TRUE(std::binary_search(found.begin(), found.end(), "question 399"));
+  EXPECT_TRUE(std::binary_search(found.begin(), found.end(), "answer 398"));
+}
+
+TEST_F(Capture, HasOnlyWhatTheFilterWants) {
+  const Finished finished = capture("tcp 1 20", "udp or port 9");
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  EXPECT_NE(finished.err.find(": 0 packets"), std::string::npos) << finished.err;
+  EXPECT_EQ(tshark(file(), ""), "");
+}
+
+TEST_F(Capture, RefusesAFilterThatIsNone) {
+  const Finished finished = run_farcall({"capture", "-w", file(), "prot", "80"});
+  EXPECT_EQ(finished.code, 2);
+  EXPECT_NE(finished.err.find("\"prot\" is none of"), std::string::npos) << finished.err;
+  EXPECT_EQ(size_of(file()), 0U);
+}
+
+TEST_F(Capture, EndsAfterSoManyPackets) {
+  const Finished finished =
+      run_farcall({"capture", "-w", file(), "-c", "10", "-x", kTalk + "tcp 1 20", "tcp"});
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  const std::string packets = tshark(file(), "");
+  EXPECT_EQ(std::count(packets.begin(), packets.end(), '\n'), 10);
+}
+
+TEST_F(Capture, EndsWithTheStatusOfTheCommand) {
+  EXPECT_EQ(run_farcall({"capture", "-w", file(), "-x", "exit 7"}).code, 7);
+  EXPECT_EQ(run_farcall({"capture", "-w", file(), "-x", "kill -9 $$"}).code, 128 + SIGKILL);
+}
+
+TEST_F(Capture, LeavesAWholeFileWhenItIsInterrupted) {
+  const Command command({"capture", "-w", file()});
+  ASSERT_TRUE(within_seconds(20, [&] { return size_of(file()) != 0; }));
+  Command& ended = const_cast<Command&>(command);
+  ended.kill(SIGINT);
+  const Finished finished = ended.wait();
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_NE(finished.err.find("lost: 0 messages"), std::string::npos) << finished.err;
+  struct stat status {};
+  ASSERT_EQ(::stat(file().c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777U, 0600U);
+  EXPECT_EQ(::system(("tshark -r " + file() + " > /dev/null 2>&1").c_str()), 0);
+}
+
+TEST_F(Capture, SaysThatTheDiskIsFullAndLetsTheProgramGoOn) {
+  const std::string done = directory_.file("done");
+  const Finished finished =
+      run_farcall({"capture", "-w", "/dev/full", "-x", kTalk + "tcp 1 40 && touch " + done, "tcp"});
+  EXPECT_EQ(finished.code, 1);
+  EXPECT_NE(finished.err.find("write /dev/full: "), std::string::npos) << finished.err;
+  EXPECT_NE(finished.err.find("ENOSPC"), std::string::npos) << finished.err;
+}
+
+TEST_F(Capture, SaysHowMuchItLostWhenItIsNotFastEnough) {
+  Command command({"capture", "-w", file(), "-x", kTalk + "flood 200", "tcp"});
+  // While it does not read the program goes on.
+  ASSERT_TRUE(within_seconds(20, [&] { return size_of(file()) > 10'000; }));
+  command.kill(SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  command.kill(SIGCONT);
+  const Finished finished = command.wait();
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  EXPECT_GT(lost(finished), 0U) << finished.err;
+  EXPECT_EQ(dropped(file()), lost(finished));
+  // What is there is right.
+  std::istringstream lines(
+      tshark(file(), "-Y 'tcp.len>1000' -T fields -e tcp.seq -e tcp.len -e tcp.payload -c 200"));
+  unsigned looked = 0;
+  for (std::string line; std::getline(lines, line); ++looked) {
+    std::istringstream fields(line);
+    std::uint64_t sequence = 0;
+    std::size_t length = 0;
+    std::string payload;
+    fields >> sequence >> length >> payload;
+    ASSERT_EQ(payload.size(), 2 * length);
+    for (std::size_t i = 0; i < length; i += 97)
+      ASSERT_EQ(static_cast<char>(std::stoi(payload.substr(2 * i, 2), nullptr, 16)),
+                said(0, 0, sequence - 1 + i));
+  }
+  EXPECT_GT(looked, 0U);
+}
+
+TEST_F(Capture, LeavesNothingWhenItIsKilled) {
+  const std::string out = directory_.file("out");
+  // The programs are the shell's, in another process group.
+  const pid_t talk = ::fork();
+  ASSERT_GE(talk, 0);
+  if (talk == 0) {
+    ::execl("/bin/sh", "sh", "-c", (kTalk + "tcp 1 400 > " + out).c_str(), nullptr);
+    ::_exit(127);
+  }
+  {
+    Command command({"capture", "-w", file(), "tcp"});
+    EXPECT_TRUE(within_seconds(20, [&] { return size_of(file()) > 10'000; }));
+    command.kill(SIGKILL);
+    command.wait();
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(talk, &status, 0), talk);
+  EXPECT_EQ(status, 0);
+  std::ifstream said_file(out);
+  EXPECT_EQ(read_talked({std::istreambuf_iterator<char>(said_file), {}}).size(), 1U);
+  EXPECT_NE(tshark(file(), "-c 1"), "");
+  EXPECT_EQ(directory_.files().size(), 2U);
+}
+
+TEST_F(Capture, EndsWhenTheProcessesThatItWatchesWereKilled) {
+  const pid_t sleeper = ::fork();
+  ASSERT_GE(sleeper, 0);
+  if (sleeper == 0) {
+    ::execl(FARCALL_COMMAND, "farcall", "run", "--", "sleep", "60", nullptr);
+    ::_exit(127);
+  }
+  Command command({"capture", "-w", file(), "-p", std::to_string(sleeper)});
+  EXPECT_TRUE(within_seconds(20, [&] { return size_of(file()) != 0; }));
+  ::kill(sleeper, SIGKILL);
+  ::waitpid(sleeper, nullptr, 0);
+  const Finished finished = command.wait();
+  EXPECT_EQ(finished.code, 0) << finished.err;
+}
+
+TEST_F(Capture, DoesNotSeeProcessesOfOthers) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to be another user";
+  const std::string pid = std::to_string(::getpid());
+  const std::string place = directory_.file("other.pcapng");
+  // Where that user may write, and find the command.
+  const std::string command =
+      "exec setpriv --reuid 65534 --regid 65534 --clear-groups " FARCALL_COMMAND " capture -w " +
+      std::string("/dev/null -p ") + pid + " 2>&1; true";
+  const std::string said = output_of("sh -c '" + command + "'");
+  if (said.find("Permission denied") != std::string::npos &&
+      said.find("process") == std::string::npos)
+    GTEST_SKIP() << "needs root, and a build that others may read";
+  EXPECT_NE(said.find("look at process " + pid), std::string::npos) << said;
+  EXPECT_NE(said.find("EPERM"), std::string::npos) << said;
+}
+
+}  // namespace
+}  // namespace farcall::test
