@@ -101,6 +101,7 @@ void add_compare_slot(Command root, int& exit_code);
 void add_clean(Command root, int& exit_code);
 void add_door(Command root, int& exit_code);
 void add_channel(Command root, int& exit_code);
+void add_bridge(Command root, int& exit_code);
 void add_run(Command root, int& exit_code);
 void add_completion(Command root, int& exit_code);  // last: it tells of all the others
 

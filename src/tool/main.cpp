@@ -27,6 +27,9 @@ int main(int argc, char** argv) {
 #ifdef FARCALL_HAVE_MESSAGES
   add_channel(root, exit_code);
 #endif
+#ifdef FARCALL_HAVE_BRIDGE
+  add_bridge(root, exit_code);
+#endif
   add_completion(root, exit_code);
   try {
     const std::optional<ExitCode> nothing_to_run = line.run(argc, argv);
