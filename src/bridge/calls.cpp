@@ -24,6 +24,27 @@ std::uint64_t number_in(std::string_view word) noexcept {
   return error == std::errc() && end == word.data() + word.size() ? number : 0;
 }
 
+// A one-way message of several pieces: it is answered when it has been received.
+class LongPost final : public OutgoingCall {
+ public:
+  LongPost(Imported& to, const Header& about, std::span<const std::byte> data)
+      : OutgoingCall(to, about, data.size()),
+        statistics_(to.statistics),
+        data_(data.begin(), data.end()) {}
+
+ protected:
+  std::span<const std::byte> request(std::uint64_t offset, std::size_t size) override {
+    return std::span<const std::byte>(data_).subspan(offset, size);
+  }
+  void finished(Answer& answer) noexcept override {
+    if (answer.error == ECONNREFUSED) ++statistics_.unheard;
+  }
+
+ private:
+  Statistics& statistics_;
+  const std::vector<std::byte> data_;
+};
+
 }  // namespace
 
 Calls::Calls(Connection& connection, const Config& config)
@@ -160,6 +181,10 @@ void Calls::cancel(OutgoingCall& call) {
 }
 
 int Calls::post(Imported& to, Header header, std::span<const std::byte> data) {
+  if (data.size() > connection_.longest()) {
+    start(std::make_shared<LongPost>(to, header, data));
+    return 0;
+  }
   header.total = data.size();
   std::uint64_t id = 0;
   {

@@ -208,9 +208,11 @@ std::shared_ptr<Session> ExportedName::admit(Msg message) {
   }
   if (header.total > kLongest)
     return refuse(session, name.local == Local::door ? E2BIG : EMSGSIZE);
-  if (header.message)
-    session->strand = fmt::format("{}:{}:{}", session->first.reply().substr(0, 32),
+  if (header.message) {
+    const std::string_view importer = session->first.reply();  // the last word is the message's own
+    session->strand = fmt::format("{}:{}:{}", importer.substr(0, importer.rfind('.')),
                                   header.caller.connection, header.caller.tid);
+  }
   if (header.total == here) return enter_strand(session) ? session : nullptr;
   {
     const std::lock_guard guard(session->lock);
@@ -306,6 +308,7 @@ void ExportedName::perform(Worker& worker, const std::shared_ptr<Session>& sessi
     session->worker = nullptr;
   }
   worker.settle();
+  if (session->timed_out && answer.error == EINTR) answer.error = ETIMEDOUT;
   if (answer.not_taken) stop_listening();  // until it is looked for again
   const std::int64_t took = since_ns(begin);
   usual_ns_ = (usual_ns_ * 7 + took) / 8;

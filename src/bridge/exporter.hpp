@@ -42,6 +42,7 @@ struct Session {
   Clock::time_point began;
   Clock::time_point deadline = Clock::time_point::max();
   std::atomic<bool> cancelled{false};
+  std::atomic<bool> timed_out{false};  // then that, too
 
   bool at_head = true;  // of its strand; protected by the owner's lock
 

@@ -191,7 +191,7 @@ void ImportedChannel::take_pulse(const farcall_info& info) {
     if (info.code == FARCALL_PULSE_UNBLOCK) {
       if (const auto found = calls_.find(info.value); found != calls_.end())
         concerned.push_back(found->second.call);
-    } else if (const auto all = by_connection_.find(info.connection); all != by_connection_.end()) {
+    } else if (const auto all = by_connection_.find(info.value); all != by_connection_.end()) {
       for (const std::int64_t id : all->second) concerned.push_back(calls_.at(id).call);
     }
   }

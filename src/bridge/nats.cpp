@@ -42,8 +42,13 @@ std::string connect_advice(const Config& config, natsStatus status, const std::s
   if (status == NATS_CONNECTION_AUTH_FAILED || mentions(detail, "authorization violation") ||
       mentions(detail, "authentication"))
     return "the cluster does not accept these credentials (--creds, or --user with --password-file)";
-  if (mentions(detail, "certificate verify failed") || mentions(detail, "self signed") ||
-      mentions(detail, "self-signed") || mentions(detail, "hostname"))
+  const bool secure = !config.tls_ca.empty() || config.servers.front().starts_with("tls:");
+  if (mentions(detail, "Expected 'PONG', got ''") && secure)
+    return "the server has ended the connection: it may ask for a certificate, --tls-cert with "
+           "--tls-key";
+  if (mentions(detail, "issuer certificate") || mentions(detail, "verify failed") ||
+      mentions(detail, "self signed") || mentions(detail, "self-signed") ||
+      mentions(detail, "hostname"))
     return "the server's certificate is not signed by the authority in --tls-ca, or is for another "
            "host";
   if (status == NATS_SECURE_CONNECTION_REQUIRED || mentions(detail, "secure connection required"))

@@ -192,7 +192,7 @@ bool Sessions::tick(Clock::time_point now) {
       if (gone) drop(session);
       continue;
     }
-    if (now >= session->deadline) session->cancelled = true;
+    if (now >= session->deadline) session->timed_out = session->cancelled = true;
     if (session->cancelled && session->worker != nullptr) session->worker->interrupt();
     if (now < session->next_alive || session->reply_to.empty()) continue;
     session->next_alive = now + bound_ / 4;
