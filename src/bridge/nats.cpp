@@ -223,7 +223,7 @@ int Connection::publish(const std::string& subject, const std::string* reply, co
     if (status == NATS_NO_MEMORY) return ENOMEM;
     // Between connections nothing is taken at all, so that it may be tried again. What fails in
     // the middle of a connection may have been sent.
-    if (status != NATS_INSUFFICIENT_BUFFER) return ENETDOWN;
+    if (status != NATS_INSUFFICIENT_BUFFER) return closing_ ? ENETDOWN : ECONNRESET;
     down();
   }
 }

@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -42,13 +43,6 @@ int free_port() {
   return ::ntohs(address.sin_port);
 }
 
-void enter(const Machine& machine) {
-  if (machine.empty()) return;
-  const int fd = ::open(("/run/netns/" + machine).c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0 || ::setns(fd, CLONE_NEWNET) != 0) ::_exit(126);
-  ::close(fd);
-}
-
 std::string error_name() { return std::string("!") + ::strerrorname_np(errno); }
 
 std::string read_file(const std::string& path) {
@@ -59,6 +53,48 @@ std::string read_file(const std::string& path) {
 }
 
 }  // namespace
+
+void move_to(const Machine& machine) {
+  if (machine.empty()) return;
+  const int fd = ::open(("/run/netns/" + machine).c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 || ::setns(fd, CLONE_NEWNET) != 0) ::_exit(126);
+  ::close(fd);
+}
+
+Ledger& ledger() {
+  static Ledger* const made =
+      static_cast<Ledger*>(::mmap(nullptr, sizeof(Ledger), PROT_READ | PROT_WRITE,
+                                  MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  return *made;
+}
+
+namespace {
+
+void must(const std::string& command) {
+  if (std::system(command.c_str()) != 0)  // NOLINT(concurrency-mt-unsafe): before there are threads
+    throw std::runtime_error("failed: " + command);
+}
+
+}  // namespace
+
+Machines::Machines(unsigned count) {
+  if (::unshare(CLONE_NEWNET | CLONE_NEWNS) != 0 ||
+      ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+    throw std::runtime_error("unshare");
+  must("mkdir -p /run/netns && mount -t tmpfs none /run/netns && ip link add switch type bridge && "
+       "ip link set switch up");
+  for (unsigned i = 1; i <= count; ++i) {
+    const std::string end = "port" + std::to_string(i);
+    must("ip netns add " + name(i) + " && ip link add " + end + " type veth peer name eth0 netns " +
+         name(i) + " && ip link set " + end + " master switch up && ip -n " + name(i) +
+         " link set lo up && ip -n " + name(i) + " link set eth0 up && ip -n " + name(i) +
+         " addr add " + address(i) + "/24 dev eth0");
+  }
+}
+
+void Machines::connect(unsigned number, bool on) const {
+  must("ip link set port" + std::to_string(number) + (on ? " up" : " down"));
+}
 
 void nap(int milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
@@ -87,7 +123,7 @@ Program::Program(const std::vector<std::string>& words, const std::string& log, 
   if (pid_ != 0) return;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(125);
-  enter(on);
+  move_to(on);
   const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   ::dup2(out, 1);
   ::dup2(out, 2);
@@ -174,6 +210,7 @@ std::string bridge_status(const std::string& name, const Machine& on) {
 namespace {
 
 Seen* served = nullptr;  // in the process of the service
+unsigned server_number = 0;
 
 // A procedure whose client has gone is unwound.
 class Sleeping {
@@ -196,6 +233,12 @@ void serve_door(void*, char* data, std::size_t size, door_desc_t*, uint_t) {
   if (::door_cred(&caller) == 0) served->caller = caller.dc_pid;
   reply.assign(data, size);
   ++served->calls;
+  if (reply.starts_with("id ")) {
+    const auto id = static_cast<std::uint32_t>(std::stoul(reply.substr(3)));
+    if (id < Ledger::kMost) ++ledger().served[id];
+    ++ledger().by_server[server_number % 8];
+    reply.replace(0, 2, "done");
+  }
   if (reply == "die") ::kill(::getpid(), SIGKILL);
   if (reply == "sleep") sleep_until_cancelled();
   if (reply == "refuse") ::door_refuse(EDOM);
@@ -261,16 +304,18 @@ void serve_channel(int channel) {
 
 }  // namespace
 
-Service::Service(const std::string& path, const std::string& channel, const Machine& on)
+Service::Service(const std::string& path, const std::string& channel, const Machine& on,
+                 unsigned number)
     : seen_(static_cast<Seen*>(::mmap(nullptr, sizeof(Seen), PROT_READ | PROT_WRITE,
-                                      MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+                                      MAP_SHARED | MAP_ANONYMOUS, -1, 0))),
+      number_(number) {
   new (seen_) Seen;
   const pid_t parent = ::getpid();
   pid_ = ::fork();
   if (pid_ == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(125);
-    enter(on);
+    move_to(on);
     run(path, channel);
     ::_exit(1);
   }
@@ -280,6 +325,7 @@ Service::Service(const std::string& path, const std::string& channel, const Mach
 
 void Service::run(const std::string& path, const std::string& channel) const {
   served = seen_;
+  server_number = number_;
   const int door = ::door_create(&serve_door, nullptr, 0);
   ::close(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
   if (door < 0 || ::fattach(door, path.c_str()) != 0) return;

@@ -98,13 +98,36 @@ struct Seen {
   std::atomic<int> priority{-1};
   std::atomic<int> caller{0};  // process
 };
+// How often each numbered request was served, by whatever server: what proves "at most once". Made
+// by the process that forks all the others.
+struct Ledger {
+  static constexpr std::uint32_t kMost = 4'000'000;
+  std::atomic<std::uint8_t> served[kMost];
+  std::atomic<std::uint32_t> by_server[8];
+};
+Ledger& ledger();
+
+// Network namespaces m1, m2, ... of the addresses 10.77.0.1, 10.77.0.2, ..., one switch between
+// them. They go with this process, whose own namespaces these replace. Throws where that is
+// forbidden.
+class Machines {
+ public:
+  explicit Machines(unsigned count);
+  static Machine name(unsigned number) { return "m" + std::to_string(number); }
+  static std::string address(unsigned number) { return "10.77.0." + std::to_string(number); }
+  // Pulls the plug, or puts it in again.
+  void connect(unsigned number, bool on) const;
+};
+
 // A process that serves a door at `path` and, unless it is empty, a channel. A request is text:
 // "sleep" is not answered, and counts who gives up; "die" ends the server; "fd" is answered with a
 // descriptor; "big N" with N bytes; anything else with itself (by the channel with status 7).
-// One-way messages are numbers that count up.
+// One-way messages are numbers that count up. "id N" is entered into the ledger, and answered with
+// "done N".
 class Service {
  public:
-  Service(const std::string& path, const std::string& channel, const Machine& on = {});
+  Service(const std::string& path, const std::string& channel, const Machine& on = {},
+          unsigned number = 0);
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
   ~Service();
@@ -114,9 +137,12 @@ class Service {
  private:
   void run(const std::string& path, const std::string& channel) const;
   Seen* seen_;
+  const unsigned number_;
   pid_t pid_ = -1;
 };
 
+// The calling thread, and what it forks, is on that machine from now on.
+void move_to(const Machine& machine);
 // Calls a door. The reply, or "!" and the name of the errno.
 std::string call_door(const std::string& path, const std::string& request);
 // Sends to a channel. The reply behind its status and a space, or "!" and the name of the errno.
