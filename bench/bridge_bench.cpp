@@ -81,7 +81,8 @@ Result measure(unsigned clients, double seconds, const std::function<bool(unsign
   std::vector<float> all;
   for (const auto& each : times) all.insert(all.end(), each.begin(), each.end());
   std::sort(all.begin(), all.end());
-  return {static_cast<double>(all.size()) / elapsed, all[all.size() / 2], all[all.size() * 99 / 100]};
+  return {static_cast<double>(all.size()) / elapsed, all[all.size() / 2],
+          all[all.size() * 99 / 100]};
 }
 
 std::vector<unsigned> numbers(const std::string& text) {
@@ -153,18 +154,19 @@ void compare(const Bare& bare, const std::string& path, unsigned size, unsigned 
         measure(clients, seconds / kTurns, [&](unsigned i) { return bridged[i]->call(request); });
     time_ratios.push_back(by_bridge.p50_us / by_nats.p50_us);
     rate_ratios.push_back(by_bridge.calls_per_s / by_nats.calls_per_s);
-    fmt::print("{:6} B {:3} clients  nats {:8.1f} us p50 {:8.1f} p99 {:8.0f}/s   bridge {:8.1f} us "
-               "p50 {:8.1f} p99 {:8.0f}/s\n",
-               size, clients, by_nats.p50_us, by_nats.p99_us, by_nats.calls_per_s,
-               by_bridge.p50_us, by_bridge.p99_us, by_bridge.calls_per_s);
+    fmt::print(
+        "{:6} B {:3} clients  nats {:8.1f} us p50 {:8.1f} p99 {:8.0f}/s   bridge {:8.1f} us "
+        "p50 {:8.1f} p99 {:8.0f}/s\n",
+        size, clients, by_nats.p50_us, by_nats.p99_us, by_nats.calls_per_s, by_bridge.p50_us,
+        by_bridge.p99_us, by_bridge.calls_per_s);
   }
   std::sort(time_ratios.begin(), time_ratios.end());
   std::sort(rate_ratios.begin(), rate_ratios.end());
-  fmt::print("{:6} B {:3} clients: time x {:.2f} ({:.2f} to {:.2f}), calls/s x {:.2f} ({:.2f} to "
-             "{:.2f})\n",
-             size, clients, (time_ratios[1] + time_ratios[2]) / 2, time_ratios.front(),
-             time_ratios.back(), (rate_ratios[1] + rate_ratios[2]) / 2, rate_ratios.front(),
-             rate_ratios.back());
+  fmt::print(
+      "{:6} B {:3} clients: time x {:.2f} ({:.2f} to {:.2f}), calls/s x {:.2f} ({:.2f} to "
+      "{:.2f})\n",
+      size, clients, (time_ratios[1] + time_ratios[2]) / 2, time_ratios.front(), time_ratios.back(),
+      (rate_ratios[1] + rate_ratios[2]) / 2, rate_ratios.front(), rate_ratios.back());
 }
 
 }  // namespace

@@ -48,11 +48,11 @@ struct Config {
   std::string tls_key;
   std::string domain;
   std::vector<Name> names;
-  double death_bound_s = 2;    // no sign of life from the far side for so long: ECONNRESET
-  double connect_bound_s = 2;  // the cluster is away for so long: ENETDOWN
-  unsigned workers = 256;      // local calls in progress at a time, for each exported name
-  unsigned waiting = 4096;     // calls in progress of all imported doors, each with a thread
-  std::uint64_t memory_mib = 1024;        // of what is being put together of pieces
+  double death_bound_s = 2;         // no sign of life from the far side for so long: ECONNRESET
+  double connect_bound_s = 2;       // the cluster is away for so long: ENETDOWN
+  unsigned workers = 256;           // local calls in progress at a time, for each exported name
+  unsigned waiting = 4096;          // calls in progress of all imported doors, each with a thread
+  std::uint64_t memory_mib = 1024;  // of what is being put together of pieces
   std::string status = "farcall-bridge";  // channel that tells the status; empty: none
 };
 
@@ -87,8 +87,8 @@ class Bridge {
 // Whether the cluster can be reached, and lets the bridge have these names. Serves nothing. Throws
 // BridgeError.
 void check(const Config& config);
-// What a bridge that runs on this machine says of itself, as JSON. `channel`: Config::status. Throws
-// BridgeError.
+// What a bridge that runs on this machine says of itself, as JSON. `channel`: Config::status.
+// Throws BridgeError.
 std::string ask_status(const std::string& channel);
 
 }  // namespace farcall::bridge

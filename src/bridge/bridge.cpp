@@ -31,8 +31,8 @@ void probe(Connection& connection, const Config& config) {
       (void)connection.publish(connection.full(name.subject), nullptr, &header, {}, false);
 }
 
-// The cluster's word whether exported names may be subscribed to, also where nobody serves them yet.
-// Calls that come meanwhile are sent on to others.
+// The cluster's word whether exported names may be subscribed to, also where nobody serves them
+// yet. Calls that come meanwhile are sent on to others.
 void check_exports(Connection& connection, const Config& config) {
   std::list<Subscription> all;
   for (const Name& name : config.names)
@@ -205,7 +205,8 @@ std::string Bridge::Parts::status_json() const {
     each["local_server"] = name->serves();
     all["names"].push_back(std::move(each));
   }
-  for (const Imported& name : imported_) all["names"].push_back(describe(name.name, name.statistics));
+  for (const Imported& name : imported_)
+    all["names"].push_back(describe(name.name, name.statistics));
   return all.dump();
 }
 

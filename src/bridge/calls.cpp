@@ -19,8 +19,7 @@ std::chrono::nanoseconds seconds(double value) {
 
 std::uint64_t number_in(std::string_view word) noexcept {
   std::uint64_t number = 0;
-  const auto [end, error] =
-      std::from_chars(word.data() + 1, word.data() + word.size(), number, 16);
+  const auto [end, error] = std::from_chars(word.data() + 1, word.data() + word.size(), number, 16);
   return error == std::errc() && end == word.data() + word.size() ? number : 0;
 }
 
@@ -92,7 +91,8 @@ void Calls::publish_first(const std::shared_ptr<OutgoingCall>& call, Lock& lock,
   header.total = it.size_;
   if (it.deadline_ != Clock::time_point::max())
     header.deadline_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(
-        1, std::chrono::duration_cast<std::chrono::milliseconds>(it.deadline_ - it.heard_).count()));
+        1,
+        std::chrono::duration_cast<std::chrono::milliseconds>(it.deadline_ - it.heard_).count()));
   const std::string reply = own_subject(it.id_);
   const int error = connection_.publish(it.to_.subject, &reply, &header, data, may_wait);
   it.published();
@@ -247,8 +247,7 @@ void Calls::late(std::uint64_t id, const Msg& message) {
     const std::lock_guard guard(lock_);
     if (abandoned_.erase(id) == 0) return;
   }
-  if (!message.reply().empty())
-    tell(std::string(message.reply()), {.kind = Kind::cancel});
+  if (!message.reply().empty()) tell(std::string(message.reply()), {.kind = Kind::cancel});
 }
 
 void Calls::take_reply(const std::shared_ptr<OutgoingCall>& call, Lock& lock, const Header& header,

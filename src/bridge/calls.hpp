@@ -25,8 +25,8 @@ struct Imported {
 struct Answer {
   int error = 0;  // an errno; then there is no more
   int status = 0;
-  Msg message;                     // of one piece
-  std::vector<std::byte> pieces;   // else
+  Msg message;                    // of one piece
+  std::vector<std::byte> pieces;  // else
   [[nodiscard]] std::span<const std::byte> data() const noexcept {
     return message ? message.data() : std::span<const std::byte>(pieces);
   }

@@ -5,8 +5,8 @@
 #include <pwd.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <initializer_list>
@@ -82,7 +82,8 @@ void read_nats(const File& file, const toml::table& table, Config& config) {
                     "tls_key", "domain"});
   if (const toml::node* const servers = table.get("servers")) {
     const toml::array* const all = servers->as_array();
-    if (all == nullptr) file.wrong(servers->source(), "'servers' is to be a list: [\"nats://...\"]");
+    if (all == nullptr)
+      file.wrong(servers->source(), "'servers' is to be a list: [\"nats://...\"]");
     for (const toml::node& each : *all) {
       const auto url = each.value<std::string>();
       if (!url) file.wrong(each.source(), "a server is to be a string: \"nats://host:4222\"");
@@ -151,8 +152,8 @@ void read_name(const File& file, const toml::table& table, Direction direction, 
   if (direction == Direction::exported) {
     file.only(table, {"door", "channel", "subject"});
   } else {
-    file.only(table, {"door", "channel", "subject", "mode", "idempotent", "retries", "deadline",
-                      "allow"});
+    file.only(table,
+              {"door", "channel", "subject", "mode", "idempotent", "retries", "deadline", "allow"});
   }
   file.read_text(table, "subject", name.subject);
   if (name.subject.empty())
@@ -180,8 +181,7 @@ void read_names(const File& file, const toml::table& root, const char* key, Dire
   const toml::array* const all = node->as_array();
   if (all == nullptr)
     file.wrong(node->source(), fmt::format("each name has its own table: [[{}]]", key));
-  for (const toml::node& each : *all)
-    read_name(file, file.section(each, key), direction, config);
+  for (const toml::node& each : *all) read_name(file, file.section(each, key), direction, config);
 }
 
 Name local_part(std::string_view text, const std::string& whole) {
@@ -193,17 +193,15 @@ Name local_part(std::string_view text, const std::string& whole) {
     name.local = Local::channel;
     name.path = text.substr(8);
   } else {
-    throw BridgeError(fmt::format(
-        "'{}': on this machine it is door:PATH or channel:NAME", whole));
+    throw BridgeError(fmt::format("'{}': on this machine it is door:PATH or channel:NAME", whole));
   }
   return name;
 }
 
 bool is_subject(const std::string& subject) {
   if (subject.empty() || subject.size() > kLongestSubject) return false;
-  if (subject.front() == '.' || subject.back() == '.' ||
-      subject.find("..") != std::string::npos || subject.front() == '$' ||
-      subject.starts_with("_INBOX"))
+  if (subject.front() == '.' || subject.back() == '.' || subject.find("..") != std::string::npos ||
+      subject.front() == '$' || subject.starts_with("_INBOX"))
     return false;
   for (const char c : subject)
     if (c <= ' ' || c == '*' || c == '>' || c == 0x7f || static_cast<unsigned char>(c) >= 0x80)
@@ -247,8 +245,7 @@ Config read_config(const std::string& path) {
   Config config;
   file.only(root, {"nats", "bridge", "export", "import"});
   if (const auto* nats = root.get("nats")) read_nats(file, file.section(*nats, "nats"), config);
-  if (const auto* own = root.get("bridge"))
-    read_bridge(file, file.section(*own, "bridge"), config);
+  if (const auto* own = root.get("bridge")) read_bridge(file, file.section(*own, "bridge"), config);
   read_names(file, root, "export", Direction::exported, config);
   read_names(file, root, "import", Direction::imported, config);
   return config;
@@ -257,8 +254,8 @@ Config read_config(const std::string& path) {
 Name exported_name(const std::string& text) {
   const std::size_t at = text.rfind('=');
   if (at == std::string::npos)
-    throw BridgeError(fmt::format(
-        "'{}': what is exported is door:PATH=SUBJECT or channel:NAME=SUBJECT", text));
+    throw BridgeError(
+        fmt::format("'{}': what is exported is door:PATH=SUBJECT or channel:NAME=SUBJECT", text));
   Name name = local_part(std::string_view(text).substr(0, at), text);
   name.subject = text.substr(at + 1);
   return name;
@@ -267,8 +264,8 @@ Name exported_name(const std::string& text) {
 Name imported_name(const std::string& text) {
   const std::size_t at = text.find('=');
   if (at == std::string::npos)
-    throw BridgeError(fmt::format(
-        "'{}': what is imported is SUBJECT=door:PATH or SUBJECT=channel:NAME", text));
+    throw BridgeError(
+        fmt::format("'{}': what is imported is SUBJECT=door:PATH or SUBJECT=channel:NAME", text));
   Name name = local_part(std::string_view(text).substr(at + 1), text);
   name.direction = Direction::imported;
   name.subject = text.substr(0, at);
@@ -279,8 +276,9 @@ void validate(const Config& config) {
   if (config.servers.empty())
     throw BridgeError("no server is named: --nats nats://HOST:4222, or servers in [nats]");
   if (config.names.empty())
-    throw BridgeError("no name is exported or imported: --export, --import, or [[export]] and "
-                      "[[import]]");
+    throw BridgeError(
+        "no name is exported or imported: --export, --import, or [[export]] and "
+        "[[import]]");
   if (config.tls_certificate.empty() != config.tls_key.empty())
     throw BridgeError("--tls-cert and --tls-key belong together");
   if (!config.domain.empty() && !is_subject(config.domain))

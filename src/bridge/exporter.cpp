@@ -10,8 +10,8 @@
 namespace farcall::bridge {
 namespace {
 
-// A local call that takes less is made by the thread that waits for the cluster: to wake another one
-// would take longer.
+// A local call that takes less is made by the thread that waits for the cluster: to wake another
+// one would take longer.
 constexpr std::int64_t kQuickNs = 50'000;
 constexpr std::int64_t kWaitMs = 200;  // for the cluster; then it is looked whether to stop
 
@@ -206,8 +206,7 @@ std::shared_ptr<Session> ExportedName::admit(Msg message) {
     ++statistics.malformed;
     return refuse(session, EPROTO);
   }
-  if (header.total > kLongest)
-    return refuse(session, name.local == Local::door ? E2BIG : EMSGSIZE);
+  if (header.total > kLongest) return refuse(session, name.local == Local::door ? E2BIG : EMSGSIZE);
   if (header.message) {
     const std::string_view importer = session->first.reply();  // the last word is the message's own
     session->strand = fmt::format("{}:{}:{}", importer.substr(0, importer.rfind('.')),

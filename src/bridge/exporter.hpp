@@ -48,8 +48,8 @@ struct Session {
 
   std::mutex lock;  // protects what follows
   std::atomic<std::uint64_t>* memory = nullptr;
-  std::uint64_t held = 0;  // bytes of that
-  Worker* worker = nullptr;  // that is in the local call
+  std::uint64_t held = 0;          // bytes of that
+  Worker* worker = nullptr;        // that is in the local call
   std::vector<std::byte> request;  // of several pieces
   bool assembling = false;
   std::uint64_t granted = 0;
@@ -73,8 +73,8 @@ class Sessions {
   // A new one, with a number and a subject. Never fails but by std::bad_alloc.
   std::shared_ptr<Session> add(Msg message, const Header& header);
   void remove(const Session& session);
-  // Memory for what travels in pieces, until the session goes; false: there would be too much of it.
-  // With the session locked.
+  // Memory for what travels in pieces, until the session goes; false: there would be too much of
+  // it. With the session locked.
   bool reserve(Session& session, std::uint64_t bytes) noexcept;
 
   // The answer. One of several pieces goes on by itself.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An imported channel: one thread receives and publishes, and messages are answered by their ids, so
-// that many are on their way and those of one thread keep their order.
+// An imported channel: one thread receives and publishes, and messages are answered by their ids,
+// so that many are on their way and those of one thread keep their order.
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>

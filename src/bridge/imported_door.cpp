@@ -101,8 +101,7 @@ class ImportedDoor final : public ImportedServer {
  public:
   ImportedDoor(Imported& name, ImportContext context) : name_(name), context_(context) {
     fd_ = ::door_create(&ImportedDoor::serve, this, DOOR_REFUSE_DESC);
-    if (fd_ < 0)
-      throw BridgeError(fmt::format("cannot make a door: {}", ::strerrorname_np(errno)));
+    if (fd_ < 0) throw BridgeError(fmt::format("cannot make a door: {}", ::strerrorname_np(errno)));
     const Door door = Door::adopt(::dup(fd_));
     try {
       const bool fresh = ::access(name.name.path.c_str(), F_OK) != 0;

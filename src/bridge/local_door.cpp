@@ -93,20 +93,18 @@ LocalAnswer LocalDoor::took(Worker& worker, const door_arg_t& arguments,
 
 LocalAnswer LocalDoor::call(Worker& worker, const Header&, std::span<const std::byte> data,
                             const std::atomic<bool>& cancelled) {
-  constexpr LocalAnswer kAbsent{
-      .error = ECONNREFUSED, .status = 0, .not_taken = true, .data = {}};
+  constexpr LocalAnswer kAbsent{.error = ECONNREFUSED, .status = 0, .not_taken = true, .data = {}};
   Handle door = current();
   if (!door) door = reopen(nullptr);
   if (!door) return kAbsent;
   const std::span<std::byte> room = worker.room(kRoom);
   for (;;) {
-    door_arg_t arguments{
-        .data_ptr = reinterpret_cast<char*>(const_cast<std::byte*>(data.data())),
-        .data_size = data.size(),
-        .desc_ptr = nullptr,
-        .desc_num = 0,
-        .rbuf = reinterpret_cast<char*>(room.data()),
-        .rsize = room.size()};
+    door_arg_t arguments{.data_ptr = reinterpret_cast<char*>(const_cast<std::byte*>(data.data())),
+                         .data_size = data.size(),
+                         .desc_ptr = nullptr,
+                         .desc_num = 0,
+                         .rbuf = reinterpret_cast<char*>(room.data()),
+                         .rsize = room.size()};
     if (::door_call(door->get(), &arguments) == 0) return took(worker, arguments, room);
     const int error = errno;
     if (error == EBADF) {  // nobody has seen it: there may be another server by now

@@ -58,7 +58,7 @@ class Worker {
 struct LocalAnswer {
   int error = 0;
   int status = 0;
-  bool not_taken = false;           // the server has seen nothing of it
+  bool not_taken = false;                // the server has seen nothing of it
   std::span<const std::byte> data = {};  // valid until the worker's next call
 };
 

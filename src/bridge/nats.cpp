@@ -22,8 +22,7 @@ std::string last_error() {
 
 void set(natsStatus status, const char* what) {
   if (status != NATS_OK)
-    throw BridgeError(
-        fmt::format("{}: {} {}", what, ::natsStatus_GetText(status), last_error()));
+    throw BridgeError(fmt::format("{}: {} {}", what, ::natsStatus_GetText(status), last_error()));
 }
 
 std::string joined(const std::vector<std::string>& all) {
@@ -41,7 +40,8 @@ bool mentions(const std::string& text, std::string_view what) {
 std::string connect_advice(const Config& config, natsStatus status, const std::string& detail) {
   if (status == NATS_CONNECTION_AUTH_FAILED || mentions(detail, "authorization violation") ||
       mentions(detail, "authentication"))
-    return "the cluster does not accept these credentials (--creds, or --user with --password-file)";
+    return "the cluster does not accept these credentials (--creds, or --user with "
+           "--password-file)";
   const bool secure = !config.tls_ca.empty() || config.servers.front().starts_with("tls:");
   if (mentions(detail, "Expected 'PONG', got ''") && secure)
     return "the server has ended the connection: it may ask for a certificate, --tls-cert with "
@@ -56,7 +56,8 @@ std::string connect_advice(const Config& config, natsStatus status, const std::s
   if (status == NATS_SECURE_CONNECTION_WANTED || mentions(detail, "tls is not"))
     return "the server knows no TLS: leave out --tls-ca, or set tls in its configuration";
   if (status == NATS_SSL_ERROR || mentions(detail, "ssl") || mentions(detail, "tls"))
-    return "TLS failed: does the server accept the certificate in --tls-cert, and --tls-ca name its "
+    return "TLS failed: does the server accept the certificate in --tls-cert, and --tls-ca name "
+           "its "
            "authority?";
   if (mentions(detail, "credentials") || mentions(detail, "nkey"))
     return fmt::format("the file of --creds cannot be used: {}", config.credentials);
@@ -253,14 +254,14 @@ void Connection::confirm() {
   }
   if (refusal.empty() && last == NATS_NOT_PERMITTED && text != nullptr) refusal = text;
   if (!refusal.empty())
-    throw BridgeError(fmt::format(
-        "the cluster does not permit it: {} (let this user publish and subscribe there: permissions "
-        "in the server's configuration; replies come to _INBOX.>)",
-        refusal));
-  if (status != NATS_OK)
     throw BridgeError(
-        fmt::format("the cluster does not answer: {} {}", ::natsStatus_GetText(status),
-                    last_error()));
+        fmt::format("the cluster does not permit it: {} (let this user publish and subscribe "
+                    "there: permissions "
+                    "in the server's configuration; replies come to _INBOX.>)",
+                    refusal));
+  if (status != NATS_OK)
+    throw BridgeError(fmt::format("the cluster does not answer: {} {}",
+                                  ::natsStatus_GetText(status), last_error()));
 }
 
 std::size_t Connection::longest() const noexcept {
@@ -271,7 +272,8 @@ std::size_t Connection::longest() const noexcept {
 
 std::string Connection::server() const {
   std::array<char, 256> url{};
-  if (!up_ || ::natsConnection_GetConnectedUrl(connection_.get(), url.data(), url.size()) != NATS_OK)
+  if (!up_ ||
+      ::natsConnection_GetConnectedUrl(connection_.get(), url.data(), url.size()) != NATS_OK)
     return {};
   return url.data();
 }

@@ -92,8 +92,9 @@ class Connection {
   // None come any more when it has returned.
   void close() noexcept;
 
-  // Published once, or not at all: 0, ENETDOWN, EMSGSIZE, ENOMEM; ECONNRESET: nobody knows. `header`
-  // may be null. May wait for a cluster that is away, until it has been away for the connect bound.
+  // Published once, or not at all: 0, ENETDOWN, EMSGSIZE, ENOMEM; ECONNRESET: nobody knows.
+  // `header` may be null. May wait for a cluster that is away, until it has been away for the
+  // connect bound.
   int publish(const std::string& subject, const std::string* reply, const Header* header,
               std::span<const std::byte> data, bool may_wait);
   // A subject of this process's own, of one word.

@@ -14,8 +14,7 @@
 namespace farcall::bridge {
 
 nlohmann::json describe(const Name& name, const Statistics& statistics) {
-  const std::string local =
-      (name.local == Local::door ? "door:" : "channel:") + name.path;
+  const std::string local = (name.local == Local::door ? "door:" : "channel:") + name.path;
   const auto microseconds = [&](double share) {
     return static_cast<double>(statistics.latencies.percentile(share)) / 1000;
   };
@@ -72,9 +71,10 @@ void StatusChannel::run() {
 std::string ask_status(const std::string& channel) {
   const int connection = ::farcall_name_open(channel.c_str());
   if (connection < 0)
-    throw BridgeError(fmt::format("no bridge tells its status as channel {}: {} (start it, or say "
-                                  "--status-name)",
-                                  channel, ::strerrorname_np(errno)));
+    throw BridgeError(
+        fmt::format("no bridge tells its status as channel {}: {} (start it, or say "
+                    "--status-name)",
+                    channel, ::strerrorname_np(errno)));
   std::string text(std::size_t{1} << 20, '\0');
   constexpr std::int64_t kPatience = 5'000'000'000;
   ::farcall_timeout(kPatience);

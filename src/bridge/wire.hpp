@@ -8,12 +8,13 @@
 //      │                                                  reply, data │
 //      │ cancel, credit, data ──> the session's own subject ─────────>│
 //
-// A call's own subject is its reply subject; the session's is the reply subject of what the exporter
-// sends. A request without the header is a call of a program that knows nothing of bridges, and a
-// reply without it is a whole answer of status 0, from such a program or from a bridge.
+// A call's own subject is its reply subject; the session's is the reply subject of what the
+// exporter sends. A request without the header is a call of a program that knows nothing of
+// bridges, and a reply without it is a whole answer of status 0, from such a program or from a
+// bridge.
 //
-// The value is "1;k=c;u=0;...": the version, then fields of one letter with decimal numbers. Unknown
-// fields are skipped; another version is refused (EPROTO).
+// The value is "1;k=c;u=0;...": the version, then fields of one letter with decimal numbers.
+// Unknown fields are skipped; another version is refused (EPROTO).
 #pragma once
 
 #include <cstdint>

@@ -81,8 +81,9 @@ Machines::Machines(unsigned count) {
   if (::unshare(CLONE_NEWNET | CLONE_NEWNS) != 0 ||
       ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
     throw std::runtime_error("unshare");
-  must("mkdir -p /run/netns && mount -t tmpfs none /run/netns && ip link add switch type bridge && "
-       "ip link set switch up");
+  must(
+      "mkdir -p /run/netns && mount -t tmpfs none /run/netns && ip link add switch type bridge && "
+      "ip link set switch up");
   for (unsigned i = 1; i <= count; ++i) {
     const std::string end = "port" + std::to_string(i);
     must("ip netns add " + name(i) + " && ip link add " + end + " type veth peer name eth0 netns " +
@@ -96,9 +97,7 @@ void Machines::connect(unsigned number, bool on) const {
   must("ip link set port" + std::to_string(number) + (on ? " up" : " down"));
 }
 
-void nap(int milliseconds) {
-  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
-}
+void nap(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 
 Scratch::Scratch() {
   std::string name = std::filesystem::temp_directory_path() / "farcall-bridge-XXXXXX";
@@ -165,8 +164,8 @@ Nats::Nats(const Scratch& scratch, const std::string& configuration, const Machi
            const std::string& address, int port, const std::string& name)
     : scratch_(scratch), name_(name), address_(address), on_(on), port_(port) {
   if (port_ == 0) port_ = free_port();
-  scratch.write(name_ + ".conf", "listen: " + address_ + ":" + std::to_string(port_) + "\n" +
-                                     configuration + "\n");
+  scratch.write(name_ + ".conf",
+                "listen: " + address_ + ":" + std::to_string(port_) + "\n" + configuration + "\n");
   start();
 }
 
@@ -180,9 +179,7 @@ void Nats::start() {
   program_ = std::make_unique<Program>(
       std::vector<std::string>{"/usr/sbin/nats-server", "-c", scratch_.file(name_ + ".conf")},
       scratch_.file(name_ + ".log"), on_);
-  if (!eventually([this] {
-        return program_->said().find("Server is ready") != std::string::npos;
-      }))
+  if (!eventually([this] { return program_->said().find("Server is ready") != std::string::npos; }))
     throw std::runtime_error("nats-server: " + program_->said());
 }
 
@@ -242,7 +239,8 @@ void serve_door(void*, char* data, std::size_t size, door_desc_t*, uint_t) {
   if (reply == "die") ::kill(::getpid(), SIGKILL);
   if (reply == "sleep") sleep_until_cancelled();
   if (reply == "refuse") ::door_refuse(EDOM);
-  if (reply.starts_with("nap ")) ::usleep(static_cast<useconds_t>(std::stoi(reply.substr(4))) * 1000);
+  if (reply.starts_with("nap "))
+    ::usleep(static_cast<useconds_t>(std::stoi(reply.substr(4))) * 1000);
   if (reply.starts_with("big ")) {
     const auto bytes = static_cast<std::size_t>(std::stoull(reply.substr(4)));
     reply.resize(bytes);
@@ -378,8 +376,8 @@ std::string send_to(const std::string& channel, const std::string& request, doub
   message.reply = &in;
   if (timeout_s > 0) ::farcall_timeout(static_cast<std::int64_t>(timeout_s * 1e9));
   const int status = ::farcall_send_message(connection, &message);
-  std::string text = status < 0 ? error_name()
-                                : std::to_string(status) + " " + reply.substr(0, message.replied);
+  std::string text =
+      status < 0 ? error_name() : std::to_string(status) + " " + reply.substr(0, message.replied);
   ::farcall_disconnect(connection);
   return text;
 }

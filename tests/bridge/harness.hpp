@@ -146,8 +146,7 @@ void move_to(const Machine& machine);
 // Calls a door. The reply, or "!" and the name of the errno.
 std::string call_door(const std::string& path, const std::string& request);
 // Sends to a channel. The reply behind its status and a space, or "!" and the name of the errno.
-std::string send_to(const std::string& channel, const std::string& request,
-                    double timeout_s = 0);
+std::string send_to(const std::string& channel, const std::string& request, double timeout_s = 0);
 
 template <class Condition>
 bool eventually(const Condition& condition, double seconds) {

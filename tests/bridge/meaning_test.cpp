@@ -42,9 +42,9 @@ class BridgeMeaning : public testing::Test {
   }
   void start_service() { service_ = std::make_unique<Service>(path(), channel()); }
   void start_exporter() {
-    exporter_ = start_bridge(
-        scratch_, channel("exporter"),
-        with({"--export", "door:" + path() + "=d.v1", "--export", "channel:" + channel() + "=c.v1"}));
+    exporter_ = start_bridge(scratch_, channel("exporter"),
+                             with({"--export", "door:" + path() + "=d.v1", "--export",
+                                   "channel:" + channel() + "=c.v1"}));
   }
   void start_importer() {
     importer_ = start_bridge(scratch_, channel("importer"),
@@ -309,8 +309,11 @@ TEST_F(BridgeMeaning, OnlyCallsOfIdempotentNamesAreSentAgain) {
   start_exporter();
   const std::string text = "[nats]\nservers = [\"" + nats_->url() +
                            "\"]\n[bridge]\ndeath_bound = 0.5\n[[import]]\nsubject = \"d.v1\"\n"
-                           "door = \"" + path("again") + "\"\nidempotent = true\nretries = 20\n"
-                           "[[import]]\nsubject = \"d.v1\"\ndoor = \"" + path("once") + "\"\n";
+                           "door = \"" +
+                           path("again") +
+                           "\"\nidempotent = true\nretries = 20\n"
+                           "[[import]]\nsubject = \"d.v1\"\ndoor = \"" +
+                           path("once") + "\"\n";
   importer_ = start_bridge(scratch_, channel("importer"),
                            {"--config", scratch_.write("bridge.toml", text)});
   ASSERT_TRUE(eventually([this] { return call_door(path("once"), "x") == "x"; }))
@@ -344,8 +347,10 @@ TEST_F(BridgeMeaning, OnlyThoseOnTheListMayCall) {
   start_exporter();
   const std::string text = "[nats]\nservers = [\"" + nats_->url() +
                            "\"]\n[[import]]\nsubject = \"d.v1\"\nallow = [54321]\ndoor = \"" +
-                           path("rdoor") + "\"\n[[import]]\nsubject = \"c.v1\"\nallow = [54321]\n"
-                           "channel = \"" + channel("r") + "\"\n";
+                           path("rdoor") +
+                           "\"\n[[import]]\nsubject = \"c.v1\"\nallow = [54321]\n"
+                           "channel = \"" +
+                           channel("r") + "\"\n";
   importer_ = start_bridge(scratch_, channel("importer"),
                            {"--config", scratch_.write("bridge.toml", text)});
   EXPECT_EQ(call("x"), "!EACCES");

@@ -35,9 +35,9 @@ class BridgeSecurity : public testing::Test {
   // What the bridge says that does not come up.
   std::string refusal(Options options) {
     ::unlink(scratch_.file("rdoor").c_str());
-    options.insert(options.end(), {"--export", "door:" + scratch_.file("door") + "=d.v1",
-                                   "--connect-bound", "2", "--import",
-                                   "e.v1=door:" + scratch_.file("rdoor")});
+    options.insert(options.end(),
+                   {"--export", "door:" + scratch_.file("door") + "=d.v1", "--connect-bound", "2",
+                    "--import", "e.v1=door:" + scratch_.file("rdoor")});
     const auto bridge = start_bridge(scratch_, own("refused"), options);
     EXPECT_EQ(bridge->wait(15), 1) << bridge->said();
     EXPECT_NE(::access(scratch_.file("rdoor").c_str(), F_OK), 0) << "nothing is half started";
@@ -71,8 +71,7 @@ TEST_F(BridgeSecurity, TlsWithClientCertificatesServes) {
 
 TEST_F(BridgeSecurity, ACertificateOfAnotherAuthorityIsRefused) {
   const Nats nats(scratch_, tls());
-  const std::string said =
-      refusal({"--nats", nats.url("tls"), "--tls-ca", certificate("other")});
+  const std::string said = refusal({"--nats", nats.url("tls"), "--tls-ca", certificate("other")});
   EXPECT_SAYS(said, "not signed by the authority in --tls-ca");
 }
 
@@ -132,15 +131,15 @@ TEST_F(BridgeSecurity, CheckSaysWhatStartingWould) {
 TEST_F(BridgeSecurity, TwoDomainsDoNotMeet) {
   const Nats nats(scratch_);
   const Service service(scratch_.file("door"), "");
-  const auto exporter =
-      start_bridge(scratch_, own("exporter"), {"--nats", nats.url(), "--domain", "prod", "--export",
-                                               "door:" + scratch_.file("door") + "=d.v1"});
-  const auto same =
-      start_bridge(scratch_, own("same"), {"--nats", nats.url(), "--domain", "prod", "--import",
-                                           "d.v1=door:" + scratch_.file("same")});
-  const auto other =
-      start_bridge(scratch_, own("other"), {"--nats", nats.url(), "--domain", "test", "--import",
-                                            "d.v1=door:" + scratch_.file("other")});
+  const auto exporter = start_bridge(scratch_, own("exporter"),
+                                     {"--nats", nats.url(), "--domain", "prod", "--export",
+                                      "door:" + scratch_.file("door") + "=d.v1"});
+  const auto same = start_bridge(
+      scratch_, own("same"),
+      {"--nats", nats.url(), "--domain", "prod", "--import", "d.v1=door:" + scratch_.file("same")});
+  const auto other = start_bridge(scratch_, own("other"),
+                                  {"--nats", nats.url(), "--domain", "test", "--import",
+                                   "d.v1=door:" + scratch_.file("other")});
   EXPECT_TRUE(eventually([&] { return call_door(scratch_.file("same"), "x") == "x"; }));
   EXPECT_EQ(call_door(scratch_.file("other"), "x"), "!ECONNREFUSED");
 }

@@ -99,9 +99,9 @@ class World {
       start_service(i);
       start_exporter(i);
     }
-    importer_ = start_bridge(scratch_, "soak-importer",
-                             options({"--import", "d.v1=door:" + path()}),
-                             Machines::name(kImporter));
+    importer_ =
+        start_bridge(scratch_, "soak-importer", options({"--import", "d.v1=door:" + path()}),
+                     Machines::name(kImporter));
   }
   [[nodiscard]] std::string path() const { return scratch_.file("imported"); }
 
@@ -151,9 +151,11 @@ class World {
     for (unsigned other = 1; other <= 3; ++other)
       if (other != i) routes += "\"nats-route://" + Machines::address(other) + ":6222\", ";
     nats_[i] = std::make_unique<Nats>(
-        scratch_, "server_name: n" + std::to_string(i) + "\ncluster { name: soak, listen: \"" +
-                      Machines::address(i) + ":6222\", routes: [" + routes + "] }\n"
-                      "ping_interval: \"1s\"\nping_max: 2\n",
+        scratch_,
+        "server_name: n" + std::to_string(i) + "\ncluster { name: soak, listen: \"" +
+            Machines::address(i) + ":6222\", routes: [" + routes +
+            "] }\n"
+            "ping_interval: \"1s\"\nping_max: 2\n",
         Machines::name(i), Machines::address(i), 4222, "nats" + std::to_string(i));
   }
   void start_service(unsigned i) {
@@ -162,10 +164,10 @@ class World {
   }
   void start_exporter(unsigned i) {
     const std::string number = std::to_string(i);
-    exporters_[i] = start_bridge(
-        scratch_, "soak-exporter" + number,
-        options({"--export", "door:" + scratch_.file("door" + number) + "=d.v1"}),
-        Machines::name(i));
+    exporters_[i] =
+        start_bridge(scratch_, "soak-exporter" + number,
+                     options({"--export", "door:" + scratch_.file("door" + number) + "=d.v1"}),
+                     Machines::name(i));
   }
 
   const Machines machines_;
@@ -194,10 +196,11 @@ int verdict() {
               number(tally->reset), number(tally->other));
   std::printf("served by the first: %u, by the second: %u\n", ledger().by_server[1].load(),
               ledger().by_server[2].load());
-  std::printf("served twice: %lu; answered and not served: %lu; wrong answers: %lu; served though "
-              "refused: %lu; longest call: %lu ms\n",
-              number(tally->twice), number(tally->lost), number(tally->wrong),
-              number(tally->though), number(tally->longest_ms));
+  std::printf(
+      "served twice: %lu; answered and not served: %lu; wrong answers: %lu; served though "
+      "refused: %lu; longest call: %lu ms\n",
+      number(tally->twice), number(tally->lost), number(tally->wrong), number(tally->though),
+      number(tally->longest_ms));
   const bool spread = ledger().by_server[1] > 0 && ledger().by_server[2] > 0;
   if (!spread) std::printf("one server got no call\n");
   return tally->twice + tally->lost + tally->wrong + tally->though + tally->other == 0 && spread
@@ -216,8 +219,7 @@ int run(double seconds, unsigned seed) {
   for (unsigned n = 0; failed == 0 && (n < 7 || Clock::now() < until); ++n) {
     // First each in turn; the importer's own NATS server and plug are of use, too.
     const unsigned event = n < 5 ? n : random() % 5;
-    const unsigned machine =
-        n < 5 ? 1 + n % 2 : 1 + random() % (event == 2 || event == 3 ? 3 : 2);
+    const unsigned machine = n < 5 ? 1 + n % 2 : 1 + random() % (event == 2 || event == 3 ? 3 : 2);
     world.happen(event, machine, static_cast<int>(50 + random() % (n < 5 ? 400 : 1600)));
     if (!answers(20, 40)) failed = std::printf("no service after event %u of %u\n", event, machine);
     for (const auto& since : tally->since_ms)
