@@ -49,8 +49,8 @@ std::string connect_advice(const Config& config, natsStatus status, const std::s
   if (mentions(detail, "issuer certificate") || mentions(detail, "verify failed") ||
       mentions(detail, "self signed") || mentions(detail, "self-signed") ||
       mentions(detail, "hostname"))
-    return "the server's certificate is not signed by the authority in --tls-ca, or is for another "
-           "host";
+    return "TLS: the server's certificate is not signed by the authority in --tls-ca, or is for "
+           "another host";
   if (status == NATS_SECURE_CONNECTION_REQUIRED || mentions(detail, "secure connection required"))
     return "the server wants TLS: give --tls-ca, and --tls-cert with --tls-key if it asks for them";
   if (status == NATS_SECURE_CONNECTION_WANTED || mentions(detail, "tls is not"))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages that no bridge would send: to exported subjects, and to the subjects that belong to calls.
-// Bridges count them, and go on.
+// Messages that no bridge would send: to exported subjects, and to the subjects that belong to
+// calls. Bridges count them, and go on.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -28,15 +28,17 @@ class Raw {
     address.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
     address.sin_port = ::htons(static_cast<std::uint16_t>(port));
     EXPECT_EQ(::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    send("CONNECT {\"verbose\":false,\"pedantic\":false,\"headers\":true,\"no_responders\":true}"
-         "\r\nSUB > 1\r\n");
+    send(
+        "CONNECT {\"verbose\":false,\"pedantic\":false,\"headers\":true,\"no_responders\":true}"
+        "\r\nSUB > 1\r\n");
   }
   ~Raw() { ::close(fd_); }
   Raw(const Raw&) = delete;
   Raw& operator=(const Raw&) = delete;
 
   void send(const std::string& text) const {
-    ASSERT_EQ(::send(fd_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+    ASSERT_EQ(::send(fd_, text.data(), text.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(text.size()));
   }
   void publish(const std::string& subject, const std::string& reply, const std::string& header,
                const std::string& data) const {
@@ -70,14 +72,14 @@ class BridgeHostile : public testing::Test {
     if (const std::string reason = no_nats(); !reason.empty()) GTEST_SKIP() << reason;
     nats_ = std::make_unique<Nats>(scratch_);
     service_ = std::make_unique<Service>(scratch_.file("door"), name("c"));
-    exporter_ = start_bridge(scratch_, name("x"),
-                             {"--nats", nats_->url(), "--death-bound", "1", "--export",
-                              "door:" + scratch_.file("door") + "=d.v1", "--export",
-                              "channel:" + name("c") + "=c.v1"});
-    importer_ = start_bridge(scratch_, name("i"),
-                             {"--nats", nats_->url(), "--death-bound", "1", "--import",
-                              "d.v1=door:" + scratch_.file("rdoor"), "--import",
-                              "c.v1=channel:" + name("r")});
+    exporter_ = start_bridge(
+        scratch_, name("x"),
+        {"--nats", nats_->url(), "--death-bound", "1", "--export",
+         "door:" + scratch_.file("door") + "=d.v1", "--export", "channel:" + name("c") + "=c.v1"});
+    importer_ = start_bridge(
+        scratch_, name("i"),
+        {"--nats", nats_->url(), "--death-bound", "1", "--import",
+         "d.v1=door:" + scratch_.file("rdoor"), "--import", "c.v1=channel:" + name("r")});
     ASSERT_TRUE(eventually([this] { return call("x") == "x"; }));
     raw_ = std::make_unique<Raw>(nats_->port());
   }
@@ -133,10 +135,10 @@ TEST_F(BridgeHostile, PromisedPiecesThatNeverComeAreForgotten) {
 TEST_F(BridgeHostile, AnythingSentToAnySubjectOfABridgeLeavesItServing) {
   std::mt19937 random(7);
   const std::vector<std::string> seeds{
-      "1;k=c;s=1",           "1;k=c;s=500000;z=1", "1;k=o;z=1",        "1;k=p;x=5;v=-1;z=1;q=20",
-      "1;k=r;s=3",           "1;k=r;s=50000000",   "1;k=r;e=5;y=1",    "1;k=a",
-      "1;k=w;w=8",           "1;k=d;o=1",          "1;k=d;o=262144",   "1;k=x",
-      "1;k=n",               "1;k=c;m=99999999999", "1;k=c;d=1",       "1;k=c;l=77;h=5;z=1"};
+      "1;k=c;s=1", "1;k=c;s=500000;z=1",  "1;k=o;z=1",      "1;k=p;x=5;v=-1;z=1;q=20",
+      "1;k=r;s=3", "1;k=r;s=50000000",    "1;k=r;e=5;y=1",  "1;k=a",
+      "1;k=w;w=8", "1;k=d;o=1",           "1;k=d;o=262144", "1;k=x",
+      "1;k=n",     "1;k=c;m=99999999999", "1;k=c;d=1",      "1;k=c;l=77;h=5;z=1"};
   std::atomic<bool> stop{false};
   std::vector<std::thread> clients;
   for (int i = 0; i < 3; ++i)
@@ -158,7 +160,8 @@ TEST_F(BridgeHostile, AnythingSentToAnySubjectOfABridgeLeavesItServing) {
     auto subject = subjects.begin();
     std::advance(subject, random() % subjects.size());
     std::string header = seeds[random() % seeds.size()];
-    if (random() % 3 == 0) header[random() % header.size()] = static_cast<char>('0' + random() % 60);
+    if (random() % 3 == 0)
+      header[random() % header.size()] = static_cast<char>('0' + random() % 60);
     auto reply = subjects.begin();
     std::advance(reply, random() % subjects.size());
     raw_->publish(*subject, random() % 4 == 0 ? "" : *reply, header,

@@ -45,10 +45,13 @@ std::string read(TBinaryProtocol& protocol) {
   if (::getppid() != parent) ::_exit(1);
   thrift::TFarcallServerTransport listener(channel);
   listener.listen();
-  TBinaryProtocol protocol(listener.accept());
-  for (;;) {
-    const std::string text = read(protocol);
-    write(protocol, T_REPLY, std::string(text.rbegin(), text.rend()));
+  for (;;) {  // as TSimpleServer does it
+    const auto transport = listener.accept();
+    TBinaryProtocol protocol(transport);
+    do {
+      const std::string text = read(protocol);
+      write(protocol, T_REPLY, std::string(text.rbegin(), text.rend()));
+    } while (transport->peek());
   }
 }
 
@@ -60,12 +63,11 @@ TEST(BridgeThrift, WorksOverAnImportedName) {
   const pid_t parent = ::getpid();
   const pid_t server = ::fork();
   if (server == 0) serve(channel, parent);
-  const auto exporter =
-      start_bridge(scratch, channel + "-x", {"--nats", nats.url(), "--export",
-                                             "channel:" + channel + "=t.v1"});
+  const auto exporter = start_bridge(
+      scratch, channel + "-x", {"--nats", nats.url(), "--export", "channel:" + channel + "=t.v1"});
   const auto importer =
-      start_bridge(scratch, channel + "-i", {"--nats", nats.url(), "--import",
-                                             "t.v1=channel:" + channel + "-far"});
+      start_bridge(scratch, channel + "-i",
+                   {"--nats", nats.url(), "--import", "t.v1=channel:" + channel + "-far"});
   EXPECT_TRUE(eventually([&] {
     return bridge_status(channel + "-x").find("\"local_server\":true") != std::string::npos;
   }));

@@ -70,7 +70,8 @@ class Child {
 class NatsServer {
  public:
   NatsServer()
-      : ports_(std::filesystem::temp_directory_path() / ("farcall-nats-" + std::to_string(::getpid()))),
+      : ports_(std::filesystem::temp_directory_path() /
+               ("farcall-nats-" + std::to_string(::getpid()))),
         made_(std::filesystem::create_directory(ports_)),
         process_({kServer, "-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", ports_.string()}) {
     const Deadline deadline = Deadline::after(kStart);
@@ -175,8 +176,8 @@ class BridgeEndpoint final : public CallEndpoint {
   BridgeEndpoint(const std::string& name, Role role) : client_(role == Role::client) {
     const std::string own = client_ ? name + "-far" : name;
     for (const Deadline start = Deadline::after(kStart); number_ <= 0;) {
-      number_ = client_ ? ::farcall_name_open(own.c_str())
-                        : ::farcall_name_attach(own.c_str(), 0, 0600);
+      number_ =
+          client_ ? ::farcall_name_open(own.c_str()) : ::farcall_name_attach(own.c_str(), 0, 0600);
       if (number_ > 0) break;
       if (monotonic_ns() > start.at()) throw_errno("a channel's name");
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -221,10 +222,10 @@ class BridgeConnection final : public Connection {
       more.insert(more.begin(), common.begin(), common.end());
       return more;
     };
-    exporter_ = std::make_unique<Child>(with(
-        {"--status-name", name_ + "-x", "--export", "channel:" + name_ + "=row"}));
-    importer_ = std::make_unique<Child>(with(
-        {"--status-name", name_ + "-i", "--import", "row=channel:" + name_ + "-far"}));
+    exporter_ = std::make_unique<Child>(
+        with({"--status-name", name_ + "-x", "--export", "channel:" + name_ + "=row"}));
+    importer_ = std::make_unique<Child>(
+        with({"--status-name", name_ + "-i", "--import", "row=channel:" + name_ + "-far"}));
   }
   std::unique_ptr<Endpoint> open(Role role) override {
     ::setenv("FARCALL_ENGINE", "shared", 1);
