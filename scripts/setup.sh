@@ -11,8 +11,9 @@ set -euo pipefail
 # the benchmarks, which measure other libraries beside ours.
 declare -A packages=(
   [build]="build-essential cmake ninja-build pkg-config libgtest-dev libbenchmark-dev libfmt-dev
-    libcli11-dev nlohmann-json3-dev libzmq3-dev libnng-dev libboost-dev libiceoryx-posh-dev libacl1-dev
-    libnats-dev libtomlplusplus-dev libtirpc-dev libthrift-dev thrift-compiler libsystemd-dev dbus-daemon python3-dev python3-pytest
+    libcli11-dev nlohmann-json3-dev libzmq3-dev libnng-dev libboost-dev libiceoryx-posh-dev libacl1-dev systemtap-sdt-dev
+    libnats-dev libtomlplusplus-dev libtirpc-dev libthrift-dev thrift-compiler libsystemd-dev dbus-daemon
+    python3-dev python3-pytest
     python3-numpy mypy"
   [wheel]="python3-venv"
   [crates]="cargo rustc librust-tokio-dev librust-libc-dev"

@@ -35,6 +35,8 @@
 #include <string_view>
 #include <utility>
 
+#include "farcall/observe.hpp"
+
 #if defined(__SANITIZE_THREAD__)
 #include <unistd.h>
 extern "C" {
@@ -286,6 +288,10 @@ class Waiter {
       note_processor(mine);
   }
 
+  // How long waking peers has taken since this was last asked, in ticks(): mostly the time that the
+  // woken had the processor.
+  [[nodiscard]] std::uint64_t take_time_waking() noexcept { return std::exchange(waking_, 0); }
+
   // Says that `mine` will do nothing more, and wakes a peer that sleeps on its futex: who sleeps on
   // the descriptor learns of it by what becomes of the socket. Any thread.
   static void finish(WaitState& mine, WaitState& peer) noexcept;
@@ -309,6 +315,9 @@ class Waiter {
   // Several wait for this peer, as the readers of a broadcast do: a spin that has kept others from
   // the processor is not tried again at once.
   void expect_company() noexcept { in_company_ = true; }
+
+  // Where it is counted how this side waits, and wakes the other; null: nowhere.
+  void observe(observe::Half* waits) noexcept { observed_ = waits; }
 
   // Whether the peer has finished, closed or died.
   [[nodiscard]] bool gone(const WaitState& peer) const noexcept;
@@ -406,6 +415,8 @@ class Waiter {
   std::int64_t spun_until_ = 0;        // in vain, in the wait that goes on; 0: it has not
   std::uint32_t spin_pause_ = 0;       // waits that are left of it
   std::uint32_t next_spin_pause_ = kShortestSpinPause;
+  std::uint64_t waking_ = 0;
+  observe::Half* observed_ = nullptr;
 };
 
 }  // namespace farcall

@@ -189,6 +189,11 @@ void Endpoint::set_terms(const Terms& terms) {
     if (entry.session->endpoint.get() == this) entry.session->set_terms(terms);
 }
 
+void Endpoint::set_label(const Label& label) {
+  const std::lock_guard guard(port_->lock);
+  label_ = label;
+}
+
 void Endpoint::close() noexcept {
   if (closed_.exchange(true)) return;
   {
@@ -235,8 +240,10 @@ class SessionWatch final : public Watch {
 
 void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
                     const std::shared_ptr<Endpoint>& endpoint) {
+  const std::uint64_t since = ticks();
   const int answers = descriptors[1].get();
   if (!made_by_sender(answers, sender)) return;
+  const std::uint64_t inode = observe::inode_of(descriptors[0].get());
   Mapping memory = adopt_session(std::move(descriptors[0]));
   auto& control = *reinterpret_cast<SessionControl*>(memory.data());
   const auto refuse = [&](int error) {
@@ -271,9 +278,15 @@ void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
                                         next_id++, endpoint, mode, std::move(held), account);
     Waiter::park_on_descriptor(session->control().server);
     session->set_terms(endpoint->terms_);
+    observe::Description end = endpoint->label_.description(observe::Role::server);
+    end.session = inode;
+    end.peer = sender.pid;
+    session->observe(end);
     Entry& entry = sessions[session->id];
     entry.session = session;
     ++account->sessions;
+    // Who opens without end takes the reactor's time, and gets the less of the threads'.
+    waiting.charge_at_once(*account, ticks() - since);
     entry.death.start(session->socket(), EPOLLRDHUP | EPOLLET,
                       std::make_shared<SessionWatch>(weak_from_this(), session->id));
     listen(session->socket(), session->id, EPOLLIN | EPOLLET);

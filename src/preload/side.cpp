@@ -12,6 +12,7 @@
 #include "preload/fork.hpp"
 #include "preload/handback.hpp"
 #include "preload/log.hpp"
+#include "preload/observed.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
 #include "preload/transfer.hpp"
@@ -309,6 +310,7 @@ Released forget(int fd) noexcept {
   // Others go on with it; this process needs its mapping no more.
   clear_rings(*side);
   const Guard guard(life);
+  stop_observing(*side);
   retire(*side);
   const bool last = side->processes.fetch_sub(1, std::memory_order_acq_rel) == 1;
   return {.side = last ? side : nullptr};
@@ -361,6 +363,7 @@ void release(Released released) noexcept {
     side->stage.store(Side::kNever, std::memory_order_relaxed);
   }
   clear_rings(*side);
+  stop_observing(*side);
   retire(*side);
   vacate(*side);
 }
@@ -430,6 +433,7 @@ void close_private(int fd) noexcept {
 }
 
 void note_reason(Side& side, Reason reason) noexcept {
+  observe::set_carrier(side.own().observed, observe::Carrier::kernel, observed_reason(reason));
   if (side.own().counters != nullptr)
     side.own().counters->reasons[static_cast<std::size_t>(reason)].fetch_add(
         1, std::memory_order_relaxed);

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "farcall/observe.hpp"
 #include "preload/lock.hpp"
 #include "preload/stats.hpp"
 #include "preload/stream.hpp"
@@ -98,6 +99,8 @@ struct Side {
     std::byte* mapping = nullptr;
     std::size_t mapped = 0;
     Counters* counters = nullptr;
+    observe::Counters* observed = nullptr;  // what is counted for who looks
+    bool kept = false;                      // its entry outlives the side, see observed.hpp
   };
   [[nodiscard]] Own& own() const noexcept;
   [[nodiscard]] const Ring& out() const noexcept { return own().out; }

@@ -176,9 +176,12 @@ class Child {
  public:
   // Runs `body` in a child.
   template <class Body>
-  explicit Child(Body body) : pid_(fork_while_others_rest()) {
+  explicit Child(Body body) {
+    const pid_t parent = ::getpid();
+    pid_ = fork_while_others_rest();
     if (pid_ != 0) return;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(1);  // it died before it could be said
     give_up_before_parent();
     body();
     ::_exit(::testing::Test::HasFailure() ? 1 : 0);
@@ -218,7 +221,7 @@ class Child {
   }
 
  private:
-  pid_t pid_;
+  pid_t pid_ = -1;
   int status_ = -1;
 };
 
