@@ -12,12 +12,14 @@ set -euo pipefail
 declare -A packages=(
   [build]="build-essential cmake ninja-build pkg-config libgtest-dev libbenchmark-dev libfmt-dev
     libcli11-dev nlohmann-json3-dev libzmq3-dev libnng-dev libboost-dev libiceoryx-posh-dev libacl1-dev systemtap-sdt-dev
-    libtirpc-dev libthrift-dev thrift-compiler libsystemd-dev dbus-daemon python3-dev python3-pytest
+    libnats-dev libtomlplusplus-dev libtirpc-dev libthrift-dev thrift-compiler libsystemd-dev dbus-daemon
+    python3-dev python3-pytest
     python3-numpy mypy"
   [wheel]="python3-venv"
   [crates]="cargo rustc librust-tokio-dev librust-libc-dev"
   [package]="debhelper dh-dkms dh-python dpkg-dev libpython3-dev lintian mmdebstrap uidmap"
-  [test]="valgrind python3 tshark abigail-tools cargo rustc rust-clippy librust-tokio-dev librust-libc-dev"
+  [test]="valgrind python3 tshark nats-server iproute2 abigail-tools cargo rustc rust-clippy
+    librust-tokio-dev librust-libc-dev"
   [programs]="python3 python3.11 libpython3.11-testsuite redis-server redis-tools memcached nginx-light
     curl wrk haproxy postgresql postgresql-contrib iperf3 netcat-openbsd socat sockperf nodejs
     default-jdk-headless golang-go"

@@ -17,6 +17,10 @@ extern "C" {
  * `flags` are those of open(2): how the file is to be opened, which its permissions must allow,
  * O_CLOEXEC and O_NOFOLLOW. */
 int door_open(const char* path, int flags);
+/* Of both libraries. Ends the call that the thread serves without a reply: the client's door_call()
+ * fails with that errno. Then as door_return(). -1 with errno: EINVAL where the thread serves no
+ * call, or `error` is no errno; EOPNOTSUPP for doors of the module. */
+int door_refuse(int error);
 
 #ifdef __cplusplus
 }

@@ -35,6 +35,7 @@ Outcome past(Deadline deadline) noexcept {
 }
 
 bool means_gone(const SystemError& error) noexcept {
+  if (dynamic_cast<const call::RefusedRequest*>(&error) != nullptr) return false;
   const int code = error.code().value();
   return code == EPIPE || code == ECONNRESET || code == ENOTCONN;
 }

@@ -254,7 +254,7 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
   if ((turn.flags & kRefused) != 0) {
     transfer_ = {};  // the server may not have taken it
     if (results.status < 1 || results.status > kMostErrno) return Outcome::broken;
-    throw SystemError(static_cast<int>(results.status), "the server cannot take the request");
+    throw RefusedRequest(static_cast<int>(results.status), "the server refuses the request");
   }
   if ((turn.flags & kTransferComes) != 0) {
     const Outcome outcome = accept_transfer(SIZE_MAX);

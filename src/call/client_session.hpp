@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "call/session.hpp"
+#include "farcall/error.hpp"
 #include "process/background.hpp"
 
 namespace farcall::call {
@@ -23,6 +24,12 @@ struct Maker {
 };
 // Of a socket that leads to a port. Throws SystemError.
 Maker maker_of(int port);
+
+// The server's own word, whatever the errno: it is there.
+class RefusedRequest final : public SystemError {
+ public:
+  using SystemError::SystemError;
+};
 
 // A session that a port has been asked for. Whose wait for it is interrupted keeps it for the next
 // time: who opened another instead, again and again, would keep others from being let in.

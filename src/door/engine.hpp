@@ -91,6 +91,8 @@ class Server {
   // `stays`: the thread will receive here next, not to be cancelled, so that may begin.
   virtual int answer(const char* data, std::size_t size, const door_desc_t* descriptors,
                      std::size_t count, bool stays) = 0;
+  // Ends that call with an error instead. Returns 0, or EOPNOTSUPP where the engine cannot.
+  virtual int refuse(int error) noexcept = 0;
   // The client of that call. Returns 0, or EINVAL where it has gone, or where this is a notice.
   virtual int identify(CallerIdentity& caller) = 0;
   // The thread ends without an answer: the client's call fails.

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stplr_doors.h>
 
+#include <cerrno>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -24,6 +25,7 @@ class KernelServer final : public Server {
   bool receive(Dispatch& call, bool cancellable) override;
   int answer(const char* data, std::size_t size, const door_desc_t* descriptors, std::size_t count,
              bool stays) override;
+  int refuse(int) noexcept override { return EOPNOTSUPP; }
   int identify(CallerIdentity& caller) override;
   void drop() noexcept override;
 

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <thread>
 
+#include "farcall/doors.h"
 #include "process/per_thread.hpp"
 
 // The C library's, behind pthread_cleanup_push() in C; <pthread.h> hides them from C++.
@@ -271,6 +272,19 @@ int door_return(char* data_ptr, size_t data_size, door_desc_t* desc_ptr, uint_t 
   if (error != 0) {
     ::pthread_setcancelstate(state, nullptr);
     return error < 0 ? -1 : fail(error);
+  }
+  here().park(state);
+}
+
+int door_refuse(int error) {
+  if (error <= 0 || error > EHWPOISON) return fail(EINVAL);
+  Server* const server = call_in_progress();
+  if (server == nullptr) return fail(EINVAL);
+  int state = 0;
+  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+  if (const int failed = server->refuse(error); failed != 0) {
+    ::pthread_setcancelstate(state, nullptr);
+    return fail(failed);
   }
   here().park(state);
 }

@@ -27,6 +27,10 @@ class SharedServer final : public Server, public ClientDeathObserver {
     const int error = try_to_answer(data, size, descriptors, count);
     return error == 0 ? 0 : drop_answer(error, descriptors, count);
   }
+  int refuse(int error) noexcept override {
+    if (!incoming_.notice()) incoming_.refuse(error);
+    return 0;
+  }
   int identify(CallerIdentity& caller) override;
   void drop() noexcept override {
     serving = false;

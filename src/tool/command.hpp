@@ -102,6 +102,7 @@ void add_capture(Command root, int& exit_code);
 void add_clean(Command root, int& exit_code);
 void add_door(Command root, int& exit_code);
 void add_channel(Command root, int& exit_code);
+void add_bridge(Command root, int& exit_code);
 void add_run(Command root, int& exit_code);
 void add_doctor(Command root, int& exit_code);
 void add_stat(Command root, int& exit_code);

@@ -29,6 +29,9 @@ int main(int argc, char** argv) {
 #ifdef FARCALL_HAVE_MESSAGES
   add_channel(root, exit_code);
 #endif
+#ifdef FARCALL_HAVE_BRIDGE
+  add_bridge(root, exit_code);
+#endif
   add_stat(root, exit_code);
   add_top(root, exit_code);
   add_completion(root, exit_code);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <poll.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -37,6 +39,40 @@ void TFarcallTransport::fail(const std::system_error& error) {
   throw TTransportException(type, name_, code);
 }
 
+// Of the address space, for one reply of any length that comes from afar.
+class TFarcallTransport::FarRoom {
+ public:
+  FarRoom()
+      : memory_(::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
+    if (memory_ == MAP_FAILED) throw SystemError(ENOMEM, "room for replies");
+  }
+  ~FarRoom() { ::munmap(memory_, kBytes); }
+  FarRoom(const FarRoom&) = delete;
+  FarRoom& operator=(const FarRoom&) = delete;
+  [[nodiscard]] std::span<std::byte> all() const noexcept {
+    return {static_cast<std::byte*>(memory_), kBytes};
+  }
+  // What has been used costs nothing any more.
+  void give_back(std::size_t used) const noexcept {
+    constexpr std::size_t kKept = std::size_t{1} << 20;
+    if (used > kKept) ::madvise(memory_, used, MADV_DONTNEED);
+  }
+
+ private:
+  static constexpr std::size_t kBytes = std::size_t{64} << 20;
+  void* const memory_;
+};
+
+// No descriptor goes to another machine: calls go to the name itself.
+void TFarcallTransport::open_far(MessageConnection listener) {
+  start_timeout();
+  if (listener.send(std::as_bytes(std::span(&kFar, 1))).status != kWhole)
+    throw SystemError(EPROTO, "open");
+  far_ = std::make_unique<FarRoom>();
+  connection_ = std::move(listener);
+}
+
 void TFarcallTransport::open() {
   if (isOpen()) return;
   constexpr auto kPatience = std::chrono::seconds(10);
@@ -44,11 +80,16 @@ void TFarcallTransport::open() {
       Deadline::after(timeout_.count() != 0 ? std::chrono::nanoseconds(timeout_) : kPatience);
   try {
     start_timeout();
-    const MessageConnection listener(name_);
+    MessageConnection listener(name_);
     auto [mine, theirs] = socket_pair();
     const int descriptor = theirs.get();
     start_timeout();
-    (void)listener.send(std::as_bytes(std::span(&kHello, 1)), {}, std::span(&descriptor, 1));
+    try {
+      (void)listener.send(std::as_bytes(std::span(&kHello, 1)), {}, std::span(&descriptor, 1));
+    } catch (const std::system_error& error) {
+      if (error.code().value() != EOPNOTSUPP) throw;
+      return open_far(std::move(listener));
+    }
     theirs.reset();
     auto parcel = receive_fd_message(mine.get(), deadline);
     if (!parcel || parcel->descriptors.size() != 1) throw SystemError(ESRCH, "open");
@@ -61,6 +102,7 @@ void TFarcallTransport::open() {
 
 void TFarcallTransport::close() {
   connection_ = MessageConnection();
+  far_ = nullptr;
   forget_written();
   received(0);
 }
@@ -105,11 +147,36 @@ void TFarcallTransport::call(std::span<const std::byte> request) {
   received(replied);
 }
 
+void TFarcallTransport::call_far(std::span<const std::byte> request) {
+  const std::array<iovec, 2> out{
+      iovec{.iov_base = const_cast<std::uint32_t*>(&kFar), .iov_len = sizeof kFar},
+      iovec{.iov_base = const_cast<std::byte*>(request.data()), .iov_len = request.size()}};
+  const iovec into{.iov_base = far_->all().data(), .iov_len = far_->all().size()};
+  farcall_message all{};
+  all.send = out.data();
+  all.send_count = static_cast<int>(out.size());
+  all.reply = &into;
+  all.reply_count = 1;
+  all.flags = FARCALL_KEEP_WAITING;
+  start_timeout();
+  const int status = checked_message(farcall_send_message(connection_.number(), &all), "send");
+  if (status != kWhole) throw SystemError(EMSGSIZE, "reply");
+  make_room(all.replied);
+  std::ranges::copy(far_->all().first(all.replied), room().begin());
+  far_->give_back(all.replied);
+  received(all.replied);
+}
+
 void TFarcallTransport::flush() {
   if (!isOpen()) throw TTransportException(TTransportException::NOT_OPEN, name_);
   const auto message = written();
   if (message.empty()) return;
   try {
+    // One-way calls are answered before they are served there, too.
+    if (far_) {
+      call_far(message);
+      return forget_written();
+    }
     const bool one_way =
         is_one_way({reinterpret_cast<const std::uint8_t*>(message.data()), message.size()});
     if (one_way && message.size() <= kOneWayBytes) {

@@ -141,6 +141,59 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
   std::atomic<bool> open_{true};
 };
 
+namespace {
+
+// One call that came through a bridge, for whoever accepts it.
+class FarCall final : public MessageTransport {
+ public:
+  explicit FarCall(ReceivedMessage message)
+      : MessageTransport(nullptr), message_(std::move(message)) {
+    const std::size_t length = message_.info().length - sizeof kFar;
+    make_room(length);
+    if (message_.read(sizeof kFar, room().first(length)) != length)
+      throw SystemError(ESRCH, "read a call");
+    received(length);
+    if (is_one_way({rBase_, length})) answer({}, kWhole);
+  }
+  FarCall(const FarCall&) = delete;
+  FarCall& operator=(const FarCall&) = delete;
+  ~FarCall() override { finish(); }
+
+  [[nodiscard]] bool isOpen() const override { return open_; }
+  bool peek() override { return rBase_ != rBound_; }
+  void open() override {}
+  void close() override { finish(); }
+  [[nodiscard]] const std::string getOrigin() const override { return "a bridge"; }
+
+  void flush() override {
+    const auto reply = written();
+    if (message_) answer(reply, reply.size() <= message_.info().room ? kWhole : kLonger);
+    forget_written();
+  }
+
+ protected:
+  bool fill() override {
+    finish();
+    return false;
+  }
+
+ private:
+  void answer(std::span<const std::byte> data, int status) {
+    if (status != kWhole) data = {};
+    (void)farcall_reply(message_.release(), status, data.data(), data.size());
+  }
+  // Nobody wrote an answer: it was one-way.
+  void finish() noexcept {
+    open_ = false;
+    if (message_) answer({}, kWhole);
+  }
+
+  ReceivedMessage message_;
+  std::atomic<bool> open_{true};
+};
+
+}  // namespace
+
 TFarcallServerTransport::TFarcallServerTransport(std::string name, mode_t mode)
     : name_(std::move(name)), mode_(mode) {}
 
@@ -205,8 +258,14 @@ std::shared_ptr<TTransport> TFarcallServerTransport::acceptImpl() {
       descriptors.emplace_back(message.info().descriptors[i]);
     if (message.is_pulse() && message.info().code == kInterrupt)
       throw TTransportException(TTransportException::INTERRUPTED, name_);
-    if (!message || hello != kHello || descriptors.size() != 1) continue;
     try {
+      if (message && hello == kFar) {
+        if (message.info().length > sizeof kFar)
+          return std::make_shared<FarCall>(std::move(message));
+        message.reply({}, kWhole);
+        continue;
+      }
+      if (!message || hello != kHello || descriptors.size() != 1) continue;
       auto accepted = std::make_shared<Accepted>(timeout_, message.info());
       const MessageConnection connection = accepted->connect();
       FdMessage parcel;

@@ -71,6 +71,12 @@ RowList pair_rows() {
   add_absent(list, "thrift_tsocket", "libthrift-dev");
   add_absent(list, "thrift_farcall", "libthrift-dev");
 #endif
+#ifdef FARCALL_HAVE_NATS
+  add_nats(list);
+#else
+  add_absent(list, "nats", "libnats-dev");
+  add_absent(list, "bridge", "libnats-dev");
+#endif
 #ifdef FARCALL_HAVE_DBUS
   add_dbus(list);
 #else

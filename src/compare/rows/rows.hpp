@@ -23,6 +23,7 @@ void add_nng(RowList& list);
 void add_boost_mq(RowList& list);
 void add_onc_rpc(RowList& list);
 void add_accelerated(RowList& list);
+void add_nats(RowList& list);
 void add_thrift(RowList& list);
 void add_dbus(RowList& list);
 

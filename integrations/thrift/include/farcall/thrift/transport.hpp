@@ -17,6 +17,9 @@
 // is known by its first bytes, in the binary, compact and JSON protocols, framed or not; in others
 // a one-way call waits until it has been served.
 //
+// Over a name that a bridge has imported (farcall-bridge(1)) all is the same, but that each call
+// may find another server of that name, and is at most 64 MiB long.
+//
 // Like others, these transports are used by one thread at a time. Errors are TTransportException:
 //   NOT_OPEN     no server has that name; not opened; closed
 //   END_OF_FILE  the other side has closed or died
@@ -90,13 +93,18 @@ class TFarcallTransport final : public MessageTransport {
   bool fill() override { return false; }
 
  private:
+  class FarRoom;
+
+  void open_far(MessageConnection listener);
   void call(std::span<const std::byte> request);
+  void call_far(std::span<const std::byte> request);
   [[noreturn]] void fail(const std::system_error& error);
   void start_timeout() const;
 
   const std::string name_;
   std::chrono::milliseconds timeout_{0};
   MessageConnection connection_;
+  std::unique_ptr<FarRoom> far_;  // of a name that leads to another machine
 };
 
 // The server's: a channel with a name. Each client that opens a transport is accepted once, and has

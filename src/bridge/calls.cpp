@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bridge/calls.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+namespace farcall::bridge {
+namespace {
+
+constexpr unsigned kRefusals = 8;  // so often another exporter is asked
+
+std::chrono::nanoseconds seconds(double value) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(value));
+}
+
+std::uint64_t number_in(std::string_view word) noexcept {
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(word.data() + 1, word.data() + word.size(), number, 16);
+  return error == std::errc() && end == word.data() + word.size() ? number : 0;
+}
+
+// A one-way message of several pieces: it is answered when it has been received.
+class LongPost final : public OutgoingCall {
+ public:
+  LongPost(Imported& to, const Header& about, std::span<const std::byte> data)
+      : OutgoingCall(to, about, data.size()),
+        statistics_(to.statistics),
+        data_(data.begin(), data.end()) {}
+
+ protected:
+  std::span<const std::byte> request(std::uint64_t offset, std::size_t size) override {
+    return std::span<const std::byte>(data_).subspan(offset, size);
+  }
+  void finished(Answer& answer) noexcept override {
+    if (answer.error == ECONNREFUSED) ++statistics_.unheard;
+  }
+
+ private:
+  Statistics& statistics_;
+  const std::vector<std::byte> data_;
+};
+
+}  // namespace
+
+Calls::Calls(Connection& connection, const Config& config)
+    : connection_(connection),
+      bound_(std::chrono::duration_cast<Clock::duration>(seconds(config.death_bound_s))) {}
+
+std::string Calls::own_subject(std::uint64_t id) const {
+  return connection_.inbox(fmt::format("c{:x}", id));
+}
+
+void Calls::start(const std::shared_ptr<OutgoingCall>& call) {
+  Lock lock(call->lock_);
+  call->began_ = Clock::now();
+  const double seconds_left = call->to_.name.deadline_s;
+  if (seconds_left > 0) {
+    call->deadline_ =
+        call->began_ + std::chrono::duration_cast<Clock::duration>(seconds(seconds_left));
+    call->header_.deadline_ms = static_cast<std::uint64_t>(seconds_left * 1000);
+  }
+  ++call->to_.statistics.calls;
+  ++call->to_.statistics.in_progress;
+  publish_first(call, lock, true);
+}
+
+// Under a new number, so that nobody takes a late answer to an earlier attempt for this one's.
+void Calls::publish_first(const std::shared_ptr<OutgoingCall>& call, Lock& lock, bool may_wait) {
+  OutgoingCall& it = *call;
+  ++it.attempts_;
+  it.heard_ = Clock::now();
+  it.session_.clear();
+  it.credit_ = it.granted_ = it.total_ = 0;
+  it.answer_ = {};
+  {
+    const std::lock_guard guard(lock_);
+    it.id_ = ++last_;
+    calls_.emplace(it.id_, call);
+  }
+  const std::size_t most = connection_.longest();
+  const auto first = static_cast<std::size_t>(
+      it.size_ <= most ? it.size_ : std::min<std::uint64_t>(kPieceBytes, most));
+  const std::span<const std::byte> data = it.request(0, first);
+  if (data.size() != first) return finish(it, lock, EINTR);
+  it.sent_ = first;
+  Header header = it.header_;
+  header.total = it.size_;
+  if (it.deadline_ != Clock::time_point::max())
+    header.deadline_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(
+        1,
+        std::chrono::duration_cast<std::chrono::milliseconds>(it.deadline_ - it.heard_).count()));
+  const std::string reply = own_subject(it.id_);
+  const int error = connection_.publish(it.to_.subject, &reply, &header, data, may_wait);
+  it.published();
+  if (error != 0) return finish(it, lock, error);
+  it.heard_ = Clock::now();  // it may have waited for the cluster
+}
+
+void Calls::publish_pieces(OutgoingCall& call, Lock& lock) {
+  const std::size_t piece = std::min<std::size_t>(kPieceBytes, connection_.longest());
+  while (call.credit_ > 0 && call.sent_ < call.size_) {
+    const auto size =
+        static_cast<std::size_t>(std::min<std::uint64_t>(piece, call.size_ - call.sent_));
+    const std::span<const std::byte> data = call.request(call.sent_, size);
+    if (data.size() != size) return finish(call, lock, EINTR);
+    Header header{.kind = Kind::data};
+    header.offset = call.sent_;
+    if (const int error = connection_.publish(call.session_, nullptr, &header, data, false);
+        error != 0)
+      return finish(call, lock, error == ENETDOWN ? ECONNRESET : error);
+    call.sent_ += size;
+    --call.credit_;
+  }
+}
+
+void Calls::tell(const std::string& session, const Header& header) {
+  (void)connection_.publish(session, nullptr, &header, {}, false);
+}
+
+void Calls::forget(std::uint64_t id) {
+  const std::lock_guard guard(lock_);
+  calls_.erase(id);
+}
+
+void Calls::finish(OutgoingCall& call, Lock& lock, int error) {
+  if (call.over_) return;
+  call.over_ = true;
+  // It may be this that keeps the call.
+  std::shared_ptr<OutgoingCall> keep;
+  {
+    const std::lock_guard guard(lock_);
+    if (const auto found = calls_.find(call.id_); found != calls_.end()) {
+      keep = std::move(found->second);
+      calls_.erase(found);
+    }
+  }
+  Statistics& statistics = call.to_.statistics;
+  --statistics.in_progress;
+  if (error != 0) {
+    call.answer_.error = error;
+    statistics.failed(error);
+  } else {
+    ++statistics.answered;
+    statistics.latencies.add(Clock::now() - call.began_);
+  }
+  Answer answer = std::move(call.answer_);
+  lock.unlock();
+  call.finished(answer);
+}
+
+void Calls::give_up(OutgoingCall& call) {
+  Lock lock(call.lock_);
+  if (call.over_) return;
+  call.over_ = true;
+  --call.to_.statistics.in_progress;
+  ++call.to_.statistics.cancelled;
+  std::shared_ptr<OutgoingCall> keep;
+  {
+    const std::lock_guard guard(lock_);
+    if (const auto found = calls_.find(call.id_); found != calls_.end()) {
+      keep = std::move(found->second);
+      calls_.erase(found);
+    }
+    if (call.session_.empty()) abandoned_.emplace(call.id_, Clock::now() + bound_);
+  }
+  if (!call.session_.empty()) tell(call.session_, {.kind = Kind::cancel});
+}
+
+void Calls::cancel(OutgoingCall& call) {
+  const Lock lock(call.lock_);
+  if (call.over_ || call.cancelled_) return;
+  call.cancelled_ = true;
+  ++call.to_.statistics.cancelled;
+  // Now it is the bound for the answer; signs of life do not count any more.
+  call.deadline_ = std::min(call.deadline_, Clock::now() + bound_);
+  if (!call.session_.empty()) tell(call.session_, {.kind = Kind::cancel});
+}
+
+int Calls::post(Imported& to, Header header, std::span<const std::byte> data) {
+  if (data.size() > connection_.longest()) {
+    start(std::make_shared<LongPost>(to, header, data));
+    return 0;
+  }
+  header.total = data.size();
+  std::uint64_t id = 0;
+  {
+    const std::lock_guard guard(lock_);
+    id = ++last_;
+    posted_.emplace(id, &to);
+    posted_at_.emplace(id, Clock::now());
+  }
+  const std::string reply = connection_.inbox(fmt::format("o{:x}", id));
+  return connection_.publish(to.subject, &reply, &header, data, true);
+}
+
+void Calls::received(std::string_view word, Msg message) {
+  const std::uint64_t id = number_in(word);
+  std::shared_ptr<OutgoingCall> call;
+  {
+    const std::lock_guard guard(lock_);
+    if (word.front() == 'o') {
+      const auto posted = posted_.find(id);
+      if (posted == posted_.end()) return;
+      if (message.is_no_responders()) ++posted->second->statistics.unheard;
+      posted_.erase(posted);
+      posted_at_.erase(id);
+      return;
+    }
+    if (const auto found = calls_.find(id); found != calls_.end()) call = found->second;
+  }
+  if (!call) return late(id, message);
+  Lock lock(call->lock_);
+  if (call->over_ || call->id_ != id) return;
+  if (message.is_no_responders()) return finish(*call, lock, ECONNREFUSED);
+  call->heard_ = Clock::now();
+  if (!message.has_header()) {  // a whole answer
+    call->answer_.message = std::move(message);
+    return finish(*call, lock, 0);
+  }
+  const std::optional<Header> header = message.header();
+  if (!header) {
+    ++call->to_.statistics.malformed;
+    return finish(*call, lock, EPROTO);
+  }
+  if (!message.reply().empty() && call->session_.empty()) {
+    call->session_ = message.reply();
+    if (call->cancelled_) tell(call->session_, {.kind = Kind::cancel});
+  }
+  switch (header->kind) {
+    case Kind::alive: break;
+    case Kind::credit:
+      call->credit_ = std::min(call->credit_ + header->credit, kWindow);
+      if (!call->session_.empty()) publish_pieces(*call, lock);
+      break;
+    case Kind::reply: take_reply(call, lock, *header, std::move(message)); break;
+    case Kind::data: take_piece(*call, lock, *header, message); break;
+    default: ++call->to_.statistics.malformed;
+  }
+}
+
+void Calls::late(std::uint64_t id, const Msg& message) {
+  {
+    const std::lock_guard guard(lock_);
+    if (abandoned_.erase(id) == 0) return;
+  }
+  if (!message.reply().empty()) tell(std::string(message.reply()), {.kind = Kind::cancel});
+}
+
+void Calls::take_reply(const std::shared_ptr<OutgoingCall>& call, Lock& lock, const Header& header,
+                       Msg message) {
+  if (header.not_taken && call->attempts_ < kRefusals && !call->cancelled_) {
+    ++call->to_.statistics.resent;
+    forget(call->id_);
+    return publish_first(call, lock, false);
+  }
+  if (header.error != 0) return finish(*call, lock, header.error);
+  call->answer_.status = header.status;
+  const std::span<const std::byte> data = message.data();
+  if (header.total <= data.size()) {
+    call->answer_.message = std::move(message);
+    return finish(*call, lock, 0);
+  }
+  if (header.total > kLongest || call->total_ != 0 || call->session_.empty()) {
+    ++call->to_.statistics.malformed;
+    return finish(*call, lock, EPROTO);
+  }
+  call->total_ = header.total;
+  call->answer_.pieces.reserve(header.total);
+  call->answer_.pieces.assign(data.begin(), data.end());
+  call->granted_ = kWindow;
+  tell(call->session_, {.kind = Kind::credit, .credit = kWindow});
+}
+
+void Calls::take_piece(OutgoingCall& call, Lock& lock, const Header& header, const Msg& message) {
+  const std::span<const std::byte> data = message.data();
+  std::vector<std::byte>& pieces = call.answer_.pieces;
+  if (call.total_ == 0 || header.offset != pieces.size() || data.empty() ||
+      data.size() > call.total_ - pieces.size() || call.granted_ == 0) {
+    ++call.to_.statistics.malformed;
+    return finish(call, lock, EPROTO);
+  }
+  pieces.insert(pieces.end(), data.begin(), data.end());
+  if (pieces.size() == call.total_) return finish(call, lock, 0);
+  --call.granted_;
+  if (call.granted_ > kWindow / 2) return;
+  const std::uint64_t more = kWindow - call.granted_;
+  call.granted_ = kWindow;
+  tell(call.session_, {.kind = Kind::credit, .credit = more});
+}
+
+// Nothing more is to be expected of this attempt.
+void Calls::no_answer(const std::shared_ptr<OutgoingCall>& call, Lock& lock, int error) {
+  if (!call->session_.empty()) tell(call->session_, {.kind = Kind::cancel});
+  const Name& name = call->to_.name;
+  if (error == ECONNRESET && name.idempotent && call->attempts_ <= name.retries &&
+      !call->cancelled_) {
+    ++call->to_.statistics.resent;
+    forget(call->id_);
+    return publish_first(call, lock, false);
+  }
+  finish(*call, lock, error);
+}
+
+bool Calls::tick(Clock::time_point now) {
+  std::vector<std::shared_ptr<OutgoingCall>> all;
+  {
+    const std::lock_guard guard(lock_);
+    std::erase_if(abandoned_, [&](const auto& each) { return each.second < now; });
+    std::erase_if(posted_at_, [&](const auto& each) {
+      if (each.second + bound_ > now) return false;
+      posted_.erase(each.first);
+      return true;
+    });
+    all.reserve(calls_.size());
+    for (const auto& [id, call] : calls_) all.push_back(call);
+  }
+  for (const auto& call : all) {
+    Lock lock(call->lock_);
+    if (call->over_) continue;
+    if (now >= call->deadline_) {
+      no_answer(call, lock, call->cancelled_ ? EINTR : ETIMEDOUT);
+    } else if (now - call->heard_ >= bound_) {
+      no_answer(call, lock, ECONNRESET);
+    }
+  }
+  return !all.empty();
+}
+
+void Calls::denied(const std::string& subject) {
+  std::vector<std::shared_ptr<OutgoingCall>> all;
+  {
+    const std::lock_guard guard(lock_);
+    for (const auto& [id, call] : calls_)
+      if (call->to_.subject == subject) all.push_back(call);
+  }
+  for (const auto& call : all) {
+    Lock lock(call->lock_);
+    if (!call->over_ && call->session_.empty()) finish(*call, lock, EACCES);
+  }
+}
+
+}  // namespace farcall::bridge

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls that come from the cluster, for servers of this machine: the exporter's half.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "bridge/local_server.hpp"
+#include "bridge/nats.hpp"
+#include "bridge/statistics.hpp"
+#include "bridge/ticker.hpp"
+
+namespace farcall::bridge {
+
+class ExportedName;
+
+// One call that has come.
+struct Session {
+  Session() = default;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session() {
+    if (memory != nullptr) *memory -= held;
+  }
+
+  ExportedName* owner = nullptr;
+  std::uint64_t id = 0;
+  std::string reply_to;  // the importer's subject of this call; empty: nobody waits
+  std::string own;       // subject
+  Header header;
+  std::string strand;  // of whom: what has the same is served one after the other; empty: none
+  Msg first;
+  Clock::time_point began;
+  Clock::time_point deadline = Clock::time_point::max();
+  std::atomic<bool> cancelled{false};
+  std::atomic<bool> timed_out{false};  // then that, too
+
+  bool at_head = true;  // of its strand; protected by the owner's lock
+
+  std::mutex lock;  // protects what follows
+  std::atomic<std::uint64_t>* memory = nullptr;
+  std::uint64_t held = 0;          // bytes of that
+  Worker* worker = nullptr;        // that is in the local call
+  std::vector<std::byte> request;  // of several pieces
+  bool assembling = false;
+  std::uint64_t granted = 0;
+  std::vector<std::byte> answer;  // of several pieces, on its way
+  std::uint64_t sent = 0;
+  std::uint64_t credit = 0;
+  bool answering = false;
+  Clock::time_point heard;  // the importer's last word, while pieces travel
+  Clock::time_point next_alive;
+
+  [[nodiscard]] std::span<const std::byte> data() const noexcept {
+    return request.empty() ? first.data() : std::span<const std::byte>(request);
+  }
+};
+
+// The sessions of all exported names, by number.
+class Sessions {
+ public:
+  Sessions(Connection& connection, const Config& config);
+
+  // A new one, with a number and a subject. Never fails but by std::bad_alloc.
+  std::shared_ptr<Session> add(Msg message, const Header& header);
+  void remove(const Session& session);
+  // Memory for what travels in pieces, until the session goes; false: there would be too much of
+  // it. With the session locked.
+  bool reserve(Session& session, std::uint64_t bytes) noexcept;
+
+  // The answer. One of several pieces goes on by itself.
+  void answer(const std::shared_ptr<Session>& session, const LocalAnswer& answer);
+  void grant(Session& session, std::uint64_t pieces);
+
+  // A message to `inbox(word)`, where the word begins with 's'. Returns a session whose request has
+  // become whole.
+  std::shared_ptr<Session> received(std::string_view word, const Msg& message);
+  bool tick(Clock::time_point now);
+  [[nodiscard]] bool empty() {
+    const std::lock_guard guard(lock_);
+    return all_.empty();
+  }
+  [[nodiscard]] Connection& connection() noexcept { return connection_; }
+
+ private:
+  bool take_piece(Session& session, const Header& header, const Msg& message);
+  void cancel(Session& session);
+  void send_pieces(Session& session);
+  void drop(const std::shared_ptr<Session>& session);
+
+  Connection& connection_;
+  const Clock::duration bound_;
+  const std::uint64_t most_;
+  std::atomic<std::uint64_t> held_{0};
+  std::mutex lock_;  // protects what follows; never taken before a session's
+  std::uint64_t last_ = 0;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Session>> all_;
+};
+
+// An exported name: those who take its calls from the cluster. One thread at a time waits for the
+// next, and serves it itself if that is quick; else another takes its place first.
+class ExportedName {
+ public:
+  ExportedName(const Name& name, Sessions& sessions, Ticker& ticker, unsigned workers);
+  ~ExportedName();
+  ExportedName(const ExportedName&) = delete;
+  ExportedName& operator=(const ExportedName&) = delete;
+
+  // Subscribes where there is a local server, and leaves the calls to others where there is none.
+  // Called now and then. Throws BridgeError.
+  void look_for_server();
+  // A session whose request has come whole.
+  void serve_soon(const std::shared_ptr<Session>& session);
+  // One whose request will never be whole.
+  void pass_over(const std::shared_ptr<Session>& session);
+  // A leader that has been busy since the last time gives its place up.
+  bool tick();
+  void stop_listening();
+  [[nodiscard]] bool serves() const noexcept { return serves_; }
+
+  const Name name;
+  Statistics statistics;
+
+ private:
+  void run();
+  void lead(Worker& worker, std::unique_lock<std::mutex>& lock);
+  std::shared_ptr<Session> admit(Msg message);
+  std::shared_ptr<Session> refuse(const std::shared_ptr<Session>& session, int error);
+  void serve(Worker& worker, std::shared_ptr<Session> session);
+  void perform(Worker& worker, const std::shared_ptr<Session>& session);
+  std::shared_ptr<Session> next_of_strand(const Session& session);
+  bool enter_strand(const std::shared_ptr<Session>& session);
+  void add_thread();
+  void call_thread();
+  Msg next();
+
+  Sessions& sessions_;
+  Ticker& ticker_;
+  const unsigned most_workers_;
+  const std::unique_ptr<LocalServer> local_;
+  std::atomic<bool> serves_{false};
+  std::atomic<bool> stop_{false};
+  std::atomic<std::int64_t> usual_ns_{0};  // of a local call, lately
+  std::atomic<std::uint64_t> turn_{0};     // of the leader: counts what it has served
+  std::atomic<bool> leader_busy_{false};
+  std::uint64_t looked_turn_ = 0;  // of the ticker
+  bool looked_busy_ = false;
+
+  std::mutex subscription_lock_;  // protects the next
+  std::shared_ptr<natsSubscription> subscription_;
+
+  std::mutex lock_;  // protects what follows
+  std::condition_variable changed_;
+  bool led_ = false;   // somebody waits for the cluster, or serves as the leader
+  unsigned idle_ = 0;  // threads that wait for their turn
+  std::deque<std::shared_ptr<Session>> ready_;
+  std::unordered_map<std::string, std::deque<std::shared_ptr<Session>>> strands_;
+  std::list<std::thread> threads_;
+};
+
+}  // namespace farcall::bridge

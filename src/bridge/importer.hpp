@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Names of the cluster as servers of this machine.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "bridge/calls.hpp"
+#include "bridge/ticker.hpp"
+
+namespace farcall::bridge {
+
+// A name that is served here while it lives.
+class ImportedServer {
+ public:
+  virtual ~ImportedServer() = default;
+};
+
+// What all imported names share.
+struct ImportContext {
+  Calls& calls;
+  Ticker& ticker;
+};
+
+// Whether that user may call. The overflow id, which stands for everybody without a number here, is
+// in no list.
+bool may_call(const Imported& name, uid_t user) noexcept;
+
+// Doors are served by threads of the pool that all doors of a process share, which grows with the
+// calls in progress; at most so many.
+void limit_door_threads(unsigned most) noexcept;
+// Throws BridgeError.
+std::unique_ptr<ImportedServer> import_door(Imported& name, ImportContext context);
+std::unique_ptr<ImportedServer> import_channel(Imported& name, ImportContext context);
+
+}  // namespace farcall::bridge

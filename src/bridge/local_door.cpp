@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <door.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "bridge/local_server.hpp"
+
+namespace farcall::bridge {
+namespace {
+
+constexpr std::size_t kRoom = std::size_t{64} << 10;  // longer replies come in memory of their own
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) noexcept : fd_(fd) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  [[nodiscard]] int get() const noexcept { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+class LocalDoor final : public LocalServer {
+ public:
+  explicit LocalDoor(std::string path) : path_(std::move(path)) {}
+
+  bool present() override {
+    const auto door = current();
+    door_info_t info;
+    if (door && ::door_info(door->get(), &info) == 0 && info.di_target > 0 &&
+        (info.di_attributes & DOOR_REVOKED) == 0)
+      return true;
+    return reopen(door) != nullptr;
+  }
+  LocalAnswer call(Worker& worker, const Header& header, std::span<const std::byte> data,
+                   const std::atomic<bool>& cancelled) override;
+  int one_way(Worker& worker, const Header& header, std::span<const std::byte> data) override {
+    const std::atomic<bool> never{false};
+    return call(worker, header, data, never).error;
+  }
+  int pulse(const Header&) override { return EOPNOTSUPP; }
+
+ private:
+  using Handle = std::shared_ptr<Descriptor>;
+  Handle current() {
+    const std::lock_guard guard(lock_);
+    return door_;
+  }
+  // Another one than `stale`, or null.
+  Handle reopen(const Handle& stale) {
+    const std::lock_guard guard(lock_);
+    if (door_ != stale) return door_;
+    door_ = nullptr;
+    const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0) return nullptr;
+    auto made = std::make_shared<Descriptor>(fd);
+    door_info_t info;
+    if (::door_info(fd, &info) != 0 || (info.di_attributes & DOOR_REVOKED) != 0) return nullptr;
+    door_ = std::move(made);
+    return door_;
+  }
+  LocalAnswer took(Worker& worker, const door_arg_t& arguments, std::span<std::byte> room);
+
+  const std::string path_;
+  std::mutex lock_;  // protects what follows
+  Handle door_;
+};
+
+// Nothing of the reply is left open or mapped.
+LocalAnswer LocalDoor::took(Worker& worker, const door_arg_t& arguments,
+                            std::span<std::byte> room) {
+  LocalAnswer answer;
+  for (uint_t i = 0; i < arguments.desc_num; ++i)
+    ::close(arguments.desc_ptr[i].d_data.d_desc.d_descriptor);
+  if (arguments.rbuf != reinterpret_cast<char*>(room.data()))
+    worker.hold(arguments.rbuf, arguments.rsize);
+  if (arguments.desc_num != 0) {
+    answer.error = EOPNOTSUPP;
+  } else if (arguments.data_size > kLongest) {
+    answer.error = E2BIG;
+  } else if (arguments.data_size != 0) {
+    answer.data = {reinterpret_cast<const std::byte*>(arguments.data_ptr), arguments.data_size};
+  }
+  return answer;
+}
+
+LocalAnswer LocalDoor::call(Worker& worker, const Header&, std::span<const std::byte> data,
+                            const std::atomic<bool>& cancelled) {
+  constexpr LocalAnswer kAbsent{.error = ECONNREFUSED, .status = 0, .not_taken = true, .data = {}};
+  Handle door = current();
+  if (!door) door = reopen(nullptr);
+  if (!door) return kAbsent;
+  const std::span<std::byte> room = worker.room(kRoom);
+  for (;;) {
+    door_arg_t arguments{.data_ptr = reinterpret_cast<char*>(const_cast<std::byte*>(data.data())),
+                         .data_size = data.size(),
+                         .desc_ptr = nullptr,
+                         .desc_num = 0,
+                         .rbuf = reinterpret_cast<char*>(room.data()),
+                         .rsize = room.size()};
+    if (::door_call(door->get(), &arguments) == 0) return took(worker, arguments, room);
+    const int error = errno;
+    if (error == EBADF) {  // nobody has seen it: there may be another server by now
+      door = reopen(door);
+      if (!door) return kAbsent;
+    } else if (error != EAGAIN || cancelled) {
+      // Without an answer, though nobody has given up: the server has failed.
+      const bool died = error == EINTR && !cancelled;
+      return {.error = died ? ECONNRESET : error == EAGAIN ? EINTR : error};
+    }
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<LocalServer> local_door(const std::string& path) {
+  return std::make_unique<LocalDoor>(path);
+}
+
+}  // namespace farcall::bridge

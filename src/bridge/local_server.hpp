@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A server of this machine that the bridge calls for others: a door by its path, a channel by its
+// name.
+#pragma once
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
+#include "bridge/wire.hpp"
+#include "farcall/bridge.hpp"
+
+namespace farcall::bridge {
+
+// A thread of the bridge that calls local servers, and how it is interrupted there.
+class Worker {
+ public:
+  Worker() : thread_(::pthread_self()) {}
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // Installs the handler, once for the process.
+  static void install_handler();
+  // Ends the local call that the worker is in, if it is one that signals end. May have to be said
+  // again: it may come before that call has begun. By any thread.
+  void interrupt() noexcept;
+  // No signal is on its way any more, so that none meets the next call. By the worker.
+  void settle() noexcept;
+  // Of the messages that it sends from now on, if this process may choose.
+  void take_priority(int priority) noexcept;
+
+  // For a reply, of at most kLongest bytes; the worker's own. Costs what is used of it. Throws
+  // std::bad_alloc.
+  std::span<std::byte> room(std::size_t size);
+  // Gives back what only long replies need.
+  void shrink() noexcept;
+  // A reply that is elsewhere, to be unmapped.
+  void hold(void* memory, std::size_t size) noexcept;
+
+ private:
+  const pthread_t thread_;
+  std::atomic<unsigned> sent_{0};  // signals
+  std::byte* room_ = nullptr;
+  std::size_t room_given_ = 0;
+  void* held_ = nullptr;
+  std::size_t held_size_ = 0;
+  int priority_ = -1;
+};
+
+struct LocalAnswer {
+  int error = 0;
+  int status = 0;
+  bool not_taken = false;                // the server has seen nothing of it
+  std::span<const std::byte> data = {};  // valid until the worker's next call
+};
+
+// Any thread calls any of it.
+class LocalServer {
+ public:
+  virtual ~LocalServer() = default;
+  // Whether there is one. Asks it anew where there was none.
+  virtual bool present() = 0;
+  // `cancelled` may become true meanwhile; then the worker is interrupted.
+  virtual LocalAnswer call(Worker& worker, const Header& header, std::span<const std::byte> data,
+                           const std::atomic<bool>& cancelled) = 0;
+  virtual int one_way(Worker& worker, const Header& header, std::span<const std::byte> data) = 0;
+  virtual int pulse(const Header& header) = 0;
+};
+
+std::unique_ptr<LocalServer> local_door(const std::string& path);
+std::unique_ptr<LocalServer> local_channel(const std::string& name);
+
+}  // namespace farcall::bridge

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Owners of what libnats hands out, and the bridge's one connection to the cluster.
+#pragma once
+
+#include <nats/nats.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "bridge/wire.hpp"
+#include "farcall/bridge.hpp"
+
+namespace farcall::bridge {
+
+using Clock = std::chrono::steady_clock;
+
+template <auto destroy>
+struct Destroy {
+  template <class T>
+  void operator()(T* object) const noexcept {
+    destroy(object);
+  }
+};
+
+// A message that was received.
+class Msg {
+ public:
+  Msg() noexcept = default;
+  explicit Msg(natsMsg* message) noexcept : message_(message) {}
+
+  explicit operator bool() const noexcept { return message_ != nullptr; }
+  [[nodiscard]] std::string_view subject() const noexcept {
+    return ::natsMsg_GetSubject(message_.get());
+  }
+  // Empty where nobody waits for an answer.
+  [[nodiscard]] std::string_view reply() const noexcept {
+    const char* const reply = ::natsMsg_GetReply(message_.get());
+    return reply != nullptr ? reply : std::string_view();
+  }
+  [[nodiscard]] std::span<const std::byte> data() const noexcept {
+    return {reinterpret_cast<const std::byte*>(::natsMsg_GetData(message_.get())),
+            static_cast<std::size_t>(::natsMsg_GetDataLength(message_.get()))};
+  }
+  // Whether it has the header of bridges, well-formed or not.
+  [[nodiscard]] bool has_header() const noexcept { return header_text() != nullptr; }
+  [[nodiscard]] std::optional<Header> header() const noexcept {
+    const char* const text = header_text();
+    return text != nullptr ? parse(text) : std::nullopt;
+  }
+  // The cluster's word that nobody listens to what was published.
+  [[nodiscard]] bool is_no_responders() const noexcept {
+    return ::natsMsg_IsNoResponders(message_.get());
+  }
+
+ private:
+  [[nodiscard]] const char* header_text() const noexcept {
+    const char* text = nullptr;
+    return ::natsMsgHeader_Get(message_.get(), kHeaderName, &text) == NATS_OK ? text : nullptr;
+  }
+
+  std::unique_ptr<natsMsg, Destroy<natsMsg_Destroy>> message_;
+};
+
+using Subscription = std::unique_ptr<natsSubscription, Destroy<natsSubscription_Destroy>>;
+
+class Connection {
+ public:
+  // What the cluster says of its own accord. Called by threads of libnats.
+  struct Events {
+    // The cluster does not let us publish to that subject.
+    std::function<void(const std::string& subject)> publish_denied;
+    std::function<void(Msg message)> inbox;  // what came to a subject of inbox()
+  };
+
+  // Connects. Throws BridgeError.
+  explicit Connection(const Config& config);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  // From now on events come. Throws BridgeError.
+  void listen(Events events);
+  // None come any more when it has returned.
+  void close() noexcept;
+
+  // Published once, or not at all: 0, ENETDOWN, EMSGSIZE, ENOMEM; ECONNRESET: nobody knows.
+  // `header` may be null. May wait for a cluster that is away, until it has been away for the
+  // connect bound.
+  int publish(const std::string& subject, const std::string* reply, const Header* header,
+              std::span<const std::byte> data, bool may_wait);
+  // A subject of this process's own, of one word.
+  [[nodiscard]] std::string inbox(std::string_view word) const {
+    return prefix_ + std::string(word);
+  }
+  // The word behind it; empty if it is no subject of ours.
+  [[nodiscard]] std::string_view word_of(std::string_view subject) const noexcept {
+    return subject.starts_with(prefix_) ? subject.substr(prefix_.size()) : std::string_view();
+  }
+  // Throws BridgeError.
+  Subscription subscribe_queue(const std::string& subject);
+  // The name's subject, in the domain.
+  [[nodiscard]] std::string full(const std::string& subject) const {
+    return domain_.empty() ? subject : domain_ + "." + subject;
+  }
+  // Waits until the cluster has seen all that was sent. Throws BridgeError, also where it has
+  // refused a subject meanwhile.
+  void confirm();
+  // The most bytes of one message beside its header.
+  [[nodiscard]] std::size_t longest() const noexcept;
+  [[nodiscard]] bool is_up() const noexcept { return up_; }
+  [[nodiscard]] std::uint64_t reconnects() const noexcept { return reconnects_; }
+  [[nodiscard]] std::string server() const;
+
+ private:
+  struct Callbacks;  // of libnats
+  bool wait_up();
+  void down();
+  void up();
+  void failed(natsStatus status);
+
+  const std::string domain_;
+  const Clock::duration patience_;
+  std::string prefix_;
+  std::unique_ptr<natsOptions, Destroy<natsOptions_Destroy>> options_;
+  std::unique_ptr<natsConnection, Destroy<natsConnection_Destroy>> connection_;
+  Subscription inbox_;
+  Events events_;
+  std::atomic<bool> up_{true};
+  std::atomic<bool> closing_{false};
+  std::atomic<std::uint64_t> reconnects_{0};
+  mutable std::mutex lock_;  // protects what follows
+  std::condition_variable changed_;
+  Clock::time_point down_since_;
+  std::string refusal_;  // the last that the cluster said
+};
+
+}  // namespace farcall::bridge

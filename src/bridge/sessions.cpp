@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <utility>
+
+#include "bridge/exporter.hpp"
+
+namespace farcall::bridge {
+namespace {
+
+// A quick call says nothing before its answer; who takes longer says who serves.
+constexpr std::chrono::milliseconds kFirstSign{20};
+
+Clock::duration seconds(double value) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value));
+}
+
+}  // namespace
+
+Sessions::Sessions(Connection& connection, const Config& config)
+    : connection_(connection),
+      bound_(seconds(config.death_bound_s)),
+      most_(config.memory_mib << 20) {}
+
+std::shared_ptr<Session> Sessions::add(Msg message, const Header& header) {
+  auto session = std::make_shared<Session>();
+  session->header = header;
+  session->reply_to = message.reply();
+  session->first = std::move(message);
+  session->began = session->heard = Clock::now();
+  session->next_alive = session->began + kFirstSign;
+  if (header.deadline_ms != 0 && header.deadline_ms < 1'000'000'000)
+    session->deadline = session->began + std::chrono::milliseconds(header.deadline_ms);
+  const std::lock_guard guard(lock_);
+  session->id = ++last_;
+  session->own = connection_.inbox(fmt::format("s{:x}", session->id));
+  all_.emplace(session->id, session);
+  return session;
+}
+
+void Sessions::remove(const Session& session) {
+  std::shared_ptr<Session> keep;
+  const std::lock_guard guard(lock_);
+  if (const auto found = all_.find(session.id); found != all_.end()) {
+    keep = std::move(found->second);
+    all_.erase(found);
+  }
+}
+
+bool Sessions::reserve(Session& session, std::uint64_t bytes) noexcept {
+  if (held_.fetch_add(bytes) + bytes > most_) {
+    held_ -= bytes;
+    return false;
+  }
+  session.memory = &held_;
+  session.held += bytes;
+  return true;
+}
+
+void Sessions::grant(Session& session, std::uint64_t pieces) {
+  const Header header{.kind = Kind::credit, .credit = pieces};
+  session.granted += pieces;
+  (void)connection_.publish(session.reply_to, &session.own, &header, {}, false);
+}
+
+void Sessions::answer(const std::shared_ptr<Session>& session, const LocalAnswer& answer) {
+  if (session->reply_to.empty()) return remove(*session);
+  Header header{.kind = Kind::reply};
+  header.error = answer.error;
+  header.status = answer.status;
+  header.not_taken = answer.not_taken;
+  const std::span<const std::byte> data = answer.data;
+  header.total = data.size();
+  if (data.size() <= connection_.longest()) {
+    remove(*session);
+    const bool plain = answer.error == 0 && answer.status == 0;
+    (void)connection_.publish(session->reply_to, nullptr, plain ? nullptr : &header, data, false);
+    return;
+  }
+  const std::lock_guard guard(session->lock);
+  if (!reserve(*session, data.size())) {
+    header.error = ENOBUFS;
+    remove(*session);
+    (void)connection_.publish(session->reply_to, nullptr, &header, {}, false);
+    return;
+  }
+  session->answer.assign(data.begin(), data.end());
+  session->answering = true;
+  session->heard = Clock::now();
+  session->sent = std::min<std::size_t>(kPieceBytes, connection_.longest());
+  (void)connection_.publish(session->reply_to, &session->own, &header, data.first(session->sent),
+                            false);
+}
+
+// With the session locked.
+void Sessions::send_pieces(Session& session) {
+  const std::size_t piece = std::min<std::size_t>(kPieceBytes, connection_.longest());
+  while (session.credit > 0 && session.sent < session.answer.size()) {
+    const std::size_t size = std::min(piece, session.answer.size() - session.sent);
+    Header header{.kind = Kind::data};
+    header.offset = session.sent;
+    const auto data = std::span<const std::byte>(session.answer).subspan(session.sent, size);
+    if (connection_.publish(session.reply_to, &session.own, &header, data, false) != 0) return;
+    session.sent += size;
+    --session.credit;
+  }
+}
+
+// With the session locked. Whether the request is whole now.
+bool Sessions::take_piece(Session& session, const Header& header, const Msg& message) {
+  const std::span<const std::byte> data = message.data();
+  std::vector<std::byte>& request = session.request;
+  if (!session.assembling || header.offset != request.size() || data.empty() ||
+      session.granted == 0 || data.size() > session.header.total - request.size())
+    return false;
+  request.insert(request.end(), data.begin(), data.end());
+  --session.granted;
+  if (request.size() == session.header.total) {
+    session.assembling = false;
+    session.next_alive = Clock::now() + kFirstSign;
+    return true;
+  }
+  if (session.granted <= kWindow / 2) grant(session, kWindow - session.granted);
+  return false;
+}
+
+// With the session locked.
+void Sessions::cancel(Session& session) {
+  session.cancelled = true;
+  if (session.worker != nullptr) session.worker->interrupt();
+}
+
+std::shared_ptr<Session> Sessions::received(std::string_view word, const Msg& message) {
+  std::uint64_t id = 0;
+  std::from_chars(word.data() + 1, word.data() + word.size(), id, 16);
+  std::shared_ptr<Session> session;
+  {
+    const std::lock_guard guard(lock_);
+    const auto found = all_.find(id);
+    if (found == all_.end()) return nullptr;
+    session = found->second;
+  }
+  std::unique_lock guard(session->lock);
+  const std::optional<Header> header = message.header();
+  bool whole = false;
+  bool gone = false;
+  if (message.is_no_responders() || (header && header->kind == Kind::cancel)) {
+    cancel(*session);  // the importer has died, or wants no answer
+    gone = session->answering || session->assembling;
+  } else if (header && header->kind == Kind::data) {
+    session->heard = Clock::now();
+    whole = take_piece(*session, *header, message);
+  } else if (header && header->kind == Kind::credit && session->answering) {
+    session->heard = Clock::now();
+    session->credit = std::min(session->credit + header->credit, kWindow);
+    send_pieces(*session);
+    gone = session->sent == session->answer.size();
+  }
+  guard.unlock();
+  if (gone) drop(session);
+  return whole ? session : nullptr;
+}
+
+// Pieces of it travel no more.
+void Sessions::drop(const std::shared_ptr<Session>& session) {
+  bool unserved = false;
+  {
+    const std::lock_guard guard(session->lock);
+    unserved = std::exchange(session->assembling, false);
+    session->answering = false;
+  }
+  remove(*session);
+  if (unserved) session->owner->pass_over(session);
+}
+
+bool Sessions::tick(Clock::time_point now) {
+  std::vector<std::shared_ptr<Session>> due;
+  bool any = false;
+  {
+    const std::lock_guard guard(lock_);
+    any = !all_.empty();
+    for (const auto& [id, session] : all_) due.push_back(session);
+  }
+  for (const auto& session : due) {
+    std::unique_lock guard(session->lock);
+    if (session->assembling || session->answering) {
+      const bool gone = now - session->heard > bound_;
+      guard.unlock();
+      if (gone) drop(session);
+      continue;
+    }
+    if (now >= session->deadline) session->timed_out = session->cancelled = true;
+    if (session->cancelled && session->worker != nullptr) session->worker->interrupt();
+    if (now < session->next_alive || session->reply_to.empty()) continue;
+    session->next_alive = now + bound_ / 4;
+    const Header header{.kind = Kind::alive};
+    (void)connection_.publish(session->reply_to, &session->own, &header, {}, false);
+  }
+  return any;
+}
+
+}  // namespace farcall::bridge

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A call through a NATS server on 127.0.0.1, started for it: a bare request and reply of its client
+// for C (`nats`), and a message of this library from one bridge to another (`bridge`).
+#include <nats/nats.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "compare/rows/rows.hpp"
+#include "farcall/error.hpp"
+#include "farcall/message.h"
+#include "farcall/wait.hpp"
+
+namespace farcall::compare {
+namespace {
+
+constexpr const char* kServer = "/usr/sbin/nats-server";
+constexpr auto kStart = std::chrono::seconds(20);
+
+std::filesystem::path bridge_program() {
+  const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  for (const auto& place : {here / "farcall-bridge", here / "../libexec/farcall/farcall-bridge"})
+    if (::access(place.c_str(), X_OK) == 0) return place;
+  return {};
+}
+
+void must_succeed(natsStatus status, const char* what) {
+  if (status != NATS_OK)
+    throw SystemError(EIO, std::string(what) + ": " + ::natsStatus_GetText(status));
+}
+
+// A program that ends with its owner.
+class Child {
+ public:
+  explicit Child(const std::vector<std::string>& words) {
+    const pid_t parent = ::getpid();
+    std::vector<char*> arguments;
+    for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+    arguments.push_back(nullptr);
+    pid_ = ::fork();
+    if (pid_ != 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent || ::freopen("/dev/null", "w", stderr) == nullptr) ::_exit(1);
+    ::execv(arguments[0], arguments.data());
+    ::_exit(127);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  ~Child() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+
+ private:
+  pid_t pid_;
+};
+
+class NatsServer {
+ public:
+  NatsServer()
+      : ports_(std::filesystem::temp_directory_path() /
+               ("farcall-nats-" + std::to_string(::getpid()))),
+        made_(std::filesystem::create_directory(ports_)),
+        process_({kServer, "-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", ports_.string()}) {
+    const Deadline deadline = Deadline::after(kStart);
+    while (url_.empty()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (monotonic_ns() > deadline.at()) throw SystemError(ETIMEDOUT, "start nats-server");
+      read_port();
+    }
+  }
+  ~NatsServer() {
+    std::error_code ignored;
+    std::filesystem::remove_all(ports_, ignored);
+  }
+  NatsServer(const NatsServer&) = delete;
+  NatsServer& operator=(const NatsServer&) = delete;
+  [[nodiscard]] const std::string& url() const noexcept { return url_; }
+
+ private:
+  // {"nats":["nats://127.0.0.1:4222"]}
+  void read_port() {
+    for (const auto& file : std::filesystem::directory_iterator(ports_)) {
+      std::string text;
+      std::getline(std::ifstream(file.path()), text);
+      const std::size_t begin = text.find("nats://");
+      const std::size_t end = text.find('"', begin);
+      if (begin != std::string::npos && end != std::string::npos)
+        url_ = text.substr(begin, end - begin);
+    }
+  }
+
+  const std::filesystem::path ports_;
+  const bool made_;
+  std::string url_;
+  const Child process_;
+};
+
+class NatsEndpoint final : public CallEndpoint {
+ public:
+  NatsEndpoint(const std::string& url, Role role) {
+    natsOptions* options = nullptr;
+    must_succeed(::natsOptions_Create(&options), "options");
+    ::natsOptions_SetURL(options, url.c_str());
+    ::natsOptions_SetSendAsap(options, true);
+    const natsStatus status = ::natsConnection_Connect(&connection_, options);
+    ::natsOptions_Destroy(options);
+    must_succeed(status, "connect");
+    if (role == Role::client) return;
+    must_succeed(::natsConnection_SubscribeSync(&subscription_, connection_, "row"), "subscribe");
+    must_succeed(::natsConnection_Flush(connection_), "subscribe");
+  }
+  ~NatsEndpoint() override {
+    ::natsSubscription_Destroy(subscription_);
+    ::natsConnection_Destroy(connection_);
+  }
+  void round_trip(std::span<const std::byte> request, std::span<std::byte> reply) override {
+    constexpr std::int64_t kPatienceMs = 20'000;
+    natsMsg* message = nullptr;
+    natsStatus status = NATS_NO_RESPONDERS;
+    // At the start the other process may not listen yet.
+    for (const Deadline start = Deadline::after(kStart);
+         status == NATS_NO_RESPONDERS && monotonic_ns() < start.at();)
+      status = ::natsConnection_Request(&message, connection_, "row", request.data(),
+                                        static_cast<int>(request.size()), kPatienceMs);
+    must_succeed(status, "request");
+    std::memcpy(reply.data(), ::natsMsg_GetData(message),
+                std::min(reply.size(), static_cast<std::size_t>(::natsMsg_GetDataLength(message))));
+    ::natsMsg_Destroy(message);
+  }
+  void serve(Service& service, std::span<std::byte> memory) override {
+    constexpr std::int64_t kForEver = 1'000'000'000;
+    for (bool more = true; more;) {
+      natsMsg* message = nullptr;
+      must_succeed(::natsSubscription_NextMsg(&message, subscription_, kForEver), "receive");
+      const auto size = static_cast<std::size_t>(::natsMsg_GetDataLength(message));
+      std::memcpy(memory.data(), ::natsMsg_GetData(message), std::min(size, memory.size()));
+      more = service.answer(memory);
+      must_succeed(::natsConnection_Publish(connection_, ::natsMsg_GetReply(message), memory.data(),
+                                            static_cast<int>(memory.size())),
+                   "reply");
+      ::natsMsg_Destroy(message);
+    }
+    must_succeed(::natsConnection_Flush(connection_), "reply");
+  }
+
+ private:
+  natsConnection* connection_ = nullptr;
+  natsSubscription* subscription_ = nullptr;
+};
+
+class NatsConnection final : public Connection {
+ public:
+  std::unique_ptr<Endpoint> open(Role role) override {
+    return std::make_unique<NatsEndpoint>(server_.url(), role);
+  }
+
+ private:
+  const NatsServer server_;
+};
+
+class BridgeEndpoint final : public CallEndpoint {
+ public:
+  BridgeEndpoint(const std::string& name, Role role) : client_(role == Role::client) {
+    const std::string own = client_ ? name + "-far" : name;
+    for (const Deadline start = Deadline::after(kStart); number_ <= 0;) {
+      number_ =
+          client_ ? ::farcall_name_open(own.c_str()) : ::farcall_name_attach(own.c_str(), 0, 0600);
+      if (number_ > 0) break;
+      if (monotonic_ns() > start.at()) throw_errno("a channel's name");
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  ~BridgeEndpoint() override {
+    if (client_) ::farcall_disconnect(number_);
+    // The last reply is on its way.
+    if (!client_) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (!client_) ::farcall_channel_destroy(number_);
+  }
+  void round_trip(std::span<const std::byte> request, std::span<std::byte> reply) override {
+    int status = -1;
+    for (const Deadline start = Deadline::after(kStart); status < 0;) {
+      status = ::farcall_send(number_, request.data(), request.size(), reply.data(), reply.size());
+      if (status < 0 && ((errno != EINTR && errno != ECONNREFUSED) || monotonic_ns() > start.at()))
+        throw_errno("farcall_send");
+    }
+  }
+  void serve(Service& service, std::span<std::byte> message) override {
+    std::int64_t id = 0;
+    for (bool more = true; more;) {
+      id = ::farcall_reply_receive(id, 0, message.data(), id == 0 ? 0 : message.size(), number_,
+                                   message.data(), message.size(), nullptr);
+      if (id < 0 && errno != EINTR) throw_errno("farcall_reply_receive");
+      if (id < 0) id = 0;
+      if (id > FARCALL_ONE_WAY) more = service.answer(message);
+    }
+    ::farcall_reply(id, 0, message.data(), message.size());
+  }
+
+ private:
+  const bool client_;
+  int number_ = 0;
+};
+
+class BridgeConnection final : public Connection {
+ public:
+  BridgeConnection() : name_("compare-" + std::to_string(::getpid())), program_(bridge_program()) {
+    const std::vector<std::string> common{program_.string(), "bridge", "--nats", server_.url()};
+    const auto with = [&](std::vector<std::string> more) {
+      more.insert(more.begin(), common.begin(), common.end());
+      return more;
+    };
+    exporter_ = std::make_unique<Child>(
+        with({"--status-name", name_ + "-x", "--export", "channel:" + name_ + "=row"}));
+    importer_ = std::make_unique<Child>(
+        with({"--status-name", name_ + "-i", "--import", "row=channel:" + name_ + "-far"}));
+  }
+  std::unique_ptr<Endpoint> open(Role role) override {
+    ::setenv("FARCALL_ENGINE", "shared", 1);
+    return std::make_unique<BridgeEndpoint>(name_, role);
+  }
+
+ private:
+  const std::string name_;
+  const std::filesystem::path program_;
+  const NatsServer server_;
+  std::unique_ptr<Child> exporter_;
+  std::unique_ptr<Child> importer_;
+};
+
+class NatsRow final : public Row {
+ public:
+  explicit NatsRow(bool bridged)
+      : Row({.mechanism = bridged ? "bridge" : "nats",
+             .engine = bridged ? "shared" : "library",
+             .wait = bridged ? "adaptive" : "block",
+             .description = bridged ? "a message through two bridges and a NATS server"
+                                    : "NATS, request and reply through a server",
+             .streams = false}),
+        bridged_(bridged) {}
+  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
+    constexpr std::size_t kMost = std::size_t{1} << 20;  // of one message, without configuration
+    if (::access(kServer, X_OK) != 0) return "there is no nats-server; install it";
+    if (bridged_ && bridge_program().empty()) return "the package farcall-bridge is not installed";
+    if (!bridged_ && conditions.message_bytes > kMost) return "a message has at most 1 MiB";
+    return {};
+  }
+  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
+    if (bridged_) return std::make_unique<BridgeConnection>();
+    return std::make_unique<NatsConnection>();
+  }
+
+ private:
+  bool bridged_;
+};
+
+}  // namespace
+
+void add_nats(RowList& list) {
+  list.add<NatsRow>(false);
+  list.add<NatsRow>(true);
+}
+
+}  // namespace farcall::compare

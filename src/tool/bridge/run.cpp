@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// farcall bridge: serves names until a signal ends it, and tells systemd about it.
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+
+#include "tool/bridge/bridge.hpp"
+
+namespace farcall::tool::bridge {
+namespace {
+
+using farcall::bridge::Bridge;
+using farcall::bridge::Config;
+
+constexpr double kDrainSeconds = 5;
+
+// sd_notify(3), where there is somebody to notify.
+void notify(const std::string& state) {
+  const char* const path = std::getenv("NOTIFY_SOCKET");
+  if (path == nullptr) return;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::size_t length = std::strlen(path);
+  if (length == 0 || length >= sizeof address.sun_path) return;
+  std::memcpy(address.sun_path, path, length);
+  if (path[0] == '@') address.sun_path[0] = '\0';
+  const int fd = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return;
+  (void)::sendto(fd, state.data(), state.size(), MSG_NOSIGNAL,
+                 reinterpret_cast<const sockaddr*>(&address),
+                 static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length));
+  ::close(fd);
+}
+
+void replace(std::string& into, const std::string& with) {
+  if (!with.empty()) into = with;
+}
+
+Config configuration(const Options& options) {
+  Config config;
+  if (!options.config.empty()) config = farcall::bridge::read_config(options.config);
+  if (!options.servers.empty()) config.servers = options.servers;
+  replace(config.credentials, options.credentials);
+  replace(config.user, options.user);
+  replace(config.password, options.password);
+  if (!options.password_file.empty())
+    config.password = farcall::bridge::read_password(options.password_file);
+  replace(config.tls_ca, options.tls_ca);
+  replace(config.tls_certificate, options.tls_certificate);
+  replace(config.tls_key, options.tls_key);
+  replace(config.domain, options.domain);
+  replace(config.status, options.status_name);
+  if (options.death_bound_s > 0) config.death_bound_s = options.death_bound_s;
+  if (options.connect_bound_s > 0) config.connect_bound_s = options.connect_bound_s;
+  for (const std::string& each : options.exports)
+    config.names.push_back(farcall::bridge::exported_name(each));
+  for (const std::string& each : options.imports)
+    config.names.push_back(farcall::bridge::imported_name(each));
+  return config;
+}
+
+}  // namespace
+
+ExitCode run(const Options& options) {
+  // Errors reach clients through doors and channels of shared memory only.
+  ::setenv("FARCALL_ENGINE", "shared", 0);
+  Config config;
+  try {
+    config = configuration(options);
+    farcall::bridge::validate(config);
+  } catch (const farcall::bridge::BridgeError& error) {
+    fmt::print(stderr, "farcall: {}\n", error.what());
+    return kUsage;
+  }
+  sigset_t ends;
+  ::sigemptyset(&ends);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&ends, signal);
+  ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  if (options.check) {
+    farcall::bridge::check(config);
+    fmt::print("the configuration is right, and the cluster permits it\n");
+    return kSuccess;
+  }
+  Bridge bridge(config);
+  notify("READY=1");
+  fmt::print(stderr, "farcall: {} names are served\n", config.names.size());
+  int signal = 0;
+  while (::sigwait(&ends, &signal) != 0) continue;
+  notify("STOPPING=1");
+  bridge.drain(kDrainSeconds);
+  return kSuccess;
+}
+
+}  // namespace farcall::tool::bridge

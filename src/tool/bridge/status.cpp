@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// farcall bridge status: what a bridge that runs on this machine says of itself.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tool/bridge/bridge.hpp"
+
+namespace farcall::tool::bridge {
+
+ExitCode print_status(const std::string& name, bool json) {
+  const std::string text =
+      farcall::bridge::ask_status(name.empty() ? farcall::bridge::Config().status : name);
+  if (json) {
+    fmt::print("{}\n", text);
+    return kSuccess;
+  }
+  const auto all = nlohmann::json::parse(text);
+  const bool connected = all.at("connected");
+  fmt::print("bridge {} {}{}, {} reconnects\n", all.at("pid").get<int>(),
+             connected ? "connected to " : "not connected",
+             connected ? all.at("server").get<std::string>() : "",
+             all.at("reconnects").get<unsigned>());
+  std::size_t width = 4;
+  for (const auto& each : all.at("names"))
+    width = std::max({width, each.at("local").get<std::string>().size(),
+                      each.at("subject").get<std::string>().size()});
+  fmt::print("{:6} {:{}} {:{}} {:>10} {:>8} {:>8} {:>9} {:>9} {:>9}  {}\n", "", "LOCAL", width,
+             "SUBJECT", width, "CALLS", "NOW", "ERRORS", "P50 us", "P90 us", "P99 us", "");
+  for (const auto& each : all.at("names")) {
+    const auto& latency = each.at("latency_us");
+    std::string note = each.at("last_error");
+    if (each.contains("local_server") && !each.at("local_server").get<bool>())
+      note += note.empty() ? "no local server" : ", no local server";
+    fmt::print("{:6} {:{}} {:{}} {:>10} {:>8} {:>8} {:>9.1f} {:>9.1f} {:>9.1f}  {}\n",
+               each.at("direction").get<std::string>(), each.at("local").get<std::string>(), width,
+               each.at("subject").get<std::string>(), width,
+               each.at("calls").get<std::uint64_t>() + each.at("one_way").get<std::uint64_t>() +
+                   each.at("pulses").get<std::uint64_t>(),
+               each.at("in_progress").get<std::int64_t>(), each.at("errors").get<std::uint64_t>(),
+               latency.at("p50").get<double>(), latency.at("p90").get<double>(),
+               latency.at("p99").get<double>(), note);
+  }
+  return kSuccess;
+}
+
+}  // namespace farcall::tool::bridge

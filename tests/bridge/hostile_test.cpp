@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Messages that no bridge would send: to exported subjects, and to the subjects that belong to
+// calls. Bridges count them, and go on.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <random>
+#include <regex>
+#include <set>
+#include <thread>
+
+#include "bridge/harness.hpp"
+
+namespace farcall::test {
+namespace {
+
+// A client of NATS that sends what it likes.
+class Raw {
+ public:
+  explicit Raw(int port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
+    address.sin_port = ::htons(static_cast<std::uint16_t>(port));
+    EXPECT_EQ(::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    send(
+        "CONNECT {\"verbose\":false,\"pedantic\":false,\"headers\":true,\"no_responders\":true}"
+        "\r\nSUB > 1\r\n");
+  }
+  ~Raw() { ::close(fd_); }
+  Raw(const Raw&) = delete;
+  Raw& operator=(const Raw&) = delete;
+
+  void send(const std::string& text) const {
+    ASSERT_EQ(::send(fd_, text.data(), text.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(text.size()));
+  }
+  void publish(const std::string& subject, const std::string& reply, const std::string& header,
+               const std::string& data) const {
+    const std::string head = "NATS/1.0\r\nFarcall: " + header + "\r\n\r\n";
+    send("HPUB " + subject + " " + reply + (reply.empty() ? "" : " ") +
+         std::to_string(head.size()) + " " + std::to_string(head.size() + data.size()) + "\r\n" +
+         head + data + "\r\n");
+  }
+  // What has come, and answers to the server's pings.
+  std::string read(int milliseconds) const {
+    std::string all;
+    pollfd wanted{.fd = fd_, .events = POLLIN, .revents = 0};
+    while (::poll(&wanted, 1, milliseconds) > 0) {
+      std::string part(65536, '\0');
+      const ssize_t size = ::recv(fd_, part.data(), part.size(), 0);
+      if (size <= 0) return all;
+      all.append(part, 0, static_cast<std::size_t>(size));
+      if (all.find("PING\r\n") != std::string::npos) send("PONG\r\n");
+      if (all.size() > (std::size_t{4} << 20)) return all;
+    }
+    return all;
+  }
+
+ private:
+  const int fd_;
+};
+
+class BridgeHostile : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = no_nats(); !reason.empty()) GTEST_SKIP() << reason;
+    nats_ = std::make_unique<Nats>(scratch_);
+    service_ = std::make_unique<Service>(scratch_.file("door"), name("c"));
+    exporter_ = start_bridge(
+        scratch_, name("x"),
+        {"--nats", nats_->url(), "--death-bound", "1", "--export",
+         "door:" + scratch_.file("door") + "=d.v1", "--export", "channel:" + name("c") + "=c.v1"});
+    importer_ = start_bridge(
+        scratch_, name("i"),
+        {"--nats", nats_->url(), "--death-bound", "1", "--import",
+         "d.v1=door:" + scratch_.file("rdoor"), "--import", "c.v1=channel:" + name("r")});
+    ASSERT_TRUE(eventually([this] { return call("x") == "x"; }));
+    raw_ = std::make_unique<Raw>(nats_->port());
+  }
+  static std::string name(const std::string& what) {
+    return "bridge-hostile-" + what + "-" + std::to_string(::getpid());
+  }
+  [[nodiscard]] std::string call(const std::string& request) const {
+    return call_door(scratch_.file("rdoor"), request);
+  }
+  void expect_service() {
+    EXPECT_EQ(exporter_->wait(0), -1) << exporter_->said();
+    EXPECT_EQ(importer_->wait(0), -1) << importer_->said();
+    EXPECT_TRUE(eventually([this] { return call("x") == "x"; }));
+    EXPECT_TRUE(eventually([] { return send_to(name("r"), "x") == "7 x"; }));
+  }
+  Scratch scratch_;
+  std::unique_ptr<Nats> nats_;
+  std::unique_ptr<Service> service_;
+  std::unique_ptr<Program> exporter_;
+  std::unique_ptr<Program> importer_;
+  std::unique_ptr<Raw> raw_;
+};
+
+TEST_F(BridgeHostile, AMalformedRequestIsAnsweredWithAnErrorAndCounted) {
+  raw_->publish("d.v1", "answer.here", "1;k=c;s=-5", "x");
+  EXPECT_NE(raw_->read(500).find("e=" + std::to_string(EPROTO)), std::string::npos);
+  EXPECT_NE(bridge_status(name("x")).find("\"malformed\":1"), std::string::npos);
+  raw_->publish("d.v1", "answer.here", "2;k=c", "x");
+  EXPECT_NE(raw_->read(500).find("e=" + std::to_string(EPROTO)), std::string::npos);
+  raw_->publish("d.v1", "answer.here", "1;k=c;s=99999999999", "x");
+  EXPECT_NE(raw_->read(500).find("e=" + std::to_string(E2BIG)), std::string::npos);
+  expect_service();
+}
+
+TEST_F(BridgeHostile, APlainClientOfNatsIsServed) {
+  raw_->send("PUB d.v1 answer.here 5\r\nhello\r\n");
+  const std::string answer = raw_->read(500);
+  EXPECT_NE(answer.find("MSG answer.here 1 5\r\nhello"), std::string::npos) << answer;
+}
+
+TEST_F(BridgeHostile, PromisedPiecesThatNeverComeAreForgotten) {
+  for (int i = 0; i < 20; ++i) raw_->publish("d.v1", "answer.here", "1;k=c;s=60000000", "x");
+  EXPECT_NE(raw_->read(500).find("k=w"), std::string::npos) << "they are waited for";
+  expect_service();
+  // More of it than the bridge may hold is refused, and what is given up makes room again.
+  EXPECT_TRUE(eventually([this] {
+    raw_->publish("d.v1", "answer.here", "1;k=c;s=60000000", "x");
+    return raw_->read(50).find("k=w") != std::string::npos;
+  }));
+  expect_service();
+}
+
+TEST_F(BridgeHostile, AnythingSentToAnySubjectOfABridgeLeavesItServing) {
+  std::mt19937 random(7);
+  const std::vector<std::string> seeds{
+      "1;k=c;s=1", "1;k=c;s=500000;z=1",  "1;k=o;z=1",      "1;k=p;x=5;v=-1;z=1;q=20",
+      "1;k=r;s=3", "1;k=r;s=50000000",    "1;k=r;e=5;y=1",  "1;k=a",
+      "1;k=w;w=8", "1;k=d;o=1",           "1;k=d;o=262144", "1;k=x",
+      "1;k=n",     "1;k=c;m=99999999999", "1;k=c;d=1",      "1;k=c;l=77;h=5;z=1"};
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 3; ++i)
+    clients.emplace_back([&, i] {
+      while (!stop) {
+        const std::string big((std::size_t{1} << 20) + 300000, 'b');
+        (void)(i == 0 ? call(big) : i == 1 ? send_to(name("r"), "x") : call("nap 30"));
+      }
+    });
+  std::set<std::string> subjects{"d.v1", "c.v1"};
+  const std::regex inbox("_INBOX\\.[A-Za-z0-9]+\\.[cso][0-9a-f]+");
+  for (int i = 0; i < 1500; ++i) {
+    if (i % 50 == 0) {  // the subjects of calls in progress
+      const std::string seen = raw_->read(5);
+      for (std::sregex_iterator at(seen.begin(), seen.end(), inbox); at != std::sregex_iterator();
+           ++at)
+        if (subjects.size() < 400) subjects.insert(at->str());
+    }
+    auto subject = subjects.begin();
+    std::advance(subject, random() % subjects.size());
+    std::string header = seeds[random() % seeds.size()];
+    if (random() % 3 == 0)
+      header[random() % header.size()] = static_cast<char>('0' + random() % 60);
+    auto reply = subjects.begin();
+    std::advance(reply, random() % subjects.size());
+    raw_->publish(*subject, random() % 4 == 0 ? "" : *reply, header,
+                  std::string(random() % 3000, 'h'));
+  }
+  stop = true;
+  for (std::thread& client : clients) client.join();
+  EXPECT_GT(subjects.size(), 5U) << "some calls were met";
+  expect_service();
+}
+
+}  // namespace
+}  // namespace farcall::test

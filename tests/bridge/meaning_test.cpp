@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a call means when it crosses machines: one test for each promise. Both bridges run here, on
+// paths and names of their own.
+#include <door.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "bridge/harness.hpp"
+#include "farcall/doors.h"
+#include "farcall/message.h"
+
+namespace farcall::test {
+namespace {
+
+using Options = std::vector<std::string>;
+
+class BridgeMeaning : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = no_nats(); !reason.empty()) GTEST_SKIP() << reason;
+    nats_ = std::make_unique<Nats>(scratch_);
+  }
+  // The path and name of the service; those of the import have an r in front.
+  [[nodiscard]] std::string path(const std::string& name = "door") const {
+    return scratch_.file(name);
+  }
+  [[nodiscard]] static std::string channel(const std::string& name = "channel") {
+    return "bridge-test-" + name + "-" + std::to_string(::getpid());
+  }
+  Options with(const Options& more) const {
+    Options all{"--nats", nats_->url(), "--death-bound", "1", "--connect-bound", "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  void start_service() { service_ = std::make_unique<Service>(path(), channel()); }
+  void start_exporter() {
+    exporter_ = start_bridge(scratch_, channel("exporter"),
+                             with({"--export", "door:" + path() + "=d.v1", "--export",
+                                   "channel:" + channel() + "=c.v1"}));
+  }
+  void start_importer() {
+    importer_ = start_bridge(scratch_, channel("importer"),
+                             with({"--import", "d.v1=door:" + path("rdoor"), "--import",
+                                   "c.v1=channel:" + channel("r")}));
+  }
+  void start_all() {
+    start_service();
+    start_exporter();
+    start_importer();
+    ASSERT_TRUE(eventually([this] { return call_door(path("rdoor"), "x") == "x"; }))
+        << importer_->said() << exporter_->said();
+  }
+  [[nodiscard]] std::string call(const std::string& request) const {
+    return call_door(path("rdoor"), request);
+  }
+  [[nodiscard]] static std::string send(const std::string& request, double timeout_s = 0) {
+    return send_to(channel("r"), request, timeout_s);
+  }
+  [[nodiscard]] Seen& seen() const { return service_->seen(); }
+
+  Scratch scratch_;
+  std::unique_ptr<Nats> nats_;
+  std::unique_ptr<Service> service_;
+  std::unique_ptr<Program> exporter_;
+  std::unique_ptr<Program> importer_;
+};
+
+TEST_F(BridgeMeaning, DoorAndChannelAnswerAsIfTheirServerWereHere) {
+  start_all();
+  EXPECT_EQ(call("hello"), "hello");
+  EXPECT_EQ(call(""), "");
+  EXPECT_EQ(send("hello"), "7 hello") << "with the server's status";
+  EXPECT_EQ(send("error"), "!EDOM");
+  EXPECT_EQ(call("refuse"), "!EDOM");
+  EXPECT_EQ(seen().caller, exporter_->pid()) << "the server sees the bridge";
+}
+
+TEST_F(BridgeMeaning, EveryoneGetsTheirOwnAnswer) {
+  start_all();
+  const int before = seen().calls;
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 16; ++i)
+    clients.emplace_back([&, i] {
+      for (int n = 0; n < 50; ++n) {
+        const std::string text = std::to_string(i) + ":" + std::to_string(n);
+        if (i % 2 == 0 ? call(text) != text : send(text) != "7 " + text) ++wrong;
+      }
+    });
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(seen().calls - before, 800) << "each was served once";
+}
+
+TEST_F(BridgeMeaning, WhereNobodyServesACallIsRefusedAtOnce) {
+  start_importer();
+  EXPECT_EQ(call("x"), "!ECONNREFUSED") << "what ends by the bound is ECONNRESET";
+  EXPECT_EQ(send("x"), "!ECONNREFUSED");
+}
+
+TEST_F(BridgeMeaning, AnExporterWithoutAServerRefuses) {
+  start_exporter();
+  start_importer();
+  EXPECT_EQ(call("x"), "!ECONNREFUSED");
+  start_service();
+  EXPECT_TRUE(eventually([this] { return call("x") == "x"; })) << "once there is one it serves";
+  EXPECT_TRUE(eventually([this] { return send("x") == "7 x"; }));
+}
+
+TEST_F(BridgeMeaning, AServerThatDiesInACallResetsIt) {
+  start_all();
+  EXPECT_EQ(call("die"), "!ECONNRESET");
+  service_ = nullptr;
+  start_service();
+  EXPECT_TRUE(eventually([this] { return call("x") == "x"; })) << "the next server is found";
+  EXPECT_TRUE(eventually([this] { return send("x") == "7 x"; }));
+  EXPECT_EQ(send("die"), "!ECONNRESET");
+}
+
+TEST_F(BridgeMeaning, AnExporterThatDiesInACallResetsItWithinTheBound) {
+  start_all();
+  std::string door_result;
+  std::string channel_result;
+  std::thread by_door([&] { door_result = call("sleep"); });
+  std::thread by_channel([&] { channel_result = send("sleep"); });
+  EXPECT_TRUE(eventually([this] { return seen().sleeping == 2; }));
+  exporter_->kill(SIGKILL);
+  by_door.join();
+  by_channel.join();
+  EXPECT_EQ(door_result, "!ECONNRESET");
+  EXPECT_EQ(channel_result, "!ECONNRESET");
+}
+
+TEST_F(BridgeMeaning, ALongCallIsKeptAlive) {
+  start_all();
+  EXPECT_EQ(call("nap 2500"), "nap 2500") << "longer than the bound of 1 s";
+}
+
+TEST_F(BridgeMeaning, AFrozenExporterResetsCallsAndServesAgain) {
+  start_all();
+  exporter_->kill(SIGSTOP);
+  EXPECT_EQ(call("x"), "!ECONNRESET");
+  exporter_->kill(SIGCONT);
+  EXPECT_TRUE(eventually([this] { return call("x") == "x"; }));
+}
+
+TEST_F(BridgeMeaning, ADoorClientThatDiesIsToldToTheFarServer) {
+  start_all();
+  const std::string there = path("rdoor");
+  const pid_t client = ::fork();
+  if (client == 0) {
+    call_door(there, "sleep");
+    ::_exit(0);
+  }
+  EXPECT_TRUE(eventually([this] { return seen().sleeping == 1; }));
+  ::kill(client, SIGKILL);
+  ::waitpid(client, nullptr, 0);
+  EXPECT_TRUE(eventually([this] { return seen().cancelled == 1; }));
+  EXPECT_EQ(call("x"), "x");
+}
+
+TEST_F(BridgeMeaning, AChannelsClientThatGivesUpIsToldToTheFarServer) {
+  start_all();
+  EXPECT_EQ(send("sleep", 0.2), "!EINTR") << "the answer of the server's to the unblock pulse";
+  EXPECT_EQ(seen().cancelled, 1);
+  const std::string there = channel("r");
+  const pid_t client = ::fork();
+  if (client == 0) {
+    send_to(there, "sleep");
+    ::_exit(0);
+  }
+  EXPECT_TRUE(eventually([this] { return seen().sleeping == 2; }));
+  ::kill(client, SIGKILL);
+  ::waitpid(client, nullptr, 0);
+  EXPECT_TRUE(eventually([this] { return seen().cancelled == 2; }));
+  EXPECT_EQ(send("x"), "7 x");
+}
+
+TEST_F(BridgeMeaning, AnImporterThatDiesIsToldToTheFarServer) {
+  start_all();
+  std::thread client([&] { (void)call("sleep"); });
+  EXPECT_TRUE(eventually([this] { return seen().sleeping == 1; }));
+  importer_->kill(SIGKILL);
+  client.join();
+  EXPECT_TRUE(eventually([this] { return seen().cancelled == 1; }));
+}
+
+TEST_F(BridgeMeaning, LongRequestsAndRepliesTravelInPieces) {
+  start_all();
+  std::string text(std::size_t{5} << 20, 'x');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 7 % 253);
+  EXPECT_TRUE(call(text) == text);
+  EXPECT_TRUE(send(text) == "7 " + text);
+  const std::string most((std::size_t{64} << 20), 'y');
+  EXPECT_TRUE(call(most) == most) << "64 MiB";
+}
+
+TEST_F(BridgeMeaning, WhatIsLongerThanAllowedIsRefused) {
+  start_all();
+  const int before = seen().calls;
+  const std::string more((std::size_t{64} << 20) + 1, 'y');
+  EXPECT_EQ(call(more), "!E2BIG");
+  EXPECT_EQ(send(more), "!EMSGSIZE");
+  EXPECT_EQ(seen().calls, before) << "nothing of it was served";
+  EXPECT_EQ(call("big " + std::to_string(more.size())), "!E2BIG") << "a reply";
+}
+
+TEST_F(BridgeMeaning, OneWayMessagesOfAThreadKeepTheirOrder) {
+  start_all();
+  const int connection = ::farcall_name_open(channel("r").c_str());
+  ASSERT_GT(connection, 0);
+  for (int i = 0; i < 500; ++i) {
+    const std::string number = std::to_string(i);
+    ASSERT_EQ(::farcall_send_one_way(connection, number.data(), number.size()), 0);
+  }
+  EXPECT_TRUE(eventually([this] { return seen().one_way == 500; })) << seen().one_way;
+  EXPECT_EQ(seen().out_of_order, 0);
+  ::farcall_disconnect(connection);
+}
+
+TEST_F(BridgeMeaning, ALongOneWayMessageKeepsItsPlace) {
+  start_all();
+  const int connection = ::farcall_name_open(channel("r").c_str());
+  ASSERT_GT(connection, 0);
+  for (int i = 0; i < 6; ++i) {
+    std::string number = std::to_string(i);
+    if (i % 2 == 0) number.resize(std::size_t{3} << 20, ' ');
+    ASSERT_EQ(::farcall_send_one_way(connection, number.data(), number.size()), 0);
+  }
+  EXPECT_TRUE(eventually([this] { return seen().one_way == 6; })) << seen().one_way;
+  EXPECT_EQ(seen().out_of_order, 0);
+  ::farcall_disconnect(connection);
+}
+
+TEST_F(BridgeMeaning, PulsesArriveAndThoseThatNobodyHearsAreCounted) {
+  start_all();
+  const int connection = ::farcall_name_open(channel("r").c_str());
+  ASSERT_GT(connection, 0);
+  ASSERT_EQ(::farcall_pulse(connection, 0, 5, 77), 0);
+  EXPECT_TRUE(eventually([this] { return seen().pulses == 1; }));
+  EXPECT_EQ(seen().pulse_code, 5);
+  EXPECT_EQ(seen().pulse_value, 77);
+  exporter_ = nullptr;
+  ASSERT_EQ(::farcall_pulse(connection, 0, 5, 78), 0);
+  EXPECT_TRUE(eventually([] {
+    return bridge_status(channel("importer")).find("\"unheard\":1") != std::string::npos;
+  })) << bridge_status(channel("importer"));
+  ::farcall_disconnect(connection);
+}
+
+TEST_F(BridgeMeaning, DescriptorsAreRefusedInBothDirections) {
+  start_all();
+  EXPECT_EQ(call("fd"), "!EOPNOTSUPP");
+  const int door = ::door_open(path("rdoor").c_str(), O_RDONLY | O_CLOEXEC);
+  door_desc_t passed{};
+  passed.d_attributes = DOOR_DESCRIPTOR;
+  passed.d_data.d_desc.d_descriptor = 0;
+  door_arg_t arguments{};
+  arguments.desc_ptr = &passed;
+  arguments.desc_num = 1;
+  EXPECT_EQ(::door_call(door, &arguments), -1);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  ::close(door);
+  const int connection = ::farcall_name_open(channel("r").c_str());
+  const int stdin_descriptor = 0;
+  farcall_message message{};
+  message.descriptors = &stdin_descriptor;
+  message.descriptor_count = 1;
+  EXPECT_EQ(::farcall_send_message(connection, &message), -1);
+  EXPECT_EQ(errno, EOPNOTSUPP);
+  ::farcall_disconnect(connection);
+  EXPECT_EQ(call("x"), "x");
+}
+
+TEST_F(BridgeMeaning, PriorityIsCarriedAlong) {
+  start_all();
+  if (::setpriority(PRIO_PROCESS, 0, -1) != 0) GTEST_SKIP() << "no permission to raise it";
+  ::setpriority(PRIO_PROCESS, 0, 5);
+  ::farcall_priority_changed();
+  EXPECT_EQ(send("x"), "7 x");
+  const int lower = seen().priority;
+  ::setpriority(PRIO_PROCESS, 0, 0);
+  ::farcall_priority_changed();
+  EXPECT_EQ(send("x"), "7 x");
+  EXPECT_EQ(lower, 15);
+  EXPECT_EQ(seen().priority, 20);
+}
+
+TEST_F(BridgeMeaning, WithoutTheClusterCallsFailAndThenAreServedAgain) {
+  start_all();
+  nats_->stop();
+  EXPECT_EQ(call("x"), "!ENETDOWN");
+  EXPECT_EQ(send("x"), "!ENETDOWN");
+  nats_->start();
+  EXPECT_TRUE(eventually([this] { return call("x") == "x"; }, 30)) << importer_->said();
+  EXPECT_TRUE(eventually([this] { return send("x") == "7 x"; }, 30));
+}
+
+TEST_F(BridgeMeaning, OnlyCallsOfIdempotentNamesAreSentAgain) {
+  start_service();
+  start_exporter();
+  const std::string text = "[nats]\nservers = [\"" + nats_->url() +
+                           "\"]\n[bridge]\ndeath_bound = 0.5\n[[import]]\nsubject = \"d.v1\"\n"
+                           "door = \"" +
+                           path("again") +
+                           "\"\nidempotent = true\nretries = 20\n"
+                           "[[import]]\nsubject = \"d.v1\"\ndoor = \"" +
+                           path("once") + "\"\n";
+  importer_ = start_bridge(scratch_, channel("importer"),
+                           {"--config", scratch_.write("bridge.toml", text)});
+  ASSERT_TRUE(eventually([this] { return call_door(path("once"), "x") == "x"; }))
+      << importer_->said();
+  exporter_->kill(SIGSTOP);
+  std::string once;
+  std::string again;
+  std::thread first([&] { once = call_door(path("once"), "once"); });
+  std::thread second([&] { again = call_door(path("again"), "again"); });
+  first.join();
+  EXPECT_EQ(once, "!ECONNRESET");
+  exporter_->kill(SIGCONT);
+  second.join();
+  EXPECT_EQ(again, "again");
+}
+
+TEST_F(BridgeMeaning, ADeadlineOfTheNameEndsACallOnBothSides) {
+  start_service();
+  start_exporter();
+  const std::string text = "[nats]\nservers = [\"" + nats_->url() +
+                           "\"]\n[[import]]\nsubject = \"d.v1\"\ndeadline = 0.5\ndoor = \"" +
+                           path("rdoor") + "\"\n";
+  importer_ = start_bridge(scratch_, channel("importer"),
+                           {"--config", scratch_.write("bridge.toml", text)});
+  EXPECT_EQ(call("sleep"), "!ETIMEDOUT");
+  EXPECT_TRUE(eventually([this] { return seen().cancelled == 1; }));
+}
+
+TEST_F(BridgeMeaning, OnlyThoseOnTheListMayCall) {
+  start_service();
+  start_exporter();
+  const std::string text = "[nats]\nservers = [\"" + nats_->url() +
+                           "\"]\n[[import]]\nsubject = \"d.v1\"\nallow = [54321]\ndoor = \"" +
+                           path("rdoor") +
+                           "\"\n[[import]]\nsubject = \"c.v1\"\nallow = [54321]\n"
+                           "channel = \"" +
+                           channel("r") + "\"\n";
+  importer_ = start_bridge(scratch_, channel("importer"),
+                           {"--config", scratch_.write("bridge.toml", text)});
+  EXPECT_EQ(call("x"), "!EACCES");
+  EXPECT_EQ(send("x"), "!EACCES");
+  EXPECT_EQ(seen().calls, 0);
+}
+
+TEST_F(BridgeMeaning, SeveralExportersAreOneService) {
+  start_service();
+  start_exporter();
+  const auto second = std::make_unique<Service>(path("door2"), "");
+  const auto exporter = start_bridge(scratch_, channel("exporter2"),
+                                     with({"--export", "door:" + path("door2") + "=d.v1"}));
+  start_importer();
+  ASSERT_TRUE(eventually([this] { return call("x") == "x"; }));
+  for (int i = 0; i < 60; ++i) EXPECT_EQ(call("x"), "x");
+  EXPECT_GT(seen().calls, 0);
+  EXPECT_GT(second->seen().calls, 0);
+  service_->kill(SIGKILL);  // what it has not seen is served by the other
+  EXPECT_TRUE(eventually([this] { return call("x") == "x"; }));
+  for (int i = 0; i < 40; ++i) EXPECT_EQ(call("x"), "x");
+}
+
+TEST_F(BridgeMeaning, ASlowCallDelaysNoOther) {
+  start_all();
+  std::vector<std::thread> sleepers;
+  for (int i = 0; i < 8; ++i) sleepers.emplace_back([&] { (void)call("sleep"); });
+  EXPECT_TRUE(eventually([this] { return seen().sleeping == 8; })) << seen().sleeping;
+  EXPECT_EQ(call("x"), "x");
+  exporter_->kill(SIGKILL);
+  for (std::thread& sleeper : sleepers) sleeper.join();
+}
+
+TEST_F(BridgeMeaning, SignalsEndABridgeAndItsNames) {
+  start_all();
+  importer_->kill(SIGTERM);
+  EXPECT_EQ(importer_->wait(), 0) << importer_->said();
+  EXPECT_NE(::access(path("rdoor").c_str(), F_OK), 0) << "its file is gone";
+  exporter_->kill(SIGINT);
+  EXPECT_EQ(exporter_->wait(), 0) << exporter_->said();
+  EXPECT_EQ(call_door(path(), "x"), "x") << "the local service goes on";
+}
+
+}  // namespace
+}  // namespace farcall::test

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What stands between a bridge and its cluster is said with its cause; who is let in serves.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "bridge/harness.hpp"
+
+namespace farcall::test {
+namespace {
+
+using Options = std::vector<std::string>;
+
+std::string certificate(const std::string& name) {
+  return std::string(FARCALL_CERTIFICATES) + "/" + name + ".pem";
+}
+
+std::string own(const std::string& name) {
+  return "bridge-security-" + name + "-" + std::to_string(::getpid());
+}
+
+std::string tls(const std::string& more = {}) {
+  return "tls { cert_file: \"" + certificate("server") + "\"\n key_file: \"" +
+         certificate("server-key") + "\"\n ca_file: \"" + certificate("ca") + "\"\n" + more + "}\n";
+}
+
+class BridgeSecurity : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = no_nats(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+  // What the bridge says that does not come up.
+  std::string refusal(Options options) {
+    ::unlink(scratch_.file("rdoor").c_str());
+    options.insert(options.end(),
+                   {"--export", "door:" + scratch_.file("door") + "=d.v1", "--connect-bound", "2",
+                    "--import", "e.v1=door:" + scratch_.file("rdoor")});
+    const auto bridge = start_bridge(scratch_, own("refused"), options);
+    EXPECT_EQ(bridge->wait(15), 1) << bridge->said();
+    EXPECT_NE(::access(scratch_.file("rdoor").c_str(), F_OK), 0) << "nothing is half started";
+    return bridge->said();
+  }
+  void expect_service(const Options& security) {
+    const Service service(scratch_.file("door"), "");
+    Options options = security;
+    options.insert(options.end(), {"--export", "door:" + scratch_.file("door") + "=d.v1",
+                                   "--import", "d.v1=door:" + scratch_.file("rdoor")});
+    const auto bridge = start_bridge(scratch_, own("serves"), options);
+    EXPECT_TRUE(eventually([&] { return call_door(scratch_.file("rdoor"), "x") == "x"; }))
+        << bridge->said();
+  }
+  Scratch scratch_;
+};
+
+#define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << (text)
+
+TEST_F(BridgeSecurity, TlsWithTheRightAuthorityServes) {
+  const Nats nats(scratch_, tls());
+  expect_service({"--nats", nats.url("tls"), "--tls-ca", certificate("ca")});
+}
+
+TEST_F(BridgeSecurity, TlsWithClientCertificatesServes) {
+  const Nats nats(scratch_, tls("verify: true\n"));
+  expect_service({"--nats", nats.url("tls"), "--tls-ca", certificate("ca"), "--tls-cert",
+                  certificate("client"), "--tls-key", certificate("client-key")});
+  EXPECT_SAYS(refusal({"--nats", nats.url("tls"), "--tls-ca", certificate("ca")}), "--tls-cert");
+}
+
+TEST_F(BridgeSecurity, ACertificateOfAnotherAuthorityIsRefused) {
+  const Nats nats(scratch_, tls());
+  const std::string said = refusal({"--nats", nats.url("tls"), "--tls-ca", certificate("other")});
+  EXPECT_SAYS(said, "not signed by the authority in --tls-ca");
+}
+
+TEST_F(BridgeSecurity, AServerThatWantsTlsIsNotSpokenToInClear) {
+  const Nats nats(scratch_, tls());
+  EXPECT_SAYS(refusal({"--nats", nats.url()}), "TLS");
+}
+
+TEST_F(BridgeSecurity, WrongCredentialsAreSaid) {
+  const Nats nats(scratch_, "authorization { user: bridge, password: right }\n");
+  EXPECT_SAYS(refusal({"--nats", nats.url(), "--user", "bridge", "--password", "wrong"}),
+              "does not accept these credentials");
+  EXPECT_SAYS(refusal({"--nats", nats.url()}), "does not accept these credentials");
+  expect_service({"--nats", nats.url(), "--user", "bridge", "--password-file",
+                  scratch_.write("password", "right\n")});
+}
+
+TEST_F(BridgeSecurity, AFileOfCredentialsThatIsNoneIsSaid) {
+  const Nats nats(scratch_);
+  EXPECT_SAYS(refusal({"--nats", nats.url(), "--creds", scratch_.file("nothing")}), "ENOENT");
+}
+
+TEST_F(BridgeSecurity, WhereNobodyListensIsSaid) {
+  EXPECT_SAYS(refusal({"--nats", "nats://127.0.0.1:1"}), "no NATS server answers there");
+}
+
+TEST_F(BridgeSecurity, ForbiddenSubjectsAreSaidByName) {
+  const std::string rules =
+      "authorization { users: ["
+      "{user: a, password: a, permissions: {subscribe: [\"_INBOX.>\"], publish: [\">\"]}},"
+      "{user: b, password: b, permissions: {subscribe: [\">\"], publish: [\"_INBOX.>\"]}},"
+      "{user: c, password: c, permissions: {subscribe: [\"d.v1\"], publish: [\">\"]}}]}\n";
+  const Nats nats(scratch_, rules);
+  const auto with = [&](const std::string& user) {
+    return Options{"--nats", nats.url(), "--user", user, "--password", user};
+  };
+  std::string said = refusal(with("a"));
+  EXPECT_SAYS(said, "Subscription to \"d.v1\"");
+  EXPECT_SAYS(said, "permissions");
+  EXPECT_SAYS(refusal(with("b")), "Publish to \"e.v1\"");
+  EXPECT_SAYS(refusal(with("c")), "_INBOX.");
+}
+
+TEST_F(BridgeSecurity, CheckSaysWhatStartingWould) {
+  const Nats nats(scratch_, "authorization { user: bridge, password: right }\n");
+  const auto check = [&](const std::string& password) {
+    Program program({FARCALL_COMMAND, "bridge", "--check", "--nats", nats.url(), "--user", "bridge",
+                     "--password", password, "--export", "door:/nowhere=d.v1"},
+                    scratch_.file("check"));
+    const int code = program.wait();
+    return std::to_string(code) + program.said();
+  };
+  EXPECT_SAYS(check("right"), "0the configuration is right");
+  EXPECT_SAYS(check("wrong"), "credentials");
+}
+
+TEST_F(BridgeSecurity, TwoDomainsDoNotMeet) {
+  const Nats nats(scratch_);
+  const Service service(scratch_.file("door"), "");
+  const auto exporter = start_bridge(scratch_, own("exporter"),
+                                     {"--nats", nats.url(), "--domain", "prod", "--export",
+                                      "door:" + scratch_.file("door") + "=d.v1"});
+  const auto same = start_bridge(
+      scratch_, own("same"),
+      {"--nats", nats.url(), "--domain", "prod", "--import", "d.v1=door:" + scratch_.file("same")});
+  const auto other = start_bridge(scratch_, own("other"),
+                                  {"--nats", nats.url(), "--domain", "test", "--import",
+                                   "d.v1=door:" + scratch_.file("other")});
+  EXPECT_TRUE(eventually([&] { return call_door(scratch_.file("same"), "x") == "x"; }));
+  EXPECT_EQ(call_door(scratch_.file("other"), "x"), "!ECONNREFUSED");
+}
+
+}  // namespace
+}  // namespace farcall::test
