@@ -11,6 +11,7 @@
 
 #include "preload/fork.hpp"
 #include "preload/handback.hpp"
+#include "preload/listeners.hpp"
 #include "preload/log.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
@@ -185,6 +186,7 @@ void in_child() noexcept {
     for (; bits != 0; bits &= bits - 1)
       kernel(SYS_close, static_cast<int>(word * 64) + __builtin_ctzll(bits));
   }
+  forget_listeners();
   life.unlock();
 }
 
@@ -201,6 +203,11 @@ Lock& life_lock() noexcept { return life; }
 
 std::uint32_t index_of(const Side& side) noexcept {
   return static_cast<std::uint32_t>(&side - slab.load(std::memory_order_relaxed)->sides);
+}
+
+Side* side_at(std::uint32_t index) noexcept {
+  Slab* const all = slab.load(std::memory_order_acquire);
+  return all != nullptr && index < kMostSides ? &all->sides[index] : nullptr;
 }
 
 pid_t own_pid() noexcept {
@@ -281,10 +288,12 @@ void stay_in_process() noexcept {
 }
 
 void stop_listening(Side& side) noexcept {
-  if (side.listener_owner == own_pid()) {
-    if (side.listener >= 0) close_private(side.listener);
-    if (side.guest >= 0) close_private(side.guest);
+  if (side.listener_owner != own_pid()) return;  // a parent, which may still wait there
+  if (side.listener >= 0) {
+    close_private(side.listener);
+    leave_listeners(side);
   }
+  if (side.guest >= 0) close_private(side.guest);
   side.listener = -1;
   side.guest = -1;
 }
