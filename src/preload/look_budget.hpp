@@ -4,47 +4,43 @@
 // are on the machine, so with many thousands of them one look takes as long as many calls do.
 #pragma once
 
-#include <time.h>
-
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
-#include "preload/real.hpp"
 #include "preload/waiting.hpp"
 
 namespace farcall::preload {
 
-// Looks that took long are followed by a pause in which there are none.
+// Time for looks. It is earned all the while, and spent by looks; without any there are none.
 class LookBudget {
  public:
   [[nodiscard]] bool allows() const noexcept {
-    const std::int64_t end = pause_end_.load(std::memory_order_relaxed);
-    return end == 0 || now_ns() >= end;
+    const std::int64_t left = left_.load(std::memory_order_relaxed);
+    return left > 0 || left + earned(now_ns()) > 0;
   }
 
-  // Calls look(), and counts what it took of this thread's processor time.
+  // Calls look(), and counts what it took. Threads that do so at once may be counted as one.
   template <class Look>
   void spend(Look look) noexcept {
-    const std::int64_t began = thread_time();
+    const std::int64_t began = now_ns();
     look();
-    const std::int64_t took = thread_time() - began;
-    if (took >= kLong)
-      pause_end_.store(now_ns() + kShare * took, std::memory_order_relaxed);
-    else if (pause_end_.load(std::memory_order_relaxed) != 0)
-      pause_end_.store(0, std::memory_order_relaxed);
+    const std::int64_t ended = now_ns();
+    const std::int64_t had = std::min(kMost, left_.load(std::memory_order_relaxed) + earned(began));
+    left_.store(had - (ended - began), std::memory_order_relaxed);
+    since_.store(ended, std::memory_order_relaxed);
   }
 
  private:
-  static constexpr std::int64_t kLong = 500'000;
-  static constexpr std::int64_t kShare = 10;  // of the time, one part in so many
+  static constexpr std::int64_t kMost = 500'000'000;
+  static constexpr std::int64_t kShare = 4;  // of the time, one part in so many
 
-  static std::int64_t thread_time() noexcept {
-    timespec time{};
-    kernel(SYS_clock_gettime, CLOCK_THREAD_CPUTIME_ID, &time);
-    return time.tv_sec * 1'000'000'000 + time.tv_nsec;
+  [[nodiscard]] std::int64_t earned(std::int64_t now) const noexcept {
+    return std::max<std::int64_t>(now - since_.load(std::memory_order_relaxed), 0) / kShare;
   }
 
-  std::atomic<std::int64_t> pause_end_{0};
+  std::atomic<std::int64_t> left_{kMost};
+  std::atomic<std::int64_t> since_{0};
 };
 
 }  // namespace farcall::preload
