@@ -8,7 +8,7 @@ help:
 	@echo "make demo     what each way between two processes costs on this machine"
 	@echo "make check    the quick tests, optimised: for daily work"
 	@echo "make test     all tests: optimised, under sanitizers, from an installation"
-	@echo "make soak     KILLS=1000000 SIGKILLs and PROGRAMS=100000 random programs; takes two hours"
+	@echo "make soak     KILLS=1000000 SIGKILLs, PROGRAMS=100000 random programs, attacks; takes two hours"
 	@echo "make bench    the full measurements"
 	@echo "make claims   every figure of the README and the guides, measured again"
 	@echo "make wheel    the Python package, as a wheel and as sources"
@@ -35,6 +35,7 @@ test:
 soak: build
 	build/release/tests/soak/kill-soak $(KILLS)
 	FARCALL_TEST_PROGRAMS=$(PROGRAMS) build/release/tests/preload/preload-stress-tests --gtest_filter='*Random*'
+	build/release/tests/soak/attack-load
 
 bench:
 	scripts/bench.sh

@@ -223,9 +223,9 @@ struct PortLimits {
 class Source {
  public:
   virtual ~Source() = default;
-  // It can be read, or has hung up. On whatever thread receives, or several; posts notices. Takes
-  // a little at a time: it is called again.
-  virtual void on_readable() noexcept = 0;
+  // It can be read, or has hung up. On whatever thread receives, or several; posts notices, takes a
+  // little at a time. Returns how much came for nothing, which is put to its user's account.
+  virtual std::size_t on_readable() noexcept = 0;
 };
 
 // Somebody who waits for a thread.

@@ -286,6 +286,10 @@ class Waiter {
       note_processor(mine);
   }
 
+  // How long waking peers has taken since this was last asked, in ticks(): mostly the time that the
+  // woken had the processor.
+  [[nodiscard]] std::uint64_t take_time_waking() noexcept { return std::exchange(waking_, 0); }
+
   // Says that `mine` will do nothing more, and wakes a peer that sleeps on its futex: who sleeps on
   // the descriptor learns of it by what becomes of the socket. Any thread.
   static void finish(WaitState& mine, WaitState& peer) noexcept;
@@ -406,6 +410,7 @@ class Waiter {
   std::int64_t spun_until_ = 0;        // in vain, in the wait that goes on; 0: it has not
   std::uint32_t spin_pause_ = 0;       // waits that are left of it
   std::uint32_t next_spin_pause_ = kShortestSpinPause;
+  std::uint64_t waking_ = 0;
 };
 
 }  // namespace farcall

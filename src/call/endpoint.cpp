@@ -235,6 +235,7 @@ class SessionWatch final : public Watch {
 
 void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
                     const std::shared_ptr<Endpoint>& endpoint) {
+  const std::uint64_t since = ticks();
   const int answers = descriptors[1].get();
   if (!made_by_sender(answers, sender)) return;
   Mapping memory = adopt_session(std::move(descriptors[0]));
@@ -274,6 +275,8 @@ void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
     Entry& entry = sessions[session->id];
     entry.session = session;
     ++account->sessions;
+    // Who opens without end takes the reactor's time, and gets the less of the threads'.
+    waiting.charge_at_once(*account, ticks() - since);
     entry.death.start(session->socket(), EPOLLRDHUP | EPOLLET,
                       std::make_shared<SessionWatch>(weak_from_this(), session->id));
     listen(session->socket(), session->id, EPOLLIN | EPOLLET);

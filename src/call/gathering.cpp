@@ -155,7 +155,8 @@ SessionPointer PortState::on_event(std::uint64_t id, std::uint32_t events) {
 
 // Listened to at once, unless its user has had more than others: then it takes its turn.
 void PortState::on_source(const std::shared_ptr<ListenedSource>& source) {
-  if (waiting.ahead(*source->account) <= kTicksPerTurn) return serve(source);
+  const std::uint64_t since = ticks();
+  if (waiting.ahead(*source->account) <= kTicksPerTurn) return serve(source, since);
   Item item;
   item.account = source->account;
   item.source = source;
@@ -168,6 +169,7 @@ void PortState::on_source(const std::shared_ptr<ListenedSource>& source) {
     listen_as_wanted(*source);
   }
   if (!queue(std::move(item), false)) listen_again(*source);
+  waiting.charge_at_once(*source->account, ticks() - since);
 }
 
 // From now on other threads, too, find what it brings, before what comes after it.
@@ -188,10 +190,10 @@ void PortState::hear_what_came_before(Item item) {
   queue(std::move(item), false);
 }
 
-void PortState::serve(const std::shared_ptr<ListenedSource>& source) {
-  const std::uint64_t since = ticks();
-  source->source->on_readable();
-  waiting.charge_at_once(*source->account, ticks() - since);
+// What has been done for it since then is its user's, too.
+void PortState::serve(const std::shared_ptr<ListenedSource>& source, std::uint64_t since) {
+  const std::size_t vain = source->source->on_readable();
+  waiting.charge_at_once(*source->account, ticks() - since + vain * kTicksPerEvent);
 }
 
 void PortState::listen_as_wanted(const ListenedSource& source) const noexcept {
@@ -235,8 +237,9 @@ Item PortState::next_waiting() {
        ++i) {
     Item item = take_waiting();
     if (item.source) {
+      const std::uint64_t since = ticks();
       listen_again(*item.source);
-      serve(item.source);
+      serve(item.source, since);
     } else if (item.late) {
       hear_what_came_before(std::move(item));
     } else {

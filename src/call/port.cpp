@@ -259,7 +259,7 @@ void Port::post(std::shared_ptr<Endpoint> endpoint, std::uint8_t priority,
   call::Item item;
   {
     const std::lock_guard guard(state_->lock);
-    item.account = state_->waiting.account(user.value_or(::geteuid()));
+    item.account = state_->waiting.account(user ? *user : ::geteuid());
   }
   item.notice = std::move(endpoint);
   item.priority = priority;

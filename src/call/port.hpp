@@ -123,7 +123,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   Item sort(std::span<const epoll_event> events, bool& closing_too);
   SessionPointer on_event(std::uint64_t id, std::uint32_t events);
   void on_source(const std::shared_ptr<ListenedSource>& source);
-  void serve(const std::shared_ptr<ListenedSource>& source);
+  void serve(const std::shared_ptr<ListenedSource>& source, std::uint64_t since);
   void listen_again(ListenedSource& source) noexcept;
   void hear_what_came_before(Item item);
   void listen_as_wanted(const ListenedSource& source) const noexcept;  // with the lock held

@@ -22,6 +22,12 @@ constexpr std::uint64_t kTicksPerLook = 20'000;  // 6 to 10 us
 constexpr std::uint64_t kTicksPerLook = 7'000;
 #endif
 
+// Who is woken often takes the processor at once: that is not time that the thread worked for him.
+std::uint64_t time_of_woken(ServerSession& session) noexcept {
+  const std::uint64_t waking = session.waiter().take_time_waking();
+  return waking - std::min(waking, call::kTicksPerEvent);
+}
+
 // Says that the calling thread receives, as long as it does.
 class Said {
  public:
@@ -128,9 +134,9 @@ ServerThread::~ServerThread() {
 [[gnu::hot]] void ServerThread::attend(SessionPointer session) noexcept {
   charge();
   if (account_ != session->account) account_ = session->account;
-  looked_ = since_ = ticks();
   Waiter::unpark(session->control().server);
-  session->waiter().resume();
+  session->waiter().resume();  // the client may run first
+  looked_ = since_ = ticks();
   attending_ = std::move(session);
 }
 
@@ -139,6 +145,7 @@ ServerThread::~ServerThread() {
   if (!attending_) return;
   const SessionPointer session = std::exchange(attending_, nullptr);
   state_->release(session);
+  since_ += time_of_woken(*session);
   charge();
   account_ = nullptr;
   if (observer_ != nullptr) observer_->left();
@@ -198,7 +205,11 @@ bool ServerThread::take_long(Incoming& incoming) {
   return true;
 }
 
+// What is done about it until the thread comes back is its user's.
 void ServerThread::take_notice(call::Item& item, Incoming& incoming) noexcept {
+  charge();
+  account_ = item.account;
+  since_ = ticks();
   incoming.endpoint_ = std::move(item.notice);
   incoming.notice_ = true;
   incoming.caller_ = {.pid = 0, .uid = item.account->user, .gid = 0};
@@ -206,6 +217,7 @@ void ServerThread::take_notice(call::Item& item, Incoming& incoming) noexcept {
 
 // Turns to somebody else whose turn has come, if there is anybody. True: it was a notice.
 bool ServerThread::look_around(Incoming& incoming) {
+  since_ += time_of_woken(*attending_);
   charge();
   if (!state_->others_precede(*attending_)) return false;
   leave();

@@ -189,7 +189,8 @@ class SharedChannel final : public Channel, public std::enable_shared_from_this<
   void queue(Pulse pulse) noexcept;
   // Whether one more pulse of that user may wait; else `waiting` is resumed when one may.
   bool has_room(uid_t user, std::weak_ptr<Link::Pulses> waiting) noexcept;
-  void unblock(const Link& link, std::uint32_t origin) noexcept;
+  // False: it has no message of that client.
+  bool unblock(const Link& link, std::uint32_t origin) noexcept;
   void disconnected(const std::shared_ptr<Link>& link) noexcept;
   // The calling thread's. Made when first asked for.
   Receiver& receiver();

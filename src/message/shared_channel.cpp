@@ -187,7 +187,7 @@ void SharedChannel::post(int priority, int code, std::int64_t value) {
 
 void SharedChannel::queue(Pulse pulse) noexcept {
   const auto priority = static_cast<std::uint8_t>(std::clamp(pulse.priority, 0, 255));
-  const uid_t user = pulse.user.value_or(::geteuid());
+  const uid_t user = pulse.user ? *pulse.user : ::geteuid();
   const bool counts = pulse.user.has_value();
   try {
     {
@@ -421,7 +421,8 @@ bool SharedChannel::answer(SharedPendingReply& pending, std::span<const std::byt
   return outcome == Outcome::ok;
 }
 
-void SharedChannel::unblock(const Link& link, std::uint32_t origin) noexcept {
+bool SharedChannel::unblock(const Link& link, std::uint32_t origin) noexcept {
+  bool found = false;
   const std::lock_guard guard(lock_);
   for (const auto& pending : all_pending_) {
     const std::int64_t id = pending->id();
@@ -429,12 +430,14 @@ void SharedChannel::unblock(const Link& link, std::uint32_t origin) noexcept {
         pending->origin.load(std::memory_order_acquire) != origin || pending->id() != id)
       continue;
     if (pending->unblocking.exchange(id, std::memory_order_relaxed) == id) continue;
+    found = true;
     queue({.code = FARCALL_PULSE_UNBLOCK,
            .value = id,
            .priority = pending->priority.load(std::memory_order_relaxed),
            .link = nullptr,
            .user = link.user});
   }
+  return found;
 }
 
 void SharedChannel::close() noexcept {

@@ -103,20 +103,23 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
     port.forget(socket_.get(), number_);
     close();
   }
-  void on_readable() noexcept override { take(kMostAtOnce); }
+  std::size_t on_readable() noexcept override { return take(kMostAtOnce); }
   // Takes what has come, as much as may wait in the channel: the page, and of the socket what costs
-  // no more than `most` pulses. That is looked at again in its turn.
-  void take(int most) noexcept {
+  // no more than `most` pulses. That is looked at again in its turn. Returns how much of it was for
+  // nothing.
+  std::size_t take(int most) noexcept {
     const auto link = link_.lock();
     const auto channel = link ? link->channel_.lock() : nullptr;
-    if (!channel) return;
+    if (!channel) return 0;
+    std::size_t vain = 0;
     {
       const std::lock_guard guard(lock_);
       while (socket_ && !paused_ && (most > 0 || has_at_hand()))
-        if (!take_one(link, *channel, most)) return;
-      if (socket_) return;
+        if (!take_one(link, *channel, most, vain)) return vain;
+      if (socket_) return vain;
     }
     link->finish();
+    return vain;
   }
   // What is in the queue of its user has become less. What is at hand is taken, and the rest as
   // always.
@@ -145,7 +148,8 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
   // Beside what is in the socket.
   [[nodiscard]] bool has_at_hand() const noexcept { return held_ || (page_ && taken_ < in_page_); }
   // Returns false where nothing has come, or it has to wait until there is room.
-  bool take_one(const std::shared_ptr<Link>& link, SharedChannel& channel, int& most) noexcept {
+  bool take_one(const std::shared_ptr<Link>& link, SharedChannel& channel, int& most,
+                std::size_t& vain) noexcept {
     const bool at_hand = has_at_hand();
     PulsePacket packet{};
     const Packet::Kind kind = next(packet, *link);
@@ -167,7 +171,7 @@ class Link::Pulses final : public Source, public std::enable_shared_from_this<Pu
            .link = link,
            .user = user_});
     } else if (proper && packet.code == PulsePacket::kUnblock) {
-      channel.unblock(*link, static_cast<std::uint32_t>(packet.value));
+      if (!channel.unblock(*link, static_cast<std::uint32_t>(packet.value))) ++vain;
     } else {  // the end, or nonsense
       channel.port().forget(socket_.get(), number_);
       close();

@@ -452,6 +452,7 @@ void drop_doorbells(void*, int lifeline) noexcept {
 }
 
 [[gnu::hot]] void Waiter::wake_parked(WaitState& mine, WaitState& peer) noexcept {
+  const std::uint64_t before = ticks();
   note_processor(mine);
   after_sleep_ = AfterSleep::peers;
   // Exchanged, so that one sleep is woken once. Unknown values come from a hostile peer.
@@ -474,6 +475,7 @@ void drop_doorbells(void*, int lifeline) noexcept {
     }
     default: break;
   }
+  waking_ += ticks() - before;
 }
 
 }  // namespace farcall

@@ -243,10 +243,11 @@ TEST_F(CallFairnessUnconfirmed, AThreadThatOthersNeedDoesNotBeginToWaitForAConfi
 class Signals final : public Source, public EndpointOwner {
  public:
   explicit Signals(Port& port) : port_(port) {}
-  void on_readable() noexcept override {
+  std::size_t on_readable() noexcept override {
     std::uint64_t count = 0;
-    if (::read(fd.get(), &count, sizeof count) < 0) return;
+    if (::read(fd.get(), &count, sizeof count) < 0) return 0;
     for (; count != 0; --count) port_.post(endpoint, kPriority);
+    return 0;
   }
   void take_sent_before() noexcept override { on_readable(); }
   void send() const {
@@ -261,6 +262,24 @@ class Signals final : public Source, public EndpointOwner {
  private:
   Port& port_;
 };
+
+TEST_F(CallFairness, TimeThatANoticeTakesIsThatOfWhoSentIt) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  const Shared<Event> asked;
+  Child crowd = asking(kHonest, 30, *asked);
+  ASSERT_TRUE(asked->wait());
+  const auto endpoint = port.open_endpoint({}, {});
+  for (int i = 0; i < 2; ++i) port.post(endpoint, 0, kStranger);
+  const auto requests_before_notice = [&] {
+    int requests = 0;
+    for (receive(); !HasFatalFailure() && !incoming.notice(); receive(), ++requests)
+      EXPECT_EQ(thread.reply(incoming, {}), Outcome::ok);
+    return requests;
+  };
+  (void)requests_before_notice();
+  std::this_thread::sleep_for(100ms);  // what the server does about the first
+  EXPECT_GE(requests_before_notice(), 10);
+}
 
 // With the priority at which its descriptor waits.
 struct CallFairnessByPriority : CallFairness, ::testing::WithParamInterface<std::uint8_t> {

@@ -258,9 +258,10 @@ TEST_F(FutexMultiWaitTest, EndsAtTheDeadline) {
 TEST_F(FutexMultiWaitTest, LooksAroundBeforeItTimesOut) {
   struct Pulses final : Source {
     explicit Pulses(Port& its_port) : port(its_port), endpoint(port.open_endpoint({}, {})) {}
-    void on_readable() noexcept override {
+    std::size_t on_readable() noexcept override {
       std::uint64_t count = 0;
       if (::read(fd.get(), &count, sizeof count) > 0) port.post(endpoint);
+      return 0;
     }
     Port& port;
     std::shared_ptr<Endpoint> endpoint;

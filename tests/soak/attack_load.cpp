@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What attackers cost those who behave: attack-load [OPTION]... [ATTACK]...; see --help. 32 clients
-// call one door without pause, in turns alone, beside as many processes that only compute as there
-// are attackers, and beside the attackers. Attackers are one user, clients another, the server root.
+// call one server without pause, in turns alone, beside as many processes that only compute as
+// there are attackers, and beside the attackers. Attackers are one user, clients another, the
+// server root.
 #include <fmt/core.h>
 
 #include <bit>
@@ -10,6 +11,7 @@
 #include <optional>
 
 #include "door/attacks.hpp"
+#include "message/attacks.hpp"
 
 namespace farcall::door::test {
 namespace {
@@ -19,14 +21,15 @@ constexpr uid_t kClientUser = 60'000;
 
 constexpr const char* kUsage =
     "Usage: attack-load [--attackers N] [--seconds S] [--rounds R] [--list] [ATTACK]...\n"
-    "Calls per second and p99 of 32 clients of one door: alone, beside N processes that only\n"
+    "Calls per second and p99 of 32 clients of one door or channel: alone, beside N processes that "
+    "only\n"
     "compute, beside N attackers. Needs root. Exits with 1 if calls failed or none were made.\n";
 
 struct Options {
   unsigned attackers = 1;
   unsigned seconds = 1;
   unsigned rounds = 3;
-  std::vector<std::string_view> attacks;
+  std::vector<std::string> attacks;  // by name; empty: all
 };
 
 // Times of calls, in buckets that are an eighth of a power of two of nanoseconds wide.
@@ -58,11 +61,19 @@ struct Load {
   double p99_us = 0;
 };
 
+// A server, and what processes of their own do with it.
+struct Scene {
+  std::string name;
+  std::shared_ptr<void> server;
+  std::function<std::function<bool()>()> client;  // becomes another user; gives what calls once
+  std::function<void(std::chrono::nanoseconds)> attack;
+};
+
 class Clients {
  public:
-  explicit Clients(int giver) {
+  explicit Clients(const Scene& scene) {
     for (std::size_t i = 0; i < kClients; ++i)
-      processes_.emplace_back([this, giver] { call_without_pause(giver); });
+      processes_.emplace_back([this, &scene] { call_without_pause(scene.client()); });
   }
   ~Clients() {
     board_->stop = true;
@@ -90,19 +101,10 @@ class Clients {
   }
 
  private:
-  void call_without_pause(int giver) {
-    const UniqueFd door(receive_door(giver));
-    ASSERT_TRUE(become(kClientUser));
-    std::array<char, 64> message{};
+  void call_without_pause(const std::function<bool()>& call) {
     while (!board_->stop) {
-      door_arg_t arguments{.data_ptr = message.data(),
-                           .data_size = message.size(),
-                           .desc_ptr = nullptr,
-                           .desc_num = 0,
-                           .rbuf = message.data(),
-                           .rsize = message.size()};
       const std::int64_t before = now_ns();
-      if (::door_call(door.get(), &arguments) != 0) ++board_->failed;
+      if (!call()) ++board_->failed;
       board_->times.count(now_ns() - before);
     }
   }
@@ -144,14 +146,85 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Returns whether all went well for the clients.
-bool measure(const Attack& attack, const Options& options) {
+Scene scene_of(const std::string& name, const Attack& attack) {
   Giver& giver = *new Giver;
-  const ScopedServer server([&giver] {
+  auto server = std::make_shared<ScopedServer>([&giver] {
     giver.door = ::door_create(echo_or_long, nullptr, 0);
     return make_door(giver);
   });
-  const Clients clients(server.door());
+  const auto client = [server] {
+    const int door = receive_door(server->door());
+    EXPECT_TRUE(become(kClientUser));
+    return [door] {
+      std::array<char, 64> message{};
+      door_arg_t arguments{.data_ptr = message.data(),
+                           .data_size = message.size(),
+                           .desc_ptr = nullptr,
+                           .desc_num = 0,
+                           .rbuf = message.data(),
+                           .rsize = message.size()};
+      return ::door_call(door, &arguments) == 0;
+    };
+  };
+  const auto run = [server, &attack](std::chrono::nanoseconds time) {
+    const UniqueFd door(receive_door(server->door()));
+    run_as_nobody(attack, door.get(), time);
+  };
+  return {.name = name, .server = server, .client = client, .attack = run};
+}
+
+Scene scene_of(const std::string& label, const message::test::Attack& attack) {
+  const std::string name = "attack-load-" + std::to_string(::getpid()) + "-" + attack.name;
+  const Shared<Event> ready;
+  auto server = std::make_shared<Child>([&] {
+    const int channel = farcall_name_attach(name.c_str(), FARCALL_UNBLOCK, 0666);
+    ASSERT_GT(channel, 0) << std::strerror(errno);
+    const message::test::Echo echo(channel, attack.threads);
+    ready->happens();
+    for (;;) ::pause();
+  });
+  EXPECT_TRUE(ready->wait());
+  const auto client = [name] {
+    EXPECT_TRUE(become(kClientUser));
+    return [connection = message::test::connect_to("0/" + name)] {
+      std::array<char, 64> text{};
+      return farcall_send(connection, text.data(), text.size(), text.data(), text.size()) == 0;
+    };
+  };
+  const auto run = [name, &attack](std::chrono::nanoseconds time) {
+    message::test::run_as_nobody(attack, "0/" + name, time);
+  };
+  return {.name = label, .server = server, .client = client, .attack = run};
+}
+
+// What can be asked for.
+struct Choice {
+  std::string name;
+  std::function<Scene()> scene;
+};
+std::vector<Choice> choices() {
+  std::vector<Choice> all;
+  const auto add = [&](const std::string& kind, const auto& attacks) {
+    for (const auto& attack : attacks) {
+      const std::string name = kind + ":" + attack.name;
+      all.push_back({name, [name, &attack] { return scene_of(name, attack); }});
+    }
+  };
+  add("door", attacks());
+  add("channel", message::test::attacks());
+  return all;
+}
+
+// Within which an attack has been measured, and all its processes have ended.
+std::chrono::seconds longest_time(const Options& options) {
+  return std::chrono::seconds(options.rounds * (3 * options.seconds + 2) + 60);
+}
+
+// Returns whether all went well for the clients.
+bool measure(const Choice& choice, const Options& options) {
+  give_up_after(longest_time(options));
+  const Scene scene = choice.scene();
+  const Clients clients(scene);
   const std::chrono::seconds time(options.seconds);
   std::vector<double> computing;
   std::vector<double> attacked;
@@ -164,24 +237,21 @@ bool measure(const Attack& attack, const Options& options) {
       const Beside others(options.attackers, only_compute);
       computing.push_back(clients.measure(time).calls_per_s / alone.calls_per_s);
     }
-    const Beside others(options.attackers, [&] {
-      const UniqueFd door(receive_door(server.door()));
-      run_as_nobody(attack, door.get(), time + 10s);
-    });
+    const Beside others(options.attackers, [&] { scene.attack(time + 10s); });
     const Load load = clients.measure(time);
     attacked.push_back(load.calls_per_s / alone.calls_per_s);
     p99.push_back(load.p99_us / 1e3);
   }
   const auto [least, most] = std::ranges::minmax(attacked);
   const auto [best, worst] = std::ranges::minmax(p99);
-  fmt::print("{:<26} {:>9.0f} {:>9.2f} {:>9.2f} ({:.2f} to {:.2f}) {:>8.1f} ({:.1f} to {:.1f})\n",
-             attack.name, alone.calls_per_s, median(computing), median(attacked), least, most,
+  fmt::print("{:<34} {:>9.0f} {:>9.2f} {:>9.2f} ({:.2f} to {:.2f}) {:>8.1f} ({:.1f} to {:.1f})\n",
+             scene.name, alone.calls_per_s, median(computing), median(attacked), least, most,
              median(p99), best, worst);
   std::fflush(stdout);
   return clients.failed() == 0 && least > 0;
 }
 
-std::optional<Options> read(std::span<char*> arguments) {
+std::optional<Options> read(std::span<char*> arguments, const std::vector<Choice>& known) {
   Options options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string_view word = arguments[i];
@@ -190,8 +260,8 @@ std::optional<Options> read(std::span<char*> arguments) {
     if (word == "--seconds") number = &options.seconds;
     if (word == "--rounds") number = &options.rounds;
     if (number == nullptr) {
-      if (std::ranges::find(attacks(), word, &Attack::name) == attacks().end()) return {};
-      options.attacks.push_back(word);
+      if (std::ranges::find(known, word, &Choice::name) == known.end()) return {};
+      options.attacks.emplace_back(word);
       continue;
     }
     if (++i == arguments.size()) return {};
@@ -207,16 +277,17 @@ std::optional<Options> read(std::span<char*> arguments) {
 
 int main(int argc, char** argv) {
   using namespace farcall::door::test;
+  const std::vector<Choice> known = choices();
   const std::string_view first = argc > 1 ? argv[1] : "";
   if (first == "--help" || first == "-h") {
     fmt::print("{}", kUsage);
     return 0;
   }
   if (first == "--list") {
-    for (const Attack& attack : attacks()) fmt::print("{}\n", attack.name);
+    for (const Choice& choice : known) fmt::print("{}\n", choice.name);
     return 0;
   }
-  const std::optional<Options> options = read(std::span(argv + 1, argv + argc));
+  const std::optional<Options> options = read(std::span(argv + 1, argv + argc), known);
   if (!options) {
     fmt::print(stderr, "{}", kUsage);
     return 2;
@@ -226,12 +297,12 @@ int main(int argc, char** argv) {
     return 2;
   }
   ::signal(SIGPIPE, SIG_IGN);
-  fmt::print("{:<26} {:>9} {:>9} {:>9} {:>24}\n", "beside the clients", "calls/s", "computing",
+  fmt::print("{:<34} {:>9} {:>9} {:>9} {:>24}\n", "beside the clients", "calls/s", "computing",
              "attacked", "p99 then, ms");
   bool well = true;
-  for (const Attack& attack : attacks())
+  for (const Choice& choice : known)
     if (options->attacks.empty() ||
-        std::ranges::find(options->attacks, attack.name) != options->attacks.end())
-      well = measure(attack, *options) && well;
+        std::ranges::find(options->attacks, choice.name) != options->attacks.end())
+      well = measure(choice, *options) && well;
   return well && !::testing::Test::HasFailure() ? 0 : 1;
 }
