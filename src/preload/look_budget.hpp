@@ -33,7 +33,7 @@ class LookBudget {
 
  private:
   static constexpr std::int64_t kMost = 500'000'000;
-  static constexpr std::int64_t kShare = 4;  // of the time, one part in so many
+  static constexpr std::int64_t kShare = 10;  // of the time, one part in so many
 
   [[nodiscard]] std::int64_t earned(std::int64_t now) const noexcept {
     return std::max<std::int64_t>(now - since_.load(std::memory_order_relaxed), 0) / kShare;
