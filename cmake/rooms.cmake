@@ -21,6 +21,7 @@ function(farcall_room room)
     set(scope PUBLIC)
     add_library(farcall-room-${room} OBJECT ${arg_SOURCES})
     set_target_properties(farcall-room-${room} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    farcall_with_probes(farcall-room-${room})
     farcall_use_precompiled(library farcall-room-${room})
   else()
     add_library(farcall-room-${room} INTERFACE)
@@ -28,6 +29,13 @@ function(farcall_room room)
   target_include_directories(farcall-room-${room} ${scope} ${directory})
   list(TRANSFORM arg_USES PREPEND farcall-room-)
   target_link_libraries(farcall-room-${room} ${scope} ${arg_USES} Threads::Threads)
+endfunction()
+
+# Its sources have probes for tracers (see observe.hpp), where the header for those is there.
+function(farcall_with_probes target)
+  if(FARCALL_HAVE_SDT)
+    target_compile_definitions(${target} PRIVATE FARCALL_HAVE_SDT)
+  endif()
 endfunction()
 
 # Lets a target that is part of a room see what the room sees.

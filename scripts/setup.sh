@@ -11,7 +11,7 @@ set -euo pipefail
 # the benchmarks, which measure other libraries beside ours.
 declare -A packages=(
   [build]="build-essential cmake ninja-build pkg-config libgtest-dev libbenchmark-dev libfmt-dev
-    libcli11-dev nlohmann-json3-dev libzmq3-dev libnng-dev libboost-dev libiceoryx-posh-dev libacl1-dev
+    libcli11-dev nlohmann-json3-dev libzmq3-dev libnng-dev libboost-dev libiceoryx-posh-dev libacl1-dev systemtap-sdt-dev
     libtirpc-dev libthrift-dev thrift-compiler libsystemd-dev dbus-daemon python3-dev python3-pytest
     python3-numpy mypy"
   [wheel]="python3-venv"

@@ -17,11 +17,14 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
 #include "farcall/farcall.h"
 #include "farcall/memory.hpp"
+#include "farcall/observe.hpp"
 #include "farcall/ring.hpp"
 #include "process/process.hpp"
 #include "process/process_mutex.hpp"
@@ -60,6 +63,7 @@ class Sender {
   }
   Outcome prepare_poll() { return finished_ ? Outcome::ok : ring_.prepare_poll(); }
   void finish_poll() noexcept { ring_.finish_poll(); }
+  void observe(observe::Half* half) noexcept { ring_.observe(half); }
 
  private:
   // Who finds room never waits, and so would not learn that the peer has died.
@@ -86,6 +90,7 @@ class MessageReceiver {
   void finish() noexcept { ring_.finish(); }
   Outcome prepare_poll() { return failed_ || lost_ ? Outcome::ok : ring_.prepare_poll(); }
   void finish_poll() noexcept { ring_.finish_poll(); }
+  void observe(observe::Half* half) noexcept { ring_.observe(half); }
 
  private:
   Outcome fail() noexcept {
@@ -141,6 +146,11 @@ class Pipe {
   [[nodiscard]] bool is_used_here() const noexcept {
     return used_by_.load(std::memory_order_acquire) == process::generation();
   }
+  // What who looks at the traffic sees; before the first use.
+  void set_label(std::string_view name, observe::Role role) {
+    name_ = name;
+    role_ = role;
+  }
   // Returns 0, or -EBUSY.
   int give_descriptors(int* descriptors) const noexcept;
 
@@ -149,6 +159,8 @@ class Pipe {
 
  protected:
   Pipe(PipeParts& parts, std::size_t most, RingKind kind);
+  // The halves are told where they are counted, by the process that uses the end.
+  virtual void observe(const observe::Entry& entry) noexcept = 0;
   // Whether the peer is to be told when this goes; else another process may go on with it.
   [[nodiscard]] bool is_its_last() const noexcept;
   [[nodiscard]] RingView out() const noexcept { return out_memory_.view(); }
@@ -173,6 +185,9 @@ class Pipe {
   const std::uint64_t forks_before_;
   mutable std::atomic<bool> given_{false};  // whether others may have its descriptors
   const RingKind kind_;
+  std::string name_;
+  observe::Role role_ = observe::Role::none;
+  observe::Entry entry_;  // once it is used
 };
 
 // The whole of it, by the halves of a kind of ring.
@@ -194,6 +209,12 @@ class PipeOf final : public Pipe {
 
   [[nodiscard]] Sender<Writer>& sender() noexcept { return sender_; }
   [[nodiscard]] Receiver& receiver() noexcept { return receiver_; }
+
+ protected:
+  void observe(const observe::Entry& entry) noexcept override {
+    sender_.observe(entry.sent());
+    receiver_.observe(entry.received());
+  }
 
  private:
   // Two threads work on them.

@@ -17,6 +17,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -29,6 +30,7 @@
 #include <vector>
 
 #include "farcall/memory.hpp"
+#include "farcall/observe.hpp"
 #include "farcall/socket.hpp"
 #include "farcall/wait.hpp"
 
@@ -54,7 +56,29 @@ inline constexpr std::size_t kCallDescriptors = 16 * kPacketDescriptors;
 // Words that an endpoint tells all its clients. Their meaning is its owner's.
 inline constexpr std::size_t kTerms = 7;
 using Terms = std::array<std::uint64_t, kTerms>;
-// The same where a session has them: they may change at any time.
+// What ends of calls are called by who looks at them (farcall/observe.hpp).
+class Label {
+ public:
+  Label() noexcept = default;
+  // A longer name is cut.
+  explicit Label(observe::Kind kind, std::string_view name = {}) noexcept
+      : kind_(kind), size_(std::min(name.size(), name_.size())) {
+    std::copy_n(name.data(), size_, name_.data());
+  }
+  [[nodiscard]] observe::Description description(observe::Role role) const noexcept {
+    observe::Description end{.kind = kind_, .role = role};
+    end.name = name_.data();
+    end.name_bytes = size_;
+    return end;
+  }
+
+ private:
+  observe::Kind kind_ = observe::Kind::call;
+  std::size_t size_ = 0;
+  std::array<char, observe::kLongestName> name_{};
+};
+
+// The same as Terms where a session has them: they may change at any time.
 class LiveTerms {
  public:
   using Words = std::array<std::atomic<std::uint64_t>, kTerms>;
@@ -138,6 +162,8 @@ class Client {
   Outcome terms(Terms& terms, Deadline deadline, int port = -1);
   // Closes all idle sessions; others close when their calls have ended.
   void retire() noexcept;
+  // What sessions that are opened from now on are called. Before others use it.
+  void set_label(const Label& label) noexcept { label_ = label; }
   // After a call that did not end with ok: whether a server thread had taken the request.
   [[nodiscard]] static bool dispatched() noexcept;
 
@@ -154,6 +180,7 @@ class Client {
   std::unique_ptr<call::ClientSession> take_idle();
   // One that an interrupted call has asked for, or a new one; throws as that does.
   call::SessionRequest ask(int port, Deadline deadline, std::optional<SignalCount> since);
+  void begin_observing(call::ClientSession& session, std::uint64_t inode) const noexcept;
   void keep(call::SessionRequest&& request);  // for the next call
   void give_back(std::unique_ptr<call::ClientSession> session) noexcept;
   inline Outcome transact(const CallArguments& arguments, CallResults* results, Deadline deadline,
@@ -168,6 +195,7 @@ class Client {
   WaitMode mode_;
   Admission admission_;
   std::atomic<Own*> own_;
+  Label label_;
 };
 
 // A call whose thread does other things meanwhile: used by one at a time, only in the process that
@@ -326,6 +354,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
                   std::optional<uid_t> user = {});
   [[nodiscard]] std::size_t branches() const noexcept;
   void set_terms(const Terms& terms);
+  // What sessions that are let in from now on are called.
+  void set_label(const Label& label);
   // As Port::close(), for the clients of this endpoint. Its descriptors show a hang-up for reading
   // (POLLRDHUP) from now on, and the whole hang-up (POLLHUP) when the server has died.
   void close() noexcept;
@@ -350,6 +380,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   std::atomic<std::uint64_t> unsolicited_control_messages_{0};
   std::atomic<std::uint64_t> unsolicited_descriptors_{0};
   Terms terms_;                                    // protected by the port's lock
+  Label label_;                                    // likewise
   std::vector<std::shared_ptr<Branch>> branches_;  // likewise
 };
 

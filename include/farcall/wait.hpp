@@ -35,6 +35,8 @@
 #include <string_view>
 #include <utility>
 
+#include "farcall/observe.hpp"
+
 #if defined(__SANITIZE_THREAD__)
 #include <unistd.h>
 extern "C" {
@@ -314,6 +316,9 @@ class Waiter {
   // the processor is not tried again at once.
   void expect_company() noexcept { in_company_ = true; }
 
+  // Where it is counted how this side waits, and wakes the other; null: nowhere.
+  void observe(observe::Half* waits) noexcept { observed_ = waits; }
+
   // Whether the peer has finished, closed or died.
   [[nodiscard]] bool gone(const WaitState& peer) const noexcept;
   [[nodiscard]] WaitMode mode() const noexcept { return mode_; }
@@ -411,6 +416,7 @@ class Waiter {
   std::uint32_t spin_pause_ = 0;       // waits that are left of it
   std::uint32_t next_spin_pause_ = kShortestSpinPause;
   std::uint64_t waking_ = 0;
+  observe::Half* observed_ = nullptr;
 };
 
 }  // namespace farcall

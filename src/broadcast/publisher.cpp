@@ -66,6 +66,16 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
     const process::NoFork guard;
     poll_ = process::PrivateFd(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
     if (!poll_) throw_errno("epoll_create1");
+    observe({});
+  }
+
+  // Where what is written is counted, for who looks (farcall/observe.hpp). Before anybody writes.
+  void observe(std::string_view name) noexcept {
+    observe::Description end{.kind = observe::Kind::broadcast, .role = observe::Role::writer};
+    end.session = observe::inode_of(memory_.fd());
+    end.name = name.data();
+    end.name_bytes = name.size();
+    entry_ = observe::Entry(end);
   }
 
   void listen(std::string_view name);
@@ -101,6 +111,7 @@ class PublisherState : public std::enable_shared_from_this<PublisherState> {
   const std::uint64_t generation_ = process::generation();
   BroadcastMemory memory_;
   BroadcastWriter ring_;
+  observe::Entry entry_;
   std::vector<ReaderPointer> known_;  // the writer's copy
   std::uint64_t known_changes_ = 0;
   std::size_t refused_;      // bytes of the message that had no room last; at first the longest
@@ -165,6 +176,7 @@ void PublisherState::listen(std::string_view name) {
     listener_ = process::PrivateFd(NamedListener(name).release());
     spare_ = process::PrivateFd(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
   }
+  observe(name);
   visitors_.start(listener_.get(), EPOLLIN, std::make_shared<Visitors>(weak_from_this()));
 }
 
@@ -335,6 +347,7 @@ Outcome PublisherState::make_room(std::size_t size, Deadline deadline, SignalCou
   while (const ReaderPointer reader = slowest(size)) {
     const std::uint64_t needed = ring_.lowest_floor(size);
     RingControl& control = reader->control();
+    reader->waiter.observe(entry_.sent());
     const Outcome outcome = reader->waiter.wait(
         control.writer, control.reader, deadline,
         [&] { return control.head.value.load(std::memory_order_acquire) >= needed; }, since);
@@ -407,6 +420,7 @@ void PublisherState::wake_readers() noexcept {
   tail_number_.store(tail.number, std::memory_order_relaxed);
   tail_position_.store(tail.position, std::memory_order_release);
   wake_readers();
+  observe::note_sent(entry_.sent(), message.data(), message.size());
   return Outcome::ok;
 }
 

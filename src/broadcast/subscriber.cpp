@@ -40,10 +40,16 @@ struct SubscriberState {
     control().head.value.store(told, std::memory_order_release);
     waiter.wake(control().reader, control().writer);
   }
-  void adopt(process::PrivateFd socket) noexcept {
+  void adopt(process::PrivateFd socket, std::string_view name = {}) noexcept {
     lifeline = std::move(socket);
     waiter = Waiter(lifeline.get(), wait);
     waiter.expect_company();
+    observe::Description end{.kind = observe::Kind::broadcast, .role = observe::Role::reader};
+    end.session = observe::inode_of(memory.fd());
+    end.name = name.data();
+    end.name_bytes = name.size();
+    entry = observe::Entry(end);
+    waiter.observe(entry.received());
   }
   // What has been read must be told of before sleeping: the writer may wait for it.
   void tell_all() noexcept {
@@ -68,6 +74,7 @@ struct SubscriberState {
   Outcome lost = Outcome::ok;  // dropped or broken, once a message has been missed that may not be
   process::PrivateFd lifeline;
   Waiter waiter;
+  observe::Entry entry;
 };
 
 // The publisher has gone; in which way.
@@ -88,7 +95,12 @@ Outcome SubscriberState::read(std::span<std::byte> into, std::size_t& size, std:
       missed = 0;
       return lost = dropped() ? Outcome::dropped : Outcome::broken;
     }
-    if (outcome == Outcome::ok) tell_much();
+    if (missed != 0 && entry.get() != nullptr) [[unlikely]]
+      observe::detail::add(entry.received()->dropped, missed);
+    if (outcome == Outcome::ok) {
+      observe::note_received(entry.received(), into.data(), size);
+      tell_much();
+    }
     if (outcome != Outcome::would_block) return outcome;
     tell_all();
     const Outcome waited = waiter.wait(
@@ -162,7 +174,7 @@ Subscriber Subscriber::open(std::string_view name, const Options& options, Deadl
   UniqueFd socket = connect_named(name, deadline, since);
   const Deadline patience = Deadline::after(broadcast::kPatience);
   auto state = broadcast::make_state(socket.get(), options, std::max(deadline, patience), since);
-  state->adopt(process::PrivateFd(std::move(socket)));
+  state->adopt(process::PrivateFd(std::move(socket)), name);
   state->tell();
   return Subscriber(std::move(state));
 }

@@ -141,6 +141,13 @@ call::SessionRequest Client::ask(int port, Deadline deadline, std::optional<Sign
   return {port, retirements, deadline, since};
 }
 
+void Client::begin_observing(call::ClientSession& session, std::uint64_t inode) const noexcept {
+  observe::Description end = label_.description(observe::Role::client);
+  end.session = inode;
+  end.peer = session.maker().process;
+  session.observe(end);
+}
+
 void Client::keep(call::SessionRequest&& request) {
   Own& own = this->own();
   const std::lock_guard guard(own.lock);
@@ -160,6 +167,7 @@ std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, De
     }
     call::SessionRequest request = ask(port, deadline, since);
     auto session = request.await(mode_, cancellable, deadline, since, outcome);
+    if (session) begin_observing(*session, request.inode());
     if (goes_on(outcome)) keep(std::move(request));
     return session;
   } catch (const SystemError& error) {
@@ -374,6 +382,7 @@ void AsyncCall::finish_poll() noexcept {
 Outcome AsyncCall::open(Deadline deadline, SignalCount since) {
   Outcome outcome = Outcome::ok;
   session_ = opening_->await(client_.mode_, false, deadline, since, outcome);
+  if (session_) client_.begin_observing(*session_, opening_->inode());
   if (goes_on(outcome)) return outcome;
   opening_.reset();
   if (!session_) return outcome;

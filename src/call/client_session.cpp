@@ -48,8 +48,9 @@ Deadline patience(Deadline deadline) noexcept {
 }  // namespace
 
 Maker maker_of(int port) {
-  const uid_t user = peer_credentials(port).uid;
-  return {.user = user, .trusted = user == 0 || same_user(user, ::geteuid())};
+  const Credentials maker = peer_credentials(port);
+  const uid_t user = maker.uid;
+  return {.user = user, .trusted = user == 0 || same_user(user, ::geteuid()), .process = maker.pid};
 }
 
 SessionRequest::SessionRequest(int port, std::uint64_t retirements, Deadline deadline,
@@ -59,6 +60,7 @@ SessionRequest::SessionRequest(int port, std::uint64_t retirements, Deadline dea
     throw SystemError(EAGAIN, "too much that the server has sent waits to be closed");
   const SharedMemory memory = SharedMemory::create(kSessionBytes, "farcall-session");
   memory_ = memory.map(MAP_POPULATE);
+  inode_ = observe::inode_of(memory.fd());
   reinterpret_cast<SessionControl*>(memory_.data())->magic = SessionControl::kMagic;
   PrivateFd theirs;
   std::tie(answers_, theirs) = private_socket_pair();
@@ -147,6 +149,7 @@ Terms ClientSession::terms() const noexcept {
                                               Deadline deadline) {
   if (is_short(arguments)) {
     give_turn(fill_short_request(arguments, kind), control().client, control().server);
+    observe::note_call(sent_, arguments.data.data(), arguments.data.size());
     return;
   }
   Turn turn{.number = number_, .kind = kind, .flags = flags_of(arguments)};
@@ -156,6 +159,7 @@ Terms ClientSession::terms() const noexcept {
            .deadline = patience(deadline)},
           turn);
   give_turn(turn, control().client, control().server);
+  observe::note_call(sent_, arguments.data.data(), arguments.data.size());
 }
 
 [[gnu::hot]] Outcome ClientSession::call(const CallArguments& arguments, CallResults* results,
@@ -170,6 +174,7 @@ Terms ClientSession::terms() const noexcept {
   outstanding_ = one_way;
   send_request(arguments, one_way ? Kind::one_way : Kind::request, deadline);
   if (!one_way) return finish(arguments, *results, deadline, since);
+  observe::expect_no_answer(received_);
   if (!arguments.until_taken) return Outcome::ok;
   const Outcome outcome = wait_until_taken(deadline, since);
   if (outcome == Outcome::ok || outcome == Outcome::peer_gone) return outcome;
@@ -178,8 +183,10 @@ Terms ClientSession::terms() const noexcept {
   std::uint64_t now = slot().turn.load(std::memory_order_relaxed);
   if (Turn::unpack(now).kind == Kind::one_way &&
       slot().turn.compare_exchange_strong(now, Turn{.number = number_}.pack(),
-                                          std::memory_order_relaxed))
+                                          std::memory_order_relaxed)) {
+    observe::note_taken_back(sent_, arguments.data.size());
     return outcome;
+  }
   made_after = kSpent;  // the server may still be about to answer
   return Outcome::ok;
 }
@@ -283,6 +290,7 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
   } else if (size != 0) {
     std::memcpy(results.data.data(), slot().data, size);
   }
+  if (error == 0) observe::note_reply(received_, results.data.data(), size);
   if ((turn.flags & kDescriptors) == 0) return Outcome::ok;
   // In the turn itself: the next request may be in the slot before the server has looked.
   give_turn({.number = number_, .kind = Kind::done, .size = static_cast<std::uint16_t>(error)},

@@ -19,6 +19,7 @@ class ClientSession;
 struct Maker {
   uid_t user;
   bool trusted;
+  pid_t process;
 };
 // Of a socket that leads to a port. Throws SystemError.
 Maker maker_of(int port);
@@ -43,6 +44,7 @@ class SessionRequest {
   // call began). Throws SystemError: the server's refusal.
   std::unique_ptr<ClientSession> await(WaitMode mode, bool cancellable, Deadline deadline,
                                        std::optional<SignalCount> since, Outcome& outcome);
+  [[nodiscard]] std::uint64_t inode() const noexcept { return inode_; }
   // Where the server answers, and later the session is read.
   [[nodiscard]] int socket() const noexcept { return answers_.get(); }
   [[nodiscard]] bool valid(std::uint64_t retirements) const noexcept {
@@ -53,6 +55,7 @@ class SessionRequest {
   std::uint64_t epoch_ = credentials_epoch();
   std::uint64_t made_after_;  // so many retirements of its client
   Maker maker_;
+  std::uint64_t inode_ = 0;  // of the memory
   Mapping memory_;
   PrivateFd answers_;
 };
@@ -101,6 +104,7 @@ class ClientSession final : public SessionBase {
   [[nodiscard]] Terms terms() const noexcept;
   [[nodiscard]] LiveTerms live_terms() const noexcept { return LiveTerms(control().terms.words); }
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
+  [[nodiscard]] const Maker& maker() const noexcept { return maker_; }
 
   static constexpr std::uint64_t kSpent = UINT64_MAX;
   std::uint64_t made_after = 0;  // so many retirements of its client; or good for no further call
@@ -160,6 +164,7 @@ inline Turn ClientSession::fill_short_request(const CallArguments& arguments, Ki
     return false;
   results.data = results.buffer.first(turn.size);
   copy_bytes(results.data.data(), slot().data, turn.size);
+  observe::note_reply(received_, results.data.data(), turn.size);
   return true;
 }
 
@@ -168,6 +173,7 @@ inline Turn ClientSession::fill_short_request(const CallArguments& arguments, Ki
   ++number_;
   const Turn mine = fill_short_request(arguments, Kind::request);
   give_turn(mine, control().client, control().server);
+  observe::note_call(sent_, arguments.data.data(), arguments.data.size());
   std::uint64_t word = 0;
   const auto answered = [&, given = mine.pack()] { return (word = look()) != given; };
   if (!waiter_.look(control().server, answered)) return false;

@@ -189,6 +189,11 @@ void Endpoint::set_terms(const Terms& terms) {
     if (entry.session->endpoint.get() == this) entry.session->set_terms(terms);
 }
 
+void Endpoint::set_label(const Label& label) {
+  const std::lock_guard guard(port_->lock);
+  label_ = label;
+}
+
 void Endpoint::close() noexcept {
   if (closed_.exchange(true)) return;
   {
@@ -238,6 +243,7 @@ void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
   const std::uint64_t since = ticks();
   const int answers = descriptors[1].get();
   if (!made_by_sender(answers, sender)) return;
+  const std::uint64_t inode = observe::inode_of(descriptors[0].get());
   Mapping memory = adopt_session(std::move(descriptors[0]));
   auto& control = *reinterpret_cast<SessionControl*>(memory.data());
   const auto refuse = [&](int error) {
@@ -272,6 +278,10 @@ void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
                                         next_id++, endpoint, mode, std::move(held), account);
     Waiter::park_on_descriptor(session->control().server);
     session->set_terms(endpoint->terms_);
+    observe::Description end = endpoint->label_.description(observe::Role::server);
+    end.session = inode;
+    end.peer = sender.pid;
+    session->observe(end);
     Entry& entry = sessions[session->id];
     entry.session = session;
     ++account->sessions;

@@ -65,6 +65,7 @@ Outcome ServerSession::take(const Destination& to, Request& request) {
   if (!nothing_left()) return Outcome::broken;  // all that comes before a request is for it
   if (refusal != 0) return answer_refused(refusal, to, request);
   tell_taken();
+  observe::note_received(received_, request.data.data(), request.data.size());
   if (!request.wants_reply) {
     answer(turn.number);
     exchanged();
@@ -161,6 +162,7 @@ Outcome ServerSession::end_copying(bool read, const Destination& to, Request& re
   to.large = std::move(copied->into);
   if (!read) return answer_refused(EFAULT, to, request);
   tell_taken();
+  observe::note_received(received_, request.data.data(), request.data.size());
   if (!request.wants_reply) {
     answer(number_.load(std::memory_order_relaxed));
     exchanged();
@@ -189,6 +191,7 @@ bool ServerSession::reply(std::span<const std::byte> data, std::span<const int> 
   prepare({.extra = status, .data = data, .descriptors = descriptors, .deadline = Deadline::now()},
           turn);
   give_turn(turn, control().server, control().client);
+  observe::note_sent(sent_, data.data(), data.size());
   exchanged();
   return (turn.flags & kDescriptors) != 0;
 }

@@ -111,6 +111,7 @@ class ServerSession final : public SessionBase {
     tell_taken();
     request.data = {into, turn.size};
     copy_bytes(into, slot().data, turn.size);
+    observe::note_received(received_, into, turn.size);
     if (!request.wants_reply) answer(turn.number);
     return true;
   }
@@ -122,6 +123,7 @@ class ServerSession final : public SessionBase {
                                             std::int64_t status) noexcept {
     fill_slot(status, data);
     answer(number_.load(std::memory_order_relaxed), static_cast<std::uint16_t>(data.size()));
+    observe::note_sent(sent_, data.data(), data.size());
     exchanged();
   }
   // Any other. Throws SystemError: ETIMEDOUT where the client takes nothing out of its socket.

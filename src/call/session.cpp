@@ -32,6 +32,13 @@ SessionBase::SessionBase(Mapping memory, SessionSockets sockets, WaitMode mode)
               {[](void* self, int) noexcept { static_cast<SessionBase*>(self)->drain(); }, this},
               sockets_.theirs.get()) {}
 
+void SessionBase::observe(const observe::Description& description) noexcept {
+  entry_ = observe::Entry(description);
+  sent_ = entry_.sent();
+  received_ = entry_.received();
+  waiter_.observe(received_);
+}
+
 bool SessionBase::hung_up() const noexcept {
   pollfd death{.fd = socket(), .events = POLLRDHUP, .revents = 0};
   return ::poll(&death, 1, 0) > 0 && (death.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;

@@ -183,6 +183,8 @@ class SessionBase {
   // Takes packets that have come: doorbells are dropped. Descriptors are kept, or left.
   void drain() noexcept { take_packets(keeps_early_descriptors()); }
   [[nodiscard]] Waiter& waiter() noexcept { return waiter_; }
+  // Counts from now on what passes here, for who looks (farcall/observe.hpp).
+  void observe(const observe::Description& description) noexcept;
   // Whether the other side has closed. A system call.
   [[nodiscard]] bool hung_up() const noexcept;
 
@@ -247,6 +249,8 @@ class SessionBase {
   SessionSockets sockets_;
   Waiter waiter_;
   TransferMemory transfer_;
+  observe::Half* sent_ = nullptr;  // of entry_
+  observe::Half* received_ = nullptr;
 
  private:
   struct Arrived {
@@ -257,6 +261,7 @@ class SessionBase {
   void keep(Packet& packet);
   void take_packets(bool with_descriptors) noexcept;
 
+  observe::Entry entry_;
   bool announce_ = false;  // memory has been sent, and no turn has told of it
   std::deque<Arrived> arrived_;
   bool garbage_ = false;

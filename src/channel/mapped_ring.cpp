@@ -23,7 +23,10 @@ class RingReader final : public Reader {
   RingReader(RingMemory memory, UniqueFd lifeline, WaitMode mode)
       : memory_(std::move(memory)),
         lifeline_(std::move(lifeline)),
-        ring_(memory_.view(), Waiter(lifeline_.get(), mode)) {}
+        entry_(mapped_ring::description(observe::Role::reader, memory_)),
+        ring_(memory_.view(), Waiter(lifeline_.get(), mode)) {
+    ring_.observe(entry_.received());
+  }
   // A forked child that has inherited the object does not speak for the reader.
   ~RingReader() override {
     if (::getpid() == opened_by_) ring_.finish();
@@ -43,6 +46,7 @@ class RingReader final : public Reader {
  private:
   RingMemory memory_;
   UniqueFd lifeline_;
+  observe::Entry entry_;
   ByteReader ring_;
   pid_t opened_by_ = ::getpid();
 };
@@ -52,7 +56,10 @@ class RingWriter final : public Writer {
   RingWriter(RingMemory memory, UniqueFd lifeline, WaitMode mode)
       : memory_(std::move(memory)),
         lifeline_(std::move(lifeline)),
-        ring_(memory_.view(), Waiter(lifeline_.get(), mode)) {}
+        entry_(mapped_ring::description(observe::Role::writer, memory_)),
+        ring_(memory_.view(), Waiter(lifeline_.get(), mode)) {
+    ring_.observe(entry_.sent());
+  }
   ~RingWriter() override { finish_quietly(); }
 
  protected:
@@ -69,6 +76,7 @@ class RingWriter final : public Writer {
  private:
   RingMemory memory_;
   UniqueFd lifeline_;
+  observe::Entry entry_;
   ByteWriter ring_;
 };
 

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "farcall/channel/mechanism.hpp"
+#include "farcall/observe.hpp"
 #include "farcall/ring.hpp"
 
 namespace farcall::channel::mapped_ring {
@@ -22,6 +23,13 @@ Handles create_lifeline();
 // Takes the n-th descriptor out of a handle. Throws SystemError: EPROTO if it is not there.
 UniqueFd take_descriptor(Handle& handle, std::size_t n);
 inline UniqueFd take_lifeline(Handle& handle) { return take_descriptor(handle, 0); }
+
+// What an end says of itself to who looks.
+inline observe::Description description(observe::Role role, const RingMemory& memory) noexcept {
+  observe::Description end{.kind = observe::Kind::ring, .role = role};
+  end.session = memory.inode();
+  return end;
+}
 
 // Throws the error that an outcome other than ok and interrupted means to a reader or a writer.
 [[noreturn]] void throw_for_reader(Outcome outcome);

@@ -21,7 +21,10 @@ class RingReader final : public Reader {
   RingReader(RingMemory memory, UniqueFd lifeline, WaitMode mode)
       : memory_(std::move(memory)),
         lifeline_(std::move(lifeline)),
-        ring_(memory_.view(), Waiter(lifeline_.get(), mode)) {}
+        entry_(mapped_ring::description(observe::Role::reader, memory_)),
+        ring_(memory_.view(), Waiter(lifeline_.get(), mode)) {
+    ring_.observe(entry_.received());
+  }
   // A forked child that has inherited the object does not speak for the reader.
   ~RingReader() override {
     if (::getpid() == opened_by_) ring_.finish();
@@ -97,6 +100,7 @@ class RingReader final : public Reader {
 
   RingMemory memory_;
   UniqueFd lifeline_;
+  observe::Entry entry_;
   MessageReader ring_;
   pid_t opened_by_ = ::getpid();
   std::span<const std::byte> rest_;  // of the piece at the front of the ring
@@ -108,7 +112,10 @@ class RingWriter final : public Writer {
   RingWriter(RingMemory memory, UniqueFd lifeline, WaitMode mode)
       : memory_(std::move(memory)),
         lifeline_(std::move(lifeline)),
-        ring_(memory_.view(), Waiter(lifeline_.get(), mode)) {}
+        entry_(mapped_ring::description(observe::Role::writer, memory_)),
+        ring_(memory_.view(), Waiter(lifeline_.get(), mode)) {
+    ring_.observe(entry_.sent());
+  }
   ~RingWriter() override { finish_quietly(); }
 
  protected:
@@ -128,6 +135,7 @@ class RingWriter final : public Writer {
  private:
   RingMemory memory_;
   UniqueFd lifeline_;
+  observe::Entry entry_;
   MessageWriter ring_;
 };
 

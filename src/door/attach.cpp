@@ -75,6 +75,10 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
 
   // The kernel tells when the last name of the file goes. May wait for whoever serves the file.
   void start() {
+    std::array<char, 512> name;
+    const std::string link = "/proc/self/fd/" + std::to_string(file_.get());
+    if (const ssize_t size = ::readlink(link.c_str(), name.data(), name.size()); size > 0)
+      door_->set_label({name.data(), static_cast<std::size_t>(size)});
     acceptor_.start(shared_from_this());
     class Names final : public process::Watch {
      public:

@@ -99,6 +99,7 @@ Terms Door::terms() const noexcept {
 UniqueFd Door::open() {
   const auto self = shared_from_this();
   endpoint_ = port_.open_endpoint(self, terms());
+  endpoint_->set_label(label_of({.id = id, .attributes = 0}));
   Process& process = Process::here();
   UniqueFd fd = endpoint_->branch(
       make_name({.id = id, .attributes = attributes & kNamedAttributes}), &primary_);

@@ -12,6 +12,8 @@
 #include <optional>
 #include <string>
 
+#include "farcall/call.hpp"
+
 namespace farcall::door {
 
 // The attributes that a client can see in a door's name.
@@ -30,5 +32,7 @@ std::string make_name(const Name& name);
 // What the descriptor's name says; nothing where it is no door.
 std::optional<Name> read_name(int fd) noexcept;
 std::uint64_t random_id() noexcept;
+// What sessions of a door are called where it is not attached to a path.
+Label label_of(const Name& name) noexcept;
 
 }  // namespace farcall::door

@@ -148,7 +148,9 @@ Handle::Handle(const Name& called, std::uint64_t socket, const std::shared_ptr<D
       cookie(socket),
       local(served),
       is_local(served != nullptr),
-      client(-1, Process::here().mode, admission) {}
+      client(-1, Process::here().mode, admission) {
+  client.set_label(label_of(name));
+}
 
 Process::Process() : mode(mode_from_environment()), create_thread(create_default_thread) {}
 

@@ -161,11 +161,11 @@ void SharedChannel::attach(const std::string& full_name) {
       std::make_shared<Listener>(weak_from_this(), listen_at(kOpenPrefix, full_name), false);
   auto status =
       std::make_shared<Listener>(weak_from_this(), listen_at(kStatusPrefix, full_name), true);
+  full_name_ = full_name;  // before anybody comes
   endpoint->start();
   listeners_.push_back(std::move(endpoint));
   status->start();
   listeners_.push_back(std::move(status));
-  full_name_ = full_name;
 }
 
 void SharedChannel::give_up_sessions() noexcept {

@@ -134,7 +134,9 @@ SharedConnection::SharedConnection(UniqueFd branch, unsigned flags)
     : branch_(std::move(branch)),
       maker_(call::maker_of(branch_.get())),
       flags_(flags),
-      client_(-1, wait_mode()) {}
+      client_(-1, wait_mode()) {
+  client_.set_label(Label(observe::Kind::channel));
+}
 
 SharedConnection::~SharedConnection() {
   leave_parents();

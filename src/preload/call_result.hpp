@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "preload/connection.hpp"
+#include "preload/observed.hpp"
 
 namespace farcall::preload {
 
@@ -14,14 +15,6 @@ inline constexpr std::size_t kMostParts = 1024;  // as the kernel: EINVAL beyond
 inline ssize_t fail(long negative_errno) noexcept {
   errno = static_cast<int>(-negative_errno);
   return -1;
-}
-
-inline void count(Side& side, bool by_ring, long bytes) noexcept {
-  if (side.own().counters == nullptr || bytes <= 0) [[likely]]
-    return;
-  Counters::Way& way = by_ring ? side.own().counters->ring : side.own().counters->kernel;
-  way.bytes.fetch_add(static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
-  way.messages.fetch_add(1, std::memory_order_relaxed);
 }
 
 inline bool nonblocking(const Side& side, int flags) noexcept {

@@ -403,6 +403,7 @@ void send_last_bytes(Side& side, int fd) noexcept {
 void hand_back(Side& side, int fd, Reason reason) noexcept {
   side.stay_watched.store(true, std::memory_order_relaxed);
   if (reason == Reason::passed) side.other_holders_unknown = true;
+  FARCALL_PROBE2(hand_back, side.own().observed, static_cast<int>(reason));
   const bool stopped = end_candidacy(side);
   const bool first = leave_sending(side, fd);
   leave_receiving(side, fd);

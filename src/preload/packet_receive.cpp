@@ -41,6 +41,7 @@ long sleep_for_message(Side& side, const Call& call, std::size_t& length,
                        Guard& guard) noexcept(false) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   side.receiver.enter_kernel();
+  note_sleep(side);
   guard.unlock();
   settle_before_sleep();
   msghdr message{};
@@ -53,14 +54,14 @@ long sleep_for_message(Side& side, const Call& call, std::size_t& length,
   Came came = got >= 0 ? Came::message : Came::end;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
     const bool takes = (call.flags & MSG_PEEK) == 0;
-    side.patience.slept();
+    note_awake(side);
     if (got < 0 && error == ECONNRESET) side.reset_told = true;
     // With a pointer that is none a message is thrown away.
     if (got < 0)
       side.receiver.leave_kernel(side.in(), takes && error == EFAULT ? 1 : 0);
     else
       came = note_message(side, call, static_cast<std::size_t>(got));
-    if (came == Came::message && takes) count(side, false, got);
+    if (came == Came::message && takes) count_received(side, false, got);
   }
   errno = error;
   if (came == Came::doorbell) return kNothing;

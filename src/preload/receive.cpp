@@ -74,7 +74,7 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
     }
     guard.unlock();
     if (got > 0 && (call.flags & (MSG_PEEK | MSG_OOB)) == 0) {
-      count(side, false, got);
+      count_received(side, false, got);
       count_call(call.fd, side);
     }
   }
@@ -88,6 +88,7 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
                         bool untouched, Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   side.receiver.enter_kernel();
+  note_sleep(side);
   guard.unlock();
   settle_before_sleep();
   ssize_t got;
@@ -106,7 +107,7 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
   }
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
-    side.patience.slept();
+    note_awake(side);
     if (got > 0) {
       got = static_cast<ssize_t>(came_from_kernel(side, call, as_it_is ? call.parts : parts,
                                                   as_it_is ? call.count : message.msg_iovlen,
@@ -116,7 +117,7 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
     } else {
       side.receiver.leave_kernel(side.in(), 0);
     }
-    if ((call.flags & MSG_PEEK) == 0) count(side, false, got);
+    if ((call.flags & MSG_PEEK) == 0) count_received(side, false, got);
   }
   errno = error;
   return got;
@@ -246,12 +247,12 @@ class Receiving {
       got = side_.has_messages() ? look_for_end_of_messages(side_.receiver, side_.in(), call_.fd)
                                  : look_for_end(side_.receiver, side_.in(), call_.fd);
     if (got == kMessage && !peek_)
-      count(side_, side_.receiver.kernel_taken() == before, static_cast<long>(length_));
-    if (got > 0 && !peek_ && side_.own().counters != nullptr) {
+      count_received(side_, side_.receiver.kernel_taken() == before, static_cast<long>(length_));
+    if (got > 0 && !peek_) {
       const auto by_kernel =
           std::min(got, static_cast<long>(side_.receiver.kernel_taken() - before));
-      count(side_, true, got - by_kernel);
-      count(side_, false, by_kernel);
+      count_received(side_, true, got - by_kernel);
+      count_received(side_, false, by_kernel);
     }
     return got;
   }
@@ -350,6 +351,7 @@ class Receiving {
       if (!side_.receiver.watched()) {
         guard_.unlock();
         const bool news = stay_awake(side_);
+        note_spun(side_);
         owns_guard_ = guard_.lock();
         if (!owns_guard_) return ended(result, fail(-EINTR));
         if (is_gone(side_, generation_)) {

@@ -147,7 +147,7 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
     side.sender.leave_kernel(side.out(), units_sent(side, sent), message_bytes(side, sent));
   else
     sent = sent < 0 ? sent : -1;
-  count(side, false, sent);
+  count_sent(side, false, sent);
   errno = error;
   return sent;
 }
@@ -165,7 +165,7 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
         check_peer(side, call.fd);
         if (side.sender.in_kernel()) continue;
         const std::size_t put = side.sender.put(side.out(), from);
-        count(side, true, static_cast<long>(put));
+        count_sent(side, true, static_cast<long>(put));
         if (put != 0) note_put(side, call.fd);
         if (from.left() == 0) return sent();
         if (put != 0) {
@@ -223,7 +223,7 @@ ssize_t send_all_by_kernel(Side& side, const Call& call, Afterwards afterwards) 
     if (afterwards == Afterwards::ring_when_taken) side.sender.stay_in_kernel_until_taken();
     const bool candidate = side.out().control == nullptr;
     guard.unlock();
-    count(side, false, sent);
+    count_sent(side, false, sent);
     if (units_sent(side, sent) != 0 && candidate) count_call(call.fd, side);
   }
   errno = error;
@@ -246,7 +246,7 @@ ssize_t send_message(Side& side, const Call& call, Guard& guard) {
     if (side.sender.in_kernel()) continue;
     const std::size_t room = side.room.load(std::memory_order_relaxed);
     if (side.sender.put_message(side.out(), message, room)) {
-      count(side, true, static_cast<long>(length));
+      count_sent(side, true, static_cast<long>(length));
       note_put(side, call.fd);
       return static_cast<ssize_t>(length);
     }

@@ -13,6 +13,7 @@
 #include "preload/handback.hpp"
 #include "preload/listeners.hpp"
 #include "preload/log.hpp"
+#include "preload/observed.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
 #include "preload/transfer.hpp"
@@ -318,6 +319,7 @@ Released forget(int fd) noexcept {
   // Others go on with it; this process needs its mapping no more.
   clear_rings(*side);
   const Guard guard(life);
+  stop_observing(*side);
   retire(*side);
   const bool last = side->processes.fetch_sub(1, std::memory_order_acq_rel) == 1;
   return {.side = last ? side : nullptr};
@@ -370,6 +372,7 @@ void release(Released released) noexcept {
     side->stage.store(Side::kNever, std::memory_order_relaxed);
   }
   clear_rings(*side);
+  stop_observing(*side);
   retire(*side);
   vacate(*side);
 }
@@ -439,6 +442,7 @@ void close_private(int fd) noexcept {
 }
 
 void note_reason(Side& side, Reason reason) noexcept {
+  observe::set_carrier(side.own().observed, observe::Carrier::kernel, observed_reason(reason));
   if (side.own().counters != nullptr)
     side.own().counters->reasons[static_cast<std::size_t>(reason)].fetch_add(
         1, std::memory_order_relaxed);

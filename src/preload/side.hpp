@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "farcall/observe.hpp"
 #include "preload/lock.hpp"
 #include "preload/stats.hpp"
 #include "preload/stream.hpp"
@@ -99,7 +100,9 @@ struct Side {
     std::byte* mapping = nullptr;
     std::size_t mapped = 0;
     Counters* counters = nullptr;
-    std::uint32_t peer_number = 0;  // of a unix socket, see diag.hpp; 0: not asked for yet
+    std::uint32_t peer_number = 0;          // of a unix socket, see diag.hpp; 0: not asked for yet
+    observe::Counters* observed = nullptr;  // what is counted for who looks
+    bool kept = false;                      // its entry outlives the side, see observed.hpp
   };
   [[nodiscard]] Own& own() const noexcept;
   [[nodiscard]] const Ring& out() const noexcept { return own().out; }

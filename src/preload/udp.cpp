@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "preload/diag.hpp"
 #include "preload/fork.hpp"
@@ -107,10 +108,12 @@ void after_fork_in_child() noexcept {
     socket.each_in([](InFlow& flow) {
       udp_unmap(flow.receiver.memory());
       flow.state = InFlow::kFree;
+      observe::close(std::exchange(flow.observed, nullptr));
     });
     for (OutFlow& flow : socket.out) {
       if (flow.used) udp_unmap(flow.sender.memory());
       flow.used = false;
+      observe::close(std::exchange(flow.observed, nullptr));
     }
     for (Target& target : socket.targets) target.state = Target::kNone;
     socket.in_end = 0;

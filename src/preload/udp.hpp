@@ -52,6 +52,7 @@ struct OutFlow {
   DatagramSender sender;
   std::uint64_t receiver_cookie;
   std::uint64_t checked_at;  // ticks
+  observe::Counters* observed;
 };
 
 // An address that this socket has sent to. What is not known to be worth it stays with the kernel.
@@ -90,6 +91,7 @@ struct InFlow {
   std::uint64_t kernel_sent;  // before the kernel was last looked at
   std::uint64_t lost_at;      // when so many came by the kernel, what it owes is lost; 0: not known
   Counters* counters;
+  observe::Counters* observed;
 };
 
 struct UdpSocket {

@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "preload/diag.hpp"
+#include "preload/observed.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
 #include "preload/udp_meet.hpp"
@@ -115,6 +116,7 @@ bool show_socket(UdpSocket& socket, int fd, Target& target) noexcept {
     flow->from = joining.from;
     flow->receiver_cookie = joining.receiver_cookie;
     flow->sender.start(mapped);
+    flow->observed = observe_flow(observe::Role::writer, fd, memory, joining.from, target.to);
     target.flow = static_cast<std::uint8_t>(flow - socket.out.data());
     joining.asked = true;
     const int fds[] = {memory, fd};
@@ -143,6 +145,7 @@ bool go_on_joining(UdpSocket& socket, int fd, Target& target) noexcept {
     return false;
   }
   socket.out[target.flow].checked_at = ticks();
+  observe::set_carrier(socket.out[target.flow].observed, observe::Carrier::memory);
   target.state = Target::kJoined;
   close_private(joining.connection);
   joining.connection = -1;

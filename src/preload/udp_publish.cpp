@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "preload/diag.hpp"
+#include "preload/observed.hpp"
 #include "preload/real.hpp"
 #include "preload/side.hpp"
 #include "preload/udp_meet.hpp"
@@ -70,6 +71,7 @@ InFlow* take_flow(UdpSocket& socket, int fd, uid_t uid, const Hello& hello,
   flow->counters =
       socket.counters != nullptr ? socket.counters : counters_for(Protocol::udp, hello.from);
   flow->receiver.start(mapped);
+  flow->observed = observe_flow(observe::Role::reader, fd, passed.fds[0], hello.to, hello.from);
   flow->state = InFlow::kUsed;
   const auto behind = static_cast<std::size_t>(flow - socket.in.data()) + 1;
   socket.in_end = std::max(socket.in_end, behind);

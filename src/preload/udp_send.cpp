@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "preload/address.hpp"
 #include "preload/diag.hpp"
@@ -141,6 +142,7 @@ bool send_by_memory(UdpSocket& socket, int fd, Target& target, const msghdr& mes
     if (flow.sender.receiver_gone()) check_receiver(socket, fd, target);
     return false;
   }
+  if (flow.observed != nullptr) observe::note_sent(&flow.observed->sent, nullptr, bytes);
   if (target.counters != nullptr) target.counters->ring.count(bytes);
   return true;
 }
@@ -157,7 +159,12 @@ ssize_t send_and_count(UdpSocket& socket, int fd, const msghdr& message, int fla
   const Guard guard(socket.send_lock);
   const Target* const target = more || !guard ? nullptr : find_known(socket, to);
   if (target == nullptr) return result;
-  if (target->state == Target::kJoined) socket.out[target->flow].sender.sent_by_kernel();
+  if (target->state == Target::kJoined) {
+    OutFlow& flow = socket.out[target->flow];
+    flow.sender.sent_by_kernel();
+    if (flow.observed != nullptr)
+      observe::note_sent_by_kernel(&flow.observed->sent, nullptr, static_cast<std::size_t>(result));
+  }
   if (target->counters != nullptr)
     target->counters->kernel.count(static_cast<std::uint64_t>(result));
   return result;
@@ -186,6 +193,7 @@ void udp_end_out(UdpSocket& socket, Target& target, bool again) noexcept {
   OutFlow& flow = socket.out[target.flow];
   flow.sender.say_gone();
   flow.used = false;
+  observe::close(std::exchange(flow.observed, nullptr));
   udp_unmap(flow.sender.memory());
   target.state = again ? Target::kCandidate : Target::kKernel;
   target.sends = 0;

@@ -24,6 +24,8 @@ ssize_t take(UdpSocket& socket, InFlow& flow, msghdr& message, int flags) noexce
   if (message.msg_name != nullptr) udp_tell_name(socket.family, flow.from, message);
   message.msg_controllen = 0;
   message.msg_flags = (taken.length > taken.bytes ? MSG_TRUNC : 0) | (flags & MSG_CMSG_CLOEXEC);
+  if (flow.observed != nullptr && !peek)
+    observe::note_received(&flow.observed->received, nullptr, taken.bytes);
   if (flow.counters != nullptr && !peek) {
     flow.counters->ring.count(taken.bytes);
     if (!flow.counted) flow.counters->accelerated.fetch_add(1, std::memory_order_relaxed);
@@ -127,6 +129,8 @@ void udp_note_came(UdpSocket& socket, int fd, const sockaddr_in6& name,
     flow.receiver.came_by_kernel();
     flow.lost_at = 0;
     socket.hot = true;
+    if (flow.observed != nullptr)
+      observe::note_received_by_kernel(&flow.observed->received, nullptr, bytes);
     if (flow.counters != nullptr) flow.counters->kernel.count(bytes);
     if (!flow.began && socket.receives % 4 == 0) udp_begin_flows(socket, fd);
     return udp_unwatch_all(socket, fd);

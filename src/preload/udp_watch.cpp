@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Who tells that a datagram is there: the kernel, for watched flows, or the library.
+#include <utility>
+
 #include "preload/epoll.hpp"
 #include "preload/real.hpp"
 #include "preload/udp_take.hpp"
@@ -58,6 +60,7 @@ std::uint32_t udp_last_senders_processor(const UdpSocket& socket) noexcept {
 void udp_end_in(UdpSocket& socket, InFlow& flow) noexcept {
   flow.receiver.say_gone();
   flow.state = InFlow::kFree;
+  observe::close(std::exchange(flow.observed, nullptr));
   udp_unmap(flow.receiver.memory());
   while (socket.in_end != 0 && socket.in[socket.in_end - 1].state == InFlow::kFree) --socket.in_end;
 }

@@ -19,6 +19,7 @@
 #include "preload/listeners.hpp"
 #include "preload/log.hpp"
 #include "preload/look_budget.hpp"
+#include "preload/observed.hpp"
 #include "preload/proof.hpp"
 #include "preload/real.hpp"
 
@@ -85,7 +86,10 @@ bool end_stage(Side& side) noexcept {
 // Holds `advancing`.
 void give_up(int fd, Side& side, Reason reason) noexcept {
   // Whoever has ended it meanwhile has noted why.
-  if (end_stage(side)) note_reason(side, reason);
+  if (end_stage(side)) {
+    note_reason(side, reason);
+    observe_given_up(fd, side, reason);
+  }
   stop_listening(side);
   log(LogLevel::debug, "descriptor %d stays with the kernel (reason %d)", fd,
       static_cast<int>(reason));
@@ -169,6 +173,7 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   side.next_try.store(UINT32_MAX, std::memory_order_relaxed);
   if (side.own().counters != nullptr)
     side.own().counters->accelerated.fetch_add(1, std::memory_order_relaxed);
+  observe_joined(side, memory);
   log(LogLevel::debug, "descriptor %d is accelerated", fd);
   return true;
 }
@@ -314,11 +319,13 @@ bool may_accelerate() noexcept {
 namespace {
 
 // From now on this is a connection that may be accelerated.
-void note_candidate(int fd, Kind kind, bool connector, Counters* counters) noexcept {
+void note_candidate(int fd, Kind kind, bool connector, Counters* counters, const sockaddr* peer,
+                    socklen_t size) noexcept {
   Side* const side = make_side(kind, connector);
   if (side == nullptr) return;
   side->own().counters = counters;
   make_way_for(fd);
+  observe_candidate(fd, *side, peer, size);
   side->next_try.store(begins_after(connector ? kConnectorBegins : kAcceptorBegins),
                        std::memory_order_relaxed);
   adopt(fd, *side);
@@ -342,7 +349,7 @@ int option_of(int fd, int option) noexcept {
   return value;
 }
 
-void note_tcp(int fd, const sockaddr* peer, bool connector) noexcept {
+void note_tcp(int fd, const sockaddr* peer, socklen_t size, bool connector) noexcept {
   Endpoint there{};
   if (!settings().tcp || !Endpoint::from(peer, there)) return;
   // Who connects to no address in particular comes to this host.
@@ -360,7 +367,7 @@ void note_tcp(int fd, const sockaddr* peer, bool connector) noexcept {
     counters = counters_for(Protocol::tcp, connector ? there : here);
     if (!count_connection(counters, settings().wants(here, there))) return;
   }
-  note_candidate(fd, Kind::tcp, connector, counters);
+  note_candidate(fd, Kind::tcp, connector, counters, peer, size);
 }
 
 void note_unix(int fd, const sockaddr* peer, socklen_t size, bool connector) noexcept {
@@ -377,7 +384,7 @@ void note_unix(int fd, const sockaddr* peer, socklen_t size, bool connector) noe
     if (!count_connection(counters, settings().wants(server))) return;
   }
   note_candidate(fd, type == SOCK_STREAM ? Kind::unix_stream : Kind::unix_packets, connector,
-                 counters);
+                 counters, peer, size);
 }
 
 }  // namespace
@@ -387,7 +394,7 @@ void note_connection(int fd, const sockaddr* peer, socklen_t size, bool connecto
   if (peer->sa_family == AF_UNIX)
     note_unix(fd, peer, size, connector);
   else if (size >= sizeof(sockaddr_in))
-    note_tcp(fd, peer, connector);
+    note_tcp(fd, peer, size, connector);
 }
 
 void note_pair(const int (&fds)[2]) noexcept {

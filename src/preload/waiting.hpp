@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "farcall/wait.hpp"
 #include "preload/real.hpp"
@@ -70,11 +71,17 @@ class Patience {
   }
   // After stay_awake() was false: whether a signal has come, whose handler has run by now.
   [[nodiscard]] Interruption interruption() const noexcept { return interruption_; }
-  // After sleeping.
-  void slept() noexcept {
-    if (since_ != 0) learn(now_ns() - since_);
-    since_ = 0;
+  // After sleeping: how long, where that is known, or 0.
+  std::int64_t slept() noexcept {
+    if (since_ == 0) return 0;
+    const std::int64_t waited = now_ns() - std::exchange(since_, 0);
+    learn(waited);
+    return waited;
   }
+  // Since when it has been waited for what comes next, or 0; and how long the last wait has looked
+  // for it, where that was measured.
+  [[nodiscard]] std::int64_t since() const noexcept { return since_; }
+  std::int64_t take_spun() noexcept { return std::exchange(spun_, 0); }
 
  private:
   template <class Ready, class PeerProcessor>
@@ -91,7 +98,8 @@ class Patience {
       for (unsigned i = 0; i < kLooksPerCheck; ++i) {
         if (ready()) {
           if (probe) expected_ns_ = kLongestSpin / 2;
-          learn(now_ns() - start);
+          spun_ = now_ns() - start;
+          learn(spun_);
           return true;
         }
         relax();
@@ -99,6 +107,7 @@ class Patience {
       if (now_ns() - start >= spin || peer_processor() == this_processor()) break;
     }
     since_ = start;
+    spun_ = spin;
     return false;
   }
   static constexpr unsigned kQuickLooks = 300;
@@ -153,6 +162,7 @@ class Patience {
 
   std::int64_t expected_ns_ = 20'000;
   std::int64_t since_ = 0;
+  std::int64_t spun_ = 0;
   std::uint8_t since_probe_ = 0;
   std::uint8_t since_hand_over_ = 0;
   std::uint8_t credit_ = 2;

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "farcall/error.hpp"
+#include "farcall/observe.hpp"
 
 namespace farcall {
 namespace {
@@ -39,6 +40,7 @@ RingMemory RingMemory::format(int fd, std::size_t capacity, RingKind kind) {
   check_capacity(capacity);
   RingMemory memory(map_twice(fd, kRingControlBytes, capacity, Access::read_write), capacity);
   stamp(*memory.view_.control, capacity, kind);
+  memory.inode_ = observe::inode_of(fd);
   return memory;
 }
 
@@ -60,6 +62,7 @@ RingMemory RingMemory::attach(int fd, std::size_t file_bytes, RingKind kind, Acc
   if (control.magic != RingControl::kMagic || control.capacity != capacity)
     throw SystemError(EPROTO, "attach a ring: the memory holds something else");
   if (control.kind != kind) throw SystemError(EPROTOTYPE, "attach a ring: it is of another kind");
+  memory.inode_ = observe::inode_of(fd);
   return memory;
 }
 

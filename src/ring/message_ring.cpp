@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "farcall/ring/message_ring.hpp"
 
+#include <algorithm>
+
 #include "farcall/error.hpp"
 
 namespace farcall {
@@ -55,6 +57,7 @@ Outcome MessageWriter::write_long(std::span<const std::byte> message, Deadline d
     }
     std::memcpy(space + prefix, message.data() + sent_, count);
     publish(prefix + count, kReady | kPiece);
+    observe::note_sent(observed_, message.data() + sent_, count, sent_ + count == sending_ ? 1 : 0);
     sent_ += count;
   } while (sent_ < sending_);
   sending_long_ = false;
@@ -80,6 +83,21 @@ Outcome MessageReader::fail() noexcept {
   flags_ = 0;
   piece_bytes_ = 0;
   return Outcome::broken;
+}
+
+// What is read here is for the counters alone.
+void MessageReader::note_piece() noexcept {
+  const std::byte* data = line(head_) + message_ring::kHeader;
+  std::size_t size = piece_bytes_;
+  std::uint64_t total = 0;
+  if (to_count_ == 0 && size > sizeof total) {
+    std::memcpy(&total, data, sizeof total);
+    to_count_ = total;
+    data += sizeof total;
+    size -= sizeof total;
+  }
+  to_count_ -= std::min(to_count_, size);
+  observe::note_received(observed_, data, size, to_count_ == 0 ? 1 : 0);
 }
 
 Outcome MessageReader::wait_for_message(std::uint64_t& header, Deadline deadline,

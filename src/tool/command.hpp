@@ -102,6 +102,8 @@ void add_clean(Command root, int& exit_code);
 void add_door(Command root, int& exit_code);
 void add_channel(Command root, int& exit_code);
 void add_run(Command root, int& exit_code);
+void add_stat(Command root, int& exit_code);
+void add_top(Command root, int& exit_code);
 void add_completion(Command root, int& exit_code);  // last: it tells of all the others
 
 }  // namespace farcall::tool

@@ -27,6 +27,8 @@ int main(int argc, char** argv) {
 #ifdef FARCALL_HAVE_MESSAGES
   add_channel(root, exit_code);
 #endif
+  add_stat(root, exit_code);
+  add_top(root, exit_code);
   add_completion(root, exit_code);
   try {
     const std::optional<ExitCode> nothing_to_run = line.run(argc, argv);

@@ -215,8 +215,10 @@ std::int64_t Waiter::spin_budget() noexcept {
   if (mode_ == WaitMode::spin) return spin_for_ever(peer, deadline, ready, since);
   const std::int64_t start = monotonic_ns();
   if (stay_awake(peer, start, deadline, ready)) return Outcome::ok;
+  observe::note_sleep(observed_, start);
   const Outcome outcome = sleep(mine, peer, start, deadline, ready, since);
   const std::int64_t now = monotonic_ns();
+  observe::note_awake(observed_, now - start);
   learn(now - start);
   if (spun_until_ != 0) [[unlikely]]
     judge_spin(outcome, now);
@@ -260,12 +262,15 @@ void Waiter::judge_spin(Outcome outcome, std::int64_t now) noexcept {
   const std::int64_t budget = spin_budget();
   if (budget == 0) return false;
   if (!spin(peer, std::min(start + budget, deadline.at()), ready)) {
+    observe::note_spun(observed_, std::min(budget, deadline.at() - start));
     if (in_company_ && !probe) spun_until_ = monotonic_ns();  // of a probe it is no surprise
     return false;
   }
   next_spin_pause_ = std::max(next_spin_pause_ / 2, kShortestSpinPause);
   if (probe) expected_ns_ = kLongestSpin / 2;
-  learn(monotonic_ns() - start);
+  const std::int64_t spun = monotonic_ns() - start;
+  observe::note_spun(observed_, spun);
+  learn(spun);
   return true;
 }
 
@@ -455,6 +460,7 @@ void drop_doorbells(void*, int lifeline) noexcept {
   const std::uint64_t before = ticks();
   note_processor(mine);
   after_sleep_ = AfterSleep::peers;
+  observe::note_wake(observed_);
   // Exchanged, so that one sleep is woken once. Unknown values come from a hostile peer.
   switch (peer.parked.exchange(WaitState::kAwake, std::memory_order_relaxed)) {
     case WaitState::kOnFutex: futex_wake(peer.parked); break;

@@ -63,6 +63,7 @@ class ByteWriter {
   }
 
   void commit(std::size_t bytes) noexcept {
+    observe::note_sent(observed_, ring_.data + (tail_ & (ring_.capacity - 1)), bytes);
     tail_ += bytes;
     // release: the bytes are visible before the position that covers them.
     ring_.control->tail.value.store(tail_, std::memory_order_release);
@@ -80,6 +81,11 @@ class ByteWriter {
   [[nodiscard]] int poll_descriptor() const noexcept { return waiter_.poll_descriptor(); }
 
   [[nodiscard]] std::size_t capacity() const noexcept { return ring_.capacity; }
+  // Where what passes is counted: a half of an entry that outlives this one; null: nowhere.
+  void observe(observe::Half* half) noexcept {
+    observed_ = half;
+    waiter_.observe(half);
+  }
 
  private:
   [[nodiscard]] std::size_t free_bytes() const noexcept {
@@ -91,6 +97,7 @@ class ByteWriter {
   Waiter waiter_;
   std::uint64_t tail_ = 0;
   std::uint64_t head_ = 0;  // as last seen
+  observe::Half* observed_ = nullptr;
   bool broken_ = false;
 };
 
@@ -129,6 +136,7 @@ class ByteReader {
   }
 
   void consume(std::size_t bytes) noexcept {
+    observe::note_received(observed_, ring_.data + (head_ & (ring_.capacity - 1)), bytes);
     head_ += bytes;
     // Passed on in batches: each look of the writer at this line costs both sides a transfer, and
     // a sleeping writer is better woken for an eighth of the ring than for a byte.
@@ -143,6 +151,11 @@ class ByteReader {
   [[nodiscard]] int poll_descriptor() const noexcept { return waiter_.poll_descriptor(); }
 
   [[nodiscard]] std::size_t capacity() const noexcept { return ring_.capacity; }
+  // Where what passes is counted: a half of an entry that outlives this one; null: nowhere.
+  void observe(observe::Half* half) noexcept {
+    observed_ = half;
+    waiter_.observe(half);
+  }
 
  private:
   [[nodiscard]] std::size_t filled_bytes() const noexcept {
@@ -161,6 +174,7 @@ class ByteReader {
   std::uint64_t head_ = 0;
   std::uint64_t tail_ = 0;  // as last seen
   std::uint64_t published_ = 0;
+  observe::Half* observed_ = nullptr;
   bool broken_ = false;
 };
 

@@ -85,12 +85,15 @@ class RingMemory {
   }
 
   [[nodiscard]] RingView view() const noexcept { return view_; }
+  // Of the file that it maps, by which its two ends are told to be such; 0: it has none.
+  [[nodiscard]] std::uint64_t inode() const noexcept { return inode_; }
 
  private:
   RingMemory(Mapping mapping, std::size_t capacity) noexcept;
 
   Mapping mapping_;
   RingView view_;
+  std::uint64_t inode_ = 0;
 };
 
 }  // namespace farcall

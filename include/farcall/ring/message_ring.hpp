@@ -75,6 +75,7 @@ class MessageWriter {
     if (outcome != Outcome::ok) return outcome;
     fill(space, message);
     publish(message.size(), message_ring::kReady);
+    observe::note_sent(observed_, message.data(), message.size());
     return Outcome::ok;
   }
 
@@ -97,6 +98,7 @@ class MessageWriter {
   }
   void commit(std::size_t size) noexcept {
     cleared_ = tail_;  // the caller may have written over the header that was cleared ahead
+    observe::note_sent(observed_, line(tail_) + message_ring::kHeader, size);
     publish(size, message_ring::kReady);
   }
 
@@ -113,6 +115,11 @@ class MessageWriter {
   [[nodiscard]] std::size_t capacity() const noexcept { return ring_.capacity; }
   [[nodiscard]] std::size_t longest_piece() const noexcept {
     return message_ring::longest_piece(ring_.capacity);
+  }
+  // Where what passes is counted: a half of an entry that outlives this one; null: nowhere.
+  void observe(observe::Half* half) noexcept {
+    observed_ = half;
+    waiter_.observe(half);
   }
 
  private:
@@ -173,6 +180,7 @@ class MessageWriter {
   std::uint64_t cleared_ = 0;  // the header here is zero already
   std::size_t sent_ = 0;       // bytes of the unfinished long message
   std::size_t sending_ = 0;    // that message's size
+  observe::Half* observed_ = nullptr;
   bool sending_long_ = false;
   bool broken_ = false;
 };
@@ -222,6 +230,10 @@ class MessageReader {
   [[nodiscard]] bool is_piece() const noexcept { return flags_ != message_ring::kReady; }
 
   void pop() noexcept {
+    if (is_piece()) [[unlikely]]
+      note_piece();
+    else
+      observe::note_received(observed_, line(head_) + message_ring::kHeader, piece_bytes_);
     head_ += message_ring::footprint(piece_bytes_);
     // Passed on in batches: each look of the writer at this line costs both sides a transfer, and
     // a sleeping writer is better woken for an eighth of the ring than for one message.
@@ -236,6 +248,10 @@ class MessageReader {
   [[nodiscard]] int poll_descriptor() const noexcept { return waiter_.poll_descriptor(); }
 
   [[nodiscard]] std::size_t capacity() const noexcept { return ring_.capacity; }
+  void observe(observe::Half* half) noexcept {
+    observed_ = half;
+    waiter_.observe(half);
+  }
 
  private:
   [[nodiscard]] std::byte* line(std::uint64_t position) const noexcept {
@@ -256,6 +272,7 @@ class MessageReader {
     waiter_.wake(ring_.control->reader, ring_.control->writer);
   }
   Outcome fail() noexcept;
+  void note_piece() noexcept;
   Outcome wait_for_message(std::uint64_t& header, Deadline deadline,
                            std::optional<SignalCount> since);
   Outcome read_long(std::span<std::byte> into, std::size_t& size, Deadline deadline);
@@ -268,6 +285,8 @@ class MessageReader {
   std::size_t piece_bytes_ = 0;  // of the message at head_
   std::size_t received_ = 0;     // bytes of the unfinished long message
   std::size_t receiving_ = 0;    // that message's size
+  std::size_t to_count_ = 0;     // bytes of a long message of which a part has been counted
+  observe::Half* observed_ = nullptr;
   bool receiving_long_ = false;
   bool broken_ = false;
 };

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The tables of this process: made when they are needed, never given back. Nothing here locks.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <ctime>
+
+#include "farcall/observe.hpp"
+#include "observe/kernel_call.hpp"
+
+namespace farcall::observe {
+namespace {
+
+constexpr std::size_t kMostTables = 256;
+constexpr std::size_t kIdentities = sizeof(Table::identities);
+static_assert(kIdentities == kGuard && sizeof(Table::counters) == kGuard);
+
+// Inherited by children, as the bits of what is open are: what they are given keeps its place.
+constinit std::array<std::atomic<Table*>, kMostTables> tables{};
+constinit std::atomic<bool> gave_up{false};
+
+Header& header_of(Table& table) noexcept { return reinterpret_cast<Header&>(table.identities[0]); }
+Process& process_of(Table& table) noexcept { return reinterpret_cast<Process&>(table.counters[0]); }
+
+Table& table_of(Counters& counters) noexcept {
+  const auto start = reinterpret_cast<std::uintptr_t>(&counters) & ~std::uintptr_t{kGuard - 1};
+  return *reinterpret_cast<Table*>(start - kIdentities);
+}
+
+std::size_t index_of(const Counters& counters) noexcept {
+  return (reinterpret_cast<std::uintptr_t>(&counters) & (kGuard - 1)) / sizeof(Counters);
+}
+
+bool worked(long result) noexcept { return result >= 0 || result < -4095; }
+
+Table* make_table() noexcept {
+  constexpr std::size_t kAll = kGuard + sizeof(Table) + kGuard;
+  constexpr std::size_t kAsked = kAll + kGuard;
+  const long got = kernel(SYS_mmap, nullptr, kAsked, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (!worked(got)) return nullptr;
+  const auto from = static_cast<std::uintptr_t>(got);
+  const std::uintptr_t start = (from + kGuard - 1) & ~std::uintptr_t{kGuard - 1};
+  if (start != from) kernel(SYS_munmap, from, start - from);
+  if (start + kAll != from + kAsked)
+    kernel(SYS_munmap, start + kAll, from + kAsked - (start + kAll));
+  const std::uintptr_t table = start + kGuard;
+  if (kernel(SYS_mprotect, table, sizeof(Table), PROT_READ | PROT_WRITE) != 0 ||
+      kernel(SYS_madvise, table + kIdentities, sizeof(Table) - kIdentities, MADV_WIPEONFORK) != 0) {
+    kernel(SYS_munmap, start, kAll);
+    return nullptr;
+  }
+  auto* const made = reinterpret_cast<Table*>(table);
+  Header& header = header_of(*made);
+  header.version = kVersion;
+  header.identity_bytes = sizeof(Identity);
+  header.counters_bytes = sizeof(Counters);
+  header.times_bytes = sizeof(Times);
+  header.entries = kEntries;
+  header.used[0] = 1;
+  __atomic_store_n(&header.magic, Header::kMagic, __ATOMIC_RELEASE);
+  return made;
+}
+
+void unmake_table(Table* table) noexcept {
+  kernel(SYS_munmap, reinterpret_cast<std::uintptr_t>(table) - kGuard, sizeof(Table) + 2 * kGuard);
+}
+
+Table* table_at(std::size_t place) noexcept {
+  // acquire: pairs with the exchange of who made it.
+  Table* table = tables[place].load(std::memory_order_acquire);
+  if (table != nullptr || gave_up.load(std::memory_order_relaxed)) return table;
+  Table* const made = make_table();
+  if (made == nullptr) {
+    gave_up.store(true, std::memory_order_relaxed);
+    return nullptr;
+  }
+  if (tables[place].compare_exchange_strong(table, made, std::memory_order_acq_rel)) return made;
+  unmake_table(made);
+  return table;
+}
+
+// A free entry's number, or 0.
+std::size_t take_entry(Header& header) noexcept {
+  for (std::size_t word = 0; word < header.used.size(); ++word) {
+    std::uint64_t used = __atomic_load_n(&header.used[word], __ATOMIC_RELAXED);
+    while (used != ~std::uint64_t{0}) {
+      const auto bit = static_cast<std::size_t>(__builtin_ctzll(~used));
+      // acquire: pairs with the release of who closed it.
+      if (__atomic_compare_exchange_n(&header.used[word], &used, used | (std::uint64_t{1} << bit),
+                                      false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        return word * 64 + bit;
+    }
+  }
+  return 0;
+}
+
+std::int32_t pid_in(Table& table) noexcept {
+  std::int32_t& known = process_of(table).pid;
+  std::int32_t pid = __atomic_load_n(&known, __ATOMIC_RELAXED);
+  if (pid == 0) {
+    pid = static_cast<std::int32_t>(kernel(SYS_getpid));
+    __atomic_store_n(&known, pid, __ATOMIC_RELAXED);
+  }
+  return pid;
+}
+
+template <class Word>
+void put(Word& word, Word value) noexcept {
+  __atomic_store_n(&word, value, __ATOMIC_RELAXED);
+}
+
+void fill(Identity& identity, const Description& from, std::int32_t owner) noexcept {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  const std::uint32_t generation = identity.generation | 1;
+  put(identity.generation, generation);
+  // release: who reads sees the odd generation before what changes.
+  __atomic_thread_fence(__ATOMIC_RELEASE);
+  identity.kind = static_cast<std::uint8_t>(from.kind);
+  identity.role = static_cast<std::uint8_t>(from.role);
+  identity.carrier = static_cast<std::uint8_t>(from.carrier);
+  identity.reason = 0;
+  identity.owner = owner;
+  identity.peer = from.peer;
+  identity.session = from.session;
+  identity.opened = now.tv_sec * 1'000'000'000 + now.tv_nsec;
+  identity.fd = from.fd;
+  identity.local = from.local;
+  identity.remote = from.remote;
+  identity.name = {};
+  const std::size_t bytes = std::min(from.name_bytes, kLongestName);
+  identity.name_bytes = static_cast<std::uint32_t>(bytes);
+  if (bytes != 0) std::memcpy(identity.name.data(), from.name, bytes);
+  __atomic_store_n(&identity.generation, generation + 1, __ATOMIC_RELEASE);
+}
+
+}  // namespace
+
+Identity& identity_of(Counters& counters) noexcept {
+  return table_of(counters).identities[index_of(counters)];
+}
+
+Times& times_of(Counters& counters) noexcept {
+  return table_of(counters).times[index_of(counters)];
+}
+
+Counters* open(const Description& description) noexcept {
+  Table* first = nullptr;
+  for (std::size_t place = 0; place < kMostTables; ++place) {
+    Table* const table = table_at(place);
+    if (table == nullptr) break;
+    if (first == nullptr) first = table;
+    const std::size_t entry = take_entry(header_of(*table));
+    if (entry == 0) continue;
+    Counters& counters = table->counters[entry];
+    std::memset(&counters, 0, sizeof counters);
+    // Of times only what has been used: the rest is memory that nobody has touched.
+    Times& times = table->times[entry];
+    if (times.count != 0) std::memset(&times, 0, sizeof times);
+    fill(table->identities[entry], description, pid_in(*table));
+    return &counters;
+  }
+  if (first != nullptr) detail::add_shared(process_of(*first).not_listed, 1);
+  return nullptr;
+}
+
+void close(Counters* counters) noexcept {
+  if (counters == nullptr) return;
+  Table& table = table_of(*counters);
+  Identity& identity = identity_of(*counters);
+  put(identity.generation, identity.generation | 1);
+  __atomic_thread_fence(__ATOMIC_RELEASE);
+  put(identity.kind, static_cast<std::uint8_t>(Kind::none));
+  __atomic_store_n(&identity.generation, identity.generation + 1, __ATOMIC_RELEASE);
+  const std::size_t entry = index_of(*counters);
+  std::uint64_t& word = header_of(table).used[entry / 64];
+  const std::uint64_t bit = std::uint64_t{1} << (entry % 64);
+  std::uint64_t used = __atomic_load_n(&word, __ATOMIC_RELAXED);
+  // release: pairs with the acquire of who takes it next.
+  while (!__atomic_compare_exchange_n(&word, &used, used & ~bit, false, __ATOMIC_RELEASE,
+                                      __ATOMIC_RELAXED)) {
+  }
+}
+
+void set_carrier(Counters* counters, Carrier carrier, std::uint8_t reason) noexcept {
+  if (counters == nullptr) return;
+  Identity& identity = identity_of(*counters);
+  put(identity.reason, reason);
+  put(identity.carrier, static_cast<std::uint8_t>(carrier));
+}
+
+void set_session(Counters* counters, std::uint64_t session, std::int32_t peer) noexcept {
+  if (counters == nullptr) return;
+  Identity& identity = identity_of(*counters);
+  put(identity.peer, peer);
+  put(identity.session, session);
+}
+
+std::uint64_t inode_of(int fd) noexcept {
+  struct stat status {};
+  if (kernel(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH) != 0) return 0;
+  return status.st_ino;
+}
+
+}  // namespace farcall::observe

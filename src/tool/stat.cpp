@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// farcall stat: everything that a process, or all who have to do with a name, tell of themselves.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "tool/command.hpp"
+#include "tool/top/table.hpp"
+#include "watch/flows.hpp"
+#include "watch/lease.hpp"
+#include "watch/text.hpp"
+
+namespace farcall::tool {
+namespace {
+
+using nlohmann::json;
+using watch::End;
+using watch::Process;
+
+struct Stat {
+  std::string what;
+  double seconds = 1;
+  bool as_json = false;
+};
+
+// One end with the times that its answers took while this looked.
+struct Timed {
+  const Process* process;
+  const End* end;
+  observe::Times times{};
+};
+
+std::optional<pid_t> pid_of(const std::string& text) {
+  char* end = nullptr;
+  const long pid = std::strtol(text.c_str(), &end, 10);
+  if (text.empty() || *end != '\0' || pid <= 0 || pid > INT32_MAX) return {};
+  return static_cast<pid_t>(pid);
+}
+
+bool has_name(const Process& process, const End& end, const std::string& name) {
+  return watch::printable(end.name) == name || watch::printable(process.command) == name ||
+         watch::to_text(end.local) == name || watch::to_text(end.remote) == name;
+}
+
+std::string age_of(std::int64_t opened) {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  const std::int64_t ns = now.tv_sec * 1'000'000'000 + now.tv_nsec - opened;
+  return opened > 0 && ns > 0 ? top::spelled_time(static_cast<std::uint64_t>(ns)) : "?";
+}
+
+void print_half(const char* what, const observe::Half& half) {
+  fmt::print(
+      "    {:<9} {} messages, {} bytes through memory; {} messages, {} bytes through the "
+      "kernel\n",
+      what, half.messages, half.bytes, half.kernel_messages, half.kernel_bytes);
+  if (half.dropped != 0) fmt::print("              {} missed\n", half.dropped);
+  if ((half.sleeps | half.spun_ns | half.wakes | half.waiting_since) == 0) return;
+  fmt::print("              slept {} times, {} in all; looked for {}; woke the other {} times{}\n",
+             half.sleeps, top::spelled_time(half.slept_ns), top::spelled_time(half.spun_ns),
+             half.wakes, half.waiting_since != 0 ? "; asleep now" : "");
+}
+
+void print_end(const Timed& timed) {
+  const End& end = *timed.end;
+  const std::string name = watch::printable(end.name);
+  fmt::print("  {} {}{}{}: through {}\n", watch::to_text(end.kind), watch::to_text(end.role),
+             name.empty() ? "" : " of ", name,
+             end.carrier == observe::Carrier::memory   ? "memory"
+             : end.carrier == observe::Carrier::trying ? "the kernel so far"
+             : end.carrier == observe::Carrier::kernel ? "the kernel"
+             : end.carrier == observe::Carrier::module ? "the module"
+                                                       : "?");
+  if (end.reason != 0) fmt::print("    because   {}\n", watch::reason_text(end.reason));
+  if (end.local.known != 0 || end.remote.known != 0)
+    fmt::print("    between   {} and {}\n", watch::to_text(end.local), watch::to_text(end.remote));
+  std::string about = fmt::format("opened {} ago", age_of(end.opened));
+  if (end.fd >= 0) about += fmt::format(", descriptor {}", end.fd);
+  if (end.peer != 0) about += fmt::format(", with process {}", end.peer);
+  if (end.inherited) about += ", inherited";
+  fmt::print("    {}\n", about);
+  print_half("sent", end.counters.sent);
+  print_half("received", end.counters.received);
+  if (timed.times.count != 0)
+    fmt::print("    answers   p50 {}, p99 {} of {} samples\n",
+               top::spelled_time(watch::percentile(timed.times, 50)),
+               top::spelled_time(watch::percentile(timed.times, 99)), timed.times.count);
+}
+
+json half_json(const observe::Half& half) {
+  return {{"messages", half.messages},
+          {"bytes", half.bytes},
+          {"kernel_messages", half.kernel_messages},
+          {"kernel_bytes", half.kernel_bytes},
+          {"dropped", half.dropped},
+          {"sleeps", half.sleeps},
+          {"slept_ns", half.slept_ns},
+          {"spun_ns", half.spun_ns},
+          {"wakes", half.wakes},
+          {"asleep", half.waiting_since != 0}};
+}
+
+json end_json(const Timed& timed) {
+  const End& end = *timed.end;
+  json text{{"kind", watch::to_text(end.kind)},
+            {"role", watch::to_text(end.role)},
+            {"via", watch::to_text(end.carrier)},
+            {"name", watch::printable(end.name)},
+            {"local", watch::to_text(end.local)},
+            {"remote", watch::to_text(end.remote)},
+            {"fd", end.fd},
+            {"peer", end.peer},
+            {"session", end.session.inode},
+            {"inherited", end.inherited},
+            {"sent", half_json(end.counters.sent)},
+            {"received", half_json(end.counters.received)}};
+  if (end.reason != 0) text["reason"] = watch::reason_text(end.reason);
+  if (timed.times.count != 0)
+    text["answer_ns"] = {{"p50", watch::percentile(timed.times, 50)},
+                         {"p99", watch::percentile(timed.times, 99)},
+                         {"samples", timed.times.count}};
+  return text;
+}
+
+// The processes that are meant. Says why there is none.
+std::vector<Process> find(const Stat& stat, std::string& why_not) {
+  std::vector<Process> found;
+  if (const std::optional<pid_t> pid = pid_of(stat.what)) {
+    Process process;
+    switch (watch::look(*pid, process)) {
+      case watch::Seen::yes: found.push_back(std::move(process)); break;
+      case watch::Seen::no_tables:
+        why_not = fmt::format("process {} does not use farcall, or has not yet", *pid);
+        break;
+      case watch::Seen::forbidden:
+        why_not = fmt::format(
+            "process {} may not be looked at: it is another user's, or protected "
+            "(who may trace a process may look)",
+            *pid);
+        break;
+      case watch::Seen::gone: why_not = fmt::format("there is no process {}", *pid); break;
+    }
+    return found;
+  }
+  for (Process& process : watch::Everybody().look()) {
+    std::erase_if(process.ends, [&](const End& end) { return !has_name(process, end, stat.what); });
+    if (!process.ends.empty()) found.push_back(std::move(process));
+  }
+  if (found.empty())
+    why_not = fmt::format("nobody that you may look at has anything named {} open", stat.what);
+  return found;
+}
+
+bool is_same(const End& one, const End& other) {
+  return one.table == other.table && one.index == other.index && one.generation == other.generation;
+}
+
+// Has answers timed for a while, and takes the figures anew.
+void time_answers(std::vector<Process>& processes, double seconds) {
+  const std::chrono::nanoseconds duration(static_cast<std::int64_t>(seconds * 1e9));
+  for (const Process& process : processes) {
+    std::vector<watch::Lease> leases;
+    for (const End& end : process.ends)
+      if (end.role == observe::Role::client || end.role == observe::Role::none)
+        leases.push_back({.word = watch::Lease::Word::watch, .end = &end, .sampling = 4});
+    watch::renew(process, leases, duration + std::chrono::seconds(1));
+  }
+  std::this_thread::sleep_for(duration);
+  for (Process& process : processes) {
+    Process now;
+    if (watch::look(process.pid, now) != watch::Seen::yes || now.started != process.started)
+      continue;
+    for (End& end : process.ends)
+      for (End& fresh : now.ends)
+        if (is_same(end, fresh)) end = fresh;
+  }
+}
+
+int run(const Stat& stat) {
+  std::string why_not;
+  std::vector<Process> processes = find(stat, why_not);
+  if (processes.empty()) {
+    fmt::print(stderr, "farcall stat: {}\n", why_not);
+    return kFailure;
+  }
+  if (stat.seconds > 0) time_answers(processes, stat.seconds);
+  json all = json::array();
+  for (const Process& process : processes) {
+    json ends = json::array();
+    if (!stat.as_json)
+      fmt::print("{} {} (user {})\n", process.pid, watch::printable(process.command), process.user);
+    for (const End& end : process.ends) {
+      Timed timed{.process = &process, .end = &end};
+      if (!watch::read_times(process.pid, end, timed.times)) timed.times = {};
+      if (stat.as_json)
+        ends.push_back(end_json(timed));
+      else
+        print_end(timed);
+    }
+    if (!stat.as_json && process.ends.empty()) fmt::print("  has nothing open\n");
+    if (!stat.as_json && process.not_listed != 0)
+      fmt::print("  and {} more for which it had no room\n", process.not_listed);
+    all.push_back({{"pid", process.pid},
+                   {"command", watch::printable(process.command)},
+                   {"user", process.user},
+                   {"ends", ends},
+                   {"not_listed", process.not_listed}});
+  }
+  if (stat.as_json) fmt::print("{}\n", json{{"processes", all}}.dump(2));
+  return kSuccess;
+}
+
+}  // namespace
+
+void add_stat(Command root, int& exit_code) {
+  auto stat = std::make_shared<Stat>();
+  const Command command = root.subcommand("stat", "All that a process tells of its traffic");
+  command.option("WHAT", stat->what, "A process, or a name: of a path, a channel, a command")
+      .required();
+  command.option("--interval", stat->seconds, "Time answers for so many seconds; 0: do not")
+      .shows_default()
+      .checked([](const std::string& text) {
+        const double seconds = std::strtod(text.c_str(), nullptr);
+        return seconds >= 0 && seconds <= 15 ? std::string() : "must be 0 to 15 seconds";
+      });
+  command.flag("--json", stat->as_json, "As JSON");
+  command.runs([stat, &exit_code] { exit_code = run(*stat); });
+}
+
+}  // namespace farcall::tool

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "farcall/error.hpp"
+#include "farcall/memory.hpp"
+#include "tool/exit_code.hpp"
+#include "tool/top/table.hpp"
+#include "tool/top/top.hpp"
+
+namespace farcall::tool::top {
+namespace {
+
+// False: nobody reads it any more.
+bool print(const std::string& text) {
+  return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
+         std::fflush(stdout) == 0;
+}
+
+void write_all(int fd, const std::string& text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const ssize_t put = ::write(fd, text.data() + at, text.size() - at);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) throw_errno("write the figures");
+    at += static_cast<std::size_t>(put);
+  }
+}
+
+// Who reads the file gets the whole of an old one or of a new one. The other file beside it is not
+// one that the collector reads (*.prom). It has the same name each time, so no more than one is
+// left by who is killed, and goes with the next.
+void write_atomically(const std::string& path, const std::string& text) {
+  const std::string beside = path + ".new";
+  ::unlink(beside.c_str());
+  const UniqueFd file(
+      ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+  if (!file) throw_errno("make " + beside);
+  try {
+    write_all(file.get(), text);
+    if (::rename(beside.c_str(), path.c_str()) != 0) throw_errno("replace " + path);
+  } catch (...) {
+    ::unlink(beside.c_str());
+    throw;
+  }
+}
+
+unsigned width_of_output() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col != 0) return size.ws_col;
+  return 160;
+}
+
+std::string table_of(const watch::Flows& flows, const Options& options) {
+  const View view{.sort = sort_of(options.sort), .reversed = false, .filter = options.filter};
+  const unsigned width = width_of_output();
+  std::string text = header(width, view) + "\n";
+  for (const Line& line : lines(flows, width, view)) text += line.text + "\n";
+  return text;
+}
+
+}  // namespace
+
+int write_out(const Options& options) {
+  const auto interval = std::chrono::duration<double>(options.interval_s);
+  watch::Everybody everybody;
+  watch::Flows flows(
+      {.timed = true, .interval_ns = static_cast<std::int64_t>(options.interval_s * 1e9)});
+  flows.look(everybody.look());
+  // Totals need no second look; rates do.
+  bool wait = !(options.prometheus && options.once);
+  for (;;) {
+    if (wait) {
+      std::this_thread::sleep_for(interval);
+      flows.look(everybody.look());
+    }
+    wait = true;
+    if (options.prometheus && !options.output.empty())
+      write_atomically(options.output, prometheus_of(flows, options.filter));
+    else if (!print(options.prometheus ? prometheus_of(flows, options.filter)
+                    : options.json     ? json_of(flows, options.filter)
+                                       : table_of(flows, options)))
+      return kFailure;
+    if (options.once) return kSuccess;
+  }
+}
+
+}  // namespace farcall::tool::top

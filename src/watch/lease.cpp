@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "watch/lease.hpp"
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+
+#include "watch/act_as.hpp"
+#include "watch/maps.hpp"
+#include "watch/status.hpp"
+
+namespace farcall::watch {
+namespace {
+
+using observe::Counters;
+using observe::Half;
+using observe::Table;
+
+std::uint64_t address_of(const Lease& lease) {
+  const std::uint64_t counters =
+      lease.end->table + offsetof(Table, counters) + lease.end->index * sizeof(Counters);
+  switch (lease.word) {
+    case Lease::Word::watch: return counters + offsetof(Counters, sent) + offsetof(Half, watch);
+    case Lease::Word::tap_sent: return counters + offsetof(Counters, sent) + offsetof(Half, tap);
+    case Lease::Word::tap_received: break;
+  }
+  return counters + offsetof(Counters, received) + offsetof(Half, tap);
+}
+
+std::uint64_t end_of_lease(std::chrono::nanoseconds duration) {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(now.tv_nsec) + static_cast<std::uint64_t>(duration.count());
+}
+
+}  // namespace
+
+std::size_t renew(const Process& process, const std::vector<Lease>& leases,
+                  std::chrono::nanoseconds duration) {
+  Status status;
+  if (!read_status(process.pid, status) || status.started != process.started ||
+      status.user != process.user || !status.one_identity)
+    return 0;
+  const ActAs user(status.user, status.group);
+  if (!user) return 0;
+  constexpr std::size_t kAtOnce = 512;  // the kernel takes 1024
+  const std::uint64_t until = end_of_lease(duration);
+  std::size_t written = 0;
+  for (std::size_t from = 0; from < leases.size(); from += kAtOnce) {
+    const std::size_t count = std::min(kAtOnce, leases.size() - from);
+    std::vector<std::uint64_t> words(count);
+    std::vector<iovec> there(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Lease& lease = leases[from + i];
+      words[i] = (until & ~observe::detail::kSampleBits) |
+                 std::min<std::uint64_t>(lease.sampling, observe::detail::kSampleBits);
+      there[i] = {.iov_base = reinterpret_cast<void*>(address_of(lease)),
+                  .iov_len = sizeof(std::uint64_t)};
+    }
+    iovec here{.iov_base = words.data(), .iov_len = count * sizeof(std::uint64_t)};
+    const ssize_t put = ::process_vm_writev(process.pid, &here, 1, there.data(), count, 0);
+    if (put <= 0) break;
+    written += static_cast<std::size_t>(put) / sizeof(std::uint64_t);
+  }
+  return written;
+}
+
+}  // namespace farcall::watch

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "watch/process.hpp"
+
+#include <dirent.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <span>
+
+#include "watch/act_as.hpp"
+#include "watch/maps.hpp"
+#include "watch/status.hpp"
+
+namespace farcall::watch {
+namespace {
+
+using observe::Counters;
+using observe::Header;
+using observe::Identity;
+using observe::Table;
+
+// All of it or nothing.
+bool read_memory(pid_t pid, std::uint64_t from, void* into, std::size_t size) {
+  iovec here{.iov_base = into, .iov_len = size};
+  iovec there{.iov_base = reinterpret_cast<void*>(from), .iov_len = size};
+  return ::process_vm_readv(pid, &here, 1, &there, 1, 0) == static_cast<ssize_t>(size);
+}
+
+// As much of a table as is in use, as it was at some moment.
+struct Copy {
+  std::vector<Identity> identities;
+  std::vector<Identity> again;  // behind the counters: what has not changed meanwhile fits them
+  std::vector<Counters> counters;
+};
+
+std::size_t entries_in_use(const Header& header) {
+  for (std::size_t word = header.used.size(); word-- > 0;)
+    if (header.used[word] != 0)
+      return word * 64 + 64 - static_cast<std::size_t>(__builtin_clzll(header.used[word]));
+  return 0;
+}
+
+bool is_ours(const Header& header) {
+  return header.magic == Header::kMagic && header.version == observe::kVersion &&
+         header.identity_bytes == sizeof(Identity) && header.counters_bytes == sizeof(Counters) &&
+         header.times_bytes == sizeof(observe::Times) && header.entries == observe::kEntries;
+}
+
+bool read_table(pid_t pid, std::uint64_t table, Copy& into) {
+  Header header;
+  if (!read_memory(pid, table, &header, sizeof header) || !is_ours(header)) return false;
+  const std::size_t entries = std::max<std::size_t>(entries_in_use(header), 1);
+  into.identities.resize(entries);
+  into.again.resize(entries);
+  into.counters.resize(entries);
+  return read_memory(pid, table, into.identities.data(), entries * sizeof(Identity)) &&
+         read_memory(pid, table + offsetof(Table, counters), into.counters.data(),
+                     entries * sizeof(Counters)) &&
+         read_memory(pid, table, into.again.data(), entries * sizeof(Identity));
+}
+
+bool has_moved(const Counters& counters) {
+  const auto moved = [](const observe::Half& half) {
+    return (half.messages | half.bytes | half.kernel_messages | half.kernel_bytes | half.sleeps |
+            half.spun_ns | half.waiting_since) != 0;
+  };
+  return moved(counters.sent) || moved(counters.received);
+}
+
+template <class Enum>
+Enum checked(std::uint8_t value) {
+  return value < static_cast<std::uint8_t>(Enum::count_) ? static_cast<Enum>(value) : Enum{};
+}
+
+Session session_of(const Maps& maps, std::uint64_t inode) {
+  const auto found =
+      std::lower_bound(maps.files.begin(), maps.files.end(), inode,
+                       [](const Session& file, std::uint64_t i) { return file.inode < i; });
+  return inode != 0 && found != maps.files.end() && found->inode == inode ? *found : Session{};
+}
+
+End end_of(const Identity& identity, const Counters& counters) {
+  const std::size_t name = std::min<std::size_t>(identity.name_bytes, observe::kLongestName);
+  return {.generation = identity.generation,
+          .kind = checked<observe::Kind>(identity.kind),
+          .role = checked<observe::Role>(identity.role),
+          .carrier = checked<observe::Carrier>(identity.carrier),
+          .reason = identity.reason,
+          .peer = std::max(identity.peer, 0),
+          .session = {},
+          .opened = identity.opened,
+          .fd = identity.fd,
+          .local = identity.local,
+          .remote = identity.remote,
+          .name = std::string(identity.name.data(), name),
+          .counters = counters};
+}
+
+// Whether the descriptor means that socket.
+bool is_socket(pid_t pid, int fd, std::uint64_t inode) {
+  char path[64];
+  char expected[64];
+  char link[64];
+  std::snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
+  std::snprintf(expected, sizeof expected, "socket:[%" PRIu64 "]", inode);
+  const ssize_t size = ::readlink(path, link, sizeof link - 1);
+  if (size < 0) return false;
+  link[size] = '\0';
+  return std::strcmp(link, expected) == 0;
+}
+
+// What a child goes on with; sessions of calls it makes anew.
+bool is_inherited(observe::Kind kind) {
+  return kind != observe::Kind::call && kind != observe::Kind::door &&
+         kind != observe::Kind::channel;
+}
+
+void take_ends(const Copy& copy, std::uint64_t table, const Status& status, const Maps& maps,
+               Process& into) {
+  const auto& owner = reinterpret_cast<const observe::Process&>(copy.counters[0]);
+  // A table of another process: this one runs on that one's memory for a moment (vfork).
+  if (owner.pid != 0 && owner.pid != status.own_pid) return;
+  into.not_listed += owner.not_listed;
+  for (std::size_t i = 1; i < copy.identities.size(); ++i) {
+    const Identity& identity = copy.identities[i];
+    if ((identity.generation & 1) != 0 || identity.generation != copy.again[i].generation) continue;
+    End end = end_of(identity, copy.counters[i]);
+    if (end.kind == observe::Kind::none) continue;
+    end.inherited = identity.owner != status.own_pid;
+    if (end.inherited && !(is_inherited(end.kind) && has_moved(end.counters))) continue;
+    end.table = table;
+    end.index = static_cast<std::uint32_t>(i);
+    end.session = session_of(maps, identity.session);
+    // What stays with the kernel is closed without notice.
+    if (end.carrier == observe::Carrier::kernel && !end.session &&
+        !is_socket(into.pid, end.fd, identity.session))
+      continue;
+    if (!status.same_pids) end.peer = 0;
+    into.ends.push_back(std::move(end));
+  }
+}
+
+Seen refusal(int error) { return error == EPERM || error == EACCES ? Seen::forbidden : Seen::gone; }
+
+Seen look_at_memory(pid_t pid, const Status& status, std::size_t most, Process& into) {
+  const ActAs user(status.user, status.group);
+  if (!user) return Seen::forbidden;
+  Maps maps;
+  if (const int error = read_maps(pid, maps); error != 0) return refusal(error);
+  Seen seen = Seen::no_tables;
+  Copy copy;
+  for (const std::uint64_t table : maps.tables) {
+    if (into.ends.size() >= most) {
+      ++into.not_listed;  // at least
+      break;
+    }
+    errno = 0;
+    if (!read_table(pid, table, copy)) {
+      if (errno == EPERM) return Seen::forbidden;
+      if (errno == ESRCH) return Seen::gone;
+      continue;
+    }
+    seen = Seen::yes;
+    take_ends(copy, table, status, maps, into);
+  }
+  return seen;
+}
+
+Seen look_at(pid_t pid, const Status& status, std::size_t most, Process& into) {
+  into = {.pid = pid,
+          .user = status.user,
+          .command = status.command,
+          .started = status.started,
+          .same_pids = status.same_pids,
+          .ends = {},
+          .not_listed = 0};
+  return look_at_memory(pid, status, most, into);
+}
+
+}  // namespace
+
+Seen look(pid_t pid, Process& into, std::size_t most) {
+  Status status;
+  return read_status(pid, status) ? look_at(pid, status, most, into) : Seen::gone;
+}
+
+std::vector<Process> Everybody::look() {
+  constexpr unsigned kMostRounds = 4;
+  std::vector<Process> found;
+  std::vector<std::pair<pid_t, Known>> plain;
+  std::map<uid_t, std::size_t> taken;
+  const std::unique_ptr<DIR, int (*)(DIR*)> proc(::opendir("/proc"), ::closedir);
+  if (proc == nullptr) return found;
+  while (const dirent* entry = ::readdir(proc.get())) {
+    char* end = nullptr;
+    const long pid = std::strtol(entry->d_name, &end, 10);
+    if (*end != '\0' || pid <= 0) continue;
+    const auto number = static_cast<pid_t>(pid);
+    const auto known = std::lower_bound(plain_.begin(), plain_.end(), number,
+                                        [](const auto& one, pid_t p) { return one.first < p; });
+    const bool is_known = known != plain_.end() && known->first == number;
+    if (is_known && known->second.rounds_to_skip > 0) {
+      plain.emplace_back(number, known->second);
+      --plain.back().second.rounds_to_skip;
+      continue;
+    }
+    Process process;
+    Status status;
+    if (!read_status(number, status)) continue;
+    std::size_t& of_user = taken[status.user];
+    const Seen seen = look_at(number, status, kMostEnds - std::min(of_user, kMostEnds), process);
+    of_user += process.ends.size();
+    if (seen == Seen::yes) {
+      found.push_back(std::move(process));
+    } else if (seen != Seen::gone) {
+      const bool same = is_known && known->second.started == process.started;
+      const unsigned vain = same ? std::min(known->second.rounds_in_vain + 1, kMostRounds) : 0;
+      plain.push_back({number, {process.started, vain, vain}});
+    }
+  }
+  std::sort(plain.begin(), plain.end(),
+            [](const auto& one, const auto& other) { return one.first < other.first; });
+  plain_ = std::move(plain);
+  return found;
+}
+
+bool read_times(pid_t pid, const End& end, observe::Times& into) {
+  Status status;
+  if (!read_status(pid, status)) return false;
+  const ActAs user(status.user, status.group);
+  return user && read_memory(pid, end.table + offsetof(Table, times) + end.index * sizeof into,
+                             &into, sizeof into);
+}
+
+}  // namespace farcall::watch

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a process tells of its traffic (farcall/observe.hpp), read from outside.
+//
+//  - Nobody is asked, stopped or woken, and nothing is written (lease.hpp does).
+//  - What is read is checked: numbers are within bounds, names may hold any byte (text.hpp), and a
+//    process can only lie about itself. `session` is what the kernel says that the process maps, so
+//    who has the same session does share that memory with it. `peer` is a claim.
+//  - Root looks with the rights of whom it looks at (act_as.hpp).
+#pragma once
+
+#include <sys/types.h>
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "farcall/observe.hpp"
+
+namespace farcall::watch {
+
+// Memory that several processes map; 0, 0 is none.
+struct Session {
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  auto operator<=>(const Session&) const = default;
+  explicit operator bool() const noexcept { return inode != 0; }
+};
+
+// One end of a process. The same end is at the same place with the same generation.
+struct End {
+  std::uint64_t table = 0;  // address
+  std::uint32_t index = 0;
+  std::uint32_t generation = 0;
+  observe::Kind kind{};
+  observe::Role role{};
+  observe::Carrier carrier{};
+  std::uint8_t reason = 0;
+  bool inherited = false;  // opened by a process that this one was forked from
+  pid_t peer = 0;          // as this process says; 0: unknown, or of another pid namespace
+  Session session;
+  std::int64_t opened = 0;  // CLOCK_MONOTONIC, ns
+  std::int32_t fd = -1;
+  observe::Address local{};
+  observe::Address remote{};
+  std::string name;  // any bytes
+  observe::Counters counters{};
+};
+
+enum class Seen : std::uint8_t {
+  yes,        // though it may have no ends
+  no_tables,  // it does not use farcall (yet)
+  forbidden,  // EPERM, EACCES
+  gone,       // there is no such process (any more)
+};
+
+struct Process {
+  pid_t pid = 0;
+  uid_t user = 0;
+  std::string command;        // any bytes
+  std::uint64_t started = 0;  // ticks since boot: a pid that is used again differs
+  bool same_pids = true;      // numbers processes as the caller does
+  std::vector<End> ends;
+  std::uint64_t not_listed = 0;  // ends for which it had no room
+};
+
+// What one user's processes can make a watcher hold: root watches those who may not mean well.
+inline constexpr std::size_t kMostEnds = 65'536;
+
+// What of /proc/PID is needed, read once. Of some `most` ends; the rest is not even read.
+Seen look(pid_t pid, Process& into, std::size_t most = kMostEnds);
+
+// All processes with tables that the caller may see. Those that had none are looked at less often.
+// Of each user no more than kMostEnds.
+class Everybody {
+ public:
+  std::vector<Process> look();
+
+ private:
+  struct Known {
+    std::uint64_t started;
+    unsigned rounds_to_skip;
+    unsigned rounds_in_vain;
+  };
+  std::vector<std::pair<pid_t, Known>> plain_;
+};
+
+// The times that an end has recorded; false: they cannot be read (any more).
+bool read_times(pid_t pid, const End& end, observe::Times& into);
+
+}  // namespace farcall::watch

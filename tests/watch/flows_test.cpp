@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which ends are one flow, and what has passed since the last look.
+#include "watch/flows.hpp"
+
+#include <gtest/gtest.h>
+
+namespace farcall::test {
+namespace {
+
+using observe::Carrier;
+using observe::Kind;
+using observe::Role;
+using watch::End;
+using watch::Flow;
+using watch::Flows;
+using watch::Process;
+
+// Numbers that no process has.
+constexpr pid_t kOne = 1 << 23;
+constexpr pid_t kOther = kOne + 1;
+
+End end_of(Role role, std::uint64_t session, std::uint64_t sent, std::uint64_t received) {
+  End end;
+  end.kind = Kind::tcp;
+  end.role = role;
+  end.carrier = Carrier::memory;
+  end.session = {.device = session == 0 ? 0U : 1U, .inode = session};
+  end.generation = 2;
+  end.index = static_cast<std::uint32_t>(session) + 1;
+  end.counters.sent.messages = sent;
+  end.counters.sent.bytes = 10 * sent;
+  end.counters.received.messages = received;
+  end.counters.received.bytes = 10 * received;
+  return end;
+}
+
+Process process_of(pid_t pid, std::vector<End> ends) {
+  Process process;
+  process.pid = pid;
+  process.command = "p" + std::to_string(pid - kOne);
+  process.started = 1;
+  process.ends = std::move(ends);
+  return process;
+}
+
+observe::Address address(std::uint16_t port) {
+  observe::Address at{};
+  at.known = 1;
+  at.port = port;
+  return at;
+}
+
+TEST(WatchFlows, TwoEndsOfOneMemoryAreAFlow) {
+  Flows flows({.timed = false});
+  flows.look({process_of(kOther, {end_of(Role::server, 5, 3, 4)}),
+              process_of(kOne, {end_of(Role::client, 5, 4, 3)})});
+  ASSERT_EQ(flows.flows().size(), 1U);
+  const Flow& flow = flows.flows()[0];
+  EXPECT_EQ(flow.left.pid, kOne);
+  EXPECT_EQ(flow.right.pid, kOther);
+  EXPECT_EQ(flow.left.command, "p0");
+  EXPECT_EQ(flow.total.forward.messages, 4U);
+  EXPECT_EQ(flow.total.forward.bytes, 40U);
+  EXPECT_EQ(flow.total.back.messages, 3U);
+}
+
+TEST(WatchFlows, ConnectionsOfTheSameTwoAreOneFlow) {
+  Flows flows({.timed = false});
+  flows.look({process_of(kOne, {end_of(Role::client, 5, 4, 3), end_of(Role::client, 6, 1, 1)}),
+              process_of(kOther, {end_of(Role::server, 5, 3, 4), end_of(Role::server, 6, 1, 1)})});
+  ASSERT_EQ(flows.flows().size(), 1U);
+  EXPECT_EQ(flows.flows()[0].connections, 2U);
+  EXPECT_EQ(flows.flows()[0].total.forward.messages, 5U);
+}
+
+TEST(WatchFlows, AnEndWhosePeerIsNotSeenTellsBothWays) {
+  Flows flows({.timed = false});
+  flows.look({process_of(kOne, {end_of(Role::client, 5, 4, 3)})});
+  ASSERT_EQ(flows.flows().size(), 1U);
+  EXPECT_EQ(flows.flows()[0].right.pid, 0);
+  EXPECT_FALSE(flows.flows()[0].right.seen);
+  EXPECT_EQ(flows.flows()[0].total.forward.messages, 4U);
+  EXPECT_EQ(flows.flows()[0].total.back.messages, 3U);
+}
+
+TEST(WatchFlows, TcpOfTheKernelIsKnownByItsAddresses) {
+  End client = end_of(Role::client, 0, 4, 3);
+  client.carrier = Carrier::kernel;
+  client.local = address(40'000);
+  client.remote = address(80);
+  End server = end_of(Role::server, 0, 3, 4);
+  server.carrier = Carrier::kernel;
+  server.local = address(80);
+  server.remote = address(40'000);
+  Flows flows({.timed = false});
+  flows.look({process_of(kOne, {client}), process_of(kOther, {server})});
+  ASSERT_EQ(flows.flows().size(), 1U);
+  EXPECT_EQ(flows.flows()[0].left.pid, kOne);
+  EXPECT_EQ(flows.flows()[0].right.pid, kOther);
+  EXPECT_EQ(flows.flows()[0].name, "[::]:80");
+}
+
+TEST(WatchFlows, WhatHasPassedSinceIsTheDifference) {
+  Flows flows({.timed = false});
+  flows.look({process_of(kOne, {end_of(Role::client, 5, 4, 3)})});
+  flows.look({process_of(kOne, {end_of(Role::client, 5, 10, 3)})});
+  ASSERT_EQ(flows.flows().size(), 1U);
+  EXPECT_EQ(flows.flows()[0].total.forward.messages, 10U);
+  EXPECT_EQ(flows.flows()[0].since.forward.messages, 6U);
+  EXPECT_EQ(flows.flows()[0].since.back.messages, 0U);
+  // Another process of that number, or another end at that place.
+  Process again = process_of(kOne, {end_of(Role::client, 5, 2, 0)});
+  again.started = 2;
+  flows.look({again});
+  EXPECT_EQ(flows.flows()[0].since.forward.messages, 2U);
+  again.ends[0].generation = 4;
+  flows.look({again});
+  EXPECT_EQ(flows.flows()[0].since.forward.messages, 2U);
+  // A counter that goes back is nobody's.
+  again.ends[0].counters.sent.messages = 1;
+  flows.look({again});
+  EXPECT_EQ(flows.flows()[0].since.forward.messages, 0U);
+}
+
+TEST(WatchFlows, ABroadcastIsAFlowToEachReader) {
+  End writer = end_of(Role::writer, 5, 9, 0);
+  writer.name = "news";
+  Flows flows({.timed = false});
+  flows.look({process_of(kOne, {writer}), process_of(kOther, {end_of(Role::reader, 5, 0, 9)}),
+              process_of(kOther + 1, {end_of(Role::reader, 5, 0, 7)})});
+  ASSERT_EQ(flows.flows().size(), 2U);
+  EXPECT_EQ(flows.flows()[0].left.pid, kOne);
+  EXPECT_EQ(flows.flows()[1].left.pid, kOne);
+  EXPECT_EQ(flows.flows()[1].name, "news");
+  EXPECT_NE(flows.flows()[0].right.pid, flows.flows()[1].right.pid);
+}
+
+TEST(WatchFlows, PercentilesAreOfTheClassesThatHoldThem) {
+  observe::Times times{};
+  EXPECT_EQ(watch::percentile(times, 50), 0U);
+  times.classes[observe::class_of(1000)] = 98;
+  times.classes[observe::class_of(1'000'000)] = 2;
+  EXPECT_NEAR(static_cast<double>(watch::percentile(times, 50)), 1000, 150);
+  EXPECT_NEAR(static_cast<double>(watch::percentile(times, 99)), 1'000'000, 150'000);
+  times.classes.fill(UINT32_MAX);
+  EXPECT_GT(watch::percentile(times, 100), 0U);
+}
+
+}  // namespace
+}  // namespace farcall::test

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Entries: what their owner does with them.
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "farcall/observe.hpp"
+#include "watch/ends.hpp"
+#include "watch/lease.hpp"
+
+namespace farcall::test {
+namespace {
+
+using observe::Carrier;
+using observe::Entry;
+using observe::Kind;
+using observe::Role;
+
+observe::Description described(const char* name) {
+  observe::Description end{.kind = Kind::ring, .role = Role::client};
+  end.name = name;
+  end.name_bytes = std::strlen(name);
+  return end;
+}
+
+TEST(ObserveTable, AnEntryIsSeenAsLongAsItIsOpen) {
+  {
+    const Entry entry(described("here"));
+    ASSERT_NE(entry.get(), nullptr);
+    observe::note_sent(entry.sent(), nullptr, 7);
+    observe::note_sent(entry.sent(), nullptr, 5, 0);
+    observe::note_received_by_kernel(entry.received(), nullptr, 3);
+    const auto ends = own_ends(Kind::ring, Role::client);
+    ASSERT_EQ(ends.size(), 1U);
+    EXPECT_EQ(ends[0].name, "here");
+    EXPECT_EQ(ends[0].counters.sent.messages, 1U);
+    EXPECT_EQ(ends[0].counters.sent.bytes, 12U);
+    EXPECT_EQ(ends[0].counters.received.kernel_messages, 1U);
+    EXPECT_EQ(ends[0].counters.received.kernel_bytes, 3U);
+    EXPECT_FALSE(ends[0].inherited);
+  }
+  EXPECT_TRUE(own_ends(Kind::ring, Role::client).empty());
+}
+
+TEST(ObserveTable, AnEntryThatIsUsedAgainBeginsAnew) {
+  std::uint32_t generation = 0;
+  for (int i = 0; i < 3; ++i) {
+    const Entry entry(described("again"));
+    observe::note_sent(entry.sent(), nullptr, 1);
+    const auto ends = own_ends(Kind::ring, Role::client);
+    ASSERT_EQ(ends.size(), 1U);
+    EXPECT_EQ(ends[0].counters.sent.messages, 1U);
+    EXPECT_NE(ends[0].generation, generation);
+    generation = ends[0].generation;
+  }
+}
+
+TEST(ObserveTable, ThereIsRoomForMoreThanATableHas) {
+  std::vector<Entry> entries;
+  std::set<observe::Counters*> places;
+  for (int i = 0; i < 1000; ++i) {
+    entries.emplace_back(described("many"));
+    places.insert(entries.back().get());
+  }
+  EXPECT_EQ(places.size(), 1000U);
+  EXPECT_EQ(places.count(nullptr), 0U);
+  EXPECT_EQ(own_ends(Kind::ring, Role::client).size(), 1000U);
+}
+
+TEST(ObserveTable, ThreadsGetEntriesOfTheirOwn) {
+  constexpr int kThreads = 8;
+  constexpr int kEach = 200;
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kEach; ++i) {
+        const Entry entry(described("mine"));
+        observe::note_sent(entry.sent(), nullptr, static_cast<std::size_t>(t));
+        if (entry.get() == nullptr || entry.get()->sent.messages != 1 ||
+            entry.get()->sent.bytes != static_cast<std::uint64_t>(t))
+          ++wrong;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_TRUE(own_ends(Kind::ring, Role::client).empty());
+}
+
+TEST(ObserveTable, LeavesErrnoAlone) {
+  errno = ELOOP;
+  const Entry entry(described("errno"));
+  EXPECT_EQ(observe::inode_of(-1), 0U);
+  EXPECT_EQ(errno, ELOOP);
+}
+
+TEST(ObserveTable, ClassesOfTimesAreInOrderAndFit) {
+  std::size_t before = 0;
+  for (std::uint64_t ns = 1; ns < std::uint64_t{1} << 40; ns += ns / 16 + 1) {
+    const std::size_t index = observe::class_of(ns);
+    ASSERT_LT(index, observe::Times::kClasses);
+    ASSERT_GE(index, before);
+    if (ns >= 64 && index + 1 < observe::Times::kClasses) {
+      ASSERT_GE(ns, observe::least_of(index));
+      ASSERT_LT(ns, observe::least_of(index + 1));
+    }
+    before = index;
+  }
+  EXPECT_EQ(observe::class_of(UINT64_MAX), observe::Times::kClasses - 1);
+}
+
+// Answers are timed as long as somebody has asked for it, and no longer.
+TEST(ObserveTable, ALeaseEndsByItself) {
+  const Entry entry(described("timed"));
+  const auto answer = [&] {
+    observe::note_sent(entry.sent(), nullptr, 1);
+    observe::note_received(entry.received(), nullptr, 1);
+  };
+  answer();
+  EXPECT_EQ(observe::times_of(*entry.get()).count, 0U);
+  watch::Process self;
+  ASSERT_EQ(watch::look(::getpid(), self), watch::Seen::yes);
+  ASSERT_EQ(self.ends.size(), 1U);
+  const std::vector<watch::Lease> lease{
+      {.word = watch::Lease::Word::watch, .end = &self.ends[0], .sampling = 0}};
+  ASSERT_EQ(watch::renew(self, lease, std::chrono::seconds(10)), 1U);
+  answer();
+  answer();
+  EXPECT_EQ(observe::times_of(*entry.get()).count, 2U);
+  observe::Times times;
+  ASSERT_TRUE(watch::read_times(::getpid(), self.ends[0], times));
+  EXPECT_EQ(times.count, 2U);
+  ASSERT_EQ(watch::renew(self, lease, std::chrono::nanoseconds(16)), 1U);
+  answer();
+  answer();
+  EXPECT_EQ(observe::times_of(*entry.get()).count, 2U);
+  EXPECT_EQ(entry.get()->sent.watch, 0U);
+  // Somebody's mistake, or of another time namespace.
+  ASSERT_EQ(watch::renew(self, lease, std::chrono::hours(1)), 1U);
+  answer();
+  EXPECT_EQ(observe::times_of(*entry.get()).count, 2U);
+  EXPECT_EQ(entry.get()->sent.watch, 0U);
+}
+
+TEST(ObserveTable, OneOfManyMessagesIsTimed) {
+  const Entry entry(described("sampled"));
+  watch::Process self;
+  ASSERT_EQ(watch::look(::getpid(), self), watch::Seen::yes);
+  ASSERT_EQ(self.ends.size(), 1U);
+  ASSERT_EQ(
+      watch::renew(self, {{.word = watch::Lease::Word::watch, .end = &self.ends[0], .sampling = 5}},
+                   std::chrono::seconds(10)),
+      1U);
+  for (int i = 0; i < 320; ++i) {
+    observe::note_sent(entry.sent(), nullptr, 1);
+    observe::note_received(entry.received(), nullptr, 1);
+  }
+  EXPECT_EQ(observe::times_of(*entry.get()).count, 10U);
+}
+
+}  // namespace
+}  // namespace farcall::test
