@@ -2,7 +2,6 @@
 #include "preload/listeners.hpp"
 
 #include <poll.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 
@@ -29,13 +28,6 @@ constinit std::atomic<std::uint64_t> limit{0};        // RLIMIT_NOFILE, when it 
 std::uint64_t name_of(const Side& side) noexcept {
   return std::uint64_t{side.generation.load(std::memory_order_relaxed)} << 32 |
          (index_of(side) + 1);
-}
-
-std::uint64_t ask_limit() noexcept {
-  rlimit found{};
-  if (kernel(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &found) != 0) found.rlim_cur = 0;
-  limit.store(found.rlim_cur, std::memory_order_relaxed);
-  return found.rlim_cur;
 }
 
 void free_place(Place& place, std::uint64_t who) noexcept {
@@ -112,7 +104,8 @@ bool take_place(Side& side, std::uint32_t most) noexcept {
 }  // namespace
 
 bool join_listeners(Side& side, int fd) noexcept {
-  const std::uint64_t most_fds = ask_limit();
+  const std::uint64_t most_fds = ask_descriptor_limit();
+  limit.store(most_fds, std::memory_order_relaxed);
   if (static_cast<std::uint64_t>(fd) >= most_fds / 4 * 3) return false;
   const auto most =
       static_cast<std::uint32_t>(std::clamp<std::uint64_t>(most_fds / kShare, 1, kMost));

@@ -176,6 +176,8 @@ pid_t own_pid() noexcept;
 
 // Descriptors of the library itself, put where programs do not see them.
 int make_private(int fd) noexcept;
+// RLIMIT_NOFILE.
+std::uint64_t ask_descriptor_limit() noexcept;
 bool is_private(int fd) noexcept;
 void close_private(int fd) noexcept;
 void forget_private(int fd) noexcept;
