@@ -164,12 +164,11 @@ int ask_for_unix_socket(std::uint32_t number, UnixSocket& found) noexcept {
   return 0;
 }
 
-int ask_for_own_socket(int fd, UnixSocket& own) noexcept {
+int number_of_socket(int fd, std::uint32_t& number) noexcept {
   struct stat status {};
-  if (const long result = kernel(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH); result != 0)
-    return static_cast<int>(result);
-  const int result = ask_for_unix_socket(static_cast<std::uint32_t>(status.st_ino), own);
-  return result == 0 && own.peer == 0 ? -ENOTCONN : result;
+  const long result = kernel(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH);
+  number = static_cast<std::uint32_t>(status.st_ino);
+  return static_cast<int>(result);
 }
 
 }  // namespace
@@ -190,19 +189,21 @@ int find_receiver(const Endpoint& from, const Endpoint& to, FoundSocket& found) 
 }
 
 int find_unix_peer_number(int fd, std::uint32_t& number) noexcept {
-  UnixSocket own{};
-  const int result = ask_for_own_socket(fd, own);
-  number = own.peer;
-  return result;
+  std::uint32_t own = 0;
+  if (const int result = number_of_socket(fd, own); result != 0) return result;
+  UnixSocket socket{};
+  const int result = ask_for_unix_socket(own, socket);
+  number = socket.peer;
+  return result == 0 && number == 0 ? -ENOTCONN : result;
 }
 
-int find_unix_peer(int fd, FoundSocket& found) noexcept {
-  UnixSocket own{};
-  if (const int result = ask_for_own_socket(fd, own); result != 0) return result;
+int find_unix_peer(int fd, std::uint32_t number, FoundSocket& found) noexcept {
+  std::uint32_t own = 0;
+  if (const int result = number_of_socket(fd, own); result != 0) return result;
   UnixSocket peer{};
-  if (const int result = ask_for_unix_socket(own.peer, peer); result != 0) return result;
+  if (const int result = ask_for_unix_socket(number, peer); result != 0) return result;
   // The number may be another socket's by now.
-  if (peer.peer != own.socket.inode) return -ENOTCONN;
+  if (peer.peer != own) return -ENOTCONN;
   found = peer.socket;
   return 0;
 }

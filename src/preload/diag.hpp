@@ -24,9 +24,10 @@ struct FoundSocket {
 // The TCP socket that is connected from `local` to `remote`. Zero, or the negative errno: ENOENT
 // if there is none.
 int find_socket(const Endpoint& local, const Endpoint& remote, FoundSocket& found) noexcept;
-// The socket at the other end of the unix socket `fd`; likewise. And the number of that alone.
-int find_unix_peer(int fd, FoundSocket& found) noexcept;
+// The number of the socket at the other end of the unix socket `fd`; likewise. It remains the same
+// as long as that is there. And that socket, for whom the number is known.
 int find_unix_peer_number(int fd, std::uint32_t& number) noexcept;
+int find_unix_peer(int fd, std::uint32_t number, FoundSocket& found) noexcept;
 // The UDP socket that a datagram from `from` to `to` reaches; likewise.
 int find_receiver(const Endpoint& from, const Endpoint& to, FoundSocket& found) noexcept;
 // Whether a UDP socket at that port has that cookie. What the kernel does not tell counts as yes.

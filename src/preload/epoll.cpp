@@ -291,6 +291,7 @@ int look_at_rings(Set& set, const Wait& wait, int from) noexcept {
         epoll_event disarmed{.events = EPOLLONESHOT, .data = entry.event.data};
         kernel(SYS_epoll_ctl, wait.fd, EPOLL_CTL_MOD, fd, &disarmed);
         entry.event.events = EPOLLONESHOT;
+        count_wait_for_room(set, fd);
       }
     }
     set.next_hot = place;
@@ -314,7 +315,8 @@ int merge(epoll_event* events, int first, int second) noexcept {
   return all;
 }
 
-// Rings, and now and then the kernel. Where one of them alone fills the call they take turns.
+// Rings, and now and then the kernel; always where somebody waits for room to send, which there is
+// most of the time. Where one of them alone fills the call they take turns.
 int look(Set& set, const Wait& wait) noexcept {
   if (set.kernel_next) [[unlikely]] {
     set.kernel_next = false;
@@ -325,7 +327,9 @@ int look(Set& set, const Wait& wait) noexcept {
   const int rings = look_at_rings(set, wait, 0);
   if (rings == 0) return 0;
   const std::uint64_t now = ticks();
-  if (++set.calls % kCallsPerLook != 0 && now - set.looked_at <= kLookEvery) return rings;
+  if (++set.calls % kCallsPerLook != 0 && now - set.looked_at <= kLookEvery &&
+      set.wait_for_room.load(std::memory_order_relaxed) == 0)
+    return rings;
   set.looked_at = now;
   set.kernel_next = rings == wait.most;
   if (set.kernel_next) return rings;
@@ -477,6 +481,7 @@ void unregistered(Set& set, int fd) noexcept {
     if (Registration* const entry = find_registration(set, fd); guard && entry != nullptr) {
       make_cold(set, fd);
       entry->present = false;
+      count_wait_for_room(set, fd);
     }
   }
   leave_set(set, fd);
@@ -499,6 +504,7 @@ void registered(int set_fd, int operation, int fd, const epoll_event& event) noe
     if (operation == EPOLL_CTL_ADD) make_cold(*set, fd);
     entry.event = event;
     entry.present = true;
+    count_wait_for_room(*set, fd);
     entry.kicked = false;
     entry.reported = kNothingToRead;
     // Already looked at, and nobody sleeps who would not know.
@@ -559,6 +565,7 @@ void forget_registrations(int fd) noexcept {
     if (!guard || entry == nullptr) return;
     make_cold(set, fd);
     entry->present = false;
+    count_wait_for_room(set, fd);
   });
   Set* const set = find_set(fd);
   if (set == nullptr) return;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <new>
+#include <utility>
 
 #include "preload/fork.hpp"
 #include "preload/real.hpp"
@@ -185,6 +186,7 @@ void forget_set(int fd) noexcept {
   set->waiters.store(Waiters::kernel, std::memory_order_relaxed);
   set->hot_count.store(0, std::memory_order_relaxed);
   set->kicked_count.store(0, std::memory_order_relaxed);
+  set->wait_for_room.store(0, std::memory_order_relaxed);
 }
 
 Set* set_with(int fd, bool& several) noexcept {
@@ -244,6 +246,16 @@ void tell_maker(const Set& set) noexcept {
   std::uint32_t only_there = set.generation;
   // release: pairs with the acquire in known_elsewhere()
   set.known_here->compare_exchange_strong(only_there, 0, std::memory_order_acq_rel);
+}
+
+void count_wait_for_room(Set& set, int fd) noexcept {
+  Registration& entry = set.by_fd[fd];
+  const std::uint32_t events = entry.event.events;
+  const bool waits =
+      entry.present && (events & (EPOLLOUT | EPOLLWRNORM)) != 0 && (events & EPOLLET) == 0;
+  if (std::exchange(entry.waits_for_room, waits) == waits) return;
+  const std::uint32_t count = set.wait_for_room.load(std::memory_order_relaxed);
+  set.wait_for_room.store(waits ? count + 1 : count - 1, std::memory_order_relaxed);
 }
 
 void make_hot(Set& set, int fd) noexcept {

@@ -27,6 +27,7 @@ struct Registration {
   bool present;
   bool hot;
   bool kicked;
+  bool waits_for_room;  // see Set::wait_for_room
 };
 
 // Who waits in a set, as far as this process can know.
@@ -43,7 +44,8 @@ struct alignas(128) Set {
   std::atomic<std::uint32_t> sleepers{0};  // threads that sleep in the kernel
   std::atomic<std::uint32_t> hot_count{0};
   std::atomic<std::uint32_t> kicked_count{0};
-  std::atomic<std::uint64_t> told_at{0};  // ticks, when the kernel last told of something
+  std::atomic<std::uint32_t> wait_for_room{0};  // to send; the kernel tells of it in every call
+  std::atomic<std::uint64_t> told_at{0};        // ticks, when the kernel last told of something
   // Shared with children, see known_elsewhere(); null: never only here.
   std::atomic<std::uint32_t>* known_here = nullptr;
   std::uint32_t generation = 0;   // another one for each set that stands here
@@ -110,6 +112,8 @@ inline Registration* find_registration(Set& set, int fd) noexcept {
 inline int& hot_at(Set& set, std::uint32_t index) noexcept { return set.by_fd[index].hot_fd; }
 
 void make_hot(Set& set, int fd) noexcept;
+// What is registered for `fd` has changed, or it is no longer.
+void count_wait_for_room(Set& set, int fd) noexcept;
 void make_cold(Set& set, int fd) noexcept;
 // Takes the first `most` hot ones out; returns their number.
 std::uint32_t take_hot(Set& set, int* taken, std::uint32_t most) noexcept;

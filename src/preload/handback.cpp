@@ -257,7 +257,7 @@ class Leaving {
   }
 
   std::size_t send_in_peers_place(std::size_t from, std::size_t to) const noexcept {
-    const int socket = borrow_peer_socket(fd_, side_.kind, side_.peer_pid);
+    const int socket = borrow_peer_socket(fd_, side_);
     if (socket < 0) return 0;
     std::size_t sent = 0;
     {

@@ -64,17 +64,29 @@ bool tcp_meeting_name(int fd, bool connector, sockaddr_un& name, socklen_t& leng
   return true;
 }
 
+// Asked for once: the kernel looks through all unix sockets.
+int peer_number(int fd, const Side& side, std::uint64_t& number) noexcept {
+  std::uint32_t& known = side.own().peer_number;
+  const int result = known == 0 ? find_unix_peer_number(fd, known) : 0;
+  number = known;
+  return result;
+}
+
+int find_unix_peer_of(int fd, const Side& side, FoundSocket& found) noexcept {
+  std::uint64_t number = 0;
+  const int result = peer_number(fd, side, number);
+  return result == 0 ? find_unix_peer(fd, static_cast<std::uint32_t>(number), found) : result;
+}
+
 // Numbers of sockets are the machine's.
-bool unix_meeting_name(int fd, bool connector, sockaddr_un& name, socklen_t& length) noexcept {
+bool unix_meeting_name(int fd, const Side& side, sockaddr_un& name, socklen_t& length) noexcept {
   std::uint64_t connecting = 0;
-  if (connector) {
+  if (side.connector) {
     struct stat status {};
     if (kernel(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH) != 0) return false;
     connecting = status.st_ino;
   } else {
-    std::uint32_t peer = 0;
-    if (find_unix_peer_number(fd, peer) != 0) return false;
-    connecting = peer;
+    if (peer_number(fd, side, connecting) != 0) return false;
   }
   Name made(name, "farcall/unix/");
   made.put(connecting, 16);
@@ -162,11 +174,11 @@ OwnCounts own_counts(Side& side) noexcept {
 
 bool meeting_name(int fd, const Side& side, sockaddr_un& name, socklen_t& length) noexcept {
   return side.kind == Kind::tcp ? tcp_meeting_name(fd, side.connector, name, length)
-                                : unix_meeting_name(fd, side.connector, name, length);
+                                : unix_meeting_name(fd, side, name, length);
 }
 
-int find_peer(int fd, Kind kind, FoundSocket& found) noexcept {
-  if (is_unix(kind)) return find_unix_peer(fd, found);
+int find_peer(int fd, const Side& side, FoundSocket& found) noexcept {
+  if (is_unix(side.kind)) return find_unix_peer_of(fd, side, found);
   Ends ends{};
   return ends_of(fd, ends) ? find_socket(ends.peer, ends.own, found) : -ENOTCONN;
 }
@@ -193,7 +205,7 @@ Agreement compare_with_peer(int fd, Side& side, const Direction& in,
     const std::uint64_t taken = taken_there.load(std::memory_order_acquire);
     const long queued = kernel_queued(fd);
     FoundSocket peer{};
-    if (queued < 0 || find_unix_peer(fd, peer) != 0) return Agreement::ending;
+    if (queued < 0 || find_unix_peer_of(fd, side, peer) != 0) return Agreement::ending;
     if (!(own_counts(side) == own) || sent_there.load(std::memory_order_acquire) != sent ||
         taken_there.load(std::memory_order_acquire) != taken) {
       agreement = Agreement::moving;

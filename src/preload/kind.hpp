@@ -16,7 +16,7 @@ namespace farcall::preload {
 bool meeting_name(int fd, const Side& side, sockaddr_un& name, socklen_t& length) noexcept;
 
 // The socket at the other end. Zero, or the negative errno.
-int find_peer(int fd, Kind kind, FoundSocket& found) noexcept;
+int find_peer(int fd, const Side& side, FoundSocket& found) noexcept;
 
 enum class Agreement : std::uint8_t { agree, differ, moving, ending };
 // Whether all bytes that the program has sent or received went through the library, so that its

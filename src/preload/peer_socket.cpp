@@ -70,9 +70,10 @@ int borrow_from(pid_t pid, const FoundSocket& wanted) noexcept {
 
 }  // namespace
 
-int borrow_peer_socket(int fd, Kind kind, pid_t pid) noexcept {
+int borrow_peer_socket(int fd, const Side& side) noexcept {
   FoundSocket wanted{};
-  if (const int result = find_peer(fd, kind, wanted); result != 0) return result;
+  if (const int result = find_peer(fd, side, wanted); result != 0) return result;
+  const pid_t pid = side.peer_pid;
   int borrowed = pid > 0 ? borrow_from(pid, wanted) : -ENOENT;
   if (borrowed >= 0) return borrowed;
   // A child of that process may have it alone by now, or whoever it was passed to.

@@ -11,6 +11,7 @@
 
 #include "preload/fork.hpp"
 #include "preload/handback.hpp"
+#include "preload/listeners.hpp"
 #include "preload/log.hpp"
 #include "preload/observed.hpp"
 #include "preload/real.hpp"
@@ -42,7 +43,8 @@ constinit std::array<std::atomic<std::uint16_t>, kMostSides> references{};
 constinit std::atomic<int> highest{0};
 constinit std::atomic<pid_t> pid{0};
 constinit Lock life;
-constinit std::atomic<bool> left{false};  // see leave_process()
+constinit std::atomic<bool> left{false};                   // see leave_process()
+constinit std::atomic<std::uint64_t> descriptor_limit{0};  // when it was last asked for
 
 // Connections of this process that are accelerated.
 constinit std::atomic<std::uint32_t> accelerated{0};
@@ -186,6 +188,7 @@ void in_child() noexcept {
     for (; bits != 0; bits &= bits - 1)
       kernel(SYS_close, static_cast<int>(word * 64) + __builtin_ctzll(bits));
   }
+  forget_listeners();
   life.unlock();
 }
 
@@ -202,6 +205,11 @@ Lock& life_lock() noexcept { return life; }
 
 std::uint32_t index_of(const Side& side) noexcept {
   return static_cast<std::uint32_t>(&side - slab.load(std::memory_order_relaxed)->sides);
+}
+
+Side* side_at(std::uint32_t index) noexcept {
+  Slab* const all = slab.load(std::memory_order_acquire);
+  return all != nullptr && index < kMostSides ? &all->sides[index] : nullptr;
 }
 
 pid_t own_pid() noexcept {
@@ -282,10 +290,12 @@ void stay_in_process() noexcept {
 }
 
 void stop_listening(Side& side) noexcept {
-  if (side.listener_owner == own_pid()) {
-    if (side.listener >= 0) close_private(side.listener);
-    if (side.guest >= 0) close_private(side.guest);
+  if (side.listener_owner != own_pid()) return;  // a parent, which may still wait there
+  if (side.listener >= 0) {
+    close_private(side.listener);
+    leave_listeners(side);
   }
+  if (side.guest >= 0) close_private(side.guest);
   side.listener = -1;
   side.guest = -1;
 }
@@ -395,13 +405,23 @@ std::byte* map_connection(std::size_t size, int memory) noexcept {
   return mapped < 0 ? nullptr : reinterpret_cast<std::byte*>(mapped);
 }
 
+std::uint64_t ask_descriptor_limit() noexcept {
+  rlimit found{};
+  if (kernel(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &found) != 0) found.rlim_cur = 1024;
+  descriptor_limit.store(found.rlim_cur, std::memory_order_relaxed);
+  return found.rlim_cur;
+}
+
 int make_private(int fd) noexcept {
   if (fd < 0) return fd;
-  rlimit limit{};
-  int from = 900;
-  if (kernel(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit) == 0 && limit.rlim_cur < 1024)
-    from = static_cast<int>(limit.rlim_cur - limit.rlim_cur / 8);
-  const long high = kernel(SYS_fcntl, fd, F_DUPFD_CLOEXEC, from);
+  const auto first = [](std::uint64_t limit) noexcept {
+    return limit < 1024 ? static_cast<int>(limit - limit / 8) : 900;
+  };
+  const std::uint64_t known = descriptor_limit.load(std::memory_order_relaxed);
+  long high =
+      kernel(SYS_fcntl, fd, F_DUPFD_CLOEXEC, first(known != 0 ? known : ask_descriptor_limit()));
+  // The limit may be another one by now.
+  if (high < 0) high = kernel(SYS_fcntl, fd, F_DUPFD_CLOEXEC, first(ask_descriptor_limit()));
   if (high >= 0) {
     kernel(SYS_close, fd);
     fd = static_cast<int>(high);

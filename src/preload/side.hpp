@@ -81,7 +81,8 @@ struct Side {
   bool other_holders_unknown;  // handed back: others may hold it that the library does not see
   // While it is kListening; private to the process that began to listen.
   int listener;
-  int guest;  // who has come, but has not left anything yet
+  int guest;                     // who has come, but has not left anything yet
+  std::uint32_t listener_place;  // among those that listen
   pid_t listener_owner;
   pid_t peer_pid;                     // who agreed to share memory; 0 if that is not known
   std::atomic<std::int64_t> left_at;  // when a process last ended with it
@@ -101,6 +102,7 @@ struct Side {
     std::byte* mapping = nullptr;
     std::size_t mapped = 0;
     Counters* counters = nullptr;
+    std::uint32_t peer_number = 0;          // of a unix socket, see diag.hpp; 0: not asked for yet
     observe::Counters* observed = nullptr;  // what is counted for who looks
     bool kept = false;                      // its entry outlives the side, see observed.hpp
   };
@@ -153,8 +155,9 @@ void stay_in_process() noexcept;
 // Closes what the side waits for its peer with.
 void stop_listening(Side& side) noexcept;
 
-// Its place among all sides.
+// Its place among all sides; and back, null if there is none.
 std::uint32_t index_of(const Side& side) noexcept;
+Side* side_at(std::uint32_t index) noexcept;
 
 // How many descriptors of this process refer to it.
 unsigned local_references(const Side& side) noexcept;
@@ -175,6 +178,8 @@ pid_t own_pid() noexcept;
 
 // Descriptors of the library itself, put where programs do not see them.
 int make_private(int fd) noexcept;
+// RLIMIT_NOFILE.
+std::uint64_t ask_descriptor_limit() noexcept;
 bool is_private(int fd) noexcept;
 void close_private(int fd) noexcept;
 void forget_private(int fd) noexcept;

@@ -14,6 +14,7 @@
 #include "preload/connection.hpp"
 #include "preload/epoll.hpp"
 #include "preload/handback.hpp"
+#include "preload/listeners.hpp"
 #include "preload/options.hpp"
 #include "preload/packet.hpp"
 #include "preload/real.hpp"
@@ -100,7 +101,8 @@ int accept_connection(sockaddr* address, socklen_t* size, Accept call) {
     size = &own_size;
   }
   const socklen_t room = told && !is_no_address(size) ? *size : own_size;
-  const int fd = call(address, size);
+  int fd = call(address, size);
+  if (fd < 0 && errno == EMFILE && make_way()) fd = call(address, size);
   if (fd < 0) return fd;
   forget_stale(fd);
   forget_registrations(fd);
@@ -255,7 +257,8 @@ using namespace farcall::preload;
 extern "C" {
 
 int socket(int family, int type, int protocol) {
-  const long fd = next_socket(family, type, protocol);
+  long fd = next_socket(family, type, protocol);
+  if (fd == -EMFILE && make_way()) fd = next_socket(family, type, protocol);
   forget_stale(static_cast<int>(fd));
   forget_registrations(static_cast<int>(fd));
   if (fd >= 0 && !acceleration_ended() && in_own_process())
@@ -264,7 +267,8 @@ int socket(int family, int type, int protocol) {
 }
 
 int socketpair(int family, int type, int protocol, int* fds) {
-  const long result = next_socketpair(family, type, protocol, fds);
+  long result = next_socketpair(family, type, protocol, fds);
+  if (result == -EMFILE && make_way()) result = next_socketpair(family, type, protocol, fds);
   if (result == 0) {
     for (int i = 0; i < 2; ++i) {
       forget_stale(fds[i]);

@@ -16,7 +16,9 @@
 
 #include "preload/connection.hpp"
 #include "preload/kind.hpp"
+#include "preload/listeners.hpp"
 #include "preload/log.hpp"
+#include "preload/look_budget.hpp"
 #include "preload/observed.hpp"
 #include "preload/proof.hpp"
 #include "preload/real.hpp"
@@ -195,9 +197,14 @@ void start_listening(int fd, Side& side) noexcept {
   if (!meeting_name(fd, side, name, length)) return;  // not connected yet
   const long made = kernel(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (made < 0) return give_up(fd, side, Reason::no_memory);
+  if (!join_listeners(side, static_cast<int>(made))) {
+    kernel(SYS_close, made);  // perhaps later
+    return;
+  }
   const int listener = make_private(static_cast<int>(made));
   if (kernel(SYS_bind, listener, &name, length) < 0 || kernel(SYS_listen, listener, 1) < 0) {
     close_private(listener);
+    leave_listeners(side);
     return give_up(fd, side, Reason::no_memory);
   }
   side.listener = listener;
@@ -228,8 +235,8 @@ void take_memory(int fd, Side& side) noexcept {
   if (!trusted || got < 0) return;  // somebody else; the right one may still come
   FoundSocket found{};
   const bool proven = hello.magic == Hello::kMagic && hello.connector_cookie == cookie_of(fd) &&
-                      find_peer(fd, side.kind, found) == 0 &&
-                      found.cookie == hello.acceptor_cookie && found.uid == peer.uid;
+                      find_peer(fd, side, found) == 0 && found.cookie == hello.acceptor_cookie &&
+                      found.uid == peer.uid;
   const std::uint64_t ring = hello.ring_bytes;
   const int memory = passed.fds[0];
   const bool sound =
@@ -267,7 +274,7 @@ void leave_memory(int fd, Side& side) noexcept {
     side.peer_pid = peer.pid;
     FoundSocket found{};
     // Whoever listens there must be the user to whom the kernel gives what is sent.
-    if (find_peer(fd, side.kind, found) != 0 || found.uid != peer.uid) {
+    if (find_peer(fd, side, found) != 0 || found.uid != peer.uid) {
       give_up(fd, side, Reason::no_proof);
       return false;
     }
@@ -317,6 +324,7 @@ void note_candidate(int fd, Kind kind, bool connector, Counters* counters, const
   Side* const side = make_side(kind, connector);
   if (side == nullptr) return;
   side->own().counters = counters;
+  make_way_for(fd);
   observe_candidate(fd, *side, peer, size);
   side->next_try.store(begins_after(connector ? kConnectorBegins : kAcceptorBegins),
                        std::memory_order_relaxed);
@@ -430,6 +438,15 @@ void acceptor_step(int fd, Side& side, std::uint32_t calls) noexcept {
     side.next_try.store(2 * calls, std::memory_order_relaxed);
 }
 
+void look_for_peer(int fd, Side& side, std::uint32_t calls) noexcept {
+  if (side.connector)
+    connector_step(fd, side, calls);
+  else
+    acceptor_step(fd, side, calls);
+}
+
+constinit LookBudget unix_looks;
+
 // Holds `advancing`.
 void step(int fd, Side& side) noexcept {
   const std::uint32_t calls = side.calls.load(std::memory_order_relaxed);
@@ -442,10 +459,12 @@ void step(int fd, Side& side) noexcept {
       side.next_try.store(calls + 8, std::memory_order_relaxed);
   } else if (side.corked.load(std::memory_order_relaxed)) {
     side.next_try.store(calls + 8, std::memory_order_relaxed);
-  } else if (side.connector) {
-    connector_step(fd, side, calls);
+  } else if (side.kind == Kind::tcp) {
+    look_for_peer(fd, side, calls);
+  } else if (!unix_looks.allows()) {
+    side.next_try.store(calls + 8, std::memory_order_relaxed);
   } else {
-    acceptor_step(fd, side, calls);
+    unix_looks.spend([&] { look_for_peer(fd, side, calls); });
   }
 }
 

@@ -1069,7 +1069,8 @@ TEST(Calls, APlainPeerCostsFewSystemCalls) {
     if (count < 0) GTEST_SKIP() << "a process may not look at its child";
     constexpr int kOwn = 45;
     EXPECT_GE(count, kOwn);
-    EXPECT_LE(count, kOwn + (preloaded() ? 22 : 0)) << (connects ? "connects" : "accepts");
+    // With seven of the first connection of a process, for the table that others look at.
+    EXPECT_LE(count, kOwn + (preloaded() ? 22 + 7 : 0)) << (connects ? "connects" : "accepts");
   }
 }
 

@@ -6,11 +6,13 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <string>
+#include <vector>
 
 #include "stream_pair.hpp"
 
@@ -133,6 +135,79 @@ TEST(Copies, AnotherSocketUnderTheNumberOfAClosedCopyGetsNothing) {
   EXPECT_EQ(receive(pair.server.get()), "for the server");
   ::close(other[0]);
   ::close(other[1]);
+}
+
+// --- descriptors that a connection costs until both ends have met
+
+// A connection whose client looks for its peer, which does not answer.
+struct LookingPair : Pair {
+  LookingPair() : Pair(false) {
+    for (int i = 0; i < 8; ++i) put("?");
+  }
+};
+
+// As many as this process may still have.
+std::vector<UniqueFd> all_descriptors() {
+  std::vector<UniqueFd> all;
+  for (int fd = 0; (fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) >= 0;)
+    all.emplace_back(fd);
+  EXPECT_EQ(errno, EMFILE);
+  return all;
+}
+
+std::vector<UniqueFd> all_files() {
+  std::vector<UniqueFd> all;
+  for (int fd = 0; (fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) all.emplace_back(fd);
+  EXPECT_EQ(errno, EMFILE);
+  return all;
+}
+
+constexpr rlim_t kDescriptors = 256;
+void limit_descriptors() {
+  const rlimit limit{.rlim_cur = kDescriptors, .rlim_max = kDescriptors};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+TEST(Copies, ConnectionsThatLookForTheirPeersLeaveTheProgramItsDescriptors) {
+  in_forked_child([] {
+    limit_descriptors();
+    const std::size_t there_are = all_descriptors().size();
+    const std::vector<LookingPair> pairs(60);
+    EXPECT_EQ(all_descriptors().size(), there_are - 120);
+  });
+}
+
+TEST(Copies, ConnectionsThatLookForTheirPeersLeaveAlmostAllFiles) {
+  in_forked_child([] {
+    limit_descriptors();
+    const std::size_t there_are = all_files().size();
+    const std::vector<LookingPair> pairs(60);
+    EXPECT_GE(all_files().size(), there_are - 120 - kDescriptors / 16);
+  });
+}
+
+TEST(Copies, AConnectionThatCannotLookNowIsAcceleratedLater) {
+  in_forked_child([] {
+    limit_descriptors();
+    std::vector<LookingPair> pairs(60);
+    if (preloaded()) {
+      EXPECT_EQ(stream_mappings(), 0);
+    }
+    pairs.erase(pairs.begin(), pairs.begin() + 40);
+    const Pair pair;
+  });
+}
+
+TEST(Copies, AChildThatClosesOneLeavesNoDescriptorBehind) {
+  in_forked_child([] {
+    limit_descriptors();
+    const std::size_t there_are = all_files().size();
+    {
+      const LookingPair pair;
+      in_forked_child([&] { ::close(pair.client.get()); });
+    }
+    EXPECT_EQ(all_files().size(), there_are);
+  });
 }
 
 }  // namespace

@@ -729,6 +729,28 @@ TEST(Fairness, OfManyBusySocketsEachHasItsTurn) {
   EXPECT_EQ(told[3] + told[4], 0);
 }
 
+TEST(Fairness, RoomToSendIsToldInEveryCallBesideABusySocket) {
+  const Pair pair;
+  const UniqueFd set = new_set();
+  add(set.get(), pair.server.get());
+  exchange(pair, set.get());
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd reader(ends[0]);
+  const UniqueFd writer(ends[1]);
+  add(set.get(), writer.get(), EPOLLOUT, 1);
+  for (int i = 0; i < 100; ++i) {
+    pair.put();
+    epoll_event events[4];
+    ASSERT_EQ(::epoll_wait(set.get(), events, 4, kLongest), 2) << "round " << i;
+    pair.take();
+  }
+  // No longer asked for: the busy socket alone.
+  epoll_event nothing{.events = 0, .data = {.u64 = 1}};
+  ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, writer.get(), &nothing), 0);
+  exchange(pair, set.get());
+}
+
 // --- what sets cost
 
 TEST(SetMemory, IsSmallWhereDescriptorsAre) {
