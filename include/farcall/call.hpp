@@ -56,29 +56,7 @@ inline constexpr std::size_t kCallDescriptors = 16 * kPacketDescriptors;
 // Words that an endpoint tells all its clients. Their meaning is its owner's.
 inline constexpr std::size_t kTerms = 7;
 using Terms = std::array<std::uint64_t, kTerms>;
-// What ends of calls are called by who looks at them (farcall/observe.hpp).
-class Label {
- public:
-  Label() noexcept = default;
-  // A longer name is cut.
-  explicit Label(observe::Kind kind, std::string_view name = {}) noexcept
-      : kind_(kind), size_(std::min(name.size(), name_.size())) {
-    std::copy_n(name.data(), size_, name_.data());
-  }
-  [[nodiscard]] observe::Description description(observe::Role role) const noexcept {
-    observe::Description end{.kind = kind_, .role = role};
-    end.name = name_.data();
-    end.name_bytes = size_;
-    return end;
-  }
-
- private:
-  observe::Kind kind_ = observe::Kind::call;
-  std::size_t size_ = 0;
-  std::array<char, observe::kLongestName> name_{};
-};
-
-// The same as Terms where a session has them: they may change at any time.
+// The same where a session has them: they may change at any time.
 class LiveTerms {
  public:
   using Words = std::array<std::atomic<std::uint64_t>, kTerms>;
@@ -163,7 +141,7 @@ class Client {
   // Closes all idle sessions; others close when their calls have ended.
   void retire() noexcept;
   // What sessions that are opened from now on are called. Before others use it.
-  void set_label(const Label& label) noexcept { label_ = label; }
+  void set_label(const observe::Label& label) noexcept { label_ = label; }
   // After a call that did not end with ok: whether a server thread had taken the request.
   [[nodiscard]] static bool dispatched() noexcept;
 
@@ -195,7 +173,7 @@ class Client {
   WaitMode mode_;
   Admission admission_;
   std::atomic<Own*> own_;
-  Label label_;
+  observe::Label label_;
 };
 
 // A call whose thread does other things meanwhile: used by one at a time, only in the process that
@@ -355,7 +333,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   [[nodiscard]] std::size_t branches() const noexcept;
   void set_terms(const Terms& terms);
   // What sessions that are let in from now on are called.
-  void set_label(const Label& label);
+  void set_label(const observe::Label& label);
   // As Port::close(), for the clients of this endpoint. Its descriptors show a hang-up for reading
   // (POLLRDHUP) from now on, and the whole hang-up (POLLHUP) when the server has died.
   void close() noexcept;
@@ -380,7 +358,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   std::atomic<std::uint64_t> unsolicited_control_messages_{0};
   std::atomic<std::uint64_t> unsolicited_descriptors_{0};
   Terms terms_;                                    // protected by the port's lock
-  Label label_;                                    // likewise
+  observe::Label label_;                           // likewise
   std::vector<std::shared_ptr<Branch>> branches_;  // likewise
 };
 

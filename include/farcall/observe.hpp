@@ -2,42 +2,42 @@
 //
 // What a process tells of its own traffic, and how somebody who may look reads it. The contract:
 //
-//  - Each process that uses farcall has tables of its own, in private memory. Nobody is asked,
-//  nothing
-//    has a name on disk, and nothing is left when it ends. Each copy of the library in a process
-//    has tables of its own, and a table has 255 entries, so a process may have several.
-//  - In /proc/PID/maps a table is anonymous memory without access, followed without a gap by
-//    anonymous memory of 64 KiB and by more of 192 KiB, both rw-p (they differ in what a child
-//    gets, so the kernel never joins them), where the first begins with Header::kMagic. (Names of
-//    anonymous memory are not in every kernel, and a memory file takes a descriptor.)
-//  - Who looks reads with process_vm_readv(2). So only he sees a process who may trace it, and
-//    neither is anybody stopped nor woken. Nothing that is read may be believed: the layout can be
-//    scribbled over by the process. What it says, it says of itself alone.
-//  - An entry is one end: of a connection, a ring, a call session. Its identity changes seldom and
-//    has a generation, odd while it changes. Its counters are written by one thread at a time, with
-//    plain stores in lines that are nobody else's; those of the kernel by fetch_add.
-//  - What costs a clock is done only while somebody looks: `watch` and `tap` are written by the
-//  watcher
-//    with process_vm_writev(2), last until a moment on CLOCK_MONOTONIC that they hold themselves,
-//    and are cleared by the owner afterwards. A watcher that dies leaves nothing.
-//  - A forked child inherits identities, but not counters, which the kernel clears
-//    (MADV_WIPEONFORK). `Process::pid`, which is cleared too, tells whose the table is: 0 means
-//    that the child has opened nothing of its own. An identity whose `owner` is another process is
-//    of interest only where its counters have moved: the child goes on with what it was given.
+// - Each process that uses farcall has tables of its own, in private memory. Nobody is asked,
+//   nothing has a name on disk, and nothing is left when it ends. Each copy of the library in a
+//   process has tables of its own, and a table has 255 entries, so a process may have several.
+// - In /proc/PID/maps a table is anonymous memory without access, followed without a gap by
+//   anonymous memory of 64 KiB and by more of 192 KiB, both rw-p (they differ in what a child gets,
+//   so the kernel never joins them), where the first begins with Header::kMagic. (Names of
+//   anonymous memory are not in every kernel, and a memory file takes a descriptor.)
+// - Who looks reads with process_vm_readv(2). So only he sees a process who may trace it, and
+//   neither is anybody stopped nor woken. Nothing that is read may be believed: the layout can be
+//   scribbled over by the process. What it says, it says of itself alone.
+// - An entry is one end: of a connection, a ring, a call session. Its identity changes seldom and
+//   has a generation, odd while it changes. Its counters are written by one thread at a time, with
+//   plain stores in lines that are nobody else's; those of the kernel by fetch_add.
+// - What costs a clock is done only while somebody looks: `watch` and `tap` are written by the
+//   watcher with process_vm_writev(2), last until a moment on CLOCK_MONOTONIC that they hold
+//   themselves, and are cleared by the owner afterwards. A watcher that dies leaves nothing.
+// - A forked child inherits identities, but not counters, which the kernel clears
+//   (MADV_WIPEONFORK). `Process::pid`, which is cleared too, tells whose the table is: 0 means that
+//   the child has opened nothing of its own. An identity whose `owner` is another process is of
+//   interest only where its counters have moved: the child goes on with what it was given.
 //
 //   +-------------+  -64 KiB   no access
 //   +-------------+  0         Header, then 255 times Identity    256 bytes each
 //   |  identities |
-//   +-------------+  64 KiB    Process, then 255 times Counters   256 bytes each, cleared in
-//   children |  counters   |
-//   +-------------+  128 KiB   256 times Times                    512 bytes each, cleared in
-//   children |  times      |
+//   +-------------+  64 KiB    Process, then 255 times Counters   256 bytes each, wiped by fork
+//   |  counters   |
+//   +-------------+  128 KiB   256 times Times                    512 bytes each, wiped by fork
+//   |  times      |
 //   +-------------+  256 KiB   no access, 64 KiB
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <utility>
 
 // Probes (USDT) of provider "farcall", where farcall itself is built with <sys/sdt.h>: an
@@ -150,7 +150,7 @@ struct alignas(256) Header {
   std::uint32_t entries;
   std::uint32_t spare;
   std::array<std::uint64_t, 4> used;  // a bit for each entry that is open; for this process's eyes
-  std::uint64_t tap_until;  // what children begin with, see Process
+  std::uint64_t tap_until;            // what children begin with, see Process
 };
 static_assert(sizeof(Header) == sizeof(Identity));
 
@@ -292,6 +292,28 @@ struct Description {
   std::size_t name_bytes = 0;
   Address local{};
   Address remote{};
+};
+
+// What ends of calls are called by who looks at them.
+class Label {
+ public:
+  Label() noexcept = default;
+  // A longer name is cut.
+  explicit Label(Kind kind, std::string_view name = {}) noexcept
+      : kind_(kind), size_(std::min(name.size(), name_.size())) {
+    std::copy_n(name.data(), size_, name_.data());
+  }
+  [[nodiscard]] Description description(Role role) const noexcept {
+    Description end{.kind = kind_, .role = role};
+    end.name = name_.data();
+    end.name_bytes = size_;
+    return end;
+  }
+
+ private:
+  Kind kind_ = Kind::call;
+  std::size_t size_ = 0;
+  std::array<char, kLongestName> name_{};
 };
 
 // Opens an entry, closes it. Neither allocates by malloc, throws, takes a lock, or changes errno;

@@ -189,7 +189,7 @@ void Endpoint::set_terms(const Terms& terms) {
     if (entry.session->endpoint.get() == this) entry.session->set_terms(terms);
 }
 
-void Endpoint::set_label(const Label& label) {
+void Endpoint::set_label(const observe::Label& label) {
   const std::lock_guard guard(port_->lock);
   label_ = label;
 }

@@ -100,7 +100,9 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
     return attachments_;
   }
   // The path that who looks at the door's traffic sees.
-  void set_label(std::string_view path) { endpoint_->set_label(Label(observe::Kind::door, path)); }
+  void set_label(std::string_view path) {
+    endpoint_->set_label(observe::Label(observe::Kind::door, path));
+  }
   void add_attachment(std::shared_ptr<Attachment> attachment);
   void remove_attachment(const Attachment& attachment) noexcept;
 

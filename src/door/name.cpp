@@ -28,10 +28,11 @@ bool read_part(std::string_view& text, Number& number) noexcept {
 
 }  // namespace
 
-Label label_of(const Name& name) noexcept {
+observe::Label label_of(const Name& name) noexcept {
   char text[24];
   const int size = std::snprintf(text, sizeof text, "%016" PRIx64, name.id);
-  return Label(observe::Kind::door, std::string_view(text, static_cast<std::size_t>(size)));
+  return observe::Label(observe::Kind::door,
+                        std::string_view(text, static_cast<std::size_t>(size)));
 }
 
 std::uint64_t random_id() noexcept {

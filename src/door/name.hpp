@@ -33,6 +33,6 @@ std::string make_name(const Name& name);
 std::optional<Name> read_name(int fd) noexcept;
 std::uint64_t random_id() noexcept;
 // What sessions of a door are called where it is not attached to a path.
-Label label_of(const Name& name) noexcept;
+observe::Label label_of(const Name& name) noexcept;
 
 }  // namespace farcall::door

@@ -135,7 +135,7 @@ SharedConnection::SharedConnection(UniqueFd branch, unsigned flags)
       maker_(call::maker_of(branch_.get())),
       flags_(flags),
       client_(-1, wait_mode()) {
-  client_.set_label(Label(observe::Kind::channel));
+  client_.set_label(observe::Label(observe::Kind::channel));
 }
 
 SharedConnection::~SharedConnection() {

@@ -32,7 +32,7 @@ UniqueFd SharedChannel::connect(uid_t user) {
   const auto link =
       std::make_shared<Link>(weak_from_this(), next_link_.fetch_add(1), user, std::move(held));
   link->endpoint = port_.open_endpoint(link, {});
-  link->endpoint->set_label(Label(observe::Kind::channel, full_name_));
+  link->endpoint->set_label(observe::Label(observe::Kind::channel, full_name_));
   {
     const std::lock_guard guard(lock_);
     // Those that are there when it closes are told.
