@@ -20,7 +20,7 @@ class ClientSession;
 struct Maker {
   uid_t user;
   bool trusted;
-  pid_t process;
+  pid_t process = 0;
 };
 // Of a socket that leads to a port. Throws SystemError.
 Maker maker_of(int port);
