@@ -23,7 +23,8 @@ using nlohmann::json;
 constexpr const char* kServer = R"(
 import os, socket, sys
 s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()
-open(sys.argv[1] + '.new', 'w').write(str(s.getsockname()[1])); os.rename(sys.argv[1] + '.new', sys.argv[1])
+open(sys.argv[1] + '.new', 'w').write(str(s.getsockname()[1]))
+os.rename(sys.argv[1] + '.new', sys.argv[1])
 while True:
     c, _ = s.accept()
     if os.fork() == 0:
