@@ -181,7 +181,9 @@ int Pipe::begin_use(std::uint64_t here) noexcept {
   out_file_.reset();
   in_file_.reset();
   // Both ends call the pipe by the older of its two memories.
-  observe::Description description{.kind = observe::Kind::ring};
+  observe::Description description{.kind = observe::Kind::ring, .role = role_};
+  description.name = name_.data();
+  description.name_bytes = name_.size();
   description.session = std::min(out_memory_.inode(), in_memory_.inode());
   entry_ = observe::Entry(description);
   observe(entry_);

@@ -17,6 +17,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -144,6 +146,11 @@ class Pipe {
   [[nodiscard]] bool is_used_here() const noexcept {
     return used_by_.load(std::memory_order_acquire) == process::generation();
   }
+  // What who looks at the traffic sees; before the first use.
+  void set_label(std::string_view name, observe::Role role) {
+    name_ = name;
+    role_ = role;
+  }
   // Returns 0, or -EBUSY.
   int give_descriptors(int* descriptors) const noexcept;
 
@@ -178,6 +185,8 @@ class Pipe {
   const std::uint64_t forks_before_;
   mutable std::atomic<bool> given_{false};  // whether others may have its descriptors
   const RingKind kind_;
+  std::string name_;
+  observe::Role role_ = observe::Role::none;
   observe::Entry entry_;  // once it is used
 };
 

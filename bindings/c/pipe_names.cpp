@@ -127,6 +127,7 @@ int farcall_pipe_serve(const char* name, const farcall_pipe_options* options, st
                       std::array<PipeParts, 2> parts = make_pipe(chosen.capacity, chosen.kind);
                       auto mine = chosen.make(parts[0], chosen.capacity);
                       serve(listener, parts[1], chosen.kind, deadline, since);
+                      mine->set_label(name, observe::Role::server);
                       *end = handle_of(std::move(mine));
                       return 0;
                     }),
@@ -140,7 +141,9 @@ int farcall_pipe_open(const char* name, const farcall_pipe_options* options, std
                       check(name, end);
                       const PipeOptions chosen = PipeOptions::read(options);
                       PipeParts parts = open(name, chosen.kind, deadline_of(timeout), since);
-                      *end = handle_of(chosen.make(parts, chosen.most));
+                      auto mine = chosen.make(parts, chosen.most);
+                      mine->set_label(name, observe::Role::client);
+                      *end = handle_of(std::move(mine));
                       return 0;
                     }),
                     timeout);

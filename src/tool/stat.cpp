@@ -226,7 +226,10 @@ void add_stat(Command root, int& exit_code) {
       .required();
   command.option("--interval", stat->seconds, "Time answers for so many seconds; 0: do not")
       .shows_default()
-      .not_negative();
+      .checked([](const std::string& text) {
+        const double seconds = std::strtod(text.c_str(), nullptr);
+        return seconds >= 0 && seconds <= 15 ? std::string() : "must be 0 to 15 seconds";
+      });
   command.flag("--json", stat->as_json, "As JSON");
   command.runs([stat, &exit_code] { exit_code = run(*stat); });
 }

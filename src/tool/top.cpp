@@ -18,7 +18,7 @@ void add_top(Command root, int& exit_code) {
       .shows_default()
       .checked([](const std::string& text) {
         const double seconds = std::strtod(text.c_str(), nullptr);
-        return seconds >= 0.05 && seconds <= 3600 ? std::string() : "0.05 to 3600 seconds";
+        return seconds >= 0.05 && seconds <= 3600 ? std::string() : "must be 0.05 to 3600 seconds";
       });
   command.flag("--once", chosen->once, "Print once and end");
   const Option json = command.flag("--json", chosen->json, "Print a line of JSON for each look");

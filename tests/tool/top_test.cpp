@@ -47,7 +47,8 @@ class News {
 };
 
 json flow_named(const std::string& text, const std::string& name) {
-  for (const json& flow : json::parse(text).at("flows"))
+  const json all = json::parse(text);
+  for (const json& flow : all.at("flows"))
     if (flow.at("name") == name) return flow;
   return nullptr;
 }
@@ -195,10 +196,8 @@ TEST(TopCommand, LeavesTheTerminalAsItWasWhateverEndsIt) {
     else
       terminal.kill(signal);
     const int status = terminal.wait();
-    if (signal == SIGINT)
-      EXPECT_EQ(status, 0);
-    else
-      EXPECT_EQ(WTERMSIG(status), signal);
+    EXPECT_EQ(signal == SIGINT ? SIGINT : WTERMSIG(status), signal);
+    EXPECT_EQ(signal == SIGINT ? status : 0, 0);
     EXPECT_FALSE(terminal.on_alternate_screen()) << signal;
     EXPECT_TRUE(terminal.shows_cursor()) << signal;
     EXPECT_TRUE(terminal.has_modes_of_old()) << signal;

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What farcall stat shows of sockets of programs that know nothing of it.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tool/run_command.hpp"
+
+namespace farcall::test {
+namespace {
+
+using nlohmann::json;
+
+// An echo server, in a child of its own for each client, and a client that asks so many times and
+// then keeps the connection open. Files tell how far they are.
+constexpr const char* kServer = R"(
+import os, socket, sys
+s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()
+open(sys.argv[1] + '.new', 'w').write(str(s.getsockname()[1]))
+os.rename(sys.argv[1] + '.new', sys.argv[1])
+while True:
+    c, _ = s.accept()
+    if os.fork() == 0:
+        while True:
+            b = c.recv(65536)
+            if not b: os._exit(0)
+            c.sendall(b)
+    c.close()
+)";
+constexpr const char* kClient = R"(
+import os, socket, sys, time
+c = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+for i in range(int(sys.argv[2])):
+    c.sendall(b'x' * 100)
+    got = 0
+    while got < 100: got += len(c.recv(100 - got))
+open(sys.argv[3], 'w').close()
+time.sleep(60)
+)";
+
+bool comes(const std::string& file) {
+  for (int i = 0; i < 3000; ++i) {
+    if (std::filesystem::exists(file)) return true;
+    ::usleep(10'000);
+  }
+  return false;
+}
+
+std::uint64_t sum(const json& half, const char* what) {
+  return half.at(what).get<std::uint64_t>() +
+         half.at(std::string("kernel_") + what).get<std::uint64_t>();
+}
+
+TEST(StatCommand, AcceleratedSocketsAreCountedToTheByte) {
+  const ScratchDirectory scratch;
+  const std::string port_file = scratch.file("port");
+  const std::string done_file = scratch.file("done");
+  Command server({"run", "--", "python3", "-c", kServer, port_file});
+  ASSERT_TRUE(comes(port_file));
+  std::string port;
+  std::ifstream(port_file) >> port;
+  constexpr std::uint64_t kTimes = 500;
+  Command client({"run", "--", "python3", "-c", kClient, port, std::to_string(kTimes), done_file});
+  ASSERT_TRUE(comes(done_file));
+  const Finished stat = run_farcall({"stat", "127.0.0.1:" + port, "--json", "--interval", "0"});
+  ASSERT_EQ(stat.code, 0) << stat.err;
+  std::uint64_t clients = 0;
+  std::uint64_t servers = 0;
+  json sessions = json::array();
+  const json told = json::parse(stat.out);
+  for (const json& process : told.at("processes"))
+    for (const json& end : process.at("ends")) {
+      const bool is_client = end.at("role") == "client";
+      ++(is_client ? clients : servers);
+      EXPECT_EQ(end.at("kind"), "tcp");
+      EXPECT_EQ(end.at("via"), "memory") << stat.out;
+      EXPECT_EQ(sum(end.at("sent"), "bytes"), 100 * kTimes) << stat.out;
+      EXPECT_EQ(sum(end.at("received"), "bytes"), 100 * kTimes) << stat.out;
+      EXPECT_GT(end.at("sent").at("bytes").get<std::uint64_t>() +
+                    end.at("received").at("bytes").get<std::uint64_t>(),
+                0U);
+      if (is_client) {
+        EXPECT_EQ(sum(end.at("sent"), "messages"), kTimes) << stat.out;
+      }
+      // The worker was forked with it.
+      EXPECT_EQ(end.at("inherited"), !is_client);
+      sessions.push_back(end.at("session"));
+    }
+  EXPECT_EQ(clients, 1U) << stat.out;
+  EXPECT_EQ(servers, 1U) << stat.out;
+  ASSERT_EQ(sessions.size(), 2U);
+  EXPECT_EQ(sessions[0], sessions[1]);
+  const Finished top = run_farcall({"top", "--once", "--json", "--interval", "0.05"});
+  json found;
+  const json shown = json::parse(top.out);
+  for (const json& flow : shown.at("flows"))
+    if (flow.at("name") == "127.0.0.1:" + port) found = flow;
+  ASSERT_FALSE(found.is_null()) << top.out;
+  EXPECT_EQ(sum(found.at("total").at("forward"), "bytes"), 100 * kTimes);
+  EXPECT_EQ(sum(found.at("total").at("back"), "bytes"), 100 * kTimes);
+}
+
+// Why a connection stays with the kernel is told as long as it is open.
+TEST(StatCommand, SaysWhyASocketStaysWithTheKernel) {
+  const ScratchDirectory scratch;
+  const std::string port_file = scratch.file("port");
+  const std::string done_file = scratch.file("done");
+  Command server({"run", "--", "env", "-u", "LD_PRELOAD", "python3", "-c", kServer, port_file});
+  ASSERT_TRUE(comes(port_file));
+  std::string port;
+  std::ifstream(port_file) >> port;
+  Command client({"run", "--", "python3", "-c", kClient, port, "300", done_file});
+  ASSERT_TRUE(comes(done_file));
+  const Finished stat = run_farcall({"stat", "127.0.0.1:" + port, "--json", "--interval", "0"});
+  ASSERT_EQ(stat.code, 0) << stat.err;
+  const json end = json::parse(stat.out).at("processes").at(0).at("ends").at(0);
+  EXPECT_EQ(end.at("via"), "kernel") << stat.out;
+  EXPECT_EQ(end.at("reason"), "the peer has no library, or goes round it");
+  EXPECT_EQ(end.at("sent").at("bytes"), 0);
+  client.kill(SIGKILL);
+  (void)client.wait();
+  const Finished gone = run_farcall({"stat", "127.0.0.1:" + port, "--interval", "0"});
+  EXPECT_EQ(gone.code, 1) << gone.out;
+}
+
+}  // namespace
+}  // namespace farcall::test
