@@ -5,6 +5,8 @@
 #include <array>
 #include <cstring>
 #include <ctime>
+#include <functional>
+#include <string_view>
 
 #include "capture/ip.hpp"
 #include "watch/text.hpp"
@@ -45,6 +47,12 @@ std::string text_of(const Address& from, const Address& to) {
     text += static_cast<char>(port);
   }
   return text;
+}
+
+std::size_t hash_of(const Message& message) {
+  const std::string_view bytes(reinterpret_cast<const char*>(message.bytes.data()),
+                               message.bytes.size());
+  return std::hash<std::string_view>{}(bytes) ^ message.size;
 }
 
 // The header of farcall's own packets, in network order. farcall.lua reads the same.
@@ -104,8 +112,21 @@ void Packets::write(const Message& message, LinkType type, Way way,
   bytes_ += payload.size();
 }
 
+// Whether a receiver has told of what now its sender tells.
+bool Packets::take_told(Told& told, const Message& message) {
+  if (told.by_receivers.empty()) return false;
+  const auto [first, last] = told.by_receivers.equal_range(hash_of(message));
+  for (auto at = first; at != last; ++at)
+    if (at->second >= message.time) {
+      told.by_receivers.erase(at);
+      return true;
+    }
+  return false;
+}
+
 // What one end has received the other one has sent. Where both are seen it is in the file once.
-bool Packets::is_told_by_sender(const Message& message) {
+bool Packets::is_told_already(const Message& message) {
+  constexpr std::size_t kMostRemembered = 65'536;
   Conversation conversation{message.kind, message.session, {}};
   if (message.kind == Kind::udp) {
     const Address own = own_address(message);
@@ -116,14 +137,17 @@ bool Packets::is_told_by_sender(const Message& message) {
     return !message.is_sent() && !one_sided_;
   }
   const End end{message.pid, message.opened};
+  Told& told = conversations_[conversation];
   if (message.is_sent()) {
-    senders_[conversation].insert(end);
-    return false;
+    told.senders.insert(end);
+    return take_told(told, message);
   }
-  const auto known = senders_.find(conversation);
-  if (known == senders_.end()) return false;
-  return std::any_of(known->second.begin(), known->second.end(),
-                     [&](const End& sender) { return sender != end; });
+  if (std::any_of(told.senders.begin(), told.senders.end(),
+                  [&](const End& sender) { return sender != end; }))
+    return true;
+  if (!one_sided_ && told.by_receivers.size() < kMostRemembered)
+    told.by_receivers.emplace(hash_of(message), message.time);
+  return false;
 }
 
 void Packets::add_datagram(const Message& message) {
@@ -161,7 +185,7 @@ void Packets::add(const Message& message, const std::string& program) {
   program_ = &program;
   told_.insert(message.pid);
   if (message.kind == Kind::tcp && has_addresses(message)) return streams_.add(message);
-  if (message.what == observe::TapRecord::kClosed || is_told_by_sender(message)) return;
+  if (message.what == observe::TapRecord::kClosed || is_told_already(message)) return;
   if (message.kind == Kind::udp && has_addresses(message)) return add_datagram(message);
   add_other(message);
 }

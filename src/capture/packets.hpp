@@ -43,10 +43,17 @@ class Packets {
   // What both ends call what they share: from where to where, or the memory.
   using Conversation = std::tuple<observe::Kind, std::uint64_t, std::string>;
   using End = std::pair<pid_t, std::int64_t>;
+  struct Told {
+    std::set<End> senders;
+    // Of messages that a receiver told of while no sender was known, which may come later: when,
+    // by what they are.
+    std::multimap<std::size_t, std::int64_t> by_receivers;
+  };
 
   Interface& interface_of(LinkType type, pid_t pid, const std::string& program);
   [[nodiscard]] std::uint64_t real_time(std::int64_t time) const noexcept;
-  bool is_told_by_sender(const Message& message);
+  bool is_told_already(const Message& message);
+  static bool take_told(Told& told, const Message& message);
   void write(const Message& message, LinkType type, Way way, std::span<const std::byte> header,
              std::span<const std::byte> payload, std::uint32_t missing, std::string_view comment);
   void add_datagram(const Message& message);
@@ -57,7 +64,7 @@ class Packets {
   bool one_sided_;
   Streams streams_;
   std::map<std::pair<LinkType, pid_t>, Interface> interfaces_;
-  std::map<Conversation, std::set<End>> senders_;
+  std::map<Conversation, Told> conversations_;
   std::set<pid_t> told_;
   const std::string* program_ = nullptr;  // of the message that is being added
   std::uint64_t packets_ = 0;

@@ -131,8 +131,11 @@ std::int32_t pid_in(Table& table) noexcept {
     __atomic_store_n(&known, pid, __ATOMIC_RELAXED);
     // A child, which is captured as its parent is, until somebody says so.
     const std::uint64_t tapped = detail::get(header_of(table).tap_until);
-    if (tapped != 0) [[unlikely]]
+    if (tapped != 0) [[unlikely]] {
       detail::set(process_of(table).tap_until, tapped);
+      if (tapped_from_begin.load(std::memory_order_relaxed) != 0)
+        tapped_from_begin.store(tapped, std::memory_order_relaxed);
+    }
   }
   return pid;
 }

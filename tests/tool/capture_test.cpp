@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -144,7 +145,7 @@ class Capture : public ::testing::Test {
 };
 
 TEST_F(Capture, HasTheStreamsOfTcpAsTheyWereSentByMemoryAndByTheKernel) {
-  const Finished finished = capture("tcp 3 40");
+  const Finished finished = capture("tcp 3 12");
   ASSERT_EQ(finished.code, 0) << finished.err;
   ASSERT_EQ(lost(finished), 0U) << finished.err;
   EXPECT_NE(finished.err.find(" 0 bytes of TCP are missing"), std::string::npos) << finished.err;
@@ -238,12 +239,17 @@ TEST_F(Capture, SaysThatTheDiskIsFullAndLetsTheProgramGoOn) {
 }
 
 TEST_F(Capture, SaysHowMuchItLostWhenItIsNotFastEnough) {
-  Command command({"capture", "-w", file(), "-x", kTalk + "flood 200", "tcp"});
+  const std::string place = directory_.file("");
+  Command command({"capture", "-w", file(), "-x", kTalk + "flood 32 " + place, "tcp"});
+  ASSERT_TRUE(within_seconds(20, [&] { return size_of(file()) > 5'000; }));
   // While it does not read the program goes on.
-  ASSERT_TRUE(within_seconds(20, [&] { return size_of(file()) > 10'000; }));
   command.kill(SIGSTOP);
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  std::ofstream(place + "go") << "now";
+  const bool done = within_seconds(30, [&] { return size_of(place + "done") != 0; });
   command.kill(SIGCONT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  std::ofstream(place + "end") << "now";
+  EXPECT_TRUE(done);
   const Finished finished = command.wait();
   ASSERT_EQ(finished.code, 0) << finished.err;
   EXPECT_GT(lost(finished), 0U) << finished.err;

@@ -23,7 +23,8 @@ using nlohmann::json;
 constexpr const char* kServer = R"(
 import os, socket, sys
 s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()
-open(sys.argv[1] + '.new', 'w').write(str(s.getsockname()[1])); os.rename(sys.argv[1] + '.new', sys.argv[1])
+open(sys.argv[1] + '.new', 'w').write(str(s.getsockname()[1]))
+os.rename(sys.argv[1] + '.new', sys.argv[1])
 while True:
     c, _ = s.accept()
     if os.fork() == 0:
@@ -73,7 +74,8 @@ TEST(StatCommand, AcceleratedSocketsAreCountedToTheByte) {
   std::uint64_t clients = 0;
   std::uint64_t servers = 0;
   json sessions = json::array();
-  for (const json& process : json::parse(stat.out).at("processes"))
+  const json told = json::parse(stat.out);
+  for (const json& process : told.at("processes"))
     for (const json& end : process.at("ends")) {
       const bool is_client = end.at("role") == "client";
       ++(is_client ? clients : servers);
@@ -97,7 +99,8 @@ TEST(StatCommand, AcceleratedSocketsAreCountedToTheByte) {
   EXPECT_EQ(sessions[0], sessions[1]);
   const Finished top = run_farcall({"top", "--once", "--json", "--interval", "0.05"});
   json found;
-  for (const json& flow : json::parse(top.out).at("flows"))
+  const json shown = json::parse(top.out);
+  for (const json& flow : shown.at("flows"))
     if (flow.at("name") == "127.0.0.1:" + port) found = flow;
   ASSERT_FALSE(found.is_null()) << top.out;
   EXPECT_EQ(sum(found.at("total").at("forward"), "bytes"), 100 * kTimes);

@@ -120,7 +120,10 @@ bool TestTerminal::shows(const std::function<bool()>& test) {
     while (read(30)) {
     }
     if (test()) return true;
-    if (::waitpid(pid_, nullptr, WNOHANG | WNOWAIT) != 0) break;
+    siginfo_t ended{};
+    if (::waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        ended.si_pid != 0)
+      break;
   }
   std::string screen;
   for (const std::string& line : lines_) screen += line + "\n";

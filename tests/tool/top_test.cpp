@@ -47,7 +47,8 @@ class News {
 };
 
 json flow_named(const std::string& text, const std::string& name) {
-  for (const json& flow : json::parse(text).at("flows"))
+  const json all = json::parse(text);
+  for (const json& flow : all.at("flows"))
     if (flow.at("name") == name) return flow;
   return nullptr;
 }

@@ -5,7 +5,7 @@
 set -euo pipefail
 library=$1
 shift
-found=$(readelf --notes --wide "$library" |
+found=$(readelf --notes "$library" |
   awk '/Provider: / { ours = $2 == "farcall" } /Name: / && ours { print $2 }' | sort -u)
 wanted=$(printf '%s\n' "$@" | sort -u)
 if [[ $found != "$wanted" ]]; then

@@ -2,7 +2,8 @@
 //
 // Two processes that talk over loopback, for tests that capture what they say. Each byte follows
 // from its connection, its direction and its place, so who reads a capture knows what it should be.
-//   talk tcp CONNECTIONS ROUNDS | talk udp ROUNDS | talk flood MEGABYTES
+//   talk tcp CONNECTIONS ROUNDS | talk udp ROUNDS | talk flood MEGABYTES DIRECTORY
+// A flood waits for the file `go` there, makes `done`, and waits for `end`.
 // Prints for each connection: the client's port, and how many bytes each side has sent.
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -13,6 +14,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -76,7 +79,7 @@ std::size_t size_of(unsigned round) {
 
 // Now and then nobody looks, and the kernel carries what comes.
 void pause(unsigned round) {
-  if (round % 16 == 15) ::usleep(20'000);
+  if (round % 4 == 3) ::usleep(20'000);
 }
 
 void talk(const std::vector<int>& fds, unsigned rounds, bool begins) {
@@ -126,13 +129,15 @@ int over_tcp(unsigned connections, unsigned rounds) {
 }
 
 int over_udp(unsigned rounds) {
-  sockaddr_in server{};
-  const int fd = bound(SOCK_DGRAM, server);
+  // Sockets that are there when a process forks go on without shared memory.
+  int way[2];
+  check(::pipe(way) == 0, "pipe");
   const pid_t child = ::fork();
   check(child >= 0, "fork");
   std::string bytes(2000, '\0');
+  sockaddr_in server{};
   if (child == 0) {
-    // Its own, not one that was there before the fork.
+    check(::read(way[0], &server, sizeof server) == sizeof server, "read");
     sockaddr_in own{};
     const int mine = bound(SOCK_DGRAM, own);
     for (unsigned round = 0; round < rounds; ++round) {
@@ -144,6 +149,8 @@ int over_udp(unsigned rounds) {
     std::printf("%u %u %u\n", ntohs(own.sin_port), rounds, rounds);
     return 0;
   }
+  const int fd = bound(SOCK_DGRAM, server);
+  check(::write(way[1], &server, sizeof server) == sizeof server, "write");
   for (unsigned round = 0; round < rounds; ++round) {
     sockaddr_in from{};
     socklen_t size = sizeof from;
@@ -156,8 +163,12 @@ int over_udp(unsigned rounds) {
   return status == 0 ? 0 : 1;
 }
 
+void wait_for(const std::string& file) {
+  for (int i = 0; i < 6000 && ::access(file.c_str(), F_OK) != 0; ++i) ::usleep(10'000);
+}
+
 // One way, as fast as it goes.
-int flood(unsigned megabytes) {
+int flood(unsigned megabytes, const std::string& directory) {
   sockaddr_in server{};
   const int listener = bound(SOCK_STREAM, server);
   check(::listen(listener, 1) == 0, "listen");
@@ -173,6 +184,7 @@ int flood(unsigned megabytes) {
       out.send(48);
       in.receive(48);
     }
+    wait_for(directory + "/go");
     for (unsigned i = 0; i < megabytes * 16; ++i) out.send(kPiece);
     in.receive(1);
     return 0;
@@ -184,6 +196,8 @@ int flood(unsigned megabytes) {
     out.send(48);
   }
   for (unsigned i = 0; i < megabytes * 16; ++i) in.receive(kPiece);
+  std::ofstream(directory + "/done") << "all has come";
+  wait_for(directory + "/end");
   out.send(1);
   int status = 0;
   check(::waitpid(child, &status, 0) == child, "waitpid");
@@ -199,6 +213,6 @@ int main(int argc, char** argv) {
   };
   if (kind == "tcp") return over_tcp(number(2), number(3));
   if (kind == "udp") return over_udp(number(2));
-  if (kind == "flood") return flood(number(2));
+  if (kind == "flood") return flood(number(2), argc > 3 ? argv[3] : ".");
   return 2;
 }
