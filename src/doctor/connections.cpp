@@ -81,6 +81,8 @@ class Finder {
                 .endpoint = to_text(serves ? socket.local : socket.remote),
                 .number = socket.number,
                 .peer = tcp ? tcp_peer(ends, socket) : udp_peer(sockets, socket)};
+      // Of a connection with itself a process has both ends.
+      if (pair.peer < pair.number && own_.sockets.contains(pair.peer)) continue;
       judge_pair(pair);
     }
   }

@@ -253,6 +253,14 @@ TEST(DoctorProgram, IsToldWhereThereIsNoLibrary) {
   EXPECT_EQ(finding(report, "library-not-installed").is_null(), installed) << report;
 }
 
+TEST(DoctorProgram, IsToldWhereThereIsNoProc) {
+  const Finished finished = run_farcall(
+      {"run", "--", "unshare", "-rm", "sh", "-c",
+       "mount -t tmpfs none /proc 2>/dev/null && exec \"$0\" doctor --json", FARCALL_COMMAND});
+  if (finished.out.empty()) GTEST_SKIP() << "this system permits no namespaces";
+  EXPECT_FALSE(finding(json::parse(finished.out), "no-proc").is_null());
+}
+
 // --- programs that run
 
 // The pair, which runs with the library until this ends.

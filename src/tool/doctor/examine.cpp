@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <exception>
 #include <set>
+#include <system_error>
 
 #include "compare/library.hpp"
 #include "doctor/abilities.hpp"
@@ -38,7 +39,7 @@ void look_for_library(Findings& findings) {
                                       "loads it.",
                                       library),
                           fmt::format("`chmod a+r {}`, and a+x its directories.", library)});
-  } catch (const SystemError& error) {
+  } catch (const std::system_error& error) {
     findings.push_back({"library-not-installed", Severity::fault, kThisMachine,
                         fmt::format("There is no preload library to be loaded: {}.", error.what()),
                         "Install farcall whole (`cmake --install build/release`, or its packages); "
@@ -120,6 +121,11 @@ void judge(const run::Program& program, Findings& findings) {
 
 void examine_surroundings(bool own, bool module_wanted, Findings& findings) {
   const Tree tree;
+  if (!tree.exists("/proc/self/status"))
+    findings.push_back({"no-proc", Severity::fault, kThisMachine,
+                        "There is no /proc here, by which processes find each other's descriptors, "
+                        "and without which most of this cannot be looked at.",
+                        "`mount -t proc proc /proc`, in the chroot or container, too."});
   look_for_library(findings);
   judge(try_abilities(), findings);
   examine_machine(tree, own, findings);
