@@ -162,6 +162,9 @@ class Capture {
       const bool lives = at->second->read(batches);
       for (std::unique_ptr<Batch>& batch : batches) {
         batch->left = batch->messages.size();
+        // What a process says of itself need not be true, and is not waited for.
+        const std::int64_t now = observe::monotonic_ns();
+        for (Message& message : batch->messages) message.time = std::min(message.time, now);
         for (const Message& message : batch->messages)
           waiting_.push_back(
               {.batch = batch.get(), .message = &message, .process = at->second.get()});

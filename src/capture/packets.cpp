@@ -127,6 +127,7 @@ bool Packets::take_told(Told& told, const Message& message) {
 // What one end has received the other one has sent. Where both are seen it is in the file once.
 bool Packets::is_told_already(const Message& message) {
   constexpr std::size_t kMostRemembered = 65'536;
+  constexpr std::size_t kMostConversations = 1 << 18;
   Conversation conversation{message.kind, message.session, {}};
   if (message.kind == Kind::udp) {
     const Address own = own_address(message);
@@ -137,6 +138,7 @@ bool Packets::is_told_already(const Message& message) {
     return !message.is_sent() && !one_sided_;
   }
   const End end{message.pid, message.opened};
+  if (conversations_.size() > kMostConversations) conversations_.clear();
   Told& told = conversations_[conversation];
   if (message.is_sent()) {
     told.senders.insert(end);

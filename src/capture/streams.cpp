@@ -7,6 +7,9 @@
 namespace farcall::capture {
 namespace {
 
+// More than that is nobody's work; what is forgotten begins anew.
+constexpr std::size_t kMostConnections = 1 << 18;
+constexpr std::size_t kMostOfTheSame = 16;  // between two addresses
 constexpr std::size_t kMostGaps = 4096;  // of a direction; older ones are not filled any more
 
 bool is_first(const observe::Address& one, const observe::Address& other) {
@@ -35,7 +38,9 @@ Streams::Connection& Streams::connection_of(const Message& message, std::size_t 
     std::memcpy(&key[i * 18], ends[i].bytes.data(), 16);
     std::memcpy(&key[i * 18 + 16], &ends[i].port, 2);
   }
+  if (connections_.size() > kMostConnections) connections_.clear();
   std::vector<Connection>& all = connections_[key];
+  if (all.size() > kMostOfTheSame) all.erase(all.begin());
   for (auto one = all.rbegin(); one != all.rend(); ++one)
     if (one->opened[local] == message.opened) return *one;
   // The other end may have been heard of first. One that it has closed long before this was opened

@@ -29,8 +29,9 @@ TapRings* rings_of(Process& process) noexcept {
   const long got = kernel(SYS_mmap, nullptr, kAll, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (got < 0 && got >= -4095) return nullptr;
-  // A child has a tap of its own, or none.
-  if (kernel(SYS_madvise, got, kAll, MADV_DONTFORK) != 0) {
+  // A child has a tap of its own, or none. What a handler forks goes on in the middle of a record,
+  // which nobody reads then.
+  if (kernel(SYS_madvise, got, kAll, MADV_WIPEONFORK) != 0) {
     kernel(SYS_munmap, got, kAll);
     return nullptr;
   }
