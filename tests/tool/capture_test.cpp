@@ -50,7 +50,7 @@ struct Followed {
   bool complete = true;
 };
 Followed follow(const std::string& file, const std::string& filter) {
-  std::istringstream number(tshark(file, "-Y '" + filter + "' -T fields -e tcp.stream -c 1"));
+  std::istringstream number(tshark(file, "-Y '" + filter + "' -T fields -e tcp.stream"));
   std::string stream;
   number >> stream;
   std::istringstream text(tshark(file, "-q -z follow,tcp,raw," + stream));
