@@ -1069,7 +1069,8 @@ TEST(Calls, APlainPeerCostsFewSystemCalls) {
     if (count < 0) GTEST_SKIP() << "a process may not look at its child";
     constexpr int kOwn = 45;
     EXPECT_GE(count, kOwn);
-    EXPECT_LE(count, kOwn + (preloaded() ? 22 : 0)) << (connects ? "connects" : "accepts");
+    // Four of them make the table in which all connections of the process are counted.
+    EXPECT_LE(count, kOwn + (preloaded() ? 24 : 0)) << (connects ? "connects" : "accepts");
   }
 }
 
