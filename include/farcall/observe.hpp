@@ -23,14 +23,14 @@
 //   the child has opened nothing of its own. An identity whose `owner` is another process is of
 //   interest only where its counters have moved: the child goes on with what it was given.
 //
-//   +-------------+  -64 KiB   no access
+//   +-------------+  -64 KiB   no access, at least so much
 //   +-------------+  0         Header, then 255 times Identity    256 bytes each
 //   |  identities |
 //   +-------------+  64 KiB    Process, then 255 times Counters   256 bytes each, wiped by fork
 //   |  counters   |
 //   +-------------+  128 KiB   256 times Times                    512 bytes each, wiped by fork
 //   |  times      |
-//   +-------------+  256 KiB   no access, 64 KiB
+//   +-------------+  256 KiB   no access, at least 64 KiB
 #pragma once
 
 #include <algorithm>

@@ -58,21 +58,18 @@ std::uint64_t asked_from_outside() noexcept {
   return 0;
 }
 
+// What is over on both sides stays, without access: the shape of a table does not depend on it, and
+// each system call counts where a program makes its first connection.
 Table* make_table() noexcept {
-  constexpr std::size_t kAll = kGuard + sizeof(Table) + kGuard;
-  constexpr std::size_t kAsked = kAll + kGuard;
+  constexpr std::size_t kAsked = sizeof(Table) + 3 * kGuard;
   const long got = kernel(SYS_mmap, nullptr, kAsked, PROT_NONE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (!worked(got)) return nullptr;
   const auto from = static_cast<std::uintptr_t>(got);
-  const std::uintptr_t start = (from + kGuard - 1) & ~std::uintptr_t{kGuard - 1};
-  if (start != from) kernel(SYS_munmap, from, start - from);
-  if (start + kAll != from + kAsked)
-    kernel(SYS_munmap, start + kAll, from + kAsked - (start + kAll));
-  const std::uintptr_t table = start + kGuard;
+  const std::uintptr_t table = (from + 2 * kGuard - 1) & ~std::uintptr_t{kGuard - 1};
   if (kernel(SYS_mprotect, table, sizeof(Table), PROT_READ | PROT_WRITE) != 0 ||
       kernel(SYS_madvise, table + kIdentities, sizeof(Table) - kIdentities, MADV_WIPEONFORK) != 0) {
-    kernel(SYS_munmap, start, kAll);
+    kernel(SYS_munmap, from, kAsked);
     return nullptr;
   }
   auto* const made = reinterpret_cast<Table*>(table);
@@ -90,8 +87,9 @@ Table* make_table() noexcept {
   return made;
 }
 
+// Another thread was faster. What lies around it stays, once in a blue moon.
 void unmake_table(Table* table) noexcept {
-  kernel(SYS_munmap, reinterpret_cast<std::uintptr_t>(table) - kGuard, sizeof(Table) + 2 * kGuard);
+  kernel(SYS_munmap, reinterpret_cast<std::uintptr_t>(table), sizeof(Table));
 }
 
 Table* table_at(std::size_t place) noexcept {
