@@ -33,11 +33,7 @@ class LocalDoor final : public LocalServer {
 
   bool present() override {
     const auto door = current();
-    door_info_t info;
-    if (door && ::door_info(door->get(), &info) == 0 && info.di_target > 0 &&
-        (info.di_attributes & DOOR_REVOKED) == 0)
-      return true;
-    return reopen(door) != nullptr;
+    return (door && serves(*door)) || reopen(door) != nullptr;
   }
   LocalAnswer call(Worker& worker, const Header& header, std::span<const std::byte> data,
                    const std::atomic<bool>& cancelled) override;
@@ -49,6 +45,11 @@ class LocalDoor final : public LocalServer {
 
  private:
   using Handle = std::shared_ptr<Descriptor>;
+  static bool serves(const Descriptor& door) {
+    door_info_t info;
+    return ::door_info(door.get(), &info) == 0 && info.di_target > 0 &&
+           (info.di_attributes & DOOR_REVOKED) == 0;
+  }
   Handle current() {
     const std::lock_guard guard(lock_);
     return door_;
@@ -61,8 +62,7 @@ class LocalDoor final : public LocalServer {
     const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) return nullptr;
     auto made = std::make_shared<Descriptor>(fd);
-    door_info_t info;
-    if (::door_info(fd, &info) != 0 || (info.di_attributes & DOOR_REVOKED) != 0) return nullptr;
+    if (!serves(*made)) return nullptr;
     door_ = std::move(made);
     return door_;
   }
@@ -98,7 +98,7 @@ LocalAnswer LocalDoor::call(Worker& worker, const Header&, std::span<const std::
   if (!door) door = reopen(nullptr);
   if (!door) return kAbsent;
   const std::span<std::byte> room = worker.room(kRoom);
-  for (;;) {
+  for (bool again = false;; again = true) {
     door_arg_t arguments{.data_ptr = reinterpret_cast<char*>(const_cast<std::byte*>(data.data())),
                          .data_size = data.size(),
                          .desc_ptr = nullptr,
@@ -107,14 +107,15 @@ LocalAnswer LocalDoor::call(Worker& worker, const Header&, std::span<const std::
                          .rsize = room.size()};
     if (::door_call(door->get(), &arguments) == 0) return took(worker, arguments, room);
     const int error = errno;
-    if (error == EBADF) {  // nobody has seen it: there may be another server by now
+    // Nobody has seen it where the door is gone (a server may say EBADF for reasons of its own).
+    if (error == EBADF && !serves(*door)) {
       door = reopen(door);
-      if (!door) return kAbsent;
-    } else if (error != EAGAIN || cancelled) {
-      // Without an answer, though nobody has given up: the server has failed.
-      const bool died = error == EINTR && !cancelled;
-      return {.error = died ? ECONNRESET : error == EAGAIN ? EINTR : error};
+      if (!door || again) return kAbsent;
+      continue;
     }
+    if (cancelled && (error == EINTR || error == EAGAIN)) return {.error = EINTR};
+    // Without an answer, though nobody has given up: the server has failed.
+    return {.error = error == EINTR ? ECONNRESET : error};
   }
 }
 
