@@ -114,8 +114,10 @@ LocalAnswer LocalDoor::call(Worker& worker, const Header&, std::span<const std::
       continue;
     }
     if (cancelled && (error == EINTR || error == EAGAIN)) return {.error = EINTR};
-    // Without an answer, though nobody has given up: the server has failed.
-    return {.error = error == EINTR ? ECONNRESET : error};
+    // Without an answer, though nobody has given up: the server has failed. Or it is gone, and what
+    // is told of the door is late; or EBADF is its own word: whether it has seen the call is not
+    // known.
+    return {.error = error == EINTR || error == EBADF ? ECONNRESET : error};
   }
 }
 

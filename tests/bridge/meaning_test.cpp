@@ -171,7 +171,13 @@ TEST_F(BridgeMeaning, ADoorClientThatDiesIsToldToTheFarServer) {
 
 TEST_F(BridgeMeaning, AChannelsClientThatGivesUpIsToldToTheFarServer) {
   start_all();
-  EXPECT_EQ(send("sleep", 0.2), "!EINTR") << "the answer of the server's to the unblock pulse";
+  ::signal(SIGUSR1, [](int) {});
+  std::string answer;
+  std::thread interrupted([&] { answer = send("sleep"); });
+  EXPECT_TRUE(eventually([this] { return seen().sleeping == 1; }));
+  ::pthread_kill(interrupted.native_handle(), SIGUSR1);
+  interrupted.join();
+  EXPECT_EQ(answer, "!EINTR") << "the answer of the server's to the unblock pulse";
   EXPECT_EQ(seen().cancelled, 1);
   const std::string there = channel("r");
   const pid_t client = ::fork();
