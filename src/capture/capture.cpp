@@ -137,12 +137,20 @@ class Capture {
     if (looked_at_ != 0 && pause > WatchedProcess::kLease) stopped_itself_ = true;
     looked_at_ = now;
     for (const watch::Process& process : find()) {
-      if (process.pid == ::getpid()) continue;
+      if (process.pid == ::getpid() || !is_wanted(process)) continue;
       std::unique_ptr<WatchedProcess>& known = watched_[process.pid];
       if (known != nullptr && !known->is(process)) retire(std::move(known));
       if (known == nullptr) known = std::make_unique<WatchedProcess>(process, is_new(process));
       known->renew(process, filter_);
     }
+  }
+
+  // With a command only what it has started.
+  [[nodiscard]] bool is_wanted(const watch::Process& process) const {
+    if (options_.command.empty() || !options_.pids.empty()) return true;
+    const auto known = watched_.find(process.pid);
+    if (known != watched_.end() && known->second->is(process)) return true;
+    return command_ && process.started + 1 >= began_ && command_->has_started(process.pid);
   }
 
   // It was started after this was, or executes another program since.

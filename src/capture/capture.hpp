@@ -17,8 +17,8 @@ struct Options {
   std::string file;           // "-": standard output
   std::string filter;         // filter.hpp
   std::uint64_t packets = 0;  // ends after so many; 0: does not
-  // For the shell; what it starts is captured from the beginning, and the capture ends with it.
-  // Empty: nothing is started.
+  // For the shell; what it starts is captured from the beginning, alone unless there are `pids`,
+  // and the capture ends with it. Empty: nothing is started.
   std::string command;
 };
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 #include <vector>
 
 #include "farcall/error.hpp"
@@ -16,22 +17,28 @@
 namespace farcall::capture {
 namespace {
 
-// The environment, with until when new ends are captured; by then the processes are found.
-std::vector<std::string> environment() {
+// Until when new ends are captured; by then the processes are found.
+std::string mark() {
   constexpr std::int64_t kUntilFound = 10'000'000'000;
-  std::string name(observe::kTapVariable);
-  name += '=';
-  std::vector<std::string> all{name};
-  all[0] += std::to_string(observe::monotonic_ns() + kUntilFound);
+  std::string text(observe::kTapVariable);
+  text += '=';
+  text += std::to_string(observe::monotonic_ns() + kUntilFound);
+  return text;
+}
+
+// The environment, with that.
+std::vector<std::string> environment(const std::string& mark) {
+  const std::size_t name = mark.find('=') + 1;
+  std::vector<std::string> all{mark};
   for (char** at = environ; at != nullptr && *at != nullptr; ++at)
-    if (std::strncmp(*at, name.c_str(), name.size()) != 0) all.emplace_back(*at);
+    if (std::strncmp(*at, mark.c_str(), name) != 0) all.emplace_back(*at);
   return all;
 }
 
 }  // namespace
 
-Command::Command(const std::string& command) {
-  std::vector<std::string> variables = environment();
+Command::Command(const std::string& command) : mark_(mark()) {
+  std::vector<std::string> variables = environment(mark_);
   std::vector<char*> pointers;
   for (std::string& variable : variables) pointers.push_back(variable.data());
   pointers.push_back(nullptr);
@@ -51,6 +58,13 @@ Command::Command(const std::string& command) {
       ::posix_spawn(&pid_, "/bin/sh", nullptr, &attributes, arguments, pointers.data());
   ::posix_spawnattr_destroy(&attributes);
   if (error != 0) throw SystemError(error, "start /bin/sh");
+}
+
+bool Command::has_started(pid_t pid) const {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/environ");
+  for (std::string variable; std::getline(file, variable, '\0');)
+    if (variable == mark_) return true;
+  return false;
 }
 
 bool Command::has_ended() {

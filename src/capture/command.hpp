@@ -15,9 +15,12 @@ class Command {
   explicit Command(const std::string& command);
 
   bool has_ended();
+  // Whether it has started that process, or one that has started it: by the environment.
+  [[nodiscard]] bool has_started(pid_t pid) const;
   [[nodiscard]] int status() const noexcept { return status_; }
 
  private:
+  std::string mark_;  // a variable of the environment that no other command has
   pid_t pid_;
   int status_ = 0;
   bool ended_ = false;

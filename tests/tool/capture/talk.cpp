@@ -3,7 +3,8 @@
 // Two processes that talk over loopback, for tests that capture what they say. Each byte follows
 // from its connection, its direction and its place, so who reads a capture knows what it should be.
 //   talk tcp CONNECTIONS ROUNDS | talk udp ROUNDS | talk flood MEGABYTES DIRECTORY
-// A flood waits for the file `go` there, makes `done`, and waits for `end`.
+// A flood waits for the file `go` there, makes `done`, and says little until there is
+// `end`, then a little more.
 // Prints for each connection: the client's port, and how many bytes each side has sent.
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -186,7 +187,12 @@ int flood(unsigned megabytes, const std::string& directory) {
     }
     wait_for(directory + "/go");
     for (unsigned i = 0; i < megabytes * 16; ++i) out.send(kPiece);
-    in.receive(1);
+    const std::string end = directory + "/end";
+    for (int i = 0; i < 6000 && ::access(end.c_str(), F_OK) != 0; ++i) {
+      out.send(48);
+      ::usleep(10'000);
+    }
+    for (unsigned i = 0; i < 16; ++i) out.send(kPiece);
     return 0;
   }
   Half in{::accept(listener, nullptr, nullptr), 0, 0};
@@ -197,8 +203,8 @@ int flood(unsigned megabytes, const std::string& directory) {
   }
   for (unsigned i = 0; i < megabytes * 16; ++i) in.receive(kPiece);
   std::ofstream(directory + "/done") << "all has come";
-  wait_for(directory + "/end");
-  out.send(1);
+  char byte;
+  while (::recv(in.fd, &byte, 1, MSG_PEEK) > 0) in.receive(1);
   int status = 0;
   check(::waitpid(child, &status, 0) == child, "waitpid");
   return status == 0 ? 0 : 1;
