@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "door/child.hpp"
 #include "door/sandbox.hpp"
 #include "farcall/door.hpp"
 
@@ -62,7 +63,7 @@ class Directory {
 };
 
 int exit_code_of_child(const std::function<bool()>& body) {
-  const pid_t child = ::fork();
+  const pid_t child = farcall::door::test::fork_while_others_rest();
   if (child == 0) {
     ::alarm(20);
     bool good = false;
