@@ -66,6 +66,7 @@ class Bridge::Parts {
 
  private:
   void import_all(const Config& config);
+  void end_exports() noexcept;
   bool tick(Clock::time_point now);
   void inbox(Msg message);
   void look();
@@ -74,7 +75,8 @@ class Bridge::Parts {
   Calls calls_;
   Sessions sessions_;
   std::list<Imported> imported_;
-  std::atomic<bool> ready_{false};  // exported_ is complete
+  std::mutex exports_lock_;         // held while exported_ ticks, or goes
+  std::atomic<bool> ready_{false};  // it is complete
   std::list<std::unique_ptr<ExportedName>> exported_;
   unsigned ticks_ = 0;
   bool calls_left_ = true;
@@ -109,6 +111,7 @@ Bridge::Parts::Parts(const Config& config)
   } catch (...) {
     servers_.clear();
     connection_.close();
+    end_exports();
     throw;
   }
   looker_ = std::thread([this] { look(); });
@@ -124,7 +127,15 @@ Bridge::Parts::~Parts() {
   status_.reset();
   servers_.clear();
   connection_.close();
-  exported_.clear();
+  end_exports();
+}
+
+// The ticker goes on as long as their threads, which use it.
+void Bridge::Parts::end_exports() noexcept {
+  std::list<std::unique_ptr<ExportedName>> names;  // destroyed without the lock
+  const std::lock_guard guard(exports_lock_);
+  ready_ = false;
+  names.swap(exported_);
 }
 
 void Bridge::Parts::import_all(const Config& config) {
@@ -142,8 +153,11 @@ void Bridge::Parts::import_all(const Config& config) {
 
 bool Bridge::Parts::tick(Clock::time_point now) {
   bool busy = false;
-  if (ready_)
-    for (const auto& name : exported_) busy = name->tick() || busy;
+  {
+    const std::lock_guard guard(exports_lock_);
+    if (ready_)
+      for (const auto& name : exported_) busy = name->tick() || busy;
+  }
   if (++ticks_ % kSlowTick == 0) {
     const bool outgoing = calls_.tick(now);
     const bool incoming = sessions_.tick(now);
