@@ -144,8 +144,8 @@ ServerThread::~ServerThread() {
 [[gnu::hot]] void ServerThread::leave() noexcept {
   if (!attending_) return;
   const SessionPointer session = std::exchange(attending_, nullptr);
+  since_ += time_of_woken(*session);  // as long as it is this thread's
   state_->release(session);
-  since_ += time_of_woken(*session);
   charge();
   account_ = nullptr;
   if (observer_ != nullptr) observer_->left();
