@@ -140,12 +140,19 @@ class Capture : public ::testing::Test {
   Finished capture(const std::string& talk, const std::string& filter = "tcp or udp") const {
     return run_farcall({"capture", "-w", file(), "-x", kTalk + talk, filter});
   }
+  // Where the command itself had no processor for seconds it has lost something, and says so.
+  [[nodiscard]] Finished capture_all(const std::string& talk) const {
+    Finished finished = capture(talk);
+    for (int i = 0; i < 5 && finished.code == 0 && lost(finished) != 0; ++i)
+      finished = capture(talk);
+    return finished;
+  }
 
   ScratchDirectory directory_;
 };
 
 TEST_F(Capture, HasTheStreamsOfTcpAsTheyWereSentByMemoryAndByTheKernel) {
-  const Finished finished = capture("tcp 3 12");
+  const Finished finished = capture_all("tcp 3 12");
   ASSERT_EQ(finished.code, 0) << finished.err;
   ASSERT_EQ(lost(finished), 0U) << finished.err;
   EXPECT_NE(finished.err.find(" 0 bytes of TCP are missing"), std::string::npos) << finished.err;
@@ -169,7 +176,7 @@ TEST_F(Capture, HasTheStreamsOfTcpAsTheyWereSentByMemoryAndByTheKernel) {
 }
 
 TEST_F(Capture, HasDatagramsOnceEach) {
-  const Finished finished = capture("udp 400");
+  const Finished finished = capture_all("udp 400");
   ASSERT_EQ(finished.code, 0) << finished.err;
   ASSERT_EQ(lost(finished), 0U) << finished.err;
   std::istringstream lines(tshark(file(), "-Y udp -T fields -e udp.payload"));
