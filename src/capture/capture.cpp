@@ -140,7 +140,8 @@ class Capture {
       if (process.pid == ::getpid() || !is_wanted(process)) continue;
       std::unique_ptr<WatchedProcess>& known = watched_[process.pid];
       if (known != nullptr && !known->is(process)) retire(std::move(known));
-      if (known == nullptr) known = std::make_unique<WatchedProcess>(process, is_new(process));
+      if (known == nullptr)
+        known = std::make_unique<WatchedProcess>(process, is_new(process), command_.has_value());
       known->renew(process, filter_);
     }
   }

@@ -30,6 +30,8 @@ class TapReader {
   // Adds a batch for each ring in which something has come. False: the process has gone, or
   // executes another program. The caller holds the rights to look.
   bool read(std::vector<std::unique_ptr<Batch>>& into);
+  // Tells the process, which may wait for that, that what it has written before then has been read.
+  void acknowledge(std::int64_t time) const;
 
   // Records that nobody could read any more.
   [[nodiscard]] std::uint64_t lost() const noexcept { return lost_ + refused_ - refused_before_; }

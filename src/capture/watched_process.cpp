@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "observe/lease.hpp"
 #include "watch/act_as.hpp"
 #include "watch/lease.hpp"
 
@@ -46,7 +47,11 @@ bool WatchedProcess::read(std::vector<std::unique_ptr<Batch>>& into) {
   const watch::ActAs user(user_, group_);
   if (!user) return false;
   bool lives = readers_.empty();
-  for (TapReader& reader : readers_) lives = reader.read(into) || lives;
+  const std::int64_t before = observe::monotonic_ns();
+  for (TapReader& reader : readers_) {
+    lives = reader.read(into) || lives;
+    if (waits_) reader.acknowledge(before);
+  }
   if (!same_pids_)
     for (const std::unique_ptr<Batch>& batch : into)
       for (Message& message : batch->messages) message.peer = 0;

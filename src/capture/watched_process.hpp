@@ -19,13 +19,15 @@ class WatchedProcess {
   // Nothing is lost as long as it is renewed in time.
   static constexpr std::chrono::seconds kLease{3};
 
-  // `is_new`: all that it has in its rings is of this capture's time.
-  WatchedProcess(const watch::Process& process, bool is_new)
+  // `is_new`: all that it has in its rings is of this capture's time. `waits`: it waits to be read
+  // when it ends.
+  WatchedProcess(const watch::Process& process, bool is_new, bool waits)
       : pid_(process.pid),
         user_(process.user),
         group_(process.group),
         started_(process.started),
         new_(is_new),
+        waits_(waits),
         program_(process.command) {}
 
   [[nodiscard]] bool is(const watch::Process& process) const noexcept {
@@ -46,6 +48,7 @@ class WatchedProcess {
   gid_t group_;
   std::uint64_t started_;
   bool new_;
+  bool waits_;
   bool same_pids_ = false;
   std::string program_;
   std::vector<TapReader> readers_;

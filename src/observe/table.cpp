@@ -41,8 +41,8 @@ std::size_t index_of(const Counters& counters) noexcept {
 
 bool worked(long result) noexcept { return result >= 0 || result < -4095; }
 
-// What the process began with; see wait_to_be_read().
-constinit std::atomic<std::uint64_t> tapped_from_begin{0};
+// See wait_to_be_read().
+constinit std::atomic<bool> tapped_from_begin{false};
 
 // What starts a program may capture it from the beginning.
 std::uint64_t asked_from_outside() noexcept {
@@ -54,7 +54,7 @@ std::uint64_t asked_from_outside() noexcept {
     for (const char* digit = *at + kName + 1; *digit >= '0' && *digit <= '9'; ++digit)
       until = until * 10 + static_cast<std::uint64_t>(*digit - '0');
     if (!lasts(until, monotonic_ns())) return 0;
-    tapped_from_begin.store(until, std::memory_order_relaxed);
+    tapped_from_begin.store(true, std::memory_order_relaxed);
     return until;
   }
   return 0;
@@ -131,11 +131,8 @@ std::int32_t pid_in(Table& table) noexcept {
     __atomic_store_n(&known, pid, __ATOMIC_RELAXED);
     // A child, which is captured as its parent is, until somebody says so.
     const std::uint64_t tapped = detail::get(header_of(table).tap_until);
-    if (tapped != 0) [[unlikely]] {
+    if (tapped != 0) [[unlikely]]
       detail::set(process_of(table).tap_until, tapped);
-      if (tapped_from_begin.load(std::memory_order_relaxed) != 0)
-        tapped_from_begin.store(tapped, std::memory_order_relaxed);
-    }
   }
   return pid;
 }
@@ -188,16 +185,18 @@ Process* first_process() noexcept {
 void prepare() noexcept { table_at(0); }
 
 void wait_to_be_read() noexcept {
-  constexpr int kUntilFound = 300;
+  constexpr int kMost = 2000;
   constexpr timespec kMoment{.tv_sec = 0, .tv_nsec = 1'000'000};
-  constexpr timespec kUntilRead{.tv_sec = 0, .tv_nsec = 20'000'000};
-  const std::uint64_t began = tapped_from_begin.load(std::memory_order_relaxed);
   const Process* const process = first_process();
-  if (began == 0 || process == nullptr || detail::get(process->tap_ring) == 0) return;
-  for (int i = 0; i < kUntilFound && detail::get(process->tap_until) == began; ++i)
+  if (!tapped_from_begin.load(std::memory_order_relaxed) || process == nullptr) return;
+  const std::uint64_t address = detail::get(process->tap_ring);
+  if (address == 0) return;
+  const auto& rings = *reinterpret_cast<const TapRings*>(static_cast<std::uintptr_t>(address));
+  const std::int64_t begin = monotonic_ns();
+  for (int i = 0; i < kMost && rings.seen.load(std::memory_order_relaxed) <= begin &&
+                  lasts(detail::get(process->tap_until), monotonic_ns());
+       ++i)
     kernel(SYS_nanosleep, &kMoment, nullptr);
-  if (lasts(detail::get(process->tap_until), monotonic_ns()))
-    kernel(SYS_nanosleep, &kUntilRead, nullptr);
 }
 
 Counters* open(const Description& description) noexcept {

@@ -53,6 +53,7 @@ struct TapRings {
   std::uint64_t magic;
   std::uint64_t bytes;
   std::atomic<std::uint64_t> refused;  // records for which no ring was free
+  std::atomic<std::int64_t> seen;      // all of before then has been read; see wait_to_be_read()
   std::array<TapRing, kRings> rings;
 };
 static_assert(sizeof(TapRings) <= TapRings::kControlBytes);
@@ -112,8 +113,8 @@ inline bool is_tapped(const Half* half) noexcept {
 // said to be missing. Ends the tap if its time is over. Safe in signal handlers; keeps errno.
 [[gnu::cold]] void tap(Half& half, const iovec* parts, std::size_t count, std::uint64_t size,
                        const Passed& passed) noexcept;
-// A process that was started to be captured, and ends: the ring ends with it. Waits a moment to be
-// found and read, bounded; no other process waits.
+// A process that was started to be captured, and ends: the rings end with it. Waits until somebody
+// has read them, for two seconds at most; no other process waits.
 void wait_to_be_read() noexcept;
 // The end of the connection, as this side has it.
 [[gnu::cold]] void tap_closed(Half& half, const Passed& passed) noexcept;

@@ -244,6 +244,17 @@ TEST_F(Capture, SaysThatTheDiskIsFull) {
   EXPECT_NE(finished.err.find("ENOSPC"), std::string::npos) << finished.err;
 }
 
+TEST_F(Capture, LetsTheProgramGoOnWhenNobodyReadsTheCapture) {
+  const std::string done = directory_.file("done");
+  const std::string error = directory_.file("error");
+  const std::string talk = kTalk + "tcp 1 40 > /dev/null && touch " + done;
+  output_of(FARCALL_COMMAND " capture -w - -x '" + talk + "' tcp 2> " + error + " | head -c 100");
+  EXPECT_TRUE(within_seconds(30, [&] { return ::access(done.c_str(), F_OK) == 0; }));
+  std::ifstream text(error);
+  const std::string said{std::istreambuf_iterator<char>(text), {}};
+  EXPECT_NE(said.find("write standard output: EPIPE"), std::string::npos) << said;
+}
+
 TEST_F(Capture, SaysHowMuchItLostWhenItIsNotFastEnough) {
   const std::string place = directory_.file("");
   Command command({"capture", "-w", file(), "-x", kTalk + "flood 32 " + place, "tcp"});
