@@ -117,9 +117,10 @@ bool Packets::take_told(Told& told, const Message& message) {
   // Who sends may look at the clock after who has received it.
   constexpr std::int64_t kMostDelay = 20'000'000;
   if (told.by_receivers.empty()) return false;
+  const End end{message.pid, message.opened};  // whose own answer may be the same as the question
   const auto [first, last] = told.by_receivers.equal_range(hash_of(message));
   for (auto at = first; at != last; ++at)
-    if (at->second + kMostDelay >= message.time) {
+    if (at->second.second != end && at->second.first + kMostDelay >= message.time) {
       told.by_receivers.erase(at);
       return true;
     }
@@ -150,7 +151,7 @@ bool Packets::is_told_already(const Message& message) {
                   [&](const End& sender) { return sender != end; }))
     return true;
   if (!one_sided_ && told.by_receivers.size() < kMostRemembered)
-    told.by_receivers.emplace(hash_of(message), message.time);
+    told.by_receivers.emplace(hash_of(message), std::pair(message.time, end));
   return false;
 }
 

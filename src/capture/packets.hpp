@@ -45,9 +45,9 @@ class Packets {
   using End = std::pair<pid_t, std::int64_t>;
   struct Told {
     std::set<End> senders;
-    // Of messages that a receiver told of while no sender was known, which may come later: when,
-    // by what they are.
-    std::multimap<std::size_t, std::int64_t> by_receivers;
+    // Of messages that a receiver told of while no sender was known, which may come later: when and
+    // who, by what they are.
+    std::multimap<std::size_t, std::pair<std::int64_t, End>> by_receivers;
   };
 
   Interface& interface_of(LinkType type, pid_t pid, const std::string& program);
