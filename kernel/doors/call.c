@@ -129,8 +129,11 @@ static int answered(struct stplr_sending *sending)
 	struct stplr_door_call *arguments = &outgoing->arguments;
 	struct stplr_message *message = sending->message;
 	struct stplr_door_part *part = &message->of_door;
-	int err = stplr_leftovers_collect(message);
+	int err;
 
+	if (part->refusal)
+		return part->refusal;
+	err = stplr_leftovers_collect(message);
 	if (err)
 		return err;
 	arguments->replied = message->reply_end;

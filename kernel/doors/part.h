@@ -16,7 +16,7 @@ struct stplr_message;
 struct stplr_door_part {
 	struct stplr_door *door; /* reference; NULL: no call of a door */
 	const struct cred *caller; /* reference */
-	int refusal; /* what the call ends with as soon as a server would have it; or 0 */
+	int refusal; /* what the call ends with, once a server would have it or has said so; or 0 */
 	bool bare; /* takes no result */
 	u32 file_count; /* that come back */
 	struct file **files; /* references */

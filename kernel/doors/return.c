@@ -77,11 +77,11 @@ static int write_answer(struct serving *serving, struct answer *answer)
 	if (!call)
 		return -ESRCH;
 	answer->call = call;
+	message = stplr_message_of(call);
 	if (arguments->flags & STPLR_RETURN_REFUSE) {
-		answer->outcome = -E2BIG;
+		message->of_door.refusal = arguments->refusal ? -(int)arguments->refusal : -E2BIG;
 		return 0;
 	}
-	message = stplr_message_of(call);
 	err = write_all(message, arguments, &peer_error);
 	if (err) {
 		stplr_door_part_clear(&message->of_door);
@@ -267,7 +267,12 @@ static int check(const struct stplr_door_return *arguments)
 {
 	const u32 known = STPLR_RETURN_ONLY | STPLR_RETURN_REFUSE;
 
-	return arguments->flags & ~known || arguments->reserved ? -EINVAL : 0;
+	if (arguments->flags & ~known)
+		return -EINVAL;
+	if (!arguments->refusal)
+		return 0;
+	/* The kernel's own numbers, as of a restart, are not a server's to give. */
+	return arguments->flags & STPLR_RETURN_REFUSE && arguments->refusal <= EHWPOISON ? 0 : -EINVAL;
 }
 
 long stplr_pool_return(struct stplr_pool *pool, struct stplr_door_return __user *user, size_t size)

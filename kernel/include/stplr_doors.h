@@ -75,7 +75,7 @@ struct stplr_door_call {
 };
 
 #define STPLR_RETURN_ONLY 1u /* answer, and do not wait */
-#define STPLR_RETURN_REFUSE 2u /* the call fails with E2BIG: it is more than the server takes */
+#define STPLR_RETURN_REFUSE 2u /* the call fails, with refusal, and where that is 0 with E2BIG */
 
 /* What there is to know of a call beside. */
 #define STPLR_NOTE_UNREF 1u /* no call: a single descriptor of the door is left */
@@ -93,7 +93,7 @@ struct stplr_door_return {
 	__u64 room_size;
 	__u64 received; /* address of room for struct stplr_door_desc */
 	__u32 received_room;
-	__u32 reserved;
+	__u32 refusal; /* an errno, with STPLR_RETURN_REFUSE only */
 	/* All out from here on. */
 	__u64 next_id; /* to answer by; 0: nothing to answer */
 	__u64 procedure;

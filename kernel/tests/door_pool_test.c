@@ -21,6 +21,7 @@ static void a_server_refuses_what_is_too_much_for_it(void)
 		char room[8];
 
 		IS(-E2BIG, call_door(door, "a lot", 5, room, sizeof(room)));
+		IS(-ESRCH, call_door(door, "a lot", 5, room, sizeof(room)));
 		IS(2, call_door(door, "ab", 2, room, sizeof(room)));
 	});
 
@@ -29,6 +30,17 @@ static void a_server_refuses_what_is_too_much_for_it(void)
 	/* What would be answered does not matter. */
 	IS(0, answer(&serving, (void *)8, 5));
 	serving.arguments.flags = 0;
+	IS(0, serve(&serving));
+	/* Nor is what means something else to a kernel an errno. */
+	serving.arguments.flags = STPLR_RETURN_ONLY | STPLR_RETURN_REFUSE;
+	serving.arguments.refusal = 512;
+	IS(-EINVAL, answer(&serving, NULL, 0));
+	serving.arguments.refusal = ESRCH;
+	serving.arguments.flags = STPLR_RETURN_ONLY;
+	IS(-EINVAL, answer(&serving, NULL, 0));
+	serving.arguments.flags |= STPLR_RETURN_REFUSE;
+	IS(0, answer(&serving, NULL, 0));
+	serving.arguments.flags = serving.arguments.refusal = 0;
 	IS(0, serve(&serving));
 	serving.arguments.flags = STPLR_RETURN_ONLY;
 	IS(0, answer(&serving, "ab", 2));

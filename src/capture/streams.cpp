@@ -10,7 +10,7 @@ namespace {
 // More than that is nobody's work; what is forgotten begins anew.
 constexpr std::size_t kMostConnections = 1 << 18;
 constexpr std::size_t kMostOfTheSame = 16;  // between two addresses
-constexpr std::size_t kMostGaps = 4096;  // of a direction; older ones are not filled any more
+constexpr std::size_t kMostGaps = 4096;     // of a direction; older ones are not filled any more
 
 bool is_first(const observe::Address& one, const observe::Address& other) {
   const int order = std::memcmp(one.bytes.data(), other.bytes.data(), one.bytes.size());

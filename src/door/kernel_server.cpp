@@ -120,7 +120,7 @@ bool KernelServer::receive(Dispatch& call, bool cancellable) {
       descriptors.emplace_back(one.fd);
   }
   if (is_long && !fetch_long()) {
-    refuse();
+    give_refusal(0);
     return false;
   }
   begin(call_);
@@ -166,12 +166,27 @@ bool KernelServer::fetch_long() {
   return got == static_cast<long>(size - kRoom);
 }
 
-void KernelServer::refuse() noexcept {
+// Ends the call with an error; 0 stands for E2BIG, which an older kernel can say, too.
+int KernelServer::give_refusal(int error) noexcept {
   arguments_.id = call_;
   arguments_.size = 0;
   arguments_.count = 0;
   arguments_.flags = STPLR_RETURN_ONLY | STPLR_RETURN_REFUSE;
-  ::ioctl(pool_->fd(), STPLR_DOOR_RETURN, &arguments_);
+  arguments_.refusal = static_cast<std::uint32_t>(error);
+  const int failed = ::ioctl(pool_->fd(), STPLR_DOOR_RETURN, &arguments_) < 0 ? errno : 0;
+  arguments_.refusal = 0;
+  return failed;
+}
+
+int KernelServer::refuse(int error) noexcept {
+  if (is_notice()) return 0;
+  end();
+  set_idle(true);  // as for an answer
+  const int failed = give_refusal(error == E2BIG ? 0 : error);
+  if (failed == 0) return 0;
+  set_idle(false);
+  begin(call_);
+  return failed == EINVAL ? EOPNOTSUPP : failed;
 }
 
 int KernelServer::answer(const char* data, std::size_t size, const door_desc_t* descriptors,

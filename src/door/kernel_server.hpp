@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <stplr_doors.h>
 
-#include <cerrno>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -25,7 +24,7 @@ class KernelServer final : public Server {
   bool receive(Dispatch& call, bool cancellable) override;
   int answer(const char* data, std::size_t size, const door_desc_t* descriptors, std::size_t count,
              bool stays) override;
-  int refuse(int) noexcept override { return EOPNOTSUPP; }
+  int refuse(int error) noexcept override;
   int identify(CallerIdentity& caller) override;
   void drop() noexcept override;
 
@@ -35,7 +34,7 @@ class KernelServer final : public Server {
  private:
   int wait(bool cancellable);
   bool fetch_long();
-  void refuse() noexcept;
+  int give_refusal(int error) noexcept;
   int try_to_answer(const char* data, std::size_t size, const door_desc_t* descriptors,
                     std::size_t count, bool stays);
   int send_answer(bool stays);

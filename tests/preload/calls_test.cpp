@@ -1069,8 +1069,8 @@ TEST(Calls, APlainPeerCostsFewSystemCalls) {
     if (count < 0) GTEST_SKIP() << "a process may not look at its child";
     constexpr int kOwn = 45;
     EXPECT_GE(count, kOwn);
-    // Four of them make the table in which all connections of the process are counted, two tell what
-    // this one is called and which socket stays with the kernel.
+    // Four of them make the table in which all connections of the process are counted, two tell
+    // what this one is called and which socket stays with the kernel.
     EXPECT_LE(count, kOwn + (preloaded() ? 26 : 0)) << (connects ? "connects" : "accepts");
   }
 }
