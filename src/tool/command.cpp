@@ -2,8 +2,11 @@
 #include "tool/command.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,6 +16,12 @@ namespace {
 // An option of CLI11 has no place for them. There is one command line.
 std::map<const CLI::Option*, std::string>& suggestions() {
   static std::map<const CLI::Option*, std::string> all;
+  return all;
+}
+
+// The commands that run a program.
+std::set<const CLI::App*>& runs_programs() {
+  static std::set<const CLI::App*> all;
   return all;
 }
 
@@ -42,6 +51,25 @@ CommandOutline outline_of(const CLI::App& app) {
        app.get_subcommands([](const CLI::App* each) { return !each->get_group().empty(); }))
     outline.subcommands.push_back(outline_of(*subcommand));
   return outline;
+}
+
+// Where the program's words begin: at the first that is neither an option nor an option's value.
+std::vector<std::string> words(int argc, char** argv) {
+  std::vector<std::string> all(argv + 1, argv + argc);
+  const auto found = std::ranges::find_if(runs_programs(), [&](const CLI::App* command) {
+    return !all.empty() && command->get_name() == all[0];
+  });
+  if (found == runs_programs().end()) return all;
+  for (std::size_t at = 1; at < all.size() && all[at] != "--"; ++at) {
+    const std::string& word = all[at];
+    if (!word.starts_with('-')) {
+      all.emplace(all.begin() + static_cast<std::ptrdiff_t>(at), "--");
+      break;
+    }
+    const CLI::Option* const option = (*found)->get_option_no_throw(word);
+    if (option != nullptr && option->get_items_expected_max() > 0) ++at;
+  }
+  return all;
 }
 
 }  // namespace
@@ -99,6 +127,8 @@ Command Command::hidden_subcommand(const char* name) const {
   return Command(*app_->add_subcommand(name)->group(""));
 }
 
+void Command::ends_with_program() const { runs_programs().insert(app_); }
+
 void Command::requires_subcommand() const { app_->require_subcommand(1); }
 
 Option Command::flag(const char* name, bool& value, const char* help) const {
@@ -134,7 +164,9 @@ CommandLine::~CommandLine() = default;
 
 std::optional<ExitCode> CommandLine::run(int argc, char** argv) {
   try {
-    app_->parse(argc, argv);
+    std::vector<std::string> all = words(argc, argv);
+    std::ranges::reverse(all);  // CLI11 takes them from the end
+    app_->parse(std::move(all));
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     // Prints the help that was asked for, or what is wrong.

@@ -68,6 +68,8 @@ class Command {
   Command subcommand(const char* name, const char* help) const;
   Command hidden_subcommand(const char* name) const;
   void requires_subcommand() const;
+  // After its options comes a program with arguments of its own; "--" may stand before it.
+  void ends_with_program() const;
   [[nodiscard]] CommandOutline outline() const;  // without what is hidden
 
   Option flag(const char* name, bool& value, const char* help) const;

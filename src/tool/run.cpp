@@ -67,9 +67,12 @@ void add_run(Command root, int& exit_code) {
   for (std::size_t i = 0; i < std::size(kSettings); ++i)
     command.option(kSettings[i].option, options->values[i], kSettings[i].help)
         .suggests(kSettings[i].suggested);
-  command.option("PROGRAM", options->request.command, "After --: a program and its arguments")
+  command
+      .option("PROGRAM", options->request.command,
+              "A program and its arguments; -- may stand before it")
       .required()
       .suggests("program");
+  command.ends_with_program();
   command.runs([options, &exit_code] { exit_code = run_command(*options); });
 }
 

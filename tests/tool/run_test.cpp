@@ -32,6 +32,18 @@ TEST(RunCommand, RunsTheProgramWithItsArgumentsAndPassesOnHowItEnded) {
   EXPECT_EQ(finished.err, "");
 }
 
+TEST(RunCommand, TakesTheProgramsOptionsForTheProgramsWithoutDashesBeforeIt) {
+  // Some of them are its own, too, and one is a subcommand's name.
+  for (const char* option : {"--help", "-n", "--stats", "--", "compare"}) {
+    const Finished finished =
+        run_farcall({"run", "--ring-bytes", "64K", "--tcp=yes", "echo", "run", option, "-x"});
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    EXPECT_EQ(finished.out, std::string("run ") + option + " -x\n");
+  }
+  EXPECT_EQ(run_farcall({"run", "--no-such-option", "true"}).code, 2);
+  EXPECT_EQ(run_farcall({"run", "--tcp", "no"}).code, 2) << "the program is missing";
+}
+
 TEST(RunCommand, LoadsTheLibraryIntoTheProgramAndItsChildren) {
   const Finished finished = run_farcall({"run", "--", "sh", "-c", "cat /proc/self/maps"});
   EXPECT_NE(finished.out.find("libfarcall-preload.so"), std::string::npos);
