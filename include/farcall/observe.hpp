@@ -28,7 +28,7 @@
 //   |  identities |
 //   +-------------+  64 KiB    Process, then 255 times Counters   256 bytes each, wiped by fork
 //   |  counters   |
-//   +-------------+  128 KiB   256 times Times                    512 bytes each, wiped by fork
+//   +-------------+  128 KiB   Ended, then 255 times Times        512 bytes each, wiped by fork
 //   |  times      |
 //   +-------------+  256 KiB   no access, at least 64 KiB
 #pragma once
@@ -136,6 +136,27 @@ struct alignas(512) Times {
   std::array<std::uint64_t, 6> spare;
 };
 static_assert(sizeof(Times) == 512);
+
+// What has passed at the ends of a table that are closed now. In place of the first Times; written
+// as they close, by any thread.
+struct alignas(512) Ended {
+  struct Way {
+    std::uint64_t messages;
+    std::uint64_t bytes;
+  };
+  struct Ways {
+    Way sent;
+    Way received;
+  };
+  static constexpr std::size_t kKinds = static_cast<std::size_t>(Kind::count_) - 1;
+  static constexpr std::size_t kSockets = static_cast<std::size_t>(Kind::unix_packets);
+  std::array<Ways, kKinds> passed;    // of each kind, without `none`
+  std::array<Ways, kSockets> kernel;  // the same through the kernel: of tcp to unix_packets
+  std::array<std::uint64_t, kKinds> ends;
+  std::array<std::uint64_t, 3> spare;
+};
+static_assert(sizeof(Ended) == sizeof(Times));
+
 // The class of a time, and the least time of a class.
 constexpr std::size_t class_of(std::uint64_t ns) noexcept;
 constexpr std::uint64_t least_of(std::size_t index) noexcept;

@@ -137,6 +137,30 @@ std::int32_t pid_in(Table& table) noexcept {
   return pid;
 }
 
+void add_ended(Ended::Way& to, std::uint64_t messages, std::uint64_t bytes) noexcept {
+  if (messages != 0) detail::add_shared(to.messages, messages);
+  if (bytes != 0) detail::add_shared(to.bytes, bytes);
+}
+
+// What has passed at an end stays known when it is closed.
+void keep_sum(Table& table, const Counters& counters, const Identity& identity) noexcept {
+  auto& ended = reinterpret_cast<Ended&>(table.times[0]);
+  const std::size_t place = std::size_t{identity.kind} - 1;
+  if (place >= Ended::kKinds) return;
+  const Half& sent = counters.sent;
+  const Half& received = counters.received;
+  // A child closes what it has been given and has not used.
+  if (process_of(table).pid != identity.owner &&
+      (sent.messages | sent.kernel_messages | received.messages | received.kernel_messages) == 0)
+    return;
+  detail::add_shared(ended.ends[place], 1);
+  add_ended(ended.passed[place].sent, sent.messages, sent.bytes);
+  add_ended(ended.passed[place].received, received.messages, received.bytes);
+  if (place >= Ended::kSockets) return;
+  add_ended(ended.kernel[place].sent, sent.kernel_messages, sent.kernel_bytes);
+  add_ended(ended.kernel[place].received, received.kernel_messages, received.kernel_bytes);
+}
+
 template <class Word>
 void put(Word& word, Word value) noexcept {
   __atomic_store_n(&word, value, __ATOMIC_RELAXED);
@@ -226,6 +250,7 @@ void close(Counters* counters) noexcept {
   if (counters == nullptr) return;
   Table& table = table_of(*counters);
   Identity& identity = identity_of(*counters);
+  keep_sum(table, *counters, identity);
   put(identity.generation, identity.generation | 1);
   __atomic_thread_fence(__ATOMIC_RELEASE);
   put(identity.kind, static_cast<std::uint8_t>(Kind::none));

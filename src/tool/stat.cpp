@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "tool/command.hpp"
+#include "tool/top/passed_json.hpp"
 #include "tool/top/table.hpp"
 #include "watch/flows.hpp"
 #include "watch/lease.hpp"
@@ -56,11 +57,17 @@ std::string age_of(std::int64_t opened) {
   return opened > 0 && ns > 0 ? top::spelled_time(static_cast<std::uint64_t>(ns)) : "?";
 }
 
-void print_half(const char* what, const observe::Half& half) {
+// A half, or what has passed at ends that are closed.
+template <class Way>
+void print_way(const char* what, const Way& way) {
   fmt::print(
       "    {:<9} {} messages, {} bytes through memory; {} messages, {} bytes through the "
       "kernel\n",
-      what, half.messages, half.bytes, half.kernel_messages, half.kernel_bytes);
+      what, way.messages, way.bytes, way.kernel_messages, way.kernel_bytes);
+}
+
+void print_half(const char* what, const observe::Half& half) {
+  print_way(what, half);
   if (half.dropped != 0) fmt::print("              {} missed\n", half.dropped);
   if ((half.sleeps | half.spun_ns | half.wakes | half.waiting_since) == 0) return;
   fmt::print("              slept {} times, {} in all; looked for {}; woke the other {} times{}\n",
@@ -94,17 +101,21 @@ void print_end(const Timed& timed) {
                top::spelled_time(watch::percentile(timed.times, 99)), timed.times.count);
 }
 
+void print_closed(const watch::Closed& closed) {
+  fmt::print("  closed: {} {}\n", closed.ends, watch::to_text(closed.kind));
+  print_way("sent", closed.sent);
+  print_way("received", closed.received);
+}
+
 json half_json(const observe::Half& half) {
-  return {{"messages", half.messages},
-          {"bytes", half.bytes},
-          {"kernel_messages", half.kernel_messages},
-          {"kernel_bytes", half.kernel_bytes},
-          {"dropped", half.dropped},
-          {"sleeps", half.sleeps},
-          {"slept_ns", half.slept_ns},
-          {"spun_ns", half.spun_ns},
-          {"wakes", half.wakes},
-          {"asleep", half.waiting_since != 0}};
+  json text = top::passed_json(half);
+  text.update({{"dropped", half.dropped},
+               {"sleeps", half.sleeps},
+               {"slept_ns", half.slept_ns},
+               {"spun_ns", half.spun_ns},
+               {"wakes", half.wakes},
+               {"asleep", half.waiting_since != 0}});
+  return text;
 }
 
 json end_json(const Timed& timed) {
@@ -180,6 +191,7 @@ void time_answers(std::vector<Process>& processes, double seconds) {
     for (End& end : process.ends)
       for (End& fresh : now.ends)
         if (is_same(end, fresh)) end = fresh;
+    process.closed = std::move(now.closed);
   }
 }
 
@@ -204,13 +216,17 @@ int run(const Stat& stat) {
       else
         print_end(timed);
     }
-    if (!stat.as_json && process.ends.empty()) fmt::print("  has nothing open\n");
+    if (!stat.as_json) {
+      if (process.ends.empty()) fmt::print("  has nothing open\n");
+      for (const watch::Closed& closed : process.closed) print_closed(closed);
+    }
     if (!stat.as_json && process.not_listed != 0)
       fmt::print("  and {} more for which it had no room\n", process.not_listed);
     all.push_back({{"pid", process.pid},
                    {"command", watch::printable(process.command)},
                    {"user", process.user},
                    {"ends", ends},
+                   {"closed", top::closed_json(process)},
                    {"not_listed", process.not_listed}});
   }
   if (stat.as_json) fmt::print("{}\n", json{{"processes", all}}.dump(2));

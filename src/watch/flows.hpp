@@ -24,13 +24,6 @@ struct Party {
   bool seen = false;
 };
 
-struct Passed {
-  std::uint64_t messages = 0;
-  std::uint64_t bytes = 0;
-  std::uint64_t kernel_messages = 0;
-  std::uint64_t kernel_bytes = 0;
-};
-
 // How one party waits.
 struct Waits {
   std::uint64_t sleeps = 0;

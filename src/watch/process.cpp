@@ -39,6 +39,7 @@ struct Copy {
   std::vector<Identity> identities;
   std::vector<Identity> again;  // behind the counters: what has not changed meanwhile fits them
   std::vector<Counters> counters;
+  observe::Ended ended;
 };
 
 std::size_t entries_in_use(const Header& header) {
@@ -64,6 +65,7 @@ bool read_table(pid_t pid, std::uint64_t table, Copy& into) {
   return read_memory(pid, table, into.identities.data(), entries * sizeof(Identity)) &&
          read_memory(pid, table + offsetof(Table, counters), into.counters.data(),
                      entries * sizeof(Counters)) &&
+         read_memory(pid, table + offsetof(Table, times), &into.ended, sizeof into.ended) &&
          read_memory(pid, table, into.again.data(), entries * sizeof(Identity));
 }
 
@@ -123,12 +125,38 @@ bool is_inherited(observe::Kind kind) {
          kind != observe::Kind::channel;
 }
 
+void add_way(Passed& to, const observe::Ended::Way& passed, const observe::Ended::Way* kernel) {
+  to.messages += passed.messages;
+  to.bytes += passed.bytes;
+  if (kernel == nullptr) return;
+  to.kernel_messages += kernel->messages;
+  to.kernel_bytes += kernel->bytes;
+}
+
+void take_closed(const observe::Ended& ended, std::vector<Closed>& into) {
+  for (std::size_t place = 0; place < ended.ends.size(); ++place) {
+    if (ended.ends[place] == 0) continue;
+    const auto kind = static_cast<observe::Kind>(place + 1);
+    auto at = std::ranges::lower_bound(into, kind, {}, &Closed::kind);
+    if (at == into.end() || at->kind != kind) {
+      at = into.insert(at, Closed{});
+      at->kind = kind;
+    }
+    at->ends += ended.ends[place];
+    const auto* const kernel = place < ended.kernel.size() ? &ended.kernel[place] : nullptr;
+    add_way(at->sent, ended.passed[place].sent, kernel != nullptr ? &kernel->sent : nullptr);
+    add_way(at->received, ended.passed[place].received,
+            kernel != nullptr ? &kernel->received : nullptr);
+  }
+}
+
 void take_ends(const Copy& copy, std::uint64_t table, const Status& status, const Maps& maps,
                Process& into) {
   const auto& owner = reinterpret_cast<const observe::Process&>(copy.counters[0]);
   // A table of another process: this one runs on that one's memory for a moment (vfork).
   if (owner.pid != 0 && owner.pid != status.own_pid) return;
   into.not_listed += owner.not_listed;
+  take_closed(copy.ended, into.closed);
   into.tables.push_back({.address = table, .process = table + offsetof(Table, counters)});
   for (std::size_t i = 1; i < copy.identities.size(); ++i) {
     const Identity& identity = copy.identities[i];
@@ -184,6 +212,7 @@ Seen look_at(pid_t pid, const Status& status, std::size_t most, Process& into) {
           .same_pids = status.same_pids,
           .ends = {},
           .tables = {},
+          .closed = {},
           .not_listed = 0};
   return look_at_memory(pid, status, most, into);
 }

@@ -54,6 +54,22 @@ struct TableAt {
   std::uint64_t process = 0;
 };
 
+// One way; those of the kernel are not among the others.
+struct Passed {
+  std::uint64_t messages = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t kernel_messages = 0;
+  std::uint64_t kernel_bytes = 0;
+};
+
+// What has passed at the ends of one kind that a process has closed.
+struct Closed {
+  observe::Kind kind{};
+  std::uint64_t ends = 0;
+  Passed sent;
+  Passed received;
+};
+
 enum class Seen : std::uint8_t {
   yes,        // though it may have no ends
   no_tables,  // it does not use farcall (yet)
@@ -70,6 +86,7 @@ struct Process {
   bool same_pids = true;      // numbers processes as the caller does
   std::vector<End> ends;
   std::vector<TableAt> tables;
+  std::vector<Closed> closed;    // kinds of which there were any, in their order
   std::uint64_t not_listed = 0;  // ends for which it had no room
 };
 

@@ -97,6 +97,42 @@ TEST(TopCommand, WritesMetricsThatPrometheusReads) {
   EXPECT_EQ(found, "70");
 }
 
+// The sum over all kinds of the broadcasts' ends that this process has closed: messages sent.
+std::int64_t sent_and_closed(const json& kinds) {
+  for (const json& kind : kinds)
+    if (kind.at("kind") == "broadcast") return kind.at("sent").at("messages");
+  return 0;
+}
+
+TEST(TopCommand, WhatHasBeenClosedIsKnownAsASum) {
+  const std::string pid = std::to_string(::getpid());
+  const auto in_top = [&] {
+    const Finished top =
+        run_farcall({"top", "--once", "--json", "--interval", "0.05", "--filter", pid});
+    const json all = json::parse(top.out);
+    for (const json& process : all.at("closed"))
+      if (process.at("pid") == ::getpid()) return sent_and_closed(process.at("kinds"));
+    return std::int64_t{0};
+  };
+  const std::int64_t before = in_top();
+  News().pass(31, 8);
+  EXPECT_EQ(in_top() - before, 31);
+  const Finished stat = run_farcall({"stat", pid, "--json", "--interval", "0"});
+  EXPECT_EQ(sent_and_closed(json::parse(stat.out).at("processes").at(0).at("closed")), before + 31);
+  const Finished text = run_farcall({"stat", pid, "--interval", "0"});
+  EXPECT_NE(text.out.find(" broadcast\n    sent      " + std::to_string(before + 31)),
+            std::string::npos)
+      << text.out;
+  const Finished metrics = run_farcall({"top", "--once", "--prometheus"});
+  const std::string line = "farcall_closed_messages_total{kind=\"broadcast\",pid=\"" + pid + "\"";
+  const std::size_t at = metrics.out.find(line);
+  ASSERT_NE(at, std::string::npos) << metrics.out;
+  EXPECT_NE(
+      metrics.out.find("direction=\"sent\",path=\"memory\"} " + std::to_string(before + 31), at),
+      std::string::npos)
+      << metrics.out.substr(at, 400);
+}
+
 TEST(TopCommand, TheFileIsThereWholeOrNotAtAll) {
   const Finished top =
       run_farcall({"top", "--once", "--prometheus", "--output", "/proc/nowhere/farcall.prom"});

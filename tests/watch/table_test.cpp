@@ -47,6 +47,60 @@ TEST(ObserveTable, AnEntryIsSeenAsLongAsItIsOpen) {
   EXPECT_TRUE(own_ends(Kind::ring, Role::client).empty());
 }
 
+watch::Closed closed_by(pid_t pid, Kind kind) {
+  watch::Process process;
+  EXPECT_EQ(watch::look(pid, process), watch::Seen::yes);
+  for (const watch::Closed& closed : process.closed)
+    if (closed.kind == kind) return closed;
+  return {};
+}
+
+TEST(ObserveTable, WhatHasPassedStaysKnownWhenItIsClosed) {
+  const watch::Closed before = closed_by(::getpid(), Kind::tcp);
+  for (int i = 0; i < 600; ++i) {  // of several tables
+    observe::Description end = described("closed");
+    end.kind = Kind::tcp;
+    const Entry entry(end);
+    const Entry other(end);
+    observe::note_sent(entry.sent(), nullptr, 7);
+    observe::note_sent_by_kernel(other.sent(), nullptr, 11);
+    observe::note_received(other.received(), nullptr, 13);
+  }
+  const watch::Closed after = closed_by(::getpid(), Kind::tcp);
+  EXPECT_EQ(after.ends - before.ends, 1200U);
+  EXPECT_EQ(after.sent.messages - before.sent.messages, 600U);
+  EXPECT_EQ(after.sent.bytes - before.sent.bytes, 4200U);
+  EXPECT_EQ(after.sent.kernel_messages - before.sent.kernel_messages, 600U);
+  EXPECT_EQ(after.sent.kernel_bytes - before.sent.kernel_bytes, 6600U);
+  EXPECT_EQ(after.received.messages - before.received.messages, 600U);
+  EXPECT_EQ(after.received.bytes - before.received.bytes, 7800U);
+  EXPECT_EQ(after.received.kernel_messages, before.received.kernel_messages);
+}
+
+TEST(ObserveTable, AChildHasClosedOnlyWhatItHasUsed) {
+  Entry used(described("used"));
+  Entry unused(described("unused"));
+  observe::note_sent(used.sent(), nullptr, 1);
+  observe::note_sent(unused.sent(), nullptr, 1);
+  const Gate closed;
+  const Gate seen;
+  const Child child([&] {
+    observe::note_sent(used.sent(), nullptr, 5);
+    used = Entry();
+    unused = Entry();
+    const Entry own(described("own"));
+    closed.open();
+    seen.wait();
+    return 0;
+  });
+  closed.wait();
+  const watch::Closed sums = closed_by(child.pid(), Kind::ring);
+  EXPECT_EQ(sums.ends, 1U);
+  EXPECT_EQ(sums.sent.messages, 1U);
+  EXPECT_EQ(sums.sent.bytes, 5U);
+  seen.open();
+}
+
 TEST(ObserveTable, AnEntryThatIsUsedAgainBeginsAnew) {
   std::uint32_t generation = 0;
   for (int i = 0; i < 3; ++i) {

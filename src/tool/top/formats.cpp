@@ -6,6 +6,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "tool/top/passed_json.hpp"
 #include "tool/top/top.hpp"
 #include "watch/text.hpp"
 
@@ -17,13 +18,6 @@ using watch::Figures;
 using watch::Flow;
 using watch::Flows;
 using watch::Passed;
-
-json json_of(const Passed& passed) {
-  return {{"messages", passed.messages},
-          {"bytes", passed.bytes},
-          {"kernel_messages", passed.kernel_messages},
-          {"kernel_bytes", passed.kernel_bytes}};
-}
 
 json json_of(const watch::Waits& waits, std::int64_t now) {
   json text{{"sleeps", waits.sleeps}, {"slept_ns", waits.slept_ns}, {"spun_ns", waits.spun_ns}};
@@ -40,8 +34,8 @@ json json_of(const watch::Party& party) {
 }
 
 json json_of(const Figures& figures, std::int64_t now) {
-  json text{{"forward", json_of(figures.forward)},
-            {"back", json_of(figures.back)},
+  json text{{"forward", passed_json(figures.forward)},
+            {"back", passed_json(figures.back)},
             {"from_waits", json_of(figures.left, now)},
             {"to_waits", json_of(figures.right, now)},
             {"dropped", figures.dropped}};
@@ -70,6 +64,45 @@ std::string labels_of(const Flow& flow) {
       watch::to_text(flow.kind), watch::to_text(flow.carrier), escaped(flow.name), pid(flow.left),
       escaped(flow.left.command), pid(flow.right), escaped(flow.right.command),
       watch::reason_text(flow.reason));
+}
+
+bool matches(const watch::Process& process, const std::string& filter) {
+  return filter.empty() || watch::printable(process.command).find(filter) != std::string::npos ||
+         std::to_string(process.pid) == filter;
+}
+
+// One of the metrics of what a process has closed.
+struct ClosedMetric {
+  const char* name;
+  const char* help;
+  std::uint64_t Passed::*memory;
+  std::uint64_t Passed::*kernel;
+};
+constexpr ClosedMetric kClosedMetrics[] = {
+    {"farcall_closed_messages_total", "Messages at ends that are closed.", &Passed::messages,
+     &Passed::kernel_messages},
+    {"farcall_closed_bytes_total", "Bytes at ends that are closed.", &Passed::bytes,
+     &Passed::kernel_bytes}};
+
+std::string labels_of(const watch::Process& process, const watch::Closed& closed) {
+  return fmt::format(R"(kind="{}",pid="{}",command="{}")", watch::to_text(closed.kind), process.pid,
+                     escaped(watch::printable(process.command)));
+}
+
+std::string closed_lines(const ClosedMetric& metric, const watch::Process& process) {
+  std::string text;
+  for (const watch::Closed& closed : process.closed)
+    for (const bool sent : {true, false})
+      for (const bool kernel : {false, true})
+        text += fmt::format(
+            "{}{{{},direction=\"{}\",path=\"{}\"}} {}\n", metric.name, labels_of(process, closed),
+            sent ? "sent" : "received", kernel ? "kernel" : "memory",
+            (sent ? closed.sent : closed.received).*(kernel ? metric.kernel : metric.memory));
+  return text;
+}
+
+std::string begin_of(const char* name, const char* type, const char* help) {
+  return fmt::format("# HELP {0} {2}\n# TYPE {0} {1}\n", name, type, help);
 }
 
 struct Metric {
@@ -150,7 +183,8 @@ std::vector<Metric> metrics() {
 
 }  // namespace
 
-std::string json_of(const Flows& flows, const std::string& filter) {
+std::string json_of(const Flows& flows, const std::vector<watch::Process>& processes,
+                    const std::string& filter) {
   json all = json::array();
   for (const Flow& flow : flows.flows()) {
     if (!matches(flow, filter)) continue;
@@ -165,16 +199,33 @@ std::string json_of(const Flows& flows, const std::string& filter) {
     if (flow.reason != 0) one["reason"] = watch::reason_text(flow.reason);
     all.push_back(std::move(one));
   }
-  return json{{"elapsed_ns", flows.elapsed_ns()}, {"flows", all}}.dump() + "\n";
+  json closed = json::array();
+  for (const watch::Process& process : processes)
+    if (!process.closed.empty() && matches(process, filter))
+      closed.push_back({{"pid", process.pid},
+                        {"command", watch::printable(process.command)},
+                        {"kinds", closed_json(process)}});
+  return json{{"elapsed_ns", flows.elapsed_ns()}, {"flows", all}, {"closed", closed}}.dump() + "\n";
 }
 
-std::string prometheus_of(const Flows& flows, const std::string& filter) {
+std::string prometheus_of(const Flows& flows, const std::vector<watch::Process>& processes,
+                          const std::string& filter) {
   std::string text;
   for (const Metric& metric : metrics()) {
-    text += fmt::format("# HELP {} {}\n# TYPE {} {}\n", metric.name, metric.help, metric.name,
-                        metric.type);
+    text += begin_of(metric.name, metric.type, metric.help);
     for (const Flow& flow : flows.flows())
       if (matches(flow, filter)) text += metric.lines(labels_of(flow), flow);
+  }
+  text += begin_of("farcall_closed_total", "counter", "Ends that are closed.");
+  for (const watch::Process& process : processes)
+    for (const watch::Closed& closed : process.closed)
+      if (matches(process, filter))
+        text +=
+            fmt::format("farcall_closed_total{{{}}} {}\n", labels_of(process, closed), closed.ends);
+  for (const ClosedMetric& metric : kClosedMetrics) {
+    text += begin_of(metric.name, "counter", metric.help);
+    for (const watch::Process& process : processes)
+      if (matches(process, filter)) text += closed_lines(metric, process);
   }
   return text;
 }

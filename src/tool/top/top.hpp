@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "watch/flows.hpp"
 
@@ -22,9 +23,11 @@ int show_live(const Options& options);
 // As text, JSON or for Prometheus, once or again and again.
 int write_out(const Options& options);
 
-// What the flows are, in each of the forms.
-std::string json_of(const watch::Flows& flows, const std::string& filter);
-std::string prometheus_of(const watch::Flows& flows, const std::string& filter);
+// What the flows are, and what processes have closed, in each of the forms.
+std::string json_of(const watch::Flows& flows, const std::vector<watch::Process>& processes,
+                    const std::string& filter);
+std::string prometheus_of(const watch::Flows& flows, const std::vector<watch::Process>& processes,
+                          const std::string& filter);
 
 // Whether any of what a line shows has the text in it; an empty one is in all.
 bool matches(const watch::Flow& flow, const std::string& filter);

@@ -72,19 +72,21 @@ int write_out(const Options& options) {
   watch::Everybody everybody;
   watch::Flows flows(
       {.timed = true, .interval_ns = static_cast<std::int64_t>(options.interval_s * 1e9)});
-  flows.look(everybody.look());
+  std::vector<watch::Process> processes = everybody.look();
+  flows.look(processes);
   // Totals need no second look; rates do.
   bool wait = !(options.prometheus && options.once);
   for (;;) {
     if (wait) {
       std::this_thread::sleep_for(interval);
-      flows.look(everybody.look());
+      processes = everybody.look();
+      flows.look(processes);
     }
     wait = true;
     if (options.prometheus && !options.output.empty())
-      write_atomically(options.output, prometheus_of(flows, options.filter));
-    else if (!print(options.prometheus ? prometheus_of(flows, options.filter)
-                    : options.json     ? json_of(flows, options.filter)
+      write_atomically(options.output, prometheus_of(flows, processes, options.filter));
+    else if (!print(options.prometheus ? prometheus_of(flows, processes, options.filter)
+                    : options.json     ? json_of(flows, processes, options.filter)
                                        : table_of(flows, options)))
       return kFailure;
     if (options.once) return kSuccess;

@@ -18,6 +18,7 @@ sys.dont_write_bytecode = True  # the sources may belong to somebody else
 
 # pylint: disable=wrong-import-position
 import desktop
+import figures
 import gateways
 import isolation
 import languages
@@ -29,7 +30,8 @@ import web
 from ends import MIXES, Failed, Sandbox, Skip
 
 TESTS = {**pipes.TESTS, **servers.TESTS, **web.TESTS, **languages.TESTS,
-         **paths.TESTS, **isolation.TESTS, **gateways.TESTS, **desktop.TESTS, **proxies.TESTS}
+         **paths.TESTS, **isolation.TESTS, **gateways.TESTS, **desktop.TESTS, **proxies.TESTS,
+         **figures.TESTS}
 SKIPPED = 77
 
 

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What farcall tells of programs agrees with what they tell themselves: redis, PostgreSQL, nginx."""
+
+import json
+import os
+import re
+import signal
+import time
+
+from ends import expect, need
+from servers import postgres_data, redis_server
+from web import check_wrk, start_nginx
+
+FEW = 0.02  # of what is counted: the first and the last of a connection
+
+
+def told(box, *words):
+    """The JSON of a command of farcall."""
+    return json.loads(box.start([box.farcall, *words]).wait(30))
+
+
+def expect_near(what, told_by_farcall, own, more=0):
+    """`more`: what the program does beside what it counts."""
+    expect(f"{what}: farcall says {told_by_farcall}, the program {own}",
+           own * (1 - FEW) <= told_by_farcall <= own * (1 + FEW) + more)
+
+
+def process_closed(box, pid):
+    """Sums of what one process has closed."""
+    sums = {"ends": 0, "sent": 0, "received": 0}
+    for kind in told(box, "stat", pid, "--json", "--interval", "0")["processes"][0]["closed"]:
+        sums["ends"] += kind["ends"]
+        for way in ("sent", "received"):
+            sums[way] += kind[way]["messages"] + kind[way]["kernel_messages"]
+    return sums
+
+
+def closed_by(box, name):
+    """Sums of the sockets that processes of that name have closed: ends, messages received, sent."""
+    ends = received = sent = 0
+    for process in told(box, "top", "--once", "--json", "--interval", "0.05")["closed"]:
+        if process["command"] != name:
+            continue
+        for kind in process["kinds"]:
+            ends += kind["ends"]
+            received += kind["received"]["messages"] + kind["received"]["kernel_messages"]
+            sent += kind["sent"]["messages"] + kind["sent"]["kernel_messages"]
+    return ends, received, sent
+
+
+def figures_redis(box):
+    benchmark = need("redis-benchmark")
+    server, port = redis_server(box)
+    for clients in (1, 10):
+        requests = 20_000 * clients
+        before = process_closed(box, server.program_pid())
+        box.client([benchmark, "-h", "127.0.0.1", "-p", port, "-t", "get", "-n", requests, "-c",
+                    clients, "-q"])
+        for _ in range(100):  # until the server has noticed
+            after = process_closed(box, server.program_pid())
+            if after["ends"] - before["ends"] > clients:
+                break
+            time.sleep(0.05)
+        for way in ("sent", "received"):
+            expect_near(f"{way} with {clients} clients", after[way] - before[way], requests, more=4)
+    server.stop()
+    box.expect_accelerated()
+
+
+def figures_nginx(box):
+    wrk = need("wrk")
+    server, port = start_nginx(box, workers=1)
+    connections = 8
+    text = check_wrk(box.client([wrk, "-t1", f"-c{connections}", "-d2s",
+                                 f"http://127.0.0.1:{port}/small"]), 100)
+    for _ in range(100):
+        ends, received, _ = closed_by(box, "nginx")
+        if ends >= connections:
+            break
+        time.sleep(0.05)
+    # wrk does not count what was under way when its time was up.
+    expect_near("requests", received, int(re.search(r"(\d+) requests in", text)[1]),
+                more=connections)
+    server.stop(number=signal.SIGQUIT)
+    box.expect_accelerated()
+
+
+QUERIES = 20_000
+SCRIPT = f"""\\set done :done + 1
+select 1;
+\\if :done = {QUERIES}
+\\sleep 20 s
+\\endif
+"""
+
+
+def figures_postgres(box):
+    """pgbench stays, so that both ends are there when they are looked at."""
+    programs, data = postgres_data(box)
+    port = box.port()
+    server = box.server([programs / "postgres", "-D", data, "-p", port, "-c", "fsync=off", "-c",
+                         "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="], port,
+                        user="postgres", cwd="/")
+    at = ["-h", "127.0.0.1", "-p", port, "-U", "postgres"]
+    for _ in range(100):  # it lets clients in before the database is ready
+        if box.start([programs / "pg_isready", *at]).wait(20, codes=None) and \
+                box.started[-1].process.returncode == 0:
+            break
+        time.sleep(0.1)
+    script = box.file("script.sql", SCRIPT)
+    load = box.start([programs / "pgbench", *at, "-n", "-M", "simple", "-D", "done=0", "-f", script,
+                      "-t", QUERIES, "postgres"], box.mix.client, user="postgres", cwd="/")
+    deadline = time.monotonic() + 30
+    forward = back = 0
+    while forward < QUERIES and time.monotonic() < deadline and load.alive():
+        flows = told(box, "top", "--once", "--json", "--interval", "0.3")["flows"]
+        flows = [flow for flow in flows if flow["name"].endswith(f":{port}") and flow["from"] and
+                 flow["from"]["command"] == "pgbench"]
+        forward, back = (sum(flow["total"][way]["messages"] + flow["total"][way]["kernel_messages"]
+                             for flow in flows) for way in ("forward", "back"))
+    # Beside queries and answers: to log in.
+    expect_near("queries", forward, QUERIES, more=10)
+    expect_near("answers", back, QUERIES, more=10)
+    os.killpg(load.process.pid, signal.SIGINT)
+    load.wait(20, codes=None)
+    server.stop(number=signal.SIGINT, seconds=40)
+    box.expect_accelerated()
+
+
+TESTS = {"figures_redis": figures_redis, "figures_nginx": figures_nginx,
+         "figures_postgres": figures_postgres}
