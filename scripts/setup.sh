@@ -22,7 +22,7 @@ declare -A packages=(
     librust-tokio-dev librust-libc-dev"
   [programs]="python3 python3.11 libpython3.11-testsuite redis-server redis-tools memcached nginx-light
     curl wrk haproxy postgresql postgresql-contrib iperf3 netcat-openbsd socat sockperf nodejs
-    default-jdk-headless golang-go"
+    default-jdk-headless golang-go bpftrace"
   [demo]="sockperf"
   [plot]="python3 python3-pandas python3-matplotlib"
   [bench]="python3-zmq"

@@ -3,11 +3,12 @@
 
 import json
 import os
+import pathlib
 import re
 import signal
 import time
 
-from ends import expect, need
+from ends import HERE, Skip, expect, need
 from servers import postgres_data, redis_server
 from web import check_wrk, start_nginx
 
@@ -127,5 +128,61 @@ def figures_postgres(box):
     box.expect_accelerated()
 
 
+TRACES = HERE.parents[2] / "examples" / "trace"
+PROBED = """
+import sys, time
+sys.path.insert(0, {python!r})
+import farcall
+farcall.serve({path!r}, lambda data: data)
+door = farcall.open_door({path!r})
+deadline = time.monotonic() + 30
+while time.monotonic() < deadline:
+    door.call(b"x" * 200)
+    time.sleep(0.001)
+"""
+
+
+def trace(box, pid, script, wanted, deeds=None):
+    """Runs a script for bpftrace with a process until it has said something; returns that."""
+    if os.geteuid() != 0:
+        raise Skip("needs root, for bpftrace")
+    bpftrace = need("bpftrace")
+    tracer = box.start([bpftrace, "-B", "line", "-p", pid, TRACES / script])
+    for _ in range(100):
+        if "Attaching" in tracer.text() or not tracer.alive():
+            break
+        time.sleep(0.1)
+    time.sleep(1)
+    if not tracer.alive() and not re.search("usdt|[Nn]o probes|syntax", tracer.text()):
+        raise Skip(f"the kernel permits no probes: {tracer.text().splitlines()[-1]}")
+    if deeds:
+        deeds()
+    time.sleep(1)
+    said = tracer.stop(30, signal.SIGINT).decode(errors="replace")
+    expect(f"{script} says {wanted!r}: {said} {tracer.text()}", re.search(wanted, said))
+
+
+def probes(box):
+    """The scripts for bpftrace say what happens."""
+    benchmark = need("redis-benchmark")
+    server, port = redis_server(box)
+
+    def load():
+        box.client([benchmark, "-h", "127.0.0.1", "-p", port, "-t", "set", "-d", "3000", "-n", "20000",
+                    "-c", "3", "-q"])
+    pid = server.program_pid()
+    trace(box, pid, "sizes.bt", r"@received\[\w+\]:[^@]*\[2K, 4K\)", load)
+    trace(box, pid, "acceleration.bt", r"redis-server: accelerated, with process \d+", load)
+    server.stop()
+    python = pathlib.Path(box.farcall).parent / "python"
+    if not python.is_dir():
+        raise Skip("there is no python3-dev for Python")
+    caller = box.start(["/usr/bin/python3", "-c",
+                        PROBED.format(python=str(python), path=str(box.folder / "door"))])
+    time.sleep(1)
+    trace(box, caller.process.pid, "call_times.bt", r"@ns\[python3\]:\s+\[")
+    trace(box, caller.process.pid, "waits.bt", r"@woke\[python3\]: [1-9]")
+
+
 TESTS = {"figures_redis": figures_redis, "figures_nginx": figures_nginx,
-         "figures_postgres": figures_postgres}
+         "figures_postgres": figures_postgres, "probes": probes}
