@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What attackers cost those who behave: attack-load [OPTION]... [ATTACK]...; see --help. 32 clients
-// call one server without pause, in turns alone, beside as many processes that only compute as
-// there are attackers, and beside the attackers. Attackers are one user, clients another, the
-// server root.
+// call one server without pause, in turns alone, beside the attackers, and beside processes that
+// only compute: as many as the attackers had that wanted a processor. Attackers are one user,
+// clients another, the server root.
 #include <fmt/core.h>
+#include <sys/stat.h>
 
 #include <bit>
 #include <charconv>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 
 #include "door/attacks.hpp"
@@ -21,9 +24,10 @@ constexpr uid_t kClientUser = 60'000;
 
 constexpr const char* kUsage =
     "Usage: attack-load [--attackers N] [--seconds S] [--rounds R] [--list] [ATTACK]...\n"
-    "Calls per second and p99 of 32 clients of one door or channel: alone, beside N processes that "
-    "only\n"
-    "compute, beside N attackers. Needs root. Exits with 1 if calls failed or none were made.\n";
+    "Calls per second and p99 of 32 clients of one door or channel: alone, beside N attackers, "
+    "and\n"
+    "beside processes that only compute, as many as the attackers had that wanted a processor.\n"
+    "Needs root. Exits with 1 if calls failed or none were made.\n";
 
 struct Options {
   unsigned attackers = 1;
@@ -84,11 +88,16 @@ class Clients {
 
   [[nodiscard]] std::uint64_t failed() const { return board_->failed; }
 
-  // What they do within that time from now.
-  [[nodiscard]] Load measure(std::chrono::seconds time) const {
+  // What they do within that time from now, in which `look` is called now and then.
+  template <class Look>
+  [[nodiscard]] Load measure(std::chrono::seconds time, Look look) const {
+    constexpr int kLooks = 4;
     const auto before = snapshot();
     const std::int64_t start = now_ns();
-    std::this_thread::sleep_for(time);
+    for (int i = 0; i < kLooks; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(time) / kLooks);
+      look();
+    }
     const double seconds = static_cast<double>(now_ns() - start) / 1e9;
     auto done = snapshot();
     std::uint64_t all = 0;
@@ -135,6 +144,23 @@ class Beside {
  private:
   std::deque<Child> processes_;
 };
+
+// How many threads of that user want a processor.
+unsigned runnable_of(uid_t user) {
+  unsigned count = 0;
+  std::error_code gone;
+  for (const auto& process : std::filesystem::directory_iterator("/proc", gone)) {
+    struct stat owner {};
+    if (::stat(process.path().c_str(), &owner) != 0 || owner.st_uid != user) continue;
+    for (const auto& task : std::filesystem::directory_iterator(process.path() / "task", gone)) {
+      std::string line;
+      std::getline(std::ifstream(task.path() / "stat"), line);
+      const std::size_t name = line.rfind(") ");
+      if (name != std::string::npos && line[name + 2] == 'R') ++count;
+    }
+  }
+  return count;
+}
 
 void only_compute() {
   ASSERT_TRUE(become(kNobody));
@@ -231,22 +257,27 @@ bool measure(const Choice& choice, const Options& options) {
   std::vector<double> p99;
   Load alone;
   std::this_thread::sleep_for(200ms);
+  unsigned runnable = 0;
+  const auto nothing = [] {};
   for (unsigned round = 0; round < options.rounds; ++round) {
-    alone = clients.measure(time);
+    alone = clients.measure(time, nothing);
+    std::vector<double> seen;
     {
-      const Beside others(options.attackers, only_compute);
-      computing.push_back(clients.measure(time).calls_per_s / alone.calls_per_s);
+      const Beside others(options.attackers, [&] { scene.attack(time + 10s); });
+      const Load load = clients.measure(time, [&] { seen.push_back(runnable_of(kNobody)); });
+      attacked.push_back(load.calls_per_s / alone.calls_per_s);
+      p99.push_back(load.p99_us / 1e3);
     }
-    const Beside others(options.attackers, [&] { scene.attack(time + 10s); });
-    const Load load = clients.measure(time);
-    attacked.push_back(load.calls_per_s / alone.calls_per_s);
-    p99.push_back(load.p99_us / 1e3);
+    runnable = static_cast<unsigned>(median(seen));
+    const Beside others(runnable, only_compute);
+    computing.push_back(clients.measure(time, nothing).calls_per_s / alone.calls_per_s);
   }
   const auto [least, most] = std::ranges::minmax(attacked);
   const auto [best, worst] = std::ranges::minmax(p99);
-  fmt::print("{:<34} {:>9.0f} {:>9.2f} {:>9.2f} ({:.2f} to {:.2f}) {:>8.1f} ({:.1f} to {:.1f})\n",
-             scene.name, alone.calls_per_s, median(computing), median(attacked), least, most,
-             median(p99), best, worst);
+  fmt::print(
+      "{:<34} {:>9.0f} {:>9.2f} ({:>2}) {:>9.2f} ({:.2f} to {:.2f}) {:>8.1f} ({:.1f} to {:.1f})\n",
+      scene.name, alone.calls_per_s, median(computing), runnable, median(attacked), least, most,
+      median(p99), best, worst);
   std::fflush(stdout);
   return clients.failed() == 0 && least > 0;
 }
@@ -297,7 +328,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   ::signal(SIGPIPE, SIG_IGN);
-  fmt::print("{:<34} {:>9} {:>9} {:>9} {:>24}\n", "beside the clients", "calls/s", "computing",
+  fmt::print("{:<34} {:>9} {:>14} {:>9} {:>24}\n", "beside the clients", "calls/s", "computing",
              "attacked", "p99 then, ms");
   bool well = true;
   for (const Choice& choice : known)
