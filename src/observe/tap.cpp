@@ -129,10 +129,11 @@ class Parts {
   std::size_t done_ = 0;  // of the first
 };
 
-TapRecord begin_record(Half& half, TapRecord::What what, const Passed& passed) noexcept {
+TapRecord begin_record(Half& half, TapRecord::What what, const Passed& passed,
+                       std::int64_t now) noexcept {
   const Identity& identity = identity_of(*counters_of(&half));
   return {.stamp = 0,
-          .time = passed.time != 0 ? passed.time : monotonic_ns(),
+          .time = passed.time != 0 ? passed.time : now,
           .sent = passed.sent,
           .received = passed.received,
           .session = identity.session,
@@ -185,10 +186,9 @@ void end_lease(Process& process, std::int64_t now) noexcept {
 }
 
 // The rings to write to; null if nobody captures this half any more.
-TapRings* tapped_rings(Half& half) noexcept {
+TapRings* tapped_rings(Half& half, std::int64_t now) noexcept {
   Process* const process = first_process();
   if (process == nullptr) return nullptr;
-  const std::int64_t now = monotonic_ns();
   const std::uint64_t until = detail::get(half.tap);
   if (lasts(until, now)) return rings_of(*process);
   // One that is renewed just now is lost until it is renewed again.
@@ -201,10 +201,11 @@ TapRings* tapped_rings(Half& half) noexcept {
 
 void tap(Half& half, const iovec* parts, std::size_t count, std::uint64_t size,
          const Passed& passed) noexcept {
-  TapRings* const rings = tapped_rings(half);
+  const std::int64_t now = monotonic_ns();
+  TapRings* const rings = tapped_rings(half, now);
   if (rings == nullptr) return;
   TapRecord record =
-      begin_record(half, is_sent(&half) ? TapRecord::kSent : TapRecord::kReceived, passed);
+      begin_record(half, is_sent(&half) ? TapRecord::kSent : TapRecord::kReceived, passed, now);
   const char* const name = identity_of(*counters_of(&half)).name.data();
   Parts from(parts, count);
   std::uint64_t there = std::min<std::uint64_t>(from.left(), size);
@@ -221,9 +222,10 @@ void tap(Half& half, const iovec* parts, std::size_t count, std::uint64_t size,
 }
 
 void tap_closed(Half& half, const Passed& passed) noexcept {
-  TapRings* const rings = tapped_rings(half);
+  const std::int64_t now = monotonic_ns();
+  TapRings* const rings = tapped_rings(half, now);
   if (rings == nullptr) return;
-  TapRecord record = begin_record(half, TapRecord::kClosed, passed);
+  TapRecord record = begin_record(half, TapRecord::kClosed, passed, now);
   Parts nothing(nullptr, 0);
   write_record(*rings, record, identity_of(*counters_of(&half)).name.data(), nothing);
 }

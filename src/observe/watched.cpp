@@ -8,12 +8,15 @@
 namespace farcall::observe {
 namespace {
 
-bool is_watched(Half& half, std::int64_t now) noexcept {
+// The time from which an answer is timed; 0: none is. Clocks cost, so they are looked at only then.
+std::int64_t watched_since(Half& half) noexcept {
   const std::uint64_t until = detail::get(half.watch);
-  if (until == 0 || lasts(until, now)) return until != 0;
+  if (until == 0) return 0;
+  const std::int64_t now = monotonic_ns();
+  if (lasts(until, now)) return now;
   // A watcher that renews it just now loses it until it renews it again.
   detail::set(half.watch, 0);
-  return false;
+  return 0;
 }
 
 // Whoever passes no bytes has them captured where he has them in pieces.
@@ -32,18 +35,17 @@ void tap_whole(Half& half, const void* data, std::size_t size) noexcept {
 }  // namespace
 
 void detail::sent_watched(Half& half, const void* data, std::size_t size) noexcept {
-  const std::int64_t now = monotonic_ns();
-  Counters& counters = *counters_of(&half);
-  if (is_watched(half, now)) set(counters.received.started, static_cast<std::uint64_t>(now));
+  if (const std::int64_t since = watched_since(half); since != 0)
+    set(counters_of(&half)->received.started, static_cast<std::uint64_t>(since));
   tap_whole(half, data, size);
 }
 
 void detail::received_watched(Half& half, const void* data, std::size_t size) noexcept {
   tap_whole(half, data, size);
-  const auto now = static_cast<std::uint64_t>(monotonic_ns());
   const std::uint64_t started = get(half.started);
   if (started == 0) return;
   set(half.started, 0);
+  const auto now = static_cast<std::uint64_t>(monotonic_ns());
   if (started > now) return;
   Times& times = times_of(*counters_of(&half));
   std::uint32_t& in_class = times.classes[class_of(now - started)];
