@@ -21,22 +21,17 @@ constexpr std::size_t kLargestCapacity = std::size_t{1} << 34;
 class RingReader final : public Reader {
  public:
   RingReader(RingMemory memory, UniqueFd lifeline, WaitMode mode)
-      : memory_(std::move(memory)),
-        lifeline_(std::move(lifeline)),
-        entry_(mapped_ring::description(observe::Role::reader, memory_)),
-        ring_(memory_.view(), Waiter(lifeline_.get(), mode)) {
-    ring_.observe(entry_.received());
-  }
+      : end_(observe::Role::reader, std::move(memory), std::move(lifeline), mode) {}
   // A forked child that has inherited the object does not speak for the reader.
   ~RingReader() override {
-    if (::getpid() == opened_by_) ring_.finish();
+    if (end_.is_own()) end_.ring.finish();
   }
 
  protected:
   std::size_t read_some(std::span<std::byte> into) override {
     for (;;) {
       std::size_t count = 0;
-      const Outcome outcome = ring_.read_some(into, count, Deadline::never());
+      const Outcome outcome = end_.ring.read_some(into, count, Deadline::never());
       if (outcome == Outcome::ok) return count;
       if (outcome == Outcome::finished) return 0;
       if (outcome != Outcome::interrupted) throw_for_reader(outcome);
@@ -44,40 +39,28 @@ class RingReader final : public Reader {
   }
 
  private:
-  RingMemory memory_;
-  UniqueFd lifeline_;
-  observe::Entry entry_;
-  ByteReader ring_;
-  pid_t opened_by_ = ::getpid();
+  End<ByteReader> end_;
 };
 
 class RingWriter final : public Writer {
  public:
   RingWriter(RingMemory memory, UniqueFd lifeline, WaitMode mode)
-      : memory_(std::move(memory)),
-        lifeline_(std::move(lifeline)),
-        entry_(mapped_ring::description(observe::Role::writer, memory_)),
-        ring_(memory_.view(), Waiter(lifeline_.get(), mode)) {
-    ring_.observe(entry_.sent());
-  }
+      : end_(observe::Role::writer, std::move(memory), std::move(lifeline), mode) {}
   ~RingWriter() override { finish_quietly(); }
 
  protected:
   std::size_t write_some(std::span<const std::byte> bytes) override {
     for (;;) {
       std::size_t written = 0;
-      const Outcome outcome = ring_.write_some(bytes, written, Deadline::never());
+      const Outcome outcome = end_.ring.write_some(bytes, written, Deadline::never());
       if (outcome == Outcome::ok) return written;
       if (outcome != Outcome::interrupted) throw_for_writer(outcome);
     }
   }
-  void write_end() override { ring_.finish(); }
+  void write_end() override { end_.ring.finish(); }
 
  private:
-  RingMemory memory_;
-  UniqueFd lifeline_;
-  observe::Entry entry_;
-  ByteWriter ring_;
+  End<ByteWriter> end_;
 };
 
 RingMemory attach_file(Handle& handle, Access data) {

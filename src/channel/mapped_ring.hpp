@@ -7,7 +7,10 @@
 // A handle has the lifeline as its first descriptor, and behind it what leads to the memory.
 #pragma once
 
+#include <unistd.h>
+
 #include <memory>
+#include <utility>
 
 #include "farcall/channel/mechanism.hpp"
 #include "farcall/observe.hpp"
@@ -24,12 +27,36 @@ Handles create_lifeline();
 UniqueFd take_descriptor(Handle& handle, std::size_t n);
 inline UniqueFd take_lifeline(Handle& handle) { return take_descriptor(handle, 0); }
 
-// What an end says of itself to who looks.
-inline observe::Description description(observe::Role role, const RingMemory& memory) noexcept {
-  observe::Description end{.kind = observe::Kind::ring, .role = role};
-  end.session = memory.inode();
-  return end;
-}
+// What either end holds: the memory, the lifeline, its half of the ring, and what it says of itself
+// to who looks.
+template <class Half>
+class End {
+ public:
+  End(observe::Role role, RingMemory memory, UniqueFd lifeline, WaitMode mode)
+      : memory_(std::move(memory)),
+        lifeline_(std::move(lifeline)),
+        entry_(description(role, memory_)),
+        ring(memory_.view(), Waiter(lifeline_.get(), mode)) {
+    ring.observe(role == observe::Role::reader ? entry_.received() : entry_.sent());
+  }
+  // False in a forked child that has inherited the object.
+  [[nodiscard]] bool is_own() const noexcept { return ::getpid() == opened_by_; }
+
+ private:
+  static observe::Description description(observe::Role role, const RingMemory& memory) noexcept {
+    observe::Description end{.kind = observe::Kind::ring, .role = role};
+    end.session = memory.inode();
+    return end;
+  }
+
+  RingMemory memory_;
+  UniqueFd lifeline_;
+  observe::Entry entry_;
+  pid_t opened_by_ = ::getpid();
+
+ public:
+  Half ring;
+};
 
 // Throws the error that an outcome other than ok and interrupted means to a reader or a writer.
 [[noreturn]] void throw_for_reader(Outcome outcome);

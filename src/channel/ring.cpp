@@ -19,15 +19,10 @@ namespace {
 class RingReader final : public Reader {
  public:
   RingReader(RingMemory memory, UniqueFd lifeline, WaitMode mode)
-      : memory_(std::move(memory)),
-        lifeline_(std::move(lifeline)),
-        entry_(mapped_ring::description(observe::Role::reader, memory_)),
-        ring_(memory_.view(), Waiter(lifeline_.get(), mode)) {
-    ring_.observe(entry_.received());
-  }
+      : end_(observe::Role::reader, std::move(memory), std::move(lifeline), mode) {}
   // A forked child that has inherited the object does not speak for the reader.
   ~RingReader() override {
-    if (::getpid() == opened_by_) ring_.finish();
+    if (end_.is_own()) end_.ring.finish();
   }
 
  protected:
@@ -43,7 +38,7 @@ class RingReader final : public Reader {
       throw MisuseError("receive: the last message was partly read");
     for (;;) {
       std::size_t size = 0;
-      const Outcome outcome = ring_.read(into, size, Deadline::never());
+      const Outcome outcome = end_.ring.read(into, size, Deadline::never());
       if (outcome == Outcome::ok) return size;
       if (outcome == Outcome::finished) return std::nullopt;
       if (outcome == Outcome::too_big) {
@@ -59,11 +54,11 @@ class RingReader final : public Reader {
   bool next_piece() {
     std::span<const std::byte> piece;
     Outcome outcome = Outcome::interrupted;
-    while (outcome == Outcome::interrupted) outcome = ring_.front(piece, Deadline::never());
+    while (outcome == Outcome::interrupted) outcome = end_.ring.front(piece, Deadline::never());
     if (outcome == Outcome::finished && to_come_ == 0) return false;
     if (outcome == Outcome::finished) outcome = Outcome::peer_gone;  // in the middle of a message
     if (outcome != Outcome::ok) mapped_ring::throw_for_reader(outcome);
-    if (to_come_ == 0 && ring_.is_piece()) {
+    if (to_come_ == 0 && end_.ring.is_piece()) {
       // The first piece of a long message starts with the size of all.
       std::uint64_t total = 0;
       if (piece.size() <= sizeof total) mapped_ring::throw_for_reader(Outcome::broken);
@@ -73,12 +68,12 @@ class RingReader final : public Reader {
       to_come_ = total;
     }
     if (to_come_ != 0) {
-      if (!ring_.is_piece() || piece.empty() || piece.size() > to_come_)
+      if (!end_.ring.is_piece() || piece.empty() || piece.size() > to_come_)
         mapped_ring::throw_for_reader(Outcome::broken);
       to_come_ -= piece.size();
     }
     rest_ = piece;
-    if (rest_.empty()) ring_.pop();
+    if (rest_.empty()) end_.ring.pop();
     return true;
   }
 
@@ -86,23 +81,19 @@ class RingReader final : public Reader {
     const std::size_t count = std::min(into.size(), rest_.size());
     std::memcpy(into.data(), rest_.data(), count);
     rest_ = rest_.subspan(count);
-    if (rest_.empty()) ring_.pop();
+    if (rest_.empty()) end_.ring.pop();
     return count;
   }
 
   void skip_message() {
     do {
       next_piece();
-      if (!rest_.empty()) ring_.pop();
+      if (!rest_.empty()) end_.ring.pop();
       rest_ = {};
     } while (to_come_ != 0);
   }
 
-  RingMemory memory_;
-  UniqueFd lifeline_;
-  observe::Entry entry_;
-  MessageReader ring_;
-  pid_t opened_by_ = ::getpid();
+  mapped_ring::End<MessageReader> end_;
   std::span<const std::byte> rest_;  // of the piece at the front of the ring
   std::size_t to_come_ = 0;          // bytes of a long message behind that piece
 };
@@ -110,12 +101,7 @@ class RingReader final : public Reader {
 class RingWriter final : public Writer {
  public:
   RingWriter(RingMemory memory, UniqueFd lifeline, WaitMode mode)
-      : memory_(std::move(memory)),
-        lifeline_(std::move(lifeline)),
-        entry_(mapped_ring::description(observe::Role::writer, memory_)),
-        ring_(memory_.view(), Waiter(lifeline_.get(), mode)) {
-    ring_.observe(entry_.sent());
-  }
+      : end_(observe::Role::writer, std::move(memory), std::move(lifeline), mode) {}
   ~RingWriter() override { finish_quietly(); }
 
  protected:
@@ -125,18 +111,15 @@ class RingWriter final : public Writer {
   }
   void write_message(std::span<const std::byte> message) override {
     for (;;) {
-      const Outcome outcome = ring_.write(message, Deadline::never());
+      const Outcome outcome = end_.ring.write(message, Deadline::never());
       if (outcome == Outcome::ok) return;
       if (outcome != Outcome::interrupted) mapped_ring::throw_for_writer(outcome);
     }
   }
-  void write_end() override { ring_.finish(); }
+  void write_end() override { end_.ring.finish(); }
 
  private:
-  RingMemory memory_;
-  UniqueFd lifeline_;
-  observe::Entry entry_;
-  MessageWriter ring_;
+  mapped_ring::End<MessageWriter> end_;
 };
 
 RingMemory attach(Handle& handle, Access data) {

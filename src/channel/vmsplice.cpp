@@ -81,14 +81,7 @@ const Properties& Vmsplice::properties() {
   return kProperties;
 }
 
-Handles Vmsplice::create(const Options& options) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("pipe");
-  UniqueFd reader(ends[0]);
-  UniqueFd writer(ends[1]);
-  set_pipe_size(writer.get(), options.buffer_bytes);
-  return {.reader = handle_of(std::move(reader)), .writer = handle_of(std::move(writer))};
-}
+Handles Vmsplice::create(const Options& options) { return create_pipe(options); }
 
 std::unique_ptr<Reader> Vmsplice::open_reader(Handle handle, const Options&) {
   return std::make_unique<DescriptorReader>(take_descriptor(handle));

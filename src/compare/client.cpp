@@ -44,31 +44,12 @@ class Client {
     payload_.check(reply_.bytes(), sequence_, Payload::kReply);
     return after - before;
   }
-  // A phase that is out of time has one more call, which says so; where one call is slow, that
-  // matters.
   void warm_up() {
-    std::int64_t after = now();
-    const std::int64_t until = after + effort_.warmup_ns;
-    for (bool last = false; !last;) {
-      last = after >= until;
-      call(after, last);
-    }
+    warm_up_by(effort_, [this](std::int64_t& after, bool last) { call(after, last); });
   }
-
   void round_trips() {
-    const Usage used = Usage::now();
-    const std::int64_t begin = now();
-    const std::int64_t until = begin + effort_.rtt_ns;
-    const std::size_t most = std::min(samples_.size(), effort_.rtt_samples);
-    std::size_t count = 0;
-    std::int64_t after = begin;
-    for (bool last = false; !last;) {
-      last = count + 1 >= most || (after >= until && count + 1 >= kLeastSamples);
-      samples_[count++] = static_cast<float>(call(after, last));
-    }
-    board_.rtt_ns = after - begin;
-    board_.rtt[kMe] = Usage::now() - used;
-    board_.samples = board_.rtt_calls = count;
+    time_round_trips(effort_, board_, samples_,
+                     [this](std::int64_t& after, bool last) { return call(after, last); });
   }
 
   void wake_ups() {

@@ -8,6 +8,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -60,6 +61,35 @@ int guarded(Board& board, Role role, Body body) noexcept {
     board.fail(role, "unknown exception");
   }
   return 1;
+}
+
+// `call` makes one round trip, sets `after` to the moment of its end and returns what it took; the
+// last of a phase says so. A phase that is out of time has one more call for that; where one is
+// slow, that matters.
+template <class Call>
+void warm_up_by(const Effort& effort, Call call) {
+  std::int64_t after = now();
+  const std::int64_t until = after + effort.warmup_ns;
+  for (bool last = false; !last;) {
+    last = after >= until;
+    call(after, last);
+  }
+}
+template <class Call>
+void time_round_trips(const Effort& effort, Board& board, std::span<float> samples, Call call) {
+  const Usage used = Usage::now();
+  const std::int64_t begin = now();
+  const std::int64_t until = begin + effort.rtt_ns;
+  const std::size_t most = std::min(samples.size(), effort.rtt_samples);
+  std::size_t count = 0;
+  std::int64_t after = begin;
+  for (bool last = false; !last;) {
+    last = count + 1 >= most || (after >= until && count + 1 >= kLeastSamples);
+    samples[count++] = static_cast<float>(call(after, last));
+  }
+  board.rtt_ns = after - begin;
+  board.rtt[static_cast<std::size_t>(Role::client)] = Usage::now() - used;
+  board.samples = board.rtt_calls = count;
 }
 
 inline void mark(TraceMark mark) noexcept { ::prctl(static_cast<int>(mark), 0, 0, 0, 0); }
