@@ -17,10 +17,12 @@ std::chrono::nanoseconds seconds(double value) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(value));
 }
 
+// Behind it may stand what the request was about.
 std::uint64_t number_in(std::string_view word) noexcept {
   std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(word.data() + 1, word.data() + word.size(), number, 16);
-  return error == std::errc() && end == word.data() + word.size() ? number : 0;
+  const char* const behind = word.data() + word.size();
+  const auto [end, error] = std::from_chars(word.data() + 1, behind, number, 16);
+  return error == std::errc() && (end == behind || *end == ';') ? number : 0;
 }
 
 // A one-way message of several pieces: it is answered when it has been received.
@@ -93,8 +95,8 @@ void Calls::publish_first(const std::shared_ptr<OutgoingCall>& call, Lock& lock,
     header.deadline_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(
         1,
         std::chrono::duration_cast<std::chrono::milliseconds>(it.deadline_ - it.heard_).count()));
-  const std::string reply = own_subject(it.id_);
-  const int error = connection_.publish(it.to_.subject, &reply, &header, data, may_wait);
+  const std::string reply = own_subject(it.id_) + ";" + encode(header);
+  const int error = connection_.publish(it.to_.subject, &reply, nullptr, data, may_wait);
   it.published();
   if (error != 0) return finish(it, lock, error);
   it.heard_ = Clock::now();  // it may have waited for the cluster

@@ -189,8 +189,8 @@ std::shared_ptr<Session> ExportedName::admit(Msg message) {
   header.total = message.data().size();
   header.room = kLongest;
   bool malformed = false;
-  if (message.has_header()) {
-    const std::optional<Header> told = message.header();
+  if (message.has_request_header()) {
+    const std::optional<Header> told = message.request_header();
     malformed = !told || (told->kind != Kind::call && told->kind != Kind::one_way &&
                           told->kind != Kind::pulse && told->kind != Kind::probe);
     if (told) header = *told;

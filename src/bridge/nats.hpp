@@ -56,6 +56,13 @@ class Msg {
     const char* const text = header_text();
     return text != nullptr ? parse(text) : std::nullopt;
   }
+  // The same of a request, where it may stand in the reply subject as well.
+  [[nodiscard]] bool has_request_header() const noexcept {
+    return has_header() || !text_in_subject(reply()).empty();
+  }
+  [[nodiscard]] std::optional<Header> request_header() const noexcept {
+    return has_header() ? header() : parse(text_in_subject(reply()));
+  }
   // The cluster's word that nobody listens to what was published.
   [[nodiscard]] bool is_no_responders() const noexcept {
     return ::natsMsg_IsNoResponders(message_.get());

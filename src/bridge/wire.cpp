@@ -104,4 +104,13 @@ std::optional<Header> parse(std::string_view text) noexcept {
   return header;
 }
 
+std::string_view text_in_subject(std::string_view subject) noexcept {
+  // Others may have semicolons in theirs.
+  const std::size_t kind = subject.find(";k=");
+  const std::size_t begin = kind != std::string_view::npos && kind != 0
+                                ? subject.rfind(';', kind - 1)
+                                : std::string_view::npos;
+  return begin == std::string_view::npos ? std::string_view() : subject.substr(begin + 1);
+}
+
 }  // namespace farcall::bridge

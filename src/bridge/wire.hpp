@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What bridges say to each other beside the data: one NATS header, "Farcall", of each message.
+// What bridges say to each other beside the data: in a NATS header, "Farcall", or, of a request, at
+// the end of its reply subject, behind a semicolon (libnats copies the data of what has a header).
 //
 //   importer                        cluster                        exporter
 //      │ call, one-way, pulse ──> subject, queue group ──────────────>│
@@ -9,7 +10,7 @@
 //      │ cancel, credit, data ──> the session's own subject ─────────>│
 //
 // A call's own subject is its reply subject; the session's is the reply subject of what the
-// exporter sends. A request without the header is a call of a program that knows nothing of
+// exporter sends. A request with neither is a call of a program that knows nothing of
 // bridges, and a reply without it is a whole answer of status 0, from such a program or from a
 // bridge.
 //
@@ -67,8 +68,11 @@ struct Header {
   Caller caller = {};
 };
 
+// Of characters that may stand in a subject.
 std::string encode(const Header& header);
 // Nothing where it is malformed or of another version. Never throws.
 std::optional<Header> parse(std::string_view text) noexcept;
+// What stands at the end of a reply subject; empty where nothing does.
+std::string_view text_in_subject(std::string_view subject) noexcept;
 
 }  // namespace farcall::bridge

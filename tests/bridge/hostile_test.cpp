@@ -111,13 +111,20 @@ TEST_F(BridgeHostile, AMalformedRequestIsAnsweredWithAnErrorAndCounted) {
   EXPECT_NE(raw_->read(500).find("e=" + std::to_string(EPROTO)), std::string::npos);
   raw_->publish("d.v1", "answer.here", "1;k=c;s=99999999999", "x");
   EXPECT_NE(raw_->read(500).find("e=" + std::to_string(E2BIG)), std::string::npos);
+  for (const char* about : {"1;k=c;s=-5", "2;k=c", "x;k=c", ";k=c"}) {
+    raw_->send(std::string("PUB d.v1 answer.here;") + about + " 1\r\nx\r\n");
+    const std::string answer = raw_->read(300);
+    EXPECT_NE(answer.find("e=" + std::to_string(EPROTO)), std::string::npos) << about << answer;
+  }
   expect_service();
 }
 
 TEST_F(BridgeHostile, APlainClientOfNatsIsServed) {
-  raw_->send("PUB d.v1 answer.here 5\r\nhello\r\n");
-  const std::string answer = raw_->read(500);
-  EXPECT_NE(answer.find("MSG answer.here 1 5\r\nhello"), std::string::npos) << answer;
+  for (const std::string reply : {"answer.here", "answer;here", ";", "k=c", ";k=", "1;k=c"}) {
+    raw_->send("PUB d.v1 " + reply + " 5\r\nhello\r\n");
+    const std::string answer = raw_->read(300);
+    EXPECT_NE(answer.find("MSG " + reply + " 1 5\r\nhello"), std::string::npos) << answer;
+  }
 }
 
 TEST_F(BridgeHostile, PromisedPiecesThatNeverComeAreForgotten) {
@@ -149,7 +156,7 @@ TEST_F(BridgeHostile, AnythingSentToAnySubjectOfABridgeLeavesItServing) {
       }
     });
   std::set<std::string> subjects{"d.v1", "c.v1"};
-  const std::regex inbox("_INBOX\\.[A-Za-z0-9]+\\.[cso][0-9a-f]+");
+  const std::regex inbox("_INBOX\\.[A-Za-z0-9]+\\.[cso][0-9a-f]+(;[-;=0-9a-z]+)?");
   for (int i = 0; i < 1500; ++i) {
     if (i % 50 == 0) {  // the subjects of calls in progress
       const std::string seen = raw_->read(5);
@@ -164,8 +171,12 @@ TEST_F(BridgeHostile, AnythingSentToAnySubjectOfABridgeLeavesItServing) {
       header[random() % header.size()] = static_cast<char>('0' + random() % 60);
     auto reply = subjects.begin();
     std::advance(reply, random() % subjects.size());
-    raw_->publish(*subject, random() % 4 == 0 ? "" : *reply, header,
-                  std::string(random() % 3000, 'h'));
+    const std::string data(random() % 3000, 'h');
+    if (random() % 4 == 0)  // a request says so there as well
+      raw_->send("PUB " + *subject + " " + reply->substr(0, reply->find(';')) + ";" + header + " " +
+                 std::to_string(data.size()) + "\r\n" + data + "\r\n");
+    else
+      raw_->publish(*subject, random() % 4 == 0 ? "" : *reply, header, data);
   }
   stop = true;
   for (std::thread& client : clients) client.join();
