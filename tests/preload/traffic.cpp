@@ -3,7 +3,8 @@
 // A program that knows nothing of farcall: two processes exchange bytes over one TCP connection, in
 // both directions at once, in pieces of random sizes, with pauses, and check every byte.
 //
-// traffic ENGINE ENGINE SEED BYTES: how the client and how the server do it, one of
+// traffic ENGINE ENGINE SEED BYTES [stopped]: with the last, both are stopped and continued at
+// random moments. ENGINE is how the client and how the server do it, one of
 //   blocking (two threads), poll, select, level, edge (epoll), spin (non-blocking, without
 //   waiting), counting (epoll's edges, but reads no further than FIONREAD has said, or to a short
 //   read: the next edge must tell of the rest)
@@ -12,6 +13,7 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -20,6 +22,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -32,6 +35,7 @@
 namespace {
 
 constexpr std::size_t kMost = 1 << 20;
+bool are_stopped = false;
 
 [[noreturn]] void fail(const char* what, std::uint64_t at) {
   std::fprintf(stderr, "traffic[%d]: %s at %llu: %s\n", ::getpid(), what,
@@ -146,7 +150,8 @@ class Reader {
       if (received_ != total_) fail("end too early", received_);
       return done_ = true;
     }
-    if (flags == MSG_WAITALL && static_cast<std::size_t>(now) != size)
+    // Who is stopped and continued gets less, as from the kernel.
+    if (flags == MSG_WAITALL && static_cast<std::size_t>(now) != size && !are_stopped)
       fail("MSG_WAITALL", received_);
     for (ssize_t i = 0; i < now; ++i) check(i);
     received_ += static_cast<std::uint64_t>(now);
@@ -243,6 +248,7 @@ void run(const std::string& engine, int fd, unsigned seed, std::uint64_t total, 
       }
       epoll_event event;
       const int ready = ::epoll_wait(set, &event, 1, 20'000);
+      if (ready < 0 && errno == EINTR && are_stopped) continue;
       if (ready <= 0) fail("epoll_wait", 0);
       if (event.data.fd != fd) fail("epoll data", 0);
       reader.told(event.events);
@@ -252,10 +258,27 @@ void run(const std::string& engine, int fd, unsigned seed, std::uint64_t total, 
   }
 }
 
+// Stops and continues two processes until somebody ends it.
+[[noreturn]] void stop_again_and_again(pid_t one, pid_t other, unsigned seed) {
+  std::mt19937 random(seed + 3);
+  const auto pause = [&](unsigned most_us) {
+    if (const auto us = random() % most_us; us > most_us / 2)
+      std::this_thread::sleep_for(std::chrono::microseconds(us));
+  };
+  for (;;) {
+    const pid_t whom = random() % 2 == 0 ? one : other;
+    ::kill(whom, SIGSTOP);
+    pause(random() % 8 == 0 ? 40'000 : 3000);
+    ::kill(whom, SIGCONT);
+    pause(10'000);
+  }
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (count != 5) return 2;
+  if (count != 5 && !(count == 6 && std::string(arguments[5]) == "stopped")) return 2;
+  are_stopped = count == 6;
   const auto seed = static_cast<unsigned>(std::atoi(arguments[3]));
   const auto bytes = static_cast<std::uint64_t>(std::atoll(arguments[4]));
   const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -269,10 +292,19 @@ int main(int count, char** arguments) {
     fail("listen", 0);
   const pid_t child = ::fork();
   if (child == 0) {
+    if (are_stopped) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     const int fd = ::accept(listener, nullptr, nullptr);
     if (fd < 0) fail("accept", 0);
     run(arguments[2], fd, seed * 10 + 5, bytes, 2, 1);
     ::close(fd);
+    std::_Exit(0);
+  }
+  const pid_t client = ::getpid();
+  const pid_t stopper = are_stopped ? ::fork() : -1;
+  if (stopper == 0) {
+    ::close(listener);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() == client) stop_again_and_again(client, child, seed);
     std::_Exit(0);
   }
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -280,6 +312,11 @@ int main(int count, char** arguments) {
   run(arguments[1], fd, seed * 10, bytes, 1, 2);
   ::close(fd);
   int status = 0;
+  if (stopper > 0) {
+    ::kill(stopper, SIGKILL);
+    ::waitpid(stopper, &status, 0);
+    ::kill(child, SIGCONT);
+  }
   ::waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 3;
 }

@@ -6,6 +6,7 @@
 
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include "counted_run.hpp"
 
@@ -16,10 +17,13 @@ constexpr const char* kEngines[] = {"blocking", "poll", "select",  "level",
                                     "edge",     "spin", "counting"};
 constexpr int kCount = std::size(kEngines);
 
-Seen run(const std::string& client, const std::string& server, unsigned seed, std::uint64_t bytes) {
-  return run_counted({FARCALL_TRAFFIC, client, server, std::to_string(seed), std::to_string(bytes)},
-                     {{"LD_PRELOAD", FARCALL_PRELOAD},
-                      {"FARCALL_TEST_UPGRADE_AFTER", std::to_string(1 + seed % 5)}});
+Seen run(const std::string& client, const std::string& server, unsigned seed, std::uint64_t bytes,
+         bool stopped = false) {
+  std::vector<std::string> words{FARCALL_TRAFFIC, client, server, std::to_string(seed),
+                                 std::to_string(bytes)};
+  if (stopped) words.emplace_back("stopped");
+  return run_counted(words, {{"LD_PRELOAD", FARCALL_PRELOAD},
+                             {"FARCALL_TEST_UPGRADE_AFTER", std::to_string(1 + seed % 5)}});
 }
 
 class Traffic : public ::testing::TestWithParam<int> {};
@@ -43,6 +47,16 @@ TEST_P(Traffic, ArrivesAsItWasSent) {
     by_ring += seen.ring_bytes;
   }
   EXPECT_TRUE(seen_enough()) << accelerated << " connections, " << by_ring << " bytes";
+}
+
+// At any moment, and for as long as it takes: the other end waits, and nothing is lost.
+TEST_P(Traffic, ArrivesThoughBothEndsAreStoppedAndContinued) {
+  const std::string client = kEngines[GetParam() / kCount];
+  const std::string server = kEngines[GetParam() % kCount];
+  for (const unsigned seed : {11U, 12U}) {
+    const Seen seen = run(client, server, seed, seed * 234'567, true);
+    ASSERT_EQ(seen.status, 0) << client << " with " << server << ", seed " << seed;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, Traffic, ::testing::Range(0, kCount* kCount),
