@@ -258,14 +258,16 @@ void run(const std::string& engine, int fd, unsigned seed, std::uint64_t total, 
   }
 }
 
-// Stops and continues two processes until somebody ends it.
-[[noreturn]] void stop_again_and_again(pid_t one, pid_t other, unsigned seed) {
+// Stops and continues two processes until nobody has the other end of the pipe any more. Whoever is
+// stopped is continued before that.
+void stop_again_and_again(pid_t one, pid_t other, unsigned seed, int pipe) {
   std::mt19937 random(seed + 3);
   const auto pause = [&](unsigned most_us) {
     if (const auto us = random() % most_us; us > most_us / 2)
       std::this_thread::sleep_for(std::chrono::microseconds(us));
   };
-  for (;;) {
+  pollfd end{.fd = pipe, .events = 0, .revents = 0};
+  while (::poll(&end, 1, 0) == 0) {
     const pid_t whom = random() % 2 == 0 ? one : other;
     ::kill(whom, SIGSTOP);
     pause(random() % 8 == 0 ? 40'000 : 3000);
@@ -300,11 +302,13 @@ int main(int count, char** arguments) {
     std::_Exit(0);
   }
   const pid_t client = ::getpid();
+  int until[2] = {-1, -1};
+  if (are_stopped && ::pipe2(until, O_CLOEXEC) != 0) fail("pipe", 0);
   const pid_t stopper = are_stopped ? ::fork() : -1;
   if (stopper == 0) {
     ::close(listener);
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() == client) stop_again_and_again(client, child, seed);
+    ::close(until[1]);
+    stop_again_and_again(client, child, seed, until[0]);
     std::_Exit(0);
   }
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -313,9 +317,8 @@ int main(int count, char** arguments) {
   ::close(fd);
   int status = 0;
   if (stopper > 0) {
-    ::kill(stopper, SIGKILL);
+    ::close(until[1]);
     ::waitpid(stopper, &status, 0);
-    ::kill(child, SIGCONT);
   }
   ::waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 3;
