@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "tool/command.hpp"
@@ -43,11 +44,24 @@ void tell(const capture::Summary& summary, const std::string& file) {
     fmt::print(stderr, "lost: what passed while this command was stopped for seconds\n");
 }
 
-int run_capture(const capture::Options& options) {
+void tell_programs(const capture::Summary& summary, const std::string& file) {
+  const nlohmann::json text{{"file", file},
+                            {"packets", summary.packets},
+                            {"bytes", summary.bytes},
+                            {"processes", summary.processes},
+                            {"lost_messages", summary.lost},
+                            {"missing_bytes", summary.missing},
+                            {"ended_processes", summary.ended},
+                            {"was_stopped", summary.stopped_itself}};
+  fmt::print(stderr, "{}\n", text.dump());
+}
+
+int run_capture(const capture::Options& options, bool as_json) {
   stop_at_signals();
   try {
     const capture::Summary summary = capture::capture(options, stop);
-    tell(summary, options.file == "-" ? "standard output" : options.file);
+    const auto how = as_json ? &tell_programs : &tell;
+    how(summary, options.file == "-" ? "standard output" : options.file);
     const int status = summary.command_status;
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   } catch (const std::invalid_argument& wrong) {
@@ -62,6 +76,7 @@ void add_capture(Command root, int& exit_code) {
   struct Asked {
     capture::Options options;
     std::vector<std::string> words;
+    bool as_json = false;
   };
   auto asked = std::make_shared<Asked>();
   const Command command = root.subcommand(
@@ -76,11 +91,12 @@ void add_capture(Command root, int& exit_code) {
       .option("-x,--execute", asked->options.command,
               "Start this command of the shell, capture it from its beginning, end with it")
       .suggests("program");
+  command.flag("--json", asked->as_json, "Tell at the end as JSON what was captured and lost");
   command.option("FILTER", asked->words,
                  "Such as: tcp and port 6379, host ::1, pid 42, not (udp or unix)");
   command.runs([asked, &exit_code] {
     for (const std::string& word : asked->words) asked->options.filter += word + " ";
-    exit_code = run_capture(asked->options);
+    exit_code = run_capture(asked->options, asked->as_json);
   });
 }
 

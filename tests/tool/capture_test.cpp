@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -215,6 +216,20 @@ TEST_F(Capture, EndsAfterSoManyPackets) {
   ASSERT_EQ(finished.code, 0) << finished.err;
   const std::string packets = tshark(file(), "");
   EXPECT_EQ(std::count(packets.begin(), packets.end(), '\n'), 10);
+}
+
+TEST_F(Capture, TellsProgramsWhatItHasAndLost) {
+  const Finished finished =
+      run_farcall({"capture", "-w", file(), "-c", "10", "--json", "-x", kTalk + "tcp 1 20", "tcp"});
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  const std::size_t begin = finished.err.rfind('{');  // behind what the command itself says
+  ASSERT_NE(begin, std::string::npos) << finished.err;
+  const nlohmann::json told = nlohmann::json::parse(finished.err.substr(begin));
+  EXPECT_EQ(told.at("file"), file());
+  EXPECT_EQ(told.at("packets"), 10);
+  EXPECT_GE(told.at("processes"), 1);
+  EXPECT_EQ(told.at("lost_messages"), 0);
+  EXPECT_EQ(told.at("was_stopped"), false);
 }
 
 TEST_F(Capture, EndsWithTheStatusOfTheCommand) {
