@@ -121,6 +121,8 @@ struct Connection::Callbacks {
     self(closure).failed(status);
   }
   static std::int64_t delay(natsConnection*, int attempts, void*) { return backoff_ms(attempts); }
+  static void closed(natsConnection*, void* closure) { self(closure).ended(self(closure).told_); }
+  static void complete(void* closure) { self(closure).ended(self(closure).emptied_); }
   static void message(natsConnection*, natsSubscription*, natsMsg* message, void* closure) {
     self(closure).events_.inbox(Msg(message));
   }
@@ -156,6 +158,7 @@ Connection::Connection(const Config& config)
   set(::natsOptions_SetDisconnectedCB(options, &Callbacks::disconnected, this), "options");
   set(::natsOptions_SetReconnectedCB(options, &Callbacks::reconnected, this), "options");
   set(::natsOptions_SetErrorHandler(options, &Callbacks::error, this), "options");
+  set(::natsOptions_SetClosedCB(options, &Callbacks::closed, this), "options");
   set(::natsOptions_SetMaxPendingMsgs(options, 1 << 20), "options");
   natsConnection* connection = nullptr;
   const natsStatus status = ::natsConnection_Connect(&connection, options);
@@ -176,13 +179,26 @@ void Connection::listen(Events events) {
                                  &Callbacks::message, this),
       "subscribe to replies");
   inbox_.reset(subscription);
+  set(::natsSubscription_SetOnCompleteCB(subscription, &Callbacks::complete, this), "subscribe");
   set(::natsSubscription_SetPendingLimits(subscription, -1, -1), "limits");
 }
 
 void Connection::close() noexcept {
   if (closing_.exchange(true)) return;
   changed_.notify_all();
-  if (connection_) ::natsConnection_Close(connection_.get());
+  if (!connection_) return;
+  ::natsConnection_Close(connection_.get());
+  // Threads of libnats may still be at it; these are their last words. Without them, which would be
+  // an error of libnats, the process must not hang for ever.
+  std::unique_lock guard(lock_);
+  changed_.wait_for(guard, std::chrono::seconds(10),
+                    [this] { return told_ && (emptied_ || !inbox_); });
+}
+
+void Connection::ended(bool& what) {
+  const std::lock_guard guard(lock_);
+  what = true;
+  changed_.notify_all();
 }
 
 bool Connection::wait_up() {

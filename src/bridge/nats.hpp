@@ -133,6 +133,7 @@ class Connection {
   void down();
   void up();
   void failed(natsStatus status);
+  void ended(bool& what);
 
   const std::string domain_;
   const Clock::duration patience_;
@@ -147,7 +148,9 @@ class Connection {
   mutable std::mutex lock_;  // protects what follows
   std::condition_variable changed_;
   Clock::time_point down_since_;
-  std::string refusal_;  // the last that the cluster said
+  std::string refusal_;   // the last that the cluster said
+  bool told_ = false;     // that it is closed, as the last of its events
+  bool emptied_ = false;  // nobody handles a message of the inbox any more
 };
 
 }  // namespace farcall::bridge

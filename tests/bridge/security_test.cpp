@@ -55,7 +55,9 @@ class BridgeSecurity : public testing::Test {
   Scratch scratch_;
 };
 
-#define EXPECT_SAYS(text, what) EXPECT_NE((text).find(what), std::string::npos) << (text)
+void expect_says(const std::string& text, const std::string& what) {
+  EXPECT_NE(text.find(what), std::string::npos) << text;
+}
 
 TEST_F(BridgeSecurity, TlsWithTheRightAuthorityServes) {
   const Nats nats(scratch_, tls());
@@ -66,36 +68,36 @@ TEST_F(BridgeSecurity, TlsWithClientCertificatesServes) {
   const Nats nats(scratch_, tls("verify: true\n"));
   expect_service({"--nats", nats.url("tls"), "--tls-ca", certificate("ca"), "--tls-cert",
                   certificate("client"), "--tls-key", certificate("client-key")});
-  EXPECT_SAYS(refusal({"--nats", nats.url("tls"), "--tls-ca", certificate("ca")}), "--tls-cert");
+  expect_says(refusal({"--nats", nats.url("tls"), "--tls-ca", certificate("ca")}), "--tls-cert");
 }
 
 TEST_F(BridgeSecurity, ACertificateOfAnotherAuthorityIsRefused) {
   const Nats nats(scratch_, tls());
   const std::string said = refusal({"--nats", nats.url("tls"), "--tls-ca", certificate("other")});
-  EXPECT_SAYS(said, "not signed by the authority in --tls-ca");
+  expect_says(said, "not signed by the authority in --tls-ca");
 }
 
 TEST_F(BridgeSecurity, AServerThatWantsTlsIsNotSpokenToInClear) {
   const Nats nats(scratch_, tls());
-  EXPECT_SAYS(refusal({"--nats", nats.url()}), "TLS");
+  expect_says(refusal({"--nats", nats.url()}), "TLS");
 }
 
 TEST_F(BridgeSecurity, WrongCredentialsAreSaid) {
   const Nats nats(scratch_, "authorization { user: bridge, password: right }\n");
-  EXPECT_SAYS(refusal({"--nats", nats.url(), "--user", "bridge", "--password", "wrong"}),
+  expect_says(refusal({"--nats", nats.url(), "--user", "bridge", "--password", "wrong"}),
               "does not accept these credentials");
-  EXPECT_SAYS(refusal({"--nats", nats.url()}), "does not accept these credentials");
+  expect_says(refusal({"--nats", nats.url()}), "does not accept these credentials");
   expect_service({"--nats", nats.url(), "--user", "bridge", "--password-file",
                   scratch_.write("password", "right\n")});
 }
 
 TEST_F(BridgeSecurity, AFileOfCredentialsThatIsNoneIsSaid) {
   const Nats nats(scratch_);
-  EXPECT_SAYS(refusal({"--nats", nats.url(), "--creds", scratch_.file("nothing")}), "ENOENT");
+  expect_says(refusal({"--nats", nats.url(), "--creds", scratch_.file("nothing")}), "ENOENT");
 }
 
 TEST_F(BridgeSecurity, WhereNobodyListensIsSaid) {
-  EXPECT_SAYS(refusal({"--nats", "nats://127.0.0.1:1"}), "no NATS server answers there");
+  expect_says(refusal({"--nats", "nats://127.0.0.1:1"}), "no NATS server answers there");
 }
 
 TEST_F(BridgeSecurity, ForbiddenSubjectsAreSaidByName) {
@@ -109,10 +111,10 @@ TEST_F(BridgeSecurity, ForbiddenSubjectsAreSaidByName) {
     return Options{"--nats", nats.url(), "--user", user, "--password", user};
   };
   std::string said = refusal(with("a"));
-  EXPECT_SAYS(said, "Subscription to \"d.v1\"");
-  EXPECT_SAYS(said, "permissions");
-  EXPECT_SAYS(refusal(with("b")), "Publish to \"e.v1\"");
-  EXPECT_SAYS(refusal(with("c")), "_INBOX.");
+  expect_says(said, "Subscription to \"d.v1\"");
+  expect_says(said, "permissions");
+  expect_says(refusal(with("b")), "Publish to \"e.v1\"");
+  expect_says(refusal(with("c")), "_INBOX.");
 }
 
 TEST_F(BridgeSecurity, CheckSaysWhatStartingWould) {
@@ -124,8 +126,8 @@ TEST_F(BridgeSecurity, CheckSaysWhatStartingWould) {
     const int code = program.wait();
     return std::to_string(code) + program.said();
   };
-  EXPECT_SAYS(check("right"), "0the configuration is right");
-  EXPECT_SAYS(check("wrong"), "credentials");
+  expect_says(check("right"), "0the configuration is right");
+  expect_says(check("wrong"), "credentials");
 }
 
 TEST_F(BridgeSecurity, TwoDomainsDoNotMeet) {
