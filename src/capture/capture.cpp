@@ -2,6 +2,7 @@
 #include "capture/capture.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,6 +35,7 @@ constexpr nanoseconds kShortPause = milliseconds(1);
 constexpr nanoseconds kLongPause = milliseconds(5);
 // A message has its time before it is in the ring; so long it may take until it is seen there.
 constexpr nanoseconds kMostDelay = milliseconds(20);
+constexpr std::size_t kMostHeld = std::size_t{256} << 20;  // bytes that wait to be written
 
 std::uint64_t ticks_since_boot() {
   timespec now{};
@@ -52,28 +54,52 @@ UniqueFd open_file(const std::string& name) {
     return own;
   }
   // What processes tell each other is nobody else's business.
-  UniqueFd file(::open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!file) throw_errno("open " + name);
+  UniqueFd file(::open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0) throw_errno("open " + name);
+  if (S_ISREG(status.st_mode) &&
+      (::fchmod(file.get(), 0600) != 0 || ::ftruncate(file.get(), 0) != 0))
+    throw_errno("empty " + name);
   return file;
+}
+
+// One that cannot be watched is told of at the beginning.
+void check(pid_t pid) {
+  watch::Process process;
+  switch (watch::look(pid, process)) {
+    case watch::Seen::yes:
+    case watch::Seen::no_tables: return;
+    case watch::Seen::forbidden:
+      throw SystemError(EPERM, "look at process " + std::to_string(pid) +
+                                   ", which is another user's or may not be traced");
+    case watch::Seen::silent:
+      throw SystemError(ETIMEDOUT, "read the memory of process " + std::to_string(pid));
+    case watch::Seen::gone: throw SystemError(ESRCH, "look at process " + std::to_string(pid));
+  }
+}
+
+const Options& checked(const Options& options) {
+  for (const pid_t pid : options.pids) check(pid);
+  return options;
 }
 
 class Capture {
  public:
-  explicit Capture(const Options& options)
-      : options_(options),
+  Capture(const Options& options, const std::atomic<bool>& stop)
+      : options_(checked(options)),
         filter_(options.filter),
         since_(observe::monotonic_ns()),
         began_(ticks_since_boot()),
-        file_(open_file(options.file), options.file == "-" ? "standard output" : options.file),
-        packets_(file_, since_, !options.pids.empty()) {
-    for (const pid_t pid : options_.pids) check(pid);
-  }
+        stop_(stop),
+        file_(open_file(options.file), options.file == "-" ? "standard output" : options.file,
+              stop),
+        packets_(file_, since_, !options.pids.empty(), options.packets) {}
 
-  Summary run(const std::atomic<bool>& stop) {
+  Summary run() {
     look();
     file_.flush();
     if (!options_.command.empty()) command_.emplace(options_.command);
-    while (!stop.load(std::memory_order_relaxed) && !is_enough() && !all_ended_ &&
+    while (!stop_.load(std::memory_order_relaxed) && !is_enough() && !all_ended_ &&
            !(command_ && command_->has_ended())) {
       const bool some = read();
       write(observe::monotonic_ns() - kMostDelay.count());
@@ -105,21 +131,9 @@ class Capture {
     return one.message->time < other.message->time;
   }
 
-  // A process that cannot be watched is told of at the beginning.
-  static void check(pid_t pid) {
-    watch::Process process;
-    switch (watch::look(pid, process)) {
-      case watch::Seen::yes:
-      case watch::Seen::no_tables: return;
-      case watch::Seen::forbidden:
-        throw SystemError(EPERM, "look at process " + std::to_string(pid) +
-                                     ", which is another user's or may not be traced");
-      case watch::Seen::gone: throw SystemError(ESRCH, "look at process " + std::to_string(pid));
-    }
-  }
-
   std::vector<watch::Process> find() {
-    if (options_.pids.empty()) return everybody_.look();
+    using Whose = watch::Everybody::Whose;
+    if (options_.pids.empty()) return everybody_.look(options_.all_users ? Whose::all : Whose::own);
     std::vector<watch::Process> found;
     all_ended_ = true;
     for (const pid_t pid : options_.pids) {
@@ -167,10 +181,13 @@ class Capture {
   bool read() {
     const auto old = static_cast<std::ptrdiff_t>(waiting_.size());
     for (auto at = watched_.begin(); at != watched_.end();) {
+      // The rest is read in the next round, or lost to who fills the memory.
+      if (held_ > kMostHeld) break;
       std::vector<std::unique_ptr<Batch>> batches;
       const bool lives = at->second->read(batches);
       for (std::unique_ptr<Batch>& batch : batches) {
         batch->left = batch->messages.size();
+        held_ += batch->bytes.size();
         // What a process says of itself need not be true, and is not waited for.
         const std::int64_t now = observe::monotonic_ns();
         for (Message& message : batch->messages) message.time = std::min(message.time, now);
@@ -200,7 +217,9 @@ class Capture {
                             .peer = message.peer};
       if (message.time >= since_ && filter_.matches(subject))
         packets_.add(message, at->process->program());
-      if (--at->batch->left == 0) batches_.erase(batches_.find(at->batch));
+      if (--at->batch->left != 0) continue;
+      held_ -= at->batch->bytes.size();
+      batches_.erase(batches_.find(at->batch));
     }
     waiting_.erase(waiting_.begin(), at);
   }
@@ -248,6 +267,7 @@ class Capture {
   Filter filter_;
   std::int64_t since_;
   std::uint64_t began_;  // as processes' `started`
+  const std::atomic<bool>& stop_;
   PcapngFile file_;
   Packets packets_;
   watch::Everybody everybody_;
@@ -255,6 +275,7 @@ class Capture {
   std::vector<std::unique_ptr<WatchedProcess>> ended_;
   std::vector<Waiting> waiting_;  // in order
   std::set<std::unique_ptr<Batch>, ByAddress> batches_;
+  std::size_t held_ = 0;  // bytes of batches
   std::int64_t looked_at_ = 0;
   std::int64_t flushed_at_ = 0;
   std::optional<Command> command_;
@@ -265,7 +286,7 @@ class Capture {
 }  // namespace
 
 Summary capture(const Options& options, const std::atomic<bool>& stop) {
-  return Capture(options).run(stop);
+  return Capture(options, stop).run();
 }
 
 }  // namespace farcall::capture

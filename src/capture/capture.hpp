@@ -13,9 +13,10 @@
 namespace farcall::capture {
 
 struct Options {
-  std::vector<pid_t> pids;    // none: all that the caller may see
-  std::string file;           // "-": standard output
-  std::string filter;         // filter.hpp
+  std::vector<pid_t> pids;  // none: all of the caller's user
+  bool all_users = false;   // without `pids`: of others as well, as far as the caller may see them
+  std::string file;         // "-": standard output
+  std::string filter;       // filter.hpp
   std::uint64_t packets = 0;  // ends after so many; 0: does not
   // For the shell; what it starts is captured from the beginning, alone unless there are `pids`,
   // and the capture ends with it. Empty: nothing is started.

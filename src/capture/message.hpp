@@ -17,6 +17,7 @@ struct Message {
   observe::Kind kind;
   observe::TapRecord::What what;
   observe::Role role;
+  uid_t user;
   pid_t pid;               // whose end it is, as this process numbers it
   pid_t peer;              // 0: not known
   std::int64_t time;       // CLOCK_MONOTONIC, ns

@@ -73,10 +73,11 @@ class OwnHeader {
 
 }  // namespace
 
-Packets::Packets(PcapngFile& file, std::int64_t since, bool one_sided)
+Packets::Packets(PcapngFile& file, std::int64_t since, bool one_sided, std::uint64_t most)
     : file_(file),
       to_real_time_(now_on(CLOCK_REALTIME) - now_on(CLOCK_MONOTONIC)),
       one_sided_(one_sided),
+      most_(most),
       streams_(since, [this](const Message& of, Way way, const IpHeader& header,
                              std::span<const std::byte> payload, std::string_view comment) {
         write(of, LinkType::ip, way, header.bytes(), payload, 0, comment);
@@ -99,6 +100,7 @@ Packets::Interface& Packets::interface_of(LinkType type, pid_t pid, const std::s
 void Packets::write(const Message& message, LinkType type, Way way,
                     std::span<const std::byte> header, std::span<const std::byte> payload,
                     std::uint32_t missing, std::string_view comment) {
+  if (most_ != 0 && packets_ >= most_) return;
   Interface& interface = interface_of(type, message.pid, *program_);
   ++interface.received;
   file_.add({.interface = interface.number,
@@ -127,20 +129,40 @@ bool Packets::take_told(Told& told, const Message& message) {
   return false;
 }
 
+// Whether a sender has told of what now its receiver tells, when it did not know the memory yet.
+bool Packets::take_sent(Told& told, const Message& message) {
+  constexpr std::int64_t kMostDelay = 2'000'000'000;
+  const auto [first, last] = told.by_senders.equal_range(hash_of(message));
+  for (auto at = first; at != last; ++at) {
+    const auto& [time, end] = at->second;
+    if (end == End{message.pid, message.opened} || time + kMostDelay < message.time ||
+        (message.peer != 0 && end.first != message.peer))
+      continue;
+    told.by_senders.erase(at);
+    return true;
+  }
+  return false;
+}
+
 // What one end has received the other one has sent. Where both are seen it is in the file once.
 bool Packets::is_told_already(const Message& message) {
   constexpr std::size_t kMostRemembered = 65'536;
   constexpr std::size_t kMostConversations = 1 << 18;
-  Conversation conversation{message.kind, message.session, {}};
+  Conversation conversation{message.kind, message.session, {}, message.user};
   if (message.kind == Kind::udp) {
     const Address own = own_address(message);
-    conversation = {
-        message.kind, 0,
-        message.is_sent() ? text_of(own, message.remote) : text_of(message.remote, own)};
-  } else if (message.session == 0) {
-    return !message.is_sent() && !one_sided_;
+    conversation = {message.kind, 0,
+                    message.is_sent() ? text_of(own, message.remote) : text_of(message.remote, own),
+                    message.user};
   }
   const End end{message.pid, message.opened};
+  if (message.kind != Kind::udp && message.session == 0) {
+    if (!message.is_sent()) return !one_sided_;
+    auto& sent = conversations_[conversation].by_senders;
+    if (sent.size() >= kMostRemembered) sent.clear();
+    sent.emplace(hash_of(message), std::pair(message.time, end));
+    return false;
+  }
   if (conversations_.size() > kMostConversations) conversations_.clear();
   Told& told = conversations_[conversation];
   if (message.is_sent()) {
@@ -150,6 +172,10 @@ bool Packets::is_told_already(const Message& message) {
   if (std::any_of(told.senders.begin(), told.senders.end(),
                   [&](const End& sender) { return sender != end; }))
     return true;
+  if (message.kind != Kind::udp)
+    if (const auto unknown = conversations_.find({message.kind, 0, {}, message.user});
+        unknown != conversations_.end() && take_sent(unknown->second, message))
+      return true;
   if (!one_sided_ && told.by_receivers.size() < kMostRemembered)
     told.by_receivers.emplace(hash_of(message), std::pair(message.time, end));
   return false;

@@ -18,8 +18,8 @@ namespace farcall::capture {
 class Packets {
  public:
   // What comes after `since`, CLOCK_MONOTONIC, is captured.
-  // `one_sided`: of most conversations one end alone is seen.
-  Packets(PcapngFile& file, std::int64_t since, bool one_sided);
+  // `one_sided`: of most conversations one end alone is seen. `most` packets are written; 0: all.
+  Packets(PcapngFile& file, std::int64_t since, bool one_sided, std::uint64_t most);
 
   // In the order of time. `program` is the name of the message's process.
   void add(const Message& message, const std::string& program);
@@ -40,20 +40,23 @@ class Packets {
     std::uint64_t received = 0;
     std::uint64_t lost = 0;
   };
-  // What both ends call what they share: from where to where, or the memory.
-  using Conversation = std::tuple<observe::Kind, std::uint64_t, std::string>;
+  // What both ends call what they share: from where to where, or the memory; and whose they are.
+  using Conversation = std::tuple<observe::Kind, std::uint64_t, std::string, uid_t>;
   using End = std::pair<pid_t, std::int64_t>;
   struct Told {
     std::set<End> senders;
     // Of messages that a receiver told of while no sender was known, which may come later: when and
     // who, by what they are.
     std::multimap<std::size_t, std::pair<std::int64_t, End>> by_receivers;
+    // What senders told of before they knew of the memory; its receiver may know of it already.
+    std::multimap<std::size_t, std::pair<std::int64_t, End>> by_senders;
   };
 
   Interface& interface_of(LinkType type, pid_t pid, const std::string& program);
   [[nodiscard]] std::uint64_t real_time(std::int64_t time) const noexcept;
   bool is_told_already(const Message& message);
   static bool take_told(Told& told, const Message& message);
+  static bool take_sent(Told& told, const Message& message);
   void write(const Message& message, LinkType type, Way way, std::span<const std::byte> header,
              std::span<const std::byte> payload, std::uint32_t missing, std::string_view comment);
   void add_datagram(const Message& message);
@@ -62,6 +65,7 @@ class Packets {
   PcapngFile& file_;
   std::int64_t to_real_time_;
   bool one_sided_;
+  std::uint64_t most_;
   Streams streams_;
   std::map<std::pair<LinkType, pid_t>, Interface> interfaces_;
   std::map<Conversation, Told> conversations_;

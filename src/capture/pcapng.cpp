@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capture/pcapng.hpp"
 
+#include <poll.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <utility>
 
@@ -81,7 +85,10 @@ class PcapngFile::Block {
   std::size_t begin_;
 };
 
-PcapngFile::PcapngFile(UniqueFd fd, std::string name) : fd_(std::move(fd)), name_(std::move(name)) {
+PcapngFile::PcapngFile(UniqueFd fd, std::string name, const std::atomic<bool>& stop)
+    : fd_(std::move(fd)), name_(std::move(name)), stop_(stop) {
+  struct stat status {};
+  waits_ = ::fstat(fd_.get(), &status) == 0 && !S_ISREG(status.st_mode);
   Block block(pending_, kSection);
   block.word(std::uint32_t{kByteOrder});
   block.word(std::uint16_t{1});
@@ -134,10 +141,28 @@ void PcapngFile::add_statistics(std::uint32_t interface, std::uint64_t time, std
   block.end_options();
 }
 
+// Who reads a pipe may be slow, for ever; but not once the capture is to end.
+bool PcapngFile::has_room() const {
+  constexpr int kStepMs = 100;
+  int steps_left = 10;
+  pollfd wanted{.fd = fd_.get(), .events = POLLOUT, .revents = 0};
+  while (steps_left > 0) {
+    if (::poll(&wanted, 1, kStepMs) > 0) return true;
+    if (stop_.load(std::memory_order_relaxed)) --steps_left;
+  }
+  return false;
+}
+
 void PcapngFile::flush() {
   std::size_t done = 0;
   while (done < pending_.size()) {
-    const ssize_t put = ::write(fd_.get(), pending_.data() + done, pending_.size() - done);
+    const std::size_t most = waits_ ? std::size_t{PIPE_BUF} : pending_.size();
+    if (waits_ && !has_room()) {
+      pending_.clear();
+      throw SystemError(ETIMEDOUT, "write " + name_ + ", which nobody reads");
+    }
+    const ssize_t put =
+        ::write(fd_.get(), pending_.data() + done, std::min(most, pending_.size() - done));
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) {
       const int error = errno;

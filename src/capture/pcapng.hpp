@@ -4,6 +4,7 @@
 // and how many were lost.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -34,8 +35,8 @@ struct Packet {
 // block. Nothing else is promised before flush().
 class PcapngFile {
  public:
-  // Owns `fd`. `name` is for errors.
-  PcapngFile(UniqueFd fd, std::string name);
+  // Owns `fd`. `name` is for errors. Once `stop` is set, nobody is waited for who does not read.
+  PcapngFile(UniqueFd fd, std::string name, const std::atomic<bool>& stop);
 
   std::uint32_t add_interface(LinkType type, std::string_view name, std::string_view description);
   void add(const Packet& packet);
@@ -48,9 +49,12 @@ class PcapngFile {
 
  private:
   class Block;
+  [[nodiscard]] bool has_room() const;
 
   UniqueFd fd_;
   std::string name_;
+  const std::atomic<bool>& stop_;
+  bool waits_ = false;  // a pipe, or whatever is no file
   std::vector<std::byte> pending_;
   std::uint64_t written_ = 0;
   std::uint32_t interfaces_ = 0;

@@ -8,9 +8,10 @@ namespace farcall::capture {
 namespace {
 
 // More than that is nobody's work; what is forgotten begins anew.
-constexpr std::size_t kMostConnections = 1 << 18;
-constexpr std::size_t kMostOfTheSame = 16;  // between two addresses
-constexpr std::size_t kMostGaps = 4096;     // of a direction; older ones are not filled any more
+constexpr std::size_t kMostConnections = 1 << 16;
+constexpr std::size_t kMostOfTheSame = 4;  // between two addresses
+constexpr std::size_t kMostGaps = 4096;    // of a direction; older ones are not filled any more
+constexpr std::size_t kMostGapsInAll = 1 << 18;
 
 bool is_first(const observe::Address& one, const observe::Address& other) {
   const int order = std::memcmp(one.bytes.data(), other.bytes.data(), one.bytes.size());
@@ -20,6 +21,10 @@ bool is_first(const observe::Address& one, const observe::Address& other) {
 // Where the message begins in its stream.
 std::uint64_t offset_of(const Message& message) {
   return message.is_sent() ? message.sent : message.received;
+}
+
+std::size_t gaps_of(const auto& connection) {
+  return connection.directions[0].gaps.size() + connection.directions[1].gaps.size();
 }
 
 // Another connection between the same addresses begins elsewhere, as with the kernel.
@@ -38,9 +43,17 @@ Streams::Connection& Streams::connection_of(const Message& message, std::size_t 
     std::memcpy(&key[i * 18], ends[i].bytes.data(), 16);
     std::memcpy(&key[i * 18 + 16], &ends[i].port, 2);
   }
-  if (connections_.size() > kMostConnections) connections_.clear();
+  // What one user's processes tell is not mixed with what those of another do.
+  std::memcpy(&key[36], &message.user, sizeof message.user);
+  if (connections_.size() > kMostConnections) {
+    connections_.clear();
+    gaps_ = 0;
+  }
   std::vector<Connection>& all = connections_[key];
-  if (all.size() > kMostOfTheSame) all.erase(all.begin());
+  if (all.size() > kMostOfTheSame) {
+    gaps_ -= gaps_of(all.front());
+    all.erase(all.begin());
+  }
   for (auto one = all.rbegin(); one != all.rend(); ++one)
     if (one->opened[local] == message.opened) return *one;
   // The other end may have been heard of first. One that it has closed long before this was opened
@@ -107,13 +120,19 @@ void Streams::write(const Connection& connection, std::size_t from, const Messag
 void Streams::leave_gap(Direction& direction, std::uint64_t to) {
   if (to <= direction.next) return;
   missing_ += to - direction.next;
-  direction.gaps.emplace(direction.next, to);
+  if (gaps_ < kMostGapsInAll) {
+    direction.gaps.emplace(direction.next, to);
+    ++gaps_;
+  }
   direction.next = to;
-  if (direction.gaps.size() > kMostGaps) direction.gaps.erase(direction.gaps.begin());
+  if (direction.gaps.size() <= kMostGaps) return;
+  direction.gaps.erase(direction.gaps.begin());
+  --gaps_;
 }
 
 void Streams::fill_gaps(Connection& connection, std::size_t from, const Message& message) {
   Direction& direction = connection.directions[from];
+  gaps_ -= direction.gaps.size();
   const std::uint64_t begin = offset_of(message);
   const std::uint64_t end = begin + message.bytes.size();
   auto gap = direction.gaps.upper_bound(begin);
@@ -133,6 +152,7 @@ void Streams::fill_gaps(Connection& connection, std::size_t from, const Message&
     write(connection, from, message, first, last);
     if (last < gap_end) ++gap;
   }
+  gaps_ += direction.gaps.size();
 }
 
 void Streams::add_bytes(Connection& connection, std::size_t from, const Message& message) {
@@ -195,7 +215,9 @@ void Streams::forget_old(std::int64_t now) {
   forgot_at_ = now;
   const auto is_old = [&](const Connection& connection) {
     const bool closed = (connection.closed[0] | connection.closed[1]) != 0;
-    return now - connection.heard > (closed ? kClosedFor : kSilentFor);
+    const bool old = now - connection.heard > (closed ? kClosedFor : kSilentFor);
+    if (old) gaps_ -= gaps_of(connection);
+    return old;
   };
   for (auto at = connections_.begin(); at != connections_.end();) {
     std::erase_if(at->second, is_old);

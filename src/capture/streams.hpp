@@ -8,6 +8,9 @@
 // packets.
 #pragma once
 
+#include <sys/types.h>
+
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -53,7 +56,7 @@ class Streams {
     std::uint32_t first[2] = {0, 0};  // sequence numbers
     Direction directions[2];
   };
-  using Key = std::array<std::uint8_t, 36>;
+  using Key = std::array<std::uint8_t, 36 + sizeof(uid_t)>;
 
   Connection& connection_of(const Message& message, std::size_t local);
   void begin(Connection& connection, std::size_t local, const Message& message);
@@ -72,6 +75,7 @@ class Streams {
   std::map<Key, std::vector<Connection>> connections_;
   std::int64_t forgot_at_ = 0;
   std::uint64_t missing_ = 0;
+  std::size_t gaps_ = 0;  // of all connections
 };
 
 }  // namespace farcall::capture

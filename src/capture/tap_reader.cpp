@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "capture/tap_reader.hpp"
 
-#include <sys/uio.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -15,11 +13,6 @@ using observe::TapRecord;
 using observe::TapRing;
 using observe::TapRings;
 
-bool read_memory(pid_t pid, const iovec* there, std::size_t count, void* into, std::size_t size) {
-  iovec here{.iov_base = into, .iov_len = size};
-  return ::process_vm_readv(pid, &here, 1, there, count, 0) == static_cast<ssize_t>(size);
-}
-
 iovec at(std::uint64_t address, std::size_t size) {
   return {.iov_base = reinterpret_cast<void*>(address), .iov_len = size};
 }
@@ -29,12 +22,13 @@ Enum checked(std::uint8_t value) {
   return value < static_cast<std::uint8_t>(Enum::count_) ? static_cast<Enum>(value) : Enum{};
 }
 
-Message message_of(const TapRecord& record, pid_t pid, const std::byte* rest) {
+Message message_of(const TapRecord& record, const watch::Owner& of, const std::byte* rest) {
   const auto* const name = reinterpret_cast<const char*>(rest);
   return {.kind = checked<observe::Kind>(record.kind),
           .what = static_cast<TapRecord::What>(record.what),
           .role = checked<observe::Role>(record.role),
-          .pid = pid,
+          .user = of.user,
+          .pid = of.pid,
           .peer = record.peer,
           .time = record.time,
           .sent = record.sent,
@@ -53,7 +47,7 @@ Message message_of(const TapRecord& record, pid_t pid, const std::byte* rest) {
 bool TapReader::find_rings() {
   std::uint64_t address = 0;
   const iovec there = at(process_ + offsetof(observe::Process, tap_ring), sizeof address);
-  if (!read_memory(pid_, &there, 1, &address, sizeof address)) return false;
+  if (!watch::read_memory(of_, {&there, 1}, &address, sizeof address)) return false;
   rings_at_ = address;
   return true;
 }
@@ -61,7 +55,7 @@ bool TapReader::find_rings() {
 bool TapReader::read_control(Control& into) const {
   std::array<std::byte, sizeof(TapRings)> copy;
   const iovec there = at(rings_at_, copy.size());
-  if (!read_memory(pid_, &there, 1, copy.data(), copy.size())) return false;
+  if (!watch::read_memory(of_, {&there, 1}, copy.data(), copy.size())) return false;
   const auto load = [&](std::size_t offset, auto& word) {
     std::memcpy(&word, copy.data() + offset, sizeof word);
   };
@@ -79,8 +73,8 @@ bool TapReader::read_control(Control& into) const {
   return right;
 }
 
-TapReader::TapReader(pid_t pid, std::uint64_t process, bool from_begin)
-    : pid_(pid), process_(process) {
+TapReader::TapReader(const watch::Owner& of, std::uint64_t process, bool from_begin)
+    : of_(of), process_(process) {
   Control control;
   if (from_begin || !find_rings() || rings_at_ == 0 || !read_control(control)) return;
   refused_ = refused_before_ = control.refused;
@@ -96,7 +90,7 @@ bool TapReader::read_data(std::size_t index, std::uint64_t from, std::uint64_t t
   const std::uint64_t data = rings_at_ + TapRings::kControlBytes + index * TapRing::kBytes;
   into.resize(size);
   const iovec there[2] = {at(data + place, first), at(data, size - first)};
-  return read_memory(pid_, there, first == size ? 1 : 2, into.data(), size);
+  return watch::read_memory(of_, {there, first == size ? 1U : 2U}, into.data(), size);
 }
 
 bool TapReader::read_ring(std::size_t index, std::uint64_t tail, Batch& into) {
@@ -131,10 +125,9 @@ bool TapReader::read(std::vector<std::unique_ptr<Batch>>& into) {
 
 void TapReader::acknowledge(std::int64_t time) const {
   if (rings_at_ == 0) return;
-  iovec here{.iov_base = &time, .iov_len = sizeof time};
   const iovec there = at(rings_at_ + offsetof(TapRings, seen), sizeof time);
   // One that has gone does not wait.
-  static_cast<void>(::process_vm_writev(pid_, &here, 1, &there, 1, 0));
+  static_cast<void>(watch::write_memory(of_, {&there, 1}, &time, sizeof time));
 }
 
 // Copies of positions from `from` to `to` are there; those before `valid_from` may be torn.
@@ -155,9 +148,11 @@ void TapReader::parse(Ring& ring, Batch& into, std::uint64_t from, std::uint64_t
       position += TapRecord::kAlign;
       continue;
     }
-    lost_ += record.number - ring.number;
+    // Who begins to read in the middle of a record has its number already.
+    const auto left_out = static_cast<std::int32_t>(record.number - ring.number);
+    if (left_out > 0) lost_ += static_cast<std::uint32_t>(left_out);
     ring.number = record.number + 1;
-    into.messages.push_back(message_of(record, pid_, bytes + (position - from) + sizeof record));
+    into.messages.push_back(message_of(record, of_, bytes + (position - from) + sizeof record));
     position += space;
   }
   ring.next = to;

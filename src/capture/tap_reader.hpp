@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "capture/message.hpp"
+#include "watch/memory.hpp"
 
 namespace farcall::capture {
 
@@ -23,12 +24,12 @@ struct Batch {
 
 class TapReader {
  public:
-  // Of the process `pid`, which tells of itself at `process`. `from_begin`: also what is in its
-  // rings already; else that is not this capture's. The caller holds the rights to look.
-  TapReader(pid_t pid, std::uint64_t process, bool from_begin);
+  // Of a process, which tells of itself at `process`. `from_begin`: also what is in its
+  // rings already; else that is not this capture's.
+  TapReader(const watch::Owner& of, std::uint64_t process, bool from_begin);
 
   // Adds a batch for each ring in which something has come. False: the process has gone, or
-  // executes another program. The caller holds the rights to look.
+  // executes another program.
   bool read(std::vector<std::unique_ptr<Batch>>& into);
   // Tells the process, which may wait for that, that what it has written before then has been read.
   void acknowledge(std::int64_t time) const;
@@ -56,7 +57,7 @@ class TapReader {
   void parse(Ring& ring, Batch& into, std::uint64_t from, std::uint64_t valid_from,
              std::uint64_t to);
 
-  pid_t pid_;
+  watch::Owner of_;
   std::uint64_t process_;
   std::uint64_t rings_at_ = 0;  // 0: it has none yet
   std::uint64_t bytes_ = 0;     // of a ring

@@ -4,23 +4,27 @@
 #include <algorithm>
 
 #include "observe/lease.hpp"
-#include "watch/act_as.hpp"
 #include "watch/lease.hpp"
 
 namespace farcall::capture {
+namespace {
+
+// Copies of the library in one process, each of which has rings of its own.
+constexpr std::size_t kMostReaders = 8;
+
+}  // namespace
 
 void WatchedProcess::renew(const watch::Process& process, const Filter& filter) {
   same_pids_ = process.same_pids;
   program_ = process.command;  // that of the program which was executed
   {
-    const watch::ActAs user(user_, group_);
-    if (!user) return;
     // Before anything is asked for: what is in a ring by then was for somebody else.
     for (const watch::TableAt& table : process.tables) {
       const bool known = std::any_of(readers_.begin(), readers_.end(), [&](const TapReader& one) {
         return one.process() == table.process;
       });
-      if (!known) readers_.emplace_back(pid_, table.process, new_);
+      if (!known && readers_.size() < kMostReaders)
+        readers_.emplace_back(owner_, table.process, new_);
     }
   }
   std::vector<watch::End> tables(process.tables.size());
@@ -44,8 +48,6 @@ void WatchedProcess::renew(const watch::Process& process, const Filter& filter) 
 }
 
 bool WatchedProcess::read(std::vector<std::unique_ptr<Batch>>& into) {
-  const watch::ActAs user(user_, group_);
-  if (!user) return false;
   bool lives = readers_.empty();
   const std::int64_t before = observe::monotonic_ns();
   for (TapReader& reader : readers_) {

@@ -22,30 +22,26 @@ class WatchedProcess {
   // `is_new`: all that it has in its rings is of this capture's time. `waits`: it waits to be read
   // when it ends.
   WatchedProcess(const watch::Process& process, bool is_new, bool waits)
-      : pid_(process.pid),
-        user_(process.user),
-        group_(process.group),
+      : owner_(watch::owner_of(process)),
         started_(process.started),
         new_(is_new),
         waits_(waits),
         program_(process.command) {}
 
   [[nodiscard]] bool is(const watch::Process& process) const noexcept {
-    return process.pid == pid_ && process.started == started_;
+    return process.pid == owner_.pid && process.started == started_;
   }
   // Asks for the ends that are wanted, and for those that it makes from now on.
   void renew(const watch::Process& process, const Filter& filter);
   // What has come; false: the process has gone.
   bool read(std::vector<std::unique_ptr<Batch>>& into);
 
-  [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+  [[nodiscard]] pid_t pid() const noexcept { return owner_.pid; }
   [[nodiscard]] const std::string& program() const noexcept { return program_; }
   [[nodiscard]] std::uint64_t lost() const noexcept;
 
  private:
-  pid_t pid_;
-  uid_t user_;
-  gid_t group_;
+  watch::Owner owner_;
   std::uint64_t started_;
   bool new_;
   bool waits_;

@@ -6,42 +6,58 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "tool/command.hpp"
+#include "tool/say.hpp"
 
 namespace farcall::tool {
 namespace {
 
 std::atomic<bool> stop{false};
+std::atomic<std::int64_t> stopped_at{0};
+
+std::int64_t now_ns() noexcept {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+// Another one that comes later than with the first, as timeout(1) sends them, ends the command at
+// once.
+void stop_or_end(int signal) {
+  constexpr std::int64_t kTogether = 500'000'000;
+  const std::int64_t now = now_ns();
+  std::int64_t first = 0;
+  stop.store(true, std::memory_order_relaxed);
+  if (stopped_at.compare_exchange_strong(first, now) || now - first < kTogether) return;
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
 
 void stop_at_signals() {
   struct sigaction action {};
-  action.sa_handler = [](int) { stop.store(true, std::memory_order_relaxed); };
-  // The second one ends the command at once.
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  action.sa_handler = stop_or_end;
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
   // Who reads what is written may have enough; then writing fails.
   ::signal(SIGPIPE, SIG_IGN);
 }
 
 void tell(const capture::Summary& summary, const std::string& file) {
-  fmt::print(stderr, "{}: {} packets with {} bytes, of {} processes\n", file, summary.packets,
-             summary.bytes, summary.processes);
-  fmt::print(stderr,
-             "lost: {} messages that were written over before they were read; {} bytes of "
-             "TCP are missing between others\n",
-             summary.lost, summary.missing);
+  say("{}: {} packets with {} bytes, of {} processes\n", file, summary.packets, summary.bytes,
+      summary.processes);
+  say("lost: {} messages that were written over before they were read; {} bytes of "
+      "TCP are missing between others\n",
+      summary.lost, summary.missing);
   if (summary.ended != 0)
-    fmt::print(stderr,
-               "{} processes ended meanwhile: what they sent at the very last may be "
-               "missing where its receiver was not captured\n",
-               summary.ended);
-  if (summary.stopped_itself)
-    fmt::print(stderr, "lost: what passed while this command was stopped for seconds\n");
+    say("{} processes ended meanwhile: what they sent at the very last may be "
+        "missing where its receiver was not captured\n",
+        summary.ended);
+  if (summary.stopped_itself) say("lost: what passed while this command was stopped for seconds\n");
 }
 
 void tell_programs(const capture::Summary& summary, const std::string& file) {
@@ -53,7 +69,7 @@ void tell_programs(const capture::Summary& summary, const std::string& file) {
                             {"missing_bytes", summary.missing},
                             {"ended_processes", summary.ended},
                             {"was_stopped", summary.stopped_itself}};
-  fmt::print(stderr, "{}\n", text.dump());
+  say("{}\n", text.dump());
 }
 
 int run_capture(const capture::Options& options, bool as_json) {
@@ -65,7 +81,7 @@ int run_capture(const capture::Options& options, bool as_json) {
     const int status = summary.command_status;
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   } catch (const std::invalid_argument& wrong) {
-    fmt::print(stderr, "farcall: {}\n", wrong.what());
+    say("farcall: {}\n", wrong.what());
     return kUsage;
   }
 }
@@ -84,9 +100,12 @@ void add_capture(Command root, int& exit_code) {
   command.option("-w,--write", asked->options.file, "The file, in pcapng; - is standard output")
       .required()
       .suggests("file");
-  command.option("-p,--pid", asked->options.pids, "Only these processes (all of yours)")
+  command.option("-p,--pid", asked->options.pids, "Only these processes (all of your user)")
       .separated_by_commas();
-  command.option("-c,--count", asked->options.packets, "End after so many packets");
+  command.flag("-a,--all-users", asked->options.all_users,
+               "Those of other users as well, as far as you may look: as root, of all");
+  command.option("-c,--count", asked->options.packets, "End after so many packets; 0: do not")
+      .between(0, INT32_MAX);
   command
       .option("-x,--execute", asked->options.command,
               "Start this command of the shell, capture it from its beginning, end with it")

@@ -23,6 +23,7 @@
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
 #include "tool/command.hpp"
+#include "tool/say.hpp"
 
 namespace farcall::tool {
 namespace {
@@ -166,10 +167,10 @@ int compare_command(const Options& options) {
     if (options.list) return list_rows(list);
     return compare_rows(options, list);
   } catch (const UsageError& error) {
-    fmt::print(stderr, "farcall compare: {}\n", error.what());
+    say("farcall compare: {}\n", error.what());
     return kUsage;
   } catch (const Interrupted& interrupted) {
-    fmt::print(stderr, "farcall compare: interrupted\n");
+    say("farcall compare: interrupted\n");
     return 128 + interrupted.signal;
   }
 }

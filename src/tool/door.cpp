@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tool/command.hpp"
+#include "tool/say.hpp"
 
 namespace farcall::tool {
 namespace {
@@ -27,7 +28,7 @@ void add_info(Command group, int& exit_code) {
       try {
         fmt::print("{}", door::describe(target));
       } catch (const std::exception& error) {
-        fmt::print(stderr, "farcall: {}\n", error.what());
+        say("farcall: {}\n", error.what());
         exit_code = kFailure;
       }
     }

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "tool/command.hpp"
+#include "tool/say.hpp"
 
 int main(int argc, char** argv) {
   using namespace farcall::tool;
@@ -39,7 +40,7 @@ int main(int argc, char** argv) {
     const std::optional<ExitCode> nothing_to_run = line.run(argc, argv);
     return nothing_to_run ? *nothing_to_run : exit_code;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "farcall: {}\n", error.what());
+    say("farcall: {}\n", error.what());
     return kFailure;
   }
 }

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "tool/command.hpp"
+#include "tool/say.hpp"
 #include "tool/top/passed_json.hpp"
 #include "tool/top/table.hpp"
 #include "watch/flows.hpp"
@@ -156,6 +157,10 @@ std::vector<Process> find(const Stat& stat, std::string& why_not) {
             "(who may trace a process may look)",
             *pid);
         break;
+      case watch::Seen::silent:
+        why_not =
+            fmt::format("the memory of process {} cannot be read: it keeps waiting who does", *pid);
+        break;
       case watch::Seen::gone: why_not = fmt::format("there is no process {}", *pid); break;
     }
     return found;
@@ -199,7 +204,7 @@ int run(const Stat& stat) {
   std::string why_not;
   std::vector<Process> processes = find(stat, why_not);
   if (processes.empty()) {
-    fmt::print(stderr, "farcall stat: {}\n", why_not);
+    say("farcall stat: {}\n", why_not);
     return kFailure;
   }
   if (stat.seconds > 0) time_answers(processes, stat.seconds);
@@ -210,7 +215,7 @@ int run(const Stat& stat) {
       fmt::print("{} {} (user {})\n", process.pid, watch::printable(process.command), process.user);
     for (const End& end : process.ends) {
       Timed timed{.process = &process, .end = &end};
-      if (!watch::read_times(process.pid, end, timed.times)) timed.times = {};
+      if (!watch::read_times(process, end, timed.times)) timed.times = {};
       if (stat.as_json)
         ends.push_back(end_json(timed));
       else

@@ -60,10 +60,12 @@ void add_times(Times& to, const Times& now, const Times& before) {
   to.sum_ns += more(now.sum_ns, before.sum_ns);
 }
 
-using AddressPair = std::tuple<std::array<std::uint8_t, 16>, std::uint16_t,
+// With the user who says so: nobody is believed about others.
+using AddressPair = std::tuple<uid_t, std::array<std::uint8_t, 16>, std::uint16_t,
                                std::array<std::uint8_t, 16>, std::uint16_t>;
-AddressPair pair_of(const observe::Address& one, const observe::Address& other) {
-  return {one.bytes, one.port, other.bytes, other.port};
+AddressPair pair_of(const Process& process, const observe::Address& one,
+                    const observe::Address& other) {
+  return {process.user, one.bytes, one.port, other.bytes, other.port};
 }
 
 unsigned sampling_for(std::uint64_t messages, std::int64_t elapsed_ns) {
@@ -131,7 +133,7 @@ void Flows::read_all_times(const std::vector<Process>& processes) {
                                                               &end.counters, sizeof(Counters)) != 0;
       if (!moved)
         now.times = before->second.times;
-      else if (!read_times(process.pid, end, now.times))
+      else if (!read_times(process, end, now.times))
         now.times = {};
     }
 }
@@ -197,7 +199,8 @@ void Flows::add(const Ref& left, const Ref& right, const Ref& left_known, const 
     if (known.process != nullptr) {
       of.pid = known.process->pid;
       of.command = printable(known.process->command);
-    } else if (Status status; other.end->peer != 0 && read_status(other.end->peer, status)) {
+    } else if (Status status; other.end->peer != 0 && read_status(other.end->peer, status) &&
+                              status.user == other.process->user) {
       of.pid = other.end->peer;
       of.command = printable(status.command);
     }
@@ -253,7 +256,7 @@ void Flows::look(const std::vector<Process>& processes) {
       if (end.session) {
         by_memory[end.session].push_back({&process, &end});
       } else if (end.kind == Kind::tcp && end.role == Role::server) {
-        servers[pair_of(end.remote, end.local)] = {&process, &end};
+        servers[pair_of(process, end.remote, end.local)] = {&process, &end};
       } else {
         alone.push_back({&process, &end});
       }
@@ -271,7 +274,7 @@ void Flows::look(const std::vector<Process>& processes) {
     std::vector<Ref> lefts{ref};
     std::vector<Ref> rights;
     if (is_right(*ref.end)) std::swap(lefts, rights);
-    const auto server = servers.find(pair_of(ref.end->local, ref.end->remote));
+    const auto server = servers.find(pair_of(*ref.process, ref.end->local, ref.end->remote));
     if (ref.end->kind == Kind::tcp && server != servers.end()) {
       rights.push_back(server->second);
       servers.erase(server);

@@ -3,8 +3,9 @@
 // Who talks to whom: ends of processes put together to flows, and what has passed since the last
 // look.
 //
-// Two ends are a flow where the kernel says that both processes map the same memory, or where their
-// TCP addresses mirror each other. Flows of the same two processes, kind, name and carrier are one.
+// Two ends are a flow where the kernel says that both processes map the same memory, or where both
+// are one user's and say that their TCP addresses mirror each other. Flows of the same two
+// processes, kind, name and carrier are one.
 #pragma once
 
 #include <cstdint>

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "watch/lease.hpp"
 
-#include <sys/uio.h>
-
 #include <algorithm>
 #include <cstring>
 #include <ctime>
 
-#include "watch/act_as.hpp"
 #include "watch/maps.hpp"
 #include "watch/status.hpp"
 
@@ -50,8 +47,6 @@ std::size_t renew(const Process& process, const std::vector<Lease>& leases,
   if (!read_status(process.pid, status) || status.started != process.started ||
       status.user != process.user || !status.one_identity)
     return 0;
-  const ActAs user(status.user, status.group);
-  if (!user) return 0;
   constexpr std::size_t kAtOnce = 512;  // the kernel takes 1024
   const std::uint64_t until = end_of_lease(duration);
   std::size_t written = 0;
@@ -66,10 +61,10 @@ std::size_t renew(const Process& process, const std::vector<Lease>& leases,
       there[i] = {.iov_base = reinterpret_cast<void*>(address_of(lease)),
                   .iov_len = sizeof(std::uint64_t)};
     }
-    iovec here{.iov_base = words.data(), .iov_len = count * sizeof(std::uint64_t)};
-    const ssize_t put = ::process_vm_writev(process.pid, &here, 1, there.data(), count, 0);
-    if (put <= 0) break;
-    written += static_cast<std::size_t>(put) / sizeof(std::uint64_t);
+    const std::size_t put =
+        write_memory(owner_of(process), there, words.data(), count * sizeof(std::uint64_t));
+    if (put == 0) break;
+    written += put / sizeof(std::uint64_t);
   }
   return written;
 }

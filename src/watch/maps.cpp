@@ -2,18 +2,16 @@
 #include "watch/maps.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
-#include <memory>
+#include <string>
 #include <tuple>
 
 namespace farcall::watch {
 namespace {
 
 constexpr std::size_t kMostTables = 512;
-constexpr std::size_t kMostLines = 1 << 20;
 constexpr std::uint64_t kIdentities = sizeof(observe::Table::identities);
 constexpr std::uint64_t kRest = sizeof(observe::Table) - kIdentities;
 
@@ -42,21 +40,17 @@ void MapsReader::line(const char* text, Maps& into) {
   last_ = now;
 }
 
-int read_maps(pid_t pid, Maps& into) {
-  char path[64];
-  std::snprintf(path, sizeof path, "/proc/%d/maps", pid);
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path, "re"), std::fclose);
-  if (file == nullptr) return errno;
+int read_maps(const Owner& of, Maps& into) {
+  std::string text;
+  if (const int error = read_maps_text(of, text); error != 0) return error;
   MapsReader reader;
-  char text[512];
-  bool begins = true;
-  for (std::size_t i = 0; i < kMostLines; ++i) {
-    errno = 0;
-    if (std::fgets(text, sizeof text, file.get()) == nullptr) break;
-    if (begins) reader.line(text, into);
-    begins = std::strchr(text, '\n') != nullptr;  // else a path goes on
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t end = text.find('\n', at);
+    if (end == std::string::npos) break;  // the kernel's lines end; this one was cut off
+    text[end] = '\0';
+    reader.line(text.c_str() + at, into);
+    at = end + 1;
   }
-  if (std::ferror(file.get()) != 0 && errno != 0) return errno;
   std::sort(into.files.begin(), into.files.end(), [](const Session& one, const Session& other) {
     return std::tie(one.inode, one.device) < std::tie(other.inode, other.device);
   });

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "watch/memory.hpp"
 #include "watch/process.hpp"
 
 namespace farcall::watch {
@@ -15,8 +16,8 @@ struct Maps {
   std::vector<Session> files;         // that are mapped; sorted by inode
 };
 
-// Reads /proc/PID/maps. 0, or an errno value.
-int read_maps(pid_t pid, Maps& into);
+// Reads /proc/PID/maps. 0, or an errno value, see read_maps_text().
+int read_maps(const Owner& of, Maps& into);
 // One line of it; `into` gets a file, and `previous` remembers what tables are recognised by.
 class MapsReader {
  public:

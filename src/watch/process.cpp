@@ -15,8 +15,8 @@
 #include <memory>
 #include <span>
 
-#include "watch/act_as.hpp"
 #include "watch/maps.hpp"
+#include "watch/memory.hpp"
 #include "watch/status.hpp"
 
 namespace farcall::watch {
@@ -27,11 +27,9 @@ using observe::Header;
 using observe::Identity;
 using observe::Table;
 
-// All of it or nothing.
-bool read_memory(pid_t pid, std::uint64_t from, void* into, std::size_t size) {
-  iovec here{.iov_base = into, .iov_len = size};
-  iovec there{.iov_base = reinterpret_cast<void*>(from), .iov_len = size};
-  return ::process_vm_readv(pid, &here, 1, &there, 1, 0) == static_cast<ssize_t>(size);
+bool read_at(const Owner& of, std::uint64_t from, void* into, std::size_t size) {
+  const iovec there{.iov_base = reinterpret_cast<void*>(from), .iov_len = size};
+  return read_memory(of, {&there, 1}, into, size);
 }
 
 // As much of a table as is in use, as it was at some moment.
@@ -55,18 +53,18 @@ bool is_ours(const Header& header) {
          header.times_bytes == sizeof(observe::Times) && header.entries == observe::kEntries;
 }
 
-bool read_table(pid_t pid, std::uint64_t table, Copy& into) {
+bool read_table(const Owner& of, std::uint64_t table, Copy& into) {
   Header header;
-  if (!read_memory(pid, table, &header, sizeof header) || !is_ours(header)) return false;
+  if (!read_at(of, table, &header, sizeof header) || !is_ours(header)) return false;
   const std::size_t entries = std::max<std::size_t>(entries_in_use(header), 1);
   into.identities.resize(entries);
   into.again.resize(entries);
   into.counters.resize(entries);
-  return read_memory(pid, table, into.identities.data(), entries * sizeof(Identity)) &&
-         read_memory(pid, table + offsetof(Table, counters), into.counters.data(),
-                     entries * sizeof(Counters)) &&
-         read_memory(pid, table + offsetof(Table, times), &into.ended, sizeof into.ended) &&
-         read_memory(pid, table, into.again.data(), entries * sizeof(Identity));
+  return read_at(of, table, into.identities.data(), entries * sizeof(Identity)) &&
+         read_at(of, table + offsetof(Table, counters), into.counters.data(),
+                 entries * sizeof(Counters)) &&
+         read_at(of, table + offsetof(Table, times), &into.ended, sizeof into.ended) &&
+         read_at(of, table, into.again.data(), entries * sizeof(Identity));
 }
 
 bool has_moved(const Counters& counters) {
@@ -177,13 +175,14 @@ void take_ends(const Copy& copy, std::uint64_t table, const Status& status, cons
   }
 }
 
-Seen refusal(int error) { return error == EPERM || error == EACCES ? Seen::forbidden : Seen::gone; }
+Seen refusal(int error) {
+  if (error == ETIMEDOUT) return Seen::silent;
+  return error == EPERM || error == EACCES ? Seen::forbidden : Seen::gone;
+}
 
-Seen look_at_memory(pid_t pid, const Status& status, std::size_t most, Process& into) {
-  const ActAs user(status.user, status.group);
-  if (!user) return Seen::forbidden;
+Seen look_at_memory(const Owner& of, const Status& status, std::size_t most, Process& into) {
   Maps maps;
-  if (const int error = read_maps(pid, maps); error != 0) return refusal(error);
+  if (const int error = read_maps(of, maps); error != 0) return refusal(error);
   Seen seen = Seen::no_tables;
   Copy copy;
   for (const std::uint64_t table : maps.tables) {
@@ -192,9 +191,8 @@ Seen look_at_memory(pid_t pid, const Status& status, std::size_t most, Process& 
       break;
     }
     errno = 0;
-    if (!read_table(pid, table, copy)) {
-      if (errno == EPERM) return Seen::forbidden;
-      if (errno == ESRCH) return Seen::gone;
+    if (!read_table(of, table, copy)) {
+      if (errno == EPERM || errno == ESRCH || errno == ETIMEDOUT) return refusal(errno);
       continue;
     }
     seen = Seen::yes;
@@ -214,7 +212,7 @@ Seen look_at(pid_t pid, const Status& status, std::size_t most, Process& into) {
           .tables = {},
           .closed = {},
           .not_listed = 0};
-  return look_at_memory(pid, status, most, into);
+  return look_at_memory(owner_of(into), status, most, into);
 }
 
 }  // namespace
@@ -224,7 +222,7 @@ Seen look(pid_t pid, Process& into, std::size_t most) {
   return read_status(pid, status) ? look_at(pid, status, most, into) : Seen::gone;
 }
 
-std::vector<Process> Everybody::look() {
+std::vector<Process> Everybody::look(Whose whose) {
   constexpr unsigned kMostRounds = 4;
   std::vector<Process> found;
   std::vector<std::pair<pid_t, Known>> plain;
@@ -247,6 +245,7 @@ std::vector<Process> Everybody::look() {
     Process process;
     Status status;
     if (!read_status(number, status)) continue;
+    if (whose == Whose::own && status.user != ::geteuid()) continue;
     std::size_t& of_user = taken[status.user];
     const Seen seen = look_at(number, status, kMostEnds - std::min(of_user, kMostEnds), process);
     of_user += process.ends.size();
@@ -264,12 +263,11 @@ std::vector<Process> Everybody::look() {
   return found;
 }
 
-bool read_times(pid_t pid, const End& end, observe::Times& into) {
+bool read_times(const Process& process, const End& end, observe::Times& into) {
   Status status;
-  if (!read_status(pid, status)) return false;
-  const ActAs user(status.user, status.group);
-  return user && read_memory(pid, end.table + offsetof(Table, times) + end.index * sizeof into,
-                             &into, sizeof into);
+  if (!read_status(process.pid, status) || status.user != process.user) return false;
+  return read_at(owner_of(process), end.table + offsetof(Table, times) + end.index * sizeof into,
+                 &into, sizeof into);
 }
 
 }  // namespace farcall::watch

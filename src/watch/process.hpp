@@ -6,7 +6,7 @@
 //  - What is read is checked: numbers are within bounds, names may hold any byte (text.hpp), and a
 //    process can only lie about itself. `session` is what the kernel says that the process maps, so
 //    who has the same session does share that memory with it. `peer` is a claim.
-//  - Root looks with the rights of whom it looks at (act_as.hpp).
+//  - Root looks with the rights of whom it looks at, and is not held up (memory.hpp).
 #pragma once
 
 #include <sys/types.h>
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "farcall/observe.hpp"
+#include "watch/memory.hpp"
 
 namespace farcall::watch {
 
@@ -75,6 +76,7 @@ enum class Seen : std::uint8_t {
   no_tables,  // it does not use farcall (yet)
   forbidden,  // EPERM, EACCES
   gone,       // there is no such process (any more)
+  silent,     // who reads its memory waits for ever
 };
 
 struct Process {
@@ -90,6 +92,10 @@ struct Process {
   std::uint64_t not_listed = 0;  // ends for which it had no room
 };
 
+inline Owner owner_of(const Process& process) noexcept {
+  return {.pid = process.pid, .user = process.user, .group = process.group};
+}
+
 // What one user's processes can make a watcher hold: root watches those who may not mean well.
 inline constexpr std::size_t kMostEnds = 65'536;
 
@@ -100,7 +106,8 @@ Seen look(pid_t pid, Process& into, std::size_t most = kMostEnds);
 // Of each user no more than kMostEnds.
 class Everybody {
  public:
-  std::vector<Process> look();
+  enum class Whose : std::uint8_t { all, own };  // own: of the caller's effective user
+  std::vector<Process> look(Whose whose = Whose::all);
 
  private:
   struct Known {
@@ -112,6 +119,6 @@ class Everybody {
 };
 
 // The times that an end has recorded; false: they cannot be read (any more).
-bool read_times(pid_t pid, const End& end, observe::Times& into);
+bool read_times(const Process& process, const End& end, observe::Times& into);
 
 }  // namespace farcall::watch

@@ -15,6 +15,8 @@
 namespace farcall::capture {
 namespace {
 
+const std::atomic<bool> kNeverStops{false};
+
 UniqueFd memory_file() { return UniqueFd(::memfd_create("capture", MFD_CLOEXEC)); }
 
 std::vector<std::byte> contents(int fd) {
@@ -56,7 +58,7 @@ std::span<const std::byte> bytes_of(const char* text) {
 
 TEST(Pcapng, IsASequenceOfBlocksThatTellTheirLengths) {
   const UniqueFd copy = memory_file();
-  PcapngFile file(UniqueFd(::dup(copy.get())), "memory");
+  PcapngFile file(UniqueFd(::dup(copy.get())), "memory", kNeverStops);
   const std::uint32_t one = file.add_interface(LinkType::ip, "one", "the first");
   const std::uint32_t two = file.add_interface(LinkType::farcall, "", "");
   EXPECT_EQ(one, 0U);
@@ -87,7 +89,7 @@ TEST(Pcapng, IsASequenceOfBlocksThatTellTheirLengths) {
 }
 
 TEST(Pcapng, SaysThatTheDiskIsFull) {
-  PcapngFile file(UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC)), "/dev/full");
+  PcapngFile file(UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC)), "/dev/full", kNeverStops);
   try {
     file.flush();
     FAIL() << "nothing was said";

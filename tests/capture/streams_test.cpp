@@ -82,6 +82,7 @@ class Streams_ : public ::testing::Test {
     streams_.add({.kind = observe::Kind::tcp,
                   .what = said.what,
                   .role = client ? observe::Role::client : observe::Role::server,
+                  .user = 0,
                   .pid = client ? 1 : 2,
                   .peer = 0,
                   .time = ++time_,

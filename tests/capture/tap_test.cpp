@@ -39,7 +39,9 @@ void begin_tap(const Entry& entry) {
 }
 
 TapReader reader_of_this() {
-  return {::getpid(), reinterpret_cast<std::uintptr_t>(observe::first_process()), false};
+  return {{.pid = ::getpid(), .user = ::geteuid(), .group = ::getegid()},
+          reinterpret_cast<std::uintptr_t>(observe::first_process()),
+          false};
 }
 
 // All that has come.

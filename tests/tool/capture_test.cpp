@@ -218,6 +218,47 @@ TEST_F(Capture, EndsAfterSoManyPackets) {
   EXPECT_EQ(std::count(packets.begin(), packets.end(), '\n'), 10);
 }
 
+TEST_F(Capture, EndsAfterOnePacketToo) {
+  const Finished finished =
+      run_farcall({"capture", "-w", file(), "-c", "1", "-x", kTalk + "tcp 1 20", "tcp"});
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  const std::string packets = tshark(file(), "");
+  EXPECT_EQ(std::count(packets.begin(), packets.end(), '\n'), 1) << packets;
+  EXPECT_EQ(run_farcall({"capture", "-w", file(), "-c", "-1", "-x", "true"}).code, 2);
+}
+
+TEST_F(Capture, EmptiesAFileOnlyForACaptureAndKeepsItFromOthers) {
+  std::ofstream(file()) << "what was there";
+  ASSERT_EQ(::chmod(file().c_str(), 0644), 0);
+  EXPECT_EQ(run_farcall({"capture", "-w", file(), "-p", "4000000"}).code, 1);
+  EXPECT_EQ(size_of(file()), 14U);
+  EXPECT_EQ(run_farcall({"capture", "-w", file(), "-x", "true"}).code, 0);
+  struct stat status {};
+  ASSERT_EQ(::stat(file().c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777U, 0600U);
+}
+
+TEST_F(Capture, GoesOnWhereNobodyHearsWhatItSays) {
+  const std::string capture = std::string(FARCALL_COMMAND) + " capture -w " + file();
+  EXPECT_EQ(WEXITSTATUS(std::system((capture + " -x 'exit 7' 2>&-").c_str())), 7);
+  EXPECT_EQ(WEXITSTATUS(std::system((capture + " -x 'exit 7' 2>/dev/full").c_str())), 7);
+  EXPECT_EQ(WEXITSTATUS(std::system((capture + " bad 2>&-").c_str())), 2);
+}
+
+// As timeout(1) sends them.
+TEST_F(Capture, TwoSignalsAtOnceEndItAsOneDoes) {
+  for (int i = 0; i < 5; ++i) {
+    ::unlink(file().c_str());
+    Command command({"capture", "-w", file()});
+    ASSERT_TRUE(within_seconds(20, [&] { return size_of(file()) != 0; }));
+    command.kill(SIGTERM);
+    command.kill(SIGTERM);
+    const Finished finished = command.wait();
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    EXPECT_NE(finished.err.find("lost: 0 messages"), std::string::npos) << finished.err;
+  }
+}
+
 TEST_F(Capture, TellsProgramsWhatItHasAndLost) {
   const Finished finished =
       run_farcall({"capture", "-w", file(), "-c", "10", "--json", "-x", kTalk + "tcp 1 20", "tcp"});

@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -138,6 +141,40 @@ TEST(TopCommand, TheFileIsThereWholeOrNotAtAll) {
       run_farcall({"top", "--once", "--prometheus", "--output", "/proc/nowhere/farcall.prom"});
   EXPECT_EQ(top.code, 1);
   EXPECT_NE(top.err.find("/proc/nowhere/farcall.prom.new"), std::string::npos) << top.err;
+}
+
+TEST(TopCommand, ReplacesFilesAlone) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.file("real.prom");
+  std::ofstream(file) << "old";
+  ASSERT_EQ(::chmod(file.c_str(), 0640), 0);
+  const std::string link = scratch.file("link.prom");
+  ASSERT_EQ(::symlink(file.c_str(), link.c_str()), 0);
+  ASSERT_EQ(run_farcall({"top", "--once", "--prometheus", "--output", link}).code, 0);
+  struct stat status {};
+  ASSERT_EQ(::lstat(link.c_str(), &status), 0);
+  EXPECT_TRUE(S_ISLNK(status.st_mode));
+  ASSERT_EQ(::stat(file.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777U, 0640U);
+  EXPECT_GT(status.st_size, 3);
+  // A device that is full, where there are devices; and one that takes all.
+  const std::string full = scratch.file("full");
+  if (::mknod(full.c_str(), S_IFCHR | 0666, ::makedev(1, 7)) != 0) return;
+  const Finished top = run_farcall({"top", "--once", "--prometheus", "--output", full});
+  EXPECT_EQ(top.code, 1);
+  EXPECT_NE(top.err.find("ENOSPC"), std::string::npos) << top.err;
+  ASSERT_EQ(::stat(full.c_str(), &status), 0);
+  EXPECT_TRUE(S_ISCHR(status.st_mode));
+}
+
+TEST(TopCommand, SaysWhyItCannotWrite) {
+  const std::string top = std::string(FARCALL_COMMAND) + " top --once --interval 0.05 >/dev/full";
+  EXPECT_EQ(WEXITSTATUS(std::system((top + " 2>/dev/null").c_str())), 1);
+  const Finished said = run_farcall({"stat", "4000000"});
+  EXPECT_EQ(said.code, 1);
+  const std::string stat = std::string(FARCALL_COMMAND) + " stat 4000000 ";
+  EXPECT_EQ(WEXITSTATUS(std::system((stat + "2>&-").c_str())), 1);
+  EXPECT_EQ(WEXITSTATUS(std::system((stat + "2>/dev/full").c_str())), 1);
 }
 
 TEST(TopCommand, SaysWhatItNeedsATerminalFor) {

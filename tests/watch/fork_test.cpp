@@ -131,7 +131,7 @@ TEST(WatchFork, AProcessMayDieWhileItIsRead) {
     for (int i = 0; i < 100'000 && seen == watch::Seen::yes && !process.ends.empty(); ++i) {
       seen = watch::look(child.pid(), process);
       observe::Times times;
-      if (!process.ends.empty()) (void)watch::read_times(child.pid(), process.ends[0], times);
+      if (!process.ends.empty()) (void)watch::read_times(process, process.ends[0], times);
     }
     EXPECT_NE(seen, watch::Seen::forbidden);
   }

@@ -187,7 +187,7 @@ TEST(ObserveTable, ALeaseEndsByItself) {
   answer();
   EXPECT_EQ(observe::times_of(*entry.get()).count, 2U);
   observe::Times times;
-  ASSERT_TRUE(watch::read_times(::getpid(), self.ends[0], times));
+  ASSERT_TRUE(watch::read_times(self, self.ends[0], times));
   EXPECT_EQ(times.count, 2U);
   ASSERT_EQ(watch::renew(self, lease, std::chrono::nanoseconds(16)), 1U);
   answer();

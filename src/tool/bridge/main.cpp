@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "tool/command.hpp"
+#include "tool/say.hpp"
 
 int main(int argc, char** argv) {
   using namespace farcall::tool;
@@ -18,7 +19,7 @@ int main(int argc, char** argv) {
     const std::optional<ExitCode> nothing_to_run = line.run(argc, argv);
     return nothing_to_run ? *nothing_to_run : exit_code;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "farcall: {}\n", error.what());
+    say("farcall: {}\n", error.what());
     return kFailure;
   }
 }

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "tool/bridge/bridge.hpp"
+#include "tool/say.hpp"
 
 namespace farcall::tool::bridge {
 namespace {
@@ -76,7 +77,7 @@ ExitCode run(const Options& options) {
     config = configuration(options);
     farcall::bridge::validate(config);
   } catch (const farcall::bridge::BridgeError& error) {
-    fmt::print(stderr, "farcall: {}\n", error.what());
+    say("farcall: {}\n", error.what());
     return kUsage;
   }
   sigset_t ends;
@@ -91,7 +92,7 @@ ExitCode run(const Options& options) {
   }
   Bridge bridge(config);
   notify("READY=1");
-  fmt::print(stderr, "farcall: {} names are served\n", config.names.size());
+  say("farcall: {} names are served\n", config.names.size());
   int signal = 0;
   while (::sigwait(&ends, &signal) != 0) continue;
   notify("STOPPING=1");

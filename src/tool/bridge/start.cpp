@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "tool/bridge/bridge.hpp"
+#include "tool/say.hpp"
 
 namespace farcall::tool::bridge {
 namespace {
@@ -32,10 +33,9 @@ ExitCode run(const Options&) {
   for (const auto& place : {here / "farcall-bridge", here / "../libexec/farcall/farcall-bridge",
                             here / "../lib/farcall/farcall-bridge"})
     ::execv(place.c_str(), arguments.data());
-  fmt::print(stderr,
-             "farcall: the bridge is not here: {} (install the package farcall-bridge, or build "
-             "with libnats-dev and libtomlplusplus-dev)\n",
-             ::strerrorname_np(errno));
+  say("farcall: the bridge is not here: {} (install the package farcall-bridge, or build "
+      "with libnats-dev and libtomlplusplus-dev)\n",
+      ::strerrorname_np(errno));
   return kFailure;
 }
 

@@ -14,6 +14,7 @@
 #include "farcall/message.hpp"
 #include "tool/channel/channel.hpp"
 #include "tool/exit_code.hpp"
+#include "tool/say.hpp"
 
 namespace farcall::tool::channel {
 namespace {
@@ -60,11 +61,10 @@ int send(const Send& send) {
         std::fflush(stdout) != 0)
       throw_errno("write standard output");
     if (reply.status == 0) return kSuccess;
-    fmt::print(stderr, "farcall: {}: the status is {}\n", send.name, reply.status);
+    say("farcall: {}: the status is {}\n", send.name, reply.status);
     return kFailure;
   } catch (const std::system_error& error) {
-    fmt::print(stderr, "farcall: {}: {}: {}\n", send.name, errno_name(error.code().value()),
-               error.what());
+    say("farcall: {}: {}: {}\n", send.name, errno_name(error.code().value()), error.what());
     return kFailure;
   }
 }

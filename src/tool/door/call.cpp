@@ -14,6 +14,7 @@
 #include "tool/door/door.hpp"
 #include "tool/door/status.hpp"
 #include "tool/exit_code.hpp"
+#include "tool/say.hpp"
 
 namespace farcall::tool::door {
 namespace {
@@ -53,10 +54,10 @@ int call(const Call& call) {
   int exit_code = kSuccess;
   for (const DoorDescriptor& descriptor : result.descriptors()) {
     if (const auto status = read_status(descriptor.get())) {
-      fmt::print(stderr, "farcall: {}: the command {}\n", call.path, *status);
+      say("farcall: {}: the command {}\n", call.path, *status);
       exit_code = kFailure;
     } else {
-      fmt::print(stderr, "farcall: {}: closed a descriptor that came with the reply\n", call.path);
+      say("farcall: {}: closed a descriptor that came with the reply\n", call.path);
     }
   }
   return exit_code;

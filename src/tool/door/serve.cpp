@@ -21,6 +21,7 @@
 #include "tool/door/door.hpp"
 #include "tool/door/status.hpp"
 #include "tool/exit_code.hpp"
+#include "tool/say.hpp"
 
 namespace farcall::tool::door {
 namespace {
@@ -129,7 +130,7 @@ class CommandServer {
     try {
       run(request, reply);
     } catch (const std::exception& error) {
-      fmt::print(stderr, "farcall: {}\n", error.what());
+      say("farcall: {}\n", error.what());
       --running_;
       throw;  // the client gets EINTR
     }

@@ -18,6 +18,7 @@
 #include "tool/exit_code.hpp"
 #include "tool/run/program.hpp"
 #include "tool/run/statistics.hpp"
+#include "tool/say.hpp"
 
 namespace farcall::tool::run {
 namespace {
@@ -28,7 +29,7 @@ bool complained = false;
 
 void complain(const char* sentence) noexcept {
   complained = true;
-  fmt::print(stderr, "farcall: {}\n", sentence);
+  say("farcall: {}\n", sentence);
 }
 
 void set_variable(const std::string& name, const std::string& value) {
@@ -91,7 +92,7 @@ class HandedOn {
 };
 
 void report(const Request& request, const Statistics& statistics) {
-  if (request.stats) fmt::print(stderr, "{}", statistics.text(request.command.front()));
+  if (request.stats) say("{}", statistics.text(request.command.front()));
   if (request.stats_json.empty()) return;
   std::ofstream file(request.stats_json);
   file << statistics.json();
@@ -128,7 +129,7 @@ int run_counted(const Request& request, const Program& program, const Statistics
     try {
       execute(program, request.command);
     } catch (const std::exception& error) {
-      fmt::print(stderr, "farcall: {}\n", error.what());
+      say("farcall: {}\n", error.what());
     }
     ::_exit(kNotExecuted);
   }
@@ -139,11 +140,10 @@ int launch(const Request& request) {
   if (!apply(request)) return kUsage;
   const Program program = examine(request.command.front());
   if (!program.refusal.empty()) {
-    fmt::print(stderr, "farcall: cannot accelerate: {}\n", program.refusal);
+    say("farcall: cannot accelerate: {}\n", program.refusal);
     return kFailure;
   }
-  if (!program.reservation.empty())
-    fmt::print(stderr, "farcall: {}: {}\n", program.path, program.reservation);
+  if (!program.reservation.empty()) say("farcall: {}: {}\n", program.path, program.reservation);
   if (request.stats || !request.stats_json.empty()) return run_and_report(request, program);
   load_library();
   execute(program, request.command);

@@ -2,26 +2,33 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <thread>
 
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
 #include "tool/exit_code.hpp"
+#include "tool/say.hpp"
 #include "tool/top/table.hpp"
 #include "tool/top/top.hpp"
 
 namespace farcall::tool::top {
 namespace {
 
-// False: nobody reads it any more.
+// False: nobody reads it any more, or there is no room.
 bool print(const std::string& text) {
-  return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
-         std::fflush(stdout) == 0;
+  errno = 0;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0)
+    return true;
+  if (errno != EPIPE) say("farcall top: cannot write: {}\n", ::strerrorname_np(errno));
+  return false;
 }
 
 void write_all(int fd, const std::string& text) {
@@ -33,15 +40,29 @@ void write_all(int fd, const std::string& text) {
   }
 }
 
+UniqueFd open_beside(const std::string& beside, mode_t mode) {
+  ::unlink(beside.c_str());
+  UniqueFd file(::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!file || ::fchmod(file.get(), mode) != 0) throw_errno("make " + beside);
+  return file;
+}
+
+// What is no file (a pipe, a device) is written to.
 // Who reads the file gets the whole of an old one or of a new one. The other file beside it is not
 // one that the collector reads (*.prom). It has the same name each time, so no more than one is
 // left by who is killed, and goes with the next.
-void write_atomically(const std::string& path, const std::string& text) {
+void write_atomically(const std::string& name, const std::string& text) {
+  struct stat status {};
+  const bool exists = ::stat(name.c_str(), &status) == 0;
+  if (exists && !S_ISREG(status.st_mode)) {
+    const UniqueFd file(::open(name.c_str(), O_WRONLY | O_CLOEXEC));
+    if (!file) throw_errno("open " + name);
+    return write_all(file.get(), text);
+  }
+  // Where it is a link, what it leads to.
+  const std::string path = exists ? std::filesystem::canonical(name).string() : name;
   const std::string beside = path + ".new";
-  ::unlink(beside.c_str());
-  const UniqueFd file(
-      ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
-  if (!file) throw_errno("make " + beside);
+  const UniqueFd file = open_beside(beside, exists ? status.st_mode & 0777 : 0644);
   try {
     write_all(file.get(), text);
     if (::rename(beside.c_str(), path.c_str()) != 0) throw_errno("replace " + path);

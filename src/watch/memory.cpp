@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "watch/memory.hpp"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "farcall/memory.hpp"
+#include "watch/act_as.hpp"
+
+namespace farcall::watch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kPatience{1};
+constexpr unsigned kMostSilent = 3;  // processes of one user; then none of his is read any more
+constexpr std::size_t kMostPlaces = 512;
+constexpr std::size_t kRoom = std::size_t{8} << 20;
+
+ssize_t read_or_write(bool writes, pid_t pid, void* here, std::size_t size,
+                      std::span<const iovec> there) noexcept {
+  const iovec local{.iov_base = here, .iov_len = size};
+  return writes ? ::process_vm_writev(pid, &local, 1, there.data(), there.size(), 0)
+                : ::process_vm_readv(pid, &local, 1, there.data(), there.size(), 0);
+}
+
+int open_maps(pid_t pid) noexcept {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/maps", pid);
+  return ::open(path, O_RDONLY | O_CLOEXEC);
+}
+
+// As much of the file as there is room for, or -1.
+ssize_t read_maps_file(pid_t pid, std::span<char> into) noexcept {
+  const int fd = open_maps(pid);
+  if (fd < 0) return -1;
+  std::size_t size = 0;
+  ssize_t got = 1;
+  while (size < into.size() && (got = ::read(fd, into.data() + size, into.size() - size)) > 0)
+    size += static_cast<std::size_t>(got);
+  const int error = errno;
+  ::close(fd);
+  errno = error;
+  return got < 0 ? -1 : static_cast<ssize_t>(size);
+}
+
+// What the two processes share.
+struct Desk {
+  enum class What : std::uint8_t { read, write, maps } what;
+  Owner of;
+  std::size_t size;
+  std::size_t places;
+  std::array<iovec, kMostPlaces> there;
+  ssize_t result;
+  int error;
+  alignas(64) std::array<char, kRoom> data;
+};
+
+void serve_one(Desk& desk) noexcept {
+  const ActAs user(desk.of.user, desk.of.group);
+  errno = EPERM;
+  desk.result = -1;
+  if (user && desk.what == Desk::What::maps)
+    desk.result = read_maps_file(desk.of.pid, desk.data);
+  else if (user)
+    desk.result = read_or_write(desk.what == Desk::What::write, desk.of.pid, desk.data.data(),
+                                desk.size, std::span(desk.there).first(desk.places));
+  desk.error = errno;
+}
+
+// Holds nothing that somebody might wait for, should it have to be left behind.
+[[noreturn]] void serve(Desk& desk, int socket) noexcept {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGALRM})
+    ::signal(signal, SIG_IGN);  // they are for the other one
+  const int nothing = ::open("/dev/null", O_RDWR);
+  if (socket < 3) socket = ::fcntl(socket, F_DUPFD, 3);
+  for (int fd = 0; fd < 3; ++fd) ::dup2(nothing, fd);
+  ::dup2(socket, 3);
+  ::syscall(SYS_close_range, 4U, ~0U, 0U);
+  char byte = 0;
+  while (::recv(3, &byte, 1, 0) == 1) {
+    serve_one(desk);
+    if (::send(3, &byte, 1, MSG_NOSIGNAL) != 1) break;
+  }
+  ::_exit(0);
+}
+
+// The process that reads in our place.
+class Reader {
+ public:
+  Reader() {
+    void* const memory = ::mmap(nullptr, sizeof(Desk), PROT_READ | PROT_WRITE,
+                                MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int ends[2];
+    if (memory == MAP_FAILED) return;
+    desk_ = Mapping(memory, sizeof(Desk));
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return;
+    socket_ = UniqueFd(ends[0]);
+    const UniqueFd theirs(ends[1]);
+    pid_ = ::fork();
+    if (pid_ == 0) serve(desk(), theirs.get());
+  }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+  // It ends with its socket; one that does not answer, when the kernel lets it.
+  ~Reader() {
+    socket_.reset();
+    if (pid_ <= 0) return;
+    if (!answers_) ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, answers_ ? 0 : WNOHANG);
+  }
+  explicit operator bool() const noexcept { return pid_ > 0; }
+  [[nodiscard]] Desk& desk() const noexcept { return *reinterpret_cast<Desk*>(desk_.data()); }
+
+  // What stands on the desk; false: there is no answer.
+  bool ask() {
+    char byte = 0;
+    const auto until = Clock::now() + kPatience;
+    answers_ = ::send(socket_.get(), &byte, 1, MSG_NOSIGNAL) == 1;
+    pollfd wanted{.fd = socket_.get(), .events = POLLIN, .revents = 0};
+    while (answers_) {
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
+      const int ready = ::poll(&wanted, 1, static_cast<int>(std::max<std::int64_t>(left, 0)));
+      if (ready < 0 && errno == EINTR) continue;
+      answers_ = ready > 0 && ::recv(socket_.get(), &byte, 1, 0) == 1;
+      break;
+    }
+    return answers_;
+  }
+
+ private:
+  Mapping desk_;
+  UniqueFd socket_;
+  pid_t pid_ = -1;
+  bool answers_ = true;
+};
+
+class Foreign {
+ public:
+  static Foreign& here() {
+    static Foreign only;
+    return only;
+  }
+  struct Request {
+    Desk::What what;
+    Owner of;
+    std::span<const iovec> there = {};
+    std::size_t size = 0;
+    const void* data = nullptr;  // what is written
+  };
+  // -1 with errno, or what the call has returned; then `take` gets the desk.
+  template <class Take>
+  ssize_t ask(const Request& request, Take take) {
+    const std::lock_guard guard(lock_);
+    if (is_silent(request.of)) return fail(ETIMEDOUT);
+    if (request.size > kRoom || request.there.size() > kMostPlaces) return fail(EINVAL);
+    if (owner_ != ::getpid()) (void)reader_.release();  // a forked child's parent's
+    owner_ = ::getpid();
+    if (!reader_) reader_ = std::make_unique<Reader>();
+    if (!*reader_) {
+      reader_.reset();
+      return fail(EAGAIN);
+    }
+    Desk& desk = reader_->desk();
+    desk.what = request.what;
+    desk.of = request.of;
+    desk.size = request.size;
+    desk.places = request.there.size();
+    std::ranges::copy(request.there, desk.there.begin());
+    if (request.data != nullptr) std::memcpy(desk.data.data(), request.data, request.size);
+    if (!reader_->ask()) {
+      silent_.insert(request.of.pid);
+      ++silent_of_user_[request.of.user];
+      reader_.reset();
+      return fail(ETIMEDOUT);
+    }
+    if (desk.result < 0) return fail(desk.error);
+    take(desk);
+    return desk.result;
+  }
+
+ private:
+  static ssize_t fail(int error) noexcept {
+    errno = error;
+    return -1;
+  }
+  [[nodiscard]] bool is_silent(const Owner& of) const {
+    const auto user = silent_of_user_.find(of.user);
+    return silent_.contains(of.pid) ||
+           (user != silent_of_user_.end() && user->second >= kMostSilent);
+  }
+
+  std::mutex lock_;
+  std::unique_ptr<Reader> reader_;
+  pid_t owner_ = 0;
+  std::set<pid_t> silent_;
+  std::map<uid_t, unsigned> silent_of_user_;
+};
+
+// Who may not mean well, and whom we may look at all the same.
+bool is_foreign(const Owner& of) noexcept { return ::geteuid() == 0 && of.user != 0; }
+
+}  // namespace
+
+bool read_memory(const Owner& of, std::span<const iovec> there, void* into, std::size_t size) {
+  if (!is_foreign(of))
+    return read_or_write(false, of.pid, into, size, there) == static_cast<ssize_t>(size);
+  const auto take = [&](const Desk& desk) {
+    std::memcpy(into, desk.data.data(), std::min(static_cast<std::size_t>(desk.result), size));
+  };
+  return Foreign::here().ask({.what = Desk::What::read, .of = of, .there = there, .size = size},
+                             take) == static_cast<ssize_t>(size);
+}
+
+std::size_t write_memory(const Owner& of, std::span<const iovec> there, const void* from,
+                         std::size_t size) {
+  const ssize_t put =
+      is_foreign(of)
+          ? Foreign::here().ask({.what = Desk::What::write,
+                                 .of = of,
+                                 .there = there,
+                                 .size = size,
+                                 .data = from},
+                                [](const Desk&) {})
+          : read_or_write(true, of.pid, const_cast<void*>(from), size, there);
+  return put > 0 ? static_cast<std::size_t>(put) : 0;
+}
+
+int read_maps_text(const Owner& of, std::string& into) {
+  constexpr std::size_t kMost = std::size_t{64} << 20;
+  into.clear();
+  if (is_foreign(of)) {
+    const auto take = [&](const Desk& desk) {
+      into.assign(desk.data.data(), static_cast<std::size_t>(desk.result));
+    };
+    return Foreign::here().ask({.what = Desk::What::maps, .of = of}, take) < 0 ? errno : 0;
+  }
+  const UniqueFd file(open_maps(of.pid));
+  if (!file) return errno;
+  std::array<char, 65'536> some;
+  ssize_t got = 0;
+  while (into.size() < kMost && (got = ::read(file.get(), some.data(), some.size())) > 0)
+    into.append(some.data(), static_cast<std::size_t>(got));
+  return got < 0 ? errno : 0;
+}
+
+}  // namespace farcall::watch

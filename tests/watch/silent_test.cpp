@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A process can keep whoever reads its memory waiting: by a page of a file system that it serves
+// itself, and does not serve. Root is not held up by that.
+#include <fcntl.h>
+#include <linux/fuse.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "watch/ends.hpp"
+#include "watch/memory.hpp"
+
+namespace farcall::test {
+namespace {
+
+constexpr uid_t kStranger = 60'001;
+constexpr std::size_t kPage = 4096;
+
+struct Told {
+  std::atomic<int> error{-1};
+  std::atomic<std::uint64_t> good{0};  // addresses
+  std::atomic<std::uint64_t> bad{0};
+};
+
+Told& shared_told() {
+  void* const memory =
+      ::mmap(nullptr, sizeof(Told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return *new (memory) Told;
+}
+
+// Answers what is needed to map the file, and no read of it.
+[[noreturn]] void serve(int fuse) {
+  ::alarm(60);
+  std::vector<char> request(std::size_t{1} << 18);
+  for (;;) {
+    if (::read(fuse, request.data(), request.size()) <= 0) ::_exit(0);
+    fuse_in_header header;
+    std::memcpy(&header, request.data(), sizeof header);
+    std::vector<char> answer(sizeof(fuse_out_header));
+    fuse_out_header out{.len = 0, .error = 0, .unique = header.unique};
+    const auto add = [&](const auto& body) {
+      const auto* const bytes = reinterpret_cast<const char*>(&body);
+      answer.insert(answer.end(), bytes, bytes + sizeof body);
+    };
+    if (header.opcode == FUSE_INIT) {
+      fuse_init_out init{};
+      init.major = FUSE_KERNEL_VERSION;
+      init.minor = 31;
+      init.max_write = kPage;
+      init.max_readahead = kPage;
+      init.max_background = 16;
+      init.congestion_threshold = 12;
+      add(init);
+    } else if (header.opcode == FUSE_GETATTR) {
+      fuse_attr_out attributes{};
+      attributes.attr_valid = 1000;
+      attributes.attr.ino = 1;
+      attributes.attr.size = kPage;
+      attributes.attr.mode = S_IFREG | 0644;
+      attributes.attr.nlink = 1;
+      add(attributes);
+    } else if (header.opcode == FUSE_OPEN) {
+      add(fuse_open_out{});
+    } else if (header.opcode == FUSE_READ) {
+      continue;
+    } else {
+      out.error = -ENOSYS;
+    }
+    out.len = static_cast<std::uint32_t>(answer.size());
+    std::memcpy(answer.data(), &out, sizeof out);
+    if (::write(fuse, answer.data(), answer.size()) < 0) ::_exit(1);
+  }
+}
+
+void put(const char* file, const std::string& text) { std::ofstream(file) << text; }
+
+// In a user namespace of its own, as anybody may. Returns an errno value.
+int map_what_nobody_serves(const std::string& file, std::uint64_t& address) {
+  if (::setresgid(kStranger, kStranger, kStranger) != 0 ||
+      ::setresuid(kStranger, kStranger, kStranger) != 0 ||
+      ::prctl(PR_SET_DUMPABLE, 1) != 0 ||  // as who has that user by login
+      ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0)
+    return errno;
+  put("/proc/self/setgroups", "deny");
+  put("/proc/self/uid_map", "0 " + std::to_string(kStranger) + " 1");
+  put("/proc/self/gid_map", "0 " + std::to_string(kStranger) + " 1");
+  const int fuse = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
+  if (fuse < 0) return errno;
+  const std::string options =
+      "fd=" + std::to_string(fuse) + ",rootmode=100644,user_id=0,group_id=0";
+  if (::mount("x", file.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) != 0) return errno;
+  if (::fork() == 0) serve(fuse);
+  ::close(fuse);
+  const int opened = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat status {};  // asked for, so that the kernel knows the size
+  if (opened < 0 || ::fstat(opened, &status) != 0) return errno;
+  void* const memory = ::mmap(nullptr, kPage, PROT_READ, MAP_PRIVATE, opened, 0);
+  if (memory == MAP_FAILED) return errno;
+  address = reinterpret_cast<std::uintptr_t>(memory);
+  return 0;
+}
+
+bool read_word(const watch::Owner& of, std::uint64_t address, std::uint64_t& word) {
+  const iovec there{.iov_base = reinterpret_cast<void*>(address), .iov_len = sizeof word};
+  return watch::read_memory(of, {&there, 1}, &word, sizeof word);
+}
+
+TEST(WatchSilent, WhoKeepsItsReadersWaitingIsGivenUp) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to look at another user's";
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / ("farcall-silent-" + std::to_string(::getpid())));
+  std::filesystem::create_directory(folder);
+  const std::string file = folder + "/file";
+  put(file.c_str(), "x");
+  ASSERT_EQ(::chown(file.c_str(), kStranger, kStranger), 0);
+  ASSERT_EQ(::chmod(folder.c_str(), 0755), 0);
+  Told& told = shared_told();
+  static constexpr std::uint64_t kWord = 0x1234567890abcdef;
+  static std::uint64_t word = kWord;
+  const auto holds_up = [&] {
+    ::setpgid(0, 0);
+    std::uint64_t address = 0;
+    const int error = map_what_nobody_serves(file, address);
+    told.good = reinterpret_cast<std::uintptr_t>(&word);
+    told.bad = address;
+    told.error = error;
+    ::alarm(60);
+    for (;;) ::pause();
+    return 0;
+  };
+  const auto only_waits = [] {
+    if (::setresgid(kStranger, kStranger, kStranger) != 0 ||
+        ::setresuid(kStranger, kStranger, kStranger) != 0)
+      return 1;
+    ::prctl(PR_SET_DUMPABLE, 1);
+    ::alarm(60);
+    for (;;) ::pause();
+  };
+  const Child other(only_waits);
+  const Child child(holds_up);
+  while (told.error < 0) ::usleep(1000);
+  const int error = told.error;
+  if (error == 0) {
+    const watch::Owner of{.pid = child.pid(), .user = kStranger, .group = kStranger};
+    std::uint64_t seen = 0;
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_FALSE(read_word(of, told.bad, seen));
+    EXPECT_EQ(errno, ETIMEDOUT);
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(20));
+    EXPECT_FALSE(read_word(of, told.bad, seen)) << "it is not tried again";
+    EXPECT_EQ(errno, ETIMEDOUT);
+    const watch::Owner innocent{.pid = other.pid(), .user = kStranger, .group = kStranger};
+    EXPECT_TRUE(read_word(innocent, told.good, seen)) << std::strerror(errno);
+    EXPECT_EQ(seen, kWord);
+  }
+  ::kill(-child.pid(), SIGKILL);
+  std::filesystem::remove_all(folder);
+  if (error != 0) GTEST_SKIP() << "no file systems of users here: " << std::strerror(error);
+}
+
+}  // namespace
+}  // namespace farcall::test
