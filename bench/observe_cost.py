@@ -103,7 +103,7 @@ def redis(farcall, seconds):
     server = Server(farcall, ["redis-server", "--port", "{port}", "--save", ""])
     try:
         text, _ = run(farcall, ["redis-benchmark", "-p", "{port}", "-t", "get", "-c", "1", "-n",
-                                str(100_000 * seconds), "--csv"], server)
+                                str(20_000 * seconds), "--csv"], server)
     finally:
         server.end()
     return {"redis GET, one client, rate": float(text.splitlines()[-1].split(",")[1].strip('"'))}

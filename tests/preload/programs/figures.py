@@ -9,7 +9,7 @@ import signal
 import time
 
 from ends import HERE, Skip, expect, need
-from servers import postgres_data, redis_server
+from servers import await_postgres, redis_server, start_postgres
 from web import check_wrk, start_nginx
 
 FEW = 0.02  # of what is counted: the first and the last of a connection
@@ -97,17 +97,8 @@ select 1;
 
 def figures_postgres(box):
     """pgbench stays, so that both ends are there when they are looked at."""
-    programs, data = postgres_data(box)
-    port = box.port()
-    server = box.server([programs / "postgres", "-D", data, "-p", port, "-c", "fsync=off", "-c",
-                         "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="], port,
-                        user="postgres", cwd="/")
-    at = ["-h", "127.0.0.1", "-p", port, "-U", "postgres"]
-    for _ in range(100):  # it lets clients in before the database is ready
-        if box.start([programs / "pg_isready", *at]).wait(20, codes=None) and \
-                box.started[-1].process.returncode == 0:
-            break
-        time.sleep(0.1)
+    programs, server, port, at = start_postgres(box)
+    await_postgres(box, programs, at)
     script = box.file("script.sql", SCRIPT)
     load = box.start([programs / "pgbench", *at, "-n", "-M", "simple", "-D", "done=0", "-f", script,
                       "-t", QUERIES, "postgres"], box.mix.client, user="postgres", cwd="/")

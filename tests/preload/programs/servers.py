@@ -116,14 +116,18 @@ def postgres_data(box):
     return programs, data
 
 
-def exercise_postgres(box, programs, at):
-    """pgbench and many rows, by the options that say where the server is."""
-    # It lets clients in before the database is ready.
+def await_postgres(box, programs, at):
+    """It lets clients in before the database is ready."""
     for _ in range(100):
         ready = box.start([programs / "pg_isready", *at])
         if ready.wait(20, codes=None) is not None and ready.process.returncode == 0:
-            break
+            return
         time.sleep(0.1)
+
+
+def exercise_postgres(box, programs, at):
+    """pgbench and many rows, by the options that say where the server is."""
+    await_postgres(box, programs, at)
     bench = programs / "pgbench"
     box.client([bench, *at, "-i", "-q", "postgres"], user="postgres", cwd="/", seconds=120)
     out = box.client([bench, *at, "-c", "8", "-j", "2", "-T", box.seconds or 3, "postgres"],
@@ -142,13 +146,18 @@ def exercise_postgres(box, programs, at):
     expect_equal("rows", rows.count(b"\n"), 20000)
 
 
-def postgres(box):
+def start_postgres(box):
+    """Where its programs are, the server, its port, and the options that say where it is."""
     programs, data = postgres_data(box)
     port = box.port()
     server = box.server([programs / "postgres", "-D", data, "-p", port, "-c", "fsync=off", "-c",
                          "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="], port,
                         user="postgres", cwd="/")
-    at = ["-h", "127.0.0.1", "-p", port, "-U", "postgres"]
+    return programs, server, port, ["-h", "127.0.0.1", "-p", port, "-U", "postgres"]
+
+
+def postgres(box):
+    programs, server, _, at = start_postgres(box)
     exercise_postgres(box, programs, at)
     server.stop(number=signal.SIGINT, seconds=40)
     box.expect_accelerated()
