@@ -237,12 +237,9 @@ std::size_t write_memory(const Owner& of, std::span<const iovec> there, const vo
                          std::size_t size) {
   const ssize_t put =
       is_foreign(of)
-          ? Foreign::here().ask({.what = Desk::What::write,
-                                 .of = of,
-                                 .there = there,
-                                 .size = size,
-                                 .data = from},
-                                [](const Desk&) {})
+          ? Foreign::here().ask(
+                {.what = Desk::What::write, .of = of, .there = there, .size = size, .data = from},
+                [](const Desk&) {})
           : read_or_write(true, of.pid, const_cast<void*>(from), size, there);
   return put > 0 ? static_cast<std::size_t>(put) : 0;
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -70,6 +71,50 @@ std::vector<std::string> pair(int times, const std::string& keep = {}, bool plai
   std::vector<std::string> words{"/usr/bin/python3", "-c", kPair, std::to_string(times), keep};
   if (plain) words.emplace_back("plain");
   return words;
+}
+
+// What the command, at that path, says to a user who is not root; null where he cannot run it.
+json as_somebody(const std::string& command) {
+  const std::string line = "setpriv --reuid 65534 --regid 65534 --clear-groups " + command;
+  std::FILE* const pipe = ::popen((line + " 2>/dev/null").c_str(), "r");
+  std::string text;
+  char bytes[65'536];
+  for (std::size_t got; (got = std::fread(bytes, 1, sizeof bytes, pipe)) != 0;)
+    text.append(bytes, got);
+  ::pclose(pipe);
+  return json::parse(text, nullptr, false);
+}
+
+TEST(DoctorProgram, ThatMayNotBeReadIsSaid) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to be another user";
+  const ScratchDirectory scratch;
+  ::chmod(scratch.file("").c_str(), 0755);
+  const std::string program = scratch.file("program");
+  std::filesystem::copy_file("/bin/true", program);
+  ::chmod(program.c_str(), 0711);
+  const json report = as_somebody(FARCALL_COMMAND " doctor --json -- " + program);
+  if (report.is_discarded()) GTEST_SKIP() << "needs root, and a build that others may read";
+  const json found = finding(report, "program-not-readable");
+  ASSERT_FALSE(found.is_null()) << report;
+  EXPECT_NE(found.at("cure").get<std::string>().find("chmod a+r"), std::string::npos) << found;
+}
+
+TEST(DoctorProgram, ALibraryThatMayNotBeReadIsSaid) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to be another user";
+  const ScratchDirectory scratch;
+  ::chmod(scratch.file("").c_str(), 0755);
+  const std::string command = scratch.file("farcall");
+  std::filesystem::copy_file(FARCALL_COMMAND, command);
+  const std::string library = scratch.file("src/preload/libfarcall-preload.so");
+  std::filesystem::create_directories(scratch.file("src/preload"));
+  for (const char* folder : {"src", "src/preload"}) ::chmod(scratch.file(folder).c_str(), 0755);
+  std::ofstream(library) << "none";
+  ::chmod(library.c_str(), 0600);
+  const json report = as_somebody(command + " doctor --json");
+  if (report.is_discarded()) GTEST_SKIP() << "needs root, and a build that others may read";
+  EXPECT_FALSE(finding(report, "library-not-readable").is_null()) << report;
+  ::chmod(library.c_str(), 0644);
+  EXPECT_TRUE(finding(as_somebody(command + " doctor --json"), "library-not-readable").is_null());
 }
 
 TEST(DoctorProgram, IsToldThatItsConnectionsAreAccelerated) {
