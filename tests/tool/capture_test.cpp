@@ -386,6 +386,24 @@ TEST_F(Capture, EndsWhenTheProcessesThatItWatchesWereKilled) {
   EXPECT_EQ(finished.code, 0) << finished.err;
 }
 
+TEST_F(Capture, HasThoseOfOtherUsersWhereRootAsksForThem) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to be another user";
+  const std::string talk = "setpriv --reuid 65534 --regid 65534 --clear-groups " + kTalk;
+  const auto packets = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"capture", "--json", "-w", file()});
+    options.insert(options.end(), {"-x", talk + "tcp 1 20", "tcp"});
+    const Finished finished = run_farcall(options);
+    if (finished.code != 0) return -1;
+    return nlohmann::json::parse(finished.err.substr(finished.err.rfind('{')))
+        .at("packets")
+        .get<int>();
+  };
+  const int own = packets({});
+  if (own < 0) GTEST_SKIP() << "needs root, and a build that others may read";
+  EXPECT_EQ(own, 0);
+  EXPECT_GE(packets({"--all-users"}), 40);
+}
+
 TEST_F(Capture, DoesNotSeeProcessesOfOthers) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to be another user";
   const std::string pid = std::to_string(::getpid());
