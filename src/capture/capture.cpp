@@ -57,9 +57,11 @@ UniqueFd open_file(const std::string& name) {
   UniqueFd file(::open(name.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) throw_errno("open " + name);
-  if (S_ISREG(status.st_mode) &&
-      (::fchmod(file.get(), 0600) != 0 || ::ftruncate(file.get(), 0) != 0))
-    throw_errno("empty " + name);
+  if (S_ISREG(status.st_mode)) {
+    // One of somebody else, who lets us write there, is read by whom he lets.
+    if (::fchmod(file.get(), 0600) != 0 && errno != EPERM) throw_errno("protect " + name);
+    if (::ftruncate(file.get(), 0) != 0) throw_errno("empty " + name);
+  }
   return file;
 }
 
@@ -180,14 +182,17 @@ class Capture {
 
   bool read() {
     const auto old = static_cast<std::ptrdiff_t>(waiting_.size());
-    for (auto at = watched_.begin(); at != watched_.end();) {
+    auto at = watched_.upper_bound(read_last_);
+    for (std::size_t left = watched_.size(); left != 0; --left) {
       // The rest is read in the next round, or lost to who fills the memory.
       if (held_ > kMostHeld) break;
+      if (at == watched_.end()) at = watched_.begin();
+      read_last_ = at->first;
       std::vector<std::unique_ptr<Batch>> batches;
       const bool lives = at->second->read(batches);
       for (std::unique_ptr<Batch>& batch : batches) {
         batch->left = batch->messages.size();
-        held_ += batch->bytes.size();
+        held_ += size_of(*batch);
         // What a process says of itself need not be true, and is not waited for.
         const std::int64_t now = observe::monotonic_ns();
         for (Message& message : batch->messages) message.time = std::min(message.time, now);
@@ -218,7 +223,7 @@ class Capture {
       if (message.time >= since_ && filter_.matches(subject))
         packets_.add(message, at->process->program());
       if (--at->batch->left != 0) continue;
-      held_ -= at->batch->bytes.size();
+      held_ -= size_of(*at->batch);
       batches_.erase(batches_.find(at->batch));
     }
     waiting_.erase(waiting_.begin(), at);
@@ -275,7 +280,12 @@ class Capture {
   std::vector<std::unique_ptr<WatchedProcess>> ended_;
   std::vector<Waiting> waiting_;  // in order
   std::set<std::unique_ptr<Batch>, ByAddress> batches_;
+  static std::size_t size_of(const Batch& batch) {
+    return batch.bytes.size() + batch.messages.size() * sizeof(Message);
+  }
+
   std::size_t held_ = 0;  // bytes of batches
+  pid_t read_last_ = 0;   // so that each has its turn first
   std::int64_t looked_at_ = 0;
   std::int64_t flushed_at_ = 0;
   std::optional<Command> command_;

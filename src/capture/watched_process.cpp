@@ -51,8 +51,10 @@ bool WatchedProcess::read(std::vector<std::unique_ptr<Batch>>& into) {
   bool lives = readers_.empty();
   const std::int64_t before = observe::monotonic_ns();
   for (TapReader& reader : readers_) {
-    lives = reader.read(into) || lives;
-    if (waits_) reader.acknowledge(before);
+    const bool is_there = reader.read(into);
+    // What was there before may have executed another program.
+    if (is_there && waits_) reader.acknowledge(before);
+    lives = is_there || lives;
   }
   if (!same_pids_)
     for (const std::unique_ptr<Batch>& batch : into)

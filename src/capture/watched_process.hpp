@@ -29,7 +29,8 @@ class WatchedProcess {
         program_(process.command) {}
 
   [[nodiscard]] bool is(const watch::Process& process) const noexcept {
-    return process.pid == owner_.pid && process.started == started_;
+    return process.pid == owner_.pid && process.started == started_ &&
+           process.user == owner_.user && process.group == owner_.group;
   }
   // Asks for the ends that are wanted, and for those that it makes from now on.
   void renew(const watch::Process& process, const Filter& filter);

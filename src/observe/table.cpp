@@ -210,6 +210,7 @@ void prepare() noexcept { table_at(0); }
 
 void wait_to_be_read() noexcept {
   constexpr int kMost = 2000;
+  constexpr int kMostUnseen = 1000;  // nobody has read anything so far; perhaps nobody does
   constexpr timespec kMoment{.tv_sec = 0, .tv_nsec = 1'000'000};
   const Process* const process = first_process();
   if (!tapped_from_begin.load(std::memory_order_relaxed) || process == nullptr) return;
@@ -217,7 +218,8 @@ void wait_to_be_read() noexcept {
   if (address == 0) return;
   const auto& rings = *reinterpret_cast<const TapRings*>(static_cast<std::uintptr_t>(address));
   const std::int64_t begin = monotonic_ns();
-  for (int i = 0; i < kMost && rings.seen.load(std::memory_order_relaxed) <= begin &&
+  for (int i = 0; i < (rings.seen.load(std::memory_order_relaxed) == 0 ? kMostUnseen : kMost) &&
+                  rings.seen.load(std::memory_order_relaxed) <= begin &&
                   lasts(detail::get(process->tap_until), monotonic_ns());
        ++i)
     kernel(SYS_nanosleep, &kMoment, nullptr);

@@ -30,7 +30,7 @@ std::int64_t now_ns() noexcept {
 // Another one that comes later than with the first, as timeout(1) sends them, ends the command at
 // once.
 void stop_or_end(int signal) {
-  constexpr std::int64_t kTogether = 500'000'000;
+  constexpr std::int64_t kTogether = 1'000'000'000;
   const std::int64_t now = now_ns();
   std::int64_t first = 0;
   stop.store(true, std::memory_order_relaxed);
@@ -69,7 +69,7 @@ void tell_programs(const capture::Summary& summary, const std::string& file) {
                             {"missing_bytes", summary.missing},
                             {"ended_processes", summary.ended},
                             {"was_stopped", summary.stopped_itself}};
-  say("{}\n", text.dump());
+  say("{}\n", text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 int run_capture(const capture::Options& options, bool as_json) {

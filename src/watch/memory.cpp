@@ -20,8 +20,9 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
-#include <set>
+#include <vector>
 
 #include "farcall/memory.hpp"
 #include "watch/act_as.hpp"
@@ -31,8 +32,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kPatience{1};
-constexpr unsigned kMostSilent = 3;  // processes of one user; then none of his is read any more
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr seconds kPatience{1};  // with a process, where the reader is not short of a processor
+constexpr seconds kLongPatience{10};
+constexpr seconds kSilence{60};  // so long nobody asks it again
+// What readers have waited, beyond what any read may take, is a debt of the process's user and of
+// all together, of which a tenth of the time that passes is paid back. Who owes more is not asked.
+constexpr milliseconds kQuick{20};
+constexpr seconds kMostOfUser{2};
+constexpr seconds kMostOfAll{6};
+constexpr int kPaidBack = 10;
+constexpr std::size_t kMostStuck = 16;  // readers that were left behind
 constexpr std::size_t kMostPlaces = 512;
 constexpr std::size_t kRoom = std::size_t{8} << 20;
 
@@ -77,6 +89,7 @@ struct Desk {
 
 void serve_one(Desk& desk) noexcept {
   const ActAs user(desk.of.user, desk.of.group);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // which a change of the user has cleared
   errno = EPERM;
   desk.result = -1;
   if (user && desk.what == Desk::What::maps)
@@ -98,10 +111,8 @@ void serve_one(Desk& desk) noexcept {
   ::dup2(socket, 3);
   ::syscall(SYS_close_range, 4U, ~0U, 0U);
   char byte = 0;
-  while (::recv(3, &byte, 1, 0) == 1) {
-    serve_one(desk);
-    if (::send(3, &byte, 1, MSG_NOSIGNAL) != 1) break;
-  }
+  // The first one says that it is there.
+  while (::send(3, &byte, 1, MSG_NOSIGNAL) == 1 && ::recv(3, &byte, 1, 0) == 1) serve_one(desk);
   ::_exit(0);
 }
 
@@ -115,45 +126,94 @@ class Reader {
     if (memory == MAP_FAILED) return;
     desk_ = Mapping(memory, sizeof(Desk));
     if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return;
-    socket_ = UniqueFd(ends[0]);
+    const UniqueFd mine(ends[0]);
     const UniqueFd theirs(ends[1]);
+    // Not where others would write what they say.
+    socket_ = UniqueFd(::fcntl(mine.get(), F_DUPFD_CLOEXEC, 3));
+    if (!socket_) return;
     pid_ = ::fork();
     if (pid_ == 0) serve(desk(), theirs.get());
+    if (pid_ > 0) state_ = await(kLongPatience) ? State::answers : State::dead;
   }
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
-  // It ends with its socket; one that does not answer, when the kernel lets it.
+  // It ends with its socket; one that is stuck, when the kernel lets it.
   ~Reader() {
     socket_.reset();
-    if (pid_ <= 0) return;
-    if (!answers_) ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, answers_ ? 0 : WNOHANG);
+    if (pid_ <= 0 || state_ == State::stuck) return;
+    if (state_ == State::dead) ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
   }
-  explicit operator bool() const noexcept { return pid_ > 0; }
+  explicit operator bool() const noexcept { return state_ == State::answers; }
+  // Gives up on it: whose process it is to be waited for.
+  pid_t leave() noexcept {
+    ::kill(pid_, SIGKILL);
+    state_ = State::stuck;
+    return pid_;
+  }
   [[nodiscard]] Desk& desk() const noexcept { return *reinterpret_cast<Desk*>(desk_.data()); }
 
-  // What stands on the desk; false: there is no answer.
-  bool ask() {
-    char byte = 0;
-    const auto until = Clock::now() + kPatience;
-    answers_ = ::send(socket_.get(), &byte, 1, MSG_NOSIGNAL) == 1;
-    pollfd wanted{.fd = socket_.get(), .events = POLLIN, .revents = 0};
-    while (answers_) {
-      const auto left =
-          std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
-      const int ready = ::poll(&wanted, 1, static_cast<int>(std::max<std::int64_t>(left, 0)));
-      if (ready < 0 && errno == EINTR) continue;
-      answers_ = ready > 0 && ::recv(socket_.get(), &byte, 1, 0) == 1;
-      break;
-    }
-    return answers_;
+  enum class State : std::uint8_t { answers, stuck, dead };
+  // Has done what stands on the desk.
+  State ask() {
+    const char byte = 0;
+    if (::send(socket_.get(), &byte, 1, MSG_NOSIGNAL) != 1) return state_ = State::dead;
+    bool answered = await(kPatience);
+    // One that has had no processor has not been kept waiting by anybody.
+    for (const auto until = Clock::now() + kLongPatience;
+         !answered && state_ == State::answers && Clock::now() < until && is_runnable();)
+      answered = await(milliseconds(100));
+    if (!answered && state_ == State::answers) state_ = State::stuck;
+    return state_;
   }
 
  private:
+  // Its next byte; a socket that has ended makes it `dead`.
+  bool await(Clock::duration patience) {
+    const auto until = Clock::now() + patience;
+    pollfd wanted{.fd = socket_.get(), .events = POLLIN, .revents = 0};
+    for (;;) {
+      const auto left = std::chrono::duration_cast<milliseconds>(until - Clock::now()).count();
+      const int ready = ::poll(&wanted, 1, static_cast<int>(std::max<std::int64_t>(left, 0)));
+      if (ready < 0 && errno == EINTR) continue;
+      if (ready <= 0) return false;
+      char byte = 0;
+      if (::recv(socket_.get(), &byte, 1, 0) == 1) return true;
+      state_ = State::dead;
+      return false;
+    }
+  }
+  [[nodiscard]] bool is_runnable() const noexcept {
+    char path[64];
+    std::snprintf(path, sizeof path, "/proc/%d/stat", pid_);
+    const UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
+    std::array<char, 512> text{};
+    if (!file || ::read(file.get(), text.data(), text.size() - 1) <= 0) return false;
+    const char* const behind = std::strrchr(text.data(), ')');
+    return behind != nullptr && behind[1] == ' ' && (behind[2] == 'R' || behind[2] == 'T');
+  }
+
   Mapping desk_;
   UniqueFd socket_;
   pid_t pid_ = -1;
-  bool answers_ = true;
+  State state_ = State::dead;
+};
+
+// Waited for, and paid back as time goes by.
+class Debt {
+ public:
+  void add(Clock::duration waited) {
+    owed_ = now_owed() + waited;
+    since_ = Clock::now();
+  }
+  [[nodiscard]] Clock::duration now_owed() const {
+    const Clock::duration paid = (Clock::now() - since_) / kPaidBack;
+    return owed_ > paid ? owed_ - paid : Clock::duration::zero();
+  }
+
+ private:
+  Clock::duration owed_{};
+  Clock::time_point since_{};
 };
 
 class Foreign {
@@ -177,45 +237,69 @@ class Foreign {
     if (request.size > kRoom || request.there.size() > kMostPlaces) return fail(EINVAL);
     if (owner_ != ::getpid()) (void)reader_.release();  // a forked child's parent's
     owner_ = ::getpid();
-    if (!reader_) reader_ = std::make_unique<Reader>();
-    if (!*reader_) {
+    for (bool again = false;; again = true) {
+      if (!reader_) reader_ = std::make_unique<Reader>();
+      if (!*reader_) break;
+      const auto began = Clock::now();
+      put(request, reader_->desk());
+      const Reader::State state = reader_->ask();
+      if (const auto waited = Clock::now() - began; waited > kQuick) {
+        all_.add(waited);
+        of_user_[request.of.user].add(waited);
+      }
+      if (state == Reader::State::answers) return taken(take);
+      if (state == Reader::State::stuck) {
+        silent_[request.of.pid] = Clock::now() + kSilence;
+        stuck_.push_back(reader_->leave());
+      }
       reader_.reset();
-      return fail(EAGAIN);
+      if (state == Reader::State::stuck) return fail(ETIMEDOUT);
+      if (again) break;  // somebody ends our readers
     }
-    Desk& desk = reader_->desk();
+    reader_.reset();
+    return fail(EAGAIN);
+  }
+
+ private:
+  template <class Take>
+  ssize_t taken(Take take) {
+    const Desk& desk = reader_->desk();
+    if (desk.result < 0) return fail(desk.error);
+    take(desk);
+    return desk.result;
+  }
+  static void put(const Request& request, Desk& desk) noexcept {
     desk.what = request.what;
     desk.of = request.of;
     desk.size = request.size;
     desk.places = request.there.size();
     std::ranges::copy(request.there, desk.there.begin());
     if (request.data != nullptr) std::memcpy(desk.data.data(), request.data, request.size);
-    if (!reader_->ask()) {
-      silent_.insert(request.of.pid);
-      ++silent_of_user_[request.of.user];
-      reader_.reset();
-      return fail(ETIMEDOUT);
-    }
-    if (desk.result < 0) return fail(desk.error);
-    take(desk);
-    return desk.result;
   }
-
- private:
   static ssize_t fail(int error) noexcept {
     errno = error;
     return -1;
   }
-  [[nodiscard]] bool is_silent(const Owner& of) const {
-    const auto user = silent_of_user_.find(of.user);
-    return silent_.contains(of.pid) ||
-           (user != silent_of_user_.end() && user->second >= kMostSilent);
+  bool is_silent(const Owner& of) {
+    std::erase_if(stuck_, [](pid_t pid) { return ::waitpid(pid, nullptr, WNOHANG) == pid; });
+    if (stuck_.size() >= kMostStuck || all_.now_owed() > kMostOfAll) return true;
+    if (const auto user = of_user_.find(of.user);
+        user != of_user_.end() && user->second.now_owed() > kMostOfUser)
+      return true;
+    const auto known = silent_.find(of.pid);
+    if (known == silent_.end()) return false;
+    if (Clock::now() < known->second) return true;
+    silent_.erase(known);
+    return false;
   }
 
   std::mutex lock_;
   std::unique_ptr<Reader> reader_;
   pid_t owner_ = 0;
-  std::set<pid_t> silent_;
-  std::map<uid_t, unsigned> silent_of_user_;
+  std::map<pid_t, Clock::time_point> silent_;  // until then
+  std::map<uid_t, Debt> of_user_;
+  Debt all_;
+  std::vector<pid_t> stuck_;
 };
 
 // Who may not mean well, and whom we may look at all the same.

@@ -6,7 +6,7 @@
 //  - A process can make whoever reads its memory wait, for as long as it likes and so that not even
 //    SIGKILL ends that (a page of a file system that it serves itself). So root has what others own
 //    read by a process of its own, which does nothing else, and gives up on both when it does not
-//    answer in time.
+//    answer in time. How long it waits for one user, and for all, is bounded.
 #pragma once
 
 #include <sys/types.h>
@@ -25,7 +25,8 @@ struct Owner {
 };
 
 // All of it, one place behind the other, or nothing. errno: EPERM, ESRCH, EFAULT; ETIMEDOUT: the
-// process does not let itself be read, now and from now on.
+// process does not let itself be read and is not tried again for a while, or its user keeps root
+// waiting too much; EAGAIN: there is nobody to read it.
 bool read_memory(const Owner& of, std::span<const iovec> there, void* into, std::size_t size);
 // How many bytes have been written, up to the first that could not be.
 std::size_t write_memory(const Owner& of, std::span<const iovec> there, const void* from,

@@ -131,21 +131,37 @@ void add_way(Passed& to, const observe::Ended::Way& passed, const observe::Ended
   to.kernel_bytes += kernel->bytes;
 }
 
+Closed& closed_of(observe::Kind kind, std::vector<Closed>& all) {
+  auto at = std::ranges::lower_bound(all, kind, {}, &Closed::kind);
+  if (at == all.end() || at->kind != kind) {
+    at = all.insert(at, Closed{});
+    at->kind = kind;
+  }
+  return *at;
+}
+
 void take_closed(const observe::Ended& ended, std::vector<Closed>& into) {
   for (std::size_t place = 0; place < ended.ends.size(); ++place) {
     if (ended.ends[place] == 0) continue;
-    const auto kind = static_cast<observe::Kind>(place + 1);
-    auto at = std::ranges::lower_bound(into, kind, {}, &Closed::kind);
-    if (at == into.end() || at->kind != kind) {
-      at = into.insert(at, Closed{});
-      at->kind = kind;
-    }
-    at->ends += ended.ends[place];
+    Closed& closed = closed_of(static_cast<observe::Kind>(place + 1), into);
+    closed.ends += ended.ends[place];
     const auto* const kernel = place < ended.kernel.size() ? &ended.kernel[place] : nullptr;
-    add_way(at->sent, ended.passed[place].sent, kernel != nullptr ? &kernel->sent : nullptr);
-    add_way(at->received, ended.passed[place].received,
+    add_way(closed.sent, ended.passed[place].sent, kernel != nullptr ? &kernel->sent : nullptr);
+    add_way(closed.received, ended.passed[place].received,
             kernel != nullptr ? &kernel->received : nullptr);
   }
+}
+
+// One that its process has not noticed yet to be closed.
+void take_closed(const End& end, std::vector<Closed>& into) {
+  Closed& closed = closed_of(end.kind, into);
+  ++closed.ends;
+  const auto add = [](Passed& to, const observe::Half& half) {
+    const observe::Ended::Way kernel{half.kernel_messages, half.kernel_bytes};
+    add_way(to, {half.messages, half.bytes}, &kernel);
+  };
+  add(closed.sent, end.counters.sent);
+  add(closed.received, end.counters.received);
 }
 
 void take_ends(const Copy& copy, std::uint64_t table, const Status& status, const Maps& maps,
@@ -168,15 +184,17 @@ void take_ends(const Copy& copy, std::uint64_t table, const Status& status, cons
     end.session = session_of(maps, identity.session);
     // What stays with the kernel is closed without notice.
     if (end.carrier == observe::Carrier::kernel && !end.session &&
-        !is_socket(into.pid, end.fd, identity.session))
+        !is_socket(into.pid, end.fd, identity.session)) {
+      take_closed(end, into.closed);
       continue;
+    }
     if (!status.same_pids) end.peer = 0;
     into.ends.push_back(std::move(end));
   }
 }
 
 Seen refusal(int error) {
-  if (error == ETIMEDOUT) return Seen::silent;
+  if (error == ETIMEDOUT || error == EAGAIN) return Seen::silent;
   return error == EPERM || error == EACCES ? Seen::forbidden : Seen::gone;
 }
 
@@ -192,7 +210,8 @@ Seen look_at_memory(const Owner& of, const Status& status, std::size_t most, Pro
     }
     errno = 0;
     if (!read_table(of, table, copy)) {
-      if (errno == EPERM || errno == ESRCH || errno == ETIMEDOUT) return refusal(errno);
+      if (errno == EPERM || errno == ESRCH || errno == ETIMEDOUT || errno == EAGAIN)
+        return refusal(errno);
       continue;
     }
     seen = Seen::yes;

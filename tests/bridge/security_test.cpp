@@ -127,7 +127,7 @@ TEST_F(BridgeSecurity, CheckSaysWhatStartingWould) {
     return std::to_string(code) + program.said();
   };
   // Again and again: a thread of the client library may still have something to tell at the end.
-  for (int i = 0; i < 40; ++i) expect_says(check("right"), "0the configuration is right");
+  for (int i = 0; i < 15; ++i) expect_says(check("right"), "0the configuration is right");
   expect_says(check("wrong"), "credentials");
 }
 

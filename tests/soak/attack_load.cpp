@@ -149,12 +149,14 @@ class Beside {
 unsigned runnable_of(uid_t user) {
   unsigned count = 0;
   std::error_code gone;
-  for (const auto& process : std::filesystem::directory_iterator("/proc", gone)) {
+  using Entries = std::filesystem::directory_iterator;
+  // What ends meanwhile ends the list.
+  for (Entries process("/proc", gone); process != Entries(); process.increment(gone)) {
     struct stat owner {};
-    if (::stat(process.path().c_str(), &owner) != 0 || owner.st_uid != user) continue;
-    for (const auto& task : std::filesystem::directory_iterator(process.path() / "task", gone)) {
+    if (::stat(process->path().c_str(), &owner) != 0 || owner.st_uid != user) continue;
+    for (Entries task(process->path() / "task", gone); task != Entries(); task.increment(gone)) {
       std::string line;
-      std::getline(std::ifstream(task.path() / "stat"), line);
+      std::getline(std::ifstream(task->path() / "stat"), line);
       const std::size_t name = line.rfind(") ");
       if (name != std::string::npos && line[name + 2] == 'R') ++count;
     }

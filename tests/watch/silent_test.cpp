@@ -138,17 +138,21 @@ TEST(WatchSilent, WhoKeepsItsReadersWaitingIsGivenUp) {
     for (;;) ::pause();
     return 0;
   };
-  const auto only_waits = [] {
+  const Gate ready;
+  const auto only_waits = [&] {
     if (::setresgid(kStranger, kStranger, kStranger) != 0 ||
         ::setresuid(kStranger, kStranger, kStranger) != 0)
       return 1;
     ::prctl(PR_SET_DUMPABLE, 1);
+    ready.open();
     ::alarm(60);
     for (;;) ::pause();
   };
   const Child other(only_waits);
   const Child child(holds_up);
-  while (told.error < 0) ::usleep(1000);
+  ready.wait();
+  for (int i = 0; told.error < 0 && i < 30'000; ++i) ::usleep(1000);
+  ASSERT_GE(told.error, 0);
   const int error = told.error;
   if (error == 0) {
     const watch::Owner of{.pid = child.pid(), .user = kStranger, .group = kStranger};
@@ -160,7 +164,7 @@ TEST(WatchSilent, WhoKeepsItsReadersWaitingIsGivenUp) {
     EXPECT_FALSE(read_word(of, told.bad, seen)) << "it is not tried again";
     EXPECT_EQ(errno, ETIMEDOUT);
     const watch::Owner innocent{.pid = other.pid(), .user = kStranger, .group = kStranger};
-    EXPECT_TRUE(read_word(innocent, told.good, seen)) << std::strerror(errno);
+    ASSERT_TRUE(read_word(innocent, told.good, seen)) << std::strerror(errno);
     EXPECT_EQ(seen, kWord);
   }
   ::kill(-child.pid(), SIGKILL);

@@ -49,7 +49,8 @@ TEST(ObserveTable, AnEntryIsSeenAsLongAsItIsOpen) {
 
 watch::Closed closed_by(pid_t pid, Kind kind) {
   watch::Process process;
-  EXPECT_EQ(watch::look(pid, process), watch::Seen::yes);
+  const watch::Seen seen = watch::look(pid, process);  // there is no table before the first entry
+  EXPECT_TRUE(seen == watch::Seen::yes || seen == watch::Seen::no_tables) << static_cast<int>(seen);
   for (const watch::Closed& closed : process.closed)
     if (closed.kind == kind) return closed;
   return {};

@@ -53,16 +53,22 @@ UniqueFd open_beside(const std::string& beside, mode_t mode) {
 // left by who is killed, and goes with the next.
 void write_atomically(const std::string& name, const std::string& text) {
   struct stat status {};
+  // Where a link of somebody else leads to is not for us to write.
+  if (::lstat(name.c_str(), &status) == 0 && S_ISLNK(status.st_mode) && status.st_uid != 0 &&
+      status.st_uid != ::geteuid())
+    throw SystemError(EPERM, "follow " + name + ", which is another user's link");
   const bool exists = ::stat(name.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode)) {
-    const UniqueFd file(::open(name.c_str(), O_WRONLY | O_CLOEXEC));
+    const UniqueFd file(::open(name.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
     if (!file) throw_errno("open " + name);
     return write_all(file.get(), text);
   }
   // Where it is a link, what it leads to.
   const std::string path = exists ? std::filesystem::canonical(name).string() : name;
   const std::string beside = path + ".new";
-  const UniqueFd file = open_beside(beside, exists ? status.st_mode & 0777 : 0644);
+  const mode_t masked = ::umask(0);
+  ::umask(masked);
+  const UniqueFd file = open_beside(beside, exists ? status.st_mode & 0777 : 0644 & ~masked);
   try {
     write_all(file.get(), text);
     if (::rename(beside.c_str(), path.c_str()) != 0) throw_errno("replace " + path);

@@ -72,15 +72,16 @@ def figures_nginx(box):
     wrk = need("wrk")
     server, port = start_nginx(box, workers=1)
     connections = 8
+    ends_before, received_before, _ = closed_by(box, "nginx")
     text = check_wrk(box.client([wrk, "-t1", f"-c{connections}", "-d2s",
                                  f"http://127.0.0.1:{port}/small"]), 100)
     for _ in range(100):
         ends, received, _ = closed_by(box, "nginx")
-        if ends >= connections:
+        if ends - ends_before >= connections:
             break
         time.sleep(0.05)
     # wrk does not count what was under way when its time was up.
-    expect_near("requests", received, int(re.search(r"(\d+) requests in", text)[1]),
+    expect_near("requests", received - received_before, int(re.search(r"(\d+) requests in", text)[1]),
                 more=connections)
     server.stop(number=signal.SIGQUIT)
     box.expect_accelerated()
@@ -102,7 +103,7 @@ def figures_postgres(box):
     script = box.file("script.sql", SCRIPT)
     load = box.start([programs / "pgbench", *at, "-n", "-M", "simple", "-D", "done=0", "-f", script,
                       "-t", QUERIES, "postgres"], box.mix.client, user="postgres", cwd="/")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     forward = back = 0
     while forward < QUERIES and time.monotonic() < deadline and load.alive():
         flows = told(box, "top", "--once", "--json", "--interval", "0.3")["flows"]
@@ -144,7 +145,7 @@ def trace(box, pid, script, wanted, deeds=None):
             break
         time.sleep(0.1)
     time.sleep(1)
-    if not tracer.alive() and not re.search("usdt|[Nn]o probes|syntax", tracer.text()):
+    if not tracer.alive() and tracer.text() and not re.search("usdt|[Nn]o probes|syntax", tracer.text()):
         raise Skip(f"the kernel permits no probes: {tracer.text().splitlines()[-1]}")
     if deeds:
         deeds()
