@@ -147,18 +147,23 @@ void keep_sum(Table& table, const Counters& counters, const Identity& identity) 
   auto& ended = reinterpret_cast<Ended&>(table.times[0]);
   const std::size_t place = std::size_t{identity.kind} - 1;
   if (place >= Ended::kKinds) return;
+  using detail::get;
   const Half& sent = counters.sent;
   const Half& received = counters.received;
+  const std::uint64_t sent_messages = get(sent.messages);
+  const std::uint64_t received_messages = get(received.messages);
   // A child closes what it has been given and has not used.
-  if (process_of(table).pid != identity.owner &&
-      (sent.messages | sent.kernel_messages | received.messages | received.kernel_messages) == 0)
+  if (__atomic_load_n(&process_of(table).pid, __ATOMIC_RELAXED) != identity.owner &&
+      (sent_messages | get(sent.kernel_messages) | received_messages |
+       get(received.kernel_messages)) == 0)
     return;
   detail::add_shared(ended.ends[place], 1);
-  add_ended(ended.passed[place].sent, sent.messages, sent.bytes);
-  add_ended(ended.passed[place].received, received.messages, received.bytes);
+  add_ended(ended.passed[place].sent, sent_messages, get(sent.bytes));
+  add_ended(ended.passed[place].received, received_messages, get(received.bytes));
   if (place >= Ended::kSockets) return;
-  add_ended(ended.kernel[place].sent, sent.kernel_messages, sent.kernel_bytes);
-  add_ended(ended.kernel[place].received, received.kernel_messages, received.kernel_bytes);
+  add_ended(ended.kernel[place].sent, get(sent.kernel_messages), get(sent.kernel_bytes));
+  add_ended(ended.kernel[place].received, get(received.kernel_messages),
+            get(received.kernel_bytes));
 }
 
 template <class Word>

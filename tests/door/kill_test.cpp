@@ -68,7 +68,8 @@ Failure call_until_failure(int door, unsigned seed, bool with_descriptors) {
 void servers_outlive_clients(bool with_descriptors) {
   give_up_after(250s);
   // Threads that serve outlive the test.
-  const auto& seen = *new Shared<Seen>;
+  static const auto* const seen_by_all = new Shared<Seen>;
+  const auto& seen = *seen_by_all;
   auto& send_back = *new SendBack{seen.get()};
   const int door = make_door(send_back);
   std::minstd_rand random(1);
