@@ -155,9 +155,12 @@ class Capture {
     for (const watch::Process& process : find()) {
       if (process.pid == ::getpid() || !is_wanted(process)) continue;
       std::unique_ptr<WatchedProcess>& known = watched_[process.pid];
+      // What has only changed its user has the rings that have been read.
+      const bool goes_on = known != nullptr && known->was(process);
       if (known != nullptr && !known->is(process)) retire(std::move(known));
       if (known == nullptr)
-        known = std::make_unique<WatchedProcess>(process, is_new(process), command_.has_value());
+        known = std::make_unique<WatchedProcess>(process, !goes_on && is_new(process),
+                                                 command_.has_value());
       known->renew(process, filter_);
     }
   }

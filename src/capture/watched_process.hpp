@@ -29,8 +29,11 @@ class WatchedProcess {
         program_(process.command) {}
 
   [[nodiscard]] bool is(const watch::Process& process) const noexcept {
-    return process.pid == owner_.pid && process.started == started_ &&
-           process.user == owner_.user && process.group == owner_.group;
+    return was(process) && process.user == owner_.user && process.group == owner_.group;
+  }
+  // It may be another user's now.
+  [[nodiscard]] bool was(const watch::Process& process) const noexcept {
+    return process.pid == owner_.pid && process.started == started_;
   }
   // Asks for the ends that are wanted, and for those that it makes from now on.
   void renew(const watch::Process& process, const Filter& filter);
