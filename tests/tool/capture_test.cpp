@@ -27,21 +27,10 @@ namespace {
 
 const std::string kTalk = std::string(FARCALL_COMMAND) + " run -- " CAPTURE_TALK " ";
 
-// What a command of the shell prints.
-std::string output_of(const std::string& command) {
-  std::FILE* const pipe = ::popen((command + " 2>/dev/null").c_str(), "r");
-  std::string text;
-  char bytes[65'536];
-  for (std::size_t got; (got = std::fread(bytes, 1, sizeof bytes, pipe)) != 0;)
-    text.append(bytes, got);
-  ::pclose(pipe);
-  return text;
-}
-
 bool has_tshark() { return ::system("command -v tshark > /dev/null") == 0; }
 
 std::string tshark(const std::string& file, const std::string& arguments) {
-  return output_of("tshark -r " + file + " " + arguments);
+  return output_of("tshark -r " + file + " " + arguments + " 2>/dev/null");
 }
 
 // Both directions of the stream that `filter` finds, as tshark puts them together.
@@ -412,7 +401,7 @@ TEST_F(Capture, DoesNotSeeProcessesOfOthers) {
   const std::string command =
       "exec setpriv --reuid 65534 --regid 65534 --clear-groups " FARCALL_COMMAND " capture -w " +
       std::string("/dev/null -p ") + pid + " 2>&1; true";
-  const std::string said = output_of("sh -c '" + command + "'");
+  const std::string said = output_of(command);
   if (said.find("Permission denied") != std::string::npos &&
       said.find("process") == std::string::npos)
     GTEST_SKIP() << "needs root, and a build that others may read";

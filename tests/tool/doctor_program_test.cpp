@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -75,14 +74,8 @@ std::vector<std::string> pair(int times, const std::string& keep = {}, bool plai
 
 // What the command, at that path, says to a user who is not root; null where he cannot run it.
 json as_somebody(const std::string& command) {
-  const std::string line = "setpriv --reuid 65534 --regid 65534 --clear-groups " + command;
-  std::FILE* const pipe = ::popen((line + " 2>/dev/null").c_str(), "r");
-  std::string text;
-  char bytes[65'536];
-  for (std::size_t got; (got = std::fread(bytes, 1, sizeof bytes, pipe)) != 0;)
-    text.append(bytes, got);
-  ::pclose(pipe);
-  return json::parse(text, nullptr, false);
+  const std::string user = "setpriv --reuid 65534 --regid 65534 --clear-groups ";
+  return json::parse(output_of(user + command + " 2>/dev/null"), nullptr, false);
 }
 
 TEST(DoctorProgram, ThatMayNotBeReadIsSaid) {

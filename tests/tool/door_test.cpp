@@ -59,14 +59,6 @@ class Served {
   std::optional<Command> server_;
 };
 
-std::string output_of(const std::string& shell_command) {
-  FILE* const out = ::popen(shell_command.c_str(), "r");
-  std::string text;
-  for (int c = std::fgetc(out); c != EOF; c = std::fgetc(out)) text += static_cast<char>(c);
-  ::pclose(out);
-  return text;
-}
-
 TEST(DoorCommand, ACallGetsWhatTheCommandMakesOfTheRequest) {
   const Served served({"tr", "a-z", "A-Z"});
   const Finished finished = served.call("hello");

@@ -94,6 +94,16 @@ bool Command::has_children() const {
   });
 }
 
+std::string output_of(const std::string& shell_command) {
+  std::FILE* const pipe = ::popen(shell_command.c_str(), "r");
+  std::string text;
+  char bytes[65'536];
+  for (std::size_t got; (got = std::fread(bytes, 1, sizeof bytes, pipe)) != 0;)
+    text.append(bytes, got);
+  ::pclose(pipe);
+  return text;
+}
+
 ScratchDirectory::ScratchDirectory() : path_("/tmp/farcall-test-XXXXXX") {
   if (::mkdtemp(path_.data()) == nullptr)
     throw std::system_error(errno, std::system_category(), "mkdtemp");

@@ -43,6 +43,9 @@ inline Finished run_farcall(const std::vector<std::string>& arguments) {
   return Command(arguments).wait();
 }
 
+// What a command of the shell prints.
+std::string output_of(const std::string& shell_command);
+
 // A file name in a directory that goes with the test.
 class ScratchDirectory {
  public:
