@@ -5,7 +5,10 @@
 // Nothing here has a name in a file system, so nothing outlives its last holder.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <span>
 #include <utility>
 
@@ -124,5 +127,42 @@ Mapping map_twice(int fd, std::size_t head, std::size_t body, Access body_access
 // The same for memory that has no file: `memory` holds `head` + `body` bytes of shared memory
 // (anonymous or System V) and is taken over. Throws SystemError.
 Mapping map_twice(Mapping memory, std::size_t head, std::size_t body);
+
+// Copies into memory that another processor reads next.
+//
+// A long copy goes either through this processor's caches or past them (non-temporal stores). Past
+// them is somewhat slower where the two processors share a cache, and several times faster where
+// they do not: then each line has to be fetched back from the reader's caches before it can be
+// written. No processor tells which is the case, and under a hypervisor it changes while a program
+// runs. So both are timed now and then, and the faster one is used.
+class CopyToPeer {
+ public:
+  // A copy of so many bytes is long.
+  static constexpr std::size_t kLong = 8192;
+
+  // What is published after it, with release, is visible after these bytes.
+  void copy(std::byte* to, const std::byte* from, std::size_t size) noexcept {
+    if (size >= kLong) [[unlikely]]
+      copy_long(to, from, size);
+    else if (size != 0)
+      std::memcpy(to, from, size);
+  }
+
+  enum class Way : std::uint8_t { through, past };
+  // The way of the next long copy, unless it is one that tries the other.
+  [[nodiscard]] Way way() const noexcept { return way_; }
+  // How a long copy went: `ticks` for `size` bytes, at least kLong.
+  void learn(Way way, std::uint64_t ticks, std::size_t size) noexcept;
+
+ private:
+  void copy_long(std::byte* to, const std::byte* from, std::size_t size) noexcept;
+  [[nodiscard]] Way next_way() noexcept;
+  [[nodiscard]] std::uint64_t cost(Way way) const noexcept;
+
+  // Of the last two long copies by each way, in ticks per KiB; 0: there was none.
+  std::array<std::array<std::uint32_t, 2>, 2> costs_{};
+  std::uint32_t copies_ = 0;
+  Way way_ = Way::through;
+};
 
 }  // namespace farcall

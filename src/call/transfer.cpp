@@ -68,7 +68,7 @@ TransferMemory TransferMemory::adopt(UniqueFd&& fd, bool trusted, std::size_t mo
 
 bool TransferMemory::write(std::span<const std::byte> data) noexcept {
   if (mapping_) {
-    std::memcpy(mapping_.data(), data.data(), data.size());
+    copier_.copy(mapping_.data(), data.data(), data.size());
     return true;
   }
   return move_all(data, [this](std::span<const std::byte> part, off_t at) {

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <span>
 
+#include "farcall/memory.hpp"
 #include "process/ledger.hpp"
 #include "process/process.hpp"
 
@@ -56,6 +57,7 @@ class TransferMemory {
   std::size_t capacity_ = 0;
   Mapping mapping_;  // or else
   PrivateFd fd_;
+  CopyToPeer copier_;
 };
 
 }  // namespace farcall::call

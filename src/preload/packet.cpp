@@ -150,8 +150,8 @@ bool Sender::put_message(const Ring& ring, const Span& message, std::size_t room
   const std::size_t begin = (at + sizeof length) & (ring.size - 1);
   const std::size_t first = std::min(static_cast<std::size_t>(length), ring.size - begin);
   Span copy = message;
-  copy.copy_out(ring.bytes + begin, first);
-  if (first != length) copy.copy_out(ring.bytes, static_cast<std::size_t>(length) - first);
+  copy.copy_out(ring.bytes + begin, first, copier_);
+  if (first != length) copy.copy_out(ring.bytes, static_cast<std::size_t>(length) - first, copier_);
   return publish_bytes(ring, space);
 }
 

@@ -33,9 +33,9 @@ void Span::walk(std::size_t size, Copy copy) noexcept {
   }
 }
 
-void Span::copy_out(std::byte* to, std::size_t size) noexcept {
+void Span::copy_out(std::byte* to, std::size_t size, CopyToPeer& copier) noexcept {
   walk(size, [&](const std::byte* part, std::size_t here) {
-    std::memcpy(to, part, here);
+    copier.copy(to, part, here);
     to += here;
   });
 }
@@ -131,8 +131,8 @@ std::size_t Sender::put(const Ring& ring, Span& from) noexcept {
   const std::size_t at = static_cast<std::size_t>(tail_) & (ring.size - 1);
   const std::size_t first = std::min(size, ring.size - at);
   Span copy = from;
-  copy.copy_out(ring.bytes + at, first);
-  if (first != size) copy.copy_out(ring.bytes, size - first);
+  copy.copy_out(ring.bytes + at, first, copier_);
+  if (first != size) copy.copy_out(ring.bytes, size - first, copier_);
   if (!publish_bytes(ring, size)) return 0;
   from = copy;
   return size;

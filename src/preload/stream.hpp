@@ -63,6 +63,7 @@
 #include <span>
 #include <utility>
 
+#include "farcall/memory.hpp"
 #include "farcall/wait.hpp"
 
 namespace farcall::preload {
@@ -144,8 +145,9 @@ class Span {
  public:
   Span(const iovec* parts, std::size_t count) noexcept;
   [[nodiscard]] std::size_t left() const noexcept { return left_; }
-  void copy_out(std::byte* to, std::size_t size) noexcept;         // size <= left()
-  void copy_in(const std::byte* from, std::size_t size) noexcept;  // size <= left()
+  // `size` <= left(), both.
+  void copy_out(std::byte* to, std::size_t size, CopyToPeer& copier) noexcept;
+  void copy_in(const std::byte* from, std::size_t size) noexcept;
   void skip(std::size_t size) noexcept;
   // The parts that are left, at most `size` bytes and `most` parts of them. Returns their number.
   std::size_t parts(iovec* to, std::size_t most, std::size_t size) const noexcept;
@@ -233,6 +235,7 @@ class Sender {
   std::uint64_t restart_at_ = kFirstPages;
   std::uint64_t must_be_taken_ = 0;
   std::uint32_t sending_ = 0;
+  CopyToPeer copier_;
   bool in_kernel_ = true;
   bool for_ever_ = false;
   bool broken_ = false;

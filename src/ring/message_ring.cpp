@@ -55,7 +55,7 @@ Outcome MessageWriter::write_long(std::span<const std::byte> message, Deadline d
       const std::uint64_t total = sending_;
       std::memcpy(space, &total, sizeof total);
     }
-    std::memcpy(space + prefix, message.data() + sent_, count);
+    copier_.copy(space + prefix, message.data() + sent_, count);
     publish(prefix + count, kReady | kPiece);
     observe::note_sent(observed_, message.data() + sent_, count, sent_ + count == sending_ ? 1 : 0);
     sent_ += count;

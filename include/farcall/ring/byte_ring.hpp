@@ -39,7 +39,7 @@ class ByteWriter {
     const Outcome outcome = reserve(1, space, deadline, since);
     if (outcome != Outcome::ok) return outcome;
     written = std::min(bytes.size(), space.size());
-    std::memcpy(space.data(), bytes.data(), written);
+    copier_.copy(space.data(), bytes.data(), written);
     commit(written);
     return Outcome::ok;
   }
@@ -97,6 +97,7 @@ class ByteWriter {
   Waiter waiter_;
   std::uint64_t tail_ = 0;
   std::uint64_t head_ = 0;  // as last seen
+  CopyToPeer copier_;
   observe::Half* observed_ = nullptr;
   bool broken_ = false;
 };

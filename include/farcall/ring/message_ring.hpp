@@ -135,11 +135,11 @@ class MessageWriter {
 
   // The line with the header is written last: while it waits for other lines, the reader, who
   // looks at it all the time, would take it away half-written and it had to be fetched again.
-  static void fill(std::span<std::byte> space, std::span<const std::byte> message) noexcept {
+  void fill(std::span<std::byte> space, std::span<const std::byte> message) noexcept {
     if (message.size() > message_ring::kFirstLine) {
-      std::memcpy(space.data() + message_ring::kFirstLine,
-                  message.data() + message_ring::kFirstLine,
-                  message.size() - message_ring::kFirstLine);
+      copier_.copy(space.data() + message_ring::kFirstLine,
+                   message.data() + message_ring::kFirstLine,
+                   message.size() - message_ring::kFirstLine);
       std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler keeps this order
       std::memcpy(space.data(), message.data(), message_ring::kFirstLine);
     } else if (!message.empty()) {
@@ -180,6 +180,7 @@ class MessageWriter {
   std::uint64_t cleared_ = 0;  // the header here is zero already
   std::size_t sent_ = 0;       // bytes of the unfinished long message
   std::size_t sending_ = 0;    // that message's size
+  CopyToPeer copier_;
   observe::Half* observed_ = nullptr;
   bool sending_long_ = false;
   bool broken_ = false;
