@@ -281,11 +281,27 @@ class Waiter {
   }
   // The same for who has passed a full fence since, on behalf of several peers.
   void wake_after_fence(WaitState& mine, WaitState& peer) noexcept {
+    late_ = false;
     if (peer.parked.load(std::memory_order_relaxed) != WaitState::kAwake) [[unlikely]]
       wake_parked(mine, peer);
     // A side that never waits must tell now and then where it runs.
     if (--wakes_until_note_ == 0) [[unlikely]]
       note_processor(mine);
+  }
+
+  // As wake(), for who is about to publish more: a peer that slept on this processor could do
+  // nothing meanwhile but take it away, so it is left asleep. Call wake_late() before this side
+  // waits, or turns to something else.
+  void wake_with_next(WaitState& mine, WaitState& peer) noexcept {
+    full_fence();
+    if (peer.parked.load(std::memory_order_relaxed) != WaitState::kAwake) [[unlikely]] {
+      late_ = peer.processor.load(std::memory_order_relaxed) == processor_;
+      if (!late_) wake_parked(mine, peer);
+    }
+  }
+  void wake_late(WaitState& mine, WaitState& peer) noexcept {
+    if (late_) [[unlikely]]
+      wake_after_fence(mine, peer);
   }
 
   // How long waking peers has taken since this was last asked, in ticks(): mostly the time that the
@@ -400,6 +416,7 @@ class Waiter {
   bool streaming_ = false;
   bool cancellable_ = false;
   bool in_company_ = false;
+  bool late_ = false;  // a peer that sleeps has not been woken
   bool deaf_ = false;  // a doorbell could not be delivered: the peer's end is closed
   AfterSleep after_sleep_ = AfterSleep::none;
   std::uint8_t hand_over_credit_ = 2;

@@ -288,7 +288,7 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
   if ((turn.flags & kTransfer) != 0) {
     if (!transfer_.read(results.data)) return Outcome::broken;
   } else if (size != 0) {
-    std::memcpy(results.data.data(), slot().data, size);
+    copy_memory(results.data.data(), slot().data, size);
   }
   if (error == 0) observe::note_reply(received_, results.data.data(), size);
   if ((turn.flags & kDescriptors) == 0) return Outcome::ok;

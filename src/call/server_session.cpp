@@ -103,7 +103,7 @@ Outcome ServerSession::take_data(const Turn& turn, const Destination& to, Reques
   if (refusal != 0) return Outcome::ok;
   if ((turn.flags & kTransfer) == 0) {
     request.data = {to.inline_data, size};
-    if (size != 0) std::memcpy(to.inline_data, slot().data, size);
+    copy_memory(to.inline_data, slot().data, size);
     return Outcome::ok;
   }
   if (size > transfer_.capacity()) return Outcome::broken;

@@ -203,7 +203,7 @@ class SessionBase {
   // half-written.
   void fill_slot(std::int64_t extra, std::span<const std::byte> data) noexcept {
     if (data.size() > kFirstLineBytes) {
-      std::memcpy(slot().data + kFirstLineBytes, data.data() + kFirstLineBytes,
+      copy_memory(slot().data + kFirstLineBytes, data.data() + kFirstLineBytes,
                   data.size() - kFirstLineBytes);
       std::atomic_signal_fence(std::memory_order_seq_cst);
       slot().extra = extra;

@@ -78,7 +78,7 @@ bool TransferMemory::write(std::span<const std::byte> data) noexcept {
 
 bool TransferMemory::read(std::span<std::byte> into, std::size_t offset) const noexcept {
   if (mapping_) {
-    std::memcpy(into.data(), mapping_.data() + offset, into.size());
+    copy_memory(into.data(), mapping_.data() + offset, into.size());
     return true;
   }
   return move_all(into, [&](std::span<std::byte> part, off_t at) {

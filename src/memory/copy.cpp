@@ -40,6 +40,12 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t size) no
 
 }  // namespace
 
+void detail::copy_in_pieces(std::byte* to, const std::byte* from, std::size_t size) noexcept {
+  constexpr std::size_t kPiece = 2048;
+  for (; size > kPiece; to += kPiece, from += kPiece, size -= kPiece) std::memcpy(to, from, kPiece);
+  std::memcpy(to, from, size);
+}
+
 void CopyToPeer::copy_long(std::byte* to, const std::byte* from, std::size_t size) noexcept {
 #ifdef FARCALL_CAN_PASS_CACHES
   const Way way = next_way();
@@ -47,10 +53,10 @@ void CopyToPeer::copy_long(std::byte* to, const std::byte* from, std::size_t siz
   if (way == Way::past)
     copy_past_caches(to, from, size);
   else
-    std::memcpy(to, from, size);
+    copy_memory(to, from, size);
   learn(way, __builtin_ia32_rdtsc() - before, size);
 #else
-  std::memcpy(to, from, size);
+  copy_memory(to, from, size);
 #endif
 }
 
@@ -73,8 +79,8 @@ std::uint64_t CopyToPeer::cost(Way way) const noexcept {
 void CopyToPeer::learn(Way way, std::uint64_t ticks, std::size_t size) noexcept {
   auto& last = costs_[index(way)];
   last[1] = last[0];
-  last[0] = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
-      ticks * 1024 / size, 1, std::numeric_limits<std::uint32_t>::max()));
+  last[0] = static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(ticks * 1024 / size, 1, std::numeric_limits<std::uint32_t>::max()));
   const std::uint64_t through = cost(Way::through);
   const std::uint64_t past = cost(Way::past);
   if (through == 0 || past == 0) return;

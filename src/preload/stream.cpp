@@ -52,7 +52,7 @@ namespace {
 }
 #else
 void copy_from_ring(std::byte* to, const std::byte* from, std::size_t size) noexcept {
-  std::memcpy(to, from, size);
+  copy_memory(to, from, size);
 }
 #endif
 

@@ -43,10 +43,10 @@ void get(std::byte* to, std::byte* from, std::size_t size) noexcept {
 }
 #else
 void put(std::byte* to, const std::byte* from, std::size_t size) noexcept {
-  if (size != 0) std::memcpy(to, from, size);
+  copy_memory(to, from, size);
 }
 void get(std::byte* to, const std::byte* from, std::size_t size) noexcept {
-  if (size != 0) std::memcpy(to, from, size);
+  copy_memory(to, from, size);
 }
 #endif
 

@@ -59,6 +59,7 @@ Outcome ByteReader::wait_for_bytes(std::size_t least, Deadline deadline,
   RingControl& control = *ring_.control;
   // What has been read must be passed on before sleeping: the writer may be out of space.
   if (published_ != head_) publish();
+  waiter_.wake_late(control.reader, control.writer);
   const auto enough = [&] {
     // acquire: pairs with the release in ByteWriter::commit.
     const std::uint64_t tail = control.tail.value.load(std::memory_order_acquire);
@@ -87,6 +88,7 @@ void ByteReader::finish() noexcept {
 
 Outcome ByteReader::prepare_poll() {
   if (published_ != head_) publish();
+  waiter_.wake_late(ring_.control->reader, ring_.control->writer);
   return waiter_.prepare_poll(ring_.control->reader, ring_.control->writer, [&] {
     // As above: what has been seen can be read, whatever the writer says now.
     return broken_ || filled_bytes() != 0 ||

@@ -18,6 +18,7 @@ Outcome MessageWriter::wait_for_space(std::size_t needed, Deadline deadline,
                                       std::optional<SignalCount> since) {
   if (broken_) return Outcome::broken;
   RingControl& control = *ring_.control;
+  waiter_.wake_late(control.writer, control.reader);
   const auto enough = [&] {
     // acquire: pairs with the release in MessageReader::publish.
     const std::uint64_t head = control.head.value.load(std::memory_order_acquire);
@@ -56,8 +57,9 @@ Outcome MessageWriter::write_long(std::span<const std::byte> message, Deadline d
       std::memcpy(space, &total, sizeof total);
     }
     copier_.copy(space + prefix, message.data() + sent_, count);
-    publish(prefix + count, kReady | kPiece);
-    observe::note_sent(observed_, message.data() + sent_, count, sent_ + count == sending_ ? 1 : 0);
+    const bool last = sent_ + count == sending_;
+    publish(prefix + count, kReady | kPiece, last ? More::unknown : More::soon);
+    observe::note_sent(observed_, message.data() + sent_, count, last ? 1 : 0);
     sent_ += count;
   } while (sent_ < sending_);
   sending_long_ = false;
@@ -106,6 +108,7 @@ Outcome MessageReader::wait_for_message(std::uint64_t& header, Deadline deadline
   RingControl& control = *ring_.control;
   // What has been read must be passed on before sleeping: the writer may be out of space.
   if (published_ != head_) publish();
+  waiter_.wake_late(control.reader, control.writer);
   const auto there = [&] { return (header = look()) != 0; };
   const Outcome outcome = waiter_.wait(control.reader, control.writer, deadline, there,
                                        since ? *since : SignalCount::now());
@@ -138,7 +141,7 @@ Outcome MessageReader::read_long(std::span<std::byte> into, std::size_t& size, D
     size = receiving_;
     if (receiving_ > into.size()) throw MisuseError("go on reading with the same buffer");
     if (piece.empty() || piece.size() > receiving_ - received_) return fail();
-    std::memcpy(into.data() + received_, piece.data(), piece.size());
+    copy_memory(into.data() + received_, piece.data(), piece.size());
     received_ += piece.size();
     pop();
     if (received_ == receiving_) {
@@ -156,6 +159,7 @@ void MessageReader::finish() noexcept {
 
 Outcome MessageReader::prepare_poll() {
   if (published_ != head_) publish();
+  waiter_.wake_late(ring_.control->reader, ring_.control->writer);
   return waiter_.prepare_poll(ring_.control->reader, ring_.control->writer,
                               [&] { return broken_ || look() != 0; });
 }

@@ -70,7 +70,29 @@ TEST(CopyToPeer, ExtremeTimesAreNoneTheLess) {
   EXPECT_EQ(copier.way(), Way::through);
 }
 
-// Each byte arrives, and none beside them, however source and destination lie in their lines.
+// Each byte arrives, and none beside them, however source and target lie: also where the target
+// is a little behind the source, modulo 4096.
+TEST(CopyMemory, CopiesEachByteWhereverTheTargetLies) {
+  constexpr std::size_t kPage = 4096;
+  std::vector<std::byte> memory(64 * kPage);
+  std::mt19937 random(1);
+  for (std::byte& byte : memory) byte = static_cast<std::byte>(random());
+  std::byte* const from = memory.data();
+  for (std::size_t behind = 0; behind <= 70; ++behind) {
+    for (const std::size_t size :
+         {std::size_t{0}, std::size_t{1}, std::size_t{2047}, std::size_t{2048}, std::size_t{2049},
+          std::size_t{4095}, std::size_t{6145}, 8 * kPage + random() % kPage}) {
+      std::byte* const to = from + 16 * kPage + behind;
+      std::fill(to - 1, to + 10 * kPage, std::byte{0x5a});
+      copy_memory(to, from, size);
+      ASSERT_TRUE(std::equal(from, from + size, to)) << size << " bytes, " << behind << " behind";
+      ASSERT_EQ(to[-1], std::byte{0x5a});
+      ASSERT_EQ(to[size], std::byte{0x5a}) << size << " bytes, " << behind << " behind";
+    }
+  }
+}
+
+// The same for copies for a peer, which may go past the caches.
 TEST(CopyToPeer, CopiesEachByteByBothWays) {
   constexpr std::size_t kRoom = 3 * CopyToPeer::kLong;
   std::vector<std::byte> from(kRoom);
@@ -95,9 +117,9 @@ TEST(CopyToPeer, CopiesEachByteByBothWays) {
                              to.begin() + static_cast<std::ptrdiff_t>(target + size),
                              from.begin() + static_cast<std::ptrdiff_t>(source)))
           << size << " bytes from " << source << " to " << target;
-      ASSERT_EQ(std::count(to.begin(), to.begin() + static_cast<std::ptrdiff_t>(target),
-                           std::byte{0x5a}),
-                static_cast<std::ptrdiff_t>(target));
+      ASSERT_EQ(
+          std::count(to.begin(), to.begin() + static_cast<std::ptrdiff_t>(target), std::byte{0x5a}),
+          static_cast<std::ptrdiff_t>(target));
       ASSERT_TRUE(std::all_of(to.begin() + static_cast<std::ptrdiff_t>(target + size), to.end(),
                               [](std::byte byte) { return byte == std::byte{0x5a}; }));
     }
