@@ -28,7 +28,7 @@ function laidOut(plot, place) {
     paper_bgcolor: "transparent", plot_bgcolor: "transparent",
     font: { color: ink, family: "system-ui, sans-serif", size: 12 },
     hoverlabel: { font: { family: "system-ui, sans-serif" } },
-    margin: { l: 50, r: 10, t: 20, b: 50 }, hovermode: "closest", showlegend: true,
+    margin: { l: 50, r: 10, t: 34, b: 50 }, hovermode: "closest", showlegend: true,
     legend: narrow ? { orientation: "h", y: -0.25, yanchor: "top", font: { size: 11 } } : { x: 1.02, y: 1, font: { size: 11 } },
     xaxis: { ...axis, ...plot.layout.xaxis }, yaxis: { ...axis, ...plot.layout.yaxis },
   };

@@ -125,7 +125,7 @@ def value_axis(title: str, values: list[float], text: Callable[[float], str]) ->
     marks = [step * 10.0**power for power in range(math.floor(low) - 1, math.ceil(high) + 1)
              for step in steps]
     return {"type": "log", "title": {"text": title}, "range": [low - 0.15, high + 0.15],
-            "tickvals": marks, "ticktext": [re.sub(r"\.0+(?= |$)", "", text(mark)) for mark in marks]}
+            "tickvals": marks, "ticktext": [re.sub(r"\.0+(?=\s|$)", "", text(mark)) for mark in marks]}
 
 
 def seconds(value: float) -> str:

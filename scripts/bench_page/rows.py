@@ -9,6 +9,7 @@ from typing import Any
 Row = dict[str, Any]
 
 NOTHING = "–"
+HARD_SPACE = "\u00a0"  # a figure and its unit stay on one line
 REFERENCE_BYTES = 64  # the size at which rows are held against each other
 PLACEMENTS = {
     "two-cpus": "two processors",
@@ -49,8 +50,10 @@ def figure(value: float | None, scale: float = 1.0) -> str:
 def with_unit(value: float, units: list[tuple[float, str]]) -> str:
     for factor, unit in reversed(units):
         if value >= factor * 0.9995:
-            return f"{figure(value / factor)} {unit}".rstrip()
-    return f"{figure(value / units[0][0])} {units[0][1]}".rstrip()
+            break
+    else:
+        factor, unit = units[0]
+    return f"{figure(value / factor)}{HARD_SPACE}{unit}".rstrip()
 
 
 def duration(nanoseconds: float) -> str:
@@ -64,8 +67,8 @@ def rate(bytes_per_s: float) -> str:
 def size_name(size: int) -> str:
     for unit, name in [(1 << 20, "MiB"), (1 << 10, "KiB")]:
         if size >= unit and size % unit == 0:
-            return f"{size // unit} {name}"
-    return f"{size} B"
+            return f"{size // unit}{HARD_SPACE}{name}"
+    return f"{size}{HARD_SPACE}B"
 
 
 def is_control(row: Row) -> bool:

@@ -25,7 +25,8 @@ WHERE = {
     "one-cpu": "with both sides on one processor",
     "free": "with both sides where the scheduler places them",
 }
-USUAL = ("pipe", "unix_stream", "tcp")  # what others are held against, the first that is there
+# What others are held against, the first that is there.
+USUAL = {"pipe": "a pipe", "unix_stream": "a Unix stream socket", "tcp": "TCP"}
 
 
 def reference_size(rows: list[Row]) -> int:
@@ -59,7 +60,7 @@ def _trips(rows: list[Row], place: str) -> Iterator[str]:
     usual = _usual(those, best)
     if usual is not None:
         theirs = usual["rtt_ns"]["p50"]
-        yield (f"For the same, {usual['label']} takes {duration(theirs)}, which is"
+        yield (f"For the same, {USUAL[usual['mechanism']]} takes {duration(theirs)}, which is"
                f" {figure(theirs / p50)} times as long.")
 
 
@@ -76,7 +77,7 @@ def _streams(rows: list[Row], place: str) -> Iterator[str]:
     usual = _usual([row for row in those if row["message_bytes"] == best["message_bytes"]], best)
     if usual is not None:
         theirs = usual["throughput"]["bytes_per_s"]
-        sentence += f", where {usual['label']} moves {rate(theirs)}"
+        sentence += f", where {USUAL[usual['mechanism']]} moves {rate(theirs)}"
     yield sentence + "."
 
 

@@ -97,7 +97,8 @@ def _choosers(rows: list[Row]) -> Iterator[str]:
     if len(places) > 1:
         yield _chooser("place", "placement",
                        [(name, PLACEMENTS.get(name, name)) for name in places], places[0])
-    sizes = sorted({row["message_bytes"] for row in rows if row["mechanism"] not in NO_SIZE})
+    sizes = sorted({row["message_bytes"] for row in rows
+                    if row["mechanism"] not in NO_SIZE and row.get("message_bytes") is not None})
     if len(sizes) > 1:
         yield _chooser("size", "size", [(str(size), size_name(size)) for size in sizes],
                        str(reference_size(rows)))
@@ -149,7 +150,6 @@ def of_broadcasts(results: Row, rows: list[Row]) -> Iterator[str]:
 
 def of_scaling(rows: list[Row]) -> Iterator[str]:
     for row in rows:
-        row.setdefault("message_bytes", 0)
         row.setdefault("placement", "free")
     yield from table("scaling", "Many clients at once.", rows, SCALING)
 
