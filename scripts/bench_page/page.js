@@ -9,6 +9,7 @@ const PALETTES = {
   dark: ["#5fb0ee", "#ff8a4c", "#2fc79a", "#e79ac6", "#f2f2f2", "#f0b53a", "#9bd8ff"],
 };
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
+let printing = false;
 const plots = JSON.parse(document.getElementById("plots").textContent);
 
 function coloured(trace, palette, grey) {
@@ -34,13 +35,15 @@ function laidOut(plot, place) {
   };
 }
 
-function draw(name) {
+async function draw(name) {
   const grey = name === "dark" ? "#a8a8a8" : "#707070";
-  return Promise.all(plots.map((plot) => {
+  for (const plot of plots) {
     const place = document.getElementById(plot.id);
-    const traces = plot.traces.map((trace) => coloured(trace, PALETTES[name], grey));
-    return Plotly.react(place, traces, laidOut(plot, place), { responsive: true, displaylogo: false, displayModeBar: place.clientWidth < 560 ? false : "hover" });
-  }));
+    const traces = plot.traces.filter((trace) => trace.visible).map((trace) => coloured(trace, PALETTES[name], grey));
+    await Plotly.react(place, traces, laidOut(plot, place), { responsive: true, displaylogo: false, displayModeBar: place.clientWidth < 560 ? false : "hover" });
+    // The page answers between two plots, except where it is about to be printed.
+    if (plot !== plots.at(-1) && !printing) await new Promise((resume) => setTimeout(resume, 0));
+  }
 }
 
 // Boxes that show and hide a line in all plots of a section: for the keyboard, and for lines that
@@ -60,11 +63,18 @@ function scheme() {
   return dark.matches ? "dark" : "light";
 }
 
+function show(name, isForPaper) {
+  printing = isForPaper;
+  return draw(name);
+}
+
 // A page of this size is kept small by packing the library.
 async function loadLibrary() {
   const packed = document.getElementById("library");
   if (!packed) return false;
-  const bytes = Uint8Array.from(atob(packed.textContent), (letter) => letter.charCodeAt(0));
+  const letters = atob(packed.textContent);
+  const bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; ++i) bytes[i] = letters.charCodeAt(i);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   const script = document.createElement("script");
   script.textContent = await new Response(stream).text();
@@ -79,8 +89,8 @@ async function showPlots() {
   await draw(scheme());
   linkBoxes();
   dark.addEventListener("change", () => draw(scheme()));
-  window.addEventListener("beforeprint", () => draw("light"));
-  window.addEventListener("afterprint", () => draw(scheme()));
+  window.addEventListener("beforeprint", () => show("light", true));
+  window.addEventListener("afterprint", () => show(scheme(), false));
 }
 
 // Figures by value, texts by letter; what is missing comes last either way.
