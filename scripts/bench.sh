@@ -9,9 +9,9 @@
 #   --no-compare   keep the comparison of the last run, measure the study only
 #   --no-study     keep the study of the last run, measure the comparison only
 #
-# Results in build/bench/: report.md, compare.json and compare.png, the same and .txt of broadcast,
-# doors.txt, python.txt, steps.json and steps.png (a scheduler and its workers), study/. Leave the
-# machine alone meanwhile.
+# Results in build/bench/: report.html, which has all of them and needs no network; compare.json and
+# compare.png, the same and .txt of broadcast, doors.txt, python.txt, steps.json and steps.png (a
+# scheduler and its workers), study/. Leave the machine alone meanwhile.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
@@ -57,14 +57,10 @@ if [[ $study == yes ]]; then
   scripts/study_2024.sh --out="$out/study" "${quick[@]}"
 fi
 
-# What a run has left out is shown from the last run that had it. Paths as the page sees them.
-pages=()
-[[ ! -f $out/compare.png ]] || pages+=(--plot compare.png)
-[[ ! -f $out/study/plot.png ]] || pages+=(--study-plot study/plot.png)
-[[ ! -f $out/study/summary.md ]] || pages+=(--study-summary "$out/study/summary.md")
+# What a run has left out is shown from the last run that had it.
 if [[ ! -f $out/compare.json ]]; then
   echo "bench: no comparison has been measured yet, so there is no page" >&2
   exit 0
 fi
-/usr/bin/python3 scripts/bench_report.py "$out/compare.json" "${pages[@]}" >"$out/report.md"
-echo "bench: the page is $out/report.md"
+/usr/bin/python3 scripts/bench_report.py "$out"
+echo "bench: the page is $out/report.html"

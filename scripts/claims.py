@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures again what the README and the guides say that things cost.
 
-Usage: claims.py [--rounds N] [--write] [--only TEXT]
+Usage: claims.py [--rounds N] [--write] [--only TEXT] [--from COMPARE.json]
 Prints every figure of their tables beside what this machine has now: the median of the rounds and
 how far they spread. With --write the tables get the new figures. Needs the release build, sockperf
 and redis (scripts/setup.sh programs demo).
+With --from nothing is measured: the figures are those of a `farcall compare --json`, such as
+build/bench/compare.json of `make bench`; tables of other programs are left alone.
 """
 
 import argparse
@@ -45,7 +47,7 @@ class Table:
             yield i, [cell.strip() for cell in self.lines[i].strip("|").split("|")]
 
     def replace(self, line, cells):
-        self.lines[line] = "| " + " | ".join(cells) + " |"
+        self.lines[line] = "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
 
     def write(self):
         self.path.write_text("\n".join(self.lines) + "\n", encoding="utf-8")
@@ -73,12 +75,14 @@ def spread(values, show):
 
 
 class Compare:
-    """Rounds of farcall compare, measured when they are first asked for."""
+    """Rounds of farcall compare, measured when they are first asked for, or read from a file."""
 
-    def __init__(self, rows, sizes, rounds):
+    def __init__(self, rows, sizes, rounds, report=None):
         self.arguments = ["--rows", ",".join(rows), "--sizes", sizes]
         self.rounds = rounds
         self.found = None
+        if report is not None:
+            self.found = [json.loads(pathlib.Path(report).read_text(encoding="utf-8"))["rows"]]
 
     def measure(self):
         self.found = []
@@ -113,7 +117,7 @@ def volume(row):
     return (row.get("throughput") or {}).get("bytes_per_s")
 
 
-def costs(rounds):
+def costs(rounds, report=None):
     """The README's table of what mechanisms cost."""
     mechanisms = {
         "ring (adaptive, the default)": "ring", "call (adaptive)": "call", "pipe": "pipe",
@@ -121,7 +125,7 @@ def costs(rounds):
         "Boost message queue": "boost_mq", "ZeroMQ ipc": "zeromq", "nng ipc": "nng",
         "*limit: one cache line each way*": "cacheline_pingpong",
         "*limit: a bare futex*": "futex_pingpong"}
-    compare = Compare(mechanisms.values(), "64,64K", rounds)
+    compare = Compare(mechanisms.values(), "64,64K", rounds, report)
 
     def measure(label):
         name = mechanisms[label]
@@ -134,12 +138,12 @@ def costs(rounds):
     return mechanisms.keys(), measure
 
 
-def door_costs(rounds):
+def door_costs(rounds, report=None):
     """The table of the guide to doors."""
     mechanisms = {"`door_call` (adaptive, the default)": "door_call", "two pipes": "pipe",
                   "a Unix stream socket": "unix_stream",
                   "ONC RPC over a Unix socket": "onc_rpc"}
-    compare = Compare(mechanisms.values(), "64,1M", rounds)
+    compare = Compare(mechanisms.values(), "64,1M", rounds, report)
 
     def measure(label):
         name = mechanisms[label]
@@ -232,6 +236,24 @@ def program_gains(rounds):
 TABLES = (("README.md", "| Debian's programs", program_gains),
           ("README.md", "| 64 B there and back", costs),
           ("docs/guide/doors.md", "| | 64 B, two processors", door_costs))
+OF_COMPARE = (costs, door_costs)
+
+
+def renew(table, known, measure):
+    """Prints a table's figures beside those of now, and puts the latter in."""
+    columns = [c.strip() for c in table.lines[table.first].strip("|").split("|")][1:]
+    print(f"  {'':<52} {'':<24} {'as written':>22} {'now':>12}  spread")
+    for line, (label, *old) in list(table.rows()):
+        if label not in known:
+            raise SystemExit(f"claims: {table.path}: nothing measures the line of {label}")
+        now = measure(label)
+        for column, before, (median, wide) in zip(columns, old, now):
+            if before or median != "-":
+                print(f"  {label:<52} {column:<24} {before or '-':>22} {median:>12}  {wide}",
+                      flush=True)
+        cells = [median if before not in ("", "-") and median != "-" else before
+                 for before, (median, _) in zip(old, now)]
+        table.replace(line, [label, *cells])
 
 
 def main():
@@ -239,28 +261,23 @@ def main():
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured (3)")
     parser.add_argument("--write", action="store_true", help="put the figures into the documents")
     parser.add_argument("--only", default="", help="tables whose document or header has this text")
+    parser.add_argument("--from", dest="report", metavar="COMPARE.json",
+                        help="take the figures from this file, measure nothing")
     arguments = parser.parse_args()
-    if not FARCALL.is_file():
+    if arguments.report is None and not FARCALL.is_file():
         raise SystemExit("claims: there is no build/release/farcall; make build makes it")
     for document, header, measured in TABLES:
         if arguments.only not in document + header:
             continue
+        if arguments.report is None:
+            known, measure = measured(arguments.rounds)
+        elif measured in OF_COMPARE:
+            known, measure = measured(1, arguments.report)
+        else:
+            continue
         table = Table(document, header)
-        columns = [c.strip() for c in table.lines[table.first].strip("|").split("|")][1:]
-        known, measure = measured(arguments.rounds)
         print(f"\n{document}: {header.strip('| ')}")
-        print(f"  {'':<52} {'':<24} {'as written':>22} {'now':>12}  spread")
-        for line, (label, *old) in list(table.rows()):
-            if label not in known:
-                raise SystemExit(f"claims: {document}: nothing measures the line of {label}")
-            now = measure(label)
-            for column, before, (median, wide) in zip(columns, old, now):
-                if before or median != "-":
-                    print(f"  {label:<52} {column:<24} {before or '-':>22} {median:>12}  {wide}",
-                          flush=True)
-            cells = [median if before not in ("", "-") else before
-                     for before, (median, _) in zip(old, now)]
-            table.replace(line, [label, *cells])
+        renew(table, known, measure)
         if arguments.write:
             table.write()
 

@@ -19,12 +19,12 @@ declare -A packages=(
   [crates]="cargo rustc librust-tokio-dev librust-libc-dev"
   [package]="debhelper dh-dkms dh-python dpkg-dev libpython3-dev lintian mmdebstrap uidmap"
   [test]="valgrind python3 tshark nats-server iproute2 abigail-tools cargo rustc rust-clippy
-    librust-tokio-dev librust-libc-dev"
+    librust-tokio-dev librust-libc-dev chromium-headless-shell"
   [programs]="python3 python3.11 libpython3.11-testsuite redis-server redis-tools memcached nginx-light
     curl wrk haproxy postgresql postgresql-contrib iperf3 netcat-openbsd socat sockperf nodejs
     default-jdk-headless golang-go bpftrace"
   [demo]="sockperf"
-  [plot]="python3 python3-pandas python3-matplotlib"
+  [plot]="python3 python3-pandas python3-matplotlib python3-plotly"
   [bench]="python3-zmq"
   [lint]="clang-format clang-tidy shellcheck"
   [kernel]="build-essential python3 qemu-system-x86 busybox-static cpio kmod libelf-dev flex

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "compare/samples.hpp"
@@ -104,6 +105,14 @@ std::map<std::string, std::string> libraries() {
   return versions;
 }
 
+std::string command_line() {
+  std::ifstream file("/proc/self/cmdline");
+  std::string words(std::istreambuf_iterator<char>(file), {});
+  if (!words.empty()) words.pop_back();  // each word ends with a 0
+  std::replace(words.begin(), words.end(), '\0', ' ');
+  return words;
+}
+
 }  // namespace
 
 Machine describe_machine(const Processors& processors) {
@@ -132,6 +141,7 @@ Machine describe_machine(const Processors& processors) {
       .time = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(
                                                        std::chrono::system_clock::now()))),
       .libraries = libraries(),
+      .command = command_line(),
   };
 }
 

@@ -31,6 +31,7 @@ struct Machine {
   std::string compiler;
   std::string time;                              // UTC, ISO 8601
   std::map<std::string, std::string> libraries;  // peers that are measured, and libc
+  std::string command;                           // that of this process, with a space between words
 };
 
 Machine describe_machine(const Processors& processors);

@@ -35,6 +35,7 @@ Json machine_json(const Machine& machine) {
           {"load", rounded(machine.load)},
           {"time", machine.time},
           {"farcall", FARCALL_VERSION},
+          {"command", machine.command},
           {"build_type", machine.build_type},
           {"compiler", machine.compiler},
           {"libraries", machine.libraries}};

@@ -146,6 +146,9 @@ TEST(Compare, RecordsTheMachine) {
   expect_positive(machine, "page_bytes");
   expect_positive(machine, "timer_ns");
   EXPECT_TRUE(machine.at("mitigations").is_object());
+  EXPECT_NE(machine.at("command").get<std::string>().find(
+                " compare --rows null_call --sizes 8 --placement one-cpu --budget 2 --json "),
+            std::string::npos);
 }
 
 TEST(Compare, WritesJsonToStdoutAndTheTableElsewhere) {
