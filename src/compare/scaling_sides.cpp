@@ -2,13 +2,16 @@
 //
 // A slot of many clients: the process that starts and watches, the clients, and the servers.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/wait.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <random>
+#include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "compare/payload.hpp"
@@ -142,6 +145,8 @@ class Watch {
 
  private:
   static constexpr unsigned kSpareDescriptors = 256;
+  // Until who waits adaptively has gone to sleep.
+  static constexpr std::int64_t kSettle = 200'000'000;
 
   void prepare_idle() {
     raise_descriptor_limit(crowd_.idle + kSpareDescriptors);
@@ -163,7 +168,7 @@ class Watch {
       const unsigned callers = crowd_.clients_of_each() + (crowd_.idle != 0 ? 1 : 0);
       ManyService service(plan_, board_, callers);
       const Buffer message(plan_.conditions.message_bytes);
-      const auto end = connections_[index]->open(Role::server);
+      const auto end = knowing_limits([&] { return connections_[index]->open(Role::server); });
       board_.opened.fetch_add(1);
       end->serve(service, message.bytes());
       while (!board_.client_done.load(std::memory_order_acquire)) pause(1'000'000);
@@ -184,14 +189,32 @@ class Watch {
       Caller caller(plan_, board_, crowd_.clients);
       await_gate();
       std::vector<std::unique_ptr<Endpoint>> ends;
-      for (unsigned i = 0; i < crowd_.idle; ++i)
-        ends.push_back(connections_[0]->open_client(crowd_.clients + i));
       std::int64_t after = 0;
-      for (const auto& end : ends) caller.call(*end, after);
+      knowing_limits([&] {
+        for (unsigned i = 0; i < crowd_.idle; ++i)
+          ends.push_back(connections_[0]->open_client(crowd_.clients + i));
+        for (const auto& end : ends) caller.call(*end, after);
+      });
       board_.opened.fetch_add(1);
       await_gate();
       caller.call(*ends.front(), after, true);
     }));
+  }
+
+  // Says what usually ends the making of thousands of connections.
+  template <class Body>
+  std::invoke_result_t<Body> knowing_limits(Body body) const {
+    try {
+      return body();
+    } catch (const std::exception& error) {
+      if (crowd_.idle == 0) throw;
+      std::string text =
+          fmt::format("{}; of at most {} descriptors (ulimit -Hn) {} are taken here", error.what(),
+                      raise_descriptor_limit(0), descriptors_of(::getpid()));
+      if (!servers_.empty())
+        text += fmt::format(" and {} in the server", descriptors_of(servers_.front()));
+      throw std::runtime_error(text + ": where that is all, raise the limit or ask for fewer");
+    }
   }
 
   void look_at_idle() {
@@ -207,6 +230,7 @@ class Watch {
     }
     open_gate();
     await_opened(2 + crowd_.clients);
+    pause(kSettle);
     std::int64_t cpu[2];
     for (std::size_t i = 0; i < 2; ++i) {
       board_.idle.bytes[i] = memory_of(sides[i]) - bytes[i];

@@ -40,9 +40,9 @@ void run_scaling(const SlotPlan& plan, Board& board, std::span<float> samples);
 Usage usage_of(pid_t process);
 std::int64_t memory_of(pid_t process);
 std::int64_t descriptors_of(pid_t process);
-// Lets this process and its children have as many descriptors as they may. Throws SystemError
-// where these are fewer.
-void raise_descriptor_limit(std::uint64_t needed);
+// Lets this process and its children have as many descriptors as they may, and returns how many.
+// Throws SystemError where these are fewer than needed.
+std::uint64_t raise_descriptor_limit(std::uint64_t needed);
 
 inline std::int64_t now() noexcept {
   timespec time;

@@ -75,9 +75,9 @@ std::int64_t Effort::trace_slot_ns(std::size_t message_bytes) const noexcept {
 
 Effort Effort::scaling(bool quick) noexcept {
   Effort effort = full();
-  effort.rounds = quick ? 2 : 3;
-  effort.warmup_ns = (quick ? 20 : 100) * kMilli;
-  effort.rtt_ns = (quick ? 100 : 500) * kMilli;
+  effort.rounds = quick ? 3 : 5;
+  effort.warmup_ns = (quick ? 20 : 50) * kMilli;
+  effort.rtt_ns = (quick ? 80 : 300) * kMilli;
   effort.rtt_samples = std::size_t{1} << 22;
   return effort;
 }

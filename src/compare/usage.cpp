@@ -53,7 +53,7 @@ std::int64_t descriptors_of(pid_t process) {
   return std::distance(begin(all), end(all));
 }
 
-void raise_descriptor_limit(std::uint64_t needed) {
+std::uint64_t raise_descriptor_limit(std::uint64_t needed) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) throw_errno("getrlimit");
   limit.rlim_cur = limit.rlim_max;
@@ -63,6 +63,7 @@ void raise_descriptor_limit(std::uint64_t needed) {
         EMFILE, fmt::format("a process may have {} descriptors here, and this needs {}; raise the "
                             "hard limit (ulimit -Hn) or ask for fewer idle connections",
                             limit.rlim_max, needed));
+  return limit.rlim_max;
 }
 
 }  // namespace farcall::compare

@@ -114,6 +114,17 @@ TEST(CompareScaling, SaysWhatIdleConnectionsCost) {
   }
 }
 
+TEST(CompareScaling, SaysWhenThereAreTooFewDescriptorsForIdleConnections) {
+  const std::string out =
+      output_of("ulimit -Hn 400; " FARCALL_COMMAND
+                " compare --workload scaling --rounds 1 --budget 4 --rows unix_stream --idle 200 "
+                "2>&1; echo code $?");
+  EXPECT_NE(out.find("a process may have 400 descriptors here, and this needs 456"),
+            std::string::npos)
+      << out;
+  EXPECT_NE(out.find("code 1"), std::string::npos) << out;
+}
+
 TEST(CompareScaling, RefusesWhatHasNoMeaning) {
   for (const auto& [arguments, reason] :
        std::vector<std::pair<std::vector<std::string>, std::string>>{
