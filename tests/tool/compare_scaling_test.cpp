@@ -116,7 +116,7 @@ TEST(CompareScaling, SaysWhatIdleConnectionsCost) {
 
 TEST(CompareScaling, SaysWhenThereAreTooFewDescriptorsForIdleConnections) {
   const std::string out =
-      output_of("ulimit -Hn 400; " FARCALL_COMMAND
+      output_of("ulimit -n 400; " FARCALL_COMMAND
                 " compare --workload scaling --rounds 1 --budget 4 --rows unix_stream --idle 200 "
                 "2>&1; echo code $?");
   EXPECT_NE(out.find("a process may have 400 descriptors here, and this needs 456"),
