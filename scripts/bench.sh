@@ -10,8 +10,8 @@
 #   --no-study     keep the study of the last run, measure the comparison only
 #
 # Results in build/bench/: report.md, compare.json and compare.png, the same and .txt of broadcast
-# and of scaling, doors.txt, python.txt, steps.json and steps.png (a scheduler and its workers), study/. Leave the
-# machine alone meanwhile.
+# and of scaling, doors.txt, python.txt, steps.json and steps.png (a scheduler and its workers),
+# study/. Leave the machine alone meanwhile.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
