@@ -260,7 +260,7 @@ class Watch {
   }
   static void look_after_children() {
     int status = 0;
-    if (::waitpid(-1, &status, WNOHANG) > 0) throw_ended();
+    if (::waitpid(-1, &status, WNOHANG) > 0) throw_ended(status);
     pause(1'000'000);
   }
   static void await_ends(const std::vector<pid_t>& processes) {
@@ -271,12 +271,15 @@ class Watch {
       if (ended < 0) throw_errno("wait for a process");
       const bool one_of_these =
           std::find(processes.begin(), processes.end(), ended) != processes.end();
-      if (!one_of_these || status != 0) throw_ended();
+      if (!one_of_these || status != 0) throw_ended(status);
       --left;
     }
   }
-  [[noreturn]] static void throw_ended() {
-    throw SystemError(ECHILD, "a process has ended too early");
+  [[noreturn]] static void throw_ended(int status) {
+    throw std::runtime_error(
+        WIFSIGNALED(status)
+            ? fmt::format("a process was killed by signal {}", WTERMSIG(status))
+            : fmt::format("a process ended early, with exit code {}", WEXITSTATUS(status)));
   }
   static void sleep_until(std::int64_t moment) {
     const std::int64_t left = moment - now();
