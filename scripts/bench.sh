@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The full measurements: every mechanism, size and placement, one writer to many readers, doors
-# under load, Python beside what it has, then the 2024 study, then a page.
+# The full measurements: every mechanism, size and placement, one writer to many readers, many
+# clients, doors under load, Python beside what it has, then the 2024 study, then a page.
 # Usage: scripts/bench.sh [--quick] [--no-compare] [--no-study] [--help]
 #
 #   --quick        minutes instead of more than an hour; a look, not a result
@@ -10,8 +10,8 @@
 #   --no-study     keep the study of the last run, measure the comparison only
 #
 # Results in build/bench/: report.html, which has all of them and needs no network; compare.json and
-# compare.png, the same and .txt of broadcast, doors.txt, python.txt, steps.json and steps.png (a
-# scheduler and its workers), study/. Leave the machine alone meanwhile.
+# compare.png, the same and .txt of broadcast and of scaling, doors.txt, python.txt, steps.json and
+# steps.png (a scheduler and its workers), study/. Leave the machine alone meanwhile.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
@@ -47,6 +47,8 @@ if [[ $compare == yes ]]; then
   build/release/farcall compare --json "$out/compare.json" --plot "$out/compare.png" "${quick[@]}"
   build/release/farcall compare --workload broadcast --json "$out/broadcast.json" \
     --plot "$out/broadcast.png" "${quick[@]}" | tee "$out/broadcast.txt"
+  build/release/farcall compare --workload scaling --json "$out/scaling.json" \
+    --plot "$out/scaling.png" "${quick[@]}" | tee "$out/scaling.txt"
   build/release/bench/bench-doors | tee "$out/doors.txt"
   export PYTHONPATH=build/release/python
   /usr/bin/python3 bench/python_compare.py "${quick[@]}" | tee "$out/python.txt"

@@ -11,6 +11,9 @@ Limits that have no message size are horizontal lines.
 
 Of `--workload broadcast`: on the left the median round, on the right what the slowest reader
 receives of a stream, against the number of readers, for the smallest message.
+
+Of `--workload scaling`: calls per second of all, the 99th percentile and fairness against the
+number of clients; above those of one server, below those with a server each.
 """
 
 import json
@@ -261,6 +264,74 @@ def plot_broadcast(report, picture):
     save(figure, picture)
 
 
+SCALING = (
+    ("calls per second, all together", "log", count_label, lambda row: row["calls_per_s"]),
+    ("call, 99th percentile", "log", time_label, lambda row: row["call_ns"]["p99"]),
+    ("slowest client's calls / fastest's", "linear", None, lambda row: row["fairness"]),
+)
+
+
+def draw_scaling(panels, rows, lines, word):
+    """One line of panels: clients of one server, or pairs. Returns the lines by label."""
+    drawn = {}
+    counts = sorted({row["clients"] for row in rows})
+    for axes, (label, scale, ticks, value) in zip(panels, SCALING):
+        for those in curves(rows):
+            those.sort(key=lambda row: row["clients"])
+            (line,) = axes.plot(
+                [row["clients"] for row in those], [value(row) for row in those],
+                **lines.look(those[0]),
+            )
+            drawn[lines.label(those[0])] = line
+        axes.set_xscale("log", base=2)
+        axes.set_yscale(scale)
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+        axes.set_xlabel(word)
+        axes.set_ylabel(label)
+        axes.grid(True, which="major", linewidth=0.5, color="0.85")
+        if ticks:
+            axes.yaxis.set_major_formatter(FuncFormatter(ticks))
+        else:
+            axes.set_ylim(0, 1.05)
+    return drawn
+
+
+def plot_scaling(report, picture):
+    rows = [row for row in report["rows"] if "error" not in row]
+    size = min((row["message_bytes"] for row in rows), default=0)
+    rows = [row for row in rows if row["message_bytes"] == size]
+    if not rows:
+        raise SystemExit("plot_compare.py: the report has no rows to draw")
+    lines = Lines(rows)
+    # One client of one server is the first of both.
+    kinds = [
+        ("clients of one server", [row for row in rows if row["servers"] == 1]),
+        ("pairs", [row for row in rows if row["servers"] == row["clients"]]),
+    ]
+    kinds = [kind for kind in kinds if any(row["clients"] > 1 for row in kind[1])] or kinds[:1]
+    figure, grid = plt.subplots(len(kinds), 3, figsize=(15, 4.6 * len(kinds)), squeeze=False)
+    legend = {}
+    for panels, (word, those) in zip(grid, kinds):
+        legend |= draw_scaling(panels, those, lines, word)
+    machine = report["machine"]
+    figure.suptitle(
+        f"farcall compare, many clients, {bytes_label(size)}: {machine['cpu']}, "
+        f"{machine['processors']} processors, Linux {machine['kernel']}", fontsize=10, color="0.3"
+    )
+    box = figure.legend(
+        list(legend.values()), list(legend), loc="center right", fontsize=8, frameon=False,
+        handlelength=3,
+    )
+    figure.canvas.draw()
+    inches = box.get_window_extent().width / figure.dpi + 0.1
+    figure.tight_layout(rect=(0, 0, 1 - inches / figure.get_figwidth(), 0.98))
+    save(figure, picture)
+
+
+PLOTS = {"pair": plot, "broadcast": plot_broadcast, "scaling": plot_scaling}
+
+
 def save(figure, picture):
     # Written beside and renamed: a picture is whole or not there. Devices cannot be renamed.
     if os.path.exists(picture) and not os.path.isfile(picture):
@@ -276,8 +347,7 @@ def main(arguments):
         raise SystemExit(__doc__.split("\n\n")[1])
     with open(arguments[0], encoding="utf-8") as file:
         report = json.load(file)
-    broadcast = report["settings"].get("workload") == "broadcast"
-    (plot_broadcast if broadcast else plot)(report, arguments[1])
+    PLOTS[report["settings"].get("workload", "pair")](report, arguments[1])
 
 
 if __name__ == "__main__":

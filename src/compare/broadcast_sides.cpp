@@ -2,11 +2,9 @@
 //
 // A slot of a broadcast: the writer, in the client's process, and the readers that it forks.
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <string>
 #include <vector>
 
@@ -123,20 +121,12 @@ class Writer {
 
  private:
   void fork_reader(unsigned index, std::vector<AnyChannel>& channels) {
-    const pid_t writer = ::getpid();
-    const pid_t pid = ::fork();
-    if (pid < 0) throw_errno("fork");
-    if (pid == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (::getppid() != writer) ::_exit(1);  // it died before that
-      ::_exit(guarded(board_, Role::server, [&] {
-        const auto mine = channels[index].take_writer();
-        channels.clear();  // so that each reader's end is seen
-        const auto end = connection_->open_reader(index);
-        Reader(plan_, board_, index, *end, *mine).run();
-      }));
-    }
-    readers_.push_back(pid);
+    readers_.push_back(fork_side(board_, Role::server, [&] {
+      const auto mine = channels[index].take_writer();
+      channels.clear();  // so that each reader's end is seen
+      const auto end = connection_->open_reader(index);
+      Reader(plan_, board_, index, *end, *mine).run();
+    }));
   }
 
   void await_all() {

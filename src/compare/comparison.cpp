@@ -49,7 +49,7 @@ class Runner {
         }
       }
       for (const Block& block : blocks_) {
-        if (settings().is_broadcast()) break;
+        if (!counts_system_calls()) break;
         for (const Case& one : block) {
           if (!one.result->system_calls_per_message) count_system_calls(one, progress);
         }
@@ -75,11 +75,13 @@ class Runner {
     if (std::string reason = processors_.refuses(placement); !reason.empty())
       return skip(nullptr, placement, std::nullopt, std::move(reason));
     std::vector<std::pair<const Row*, Result*>> fixed;
-    for (const unsigned readers : settings().readers)
-      for (const std::size_t size : settings().sizes) add_block(placement, size, readers, fixed);
+    for (const Crowd& crowd : settings().crowds)
+      for (const unsigned readers : settings().readers)
+        for (const std::size_t size : settings().sizes)
+          add_block(placement, size, readers, crowd, fixed);
   }
 
-  void add_block(Placement placement, std::size_t size, unsigned readers,
+  void add_block(Placement placement, std::size_t size, unsigned readers, const Crowd& crowd,
                  std::vector<std::pair<const Row*, Result*>>& fixed) {
     Block block;
     for (const Row* row : settings().rows) {
@@ -88,7 +90,8 @@ class Runner {
                .conditions = {.message_bytes = own != 0 ? own : size,
                               .depth_bytes = settings().depth_bytes,
                               .name = {},
-                              .readers = readers},
+                              .readers = readers,
+                              .crowd = crowd},
                .placement = placement,
                .result = nullptr};
       if (std::string reason = row->refuses(one.conditions); !reason.empty()) {
@@ -107,6 +110,7 @@ class Runner {
     result.placement = one.placement;
     result.message_bytes = one.conditions.message_bytes;
     result.readers = one.conditions.readers;
+    result.crowd = one.conditions.crowd;
     return &result;
   }
   Result* fixed_result(std::vector<std::pair<const Row*, Result*>>& known, const Case& one) {
@@ -118,9 +122,13 @@ class Runner {
   [[nodiscard]] std::int64_t slot_ns(const Case& one) const {
     return settings().effort.slot_ns(one.row->info(), one.conditions);
   }
-  // One per side; none of broadcasts.
+  // Of two processes alone.
+  [[nodiscard]] bool counts_system_calls() const {
+    return !settings().is_broadcast() && !settings().is_scaling();
+  }
+  // One per side.
   [[nodiscard]] std::int64_t trace_ns(const Case& one) const {
-    return one.row->info().one_process || settings().is_broadcast()
+    return one.row->info().one_process || !counts_system_calls()
                ? 0
                : 2 * settings().effort.trace_slot_ns(one.conditions.message_bytes);
   }
@@ -149,10 +157,12 @@ class Runner {
   static std::string describe(const Case& one) {
     const RowInfo& info = one.row->info();
     const unsigned readers = one.conditions.readers;
-    return fmt::format("{}, {}, {}{}{}", to_string(one.placement),
+    const Crowd& crowd = one.conditions.crowd;
+    return fmt::format("{}, {}, {}{}{}{}", to_string(one.placement),
                        format_size(one.conditions.message_bytes), info.mechanism,
                        info.waits ? " (" + info.wait + ")" : "",
-                       readers != 0 ? fmt::format(", {} readers", readers) : "");
+                       readers != 0 ? fmt::format(", {} readers", readers) : "",
+                       crowd.clients != 0 ? ", " + describe_crowd(crowd) : "");
   }
 
   void measure(const Case& one, unsigned round, Progress& progress) {
@@ -186,6 +196,7 @@ class Runner {
                             board.wakeup_ns + board.wakeups);
     result.fragmented = board.fragmented;
     if (result.readers != 0) return take_broadcast(result, board);
+    if (result.crowd.clients != 0) return take_scaling(result, board);
     if (info.streams && !info.one_process) {
       if (!result.depth) result.depth = board.depth;
       const double ns = static_cast<double>(board.stream_end - board.stream_begin);
@@ -215,6 +226,31 @@ class Runner {
     result.missed.push_back(missed);
     result.streamed += board.streamed;
     for (const Usage& usage : board.stream) result.stream_usage += usage;
+  }
+
+  static void take_scaling(Result& result, const Board& board) {
+    const Crowd& crowd = result.crowd;
+    result.calls_of_clients.resize(crowd.clients);
+    double rate = 0;
+    std::uint64_t least = UINT64_MAX;
+    std::uint64_t most = 0;
+    for (unsigned i = 0; i < crowd.clients; ++i) {
+      const Board::Client& client = board.clients[i];
+      rate += static_cast<double>(client.calls) * 1e9 / static_cast<double>(client.ns);
+      result.calls_of_clients[i] += client.calls;
+      least = std::min(least, client.calls);
+      most = std::max(most, client.calls);
+    }
+    result.messages_per_s.push_back(rate);
+    result.fairness.push_back(static_cast<double>(least) / static_cast<double>(most));
+    if (crowd.idle == 0) return;
+    for (std::size_t i = 0; i < 2; ++i) {
+      const auto per = [&](std::int64_t sum) { return static_cast<double>(sum) / crowd.idle; };
+      result.idle.bytes[i].push_back(per(board.idle.bytes[i]));
+      result.idle.descriptors[i].push_back(per(board.idle.descriptors[i]));
+      result.idle.cpu[i].push_back(static_cast<double>(board.idle.cpu_ns[i]) /
+                                   static_cast<double>(board.idle.ns));
+    }
   }
 
   void count_system_calls(const Case& one, Progress& progress) {

@@ -24,6 +24,7 @@ struct PlanImage {
   char name[64];
   std::size_t message_bytes;
   std::size_t depth_bytes;
+  Crowd crowd;
   int processor[2];  // -1: any
   Effort effort;
   std::uint64_t key;
@@ -46,6 +47,7 @@ PlanImage image_of(const SlotPlan& plan, int board, int samples) {
   put(image.name, plan.conditions.name);
   image.message_bytes = plan.conditions.message_bytes;
   image.depth_bytes = plan.conditions.depth_bytes;
+  image.crowd = plan.conditions.crowd;
   for (std::size_t i = 0; i < 2; ++i) image.processor[i] = plan.processor[i].value_or(-1);
   image.effort = plan.effort;
   image.key = plan.key;
@@ -104,13 +106,14 @@ int slot_main(int plan) {
   const std::span<std::byte> samples = map(image.samples);
   ::close(image.board);
   ::close(image.samples);
-  const RowList list = all_rows();
+  const RowList list = all_rows(image.crowd.clients != 0 ? Workload::scaling : Workload::pair);
   for (const auto& row : list.rows) {
     if (row->info().mechanism != image.mechanism || row->info().wait != image.wait) continue;
     SlotPlan made{.row = row.get(),
                   .conditions = {.message_bytes = image.message_bytes,
                                  .depth_bytes = image.depth_bytes,
-                                 .name = image.name},
+                                 .name = image.name,
+                                 .crowd = image.crowd},
                   .processor = {},
                   .effort = image.effort,
                   .key = image.key,

@@ -21,6 +21,12 @@ std::string report_table(const Comparison& comparison, const Machine& machine, b
 // of the machine.
 std::string broadcast_table(const Comparison& comparison, bool colours);
 
+// The same of many clients, one per size and number of them.
+std::string scaling_table(const Comparison& comparison, bool colours);
+
+// A line of a table for each row that is absent or was skipped, for workloads of one placement.
+std::string lines_of_missing(const Comparison& comparison);
+
 // What the figures mean here, in up to three sentences: the nearest to the limit, what common
 // ways cost and why, and what that makes of throughput. Sentences whose rows were not measured
 // are left out.

@@ -17,18 +17,12 @@ class Table {
   std::string text() {
     for (const std::size_t size : comparison_.settings.sizes)
       for (const unsigned readers : comparison_.settings.readers) block(size, readers);
-    for (const AbsentRow& row : comparison_.absent)
-      text_ += fmt::format("absent: {}: {}\n", row.mechanism, row.reason);
-    for (const Skipped& one : comparison_.skipped)
-      text_ += fmt::format("skipped: {}, {}: {}\n", one.mechanism,
-                           format_size(one.message_bytes.value_or(0)), one.reason);
-    return std::move(text_);
+    return std::move(text_) + lines_of_missing(comparison_);
   }
 
  private:
   void line(std::string_view colour, std::string_view text) {
-    text_ += colours_ && !colour.empty() ? fmt::format("{}{}{}\n", colour, text, kPlain)
-                                         : fmt::format("{}\n", text);
+    text_ += coloured_line(colours_, colour, text);
   }
 
   void block(std::size_t size, unsigned readers) {
@@ -75,6 +69,16 @@ class Table {
 };
 
 }  // namespace
+
+std::string lines_of_missing(const Comparison& comparison) {
+  std::string text;
+  for (const AbsentRow& row : comparison.absent)
+    text += fmt::format("absent: {}: {}\n", row.mechanism, row.reason);
+  for (const Skipped& one : comparison.skipped)
+    text += fmt::format("skipped: {}, {}: {}\n", one.mechanism,
+                        format_size(one.message_bytes.value_or(0)), one.reason);
+  return text;
+}
 
 std::string broadcast_table(const Comparison& comparison, bool colours) {
   return Table(comparison, colours).text() +

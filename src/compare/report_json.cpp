@@ -42,7 +42,9 @@ Json machine_json(const Machine& machine) {
 }
 
 Json settings_json(const Settings& settings, double seconds) {
-  return {{"workload", settings.is_broadcast() ? "broadcast" : "pair"},
+  return {{"workload", settings.is_broadcast() ? "broadcast"
+                       : settings.is_scaling() ? "scaling"
+                                               : "pair"},
           {"quick", settings.quick},
           {"rounds", settings.effort.rounds},
           {"rtt_ms_per_round", static_cast<double>(settings.effort.rtt_ns) * 1e-6},
@@ -105,6 +107,47 @@ Json broadcast_json(const Result& result) {
   return json;
 }
 
+// By what stands in the order of roles.
+Json by_side(const std::vector<double> (&values)[2]) {
+  return {{"server", rounded(median(values[1]))}, {"other_end", rounded(median(values[0]))}};
+}
+
+Json scaling_json(const Result& result) {
+  const RowInfo& info = result.row->info();
+  Json json{{"mechanism", info.mechanism},
+            {"engine", info.engine},
+            {"wait", info.wait},
+            {"placement", to_string(result.placement)},
+            {"clients", result.crowd.clients},
+            {"servers", result.crowd.servers},
+            {"idle", result.crowd.idle},
+            {"message_bytes", result.message_bytes}};
+  if (!result.error.empty()) {
+    json["error"] = result.error;
+    json["call_ns"] = nullptr;
+    return json;
+  }
+  const auto calls = static_cast<double>(result.rtt_calls);
+  const auto [least, greatest] =
+      std::minmax_element(result.messages_per_s.begin(), result.messages_per_s.end());
+  json["samples"] = result.rtt.count();
+  json["rounds"] = result.rtt.rounds();
+  json["calls"] = result.rtt_calls;
+  json["calls_of_clients"] = result.calls_of_clients;
+  json["calls_per_s"] = rounded(median(result.messages_per_s));
+  json["spread"] = {{"calls_per_s_min", rounded(*least)}, {"calls_per_s_max", rounded(*greatest)}};
+  json["call_ns"] = percentiles_json(result.rtt.percentiles());
+  json["fairness"] = rounded(median(result.fairness));
+  json["cpu_s_per_million"] = rounded(static_cast<double>(result.rtt_usage.cpu_ns) * 1e-3 / calls);
+  json["context_switches_per_call"] =
+      rounded(static_cast<double>(result.rtt_usage.switches) / calls);
+  if (result.crowd.idle != 0)
+    json["idle_connections"] = {{"bytes_each", by_side(result.idle.bytes)},
+                                {"descriptors_each", by_side(result.idle.descriptors)},
+                                {"cpu_s_per_s", by_side(result.idle.cpu)}};
+  return json;
+}
+
 Json throughput_json(const Result& result) {
   if (result.messages_per_s.empty()) return nullptr;
   const double rate = median(result.messages_per_s);
@@ -163,7 +206,9 @@ Json row_json(const Result& result) {
 std::string report_json(const Comparison& comparison, const Machine& machine) {
   Json rows = Json::array();
   for (const Result& result : comparison.results)
-    rows.push_back(result.readers != 0 ? broadcast_json(result) : row_json(result));
+    rows.push_back(result.crowd.clients != 0 ? scaling_json(result)
+                   : result.readers != 0     ? broadcast_json(result)
+                                             : row_json(result));
   Json absent = Json::array();
   for (const AbsentRow& row : comparison.absent)
     absent.push_back({{"mechanism", row.mechanism}, {"reason", row.reason}});

@@ -115,6 +115,7 @@ std::string report_table(const Comparison& comparison, const Machine& machine, b
                   comparison.settings.effort.rounds == 1 ? "" : "s", comparison.seconds,
                   format_ns(machine.timer_ns)));
   if (comparison.settings.is_broadcast()) return text + broadcast_table(comparison, colours);
+  if (comparison.settings.is_scaling()) return text + scaling_table(comparison, colours);
   text += Table(comparison, colours).text();
   text +=
       "p50 ... max: a message there and its answer back, real samples. msg/s, bytes/s: one way,\n"

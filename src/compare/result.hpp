@@ -21,6 +21,7 @@ struct Result {
   Placement placement = Placement::free;
   std::size_t message_bytes = 0;
   unsigned readers = 0;  // of a broadcast: then `rtt` are its rounds, and calls are rounds
+  Crowd crowd = {};      // of many clients: then calls are those of all
   std::string error;     // if not empty, the figures below are not to be used
 
   std::int64_t spent_ns = 0;  // in all its slots
@@ -37,6 +38,17 @@ struct Result {
   std::optional<std::uint64_t> depth;  // messages that the channel takes unread
 
   std::vector<double> missed;  // of a broadcast: by whom misses most, of 1
+  // Of many clients: what each has called in all rounds, and of each round what the slowest called
+  // of the fastest's calls, of 1.
+  std::vector<std::uint64_t> calls_of_clients;
+  std::vector<double> fairness;
+  // Of idle connections, of each round, in the order of roles.
+  struct Idle {
+    std::vector<double> bytes[2];        // per connection
+    std::vector<double> descriptors[2];  // per connection
+    std::vector<double> cpu[2];          // seconds per second
+  };
+  Idle idle = {};
   std::vector<double> wakeup_ns;
   std::vector<double> setup_ns;
   std::optional<double> system_calls_per_message;
@@ -69,12 +81,14 @@ struct Settings {
   std::vector<std::size_t> sizes;
   std::vector<Placement> placements;
   std::vector<unsigned> readers{0};  // of a broadcast, how many; 0: two sides
+  std::vector<Crowd> crowds{{}};     // of many clients; without clients: two sides
   Effort effort;
   bool quick = false;
   std::size_t depth_bytes = 0;
   std::uint64_t seed = 1;
 
   [[nodiscard]] bool is_broadcast() const noexcept { return readers.front() != 0; }
+  [[nodiscard]] bool is_scaling() const noexcept { return crowds.front().clients != 0; }
 };
 
 struct Comparison {

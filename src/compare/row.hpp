@@ -12,6 +12,9 @@
 // In a broadcast there is one server process for each reader, and the client is the writer:
 // Connection::open_reader() -> Endpoint, which receives; nothing comes back by it.
 //
+// With many clients each has a process, and opens its end by Connection::open_client(). The server
+// has one connection to all of them, and serves until the last has said its last.
+//
 // A new mechanism is one file in rows/ and one line in rows/all.cpp.
 #pragma once
 
@@ -46,11 +49,24 @@ struct RowInfo {
   std::string policy = {};
 };
 
+// Who calls whom when there are many: each server has as many of the clients as any other.
+struct Crowd {
+  unsigned clients = 0;  // 0: there is no crowd
+  unsigned servers = 0;
+  unsigned idle = 0;  // further connections to the one server, which nobody uses
+
+  bool operator==(const Crowd&) const = default;
+  [[nodiscard]] unsigned clients_of_each() const noexcept { return clients / servers; }
+};
+inline constexpr unsigned kMostClients = 64;
+inline constexpr unsigned kMostIdle = 100'000;
+
 struct Conditions {
   std::size_t message_bytes = 0;
   std::size_t depth_bytes = 0;  // how much the channel shall hold, roughly; 0: its own default
   std::string name;             // unique on this machine, for what needs a name
   unsigned readers = 0;         // of a broadcast; 0: there are two sides
+  Crowd crowd = {};             // of a connection: its one server and that server's clients
 };
 inline constexpr unsigned kMostReaders = 64;
 
@@ -124,6 +140,10 @@ class Connection {
   virtual std::unique_ptr<Endpoint> open_reader([[maybe_unused]] unsigned index) {
     return open(Role::server);
   }
+  // With many clients, in the process of client `index`, counted from 0. The idle ones follow.
+  virtual std::unique_ptr<Endpoint> open_client([[maybe_unused]] unsigned index) {
+    return open(Role::client);
+  }
 };
 
 class Row {
@@ -158,8 +178,9 @@ struct RowList {
   }
 };
 
-// What is measured: calls and streams between two processes, or what one process tells many.
-enum class Workload { pair, broadcast };
+// What is measured: calls and streams between two processes, what one process tells many, or how
+// many do beside each other.
+enum class Workload { pair, broadcast, scaling };
 
 // Every row there is, from rows/all.cpp.
 RowList all_rows(Workload workload = Workload::pair);

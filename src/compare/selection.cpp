@@ -108,24 +108,46 @@ std::vector<Placement> parse_placements(const std::vector<std::string>& texts) {
   return placements;
 }
 
-std::vector<unsigned> parse_readers(const std::vector<std::string>& texts) {
+namespace {
+std::set<unsigned> parse_counts(const std::vector<std::string>& texts, unsigned most,
+                                std::string_view what) {
   std::set<unsigned> counts;
   for (const std::string& text : texts) {
     unsigned count = 0;
     const char* const end = text.data() + text.size();
     const auto [rest, error] = std::from_chars(text.data(), end, count);
-    if (error != std::errc() || rest != end || count == 0 || count > kMostReaders)
+    if (error != std::errc() || rest != end || count == 0 || count > most)
       throw UsageError(
-          fmt::format("\"{}\" is no number of readers; there are 1 to {}", text, kMostReaders));
+          fmt::format("\"{}\" is no number of {}; there are 1 to {}", text, what, most));
     counts.insert(count);
   }
+  return counts;
+}
+}  // namespace
+
+std::vector<unsigned> parse_readers(const std::vector<std::string>& texts) {
+  const auto counts = parse_counts(texts, kMostReaders, "readers");
   return {counts.begin(), counts.end()};
+}
+
+std::vector<Crowd> parse_crowds(const std::vector<std::string>& clients,
+                                const std::vector<std::string>& pairs) {
+  std::vector<Crowd> crowds;
+  for (const unsigned count : parse_counts(clients, kMostClients, "clients"))
+    crowds.push_back({.clients = count, .servers = 1});
+  for (const unsigned count : parse_counts(pairs, kMostClients, "pairs"))
+    if (const Crowd pair{.clients = count, .servers = count};
+        std::find(crowds.begin(), crowds.end(), pair) == crowds.end())
+      crowds.push_back(pair);
+  return crowds;
 }
 
 Workload parse_workload(const std::string& text) {
   if (text == "pair") return Workload::pair;
   if (text == "broadcast") return Workload::broadcast;
-  throw UsageError(fmt::format("there is no workload \"{}\"; there are: pair, broadcast", text));
+  if (text == "scaling") return Workload::scaling;
+  throw UsageError(
+      fmt::format("there is no workload \"{}\"; there are: pair, broadcast, scaling", text));
 }
 
 }  // namespace farcall::compare

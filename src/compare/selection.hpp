@@ -31,6 +31,10 @@ Selection select_rows(const RowList& list, const std::vector<std::string>& names
 std::vector<std::size_t> parse_sizes(const std::vector<std::string>& texts);
 std::vector<Placement> parse_placements(const std::vector<std::string>& texts);
 std::vector<unsigned> parse_readers(const std::vector<std::string>& texts);
+// How many clients one server has, and how many pairs there are beside each other. One pair is one
+// client of one server, and is in the list once.
+std::vector<Crowd> parse_crowds(const std::vector<std::string>& clients,
+                                const std::vector<std::string>& pairs);
 Workload parse_workload(const std::string& text);
 
 }  // namespace farcall::compare

@@ -7,8 +7,10 @@
 
 #include <sys/prctl.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -18,6 +20,7 @@
 #include <span>
 
 #include "compare/slot.hpp"
+#include "farcall/error.hpp"
 
 namespace farcall::compare {
 
@@ -29,6 +32,17 @@ void run_server(const SlotPlan& plan, Board& board, Endpoint& end);
 void run_alone(const SlotPlan& plan, Board& board, std::span<float> samples, Endpoint& end);
 // The writer's process of a broadcast, which forks those of the readers. Throws as these do.
 void run_broadcast(const SlotPlan& plan, Board& board, std::span<float> samples);
+// The process that starts many clients and their servers. Throws as these do.
+void run_scaling(const SlotPlan& plan, Board& board, std::span<float> samples);
+
+// What another process has used, and how much memory it has, where what it shares is divided by
+// those who share it. Throw SystemError.
+Usage usage_of(pid_t process);
+std::int64_t memory_of(pid_t process);
+std::int64_t descriptors_of(pid_t process);
+// Lets this process and its children have as many descriptors as they may, and returns how many.
+// Throws SystemError where these are fewer than needed.
+std::uint64_t raise_descriptor_limit(std::uint64_t needed);
 
 inline std::int64_t now() noexcept {
   timespec time;
@@ -61,6 +75,21 @@ int guarded(Board& board, Role role, Body body) noexcept {
     board.fail(role, "unknown exception");
   }
   return 1;
+}
+
+// A process of this slot, which dies with this one. `body` runs there and may throw. Throws
+// SystemError.
+template <class Body>
+pid_t fork_side(Board& board, Role role, Body body) {
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) throw_errno("fork");
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(1);  // it died before that
+    ::_exit(guarded(board, role, body));
+  }
+  return pid;
 }
 
 // `call` makes one round trip, sets `after` to the moment of its end and returns what it took; the

@@ -57,6 +57,11 @@ std::int64_t Effort::slot_ns(const RowInfo& row, const Conditions& conditions) c
   if (conditions.readers != 0)
     return (1 + conditions.readers) * (kProcesses + 4 * call_ns(message_bytes)) + warmup_ns +
            rtt_ns + stream_ns * 3 / 2;
+  if (const Crowd& crowd = conditions.crowd; crowd.clients != 0) {
+    constexpr std::int64_t kConnection = 100'000;
+    return (1 + crowd.servers + crowd.clients) * (kProcesses + 4 * call_ns(message_bytes)) +
+           warmup_ns + (crowd.idle != 0 ? 2 : 1) * rtt_ns + crowd.idle * kConnection;
+  }
   // Fast rows have their samples before the time is over; slow ones take a least number of calls.
   std::int64_t ns = kProcesses + warmup_ns + rtt_ns * 3 / 4 + 12 * call_ns(message_bytes);
   if (!row.one_process) ns += wakeups * kIdlePause;
@@ -66,6 +71,15 @@ std::int64_t Effort::slot_ns(const RowInfo& row, const Conditions& conditions) c
 
 std::int64_t Effort::trace_slot_ns(std::size_t message_bytes) const noexcept {
   return 3 * kProcesses + trace_ns / 4 + 10 * call_ns(message_bytes);
+}
+
+Effort Effort::scaling(bool quick) noexcept {
+  Effort effort = full();
+  effort.rounds = quick ? 3 : 5;
+  effort.warmup_ns = (quick ? 20 : 50) * kMilli;
+  effort.rtt_ns = (quick ? 80 : 300) * kMilli;
+  effort.rtt_samples = std::size_t{1} << 22;
+  return effort;
 }
 
 Usage Usage::now() noexcept {

@@ -23,6 +23,15 @@
 //   warm-up    rounds for a while                       reads, acknowledges
 //   rounds     timed: sends, awaits all                 reads, acknowledges
 //   stream     sends for a while, awaits all            reads, acknowledges the last message
+//
+// With many clients this process is none of them, but starts them and the servers, and watches:
+//
+//   phase      the slot's process                       each client          each server
+//   open       make, fork, await all                    open                 open
+//   (idle)     looks at what idle connections cost      waits                serves
+//   warm-up    says when measuring begins               calls for a while    serves
+//   calls      looks at what the servers use            timed calls          serves
+//   end        awaits the clients, then the servers     the last call        ends with the last
 #pragma once
 
 #include <sys/types.h>
@@ -54,6 +63,8 @@ struct Effort {
   static Effort quick() noexcept;
   // `ns` of measuring per slot, for tests.
   static Effort tiny(std::int64_t ns) noexcept;
+  // With many clients, whose calls are all sampled where the memory for that lasts.
+  static Effort scaling(bool quick) noexcept;
   // What a slot takes, roughly.
   [[nodiscard]] std::int64_t slot_ns(const RowInfo& row,
                                      const Conditions& conditions) const noexcept;
@@ -133,6 +144,25 @@ struct Board {
     std::atomic<bool> done;  // it has the last message, which may have to be sent again
   };
   std::array<Reader, kMostReaders> readers;
+
+  // With many clients: what each has seen.
+  struct Client {
+    std::uint64_t calls;
+    std::size_t samples;  // at the client's part of the memory for samples
+    std::int64_t ns;      // from the common start until its last call has ended
+    Usage used;
+  };
+  std::array<Client, kMostClients> clients;
+  std::atomic<unsigned> opened;     // processes that can begin
+  std::atomic<std::int64_t> begin;  // the common start; 0: not known yet
+  // What many idle connections cost, by role: the server, and the process that holds the others.
+  struct Idle {
+    std::int64_t ns;  // how long nobody called
+    std::int64_t cpu_ns[2];
+    std::int64_t bytes[2];  // more than without them
+    std::int64_t descriptors[2];
+  };
+  Idle idle;
 
   std::atomic<bool> ready_to_trace;
   std::atomic<bool> traced;

@@ -58,6 +58,14 @@ std::string format_size(std::size_t bytes) {
   return fmt::format("{} B", bytes);
 }
 
+std::string describe_crowd(const Crowd& crowd) {
+  const char* const plural = crowd.clients == 1 ? "" : "s";
+  if (crowd.idle != 0)
+    return fmt::format("1 client among {} idle connections, 1 server", crowd.idle);
+  if (crowd.servers > 1) return fmt::format("{} pairs", crowd.clients);
+  return fmt::format("{} client{}, 1 server", crowd.clients, plural);
+}
+
 std::optional<std::size_t> parse_size(std::string_view text) {
   std::size_t number = 0;
   const char* const end = text.data() + text.size();

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "compare/row.hpp"
+
 namespace farcall::compare {
 
 std::string format_ns(double ns);             // "1.94 ns", "293 ns", "55.1 us", "3.20 ms"
@@ -15,6 +17,8 @@ std::string format_count(double count);       // "812", "1.73 M"
 std::string format_rate(double bytes_per_s);  // "7.10 GB/s", powers of ten
 std::string format_size(std::size_t bytes);   // "64 B", "64 KiB", powers of two
 std::string format_digits(double value);      // "0.45", "12.3", "280", at most 4 characters
+
+std::string describe_crowd(const Crowd& crowd);  // "4 clients, 1 server", "4 pairs"
 
 // "8", "1K", "64KiB", "16M"; std::nullopt if it is no size.
 std::optional<std::size_t> parse_size(std::string_view text);

@@ -37,6 +37,9 @@ struct Options {
   std::vector<std::string> sizes;
   std::vector<std::string> placements;
   std::vector<std::string> readers;
+  std::vector<std::string> clients;
+  std::vector<std::string> pairs;
+  unsigned idle = 0;
   std::vector<std::string> waits;
   bool quick = false;
   bool list = false;
@@ -58,10 +61,18 @@ int list_rows(const RowList& list) {
   return kSuccess;
 }
 
+// Those that have a meaning in one workload alone.
+void refuse_others(const Options& options, Workload workload) {
+  if (workload != Workload::broadcast && !options.readers.empty())
+    throw UsageError("--readers is for --workload broadcast");
+  if (workload == Workload::scaling) return;
+  if (!options.clients.empty()) throw UsageError("--clients is for --workload scaling");
+  if (!options.pairs.empty()) throw UsageError("--pairs is for --workload scaling");
+  if (options.idle != 0) throw UsageError("--idle is for --workload scaling");
+}
+
 // What two processes exchange, in what sizes and where.
 void set_pair(Settings& settings, const Options& options) {
-  if (!options.readers.empty())
-    throw UsageError("--readers is for --workload broadcast; a pair has two sides");
   settings.sizes = parse_sizes(
       options.sizes.empty() ? std::vector<std::string>{"8", "64", "1K", "8K", "64K", "1M", "16M"}
                             : options.sizes);
@@ -70,17 +81,38 @@ void set_pair(Settings& settings, const Options& options) {
                                  : options.placements);
 }
 
-void set_broadcast(Settings& settings, const Options& options) {
+// Of more than two processes: messages have room for a number, by which is seen whose they are and
+// what is missing.
+void set_many(Settings& settings, const Options& options, std::string_view whose) {
   settings.sizes =
       parse_sizes(options.sizes.empty() ? std::vector<std::string>{"64"} : options.sizes);
-  constexpr std::size_t kLeast = 8;  // has room for its number, by which is seen what is missing
+  constexpr std::size_t kLeast = 8;
   constexpr std::size_t kMost = std::size_t{1} << 20;
   if (settings.sizes.front() < kLeast || settings.sizes.back() > kMost)
-    throw UsageError("messages of a broadcast have 8 bytes to 1M here");
+    throw UsageError(fmt::format("messages of {} have 8 bytes to 1M here", whose));
   settings.placements = parse_placements(
       options.placements.empty() ? std::vector<std::string>{"free"} : options.placements);
   if (settings.placements != std::vector{Placement::free})
-    throw UsageError("readers of a broadcast are placed by the scheduler: --placement free");
+    throw UsageError(
+        fmt::format("the processes of {} are placed by the scheduler: --placement free", whose));
+}
+
+void set_scaling(Settings& settings, const Options& options) {
+  set_many(settings, options, "many clients");
+  if (options.idle != 0) {
+    if (!options.clients.empty() || !options.pairs.empty())
+      throw UsageError("--idle has one client of its own; leave --clients and --pairs out");
+    settings.crowds = {{.clients = 1, .servers = 1, .idle = options.idle}};
+    return;
+  }
+  const bool both = options.clients.empty() && options.pairs.empty();
+  settings.crowds = parse_crowds(
+      both ? std::vector<std::string>{"1", "2", "4", "8", "16", "32", "64"} : options.clients,
+      both ? std::vector<std::string>{"1", "2", "4", "8", "16"} : options.pairs);
+}
+
+void set_broadcast(Settings& settings, const Options& options) {
+  set_many(settings, options, "a broadcast");
   settings.readers = parse_readers(
       options.readers.empty() ? std::vector<std::string>{"1", "4", "16"} : options.readers);
 }
@@ -88,13 +120,18 @@ void set_broadcast(Settings& settings, const Options& options) {
 Settings settings_of(const Options& options, Selection& selection) {
   Settings settings;
   settings.rows = std::move(selection.rows);
-  if (parse_workload(options.workload) == Workload::broadcast)
+  const Workload workload = parse_workload(options.workload);
+  refuse_others(options, workload);
+  if (workload == Workload::broadcast)
     set_broadcast(settings, options);
+  else if (workload == Workload::scaling)
+    set_scaling(settings, options);
   else
     set_pair(settings, options);
-  settings.effort = options.budget_ms != 0 ? Effort::tiny(options.budget_ms * 1'000'000LL)
-                    : options.quick        ? Effort::quick()
-                                           : Effort::full();
+  settings.effort = options.budget_ms != 0          ? Effort::tiny(options.budget_ms * 1'000'000LL)
+                    : workload == Workload::scaling ? Effort::scaling(options.quick)
+                    : options.quick                 ? Effort::quick()
+                                                    : Effort::full();
   if (options.rounds != 0) settings.effort.rounds = options.rounds;
   settings.quick = options.quick;
   settings.seed = options.seed;
@@ -188,19 +225,28 @@ void add_compare(Command root, int& exit_code) {
   command
       .option("--workload", options->workload,
               "What is measured: pair (calls and streams between two processes), or broadcast (one "
-              "writer tells many readers)")
+              "writer tells many readers), or scaling (many clients call)")
       .shows_default()
-      .suggests("pair broadcast");
+      .suggests("pair broadcast scaling");
   add_list("--rows", options->rows,
            "Mechanisms, or groups of them: all, main, controls, channels, shared, linux, peers",
            "all main controls channels shared linux peers");
   add_list("--sizes", options->sizes,
-           "Message sizes in bytes, from 0 (8,64,1K,8K,64K,1M,16M; of a broadcast 64)", "");
+           "Message sizes in bytes, from 0 (8,64,1K,8K,64K,1M,16M; of broadcast and scaling 64)",
+           "");
   add_list("--placement", options->placements,
-           "Where the two sides run: two-cpus, one-cpu, free (all; of a broadcast free)",
+           "Where the two sides run: two-cpus, one-cpu, free (all; of broadcast and scaling free)",
            "two-cpus one-cpu free");
   add_list("--readers", options->readers,
            "Of a broadcast: how many readers there are, up to 64 (1,4,16)", "1 4 16");
+  add_list("--clients", options->clients,
+           "Of scaling: how many clients one server has, up to 64 (1,2,4,8,16,32,64)", "1 4 16 64");
+  add_list("--pairs", options->pairs,
+           "Of scaling: how many clients have a server each, up to 64 (1,2,4,8,16)", "1 4 16");
+  command
+      .option("--idle", options->idle,
+              "Of scaling: one client among so many idle connections to its server")
+      .between(1, static_cast<int>(kMostIdle));
   add_list("--wait", options->waits,
            "Ways of waiting, for rows that have several: spin, adaptive, block (all)",
            "spin adaptive block");

@@ -101,7 +101,7 @@ TEST(CompareBroadcast, RefusesWhatIsOfTheOtherWorkload) {
   for (const auto& [arguments, reason] :
        std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"compare", "--readers", "4"}, "--readers is for --workload broadcast"},
-           {{"compare", "--workload", "gossip"}, "there are: pair, broadcast"},
+           {{"compare", "--workload", "gossip"}, "there are: pair, broadcast, scaling"},
            {{"compare", "--workload", "broadcast", "--readers", "65"}, "there are 1 to 64"},
            {{"compare", "--workload", "broadcast", "--placement", "one-cpu"}, "--placement free"},
            {{"compare", "--workload", "broadcast", "--sizes", "4"}, "8 bytes to 1M"},

@@ -33,5 +33,9 @@ TEST(ComparePlot, OfABroadcastIsAPng) {
   expect_png({"compare", "--workload", "broadcast", "--readers", "1,2"});
 }
 
+TEST(ComparePlot, OfManyClientsIsAPng) {
+  expect_png({"compare", "--workload", "scaling", "--clients", "1,2", "--pairs", "2"});
+}
+
 }  // namespace
 }  // namespace farcall::test

@@ -3,9 +3,7 @@
 // TCP, UDP and unix sockets as any program uses them, in processes that carry the preload library.
 // Nothing here knows of it: what is measured is socket(), connect(), send() and recv().
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -13,139 +11,26 @@
 
 #include "compare/library.hpp"
 #include "compare/rows/rows.hpp"
+#include "compare/rows/sockets.hpp"
 #include "farcall/error.hpp"
 #include "farcall/memory.hpp"
 
 namespace farcall::compare {
 namespace {
 
-sockaddr_in loopback(in_port_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = port;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
-
-UniqueFd open_socket(int type, int family = AF_INET) {
-  UniqueFd fd(::socket(family, type | SOCK_CLOEXEC, 0));
-  if (!fd) throw_errno("socket");
-  return fd;
-}
-
-void bind_anywhere(const UniqueFd& fd) {
-  const sockaddr_in address = loopback(0);
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    throw_errno("bind to loopback");
-}
-
-in_port_t port_of(const UniqueFd& fd) {
-  sockaddr_in address{};
-  socklen_t size = sizeof address;
-  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
-    throw_errno("getsockname");
-  return address.sin_port;
-}
-
-void connect_to(const UniqueFd& fd, in_port_t port) {
-  const sockaddr_in address = loopback(port);
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    throw_errno("connect to loopback");
-}
-
-UniqueFd accept_from(const UniqueFd& listener) {
-  UniqueFd accepted(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (!accepted) throw_errno("accept");
-  return accepted;
-}
-
-// --- streams
-
-class StreamEnd final : public Endpoint {
+// A packet comes as one, so that its end is a stream's.
+template <class Listener>
+class SocketConnection final : public Connection {
  public:
-  explicit StreamEnd(UniqueFd fd) : fd_(std::move(fd)) {}
-  void send(std::span<const std::byte> message) override {
-    while (!message.empty()) {
-      const ssize_t sent = ::send(fd_.get(), message.data(), message.size(), MSG_NOSIGNAL);
-      if (sent < 0 && errno == EINTR) continue;
-      if (sent < 0) throw_errno("send");
-      message = message.subspan(static_cast<std::size_t>(sent));
-    }
-  }
-  void receive(std::span<std::byte> message) override {
-    while (!message.empty()) {
-      const ssize_t got = ::recv(fd_.get(), message.data(), message.size(), 0);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) throw_errno("recv");
-      if (got == 0) throw SystemError(ECONNRESET, "recv: the other end has closed");
-      message = message.subspan(static_cast<std::size_t>(got));
-    }
-  }
-
- private:
-  UniqueFd fd_;
-};
-
-class TcpConnection final : public Connection {
- public:
-  static std::size_t longest() { return SIZE_MAX; }
-  TcpConnection() : listener_(open_socket(SOCK_STREAM)) {
-    bind_anywhere(listener_);
-    if (::listen(listener_.get(), 1) != 0) throw_errno("listen on loopback");
-  }
+  static std::size_t longest() { return Listener::longest(); }
   std::unique_ptr<Endpoint> open(Role role) override {
-    const UniqueFd listener = std::move(listener_);
-    UniqueFd fd;
-    if (role == Role::server) {
-      fd = accept_from(listener);
-    } else {
-      fd = open_socket(SOCK_STREAM);
-      connect_to(fd, port_of(listener));
-    }
-    const int on = 1;
-    if (::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0)
-      throw_errno("set TCP_NODELAY");
-    return std::make_unique<StreamEnd>(std::move(fd));
+    const Listener listener = std::move(listener_);
+    return std::make_unique<StreamEnd>(role == Role::server ? listener.accept()
+                                                            : listener.connect());
   }
 
  private:
-  UniqueFd listener_;
-};
-
-// At an abstract name that the kernel chooses. A packet comes as one, so that its end is a
-// stream's.
-template <int kType>
-class UnixConnection final : public Connection {
- public:
-  static std::size_t longest() {
-    int room = 0;
-    socklen_t size = sizeof room;
-    if (kType == SOCK_STREAM) return SIZE_MAX;
-    const UniqueFd fd = open_socket(kType, AF_UNIX);
-    if (::getsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &room, &size) != 0) throw_errno("SO_SNDBUF");
-    return static_cast<std::size_t>(room) - 32;
-  }
-  UnixConnection() : listener_(open_socket(kType, AF_UNIX)) {
-    address_.sun_family = AF_UNIX;
-    auto* const address = reinterpret_cast<sockaddr*>(&address_);
-    if (::bind(listener_.get(), address, sizeof(sa_family_t)) != 0 ||
-        ::listen(listener_.get(), 1) != 0 ||
-        ::getsockname(listener_.get(), address, &address_size_) != 0)
-      throw_errno("listen at an abstract name");
-  }
-  std::unique_ptr<Endpoint> open(Role role) override {
-    const UniqueFd listener = std::move(listener_);
-    if (role == Role::server) return std::make_unique<StreamEnd>(accept_from(listener));
-    UniqueFd fd = open_socket(kType, AF_UNIX);
-    if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address_), address_size_) != 0)
-      throw_errno("connect to an abstract name");
-    return std::make_unique<StreamEnd>(std::move(fd));
-  }
-
- private:
-  UniqueFd listener_;
-  sockaddr_un address_{};
-  socklen_t address_size_ = sizeof address_;
+  Listener listener_{1};
 };
 
 // --- UDP: calls only. A stream of datagrams needs somebody who holds it back.
@@ -236,19 +121,19 @@ class AcceleratedRow final : public Row {
 }  // namespace
 
 void add_accelerated(RowList& list) {
-  list.add<AcceleratedRow<TcpConnection>>(
+  list.add<AcceleratedRow<SocketConnection<TcpListener>>>(
       RowInfo{.mechanism = "tcp_accelerated",
               .engine = "shared",
               .wait = "adaptive",
               .description = "TCP loopback of unmodified programs under farcall run",
               .preloaded = true});
-  list.add<AcceleratedRow<UnixConnection<SOCK_STREAM>>>(
+  list.add<AcceleratedRow<SocketConnection<UnixListener<SOCK_STREAM>>>>(
       RowInfo{.mechanism = "unix_accelerated",
               .engine = "shared",
               .wait = "adaptive",
               .description = "Unix streams of unmodified programs under farcall run",
               .preloaded = true});
-  list.add<AcceleratedRow<UnixConnection<SOCK_SEQPACKET>>>(
+  list.add<AcceleratedRow<SocketConnection<UnixListener<SOCK_SEQPACKET>>>>(
       RowInfo{.mechanism = "unix_seqpacket_accelerated",
               .engine = "shared",
               .wait = "adaptive",

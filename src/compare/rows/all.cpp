@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The one place that lists all rows: what could be measured here, and what is missing for more.
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 
 #include "compare/rows/rows.hpp"
+#include "farcall/error.hpp"
+#include "farcall/socket.hpp"
+#include "farcall/wait.hpp"
 
 namespace farcall::compare {
 namespace {
@@ -23,6 +29,22 @@ std::size_t default_depth(const Conditions& conditions) {
 
 std::size_t messages_in(std::size_t depth_bytes, const Conditions& conditions) {
   return depth_bytes / std::max<std::size_t>(conditions.message_bytes, 1);
+}
+
+void hand_out(int socket, int descriptor, const Conditions& conditions) {
+  FdMessage parcel;
+  parcel.descriptors.emplace_back(::dup(descriptor));
+  if (!parcel.descriptors.front()) throw_errno("dup");
+  for (unsigned i = 0; i < std::max(conditions.crowd.clients, 1U) + conditions.crowd.idle; ++i)
+    send_fd_message(socket, parcel);
+}
+
+UniqueFd take_parcel(int socket) {
+  constexpr auto kStart = std::chrono::seconds(10);
+  auto parcel = receive_fd_message(socket, Deadline::after(kStart));
+  if (!parcel || parcel->descriptors.size() != 1)
+    throw SystemError(EPROTO, "the server did not say how to reach it");
+  return std::move(parcel->descriptors.front());
 }
 
 namespace {
@@ -104,10 +126,26 @@ RowList broadcast_rows() {
   return list;
 }
 
+// A peer comes to these by a Connection whose open_client() many processes can call, and whose
+// server's end serves them all.
+RowList scaling_rows() {
+  RowList list;
+  add_call_of_many(list);
+  add_door_of_many(list);
+  add_message_of_many(list);
+  add_streams_of_many(list);
+  return list;
+}
+
 }  // namespace
 
 RowList all_rows(Workload workload) {
-  return workload == Workload::broadcast ? broadcast_rows() : pair_rows();
+  switch (workload) {
+    case Workload::broadcast: return broadcast_rows();
+    case Workload::scaling: return scaling_rows();
+    case Workload::pair: break;
+  }
+  return pair_rows();
 }
 
 }  // namespace farcall::compare

@@ -38,10 +38,8 @@ class Caller final : public CallEndpoint {
 class Callee final : public CallEndpoint {
  public:
   // Sends what clients need through `socket`.
-  Callee(int socket, WaitMode wait) : thread_(port_, wait) {
-    FdMessage parcel;
-    parcel.descriptors.emplace_back(::dup(port_.descriptor()));
-    send_fd_message(socket, parcel);
+  Callee(int socket, const Conditions& conditions, WaitMode wait) : thread_(port_, wait) {
+    hand_out(socket, port_.descriptor(), conditions);
   }
   void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
     throw MisuseError("the server calls not");
@@ -66,17 +64,17 @@ class Callee final : public CallEndpoint {
 
 class CallConnection final : public Connection {
  public:
-  explicit CallConnection(WaitMode wait) : wait_(wait) {}
+  CallConnection(const Conditions& conditions, WaitMode wait)
+      : conditions_(conditions), wait_(wait) {}
   std::unique_ptr<Endpoint> open(Role role) override {
-    if (role == Role::server) return std::make_unique<Callee>(sockets_.second.get(), wait_);
-    const auto parcel = receive_fd_message(sockets_.first.get(), Deadline::after(kStart));
-    if (!parcel || parcel->descriptors.size() != 1) throw SystemError(EPROTO, "no port came");
-    return std::make_unique<Caller>(parcel->descriptors.front().get(), wait_);
+    if (role == Role::server)
+      return std::make_unique<Callee>(sockets_.second.get(), conditions_, wait_);
+    return std::make_unique<Caller>(take_parcel(sockets_.first.get()).get(), wait_);
   }
 
  private:
-  static constexpr auto kStart = std::chrono::seconds(10);
   std::pair<UniqueFd, UniqueFd> sockets_ = socket_pair();
+  Conditions conditions_;
   WaitMode wait_;
 };
 
@@ -90,8 +88,8 @@ class CallRow final : public Row {
              .streams = false,
              .waits = true}),
         wait_(wait) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    return std::make_unique<CallConnection>(wait_);
+  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
+    return std::make_unique<CallConnection>(conditions, wait_);
   }
 
  private:
@@ -103,6 +101,10 @@ class CallRow final : public Row {
 void add_call(RowList& list) {
   for (const WaitMode wait : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
     list.add<CallRow>(wait);
+}
+
+void add_call_of_many(RowList& list) {
+  for (const WaitMode wait : {WaitMode::adaptive, WaitMode::block}) list.add<CallRow>(wait);
 }
 
 }  // namespace farcall::compare

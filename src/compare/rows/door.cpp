@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <exception>
 #include <utility>
+#include <vector>
 
 #include "compare/rows/rows.hpp"
 #include "farcall/error.hpp"
@@ -56,15 +57,15 @@ class Caller final : public CallEndpoint {
 // The procedure runs on threads of the library; the process's own waits for the phase to end.
 class Callee final : public CallEndpoint {
  public:
-  explicit Callee(int socket) {
+  Callee(int socket, const Conditions& conditions) {
     ::sem_init(&ended_, 0, 0);
-    door_ = UniqueFd(::door_create(procedure, this, 0));
-    must_work(door_.get(), "door_create");
-    FdMessage parcel;
-    parcel.descriptors.push_back(door_.duplicate());
-    send_fd_message(socket, parcel);
+    offer(socket, conditions);
+    // A process has one session with a door that it calls by one thread: idle ones are of others.
+    for (unsigned i = 0; i < conditions.crowd.idle; ++i) offer(socket, {});
   }
-  ~Callee() override { ::door_revoke(door_.release()); }
+  ~Callee() override {
+    for (UniqueFd& door : doors_) ::door_revoke(door.release());
+  }
   void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
     throw MisuseError("the server calls not");
   }
@@ -77,6 +78,12 @@ class Callee final : public CallEndpoint {
   }
 
  private:
+  void offer(int socket, Conditions conditions) {
+    conditions.crowd.idle = 0;
+    const UniqueFd& door = doors_.emplace_back(::door_create(procedure, this, 0));
+    must_work(door.get(), "door_create");
+    hand_out(socket, door.get(), conditions);
+  }
   static void procedure(void* self, char* data, size_t size, door_desc_t*, uint_t) {
     static_cast<Callee*>(self)->answer(std::as_writable_bytes(std::span(data, size)));
     ::door_return(data, size, nullptr, 0);
@@ -94,7 +101,7 @@ class Callee final : public CallEndpoint {
     ::sem_post(&ended_);
   }
 
-  UniqueFd door_;
+  std::vector<UniqueFd> doors_;
   std::atomic<Service*> service_{nullptr};
   std::exception_ptr error_;
   sem_t ended_;
@@ -102,23 +109,24 @@ class Callee final : public CallEndpoint {
 
 class DoorConnection final : public Connection {
  public:
-  DoorConnection(const RowInfo& row, bool with_arguments)
-      : engine_(row.engine), wait_(row.wait), with_arguments_(with_arguments) {}
+  DoorConnection(const RowInfo& row, const Conditions& conditions, bool with_arguments)
+      : engine_(row.engine),
+        wait_(row.wait),
+        conditions_(conditions),
+        with_arguments_(with_arguments) {}
   std::unique_ptr<Endpoint> open(Role role) override {
     // Read by the library when this process first has to do with a door, which is now.
     ::setenv("FARCALL_WAIT", wait_.c_str(), 1);
     ::setenv("FARCALL_ENGINE", engine_.c_str(), 1);
-    if (role == Role::server) return std::make_unique<Callee>(sockets_.second.get());
-    auto parcel = receive_fd_message(sockets_.first.get(), Deadline::after(kStart));
-    if (!parcel || parcel->descriptors.size() != 1) throw SystemError(EPROTO, "no door came");
-    return std::make_unique<Caller>(std::move(parcel->descriptors.front()), with_arguments_);
+    if (role == Role::server) return std::make_unique<Callee>(sockets_.second.get(), conditions_);
+    return std::make_unique<Caller>(take_parcel(sockets_.first.get()), with_arguments_);
   }
 
  private:
-  static constexpr auto kStart = std::chrono::seconds(10);
   std::pair<UniqueFd, UniqueFd> sockets_ = socket_pair();
   std::string engine_;
   std::string wait_;
+  Conditions conditions_;
   bool with_arguments_;
 };
 
@@ -137,8 +145,8 @@ class DoorRow final : public Row {
     if (with_arguments_ || conditions.message_bytes == 0) return {};
     return "a call without arguments carries no bytes";
   }
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    return std::make_unique<DoorConnection>(info(), with_arguments_);
+  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
+    return std::make_unique<DoorConnection>(info(), conditions, with_arguments_);
   }
 
  private:
@@ -159,6 +167,11 @@ void add_door(RowList& list) {
   else
     list.absent.push_back(
         {"door_kernel", "the module stplr is not loaded, or not for this user", "kernel"});
+}
+
+void add_door_of_many(RowList& list) {
+  for (const WaitMode wait : {WaitMode::adaptive, WaitMode::block})
+    list.add<DoorRow>("door_call", "calls through one door of a server", wait, true);
 }
 
 }  // namespace farcall::compare

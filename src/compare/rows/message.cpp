@@ -24,21 +24,17 @@ Result must_work(Result result, const char* what) {
   return result;
 }
 
-// A channel of this process, and the connection to it that the other process gets.
-void offer_channel(int socket, int channel) {
+// A channel of this process, and the connection to it that other processes get.
+void offer_channel(int socket, int channel, const Conditions& conditions) {
   const int connection = must_work(farcall_connect(channel), "farcall_connect");
-  FdMessage parcel;
-  parcel.descriptors.emplace_back(
-      ::dup(must_work(farcall_connection_descriptor(connection), "a connection's descriptor")));
-  send_fd_message(socket, parcel);
+  hand_out(socket,
+           must_work(farcall_connection_descriptor(connection), "a connection's descriptor"),
+           conditions);
   farcall_disconnect(connection);
 }
 
 int take_connection(int socket) {
-  constexpr auto kStart = std::chrono::seconds(10);
-  auto parcel = receive_fd_message(socket, Deadline::after(kStart));
-  if (!parcel || parcel->descriptors.size() != 1) throw SystemError(EPROTO, "no connection came");
-  return must_work(farcall_adopt(parcel->descriptors.front().release()), "farcall_adopt");
+  return must_work(farcall_adopt(take_parcel(socket).release()), "farcall_adopt");
 }
 
 class Caller final : public CallEndpoint {
@@ -63,8 +59,9 @@ class Caller final : public CallEndpoint {
 
 class Callee final : public CallEndpoint {
  public:
-  explicit Callee(int socket) : channel_(must_work(farcall_channel_create(0), "make a channel")) {
-    offer_channel(socket, channel_);
+  Callee(int socket, const Conditions& conditions)
+      : channel_(must_work(farcall_channel_create(0), "make a channel")) {
+    offer_channel(socket, channel_, conditions);
   }
   ~Callee() override { farcall_channel_destroy(channel_); }
   void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
@@ -88,9 +85,9 @@ class Callee final : public CallEndpoint {
 // Both have a channel; what one sends the other receives.
 class Correspondent final : public Endpoint {
  public:
-  explicit Correspondent(int socket)
+  Correspondent(int socket, const Conditions& conditions)
       : channel_(must_work(farcall_channel_create(0), "make a channel")) {
-    offer_channel(socket, channel_);
+    offer_channel(socket, channel_, conditions);
     connection_ = take_connection(socket);
   }
   ~Correspondent() override {
@@ -117,20 +114,22 @@ class Correspondent final : public Endpoint {
 
 class MessageConnection final : public Connection {
  public:
-  MessageConnection(std::string wait, bool one_way) : wait_(std::move(wait)), one_way_(one_way) {}
+  MessageConnection(std::string wait, const Conditions& conditions, bool one_way)
+      : wait_(std::move(wait)), conditions_(conditions), one_way_(one_way) {}
   std::unique_ptr<Endpoint> open(Role role) override {
     // Read by the library when this process first has to do with messages, which is now.
     ::setenv("FARCALL_WAIT", wait_.c_str(), 1);
     ::setenv("FARCALL_ENGINE", "shared", 1);
     const int socket = role == Role::server ? sockets_.second.get() : sockets_.first.get();
-    if (one_way_) return std::make_unique<Correspondent>(socket);
-    if (role == Role::server) return std::make_unique<Callee>(socket);
+    if (one_way_) return std::make_unique<Correspondent>(socket, conditions_);
+    if (role == Role::server) return std::make_unique<Callee>(socket, conditions_);
     return std::make_unique<Caller>(socket);
   }
 
  private:
   std::pair<UniqueFd, UniqueFd> sockets_ = socket_pair();
   std::string wait_;
+  Conditions conditions_;
   bool one_way_;
 };
 
@@ -144,8 +143,8 @@ class MessageRow final : public Row {
              .streams = one_way,
              .waits = true}),
         one_way_(one_way) {}
-  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
-    return std::make_unique<MessageConnection>(info().wait, one_way_);
+  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
+    return std::make_unique<MessageConnection>(info().wait, conditions, one_way_);
   }
 
  private:
@@ -161,6 +160,12 @@ void add_message(RowList& list) {
   for (const WaitMode wait : {WaitMode::spin, WaitMode::adaptive, WaitMode::block})
     list.add<MessageRow>("message_send", "messages that want no reply, through channels", wait,
                          true);
+}
+
+void add_message_of_many(RowList& list) {
+  for (const WaitMode wait : {WaitMode::adaptive, WaitMode::block})
+    list.add<MessageRow>("message_call", "messages to one channel of a server, one thread", wait,
+                         false);
 }
 
 }  // namespace farcall::compare

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "compare/row.hpp"
+#include "farcall/memory.hpp"
 
 namespace farcall::compare {
 
@@ -33,10 +34,21 @@ void add_channel_for_each(RowList& list);
 void add_zeromq_broadcast(RowList& list);
 void add_iceoryx(RowList& list);
 
+// Those that many clients can use at once.
+void add_call_of_many(RowList& list);
+void add_door_of_many(RowList& list);
+void add_message_of_many(RowList& list);
+void add_streams_of_many(RowList& list);
+
 // What the channel shall hold, where the mechanism has no default of its own.
 std::size_t default_depth(const Conditions& conditions);
 // How many messages that are; one of 0 bytes counts as one byte.
 std::size_t messages_in(std::size_t depth_bytes, const Conditions& conditions);
+
+// Sends `descriptor`, by which a server is reached, to each of its clients: as many parcels as
+// there are clients, of which each takes one from the same socket. Throw SystemError.
+void hand_out(int socket, int descriptor, const Conditions& conditions);
+UniqueFd take_parcel(int socket);
 
 // For rows that measure within one process: nothing to make, one end.
 template <class End>
