@@ -49,6 +49,7 @@ int client_main(const SlotPlan& plan, Board& board, std::span<float> samples) no
   const int code = guarded(board, Role::client, [&] {
     place(plan, Role::client);
     if (plan.conditions.readers != 0) return run_broadcast(plan, board, samples);
+    plan.row->prepare();
     const auto connection = timed(board.make_ns, [&] { return plan.row->make(plan.conditions); });
     const bool alone = plan.row->info().one_process;
     if (!alone) server = fork_server(plan, board, *connection);

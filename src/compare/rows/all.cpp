@@ -3,6 +3,7 @@
 // The one place that lists all rows: what could be measured here, and what is missing for more.
 #include <algorithm>
 
+#include "compare/rows/module.hpp"
 #include "compare/rows/rows.hpp"
 
 namespace farcall::compare {
@@ -82,6 +83,13 @@ RowList pair_rows() {
 #else
   add_absent(list, "dbus", "libsystemd-dev");
 #endif
+#ifdef FARCALL_HAVE_ASIO
+  add_asio(list);
+#else
+  add_absent(list, "asio", "libasio-dev");
+  add_absent(list, "asio_sync", "libasio-dev");
+#endif
+  add_modules(list);
   return list;
 }
 
