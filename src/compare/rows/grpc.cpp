@@ -156,7 +156,7 @@ class ServingEnd final : public CallEndpoint {
 };
 
 // Both sides of a stream have the same four functions, without a common class.
-template <class Side, class Stream>
+template <class Side, class Context, class Stream>
 class StreamEnd : public Endpoint {
  public:
   void send(std::span<const std::byte> message) override {
@@ -173,10 +173,12 @@ class StreamEnd : public Endpoint {
  protected:
   explicit StreamEnd(const std::string& address) : side_(address) {}
   Side side_;
-  std::unique_ptr<Stream> stream_;
+  Context context_;
+  std::unique_ptr<Stream> stream_;  // lies in memory of the context
 };
 
-class ClientStream final : public StreamEnd<Client, grpc::GenericClientAsyncReaderWriter> {
+class ClientStream final
+    : public StreamEnd<Client, grpc::ClientContext, grpc::GenericClientAsyncReaderWriter> {
  public:
   explicit ClientStream(const std::string& address) : StreamEnd(address) {
     stream_ = side_.stub().PrepareCall(&context_, kMethod, &side_.queue());
@@ -186,20 +188,15 @@ class ClientStream final : public StreamEnd<Client, grpc::GenericClientAsyncRead
   ClientStream(const ClientStream&) = delete;
   ClientStream& operator=(const ClientStream&) = delete;
   ~ClientStream() override { context_.TryCancel(); }
-
- private:
-  grpc::ClientContext context_;
 };
 
-class ServerStream final : public StreamEnd<Server, grpc::GenericServerAsyncReaderWriter> {
+class ServerStream final
+    : public StreamEnd<Server, grpc::GenericServerContext, grpc::GenericServerAsyncReaderWriter> {
  public:
   explicit ServerStream(const std::string& address) : StreamEnd(address) {
     stream_ = std::make_unique<grpc::GenericServerAsyncReaderWriter>(&context_);
   }
   void accept() { side_.accept(context_, *stream_); }
-
- private:
-  grpc::GenericServerContext context_;
 };
 
 // Its threads do not survive a fork, so all is made in open().
