@@ -34,7 +34,7 @@ done
 
 out=build/bench
 mkdir -p "$out"
-scripts/setup.sh build plot bench
+scripts/setup.sh build peers plot bench
 cmake --preset release >/dev/null
 cmake --build --preset release --target farcall-tool bench-doors farcall-python
 

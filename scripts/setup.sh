@@ -2,19 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Installs the Debian packages that the named groups need and that are missing.
-# Usage: scripts/setup.sh [build|wheel|crates|package|test|programs|demo|plot|bench|lint|kernel]...
+# Usage: scripts/setup.sh [build|peers|wheel|crates|package|test|programs|demo|plot|bench|lint|kernel]...
 # Without any: build.
 # Silent, and without any need for privileges, when nothing is missing.
 set -euo pipefail
 
 # The library needs only the compiler; the rest of "build" serves the tests, the tool and
-# the benchmarks, which measure other libraries beside ours.
+# the benchmarks, which measure other libraries beside ours. Those of "peers" are large, so only
+# the full tests and the benchmarks ask for them.
 declare -A packages=(
   [build]="build-essential cmake ninja-build pkg-config libgtest-dev libbenchmark-dev libfmt-dev
     libcli11-dev nlohmann-json3-dev libzmq3-dev libnng-dev libboost-dev libiceoryx-posh-dev libacl1-dev systemtap-sdt-dev
     libnats-dev libtomlplusplus-dev libtirpc-dev libthrift-dev thrift-compiler libsystemd-dev dbus-daemon
     python3-dev python3-pytest
     python3-numpy mypy"
+  [peers]="libgrpc++-dev libcapnp-dev capnproto libucx-dev libfabric-dev libasio-dev"
   [wheel]="python3-venv"
   [crates]="cargo rustc librust-tokio-dev librust-libc-dev"
   [package]="debhelper dh-dkms dh-python dpkg-dev libpython3-dev lintian mmdebstrap uidmap"

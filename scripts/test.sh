@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
-quick='' selection=() packages=(build test programs plot package)
+quick='' selection=() packages=(build peers test programs plot package)
 if [[ ${1:-} == --quick ]]; then
   shift
   quick=yes packages=(build)

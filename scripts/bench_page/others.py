@@ -10,41 +10,24 @@ from .plots import (Looks, Plot, count, count_axis, one_plot, seconds, size_axis
 from .rows import Row, dig, duration, figure, has_failed, name_rows, size_name
 from .sentences import summary_of_plot
 
-# How the fields of a row of scaling.json may be called: the first that is there counts.
-CLIENTS = ("clients", "pairs", "processes")
-CALLS = ("calls_per_s", "calls_per_second", "messages_per_s", "throughput")
-TAIL = ("p99_ns", "rtt_ns", "latency_ns")
-FAIRNESS = ("fairness",)
 NANOSECONDS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 
-def _first(row: Row, names: tuple[str, ...], *inner: str) -> float | None:
-    """A number, or that which an object of this name has inside."""
-    for name in names:
-        value: Any = row.get(name)
-        for key in inner:
-            value = value.get(key) if isinstance(value, dict) else value
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-    return None
-
-
 def scaling_rows(report: Row) -> list[Row]:
-    """Rows with the fields that the page shows; those without clients are left out."""
+    """Rows of many clients of one server, and of pairs; those of idle connections are left out."""
     rows = [dict(row) for row in report.get("rows", []) if isinstance(row, dict)
-            and row.get("mechanism") and not has_failed(row)]
+            and row.get("mechanism") and not has_failed(row) and not row.get("idle")]
     for row in rows:
-        row["clients"] = _first(row, CLIENTS)
-        row["calls"] = _first(row, CALLS, "messages_per_s")
-        row["tail"] = _first(row, TAIL, "p99")
-        row["fair"] = _first(row, FAIRNESS)
-    rows = [row for row in rows if row["clients"]]
+        row["calls"] = row["calls_per_s"]
+        row["tail"] = row["call_ns"]["p99"]
+        row["fair"] = row["fairness"]
     name_rows(rows)
     return rows
 
 
 def of_scaling(rows: list[Row]) -> list[Plot]:
-    """Calls a second, the slow ones among them, and fairness, against clients."""
+    """Calls a second, the slow ones among them, and fairness, against clients of one server."""
+    rows = [row for row in rows if row["servers"] == 1]
     if not rows:
         return []
     looks = Looks(rows)

@@ -50,7 +50,9 @@ BROADCAST = (
 )
 SCALING = (
     Column("clients", ("clients",)),
-    Column("thousand calls/s", ("calls",), 1e-3),
+    Column("servers", ("servers",)),
+    Column("thousand calls/s", ("calls",), 1e-3, ("spread", "calls_per_s_min"),
+           ("spread", "calls_per_s_max")),
     Column("p99 µs", ("tail",), 1e-3),
     Column("fairness", ("fair",)),
 )
@@ -149,9 +151,8 @@ def of_broadcasts(results: Row, rows: list[Row]) -> Iterator[str]:
 
 
 def of_scaling(rows: list[Row]) -> Iterator[str]:
-    for row in rows:
-        row.setdefault("placement", "free")
-    yield from table("scaling", "Many clients at once.", rows, SCALING)
+    yield from table("scaling", "Many clients at once; with the least and the greatest of the rounds.",
+                     rows, SCALING)
 
 
 def facts(pairs: list[tuple[str, Any]]) -> Iterator[str]:

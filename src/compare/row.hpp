@@ -156,6 +156,8 @@ class Row {
   [[nodiscard]] const RowInfo& info() const noexcept { return info_; }
   // Why it cannot be measured under these conditions; empty if it can.
   [[nodiscard]] virtual std::string refuses(const Conditions&) const { return {}; }
+  // Loads what it needs, in the client's process; its time is not that of setting up.
+  virtual void prepare() const {}
   [[nodiscard]] virtual std::unique_ptr<Connection> make(const Conditions& conditions) const = 0;
 
  private:

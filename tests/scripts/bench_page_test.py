@@ -20,6 +20,8 @@ MEASUREMENTS = {
     "compare.json": ["--rows", "ring,pipe,futex_pingpong", "--sizes", "64,1K", "--wait",
                      "adaptive", "--placement", "two-cpus,one-cpu", *TINY],
     "broadcast.json": ["--workload", "broadcast", "--rows", "ring,pipe", "--readers", "1,2", *TINY],
+    "scaling.json": ["--workload", "scaling", "--rows", "pipe", "--clients", "1,3", "--pairs", "2",
+                     *TINY],
 }
 VISIBLE = "[...document.querySelectorAll('#pairs tbody tr:not([hidden])')]"
 
@@ -34,9 +36,6 @@ def measure(folder):
     for name, options in MEASUREMENTS.items():
         subprocess.run([FARCALL, "compare", *options, "--json", folder / name],
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, timeout=60)
-    (folder / "scaling.json").write_text(json.dumps({"rows": [
-        {"mechanism": "call", "clients": count, "calls_per_s": 1e6 * count, "p99_ns": 900}
-        for count in (1, 8)]}), encoding="utf-8")
     subprocess.run([sys.executable, "-B", SCRIPTS / "bench_report.py", folder], check=True)
 
 

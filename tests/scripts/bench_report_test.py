@@ -99,8 +99,10 @@ class Commands(unittest.TestCase):
 
 class Others(unittest.TestCase):
     def test_many_clients(self):
-        row = {"mechanism": "call", "pairs": 4, "calls_per_s": 1e6, "p99_ns": 2000, "fairness": 0.9}
-        measured = others.scaling_rows({"rows": [row, {"mechanism": "pipe"}, {"clients": 3}]})
+        row = {"mechanism": "call", "clients": 4, "servers": 1, "idle": 0, "calls_per_s": 1e6,
+               "call_ns": {"p99": 2000}, "fairness": 0.9, "placement": "free", "wait": "block"}
+        failed = {**row, "error": "no room", "call_ns": None}
+        measured = others.scaling_rows({"rows": [row, {**row, "idle": 100}, failed]})
         self.assertEqual([(one["clients"], one["calls"], one["tail"], one["fair"])
                           for one in measured], [(4, 1e6, 2000, 0.9)])
         self.assertEqual([plot["id"] for plot in others.of_scaling(measured)],

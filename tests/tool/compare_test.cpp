@@ -211,6 +211,34 @@ TEST(Compare, CallsAndStreamsGoThereAndBackFromOneByteTo16MiB) {
   }
 }
 
+// Those that others would choose, among them what is loaded only when it is measured; and a pipe,
+// which is there where they are not.
+TEST(Compare, LibrariesTakeMessagesFromNoneTo16MiB) {
+  const std::set<std::string> names{"grpc",      "grpc_stream", "capnp",     "ucx",
+                                    "libfabric", "asio",        "asio_sync", "pipe"};
+  const Finished finished = run_farcall(
+      {"compare", "--rows", joined(std::vector<std::string>(names.begin(), names.end())), "--wait",
+       "block", "--sizes", "0,1,256K,16M", "--placement", "one-cpu", "--rounds", "1", "--budget",
+       "2", "--json", "-"});
+  ASSERT_EQ(finished.code, 0) << finished.err;
+  const Json report = Json::parse(finished.out);
+  for (const Json& row : report.at("rows")) EXPECT_FALSE(row.contains("error")) << row;
+  const compare::RowList list = compare::all_rows();
+  std::size_t measured = 0;
+  for (const auto& row : list.rows) {
+    const compare::RowInfo& info = row->info();
+    if (!names.contains(info.mechanism) || (info.waits && info.wait != "block")) continue;
+    for (const std::size_t size : {0UL, 1UL, 256UL << 10, 16UL << 20}) {
+      const bool refused =
+          !row->refuses({.message_bytes = size, .depth_bytes = 0, .name = {}}).empty();
+      EXPECT_EQ(find(report, info.mechanism, info.wait, "one-cpu", size) == nullptr, refused)
+          << info.mechanism << ", " << size;
+      measured += refused ? 0 : 1;
+    }
+  }
+  EXPECT_EQ(report.at("rows").size(), measured);
+}
+
 TEST(Compare, CountsSystemCallsExactly) {
   const Finished finished =
       run_farcall({"compare", "--rows", "pipe,memcpy", "--sizes", "64", "--placement", "one-cpu",

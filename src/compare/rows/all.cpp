@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "compare/rows/module.hpp"
 #include "compare/rows/rows.hpp"
 #include "farcall/error.hpp"
 #include "farcall/socket.hpp"
@@ -104,6 +105,13 @@ RowList pair_rows() {
 #else
   add_absent(list, "dbus", "libsystemd-dev");
 #endif
+#ifdef FARCALL_HAVE_ASIO
+  add_asio(list);
+#else
+  add_absent(list, "asio", "libasio-dev");
+  add_absent(list, "asio_sync", "libasio-dev");
+#endif
+  add_modules(list);
   return list;
 }
 

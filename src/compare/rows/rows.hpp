@@ -27,6 +27,7 @@ void add_accelerated(RowList& list);
 void add_nats(RowList& list);
 void add_thrift(RowList& list);
 void add_dbus(RowList& list);
+void add_asio(RowList& list);
 
 // Those of broadcasts.
 void add_broadcast(RowList& list);

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Asio over a pair of Unix stream sockets, in two ways: with its blocking functions (`asio_sync`),
+// and with what it is made for, completions that its loop runs (`asio`), here one at a time.
+#include <sys/socket.h>
+
+#include <asio/io_context.hpp>
+#include <asio/local/stream_protocol.hpp>
+#include <asio/read.hpp>
+#include <asio/write.hpp>
+#include <cerrno>
+#include <string>
+
+#include "compare/rows/rows.hpp"
+#include "farcall/error.hpp"
+#include "farcall/memory.hpp"
+
+namespace farcall::compare {
+namespace {
+
+using Socket = asio::local::stream_protocol::socket;
+
+void check(const std::error_code& error, const char* what) {
+  if (error) throw SystemError(EIO, std::string(what) + ": " + error.message());
+}
+
+class SyncEnd final : public Endpoint {
+ public:
+  explicit SyncEnd(UniqueFd socket)
+      : socket_(context_, asio::local::stream_protocol(), socket.release()) {}
+  void send(std::span<const std::byte> message) override {
+    std::error_code error;
+    asio::write(socket_, asio::buffer(message.data(), message.size()), error);
+    check(error, "asio::write");
+  }
+  void receive(std::span<std::byte> message) override {
+    std::error_code error;
+    asio::read(socket_, asio::buffer(message.data(), message.size()), error);
+    check(error, "asio::read");
+  }
+
+ private:
+  asio::io_context context_{1};
+  Socket socket_;
+};
+
+class LoopEnd final : public Endpoint {
+ public:
+  explicit LoopEnd(UniqueFd socket)
+      : socket_(context_, asio::local::stream_protocol(), socket.release()) {}
+  void send(std::span<const std::byte> message) override {
+    std::error_code error;
+    asio::async_write(socket_, asio::buffer(message.data(), message.size()),
+                      [&error](const std::error_code& result, std::size_t) { error = result; });
+    run();
+    check(error, "asio::async_write");
+  }
+  void receive(std::span<std::byte> message) override {
+    std::error_code error;
+    asio::async_read(socket_, asio::buffer(message.data(), message.size()),
+                     [&error](const std::error_code& result, std::size_t) { error = result; });
+    run();
+    check(error, "asio::async_read");
+  }
+
+ private:
+  // Until nothing is left to do.
+  void run() {
+    context_.restart();
+    context_.run();
+  }
+
+  asio::io_context context_{1};
+  Socket socket_;
+};
+
+class AsioConnection final : public Connection {
+ public:
+  explicit AsioConnection(bool loops) : loops_(loops) {
+    int pair[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) throw_errno("socketpair");
+    client_.reset(pair[0]);
+    server_.reset(pair[1]);
+  }
+  // A loop has descriptors that a fork would share, so it is made here.
+  std::unique_ptr<Endpoint> open(Role role) override {
+    (role == Role::client ? server_ : client_).reset();
+    UniqueFd& own = role == Role::client ? client_ : server_;
+    if (loops_) return std::make_unique<LoopEnd>(std::move(own));
+    return std::make_unique<SyncEnd>(std::move(own));
+  }
+
+ private:
+  bool loops_;
+  UniqueFd client_;
+  UniqueFd server_;
+};
+
+class AsioRow final : public Row {
+ public:
+  explicit AsioRow(bool loops)
+      : Row({.mechanism = loops ? "asio" : "asio_sync",
+             .engine = "library",
+             .wait = "block",
+             .description = loops ? "Asio, its loop over a Unix stream socket"
+                                  : "Asio, blocking functions over a Unix stream socket"}),
+        loops_(loops) {}
+  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
+    return conditions.message_bytes == 0
+               ? "a stream of bytes has no empty messages; the least is 1 byte"
+               : "";
+  }
+  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions&) const override {
+    return std::make_unique<AsioConnection>(loops_);
+  }
+
+ private:
+  bool loops_;
+};
+
+}  // namespace
+
+void add_asio(RowList& list) {
+  for (const bool loops : {true, false}) list.add<AsioRow>(loops);
+}
+
+}  // namespace farcall::compare

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "compare/rows/module.hpp"
+#include "farcall/error.hpp"
+
+namespace farcall::compare {
+namespace {
+
+struct Peer {
+  std::string_view module;
+  std::string_view package;
+  RowInfo info;
+};
+
+RowInfo calls(const char* mechanism, const char* description) {
+  return {.mechanism = mechanism,
+          .engine = "library",
+          .wait = "block",
+          .description = description,
+          .streams = false};
+}
+RowInfo messages(const char* mechanism, const char* wait, const char* description) {
+  return {.mechanism = mechanism, .engine = "library", .wait = wait, .description = description};
+}
+// One row per way of waiting.
+RowInfo waiting(const char* mechanism, const char* wait, const char* description) {
+  RowInfo info = messages(mechanism, wait, description);
+  info.waits = true;
+  return info;
+}
+
+std::vector<Peer> peers() {
+  return {
+      {"grpc", "libgrpc++-dev", calls("grpc", "gRPC, a unary call over a Unix socket")},
+      {"grpc", "libgrpc++-dev",
+       messages("grpc_stream", "block", "gRPC, one stream of both directions over a Unix socket")},
+      {"capnp", "libcapnp-dev", calls("capnp", "Cap'n Proto, a call over a Unix stream socket")},
+      {"ucx", "libucx-dev", waiting("ucx", "spin", "UCX, tagged messages over shared memory")},
+      {"ucx", "libucx-dev", waiting("ucx", "block", "UCX, tagged messages over shared memory")},
+      {"libfabric", "libfabric-dev",
+       messages("libfabric", "spin", "libfabric's shm, messages over shared memory")},
+  };
+}
+
+// Those that were built with this, each name in commas.
+constexpr std::string_view kBuilt = "," FARCALL_MODULES ",";
+
+// Beside the command, in the build tree or in the installation.
+std::string find_module(std::string_view name) {
+  const std::filesystem::path here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const std::string file = "farcall-peer-" + std::string(name) + ".so";
+  for (const auto& place : {here / "peers", here / "../libexec/farcall"})
+    if (::access((place / file).c_str(), R_OK) == 0) return place / file;
+  throw SystemError(ENOENT, "find " + file + " (looked beside the command)");
+}
+
+// Never unloaded: it goes with the process.
+void* load(std::string_view name) {
+  // UCX would handle the signals of faults, which belong to others.
+  ::setenv("UCX_HANDLE_ERRORS", "none", 1);
+  const std::string path = find_module(name);
+  void* const module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (module == nullptr) throw SystemError(ELIBACC, std::string("load a peer: ") + ::dlerror());
+  return module;
+}
+
+class ModuleRow final : public Row {
+ public:
+  ModuleRow(std::string_view module, RowInfo info) : Row(std::move(info)), module_(module) {}
+  void prepare() const override { load(module_); }
+  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
+    const auto make = reinterpret_cast<decltype(&farcall_peer_connection)>(
+        ::dlsym(load(module_), "farcall_peer_connection"));
+    if (make == nullptr) throw SystemError(ELIBBAD, "a peer's module without its function");
+    return std::unique_ptr<Connection>(make(conditions, info()));
+  }
+
+ private:
+  std::string_view module_;
+};
+
+}  // namespace
+
+void add_modules(RowList& list) {
+  for (Peer& peer : peers()) {
+    if (kBuilt.find("," + std::string(peer.module) + ",") != std::string_view::npos) {
+      list.add<ModuleRow>(peer.module, std::move(peer.info));
+      continue;
+    }
+    const auto listed = [&](const AbsentRow& row) { return row.mechanism == peer.info.mechanism; };
+    if (std::ranges::none_of(list.absent, listed))
+      list.absent.push_back(
+          {peer.info.mechanism, "farcall was built without it; it comes with the Debian package " +
+                                    std::string(peer.package)});
+  }
+}
+
+}  // namespace farcall::compare
