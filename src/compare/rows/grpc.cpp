@@ -206,17 +206,17 @@ class GrpcConnection final : public Connection {
       : address_("unix-abstract:" + conditions.name), streams_(streams) {}
   std::unique_ptr<Endpoint> open(Role role) override {
     introduction_.take(role);
-    return role == Role::client ? open_client() : open_server();
+    return role == Role::client ? open_calling() : open_serving();
   }
 
  private:
   // Who dials in vain tries again a second later, so the client waits for the server's word.
-  std::unique_ptr<Endpoint> open_client() {
+  std::unique_ptr<Endpoint> open_calling() {
     introduction_.meet();
     if (!streams_) return std::make_unique<CallingEnd>(address_);
     return std::make_unique<ClientStream>(address_);
   }
-  std::unique_ptr<Endpoint> open_server() {
+  std::unique_ptr<Endpoint> open_serving() {
     if (!streams_) {
       auto end = std::make_unique<ServingEnd>(address_);
       introduction_.meet();
