@@ -32,6 +32,8 @@ for argument in "$@"; do
   esac
 done
 
+# A row that fails leaves the others their page.
+failed=0
 out=build/bench
 mkdir -p "$out"
 scripts/setup.sh build peers plot bench
@@ -44,11 +46,12 @@ if awk -v load="$load" 'BEGIN { exit !(load > 0.5) }'; then
 fi
 
 if [[ $compare == yes ]]; then
-  build/release/farcall compare --json "$out/compare.json" --plot "$out/compare.png" "${quick[@]}"
+  build/release/farcall compare --json "$out/compare.json" --plot "$out/compare.png" "${quick[@]}" ||
+    failed=1
   build/release/farcall compare --workload broadcast --json "$out/broadcast.json" \
-    --plot "$out/broadcast.png" "${quick[@]}" | tee "$out/broadcast.txt"
+    --plot "$out/broadcast.png" "${quick[@]}" | tee "$out/broadcast.txt" || failed=1
   build/release/farcall compare --workload scaling --json "$out/scaling.json" \
-    --plot "$out/scaling.png" "${quick[@]}" | tee "$out/scaling.txt"
+    --plot "$out/scaling.png" "${quick[@]}" | tee "$out/scaling.txt" || failed=1
   build/release/bench/bench-doors | tee "$out/doors.txt"
   export PYTHONPATH=build/release/python
   /usr/bin/python3 bench/python_compare.py "${quick[@]}" | tee "$out/python.txt"
@@ -66,3 +69,4 @@ if [[ ! -f $out/compare.json ]]; then
 fi
 /usr/bin/python3 scripts/bench_report.py "$out"
 echo "bench: the page is $out/report.html"
+exit "$failed"

@@ -152,11 +152,14 @@ def broadcasts(page: Page, results: rows.Row | None) -> None:
 
 
 def scaling(page: Page, results: rows.Row | None) -> None:
-    measured = others.scaling_rows(results) if isinstance(results, dict) else []
-    if measured:
-        page.section("many-clients", "Many clients")
-        page.draw("scaling", others.of_scaling(measured))
-        page.add(tables.of_scaling(measured))
+    if results is None or not results.get("rows"):
+        return
+    rows.name_rows(results["rows"])
+    measured = others.scaling_rows(results)
+    page.section("many-clients", "Many clients")
+    page.draw("scaling", others.of_scaling(measured))
+    page.add(tables.of_scaling(measured))
+    page.add(left_out(results))
 
 
 def text(page: Page, path: pathlib.Path, identity: str, title: str) -> None:

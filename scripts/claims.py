@@ -50,7 +50,9 @@ class Table:
         self.lines[line] = "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
 
     def write(self):
-        self.path.write_text("\n".join(self.lines) + "\n", encoding="utf-8")
+        beside = self.path.with_name(self.path.name + ".new")
+        beside.write_text("\n".join(self.lines) + "\n", encoding="utf-8")
+        beside.replace(self.path)
 
 
 def microseconds(nanoseconds):

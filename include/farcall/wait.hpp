@@ -291,11 +291,14 @@ class Waiter {
 
   // As wake(), for who is about to publish more: a peer that slept on this processor could do
   // nothing meanwhile but take it away, so it is left asleep. Call wake_late() before this side
-  // waits, or turns to something else.
+  // waits. Should this side turn to something else instead, the peer looks by itself after some
+  // 20 ms: only those are left asleep that do.
   void wake_with_next(WaitState& mine, WaitState& peer) noexcept {
     full_fence();
-    if (peer.parked.load(std::memory_order_relaxed) != WaitState::kAwake) [[unlikely]] {
-      late_ = peer.processor.load(std::memory_order_relaxed) == processor_;
+    const std::uint32_t parked = peer.parked.load(std::memory_order_relaxed);
+    if (parked != WaitState::kAwake) [[unlikely]] {
+      late_ = parked == WaitState::kOnFutex && lifeline_ >= 0 &&
+              peer.processor.load(std::memory_order_relaxed) == processor_;
       if (!late_) wake_parked(mine, peer);
     }
   }

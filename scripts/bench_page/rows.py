@@ -126,13 +126,12 @@ def _manner(results: Row) -> list[str]:
     given = (dig(results, "machine", "command") or "").split(" ")
     if len(given) < 2:  # of a version that did not tell
         return ["--quick"] if dig(results, "settings", "quick") else []
-    manner, words = [], iter(given[2:])
-    for word in words:
-        name, equals, _ = word.partition("=")
-        if name not in SELECTION:
+    manner, keep = [], True
+    for word in given[given.index("compare") + 1:] if "compare" in given else []:
+        if word.startswith("--"):
+            keep = word.partition("=")[0] not in SELECTION
+        if keep:
             manner.append(word)
-        elif not equals:
-            next(words, None)
     return manner
 
 

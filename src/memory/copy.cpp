@@ -66,8 +66,9 @@ CopyToPeer::Way CopyToPeer::next_way() noexcept {
   constexpr std::uint32_t kTryEvery = 64;
   ++copies_;
   const bool other = std::has_single_bit(copies_) || copies_ % kTryEvery == 0;
-  if (!other) return way_;
-  return way_ == Way::through ? Way::past : Way::through;
+  // Who shares this memory may have put any value there.
+  const bool past = way_ == Way::past;
+  return past != other ? Way::past : Way::through;
 }
 
 // An interrupt lengthens one copy: the shorter of two counts.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <vector>
 
 #include "farcall/error.hpp"
@@ -189,6 +191,71 @@ TEST(ByteRing, ASignalThatWasCaughtSinceEndsAWaitThatHasNotBegun) {
   // What is there needs no wait.
   EXPECT_EQ(ring.reader.read_some(bytes, count, Deadline::never(), before), Outcome::ok);
   EXPECT_EQ(count, 4096U);
+}
+
+// As if the writer slept, on the processor that this test runs on, in this way.
+void put_to_sleep(BytePair& ring, std::uint32_t how) {
+  std::byte one{};
+  std::size_t count = 0;
+  // Whoever waits says where it runs.
+  ASSERT_EQ(ring.reader.read_some({&one, 1}, count, Deadline::after(std::chrono::milliseconds(1))),
+            Outcome::timed_out);
+  RingControl& control = *ring.memory.view().control;
+  control.writer.processor = control.reader.processor.load();
+  const std::vector<std::byte> bytes(4096);
+  ASSERT_EQ(ring.writer.write(bytes, count, Deadline::now()), Outcome::ok);
+  control.writer.parked = how;
+}
+
+void read(BytePair& ring, std::size_t size) {
+  std::vector<std::byte> into(size);
+  std::size_t count = 0;
+  ASSERT_EQ(ring.reader.read_some(into, count, Deadline::now()), Outcome::ok);
+  ASSERT_EQ(count, size);
+}
+
+TEST(ByteRing, AWriterThatSleptOnThisProcessorIsWokenForHalfOfTheRing) {
+  BytePair ring(4096);
+  put_to_sleep(ring, WaitState::kOnFutex);
+  std::atomic<std::uint32_t>& parked = ring.memory.view().control->writer.parked;
+  read(ring, 1500);
+  EXPECT_EQ(parked, WaitState::kOnFutex);
+  read(ring, 600);
+  EXPECT_EQ(parked, WaitState::kAwake);
+}
+
+TEST(ByteRing, AWriterThatSleptOnThisProcessorIsWokenBeforeTheReaderWaits) {
+  for (const bool poll : {false, true}) {
+    BytePair ring(4096);
+    put_to_sleep(ring, WaitState::kOnFutex);
+    std::atomic<std::uint32_t>& parked = ring.memory.view().control->writer.parked;
+    read(ring, 1500);
+    ASSERT_EQ(parked, WaitState::kOnFutex);
+    if (poll) {
+      EXPECT_EQ(ring.reader.prepare_poll(), Outcome::ok) << "there is more to read";
+    } else {
+      // The rest and one more byte, of which half a ring is the most that can be asked for.
+      read(ring, 600);
+      RingControl& control = *ring.memory.view().control;
+      control.writer.processor = control.reader.processor.load();
+      parked = WaitState::kOnFutex;
+      read(ring, 1000);
+      ASSERT_EQ(parked, WaitState::kOnFutex);
+      std::span<const std::byte> bytes;
+      EXPECT_EQ(ring.reader.front(2000, bytes, Deadline::now()), Outcome::would_block);
+    }
+    EXPECT_EQ(parked, WaitState::kAwake);
+  }
+}
+
+// The reader may turn to something else for ever, and these do not look by themselves.
+TEST(ByteRing, AWriterThatPollsOrHasSleptLongIsWokenAtOnce) {
+  for (const std::uint32_t how : {WaitState::kOnDescriptor, WaitState::kOnBell}) {
+    BytePair ring(4096);
+    put_to_sleep(ring, how);
+    read(ring, 600);
+    EXPECT_EQ(ring.memory.view().control->writer.parked, WaitState::kAwake);
+  }
 }
 
 }  // namespace

@@ -223,5 +223,28 @@ TEST(MessageRing, CanBePolledAtBothEnds) {
   ring.writer.finish_poll();
 }
 
+// As if the reader slept on the processor that this test runs on.
+void put_reader_to_sleep(MessagePair& ring) {
+  RingControl& control = *ring.memory.view().control;
+  control.reader.processor = control.writer.processor.load();
+  control.reader.parked = WaitState::kOnFutex;
+}
+
+TEST(MessageRing, AReaderThatSleptOnThisProcessorIsWokenByTheLastPiece) {
+  MessagePair ring(1 << 16);
+  put_reader_to_sleep(ring);
+  const std::vector<std::byte> message(40'000);
+  ASSERT_EQ(ring.writer.write(message, Deadline::now()), Outcome::ok);
+  EXPECT_EQ(ring.memory.view().control->reader.parked, WaitState::kAwake);
+}
+
+TEST(MessageRing, AReaderThatSleptOnThisProcessorIsWokenByAFullRing) {
+  MessagePair ring(1 << 16);
+  put_reader_to_sleep(ring);
+  const std::vector<std::byte> message(1 << 17);
+  ASSERT_EQ(ring.writer.write(message, Deadline::now()), Outcome::would_block);
+  EXPECT_EQ(ring.memory.view().control->reader.parked, WaitState::kAwake);
+}
+
 }  // namespace
 }  // namespace farcall

@@ -60,7 +60,12 @@ class Callee final : public CallEndpoint {
   Callee(int socket, const Conditions& conditions) {
     ::sem_init(&ended_, 0, 0);
     offer(socket, conditions);
+    if (conditions.crowd.idle == 0) return;
     // A process has one session with a door that it calls by one thread: idle ones are of others.
+    // Not before they are asked for: what they cost is measured from then on.
+    char asked = 0;
+    while (::read(socket, &asked, 1) < 0)
+      if (errno != EINTR) throw_errno("wait until idle doors are asked for");
     for (unsigned i = 0; i < conditions.crowd.idle; ++i) offer(socket, {});
   }
   ~Callee() override {
@@ -120,6 +125,12 @@ class DoorConnection final : public Connection {
     ::setenv("FARCALL_ENGINE", engine_.c_str(), 1);
     if (role == Role::server) return std::make_unique<Callee>(sockets_.second.get(), conditions_);
     return std::make_unique<Caller>(take_parcel(sockets_.first.get()), with_arguments_);
+  }
+  std::unique_ptr<Endpoint> open_client(unsigned index) override {
+    const char ask = 0;
+    if (index == conditions_.crowd.clients && ::write(sockets_.first.get(), &ask, 1) != 1)
+      throw_errno("ask for idle doors");
+    return open(Role::client);
   }
 
  private:
