@@ -26,7 +26,7 @@ constexpr std::int64_t kMillisecond = 1'000'000;
 constexpr std::int64_t kBeforeBorrowing = 5 * kMillisecond;
 constexpr std::int64_t kLongest = 3'000 * kMillisecond;
 constexpr std::int64_t kLongestForLeaving = 2 * kLongest;
-constexpr std::int64_t kLongestBeforeClosing = 200 * kMillisecond;
+constexpr std::int64_t kLongestBeforeClosing = 1'000 * kMillisecond;
 
 constexpr std::uint64_t state_of(std::uint64_t word) noexcept {
   return word & ((1U << handback::kStateBits) - 1);

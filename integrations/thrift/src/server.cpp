@@ -115,8 +115,7 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
       const std::size_t before = info.received;
       if (!message_) return false;
       make_room(info.length);
-      if (message_.read(before, room().subspan(before, info.length - before)) !=
-          info.length - before) {
+      if (!read_rest(before, info.length - before)) {
         message_ = {};
         return false;
       }
@@ -124,6 +123,14 @@ class TFarcallServerTransport::Accepted final : public MessageTransport {
     received(info.length);
     if (message_ && is_one_way({rBase_, info.length})) answer({}, kWhole);
     return true;
+  }
+  // False: the client has gone meanwhile, of which a pulse tells.
+  bool read_rest(std::size_t before, std::size_t size) {
+    try {
+      return message_.read(before, room().subspan(before, size)) == size;
+    } catch (const std::system_error&) {
+      return false;
+    }
   }
   void shut() noexcept {
     open_ = false;

@@ -33,28 +33,46 @@ struct Phase {
   kj::Own<kj::PromiseFulfiller<void>> over = {};
 };
 
+// The phase that goes on, and the call of the next one that came before that has begun: while the
+// last reply is being written, say.
+struct Phases {
+  Phase* now = nullptr;
+  kj::Own<kj::PromiseFulfiller<void>> next = {};
+};
+
 // Its destructor is protected where it has to be; the generated class says nothing of it.
 #pragma GCC diagnostic ignored "-Wnon-virtual-dtor"
 class Answerer final : public schema::Answerer::Server {
  public:
-  explicit Answerer(Phase*& phase) : phase_(phase) {}
+  explicit Answerer(Phases& phases) : phases_(phases) {}
 
  private:
   kj::Promise<void> answer(AnswerContext context) override {
-    try {
-      copy(context.getParams().getRequest(), phase_->message);
-      const bool more = phase_->service.answer(phase_->message);
-      auto reply = context.getResults().initReply(static_cast<unsigned>(phase_->message.size()));
-      if (reply.size() != 0) std::memcpy(reply.begin(), phase_->message.data(), reply.size());
-      if (!more) phase_->over->fulfill();
-    } catch (const std::exception&) {
-      phase_->error = std::current_exception();  // none crosses the library
-      phase_->over->fulfill();
+    if (phases_.now != nullptr) {
+      answer_now(context);
+      return kj::READY_NOW;
     }
-    return kj::READY_NOW;
+    auto begun = kj::newPromiseAndFulfiller<void>();
+    phases_.next = kj::mv(begun.fulfiller);
+    return begun.promise.then([this, context]() mutable { answer_now(context); });
+  }
+  void answer_now(AnswerContext& context) {
+    Phase& phase = *phases_.now;
+    bool more = false;
+    try {
+      copy(context.getParams().getRequest(), phase.message);
+      more = phase.service.answer(phase.message);
+      auto reply = context.getResults().initReply(static_cast<unsigned>(phase.message.size()));
+      if (reply.size() != 0) std::memcpy(reply.begin(), phase.message.data(), reply.size());
+    } catch (const std::exception&) {
+      phase.error = std::current_exception();  // none crosses the library
+    }
+    if (more) return;
+    phases_.now = nullptr;
+    phase.over->fulfill();
   }
 
-  Phase*& phase_;
+  Phases& phases_;
 };
 
 // What both sides have.
@@ -129,7 +147,7 @@ class CapnpServer final : public CallEndpoint {
  public:
   explicit CapnpServer(UniqueFd socket)
       : party_(std::move(socket), capnp::rpc::twoparty::Side::SERVER),
-        system_(capnp::makeRpcServer(party_.network(), kj::heap<Answerer>(phase_))) {}
+        system_(capnp::makeRpcServer(party_.network(), kj::heap<Answerer>(phases_))) {}
   ~CapnpServer() noexcept override = default;
   void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
     throw MisuseError("the server calls not");
@@ -139,20 +157,24 @@ class CapnpServer final : public CallEndpoint {
       Phase phase{.service = service, .message = message};
       auto end = kj::newPromiseAndFulfiller<void>();
       phase.over = kj::mv(end.fulfiller);
-      phase_ = &phase;
+      phases_.now = &phase;
+      if (phases_.next.get() != nullptr) {
+        phases_.next->fulfill();
+        phases_.next = nullptr;
+      }
       // Who closes the connection ends the phase, too.
       auto gone = party_.network().onDisconnect().then([&phase] {
         phase.error = std::make_exception_ptr(SystemError(ECONNRESET, "the client has gone"));
       });
       end.promise.exclusiveJoin(kj::mv(gone)).wait(party_.scope());
+      phases_.now = nullptr;
       if (!phase.error) party_.flush();
-      phase_ = nullptr;
       if (phase.error) std::rethrow_exception(phase.error);
     });
   }
 
  private:
-  Phase* phase_ = nullptr;
+  Phases phases_;
   Party party_;
   capnp::RpcSystem<capnp::rpc::twoparty::VatId> system_;
 };
