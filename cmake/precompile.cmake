@@ -55,3 +55,10 @@ function(farcall_compile_cheaply target)
   set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target}
     PROPERTIES COMPILE_OPTIONS "${FARCALL_CHEAP_OPTIONS}" SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
+
+# farcall_compile_apart(<target> <source>...): not together with others by CMAKE_UNITY_BUILD, for their
+# own names are those of others.
+function(farcall_compile_apart target)
+  set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target}
+    PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()

@@ -9,11 +9,11 @@
 namespace farcall::test {
 namespace {
 
-std::vector<std::string> long_comparison(const std::string& json) {
+std::vector<std::string> long_comparison(const std::string& report) {
   return {"compare", "--rows",   "ring,pipe,posix_mq,boost_mq",
           "--sizes", "64",       "--placement",
           "one-cpu", "--rounds", "1000",
-          "--json",  json};
+          "--json",  report};
 }
 
 class StoppedBy : public testing::TestWithParam<int> {};
