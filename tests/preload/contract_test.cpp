@@ -1077,7 +1077,8 @@ double seconds_of(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// The limits are wide: a library that spun, or looked at all of them, would need many times that.
+// The limits are wide: a library that spun, or looked at all of them, would need many times that. On a
+// busy machine a round costs more than it needs, never less: so the least of some counts.
 TEST(Contract, AThousandIdleConnectionsCostNothing) {
   constexpr std::size_t kAll = 1000;
   constexpr std::size_t kActive = 10;
@@ -1106,17 +1107,25 @@ TEST(Contract, AThousandIdleConnectionsCostNothing) {
     }
     return seconds_of(CLOCK_PROCESS_CPUTIME_ID) - begin;
   };
+  const auto idle = [&] {
+    const double begin = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+    epoll_event event{};
+    EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 1000), 0);
+    return seconds_of(CLOCK_PROCESS_CPUTIME_ID) - begin;
+  };
+  const auto least = [](const auto& measure, double enough) {
+    double best = measure();
+    for (int i = 0; i < 10 && best >= enough; ++i) best = std::min(best, measure());
+    return best;
+  };
   while (pairs.size() < kActive) add();
   (void)busy();
-  const double few = busy();
+  const double few = least(busy, 0);
   while (pairs.size() < kAll) add();
   (void)busy();
-  const double many = busy();
+  const double many = least(busy, 4 * few + 0.02);
   EXPECT_LT(many, 4 * few + 0.02);
-  const double begin = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
-  epoll_event event{};
-  EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 2000), 0);
-  EXPECT_LT(seconds_of(CLOCK_PROCESS_CPUTIME_ID) - begin, 0.1);
+  EXPECT_LT(least(idle, 0.05), 0.05);
   RecordProperty("few_ns", static_cast<int>(few * 1e9 / kRounds));
   RecordProperty("many_ns", static_cast<int>(many * 1e9 / kRounds));
 }

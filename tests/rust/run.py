@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds and runs the tests of the Rust crates: run.py CARGO WHAT [NAME]...
 
-WHAT: build, doc, clippy, pkg-config, crates, test, for the file NAME, or all
+WHAT: build, doc, clippy, pkg-config, crates, check, or test, for the file NAME
 
 All that cargo writes is in the build: the crates are linked into a workspace there, whose Cargo.lock
 and target directory are its own. What they depend on comes from Debian's packages (librust-*-dev),
@@ -170,18 +170,20 @@ class Workspace:
         return subprocess.run([SOURCE / "scripts/crates.sh", BUILD / "bindings/c", self.path / "crates"],
                               env={**os.environ, "CARGO": str(self.cargo)}, check=False).returncode
 
+    def has_clippy(self):
+        return (self.cargo.parent / "cargo-clippy").exists()
+
     def clippy(self):
-        if not (self.cargo.parent / "cargo-clippy").exists():
+        if not self.has_clippy():
             return skip("clippy")
         return self.run("clippy", "--workspace", "--all-targets", *FEATURES, "--", "-D", "warnings").returncode
 
-    def all(self):
-        for step in (self.build, self.documentation, self.clippy):
-            if step() != 0:
-                return 1
-        files = [name for name in self.executables()
-                 if name.endswith("_test") or name in ("header", "lib-farcall")]
-        return int(any([self.tests(name) for name in files]) or len(files) < 10)
+    def check(self):
+        """Every target is read and nothing made of it, in a third of the time. A newer compiler has
+        more to say of the sources; what they do is tested with the oldest."""
+        if self.has_clippy():
+            return self.clippy()
+        return self.run("check", "--workspace", "--all-targets", *FEATURES).returncode
 
 
 def skip(what):
@@ -195,12 +197,10 @@ def main(cargo, what, *names):
     if not list(REGISTRY.glob("tokio-1.*")):
         return skip("tokio")
     workspace = Workspace(cargo)
-    if what == "all":
-        return workspace.all()
     if what == "test":
         return workspace.tests(*names)
     return {"build": workspace.build, "doc": workspace.documentation, "clippy": workspace.clippy,
-            "pkg-config": workspace.pkg_config, "crates": workspace.crates}[what]()
+            "check": workspace.check, "pkg-config": workspace.pkg_config, "crates": workspace.crates}[what]()
 
 
 if __name__ == "__main__":
