@@ -1077,8 +1077,8 @@ double seconds_of(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// The limits are wide: a library that spun, or looked at all of them, would need many times that. On a
-// busy machine a round costs more than it needs, never less: so the least of some counts.
+// The limits are wide: a library that spun, or looked at all of them, would need many times that.
+// On a busy machine a round costs more than it needs, never less: so the least of some counts.
 TEST(Contract, AThousandIdleConnectionsCostNothing) {
   constexpr std::size_t kAll = 1000;
   constexpr std::size_t kActive = 10;
