@@ -123,7 +123,11 @@ def ratio(row: Row, limit: Row) -> tuple[float, float | None, float | None]:
 
 def _manner(results: Row) -> list[str]:
     """The options of the run that say how it measured, not what."""
-    given = (dig(results, "machine", "command") or "").split(" ")
+    told = dig(results, "machine", "command") or ""
+    try:
+        given = shlex.split(told)
+    except ValueError:  # of a version that put words side by side as they were
+        given = told.split(" ")
     if len(given) < 2:  # of a version that did not tell
         return ["--quick"] if dig(results, "settings", "quick") else []
     manner, keep = [], True

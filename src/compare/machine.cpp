@@ -7,7 +7,6 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -107,10 +106,7 @@ std::map<std::string, std::string> libraries() {
 
 std::string command_line() {
   std::ifstream file("/proc/self/cmdline");
-  std::string words(std::istreambuf_iterator<char>(file), {});
-  if (!words.empty()) words.pop_back();  // each word ends with a 0
-  std::replace(words.begin(), words.end(), '\0', ' ');
-  return words;
+  return shell_line(std::string(std::istreambuf_iterator<char>(file), {}));
 }
 
 }  // namespace

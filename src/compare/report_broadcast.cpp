@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <algorithm>
-
-#include "compare/colours.hpp"
 #include "compare/report.hpp"
+#include "compare/table_text.hpp"
 #include "compare/units.hpp"
 
 namespace farcall::compare {
 namespace {
 
-class Table {
+class BroadcastTable : TableText {
  public:
-  Table(const Comparison& comparison, bool colours) : comparison_(comparison), colours_(colours) {}
+  using TableText::TableText;
 
   std::string text() {
     for (const std::size_t size : comparison_.settings.sizes)
@@ -21,19 +19,11 @@ class Table {
   }
 
  private:
-  void line(std::string_view colour, std::string_view text) {
-    text_ += coloured_line(colours_, colour, text);
-  }
-
   void block(std::size_t size, unsigned readers) {
-    std::vector<const Result*> rows;
-    for (const Result& result : comparison_.results)
-      if (result.message_bytes == size && result.readers == readers) rows.push_back(&result);
+    const auto rows = chosen(
+        [&](const Result& one) { return one.message_bytes == size && one.readers == readers; },
+        [](const Result& one) { return one.rtt.p50(); });
     if (rows.empty()) return;
-    std::stable_sort(rows.begin(), rows.end(), [](const Result* a, const Result* b) {
-      if (a->error.empty() != b->error.empty()) return a->error.empty();
-      return a->rtt.p50() < b->rtt.p50();
-    });
     line(kBold, fmt::format("1 writer, {} reader{}, {}", readers, readers == 1 ? "" : "s",
                             format_size(size)));
     line(kDim, fmt::format("  {:<20} {:<8} {:<9} {:>7} {:>7} {:>7} {:>17} {:>7} {:>7} {:>9} {:>6}",
@@ -62,10 +52,6 @@ class Table {
              format_count(median(result.messages_per_s)),
              info.policy == "block" ? "-" : fmt::format("{:.1f} %", 100 * median(result.missed))));
   }
-
-  const Comparison& comparison_;
-  bool colours_;
-  std::string text_;
 };
 
 }  // namespace
@@ -81,7 +67,7 @@ std::string lines_of_missing(const Comparison& comparison) {
 }
 
 std::string broadcast_table(const Comparison& comparison, bool colours) {
-  return Table(comparison, colours).text() +
+  return BroadcastTable(comparison, colours).text() +
          "slow: what becomes of a slow reader: the writer waits for it (block), or it misses what "
          "is\nold (overwrite) or new (drop). p50 ... max: a round: the writer tells all, and each "
          "answers\nthrough a ring of its own. cpu, sw: processor time and context switches of all "

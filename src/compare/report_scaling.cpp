@@ -3,16 +3,16 @@
 
 #include <algorithm>
 
-#include "compare/colours.hpp"
 #include "compare/report.hpp"
+#include "compare/table_text.hpp"
 #include "compare/units.hpp"
 
 namespace farcall::compare {
 namespace {
 
-class Table {
+class ScalingTable : TableText {
  public:
-  Table(const Comparison& comparison, bool colours) : comparison_(comparison), colours_(colours) {}
+  using TableText::TableText;
 
   std::string text() {
     for (const std::size_t size : comparison_.settings.sizes)
@@ -21,19 +21,11 @@ class Table {
   }
 
  private:
-  void line(std::string_view colour, std::string_view text) {
-    text_ += coloured_line(colours_, colour, text);
-  }
-
   void block(std::size_t size, const Crowd& crowd) {
-    std::vector<const Result*> rows;
-    for (const Result& result : comparison_.results)
-      if (result.message_bytes == size && result.crowd == crowd) rows.push_back(&result);
+    const auto rows =
+        chosen([&](const Result& one) { return one.message_bytes == size && one.crowd == crowd; },
+               [](const Result& one) { return -median(one.messages_per_s); });
     if (rows.empty()) return;
-    std::stable_sort(rows.begin(), rows.end(), [](const Result* a, const Result* b) {
-      if (a->error.empty() != b->error.empty()) return a->error.empty();
-      return median(a->messages_per_s) > median(b->messages_per_s);
-    });
     line(kBold, fmt::format("{}, {}", describe_crowd(crowd), format_size(size)));
     line(kDim, fmt::format("  {:<18} {:<8} {:>7} {:>15} {:>7} {:>7} {:>7} {:>7} {:>6} {:>5}{}", "",
                            "wait", "calls/s", "of rounds", "p50", "p99", "p99.9", "cpu", "sw",
@@ -71,16 +63,12 @@ class Table {
                        both(idle.descriptors, 1), both(idle.cpu, 1e6));
   }
   static constexpr std::string_view kIdleHead = "   KiB/idle     fd/idle    idle us/s";
-
-  const Comparison& comparison_;
-  bool colours_;
-  std::string text_;
 };
 
 }  // namespace
 
 std::string scaling_table(const Comparison& comparison, bool colours) {
-  std::string text = Table(comparison, colours).text() +
+  std::string text = ScalingTable(comparison, colours).text() +
                      "calls/s: of all clients together, each calling one after another; of rounds: "
                      "the least and the\ngreatest. p50 ... p99.9: calls of all clients. cpu, sw: "
                      "processor time and context switches of all\nprocesses per call. fair: the "

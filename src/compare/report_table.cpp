@@ -3,16 +3,16 @@
 
 #include <algorithm>
 
-#include "compare/colours.hpp"
 #include "compare/report.hpp"
+#include "compare/table_text.hpp"
 #include "compare/units.hpp"
 
 namespace farcall::compare {
 namespace {
 
-class Table {
+class PlainTable : TableText {
  public:
-  Table(const Comparison& comparison, bool colours) : comparison_(comparison), colours_(colours) {}
+  using TableText::TableText;
 
   std::string text() {
     for (const Placement placement : comparison_.settings.placements)
@@ -25,33 +25,25 @@ class Table {
   }
 
  private:
-  void coloured(std::string_view colour, std::string_view text) {
-    text_ += colours_ ? fmt::format("{}{}{}", colour, text, kPlain) : std::string(text);
-  }
-
   // The rows of one placement and size; in the first also the controls that have no size.
   void block(Placement placement, std::size_t size, bool first) {
-    std::vector<const Result*> rows;
-    for (const Result& result : comparison_.results)
-      if (result.placement == placement &&
-          (result.row->info().fixed_bytes != 0 ? first : result.message_bytes == size))
-        rows.push_back(&result);
+    const auto rows = chosen(
+        [&](const Result& one) {
+          return one.placement == placement &&
+                 (one.row->info().fixed_bytes != 0 ? first : one.message_bytes == size);
+        },
+        [](const Result& one) { return one.rtt.p50(); });
     if (rows.empty()) return;
-    std::stable_sort(rows.begin(), rows.end(), [](const Result* a, const Result* b) {
-      if (a->error.empty() != b->error.empty()) return a->error.empty();
-      return a->rtt.p50() < b->rtt.p50();
-    });
     const Result* control = comparison_.control(placement);
-    coloured(kBold, fmt::format("{}, {}", to_string(placement), format_size(size)));
-    text_ += control == nullptr
-                 ? "\n"
-                 : fmt::format("   (x: times {}, {})\n", control->row->info().mechanism,
-                               format_ns(control->rtt.p50()));
-    coloured(kDim, fmt::format("  {:<18} {:<8} {:>7} {:>7} {:>7} {:>7} {:>6} {:>7} {:>9} {:>7} "
-                               "{:>7} {:>5} {:>5}",
-                               "", "wait", "p50", "p99", "p99.9", "max", "x", "msg/s", "bytes/s",
-                               "wake-up", "cpu/msg", "sys", "sw"));
-    text_ += '\n';
+    line(kBold, fmt::format("{}, {}", to_string(placement), format_size(size)) +
+                    (control == nullptr
+                         ? ""
+                         : fmt::format("   (x: times {}, {})", control->row->info().mechanism,
+                                       format_ns(control->rtt.p50()))));
+    line(kDim, fmt::format("  {:<18} {:<8} {:>7} {:>7} {:>7} {:>7} {:>6} {:>7} {:>9} {:>7} "
+                           "{:>7} {:>5} {:>5}",
+                           "", "wait", "p50", "p99", "p99.9", "max", "x", "msg/s", "bytes/s",
+                           "wake-up", "cpu/msg", "sys", "sw"));
     for (const Result* result : rows) row(*result, control);
     text_ += '\n';
   }
@@ -59,31 +51,24 @@ class Table {
   void row(const Result& result, const Result* control) {
     const RowInfo& info = result.row->info();
     const std::string name = info.mechanism + (result.fragmented ? "*" : "");
-    if (!result.error.empty()) {
-      text_ += fmt::format("  {:<18} {:<8} ", name, info.wait);
-      coloured(kRed, "failed: " + result.error);
-      text_ += '\n';
-      return;
-    }
+    if (!result.error.empty())
+      return line(kRed, fmt::format("  {:<18} {:<8} failed: {}", name, info.wait, result.error));
     const Percentiles rtt = result.rtt.percentiles();
     const double rate = median(result.messages_per_s);
-    const bool limit = result.is_control();
-    const std::string line = fmt::format(
-        "  {:<18} {:<8} {:>7} {:>7} {:>7} {:>7} {:>6} {:>7} {:>9} {:>7} {:>7} {:>5} {:>5}", name,
-        info.wait, format_ns(rtt.p50), format_ns(rtt.p99), format_ns(rtt.p999), format_ns(rtt.max),
-        control == nullptr ? "" : format_digits(rtt.p50 / control->rtt.p50()), format_count(rate),
-        format_rate(rate * static_cast<double>(result.message_bytes)),
-        result.wakeup_ns.empty() ? "" : format_ns(median(result.wakeup_ns)),
-        format_ns(result.cpu_s_per_million() * 1e3),
-        result.system_calls_per_message ? format_digits(*result.system_calls_per_message) : "?",
-        format_digits(result.switches_per_message()));
-    if (limit)
-      coloured(kDim, line);
-    else if (info.mechanism == "ring")
-      coloured(kGreen, line);
-    else
-      text_ += line;
-    text_ += '\n';
+    line(
+        result.is_control()        ? kDim
+        : info.mechanism == "ring" ? kGreen
+                                   : "",
+        fmt::format(
+            "  {:<18} {:<8} {:>7} {:>7} {:>7} {:>7} {:>6} {:>7} {:>9} {:>7} {:>7} {:>5} {:>5}",
+            name, info.wait, format_ns(rtt.p50), format_ns(rtt.p99), format_ns(rtt.p999),
+            format_ns(rtt.max),
+            control == nullptr ? "" : format_digits(rtt.p50 / control->rtt.p50()),
+            format_count(rate), format_rate(rate * static_cast<double>(result.message_bytes)),
+            result.wakeup_ns.empty() ? "" : format_ns(median(result.wakeup_ns)),
+            format_ns(result.cpu_s_per_million() * 1e3),
+            result.system_calls_per_message ? format_digits(*result.system_calls_per_message) : "?",
+            format_digits(result.switches_per_message())));
   }
 
   void skipped(const Skipped& one) {
@@ -92,10 +77,6 @@ class Table {
     text_ += fmt::format("skipped: {}{}{}{}: {}\n", one.mechanism,
                          one.mechanism.empty() ? "" : ", ", one.placement, size, one.reason);
   }
-
-  const Comparison& comparison_;
-  bool colours_;
-  std::string text_;
 };
 
 bool any_fragmented(const Comparison& comparison) {
@@ -116,7 +97,7 @@ std::string report_table(const Comparison& comparison, const Machine& machine, b
                   format_ns(machine.timer_ns)));
   if (comparison.settings.is_broadcast()) return text + broadcast_table(comparison, colours);
   if (comparison.settings.is_scaling()) return text + scaling_table(comparison, colours);
-  text += Table(comparison, colours).text();
+  text += PlainTable(comparison, colours).text();
   text +=
       "p50 ... max: a message there and its answer back, real samples. msg/s, bytes/s: one way,\n"
       "or calls one after another where a mechanism has nothing else.\n"

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -85,6 +86,30 @@ std::optional<std::size_t> parse_size(std::string_view text) {
   constexpr std::size_t kMost = std::size_t{1} << 40;
   if (number > kMost >> shift) return std::nullopt;
   return number << shift;
+}
+
+std::string shell_line(std::string_view words) {
+  constexpr std::string_view kAsIs =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%+,-./:=@_";
+  std::string line;
+  while (!words.empty()) {
+    const std::string_view word = words.substr(0, words.find('\0'));
+    words.remove_prefix(std::min(word.size() + 1, words.size()));
+    if (!line.empty()) line += ' ';
+    if (!word.empty() && word.find_first_not_of(kAsIs) == std::string_view::npos) {
+      line += word;
+      continue;
+    }
+    line += '\'';
+    for (const char c : word) {
+      if (c == '\'')
+        line += "'\\''";
+      else
+        line += c;
+    }
+    line += '\'';
+  }
+  return line;
 }
 
 }  // namespace farcall::compare

@@ -23,4 +23,7 @@ std::string describe_crowd(const Crowd& crowd);  // "4 clients, 1 server", "4 pa
 // "8", "1K", "64KiB", "16M"; std::nullopt if it is no size.
 std::optional<std::size_t> parse_size(std::string_view text);
 
+// Words, each ended by a 0 as in /proc/PID/cmdline, as a line that a shell makes the same words of.
+std::string shell_line(std::string_view words);
+
 }  // namespace farcall::compare

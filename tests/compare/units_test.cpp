@@ -43,5 +43,18 @@ TEST(Sizes, ThatAreNoneAreRefused) {
     EXPECT_EQ(parse_size(text), std::nullopt) << text;
 }
 
+TEST(ShellLine, IsWhatAShellMakesTheSameWordsOf) {
+  const auto line = [](std::initializer_list<std::string_view> words) {
+    std::string all;
+    for (const std::string_view word : words) all.append(word) += '\0';
+    return shell_line(all);
+  };
+  EXPECT_EQ(line({}), "");
+  EXPECT_EQ(line({"farcall", "compare", "--sizes", "48,64K"}), "farcall compare --sizes 48,64K");
+  EXPECT_EQ(line({"a", "", "b c"}), "a '' 'b c'");
+  EXPECT_EQ(line({"it's", "$HOME", "*"}), "'it'\\''s' '$HOME' '*'");
+  EXPECT_EQ(shell_line("unended"), "unended");
+}
+
 }  // namespace
 }  // namespace farcall::compare

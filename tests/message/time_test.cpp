@@ -100,8 +100,9 @@ TEST(MessageTime, ASignalInterruptsWhoReceives) {
     return farcall_receive(channel.id, nullptr, 0, nullptr) < 0 ? errno : 0;
   });
   const pthread_t thread = self.get_future().get();
-  std::this_thread::sleep_for(100ms);  // it has begun by then
-  ::pthread_kill(thread, SIGUSR1);
+  do {  // it may not have begun
+    ::pthread_kill(thread, SIGUSR1);
+  } while (waiting.wait_for(100ms) != std::future_status::ready);
   EXPECT_EQ(waiting.get(), EINTR);
 }
 
@@ -155,9 +156,12 @@ TEST(MessageTime, AnInterruptedClientStaysUntilItIsAnsweredWhereTheChannelAsksFo
   });
   const pthread_t thread = self.get_future().get();
   const Message message = receive(channel.id);
-  if (!kCountsSignals) std::this_thread::sleep_for(33ms);  // then it sleeps
-  ::pthread_kill(thread, SIGUSR1);
-  const Message pulse = receive(channel.id);
+  Message pulse;
+  int tries = 0;
+  do {  // where a signal is lost that comes before the thread sleeps, until it does
+    ::pthread_kill(thread, SIGUSR1);
+    pulse = receive(channel.id, 10, kCountsSignals ? 10s : 100ms);
+  } while (!kCountsSignals && pulse.error == ETIMEDOUT && ++tries < 100);
   EXPECT_EQ(pulse.id, 0) << std::strerror(pulse.error);
   EXPECT_EQ(pulse.info.code, FARCALL_PULSE_UNBLOCK);
   EXPECT_EQ(pulse.info.value, message.id);

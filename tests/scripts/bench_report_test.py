@@ -87,7 +87,7 @@ class Sentences(unittest.TestCase):
 class Commands(unittest.TestCase):
     def test_keep_how_it_was_measured_and_drop_what(self):
         results = {"machine": {"command": "build/release/farcall compare --rows ring,pipe --sizes=8,64"
-                                          " --quick --rounds 2 --json x.json"}}
+                                          " --quick --rounds 2 --json 'a file.json'"}}
         row = {"mechanism": "pipe", "label": "pipe", "placement": "free", "message_bytes": 8}
         self.assertEqual(rows.command(results, row), "farcall compare --rows pipe --sizes 8"
                                                      " --placement free --quick --rounds 2")
