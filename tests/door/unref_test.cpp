@@ -383,10 +383,11 @@ TEST_F(DoorUnref, ComesToThePoolOfAPrivateDoor) {
 }
 
 TEST_F(DoorUnref, AnAnswerToItClosesTheDescriptorsItReleases) {
-  int ends[2];
+  // Not on the stack: the thread that answers may return from it later than this test.
+  static int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   const UniqueFd out(ends[0]);
-  auto procedure = [&](char*, size_t, door_desc_t*, uint_t) {
+  static auto procedure = [](char*, size_t, door_desc_t*, uint_t) {
     door_desc_t end = pass(ends[1], DOOR_DESCRIPTOR | DOOR_RELEASE);
     ::door_return(nullptr, 0, &end, 1);
   };
