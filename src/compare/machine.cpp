@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "compare/samples.hpp"
+#include "compare/units.hpp"
 #include "farcall/wait.hpp"
 
 #ifdef FARCALL_HAVE_ZEROMQ
