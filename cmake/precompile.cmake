@@ -48,10 +48,6 @@ elseif(CMAKE_BUILD_TYPE STREQUAL None) # with the options of whoever makes packa
   set(FARCALL_CHEAP_OPTIONS -Og)
 elseif(FARCALL_SANITIZE)
   set(FARCALL_CHEAP_OPTIONS -g1)
-  if(FARCALL_SANITIZE MATCHES undefined)
-    # It doubles what they cost; what they test has it, and so have the tests of rings and waits.
-    list(APPEND FARCALL_CHEAP_OPTIONS -fno-sanitize=undefined)
-  endif()
 endif()
 
 # farcall_compile_cheaply(<target> <source>...): without precompiled headers, whose options are others.
