@@ -19,6 +19,7 @@ namespace farcall {
 namespace {
 
 using namespace std::chrono_literals;
+using door::test::eventually;
 using test::ask;
 using test::bytes_of;
 using test::Server;
@@ -117,14 +118,16 @@ TEST(Call, CarriesTheStatus) {
 }
 
 TEST(Call, CarriesDescriptorsBothWays) {
-  Server server([](ServerThread& thread, Incoming& incoming) {
+  const auto handler = [](ServerThread& thread, Incoming& incoming) {
     std::vector<int> back;
     for (const UniqueFd& fd : incoming.descriptors()) {
       (void)!::write(fd.get(), "served", 6);
       back.push_back(fd.get());
     }
     thread.reply(incoming, incoming.data(), back);
-  });
+  };
+  // A client that is kept from the processor confirms them late.
+  Server server(handler, 1, WaitMode::adaptive, {.patience = 60s});
   Client client(server.port.descriptor());
   for (const std::size_t size : {std::size_t{5}, std::size_t{500'000}}) {
     int ends[2];
@@ -197,7 +200,7 @@ TEST(Call, OneWayRequestsOutliveTheirSender) {
              Outcome::ok;
     });
   }
-  for (int i = 0; i < 2000 && taken < 20; ++i) std::this_thread::sleep_for(1ms);
+  EXPECT_TRUE(eventually([&] { return taken >= 20; }));
   EXPECT_EQ(taken, 20);
 }
 
@@ -250,6 +253,10 @@ TEST(Call, OneServerThreadServesManyClientsInTurn) {
       }
     });
   std::this_thread::sleep_for(500ms);
+  // Beside others it may take longer; who is passed over waits in vain.
+  (void)eventually([&] {
+    return std::ranges::all_of(calls, [](const std::atomic<int>& count) { return count > 50; });
+  });
   over = true;
   for (std::thread& thread : threads) thread.join();
   for (const std::atomic<int>& count : calls) EXPECT_GT(count, 50);
@@ -289,15 +296,18 @@ TEST(Call, EndsAtTheDeadlineAndTheServerIsTold) {
   std::atomic<bool> told{false};
   Server server([&](ServerThread& thread, Incoming& incoming) {
     if (text_of(incoming.data()) != "slow") return test::echo(thread, incoming);
-    for (int i = 0; i < 2000 && !incoming.abandoned(); ++i) std::this_thread::sleep_for(1ms);
-    told = incoming.abandoned();
+    told = eventually([&] { return incoming.abandoned(); });
     thread.reply(incoming, incoming.data());
   });
   Client client(server.port.descriptor());
   CallResults results;
-  EXPECT_EQ(
-      client.call({.data = bytes_of("slow"), .descriptors = {}}, results, Deadline::after(20ms)),
-      Outcome::timed_out);
+  // Where the server has no processor for so long, once more with more time.
+  for (auto time = 20ms; time < 20s; time *= 5) {
+    EXPECT_EQ(
+        client.call({.data = bytes_of("slow"), .descriptors = {}}, results, Deadline::after(time)),
+        Outcome::timed_out);
+    if (Client::dispatched()) break;
+  }
   EXPECT_TRUE(Client::dispatched());
   EXPECT_EQ(ask(client, "next"), "next") << "the late answer must not be taken for this one";
   EXPECT_TRUE(told);
@@ -427,8 +437,7 @@ TEST(Call, SessionsOfDeadClientsGo) {
       Client client(port);
       return ask(client, "x") == "x";
     });
-  for (int i = 0; i < 2000 && server.port.sessions() > 0; ++i) std::this_thread::sleep_for(1ms);
-  EXPECT_EQ(server.port.sessions(), 0U);
+  EXPECT_TRUE(eventually([&] { return server.port.sessions() == 0; }));
 }
 
 TEST(Call, RefusesMoreSessionsThanAUserMayHave) {
@@ -461,15 +470,23 @@ TEST(Call, IdleSessionsTakeNoProcessorTime) {
     ask(*clients.back(), "x");
   }
   std::this_thread::sleep_for(100ms);
-  rusage before{};
-  rusage after{};
-  ::getrusage(RUSAGE_SELF, &before);
-  std::this_thread::sleep_for(500ms);
-  ::getrusage(RUSAGE_SELF, &after);
   const auto us = [](const timeval& time) { return time.tv_sec * 1'000'000 + time.tv_usec; };
-  EXPECT_LT(us(after.ru_utime) + us(after.ru_stime) - us(before.ru_utime) - us(before.ru_stime),
-            10'000);
-  EXPECT_LE(after.ru_nvcsw - before.ru_nvcsw, 20);  // a sanitizer has a thread of its own
+  std::int64_t used = 0;
+  std::int64_t switches = 0;
+  const auto at_rest = [&] { return used < 10'000 && switches <= 20; };
+  // What they did before may still have to end where others have the processors; what is always so
+  // is so each time.
+  for (int tries = 0; tries == 0 || (tries < 8 && !at_rest()); ++tries) {
+    rusage before{};
+    rusage after{};
+    ::getrusage(RUSAGE_SELF, &before);
+    std::this_thread::sleep_for(500ms);
+    ::getrusage(RUSAGE_SELF, &after);
+    used = us(after.ru_utime) + us(after.ru_stime) - us(before.ru_utime) - us(before.ru_stime);
+    switches = after.ru_nvcsw - before.ru_nvcsw;
+  }
+  EXPECT_LT(used, 10'000);
+  EXPECT_LE(switches, 20);  // a sanitizer has a thread of its own
 }
 
 TEST(ServerThread, ReceiveEndsAtTheDeadline) {

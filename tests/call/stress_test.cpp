@@ -27,6 +27,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using call::test::RawSession;
+using door::test::eventually;
 using door::test::Killer;
 using door::test::Latencies;
 using door::test::setting;
@@ -93,8 +94,7 @@ TEST(CallKill, ServersOutliveTheirClients) {
     kill_and_reap(child);
     ASSERT_EQ(ask(steady, "still there?"), "still there?") << round;
   }
-  for (int i = 0; i < 3000 && server.port.sessions() > 1; ++i) std::this_thread::sleep_for(1ms);
-  EXPECT_EQ(server.port.sessions(), 1U);
+  EXPECT_TRUE(eventually([&] { return server.port.sessions() == 1; }));
 }
 
 TEST(CallKill, ClientsLearnOfTheServersDeath) {
@@ -218,15 +218,14 @@ TEST(CallHostile, ServersSurviveTheirClients) {
   Client honest(port);
   const std::int64_t end = monotonic_ns() + hostile_ns();
   int calls = 0;
-  while (monotonic_ns() < end) {
+  while (monotonic_ns() < end || calls <= 20) {
     ASSERT_EQ(ask(honest, "business as usual"), "business as usual");
     ++calls;
     std::this_thread::sleep_for(100us);
   }
   kill_and_reap(child);
   EXPECT_GT(calls, 20);
-  for (int i = 0; i < 5000 && server.port.sessions() > 1; ++i) std::this_thread::sleep_for(1ms);
-  EXPECT_EQ(server.port.sessions(), 1U);
+  EXPECT_TRUE(eventually([&] { return server.port.sessions() == 1; }));
 }
 
 // Answers calls by hand, wrongly.
@@ -263,7 +262,7 @@ TEST(CallHostile, ClientsSurviveTheirServer) {
   const std::int64_t end = monotonic_ns() + hostile_ns();
   int answers = 0;
   int failures = 0;
-  for (unsigned i = 0; monotonic_ns() < end; ++i) {
+  for (unsigned i = 0; monotonic_ns() < end || answers + failures <= 5; ++i) {
     CallResults results;
     results.buffer = buffer;
     const std::int64_t before = monotonic_ns();
@@ -294,7 +293,7 @@ TEST(CallHostile, AsyncCallsSurviveTheirServer) {
   const std::int64_t end = monotonic_ns() + hostile_ns();
   int ended = 0;
   std::mt19937 random(8);
-  for (unsigned i = 0; monotonic_ns() < end; ++i) {
+  for (unsigned i = 0; monotonic_ns() < end || ended <= 5; ++i) {
     auto& call = calls[i % calls.size()];
     const std::int64_t before = monotonic_ns();
     CallResults results;
@@ -325,7 +324,8 @@ TEST(CallHostile, AsyncCallsSurviveTheirServer) {
       ++ended;
       call.reset();
     }
-    ASSERT_LT(monotonic_ns() - before, 1'000'000'000) << "nobody waits in these";
+    // Nor does a machine that stops for a second or two look like that.
+    ASSERT_LT(monotonic_ns() - before, 5'000'000'000) << "nobody waits in these";
   }
   EXPECT_GT(ended, 5);
   kill_and_reap(child);
