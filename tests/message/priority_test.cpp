@@ -3,7 +3,10 @@
 // Whose message is received first, and with what priority it is served.
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <array>
 
 #include "message/channel.hpp"
 
@@ -17,20 +20,42 @@ void be_nice(int nice) {
   EXPECT_EQ(farcall_priority(), 20 - nice);
 }
 
+// A client that the server knows already, and that sends when it is told to.
+struct Sender {
+  Event go;
+  std::atomic<bool> sends{false};
+
+  void send_when_told(int connection, const std::string& text) {
+    EXPECT_EQ(send(connection, "hello").status, 0);
+    EXPECT_TRUE(go.wait(3 * kPatience));
+    sends = true;
+    send(connection, text);
+  }
+  // Tells it; then it sleeps only when its message is there.
+  [[nodiscard]] bool has_sent(pid_t process) {
+    go.happens();
+    return eventually([&] { return sends && state_of(process) == 'S'; });
+  }
+};
+
 TEST(MessagePriority, TheMostUrgentMessageIsReceivedFirstAndOfEqualsTheOldest) {
   Channel channel;
   std::deque<Child> clients;
+  std::array<Shared<Sender>, 6> senders;
+  constexpr std::array kNice{5, 10, 0, 10, 5, 1};
+  for (std::size_t i = 0; i < kNice.size(); ++i) {
+    clients.emplace_back([&, i] {
+      be_nice(kNice[i]);
+      senders[i]->send_when_told(channel.connection,
+                                 std::to_string(kNice[i]) + "." + std::to_string(i + 1));
+    });
+    answer(receive(channel.id).id, 0);
+  }
   // The server is busy with this one.
   clients.emplace_back([&] { send(channel.connection, "busy"); });
   const Message busy = receive(channel.id);
-  for (const int nice : {5, 10, 0, 10, 5, 1}) {
-    const auto number = clients.size();
-    clients.emplace_back([&, nice, number] {
-      be_nice(nice);
-      send(channel.connection, std::to_string(nice) + "." + std::to_string(number));
-    });
-    std::this_thread::sleep_for(40ms * kSlow);
-  }
+  for (std::size_t i = 0; i < kNice.size(); ++i)
+    ASSERT_TRUE(senders[i]->has_sent(clients[i].pid()));
   answer(busy.id, 0);
   for (const char* expected : {"0.3", "1.6", "5.1", "5.5", "10.2", "10.4"}) {
     const Message message = receive(channel.id);
@@ -53,7 +78,7 @@ TEST(MessagePriority, OneThatNeverPausesDoesNotGetAheadOfAMoreUrgentOne) {
     answer(message.id, 0);
   }
   Child urgent([&] { send(channel.connection, "urgent"); });
-  int before = 0;
+  const std::int64_t latest = now_ns() + std::chrono::nanoseconds(kPatience).count();
   for (;;) {
     const Message message = receive(channel.id);
     ASSERT_GT(message.id, FARCALL_ONE_WAY);
@@ -61,13 +86,17 @@ TEST(MessagePriority, OneThatNeverPausesDoesNotGetAheadOfAMoreUrgentOne) {
     if (message.text == "urgent") break;
     // Each is served for some time, in which the urgent one has certainly come in the end.
     std::this_thread::sleep_for(1ms);
-    ASSERT_LT(++before, 2000 * kSlow);
+    ASSERT_LT(now_ns(), latest);
   }
   *stop = true;
-  for (int i = 0; i < 3; ++i) {
-    const Message message = receive(channel.id, 10, 100ms);
+  // Its last one may be long in coming.
+  EXPECT_TRUE(eventually([&] {
+    const Message message = receive(channel.id, 10, 5ms);
     if (message.id > FARCALL_ONE_WAY) answer(message.id, 0);
-  }
+    siginfo_t ended{};
+    const auto process = static_cast<id_t>(eager.pid());
+    return ::waitid(P_PID, process, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0;
+  }));
   EXPECT_EQ(urgent.join(), 0);
   EXPECT_EQ(eager.join(), 0);
 }
@@ -75,14 +104,18 @@ TEST(MessagePriority, OneThatNeverPausesDoesNotGetAheadOfAMoreUrgentOne) {
 TEST(MessagePriority, APulseIsQueuedAmongMessages) {
   if (farcall_priority() < 20) GTEST_SKIP() << "needs the priority of an ordinary thread";
   Channel channel;
+  const Shared<Sender> sender;
   Child client([&] {
     be_nice(5);
-    send(channel.connection, "message");
+    sender->send_when_told(channel.connection, "message");
   });
-  std::this_thread::sleep_for(50ms * kSlow);
+  answer(receive(channel.id).id, 0);
+  // The first pulse of a connection comes in another way than the others.
+  ASSERT_EQ(farcall_pulse(channel.connection, 1, 2, 2), 0);
+  EXPECT_EQ(receive(channel.id).info.code, 2);
+  ASSERT_TRUE(sender->has_sent(client.pid()));
   ASSERT_EQ(farcall_pulse(channel.connection, 1, 1, 1), 0);
   ASSERT_EQ(farcall_pulse(channel.connection, 18, 18, 18), 0);
-  std::this_thread::sleep_for(20ms * kSlow);
   EXPECT_EQ(receive(channel.id).info.code, 18);
   const Message message = receive(channel.id);
   EXPECT_EQ(message.text, "message");

@@ -158,10 +158,12 @@ TEST(MessagePulse, NobodySendsThoseOfTheSystem) {
 TEST(MessagePulse, TheMoreUrgentOneComesFirst) {
   if (farcall_priority() < 20) GTEST_SKIP() << "needs the priority of an ordinary thread";
   Channel channel;
+  // After the first one of a connection they all lie where whoever receives finds them.
+  ASSERT_EQ(farcall_pulse(channel.connection, 1, 7, 7), 0);
+  EXPECT_EQ(receive(channel.id).info.code, 7);
   for (const int priority : {3, 9, 1, 9, 20}) {
     ASSERT_EQ(farcall_pulse(channel.connection, priority, 0, priority * 100), 0);
   }
-  std::this_thread::sleep_for(20ms);
   for (const int priority : {20, 9, 9, 3, 1}) {
     const Message pulse = receive(channel.id);
     EXPECT_EQ(pulse.info.priority, priority);

@@ -142,7 +142,8 @@ TEST(MessagePulseFlood, OthersWaitBehindFewOfThem) {
   ASSERT_TRUE(eventually([&] {
     std::array<char, 4000> text{};
     (void)farcall_channel_status(("0/" + name).c_str(), text.data(), text.size() - 1);
-    return std::strstr(text.data(), "send-blocked") != nullptr;
+    // It sleeps once it has also rung.
+    return std::strstr(text.data(), "send-blocked") != nullptr && state_of(client.pid()) == 'S';
   }));
   std::size_t pulses = 0;
   Message message = receive(channel);
@@ -178,7 +179,7 @@ TEST(MessagePulseFlood, WhoAsksToUnblockInVainIsHeardInTurnWithMessages) {
   ASSERT_TRUE(eventually([&] {
     std::array<char, 4000> text{};
     (void)farcall_channel_status(own_name(name).c_str(), text.data(), text.size() - 1);
-    return std::strstr(text.data(), "send-blocked") != nullptr;
+    return std::strstr(text.data(), "send-blocked") != nullptr && state_of(client.pid()) == 'S';
   }));
   const Message message = receive(channel);
   ASSERT_GT(message.id, FARCALL_ONE_WAY) << std::strerror(message.error);

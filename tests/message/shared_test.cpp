@@ -45,17 +45,6 @@ TEST(MessageShared, ANameWhoseHolderTakesNobodyIsNotWaitedForLongerThanAsked) {
   ::close(listener);
 }
 
-// The state of a process's first thread: S, T, ...
-char state_of(pid_t process) {
-  const std::string path = "/proc/" + std::to_string(process) + "/stat";
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  char text[128]{};
-  (void)!::read(fd, text, sizeof text - 1);
-  ::close(fd);
-  const char* end = std::strrchr(text, ')');
-  return end == nullptr ? '?' : end[2];
-}
-
 // Threads of a process that is stopped and continued while they receive.
 void stop_and_continue(int threads, bool with_handlers) {
   const std::string name = unique_name("stopped");
