@@ -113,7 +113,7 @@ class Lonely {
 
   template <class Condition>
   static bool eventually_quickly(Condition condition) {
-    const std::int64_t end = now_ns() + 1'000'000'000;
+    const std::int64_t end = now_ns() + std::chrono::nanoseconds(kPatience).count();
     while (!condition()) {
       if (now_ns() > end) return condition();
       std::this_thread::yield();

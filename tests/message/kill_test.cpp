@@ -53,7 +53,7 @@ TEST(MessageKill, ServersOutliveClientsThatAreKilledAtAnyMoment) {
     });
     pause_up_to(4000, random);
     client.kill();
-    farcall_timeout(5'000'000'000);
+    farcall_timeout(std::chrono::nanoseconds(kPatience).count());
     ASSERT_EQ(send(server.connection, "alive").text, "alive") << "round " << i;
   }
 }

@@ -38,13 +38,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     send_descriptors(connection, std::array{memory.fd(), there.get()}, kPurposePulses);
     there.reset();
     pollfd answer{.fd = here.get(), .events = POLLIN, .revents = 0};
-    require(::poll(&answer, 1, 5000) == 1);
+    require(::poll(&answer, 1, 30'000) == 1);
     Packet packet = take_packet(here.get());
     require(packet.descriptors.size() == 1);
     mine = std::move(packet.descriptors[0]);
     // When the page has been taken the server closes the other end.
     pollfd taken{.fd = here.get(), .events = POLLRDHUP, .revents = 0};
-    require(::poll(&taken, 1, 5000) == 1);
+    require(::poll(&taken, 1, 30'000) == 1);
   };
   const unsigned before = input.number<std::uint8_t>() % (PulsePage::kMost + 1);
   std::vector<PulsePacket> expected;
@@ -83,7 +83,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::ranges::stable_sort(expected, std::ranges::greater{}, priority_of);
   while (!expected.empty()) {
     farcall_info info{};
-    require(channel->receive({}, Deadline::after(std::chrono::seconds(5)), &info,
+    require(channel->receive({}, Deadline::after(std::chrono::seconds(30)), &info,
                              SignalCount::now()) == 0);
     // Who asks to unblock has less taken out of his socket at a time: what lies there still may be
     // more urgent, but is in order with its like.

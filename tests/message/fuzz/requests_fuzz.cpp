@@ -58,7 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   send_descriptors(connection, std::array{memory.fd(), there.get()}, call::kPurposeSession);
   there.reset();
   pollfd welcome{.fd = answers.get(), .events = POLLIN, .revents = 0};
-  require(::poll(&welcome, 1, 1000) == 1);
+  require(::poll(&welcome, 1, 30'000) == 1);
   Packet packet = take_packet(answers.get());
   require(packet.descriptors.size() == 1);
   UniqueFd here = std::move(packet.descriptors[0]);
