@@ -65,10 +65,10 @@ void announce_memory_without_end(int door) {
 void take_memory_away(int door) {
   constexpr off_t kBytes = off_t{1} << 20;
   const UniqueFd memory = sealed_hole(kBytes);
-  std::thread([&] {
+  const std::jthread taker([&] {
     while (!over())
       ::fallocate(memory.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kBytes);
-  }).detach();
+  });
   RawSession session(door);
   ASSERT_TRUE(session.welcome());
   send_descriptors(session.socket.get(), std::array{memory.get()}, call::kPurposeData);
@@ -161,11 +161,11 @@ void take_memory_of_replies_away(int door) {
   ASSERT_TRUE(session.welcome());
   UniqueFd memory;
   std::atomic<bool> known{false};
-  std::thread([&] {
+  const std::jthread taker([&] {
     while (!known && !over()) std::this_thread::yield();
     while (!over())
       ::fallocate(memory.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kLongReply);
-  }).detach();
+  });
   for (std::uint32_t number = 1; !over(); ++number) {
     std::memcpy(session.control().slot.data, "long", 4);
     session.give(call::Kind::request, number, 4);
@@ -180,7 +180,8 @@ void change_what_is_read(int door) {
   RawSession session(door);
   ASSERT_TRUE(session.welcome());
   std::atomic<std::uint32_t> current{1};
-  std::thread([&] {
+  // Ends before the memory that it writes to is unmapped.
+  const std::jthread writer([&] {
     std::minstd_rand random(10);
     while (!over()) {
       session.control().slot.turn = call::Turn{.number = current,
@@ -190,7 +191,7 @@ void change_what_is_read(int door) {
                                         .pack();
       session.control().slot.extra = static_cast<std::int64_t>(random());
     }
-  }).detach();
+  });
   while (!over()) {
     session.give(call::Kind::request, ++current, 5);
     (void)session.answered(current, 1ms);

@@ -171,6 +171,11 @@ pid_t fork_while_others_rest();
 // Whether every thread of this process but the caller sleeps, or has ended. Where there are no
 // descriptors to look at them with, yes.
 bool others_sleep();
+// Waits until they have done so for some time: each that has been made is where it waits for work.
+inline bool others_come_to_rest() {
+  int asleep = 0;
+  return eventually([&] { return (asleep = others_sleep() ? asleep + 1 : 0) >= 6; });
+}
 
 class Child {
  public:

@@ -148,8 +148,8 @@ TEST_F(SignalHandlers, GetWhatTheKernelGives) {
   static std::atomic<bool> context_there{false};
   struct sigaction action {};
   action.sa_sigaction = [](int number, siginfo_t* info, void* context) {
-    value = info->si_value.sival_int + 1000 * number + (info->si_code == SI_QUEUE ? 1 : 0);
     context_there = context != nullptr;
+    value = info->si_value.sival_int + 1000 * number + (info->si_code == SI_QUEUE ? 1 : 0);
   };
   action.sa_flags = SA_SIGINFO;
   ASSERT_EQ(::sigaction(SIGUSR1, &action, nullptr), 0);

@@ -204,6 +204,8 @@ TEST(DoorInterrupted, TheNextCallGetsItsOwnAnswer) {
     for (int i = 0; i < 3; ++i) gate->open.happens();
     ASSERT_TRUE(gate->entered.wait());
     caller.join();
+    // Also the thread of the first one is done with the gate.
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(gate->left.wait());
   });
 }
 
@@ -257,7 +259,6 @@ TEST(DoorCancel, AThreadCanBeCancelledWhileItWaitsForAnAnswer) {
     std::int64_t best = INT64_MAX;
     for (int i = 0; i < 5; ++i) {
       const std::int64_t took = cancel_in_call(door, [&] { return gate->entered.wait(); });
-      EXPECT_LT(took, std::int64_t{500'000'000} * kSlow);
       best = std::min(best, took);
       ASSERT_TRUE(gate->let_go());
     }
@@ -290,13 +291,14 @@ TEST(DoorCancel, AThreadCanBeCancelledWhileItSleepsForLong) {
 TEST(DoorCancel, AThreadCanBeCancelledWhileItWaitsForAServerThread) {
   const int door = deserted_door();
   in_server_and_client([&] {
-    for (int i = 0; i < 3; ++i) {
-      const std::int64_t took = cancel_in_call(door, [] {
-        std::this_thread::sleep_for(kGlance);
-        return true;
-      });
-      EXPECT_LT(took, std::int64_t{500'000'000} * kSlow);
-    }
+    // One of them may meet others that use the machine.
+    std::int64_t best = INT64_MAX;
+    for (int i = 0; i < 3; ++i)
+      best = std::min(best, cancel_in_call(door, [] {
+                        std::this_thread::sleep_for(kGlance);
+                        return true;
+                      }));
+    EXPECT_LT(best, std::int64_t{500'000'000} * kSlow);
   });
 }
 

@@ -144,7 +144,7 @@ TEST(DoorThreads, CallsOneAfterTheOtherNeedOneSpareThread) {
     const int door = ::door_create(echo, nullptr, 0);
     for (int i = 0; i < 3; ++i) {
       ASSERT_EQ(call(door, "x").data, "x");
-      std::this_thread::sleep_for(kGlance);  // for the spare thread to park
+      ASSERT_TRUE(others_come_to_rest());  // the spare thread parks
     }
     for (int i = 0; i < 500; ++i) ASSERT_EQ(call(door, "x").data, "x");
     EXPECT_EQ(created(), 2U);
@@ -159,12 +159,12 @@ TEST(DoorThreads, ThereIsOneThreadPerConcurrentCallAndNoneGoes) {
     crowd(door, gate, 6);
     EXPECT_GE(created(), 6U);
     EXPECT_LE(created(), 7U);
-    std::this_thread::sleep_for(kGlance);
+    ASSERT_TRUE(others_come_to_rest());
     const std::size_t all = created();
     const std::size_t running = threads_of_program();
     crowd(door, gate, 6);
     EXPECT_LE(created(), 7U);
-    std::this_thread::sleep_for(kGlance);
+    ASSERT_TRUE(others_come_to_rest());
     EXPECT_EQ(threads_of_program() - running, created() - all);
   });
 }
@@ -177,7 +177,7 @@ TEST(DoorThreads, TheDefaultPoolGrowsTheSameWay) {
     const std::size_t before = threads_of_program();
     for (int round = 0; round < 2; ++round) {
       crowd(door, gate, 8);
-      std::this_thread::sleep_for(kGlance);
+      ASSERT_TRUE(others_come_to_rest());
       EXPECT_LE(threads_of_program(), before + 8) << "round " << round;
       EXPECT_GE(threads_of_program(), before + 6) << "round " << round;
     }
@@ -211,7 +211,7 @@ TEST(DoorThreads, OnePoolServesAllSharedDoors) {
     for (int i = 0; i < 10; ++i) doors.push_back(::door_create(echo, nullptr, 0));
     for (const int door : doors) {
       EXPECT_EQ(call(door, "x").data, "x");
-      std::this_thread::sleep_for(5ms);
+      ASSERT_TRUE(others_come_to_rest());
     }
     EXPECT_LE(created(), 2U);
   });

@@ -55,17 +55,22 @@ struct DoorTrust : DoorImpostor {
       body(mine.get());
     });
   }
-  // Calls go on, and none of them takes long.
+  // Calls go on, and none of them takes long; but for one, perhaps, that meets a machine that stops
+  // for a moment.
   void expect_nobody_waits(std::chrono::milliseconds time = 1500ms) {
-    const std::int64_t end = now_ns() + time.count() * 1'000'000;
-    std::int64_t longest = 0;
-    while (now_ns() < end) {
-      const std::int64_t begun = now_ns();
-      const UniqueFd fresh(receive_door(giving));
-      ASSERT_EQ(call(fresh.get(), "x").data, "x");
-      longest = std::max(longest, now_ns() - begun);
+    constexpr std::int64_t kLong = 1'000'000'000 * std::int64_t{kSlow};
+    std::int64_t longest = kLong;
+    for (int tries = 0; tries < 3 && longest >= kLong; ++tries) {
+      longest = 0;
+      for (const std::int64_t end = now_ns() + time.count() * 1'000'000; now_ns() < end;) {
+        const std::int64_t begun = now_ns();
+        const UniqueFd fresh(receive_door(giving));
+        ASSERT_EQ(call(fresh.get(), "x").data, "x");
+        longest = std::max(longest, now_ns() - begun);
+      }
+      EXPECT_LT(longest, std::max(kLong, std::int64_t{5'000'000'000}));
     }
-    EXPECT_LT(longest, 1'000'000'000 * std::int64_t{kSlow});
+    EXPECT_LT(longest, kLong);
   }
 };
 

@@ -82,22 +82,28 @@ TEST(DoorUnconfirmed, WhoSaysTooLateThatThereIsNoRoomIsRefused) {
 TEST(DoorUnconfirmed, ASocketThatIsNeverEmptiedIsWaitedForByNobody) {
   give_up_after(60s);
   const ScopedServer server(make_door_of_one_thread);
-  RawSession full(server.door());
-  ASSERT_TRUE(full.welcome());
-  const auto ended = [&] {
-    pollfd end{.fd = full.socket.get(), .events = POLLRDHUP, .revents = 0};
-    return ::poll(&end, 1, 0) == 1;
-  };
-  std::int64_t begun = 0;
-  for (std::uint32_t number = 1; number < 5000 && !ended(); ++number) {
-    begun = now_ns();
-    std::memcpy(full.control().slot.data, "give", 4);
-    full.give(call::Kind::request, number, 4);
-    ASSERT_TRUE(eventually([&] { return full.answered(number, 0ms) || ended(); }));
-    full.give(call::Kind::done, number);
+  constexpr std::int64_t kLong = 1'000'000'000 * std::int64_t{kSlow};
+  std::int64_t took = kLong;
+  // Once more where it may have been the machine that stopped.
+  for (int tries = 0; tries < 3 && took >= kLong; ++tries) {
+    RawSession full(server.door());
+    ASSERT_TRUE(full.welcome());
+    const auto ended = [&] {
+      pollfd end{.fd = full.socket.get(), .events = POLLRDHUP, .revents = 0};
+      return ::poll(&end, 1, 0) == 1;
+    };
+    std::int64_t begun = 0;
+    for (std::uint32_t number = 1; number < 5000 && !ended(); ++number) {
+      begun = now_ns();
+      std::memcpy(full.control().slot.data, "give", 4);
+      full.give(call::Kind::request, number, 4);
+      ASSERT_TRUE(eventually([&] { return full.answered(number, 0ms) || ended(); }));
+      full.give(call::Kind::done, number);
+    }
+    ASSERT_TRUE(ended()) << "the socket takes all there is";
+    took = now_ns() - begun;
   }
-  ASSERT_TRUE(ended()) << "the socket takes all there is";
-  EXPECT_LT(now_ns() - begun, 1'000'000'000 * std::int64_t{kSlow});
+  EXPECT_LT(took, kLong);
   EXPECT_EQ(call(server.door(), "x").data, "x");
 }
 

@@ -103,7 +103,9 @@ class Latencies {
     std::printf("%s, ms: p50 %.2f, p90 %.2f, p99 %.2f, max %.2f of %zu\n", what, at(0.5), at(0.9),
                 at(0.99), at(1), all_.size());
     EXPECT_LT(at(0.5), 100.0 * kSlow) << what;
-    EXPECT_LT(at(1), 1000.0 * kSlow) << what;
+    // One may have met a machine that stops for a second or more.
+    EXPECT_LT(at(0.99), 1000.0 * kSlow) << what;
+    EXPECT_LT(at(1), 10'000.0) << what;
   }
 
  private:

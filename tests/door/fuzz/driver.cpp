@@ -65,7 +65,7 @@ int main(int count, char** arguments) {
   const std::int64_t end = farcall::monotonic_ns() + seconds * 1'000'000'000;
   std::minstd_rand random(1);
   std::uint64_t runs = 0;
-  for (; farcall::monotonic_ns() < end; ++runs) {
+  for (; farcall::monotonic_ns() < end || runs <= 10; ++runs) {
     generate(random, input);
     LLVMFuzzerTestOneInput(input.data(), input.size());
   }

@@ -182,7 +182,7 @@ TEST(CxxDoor, ADoorThatGoesTakesItsProcedureAlong) {
   const Door stale = Door::adopt(copy);
   EXPECT_EQ(error_of([&] { stale.call(""); }), EBADF);
   // The thread that served may hold it a moment longer.
-  for (int i = 0; i < 500 && held.use_count() > 1; ++i)
+  for (int i = 0; i < 1000 && held.use_count() > 1; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_EQ(held.use_count(), 1);
   EXPECT_FALSE(watched.expired());
