@@ -56,7 +56,7 @@ template <class Work>
 int in_child(Work work) {
   const pid_t child = ::fork();
   if (child == 0) {
-    ::alarm(30);
+    ::alarm(60);
     work();
     ::_exit(::testing::Test::HasFailure() ? 1 : 0);
   }
@@ -197,8 +197,9 @@ TEST(Contract, ASignalInterrupts) {
   const Pair pair;
   handle(0);
   const pthread_t self = ::pthread_self();
-  std::thread later([&] {
+  std::thread later([&, waits = kernel(SYS_gettid)] {
     std::this_thread::sleep_for(50ms);
+    await_sleep(waits);  // one that comes before interrupts nothing
     ::pthread_kill(self, SIGUSR1);
   });
   EXPECT_EQ(receive(pair.server.get()), "(EINTR)");
@@ -228,11 +229,12 @@ TEST(Contract, ASignalInterruptsEpoll) {
   epoll_event event{.events = EPOLLIN, .data = {.fd = 1}};
   ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, pair.server.get(), &event), 0);
   const pthread_t self = ::pthread_self();
-  std::thread later([&] {
+  std::thread later([&, waits = kernel(SYS_gettid)] {
     std::this_thread::sleep_for(50ms);
+    await_sleep(waits);
     ::pthread_kill(self, SIGUSR1);
   });
-  EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 5000), -1);
+  EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 60'000), -1);
   EXPECT_EQ(errno, EINTR);
   later.join();
 }
@@ -331,7 +333,7 @@ TEST(Contract, SendingToNobodyBreaksThePipe) {
   Pair pair;
   pair.server.reset();
   std::string result;
-  for (int i = 0; i < 200 && (result.empty() || result[0] != '('); ++i) {
+  for (int i = 0; i < 10'000 && (result.empty() || result[0] != '('); ++i) {
     result = send(pair.client.get(), "x");
     std::this_thread::sleep_for(1ms);
   }
@@ -356,23 +358,29 @@ TEST(Contract, WritesUntilThereIsNoRoomAndSaysWhenThereIsAgain) {
   set_nonblocking(pair.server.get());
   const std::string block(10'000, 'x');
   std::size_t written = 0;
-  for (;;) {
-    const ssize_t sent = ::send(pair.client.get(), block.data(), block.size(), MSG_NOSIGNAL);
-    if (sent < 0) break;
-    written += static_cast<std::size_t>(sent);
-  }
-  EXPECT_EQ(errno, EAGAIN);
+  const auto fill = [&] {
+    for (;;) {
+      const ssize_t sent = ::send(pair.client.get(), block.data(), block.size(), MSG_NOSIGNAL);
+      if (sent < 0) return errno;
+      written += static_cast<std::size_t>(sent);
+    }
+  };
+  EXPECT_EQ(fill(), EAGAIN);
   EXPECT_GT(written, 100'000u);
+  // A late acknowledgement may make room once more.
+  for (int i = 0; i < 10 && poll_once(pair.client.get(), POLLOUT) != 0; ++i) {
+    EXPECT_EQ(fill(), EAGAIN);
+  }
   EXPECT_EQ(poll_once(pair.client.get(), POLLOUT), 0);
   std::size_t read = 0;
   std::string buffer(50'000, '\0');
   while (read < written) {
-    ASSERT_NE(poll_once(pair.server.get(), POLLIN, 5000), 0);
+    ASSERT_NE(poll_once(pair.server.get(), POLLIN, 20'000), 0);
     const ssize_t got = ::recv(pair.server.get(), buffer.data(), buffer.size(), 0);
     ASSERT_GT(got, 0);
     read += static_cast<std::size_t>(got);
   }
-  EXPECT_EQ(poll_once(pair.client.get(), POLLOUT, 5000), POLLOUT);
+  EXPECT_EQ(poll_once(pair.client.get(), POLLOUT, 20'000), POLLOUT);
   EXPECT_EQ(receive(pair.server.get()), "(EAGAIN)");
 }
 
@@ -412,9 +420,9 @@ TEST(Contract, PollWakesForLaterBytesAndForTheEnd) {
     std::this_thread::sleep_for(30ms);
     pair.client.reset();
   });
-  EXPECT_EQ(poll_once(pair.server.get(), POLLIN, 5000), POLLIN);
+  EXPECT_EQ(poll_once(pair.server.get(), POLLIN, 20'000), POLLIN);
   EXPECT_EQ(receive(pair.server.get()), "x");
-  EXPECT_EQ(poll_once(pair.server.get(), POLLIN | POLLRDHUP, 5000) & ~POLLHUP,
+  EXPECT_EQ(poll_once(pair.server.get(), POLLIN | POLLRDHUP, 20'000) & ~POLLHUP,
             POLLIN | POLLRDHUP);  // nothing can be sent any more on a unix socket
   later.join();
 }
@@ -521,7 +529,7 @@ TEST(Contract, EdgesTellOfWhatWasNotCounted) {
         left -= part.size();
       }
       if (all.size() == 400'000) break;
-      ASSERT_EQ(set.wait(5000), EPOLLIN) << all.size();
+      ASSERT_EQ(set.wait(20'000), EPOLLIN) << all.size();
     }
     EXPECT_EQ(all, std::string(200'000, 'k') + std::string(200'000, 'r'));
     EXPECT_EQ(receive(pair.server.get(), 1), "(EAGAIN)");
@@ -569,7 +577,7 @@ TEST(Contract, ASocketWithBytesWakesWhoAlreadyWaits) {
     epoll_event event{.events = EPOLLIN, .data = {.u64 = 77}};
     EXPECT_EQ(::epoll_ctl(set.set.get(), EPOLL_CTL_ADD, pair.server.get(), &event), 0);
   });
-  EXPECT_NE(set.wait(5000) & (EPOLLIN | EPOLLOUT), 0u);
+  EXPECT_NE(set.wait(20'000) & (EPOLLIN | EPOLLOUT), 0u);
   later.join();
   EXPECT_EQ(set.wait(1000), EPOLLIN);
 }
@@ -597,7 +605,7 @@ TEST(Contract, ASetInASetTellsOfItsSockets) {
     std::this_thread::sleep_for(30ms);
     pair.put("x");
   });
-  EXPECT_EQ(outer.wait(5000), EPOLLIN);
+  EXPECT_EQ(outer.wait(20'000), EPOLLIN);
   EXPECT_EQ(inner.wait(1000), EPOLLIN);
   EXPECT_EQ(poll_once(inner.set.get(), POLLIN, 1000), POLLIN);
   later.join();
@@ -613,8 +621,9 @@ TEST(Contract, ASetMadeBeforeAForkServesTheChild) {
   }
   const pid_t child = in_child([&] {
     for (int i = 0; i < 5; ++i) {
-      EXPECT_EQ(set.wait(5000), EPOLLIN);
-      EXPECT_EQ(receive(pair.server.get()), "y");
+      EXPECT_EQ(set.wait(20'000), EPOLLIN);
+      // One of them: who is late finds several.
+      EXPECT_EQ(receive(pair.server.get(), 1), "y");
     }
   });
   for (int i = 0; i < 5; ++i) {
@@ -635,7 +644,7 @@ TEST(Contract, AnExclusiveRegistrationIsToldOf) {
       epoll_event event{.events = EPOLLIN | EPOLLEXCLUSIVE, .data = {.u64 = 77}};
       EXPECT_EQ(::epoll_ctl(set.set.get(), EPOLL_CTL_ADD, pair.server.get(), &event), 0);
     });
-    EXPECT_NE(set.wait(5000) & (EPOLLIN | EPOLLOUT), 0u);
+    EXPECT_NE(set.wait(20'000) & (EPOLLIN | EPOLLOUT), 0u);
     later.join();
     EXPECT_EQ(set.wait(1000), EPOLLIN);
     EXPECT_EQ(receive(pair.server.get()), "x");
@@ -643,7 +652,7 @@ TEST(Contract, AnExclusiveRegistrationIsToldOf) {
       std::this_thread::sleep_for(20ms);
       pair.put("y");
     });
-    EXPECT_EQ(set.wait(5000), EPOLLIN);
+    EXPECT_EQ(set.wait(20'000), EPOLLIN);
     EXPECT_EQ(receive(pair.server.get()), "y");
     sender.join();
     EXPECT_EQ(::epoll_ctl(set.set.get(), EPOLL_CTL_DEL, pair.server.get(), nullptr), 0);

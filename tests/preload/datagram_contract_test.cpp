@@ -45,7 +45,7 @@ TEST(Datagrams, StayAwakeForWhoPolls) {
 TEST(Datagrams, WakeWhoPolls) {
   const Two two;
   std::thread later = in_a_moment(two.near, "x");
-  EXPECT_EQ(poll_once(two.far.fd.get(), 5000), POLLIN);
+  EXPECT_EQ(poll_once(two.far.fd.get(), 20'000), POLLIN);
   EXPECT_EQ(two.far.receive(), "x");
   later.join();
   EXPECT_EQ(poll_once(two.far.fd.get(), 20), 0);
@@ -59,7 +59,7 @@ TEST(Datagrams, WakeWhoSelects) {
     fd_set read;
     FD_ZERO(&read);
     FD_SET(fd, &read);
-    timeval limit{.tv_sec = 5, .tv_usec = 0};
+    timeval limit{.tv_sec = 20, .tv_usec = 0};
     EXPECT_EQ(::select(fd + 1, &read, nullptr, nullptr, &limit), 1);
     EXPECT_EQ(two.far.receive(MSG_DONTWAIT), "x");
     EXPECT_EQ(two.far.receive(MSG_DONTWAIT), "(EAGAIN)");
@@ -142,7 +142,7 @@ TEST(Datagrams, WakeWhoSleepsInASet) {
     EXPECT_EQ(two.far.receive(), "x");
   }
   std::thread later = in_a_moment(two.near, "x");
-  EXPECT_EQ(set.wait(5000), fd);
+  EXPECT_EQ(set.wait(20'000), fd);
   EXPECT_EQ(two.far.receive(), "x");
   later.join();
 }
@@ -180,7 +180,7 @@ TEST(Datagrams, ASetOfTwoDescriptorsOfOneSocketHearsOfBoth) {
   set.add(copy.get(), EPOLLIN);
   for (int i = 0; i < 10; ++i) {
     std::thread later = in_a_moment(two.near, "x");
-    EXPECT_NE(set.wait(5000), -1);
+    EXPECT_NE(set.wait(20'000), -1);
     char byte = 0;
     EXPECT_EQ(::recv(copy.get(), &byte, 1, 0), 1);
     later.join();

@@ -209,7 +209,7 @@ TEST(DatagramCorners, OtherThreadsGoOnAfterAJumpOutOfAReceiveCall) {
     Alarm::stop();
     // What hangs from here on is ended by a signal.
     ::signal(SIGALRM, SIG_DFL);
-    ::alarm(20);
+    ::alarm(60);
     jumping = false;
     threads[1].join();
     sending = false;
@@ -221,9 +221,11 @@ TEST(DatagramCorners, OtherThreadsGoOnAfterAJumpOutOfAReceiveCall) {
 
 int handlers_fd = -1;
 std::atomic<int> handled{0};
+const std::atomic<int>* handled_came = nullptr;
+// No more than the kernel keeps for a receiver that has no processor for a while.
 void send_from_handler(int) {
   const int error = errno;
-  if (::send(handlers_fd, "h", 1, 0) == 1) ++handled;
+  if (handled - *handled_came < 100 && ::send(handlers_fd, "h", 1, 0) == 1) ++handled;
   errno = error;
 }
 
@@ -232,13 +234,13 @@ TEST(DatagramCorners, AHandlerMaySendInTheMiddleOfACall) {
   const Socket own;
   own.connect_to(echo.socket);
   handlers_fd = own.fd.get();
+  handled_came = &echo.from_handlers;
   const Alarm alarm(send_from_handler, SA_RESTART);
   for (int i = 0; i < 20'000 && handled < 300; ++i) {
     own.send("ping");
-    const std::string answer = own.receive();
-    if (answer != "(EINTR)") {
-      ASSERT_EQ(answer, "ping");
-    }
+    std::string answer;
+    while ((answer = own.receive()) == "(EINTR)") continue;
+    ASSERT_EQ(answer, "ping");
   }
   Alarm::stop();
   EXPECT_GT(handled, 0);
@@ -383,7 +385,7 @@ TEST(DatagramCorners, AreToldByTheKernelToWhoNeverWaitedHere) {
   pollfd wait{.fd = two.far.fd.get(), .events = POLLIN, .revents = 0};
   for (int i = 0; i < 100; ++i) {
     std::thread sending([&] { two.near.send("x"); });
-    timespec limit{.tv_sec = 5, .tv_nsec = 0};
+    timespec limit{.tv_sec = 20, .tv_nsec = 0};
     EXPECT_EQ(kernel(SYS_ppoll, &wait, 1, &limit, nullptr, 8), 1) << i;
     EXPECT_EQ(two.far.receive(), "x");
     sending.join();

@@ -38,7 +38,7 @@ struct Socket {
     const auto* wanted = family == AF_INET ? reinterpret_cast<const sockaddr*>(&four)
                                            : reinterpret_cast<const sockaddr*>(&six);
     bound = ::bind(fd.get(), wanted, family == AF_INET ? sizeof four : sizeof six) == 0;
-    const timeval limit{.tv_sec = 5, .tv_usec = 0};
+    const timeval limit{.tv_sec = 20, .tv_usec = 0};
     ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&name), &size);
   }

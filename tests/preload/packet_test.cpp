@@ -72,7 +72,7 @@ struct Packets {
       for (const bool forth : {true, false}) {
         epoll_event event{};
         ASSERT_EQ(send(forth ? a() : b(), "talk"), "4");
-        ASSERT_EQ(::epoll_wait((forth ? set_b : set_a).get(), &event, 1, 5000), 1);
+        ASSERT_EQ(::epoll_wait((forth ? set_b : set_a).get(), &event, 1, 20'000), 1);
         ASSERT_EQ(receive(forth ? b() : a()), "talk");
       }
   }
@@ -558,7 +558,7 @@ TEST(Packets, AreTold) {
     switch (round % 3) {
       case 0: {
         pollfd wait{.fd = both.b(), .events = POLLIN, .revents = 0};
-        EXPECT_EQ(::poll(&wait, 1, 5000), 1);
+        EXPECT_EQ(::poll(&wait, 1, 20'000), 1);
         break;
       }
       case 1: {
@@ -570,7 +570,7 @@ TEST(Packets, AreTold) {
       }
       default: {
         epoll_event event{};
-        EXPECT_EQ(::epoll_wait(both.set_b.get(), &event, 1, 5000), 1);
+        EXPECT_EQ(::epoll_wait(both.set_b.get(), &event, 1, 20'000), 1);
         EXPECT_EQ(event.data.fd, both.b());
       }
     }
@@ -652,9 +652,9 @@ TEST(Packets, ALongOneInFrontKeepsItsPlace) {
     for (int i = 0; i < 30; ++i) {
       epoll_event event{};
       ASSERT_EQ(send(both.b(), "ping"), "4");
-      ASSERT_EQ(::epoll_wait(both.set_a.get(), &event, 1, 5000), 1);
+      ASSERT_EQ(::epoll_wait(both.set_a.get(), &event, 1, 20'000), 1);
       ASSERT_EQ(receive(both.a()), "ping");
-      ASSERT_EQ(::epoll_wait(both.set_b.get(), &event, 1, 5000), 1);
+      ASSERT_EQ(::epoll_wait(both.set_b.get(), &event, 1, 20'000), 1);
       ASSERT_EQ(receive(both.b(), 2, MSG_PEEK), "ll");
     }
     both.put("behind");
@@ -678,7 +678,7 @@ TEST(Packets, ASleeperDoesNotSeeThatItsPeerLeaves) {
         case 1: EXPECT_EQ(receive(both.a(), 100, MSG_PEEK), "back"); break;
         default: {
           pollfd wait{.fd = both.a(), .events = POLLIN, .revents = 0};
-          while (receive(both.a(), 100, MSG_DONTWAIT) != "back") ::poll(&wait, 1, 5000);
+          while (receive(both.a(), 100, MSG_DONTWAIT) != "back") ::poll(&wait, 1, 20'000);
         }
       }
     });
@@ -743,7 +743,7 @@ TEST(Packets, AChildGoesOn) {
   both.put("for whoever reads");
   const pid_t child = ::fork();
   if (child == 0) {
-    ::alarm(30);
+    ::alarm(60);
     if (receive(both.b()) != "for whoever reads") ::_exit(1);
     for (int i = 0; i < 100; ++i)
       if (receive(both.b()) != "question" || send(both.b(), "answer") != "6") ::_exit(2);

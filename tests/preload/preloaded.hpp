@@ -5,6 +5,7 @@
 
 #include <poll.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -41,6 +42,18 @@ inline int shared_mappings(const std::string& name) {
   for (std::string line; std::getline(maps, line);)
     if (line.find("memfd:" + name) != std::string::npos) ++count;
   return count;
+}
+
+// Returns when that thread of this process sleeps in the kernel, or after a long while.
+inline void await_sleep(long thread) {
+  for (int i = 0; i < 20'000; ++i) {
+    ::usleep(1000);
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+    std::string line;
+    std::getline(file, line);
+    const std::size_t name_ends = line.rfind(')');
+    if (name_ends != std::string::npos && line.compare(name_ends + 1, 2, " S") == 0) return;
+  }
 }
 
 // Whether the kernel itself knows of something to read; asked so that no library sees it.

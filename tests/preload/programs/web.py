@@ -49,6 +49,10 @@ backend back
 """
 
 
+# wrk counts an answer as an error that takes two seconds, if not told otherwise.
+PATIENT = ("--timeout", "60s")
+
+
 def start_nginx(box, workers=2, sendfile="on", listen="", events=""):
     program = need("nginx")
     port = box.port()
@@ -88,7 +92,7 @@ def nginx(box):
                     {"events": "accept_mutex on; multi_accept on;"}):
         server, port = start_nginx(box, **options)
         check_downloads(box, port)
-        text = check_wrk(box.client([wrk, "-t2", "-c32", f"-d{box.seconds or 1}s",
+        text = check_wrk(box.client([wrk, *PATIENT, "-t2", "-c32", f"-d{box.seconds or 1}s",
                                      f"http://127.0.0.1:{port}/small"]), 100)
         expect(f"wrk saw errors: {text}", "Socket errors" not in text)
         out = box.client([curl, "-sS", "--fail", "--max-time", "30", "-T", box.folder / "root" / "large",
@@ -107,7 +111,7 @@ def nginx_reload(box):
     wrk = need("wrk")
     server, port = start_nginx(box, workers=3)
     seconds = (box.seconds or 1) + 2
-    load = box.start([wrk, "-t2", "-c32", f"-d{seconds}s", f"http://127.0.0.1:{port}/small"],
+    load = box.start([wrk, *PATIENT, "-t2", "-c32", f"-d{seconds}s", f"http://127.0.0.1:{port}/small"],
                      box.mix.client)
     master = int((box.folder / "nginx.pid").read_text())
     for _ in range(3):
@@ -129,7 +133,7 @@ def haproxy(box):
                           HAPROXY.format(mode=mode, port=port, behind=behind_port))
         proxy = box.server([program, "-db", "-f", config], port)
         check_downloads(box, port)
-        text = check_wrk(box.client([wrk, "-t2", "-c32", f"-d{box.seconds or 1}s",
+        text = check_wrk(box.client([wrk, *PATIENT, "-t2", "-c32", f"-d{box.seconds or 1}s",
                                      f"http://127.0.0.1:{port}/small"]), 100)
         expect(f"wrk saw errors: {text}", "Socket errors" not in text)
         proxy.stop(number=signal.SIGTERM)
