@@ -49,7 +49,7 @@ else
 fi
 
 tap=$out/tests.tap
-"$here/boot.sh" --seconds "${VM_SECONDS:-200}" --append "slub_debug=FZPU panic_on_warn=1" \
+"$here/boot.sh" --seconds "${VM_SECONDS:-500}" --append "slub_debug=FZPU panic_on_warn=1" \
   "${with[@]}" "${kernel[1]}" "$module" "${programs[@]}" >"$tap" 2>&1 ||
   echo "not ok - the guest comes to its end" >>"$tap"
 cat "$tap"

@@ -56,7 +56,7 @@ host() {
   for sanitizer in thread address,undefined; do
     gcc -g -O1 -Wall -Wextra -Werror -fsanitize="$sanitizer" -pthread -I"$here/../tests/shim" \
       "$here/../tests/port_stress.c" "$here/../"{port,call,sender}.c -o "$bin/port_stress" >>"$tap" 2>&1 &&
-      timeout 60 "$bin/port_stress" 2 >>"$tap" 2>&1 ||
+      timeout 200 "$bin/port_stress" 2 >>"$tap" 2>&1 ||
       echo "not ok - the state machine runs clean under -fsanitize=$sanitizer" >>"$tap"
   done
   "$here/../tests/install_test" >>"$tap" 2>&1 ||
@@ -76,12 +76,12 @@ built_by_dkms() {
 
 # run SERIES: one kernel, TAP to its file.
 run() {
-  local kernel=() core=() module seconds=400 more=STPLR_PATIENCE=3 tap=$top/build/kernel/$1/tests.tap
+  local kernel=() core=() module seconds=700 more=STPLR_PATIENCE=3 tap=$top/build/kernel/$1/tests.tap
   local reason
   mkdir -p "${tap%/*}"
   rm -f "$tap"
   if [[ $1 == debug ]]; then
-    seconds=600 more=STPLR_PATIENCE=10
+    seconds=800 more=STPLR_PATIENCE=10
   fi
   mapfile -t kernel < <("$here/kernel.sh" "$1" 2>"$tap.reason")
   reason=$(tail -n 1 "$tap.reason")

@@ -163,10 +163,13 @@ std::string no_nats() {
 Nats::Nats(const Scratch& scratch, const std::string& configuration, const Machine& on,
            const std::string& address, int port, const std::string& name)
     : scratch_(scratch), name_(name), address_(address), on_(on), port_(port) {
-  if (port_ == 0) port_ = free_port();
-  scratch.write(name_ + ".conf",
-                "listen: " + address_ + ":" + std::to_string(port_) + "\n" + configuration + "\n");
-  start();
+  for (int tries = 0; tries < 20; ++tries) {
+    if (port == 0) port_ = free_port();
+    scratch.write(name_ + ".conf", "listen: " + address_ + ":" + std::to_string(port_) + "\n" +
+                                       configuration + "\n");
+    if (try_to_start()) return;
+  }
+  throw std::runtime_error("nats-server: " + program_->said());
 }
 
 std::string Nats::url(const std::string& scheme) const {
@@ -175,11 +178,22 @@ std::string Nats::url(const std::string& scheme) const {
 
 void Nats::stop() { program_ = nullptr; }
 
-void Nats::start() {
+bool Nats::try_to_start() {
   program_ = std::make_unique<Program>(
       std::vector<std::string>{"/usr/sbin/nats-server", "-c", scratch_.file(name_ + ".conf")},
       scratch_.file(name_ + ".log"), on_);
-  if (!eventually([this] { return program_->said().find("Server is ready") != std::string::npos; }))
+  const auto is_ready = [this] {
+    return program_->said().find("Server is ready") != std::string::npos;
+  };
+  eventually([&] { return is_ready() || program_->wait(0) >= 0; });
+  if (is_ready() && program_->wait(0) < 0) return true;
+  if (program_->said().find("address already in use") == std::string::npos)
+    throw std::runtime_error("nats-server: " + program_->said());
+  return false;
+}
+
+void Nats::start() {
+  if (!eventually([this] { return try_to_start(); }))
     throw std::runtime_error("nats-server: " + program_->said());
 }
 

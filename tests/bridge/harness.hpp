@@ -69,6 +69,8 @@ class Nats {
   void start();
 
  private:
+  // Whether it listens. Somebody else may have been given the port meanwhile.
+  bool try_to_start();
   const Scratch& scratch_;
   const std::string name_;
   const std::string address_;

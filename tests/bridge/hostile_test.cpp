@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <random>
 #include <regex>
 #include <set>
@@ -46,6 +47,15 @@ class Raw {
     send("HPUB " + subject + " " + reply + (reply.empty() ? "" : " ") +
          std::to_string(head.size()) + " " + std::to_string(head.size() + data.size()) + "\r\n" +
          head + data + "\r\n");
+  }
+  // Until that has come among what comes; "" where it does not.
+  std::string read_until(const std::string& text) const {
+    std::string all;
+    const bool came = eventually([&] {
+      all += read(5);
+      return all.find(text) != std::string::npos;
+    });
+    return came ? all : std::string();
   }
   // What has come, and answers to the server's pings.
   std::string read(int milliseconds) const {
@@ -105,16 +115,15 @@ class BridgeHostile : public testing::Test {
 
 TEST_F(BridgeHostile, AMalformedRequestIsAnsweredWithAnErrorAndCounted) {
   raw_->publish("d.v1", "answer.here", "1;k=c;s=-5", "x");
-  EXPECT_NE(raw_->read(500).find("e=" + std::to_string(EPROTO)), std::string::npos);
+  EXPECT_NE(raw_->read_until("e=" + std::to_string(EPROTO)), "");
   EXPECT_NE(bridge_status(name("x")).find("\"malformed\":1"), std::string::npos);
   raw_->publish("d.v1", "answer.here", "2;k=c", "x");
-  EXPECT_NE(raw_->read(500).find("e=" + std::to_string(EPROTO)), std::string::npos);
+  EXPECT_NE(raw_->read_until("e=" + std::to_string(EPROTO)), "");
   raw_->publish("d.v1", "answer.here", "1;k=c;s=99999999999", "x");
-  EXPECT_NE(raw_->read(500).find("e=" + std::to_string(E2BIG)), std::string::npos);
+  EXPECT_NE(raw_->read_until("e=" + std::to_string(E2BIG)), "");
   for (const char* about : {"1;k=c;s=-5", "2;k=c", "x;k=c", ";k=c"}) {
     raw_->send(std::string("PUB d.v1 answer.here;") + about + " 1\r\nx\r\n");
-    const std::string answer = raw_->read(300);
-    EXPECT_NE(answer.find("e=" + std::to_string(EPROTO)), std::string::npos) << about << answer;
+    EXPECT_NE(raw_->read_until("e=" + std::to_string(EPROTO)), "") << about;
   }
   expect_service();
 }
@@ -122,14 +131,13 @@ TEST_F(BridgeHostile, AMalformedRequestIsAnsweredWithAnErrorAndCounted) {
 TEST_F(BridgeHostile, APlainClientOfNatsIsServed) {
   for (const std::string reply : {"answer.here", "answer;here", ";", "k=c", ";k=", "1;k=c"}) {
     raw_->send("PUB d.v1 " + reply + " 5\r\nhello\r\n");
-    const std::string answer = raw_->read(300);
-    EXPECT_NE(answer.find("MSG " + reply + " 1 5\r\nhello"), std::string::npos) << answer;
+    EXPECT_NE(raw_->read_until("MSG " + reply + " 1 5\r\nhello"), "") << reply;
   }
 }
 
 TEST_F(BridgeHostile, PromisedPiecesThatNeverComeAreForgotten) {
   for (int i = 0; i < 20; ++i) raw_->publish("d.v1", "answer.here", "1;k=c;s=60000000", "x");
-  EXPECT_NE(raw_->read(500).find("k=w"), std::string::npos) << "they are waited for";
+  EXPECT_NE(raw_->read_until("k=w"), "") << "they are waited for";
   expect_service();
   // More of it than the bridge may hold is refused, and what is given up makes room again.
   EXPECT_TRUE(eventually([this] {
@@ -157,7 +165,9 @@ TEST_F(BridgeHostile, AnythingSentToAnySubjectOfABridgeLeavesItServing) {
     });
   std::set<std::string> subjects{"d.v1", "c.v1"};
   const std::regex inbox("_INBOX\\.[A-Za-z0-9]+\\.[cso][0-9a-f]+(;[-;=0-9a-z]+)?");
-  for (int i = 0; i < 1500; ++i) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  for (int i = 0; i < 1500 || (subjects.size() <= 5 && std::chrono::steady_clock::now() < until);
+       ++i) {
     if (i % 50 == 0) {  // the subjects of calls in progress
       const std::string seen = raw_->read(5);
       for (std::sregex_iterator at(seen.begin(), seen.end(), inbox); at != std::sregex_iterator();

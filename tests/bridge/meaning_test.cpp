@@ -36,7 +36,8 @@ class BridgeMeaning : public testing::Test {
     return "bridge-test-" + name + "-" + std::to_string(::getpid());
   }
   Options with(const Options& more) const {
-    Options all{"--nats", nats_->url(), "--death-bound", "1", "--connect-bound", "1"};
+    Options all{"--nats",     nats_->url(),      "--death-bound",
+                death_bound_, "--connect-bound", connect_bound_};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
@@ -66,6 +67,9 @@ class BridgeMeaning : public testing::Test {
   }
   [[nodiscard]] Seen& seen() const { return service_->seen(); }
 
+  // In seconds: short only where it is waited for, as who gets no processor for so long is dead.
+  std::string death_bound_ = "10";
+  std::string connect_bound_ = "20";
   Scratch scratch_;
   std::unique_ptr<Nats> nats_;
   std::unique_ptr<Service> service_;
@@ -128,6 +132,7 @@ TEST_F(BridgeMeaning, AServerThatDiesInACallResetsIt) {
 }
 
 TEST_F(BridgeMeaning, AnExporterThatDiesInACallResetsItWithinTheBound) {
+  death_bound_ = "1";
   start_all();
   std::string door_result;
   std::string channel_result;
@@ -142,11 +147,16 @@ TEST_F(BridgeMeaning, AnExporterThatDiesInACallResetsItWithinTheBound) {
 }
 
 TEST_F(BridgeMeaning, ALongCallIsKeptAlive) {
+  death_bound_ = "1";
   start_all();
-  EXPECT_EQ(call("nap 2500"), "nap 2500") << "longer than the bound of 1 s";
+  std::string answer;
+  // Once more where a bridge has had no processor for that bound.
+  for (int tries = 0; tries < 8 && answer != "nap 2500"; ++tries) answer = call("nap 2500");
+  EXPECT_EQ(answer, "nap 2500") << "longer than the bound of 1 s";
 }
 
 TEST_F(BridgeMeaning, AFrozenExporterResetsCallsAndServesAgain) {
+  death_bound_ = "1";
   start_all();
   exporter_->kill(SIGSTOP);
   EXPECT_EQ(call("x"), "!ECONNRESET");
@@ -175,7 +185,11 @@ TEST_F(BridgeMeaning, AChannelsClientThatGivesUpIsToldToTheFarServer) {
   std::string answer;
   std::thread interrupted([&] { answer = send("sleep"); });
   EXPECT_TRUE(eventually([this] { return seen().sleeping == 1; }));
-  ::pthread_kill(interrupted.native_handle(), SIGUSR1);
+  // Again where the far server had the request before this thread went to wait.
+  EXPECT_TRUE(eventually([&] {
+    if (seen().cancelled == 0) ::pthread_kill(interrupted.native_handle(), SIGUSR1);
+    return seen().cancelled == 1;
+  }));
   interrupted.join();
   EXPECT_EQ(answer, "!EINTR") << "the answer of the server's to the unblock pulse";
   EXPECT_EQ(seen().cancelled, 1);
@@ -193,6 +207,7 @@ TEST_F(BridgeMeaning, AChannelsClientThatGivesUpIsToldToTheFarServer) {
 }
 
 TEST_F(BridgeMeaning, AnImporterThatDiesIsToldToTheFarServer) {
+  death_bound_ = "1";
   start_all();
   std::thread client([&] { (void)call("sleep"); });
   EXPECT_TRUE(eventually([this] { return seen().sleeping == 1; }));
@@ -303,9 +318,11 @@ TEST_F(BridgeMeaning, PriorityIsCarriedAlong) {
 }
 
 TEST_F(BridgeMeaning, WithoutTheClusterCallsFailAndThenAreServedAgain) {
+  connect_bound_ = "1";
   start_all();
   nats_->stop();
-  EXPECT_EQ(call("x"), "!ENETDOWN");
+  // As soon as the importer knows.
+  EXPECT_TRUE(eventually([this] { return call("x") == "!ENETDOWN"; }));
   EXPECT_EQ(send("x"), "!ENETDOWN");
   nats_->start();
   EXPECT_TRUE(eventually([this] { return call("x") == "x"; }, 30)) << importer_->said();
@@ -346,8 +363,11 @@ TEST_F(BridgeMeaning, ADeadlineOfTheNameEndsACallOnBothSides) {
                            path("rdoor") + "\"\n";
   importer_ = start_bridge(scratch_, channel("importer"),
                            {"--config", scratch_.write("bridge.toml", text)});
-  EXPECT_EQ(call("sleep"), "!ETIMEDOUT");
-  EXPECT_TRUE(eventually([this] { return seen().cancelled == 1; }));
+  // A call that is over before it has come to the far server is not begun there.
+  for (int tries = 0; tries < 20 && seen().sleeping == 0; ++tries)
+    EXPECT_EQ(call("sleep"), "!ETIMEDOUT");
+  EXPECT_GT(seen().sleeping, 0);
+  EXPECT_TRUE(eventually([this] { return seen().cancelled == seen().sleeping; }));
 }
 
 TEST_F(BridgeMeaning, OnlyThoseOnTheListMayCall) {
@@ -383,6 +403,7 @@ TEST_F(BridgeMeaning, SeveralExportersAreOneService) {
 }
 
 TEST_F(BridgeMeaning, ASlowCallDelaysNoOther) {
+  death_bound_ = "1";
   start_all();
   std::vector<std::thread> sleepers;
   for (int i = 0; i < 8; ++i) sleepers.emplace_back([&] { (void)call("sleep"); });

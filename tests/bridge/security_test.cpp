@@ -36,10 +36,10 @@ class BridgeSecurity : public testing::Test {
   std::string refusal(Options options) {
     ::unlink(scratch_.file("rdoor").c_str());
     options.insert(options.end(),
-                   {"--export", "door:" + scratch_.file("door") + "=d.v1", "--connect-bound", "2",
+                   {"--export", "door:" + scratch_.file("door") + "=d.v1", "--connect-bound", "10",
                     "--import", "e.v1=door:" + scratch_.file("rdoor")});
     const auto bridge = start_bridge(scratch_, own("refused"), options);
-    EXPECT_EQ(bridge->wait(15), 1) << bridge->said();
+    EXPECT_EQ(bridge->wait(30), 1) << bridge->said();
     EXPECT_NE(::access(scratch_.file("rdoor").c_str(), F_OK), 0) << "nothing is half started";
     return bridge->said();
   }

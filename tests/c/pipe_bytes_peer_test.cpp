@@ -191,8 +191,10 @@ TEST(CPipeBytesHostile, AWriterCannotTakeBackWhatItHasWritten) {
 }
 
 // Never returns: the words of both rings, as nobody means them.
-[[noreturn]] void scribble(const RingMemory& one, const RingMemory& other, unsigned seed) {
+[[noreturn]] void scribble(const RingMemory& one, const RingMemory& other, unsigned seed,
+                           Event& begun) {
   std::mt19937 random(seed);
+  begun.happens();
   for (;;) {
     RingControl& control = *(random() % 2 == 0 ? one : other).view().control;
     const std::uint64_t large = (std::uint64_t{random()} << 33) ^ random();
@@ -217,11 +219,15 @@ TEST(CPipeBytesHostile, WhoeverScribblesHurtsThisPipeAlone) {
     ByteEnds pipe(kRing, static_cast<int>(seed % 3));
     const RingMemory one = memory_of(pipe.one);
     const RingMemory other = memory_of(pipe.other);
-    Child peer([&] { scribble(one, other, seed); });
+    const Shared<Event> begun;
+    Child peer([&] { scribble(one, other, seed, *begun); });
+    ASSERT_TRUE(begun->wait());
     const std::string text = long_text(6'000, seed);
     std::string room(6'000 + 2, '#');
     bool over = false;
-    for (int i = 0; i < 200 && !over; ++i) {
+    // Some more where the peer has had no processor meanwhile.
+    const std::int64_t end = now_ns() + 1'000'000'000;
+    for (int i = 0; !over && (i < 200 || now_ns() < end); ++i) {
       const std::size_t size = 1 + static_cast<std::size_t>(i) * 31 % 6'000;
       const std::int64_t written = write(pipe.one, std::string_view(text).substr(0, size), 100'000);
       const std::int64_t got = farcall_pipe_read(pipe.one.get(), room.data() + 1, size, 100'000);

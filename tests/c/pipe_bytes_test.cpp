@@ -110,14 +110,21 @@ TEST(CPipeBytes, AWriteThatDripsEndsInTime) {
     }
   });
   const std::string text = long_text(std::size_t{8} << 20);
-  const std::int64_t start = now_ns();
-  const std::int64_t written = write(pipe.one, text, 10 * kShort);
-  EXPECT_GE(now_ns() - start, 10 * kShort);
+  std::int64_t written = 0;
+  std::int64_t all = 0;
+  // Once more where the other thread has had no processor, and made no room.
+  for (int tries = 0; tries < 100 && written <= static_cast<std::int64_t>(kRing); ++tries) {
+    const std::int64_t start = now_ns();
+    written = write(pipe.one, text, 10 * kShort);
+    EXPECT_GE(now_ns() - start, 10 * kShort);
+    EXPECT_TRUE(written > 0 || written == -ETIMEDOUT) << written;
+    if (written > 0) all += written;
+  }
   over = true;
   drains.join();
   EXPECT_GT(written, static_cast<std::int64_t>(kRing));
   EXPECT_LT(written, static_cast<std::int64_t>(text.size()));
-  EXPECT_EQ(drained, written);
+  EXPECT_EQ(drained, all);
 }
 
 TEST(CPipeBytes, AWriteMayBeLongerThanTheRing) {

@@ -46,7 +46,16 @@ TEST(PipeObserve, EndsShowWhatTheirUsersHavePassed) {
     ASSERT_EQ(farcall_pipe_receive(mine, bytes, sizeof bytes, nullptr, -1), 2);
   }
   const auto own = rings_of(::getpid());
-  const auto other = rings_of(child);
+  // Who sends counts that when it is done, and its message may be here before.
+  auto other = rings_of(child);
+  const auto has_counted = [&] {
+    const auto& sent = other[0].counters.sent;
+    return sent.messages >= 10 && sent.bytes >= 20;
+  };
+  for (int i = 0; i < 10'000 && other.size() == 1 && !has_counted(); ++i) {
+    ::usleep(1000);
+    other = rings_of(child);
+  }
   ASSERT_EQ(own.size(), 1U);
   ASSERT_EQ(other.size(), 1U);
   EXPECT_TRUE(own[0].session);

@@ -37,7 +37,10 @@ int error_of_writing(Writer& writer) {
   });
 }
 
-// How long a call still took after another process died by a signal that it sent itself.
+// How long a call still took after another process died by a signal that it sent itself. That it
+// is soon, tests/channel/kill_test.cpp measures beside somebody else who waits for the death; here
+// a machine that stops for a second or two is not to be taken for one that does not notice.
+constexpr auto kSoon = 10s;
 class TimeToNotice {
  public:
   TimeToNotice() : died_at_(Mapping::anonymous_shared(page_size())) {}
@@ -119,7 +122,7 @@ TEST_P(Ending, OfAWriterThatIsKilledIsNoticedByAReaderThatWaits) {
     time.die();
   });
   expect_death(*reader, properties());
-  EXPECT_LT(time.since_death(), 1s);
+  EXPECT_LT(time.since_death(), kSoon);
   EXPECT_EQ(child.wait().signal, SIGKILL);
 }
 
@@ -194,7 +197,7 @@ TEST_P(Ending, OfAReaderThatIsKilledIsNoticedByAWriterThatWaits) {
     time.die();
   });
   EXPECT_EQ(error_of_writing(*writer), EPIPE);
-  EXPECT_LT(time.since_death(), 1s);
+  EXPECT_LT(time.since_death(), kSoon);
   EXPECT_EQ(child.wait().signal, SIGKILL);
 }
 

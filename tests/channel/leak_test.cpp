@@ -66,9 +66,15 @@ void expect_nothing_left_by(const AnyMechanism& mechanism, Run run) {
   Subprocess child([&] {
     if (!Sandbox::enter()) return kNoSandbox;
     run();
-    // The one mechanism that the kernel does not clean up after is cleaned by the next user.
-    if (mechanism.properties().name == "sysv_mq") clean_leftovers(false);
-    const std::string found = Sandbox::leftovers();
+    std::string found;
+    // Of a process that was killed the kernel may still be closing what it held.
+    for (int i = 0; i < 10'000; ++i) {
+      // The one mechanism that the kernel does not clean up after is cleaned by the next user.
+      if (mechanism.properties().name == "sysv_mq") clean_leftovers(false);
+      found = Sandbox::leftovers();
+      if (found.empty()) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     require(found.empty(), "nothing left, but there is:\n" + found);
     return 0;
   });

@@ -65,15 +65,23 @@ TEST(Udp, PutsDatagramsThatOvertookOthersInOrder) {
 }
 
 TEST(Udp, WaitsForADatagramThatIsOvertakenByTheEnd) {
-  HandMade channel;
-  channel.lifeline->tell({.kind = Note::finished, .value = 1});
-  std::thread late([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    channel.send(0, "a");
-  });
-  EXPECT_EQ(channel.receive(), "a");
-  EXPECT_EQ(channel.receive(), "end");
-  late.join();
+  std::string got;
+  // It is waited for a second, in which a busy machine may not come to send it.
+  for (int tries = 0; tries < 10 && got.empty(); ++tries) {
+    HandMade channel;
+    channel.lifeline->tell({.kind = Note::finished, .value = 1});
+    const std::int64_t start = monotonic_ns();
+    std::int64_t sent_at = 0;
+    std::thread late([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      channel.send(0, "a");
+      sent_at = monotonic_ns();
+    });
+    const int error = error_of([&] { got = channel.receive() + channel.receive(); });
+    late.join();
+    EXPECT_TRUE(error == 0 || (error == ENOBUFS && sent_at - start > 900'000'000)) << error;
+  }
+  EXPECT_EQ(got, "aend");
 }
 
 TEST(Udp, ReportsADatagramThatNeverComes) {
@@ -122,7 +130,13 @@ TEST(Udp, ChargesAtLeastWhatTheKernelDoes) {
     Handles handles = Udp::create({});
     auto writer = Udp::open_writer(std::move(handles.writer), {});
     writer->send(std::vector<std::byte>(size));
-    const std::uint32_t charged = queued_in(handles.reader.parcel.descriptors[0].get());
+    const int socket = handles.reader.parcel.descriptors[0].get();
+    std::uint32_t charged = queued_in(socket);
+    // A thread of the kernel's may deliver it, when it gets a processor.
+    for (int i = 0; i < 10'000 && charged == 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      charged = queued_in(socket);
+    }
     EXPECT_GT(charged, size);
     EXPECT_LE(charged, udp_cost(size)) << size;
   }

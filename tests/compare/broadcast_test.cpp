@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -116,24 +117,26 @@ class BroadcastSlot : public testing::Test {
  protected:
   std::string run(const char* policy, Mischief mischief) {
     const MischievousRow row(policy, std::move(mischief));
-    return supervisor_.run({.row = &row,
-                            .conditions = {.message_bytes = kBytes,
-                                           .depth_bytes = 4096,
-                                           .name = "farcall-test",
-                                           .readers = kReaders},
-                            .processor = {},
-                            .effort = Effort::tiny(8 * kMilli),
-                            .key = 99,
-                            .measure_depth = false,
-                            .depth = 0,
-                            .trace = std::nullopt});
+    return supervisor().run({.row = &row,
+                             .conditions = {.message_bytes = kBytes,
+                                            .depth_bytes = 4096,
+                                            .name = "farcall-test",
+                                            .readers = kReaders},
+                             .processor = {},
+                             .effort = Effort::tiny(8 * kMilli),
+                             .key = 99,
+                             .measure_depth = false,
+                             .depth = 0,
+                             .trace = std::nullopt});
   }
   void TearDown() override {
     EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1);
     EXPECT_EQ(errno, ECHILD) << "a process was left";
   }
 
-  Supervisor supervisor_{1000, 300 * kMilli};
+  // Short only where it is to be over: there is one at a time.
+  std::optional<Supervisor> made_{std::in_place, 1000, 20'000 * kMilli};
+  Supervisor& supervisor() { return *made_; }
   unsigned lost_ = 0;
 };
 
@@ -143,8 +146,8 @@ void expect_part(const std::string& text, const char* part) {
 
 TEST_F(BroadcastSlot, HasRoundsAndAStreamThatEachReaderHasReceivedWhole) {
   ASSERT_EQ(run("block", {}), "");
-  EXPECT_GE(supervisor_.samples().size(), kLeastSamples);
-  const Board& board = supervisor_.board();
+  EXPECT_GE(supervisor().samples().size(), kLeastSamples);
+  const Board& board = supervisor().board();
   EXPECT_GT(board.streamed, 1U);
   for (unsigned i = 0; i < kReaders; ++i) {
     EXPECT_EQ(board.readers[i].received, board.streamed);
@@ -160,12 +163,16 @@ TEST_F(BroadcastSlot, CountsWhatAReaderHasMissed) {
   Mischief mischief;
   mischief.times = [&](unsigned reader, std::uint64_t) -> unsigned {
     // The stream begins when its time does. The second reader then gets every other message.
-    streams = streams || supervisor_.board().stream_begin != 0;
+    streams = streams || supervisor().board().stream_begin != 0;
     if (reader == 0 && streams) ++sent_in_stream;
     return streams && reader == 1 ? sent_in_stream % 2 : 1;
   };
-  ASSERT_EQ(run("drop", mischief), "");
-  const Board& board = supervisor_.board();
+  // A stream whose writer has had no processor has a few messages only.
+  for (int tries = 0; tries < 50; ++tries) {
+    ASSERT_EQ(run("drop", mischief), "");
+    if (supervisor().board().streamed >= 20) break;
+  }
+  const Board& board = supervisor().board();
   EXPECT_EQ(board.readers[0].missed, 0U);
   EXPECT_EQ(board.readers[2].missed, 0U);
   EXPECT_GT(board.readers[1].missed, 0U);
@@ -176,9 +183,12 @@ TEST_F(BroadcastSlot, CountsWhatAReaderHasMissed) {
 TEST_F(BroadcastSlot, FailsWhereAMessageIsMissingThatShouldNotBe) {
   Mischief mischief;
   mischief.times = [this](unsigned reader, std::uint64_t) -> unsigned {
-    return reader == 1 && supervisor_.board().stream_begin != 0 && lost_++ == 5 ? 0 : 1;
+    return reader == 1 && supervisor().board().stream_begin != 0 && lost_++ == 5 ? 0 : 1;
   };
-  expect_part(run("block", mischief), "server: 1 messages are missing");
+  // Of a stream that had no processor there may be fewer than it takes.
+  std::string said;
+  for (int tries = 0; tries < 50 && said.empty(); ++tries) said = run("block", mischief);
+  expect_part(said, "server: 1 messages are missing");
 }
 
 TEST_F(BroadcastSlot, FailsWhereAMessageComesTwice) {
@@ -208,6 +218,8 @@ TEST_F(BroadcastSlot, ThatHangsIsKilledAndFails) {
   mischief.before_read = [](unsigned reader, std::uint64_t count) {
     if (reader == 0 && count == 3) ::sleep(3600);
   };
+  made_.reset();
+  made_.emplace(1000, 300 * kMilli);
   expect_part(run("block", mischief), "no answer within");
 }
 

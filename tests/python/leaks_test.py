@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -82,7 +83,9 @@ def test_2000_times_leave_nothing(use, server):
     descriptors, mappings, memory = held()
     for _ in range(2000):
         use()
-    after = held()
-    assert after[0] <= descriptors
+    end = time.monotonic() + 60
+    while (after := held())[0] > descriptors:  # a thread of the library's may still be closing some
+        assert time.monotonic() < end
+        time.sleep(0.001)
     assert after[1] <= mappings + 10  # of the allocator
     assert after[2] <= memory + 20

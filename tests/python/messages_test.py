@@ -69,6 +69,7 @@ def test_errors_are_raised(name, server):
             connection.send(b"die")
         with pytest.raises(OSError):
             connection.send(b"again")
+    server.wait(60)  # what it has open is closed one by one, and its name may be the last
     with pytest.raises(FileNotFoundError) as caught:
         messages.connect(name)
     assert caught.value.filename == name

@@ -35,11 +35,12 @@ static int attach(const char* name) {
   return channel;
 }
 
-static void answer_one(int channel, int* one_way, long long* pulses) {
+/* Whether there was one. */
+static int answer_one(int channel, int* one_way, long long* pulses) {
   struct farcall_info info;
   farcall_timeout(0);
   const int64_t id = farcall_receive(channel, received, sizeof received, &info);
-  if (id < 0 && (errno == ETIMEDOUT || errno == EAGAIN)) return;
+  if (id < 0 && (errno == ETIMEDOUT || errno == EAGAIN)) return 0;
   check(id >= 0, "receive");
   if (id == 0) {
     *pulses += info.value;
@@ -52,6 +53,7 @@ static void answer_one(int channel, int* one_way, long long* pulses) {
     }
     check(farcall_reply(id, (int)info.received, received, info.received) == 0, "reply");
   }
+  return 1;
 }
 
 static void answer(const char* name) {
@@ -63,6 +65,9 @@ static void answer(const char* name) {
   while (ready[1].revents == 0) {
     check(poll(ready, 2, kSeconds * 1000) > 0, "poll");
     answer_one(channel, &one_way, &pulses);
+  }
+  /* Of what was sent before its input ended some may wait yet. */
+  while (answer_one(channel, &one_way, &pulses)) {
   }
   printf("%d one way, pulses of %lld\n", one_way, pulses);
 }

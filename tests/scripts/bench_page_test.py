@@ -35,7 +35,7 @@ def skip(reason):
 def measure(folder):
     for name, options in MEASUREMENTS.items():
         subprocess.run([FARCALL, "compare", *options, "--json", folder / name],
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, timeout=60)
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, timeout=150)
     subprocess.run([sys.executable, "-B", SCRIPTS / "bench_report.py", folder], check=True)
 
 

@@ -25,7 +25,7 @@ def find():
 class Browser:
     """One page of one browser. Everything that it tells is kept in events."""
 
-    def __init__(self, path, seconds=60):
+    def __init__(self, path, seconds=150):
         self.deadline = time.monotonic() + seconds
         self.events = []
         self.buffer = b""

@@ -106,9 +106,10 @@ TEST(ThriftTransport, ATimeoutIsOne) {
   std::shared_ptr<TTransport> accepted;
   std::thread accepting([&] { accepted = server.accept(); });
   TFarcallTransport client(name);
-  client.setTimeout(std::chrono::milliseconds(50));
   client.open();
   accepting.join();
+  // Not before: who accepts may get no processor for so long.
+  client.setTimeout(std::chrono::milliseconds(50));
   const std::uint8_t bytes[8] = {};
   client.write(bytes, sizeof bytes);
   EXPECT_EQ(type_of([&] { client.flush(); }), TTransportException::TIMED_OUT);

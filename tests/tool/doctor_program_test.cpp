@@ -147,8 +147,13 @@ for i in range(20): s.recv(1); s.sendall(b'x')
 while s.recv(1): pass
 os.wait()
 )";
-  const json report = examine({"/usr/bin/python3", "-c", kSeldom});
-  const json found = finding(report, "receivers-sleep");
+  // A receiver that had no processor for a second had no need to sleep.
+  json report;
+  json found;
+  for (int tries = 0; tries < 5 && found.is_null(); ++tries) {
+    report = examine({"/usr/bin/python3", "-c", kSeldom});
+    found = finding(report, "receivers-sleep");
+  }
   ASSERT_FALSE(found.is_null()) << report;
   EXPECT_EQ(found.at("severity"), "note");
 }

@@ -82,7 +82,7 @@ Finished Command::wait() {
 }
 
 bool Command::left_processes() const {
-  return !within_seconds(5, [&] { return ::killpg(pid_, 0) < 0 && errno == ESRCH; });
+  return !within_seconds(20, [&] { return ::killpg(pid_, 0) < 0 && errno == ESRCH; });
 }
 
 bool Command::has_children() const {

@@ -14,6 +14,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <string_view>
 
 namespace farcall::test {
 namespace {
@@ -78,6 +79,7 @@ void TestTerminal::obey(char command) {
     lines_[row_].resize(std::min(lines_[row_].size(), column_));
   if (command == 'J')
     for (std::string& line : lines_) line.clear();
+  if (command == 'z') at_end_ = true;
   const bool on = command == 'h';
   if (sequence_ == "\x1b[?1049") alternate_ = on;
   if (sequence_ == "\x1b[?25") cursor_ = on;
@@ -141,15 +143,23 @@ std::string TestTerminal::line_with(const std::string& text) const {
   return {};
 }
 
+// The kernel hands on what is written when it finds the time: a sequence of our own comes after it.
+void TestTerminal::read_to_the_end() {
+  constexpr std::string_view kEnd = "\x1b[99z";
+  at_end_ = false;
+  EXPECT_EQ(::write(slave_, kEnd.data(), kEnd.size()), static_cast<ssize_t>(kEnd.size()));
+  for (int i = 0; i < 1000 && !at_end_; ++i) read(10);
+  EXPECT_TRUE(at_end_);
+}
+
 int TestTerminal::wait() {
   int status = -1;
   for (int i = 0; i < 3000; ++i) {
     while (read(10)) {
     }
     if (::waitpid(pid_, &status, WNOHANG) == pid_) {
-      while (read(10)) {
-      }
       pid_ = -1;
+      read_to_the_end();
       return status;
     }
   }

@@ -40,6 +40,7 @@ class TestTerminal {
 
  private:
   bool read(int timeout_ms);
+  void read_to_the_end();
   void take(char byte);
   void obey(char command);
 
@@ -51,6 +52,7 @@ class TestTerminal {
   std::size_t row_ = 0;
   std::size_t column_ = 0;
   std::string sequence_;  // that has begun with ESC
+  bool at_end_ = false;   // of what the command has written
   bool alternate_ = false;
   bool cursor_ = true;
   unsigned short height_;

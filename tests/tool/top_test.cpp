@@ -287,6 +287,8 @@ TEST(TopCommand, CanBeStoppedAndGoesOn) {
   ASSERT_EQ(::waitpid(terminal.pid(), &status, WUNTRACED), terminal.pid());
   EXPECT_TRUE(WIFSTOPPED(status));
   EXPECT_TRUE(terminal.has_modes_of_old());
+  // Which is read first, as what it writes may come later.
+  ASSERT_TRUE(terminal.shows([&] { return !terminal.on_alternate_screen(); }));
   terminal.kill(SIGCONT);
   ASSERT_TRUE(terminal.shows([&] { return terminal.on_alternate_screen(); }));
   EXPECT_FALSE(terminal.has_modes_of_old());

@@ -145,7 +145,7 @@ TEST(WatchSilent, WhoKeepsItsReadersWaitingIsGivenUp) {
       return 1;
     ::prctl(PR_SET_DUMPABLE, 1);
     ready.open();
-    ::alarm(60);
+    ::alarm(110);
     for (;;) ::pause();
   };
   const Child other(only_waits);
@@ -164,7 +164,14 @@ TEST(WatchSilent, WhoKeepsItsReadersWaitingIsGivenUp) {
     EXPECT_FALSE(read_word(of, told.bad, seen)) << "it is not tried again";
     EXPECT_EQ(errno, ETIMEDOUT);
     const watch::Owner innocent{.pid = other.pid(), .user = kStranger, .group = kStranger};
-    ASSERT_TRUE(read_word(innocent, told.good, seen)) << std::strerror(errno);
+    // Where this process had no processor the other one has kept it waiting, as far as it can tell,
+    // and a user who did that for more than two seconds has to make up for it first.
+    bool read = read_word(innocent, told.good, seen);
+    for (int i = 0; i < 60'000 && !read && errno == ETIMEDOUT; ++i) {
+      ::usleep(1000);
+      read = read_word(innocent, told.good, seen);
+    }
+    ASSERT_TRUE(read) << std::strerror(errno);
     EXPECT_EQ(seen, kWord);
   }
   ::kill(-child.pid(), SIGKILL);

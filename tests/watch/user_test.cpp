@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/prctl.h>
 
+#include <cerrno>
+
 #include "farcall/observe.hpp"
 #include "watch/act_as.hpp"
 #include "watch/ends.hpp"
@@ -21,6 +23,25 @@ void become(uid_t user) {
   EXPECT_EQ(::setresgid(user, user, user), 0);
   EXPECT_EQ(::setresuid(user, user, user), 0);
   EXPECT_EQ(::prctl(PR_SET_DUMPABLE, 1), 0);
+}
+
+// Whose process gets no processor for two seconds seems to keep root waiting, and is not asked
+// again before that is made up for.
+watch::Seen look_patiently(pid_t pid, watch::Process& process) {
+  watch::Seen seen = watch::look(pid, process);
+  for (int i = 0; i < 60'000 && seen == watch::Seen::silent; ++i) {
+    ::usleep(1000);
+    seen = watch::look(pid, process);
+  }
+  return seen;
+}
+std::size_t renew_patiently(const watch::Process& process, const std::vector<watch::Lease>& lease) {
+  std::size_t renewed = watch::renew(process, lease, std::chrono::seconds(1));
+  for (int i = 0; i < 60'000 && renewed == 0 && errno == ETIMEDOUT; ++i) {
+    ::usleep(1000);
+    renewed = watch::renew(process, lease, std::chrono::seconds(1));
+  }
+  return renewed;
 }
 
 TEST(WatchUser, OthersAreInvisible) {
@@ -58,12 +79,11 @@ TEST(WatchUser, OthersAreInvisible) {
   EXPECT_EQ(same.wait(), 0);
   // Root sees all, and is root again afterwards.
   watch::Process process;
-  EXPECT_EQ(watch::look(one.pid(), process), watch::Seen::yes);
+  EXPECT_EQ(look_patiently(one.pid(), process), watch::Seen::yes);
   ASSERT_EQ(process.ends.size(), 1U);
   EXPECT_EQ(
-      watch::renew(process,
-                   {{.word = watch::Lease::Word::watch, .end = &process.ends[0], .sampling = 0}},
-                   std::chrono::seconds(1)),
+      renew_patiently(
+          process, {{.word = watch::Lease::Word::watch, .end = &process.ends[0], .sampling = 0}}),
       1U);
   EXPECT_EQ(::geteuid(), 0U);
   EXPECT_EQ(::getegid(), 0U);
@@ -85,7 +105,7 @@ TEST(WatchUser, RootLooksWithTheRightsOfTheOther) {
   });
   ready.wait();
   watch::Process process;
-  EXPECT_EQ(watch::look(child.pid(), process), watch::Seen::forbidden);
+  EXPECT_EQ(look_patiently(child.pid(), process), watch::Seen::forbidden);
   EXPECT_TRUE(process.ends.empty());
   done.open();
 }
@@ -105,7 +125,7 @@ TEST(WatchUser, ALeaseIsNotForWhoHasBecomeSomebodyElse) {
   });
   ready.wait();
   watch::Process process;
-  ASSERT_EQ(watch::look(child.pid(), process), watch::Seen::yes);
+  ASSERT_EQ(look_patiently(child.pid(), process), watch::Seen::yes);
   ASSERT_EQ(process.ends.size(), 1U);
   const std::vector<watch::Lease> lease{
       {.word = watch::Lease::Word::watch, .end = &process.ends[0], .sampling = 0}};
