@@ -306,6 +306,11 @@ class Port {
   // The threads that are receiving or about to, and have perhaps not gone to sleep yet. A system
   // call.
   [[nodiscard]] std::size_t idle_threads() const noexcept;
+  // Of the processors that this process could use when the port was made.
+  [[nodiscard]] std::size_t processors() const noexcept;
+  // Makes one of the threads that wait in reserve receive. False: there is none.
+  bool call_reserve() noexcept;
+  [[nodiscard]] bool has_reserve() const noexcept;
 
  private:
   friend class ServerThread;
@@ -470,12 +475,20 @@ class ServerThread {
                 std::span<const int> descriptors = {}, std::int64_t status = 0);
   // Goes back to the port: no session is attended to any more.
   void leave() noexcept;
+  // Whether it counts as one that receives, see Port::idle_threads(), though it has still to reply
+  // to a request: it will receive next, and nothing that it does first may take long.
+  void set_about_to_receive(bool on) noexcept;
   // Whether pthread_cancel() may end a wait for requests, whatever the thread's state otherwise.
   void set_cancellable(bool on) noexcept { cancellable_ = on; }
   // Whether receive() may wait on when a signal handler has run that was installed with SA_RESTART,
   // as read(2) does. Where it may, and the port does not serve by priority, few clients wake an
   // idle thread sooner.
   void set_restartable(bool on) noexcept { restartable_ = on; }
+  // Whether receive() may wait in reserve while more threads receive than there are processors: who
+  // would only compete for them delays the clients that it has taken on. Only where it is
+  // restartable, not cancellable, and has no deadline; and whoever sets this has to see to it that
+  // Port::call_reserve() is called when others are needed.
+  void set_reservable(bool on) noexcept { reservable_ = on; }
 
  private:
   void attend(std::shared_ptr<call::ServerSession> session) noexcept;
@@ -500,6 +513,7 @@ class ServerThread {
   std::atomic<bool> receiving_{true};  // a new one is about to
   bool cancellable_ = false;
   bool restartable_ = false;
+  bool reservable_ = false;
   std::uint64_t looked_ = 0;
   std::shared_ptr<call::Account> account_;  // of whom the thread works for
   std::uint64_t since_ = 0;                 // it has done so; both in ticks()

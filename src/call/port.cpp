@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <thread>
 
 #include "farcall/error.hpp"
 #include "wait/held_signals.hpp"
@@ -24,7 +25,9 @@ namespace call {
 constexpr unsigned kParksPerDrain = 32;
 
 PortState::PortState(const PortLimits& port_limits, WaitMode wait_mode)
-    : limits(port_limits), mode(wait_mode) {
+    : limits(port_limits),
+      mode(wait_mode),
+      processors(std::max(std::thread::hardware_concurrency(), 1U)) {
   epoll = PrivateFd(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
   if (!epoll) throw_errno("epoll_create1");
   closing = PrivateFd(UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
@@ -205,6 +208,8 @@ void PortState::close() noexcept {
   }
   const std::uint64_t one = 1;
   (void)!::write(closing.get(), &one, sizeof one);
+  const std::lock_guard guard(lock);
+  reserve.calls.notify_all();
 }
 
 }  // namespace call
@@ -246,10 +251,15 @@ std::size_t Port::idle_threads() const noexcept {
   // least one learns that the other does, too.
   asymmetric_fence_heavy();
   const std::lock_guard guard(state_->lock);
-  const auto count = std::ranges::count_if(state_->threads, [](const std::atomic<bool>* receiving) {
-    return receiving->load(std::memory_order_relaxed);
-  });
-  return static_cast<std::size_t>(count);
+  return state_->receiving_threads();
+}
+
+std::size_t Port::processors() const noexcept { return state_->processors; }
+
+bool Port::call_reserve() noexcept { return state_->call_reserve(); }
+
+bool Port::has_reserve() const noexcept {
+  return state_->reserve.waiting.load(std::memory_order_relaxed) != 0;
 }
 
 void Port::close() noexcept { state_->close(); }

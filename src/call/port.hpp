@@ -21,6 +21,7 @@
 #include <sys/epoll.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -71,6 +72,21 @@ struct Alarm {
 struct Resting {
   std::multimap<std::int64_t, std::uint64_t> until;  // the moment, the session's id
   std::unique_ptr<Alarm> alarm;                      // while there are any
+};
+
+// The calling thread, of which this says whether it receives, does so no more.
+inline void stop_receiving(std::atomic<bool>& receiving) noexcept {
+  receiving.store(false, std::memory_order_relaxed);
+  asymmetric_fence_light();  // pairs with the heavy one in Port::idle_threads()
+}
+
+// Threads that wait until somebody calls them, while enough others receive. Protected by the port's
+// lock, but for what is atomic, which may be read without.
+struct Reserve {
+  std::condition_variable calls;
+  std::atomic<std::size_t> waiting{0};  // that nobody has called yet
+  std::size_t called = 0;               // that have still to notice
+  std::size_t away = 0;                 // both, and who is about to wait
 };
 
 struct PortState : std::enable_shared_from_this<PortState> {
@@ -137,6 +153,13 @@ struct PortState : std::enable_shared_from_this<PortState> {
   // A session has rung, and there was nothing for which its owner or a new one was needed.
   void rung_in_vain(ServerSession& session) noexcept;
   void end_rests() noexcept;
+  // Which threads serve. leave_threads() calls one in reserve instead. May throw std::bad_alloc.
+  void join_threads(const std::atomic<bool>& receiving);
+  void leave_threads(const std::atomic<bool>& receiving) noexcept;
+  [[nodiscard]] std::size_t receiving_threads() const noexcept;  // with the lock held
+  // Waits in reserve if, and as long as, more than enough threads receive.
+  void wait_in_reserve(std::atomic<bool>& receiving) noexcept;
+  bool call_reserve() noexcept;
   // The session goes to whichever thread comes next, if there is something to do; its owner calls.
   void release(const SessionPointer& session) noexcept;
   void drop(const SessionPointer& session) noexcept;
@@ -148,6 +171,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
 
   const PortLimits limits;
   const WaitMode mode;
+  const std::size_t processors;
   const std::uint64_t generation = process::generation();
   PrivateFd epoll;
   PrivateFd closing;
@@ -157,6 +181,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   std::atomic<int> confirming{0};       // threads that wait for a client to have taken descriptors
   std::atomic<std::size_t> backlog{0};  // what `waiting` and `late` hold
   std::atomic<std::uint64_t> gathered{0};  // when, in ticks()
+  std::atomic<std::size_t> serving{0};     // threads that are not in reserve
   FutexMultiWaitState multi_wait;
 
   mutable std::mutex lock;  // protects all below
@@ -167,7 +192,8 @@ struct PortState : std::enable_shared_from_this<PortState> {
   std::unordered_map<std::uint64_t, std::shared_ptr<ListenedSource>> sources;
   Resting resting;
   std::vector<std::weak_ptr<Endpoint>> endpoints;
-  std::vector<const std::atomic<bool>*> threads;  // for each, whether it receives
+  std::vector<const std::atomic<bool>*> threads;  // for each not in reserve, whether it receives
+  Reserve reserve;
   std::uint64_t next_id = kFirstSession;
 };
 

@@ -34,10 +34,7 @@ class Said {
   explicit Said(std::atomic<bool>& receiving) noexcept : receiving_(receiving) {
     receiving_.store(true, std::memory_order_relaxed);
   }
-  ~Said() {
-    receiving_.store(false, std::memory_order_relaxed);
-    asymmetric_fence_light();  // pairs with the heavy one in idle_threads()
-  }
+  ~Said() { call::stop_receiving(receiving_); }
   Said(const Said&) = delete;
   Said& operator=(const Said&) = delete;
 
@@ -108,8 +105,7 @@ void Incoming::refuse(int error) noexcept {
 
 ServerThread::ServerThread(Port& port, WaitMode mode, ClientDeathObserver* observer)
     : state_(port.state_), mode_(mode), observer_(observer), generation_(process::generation()) {
-  const std::lock_guard guard(state_->lock);
-  state_->threads.push_back(&receiving_);
+  state_->join_threads(receiving_);
 }
 
 ServerThread::~ServerThread() {
@@ -119,8 +115,14 @@ ServerThread::~ServerThread() {
     return;
   }
   leave();
-  const std::lock_guard guard(state_->lock);
-  std::erase(state_->threads, &receiving_);
+  state_->leave_threads(receiving_);
+}
+
+void ServerThread::set_about_to_receive(bool on) noexcept {
+  if (on)
+    receiving_.store(true, std::memory_order_relaxed);
+  else
+    call::stop_receiving(receiving_);
 }
 
 // What the thread has done since it began with somebody, or since it was last charged.
@@ -277,6 +279,8 @@ bool ServerThread::look_around(Incoming& incoming) {
     }
     charge();
     account_ = nullptr;
+    if (reservable_ && restartable_ && !cancellable_ && deadline.is_never())
+      state_->wait_in_reserve(receiving_);
     call::Item item =
         state_->next(deadline, wait_outcome_,
                      {.cancellable = cancellable_, .restartable = restartable_, .since = since});

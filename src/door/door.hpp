@@ -39,6 +39,8 @@ class SharedPool final : public Pool, public std::enable_shared_from_this<Shared
   explicit SharedPool(WaitMode mode) : port(limits(), mode) {}
   std::unique_ptr<Server> enter() override;
   [[nodiscard]] std::size_t idle_threads() const noexcept override { return port.idle_threads(); }
+  bool call_reserve() noexcept override { return port.call_reserve(); }
+  [[nodiscard]] bool has_reserve() const noexcept override { return port.has_reserve(); }
 
   Port port;
 

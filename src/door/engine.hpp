@@ -110,6 +110,13 @@ class Pool {
   // The threads that are waiting here, or about to.
   [[nodiscard]] virtual std::size_t idle_threads() const noexcept = 0;
 
+  // Threads that wait for the pool to need them. call_reserve(): one of them is to receive; false
+  // if there is none.
+  virtual bool call_reserve() noexcept { return false; }
+  [[nodiscard]] virtual bool has_reserve() const noexcept { return false; }
+
+  // For those that are to serve those who wait, beside the one that suffices: when to ask again.
+  std::atomic<std::int64_t> pressed_until{0};
   // A thread has been asked for; until then it may be on its way. Nanoseconds, monotonic.
   std::atomic<std::int64_t> starting_until{0};
 };

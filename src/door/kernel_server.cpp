@@ -125,7 +125,7 @@ bool KernelServer::receive(Dispatch& call, bool cancellable) {
   }
   begin(call_);
   serving = true;
-  if (pool_->idle_threads() == 0) ask_for_thread(*pool_, pool_->only_door.lock(), false, false);
+  if (pool_->idle_threads() == 0) ask_for_thread(*pool_, pool_->only_door.lock(), {});
   call.procedure = reinterpret_cast<door_server_procedure_t*>(arguments_.procedure);  // NOLINT
   call.cookie = reinterpret_cast<void*>(arguments_.cookie);                           // NOLINT
   if (is_notice()) {

@@ -26,6 +26,8 @@ namespace {
 
 // A thread that has been asked for has this long to arrive before another one is.
 constexpr std::int64_t kStarting = 100'000'000;
+// So long nobody asks for more than the one that has to be there.
+constexpr std::int64_t kPressed = 1'000'000;
 
 // What a thread is that serves, or has ever served. Lives until the thread ends.
 class ServingThread {
@@ -179,16 +181,24 @@ Server* call_in_progress() noexcept {
   return self != nullptr && self->serves() ? self->server() : nullptr;
 }
 
-void ask_for_thread(Pool& pool, const std::shared_ptr<OwnDoor>& door, bool crowded,
-                    bool receiving) {
-  const bool by_xcreate = door && door->maker.create != nullptr;
-  if (by_xcreate && (door->attributes & DOOR_DEPLETION_CB) == 0) return;
+void ask_for_thread(Pool& pool, const std::shared_ptr<OwnDoor>& door, const Need& need) {
   const std::int64_t now = monotonic_ns();
-  if (now < pool.starting_until.load(std::memory_order_relaxed)) return;
+  const bool pressed = need.crowd != 0 && now >= pool.pressed_until.load(std::memory_order_relaxed);
+  if (!need.last && !pressed) return;
+  const bool has_reserve = pool.has_reserve();
+  const bool by_xcreate = door && door->maker.create != nullptr;
+  if (!has_reserve) {
+    if (by_xcreate && (door->attributes & DOOR_DEPLETION_CB) == 0) return;
+    if (now < pool.starting_until.load(std::memory_order_relaxed)) return;
+  }
   // Of those who wait no more can be served at once than there are processors.
-  std::size_t most = 1;
-  if (crowded) most = std::max(std::thread::hardware_concurrency(), 1U) + (receiving ? 1 : 0);
-  if (pool.idle_threads() >= most) return;
+  const std::size_t most = pressed ? need.crowd + (need.receiving ? 1 : 0) : 1;
+  const std::size_t idle = pool.idle_threads();
+  if (idle >= most) return;
+  if (idle != 0) pool.pressed_until.store(now + kPressed, std::memory_order_relaxed);
+  if (has_reserve && pool.call_reserve()) return;
+  if (by_xcreate && (door->attributes & DOOR_DEPLETION_CB) == 0) return;
+  if (now < pool.starting_until.load(std::memory_order_relaxed)) return;
   pool.starting_until.store(now + kStarting, std::memory_order_relaxed);
   if (by_xcreate) {
     auto start = std::make_shared<Start>();

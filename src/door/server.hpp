@@ -18,9 +18,13 @@ void create_default_thread(door_info_t* info) noexcept;
 int start_bound_threads(const std::shared_ptr<OwnDoor>& door, int count);
 // For a server that has a call, when nobody else of its pool may be left to serve the next one: the
 // program is asked for one more thread. `door`: the one that a private pool is of, or null.
-// `crowded`: others wait already; `receiving`: the caller is one of those that count as idle.
 // Throws std::bad_alloc.
-void ask_for_thread(Pool& pool, const std::shared_ptr<OwnDoor>& door, bool crowded, bool receiving);
+struct Need {
+  bool last = true;        // no other thread is known to wait for calls
+  std::size_t crowd = 0;   // if others wait already: so many threads may serve them
+  bool receiving = false;  // the caller is one of those that count as idle
+};
+void ask_for_thread(Pool& pool, const std::shared_ptr<OwnDoor>& door, const Need& need);
 // The door that the calling thread is bound to, or null.
 std::shared_ptr<OwnDoor> bound_door() noexcept;
 // By which the calling thread serves a call; null outside of one.

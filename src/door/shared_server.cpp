@@ -19,13 +19,20 @@ class SharedServer final : public Server, public ClientDeathObserver {
   explicit SharedServer(std::shared_ptr<SharedPool> pool)
       : pool_(std::move(pool)), thread_(pool_->port, Process::here().mode, this) {
     thread_.set_restartable(true);
+    thread_.set_reservable(true);
   }
 
   bool receive(Dispatch& call, bool cancellable) override;
   int answer(const char* data, std::size_t size, const door_desc_t* descriptors, std::size_t count,
-             bool) override {
-    const int error = try_to_answer(data, size, descriptors, count);
-    return error == 0 ? 0 : drop_answer(error, descriptors, count);
+             bool stays) override {
+    // To wake a client may cost this thread the processor, for long where many want it. It needs no
+    // replacement meanwhile.
+    const bool soon_back = stays && count == 0 && size <= kInlineBytes;
+    if (soon_back) thread_.set_about_to_receive(true);
+    int error = try_to_answer(data, size, descriptors, count);
+    if (error != 0) error = drop_answer(error, descriptors, count);
+    if (error != 0 && soon_back) thread_.set_about_to_receive(false);
+    return error;
   }
   int refuse(int error) noexcept override {
     if (!incoming_.notice()) incoming_.refuse(error);
@@ -111,10 +118,13 @@ int SharedServer::reply(const char* data, std::size_t size, Outgoing* outgoing) 
 
 // Called when this thread is about to serve.
 [[gnu::always_inline]] inline void SharedServer::make_spare(Door& door) {
-  if (pool_->port.has_sleeping_thread() && !incoming_.crowded()) [[likely]]
+  const bool last = !pool_->port.has_sleeping_thread();
+  if (!last && !incoming_.crowded()) [[likely]]
     return;
-  ask_for_thread(*pool_, door.is_private() ? door.shared_from_this() : nullptr, incoming_.crowded(),
-                 !serving);
+  ask_for_thread(*pool_, door.is_private() ? door.shared_from_this() : nullptr,
+                 {.last = last,
+                  .crowd = incoming_.crowded() ? pool_->port.processors() : 0,
+                  .receiving = !serving});
 }
 
 // Which errno a request is to fail with that should not have been made; or 0.

@@ -169,6 +169,24 @@ TEST(DoorThreads, ThereIsOneThreadPerConcurrentCallAndNoneGoes) {
   });
 }
 
+// They wait for it in reserve: more than the processors can run do not receive.
+TEST(DoorThreads, ManyThreadsOfAnEarlierCrowdServeTheNext) {
+  in_child([] {
+    ::door_server_create(note_and_create);
+    Gate gate;
+    const int door = make_door(gate);
+    constexpr int kCrowd = 40;
+    for (int round = 0; round < 3; ++round) {
+      crowd(door, gate, kCrowd);
+      ASSERT_TRUE(others_come_to_rest());
+      EXPECT_GE(created(), std::size_t{kCrowd});
+      EXPECT_LE(created(), std::size_t{kCrowd} + 1) << "round " << round;
+    }
+    const int quick = ::door_create(echo, nullptr, 0);
+    for (int i = 0; i < 200; ++i) ASSERT_EQ(call(quick, "x").data, "x");
+  });
+}
+
 TEST(DoorThreads, TheDefaultPoolGrowsTheSameWay) {
   in_child([] {
     Gate gate;
