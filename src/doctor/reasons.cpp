@@ -65,6 +65,10 @@ constexpr Reason kReasons[] = {
     {"broken", fault, "The other end wrote into the shared memory what cannot be, and was cut off.",
      "Make sure that both ends run the same version of the library; else the other end scribbles "
      "over its memory and should be debugged."},
+    {"unseen", warning,
+     "Its process moves bytes through an io_uring, or has confined itself by seccomp, and uses the "
+     "kernel alone since then.",
+     "Switch io_uring off in that program if it can do without."},
     // As they show from outside.
     {"library-not-loaded", fault, "The preload library is not loaded into this program.",
      "Start it by `farcall run -- PROGRAM`."},
@@ -77,7 +81,8 @@ constexpr Reason kReasons[] = {
     {"peer-stopped", fault, "The process at the other end is stopped, and answers nobody.",
      "`kill -CONT` it, or detach its debugger."},
     {"io-uring", warning,
-     "One end has set up an io_uring, which goes round the library, and uses the kernel alone.",
+     "One end has an io_uring. A program that moves bytes through one goes round the library, and "
+     "uses the kernel alone.",
      "Switch io_uring off in that program if it can do without."},
     {"network-namespaces", warning,
      "The ends are in different network namespaces, as containers are: they cannot prove to each "

@@ -31,6 +31,7 @@
 #include "preload/real.hpp"
 #include "preload/udp.hpp"
 #include "preload/upgrade.hpp"
+#include "preload/uring.hpp"
 #include "preload/wait_by_number.hpp"
 
 namespace farcall::preload {
@@ -104,8 +105,9 @@ Function* of_uring() noexcept {
   return nullptr;
 }
 
-// What goes through an io_uring is not seen here. liburing asks the kernel for it without the C
-// library, but is itself called by the program. Its functions return the negative errno.
+// What goes through such a ring is not seen here, see uring.hpp. liburing asks the kernel for it
+// without the C library, but is itself called by the program. Its functions return the negative
+// errno.
 template <class Function, class... Arguments>
 int set_up_uring(Function* function, Arguments... arguments) {
   if (function == nullptr) return -ENOSYS;
@@ -423,12 +425,10 @@ long syscall(long number, ...) {
 #ifdef SYS_epoll_create
     case SYS_epoll_create: return epoll_create(fd);
 #endif
-    case SYS_io_uring_setup: {
-      // Whatever is done through it is not seen here.
-      const long ring = with_errno(kernel(number, a[0], a[1]));
-      if (ring >= 0) leave_for_good();
-      return ring;
-    }
+    case SYS_io_uring_setup:
+      return set_up_ring(static_cast<unsigned>(a[0]), reinterpret_cast<void*>(a[1]));
+    case SYS_io_uring_enter: return enter_ring(a);
+    case SYS_io_uring_register: return register_with_ring(a);
     case SYS_execve:
     case SYS_execveat: return execute([&] { return static_cast<int>(with_errno(by_kernel())); });
     case SYS_exit_group: leave_process(); return with_errno(by_kernel());

@@ -22,6 +22,7 @@
 #include "preload/transfer.hpp"
 #include "preload/udp.hpp"
 #include "preload/upgrade.hpp"
+#include "preload/uring.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -115,6 +116,7 @@ int close_descriptor(int fd) noexcept {
     errno = EBADF;  // nothing that the program has opened
     return -1;
   }
+  forget_ring(fd);
   forget_registrations(fd);
   if (find_udp(fd) != nullptr && in_own_process()) udp_forget(fd);
   if (find_side(fd) == nullptr || !in_own_process())
@@ -129,7 +131,8 @@ int close_descriptor(int fd) noexcept {
 
 // Whether anything is remembered of this number.
 bool is_known(int fd) noexcept {
-  return find_side(fd) != nullptr || find_udp(fd) != nullptr || is_registered(fd) || is_private(fd);
+  return find_side(fd) != nullptr || find_udp(fd) != nullptr || is_registered(fd) ||
+         is_private(fd) || is_ring(fd);
 }
 
 // After a successful duplication.
@@ -180,6 +183,7 @@ int duplicate_onto(int from, int to, Duplicate call) noexcept {
   if (from == to || !is_known(to) || kernel(SYS_fcntl, from, F_GETFD) < 0 || !in_own_process())
     return duplicated(from, static_cast<int>(with_errno(call())));
   if (is_private(to)) forget_private(to);  // the program's from now on
+  forget_ring(to);
   forget_registrations(to);
   settle_before_close(to);
   const Released last = forget(to);
@@ -342,6 +346,7 @@ int __close(int fd) { return close_descriptor(fd); }
 int close_range(unsigned first, unsigned last, int flags) {
   if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) == 0 && first <= last &&
       in_own_process()) {
+    forget_rings(first, last);
     const auto highest = static_cast<unsigned>(std::max(highest_known(), udp_highest()));
     for (unsigned fd = first; fd <= last && fd <= highest; ++fd) {
       const int number = static_cast<int>(fd);

@@ -63,6 +63,7 @@ const char* to_string(Reason reason) noexcept {
     case Reason::urgent: return "out-of-band data";
     case Reason::passed: return "passed to another program";
     case Reason::broken: return "the peer broke the protocol";
+    case Reason::unseen: return "the program uses io_uring, or is confined by seccomp";
     case Reason::count_: break;
   }
   return "unknown";

@@ -33,6 +33,7 @@ enum class Reason : std::uint8_t {
   urgent,         // out-of-band data
   passed,         // handed to a program that this one executes, or over a unix socket
   broken,         // the peer broke the protocol
+  unseen,         // the program does what is not seen here: io_uring, seccomp
   count_,         // not a reason
 };
 inline constexpr std::size_t kReasons = static_cast<std::size_t>(Reason::count_);
@@ -63,7 +64,7 @@ inline void count(Counters* counters, Reason reason) noexcept {
 
 // The whole file. Slots are taken in order and never given back.
 struct StatsPage {
-  static constexpr std::uint64_t kMagic = 0x3253544154534346;  // "FCSTATS2"
+  static constexpr std::uint64_t kMagic = 0x3353544154534346;  // "FCSTATS3"
   static constexpr std::size_t kSlots = 512;
   struct Slot {
     enum : std::uint32_t { kFree = 0, kBeingMade = 1, kUsed = 2 };

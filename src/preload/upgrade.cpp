@@ -313,7 +313,8 @@ void no_more_candidates() noexcept { refused.store(true, std::memory_order_relax
 bool acceleration_ended() noexcept { return refused.load(std::memory_order_relaxed); }
 
 bool may_accelerate() noexcept {
-  return settings().enabled && (settings().tcp || settings().unix_streams) && !acceleration_ended();
+  return settings().enabled && (settings().tcp || settings().unix_streams) &&
+         (!acceleration_ended() || stats_wanted());
 }
 
 namespace {
@@ -321,6 +322,7 @@ namespace {
 // From now on this is a connection that may be accelerated.
 void note_candidate(int fd, Kind kind, bool connector, Counters* counters, const sockaddr* peer,
                     socklen_t size) noexcept {
+  if (acceleration_ended()) return count(counters, Reason::unseen);
   Side* const side = make_side(kind, connector);
   if (side == nullptr) return;
   side->own().counters = counters;

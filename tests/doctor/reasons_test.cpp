@@ -20,7 +20,7 @@ TEST(DoctorReasons, EachHaveASentenceForTheCauseAndForTheCure) {
         "other-user",         "no-proof",     "too-many",     "no-memory",   "held-by-several",
         "seen-too-late",      "option",       "urgent",       "passed",      "broken",
         "library-not-loaded", "switched-off", "peer-stopped", "io-uring",    "network-namespaces",
-        "unix-datagrams",     "peer-unseen",  "undecided"}) {
+        "unix-datagrams",     "peer-unseen",  "undecided",    "unseen"}) {
     const doctor::Reason& reason = doctor::reason(id);
     findings.push_back({reason.id, reason.severity, "x", reason.cause, reason.cure});
   }

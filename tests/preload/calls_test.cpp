@@ -1151,44 +1151,6 @@ TEST(Calls, AStreamMadeOfASocketSpeaksToItsPeer) {
   ::fclose(stream);
 }
 
-// The program has got an io_uring: what it does through that is not seen, and finds its bytes.
-void expect_to_be_with_the_kernel(const Pair& pair) {
-  for (int i = 0; i < 20; ++i) {
-    const std::string text = "text" + std::to_string(i);
-    EXPECT_EQ(send(pair.client.get(), text), std::to_string(text.size()));
-    char bytes[16] = {};
-    EXPECT_EQ(kernel(SYS_read, pair.server.get(), reinterpret_cast<long>(bytes),
-                     static_cast<long>(text.size())),
-              static_cast<long>(text.size()));
-    EXPECT_EQ(bytes, text);
-  }
-}
-
-TEST(Calls, WhoAsksTheKernelForARingIsLeftToTheKernel) {
-  alignas(8) std::byte parameters[256] = {};
-  const Pair pair;
-  const UniqueFd ring(static_cast<int>(::syscall(SYS_io_uring_setup, 4, parameters)));
-  if (ring.get() < 0) GTEST_SKIP() << "the kernel has no io_uring: " << errno_name();
-  expect_to_be_with_the_kernel(pair);
-  const Pair later(false);
-  const int before = stream_mappings();
-  later.talk(20);
-  EXPECT_EQ(stream_mappings(), before);
-}
-
-TEST(Calls, WhoAsksLiburingForARingIsLeftToTheKernel) {
-  if (::dlopen("liburing.so.2", RTLD_NOW | RTLD_GLOBAL) == nullptr)
-    GTEST_SKIP() << "there is no liburing";
-  using Init = int(unsigned, void*, unsigned);
-  auto* const init = reinterpret_cast<Init*>(::dlsym(RTLD_DEFAULT, "io_uring_queue_init"));
-  ASSERT_NE(init, nullptr);
-  alignas(8) static std::byte ring[4096] = {};
-  const Pair pair;
-  const int result = init(4, ring, 0);
-  if (result < 0) GTEST_SKIP() << "the kernel has no io_uring: " << -result;
-  expect_to_be_with_the_kernel(pair);
-}
-
 // --- other processes
 
 // Answers until the end; after 40 answers it says so.

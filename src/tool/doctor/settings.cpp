@@ -222,6 +222,7 @@ const char* reason_id(preload::Reason reason) noexcept {
     case preload::Reason::urgent: return "urgent";
     case preload::Reason::passed: return "passed";
     case preload::Reason::broken: return "broken";
+    case preload::Reason::unseen: return "unseen";
     case preload::Reason::count_: break;
   }
   return "undecided";
