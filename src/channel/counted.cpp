@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <string>
+#include <utility>
 
 #include "farcall/error.hpp"
 #include "farcall/wait.hpp"
@@ -55,7 +56,9 @@ void CountedReader::wait_for_more() {
   // Something is on its way and attempt() has waited for it.
   const std::int64_t now = monotonic_ns();
   if (missing_since_ == 0) missing_since_ = now;
-  if (now - missing_since_ > kLostAfter)
+  // It may have come while this thread had no processor: then it is there at the next look.
+  const bool overdue = now - missing_since_ > kLostAfter;
+  if (std::exchange(overdue_, overdue) && overdue)
     throw SystemError(ENOBUFS, "only " + std::to_string(received_) + " of " +
                                    std::to_string(at_least_) +
                                    " messages have come, the kernel has lost the others");

@@ -51,6 +51,7 @@ class CountedReader : public RecordReader {
   std::uint64_t total_ = kUnknown;  // as the writer said when it finished
   std::uint64_t at_least_ = 0;      // sent, and so on its way if not received
   std::int64_t missing_since_ = 0;  // when we first waited for what was on its way; 0: we do not
+  bool overdue_ = false;  // it has been missing for too long, and was looked for once more
   bool dead_ = false;
 };
 

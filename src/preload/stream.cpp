@@ -153,9 +153,9 @@ bool Sender::publish_bytes(const Ring& ring, std::size_t size) noexcept {
 }
 
 void Sender::restart(const Ring& ring) noexcept {
+  if (closed(ring)) return;  // the next bytes that go through it are asked for anew
   restart_at_ = tail_ + kFirstPages;
-  if (ring.size <= kFirstPages || (tail_ & (ring.size - 1)) == 0 || closed(ring) ||
-      unread(ring) != 0 || broken_ ||
+  if (ring.size <= kFirstPages || (tail_ & (ring.size - 1)) == 0 || unread(ring) != 0 || broken_ ||
       ring.control->kernel_taken.load(std::memory_order_acquire) != kernel_sent_)
     return;
   const std::uint64_t next = (tail_ | (ring.size - 1)) + 1;
