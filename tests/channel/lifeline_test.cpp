@@ -74,10 +74,10 @@ TEST_P(Lifelines, TellEmptyMessagesFromADeath) {
 
 TEST_P(Lifelines, TellTheEndSoon) {
   using Clock = std::chrono::steady_clock;
-  constexpr std::chrono::milliseconds kSoon(kSanitized ? 50 : 15);
+  constexpr std::chrono::milliseconds kLatest(kSanitized ? 50 : 15);
   auto best = Clock::duration::max();
   // On a machine that is busy the writer may get no processor for so long, but not each time.
-  for (int i = 0; i < 50 && best >= kSoon; ++i) {
+  for (int i = 0; i < 50 && best >= kLatest; ++i) {
     auto [child, reader] = spawn_writer(channel(), [](Writer& out) {
       for (int k = 0; k < 1000; ++k) out.send(bytes_of("message"));
       return 0;
@@ -88,7 +88,7 @@ TEST_P(Lifelines, TellTheEndSoon) {
     EXPECT_EQ(reader->receive(into), std::nullopt);
     best = std::min(best, Clock::now() - start);
   }
-  EXPECT_LT(best, kSoon);
+  EXPECT_LT(best, kLatest);
 }
 
 }  // namespace
