@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which sockets a set looks at itself: the hot ones, as epoll.hpp has it.
+#pragma once
+
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+
+#include <cerrno>
+#include <cstdint>
+
+#include "preload/epoll_set.hpp"
+#include "preload/readiness.hpp"
+#include "preload/real.hpp"
+
+namespace farcall::preload {
+
+inline constexpr std::uint32_t kMostHot = 256;
+inline constexpr std::uint32_t kInput = EPOLLIN | EPOLLRDNORM;
+
+inline bool is_news(const Registration& entry, std::uint64_t position) noexcept {
+  return position != kNothingToRead && (entry.event.events & kInput) != 0 &&
+         ((entry.event.events & EPOLLET) == 0 || entry.reported != position);
+}
+
+// Whether the set is still the one that `fd` refers to; under its lock.
+inline bool is_still(const Set& set, int fd) noexcept { return find_set(fd) == &set; }
+
+// An exclusive registration cannot be changed, only made anew.
+inline void change_registration(int set, int fd, epoll_event event) noexcept {
+  if (kernel(SYS_epoll_ctl, set, EPOLL_CTL_MOD, fd, &event) != -EINVAL) return;
+  kernel(SYS_epoll_ctl, set, EPOLL_CTL_DEL, fd, nullptr);
+  kernel(SYS_epoll_ctl, set, EPOLL_CTL_ADD, fd, &event);
+}
+
+// Has hot ones watched that have been taken out; those with news are put back. True if any has.
+bool watch_taken(Set& set, const int* taken, std::uint32_t count) noexcept;
+// Of all hot ones; likewise.
+bool watch_all(Set& set) noexcept;
+// From now on only the kernel tells of what is in it.
+void leave_set_to_kernel(Set& set) noexcept;
+
+}  // namespace farcall::preload

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Waiting in a set: its rings are looked at, and the kernel is asked.
+#include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "preload/address.hpp"
+#include "preload/epoll_hot.hpp"
+#include "preload/readiness.hpp"
+#include "preload/real.hpp"
+#include "preload/settle.hpp"
+#include "preload/wait_by_number.hpp"
+
+namespace farcall::preload {
+namespace {
+
+constexpr std::uint16_t kIdleLooks = 256;
+constexpr std::uint32_t kCallsPerLook = 8;
+constexpr std::uint32_t kLooksPerCall = 512;
+constexpr std::uint64_t kLookEvery = 20 * kTicksPerMicrosecond;
+
+// A call of the library waits in it.
+void note_waiter(Set& set) noexcept {
+  Waiters before = set.waiters.load(std::memory_order_relaxed);
+  if (before == Waiters::kernel) return;
+  if (known_elsewhere(set) || before == Waiters::inherited) return leave_set_to_kernel(set);
+  if (before == Waiters::unknown)
+    set.waiters.compare_exchange_strong(before, Waiters::here, std::memory_order_relaxed);
+}
+
+struct Wait {
+  enum class By : std::uint8_t { wait, pwait, pwait2, number };
+  By by;
+  int fd;
+  epoll_event* events;
+  int most;
+  int timeout = -1;                   // of wait, pwait and their numbers
+  const timespec* longest = nullptr;  // of pwait2 and its number
+  const sigset_t* mask = nullptr;
+  long number = 0;
+  const long* words = nullptr;  // the arguments of a call by number
+
+  [[nodiscard]] bool at_once() const noexcept {
+    return timeout == 0 ||
+           (!is_no_address(longest) && longest->tv_sec == 0 && longest->tv_nsec == 0);
+  }
+  // The program's own call.
+  [[nodiscard]] int as_it_is() const {
+    using Timed = int(int, epoll_event*, int, int);
+    using Masked = int(int, epoll_event*, int, int, const sigset_t*);
+    using Precise = int(int, epoll_event*, int, const timespec*, const sigset_t*);
+    switch (by) {
+      case By::wait: return real::next<"epoll_wait", Timed>()(fd, events, most, timeout);
+      case By::pwait: return real::next<"epoll_pwait", Masked>()(fd, events, most, timeout, mask);
+      case By::pwait2:
+        return real::next<"epoll_pwait2", Precise>()(fd, events, most, longest, mask);
+      case By::number: break;
+    }
+    return static_cast<int>(
+        with_errno(kernel(number, words[0], words[1], words[2], words[3], words[4], words[5])));
+  }
+};
+
+// Puts right what kick() has done; in the `count` events that have been reported, too.
+void undo_kicks(Set& set, int set_fd, epoll_event* events, int count) noexcept {
+  const Guard guard(set.lock);
+  if (!guard || !is_still(set, set_fd)) return;
+  set.kicked_count.store(0, std::memory_order_relaxed);
+  for (std::uint32_t fd = 0; fd < set.capacity.load(std::memory_order_relaxed); ++fd) {
+    Registration& entry = set.by_fd[fd];
+    if (!std::exchange(entry.kicked, false) || !entry.present) continue;
+    const epoll_event right = entry.event;
+    change_registration(set_fd, static_cast<int>(fd), right);
+    for (int i = 0; i < count; ++i)
+      if (events[i].data.u64 == right.data.u64)
+        events[i].events = (events[i].events & (right.events | EPOLLERR | EPOLLHUP)) | EPOLLIN;
+  }
+}
+
+// To what is told of connections that have ended. Each is asked without the set's lock, before
+// which its own comes.
+void add_resets(Set& set, int set_fd, epoll_event* events, int count) noexcept {
+  struct Ended {
+    int fd, event;
+  };
+  std::array<Ended, 32> ended;
+  std::size_t known = 0;
+  {
+    const Guard guard(set.lock);
+    if (!guard || !is_still(set, set_fd)) return;
+    const auto capacity = static_cast<int>(set.capacity.load(std::memory_order_relaxed));
+    for (int fd = 0; fd < capacity && known < ended.size(); ++fd) {
+      const Registration& entry = set.by_fd[fd];
+      if (!entry.present || find_side(fd) == nullptr) continue;
+      for (int i = 0; i < count && known < ended.size(); ++i)
+        if ((events[i].events & EPOLLHUP) != 0 && events[i].data.u64 == entry.event.data.u64)
+          ended[known++] = {.fd = fd, .event = i};
+    }
+  }
+  for (std::size_t i = 0; i < known; ++i)
+    if (knows_of_reset(ended[i].fd)) events[ended[i].event].events |= EPOLLERR;
+}
+
+bool any_hung_up(const epoll_event* events, int count) noexcept {
+  return std::any_of(events, events + count,
+                     [](const epoll_event& event) { return (event.events & EPOLLHUP) != 0; });
+}
+
+// After each call of the kernel that asks for events.
+void kernel_told(Set& set, int set_fd, epoll_event* events, long count) noexcept {
+  if (count > 0) set.told_at.store(ticks(), std::memory_order_relaxed);
+  if (set.kicked_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    undo_kicks(set, set_fd, events, static_cast<int>(std::max(count, 0L)));
+  if (count > 0 && any_hung_up(events, static_cast<int>(count))) [[unlikely]]
+    add_resets(set, set_fd, events, static_cast<int>(count));
+}
+
+long look_at_kernel(Set& set, const Wait& wait, int from) noexcept {
+  const long told = kernel(SYS_epoll_pwait, wait.fd, wait.events + from, wait.most - from, 0,
+                           wait.mask, kKernelMaskSize);
+  kernel_told(set, wait.fd, wait.events + from, told);
+  return told;
+}
+
+int ask_kernel(Set& set, const Wait& wait) {
+  const int result = wait.as_it_is();
+  const int error = errno;
+  kernel_told(set, wait.fd, wait.events, result);
+  errno = error;
+  return result;
+}
+
+// What else the kernel has to tell of a socket with bytes in memory: that there is room to send, or
+// that the peer has ended. An edge of that is told of when it comes.
+std::uint32_t also_ready(int fd, const epoll_event& wanted) noexcept {
+  constexpr std::uint32_t kOutput = EPOLLOUT | EPOLLWRNORM;
+  const bool asks = (wanted.events & kOutput) != 0 && (wanted.events & EPOLLET) == 0;
+  if (!asks && !has_ended(fd)) [[likely]]
+    return 0;
+  const std::uint32_t events = wanted.events & (kOutput | EPOLLRDHUP);
+  return static_cast<std::uint16_t>(poll_now(fd, static_cast<short>(events)));
+}
+static_assert(EPOLLOUT == POLLOUT && EPOLLHUP == POLLHUP && EPOLLERR == POLLERR &&
+              EPOLLRDHUP == POLLRDHUP && EPOLLWRNORM == POLLWRNORM);
+
+epoll_event* find_data(epoll_event* events, int count, std::uint64_t data) noexcept {
+  epoll_event* const found = std::find_if(
+      events, events + count, [&](const epoll_event& event) { return event.data.u64 == data; });
+  return found == events + count ? nullptr : found;
+}
+
+// Tells of hot sockets with bytes in memory, behind the `from` events that are there. Those that
+// have long been idle are watched instead.
+int look_at_rings(Set& set, const Wait& wait, int from) noexcept {
+  std::array<int, 16> idle;
+  std::uint32_t idle_count = 0;
+  int found = from;
+  {
+    const Guard guard(set.lock);
+    const std::uint32_t count = set.hot_count.load(std::memory_order_relaxed);
+    if (!guard || count == 0 || !is_still(set, wait.fd)) return 0;
+    // Where there are more than fit, the next call goes on with the others.
+    std::uint32_t place = set.next_hot < count ? set.next_hot : 0;
+    for (std::uint32_t i = 0; i < count; ++i, place = place + 1 == count ? 0 : place + 1) {
+      const int fd = hot_at(set, place);
+      Registration& entry = set.by_fd[fd];
+      const std::uint64_t position = read_position(fd);
+      if (!is_news(entry, position)) {
+        if (++entry.idle >= kIdleLooks && position == kNothingToRead && idle_count < idle.size())
+          idle[idle_count++] = fd;
+        continue;
+      }
+      // Where all places are taken the kernel may have told of the same socket, that there is room
+      // to send.
+      epoll_event* told = wait.events + found;
+      if (found == wait.most) {
+        told = find_data(wait.events, from, entry.event.data.u64);
+      } else {
+        *told = {.events = 0, .data = entry.event.data};
+        ++found;
+      }
+      if (told == nullptr) break;
+      told->events |= (entry.event.events & kInput) | also_ready(fd, entry.event);
+      entry.idle = 0;
+      entry.reported = position;
+      if ((entry.event.events & EPOLLONESHOT) != 0) {
+        // The kernel does not know that it has been told of.
+        epoll_event disarmed{.events = EPOLLONESHOT, .data = entry.event.data};
+        kernel(SYS_epoll_ctl, wait.fd, EPOLL_CTL_MOD, fd, &disarmed);
+        entry.event.events = EPOLLONESHOT;
+        count_wait_for_room(set, fd);
+      }
+    }
+    set.next_hot = place;
+    for (std::uint32_t i = 0; i < idle_count; ++i) make_cold(set, idle[i]);
+  }
+  if (any_hung_up(wait.events + from, found - from)) [[unlikely]]
+    add_resets(set, wait.fd, wait.events + from, found - from);
+  if (idle_count != 0) watch_taken(set, idle.data(), idle_count);
+  return found - from;
+}
+
+// The `second` events behind the `first`; none twice.
+int merge(epoll_event* events, int first, int second) noexcept {
+  int all = first;
+  for (int i = first; i < first + second; ++i) {
+    if (epoll_event* const same = find_data(events, first, events[i].data.u64))
+      same->events |= events[i].events;
+    else
+      events[all++] = events[i];
+  }
+  return all;
+}
+
+// Rings, and now and then the kernel; always where somebody waits for room to send, which there is
+// most of the time. Where one of them alone fills the call they take turns.
+int look(Set& set, const Wait& wait) noexcept {
+  if (set.kernel_next) [[unlikely]] {
+    set.kernel_next = false;
+    const long told = look_at_kernel(set, wait, 0);
+    const int kernels = static_cast<int>(std::max(told, 0L));
+    return merge(wait.events, kernels, look_at_rings(set, wait, kernels));
+  }
+  const int rings = look_at_rings(set, wait, 0);
+  if (rings == 0) return 0;
+  const std::uint64_t now = ticks();
+  if (++set.calls % kCallsPerLook != 0 && now - set.looked_at <= kLookEvery &&
+      set.wait_for_room.load(std::memory_order_relaxed) == 0)
+    return rings;
+  set.looked_at = now;
+  set.kernel_next = rings == wait.most;
+  if (set.kernel_next) return rings;
+  const long told = look_at_kernel(set, wait, rings);
+  return told > 0 ? merge(wait.events, rings, static_cast<int>(told)) : rings;
+}
+
+// --- waiting
+
+// What a thread looks at that stays awake. A copy: the set may change meanwhile, or go.
+struct Looked {
+  int fd;
+  bool edge;
+  std::uint64_t reported;
+
+  [[nodiscard]] bool has_news() const noexcept {
+    const std::uint64_t position = read_position(fd);
+    return position != kNothingToRead && (!edge || position != reported);
+  }
+};
+
+// Awake for a while. True if a ring has news; `told` is what the kernel has said, if not 0.
+bool stay_awake(Set& set, const Wait& wait, long& told) noexcept {
+  std::array<Looked, kMostHot> all;
+  std::uint32_t count = 0;
+  {
+    const Guard guard(set.lock);
+    if (!guard) return false;
+    const std::uint32_t hot = set.hot_count.load(std::memory_order_relaxed);
+    for (std::uint32_t i = 0; i < hot && count < all.size(); ++i) {
+      const int fd = hot_at(set, i);
+      const Registration& entry = set.by_fd[fd];
+      if ((entry.event.events & kInput) != 0)
+        all[count++] = {
+            .fd = fd, .edge = (entry.event.events & EPOLLET) != 0, .reported = entry.reported};
+    }
+  }
+  if (count == 0) return false;
+  const std::uint32_t here = this_processor();
+  for (std::uint32_t i = 0; i < count; ++i) note_processor(all[i].fd, here);
+  std::uint32_t looks = 0;
+  const bool news = set.patience.stay_awake(
+      [&] {
+        for (std::uint32_t i = 0; i < count; ++i)
+          if (all[i].has_news()) return true;
+        looks += count;
+        if (looks < kLooksPerCall) return false;
+        looks = 0;
+        told = look_at_kernel(set, wait, 0);
+        return told != 0;
+      },
+      [&] { return peer_processor(all[0].fd); });
+  return news && told == 0;
+}
+
+// Around a sleep in the kernel: nobody becomes hot meanwhile.
+std::uint32_t begin_sleep(Set& set) noexcept {
+  set.sleepers.fetch_add(1, std::memory_order_relaxed);
+  return set.generation;
+}
+void end_sleep(Set& set, std::uint32_t generation) noexcept {
+  const Guard guard(set.lock);
+  if (set.generation == generation) set.sleepers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+int sleep(Set& set, const Wait& wait, std::uint32_t generation) {
+  settle_before_sleep();
+  const int result = ask_kernel(set, wait);
+  const int error = errno;
+  end_sleep(set, generation);
+  errno = error;
+  return result;
+}
+
+int wait_in_set(Set& set, const Wait& wait) {
+  note_waiter(set);
+  for (bool stayed = false;;) {
+    if (set.hot_count.load(std::memory_order_relaxed) == 0) {
+      Guard guard(set.lock);
+      if (!guard || !is_still(set, wait.fd)) return wait.as_it_is();
+      if (set.hot_count.load(std::memory_order_relaxed) == 0) {
+        const std::uint32_t generation = begin_sleep(set);
+        guard.unlock();
+        return sleep(set, wait, generation);
+      }
+    }
+    if (const int found = look(set, wait); found != 0) return found;
+    if (wait.at_once()) return ask_kernel(set, wait);
+    if (!stayed && looks_itself(set)) {
+      stayed = true;
+      long told = 0;
+      if (stay_awake(set, wait, told)) {
+        stayed = false;
+        continue;
+      }
+      if (told != 0) return static_cast<int>(with_errno(told));
+      if (set.patience.interruption() != Interruption::none)
+        return static_cast<int>(with_errno(-EINTR));
+    }
+    Guard guard(set.lock);
+    if (!guard || !is_still(set, wait.fd)) return wait.as_it_is();
+    const std::uint32_t generation = begin_sleep(set);
+    guard.unlock();
+    if (!watch_all(set)) {
+      const int result = sleep(set, wait, generation);
+      set.patience.slept();
+      return result;
+    }
+    end_sleep(set, generation);
+  }
+}
+
+int wait_for(const Wait& wait) {
+  Set* const set = find_set(wait.fd);
+  if (set == nullptr || wait.most <= 0 || is_no_address(wait.events)) {
+    settle_before_sleep();
+    return wait.as_it_is();
+  }
+  return wait_in_set(*set, wait);
+}
+
+}  // namespace
+
+long epoll_wait_by_number(long number, const long* words) {
+  const auto* const mask = reinterpret_cast<const sigset_t*>(words[4]);
+  bool precise = false;
+#ifdef SYS_epoll_pwait2
+  precise = number == SYS_epoll_pwait2;
+#endif
+  bool masked = precise || number == SYS_epoll_pwait;
+  // Of another size: the kernel refuses it.
+  if (masked && mask != nullptr && words[5] != static_cast<long>(kKernelMaskSize))
+    return with_errno(kernel(number, words[0], words[1], words[2], words[3], words[4], words[5]));
+  return wait_for({.by = Wait::By::number,
+                   .fd = static_cast<int>(words[0]),
+                   .events = reinterpret_cast<epoll_event*>(words[1]),
+                   .most = static_cast<int>(words[2]),
+                   .timeout = precise ? -1 : static_cast<int>(words[3]),
+                   .longest = precise ? reinterpret_cast<const timespec*>(words[3]) : nullptr,
+                   .mask = masked ? mask : nullptr,
+                   .number = number,
+                   .words = words});
+}
+
+}  // namespace farcall::preload
+
+using namespace farcall::preload;
+
+extern "C" {
+
+int epoll_wait(int fd, epoll_event* events, int most, int timeout) {
+  return wait_for(
+      {.by = Wait::By::wait, .fd = fd, .events = events, .most = most, .timeout = timeout});
+}
+
+int epoll_pwait(int fd, epoll_event* events, int most, int timeout, const sigset_t* mask) {
+  return wait_for({.by = Wait::By::pwait,
+                   .fd = fd,
+                   .events = events,
+                   .most = most,
+                   .timeout = timeout,
+                   .mask = mask});
+}
+
+int epoll_pwait2(int fd, epoll_event* events, int most, const timespec* timeout,
+                 const sigset_t* mask) {
+  return wait_for({.by = Wait::By::pwait2,
+                   .fd = fd,
+                   .events = events,
+                   .most = most,
+                   .longest = timeout,
+                   .mask = mask});
+}
+
+}  // extern "C"
