@@ -13,225 +13,15 @@
 #include <cstring>
 
 #include "preload/address.hpp"
-#include "preload/connection.hpp"
 #include "preload/epoll.hpp"
 #include "preload/readiness.hpp"
 #include "preload/real.hpp"
 #include "preload/settle.hpp"
 #include "preload/wait_by_number.hpp"
+#include "preload/waited.hpp"
 
 namespace farcall::preload {
 namespace {
-
-constexpr short kInput = POLLIN | POLLRDNORM;
-
-// The sockets that one call waits for.
-class Waited {
- public:
-  explicit Waited(std::size_t most) noexcept {
-    if (most <= few_.size()) return;
-    const long memory = kernel(SYS_mmap, nullptr, most * sizeof(Entry), PROT_READ | PROT_WRITE,
-                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory < 0) return;
-    entries_ = reinterpret_cast<Entry*>(memory);
-    most_ = most;
-  }
-  Waited(const Waited&) = delete;
-  Waited& operator=(const Waited&) = delete;
-  ~Waited() {
-    if (entries_ != few_.data()) kernel(SYS_munmap, entries_, most_ * sizeof(Entry));
-  }
-
-  void add(int fd) noexcept {
-    Side* const side = find_side(fd);
-    UdpSocket* const udp = side == nullptr ? find_udp(fd) : nullptr;
-    if (side == nullptr && udp == nullptr) return leave_to_kernel(fd);
-    // No memory: one that cannot be looked after stays with the kernel.
-    if (count_ == most_) return leave_socket_to_kernel(fd);
-    if (side != nullptr ? side->accelerated() : udp_awake(*udp)) ++accelerated_;
-    entries_[count_++] = {.side = side,
-                          .udp = udp,
-                          .fd = fd,
-                          .generation = 0,
-                          .ticket = {},
-                          .was_awake = false,
-                          .woken = false,
-                          .readable = false};
-  }
-  [[nodiscard]] std::size_t accelerated() const noexcept { return accelerated_; }
-
-  // Before sleeping. True if there is something to read in memory.
-  bool enter() noexcept {
-    bool news = false;
-    const std::uint32_t here = this_processor();
-    for (Entry* entry = entries_; entry != end(); ++entry)
-      news = (entry->side != nullptr ? enter(*entry, here)
-                                     : udp_enter_kernel(*entry->udp, entry->fd, entry->ticket)) ||
-             news;
-    return news;
-  }
-  void leave() noexcept {
-    for (Entry* entry = entries_; entry != end(); ++entry) {
-      if (entry->side == nullptr) {
-        udp_leave_kernel(*entry->udp, entry->fd, entry->ticket);
-        continue;
-      }
-      Side& side = *entry->side;
-      const Guard guard(side.receive_lock);
-      if (!guard || entry->generation != side.generation.load(std::memory_order_relaxed)) continue;
-      side.receiver.leave_kernel(side.in(), 0);
-      side.polled.store(true, std::memory_order_relaxed);
-      // Awake again, all of them, not only the one that has something.
-      if (entry->was_awake && side.in().control != nullptr) wake_up(side, entry->fd);
-    }
-  }
-
-  // Notes which can be read from memory; how many.
-  std::size_t note_readable() noexcept {
-    return static_cast<std::size_t>(std::count_if(
-        entries_, end(), [](Entry& entry) { return entry.readable = readable_now(entry.fd); }));
-  }
-  template <class Visit>
-  void each_readable(Visit visit) const {
-    for (const Entry* entry = entries_; entry != end(); ++entry)
-      if (entry->readable) visit(entry->fd);
-  }
-
-  // `look` asks the kernel, too, now and then; what it says is returned if it is not 0.
-  template <class Look>
-  int stay_awake(Look look) noexcept {
-    static thread_local constinit Patience patience;
-    if (accelerated_ > kMostSpunFor || !wake_all()) return 0;
-    patience_ = &patience;
-    int seen = 0;
-    std::size_t looks = 0;
-    const bool news = patience.stay_awake(
-        [&] {
-          if (std::any_of(entries_, end(), may_be_readable)) return true;
-          looks += count_;
-          if (looks < kLooksPerCall) return false;
-          looks = 0;
-          seen = look();
-          return seen != 0;
-        },
-        [&] { return peer_processor(first_->fd); });
-    if (news && seen == 0) seen = look();
-    watch_woken();
-    return seen;
-  }
-  [[nodiscard]] bool interrupted() const noexcept {
-    return patience_ != nullptr && patience_->interruption() != Interruption::none;
-  }
-  void slept() noexcept {
-    if (patience_ != nullptr) patience_->slept();
-  }
-
- private:
-  static constexpr std::size_t kMostSpunFor = 32;
-  static constexpr std::size_t kLooksPerCall = 512;
-  struct Entry {
-    Side* side;  // or:
-    UdpSocket* udp;
-    int fd;
-    std::uint32_t generation;
-    UdpTicket ticket;
-    bool was_awake;
-    bool woken;
-    bool readable;
-  };
-  [[nodiscard]] Entry* end() const noexcept { return entries_ + count_; }
-
-  bool enter(Entry& entry, std::uint32_t here) noexcept {
-    Side& side = *entry.side;
-    const Guard guard(side.receive_lock);
-    if (!guard) return false;
-    entry.generation = side.generation.load(std::memory_order_relaxed);
-    side.receiver.enter_kernel();
-    if (side.in().control == nullptr) return false;
-    side.in().control->receiver_processor.store(here, std::memory_order_relaxed);
-    entry.was_awake = accelerated_ <= kMostSpunFor && !side.receiver.watched();
-    if (!side.receiver.watched()) side.receiver.watch(side.in());
-    return side.receiver.next(side.in()).kind == Receiver::Next::ring;
-  }
-
-  static bool may_be_readable(const Entry& entry) noexcept {
-    if (entry.side == nullptr) return udp_position(*entry.udp) != kNoDatagram;
-    const Side& side = *entry.side;
-    const Ring ring = side.in();  // it may be closed meanwhile
-    return ring.control != nullptr && !side.receiver.watched() && side.receiver.may_have_news(ring);
-  }
-
-  // While this thread is awake the senders can know it. False if there is nobody to look at.
-  bool wake_all() noexcept {
-    const std::uint32_t here = this_processor();
-    first_ = nullptr;
-    for (Entry* entry = entries_; entry != end(); ++entry) {
-      if (entry->side == nullptr) {
-        if (!udp_awake(*entry->udp)) continue;
-      } else {
-        Side& side = *entry->side;
-        if (side.in().control == nullptr || side.out().control == nullptr) continue;
-        if (side.receiver.watched()) {
-          const Guard guard(side.receive_lock);
-          if (guard && side.in().control != nullptr) wake_up(side, entry->fd);
-          entry->woken = guard && !side.receiver.watched();
-        }
-      }
-      note_processor(entry->fd, here);
-      first_ = entry;
-    }
-    return first_ != nullptr;
-  }
-  // Who goes on by other means must not miss what comes later. What can be read already is no news
-  // to the program.
-  void watch_woken() noexcept {
-    for (Entry* entry = entries_; entry != end(); ++entry) {
-      if (!entry->woken || read_position(entry->fd) != kNothingToRead) continue;
-      watch(entry->fd);
-      entry->woken = false;
-    }
-  }
-
-  std::array<Entry, 128> few_;
-  Entry* entries_ = few_.data();
-  std::size_t most_ = few_.size();
-  std::size_t count_ = 0;
-  std::size_t accelerated_ = 0;
-  Entry* first_ = nullptr;
-  Patience* patience_ = nullptr;
-};
-
-bool concerns_us(int fd) noexcept { return is_ours(fd) || is_registered(fd); }
-
-bool is_zero(const timespec* time) noexcept {
-  return !is_no_address(time) && time->tv_sec == 0 && time->tv_nsec == 0;
-}
-
-// Awake for a while, then asleep in the program's own call. `look` asks rings and kernel at once.
-template <class Look, class AsItIs>
-int wait_for(Waited& waited, Look look, AsItIs as_it_is) {
-  if (waited.accelerated() != 0) {
-    int ready = look();
-    if (ready != 0) return ready;
-    if ((ready = waited.stay_awake(look)) != 0) return ready;
-    if (waited.interrupted()) {
-      errno = EINTR;
-      return -1;
-    }
-  }
-  while (waited.enter()) {
-    waited.leave();
-    // Another thread may have taken it.
-    if (const int ready = look(); ready != 0) return ready;
-  }
-  settle_before_sleep();
-  const int ready = as_it_is();
-  const int error = errno;
-  waited.leave();
-  waited.slept();
-  errno = error;
-  return ready;
-}
 
 // --- poll
 
@@ -245,9 +35,9 @@ bool too_many(nfds_t count) noexcept {
 // Adds what is in memory to the kernel's answer.
 int add_rings(pollfd* fds, nfds_t count, int ready) noexcept {
   for (nfds_t i = 0; i < count; ++i) {
-    if ((fds[i].events & kInput) == 0 || !readable_now(fds[i].fd)) continue;
+    if ((fds[i].events & kPollInput) == 0 || !readable_now(fds[i].fd)) continue;
     if (fds[i].revents == 0) ++ready;
-    fds[i].revents = static_cast<short>(fds[i].revents | (fds[i].events & kInput));
+    fds[i].revents = static_cast<short>(fds[i].revents | (fds[i].events & kPollInput));
   }
   return ready;
 }
@@ -282,7 +72,7 @@ int poll_for(pollfd* fds, nfds_t count, bool at_once, const sigset_t* mask, AsIt
   }
   Waited waited(ours);
   for (nfds_t i = 0; i < count; ++i)
-    if (fds[i].fd >= 0 && (fds[i].events & kInput) != 0) waited.add(fds[i].fd);
+    if (fds[i].fd >= 0 && (fds[i].events & kPollInput) != 0) waited.add(fds[i].fd);
   return add_resets(fds, count, at_once ? look() : wait_for(waited, look, as_it_is));
 }
 
