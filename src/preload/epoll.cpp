@@ -176,6 +176,13 @@ void registered(int set_fd, int operation, int fd, const epoll_event& event) noe
 
 }  // namespace
 
+void epoll_controlled(int set, int operation, int fd, const epoll_event* event) noexcept {
+  if (operation != EPOLL_CTL_DEL)
+    registered(set, operation, fd, *event);
+  else if (Set* const known = find_set(set))
+    unregistered(*known, fd);
+}
+
 bool epoll_allows_wake_up(int fd) noexcept {
   bool several = false;
   Set* const set = set_with(fd, several);
@@ -277,12 +284,8 @@ int epoll_create1(int flags) { return created(next_epoll_create1(flags)); }
 
 int epoll_ctl(int set, int operation, int fd, epoll_event* event) {
   const long result = next_epoll_ctl(set, operation, fd, event);
-  if (result != 0 || is_confined()) return static_cast<int>(with_errno(result));
-  if (operation != EPOLL_CTL_DEL)
-    registered(set, operation, fd, *event);
-  else if (Set* const known = find_set(set))
-    unregistered(*known, fd);
-  return 0;
+  if (result == 0 && !is_confined()) epoll_controlled(set, operation, fd, event);
+  return static_cast<int>(with_errno(result));
 }
 
 }  // extern "C"

@@ -16,6 +16,8 @@
 // afterwards, never before: it may have become hot again in between, which does no harm.
 #pragma once
 
+#include <sys/epoll.h>
+
 #include <cstdint>
 
 namespace farcall::preload {
@@ -27,6 +29,9 @@ bool epoll_allows_wake_up(int fd) noexcept;
 // Whether the kernel has told of anything in the set that `fd` is in since `looked_at` (ticks). It
 // need not tell again of what is there, so a receive call must not come back empty unlooked.
 bool epoll_told_since(int fd, std::uint64_t looked_at) noexcept;
+
+// The kernel has carried out what epoll_ctl() asks for with these arguments.
+void epoll_controlled(int set, int operation, int fd, const epoll_event* event) noexcept;
 
 // Whether `fd` is in an epoll set, or is one.
 bool is_registered(int fd) noexcept;

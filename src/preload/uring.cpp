@@ -11,11 +11,14 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
+#include "preload/epoll.hpp"
 #include "preload/fork.hpp"
 #include "preload/lock.hpp"
 #include "preload/privilege.hpp"
 #include "preload/real.hpp"
+#include "preload/settle.hpp"
 #include "preload/side.hpp"
 #include "preload/upgrade.hpp"
 
@@ -26,12 +29,12 @@ namespace {
 constexpr std::uint32_t kNoArray = 1U << 16;  // IORING_SETUP_NO_SQARRAY
 constexpr unsigned kResize = 33;              // IORING_REGISTER_RESIZE_RINGS
 
-// Those that change nothing about how requests come to the kernel: by io_uring_enter(), each of 64
-// bytes, in memory that can be mapped.
+// Those that change nothing about how requests come to the kernel and answers from it: by
+// io_uring_enter(), of 64 and 16 bytes each, in memory that can be mapped.
 constexpr std::uint32_t kOrdinary =
     IORING_SETUP_CQSIZE | IORING_SETUP_CLAMP | IORING_SETUP_ATTACH_WQ | IORING_SETUP_SUBMIT_ALL |
-    IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_CQE32 |
-    IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | kNoArray;
+    IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_SINGLE_ISSUER |
+    IORING_SETUP_DEFER_TASKRUN | kNoArray;
 
 // A second mapping of what the program puts its requests into.
 struct Mapping {
@@ -57,19 +60,25 @@ struct Uring {
   bool closed = false;  // goes with its last user
   Mapping control;
   Mapping requests;
-  io_sqring_offsets at{};
-  std::uint32_t entries = 0;
-  bool has_array = false;
+  io_uring_params made{};
+  Lock turn;  // of who submits
 
   [[nodiscard]] std::uint32_t load(std::uint32_t offset) const noexcept {
     return reinterpret_cast<const std::atomic<std::uint32_t>*>(control.start + offset)
         ->load(std::memory_order_acquire);
   }
   // The request at that position.
-  [[nodiscard]] io_uring_sqe* request(std::uint32_t position) const noexcept {
-    std::uint32_t index = position & (entries - 1);
-    if (has_array) index = load(at.array + index * std::uint32_t{sizeof index});
-    return index < entries ? reinterpret_cast<io_uring_sqe*>(requests.start) + index : nullptr;
+  [[nodiscard]] const io_uring_sqe* request(std::uint32_t position) const noexcept {
+    std::uint32_t index = position & (made.sq_entries - 1);
+    if ((made.flags & kNoArray) == 0)
+      index = load(made.sq_off.array + index * std::uint32_t{sizeof index});
+    return index < made.sq_entries ? reinterpret_cast<const io_uring_sqe*>(requests.start) + index
+                                   : nullptr;
+  }
+  [[nodiscard]] std::uint32_t answered() const noexcept { return load(made.cq_off.tail); }
+  [[nodiscard]] std::int32_t answer(std::uint32_t position) const noexcept {
+    const auto* const all = reinterpret_cast<const io_uring_cqe*>(control.start + made.cq_off.cqes);
+    return all[position & (made.cq_entries - 1)].res;
   }
 };
 
@@ -89,7 +98,9 @@ Uring* find(int fd) noexcept {
 void drop(Uring& ring) noexcept {
   ring.control.unmap();
   ring.requests.unmap();
-  ring = Uring();
+  ring.fd = -1;
+  ring.users = 0;
+  ring.closed = false;
 }
 
 void close(Uring& ring) noexcept {
@@ -97,32 +108,35 @@ void close(Uring& ring) noexcept {
   if (ring.users == 0) drop(ring);
 }
 
+bool is_power_of_two(std::uint32_t number) noexcept {
+  return number != 0 && (number & (number - 1)) == 0;
+}
+
 // False: it cannot be followed.
 bool follow(int fd, const io_uring_params& made) noexcept {
-  if ((made.flags & ~kOrdinary) != 0 || made.sq_entries == 0 ||
-      (made.sq_entries & (made.sq_entries - 1)) != 0)
+  if ((made.flags & ~kOrdinary) != 0 || (made.features & IORING_FEAT_SINGLE_MMAP) == 0 ||
+      !is_power_of_two(made.sq_entries) || !is_power_of_two(made.cq_entries))
     return false;
-  const bool has_array = (made.flags & kNoArray) == 0;
-  std::size_t end = std::max(made.sq_off.head, made.sq_off.tail) + sizeof(std::uint32_t);
-  if (has_array) end = std::max<std::size_t>(end, made.sq_off.array + 4UL * made.sq_entries);
-  Uring ring;
-  ring.fd = fd;
-  ring.at = made.sq_off;
-  ring.entries = made.sq_entries;
-  ring.has_array = has_array;
-  ring.control.map(fd, end, IORING_OFF_SQ_RING);
-  ring.requests.map(fd, made.sq_entries * sizeof(io_uring_sqe), IORING_OFF_SQES);
+  std::size_t end = made.cq_off.cqes + made.cq_entries * sizeof(io_uring_cqe);
+  if ((made.flags & kNoArray) == 0)
+    end = std::max<std::size_t>(end, made.sq_off.array + 4UL * made.sq_entries);
+  Mapping control;
+  Mapping requests;
+  control.map(fd, end, IORING_OFF_SQ_RING);
+  requests.map(fd, made.sq_entries * sizeof(io_uring_sqe), IORING_OFF_SQES);
   const Guard guard(lock);
   if (Uring* const before = guard ? find(fd) : nullptr) close(*before);
   const auto free =
       std::find_if(rings.begin(), rings.end(), [](const Uring& each) { return each.fd < 0; });
-  if (!guard || ring.control.start == nullptr || ring.requests.start == nullptr ||
-      free == rings.end()) {
-    ring.control.unmap();
-    ring.requests.unmap();
+  if (!guard || control.start == nullptr || requests.start == nullptr || free == rings.end()) {
+    control.unmap();
+    requests.unmap();
     return false;
   }
-  *free = ring;
+  free->fd = fd;
+  free->control = control;
+  free->requests = requests;
+  free->made = made;
   const auto count = static_cast<std::uint32_t>(free - rings.begin()) + 1;
   used.store(std::max(used.load(std::memory_order_relaxed), count), std::memory_order_relaxed);
   return true;
@@ -143,53 +157,64 @@ class Use {
   }
   Use(const Use&) = delete;
   Use& operator=(const Use&) = delete;
-  [[nodiscard]] const Uring* ring() const noexcept { return ring_; }
+  [[nodiscard]] Uring* ring() const noexcept { return ring_; }
 
  private:
   Uring* ring_ = nullptr;
 };
 
+// By itself, of ordinary descriptors, and nothing in it that the kernel refuses. Links and the like
+// decide when, and whether, other requests are carried out.
 bool is_harmless(const io_uring_sqe* request) noexcept {
-  if (request == nullptr) return false;
-  switch (request->opcode) {
-    case IORING_OP_NOP:
-    case IORING_OP_TIMEOUT:
-    case IORING_OP_TIMEOUT_REMOVE:
-    case IORING_OP_ASYNC_CANCEL: return true;
-    // By itself, with ordinary descriptors, and with nothing that the kernel would refuse.
-    case IORING_OP_EPOLL_CTL:
-      return request->flags == 0 && request->ioprio == 0 && request->buf_index == 0 &&
-             request->personality == 0 && request->splice_fd_in == 0;
-    default: return false;
-  }
+  return request != nullptr && request->opcode == IORING_OP_EPOLL_CTL && request->flags == 0 &&
+         request->ioprio == 0 && request->buf_index == 0 && request->personality == 0 &&
+         request->splice_fd_in == 0;
 }
 
-// What fails is left to the kernel, to fail in the same way.
-void carry_out(io_uring_sqe& request) noexcept {
-  auto* const event = reinterpret_cast<epoll_event*>(request.addr);
-  if (::epoll_ctl(request.fd, static_cast<int>(request.len), static_cast<int>(request.off),
-                  event) != 0)
+// What became of a call, in part or as a whole.
+struct Entered {
+  long submitted = 0;
+  bool seen = true;    // else the program has done, or is about to do, what is not seen
+  bool ended = false;  // the kernel submits no more, or nothing, and says `error` if that is not 0
+  long error = 0;
+};
+
+// One request; `copy` is what it was when it was submitted.
+void submit_one(Uring& ring, const io_uring_sqe& copy, Entered& entered) noexcept {
+  const std::uint32_t position = ring.answered();
+  const long result = kernel(SYS_io_uring_enter, ring.fd, 1, 0, 0, nullptr, 0);
+  if (result != 1) {
+    entered.ended = true;
+    entered.error = result;
     return;
-  const std::uint64_t whose = request.user_data;
-  std::memset(&request, 0, sizeof request);
-  request.opcode = IORING_OP_NOP;
-  request.fd = -1;
-  request.user_data = whose;
+  }
+  ++entered.submitted;
+  // There is no place for the answer, or it is not there yet.
+  if (ring.answered() != position + 1) {
+    entered.seen = false;
+    return;
+  }
+  const std::int32_t answer = ring.answer(position);
+  if (answer == 0)
+    epoll_controlled(copy.fd, static_cast<int>(copy.len), static_cast<int>(copy.off),
+                     reinterpret_cast<const epoll_event*>(copy.addr));
+  entered.ended = answer == -EFAULT && (ring.made.flags & IORING_SETUP_SUBMIT_ALL) == 0;
 }
 
-// False: the program is about to do something that is not seen.
-bool look_at(const Uring& ring, std::uint32_t submitted) noexcept {
-  const std::uint32_t first = ring.load(ring.at.head);
-  const std::uint32_t count = std::min(ring.load(ring.at.tail) - first, submitted);
-  if (count > ring.entries) return false;
-  for (std::uint32_t i = 0; i < count; ++i)
-    if (!is_harmless(ring.request(first + i))) return false;
-  const int error = errno;
-  for (std::uint32_t i = 0; i < count; ++i)
-    if (io_uring_sqe& request = *ring.request(first + i); request.opcode == IORING_OP_EPOLL_CTL)
-      carry_out(request);
-  errno = error;
-  return true;
+// Submits what is asked for one by one, so that each answer is known when the next one goes.
+Entered submit(Uring& ring, std::uint32_t wanted) noexcept {
+  Entered entered;
+  const Guard guard(ring.turn);
+  const std::uint32_t first = ring.load(ring.made.sq_off.head);
+  const std::uint32_t count = std::min(ring.load(ring.made.sq_off.tail) - first, wanted);
+  entered.seen = guard && count <= ring.made.sq_entries;
+  for (std::uint32_t i = 0; entered.seen && i < count; ++i)
+    entered.seen = is_harmless(ring.request(first + i));
+  for (std::uint32_t i = 0; entered.seen && !entered.ended && i < count; ++i) {
+    const io_uring_sqe copy = *ring.request(first + i);
+    submit_one(ring, copy, entered);
+  }
+  return entered;
 }
 
 bool is_looked_at() noexcept { return in_own_process() && !acceleration_ended(); }
@@ -199,7 +224,10 @@ void in_parent() noexcept { lock.unlock(); }
 // What it submits through a ring of its parent's is not followed.
 void in_child() noexcept {
   lock.unlock();
-  for (std::uint32_t i = 0; i < used.load(std::memory_order_relaxed); ++i) drop(rings[i]);
+  for (std::uint32_t i = 0; i < used.load(std::memory_order_relaxed); ++i) {
+    new (&rings[i].turn) Lock;  // a thread of the parent's may have held it
+    drop(rings[i]);
+  }
   used.store(0, std::memory_order_relaxed);
 }
 
@@ -216,16 +244,28 @@ long set_up_ring(unsigned entries, void* parameters) noexcept {
   return fd;
 }
 
+// As the kernel has it: only when all has been submitted it waits, and what has been submitted is
+// told rather than an error.
 long enter_ring(const long (&arguments)[6]) noexcept {
-  constexpr unsigned kByIndex = 1U << 4;  // IORING_ENTER_REGISTERED_RING
+  const auto wanted = static_cast<std::uint32_t>(arguments[1]);
+  const auto flags = static_cast<unsigned>(arguments[3]);
+  Entered entered;
   if (is_looked_at()) {
-    const bool by_index = (static_cast<unsigned>(arguments[3]) & kByIndex) != 0;
-    const Use use(by_index ? -1 : static_cast<int>(arguments[0]));
-    if (use.ring() == nullptr || !look_at(*use.ring(), static_cast<std::uint32_t>(arguments[1])))
-      leave_for_good();
+    const Use use((flags & ~IORING_ENTER_GETEVENTS) == 0 ? static_cast<int>(arguments[0]) : -1);
+    if (use.ring() != nullptr)
+      entered = submit(*use.ring(), wanted);
+    else
+      entered.seen = false;
   }
-  return with_errno(kernel(SYS_io_uring_enter, arguments[0], arguments[1], arguments[2],
-                           arguments[3], arguments[4], arguments[5]));
+  if (!entered.seen) leave_for_good();
+  const long rest = static_cast<long>(wanted) - entered.submitted;
+  if (rest != 0 && (entered.ended || (entered.seen && is_looked_at())))
+    return entered.submitted != 0 ? entered.submitted : with_errno(entered.error);
+  if (is_looked_at() && (flags & IORING_ENTER_GETEVENTS) != 0) settle_before_sleep();
+  const long result = kernel(SYS_io_uring_enter, arguments[0], rest, arguments[2], arguments[3],
+                             arguments[4], arguments[5]);
+  if (entered.submitted == 0) return with_errno(result);
+  return entered.submitted + std::max(result, 0L);
 }
 
 long register_with_ring(const long (&arguments)[6]) noexcept {

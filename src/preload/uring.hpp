@@ -4,9 +4,9 @@
 //
 // What is done through a ring is not seen here, but for what the program submits by a call that is.
 // libuv has one in each loop, and through it changes what its epoll set listens to, nothing else:
-// those requests are carried out as calls of epoll_ctl(). Whoever asks for anything that may move
-// bytes, or wait for them, is left to the kernel for good before the kernel hears of it; and so is
-// who sets up a ring that the kernel reads by itself.
+// those requests go to the kernel one by one, and what it answers is noted as the results of
+// epoll_ctl() are. Whoever asks for anything else is left to the kernel for good before the kernel
+// hears of it; and so is who sets up a ring that the kernel reads by itself.
 #pragma once
 
 namespace farcall::preload {

@@ -15,7 +15,9 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "stream_pair.hpp"
@@ -70,6 +72,12 @@ class Uring {
     request.user_data = whose;
     put(request);
   }
+  // The same request once more, as it stands there.
+  void put_again(std::uint32_t index) {
+    const std::uint32_t tail = word(parameters_.sq_off.tail).load();
+    word(parameters_.sq_off.array + 4 * (tail & 7)).store(index);
+    word(parameters_.sq_off.tail).store(tail + 1);
+  }
   void put_receive(int fd, void* buffer, std::size_t size, std::uint64_t whose) {
     io_uring_sqe request{};
     request.opcode = IORING_OP_RECV;
@@ -79,11 +87,15 @@ class Uring {
     request.user_data = whose;
     put(request);
   }
+  [[nodiscard]] long ask(unsigned submit, unsigned await, unsigned flags) const {
+    return ::syscall(SYS_io_uring_enter, fd_.get(), submit, await, flags, nullptr, 0);
+  }
   // Submits so many, and waits for as many answers.
   std::vector<Answer> enter(unsigned count) {
-    const long done =
-        ::syscall(SYS_io_uring_enter, fd_.get(), count, count, IORING_ENTER_GETEVENTS, nullptr, 0);
-    EXPECT_EQ(done, static_cast<long>(count)) << errno_name();
+    EXPECT_EQ(ask(count, count, IORING_ENTER_GETEVENTS), static_cast<long>(count)) << errno_name();
+    return answers();
+  }
+  std::vector<Answer> answers() {
     std::vector<Answer> all;
     std::atomic<std::uint32_t>& head = word(parameters_.cq_off.head);
     while (head.load() != word(parameters_.cq_off.tail).load()) {
@@ -187,6 +199,122 @@ TEST_P(UringOfAnEpollSet, KeepsItsConnectionsFast) {
   EXPECT_EQ(ring.enter(1), (std::vector<Answer>{{100, 0}}));
   expect_to_be_told(set.get(), pair);
   const Pair later;
+}
+
+// Requests are carried out in their order, those that fail, too.
+TEST_P(UringOfAnEpollSet, FollowsWhatFailsInTheMiddle) {
+  MAKE_RING(ring, GetParam());
+  const Pair pair;
+  const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+  const int fd = pair.server.get();
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = 77}};
+  epoll_event other{.events = EPOLLIN, .data = {.u64 = 78}};
+  ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, fd, &event), 0);
+  ring.put_control(set.get(), EPOLL_CTL_ADD, fd, &other, 1);
+  ring.put_control(set.get(), EPOLL_CTL_DEL, fd, nullptr, 2);
+  EXPECT_EQ(ring.enter(2), (std::vector<Answer>{{1, -EEXIST}, {2, 0}}));
+  EXPECT_EQ(send(pair.client.get(), "x"), "1");
+  EXPECT_EQ(::epoll_wait(set.get(), &other, 1, 0), 0);
+  EXPECT_EQ(receive(fd), "x");
+  ring.put_control(set.get(), EPOLL_CTL_DEL, fd, nullptr, 3);
+  ring.put_control(set.get(), EPOLL_CTL_MOD, fd, &other, 4);
+  ring.put_control(set.get(), EPOLL_CTL_ADD, fd, &event, 5);
+  EXPECT_EQ(ring.enter(3), (std::vector<Answer>{{3, -ENOENT}, {4, -ENOENT}, {5, 0}}));
+  expect_to_be_told(set.get(), pair);
+}
+
+// Nothing is submitted behind an event that cannot be read.
+TEST(Uring, ABadAddressEndsTheSubmission) {
+  MAKE_RING(ring, 0);
+  const Pair pair;
+  const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = 77}};
+  auto* const nowhere = reinterpret_cast<epoll_event*>(8);
+  ring.put_control(set.get(), EPOLL_CTL_ADD, pair.server.get(), nowhere, 1);
+  ring.put_control(set.get(), EPOLL_CTL_ADD, pair.server.get(), &event, 2);
+  EXPECT_EQ(ring.ask(2, 0, 0), 1);
+  EXPECT_EQ(ring.answers(), (std::vector<Answer>{{1, -EFAULT}}));
+  EXPECT_EQ(ring.enter(1), (std::vector<Answer>{{2, 0}}));
+  expect_to_be_told(set.get(), pair);
+}
+
+TEST(Uring, ACallThatFailsCarriesOutNothing) {
+  MAKE_RING(ring, 0);
+  const Pair pair;
+  const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = 77}};
+  ring.put_control(set.get(), EPOLL_CTL_ADD, pair.server.get(), &event, 1);
+  EXPECT_EQ(ring.ask(1, 0, 1U << 30), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, pair.server.get(), &event), 0);
+  EXPECT_EQ(ring.enter(1), (std::vector<Answer>{{1, -EEXIST}}));
+  expect_to_be_told(set.get(), pair);
+}
+
+TEST(Uring, OneRequestMayBeSubmittedAgain) {
+  MAKE_RING(ring, 0);
+  const Pair pair;
+  const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = 77}};
+  ring.put_control(set.get(), EPOLL_CTL_ADD, pair.server.get(), &event, 1);
+  ring.put_again(0);
+  EXPECT_EQ(ring.enter(2), (std::vector<Answer>{{1, 0}, {1, -EEXIST}}));
+  ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_DEL, pair.server.get(), nullptr), 0);
+  ring.put_again(0);
+  EXPECT_EQ(ring.enter(1), (std::vector<Answer>{{1, 0}}));
+  expect_to_be_told(set.get(), pair);
+}
+
+TEST(Uring, WhatIsLinkedToAFailureIsNotCarriedOut) {
+  MAKE_RING(ring, 0);
+  const Pair pair;
+  const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = 77}};
+  io_uring_sqe first{};
+  first.opcode = IORING_OP_TIMEOUT_REMOVE;
+  first.flags = IOSQE_IO_LINK;
+  first.user_data = 1;
+  ring.put(first);
+  ring.put_control(set.get(), EPOLL_CTL_ADD, pair.server.get(), &event, 2);
+  EXPECT_EQ(ring.enter(2), (std::vector<Answer>{{1, -ENOENT}, {2, -ECANCELED}}));
+  EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, pair.server.get(), &event), 0);
+  expect_to_be_told(set.get(), pair);
+}
+
+// Each fills the ring alone, but they submit at the same time.
+TEST(Uring, ThreadsMayShareOne) {
+  MAKE_RING(ring, 0);
+  std::mutex filling;
+  std::vector<std::thread> threads;
+  for (std::uint64_t who = 0; who < 3; ++who)
+    threads.emplace_back([&, who] {
+      int pair[2];
+      ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+      const UniqueFd ends[2] = {UniqueFd(pair[0]), UniqueFd(pair[1])};
+      const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+      epoll_event event{.events = EPOLLIN, .data = {.u64 = who}};
+      epoll_event told{};
+      ASSERT_EQ(::write(pair[0], "x", 1), 1);
+      const auto control = [&](int operation) {
+        {
+          const std::lock_guard guard(filling);
+          ring.put_control(set.get(), operation, pair[1], &event, who);
+        }
+        // Another thread may have submitted it.
+        EXPECT_GE(ring.ask(1, 0, 0), 0);
+        const int expected = operation == EPOLL_CTL_ADD ? 1 : 0;
+        for (int i = 0; i < 10'000 && ::epoll_wait(set.get(), &told, 1, 0) != expected; ++i)
+          ::usleep(1000);
+        ASSERT_EQ(::epoll_wait(set.get(), &told, 1, 0), expected);
+        const std::lock_guard guard(filling);
+        ring.answers();
+      };
+      for (int i = 0; i < 500 && !::testing::Test::HasFailure(); ++i) {
+        control(EPOLL_CTL_ADD);
+        control(EPOLL_CTL_DEL);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(Uring, OnlyWhatIsSubmittedIsCarriedOut) {
