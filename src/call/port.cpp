@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -14,7 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <thread>
+#include <climits>
 
 #include "farcall/error.hpp"
 #include "wait/held_signals.hpp"
@@ -24,10 +25,20 @@ namespace call {
 
 constexpr unsigned kParksPerDrain = 32;
 
+namespace {
+
+std::size_t usable_processors() noexcept {
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) == 0)
+    return static_cast<std::size_t>(std::max(CPU_COUNT(&set), 1));
+  // More than such a set holds.
+  return static_cast<std::size_t>(std::max(::sysconf(_SC_NPROCESSORS_ONLN), 1L));
+}
+
+}  // namespace
+
 PortState::PortState(const PortLimits& port_limits, WaitMode wait_mode)
-    : limits(port_limits),
-      mode(wait_mode),
-      processors(std::max(std::thread::hardware_concurrency(), 1U)) {
+    : limits(port_limits), mode(wait_mode), processors(usable_processors()) {
   epoll = PrivateFd(UniqueFd(::epoll_create1(EPOLL_CLOEXEC)));
   if (!epoll) throw_errno("epoll_create1");
   closing = PrivateFd(UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
@@ -208,8 +219,7 @@ void PortState::close() noexcept {
   }
   const std::uint64_t one = 1;
   (void)!::write(closing.get(), &one, sizeof one);
-  const std::lock_guard guard(lock);
-  reserve.calls.notify_all();
+  ring_reserve(INT_MAX);
 }
 
 }  // namespace call
@@ -251,7 +261,7 @@ std::size_t Port::idle_threads() const noexcept {
   // least one learns that the other does, too.
   asymmetric_fence_heavy();
   const std::lock_guard guard(state_->lock);
-  return state_->receiving_threads();
+  return state_->receiving_threads() + state_->reserve.called;
 }
 
 std::size_t Port::processors() const noexcept { return state_->processors; }

@@ -21,7 +21,6 @@
 #include <sys/epoll.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -83,7 +82,7 @@ inline void stop_receiving(std::atomic<bool>& receiving) noexcept {
 // Threads that wait until somebody calls them, while enough others receive. Protected by the port's
 // lock, but for what is atomic, which may be read without.
 struct Reserve {
-  std::condition_variable calls;
+  std::atomic<std::uint32_t> bell{0};   // a futex: changes with each call
   std::atomic<std::size_t> waiting{0};  // that nobody has called yet
   std::size_t called = 0;               // that have still to notice
   std::size_t away = 0;                 // both, and who is about to wait
@@ -160,6 +159,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   // Waits in reserve if, and as long as, more than enough threads receive.
   void wait_in_reserve(std::atomic<bool>& receiving) noexcept;
   bool call_reserve() noexcept;
+  void ring_reserve(int most) noexcept;
   // The session goes to whichever thread comes next, if there is something to do; its owner calls.
   void release(const SessionPointer& session) noexcept;
   void drop(const SessionPointer& session) noexcept;

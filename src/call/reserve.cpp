@@ -3,6 +3,10 @@
 // Which threads of a port receive, and which wait in reserve. Threads that have been made for
 // clients whose calls took long stay when these have ended. If all of them went on taking short
 // calls, each would soon have a client that waits for it while it waits for a processor.
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "call/port.hpp"
@@ -33,14 +37,22 @@ std::size_t PortState::receiving_threads() const noexcept {
       }));
 }
 
+void PortState::ring_reserve(int most) noexcept {
+  // release: pairs with the lock, under which who is about to sleep looks first.
+  reserve.bell.fetch_add(1, std::memory_order_release);
+  ::syscall(SYS_futex, &reserve.bell, FUTEX_WAKE_PRIVATE, most, nullptr, nullptr, 0);
+}
+
 bool PortState::call_reserve() noexcept {
   if (reserve.waiting.load(std::memory_order_relaxed) == 0) return false;
-  const std::lock_guard guard(lock);
-  const std::size_t waiting_now = reserve.waiting.load(std::memory_order_relaxed);
-  if (waiting_now == 0) return false;
-  reserve.waiting.store(waiting_now - 1, std::memory_order_relaxed);
-  ++reserve.called;
-  reserve.calls.notify_one();
+  {
+    const std::lock_guard guard(lock);
+    const std::size_t waiting_now = reserve.waiting.load(std::memory_order_relaxed);
+    if (waiting_now == 0) return false;
+    reserve.waiting.store(waiting_now - 1, std::memory_order_relaxed);
+    ++reserve.called;
+  }
+  ring_reserve(1);
   return true;
 }
 
@@ -62,8 +74,14 @@ void PortState::wait_in_reserve(std::atomic<bool>& receiving) noexcept {
   held.unlock();
   asymmetric_fence_heavy();  // as in Port::idle_threads(): others may begin to serve just now
   held.lock();
-  if (receiving_threads() != 0)
-    reserve.calls.wait(held, [this] { return reserve.called != 0 || closed; });
+  if (receiving_threads() != 0) {
+    while (reserve.called == 0 && !closed) {
+      const std::uint32_t rung = reserve.bell.load(std::memory_order_relaxed);
+      held.unlock();
+      ::syscall(SYS_futex, &reserve.bell, FUTEX_WAIT_PRIVATE, rung, nullptr, nullptr, 0);
+      held.lock();
+    }
+  }
   if (reserve.called != 0)
     --reserve.called;
   else

@@ -185,20 +185,16 @@ void ask_for_thread(Pool& pool, const std::shared_ptr<OwnDoor>& door, const Need
   const std::int64_t now = monotonic_ns();
   const bool pressed = need.crowd != 0 && now >= pool.pressed_until.load(std::memory_order_relaxed);
   if (!need.last && !pressed) return;
-  const bool has_reserve = pool.has_reserve();
   const bool by_xcreate = door && door->maker.create != nullptr;
-  if (!has_reserve) {
-    if (by_xcreate && (door->attributes & DOOR_DEPLETION_CB) == 0) return;
-    if (now < pool.starting_until.load(std::memory_order_relaxed)) return;
-  }
+  const bool may_make = (!by_xcreate || (door->attributes & DOOR_DEPLETION_CB) != 0) &&
+                        now >= pool.starting_until.load(std::memory_order_relaxed);
+  if (!may_make && !pool.has_reserve()) return;
   // Of those who wait no more can be served at once than there are processors.
   const std::size_t most = pressed ? need.crowd + (need.receiving ? 1 : 0) : 1;
   const std::size_t idle = pool.idle_threads();
   if (idle >= most) return;
   if (idle != 0) pool.pressed_until.store(now + kPressed, std::memory_order_relaxed);
-  if (has_reserve && pool.call_reserve()) return;
-  if (by_xcreate && (door->attributes & DOOR_DEPLETION_CB) == 0) return;
-  if (now < pool.starting_until.load(std::memory_order_relaxed)) return;
+  if (pool.call_reserve() || !may_make) return;
   pool.starting_until.store(now + kStarting, std::memory_order_relaxed);
   if (by_xcreate) {
     auto start = std::make_shared<Start>();

@@ -4,8 +4,6 @@
 // are on the machine, so with many thousands of them one look takes as long as many calls do.
 #pragma once
 
-#include <time.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -22,28 +20,22 @@ class LookBudget {
     return left > 0 || left + earned(now_ns()) > 0;
   }
 
-  // Calls look(), and counts the processor time that it took. Threads that do so at once may be
-  // counted as one.
+  // Calls look(), and counts what it took. Threads that do so at once may be counted as one.
   template <class Look>
   void spend(Look look) noexcept {
-    const std::int64_t now = now_ns();
-    const std::int64_t before = worked_ns();
+    const std::int64_t began = now_ns();
     look();
-    const std::int64_t had = std::min(kMost, left_.load(std::memory_order_relaxed) + earned(now));
-    left_.store(had - (worked_ns() - before), std::memory_order_relaxed);
-    since_.store(now, std::memory_order_relaxed);
+    const std::int64_t ended = now_ns();
+    const std::int64_t had = std::min(kMost, left_.load(std::memory_order_relaxed) + earned(began));
+    left_.store(had - std::min(ended - began, kLongest), std::memory_order_relaxed);
+    since_.store(ended, std::memory_order_relaxed);
   }
 
  private:
   static constexpr std::int64_t kMost = 500'000'000;
   static constexpr std::int64_t kShare = 10;  // of the time, one part in so many
-
-  // Of the calling thread.
-  [[nodiscard]] static std::int64_t worked_ns() noexcept {
-    timespec time{};
-    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return time.tv_sec * 1'000'000'000 + time.tv_nsec;
-  }
+  // What took longer had not the processor all the while.
+  static constexpr std::int64_t kLongest = kMost / 10;
 
   [[nodiscard]] std::int64_t earned(std::int64_t now) const noexcept {
     return std::max<std::int64_t>(now - since_.load(std::memory_order_relaxed), 0) / kShare;

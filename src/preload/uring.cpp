@@ -226,9 +226,9 @@ void in_child() noexcept {
   lock.unlock();
   for (std::uint32_t i = 0; i < used.load(std::memory_order_relaxed); ++i) {
     new (&rings[i].turn) Lock;  // a thread of the parent's may have held it
-    drop(rings[i]);
+    // A handler may have forked in the middle of a call: its thread lets go of it, here as well.
+    if (rings[i].fd >= 0) close(rings[i]);
   }
-  used.store(0, std::memory_order_relaxed);
 }
 
 [[gnu::constructor]] void start() noexcept { at_fork({before_fork, in_parent, in_child}); }
