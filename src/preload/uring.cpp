@@ -25,9 +25,7 @@
 namespace farcall::preload {
 namespace {
 
-// Newer than some systems' headers.
-constexpr std::uint32_t kNoArray = 1U << 16;  // IORING_SETUP_NO_SQARRAY
-constexpr unsigned kResize = 33;              // IORING_REGISTER_RESIZE_RINGS
+constexpr std::uint32_t kNoArray = 1U << 16;  // IORING_SETUP_NO_SQARRAY, newer than some headers
 
 // Those that change nothing about how requests come to the kernel and answers from it: by
 // io_uring_enter(), of 64 and 16 bytes each, in memory that can be mapped.
@@ -269,8 +267,9 @@ long enter_ring(const long (&arguments)[6]) noexcept {
 }
 
 long register_with_ring(const long (&arguments)[6]) noexcept {
-  // The memory that is known would not be where requests are.
-  if (static_cast<unsigned>(arguments[1]) == kResize && is_looked_at()) leave_for_good();
+  // What a ring holds of the program's may be used behind its back, and outlives its descriptors;
+  // and its memory may go elsewhere.
+  if (arguments[1] != IORING_REGISTER_PROBE && is_looked_at()) leave_for_good();
   return with_errno(
       kernel(SYS_io_uring_register, arguments[0], arguments[1], arguments[2], arguments[3]));
 }

@@ -341,6 +341,28 @@ TEST(Uring, WhoReceivesThroughItIsLeftToTheKernel) {
   expect_no_more_to_be_accelerated();
 }
 
+// It keeps the socket when the descriptor is closed.
+TEST(Uring, WhoGivesItADescriptorIsLeftToTheKernel) {
+  MAKE_RING(ring, 0);
+  Pair pair;
+  EXPECT_EQ(send(pair.client.get(), "before"), "6");
+  const int fd = pair.server.get();
+  ASSERT_EQ(::syscall(SYS_io_uring_register, ring.fd(), IORING_REGISTER_FILES, &fd, 1), 0)
+      << errno_name();
+  pair.server.reset();
+  char bytes[16] = {};
+  io_uring_sqe request{};
+  request.opcode = IORING_OP_RECV;
+  request.flags = IOSQE_FIXED_FILE;
+  request.fd = 0;
+  request.addr = reinterpret_cast<std::uint64_t>(bytes);
+  request.len = sizeof bytes;
+  request.user_data = 3;
+  ring.put(request);
+  EXPECT_EQ(ring.enter(1), (std::vector<Answer>{{3, 6}}));
+  EXPECT_STREQ(bytes, "before");
+}
+
 TEST(Uring, WhatIsMixedIsAllTheKernels) {
   MAKE_RING(ring, 0);
   const Pair pair;
