@@ -26,7 +26,8 @@ namespace {
 
 // A thread that has been asked for has this long to arrive before another one is.
 constexpr std::int64_t kStarting = 100'000'000;
-// So long nobody asks for more than the one that has to be there.
+// When one has been called that is to serve those who wait, beside the one that has to be there,
+// so long nobody asks for another.
 constexpr std::int64_t kPressed = 1'000'000;
 
 // What a thread is that serves, or has ever served. Lives until the thread ends.
@@ -193,8 +194,11 @@ void ask_for_thread(Pool& pool, const std::shared_ptr<OwnDoor>& door, const Need
   const std::size_t most = pressed ? need.crowd + (need.receiving ? 1 : 0) : 1;
   const std::size_t idle = pool.idle_threads();
   if (idle >= most) return;
-  if (idle != 0) pool.pressed_until.store(now + kPressed, std::memory_order_relaxed);
-  if (pool.call_reserve() || !may_make) return;
+  if (pool.call_reserve()) {
+    if (idle != 0) pool.pressed_until.store(now + kPressed, std::memory_order_relaxed);
+    return;
+  }
+  if (!may_make) return;
   pool.starting_until.store(now + kStarting, std::memory_order_relaxed);
   if (by_xcreate) {
     auto start = std::make_shared<Start>();

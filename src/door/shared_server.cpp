@@ -19,7 +19,7 @@ class SharedServer final : public Server, public ClientDeathObserver {
   explicit SharedServer(std::shared_ptr<SharedPool> pool)
       : pool_(std::move(pool)), thread_(pool_->port, Process::here().mode, this) {
     thread_.set_restartable(true);
-    thread_.set_reservable(true);
+    thread_.set_reservable(sleeps_);
   }
 
   bool receive(Dispatch& call, bool cancellable) override;
@@ -27,7 +27,7 @@ class SharedServer final : public Server, public ClientDeathObserver {
              bool stays) override {
     // To wake a client may cost this thread the processor, for long where many want it. It needs no
     // replacement meanwhile.
-    const bool soon_back = stays && count == 0 && size <= kInlineBytes;
+    const bool soon_back = sleeps_ && stays && count == 0 && size <= kInlineBytes;
     if (soon_back) thread_.set_about_to_receive(true);
     int error = try_to_answer(data, size, descriptors, count);
     if (error != 0) error = drop_answer(error, descriptors, count);
@@ -73,6 +73,9 @@ class SharedServer final : public Server, public ClientDeathObserver {
   std::shared_ptr<Door> door_;
   const Endpoint* door_endpoint_ = nullptr;
   const std::shared_ptr<SharedPool> pool_;
+  // Clients and servers that spin do so in pairs, as long as the kernel lets them: there a thread
+  // for each is quicker by far, and who does not run at the moment waits the longer.
+  const bool sleeps_ = Process::here().mode == WaitMode::block;
   Incoming incoming_;
   ServerThread thread_;  // goes before what it has received
   std::vector<door_desc_t> received_;

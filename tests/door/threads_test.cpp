@@ -169,9 +169,13 @@ TEST(DoorThreads, ThereIsOneThreadPerConcurrentCallAndNoneGoes) {
   });
 }
 
-// They wait for it in reserve: more than the processors can run do not receive.
-TEST(DoorThreads, ManyThreadsOfAnEarlierCrowdServeTheNext) {
+// Where they sleep they wait for it in reserve: more than the processors can run do not receive.
+class DoorThreadsThat : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Wait, DoorThreadsThat, ::testing::Values("adaptive", "block"));
+
+TEST_P(DoorThreadsThat, AreManyAndOfAnEarlierCrowdServeTheNext) {
   in_child([] {
+    ::setenv("FARCALL_WAIT", GetParam(), 1);
     ::door_server_create(note_and_create);
     Gate gate;
     const int door = make_door(gate);
