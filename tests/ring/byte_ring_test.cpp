@@ -195,6 +195,7 @@ TEST(ByteRing, ASignalThatWasCaughtSinceEndsAWaitThatHasNotBegun) {
 
 // As if the writer slept, on the processor that this test runs on, in this way.
 void put_to_sleep(BytePair& ring, std::uint32_t how) {
+  test::stay_on_this_processor();
   std::byte one{};
   std::size_t count = 0;
   // Whoever waits says where it runs.

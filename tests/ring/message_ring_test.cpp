@@ -225,6 +225,7 @@ TEST(MessageRing, CanBePolledAtBothEnds) {
 
 // As if the reader slept on the processor that this test runs on.
 void put_reader_to_sleep(MessagePair& ring) {
+  test::stay_on_this_processor();
   RingControl& control = *ring.memory.view().control;
   control.reader.processor = control.writer.processor.load();
   control.reader.parked = WaitState::kOnFutex;

@@ -3,6 +3,12 @@
 // Both halves of a ring for tests.
 #pragma once
 
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <cerrno>
+#include <cstring>
+
 #include "farcall/ring.hpp"
 #include "farcall/socket.hpp"
 
@@ -29,6 +35,15 @@ struct Pair {
 };
 using BytePair = Pair<ByteWriter, ByteReader>;
 using MessagePair = Pair<MessageWriter, MessageReader>;
+
+// The calling thread runs on the processor that it runs on now, for good: where it waits decides
+// how it is woken.
+inline void stay_on_this_processor() {
+  cpu_set_t here;
+  CPU_ZERO(&here);
+  CPU_SET(static_cast<unsigned>(::sched_getcpu()), &here);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof here, &here), 0) << std::strerror(errno);
+}
 
 // Across processes: made before a fork, then each process attaches its half.
 struct Unattached {
