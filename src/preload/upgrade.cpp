@@ -20,6 +20,7 @@
 #include "preload/log.hpp"
 #include "preload/look_budget.hpp"
 #include "preload/observed.hpp"
+#include "preload/privilege.hpp"
 #include "preload/proof.hpp"
 #include "preload/real.hpp"
 
@@ -314,7 +315,7 @@ bool acceleration_ended() noexcept { return refused.load(std::memory_order_relax
 
 bool may_accelerate() noexcept {
   return settings().enabled && (settings().tcp || settings().unix_streams) &&
-         (!acceleration_ended() || stats_wanted());
+         (!acceleration_ended() || (stats_wanted() && !is_confined()));
 }
 
 namespace {

@@ -15,9 +15,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "stream_pair.hpp"
@@ -279,42 +277,6 @@ TEST(Uring, WhatIsLinkedToAFailureIsNotCarriedOut) {
   EXPECT_EQ(ring.enter(2), (std::vector<Answer>{{1, -ENOENT}, {2, -ECANCELED}}));
   EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, pair.server.get(), &event), 0);
   expect_to_be_told(set.get(), pair);
-}
-
-// Each fills the ring alone, but they submit at the same time.
-TEST(Uring, ThreadsMayShareOne) {
-  MAKE_RING(ring, 0);
-  std::mutex filling;
-  std::vector<std::thread> threads;
-  for (std::uint64_t who = 0; who < 3; ++who)
-    threads.emplace_back([&, who] {
-      int pair[2];
-      ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-      const UniqueFd ends[2] = {UniqueFd(pair[0]), UniqueFd(pair[1])};
-      const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
-      epoll_event event{.events = EPOLLIN, .data = {.u64 = who}};
-      epoll_event told{};
-      ASSERT_EQ(::write(pair[0], "x", 1), 1);
-      const auto control = [&](int operation) {
-        {
-          const std::lock_guard guard(filling);
-          ring.put_control(set.get(), operation, pair[1], &event, who);
-        }
-        // Another thread may have submitted it.
-        EXPECT_GE(ring.ask(1, 0, 0), 0);
-        const int expected = operation == EPOLL_CTL_ADD ? 1 : 0;
-        for (int i = 0; i < 10'000 && ::epoll_wait(set.get(), &told, 1, 0) != expected; ++i)
-          ::usleep(1000);
-        ASSERT_EQ(::epoll_wait(set.get(), &told, 1, 0), expected);
-        const std::lock_guard guard(filling);
-        ring.answers();
-      };
-      for (int i = 0; i < 500 && !::testing::Test::HasFailure(); ++i) {
-        control(EPOLL_CTL_ADD);
-        control(EPOLL_CTL_DEL);
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(Uring, OnlyWhatIsSubmittedIsCarriedOut) {
