@@ -3,9 +3,10 @@
 """Adds up the outcomes of several CTest runs.
 
 Usage: test_summary.py [--may-skip LIST] NAME=JUNIT_XML...
-Prints a line per run, the slowest tests, every failed test, every reason for a skip and, last, the
-sums. With a list (tests/may_skip.txt), a skip that is not on it is a failure. Exits with 1 if
-anything failed.
+Prints a line per run with what its failed tests said, the slowest tests, every reason for a skip, the
+names of what failed and, last, the sums. With a list (tests/may_skip.txt), a skip that is not on it is
+a failure. What failed among others and passes alone (again.xml beside the XML, of run_again.py) has
+passed, and is named as unsteady. Exits with 1 if anything failed.
 """
 
 import argparse
@@ -55,6 +56,16 @@ def read_cases(path):
     return cases or [("the run itself", 0, "failed", "there are no tests")]
 
 
+def passed_again(path):
+    """The names of the tests that have passed when they were run again."""
+    again = os.path.join(os.path.dirname(path), "again.xml")
+    if not os.path.exists(again):
+        return set()
+    cases = read_cases(again)
+    return {name for name, _, result, _ in cases if result == "passed"} - {
+        name for name, _, result, _ in cases if result != "passed"}
+
+
 def read_permitted(path):
     """All (run, reason) that are permitted to who runs this: a glob and a compiled expression."""
     permitted = []
@@ -86,18 +97,25 @@ def main(arguments):
     total = collections.Counter()
     skipped = collections.defaultdict(list)
     times = []
+    ends = []  # what is worth a line at the end
     for run, path in (argument.split("=", 1) for argument in arguments.runs):
         cases = list(judge_skips(run, read_cases(path), arguments.may_skip))
+        steady = passed_again(path)
+        cases = [(name, seconds, "unsteady" if result == "failed" and name in steady else result, detail)
+                 for name, seconds, result, detail in cases]
         times += [(seconds, f"{run} {name}") for name, seconds, _, _ in cases]
         count = collections.Counter(result for _, _, result, _ in cases)
+        count["passed"] += count["unsteady"]
         total += count
         print(f"{run}: {count['passed']} passed, {count['failed']} failed, "
               f"{count['skipped']} skipped")
         for name, _, result, detail in cases:
             if result == "skipped":
                 skipped[detail].append(f"{run} {name}")
-            elif result == "failed":
-                print(f"FAILED {run}: {name}, see {path.removesuffix('.xml')}.log")
+            elif result in ("failed", "unsteady"):
+                print(f"{result.upper()} {run}: {name}, see {path.removesuffix('.xml')}.log")
+                ends.append(f"failed: {run} {name}" if result == "failed" else
+                            f"unsteady: {run} {name} failed once, then passed three times alone")
                 for line in detail.splitlines()[-OUTPUT_LINES:]:
                     print(f"    {line}")
     print("slowest:", ", ".join(f"{name} {seconds:.0f} s"
@@ -105,6 +123,8 @@ def main(arguments):
     for reason, names in skipped.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         print(f"skipped: {reason}: {names[0]}{more}")
+    for end in ends:
+        print(end)
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
     return 1 if total["failed"] or not total else 0
 

@@ -41,15 +41,8 @@ std::vector<Order> weaker(const Site& site) {
   }
 }
 
-// From the root of the project; the compiler was told another way there.
-std::string short_name(const std::string& file) {
-  for (const char* root : {"/include/farcall/", "/src/"})
-    if (const auto at = file.rfind(root); at != std::string::npos) return file.substr(at + 1);
-  return file;
-}
-
 std::string text_of(const Place& place) {
-  std::ifstream in(std::string(FARCALL_SOURCE_DIR) + "/" + short_name(place.file));
+  std::ifstream in(std::string(FARCALL_SOURCE_DIR) + "/" + place.file);
   std::string text;
   for (unsigned i = 0; i < place.line; ++i)
     if (!std::getline(in, text)) return "(not found)";
@@ -83,7 +76,7 @@ struct Weakening {
   Weakening(const Site& site, Order to) : mutation{.site = site, .to = to} {
     const bool fence = site.kind == Kind::fence;
     const Place& at = fence && site.behind.line != 0 ? site.behind : site.at;
-    place = short_name(at.file) + ":" + std::to_string(at.line);
+    place = at.file + ":" + std::to_string(at.line);
     function = function_of(at);
     line = text_of(at);
     change = std::string(fence                                ? "fence behind it: "

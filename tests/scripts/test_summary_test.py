@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts/test_summary.py makes of the outcomes that CTest writes down."""
+"""What scripts/test_summary.py and run_again.py make of the outcomes that CTest writes down."""
 
 import contextlib
 import io
@@ -11,6 +11,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
+import run_again  # noqa: E402
 import test_summary  # noqa: E402
 
 CASE = '<testcase name="{name}" status="{status}" time="0.1">{skipped}<system-out>{output}</system-out></testcase>'
@@ -27,11 +28,13 @@ def skip(reason, after=""):
 
 
 class Summary(unittest.TestCase):
-    def summarize(self, *cases, may_skip=None):
+    def summarize(self, *cases, may_skip=None, again=()):
         """Returns the exit status and the lines printed for one run with these cases."""
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "tests.xml"
             path.write_text("<testsuite>" + "".join(cases) + "</testsuite>")
+            if again:
+                (path.parent / "again.xml").write_text("<testsuite>" + "".join(again) + "</testsuite>")
             arguments = [f"release={path}"]
             if may_skip is not None:
                 permitted = pathlib.Path(folder) / "may_skip.txt"
@@ -47,6 +50,7 @@ class Summary(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertEqual(lines[-1], "1 passed, 1 failed, 1 skipped")
         self.assertIn("    boom", lines)
+        self.assertEqual(lines[-2], "failed: release A.Test")
 
     def test_a_skip_gives_its_reason(self):
         status, lines = self.summarize(case("run"), skip("no such device"))
@@ -78,6 +82,32 @@ class Summary(unittest.TestCase):
                 status, lines = self.summarize(case("run"), skip("no such device", report))
                 self.assertEqual(status, 1)
                 self.assertEqual(lines[-1], "1 passed, 1 failed, 0 skipped")
+
+    def test_what_passes_alone_is_named(self):
+        status, lines = self.summarize(case("fail", "boom"), again=[case("run")])
+        self.assertEqual(status, 0)
+        self.assertIn("    boom", lines)
+        self.assertEqual(lines[-2],
+                         "unsteady: release A.Test failed once, then passed three times alone")
+        self.assertEqual(lines[-1], "1 passed, 0 failed, 0 skipped")
+
+    def test_what_fails_again_has_failed(self):
+        for again in ([case("fail", "boom")], [case("run"), case("fail", "boom")], [skip("none")]):
+            status, lines = self.summarize(case("fail", "boom"), again=again)
+            self.assertEqual(status, 1)
+            self.assertEqual(lines[-1], "0 passed, 1 failed, 0 skipped")
+
+    def test_only_few_expectations_are_looked_at_again(self):
+        def chosen(how, output="boom", count=1):
+            xml = "<testsuite>" + case("fail", output) * count + case("run") + "</testsuite>"
+            return run_again.candidates(
+                xml, f"boom\nThe following tests FAILED:\n\t  1 - A.Test ({how})\nErrors while\n")
+
+        self.assertEqual(chosen("Failed"), ["A.Test"])
+        for how in ("SEGFAULT", "Timeout", "Subprocess aborted", "Not Run"):
+            self.assertEqual(chosen(how), [])
+        self.assertEqual(chosen("Failed", "WARNING: ThreadSanitizer: data race (pid=7)"), [])
+        self.assertEqual(chosen("Failed", count=6), [])
 
     def test_a_run_without_tests_has_failed(self):
         self.assertEqual(self.summarize()[0], 1)

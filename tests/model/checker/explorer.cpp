@@ -24,8 +24,15 @@ std::string base_name(const char* path) {
   return slash == nullptr ? path : slash + 1;
 }
 
+// A file's name from the root of the project on: compilers may be told one file by several paths.
+std::string_view in_project(std::string_view path) {
+  for (const std::string_view root : {"/include/farcall/", "/src/", "/tests/"})
+    if (const auto at = path.rfind(root); at != std::string_view::npos) return path.substr(at + 1);
+  return path;
+}
+
 Place place_of(const std::source_location& where) {
-  return {.file = where.file_name(),
+  return {.file = std::string(in_project(where.file_name())),
           .line = where.line(),
           .column = where.column(),
           .function = where.function_name()};
@@ -33,7 +40,7 @@ Place place_of(const std::source_location& where) {
 
 bool is_at(const Place& place, const std::source_location& where) {
   return place.line == where.line() && place.column == where.column() &&
-         place.file == where.file_name();
+         place.file == in_project(where.file_name());
 }
 
 unsigned starting;  // the fiber that is being made
@@ -125,7 +132,9 @@ int Explorer::run_to_first_steps() {
 unsigned Explorer::choose(unsigned count) {
   if (count == 1) return 0;
   if (depth_ == choices_.size()) choices_.push_back({.taken = 0, .count = count});
-  return choices_[depth_++].taken;
+  const Choice& choice = choices_[depth_++];
+  if (choice.count != count) fail("the scenario is not the same each time");
+  return choice.taken;
 }
 
 // To the next execution: the last choice that has not been made in all ways is made anew.

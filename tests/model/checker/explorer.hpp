@@ -21,6 +21,8 @@ class Explorer {
   Result explore(const MakeScenario& make, const Options& options);
 
   [[nodiscard]] bool running() const noexcept { return current_ >= 0; }
+  // Whether a scenario is being made, which must come out the same each time.
+  [[nodiscard]] bool making() const noexcept { return making_; }
   [[nodiscard]] unsigned current() const noexcept { return static_cast<unsigned>(current_); }
   [[nodiscard]] std::size_t threads() const noexcept { return bodies_; }
   [[nodiscard]] const Options& options() const noexcept { return *options_; }
