@@ -8,7 +8,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -66,35 +65,6 @@ Ledger& ledger() {
       static_cast<Ledger*>(::mmap(nullptr, sizeof(Ledger), PROT_READ | PROT_WRITE,
                                   MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   return *made;
-}
-
-namespace {
-
-void must(const std::string& command) {
-  if (std::system(command.c_str()) != 0)  // NOLINT(concurrency-mt-unsafe): before there are threads
-    throw std::runtime_error("failed: " + command);
-}
-
-}  // namespace
-
-Machines::Machines(unsigned count) {
-  if (::unshare(CLONE_NEWNET | CLONE_NEWNS) != 0 ||
-      ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
-    throw std::runtime_error("unshare");
-  must(
-      "mkdir -p /run/netns && mount -t tmpfs none /run/netns && ip link add switch type bridge && "
-      "ip link set switch up");
-  for (unsigned i = 1; i <= count; ++i) {
-    const std::string end = "port" + std::to_string(i);
-    must("ip netns add " + name(i) + " && ip link add " + end + " type veth peer name eth0 netns " +
-         name(i) + " && ip link set " + end + " master switch up && ip -n " + name(i) +
-         " link set lo up && ip -n " + name(i) + " link set eth0 up && ip -n " + name(i) +
-         " addr add " + address(i) + "/24 dev eth0");
-  }
-}
-
-void Machines::connect(unsigned number, bool on) const {
-  must("ip link set port" + std::to_string(number) + (on ? " up" : " down"));
 }
 
 void nap(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }

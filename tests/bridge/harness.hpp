@@ -109,18 +109,6 @@ struct Ledger {
 };
 Ledger& ledger();
 
-// Network namespaces m1, m2, ... of the addresses 10.77.0.1, 10.77.0.2, ..., one switch between
-// them. They go with this process, whose own namespaces these replace. Throws where that is
-// forbidden.
-class Machines {
- public:
-  explicit Machines(unsigned count);
-  static Machine name(unsigned number) { return "m" + std::to_string(number); }
-  static std::string address(unsigned number) { return "10.77.0." + std::to_string(number); }
-  // Pulls the plug, or puts it in again.
-  void connect(unsigned number, bool on) const;
-};
-
 // A process that serves a door at `path` and, unless it is empty, a channel. A request is text:
 // "sleep" is not answered, and counts who gives up; "die" ends the server; "fd" is answered with a
 // descriptor; "big N" with N bytes; anything else with itself (by the channel with status 7).

@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "bridge/harness.hpp"
@@ -16,6 +18,16 @@ using Options = std::vector<std::string>;
 
 std::string certificate(const std::string& name) {
   return std::string(FARCALL_CERTIFICATES) + "/" + name + ".pem";
+}
+
+// Made for these tests: an operator's NATS server, and credentials of its users and of others.
+std::string credentials(const std::string& name) {
+  return std::string(FARCALL_CREDENTIALS) + "/" + name;
+}
+
+std::string text_of(const std::string& file) {
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 std::string own(const std::string& name) {
@@ -94,6 +106,23 @@ TEST_F(BridgeSecurity, WrongCredentialsAreSaid) {
 TEST_F(BridgeSecurity, AFileOfCredentialsThatIsNoneIsSaid) {
   const Nats nats(scratch_);
   expect_says(refusal({"--nats", nats.url(), "--creds", scratch_.file("nothing")}), "ENOENT");
+}
+
+TEST_F(BridgeSecurity, SignedCredentialsServeAndThoseOfOthersAreRefused) {
+  const Nats nats(scratch_, text_of(credentials("server.conf")));
+  for (const std::string name : {"stranger.creds", "mixed.creds"})
+    expect_says(refusal({"--nats", nats.url(), "--creds", credentials(name)}),
+                "does not accept these credentials");
+  expect_says(refusal({"--nats", nats.url()}), "does not accept these credentials");
+  expect_service({"--nats", nats.url(), "--creds", credentials("bridge.creds")});
+}
+
+TEST_F(BridgeSecurity, AFileWithoutCredentialsIsSaidByName) {
+  const Nats nats(scratch_, text_of(credentials("server.conf")));
+  const std::string file = scratch_.write("letter", "Dear server, let me in.\n");
+  const std::string said = refusal({"--nats", nats.url(), "--creds", file});
+  expect_says(said, "the file of --creds cannot be used");
+  expect_says(said, file);
 }
 
 TEST_F(BridgeSecurity, WhereNobodyListensIsSaid) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Three machines, as network namespaces: a NATS server on each, which are one cluster; two export a
-// door, and the third imports it and calls. Meanwhile servers, bridges and NATS servers are killed
-// and plugs are pulled, in turn and then at random. bridge-soak [SECONDS [SEED]].
+// door, and the third imports it and calls. Meanwhile servers, bridges and NATS servers are killed,
+// plugs are pulled, lines lose and reorder what they carry, and the cluster is restarted server by
+// server, each in turn and then at random. bridge-soak [SECONDS [SEED [CALLS]]]: at least so long,
+// and until so many calls have been answered.
 //
 // Every request has a number, and servers enter it in a ledger that all processes share. In the end
 // it must hold: an answered call was served exactly once, one that was refused or found the network
@@ -23,7 +25,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "bridge/harness.hpp"
+#include "bridge/machines.hpp"
 
 namespace {
 
@@ -32,6 +34,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr unsigned kClients = 8;
 constexpr unsigned kImporter = 3;  // machine
+constexpr unsigned kEvents = 7;
 
 struct Tally {
   std::atomic<std::uint32_t> next{0};  // number
@@ -127,19 +130,44 @@ class World {
         nap(ms);
         machines_.connect(machine, true);
         break;
-      default:
+      case 4:
         exporters_[machine]->kill(SIGSTOP);
         nap(ms);
         exporters_[machine]->kill(SIGCONT);
+        break;
+      case 5:
+        spoil(machines_.line(machine), 50, 20, 20'000, 20'000);
+        nap(ms);
+        spoil(machines_.line(machine), 0, 0, 0, 0);
+        break;
+      default:
+        for (unsigned i = 1; i <= 3; ++i) {
+          nats_[i]->stop();
+          nap(ms / 3);
+          nats_[i]->start();
+        }
     }
     ++events_[event];
   }
   void report() const {
-    std::printf("killed: %u servers, %u bridges, %u NATS servers; plugs pulled: %u; frozen: %u\n",
-                events_[0], events_[1], events_[2], events_[3], events_[4]);
+    std::printf(
+        "killed: %u servers, %u bridges, %u NATS servers; plugs pulled: %u; frozen: %u; bad lines: "
+        "%u; cluster restarted: %u\n",
+        events_[0], events_[1], events_[2], events_[3], events_[4], events_[5], events_[6]);
+    for (unsigned i = 1; i <= 3; ++i)
+      std::printf("line %u: %lu frames, %lu lost\n", i,
+                  static_cast<unsigned long>(machines_.line(i).frames),
+                  static_cast<unsigned long>(machines_.line(i).missed));
   }
 
  private:
+  static void spoil(Line& line, unsigned lost, unsigned doubled, unsigned delay_us,
+                    unsigned jitter_us) {
+    line.lost = lost;
+    line.doubled = doubled;
+    line.delay_us = delay_us;
+    line.jitter_us = jitter_us;
+  }
   std::vector<std::string> options(const std::vector<std::string>& more) const {
     std::vector<std::string> all{"--death-bound", "1", "--connect-bound", "1"};
     for (unsigned i = 1; i <= 3; ++i) all.insert(all.end(), {"--nats", nats_[i]->url()});
@@ -176,7 +204,7 @@ class World {
   std::array<std::unique_ptr<Service>, 3> services_;
   std::array<std::unique_ptr<Program>, 3> exporters_;
   std::unique_ptr<Program> importer_;
-  std::array<unsigned, 5> events_{};
+  std::array<unsigned, kEvents> events_{};
 };
 
 bool answers(std::uint64_t more, double seconds) {
@@ -208,7 +236,7 @@ int verdict() {
              : 1;
 }
 
-int run(double seconds, unsigned seed) {
+int run(double seconds, unsigned seed, std::uint64_t calls) {
   World world;
   const pid_t clients = start_clients(world.path());
   int failed = 0;
@@ -216,11 +244,17 @@ int run(double seconds, unsigned seed) {
   std::minstd_rand generator(seed);
   const auto random = [&] { return static_cast<unsigned>(generator()); };
   const auto until = Clock::now() + std::chrono::duration<double>(seconds);
-  for (unsigned n = 0; failed == 0 && (n < 7 || Clock::now() < until); ++n) {
-    // First each in turn; the importer's own NATS server and plug are of use, too.
-    const unsigned event = n < 5 ? n : random() % 5;
-    const unsigned machine = n < 5 ? 1 + n % 2 : 1 + random() % (event == 2 || event == 3 ? 3 : 2);
-    world.happen(event, machine, static_cast<int>(50 + random() % (n < 5 ? 400 : 1600)));
+  const auto is_over = [&](unsigned n) {
+    return n >= kEvents + 2 && Clock::now() >= until &&
+           (tally->answered >= calls || tally->next >= Ledger::kMost - kClients);
+  };
+  for (unsigned n = 0; failed == 0 && !is_over(n); ++n) {
+    // First each in turn; the importer's own NATS server, plug and line are of use, too.
+    const bool in_turn = n < kEvents;
+    const unsigned event = in_turn ? n : random() % kEvents;
+    const bool of_any = event == 2 || event == 3 || event == 5;
+    const unsigned machine = in_turn ? 1 + n % 2 : 1 + random() % (of_any ? 3 : 2);
+    world.happen(event, machine, static_cast<int>(50 + random() % (in_turn ? 400 : 1600)));
     if (!answers(20, 40)) failed = std::printf("no service after event %u of %u\n", event, machine);
     for (const auto& since : tally->since_ms)
       if (since != 0 && now_ms() - since > 30000) failed = std::printf("a call hangs\n");
@@ -246,13 +280,14 @@ int skip(const std::string& reason) {
 int main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::atof(argv[1]) : 10;
   const auto seed = static_cast<unsigned>(argc > 2 ? std::atoi(argv[2]) : 1);
+  const auto calls = static_cast<std::uint64_t>(argc > 3 ? std::atoll(argv[3]) : 0);
   if (const std::string reason = no_nats(); !reason.empty()) return skip(reason);
   if (::geteuid() != 0) return skip("needs root, for machines of its own");
   ledger();
   tally = new (::mmap(nullptr, sizeof(Tally), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
                       -1, 0)) Tally;
   try {
-    return run(seconds, seed);
+    return run(seconds, seed, calls);
   } catch (const std::exception& error) {
     return std::string(error.what()) == "unshare" ? skip("this system permits no namespaces")
                                                   : (std::puts(error.what()), 1);
