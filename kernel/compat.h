@@ -110,6 +110,16 @@ static inline bool stplr_owns(const struct file *file)
 #endif
 }
 
+/* That an inode is made, read and changed now. */
+static inline void stplr_init_times(struct inode *inode)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 6, 0)
+	simple_inode_init_ts(inode);
+#else
+	inode->i_atime = inode->i_mtime = inode->i_ctime = current_time(inode);
+#endif
+}
+
 #ifdef CONFIG_FSNOTIFY
 /* A group's mark on an inode, with a reference, or NULL. */
 static inline struct fsnotify_mark *stplr_find_mark(struct inode *inode,

@@ -7,6 +7,7 @@
 
 #include "doors/attach.h"
 #include "doors/door.h"
+#include "doors/fs.h"
 #include "park.h"
 #include "words.h"
 
@@ -51,9 +52,14 @@ int stplr_doors_init(void)
 	err = stplr_attach_init();
 	if (err)
 		goto exit_door;
+	err = stplr_doorfs_init();
+	if (err)
+		goto exit_attach;
 	err = misc_register(&device);
 	if (!err)
 		return 0;
+	stplr_doorfs_exit();
+exit_attach:
 	stplr_attach_exit();
 exit_door:
 	stplr_door_exit();
@@ -63,6 +69,7 @@ exit_door:
 void stplr_doors_exit(void)
 {
 	misc_deregister(&device);
+	stplr_doorfs_exit();
 	stplr_attach_exit();
 	stplr_door_exit();
 }

@@ -14,6 +14,7 @@
 
 #include "compat.h"
 #include "doors/attach.h"
+#include "doors/fs.h"
 #include "message.h"
 #include "park.h"
 #include "words.h"
@@ -333,6 +334,7 @@ static const struct file_operations door_operations = {
 
 struct stplr_door *stplr_door_of_file(const struct file *file)
 {
+	file = stplr_doorfs_behind(file);
 	return file->f_op == &door_operations ? file->private_data : NULL;
 }
 

@@ -236,6 +236,16 @@ struct stplr_door_path {
  */
 #define STPLR_DOOR_OPEN _IOW(STPLR_IOCTL, 107, struct stplr_door_path)
 
+/*
+ * The file system "doorfs", mounted over a file by root: every program that opens the file has a door. Its
+ * options are fd=, a descriptor of the door, and mode=, uid= and gid= of the file (0600, 0, 0). EINVAL: no
+ * such option, or no door of the kernel; EBADF. It counts as a descriptor of the door until it is unmounted
+ * and nobody has it open. statfs(2) has the first of these in f_type, stat(2) the second as the minor
+ * number in st_rdev.
+ */
+#define STPLR_DOORFS_MAGIC 0x446f6f72
+#define STPLR_DOORFS_MINOR 0xd00
+
 /* STPLR_READ on a pool, by the thread that has the call: what it had no room for. */
 
 #endif /* STPLR_DOORS_H */

@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/sysmacros.h>
 
 #include "door.h"
 #include "seen.h"
@@ -58,6 +60,8 @@ static long detach(const char *path)
 
 static void put_back(void)
 {
+	while (!umount2(PLACE, MNT_DETACH))
+		;
 	unlink(PLACE);
 	unlink(PLACE "2");
 	/* Marks go a moment after they are detached, and their doors with them. */
@@ -214,6 +218,149 @@ static void a_path_outlives_its_server(void)
 	IS(0, detach(PLACE));
 }
 
+/* With more options, or NULL. Returns 0 or a negative errno. */
+static int mount_door(int door, const char *more)
+{
+	char text[200];
+
+	close(open_file(PLACE, O_RDWR | O_CREAT));
+	snprintf(text, sizeof(text), "fd=%d%s%s", door, more ? "," : "", more ? more : "");
+	return mount("none", PLACE, "doorfs", 0, text) ? -errno : 0;
+}
+
+static void a_mounted_door_is_there_for_every_open(void)
+{
+	int door, opened;
+	char room[4];
+
+	serving_process(&door, echo_for_ever);
+	IS(0, mount_door(door, NULL));
+	opened = open_file(PLACE, O_RDONLY);
+	CHECK(info_of(opened).id == info_of(door).id);
+	IS(2, call_door(opened, "ab", 2, room, sizeof(room)));
+	/* The mount keeps the door, and who has it open keeps it, whatever becomes of the mount. */
+	close(door);
+	IS(2, call_door(opened, "ab", 2, room, sizeof(room)));
+	OK(umount2(PLACE, MNT_DETACH));
+	IS(2, call_door(opened, "ab", 2, room, sizeof(room)));
+	close(opened);
+	opened = open_file(PLACE, O_RDONLY);
+	FAILS(ENOTTY, ioctl(opened, STPLR_DOOR_INFO, room));
+	close(opened);
+}
+
+static void a_mounted_door_is_one_where_it_is_passed_on(void)
+{
+	int pool = new_pool(), door = new_door(pool), opened;
+
+	IS(0, mount_door(door, NULL));
+	opened = open_file(PLACE, O_RDWR);
+	/* Its attributes tell the server's own what they are. */
+	CHECK(info_of(opened).attributes & STPLR_DOOR_LOCAL);
+	OK(ioctl(opened, STPLR_DOOR_REVOKE));
+	CHECK(info_of(door).attributes & STPLR_DOOR_REVOKED);
+	/* It can be mounted elsewhere in its turn. */
+	close(open_file(PLACE "2", O_RDWR | O_CREAT));
+	OK(umount2(PLACE, MNT_DETACH));
+	IS(0, mount_door(opened, NULL));
+	close(opened);
+	opened = open_file(PLACE, O_RDONLY);
+	CHECK(info_of(opened).id == info_of(door).id);
+	close(opened);
+}
+
+static void what_a_mounted_door_is_can_be_told(void)
+{
+	int opened;
+	struct statfs system;
+	struct stat status;
+	char byte;
+
+	IS(0, mount_door(new_door(new_pool()), "mode=0640,uid=7,gid=8"));
+	OK(stat(PLACE, &status));
+	CHECK(status.st_mode == (S_IFREG | 0640) && status.st_uid == 7 && status.st_gid == 8);
+	CHECK(status.st_size == 0);
+	IS(STPLR_DOORFS_MINOR, minor(status.st_rdev));
+	OK(statfs(PLACE, &system));
+	IS(STPLR_DOORFS_MAGIC, system.f_type);
+	opened = open_file(PLACE, O_RDWR | O_TRUNC);
+	FAILS(EINVAL, read(opened, &byte, 1));
+	FAILS(EINVAL, write(opened, "x", 1));
+	FAILS(EFBIG, ftruncate(opened, 100));
+	close(opened);
+}
+
+static void who_may_open_a_mounted_door_is_for_its_mode_to_say(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+
+	IS(0, mount_door(door, "mode=0600,uid=1000"));
+	join(CALLER(pool, {
+		OK(setresuid(1000, 1000, 1000));
+		close(open_file(PLACE, O_RDONLY));
+		IS(-EPERM, mount_door(door, NULL));
+		FAILS(EPERM, umount2(PLACE, MNT_DETACH));
+	}));
+	join(CALLER(pool, {
+		OK(setresuid(1001, 1001, 1001));
+		FAILS(EACCES, open(PLACE, O_RDONLY));
+	}));
+}
+
+static void what_is_no_door_is_not_mounted(void)
+{
+	int door = new_door(new_pool()), pair[2];
+	char text[20];
+
+	OK(pipe(pair));
+	IS(-EINVAL, mount_door(pair[0], NULL));
+	IS(-EBADF, mount_door(999, NULL));
+	IS(-EINVAL, mount_door(door, "mode=4755"));
+	IS(-EINVAL, mount_door(door, "size=5"));
+	FAILS(EINVAL, mount("none", PLACE, "doorfs", 0, NULL));
+	FAILS(EINVAL, mount("none", PLACE, "doorfs", 0, "mode=0600"));
+	/* A door is no folder. */
+	CHECK(!mkdir("/tmp/mount", 0700) || errno == EEXIST);
+	snprintf(text, sizeof(text), "fd=%d", door);
+	FAILS(ENOTDIR, mount("none", "/tmp/mount", "doorfs", 0, text));
+}
+
+static void a_mount_counts_as_a_descriptor(void)
+{
+	int pool = new_pool(), door = new_door_of(pool, 1, STPLR_DOOR_UNREF_MULTI), opened;
+	struct serving serving = { .pool = pool };
+
+	IS(0, mount_door(door, NULL));
+	OK(umount(PLACE));
+	await_unref(&serving);
+	/* Whoever has it open has the door. */
+	IS(0, mount_door(door, NULL));
+	opened = open_file(PLACE, O_RDONLY);
+	FAILS(EBUSY, umount(PLACE));
+	OK(umount2(PLACE, MNT_DETACH));
+	close(opened);
+	await_unref(&serving);
+	/* What is given up half way counts no more. */
+	IS(-EINVAL, mount_door(door, "mode=4755"));
+	await_unref(&serving);
+}
+
+static void a_mount_outlives_its_server(void)
+{
+	int door, opened;
+	pid_t server = serving_process(&door, echo_for_ever);
+
+	IS(0, mount_door(door, NULL));
+	close(door);
+	OK(kill(server, SIGKILL));
+	CHECK(waitpid(server, NULL, 0) == server);
+	opened = open_file(PLACE, O_RDONLY);
+	while (info_of(opened).target != -1)
+		nap(2);
+	IS(-EBADF, knock(opened));
+	close(opened);
+}
+
 static const struct test tests[] = {
 	{ "a path leads to its door", a_path_leads_to_its_door },
 	{ "a file stays as it is", a_file_stays_as_it_is },
@@ -224,6 +371,15 @@ static const struct test tests[] = {
 	{ "a path counts as a descriptor", a_path_counts_as_a_descriptor },
 	{ "a file system with doors can be unmounted", a_file_system_with_doors_can_be_unmounted },
 	{ "a path outlives its server", a_path_outlives_its_server },
+	{ "a mounted door is there for every open", a_mounted_door_is_there_for_every_open },
+	{ "a mounted door is one where it is passed on",
+	  a_mounted_door_is_one_where_it_is_passed_on },
+	{ "what a mounted door is can be told", what_a_mounted_door_is_can_be_told },
+	{ "who may open a mounted door is for its mode to say",
+	  who_may_open_a_mounted_door_is_for_its_mode_to_say },
+	{ "what is no door is not mounted", what_is_no_door_is_not_mounted },
+	{ "a mount counts as a descriptor", a_mount_counts_as_a_descriptor },
+	{ "a mount outlives its server", a_mount_outlives_its_server },
 };
 
 int main(void)

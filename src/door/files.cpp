@@ -106,8 +106,8 @@ void see_door(int fd, struct stat& status) noexcept {
   if (S_ISSOCK(status.st_mode)) {
     if (const auto name = read_name(fd))
       status.st_mode = kDoorType | (name->mode.value_or(status.st_mode) & kPermissions);
-  } else if ((status.st_mode & S_IFMT) == 0 && kernel::info(fd)) {
-    status.st_mode |= kDoorType;
+  } else if (((status.st_mode & S_IFMT) == 0 || status.st_rdev != 0) && kernel::info(fd)) {
+    status.st_mode = kDoorType | (status.st_mode & kPermissions);
   }
   errno = saved;
 }

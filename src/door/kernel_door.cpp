@@ -5,10 +5,16 @@
 #include <pthread.h>
 #include <stplr_doors.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/statfs.h>
+#include <sys/sysmacros.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "door/attach.hpp"
 #include "door/kernel_device.hpp"
@@ -159,12 +165,45 @@ class KernelAnyDoor final : public AnyDoor {
   }
 };
 
+std::string path_of(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
+
+// A file of doorfs. Others may lie of the device that they are, but not of their file system.
+bool is_mounted(int file, const struct stat& status) noexcept {
+  if (!S_ISREG(status.st_mode) || status.st_rdev != makedev(0, STPLR_DOORFS_MINOR)) return false;
+  struct statfs system {};
+  return ::fstatfs(file, &system) == 0 && system.f_type == STPLR_DOORFS_MAGIC;
+}
+
+bool is_mounted(int file) noexcept {
+  struct stat status {};
+  return real::fstat(file, &status) == 0 && is_mounted(file, status);
+}
+
+// Whether this process mounts the doors that it attaches.
+bool wants_mounts() noexcept {
+  const char* const text = std::getenv("FARCALL_DOORFS");
+  const std::string_view said = text == nullptr ? "" : text;
+  return !said.empty() && said != "no" && said != "0";
+}
+
+// Over the file, with its owner and permissions.
+int mount_over(int d, int file, const struct stat& status) noexcept {
+  std::array<char, 96> options;
+  std::snprintf(options.data(), options.size(), "fd=%d,mode=%o,uid=%u,gid=%u", d,
+                status.st_mode & 0777U, status.st_uid, status.st_gid);
+  return ::mount("door", path_of(file).c_str(), "doorfs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
+                 options.data()) == 0
+             ? 0
+             : errno;
+}
+
 int KernelAnyDoor::attach(int d, int file, const struct stat& status) {
   const auto found = kernel::info(d);
   if (!found || (found->di_attributes & DOOR_REVOKED) != 0) return EBADF;
   if (shared::is_attached(status)) return EBUSY;
+  if (wants_mounts()) return mount_over(d, file, status);
   // The module wants one that is open for writing.
-  const std::string path = "/proc/self/fd/" + std::to_string(file);
+  const std::string path = path_of(file);
   const UniqueFd opened(
       real::openat(AT_FDCWD, path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0));
   if (!opened) return errno;
@@ -196,7 +235,8 @@ bool may_be_door(int fd) noexcept {
   const int saved = errno;
   struct stat status {};
   // No file is without a type but those that the kernel makes for its own purposes.
-  const bool may_be = real::fstat(fd, &status) == 0 && (status.st_mode & S_IFMT) == 0;
+  const bool may_be = real::fstat(fd, &status) == 0 &&
+                      ((status.st_mode & S_IFMT) == 0 || is_mounted(fd, status));
   errno = saved;
   return may_be;
 }
@@ -233,16 +273,22 @@ int call(int fd, const door_arg_t* arguments, const Passed& passed, bool cancell
 }
 
 bool is_attached(int file) noexcept {
+  if (is_mounted(file)) return true;
   ::stplr_door_path arguments{.fd = file, .flags = STPLR_DOOR_LOOK};
   return on_device(STPLR_DOOR_OPEN, &arguments) == 0;
 }
 
 UniqueFd open_attached(int file) noexcept {
+  if (is_mounted(file)) return UniqueFd(::fcntl(file, F_DUPFD_CLOEXEC, 0));
   ::stplr_door_path arguments{.fd = file, .flags = STPLR_DOOR_CLOEXEC};
   return UniqueFd(on_device(STPLR_DOOR_OPEN, &arguments));
 }
 
 int detach(int file) noexcept {
+  if (is_mounted(file)) {
+    // Whoever has it open keeps the door.
+    return ::umount2(path_of(file).c_str(), MNT_DETACH) == 0 ? 0 : errno;
+  }
   ::stplr_door_path arguments{.fd = file, .flags = 0};
   if (on_device(STPLR_DOOR_DETACH, &arguments) == 0) return 0;
   return errno == EPERM ? EPERM : EINVAL;

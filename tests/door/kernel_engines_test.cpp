@@ -2,12 +2,18 @@
 //
 // Both engines side by side: doors of one in hands of the other. For the emulated machine, where
 // the module is: see kernel/vm/doors.sh.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <tuple>
 
 #include "door/attached.hpp"
 #include "door/engines.hpp"
+#include "farcall/doors.h"
 #include "farcall/limits.h"
 
 namespace farcall::door::test {
@@ -115,6 +121,56 @@ INSTANTIATE_TEST_SUITE_P(Door, DoorEngines,
                            return std::string(std::get<0>(test.param)) + "Serves" +
                                   std::get<1>(test.param) + "Calls";
                          });
+
+// Also for programs that know nothing of the library, such as static ones.
+TEST(DoorEngine, AMountedPathIsADoorForEveryOpen) {
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("door");
+  ASSERT_EQ(::chmod(path.c_str(), 0640), 0);
+  const ScopedServer server([&] {
+    choose("kernel");
+    ::setenv("FARCALL_DOORFS", "yes", 1);
+    const int door = ::door_create(echo, nullptr, 0);
+    EXPECT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+    EXPECT_EQ(ERROR_OF(::fattach(door, path.c_str())), EBUSY);
+    return door;
+  });
+  in_child([&] {
+    const auto opened =
+        static_cast<int>(::syscall(SYS_openat, AT_FDCWD, path.c_str(), O_RDONLY | O_CLOEXEC));
+    ASSERT_GE(opened, 0);
+    EXPECT_EQ(id_of(opened), id_of(server.door()));
+    EXPECT_EQ(call(opened, "x").data, "x");
+    EXPECT_TRUE(opens_as(path, id_of(server.door())));
+    EXPECT_EQ(call(::door_open(path.c_str(), O_RDONLY), "y").data, "y");
+    for (const bool by_path : {false, true}) {
+      struct stat status {};
+      ASSERT_EQ(by_path ? ::stat(path.c_str(), &status) : ::fstat(opened, &status), 0);
+      EXPECT_TRUE(S_ISDOOR(status.st_mode));
+      EXPECT_EQ(status.st_mode & 0777U, 0640U);
+    }
+    const int mine = ::door_create(echo, nullptr, 0);
+    EXPECT_EQ(ERROR_OF(::fattach(mine, path.c_str())), EBUSY);
+    EXPECT_EQ(::fdetach(path.c_str()), 0) << std::strerror(errno);
+    EXPECT_TRUE(opens_as_file(path));
+    EXPECT_EQ(call(opened, "still").data, "still");
+    EXPECT_EQ(ERROR_OF(::fdetach(path.c_str())), EINVAL);
+  });
+}
+
+TEST(DoorEngine, WhoMayNotMountIsToldSo) {
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("door");
+  ASSERT_EQ(::chown(path.c_str(), 1000, 1000), 0);
+  in_child([&] {
+    choose("kernel");
+    ::setenv("FARCALL_DOORFS", "yes", 1);
+    ASSERT_EQ(::setresuid(1000, 1000, 1000), 0);
+    const int door = ::door_create(echo, nullptr, 0);
+    EXPECT_EQ(ERROR_OF(::fattach(door, path.c_str())), EPERM);
+    EXPECT_TRUE(opens_as_file(path));
+  });
+}
 
 TEST(DoorEngine, APoolOfTheKernelsGoesWithItsPrivateDoor) {
   in_child([] {
