@@ -18,6 +18,9 @@ out=$top/module
 # Without the first interface it is another module.
 [[ " $* " != *" CONFIG_STPLR_HANDLES=n "* ]] || out=$top/core
 mkdir -p "$out"/{handles,doors}
+# One build of it at a time.
+exec 9>"$top/lock"
+flock 9
 
 # Each series says its compiler; Debian 12's is the one that Debian 12's kernels were built with.
 build_here() {

@@ -30,7 +30,8 @@ for tool in qemu-system-x86_64 busybox cpio cmake; do
 done
 mapfile -t kernel < <("$here/kernel.sh" "$series")
 [[ ${#kernel[@]} == 2 ]] || exit 77
-module=$("$here/build.sh" "$series")
+# With the warnings that test.sh has, lest all of it be compiled once more.
+module=$("$here/build.sh" "$series" W=1)
 
 out=$top/build/kernel/doors-$series
 root=$out/root
@@ -39,7 +40,7 @@ mkdir -p "$root"/{programs,libraries,etc}
 targets=(door-process-tests door-kernel-tests door-caller)
 mapfile -t examples < <(sed -nE 's/^ *farcall_add_door_(example|program)\(([a-z_]+)\..*/door-\2/p' \
   "$top/examples/doors/CMakeLists.txt" | tr _ - | sort -u)
-cmake --build "$build" --target "${targets[@]}" "${examples[@]}" >"$out/build.log" 2>&1 || {
+flock "$build/CMakeCache.txt" cmake --build "$build" --target "${targets[@]}" "${examples[@]}" >"$out/build.log" 2>&1 || {
   tail -n 30 "$out/build.log" >&2
   exit 1
 }
@@ -92,7 +93,7 @@ done
 cp "$here/../tests/doors_list" "$root/programs/"
 
 tap=$out/tests.tap
-"$here/boot.sh" --seconds "${VM_SECONDS:-500}" --append "slub_debug=FZPU panic_on_warn=1" \
+"$here/boot.sh" --seconds "${VM_SECONDS:-800}" --append "slub_debug=FZPU panic_on_warn=1" \
   --root "$root" "${kernel[1]}" "$module" "$here/../tests/doors_test" >"$tap" 2>&1 </dev/null ||
   echo "not ok - the guest comes to its end" >>"$tap"
 cat "$tap"
