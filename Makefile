@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 KILLS ?= 1000000
 PROGRAMS ?= 100000
+CALLS ?= 1000000
 .PHONY: help build demo check test soak bench claims wheel package dist format lint clean
 
 help:
@@ -8,7 +9,7 @@ help:
 	@echo "make demo     what each way between two processes costs on this machine"
 	@echo "make check    the quick tests, optimised: for daily work"
 	@echo "make test     all tests: optimised, under sanitizers, from an installation"
-	@echo "make soak     KILLS=1000000 SIGKILLs, PROGRAMS=100000 random programs, attacks; takes two hours"
+	@echo "make soak     for hours: KILLS=1000000, PROGRAMS=100000 random ones, attacks, CALLS=1000000 over bridges"
 	@echo "make bench    the full measurements"
 	@echo "make claims   every figure of the README and the guides, measured again"
 	@echo "make wheel    the Python package, as a wheel and as sources"
@@ -36,6 +37,7 @@ soak: build
 	build/release/tests/soak/kill-soak $(KILLS)
 	FARCALL_TEST_PROGRAMS=$(PROGRAMS) build/release/tests/preload/preload-stress-tests --gtest_filter='*Random*'
 	build/release/tests/soak/attack-load
+	build/release/tests/soak/bridge-soak 60 1 $(CALLS)
 
 bench:
 	scripts/bench.sh

@@ -330,9 +330,14 @@ Service::~Service() {
 
 void Service::kill(int signal) const { ::kill(pid_, signal); }
 
-std::string call_door(const std::string& path, const std::string& request) {
-  const int door = ::door_open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (door < 0) return error_name();
+void DoorClient::close() {
+  if (door_ >= 0) ::close(door_);
+  door_ = -1;
+}
+
+std::string DoorClient::call(const std::string& request) {
+  if (door_ < 0) door_ = ::door_open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (door_ < 0) return error_name();
   std::string reply(4096, '\0');
   door_arg_t arguments{.data_ptr = const_cast<char*>(request.data()),
                        .data_size = request.size(),
@@ -340,12 +345,18 @@ std::string call_door(const std::string& path, const std::string& request) {
                        .desc_num = 0,
                        .rbuf = reply.data(),
                        .rsize = reply.size()};
-  const int result = ::door_call(door, &arguments);
-  std::string text =
-      result != 0 ? error_name() : std::string(arguments.data_ptr, arguments.data_size);
-  if (result == 0 && arguments.rbuf != reply.data()) ::munmap(arguments.rbuf, arguments.rsize);
-  ::close(door);
+  if (::door_call(door_, &arguments) != 0) {
+    reply = error_name();
+    close();
+    return reply;
+  }
+  std::string text(arguments.data_ptr, arguments.data_size);
+  if (arguments.rbuf != reply.data()) ::munmap(arguments.rbuf, arguments.rsize);
   return text;
+}
+
+std::string call_door(const std::string& path, const std::string& request) {
+  return DoorClient(path).call(request);
 }
 
 std::string send_to(const std::string& channel, const std::string& request, double timeout_s) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace farcall::test {
@@ -133,7 +134,22 @@ class Service {
 
 // The calling thread, and what it forks, is on that machine from now on.
 void move_to(const Machine& machine);
-// Calls a door. The reply, or "!" and the name of the errno.
+// Calls a door, which it opens for the first call and after each that has failed.
+class DoorClient {
+ public:
+  explicit DoorClient(std::string path) : path_(std::move(path)) {}
+  DoorClient(const DoorClient&) = delete;
+  DoorClient& operator=(const DoorClient&) = delete;
+  ~DoorClient() { close(); }
+  // The reply, or "!" and the name of the errno.
+  std::string call(const std::string& request);
+
+ private:
+  void close();
+  const std::string path_;
+  int door_ = -1;
+};
+// The same, once.
 std::string call_door(const std::string& path, const std::string& request);
 // Sends to a channel. The reply behind its status and a space, or "!" and the name of the errno.
 std::string send_to(const std::string& channel, const std::string& request, double timeout_s = 0);

@@ -32,7 +32,7 @@ namespace {
 using namespace farcall::test;
 using Clock = std::chrono::steady_clock;
 
-constexpr unsigned kClients = 8;
+constexpr unsigned kClients = 16;
 constexpr unsigned kImporter = 3;  // machine
 constexpr unsigned kEvents = 7;
 
@@ -52,12 +52,12 @@ std::uint64_t now_ms() {
           .count());
 }
 
-void call_once(unsigned client, const std::string& path) {
+void call_once(unsigned client, DoorClient& door) {
   const std::uint32_t id = tally->next++;
   const std::string number = std::to_string(id);
   const std::uint64_t begin = now_ms();
   tally->since_ms[client] = begin;
-  const std::string answer = call_door(path, "id " + number);
+  const std::string answer = door.call("id " + number);
   tally->since_ms[client] = 0;
   const std::uint64_t took = now_ms() - begin;
   for (std::uint64_t most = tally->longest_ms;
@@ -88,7 +88,8 @@ pid_t start_clients(const std::string& path) {
   std::vector<std::thread> clients;
   for (unsigned i = 0; i < kClients; ++i)
     clients.emplace_back([&, i] {
-      while (!tally->stop && tally->next < Ledger::kMost - kClients) call_once(i, path);
+      DoorClient door(path);
+      while (!tally->stop && tally->next < Ledger::kMost - kClients) call_once(i, door);
     });
   for (std::thread& client : clients) client.join();
   ::_exit(0);
