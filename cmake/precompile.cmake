@@ -41,7 +41,7 @@ set_target_properties(farcall-precompiled-library PROPERTIES POSITION_INDEPENDEN
 
 # For code whose own speed nobody measures: most tests, and what is made of large libraries of
 # templates. It keeps its lines for backtraces, not its variables. Debug builds stay as they are. With
-# sanitizers it is not optimised, which takes half of the time to compile; UBSan would double that.
+# sanitizers it is not optimised, which takes half of the time to compile.
 set(FARCALL_CHEAP_OPTIONS)
 if(CMAKE_BUILD_TYPE MATCHES "^Rel")
   set(FARCALL_CHEAP_OPTIONS -Og -g1)
@@ -49,9 +49,6 @@ elseif(CMAKE_BUILD_TYPE STREQUAL None) # with the options of whoever makes packa
   set(FARCALL_CHEAP_OPTIONS -Og)
 elseif(FARCALL_SANITIZE)
   set(FARCALL_CHEAP_OPTIONS -g1 -O0)
-  if(FARCALL_SANITIZE MATCHES undefined)
-    list(APPEND FARCALL_CHEAP_OPTIONS -fno-sanitize=undefined)
-  endif()
 endif()
 
 # farcall_compile_cheaply(<target> <source>...): without precompiled headers, whose options are others.

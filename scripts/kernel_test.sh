@@ -63,6 +63,9 @@ if [[ -f build/release/CMakeCache.txt ]]; then
   )
 fi
 if ((status == 0)); then
+  # Jobs in the background ignore what a terminal sends.
+  # shellcheck disable=SC2046  # several numbers
+  trap 'kill $(jobs -p) 2>/dev/null' EXIT
   set -f
   for job in "${wanted[@]}"; do
     while (($(jobs -rp | wc -l) >= 2)); do

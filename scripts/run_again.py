@@ -7,8 +7,9 @@ FOLDER has what the run has left: tests.xml, and tests.log with what CTest said.
 looked at again has to pass three times in a row with nothing beside it. again.xml says how that went;
 test_summary.py counts what has passed there as passed and names it as unsteady.
 
-What crashed, hung, or was reported by a sanitizer is a fault, however seldom: it stays failed. So does
-everything where more than five tests failed, or a test that is too long to be run three times.
+What crashed, hung, or was reported by a sanitizer is a fault, however seldom: it stays failed, also
+where it was a process of the test that did so, as far as the test says it. So does everything where
+more than five tests failed, or a test that is too long to be run three times.
 """
 
 import pathlib
@@ -22,6 +23,8 @@ import test_summary
 TIMES = 3
 MOST = 5  # tests of a run
 LONGEST = 60  # seconds that such a test may have taken
+CRASHED = re.compile(r"SIG(SEGV|ABRT|BUS|ILL|FPE)|signal (4|6|7|8|11)\b|core dumped|terminate called|"
+                     r"[Ss]egmentation fault|Aborted|\bhangs?\b|\bhung\b|corrupt")
 ENDED = re.compile(r"^\s*\d+ - (\S+) \((.*)\)$", re.MULTILINE)
 
 
@@ -39,7 +42,7 @@ def candidates(xml, log):
         return []
     return [name for name, seconds, detail in failed
             if how.get(name) == "Failed" and seconds <= LONGEST
-            and not test_summary.SANITIZER_REPORT.search(detail)]
+            and not test_summary.SANITIZER_REPORT.search(detail) and not CRASHED.search(detail)]
 
 
 def main(arguments):

@@ -52,13 +52,13 @@ int stplr_doors_init(void)
 	err = stplr_attach_init();
 	if (err)
 		goto exit_door;
-	err = stplr_doorfs_init();
+	err = misc_register(&device);
 	if (err)
 		goto exit_attach;
-	err = misc_register(&device);
+	err = stplr_doorfs_init();
 	if (!err)
 		return 0;
-	stplr_doorfs_exit();
+	misc_deregister(&device);
 exit_attach:
 	stplr_attach_exit();
 exit_door:
@@ -68,8 +68,8 @@ exit_door:
 
 void stplr_doors_exit(void)
 {
-	misc_deregister(&device);
 	stplr_doorfs_exit();
+	misc_deregister(&device);
 	stplr_attach_exit();
 	stplr_door_exit();
 }

@@ -213,16 +213,19 @@ u32 stplr_door_attributes(struct stplr_door *door)
 	return attributes;
 }
 
-/* Without the reference that the caller itself has just now, if it shares its table with others. */
-static bool is_unreferenced(struct file *file)
+/*
+ * Without the reference that the caller itself has just now, if it shares its table with others, and it is
+ * this file that it asks through.
+ */
+static bool is_unreferenced(struct file *file, struct file *through)
 {
-	const long own = atomic_read(&current->files->count) > 1 ? 1 : 0;
+	const long own = file == through && atomic_read(&current->files->count) > 1 ? 1 : 0;
 
 	return file_count(file) - own == 1;
 }
 
 static long tell_info(struct stplr_door *door, struct stplr_door_info __user *user, size_t size,
-		      struct file *file)
+		      struct file *file, struct file *through)
 {
 	struct stplr_pool *pool = door->pool;
 	struct stplr_door_info info = {
@@ -235,7 +238,7 @@ static long tell_info(struct stplr_door *door, struct stplr_door_info __user *us
 
 	if (size < STPLR_DOOR_INFO_SIZE_VER0)
 		return -EINVAL;
-	if (test_bit(STPLR_UNREF_TOLD, &door->unref_state) && is_unreferenced(file))
+	if (test_bit(STPLR_UNREF_TOLD, &door->unref_state) && is_unreferenced(file, through))
 		info.attributes |= STPLR_DOOR_IS_UNREF;
 	spin_lock(&door->lock);
 	info.data_min = door->data_min;
@@ -287,7 +290,8 @@ static long set(struct stplr_door *door, const struct stplr_door_set __user *use
 	return err;
 }
 
-static long door_ioctl(struct file *file, unsigned int command, unsigned long argument)
+long stplr_door_ioctl(struct file *file, struct file *through, unsigned int command,
+		      unsigned long argument)
 {
 	struct stplr_door *door = file->private_data;
 	const size_t size = _IOC_SIZE(command);
@@ -296,9 +300,9 @@ static long door_ioctl(struct file *file, unsigned int command, unsigned long ar
 	stplr_unpark();
 	switch (STPLR_SIZELESS(command)) {
 	case STPLR_SIZELESS(STPLR_DOOR_CALL):
-		return stplr_door_call(door, user, size, file);
+		return stplr_door_call(door, user, size, through);
 	case STPLR_SIZELESS(STPLR_DOOR_INFO):
-		return tell_info(door, user, size, file);
+		return tell_info(door, user, size, file, through);
 	case STPLR_SIZELESS(STPLR_DOOR_SET):
 		return set(door, user, size);
 	case STPLR_SIZELESS(STPLR_DOOR_REVOKE):
@@ -308,6 +312,11 @@ static long door_ioctl(struct file *file, unsigned int command, unsigned long ar
 	default:
 		return -ENOTTY;
 	}
+}
+
+static long door_ioctl(struct file *file, unsigned int command, unsigned long argument)
+{
+	return stplr_door_ioctl(file, file, command, argument);
 }
 
 static void door_show_fdinfo(struct seq_file *to, struct file *file)

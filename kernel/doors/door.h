@@ -113,11 +113,23 @@ void stplr_door_noticed(struct stplr_door *door);
 void stplr_door_sent(struct stplr_door *door);
 
 /**
+ * stplr_door_ioctl() - a command on a door
+ * @file: of the door
+ * @through: the file that the caller has, which keeps @file
+ * @command: which
+ * @argument: of the command
+ *
+ * Return: as the system call does.
+ */
+long stplr_door_ioctl(struct file *file, struct file *through, unsigned int command,
+		      unsigned long argument);
+
+/**
  * stplr_door_call() - STPLR_DOOR_CALL
  * @door: the door
  * @user: the program's arguments
  * @size: how many bytes of them it knows
- * @file: of the door
+ * @file: through which it is called, which keeps the door
  *
  * Return: as the system call does.
  */

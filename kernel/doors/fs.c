@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include "doors/fs.h"
 
+#include <linux/capability.h>
 #include <linux/err.h>
 #include <linux/file.h>
 #include <linux/fs.h>
@@ -8,8 +9,11 @@
 #include <linux/fs_parser.h>
 #include <linux/kdev_t.h>
 #include <linux/module.h>
+#include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/stat.h>
+#include <linux/uidgid.h>
+#include <linux/user_namespace.h>
 
 #include "compat.h"
 #include "doors/door.h"
@@ -18,7 +22,7 @@
 
 /* What is asked for when it is mounted. */
 struct wanted {
-	struct file *door; /* reference, until the superblock has it */
+	struct file *door; /* reference */
 	umode_t mode;
 	kuid_t uid;
 	kgid_t gid;
@@ -45,14 +49,12 @@ static struct file *door_of(const struct file *file)
 
 static long forward(struct file *file, unsigned int command, unsigned long argument)
 {
-	struct file *door = door_of(file);
-
-	return door->f_op->unlocked_ioctl(door, command, argument);
+	return stplr_door_ioctl(door_of(file), file, command, argument);
 }
 
-static int door_flush(struct file *file, fl_owner_t owner)
+static int flush(struct file *file, fl_owner_t owner)
 {
-	stplr_unpark_file(door_of(file));
+	stplr_unpark_file(file);
 	return 0;
 }
 
@@ -65,7 +67,7 @@ static void show_fdinfo(struct seq_file *to, struct file *file)
 
 static const struct file_operations file_operations = {
 	.owner = THIS_MODULE,
-	.flush = door_flush,
+	.flush = flush,
 	.unlocked_ioctl = forward,
 	.compat_ioctl = compat_ptr_ioctl,
 	.show_fdinfo = show_fdinfo,
@@ -77,8 +79,19 @@ const struct file *stplr_doorfs_behind(const struct file *file)
 	return file->f_op == &file_operations ? door_of(file) : file;
 }
 
+static int show_options(struct seq_file *to, struct dentry *root)
+{
+	const struct inode *inode = d_inode(root);
+
+	seq_printf(to, ",mode=%o,uid=%u,gid=%u", inode->i_mode & 0777,
+		   from_kuid_munged(&init_user_ns, inode->i_uid),
+		   from_kgid_munged(&init_user_ns, inode->i_gid));
+	return 0;
+}
+
 static const struct super_operations super_operations = {
 	.statfs = simple_statfs,
+	.show_options = show_options,
 };
 
 /* A file, and no directory: it is the root, and can be mounted over files alone. */
@@ -91,6 +104,7 @@ static int fill(struct super_block *super, struct fs_context *context)
 	super->s_blocksize = PAGE_SIZE;
 	super->s_blocksize_bits = PAGE_SHIFT;
 	super->s_op = &super_operations;
+	super->s_time_gran = 1;
 	super->s_maxbytes = 0; /* nothing is written, nor made longer */
 	super->s_iflags |= SB_I_NODEV | SB_I_NOEXEC;
 	super->s_fs_info = get_file(wanted->door);
@@ -145,6 +159,8 @@ static int parse(struct fs_context *context, struct fs_parameter *parameter)
 	struct fs_parse_result result;
 	int option = fs_parse(context, options, parameter, &result);
 
+	if (option >= 0 && context->purpose == FS_CONTEXT_FOR_RECONFIGURE)
+		return invalfc(context, "a door that is mounted stays as it is");
 	switch (option) {
 	case OPTION_FD:
 		return take_door(context, result.uint_32);
@@ -183,10 +199,14 @@ static const struct fs_context_operations context_operations = {
 	.free = free_wanted,
 };
 
+/* For root of the whole system alone: FS_USERNS_MOUNT is not set, and nobody else is to get this far. */
 static int init_context(struct fs_context *context)
 {
-	struct wanted *wanted = kzalloc(sizeof(*wanted), GFP_KERNEL_ACCOUNT);
+	struct wanted *wanted;
 
+	if (!capable(CAP_SYS_ADMIN))
+		return -EPERM;
+	wanted = kzalloc(sizeof(*wanted), GFP_KERNEL_ACCOUNT);
 	if (!wanted)
 		return -ENOMEM;
 	wanted->mode = 0600;
@@ -208,7 +228,7 @@ static void kill_super(struct super_block *super)
 	fput(door);
 }
 
-/* For root of the whole system alone: FS_USERNS_MOUNT is not set. */
+/* Without an alias: whoever has a door to mount has the module. */
 static struct file_system_type type = {
 	.owner = THIS_MODULE,
 	.name = "doorfs",
@@ -216,7 +236,6 @@ static struct file_system_type type = {
 	.parameters = options,
 	.kill_sb = kill_super,
 };
-MODULE_ALIAS_FS("doorfs");
 
 int stplr_doorfs_init(void)
 {

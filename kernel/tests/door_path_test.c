@@ -290,6 +290,59 @@ static void what_a_mounted_door_is_can_be_told(void)
 	close(opened);
 }
 
+static void a_mounted_door_stays_as_it_is(void)
+{
+	struct stat status;
+
+	IS(0, mount_door(new_door(new_pool()), "mode=0640"));
+	FAILS(EINVAL, mount("none", PLACE, NULL, MS_REMOUNT, "mode=0666"));
+	FAILS(EINVAL, mount("none", PLACE, NULL, MS_REMOUNT, "fd=0"));
+	OK(mount("none", PLACE, NULL, MS_REMOUNT | MS_RDONLY, NULL));
+	OK(stat(PLACE, &status));
+	CHECK(status.st_mode == (S_IFREG | 0640));
+	CHECK(lines("/proc/mounts", "doorfs ro,mode=640,uid=0,gid=0") == 1 ||
+	      lines("/proc/mounts", "mode=640,uid=0,gid=0") == 1);
+}
+
+/* Asked through the mount it is the door that is looked at, and not the file that one asks through. */
+static void *ask_through_a_mount(void *unused)
+{
+	struct serving serving = { .pool = new_pool() };
+	int door = new_door_of(serving.pool, 1, STPLR_DOOR_UNREF_MULTI), opened, own;
+
+	IS(0, mount_door(door, NULL));
+	opened = open_file(PLACE, O_RDONLY);
+	own = dup(door);
+	close(own);
+	/* The server's own, and the mount. */
+	CHECK(!(info_of(opened).attributes & STPLR_DOOR_IS_UNREF));
+	OK(umount2(PLACE, MNT_DETACH));
+	close(opened);
+	await_unref(&serving);
+	CHECK(info_of(door).attributes & STPLR_DOOR_IS_UNREF);
+	IS(0, mount_door(door, NULL));
+	opened = open_file(PLACE, O_RDONLY);
+	CHECK(!(info_of(opened).attributes & STPLR_DOOR_IS_UNREF));
+	CHECK(!(info_of(door).attributes & STPLR_DOOR_IS_UNREF));
+	close(door);
+	/* The mount alone, once the module has counted. */
+	while (!(info_of(opened).attributes & STPLR_DOOR_IS_UNREF))
+		nap(2);
+	close(opened);
+	close(serving.pool);
+	return unused;
+}
+
+static void a_mounted_door_tells_whether_it_is_unreferenced(void)
+{
+	pthread_t thread;
+
+	ask_through_a_mount(NULL);
+	put_back();
+	IS(0, pthread_create(&thread, NULL, ask_through_a_mount, NULL));
+	IS(0, pthread_join(thread, NULL));
+}
+
 static void who_may_open_a_mounted_door_is_for_its_mode_to_say(void)
 {
 	int pool = new_pool(), door = new_door(pool);
@@ -317,6 +370,7 @@ static void what_is_no_door_is_not_mounted(void)
 	IS(-EBADF, mount_door(999, NULL));
 	IS(-EINVAL, mount_door(door, "mode=4755"));
 	IS(-EINVAL, mount_door(door, "size=5"));
+	IS(-EINVAL, mount_door(door, "uid=4294967295"));
 	FAILS(EINVAL, mount("none", PLACE, "doorfs", 0, NULL));
 	FAILS(EINVAL, mount("none", PLACE, "doorfs", 0, "mode=0600"));
 	/* A door is no folder. */
@@ -377,6 +431,9 @@ static const struct test tests[] = {
 	{ "what a mounted door is can be told", what_a_mounted_door_is_can_be_told },
 	{ "who may open a mounted door is for its mode to say",
 	  who_may_open_a_mounted_door_is_for_its_mode_to_say },
+	{ "a mounted door stays as it is", a_mounted_door_stays_as_it_is },
+	{ "a mounted door tells whether it is unreferenced",
+	  a_mounted_door_tells_whether_it_is_unreferenced },
 	{ "what is no door is not mounted", what_is_no_door_is_not_mounted },
 	{ "a mount counts as a descriptor", a_mount_counts_as_a_descriptor },
 	{ "a mount outlives its server", a_mount_outlives_its_server },

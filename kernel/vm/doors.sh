@@ -40,7 +40,7 @@ mkdir -p "$root"/{programs,libraries,etc}
 targets=(door-process-tests door-kernel-tests door-caller)
 mapfile -t examples < <(sed -nE 's/^ *farcall_add_door_(example|program)\(([a-z_]+)\..*/door-\2/p' \
   "$top/examples/doors/CMakeLists.txt" | tr _ - | sort -u)
-flock "$build/CMakeCache.txt" cmake --build "$build" --target "${targets[@]}" "${examples[@]}" >"$out/build.log" 2>&1 || {
+flock -o "$top/build/kernel/cmake.lock" cmake --build "$build" --target "${targets[@]}" "${examples[@]}" >"$out/build.log" 2>&1 || {
   tail -n 30 "$out/build.log" >&2
   exit 1
 }

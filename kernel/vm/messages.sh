@@ -38,7 +38,7 @@ mkdir -p "$out"
 if (($#)); then
   programs=("$@")
 else
-  flock "$build/CMakeCache.txt" cmake --build "$build" --target message-guest-tests door-guest-tests >"$out/build.log" 2>&1 || {
+  flock -o "$top/build/kernel/cmake.lock" cmake --build "$build" --target message-guest-tests door-guest-tests >"$out/build.log" 2>&1 || {
     tail -n 30 "$out/build.log" >&2
     exit 1
   }

@@ -36,6 +36,10 @@ Opened exchange(int fd, int flags) noexcept {
   struct stat status {};
   if (real::fstat(fd, &status) == 0 && may_be_attached(status)) {
     const NoCancel guard;
+    if (kernel::is_mounted(fd, status)) {
+      errno = saved;
+      return Opened::door;
+    }
     bool answered = true;
     UniqueFd door = open_attached(fd, status, Deadline::never(), answered);
     if (!answered) {
@@ -120,7 +124,8 @@ int stat_at(int directory, const char* path, struct stat* status, int flags) {
   if (!may_be_attached(*status)) return 0;
   const int saved = errno;
   const bool attached =
-      of_descriptor ? shared::is_attached(*status) || kernel::is_attached(directory)
+      of_descriptor ? (!kernel::may_be_mounted(*status) && shared::is_attached(*status)) ||
+                          kernel::is_attached(directory)
                     : is_attached(directory, path,
                                   (flags & AT_SYMLINK_NOFOLLOW) != 0 ? O_NOFOLLOW : 0, *status);
   if (attached) status->st_mode = kDoorType | (status->st_mode & kPermissions);

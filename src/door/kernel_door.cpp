@@ -167,21 +167,14 @@ class KernelAnyDoor final : public AnyDoor {
 
 std::string path_of(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
 
-// A file of doorfs. Others may lie of the device that they are, but not of their file system.
-bool is_mounted(int file, const struct stat& status) noexcept {
-  if (!S_ISREG(status.st_mode) || status.st_rdev != makedev(0, STPLR_DOORFS_MINOR)) return false;
-  struct statfs system {};
-  return ::fstatfs(file, &system) == 0 && system.f_type == STPLR_DOORFS_MAGIC;
-}
-
 bool is_mounted(int file) noexcept {
   struct stat status {};
-  return real::fstat(file, &status) == 0 && is_mounted(file, status);
+  return real::fstat(file, &status) == 0 && kernel::is_mounted(file, status);
 }
 
 // Whether this process mounts the doors that it attaches.
 bool wants_mounts() noexcept {
-  const char* const text = std::getenv("FARCALL_DOORFS");
+  const char* const text = ::secure_getenv("FARCALL_DOORFS");
   const std::string_view said = text == nullptr ? "" : text;
   return !said.empty() && said != "no" && said != "0";
 }
@@ -235,8 +228,8 @@ bool may_be_door(int fd) noexcept {
   const int saved = errno;
   struct stat status {};
   // No file is without a type but those that the kernel makes for its own purposes.
-  const bool may_be = real::fstat(fd, &status) == 0 &&
-                      ((status.st_mode & S_IFMT) == 0 || is_mounted(fd, status));
+  const bool may_be =
+      real::fstat(fd, &status) == 0 && ((status.st_mode & S_IFMT) == 0 || is_mounted(fd, status));
   errno = saved;
   return may_be;
 }
@@ -270,6 +263,17 @@ int call(int fd, const door_arg_t* arguments, const Passed& passed, bool cancell
   if (error != 0) return error;
   results.data = {results.large ? results.large.data() : results.buffer.data(), call.replied};
   return 0;
+}
+
+bool may_be_mounted(const struct stat& status) noexcept {
+  return S_ISREG(status.st_mode) && status.st_rdev == makedev(0, STPLR_DOORFS_MINOR);
+}
+
+// A server of FUSE may say anything of a file, but not of the file system.
+bool is_mounted(int file, const struct stat& status) noexcept {
+  struct statfs system {};
+  return may_be_mounted(status) && ::fstatfs(file, &system) == 0 &&
+         system.f_type == STPLR_DOORFS_MAGIC;
 }
 
 bool is_attached(int file) noexcept {

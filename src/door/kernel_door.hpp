@@ -4,6 +4,7 @@
 #pragma once
 
 #include <door.h>
+#include <sys/stat.h>
 
 #include <cstdint>
 #include <memory>
@@ -39,6 +40,11 @@ int call(int fd, const door_arg_t* arguments, const Passed& passed, bool cancell
 
 // Files that lead to doors of the kernel's. Where there is no module, none does.
 
+// Whether `file`, which need not be open for anything, is one of doorfs: a door by itself. That is
+// asked first: the names of doors over shared memory are not for a file that root has covered. Of
+// what is no such file `status` tells that much.
+bool is_mounted(int file, const struct stat& status) noexcept;
+bool may_be_mounted(const struct stat& status) noexcept;
 // `file` need not be open for anything (O_PATH).
 bool is_attached(int file) noexcept;
 // A descriptor of the door that the open file leads to, close-on-exec, or none.

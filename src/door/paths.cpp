@@ -42,7 +42,7 @@ int detach_from(const char* path) {
   struct stat status {};
   if (!file || real::fstat(file.get(), &status) != 0) return -1;
   if (!may_attach(::geteuid(), status.st_uid)) return fail(EPERM);
-  int error = shared::detach(status);
+  int error = kernel::is_mounted(file.get(), status) ? EINVAL : shared::detach(status);
   if (error == EINVAL) error = kernel::detach(file.get());
   return error == 0 ? 0 : fail(error);
 }
@@ -71,13 +71,16 @@ int open_door(const char* path, int flags, Deadline within) {
 
 UniqueFd open_attached(int fd, const struct stat& status, Deadline within,
                        bool& answered) noexcept {
+  if (kernel::is_mounted(fd, status)) return kernel::open_attached(fd);
   UniqueFd door = shared::open_attached(fd, status, within, answered);
   return door || !answered ? std::move(door) : kernel::open_attached(fd);
 }
 
 bool is_attached(int directory, const char* path, int flags, const struct stat& status) noexcept {
-  if (shared::is_attached(status)) return true;
-  if (!kernel::has_device()) return false;
+  if (!kernel::may_be_mounted(status)) {
+    if (shared::is_attached(status)) return true;
+    if (!kernel::has_device()) return false;
+  }
   const NoCancel guard;
   const UniqueFd file(real::openat(directory, path, O_PATH | O_CLOEXEC | flags, 0));
   struct stat same {};

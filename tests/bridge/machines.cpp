@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <new>
 #include <random>
 #include <stdexcept>
 #include <vector>
@@ -38,7 +39,8 @@ int make_card(const std::string& name) {
   ifreq wanted{};
   std::strncpy(wanted.ifr_name, name.c_str(), IFNAMSIZ - 1);
   wanted.ifr_flags = IFF_TAP | IFF_NO_PI;
-  if (fd < 0 || ::ioctl(fd, TUNSETIFF, &wanted) != 0) throw std::runtime_error("unshare");
+  if (fd < 0 || ::ioctl(fd, TUNSETIFF, &wanted) != 0)
+    throw std::runtime_error("no network card: /dev/net/tun");
   return fd;
 }
 
@@ -109,7 +111,9 @@ class Carrier {
         ++line.missed;
         continue;
       }
-      for (int copies = happens(line.doubled) ? 2 : 1; copies > 0; --copies)
+      const bool twice = happens(line.doubled);
+      line.repeated += twice ? 1 : 0;
+      for (int copies = twice ? 2 : 1; copies > 0; --copies)
         send(line, {.to = polled_[from ^ 1].fd, .bytes = {buffer, buffer + size}});
     }
   }
@@ -135,6 +139,7 @@ Machines::Machines(unsigned count)
     : lines_(static_cast<Line*>(::mmap(nullptr, kMost * sizeof(Line), PROT_READ | PROT_WRITE,
                                        MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
   if (count > kMost) throw std::invalid_argument("too many machines");
+  if (lines_ == MAP_FAILED) throw std::bad_alloc();
   for (unsigned i = 0; i < count; ++i) new (lines_ + i) Line;
   if (::unshare(CLONE_NEWNET | CLONE_NEWNS) != 0 ||
       ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
@@ -147,9 +152,9 @@ Machines::Machines(unsigned count)
     must("ip netns add " + name(i));
     const std::string plug = "port" + std::to_string(i);
     ends.push_back({.machine = make_card_on(name(i), "eth0"), .plug = make_card(plug)});
-    must("ip link set " + plug + " master switch up && ip -n " + name(i) + " link set lo up && ip -n " +
-         name(i) + " link set eth0 up && ip -n " + name(i) + " addr add " + address(i) +
-         "/24 dev eth0");
+    must("ip link set " + plug + " master switch up && ip -n " + name(i) +
+         " link set lo up && ip -n " + name(i) + " link set eth0 up && ip -n " + name(i) +
+         " addr add " + address(i) + "/24 dev eth0");
   }
   const pid_t parent = ::getpid();
   carrier_ = ::fork();

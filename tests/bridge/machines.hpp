@@ -20,11 +20,12 @@ struct Line {
   std::atomic<unsigned> jitter_us{0};    // and at most so much more: later frames may come first
   std::atomic<std::uint64_t> frames{0};  // carried so far
   std::atomic<std::uint64_t> missed{0};  // lost so far
+  std::atomic<std::uint64_t> repeated{0};
 };
 
-// Network namespaces m1, m2, ... of the addresses 10.77.0.1, 10.77.0.2, ..., each with a line to one
-// switch between them. They go with this process, whose own namespaces these replace. Throws where
-// that is forbidden.
+// Network namespaces m1, m2, ... of the addresses 10.77.0.1, 10.77.0.2, ..., each with a line to
+// one switch between them. They go with this process, whose own namespaces these replace. Throws
+// where that is forbidden.
 class Machines {
  public:
   static constexpr unsigned kMost = 8;

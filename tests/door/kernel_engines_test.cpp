@@ -4,10 +4,16 @@
 // the module is: see kernel/vm/doors.sh.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <tuple>
 
@@ -156,6 +162,63 @@ TEST(DoorEngine, AMountedPathIsADoorForEveryOpen) {
     EXPECT_EQ(call(opened, "still").data, "still");
     EXPECT_EQ(ERROR_OF(::fdetach(path.c_str())), EINVAL);
   });
+}
+
+TEST(DoorEngine, AMountedPathIsADoorWithoutTheDevice) {
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("door");
+  const ScopedServer server([&] {
+    choose("kernel");
+    ::setenv("FARCALL_DOORFS", "yes", 1);
+    const int door = ::door_create(echo, nullptr, 0);
+    EXPECT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+    return door;
+  });
+  in_child([&] {
+    ASSERT_EQ(::unshare(CLONE_NEWNS), 0);
+    ASSERT_EQ(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
+    ASSERT_EQ(::mount("none", "/dev", "tmpfs", 0, nullptr), 0);
+    struct stat status {};
+    ASSERT_EQ(::stat(path.c_str(), &status), 0);
+    EXPECT_TRUE(S_ISDOOR(status.st_mode));
+    EXPECT_TRUE(opens_as(path, id_of(server.door())));
+    const int opened = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    EXPECT_EQ(call(opened, "x").data, "x");
+  });
+  EXPECT_EQ(::umount2(path.c_str(), MNT_DETACH), 0);
+}
+
+// The owner of the file has a say in who may open it, but not in what is mounted over it.
+TEST(DoorEngine, AMountedPathIsNotDivertedByTheOwnerOfItsFile) {
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("door");
+  ASSERT_EQ(::chown(path.c_str(), 1000, 1000), 0);
+  const ScopedServer server([&] {
+    choose("kernel");
+    ::setenv("FARCALL_DOORFS", "yes", 1);
+    const int door = ::door_create(echo, nullptr, 0);
+    EXPECT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+    return door;
+  });
+  struct stat status {};
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  const int squatter = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  sockaddr_un name{.sun_family = AF_UNIX, .sun_path = {}};
+  const int length = std::snprintf(
+      name.sun_path + 1, sizeof name.sun_path - 1, "farcall/attach/%lx/%lx",
+      static_cast<unsigned long>(status.st_dev), static_cast<unsigned long>(status.st_ino));
+  ASSERT_EQ(::seteuid(1000), 0);
+  ASSERT_EQ(::bind(squatter, reinterpret_cast<sockaddr*>(&name),
+                   static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1U +
+                                          static_cast<unsigned>(length))),
+            0);
+  ASSERT_EQ(::listen(squatter, 8), 0);
+  ASSERT_EQ(::seteuid(0), 0);
+  in_child([&] {
+    EXPECT_TRUE(opens_as(path, id_of(server.door())));
+    EXPECT_EQ(::fdetach(path.c_str()), 0) << std::strerror(errno);
+  });
+  ::close(squatter);
 }
 
 TEST(DoorEngine, WhoMayNotMountIsToldSo) {

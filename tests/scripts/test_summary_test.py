@@ -107,6 +107,8 @@ class Summary(unittest.TestCase):
         for how in ("SEGFAULT", "Timeout", "Subprocess aborted", "Not Run"):
             self.assertEqual(chosen(how), [])
         self.assertEqual(chosen("Failed", "WARNING: ThreadSanitizer: data race (pid=7)"), [])
+        for said in ("the server ended by signal 11", "a client hangs", "terminate called after"):
+            self.assertEqual(chosen("Failed", said), [])
         self.assertEqual(chosen("Failed", count=6), [])
 
     def test_a_run_without_tests_has_failed(self):

@@ -26,9 +26,11 @@ std::string base_name(const char* path) {
 
 // A file's name from the root of the project on: compilers may be told one file by several paths.
 std::string_view in_project(std::string_view path) {
+  std::size_t last = 0;
   for (const std::string_view root : {"/include/farcall/", "/src/", "/tests/"})
-    if (const auto at = path.rfind(root); at != std::string_view::npos) return path.substr(at + 1);
-  return path;
+    if (const auto at = path.rfind(root); at != std::string_view::npos)
+      last = std::max(last, at + 1);
+  return path.substr(last);
 }
 
 Place place_of(const std::source_location& where) {
@@ -44,6 +46,8 @@ bool is_at(const Place& place, const std::source_location& where) {
 }
 
 unsigned starting;  // the fiber that is being made
+
+constexpr const char* kNotTheSame = "the scenario is not the same each time";
 
 }  // namespace
 
@@ -133,13 +137,12 @@ unsigned Explorer::choose(unsigned count) {
   if (count == 1) return 0;
   if (depth_ == choices_.size()) choices_.push_back({.taken = 0, .count = count});
   const Choice& choice = choices_[depth_++];
-  if (choice.count != count) fail("the scenario is not the same each time");
+  if (choice.count != count) fail(kNotTheSame);
   return choice.taken;
 }
 
 // To the next execution: the last choice that has not been made in all ways is made anew.
 bool Explorer::advance() {
-  choices_.resize(depth_);
   while (!choices_.empty() && choices_.back().taken + 1 == choices_.back().count)
     choices_.pop_back();
   if (choices_.empty()) return false;
@@ -181,6 +184,11 @@ Result Explorer::explore(const MakeScenario& make, const Options& options) {
       seen_.clear();
       more = true;
       continue;
+    }
+    // All of them but the last have been made before.
+    if (depth_ != choices_.size()) {
+      result_.failure = kNotTheSame;
+      return result_;
     }
     if (seen_.size() > options.most_states) return result_;
     more = advance();
