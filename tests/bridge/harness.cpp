@@ -112,6 +112,12 @@ Program::~Program() {
 
 void Program::kill(int signal) const { ::kill(pid_, signal); }
 
+void Program::stop() const {
+  kill(SIGSTOP);
+  siginfo_t stopped{};
+  ::waitid(P_PID, static_cast<id_t>(pid_), &stopped, WSTOPPED | WEXITED | WNOWAIT);
+}
+
 int Program::wait(double seconds) {
   eventually(
       [this] {

@@ -107,6 +107,17 @@ bool eventually(Condition condition, std::chrono::milliseconds time = kPatience)
   return true;
 }
 
+// Stops a child of this process, and returns when it runs no more: a signal may take a while to
+// reach all threads.
+inline bool stop_process(pid_t process) {
+  siginfo_t info{};
+  return ::kill(process, SIGSTOP) == 0 && eventually([&] {
+           return ::waitid(P_PID, static_cast<id_t>(process), &info,
+                           WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+                  info.si_pid == process;
+         });
+}
+
 // For what threads may still use when a test is over.
 template <class T>
 T& lasting() {

@@ -111,7 +111,7 @@ TEST_P(OneSignal, EndsTheWaitToBeLetIn) {
   give_up_after(600s);
   const ScopedServer server([] { return ::door_create(echo, nullptr, 0); });
   // After some hundred clients its socket is full, and they wait for that.
-  ASSERT_EQ(::kill(server.pid(), SIGSTOP), 0);
+  ASSERT_TRUE(stop_process(server.pid()));
   Lonely lonely(GetParam());
   EXPECT_EQ(lonely.count_lost<int(int, door_arg_t*)>(
                 signal_rounds(), "door_call", EAGAIN,

@@ -129,7 +129,7 @@ TEST_F(DoorSquatter, AServerThatIsStoppedIsNone) {
     EXPECT_EQ(::fattach(mine, path.c_str()), 0) << std::strerror(errno);
     return mine;
   });
-  ASSERT_EQ(::kill(server.pid(), SIGSTOP), 0);
+  ASSERT_TRUE(stop_process(server.pid()));
   const std::size_t descriptors = open_descriptors();
   expect_nobody_answers(path);
   EXPECT_TRUE(eventually([&] { return open_descriptors() == descriptors; }));

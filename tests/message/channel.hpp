@@ -29,6 +29,7 @@ using door::test::kPatience;
 using door::test::kSlow;
 using door::test::now_ns;
 using door::test::Shared;
+using door::test::stop_process;
 
 // A channel, and a connection to it, which children inherit.
 class Channel {

@@ -189,14 +189,6 @@ TEST_F(MessageUntrustedServer, SendsNothingWithANameThatItsClientWaitsFor) {
   });
 }
 
-bool has_stopped(pid_t process) {
-  return eventually([&] {
-    siginfo_t info{};
-    return ::waitid(P_PID, static_cast<id_t>(process), &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
-           info.si_pid == process;
-  });
-}
-
 TEST_F(MessageUntrustedServer, LeavesNothingBehindANameThatItsClientWaitsFor) {
   const Shared<Event> ready;
   const Shared<Event> connected;
@@ -227,8 +219,7 @@ TEST_F(MessageUntrustedServer, LeavesNothingBehindANameThatItsClientWaitsFor) {
     EXPECT_EQ(farcall_disconnect(connection), 0);
   });
   ASSERT_TRUE(connected->wait());
-  ::kill(victim.pid(), SIGSTOP);
-  ASSERT_TRUE(has_stopped(victim.pid()));
+  ASSERT_TRUE(stop_process(victim.pid()));
   stopped->happens();
   ASSERT_TRUE(done_->wait());
   ::kill(victim.pid(), SIGCONT);
