@@ -163,14 +163,19 @@ bool Nats::try_to_start() {
   };
   eventually([&] { return is_ready() || program_->wait(0) >= 0; });
   if (is_ready() && program_->wait(0) < 0) return true;
-  if (program_->said().find("address already in use") == std::string::npos)
-    throw std::runtime_error("nats-server: " + program_->said());
-  return false;
+  const std::string said = program_->said();
+  // One that has not come to say anything may do so another time.
+  if (said.empty() || said.find("address already in use") != std::string::npos) return false;
+  throw std::runtime_error("nats-server: " + said);
 }
 
 void Nats::start() {
-  if (!eventually([this] { return try_to_start(); }))
-    throw std::runtime_error("nats-server: " + program_->said());
+  for (int tries = 0; tries < 20; ++tries) {
+    if (try_to_start()) return;
+    nap(100);
+  }
+  throw std::runtime_error("nats-server (status " + std::to_string(program_->wait(0)) +
+                           "): " + program_->said());
 }
 
 std::unique_ptr<Program> start_bridge(const Scratch& scratch, const std::string& name,

@@ -139,6 +139,10 @@ class World {
       case 5:
         spoil(machines_.line(machine), 50, 20, 20'000, 20'000);
         nap(ms);
+        // Until it has been bad.
+        eventually([&, missed = machines_.line(machine).missed.load()] {
+          return machines_.line(machine).missed != missed;
+        });
         spoil(machines_.line(machine), 0, 0, 0, 0);
         break;
       default:
