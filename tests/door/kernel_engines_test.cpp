@@ -128,16 +128,21 @@ INSTANTIATE_TEST_SUITE_P(Door, DoorEngines,
                                   std::get<1>(test.param) + "Calls";
                          });
 
+int mount_a_door(const std::string& path) {
+  choose("kernel");
+  ::setenv("FARCALL_DOORFS", "yes", 1);
+  const int door = ::door_create(echo, nullptr, 0);
+  EXPECT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+  return door;
+}
+
 // Also for programs that know nothing of the library, such as static ones.
 TEST(DoorEngine, AMountedPathIsADoorForEveryOpen) {
   const Sandbox sandbox;
   const std::string path = sandbox.file("door");
   ASSERT_EQ(::chmod(path.c_str(), 0640), 0);
   const ScopedServer server([&] {
-    choose("kernel");
-    ::setenv("FARCALL_DOORFS", "yes", 1);
-    const int door = ::door_create(echo, nullptr, 0);
-    EXPECT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+    const int door = mount_a_door(path);
     EXPECT_EQ(ERROR_OF(::fattach(door, path.c_str())), EBUSY);
     return door;
   });
@@ -167,13 +172,7 @@ TEST(DoorEngine, AMountedPathIsADoorForEveryOpen) {
 TEST(DoorEngine, AMountedPathIsADoorWithoutTheDevice) {
   const Sandbox sandbox;
   const std::string path = sandbox.file("door");
-  const ScopedServer server([&] {
-    choose("kernel");
-    ::setenv("FARCALL_DOORFS", "yes", 1);
-    const int door = ::door_create(echo, nullptr, 0);
-    EXPECT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
-    return door;
-  });
+  const ScopedServer server([&] { return mount_a_door(path); });
   in_child([&] {
     ASSERT_EQ(::unshare(CLONE_NEWNS), 0);
     ASSERT_EQ(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
@@ -193,13 +192,7 @@ TEST(DoorEngine, AMountedPathIsNotDivertedByTheOwnerOfItsFile) {
   const Sandbox sandbox;
   const std::string path = sandbox.file("door");
   ASSERT_EQ(::chown(path.c_str(), 1000, 1000), 0);
-  const ScopedServer server([&] {
-    choose("kernel");
-    ::setenv("FARCALL_DOORFS", "yes", 1);
-    const int door = ::door_create(echo, nullptr, 0);
-    EXPECT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
-    return door;
-  });
+  const ScopedServer server([&] { return mount_a_door(path); });
   struct stat status {};
   ASSERT_EQ(::stat(path.c_str(), &status), 0);
   const int squatter = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
