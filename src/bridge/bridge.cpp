@@ -6,14 +6,17 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <list>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "bridge/calls.hpp"
 #include "bridge/exporter.hpp"
 #include "bridge/importer.hpp"
 #include "bridge/nats.hpp"
+#include "bridge/reader.hpp"
 #include "bridge/status.hpp"
 #include "bridge/ticker.hpp"
 
@@ -65,22 +68,30 @@ class Bridge::Parts {
   [[nodiscard]] std::string status_json() const;
 
  private:
+  Connection* connect(const Config& config, Direction direction);
   void import_all(const Config& config);
-  void end_exports() noexcept;
+  void end() noexcept;
   bool tick(Clock::time_point now);
-  void inbox(Msg message);
+  bool handle(Reader& reader, Worker& worker);
+  void inbox(const Connection& connection, Msg message);
   void look();
 
-  Connection connection_;
+  // Two, where there are names of both directions: exported ones are served by those who read, and
+  // answers must not wait for them.
+  std::list<Connection> connections_;
+  Connection* const exporting_;
+  Connection* const importing_;
   Calls calls_;
   Sessions sessions_;
   std::list<Imported> imported_;
-  std::mutex exports_lock_;         // held while exported_ ticks, or goes
-  std::atomic<bool> ready_{false};  // it is complete
   std::list<std::unique_ptr<ExportedName>> exported_;
+  std::vector<ExportedName*> lately_;  // the same, by when a call of theirs has come; the leader's
+  std::uint64_t taken_ = 0;            // of exporting_->came(); the leader's
   unsigned ticks_ = 0;
   bool calls_left_ = true;
   std::optional<Ticker> ticker_;
+  std::mutex reader_lock_;  // protects the next
+  std::unique_ptr<Reader> reader_;
   std::list<std::unique_ptr<ImportedServer>> servers_;
   std::unique_ptr<StatusChannel> status_;
   std::mutex lock_;  // protects stop_
@@ -90,31 +101,53 @@ class Bridge::Parts {
 };
 
 Bridge::Parts::Parts(const Config& config)
-    : connection_(config), calls_(connection_, config), sessions_(connection_, config) {
+    : exporting_(connect(config, Direction::exported)),
+      importing_(connect(config, Direction::imported)),
+      calls_(connections_.back(), config),
+      sessions_(connections_.front(), config) {
   Worker::install_handler();
-  connection_.listen({.publish_denied = [this](const std::string& to) { calls_.denied(to); },
-                      .inbox = [this](Msg message) { inbox(std::move(message)); }});
+  for (Connection& each : connections_)
+    each.listen({.publish_denied = [this](const std::string& to) { calls_.denied(to); },
+                 .inbox = [this, &each](Msg message) { inbox(each, std::move(message)); }});
   ticker_.emplace([this](Clock::time_point now) { return tick(now); });
+  for (const Name& name : config.names)
+    if (name.direction == Direction::exported)
+      exported_.push_back(
+          std::make_unique<ExportedName>(name, sessions_, *ticker_, config.workers));
+  for (const auto& name : exported_) lately_.push_back(name.get());
   try {
-    for (const Name& name : config.names)
-      if (name.direction == Direction::exported)
-        exported_.push_back(
-            std::make_unique<ExportedName>(name, sessions_, *ticker_, config.workers));
-    ready_ = true;
-    check_exports(connection_, config);
-    for (const auto& name : exported_) name->look_for_server();
-    probe(connection_, config);
-    connection_.confirm();
-    import_all(config);
+    if (exporting_ != nullptr) {
+      {
+        const std::lock_guard guard(reader_lock_);
+        reader_ = std::make_unique<Reader>(
+            *exporting_, [this](Reader& reader, Worker& worker) { return handle(reader, worker); });
+      }
+      check_exports(*exporting_, config);
+      for (const auto& name : exported_) name->look_for_server();
+      exporting_->confirm();
+    }
+    if (importing_ != nullptr) {
+      probe(*importing_, config);
+      importing_->confirm();
+      import_all(config);
+    }
     if (!config.status.empty())
       status_ = std::make_unique<StatusChannel>(config.status, [this] { return status_json(); });
   } catch (...) {
-    servers_.clear();
-    connection_.close();
-    end_exports();
+    end();
     throw;
   }
   looker_ = std::thread([this] { look(); });
+}
+
+// Null where there is no name of that direction.
+Connection* Bridge::Parts::connect(const Config& config, Direction direction) {
+  if (std::none_of(config.names.begin(), config.names.end(),
+                   [&](const Name& name) { return name.direction == direction; }))
+    return nullptr;
+  return &connections_.emplace_back(config, direction == Direction::exported
+                                                ? Connection::Reads::by_others
+                                                : Connection::Reads::itself);
 }
 
 Bridge::Parts::~Parts() {
@@ -125,17 +158,21 @@ Bridge::Parts::~Parts() {
   changed_.notify_all();
   if (looker_.joinable()) looker_.join();
   status_.reset();
-  servers_.clear();
-  connection_.close();
-  end_exports();
+  end();
 }
 
-// The ticker goes on as long as their threads, which use it.
-void Bridge::Parts::end_exports() noexcept {
-  std::list<std::unique_ptr<ExportedName>> names;  // destroyed without the lock
-  const std::lock_guard guard(exports_lock_);
-  ready_ = false;
-  names.swap(exported_);
+// The ticker goes on as long as the others' threads, which use it.
+void Bridge::Parts::end() noexcept {
+  servers_.clear();
+  for (Connection& each : connections_) each.end_waits();
+  std::unique_ptr<Reader> reader;
+  {
+    const std::lock_guard guard(reader_lock_);
+    reader = std::move(reader_);
+  }
+  reader.reset();
+  for (Connection& each : connections_) each.close();
+  exported_.clear();
 }
 
 void Bridge::Parts::import_all(const Config& config) {
@@ -145,7 +182,7 @@ void Bridge::Parts::import_all(const Config& config) {
     if (name.direction != Direction::imported) continue;
     Imported& here = imported_.emplace_back();
     here.name = name;
-    here.subject = connection_.full(name.subject);
+    here.subject = importing_->full(name.subject);
     servers_.push_back(name.local == Local::door ? import_door(here, context)
                                                  : import_channel(here, context));
   }
@@ -154,9 +191,8 @@ void Bridge::Parts::import_all(const Config& config) {
 bool Bridge::Parts::tick(Clock::time_point now) {
   bool busy = false;
   {
-    const std::lock_guard guard(exports_lock_);
-    if (ready_)
-      for (const auto& name : exported_) busy = name->tick() || busy;
+    const std::lock_guard guard(reader_lock_);
+    busy = reader_ && reader_->tick();
   }
   if (++ticks_ % kSlowTick == 0) {
     const bool outgoing = calls_.tick(now);
@@ -166,8 +202,24 @@ bool Bridge::Parts::tick(Clock::time_point now) {
   return busy || calls_left_;
 }
 
-void Bridge::Parts::inbox(Msg message) {
-  const std::string word(connection_.word_of(message.subject()));
+// Names are asked in turn for what has come, and no longer than there can be something: there may
+// be many of them.
+bool Bridge::Parts::handle(Reader& reader, Worker& worker) {
+  for (std::uint64_t came = exporting_->came(); taken_ < came; came = exporting_->came()) {
+    const std::uint64_t before = taken_;
+    for (std::size_t i = 0; i < lately_.size() && taken_ < came; ++i) {
+      const std::uint64_t others = taken_;
+      if (!lately_[i]->take(reader, worker, taken_)) return false;
+      if (taken_ != others) std::swap(lately_[i], lately_[i / 2]);
+    }
+    if (taken_ == before) taken_ = came;  // what nobody listens to any more
+    exporting_->read(std::chrono::milliseconds(0));
+  }
+  return true;
+}
+
+void Bridge::Parts::inbox(const Connection& connection, Msg message) {
+  const std::string word(connection.word_of(message.subject()));
   if (word.size() < 2) return;
   if (word.front() == 's') {
     if (const auto whole = sessions_.received(word, message)) whole->owner->serve_soon(whole);
@@ -210,9 +262,18 @@ void Bridge::Parts::drain(double seconds) {
 std::string Bridge::Parts::status_json() const {
   nlohmann::json all;
   all["pid"] = ::getpid();
-  all["connected"] = connection_.is_up();
-  all["server"] = connection_.server();
-  all["reconnects"] = connection_.reconnects();
+  bool up = true;
+  std::uint64_t reconnects = 0;
+  std::vector<std::string> servers;
+  for (const Connection& each : connections_) {
+    up = up && each.is_up();
+    reconnects += each.reconnects();
+    if (std::find(servers.begin(), servers.end(), each.server()) == servers.end())
+      servers.push_back(each.server());
+  }
+  all["connected"] = up;
+  all["server"] = fmt::format("{}", fmt::join(servers, ", "));
+  all["reconnects"] = reconnects;
   all["names"] = nlohmann::json::array();
   for (const auto& name : exported_) {
     nlohmann::json each = describe(name->name, name->statistics);
@@ -234,7 +295,7 @@ std::string Bridge::status_json() const { return parts_->status_json(); }
 
 void check(const Config& config) {
   validate(config);
-  Connection connection(config);
+  Connection connection(config, Connection::Reads::itself);
   connection.listen({.publish_denied = {}, .inbox = [](const Msg&) {}});
   check_exports(connection, config);
   probe(connection, config);

@@ -5,15 +5,15 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
+#include <utility>
 
 namespace farcall::bridge {
 namespace {
 
-// A local call that takes less is made by the thread that waits for the cluster: to wake another
-// one would take longer.
+// A local call that takes less is made by the reader; the second is for when processors are scarce.
 constexpr std::int64_t kQuickNs = 50'000;
-constexpr std::int64_t kWaitMs = 200;  // for the cluster; then it is looked whether to stop
+constexpr std::int64_t kCrowdedQuickNs = 1'000'000;
+constexpr unsigned kAtOnce = 16;  // calls, before the reader looks after others again
 
 std::int64_t since_ns(Clock::time_point begin) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
@@ -28,10 +28,7 @@ ExportedName::ExportedName(const Name& exported, Sessions& sessions, Ticker& tic
       ticker_(ticker),
       most_workers_(workers),
       local_(exported.local == Local::door ? local_door(exported.path)
-                                           : local_channel(exported.path)) {
-  const std::lock_guard guard(lock_);
-  add_thread();
-}
+                                           : local_channel(exported.path)) {}
 
 ExportedName::~ExportedName() {
   {
@@ -62,17 +59,35 @@ void ExportedName::look_for_server() {
   const bool there = !stop_ && local_->present();
   if (there == serves_) return;
   if (!there) return stop_listening();
-  {
-    const std::lock_guard guard(subscription_lock_);
-    if (subscription_) return;  // the last one is not empty yet
-  }
+  if (!forget_drained()) return;
   Subscription fresh = sessions_.connection().subscribe_queue(name.subject);
   {
     const std::lock_guard guard(subscription_lock_);
     subscription_ = std::shared_ptr<natsSubscription>(fresh.release(), natsSubscription_Destroy);
   }
   serves_ = true;
-  changed_.notify_all();
+}
+
+// Whether nothing can come any more by the subscription that was given up.
+bool ExportedName::forget_drained() {
+  std::shared_ptr<natsSubscription> old;
+  {
+    const std::lock_guard guard(subscription_lock_);
+    old = subscription_;
+  }
+  if (!old) return true;
+  int left = 0;
+  if (::natsSubscription_IsValid(old.get())) {
+    if (::natsSubscription_GetPending(old.get(), &left, nullptr) == NATS_OK && left != 0)
+      return false;
+    // It is libnats's way: who waits for a message hears that there are none any more.
+    Msg message = next(1);
+    if (const auto session = message ? admit(std::move(message)) : nullptr) serve_soon(session);
+    if (::natsSubscription_IsValid(old.get())) return false;
+  }
+  const std::lock_guard guard(subscription_lock_);
+  subscription_ = nullptr;
+  return true;
 }
 
 // With the lock held.
@@ -81,100 +96,66 @@ void ExportedName::add_thread() {
   threads_.emplace_back([this] { run(); });
 }
 
-Msg ExportedName::next() {
+// The next that has been taken in, or nothing.
+Msg ExportedName::next(std::int64_t wait_ms, bool* more) {
   std::shared_ptr<natsSubscription> subscription;
   {
     const std::lock_guard guard(subscription_lock_);
     subscription = subscription_;
   }
-  if (!subscription) {
-    std::unique_lock lock(lock_);
-    changed_.wait_for(lock, std::chrono::milliseconds(kWaitMs),
-                      [this] { return stop_ || serves_ || !ready_.empty(); });
-    return Msg();
-  }
   natsMsg* message = nullptr;
-  if (::natsSubscription_NextMsg(&message, subscription.get(), kWaitMs) == NATS_OK)
-    return Msg(message);
-  if (::natsSubscription_IsValid(subscription.get())) return Msg();
-  const std::lock_guard guard(subscription_lock_);
-  if (subscription_ == subscription) subscription_ = nullptr;
-  return Msg();
+  if (!subscription || ::natsSubscription_NextMsg(&message, subscription.get(), wait_ms) != NATS_OK)
+    return Msg();
+  int left = 0;
+  if (more != nullptr)
+    *more =
+        ::natsSubscription_GetPending(subscription.get(), &left, nullptr) == NATS_OK && left > 0;
+  return Msg(message);
 }
 
 void ExportedName::run() {
-  sigset_t signals;
-  ::sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&signals, signal);
-  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  Worker::block_signals();
   Worker worker;
   std::unique_lock lock(lock_);
   while (!stop_) {
-    if (!ready_.empty()) {
-      auto session = std::move(ready_.front());
-      ready_.pop_front();
-      lock.unlock();
-      serve(worker, std::move(session));
-      lock.lock();
-    } else if (!led_) {
-      led_ = true;
-      lead(worker, lock);
-    } else {
+    if (ready_.empty()) {
       ++idle_;
-      changed_.wait(lock, [this] { return stop_ || !led_ || !ready_.empty(); });
+      changed_.wait(lock, [this] { return stop_ || !ready_.empty(); });
       --idle_;
+      continue;
     }
-  }
-}
-
-// One more thread has something to do. With the lock held.
-void ExportedName::call_thread() {
-  if (idle_ == 0) add_thread();
-  changed_.notify_one();
-}
-
-// As the one who waits for the cluster. Comes back when somebody else does, or is to.
-void ExportedName::lead(Worker& worker, std::unique_lock<std::mutex>& lock) {
-  while (!stop_ && ready_.empty()) {
-    lock.unlock();
-    Msg message = next();
-    auto session = message ? admit(std::move(message)) : nullptr;
-    const bool quick = usual_ns_ < kQuickNs;
-    const std::uint64_t turn = ++turn_;
-    if (session && quick) {
-      leader_busy_ = true;
-      serve(worker, std::move(session));
-      leader_busy_ = false;
-    }
-    lock.lock();
-    if (turn_ != turn) return;  // the ticker has found it slow: led_ is somebody else's
-    if (!session) continue;
-    led_ = false;
-    call_thread();
+    auto session = std::move(ready_.front());
+    ready_.pop_front();
     lock.unlock();
     serve(worker, std::move(session));
     lock.lock();
-    return;
   }
-  led_ = false;
-  call_thread();
 }
 
-bool ExportedName::tick() {
-  const bool busy = leader_busy_;
-  const std::uint64_t turn = turn_;
-  const bool stuck = busy && looked_busy_ && turn == looked_turn_;
-  looked_busy_ = busy;
-  looked_turn_ = turn;
-  if (!stuck) return busy;
-  const std::lock_guard guard(lock_);
-  if (!leader_busy_ || turn_ != turn) return true;
-  ++turn_;
-  leader_busy_ = false;
-  looked_busy_ = false;
-  led_ = false;
-  call_thread();
-  return true;
+// Answers wait for each other as long as there are more calls.
+bool ExportedName::take(Reader& reader, Worker& worker, std::uint64_t& taken) {
+  const std::int64_t quick_ns = ticker_.crowded() ? kCrowdedQuickNs : kQuickNs;
+  bool leads = true;
+  for (unsigned i = 0; leads && i < kAtOnce; ++i) {
+    bool more = false;
+    Msg message = next(0, &more);
+    if (!message) break;
+    ++taken;
+    auto session = admit(std::move(message));
+    if (!session) continue;
+    if (usual_ns_ >= quick_ns || with_leader_.exchange(true)) {
+      serve_soon(session);
+      continue;
+    }
+    leads = reader.serve([&] {
+      Connection::gather(more);
+      serve(worker, std::move(session));
+      Connection::gather(false);
+      with_leader_ = false;
+    });
+  }
+  sessions_.connection().send();
+  return leads;
 }
 
 std::shared_ptr<Session> ExportedName::refuse(const std::shared_ptr<Session>& session, int error) {
@@ -241,7 +222,8 @@ void ExportedName::serve_soon(const std::shared_ptr<Session>& session) {
   const std::lock_guard guard(lock_);
   if (!session->at_head) return;  // it will be served in its turn
   ready_.push_back(session);
-  call_thread();
+  if (ready_.size() > idle_) add_thread();
+  changed_.notify_one();
 }
 
 void ExportedName::pass_over(const std::shared_ptr<Session>& session) {

@@ -16,6 +16,7 @@
 
 #include "bridge/local_server.hpp"
 #include "bridge/nats.hpp"
+#include "bridge/reader.hpp"
 #include "bridge/statistics.hpp"
 #include "bridge/ticker.hpp"
 
@@ -106,8 +107,8 @@ class Sessions {
   std::unordered_map<std::uint64_t, std::shared_ptr<Session>> all_;
 };
 
-// An exported name: those who take its calls from the cluster. One thread at a time waits for the
-// next, and serves it itself if that is quick; else another takes its place first.
+// An exported name: its subscription, its server, and the threads that serve what takes longer than
+// the reader has time for.
 class ExportedName {
  public:
   ExportedName(const Name& name, Sessions& sessions, Ticker& ticker, unsigned workers);
@@ -118,12 +119,13 @@ class ExportedName {
   // Subscribes where there is a local server, and leaves the calls to others where there is none.
   // Called now and then. Throws BridgeError.
   void look_for_server();
+  // What has come of its calls, some of it: served at once where that is quick. By the leader of
+  // `reader`; as its Handle. `taken` counts.
+  bool take(Reader& reader, Worker& worker, std::uint64_t& taken);
   // A session whose request has come whole.
   void serve_soon(const std::shared_ptr<Session>& session);
   // One whose request will never be whole.
   void pass_over(const std::shared_ptr<Session>& session);
-  // A leader that has been busy since the last time gives its place up.
-  bool tick();
   void stop_listening();
   [[nodiscard]] bool serves() const noexcept { return serves_; }
 
@@ -132,7 +134,6 @@ class ExportedName {
 
  private:
   void run();
-  void lead(Worker& worker, std::unique_lock<std::mutex>& lock);
   std::shared_ptr<Session> admit(Msg message);
   std::shared_ptr<Session> refuse(const std::shared_ptr<Session>& session, int error);
   void serve(Worker& worker, std::shared_ptr<Session> session);
@@ -140,8 +141,8 @@ class ExportedName {
   std::shared_ptr<Session> next_of_strand(const Session& session);
   bool enter_strand(const std::shared_ptr<Session>& session);
   void add_thread();
-  void call_thread();
-  Msg next();
+  Msg next(std::int64_t wait_ms, bool* more = nullptr);
+  bool forget_drained();
 
   Sessions& sessions_;
   Ticker& ticker_;
@@ -150,18 +151,14 @@ class ExportedName {
   std::atomic<bool> serves_{false};
   std::atomic<bool> stop_{false};
   std::atomic<std::int64_t> usual_ns_{0};  // of a local call, lately
-  std::atomic<std::uint64_t> turn_{0};     // of the leader: counts what it has served
-  std::atomic<bool> leader_busy_{false};
-  std::uint64_t looked_turn_ = 0;  // of the ticker
-  bool looked_busy_ = false;
+  std::atomic<bool> with_leader_{false};   // a leader serves, or one who was it
 
   std::mutex subscription_lock_;  // protects the next
   std::shared_ptr<natsSubscription> subscription_;
 
   std::mutex lock_;  // protects what follows
   std::condition_variable changed_;
-  bool led_ = false;   // somebody waits for the cluster, or serves as the leader
-  unsigned idle_ = 0;  // threads that wait for their turn
+  unsigned idle_ = 0;  // threads that wait for something to do
   std::deque<std::shared_ptr<Session>> ready_;
   std::unordered_map<std::string, std::deque<std::shared_ptr<Session>>> strands_;
   std::list<std::thread> threads_;

@@ -29,6 +29,8 @@ class Worker {
 
   // Installs the handler, once for the process.
   static void install_handler();
+  // The process's own signals are for its first thread. By the worker.
+  static void block_signals() noexcept;
   // Ends the local call that the worker is in, if it is one that signals end. May have to be said
   // again: it may come before that call has begun. By any thread.
   void interrupt() noexcept;

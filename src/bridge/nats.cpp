@@ -8,10 +8,17 @@
 #include <array>
 #include <cerrno>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace farcall::bridge {
 namespace {
+
+constexpr std::size_t kMostDiscarded = 64;  // messages, before they are freed
+
+constinit std::mutex discarded_lock;  // protects what follows
+constinit std::array<natsMsg*, kMostDiscarded> discarded{};
+constinit std::size_t discarded_count = 0;
 
 constexpr std::size_t kHeaderRoom = 1024;  // of a message, for the header and what NATS adds
 
@@ -113,6 +120,25 @@ std::int64_t backoff_ms(int attempts) {
 
 }  // namespace
 
+void discard(natsMsg* message) noexcept {
+  constexpr int kSmall = 4096;  // bytes
+  if (::natsMsg_GetDataLength(message) > kSmall) return ::natsMsg_Destroy(message);
+  std::array<natsMsg*, kMostDiscarded> all{};
+  {
+    const std::lock_guard guard(discarded_lock);
+    discarded[discarded_count++] = message;
+    if (discarded_count < kMostDiscarded) return;
+    all = discarded;
+    discarded_count = 0;
+  }
+  for (natsMsg* const each : all) ::natsMsg_Destroy(each);
+}
+
+Event::Event() : fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (fd_ < 0)
+    throw BridgeError(fmt::format("cannot make an eventfd: {}", ::strerrorname_np(errno)));
+}
+
 struct Connection::Callbacks {
   static Connection& self(void* closure) { return *static_cast<Connection*>(closure); }
   static void disconnected(natsConnection*, void* closure) { self(closure).down(); }
@@ -124,14 +150,40 @@ struct Connection::Callbacks {
   static void closed(natsConnection*, void* closure) { self(closure).ended(self(closure).told_); }
   static void complete(void* closure) { self(closure).ended(self(closure).emptied_); }
   static void message(natsConnection*, natsSubscription*, natsMsg* message, void* closure) {
-    self(closure).events_.inbox(Msg(message));
+    self(closure).message(Msg(message));
+  }
+
+  // Of its loop over sockets, which is ours. Called with the connection locked.
+  static natsStatus attach(void** data, void* closure, natsConnection*, natsSock socket) {
+    *data = closure;
+    self(closure).attach(socket);
+    return NATS_OK;
+  }
+  static natsStatus read(void* closure, bool wanted) {
+    if (!wanted) self(closure).detach();
+    return NATS_OK;
+  }
+  static natsStatus write(void* closure, bool wanted) {
+    self(closure).unsent_ = wanted;
+    if (wanted && !self(closure).sending_) self(closure).interrupt();
+    return NATS_OK;
+  }
+  static natsStatus detached(void* closure) {
+    self(closure).detach();
+    return NATS_OK;
   }
 };
 
-Connection::Connection(const Config& config)
+// Threads that wait for a lock do not spin: there are more of them than processors.
+Connection::Connection(const Config& config, Reads reads)
     : domain_(config.domain),
+      reads_(reads),
       patience_(std::chrono::duration_cast<Clock::duration>(
           std::chrono::duration<double>(config.connect_bound_s))) {
+  (void)::nats_Open(0);
+  natsStatistics* counts = nullptr;
+  set(::natsStatistics_Create(&counts), "counts");
+  counts_.reset(counts);
   natsOptions* options = nullptr;
   set(::natsOptions_Create(&options), "options");
   options_.reset(options);
@@ -160,6 +212,9 @@ Connection::Connection(const Config& config)
   set(::natsOptions_SetErrorHandler(options, &Callbacks::error, this), "options");
   set(::natsOptions_SetClosedCB(options, &Callbacks::closed, this), "options");
   set(::natsOptions_SetMaxPendingMsgs(options, 1 << 20), "options");
+  set(::natsOptions_SetEventLoop(options, this, &Callbacks::attach, &Callbacks::read,
+                                 &Callbacks::write, &Callbacks::detached),
+      "options");
   natsConnection* connection = nullptr;
   const natsStatus status = ::natsConnection_Connect(&connection, options);
   if (status != NATS_OK) connect_failed(config, status);
@@ -181,12 +236,39 @@ void Connection::listen(Events events) {
   inbox_.reset(subscription);
   set(::natsSubscription_SetOnCompleteCB(subscription, &Callbacks::complete, this), "subscribe");
   set(::natsSubscription_SetPendingLimits(subscription, -1, -1), "limits");
+  if (reads_ == Reads::itself) first_ = std::thread([this] { read_first(); });
+}
+
+std::uint64_t Connection::came() noexcept {
+  std::uint64_t came = 0;
+  if (::natsConnection_GetStats(connection_.get(), counts_.get()) == NATS_OK)
+    ::natsStatistics_GetCounts(counts_.get(), &came, nullptr, nullptr, nullptr, nullptr);
+  int pending = 0;
+  std::int64_t handled = 0;
+  if (::natsSubscription_GetStats(inbox_.get(), &pending, nullptr, nullptr, nullptr, &handled,
+                                  nullptr) == NATS_OK)
+    came -= static_cast<std::uint64_t>(pending + handled);
+  return came;
+}
+
+void Connection::end_waits() noexcept {
+  {
+    const std::lock_guard guard(lock_);
+    closing_ = true;
+  }
+  changed_.notify_all();
+  interrupt();
+  const std::lock_guard guard(send_lock_);
+  room_.notify_all();
 }
 
 void Connection::close() noexcept {
-  if (closing_.exchange(true)) return;
-  changed_.notify_all();
-  if (!connection_) return;
+  end_waits();
+  {
+    const std::lock_guard guard(lock_);
+    if (std::exchange(closed_, true) || !connection_) return;
+  }
+  if (first_.joinable()) first_.join();
   ::natsConnection_Close(connection_.get());
   // Threads of libnats may still be at it; these are their last words. Without them, which would be
   // an error of libnats, the process must not hang for ever.
@@ -211,38 +293,6 @@ bool Connection::wait_up() {
     changed_.wait_until(guard, std::min(until, Clock::now() + std::chrono::milliseconds(100)));
   }
   return up_ && !closing_;
-}
-
-int Connection::publish(const std::string& subject, const std::string* reply, const Header* header,
-                        std::span<const std::byte> data, bool may_wait) {
-  const char* const to = reply != nullptr ? reply->c_str() : nullptr;
-  const char* const bytes = reinterpret_cast<const char*>(data.data());
-  const int size = static_cast<int>(data.size());
-  std::unique_ptr<natsMsg, Destroy<natsMsg_Destroy>> message;
-  if (header != nullptr) {
-    natsMsg* made = nullptr;
-    if (::natsMsg_Create(&made, subject.c_str(), to, bytes, size) != NATS_OK) return ENOMEM;
-    message.reset(made);
-    if (::natsMsgHeader_Set(made, kHeaderName, encode(*header).c_str()) != NATS_OK) return ENOMEM;
-  }
-  for (;;) {
-    if (!up_ && !(may_wait && wait_up())) return ENETDOWN;
-    natsStatus status = NATS_OK;
-    if (message) {
-      status = ::natsConnection_PublishMsg(connection_.get(), message.get());
-    } else if (to != nullptr) {
-      status = ::natsConnection_PublishRequest(connection_.get(), subject.c_str(), to, bytes, size);
-    } else {
-      status = ::natsConnection_Publish(connection_.get(), subject.c_str(), bytes, size);
-    }
-    if (status == NATS_OK) return 0;
-    if (status == NATS_MAX_PAYLOAD) return EMSGSIZE;
-    if (status == NATS_NO_MEMORY) return ENOMEM;
-    // Between connections nothing is taken at all, so that it may be tried again. What fails in
-    // the middle of a connection may have been sent.
-    if (status != NATS_INSUFFICIENT_BUFFER) return closing_ ? ENETDOWN : ECONNRESET;
-    down();
-  }
 }
 
 Subscription Connection::subscribe_queue(const std::string& subject) {

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <nats/nats.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -15,6 +17,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <vector>
 
 #include "bridge/wire.hpp"
 #include "farcall/bridge.hpp"
@@ -30,6 +34,27 @@ struct Destroy {
     destroy(object);
   }
 };
+
+// A descriptor that is ready to be read once it has been told, until it is cleared.
+class Event {
+ public:
+  Event();  // throws BridgeError
+  ~Event() { ::close(fd_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void tell() const noexcept { (void)::eventfd_write(fd_, 1); }
+  void clear() const noexcept {
+    eventfd_t ignored = 0;
+    (void)::eventfd_read(fd_, &ignored);
+  }
+  [[nodiscard]] int fd() const noexcept { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+// libnats has a thread that frees messages, and wakes it for each: it is to be worth it.
+void discard(natsMsg* message) noexcept;
 
 // A message that was received.
 class Msg {
@@ -74,9 +99,10 @@ class Msg {
     return ::natsMsgHeader_Get(message_.get(), kHeaderName, &text) == NATS_OK ? text : nullptr;
   }
 
-  std::unique_ptr<natsMsg, Destroy<natsMsg_Destroy>> message_;
+  std::unique_ptr<natsMsg, Destroy<discard>> message_;
 };
 
+using OwnMsg = std::unique_ptr<natsMsg, Destroy<discard>>;
 using Subscription = std::unique_ptr<natsSubscription, Destroy<natsSubscription_Destroy>>;
 
 class Connection {
@@ -88,20 +114,37 @@ class Connection {
     std::function<void(Msg message)> inbox;  // what came to a subject of inbox()
   };
 
+  // Who takes in what comes: a thread of its own, or those who call read().
+  enum class Reads { itself, by_others };
+
   // Connects. Throws BridgeError.
-  explicit Connection(const Config& config);
+  Connection(const Config& config, Reads reads);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // From now on events come. Throws BridgeError.
+  // From now on events come; where others read, they have to do so from now on. Throws BridgeError.
   void listen(Events events);
-  // None come any more when it has returned.
+  // Waits until something comes from the cluster, for interrupt() or for so long, and takes in what
+  // has come. By one thread at a time; and one there has to be, always: it sends what libnats has
+  // to say on its own behalf, too.
+  void read(std::chrono::milliseconds longest) noexcept;
+  // Sends what publish() has kept.
+  void send() noexcept;
+  // Whether what this thread publishes is kept, since it will publish more, or send(), soon.
+  static void gather(bool more) noexcept;
+  // Ends a read().
+  void interrupt() noexcept;
+  // So many messages that are not for inbox() have been taken in. By the one who reads.
+  [[nodiscard]] std::uint64_t came() noexcept;
+  // From now on nobody waits for the cluster, or until it has room.
+  void end_waits() noexcept;
+  // Nothing comes any more when it has returned. Nobody else may read meanwhile.
   void close() noexcept;
 
   // Published once, or not at all: 0, ENETDOWN, EMSGSIZE, ENOMEM; ECONNRESET: nobody knows.
   // `header` may be null. May wait for a cluster that is away, until it has been away for the
-  // connect bound.
+  // connect bound. While another thread sends it sends this as well, and 0 only means that it will.
   int publish(const std::string& subject, const std::string* reply, const Header* header,
               std::span<const std::byte> data, bool may_wait);
   // A subject of this process's own, of one word.
@@ -129,6 +172,12 @@ class Connection {
 
  private:
   struct Callbacks;  // of libnats
+  void message(Msg message);
+  void read_first() noexcept;
+  void attach(int socket) noexcept;
+  void detach() noexcept;
+  int flush(std::uint64_t socket) noexcept;
+  void send_queue(std::unique_lock<std::mutex>& lock) noexcept;
   bool wait_up();
   void down();
   void up();
@@ -136,19 +185,34 @@ class Connection {
   void ended(bool& what);
 
   const std::string domain_;
+  const Reads reads_;
   const Clock::duration patience_;
+  std::unique_ptr<natsStatistics, Destroy<natsStatistics_Destroy>> counts_;  // the reader's
   std::string prefix_;
   std::unique_ptr<natsOptions, Destroy<natsOptions_Destroy>> options_;
   std::unique_ptr<natsConnection, Destroy<natsConnection_Destroy>> connection_;
   Subscription inbox_;
   Events events_;
+  std::mutex read_lock_;                   // held by who reads, where nobody else does
+  std::atomic<bool> reading_{false};       // a thread of libnats does, or is about to
+  std::thread first_;                      // does until then
+  const Event wake_;                       // for the one who reads
+  std::atomic<int> fd_{-1};                // the socket; -1: there is none
+  std::atomic<std::uint64_t> sockets_{0};  // counts them, and their ends
+  std::atomic<bool> unsent_{false};        // libnats has something for it
   std::atomic<bool> up_{true};
   std::atomic<bool> closing_{false};
   std::atomic<std::uint64_t> reconnects_{0};
-  mutable std::mutex lock_;  // protects what follows
+  std::atomic<bool> sending_{false};  // somebody sends; changed with send_lock_ held
+  std::mutex send_lock_;              // protects what follows
+  std::condition_variable room_;
+  std::vector<OwnMsg> queue_;  // for the one who sends
+  std::size_t queued_ = 0;     // bytes of it
+  mutable std::mutex lock_;    // protects what follows
   std::condition_variable changed_;
   Clock::time_point down_since_;
-  std::string refusal_;   // the last that the cluster said
+  std::string refusal_;  // the last that the cluster said
+  bool closed_ = false;
   bool told_ = false;     // that it is closed, as the last of its events
   bool emptied_ = false;  // nobody handles a message of the inbox any more
 };

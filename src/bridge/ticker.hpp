@@ -10,6 +10,8 @@
 #include <mutex>
 #include <thread>
 
+#include "bridge/crowd.hpp"
+
 namespace farcall::bridge {
 
 class Ticker {
@@ -30,6 +32,8 @@ class Ticker {
   Ticker(const Ticker&) = delete;
   Ticker& operator=(const Ticker&) = delete;
 
+  // Whether processors are scarce; what it was when there was last something to look after.
+  [[nodiscard]] bool crowded() const noexcept { return crowd_.crowded(); }
   // There is something to look after. Costs one load where the thread is awake. What was put where
   // look() finds it, before, is found: both sides are sequentially consistent.
   void wake() noexcept {
@@ -49,6 +53,7 @@ class Ticker {
     while (!stop_) {
       changed_.wait_for(lock, kStep, [this] { return stop_; });
       lock.unlock();
+      crowd_.look();
       quiet = look_(Clock::now()) ? 0 : quiet + 1;
       lock.lock();
       if (quiet < kQuietSteps || stop_) continue;
@@ -63,6 +68,7 @@ class Ticker {
   }
 
   const std::function<bool(Clock::time_point)> look_;
+  Crowd crowd_;
   std::mutex lock_;
   std::condition_variable changed_;
   std::atomic<bool> asleep_{false};

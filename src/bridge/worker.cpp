@@ -30,6 +30,13 @@ void Worker::install_handler() {
   ::sigaction(cancel_signal(), &action, nullptr);
 }
 
+void Worker::block_signals() noexcept {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&signals, signal);
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
 Worker::~Worker() {
   settle();
   hold(nullptr, 0);

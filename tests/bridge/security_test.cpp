@@ -7,7 +7,10 @@
 
 #include <fstream>
 #include <iterator>
+#include <random>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "bridge/harness.hpp"
 
@@ -63,6 +66,25 @@ class BridgeSecurity : public testing::Test {
     const auto bridge = start_bridge(scratch_, own("serves"), options);
     EXPECT_TRUE(eventually([&] { return call_door(scratch_.file("rdoor"), "x") == "x"; }))
         << bridge->said();
+    expect_long_calls();
+    EXPECT_NE(bridge_status(own("serves")).find("\"reconnects\":0"), std::string::npos)
+        << bridge_status(own("serves"));
+  }
+  // Of several at a time, in pieces, so that the socket is full at times; with pauses of pings
+  // only.
+  void expect_long_calls() {
+    for (int round = 0; round < 2; ++round) {
+      std::vector<std::thread> clients;
+      for (int i = 0; i < 6; ++i)
+        clients.emplace_back([this, i] {
+          std::string request(static_cast<std::size_t>(3'000'000 + i), '\0');
+          std::minstd_rand random(static_cast<unsigned>(i));
+          for (char& each : request) each = static_cast<char>(random());
+          EXPECT_TRUE(call_door(scratch_.file("rdoor"), request) == request) << i;
+        });
+      for (std::thread& client : clients) client.join();
+      if (round == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1800));
+    }
   }
   Scratch scratch_;
 };

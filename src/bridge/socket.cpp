@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The connection's socket: libnats reads and writes it when it is told to, by threads of ours. So a
+// message that comes is handled by the thread that has read it, and what many threads publish at a
+// time is sent at once.
+#include <poll.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "bridge/nats.hpp"
+
+namespace farcall::bridge {
+namespace {
+
+constexpr std::size_t kMostQueued = std::size_t{1} << 20;  // bytes; then publishers wait
+constexpr unsigned kRounds = 4;  // of others' messages that one thread sends; then the reader does
+
+// Who reads is interrupted where it has to end before.
+constexpr std::chrono::seconds kReadFor{10};
+
+constexpr std::chrono::milliseconds kPatience{100};
+
+thread_local bool gathers = false;  // what this thread publishes may wait for more
+
+}  // namespace
+
+void Connection::attach(int socket) noexcept {
+  ++sockets_;
+  fd_ = socket;
+  interrupt();
+}
+
+void Connection::detach() noexcept {
+  ++sockets_;
+  fd_ = -1;
+  unsent_ = false;
+  interrupt();
+}
+
+void Connection::interrupt() noexcept { wake_.tell(); }
+
+void Connection::read(std::chrono::milliseconds longest) noexcept {
+  std::array<pollfd, 2> all{pollfd{.fd = wake_.fd(), .events = POLLIN, .revents = 0},
+                            pollfd{.fd = fd_, .events = POLLIN, .revents = 0}};
+  if (::poll(all.data(), all.size(), static_cast<int>(longest.count())) <= 0) return;
+  if (all[0].revents != 0) wake_.clear();
+  if ((all[1].revents & POLLNVAL) != 0) fd_.compare_exchange_strong(all[1].fd, -1);
+  if (all[1].revents != 0) ::natsConnection_ProcessReadEvent(connection_.get());
+  send();
+}
+
+// By the thread of libnats that hands out what comes to the inbox. Where nobody else reads, it
+// does, until there is something to hand out: so that it need not be woken for it.
+void Connection::message(Msg message) {
+  events_.inbox(std::move(message));
+  if (reads_ != Reads::itself) return;
+  if (!reading_.exchange(true)) interrupt();
+  const std::lock_guard guard(read_lock_);
+  int pending = 0;
+  while (!closing_ && ::natsSubscription_GetPending(inbox_.get(), &pending, nullptr) == NATS_OK &&
+         pending == 0)
+    read(kReadFor);
+}
+
+// The same, until the first message has come.
+void Connection::read_first() noexcept {
+  const std::lock_guard guard(read_lock_);
+  while (!closing_ && !reading_) read(kReadFor);
+}
+
+void Connection::gather(bool more) noexcept { gathers = more; }
+
+void Connection::send() noexcept {
+  std::unique_lock lock(send_lock_);
+  if (sending_ || (queue_.empty() && !unsent_)) return;
+  sending_ = true;
+  lock.unlock();
+  flush(sockets_);
+  lock.lock();
+  send_queue(lock);
+}
+
+// What libnats has. By the one who sends: to libnats, sending nothing is an error of the
+// connection.
+int Connection::flush(std::uint64_t socket) noexcept {
+  constexpr int kLookMs = 100;
+  while (unsent_ && sockets_ == socket && !closing_) {
+    ::natsConnection_ProcessWriteEvent(connection_.get());
+    if (!unsent_) break;
+    pollfd it{.fd = fd_, .events = POLLOUT, .revents = 0};
+    ::poll(&it, 1, kLookMs);
+  }
+  return sockets_ == socket && !closing_ ? 0 : ECONNRESET;
+}
+
+// By the one who sends, who is it no longer afterwards. Those whose messages these are do not hear
+// whether they were sent, as of any message that is lost later.
+void Connection::send_queue(std::unique_lock<std::mutex>& lock) noexcept {
+  std::vector<OwnMsg> batch;
+  for (unsigned round = 0; round < kRounds && !queue_.empty(); ++round) {
+    batch.swap(queue_);
+    queued_ = 0;
+    room_.notify_all();
+    lock.unlock();
+    const std::uint64_t socket = sockets_;
+    for (const OwnMsg& message : batch)
+      (void)::natsConnection_PublishMsg(connection_.get(), message.get());
+    batch.clear();
+    flush(socket);
+    lock.lock();
+  }
+  sending_ = false;
+  room_.notify_all();
+  if (!queue_.empty() || unsent_) interrupt();
+}
+
+int Connection::publish(const std::string& subject, const std::string* reply, const Header* header,
+                        std::span<const std::byte> data, bool may_wait) {
+  const char* const to = reply != nullptr ? reply->c_str() : nullptr;
+  const char* const bytes = reinterpret_cast<const char*>(data.data());
+  const int size = static_cast<int>(data.size());
+  OwnMsg message;
+  const auto make = [&] {
+    natsMsg* made = nullptr;
+    if (::natsMsg_Create(&made, subject.c_str(), to, bytes, size) != NATS_OK) return false;
+    message.reset(made);
+    return header == nullptr ||
+           ::natsMsgHeader_Set(made, kHeaderName, encode(*header).c_str()) == NATS_OK;
+  };
+  if (header != nullptr && !make()) return ENOMEM;
+  for (;;) {
+    if (!up_ && !(may_wait && wait_up())) return ENETDOWN;
+    std::unique_lock lock(send_lock_);
+    const auto room = [this] { return queued_ < kMostQueued || !sending_ || closing_; };
+    if (may_wait) {
+      room_.wait(lock, room);
+    } else {
+      room_.wait_for(lock, kPatience, room);  // it may be the one who reads
+    }
+    if (sending_ || gathers || !queue_.empty()) {
+      if (!message && !make()) return ENOMEM;
+      queue_.push_back(std::move(message));
+      queued_ += data.size();
+      if (sending_ || (gathers && queued_ < kMostQueued)) return 0;
+      sending_ = true;
+      send_queue(lock);
+      return 0;
+    }
+    sending_ = true;
+    lock.unlock();
+    const std::uint64_t socket = sockets_;
+    natsStatus status = NATS_OK;
+    if (message) {
+      status = ::natsConnection_PublishMsg(connection_.get(), message.get());
+    } else if (to != nullptr) {
+      status = ::natsConnection_PublishRequest(connection_.get(), subject.c_str(), to, bytes, size);
+    } else {
+      status = ::natsConnection_Publish(connection_.get(), subject.c_str(), bytes, size);
+    }
+    const int sent = status == NATS_OK ? flush(socket) : 0;
+    lock.lock();
+    send_queue(lock);
+    lock.unlock();
+    if (status == NATS_OK) return sent;
+    if (status == NATS_MAX_PAYLOAD) return EMSGSIZE;
+    if (status == NATS_NO_MEMORY) return ENOMEM;
+    // Between connections nothing is taken at all, so that it may be tried again. What fails in
+    // the middle of a connection may have been sent.
+    if (status != NATS_INSUFFICIENT_BUFFER) return closing_ ? ENETDOWN : ECONNRESET;
+    down();
+  }
+}
+
+}  // namespace farcall::bridge
