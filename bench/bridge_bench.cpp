@@ -4,7 +4,7 @@
 // the same NATS server in the same run. Both sides of the bare one are libnats as it is used for
 // speed: replies by one subscription, everything sent at once.
 //
-//   bridge-bench [--seconds S] [--sizes 64,65536] [--clients 1,64]
+//   bridge-bench [--seconds S] [--sizes 64,65536] [--clients 1,64] [--only bridge|nats]
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <nats/nats.h>
@@ -138,7 +138,7 @@ class Bridged {
 };
 
 void compare(const Bare& bare, const std::string& path, unsigned size, unsigned clients,
-             double seconds) {
+             double seconds, const std::string& only) {
   const std::string request(size, 'x');
   std::vector<std::unique_ptr<Bridged>> bridged;
   for (unsigned i = 0; i < clients; ++i) bridged.push_back(std::make_unique<Bridged>(path, size));
@@ -149,9 +149,11 @@ void compare(const Bare& bare, const std::string& path, unsigned size, unsigned 
   std::vector<double> time_ratios;
   std::vector<double> rate_ratios;
   for (int turn = 0; turn < kTurns; ++turn) {
-    by_nats = measure(clients, seconds / kTurns, [&](unsigned) { return bare.call(request); });
-    by_bridge =
-        measure(clients, seconds / kTurns, [&](unsigned i) { return bridged[i]->call(request); });
+    if (only != "bridge")
+      by_nats = measure(clients, seconds / kTurns, [&](unsigned) { return bare.call(request); });
+    if (only != "nats")
+      by_bridge =
+          measure(clients, seconds / kTurns, [&](unsigned i) { return bridged[i]->call(request); });
     time_ratios.push_back(by_bridge.p50_us / by_nats.p50_us);
     rate_ratios.push_back(by_bridge.calls_per_s / by_nats.calls_per_s);
     fmt::print(
@@ -160,6 +162,7 @@ void compare(const Bare& bare, const std::string& path, unsigned size, unsigned 
         size, clients, by_nats.p50_us, by_nats.p99_us, by_nats.calls_per_s, by_bridge.p50_us,
         by_bridge.p99_us, by_bridge.calls_per_s);
   }
+  if (!only.empty()) return;
   std::sort(time_ratios.begin(), time_ratios.end());
   std::sort(rate_ratios.begin(), rate_ratios.end());
   fmt::print(
@@ -180,11 +183,13 @@ int main(int argc, char** argv) {
   double seconds = 8;
   std::string sizes = "64,65536";
   std::string clients = "1,64";
+  std::string only;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string option = argv[i];
     if (option == "--seconds") seconds = std::atof(argv[i + 1]);
     if (option == "--sizes") sizes = argv[i + 1];
     if (option == "--clients") clients = argv[i + 1];
+    if (option == "--only") only = argv[i + 1];
   }
   if (const std::string reason = farcall::test::no_nats(); !reason.empty()) {
     fmt::print("bridge-bench: {}\n", reason);
@@ -205,6 +210,6 @@ int main(int argc, char** argv) {
   farcall::test::eventually([&] { return bare.call("x"); });
   for (const unsigned count : numbers(clients))
     for (const unsigned size : numbers(sizes))
-      compare(bare, scratch.file("rdoor"), size, count, seconds);
+      compare(bare, scratch.file("rdoor"), size, count, seconds, only);
   return 0;
 }
