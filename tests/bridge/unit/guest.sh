@@ -132,18 +132,20 @@ is "a call in progress is answered first" last cat /tmp/last
 is "it has ended well" "inactive success 0" show ActiveState Result ExecMainStatus
 is "and nothing is left" "" find /run -name '*farcall*'
 
-# A drop-in: a user whose names others know, and a secret that is root's.
+# A drop-in, as in the guide: a user whose names others know, a secret that is root's, and a privilege.
 mkdir /etc/systemd/system/$unit.service.d
 cat >/etc/systemd/system/$unit.service.d/local.conf <<END
 [Service]
 User=caller
 LoadCredential=password:/etc/farcall/password
+AmbientCapabilities=CAP_SYS_NICE
 END
 (umask 077 && echo secret >/etc/farcall/password)
 nats 4223 --user bridge --pass secret
 sed -i "s|4222\"\]|4223\"]\nuser = \"bridge\"\npassword_file = \"/run/credentials/$unit.service/password\"|" $config
 systemctl daemon-reload
 is "it runs as another user, with a secret of root's" "" systemctl start $unit
+like "and may choose priorities" "CapEff:*0000000000800000" grep CapEff "/proc/$(show MainPID)/status"
 is "a channel of that user's needs no number" HELLO as caller 'farcall channel send upper hello'
 systemctl stop $unit
 like "no system call was one too many" "" eval "journalctl -q -o cat | grep status=31/SYS"
