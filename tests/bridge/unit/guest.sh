@@ -56,14 +56,14 @@ nats() { # PORT ARGUMENT...
   port=$1
   shift
   nats-server -a 127.0.0.1 -p "$port" "$@" >/dev/null 2>&1 &
-  within 10 nc -z 127.0.0.1 "$port"
+  within 60 nc 127.0.0.1 "$port" </dev/null
 }
 
 mkdir /etc/farcall /run/text
 chown server /run/text
 as server 'exec farcall door serve /run/text/upper -- tr a-z A-Z' &
 as server 'exec farcall door serve /run/text/slow -- sh -c "touch /run/text/called; sleep 2; cat"' &
-within 10 [ -e /run/text/slow ]
+within 60 [ -e /run/text/slow ]
 
 is "systemd finds nothing wrong with the unit" "" systemd-analyze verify --man=no "/lib/systemd/system/$unit.service"
 like "it is exposed to little" "*OK*" systemd-analyze security --offline=yes --threshold=20 "$unit.service"
@@ -117,6 +117,11 @@ user=$(stat -c %u /run/farcall)
 is "channels have the number of its user" HELLO as caller "farcall channel send $user/upper hello"
 like "root asks it without a number" "bridge $(show MainPID) connected *" farcall bridge status
 like "other users do not" "*EACCES (only its user and root may ask)" as caller 'farcall bridge status'
+as server 'exec farcall bridge --nats nats://127.0.0.1:4222 --export door:/run/text/upper=text.other' 2>/run/text/said &
+another=$!
+within 60 grep served /run/text/said
+like "of several bridges it wants to know which" "*several users*$user/$unit*" farcall bridge status
+kill $another
 like "who is not on the list is refused" "*EACCES*" as server 'farcall door call /run/farcall/slow hello'
 
 systemctl kill -s KILL $unit
