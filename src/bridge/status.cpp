@@ -75,9 +75,12 @@ namespace {
 
 // The channels of that name that users have, each with the user's number before it.
 std::vector<std::string> of_all_users(const std::string& channel) {
-  std::string all(std::size_t{1} << 16, '\0');
-  const ssize_t size = ::farcall_channel_names(all.data(), all.size());
-  all.resize(std::min(all.size(), static_cast<std::size_t>(std::max<ssize_t>(size, 0))));
+  std::string all(4096, '\0');
+  for (bool whole = false; !whole;) {
+    const ssize_t size = std::max<ssize_t>(::farcall_channel_names(all.data(), all.size()), 0);
+    whole = static_cast<std::size_t>(size) <= all.size();
+    all.resize(static_cast<std::size_t>(size));
+  }
   std::vector<std::string> found;
   std::istringstream lines(all);
   for (std::string name; std::getline(lines, name);)
@@ -102,10 +105,14 @@ int open_status(const std::string& channel) {
 
 std::string ask_status(const std::string& channel) {
   const int connection = open_status(channel);
-  if (connection < 0)
-    throw BridgeError(fmt::format(
-        "no bridge tells its status as channel {}: {} ({})", channel, ::strerrorname_np(errno),
-        errno == EACCES ? "only its user and root may ask" : "start it, or say --status-name"));
+  if (connection < 0) {
+    const char* cure = "start it, or say --status-name";
+    if (errno == EACCES)
+      cure = ::geteuid() == 0 ? "somebody else serves under that name: say --status-name UID/NAME"
+                              : "only its user and root may ask";
+    throw BridgeError(fmt::format("no bridge tells its status as channel {}: {} ({})", channel,
+                                  ::strerrorname_np(errno), cure));
+  }
   std::string text(std::size_t{1} << 20, '\0');
   constexpr std::int64_t kPatience = 5'000'000'000;
   ::farcall_timeout(kPatience);
