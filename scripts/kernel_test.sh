@@ -3,7 +3,7 @@
 #
 # Runs the short tests of the kernel module in an emulated machine: on Debian's 6.1 and 6.12, on a
 # newer one where there is one, and on the debug kernel, if that has been built. Those of the library's
-# messages and doors run over the module, too.
+# messages and doors run over the module, too, and the bridge under its unit, by systemd.
 # Usage: scripts/kernel_test.sh JUNIT_XML
 #
 # The XML is written in any case: where packages or the emulator cannot be had, it says that the
@@ -32,13 +32,13 @@ run() { timeout --kill-after=10 "$1" nice -n 5 "${@:2}" >>"$log" 2>&1 </dev/null
 
 run 900 kernel/vm/test.sh || status=$?
 
-# over_module FOLDER WHAT SECONDS COMMAND...: tests of the library, in a guest.
-over_module() {
+# in_guest FOLDER WHAT SECONDS COMMAND...: tests of the library.
+in_guest() {
   local tap=build/kernel/$1/tests.tap result=0
   mkdir -p "${tap%/*}"
   run "$3" "${@:4}" || result=$?
   if ((result == 77)); then
-    echo "ok - the tests of $2 run over the module # SKIP there is no kernel for it" >"$tap"
+    echo "ok - the tests of $2 run in a guest # SKIP there is no kernel for it" >"$tap"
   elif ((result != 0)); then
     grep -qs '^not ok' "$tap" || echo "not ok - the tests of $2 come to their end" >>"$tap"
     return 1
@@ -55,10 +55,11 @@ newer() {
 wanted=(newer)
 if [[ -f build/release/CMakeCache.txt ]]; then
   wanted=(
-    "over_module doors-6.1 doors 900 kernel/vm/doors.sh --series 6.1"
+    "in_guest doors-6.1 doors 900 kernel/vm/doors.sh --series 6.1"
     newer
-    "over_module messages messages 900 kernel/vm/messages.sh"
-    "over_module doors-6.12 doors 900 kernel/vm/doors.sh --series 6.12 --filter
+    "in_guest messages messages 900 kernel/vm/messages.sh"
+    "in_guest unit units 400 tests/bridge/unit.sh"
+    "in_guest doors-6.12 doors 900 kernel/vm/doors.sh --series 6.12 --filter
       *DoorEngine*:DoorOfTheKernel.*:DoorCall.*:DoorUnref*:DoorDescriptors.*"
   )
 fi
@@ -81,7 +82,7 @@ fi
 
 # Whatever series got as far as to have TAP is read; what prevented all of them is the whole's.
 taps=()
-for series in host 6.1 6.12 messages doors-6.1 doors-6.12 7 debug; do
+for series in host 6.1 6.12 messages unit doors-6.1 doors-6.12 7 debug; do
   tap=build/kernel/$series/tests.tap
   [[ ! -f $tap ]] || taps+=("$series=$tap")
 done

@@ -87,8 +87,8 @@ class Bridge {
 // Whether the cluster can be reached, and lets the bridge have these names. Serves nothing. Throws
 // BridgeError.
 void check(const Config& config);
-// What a bridge that runs on this machine says of itself, as JSON. `channel`: Config::status.
-// Throws BridgeError.
+// What a bridge that runs on this machine says of itself, as JSON. `channel`: Config::status; the
+// own user's, root's, or else that of the only user who has one. Throws BridgeError.
 std::string ask_status(const std::string& channel);
 
 }  // namespace farcall::bridge

@@ -4,10 +4,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <vector>
 
 #include "farcall/message.h"
 
@@ -68,13 +71,48 @@ void StatusChannel::run() {
   }
 }
 
-std::string ask_status(const std::string& channel) {
+namespace {
+
+// The channels of that name that users have, each with the user's number before it.
+std::vector<std::string> of_all_users(const std::string& channel) {
+  std::string all(4096, '\0');
+  for (bool whole = false; !whole;) {
+    const ssize_t size = std::max<ssize_t>(::farcall_channel_names(all.data(), all.size()), 0);
+    whole = static_cast<std::size_t>(size) <= all.size();
+    all.resize(static_cast<std::size_t>(size));
+  }
+  std::vector<std::string> found;
+  std::istringstream lines(all);
+  for (std::string name; std::getline(lines, name);)
+    if (name.ends_with("/" + channel)) found.push_back(name);
+  return found;
+}
+
+// That of the unit has a user whose number nobody knows before, so the only one there is will do.
+int open_status(const std::string& channel) {
   const int connection = ::farcall_name_open(channel.c_str());
-  if (connection < 0)
-    throw BridgeError(
-        fmt::format("no bridge tells its status as channel {}: {} (start it, or say "
-                    "--status-name)",
-                    channel, ::strerrorname_np(errno)));
+  if (connection >= 0 || errno != ENOENT || channel.find('/') != std::string::npos)
+    return connection;
+  const std::vector<std::string> all = of_all_users(channel);
+  if (all.size() > 1)
+    throw BridgeError(fmt::format("several users have bridges here: say which by --status-name: {}",
+                                  fmt::join(all, ", ")));
+  errno = ENOENT;
+  return all.empty() ? -1 : ::farcall_name_open(all.front().c_str());
+}
+
+}  // namespace
+
+std::string ask_status(const std::string& channel) {
+  const int connection = open_status(channel);
+  if (connection < 0) {
+    const char* cure = "start it, or say --status-name";
+    if (errno == EACCES)
+      cure = ::geteuid() == 0 ? "somebody else serves under that name: say --status-name UID/NAME"
+                              : "only its user and root may ask";
+    throw BridgeError(fmt::format("no bridge tells its status as channel {}: {} ({})", channel,
+                                  ::strerrorname_np(errno), cure));
+  }
   std::string text(std::size_t{1} << 20, '\0');
   constexpr std::int64_t kPatience = 5'000'000'000;
   ::farcall_timeout(kPatience);

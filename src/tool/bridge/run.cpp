@@ -91,8 +91,9 @@ ExitCode run(const Options& options) {
     return kSuccess;
   }
   Bridge bridge(config);
-  notify("READY=1");
-  say("farcall: {} names are served\n", config.names.size());
+  const std::string served = fmt::format("{} names are served", config.names.size());
+  notify("READY=1\nSTATUS=" + served);
+  say("farcall: {}\n", served);
   int signal = 0;
   while (::sigwait(&ends, &signal) != 0) continue;
   notify("STOPPING=1");

@@ -9,20 +9,30 @@
 #include "tool/bridge/bridge.hpp"
 
 namespace farcall::tool::bridge {
+namespace {
+
+// The bridge may be another user's, who is not to say anything to this terminal.
+std::string plain(std::string text) {
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
+  return text;
+}
+
+}  // namespace
 
 ExitCode print_status(const std::string& name, bool json) {
   const std::string text =
       farcall::bridge::ask_status(name.empty() ? farcall::bridge::Config().status : name);
+  const auto all = nlohmann::json::parse(text);
   if (json) {
-    fmt::print("{}\n", text);
+    constexpr int kOneLine = -1;
+    fmt::print("{}\n", all.dump(kOneLine, ' ', true));  // in ASCII
     return kSuccess;
   }
-  const auto all = nlohmann::json::parse(text);
   const bool connected = all.at("connected");
   fmt::print("bridge {} {}{}, {} reconnects\n", all.at("pid").get<int>(),
              connected ? "connected to " : "not connected",
-             connected ? all.at("server").get<std::string>() : "",
-             all.at("reconnects").get<unsigned>());
+             connected ? plain(all.at("server")) : "", all.at("reconnects").get<unsigned>());
   std::size_t width = 4;
   for (const auto& each : all.at("names"))
     width = std::max({width, each.at("local").get<std::string>().size(),
@@ -31,12 +41,12 @@ ExitCode print_status(const std::string& name, bool json) {
              "SUBJECT", width, "CALLS", "NOW", "ERRORS", "P50 us", "P90 us", "P99 us", "");
   for (const auto& each : all.at("names")) {
     const auto& latency = each.at("latency_us");
-    std::string note = each.at("last_error");
+    std::string note = plain(each.at("last_error"));
     if (each.contains("local_server") && !each.at("local_server").get<bool>())
       note += note.empty() ? "no local server" : ", no local server";
     fmt::print("{:6} {:{}} {:{}} {:>10} {:>8} {:>8} {:>9.1f} {:>9.1f} {:>9.1f}  {}\n",
-               each.at("direction").get<std::string>(), each.at("local").get<std::string>(), width,
-               each.at("subject").get<std::string>(), width,
+               plain(each.at("direction")), plain(each.at("local")), width,
+               plain(each.at("subject")), width,
                each.at("calls").get<std::uint64_t>() + each.at("one_way").get<std::uint64_t>() +
                    each.at("pulses").get<std::uint64_t>(),
                each.at("in_progress").get<std::int64_t>(), each.at("errors").get<std::uint64_t>(),
