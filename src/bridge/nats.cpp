@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <limits>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -179,7 +180,9 @@ Connection::Connection(const Config& config, Reads reads)
     : domain_(config.domain),
       reads_(reads),
       patience_(std::chrono::duration_cast<Clock::duration>(
-          std::chrono::duration<double>(config.connect_bound_s))) {
+          std::chrono::duration<double>(config.connect_bound_s))),
+      ping_(
+          std::max<std::int64_t>(static_cast<std::int64_t>(config.death_bound_s * 1000 / 4), 100)) {
   (void)::nats_Open(0);
   natsStatistics* counts = nullptr;
   set(::natsStatistics_Create(&counts), "counts");
@@ -196,10 +199,10 @@ Connection::Connection(const Config& config, Reads reads)
   const std::string name = fmt::format("farcall-bridge {} {}", host.data(), ::getpid());
   set(::natsOptions_SetName(options, name.c_str()), "name");
   set_security(options, config);
-  // A dead server is to be noticed well within the bound for calls.
-  const auto ping_ms = static_cast<std::int64_t>(config.death_bound_s * 1000 / 4);
-  set(::natsOptions_SetPingInterval(options, std::max<std::int64_t>(ping_ms, 100)), "ping");
-  set(::natsOptions_SetMaxPingsOut(options, 2), "ping");
+  // A dead server is to be noticed well within the bound for calls. By us: to libnats, one that has
+  // so much to send that its answers to pings come late is dead.
+  set(::natsOptions_SetPingInterval(options, ping_.count()), "ping");
+  set(::natsOptions_SetMaxPingsOut(options, std::numeric_limits<int>::max()), "ping");
   set(::natsOptions_SetTimeout(options, static_cast<std::int64_t>(config.connect_bound_s * 1000)),
       "timeout");
   set(::natsOptions_SetSendAsap(options, true), "options");

@@ -187,6 +187,7 @@ class Connection {
   const std::string domain_;
   const Reads reads_;
   const Clock::duration patience_;
+  const std::chrono::milliseconds ping_;                                     // between two
   std::unique_ptr<natsStatistics, Destroy<natsStatistics_Destroy>> counts_;  // the reader's
   std::string prefix_;
   std::unique_ptr<natsOptions, Destroy<natsOptions_Destroy>> options_;
@@ -199,7 +200,8 @@ class Connection {
   const Event wake_;                       // for the one who reads
   std::atomic<int> fd_{-1};                // the socket; -1: there is none
   std::atomic<std::uint64_t> sockets_{0};  // counts them, and their ends
-  std::atomic<bool> unsent_{false};        // libnats has something for it
+  std::atomic<Clock::time_point> heard_{Clock::time_point()};  // when the server last took or gave
+  std::atomic<bool> unsent_{false};                            // libnats has something for it
   std::atomic<bool> up_{true};
   std::atomic<bool> closing_{false};
   std::atomic<std::uint64_t> reconnects_{0};

@@ -4,7 +4,9 @@
 // message that comes is handled by the thread that has read it, and what many threads publish at a
 // time is sent at once.
 #include <poll.h>
+#include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <utility>
@@ -17,6 +19,8 @@ namespace {
 constexpr std::size_t kMostQueued = std::size_t{1} << 20;  // bytes; then publishers wait
 constexpr unsigned kRounds = 4;  // of others' messages that one thread sends; then the reader does
 
+constexpr int kPings = 3;  // so many without an answer, and the server is dead
+
 // Who reads is interrupted where it has to end before.
 constexpr std::chrono::seconds kReadFor{10};
 
@@ -28,6 +32,7 @@ thread_local bool gathers = false;  // what this thread publishes may wait for m
 
 void Connection::attach(int socket) noexcept {
   ++sockets_;
+  heard_ = Clock::now();
   fd_ = socket;
   interrupt();
 }
@@ -44,10 +49,15 @@ void Connection::interrupt() noexcept { wake_.tell(); }
 void Connection::read(std::chrono::milliseconds longest) noexcept {
   std::array<pollfd, 2> all{pollfd{.fd = wake_.fd(), .events = POLLIN, .revents = 0},
                             pollfd{.fd = fd_, .events = POLLIN, .revents = 0}};
-  if (::poll(all.data(), all.size(), static_cast<int>(longest.count())) <= 0) return;
+  ::poll(all.data(), all.size(), static_cast<int>(std::min(longest, ping_).count()));
   if (all[0].revents != 0) wake_.clear();
   if ((all[1].revents & POLLNVAL) != 0) fd_.compare_exchange_strong(all[1].fd, -1);
-  if (all[1].revents != 0) ::natsConnection_ProcessReadEvent(connection_.get());
+  if (all[1].revents != 0) {
+    heard_ = Clock::now();
+    ::natsConnection_ProcessReadEvent(connection_.get());
+  } else if (all[1].fd >= 0 && Clock::now() - heard_.load() > kPings * ping_) {
+    ::shutdown(all[1].fd, SHUT_RDWR);  // libnats reads the end, and connects anew
+  }
   send();
 }
 
@@ -90,7 +100,7 @@ int Connection::flush(std::uint64_t socket) noexcept {
     ::natsConnection_ProcessWriteEvent(connection_.get());
     if (!unsent_) break;
     pollfd it{.fd = fd_, .events = POLLOUT, .revents = 0};
-    ::poll(&it, 1, kLookMs);
+    if (::poll(&it, 1, kLookMs) > 0) heard_ = Clock::now();
   }
   return sockets_ == socket && !closing_ ? 0 : ECONNRESET;
 }

@@ -61,8 +61,9 @@ class BridgeSecurity : public testing::Test {
   void expect_service(const Options& security) {
     const Service service(scratch_.file("door"), "");
     Options options = security;
-    options.insert(options.end(), {"--export", "door:" + scratch_.file("door") + "=d.v1",
-                                   "--import", "d.v1=door:" + scratch_.file("rdoor")});
+    options.insert(options.end(),
+                   {"--death-bound", "8", "--export", "door:" + scratch_.file("door") + "=d.v1",
+                    "--import", "d.v1=door:" + scratch_.file("rdoor")});
     const auto bridge = start_bridge(scratch_, own("serves"), options);
     EXPECT_TRUE(eventually([&] { return call_door(scratch_.file("rdoor"), "x") == "x"; }))
         << bridge->said();
@@ -80,10 +81,11 @@ class BridgeSecurity : public testing::Test {
           std::string request(static_cast<std::size_t>(3'000'000 + i), '\0');
           std::minstd_rand random(static_cast<unsigned>(i));
           for (char& each : request) each = static_cast<char>(random());
-          EXPECT_TRUE(call_door(scratch_.file("rdoor"), request) == request) << i;
+          const std::string answer = call_door(scratch_.file("rdoor"), request);
+          EXPECT_TRUE(answer == request) << i << ' ' << answer.substr(0, 20);
         });
       for (std::thread& client : clients) client.join();
-      if (round == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1800));
+      if (round == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
     }
   }
   Scratch scratch_;
