@@ -339,7 +339,11 @@ Service::~Service() {
   ::munmap(seen_, sizeof(Seen));
 }
 
-void Service::kill(int signal) const { ::kill(pid_, signal); }
+void Service::kill(int signal) const {
+  ::kill(pid_, signal);
+  siginfo_t dead{};
+  if (signal == SIGKILL) ::waitid(P_PID, static_cast<id_t>(pid_), &dead, WEXITED | WNOWAIT);
+}
 
 void DoorClient::close() {
   if (door_ >= 0) ::close(door_);

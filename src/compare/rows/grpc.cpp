@@ -25,6 +25,8 @@ namespace {
 
 constexpr const char* kMethod = "/farcall.Compare/Answer";
 
+constexpr const char* kLoopback = "127.0.0.1:0";
+
 grpc::ByteBuffer buffer_of(std::span<const std::byte> message) {
   const grpc::Slice slice(message.data(), message.size());
   return {&slice, 1};
@@ -78,11 +80,13 @@ class Server {
   explicit Server(const std::string& address) {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(-1);
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+    int port = 0;
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
     builder.RegisterAsyncGenericService(&service_);
     queue_ = builder.AddCompletionQueue();
     server_ = builder.BuildAndStart();
     if (!server_) throw SystemError(EADDRINUSE, "grpc: listen");
+    address_ = address == kLoopback ? "127.0.0.1:" + std::to_string(port) : address;
   }
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -94,6 +98,8 @@ class Server {
     while (queue_->Next(&tag, &ok)) {
     }
   }
+  // Where it listens.
+  [[nodiscard]] const std::string& address() const noexcept { return address_; }
   // Waits for the next call.
   void accept(grpc::GenericServerContext& context, grpc::GenericServerAsyncReaderWriter& call) {
     service_.RequestCall(&context, &call, queue_.get(), queue_.get(), this);
@@ -105,6 +111,7 @@ class Server {
   grpc::AsyncGenericService service_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::unique_ptr<grpc::Server> server_;
+  std::string address_;
 };
 
 class CallingEnd final : public CallEndpoint {
@@ -133,6 +140,7 @@ class CallingEnd final : public CallEndpoint {
 class ServingEnd final : public CallEndpoint {
  public:
   explicit ServingEnd(const std::string& address) : server_(address) {}
+  [[nodiscard]] const std::string& address() const noexcept { return server_.address(); }
   void round_trip(std::span<const std::byte>, std::span<std::byte>) override {
     throw MisuseError("the server calls not");
   }
@@ -197,13 +205,14 @@ class ServerStream final
     stream_ = std::make_unique<grpc::GenericServerAsyncReaderWriter>(&context_);
   }
   void accept() { side_.accept(context_, *stream_); }
+  [[nodiscard]] const std::string& address() const noexcept { return side_.address(); }
 };
 
 // Its threads do not survive a fork, so all is made in open().
 class GrpcConnection final : public Connection {
  public:
-  GrpcConnection(const Conditions& conditions, bool streams)
-      : address_("unix-abstract:" + conditions.name), streams_(streams) {}
+  GrpcConnection(std::string address, bool streams)
+      : address_(std::move(address)), streams_(streams) {}
   std::unique_ptr<Endpoint> open(Role role) override {
     introduction_.take(role);
     return role == Role::client ? open_calling() : open_serving();
@@ -212,24 +221,25 @@ class GrpcConnection final : public Connection {
  private:
   // Who dials in vain tries again a second later, so the client waits for the server's word.
   std::unique_ptr<Endpoint> open_calling() {
-    introduction_.meet();
-    if (!streams_) return std::make_unique<CallingEnd>(address_);
-    return std::make_unique<ClientStream>(address_);
+    const std::vector<std::byte> words = introduction_.hear();
+    const std::string address(reinterpret_cast<const char*>(words.data()), words.size());
+    if (!streams_) return std::make_unique<CallingEnd>(address);
+    return std::make_unique<ClientStream>(address);
   }
   std::unique_ptr<Endpoint> open_serving() {
     if (!streams_) {
       auto end = std::make_unique<ServingEnd>(address_);
-      introduction_.meet();
+      introduction_.tell(std::as_bytes(std::span(end->address())));
       return end;
     }
     auto end = std::make_unique<ServerStream>(address_);
-    introduction_.meet();
+    introduction_.tell(std::as_bytes(std::span(end->address())));
     end->accept();
     return end;
   }
 
-  std::string address_;
-  bool streams_;
+  const std::string address_;  // to listen at
+  const bool streams_;
   Introduction introduction_;
 };
 
@@ -238,5 +248,8 @@ class GrpcConnection final : public Connection {
 
 extern "C" farcall::compare::Connection* farcall_peer_connection(
     const farcall::compare::Conditions& conditions, const farcall::compare::RowInfo& row) {
-  return new farcall::compare::GrpcConnection(conditions, row.mechanism == "grpc_stream");
+  return new farcall::compare::GrpcConnection(row.mechanism == "grpc_tcp"
+                                                  ? farcall::compare::kLoopback
+                                                  : "unix-abstract:" + conditions.name,
+                                              row.mechanism == "grpc_stream");
 }

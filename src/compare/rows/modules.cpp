@@ -41,6 +41,7 @@ RowInfo waiting(const char* mechanism, const char* wait, const char* description
 std::vector<Peer> peers() {
   return {
       {"grpc", "libgrpc++-dev", calls("grpc", "gRPC, a unary call over a Unix socket")},
+      {"grpc", "libgrpc++-dev", calls("grpc_tcp", "gRPC, a unary call over TCP on 127.0.0.1")},
       {"grpc", "libgrpc++-dev",
        messages("grpc_stream", "block", "gRPC, one stream of both directions over a Unix socket")},
       {"capnp", "libcapnp-dev", calls("capnp", "Cap'n Proto, a call over a Unix stream socket")},
