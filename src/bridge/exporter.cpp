@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 namespace farcall::bridge {
@@ -90,10 +91,14 @@ bool ExportedName::forget_drained() {
   return true;
 }
 
-// With the lock held.
+// If there is one to be had; else it is tried again with the next call. With the lock held.
 void ExportedName::add_thread() {
   if (threads_.size() >= most_workers_ || stop_) return;
-  threads_.emplace_back([this] { run(); });
+  try {
+    threads_.emplace_back([this] { run(); });
+  } catch (const std::system_error&) {
+    return;
+  }
 }
 
 // The next that has been taken in, or nothing.

@@ -137,7 +137,8 @@ class Connection {
   void interrupt() noexcept;
   // So many messages that are not for inbox() have been taken in. By the one who reads.
   [[nodiscard]] std::uint64_t came() noexcept;
-  // From now on nobody waits for the cluster, or until it has room.
+  // From now on nobody waits for the cluster, or until it has room. Before, what is published
+  // already is sent, if that takes no longer than a second.
   void end_waits() noexcept;
   // Nothing comes any more when it has returned. Nobody else may read meanwhile.
   void close() noexcept;
@@ -200,8 +201,9 @@ class Connection {
   const Event wake_;                       // for the one who reads
   std::atomic<int> fd_{-1};                // the socket; -1: there is none
   std::atomic<std::uint64_t> sockets_{0};  // counts them, and their ends
-  std::atomic<Clock::time_point> heard_{Clock::time_point()};  // when the server last took or gave
-  std::atomic<bool> unsent_{false};                            // libnats has something for it
+  std::atomic<Clock::time_point> heard_{Clock::time_point()};   // when the server last took or gave
+  std::atomic<Clock::time_point> looked_{Clock::time_point()};  // when one last tried to read
+  std::atomic<bool> unsent_{false};                             // libnats has something for it
   std::atomic<bool> up_{true};
   std::atomic<bool> closing_{false};
   std::atomic<std::uint64_t> reconnects_{0};

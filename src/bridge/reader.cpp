@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bridge/reader.hpp"
 
+#include <system_error>
+
 namespace farcall::bridge {
 namespace {
 
@@ -25,11 +27,16 @@ Reader::~Reader() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-// Somebody is to lead. With the lock held.
+// Somebody is to lead. Where there is no thread to be had, the first that has time does. With the
+// lock held.
 void Reader::call_thread() {
   led_ = false;
   if (stop_) return;
-  if (idle_ == 0) threads_.emplace_back([this] { run(); });
+  try {
+    if (idle_ == 0) threads_.emplace_back([this] { run(); });
+  } catch (const std::system_error&) {
+    if (threads_.empty()) throw;
+  }
   changed_.notify_one();
 }
 

@@ -50,12 +50,14 @@ void Connection::read(std::chrono::milliseconds longest) noexcept {
   std::array<pollfd, 2> all{pollfd{.fd = wake_.fd(), .events = POLLIN, .revents = 0},
                             pollfd{.fd = fd_, .events = POLLIN, .revents = 0}};
   ::poll(all.data(), all.size(), static_cast<int>(std::min(longest, ping_).count()));
+  const auto now = Clock::now();
+  if (now - looked_.exchange(now) > 2 * ping_) heard_ = now;  // nobody has looked
   if (all[0].revents != 0) wake_.clear();
   if ((all[1].revents & POLLNVAL) != 0) fd_.compare_exchange_strong(all[1].fd, -1);
   if (all[1].revents != 0) {
-    heard_ = Clock::now();
+    heard_ = now;
     ::natsConnection_ProcessReadEvent(connection_.get());
-  } else if (all[1].fd >= 0 && Clock::now() - heard_.load() > kPings * ping_) {
+  } else if (all[1].fd >= 0 && now - heard_.load() > kPings * ping_) {
     ::shutdown(all[1].fd, SHUT_RDWR);  // libnats reads the end, and connects anew
   }
   send();
