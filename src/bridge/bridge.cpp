@@ -75,6 +75,7 @@ class Bridge::Parts {
   bool handle(Reader& reader, Worker& worker);
   void inbox(const Connection& connection, Msg message);
   void look();
+  void look_now();
 
   // Two, where there are names of both directions: exported ones are served by those who read, and
   // answers must not wait for them.
@@ -94,9 +95,10 @@ class Bridge::Parts {
   std::unique_ptr<Reader> reader_;
   std::list<std::unique_ptr<ImportedServer>> servers_;
   std::unique_ptr<StatusChannel> status_;
-  std::mutex lock_;  // protects stop_
+  std::mutex lock_;  // protects what follows
   std::condition_variable changed_;
   bool stop_ = false;
+  bool look_ = false;  // at once
   std::thread looker_;
 };
 
@@ -108,7 +110,8 @@ Bridge::Parts::Parts(const Config& config)
   Worker::install_handler();
   for (Connection& each : connections_)
     each.listen({.publish_denied = [this](const std::string& to) { calls_.denied(to); },
-                 .inbox = [this, &each](Msg message) { inbox(each, std::move(message)); }});
+                 .inbox = [this, &each](Msg message) { inbox(each, std::move(message)); },
+                 .linked = [this] { look_now(); }});
   ticker_.emplace([this](Clock::time_point now) { return tick(now); });
   for (const Name& name : config.names)
     if (name.direction == Direction::exported)
@@ -161,9 +164,12 @@ Bridge::Parts::~Parts() {
   end();
 }
 
-// The ticker goes on as long as the others' threads, which use it.
+// Nobody who may still be at a call is to find its end gone: first those end that wait, then those
+// that end them.
 void Bridge::Parts::end() noexcept {
-  servers_.clear();
+  for (const auto& server : servers_) server->close();
+  calls_.end();
+  sessions_.cancel_all();
   for (Connection& each : connections_) each.end_waits();
   std::unique_ptr<Reader> reader;
   {
@@ -173,6 +179,9 @@ void Bridge::Parts::end() noexcept {
   reader.reset();
   for (Connection& each : connections_) each.close();
   exported_.clear();
+  ticker_->stop();
+  calls_.end();
+  servers_.clear();
 }
 
 void Bridge::Parts::import_all(const Config& config) {
@@ -228,11 +237,18 @@ void Bridge::Parts::inbox(const Connection& connection, Msg message) {
   }
 }
 
+void Bridge::Parts::look_now() {
+  const std::lock_guard guard(lock_);
+  look_ = true;
+  changed_.notify_all();
+}
+
 void Bridge::Parts::look() {
   std::unique_lock lock(lock_);
   while (!stop_) {
-    changed_.wait_for(lock, kLook, [this] { return stop_; });
+    changed_.wait_for(lock, kLook, [this] { return stop_ || look_; });
     if (stop_) return;
+    look_ = false;
     lock.unlock();
     for (const auto& name : exported_) {
       try {
@@ -253,10 +269,14 @@ void Bridge::Parts::drain(double seconds) {
   changed_.notify_all();
   looker_.join();
   for (const auto& name : exported_) name->stop_listening();
-  servers_.clear();
+  for (const auto& server : servers_) server->close();
   const auto until = Clock::now() + std::chrono::duration<double>(seconds);
-  while (Clock::now() < until && !(calls_.empty() && sessions_.empty()))
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const auto over = [this] {
+    bool drained = true;
+    for (const auto& name : exported_) drained = name->forget_drained() && drained;
+    return drained && calls_.empty() && sessions_.empty();
+  };
+  while (Clock::now() < until && !over()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
 }
 
 std::string Bridge::Parts::status_json() const {
@@ -296,7 +316,7 @@ std::string Bridge::status_json() const { return parts_->status_json(); }
 void check(const Config& config) {
   validate(config);
   Connection connection(config, Connection::Reads::itself);
-  connection.listen({.publish_denied = {}, .inbox = [](const Msg&) {}});
+  connection.listen({.publish_denied = {}, .inbox = [](const Msg&) {}, .linked = {}});
   check_exports(connection, config);
   probe(connection, config);
   connection.confirm();

@@ -307,6 +307,19 @@ void Calls::no_answer(const std::shared_ptr<OutgoingCall>& call, Lock& lock, int
   finish(*call, lock, error);
 }
 
+void Calls::end() {
+  std::vector<std::shared_ptr<OutgoingCall>> all;
+  {
+    const std::lock_guard guard(lock_);
+    for (const auto& [id, call] : calls_) all.push_back(call);
+  }
+  for (const auto& call : all) {
+    Lock lock(call->lock_);
+    if (!call->over_ && !call->session_.empty()) tell(call->session_, {.kind = Kind::cancel});
+    finish(*call, lock, ECONNRESET);
+  }
+}
+
 bool Calls::tick(Clock::time_point now) {
   std::vector<std::shared_ptr<OutgoingCall>> all;
   {

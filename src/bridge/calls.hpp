@@ -89,6 +89,8 @@ class Calls {
   // A message to `inbox(word)`, where the word begins with 'c' or 'o'.
   void received(std::string_view word, Msg message);
   void denied(const std::string& subject);
+  // All end: ECONNRESET.
+  void end();
   // To be called often. Whether there are calls in progress.
   bool tick(Clock::time_point now);
   [[nodiscard]] bool empty() {

@@ -58,6 +58,12 @@ void ExportedName::stop_listening() {
 
 void ExportedName::look_for_server() {
   const bool there = !stop_ && local_->present();
+  const std::uint64_t link = sessions_.connection().link_number();
+  if (serves_ && link != subscribed_on_) {
+    const std::lock_guard guard(subscription_lock_);
+    subscription_ = nullptr;
+    serves_ = false;
+  }
   if (there == serves_) return;
   if (!there) return stop_listening();
   if (!forget_drained()) return;
@@ -66,6 +72,7 @@ void ExportedName::look_for_server() {
     const std::lock_guard guard(subscription_lock_);
     subscription_ = std::shared_ptr<natsSubscription>(fresh.release(), natsSubscription_Destroy);
   }
+  subscribed_on_ = link;
   serves_ = true;
 }
 

@@ -86,6 +86,8 @@ class Sessions {
   // become whole.
   std::shared_ptr<Session> received(std::string_view word, const Msg& message);
   bool tick(Clock::time_point now);
+  // Their local calls end, and those who wait for them hear EINTR.
+  void cancel_all();
   [[nodiscard]] bool empty() {
     const std::lock_guard guard(lock_);
     return all_.empty();
@@ -127,6 +129,9 @@ class ExportedName {
   // One whose request will never be whole.
   void pass_over(const std::shared_ptr<Session>& session);
   void stop_listening();
+  // Whether nothing comes any more; what still has come is served. After stop_listening(), again
+  // and again.
+  bool forget_drained();
   [[nodiscard]] bool serves() const noexcept { return serves_; }
 
   const Name name;
@@ -142,7 +147,6 @@ class ExportedName {
   bool enter_strand(const std::shared_ptr<Session>& session);
   void add_thread();
   Msg next(std::int64_t wait_ms, bool* more = nullptr);
-  bool forget_drained();
 
   Sessions& sessions_;
   Ticker& ticker_;
@@ -153,7 +157,8 @@ class ExportedName {
   std::atomic<std::int64_t> usual_ns_{0};  // of a local call, lately
   std::atomic<bool> with_leader_{false};   // a leader serves, or one who was it
 
-  std::mutex subscription_lock_;  // protects the next
+  std::uint64_t subscribed_on_ = 0;  // link of the connection
+  std::mutex subscription_lock_;     // protects the next
   std::shared_ptr<natsSubscription> subscription_;
 
   std::mutex lock_;  // protects what follows

@@ -64,10 +64,13 @@ class ImportedChannel final : public ImportedServer {
     thread_ = std::thread([this] { run(); });
   }
   ~ImportedChannel() override {
-    stop_ = true;
+    close();
+    ::munmap(buffer_, kBuffer);
+  }
+  void close() override {
+    if (stop_.exchange(true)) return;
     ::farcall_channel_destroy(channel_);  // which ends the wait
     thread_.join();
-    ::munmap(buffer_, kBuffer);
   }
 
   void over(std::int64_t message) noexcept {

@@ -8,7 +8,9 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <chrono>
 #include <fstream>
+#include <thread>
 
 #include "bridge/importer.hpp"
 #include "farcall/door.hpp"
@@ -64,6 +66,17 @@ class GiveUp {
   DoorCall& call_;
 };
 
+class Inside {
+ public:
+  explicit Inside(std::atomic<unsigned>& count) : count_(count) { ++count_; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+  ~Inside() { --count_; }
+
+ private:
+  std::atomic<unsigned>& count_;
+};
+
 std::atomic<unsigned> threads{0};
 std::atomic<unsigned> most_threads{4096};
 
@@ -113,7 +126,15 @@ class ImportedDoor final : public ImportedServer {
                                     name.name.path, error.what()));
     }
   }
+  // A call that had come when the door was closed may not have begun yet.
   ~ImportedDoor() override {
+    constexpr std::chrono::milliseconds kBegin{10};
+    close();
+    do std::this_thread::sleep_for(kBegin);
+    while (inside_ != 0);
+  }
+  void close() override {
+    if (!attached_) return;
     attached_.reset();
     ::door_revoke(fd_);
   }
@@ -127,10 +148,12 @@ class ImportedDoor final : public ImportedServer {
   const ImportContext context_;
   int fd_ = -1;
   std::optional<AttachedDoor> attached_;
+  std::atomic<unsigned> inside_{0};  // threads in call()
 };
 
 // All that has a destructor is gone when it returns, or when the thread is cancelled in it.
 int ImportedDoor::call(std::span<const std::byte> data, Answer& answer) {
+  const Inside inside(inside_);
   door_cred_t client;
   if (::door_cred(&client) != 0) return EINTR;
   if (!may_call(name_, client.dc_euid)) return EACCES;
@@ -144,6 +167,7 @@ int ImportedDoor::call(std::span<const std::byte> data, Answer& answer) {
   context_.ticker.wake();
   const GiveUp guard(context_.calls, *call);
   answer = std::move(call->wait());
+  if (answer.error != 0 && answer.error != EINTR) name_.statistics.last_error = answer.error;
   return answer.error;
 }
 
@@ -160,7 +184,6 @@ void ImportedDoor::serve(void* cookie, char* data, std::size_t size, door_desc_t
                   nullptr, 0);
     error = errno;
   } else {
-    if (error != EINTR) self.name_.statistics.last_error = error;
     ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
   }
   ::door_refuse(error);

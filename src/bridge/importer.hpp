@@ -22,6 +22,8 @@ namespace farcall::bridge {
 class ImportedServer {
  public:
   virtual ~ImportedServer() = default;
+  // No calls come any more; those in progress go on. They have to end before it is destroyed.
+  virtual void close() = 0;
 };
 
 // What all imported names share.

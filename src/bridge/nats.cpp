@@ -21,6 +21,8 @@ constinit std::mutex discarded_lock;  // protects what follows
 constinit std::array<natsMsg*, kMostDiscarded> discarded{};
 constinit std::size_t discarded_count = 0;
 
+constexpr std::int64_t kAgainMs = 2000;  // for a server to answer who had been lost
+
 constexpr std::size_t kHeaderRoom = 1024;  // of a message, for the header and what NATS adds
 
 std::string last_error() {
@@ -142,16 +144,18 @@ Event::Event() : fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
 
 struct Connection::Callbacks {
   static Connection& self(void* closure) { return *static_cast<Connection*>(closure); }
-  static void disconnected(natsConnection*, void* closure) { self(closure).down(); }
-  static void reconnected(natsConnection*, void* closure) { self(closure).up(); }
-  static void error(natsConnection*, natsSubscription*, natsStatus status, void* closure) {
-    self(closure).failed(status);
+  static void error(natsConnection* connection, natsSubscription*, natsStatus status,
+                    void* closure) {
+    self(closure).failed(connection, status);
   }
-  static std::int64_t delay(natsConnection*, int attempts, void*) { return backoff_ms(attempts); }
   static void closed(natsConnection*, void* closure) { self(closure).ended(self(closure).told_); }
   static void complete(void* closure) { self(closure).ended(self(closure).emptied_); }
-  static void message(natsConnection*, natsSubscription*, natsMsg* message, void* closure) {
-    self(closure).message(Msg(message));
+  static void discovered(natsConnection* connection, void* closure) {
+    self(closure).know(connection);
+  }
+  static void message(natsConnection*, natsSubscription* subscription, natsMsg* message,
+                      void* closure) {
+    self(closure).message(subscription, Msg(message));
   }
 
   // Of its loop over sockets, which is ours. Called with the connection locked.
@@ -182,7 +186,9 @@ Connection::Connection(const Config& config, Reads reads)
       patience_(std::chrono::duration_cast<Clock::duration>(
           std::chrono::duration<double>(config.connect_bound_s))),
       ping_(
-          std::max<std::int64_t>(static_cast<std::int64_t>(config.death_bound_s * 1000 / 4), 100)) {
+          std::max<std::int64_t>(static_cast<std::int64_t>(config.death_bound_s * 1000 / 4), 100)),
+      signs_(!config.credentials.empty()),
+      servers_(config.servers) {
   (void)::nats_Open(0);
   natsStatistics* counts = nullptr;
   set(::natsStatistics_Create(&counts), "counts");
@@ -190,10 +196,6 @@ Connection::Connection(const Config& config, Reads reads)
   natsOptions* options = nullptr;
   set(::natsOptions_Create(&options), "options");
   options_.reset(options);
-  std::vector<const char*> servers;
-  for (const std::string& url : config.servers) servers.push_back(url.c_str());
-  set(::natsOptions_SetServers(options, servers.data(), static_cast<int>(servers.size())),
-      "--nats");
   std::array<char, 65> host{};
   ::gethostname(host.data(), host.size() - 1);
   const std::string name = fmt::format("farcall-bridge {} {}", host.data(), ::getpid());
@@ -206,27 +208,17 @@ Connection::Connection(const Config& config, Reads reads)
   set(::natsOptions_SetTimeout(options, static_cast<std::int64_t>(config.connect_bound_s * 1000)),
       "timeout");
   set(::natsOptions_SetSendAsap(options, true), "options");
-  set(::natsOptions_SetMaxReconnect(options, -1), "options");
-  // What could not be sent is an error at once: nothing is published late.
-  set(::natsOptions_SetReconnectBufSize(options, 0), "options");
-  set(::natsOptions_SetCustomReconnectDelay(options, &Callbacks::delay, nullptr), "options");
-  set(::natsOptions_SetDisconnectedCB(options, &Callbacks::disconnected, this), "options");
-  set(::natsOptions_SetReconnectedCB(options, &Callbacks::reconnected, this), "options");
+  set(::natsOptions_SetAllowReconnect(options, false), "options");
+  set(::natsOptions_SetDiscoveredServersCB(options, &Callbacks::discovered, this), "options");
   set(::natsOptions_SetErrorHandler(options, &Callbacks::error, this), "options");
   set(::natsOptions_SetClosedCB(options, &Callbacks::closed, this), "options");
   set(::natsOptions_SetMaxPendingMsgs(options, 1 << 20), "options");
   set(::natsOptions_SetEventLoop(options, this, &Callbacks::attach, &Callbacks::read,
                                  &Callbacks::write, &Callbacks::detached),
       "options");
-  natsConnection* connection = nullptr;
   natsStatus status = NATS_OK;
-  // One in 256 of the signatures that libnats 3.4 makes is refused, whoever signs.
-  for (int tries = 0; tries < 3; ++tries) {
-    status = ::natsConnection_Connect(&connection, options);
-    if (status != NATS_CONNECTION_AUTH_FAILED || config.credentials.empty()) break;
-  }
-  if (status != NATS_OK) connect_failed(config, status);
-  connection_.reset(connection);
+  link_ = connect(status);
+  if (!link_) connect_failed(config, status);
   natsInbox* inbox = nullptr;
   set(::natsInbox_Create(&inbox), "inbox");
   prefix_ = std::string(inbox) + ".";
@@ -235,28 +227,113 @@ Connection::Connection(const Config& config, Reads reads)
 
 Connection::~Connection() { close(); }
 
+// Null where none of the servers can be reached.
+std::shared_ptr<Link> Connection::connect(natsStatus& status) {
+  std::vector<std::string> servers;
+  {
+    const std::lock_guard guard(lock_);
+    servers = servers_;
+  }
+  std::vector<const char*> urls;
+  for (const std::string& url : servers) urls.push_back(url.c_str());
+  set(::natsOptions_SetServers(options_.get(), urls.data(), static_cast<int>(urls.size())),
+      "--nats");
+  natsConnection* made = nullptr;
+  // One in 256 of the signatures that libnats 3.4 makes is refused, whoever signs.
+  for (int tries = 0; tries < 3; ++tries) {
+    status = ::natsConnection_Connect(&made, options_.get());
+    if (status != NATS_CONNECTION_AUTH_FAILED || !signs_) break;
+  }
+  if (status != NATS_OK) return nullptr;
+  auto link = std::make_shared<Link>();
+  link->connection.reset(made);
+  link->number = ++links_;
+  know(made);
+  return link;
+}
+
+// Servers of the cluster that those of the configuration tell of.
+void Connection::know(natsConnection* connection) {
+  char** urls = nullptr;
+  int count = 0;
+  if (::natsConnection_GetDiscoveredServers(connection, &urls, &count) != NATS_OK) return;
+  const std::lock_guard guard(lock_);
+  for (int i = 0; i < count; ++i) {
+    if (std::find(servers_.begin(), servers_.end(), urls[i]) == servers_.end())
+      servers_.emplace_back(urls[i]);
+    ::free(urls[i]);
+  }
+  ::free(urls);
+}
+
 void Connection::listen(Events events) {
   events_ = std::move(events);
+  listen_on(*link_);
+  keeper_ = std::thread([this] { keep_connected(); });
+}
+
+void Connection::listen_on(Link& link) {
   natsSubscription* subscription = nullptr;
-  set(::natsConnection_Subscribe(&subscription, connection_.get(), inbox("*").c_str(),
+  set(::natsConnection_Subscribe(&subscription, link.connection.get(), inbox("*").c_str(),
                                  &Callbacks::message, this),
       "subscribe to replies");
-  inbox_.reset(subscription);
+  link.inbox.reset(subscription);
   set(::natsSubscription_SetOnCompleteCB(subscription, &Callbacks::complete, this), "subscribe");
+  {
+    const std::lock_guard guard(lock_);
+    ++inboxes_;
+  }
   set(::natsSubscription_SetPendingLimits(subscription, -1, -1), "limits");
-  if (reads_ == Reads::itself) first_ = std::thread([this] { read_first(); });
+}
+
+void Connection::keep_connected() noexcept {
+  const auto lost = [this] { return closing_ || told_ == links_; };
+  for (int attempts = 0; !closing_;) {
+    if (reads_ == Reads::itself) read_first();
+    {
+      std::unique_lock guard(lock_);
+      changed_.wait(guard, lost);
+    }
+    down(link().get());
+    {
+      std::unique_lock guard(lock_);
+      changed_.wait_for(guard, std::chrono::milliseconds(backoff_ms(attempts)),
+                        [this] { return closing_.load(); });
+    }
+    if (closing_) return;
+    natsStatus status = NATS_OK;
+    try {
+      set(::natsOptions_SetTimeout(options_.get(), kAgainMs), "timeout");
+      auto fresh = connect(status);
+      if (fresh) {
+        listen_on(*fresh);
+        const std::lock_guard guard(link_lock_);
+        reading_ = false;
+        link_.swap(fresh);
+      }
+    } catch (const std::exception&) {
+      // It is closed already, or memory is short.
+      continue;
+    }
+    attempts = status == NATS_OK ? 0 : attempts + 1;
+    if (status == NATS_OK) up();
+  }
 }
 
 std::uint64_t Connection::came() noexcept {
+  const auto link = this->link();
+  if (counted_ != link->number) came_before_ = came_;
+  counted_ = link->number;
   std::uint64_t came = 0;
-  if (::natsConnection_GetStats(connection_.get(), counts_.get()) == NATS_OK)
+  if (::natsConnection_GetStats(link->connection.get(), counts_.get()) == NATS_OK)
     ::natsStatistics_GetCounts(counts_.get(), &came, nullptr, nullptr, nullptr, nullptr);
   int pending = 0;
   std::int64_t handled = 0;
-  if (::natsSubscription_GetStats(inbox_.get(), &pending, nullptr, nullptr, nullptr, &handled,
+  if (::natsSubscription_GetStats(link->inbox.get(), &pending, nullptr, nullptr, nullptr, &handled,
                                   nullptr) == NATS_OK)
     came -= static_cast<std::uint64_t>(pending + handled);
-  return came;
+  came_ = std::max(came_, came_before_ + came);
+  return came_;
 }
 
 void Connection::end_waits() noexcept {
@@ -280,20 +357,20 @@ void Connection::close() noexcept {
   end_waits();
   {
     const std::lock_guard guard(lock_);
-    if (std::exchange(closed_, true) || !connection_) return;
+    if (std::exchange(closed_, true) || !link_) return;
   }
-  if (first_.joinable()) first_.join();
-  ::natsConnection_Close(connection_.get());
+  if (keeper_.joinable()) keeper_.join();
+  ::natsConnection_Close(link_->connection.get());
   // Threads of libnats may still be at it; these are their last words. Without them, which would be
   // an error of libnats, the process must not hang for ever.
   std::unique_lock guard(lock_);
   changed_.wait_for(guard, std::chrono::seconds(10),
-                    [this] { return told_ && (emptied_ || !inbox_); });
+                    [this] { return told_ == links_ && emptied_ == inboxes_; });
 }
 
-void Connection::ended(bool& what) {
+void Connection::ended(unsigned& what) {
   const std::lock_guard guard(lock_);
-  what = true;
+  ++what;
   changed_.notify_all();
 }
 
@@ -301,17 +378,15 @@ bool Connection::wait_up() {
   std::unique_lock guard(lock_);
   const auto until = down_since_ + patience_;
   while (!up_ && !closing_) {
-    // The word that it is back may have come before the one that it is away.
-    if (::natsConnection_Status(connection_.get()) == NATS_CONN_STATUS_CONNECTED) up_ = true;
-    if (up_ || Clock::now() >= until) break;
-    changed_.wait_until(guard, std::min(until, Clock::now() + std::chrono::milliseconds(100)));
+    if (Clock::now() >= until) break;
+    changed_.wait_until(guard, until);
   }
   return up_ && !closing_;
 }
 
 Subscription Connection::subscribe_queue(const std::string& subject) {
   natsSubscription* made = nullptr;
-  const natsStatus status = ::natsConnection_QueueSubscribeSync(&made, connection_.get(),
+  const natsStatus status = ::natsConnection_QueueSubscribeSync(&made, link()->connection.get(),
                                                                 full(subject).c_str(), "farcall");
   if (status != NATS_OK)
     throw BridgeError(fmt::format("cannot subscribe to {}: {} {}", full(subject),
@@ -322,11 +397,13 @@ Subscription Connection::subscribe_queue(const std::string& subject) {
 }
 
 void Connection::confirm() {
+  const auto link = this->link();
   const natsStatus status = ::natsConnection_FlushTimeout(
-      connection_.get(), std::chrono::duration_cast<std::chrono::milliseconds>(patience_).count());
+      link->connection.get(),
+      std::chrono::duration_cast<std::chrono::milliseconds>(patience_).count());
   // Errors are told by a thread of their own.
   const char* text = nullptr;
-  const natsStatus last = ::natsConnection_GetLastError(connection_.get(), &text);
+  const natsStatus last = ::natsConnection_GetLastError(link->connection.get(), &text);
   std::string refusal;
   {
     const std::lock_guard guard(lock_);
@@ -345,7 +422,7 @@ void Connection::confirm() {
 }
 
 std::size_t Connection::longest() const noexcept {
-  const std::int64_t most = ::natsConnection_GetMaxPayload(connection_.get());
+  const std::int64_t most = ::natsConnection_GetMaxPayload(link()->connection.get());
   return most > std::int64_t{2 * kHeaderRoom} ? static_cast<std::size_t>(most) - kHeaderRoom
                                               : kHeaderRoom;
 }
@@ -353,28 +430,29 @@ std::size_t Connection::longest() const noexcept {
 std::string Connection::server() const {
   std::array<char, 256> url{};
   if (!up_ ||
-      ::natsConnection_GetConnectedUrl(connection_.get(), url.data(), url.size()) != NATS_OK)
+      ::natsConnection_GetConnectedUrl(link()->connection.get(), url.data(), url.size()) != NATS_OK)
     return {};
   return url.data();
 }
 
-void Connection::down() {
+// That link is no good, if it is still the one.
+void Connection::down(const Link* which) {
   const std::lock_guard guard(lock_);
-  if (up_.exchange(false)) down_since_ = Clock::now();
+  if (link().get() == which && up_.exchange(false)) down_since_ = Clock::now();
 }
 
 void Connection::up() {
   {
     const std::lock_guard guard(lock_);
     up_ = true;
-    ++reconnects_;
   }
   changed_.notify_all();
+  if (events_.linked) events_.linked();
 }
 
-void Connection::failed(natsStatus status) {
+void Connection::failed(natsConnection* connection, natsStatus status) {
   const char* text = nullptr;
-  ::natsConnection_GetLastError(connection_.get(), &text);
+  ::natsConnection_GetLastError(connection, &text);
   const std::string what = text != nullptr ? text : ::natsStatus_GetText(status);
   if (status != NATS_NOT_PERMITTED && !mentions(what, "permissions violation")) return;
   {

@@ -105,6 +105,15 @@ class Msg {
 using OwnMsg = std::unique_ptr<natsMsg, Destroy<discard>>;
 using Subscription = std::unique_ptr<natsSubscription, Destroy<natsSubscription_Destroy>>;
 
+// One connection of libnats. It is not connected again: what has been lost in the middle of a
+// message would go on there (libnats, issue 1007).
+struct Link {
+  std::uint64_t number = 0;
+  std::unique_ptr<natsConnection, Destroy<natsConnection_Destroy>> connection;
+  Subscription inbox;
+};
+
+// The bridge's way to the cluster: a link, and when it is lost another one.
 class Connection {
  public:
   // What the cluster says of its own accord. Called by threads of libnats.
@@ -112,6 +121,7 @@ class Connection {
     // The cluster does not let us publish to that subject.
     std::function<void(const std::string& subject)> publish_denied;
     std::function<void(Msg message)> inbox;  // what came to a subject of inbox()
+    std::function<void()> linked;            // there is another link, without subscriptions
   };
 
   // Who takes in what comes: a thread of its own, or those who call read().
@@ -156,6 +166,8 @@ class Connection {
   [[nodiscard]] std::string_view word_of(std::string_view subject) const noexcept {
     return subject.starts_with(prefix_) ? subject.substr(prefix_.size()) : std::string_view();
   }
+  // Of the present link. What subscribe_queue() gives goes with its link.
+  [[nodiscard]] std::uint64_t link_number() const noexcept { return link()->number; }
   // Throws BridgeError.
   Subscription subscribe_queue(const std::string& subject);
   // The name's subject, in the domain.
@@ -168,36 +180,49 @@ class Connection {
   // The most bytes of one message beside its header.
   [[nodiscard]] std::size_t longest() const noexcept;
   [[nodiscard]] bool is_up() const noexcept { return up_; }
-  [[nodiscard]] std::uint64_t reconnects() const noexcept { return reconnects_; }
+  [[nodiscard]] std::uint64_t reconnects() const noexcept { return links_ - 1; }
   [[nodiscard]] std::string server() const;
 
  private:
   struct Callbacks;  // of libnats
-  void message(Msg message);
+  std::shared_ptr<Link> connect(natsStatus& status);
+  [[nodiscard]] std::shared_ptr<Link> link() const noexcept {
+    const std::lock_guard guard(link_lock_);
+    return link_;
+  }
+  void listen_on(Link& link);
+  void keep_connected() noexcept;
+  void message(natsSubscription* subscription, Msg message);
   void read_first() noexcept;
   void attach(int socket) noexcept;
   void detach() noexcept;
   int flush(std::uint64_t socket) noexcept;
   void send_queue(std::unique_lock<std::mutex>& lock) noexcept;
   bool wait_up();
-  void down();
+  void down(const Link* which);
   void up();
-  void failed(natsStatus status);
-  void ended(bool& what);
+  void know(natsConnection* connection);
+  void failed(natsConnection* connection, natsStatus status);
+  void ended(unsigned& what);
 
   const std::string domain_;
   const Reads reads_;
   const Clock::duration patience_;
   const std::chrono::milliseconds ping_;                                     // between two
   std::unique_ptr<natsStatistics, Destroy<natsStatistics_Destroy>> counts_;  // the reader's
+  std::uint64_t counted_ = 0;                                                // link; likewise
+  std::uint64_t came_before_ = 0;                                            // by earlier links
+  std::uint64_t came_ = 0;
   std::string prefix_;
+  const bool signs_;
   std::unique_ptr<natsOptions, Destroy<natsOptions_Destroy>> options_;
-  std::unique_ptr<natsConnection, Destroy<natsConnection_Destroy>> connection_;
-  Subscription inbox_;
   Events events_;
+  std::thread keeper_;  // makes the next link; reads, where nobody else does yet
+  mutable std::mutex link_lock_;
+  std::shared_ptr<Link> link_;
+  std::atomic<std::uint64_t> links_{0};
   std::mutex read_lock_;                   // held by who reads, where nobody else does
   std::atomic<bool> reading_{false};       // a thread of libnats does, or is about to
-  std::thread first_;                      // does until then
   const Event wake_;                       // for the one who reads
   std::atomic<int> fd_{-1};                // the socket; -1: there is none
   std::atomic<std::uint64_t> sockets_{0};  // counts them, and their ends
@@ -206,7 +231,6 @@ class Connection {
   std::atomic<bool> unsent_{false};                             // libnats has something for it
   std::atomic<bool> up_{true};
   std::atomic<bool> closing_{false};
-  std::atomic<std::uint64_t> reconnects_{0};
   std::atomic<bool> sending_{false};  // somebody sends; changed with send_lock_ held
   std::mutex send_lock_;              // protects what follows
   std::condition_variable room_;
@@ -214,11 +238,13 @@ class Connection {
   std::size_t queued_ = 0;     // bytes of it
   mutable std::mutex lock_;    // protects what follows
   std::condition_variable changed_;
+  std::vector<std::string> servers_;  // those of the configuration, and those that they told of
   Clock::time_point down_since_;
   std::string refusal_;  // the last that the cluster said
   bool closed_ = false;
-  bool told_ = false;     // that it is closed, as the last of its events
-  bool emptied_ = false;  // nobody handles a message of the inbox any more
+  unsigned told_ = 0;     // so many links are closed, and it was their last event
+  unsigned emptied_ = 0;  // of so many inboxes nobody handles a message any more
+  unsigned inboxes_ = 0;
 };
 
 }  // namespace farcall::bridge

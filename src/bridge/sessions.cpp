@@ -75,10 +75,9 @@ void Sessions::answer(const std::shared_ptr<Session>& session, const LocalAnswer
   const std::span<const std::byte> data = answer.data;
   header.total = data.size();
   if (data.size() <= connection_.longest()) {
-    remove(*session);
     const bool plain = answer.error == 0 && answer.status == 0;
     (void)connection_.publish(session->reply_to, nullptr, plain ? nullptr : &header, data, false);
-    return;
+    return remove(*session);
   }
   const std::lock_guard guard(session->lock);
   if (!reserve(*session, data.size())) {
@@ -174,6 +173,18 @@ void Sessions::drop(const std::shared_ptr<Session>& session) {
   }
   remove(*session);
   if (unserved) session->owner->pass_over(session);
+}
+
+void Sessions::cancel_all() {
+  std::vector<std::shared_ptr<Session>> all;
+  {
+    const std::lock_guard guard(lock_);
+    for (const auto& [id, session] : all_) all.push_back(session);
+  }
+  for (const auto& session : all) {
+    const std::lock_guard guard(session->lock);
+    cancel(*session);
+  }
 }
 
 bool Sessions::tick(Clock::time_point now) {

@@ -56,30 +56,36 @@ void Connection::read(std::chrono::milliseconds longest) noexcept {
   if ((all[1].revents & POLLNVAL) != 0) fd_.compare_exchange_strong(all[1].fd, -1);
   if (all[1].revents != 0) {
     heard_ = now;
-    ::natsConnection_ProcessReadEvent(connection_.get());
+    ::natsConnection_ProcessReadEvent(link()->connection.get());
   } else if (all[1].fd >= 0 && now - heard_.load() > kPings * ping_) {
-    ::shutdown(all[1].fd, SHUT_RDWR);  // libnats reads the end, and connects anew
+    ::shutdown(all[1].fd, SHUT_RDWR);  // libnats reads the end
   }
   send();
 }
 
 // By the thread of libnats that hands out what comes to the inbox. Where nobody else reads, it
 // does, until there is something to hand out: so that it need not be woken for it.
-void Connection::message(Msg message) {
+void Connection::message(natsSubscription* subscription, Msg message) {
   events_.inbox(std::move(message));
   if (reads_ != Reads::itself) return;
-  if (!reading_.exchange(true)) interrupt();
+  {
+    const std::lock_guard guard(link_lock_);
+    if (link_->inbox.get() != subscription) return;
+    if (!reading_.exchange(true)) interrupt();
+  }
   const std::lock_guard guard(read_lock_);
   int pending = 0;
-  while (!closing_ && ::natsSubscription_GetPending(inbox_.get(), &pending, nullptr) == NATS_OK &&
+  while (!closing_ && ::natsSubscription_GetPending(subscription, &pending, nullptr) == NATS_OK &&
          pending == 0)
     read(kReadFor);
 }
 
-// The same, until the first message has come.
+// The same, until the first message has come, or the link is lost.
 void Connection::read_first() noexcept {
   const std::lock_guard guard(read_lock_);
-  while (!closing_ && !reading_) read(kReadFor);
+  const auto link = this->link();
+  while (!closing_ && !reading_ && !::natsConnection_IsClosed(link->connection.get()))
+    read(kReadFor);
 }
 
 void Connection::gather(bool more) noexcept { gathers = more; }
@@ -99,7 +105,7 @@ void Connection::send() noexcept {
 int Connection::flush(std::uint64_t socket) noexcept {
   constexpr int kLookMs = 100;
   while (unsent_ && sockets_ == socket && !closing_) {
-    ::natsConnection_ProcessWriteEvent(connection_.get());
+    ::natsConnection_ProcessWriteEvent(link()->connection.get());
     if (!unsent_) break;
     pollfd it{.fd = fd_, .events = POLLOUT, .revents = 0};
     if (::poll(&it, 1, kLookMs) > 0) heard_ = Clock::now();
@@ -117,8 +123,9 @@ void Connection::send_queue(std::unique_lock<std::mutex>& lock) noexcept {
     room_.notify_all();
     lock.unlock();
     const std::uint64_t socket = sockets_;
+    const auto link = this->link();
     for (const OwnMsg& message : batch)
-      (void)::natsConnection_PublishMsg(connection_.get(), message.get());
+      (void)::natsConnection_PublishMsg(link->connection.get(), message.get());
     batch.clear();
     flush(socket);
     lock.lock();
@@ -163,13 +170,15 @@ int Connection::publish(const std::string& subject, const std::string* reply, co
     sending_ = true;
     lock.unlock();
     const std::uint64_t socket = sockets_;
+    const auto link = this->link();
+    natsConnection* const connection = link->connection.get();
     natsStatus status = NATS_OK;
     if (message) {
-      status = ::natsConnection_PublishMsg(connection_.get(), message.get());
+      status = ::natsConnection_PublishMsg(connection, message.get());
     } else if (to != nullptr) {
-      status = ::natsConnection_PublishRequest(connection_.get(), subject.c_str(), to, bytes, size);
+      status = ::natsConnection_PublishRequest(connection, subject.c_str(), to, bytes, size);
     } else {
-      status = ::natsConnection_Publish(connection_.get(), subject.c_str(), bytes, size);
+      status = ::natsConnection_Publish(connection, subject.c_str(), bytes, size);
     }
     const int sent = status == NATS_OK ? flush(socket) : 0;
     lock.lock();
@@ -178,10 +187,10 @@ int Connection::publish(const std::string& subject, const std::string* reply, co
     if (status == NATS_OK) return sent;
     if (status == NATS_MAX_PAYLOAD) return EMSGSIZE;
     if (status == NATS_NO_MEMORY) return ENOMEM;
-    // Between connections nothing is taken at all, so that it may be tried again. What fails in
-    // the middle of a connection may have been sent.
-    if (status != NATS_INSUFFICIENT_BUFFER) return closing_ ? ENETDOWN : ECONNRESET;
-    down();
+    // One that is closed takes nothing at all, so that it may be tried again. What fails in the
+    // middle of a connection may have been sent.
+    if (status != NATS_CONNECTION_CLOSED) return closing_ ? ENETDOWN : ECONNRESET;
+    down(link.get());
   }
 }
 

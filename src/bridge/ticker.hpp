@@ -20,17 +20,20 @@ class Ticker {
   // `look` says whether there is anything left to look after.
   explicit Ticker(std::function<bool(Clock::time_point now)> look)
       : look_(std::move(look)), thread_([this] { run(); }) {}
-  ~Ticker() {
+  ~Ticker() { stop(); }
+  Ticker(const Ticker&) = delete;
+  Ticker& operator=(const Ticker&) = delete;
+
+  // It looks no more.
+  void stop() noexcept {
     {
       const std::lock_guard guard(lock_);
       stop_ = true;
       asleep_ = false;
     }
     changed_.notify_all();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
-  Ticker(const Ticker&) = delete;
-  Ticker& operator=(const Ticker&) = delete;
 
   // Whether processors are scarce; what it was when there was last something to look after.
   [[nodiscard]] bool crowded() const noexcept { return crowd_.crowded(); }
