@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Bridges that end while calls are in progress, and connections that end in the middle of a
+// message.
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "bridge/harness.hpp"
+
+namespace farcall::test {
+namespace {
+
+class BridgeEnds : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = no_nats(); !reason.empty()) GTEST_SKIP() << reason;
+    nats_ = std::make_unique<Nats>(scratch_);
+    service_ = std::make_unique<Service>(path(), "");
+  }
+  [[nodiscard]] std::string path(const std::string& name = "door") const {
+    return scratch_.file(name);
+  }
+  void start(const std::string& importers_url) {
+    const std::string own = std::to_string(::getpid());
+    exporter_ = start_bridge(scratch_, "ends-exporter-" + own,
+                             {"--nats", nats_->url(), "--export", "door:" + path() + "=d.v1"});
+    importer_ = start_bridge(scratch_, "ends-importer-" + own,
+                             {"--nats", importers_url, "--import", "d.v1=door:" + path("rdoor")});
+    ASSERT_TRUE(eventually([this] { return call("x") == "x"; }))
+        << importer_->said() << exporter_->said();
+  }
+  [[nodiscard]] std::string call(const std::string& request) const {
+    return call_door(path("rdoor"), request);
+  }
+  // The answer to a call that no server answers, when one of the bridges is told to end.
+  std::string end_in_a_call(Program& which) {
+    std::string answer;
+    std::thread client([&] { answer = call("sleep"); });
+    EXPECT_TRUE(eventually([this] { return service_->seen().sleeping == 1; }));
+    which.kill(SIGTERM);
+    EXPECT_EQ(which.wait(60), 0) << which.said();
+    client.join();
+    return answer;
+  }
+
+  Scratch scratch_;
+  std::unique_ptr<Nats> nats_;
+  std::unique_ptr<Service> service_;
+  std::unique_ptr<Program> exporter_;
+  std::unique_ptr<Program> importer_;
+};
+
+TEST_F(BridgeEnds, AnImporterEndsWithACallThatNobodyAnswers) {
+  start(nats_->url());
+  EXPECT_EQ(end_in_a_call(*importer_), "!ECONNRESET");
+  EXPECT_TRUE(eventually([this] { return service_->seen().cancelled == 1; })) << "the server hears";
+}
+
+TEST_F(BridgeEnds, AnExporterEndsWithACallThatNobodyAnswers) {
+  start(nats_->url());
+  const std::string answer = end_in_a_call(*exporter_);
+  EXPECT_TRUE(answer == "!EINTR" || answer == "!ECONNRESET") << answer;
+}
+
+// What has come is answered, and what comes later is refused.
+TEST_F(BridgeEnds, AnExporterThatEndsUnderLoadLosesNoCall) {
+  for (int round = 0; round < 5; ++round) {
+    start(nats_->url());
+    std::atomic<bool> stop{false};
+    std::atomic<int> answered{0};
+    std::vector<std::thread> clients;
+    for (int i = 0; i < 8; ++i)
+      clients.emplace_back([&] {
+        while (!stop) {
+          const std::string answer = call("x");
+          if (answer == "x")
+            ++answered;
+          else
+            EXPECT_EQ(answer, "!ECONNREFUSED");
+        }
+      });
+    EXPECT_TRUE(eventually([&] { return answered > 200; }));
+    exporter_->kill(SIGTERM);
+    EXPECT_EQ(exporter_->wait(60), 0) << exporter_->said();
+    stop = true;
+    for (std::thread& client : clients) client.join();
+    importer_ = nullptr;
+    ::unlink(path("rdoor").c_str());
+  }
+}
+
+// Between a bridge and its server. Each connection is cut when so many bytes have come from there.
+class Cutter {
+ public:
+  Cutter(int port, std::size_t bytes) : port_(port), bytes_(bytes), listener_(socket()) {
+    sockaddr_in address = loopback(0);
+    socklen_t size = sizeof address;
+    if (::bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+        ::listen(listener_, 16) != 0 ||
+        ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+      throw std::runtime_error("no port to listen at");
+    url_ = "nats://127.0.0.1:" + std::to_string(::ntohs(address.sin_port));
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Cutter() {
+    stop_ = true;
+    thread_.join();
+    ::close(listener_);
+  }
+  Cutter(const Cutter&) = delete;
+  Cutter& operator=(const Cutter&) = delete;
+  [[nodiscard]] const std::string& url() const { return url_; }
+  [[nodiscard]] int cuts() const { return cuts_; }
+  // From now on nothing is cut.
+  void relent() { cutting_ = false; }
+
+ private:
+  static int socket() { return ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); }
+  static sockaddr_in loopback(int port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = ::htons(static_cast<std::uint16_t>(port));
+    address.sin_addr.s_addr = ::htonl(INADDR_LOOPBACK);
+    return address;
+  }
+  bool comes(int fd) const {
+    pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+    return ::poll(&one, 1, 50) > 0;
+  }
+  void run() {
+    while (!stop_) {
+      if (!comes(listener_)) continue;
+      const int bridge = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      const int server = socket();
+      const sockaddr_in address = loopback(port_);
+      if (::connect(server, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0)
+        carry(bridge, server);
+      ::close(bridge);
+      ::close(server);
+    }
+  }
+  void carry(int bridge, int server) {
+    std::size_t come = 0;
+    std::vector<char> part(4096);
+    while (!stop_) {
+      std::array<pollfd, 2> both{pollfd{.fd = bridge, .events = POLLIN, .revents = 0},
+                                 pollfd{.fd = server, .events = POLLIN, .revents = 0}};
+      if (::poll(both.data(), both.size(), 50) <= 0) continue;
+      for (const bool up : {true, false}) {
+        if (both[up ? 0 : 1].revents == 0) continue;
+        const ssize_t size = ::recv(up ? bridge : server, part.data(), part.size(), 0);
+        if (size <= 0) return;
+        if (!up) come += static_cast<std::size_t>(size);
+        if (::send(up ? server : bridge, part.data(), static_cast<std::size_t>(size),
+                   MSG_NOSIGNAL) != size)
+          return;
+      }
+      if (!cutting_ || come < bytes_) continue;
+      ++cuts_;
+      return;
+    }
+  }
+
+  const int port_;
+  const std::size_t bytes_;
+  const int listener_;
+  std::string url_;
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> cutting_{true};
+  std::atomic<int> cuts_{0};
+  std::thread thread_;
+};
+
+TEST_F(BridgeEnds, AConnectionThatIsCutInAMessageIsReplacedByOneThatServes) {
+  Cutter cutter(nats_->port(), 100'000);
+  start(cutter.url());
+  const std::string request(60'000, 'r');
+  EXPECT_TRUE(eventually([&] {
+    const std::string answer = call(request);
+    EXPECT_TRUE(answer == request || answer.starts_with("!E")) << answer.substr(0, 20);
+    return cutter.cuts() >= 4;
+  })) << cutter.cuts();
+  cutter.relent();
+  EXPECT_TRUE(eventually([&] { return call(request) == request; })) << importer_->said();
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(call(request) == request);
+}
+
+}  // namespace
+}  // namespace farcall::test
