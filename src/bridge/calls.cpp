@@ -76,16 +76,17 @@ void Calls::publish_first(const std::shared_ptr<OutgoingCall>& call, Lock& lock,
   ++it.attempts_;
   it.heard_ = Clock::now();
   it.session_.clear();
-  it.credit_ = it.granted_ = it.total_ = 0;
+  it.credit_ = it.total_ = 0;
+  it.window_ = {};
   it.answer_ = {};
   {
     const std::lock_guard guard(lock_);
     it.id_ = ++last_;
     calls_.emplace(it.id_, call);
   }
-  const std::size_t most = connection_.longest();
+  const std::size_t whole = connection_.whole();
   const auto first = static_cast<std::size_t>(
-      it.size_ <= most ? it.size_ : std::min<std::uint64_t>(kPieceBytes, most));
+      it.size_ <= whole ? it.size_ : std::min<std::uint64_t>(kPieceBytes, whole));
   const std::span<const std::byte> data = it.request(0, first);
   if (data.size() != first) return finish(it, lock, EINTR);
   it.sent_ = first;
@@ -273,25 +274,21 @@ void Calls::take_reply(const std::shared_ptr<OutgoingCall>& call, Lock& lock, co
   call->total_ = header.total;
   call->answer_.pieces.reserve(header.total);
   call->answer_.pieces.assign(data.begin(), data.end());
-  call->granted_ = kWindow;
-  tell(call->session_, {.kind = Kind::credit, .credit = kWindow});
+  tell(call->session_, {.kind = Kind::credit, .credit = call->window_.open()});
 }
 
 void Calls::take_piece(OutgoingCall& call, Lock& lock, const Header& header, const Msg& message) {
   const std::span<const std::byte> data = message.data();
   std::vector<std::byte>& pieces = call.answer_.pieces;
   if (call.total_ == 0 || header.offset != pieces.size() || data.empty() ||
-      data.size() > call.total_ - pieces.size() || call.granted_ == 0) {
+      data.size() > call.total_ - pieces.size() || !call.window_.is_open()) {
     ++call.to_.statistics.malformed;
     return finish(call, lock, EPROTO);
   }
   pieces.insert(pieces.end(), data.begin(), data.end());
   if (pieces.size() == call.total_) return finish(call, lock, 0);
-  --call.granted_;
-  if (call.granted_ > kWindow / 2) return;
-  const std::uint64_t more = kWindow - call.granted_;
-  call.granted_ = kWindow;
-  tell(call.session_, {.kind = Kind::credit, .credit = more});
+  if (const std::uint64_t more = call.window_.take(); more != 0)
+    tell(call.session_, {.kind = Kind::credit, .credit = more});
 }
 
 // Nothing more is to be expected of this attempt.

@@ -12,6 +12,7 @@
 
 #include "bridge/nats.hpp"
 #include "bridge/statistics.hpp"
+#include "bridge/window.hpp"
 
 namespace farcall::bridge {
 
@@ -65,8 +66,8 @@ class OutgoingCall {
   std::string session_;  // subject of the exporter's session; empty: not known yet
   std::uint64_t sent_ = 0;
   std::uint64_t credit_ = 0;
-  std::uint64_t granted_ = 0;  // to the exporter: pieces of the answer
-  std::uint64_t total_ = 0;    // of the answer
+  Window window_;            // for pieces of the answer
+  std::uint64_t total_ = 0;  // of the answer
   Answer answer_;
   Clock::time_point began_;
   Clock::time_point heard_;  // the last sign of life

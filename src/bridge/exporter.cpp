@@ -216,7 +216,7 @@ std::shared_ptr<Session> ExportedName::admit(Msg message) {
   }
   enter_strand(session);  // it keeps its place there
   const std::lock_guard guard(session->lock);
-  sessions_.grant(*session, kWindow);
+  sessions_.grant(*session, session->window.open());
   return nullptr;
 }
 

@@ -19,6 +19,7 @@
 #include "bridge/reader.hpp"
 #include "bridge/statistics.hpp"
 #include "bridge/ticker.hpp"
+#include "bridge/window.hpp"
 
 namespace farcall::bridge {
 
@@ -53,7 +54,7 @@ struct Session {
   Worker* worker = nullptr;        // that is in the local call
   std::vector<std::byte> request;  // of several pieces
   bool assembling = false;
-  std::uint64_t granted = 0;
+  Window window;
   std::vector<std::byte> answer;  // of several pieces, on its way
   std::uint64_t sent = 0;
   std::uint64_t credit = 0;

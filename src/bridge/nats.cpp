@@ -233,6 +233,7 @@ std::shared_ptr<Link> Connection::connect(natsStatus& status) {
   {
     const std::lock_guard guard(lock_);
     servers = servers_;
+    servers.insert(servers.end(), told_of_.begin(), told_of_.end());
   }
   std::vector<const char*> urls;
   for (const std::string& url : servers) urls.push_back(url.c_str());
@@ -252,17 +253,15 @@ std::shared_ptr<Link> Connection::connect(natsStatus& status) {
   return link;
 }
 
-// Servers of the cluster that those of the configuration tell of.
+// The servers of the cluster that this one tells of. One that is alone now tells of none; the
+// others may be back when it is lost.
 void Connection::know(natsConnection* connection) {
   char** urls = nullptr;
   int count = 0;
   if (::natsConnection_GetDiscoveredServers(connection, &urls, &count) != NATS_OK) return;
   const std::lock_guard guard(lock_);
-  for (int i = 0; i < count; ++i) {
-    if (std::find(servers_.begin(), servers_.end(), urls[i]) == servers_.end())
-      servers_.emplace_back(urls[i]);
-    ::free(urls[i]);
-  }
+  if (count > 0) told_of_.assign(urls, urls + count);
+  for (int i = 0; i < count; ++i) ::free(urls[i]);
   ::free(urls);
 }
 

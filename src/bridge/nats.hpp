@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -179,6 +180,10 @@ class Connection {
   void confirm();
   // The most bytes of one message beside its header.
   [[nodiscard]] std::size_t longest() const noexcept;
+  // The most bytes of a request or answer that does not travel in pieces.
+  [[nodiscard]] std::size_t whole() const noexcept {
+    return std::min<std::size_t>(longest(), kWholeBytes);
+  }
   [[nodiscard]] bool is_up() const noexcept { return up_; }
   [[nodiscard]] std::uint64_t reconnects() const noexcept { return links_ - 1; }
   [[nodiscard]] std::string server() const;
@@ -238,7 +243,8 @@ class Connection {
   std::size_t queued_ = 0;     // bytes of it
   mutable std::mutex lock_;    // protects what follows
   std::condition_variable changed_;
-  std::vector<std::string> servers_;  // those of the configuration, and those that they told of
+  const std::vector<std::string> servers_;  // of the configuration
+  std::vector<std::string> told_of_;        // by the last server that told of any
   Clock::time_point down_since_;
   std::string refusal_;  // the last that the cluster said
   bool closed_ = false;

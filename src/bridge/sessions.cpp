@@ -62,7 +62,6 @@ bool Sessions::reserve(Session& session, std::uint64_t bytes) noexcept {
 
 void Sessions::grant(Session& session, std::uint64_t pieces) {
   const Header header{.kind = Kind::credit, .credit = pieces};
-  session.granted += pieces;
   (void)connection_.publish(session.reply_to, &session.own, &header, {}, false);
 }
 
@@ -74,7 +73,7 @@ void Sessions::answer(const std::shared_ptr<Session>& session, const LocalAnswer
   header.not_taken = answer.not_taken;
   const std::span<const std::byte> data = answer.data;
   header.total = data.size();
-  if (data.size() <= connection_.longest()) {
+  if (data.size() <= connection_.whole()) {
     const bool plain = answer.error == 0 && answer.status == 0;
     (void)connection_.publish(session->reply_to, nullptr, plain ? nullptr : &header, data, false);
     return remove(*session);
@@ -113,16 +112,16 @@ bool Sessions::take_piece(Session& session, const Header& header, const Msg& mes
   const std::span<const std::byte> data = message.data();
   std::vector<std::byte>& request = session.request;
   if (!session.assembling || header.offset != request.size() || data.empty() ||
-      session.granted == 0 || data.size() > session.header.total - request.size())
+      !session.window.is_open() || data.size() > session.header.total - request.size())
     return false;
   request.insert(request.end(), data.begin(), data.end());
-  --session.granted;
+  const std::uint64_t more = session.window.take();
   if (request.size() == session.header.total) {
     session.assembling = false;
     session.next_alive = Clock::now() + kFirstSign;
     return true;
   }
-  if (session.granted <= kWindow / 2) grant(session, kWindow - session.granted);
+  if (more != 0) grant(session, more);
   return false;
 }
 

@@ -27,8 +27,11 @@ namespace farcall::bridge {
 
 inline constexpr const char* kHeaderName = "Farcall";
 inline constexpr std::uint64_t kLongest = std::uint64_t{64} << 20;  // request or reply, in bytes
-inline constexpr std::uint64_t kPieceBytes = std::uint64_t{256} << 10;
-inline constexpr std::uint64_t kWindow = 8;  // pieces on their way
+// What is longer travels in pieces, even where the cluster would take it whole: on a slow line
+// others would wait behind it.
+inline constexpr std::uint64_t kWholeBytes = std::uint64_t{256} << 10;
+inline constexpr std::uint64_t kPieceBytes = std::uint64_t{64} << 10;
+inline constexpr std::uint64_t kWindow = 32;  // pieces on their way, at most
 
 enum class Kind : char {
   call = 'c',

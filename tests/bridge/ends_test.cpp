@@ -99,10 +99,12 @@ TEST_F(BridgeEnds, AnExporterThatEndsUnderLoadLosesNoCall) {
   }
 }
 
-// Between a bridge and its server. Each connection is cut when so many bytes have come from there.
-class Cutter {
+// A bad line between a bridge and its server. Each connection is cut when so many bytes have come
+// from there, and no more than so many pass in a second.
+class Line {
  public:
-  Cutter(int port, std::size_t bytes) : port_(port), bytes_(bytes), listener_(socket()) {
+  Line(int port, std::size_t cut_after, std::size_t rate)
+      : port_(port), bytes_(cut_after), rate_(rate), listener_(socket()) {
     sockaddr_in address = loopback(0);
     socklen_t size = sizeof address;
     if (::bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
@@ -112,13 +114,13 @@ class Cutter {
     url_ = "nats://127.0.0.1:" + std::to_string(::ntohs(address.sin_port));
     thread_ = std::thread([this] { run(); });
   }
-  ~Cutter() {
+  ~Line() {
     stop_ = true;
     thread_.join();
     ::close(listener_);
   }
-  Cutter(const Cutter&) = delete;
-  Cutter& operator=(const Cutter&) = delete;
+  Line(const Line&) = delete;
+  Line& operator=(const Line&) = delete;
   [[nodiscard]] const std::string& url() const { return url_; }
   [[nodiscard]] int cuts() const { return cuts_; }
   // From now on nothing is cut.
@@ -164,6 +166,7 @@ class Cutter {
         if (::send(up ? server : bridge, part.data(), static_cast<std::size_t>(size),
                    MSG_NOSIGNAL) != size)
           return;
+        ::usleep(static_cast<useconds_t>(static_cast<std::size_t>(size) * 1'000'000 / rate_));
       }
       if (!cutting_ || come < bytes_) continue;
       ++cuts_;
@@ -173,6 +176,7 @@ class Cutter {
 
   const int port_;
   const std::size_t bytes_;
+  const std::size_t rate_;
   const int listener_;
   std::string url_;
   std::atomic<bool> stop_{false};
@@ -182,17 +186,32 @@ class Cutter {
 };
 
 TEST_F(BridgeEnds, AConnectionThatIsCutInAMessageIsReplacedByOneThatServes) {
-  Cutter cutter(nats_->port(), 100'000);
-  start(cutter.url());
+  Line line(nats_->port(), 100'000, 1'000'000'000);
+  start(line.url());
   const std::string request(60'000, 'r');
   EXPECT_TRUE(eventually([&] {
     const std::string answer = call(request);
     EXPECT_TRUE(answer == request || answer.starts_with("!E")) << answer.substr(0, 20);
-    return cutter.cuts() >= 4;
-  })) << cutter.cuts();
-  cutter.relent();
+    return line.cuts() >= 4;
+  })) << line.cuts();
+  line.relent();
   EXPECT_TRUE(eventually([&] { return call(request) == request; })) << importer_->said();
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(call(request) == request);
+}
+
+TEST_F(BridgeEnds, SmallCallsPassALongOneOnASlowLine) {
+  Line line(nats_->port(), std::size_t{1} << 40, 200'000);
+  start(line.url());
+  std::atomic<bool> over{false};
+  std::thread client([&] {
+    const std::string request(1'000'000, 'r');
+    EXPECT_TRUE(call(request) == request);
+    over = true;
+  });
+  int small = 0;
+  for (; !over; ++small) EXPECT_EQ(call("x"), "x") << small;
+  client.join();
+  EXPECT_GT(small, 3);
 }
 
 }  // namespace
