@@ -38,18 +38,20 @@ void probe(Connection& connection, const Config& config) {
 // yet. Calls that come meanwhile are sent on to others.
 void check_exports(Connection& connection, const Config& config) {
   std::list<Subscription> all;
+  std::uint64_t link = 0;
   for (const Name& name : config.names)
     if (name.direction == Direction::exported)
-      all.push_back(connection.subscribe_queue(name.subject));
+      all.push_back(connection.subscribe_queue(name.subject, link));
   connection.confirm();
   for (const Subscription& each : all) ::natsSubscription_Drain(each.get());
   connection.confirm();
   const Header elsewhere{.kind = Kind::reply, .error = ECONNREFUSED, .not_taken = true};
   for (const Subscription& each : all) {
     natsMsg* taken = nullptr;
-    while (::natsSubscription_NextMsg(&taken, each.get(), 1) == NATS_OK) {
-      const Msg message(taken);
-      if (!message.reply().empty())
+    for (natsStatus status = NATS_OK; status == NATS_OK || status == NATS_NO_RESPONDERS;) {
+      status = ::natsSubscription_NextMsg(&taken, each.get(), 1);
+      const Msg message(status == NATS_OK ? taken : nullptr);
+      if (message && !message.reply().empty())
         (void)connection.publish(std::string(message.reply()), nullptr, &elsewhere, {}, false);
     }
   }
@@ -89,7 +91,6 @@ class Bridge::Parts {
   std::vector<ExportedName*> lately_;  // the same, by when a call of theirs has come; the leader's
   std::uint64_t taken_ = 0;            // of exporting_->came(); the leader's
   unsigned ticks_ = 0;
-  bool calls_left_ = true;
   std::optional<Ticker> ticker_;
   std::mutex reader_lock_;  // protects the next
   std::unique_ptr<Reader> reader_;
@@ -108,17 +109,17 @@ Bridge::Parts::Parts(const Config& config)
       calls_(connections_.back(), config),
       sessions_(connections_.front(), config) {
   Worker::install_handler();
-  for (Connection& each : connections_)
-    each.listen({.publish_denied = [this](const std::string& to) { calls_.denied(to); },
-                 .inbox = [this, &each](Msg message) { inbox(each, std::move(message)); },
-                 .linked = [this] { look_now(); }});
   ticker_.emplace([this](Clock::time_point now) { return tick(now); });
-  for (const Name& name : config.names)
-    if (name.direction == Direction::exported)
-      exported_.push_back(
-          std::make_unique<ExportedName>(name, sessions_, *ticker_, config.workers));
-  for (const auto& name : exported_) lately_.push_back(name.get());
   try {
+    for (Connection& each : connections_)
+      each.listen({.publish_denied = [this](const std::string& to) { calls_.denied(to); },
+                   .inbox = [this, &each](Msg message) { inbox(each, std::move(message)); },
+                   .linked = [this] { look_now(); }});
+    for (const Name& name : config.names)
+      if (name.direction == Direction::exported)
+        exported_.push_back(
+            std::make_unique<ExportedName>(name, sessions_, *ticker_, config.workers));
+    for (const auto& name : exported_) lately_.push_back(name.get());
     if (exporting_ != nullptr) {
       {
         const std::lock_guard guard(reader_lock_);
@@ -136,11 +137,12 @@ Bridge::Parts::Parts(const Config& config)
     }
     if (!config.status.empty())
       status_ = std::make_unique<StatusChannel>(config.status, [this] { return status_json(); });
+    looker_ = std::thread([this] { look(); });
   } catch (...) {
+    status_.reset();
     end();
     throw;
   }
-  looker_ = std::thread([this] { look(); });
 }
 
 // Null where there is no name of that direction.
@@ -167,6 +169,7 @@ Bridge::Parts::~Parts() {
 // Nobody who may still be at a call is to find its end gone: first those end that wait, then those
 // that end them.
 void Bridge::Parts::end() noexcept {
+  for (Connection& each : connections_) each.hurry();
   for (const auto& server : servers_) server->close();
   calls_.end();
   sessions_.cancel_all();
@@ -178,8 +181,9 @@ void Bridge::Parts::end() noexcept {
   }
   reader.reset();
   for (Connection& each : connections_) each.close();
-  exported_.clear();
+  for (const auto& name : exported_) name->join();
   ticker_->stop();
+  exported_.clear();
   calls_.end();
   servers_.clear();
 }
@@ -204,11 +208,10 @@ bool Bridge::Parts::tick(Clock::time_point now) {
     busy = reader_ && reader_->tick();
   }
   if (++ticks_ % kSlowTick == 0) {
-    const bool outgoing = calls_.tick(now);
-    const bool incoming = sessions_.tick(now);
-    calls_left_ = outgoing || incoming;
+    calls_.tick(now);
+    sessions_.tick(now);
   }
-  return busy || calls_left_;
+  return busy || !calls_.empty() || !sessions_.empty();
 }
 
 // Names are asked in turn for what has come, and no longer than there can be something: there may
@@ -221,7 +224,10 @@ bool Bridge::Parts::handle(Reader& reader, Worker& worker) {
       if (!lately_[i]->take(reader, worker, taken_)) return false;
       if (taken_ != others) std::swap(lately_[i], lately_[i / 2]);
     }
-    if (taken_ == before) taken_ = came;  // what nobody listens to any more
+    // What nobody listens to any more; and what had come to a name that was not listening yet.
+    if (taken_ == before) taken_ = came;
+    taken_ = std::min(taken_, exporting_->came());
+    if (reader.stops()) return true;
     exporting_->read(std::chrono::milliseconds(0));
   }
   return true;
@@ -302,7 +308,7 @@ std::string Bridge::Parts::status_json() const {
   }
   for (const Imported& name : imported_)
     all["names"].push_back(describe(name.name, name.statistics));
-  return all.dump();
+  return all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 Bridge::Bridge(const Config& config) {

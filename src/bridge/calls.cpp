@@ -132,6 +132,8 @@ void Calls::forget(std::uint64_t id) {
 void Calls::finish(OutgoingCall& call, Lock& lock, int error) {
   if (call.over_) return;
   call.over_ = true;
+  // What is true of the last attempt is not of the earlier ones.
+  if (call.maybe_served_ && (error == ENETDOWN || error == ECONNREFUSED)) error = ECONNRESET;
   // It may be this that keeps the call.
   std::shared_ptr<OutgoingCall> keep;
   {
@@ -184,7 +186,7 @@ void Calls::cancel(OutgoingCall& call) {
 }
 
 int Calls::post(Imported& to, Header header, std::span<const std::byte> data) {
-  if (data.size() > connection_.longest()) {
+  if (data.size() > connection_.whole()) {
     start(std::make_shared<LongPost>(to, header, data));
     return 0;
   }
@@ -298,6 +300,7 @@ void Calls::no_answer(const std::shared_ptr<OutgoingCall>& call, Lock& lock, int
   if (error == ECONNRESET && name.idempotent && call->attempts_ <= name.retries &&
       !call->cancelled_) {
     ++call->to_.statistics.resent;
+    call->maybe_served_ = true;
     forget(call->id_);
     return publish_first(call, lock, false);
   }
@@ -331,8 +334,8 @@ bool Calls::tick(Clock::time_point now) {
     for (const auto& [id, call] : calls_) all.push_back(call);
   }
   for (const auto& call : all) {
-    Lock lock(call->lock_);
-    if (call->over_) continue;
+    Lock lock(call->lock_, std::try_to_lock);
+    if (!lock || call->over_) continue;  // who has it may wait for the cluster
     if (now >= call->deadline_) {
       no_answer(call, lock, call->cancelled_ ? EINTR : ETIMEDOUT);
     } else if (now - call->heard_ >= bound_) {

@@ -63,7 +63,8 @@ class OutgoingCall {
   bool cancelled_ = false;  // by the client; an answer is still waited for
   std::uint64_t id_ = 0;
   unsigned attempts_ = 0;
-  std::string session_;  // subject of the exporter's session; empty: not known yet
+  bool maybe_served_ = false;  // by an earlier attempt
+  std::string session_;        // subject of the exporter's session; empty: not known yet
   std::uint64_t sent_ = 0;
   std::uint64_t credit_ = 0;
   Window window_;            // for pieces of the answer

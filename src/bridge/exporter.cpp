@@ -31,7 +31,9 @@ ExportedName::ExportedName(const Name& exported, Sessions& sessions, Ticker& tic
       local_(exported.local == Local::door ? local_door(exported.path)
                                            : local_channel(exported.path)) {}
 
-ExportedName::~ExportedName() {
+ExportedName::~ExportedName() { join(); }
+
+void ExportedName::join() {
   {
     const std::lock_guard guard(lock_);
     stop_ = true;
@@ -58,8 +60,7 @@ void ExportedName::stop_listening() {
 
 void ExportedName::look_for_server() {
   const bool there = !stop_ && local_->present();
-  const std::uint64_t link = sessions_.connection().link_number();
-  if (serves_ && link != subscribed_on_) {
+  if (serves_ && sessions_.connection().link_number() != subscribed_on_) {
     const std::lock_guard guard(subscription_lock_);
     subscription_ = nullptr;
     serves_ = false;
@@ -67,12 +68,10 @@ void ExportedName::look_for_server() {
   if (there == serves_) return;
   if (!there) return stop_listening();
   if (!forget_drained()) return;
-  Subscription fresh = sessions_.connection().subscribe_queue(name.subject);
-  {
-    const std::lock_guard guard(subscription_lock_);
-    subscription_ = std::shared_ptr<natsSubscription>(fresh.release(), natsSubscription_Destroy);
-  }
-  subscribed_on_ = link;
+  // Who reads may have the first call before this has come back.
+  const std::lock_guard guard(subscription_lock_);
+  Subscription fresh = sessions_.connection().subscribe_queue(name.subject, subscribed_on_);
+  subscription_ = std::shared_ptr<natsSubscription>(fresh.release(), natsSubscription_Destroy);
   serves_ = true;
 }
 
@@ -83,11 +82,12 @@ bool ExportedName::forget_drained() {
     const std::lock_guard guard(subscription_lock_);
     old = subscription_;
   }
-  if (!old) return true;
+  if (!old) return taking_ == 0;
   int left = 0;
   if (::natsSubscription_IsValid(old.get())) {
     if (::natsSubscription_GetPending(old.get(), &left, nullptr) == NATS_OK && left != 0)
       return false;
+    const Inside taking(taking_);
     // It is libnats's way: who waits for a message hears that there are none any more.
     Msg message = next(1);
     if (const auto session = message ? admit(std::move(message)) : nullptr) serve_soon(session);
@@ -95,7 +95,7 @@ bool ExportedName::forget_drained() {
   }
   const std::lock_guard guard(subscription_lock_);
   subscription_ = nullptr;
-  return true;
+  return taking_ == 0;
 }
 
 // If there is one to be had; else it is tried again with the next call. With the lock held.
@@ -116,8 +116,10 @@ Msg ExportedName::next(std::int64_t wait_ms, bool* more) {
     subscription = subscription_;
   }
   natsMsg* message = nullptr;
-  if (!subscription || ::natsSubscription_NextMsg(&message, subscription.get(), wait_ms) != NATS_OK)
-    return Msg();
+  natsStatus status = NATS_NO_RESPONDERS;  // what anybody may publish: it is none
+  while (subscription && status == NATS_NO_RESPONDERS)
+    status = ::natsSubscription_NextMsg(&message, subscription.get(), wait_ms);
+  if (status != NATS_OK) return Msg();
   int left = 0;
   if (more != nullptr)
     *more =
@@ -150,10 +152,14 @@ bool ExportedName::take(Reader& reader, Worker& worker, std::uint64_t& taken) {
   bool leads = true;
   for (unsigned i = 0; leads && i < kAtOnce; ++i) {
     bool more = false;
-    Msg message = next(0, &more);
-    if (!message) break;
-    ++taken;
-    auto session = admit(std::move(message));
+    std::shared_ptr<Session> session;
+    {
+      const Inside taking(taking_);
+      Msg message = next(0, &more);
+      if (!message) break;
+      ++taken;
+      session = admit(std::move(message));
+    }
     if (!session) continue;
     if (usual_ns_ >= quick_ns || with_leader_.exchange(true)) {
       serve_soon(session);
@@ -191,9 +197,8 @@ std::shared_ptr<Session> ExportedName::admit(Msg message) {
   if (header.kind == Kind::probe && !malformed) return nullptr;
   const std::size_t here = message.data().size();
   malformed = malformed || header.total < here || (header.total > here && message.reply().empty());
-  const auto session = sessions_.add(std::move(message), header);
-  session->owner = this;
-  if (header.kind != Kind::call && header.total == here) session->reply_to.clear();
+  const bool answers = header.kind == Kind::call || header.total != here;
+  const auto session = sessions_.add(*this, std::move(message), header, answers);
   ticker_.wake();
   if (malformed) {
     ++statistics.malformed;
@@ -233,6 +238,7 @@ bool ExportedName::enter_strand(const std::shared_ptr<Session>& session) {
 void ExportedName::serve_soon(const std::shared_ptr<Session>& session) {
   const std::lock_guard guard(lock_);
   if (!session->at_head) return;  // it will be served in its turn
+  if (std::exchange(session->begun, true)) return;
   ready_.push_back(session);
   if (ready_.size() > idle_) add_thread();
   changed_.notify_one();
@@ -246,6 +252,7 @@ void ExportedName::pass_over(const std::shared_ptr<Session>& session) {
       std::erase(strand->second, session);
       return;
     }
+    if (std::exchange(session->begun, true)) return;  // who serves it goes on
   }
   if (const auto next = next_of_strand(*session)) serve_soon(next);
 }
@@ -271,7 +278,9 @@ std::shared_ptr<Session> ExportedName::next_of_strand(const Session& session) {
   strand->second.pop_front();
   next->at_head = true;
   const std::lock_guard state(next->lock);
-  return next->assembling ? nullptr : next;  // serve_soon() comes when it is whole
+  if (next->assembling) return nullptr;  // serve_soon() comes when it is whole
+  next->begun = true;
+  return next;
 }
 
 void ExportedName::perform(Worker& worker, const std::shared_ptr<Session>& session) {

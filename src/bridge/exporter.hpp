@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "bridge/inside.hpp"
 #include "bridge/local_server.hpp"
 #include "bridge/nats.hpp"
 #include "bridge/reader.hpp"
@@ -46,7 +47,8 @@ struct Session {
   std::atomic<bool> cancelled{false};
   std::atomic<bool> timed_out{false};  // then that, too
 
-  bool at_head = true;  // of its strand; protected by the owner's lock
+  bool at_head = true;  // of its strand; protected by the owner's lock, as is the next
+  bool begun = false;   // somebody serves it, or will
 
   std::mutex lock;  // protects what follows
   std::atomic<std::uint64_t>* memory = nullptr;
@@ -73,7 +75,8 @@ class Sessions {
   Sessions(Connection& connection, const Config& config);
 
   // A new one, with a number and a subject. Never fails but by std::bad_alloc.
-  std::shared_ptr<Session> add(Msg message, const Header& header);
+  std::shared_ptr<Session> add(ExportedName& owner, Msg message, const Header& header,
+                               bool answers);
   void remove(const Session& session);
   // Memory for what travels in pieces, until the session goes; false: there would be too much of
   // it. With the session locked.
@@ -130,6 +133,8 @@ class ExportedName {
   // One whose request will never be whole.
   void pass_over(const std::shared_ptr<Session>& session);
   void stop_listening();
+  // Its threads end.
+  void join();
   // Whether nothing comes any more; what still has come is served. After stop_listening(), again
   // and again.
   bool forget_drained();
@@ -156,7 +161,8 @@ class ExportedName {
   std::atomic<bool> serves_{false};
   std::atomic<bool> stop_{false};
   std::atomic<std::int64_t> usual_ns_{0};  // of a local call, lately
-  std::atomic<bool> with_leader_{false};   // a leader serves, or one who was it
+  std::atomic<unsigned> taking_{0};       // what has been taken from libnats, and is no session yet
+  std::atomic<bool> with_leader_{false};  // a leader serves, or one who was it
 
   std::uint64_t subscribed_on_ = 0;  // link of the connection
   std::mutex subscription_lock_;     // protects the next

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "bridge/importer.hpp"
+#include "bridge/inside.hpp"
 #include "farcall/door.hpp"
 #include "farcall/doors.h"
 
@@ -64,17 +65,6 @@ class GiveUp {
  private:
   Calls& calls_;
   DoorCall& call_;
-};
-
-class Inside {
- public:
-  explicit Inside(std::atomic<unsigned>& count) : count_(count) { ++count_; }
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
-  ~Inside() { --count_; }
-
- private:
-  std::atomic<unsigned>& count_;
 };
 
 std::atomic<unsigned> threads{0};

@@ -160,21 +160,24 @@ struct Connection::Callbacks {
 
   // Of its loop over sockets, which is ours. Called with the connection locked.
   static natsStatus attach(void** data, void* closure, natsConnection*, natsSock socket) {
-    *data = closure;
-    self(closure).attach(socket);
+    *data = self(closure).attach(socket);
+    return *data != nullptr ? NATS_OK : NATS_NO_MEMORY;
+  }
+  static Link::Attached& of(void* data) { return *static_cast<Link::Attached*>(data); }
+  static natsStatus read(void* data, bool wanted) {
+    if (!wanted) of(data).owner.detach(of(data).socket);
     return NATS_OK;
   }
-  static natsStatus read(void* closure, bool wanted) {
-    if (!wanted) self(closure).detach();
+  static natsStatus write(void* data, bool wanted) {
+    Connection& owner = of(data).owner;
+    if (owner.sockets_ != of(data).socket) return NATS_OK;
+    owner.unsent_ = wanted;
+    if (wanted && !owner.sending_) owner.interrupt();
     return NATS_OK;
   }
-  static natsStatus write(void* closure, bool wanted) {
-    self(closure).unsent_ = wanted;
-    if (wanted && !self(closure).sending_) self(closure).interrupt();
-    return NATS_OK;
-  }
-  static natsStatus detached(void* closure) {
-    self(closure).detach();
+  // Without that lock: another socket may be attached already.
+  static natsStatus detached(void* data) {
+    of(data).owner.detach(of(data).socket);
     return NATS_OK;
   }
 };
@@ -216,13 +219,13 @@ Connection::Connection(const Config& config, Reads reads)
   set(::natsOptions_SetEventLoop(options, this, &Callbacks::attach, &Callbacks::read,
                                  &Callbacks::write, &Callbacks::detached),
       "options");
-  natsStatus status = NATS_OK;
-  link_ = connect(status);
-  if (!link_) connect_failed(config, status);
   natsInbox* inbox = nullptr;
   set(::natsInbox_Create(&inbox), "inbox");
   prefix_ = std::string(inbox) + ".";
   ::natsInbox_Destroy(inbox);
+  natsStatus status = NATS_OK;
+  link_ = connect(status);
+  if (!link_) connect_failed(config, status);
 }
 
 Connection::~Connection() { close(); }
@@ -247,6 +250,7 @@ std::shared_ptr<Link> Connection::connect(natsStatus& status) {
   }
   if (status != NATS_OK) return nullptr;
   auto link = std::make_shared<Link>();
+  link->attached = std::move(attached_);
   link->connection.reset(made);
   link->number = ++links_;
   know(made);
@@ -335,7 +339,18 @@ std::uint64_t Connection::came() noexcept {
   return came_;
 }
 
+void Connection::hurry() noexcept {
+  {
+    const std::lock_guard guard(lock_);
+    hurried_ = true;
+  }
+  changed_.notify_all();
+  const std::lock_guard guard(send_lock_);
+  room_.notify_all();
+}
+
 void Connection::end_waits() noexcept {
+  hurry();
   {
     std::unique_lock lock(send_lock_);
     room_.wait_for(lock, std::chrono::seconds(1), [this] {
@@ -376,16 +391,18 @@ void Connection::ended(unsigned& what) {
 bool Connection::wait_up() {
   std::unique_lock guard(lock_);
   const auto until = down_since_ + patience_;
-  while (!up_ && !closing_) {
+  while (!up_ && !hurried_) {
     if (Clock::now() >= until) break;
     changed_.wait_until(guard, until);
   }
   return up_ && !closing_;
 }
 
-Subscription Connection::subscribe_queue(const std::string& subject) {
+Subscription Connection::subscribe_queue(const std::string& subject, std::uint64_t& link_number) {
+  const auto link = this->link();
+  link_number = link->number;
   natsSubscription* made = nullptr;
-  const natsStatus status = ::natsConnection_QueueSubscribeSync(&made, link()->connection.get(),
+  const natsStatus status = ::natsConnection_QueueSubscribeSync(&made, link->connection.get(),
                                                                 full(subject).c_str(), "farcall");
   if (status != NATS_OK)
     throw BridgeError(fmt::format("cannot subscribe to {}: {} {}", full(subject),

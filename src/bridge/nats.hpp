@@ -106,10 +106,17 @@ class Msg {
 using OwnMsg = std::unique_ptr<natsMsg, Destroy<discard>>;
 using Subscription = std::unique_ptr<natsSubscription, Destroy<natsSubscription_Destroy>>;
 
+class Connection;
+
 // One connection of libnats. It is not connected again: what has been lost in the middle of a
 // message would go on there (libnats, issue 1007).
 struct Link {
+  struct Attached {
+    Connection& owner;
+    const std::uint64_t socket;  // its number among those that there have been
+  };
   std::uint64_t number = 0;
+  std::unique_ptr<Attached> attached;  // what libnats knows of us
   std::unique_ptr<natsConnection, Destroy<natsConnection_Destroy>> connection;
   Subscription inbox;
 };
@@ -148,7 +155,9 @@ class Connection {
   void interrupt() noexcept;
   // So many messages that are not for inbox() have been taken in. By the one who reads.
   [[nodiscard]] std::uint64_t came() noexcept;
-  // From now on nobody waits for the cluster, or until it has room. Before, what is published
+  // From now on nobody waits for a cluster that is away, or that takes little.
+  void hurry() noexcept;
+  // From now on nothing more is sent. Before, what is published
   // already is sent, if that takes no longer than a second.
   void end_waits() noexcept;
   // Nothing comes any more when it has returned. Nobody else may read meanwhile.
@@ -167,10 +176,10 @@ class Connection {
   [[nodiscard]] std::string_view word_of(std::string_view subject) const noexcept {
     return subject.starts_with(prefix_) ? subject.substr(prefix_.size()) : std::string_view();
   }
-  // Of the present link. What subscribe_queue() gives goes with its link.
+  // Of the present link.
   [[nodiscard]] std::uint64_t link_number() const noexcept { return link()->number; }
-  // Throws BridgeError.
-  Subscription subscribe_queue(const std::string& subject);
+  // Goes with its link, whose number is put into `link`. Throws BridgeError.
+  Subscription subscribe_queue(const std::string& subject, std::uint64_t& link);
   // The name's subject, in the domain.
   [[nodiscard]] std::string full(const std::string& subject) const {
     return domain_.empty() ? subject : domain_ + "." + subject;
@@ -199,8 +208,9 @@ class Connection {
   void keep_connected() noexcept;
   void message(natsSubscription* subscription, Msg message);
   void read_first() noexcept;
-  void attach(int socket) noexcept;
-  void detach() noexcept;
+  Link::Attached* attach(int socket) noexcept;
+  void detach(std::uint64_t socket) noexcept;
+  void look_alive() noexcept;
   int flush(std::uint64_t socket) noexcept;
   void send_queue(std::unique_lock<std::mutex>& lock) noexcept;
   bool wait_up();
@@ -219,22 +229,26 @@ class Connection {
   std::uint64_t came_before_ = 0;                                            // by earlier links
   std::uint64_t came_ = 0;
   std::string prefix_;
+  const Event wake_;  // for the one who reads
   const bool signs_;
   std::unique_ptr<natsOptions, Destroy<natsOptions_Destroy>> options_;
   Events events_;
+  std::unique_ptr<Link::Attached> attached_;  // of the link that is being made
   std::thread keeper_;  // makes the next link; reads, where nobody else does yet
   mutable std::mutex link_lock_;
   std::shared_ptr<Link> link_;
   std::atomic<std::uint64_t> links_{0};
   std::mutex read_lock_;                   // held by who reads, where nobody else does
   std::atomic<bool> reading_{false};       // a thread of libnats does, or is about to
-  const Event wake_;                       // for the one who reads
   std::atomic<int> fd_{-1};                // the socket; -1: there is none
+  std::mutex socket_lock_;                 // held while those two change
   std::atomic<std::uint64_t> sockets_{0};  // counts them, and their ends
+  std::mutex event_lock_;  // held while libnats reads or writes: it expects one thread to do both
   std::atomic<Clock::time_point> heard_{Clock::time_point()};   // when the server last took or gave
   std::atomic<Clock::time_point> looked_{Clock::time_point()};  // when one last tried to read
   std::atomic<bool> unsent_{false};                             // libnats has something for it
   std::atomic<bool> up_{true};
+  std::atomic<bool> hurried_{false};
   std::atomic<bool> closing_{false};
   std::atomic<bool> sending_{false};  // somebody sends; changed with send_lock_ held
   std::mutex send_lock_;              // protects what follows

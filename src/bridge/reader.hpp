@@ -35,6 +35,7 @@ class Reader {
     work();
     return turn_.compare_exchange_strong(turn, turn + 1);
   }
+  [[nodiscard]] bool stops() const noexcept { return stop_; }
   // A leader that serves the same as the last time gives its place up. Whether one serves.
   bool tick();
 

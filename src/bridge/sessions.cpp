@@ -25,10 +25,12 @@ Sessions::Sessions(Connection& connection, const Config& config)
       bound_(seconds(config.death_bound_s)),
       most_(config.memory_mib << 20) {}
 
-std::shared_ptr<Session> Sessions::add(Msg message, const Header& header) {
+std::shared_ptr<Session> Sessions::add(ExportedName& owner, Msg message, const Header& header,
+                                       bool answers) {
   auto session = std::make_shared<Session>();
+  session->owner = &owner;
   session->header = header;
-  session->reply_to = message.reply();
+  if (answers) session->reply_to = message.reply();
   session->first = std::move(message);
   session->began = session->heard = Clock::now();
   session->next_alive = session->began + kFirstSign;
@@ -168,6 +170,7 @@ void Sessions::drop(const std::shared_ptr<Session>& session) {
   {
     const std::lock_guard guard(session->lock);
     unserved = std::exchange(session->assembling, false);
+    if (unserved) session->cancelled = true;
     session->answering = false;
   }
   remove(*session);
@@ -195,7 +198,8 @@ bool Sessions::tick(Clock::time_point now) {
     for (const auto& [id, session] : all_) due.push_back(session);
   }
   for (const auto& session : due) {
-    std::unique_lock guard(session->lock);
+    std::unique_lock guard(session->lock, std::try_to_lock);
+    if (!guard) continue;  // who has it may wait for the cluster
     if (session->assembling || session->answering) {
       const bool gone = now - session->heard > bound_;
       guard.unlock();

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <new>
 #include <utility>
 
 #include "bridge/nats.hpp"
@@ -30,18 +31,30 @@ thread_local bool gathers = false;  // what this thread publishes may wait for m
 
 }  // namespace
 
-void Connection::attach(int socket) noexcept {
-  ++sockets_;
+Link::Attached* Connection::attach(int socket) noexcept {
+  const std::lock_guard guard(socket_lock_);
+  attached_.reset(new (std::nothrow) Link::Attached{*this, ++sockets_});
   heard_ = Clock::now();
   fd_ = socket;
   interrupt();
+  return attached_.get();
 }
 
-void Connection::detach() noexcept {
+// Where it has not been done yet, and there is no other socket.
+void Connection::detach(std::uint64_t socket) noexcept {
+  const std::lock_guard guard(socket_lock_);
+  if (sockets_ != socket) return;
   ++sockets_;
   fd_ = -1;
   unsent_ = false;
   interrupt();
+}
+
+// Ends a connection whose server is dead. Libnats reads the end, or cannot write.
+void Connection::look_alive() noexcept {
+  if (Clock::now() - heard_.load() <= kPings * ping_) return;
+  const std::lock_guard guard(socket_lock_);
+  if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
 }
 
 void Connection::interrupt() noexcept { wake_.tell(); }
@@ -56,9 +69,11 @@ void Connection::read(std::chrono::milliseconds longest) noexcept {
   if ((all[1].revents & POLLNVAL) != 0) fd_.compare_exchange_strong(all[1].fd, -1);
   if (all[1].revents != 0) {
     heard_ = now;
-    ::natsConnection_ProcessReadEvent(link()->connection.get());
-  } else if (all[1].fd >= 0 && now - heard_.load() > kPings * ping_) {
-    ::shutdown(all[1].fd, SHUT_RDWR);  // libnats reads the end
+    const auto link = this->link();
+    const std::lock_guard guard(event_lock_);
+    ::natsConnection_ProcessReadEvent(link->connection.get());
+  } else {
+    look_alive();
   }
   send();
 }
@@ -105,10 +120,15 @@ void Connection::send() noexcept {
 int Connection::flush(std::uint64_t socket) noexcept {
   constexpr int kLookMs = 100;
   while (unsent_ && sockets_ == socket && !closing_) {
-    ::natsConnection_ProcessWriteEvent(link()->connection.get());
+    {
+      const auto link = this->link();
+      const std::lock_guard guard(event_lock_);
+      ::natsConnection_ProcessWriteEvent(link->connection.get());
+    }
     if (!unsent_) break;
     pollfd it{.fd = fd_, .events = POLLOUT, .revents = 0};
     if (::poll(&it, 1, kLookMs) > 0) heard_ = Clock::now();
+    look_alive();
   }
   return sockets_ == socket && !closing_ ? 0 : ECONNRESET;
 }
@@ -152,7 +172,7 @@ int Connection::publish(const std::string& subject, const std::string* reply, co
   for (;;) {
     if (!up_ && !(may_wait && wait_up())) return ENETDOWN;
     std::unique_lock lock(send_lock_);
-    const auto room = [this] { return queued_ < kMostQueued || !sending_ || closing_; };
+    const auto room = [this] { return queued_ < kMostQueued || !sending_ || hurried_; };
     if (may_wait) {
       room_.wait(lock, room);
     } else {

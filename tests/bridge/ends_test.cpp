@@ -31,13 +31,16 @@ class BridgeEnds : public testing::Test {
     return scratch_.file(name);
   }
   void start(const std::string& importers_url) {
+    start_exporter();
     const std::string own = std::to_string(::getpid());
-    exporter_ = start_bridge(scratch_, "ends-exporter-" + own,
-                             {"--nats", nats_->url(), "--export", "door:" + path() + "=d.v1"});
     importer_ = start_bridge(scratch_, "ends-importer-" + own,
                              {"--nats", importers_url, "--import", "d.v1=door:" + path("rdoor")});
     ASSERT_TRUE(eventually([this] { return call("x") == "x"; }))
         << importer_->said() << exporter_->said();
+  }
+  void start_exporter() {
+    exporter_ = start_bridge(scratch_, "ends-exporter-" + std::to_string(::getpid()),
+                             {"--nats", nats_->url(), "--export", "door:" + path() + "=d.v1"});
   }
   [[nodiscard]] std::string call(const std::string& request) const {
     return call_door(path("rdoor"), request);
@@ -97,6 +100,33 @@ TEST_F(BridgeEnds, AnExporterThatEndsUnderLoadLosesNoCall) {
     importer_ = nullptr;
     ::unlink(path("rdoor").c_str());
   }
+}
+
+TEST_F(BridgeEnds, CallsThatComeAsANameIsInstalledAreServed) {
+  start(nats_->url());
+  for (int round = 0; round < 8; ++round) {
+    exporter_ = nullptr;
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> clients;
+    for (int i = 0; i < 4; ++i)
+      clients.emplace_back([&] {
+        while (!stop) (void)call("x");
+      });
+    start_exporter();
+    EXPECT_TRUE(eventually([this] { return call("x") == "x"; }));
+    stop = true;
+    for (std::thread& client : clients) client.join();
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(call("x"), "x") << round << ' ' << i;
+  }
+}
+
+// Paths need not be text; the status is.
+TEST_F(BridgeEnds, AStatusIsToldOfAnyPath) {
+  const std::string own = "ends-odd-" + std::to_string(::getpid());
+  const auto bridge = start_bridge(
+      scratch_, own, {"--nats", nats_->url(), "--export", "door:" + path("odd\xff") + "=d.v2"});
+  EXPECT_NE(bridge_status(own).find("\"connected\":true"), std::string::npos);
+  EXPECT_LT(bridge->wait(0), 0) << "it still runs: " << bridge->said();
 }
 
 // A bad line between a bridge and its server. Each connection is cut when so many bytes have come

@@ -147,6 +147,17 @@ TEST_F(BridgeHostile, PromisedPiecesThatNeverComeAreForgotten) {
   expect_service();
 }
 
+// "No responders" is the server's word, but anybody can publish it; and what comes with it is
+// served.
+TEST_F(BridgeHostile, AFalseWordThatNobodyListensHidesNoCall) {
+  for (int i = 0; i < 20; ++i) {
+    const std::string answer = "answer." + std::to_string(i);
+    raw_->send("HPUB d.v1 16 16\r\nNATS/1.0 503\r\n\r\n\r\nPUB d.v1 " + answer + " 1\r\nx\r\n");
+    ASSERT_NE(raw_->read_until("MSG " + answer), "") << i;
+    expect_service();
+  }
+}
+
 TEST_F(BridgeHostile, AnythingSentToAnySubjectOfABridgeLeavesItServing) {
   std::mt19937 random(7);
   const std::vector<std::string> seeds{

@@ -23,7 +23,7 @@ using farcall::bridge::Bridge;
 using farcall::bridge::Config;
 
 constexpr double kDrainSeconds = 5;
-constexpr std::chrono::seconds kPatience{2};  // and then, with what local servers do
+constexpr std::chrono::seconds kPatience{3};  // and then
 
 // sd_notify(3), where there is somebody to notify.
 void notify(const std::string& state) {
@@ -101,10 +101,11 @@ ExitCode run(const Options& options) {
   while (::sigwait(&ends, &signal) != 0) continue;
   notify("STOPPING=1");
   bridge.drain(kDrainSeconds);
-  // A local server may keep the thread that calls it, whatever it is told.
+  // A local server may keep the thread that calls it, whatever it is told; a server of the cluster
+  // may take its time to be connected to.
   std::thread([] {
     std::this_thread::sleep_for(kPatience);
-    say("farcall: a local server did not let go of its call; ended without it\n");
+    say("farcall: ended without waiting any longer for calls in progress\n");
     ::_exit(kSuccess);
   }).detach();
   return kSuccess;
