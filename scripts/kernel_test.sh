@@ -58,7 +58,7 @@ if [[ -f build/release/CMakeCache.txt ]]; then
     "in_guest doors-6.1 doors 900 kernel/vm/doors.sh --series 6.1"
     newer
     "in_guest messages messages 900 kernel/vm/messages.sh"
-    "in_guest unit units 400 tests/bridge/unit.sh"
+    "in_guest unit units 900 tests/bridge/unit.sh"
     "in_guest doors-6.12 doors 900 kernel/vm/doors.sh --series 6.12 --filter
       *DoorEngine*:DoorOfTheKernel.*:DoorCall.*:DoorUnref*:DoorDescriptors.*"
   )

@@ -24,7 +24,7 @@ PATH=$PATH:/usr/sbin
 systemd=/lib/systemd
 for tool in qemu-system-x86_64 busybox cpio cmake strip nats-server systemctl journalctl \
   systemd-analyze "$systemd/systemd" "$systemd/systemd-journald"; do
-  command -v "$tool" >/dev/null || { echo "test: $tool is missing" >&2 && exit 77; }
+  command -v "$tool" >/dev/null || { echo "test: $tool is missing (scripts/setup.sh kernel)" >&2 && exit 1; }
 done
 mapfile -t kernel < <("$top/kernel/vm/kernel.sh" "$series")
 [[ ${#kernel[@]} == 2 ]] || exit 77
@@ -52,6 +52,7 @@ put() {
   local library beside
   mkdir -p "$root${2%/*}"
   strip -o "$root$2" "$1"
+  ldd "$1" >/dev/null || return 0  # a static one
   beside=$(ldd "$1" | sed -n 's|.* => \(/.*\)/libc\.so.*|\1|p')
   while read -r library; do
     if [[ $library == "$build"/* ]]; then
