@@ -2,6 +2,7 @@
 /* Bytes between a message, or the memory of its blocked sender, and the calling thread's memory. */
 #include <linux/delay.h>
 #include <linux/mm.h>
+#include <linux/pagemap.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 
@@ -254,6 +255,11 @@ int stplr_message_write(struct stplr_message *message, size_t offset, u64 from, 
 		return -EINTR;
 	meets = (message->first || message->left) && stplr_leftovers_meet(message, offset, length, &covers);
 	if (length > (message->reply.region ? STPLR_INLINE : STPLR_BOUNCE) && (!meets || covers)) {
+		/* What cannot be read is to take nothing away of what was written before. */
+		if (fault_in_readable(u64_to_user_ptr(from), length)) {
+			err = -EFAULT;
+			goto unlock;
+		}
 		done = copy_segments(message, &message->reply, offset, from, length, true,
 				     peer_error);
 		if (done < length && !*peer_error) {
