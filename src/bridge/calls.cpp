@@ -320,7 +320,7 @@ void Calls::end() {
   }
 }
 
-bool Calls::tick(Clock::time_point now) {
+void Calls::tick(Clock::time_point now) {
   std::vector<std::shared_ptr<OutgoingCall>> all;
   {
     const std::lock_guard guard(lock_);
@@ -342,7 +342,6 @@ bool Calls::tick(Clock::time_point now) {
       no_answer(call, lock, ECONNRESET);
     }
   }
-  return !all.empty();
 }
 
 void Calls::denied(const std::string& subject) {

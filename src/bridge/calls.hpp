@@ -93,8 +93,8 @@ class Calls {
   void denied(const std::string& subject);
   // All end: ECONNRESET.
   void end();
-  // To be called often. Whether there are calls in progress.
-  bool tick(Clock::time_point now);
+  // To be called often.
+  void tick(Clock::time_point now);
   [[nodiscard]] bool empty() {
     const std::lock_guard guard(lock_);
     return calls_.empty();

@@ -89,7 +89,7 @@ class Sessions {
   // A message to `inbox(word)`, where the word begins with 's'. Returns a session whose request has
   // become whole.
   std::shared_ptr<Session> received(std::string_view word, const Msg& message);
-  bool tick(Clock::time_point now);
+  void tick(Clock::time_point now);
   // Their local calls end, and those who wait for them hear EINTR.
   void cancel_all();
   [[nodiscard]] bool empty() {

@@ -189,12 +189,10 @@ void Sessions::cancel_all() {
   }
 }
 
-bool Sessions::tick(Clock::time_point now) {
+void Sessions::tick(Clock::time_point now) {
   std::vector<std::shared_ptr<Session>> due;
-  bool any = false;
   {
     const std::lock_guard guard(lock_);
-    any = !all_.empty();
     for (const auto& [id, session] : all_) due.push_back(session);
   }
   for (const auto& session : due) {
@@ -213,7 +211,6 @@ bool Sessions::tick(Clock::time_point now) {
     const Header header{.kind = Kind::alive};
     (void)connection_.publish(session->reply_to, &session->own, &header, {}, false);
   }
-  return any;
 }
 
 }  // namespace farcall::bridge
