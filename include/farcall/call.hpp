@@ -437,10 +437,23 @@ class Incoming {
   [[nodiscard]] bool known_abandoned() const noexcept;
   // Tells the client that its request is refused: its call fails with `error`.
   void refuse(int error) noexcept;
+  // From now on the client's death is told to that one, which may be null, and to nobody else any
+  // more; at once, where it has been told of already. As long as this waits for its answer, and is
+  // not moved.
+  void observe(ClientDeathObserver* observer) noexcept;
+  // Answers, by whatever thread, as ServerThread::reply() does. `observer` is as last given to
+  // observe().
+  Outcome reply(std::span<const std::byte> data, std::span<const int> descriptors,
+                ClientDeathObserver* observer);
 
  private:
   friend class ServerThread;
   void abandon() noexcept;
+  Outcome give_reply(std::span<const std::byte> data, std::span<const int> descriptors,
+                     std::int64_t status, ClientDeathObserver* observer);
+  Outcome reply_at_length(std::span<const std::byte> data, std::span<const int> descriptors,
+                          std::int64_t status, ClientDeathObserver* observer);
+  Outcome await_taken();
 
   std::shared_ptr<call::ServerSession> session_;  // if it wants a reply
   std::shared_ptr<call::PortState> port_;         // of the last that did
@@ -495,9 +508,6 @@ class ServerThread {
   bool take(Incoming& incoming);
   bool take_long(Incoming& incoming);
   Outcome next(Incoming& incoming, Deadline deadline, SignalCount since);
-  Outcome await_taken(call::ServerSession& session);
-  Outcome reply_at_length(Incoming& incoming, std::span<const std::byte> data,
-                          std::span<const int> descriptors, std::int64_t status);
   inline bool has_arrived(call::ServerSession& session) noexcept;
   bool linger(call::ServerSession& session) noexcept;
   bool look_due() noexcept;

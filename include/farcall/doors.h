@@ -22,6 +22,29 @@ int door_open(const char* path, int flags);
  * call, or `error` is no errno; EOPNOTSUPP for doors of the module. */
 int door_refuse(int error);
 
+/* Of both libraries. A call that is answered later, by any thread of the process. See
+ * door_defer(3). */
+typedef struct door_deferred {
+  char* data_ptr; /* the request, until the call has been answered */
+  size_t data_size;
+} door_deferred_t;
+
+/* Takes the call that the thread serves away from it. The thread has none then, and waits for the
+ * next by door_return(NULL, 0, NULL, 0). -1 with errno: EINVAL where it serves no call, ENOMEM;
+ * EOPNOTSUPP for doors of the module. */
+int door_defer(door_deferred_t** call);
+/* Answers it, as door_return(); 0 means that it has been answered, or its client has gone, and that
+ * `call` is no more. -1 with errno as door_return(), or EINVAL in a child of fork(): then it still
+ * waits for its answer. */
+int door_deferred_return(door_deferred_t* call, char* data_ptr, size_t data_size,
+                         door_desc_t* desc_ptr, uint_t desc_num);
+/* The same with an error, as door_refuse(). -1 with errno: EINVAL. */
+int door_deferred_refuse(door_deferred_t* call, int error);
+/* `gone` is called when the client has died or given up, once at most, at once where that has
+ * happened already, and not any more when an answer has returned 0. By any thread; it must not
+ * wait, nor answer the call. NULL: nobody is told any more. -1 with errno: EINVAL. */
+int door_deferred_watch(door_deferred_t* call, void (*gone)(void* cookie), void* cookie);
+
 #ifdef __cplusplus
 }
 #endif

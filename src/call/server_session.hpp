@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "call/fair_queue.hpp"
@@ -138,9 +139,10 @@ class ServerSession final : public SessionBase {
   // Tells the client that its request cannot be taken.
   void refuse(int error) noexcept;
   void set_terms(const Terms& terms) noexcept;
-  // For its owner.
+  // For its owner, when there has been a request.
   const CallerIdentity& identity() noexcept {
-    drain();  // what the client said of itself came before its first request
+    // What the client said of itself came before its first request.
+    if (!std::exchange(introduced_, true)) drain();
     return identity_;
   }
 
@@ -262,6 +264,7 @@ class ServerSession final : public SessionBase {
   std::atomic<ClientDeathObserver*> observer_{nullptr};
   std::atomic<bool> telling_{false};
   CallerIdentity identity_;
+  bool introduced_ = false;
   const bool own_user_;               // when the session began
   Charge charge_;                     // the session's own descriptors
   std::vector<Charge> kept_;          // those of descriptors that wait for their request

@@ -103,6 +103,78 @@ void Incoming::refuse(int error) noexcept {
   port_ = nullptr;
 }
 
+void Incoming::observe(ClientDeathObserver* observer) noexcept {
+  if (!session_) return;
+  session_->end_serving();
+  session_->begin_serving(observer);
+}
+
+// The client's next words may be long in coming, or never come. As soon as others need this thread,
+// or many wait like this one, it goes on. It looks before it waits, and then often: looking costs
+// no more than a wait.
+Outcome Incoming::await_taken() {
+  constexpr int kMostWaiting = 4;
+  constexpr auto kShortest = std::chrono::microseconds(50);
+  constexpr auto kLongest = std::chrono::microseconds(800);
+  const Deadline longest = Deadline::after(port_->limits.patience);
+  const call::Counted waiting(&port_->confirming);
+  std::chrono::nanoseconds step = kShortest;
+  for (;;) {
+    if (port_->confirming.load(std::memory_order_relaxed) > kMostWaiting ||
+        port_->lacks_threads()) {
+      session_->leave_untold();
+      return Outcome::ok;
+    }
+    const Outcome outcome = session_->await_taken(std::min(Deadline::after(step), longest));
+    if (outcome != Outcome::timed_out) return outcome;
+    // Too short a wait for it to notice.
+    if (session_->gone.load(std::memory_order_relaxed)) return Outcome::peer_gone;
+    if (monotonic_ns() >= longest.at()) return Outcome::broken;
+    step = std::min<std::chrono::nanoseconds>(2 * step, kLongest);
+  }
+}
+
+[[gnu::always_inline]] inline Outcome Incoming::give_reply(std::span<const std::byte> data,
+                                                           std::span<const int> descriptors,
+                                                           std::int64_t status,
+                                                           ClientDeathObserver* observer) {
+  if (!session_) throw MisuseError("reply to what wants no reply, or has had it");
+  session_->end_serving();
+  if (data.size() > kInlineBytes || !descriptors.empty()) [[unlikely]]
+    return reply_at_length(data, descriptors, status, observer);
+  session_->reply_shortly(data, status);
+  return Outcome::ok;
+}
+
+Outcome Incoming::reply(std::span<const std::byte> data, std::span<const int> descriptors,
+                        ClientDeathObserver* observer) {
+  const Outcome outcome = give_reply(data, descriptors, 0, observer);
+  if (outcome == Outcome::ok) {
+    port_->release(session_);
+    session_ = nullptr;
+    port_ = nullptr;
+  }
+  return outcome;
+}
+
+Outcome Incoming::reply_at_length(std::span<const std::byte> data, std::span<const int> descriptors,
+                                  std::int64_t status, ClientDeathObserver* observer) {
+  Outcome outcome = Outcome::peer_gone;
+  try {
+    const bool told = session_->reply(data, descriptors, status);
+    outcome = told ? await_taken() : Outcome::ok;
+  } catch (const SystemError& error) {
+    // A bad descriptor, say, leaves the client waiting for a better reply.
+    const int code = error.code().value();
+    if (code != EPIPE && code != ECONNRESET && code != ETIMEDOUT) {
+      session_->begin_serving(observer);
+      throw;
+    }
+  }
+  if (outcome != Outcome::ok) port_->drop(std::exchange(session_, nullptr));
+  return outcome;
+}
+
 ServerThread::ServerThread(Port& port, WaitMode mode, ClientDeathObserver* observer)
     : state_(port.state_), mode_(mode), observer_(observer), generation_(process::generation()) {
   state_->join_threads(receiving_);
@@ -312,14 +384,8 @@ bool ServerThread::look_around(Incoming& incoming) {
 
 [[gnu::hot]] Outcome ServerThread::reply(Incoming& incoming, std::span<const std::byte> data,
                                          std::span<const int> descriptors, std::int64_t status) {
-  if (!incoming.session_) throw MisuseError("reply to what wants no reply, or has had it");
-  incoming.session_->end_serving();
-  if (data.size() <= kInlineBytes && descriptors.empty()) [[likely]] {
-    incoming.session_->reply_shortly(data, status);
-  } else {
-    const Outcome outcome = reply_at_length(incoming, data, descriptors, status);
-    if (outcome != Outcome::ok) return outcome;
-  }
+  const Outcome outcome = incoming.give_reply(data, descriptors, status, observer_);
+  if (outcome != Outcome::ok) return outcome;
   leave();
   attending_ = std::move(incoming.session_);
   if (account_ != attending_->account) [[unlikely]] {
@@ -328,49 +394,6 @@ bool ServerThread::look_around(Incoming& incoming) {
     since_ = ticks();
   }
   return Outcome::ok;
-}
-
-// The client's next words may be long in coming, or never come. As soon as others need this thread,
-// or many wait like this one, it goes on. It looks before it waits, and then often: looking costs
-// no more than a wait.
-Outcome ServerThread::await_taken(ServerSession& session) {
-  constexpr int kMostWaiting = 4;
-  constexpr auto kShortest = std::chrono::microseconds(50);
-  constexpr auto kLongest = std::chrono::microseconds(800);
-  const Deadline longest = Deadline::after(state_->limits.patience);
-  const call::Counted waiting(&state_->confirming);
-  std::chrono::nanoseconds step = kShortest;
-  for (;;) {
-    if (state_->confirming.load(std::memory_order_relaxed) > kMostWaiting ||
-        state_->lacks_threads()) {
-      session.leave_untold();
-      return Outcome::ok;
-    }
-    const Outcome outcome = session.await_taken(std::min(Deadline::after(step), longest));
-    if (outcome != Outcome::timed_out) return outcome;
-    // Too short a wait for it to notice.
-    if (session.gone.load(std::memory_order_relaxed)) return Outcome::peer_gone;
-    if (monotonic_ns() >= longest.at()) return Outcome::broken;
-    step = std::min<std::chrono::nanoseconds>(2 * step, kLongest);
-  }
-}
-
-Outcome ServerThread::reply_at_length(Incoming& incoming, std::span<const std::byte> data,
-                                      std::span<const int> descriptors, std::int64_t status) {
-  Outcome outcome = Outcome::peer_gone;
-  try {
-    const bool told = incoming.session_->reply(data, descriptors, status);
-    outcome = told ? await_taken(*incoming.session_) : Outcome::ok;
-  } catch (const SystemError& error) {
-    // A bad descriptor, say, leaves the client waiting for a better reply.
-    const int code = error.code().value();
-    if (code != EPIPE && code != ECONNRESET && code != ETIMEDOUT) {
-      incoming.session_->begin_serving(observer_);
-      throw;
-    }
-  }
-  if (outcome != Outcome::ok) state_->drop(std::exchange(incoming.session_, nullptr));
-  return outcome;
 }
 
 }  // namespace farcall

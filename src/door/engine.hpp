@@ -15,11 +15,13 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <memory>
 #include <optional>
 
 #include "farcall/call.hpp"
+#include "farcall/doors.h"
 #include "process/process.hpp"
 
 namespace farcall::door {
@@ -80,6 +82,23 @@ struct Dispatch {
   uint_t count = 0;
 };
 
+// A call that is answered later, by whatever thread.
+class Deferred : public door_deferred_t {
+ public:
+  Deferred() : door_deferred_t{} {}
+  Deferred(const Deferred&) = delete;
+  Deferred& operator=(const Deferred&) = delete;
+  virtual ~Deferred() = default;
+  // As those of a Server.
+  virtual int answer(const char* data, std::size_t size, const door_desc_t* descriptors,
+                     std::size_t count) = 0;
+  virtual void refuse(int error) noexcept = 0;
+  // Whom its client's death is told, as door_deferred_watch() says.
+  virtual void watch(void (*gone)(void* cookie), void* cookie) noexcept = 0;
+
+  const std::uint64_t generation = process::generation();
+};
+
 // One thread's place in a pool. Only that thread uses it.
 class Server {
  public:
@@ -93,6 +112,8 @@ class Server {
                      std::size_t count, bool stays) = 0;
   // Ends that call with an error instead. Returns 0, or EOPNOTSUPP where the engine cannot.
   virtual int refuse(int error) noexcept = 0;
+  // Takes it away from the thread. Returns 0 or an errno value. Throws std::bad_alloc.
+  virtual int defer(std::unique_ptr<Deferred>&) { return EOPNOTSUPP; }
   // The client of that call. Returns 0, or EINVAL where it has gone, or where this is a notice.
   virtual int identify(CallerIdentity& caller) = 0;
   // The thread ends without an answer: the client's call fails.

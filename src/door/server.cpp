@@ -255,6 +255,12 @@ void ServingThread::join_pool() {
   end_thread();
 }
 
+// Null where there is none, or it is a parent's, whose child has no client to answer.
+Deferred* own_deferred(door_deferred_t* call) noexcept {
+  auto* const deferred = static_cast<Deferred*>(call);
+  return deferred != nullptr && deferred->generation == process::generation() ? deferred : nullptr;
+}
+
 // The procedure has come back without door_return(): the client gets EINTR. Apart, because what is
 // left of the call takes as much stack here as some programs give to a whole thread.
 void ServingThread::end_thread() {
@@ -297,6 +303,48 @@ int door_refuse(int error) {
     return fail(failed);
   }
   here().park(state);
+}
+
+int door_defer(door_deferred_t** call) {
+  Server* const server = call_in_progress();
+  if (call == nullptr || server == nullptr) return fail(EINVAL);
+  const NoCancel guard;
+  return guarded([&] {
+    std::unique_ptr<Deferred> deferred;
+    if (const int error = server->defer(deferred); error != 0) return fail(error);
+    *call = deferred.release();
+    return 0;
+  });
+}
+
+int door_deferred_return(door_deferred_t* call, char* data_ptr, size_t data_size,
+                         door_desc_t* desc_ptr, uint_t desc_num) {
+  const NoCancel guard;
+  return guarded([&] {
+    Deferred* const deferred = own_deferred(call);
+    if (deferred == nullptr) return fail(EINVAL);
+    const int error = deferred->answer(data_ptr, data_size, desc_ptr, desc_num);
+    if (error != 0) return fail(error);
+    delete deferred;
+    return 0;
+  });
+}
+
+int door_deferred_refuse(door_deferred_t* call, int error) {
+  Deferred* const deferred = own_deferred(call);
+  if (deferred == nullptr || error <= 0 || error > EHWPOISON) return fail(EINVAL);
+  const NoCancel guard;
+  deferred->refuse(error);
+  delete deferred;
+  return 0;
+}
+
+int door_deferred_watch(door_deferred_t* call, void (*gone)(void* cookie), void* cookie) {
+  Deferred* const deferred = own_deferred(call);
+  if (deferred == nullptr) return fail(EINVAL);
+  const NoCancel guard;
+  deferred->watch(gone, cookie);
+  return 0;
 }
 
 door_server_func_t* door_server_create(door_server_func_t* create_thread) {

@@ -14,6 +14,83 @@
 namespace farcall::door {
 namespace {
 
+using Data = std::span<const std::byte>;
+using Descriptors = std::span<const int>;
+
+// `outgoing`: the descriptors, or null where there are none. `pass` throws SystemError.
+template <class Pass>
+int pass_on(Data data, Outgoing* outgoing, Pass pass) {
+  try {
+    if (outgoing != nullptr) outgoing->prepare();
+    // A client that has gone takes nothing, and wants nothing more.
+    pass(data, outgoing != nullptr ? Descriptors(outgoing->descriptors()) : Descriptors());
+  } catch (const SystemError& error) {
+    const int code = error.code().value();
+    return code == EBADF ? EINVAL : code;
+  }
+  if (outgoing != nullptr) outgoing->release();
+  return 0;
+}
+
+template <class Pass>
+[[gnu::always_inline]] inline int try_to_answer(const Incoming& incoming, const char* data,
+                                                std::size_t size, const door_desc_t* descriptors,
+                                                std::size_t count, Pass pass) {
+  if (incoming.notice()) {
+    if (count != 0) (void)release_all(descriptors, count);
+    return 0;
+  }
+  if ((incoming.word() & kNoArguments) != 0 && (size != 0 || count != 0)) return E2BIG;
+  if (count > kMostDescriptors) return E2BIG;
+  if (!readable(data, size)) return EFAULT;
+  const Data bytes = std::as_bytes(std::span(data, size));
+  if (count == 0) [[likely]]
+    return pass_on(bytes, nullptr, pass);
+  Outgoing outgoing;
+  if (const int error = outgoing.add(descriptors, count); error != 0) return error;
+  return pass_on(bytes, &outgoing, pass);
+}
+
+// Nobody cares any more what is wrong with an answer if the client has gone.
+int drop_answer(const Incoming& incoming, int error, const door_desc_t* descriptors,
+                std::size_t count) {
+  const bool gone = incoming.abandoned();
+  if ((gone || error == EINVAL) && release_all(descriptors, count) == EFAULT) return EFAULT;
+  return gone ? 0 : error;
+}
+
+class SharedDeferred final : public Deferred, public ClientDeathObserver {
+ public:
+  SharedDeferred(std::shared_ptr<SharedPool> pool, Incoming&& incoming)
+      : pool_(std::move(pool)), incoming_(std::move(incoming)) {
+    incoming_.observe(nullptr);
+    data_size = incoming_.data().size();
+    if (data_size != 0) data_ptr = reinterpret_cast<char*>(incoming_.data().data());
+  }
+  int answer(const char* data, std::size_t size, const door_desc_t* descriptors,
+             std::size_t count) override {
+    const auto pass = [this](Data bytes, Descriptors fds) {
+      incoming_.reply(bytes, fds, gone_ != nullptr ? this : nullptr);
+    };
+    const int error = try_to_answer(incoming_, data, size, descriptors, count, pass);
+    return error == 0 ? 0 : drop_answer(incoming_, error, descriptors, count);
+  }
+  void refuse(int error) noexcept override { incoming_.refuse(error); }
+  void watch(void (*gone)(void* cookie), void* cookie) noexcept override {
+    incoming_.observe(nullptr);
+    gone_ = gone;
+    cookie_ = cookie;
+    if (gone != nullptr) incoming_.observe(this);
+  }
+  void client_gone(const Endpoint&) noexcept override { gone_(cookie_); }
+
+ private:
+  const std::shared_ptr<SharedPool> pool_;  // lasts as long as its calls
+  Incoming incoming_;
+  void (*gone_)(void* cookie) = nullptr;
+  void* cookie_ = nullptr;
+};
+
 class SharedServer final : public Server, public ClientDeathObserver {
  public:
   explicit SharedServer(std::shared_ptr<SharedPool> pool)
@@ -29,13 +106,21 @@ class SharedServer final : public Server, public ClientDeathObserver {
     // replacement meanwhile.
     const bool soon_back = sleeps_ && stays && count == 0 && size <= kInlineBytes;
     if (soon_back) thread_.set_about_to_receive(true);
-    int error = try_to_answer(data, size, descriptors, count);
-    if (error != 0) error = drop_answer(error, descriptors, count);
+    const auto pass = [this](Data bytes, Descriptors fds) { thread_.reply(incoming_, bytes, fds); };
+    int error = try_to_answer(incoming_, data, size, descriptors, count, pass);
+    if (error != 0) error = drop_answer(incoming_, error, descriptors, count);
     if (error != 0 && soon_back) thread_.set_about_to_receive(false);
     return error;
   }
   int refuse(int error) noexcept override {
     if (!incoming_.notice()) incoming_.refuse(error);
+    return 0;
+  }
+  int defer(std::unique_ptr<Deferred>& call) override {
+    if (incoming_.notice()) return EINVAL;
+    call = std::make_unique<SharedDeferred>(pool_, std::move(incoming_));
+    serving = false;
+    left();
     return 0;
   }
   int identify(CallerIdentity& caller) override;
@@ -61,10 +146,6 @@ class SharedServer final : public Server, public ClientDeathObserver {
   }
 
  private:
-  int try_to_answer(const char* data, std::size_t size, const door_desc_t* descriptors,
-                    std::size_t count);
-  int reply(const char* data, std::size_t size, Outgoing* outgoing);
-  int drop_answer(int error, const door_desc_t* descriptors, std::size_t count);
   int refusal(const Door& door) noexcept;
   void make_spare(Door& door);
 
@@ -80,44 +161,6 @@ class SharedServer final : public Server, public ClientDeathObserver {
   ServerThread thread_;  // goes before what it has received
   std::vector<door_desc_t> received_;
 };
-
-int SharedServer::try_to_answer(const char* data, std::size_t size, const door_desc_t* descriptors,
-                                std::size_t count) {
-  if (incoming_.notice()) {
-    if (count != 0) (void)release_all(descriptors, count);
-    return 0;
-  }
-  if ((incoming_.word() & kNoArguments) != 0 && (size != 0 || count != 0)) return E2BIG;
-  if (count > kMostDescriptors) return E2BIG;
-  if (!readable(data, size)) return EFAULT;
-  if (count == 0) [[likely]]
-    return reply(data, size, nullptr);
-  Outgoing outgoing;
-  if (const int error = outgoing.add(descriptors, count); error != 0) return error;
-  return reply(data, size, &outgoing);
-}
-
-// Nobody cares any more what is wrong with an answer if the client has gone.
-int SharedServer::drop_answer(int error, const door_desc_t* descriptors, std::size_t count) {
-  const bool gone = incoming_.abandoned();
-  if ((gone || error == EINVAL) && release_all(descriptors, count) == EFAULT) return EFAULT;
-  return gone ? 0 : error;
-}
-
-// `outgoing`: the descriptors, or null where there are none.
-int SharedServer::reply(const char* data, std::size_t size, Outgoing* outgoing) {
-  try {
-    if (outgoing != nullptr) outgoing->prepare();
-    // A client that has gone takes nothing, and wants nothing more.
-    thread_.reply(incoming_, std::as_bytes(std::span(data, size)),
-                  outgoing != nullptr ? outgoing->descriptors() : std::span<const int>());
-  } catch (const SystemError& error) {
-    const int code = error.code().value();
-    return code == EBADF ? EINVAL : code;
-  }
-  if (outgoing != nullptr) outgoing->release();
-  return 0;
-}
 
 // Called when this thread is about to serve.
 [[gnu::always_inline]] inline void SharedServer::make_spare(Door& door) {
