@@ -5,6 +5,7 @@
 // speed: replies by one subscription, everything sent at once.
 //
 //   bridge-bench [--seconds S] [--sizes 64,65536] [--clients 1,64] [--only bridge|nats]
+//                [--kind door|channel]
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <nats/nats.h>
@@ -24,6 +25,7 @@
 
 #include "bridge/harness.hpp"
 #include "farcall/doors.h"
+#include "farcall/message.h"
 
 namespace {
 
@@ -112,15 +114,22 @@ class Bare {
   natsConnection* const connection_;
 };
 
-// One client of the imported door.
+// One client of an imported name.
 class Bridged {
  public:
-  Bridged(const std::string& path, std::size_t size)
-      : door_(::door_open(path.c_str(), O_RDONLY | O_CLOEXEC)), room_(size) {}
-  ~Bridged() { ::close(door_); }
+  Bridged() = default;
+  virtual ~Bridged() = default;
   Bridged(const Bridged&) = delete;
   Bridged& operator=(const Bridged&) = delete;
-  bool call(const std::string& request) {
+  virtual bool call(const std::string& request) = 0;
+};
+
+class ByDoor final : public Bridged {
+ public:
+  ByDoor(const std::string& path, std::size_t size)
+      : door_(::door_open(path.c_str(), O_RDONLY | O_CLOEXEC)), room_(size) {}
+  ~ByDoor() override { ::close(door_); }
+  bool call(const std::string& request) override {
     door_arg_t arguments{.data_ptr = const_cast<char*>(request.data()),
                          .data_size = request.size(),
                          .desc_ptr = nullptr,
@@ -137,11 +146,28 @@ class Bridged {
   std::vector<char> room_;
 };
 
-void compare(const Bare& bare, const std::string& path, unsigned size, unsigned clients,
+class ByChannel final : public Bridged {
+ public:
+  ByChannel(const std::string& name, std::size_t size)
+      : connection_(::farcall_name_open(name.c_str())), room_(size) {}
+  ~ByChannel() override { ::farcall_disconnect(connection_); }
+  bool call(const std::string& request) override {
+    return ::farcall_send(connection_, request.data(), request.size(), room_.data(),
+                          room_.size()) >= 0;
+  }
+
+ private:
+  const int connection_;
+  std::vector<char> room_;
+};
+
+using MakeClient = std::function<std::unique_ptr<Bridged>(unsigned size)>;
+
+void compare(const Bare& bare, const MakeClient& make_client, unsigned size, unsigned clients,
              double seconds, const std::string& only) {
   const std::string request(size, 'x');
   std::vector<std::unique_ptr<Bridged>> bridged;
-  for (unsigned i = 0; i < clients; ++i) bridged.push_back(std::make_unique<Bridged>(path, size));
+  for (unsigned i = 0; i < clients; ++i) bridged.push_back(make_client(size));
   // In turns, so that both meet the same disturbances.
   Result by_nats{};
   Result by_bridge{};
@@ -184,12 +210,14 @@ int main(int argc, char** argv) {
   std::string sizes = "64,65536";
   std::string clients = "1,64";
   std::string only;
+  std::string kind = "door";
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string option = argv[i];
     if (option == "--seconds") seconds = std::atof(argv[i + 1]);
     if (option == "--sizes") sizes = argv[i + 1];
     if (option == "--clients") clients = argv[i + 1];
     if (option == "--only") only = argv[i + 1];
+    if (option == "--kind") kind = argv[i + 1];
   }
   if (const std::string reason = farcall::test::no_nats(); !reason.empty()) {
     fmt::print("bridge-bench: {}\n", reason);
@@ -197,19 +225,25 @@ int main(int argc, char** argv) {
   }
   const Scratch scratch;
   const Nats nats(scratch);
-  const farcall::test::Service service(scratch.file("door"), "");
+  const bool door = kind == "door";
+  const std::string tag = fmt::format("bench-bridge-{}", ::getpid());
+  const std::string there = door ? scratch.file("door") : tag;
+  const std::string here = door ? scratch.file("rdoor") : "r" + tag;
+  const farcall::test::Service service(scratch.file("door"), door ? "" : there);
   const farcall::test::Program responder({"/proc/self/exe", "--respond", nats.url()},
                                          scratch.file("responder.log"));
   const auto exporter = farcall::test::start_bridge(
-      scratch, "bench-exporter-" + std::to_string(::getpid()),
-      {"--nats", nats.url(), "--export", "door:" + scratch.file("door") + "=echo"});
+      scratch, tag + "-exporter", {"--nats", nats.url(), "--export", kind + ":" + there + "=echo"});
   const auto importer = farcall::test::start_bridge(
-      scratch, "bench-importer-" + std::to_string(::getpid()),
-      {"--nats", nats.url(), "--import", "echo=door:" + scratch.file("rdoor")});
+      scratch, tag + "-importer", {"--nats", nats.url(), "--import", "echo=" + kind + ":" + here});
+  const auto make_client = [&](unsigned size) -> std::unique_ptr<Bridged> {
+    if (door) return std::make_unique<ByDoor>(here, size);
+    return std::make_unique<ByChannel>(here, size);
+  };
   const Bare bare(nats.url());
   farcall::test::eventually([&] { return bare.call("x"); });
   for (const unsigned count : numbers(clients))
     for (const unsigned size : numbers(sizes))
-      compare(bare, scratch.file("rdoor"), size, count, seconds, only);
+      compare(bare, make_client, size, count, seconds, only);
   return 0;
 }

@@ -51,7 +51,7 @@ struct Config {
   double death_bound_s = 2;         // no sign of life from the far side for so long: ECONNRESET
   double connect_bound_s = 2;       // the cluster is away for so long: ENETDOWN
   unsigned workers = 256;           // local calls in progress at a time, for each exported name
-  unsigned waiting = 4096;          // calls in progress of all imported doors, each with a thread
+  unsigned waiting = 4096;          // calls in progress of all imported doors
   std::uint64_t memory_mib = 1024;  // of what is being put together of pieces
   std::string status = "farcall-bridge";  // channel that tells the status; empty: none
 };

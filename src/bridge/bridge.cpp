@@ -114,7 +114,11 @@ Bridge::Parts::Parts(const Config& config)
     for (Connection& each : connections_)
       each.listen({.publish_denied = [this](const std::string& to) { calls_.denied(to); },
                    .inbox = [this, &each](Msg message) { inbox(each, std::move(message)); },
-                   .linked = [this] { look_now(); }});
+                   .linked = [this] { look_now(); },
+                   .lost =
+                       [this, &each] {
+                         if (&each == importing_) calls_.lost();
+                       }});
     for (const Name& name : config.names)
       if (name.direction == Direction::exported)
         exported_.push_back(
@@ -137,7 +141,7 @@ Bridge::Parts::Parts(const Config& config)
     }
     if (!config.status.empty())
       status_ = std::make_unique<StatusChannel>(config.status, [this] { return status_json(); });
-    looker_ = std::thread([this] { look(); });
+    if (!exported_.empty()) looker_ = std::thread([this] { look(); });
   } catch (...) {
     status_.reset();
     end();
@@ -189,7 +193,7 @@ void Bridge::Parts::end() noexcept {
 }
 
 void Bridge::Parts::import_all(const Config& config) {
-  limit_door_threads(config.waiting);
+  limit_door_calls(config.waiting);
   const ImportContext context{calls_, *ticker_};
   for (const Name& name : config.names) {
     if (name.direction != Direction::imported) continue;
@@ -207,6 +211,7 @@ bool Bridge::Parts::tick(Clock::time_point now) {
     const std::lock_guard guard(reader_lock_);
     busy = reader_ && reader_->tick();
   }
+  calls_.give_up_abandoned();
   if (++ticks_ % kSlowTick == 0) {
     calls_.tick(now);
     sessions_.tick(now);
@@ -273,7 +278,7 @@ void Bridge::Parts::drain(double seconds) {
     stop_ = true;
   }
   changed_.notify_all();
-  looker_.join();
+  if (looker_.joinable()) looker_.join();
   for (const auto& name : exported_) name->stop_listening();
   for (const auto& server : servers_) server->close();
   const auto until = Clock::now() + std::chrono::duration<double>(seconds);
@@ -322,7 +327,7 @@ std::string Bridge::status_json() const { return parts_->status_json(); }
 void check(const Config& config) {
   validate(config);
   Connection connection(config, Connection::Reads::itself);
-  connection.listen({.publish_denied = {}, .inbox = [](const Msg&) {}, .linked = {}});
+  connection.listen({.publish_denied = {}, .inbox = [](const Msg&) {}, .linked = {}, .lost = {}});
   check_exports(connection, config);
   probe(connection, config);
   connection.confirm();

@@ -39,6 +39,7 @@ class LongPost final : public OutgoingCall {
   }
   void finished(Answer& answer) noexcept override {
     if (answer.error == ECONNREFUSED) ++statistics_.unheard;
+    if (answer.error == ECONNRESET) ++statistics_.uncertain;
   }
 
  private:
@@ -173,6 +174,24 @@ void Calls::give_up(OutgoingCall& call) {
     if (call.session_.empty()) abandoned_.emplace(call.id_, Clock::now() + bound_);
   }
   if (!call.session_.empty()) tell(call.session_, {.kind = Kind::cancel});
+  lock.unlock();
+  call.given_up();
+}
+
+void Calls::give_up_soon(std::shared_ptr<OutgoingCall> call) noexcept {
+  const std::lock_guard guard(leaving_lock_);
+  leaving_.push_back(std::move(call));
+  any_leaving_ = true;
+}
+
+void Calls::give_up_abandoned() {
+  if (!any_leaving_.exchange(false)) return;
+  std::vector<std::shared_ptr<OutgoingCall>> all;
+  {
+    const std::lock_guard guard(leaving_lock_);
+    all.swap(leaving_);
+  }
+  for (const auto& call : all) give_up(*call);
 }
 
 void Calls::cancel(OutgoingCall& call) {
@@ -199,7 +218,20 @@ int Calls::post(Imported& to, Header header, std::span<const std::byte> data) {
     posted_at_.emplace(id, Clock::now());
   }
   const std::string reply = connection_.inbox(fmt::format("o{:x}", id));
-  return connection_.publish(to.subject, &reply, &header, data, true);
+  const int error = connection_.publish(to.subject, &reply, &header, data, true);
+  if (error != 0) {
+    const std::lock_guard guard(lock_);
+    posted_.erase(id);
+    posted_at_.erase(id);
+  }
+  return error;
+}
+
+void Calls::lost() {
+  const std::lock_guard guard(lock_);
+  for (const auto& [id, to] : posted_) ++to->statistics.uncertain;
+  posted_.clear();
+  posted_at_.clear();
 }
 
 void Calls::received(std::string_view word, Msg message) {

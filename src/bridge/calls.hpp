@@ -51,6 +51,8 @@ class OutgoingCall {
   virtual void published() noexcept {}
   // Called once, by whatever thread, unless the call is given up before. May take the answer.
   virtual void finished(Answer& answer) noexcept = 0;
+  // Called instead of that where it has been given up.
+  virtual void given_up() noexcept {}
 
  private:
   friend class Calls;
@@ -79,10 +81,15 @@ class Calls {
  public:
   Calls(Connection& connection, const Config& config);
 
+  // Whether start() and post() wait at present: for a cluster that is away.
+  [[nodiscard]] bool waits() const noexcept { return !connection_.is_up(); }
   // Publishes it. Where that fails it is finished with an error at once.
   void start(const std::shared_ptr<OutgoingCall>& call);
   // Nobody waits any more: the exporter is told, and finished() is not called from now on.
   void give_up(OutgoingCall& call);
+  // The same, soon, by who calls give_up_abandoned(). Waits for nobody.
+  void give_up_soon(std::shared_ptr<OutgoingCall> call) noexcept;
+  void give_up_abandoned();
   // The client wants no answer any more, but waits for one: EINTR comes within the bound.
   void cancel(OutgoingCall& call);
   // Published once; nobody answers. Returns 0 or an errno.
@@ -91,6 +98,8 @@ class Calls {
   // A message to `inbox(word)`, where the word begins with 'c' or 'o'.
   void received(std::string_view word, Msg message);
   void denied(const std::string& subject);
+  // A connection was lost: what has been posted within the bound may have been lost with it.
+  void lost();
   // All end: ECONNRESET.
   void end();
   // To be called often.
@@ -123,6 +132,9 @@ class Calls {
   std::unordered_map<std::uint64_t, Clock::time_point> abandoned_;
   std::unordered_map<std::uint64_t, Imported*> posted_;  // likewise, to count what nobody heard
   std::unordered_map<std::uint64_t, Clock::time_point> posted_at_;
+  std::mutex leaving_lock_;  // protects the next; nothing else is locked under it
+  std::vector<std::shared_ptr<OutgoingCall>> leaving_;
+  std::atomic<bool> any_leaving_{false};
 };
 
 }  // namespace farcall::bridge

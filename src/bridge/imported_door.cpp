@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An imported door: its server procedure publishes the request and waits for the answer.
+// An imported door: its server procedure publishes the request and defers the answer, which is
+// given by who hears of it. Where calls cannot be deferred the procedure waits.
 #include <door.h>
 #include <fmt/format.h>
 #include <pthread.h>
@@ -20,15 +21,82 @@
 namespace farcall::bridge {
 namespace {
 
-class DoorCall final : public OutgoingCall {
+std::atomic<unsigned> threads{0};
+std::atomic<unsigned> occupied{0};  // of them, those that wait
+std::atomic<unsigned> deferred_calls{0};
+std::atomic<unsigned> most{4096};  // of each
+
+class DoorCall : public OutgoingCall {
  public:
   DoorCall(Imported& to, const Header& about, std::span<const std::byte> data)
-      : OutgoingCall(to, about, data.size()), data_(data) {
+      : OutgoingCall(to, about, data.size()), data_(data) {}
+
+ protected:
+  std::span<const std::byte> request(std::uint64_t offset, std::size_t size) override {
+    return data_.subspan(offset, size);
+  }
+
+ private:
+  const std::span<const std::byte> data_;
+};
+
+class DeferredCall final : public DoorCall, public std::enable_shared_from_this<DeferredCall> {
+ public:
+  DeferredCall(Imported& to, const Header& about, door_deferred_t* call, ImportContext context)
+      : DoorCall(to, about, std::as_bytes(std::span(call->data_ptr, call->data_size))),
+        name_(to),
+        context_(context),
+        call_(call) {}
+
+  // From now on the client's death ends it.
+  void watch() {
+    const std::lock_guard guard(lock_);
+    if (call_ != nullptr) ::door_deferred_watch(call_, &DeferredCall::gone, this);
+  }
+
+ protected:
+  void finished(Answer& answer) noexcept override {
+    door_deferred_t* const call = take();
+    if (answer.error != 0) return refuse(call, answer.error);
+    const std::span<const std::byte> reply = answer.data();
+    auto* const data = reinterpret_cast<char*>(const_cast<std::byte*>(reply.data()));
+    if (::door_deferred_return(call, data, reply.size(), nullptr, 0) != 0) refuse(call, errno);
+  }
+  void given_up() noexcept override { refuse(take(), EINTR); }
+
+ private:
+  // By a thread of the library of doors, which is not to be kept.
+  static void gone(void* self) {
+    auto& call = *static_cast<DeferredCall*>(self);
+    call.context_.calls.give_up_soon(call.shared_from_this());
+    call.context_.ticker.wake();
+  }
+  // Once.
+  door_deferred_t* take() noexcept {
+    --deferred_calls;
+    const std::lock_guard guard(lock_);
+    return std::exchange(call_, nullptr);
+  }
+  void refuse(door_deferred_t* call, int error) noexcept {
+    if (error != EINTR) name_.statistics.last_error = error;
+    ::door_deferred_refuse(call, error);
+  }
+
+  Imported& name_;
+  const ImportContext context_;
+  std::mutex lock_;  // protects the next
+  door_deferred_t* call_;
+};
+
+class WaitingCall final : public DoorCall {
+ public:
+  WaitingCall(Imported& to, const Header& about, std::span<const std::byte> data)
+      : DoorCall(to, about, data) {
     ::sem_init(&over_, 0, 0);
   }
-  DoorCall(const DoorCall&) = delete;
-  DoorCall& operator=(const DoorCall&) = delete;
-  ~DoorCall() override { ::sem_destroy(&over_); }
+  WaitingCall(const WaitingCall&) = delete;
+  WaitingCall& operator=(const WaitingCall&) = delete;
+  ~WaitingCall() override { ::sem_destroy(&over_); }
 
   // A point of cancellation, and none of the rest is: that is how a server hears that its client
   // has gone.
@@ -40,16 +108,12 @@ class DoorCall final : public OutgoingCall {
   }
 
  protected:
-  std::span<const std::byte> request(std::uint64_t offset, std::size_t size) override {
-    return data_.subspan(offset, size);
-  }
   void finished(Answer& answer) noexcept override {
     answer_ = std::move(answer);
     ::sem_post(&over_);
   }
 
  private:
-  const std::span<const std::byte> data_;
   Answer answer_;
   sem_t over_;
 };
@@ -57,25 +121,39 @@ class DoorCall final : public OutgoingCall {
 // A thread that is cancelled while it waits comes by here.
 class GiveUp {
  public:
-  GiveUp(Calls& calls, DoorCall& call) : calls_(calls), call_(call) {}
+  GiveUp(Calls& calls, WaitingCall& call) : calls_(calls), call_(call) {}
   GiveUp(const GiveUp&) = delete;
   GiveUp& operator=(const GiveUp&) = delete;
   ~GiveUp() { calls_.give_up(call_); }
 
  private:
   Calls& calls_;
-  DoorCall& call_;
+  WaitingCall& call_;
 };
 
-std::atomic<unsigned> threads{0};
-std::atomic<unsigned> most_threads{4096};
+void make_door_thread();
 
+// One serves all as long as it need not wait; there is always one that does not.
 class CountedThread {
  public:
   CountedThread() = default;
   CountedThread(const CountedThread&) = delete;
   CountedThread& operator=(const CountedThread&) = delete;
-  ~CountedThread() { --threads; }
+  ~CountedThread() {
+    --threads;
+    make_door_thread();
+  }
+};
+
+class Occupied {
+ public:
+  Occupied() {
+    ++occupied;
+    make_door_thread();
+  }
+  Occupied(const Occupied&) = delete;
+  Occupied& operator=(const Occupied&) = delete;
+  ~Occupied() { --occupied; }
 };
 
 // Cancellation is enabled between calls, so that one that came too late for its call ends the
@@ -86,11 +164,12 @@ void* serve_doors(void*) {
   return nullptr;
 }
 
-void create_door_thread(door_info_t*) {
-  if (threads.fetch_add(1) >= most_threads) {
-    --threads;
-    return;
-  }
+// If all that there are wait.
+void make_door_thread() {
+  unsigned now = threads;
+  do {
+    if (now > occupied || now >= most) return;
+  } while (!threads.compare_exchange_weak(now, now + 1));
   pthread_attr_t attributes;
   ::pthread_attr_init(&attributes);
   ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
@@ -132,27 +211,53 @@ class ImportedDoor final : public ImportedServer {
  private:
   static void serve(void* cookie, char* data, std::size_t size, door_desc_t* descriptors,
                     uint_t count);
-  int call(std::span<const std::byte> data, Answer& answer);
+  // What has a destructor is gone when these return, or when the thread is cancelled in them.
+  int call(char* data, std::size_t size, Answer& answer);
+  int begin(Header& header, std::size_t size) const;
+  bool defer(const Header& header);
+  int wait(const Header& header, std::span<const std::byte> data, Answer& answer);
 
   Imported& name_;
   const ImportContext context_;
   int fd_ = -1;
   std::optional<AttachedDoor> attached_;
-  std::atomic<unsigned> inside_{0};  // threads in call()
+  std::atomic<unsigned> inside_{0};  // threads in serve()
 };
 
-// All that has a destructor is gone when it returns, or when the thread is cancelled in it.
-int ImportedDoor::call(std::span<const std::byte> data, Answer& answer) {
-  const Inside inside(inside_);
+// Who calls. Returns 0, or the errno that the call fails with.
+int ImportedDoor::begin(Header& header, std::size_t size) const {
   door_cred_t client;
   if (::door_cred(&client) != 0) return EINTR;
   if (!may_call(name_, client.dc_euid)) return EACCES;
-  if (data.size() > kLongest) return E2BIG;
-  Header header{.kind = Kind::call};
+  if (size > kLongest) return E2BIG;
+  header.kind = Kind::call;
   header.caller = {.pid = client.dc_pid,
                    .uid = std::int64_t{client.dc_euid},
                    .gid = std::int64_t{client.dc_egid}};
-  const auto call = std::make_shared<DoorCall>(name_, header, data);
+  return 0;
+}
+
+// False: calls of this door cannot be, or too many are.
+bool ImportedDoor::defer(const Header& header) {
+  door_deferred_t* deferred = nullptr;
+  if (++deferred_calls > most || ::door_defer(&deferred) != 0) {
+    --deferred_calls;
+    return false;
+  }
+  const auto call = std::make_shared<DeferredCall>(name_, header, deferred, context_);
+  {
+    std::optional<Occupied> waits;
+    if (context_.calls.waits()) waits.emplace();
+    context_.calls.start(call);
+  }
+  context_.ticker.wake();
+  call->watch();
+  return true;
+}
+
+int ImportedDoor::wait(const Header& header, std::span<const std::byte> data, Answer& answer) {
+  const Occupied waits;
+  const auto call = std::make_shared<WaitingCall>(name_, header, data);
   context_.calls.start(call);
   context_.ticker.wake();
   const GiveUp guard(context_.calls, *call);
@@ -161,20 +266,28 @@ int ImportedDoor::call(std::span<const std::byte> data, Answer& answer) {
   return answer.error;
 }
 
+// Returns 0 where there is an answer, or the call has been deferred; or its errno.
+int ImportedDoor::call(char* data, std::size_t size, Answer& answer) {
+  const Inside inside(inside_);
+  answer = {};
+  Header header;
+  if (const int error = begin(header, size); error != 0) return error;
+  if (defer(header)) return 0;
+  return wait(header, std::as_bytes(std::span(data, data == nullptr ? 0 : size)), answer);
+}
+
+// Cancellation is enabled only where the call is over: it is for the thread between two calls.
 void ImportedDoor::serve(void* cookie, char* data, std::size_t size, door_desc_t*, uint_t) {
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
   // door_return() does not come back, so the answer is the thread's, until its next call.
   static thread_local Answer answer;
-  auto& self = *static_cast<ImportedDoor*>(cookie);
-  int error = self.call(std::as_bytes(std::span(data, data == nullptr ? 0 : size)), answer);
+  int error = static_cast<ImportedDoor*>(cookie)->call(data, size, answer);
+  ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
   if (error == 0) {
     const std::span<const std::byte> reply = answer.data();
-    ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
     ::door_return(reinterpret_cast<char*>(const_cast<std::byte*>(reply.data())), reply.size(),
                   nullptr, 0);
     error = errno;
-  } else {
-    ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
   }
   ::door_refuse(error);
 }
@@ -193,9 +306,9 @@ bool may_call(const Imported& name, uid_t user) noexcept {
   return std::find(all.begin(), all.end(), user) != all.end();
 }
 
-void limit_door_threads(unsigned most) noexcept {
-  most_threads = most;
-  ::door_server_create(&create_door_thread);
+void limit_door_calls(unsigned number) noexcept {
+  most = number;
+  ::door_server_create([](door_info_t*) { make_door_thread(); });
 }
 
 std::unique_ptr<ImportedServer> import_door(Imported& name, ImportContext context) {

@@ -36,9 +36,9 @@ struct ImportContext {
 // in no list.
 bool may_call(const Imported& name, uid_t user) noexcept;
 
-// Doors are served by threads of the pool that all doors of a process share, which grows with the
-// calls in progress; at most so many.
-void limit_door_threads(unsigned most) noexcept;
+// So many calls of doors wait for their answers without a thread, and where they cannot, so many
+// threads wait.
+void limit_door_calls(unsigned number) noexcept;
 // Throws BridgeError.
 std::unique_ptr<ImportedServer> import_door(Imported& name, ImportContext context);
 std::unique_ptr<ImportedServer> import_channel(Imported& name, ImportContext context);

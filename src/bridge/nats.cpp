@@ -453,8 +453,12 @@ std::string Connection::server() const {
 
 // That link is no good, if it is still the one.
 void Connection::down(const Link* which) {
-  const std::lock_guard guard(lock_);
-  if (link().get() == which && up_.exchange(false)) down_since_ = Clock::now();
+  {
+    const std::lock_guard guard(lock_);
+    if (link().get() != which || !up_.exchange(false)) return;
+    down_since_ = Clock::now();
+  }
+  if (events_.lost) events_.lost();
 }
 
 void Connection::up() {

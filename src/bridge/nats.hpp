@@ -130,6 +130,7 @@ class Connection {
     std::function<void(const std::string& subject)> publish_denied;
     std::function<void(Msg message)> inbox;  // what came to a subject of inbox()
     std::function<void()> linked;            // there is another link, without subscriptions
+    std::function<void()> lost;              // with a link, perhaps what was sent last; by whoever
   };
 
   // Who takes in what comes: a thread of its own, or those who call read().

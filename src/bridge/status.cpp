@@ -35,6 +35,7 @@ nlohmann::json describe(const Name& name, const Statistics& statistics) {
           {"one_way", statistics.one_way.load()},
           {"pulses", statistics.pulses.load()},
           {"unheard", statistics.unheard.load()},
+          {"uncertain", statistics.uncertain.load()},
           {"malformed", statistics.malformed.load()},
           {"latency_us",
            {{"p50", microseconds(0.5)}, {"p90", microseconds(0.9)}, {"p99", microseconds(0.99)}}}};

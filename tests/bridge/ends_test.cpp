@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "bridge/harness.hpp"
+#include "farcall/message.h"
 
 namespace farcall::test {
 namespace {
@@ -227,6 +228,22 @@ TEST_F(BridgeEnds, AConnectionThatIsCutInAMessageIsReplacedByOneThatServes) {
   line.relent();
   EXPECT_TRUE(eventually([&] { return call(request) == request; })) << importer_->said();
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(call(request) == request);
+}
+
+TEST_F(BridgeEnds, APulseThatMayBeLostWithItsConnectionIsCounted) {
+  const std::string own = "ends-importer-" + std::to_string(::getpid());
+  const std::string name = "ends-" + std::to_string(::getpid());
+  importer_ =
+      start_bridge(scratch_, own, {"--nats", nats_->url(), "--import", "c.v1=channel:" + name});
+  const int connection = ::farcall_name_open(name.c_str());
+  ASSERT_GT(connection, 0) << importer_->said();
+  nats_->kill(SIGSTOP);
+  ASSERT_EQ(::farcall_pulse(connection, 0, 5, 77), 0);
+  EXPECT_TRUE(eventually([&] {
+    return bridge_status(own).find("\"uncertain\":1") != std::string::npos;
+  })) << bridge_status(own);
+  nats_->kill(SIGCONT);
+  ::farcall_disconnect(connection);
 }
 
 TEST_F(BridgeEnds, SmallCallsPassALongOneOnASlowLine) {
