@@ -183,6 +183,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   std::atomic<std::uint64_t> gathered{0};  // when, in ticks()
   std::atomic<std::size_t> serving{0};     // threads that are not in reserve
   FutexMultiWaitState multi_wait;
+  SpareBuffers spare_buffers;
 
   mutable std::mutex lock;  // protects all below
   std::unordered_map<std::uint64_t, Entry> sessions;

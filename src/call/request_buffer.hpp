@@ -3,9 +3,12 @@
 
 #include <sys/types.h>
 
+#include <array>
+#include <cstddef>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 
 #include "farcall/memory.hpp"
 #include "process/ledger.hpp"
@@ -50,6 +53,27 @@ class RequestBuffer {
   std::size_t counted_ = 0;  // of those bytes, among what is kept
   Charge charge_;
   uid_t user_ = 0;  // whose request it was last for
+};
+
+// For requests that are answered by other threads than those that have taken them.
+class SpareBuffers {
+ public:
+  // Null where there is none.
+  std::unique_ptr<RequestBuffer> take() noexcept {
+    const std::lock_guard guard(lock_);
+    return count_ == 0 ? nullptr : std::move(all_[--count_]);
+  }
+  void keep(std::unique_ptr<RequestBuffer> buffer) noexcept {
+    if (!buffer) return;
+    buffer->release();
+    const std::lock_guard guard(lock_);
+    if (count_ < all_.size()) all_[count_++] = std::move(buffer);
+  }
+
+ private:
+  std::mutex lock_;  // protects what follows
+  std::array<std::unique_ptr<RequestBuffer>, 4> all_;
+  std::size_t count_ = 0;
 };
 
 template <class Thing>

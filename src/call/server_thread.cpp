@@ -151,6 +151,7 @@ Outcome Incoming::reply(std::span<const std::byte> data, std::span<const int> de
   const Outcome outcome = give_reply(data, descriptors, 0, observer);
   if (outcome == Outcome::ok) {
     port_->release(session_);
+    port_->spare_buffers.keep(std::move(large_));
     session_ = nullptr;
     port_ = nullptr;
   }
@@ -250,6 +251,7 @@ void ServerThread::set_about_to_receive(bool on) noexcept {
 
 bool ServerThread::take_long(Incoming& incoming) {
   Outcome outcome = Outcome::broken;
+  if (!incoming.large_) incoming.large_ = state_->spare_buffers.take();
   const std::function<bool()> others_first = [this] {
     charge();
     return state_->others_precede(*attending_);
