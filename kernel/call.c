@@ -184,6 +184,18 @@ static struct stplr_call *hold_owed(struct stplr_port *port, u64 name, const voi
 	return call;
 }
 
+bool stplr_port_pass(struct stplr_port *port, u64 name, const void *taker, const void *to)
+{
+	struct stplr_call *call;
+
+	spin_lock(&port->lock);
+	call = find_owed_locked(port, name, taker);
+	if (call)
+		call->taker = to;
+	spin_unlock(&port->lock);
+	return call;
+}
+
 struct stplr_call *stplr_port_claim(struct stplr_port *port, u64 name, const void *taker)
 {
 	return hold_owed(port, name, taker, true);

@@ -35,9 +35,9 @@
  *
  * Locking: port->lock protects of a call: item, state, busy, touching, ask, interrupted, abandoned,
  * away, outcome, and sender.notified. A call that is settled (DONE, and nobody is busy with it)
- * stays as it is, so its sender may look at it without the lock. A call's id, name, taker and port do not
- * change while it is OWED. Everything else in a call belongs to the sender until it is submitted,
- * and then is read-only, but for what message.h describes.
+ * stays as it is, so its sender may look at it without the lock. A call's id, name and port do not
+ * change while it is OWED, its taker by stplr_port_pass() only. Everything else in a call belongs to the
+ * sender until it is submitted, and then is read-only, but for what message.h describes.
  *
  * References: the sender holds one until its wait ends. One belongs to the port's structures, from
  * submit to DONE; take, claim and borrow lend the caller one, which untake, keep, unclaim, return
@@ -187,6 +187,17 @@ void stplr_call_untake(struct stplr_call *call);
  * Return: true if somebody has taken it and not decided yet what becomes of it.
  */
 bool stplr_call_taken(struct stplr_call *call);
+
+/**
+ * stplr_port_pass() - somebody else may answer a call that is OWED
+ * @port: the port
+ * @name: by which it is answered
+ * @taker: who has received it
+ * @to: who may answer it from now on
+ *
+ * Return: false: taker has no such call.
+ */
+bool stplr_port_pass(struct stplr_port *port, u64 name, const void *taker, const void *to);
 
 /**
  * stplr_port_claim() - begin to answer a call, OWED -> ANSWERING

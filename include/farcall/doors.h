@@ -31,7 +31,7 @@ typedef struct door_deferred {
 
 /* Takes the call that the thread serves away from it. The thread has none then, and waits for the
  * next by door_return(NULL, 0, NULL, 0). -1 with errno: EINVAL where it serves no call, ENOMEM;
- * EOPNOTSUPP for doors of the module. */
+ * EOPNOTSUPP for doors of a module that cannot do this yet. */
 int door_defer(door_deferred_t** call);
 /* Answers it, as door_return(); 0 means that it has been answered, or its client has gone, and that
  * `call` is no more. -1 with errno as door_return(), or EINVAL in a child of fork(): then it still

@@ -41,7 +41,7 @@ static void tell_of_leave(struct stplr_call *call)
 	struct stplr_server *server = (struct stplr_server *)call->taker;
 	struct stplr_pool *pool = server->pool;
 
-	if (stplr_message_of(call)->of_door.door->attributes & STPLR_DOOR_NO_CANCEL)
+	if (server->task && stplr_message_of(call)->of_door.door->attributes & STPLR_DOOR_NO_CANCEL)
 		return;
 	server->aborted = call->name;
 	if (list_empty(&server->notice))
@@ -102,7 +102,8 @@ static void free_server(struct stplr_server *server)
 	spin_lock(&pool->port.lock);
 	list_del(&server->notice);
 	spin_unlock(&pool->port.lock);
-	put_task_struct(server->task);
+	if (server->task)
+		put_task_struct(server->task);
 	stplr_user_uncharge(pool->user, sizeof(*server));
 	kfree(server);
 	stplr_pool_put(pool);
@@ -150,7 +151,6 @@ static struct stplr_server *new_server(struct stplr_pool *pool)
 	}
 	refcount_inc(&pool->refs);
 	server->pool = pool;
-	server->task = get_task_struct(current);
 	INIT_LIST_HEAD(&server->notice);
 	return server;
 }
@@ -167,6 +167,7 @@ struct stplr_server *stplr_pool_server(struct stplr_pool *pool)
 	server = new_server(pool);
 	if (IS_ERR(server))
 		return server;
+	server->task = get_task_struct(current);
 	/* Nobody but this thread adds it. */
 	spin_lock(&pool->lock);
 	hash_add(pool->servers, &server->node, (unsigned long)current);
@@ -174,6 +175,98 @@ struct stplr_server *stplr_pool_server(struct stplr_pool *pool)
 	stplr_exit_watch(&server->watch, stplr_exit_thread(), thread_died);
 	spin_unlock(&pool->lock);
 	return server;
+}
+
+void stplr_pool_deferred_again(struct stplr_server *deferred)
+{
+	struct stplr_pool *pool = deferred->pool;
+
+	spin_lock(&pool->lock);
+	hash_add(pool->deferred, &deferred->node, (unsigned long)deferred->call);
+	spin_unlock(&pool->lock);
+}
+
+void stplr_pool_deferred_end(struct stplr_server *deferred)
+{
+	if (deferred)
+		free_server(deferred);
+}
+
+static struct stplr_server *find_deferred_locked(struct stplr_pool *pool, u64 call)
+{
+	struct stplr_server *server;
+
+	hash_for_each_possible(pool->deferred, server, node, (unsigned long)call)
+		if (server->call == call)
+			return server;
+	return NULL;
+}
+
+static struct stplr_server *take_deferred(struct stplr_pool *pool, u64 call)
+{
+	struct stplr_server *server;
+
+	spin_lock(&pool->lock);
+	server = find_deferred_locked(pool, call);
+	if (server)
+		hash_del(&server->node);
+	spin_unlock(&pool->lock);
+	return server;
+}
+
+int stplr_pool_defer(struct stplr_pool *pool, u64 call, struct stplr_server *server)
+{
+	struct stplr_server *deferred = new_server(pool);
+
+	if (IS_ERR(deferred))
+		return PTR_ERR(deferred);
+	deferred->call = call;
+	if (!stplr_port_pass(&pool->port, call, server, deferred)) {
+		free_server(deferred);
+		return -ESRCH;
+	}
+	/* From now on it may be answered. Its id is not told to anybody before this returns. */
+	stplr_pool_deferred_again(deferred);
+	return 0;
+}
+
+struct stplr_call *stplr_pool_claim(struct stplr_pool *pool, u64 id, struct stplr_server *server,
+				    struct stplr_server **deferred)
+{
+	struct stplr_call *call = stplr_port_claim(&pool->port, id, server);
+
+	*deferred = NULL;
+	if (call)
+		return call;
+	*deferred = take_deferred(pool, id);
+	return *deferred ? stplr_port_claim(&pool->port, id, *deferred) : NULL;
+}
+
+struct stplr_call *stplr_pool_borrow(struct stplr_pool *pool, u64 id, struct stplr_server *server)
+{
+	struct stplr_call *call = stplr_port_borrow(&pool->port, id, server);
+	const struct stplr_server *deferred;
+
+	if (call)
+		return call;
+	spin_lock(&pool->lock);
+	deferred = find_deferred_locked(pool, id);
+	spin_unlock(&pool->lock);
+	/* Only compared: it may be answered at this moment. */
+	return deferred ? stplr_port_borrow(&pool->port, id, deferred) : NULL;
+}
+
+static void forget_deferred(struct stplr_pool *pool)
+{
+	struct stplr_server *server;
+	struct hlist_node *next;
+	int bucket;
+
+	/* The last who had a descriptor is giving it up, so nobody else is here. */
+	hash_for_each_safe(pool->deferred, bucket, next, server, node) {
+		hash_del(&server->node);
+		free_server(server);
+	}
 }
 
 /* Threads that are ending at this moment are left to thread_died(). */
@@ -217,6 +310,7 @@ static int pool_release(struct inode *inode, struct file *file)
 
 	shut_down(pool);
 	forget_servers(pool);
+	forget_deferred(pool);
 	if (stplr_exit_unwatch(&pool->watch))
 		stplr_pool_put(pool);
 	stplr_pool_put(pool);
@@ -260,7 +354,7 @@ static long tell_notice(struct stplr_pool *pool, struct stplr_door_notice __user
 		list_del_init(&server->notice);
 		notice.id = server->aborted;
 		/* It may be ending, and has no number then. */
-		notice.tid = task_pid_vnr(server->task);
+		notice.tid = server->task ? task_pid_vnr(server->task) : 0;
 	}
 	spin_unlock(&pool->port.lock);
 	if (!server)
@@ -364,6 +458,7 @@ static struct stplr_pool *pool_new(u32 spin_us)
 	INIT_LIST_HEAD(&pool->notices);
 	spin_lock_init(&pool->lock);
 	hash_init(pool->servers);
+	hash_init(pool->deferred);
 	stplr_show(&pool->shown, &pool->port, &pool_shown_ops);
 	stplr_exit_watch(&pool->watch, pool->process, process_died);
 	return pool;

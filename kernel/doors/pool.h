@@ -4,7 +4,8 @@
  *
  *   /dev/door ──> pool ──> door, door, ...       descriptors; each keeps what it comes from
  *                  │ │
- *             port │ └── servers: the threads that have waited here, each with at most one call
+ *             port │ └── servers: the threads that have waited here, each with at most one call;
+ *                  │              and one for each call that has been deferred
  *
  * The pool ends with the last descriptor, with its creator's process, or when that executes another
  * program; then its doors are revoked. A process that has inherited the descriptor can do nothing with
@@ -43,14 +44,19 @@ struct stplr_pool {
 	spinlock_t lock;
 	unsigned int server_count;
 	DECLARE_HASHTABLE(servers, 6); /* by thread */
+	DECLARE_HASHTABLE(deferred, 6); /* by call */
 };
 
-/* A thread that has waited in a pool. As the taker of a call it names who may answer. */
+/*
+ * A thread that has waited in a pool. As the taker of a call it names who may answer. One without a thread
+ * stands for all of them, until the call that it is for has been answered.
+ */
 struct stplr_server {
-	struct hlist_node node; /* in pool->servers */
+	struct hlist_node node; /* in pool->servers or pool->deferred */
 	struct stplr_watch watch; /* of the thread */
 	struct stplr_pool *pool; /* reference */
-	struct task_struct *task; /* reference */
+	struct task_struct *task; /* reference, or NULL */
+	u64 call; /* that was deferred */
 	struct list_head notice; /* in pool->notices, under port.lock, like the next */
 	u64 aborted; /* the call that this is about */
 };
@@ -91,6 +97,51 @@ bool stplr_pool_mine(const struct stplr_pool *pool);
  * Return: it, which stays as long as the thread and the pool; or ERR_PTR(-ENOMEM, -EDQUOT).
  */
 struct stplr_server *stplr_pool_server(struct stplr_pool *pool);
+
+/**
+ * stplr_pool_defer() - take a call away from its thread
+ * @pool: the pool
+ * @call: its id
+ * @server: the thread that has it
+ *
+ * Return: 0, -ENOMEM, -EDQUOT; -ESRCH: it has no such call.
+ */
+int stplr_pool_defer(struct stplr_pool *pool, u64 call, struct stplr_server *server);
+
+/**
+ * stplr_pool_claim() - begin to answer a call of the calling thread, or one that was deferred
+ * @pool: the pool
+ * @id: the call's id
+ * @server: the calling thread
+ * @deferred: who stands for it, if it was deferred, else NULL; to be given back, either way, by
+ * stplr_pool_deferred_end(), or by stplr_pool_deferred_again() before the call is unclaimed
+ *
+ * Return: the call with a reference, or NULL.
+ */
+struct stplr_call *stplr_pool_claim(struct stplr_pool *pool, u64 id, struct stplr_server *server,
+				    struct stplr_server **deferred);
+
+/**
+ * stplr_pool_deferred_again() - the call still waits for its answer
+ * @deferred: as stplr_pool_claim() gave it
+ */
+void stplr_pool_deferred_again(struct stplr_server *deferred);
+
+/**
+ * stplr_pool_deferred_end() - the call has been answered
+ * @deferred: as stplr_pool_claim() gave it
+ */
+void stplr_pool_deferred_end(struct stplr_server *deferred);
+
+/**
+ * stplr_pool_borrow() - begin to read of a call of the calling thread, or of one that was deferred
+ * @pool: the pool
+ * @id: the call's id
+ * @server: the calling thread
+ *
+ * Return: as stplr_port_borrow().
+ */
+struct stplr_call *stplr_pool_borrow(struct stplr_pool *pool, u64 id, struct stplr_server *server);
 
 /**
  * stplr_pool_return() - STPLR_DOOR_RETURN

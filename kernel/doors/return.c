@@ -69,27 +69,34 @@ static int write_all(struct stplr_message *message, const struct stplr_door_retu
 static int write_answer(struct serving *serving, struct answer *answer)
 {
 	const struct stplr_door_return *arguments = &serving->arguments;
+	struct stplr_server *deferred;
 	struct stplr_message *message;
 	struct stplr_call *call;
 	int err, peer_error = 0;
 
-	call = stplr_port_claim(&serving->pool->port, arguments->id, serving->server);
-	if (!call)
+	call = stplr_pool_claim(serving->pool, arguments->id, serving->server, &deferred);
+	if (!call) {
+		stplr_pool_deferred_end(deferred);
 		return -ESRCH;
+	}
 	answer->call = call;
 	message = stplr_message_of(call);
 	if (arguments->flags & STPLR_RETURN_REFUSE) {
 		message->of_door.refusal = arguments->refusal ? -(int)arguments->refusal : -E2BIG;
+		stplr_pool_deferred_end(deferred);
 		return 0;
 	}
 	err = write_all(message, arguments, &peer_error);
 	if (err) {
 		stplr_door_part_clear(&message->of_door);
 		stplr_message_discard(message);
+		if (deferred)
+			stplr_pool_deferred_again(deferred);
 		stplr_call_unclaim(call);
 		answer->call = NULL;
 		return err;
 	}
+	stplr_pool_deferred_end(deferred);
 	stplr_count(STPLR_COUNT_REPLIES);
 	trace_stplr_reply(serving->pool->port.number, pid_nr(message->tid), 0, arguments->size);
 	answer->outcome = peer_error;
@@ -265,9 +272,11 @@ static void give(struct answer *answer)
 
 static int check(const struct stplr_door_return *arguments)
 {
-	const u32 known = STPLR_RETURN_ONLY | STPLR_RETURN_REFUSE;
+	const u32 known = STPLR_RETURN_ONLY | STPLR_RETURN_REFUSE | STPLR_RETURN_DEFER;
 
 	if (arguments->flags & ~known)
+		return -EINVAL;
+	if (arguments->flags & STPLR_RETURN_DEFER && arguments->flags != (STPLR_RETURN_DEFER | STPLR_RETURN_ONLY))
 		return -EINVAL;
 	if (!arguments->refusal)
 		return 0;
@@ -290,6 +299,8 @@ long stplr_pool_return(struct stplr_pool *pool, struct stplr_door_return __user 
 	serving.server = stplr_pool_server(pool);
 	if (IS_ERR(serving.server))
 		return PTR_ERR(serving.server);
+	if (serving.arguments.flags & STPLR_RETURN_DEFER)
+		return stplr_pool_defer(pool, serving.arguments.id, serving.server);
 	if (serving.arguments.id) {
 		err = write_answer(&serving, &answer);
 		if (err && err != -ESRCH)
@@ -346,7 +357,7 @@ long stplr_pool_cred(struct stplr_pool *pool, struct stplr_door_cred __user *use
 	server = stplr_pool_server(pool);
 	if (IS_ERR(server))
 		return PTR_ERR(server);
-	call = stplr_port_borrow(&pool->port, arguments.id, server);
+	call = stplr_pool_borrow(pool, arguments.id, server);
 	if (!call)
 		return -EINVAL;
 	message = stplr_message_of(call);

@@ -76,6 +76,7 @@ struct stplr_door_call {
 
 #define STPLR_RETURN_ONLY 1u /* answer, and do not wait */
 #define STPLR_RETURN_REFUSE 2u /* the call fails, with refusal, and where that is 0 with E2BIG */
+#define STPLR_RETURN_DEFER 4u /* no answer: any thread may give it later; with STPLR_RETURN_ONLY */
 
 /* What there is to know of a call beside. */
 #define STPLR_NOTE_UNREF 1u /* no call: a single descriptor of the door is left */
@@ -192,7 +193,9 @@ struct stplr_door_path {
  * next of any door of the pool. A client that is gone is passed over. What the client has no room
  * for is mapped there. E2BIG (the client takes no result, or too many descriptors), EFAULT, EINVAL (no
  * such descriptor) fail before anything is sent or received, and the client waits on. A call ends with
- * the thread that has it. Whatever a thread that ends in its wait has received is told in received_count,
+ * the thread that has it, unless it is deferred: then it is the pool's, and any thread of the creator
+ * answers it by its id, once, also where its client is gone. ENOMEM, EDQUOT; ESRCH: this thread has no
+ * such call, or the client has gone: there is nothing to answer. Whatever a thread that ends in its wait has received is told in received_count,
  * if that was 0 before. ESRCH: the pool has ended; EINTR.
  */
 #define STPLR_DOOR_RETURN _IOWR(STPLR_IOCTL, 99, struct stplr_door_return)

@@ -117,6 +117,158 @@ static void a_call_that_is_not_armed_any_more_does_not_wait(void)
 	IS(-EBADF, call_with(door, arguments));
 }
 
+/* Its id is in serving->arguments.id then. */
+static long defer(struct serving *serving)
+{
+	long err;
+
+	serving->arguments.flags = STPLR_RETURN_ONLY | STPLR_RETURN_DEFER;
+	err = serve(serving);
+	serving->arguments.flags = 0;
+	return err;
+}
+
+static long answer_only(struct serving *serving, uint64_t id, const void *data, size_t size)
+{
+	serving->arguments.flags = STPLR_RETURN_ONLY;
+	serving->arguments.id = id;
+	return answer(serving, data, size);
+}
+
+static void deferred_calls_are_answered_in_any_order(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+	struct serving serving = { .pool = pool };
+	struct stplr_door_cred cred = {};
+	pid_t clients[3];
+	uint64_t ids[3];
+
+	for (int i = 0; i < 3; i++) {
+		clients[i] = CALLER(pool, {
+			char room[8];
+
+			IS(2, call_door(door, "ab", 2, room, sizeof(room)));
+			CHECK(room[0] == 'x' && room[1] == '0' + i);
+		});
+		serving.arguments.id = 0;
+		IS(0, serve(&serving));
+		ids[i] = serving.arguments.id;
+		IS(0, defer(&serving));
+		cred.id = ids[i];
+		OK(ioctl(pool, STPLR_DOOR_CRED, &cred));
+		CHECK(cred.pid == clients[i]);
+	}
+	for (int i = 2; i >= 0; i--) {
+		char text[2] = { 'x', '0' + i };
+
+		/* What fails leaves it waiting. */
+		IS(-EFAULT, answer_only(&serving, ids[i], (void *)8, 5));
+		IS(0, answer_only(&serving, ids[i], text, 2));
+		join(clients[i]);
+		FAILS(EINVAL, ioctl(pool, STPLR_DOOR_CRED, &cred));
+		cred.id = i ? ids[i - 1] : 0;
+	}
+}
+
+static void *defer_one(void *pool)
+{
+	struct serving serving = { .pool = (int)(intptr_t)pool };
+
+	IS(0, serve(&serving));
+	IS(0, defer(&serving));
+	return (void *)(uintptr_t)serving.arguments.id;
+}
+
+static void a_deferred_call_outlives_its_thread(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+	struct serving serving = { .pool = pool };
+	pid_t client = CALLER(pool, {
+		IS(0, knock(door));
+		IS(-EDOM, knock(door));
+	});
+	void *id;
+
+	OK(pthread_join(start_serving(defer_one, pool), &id));
+	nap(20);
+	/* The answer, and the wait for the next call. */
+	serving.arguments.id = (uintptr_t)id;
+	IS(0, serve(&serving));
+	IS(0, defer(&serving));
+	serving.arguments.flags = STPLR_RETURN_ONLY | STPLR_RETURN_REFUSE;
+	serving.arguments.refusal = EDOM;
+	IS(0, serve(&serving));
+	join(client);
+}
+
+static void who_leaves_a_deferred_call_is_told_of_without_a_thread(void)
+{
+	int pool = new_pool(), quiet = new_door_of(pool, 0, STPLR_DOOR_NO_CANCEL);
+	struct serving serving = { .pool = pool };
+	struct stplr_door_notice notice = { .tid = 1 };
+	struct pollfd polled = { .fd = pool, .events = POLLIN };
+	pid_t client = CALLER(pool, knock(quiet));
+
+	IS(0, serve(&serving));
+	IS(0, defer(&serving));
+	OK(kill(client, SIGKILL));
+	CHECK(poll(&polled, 1, 10000) == 1);
+	OK(ioctl(pool, STPLR_POOL_NOTICE, &notice));
+	CHECK(notice.id == serving.arguments.id && !notice.tid);
+	FAILS(EAGAIN, ioctl(pool, STPLR_POOL_NOTICE, &notice));
+	/* Passed over, once and again. */
+	IS(0, answer_only(&serving, serving.arguments.id, NULL, 0));
+	IS(0, answer_only(&serving, serving.arguments.id, NULL, 0));
+	/* One that nobody asks for is forgotten with its call. */
+	client = CALLER(pool, knock(quiet));
+	serving.arguments.id = 0;
+	serving.arguments.flags = 0;
+	IS(0, serve(&serving));
+	IS(0, defer(&serving));
+	OK(kill(client, SIGKILL));
+	CHECK(poll(&polled, 1, 10000) == 1);
+	IS(0, answer_only(&serving, serving.arguments.id, NULL, 0));
+	CHECK(poll(&polled, 1, 0) == 0);
+}
+
+static void only_ones_own_call_can_be_deferred(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+	struct serving serving = { .pool = pool };
+	pid_t client;
+
+	IS(-ESRCH, defer(&serving));
+	serving.arguments.flags = STPLR_RETURN_DEFER;
+	IS(-EINVAL, serve(&serving));
+	serving.arguments.flags = STPLR_RETURN_DEFER | STPLR_RETURN_ONLY | STPLR_RETURN_REFUSE;
+	IS(-EINVAL, serve(&serving));
+	serving.arguments.flags = 0;
+	client = CALLER(pool, IS(0, knock(door)));
+	IS(0, serve(&serving));
+	IS(0, defer(&serving));
+	IS(-ESRCH, defer(&serving));
+	IS(0, answer_only(&serving, serving.arguments.id, NULL, 0));
+	join(client);
+}
+
+static void deferred_calls_end_with_their_pool(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+	struct serving serving = { .pool = pool };
+	pid_t clients[2];
+
+	for (int i = 0; i < 2; i++) {
+		clients[i] = CALLER(pool, IS(-EINTR, knock(door)));
+		serving.arguments.id = 0;
+		IS(0, serve(&serving));
+		IS(0, defer(&serving));
+	}
+	close(door);
+	close(pool);
+	join(clients[0]);
+	join(clients[1]);
+}
+
 static const struct test tests[] = {
 	{ "a call that is not armed any more does not wait",
 	  a_call_that_is_not_armed_any_more_does_not_wait },
@@ -124,6 +276,13 @@ static const struct test tests[] = {
 	{ "a pool tells that it has no door", a_pool_tells_that_it_has_no_door },
 	{ "the end of the last door wakes who polls", the_end_of_the_last_door_wakes_who_polls },
 	{ "bad data is told of before bad descriptors", bad_data_is_told_of_before_bad_descriptors },
+	{ "deferred calls are answered in any order",
+	  deferred_calls_are_answered_in_any_order },
+	{ "a deferred call outlives its thread", a_deferred_call_outlives_its_thread },
+	{ "who leaves a deferred call is told of without a thread",
+	  who_leaves_a_deferred_call_is_told_of_without_a_thread },
+	{ "only one's own call can be deferred", only_ones_own_call_can_be_deferred },
+	{ "deferred calls end with their pool", deferred_calls_end_with_their_pool },
 };
 
 int main(void)

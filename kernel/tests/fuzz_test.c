@@ -121,7 +121,7 @@ static void make_sense_for_doors(unsigned long command, union argument *a)
 							.size = some_size(),
 							.descriptors = (unsigned long)sent,
 							.count = dice(4),
-							.flags = dice(4),
+							.flags = dice(8),
 							.refusal = dice(2),
 							.room = (unsigned long)some_memory(),
 							.room_size = some_size(),

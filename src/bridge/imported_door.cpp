@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An imported door: its server procedure publishes the request and defers the answer, which is
-// given by who hears of it. Where calls cannot be deferred the procedure waits.
+// given by who hears of it.
 #include <door.h>
 #include <fmt/format.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -23,38 +22,25 @@ namespace {
 
 std::atomic<unsigned> threads{0};
 std::atomic<unsigned> occupied{0};  // of them, those that wait
-std::atomic<unsigned> deferred_calls{0};
+std::atomic<unsigned> calls_in_progress{0};
 std::atomic<unsigned> most{4096};  // of each
 
-class DoorCall : public OutgoingCall {
+class DoorCall final : public OutgoingCall, public std::enable_shared_from_this<DoorCall> {
  public:
-  DoorCall(Imported& to, const Header& about, std::span<const std::byte> data)
-      : OutgoingCall(to, about, data.size()), data_(data) {}
-
- protected:
-  std::span<const std::byte> request(std::uint64_t offset, std::size_t size) override {
-    return data_.subspan(offset, size);
-  }
-
- private:
-  const std::span<const std::byte> data_;
-};
-
-class DeferredCall final : public DoorCall, public std::enable_shared_from_this<DeferredCall> {
- public:
-  DeferredCall(Imported& to, const Header& about, door_deferred_t* call, ImportContext context)
-      : DoorCall(to, about, std::as_bytes(std::span(call->data_ptr, call->data_size))),
-        name_(to),
-        context_(context),
-        call_(call) {}
+  DoorCall(Imported& to, const Header& about, door_deferred_t* call, ImportContext context)
+      : OutgoingCall(to, about, call->data_size), name_(to), context_(context), call_(call) {}
 
   // From now on the client's death ends it.
   void watch() {
     const std::lock_guard guard(lock_);
-    if (call_ != nullptr) ::door_deferred_watch(call_, &DeferredCall::gone, this);
+    if (call_ != nullptr) ::door_deferred_watch(call_, &DoorCall::gone, this);
   }
 
  protected:
+  // Not asked for any more once the call has been taken.
+  std::span<const std::byte> request(std::uint64_t offset, std::size_t size) override {
+    return std::as_bytes(std::span(call_->data_ptr, call_->data_size)).subspan(offset, size);
+  }
   void finished(Answer& answer) noexcept override {
     door_deferred_t* const call = take();
     if (answer.error != 0) return refuse(call, answer.error);
@@ -67,13 +53,13 @@ class DeferredCall final : public DoorCall, public std::enable_shared_from_this<
  private:
   // By a thread of the library of doors, which is not to be kept.
   static void gone(void* self) {
-    auto& call = *static_cast<DeferredCall*>(self);
+    auto& call = *static_cast<DoorCall*>(self);
     call.context_.calls.give_up_soon(call.shared_from_this());
     call.context_.ticker.wake();
   }
   // Once.
   door_deferred_t* take() noexcept {
-    --deferred_calls;
+    --calls_in_progress;
     const std::lock_guard guard(lock_);
     return std::exchange(call_, nullptr);
   }
@@ -86,49 +72,6 @@ class DeferredCall final : public DoorCall, public std::enable_shared_from_this<
   const ImportContext context_;
   std::mutex lock_;  // protects the next
   door_deferred_t* call_;
-};
-
-class WaitingCall final : public DoorCall {
- public:
-  WaitingCall(Imported& to, const Header& about, std::span<const std::byte> data)
-      : DoorCall(to, about, data) {
-    ::sem_init(&over_, 0, 0);
-  }
-  WaitingCall(const WaitingCall&) = delete;
-  WaitingCall& operator=(const WaitingCall&) = delete;
-  ~WaitingCall() override { ::sem_destroy(&over_); }
-
-  // A point of cancellation, and none of the rest is: that is how a server hears that its client
-  // has gone.
-  Answer& wait() {
-    ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
-    while (::sem_wait(&over_) != 0) continue;
-    ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
-    return answer_;
-  }
-
- protected:
-  void finished(Answer& answer) noexcept override {
-    answer_ = std::move(answer);
-    ::sem_post(&over_);
-  }
-
- private:
-  Answer answer_;
-  sem_t over_;
-};
-
-// A thread that is cancelled while it waits comes by here.
-class GiveUp {
- public:
-  GiveUp(Calls& calls, WaitingCall& call) : calls_(calls), call_(call) {}
-  GiveUp(const GiveUp&) = delete;
-  GiveUp& operator=(const GiveUp&) = delete;
-  ~GiveUp() { calls_.give_up(call_); }
-
- private:
-  Calls& calls_;
-  WaitingCall& call_;
 };
 
 void make_door_thread();
@@ -211,11 +154,9 @@ class ImportedDoor final : public ImportedServer {
  private:
   static void serve(void* cookie, char* data, std::size_t size, door_desc_t* descriptors,
                     uint_t count);
-  // What has a destructor is gone when these return, or when the thread is cancelled in them.
-  int call(char* data, std::size_t size, Answer& answer);
-  int begin(Header& header, std::size_t size) const;
-  bool defer(const Header& header);
-  int wait(const Header& header, std::span<const std::byte> data, Answer& answer);
+  // What has a destructor is gone when they return. 0, or the errno that the call fails with.
+  int call(std::size_t size);
+  int identify(Header& header) const;
 
   Imported& name_;
   const ImportContext context_;
@@ -224,27 +165,28 @@ class ImportedDoor final : public ImportedServer {
   std::atomic<unsigned> inside_{0};  // threads in serve()
 };
 
-// Who calls. Returns 0, or the errno that the call fails with.
-int ImportedDoor::begin(Header& header, std::size_t size) const {
+// Who calls, and whether it may.
+int ImportedDoor::identify(Header& header) const {
   door_cred_t client;
   if (::door_cred(&client) != 0) return EINTR;
   if (!may_call(name_, client.dc_euid)) return EACCES;
-  if (size > kLongest) return E2BIG;
-  header.kind = Kind::call;
   header.caller = {.pid = client.dc_pid,
                    .uid = std::int64_t{client.dc_euid},
                    .gid = std::int64_t{client.dc_egid}};
   return 0;
 }
 
-// False: calls of this door cannot be, or too many are.
-bool ImportedDoor::defer(const Header& header) {
+int ImportedDoor::call(std::size_t size) {
+  const Inside inside(inside_);
+  Header header{.kind = Kind::call};
+  if (const int error = identify(header); error != 0) return error;
+  if (size > kLongest) return E2BIG;
   door_deferred_t* deferred = nullptr;
-  if (++deferred_calls > most || ::door_defer(&deferred) != 0) {
-    --deferred_calls;
-    return false;
+  if (++calls_in_progress > most || ::door_defer(&deferred) != 0) {
+    --calls_in_progress;
+    return EAGAIN;
   }
-  const auto call = std::make_shared<DeferredCall>(name_, header, deferred, context_);
+  const auto call = std::make_shared<DoorCall>(name_, header, deferred, context_);
   {
     std::optional<Occupied> waits;
     if (context_.calls.waits()) waits.emplace();
@@ -252,44 +194,16 @@ bool ImportedDoor::defer(const Header& header) {
   }
   context_.ticker.wake();
   call->watch();
-  return true;
-}
-
-int ImportedDoor::wait(const Header& header, std::span<const std::byte> data, Answer& answer) {
-  const Occupied waits;
-  const auto call = std::make_shared<WaitingCall>(name_, header, data);
-  context_.calls.start(call);
-  context_.ticker.wake();
-  const GiveUp guard(context_.calls, *call);
-  answer = std::move(call->wait());
-  if (answer.error != 0 && answer.error != EINTR) name_.statistics.last_error = answer.error;
-  return answer.error;
-}
-
-// Returns 0 where there is an answer, or the call has been deferred; or its errno.
-int ImportedDoor::call(char* data, std::size_t size, Answer& answer) {
-  const Inside inside(inside_);
-  answer = {};
-  Header header;
-  if (const int error = begin(header, size); error != 0) return error;
-  if (defer(header)) return 0;
-  return wait(header, std::as_bytes(std::span(data, data == nullptr ? 0 : size)), answer);
+  return 0;
 }
 
 // Cancellation is enabled only where the call is over: it is for the thread between two calls.
-void ImportedDoor::serve(void* cookie, char* data, std::size_t size, door_desc_t*, uint_t) {
+void ImportedDoor::serve(void* cookie, char*, std::size_t size, door_desc_t*, uint_t) {
   ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
-  // door_return() does not come back, so the answer is the thread's, until its next call.
-  static thread_local Answer answer;
-  int error = static_cast<ImportedDoor*>(cookie)->call(data, size, answer);
+  const int error = static_cast<ImportedDoor*>(cookie)->call(size);
   ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
-  if (error == 0) {
-    const std::span<const std::byte> reply = answer.data();
-    ::door_return(reinterpret_cast<char*>(const_cast<std::byte*>(reply.data())), reply.size(),
-                  nullptr, 0);
-    error = errno;
-  }
-  ::door_refuse(error);
+  if (error != 0) ::door_refuse(error);
+  ::door_return(nullptr, 0, nullptr, 0);
 }
 
 }  // namespace

@@ -36,8 +36,7 @@ struct ImportContext {
 // in no list.
 bool may_call(const Imported& name, uid_t user) noexcept;
 
-// So many calls of doors wait for their answers without a thread, and where they cannot, so many
-// threads wait.
+// At most so many calls of imported doors are in progress.
 void limit_door_calls(unsigned number) noexcept;
 // Throws BridgeError.
 std::unique_ptr<ImportedServer> import_door(Imported& name, ImportContext context);

@@ -113,6 +113,8 @@ void KernelPool::hear(std::uint32_t events) noexcept {
     const std::lock_guard guard(lock_);
     if (const auto found = servers_.find(notice.tid); found != servers_.end())
       found->second->client_left(notice.id);
+    if (const auto found = deferred_.find(notice.id); found != deferred_.end())
+      found->second->client_left();
   }
   if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0) return;
   registration_.stop();
@@ -127,6 +129,16 @@ void KernelPool::add(pid_t thread, KernelServer& server) {
 void KernelPool::remove(pid_t thread) noexcept {
   const std::lock_guard guard(lock_);
   servers_.erase(thread);
+}
+
+void KernelPool::add(std::uint64_t call, KernelDeferred& deferred) {
+  const std::lock_guard guard(lock_);
+  deferred_.emplace(call, &deferred);
+}
+
+void KernelPool::remove_deferred(std::uint64_t call) noexcept {
+  const std::lock_guard guard(lock_);
+  deferred_.erase(call);
 }
 
 std::unique_ptr<Server> KernelPool::enter() {

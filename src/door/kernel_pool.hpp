@@ -19,6 +19,7 @@
 
 namespace farcall::door::kernel {
 
+class KernelDeferred;
 class KernelDoor;
 class KernelServer;
 
@@ -39,6 +40,9 @@ class KernelPool final : public Pool, public std::enable_shared_from_this<Kernel
 
   void add(pid_t thread, KernelServer& server);
   void remove(pid_t thread) noexcept;
+  void add(std::uint64_t call, KernelDeferred& deferred);
+  // When it has returned the call is not being told of any client that has left.
+  void remove_deferred(std::uint64_t call) noexcept;
 
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
 
@@ -50,8 +54,9 @@ class KernelPool final : public Pool, public std::enable_shared_from_this<Kernel
  private:
   process::PrivateFd fd_;
   process::Registration registration_;
-  std::mutex lock_;  // protects the rest; taken before that of a server
+  std::mutex lock_;  // protects the rest; taken before that of a server or a call
   std::unordered_map<pid_t, KernelServer*> servers_;
+  std::unordered_map<std::uint64_t, KernelDeferred*> deferred_;
 };
 
 // One that is private. The module knows all that there is to know of others.

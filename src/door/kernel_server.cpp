@@ -39,6 +39,84 @@ void pause_briefly() noexcept {
   ::nanosleep(&time, nullptr);
 }
 
+struct KernelCall {
+  int pool;
+  std::uint64_t id;
+  bool bare;  // its client takes no result
+};
+
+struct Reply {
+  const char* data;
+  std::size_t size;
+  const door_desc_t* descriptors;
+  std::size_t count;
+};
+
+bool abandoned(int pool, std::uint64_t call) noexcept {
+  ::stplr_door_cred arguments{};
+  arguments.id = call;
+  return ::ioctl(pool, STPLR_DOOR_CRED, &arguments) != 0;
+}
+
+// `send` gives what is in `arguments`; it is told whether it may wait for the next call as well.
+template <class Send>
+int try_to_give(const KernelCall& call, const Reply& reply, bool stays,
+                ::stplr_door_return& arguments, Send send) {
+  if (call.bare && (reply.size != 0 || reply.count != 0)) return E2BIG;
+  if (reply.count > kMostDescriptors) return E2BIG;
+  arguments.id = call.id;
+  arguments.data = address(reply.data);
+  arguments.size = reply.size;
+  arguments.count = 0;
+  if (reply.count == 0) return send(stays);
+  Outgoing outgoing;
+  if (const int error = outgoing.add(reply.descriptors, reply.count); error != 0) return error;
+  try {
+    outgoing.prepare();
+  } catch (const SystemError& error) {
+    return error.code().value();
+  }
+  std::vector<::stplr_door_desc> sent;
+  sent.reserve(reply.count);
+  for (const int fd : outgoing.descriptors())
+    sent.push_back({.fd = fd, .attributes = STPLR_DOOR_DESCRIPTOR, .id = 0});
+  arguments.descriptors = address(sent.data());
+  arguments.count = static_cast<std::uint32_t>(reply.count);
+  // What is to be closed is closed before this waits.
+  if (const int error = send(false); error != 0) return error;
+  outgoing.release();
+  return 0;
+}
+
+// Nobody cares any more what is wrong with an answer if the client has gone.
+template <class Send>
+int give(const KernelCall& call, const Reply& reply, bool stays, ::stplr_door_return& arguments,
+         Send send) {
+  const int error = try_to_give(call, reply, stays, arguments, send);
+  if (error == 0) return 0;
+  const bool gone = abandoned(call.pool, call.id);
+  if ((gone || error == EINVAL) && release_all(reply.descriptors, reply.count) == EFAULT)
+    return EFAULT;
+  return gone ? 0 : error;
+}
+
+// Gives an answer, and does not wait.
+int give_only(int pool, ::stplr_door_return& arguments, std::uint32_t flags = 0) noexcept {
+  arguments.flags = STPLR_RETURN_ONLY | flags;
+  return ::ioctl(pool, STPLR_DOOR_RETURN, &arguments) < 0 ? errno : 0;
+}
+
+// Ends a call with an error; 0 stands for E2BIG, which an older kernel can say, too.
+int give_error(int pool, ::stplr_door_return& arguments, std::uint64_t call, int error) noexcept {
+  arguments.id = call;
+  arguments.size = 0;
+  arguments.count = 0;
+  arguments.refusal = static_cast<std::uint32_t>(error == E2BIG ? 0 : error);
+  const int failed = give_only(pool, arguments, STPLR_RETURN_REFUSE);
+  arguments.refusal = 0;
+  return failed;
+}
+
 }  // namespace
 
 KernelServer::KernelServer(std::shared_ptr<KernelPool> pool)
@@ -119,8 +197,8 @@ bool KernelServer::receive(Dispatch& call, bool cancellable) {
     for (const auto& one : std::span(received_.get(), arguments_.received_count))
       descriptors.emplace_back(one.fd);
   }
-  if (is_long && !fetch_long()) {
-    give_refusal(0);
+  if (const int error = is_long ? fetch_long() : 0; error != 0) {
+    give_error(pool_->fd(), arguments_, call_, error);
     return false;
   }
   begin(call_);
@@ -143,15 +221,16 @@ bool KernelServer::receive(Dispatch& call, bool cancellable) {
   return true;
 }
 
-// Has all of a request in memory of its own. False where it is more than this process takes.
-bool KernelServer::fetch_long() {
+// Has all of a request in memory of its own. Returns 0, or an errno: E2BIG where it is more than
+// this process takes.
+int KernelServer::fetch_long() {
   const std::uint64_t size = arguments_.length;
-  if (size > call::limits_of_process().request_bytes) return false;
+  if (size > call::limits_of_process().request_bytes) return E2BIG;
   if (!large_) {
     const std::size_t pages = round_up_to_pages(size);
     void* memory =
         ::mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return false;
+    if (memory == MAP_FAILED) return E2BIG;
     large_ = Mapping(memory, pages);
   }
   std::copy_n(room_.get(), kRoom, large_.data());
@@ -160,29 +239,26 @@ bool KernelServer::fetch_long() {
                       .buffer = {.address = address(large_.data() + kRoom),
                                  .length = static_cast<std::uint32_t>(size - kRoom),
                                  .count = 0}};
-  long got = 0;
-  do got = ::ioctl(pool_->fd(), STPLR_READ, &rest);
-  while (got < 0 && errno == EINTR);
-  return got == static_cast<long>(size - kRoom);
-}
-
-// Ends the call with an error; 0 stands for E2BIG, which an older kernel can say, too.
-int KernelServer::give_refusal(int error) noexcept {
-  arguments_.id = call_;
-  arguments_.size = 0;
-  arguments_.count = 0;
-  arguments_.flags = STPLR_RETURN_ONLY | STPLR_RETURN_REFUSE;
-  arguments_.refusal = static_cast<std::uint32_t>(error);
-  const int failed = ::ioctl(pool_->fd(), STPLR_DOOR_RETURN, &arguments_) < 0 ? errno : 0;
-  arguments_.refusal = 0;
-  return failed;
+  // Of a client that is changing its memory nothing can be read at the moment, and the kernel does
+  // not wait for it.
+  constexpr int kAttempts = 100;
+  constexpr timespec kPause{.tv_sec = 0, .tv_nsec = 300'000};
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const long got = ::ioctl(pool_->fd(), STPLR_READ, &rest);
+    if (got >= 0) return got == static_cast<long>(size - kRoom) ? 0 : E2BIG;
+    if (errno == EAGAIN)
+      ::nanosleep(&kPause, nullptr);
+    else if (errno != EINTR)
+      return E2BIG;
+  }
+  return EAGAIN;
 }
 
 int KernelServer::refuse(int error) noexcept {
   if (is_notice()) return 0;
   end();
   set_idle(true);  // as for an answer
-  const int failed = give_refusal(error == E2BIG ? 0 : error);
+  const int failed = give_error(pool_->fd(), arguments_, call_, error);
   if (failed == 0) return 0;
   set_idle(false);
   begin(call_);
@@ -194,44 +270,18 @@ int KernelServer::answer(const char* data, std::size_t size, const door_desc_t* 
   end();
   // The next client may call before this thread waits for it.
   set_idle(true);
-  int error = try_to_answer(data, size, descriptors, count, stays);
-  if (error != 0) error = drop_answer(error, descriptors, count);
+  int error = 0;
+  if (!is_notice()) {
+    const Reply reply{.data = data, .size = size, .descriptors = descriptors, .count = count};
+    const KernelCall call{.pool = pool_->fd(), .id = call_, .bare = bare_};
+    error = give(call, reply, stays, arguments_, [this](bool waits) { return send_answer(waits); });
+  } else if (count != 0) {
+    (void)release_all(descriptors, count);
+  }
   if (error == 0) return 0;
   set_idle(false);
   begin(call_);
   return error;
-}
-
-int KernelServer::try_to_answer(const char* data, std::size_t size, const door_desc_t* descriptors,
-                                std::size_t count, bool stays) {
-  if (is_notice()) {
-    if (count != 0) (void)release_all(descriptors, count);
-    return 0;
-  }
-  if (bare_ && (size != 0 || count != 0)) return E2BIG;
-  if (count > kMostDescriptors) return E2BIG;
-  arguments_.id = call_;
-  arguments_.data = address(data);
-  arguments_.size = size;
-  arguments_.count = 0;
-  if (count == 0) return send_answer(stays);
-  Outgoing outgoing;
-  if (const int error = outgoing.add(descriptors, count); error != 0) return error;
-  try {
-    outgoing.prepare();
-  } catch (const SystemError& error) {
-    return error.code().value();
-  }
-  std::vector<::stplr_door_desc> sent;
-  sent.reserve(count);
-  for (const int fd : outgoing.descriptors())
-    sent.push_back({.fd = fd, .attributes = STPLR_DOOR_DESCRIPTOR, .id = 0});
-  arguments_.descriptors = address(sent.data());
-  arguments_.count = static_cast<std::uint32_t>(count);
-  // What is to be closed is closed before this waits.
-  if (const int error = send_answer(false); error != 0) return error;
-  outgoing.release();
-  return 0;
 }
 
 // `stays`: waits for the next call as well. While that comes the answer still lies on the stack of
@@ -242,28 +292,85 @@ int KernelServer::send_answer(bool stays) {
     if (stays) {
       error = wait(false);
     } else {
-      arguments_.flags = STPLR_RETURN_ONLY;
-      error = ::ioctl(pool_->fd(), STPLR_DOOR_RETURN, &arguments_) < 0 ? errno : 0;
+      error = give_only(pool_->fd(), arguments_);
     }
     // Where it has been given, and the wait was interrupted, the kernel has cleared the number.
   } while (error == EINTR && arguments_.id != 0);
   ready_ = stays && error == 0;
   if (error == EINTR) return 0;
   // The wait may have failed where the answer has not.
-  return error != 0 && stays && abandoned() ? 0 : error;
+  return error != 0 && stays && abandoned(pool_->fd(), call_) ? 0 : error;
 }
 
-// Nobody cares any more what is wrong with an answer if the client has gone.
-int KernelServer::drop_answer(int error, const door_desc_t* descriptors, std::size_t count) {
-  const bool gone = abandoned();
-  if ((gone || error == EINVAL) && release_all(descriptors, count) == EFAULT) return EFAULT;
-  return gone ? 0 : error;
+// The room for short requests is the thread's, so those are copied.
+int KernelServer::defer(std::unique_ptr<Deferred>& call) {
+  if (is_notice()) return EINVAL;
+  const std::size_t size = arguments_.length;
+  const bool is_long = size > kRoom;
+  std::vector<std::byte> short_data;
+  if (!is_long) short_data.assign(room_.get(), room_.get() + size);
+  auto deferred = std::make_unique<KernelDeferred>(pool_, call_, bare_, std::move(short_data));
+  end();
+  arguments_.id = call_;
+  const int error = give_only(pool_->fd(), arguments_, STPLR_RETURN_DEFER);
+  if (error == ESRCH) deferred->client_left();
+  if (error != 0 && error != ESRCH) {
+    begin(call_);
+    return error == EINVAL ? EOPNOTSUPP : ENOMEM;
+  }
+  if (is_long) deferred->take(std::exchange(large_, Mapping()), size);
+  serving = false;
+  call = std::move(deferred);
+  return 0;
 }
 
-bool KernelServer::abandoned() noexcept {
-  ::stplr_door_cred arguments{};
-  arguments.id = call_;
-  return ::ioctl(pool_->fd(), STPLR_DOOR_CRED, &arguments) != 0;
+KernelDeferred::KernelDeferred(std::shared_ptr<KernelPool> pool, std::uint64_t call, bool bare,
+                               std::vector<std::byte> data)
+    : pool_(std::move(pool)), id_(call), bare_(bare), short_(std::move(data)) {
+  show(short_);
+  pool_->add(id_, *this);
+}
+
+KernelDeferred::~KernelDeferred() { pool_->remove_deferred(id_); }
+
+void KernelDeferred::take(Mapping data, std::size_t size) noexcept {
+  long_ = std::move(data);
+  show({long_.data(), size});
+}
+
+int KernelDeferred::answer(const char* data, std::size_t size, const door_desc_t* descriptors,
+                           std::size_t count) {
+  const int pool = pool_->fd();
+  const Reply reply{.data = data, .size = size, .descriptors = descriptors, .count = count};
+  ::stplr_door_return arguments{};
+  return give({.pool = pool, .id = id_, .bare = bare_}, reply, false, arguments, [&](bool) {
+    int error = EINTR;
+    while (error == EINTR) error = give_only(pool, arguments);
+    return error;
+  });
+}
+
+void KernelDeferred::refuse(int error) noexcept {
+  ::stplr_door_return arguments{};
+  (void)give_error(pool_->fd(), arguments, id_, error);
+}
+
+void KernelDeferred::watch(void (*gone)(void* cookie), void* cookie) noexcept {
+  const std::lock_guard guard(lock_);
+  gone_ = gone;
+  cookie_ = cookie;
+  if (left_) tell();
+}
+
+void KernelDeferred::client_left() noexcept {
+  const std::lock_guard guard(lock_);
+  left_ = true;
+  tell();
+}
+
+// Once.
+void KernelDeferred::tell() noexcept {
+  if (gone_ != nullptr) std::exchange(gone_, nullptr)(cookie_);
 }
 
 int KernelServer::identify(CallerIdentity& caller) {

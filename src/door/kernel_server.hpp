@@ -25,6 +25,7 @@ class KernelServer final : public Server {
   int answer(const char* data, std::size_t size, const door_desc_t* descriptors, std::size_t count,
              bool stays) override;
   int refuse(int error) noexcept override;
+  int defer(std::unique_ptr<Deferred>& call) override;
   int identify(CallerIdentity& caller) override;
   void drop() noexcept override;
 
@@ -33,14 +34,9 @@ class KernelServer final : public Server {
 
  private:
   int wait(bool cancellable);
-  bool fetch_long();
-  int give_refusal(int error) noexcept;
-  int try_to_answer(const char* data, std::size_t size, const door_desc_t* descriptors,
-                    std::size_t count, bool stays);
+  int fetch_long();
   int send_answer(bool stays);
-  int drop_answer(int error, const door_desc_t* descriptors, std::size_t count);
   [[nodiscard]] bool is_notice() const noexcept { return call_ == 0; }
-  [[nodiscard]] bool abandoned() noexcept;
   void begin(std::uint64_t call) noexcept;
   void set_idle(bool idle) noexcept;
   void end() noexcept;
@@ -61,6 +57,43 @@ class KernelServer final : public Server {
   std::mutex lock_;            // protects the rest
   std::uint64_t current_ = 0;  // call_, until it is answered
   std::uint64_t left_ = 0;     // the last call whose client has left
+};
+
+// A call that was taken away from its thread.
+class KernelDeferred final : public Deferred {
+ public:
+  // `data`: of a short request. Throws std::bad_alloc.
+  KernelDeferred(std::shared_ptr<KernelPool> pool, std::uint64_t call, bool bare,
+                 std::vector<std::byte> data);
+  ~KernelDeferred() override;
+  // Of a long one.
+  void take(Mapping data, std::size_t size) noexcept;
+
+  int answer(const char* data, std::size_t size, const door_desc_t* descriptors,
+             std::size_t count) override;
+  void refuse(int error) noexcept override;
+  void watch(void (*gone)(void* cookie), void* cookie) noexcept override;
+
+  // Its client has. On any thread.
+  void client_left() noexcept;
+
+ private:
+  void show(std::span<std::byte> data) noexcept {
+    data_ptr = data.empty() ? nullptr : reinterpret_cast<char*>(data.data());
+    data_size = data.size();
+  }
+  void tell() noexcept;
+
+  const std::shared_ptr<KernelPool> pool_;
+  const std::uint64_t id_;
+  const bool bare_;
+  std::vector<std::byte> short_;
+  Mapping long_;
+
+  std::mutex lock_;  // protects the rest
+  bool left_ = false;
+  void (*gone_)(void* cookie) = nullptr;
+  void* cookie_ = nullptr;
 };
 
 }  // namespace farcall::door::kernel

@@ -14,9 +14,6 @@
 namespace farcall::door::test {
 namespace {
 
-#define SKIP_OVER_MODULE() \
-  if (over_module()) GTEST_SKIP() << "doors of the module have no deferred calls"
-
 // Deferred calls, until somebody answers them.
 class Pile {
  public:
@@ -28,7 +25,10 @@ class Pile {
   // The last of at least so many.
   door_deferred_t* take(std::size_t least = 1) {
     std::unique_lock guard(lock_);
-    if (!changed_.wait_for(guard, kPatience, [&] { return calls_.size() >= least; })) std::abort();
+    if (!changed_.wait_for(guard, kPatience, [&] { return calls_.size() >= least; })) {
+      std::fprintf(stderr, "%zu deferred calls of %zu\n", calls_.size(), least);
+      std::abort();
+    }
     door_deferred_t* const call = calls_.back();
     calls_.pop_back();
     return call;
@@ -73,7 +73,6 @@ std::string ask(int door, std::string request) {
 }
 
 TEST(DoorDefer, OneThreadHasManyCallsInProgressAndTheLastIsAnsweredFirst) {
-  SKIP_OVER_MODULE();
   constexpr int kClients = 8;
   const Shared<std::atomic<int>> answered;
   const ScopedServer server([&] {
@@ -100,7 +99,6 @@ TEST(DoorDefer, OneThreadHasManyCallsInProgressAndTheLastIsAnsweredFirst) {
 }
 
 TEST(DoorDefer, SessionsGoOnAfterIt) {
-  SKIP_OVER_MODULE();
   constexpr int kCalls = 2000;
   const ScopedServer server([] {
     auto& pile = lasting<Pile>();
@@ -122,7 +120,6 @@ TEST(DoorDefer, SessionsGoOnAfterIt) {
 }
 
 TEST(DoorDefer, ItMayEndWithAnError) {
-  SKIP_OVER_MODULE();
   const ScopedServer server([] {
     auto& pile = lasting<Pile>();
     std::thread([&] {
@@ -138,7 +135,6 @@ TEST(DoorDefer, ItMayEndWithAnError) {
 }
 
 TEST(DoorDefer, WhatCannotBeTheAnswerLeavesItWaiting) {
-  SKIP_OVER_MODULE();
   const ScopedServer server([] {
     auto& pile = lasting<Pile>();
     std::thread([&] {
@@ -157,7 +153,6 @@ TEST(DoorDefer, WhatCannotBeTheAnswerLeavesItWaiting) {
 }
 
 TEST(DoorDefer, DescriptorsGoWithTheAnswer) {
-  SKIP_OVER_MODULE();
   const ScopedServer server([] {
     auto& pile = lasting<Pile>();
     std::thread([&] {
@@ -184,7 +179,6 @@ TEST(DoorDefer, DescriptorsGoWithTheAnswer) {
 void happens(void* event) { static_cast<Event*>(event)->happens(); }
 
 TEST(DoorDefer, TheClientsDeathIsTold) {
-  SKIP_OVER_MODULE();
   const Shared<Event> deferred;
   const Shared<Event> told;
   const Shared<Event> dead;
@@ -225,7 +219,6 @@ TEST(DoorDefer, TheClientsDeathIsTold) {
 }
 
 TEST(DoorDefer, WhatIsAnsweredIsWatchedNoMore) {
-  SKIP_OVER_MODULE();
   const Shared<Event> told;
   const Shared<Event> answered;
   const ScopedServer server([&] {
@@ -249,7 +242,6 @@ TEST(DoorDefer, WhatIsAnsweredIsWatchedNoMore) {
 
 TEST(DoorDefer, AChildOfTheServerCannotAnswer) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
-  SKIP_OVER_MODULE();
   const ScopedServer server([] {
     auto& pile = lasting<Pile>();
     const int door = ::door_create(&defer, &pile, 0);
@@ -269,7 +261,6 @@ TEST(DoorDefer, AChildOfTheServerCannotAnswer) {
 }
 
 TEST(DoorDefer, ARevokedDoorStillAnswers) {
-  SKIP_OVER_MODULE();
   const ScopedServer server([] {
     auto& pile = lasting<Pile>();
     const int door = ::door_create(&defer, &pile, DOOR_PRIVATE);
@@ -290,7 +281,6 @@ TEST(DoorDefer, ARevokedDoorStillAnswers) {
 }
 
 TEST(DoorDefer, NothingElseCanBeDeferred) {
-  SKIP_OVER_MODULE();
   door_deferred_t* call = nullptr;
   EXPECT_EQ(ERROR_OF(::door_defer(&call)), EINVAL) << "no call";
   EXPECT_EQ(ERROR_OF(::door_defer(nullptr)), EINVAL);
@@ -311,19 +301,6 @@ TEST(DoorDefer, NothingElseCanBeDeferred) {
     return ::door_create(twice, nullptr, 0);
   });
   EXPECT_EQ(ask(server.door(), "x"), "x");
-}
-
-TEST(DoorDefer, TheModuleHasNone) {
-  const ScopedServer server([] {
-    static const auto procedure = [](void*, char*, size_t, door_desc_t*, uint_t) {
-      door_deferred_t* call = nullptr;
-      if (::door_defer(&call) != 0) ::door_refuse(errno);
-      EXPECT_EQ(answer_with_request(call), 0);
-      ::door_return(nullptr, 0, nullptr, 0);
-    };
-    return ::door_create(procedure, nullptr, 0);
-  });
-  EXPECT_EQ(ask(server.door(), "x"), over_module() ? "!EOPNOTSUPP" : "x");
 }
 
 }  // namespace
