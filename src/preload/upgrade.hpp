@@ -16,6 +16,10 @@ struct sockaddr;
 
 namespace farcall::preload {
 
+// After so many calls each end begins to look for the other.
+inline constexpr std::uint32_t kConnectorBegins = 4;
+inline constexpr std::uint32_t kAcceptorBegins = 6;
+
 // A connection was made, or is being made, over `fd`: remember it if it may be accelerated.
 // `peer` is the address of the other end.
 void note_connection(int fd, const sockaddr* peer, socklen_t size, bool connector) noexcept;
