@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "preload/awaited_peers.hpp"
 #include "preload/fork.hpp"
 #include "preload/look_budget.hpp"
 #include "preload/real.hpp"
@@ -60,89 +61,44 @@ void note_peer(const Side& side, const FoundSocket& peer) noexcept {
   entry.waiting = false;
 }
 
-// Those who wait, found by their numbers: a table of open addresses.
-class Waiting {
- public:
-  struct Slot {
-    std::uint32_t number;  // 0: nobody
-    std::uint32_t index, generation;
-    std::uint32_t peer_number;  // what is said of the socket itself,
-    FoundSocket peer;           // and of the one that is connected to it
-  };
-
-  // Takes those who wait now.
-  Waiting() noexcept {
-    const Guard guard(entries_lock);
-    if (!guard) return;
-    const std::size_t size =
-        std::bit_ceil(2 * (std::size_t{waiting.load(std::memory_order_relaxed)} + 1));
-    const long made = kernel(SYS_mmap, nullptr, size * sizeof(Slot), PROT_READ | PROT_WRITE,
-                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (made < 0) return;
-    slots_ = reinterpret_cast<Slot*>(made);
-    size_ = size;
-    for (std::uint32_t i = 0; i < end_of_entries; ++i) {
-      Entry& entry = entries[i];
-      if (!entry.waiting) continue;
-      entry.waiting = false;
-      if (entry.number == 0) continue;  // another side's by now
-      Slot& slot = place_of(entry.number);
-      slot.number = entry.number;
-      slot.index = i;
-      slot.generation = entry.generation;
-    }
-    waiting.store(0, std::memory_order_relaxed);
+// Takes those who wait now.
+void take_waiting(AwaitedPeers& those) noexcept {
+  for (std::uint32_t i = 0; i < end_of_entries; ++i) {
+    Entry& entry = entries[i];
+    if (!entry.waiting) continue;
+    entry.waiting = false;
+    // Otherwise another side's by now.
+    if (entry.number != 0) those.add(entry.number, i, entry.generation);
   }
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
-  ~Waiting() {
-    if (slots_ != nullptr) kernel(SYS_munmap, slots_, size_ * sizeof(Slot));
-  }
-  explicit operator bool() const noexcept { return slots_ != nullptr; }
+  waiting.store(0, std::memory_order_relaxed);
+}
 
-  void hear_of(const UnixSocket& socket) noexcept {
-    ++heard_;
-    if (socket.peer == 0) return;
-    if (Slot& slot = place_of(socket.socket.inode); slot.number != 0)
-      slot.peer_number = socket.peer;
-    if (Slot& slot = place_of(socket.peer); slot.number != 0) slot.peer = socket.socket;
-  }
-  // Writes down what has been heard of those who are still there. Who is not told asks again.
-  void note() const noexcept {
-    const Guard guard(entries_lock);
-    for (std::size_t i = 0; guard && i < size_; ++i) {
-      const Slot& slot = slots_[i];
-      Entry& entry = entries[slot.index];
-      // Each must say that it is the other's, since numbers are given again.
-      if (slot.number != 0 && slot.peer_number == slot.peer.inode && slot.peer_number != 0 &&
-          entry.generation == slot.generation && entry.number == slot.number)
-        entry.peer = slot.peer;
-    }
-  }
-  [[nodiscard]] std::uint32_t heard() const noexcept { return heard_; }
-
- private:
-  // Where that number stands, or would. Numbers are given in order.
-  Slot& place_of(std::uint32_t number) noexcept {
-    std::size_t at = number & (size_ - 1);
-    while (slots_[at].number != 0 && slots_[at].number != number) at = (at + 1) & (size_ - 1);
-    return slots_[at];
-  }
-
-  Slot* slots_ = nullptr;
-  std::size_t size_ = 0;
-  std::uint32_t heard_ = 0;
-};
-
-// Asks for all, for all who wait.
+// Asks for all, for all who wait. Who is not told asks again.
 void ask_for_all() noexcept {
-  Waiting those;
-  if (!those) return;
+  Guard guard(entries_lock);
+  if (!guard) return;
+  const std::size_t size =
+      std::bit_ceil(2 * (std::size_t{waiting.load(std::memory_order_relaxed)} + 1));
+  const std::size_t bytes = size * sizeof(AwaitedPeers::Slot);
+  const long memory =
+      kernel(SYS_mmap, nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory < 0) return;
+  AwaitedPeers those(reinterpret_cast<AwaitedPeers::Slot*>(memory), size);
+  take_waiting(those);
+  guard.unlock();
   const bool all = for_each_unix_socket(
-      [](void* to, const UnixSocket& socket) { static_cast<Waiting*>(to)->hear_of(socket); },
+      [](void* to, const UnixSocket& socket) { static_cast<AwaitedPeers*>(to)->hear_of(socket); },
       &those);
   if (all) sockets_there.store(those.heard(), std::memory_order_relaxed);
-  those.note();
+  if (guard.lock()) {
+    those.for_each_found([](const AwaitedPeers::Slot& slot) {
+      Entry& entry = entries[slot.index];
+      if (entry.generation == slot.generation && entry.number == slot.number)
+        entry.peer = slot.peer;
+    });
+    guard.unlock();
+  }
+  kernel(SYS_munmap, memory, bytes);
 }
 
 // False: nobody may ask for all now.
