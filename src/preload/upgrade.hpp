@@ -7,7 +7,8 @@
 // connects to it, leaves there a sealed memory file with a few words, and closes; the connecting
 // end, at one of its next calls, takes them. From then on neither holds a descriptor for it. Each
 // is sure of the other because the kernel says which socket (by its cookie, from sock_diag) is the
-// other end of its own, and whose that is; and whoever comes, or listens, must be that user.
+// other end of its own, and whose that is (of unix sockets, unix_peers.hpp); and whoever comes, or
+// listens, must be that user.
 #pragma once
 
 #include "preload/side.hpp"
