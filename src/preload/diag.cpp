@@ -84,6 +84,29 @@ long answer_to(long fd, char* answer, std::size_t room, std::size_t size) noexce
   return header.nlmsg_len;
 }
 
+enum class End : std::uint8_t { all, stopped, failed };
+
+// Calls each(answer, size) for what the kernel says to a question about many sockets, until it is
+// false. An error of the kernel's ends the answers, too.
+template <class Each>
+End for_each_answer(long fd, Each each) noexcept {
+  for (;;) {
+    alignas(nlmsghdr) char answer[8192];
+    const long got =
+        kernel(SYS_recvfrom, fd, static_cast<char*>(answer), sizeof answer, 0, nullptr, nullptr);
+    if (got <= 0) return End::failed;
+    nlmsghdr header{};
+    const auto size = static_cast<std::size_t>(got);
+    for (std::size_t at = 0; at + sizeof header <= size; at += NLMSG_ALIGN(header.nlmsg_len)) {
+      std::memcpy(&header, answer + at, sizeof header);
+      if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY || header.nlmsg_len < sizeof header)
+        return End::all;
+      if (header.nlmsg_len > size - at) return End::failed;
+      if (!each(answer + at, header.nlmsg_len)) return End::stopped;
+    }
+  }
+}
+
 int ask_for_socket(int protocol, const Endpoint& local, const Endpoint& remote,
                    FoundSocket& found) noexcept {
   const bool v4 = std::memcmp(remote.address.data(), kMapped, sizeof kMapped) == 0;
@@ -116,29 +139,24 @@ struct UnixQuestion {
   unix_diag_req request;
 };
 
-struct UnixSocket {
-  FoundSocket socket;
-  std::uint32_t peer;  // its number; 0: none, or none that anybody has accepted
-};
-
-int ask_for_unix_socket(std::uint32_t number, UnixSocket& found) noexcept {
+UnixQuestion question_about_unix(int flags, std::uint32_t states, std::uint32_t show) noexcept {
   UnixQuestion question{};
   question.header = {.nlmsg_len = sizeof question,
                      .nlmsg_type = SOCK_DIAG_BY_FAMILY,
-                     .nlmsg_flags = NLM_F_REQUEST,
+                     .nlmsg_flags = static_cast<std::uint16_t>(NLM_F_REQUEST | flags),
                      .nlmsg_seq = 1,
                      .nlmsg_pid = 0};
   question.request.sdiag_family = AF_UNIX;
-  question.request.udiag_states = ~0U;
-  question.request.udiag_ino = number;
-  question.request.udiag_show = UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN | UDIAG_SHOW_UID;
+  question.request.udiag_states = states;
+  question.request.udiag_show = show;
   question.request.udiag_cookie[0] = question.request.udiag_cookie[1] = ~0U;  // any
-  const long fd = ask(question);
-  if (fd < 0) return static_cast<int>(fd);
-  alignas(nlmsghdr) char answer[1024];
+  return question;
+}
+
+// What an answer of that size says, its header included. False if it is not to be understood.
+bool read_unix_answer(const char* answer, std::size_t size, UnixSocket& found) noexcept {
   unix_diag_msg message;
-  const long size = answer_to(fd, answer, sizeof answer, sizeof message);
-  if (size < 0) return static_cast<int>(size);
+  if (size < NLMSG_HDRLEN + sizeof message) return false;
   std::memcpy(&message, answer + NLMSG_HDRLEN, sizeof message);
   found.socket = {.cookie = cookie_in(message.udiag_cookie),
                   .inode = message.udiag_ino,
@@ -146,12 +164,11 @@ int ask_for_unix_socket(std::uint32_t number, UnixSocket& found) noexcept {
                   .queued = 0};
   found.peer = 0;
   constexpr std::size_t kHeader = sizeof(nlattr);
-  const auto end = static_cast<std::size_t>(size);
   nlattr attribute{};
-  for (std::size_t at = NLMSG_HDRLEN + sizeof message; at + kHeader <= end;
+  for (std::size_t at = NLMSG_HDRLEN + sizeof message; at + kHeader <= size;
        at += (attribute.nla_len + 3U) & ~std::size_t{3}) {
     std::memcpy(&attribute, answer + at, kHeader);
-    if (attribute.nla_len < kHeader || attribute.nla_len > end - at) return -EPROTO;
+    if (attribute.nla_len < kHeader || attribute.nla_len > size - at) return false;
     const char* const value = answer + at + kHeader;
     const std::size_t length = attribute.nla_len - kHeader;
     if (attribute.nla_type == UNIX_DIAG_PEER && length == sizeof found.peer)
@@ -161,14 +178,19 @@ int ask_for_unix_socket(std::uint32_t number, UnixSocket& found) noexcept {
     else if (attribute.nla_type == UNIX_DIAG_RQLEN && length == sizeof(unix_diag_rqlen))
       std::memcpy(&found.socket.queued, value, sizeof found.socket.queued);
   }
-  return 0;
+  return true;
 }
 
-int number_of_socket(int fd, std::uint32_t& number) noexcept {
-  struct stat status {};
-  const long result = kernel(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH);
-  number = static_cast<std::uint32_t>(status.st_ino);
-  return static_cast<int>(result);
+int ask_for_unix_socket(std::uint32_t number, UnixSocket& found) noexcept {
+  UnixQuestion question =
+      question_about_unix(0, ~0U, UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN | UDIAG_SHOW_UID);
+  question.request.udiag_ino = number;
+  const long fd = ask(question);
+  if (fd < 0) return static_cast<int>(fd);
+  alignas(nlmsghdr) char answer[1024];
+  const long size = answer_to(fd, answer, sizeof answer, sizeof(unix_diag_msg));
+  if (size < 0) return static_cast<int>(size);
+  return read_unix_answer(answer, static_cast<std::size_t>(size), found) ? 0 : -EPROTO;
 }
 
 }  // namespace
@@ -188,24 +210,41 @@ int find_receiver(const Endpoint& from, const Endpoint& to, FoundSocket& found) 
   return ask_for_socket(IPPROTO_UDP, from, to, found);
 }
 
-int find_unix_peer_number(int fd, std::uint32_t& number) noexcept {
-  std::uint32_t own = 0;
-  if (const int result = number_of_socket(fd, own); result != 0) return result;
+std::uint32_t number_of_socket(int fd) noexcept {
+  struct stat status {};
+  if (kernel(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH) != 0) return 0;
+  return static_cast<std::uint32_t>(status.st_ino);
+}
+
+int find_unix_peer_number(std::uint32_t own, std::uint32_t& number) noexcept {
   UnixSocket socket{};
   const int result = ask_for_unix_socket(own, socket);
   number = socket.peer;
   return result == 0 && number == 0 ? -ENOTCONN : result;
 }
 
-int find_unix_peer(int fd, std::uint32_t number, FoundSocket& found) noexcept {
-  std::uint32_t own = 0;
-  if (const int result = number_of_socket(fd, own); result != 0) return result;
+int find_unix_peer(std::uint32_t own, std::uint32_t number, FoundSocket& found) noexcept {
   UnixSocket peer{};
   if (const int result = ask_for_unix_socket(number, peer); result != 0) return result;
   // The number may be another socket's by now.
   if (peer.peer != own) return -ENOTCONN;
   found = peer.socket;
   return 0;
+}
+
+bool for_each_unix_socket(void (*each)(void* context, const UnixSocket& socket),
+                          void* context) noexcept {
+  constexpr std::uint32_t kConnected = 1U << 1;  // as of TCP: established
+  const long fd =
+      ask(question_about_unix(NLM_F_DUMP, kConnected, UDIAG_SHOW_PEER | UDIAG_SHOW_UID));
+  if (fd < 0) return false;
+  const End end = for_each_answer(fd, [&](const char* answer, std::size_t size) {
+    UnixSocket socket{};
+    if (read_unix_answer(answer, size, socket)) each(context, socket);
+    return true;
+  });
+  kernel(SYS_close, fd);
+  return end == End::all;
 }
 
 bool has_udp_socket(std::uint16_t port, std::uint64_t cookie) noexcept {
@@ -215,27 +254,14 @@ bool has_udp_socket(std::uint16_t port, std::uint64_t cookie) noexcept {
     question.request.sdiag_family = static_cast<std::uint8_t>(family);
     const long fd = ask(question);
     if (fd < 0) return true;
-    bool done = false;
-    bool found = false;
-    while (!done && !found) {
-      alignas(nlmsghdr) char answer[8192];
-      const long size =
-          kernel(SYS_recvfrom, fd, static_cast<char*>(answer), sizeof answer, 0, nullptr, nullptr);
-      found = size <= 0;
-      nlmsghdr header{};
-      const std::size_t end = found ? 0 : static_cast<std::size_t>(size);
-      for (std::size_t at = 0; !done && at + sizeof header <= end;
-           at += NLMSG_ALIGN(header.nlmsg_len)) {
-        std::memcpy(&header, answer + at, sizeof header);
-        done = header.nlmsg_type != SOCK_DIAG_BY_FAMILY || header.nlmsg_len < sizeof header;
-        if (done || header.nlmsg_len < NLMSG_HDRLEN + sizeof(inet_diag_msg)) continue;
-        inet_diag_msg message;
-        std::memcpy(&message, answer + at + NLMSG_HDRLEN, sizeof message);
-        found = found || cookie_in(message.id.idiag_cookie) == cookie;
-      }
-    }
+    const End end = for_each_answer(fd, [&](const char* answer, std::size_t size) {
+      inet_diag_msg message;
+      if (size < NLMSG_HDRLEN + sizeof message) return true;
+      std::memcpy(&message, answer + NLMSG_HDRLEN, sizeof message);
+      return cookie_in(message.id.idiag_cookie) != cookie;
+    });
     kernel(SYS_close, fd);
-    if (found) return true;
+    if (end != End::all) return true;
   }
   return false;
 }

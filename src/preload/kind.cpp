@@ -15,6 +15,7 @@
 #include "preload/packet.hpp"
 #include "preload/real.hpp"
 #include "preload/transfer.hpp"
+#include "preload/unix_peers.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -54,44 +55,29 @@ class Name {
   char* to_;
 };
 
-bool tcp_meeting_name(int fd, bool connector, sockaddr_un& name, socklen_t& length) noexcept {
+int tcp_meeting_name(int fd, bool connector, sockaddr_un& name, socklen_t& length) noexcept {
   Ends ends{};
-  if (!ends_of(fd, ends)) return false;
+  if (!ends_of(fd, ends)) return -ENOTCONN;
   Name made(name, "farcall/tcp/");
   made.put(connector ? ends.own : ends.peer);
   made.put(connector ? ends.peer : ends.own);
   length = made.length();
-  return true;
-}
-
-// Asked for once: the kernel looks through all unix sockets.
-int peer_number(int fd, const Side& side, std::uint64_t& number) noexcept {
-  std::uint32_t& known = side.own().peer_number;
-  const int result = known == 0 ? find_unix_peer_number(fd, known) : 0;
-  number = known;
-  return result;
-}
-
-int find_unix_peer_of(int fd, const Side& side, FoundSocket& found) noexcept {
-  std::uint64_t number = 0;
-  const int result = peer_number(fd, side, number);
-  return result == 0 ? find_unix_peer(fd, static_cast<std::uint32_t>(number), found) : result;
+  return 0;
 }
 
 // Numbers of sockets are the machine's.
-bool unix_meeting_name(int fd, const Side& side, sockaddr_un& name, socklen_t& length) noexcept {
-  std::uint64_t connecting = 0;
-  if (side.connector) {
-    struct stat status {};
-    if (kernel(SYS_newfstatat, fd, "", &status, AT_EMPTY_PATH) != 0) return false;
-    connecting = status.st_ino;
-  } else {
-    if (peer_number(fd, side, connecting) != 0) return false;
-  }
+int unix_meeting_name(int fd, const Side& side, sockaddr_un& name, socklen_t& length) noexcept {
+  std::uint32_t connecting = 0;
+  int result = 0;
+  if (side.connector)
+    connecting = await_unix_peer(fd, side);
+  else
+    result = number_of_unix_peer(fd, side, connecting);
+  if (connecting == 0) return result != 0 ? result : -ENOTCONN;
   Name made(name, "farcall/unix/");
   made.put(connecting, 16);
   length = made.length();
-  return true;
+  return 0;
 }
 
 // What the kernel has counted of a connection; the structure of the C library is older.
@@ -160,6 +146,14 @@ bool has_filter(int fd) noexcept {
   return kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_GET_FILTER, nullptr, &size) != 0 || size != 0;
 }
 
+// How much of what this end has sent its peer has not taken. As long as there is any it is charged
+// to this socket, so most of the time nobody has to look for the other. EAGAIN: somebody has to.
+long unread_there(int fd, const Side& side, bool may_look) noexcept {
+  int charged = 0;
+  if (kernel(SYS_ioctl, fd, SIOCOUTQ, &charged) == 0 && charged == 0) return 0;
+  return may_look ? queued_at_unix_peer(fd, side) : -EAGAIN;
+}
+
 }  // namespace
 
 OwnCounts own_counts(Side& side) noexcept {
@@ -172,7 +166,7 @@ OwnCounts own_counts(Side& side) noexcept {
           .receiving = side.receiver.busy()};
 }
 
-bool meeting_name(int fd, const Side& side, sockaddr_un& name, socklen_t& length) noexcept {
+int meeting_name(int fd, const Side& side, sockaddr_un& name, socklen_t& length) noexcept {
   return side.kind == Kind::tcp ? tcp_meeting_name(fd, side.connector, name, length)
                                 : unix_meeting_name(fd, side, name, length);
 }
@@ -196,6 +190,7 @@ Agreement compare_with_peer(int fd, Side& side, const Direction& in,
       side.has_messages() ? in.message_bytes_sent : in.kernel_sent;
   const std::atomic<std::uint64_t>& taken_there =
       side.has_messages() ? out.message_bytes_taken : out.kernel_taken;
+  constexpr int kWaits = 4;
   constexpr int kLooks = 50;
   Agreement agreement = Agreement::differ;
   for (int i = 0; i < kLooks && agreement != Agreement::agree; ++i) {
@@ -204,17 +199,17 @@ Agreement compare_with_peer(int fd, Side& side, const Direction& in,
     const bool sending = in.kernel_sending.load(std::memory_order_acquire) != 0;
     const std::uint64_t taken = taken_there.load(std::memory_order_acquire);
     const long queued = kernel_queued(fd);
-    FoundSocket peer{};
-    if (queued < 0 || find_unix_peer_of(fd, side, peer) != 0) return Agreement::ending;
+    const long unread = unread_there(fd, side, i >= kWaits);
+    if (queued < 0 || (unread < 0 && unread != -EAGAIN)) return Agreement::ending;
     if (!(own_counts(side) == own) || sent_there.load(std::memory_order_acquire) != sent ||
-        taken_there.load(std::memory_order_acquire) != taken) {
+        taken_there.load(std::memory_order_acquire) != taken || unread < 0) {
       agreement = Agreement::moving;
       kernel(SYS_sched_yield);
       continue;
     }
     const std::uint64_t here = own.received + static_cast<std::uint64_t>(queued);
     const bool in_agrees = own.receiving || here == sent || (sending && here > sent);
-    const bool out_agrees = own.sending || taken + peer.queued == own.sent;
+    const bool out_agrees = own.sending || taken + static_cast<std::uint64_t>(unread) == own.sent;
     agreement = in_agrees && out_agrees ? Agreement::agree : Agreement::differ;
     if (agreement == Agreement::differ) kernel(SYS_sched_yield);  // it may be about to say so
   }

@@ -12,10 +12,11 @@
 namespace farcall::preload {
 
 // Where the connecting end of this connection listens for the accepting one, an abstract name.
-// False: it is not connected (yet, or any more).
-bool meeting_name(int fd, const Side& side, sockaddr_un& name, socklen_t& length) noexcept;
+// Zero, or the negative errno. ENOTCONN: it is not connected (yet, or any more); EAGAIN: who the
+// peer is cannot be asked now.
+int meeting_name(int fd, const Side& side, sockaddr_un& name, socklen_t& length) noexcept;
 
-// The socket at the other end. Zero, or the negative errno.
+// The socket at the other end. Zero, or the negative errno, EAGAIN as above.
 int find_peer(int fd, const Side& side, FoundSocket& found) noexcept;
 
 enum class Agreement : std::uint8_t { agree, differ, moving, ending };

@@ -101,14 +101,24 @@ bool take_place(Side& side, std::uint32_t most) noexcept {
   return false;
 }
 
+// How many of that many descriptors.
+std::uint32_t share_of(std::uint64_t most_fds) noexcept {
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(most_fds / kShare, 1, kMost));
+}
+
 }  // namespace
+
+bool may_join_listeners() noexcept {
+  const std::uint64_t most_fds = limit.load(std::memory_order_relaxed);
+  return most_fds == 0 || taken.load(std::memory_order_relaxed) < share_of(most_fds) ||
+         now_ns() >= nobody_until.load(std::memory_order_relaxed);
+}
 
 bool join_listeners(Side& side, int fd) noexcept {
   const std::uint64_t most_fds = ask_descriptor_limit();
   limit.store(most_fds, std::memory_order_relaxed);
   if (static_cast<std::uint64_t>(fd) >= most_fds / 4 * 3) return false;
-  const auto most =
-      static_cast<std::uint32_t>(std::clamp<std::uint64_t>(most_fds / kShare, 1, kMost));
+  const std::uint32_t most = share_of(most_fds);
   if (taken.load(std::memory_order_relaxed) >= most && !stop_oldest(most)) return false;
   return take_place(side, most);
 }

@@ -9,6 +9,8 @@
 
 namespace farcall::preload {
 
+// Whether it is worth the making of a socket to try.
+bool may_join_listeners() noexcept;
 // Whether one more may listen: `fd` has just been made for it, and tells how many there are. Ends
 // the listening of one that has waited long, if it must. Then the side has a place, until
 // leave_listeners().

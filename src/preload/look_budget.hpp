@@ -4,15 +4,20 @@
 // are on the machine, so with many thousands of them one look takes as long as many calls do.
 #pragma once
 
+#include <sys/syscall.h>
+#include <time.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 
+#include "preload/real.hpp"
 #include "preload/waiting.hpp"
 
 namespace farcall::preload {
 
-// Time for looks. It is earned all the while, and spent by looks; without any there are none.
+// Processor time for looks. It is earned all the while, and spent by looks; without any there are
+// none.
 class LookBudget {
  public:
   [[nodiscard]] bool allows() const noexcept {
@@ -23,19 +28,25 @@ class LookBudget {
   // Calls look(), and counts what it took. Threads that do so at once may be counted as one.
   template <class Look>
   void spend(Look look) noexcept {
-    const std::int64_t began = now_ns();
+    const std::int64_t began = used();
     look();
-    const std::int64_t ended = now_ns();
-    const std::int64_t had = std::min(kMost, left_.load(std::memory_order_relaxed) + earned(began));
-    left_.store(had - std::min(ended - began, kLongest), std::memory_order_relaxed);
-    since_.store(ended, std::memory_order_relaxed);
+    const std::int64_t took = used() - began;
+    const std::int64_t now = now_ns();
+    const std::int64_t had = std::min(kMost, left_.load(std::memory_order_relaxed) + earned(now));
+    left_.store(had - took, std::memory_order_relaxed);
+    since_.store(now, std::memory_order_relaxed);
   }
 
  private:
-  static constexpr std::int64_t kMost = 500'000'000;
-  static constexpr std::int64_t kShare = 10;  // of the time, one part in so many
-  // What took longer had not the processor all the while.
-  static constexpr std::int64_t kLongest = kMost / 10;
+  static constexpr std::int64_t kMost = 50'000'000;
+  static constexpr std::int64_t kShare = 50;  // of the time, one part in so many
+
+  // By this thread: others may have the processor in the middle of a look.
+  static std::int64_t used() noexcept {
+    timespec time{};
+    kernel(SYS_clock_gettime, CLOCK_THREAD_CPUTIME_ID, &time);
+    return time.tv_sec * std::int64_t{1'000'000'000} + time.tv_nsec;
+  }
 
   [[nodiscard]] std::int64_t earned(std::int64_t now) const noexcept {
     return std::max<std::int64_t>(now - since_.load(std::memory_order_relaxed), 0) / kShare;

@@ -102,7 +102,6 @@ struct Side {
     std::byte* mapping = nullptr;
     std::size_t mapped = 0;
     Counters* counters = nullptr;
-    std::uint32_t peer_number = 0;          // of a unix socket, see diag.hpp; 0: not asked for yet
     observe::Counters* observed = nullptr;  // what is counted for who looks
     bool kept = false;                      // its entry outlives the side, see observed.hpp
   };

@@ -11,14 +11,13 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include <cstdlib>
-#include <cstring>
+#include <algorithm>
+#include <array>
 
 #include "preload/connection.hpp"
 #include "preload/kind.hpp"
 #include "preload/listeners.hpp"
 #include "preload/log.hpp"
-#include "preload/look_budget.hpp"
 #include "preload/observed.hpp"
 #include "preload/privilege.hpp"
 #include "preload/proof.hpp"
@@ -31,8 +30,6 @@
 namespace farcall::preload {
 namespace {
 
-constexpr std::uint32_t kConnectorBegins = 4;
-constexpr std::uint32_t kAcceptorBegins = 6;
 constexpr std::uint32_t kConnectorGivesUp = 400;
 constexpr std::uint32_t kAcceptorGivesUp = 600;
 constexpr std::size_t kHeaderBytes = 2 * kDirectionBytes;
@@ -45,33 +42,6 @@ struct Hello {
   std::uint64_t connector_cookie;
   std::uint64_t ring_bytes;
 };
-
-// For tests: the number of calls after which an end begins, so that it does at the first.
-std::uint32_t begins_after(std::uint32_t usual) noexcept {
-  static constinit std::atomic<std::int32_t> forced{-1};
-  std::int32_t value = forced.load(std::memory_order_relaxed);
-  if (value < 0) {
-    const char* text = std::getenv("FARCALL_TEST_UPGRADE_AFTER");
-    value = text == nullptr ? 0 : std::atoi(text);
-    forced.store(value, std::memory_order_relaxed);
-  }
-  return value > 0 ? static_cast<std::uint32_t>(value) : usual;
-}
-
-bool is_loopback(const Endpoint& endpoint) noexcept {
-  static constexpr std::array<std::uint8_t, 16> kSix{0, 0, 0, 0, 0, 0, 0, 0,
-                                                     0, 0, 0, 0, 0, 0, 0, 1};
-  static constexpr std::uint8_t kMapped[13] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127};
-  return endpoint.address == kSix ||
-         std::memcmp(endpoint.address.data(), kMapped, sizeof kMapped) == 0;
-}
-
-// IPv4 or IPv6.
-bool is_wildcard(const Endpoint& endpoint) noexcept {
-  static constexpr std::array<std::uint8_t, 16> kSix{};
-  static constexpr std::array<std::uint8_t, 16> kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  return endpoint.address == kSix || endpoint.address == kMapped;
-}
 
 // True if it was a candidate until now.
 bool end_stage(Side& side) noexcept {
@@ -195,7 +165,8 @@ int create_memory(Kind kind, std::size_t size) noexcept {
 void start_listening(int fd, Side& side) noexcept {
   sockaddr_un name{};
   socklen_t length = 0;
-  if (!meeting_name(fd, side, name, length)) return;  // not connected yet
+  if (meeting_name(fd, side, name, length) != 0) return;  // not connected yet
+  if (!may_join_listeners()) return;                      // perhaps later
   const long made = kernel(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (made < 0) return give_up(fd, side, Reason::no_memory);
   if (!join_listeners(side, static_cast<int>(made))) {
@@ -224,6 +195,9 @@ void take_memory(int fd, Side& side) noexcept {
     side.guest = make_private(static_cast<int>(accepted));
   }
   if (!is_sound(fd, side)) return;
+  FoundSocket found{};
+  const int sought = find_peer(fd, side, found);
+  if (sought == -EAGAIN) return;  // the guest waits
   const int guest = side.guest;
   Hello hello{};
   Passed passed;
@@ -234,10 +208,8 @@ void take_memory(int fd, Side& side) noexcept {
   close_private(guest);
   side.guest = -1;
   if (!trusted || got < 0) return;  // somebody else; the right one may still come
-  FoundSocket found{};
   const bool proven = hello.magic == Hello::kMagic && hello.connector_cookie == cookie_of(fd) &&
-                      find_peer(fd, side, found) == 0 && found.cookie == hello.acceptor_cookie &&
-                      found.uid == peer.uid;
+                      sought == 0 && found.cookie == hello.acceptor_cookie && found.uid == peer.uid;
   const std::uint64_t ring = hello.ring_bytes;
   const int memory = passed.fds[0];
   const bool sound =
@@ -255,14 +227,21 @@ void take_memory(int fd, Side& side) noexcept {
   }
 }
 
-// Leaves the memory file where the connecting end listens, if it does already.
-void leave_memory(int fd, Side& side) noexcept {
+// Leaves the memory file where the connecting end listens, if it does already. False: it cannot
+// know now where that is.
+bool leave_memory(int fd, Side& side) noexcept {
   sockaddr_un name{};
   socklen_t length = 0;
-  if (!meeting_name(fd, side, name, length))
-    return give_up(fd, side, side.kind == Kind::tcp ? Reason::too_short : Reason::no_proof);
+  if (const int result = meeting_name(fd, side, name, length); result != 0) {
+    if (result == -EAGAIN) return false;
+    give_up(fd, side, side.kind == Kind::tcp ? Reason::too_short : Reason::no_proof);
+    return true;
+  }
   const long made = kernel(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (made < 0) return give_up(fd, side, Reason::no_memory);
+  if (made < 0) {
+    give_up(fd, side, Reason::no_memory);
+    return true;
+  }
   const int host = static_cast<int>(made);
   const auto leave = [&]() -> bool {
     if (kernel(SYS_connect, host, &name, length) < 0) return false;  // nobody there (yet)
@@ -301,115 +280,40 @@ void leave_memory(int fd, Side& side) noexcept {
   };
   leave();
   kernel(SYS_close, host);
+  return true;
 }
 
 }  // namespace
 
 namespace {
-constinit std::atomic<bool> refused{false};
-}  // namespace
 
-void no_more_candidates() noexcept { refused.store(true, std::memory_order_relaxed); }
+// Where there is something to wait for, or others are in the way.
+std::uint32_t soon_after(std::uint32_t calls) noexcept { return calls + std::max(8U, calls / 8); }
 
-bool acceleration_ended() noexcept { return refused.load(std::memory_order_relaxed); }
+// Processes with which memory has been shared, as the kernel names those who made the other ends.
+constinit std::array<std::atomic<pid_t>, 64> partners{};
 
-bool may_accelerate() noexcept {
-  return settings().enabled && (settings().tcp || settings().unix_streams) &&
-         (!acceleration_ended() || (stats_wanted() && !is_confined()));
+std::atomic<pid_t>& partner_like(pid_t pid) noexcept {
+  return partners[static_cast<std::size_t>(pid) % partners.size()];
 }
 
-namespace {
-
-// From now on this is a connection that may be accelerated.
-void note_candidate(int fd, Kind kind, bool connector, Counters* counters, const sockaddr* peer,
-                    socklen_t size) noexcept {
-  if (acceleration_ended()) return count(counters, Reason::unseen);
-  Side* const side = make_side(kind, connector);
-  if (side == nullptr) return;
-  side->own().counters = counters;
-  make_way_for(fd);
-  observe_candidate(fd, *side, peer, size);
-  side->next_try.store(begins_after(connector ? kConnectorBegins : kAcceptorBegins),
-                       std::memory_order_relaxed);
-  adopt(fd, *side);
+pid_t maker_of_peer(int fd, const Side& side) noexcept {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (!is_unix(side.kind) || kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
+    return 0;
+  return std::max(peer.pid, 0);
 }
 
-bool has_lists() noexcept {
-  return settings().exclude.count != 0 || settings().accelerate.count != 0;
+// Its peer has the library, most likely, and comes when it can.
+bool has_partner(int fd, const Side& side) noexcept {
+  const pid_t pid = maker_of_peer(fd, side);
+  return pid != 0 && partner_like(pid).load(std::memory_order_relaxed) == pid;
 }
-
-// Counts a connection. False if the settings do not want it.
-bool count_connection(Counters* counters, bool wanted) noexcept {
-  if (counters != nullptr) counters->connections.fetch_add(1, std::memory_order_relaxed);
-  if (!wanted) count(counters, Reason::excluded);
-  return wanted;
+void note_partner(int fd, const Side& side) noexcept {
+  if (const pid_t pid = maker_of_peer(fd, side); pid != 0)
+    partner_like(pid).store(pid, std::memory_order_relaxed);
 }
-
-int option_of(int fd, int option) noexcept {
-  int value = -1;
-  socklen_t size = sizeof value;
-  kernel(SYS_getsockopt, fd, SOL_SOCKET, option, &value, &size);
-  return value;
-}
-
-void note_tcp(int fd, const sockaddr* peer, socklen_t size, bool connector) noexcept {
-  Endpoint there{};
-  if (!settings().tcp || !Endpoint::from(peer, there)) return;
-  // Who connects to no address in particular comes to this host.
-  if (is_wildcard(there) && !address_of(SYS_getpeername, fd, there)) return;
-  Endpoint here{};
-  bool here_known = false;
-  if (!is_loopback(there)) {
-    here_known = address_of(SYS_getsockname, fd, here);
-    if (!here_known || here.address != there.address) return;
-  }
-  if (connector && option_of(fd, SO_PROTOCOL) != IPPROTO_TCP) return;
-  Counters* counters = nullptr;
-  if (stats_wanted() || has_lists()) {
-    if (!here_known && !address_of(SYS_getsockname, fd, here)) return;
-    counters = counters_for(Protocol::tcp, connector ? there : here);
-    if (!count_connection(counters, settings().wants(here, there))) return;
-  }
-  note_candidate(fd, Kind::tcp, connector, counters, peer, size);
-}
-
-void note_unix(int fd, const sockaddr* peer, socklen_t size, bool connector) noexcept {
-  const int type = settings().unix_streams ? option_of(fd, SO_TYPE) : -1;
-  if (type != SOCK_STREAM && type != SOCK_SEQPACKET) return;
-  Counters* counters = nullptr;
-  if (stats_wanted() || has_lists()) {
-    sockaddr_storage own{};
-    socklen_t own_size = sizeof own;
-    if (!connector && kernel(SYS_getsockname, fd, &own, &own_size) < 0) return;
-    const UnixName server = connector ? UnixName::from(peer, size)
-                                      : UnixName::from(reinterpret_cast<sockaddr*>(&own), own_size);
-    counters = counters_for(server);
-    if (!count_connection(counters, settings().wants(server))) return;
-  }
-  note_candidate(fd, type == SOCK_STREAM ? Kind::unix_stream : Kind::unix_packets, connector,
-                 counters, peer, size);
-}
-
-}  // namespace
-
-void note_connection(int fd, const sockaddr* peer, socklen_t size, bool connector) noexcept {
-  if (!may_accelerate() || peer == nullptr || size < sizeof(sa_family_t)) return;
-  if (peer->sa_family == AF_UNIX)
-    note_unix(fd, peer, size, connector);
-  else if (size >= sizeof(sockaddr_in))
-    note_tcp(fd, peer, size, connector);
-}
-
-void note_pair(const int (&fds)[2]) noexcept {
-  if (!may_accelerate()) return;
-  sockaddr_un nameless{};
-  nameless.sun_family = AF_UNIX;
-  for (int i = 0; i < 2; ++i)
-    note_connection(fds[i], reinterpret_cast<const sockaddr*>(&nameless), sizeof(sa_family_t),
-                    i == 0);
-}
-
-namespace {
 
 void connector_step(int fd, Side& side, std::uint32_t calls) noexcept {
   if (side.stage.load(std::memory_order_relaxed) == Side::kListening) {
@@ -420,25 +324,28 @@ void connector_step(int fd, Side& side, std::uint32_t calls) noexcept {
   } else {
     start_listening(fd, side);
   }
-  if (side.stage.load(std::memory_order_relaxed) > Side::kListening) return;
-  if (calls >= kConnectorGivesUp)
-    give_up(fd, side, Reason::peer_plain);
-  else
-    side.next_try.store(calls + (calls < kAcceptorBegins ? 3
-                                 : calls < 8             ? 1
-                                                         : calls / 2),
-                        std::memory_order_relaxed);
+  const std::uint32_t stage = side.stage.load(std::memory_order_relaxed);
+  if (stage == Side::kJoined) note_partner(fd, side);
+  if (stage > Side::kListening) return;
+  const bool has_guest = side.guest >= 0;
+  if (calls >= kConnectorGivesUp && !has_guest) return give_up(fd, side, Reason::peer_plain);
+  std::uint32_t next = calls + calls / 2;
+  if (calls < 8)
+    next = calls + (calls < kAcceptorBegins ? 3 : 1);
+  else if (has_guest || stage == Side::kCandidate || has_partner(fd, side))
+    next = soon_after(calls);
+  side.next_try.store(next, std::memory_order_relaxed);
 }
 
 void acceptor_step(int fd, Side& side, std::uint32_t calls) noexcept {
-  leave_memory(fd, side);
+  const bool looked = leave_memory(fd, side);
+  if (side.accelerated()) note_partner(fd, side);
   if (side.stage.load(std::memory_order_relaxed) != Side::kCandidate) return;
-  // A peer with the library is there when this end first looks, or soon after. Each look costs five
-  // system calls, so for one without it there are few.
-  if (calls >= kAcceptorGivesUp)
-    give_up(fd, side, Reason::peer_plain);
-  else
-    side.next_try.store(2 * calls, std::memory_order_relaxed);
+  // A peer with the library is there when this end first looks, or soon after. Each look costs a
+  // few system calls, so for one without it there are few.
+  if (looked && calls >= kAcceptorGivesUp) return give_up(fd, side, Reason::peer_plain);
+  const bool soon = !looked || (calls > kAcceptorBegins && has_partner(fd, side));
+  side.next_try.store(soon ? soon_after(calls) : 2 * calls, std::memory_order_relaxed);
 }
 
 void look_for_peer(int fd, Side& side, std::uint32_t calls) noexcept {
@@ -447,8 +354,6 @@ void look_for_peer(int fd, Side& side, std::uint32_t calls) noexcept {
   else
     acceptor_step(fd, side, calls);
 }
-
-constinit LookBudget unix_looks;
 
 // Holds `advancing`.
 void step(int fd, Side& side) noexcept {
@@ -459,15 +364,11 @@ void step(int fd, Side& side) noexcept {
     if (calls >= kConnectorGivesUp)
       give_up(fd, side, Reason::shared);
     else
-      side.next_try.store(calls + 8, std::memory_order_relaxed);
+      side.next_try.store(soon_after(calls), std::memory_order_relaxed);
   } else if (side.corked.load(std::memory_order_relaxed)) {
-    side.next_try.store(calls + 8, std::memory_order_relaxed);
-  } else if (side.kind == Kind::tcp) {
-    look_for_peer(fd, side, calls);
-  } else if (!unix_looks.allows()) {
-    side.next_try.store(calls + 8, std::memory_order_relaxed);
+    side.next_try.store(soon_after(calls), std::memory_order_relaxed);
   } else {
-    unix_looks.spend([&] { look_for_peer(fd, side, calls); });
+    look_for_peer(fd, side, calls);
   }
 }
 

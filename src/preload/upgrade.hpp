@@ -7,7 +7,8 @@
 // connects to it, leaves there a sealed memory file with a few words, and closes; the connecting
 // end, at one of its next calls, takes them. From then on neither holds a descriptor for it. Each
 // is sure of the other because the kernel says which socket (by its cookie, from sock_diag) is the
-// other end of its own, and whose that is; and whoever comes, or listens, must be that user.
+// other end of its own, and whose that is (of unix sockets, unix_peers.hpp); and whoever comes, or
+// listens, must be that user.
 #pragma once
 
 #include "preload/side.hpp"
@@ -15,6 +16,10 @@
 struct sockaddr;
 
 namespace farcall::preload {
+
+// After so many calls each end begins to look for the other.
+inline constexpr std::uint32_t kConnectorBegins = 4;
+inline constexpr std::uint32_t kAcceptorBegins = 6;
 
 // A connection was made, or is being made, over `fd`: remember it if it may be accelerated.
 // `peer` is the address of the other end.

@@ -124,9 +124,8 @@ struct Pair {
   void warm_up() {
     const int before = stream_mappings();
     talk(20);
-    // Ends of unix sockets look for each other for a tenth of the time at most (look_budget.hpp).
-    // Where a look was long, as the machine stood still in it, a connection made later is looked
-    // at.
+    // Ends of unix sockets look for each other for a small share of the time (look_budget.hpp).
+    // Where that is used up a connection made later is looked at.
     for (int i = 0; i < 10 && over_unix() && preloaded() && stream_mappings() != before + 2; ++i) {
       ::sleep(1);
       connect();
