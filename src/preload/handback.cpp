@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "preload/call_result.hpp"
 #include "preload/connection.hpp"
 #include "preload/log.hpp"
 #include "preload/packet.hpp"
@@ -149,28 +150,59 @@ class Collected {
   std::size_t size_ = 0;
 };
 
-// This end while it gives back. Holds the receiver's lock.
+// This end while it gives back. Holds the receiver's lock, but as long as other threads sleep in the
+// kernel.
 class Leaving {
  public:
-  Leaving(Side& side, int fd) noexcept : side_(side), direction_(*side.in().control), fd_(fd) {}
+  Leaving(Side& side, int fd, Guard& receiving) noexcept
+      : side_(side),
+        direction_(*side.in().control),
+        fd_(fd),
+        receiving_(receiving),
+        generation_(side.generation.load(std::memory_order_relaxed)) {}
 
+  // False: bytes are missing. Where that is so for another reason than the peer's, over() is true.
   bool give_back() noexcept {
     // In one order with the peer's count of its sends, see Sender::enter_kernel.
     direction_.handback.store(handback::kAsked, std::memory_order_seq_cst);
-    if (!collect()) return false;
+    if (!let_sleepers_finish() || !collect()) return false;
     for (std::size_t done = 0; done != collected_.size();)
       if (!give_next(done)) return false;
     direction_.handback.store(handback::kDone, std::memory_order_release);
     return true;
   }
 
+  // While the lock was not held the socket was closed, or another thread has left.
+  [[nodiscard]] bool over() const noexcept {
+    return is_gone(side_, generation_) || side_.in().control == nullptr ||
+           side_.receiver.has_left();
+  }
+
  private:
+  // Who sleeps in the kernel takes what is there, and is behind this thread in nothing that it takes
+  // from elsewhere. What it has taken it cannot count without the lock. So nothing is collected
+  // before the last one has come back, or all is in the kernel. What others read meanwhile need not
+  // be given back.
+  bool let_sleepers_finish() noexcept {
+    for (const std::int64_t start = now_ns(); side_.receiver.busy() && !is_all_in_kernel();) {
+      if (now_ns() - start > kLongest) return false;
+      receiving_.unlock();
+      answer_leaving_peer(side_, fd_);
+      pause();
+      if (!receiving_.lock() || over()) return false;
+    }
+    return true;
+  }
+
+  bool is_all_in_kernel() noexcept {
+    return side_.receiver.emptied(side_.in()) && !doorbell_rings(side_);
+  }
+
   // Reads all that the peer has sent, wherever it is.
   bool collect() noexcept {
     for (std::int64_t since = now_ns();;) {
       // What is in the kernel alone can stay there.
-      if (collected_.size() == 0 && side_.receiver.emptied(side_.in()) && !doorbell_rings(side_))
-        return true;
+      if (collected_.size() == 0 && is_all_in_kernel()) return true;
       if (!collected_.make_room(1)) return false;
       const bool quiet = direction_.kernel_sending.load(std::memory_order_seq_cst) == 0;
       const std::uint64_t sent = direction_.kernel_sent.load(std::memory_order_acquire);
@@ -182,9 +214,7 @@ class Leaving {
       }
       // At the end of the stream nothing can be put in front of it any more.
       if (got != kNothing) return got == 0 && collected_.size() == 0;
-      if (quiet && side_.receiver.kernel_taken() >= sent && side_.receiver.emptied(side_.in()) &&
-          !doorbell_rings(side_))
-        return true;
+      if (quiet && side_.receiver.kernel_taken() >= sent && is_all_in_kernel()) return true;
       if (now_ns() - since > kLongest) return false;
       serve_peer();
       pause();
@@ -281,6 +311,8 @@ class Leaving {
   Side& side_;
   Direction& direction_;
   int fd_;
+  Guard& receiving_;
+  const std::uint32_t generation_;
   Collected collected_;
 };
 
@@ -295,7 +327,7 @@ bool leave_sending(Side& side, int fd) noexcept {
 }
 
 void leave_receiving(Side& side, int fd) noexcept {
-  const Guard receiving(side.receive_lock);
+  Guard receiving(side.receive_lock);
   if (!receiving || side.in().control == nullptr || side.receiver.has_left()) return;
   side.receiver.watch_for_ever(side.in());
   // The kernel would refuse what is given back.
@@ -305,7 +337,8 @@ void leave_receiving(Side& side, int fd) noexcept {
   take_doorbell(side, fd);
   const bool empty =
       side.receiver.emptied(side.in()) && !doorbell_rings(side) && !side.receiver.broken();
-  if (!empty && !Leaving(side, fd).give_back()) {
+  if (Leaving leaving(side, fd, receiving); !empty && !leaving.give_back()) {
+    if (!receiving || leaving.over()) return;
     log(LogLevel::warn, "descriptor %d is reset: the peer does not take back what is unread", fd);
     reset(side, fd, *side.in().control);
   }
@@ -364,6 +397,12 @@ bool wait_for_leaving_peer(Side& side, int fd, std::int64_t at_most) noexcept {
 
 bool wait_for_leaving_peer(Side& side, int fd) noexcept {
   return wait_for_leaving_peer(side, fd, kLongestForLeaving);
+}
+
+bool wait_briefly_for_leaving_peer(Side& side, int fd, std::int64_t longest) noexcept {
+  for (const std::int64_t start = now_ns(); now_ns() - start < longest; pause())
+    if (serve_leaving_peer(side, fd)) return true;
+  return false;
 }
 
 void take_doorbell(Side& side, int fd) noexcept {

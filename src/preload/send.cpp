@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Calls of a program that send.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 
@@ -58,14 +60,30 @@ bool wait_for_room(Side& side, bool briefly, Guard& guard) noexcept {
   return guard.lock() && (room || moved());
 }
 
+// The kernel has room, but the program is told that there is none: it would tell nobody of it when
+// that is over. So it is made to tell that there is room, at once: the program asks again.
+void tell_of_room(const Side& side, int fd) noexcept {
+  // Each has the kernel wake whoever waits for room, and is set to what it was.
+  const int level = is_unix(side.kind) ? SOL_SOCKET : IPPROTO_TCP;
+  const int option = is_unix(side.kind) ? SO_SNDBUF : TCP_NOTSENT_LOWAT;
+  int value = 0;
+  socklen_t size = sizeof value;
+  if (kernel(SYS_getsockopt, fd, level, option, &value, &size) != 0) return;
+  if (is_unix(side.kind)) value /= 2;  // the kernel doubles it
+  kernel(SYS_setsockopt, fd, level, option, &value, size);
+}
+
 // Waits for a peer that is leaving the ring, if it is; then holds a place among those who send
-// through the kernel. Zero, or what the call returns.
+// through the kernel. Zero, or what the call returns. Who must not wait does so for as long as a
+// peer takes that is not kept from it.
 ssize_t enter_kernel(Side& side, const Call& call) noexcept {
+  constexpr std::int64_t kShort = 20'000'000;
   while (!side.sender.enter_kernel(side.out())) {
-    if (nonblocking(side, call.flags)) {
-      if (!serve_leaving_peer(side, call.fd)) return fail(-EAGAIN);
-    } else if (!wait_for_leaving_peer(side, call.fd)) {
-      return fail(-EINTR);
+    if (!nonblocking(side, call.flags)) {
+      if (!wait_for_leaving_peer(side, call.fd)) return fail(-EINTR);
+    } else if (!wait_briefly_for_leaving_peer(side, call.fd, kShort)) {
+      tell_of_room(side, call.fd);
+      return fail(-EAGAIN);
     }
   }
   return 0;
