@@ -441,7 +441,8 @@ class Incoming {
   // more; at once, where it has been told of already. As long as this waits for its answer, and is
   // not moved.
   void observe(ClientDeathObserver* observer) noexcept;
-  // Answers, by whatever thread, as ServerThread::reply() does. `observer` is as last given to
+  // Answers, by whatever thread, as ServerThread::reply() does; but for a client that does not say
+  // soon whether it has taken the descriptors it does not wait. `observer` is as last given to
   // observe().
   Outcome reply(std::span<const std::byte> data, std::span<const int> descriptors,
                 ClientDeathObserver* observer);
@@ -450,10 +451,10 @@ class Incoming {
   friend class ServerThread;
   void abandon() noexcept;
   Outcome give_reply(std::span<const std::byte> data, std::span<const int> descriptors,
-                     std::int64_t status, ClientDeathObserver* observer);
+                     std::int64_t status, ClientDeathObserver* observer, bool waits);
   Outcome reply_at_length(std::span<const std::byte> data, std::span<const int> descriptors,
-                          std::int64_t status, ClientDeathObserver* observer);
-  Outcome await_taken();
+                          std::int64_t status, ClientDeathObserver* observer, bool waits);
+  Outcome await_taken(bool waits);
 
   std::shared_ptr<call::ServerSession> session_;  // if it wants a reply
   std::shared_ptr<call::PortState> port_;         // of the last that did

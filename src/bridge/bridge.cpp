@@ -211,6 +211,7 @@ bool Bridge::Parts::tick(Clock::time_point now) {
     const std::lock_guard guard(reader_lock_);
     busy = reader_ && reader_->tick();
   }
+  busy = look_after_door_threads() || busy;
   calls_.give_up_abandoned();
   if (++ticks_ % kSlowTick == 0) {
     calls_.tick(now);

@@ -98,10 +98,12 @@ void Calls::publish_first(const std::shared_ptr<OutgoingCall>& call, Lock& lock,
         1,
         std::chrono::duration_cast<std::chrono::milliseconds>(it.deadline_ - it.heard_).count()));
   const std::string reply = own_subject(it.id_) + ";" + encode(header);
+  const bool was_away = !connection_.is_up();
   const int error = connection_.publish(it.to_.subject, &reply, nullptr, data, may_wait);
   it.published();
   if (error != 0) return finish(it, lock, error);
-  it.heard_ = Clock::now();  // it may have waited for the cluster
+  // It may have waited for the cluster.
+  if (was_away) it.heard_ = Clock::now();
 }
 
 void Calls::publish_pieces(OutgoingCall& call, Lock& lock) {
@@ -171,7 +173,6 @@ void Calls::give_up(OutgoingCall& call) {
       keep = std::move(found->second);
       calls_.erase(found);
     }
-    if (call.session_.empty()) abandoned_.emplace(call.id_, Clock::now() + bound_);
   }
   if (!call.session_.empty()) tell(call.session_, {.kind = Kind::cancel});
   lock.unlock();
@@ -249,7 +250,7 @@ void Calls::received(std::string_view word, Msg message) {
     }
     if (const auto found = calls_.find(id); found != calls_.end()) call = found->second;
   }
-  if (!call) return late(id, message);
+  if (!call) return late(message);
   Lock lock(call->lock_);
   if (call->over_ || call->id_ != id) return;
   if (message.is_no_responders()) return finish(*call, lock, ECONNREFUSED);
@@ -279,11 +280,8 @@ void Calls::received(std::string_view word, Msg message) {
   }
 }
 
-void Calls::late(std::uint64_t id, const Msg& message) {
-  {
-    const std::lock_guard guard(lock_);
-    if (abandoned_.erase(id) == 0) return;
-  }
+// Of a call that is over here, whatever has become of it: who still serves it is told.
+void Calls::late(const Msg& message) {
   if (!message.reply().empty()) tell(std::string(message.reply()), {.kind = Kind::cancel});
 }
 
@@ -356,7 +354,6 @@ void Calls::tick(Clock::time_point now) {
   std::vector<std::shared_ptr<OutgoingCall>> all;
   {
     const std::lock_guard guard(lock_);
-    std::erase_if(abandoned_, [&](const auto& each) { return each.second < now; });
     std::erase_if(posted_at_, [&](const auto& each) {
       if (each.second + bound_ > now) return false;
       posted_.erase(each.first);

@@ -81,8 +81,6 @@ class Calls {
  public:
   Calls(Connection& connection, const Config& config);
 
-  // Whether start() and post() wait at present: for a cluster that is away.
-  [[nodiscard]] bool waits() const noexcept { return !connection_.is_up(); }
   // Publishes it. Where that fails it is finished with an error at once.
   void start(const std::shared_ptr<OutgoingCall>& call);
   // Nobody waits any more: the exporter is told, and finished() is not called from now on.
@@ -119,7 +117,7 @@ class Calls {
   void take_reply(const std::shared_ptr<OutgoingCall>& call, Lock& lock, const Header& header,
                   Msg message);
   void take_piece(OutgoingCall& call, Lock& lock, const Header& header, const Msg& message);
-  void late(std::uint64_t id, const Msg& message);
+  void late(const Msg& message);
   void forget(std::uint64_t id);
   [[nodiscard]] std::string own_subject(std::uint64_t id) const;
 
@@ -128,8 +126,6 @@ class Calls {
   std::mutex lock_;  // protects what follows; taken while a call's lock is held, never before it
   std::uint64_t last_ = 0;
   std::unordered_map<std::uint64_t, std::shared_ptr<OutgoingCall>> calls_;
-  // Given up before it was known who serves them: who says so first is told.
-  std::unordered_map<std::uint64_t, Clock::time_point> abandoned_;
   std::unordered_map<std::uint64_t, Imported*> posted_;  // likewise, to count what nobody heard
   std::unordered_map<std::uint64_t, Clock::time_point> posted_at_;
   std::mutex leaving_lock_;  // protects the next; nothing else is locked under it

@@ -20,8 +20,6 @@
 namespace farcall::bridge {
 namespace {
 
-std::atomic<unsigned> threads{0};
-std::atomic<unsigned> occupied{0};  // of them, those that wait
 std::atomic<unsigned> calls_in_progress{0};
 std::atomic<unsigned> most{4096};  // of each
 
@@ -74,53 +72,82 @@ class DoorCall final : public OutgoingCall, public std::enable_shared_from_this<
   door_deferred_t* call_;
 };
 
-void make_door_thread();
-
-// One serves all as long as it need not wait; there is always one that does not.
-class CountedThread {
+// Those that serve doors. One does as long as it need not wait; where it does, for a cluster that
+// is away or takes little, there are others.
+class DoorThreads {
  public:
-  CountedThread() = default;
-  CountedThread(const CountedThread&) = delete;
-  CountedThread& operator=(const CountedThread&) = delete;
-  ~CountedThread() {
-    --threads;
-    make_door_thread();
+  // Around what may wait.
+  class Busy {
+   public:
+    Busy() { ++busy; }
+    Busy(const Busy&) = delete;
+    Busy& operator=(const Busy&) = delete;
+    ~Busy() {
+      ++passed;
+      --busy;
+    }
+  };
+  // Sees to it that there are so many more than wait.
+  static void make(unsigned spare) {
+    for (unsigned now = all; now < waiting + spare && now < most; now = all)
+      if (all.compare_exchange_strong(now, now + 1) && !start()) return;
   }
-};
-
-class Occupied {
- public:
-  Occupied() {
-    ++occupied;
-    make_door_thread();
+  // To be called often: whether any is busy, and has others made if none of them has come on since.
+  static bool look() {
+    const unsigned now = busy;
+    const std::uint64_t count = passed;
+    const bool stuck = now != 0 && count == looked;
+    looked = count;
+    waiting = stuck ? now : 0;
+    if (stuck) make(std::max(1U, now));
+    return now != 0;
   }
-  Occupied(const Occupied&) = delete;
-  Occupied& operator=(const Occupied&) = delete;
-  ~Occupied() { --occupied; }
+  // The calling thread is one too many, and is not counted any more.
+  static bool dismiss() {
+    constexpr unsigned kSpare = 2;
+    for (unsigned now = all; now > waiting + kSpare;)
+      if (all.compare_exchange_weak(now, now - 1)) return dismissed = true;
+    return false;
+  }
+
+ private:
+  class Counted {
+   public:
+    Counted() = default;
+    Counted(const Counted&) = delete;
+    Counted& operator=(const Counted&) = delete;
+    ~Counted() {
+      if (dismissed) return;
+      --all;
+      make(1);
+    }
+  };
+  // Cancellation is enabled between calls, so that one that came too late for its call ends the
+  // thread there and not in somebody else's call.
+  static void* serve(void*) {
+    const Counted counted;
+    ::door_return(nullptr, 0, nullptr, 0);
+    return nullptr;
+  }
+  static bool start() {
+    pthread_attr_t attributes;
+    ::pthread_attr_init(&attributes);
+    ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    ::pthread_attr_setstacksize(&attributes, std::size_t{256} << 10);
+    pthread_t thread;
+    const bool started = ::pthread_create(&thread, &attributes, &serve, nullptr) == 0;
+    if (!started) --all;
+    ::pthread_attr_destroy(&attributes);
+    return started;
+  }
+
+  static inline std::atomic<unsigned> all{0};
+  static inline std::atomic<unsigned> busy{0};
+  static inline std::atomic<unsigned> waiting{0};  // as look() has found
+  static inline std::atomic<std::uint64_t> passed{0};
+  static inline std::uint64_t looked = 0;  // look()'s
+  static inline thread_local bool dismissed = false;
 };
-
-// Cancellation is enabled between calls, so that one that came too late for its call ends the
-// thread there and not in somebody else's call.
-void* serve_doors(void*) {
-  const CountedThread counted;
-  ::door_return(nullptr, 0, nullptr, 0);
-  return nullptr;
-}
-
-// If all that there are wait.
-void make_door_thread() {
-  unsigned now = threads;
-  do {
-    if (now > occupied || now >= most) return;
-  } while (!threads.compare_exchange_weak(now, now + 1));
-  pthread_attr_t attributes;
-  ::pthread_attr_init(&attributes);
-  ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  ::pthread_attr_setstacksize(&attributes, std::size_t{256} << 10);
-  pthread_t thread;
-  if (::pthread_create(&thread, &attributes, &serve_doors, nullptr) != 0) --threads;
-  ::pthread_attr_destroy(&attributes);
-}
 
 class ImportedDoor final : public ImportedServer {
  public:
@@ -188,8 +215,8 @@ int ImportedDoor::call(std::size_t size) {
   }
   const auto call = std::make_shared<DoorCall>(name_, header, deferred, context_);
   {
-    std::optional<Occupied> waits;
-    if (context_.calls.waits()) waits.emplace();
+    const DoorThreads::Busy busy;
+    context_.ticker.wake();
     context_.calls.start(call);
   }
   context_.ticker.wake();
@@ -203,6 +230,7 @@ void ImportedDoor::serve(void* cookie, char*, std::size_t size, door_desc_t*, ui
   const int error = static_cast<ImportedDoor*>(cookie)->call(size);
   ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
   if (error != 0) ::door_refuse(error);
+  if (DoorThreads::dismiss()) ::pthread_exit(nullptr);
   ::door_return(nullptr, 0, nullptr, 0);
 }
 
@@ -222,8 +250,10 @@ bool may_call(const Imported& name, uid_t user) noexcept {
 
 void limit_door_calls(unsigned number) noexcept {
   most = number;
-  ::door_server_create([](door_info_t*) { make_door_thread(); });
+  ::door_server_create([](door_info_t*) { DoorThreads::make(1); });
 }
+
+bool look_after_door_threads() noexcept { return DoorThreads::look(); }
 
 std::unique_ptr<ImportedServer> import_door(Imported& name, ImportContext context) {
   return std::make_unique<ImportedDoor>(name, context);

@@ -38,6 +38,9 @@ bool may_call(const Imported& name, uid_t user) noexcept;
 
 // At most so many calls of imported doors are in progress.
 void limit_door_calls(unsigned number) noexcept;
+// To be called often: others serve where the threads that do have come to wait. Whether any is
+// busy.
+bool look_after_door_threads() noexcept;
 // Throws BridgeError.
 std::unique_ptr<ImportedServer> import_door(Imported& name, ImportContext context);
 std::unique_ptr<ImportedServer> import_channel(Imported& name, ImportContext context);

@@ -456,7 +456,7 @@ void Connection::down(const Link* which) {
   {
     const std::lock_guard guard(lock_);
     if (link().get() != which || !up_.exchange(false)) return;
-    down_since_ = Clock::now();
+    down_since_ = std::min(Clock::now(), silent_since_.exchange(Clock::time_point::max()));
   }
   if (events_.lost) events_.lost();
 }

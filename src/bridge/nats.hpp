@@ -247,7 +247,9 @@ class Connection {
   std::mutex event_lock_;  // held while libnats reads or writes: it expects one thread to do both
   std::atomic<Clock::time_point> heard_{Clock::time_point()};   // when the server last took or gave
   std::atomic<Clock::time_point> looked_{Clock::time_point()};  // when one last tried to read
-  std::atomic<bool> unsent_{false};                             // libnats has something for it
+  // When the server of the link that is no good was last heard, if that is what it is.
+  std::atomic<Clock::time_point> silent_since_{Clock::time_point::max()};
+  std::atomic<bool> unsent_{false};  // libnats has something for it
   std::atomic<bool> up_{true};
   std::atomic<bool> hurried_{false};
   std::atomic<bool> closing_{false};

@@ -54,7 +54,9 @@ void Connection::detach(std::uint64_t socket) noexcept {
 void Connection::look_alive() noexcept {
   if (Clock::now() - heard_.load() <= kPings * ping_) return;
   const std::lock_guard guard(socket_lock_);
-  if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
+  if (fd_ < 0) return;
+  silent_since_ = heard_.load();
+  ::shutdown(fd_, SHUT_RDWR);
 }
 
 void Connection::interrupt() noexcept { wake_.tell(); }

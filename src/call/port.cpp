@@ -103,19 +103,21 @@ SessionPointer PortState::find(std::uint64_t id) {
     // A process that is stopped and continued stays in ppoll, while epoll_pwait2 ends with EINTR.
     // But of several threads that poll each would be woken each time.
     const bool exact = !only_look && !how.restartable && sleeping.load() == 1;
+    // A thread may be cancelled when the call has already succeeded, and events are told of once.
+    const bool polls = exact || cancellable;
     pollfd any{.fd = epoll.get(), .events = POLLIN, .revents = 0};
     const timespec* const time = until.is_never() && !interrupted ? nullptr : &left;
     const sigset_t* const mask = held ? held->before() : nullptr;
     const std::uint64_t since = ticks();
     if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
     int count =
-        exact ? ::ppoll(&any, 1, time, mask)
+        polls ? ::ppoll(&any, 1, time, mask)
               : ::epoll_pwait2(epoll.get(), events.data(), static_cast<int>(most), time, mask);
     const int error = errno;  // handlers may run now
     if (cancellable) ::pthread_setcancelstate(cancel_state, nullptr);
     held.reset();
     has_slept(since);
-    if (count > 0 && exact) {
+    if (count > 0 && polls) {
       count = ::epoll_wait(epoll.get(), events.data(), static_cast<int>(most), 0);
       if (count == 0) continue;  // somebody else has taken it
     }

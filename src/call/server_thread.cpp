@@ -111,17 +111,19 @@ void Incoming::observe(ClientDeathObserver* observer) noexcept {
 
 // The client's next words may be long in coming, or never come. As soon as others need this thread,
 // or many wait like this one, it goes on. It looks before it waits, and then often: looking costs
-// no more than a wait.
-Outcome Incoming::await_taken() {
+// no more than a wait. `waits`: it serves this port. Others may have more clients to answer, of
+// which nothing is known here, and go on soon.
+Outcome Incoming::await_taken(bool waits) {
   constexpr int kMostWaiting = 4;
   constexpr auto kShortest = std::chrono::microseconds(50);
   constexpr auto kLongest = std::chrono::microseconds(800);
+  constexpr auto kGlance = std::chrono::microseconds(400);
   const Deadline longest = Deadline::after(port_->limits.patience);
   const call::Counted waiting(&port_->confirming);
   std::chrono::nanoseconds step = kShortest;
   for (;;) {
     if (port_->confirming.load(std::memory_order_relaxed) > kMostWaiting ||
-        port_->lacks_threads()) {
+        port_->lacks_threads() || (!waits && step > kGlance)) {
       session_->leave_untold();
       return Outcome::ok;
     }
@@ -137,18 +139,19 @@ Outcome Incoming::await_taken() {
 [[gnu::always_inline]] inline Outcome Incoming::give_reply(std::span<const std::byte> data,
                                                            std::span<const int> descriptors,
                                                            std::int64_t status,
-                                                           ClientDeathObserver* observer) {
+                                                           ClientDeathObserver* observer,
+                                                           bool waits) {
   if (!session_) throw MisuseError("reply to what wants no reply, or has had it");
   session_->end_serving();
   if (data.size() > kInlineBytes || !descriptors.empty()) [[unlikely]]
-    return reply_at_length(data, descriptors, status, observer);
+    return reply_at_length(data, descriptors, status, observer, waits);
   session_->reply_shortly(data, status);
   return Outcome::ok;
 }
 
 Outcome Incoming::reply(std::span<const std::byte> data, std::span<const int> descriptors,
                         ClientDeathObserver* observer) {
-  const Outcome outcome = give_reply(data, descriptors, 0, observer);
+  const Outcome outcome = give_reply(data, descriptors, 0, observer, false);
   if (outcome == Outcome::ok) {
     port_->release(session_);
     port_->spare_buffers.keep(std::move(large_));
@@ -159,11 +162,11 @@ Outcome Incoming::reply(std::span<const std::byte> data, std::span<const int> de
 }
 
 Outcome Incoming::reply_at_length(std::span<const std::byte> data, std::span<const int> descriptors,
-                                  std::int64_t status, ClientDeathObserver* observer) {
+                                  std::int64_t status, ClientDeathObserver* observer, bool waits) {
   Outcome outcome = Outcome::peer_gone;
   try {
     const bool told = session_->reply(data, descriptors, status);
-    outcome = told ? await_taken() : Outcome::ok;
+    outcome = told ? await_taken(waits) : Outcome::ok;
   } catch (const SystemError& error) {
     // A bad descriptor, say, leaves the client waiting for a better reply.
     const int code = error.code().value();
@@ -386,7 +389,7 @@ bool ServerThread::look_around(Incoming& incoming) {
 
 [[gnu::hot]] Outcome ServerThread::reply(Incoming& incoming, std::span<const std::byte> data,
                                          std::span<const int> descriptors, std::int64_t status) {
-  const Outcome outcome = incoming.give_reply(data, descriptors, status, observer_);
+  const Outcome outcome = incoming.give_reply(data, descriptors, status, observer_, true);
   if (outcome != Outcome::ok) return outcome;
   leave();
   attending_ = std::move(incoming.session_);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "preload/call_result.hpp"
 #include "preload/connection.hpp"
@@ -150,8 +151,8 @@ class Collected {
   std::size_t size_ = 0;
 };
 
-// This end while it gives back. Holds the receiver's lock, but as long as other threads sleep in the
-// kernel.
+// This end while it gives back. Holds the receiver's lock, but as long as other threads sleep in
+// the kernel.
 class Leaving {
  public:
   Leaving(Side& side, int fd, Guard& receiving) noexcept
@@ -165,7 +166,7 @@ class Leaving {
   bool give_back() noexcept {
     // In one order with the peer's count of its sends, see Sender::enter_kernel.
     direction_.handback.store(handback::kAsked, std::memory_order_seq_cst);
-    if (!let_sleepers_finish() || !collect()) return false;
+    if (!let_others_read() || !collect()) return false;
     for (std::size_t done = 0; done != collected_.size();)
       if (!give_next(done)) return false;
     direction_.handback.store(handback::kDone, std::memory_order_release);
@@ -179,13 +180,20 @@ class Leaving {
   }
 
  private:
-  // Who sleeps in the kernel takes what is there, and is behind this thread in nothing that it takes
-  // from elsewhere. What it has taken it cannot count without the lock. So nothing is collected
-  // before the last one has come back, or all is in the kernel. What others read meanwhile need not
-  // be given back.
-  bool let_sleepers_finish() noexcept {
-    for (const std::int64_t start = now_ns(); side_.receiver.busy() && !is_all_in_kernel();) {
-      if (now_ns() - start > kLongest) return false;
+  // What others read need not be given back, so they may go on for some time: those that sleep in
+  // the kernel have to, since what they have taken they cannot count without the lock; and where
+  // the peer has finished nothing can be put in front of the end, so there is no other way.
+  bool let_others_read() noexcept {
+    constexpr std::int64_t kNobodyReads = 1'000 * kMillisecond;
+    const std::int64_t start = now_ns();
+    std::int64_t since = start;
+    for (std::uint64_t come = 0; !is_all_in_kernel();) {
+      const bool sleepers = side_.receiver.busy();
+      if (!sleepers && (poll_now(fd_, POLLRDHUP) & POLLRDHUP) == 0) return true;
+      const std::int64_t now = now_ns();
+      const std::uint64_t here = side_.receiver.position() + side_.receiver.kernel_taken();
+      if (std::exchange(come, here) != here) since = now;
+      if (now - start > kLongest || (!sleepers && now - since > kNobodyReads)) return !sleepers;
       receiving_.unlock();
       answer_leaving_peer(side_, fd_);
       pause();

@@ -60,32 +60,35 @@ bool wait_for_room(Side& side, bool briefly, Guard& guard) noexcept {
   return guard.lock() && (room || moved());
 }
 
-// The kernel has room, but the program is told that there is none: it would tell nobody of it when
-// that is over. So it is made to tell that there is room, at once: the program asks again.
-void tell_of_room(const Side& side, int fd) noexcept {
+// The program is told that there is no room. Where that is not the kernel's word nobody would be
+// told when there is some again; so the kernel is made to tell at once, and the program asks again.
+ssize_t no_room(const Side& side, int fd) noexcept {
+  if ((poll_now(fd, POLLOUT) & POLLOUT) == 0) return fail(-EAGAIN);
   // Each has the kernel wake whoever waits for room, and is set to what it was.
   const int level = is_unix(side.kind) ? SOL_SOCKET : IPPROTO_TCP;
   const int option = is_unix(side.kind) ? SO_SNDBUF : TCP_NOTSENT_LOWAT;
   int value = 0;
   socklen_t size = sizeof value;
-  if (kernel(SYS_getsockopt, fd, level, option, &value, &size) != 0) return;
-  if (is_unix(side.kind)) value /= 2;  // the kernel doubles it
-  kernel(SYS_setsockopt, fd, level, option, &value, size);
+  if (kernel(SYS_getsockopt, fd, level, option, &value, &size) == 0) {
+    if (is_unix(side.kind)) value /= 2;  // the kernel doubles it
+    kernel(SYS_setsockopt, fd, level, option, &value, size);
+  }
+  return fail(-EAGAIN);
 }
 
-// Waits for a peer that is leaving the ring, if it is; then holds a place among those who send
-// through the kernel. Zero, or what the call returns. Who must not wait does so for as long as a
-// peer takes that is not kept from it.
-ssize_t enter_kernel(Side& side, const Call& call) noexcept {
+// Waits for a peer that is leaving the ring, if it is. Zero, or what the call returns. Who must not
+// wait does so for as long as a peer takes that is not kept from it.
+ssize_t let_peer_leave(Side& side, const Call& call) noexcept {
   constexpr std::int64_t kShort = 20'000'000;
-  while (!side.sender.enter_kernel(side.out())) {
-    if (!nonblocking(side, call.flags)) {
-      if (!wait_for_leaving_peer(side, call.fd)) return fail(-EINTR);
-    } else if (!wait_briefly_for_leaving_peer(side, call.fd, kShort)) {
-      tell_of_room(side, call.fd);
-      return fail(-EAGAIN);
-    }
-  }
+  if (!nonblocking(side, call.flags))
+    return wait_for_leaving_peer(side, call.fd) ? 0 : fail(-EINTR);
+  return wait_briefly_for_leaving_peer(side, call.fd, kShort) ? 0 : no_room(side, call.fd);
+}
+
+// Then holds a place among those who send through the kernel.
+ssize_t enter_kernel(Side& side, const Call& call) noexcept {
+  while (!side.sender.enter_kernel(side.out()))
+    if (const ssize_t waited = let_peer_leave(side, call); waited != 0) return waited;
   return 0;
 }
 
@@ -106,7 +109,9 @@ bool leave_ring_for_kernel(Side& side, int fd) noexcept {
 
 // Until the kernel has room, as long as a send would wait for it. Zero, or what the call returns.
 ssize_t wait_for_kernel(Side& side, const Call& call, Guard& guard) {
-  if (nonblocking(side, call.flags)) return fail(-EAGAIN);
+  // What is in the ring is not sent while the peer leaves.
+  if (const ssize_t waited = let_peer_leave(side, call); waited != 0) return waited;
+  if (nonblocking(side, call.flags)) return no_room(side, call.fd);
   timeval limit{};
   socklen_t size = sizeof limit;
   kernel(SYS_getsockopt, call.fd, SOL_SOCKET, SO_SNDTIMEO, &limit, &size);

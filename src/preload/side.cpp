@@ -271,6 +271,12 @@ void leave_process() noexcept {
     if (side == nullptr || !side->accelerated() || side->other_holders_unknown ||
         side->processes != 1)
       continue;
+    {
+      // Nobody could put what the receiver may have to give back in front of the end.
+      const Guard sending(side->send_lock);
+      if (sending && side->out().control != nullptr && side->sender.unread(side->out()) != 0)
+        send_last_bytes(*side, fd);
+    }
     if (!side->receive_lock.try_lock()) continue;
     if (!side->receiver.busy()) take_doorbell(*side, fd);
     side->receive_lock.unlock();

@@ -11,6 +11,9 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <iterator>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -31,11 +34,13 @@ class BridgeEnds : public testing::Test {
   [[nodiscard]] std::string path(const std::string& name = "door") const {
     return scratch_.file(name);
   }
-  void start(const std::string& importers_url) {
+  void start(const std::string& importers_url, const std::vector<std::string>& more = {}) {
     start_exporter();
     const std::string own = std::to_string(::getpid());
-    importer_ = start_bridge(scratch_, "ends-importer-" + own,
-                             {"--nats", importers_url, "--import", "d.v1=door:" + path("rdoor")});
+    std::vector<std::string> options{"--nats", importers_url, "--import",
+                                     "d.v1=door:" + path("rdoor")};
+    options.insert(options.end(), more.begin(), more.end());
+    importer_ = start_bridge(scratch_, "ends-importer-" + own, options);
     ASSERT_TRUE(eventually([this] { return call("x") == "x"; }))
         << importer_->said() << exporter_->said();
   }
@@ -244,6 +249,53 @@ TEST_F(BridgeEnds, APulseThatMayBeLostWithItsConnectionIsCounted) {
   })) << bridge_status(own);
   nats_->kill(SIGCONT);
   ::farcall_disconnect(connection);
+}
+
+// The bound is a part of what is asked for, so the bridge's own steps may not add up.
+TEST_F(BridgeEnds, ASilentClusterKeepsManyNoLongerThanOne) {
+  constexpr double kBound = 4;
+  start(nats_->url(), {"--death-bound", "4", "--connect-bound", "4"});
+  const auto threads = [this] {
+    const std::filesystem::path all = "/proc/" + std::to_string(importer_->pid()) + "/task";
+    return std::distance(std::filesystem::directory_iterator(all), {});
+  };
+  const auto before = threads();
+  nats_->kill(SIGSTOP);
+  // More than the sockets take.
+  const std::string request(200'000, 'r');
+  std::vector<std::thread> clients;
+  std::atomic<int> late{0};
+  const auto began = std::chrono::steady_clock::now();
+  for (int i = 0; i < 60; ++i)
+    clients.emplace_back([&] {
+      const std::string answer = call(request);
+      EXPECT_TRUE(answer == "!ECONNRESET" || answer == "!ENETDOWN") << answer.substr(0, 20);
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+      if (took.count() > 1.5 * kBound) ++late;
+    });
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(late, 0);
+  nats_->kill(SIGCONT);
+  EXPECT_TRUE(eventually([&] { return call("x") == "x"; })) << importer_->said();
+  EXPECT_TRUE(eventually([&] {
+    (void)call("x");
+    return threads() <= before + 4;
+  })) << threads()
+      << " threads, before " << before;
+}
+
+// The server goes on with a call that its client was told has failed. When there is a cluster
+// again, it hears of that.
+TEST_F(BridgeEnds, AServerHearsOfACallThatFailedWithItsCluster) {
+  start(nats_->url());
+  std::string answer;
+  std::thread client([&] { answer = call("sleep"); });
+  EXPECT_TRUE(eventually([this] { return service_->seen().sleeping == 1; }));
+  nats_->stop();
+  client.join();
+  EXPECT_EQ(answer, "!ECONNRESET");
+  nats_->start();
+  EXPECT_TRUE(eventually([this] { return service_->seen().cancelled == 1; }));
 }
 
 TEST_F(BridgeEnds, SmallCallsPassALongOneOnASlowLine) {

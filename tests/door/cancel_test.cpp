@@ -109,6 +109,73 @@ TEST(DoorCancelServer, ACancelledClientCancelsItsThread) {
   });
 }
 
+// Threads that can be cancelled, and those of them that are left.
+class Crowd {
+ public:
+  static Crowd& here() {
+    static auto& crowd = *new Crowd;
+    return crowd;
+  }
+  static void grow(door_info_t*) {
+    const std::lock_guard guard(here().lock_);
+    pthread_t thread;
+    if (::pthread_create(&thread, nullptr, serve, nullptr) != 0) std::abort();
+    ::pthread_detach(thread);
+    here().threads_.push_back(thread);
+  }
+  // False: there is but one.
+  bool cancel_one(std::size_t which) {
+    const std::lock_guard guard(lock_);
+    if (threads_.size() < 2) return false;
+    const auto one = threads_.begin() + static_cast<std::ptrdiff_t>(which % threads_.size());
+    ::pthread_cancel(*one);
+    threads_.erase(one);
+    return true;
+  }
+
+ private:
+  static void* serve(void*) {
+    ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
+    ::door_return(nullptr, 0, nullptr, 0);
+    return nullptr;
+  }
+  std::mutex lock_;
+  std::vector<pthread_t> threads_;
+};
+
+TEST(DoorCancelServer, AThreadThatIsCancelledWhileItWaitsTakesNoCallAlong) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
+  const Shared<std::atomic<int>> calls;
+  const Shared<std::atomic<bool>> over;
+  const ScopedServer server([&] {
+    ::door_server_create(Crowd::grow);
+    const int door = ::door_create(echo, nullptr, 0);
+    Crowd::grow(nullptr);
+    std::thread([&] {
+      for (std::size_t i = 0; !over->load(); ++i) {
+        ::usleep(static_cast<useconds_t>(i * 7919 % 1000));
+        if (!Crowd::here().cancel_one(i)) Crowd::grow(nullptr);
+      }
+    }).detach();
+    return door;
+  });
+  constexpr int kCalls = 40'000;
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 2; ++i)
+    clients.emplace_back([&] {
+      // One whose thread is cancelled with its call fails.
+      for (; *calls < kCalls / kSlow; ++*calls) (void)call(server.door(), "x");
+    });
+  int before = -1;
+  while (*calls < kCalls / kSlow) {
+    ASSERT_NE(calls->load(), before) << "nothing goes on";
+    before = *calls;
+    (void)eventually([&] { return *calls != before; });
+  }
+  over->store(true);
+  for (std::thread& each : clients) each.join();
+}
+
 TEST(DoorCancelServer, NoCancelLetsItGoOn) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
   const Shared<Progress> progress;

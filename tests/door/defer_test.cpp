@@ -10,6 +10,7 @@
 
 #include "door/scoped_server.hpp"
 #include "farcall/doors.h"
+#include "farcall/limits.h"
 
 namespace farcall::door::test {
 namespace {
@@ -238,6 +239,37 @@ TEST(DoorDefer, WhatIsAnsweredIsWatchedNoMore) {
   ASSERT_TRUE(answered->wait());
   client.kill();
   EXPECT_FALSE(told->wait(kGlance));
+}
+
+TEST(DoorDefer, AClientThatIsStoppedKeepsNoThreadThatAnswers) {
+  if (over_module()) GTEST_SKIP() << "there is none";  // the kernel passes descriptors on itself
+  const Shared<Event> deferred;
+  const Shared<Event> stopped;
+  const Shared<Event> answered;
+  const ScopedServer server([&] {
+    farcall_limits limits{};
+    limits.size = sizeof limits;
+    limits.patience_ns = 60'000'000'000;  // beyond the test's own
+    EXPECT_EQ(::door_limits_set(&limits), 0);
+    auto& pile = lasting<Pile>();
+    std::thread([&] {
+      door_deferred_t* const call = pile.take();
+      deferred->happens();
+      EXPECT_TRUE(stopped->wait());
+      door_desc_t null{};
+      null.d_attributes = DOOR_DESCRIPTOR | DOOR_RELEASE;
+      null.d_data.d_desc.d_descriptor = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+      EXPECT_EQ(::door_deferred_return(call, nullptr, 0, &null, 1), 0);
+      answered->happens();
+    }).detach();
+    return ::door_create(&defer, &pile, 0);
+  });
+  Child client([&] { ask(server.door(), "x"); });
+  ASSERT_TRUE(deferred->wait());
+  ASSERT_TRUE(stop_process(client.pid()));
+  stopped->happens();
+  EXPECT_TRUE(answered->wait());
+  client.kill();
 }
 
 TEST(DoorDefer, AChildOfTheServerCannotAnswer) {

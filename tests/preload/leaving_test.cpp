@@ -12,7 +12,9 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -21,6 +23,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <chrono>
 #include <cstring>
@@ -256,6 +259,55 @@ TEST(Leaving, GoesOnAtOnceWithManyConnections) {
   ::usleep(20'000);
   EXPECT_EQ(::system("true"), 0);
   for (const Connected& one : all) EXPECT_EQ(expect_stream(one.fd.get(), 0, kSent), kSent);
+}
+
+// As event loops do that are told of room once.
+void send_stream_edge_triggered(int fd, std::size_t to) {
+  require(::fcntl(fd, F_SETFL, O_NONBLOCK) == 0, "fcntl");
+  const int set = ::epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{.events = EPOLLOUT | EPOLLET, .data = {}};
+  require(::epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0, "epoll_ctl");
+  for (std::size_t from = 0; from < to;) {
+    const std::string text = bytes_at(from, std::min<std::size_t>(20'000, to - from));
+    const ssize_t sent = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EAGAIN) {
+      require(::epoll_wait(set, &event, 1, 20'000) == 1, "nobody has told of room");
+      continue;
+    }
+    require(sent > 0, "send the stream");
+    from += static_cast<std::size_t>(sent);
+  }
+}
+
+// A program that is started inherits the connection, of which another thread receives meanwhile,
+// and sleeps in between.
+TEST(Leaving, WhileAnotherThreadReceivesLosesNothing) {
+  constexpr std::size_t kSize = 3'000'000;
+  for (int round = 0; round < 12 && !testing::Test::HasFailure(); ++round) {
+    const Connected peer = with_child([](int fd) { send_stream_edge_triggered(fd, kSize); });
+    std::atomic<std::size_t> come{0};
+    std::thread receiver([&] {
+      while (come < kSize) {
+        const std::size_t before = come;
+        const std::size_t here =
+            expect_stream(peer.fd.get(), before, std::min(before + 20'000, kSize));
+        if (here == before) break;
+        come = here;
+      }
+    });
+    const std::size_t when = kSize / 16 * static_cast<std::size_t>(round + 1);
+    while (come < when && !testing::Test::HasFailure()) {
+    }
+    pid_t started = 0;
+    const char* arguments[] = {"true", nullptr};
+    EXPECT_EQ(::posix_spawn(&started, "/bin/true", nullptr, nullptr, const_cast<char**>(arguments),
+                            environ),
+              0);
+    EXPECT_EQ(::waitpid(started, nullptr, 0), started);
+    receiver.join();
+    EXPECT_EQ(come, kSize);
+    EXPECT_EQ(peer.child->status(), 0);
+  }
 }
 
 TEST(Leaving, KeepsTheEndOfABorrowedSocket) {
