@@ -40,8 +40,8 @@ int door_deferred_return(door_deferred_t* call, char* data_ptr, size_t data_size
                          door_desc_t* desc_ptr, uint_t desc_num);
 /* The same with an error, as door_refuse(). -1 with errno: EINVAL. */
 int door_deferred_refuse(door_deferred_t* call, int error);
-/* `gone` is called when the client has died or given up, once for each watch, at once where that has
- * happened already, and not any more when an answer has returned 0. By any thread; it must not
+/* `gone` is called when the client has died or given up, once for each watch, at once where that
+ * has happened already, and not any more when an answer has returned 0. By any thread; it must not
  * wait, nor answer the call. NULL: nobody is told any more. -1 with errno: EINVAL. */
 int door_deferred_watch(door_deferred_t* call, void (*gone)(void* cookie), void* cookie);
 
