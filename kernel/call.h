@@ -76,7 +76,7 @@ struct stplr_call {
 	refcount_t refs;
 	u64 id; /* 0 until the port has numbered it, unless its owner did */
 	u64 name; /* how a reply names it, from the time when it is OWED: its id, or as taker likes */
-	const void *taker; /* who may answer it; compared, never followed */
+	const void *taker; /* who may answer it; compared here, and followed by ops->left alone */
 	int taker_tid; /* which thread of it received it, for people to read */
 	int outcome; /* of the sender's wait, once DONE */
 	u8 state; /* enum stplr_call_state */

@@ -155,13 +155,20 @@ static struct stplr_server *new_server(struct stplr_pool *pool)
 	return server;
 }
 
-struct stplr_server *stplr_pool_server(struct stplr_pool *pool)
+struct stplr_server *stplr_pool_known_server(struct stplr_pool *pool)
 {
 	struct stplr_server *server;
 
 	spin_lock(&pool->lock);
 	server = find_locked(pool);
 	spin_unlock(&pool->lock);
+	return server;
+}
+
+struct stplr_server *stplr_pool_server(struct stplr_pool *pool)
+{
+	struct stplr_server *server = stplr_pool_known_server(pool);
+
 	if (likely(server))
 		return server;
 	server = new_server(pool);
@@ -216,8 +223,12 @@ static struct stplr_server *take_deferred(struct stplr_pool *pool, u64 call)
 
 int stplr_pool_defer(struct stplr_pool *pool, u64 call, struct stplr_server *server)
 {
-	struct stplr_server *deferred = new_server(pool);
+	struct stplr_server *deferred;
 
+	/* A call that is still being taken has no taker. */
+	if (!server)
+		return -ESRCH;
+	deferred = new_server(pool);
 	if (IS_ERR(deferred))
 		return PTR_ERR(deferred);
 	deferred->call = call;

@@ -99,10 +99,18 @@ bool stplr_pool_mine(const struct stplr_pool *pool);
 struct stplr_server *stplr_pool_server(struct stplr_pool *pool);
 
 /**
+ * stplr_pool_known_server() - the calling thread, if it is one of a pool
+ * @pool: the pool, of the caller
+ *
+ * Return: it, or NULL, which is the taker of no call.
+ */
+struct stplr_server *stplr_pool_known_server(struct stplr_pool *pool);
+
+/**
  * stplr_pool_defer() - take a call away from its thread
  * @pool: the pool
  * @call: its id
- * @server: the thread that has it
+ * @server: the thread that has it; NULL: none
  *
  * Return: 0, -ENOMEM, -EDQUOT; -ESRCH: it has no such call.
  */
@@ -114,7 +122,7 @@ int stplr_pool_defer(struct stplr_pool *pool, u64 call, struct stplr_server *ser
  * @id: the call's id
  * @server: the calling thread
  * @deferred: who stands for it, if it was deferred, else NULL; to be given back, either way, by
- * stplr_pool_deferred_end(), or by stplr_pool_deferred_again() before the call is unclaimed
+ * stplr_pool_deferred_end(), or by stplr_pool_deferred_again() when the call has been unclaimed
  *
  * Return: the call with a reference, or NULL.
  */

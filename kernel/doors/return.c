@@ -90,9 +90,10 @@ static int write_answer(struct serving *serving, struct answer *answer)
 	if (err) {
 		stplr_door_part_clear(&message->of_door);
 		stplr_message_discard(message);
+		stplr_call_unclaim(call);
+		/* Not before: who finds it may answer, which must not end what the call refers to. */
 		if (deferred)
 			stplr_pool_deferred_again(deferred);
-		stplr_call_unclaim(call);
 		answer->call = NULL;
 		return err;
 	}
@@ -276,7 +277,8 @@ static int check(const struct stplr_door_return *arguments)
 
 	if (arguments->flags & ~known)
 		return -EINVAL;
-	if (arguments->flags & STPLR_RETURN_DEFER && arguments->flags != (STPLR_RETURN_DEFER | STPLR_RETURN_ONLY))
+	if (arguments->flags & STPLR_RETURN_DEFER &&
+	    arguments->flags != (STPLR_RETURN_DEFER | STPLR_RETURN_ONLY))
 		return -EINVAL;
 	if (!arguments->refusal)
 		return 0;
@@ -296,7 +298,9 @@ long stplr_pool_return(struct stplr_pool *pool, struct stplr_door_return __user 
 		err = check(&serving.arguments);
 	if (err)
 		return err;
-	serving.server = stplr_pool_server(pool);
+	/* Who only answers what was deferred need not be known, and must not fail for want of memory. */
+	serving.server = serving.arguments.flags & STPLR_RETURN_ONLY ? stplr_pool_known_server(pool) :
+								       stplr_pool_server(pool);
 	if (IS_ERR(serving.server))
 		return PTR_ERR(serving.server);
 	if (serving.arguments.flags & STPLR_RETURN_DEFER)
@@ -354,9 +358,7 @@ long stplr_pool_cred(struct stplr_pool *pool, struct stplr_door_cred __user *use
 		return err;
 	if (arguments.reserved)
 		return -EINVAL;
-	server = stplr_pool_server(pool);
-	if (IS_ERR(server))
-		return PTR_ERR(server);
+	server = stplr_pool_known_server(pool);
 	call = stplr_pool_borrow(pool, arguments.id, server);
 	if (!call)
 		return -EINVAL;

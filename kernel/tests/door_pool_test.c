@@ -269,6 +269,44 @@ static void deferred_calls_end_with_their_pool(void)
 	join(clients[1]);
 }
 
+struct answering {
+	int pool;
+	uint64_t id;
+};
+
+static void *answer_badly(void *argument)
+{
+	struct answering *it = argument;
+	struct serving serving = { .pool = it->pool };
+
+	for (int i = 0; i < 200; i++)
+		answer_only(&serving, it->id, (void *)8, 5);
+	return NULL;
+}
+
+/* Who fails and who is told that there is no such call must not give up the same thing. */
+static void many_threads_may_answer_a_deferred_call(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+
+	for (int round = 0; round < 20; round++) {
+		struct serving serving = { .pool = pool };
+		struct answering it = { .pool = pool };
+		pthread_t threads[3];
+		pid_t client = CALLER(pool, knock(door));
+
+		IS(0, serve(&serving));
+		IS(0, defer(&serving));
+		it.id = serving.arguments.id;
+		for (int i = 0; i < 3; i++)
+			OK(pthread_create(&threads[i], NULL, answer_badly, &it));
+		OK(kill(client, SIGKILL));
+		for (int i = 0; i < 3; i++)
+			OK(pthread_join(threads[i], NULL));
+		IS(0, answer_only(&serving, it.id, NULL, 0));
+	}
+}
+
 static const struct test tests[] = {
 	{ "a call that is not armed any more does not wait",
 	  a_call_that_is_not_armed_any_more_does_not_wait },
@@ -283,6 +321,7 @@ static const struct test tests[] = {
 	  who_leaves_a_deferred_call_is_told_of_without_a_thread },
 	{ "only one's own call can be deferred", only_ones_own_call_can_be_deferred },
 	{ "deferred calls end with their pool", deferred_calls_end_with_their_pool },
+	{ "many threads may answer a deferred call", many_threads_may_answer_a_deferred_call },
 };
 
 int main(void)

@@ -98,12 +98,11 @@ void Calls::publish_first(const std::shared_ptr<OutgoingCall>& call, Lock& lock,
         1,
         std::chrono::duration_cast<std::chrono::milliseconds>(it.deadline_ - it.heard_).count()));
   const std::string reply = own_subject(it.id_) + ";" + encode(header);
-  const bool was_away = !connection_.is_up();
   const int error = connection_.publish(it.to_.subject, &reply, nullptr, data, may_wait);
   it.published();
   if (error != 0) return finish(it, lock, error);
-  // It may have waited for the cluster.
-  if (was_away) it.heard_ = Clock::now();
+  // It may have waited for the cluster, or for room. What a silent one takes is no sign of life.
+  it.heard_ = std::max(it.heard_, connection_.heard());
 }
 
 void Calls::publish_pieces(OutgoingCall& call, Lock& lock) {

@@ -189,7 +189,7 @@ class ImportedDoor final : public ImportedServer {
   const ImportContext context_;
   int fd_ = -1;
   std::optional<AttachedDoor> attached_;
-  std::atomic<unsigned> inside_{0};  // threads in serve()
+  std::atomic<unsigned> inside_{0};  // threads in call()
 };
 
 // Who calls, and whether it may.
@@ -210,8 +210,9 @@ int ImportedDoor::call(std::size_t size) {
   if (size > kLongest) return E2BIG;
   door_deferred_t* deferred = nullptr;
   if (++calls_in_progress > most || ::door_defer(&deferred) != 0) {
-    --calls_in_progress;
-    return EAGAIN;
+    const int error = calls_in_progress-- > most ? EAGAIN : errno;
+    name_.statistics.last_error = error;
+    return error;
   }
   const auto call = std::make_shared<DoorCall>(name_, header, deferred, context_);
   {
@@ -230,7 +231,8 @@ void ImportedDoor::serve(void* cookie, char*, std::size_t size, door_desc_t*, ui
   const int error = static_cast<ImportedDoor*>(cookie)->call(size);
   ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
   if (error != 0) ::door_refuse(error);
-  if (DoorThreads::dismiss()) ::pthread_exit(nullptr);
+  // Where it cannot be refused the client gets EINTR, and no answer that would look like one.
+  if (error != 0 || DoorThreads::dismiss()) ::pthread_exit(nullptr);
   ::door_return(nullptr, 0, nullptr, 0);
 }
 

@@ -456,7 +456,9 @@ void Connection::down(const Link* which) {
   {
     const std::lock_guard guard(lock_);
     if (link().get() != which || !up_.exchange(false)) return;
-    down_since_ = std::min(Clock::now(), silent_since_.exchange(Clock::time_point::max()));
+    // Some time is left for another server.
+    const Clock::time_point now = Clock::now();
+    down_since_ = std::max(std::min(now, silent_since_.load()), now - patience_ * 3 / 4);
   }
   if (events_.lost) events_.lost();
 }
@@ -465,6 +467,7 @@ void Connection::up() {
   {
     const std::lock_guard guard(lock_);
     up_ = true;
+    silent_since_ = Clock::time_point::max();
   }
   changed_.notify_all();
   if (events_.linked) events_.linked();

@@ -195,6 +195,8 @@ class Connection {
     return std::min<std::size_t>(longest(), kWholeBytes);
   }
   [[nodiscard]] bool is_up() const noexcept { return up_; }
+  // When the server last took or gave anything.
+  [[nodiscard]] Clock::time_point heard() const noexcept { return heard_; }
   [[nodiscard]] std::uint64_t reconnects() const noexcept { return links_ - 1; }
   [[nodiscard]] std::string server() const;
 

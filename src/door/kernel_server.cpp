@@ -55,7 +55,7 @@ struct Reply {
 bool abandoned(int pool, std::uint64_t call) noexcept {
   ::stplr_door_cred arguments{};
   arguments.id = call;
-  return ::ioctl(pool, STPLR_DOOR_CRED, &arguments) != 0;
+  return ::ioctl(pool, STPLR_DOOR_CRED, &arguments) != 0 && errno == EINVAL;
 }
 
 // `send` gives what is in `arguments`; it is told whether it may wait for the next call as well.
@@ -241,7 +241,7 @@ int KernelServer::fetch_long() {
                                  .count = 0}};
   // Of a client that is changing its memory nothing can be read at the moment, and the kernel does
   // not wait for it.
-  constexpr int kAttempts = 100;
+  constexpr int kAttempts = 30;
   constexpr timespec kPause{.tv_sec = 0, .tv_nsec = 300'000};
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const long got = ::ioctl(pool_->fd(), STPLR_READ, &rest);

@@ -195,7 +195,7 @@ class Leaving {
       if (std::exchange(come, here) != here) since = now;
       if (now - start > kLongest || (!sleepers && now - since > kNobodyReads)) return !sleepers;
       receiving_.unlock();
-      answer_leaving_peer(side_, fd_);
+      serve_peer();
       pause();
       if (!receiving_.lock() || over()) return false;
     }
@@ -313,7 +313,8 @@ class Leaving {
   // Both ends may be leaving at once.
   void serve_peer() const noexcept {
     const Guard sending(side_.send_lock);
-    if (sending && side_.out().control != nullptr) (void)serve_leaving_peer(side_, fd_);
+    if (sending && !is_gone(side_, generation_) && side_.out().control != nullptr)
+      (void)serve_leaving_peer(side_, fd_);
   }
 
   Side& side_;
@@ -407,10 +408,23 @@ bool wait_for_leaving_peer(Side& side, int fd) noexcept {
   return wait_for_leaving_peer(side, fd, kLongestForLeaving);
 }
 
-bool wait_briefly_for_leaving_peer(Side& side, int fd, std::int64_t longest) noexcept {
-  for (const std::int64_t start = now_ns(); now_ns() - start < longest; pause())
-    if (serve_leaving_peer(side, fd)) return true;
-  return false;
+bool bear_with_leaving_peer(Side& side, int fd) noexcept {
+  constexpr std::int64_t kMoment = 20 * kMillisecond;
+  const auto over = [&] {
+    if (!serve_leaving_peer(side, fd)) return false;
+    side.peer_leaves_since = 0;
+    return true;
+  };
+  if (over()) return true;
+  if (side.peer_leaves_since == 0) side.peer_leaves_since = now_ns();
+  while (now_ns() - side.peer_leaves_since < kMoment) {
+    pause();
+    if (over()) return true;
+  }
+  if (now_ns() - side.peer_leaves_since < kLongestForLeaving) return false;
+  side.peer_leaves_since = 0;
+  reset(side, fd, *side.out().control);
+  return true;
 }
 
 void take_doorbell(Side& side, int fd) noexcept {

@@ -39,8 +39,8 @@ void answer_leaving_peer(Side& side, int fd) noexcept;
 // As serve_leaving_peer(), until it is true; if the peer takes too long the connection is reset.
 // Holds the sender's lock. False if a signal came.
 bool wait_for_leaving_peer(Side& side, int fd) noexcept;
-// The same for so many nanoseconds at most. False: it still is.
-bool wait_briefly_for_leaving_peer(Side& side, int fd, std::int64_t longest) noexcept;
+// The same by who must not wait: a moment in all, however often it is asked. False: it still is.
+bool bear_with_leaving_peer(Side& side, int fd) noexcept;
 // Takes the peer's doorbell out of the kernel, if it is the next byte and nothing is in the ring.
 // Holds the receiver's lock.
 void take_doorbell(Side& side, int fd) noexcept;

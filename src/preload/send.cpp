@@ -65,24 +65,22 @@ bool wait_for_room(Side& side, bool briefly, Guard& guard) noexcept {
 ssize_t no_room(const Side& side, int fd) noexcept {
   if ((poll_now(fd, POLLOUT) & POLLOUT) == 0) return fail(-EAGAIN);
   // Each has the kernel wake whoever waits for room, and is set to what it was.
-  const int level = is_unix(side.kind) ? SOL_SOCKET : IPPROTO_TCP;
-  const int option = is_unix(side.kind) ? SO_SNDBUF : TCP_NOTSENT_LOWAT;
-  int value = 0;
-  socklen_t size = sizeof value;
-  if (kernel(SYS_getsockopt, fd, level, option, &value, &size) == 0) {
-    if (is_unix(side.kind)) value /= 2;  // the kernel doubles it
-    kernel(SYS_setsockopt, fd, level, option, &value, size);
+  if (is_unix(side.kind)) {
+    const RoomForAll raised_and_lowered(fd, true);
+  } else {
+    int value = 0;
+    socklen_t size = sizeof value;
+    if (kernel(SYS_getsockopt, fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value, &size) == 0)
+      kernel(SYS_setsockopt, fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &value, size);
   }
   return fail(-EAGAIN);
 }
 
-// Waits for a peer that is leaving the ring, if it is. Zero, or what the call returns. Who must not
-// wait does so for as long as a peer takes that is not kept from it.
+// Waits for a peer that is leaving the ring, if it is. Zero, or what the call returns.
 ssize_t let_peer_leave(Side& side, const Call& call) noexcept {
-  constexpr std::int64_t kShort = 20'000'000;
   if (!nonblocking(side, call.flags))
     return wait_for_leaving_peer(side, call.fd) ? 0 : fail(-EINTR);
-  return wait_briefly_for_leaving_peer(side, call.fd, kShort) ? 0 : no_room(side, call.fd);
+  return bear_with_leaving_peer(side, call.fd) ? 0 : no_room(side, call.fd);
 }
 
 // Then holds a place among those who send through the kernel.

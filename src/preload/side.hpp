@@ -31,8 +31,9 @@ inline constexpr bool is_unix(Kind kind) noexcept { return kind != Kind::tcp; }
 struct Side {
   // --- the sending half, under its lock
   alignas(kFalseSharing) Lock send_lock;
-  std::uint32_t sends_unchecked;  // since the kernel was asked whether the peer lives
-  std::uint64_t checked_at;       // ticks
+  std::uint32_t sends_unchecked;   // since the kernel was asked whether the peer lives
+  std::uint64_t checked_at;        // ticks
+  std::int64_t peer_leaves_since;  // nanoseconds; as who must not wait has found; 0: it does not
   Sender sender;
   std::uint64_t reclaimed_to;  // in the kernel's stream: the end of what was taken back at last
   std::atomic<std::uint64_t> bytes_sent;  // by the program, whatever the way

@@ -76,7 +76,7 @@ std::string ask(int door, std::string request) {
 TEST(DoorDefer, OneThreadHasManyCallsInProgressAndTheLastIsAnsweredFirst) {
   constexpr int kClients = 8;
   const Shared<std::atomic<int>> answered;
-  const ScopedServer server([&] {
+  ScopedServer server([&] {
     auto& pile = lasting<Pile>();
     serve_by_one_thread();
     std::thread([&] {
@@ -97,6 +97,7 @@ TEST(DoorDefer, OneThreadHasManyCallsInProgressAndTheLastIsAnsweredFirst) {
       ++*answered;
     });
   for (std::thread& each : clients) each.join();
+  EXPECT_EQ(server.exit(), 0) << "what the server expects";
 }
 
 TEST(DoorDefer, SessionsGoOnAfterIt) {
@@ -121,7 +122,7 @@ TEST(DoorDefer, SessionsGoOnAfterIt) {
 }
 
 TEST(DoorDefer, ItMayEndWithAnError) {
-  const ScopedServer server([] {
+  ScopedServer server([] {
     auto& pile = lasting<Pile>();
     std::thread([&] {
       door_deferred_t* const call = pile.take();
@@ -133,10 +134,11 @@ TEST(DoorDefer, ItMayEndWithAnError) {
   });
   EXPECT_EQ(ask(server.door(), "x"), "!EDOM");
   EXPECT_EQ(ask(server.door(), "y"), "y");
+  EXPECT_EQ(server.exit(), 0) << "what the server expects";
 }
 
 TEST(DoorDefer, WhatCannotBeTheAnswerLeavesItWaiting) {
-  const ScopedServer server([] {
+  ScopedServer server([] {
     auto& pile = lasting<Pile>();
     std::thread([&] {
       door_deferred_t* const call = pile.take();
@@ -151,10 +153,12 @@ TEST(DoorDefer, WhatCannotBeTheAnswerLeavesItWaiting) {
     return ::door_create(&defer, &pile, 0);
   });
   EXPECT_EQ(ask(server.door(), "at last"), "at last");
+  EXPECT_EQ(server.exit(), 0) << "what the server expects";
 }
 
 TEST(DoorDefer, DescriptorsGoWithTheAnswer) {
-  const ScopedServer server([] {
+  const Shared<Event> released;
+  ScopedServer server([&] {
     auto& pile = lasting<Pile>();
     std::thread([&] {
       door_desc_t null{};
@@ -162,6 +166,7 @@ TEST(DoorDefer, DescriptorsGoWithTheAnswer) {
       null.d_data.d_desc.d_descriptor = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
       EXPECT_EQ(::door_deferred_return(pile.take(), nullptr, 0, &null, 1), 0);
       EXPECT_LT(::fcntl(null.d_data.d_desc.d_descriptor, F_GETFD), 0) << "released";
+      released->happens();
     }).detach();
     return ::door_create(&defer, &pile, 0);
   });
@@ -175,6 +180,8 @@ TEST(DoorDefer, DescriptorsGoWithTheAnswer) {
   EXPECT_EQ(::fstat(arguments.desc_ptr[0].d_data.d_desc.d_descriptor, &status), 0);
   EXPECT_TRUE(S_ISCHR(status.st_mode));
   ::close(arguments.desc_ptr[0].d_data.d_desc.d_descriptor);
+  EXPECT_TRUE(released->wait());
+  EXPECT_EQ(server.exit(), 0) << "what the server expects";
 }
 
 void happens(void* event) { static_cast<Event*>(event)->happens(); }
@@ -185,7 +192,7 @@ TEST(DoorDefer, TheClientsDeathIsTold) {
   const Shared<Event> dead;
   const Shared<Event> told_late;
   const Shared<Event> over;
-  const ScopedServer server([&] {
+  ScopedServer server([&] {
     auto& pile = lasting<Pile>();
     std::thread([&] {
       door_deferred_t* call = pile.take();
@@ -217,12 +224,13 @@ TEST(DoorDefer, TheClientsDeathIsTold) {
   ASSERT_TRUE(over->wait());
   EXPECT_FALSE(told->wait(0ms)) << "once";
   EXPECT_EQ(ask(server.door(), "others"), "others");
+  EXPECT_EQ(server.exit(), 0) << "what the server expects";
 }
 
 TEST(DoorDefer, WhatIsAnsweredIsWatchedNoMore) {
   const Shared<Event> told;
   const Shared<Event> answered;
-  const ScopedServer server([&] {
+  ScopedServer server([&] {
     auto& pile = lasting<Pile>();
     std::thread([&] {
       door_deferred_t* const call = pile.take();
@@ -239,6 +247,7 @@ TEST(DoorDefer, WhatIsAnsweredIsWatchedNoMore) {
   ASSERT_TRUE(answered->wait());
   client.kill();
   EXPECT_FALSE(told->wait(kGlance));
+  EXPECT_EQ(server.exit(), 0) << "what the server expects";
 }
 
 TEST(DoorDefer, AClientThatIsStoppedKeepsNoThreadThatAnswers) {
@@ -246,7 +255,7 @@ TEST(DoorDefer, AClientThatIsStoppedKeepsNoThreadThatAnswers) {
   const Shared<Event> deferred;
   const Shared<Event> stopped;
   const Shared<Event> answered;
-  const ScopedServer server([&] {
+  ScopedServer server([&] {
     farcall_limits limits{};
     limits.size = sizeof limits;
     limits.patience_ns = 60'000'000'000;  // beyond the test's own
@@ -270,11 +279,12 @@ TEST(DoorDefer, AClientThatIsStoppedKeepsNoThreadThatAnswers) {
   stopped->happens();
   EXPECT_TRUE(answered->wait());
   client.kill();
+  EXPECT_EQ(server.exit(), 0) << "what the server expects";
 }
 
 TEST(DoorDefer, AChildOfTheServerCannotAnswer) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
-  const ScopedServer server([] {
+  ScopedServer server([] {
     auto& pile = lasting<Pile>();
     const int door = ::door_create(&defer, &pile, 0);
     std::thread([&] {
@@ -290,10 +300,11 @@ TEST(DoorDefer, AChildOfTheServerCannotAnswer) {
     return door;
   });
   EXPECT_EQ(ask(server.door(), "the parent"), "the parent");
+  EXPECT_EQ(server.exit(), 0) << "what the server expects";
 }
 
 TEST(DoorDefer, ARevokedDoorStillAnswers) {
-  const ScopedServer server([] {
+  ScopedServer server([] {
     auto& pile = lasting<Pile>();
     const int door = ::door_create(&defer, &pile, DOOR_PRIVATE);
     const int own = ::dup(door);
@@ -310,6 +321,7 @@ TEST(DoorDefer, ARevokedDoorStillAnswers) {
   });
   EXPECT_EQ(ask(server.door(), "before"), "before");
   EXPECT_EQ(ask(server.door(), "after"), "!EBADF");
+  EXPECT_EQ(server.exit(), 0) << "what the server expects";
 }
 
 TEST(DoorDefer, NothingElseCanBeDeferred) {
@@ -321,7 +333,7 @@ TEST(DoorDefer, NothingElseCanBeDeferred) {
   EXPECT_EQ(ERROR_OF(::door_deferred_watch(nullptr, nullptr, nullptr)), EINVAL);
   EXPECT_EQ(call, nullptr);
 
-  const ScopedServer server([] {
+  ScopedServer server([] {
     static const auto twice = [](void*, char*, size_t, door_desc_t*, uint_t) {
       door_deferred_t* first = nullptr;
       door_deferred_t* second = nullptr;
@@ -333,6 +345,7 @@ TEST(DoorDefer, NothingElseCanBeDeferred) {
     return ::door_create(twice, nullptr, 0);
   });
   EXPECT_EQ(ask(server.door(), "x"), "x");
+  EXPECT_EQ(server.exit(), 0) << "what the server expects";
 }
 
 }  // namespace
