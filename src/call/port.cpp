@@ -59,30 +59,6 @@ SessionPointer PortState::find(std::uint64_t id) {
   return found == sessions.end() ? nullptr : found->second.session;
 }
 
-// Events are told of once. A thread may be cancelled when the wait has brought some, and before it
-// knows: then they are queued for others.
-class PortState::TakenAlong {
- public:
-  TakenAlong(PortState& port, std::span<epoll_event> events) noexcept
-      : port_(port), events_(events) {
-    for (epoll_event& event : events) event.data.u64 = 0;  // that of none
-  }
-  TakenAlong(const TakenAlong&) = delete;
-  TakenAlong& operator=(const TakenAlong&) = delete;
-  ~TakenAlong() {
-    std::size_t count = 0;
-    while (count < events_.size() && events_[count].data.u64 != 0) ++count;
-    bool closing = false;
-    if (count == 0) return;
-    if (Item item = port_.sort(events_.first(count), closing)) port_.queue(std::move(item));
-  }
-  void know() noexcept { events_ = {}; }
-
- private:
-  PortState& port_;
-  std::span<epoll_event> events_;
-};
-
 [[gnu::hot]] Item PortState::next(Deadline deadline, Outcome& outcome, Sleeping how) {
   // Of all system calls here only the wait is a point of cancellation.
   const NoCancel guard;
@@ -127,21 +103,22 @@ class PortState::TakenAlong {
     // A process that is stopped and continued stays in ppoll, while epoll_pwait2 ends with EINTR.
     // But of several threads that poll each would be woken each time.
     const bool exact = !only_look && !how.restartable && sleeping.load() == 1;
+    // A thread may be cancelled when the call has already succeeded, and events are told of once: so
+    // who can be does wake with the others.
+    const bool polls = exact || cancellable;
     pollfd any{.fd = epoll.get(), .events = POLLIN, .revents = 0};
     const timespec* const time = until.is_never() && !interrupted ? nullptr : &left;
     const sigset_t* const mask = held ? held->before() : nullptr;
     const std::uint64_t since = ticks();
-    TakenAlong taken_along(*this, std::span(events).first(cancellable && !exact ? most : 0));
     if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
     int count =
-        exact ? ::ppoll(&any, 1, time, mask)
+        polls ? ::ppoll(&any, 1, time, mask)
               : ::epoll_pwait2(epoll.get(), events.data(), static_cast<int>(most), time, mask);
     const int error = errno;  // handlers may run now
     if (cancellable) ::pthread_setcancelstate(cancel_state, nullptr);
-    taken_along.know();
     held.reset();
     has_slept(since);
-    if (count > 0 && exact) {
+    if (count > 0 && polls) {
       count = ::epoll_wait(epoll.get(), events.data(), static_cast<int>(most), 0);
       if (count == 0) continue;  // somebody else has taken it
     }

@@ -89,7 +89,6 @@ struct Reserve {
 };
 
 struct PortState : std::enable_shared_from_this<PortState> {
-  class TakenAlong;
   static constexpr std::uint64_t kClosing = 1;
   static constexpr std::uint64_t kQueued = 2;
   static constexpr std::uint64_t kFirstSession = 3;
