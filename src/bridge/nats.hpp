@@ -214,6 +214,11 @@ class Connection {
   Link::Attached* attach(int socket) noexcept;
   void detach(std::uint64_t socket) noexcept;
   void look_alive() noexcept;
+  // The server has given or taken something; but the end of a link that look_alive() has ended is
+  // none of its signs.
+  void note_heard(Clock::time_point now) noexcept {
+    if (silent_since_.load() == Clock::time_point::max()) heard_ = now;
+  }
   int flush(std::uint64_t socket) noexcept;
   void send_queue(std::unique_lock<std::mutex>& lock) noexcept;
   bool wait_up();

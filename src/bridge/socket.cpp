@@ -34,6 +34,7 @@ thread_local bool gathers = false;  // what this thread publishes may wait for m
 Link::Attached* Connection::attach(int socket) noexcept {
   const std::lock_guard guard(socket_lock_);
   attached_.reset(new (std::nothrow) Link::Attached{*this, ++sockets_});
+  silent_since_ = Clock::time_point::max();
   heard_ = Clock::now();
   fd_ = socket;
   interrupt();
@@ -70,7 +71,7 @@ void Connection::read(std::chrono::milliseconds longest) noexcept {
   if (all[0].revents != 0) wake_.clear();
   if ((all[1].revents & POLLNVAL) != 0) fd_.compare_exchange_strong(all[1].fd, -1);
   if (all[1].revents != 0) {
-    heard_ = now;
+    note_heard(now);
     const auto link = this->link();
     const std::lock_guard guard(event_lock_);
     ::natsConnection_ProcessReadEvent(link->connection.get());
@@ -129,7 +130,7 @@ int Connection::flush(std::uint64_t socket) noexcept {
     }
     if (!unsent_) break;
     pollfd it{.fd = fd_, .events = POLLOUT, .revents = 0};
-    if (::poll(&it, 1, kLookMs) > 0) heard_ = Clock::now();
+    if (::poll(&it, 1, kLookMs) > 0) note_heard(Clock::now());
     look_alive();
   }
   return sockets_ == socket && !closing_ ? 0 : ECONNRESET;
