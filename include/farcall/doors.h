@@ -42,7 +42,8 @@ int door_deferred_return(door_deferred_t* call, char* data_ptr, size_t data_size
 int door_deferred_refuse(door_deferred_t* call, int error);
 /* `gone` is called when the client has died or given up, once for each watch, at once where that
  * has happened already, and not any more when an answer has returned 0. By any thread; it must not
- * wait, end a call, or take a lock that is held while one is ended. NULL: nobody is told any more. -1 with errno: EINVAL. */
+ * wait, end a call, or take a lock that is held while one is ended. NULL: nobody is told any more.
+ * -1 with errno: EINVAL. */
 int door_deferred_watch(door_deferred_t* call, void (*gone)(void* cookie), void* cookie);
 
 #ifdef __cplusplus

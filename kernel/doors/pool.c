@@ -209,18 +209,6 @@ static struct stplr_server *find_deferred_locked(struct stplr_pool *pool, u64 ca
 	return NULL;
 }
 
-static struct stplr_server *take_deferred(struct stplr_pool *pool, u64 call)
-{
-	struct stplr_server *server;
-
-	spin_lock(&pool->lock);
-	server = find_deferred_locked(pool, call);
-	if (server)
-		hash_del(&server->node);
-	spin_unlock(&pool->lock);
-	return server;
-}
-
 int stplr_pool_defer(struct stplr_pool *pool, u64 call, struct stplr_server *server)
 {
 	struct stplr_server *deferred;
@@ -249,7 +237,11 @@ struct stplr_call *stplr_pool_claim(struct stplr_pool *pool, u64 id, struct stpl
 	*deferred = NULL;
 	if (call)
 		return call;
-	*deferred = take_deferred(pool, id);
+	spin_lock(&pool->lock);
+	*deferred = find_deferred_locked(pool, id);
+	if (*deferred)
+		hash_del(&(*deferred)->node);
+	spin_unlock(&pool->lock);
 	return *deferred ? stplr_port_claim(&pool->port, id, *deferred) : NULL;
 }
 

@@ -179,17 +179,17 @@ void Calls::give_up(OutgoingCall& call) {
 }
 
 void Calls::give_up_soon(std::shared_ptr<OutgoingCall> call) noexcept {
-  const std::lock_guard guard(leaving_lock_);
-  leaving_.push_back(std::move(call));
-  any_leaving_ = true;
+  const std::lock_guard guard(abandoned_lock_);
+  abandoned_.push_back(std::move(call));
+  any_abandoned_ = true;
 }
 
 void Calls::give_up_abandoned() {
-  if (!any_leaving_.exchange(false)) return;
+  if (!any_abandoned_.exchange(false)) return;
   std::vector<std::shared_ptr<OutgoingCall>> all;
   {
-    const std::lock_guard guard(leaving_lock_);
-    all.swap(leaving_);
+    const std::lock_guard guard(abandoned_lock_);
+    all.swap(abandoned_);
   }
   for (const auto& call : all) give_up(*call);
 }

@@ -126,11 +126,11 @@ class Calls {
   std::mutex lock_;  // protects what follows; taken while a call's lock is held, never before it
   std::uint64_t last_ = 0;
   std::unordered_map<std::uint64_t, std::shared_ptr<OutgoingCall>> calls_;
-  std::unordered_map<std::uint64_t, Imported*> posted_;  // likewise, to count what nobody heard
+  std::unordered_map<std::uint64_t, Imported*> posted_;  // to count what nobody listened to
   std::unordered_map<std::uint64_t, Clock::time_point> posted_at_;
-  std::mutex leaving_lock_;  // protects the next; nothing else is locked under it
-  std::vector<std::shared_ptr<OutgoingCall>> leaving_;
-  std::atomic<bool> any_leaving_{false};
+  std::mutex abandoned_lock_;  // protects the next; nothing else is locked under it
+  std::vector<std::shared_ptr<OutgoingCall>> abandoned_;
+  std::atomic<bool> any_abandoned_{false};
 };
 
 }  // namespace farcall::bridge

@@ -21,7 +21,7 @@ namespace farcall::bridge {
 namespace {
 
 std::atomic<unsigned> calls_in_progress{0};
-std::atomic<unsigned> most{4096};  // of each
+std::atomic<unsigned> most{4096};  // of them, and of threads
 
 class DoorCall final : public OutgoingCall, public std::enable_shared_from_this<DoorCall> {
  public:

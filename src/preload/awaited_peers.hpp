@@ -31,14 +31,14 @@ class AwaitedPeers {
     slot.generation = generation;
   }
 
-  void hear_of(const UnixSocket& socket) noexcept {
-    ++heard_;
+  void note(const UnixSocket& socket) noexcept {
+    ++noted_;
     if (socket.peer == 0) return;
     if (Slot& slot = place_of(socket.socket.inode); slot.number != 0)
       slot.peer_number = socket.peer;
     if (Slot& slot = place_of(socket.peer); slot.number != 0) slot.peer = socket.socket;
   }
-  [[nodiscard]] std::uint32_t heard() const noexcept { return heard_; }
+  [[nodiscard]] std::uint32_t noted() const noexcept { return noted_; }
 
   // Calls each(slot) for those whose `peer` is known: each of the two sockets was said to be the
   // other's. One number alone says nothing, for numbers are given again.
@@ -60,7 +60,7 @@ class AwaitedPeers {
 
   Slot* slots_;
   std::size_t size_;
-  std::uint32_t heard_ = 0;
+  std::uint32_t noted_ = 0;
 };
 
 }  // namespace farcall::preload

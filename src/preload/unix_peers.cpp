@@ -87,9 +87,9 @@ void ask_for_all() noexcept {
   take_waiting(those);
   guard.unlock();
   const bool all = for_each_unix_socket(
-      [](void* to, const UnixSocket& socket) { static_cast<AwaitedPeers*>(to)->hear_of(socket); },
+      [](void* to, const UnixSocket& socket) { static_cast<AwaitedPeers*>(to)->note(socket); },
       &those);
-  if (all) sockets_there.store(those.heard(), std::memory_order_relaxed);
+  if (all) sockets_there.store(those.noted(), std::memory_order_relaxed);
   if (guard.lock()) {
     those.for_each_found([](const AwaitedPeers::Slot& slot) {
       Entry& entry = entries[slot.index];

@@ -21,8 +21,8 @@ struct Table {
     return all;
   }
   void hear(std::uint32_t number, std::uint32_t peer) {
-    those.hear_of({.socket = {.cookie = number + 1000U, .inode = number, .uid = 0, .queued = 0},
-                   .peer = peer});
+    those.note({.socket = {.cookie = number + 1000U, .inode = number, .uid = 0, .queued = 0},
+                .peer = peer});
   }
   std::vector<AwaitedPeers::Slot> slots;
   AwaitedPeers those;
@@ -41,7 +41,7 @@ TEST(AwaitedPeers, EachIsToldItsOwn) {
   table.hear(25, 33);
   table.hear(41, 49);  // of others
   EXPECT_EQ(table.found(), (Peers{{1, 18}, {2, 33}}));
-  EXPECT_EQ(table.those.heard(), 5U);
+  EXPECT_EQ(table.those.noted(), 5U);
 }
 
 TEST(AwaitedPeers, BothEndsMayWait) {
