@@ -39,12 +39,8 @@ namespace farcall {
 class Endpoint;
 
 namespace call {
-class Account;
-class ClientSession;
 class RequestBuffer;
 class ServerSession;
-class SessionRequest;
-struct Item;
 struct PortState;
 }  // namespace call
 
@@ -141,39 +137,14 @@ class Client {
   // Closes all idle sessions; others close when their calls have ended.
   void retire() noexcept;
   // What sessions that are opened from now on are called. Before others use it.
-  void set_label(const observe::Label& label) noexcept { label_ = label; }
+  void set_label(const observe::Label& label) noexcept;
   // After a call that did not end with ok: whether a server thread had taken the request.
   [[nodiscard]] static bool dispatched() noexcept;
 
  private:
   friend class AsyncCall;
-  // What belongs to one process, and to no child of it.
-  struct Own;
-
-  inline Own& own();
-  Own& own_after_fork(Own* parents);
-  std::unique_ptr<call::ClientSession> take(int port, bool cancellable, Deadline deadline,
-                                            std::optional<SignalCount> since, Outcome& outcome);
-  // One that no call is in, or null.
-  std::unique_ptr<call::ClientSession> take_idle();
-  // One that an interrupted call has asked for, or a new one; throws as that does.
-  call::SessionRequest ask(int port, Deadline deadline, std::optional<SignalCount> since);
-  void begin_observing(call::ClientSession& session, std::uint64_t inode) const noexcept;
-  void keep(call::SessionRequest&& request);  // for the next call
-  void give_back(std::unique_ptr<call::ClientSession> session) noexcept;
-  inline Outcome transact(const CallArguments& arguments, CallResults* results, Deadline deadline,
-                          SignalCount since);
-  Outcome transact_slowly(std::unique_ptr<call::ClientSession>&& at_hand, bool begun,
-                          const CallArguments& arguments, CallResults* results, Deadline deadline,
-                          SignalCount since);
-  [[nodiscard]] inline int admit(const call::ClientSession& session,
-                                 const CallArguments& arguments) const;
-
-  UniqueFd port_;
-  WaitMode mode_;
-  Admission admission_;
-  std::atomic<Own*> own_;
-  observe::Label label_;
+  class State;
+  std::unique_ptr<State> state_;
 };
 
 // A call whose thread does other things meanwhile: used by one at a time, only in the process that
@@ -195,18 +166,11 @@ class AsyncCall {
   // would_block, timed_out and interrupted: it goes on. All else ends it: as Client::call().
   Outcome take(CallResults& results, Deadline deadline, SignalCount since = SignalCount::now());
   // After its end: whether a server thread had taken the request.
-  [[nodiscard]] bool dispatched() const noexcept { return dispatched_; }
+  [[nodiscard]] bool dispatched() const noexcept;
 
  private:
-  void send(const CallArguments& arguments, Deadline room);
-  Outcome open(Deadline deadline, SignalCount since);
-
-  Client& client_;
-  std::int32_t word_;
-  std::vector<std::byte> request_;                 // while there is no session yet
-  std::unique_ptr<call::SessionRequest> opening_;  // or
-  std::unique_ptr<call::ClientSession> session_;   // or, after the end, neither
-  bool dispatched_ = false;
+  class State;
+  std::unique_ptr<State> state_;
 };
 
 inline constexpr std::size_t kMostRequestBytes = std::size_t{1} << 40;
@@ -328,8 +292,10 @@ struct Unsolicited {
 
 // A way into a port. Each branch of it is one pair of sockets: all descriptors that are duplicates
 // of the one handed out are one branch.
-class Endpoint : public std::enable_shared_from_this<Endpoint> {
+class Endpoint {
  public:
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
   // A new branch. The socket gets the abstract name `name` where that is not empty, so that its
   // holders can tell what it is. `cookie` gets the socket's (SO_COOKIE). `user`: who asked for it,
   // if that was somebody else. Throws SystemError: EAGAIN, where that user has too many.
@@ -342,29 +308,15 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   // As Port::close(), for the clients of this endpoint. Its descriptors show a hang-up for reading
   // (POLLRDHUP) from now on, and the whole hang-up (POLLHUP) when the server has died.
   void close() noexcept;
-  [[nodiscard]] bool closed() const noexcept { return closed_; }
-  [[nodiscard]] std::shared_ptr<EndpointOwner> owner() const noexcept { return owner_.lock(); }
+  [[nodiscard]] bool closed() const noexcept;
+  [[nodiscard]] std::shared_ptr<EndpointOwner> owner() const noexcept;
   [[nodiscard]] const PortLimits& limits() const noexcept;
   [[nodiscard]] Unsolicited unsolicited() const noexcept;
   void count_unsolicited(std::size_t control_messages, std::size_t descriptors) noexcept;
 
-  struct Private;
-  Endpoint(const Private&, std::shared_ptr<call::PortState> port,
-           std::weak_ptr<EndpointOwner> owner, const Terms& terms);
-  ~Endpoint();
-
- private:
-  friend struct call::PortState;
-  class Branch;
-
-  const std::shared_ptr<call::PortState> port_;
-  const std::weak_ptr<EndpointOwner> owner_;
-  std::atomic<bool> closed_{false};
-  std::atomic<std::uint64_t> unsolicited_control_messages_{0};
-  std::atomic<std::uint64_t> unsolicited_descriptors_{0};
-  Terms terms_;                                    // protected by the port's lock
-  observe::Label label_;                           // likewise
-  std::vector<std::shared_ptr<Branch>> branches_;  // likewise
+ protected:
+  Endpoint() = default;  // Port::open_endpoint() makes them
+  ~Endpoint() = default;
 };
 
 // A client as the kernel knows it.
@@ -406,7 +358,8 @@ struct Request {
 
 // A request that a thread has taken. Its data is a copy that nobody else can change. If it wants a
 // reply it must get one, through whatever thread; one that is destroyed without closes its
-// session, and the client gets peer_gone.
+// session, and the client gets peer_gone. Each call passes through one: it is a value, and what is
+// looked at is looked at in line.
 class Incoming {
  public:
   Incoming() noexcept;
@@ -493,42 +446,20 @@ class ServerThread {
   // to a request: it will receive next, and nothing that it does first may take long.
   void set_about_to_receive(bool on) noexcept;
   // Whether pthread_cancel() may end a wait for requests, whatever the thread's state otherwise.
-  void set_cancellable(bool on) noexcept { cancellable_ = on; }
+  void set_cancellable(bool on) noexcept;
   // Whether receive() may wait on when a signal handler has run that was installed with SA_RESTART,
   // as read(2) does. Where it may, and the port does not serve by priority, few clients wake an
   // idle thread sooner.
-  void set_restartable(bool on) noexcept { restartable_ = on; }
+  void set_restartable(bool on) noexcept;
   // Whether receive() may wait in reserve while more threads receive than there are processors: who
   // would only compete for them delays the clients that it has taken on. Only where it is
   // restartable, not cancellable, and has no deadline; and whoever sets this has to see to it that
   // Port::call_reserve() is called when others are needed.
-  void set_reservable(bool on) noexcept { reservable_ = on; }
+  void set_reservable(bool on) noexcept;
 
  private:
-  void attend(std::shared_ptr<call::ServerSession> session) noexcept;
-  bool take(Incoming& incoming);
-  bool take_long(Incoming& incoming);
-  Outcome next(Incoming& incoming, Deadline deadline, SignalCount since);
-  inline bool has_arrived(call::ServerSession& session) noexcept;
-  bool linger(call::ServerSession& session) noexcept;
-  bool look_due() noexcept;
-  bool look_around(Incoming& incoming);
-  void take_notice(call::Item& item, Incoming& incoming) noexcept;
-  void charge() noexcept;
-
-  std::shared_ptr<call::PortState> state_;
-  WaitMode mode_;
-  ClientDeathObserver* observer_;
-  std::shared_ptr<call::ServerSession> attending_;  // claimed
-  std::uint64_t generation_;
-  std::atomic<bool> receiving_{true};  // a new one is about to
-  bool cancellable_ = false;
-  bool restartable_ = false;
-  bool reservable_ = false;
-  std::uint64_t looked_ = 0;
-  std::shared_ptr<call::Account> account_;  // of whom the thread works for
-  std::uint64_t since_ = 0;                 // it has done so; both in ticks()
-  Outcome wait_outcome_ = Outcome::ok;
+  class State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace farcall

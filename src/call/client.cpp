@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "call/client.hpp"
+
 #include <fcntl.h>
 #include <poll.h>
 
@@ -7,7 +9,6 @@
 #include <optional>
 
 #include "call/calls_in_progress.hpp"
-#include "call/client_session.hpp"
 #include "farcall/error.hpp"
 
 namespace farcall {
@@ -15,12 +16,6 @@ namespace {
 
 // One byte, for which every loader has room.
 [[gnu::tls_model("initial-exec")]] thread_local bool last_call_dispatched = false;
-
-// A port that has been closed takes sessions no more, but may not have told those under way.
-bool hung_up(int port) noexcept {
-  pollfd entry{.fd = port, .events = POLLRDHUP, .revents = 0};
-  return ::poll(&entry, 1, 0) > 0;
-}
 
 // What an earlier call has left there.
 [[gnu::noinline]] void drop_last(CallResults& results) noexcept {
@@ -34,21 +29,29 @@ Outcome past(Deadline deadline) noexcept {
   return monotonic_ns() >= deadline.at() ? Outcome::timed_out : Outcome::ok;
 }
 
+}  // namespace
+
+namespace call {
+
+// A port that has been closed takes sessions no more, but may not have told those under way.
+bool hung_up(int port) noexcept {
+  pollfd entry{.fd = port, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&entry, 1, 0) > 0;
+}
+
 bool means_gone(const SystemError& error) noexcept {
   if (dynamic_cast<const call::RefusedRequest*>(&error) != nullptr) return false;
   const int code = error.code().value();
   return code == EPIPE || code == ECONNRESET || code == ENOTCONN;
 }
 
-// What is waited for may still come.
-bool goes_on(Outcome outcome) noexcept {
-  return outcome == Outcome::interrupted || outcome == Outcome::timed_out ||
-         outcome == Outcome::would_block;
-}
+}  // namespace call
 
-}  // namespace
+using call::goes_on;
+using call::hung_up;
+using call::means_gone;
 
-struct Client::Own {
+struct Client::State::Own {
   // In place of a session that a thread has in use and will put back: only that one may do so.
   static inline call::ClientSession* const kTaken = reinterpret_cast<call::ClientSession*>(1);
 
@@ -74,7 +77,7 @@ struct Client::Own {
   void close_hot() noexcept { take_hot().reset(); }
 };
 
-Client::Client(int port, WaitMode mode, Admission admission)
+Client::State::State(int port, WaitMode mode, Admission admission)
     : mode_(mode), admission_(admission), own_(new Own) {
   if (port < 0) return;
   port_ = UniqueFd(::fcntl(port, F_DUPFD_CLOEXEC, 3));
@@ -85,7 +88,7 @@ Client::Client(int port, WaitMode mode, Admission admission)
   }
 }
 
-Client::~Client() {
+Client::State::~State() {
   Own* own = own_.load(std::memory_order_acquire);
   if (own->generation == process::generation()) delete own;
   if (!port_) return;
@@ -97,23 +100,21 @@ Client::~Client() {
   }
 }
 
-bool Client::dispatched() noexcept { return last_call_dispatched; }
-
 // After a fork the sessions are the parent's, and perhaps in the middle of a call, locks and all:
 // they stay where they are, untouched.
-Client::Own& Client::own_after_fork(Own* parents) {
+Client::State::Own& Client::State::own_after_fork(Own* parents) {
   auto fresh = std::make_unique<Own>();
   if (own_.compare_exchange_strong(parents, fresh.get(), std::memory_order_acq_rel))
     return *fresh.release();
   return *parents;  // by now those of a thread that was faster
 }
 
-inline Client::Own& Client::own() {
+inline Client::State::Own& Client::State::own() {
   Own* const now = own_.load(std::memory_order_acquire);
   return now->generation == process::generation() ? *now : own_after_fork(now);
 }
 
-std::unique_ptr<call::ClientSession> Client::take_idle() {
+std::unique_ptr<call::ClientSession> Client::State::take_idle() {
   Own& own = this->own();
   for (;;) {
     std::unique_ptr<call::ClientSession> session;
@@ -128,7 +129,8 @@ std::unique_ptr<call::ClientSession> Client::take_idle() {
   }
 }
 
-call::SessionRequest Client::ask(int port, Deadline deadline, std::optional<SignalCount> since) {
+call::SessionRequest Client::State::ask(int port, Deadline deadline,
+                                        std::optional<SignalCount> since) {
   Own& own = this->own();
   const std::uint64_t retirements = own.retirements.load(std::memory_order_seq_cst);
   {
@@ -142,33 +144,39 @@ call::SessionRequest Client::ask(int port, Deadline deadline, std::optional<Sign
   return {port, retirements, deadline, since};
 }
 
-void Client::begin_observing(call::ClientSession& session, std::uint64_t inode) const noexcept {
-  observe::Description end = label_.description(observe::Role::client);
-  end.session = inode;
-  end.peer = session.maker().process;
-  session.observe(end);
+std::unique_ptr<call::ClientSession> Client::State::await(call::SessionRequest& request,
+                                                          bool cancellable, Deadline deadline,
+                                                          std::optional<SignalCount> since,
+                                                          Outcome& outcome) const {
+  auto session = request.await(mode_, cancellable, deadline, since, outcome);
+  if (!session) return nullptr;
+  observe::Description end = label.description(observe::Role::client);
+  end.session = request.inode();
+  end.peer = session->maker().process;
+  session->observe(end);
+  return session;
 }
 
-void Client::keep(call::SessionRequest&& request) {
+void Client::State::keep(call::SessionRequest&& request) {
   Own& own = this->own();
   const std::lock_guard guard(own.lock);
   own.asked.push_back(std::move(request));
 }
 
-std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, Deadline deadline,
-                                                  std::optional<SignalCount> since,
-                                                  Outcome& outcome) {
+std::unique_ptr<call::ClientSession> Client::State::take(int port, bool cancellable,
+                                                         Deadline deadline,
+                                                         std::optional<SignalCount> since,
+                                                         Outcome& outcome) {
   outcome = Outcome::ok;
   if (auto session = take_idle()) return session;
   try {
-    if (port < 0) port = port_.get();
+    port = port_or_own(port);
     if (hung_up(port)) {
       outcome = Outcome::peer_gone;
       return nullptr;
     }
     call::SessionRequest request = ask(port, deadline, since);
-    auto session = request.await(mode_, cancellable, deadline, since, outcome);
-    if (session) begin_observing(*session, request.inode());
+    auto session = await(request, cancellable, deadline, since, outcome);
     if (goes_on(outcome)) keep(std::move(request));
     return session;
   } catch (const SystemError& error) {
@@ -188,7 +196,7 @@ std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, De
   }
 }
 
-[[gnu::hot]] void Client::give_back(std::unique_ptr<call::ClientSession> session) noexcept {
+[[gnu::hot]] void Client::State::give_back(std::unique_ptr<call::ClientSession> session) noexcept {
   Own& own = *own_.load(std::memory_order_acquire);
   if (own.generation != process::generation()) [[unlikely]] {
     (void)session.release();  // forked meanwhile, in a signal handler
@@ -212,7 +220,7 @@ std::unique_ptr<call::ClientSession> Client::take(int port, bool cancellable, De
   }
 }
 
-void Client::retire() noexcept {
+void Client::State::retire() noexcept {
   Own& own = *own_.load(std::memory_order_acquire);
   if (own.generation != process::generation()) return;
   own.retirements.fetch_add(1, std::memory_order_seq_cst);
@@ -224,15 +232,12 @@ void Client::retire() noexcept {
   asked.swap(own.asked);
 }
 
-inline int Client::admit(const call::ClientSession& session, const CallArguments& arguments) const {
-  return admission_ == nullptr ? 0 : admission_(session.live_terms(), arguments);
-}
-
 // What every short call to a server that answers at once passes through: without system calls, and
 // with as few locked instructions as can be.
-[[gnu::always_inline]] inline Outcome Client::transact(const CallArguments& arguments,
-                                                       CallResults* results, Deadline deadline,
-                                                       SignalCount since) {
+[[gnu::always_inline]] inline Outcome Client::State::transact(const CallArguments& arguments,
+                                                              CallResults* results,
+                                                              Deadline deadline,
+                                                              SignalCount since) {
   last_call_dispatched = false;
   Own& own = this->own();
   // acquire: as in take_hot().
@@ -254,10 +259,10 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
 }
 
 // `at_hand`: a session that is idle, or null; or, if the call has begun already, its own.
-[[gnu::hot]] Outcome Client::transact_slowly(std::unique_ptr<call::ClientSession>&& at_hand,
-                                             bool begun, const CallArguments& arguments,
-                                             CallResults* results, Deadline deadline,
-                                             SignalCount since) {
+[[gnu::hot]] Outcome Client::State::transact_slowly(std::unique_ptr<call::ClientSession>&& at_hand,
+                                                    bool begun, const CallArguments& arguments,
+                                                    CallResults* results, Deadline deadline,
+                                                    SignalCount since) {
   const process::NoCancel guard;
   auto session = std::move(at_hand);  // to be closed where that is no point of cancellation
   const bool cancellable =
@@ -272,7 +277,7 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
     if (!session) return outcome;
     while (const int error = admit(*session, arguments)) {
       // A session that has ended says what no longer holds.
-      if (!session->hung_up() && !hung_up(arguments.port < 0 ? port_.get() : arguments.port)) {
+      if (!session->hung_up() && !hung_up(port_or_own(arguments.port))) {
         give_back(std::move(session));
         throw SystemError(error, "call");
       }
@@ -307,132 +312,34 @@ inline int Client::admit(const call::ClientSession& session, const CallArguments
   return outcome;
 }
 
+Client::Client(int port, WaitMode mode, Admission admission)
+    : state_(std::make_unique<State>(port, mode, admission)) {}
+Client::~Client() = default;
+
+bool Client::dispatched() noexcept { return last_call_dispatched; }
+void Client::retire() noexcept { state_->retire(); }
+void Client::set_label(const observe::Label& label) noexcept { state_->label = label; }
+
 [[gnu::hot]] Outcome Client::call(const CallArguments& arguments, CallResults& results,
                                   Deadline deadline, SignalCount since) {
   if (results.large || !results.descriptors.empty()) [[unlikely]]
     drop_last(results);
   results.data = {};
-  return transact(arguments, &results, deadline, since);
+  return state_->transact(arguments, &results, deadline, since);
 }
 
 Outcome Client::send(const CallArguments& arguments, Deadline deadline, SignalCount since) {
-  return transact(arguments, nullptr, deadline, since);
-}
-
-AsyncCall::AsyncCall(Client& client, const CallArguments& arguments, Deadline room)
-    : client_(client), word_(arguments.word) {
-  const int port = arguments.port < 0 ? client.port_.get() : arguments.port;
-  while ((session_ = client.take_idle())) {
-    // One that holds a request which wants no reply may have to be waited for.
-    if (session_->outstanding()) break;
-    const int error = client.admit(*session_, arguments);
-    if (error == 0) {
-      send(arguments, room);
-      return;
-    }
-    if (!session_->hung_up()) {
-      client.give_back(std::move(session_));
-      throw SystemError(error, "call");
-    }
-  }
-  if (session_) client.give_back(std::move(session_));
-  if (hung_up(port)) throw SystemError(EPIPE, "call");
-  request_.assign(arguments.data.begin(), arguments.data.end());
-  try {
-    opening_ = std::make_unique<call::SessionRequest>(client.ask(port, room, std::nullopt));
-  } catch (const SystemError& error) {
-    if (error.code().value() != ETIMEDOUT) throw;
-    throw SystemError(EAGAIN, "the server takes no clients");
-  }
-}
-
-AsyncCall::~AsyncCall() {
-  if (!opening_) return;
-  try {
-    client_.keep(std::move(*opening_));
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it closes instead
-  }
-}
-
-void AsyncCall::send(const CallArguments& arguments, Deadline room) {
-  try {
-    session_->begin(arguments, room);
-  } catch (const SystemError&) {
-    session_.reset();
-    throw;
-  }
-}
-
-int AsyncCall::poll_descriptor() const noexcept {
-  if (session_) return session_->socket();
-  return opening_ ? opening_->socket() : -1;
-}
-
-// The socket is one from the beginning to the end: the server first sends its own there.
-Outcome AsyncCall::prepare_poll() noexcept {
-  if (session_) return session_->prepare_poll();
-  if (!opening_) return Outcome::ok;
-  pollfd entry{.fd = opening_->socket(), .events = POLLIN | POLLRDHUP, .revents = 0};
-  return ::poll(&entry, 1, 0) == 0 ? Outcome::would_block : Outcome::ok;
-}
-
-void AsyncCall::finish_poll() noexcept {
-  if (session_) session_->finish_poll();
-}
-
-Outcome AsyncCall::open(Deadline deadline, SignalCount since) {
-  Outcome outcome = Outcome::ok;
-  session_ = opening_->await(client_.mode_, false, deadline, since, outcome);
-  if (session_) client_.begin_observing(*session_, opening_->inode());
-  if (goes_on(outcome)) return outcome;
-  opening_.reset();
-  if (!session_) return outcome;
-  const CallArguments arguments{.data = request_, .descriptors = {}, .word = word_};
-  if (const int error = client_.admit(*session_, arguments)) {
-    client_.give_back(std::move(session_));
-    throw SystemError(error, "call");
-  }
-  send(arguments, Deadline::after(kRoom));
-  request_ = {};
-  return Outcome::ok;
-}
-
-// What throws ends the call. A session that has taken no part in the refusal of the request closes.
-Outcome AsyncCall::take(CallResults& results, Deadline deadline, SignalCount since) {
-  Outcome outcome = Outcome::peer_gone;
-  try {
-    if (opening_) {
-      outcome = open(deadline, since);
-      if (outcome != Outcome::ok) return outcome;
-    }
-    if (!session_) return Outcome::peer_gone;
-    outcome = session_->finish({}, results, deadline, since);
-  } catch (const SystemError& error) {
-    opening_.reset();
-    dispatched_ = session_ && session_->dispatched();
-    if (means_gone(error)) {
-      session_.reset();
-      return Outcome::peer_gone;
-    }
-    if (dispatched_) client_.give_back(std::move(session_));
-    session_.reset();
-    throw;
-  }
-  if (goes_on(outcome)) return outcome;
-  dispatched_ = session_->dispatched();
-  if (outcome == Outcome::ok) client_.give_back(std::move(session_));
-  session_.reset();
-  return outcome;
+  return state_->transact(arguments, nullptr, deadline, since);
 }
 
 Outcome Client::terms(Terms& terms, Deadline deadline, int port) {
   Outcome outcome;
-  auto session = take(port, false, deadline, std::nullopt, outcome);
+  auto session = state_->take(port, false, deadline, std::nullopt, outcome);
   if (!session) return outcome;
   // What an idle session says lasts longer than its server.
   if (session->hung_up()) return Outcome::peer_gone;
   terms = session->terms();
-  give_back(std::move(session));
+  state_->give_back(std::move(session));
   return Outcome::ok;
 }
 

@@ -25,20 +25,20 @@ bool EndpointOwner::received(std::uint8_t, ReceivedFds&, const Credentials&) noe
   return false;
 }
 
-struct Endpoint::Private {};
+namespace call {
 
 // The inner end of a pair of sockets: what clients send for the port comes out here.
-class Endpoint::Branch final : public process::Watch, public std::enable_shared_from_this<Branch> {
+class EndpointState::Branch final : public Watch, public std::enable_shared_from_this<Branch> {
  public:
-  Branch(std::weak_ptr<Endpoint> endpoint, process::PrivateFd inner, std::uint64_t outer_cookie,
-         process::Charge held, uid_t user)
+  Branch(std::weak_ptr<EndpointState> endpoint, PrivateFd inner, std::uint64_t outer_cookie,
+         Charge held, uid_t user)
       : endpoint_(std::move(endpoint)),
         inner_(std::move(inner)),
         cookie_(outer_cookie),
         charge_(std::move(held)),
         user_(user) {}
   // Packets that nobody has taken may hold anything.
-  ~Branch() override { process::close_later(user_, std::move(inner_), std::move(charge_)); }
+  ~Branch() override { close_later(user_, std::move(inner_), std::move(charge_)); }
 
   void start() { registration_.start(inner_.get(), kEvents, shared_from_this()); }
   void stop() noexcept { registration_.stop(); }
@@ -46,7 +46,7 @@ class Endpoint::Branch final : public process::Watch, public std::enable_shared_
 
   void on_readable(std::uint32_t) noexcept override {
     constexpr int kMostAtOnce = 16;
-    const std::shared_ptr<Endpoint> endpoint = endpoint_.lock();
+    const std::shared_ptr<EndpointState> endpoint = endpoint_.lock();
     for (int i = 0; i < kMostAtOnce; ++i) {
       Packet packet;
       try {
@@ -62,9 +62,9 @@ class Endpoint::Branch final : public process::Watch, public std::enable_shared_
       }
       if (packet.descriptors.empty()) continue;
       const uid_t sender = packet.sender ? packet.sender->uid : user_;
-      process::close_later(sender, std::move(packet.descriptors));
+      close_later(sender, std::move(packet.descriptors));
       // Whose rubbish comes faster than it can be thrown away has to wait.
-      if (process::behind(sender)) return pause(sender);
+      if (behind(sender)) return pause(sender);
     }
   }
 
@@ -72,16 +72,16 @@ class Endpoint::Branch final : public process::Watch, public std::enable_shared_
   static constexpr std::uint32_t kEvents = EPOLLIN | EPOLLRDHUP;
 
   // Whether it is something that clients send.
-  static bool receive(Packet& packet, const Endpoint& from,
-                      const std::shared_ptr<Endpoint>& endpoint) {
+  static bool receive(Packet& packet, const EndpointState& from,
+                      const std::shared_ptr<EndpointState>& endpoint) {
     if (packet.kind == Packet::Kind::overflow) return true;
     if (packet.kind != Packet::Kind::descriptors || packet.more || !packet.sender) return false;
-    if (packet.purpose == call::kPurposeSession) {
+    if (packet.purpose == kPurposeSession) {
       if (packet.descriptors.size() != 2) return false;
-      from.port_->add(packet.descriptors, *packet.sender, endpoint);
+      from.port->add(packet.descriptors, *packet.sender, endpoint);
       return true;
     }
-    const auto owner = from.owner();
+    const auto owner = from.owner.lock();
     return owner && packet.purpose >= kFirstOwnPurpose &&
            owner->received(packet.purpose, packet.descriptors, *packet.sender);
   }
@@ -91,62 +91,61 @@ class Endpoint::Branch final : public process::Watch, public std::enable_shared_
       if (const auto branch = self.lock()) branch->registration_.rearm(kEvents);
     };
     try {
-      process::catch_up(sender, resume);
+      catch_up(sender, resume);
     } catch (const std::exception&) {
       resume();
     }
   }
-  void end(const std::shared_ptr<Endpoint>& endpoint) noexcept {
+  void end(const std::shared_ptr<EndpointState>& endpoint) noexcept {
     stop();
     ::shutdown(inner_.get(), SHUT_RDWR);
     if (!endpoint) return;
     std::shared_ptr<Branch> self;  // outlives the lock
     {
-      const std::lock_guard guard(endpoint->port_->lock);
-      auto& all = endpoint->branches_;
+      const std::lock_guard guard(endpoint->port->lock);
+      auto& all = endpoint->branches;
       const auto found =
           std::ranges::find_if(all, [this](const auto& other) { return other.get() == this; });
       if (found == all.end()) return;
       self = std::move(*found);
       all.erase(found);
     }
-    if (const auto owner = endpoint->owner()) owner->branch_closed(cookie_);
+    if (const auto owner = endpoint->owner.lock()) owner->branch_closed(cookie_);
   }
 
-  const std::weak_ptr<Endpoint> endpoint_;
-  process::PrivateFd inner_;
+  const std::weak_ptr<EndpointState> endpoint_;
+  PrivateFd inner_;
   const std::uint64_t cookie_;
-  process::Charge charge_;
+  Charge charge_;
   const uid_t user_;
-  process::Registration registration_;
+  Registration registration_;
 };
 
-const PortLimits& Endpoint::limits() const noexcept { return port_->limits; }
+}  // namespace call
+
+using call::EndpointState;
+using call::inside;
+
+const PortLimits& Endpoint::limits() const noexcept { return inside(*this).port->limits; }
+bool Endpoint::closed() const noexcept { return inside(*this).closed; }
+std::shared_ptr<EndpointOwner> Endpoint::owner() const noexcept {
+  return inside(*this).owner.lock();
+}
 
 Unsolicited Endpoint::unsolicited() const noexcept {
-  return {.control_messages = unsolicited_control_messages_.load(std::memory_order_relaxed),
-          .descriptors = unsolicited_descriptors_.load(std::memory_order_relaxed)};
+  const EndpointState& state = inside(*this);
+  return {.control_messages = state.unsolicited_control_messages.load(std::memory_order_relaxed),
+          .descriptors = state.unsolicited_descriptors.load(std::memory_order_relaxed)};
 }
 
 void Endpoint::count_unsolicited(std::size_t control_messages, std::size_t descriptors) noexcept {
-  unsolicited_control_messages_.fetch_add(control_messages, std::memory_order_relaxed);
-  unsolicited_descriptors_.fetch_add(descriptors, std::memory_order_relaxed);
-}
-
-Endpoint::Endpoint(const Private&, std::shared_ptr<call::PortState> port,
-                   std::weak_ptr<EndpointOwner> owner, const Terms& terms)
-    : port_(std::move(port)), owner_(std::move(owner)), terms_(terms) {}
-
-Endpoint::~Endpoint() {
-  if (port_->generation != process::generation()) {
-    // The reactor that knows the branches is the parent's.
-    for (auto& branch : branches_) process::leak_in_child(branch);
-    return;
-  }
-  for (const auto& branch : branches_) branch->stop();
+  EndpointState& state = inside(*this);
+  state.unsolicited_control_messages.fetch_add(control_messages, std::memory_order_relaxed);
+  state.unsolicited_descriptors.fetch_add(descriptors, std::memory_order_relaxed);
 }
 
 UniqueFd Endpoint::branch(std::string_view name, std::uint64_t* cookie, std::optional<uid_t> user) {
+  EndpointState& state = inside(*this);
   process::Charge held;
   if (user) {
     held = process::Charge(process::Resource::descriptors, *user, 1, limits().descriptors_per_user);
@@ -160,50 +159,68 @@ UniqueFd Endpoint::branch(std::string_view name, std::uint64_t* cookie, std::opt
   const std::uint64_t outer_cookie = socket_cookie(outer.get());
   if (outer_cookie == 0) throw_errno("SO_COOKIE");
   if (cookie != nullptr) *cookie = outer_cookie;
-  auto branch = std::make_shared<Branch>(weak_from_this(), std::move(inner), outer_cookie,
-                                         std::move(held), user.value_or(::geteuid()));
+  auto branch = std::make_shared<EndpointState::Branch>(state.weak_from_this(), std::move(inner),
+                                                        outer_cookie, std::move(held),
+                                                        user.value_or(::geteuid()));
   {
-    const std::lock_guard guard(port_->lock);
-    branches_.push_back(branch);
-    if (closed_) branch->refuse_from_now_on();
+    const std::lock_guard guard(state.port->lock);
+    state.branches.push_back(branch);
+    if (state.closed) branch->refuse_from_now_on();
   }
   try {
     branch->start();
   } catch (...) {
-    const std::lock_guard guard(port_->lock);
-    std::erase(branches_, branch);
+    const std::lock_guard guard(state.port->lock);
+    std::erase(state.branches, branch);
     throw;
   }
   return outer.release();
 }
 
 std::size_t Endpoint::branches() const noexcept {
-  const std::lock_guard guard(port_->lock);
-  return branches_.size();
+  const EndpointState& state = inside(*this);
+  const std::lock_guard guard(state.port->lock);
+  return state.branches.size();
 }
 
 void Endpoint::set_terms(const Terms& terms) {
-  const std::lock_guard guard(port_->lock);
-  terms_ = terms;
-  for (const auto& [id, entry] : port_->sessions)
+  EndpointState& state = inside(*this);
+  const std::lock_guard guard(state.port->lock);
+  state.terms = terms;
+  for (const auto& [id, entry] : state.port->sessions)
     if (entry.session->endpoint.get() == this) entry.session->set_terms(terms);
 }
 
 void Endpoint::set_label(const observe::Label& label) {
-  const std::lock_guard guard(port_->lock);
-  label_ = label;
+  EndpointState& state = inside(*this);
+  const std::lock_guard guard(state.port->lock);
+  state.label = label;
 }
 
 void Endpoint::close() noexcept {
-  if (closed_.exchange(true)) return;
+  EndpointState& state = inside(*this);
+  if (state.closed.exchange(true)) return;
   {
-    const std::lock_guard guard(port_->lock);
-    for (const auto& branch : branches_) branch->refuse_from_now_on();
+    const std::lock_guard guard(state.port->lock);
+    for (const auto& branch : state.branches) branch->refuse_from_now_on();
   }
-  port_->close_sessions(this);
+  state.port->close_sessions(this);
 }
 
 namespace call {
+
+EndpointState::EndpointState(std::shared_ptr<PortState> its_port,
+                             std::weak_ptr<EndpointOwner> its_owner, const Terms& its_terms)
+    : port(std::move(its_port)), owner(std::move(its_owner)), terms(its_terms) {}
+
+EndpointState::~EndpointState() {
+  if (port->generation != process::generation()) {
+    // The reactor that knows the branches is the parent's.
+    for (auto& branch : branches) process::leak_in_child(branch);
+    return;
+  }
+  for (const auto& branch : branches) branch->stop();
+}
 
 namespace {
 
@@ -239,7 +256,7 @@ class SessionWatch final : public Watch {
 }  // namespace
 
 void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
-                    const std::shared_ptr<Endpoint>& endpoint) {
+                    const std::shared_ptr<EndpointState>& endpoint) {
   const std::uint64_t since = ticks();
   const int answers = descriptors[1].get();
   if (!made_by_sender(answers, sender)) return;
@@ -269,7 +286,7 @@ void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
                             .saved_gid = sender.gid,
                             .groups = groups_of_peer(answers)};
     const std::lock_guard guard(lock);
-    if (closed || endpoint->closed()) return;
+    if (closed || endpoint->closed) return;
     AccountPointer account = waiting.account(sender.uid);
     if (sessions.size() >= limits.sessions || account->sessions >= limits.sessions_per_user)
       return refuse(EAGAIN);
@@ -277,8 +294,8 @@ void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
         std::make_shared<ServerSession>(std::move(memory), std::move(sockets), std::move(identity),
                                         next_id++, endpoint, mode, std::move(held), account);
     Waiter::park_on_descriptor(session->control().server);
-    session->set_terms(endpoint->terms_);
-    observe::Description end = endpoint->label_.description(observe::Role::server);
+    session->set_terms(endpoint->terms);
+    observe::Description end = endpoint->label.description(observe::Role::server);
     end.session = inode;
     end.peer = sender.pid;
     session->observe(end);
@@ -308,7 +325,7 @@ void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
 
 std::shared_ptr<Endpoint> Port::open_endpoint(std::weak_ptr<EndpointOwner> owner,
                                               const Terms& terms) {
-  auto endpoint = std::make_shared<Endpoint>(Endpoint::Private(), state_, std::move(owner), terms);
+  auto endpoint = std::make_shared<EndpointState>(state_, std::move(owner), terms);
   const std::lock_guard guard(state_->lock);
   std::erase_if(state_->endpoints, [](const auto& other) { return other.expired(); });
   state_->endpoints.push_back(endpoint);

@@ -183,7 +183,7 @@ void PortState::listen_again(ListenedSource& source) noexcept {
 // Its sender has sent something else before, which goes before it. In his turn.
 void PortState::hear_what_came_before(Item item) {
   const std::uint64_t since = ticks();
-  if (const auto owner = item.session->endpoint->owner()) owner->take_sent_before();
+  if (const auto owner = item.session->endpoint->owner.lock()) owner->take_sent_before();
   waiting.charge_at_once(*item.account, ticks() - since);
   item.late = false;
   item.heard = true;

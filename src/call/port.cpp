@@ -103,8 +103,8 @@ SessionPointer PortState::find(std::uint64_t id) {
     // A process that is stopped and continued stays in ppoll, while epoll_pwait2 ends with EINTR.
     // But of several threads that poll each would be woken each time.
     const bool exact = !only_look && !how.restartable && sleeping.load() == 1;
-    // A thread may be cancelled when the call has already succeeded, and events are told of once: so
-    // who can be does wake with the others.
+    // A thread may be cancelled when the call has already succeeded, and events are told of once:
+    // so who can be does wake with the others.
     const bool polls = exact || cancellable;
     pollfd any{.fd = epoll.get(), .events = POLLIN, .revents = 0};
     const timespec* const time = until.is_never() && !interrupted ? nullptr : &left;
@@ -205,7 +205,7 @@ void PortState::close_sessions(const Endpoint* endpoint) noexcept {
 
 void PortState::close() noexcept {
   if (closed.exchange(true)) return;
-  std::vector<std::shared_ptr<Endpoint>> open;
+  std::vector<std::shared_ptr<EndpointState>> open;
   {
     const std::lock_guard guard(lock);
     for (const auto& endpoint : endpoints)

@@ -116,7 +116,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   // A client's memory and socket, two descriptors, have come through an endpoint: answers with a
   // session, or its refusal. Throws SystemError for what is wrong with them.
   void add(ReceivedFds& descriptors, const Credentials& sender,
-           const std::shared_ptr<Endpoint>& endpoint);
+           const std::shared_ptr<EndpointState>& endpoint);
   SessionPointer find(std::uint64_t id);
   // Something to do, the session claimed for the caller; or nothing, and `outcome` says why.
   Item next(Deadline deadline, Outcome& outcome, Sleeping how);
@@ -166,7 +166,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   void close() noexcept;
   void close_sessions(const Endpoint* endpoint) noexcept;
   [[nodiscard]] bool over(const ServerSession& session) const noexcept {
-    return session.gone || closed || session.endpoint->closed();
+    return session.gone || closed || session.endpoint->closed;
   }
 
   const PortLimits limits;
@@ -192,7 +192,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   bool queued_told = false;
   std::unordered_map<std::uint64_t, std::shared_ptr<ListenedSource>> sources;
   Resting resting;
-  std::vector<std::weak_ptr<Endpoint>> endpoints;
+  std::vector<std::weak_ptr<EndpointState>> endpoints;
   std::vector<const std::atomic<bool>*> threads;  // for each not in reserve, whether it receives
   Reserve reserve;
   std::uint64_t next_id = kFirstSession;

@@ -114,7 +114,7 @@ Outcome ServerSession::take_data(const Turn& turn, const Destination& to, Reques
 // Returns the errno that the request is to be refused with, before anything has been copied; or 0.
 int ServerSession::begin_long(std::size_t size, const Destination& to) {
   if (size > to.limits.request_bytes) return E2BIG;
-  if (const auto owner = endpoint->owner())
+  if (const auto owner = endpoint->owner.lock())
     if (const int error = owner->admit(size, to.descriptors.size()); error != 0) return error;
   constexpr std::size_t kLong = std::size_t{4} << 20;  // a millisecond's work
   if (size >= kLong && to.observer != nullptr) to.observer->busy(*endpoint);

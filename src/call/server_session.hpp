@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "call/endpoint.hpp"
 #include "call/fair_queue.hpp"
 #include "call/request_buffer.hpp"
 #include "call/session.hpp"
@@ -47,7 +48,7 @@ struct Copying {
 class ServerSession final : public SessionBase {
  public:
   ServerSession(Mapping memory, SessionSockets sockets, CallerIdentity sender, std::uint64_t number,
-                std::shared_ptr<Endpoint> way_in, WaitMode mode, Charge held,
+                std::shared_ptr<EndpointState> way_in, WaitMode mode, Charge held,
                 AccountPointer its_account)
       : SessionBase(std::move(memory), std::move(sockets), mode),
         caller(sender.effective),
@@ -93,7 +94,7 @@ class ServerSession final : public SessionBase {
   [[nodiscard]] std::uint8_t priority() const noexcept {
     const auto claimed = static_cast<std::uint8_t>(slot().extra & 0xff);
     if (claimed == 0) return 0;
-    const auto owner = endpoint->owner();
+    const auto owner = endpoint->owner.lock();
     return owner ? owner->bounded(claimed, caller, origin()) : claimed;
   }
   [[nodiscard]] std::uint32_t origin() const noexcept {
@@ -180,7 +181,7 @@ class ServerSession final : public SessionBase {
 
   const Credentials caller;
   const std::uint64_t id;
-  const std::shared_ptr<Endpoint> endpoint;
+  const std::shared_ptr<EndpointState> endpoint;
   const AccountPointer account;
   std::atomic<bool> gone{false};
   std::atomic<bool> in_multi_wait{false};

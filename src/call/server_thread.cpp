@@ -179,22 +179,64 @@ Outcome Incoming::reply_at_length(std::span<const std::byte> data, std::span<con
   return outcome;
 }
 
-ServerThread::ServerThread(Port& port, WaitMode mode, ClientDeathObserver* observer)
-    : state_(port.state_), mode_(mode), observer_(observer), generation_(process::generation()) {
-  state_->join_threads(receiving_);
+class ServerThread::State {
+ public:
+  State(std::shared_ptr<PortState> port, WaitMode mode, ClientDeathObserver* observer);
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  Outcome receive(Incoming& incoming, Deadline deadline, SignalCount since);
+  Outcome reply(Incoming& incoming, std::span<const std::byte> data,
+                std::span<const int> descriptors, std::int64_t status);
+  void leave() noexcept;
+  void set_about_to_receive(bool on) noexcept;
+
+  bool cancellable = false;
+  bool restartable = false;
+  bool reservable = false;
+
+ private:
+  void attend(SessionPointer session) noexcept;
+  bool take(Incoming& incoming);
+  bool take_long(Incoming& incoming);
+  Outcome next(Incoming& incoming, Deadline deadline, SignalCount since);
+  inline bool has_arrived(ServerSession& session) noexcept;
+  bool linger(ServerSession& session) noexcept;
+  bool look_due() noexcept;
+  bool look_around(Incoming& incoming);
+  void take_notice(call::Item& item, Incoming& incoming) noexcept;
+  void charge() noexcept;
+
+  std::shared_ptr<PortState> port_;
+  const WaitMode mode_;
+  ClientDeathObserver* const observer_;
+  SessionPointer attending_;  // claimed
+  const std::uint64_t generation_;
+  std::atomic<bool> receiving_{true};  // a new one is about to
+  std::uint64_t looked_ = 0;
+  call::AccountPointer account_;  // of whom the thread works for
+  std::uint64_t since_ = 0;       // it has done so; both in ticks()
+  Outcome wait_outcome_ = Outcome::ok;
+};
+
+ServerThread::State::State(std::shared_ptr<PortState> port, WaitMode mode,
+                           ClientDeathObserver* observer)
+    : port_(std::move(port)), mode_(mode), observer_(observer), generation_(process::generation()) {
+  port_->join_threads(receiving_);
 }
 
-ServerThread::~ServerThread() {
+ServerThread::State::~State() {
   if (generation_ != process::generation()) {
-    process::leak_in_child(state_);
+    process::leak_in_child(port_);
     process::leak_in_child(attending_);
     return;
   }
   leave();
-  state_->leave_threads(receiving_);
+  port_->leave_threads(receiving_);
 }
 
-void ServerThread::set_about_to_receive(bool on) noexcept {
+void ServerThread::State::set_about_to_receive(bool on) noexcept {
   if (on)
     receiving_.store(true, std::memory_order_relaxed);
   else
@@ -202,14 +244,14 @@ void ServerThread::set_about_to_receive(bool on) noexcept {
 }
 
 // What the thread has done since it began with somebody, or since it was last charged.
-[[gnu::hot]] void ServerThread::charge() noexcept {
+[[gnu::hot]] void ServerThread::State::charge() noexcept {
   if (!account_) return;
   const std::uint64_t now = ticks();
-  state_->waiting.charge(*account_, now - since_);
+  port_->waiting.charge(*account_, now - since_);
   since_ = now;
 }
 
-[[gnu::hot]] void ServerThread::attend(SessionPointer session) noexcept {
+[[gnu::hot]] void ServerThread::State::attend(SessionPointer session) noexcept {
   charge();
   if (account_ != session->account) account_ = session->account;
   Waiter::unpark(session->control().server);
@@ -219,25 +261,25 @@ void ServerThread::set_about_to_receive(bool on) noexcept {
 }
 
 // Goes back to the pool: from now on the client has to ring.
-[[gnu::hot]] void ServerThread::leave() noexcept {
+[[gnu::hot]] void ServerThread::State::leave() noexcept {
   if (!attending_) return;
   const SessionPointer session = std::exchange(attending_, nullptr);
   since_ += time_of_woken(*session);  // as long as it is this thread's
-  state_->release(session);
+  port_->release(session);
   charge();
   account_ = nullptr;
   if (observer_ != nullptr) observer_->left();
 }
 
 // Takes the request that is ready. False: there is nothing to serve after all.
-[[gnu::hot]] bool ServerThread::take(Incoming& incoming) {
+[[gnu::hot]] bool ServerThread::State::take(Incoming& incoming) {
   ServerSession& session = *attending_;
   call::Request& request = incoming.request_;
   if (!session.take_short(incoming.inline_, request) && !take_long(incoming)) return false;
-  if (!request.wants_reply && !state_->limits.one_way) [[unlikely]] {
+  if (!request.wants_reply && !port_->limits.one_way) [[unlikely]] {
     request = {};
     process::close_later(session.caller.uid, std::move(incoming.descriptors_));
-    state_->drop(std::exchange(attending_, nullptr));
+    port_->drop(std::exchange(attending_, nullptr));
     return false;
   }
   incoming.notice_ = false;
@@ -247,21 +289,21 @@ void ServerThread::set_about_to_receive(bool on) noexcept {
   if (request.wants_reply) {
     session.begin_serving(observer_);
     incoming.session_ = std::move(attending_);
-    if (incoming.port_ != state_) incoming.port_ = state_;
+    if (incoming.port_ != port_) incoming.port_ = port_;
   }
   return true;
 }
 
-bool ServerThread::take_long(Incoming& incoming) {
+bool ServerThread::State::take_long(Incoming& incoming) {
   Outcome outcome = Outcome::broken;
-  if (!incoming.large_) incoming.large_ = state_->spare_buffers.take();
+  if (!incoming.large_) incoming.large_ = port_->spare_buffers.take();
   const std::function<bool()> others_first = [this] {
     charge();
-    return state_->others_precede(*attending_);
+    return port_->others_precede(*attending_);
   };
   const call::Destination to{.inline_data = incoming.inline_,
                              .large = incoming.large_,
-                             .limits = state_->limits,
+                             .limits = port_->limits,
                              .descriptors = incoming.descriptors_,
                              .observer = observer_,
                              .others_first = others_first};
@@ -272,20 +314,20 @@ bool ServerThread::take_long(Incoming& incoming) {
   if (outcome == Outcome::ok) return true;
   incoming.request_ = {};
   process::close_later(attending_->caller.uid, std::move(incoming.descriptors_));
-  if (outcome != Outcome::would_block) state_->drop(std::exchange(attending_, nullptr));
+  if (outcome != Outcome::would_block) port_->drop(std::exchange(attending_, nullptr));
   return false;
 }
 
-[[gnu::hot]] bool ServerThread::look_due() noexcept {
+[[gnu::hot]] bool ServerThread::State::look_due() noexcept {
   const std::uint64_t now = ticks();
-  if (now - looked_ < (state_->limits.by_priority ? kTicksPerLook : call::kTicksPerTurn))
+  if (now - looked_ < (port_->limits.by_priority ? kTicksPerLook : call::kTicksPerTurn))
     return false;
   looked_ = now;
   return true;
 }
 
 // What is done about it until the thread comes back is its user's.
-void ServerThread::take_notice(call::Item& item, Incoming& incoming) noexcept {
+void ServerThread::State::take_notice(call::Item& item, Incoming& incoming) noexcept {
   charge();
   account_ = item.account;
   since_ = ticks();
@@ -295,15 +337,15 @@ void ServerThread::take_notice(call::Item& item, Incoming& incoming) noexcept {
 }
 
 // Turns to somebody else whose turn has come, if there is anybody. True: it was a notice.
-bool ServerThread::look_around(Incoming& incoming) {
+bool ServerThread::State::look_around(Incoming& incoming) {
   since_ += time_of_woken(*attending_);
   charge();
-  if (!state_->others_precede(*attending_)) return false;
+  if (!port_->others_precede(*attending_)) return false;
   leave();
-  call::Item other = state_->next_waiting();
+  call::Item other = port_->next_waiting();
   if (!other) return false;
   if (other.session) {
-    incoming.crowded_ = state_->sleeping.load(std::memory_order_relaxed) == 0;
+    incoming.crowded_ = port_->sleeping.load(std::memory_order_relaxed) == 0;
     attend(std::move(other.session));
     return false;
   }
@@ -312,18 +354,18 @@ bool ServerThread::look_around(Incoming& incoming) {
 }
 
 // Waits for the next request as long as that pays, and not at all where others are known to wait.
-[[gnu::hot]] inline bool ServerThread::has_arrived(ServerSession& session) noexcept {
-  if (state_->backlog.load(std::memory_order_relaxed) == 0 &&
+[[gnu::hot]] inline bool ServerThread::State::has_arrived(ServerSession& session) noexcept {
+  if (port_->backlog.load(std::memory_order_relaxed) == 0 &&
       session.waiter().look(session.control().client, [&] { return session.arrived(); })) [[likely]]
     return true;
   return linger(session);
 }
 
 // That it has let others have the processor meanwhile is not put to the client's account.
-[[gnu::noinline]] bool ServerThread::linger(ServerSession& session) noexcept {
+[[gnu::noinline]] bool ServerThread::State::linger(ServerSession& session) noexcept {
   const auto arrived = [&] { return session.arrived(); };
   call::SessionControl& control = session.control();
-  if (state_->backlog.load(std::memory_order_relaxed) != 0)
+  if (port_->backlog.load(std::memory_order_relaxed) != 0)
     return session.waiter().glance(control.client, arrived);
   const std::uint64_t before = ticks();
   const Outcome outcome = session.waiter().linger_on(control.server, control.client, arrived);
@@ -332,9 +374,10 @@ bool ServerThread::look_around(Incoming& incoming) {
   return outcome == Outcome::ok;
 }
 
-[[gnu::hot]] Outcome ServerThread::next(Incoming& incoming, Deadline deadline, SignalCount since) {
+[[gnu::hot]] Outcome ServerThread::State::next(Incoming& incoming, Deadline deadline,
+                                               SignalCount since) {
   for (;;) {
-    if (state_->closed) {
+    if (port_->closed) {
       leave();
       return Outcome::finished;
     }
@@ -343,8 +386,8 @@ bool ServerThread::look_around(Incoming& incoming) {
       if (look_due() && look_around(incoming)) return Outcome::ok;
       if (!attending_) continue;
       ServerSession& session = *attending_;
-      if (has_arrived(session) && !state_->over(session)) {
-        if (state_->limits.by_priority && session.ready_after_others()) {
+      if (has_arrived(session) && !port_->over(session)) {
+        if (port_->limits.by_priority && session.ready_after_others()) {
           if (look_around(incoming)) return Outcome::ok;
           if (!attending_ || !attending_->ready()) continue;
         }
@@ -356,11 +399,11 @@ bool ServerThread::look_around(Incoming& incoming) {
     }
     charge();
     account_ = nullptr;
-    if (reservable_ && restartable_ && !cancellable_ && deadline.is_never())
-      state_->wait_in_reserve(receiving_);
+    if (reservable && restartable && !cancellable && deadline.is_never())
+      port_->wait_in_reserve(receiving_);
     call::Item item =
-        state_->next(deadline, wait_outcome_,
-                     {.cancellable = cancellable_, .restartable = restartable_, .since = since});
+        port_->next(deadline, wait_outcome_,
+                    {.cancellable = cancellable, .restartable = restartable, .since = since});
     if (!item) return wait_outcome_;
     if (item.notice) {
       take_notice(item, incoming);
@@ -372,8 +415,8 @@ bool ServerThread::look_around(Incoming& incoming) {
   }
 }
 
-[[gnu::hot]] Outcome ServerThread::receive(Incoming& incoming, Deadline deadline,
-                                           SignalCount since) {
+[[gnu::hot]] Outcome ServerThread::State::receive(Incoming& incoming, Deadline deadline,
+                                                  SignalCount since) {
   incoming.abandon();
   if (incoming.large_) [[unlikely]]
     incoming.large_->release();
@@ -387,8 +430,9 @@ bool ServerThread::look_around(Incoming& incoming) {
   return next(incoming, deadline, since);
 }
 
-[[gnu::hot]] Outcome ServerThread::reply(Incoming& incoming, std::span<const std::byte> data,
-                                         std::span<const int> descriptors, std::int64_t status) {
+[[gnu::hot]] Outcome ServerThread::State::reply(Incoming& incoming, std::span<const std::byte> data,
+                                                std::span<const int> descriptors,
+                                                std::int64_t status) {
   const Outcome outcome = incoming.give_reply(data, descriptors, status, observer_, true);
   if (outcome != Outcome::ok) return outcome;
   leave();
@@ -400,5 +444,22 @@ bool ServerThread::look_around(Incoming& incoming) {
   }
   return Outcome::ok;
 }
+
+ServerThread::ServerThread(Port& port, WaitMode mode, ClientDeathObserver* observer)
+    : state_(std::make_unique<State>(port.state_, mode, observer)) {}
+ServerThread::~ServerThread() = default;
+[[gnu::hot]] Outcome ServerThread::receive(Incoming& incoming, Deadline deadline,
+                                           SignalCount since) {
+  return state_->receive(incoming, deadline, since);
+}
+[[gnu::hot]] Outcome ServerThread::reply(Incoming& incoming, std::span<const std::byte> data,
+                                         std::span<const int> descriptors, std::int64_t status) {
+  return state_->reply(incoming, data, descriptors, status);
+}
+void ServerThread::leave() noexcept { state_->leave(); }
+void ServerThread::set_about_to_receive(bool on) noexcept { state_->set_about_to_receive(on); }
+void ServerThread::set_cancellable(bool on) noexcept { state_->cancellable = on; }
+void ServerThread::set_restartable(bool on) noexcept { state_->restartable = on; }
+void ServerThread::set_reservable(bool on) noexcept { state_->reservable = on; }
 
 }  // namespace farcall

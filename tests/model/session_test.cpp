@@ -17,9 +17,10 @@ using call::ServerSession;
 using call::SessionControl;
 
 // One for all: that it is open is all that a session wants to know of it.
-const std::shared_ptr<Endpoint>& an_endpoint() {
+const std::shared_ptr<call::EndpointState>& an_endpoint() {
   static auto* const port = new Port;
-  static const auto* const endpoint = new auto(port->open_endpoint({}, {}));
+  static const auto* const endpoint =
+      new auto(call::inside(*port->open_endpoint({}, {})).shared_from_this());
   return *endpoint;
 }
 

@@ -20,7 +20,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   auto [here, there] = packet_socket_pair();
   auto [answers, asked] = packet_socket_pair();  // what the server writes to, and who would read it
   static Port& port = *new Port;
-  static const auto& endpoint = *new std::shared_ptr<Endpoint>(port.open_endpoint({}, {}));
+  static const auto& endpoint =
+      *new auto(call::inside(*port.open_endpoint({}, {})).shared_from_this());
   CallerIdentity identity{};
   identity.effective = {.pid = ::getpid(), .uid = 0, .gid = 0};
   call::ServerSession session(map(memory.fd()),

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <poll.h>
+
+#include <cerrno>
+
+#include "call/client.hpp"
+#include "farcall/error.hpp"
+
+namespace farcall {
+
+class AsyncCall::State {
+ public:
+  State(Client::State& client, const CallArguments& arguments, Deadline room);
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  [[nodiscard]] int poll_descriptor() const noexcept;
+  Outcome prepare_poll() noexcept;
+  void finish_poll() noexcept {
+    if (session_) session_->finish_poll();
+  }
+  Outcome take(CallResults& results, Deadline deadline, SignalCount since);
+  [[nodiscard]] bool dispatched() const noexcept { return dispatched_; }
+
+ private:
+  void send(const CallArguments& arguments, Deadline room);
+  Outcome open(Deadline deadline, SignalCount since);
+
+  Client::State& client_;
+  std::int32_t word_;
+  std::vector<std::byte> request_;                 // while there is no session yet
+  std::unique_ptr<call::SessionRequest> opening_;  // or
+  std::unique_ptr<call::ClientSession> session_;   // or, after the end, neither
+  bool dispatched_ = false;
+};
+
+AsyncCall::State::State(Client::State& client, const CallArguments& arguments, Deadline room)
+    : client_(client), word_(arguments.word) {
+  const int port = client.port_or_own(arguments.port);
+  while ((session_ = client.take_idle())) {
+    // One that holds a request which wants no reply may have to be waited for.
+    if (session_->outstanding()) break;
+    const int error = client.admit(*session_, arguments);
+    if (error == 0) {
+      send(arguments, room);
+      return;
+    }
+    if (!session_->hung_up()) {
+      client.give_back(std::move(session_));
+      throw SystemError(error, "call");
+    }
+  }
+  if (session_) client.give_back(std::move(session_));
+  if (call::hung_up(port)) throw SystemError(EPIPE, "call");
+  request_.assign(arguments.data.begin(), arguments.data.end());
+  try {
+    opening_ = std::make_unique<call::SessionRequest>(client.ask(port, room, std::nullopt));
+  } catch (const SystemError& error) {
+    if (error.code().value() != ETIMEDOUT) throw;
+    throw SystemError(EAGAIN, "the server takes no clients");
+  }
+}
+
+AsyncCall::State::~State() {
+  if (!opening_) return;
+  try {
+    client_.keep(std::move(*opening_));
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it closes instead
+  }
+}
+
+void AsyncCall::State::send(const CallArguments& arguments, Deadline room) {
+  try {
+    session_->begin(arguments, room);
+  } catch (const SystemError&) {
+    session_.reset();
+    throw;
+  }
+}
+
+int AsyncCall::State::poll_descriptor() const noexcept {
+  if (session_) return session_->socket();
+  return opening_ ? opening_->socket() : -1;
+}
+
+// The socket is one from the beginning to the end: the server first sends its own there.
+Outcome AsyncCall::State::prepare_poll() noexcept {
+  if (session_) return session_->prepare_poll();
+  if (!opening_) return Outcome::ok;
+  pollfd entry{.fd = opening_->socket(), .events = POLLIN | POLLRDHUP, .revents = 0};
+  return ::poll(&entry, 1, 0) == 0 ? Outcome::would_block : Outcome::ok;
+}
+
+Outcome AsyncCall::State::open(Deadline deadline, SignalCount since) {
+  Outcome outcome = Outcome::ok;
+  session_ = client_.await(*opening_, false, deadline, since, outcome);
+  if (call::goes_on(outcome)) return outcome;
+  opening_.reset();
+  if (!session_) return outcome;
+  const CallArguments arguments{.data = request_, .descriptors = {}, .word = word_};
+  if (const int error = client_.admit(*session_, arguments)) {
+    client_.give_back(std::move(session_));
+    throw SystemError(error, "call");
+  }
+  send(arguments, Deadline::after(kRoom));
+  request_ = {};
+  return Outcome::ok;
+}
+
+// What throws ends the call. A session that has taken no part in the refusal of the request closes.
+Outcome AsyncCall::State::take(CallResults& results, Deadline deadline, SignalCount since) {
+  Outcome outcome = Outcome::peer_gone;
+  try {
+    if (opening_) {
+      outcome = open(deadline, since);
+      if (outcome != Outcome::ok) return outcome;
+    }
+    if (!session_) return Outcome::peer_gone;
+    outcome = session_->finish({}, results, deadline, since);
+  } catch (const SystemError& error) {
+    opening_.reset();
+    dispatched_ = session_ && session_->dispatched();
+    if (call::means_gone(error)) {
+      session_.reset();
+      return Outcome::peer_gone;
+    }
+    if (dispatched_) client_.give_back(std::move(session_));
+    session_.reset();
+    throw;
+  }
+  if (call::goes_on(outcome)) return outcome;
+  dispatched_ = session_->dispatched();
+  if (outcome == Outcome::ok) client_.give_back(std::move(session_));
+  session_.reset();
+  return outcome;
+}
+
+AsyncCall::AsyncCall(Client& client, const CallArguments& arguments, Deadline room)
+    : state_(std::make_unique<State>(*client.state_, arguments, room)) {}
+AsyncCall::~AsyncCall() = default;
+int AsyncCall::poll_descriptor() const noexcept { return state_->poll_descriptor(); }
+Outcome AsyncCall::prepare_poll() noexcept { return state_->prepare_poll(); }
+void AsyncCall::finish_poll() noexcept { state_->finish_poll(); }
+Outcome AsyncCall::take(CallResults& results, Deadline deadline, SignalCount since) {
+  return state_->take(results, deadline, since);
+}
+bool AsyncCall::dispatched() const noexcept { return state_->dispatched(); }
+
+}  // namespace farcall
