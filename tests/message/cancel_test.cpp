@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <deque>
 #include <functional>
 
 #include "door/usage.hpp"
@@ -218,6 +219,52 @@ TEST(MessageCancel, NothingIsLeftOfThreadsThatWereCancelled) {
       << door::test::list_descriptors();
   farcall_disconnect(connection);
   farcall_channel_destroy(channel);
+}
+
+// Answers until it is cancelled, which it can be only where it waits for a message.
+void answer_all(int channel) {
+  char text[16];
+  for (;;) {
+    farcall_info info{};
+    const std::int64_t id = farcall_receive(channel, text, sizeof text, &info);
+    if (id > 0) farcall_reply(id, 0, text, info.received);
+  }
+}
+
+TEST(MessageCancel, OfSeveralReceiversOneThatIsCancelledTakesNoMessageAlong) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
+  FARCALL_SKIP_UNDER_ASAN("does not follow how a thread that is cancelled is unwound");
+  const Channel channel;
+  std::deque<Cancelled> receivers;
+  for (int i = 0; i < 3; ++i) receivers.emplace_back([&] { answer_all(channel.id); });
+  constexpr int kMessages = 40'000 / kSlow;
+  std::atomic<int> answered{0};
+  std::atomic<bool> failed{false};
+  std::vector<std::thread> clients;
+  for (int client = 0; client < 2; ++client)
+    clients.emplace_back([&, client] {
+      const int connection = farcall_connect(channel.id);
+      for (int i = client; answered < kMessages && !failed; ++i) {
+        farcall_timeout(std::chrono::nanoseconds(kPatience).count());
+        const Reply reply = send(connection, std::to_string(i), 16);
+        EXPECT_EQ(reply, (Reply{0, 0, std::to_string(i)})) << "message " << i;
+        if (reply.error != 0) failed = true;
+        ++answered;
+        // Now and then all receivers are asleep.
+        if (i % 64 == 0) ::usleep(static_cast<useconds_t>(i * 7919 % 500));
+      }
+      farcall_disconnect(connection);
+    });
+  for (useconds_t i = 0; answered < kMessages && !failed; ++i) {
+    ::usleep(i * 7919 % 1000);
+    receivers.emplace_back([&] { answer_all(channel.id); });
+    receivers.front().cancel();
+    EXPECT_TRUE(receivers.front().join());
+    receivers.pop_front();
+  }
+  for (std::thread& each : clients) each.join();
+  for (Cancelled& each : receivers) each.cancel();
+  for (Cancelled& each : receivers) EXPECT_TRUE(each.join());
 }
 
 }  // namespace
