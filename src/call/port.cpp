@@ -35,6 +35,21 @@ std::size_t usable_processors() noexcept {
   return static_cast<std::size_t>(std::max(::sysconf(_SC_NPROCESSORS_ONLN), 1L));
 }
 
+// Of a thread that is unwound, and leaves to others what it may have been told of.
+class LookAgain {
+ public:
+  explicit LookAgain(PortState& port) noexcept : port_(&port) {}
+  ~LookAgain() {
+    if (port_ != nullptr) port_->look_again();
+  }
+  LookAgain(const LookAgain&) = delete;
+  LookAgain& operator=(const LookAgain&) = delete;
+  void dismiss() noexcept { port_ = nullptr; }
+
+ private:
+  PortState* port_;
+};
+
 }  // namespace
 
 PortState::PortState(const PortLimits& port_limits, WaitMode wait_mode)
@@ -99,26 +114,31 @@ SessionPointer PortState::find(std::uint64_t id) {
       interrupted = SignalCount::now() != how.since;  // what is there already is taken all the same
       if (interrupted) left = {};
     }
-    const bool cancellable = (how.cancellable || guard.was_cancellable()) && !only_look;
+    const bool cancellable = (how.cancellable || how.permits_cancellation) && !only_look;
     // A process that is stopped and continued stays in ppoll, while epoll_pwait2 ends with EINTR.
     // But of several threads that poll each would be woken each time.
     const bool exact = !only_look && !how.restartable && sleeping.load() == 1;
-    // A thread may be cancelled when the call has already succeeded, and events are told of once:
-    // so who can be does wake with the others.
-    const bool polls = exact || cancellable;
     pollfd any{.fd = epoll.get(), .events = POLLIN, .revents = 0};
     const timespec* const time = until.is_never() && !interrupted ? nullptr : &left;
     const sigset_t* const mask = held ? held->before() : nullptr;
     const std::uint64_t since = ticks();
-    if (cancellable) ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
+    // It may be cancelled when the call has already succeeded, and events are told of once.
+    std::optional<LookAgain> unwound;
+    if (cancellable) {
+      unwound.emplace(*this);
+      ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
+    }
     int count =
-        polls ? ::ppoll(&any, 1, time, mask)
+        exact ? ::ppoll(&any, 1, time, mask)
               : ::epoll_pwait2(epoll.get(), events.data(), static_cast<int>(most), time, mask);
     const int error = errno;  // handlers may run now
-    if (cancellable) ::pthread_setcancelstate(cancel_state, nullptr);
+    if (cancellable) {
+      ::pthread_setcancelstate(cancel_state, nullptr);
+      unwound->dismiss();
+    }
     held.reset();
     has_slept(since);
-    if (count > 0 && polls) {
+    if (count > 0 && exact) {
       count = ::epoll_wait(epoll.get(), events.data(), static_cast<int>(most), 0);
       if (count == 0) continue;  // somebody else has taken it
     }
@@ -147,6 +167,22 @@ SessionPointer PortState::find(std::uint64_t id) {
     }
     if (only) return alone(std::move(only));
   }
+}
+
+void PortState::look_again() noexcept {
+  std::array<SessionPointer, kBatch> found;
+  std::size_t count = 0;
+  do {
+    count = 0;
+    {
+      const std::lock_guard guard(lock);
+      for (const auto& [id, entry] : sessions) {
+        if (count == found.size()) break;
+        if (entry.session->ready() && entry.session->claim()) found[count++] = entry.session;
+      }
+    }
+    for (std::size_t i = 0; i < count; ++i) queue(std::move(found[i]));
+  } while (count == found.size());
 }
 
 [[gnu::hot]] void PortState::release(const SessionPointer& session) noexcept {

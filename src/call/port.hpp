@@ -95,8 +95,9 @@ struct PortState : std::enable_shared_from_this<PortState> {
   static constexpr std::size_t kBatch = 32;
 
   struct Sleeping {
-    bool cancellable = false;                // it is a cancellation point
-    bool restartable = false;                // signal handlers need not end it
+    bool cancellable = false;           // it is a cancellation point, whatever the thread's state
+    bool permits_cancellation = false;  // that state
+    bool restartable = false;           // signal handlers need not end it
     SignalCount since = SignalCount::now();  // else one that has run since then does
   };
   struct Entry {
@@ -163,6 +164,8 @@ struct PortState : std::enable_shared_from_this<PortState> {
   // The session goes to whichever thread comes next, if there is something to do; its owner calls.
   void release(const SessionPointer& session) noexcept;
   void drop(const SessionPointer& session) noexcept;
+  // Queues all that waits and is nobody's.
+  void look_again() noexcept;
   void close() noexcept;
   void close_sessions(const Endpoint* endpoint) noexcept;
   [[nodiscard]] bool over(const ServerSession& session) const noexcept {

@@ -75,6 +75,7 @@ void Incoming::abandon() noexcept {
     process::leak_in_child(port_);
     return;
   }
+  const process::NoCancel guard;
   // Left without an answer: the client must not wait for ever.
   session_->end_serving();
   port_->drop(session_);
@@ -96,6 +97,7 @@ const CallerIdentity* Incoming::identity() const noexcept {
 
 void Incoming::refuse(int error) noexcept {
   if (!session_) return;
+  const process::NoCancel guard;
   session_->end_serving();
   session_->refuse(error);
   port_->release(session_);
@@ -198,12 +200,14 @@ class ServerThread::State {
 
  private:
   void attend(SessionPointer session) noexcept;
+  inline bool take_at_once(Incoming& incoming);
   bool take(Incoming& incoming);
+  bool accept(Incoming& incoming);
   bool take_long(Incoming& incoming);
   Outcome next(Incoming& incoming, Deadline deadline, SignalCount since);
   inline bool has_arrived(ServerSession& session) noexcept;
   bool linger(ServerSession& session) noexcept;
-  bool look_due() noexcept;
+  [[nodiscard]] bool look_due() const noexcept;
   bool look_around(Incoming& incoming);
   void take_notice(call::Item& item, Incoming& incoming) noexcept;
   void charge() noexcept;
@@ -263,6 +267,7 @@ void ServerThread::State::set_about_to_receive(bool on) noexcept {
 // Goes back to the pool: from now on the client has to ring.
 [[gnu::hot]] void ServerThread::State::leave() noexcept {
   if (!attending_) return;
+  const process::NoCancel guard;
   const SessionPointer session = std::exchange(attending_, nullptr);
   since_ += time_of_woken(*session);  // as long as it is this thread's
   port_->release(session);
@@ -272,11 +277,18 @@ void ServerThread::State::set_about_to_receive(bool on) noexcept {
 }
 
 // Takes the request that is ready. False: there is nothing to serve after all.
-[[gnu::hot]] bool ServerThread::State::take(Incoming& incoming) {
+bool ServerThread::State::take(Incoming& incoming) {
+  const bool taken =
+      attending_->take_short(incoming.inline_, incoming.request_) || take_long(incoming);
+  return taken && accept(incoming);
+}
+
+// What has been taken out of the session. False: it is none that clients of this port may send.
+[[gnu::hot]] bool ServerThread::State::accept(Incoming& incoming) {
   ServerSession& session = *attending_;
   call::Request& request = incoming.request_;
-  if (!session.take_short(incoming.inline_, request) && !take_long(incoming)) return false;
   if (!request.wants_reply && !port_->limits.one_way) [[unlikely]] {
+    const process::NoCancel guard;
     request = {};
     process::close_later(session.caller.uid, std::move(incoming.descriptors_));
     port_->drop(std::exchange(attending_, nullptr));
@@ -318,12 +330,8 @@ bool ServerThread::State::take_long(Incoming& incoming) {
   return false;
 }
 
-[[gnu::hot]] bool ServerThread::State::look_due() noexcept {
-  const std::uint64_t now = ticks();
-  if (now - looked_ < (port_->limits.by_priority ? kTicksPerLook : call::kTicksPerTurn))
-    return false;
-  looked_ = now;
-  return true;
+[[gnu::hot]] inline bool ServerThread::State::look_due() const noexcept {
+  return ticks() - looked_ >= (port_->limits.by_priority ? kTicksPerLook : call::kTicksPerTurn);
 }
 
 // What is done about it until the thread comes back is its user's.
@@ -338,6 +346,7 @@ void ServerThread::State::take_notice(call::Item& item, Incoming& incoming) noex
 
 // Turns to somebody else whose turn has come, if there is anybody. True: it was a notice.
 bool ServerThread::State::look_around(Incoming& incoming) {
+  looked_ = ticks();
   since_ += time_of_woken(*attending_);
   charge();
   if (!port_->others_precede(*attending_)) return false;
@@ -353,12 +362,17 @@ bool ServerThread::State::look_around(Incoming& incoming) {
   return true;
 }
 
-// Waits for the next request as long as that pays, and not at all where others are known to wait.
+// Looks for the next request as long as that pays, and not at all where others are known to wait.
 [[gnu::hot]] inline bool ServerThread::State::has_arrived(ServerSession& session) noexcept {
-  if (port_->backlog.load(std::memory_order_relaxed) == 0 &&
-      session.waiter().look(session.control().client, [&] { return session.arrived(); })) [[likely]]
-    return true;
-  return linger(session);
+  return port_->backlog.load(std::memory_order_relaxed) == 0 &&
+         session.waiter().look(session.control().client, [&] { return session.arrived(); });
+}
+
+// What every short request of a client that never pauses passes through: without system calls.
+[[gnu::hot]] inline bool ServerThread::State::take_at_once(Incoming& incoming) {
+  return attending_ && !look_due() && has_arrived(*attending_) && !port_->over(*attending_) &&
+         !(port_->limits.by_priority && attending_->ready_after_others()) &&
+         attending_->take_short(incoming.inline_, incoming.request_) && accept(incoming);
 }
 
 // That it has let others have the processor meanwhile is not put to the client's account.
@@ -374,8 +388,9 @@ bool ServerThread::State::look_around(Incoming& incoming) {
   return outcome == Outcome::ok;
 }
 
-[[gnu::hot]] Outcome ServerThread::State::next(Incoming& incoming, Deadline deadline,
-                                               SignalCount since) {
+// Of all system calls only the wait for whatever client comes is a point of cancellation.
+Outcome ServerThread::State::next(Incoming& incoming, Deadline deadline, SignalCount since) {
+  const process::NoCancel guard;
   for (;;) {
     if (port_->closed) {
       leave();
@@ -386,7 +401,7 @@ bool ServerThread::State::look_around(Incoming& incoming) {
       if (look_due() && look_around(incoming)) return Outcome::ok;
       if (!attending_) continue;
       ServerSession& session = *attending_;
-      if (has_arrived(session) && !port_->over(session)) {
+      if ((has_arrived(session) || linger(session)) && !port_->over(session)) {
         if (port_->limits.by_priority && session.ready_after_others()) {
           if (look_around(incoming)) return Outcome::ok;
           if (!attending_ || !attending_->ready()) continue;
@@ -401,9 +416,11 @@ bool ServerThread::State::look_around(Incoming& incoming) {
     account_ = nullptr;
     if (reservable && restartable && !cancellable && deadline.is_never())
       port_->wait_in_reserve(receiving_);
-    call::Item item =
-        port_->next(deadline, wait_outcome_,
-                    {.cancellable = cancellable, .restartable = restartable, .since = since});
+    call::Item item = port_->next(deadline, wait_outcome_,
+                                  {.cancellable = cancellable,
+                                   .permits_cancellation = guard.was_cancellable(),
+                                   .restartable = restartable,
+                                   .since = since});
     if (!item) return wait_outcome_;
     if (item.notice) {
       take_notice(item, incoming);
@@ -427,7 +444,7 @@ bool ServerThread::State::look_around(Incoming& incoming) {
   incoming.crowded_ = false;
   incoming.generation_ = generation_;
   const Said receiving(receiving_);
-  return next(incoming, deadline, since);
+  return take_at_once(incoming) ? Outcome::ok : next(incoming, deadline, since);
 }
 
 [[gnu::hot]] Outcome ServerThread::State::reply(Incoming& incoming, std::span<const std::byte> data,
