@@ -114,6 +114,9 @@ class SharedMemory {
   std::size_t size_ = 0;
 };
 
+// Whether this process may make files of that size (RLIMIT_FSIZE). The kernel kills who tries and
+// may not (SIGXFSZ), and memory files are no exception.
+[[nodiscard]] bool may_create_file(std::size_t size) noexcept;
 [[nodiscard]] std::size_t page_size() noexcept;
 [[nodiscard]] std::size_t round_up_to_pages(std::size_t size) noexcept;
 

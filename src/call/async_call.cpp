@@ -29,6 +29,7 @@ class AsyncCall::State {
 
   Client::State& client_;
   std::int32_t word_;
+  int port_;
   std::vector<std::byte> request_;                 // while there is no session yet
   std::unique_ptr<call::SessionRequest> opening_;  // or
   std::unique_ptr<call::ClientSession> session_;   // or, after the end, neither
@@ -36,8 +37,7 @@ class AsyncCall::State {
 };
 
 AsyncCall::State::State(Client::State& client, const CallArguments& arguments, Deadline room)
-    : client_(client), word_(arguments.word) {
-  const int port = client.port_or_own(arguments.port);
+    : client_(client), word_(arguments.word), port_(client.port_or_own(arguments.port)) {
   while ((session_ = client.take_idle())) {
     // One that holds a request which wants no reply may have to be waited for.
     if (session_->outstanding()) break;
@@ -52,10 +52,10 @@ AsyncCall::State::State(Client::State& client, const CallArguments& arguments, D
     }
   }
   if (session_) client.give_back(std::move(session_));
-  if (call::hung_up(port)) throw SystemError(EPIPE, "call");
+  if (call::hung_up(port_)) throw SystemError(EPIPE, "call");
   request_.assign(arguments.data.begin(), arguments.data.end());
   try {
-    opening_ = std::make_unique<call::SessionRequest>(client.ask(port, room, std::nullopt));
+    opening_ = std::make_unique<call::SessionRequest>(client.ask(port_, room, std::nullopt));
   } catch (const SystemError& error) {
     if (error.code().value() != ETIMEDOUT) throw;
     throw SystemError(EAGAIN, "the server takes no clients");
@@ -94,7 +94,7 @@ Outcome AsyncCall::State::prepare_poll() noexcept {
 
 Outcome AsyncCall::State::open(Deadline deadline, SignalCount since) {
   Outcome outcome = Outcome::ok;
-  session_ = client_.await(*opening_, false, deadline, since, outcome);
+  session_ = client_.await(*opening_, port_, false, deadline, since, outcome);
   if (call::goes_on(outcome)) return outcome;
   opening_.reset();
   if (!session_) return outcome;

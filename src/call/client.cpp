@@ -34,9 +34,9 @@ Outcome past(Deadline deadline) noexcept {
 namespace call {
 
 // A port that has been closed takes sessions no more, but may not have told those under way.
-bool hung_up(int port) noexcept {
+bool hung_up(int port, int milliseconds) noexcept {
   pollfd entry{.fd = port, .events = POLLRDHUP, .revents = 0};
-  return ::poll(&entry, 1, 0) > 0;
+  return ::poll(&entry, 1, milliseconds) > 0;
 }
 
 bool means_gone(const SystemError& error) noexcept {
@@ -144,11 +144,15 @@ call::SessionRequest Client::State::ask(int port, Deadline deadline,
   return {port, retirements, deadline, since};
 }
 
-std::unique_ptr<call::ClientSession> Client::State::await(call::SessionRequest& request,
+std::unique_ptr<call::ClientSession> Client::State::await(call::SessionRequest& request, int port,
                                                           bool cancellable, Deadline deadline,
                                                           std::optional<SignalCount> since,
                                                           Outcome& outcome) const {
   auto session = request.await(mode_, cancellable, deadline, since, outcome);
+  // A server that ends drops what it has been asked for just before its port hangs up.
+  constexpr int kMilliseconds = 50;
+  if (outcome == Outcome::peer_gone && !call::hung_up(port, kMilliseconds))
+    throw SystemError(EAGAIN, "the server has no room for a further client");
   if (!session) return nullptr;
   observe::Description end = label.description(observe::Role::client);
   end.session = request.inode();
@@ -176,7 +180,7 @@ std::unique_ptr<call::ClientSession> Client::State::take(int port, bool cancella
       return nullptr;
     }
     call::SessionRequest request = ask(port, deadline, since);
-    auto session = await(request, cancellable, deadline, since, outcome);
+    auto session = await(request, port, cancellable, deadline, since, outcome);
     if (goes_on(outcome)) keep(std::move(request));
     return session;
   } catch (const SystemError& error) {
@@ -297,8 +301,9 @@ void Client::State::retire() noexcept {
     outcome = late ? past(deadline) : Outcome::peer_gone;
     if (outcome == Outcome::ok || (!late && !means_gone(error))) {
       if (results != nullptr) session->drop(results->descriptors);
-      // A refusal leaves the session as it was. A request that could not be sent does not.
-      if (last_call_dispatched) give_back(std::move(session));
+      // A refusal leaves the session as it was. A request that has been sent in part does not.
+      if (last_call_dispatched || dynamic_cast<const call::NothingSent*>(&error) != nullptr)
+        give_back(std::move(session));
       throw;
     }
   }

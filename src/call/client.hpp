@@ -28,8 +28,10 @@ class Client::State {
   call::SessionRequest ask(int port, Deadline deadline, std::optional<SignalCount> since);
   void keep(call::SessionRequest&& request);  // for the next call
   // Waits for what has been asked for; see SessionRequest::await().
-  std::unique_ptr<call::ClientSession> await(call::SessionRequest& request, bool cancellable,
-                                             Deadline deadline, std::optional<SignalCount> since,
+  // Throws SystemError as well: EAGAIN, where the request was dropped and the server is there.
+  std::unique_ptr<call::ClientSession> await(call::SessionRequest& request, int port,
+                                             bool cancellable, Deadline deadline,
+                                             std::optional<SignalCount> since,
                                              Outcome& outcome) const;
   void give_back(std::unique_ptr<call::ClientSession> session) noexcept;
   void retire() noexcept;
@@ -60,8 +62,8 @@ class Client::State {
 
 namespace call {
 
-// Whether a port's socket says that nobody serves there any more.
-bool hung_up(int port) noexcept;
+// Whether a port's socket says that nobody serves there any more, or comes to say so in that time.
+bool hung_up(int port, int milliseconds = 0) noexcept;
 // Whether that error says so.
 bool means_gone(const SystemError& error) noexcept;
 // What is waited for may still come.

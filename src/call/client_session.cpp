@@ -153,11 +153,17 @@ Terms ClientSession::terms() const noexcept {
     return;
   }
   Turn turn{.number = number_, .kind = kind, .flags = flags_of(arguments)};
-  prepare({.extra = extra_of(arguments),
-           .data = arguments.data,
-           .descriptors = arguments.descriptors,
-           .deadline = patience(deadline)},
-          turn);
+  try {
+    prepare({.extra = extra_of(arguments),
+             .data = arguments.data,
+             .descriptors = arguments.descriptors,
+             .deadline = patience(deadline)},
+            turn);
+  } catch (const SystemError& error) {
+    if (sending_) throw;
+    outstanding_ = false;
+    throw NothingSent(error.code().value(), "prepare a long request");
+  }
   give_turn(turn, control().client, control().server);
   observe::note_call(sent_, arguments.data.data(), arguments.data.size());
 }

@@ -31,6 +31,12 @@ class RefusedRequest final : public SystemError {
   using SystemError::SystemError;
 };
 
+// What failed before any of it was sent: the session is as it was.
+class NothingSent final : public SystemError {
+ public:
+  using SystemError::SystemError;
+};
+
 // A session that a port has been asked for. Whose wait for it is interrupted keeps it for the next
 // time: who opened another instead, again and again, would keep others from being let in.
 class SessionRequest {

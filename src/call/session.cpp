@@ -99,6 +99,7 @@ Outcome SessionBase::next_descriptors(ReceivedFds& into) {
 }
 
 void SessionBase::prepare(const Load& load, Turn& turn) {
+  sending_ = false;
   slot().extra = load.extra;
   const std::uint64_t size = load.data.size();
   if (size <= kInlineBytes) {
@@ -113,6 +114,7 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
         throw SystemError(E2BIG, "too much memory for one user");
       TransferMemory made = TransferMemory::create(size, trusts_other());
       made.charge = std::move(held);
+      sending_ = true;
       send_descriptors(sockets_.theirs.get(), std::array{made.fd()}, kPurposeData, load.deadline);
       made.keep();
       transfer_ = std::move(made);
@@ -124,6 +126,7 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
     std::memcpy(slot().data, &size, sizeof size);
   }
   if (!load.descriptors.empty()) {
+    sending_ = true;
     send_descriptors(sockets_.theirs.get(), load.descriptors, kPurposeData, load.deadline);
     turn.flags |= kDescriptors;
   }

@@ -1,26 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "door/door.hpp"
 
-#include <dirent.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <climits>
 #include <cstring>
 
 #include "door/attach.hpp"
 #include "door/real.hpp"
+#include "door/references.hpp"
 #include "farcall/error.hpp"
 #include "process/background.hpp"
 
 namespace farcall::door {
 namespace {
 
-// How long a server may take to say what it serves.
-constexpr auto kPatience = std::chrono::seconds(1);
+// How long a server may take to say what it serves: others' servers must not make those wait whom a
+// thread of this process serves.
+std::chrono::nanoseconds patience_with(int fd) noexcept {
+  ucred server{};
+  socklen_t size = sizeof server;
+  const bool known = ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &size) == 0;
+  if (known && (server.uid == 0 || process::is_own(server.uid))) return std::chrono::seconds(1);
+  return std::chrono::milliseconds(5);
+}
 
 std::uint64_t address_of(const void* pointer) noexcept {
   return reinterpret_cast<std::uintptr_t>(pointer);
@@ -43,7 +49,7 @@ short state_of(int fd) noexcept {
 
 // Asks the server what it says of the door, and remembers it.
 Outcome ask(int fd, Handle& handle, Terms& terms) {
-  const Outcome outcome = handle.client.terms(terms, Deadline::after(kPatience), fd);
+  const Outcome outcome = handle.client.terms(terms, Deadline::after(patience_with(fd)), fd);
   if (outcome != Outcome::ok) return outcome;
   const std::lock_guard guard(handle.terms_lock);
   handle.last_terms = terms;
@@ -173,33 +179,13 @@ int Door::set_param(int which, std::uint64_t value) {
   return 0;
 }
 
-std::vector<int> Door::own_descriptors() const {
-  std::vector<int> found;
-  DIR* directory = ::opendir("/proc/self/fd");
-  if (directory == nullptr) return found;
-  while (const dirent* entry = ::readdir(directory)) {
-    int fd = -1;
-    const char* end = entry->d_name + std::strlen(entry->d_name);
-    if (std::from_chars(entry->d_name, end, fd).ptr == end && socket_cookie(fd) == primary_)
-      found.push_back(fd);
-  }
-  ::closedir(directory);
-  return found;
-}
-
-std::size_t Door::count_references() const {
-  const std::size_t own = own_descriptors().size();
-  std::size_t count = endpoint_->branches();
-  // Our own count one by one. Where there are none, the branch that is left of them is held by
-  // somebody to whom the program has passed it by other means than ours.
-  if (own > 0 && count > 0) count += own - 1;
-  const std::lock_guard guard(lock_);
-  return count + attachments_.size();
-}
-
-void Door::check_references() noexcept {
+void Door::check_references(std::size_t own) noexcept {
   try {
-    const std::size_t count = count_references();
+    std::size_t count = endpoint_->branches();
+    // Our own count one by one. Where there are none, the branch that is left of them is held by
+    // somebody to whom the program has passed it by other means than ours.
+    if (own > 0 && count > 0) count += own - 1;
+    count += attachments().size();
     if (count == 0 || !counts_references()) return;
     bool tell = false;
     bool first = false;
@@ -223,18 +209,7 @@ void Door::check_references() noexcept {
 
 void Door::branch_closed(std::uint64_t socket) noexcept {
   Process::here().remove_branch(socket);
-  if (!counts_references()) return;
-  // It looks at all descriptors of the process, which strangers who come and go could keep it at.
-  if (check_pending_.exchange(true)) return;
-  const auto check = [self = shared_from_this()] {
-    self->check_pending_ = false;
-    self->check_references();
-  };
-  try {
-    process::run_later(::geteuid(), check);
-  } catch (const std::exception&) {
-    check();
-  }
+  if (counts_references()) ReferenceChecks::here().add(shared_from_this());
 }
 
 bool Door::received(std::uint8_t purpose, ReceivedFds& descriptors,
@@ -262,7 +237,7 @@ void Door::remove_attachment(const Attachment& attachment) noexcept {
     attachments_.erase(found);
   }
   last = nullptr;
-  check_references();
+  if (auto self = weak_from_this().lock()) ReferenceChecks::here().add(std::move(self));
 }
 
 namespace {

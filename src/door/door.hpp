@@ -78,14 +78,14 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   int set_param(int which, std::uint64_t value);
   void revoke() noexcept { endpoint_->close(); }
   [[nodiscard]] bool revoked() const noexcept { return endpoint_->closed(); }
-  // Counts who refers to the door, tells it when one is left and drops it when none is.
-  void check_references() noexcept;
+  // Counts who refers to the door, tells it when one is left and drops it when none is. `own`: how
+  // many descriptors this process has of it.
+  void check_references(std::size_t own) noexcept;
   // Somebody more refers to the door.
   void referenced() noexcept;
   [[nodiscard]] bool counts_references() const noexcept {
     return (attributes & (DOOR_UNREF | DOOR_UNREF_MULTI)) != 0;
   }
-  [[nodiscard]] std::vector<int> own_descriptors() const;
   // The socket that door_create() returned.
   [[nodiscard]] std::uint64_t primary() const noexcept { return primary_; }
 
@@ -115,7 +115,6 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   // A notification that comes once is no attribute any more once it has come.
   [[nodiscard]] unsigned shown_attributes() const noexcept;
   [[nodiscard]] int admit_descriptors(std::size_t count) const noexcept;
-  std::size_t count_references() const;
 
   Port& port_;  // of the pool
   std::shared_ptr<Endpoint> endpoint_;
@@ -124,8 +123,7 @@ class Door final : public OwnDoor, public EndpointOwner, public std::enable_shar
   std::atomic<std::uint64_t> data_max_{SIZE_MAX};
   std::atomic<std::uint64_t> desc_max_;
   std::atomic<bool> told_{false};  // of a single reference left
-  std::atomic<bool> check_pending_{false};
-  mutable std::mutex lock_;  // protects all below
+  mutable std::mutex lock_;        // protects all below
   std::vector<std::shared_ptr<Attachment>> attachments_;
   bool was_referenced_ = false;
   bool is_unref_ = false;

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "door/door.hpp"
+#include "door/references.hpp"
 #include "door/server.hpp"
 #include "farcall/error.hpp"
 #include "process/per_thread.hpp"
@@ -38,8 +39,12 @@ void before_fork() {
   Process* process = instance.load(std::memory_order_acquire);
   if (process == nullptr) return;
   try {
-    for (const auto& door : process->counting()) {
-      auto descriptors = door->own_descriptors();
+    const auto doors = process->counting();
+    if (doors.empty()) return;
+    const OwnSockets sockets;
+    for (const auto& door : doors) {
+      std::vector<int> descriptors;
+      for (const auto& entry : sockets.of(door->primary())) descriptors.push_back(entry.fd);
       if (descriptors.empty()) continue;
       inheritances.push_back(
           {.descriptors = std::move(descriptors), .branch = door->branch().release()});
@@ -245,8 +250,12 @@ std::shared_ptr<Handle> Process::forget(int fd) noexcept {
 
 void after_close(const std::shared_ptr<Handle>& handle) noexcept {
   if (!handle) return;
-  if (const auto door = handle->local.lock(); door && door->counts_references())
-    if (descriptors_are_ours()) door->check_references();
+  const auto door = handle->local.lock();
+  if (!door || !door->counts_references() || !descriptors_are_ours()) return;
+  try {
+    door->check_references(OwnSockets().of(door->primary()).size());
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): told at the next occasion
+  }
 }
 
 std::shared_ptr<SharedPool> Process::shared_pool() {

@@ -6,6 +6,7 @@
 #include <linux/memfd.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -108,6 +109,11 @@ void Mapping::unmap() noexcept {
   size_ = 0;
 }
 
+bool may_create_file(std::size_t size) noexcept {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= size;
+}
+
 std::size_t page_size() noexcept {
   return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));  // the C library knows it already
 }
@@ -121,6 +127,9 @@ SharedMemory SharedMemory::create(std::size_t size, const char* name, Writers wr
   if (!is_available(size))
     throw SystemError(ENOMEM, "shared memory of " + std::to_string(size) + " bytes");
   size = round_up_to_pages(size);
+  if (!may_create_file(size))
+    throw SystemError(EFBIG, "shared memory of " + std::to_string(size) +
+                                 " bytes is more than a file may have here (ulimit -f)");
   UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
   // Kernels before 6.3 do not know MFD_NOEXEC_SEAL.
   if (!fd && errno == EINVAL) fd = UniqueFd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));

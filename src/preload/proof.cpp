@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/proof.hpp"
 
+#include <linux/memfd.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
@@ -13,6 +16,10 @@
 #include "preload/diag.hpp"
 #include "preload/real.hpp"
 #include "preload/udp.hpp"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
 
 namespace farcall::preload {
 namespace {
@@ -75,6 +82,24 @@ bool is_reached(const Endpoint& from, const Endpoint& to, std::uint64_t cookie) 
 bool is_sound_ring(std::uint64_t bytes) noexcept {
   return bytes >= 4096 && (bytes & (bytes - 1)) == 0 &&
          bytes <= std::max<std::uint64_t>(kLeastMostRingBytes, 4 * settings().ring_bytes);
+}
+
+int create_memory(const char* name, std::uint64_t bytes) noexcept {
+  // The kernel ends who makes a larger file than it may (SIGXFSZ).
+  rlimit most{};
+  if (kernel(SYS_prlimit64, 0, RLIMIT_FSIZE, nullptr, &most) < 0 || most.rlim_cur < bytes)
+    return -1;
+  long fd = kernel(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+  // Kernels before 6.3 do not know MFD_NOEXEC_SEAL.
+  if (fd == -EINVAL) fd = kernel(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) return -1;
+  // Not allocated now: most rings never fill, and the kernel sets no limit to such files.
+  if (kernel(SYS_ftruncate, fd, bytes) < 0 ||
+      kernel(SYS_fcntl, fd, F_ADD_SEALS, kMemorySeals) < 0) {
+    kernel(SYS_close, fd);
+    return -1;
+  }
+  return static_cast<int>(fd);
 }
 
 bool is_sound_memory(int memory, std::uint64_t bytes) noexcept {

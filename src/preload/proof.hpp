@@ -27,6 +27,8 @@ bool is_reached(const Endpoint& from, const Endpoint& to, std::uint64_t cookie) 
 bool is_socket_of(int fd, const Endpoint& address, std::uint64_t cookie) noexcept;
 // Whether it is a size that rings have, and not too large.
 bool is_sound_ring(std::uint64_t bytes) noexcept;
+// A descriptor of new memory as is_sound_memory() wants it, or less than 0.
+int create_memory(const char* name, std::uint64_t bytes) noexcept;
 // Whether it is ordinary memory of exactly that size, and cannot shrink.
 bool is_sound_memory(int memory, std::uint64_t bytes) noexcept;
 

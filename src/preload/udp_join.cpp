@@ -20,17 +20,6 @@ namespace farcall::preload {
 namespace {
 
 constexpr long kAnswerNanoseconds = 2'000'000;
-int create_memory(std::uint64_t bytes) noexcept {
-  const long fd = kernel(SYS_memfd_create, "farcall-udp", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) return -1;
-  if (kernel(SYS_ftruncate, fd, bytes) < 0 ||
-      kernel(SYS_fcntl, fd, F_ADD_SEALS, kMemorySeals) < 0) {
-    kernel(SYS_close, fd);
-    return -1;
-  }
-  return static_cast<int>(fd);
-}
-
 // A connection to whoever publishes `to`, or to its port at any address.
 int visit(const Endpoint& to) noexcept {
   Endpoint any_v4{};
@@ -107,7 +96,7 @@ bool show_socket(UdpSocket& socket, int fd, Target& target) noexcept {
               .ring_bytes = settings().ring_bytes,
               .from = joining.from,
               .to = target.to};
-  const int memory = create_memory(kDatagramControlBytes + hello.ring_bytes);
+  const int memory = create_memory("farcall-udp", kDatagramControlBytes + hello.ring_bytes);
   DatagramMemory mapped;
   bool done = memory >= 0 && map_flow(memory, hello.ring_bytes, mapped);
   if (done) {

@@ -2,7 +2,6 @@
 #include "preload/upgrade.hpp"
 
 #include <fcntl.h>
-#include <linux/memfd.h>
 #include <linux/sockios.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
@@ -22,10 +21,6 @@
 #include "preload/privilege.hpp"
 #include "preload/proof.hpp"
 #include "preload/real.hpp"
-
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008U
-#endif
 
 namespace farcall::preload {
 namespace {
@@ -149,19 +144,6 @@ bool join(int fd, Side& side, int memory, std::size_t ring_bytes, bool fresh) no
   return true;
 }
 
-int create_memory(Kind kind, std::size_t size) noexcept {
-  const char* const name = kind == Kind::tcp ? "farcall-tcp" : "farcall-unix";
-  long fd = kernel(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-  if (fd == -EINVAL) fd = kernel(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) return -1;
-  // Not allocated now: most rings never fill, and the kernel sets no limit to such files.
-  if (kernel(SYS_ftruncate, fd, size) < 0 || kernel(SYS_fcntl, fd, F_ADD_SEALS, kMemorySeals) < 0) {
-    kernel(SYS_close, fd);
-    return -1;
-  }
-  return static_cast<int>(fd);
-}
-
 void start_listening(int fd, Side& side) noexcept {
   sockaddr_un name{};
   socklen_t length = 0;
@@ -263,7 +245,8 @@ bool leave_memory(int fd, Side& side) noexcept {
       return false;
     }
     const std::size_t ring = ring_bytes_of(side.kind);
-    const int memory = create_memory(side.kind, kHeaderBytes + 2 * ring);
+    const char* const kind = side.kind == Kind::tcp ? "farcall-tcp" : "farcall-unix";
+    const int memory = create_memory(kind, kHeaderBytes + 2 * ring);
     Hello hello{.magic = Hello::kMagic,
                 .acceptor_cookie = cookie_of(fd),
                 .connector_cookie = found.cookie,

@@ -231,6 +231,38 @@ void answer_all(int channel) {
   }
 }
 
+// Clients that come and go make a receiver do more than to receive.
+TEST(MessageCancel, AReceiverIsCancelledOnlyWhereItWaitsWhoeverComesAndGoes) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
+  FARCALL_SKIP_UNDER_ASAN("does not follow how a thread that is cancelled is unwound");
+  const Channel channel;
+  std::deque<Cancelled> receivers;
+  for (int i = 0; i < 3; ++i) receivers.emplace_back([&] { answer_all(channel.id); });
+  constexpr int kRounds = 3'000 / kSlow;
+  std::atomic<int> rounds{0};
+  std::vector<std::thread> clients;
+  for (int client = 0; client < 4; ++client)
+    clients.emplace_back([&] {
+      while (rounds++ < kRounds) {
+        const int connection = farcall_connect(channel.id);
+        for (int i = 0; i < 8; ++i) {
+          (void)farcall_pulse(connection, 0, 1, i);
+          EXPECT_EQ(send(connection, "x", 16), (Reply{0, 0, "x"}));
+        }
+        farcall_disconnect(connection);
+      }
+    });
+  while (rounds < kRounds) {
+    receivers.emplace_back([&] { answer_all(channel.id); });
+    receivers.front().cancel();
+    EXPECT_TRUE(receivers.front().join());
+    receivers.pop_front();
+  }
+  for (std::thread& each : clients) each.join();
+  for (Cancelled& each : receivers) each.cancel();
+  for (Cancelled& each : receivers) EXPECT_TRUE(each.join());
+}
+
 TEST(MessageCancel, OfSeveralReceiversOneThatIsCancelledTakesNoMessageAlong) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
   FARCALL_SKIP_UNDER_ASAN("does not follow how a thread that is cancelled is unwound");

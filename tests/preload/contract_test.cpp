@@ -1086,6 +1086,19 @@ double seconds_of(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
+// The kernel ends who makes a larger file than it may, and memory that is shared is a file.
+TEST(Contract, AProcessThatMayMakeNoFilesGoesOn) {
+  rlimit files{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &files), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = files.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+  const int before = stream_mappings();
+  const Pair pair(false);
+  pair.talk(100);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &files), 0);
+  EXPECT_EQ(stream_mappings(), before);
+}
+
 // The limits are wide: a library that spun, or looked at all of them, would need many times that.
 // On a busy machine a round costs more than it needs, never less: so the least of some counts.
 TEST(Contract, AThousandIdleConnectionsCostNothing) {

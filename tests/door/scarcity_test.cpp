@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Processes that lack what sessions and long messages are made of: files, addresses, descriptors, a
+// server that goes on.
+#include <gtest/gtest.h>
+
+#include "door/scoped_server.hpp"
+
+namespace farcall::door::test {
+namespace {
+
+void allow_no_files() {
+  const rlimit none{.rlim_cur = 0, .rlim_max = 0};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+}
+
+// Answers with so many bytes as the request says; or with the errno of that.
+struct Lengthy {
+  std::vector<char> bytes = std::vector<char>(200'000, 'x');
+  void operator()(char* data, size_t size, door_desc_t*, uint_t) {
+    const std::size_t wanted = std::strtoul(std::string(data, size).c_str(), nullptr, 10);
+    answer_number(ERROR_OF(::door_return(bytes.data(), wanted, nullptr, 0)));
+  }
+};
+
+TEST(DoorScarcity, AServerThatMayMakeNoFilesIsTold) {
+  ScopedServer server([] {
+    allow_no_files();
+    static Lengthy lengthy;
+    return make_door(lengthy);
+  });
+  EXPECT_EQ(call(server.door(), "10").data, "xxxxxxxxxx");
+  EXPECT_EQ(call(server.door(), "10" + std::string(5'000, ' ')).data, "xxxxxxxxxx");
+  EXPECT_EQ(call(server.door(), "150000").number<int>(), EFBIG);
+  EXPECT_EQ(call(server.door(), "10").data, "xxxxxxxxxx") << "it goes on";
+}
+
+TEST(DoorScarcity, AClientThatMayMakeNoFilesIsTold) {
+  const ScopedServer server([] { return ::door_create(echo, nullptr, 0); });
+  in_child([&] {
+    EXPECT_EQ(call(server.door(), "x").data, "x");
+    allow_no_files();
+    EXPECT_EQ(error_of(server.door(), std::string(100'000, 'x')), EFBIG);
+    EXPECT_EQ(call(server.door(), "x").data, "x") << "with the session that it has";
+  });
+  in_child([&] {
+    allow_no_files();
+    EXPECT_EQ(error_of(server.door(), "x"), EFBIG) << "there is no session yet";
+  });
+}
+
+TEST(DoorScarcity, ALongRequestThatFindsNoMemoryCostsNoSession) {
+  if (kSlow > 1) GTEST_SKIP() << "sanitizers need all the address space there is";
+  const ScopedServer server([] { return ::door_create(echo, nullptr, 0); });
+  in_child([&] {
+    ASSERT_EQ(call(server.door(), "x").data, "x");
+    const std::string request(1 << 20, 'x');
+    const rlimit little{.rlim_cur = 1 << 20, .rlim_max = RLIM_INFINITY};
+    ASSERT_EQ(::setrlimit(RLIMIT_AS, &little), 0);
+    char buffer[16];
+    door_arg_t arguments{};
+    arguments.data_ptr = const_cast<char*>(request.data());
+    arguments.data_size = request.size();
+    arguments.rbuf = buffer;
+    arguments.rsize = sizeof buffer;
+    EXPECT_EQ(ERROR_OF(::door_call(server.door(), &arguments)), ENOMEM);
+    for (int i = 0; i < 3; ++i) {
+      arguments.data_size = 3;
+      EXPECT_EQ(ERROR_OF(::door_call(server.door(), &arguments)), 0);
+      EXPECT_EQ(arguments.data_size, 3U);
+    }
+  });
+}
+
+TEST(DoorScarcity, AServerWithNoRoomForAnotherClientIsNotTakenForDead) {
+  FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
+  struct Full {
+    std::vector<UniqueFd> taken;
+    Answer operator()(char* data, size_t size, door_desc_t*, uint_t) {
+      const std::string_view wish(data, size);
+      if (wish == "free") taken.clear();
+      if (wish == "full") {
+        (void)others_come_to_rest();
+        for (int fd; (fd = ::fcntl(0, F_DUPFD_CLOEXEC, 0)) >= 0;) taken.emplace_back(fd);
+      }
+      return Answer("done");
+    }
+  };
+  ScopedServer server([] {
+    const rlimit few{.rlim_cur = 200, .rlim_max = 200};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    static Full full;
+    return make_door(full);
+  });
+  const auto call_as_new_client = [&](int error) {
+    in_child([&] { EXPECT_EQ(error_of(server.door(), "x"), error); });
+  };
+  ASSERT_EQ(call(server.door(), "full").data, "done");
+  call_as_new_client(EAGAIN);
+  ASSERT_EQ(call(server.door(), "free").data, "done");
+  call_as_new_client(0);
+  server.kill();
+  call_as_new_client(EBADF);
+}
+
+// What somebody else's server does not say is not waited for: who asks may have others to serve.
+TEST(DoorScarcity, AStrangersStoppedServerKeepsNobodyWaiting) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  ScopedServer server([] {
+    EXPECT_TRUE(become(kNobody));
+    return ::door_create(echo, &lasting<int>(), 0);
+  });
+  door_info_t info{};
+  ASSERT_EQ(::door_info(server.door(), &info), 0);
+  EXPECT_NE(info.di_data, 0U);
+  ASSERT_TRUE(stop_process(server.pid()));
+  in_child([&] {
+    std::int64_t quickest = INT64_MAX;
+    for (int i = 0; i < 5; ++i) {
+      const std::int64_t begin = now_ns();
+      ASSERT_EQ(::door_info(server.door(), &info), 0);
+      size_t value = 0;
+      EXPECT_EQ(ERROR_OF(::door_getparam(server.door(), DOOR_PARAM_DATA_MAX, &value)), EAGAIN);
+      quickest = std::min(quickest, now_ns() - begin);
+    }
+    EXPECT_EQ(info.di_data, 0U) << "nobody says";
+    EXPECT_EQ(info.di_target, server.pid());
+    EXPECT_LT(quickest, 500'000'000);
+  });
+  ::kill(server.pid(), SIGCONT);
+}
+
+// All that a client refers to goes at once, and each door is told.
+TEST(DoorScarcity, AClientThatHeldManyDoorsDelaysNobodyWhenItDies) {
+  constexpr int kDoors = 1'000 / kSlow;
+  struct Told {
+    std::atomic<int> doors{0};
+    Event all;
+  };
+  struct Server {
+    Told* told;
+    std::vector<int> doors;
+    Answer operator()(char* data, size_t, door_desc_t*, uint_t) {
+      if (static_cast<void*>(data) == DOOR_UNREF_DATA) {
+        if (++told->doors == kDoors) told->all.happens();
+        return {};
+      }
+      std::vector<door_desc_t> passed;
+      for (int i = 0; i < 100 && static_cast<int>(doors.size()) < kDoors; ++i) {
+        doors.push_back(make_door(*this, DOOR_UNREF));
+        passed.push_back(pass(doors.back()));
+      }
+      return Answer(passed);
+    }
+  };
+  const Shared<Told> told;
+  const ScopedServer server([&] {
+    rlimit many{};
+    ::getrlimit(RLIMIT_NOFILE, &many);
+    many.rlim_cur = std::min<rlim_t>(many.rlim_max, 20'000);
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &many), 0);
+    static Server own{told.get(), {}};
+    return make_door(own);
+  });
+  {
+    const Shared<Event> has_all;
+    Child holder([&] {
+      std::size_t held = 0;
+      for (std::size_t got = 1; got > 0; held += got) {
+        const Reply reply = call(server.door(), "more");
+        ASSERT_EQ(reply.error, 0);
+        got = reply.descriptors.size();
+      }
+      EXPECT_EQ(held, std::size_t{kDoors});
+      has_all->happens();
+      for (;;) ::pause();
+    });
+    ASSERT_TRUE(has_all->wait());
+    holder.kill();
+  }
+  // Others are let in meanwhile.
+  for (int i = 0; i < 5; ++i) in_child([&] { EXPECT_EQ(error_of(server.door(), "x"), 0); });
+  EXPECT_TRUE(told->all.wait()) << told->doors;
+}
+
+}  // namespace
+}  // namespace farcall::door::test
