@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <poll.h>
 
 #include <cerrno>
@@ -25,19 +26,22 @@ class AsyncCall::State {
 
  private:
   void send(const CallArguments& arguments, Deadline room);
+  void end_opening() noexcept;
   Outcome open(Deadline deadline, SignalCount since);
 
   Client::State& client_;
   std::int32_t word_;
-  int port_;
   std::vector<std::byte> request_;                 // while there is no session yet
   std::unique_ptr<call::SessionRequest> opening_;  // or
+  process::PrivateFd port_;                        // with it: the caller may close its own
+  call::Maker maker_{};                            // of that
   std::unique_ptr<call::ClientSession> session_;   // or, after the end, neither
   bool dispatched_ = false;
 };
 
 AsyncCall::State::State(Client::State& client, const CallArguments& arguments, Deadline room)
-    : client_(client), word_(arguments.word), port_(client.port_or_own(arguments.port)) {
+    : client_(client), word_(arguments.word) {
+  const int port = client.port_or_own(arguments.port);
   while ((session_ = client.take_idle())) {
     // One that holds a request which wants no reply may have to be waited for.
     if (session_->outstanding()) break;
@@ -52,14 +56,24 @@ AsyncCall::State::State(Client::State& client, const CallArguments& arguments, D
     }
   }
   if (session_) client.give_back(std::move(session_));
-  if (call::hung_up(port_)) throw SystemError(EPIPE, "call");
+  if (call::hung_up(port)) throw SystemError(EPIPE, "call");
   request_.assign(arguments.data.begin(), arguments.data.end());
   try {
-    opening_ = std::make_unique<call::SessionRequest>(client.ask(port_, room, std::nullopt));
+    maker_ = call::maker_of(port);
+    port_ = process::PrivateFd(UniqueFd(::fcntl(port, F_DUPFD_CLOEXEC, 3)));
+    if (!port_) throw_errno("duplicate a port's descriptor");
+    opening_ = std::make_unique<call::SessionRequest>(client.ask(port, room, std::nullopt));
   } catch (const SystemError& error) {
     if (error.code().value() != ETIMEDOUT) throw;
     throw SystemError(EAGAIN, "the server takes no clients");
   }
+}
+
+// What the server has left in its port may be long in closing.
+void AsyncCall::State::end_opening() noexcept {
+  opening_.reset();
+  if (port_ && !maker_.trusted) process::close_later(maker_.user, std::move(port_));
+  port_.reset();
 }
 
 AsyncCall::State::~State() {
@@ -68,12 +82,15 @@ AsyncCall::State::~State() {
     client_.keep(std::move(*opening_));
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it closes instead
   }
+  end_opening();
 }
 
 void AsyncCall::State::send(const CallArguments& arguments, Deadline room) {
   try {
     session_->begin(arguments, room);
-  } catch (const SystemError&) {
+  } catch (const SystemError& error) {
+    if (dynamic_cast<const call::NothingSent*>(&error) != nullptr)
+      client_.give_back(std::move(session_));
     session_.reset();
     throw;
   }
@@ -94,9 +111,9 @@ Outcome AsyncCall::State::prepare_poll() noexcept {
 
 Outcome AsyncCall::State::open(Deadline deadline, SignalCount since) {
   Outcome outcome = Outcome::ok;
-  session_ = client_.await(*opening_, port_, false, deadline, since, outcome);
+  session_ = client_.await(*opening_, port_.get(), false, deadline, since, outcome);
   if (call::goes_on(outcome)) return outcome;
-  opening_.reset();
+  end_opening();
   if (!session_) return outcome;
   const CallArguments arguments{.data = request_, .descriptors = {}, .word = word_};
   if (const int error = client_.admit(*session_, arguments)) {
@@ -119,7 +136,7 @@ Outcome AsyncCall::State::take(CallResults& results, Deadline deadline, SignalCo
     if (!session_) return Outcome::peer_gone;
     outcome = session_->finish({}, results, deadline, since);
   } catch (const SystemError& error) {
-    opening_.reset();
+    end_opening();
     dispatched_ = session_ && session_->dispatched();
     if (call::means_gone(error)) {
       session_.reset();

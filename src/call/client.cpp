@@ -34,9 +34,14 @@ Outcome past(Deadline deadline) noexcept {
 namespace call {
 
 // A port that has been closed takes sessions no more, but may not have told those under way.
-bool hung_up(int port, int milliseconds) noexcept {
+bool hung_up(int port, Deadline deadline) noexcept {
+  const process::NoCancel guard;
   pollfd entry{.fd = port, .events = POLLRDHUP, .revents = 0};
-  return ::poll(&entry, 1, milliseconds) > 0;
+  for (;;) {
+    const timespec left = deadline.left();
+    const int count = ::ppoll(&entry, 1, &left, nullptr);
+    if (count >= 0 || errno != EINTR) return count > 0;
+  }
 }
 
 bool means_gone(const SystemError& error) noexcept {
@@ -150,8 +155,9 @@ std::unique_ptr<call::ClientSession> Client::State::await(call::SessionRequest& 
                                                           Outcome& outcome) const {
   auto session = request.await(mode_, cancellable, deadline, since, outcome);
   // A server that ends drops what it has been asked for just before its port hangs up.
-  constexpr int kMilliseconds = 50;
-  if (outcome == Outcome::peer_gone && !call::hung_up(port, kMilliseconds))
+  constexpr std::chrono::milliseconds kBetween{50};
+  if (outcome == Outcome::peer_gone &&
+      !call::hung_up(port, std::min(deadline, Deadline::after(kBetween))))
     throw SystemError(EAGAIN, "the server has no room for a further client");
   if (!session) return nullptr;
   observe::Description end = label.description(observe::Role::client);

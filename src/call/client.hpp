@@ -62,8 +62,8 @@ class Client::State {
 
 namespace call {
 
-// Whether a port's socket says that nobody serves there any more, or comes to say so in that time.
-bool hung_up(int port, int milliseconds = 0) noexcept;
+// Whether a port's socket says that nobody serves there any more, or comes to say so by then.
+bool hung_up(int port, Deadline deadline = Deadline::now()) noexcept;
 // Whether that error says so.
 bool means_gone(const SystemError& error) noexcept;
 // What is waited for may still come.

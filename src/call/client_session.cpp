@@ -162,7 +162,7 @@ Terms ClientSession::terms() const noexcept {
   } catch (const SystemError& error) {
     if (sending_) throw;
     outstanding_ = false;
-    throw NothingSent(error.code().value(), "prepare a long request");
+    throw NothingSent(error.code().value(), error.what());
   }
   give_turn(turn, control().client, control().server);
   observe::note_call(sent_, arguments.data.data(), arguments.data.size());

@@ -75,8 +75,6 @@ SessionPointer PortState::find(std::uint64_t id) {
 }
 
 [[gnu::hot]] Item PortState::next(Deadline deadline, Outcome& outcome, Sleeping how) {
-  // Of all system calls here only the wait is a point of cancellation.
-  const NoCancel guard;
   std::array<epoll_event, kBatch> events;
   for (bool looked = false;; looked = true) {
     if (backlog.load(std::memory_order_relaxed) != 0)
@@ -169,20 +167,22 @@ SessionPointer PortState::find(std::uint64_t id) {
   }
 }
 
+// What rang without being ready then, and is not to be served, has to be listened to again.
 void PortState::look_again() noexcept {
-  std::array<SessionPointer, kBatch> found;
-  std::size_t count = 0;
-  do {
-    count = 0;
-    {
-      const std::lock_guard guard(lock);
-      for (const auto& [id, entry] : sessions) {
-        if (count == found.size()) break;
-        if (entry.session->ready() && entry.session->claim()) found[count++] = entry.session;
-      }
-    }
-    for (std::size_t i = 0; i < count; ++i) queue(std::move(found[i]));
-  } while (count == found.size());
+  const auto rang = [](ServerSession& session) {
+    return session.unattended() &&
+           (session.ready() || session.gone ||
+            session.control().server.parked.load(std::memory_order_relaxed) == WaitState::kAwake);
+  };
+  std::vector<SessionPointer> found;
+  try {
+    const std::lock_guard guard(lock);
+    found.reserve(sessions.size());
+    for (const auto& [id, entry] : sessions)
+      if (rang(*entry.session) && entry.session->claim()) found.push_back(entry.session);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): clients that ring again
+  }
+  for (SessionPointer& session : found) settle(std::exchange(session, nullptr));
 }
 
 [[gnu::hot]] void PortState::release(const SessionPointer& session) noexcept {
@@ -192,10 +192,12 @@ void PortState::look_again() noexcept {
   Waiter::park_on_descriptor(session->control().server);
   session->release();
   // What came before these two lines rang no bell that anyone was waiting for.
-  const bool gone = over(*session);
-  if (!gone && !session->ready()) return;
-  if (!session->claim()) return;
-  if (gone && !session->ready_one_way())
+  if (!over(*session) && !session->ready()) return;
+  if (session->claim()) settle(session);
+}
+
+void PortState::settle(const SessionPointer& session) noexcept {
+  if (over(*session) && !session->ready_one_way())
     drop(session);
   else if (session->ready())
     queue(session);

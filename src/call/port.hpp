@@ -119,7 +119,8 @@ struct PortState : std::enable_shared_from_this<PortState> {
   void add(ReceivedFds& descriptors, const Credentials& sender,
            const std::shared_ptr<EndpointState>& endpoint);
   SessionPointer find(std::uint64_t id);
-  // Something to do, the session claimed for the caller; or nothing, and `outcome` says why.
+  // Something to do, the session claimed for the caller; or nothing, and `outcome` says why. For a
+  // thread that may not be cancelled, but while it waits here.
   Item next(Deadline deadline, Outcome& outcome, Sleeping how);
   // Whoever's turn it is of those that are known to wait; or nobody.
   Item take_waiting();
@@ -164,7 +165,9 @@ struct PortState : std::enable_shared_from_this<PortState> {
   // The session goes to whichever thread comes next, if there is something to do; its owner calls.
   void release(const SessionPointer& session) noexcept;
   void drop(const SessionPointer& session) noexcept;
-  // Queues all that waits and is nobody's.
+  // A session that the caller owns: what its client waits for is queued; or it is left again.
+  void settle(const SessionPointer& session) noexcept;
+  // Does so with all that have rung and are nobody's.
   void look_again() noexcept;
   void close() noexcept;
   void close_sessions(const Endpoint* endpoint) noexcept;

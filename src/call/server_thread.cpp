@@ -204,7 +204,7 @@ class ServerThread::State {
   bool take(Incoming& incoming);
   bool accept(Incoming& incoming);
   bool take_long(Incoming& incoming);
-  Outcome next(Incoming& incoming, Deadline deadline, SignalCount since);
+  Outcome next(Incoming& incoming, Deadline deadline, SignalCount since, bool looked);
   inline bool has_arrived(ServerSession& session) noexcept;
   bool linger(ServerSession& session) noexcept;
   [[nodiscard]] bool look_due() const noexcept;
@@ -368,9 +368,10 @@ bool ServerThread::State::look_around(Incoming& incoming) {
          session.waiter().look(session.control().client, [&] { return session.arrived(); });
 }
 
-// What every short request of a client that never pauses passes through: without system calls.
+// What every short request of a client that never pauses passes through: without system calls. For
+// who has looked, and found that one has arrived.
 [[gnu::hot]] inline bool ServerThread::State::take_at_once(Incoming& incoming) {
-  return attending_ && !look_due() && has_arrived(*attending_) && !port_->over(*attending_) &&
+  return !port_->over(*attending_) &&
          !(port_->limits.by_priority && attending_->ready_after_others()) &&
          attending_->take_short(incoming.inline_, incoming.request_) && accept(incoming);
 }
@@ -388,10 +389,12 @@ bool ServerThread::State::look_around(Incoming& incoming) {
   return outcome == Outcome::ok;
 }
 
-// Of all system calls only the wait for whatever client comes is a point of cancellation.
-Outcome ServerThread::State::next(Incoming& incoming, Deadline deadline, SignalCount since) {
+// Of all system calls only the wait for whatever client comes is a point of cancellation. `looked`:
+// for a request of the session that is attended to, a moment ago.
+Outcome ServerThread::State::next(Incoming& incoming, Deadline deadline, SignalCount since,
+                                  bool looked) {
   const process::NoCancel guard;
-  for (;;) {
+  for (;; looked = false) {
     if (port_->closed) {
       leave();
       return Outcome::finished;
@@ -401,7 +404,8 @@ Outcome ServerThread::State::next(Incoming& incoming, Deadline deadline, SignalC
       if (look_due() && look_around(incoming)) return Outcome::ok;
       if (!attending_) continue;
       ServerSession& session = *attending_;
-      if ((has_arrived(session) || linger(session)) && !port_->over(session)) {
+      const bool arrived = looked ? session.arrived() : has_arrived(session);
+      if ((arrived || linger(session)) && !port_->over(session)) {
         if (port_->limits.by_priority && session.ready_after_others()) {
           if (look_around(incoming)) return Outcome::ok;
           if (!attending_ || !attending_->ready()) continue;
@@ -444,7 +448,9 @@ Outcome ServerThread::State::next(Incoming& incoming, Deadline deadline, SignalC
   incoming.crowded_ = false;
   incoming.generation_ = generation_;
   const Said receiving(receiving_);
-  return take_at_once(incoming) ? Outcome::ok : next(incoming, deadline, since);
+  const bool look = attending_ != nullptr && !look_due();
+  if (look && has_arrived(*attending_) && take_at_once(incoming)) return Outcome::ok;
+  return next(incoming, deadline, since, look);
 }
 
 [[gnu::hot]] Outcome ServerThread::State::reply(Incoming& incoming, std::span<const std::byte> data,

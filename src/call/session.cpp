@@ -121,6 +121,8 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
       announce_ = true;
     }
     if (announce_) turn.flags |= kTransferComes;
+    if (!transfer_.may_write(size))
+      throw SystemError(EFBIG, "a long message is more than a file may have here (ulimit -f)");
     if (!transfer_.write(load.data)) throw SystemError(ENOMEM, "no memory for a long message");
     turn.flags |= kTransfer;
     std::memcpy(slot().data, &size, sizeof size);

@@ -43,6 +43,10 @@ class TransferMemory {
     if (mapping_) fd_.reset();
   }
   [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
+  // Whether this process may write so many bytes there: see may_create_file().
+  [[nodiscard]] bool may_write(std::size_t size) const noexcept {
+    return mapping_ || may_create_file(size);
+  }
   // At most `capacity` bytes each, from `offset` on. False: there is no memory for that, or the
   // file has been made unfit for it.
   [[nodiscard]] bool write(std::span<const std::byte> data) noexcept;

@@ -47,12 +47,22 @@ short state_of(int fd) noexcept {
   return ::poll(&entry, 1, 0) > 0 ? entry.revents : short{0};
 }
 
-// Asks the server what it says of the door, and remembers it.
+// Asks the server what it says of the door, and remembers it. Where it says nothing in time, or has
+// no room for who asks, what it has said last is still so as far as is known.
 Outcome ask(int fd, Handle& handle, Terms& terms) {
-  const Outcome outcome = handle.client.terms(terms, Deadline::after(patience_with(fd)), fd);
-  if (outcome != Outcome::ok) return outcome;
+  Outcome outcome = Outcome::would_block;
+  try {
+    outcome = handle.client.terms(terms, Deadline::after(patience_with(fd)), fd);
+  } catch (const SystemError& error) {
+    if (error.code().value() != EAGAIN) throw;
+  }
   const std::lock_guard guard(handle.terms_lock);
-  handle.last_terms = terms;
+  if (outcome == Outcome::ok) {
+    handle.last_terms = terms;
+  } else if (outcome != Outcome::peer_gone && handle.last_terms) {
+    terms = *handle.last_terms;
+    outcome = Outcome::ok;
+  }
   return outcome;
 }
 
@@ -209,7 +219,7 @@ void Door::check_references(std::size_t own) noexcept {
 
 void Door::branch_closed(std::uint64_t socket) noexcept {
   Process::here().remove_branch(socket);
-  if (counts_references()) ReferenceChecks::here().add(shared_from_this());
+  if (counts_references()) ReferenceChecks::add(shared_from_this());
 }
 
 bool Door::received(std::uint8_t purpose, ReceivedFds& descriptors,
@@ -237,7 +247,7 @@ void Door::remove_attachment(const Attachment& attachment) noexcept {
     attachments_.erase(found);
   }
   last = nullptr;
-  if (auto self = weak_from_this().lock()) ReferenceChecks::here().add(std::move(self));
+  if (auto self = weak_from_this().lock()) ReferenceChecks::add(std::move(self));
 }
 
 namespace {

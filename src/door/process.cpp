@@ -254,6 +254,7 @@ void after_close(const std::shared_ptr<Handle>& handle) noexcept {
   if (!door || !door->counts_references() || !descriptors_are_ours()) return;
   try {
     door->check_references(OwnSockets().of(door->primary()).size());
+    ReferenceChecks::add_again(door);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): told at the next occasion
   }
 }

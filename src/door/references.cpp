@@ -11,19 +11,24 @@
 
 #include "door/door.hpp"
 #include "process/background.hpp"
-#include "process/per_process.hpp"
 
 namespace farcall::door {
 
 OwnSockets::OwnSockets() {
-  DIR* const directory = ::opendir("/proc/self/fd");
-  if (directory == nullptr) return;
-  const std::unique_ptr<DIR, int (*)(DIR*)> open(directory, ::closedir);
-  while (const dirent* entry = ::readdir(directory)) {
-    int fd = -1;
-    const char* const end = entry->d_name + std::strlen(entry->d_name);
-    if (std::from_chars(entry->d_name, end, fd).ptr != end) continue;
+  const auto look_at = [this](int fd) {
     if (const std::uint64_t socket = socket_cookie(fd)) all_.push_back({socket, fd});
+  };
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir("/proc/self/fd"), ::closedir);
+  if (directory) {
+    while (const dirent* entry = ::readdir(directory.get())) {
+      int fd = -1;
+      const char* const end = entry->d_name + std::strlen(entry->d_name);
+      if (std::from_chars(entry->d_name, end, fd).ptr == end) look_at(fd);
+    }
+  } else {
+    // The table is full, so few numbers are none.
+    const long count = ::sysconf(_SC_OPEN_MAX);
+    for (int fd = 0; fd < count; ++fd) look_at(fd);
   }
   std::ranges::sort(all_, {}, &Entry::socket);
 }
@@ -32,31 +37,47 @@ std::span<const OwnSockets::Entry> OwnSockets::of(std::uint64_t socket) const {
   return std::ranges::equal_range(all_, socket, {}, &Entry::socket);
 }
 
-ReferenceChecks& ReferenceChecks::here() { return process::PerProcess<ReferenceChecks>::here(); }
-
 void ReferenceChecks::add(std::shared_ptr<Door> door) noexcept {
   try {
+    process::PerProcess<ReferenceChecks>::here().start(std::move(door));
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): told at the next occasion
+  }
+}
+
+void ReferenceChecks::add_again(const std::shared_ptr<Door>& door) noexcept {
+  try {
+    auto& here = process::PerProcess<ReferenceChecks>::here();
+    const std::lock_guard guard(here.lock_);
+    if (here.working_) here.waiting_.insert(door);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): told at the next occasion
+  }
+}
+
+void ReferenceChecks::start(std::shared_ptr<Door> door) {
+  {
     const std::lock_guard guard(lock_);
     waiting_.insert(std::move(door));
     if (std::exchange(working_, true)) return;
-  } catch (const std::bad_alloc&) {
-    return;  // told at the next occasion
   }
   if (!leave_to_thread()) work();
 }
 
 void ReferenceChecks::work() noexcept {
-  do check_all();
+  do check_some();
   while (!finished() && !leave_to_thread());
 }
 
-void ReferenceChecks::check_all() noexcept {
-  decltype(waiting_) doors;
-  {
-    const std::lock_guard guard(lock_);
-    doors.swap(waiting_);
-  }
+// Some at a time: what was seen of the program's descriptors is to be so still.
+void ReferenceChecks::check_some() noexcept {
+  constexpr std::size_t kAtOnce = 64;
   try {
+    std::vector<std::shared_ptr<Door>> doors;
+    doors.reserve(kAtOnce);
+    {
+      const std::lock_guard guard(lock_);
+      while (!waiting_.empty() && doors.size() < kAtOnce)
+        doors.push_back(std::move(waiting_.extract(waiting_.begin()).value()));
+    }
     const OwnSockets sockets;
     for (const auto& door : doors) door->check_references(sockets.of(door->primary()).size());
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): told at the next occasion

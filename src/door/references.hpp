@@ -10,11 +10,14 @@
 #include <unordered_set>
 #include <vector>
 
+#include "process/per_process.hpp"
+
 namespace farcall::door {
 
 class Door;
 
-// The descriptors that this process has of sockets, all found by one look. Throws std::bad_alloc.
+// The descriptors that this process has of sockets, all found by one look. Throws std::bad_alloc,
+// and looks at each number where there is no descriptor left to look with.
 class OwnSockets {
  public:
   struct Entry {
@@ -33,12 +36,17 @@ class OwnSockets {
 // others at it.
 class ReferenceChecks {
  public:
-  static ReferenceChecks& here();  // of this process, without its parent's
-  void add(std::shared_ptr<Door> door) noexcept;
+  // For this process, whose parent's are none of its own.
+  static void add(std::shared_ptr<Door> door) noexcept;
+  // The same for a door that has just been counted: where it is being counted by what was so
+  // before.
+  static void add_again(const std::shared_ptr<Door>& door) noexcept;
 
  private:
+  friend class process::PerProcess<ReferenceChecks>;
+  void start(std::shared_ptr<Door> door);
   void work() noexcept;
-  void check_all() noexcept;
+  void check_some() noexcept;
   bool finished() noexcept;
   bool leave_to_thread() noexcept;
 
