@@ -168,6 +168,10 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
 
 namespace {
 
+void refuse(int answers, int error) {
+  send_descriptors(answers, {}, static_cast<std::uint8_t>(error), Deadline::now());
+}
+
 // Who has connected to an attachment, until it has said what it wants.
 class Visitor final : public process::Watch, public std::enable_shared_from_this<Visitor> {
  public:
@@ -189,12 +193,14 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
     const auto keep = shared_from_this();
     (void)serve();
   }
-  // Does what it wants; false: it has not said so yet.
+  // Does what it wants; false: it has not said so yet. It is told where there is no room for what
+  // it has sent, or wants.
   bool serve() noexcept {
     Packet packet;
     try {
       packet = take_packet(socket_.get());
       if (packet.kind == Packet::Kind::nothing) return false;
+      if (packet.kind == Packet::Kind::overflow) refuse(socket_.get(), EAGAIN);
       if (const auto attachment = attachment_.lock();
           attachment && packet.kind == Packet::Kind::descriptors) {
         if (packet.purpose == kPurposeOpen) open(*attachment, packet.descriptors);
@@ -210,7 +216,12 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
  private:
   void open(const Attachment& attachment, const ReceivedFds& proof) {
     if (!(proof.empty() && who_.uid == 0) && !may_open(attachment, proof)) return;
-    const UniqueFd branch = attachment.door().branch(who_.uid, attachment.mode());
+    UniqueFd branch;
+    try {
+      branch = attachment.door().branch(who_.uid, attachment.mode());
+    } catch (const std::exception&) {
+      return refuse(socket_.get(), EAGAIN);
+    }
     send_descriptors(socket_.get(), std::array{branch.get()}, 0, Deadline::now());
   }
 
@@ -275,7 +286,10 @@ struct Visitors {
 process::Acceptor::Take Attachment::visitor_maker() {
   return [this](UniqueFd& socket, const Credentials& who, bool full) {
     process::Charge held(process::Resource::descriptors, who.uid, 1);
-    if (full || !held) return;
+    if (full || !held) {
+      (void)take_packet(socket.get());  // what is unread hides what is answered
+      return refuse(socket.get(), EAGAIN);
+    }
     auto visitor =
         std::make_shared<Visitor>(weak_from_this(), std::move(socket), who, std::move(held));
     // Mostly it has said already what it wants.
@@ -286,10 +300,6 @@ process::Acceptor::Take Attachment::visitor_maker() {
 }
 
 namespace {
-
-void refuse(int answers, int error) {
-  send_descriptors(answers, {}, static_cast<std::uint8_t>(error), Deadline::now());
-}
 
 // On a thread that may wait for whoever serves the file.
 void attach_now(const std::shared_ptr<Door>& door, ReceivedFds& descriptors,

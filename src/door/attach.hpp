@@ -22,7 +22,8 @@
 namespace farcall::door {
 
 // What is sent over a connection to an attachment's socket.
-inline constexpr std::uint8_t kPurposeOpen = 17;    // proof, if any is due; answered with a door
+inline constexpr std::uint8_t kPurposeOpen =
+    17;  // proof, if any is due; answered with a door, or EAGAIN
 inline constexpr std::uint8_t kPurposeDetach = 18;  // answered with a packet of no descriptors
 
 // The name of the socket that stands for a file.
@@ -42,9 +43,9 @@ namespace shared {
 // attach.
 bool is_attached(const struct stat& status) noexcept;
 // Exchanges a descriptor of a file that such a door is attached to for one of the door; none where
-// there is none, or, as `answered` says, its server does not answer within that time, or a few
-// seconds.
-UniqueFd open_attached(int fd, const struct stat& status, Deadline within, bool& answered) noexcept;
+// there is none, or one whose server lets nobody in: `refusal` is ETIMEDOUT where it does not
+// answer within that time, or a few seconds, EAGAIN where it has no room, else 0.
+UniqueFd open_attached(int fd, const struct stat& status, Deadline within, int& refusal) noexcept;
 // Returns 0 or an errno value; EINVAL where none is attached, ETIMEDOUT where its server is silent.
 int detach(const struct stat& status) noexcept;
 

@@ -26,11 +26,12 @@ constexpr mode_t kDoorType = 0xD000;
 
 bool may_be_attached(const struct stat& status) noexcept { return S_ISREG(status.st_mode); }
 
-enum class Opened : std::uint8_t { file, door, silent };
+enum class Opened : std::uint8_t { file, door, refused };
 
-// `fd` was opened just now. Puts a door in its place where one is attached. `silent`: one is, whose
-// server says nothing; what it covers is not what the program has asked for.
-Opened exchange(int fd, int flags) noexcept {
+// `fd` was opened just now. Puts a door in its place where one is attached. `refused`: one is,
+// whose server lets nobody in, and `refusal` says why; what it covers is not what the program has
+// asked for.
+Opened exchange(int fd, int flags, int& refusal) noexcept {
   const int saved = errno;
   Opened opened = Opened::file;
   struct stat status {};
@@ -40,10 +41,9 @@ Opened exchange(int fd, int flags) noexcept {
       errno = saved;
       return Opened::door;
     }
-    bool answered = true;
-    UniqueFd door = open_attached(fd, status, Deadline::never(), answered);
-    if (!answered) {
-      opened = Opened::silent;
+    UniqueFd door = open_attached(fd, status, Deadline::never(), refusal);
+    if (refusal != 0) {
+      opened = Opened::refused;
     } else if (door && ::dup3(door.get(), fd, (flags & O_CLOEXEC) != 0 ? O_CLOEXEC : 0) >= 0) {
       // The program gets the lowest number, as it would have.
       opened = Opened::door;
@@ -54,9 +54,9 @@ Opened exchange(int fd, int flags) noexcept {
   return opened;
 }
 
-int refuse_silent(int fd) noexcept {
+int refuse(int fd, int refusal) noexcept {
   real::close(fd);
-  errno = ETIMEDOUT;
+  errno = refusal;
   return -1;
 }
 
@@ -79,8 +79,9 @@ int open_truncating(int directory, const char* path, int flags, mode_t mode) {
   if (!is_covered(directory, path, flags)) return real::openat(directory, path, flags, mode);
   const int fd = real::openat(directory, path, flags & ~O_TRUNC, mode);
   if (fd < 0) return fd;
-  const Opened opened = exchange(fd, flags);
-  if (opened == Opened::silent) return refuse_silent(fd);
+  int refusal = 0;
+  const Opened opened = exchange(fd, flags, refusal);
+  if (opened == Opened::refused) return refuse(fd, refusal);
   if (opened == Opened::door) return fd;
   // No door's any more.
   const int saved = errno;
@@ -94,7 +95,8 @@ int open_at(int directory, const char* path, int flags, mode_t mode) {
     return real::openat(directory, path, flags, mode);
   if ((flags & O_TRUNC) != 0) return open_truncating(directory, path, flags, mode);
   const int fd = real::openat(directory, path, flags, mode);
-  if (fd >= 0 && exchange(fd, flags) == Opened::silent) return refuse_silent(fd);
+  int refusal = 0;
+  if (fd >= 0 && exchange(fd, flags, refusal) == Opened::refused) return refuse(fd, refusal);
   return fd;
 }
 

@@ -56,13 +56,17 @@ class Connection {
   void ask(std::span<const int> descriptors, std::uint8_t purpose) const {
     send_descriptors(socket_.get(), descriptors, purpose);
   }
-  // The only descriptor of the answer; none where it is another one, or none comes in time.
-  [[nodiscard]] UniqueFd only_descriptor(Deadline within, bool& answered) const {
+  // The only descriptor of the answer; none where it is another one, or, as `why` says, a refusal,
+  // or where none comes in time.
+  [[nodiscard]] UniqueFd only_descriptor(Deadline within, int& why) const {
     Packet packet = await_answer(socket_.get(), within);
-    answered = packet.kind != Packet::Kind::nothing;
+    // Where the other end has closed with something unread, that is told before what it has sent.
+    if (packet.kind == Packet::Kind::closed) packet = take_packet(socket_.get());
+    if (packet.kind == Packet::Kind::nothing) why = ETIMEDOUT;
     packet.descriptors.sent_by(server_);
-    if (packet.kind == Packet::Kind::descriptors && packet.descriptors.size() == 1 &&
-        read_name(packet.descriptors[0].get()))
+    if (packet.kind != Packet::Kind::descriptors) return {};
+    if (packet.descriptors.empty() && packet.purpose == EAGAIN) why = EAGAIN;
+    if (packet.descriptors.size() == 1 && read_name(packet.descriptors[0].get()))
       return std::move(packet.descriptors[0]);
     return {};
   }
@@ -161,9 +165,10 @@ UniqueFd reopened(int fd) noexcept {
 // The server is shown that the file may be opened here. It gets no more power by that than it has:
 // of another user's server, which may be a stranger to whoever opens, the program's own descriptor
 // would be a way to its position, its locks and what it may write; and root needs to show nothing.
-UniqueFd open_attached(int fd, const struct stat& status, Deadline within,
-                       bool& answered) noexcept {
+UniqueFd open_attached(int fd, const struct stat& status, Deadline within, int& refusal) noexcept {
+  bool answered = true;
   const Connection connection = connect_to(status, answered, within);
+  refusal = answered ? 0 : ETIMEDOUT;
   if (!connection) return {};
   try {
     const uid_t self = ::geteuid();
@@ -177,8 +182,12 @@ UniqueFd open_attached(int fd, const struct stat& status, Deadline within,
     } else {
       return {};
     }
-    return connection.only_descriptor(within, answered);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): its server has just died
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
+    // Its server has just died, or has not waited for what is asked: it has no room.
+  }
+  try {
+    return connection.only_descriptor(within, refusal);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it has just died
   }
   return {};
 }
@@ -190,7 +199,7 @@ int detach(const struct stat& status) noexcept {
   try {
     connection.ask({}, kPurposeDetach);
     const int refusal = connection.refusal();
-    if (refusal == 0 || refusal == ETIMEDOUT) return refusal;
+    if (refusal == 0 || refusal == ETIMEDOUT || refusal == EAGAIN) return refusal;
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): its server has just died
   }
   return EINVAL;

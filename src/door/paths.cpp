@@ -61,19 +61,18 @@ int open_door(const char* path, int flags, Deadline within) {
   const UniqueFd file(real::openat(AT_FDCWD, path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0));
   if (!file || real::fstat(file.get(), &status) != 0) return -1;
   if (!S_ISREG(status.st_mode)) return fail(EINVAL);
-  bool answered = true;
-  UniqueFd door = open_attached(file.get(), status, within, answered);
-  if (!door) return fail(answered ? EINVAL : ETIMEDOUT);
+  int refusal = 0;
+  UniqueFd door = open_attached(file.get(), status, within, refusal);
+  if (!door) return fail(refusal != 0 ? refusal : EINVAL);
   if ((flags & O_CLOEXEC) == 0) ::fcntl(door.get(), F_SETFD, 0);
   if (descriptors_are_ours()) set_known(door.get(), true);
   return door.release();
 }
 
-UniqueFd open_attached(int fd, const struct stat& status, Deadline within,
-                       bool& answered) noexcept {
+UniqueFd open_attached(int fd, const struct stat& status, Deadline within, int& refusal) noexcept {
   if (kernel::is_mounted(fd, status)) return kernel::open_attached(fd);
-  UniqueFd door = shared::open_attached(fd, status, within, answered);
-  return door || !answered ? std::move(door) : kernel::open_attached(fd);
+  UniqueFd door = shared::open_attached(fd, status, within, refusal);
+  return door || refusal != 0 ? std::move(door) : kernel::open_attached(fd);
 }
 
 bool is_attached(int directory, const char* path, int flags, const struct stat& status) noexcept {

@@ -15,9 +15,8 @@ namespace farcall::door {
 // 0. May change errno.
 bool is_attached(int directory, const char* path, int flags, const struct stat& status) noexcept;
 // A descriptor of the door that the open file leads to, close-on-exec; none where there is no such
-// door, or its server does not answer within that time, or a few seconds; then `answered` is
-// false. May change errno.
-UniqueFd open_attached(int fd, const struct stat& status, Deadline within, bool& answered) noexcept;
+// door, or one whose server lets nobody in: then `refusal` says why. May change errno.
+UniqueFd open_attached(int fd, const struct stat& status, Deadline within, int& refusal) noexcept;
 // As door_open(3); ETIMEDOUT where the server has not answered within that time.
 int open_door(const char* path, int flags, Deadline within);
 

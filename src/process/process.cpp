@@ -51,6 +51,7 @@ std::atomic<int> making{0};
 struct Here {
   bool makes = false;
   bool forks = false;
+  int cancel_state = 0;  // before the fork
 };
 [[gnu::tls_model("initial-exec")]] constinit thread_local Here here;
 // Nobody waits any longer for others: who forks or makes descriptors in a signal handler may be
@@ -123,7 +124,9 @@ void run(Room room, void (*Handlers::*which)()) noexcept {
 }
 
 // First of all: who makes descriptors may go on to take what the handlers lock.
+// fork(2) is no point of cancellation, and handlers pass some.
 void before() noexcept {
+  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &here.cancel_state);
   (void)generation();  // a child that nobody told of it does not act for its parent
   begin_fork();
   run(Room::door, &Handlers::before);
@@ -134,6 +137,7 @@ void in_parent() noexcept {
   run(Room::call, &Handlers::in_parent);
   run(Room::door, &Handlers::in_parent);
   end_fork();
+  ::pthread_setcancelstate(here.cancel_state, nullptr);
 }
 
 std::atomic<std::uint64_t> newest{0};  // generation; not wiped
@@ -150,6 +154,7 @@ bool begin_next() noexcept {
 }
 
 void leave_parents_things() noexcept {
+  const NoCancel guard;
   close_in_child();
   const int last = highest_mark.exchange(0, std::memory_order_relaxed) / 64;
   for (int word = 0; word <= last; ++word) {
@@ -165,6 +170,7 @@ void leave_parents_things() noexcept {
 
 void in_child() noexcept {
   if (begin_next()) leave_parents_things();
+  ::pthread_setcancelstate(here.cancel_state, nullptr);
 }
 
 [[maybe_unused]] const int kRegistered = ::pthread_atfork(before, in_parent, in_child);

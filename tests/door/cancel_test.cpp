@@ -143,6 +143,30 @@ class Crowd {
   std::vector<pthread_t> threads_;
 };
 
+TEST(DoorCancel, AForkIsNoPoint) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
+  in_child([] {
+    int door = ::door_create(echo, nullptr, DOOR_UNREF);
+    EXPECT_EQ(call(door, "x").data, "x");
+    pthread_t thread;
+    const auto body = [](void*) -> void* {
+      ::pthread_cancel(::pthread_self());
+      const pid_t child = ::fork();
+      int state = 0;
+      ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+      if (child == 0) ::_exit(state == PTHREAD_CANCEL_ENABLE ? 42 : 1);
+      int status = 0;
+      EXPECT_EQ(::waitpid(child, &status, 0), child);
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 42) << status;
+      return nullptr;
+    };
+    ASSERT_EQ(::pthread_create(&thread, nullptr, body, nullptr), 0);
+    void* result = &door;
+    EXPECT_EQ(::pthread_join(thread, &result), 0);
+    EXPECT_EQ(result, nullptr) << "it came back";
+  });
+}
+
 TEST(DoorCancelServer, AThreadThatIsCancelledWhileItWaitsTakesNoCallAlong) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
   const Shared<std::atomic<int>> calls;

@@ -4,6 +4,7 @@
 // server that goes on.
 #include <gtest/gtest.h>
 
+#include "door/sandbox.hpp"
 #include "door/scoped_server.hpp"
 
 namespace farcall::door::test {
@@ -94,11 +95,16 @@ TEST(DoorScarcity, AServerWithNoRoomForAnotherClientIsNotTakenForDead) {
       return Answer("done");
     }
   };
-  ScopedServer server([] {
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("covered");
+  const auto size = std::filesystem::file_size(path);
+  ScopedServer server([&] {
     const rlimit few{.rlim_cur = 200, .rlim_max = 200};
     ::setrlimit(RLIMIT_NOFILE, &few);
     static Full full;
-    return make_door(full);
+    const int door = make_door(full);
+    EXPECT_EQ(::fattach(door, path.c_str()), 0);
+    return door;
   });
   const auto call_as_new_client = [&](int error) {
     in_child([&] { EXPECT_EQ(error_of(server.door(), "x"), error); });
@@ -110,7 +116,15 @@ TEST(DoorScarcity, AServerWithNoRoomForAnotherClientIsNotTakenForDead) {
     EXPECT_EQ(ERROR_OF(::door_info(server.door(), &info)), 0);
     EXPECT_EQ(info.di_target, server.pid());
   });
+  for (const int flags : {O_RDONLY, O_RDWR, O_WRONLY | O_TRUNC}) {
+    const int error = ERROR_OF(::open(path.c_str(), flags));
+    EXPECT_TRUE(error == EAGAIN || error == ETIMEDOUT) << error;
+  }
+  struct stat status {};
+  EXPECT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_EQ(static_cast<std::size_t>(status.st_size), size) << "cut off, though a door covers it";
   ASSERT_EQ(call(server.door(), "free").data, "done");
+  EXPECT_TRUE(eventually([&] { return UniqueFd(::open(path.c_str(), O_RDWR)) && true; }));
   call_as_new_client(0);
   server.kill();
   call_as_new_client(EBADF);
