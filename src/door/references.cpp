@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstring>
 #include <utility>
@@ -69,17 +70,17 @@ void ReferenceChecks::work() noexcept {
 
 // Some at a time: what was seen of the program's descriptors is to be so still.
 void ReferenceChecks::check_some() noexcept {
-  constexpr std::size_t kAtOnce = 64;
+  std::array<std::shared_ptr<Door>, 64> doors;
+  std::size_t count = 0;
+  {
+    const std::lock_guard guard(lock_);
+    while (!waiting_.empty() && count < doors.size())
+      doors[count++] = std::move(waiting_.extract(waiting_.begin()).value());
+  }
   try {
-    std::vector<std::shared_ptr<Door>> doors;
-    doors.reserve(kAtOnce);
-    {
-      const std::lock_guard guard(lock_);
-      while (!waiting_.empty() && doors.size() < kAtOnce)
-        doors.push_back(std::move(waiting_.extract(waiting_.begin()).value()));
-    }
     const OwnSockets sockets;
-    for (const auto& door : doors) door->check_references(sockets.of(door->primary()).size());
+    for (const auto& door : std::span(doors).first(count))
+      door->check_references(sockets.of(door->primary()).size());
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): told at the next occasion
   }
 }

@@ -231,13 +231,40 @@ void answer_all(int channel) {
   }
 }
 
+// Three threads that do so, of which one after another is cancelled and replaced.
+class Receivers {
+ public:
+  explicit Receivers(int channel) : channel_(channel) {
+    for (int i = 0; i < 3; ++i) add();
+  }
+  ~Receivers() {
+    for (Cancelled& each : all_) each.cancel();
+    for (Cancelled& each : all_) EXPECT_TRUE(each.join());
+  }
+  Receivers(const Receivers&) = delete;
+  Receivers& operator=(const Receivers&) = delete;
+
+  void replace_oldest() {
+    add();
+    all_.front().cancel();
+    EXPECT_TRUE(all_.front().join());
+    all_.pop_front();
+  }
+
+ private:
+  void add() {
+    all_.emplace_back([channel = channel_] { answer_all(channel); });
+  }
+  const int channel_;
+  std::deque<Cancelled> all_;
+};
+
 // Clients that come and go make a receiver do more than to receive.
 TEST(MessageCancel, AReceiverIsCancelledOnlyWhereItWaitsWhoeverComesAndGoes) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
   FARCALL_SKIP_UNDER_ASAN("does not follow how a thread that is cancelled is unwound");
   const Channel channel;
-  std::deque<Cancelled> receivers;
-  for (int i = 0; i < 3; ++i) receivers.emplace_back([&] { answer_all(channel.id); });
+  Receivers receivers(channel.id);
   constexpr int kRounds = 3'000 / kSlow;
   std::atomic<int> rounds{0};
   std::vector<std::thread> clients;
@@ -252,23 +279,15 @@ TEST(MessageCancel, AReceiverIsCancelledOnlyWhereItWaitsWhoeverComesAndGoes) {
         farcall_disconnect(connection);
       }
     });
-  while (rounds < kRounds) {
-    receivers.emplace_back([&] { answer_all(channel.id); });
-    receivers.front().cancel();
-    EXPECT_TRUE(receivers.front().join());
-    receivers.pop_front();
-  }
+  while (rounds < kRounds) receivers.replace_oldest();
   for (std::thread& each : clients) each.join();
-  for (Cancelled& each : receivers) each.cancel();
-  for (Cancelled& each : receivers) EXPECT_TRUE(each.join());
 }
 
 TEST(MessageCancel, OfSeveralReceiversOneThatIsCancelledTakesNoMessageAlong) {
   FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_ENDED);
   FARCALL_SKIP_UNDER_ASAN("does not follow how a thread that is cancelled is unwound");
   const Channel channel;
-  std::deque<Cancelled> receivers;
-  for (int i = 0; i < 3; ++i) receivers.emplace_back([&] { answer_all(channel.id); });
+  Receivers receivers(channel.id);
   constexpr int kMessages = 40'000 / kSlow;
   std::atomic<int> answered{0};
   std::atomic<bool> failed{false};
@@ -289,14 +308,9 @@ TEST(MessageCancel, OfSeveralReceiversOneThatIsCancelledTakesNoMessageAlong) {
     });
   for (useconds_t i = 0; answered < kMessages && !failed; ++i) {
     ::usleep(i * 7919 % 1000);
-    receivers.emplace_back([&] { answer_all(channel.id); });
-    receivers.front().cancel();
-    EXPECT_TRUE(receivers.front().join());
-    receivers.pop_front();
+    receivers.replace_oldest();
   }
   for (std::thread& each : clients) each.join();
-  for (Cancelled& each : receivers) each.cancel();
-  for (Cancelled& each : receivers) EXPECT_TRUE(each.join());
 }
 
 }  // namespace
