@@ -51,7 +51,8 @@ std::atomic<int> making{0};
 struct Here {
   bool makes = false;
   bool forks = false;
-  int cancel_state = 0;  // before the fork
+  int cancel_state = 0;  // before the first of
+  int fork_depth = 0;    // forks, each in a signal handler during the hooks of the last
 };
 [[gnu::tls_model("initial-exec")]] constinit thread_local Here here;
 // Nobody waits any longer for others: who forks or makes descriptors in a signal handler may be
@@ -123,10 +124,19 @@ void run(Room room, void (*Handlers::*which)()) noexcept {
     if (handlers[i].room == room && handlers[i].*which != nullptr) (handlers[i].*which)();
 }
 
-// First of all: who makes descriptors may go on to take what the handlers lock.
 // fork(2) is no point of cancellation, and handlers pass some.
+void forbid_cancellation() noexcept {
+  int before = 0;
+  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+  if (here.fork_depth++ == 0) here.cancel_state = before;
+}
+void permit_cancellation() noexcept {
+  if (--here.fork_depth == 0) ::pthread_setcancelstate(here.cancel_state, nullptr);
+}
+
+// First of all: who makes descriptors may go on to take what the handlers lock.
 void before() noexcept {
-  ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &here.cancel_state);
+  forbid_cancellation();
   (void)generation();  // a child that nobody told of it does not act for its parent
   begin_fork();
   run(Room::door, &Handlers::before);
@@ -137,7 +147,7 @@ void in_parent() noexcept {
   run(Room::call, &Handlers::in_parent);
   run(Room::door, &Handlers::in_parent);
   end_fork();
-  ::pthread_setcancelstate(here.cancel_state, nullptr);
+  permit_cancellation();
 }
 
 std::atomic<std::uint64_t> newest{0};  // generation; not wiped
@@ -170,7 +180,7 @@ void leave_parents_things() noexcept {
 
 void in_child() noexcept {
   if (begin_next()) leave_parents_things();
-  ::pthread_setcancelstate(here.cancel_state, nullptr);
+  permit_cancellation();
 }
 
 [[maybe_unused]] const int kRegistered = ::pthread_atfork(before, in_parent, in_child);
