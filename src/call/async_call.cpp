@@ -34,7 +34,6 @@ class AsyncCall::State {
   std::vector<std::byte> request_;                 // while there is no session yet
   std::unique_ptr<call::SessionRequest> opening_;  // or
   process::PrivateFd port_;                        // with it: the caller may close its own
-  call::Maker maker_{};                            // of that
   std::unique_ptr<call::ClientSession> session_;   // or, after the end, neither
   bool dispatched_ = false;
 };
@@ -59,7 +58,6 @@ AsyncCall::State::State(Client::State& client, const CallArguments& arguments, D
   if (call::hung_up(port)) throw SystemError(EPIPE, "call");
   request_.assign(arguments.data.begin(), arguments.data.end());
   try {
-    maker_ = call::maker_of(port);
     port_ = process::PrivateFd(UniqueFd(::fcntl(port, F_DUPFD_CLOEXEC, 3)));
     if (!port_) throw_errno("duplicate a port's descriptor");
     opening_ = std::make_unique<call::SessionRequest>(client.ask(port, room, std::nullopt));
@@ -69,11 +67,9 @@ AsyncCall::State::State(Client::State& client, const CallArguments& arguments, D
   }
 }
 
-// What the server has left in its port may be long in closing.
 void AsyncCall::State::end_opening() noexcept {
   opening_.reset();
-  if (port_ && !maker_.trusted) process::close_later(maker_.user, std::move(port_));
-  port_.reset();
+  call::close_port(std::move(port_));
 }
 
 AsyncCall::State::~State() {

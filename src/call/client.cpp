@@ -96,13 +96,7 @@ Client::State::State(int port, WaitMode mode, Admission admission)
 Client::State::~State() {
   Own* own = own_.load(std::memory_order_acquire);
   if (own->generation == process::generation()) delete own;
-  if (!port_) return;
-  try {
-    // What its server has left there may be long in closing.
-    if (const call::Maker maker = call::maker_of(port_.get()); !maker.trusted)
-      process::close_later(maker.user, std::move(port_));
-  } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it is no socket
-  }
+  call::close_port(std::move(port_));
 }
 
 // After a fork the sessions are the parent's, and perhaps in the middle of a call, locks and all:

@@ -66,6 +66,16 @@ namespace call {
 bool hung_up(int port, Deadline deadline = Deadline::now()) noexcept;
 // Whether that error says so.
 bool means_gone(const SystemError& error) noexcept;
+// Closes a descriptor of a port, in which its server may have left what is long in closing.
+template <class Fd>
+void close_port(Fd port) noexcept {
+  if (!port) return;
+  try {
+    if (const Maker maker = maker_of(port.get()); !maker.trusted)
+      process::close_later(maker.user, std::move(port));
+  } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it is no socket
+  }
+}
 // What is waited for may still come.
 inline bool goes_on(Outcome outcome) noexcept {
   return outcome == Outcome::interrupted || outcome == Outcome::timed_out ||

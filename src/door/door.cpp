@@ -9,6 +9,7 @@
 #include <climits>
 #include <cstring>
 
+#include "call/client_session.hpp"
 #include "door/attach.hpp"
 #include "door/real.hpp"
 #include "door/references.hpp"
@@ -17,16 +18,6 @@
 
 namespace farcall::door {
 namespace {
-
-// How long a server may take to say what it serves: others' servers must not make those wait whom a
-// thread of this process serves.
-std::chrono::nanoseconds patience_with(int fd) noexcept {
-  ucred server{};
-  socklen_t size = sizeof server;
-  const bool known = ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &size) == 0;
-  if (known && (server.uid == 0 || process::is_own(server.uid))) return std::chrono::seconds(1);
-  return std::chrono::milliseconds(5);
-}
 
 std::uint64_t address_of(const void* pointer) noexcept {
   return reinterpret_cast<std::uintptr_t>(pointer);
@@ -52,7 +43,11 @@ short state_of(int fd) noexcept {
 Outcome ask(int fd, Handle& handle, Terms& terms) {
   Outcome outcome = Outcome::would_block;
   try {
-    outcome = handle.client.terms(terms, Deadline::after(patience_with(fd)), fd);
+    // Others' servers must not make those wait whom a thread of this process serves.
+    constexpr std::chrono::milliseconds kLong{1000};
+    constexpr std::chrono::milliseconds kShort{5};
+    const auto patience = call::maker_of(fd).trusted ? kLong : kShort;
+    outcome = handle.client.terms(terms, Deadline::after(patience), fd);
   } catch (const SystemError& error) {
     if (error.code().value() != EAGAIN) throw;
   }
