@@ -353,8 +353,10 @@ void Calls::tick(Clock::time_point now) {
   std::vector<std::shared_ptr<OutgoingCall>> all;
   {
     const std::lock_guard guard(lock_);
+    // Time alone says nothing: a server may take longer than that to be known as dead.
+    const Clock::time_point heard = connection_.heard();
     std::erase_if(posted_at_, [&](const auto& each) {
-      if (each.second + bound_ > now) return false;
+      if (each.second + bound_ > heard) return false;
       posted_.erase(each.first);
       return true;
     });

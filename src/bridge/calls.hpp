@@ -96,7 +96,8 @@ class Calls {
   // A message to `inbox(word)`, where the word begins with 'c' or 'o'.
   void received(std::string_view word, Msg message);
   void denied(const std::string& subject);
-  // A connection was lost: what has been posted within the bound may have been lost with it.
+  // A connection was lost, and with it perhaps what has been posted since a bound before its server
+  // was last heard.
   void lost();
   // All end: ECONNRESET.
   void end();

@@ -254,6 +254,8 @@ class Connection {
   std::mutex event_lock_;  // held while libnats reads or writes: it expects one thread to do both
   std::atomic<Clock::time_point> heard_{Clock::time_point()};   // when the server last took or gave
   std::atomic<Clock::time_point> looked_{Clock::time_point()};  // when one last tried to read
+  // When one began to do so after a rest of this process: before, nobody could hear the server.
+  std::atomic<Clock::time_point> listening_since_{Clock::time_point()};
   // When the server of the link that is no good was last heard, if that is what it is.
   std::atomic<Clock::time_point> silent_since_{Clock::time_point::max()};
   std::atomic<bool> unsent_{false};  // libnats has something for it

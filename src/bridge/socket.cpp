@@ -53,7 +53,7 @@ void Connection::detach(std::uint64_t socket) noexcept {
 
 // Ends a connection whose server is dead. Libnats reads the end, or cannot write.
 void Connection::look_alive() noexcept {
-  if (Clock::now() - heard_.load() <= kPings * ping_) return;
+  if (Clock::now() - std::max(heard_.load(), listening_since_.load()) <= kPings * ping_) return;
   const std::lock_guard guard(socket_lock_);
   if (fd_ < 0) return;
   silent_since_ = heard_.load();
@@ -67,7 +67,7 @@ void Connection::read(std::chrono::milliseconds longest) noexcept {
                             pollfd{.fd = fd_, .events = POLLIN, .revents = 0}};
   ::poll(all.data(), all.size(), static_cast<int>(std::min(longest, ping_).count()));
   const auto now = Clock::now();
-  if (now - looked_.exchange(now) > 2 * ping_) heard_ = now;  // nobody has looked
+  if (now - looked_.exchange(now) > 2 * ping_) listening_since_ = now;
   if (all[0].revents != 0) wake_.clear();
   if ((all[1].revents & POLLNVAL) != 0) fd_.compare_exchange_strong(all[1].fd, -1);
   if (all[1].revents != 0) {

@@ -33,8 +33,7 @@ class Pool {
     bool asleep = false;
     {
       const std::lock_guard guard(lock_);
-      if (idle_ + awake_ == 0 && threads_ < kBackgroundThreads && !add_thread() && threads_ == 0)
-        return false;
+      if (idle_ + awake_ == 0 && !add_thread() && threads_ == 0) return false;
       waiting_.push_back(std::move(task));
       asleep = awake_ == 0;
     }
@@ -49,14 +48,18 @@ class Pool {
 
  private:
   bool add_thread();
+  std::deque<Task>::iterator first_due() {
+    const std::size_t most = busy_ < kBackgroundThreads / 2 ? kThreadsPerUser : 1;
+    return std::ranges::find_if(waiting_, [this, most](const Task& task) {
+      const auto running = running_.find(task.user);
+      return running == running_.end() || running->second < most;
+    });
+  }
   void serve() {
     std::unique_lock guard(lock_);
+    --awake_;
     for (int pauses = 0;;) {
-      const std::size_t most = busy_ < kBackgroundThreads / 2 ? kThreadsPerUser : 1;
-      const auto next = std::ranges::find_if(waiting_, [this, most](const Task& task) {
-        const auto running = running_.find(task.user);
-        return running == running_.end() || running->second < most;
-      });
+      const auto next = first_due();
       if (next == waiting_.end()) {
         if (++pauses < kPauses) {
           // Work comes in bursts, and who brings it is spared the waking of others.
@@ -67,12 +70,13 @@ class Pool {
           --awake_;
           continue;
         }
+        // One that waits is enough: several in turns would all stay for little work.
+        if (idle_ != 0) break;
         ++idle_;
         const bool woken = changed_.wait_for(guard, kIdle) == std::cv_status::no_timeout;
         --idle_;
         if (woken || !waiting_.empty()) continue;
-        --threads_;
-        return;
+        break;
       }
       pauses = 0;
       const uid_t user = next->user;
@@ -81,6 +85,13 @@ class Pool {
       {
         Task mine = std::move(*next);
         waiting_.erase(next);
+        // What this one takes may last.
+        if (awake_ == 0 && first_due() != waiting_.end()) {
+          if (idle_ != 0)
+            changed_.notify_one();
+          else
+            (void)add_thread();
+        }
         guard.unlock();
         perform(mine);
       }
@@ -89,6 +100,7 @@ class Pool {
       if (--running_[user] == 0) running_.erase(user);
       // What had to wait for this user's turn is seen by this thread, in the next round.
     }
+    --threads_;
   }
   static void perform(Task& task) noexcept {
     if (task.fd) {
@@ -117,11 +129,15 @@ class Pool {
   std::size_t awake_ = 0;  // about to look again
 };
 
+// With the lock held.
 bool Pool::add_thread() {
+  if (threads_ == kBackgroundThreads) return false;
   const int error = start_thread(
       "farcall-close", [](void* pool) { static_cast<Pool*>(pool)->serve(); }, this);
-  if (error == 0) ++threads_;
-  return error == 0;
+  if (error != 0) return false;
+  ++threads_;
+  ++awake_;
+  return true;
 }
 
 // What waits in a parent is closed in its forked child by the fork.

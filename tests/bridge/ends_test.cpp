@@ -245,6 +245,13 @@ TEST_F(BridgeEnds, APulseThatMayBeLostWithItsConnectionIsCounted) {
   nats_->kill(SIGSTOP);
   ASSERT_EQ(::farcall_pulse(connection, 0, 5, 77), 0);
   EXPECT_TRUE(eventually([&] {
+    return bridge_status(own).find("\"pulses\":1") != std::string::npos;
+  })) << bridge_status(own);
+  // However long it takes the bridge to know: longer than its bound, here.
+  importer_->kill(SIGSTOP);
+  nap(3000);
+  importer_->kill(SIGCONT);
+  EXPECT_TRUE(eventually([&] {
     return bridge_status(own).find("\"uncertain\":1") != std::string::npos;
   })) << bridge_status(own);
   nats_->kill(SIGCONT);

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "process/background.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <latch>
+#include <string>
+#include <thread>
+
+#include "door/child.hpp"
+
+namespace farcall::test {
+namespace {
+
+using door::test::eventually;
+
+std::size_t background_threads() {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;  // empty if it has just ended
+    std::ifstream(entry.path() / "comm") >> name;
+    if (name == "farcall-close") ++count;
+  }
+  return count;
+}
+
+// However many a burst of work has needed.
+TEST(Background, FewThreadsStayForLittleWork) {
+  constexpr int kUsers = 24;
+  std::atomic<int> at_work{0};
+  std::latch release(1);
+  for (int user = 1; user <= kUsers; ++user)
+    process::run_later(static_cast<uid_t>(user), [&] {
+      ++at_work;
+      release.wait();
+      --at_work;
+    });
+  EXPECT_TRUE(eventually([&] { return at_work == kUsers; }));
+  EXPECT_GE(background_threads(), kUsers);
+  release.count_down();
+  EXPECT_TRUE(eventually([&] {
+    std::atomic<bool> done{false};
+    process::run_later(1, [&] { done = true; });
+    EXPECT_TRUE(eventually([&] { return done.load(); }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return at_work == 0 && background_threads() <= 3;
+  })) << background_threads();
+}
+
+// Whoever comes while the one thread rests a moment before it looks again.
+TEST(Background, NobodyWaitsForAnothersWork) {
+  std::atomic<int> at_work{0};
+  std::latch release(1);
+  const auto work = [&] {
+    ++at_work;
+    release.wait();
+    --at_work;
+  };
+  process::run_later(1, [] {});
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  for (int user = 1; user <= 3; ++user) process::run_later(static_cast<uid_t>(user), work);
+  EXPECT_TRUE(eventually([&] { return at_work == 3; })) << at_work;
+  release.count_down();
+  EXPECT_TRUE(eventually([&] { return at_work == 0; }));
+}
+
+}  // namespace
+}  // namespace farcall::test
