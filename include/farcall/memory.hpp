@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -114,9 +115,21 @@ class SharedMemory {
   std::size_t size_ = 0;
 };
 
-// Whether this process may make files of that size (RLIMIT_FSIZE). The kernel kills who tries and
-// may not (SIGXFSZ), and memory files are no exception.
-[[nodiscard]] bool may_create_file(std::size_t size) noexcept;
+// While it lives, a file of this thread's that would become larger than the process may make them
+// (RLIMIT_FSIZE) is an EFBIG and nothing else. The kernel also sends SIGXFSZ, which ends the
+// process, and memory files are no exception.
+class FileSizeGuard {
+ public:
+  FileSizeGuard() noexcept;
+  ~FileSizeGuard();
+  FileSizeGuard(const FileSizeGuard&) = delete;
+  FileSizeGuard& operator=(const FileSizeGuard&) = delete;
+
+ private:
+  sigset_t before_{};
+  bool was_pending_ = false;
+};
+
 [[nodiscard]] std::size_t page_size() noexcept;
 [[nodiscard]] std::size_t round_up_to_pages(std::size_t size) noexcept;
 

@@ -308,12 +308,12 @@ void Client::State::retire() noexcept {
     }
   }
   // A session whose call has not been answered is given up: that is how the server is told.
-  if (outcome == Outcome::ok) {
-    give_back(std::move(session));
-  } else {
+  // One that there is no room for here has been.
+  if (outcome != Outcome::ok) {
     last_call_dispatched = session->dispatched();
     if (results != nullptr) session->drop(results->descriptors);
   }
+  if (outcome == Outcome::ok || outcome == Outcome::too_big) give_back(std::move(session));
   return outcome;
 }
 

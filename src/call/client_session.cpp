@@ -252,6 +252,15 @@ Outcome ClientSession::wait_until_taken(Deadline deadline, SignalCount since) {
   return outcome;
 }
 
+// There is no room for it here, which is no concern of the server's.
+Outcome ClientSession::lose_reply(Turn turn, CallResults& results) noexcept {
+  drop(results.descriptors);
+  observe::expect_no_answer(received_);
+  if ((turn.flags & kDescriptors) != 0)
+    give_turn({.number = number_, .kind = Kind::done}, control().client, control().server);
+  return Outcome::too_big;
+}
+
 Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
   if (turn.size > kInlineBytes || (turn.flags & ~kFlags) != 0) return Outcome::broken;
   results.status = slot().extra;
@@ -286,7 +295,7 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
     const std::size_t pages = round_up_to_pages(size);
     void* address =
         ::mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (address == MAP_FAILED) return Outcome::too_big;
+    if (address == MAP_FAILED) return lose_reply(turn, results);
     results.large = Mapping(address, pages);
     into = {results.large.data(), pages};
   }

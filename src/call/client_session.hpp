@@ -144,6 +144,7 @@ class ClientSession final : public SessionBase {
   inline bool take_short_reply(Turn turn, CallResults& results) noexcept;
   Outcome take_reply(Turn turn, CallResults& results);
   Outcome take_long_reply(Turn turn, CallResults& results);
+  Outcome lose_reply(Turn turn, CallResults& results) noexcept;
   Outcome fail(Outcome outcome) const noexcept;
   [[nodiscard]] uid_t owner() const noexcept override { return maker_.user; }
   // Not from who sends what is long in closing.

@@ -121,9 +121,12 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
       announce_ = true;
     }
     if (announce_) turn.flags |= kTransferComes;
-    if (!transfer_.may_write(size))
-      throw SystemError(EFBIG, "a long message is more than a file may have here (ulimit -f)");
-    if (!transfer_.write(load.data)) throw SystemError(ENOMEM, "no memory for a long message");
+    errno = 0;
+    if (!transfer_.write(load.data)) {
+      if (errno == EFBIG)
+        throw SystemError(EFBIG, "a long message is more than a file may have here (ulimit -f)");
+      throw SystemError(ENOMEM, "no memory for a long message");
+    }
     turn.flags |= kTransfer;
     std::memcpy(slot().data, &size, sizeof size);
   }
@@ -144,9 +147,7 @@ Outcome SessionBase::accept_transfer(std::size_t most) {
   try {
     transfer_ = TransferMemory::adopt(std::move(fds[0]), trusts_other(), most);
   } catch (const SystemError& error) {
-    // It is not the peer's fault that there is no room for it here.
-    const int code = error.code().value();
-    return code == ENOMEM || code == E2BIG ? Outcome::too_big : Outcome::broken;
+    return error.code().value() == E2BIG ? Outcome::too_big : Outcome::broken;
   }
   return Outcome::ok;
 }

@@ -32,6 +32,15 @@ bool move_all(Bytes bytes, Move move) noexcept {
   return true;
 }
 
+// Nothing where this process may not map more (RLIMIT_AS): it is read and written as a file then.
+Mapping map_if_possible(const SharedMemory& memory) {
+  try {
+    return memory.map();
+  } catch (const SystemError&) {
+    return {};
+  }
+}
+
 }  // namespace
 
 std::size_t TransferMemory::capacity_for(std::size_t size) noexcept {
@@ -41,7 +50,7 @@ std::size_t TransferMemory::capacity_for(std::size_t size) noexcept {
 TransferMemory TransferMemory::create(std::size_t size, bool trusted) {
   SharedMemory memory = SharedMemory::create(capacity_for(size), "farcall-transfer");
   TransferMemory made;
-  if (trusted || memory.size() <= kMostMapped) made.mapping_ = memory.map();
+  if (trusted || memory.size() <= kMostMapped) made.mapping_ = map_if_possible(memory);
   made.capacity_ = memory.size();
   made.fd_ = PrivateFd(std::move(memory).release());
   return made;
@@ -59,10 +68,8 @@ TransferMemory TransferMemory::adopt(UniqueFd&& fd, bool trusted, std::size_t mo
     refuse(E2BIG, "memory for a longer message than is taken");
   TransferMemory made;
   made.capacity_ = memory.size();
-  if (trusted || memory.size() <= kMostMapped)
-    made.mapping_ = memory.map();
-  else
-    made.fd_ = PrivateFd(std::move(memory).release());
+  if (trusted || memory.size() <= kMostMapped) made.mapping_ = map_if_possible(memory);
+  if (!made.mapping_) made.fd_ = PrivateFd(std::move(memory).release());
   return made;
 }
 
@@ -71,6 +78,7 @@ bool TransferMemory::write(std::span<const std::byte> data) noexcept {
     copier_.copy(mapping_.data(), data.data(), data.size());
     return true;
   }
+  const FileSizeGuard guard;
   return move_all(data, [this](std::span<const std::byte> part, off_t at) {
     return ::syscall(SYS_pwrite64, fd_.get(), part.data(), part.size(), at);
   });

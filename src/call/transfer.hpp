@@ -33,7 +33,7 @@ class TransferMemory {
   // For messages of `size` bytes at least. Throws SystemError.
   static TransferMemory create(std::size_t size, bool trusted);
   // What the other side has sent. Throws SystemError: EPERM and EPROTO for what is no such memory,
-  // ENOMEM, E2BIG where it is larger than `most`; then the descriptor stays the caller's.
+  // E2BIG where it is larger than `most`; then the descriptor stays the caller's.
   static TransferMemory adopt(UniqueFd&& fd, bool trusted, std::size_t most);
 
   // Of create(), until keep() is called: what is to be sent to the other side.
@@ -43,12 +43,8 @@ class TransferMemory {
     if (mapping_) fd_.reset();
   }
   [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
-  // Whether this process may write so many bytes there: see may_create_file().
-  [[nodiscard]] bool may_write(std::size_t size) const noexcept {
-    return mapping_ || may_create_file(size);
-  }
   // At most `capacity` bytes each, from `offset` on. False: there is no memory for that, or the
-  // file has been made unfit for it.
+  // file has been made unfit for it, or larger than this process may write (errno is EFBIG).
   [[nodiscard]] bool write(std::span<const std::byte> data) noexcept;
   [[nodiscard]] bool read(std::span<std::byte> into, std::size_t offset = 0) const noexcept;
   void exchanged() noexcept {
@@ -59,7 +55,7 @@ class TransferMemory {
 
  private:
   std::size_t capacity_ = 0;
-  Mapping mapping_;  // or else
+  Mapping mapping_;  // or else, where it is not to be trusted or there is no room for it
   PrivateFd fd_;
   CopyToPeer copier_;
 };

@@ -125,8 +125,8 @@ std::unique_ptr<Writer> make_writer(RingMemory memory, UniqueFd lifeline, const 
 Handles create_in_file(UniqueFd file, const Options& options) {
   const std::size_t ring = capacity(options);
   const auto size = static_cast<off_t>(ring_bytes(ring));
-  if (!may_create_file(ring_bytes(ring))) throw SystemError(EFBIG, "a ring's file (ulimit -f)");
-  if (::ftruncate(file.get(), size) != 0) throw_errno("ftruncate of shared memory");
+  const FileSizeGuard guard;
+  if (::ftruncate(file.get(), size) != 0) throw_errno("make a ring's file as large (ulimit -f)");
   // Allocated now: a shortage is an error here instead of a SIGBUS at first touch.
   if (const int error = ::posix_fallocate(file.get(), 0, size); error != 0)
     throw SystemError(error, "allocate shared memory");

@@ -6,7 +6,6 @@
 #include <linux/memfd.h>
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -14,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -67,6 +67,13 @@ void allocate(int fd, std::size_t size) {
   }
 }
 
+sigset_t file_size_signal() noexcept {
+  sigset_t only{};
+  ::sigemptyset(&only);
+  ::sigaddset(&only, SIGXFSZ);
+  return only;
+}
+
 }  // namespace
 
 void UniqueFd::reset(int fd) noexcept {
@@ -109,9 +116,23 @@ void Mapping::unmap() noexcept {
   size_ = 0;
 }
 
-bool may_create_file(std::size_t size) noexcept {
-  rlimit limit{};
-  return ::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= size;
+FileSizeGuard::FileSizeGuard() noexcept {
+  const sigset_t signal = file_size_signal();
+  sigset_t pending{};
+  ::sigpending(&pending);
+  was_pending_ = ::sigismember(&pending, SIGXFSZ) == 1;
+  ::pthread_sigmask(SIG_BLOCK, &signal, &before_);
+}
+
+FileSizeGuard::~FileSizeGuard() {
+  const int saved = errno;
+  const timespec at_once{};
+  const sigset_t signal = file_size_signal();
+  // The system call, which is no point of cancellation. What the program has kept waiting is left.
+  if (!was_pending_)
+    ::syscall(SYS_rt_sigtimedwait, &signal, nullptr, &at_once, _NSIG / CHAR_BIT);
+  ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  errno = saved;
 }
 
 std::size_t page_size() noexcept {
@@ -127,14 +148,17 @@ SharedMemory SharedMemory::create(std::size_t size, const char* name, Writers wr
   if (!is_available(size))
     throw SystemError(ENOMEM, "shared memory of " + std::to_string(size) + " bytes");
   size = round_up_to_pages(size);
-  if (!may_create_file(size))
-    throw SystemError(EFBIG, "shared memory of " + std::to_string(size) +
-                                 " bytes is more than a file may have here (ulimit -f)");
+  const FileSizeGuard guard;
   UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
   // Kernels before 6.3 do not know MFD_NOEXEC_SEAL.
   if (!fd && errno == EINVAL) fd = UniqueFd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) throw_errno("memfd_create");
-  if (::ftruncate(fd.get(), static_cast<off_t>(size)) != 0) throw_errno("ftruncate of a memfd");
+  if (::ftruncate(fd.get(), static_cast<off_t>(size)) != 0) {
+    if (errno == EFBIG)
+      throw SystemError(EFBIG, "shared memory of " + std::to_string(size) +
+                                   " bytes is more than a file may have here (ulimit -f)");
+    throw_errno("ftruncate of a memfd");
+  }
   // Allocated now: a shortage is an error here instead of a SIGBUS at first touch.
   allocate(fd.get(), size);
   const int seals = writers == Writers::everybody ? kSeals : kSeals & ~F_SEAL_SEAL;

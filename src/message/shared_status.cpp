@@ -76,7 +76,7 @@ std::string SharedChannel::status() const {
 void tell_status(int socket, const SharedChannel& channel) noexcept {
   try {
     const std::string text = channel.status();
-    if (!may_create_file(text.size())) throw SystemError(EFBIG, "a channel's status");
+    const FileSizeGuard guard;
     UniqueFd file(::memfd_create("farcall-status", MFD_CLOEXEC));
     if (!file) throw_errno("memfd_create");
     for (std::size_t done = 0; done < text.size();) {

@@ -4,7 +4,6 @@
 #include <linux/memfd.h>
 #include <netinet/in.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
@@ -15,6 +14,7 @@
 #include "preload/datagram_ring.hpp"
 #include "preload/diag.hpp"
 #include "preload/real.hpp"
+#include "preload/signals.hpp"
 #include "preload/udp.hpp"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -44,6 +44,21 @@ uid_t overflow_uid() noexcept {
   if (number != 0) uid = number;
   known.store(uid, std::memory_order_relaxed);
   return uid;
+}
+
+// Without the signal that ends who makes a larger file than it may (RLIMIT_FSIZE).
+long set_size(long fd, std::uint64_t bytes) noexcept {
+  constexpr std::uint64_t kSignal = signal_bit(SIGXFSZ);
+  std::uint64_t pending = 0;
+  std::uint64_t before = 0;
+  kernel(SYS_rt_sigpending, &pending, kKernelMaskSize);
+  kernel(SYS_rt_sigprocmask, SIG_BLOCK, &kSignal, &before, kKernelMaskSize);
+  const long result = kernel(SYS_ftruncate, fd, bytes);
+  const timespec at_once{};
+  if (result == -EFBIG && (pending & kSignal) == 0)
+    kernel(SYS_rt_sigtimedwait, &kSignal, nullptr, &at_once, kKernelMaskSize);
+  kernel(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, kKernelMaskSize);
+  return result;
 }
 
 // Nobody equals nobody, not even himself.
@@ -85,16 +100,12 @@ bool is_sound_ring(std::uint64_t bytes) noexcept {
 }
 
 int create_memory(const char* name, std::uint64_t bytes) noexcept {
-  // The kernel ends who makes a larger file than it may (SIGXFSZ).
-  rlimit most{};
-  if (kernel(SYS_prlimit64, 0, RLIMIT_FSIZE, nullptr, &most) < 0 || most.rlim_cur < bytes)
-    return -1;
   long fd = kernel(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
   // Kernels before 6.3 do not know MFD_NOEXEC_SEAL.
   if (fd == -EINVAL) fd = kernel(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return -1;
   // Not allocated now: most rings never fill, and the kernel sets no limit to such files.
-  if (kernel(SYS_ftruncate, fd, bytes) < 0 ||
+  if (set_size(fd, bytes) < 0 ||
       kernel(SYS_fcntl, fd, F_ADD_SEALS, kMemorySeals) < 0) {
     kernel(SYS_close, fd);
     return -1;

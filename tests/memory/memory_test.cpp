@@ -6,12 +6,16 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "farcall/error.hpp"
 
@@ -52,6 +56,32 @@ class Signals {
  private:
   struct sigaction before_ {};
 };
+
+// Permits files of any size at first, as far as this process may.
+class FileLimit {
+ public:
+  FileLimit() { ::getrlimit(RLIMIT_FSIZE, &before_); }
+  ~FileLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+  FileLimit(const FileLimit&) = delete;
+  FileLimit& operator=(const FileLimit&) = delete;
+  void set(rlim_t bytes) const {
+    const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  void lift() const { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+int create_error() {
+  try {
+    (void)SharedMemory::create(8192, "test");
+  } catch (const SystemError& error) {
+    return error.code().value();
+  }
+  return 0;
+}
 
 TEST(UniqueFd, ClosesWhatItOwnsOnce) {
   int ends[2];
@@ -209,6 +239,58 @@ TEST(UniqueFd, ClosingIsNoPointOfCancellation) {
   ASSERT_EQ(::pthread_join(thread, &result), 0);
   EXPECT_EQ(result, PTHREAD_CANCELED);
   EXPECT_FALSE(is_open(number));
+}
+
+// The kernel ends who makes a larger file than it may (SIGXFSZ).
+TEST(SharedMemory, WhoMayMakeNoFilesIsToldAndNotEnded) {
+  const FileLimit limit;
+  limit.set(4096);
+  EXPECT_EQ(create_error(), EFBIG);
+  limit.lift();
+  EXPECT_EQ(create_error(), 0);
+}
+
+TEST(SharedMemory, ALimitOfFilesMayChangeAtAnyTime) {
+  const FileLimit limit;
+  std::atomic<bool> stop{false};
+  std::thread changes([&] {
+    while (!stop) {
+      limit.set(4096);
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      limit.lift();
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  });
+  int refused = 0;
+  int made = 0;
+  for (int i = 0; i < 100'000 && (i < 2'000 || refused == 0 || made == 0); ++i) {
+    const int error = create_error();
+    EXPECT_TRUE(error == 0 || error == EFBIG) << error;
+    ++(error == 0 ? made : refused);
+  }
+  stop = true;
+  changes.join();
+  EXPECT_GT(made, 0);
+  EXPECT_GT(refused, 0);
+}
+
+// What the program itself has blocked and not yet looked at stays its own.
+TEST(SharedMemory, ASignalOfTheProgramsIsLeftWaiting) {
+  sigset_t only{};
+  sigset_t before{};
+  ::sigaddset(&only, SIGXFSZ);
+  ::pthread_sigmask(SIG_BLOCK, &only, &before);
+  const FileLimit limit;
+  limit.set(4096);
+  EXPECT_EQ(create_error(), EFBIG);
+  sigset_t waiting{};
+  ::sigpending(&waiting);
+  EXPECT_EQ(::sigismember(&waiting, SIGXFSZ), 0);
+  ::pthread_kill(::pthread_self(), SIGXFSZ);
+  EXPECT_EQ(create_error(), EFBIG);
+  const timespec at_once{};
+  EXPECT_EQ(::sigtimedwait(&only, nullptr, &at_once), SIGXFSZ);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 }  // namespace

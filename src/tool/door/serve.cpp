@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "farcall/door.hpp"
+#include "farcall/memory.hpp"
 #include "tool/door/door.hpp"
 #include "tool/door/status.hpp"
 #include "tool/exit_code.hpp"
@@ -143,7 +144,10 @@ class CommandServer {
     // Files rather than pipes: whatever the command does first, nobody waits for anybody.
     const DoorDescriptor in = memory_file("farcall-door-request");
     const DoorDescriptor out = memory_file("farcall-door-reply");
-    write_all(in.get(), request.data());
+    {
+      const FileSizeGuard guard;
+      write_all(in.get(), request.data());
+    }
     ::lseek(in.get(), 0, SEEK_SET);
     const pid_t pid =
         Spawning(in.get(), out.get(), DoorRequest::caller()).start(program_, command_);

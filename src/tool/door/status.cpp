@@ -12,6 +12,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "farcall/memory.hpp"
+
 namespace farcall::tool::door {
 namespace {
 
@@ -26,6 +28,7 @@ DoorDescriptor make_status(int wait_status) {
   const std::string text = WIFEXITED(wait_status)
                                ? fmt::format("{}{}\n", kExit, WEXITSTATUS(wait_status))
                                : fmt::format("{}{}\n", kSignal, WTERMSIG(wait_status));
+  const FileSizeGuard guard;
   if (::pwrite(file.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()) ||
       ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK) != 0)
     throw DoorError(errno, "write the status of the command");
