@@ -15,6 +15,11 @@ CONTROLS = {
               " bytes faster than that.",
     "cacheline_pingpong": "Two processors that hand one cache line each way to and fro: no message"
                           " and its answer between two processors can take less.",
+    "lines_pingpong": "The same with the message in them, in as many lines as it fills: what a"
+                      " message of this size takes at least.",
+    "copy_pair": "One process copies each message into shared memory, another out of there, in the"
+                 " chunks and at the distance that are quickest here: the limit of all that copies"
+                 " twice.",
     "cacheline_shared": "The same with a single line for both ways: cheaper still, and no way to"
                         " carry a message.",
     "futex_pingpong": "Two processes that put each other to sleep and wake each other: who sleeps"

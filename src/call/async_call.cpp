@@ -144,8 +144,7 @@ Outcome AsyncCall::State::take(CallResults& results, Deadline deadline, SignalCo
   }
   if (call::goes_on(outcome)) return outcome;
   dispatched_ = session_->dispatched();
-  if (outcome == Outcome::ok || outcome == Outcome::too_big)
-    client_.give_back(std::move(session_));
+  if (outcome == Outcome::ok || outcome == Outcome::too_big) client_.give_back(std::move(session_));
   session_.reset();
   return outcome;
 }

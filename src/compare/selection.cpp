@@ -15,9 +15,11 @@ namespace farcall::compare {
 namespace {
 
 // What shows most in little time: the limits, the rings, and what people use instead.
-constexpr std::array<std::string_view, 17> kMain{"null_call",
+constexpr std::array<std::string_view, 19> kMain{"null_call",
                                                  "memcpy",
                                                  "cacheline_pingpong",
+                                                 "lines_pingpong",
+                                                 "copy_pair",
                                                  "futex_pingpong",
                                                  "ring",
                                                  "door_call",

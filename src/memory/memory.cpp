@@ -129,8 +129,7 @@ FileSizeGuard::~FileSizeGuard() {
   const timespec at_once{};
   const sigset_t signal = file_size_signal();
   // The system call, which is no point of cancellation. What the program has kept waiting is left.
-  if (!was_pending_)
-    ::syscall(SYS_rt_sigtimedwait, &signal, nullptr, &at_once, _NSIG / CHAR_BIT);
+  if (!was_pending_) ::syscall(SYS_rt_sigtimedwait, &signal, nullptr, &at_once, _NSIG / CHAR_BIT);
   ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   errno = saved;
 }

@@ -2,6 +2,7 @@
 //
 // Waiting in a set: its rings are looked at, and the kernel is asked.
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
 
@@ -384,11 +385,13 @@ using namespace farcall::preload;
 extern "C" {
 
 int epoll_wait(int fd, epoll_event* events, int most, int timeout) {
+  ::pthread_testcancel();
   return wait_for(
       {.by = Wait::By::wait, .fd = fd, .events = events, .most = most, .timeout = timeout});
 }
 
 int epoll_pwait(int fd, epoll_event* events, int most, int timeout, const sigset_t* mask) {
+  ::pthread_testcancel();
   return wait_for({.by = Wait::By::pwait,
                    .fd = fd,
                    .events = events,
@@ -399,6 +402,7 @@ int epoll_pwait(int fd, epoll_event* events, int most, int timeout, const sigset
 
 int epoll_pwait2(int fd, epoll_event* events, int most, const timespec* timeout,
                  const sigset_t* mask) {
+  ::pthread_testcancel();
   return wait_for({.by = Wait::By::pwait2,
                    .fd = fd,
                    .events = events,

@@ -105,8 +105,7 @@ int create_memory(const char* name, std::uint64_t bytes) noexcept {
   if (fd == -EINVAL) fd = kernel(SYS_memfd_create, name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return -1;
   // Not allocated now: most rings never fill, and the kernel sets no limit to such files.
-  if (set_size(fd, bytes) < 0 ||
-      kernel(SYS_fcntl, fd, F_ADD_SEALS, kMemorySeals) < 0) {
+  if (set_size(fd, bytes) < 0 || kernel(SYS_fcntl, fd, F_ADD_SEALS, kMemorySeals) < 0) {
     kernel(SYS_close, fd);
     return -1;
   }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Hooks: poll and select. Rings are looked at first; before the call sleeps in the kernel, all
-// sockets that it waits for are watched, so that the kernel's answer is the whole truth.
+// sockets that it waits for are watched, so that the kernel's answer is the whole truth. They are
+// points of cancellation, also where there is nothing to wait for.
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -250,6 +252,7 @@ using namespace farcall::preload;
 extern "C" {
 
 int poll(pollfd* fds, nfds_t count, int timeout) {
+  ::pthread_testcancel();
   using Poll = int(pollfd*, nfds_t, int);
   return poll_for(fds, count, timeout == 0, nullptr,
                   [&] { return real::next<"poll", Poll>()(fds, count, timeout); });
@@ -257,12 +260,14 @@ int poll(pollfd* fds, nfds_t count, int timeout) {
 int __poll(pollfd* fds, nfds_t count, int timeout) { return poll(fds, count, timeout); }
 
 int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
+  ::pthread_testcancel();
   using Ppoll = int(pollfd*, nfds_t, const timespec*, const sigset_t*);
   return poll_for(fds, count, is_zero(timeout), mask,
                   [&] { return real::next<"ppoll", Ppoll>()(fds, count, timeout, mask); });
 }
 
 int select(int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout) {
+  ::pthread_testcancel();
   using Function = int(int, fd_set*, fd_set*, fd_set*, timeval*);
   const bool at_once = !is_no_address(timeout) && timeout->tv_sec == 0 && timeout->tv_usec == 0;
   return select_for({count, read, write, except, nullptr}, at_once, [&] {
@@ -275,6 +280,7 @@ int __select(int count, fd_set* read, fd_set* write, fd_set* except, timeval* ti
 
 int pselect(int count, fd_set* read, fd_set* write, fd_set* except, const timespec* timeout,
             const sigset_t* mask) {
+  ::pthread_testcancel();
   using Function = int(int, fd_set*, fd_set*, fd_set*, const timespec*, const sigset_t*);
   return select_for({count, read, write, except, mask}, is_zero(timeout), [&] {
     return real::next<"pselect", Function>()(count, read, write, except, timeout, mask);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <linux/sockios.h>
+#include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -340,8 +341,11 @@ int shutdown(int fd, int how) {
   return static_cast<int>(with_errno(next_shutdown(fd, how)));
 }
 
-int close(int fd) { return close_descriptor(fd); }
-int __close(int fd) { return close_descriptor(fd); }
+int close(int fd) {
+  ::pthread_testcancel();
+  return close_descriptor(fd);
+}
+int __close(int fd) { return close(fd); }
 
 int close_range(unsigned first, unsigned last, int flags) {
   if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) == 0 && first <= last &&

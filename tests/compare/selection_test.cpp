@@ -42,12 +42,12 @@ TEST_F(SelectionOfRows, OfAllIsEveryRow) {
 TEST_F(SelectionOfRows, OfControlsIsTheControls) {
   EXPECT_EQ(mechanisms(select({"controls"})),
             (std::set<std::string>{"null_call", "memcpy", "cacheline_pingpong", "cacheline_shared",
-                                   "futex_pingpong"}));
+                                   "copy_pair", "futex_pingpong", "lines_pingpong"}));
 }
 
 TEST_F(SelectionOfRows, AddsGroupsAndNamesOnce) {
   const Selection selection = select({"controls", "memcpy", "pipe"});
-  EXPECT_EQ(selection.rows.size(), 6U);
+  EXPECT_EQ(selection.rows.size(), 8U);
 }
 
 TEST_F(SelectionOfRows, NamesWhatIsAbsent) {

@@ -704,43 +704,6 @@ TEST(Calls, AnUrgentByteMayComeAtAnyTime) {
   }
 }
 
-// A thread that is told to end while it does something else ends in its next call, whether or not
-// that would have waited.
-TEST(Calls, AThreadIsCancelledWhereTheBytesAreThere) {
-  const Pair pair;
-  for (const bool sends : {false, true}) {
-    EXPECT_EQ(send(pair.client.get(), "there"), "5");
-    struct Context {
-      int fd;
-      bool sends;
-      std::atomic<bool> told;
-    } context{pair.server.get(), sends, false};
-    pthread_t thread;
-    ASSERT_EQ(::pthread_create(
-                  &thread, nullptr,
-                  [](void* pointer) -> void* {
-                    auto* const given = static_cast<Context*>(pointer);
-                    while (!given->told) {
-                    }
-                    char bytes[5] = {};
-                    if (given->sends)
-                      (void)!::send(given->fd, bytes, sizeof bytes, 0);
-                    else
-                      (void)!::recv(given->fd, bytes, sizeof bytes, 0);
-                    return nullptr;
-                  },
-                  &context),
-              0);
-    ASSERT_EQ(::pthread_cancel(thread), 0);
-    context.told = true;
-    void* result = nullptr;
-    ASSERT_EQ(::pthread_join(thread, &result), 0);
-    EXPECT_EQ(result, PTHREAD_CANCELED);
-    EXPECT_EQ(receive(pair.server.get()), "there");
-    EXPECT_EQ(receive(pair.client.get(), 1, MSG_DONTWAIT), "(EAGAIN)");
-  }
-}
-
 // --- calls by number
 
 TEST(Calls, SendingByNumberKeepsTheOrder) {

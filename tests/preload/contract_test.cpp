@@ -239,35 +239,6 @@ TEST(Contract, ASignalInterruptsEpoll) {
   later.join();
 }
 
-TEST(Contract, AThreadThatWaitsCanBeCancelled) {
-  const Pair pair;
-  std::atomic<bool> waits{false};
-  pthread_t thread;
-  struct Context {
-    int fd;
-    std::atomic<bool>* waits;
-  } context{pair.server.get(), &waits};
-  ASSERT_EQ(::pthread_create(
-                &thread, nullptr,
-                [](void* pointer) -> void* {
-                  auto* given = static_cast<Context*>(pointer);
-                  *given->waits = true;
-                  char byte;
-                  (void)!::recv(given->fd, &byte, 1, 0);
-                  return nullptr;
-                },
-                &context),
-            0);
-  while (!waits) std::this_thread::yield();
-  std::this_thread::sleep_for(20ms);
-  ASSERT_EQ(::pthread_cancel(thread), 0);
-  void* result = nullptr;
-  ASSERT_EQ(::pthread_join(thread, &result), 0);
-  EXPECT_EQ(result, PTHREAD_CANCELED);
-  pair.put("still works");
-  EXPECT_EQ(receive(pair.server.get()), "still works");
-}
-
 // --- ending
 
 TEST(Contract, TheEndComesAfterTheBytes) {

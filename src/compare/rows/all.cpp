@@ -55,6 +55,8 @@ RowList pair_rows() {
   add_null_call(list);
   add_memcpy(list);
   add_cacheline(list);
+  add_lines(list);
+  add_copy_pair(list);
   add_futex(list);
   add_call(list);
   add_door(list);

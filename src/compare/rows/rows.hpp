@@ -13,6 +13,8 @@ namespace farcall::compare {
 void add_null_call(RowList& list);
 void add_memcpy(RowList& list);
 void add_cacheline(RowList& list);
+void add_lines(RowList& list);
+void add_copy_pair(RowList& list);
 void add_futex(RowList& list);
 void add_eventfd(RowList& list);
 void add_channels(RowList& list);

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The limit of what copies a message twice: one process copies it into shared memory in chunks,
+// another out of there, and neither ever sleeps. How large the chunks are and how many fit between
+// the two decides through which caches the bytes go, and differs with the processor; so the two try
+// a number of both when they open, and keep the quickest.
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "compare/rows/rows.hpp"
+#include "farcall/memory.hpp"
+#include "farcall/wait.hpp"
+
+namespace farcall::compare {
+namespace {
+
+constexpr std::size_t kRoom = std::size_t{4} << 20;
+constexpr std::size_t kLeastBytes = 4096;
+
+struct Shape {
+  std::size_t chunk_bytes;
+  std::uint64_t chunks;  // at most so many are ahead of the reader
+};
+constexpr std::array<Shape, 14> kShapes{{{4096, 2},
+                                         {4096, 4},
+                                         {4096, 16},
+                                         {16384, 2},
+                                         {16384, 4},
+                                         {16384, 16},
+                                         {65536, 2},
+                                         {65536, 4},
+                                         {65536, 16},
+                                         {262144, 2},
+                                         {262144, 4},
+                                         {262144, 16},
+                                         {1048576, 2},
+                                         {1048576, 4}}};
+
+struct Shared {
+  alignas(kFalseSharing) std::atomic<std::uint64_t> written;  // chunks
+  alignas(kFalseSharing) std::atomic<std::uint64_t> read;
+  // Into kShapes. Changed by the writer where there is nothing to read.
+  alignas(kFalseSharing) std::atomic<std::size_t> shape;
+  alignas(4096) std::byte bytes[kRoom];
+};
+
+// How often one looks before the other side has to be let on a processor.
+unsigned looks_between_yields() {
+  cpu_set_t processors;
+  const bool alone =
+      ::sched_getaffinity(0, sizeof processors, &processors) == 0 && CPU_COUNT(&processors) == 1;
+  return alone ? 1 : 4096;
+}
+
+template <class Condition>
+void until(Condition condition) {
+  static thread_local const unsigned between = looks_between_yields();
+  for (unsigned looks = 1; !condition(); ++looks) {
+    relax();
+    if (looks % between == 0) ::sched_yield();
+  }
+}
+
+std::int64_t now() {
+  timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * 1'000'000'000 + time.tv_nsec;
+}
+
+class Writer {
+ public:
+  explicit Writer(Shared& shared) : shared_(shared) {}
+  void write(std::span<const std::byte> message) {
+    const Shape& shape = kShapes[shape_];
+    for (; !message.empty(); ++written_) {
+      if (written_ - read_ >= shape.chunks)
+        until([&] {
+          read_ = shared_.read.load(std::memory_order_acquire);
+          return written_ - read_ < shape.chunks;
+        });
+      const std::size_t size = std::min(message.size(), shape.chunk_bytes);
+      std::memcpy(shared_.bytes + written_ % shape.chunks * shape.chunk_bytes, message.data(),
+                  size);
+      shared_.written.store(written_ + 1, std::memory_order_release);
+      message = message.subspan(size);
+    }
+  }
+  void await_reader() {
+    until([&] { return shared_.read.load(std::memory_order_acquire) == written_; });
+    read_ = written_;
+  }
+  // Where the reader has read everything.
+  void take_shape(std::size_t shape) {
+    shape_ = shape;
+    shared_.shape.store(shape, std::memory_order_relaxed);  // released by the next chunk
+  }
+
+ private:
+  Shared& shared_;
+  std::size_t shape_ = 0;
+  std::uint64_t written_ = 0;
+  std::uint64_t read_ = 0;
+};
+
+class Reader {
+ public:
+  explicit Reader(Shared& shared) : shared_(shared) {}
+  void read(std::span<std::byte> message) {
+    for (; !message.empty(); ++read_) {
+      if (written_ == read_)
+        until([&] {
+          written_ = shared_.written.load(std::memory_order_acquire);
+          return written_ != read_;
+        });
+      const Shape& shape = kShapes[shared_.shape.load(std::memory_order_relaxed)];
+      const std::size_t size = std::min(message.size(), shape.chunk_bytes);
+      std::memcpy(message.data(), shared_.bytes + read_ % shape.chunks * shape.chunk_bytes, size);
+      shared_.read.store(read_ + 1, std::memory_order_release);
+      message = message.subspan(size);
+    }
+  }
+
+ private:
+  Shared& shared_;
+  std::uint64_t written_ = 0;
+  std::uint64_t read_ = 0;
+};
+
+class CopyPairEnd final : public Endpoint {
+ public:
+  CopyPairEnd(Shared& out, Shared& in) : writer_(out), reader_(in) {}
+
+  void send(std::span<const std::byte> message) override { writer_.write(message); }
+  void receive(std::span<std::byte> message) override { reader_.read(message); }
+
+  // The other side reads, or writes, as much meanwhile.
+  void try_shapes(std::span<const std::byte> message) {
+    std::array<std::int64_t, kShapes.size()> least;
+    least.fill(INT64_MAX);
+    for (unsigned round = 0; round < kRounds; ++round)
+      for (std::size_t shape = 0; shape < kShapes.size(); ++shape) {
+        writer_.take_shape(shape);
+        const std::int64_t begin = now();
+        for (std::size_t i = 0; i < messages_for_trial(message.size()); ++i) writer_.write(message);
+        writer_.await_reader();
+        least[shape] = std::min(least[shape], now() - begin);
+      }
+    writer_.take_shape(static_cast<std::size_t>(std::ranges::min_element(least) - least.begin()));
+  }
+  void help_trying(std::span<std::byte> message) {
+    const std::size_t all = kRounds * kShapes.size() * messages_for_trial(message.size());
+    for (std::size_t i = 0; i < all; ++i) reader_.read(message);
+  }
+
+ private:
+  static constexpr unsigned kRounds = 3;
+  static std::size_t messages_for_trial(std::size_t message_bytes) noexcept {
+    return std::max<std::size_t>(kRoom / message_bytes, 1);
+  }
+
+  Writer writer_;
+  Reader reader_;
+};
+
+class CopyPairConnection final : public Connection {
+ public:
+  explicit CopyPairConnection(std::size_t message_bytes) : message_bytes_(message_bytes) {}
+  std::unique_ptr<Endpoint> open(Role role) override {
+    auto* const directions = reinterpret_cast<Shared*>(memory_.data());
+    const std::size_t mine = role == Role::client ? 0 : 1;
+    auto end = std::make_unique<CopyPairEnd>(directions[mine], directions[1 - mine]);
+    std::vector<std::byte> message(message_bytes_, std::byte{1});
+    for (const Role writes : {Role::client, Role::server}) {
+      if (role == writes)
+        end->try_shapes(message);
+      else
+        end->help_trying(message);
+    }
+    return end;
+  }
+
+ private:
+  Mapping memory_ = Mapping::anonymous_shared(2 * sizeof(Shared));
+  const std::size_t message_bytes_;
+};
+
+class CopyPairRow final : public Row {
+ public:
+  CopyPairRow()
+      : Row({.mechanism = "copy_pair",
+             .engine = "control",
+             .wait = "spin",
+             .description = "the limit of two copies, in the chunks and at the distance that are"
+                            " quickest here"}) {}
+  [[nodiscard]] std::string refuses(const Conditions& conditions) const override {
+    return conditions.message_bytes < kLeastBytes ? "for messages of a page and more" : "";
+  }
+  [[nodiscard]] std::unique_ptr<Connection> make(const Conditions& conditions) const override {
+    return std::make_unique<CopyPairConnection>(conditions.message_bytes);
+  }
+};
+
+}  // namespace
+
+void add_copy_pair(RowList& list) { list.add<CopyPairRow>(); }
+
+}  // namespace farcall::compare
