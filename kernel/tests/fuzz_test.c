@@ -4,6 +4,7 @@
  * edge of memory, on descriptors of every kind, by threads that take them away from each other. What
  * that proves is that the kernel has nothing to complain of.
  */
+#define _GNU_SOURCE
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -12,6 +13,7 @@
 #include "crowd.h"
 
 #define FDS 20
+#define FILES 7 /* the first of two descriptors of a file, which doors are attached to */
 
 static int fds[FDS];
 static __u64 ids[4]; /* of calls, as far as they are known */
@@ -80,6 +82,7 @@ union argument {
 	struct stplr_door_return answer;
 	struct stplr_door_set set;
 	struct stplr_door_cred cred;
+	struct stplr_door_path path;
 };
 
 static struct stplr_receive some_receive(int *files)
@@ -134,6 +137,12 @@ static void make_sense_for_doors(unsigned long command, union argument *a)
 	case STPLR_DOOR_CRED:
 		a->cred.id = ids[dice(4)];
 		a->cred.reserved = 0;
+		break;
+	case STPLR_DOOR_ATTACH:
+	case STPLR_DOOR_DETACH:
+	case STPLR_DOOR_OPEN:
+		a->path = (struct stplr_door_path){ .fd = fds[dice(3) ? FILES + dice(2) : dice(FDS)],
+						    .flags = dice(2) ? STPLR_DOOR_LOOK : 0 };
 		break;
 	}
 }
@@ -206,10 +215,10 @@ static void clear_up(unsigned long command, const union argument *a, int result)
 		munmap((void *)(unsigned long)a->call.mapped, a->call.mapped_size);
 	if (result > 2 && (command == STPLR_CHANNEL_CREATE || command == STPLR_CONNECT ||
 			   command == STPLR_CHANNEL_CONNECT || command == STPLR_POOL_CREATE ||
-			   command == STPLR_DOOR_CREATE)) {
+			   command == STPLR_DOOR_CREATE || command == STPLR_DOOR_OPEN)) {
 		unsigned int place = dice(FDS);
 
-		if (place >= 7) {
+		if (place >= FILES + 2) {
 			close(fds[place]);
 			fds[place] = result;
 		} else {
@@ -260,6 +269,28 @@ static void other_calls(int fd)
 	}
 }
 
+/* Of few names, so that several processes attach to one and remove it. */
+static void change_file(void)
+{
+	char name[24], other[24];
+
+	snprintf(name, sizeof(name), "/tmp/fuzz-%u", dice(3));
+	snprintf(other, sizeof(other), "/tmp/fuzz-%u", dice(3));
+	switch (dice(4)) {
+	case 0:
+		unlink(name);
+		break;
+	case 1:
+		rename(name, other);
+		break;
+	default:
+		close(fds[FILES]);
+		close(fds[FILES + 1]);
+		fds[FILES] = open(name, O_RDWR | O_CREAT, 0600);
+		fds[FILES + 1] = open(name, dice(2) ? O_PATH : O_RDONLY);
+	}
+}
+
 static void *at_random(void *argument)
 {
 	static const unsigned long commands[] = {
@@ -270,7 +301,8 @@ static void *at_random(void *argument)
 		STPLR_REGISTER, STPLR_UNREGISTER, STPLR_POST, STPLR_INFO, STPLR_SHUTDOWN,
 		STPLR_POOL_CREATE, STPLR_DOOR_CREATE, STPLR_DOOR_CALL, STPLR_DOOR_CALL,
 		STPLR_DOOR_RETURN, STPLR_DOOR_RETURN, STPLR_DOOR_INFO, STPLR_DOOR_SET,
-		STPLR_DOOR_REVOKE, STPLR_DOOR_CRED, STPLR_POOL_NOTICE,
+		STPLR_DOOR_REVOKE, STPLR_DOOR_CRED, STPLR_POOL_NOTICE, STPLR_DOOR_ATTACH,
+		STPLR_DOOR_DETACH, STPLR_DOOR_OPEN, STPLR_DOOR_OPEN,
 	};
 	/* The page behind is nobody's. */
 	char *edge = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -308,8 +340,10 @@ static void *at_random(void *argument)
 			clear_up(command, &a, result);
 		if (dice(4) == 0)
 			other_calls(fds[dice(FDS)]);
+		if (dice(100) == 0)
+			change_file();
 		if (dice(100) == 0) {
-			unsigned int place = 7 + dice(FDS - 7);
+			unsigned int place = FILES + 2 + dice(FDS - FILES - 2);
 			int copy = dup(fds[dice(FDS)]);
 
 			/* Under the feet of the other thread. */
@@ -333,7 +367,8 @@ static void fuzz(int unused)
 	fds[4] = socket(AF_UNIX, SOCK_STREAM, 0);
 	fds[5] = open("/dev/door", O_RDWR);
 	fds[6] = ioctl(fds[5], STPLR_POOL_CREATE, &(struct stplr_pool_create){});
-	for (int i = 7; i < FDS; i++)
+	change_file();
+	for (int i = FILES + 2; i < FDS; i++)
 		fds[i] = dice(2) ? ioctl(fds[6], STPLR_DOOR_CREATE, &door) :
 			 dice(3) ? stplr_channel_connect(fds[2], i) :
 				   dup(fds[2]);
