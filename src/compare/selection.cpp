@@ -15,25 +15,14 @@ namespace farcall::compare {
 namespace {
 
 // What shows most in little time: the limits, the rings, and what people use instead.
-constexpr std::array<std::string_view, 19> kMain{"null_call",
-                                                 "memcpy",
-                                                 "cacheline_pingpong",
-                                                 "lines_pingpong",
-                                                 "copy_pair",
-                                                 "futex_pingpong",
-                                                 "ring",
-                                                 "door_call",
-                                                 "pipe",
-                                                 "unix_stream",
-                                                 "tcp",
-                                                 "posix_mq",
-                                                 "eventfd",
-                                                 "zeromq",
-                                                 "nng",
-                                                 "boost_mq",
-                                                 "broadcast",
-                                                 "broadcast_overwrite",
-                                                 "iceoryx"};
+constexpr std::array<std::string_view, 19> kMain{
+    "null_call",      "memcpy",    "cacheline_pingpong",
+    "lines_pingpong", "copy_pair", "futex_pingpong",
+    "ring",           "door_call", "pipe",
+    "unix_stream",    "tcp",       "posix_mq",
+    "eventfd",        "zeromq",    "nng",
+    "boost_mq",       "broadcast", "broadcast_overwrite",
+    "iceoryx"};
 constexpr std::array<std::string_view, 7> kGroups{"all",    "main",  "controls", "channels",
                                                   "shared", "linux", "peers"};
 
