@@ -58,8 +58,7 @@ AsyncCall::State::State(Client::State& client, const CallArguments& arguments, D
   if (call::hung_up(port)) throw SystemError(EPIPE, "call");
   request_.assign(arguments.data.begin(), arguments.data.end());
   try {
-    port_ = process::PrivateFd(UniqueFd(::fcntl(port, F_DUPFD_CLOEXEC, 3)));
-    if (!port_) throw_errno("duplicate a port's descriptor");
+    port_ = process::PrivateFd(call::duplicate_port(port));
     opening_ = std::make_unique<call::SessionRequest>(client.ask(port, room, std::nullopt));
   } catch (const SystemError& error) {
     if (error.code().value() != ETIMEDOUT) throw;

@@ -23,6 +23,12 @@ namespace {
   results.descriptors.clear();
 }
 
+// A server that ends drops what it has been asked for just before its port hangs up.
+bool hangs_up(int port, Deadline deadline) noexcept {
+  constexpr std::chrono::milliseconds kBetween{50};
+  return call::hung_up(port, std::min(deadline, Deadline::after(kBetween)));
+}
+
 // What a wait has come to that ended before the server's time was up; ok: it did not.
 Outcome past(Deadline deadline) noexcept {
   if (deadline.is_now()) return Outcome::would_block;
@@ -32,6 +38,13 @@ Outcome past(Deadline deadline) noexcept {
 }  // namespace
 
 namespace call {
+
+UniqueFd duplicate_port(int port) {
+  UniqueFd copy(::fcntl(port, F_DUPFD_CLOEXEC, 3));
+  if (copy) return copy;
+  // EINVAL: that number is not permitted (RLIMIT_NOFILE).
+  throw SystemError(errno == EINVAL ? EMFILE : errno, "duplicate a port's descriptor");
+}
 
 // A port that has been closed takes sessions no more, but may not have told those under way.
 bool hung_up(int port, Deadline deadline) noexcept {
@@ -83,14 +96,9 @@ struct Client::State::Own {
 };
 
 Client::State::State(int port, WaitMode mode, Admission admission)
-    : mode_(mode), admission_(admission), own_(new Own) {
-  if (port < 0) return;
-  port_ = UniqueFd(::fcntl(port, F_DUPFD_CLOEXEC, 3));
-  if (!port_) {
-    const int error = errno;
-    delete own_.load();
-    throw SystemError(error, "duplicate a port's descriptor");
-  }
+    : mode_(mode), admission_(admission) {
+  if (port >= 0) port_ = call::duplicate_port(port);
+  own_ = new Own;
 }
 
 Client::State::~State() {
@@ -148,10 +156,7 @@ std::unique_ptr<call::ClientSession> Client::State::await(call::SessionRequest& 
                                                           std::optional<SignalCount> since,
                                                           Outcome& outcome) const {
   auto session = request.await(mode_, cancellable, deadline, since, outcome);
-  // A server that ends drops what it has been asked for just before its port hangs up.
-  constexpr std::chrono::milliseconds kBetween{50};
-  if (outcome == Outcome::peer_gone &&
-      !call::hung_up(port, std::min(deadline, Deadline::after(kBetween))))
+  if (outcome == Outcome::peer_gone && !hangs_up(port, deadline))
     throw SystemError(EAGAIN, "the server has no room for a further client");
   if (!session) return nullptr;
   observe::Description end = label.description(observe::Role::client);
@@ -312,6 +317,10 @@ void Client::State::retire() noexcept {
   if (outcome != Outcome::ok) {
     last_call_dispatched = session->dispatched();
     if (results != nullptr) session->drop(results->descriptors);
+    // As one does that has no descriptors left.
+    if (outcome == Outcome::peer_gone && !last_call_dispatched &&
+        !hangs_up(port_or_own(arguments.port), deadline))
+      throw SystemError(EAGAIN, "the server has given the session up");
   }
   if (outcome == Outcome::ok || outcome == Outcome::too_big) give_back(std::move(session));
   return outcome;

@@ -66,6 +66,8 @@ namespace call {
 bool hung_up(int port, Deadline deadline = Deadline::now()) noexcept;
 // Whether that error says so.
 bool means_gone(const SystemError& error) noexcept;
+// Throws SystemError.
+UniqueFd duplicate_port(int port);
 // Closes a descriptor of a port, in which its server may have left what is long in closing.
 template <class Fd>
 void close_port(Fd port) noexcept {

@@ -273,7 +273,12 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
   }
   if ((turn.flags & kTransferComes) != 0) {
     const Outcome outcome = accept_transfer(SIZE_MAX);
-    if (outcome != Outcome::ok) return outcome;
+    // The server takes it for given, and what else came with it is not to be taken for what
+    // follows.
+    if (outcome != Outcome::ok) {
+      made_after = kSpent;
+      return outcome;
+    }
   }
   if ((turn.flags & kTransfer) != 0) {
     std::memcpy(&size, slot().data, sizeof size);

@@ -92,7 +92,8 @@ void UniqueFd::reset(int fd) noexcept {
 
 UniqueFd UniqueFd::duplicate() const {
   UniqueFd copy(::fcntl(fd_, F_DUPFD_CLOEXEC, 3));
-  if (!copy) throw_errno("duplicate a descriptor");
+  // EINVAL: that number is not permitted (RLIMIT_NOFILE).
+  if (!copy) throw SystemError(errno == EINVAL ? EMFILE : errno, "duplicate a descriptor");
   return copy;
 }
 

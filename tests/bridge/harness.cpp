@@ -42,6 +42,13 @@ int free_port() {
   return ::ntohs(address.sin_port);
 }
 
+// What stops a child has stopped all its threads afterwards: one more may run for a while.
+void tell(pid_t child, int signal) {
+  siginfo_t stopped{};
+  if (::kill(child, signal) == 0 && signal == SIGSTOP)
+    ::waitid(P_PID, static_cast<id_t>(child), &stopped, WSTOPPED | WEXITED | WNOWAIT);
+}
+
 std::string error_name() { return std::string("!") + ::strerrorname_np(errno); }
 
 std::string read_file(const std::string& path) {
@@ -110,13 +117,7 @@ Program::~Program() {
   wait();
 }
 
-void Program::kill(int signal) const { ::kill(pid_, signal); }
-
-void Program::stop() const {
-  kill(SIGSTOP);
-  siginfo_t stopped{};
-  ::waitid(P_PID, static_cast<id_t>(pid_), &stopped, WSTOPPED | WEXITED | WNOWAIT);
-}
+void Program::kill(int signal) const { tell(pid_, signal); }
 
 int Program::wait(double seconds) {
   eventually(
@@ -340,7 +341,7 @@ Service::~Service() {
 }
 
 void Service::kill(int signal) const {
-  ::kill(pid_, signal);
+  tell(pid_, signal);
   siginfo_t dead{};
   if (signal == SIGKILL) ::waitid(P_PID, static_cast<id_t>(pid_), &dead, WEXITED | WNOWAIT);
 }

@@ -43,9 +43,8 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
   ~Program();
+  // With SIGSTOP it returns when nothing of it runs any more.
   void kill(int signal) const;
-  // Returns when it runs no more: a signal may take a while to reach all threads.
-  void stop() const;
   // The exit status, or 128 + the signal; -1: it still runs after so many seconds.
   int wait(double seconds = 20);
   [[nodiscard]] std::string said() const;

@@ -158,7 +158,7 @@ TEST_F(BridgeMeaning, ALongCallIsKeptAlive) {
 TEST_F(BridgeMeaning, AFrozenExporterResetsCallsAndServesAgain) {
   death_bound_ = "1";
   start_all();
-  exporter_->stop();
+  exporter_->kill(SIGSTOP);
   EXPECT_EQ(call("x"), "!ECONNRESET");
   exporter_->kill(SIGCONT);
   EXPECT_TRUE(eventually([this] { return call("x") == "x"; }));
@@ -343,7 +343,7 @@ TEST_F(BridgeMeaning, OnlyCallsOfIdempotentNamesAreSentAgain) {
                            {"--config", scratch_.write("bridge.toml", text)});
   ASSERT_TRUE(eventually([this] { return call_door(path("once"), "x") == "x"; }))
       << importer_->said();
-  exporter_->stop();
+  exporter_->kill(SIGSTOP);
   std::string once;
   std::string again;
   std::thread first([&] { once = call_door(path("once"), "once"); });

@@ -83,6 +83,27 @@ TEST(DoorScarcity, LongResultsThatFindNoRoomCostNoSession) {
   });
 }
 
+// What comes with it belongs to no later reply.
+TEST(DoorScarcity, LongResultsThatFindNoDescriptorSpoilNoLaterOnes) {
+  const ScopedServer server([] {
+    static Lengthy lengthy;
+    return make_door(lengthy);
+  });
+  in_child([&] {
+    ASSERT_EQ(call(server.door(), "10").data, "xxxxxxxxxx");
+    rlimit limit{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+    const rlimit none{.rlim_cur = 3, .rlim_max = limit.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+    EXPECT_EQ(error_of(server.door(), "150000"), EOVERFLOW);
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(call(server.door(), "150000").data.size(), 150'000U);
+      EXPECT_EQ(call(server.door(), "10").data, "xxxxxxxxxx");
+    }
+  });
+}
+
 TEST(DoorScarcity, AServerWithNoRoomForAnotherClientIsNotTakenForDead) {
   FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
   struct Full {

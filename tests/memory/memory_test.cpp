@@ -15,6 +15,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <thread>
 
 #include "farcall/error.hpp"
@@ -81,6 +82,30 @@ int create_error() {
     return error.code().value();
   }
   return 0;
+}
+
+// The kernel says EINVAL of a number that is beyond the limit.
+TEST(UniqueFd, IsNotDuplicatedWhereNoDescriptorIsPermitted) {
+  const UniqueFd one(::dup(0));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  for (const rlim_t most : {0U, 3U}) {
+    const rlimit none{.rlim_cur = most, .rlim_max = before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+    std::exception_ptr thrown;
+    try {
+      (void)one.duplicate();
+    } catch (...) {
+      thrown = std::current_exception();  // sanitizers need descriptors to look at it
+    }
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    ASSERT_TRUE(thrown) << "duplicated";
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const SystemError& error) {
+      EXPECT_EQ(error.code().value(), EMFILE);
+    }
+  }
 }
 
 TEST(UniqueFd, ClosesWhatItOwnsOnce) {
