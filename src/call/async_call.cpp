@@ -143,7 +143,7 @@ Outcome AsyncCall::State::take(CallResults& results, Deadline deadline, SignalCo
   }
   if (call::goes_on(outcome)) return outcome;
   dispatched_ = session_->dispatched();
-  if (outcome == Outcome::ok || outcome == Outcome::too_big) client_.give_back(std::move(session_));
+  if (call::is_answered(outcome)) client_.give_back(std::move(session_));
   session_.reset();
   return outcome;
 }

@@ -313,7 +313,6 @@ void Client::State::retire() noexcept {
     }
   }
   // A session whose call has not been answered is given up: that is how the server is told.
-  // One that there is no room for here has been.
   if (outcome != Outcome::ok) {
     last_call_dispatched = session->dispatched();
     if (results != nullptr) session->drop(results->descriptors);
@@ -322,7 +321,7 @@ void Client::State::retire() noexcept {
         !hangs_up(port_or_own(arguments.port), deadline))
       throw SystemError(EAGAIN, "the server has given the session up");
   }
-  if (outcome == Outcome::ok || outcome == Outcome::too_big) give_back(std::move(session));
+  if (call::is_answered(outcome)) give_back(std::move(session));
   return outcome;
 }
 

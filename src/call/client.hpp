@@ -66,6 +66,10 @@ namespace call {
 bool hung_up(int port, Deadline deadline = Deadline::now()) noexcept;
 // Whether that error says so.
 bool means_gone(const SystemError& error) noexcept;
+// Whether a session may be used on: its call has been answered, be there room for that or not.
+constexpr bool is_answered(Outcome outcome) noexcept {
+  return outcome == Outcome::ok || outcome == Outcome::too_big;
+}
 // Throws SystemError.
 UniqueFd duplicate_port(int port);
 // Closes a descriptor of a port, in which its server may have left what is long in closing.

@@ -5,7 +5,6 @@
 // the two decides through which caches the bytes go, and differs with the processor; so the two try
 // a number of both when they open, and keep the quickest.
 #include <sched.h>
-#include <time.h>
 
 #include <algorithm>
 #include <array>
@@ -65,12 +64,6 @@ void until(Condition condition) {
     relax();
     if (looks % between == 0) ::sched_yield();
   }
-}
-
-std::int64_t now() {
-  timespec time{};
-  ::clock_gettime(CLOCK_MONOTONIC, &time);
-  return time.tv_sec * 1'000'000'000 + time.tv_nsec;
 }
 
 class Writer {
@@ -146,10 +139,10 @@ class CopyPairEnd final : public Endpoint {
     for (unsigned round = 0; round < kRounds; ++round)
       for (std::size_t shape = 0; shape < kShapes.size(); ++shape) {
         writer_.take_shape(shape);
-        const std::int64_t begin = now();
+        const std::int64_t begin = monotonic_ns();
         for (std::size_t i = 0; i < messages_for_trial(message.size()); ++i) writer_.write(message);
         writer_.await_reader();
-        least[shape] = std::min(least[shape], now() - begin);
+        least[shape] = std::min(least[shape], monotonic_ns() - begin);
       }
     writer_.take_shape(static_cast<std::size_t>(std::ranges::min_element(least) - least.begin()));
   }
