@@ -14,6 +14,7 @@
 
 #define FDS 20
 #define FILES 7 /* the first of two descriptors of a file, which doors are attached to */
+#define NAMES 3 /* of files */
 
 static int fds[FDS];
 static __u64 ids[4]; /* of calls, as far as they are known */
@@ -269,13 +270,18 @@ static void other_calls(int fd)
 	}
 }
 
+static void file_name(char name[24], unsigned int number)
+{
+	snprintf(name, 24, "/tmp/fuzz-%u", number);
+}
+
 /* Of few names, so that several processes attach to one and remove it. */
 static void change_file(void)
 {
 	char name[24], other[24];
 
-	snprintf(name, sizeof(name), "/tmp/fuzz-%u", dice(3));
-	snprintf(other, sizeof(other), "/tmp/fuzz-%u", dice(3));
+	file_name(name, dice(NAMES));
+	file_name(other, dice(NAMES));
 	switch (dice(4)) {
 	case 0:
 		unlink(name);
@@ -408,7 +414,18 @@ static const struct test tests[] = {
 	{ "ioctls at random while memory runs short", ioctls_at_random_while_memory_runs_short },
 };
 
+/* What is attached to a file keeps the module for as long as there is the file. */
+static void remove_files(void)
+{
+	char name[24];
+
+	for (unsigned int i = 0; i < NAMES; i++) {
+		file_name(name, i);
+		unlink(name);
+	}
+}
+
 int main(void)
 {
-	return run_tests(tests, sizeof(tests) / sizeof(*tests));
+	return run_tests_and(remove_files, tests, sizeof(tests) / sizeof(*tests));
 }

@@ -275,7 +275,8 @@ TEST(DoorHostile, AttachedPathsSurviveTheirVisitors) {
   int opened = 0;
   while (now_ns() < end || opened <= 10) {
     const UniqueFd fd(::open(path.c_str(), O_RDONLY));
-    ASSERT_EQ(call(fd.get(), "x").data, "x") << "after " << opened;
+    const Reply reply = call(fd.get(), "x");
+    ASSERT_EQ(reply.data, "x") << "after " << opened << ", " << std::strerror(reply.error);
     ++opened;
   }
   ASSERT_EQ(::waitpid(attacker.pid(), nullptr, WNOHANG), 0) << "nobody attacked";

@@ -197,6 +197,19 @@ inline door_desc_t pass(int fd, door_attr_t attributes = DOOR_DESCRIPTOR) {
 }
 inline int fd_of(const door_desc_t& descriptor) { return descriptor.d_data.d_desc.d_descriptor; }
 
+// Whether a thread, of any process, sleeps in the library: a futex on which a test sleeps is of its
+// process alone.
+inline bool sleeps_in_call(pid_t thread) {
+  std::ifstream file("/proc/" + std::to_string(thread) + "/syscall");
+  long number = -1;
+  unsigned long address = 0;
+  unsigned long operation = 0;
+  file >> number >> std::hex >> address >> operation;
+  constexpr unsigned long kDoorCall = 98;  // of stplr_doors.h, in the lowest byte of a command
+  return number == SYS_ppoll || (number == SYS_futex && (operation & FUTEX_PRIVATE_FLAG) == 0) ||
+         (number == SYS_ioctl && (operation & 0xFF) == kDoorCall);
+}
+
 // A thread that calls, and can be interrupted.
 class Caller {
  public:
@@ -246,17 +259,7 @@ class Caller {
   [[nodiscard]] bool replied(std::chrono::milliseconds time = 0ms) const {
     return reply_.wait_for(time) == std::future_status::ready;
   }
-  // In the library: a futex on which this program sleeps is of this process alone.
-  [[nodiscard]] bool sleeps() const {
-    std::ifstream file("/proc/self/task/" + std::to_string(task_) + "/syscall");
-    long number = -1;
-    unsigned long address = 0;
-    unsigned long operation = 0;
-    file >> number >> std::hex >> address >> operation;
-    constexpr unsigned long kDoorCall = 98;  // of stplr_doors.h, in the lowest byte of a command
-    return number == SYS_ppoll || (number == SYS_futex && (operation & FUTEX_PRIVATE_FLAG) == 0) ||
-           (number == SYS_ioctl && (operation & 0xFF) == kDoorCall);
-  }
+  [[nodiscard]] bool sleeps() const { return sleeps_in_call(task_); }
 
   std::atomic<pid_t> task_{0};
   std::future<Reply> reply_;
