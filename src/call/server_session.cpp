@@ -29,9 +29,11 @@ bool ServerSession::other_packet(const Packet& packet) noexcept {
   return true;
 }
 
-// Descriptors that nobody has asked for yet count as their sender's.
+// Descriptors that nobody has asked for yet count as their sender's, and nobody has more sent than
+// can be thrown away.
 bool ServerSession::may_keep(std::size_t count) noexcept {
   if (count == 0) return true;
+  if (!process::is_own(caller.uid) && process::stays_behind(caller.uid)) return false;
   try {
     kept_.emplace_back(Resource::descriptors, caller.uid, count,
                        endpoint->limits().descriptors_per_user);

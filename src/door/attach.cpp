@@ -172,6 +172,8 @@ void refuse(int answers, int error) {
   send_descriptors(answers, {}, static_cast<std::uint8_t>(error), Deadline::now());
 }
 
+bool is_flood(uid_t user) noexcept { return !process::is_own(user) && process::behind(user); }
+
 // Who has connected to an attachment, until it has said what it wants.
 class Visitor final : public process::Watch, public std::enable_shared_from_this<Visitor> {
  public:
@@ -181,7 +183,7 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
         socket_(std::move(socket)),
         who_(who),
         charge_(std::move(held)) {}
-  ~Visitor() override { process::close_later(who_.uid, std::move(socket_)); }
+  ~Visitor() override { process::close_later(who_.uid, std::move(socket_), std::move(charge_)); }
 
   void start() { registration_.start(socket_.get(), EPOLLIN | EPOLLRDHUP, shared_from_this()); }
   void dismiss() noexcept {
@@ -194,10 +196,16 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
     (void)serve();
   }
   // Does what it wants; false: it has not said so yet. It is told where there is no room for what
-  // it has sent, or wants.
+  // it has sent, or wants; and of those who send faster than that can be thrown away nothing is
+  // taken.
   bool serve() noexcept {
     Packet packet;
     try {
+      if (is_flood(who_.uid)) {
+        refuse(socket_.get(), EAGAIN);
+        dismiss();
+        return true;
+      }
       packet = take_packet(socket_.get());
       if (packet.kind == Packet::Kind::nothing) return false;
       if (packet.kind == Packet::Kind::overflow) refuse(socket_.get(), EAGAIN);
@@ -241,7 +249,7 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
   const std::weak_ptr<Attachment> attachment_;
   process::PrivateFd socket_;
   const Credentials who_;
-  const process::Charge charge_;
+  process::Charge charge_;  // until the socket is closed
   process::Registration registration_;
 };
 
@@ -287,7 +295,8 @@ process::Acceptor::Take Attachment::visitor_maker() {
   return [this](UniqueFd& socket, const Credentials& who, bool full) {
     process::Charge held(process::Resource::descriptors, who.uid, 1);
     if (full || !held) {
-      (void)take_packet(socket.get());  // what is unread hides what is answered
+      // What is unread hides what is answered.
+      if (!is_flood(who.uid)) take_packet(socket.get()).descriptors.sent_by(who.uid);
       return refuse(socket.get(), EAGAIN);
     }
     auto visitor =

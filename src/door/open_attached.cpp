@@ -89,6 +89,8 @@ Connection connect_to(const struct stat& status, bool& answered,
                       Deadline within = Deadline::never()) noexcept {
   answered = true;
   const NoCancel guard;
+  // Whoever serves it is the file's owner, or root.
+  if (!process::is_own(status.st_uid) && process::behind(status.st_uid)) return {};
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return {};
   const AbstractAddress address = address_of(status);

@@ -9,9 +9,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <thread>
-#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "farcall/error.hpp"
 #include "process/per_process.hpp"
@@ -20,47 +22,66 @@ namespace farcall::process {
 namespace {
 
 struct Task {
-  uid_t user;
-  PrivateFd fd;  // to be closed
+  std::vector<PrivateFd> fds;  // to be closed
   Charge charge;
   std::function<void()> work;
+
+  [[nodiscard]] std::size_t weight() const noexcept { return std::max<std::size_t>(fds.size(), 1); }
 };
 
 class Pool {
  public:
   // False: there is no thread, and nothing has been taken.
-  bool add(Task& task) {
+  bool add(uid_t user, Task& task) {
     bool asleep = false;
     {
       const std::lock_guard guard(lock_);
       if (idle_ + awake_ == 0 && !add_thread() && threads_ == 0) return false;
-      waiting_.push_back(std::move(task));
+      User& his = users_[user];
+      const std::size_t weight = task.weight();
+      his.waiting.push_back(std::move(task));
+      his.weight += weight;
       asleep = awake_ == 0;
     }
     if (asleep) changed_.notify_one();
     return true;
   }
-  std::size_t waiting(uid_t user) {
+  // Whether a user has as much waiting as one may. Of all others together there may be no more than
+  // of eight, so the more there are, the less is each one's.
+  bool behind(uid_t user) {
     const std::lock_guard guard(lock_);
-    return static_cast<std::size_t>(
-        std::ranges::count_if(waiting_, [user](const Task& task) { return task.user == user; }));
+    const auto his = users_.find(user);
+    if (his == users_.end()) return false;
+    const std::size_t share = std::max<std::size_t>(8 * kMostWaiting / users_.size(), 1);
+    return his->second.weight >= std::min(kMostWaiting, share);
   }
 
  private:
+  struct User {
+    std::deque<Task> waiting;
+    std::size_t weight = 0;  // of those: descriptors, or pieces of work
+    std::size_t running = 0;
+  };
+
   bool add_thread();
-  std::deque<Task>::iterator first_due() {
+  // One after the other of those who have something to do.
+  std::map<uid_t, User>::iterator next_due() {
     const std::size_t most = busy_ < kBackgroundThreads / 2 ? kThreadsPerUser : 1;
-    return std::ranges::find_if(waiting_, [this, most](const Task& task) {
-      const auto running = running_.find(task.user);
-      return running == running_.end() || running->second < most;
-    });
+    const auto due = [most](const auto& user) {
+      return !user.second.waiting.empty() && user.second.running < most;
+    };
+    const auto after = users_.upper_bound(last_);
+    const auto found = std::find_if(after, users_.end(), due);
+    if (found != users_.end()) return found;
+    const auto before = std::find_if(users_.begin(), after, due);
+    return before != after ? before : users_.end();
   }
   void serve() {
     std::unique_lock guard(lock_);
     --awake_;
     for (int pauses = 0;;) {
-      const auto next = first_due();
-      if (next == waiting_.end()) {
+      const auto next = next_due();
+      if (next == users_.end()) {
         if (++pauses < kPauses) {
           // Work comes in bursts, and who brings it is spared the waking of others.
           ++awake_;
@@ -75,18 +96,20 @@ class Pool {
         ++idle_;
         const bool woken = changed_.wait_for(guard, kIdle) == std::cv_status::no_timeout;
         --idle_;
-        if (woken || !waiting_.empty()) continue;
+        if (woken || next_due() != users_.end()) continue;
         break;
       }
       pauses = 0;
-      const uid_t user = next->user;
-      ++running_[user];
+      User& user = next->second;
+      last_ = next->first;
+      ++user.running;
       ++busy_;
       {
-        Task mine = std::move(*next);
-        waiting_.erase(next);
+        Task mine = std::move(user.waiting.front());
+        user.waiting.pop_front();
+        user.weight -= mine.weight();
         // What this one takes may last.
-        if (awake_ == 0 && first_due() != waiting_.end()) {
+        if (awake_ == 0 && next_due() != users_.end()) {
           if (idle_ != 0)
             changed_.notify_one();
           else
@@ -97,17 +120,17 @@ class Pool {
       }
       guard.lock();
       --busy_;
-      if (--running_[user] == 0) running_.erase(user);
+      if (--user.running == 0 && user.waiting.empty()) users_.erase(next);
       // What had to wait for this user's turn is seen by this thread, in the next round.
     }
     --threads_;
   }
   static void perform(Task& task) noexcept {
-    if (task.fd) {
-      // Who sent a socket that lingers mostly has no hand on it any more.
-      const linger none{.l_onoff = 0, .l_linger = 0};
-      ::setsockopt(task.fd.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none);
-      task.fd.reset();
+    // Who sent a socket that lingers mostly has no hand on it any more.
+    constexpr linger kNone{.l_onoff = 0, .l_linger = 0};
+    for (PrivateFd& fd : task.fds) {
+      ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &kNone, sizeof kNone);
+      fd.reset();
     }
     try {
       if (task.work) task.work();
@@ -115,15 +138,16 @@ class Pool {
     }
   }
 
+  static constexpr std::size_t kMostWaiting = 256;
   static constexpr auto kIdle = std::chrono::seconds(2);
   static constexpr auto kPause = std::chrono::milliseconds(1);
   static constexpr int kPauses = 8;
 
   std::mutex lock_;  // protects what follows
   std::condition_variable changed_;
-  std::deque<Task> waiting_;
-  std::unordered_map<uid_t, std::size_t> running_;
-  std::size_t busy_ = 0;  // all of those
+  std::map<uid_t, User> users_;  // of whom something waits or runs
+  uid_t last_ = 0;
+  std::size_t busy_ = 0;  // threads at work
   std::size_t threads_ = 0;
   std::size_t idle_ = 0;   // asleep, until they are told
   std::size_t awake_ = 0;  // about to look again
@@ -145,12 +169,24 @@ Pool& pool() { return PerProcess<Pool>::here(); }
 
 }  // namespace
 
+namespace {
+
+void close_all_later(uid_t user, std::vector<PrivateFd>&& fds, Charge held) {
+  Task task{.fds = std::move(fds), .charge = std::move(held), .work = {}};
+  // What one who may do as it likes sends faster than it is closed is closed here.
+  if ((user == 0 || user == ::geteuid()) && pool().behind(user)) return;
+  (void)pool().add(user, task);
+}
+
+}  // namespace
+
 void close_later(uid_t user, PrivateFd&& fd, Charge held) noexcept {
   if (!fd.is_here()) return;  // a forked child starts no thread for what is not its own
-  Task task{.user = user, .fd = std::move(fd), .charge = std::move(held), .work = {}};
-  if ((user == 0 || user == ::geteuid()) && behind(user)) return;
+  PrivateFd mine = std::move(fd);
   try {
-    (void)pool().add(task);
+    std::vector<PrivateFd> one;
+    one.push_back(std::move(mine));
+    close_all_later(user, std::move(one), std::move(held));
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it is closed here
   }
 }
@@ -158,8 +194,15 @@ void close_later(uid_t user, PrivateFd&& fd, Charge held) noexcept {
 void close_later(uid_t user, UniqueFd fd) noexcept { close_later(user, PrivateFd(std::move(fd))); }
 
 void close_later(uid_t user, std::vector<UniqueFd>&& fds) noexcept {
-  for (UniqueFd& fd : fds) close_later(user, std::move(fd));
-  fds.clear();
+  std::vector<UniqueFd> mine = std::move(fds);
+  try {
+    std::vector<PrivateFd> all;
+    all.reserve(mine.size());
+    for (UniqueFd& fd : mine)
+      if (fd) all.emplace_back(std::move(fd));
+    if (!all.empty()) close_all_later(user, std::move(all), {});
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): they are closed here
+  }
 }
 
 void hang_up_later(uid_t user, PrivateFd&& socket) noexcept {
@@ -168,9 +211,13 @@ void hang_up_later(uid_t user, PrivateFd&& socket) noexcept {
   close_later(user, std::move(socket));
 }
 
-bool behind(uid_t user) noexcept {
-  constexpr std::size_t kMostWaiting = 256;
-  return pool().waiting(user) >= kMostWaiting;
+bool behind(uid_t user) noexcept { return pool().behind(user); }
+
+bool stays_behind(uid_t user) noexcept {
+  constexpr int kMoments = 5;
+  for (int i = 0; i < kMoments && behind(user); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return behind(user);
 }
 
 void run_later(uid_t user, std::function<void()> work) {
@@ -179,8 +226,8 @@ void run_later(uid_t user, std::function<void()> work) {
 }
 
 void catch_up(uid_t user, std::function<void()> work) {
-  Task task{.user = user, .fd = {}, .charge = {}, .work = std::move(work)};
-  if (!pool().add(task)) throw SystemError(EAGAIN, "no thread");
+  Task task{.fds = {}, .charge = {}, .work = std::move(work)};
+  if (!pool().add(user, task)) throw SystemError(EAGAIN, "no thread");
 }
 
 }  // namespace farcall::process

@@ -36,9 +36,12 @@ void hang_up_later(uid_t user, PrivateFd&& socket) noexcept;
 // Does `work` for `user`; what it throws is dropped. Throws SystemError: EAGAIN, where that user
 // has too much waiting or there is no thread.
 void run_later(uid_t user, std::function<void()> work);
-// Whether more of that user waits to be closed or done than is right. Who is told so takes nothing
-// more from the user until catch_up() calls `work`, when all that waits now is done.
+// Whether more of that user waits to be closed or done than is right: 256 descriptors and pieces of
+// work, or less where many users have some. Who is told so takes nothing more from the user until
+// catch_up() calls `work`, when all that waits now is done.
 bool behind(uid_t user) noexcept;
+// The same, of a user who has a moment to catch up: 5 ms.
+bool stays_behind(uid_t user) noexcept;
 void catch_up(uid_t user, std::function<void()> work);
 
 }  // namespace farcall::process

@@ -24,6 +24,13 @@ constexpr std::uint32_t kEvents = EPOLLIN | EPOLLET;
 
 }  // namespace
 
+bool turn_away(uid_t user, UniqueFd client) noexcept {
+  Charge held(Resource::descriptors, user, 1);
+  const bool granted = static_cast<bool>(held);
+  close_later(user, PrivateFd(std::move(client)), std::move(held));
+  return granted || is_own(user);
+}
+
 Acceptor::Acceptor(UniqueFd listener) noexcept : listener_(std::move(listener)) {
   const int flags = ::fcntl(listener_.get(), F_GETFL);
   ::fcntl(listener_.get(), F_SETFL, flags | O_NONBLOCK);
@@ -72,7 +79,7 @@ void Acceptor::accept_waiting(const Take& take) noexcept {
       take(client, who, full);
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it gets no answer
     }
-    close_later(who.uid, std::move(client));
+    if (client && !turn_away(who.uid, std::move(client))) return look_again_after(who.uid);
   }
   // Edges tell of those that come from now on.
   look_again();
@@ -124,10 +131,12 @@ bool Acceptor::accept_shared(const Take& take) noexcept {
   }
 }
 
-void Acceptor::look_again() noexcept {
+void Acceptor::watch_for(std::uint32_t events) noexcept {
   const std::lock_guard guard(lock_);  // the number is the listener's until close() has the lock
-  registration_.rearm(kEvents);
+  registration_.rearm(events);
 }
+
+void Acceptor::look_again() noexcept { watch_for(kEvents); }
 
 // In a moment, although nothing more may come: there was no descriptor to let anybody in.
 void Acceptor::look_again_later() noexcept {
@@ -141,8 +150,20 @@ void Acceptor::look_again_later() noexcept {
   }
 }
 
+// When what `user` has left here is closed, and not before.
+void Acceptor::look_again_after(uid_t user) noexcept {
+  watch_for(EPOLLET);
+  try {
+    catch_up(user, [this, watch = watch_] {
+      if (const auto kept = watch.lock()) look_again();
+    });
+  } catch (const std::exception&) {
+    look_again_later();
+  }
+}
+
 // Nobody comes any more. Who was not let in may have sent something all the same.
-void Acceptor::turn_away() noexcept {
+void Acceptor::turn_all_away() noexcept {
   spare_.reset();
   while (UniqueFd client = accept_one()) {
     uid_t who = 0;
@@ -159,7 +180,7 @@ void Acceptor::close() noexcept {
   // Whoever is just accepting comes back at once.
   ::shutdown(listener_.get(), SHUT_RDWR);
   const std::lock_guard guard(lock_);
-  if (listener_) turn_away();
+  if (listener_) turn_all_away();
   listener_.reset();
   spare_.reset();
 }

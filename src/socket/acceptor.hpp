@@ -12,6 +12,10 @@
 
 namespace farcall::process {
 
+// Closes the socket of somebody who has connected, elsewhere and at that user's expense. False:
+// more of that user's waits to be closed already than is its share, so nobody else is to be let in.
+bool turn_away(uid_t user, UniqueFd client) noexcept;
+
 // A listening socket of this process. Where the process has no descriptor left, who waits at the
 // door is let in all the same, to be told so at once, with one that was kept for that.
 class Acceptor {
@@ -23,7 +27,8 @@ class Acceptor {
   void start(const std::shared_ptr<Watch>& watch);
   // Calls `take` for each who waits to be let in, with the client's socket, which is closed
   // elsewhere unless it is moved from; what `take` throws is dropped. `full`: the client can only
-  // be turned away. After a few the reactor tells of the rest.
+  // be turned away. After a few the reactor tells of the rest; after one whose user is over its
+  // share, when what that user has left is closed.
   using Take = std::function<void(UniqueFd& client, const Credentials& who, bool full)>;
   void accept_waiting(const Take& take) noexcept;
   // The same, of a listener that another process shares and can make a blocking one, on a thread
@@ -38,9 +43,11 @@ class Acceptor {
   UniqueFd accept(bool& full) noexcept;
   UniqueFd accept_one() const noexcept;
   void keep_spare() noexcept;
+  void watch_for(std::uint32_t events) noexcept;
   void look_again() noexcept;
   void look_again_later() noexcept;
-  void turn_away() noexcept;
+  void look_again_after(uid_t user) noexcept;
+  void turn_all_away() noexcept;
 
   // Another thread closes than accepts. Not held while somebody is let in.
   ProcessMutex lock_;  // protects what follows

@@ -12,10 +12,12 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "farcall/error.hpp"
 #include "process/background.hpp"
 #include "process/identity.hpp"
+#include "socket/acceptor.hpp"
 #include "wait/held_signals.hpp"
 
 namespace farcall {
@@ -428,7 +430,10 @@ UniqueFd NamedListener::accept(int listener, Deadline deadline, std::optional<Si
     const uid_t who = peer_credentials(client.get()).uid;
     if (trusted(who)) return client;
     // With what it may have sent.
-    process::close_later(who, std::move(client));
+    if (process::turn_away(who, std::move(client))) continue;
+    while (!process::Charge(process::Resource::descriptors, who, 1) &&
+           monotonic_ns() < deadline.at())
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
 

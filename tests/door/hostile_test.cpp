@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "door/impostor.hpp"
+#include "door/lingering.hpp"
 #include "door/raw.hpp"
 #include "door/sandbox.hpp"
 #include "door/usage.hpp"
@@ -280,6 +281,83 @@ TEST(DoorHostile, AttachedPathsSurviveTheirVisitors) {
     ++opened;
   }
   ASSERT_EQ(::waitpid(attacker.pid(), nullptr, WNOHANG), 0) << "nobody attacked";
+}
+
+// Sends two sockets that close when the sender likes, in sockets whose close waits for that, so
+// that all that the same user sends after them waits to be closed.
+void keep_closers_busy(const AttachAddress& address, int seconds) {
+  for (int i = 0; i < 2; ++i) {
+    auto [here, there] = packet_socket_pair();
+    send_descriptors(here.get(), std::array{lingering(seconds).get()});
+    send_descriptors(visit(address).get(), std::array{there.get()});
+  }
+}
+
+// Sends again and again, as somebody whom nobody trusts.
+template <class Send>
+Child flood(Send send) {
+  return Child([&] {
+    ASSERT_TRUE(become(kNobody));
+    ::signal(SIGPIPE, SIG_IGN);
+    give_up_after(60s);
+    for (;;) try {
+        send();
+      } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it hung up
+      }
+  });
+}
+
+// What somebody sends of which nothing can be closed may take that user's share of the table, and
+// nothing more.
+TEST(DoorHostile, WhatCannotBeClosedFillsNoTable) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  give_up_after(100s);
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("door");
+  const int door = ::door_create(echo, nullptr, DOOR_REFUSE_DESC);
+  ASSERT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+  ASSERT_EQ(::chmod(path.c_str(), 0666), 0);
+  const AttachAddress address(path);
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = 4000;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  const Shared<Event> busy;
+  Child keeper([&] {
+    ASSERT_TRUE(become(kNobody));
+    keep_closers_busy(address, 4 * kSlow);
+    std::this_thread::sleep_for(kGlance);
+    busy->happens();
+    ::pause();
+  });
+  ASSERT_TRUE(busy->wait());
+  const std::size_t before = open_descriptors();
+  std::size_t most = 0;
+  {
+    Child visitor = flood([&] {
+      send_descriptors(visit(address).get(), std::vector<int>(200, 0), kFirstOwnPurpose + 9);
+    });
+    Child caller = flood([&] {
+      const UniqueFd mine(::open(path.c_str(), O_RDONLY));
+      (void)call(mine.get(), "x", std::vector<door_desc_t>(200, pass(0)));
+    });
+    const std::int64_t end = now_ns() + hostile_ns() / 3;
+    for (int calls = 0; now_ns() < end || calls <= 10; ++calls) {
+      const Reply reply = call(door, "x");
+      ASSERT_EQ(reply.data, "x") << "after " << calls << ", " << std::strerror(reply.error);
+      most = std::max(most, open_descriptors());
+    }
+  }
+  // A quarter of the table, and what is taken before it is seen that it is too much.
+  EXPECT_GT(most, before + 300);
+  EXPECT_LT(most, before + 2000);
+  // Who comes afterwards is let in.
+  UniqueFd later;
+  EXPECT_TRUE(
+      eventually([&] { return static_cast<bool>(later = UniqueFd(::open(path.c_str(), 0))); },
+                 10 * kPatience));
+  EXPECT_EQ(call(later.get(), "x").data, "x");
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before + 10; })) << list_descriptors();
 }
 
 }  // namespace

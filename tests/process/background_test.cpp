@@ -10,8 +10,10 @@
 #include <latch>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "door/child.hpp"
+#include "farcall/error.hpp"
 
 namespace farcall::test {
 namespace {
@@ -66,6 +68,36 @@ TEST(Background, NobodyWaitsForAnothersWork) {
   EXPECT_TRUE(eventually([&] { return at_work == 3; })) << at_work;
   release.count_down();
   EXPECT_TRUE(eventually([&] { return at_work == 0; }));
+}
+
+// By what waits, however it came, and of nobody else.
+TEST(Background, WhoSendsMoreThanIsClosedIsBehind) {
+  std::latch release(1);
+  std::atomic<int> at_work{0};
+  for (std::size_t i = 0; i < process::kThreadsPerUser; ++i)
+    process::run_later(1, [&] {
+      ++at_work;
+      release.wait();
+    });
+  EXPECT_TRUE(eventually([&] { return at_work == process::kThreadsPerUser; }));
+  std::vector<UniqueFd> many;
+  while (many.size() < 253) many.emplace_back(::dup(0));
+  process::close_later(1, std::move(many));
+  EXPECT_FALSE(process::behind(1));
+  for (int i = 0; i < 3; ++i) process::close_later(1, UniqueFd(::dup(0)));
+  EXPECT_TRUE(process::behind(1));
+  EXPECT_TRUE(process::stays_behind(1));
+  EXPECT_THROW(process::run_later(1, [] {}), SystemError);
+  EXPECT_FALSE(process::behind(2));
+  bool resumed = false;
+  process::catch_up(1, [&] {
+    resumed = true;
+    at_work = 0;
+  });
+  release.count_down();
+  EXPECT_TRUE(eventually([&] { return at_work == 0; }));
+  EXPECT_TRUE(resumed);
+  EXPECT_TRUE(eventually([&] { return !process::behind(1); }));
 }
 
 }  // namespace
