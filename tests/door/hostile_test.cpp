@@ -325,7 +325,7 @@ TEST(DoorHostile, WhatCannotBeClosedFillsNoTable) {
   const Shared<Event> busy;
   Child keeper([&] {
     ASSERT_TRUE(become(kNobody));
-    keep_closers_busy(address, 4 * kSlow);
+    keep_closers_busy(address, 4 + kSlow / 2);
     std::this_thread::sleep_for(kGlance);
     busy->happens();
     ::pause();
