@@ -18,9 +18,7 @@ namespace {
 
 constexpr std::uint16_t kMostSets = 1024;
 constexpr std::uint16_t kSeveral = UINT16_MAX;
-constexpr std::size_t kPage = 4096;
-
-static_assert(kPage % sizeof(Registration) == 0);
+constexpr std::uint32_t kLeastCapacity = 128;  // some 4 KiB
 
 using Numbers = std::array<std::atomic<std::uint16_t>, kMostDescriptors>;
 using Marks = std::array<std::atomic<std::uint32_t>, kMostSets>;
@@ -227,8 +225,7 @@ bool make_room(Set& set, int fd) noexcept {
   const Guard guard(set.lock);
   const std::uint32_t capacity = set.capacity.load(std::memory_order_relaxed);
   if (!all || !guard || set.descriptors == 0) return false;
-  std::uint32_t wanted =
-      std::max(capacity, static_cast<std::uint32_t>(kPage / sizeof(Registration)));
+  std::uint32_t wanted = std::max(capacity, kLeastCapacity);
   while (wanted <= index) wanted *= 2;
   const long memory =
       set.by_fd == nullptr

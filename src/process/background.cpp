@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <deque>
+#include <list>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -16,18 +16,46 @@
 #include <vector>
 
 #include "farcall/error.hpp"
+#include "process/exit_close.hpp"
 #include "process/per_process.hpp"
 
 namespace farcall::process {
 namespace {
 
 struct Task {
-  std::vector<PrivateFd> fds;  // to be closed
+  std::list<PrivateFd> fds;  // to be closed
   Charge charge;
   std::function<void()> work;
 
   [[nodiscard]] std::size_t weight() const noexcept { return std::max<std::size_t>(fds.size(), 1); }
 };
+// One piece of work, or as much to be closed as waits.
+using Tasks = std::list<Task>;
+
+bool is_unix_socket(int fd) noexcept {
+  int domain = AF_UNSPEC;
+  socklen_t size = sizeof domain;
+  return ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
+}
+
+// What others have left in a unix socket may linger, and be long in closing with it; of others
+// alone.
+void close_all(uid_t user, Tasks& tasks) noexcept {
+  std::list<PrivateFd> nested;
+  // Who sent a socket that lingers mostly has no hand on it any more.
+  constexpr linger kNone{.l_onoff = 0, .l_linger = 0};
+  for (Task& task : tasks) {
+    for (auto fd = task.fds.begin(); fd != task.fds.end();) {
+      const auto mine = fd++;
+      ::setsockopt(mine->get(), SOL_SOCKET, SO_LINGER, &kNone, sizeof kNone);
+      if (!is_own(user) && is_unix_socket(mine->get()))
+        nested.splice(nested.end(), task.fds, mine);
+      else
+        mine->reset();
+    }
+  }
+  if (!nested.empty() && !close_by_exit(nested)) nested.clear();
+}
 
 class Pool {
  public:
@@ -58,9 +86,18 @@ class Pool {
 
  private:
   struct User {
-    std::deque<Task> waiting;
+    Tasks waiting;
     std::size_t weight = 0;  // of those: descriptors, or pieces of work
     std::size_t running = 0;
+
+    Tasks take() noexcept {
+      Tasks taken;
+      do {
+        weight -= waiting.front().weight();
+        taken.splice(taken.end(), waiting, waiting.begin());
+      } while (!taken.front().work && !waiting.empty() && !waiting.front().work);
+      return taken;
+    }
   };
 
   bool add_thread();
@@ -105,9 +142,7 @@ class Pool {
       ++user.running;
       ++busy_;
       {
-        Task mine = std::move(user.waiting.front());
-        user.waiting.pop_front();
-        user.weight -= mine.weight();
+        Tasks mine = user.take();
         // What this one takes may last.
         if (awake_ == 0 && next_due() != users_.end()) {
           if (idle_ != 0)
@@ -116,7 +151,7 @@ class Pool {
             (void)add_thread();
         }
         guard.unlock();
-        perform(mine);
+        perform(next->first, mine);
       }
       guard.lock();
       --busy_;
@@ -125,15 +160,10 @@ class Pool {
     }
     --threads_;
   }
-  static void perform(Task& task) noexcept {
-    // Who sent a socket that lingers mostly has no hand on it any more.
-    constexpr linger kNone{.l_onoff = 0, .l_linger = 0};
-    for (PrivateFd& fd : task.fds) {
-      ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &kNone, sizeof kNone);
-      fd.reset();
-    }
+  static void perform(uid_t user, Tasks& tasks) noexcept {
+    close_all(user, tasks);
     try {
-      if (task.work) task.work();
+      if (tasks.front().work) tasks.front().work();
     } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): who asked gets no answer
     }
   }
@@ -171,7 +201,7 @@ Pool& pool() { return PerProcess<Pool>::here(); }
 
 namespace {
 
-void close_all_later(uid_t user, std::vector<PrivateFd>&& fds, Charge held) {
+void close_all_later(uid_t user, std::list<PrivateFd>&& fds, Charge held) {
   Task task{.fds = std::move(fds), .charge = std::move(held), .work = {}};
   // What one who may do as it likes sends faster than it is closed is closed here.
   if ((user == 0 || user == ::geteuid()) && pool().behind(user)) return;
@@ -184,7 +214,7 @@ void close_later(uid_t user, PrivateFd&& fd, Charge held) noexcept {
   if (!fd.is_here()) return;  // a forked child starts no thread for what is not its own
   PrivateFd mine = std::move(fd);
   try {
-    std::vector<PrivateFd> one;
+    std::list<PrivateFd> one;
     one.push_back(std::move(mine));
     close_all_later(user, std::move(one), std::move(held));
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it is closed here
@@ -196,8 +226,7 @@ void close_later(uid_t user, UniqueFd fd) noexcept { close_later(user, PrivateFd
 void close_later(uid_t user, std::vector<UniqueFd>&& fds) noexcept {
   std::vector<UniqueFd> mine = std::move(fds);
   try {
-    std::vector<PrivateFd> all;
-    all.reserve(mine.size());
+    std::list<PrivateFd> all;
     for (UniqueFd& fd : mine)
       if (fd) all.emplace_back(std::move(fd));
     if (!all.empty()) close_all_later(user, std::move(all), {});

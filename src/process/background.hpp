@@ -2,7 +2,8 @@
 //
 // Work that lasts as long as somebody else likes. The last close of a socket may wait for its peer
 // (SO_LINGER), every close and look at a file of FUSE for the process behind it. What came from
-// another process is therefore closed and looked at here, by threads that serve nobody.
+// another process is therefore closed and looked at here, by threads that serve nobody; of a
+// socket's close not even these wait (see exit_close.hpp).
 //
 // Such threads are made when there is work and gone when there is none. One user's work takes at
 // most kThreadsPerUser of them, and only one where half of them are at work, so that a few users

@@ -8,12 +8,16 @@
 #include <filesystem>
 #include <fstream>
 #include <latch>
+#include <list>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "door/child.hpp"
+#include "door/lingering.hpp"
 #include "farcall/error.hpp"
+#include "farcall/socket.hpp"
+#include "process/exit_close.hpp"
 
 namespace farcall::test {
 namespace {
@@ -98,6 +102,32 @@ TEST(Background, WhoSendsMoreThanIsClosedIsBehind) {
   EXPECT_TRUE(eventually([&] { return at_work == 0; }));
   EXPECT_TRUE(resumed);
   EXPECT_TRUE(eventually([&] { return !process::behind(1); }));
+}
+
+// A socket, and in its queue one that waits for its peer when it is closed, for a minute.
+UniqueFd with_what_lingers() {
+  auto [here, there] = socket_pair();
+  FdMessage message{.bytes = std::vector<std::byte>(1), .descriptors = {}};
+  message.descriptors.push_back(door::test::lingering(60));
+  send_fd_message(here.get(), message);
+  return std::move(there);
+}
+
+TEST(Background, SocketsAreClosedWithoutWaitingForWhatLingersInThem) {
+  std::list<process::PrivateFd> sockets;
+  for (int i = 0; i < 2; ++i) sockets.emplace_back(with_what_lingers());
+  const int number = sockets.front().get();
+  EXPECT_TRUE(process::close_by_exit(sockets)) << "not on this system";
+  EXPECT_TRUE(sockets.empty());
+  EXPECT_EQ(::fcntl(number, F_GETFD), -1);
+}
+
+TEST(Background, NobodysWorkWaitsForWhatLingers) {
+  for (std::size_t i = 0; i < 3 * process::kThreadsPerUser; ++i)
+    process::close_later(1, with_what_lingers());
+  std::atomic<bool> done{false};
+  process::run_later(1, [&] { done = true; });
+  EXPECT_TRUE(eventually([&] { return done.load(); }));
 }
 
 }  // namespace

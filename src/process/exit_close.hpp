@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <list>
+
+#include "process/process.hpp"
+
+namespace farcall::process {
+
+// Closes sockets in which others may have left what lingers. The last close of a TCP socket may
+// wait for its peer as long as whoever had it likes (SO_LINGER), and the last close of a unix
+// socket for all that lies in it. Not so the last close by a thread that ends, and that is what
+// does it: it has a table of descriptors of its own, and takes them into it before they are closed
+// here. False: this system does not let it, and nothing is closed.
+bool close_by_exit(std::list<PrivateFd>& sockets) noexcept;
+
+}  // namespace farcall::process
