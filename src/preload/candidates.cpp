@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -51,6 +52,8 @@ bool is_wildcard(const Endpoint& endpoint) noexcept {
 void note_candidate(int fd, Kind kind, bool connector, Counters* counters, const sockaddr* peer,
                     socklen_t size) noexcept {
   if (acceleration_ended()) return count(counters, Reason::unseen);
+  // Standard streams are read, written and closed inside the C library, unseen.
+  if (fd <= STDERR_FILENO) return count(counters, Reason::passed);
   Side* const side = make_side(kind, connector);
   if (side == nullptr) return;
   side->own().counters = counters;

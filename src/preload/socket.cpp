@@ -228,12 +228,12 @@ bool changes_the_stream(int level, int option, const void* value, socklen_t size
   if (!is_no_address(value) && size >= sizeof number) std::memcpy(&number, value, sizeof number);
   if (level == SOL_SOCKET) switch (option) {
       case SO_RCVLOWAT: return number > 1;
+      case SO_PEEK_OFF: return number >= 0;
       // A filter does not see what comes through memory.
       case SO_ATTACH_FILTER:
       case SO_ATTACH_BPF: return true;
       case SO_RXQ_OVFL:
       case SO_ZEROCOPY:
-      case SO_PEEK_OFF:
       case SO_TIMESTAMP_OLD:
       case SO_TIMESTAMPNS_OLD:
       case SO_TIMESTAMPING_OLD:

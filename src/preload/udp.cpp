@@ -8,6 +8,7 @@
 #include <netinet/udp.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -173,7 +174,7 @@ void udp_unmap(const DatagramMemory& memory) noexcept {
 
 void udp_note(int fd, int domain, int type, int protocol) noexcept {
   constexpr int kTypeFlags = SOCK_NONBLOCK | SOCK_CLOEXEC;
-  if (!in_range(fd) || (domain != AF_INET && domain != AF_INET6) ||
+  if (!in_range(fd) || fd <= STDERR_FILENO || (domain != AF_INET && domain != AF_INET6) ||
       (type & ~kTypeFlags) != SOCK_DGRAM || (protocol != 0 && protocol != IPPROTO_UDP))
     return;
   if (!settings().enabled || !settings().udp) return;

@@ -5,8 +5,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
+#include <new>
 #include <vector>
 
 namespace farcall::process {
@@ -16,17 +18,24 @@ enum class Stage : int { begun, refused, taken, closed };
 
 struct Batch {
   std::vector<int> numbers;
-  std::atomic<Stage> stage{Stage::begun};
 
-  void reach(Stage next) noexcept {
-    // release: pairs with the acquire of whoever waits; the numbers are read before they are closed
-    stage.store(next, std::memory_order_release);
-    stage.notify_all();
+  void reach(Stage next) {
+    {
+      const std::lock_guard guard(lock_);
+      stage_ = next;
+    }
+    changed_.notify_one();
   }
-  Stage await_beyond(Stage before) noexcept {
-    stage.wait(before, std::memory_order_acquire);
-    return stage.load(std::memory_order_acquire);
+  Stage await_beyond(Stage before) {
+    std::unique_lock guard(lock_);
+    changed_.wait(guard, [&] { return stage_ > before; });
+    return stage_;
   }
+
+ private:
+  std::mutex lock_;  // protects what follows
+  std::condition_variable changed_;
+  Stage stage_ = Stage::begun;
 };
 
 int open_process() noexcept { return static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)); }

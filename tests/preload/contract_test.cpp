@@ -86,6 +86,19 @@ TEST(Contract, PeekingTakesNothing) {
   EXPECT_EQ(receive(pair.server.get()), "hello");
 }
 
+TEST(Contract, PeekingMayGoOnWhereItEnded) {
+  const Pair pair;
+  const int beginning = 0;
+  if (::setsockopt(pair.server.get(), SOL_SOCKET, SO_PEEK_OFF, &beginning, sizeof beginning) != 0) {
+    EXPECT_EQ(errno, EOPNOTSUPP);  // TCP of older kernels
+    return;
+  }
+  pair.put("abcdef");
+  EXPECT_EQ(receive(pair.server.get(), 2, MSG_PEEK), "ab");
+  EXPECT_EQ(receive(pair.server.get(), 2, MSG_PEEK), "cd");
+  EXPECT_EQ(receive(pair.server.get()), "abcdef");
+}
+
 TEST(TcpContract, TruncatingThrowsAway) {
   const Pair pair;
   pair.put("hello world");
@@ -890,6 +903,36 @@ TEST(Contract, AStreamOfTheCLibraryReadsAndWrites) {
   std::fclose(stream);
   EXPECT_EQ(receive(pair.client.get()), "an answer\n");
   EXPECT_EQ(receive(pair.client.get()), "(end)");
+}
+
+// Which it reads and closes by itself.
+TEST(Contract, AStandardStreamOfTheCLibraryMayBeAConnection) {
+  Address address;
+  const UniqueFd listener = listen_on_loopback(address);
+  const UniqueFd client = connect_to(address);
+  const pid_t child = in_child([&] {
+    ::close(STDIN_FILENO);
+    ASSERT_EQ(::accept(listener.get(), nullptr, nullptr), STDIN_FILENO);
+    for (int i = 0; i < 200; ++i) {
+      ASSERT_EQ(receive(STDIN_FILENO), "ping");
+      ASSERT_EQ(send(STDIN_FILENO, "pong"), "4");
+    }
+    char line[32];
+    ASSERT_NE(std::fgets(line, sizeof line, stdin), nullptr);
+    EXPECT_STREQ(line, "a line\n");
+    EXPECT_EQ(std::fclose(stdin), 0);
+    const int file = ::memfd_create("another", MFD_CLOEXEC);
+    ASSERT_EQ(file, STDIN_FILENO);
+    EXPECT_EQ(::write(file, "text", 4), 4);
+    EXPECT_EQ(::lseek(file, 0, SEEK_END), 4);
+  });
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_EQ(send(client.get(), "ping"), "4");
+    ASSERT_EQ(receive(client.get()), "pong");
+  }
+  EXPECT_EQ(send(client.get(), "a line\n"), "7");
+  EXPECT_EQ(receive(client.get()), "(end)");
+  EXPECT_EQ(exit_status(child), 0);
 }
 
 TEST(Contract, WhatTheCLibraryPrintsStandsInItsPlace) {
