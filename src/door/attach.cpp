@@ -14,8 +14,10 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
+#include <cstring>
 #include <deque>
 #include <map>
+#include <vector>
 
 #include "door/real.hpp"
 #include "farcall/error.hpp"
@@ -59,6 +61,33 @@ bool known_status(int file, struct statx& status) noexcept {
   return ::statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &status) == 0;
 }
 
+// Tells attachments when the last name of their file goes. The kernel lets a user have few
+// instances of inotify and many watches, and each who attaches takes one: so one instance is for
+// all.
+class NameWatches {
+ public:
+  static NameWatches& here() { return process::PerProcess<NameWatches>::here(); }
+
+  // Returns the number of a watch; -1 where no more of that is to be had, or the file may not be
+  // read here. May wait for whoever serves the file.
+  int add(int file, const std::weak_ptr<Attachment>& attachment);
+  void remove(int watch) noexcept {
+    const std::lock_guard guard(lock_);
+    if (all_.erase(watch) != 0) ::inotify_rm_watch(events_.get(), watch);
+  }
+
+ private:
+  class Reader;
+  int instance();
+  void read() noexcept;
+  std::vector<std::weak_ptr<Attachment>> take_events();
+
+  std::mutex lock_;  // protects what follows; not held while anybody is told
+  process::PrivateFd events_;
+  process::Registration registration_;
+  std::map<int, std::weak_ptr<Attachment>> all_;
+};
+
 class Attachment final : public process::Watch, public std::enable_shared_from_this<Attachment> {
  public:
   Attachment(std::shared_ptr<Door> door, UniqueFd listener, UniqueFd file, uid_t maker,
@@ -80,24 +109,12 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
     if (const ssize_t size = ::readlink(link.c_str(), name.data(), name.size()); size > 0)
       door_->set_label({name.data(), static_cast<std::size_t>(size)});
     acceptor_.start(shared_from_this());
-    class Names final : public process::Watch {
-     public:
-      explicit Names(std::weak_ptr<Attachment> attachment) : attachment_(std::move(attachment)) {}
-      void on_readable(std::uint32_t) noexcept override {
-        if (const auto attachment = attachment_.lock()) attachment->names_changed();
-      }
-
-     private:
-      const std::weak_ptr<Attachment> attachment_;
-    };
-    // Where there is no more of that to be had, or the file may not be read here, it is noticed
-    // when somebody attaches the next file.
-    names_ = process::PrivateFd(UniqueFd(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)));
-    if (!names_) return;
-    const std::string path = "/proc/self/fd/" + std::to_string(file_.get());
-    if (::inotify_add_watch(names_.get(), path.c_str(), IN_ATTRIB | IN_DELETE_SELF) < 0)
-      return names_.reset();
-    names_registration_.start(names_.get(), EPOLLIN, std::make_shared<Names>(weak_from_this()));
+    // Without a watch it is noticed when somebody attaches the next file.
+    const int watch = NameWatches::here().add(file_.get(), weak_from_this());
+    if (watch < 0) return;
+    watch_.store(watch);
+    if (detached_) forget_names();
+    detach_if_nameless();  // it may have lost its last name before it was watched
   }
 
   void detach() noexcept {
@@ -145,26 +162,80 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
 
  private:
   void stop() noexcept {
+    // First: whoever attaches the file again gets the same watch of it for as long as this is there.
+    forget_names();
     acceptor_.close();
-    names_registration_.stop();
+  }
+  void forget_names() noexcept {
+    const int watch = watch_.exchange(-1);
+    if (watch >= 0 && generation_ == process::generation()) NameWatches::here().remove(watch);
   }
   process::Acceptor::Take visitor_maker();
-  void names_changed() noexcept {
-    alignas(inotify_event) std::array<char, 4096> events;
-    while (::read(names_.get(), events.data(), events.size()) > 0) {
-    }
-    detach_if_nameless();
-  }
 
   const std::shared_ptr<Door> door_;  // which lives as long as it is attached
   process::Acceptor acceptor_;
   process::PrivateFd file_;
   const uid_t maker_;
   const process::Charge charge_;
-  process::PrivateFd names_;
-  process::Registration names_registration_;
+  const std::uint64_t generation_ = process::generation();
+  std::atomic<int> watch_{-1};
   std::atomic<bool> detached_{false};
 };
+
+class NameWatches::Reader final : public process::Watch {
+  void on_readable(std::uint32_t) noexcept override { here().read(); }
+};
+
+int NameWatches::instance() {
+  const std::lock_guard guard(lock_);
+  if (!events_) {
+    process::PrivateFd made(UniqueFd(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)));
+    if (!made) return -1;
+    registration_.start(made.get(), EPOLLIN, std::make_shared<Reader>());
+    events_ = std::move(made);
+  }
+  return events_.get();
+}
+
+int NameWatches::add(int file, const std::weak_ptr<Attachment>& attachment) {
+  const int events = instance();
+  if (events < 0) return -1;
+  const std::string path = "/proc/self/fd/" + std::to_string(file);
+  const int watch = ::inotify_add_watch(events, path.c_str(), IN_ATTRIB | IN_DELETE_SELF);
+  if (watch < 0) return -1;
+  const std::lock_guard guard(lock_);
+  all_[watch] = attachment;
+  return watch;
+}
+
+// Those of whom something has come; all, where the kernel has lost some.
+std::vector<std::weak_ptr<Attachment>> NameWatches::take_events() {
+  std::vector<std::weak_ptr<Attachment>> told;
+  const std::lock_guard guard(lock_);
+  alignas(inotify_event) std::array<char, 4096> bytes;
+  ssize_t size = 0;
+  while ((size = ::read(events_.get(), bytes.data(), bytes.size())) > 0) {
+    for (std::size_t at = 0; at < static_cast<std::size_t>(size);) {
+      inotify_event event{};
+      std::memcpy(&event, bytes.data() + at, sizeof event);
+      at += sizeof event + event.len;
+      const bool lost = (event.mask & IN_Q_OVERFLOW) != 0;
+      if (const auto found = all_.find(event.wd); found != all_.end())
+        told.push_back(found->second);
+      if (lost)
+        for (const auto& [watch, attachment] : all_) told.push_back(attachment);
+    }
+  }
+  return told;
+}
+
+void NameWatches::read() noexcept {
+  try {
+    for (const auto& told : take_events())
+      if (const auto attachment = told.lock()) attachment->detach_if_nameless();
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the next who attaches sees it
+  }
+}
 
 namespace {
 

@@ -270,7 +270,8 @@ std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline,
     if (!proper) throw SystemError(EPROTO, "receive a message: the peer sent something else");
   };
   check(count == sizeof header && header.magic == FdMessageHeader::kMagic &&
-        header.bytes <= kFdMessageBytes);
+        header.bytes <= kFdMessageBytes && header.descriptors <= kFdMessageDescriptors &&
+        descriptors.size() <= header.descriptors);
   FdMessage fd_message;
   fd_message.bytes.resize(header.bytes);
   for (std::span<std::byte> left = fd_message.bytes; !left.empty();) {
@@ -278,6 +279,7 @@ std::optional<FdMessage> receive_fd_message(int socket, Deadline deadline,
     const std::size_t got = receive_some(socket, left, descriptors, overflow, deadline, since);
     if (got == 0) throw SystemError(ECONNRESET, "receive a message: the peer closed in the middle");
     left = left.subspan(got);
+    check(descriptors.size() <= header.descriptors);  // at once: each byte may bring a hundred
   }
   check(header.descriptors == descriptors.size() && !overflow);
   fd_message.descriptors = std::move(descriptors);

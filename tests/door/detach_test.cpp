@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "door/attached.hpp"
+#include "door/usage.hpp"
 
 namespace farcall::door::test {
 namespace {
@@ -160,6 +161,24 @@ TEST_F(DoorDetach, MayComeWhileTheDoorIsBeingAttached) {
   }
   EXPECT_TRUE(eventually([&] { return open_descriptors() <= before + 2; }))
       << open_descriptors() << " instead of " << before;
+}
+
+// The kernel lets a user have some hundred instances of inotify.
+TEST_F(DoorAttach, ManyFilesAreWatchedAsOne) {
+  constexpr int kFiles = 20;
+  std::vector<std::string> files;
+  for (int i = 0; i < kFiles; ++i) {
+    files.push_back(sandbox.file("file" + std::to_string(i)));
+    ASSERT_EQ(::fattach(door, files.back().c_str()), 0) << std::strerror(errno);
+  }
+  const std::string all = list_descriptors();
+  std::size_t instances = 0;
+  for (std::size_t at = 0; (at = all.find("inotify", at)) != std::string::npos; ++at) ++instances;
+  EXPECT_EQ(instances, 1U) << all;
+  const std::size_t before = open_descriptors();
+  for (const std::string& file : files) ASSERT_EQ(::unlink(file.c_str()), 0);
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before - 2 * kFiles; }))
+      << list_descriptors();
 }
 
 }  // namespace

@@ -171,6 +171,20 @@ TEST(FdMessage, DescriptorsWhereNoneBelongAreNotWaitedFor) {
   });
 }
 
+// A byte at a time, and no end to come.
+TEST(FdMessage, MoreDescriptorsThanAnnouncedEndItAtOnce) {
+  const auto [here, there] = socket_pair();
+  struct {
+    std::uint32_t magic = 0x6c637266;
+    std::uint16_t bytes = 100;
+    std::uint16_t descriptors = 2;
+  } header;
+  ASSERT_EQ(::send(here.get(), &header, sizeof header, 0), static_cast<ssize_t>(sizeof header));
+  const std::array<std::byte, 1> byte{};
+  for (int i = 0; i < 3; ++i) send_raw(here.get(), byte, here.get());
+  EXPECT_EQ(error_of([&] { receive_fd_message(there.get(), soon()); }), EPROTO);
+}
+
 TEST(ReceivedFds, ThatNobodyTakesAreNotWaitedFor) {
   in_child([] {
     const auto [here, there] = packet_socket_pair();
