@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call/server_session.hpp"
 
+#include <linux/sockios.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,8 +13,69 @@
 
 #include "farcall/error.hpp"
 #include "process/identity.hpp"
+#include "process/reactor.hpp"
 
 namespace farcall::call {
+
+namespace {
+
+// What a session has sent and its client has not taken counts as in flight, of which the kernel
+// lets the server's user have no more than a process may have descriptors. So it stays on the
+// client's account until it has been taken, or the client's end has gone.
+class Untaken final : public process::Watch, public std::enable_shared_from_this<Untaken> {
+ public:
+  static bool any(int socket) noexcept {
+    int bytes = 0;
+    return ::ioctl(socket, SIOCOUTQ, &bytes) == 0 && bytes > 0;
+  }
+  Untaken(uid_t user, PrivateFd socket, Charge held) noexcept
+      : user_(user), socket_(std::move(socket)), charge_(std::move(held)) {}
+  ~Untaken() override { close_later(user_, std::move(socket_), std::move(charge_)); }
+
+  // Each time that something has been taken.
+  void start() { registration_.start(socket_.get(), EPOLLOUT | EPOLLET, shared_from_this()); }
+  void on_readable(std::uint32_t) noexcept override {
+    const auto keep = shared_from_this();
+    if (!any(socket_.get())) registration_.stop();
+  }
+
+ private:
+  const uid_t user_;
+  PrivateFd socket_;
+  Charge charge_;
+  process::Registration registration_;
+};
+
+// Its pages go where and when it does.
+struct Discarded {
+  TransferMemory memory;
+
+  explicit Discarded(TransferMemory&& of) noexcept : memory(std::move(of)) {}
+  Discarded(Discarded&&) noexcept = default;
+  Discarded& operator=(Discarded&&) = delete;
+  ~Discarded() { memory.discard(); }
+};
+
+}  // namespace
+
+// Packets that nobody has taken may hold anything.
+ServerSession::~ServerSession() {
+  if (gone) {
+    transfer_.charge = {};
+    free_later(caller.uid, transfer_.capacity(), Discarded(std::exchange(transfer_, {})));
+  } else {
+    drop_transfer();
+  }
+  if (copying_) copying_->into->free();
+  if (!own_user_ && has_sent_descriptors_ && Untaken::any(sockets_.theirs.get())) try {
+      const auto untaken = std::make_shared<Untaken>(caller.uid, std::move(sockets_.theirs),
+                                                     std::exchange(charge_, {}));
+      untaken->start();
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): closed at once, then
+    }
+  close_later(caller.uid, std::move(sockets_.theirs));
+  close_later(caller.uid, std::move(sockets_.mine), std::move(charge_));
+}
 
 bool ServerSession::trusts_other() const noexcept { return same_user(caller.uid, ::geteuid()); }
 

@@ -58,13 +58,7 @@ class ServerSession final : public SessionBase {
         identity_(std::move(sender)),
         own_user_(process::is_own(caller.uid)),
         charge_(std::move(held)) {}
-  // Packets that nobody has taken may hold anything.
-  ~ServerSession() {
-    drop_transfer();
-    if (copying_) copying_->into->free();
-    close_later(caller.uid, std::move(sockets_.theirs));
-    close_later(caller.uid, std::move(sockets_.mine), std::move(charge_));
-  }
+  ~ServerSession();
 
   [[nodiscard]] bool ready() const noexcept { return copying() || is_request(turn()); }
   // Whether its request has been copied in part. relaxed: claim() and release() order it.

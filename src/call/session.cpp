@@ -114,7 +114,7 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
         throw SystemError(E2BIG, "too much memory for one user");
       TransferMemory made = TransferMemory::create(size, trusts_other());
       made.charge = std::move(held);
-      sending_ = true;
+      sending_ = has_sent_descriptors_ = true;
       send_descriptors(sockets_.theirs.get(), std::array{made.fd()}, kPurposeData, load.deadline);
       made.keep();
       transfer_ = std::move(made);
@@ -131,7 +131,7 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
     std::memcpy(slot().data, &size, sizeof size);
   }
   if (!load.descriptors.empty()) {
-    sending_ = true;
+    sending_ = has_sent_descriptors_ = true;
     send_descriptors(sockets_.theirs.get(), load.descriptors, kPurposeData, load.deadline);
     turn.flags |= kDescriptors;
   }

@@ -249,7 +249,8 @@ class SessionBase {
   SessionSockets sockets_;
   Waiter waiter_;
   TransferMemory transfer_;
-  bool sending_ = false;           // some of what is prepared has been sent
+  bool sending_ = false;  // some of what is prepared has been sent
+  bool has_sent_descriptors_ = false;
   observe::Half* sent_ = nullptr;  // of entry_
   observe::Half* received_ = nullptr;
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call/transfer.hpp"
 
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -52,6 +54,7 @@ TransferMemory TransferMemory::create(std::size_t size, bool trusted) {
   TransferMemory made;
   if (trusted || memory.size() <= kMostMapped) made.mapping_ = map_if_possible(memory);
   made.capacity_ = memory.size();
+  made.made_here_ = true;
   made.fd_ = PrivateFd(std::move(memory).release());
   return made;
 }
@@ -71,6 +74,15 @@ TransferMemory TransferMemory::adopt(UniqueFd&& fd, bool trusted, std::size_t mo
   if (trusted || memory.size() <= kMostMapped) made.mapping_ = map_if_possible(memory);
   if (!made.mapping_) made.fd_ = PrivateFd(std::move(memory).release());
   return made;
+}
+
+void TransferMemory::discard() noexcept {
+  if (!made_here_) return;
+  if (mapping_)
+    ::madvise(mapping_.data(), mapping_.size(), MADV_REMOVE);
+  else if (fd_.is_here())
+    ::syscall(SYS_fallocate, fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t{0},
+              static_cast<off_t>(capacity_));
 }
 
 bool TransferMemory::write(std::span<const std::byte> data) noexcept {

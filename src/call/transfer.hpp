@@ -50,11 +50,14 @@ class TransferMemory {
   void exchanged() noexcept {
     if (capacity_ > kMostKept) *this = {};
   }
+  // Of create(), where the other side has ended and may keep it: its pages are given back.
+  void discard() noexcept;
 
   Charge charge;  // for who keeps accounts
 
  private:
   std::size_t capacity_ = 0;
+  bool made_here_ = false;
   Mapping mapping_;  // or else, where it is not to be trusted or there is no room for it
   PrivateFd fd_;
   CopyToPeer copier_;

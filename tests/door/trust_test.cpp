@@ -177,6 +177,62 @@ TEST_F(DoorTrust, WhatLingersInASessionHoldsNobodyUp) {
   expect_nobody_waits();
 }
 
+// A session with a long reply that has been given, and not taken yet.
+RawSession with_long_reply(int mine) {
+  RawSession session(mine);
+  EXPECT_TRUE(session.welcome());
+  session.give(call::Kind::request, 1);
+  EXPECT_TRUE(session.answered(1));
+  return session;
+}
+
+// Memory that the server has made is its own: who keeps it keeps nothing.
+TEST_F(DoorTrust, WhatIsLeftOfALongReplyIsEmptyWhenItsSessionHasEnded) {
+  auto procedure = [](char*, size_t, door_desc_t*, uint_t) {
+    return Answer(std::string(500'000, 'a'));
+  };
+  giver.door = make_door(procedure);
+  as_stranger([&](int mine) {
+    RawSession session = with_long_reply(mine);
+    const UniqueFd memory = call::test::take_only_descriptor(session.answers.get());
+    const auto pages = [&] {
+      struct stat status {};
+      EXPECT_EQ(::fstat(memory.get(), &status), 0);
+      return status.st_blocks;
+    };
+    EXPECT_GT(pages(), 0);
+    session.socket.reset();
+    EXPECT_TRUE(eventually([&] { return pages() == 0; })) << pages();
+  });
+}
+
+// The kernel counts what is on its way as the server's user's.
+TEST_F(DoorTrust, ALongReplyThatNobodyTakesStaysOnItsClientsAccount) {
+  auto procedure = [](char* data, size_t size, door_desc_t*, uint_t) {
+    return Answer(size == 0 ? std::string(10'000, 'a') : std::string(data, size));
+  };
+  giver.door = make_door(procedure);
+  const FewDescriptors few(400);
+  as_stranger([&](int mine) {
+    std::vector<UniqueFd> untaken;
+    for (;;) {
+      RawSession session(mine);
+      if (!session.welcome()) break;
+      session.give(call::Kind::request, 1);
+      ASSERT_TRUE(session.answered(1));
+      untaken.push_back(std::move(session.answers));
+      ASSERT_LE(untaken.size(), 200U) << "half of the server's descriptors";
+    }
+    EXPECT_GE(untaken.size(), 10U);
+    // As it is taken, and as it is thrown away.
+    for (std::size_t i = 0; i < untaken.size(); i += 2) untaken[i].reset();
+    for (std::size_t i = 1; i < untaken.size(); i += 2)
+      EXPECT_TRUE(call::test::take_only_descriptor(untaken[i].get()));
+    EXPECT_TRUE(eventually([&] { return RawSession(mine).welcome(); }));
+  });
+  EXPECT_EQ(call(giver.door, "x").data, "x");
+}
+
 TEST_F(DoorTrust, AOneWayRequestIsNoCall) {
   std::atomic<int> calls{0};
   auto procedure = [&](char*, size_t, door_desc_t*, uint_t) {
