@@ -21,6 +21,14 @@ inline bool nonblocking(const Side& side, int flags) noexcept {
   return (flags & MSG_DONTWAIT) != 0 || side.nonblocking.load(std::memory_order_relaxed);
 }
 
+// Whether a wait is over: a call of which a part is done never starts again.
+inline bool ends_wait(Interruption came, bool part_done) noexcept {
+  return came == Interruption::ends || (part_done && came == Interruption::restarts);
+}
+// Sleeps until the kernel has `events`, for the rest of a call of which a part is done. False, with
+// errno: a signal came, or the time limit of the socket is over.
+bool sleep_for_rest(int fd, short events) noexcept(false);
+
 // Somebody has closed it while a call was without the lock: the connection, or the last descriptor
 // of it in this process.
 inline bool is_gone(const Side& side, std::uint32_t generation) noexcept {

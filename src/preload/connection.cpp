@@ -70,6 +70,21 @@ int take_pending_error(Side& side, int fd) noexcept {
   return error;
 }
 
+// In poll(), since that is ended by every signal that is handled, whatever SA_RESTART says.
+bool sleep_for_rest(int fd, short events) noexcept(false) {
+  timeval limit{};
+  socklen_t size = sizeof limit;
+  kernel(SYS_getsockopt, fd, SOL_SOCKET, events == POLLIN ? SO_RCVTIMEO : SO_SNDTIMEO, &limit,
+         &size);
+  const timespec longest{.tv_sec = limit.tv_sec, .tv_nsec = limit.tv_usec * 1'000};
+  const bool limited = limit.tv_sec != 0 || limit.tv_usec != 0;
+  pollfd look{.fd = fd, .events = events, .revents = 0};
+  const int ready = real::next<"ppoll", int(pollfd*, nfds_t, const timespec*, const sigset_t*)>()(
+      &look, 1, limited ? &longest : nullptr, nullptr);
+  if (ready == 0) errno = EAGAIN;
+  return ready > 0;
+}
+
 // Holds the receiver's lock.
 ssize_t at_end(Side& side, ssize_t result) noexcept {
   if (result != 0) return result;

@@ -41,6 +41,7 @@ ssize_t discard(Side& side, const Call& whole) {
     if (got < 0) keep_error(side, errno);
     if (got <= 0) break;
     done += static_cast<std::size_t>(got);
+    if (static_cast<std::size_t>(got) < size && (flags & MSG_WAITALL) != 0) break;
     if ((flags & MSG_PEEK) != 0) {
       int there = 0;
       if (done < wanted && ::ioctl(whole.fd, FIONREAD, &there) == 0)

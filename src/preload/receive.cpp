@@ -88,20 +88,24 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
 }
 
 // Sleeps in the kernel, in the program's own call where that is possible. The direction is watched
-// and whatever is in the kernel, up to `limit`, is what comes next. kNothing: look again.
+// and whatever is in the kernel, up to `limit`, is what comes next. kNothing: look again. `cut`:
+// the kernel has returned less than all, and waits for no more.
 ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint64_t limit,
-                        bool untouched, Guard& guard) {
+                        bool untouched, bool& cut, Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   side.receiver.enter_kernel();
   note_sleep(side);
   guard.unlock();
   settle_before_sleep();
   ssize_t got;
-  const bool as_it_is = untouched && limit >= to.left() && call.with == nullptr;
+  const bool as_it_is = limit >= to.left() && call.with == nullptr;
   iovec parts[kParts];
   msghdr message{};
-  if (as_it_is) {
+  if (!untouched) {
+    got = sleep_for_rest(call.fd, POLLIN) ? kNothing : -1;
+  } else if (as_it_is) {
     got = call.as_it_is(call.arguments);
+    cut = got > 0 && static_cast<std::size_t>(got) < to.left();
   } else {
     message.msg_iov = parts;
     message.msg_iovlen = to.parts(parts, kParts, std::min<std::uint64_t>(to.left(), limit));
@@ -122,7 +126,7 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
     } else {
       side.receiver.leave_kernel(side.in(), 0);
     }
-    if ((call.flags & MSG_PEEK) == 0)
+    if (untouched && (call.flags & MSG_PEEK) == 0)
       count_received(side, false, got, {call.parts, call.count, to.left()});
   }
   errno = error;
@@ -200,12 +204,14 @@ class Receiving {
         continue;
       }
       ssize_t result = 0;
-      switch (wait(result)) {
+      bool cut = false;
+      switch (wait(result, cut)) {
         case Outcome::look_again: break;
         case Outcome::message: return message_came();
         case Outcome::took:
           to_.skip(static_cast<std::size_t>(result));
           if (finished(result)) return total_;
+          if (cut) waits_ = false;
           break;
         case Outcome::ended:
           if (total_ == 0) return result;
@@ -352,7 +358,7 @@ class Receiving {
     return side_.receiver.next(side_.in()).kind == Receiver::Next::nothing;
   }
 
-  Outcome wait(ssize_t& result) {
+  Outcome wait(ssize_t& result, bool& cut) {
     if (!stayed_) {
       stayed_ = true;
       side_.waited = true;
@@ -372,7 +378,7 @@ class Receiving {
           const Receiver::Next next = side_.receiver.next(side_.in());
           if (next.kind == Receiver::Next::ring) stayed_ = false;
           if (next.kind != Receiver::Next::nothing) return Outcome::look_again;
-        } else if (side_.patience.interruption() == Interruption::ends) {
+        } else if (ends_wait(side_.patience.interruption(), total_ != 0)) {
           return ended(result, fail(-EINTR));
         }
       }
@@ -386,7 +392,7 @@ class Receiving {
     result = side_.has_messages()
                  ? sleep_for_message(side_, call_, length_, guard_)
                  : sleep_in_kernel(side_, call_, to_, open ? UINT64_MAX : next.bytes, total_ == 0,
-                                   guard_);
+                                   cut, guard_);
     if (result == kMessage) {
       owns_guard_ = !is_gone(side_, generation_);
       return Outcome::message;

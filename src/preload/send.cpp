@@ -105,8 +105,9 @@ bool leave_ring_for_kernel(Side& side, int fd) noexcept {
   return true;
 }
 
-// Until the kernel has room, as long as a send would wait for it. Zero, or what the call returns.
-ssize_t wait_for_kernel(Side& side, const Call& call, Guard& guard) {
+// Until the kernel has room, as long as a send would wait for it, of which a part may have been
+// sent. Zero, or what the call returns.
+ssize_t wait_for_kernel(Side& side, const Call& call, bool part_sent, Guard& guard) {
   // What is in the ring is not sent while the peer leaves.
   if (const ssize_t waited = let_peer_leave(side, call); waited != 0) return waited;
   if (nonblocking(side, call.flags)) return no_room(side, call.fd);
@@ -125,7 +126,7 @@ ssize_t wait_for_kernel(Side& side, const Call& call, Guard& guard) {
     pollfd look{.fd = call.fd, .events = POLLOUT, .revents = 0};
     timespec moment{.tv_sec = 0, .tv_nsec = 2'000'000};
     room = kernel(SYS_ppoll, &look, 1, &moment, nullptr, 0) > 0;
-    if (held.interruption() == Interruption::ends)
+    if (ends_wait(held.interruption(), part_sent))
       result = fail(-EINTR);
     else if (longest != 0 && now_ns() - start > longest)
       result = fail(-EAGAIN);
@@ -159,9 +160,12 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = from.parts(parts, kParts, size);
-    // A broken pipe raises a signal only where nothing has been sent.
-    sent = real::next<"sendmsg", ssize_t(int, const msghdr*, int)>()(
-        call.fd, &message, call.flags | (untouched ? 0 : MSG_NOSIGNAL));
+    // A broken pipe raises a signal only where nothing has been sent; and a call that has sent
+    // something does not sleep in one that a signal would start again.
+    const int flags = call.flags | (untouched ? 0 : MSG_NOSIGNAL | MSG_DONTWAIT);
+    do {
+      sent = real::next<"sendmsg", ssize_t(int, const msghdr*, int)>()(call.fd, &message, flags);
+    } while (wait && !untouched && sent < 0 && errno == EAGAIN && sleep_for_rest(call.fd, POLLOUT));
   }
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation)
@@ -199,7 +203,7 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
           if (is_gone(side, generation)) continue;
         }
         if (!leave_ring_for_kernel(side, call.fd)) {
-          const ssize_t waited = wait_for_kernel(side, call, guard);
+          const ssize_t waited = wait_for_kernel(side, call, sent() != 0, guard);
           if (waited != 0) return sent() != 0 ? sent() : waited;
         }
         // With nothing sent it is this call that tells.
@@ -212,13 +216,14 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
       case Sender::Way::kernel: break;
     }
     const std::size_t before = from.left();
-    const ssize_t now = send_through_kernel(side, call, from, sent() == 0, guard);
+    const bool untouched = sent() == 0;
+    const ssize_t now = send_through_kernel(side, call, from, untouched, guard);
     if (now <= 0) return sent() != 0 ? sent() : now;
     from.skip(static_cast<std::size_t>(now));
     if (from.left() == 0) return sent();
     // Less than asked for: the kernel has a reason to stop.
     if (nonblocking(side, call.flags) ||
-        static_cast<std::size_t>(now) < std::min(before, kernel_chunk(side)))
+        (untouched && static_cast<std::size_t>(now) < std::min(before, kernel_chunk(side))))
       return sent();
   }
 }
@@ -229,7 +234,8 @@ ssize_t send_all_by_kernel(Side& side, const Call& call, Afterwards afterwards) 
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   if (side.out().control != nullptr) {
     while (!leave_ring_for_kernel(side, call.fd))
-      if (const ssize_t waited = wait_for_kernel(side, call, guard); waited != 0) return waited;
+      if (const ssize_t waited = wait_for_kernel(side, call, false, guard); waited != 0)
+        return waited;
     if (side.kind == Kind::tcp)
       if (const int error = take_error(side); error != 0) return fail(-error);
     if (afterwards == Afterwards::kernel) side.sender.leave_ring(side.out());
@@ -277,7 +283,8 @@ ssize_t send_message(Side& side, const Call& call, Guard& guard) {
       if (is_gone(side, generation)) continue;
     }
     if (!leave_ring_for_kernel(side, call.fd))
-      if (const ssize_t waited = wait_for_kernel(side, call, guard); waited != 0) return waited;
+      if (const ssize_t waited = wait_for_kernel(side, call, false, guard); waited != 0)
+        return waited;
   }
 }
 
