@@ -43,8 +43,7 @@ bool is_marked_lost(const Ring& ring) noexcept {
 }  // namespace
 
 bool is_reset(Side& side) noexcept {
-  const bool lost = (side.in().control != nullptr && side.receiver.reclaim_unfinished(side.in())) ||
-                    is_marked_lost(side.in()) || is_marked_lost(side.out());
+  const bool lost = is_marked_lost(side.in()) || is_marked_lost(side.out());
   return !side.reset_told && (lost || left_bytes_unread(side));
 }
 
@@ -90,7 +89,10 @@ ssize_t at_end(Side& side, ssize_t result) noexcept {
   if (result != 0) return result;
   // This very call may have taken it, before it slept.
   if (const int error = take_error(side); error != 0) return fail(-error);
-  if (!is_reset(side)) return result;
+  // The peer has died and left bytes that cannot be recovered.
+  const bool lost = !side.reset_told && side.in().control != nullptr &&
+                    side.receiver.reclaim_unfinished(side.in());
+  if (!lost && !is_reset(side)) return result;
   side.reset_told = true;
   return fail(-ECONNRESET);
 }

@@ -20,9 +20,6 @@
 namespace farcall::preload {
 namespace {
 
-constexpr std::uint32_t kEmptyCallsPerLook = 64;
-constexpr std::uint64_t kLookEvery = 20 * kTicksPerMicrosecond;
-
 // A call of the program has brought so many bytes from the kernel. How many of them are its own;
 // none: look again. Holds the receiver's lock.
 std::size_t came_from_kernel(Side& side, const Call& call, const iovec* parts, std::size_t count,
@@ -151,15 +148,6 @@ bool stay_awake(Side& side) noexcept {
       [&] { return ring.control->sender_processor.load(std::memory_order_relaxed); });
 }
 
-bool time_to_look(Side& side, int fd) noexcept {
-  const std::uint64_t now = ticks();
-  if (++side.empty_calls % kEmptyCallsPerLook != 0 && now - side.looked_at < kLookEvery &&
-      !epoll_told_since(fd, side.looked_at))
-    return false;
-  side.looked_at = now;
-  return true;
-}
-
 // One call of the receive family on an accelerated connection.
 class Receiving {
  public:
@@ -258,6 +246,9 @@ class Receiving {
          side_.in().control->sender_said.load(std::memory_order_relaxed) != 0))
       got = side_.has_messages() ? look_for_end_of_messages(side_.receiver, side_.in(), call_.fd)
                                  : look_for_end(side_.receiver, side_.in(), call_.fd);
+    // A peer that died may have left bytes which only that brings.
+    if (got == 0 && side_.receiver.reclaim_unfinished(side_.in())) [[unlikely]]
+      got = take_what_is_there();
     if (got == kMessage && !peek_)
       count_received(side_, side_.receiver.kernel_taken() == before, static_cast<long>(length_),
                      {call_.parts, call_.count, SIZE_MAX});
@@ -402,7 +393,8 @@ class Receiving {
       if (result > 0) total_ += result;
       return ended(result, result == kNothing ? fail(-EBADF) : result);
     }
-    if (result == kNothing) return Outcome::look_again;
+    if (result == kNothing || (result == 0 && side_.receiver.reclaim_unfinished(side_.in())))
+      return Outcome::look_again;
     if (result > 0) return Outcome::took;
     if (result == 0) side_.receiver.watch_for_ever(side_.in());
     if (result < 0 && errno == ECONNRESET) side_.reset_told = true;
