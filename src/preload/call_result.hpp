@@ -40,7 +40,7 @@ inline bool is_gone(const Side& side, std::uint32_t generation) noexcept {
 bool is_of_connection(int error) noexcept;
 
 // Holds the receiver's lock.
-ssize_t at_end(Side& side, ssize_t result) noexcept;
+ssize_t at_end(Side& side, int fd, ssize_t result) noexcept;
 
 // A peer that breaks the protocol is dead to us, and we to it.
 ssize_t broken(Side& side, int fd) noexcept;

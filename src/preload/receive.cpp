@@ -75,7 +75,7 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
       side.receiver.leave_kernel(side.in(), 0);
       if (got < 0 && error == ECONNRESET) side.reset_told = true;
       const bool wanted_none = Span(call.parts, call.count).left() == 0;
-      if (got == 0 && !wanted_none && at_end(side, 0) != 0) return -1;
+      if (got == 0 && !wanted_none && at_end(side, call.fd, 0) != 0) return -1;
     }
     guard.unlock();
     if (got > 0 && (call.flags & (MSG_PEEK | MSG_OOB)) == 0) count_call(call.fd, side);
@@ -182,7 +182,7 @@ class Receiving {
       if (got == 0) {
         // Nothing comes any more: the kernel says so as often as it is asked.
         side_.receiver.watch_for_ever(side_.in());
-        return total_ != 0 ? cut_short() : at_end(side_, 0);
+        return total_ != 0 ? cut_short() : at_end(side_, call_.fd, 0);
       }
       if (got != kNothing) return total_ != 0 ? failed_later(got) : failed(got);
       if (!waits_) {
@@ -214,7 +214,7 @@ class Receiving {
 
   // Of packets a reset is told first. The kernel may know of it, too, and does not tell it again.
   bool is_reset_first() noexcept {
-    if (!peer_has_closed(side_) || !is_reset(side_)) return false;
+    if (!peer_has_closed(side_) || !is_reset(side_, call_.fd)) return false;
     int error = 0;
     socklen_t size = sizeof error;
     kernel(SYS_getsockopt, call_.fd, SOL_SOCKET, SO_ERROR, &error, &size);
@@ -398,7 +398,7 @@ class Receiving {
     if (result > 0) return Outcome::took;
     if (result == 0) side_.receiver.watch_for_ever(side_.in());
     if (result < 0 && errno == ECONNRESET) side_.reset_told = true;
-    return ended(result, at_end(side_, result));
+    return ended(result, at_end(side_, call_.fd, result));
   }
 
   static Outcome ended(ssize_t& result, ssize_t value) noexcept {
@@ -442,7 +442,8 @@ ssize_t receive_nothing(Side& side, const Call& call, Guard& guard) {
   const int error = errno;
   if (guard.lock() && !is_gone(side, generation)) {
     if (got < 0 && error == ECONNRESET) side.reset_told = true;
-    if (got == 0 && peer_has_closed(side) && !has_bytes(side, call.fd)) return at_end(side, 0);
+    if (got == 0 && peer_has_closed(side) && !has_bytes(side, call.fd))
+      return at_end(side, call.fd, 0);
   }
   errno = error;
   return got;

@@ -298,7 +298,7 @@ ssize_t tell_reset(Side& side, int fd, ssize_t result) noexcept {
   if (const int kept = take_error(side); kept != 0) return fail(-kept);
   if (!peer_is_gone(side, fd)) return fail(-error);
   const Guard receiving(side.receive_lock);
-  if (!receiving || !is_reset(side)) return fail(-error);
+  if (!receiving || !is_reset(side, fd)) return fail(-error);
   side.reset_told = true;
   return fail(-ECONNRESET);
 }

@@ -253,6 +253,36 @@ TEST(Crash, TheKilledLoseNothingThatTheyHaveWritten) { lose_nothing(0); }
 TEST(Crash, TheKilledLoseNothingOfAUnixStream) { lose_nothing(SOCK_STREAM); }
 TEST(Crash, TheKilledLoseNoPackets) { lose_nothing(SOCK_SEQPACKET); }
 
+// A child is killed when the kernel has just given it what was sent, and its library has not seen
+// that: nothing is unread.
+void read_at_last(int type) {
+  const auto read = [](int fd) {
+    char bytes[4];
+    for (int i = 0; i < 30; ++i) {
+      (void)!::send(fd, "ping", 4, MSG_NOSIGNAL);
+      (void)!::recv(fd, bytes, 4, MSG_WAITALL);
+    }
+    while (kernel(SYS_recvfrom, fd, bytes, 4, 0, nullptr, nullptr) <= 0) {
+    }
+    ::kill(::getpid(), SIGKILL);
+  };
+  auto [fd, child] = type == 0 ? with_child(read) : pair_with_child(read, type);
+  char bytes[4];
+  for (int i = 0; i < 30; ++i) {
+    ASSERT_EQ(::recv(fd.get(), bytes, 4, MSG_WAITALL), 4);
+    ASSERT_EQ(::send(fd.get(), "pong", 4, MSG_NOSIGNAL), 4);
+  }
+  ASSERT_EQ(::send(fd.get(), "last", 4, MSG_NOSIGNAL), 4);
+  EXPECT_EQ(::recv(fd.get(), bytes, 4, 0), 0) << std::strerror(errno);
+  kill_and_reap(child);
+}
+
+TEST(Crash, WhatTheKilledHasReadAtLastIsNotUnread) {
+  read_at_last(0);
+  read_at_last(SOCK_STREAM);
+  read_at_last(SOCK_SEQPACKET);
+}
+
 TEST(Crash, ASleeperIsWokenByTheDeath) {
   for (int round = 0; round < 20; ++round) {
     auto [fd, child] = with_child([&](int server) {
