@@ -33,6 +33,7 @@ struct Call {
   ssize_t (*as_it_is)(const void* arguments);
   const void* arguments;
   Ancillary* with = nullptr;  // of a receiving call on a unix socket
+  bool is_rest = false;       // of a call of several messages, some of which have been sent
 };
 
 ssize_t receive_from(Side& side, const Call& call) noexcept(false);

@@ -126,7 +126,7 @@ ssize_t wait_for_kernel(Side& side, const Call& call, bool part_sent, Guard& gua
     pollfd look{.fd = call.fd, .events = POLLOUT, .revents = 0};
     timespec moment{.tv_sec = 0, .tv_nsec = 2'000'000};
     room = kernel(SYS_ppoll, &look, 1, &moment, nullptr, 0) > 0;
-    if (ends_wait(held.interruption(), part_sent))
+    if (ends_wait(held.interruption(), part_sent || call.is_rest))
       result = fail(-EINTR);
     else if (longest != 0 && now_ns() - start > longest)
       result = fail(-EAGAIN);
@@ -152,20 +152,21 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
   if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
   guard.unlock();
   if (wait) settle_before_sleep();
+  // A call that has sent something does not sleep in one that a signal would start again.
+  const bool asks = wait && (!untouched || (call.is_rest && call.count <= kParts));
   ssize_t sent;
-  if (untouched && size == from.left()) {
+  if (untouched && !asks && size == from.left()) {
     sent = call.as_it_is(call.arguments);
   } else {
     iovec parts[kParts];
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = from.parts(parts, kParts, size);
-    // A broken pipe raises a signal only where nothing has been sent; and a call that has sent
-    // something does not sleep in one that a signal would start again.
-    const int flags = call.flags | (untouched ? 0 : MSG_NOSIGNAL | MSG_DONTWAIT);
+    // A broken pipe raises a signal only where nothing has been sent.
+    const int flags = call.flags | (untouched ? 0 : MSG_NOSIGNAL) | (asks ? MSG_DONTWAIT : 0);
     do {
       sent = real::next<"sendmsg", ssize_t(int, const msghdr*, int)>()(call.fd, &message, flags);
-    } while (wait && !untouched && sent < 0 && errno == EAGAIN && sleep_for_rest(call.fd, POLLOUT));
+    } while (asks && sent < 0 && errno == EAGAIN && sleep_for_rest(call.fd, POLLOUT));
   }
   const int error = errno;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation)
@@ -223,7 +224,8 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
     if (from.left() == 0) return sent();
     // Less than asked for: the kernel has a reason to stop.
     if (nonblocking(side, call.flags) ||
-        (untouched && static_cast<std::size_t>(now) < std::min(before, kernel_chunk(side))))
+        (untouched && !call.is_rest &&
+         static_cast<std::size_t>(now) < std::min(before, kernel_chunk(side))))
       return sent();
   }
 }

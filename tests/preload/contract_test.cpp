@@ -279,6 +279,27 @@ TEST(Contract, ASignalEndsASendOfWhichAPartIsTaken) {
   }
 }
 
+TEST(Contract, ASignalEndsSeveralMessagesWithThoseThatAreSent) {
+  for (const int flags : {0, SA_RESTART}) {
+    const Pair pair;
+    handle(flags);
+    std::string text(1000, 'm');
+    iovec part{.iov_base = text.data(), .iov_len = text.size()};
+    mmsghdr message{};
+    message.msg_hdr.msg_iov = &part;
+    message.msg_hdr.msg_iovlen = 1;
+    std::vector<mmsghdr> messages(1000, message);
+    // Until there is no room, so that the next call ends among its own.
+    std::thread later = signal_sleeper();
+    int sent = 1000;
+    while (sent == 1000) sent = ::sendmmsg(pair.client.get(), messages.data(), 1000, 0);
+    later.join();
+    EXPECT_GT(sent, 0) << std::strerror(errno);
+    EXPECT_LT(sent, 1000);
+    EXPECT_EQ(signals, 1);
+  }
+}
+
 TEST(Contract, ASignalInterruptsEpoll) {
   const Pair pair;
   handle(SA_RESTART);
