@@ -141,8 +141,9 @@ std::size_t kernel_chunk(const Side& side) noexcept {
   return side.kind == Kind::tcp ? kKernelChunk : kKernelChunkOfUnix;
 }
 
+// `cut`: the kernel has taken less than it was given, and would not have waited for more.
 ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool untouched,
-                            Guard& guard) {
+                            bool& cut, Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   const bool wait = !nonblocking(side, call.flags);
   // In pieces, so that the ring is used as soon as the receiver has woken up.
@@ -154,6 +155,7 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
   if (wait) settle_before_sleep();
   // A call that has sent something does not sleep in one that a signal would start again.
   const bool asks = wait && (!untouched || (call.is_rest && call.count <= kParts));
+  std::size_t given = size;
   ssize_t sent;
   if (untouched && !asks && size == from.left()) {
     sent = call.as_it_is(call.arguments);
@@ -162,6 +164,7 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = from.parts(parts, kParts, size);
+    given = Span(parts, message.msg_iovlen).left();
     // A broken pipe raises a signal only where nothing has been sent.
     const int flags = call.flags | (untouched ? 0 : MSG_NOSIGNAL) | (asks ? MSG_DONTWAIT : 0);
     do {
@@ -169,6 +172,7 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
     } while (asks && sent < 0 && errno == EAGAIN && sleep_for_rest(call.fd, POLLOUT));
   }
   const int error = errno;
+  cut = !asks && sent >= 0 && static_cast<std::size_t>(sent) < given;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation)
     side.sender.leave_kernel(side.out(), units_sent(side, sent), message_bytes(side, sent));
   else
@@ -216,17 +220,11 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
       }
       case Sender::Way::kernel: break;
     }
-    const std::size_t before = from.left();
-    const bool untouched = sent() == 0;
-    const ssize_t now = send_through_kernel(side, call, from, untouched, guard);
+    bool cut = false;
+    const ssize_t now = send_through_kernel(side, call, from, sent() == 0, cut, guard);
     if (now <= 0) return sent() != 0 ? sent() : now;
     from.skip(static_cast<std::size_t>(now));
-    if (from.left() == 0) return sent();
-    // Less than asked for: the kernel has a reason to stop.
-    if (nonblocking(side, call.flags) ||
-        (untouched && !call.is_rest &&
-         static_cast<std::size_t>(now) < std::min(before, kernel_chunk(side))))
-      return sent();
+    if (from.left() == 0 || cut) return sent();
   }
 }
 
@@ -264,11 +262,12 @@ ssize_t send_message(Side& side, const Call& call, Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   const Span message(call.parts, call.count);
   const std::size_t length = message.left();
+  bool cut = false;
   for (unsigned waits = 0;;) {
     if (is_gone(side, generation)) return fail(-EBADF);
     switch (side.sender.way(side.out())) {
       case Sender::Way::broken: return broken(side, call.fd);
-      case Sender::Way::kernel: return send_through_kernel(side, call, message, true, guard);
+      case Sender::Way::kernel: return send_through_kernel(side, call, message, true, cut, guard);
       case Sender::Way::ring: break;
     }
     check_peer(side, call.fd);

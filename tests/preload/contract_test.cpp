@@ -449,6 +449,22 @@ TEST(Contract, ABlockedWriterGoesOnWhenTheReaderReads) {
   EXPECT_TRUE(seen == all);
 }
 
+TEST(Contract, ManyPartsAreWrittenToASleeper) {
+  const Pair pair;
+  std::string bytes(400, 'p');
+  const std::vector<iovec> parts(1000, {.iov_base = bytes.data(), .iov_len = bytes.size()});
+  std::thread reading([&] {
+    for (std::size_t left = parts.size() * bytes.size(); left != 0;) {
+      const std::string part = receive(pair.server.get(), std::min<std::size_t>(left, 65536));
+      ASSERT_EQ(part[0], 'p') << part;
+      left -= part.size();
+    }
+  });
+  std::this_thread::sleep_for(30ms);
+  EXPECT_EQ(::writev(pair.client.get(), parts.data(), 1000), 400'000);
+  reading.join();
+}
+
 // --- readiness
 
 TEST(Contract, PollSeesWhatIsThere) {
