@@ -84,4 +84,16 @@ inline void look_briefly(Side& side) noexcept {
   }
 }
 
+// Whether the kernel is to be asked for the end of the stream, where nothing is in the ring.
+inline bool time_to_look(Side& side, int fd) noexcept {
+  constexpr std::uint32_t kEmptyCallsPerLook = 64;
+  constexpr std::uint64_t kLookEvery = 20 * kTicksPerMicrosecond;
+  const std::uint64_t now = ticks();
+  if (++side.empty_calls % kEmptyCallsPerLook != 0 && now - side.looked_at < kLookEvery &&
+      !epoll_told_since(fd, side.looked_at))
+    return false;
+  side.looked_at = now;
+  return true;
+}
+
 }  // namespace farcall::preload

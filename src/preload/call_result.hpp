@@ -21,6 +21,14 @@ inline bool nonblocking(const Side& side, int flags) noexcept {
   return (flags & MSG_DONTWAIT) != 0 || side.nonblocking.load(std::memory_order_relaxed);
 }
 
+// Whether a wait is over: a call of which a part is done never starts again.
+inline bool ends_wait(Interruption came, bool part_done) noexcept {
+  return came == Interruption::ends || (part_done && came == Interruption::restarts);
+}
+// Sleeps until the kernel has `events`, for the rest of a call of which a part is done. False, with
+// errno: a signal came, or the time limit of the socket is over.
+bool sleep_for_rest(int fd, short events) noexcept(false);
+
 // Somebody has closed it while a call was without the lock: the connection, or the last descriptor
 // of it in this process.
 inline bool is_gone(const Side& side, std::uint32_t generation) noexcept {
@@ -32,7 +40,7 @@ inline bool is_gone(const Side& side, std::uint32_t generation) noexcept {
 bool is_of_connection(int error) noexcept;
 
 // Holds the receiver's lock.
-ssize_t at_end(Side& side, ssize_t result) noexcept;
+ssize_t at_end(Side& side, int fd, ssize_t result) noexcept;
 
 // A peer that breaks the protocol is dead to us, and we to it.
 ssize_t broken(Side& side, int fd) noexcept;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/connection.hpp"
 
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <iterator>
@@ -14,9 +16,16 @@
 namespace farcall::preload {
 namespace {
 
+// Bytes that this end has sent; negative errno.
+long kernel_unacknowledged(int fd) noexcept {
+  int bytes = 0;
+  const long result = kernel(SYS_ioctl, fd, SIOCOUTQ, &bytes);
+  return result < 0 ? result : bytes;
+}
+
 // The peer has died, or was closed behind its library's back, with bytes of ours unread: the
 // kernel would have reset the connection.
-bool left_bytes_unread(Side& side) noexcept {
+bool left_bytes_unread(Side& side, int fd) noexcept {
   if (side.reset_told) return false;
   const Guard sending(side.send_lock);
   if (side.out().control == nullptr || side.in().control == nullptr) return false;
@@ -28,10 +37,12 @@ bool left_bytes_unread(Side& side) noexcept {
       side.in().control->receiver_finished.load(std::memory_order_relaxed);
   if (finished != 0 && (said & Direction::kClosed) == 0) return false;
   if (side.sender.unread(side.out()) != 0) return true;
-  // What was taken back from it at last may have reached the kernel behind its end.
-  return side.reclaimed_to != 0 &&
+  // What was taken back from it at last may have reached TCP behind its end, and is acknowledged by
+  // nobody. What came before that the kernel answers for, also where the peer had not counted it.
+  return side.kind == Kind::tcp && side.reclaimed_to != 0 &&
          (side.out().control->tail.load(std::memory_order_acquire) & kLeft) == 0 &&
-         side.out().control->kernel_taken.load(std::memory_order_acquire) < side.reclaimed_to;
+         side.out().control->kernel_taken.load(std::memory_order_acquire) < side.reclaimed_to &&
+         kernel_unacknowledged(fd) != 0;
 }
 
 // One end could not give back what it had not read.
@@ -42,10 +53,9 @@ bool is_marked_lost(const Ring& ring) noexcept {
 
 }  // namespace
 
-bool is_reset(Side& side) noexcept {
-  const bool lost = (side.in().control != nullptr && side.receiver.reclaim_unfinished(side.in())) ||
-                    is_marked_lost(side.in()) || is_marked_lost(side.out());
-  return !side.reset_told && (lost || left_bytes_unread(side));
+bool is_reset(Side& side, int fd) noexcept {
+  const bool lost = is_marked_lost(side.in()) || is_marked_lost(side.out());
+  return !side.reset_told && (lost || left_bytes_unread(side, fd));
 }
 
 bool peer_has_closed(const Side& side) noexcept {
@@ -65,17 +75,35 @@ int take_pending_error(Side& side, int fd) noexcept {
   socklen_t size = sizeof error;
   if (error == 0) kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_ERROR, &error, &size);
   const Guard receiving(side.receive_lock);
-  if (error == 0 && receiving && peer_is_gone(side, fd) && is_reset(side)) error = ECONNRESET;
+  if (error == 0 && receiving && peer_is_gone(side, fd) && is_reset(side, fd)) error = ECONNRESET;
   if (error == ECONNRESET) side.reset_told = true;
   return error;
 }
 
+// In poll(), since that is ended by every signal that is handled, whatever SA_RESTART says.
+bool sleep_for_rest(int fd, short events) noexcept(false) {
+  timeval limit{};
+  socklen_t size = sizeof limit;
+  kernel(SYS_getsockopt, fd, SOL_SOCKET, events == POLLIN ? SO_RCVTIMEO : SO_SNDTIMEO, &limit,
+         &size);
+  const timespec longest{.tv_sec = limit.tv_sec, .tv_nsec = limit.tv_usec * 1'000};
+  const bool limited = limit.tv_sec != 0 || limit.tv_usec != 0;
+  pollfd look{.fd = fd, .events = events, .revents = 0};
+  const int ready = real::next<"ppoll", int(pollfd*, nfds_t, const timespec*, const sigset_t*)>()(
+      &look, 1, limited ? &longest : nullptr, nullptr);
+  if (ready == 0) errno = EAGAIN;
+  return ready > 0;
+}
+
 // Holds the receiver's lock.
-ssize_t at_end(Side& side, ssize_t result) noexcept {
+ssize_t at_end(Side& side, int fd, ssize_t result) noexcept {
   if (result != 0) return result;
   // This very call may have taken it, before it slept.
   if (const int error = take_error(side); error != 0) return fail(-error);
-  if (!is_reset(side)) return result;
+  // The peer has died and left bytes that cannot be recovered.
+  const bool lost = !side.reset_told && side.in().control != nullptr &&
+                    side.receiver.reclaim_unfinished(side.in());
+  if (!lost && !is_reset(side, fd)) return result;
   side.reset_told = true;
   return fail(-ECONNRESET);
 }

@@ -41,6 +41,7 @@ ssize_t discard(Side& side, const Call& whole) {
     if (got < 0) keep_error(side, errno);
     if (got <= 0) break;
     done += static_cast<std::size_t>(got);
+    if (static_cast<std::size_t>(got) < size && (flags & MSG_WAITALL) != 0) break;
     if ((flags & MSG_PEEK) != 0) {
       int there = 0;
       if (done < wanted && ::ioctl(whole.fd, FIONREAD, &there) == 0)
@@ -214,6 +215,29 @@ ssize_t send_stream(Side& side, const Call& whole) {
 }
 
 }  // namespace
+
+ssize_t send_one(int fd, const msghdr* message, int flags, bool is_rest) {
+  Sendmsg* const next = real::next<"sendmsg", Sendmsg>();
+  if (!is_no_address(message) && message->msg_controllen != 0) [[unlikely]]
+    hand_back_passed(*message);
+  Side* const side = find_side(fd);
+  if (side == nullptr || is_bad_message(message) ||
+      is_bad_name(message->msg_name, message->msg_namelen)) [[likely]] {
+    UdpSocket* const udp = find_udp(fd);
+    if (udp == nullptr || is_bad_message(message)) [[likely]]
+      return next(fd, message, flags);
+    return udp_send(*udp, fd, *message, flags);
+  }
+  flags = flags_for(*side, flags);
+  const auto bound = bind(next, fd, message, flags);
+  Call whole = call(fd, message->msg_iov, message->msg_iovlen, flags, bound);
+  whole.is_rest = is_rest;
+  // What accompanies the bytes is for the kernel.
+  if (message->msg_controllen != 0 || is_refused_name(*side, message->msg_name))
+    return send_by_kernel(*side, whole, afterwards(*side, message->msg_controllen != 0));
+  return send_stream(*side, whole);
+}
+
 }  // namespace farcall::preload
 
 using namespace farcall::preload;
@@ -323,24 +347,7 @@ ssize_t sendto(int fd, const void* buffer, size_t size, int flags, const sockadd
 }
 
 ssize_t sendmsg(int fd, const msghdr* message, int flags) {
-  Sendmsg* const next = real::next<"sendmsg", Sendmsg>();
-  if (!is_no_address(message) && message->msg_controllen != 0) [[unlikely]]
-    hand_back_passed(*message);
-  Side* const side = find_side(fd);
-  if (side == nullptr || is_bad_message(message) ||
-      is_bad_name(message->msg_name, message->msg_namelen)) [[likely]] {
-    UdpSocket* const udp = find_udp(fd);
-    if (udp == nullptr || is_bad_message(message)) [[likely]]
-      return next(fd, message, flags);
-    return udp_send(*udp, fd, *message, flags);
-  }
-  flags = flags_for(*side, flags);
-  const auto bound = bind(next, fd, message, flags);
-  const Call whole = call(fd, message->msg_iov, message->msg_iovlen, flags, bound);
-  // What accompanies the bytes is for the kernel.
-  if (message->msg_controllen != 0 || is_refused_name(*side, message->msg_name))
-    return send_by_kernel(*side, whole, afterwards(*side, message->msg_controllen != 0));
-  return send_stream(*side, whole);
+  return send_one(fd, message, flags, false);
 }
 
 ssize_t write(int fd, const void* buffer, size_t size) {

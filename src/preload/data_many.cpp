@@ -152,7 +152,7 @@ int send_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flags) 
   unsigned done = 0;
   while (done < std::min(count, kMost)) {
     const msghdr& message = messages[done].msg_hdr;
-    const ssize_t sent = sendmsg(fd, &message, flags);
+    const ssize_t sent = send_one(fd, &message, flags, done != 0);
     if (sent < 0) break;
     messages[done++].msg_len = static_cast<unsigned>(sent);
     // What follows would come in the middle of this one.

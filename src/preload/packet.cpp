@@ -103,6 +103,14 @@ std::uint64_t whole_messages(const Ring& memory, std::uint64_t position, std::ui
   return whole;
 }
 
+std::uint64_t space_of_messages(const Ring& memory, std::uint64_t position, std::uint64_t bytes,
+                                std::uint64_t count) noexcept {
+  std::uint64_t space = 0;
+  for (RingMessage message{}; count != 0; --count, space += message.space)
+    if (!message_at(memory, position + space, bytes - space, message)) return bytes + 1;
+  return space;
+}
+
 std::uint64_t lengths_of_messages(const Ring& memory, std::uint64_t position,
                                   std::uint64_t bytes) noexcept {
   std::uint64_t sum = 0;
@@ -225,6 +233,8 @@ long receive_message_now(Receiver& receiver, const Ring& ring, int fd, const iov
     }
     const std::uint64_t before = receiver.kernel_taken();
     const long got = message_from_kernel(receiver, ring, fd, parts, count, peek, with, length);
+    if (got == 0 && receiver.recover(ring, true)) [[unlikely]]
+      continue;
     const bool was_doorbell = got == kNothing && receiver.kernel_taken() != before;
     if (!was_doorbell) return got;
   }

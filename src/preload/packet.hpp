@@ -43,6 +43,9 @@ bool message_at(const Ring& memory, std::uint64_t position, std::uint64_t bytes,
 // How many of the `bytes` at `position` are whole messages, at most `most`.
 std::uint64_t whole_messages(const Ring& memory, std::uint64_t position, std::uint64_t bytes,
                              std::uint64_t most) noexcept;
+// The space of the first `count` messages there; more than `bytes`: there are not so many.
+std::uint64_t space_of_messages(const Ring& memory, std::uint64_t position, std::uint64_t bytes,
+                                std::uint64_t count) noexcept;
 // The sum of their lengths.
 std::uint64_t lengths_of_messages(const Ring& memory, std::uint64_t position,
                                   std::uint64_t bytes) noexcept;

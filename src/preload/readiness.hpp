@@ -58,7 +58,7 @@ inline bool knows_of_reset(int fd) noexcept {
   if (side->error_kept.load(std::memory_order_relaxed) != 0) return true;
   if (!peer_is_gone(*side, fd)) return false;
   const Guard receiving(side->receive_lock);
-  return receiving && is_reset(*side);
+  return receiving && is_reset(*side, fd);
 }
 
 // How far the connection has come, if there is something to read in memory, else kNothingToRead; a

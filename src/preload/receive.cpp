@@ -20,9 +20,6 @@
 namespace farcall::preload {
 namespace {
 
-constexpr std::uint32_t kEmptyCallsPerLook = 64;
-constexpr std::uint64_t kLookEvery = 20 * kTicksPerMicrosecond;
-
 // A call of the program has brought so many bytes from the kernel. How many of them are its own;
 // none: look again. Holds the receiver's lock.
 std::size_t came_from_kernel(Side& side, const Call& call, const iovec* parts, std::size_t count,
@@ -78,7 +75,7 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
       side.receiver.leave_kernel(side.in(), 0);
       if (got < 0 && error == ECONNRESET) side.reset_told = true;
       const bool wanted_none = Span(call.parts, call.count).left() == 0;
-      if (got == 0 && !wanted_none && at_end(side, 0) != 0) return -1;
+      if (got == 0 && !wanted_none && at_end(side, call.fd, 0) != 0) return -1;
     }
     guard.unlock();
     if (got > 0 && (call.flags & (MSG_PEEK | MSG_OOB)) == 0) count_call(call.fd, side);
@@ -88,20 +85,24 @@ ssize_t receive_plainly(Side& side, const Call& call, Guard& guard) {
 }
 
 // Sleeps in the kernel, in the program's own call where that is possible. The direction is watched
-// and whatever is in the kernel, up to `limit`, is what comes next. kNothing: look again.
+// and whatever is in the kernel, up to `limit`, is what comes next. kNothing: look again. `cut`:
+// the kernel has returned less than all, and waits for no more.
 ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint64_t limit,
-                        bool untouched, Guard& guard) {
+                        bool untouched, bool& cut, Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   side.receiver.enter_kernel();
   note_sleep(side);
   guard.unlock();
   settle_before_sleep();
   ssize_t got;
-  const bool as_it_is = untouched && limit >= to.left() && call.with == nullptr;
+  const bool as_it_is = limit >= to.left() && call.with == nullptr;
   iovec parts[kParts];
   msghdr message{};
-  if (as_it_is) {
+  if (!untouched) {
+    got = sleep_for_rest(call.fd, POLLIN) ? kNothing : -1;
+  } else if (as_it_is) {
     got = call.as_it_is(call.arguments);
+    cut = got > 0 && static_cast<std::size_t>(got) < to.left();
   } else {
     message.msg_iov = parts;
     message.msg_iovlen = to.parts(parts, kParts, std::min<std::uint64_t>(to.left(), limit));
@@ -122,7 +123,7 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
     } else {
       side.receiver.leave_kernel(side.in(), 0);
     }
-    if ((call.flags & MSG_PEEK) == 0)
+    if (untouched && (call.flags & MSG_PEEK) == 0)
       count_received(side, false, got, {call.parts, call.count, to.left()});
   }
   errno = error;
@@ -145,15 +146,6 @@ bool stay_awake(Side& side) noexcept {
                ring.control->sender_said.load(std::memory_order_relaxed) != 0;
       },
       [&] { return ring.control->sender_processor.load(std::memory_order_relaxed); });
-}
-
-bool time_to_look(Side& side, int fd) noexcept {
-  const std::uint64_t now = ticks();
-  if (++side.empty_calls % kEmptyCallsPerLook != 0 && now - side.looked_at < kLookEvery &&
-      !epoll_told_since(fd, side.looked_at))
-    return false;
-  side.looked_at = now;
-  return true;
 }
 
 // One call of the receive family on an accelerated connection.
@@ -190,7 +182,7 @@ class Receiving {
       if (got == 0) {
         // Nothing comes any more: the kernel says so as often as it is asked.
         side_.receiver.watch_for_ever(side_.in());
-        return total_ != 0 ? cut_short() : at_end(side_, 0);
+        return total_ != 0 ? cut_short() : at_end(side_, call_.fd, 0);
       }
       if (got != kNothing) return total_ != 0 ? failed_later(got) : failed(got);
       if (!waits_) {
@@ -200,12 +192,14 @@ class Receiving {
         continue;
       }
       ssize_t result = 0;
-      switch (wait(result)) {
+      bool cut = false;
+      switch (wait(result, cut)) {
         case Outcome::look_again: break;
         case Outcome::message: return message_came();
         case Outcome::took:
           to_.skip(static_cast<std::size_t>(result));
           if (finished(result)) return total_;
+          if (cut) waits_ = false;
           break;
         case Outcome::ended:
           if (total_ == 0) return result;
@@ -220,7 +214,7 @@ class Receiving {
 
   // Of packets a reset is told first. The kernel may know of it, too, and does not tell it again.
   bool is_reset_first() noexcept {
-    if (!peer_has_closed(side_) || !is_reset(side_)) return false;
+    if (!peer_has_closed(side_) || !is_reset(side_, call_.fd)) return false;
     int error = 0;
     socklen_t size = sizeof error;
     kernel(SYS_getsockopt, call_.fd, SOL_SOCKET, SO_ERROR, &error, &size);
@@ -252,6 +246,9 @@ class Receiving {
          side_.in().control->sender_said.load(std::memory_order_relaxed) != 0))
       got = side_.has_messages() ? look_for_end_of_messages(side_.receiver, side_.in(), call_.fd)
                                  : look_for_end(side_.receiver, side_.in(), call_.fd);
+    // A peer that died may have left bytes which only that brings.
+    if (got == 0 && side_.receiver.reclaim_unfinished(side_.in())) [[unlikely]]
+      got = take_what_is_there();
     if (got == kMessage && !peek_)
       count_received(side_, side_.receiver.kernel_taken() == before, static_cast<long>(length_),
                      {call_.parts, call_.count, SIZE_MAX});
@@ -352,7 +349,7 @@ class Receiving {
     return side_.receiver.next(side_.in()).kind == Receiver::Next::nothing;
   }
 
-  Outcome wait(ssize_t& result) {
+  Outcome wait(ssize_t& result, bool& cut) {
     if (!stayed_) {
       stayed_ = true;
       side_.waited = true;
@@ -372,7 +369,7 @@ class Receiving {
           const Receiver::Next next = side_.receiver.next(side_.in());
           if (next.kind == Receiver::Next::ring) stayed_ = false;
           if (next.kind != Receiver::Next::nothing) return Outcome::look_again;
-        } else if (side_.patience.interruption() == Interruption::ends) {
+        } else if (ends_wait(side_.patience.interruption(), total_ != 0)) {
           return ended(result, fail(-EINTR));
         }
       }
@@ -386,7 +383,7 @@ class Receiving {
     result = side_.has_messages()
                  ? sleep_for_message(side_, call_, length_, guard_)
                  : sleep_in_kernel(side_, call_, to_, open ? UINT64_MAX : next.bytes, total_ == 0,
-                                   guard_);
+                                   cut, guard_);
     if (result == kMessage) {
       owns_guard_ = !is_gone(side_, generation_);
       return Outcome::message;
@@ -396,11 +393,12 @@ class Receiving {
       if (result > 0) total_ += result;
       return ended(result, result == kNothing ? fail(-EBADF) : result);
     }
-    if (result == kNothing) return Outcome::look_again;
+    if (result == kNothing || (result == 0 && side_.receiver.reclaim_unfinished(side_.in())))
+      return Outcome::look_again;
     if (result > 0) return Outcome::took;
     if (result == 0) side_.receiver.watch_for_ever(side_.in());
     if (result < 0 && errno == ECONNRESET) side_.reset_told = true;
-    return ended(result, at_end(side_, result));
+    return ended(result, at_end(side_, call_.fd, result));
   }
 
   static Outcome ended(ssize_t& result, ssize_t value) noexcept {
@@ -444,7 +442,8 @@ ssize_t receive_nothing(Side& side, const Call& call, Guard& guard) {
   const int error = errno;
   if (guard.lock() && !is_gone(side, generation)) {
     if (got < 0 && error == ECONNRESET) side.reset_told = true;
-    if (got == 0 && peer_has_closed(side) && !has_bytes(side, call.fd)) return at_end(side, 0);
+    if (got == 0 && peer_has_closed(side) && !has_bytes(side, call.fd))
+      return at_end(side, call.fd, 0);
   }
   errno = error;
   return got;

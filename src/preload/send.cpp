@@ -105,8 +105,9 @@ bool leave_ring_for_kernel(Side& side, int fd) noexcept {
   return true;
 }
 
-// Until the kernel has room, as long as a send would wait for it. Zero, or what the call returns.
-ssize_t wait_for_kernel(Side& side, const Call& call, Guard& guard) {
+// Until the kernel has room, as long as a send would wait for it, of which a part may have been
+// sent. Zero, or what the call returns.
+ssize_t wait_for_kernel(Side& side, const Call& call, bool part_sent, Guard& guard) {
   // What is in the ring is not sent while the peer leaves.
   if (const ssize_t waited = let_peer_leave(side, call); waited != 0) return waited;
   if (nonblocking(side, call.flags)) return no_room(side, call.fd);
@@ -125,7 +126,7 @@ ssize_t wait_for_kernel(Side& side, const Call& call, Guard& guard) {
     pollfd look{.fd = call.fd, .events = POLLOUT, .revents = 0};
     timespec moment{.tv_sec = 0, .tv_nsec = 2'000'000};
     room = kernel(SYS_ppoll, &look, 1, &moment, nullptr, 0) > 0;
-    if (held.interruption() == Interruption::ends)
+    if (ends_wait(held.interruption(), part_sent || call.is_rest))
       result = fail(-EINTR);
     else if (longest != 0 && now_ns() - start > longest)
       result = fail(-EAGAIN);
@@ -140,8 +141,9 @@ std::size_t kernel_chunk(const Side& side) noexcept {
   return side.kind == Kind::tcp ? kKernelChunk : kKernelChunkOfUnix;
 }
 
+// `cut`: the kernel has taken less than it was given, and would not have waited for more.
 ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool untouched,
-                            Guard& guard) {
+                            bool& cut, Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   const bool wait = !nonblocking(side, call.flags);
   // In pieces, so that the ring is used as soon as the receiver has woken up.
@@ -151,19 +153,26 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
   if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
   guard.unlock();
   if (wait) settle_before_sleep();
+  // A call that has sent something does not sleep in one that a signal would start again.
+  const bool asks = wait && (!untouched || (call.is_rest && call.count <= kParts));
+  std::size_t given = size;
   ssize_t sent;
-  if (untouched && size == from.left()) {
+  if (untouched && !asks && size == from.left()) {
     sent = call.as_it_is(call.arguments);
   } else {
     iovec parts[kParts];
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = from.parts(parts, kParts, size);
+    given = Span(parts, message.msg_iovlen).left();
     // A broken pipe raises a signal only where nothing has been sent.
-    sent = real::next<"sendmsg", ssize_t(int, const msghdr*, int)>()(
-        call.fd, &message, call.flags | (untouched ? 0 : MSG_NOSIGNAL));
+    const int flags = call.flags | (untouched ? 0 : MSG_NOSIGNAL) | (asks ? MSG_DONTWAIT : 0);
+    do {
+      sent = real::next<"sendmsg", ssize_t(int, const msghdr*, int)>()(call.fd, &message, flags);
+    } while (asks && sent < 0 && errno == EAGAIN && sleep_for_rest(call.fd, POLLOUT));
   }
   const int error = errno;
+  cut = !asks && sent >= 0 && static_cast<std::size_t>(sent) < given;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation)
     side.sender.leave_kernel(side.out(), units_sent(side, sent), message_bytes(side, sent));
   else
@@ -199,7 +208,7 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
           if (is_gone(side, generation)) continue;
         }
         if (!leave_ring_for_kernel(side, call.fd)) {
-          const ssize_t waited = wait_for_kernel(side, call, guard);
+          const ssize_t waited = wait_for_kernel(side, call, sent() != 0, guard);
           if (waited != 0) return sent() != 0 ? sent() : waited;
         }
         // With nothing sent it is this call that tells.
@@ -211,15 +220,11 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
       }
       case Sender::Way::kernel: break;
     }
-    const std::size_t before = from.left();
-    const ssize_t now = send_through_kernel(side, call, from, sent() == 0, guard);
+    bool cut = false;
+    const ssize_t now = send_through_kernel(side, call, from, sent() == 0, cut, guard);
     if (now <= 0) return sent() != 0 ? sent() : now;
     from.skip(static_cast<std::size_t>(now));
-    if (from.left() == 0) return sent();
-    // Less than asked for: the kernel has a reason to stop.
-    if (nonblocking(side, call.flags) ||
-        static_cast<std::size_t>(now) < std::min(before, kernel_chunk(side)))
-      return sent();
+    if (from.left() == 0 || cut) return sent();
   }
 }
 
@@ -229,7 +234,8 @@ ssize_t send_all_by_kernel(Side& side, const Call& call, Afterwards afterwards) 
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   if (side.out().control != nullptr) {
     while (!leave_ring_for_kernel(side, call.fd))
-      if (const ssize_t waited = wait_for_kernel(side, call, guard); waited != 0) return waited;
+      if (const ssize_t waited = wait_for_kernel(side, call, false, guard); waited != 0)
+        return waited;
     if (side.kind == Kind::tcp)
       if (const int error = take_error(side); error != 0) return fail(-error);
     if (afterwards == Afterwards::kernel) side.sender.leave_ring(side.out());
@@ -256,11 +262,12 @@ ssize_t send_message(Side& side, const Call& call, Guard& guard) {
   const std::uint32_t generation = side.generation.load(std::memory_order_relaxed);
   const Span message(call.parts, call.count);
   const std::size_t length = message.left();
+  bool cut = false;
   for (unsigned waits = 0;;) {
     if (is_gone(side, generation)) return fail(-EBADF);
     switch (side.sender.way(side.out())) {
       case Sender::Way::broken: return broken(side, call.fd);
-      case Sender::Way::kernel: return send_through_kernel(side, call, message, true, guard);
+      case Sender::Way::kernel: return send_through_kernel(side, call, message, true, cut, guard);
       case Sender::Way::ring: break;
     }
     check_peer(side, call.fd);
@@ -277,7 +284,8 @@ ssize_t send_message(Side& side, const Call& call, Guard& guard) {
       if (is_gone(side, generation)) continue;
     }
     if (!leave_ring_for_kernel(side, call.fd))
-      if (const ssize_t waited = wait_for_kernel(side, call, guard); waited != 0) return waited;
+      if (const ssize_t waited = wait_for_kernel(side, call, false, guard); waited != 0)
+        return waited;
   }
 }
 
@@ -291,7 +299,7 @@ ssize_t tell_reset(Side& side, int fd, ssize_t result) noexcept {
   if (const int kept = take_error(side); kept != 0) return fail(-kept);
   if (!peer_is_gone(side, fd)) return fail(-error);
   const Guard receiving(side.receive_lock);
-  if (!receiving || !is_reset(side)) return fail(-error);
+  if (!receiving || !is_reset(side, fd)) return fail(-error);
   side.reset_told = true;
   return fail(-ECONNRESET);
 }

@@ -305,7 +305,12 @@ class Receiver {
     taken_from_kernel(ring, taken, bytes);
   }
 
-  // The sender began to move bytes to the kernel. If it has died since, they are lost.
+  // The sender has died while it moved to the kernel what lies in the ring, and this side has taken
+  // all that the kernel has: what the kernel never had can be taken out of the ring from here on.
+  // False: it has not, or nobody can tell how far it came. `messages`: as of reclaim_now().
+  bool recover(const Ring& ring, bool messages) noexcept;
+
+  // The sender began to move bytes to the kernel.
   [[nodiscard]] bool reclaim_unfinished(const Ring& ring) const noexcept {
     return (ring.control->head.load(std::memory_order_acquire) & kReclaiming) != 0;
   }

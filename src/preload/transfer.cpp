@@ -105,6 +105,8 @@ long peek_now(Receiver& receiver, const Ring& ring, int fd, Span& to, Ancillary*
   message.msg_iov = parts;
   message.msg_iovlen = count;
   const long raw = ask_kernel(fd, message, MSG_PEEK, with);
+  if (raw == 0 && before == 0 && receiver.recover(ring, false))
+    return peek_now(receiver, ring, fd, to, with);
   if (raw <= 0) return before != 0 || raw == -EAGAIN ? result(before) : raw;
   std::size_t got = without_doorbell(receiver, ring, parts, count, static_cast<std::size_t>(raw));
   for (std::size_t k = 0; k < count; ++k) {
@@ -246,6 +248,7 @@ long receive_now(Receiver& receiver, const Ring& ring, int fd, Span& to, bool pe
     const bool drained = limit < to.left() && next.kind != Receiver::Next::kernel;
     const auto [raw, got] = kernel_receive(receiver, ring, fd, to, limit, with);
     if (raw <= 0) {
+      if (raw == 0 && receiver.recover(ring, false)) continue;
       if (moved != 0) return moved;
       return raw == -EAGAIN ? kNothing : raw;
     }

@@ -235,6 +235,84 @@ TEST(Contract, ASignalThatRestartsDoesNotInterrupt) {
   EXPECT_EQ(signals, 1);
 }
 
+// Sends this thread a signal when it sleeps.
+std::thread signal_sleeper() {
+  return std::thread([self = ::pthread_self(), waits = kernel(SYS_gettid)] {
+    std::this_thread::sleep_for(50ms);
+    await_sleep(waits);
+    ::pthread_kill(self, SIGUSR1);
+  });
+}
+
+TEST(Contract, ASignalEndsAWaitForAllWithThePart) {
+  const Pair pair;
+  for (const int flags : {0, SA_RESTART}) {
+    handle(flags);
+    // With the part there already, and with one that comes while the call sleeps.
+    pair.put("1234");
+    std::thread later = signal_sleeper();
+    EXPECT_EQ(receive(pair.server.get(), 6, MSG_WAITALL), "1234");
+    later.join();
+    std::thread both([&, self = ::pthread_self()] {
+      std::this_thread::sleep_for(50ms);
+      pair.put("56");
+      std::this_thread::sleep_for(50ms);
+      ::pthread_kill(self, SIGUSR1);
+    });
+    EXPECT_EQ(receive(pair.server.get(), 6, MSG_WAITALL), "56");
+    both.join();
+    EXPECT_EQ(signals, 2);
+    pair.talk(3);
+  }
+}
+
+TEST(Contract, ASignalEndsASendOfWhichAPartIsTaken) {
+  const std::string all(32'000'000, 'a');
+  for (const int flags : {0, SA_RESTART}) {
+    const Pair pair;
+    handle(flags);
+    for (const bool scattered : {false, true}) {
+      std::thread later = signal_sleeper();
+      iovec parts[2] = {{.iov_base = const_cast<char*>(all.data()), .iov_len = 1000},
+                        {.iov_base = const_cast<char*>(all.data()), .iov_len = all.size()}};
+      const ssize_t sent = scattered ? ::writev(pair.client.get(), parts, 2)
+                                     : ::write(pair.client.get(), all.data(), all.size());
+      later.join();
+      EXPECT_GT(sent, 0);
+      EXPECT_LT(sent, static_cast<ssize_t>(all.size()));
+      for (ssize_t left = sent; left > 0;) {
+        const std::string part =
+            receive(pair.server.get(), static_cast<std::size_t>(std::min<ssize_t>(left, 65536)));
+        ASSERT_EQ(part[0], 'a') << part;
+        left -= static_cast<ssize_t>(part.size());
+      }
+      EXPECT_EQ(receive(pair.server.get(), 1, MSG_DONTWAIT), "(EAGAIN)");
+    }
+    EXPECT_EQ(signals, 2);
+  }
+}
+
+TEST(Contract, ASignalEndsSeveralMessagesWithThoseThatAreSent) {
+  for (const int flags : {0, SA_RESTART}) {
+    const Pair pair;
+    handle(flags);
+    std::string text(1000, 'm');
+    iovec part{.iov_base = text.data(), .iov_len = text.size()};
+    mmsghdr message{};
+    message.msg_hdr.msg_iov = &part;
+    message.msg_hdr.msg_iovlen = 1;
+    std::vector<mmsghdr> messages(1000, message);
+    // Until there is no room, so that the next call ends among its own.
+    std::thread later = signal_sleeper();
+    int sent = 1000;
+    while (sent == 1000) sent = ::sendmmsg(pair.client.get(), messages.data(), 1000, 0);
+    later.join();
+    EXPECT_GT(sent, 0) << std::strerror(errno);
+    EXPECT_LT(sent, 1000);
+    EXPECT_EQ(signals, 1);
+  }
+}
+
 TEST(Contract, ASignalInterruptsEpoll) {
   const Pair pair;
   handle(SA_RESTART);
@@ -382,6 +460,22 @@ TEST(Contract, ABlockedWriterGoesOnWhenTheReaderReads) {
   }
   writing.join();
   EXPECT_TRUE(seen == all);
+}
+
+TEST(Contract, ManyPartsAreWrittenToASleeper) {
+  const Pair pair;
+  std::string bytes(400, 'p');
+  const std::vector<iovec> parts(1000, {.iov_base = bytes.data(), .iov_len = bytes.size()});
+  std::thread reading([&] {
+    for (std::size_t left = parts.size() * bytes.size(); left != 0;) {
+      const std::string part = receive(pair.server.get(), std::min<std::size_t>(left, 65536));
+      ASSERT_EQ(part[0], 'p') << part;
+      left -= part.size();
+    }
+  });
+  std::this_thread::sleep_for(30ms);
+  EXPECT_EQ(::writev(pair.client.get(), parts.data(), 1000), 400'000);
+  reading.join();
 }
 
 // --- readiness

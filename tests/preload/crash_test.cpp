@@ -100,11 +100,11 @@ std::pair<UniqueFd, pid_t> with_child(Work work) {
   return {std::move(client), child};
 }
 
-// A pair of packets whose other end a child has.
+// A pair of unix sockets whose other end a child has.
 template <class Work>
-std::pair<UniqueFd, pid_t> pair_with_child(Work work) {
+std::pair<UniqueFd, pid_t> pair_with_child(Work work, int type = SOCK_SEQPACKET) {
   int fds[2];
-  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
+  EXPECT_EQ(::socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, fds), 0);
   UniqueFd own(fds[0]);
   const UniqueFd other(fds[1]);
   const pid_t child = ::fork();
@@ -188,6 +188,100 @@ void survive(bool packets) {
 
 TEST(Crash, TheSurvivorSeesTheEndWhateverItIsDoing) { survive(false); }
 TEST(Crash, TheSurvivorOfPacketsSeesTheEndWhateverItIsDoing) { survive(true); }
+
+// A child writes, counts what it has written, and is killed at any moment. `type` is of a unix
+// socket; 0: TCP.
+void lose_nothing(int type) {
+  const Mapping memory = Mapping::anonymous_shared(4096);
+  auto& written = *new (memory.data()) std::atomic<std::uint64_t>;
+  const auto byte_at = [](std::uint64_t place) { return static_cast<char>(place * 131 >> 7); };
+  std::mt19937 random(23);
+  int accelerated = 0;
+  for (int round = 0; round < 150; ++round) {
+    written = 0;
+    const auto write = [&, seed = random()](int fd) {
+      std::mt19937 sizes(seed);
+      std::vector<char> buffer(65536);
+      for (int i = 0; i < 30; ++i) {
+        (void)!::send(fd, "ping", 4, MSG_NOSIGNAL);
+        (void)!::recv(fd, buffer.data(), 4, MSG_WAITALL);
+      }
+      for (std::uint64_t place = 0;;) {
+        std::size_t size = 1 + sizes() % (sizes() % 4 != 0 ? 400 : 65'000);
+        if (type == SOCK_SEQPACKET) size = std::min<std::size_t>(size, 9000);
+        for (std::size_t i = 0; i < size; ++i) buffer[i] = byte_at(place + i);
+        const ssize_t sent = ::send(fd, buffer.data(), size, MSG_NOSIGNAL);
+        if (sent <= 0) ::_exit(1);
+        written = place += static_cast<std::uint64_t>(sent);
+      }
+    };
+    auto [fd, child] = type == 0 ? with_child(write) : pair_with_child(write, type);
+    std::vector<char> buffer(65536);
+    for (int i = 0; i < 30; ++i) {
+      ASSERT_EQ(::recv(fd.get(), buffer.data(), 4, MSG_WAITALL), 4);
+      ASSERT_EQ(::send(fd.get(), "pong", 4, MSG_NOSIGNAL), 4);
+    }
+    if (!shared_regions().empty()) ++accelerated;
+    while (written == 0) std::this_thread::yield();
+    std::thread killer([child = child, delay = random() % 3000, stops = random() % 3 == 0] {
+      if (stops) {
+        ::kill(child, SIGSTOP);
+        std::this_thread::sleep_for(1ms);
+        ::kill(child, SIGCONT);
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(delay));
+      ::kill(child, SIGKILL);
+    });
+    const std::size_t most = type == SOCK_SEQPACKET ? buffer.size() : 1 + random() % 30'000;
+    std::uint64_t place = 0;
+    ssize_t got;
+    while ((got = ::recv(fd.get(), buffer.data(), most, 0)) > 0) {
+      bool same = true;
+      for (std::size_t i = 0; i < static_cast<std::size_t>(got); ++i)
+        same = same && buffer[i] == byte_at(place++);
+      EXPECT_TRUE(same) << "round " << round << ", before " << place;
+    }
+    EXPECT_EQ(got, 0) << "round " << round << ": " << std::strerror(errno);
+    EXPECT_GE(place, written) << "round " << round;
+    killer.join();
+    kill_and_reap(child);
+  }
+  EXPECT_GE(accelerated, 100);
+}
+
+TEST(Crash, TheKilledLoseNothingThatTheyHaveWritten) { lose_nothing(0); }
+TEST(Crash, TheKilledLoseNothingOfAUnixStream) { lose_nothing(SOCK_STREAM); }
+TEST(Crash, TheKilledLoseNoPackets) { lose_nothing(SOCK_SEQPACKET); }
+
+// A child is killed when the kernel has just given it what was sent, and its library has not seen
+// that: nothing is unread.
+void read_at_last(int type) {
+  const auto read = [](int fd) {
+    char bytes[4];
+    for (int i = 0; i < 30; ++i) {
+      (void)!::send(fd, "ping", 4, MSG_NOSIGNAL);
+      (void)!::recv(fd, bytes, 4, MSG_WAITALL);
+    }
+    while (kernel(SYS_recvfrom, fd, bytes, 4, 0, nullptr, nullptr) <= 0) {
+    }
+    ::kill(::getpid(), SIGKILL);
+  };
+  auto [fd, child] = type == 0 ? with_child(read) : pair_with_child(read, type);
+  char bytes[4];
+  for (int i = 0; i < 30; ++i) {
+    ASSERT_EQ(::recv(fd.get(), bytes, 4, MSG_WAITALL), 4);
+    ASSERT_EQ(::send(fd.get(), "pong", 4, MSG_NOSIGNAL), 4);
+  }
+  ASSERT_EQ(::send(fd.get(), "last", 4, MSG_NOSIGNAL), 4);
+  EXPECT_EQ(::recv(fd.get(), bytes, 4, 0), 0) << std::strerror(errno);
+  kill_and_reap(child);
+}
+
+TEST(Crash, WhatTheKilledHasReadAtLastIsNotUnread) {
+  read_at_last(0);
+  read_at_last(SOCK_STREAM);
+  read_at_last(SOCK_SEQPACKET);
+}
 
 TEST(Crash, ASleeperIsWokenByTheDeath) {
   for (int round = 0; round < 20; ++round) {

@@ -100,6 +100,26 @@ TEST(PacketRing, WhatIsTakenBackComesByTheKernel) {
 }
 
 // Each length is that of the second message.
+TEST(PacketRing, WhatTheKilledHadSentComesOnce) {
+  const std::string texts[] = {"one", std::string(500, '2'), "three"};
+  for (std::size_t moved = 0; moved <= 3; ++moved) {
+    Messages messages;
+    messages.receiver.unwatch(messages.ring);
+    for (const std::string& text : texts) ASSERT_TRUE(messages.put(text));
+    iovec runs[2];
+    ASSERT_NE(messages.sender.reclaim(messages.ring, true, runs), 0U);
+    for (std::size_t i = 0; i < moved; ++i)
+      ASSERT_EQ(::send(messages.out.get(), texts[i].data(), texts[i].size(), 0),
+                static_cast<ssize_t>(texts[i].size()));
+    messages.out.reset();
+    for (const std::string& text : texts) {
+      EXPECT_EQ(messages.take(true), text) << moved;
+      EXPECT_EQ(messages.take(), text) << moved;
+    }
+    EXPECT_EQ(messages.take(), "(end)") << moved;
+  }
+}
+
 TEST(PacketRing, ALengthThatCannotBeBreaksTheDirection) {
   const std::uint64_t lengths[] = {
       ~std::uint64_t{0},           std::uint64_t{1} << 63, 8192, 8193, 4000, 769,

@@ -259,6 +259,61 @@ TEST(Stream, WhatIsBeingTakenBackCannotBeTaken) {
   EXPECT_EQ(stream.receive(), "between");
 }
 
+// How far a sender had come that was killed while it took back what nobody had come for.
+enum class Died : std::uint8_t { sending, counting, with_the_mark_made };
+
+std::string all_after_death(Died when, std::size_t moved, bool behind_kernel, bool looks) {
+  const std::string text = "in the ring";
+  Stream stream;
+  if (behind_kernel) stream.send("kernel, ");
+  stream.receiver.unwatch(stream.ring);
+  stream.send(text);
+  iovec runs[2];
+  EXPECT_EQ(stream.sender.reclaim(stream.ring, true, runs), 1U);
+  EXPECT_EQ(::send(stream.out.get(), text.data(), moved, 0), static_cast<ssize_t>(moved));
+  if (when != Died::sending) {
+    EXPECT_TRUE(stream.sender.enter_kernel(stream.ring));
+    stream.sender.leave_kernel(stream.ring, moved);
+  }
+  if (when == Died::with_the_mark_made) {
+    const std::uint64_t head = stream.ring.control->head;
+    stream.sender.reclaimed(stream.ring, moved);
+    stream.ring.control->head = head;
+  }
+  std::string all;
+  if (looks && (moved != 0 || behind_kernel)) all += stream.receive();
+  stream.out.reset();
+  for (;;) {
+    const std::string seen = stream.receive(1, true);
+    EXPECT_EQ(stream.receive(1), seen) << "behind " << all;
+    if (seen.size() != 1) return all + (seen == "(end)" ? "" : seen);
+    all += seen;
+  }
+}
+
+TEST(Stream, WhatTheKilledHadSentComesOnce) {
+  for (const Died when : {Died::sending, Died::counting, Died::with_the_mark_made})
+    for (const std::size_t moved : {0U, 4U, 11U})
+      for (const bool behind_kernel : {false, true})
+        for (const bool looks : {false, true})
+          EXPECT_EQ(all_after_death(when, moved, behind_kernel, looks),
+                    behind_kernel ? "kernel, in the ring" : "in the ring")
+              << static_cast<int>(when) << ", " << moved << ", " << looks;
+}
+
+TEST(Stream, WhoHasShutDownDoesNotTakeThePeerForDead) {
+  Stream stream;
+  stream.receiver.unwatch(stream.ring);
+  stream.send("bytes");
+  iovec runs[2];
+  ASSERT_EQ(stream.sender.reclaim(stream.ring, true, runs), 1U);
+  stream.ring.control->receiver_finished = 1;
+  ASSERT_EQ(::shutdown(stream.in.get(), SHUT_RD), 0);
+  EXPECT_EQ(stream.receive(), "(end)");
+  stream.sender.reclaimed(stream.ring, 0);
+  EXPECT_EQ(stream.receive(), "bytes");
+}
+
 TEST(Stream, TouchesLittleOfALargeRing) {
   Stream stream(1 << 20);
   stream.receiver.unwatch(stream.ring);
