@@ -67,7 +67,9 @@ ServerSession::~ServerSession() {
     drop_transfer();
   }
   if (copying_) copying_->into->free();
-  if (!own_user_ && has_sent_descriptors_ && Untaken::any(sockets_.theirs.get())) try {
+  if (!own_user_ && has_sent_descriptors_ && sockets_.theirs.is_here() &&
+      Untaken::any(sockets_.theirs.get()))
+    try {
       const auto untaken = std::make_shared<Untaken>(caller.uid, std::move(sockets_.theirs),
                                                      std::exchange(charge_, {}));
       untaken->start();

@@ -162,7 +162,8 @@ class Attachment final : public process::Watch, public std::enable_shared_from_t
 
  private:
   void stop() noexcept {
-    // First: whoever attaches the file again gets the same watch of it for as long as this is there.
+    // First: whoever attaches the file again gets the same watch of it for as long as this is
+    // there.
     forget_names();
     acceptor_.close();
   }

@@ -2,22 +2,83 @@
 #include "process/exit_close.hpp"
 
 #include <linux/close_range.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <condition_variable>
+#include <cstring>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <span>
 #include <vector>
 
 namespace farcall::process {
 namespace {
 
-enum class Stage : int { begun, refused, taken, closed };
+constexpr std::size_t kMostDescriptors = 253;  // of a message: SCM_MAX_FD
+constexpr std::size_t kMostMessages = 8;       // the kernel lets a queue have ten
+
+struct Address {
+  sockaddr_storage bytes{};
+  socklen_t size = sizeof bytes;
+
+  [[nodiscard]] sockaddr* get() noexcept { return reinterpret_cast<sockaddr*>(&bytes); }
+  // The kernel chooses the name.
+  [[nodiscard]] bool bind(int socket) noexcept {
+    bytes.ss_family = AF_UNIX;
+    size = sizeof bytes;
+    return ::bind(socket, get(), sizeof(sa_family_t)) == 0 &&
+           ::getsockname(socket, get(), &size) == 0;
+  }
+};
+
+int datagram_socket() noexcept { return ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0); }
+
+// Room for the descriptors of a message; not through functions that are points of cancellation.
+class Message {
+ public:
+  Message() noexcept {
+    header_.msg_iov = &piece_;
+    header_.msg_iovlen = 1;
+    header_.msg_control = control_.data();
+    header_.msg_controllen = control_.size();
+  }
+  bool send(int socket, Address& to, std::span<const int> numbers) noexcept {
+    header_.msg_name = to.get();
+    header_.msg_namelen = to.size;
+    header_.msg_controllen = CMSG_SPACE(numbers.size_bytes());
+    cmsghdr* const rights = CMSG_FIRSTHDR(&header_);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(numbers.size_bytes());
+    std::memcpy(CMSG_DATA(rights), numbers.data(), numbers.size_bytes());
+    return ::syscall(SYS_sendmsg, socket, &header_, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
+  }
+  // How many descriptors have come.
+  std::size_t receive(int socket) noexcept {
+    if (::syscall(SYS_recvmsg, socket, &header_, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != 1) return 0;
+    const cmsghdr* const rights = CMSG_FIRSTHDR(&header_);
+    if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) return 0;
+    return (rights->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+  }
+
+ private:
+  char byte_ = 0;
+  iovec piece_{.iov_base = &byte_, .iov_len = 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> control_{};
+  msghdr header_{};
+};
+
+enum class Stage : int { begun, listening, sent, taken, closed, refused };
 
 struct Batch {
   std::vector<int> numbers;
+  Address sender, receiver;
 
   void reach(Stage next) {
     {
@@ -38,53 +99,72 @@ struct Batch {
   Stage stage_ = Stage::begun;
 };
 
-int open_process() noexcept { return static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)); }
-int take(int process, int number) noexcept {
-  return static_cast<int>(::syscall(SYS_pidfd_getfd, process, number, 0));
-}
-
-// While the table is still everybody's: whether what is to be done afterwards can be done.
-bool can_take() noexcept {
-  const int process = open_process();
-  if (process < 0) return false;
-  const int copy = take(process, process);
-  if (copy >= 0) ::syscall(SYS_close, copy);
-  ::syscall(SYS_close, process);
-  return copy >= 0;
-}
-
-// On a thread that ends afterwards.
-void take_and_end(Batch& batch) noexcept {
+// On a thread that ends afterwards, and with it what it has taken.
+void take_and_end(Batch& batch) {
+  // A table of its own, with nothing in it.
   constexpr unsigned kFirst = 3;
-  // A table of its own, without any of the others in it but the standard streams.
-  if (!can_take() || ::syscall(SYS_close_range, kFirst, ~0U, CLOSE_RANGE_UNSHARE) != 0)
+  if (::syscall(SYS_close_range, kFirst, ~0U, CLOSE_RANGE_UNSHARE) != 0)
     return batch.reach(Stage::refused);
-  const int process = open_process();
-  bool all = process >= 0;
-  for (const int number : batch.numbers) all = take(process, number) >= 0 && all;
-  batch.reach(all ? Stage::taken : Stage::refused);
   ::syscall(SYS_close_range, 0U, kFirst - 1, 0U);
+  // Connected before it has a name: nobody else can send to it.
+  const int inbox = datagram_socket();
+  if (inbox < 0 || ::connect(inbox, batch.sender.get(), batch.sender.size) != 0 ||
+      !batch.receiver.bind(inbox))
+    return batch.reach(Stage::refused);
+  batch.reach(Stage::listening);
+  if (batch.await_beyond(Stage::listening) != Stage::sent) return;
+  std::size_t taken = 0;
+  while (const std::size_t more = Message().receive(inbox)) taken += more;
+  const bool all = taken == batch.numbers.size();
+  batch.reach(all ? Stage::taken : Stage::refused);
   if (all) (void)batch.await_beyond(Stage::taken);
+}
+
+bool send_all(int outbox, Batch& batch) noexcept {
+  for (std::span<const int> left = batch.numbers; !left.empty();) {
+    const auto now = left.first(std::min(left.size(), kMostDescriptors));
+    if (!Message().send(outbox, batch.receiver, now)) return false;
+    left = left.subspan(now.size());
+  }
+  return true;
+}
+
+bool close_some(std::list<PrivateFd>& sockets) {
+  auto batch = std::make_shared<Batch>();
+  for (const PrivateFd& socket : sockets) batch->numbers.push_back(socket.get());
+  // Shut down before it has a name: what others leave in it would be closed with it.
+  const PrivateFd outbox{UniqueFd(datagram_socket())};
+  if (!outbox || ::shutdown(outbox.get(), SHUT_RD) != 0 || !batch->sender.bind(outbox.get()))
+    return false;
+  auto theirs = std::make_unique<std::shared_ptr<Batch>>(batch);
+  const auto run = [](void* given) {
+    const std::unique_ptr<std::shared_ptr<Batch>> mine(static_cast<std::shared_ptr<Batch>*>(given));
+    take_and_end(**mine);
+  };
+  if (start_thread("farcall-exit", run, theirs.get()) != 0) return false;
+  (void)theirs.release();
+  if (batch->await_beyond(Stage::begun) != Stage::listening) return false;
+  batch->reach(send_all(outbox.get(), *batch) ? Stage::sent : Stage::refused);
+  if (batch->await_beyond(Stage::sent) != Stage::taken) return false;
+  sockets.clear();
+  batch->reach(Stage::closed);
+  return true;
 }
 
 }  // namespace
 
 bool close_by_exit(std::list<PrivateFd>& sockets) noexcept {
   try {
-    auto batch = std::make_shared<Batch>();
-    for (const PrivateFd& socket : sockets) batch->numbers.push_back(socket.get());
-    auto theirs = std::make_unique<std::shared_ptr<Batch>>(batch);
-    const auto run = [](void* given) {
-      const std::unique_ptr<std::shared_ptr<Batch>> mine(
-          static_cast<std::shared_ptr<Batch>*>(given));
-      take_and_end(**mine);
-    };
-    if (start_thread("farcall-exit", run, theirs.get()) != 0) return false;
-    (void)theirs.release();
-    const bool taken = batch->await_beyond(Stage::begun) == Stage::taken;
-    if (!taken) return false;
-    sockets.clear();
-    batch->reach(Stage::closed);
+    while (!sockets.empty()) {
+      std::list<PrivateFd> some;
+      const auto count = std::min(sockets.size(), kMostDescriptors * kMostMessages);
+      some.splice(some.end(), sockets, sockets.begin(),
+                  std::next(sockets.begin(), static_cast<std::ptrdiff_t>(count)));
+      if (!close_some(some)) {
+        sockets.splice(sockets.begin(), some);
+        return false;
+      }
+    }
     return true;
   } catch (const std::bad_alloc&) {
     return false;

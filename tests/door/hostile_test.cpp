@@ -283,12 +283,21 @@ TEST(DoorHostile, AttachedPathsSurviveTheirVisitors) {
   ASSERT_EQ(::waitpid(attacker.pid(), nullptr, WNOHANG), 0) << "nobody attacked";
 }
 
-// Sends sockets in which others lie whose close waits for the sender.
+// Sends sockets in which others lie whose close waits for the sender; by a process that ends then,
+// so that it is not the sender who closes them last, and waits.
 void send_what_lingers(const AttachAddress& address) {
   for (int i = 0; i < 6; ++i) {
     auto [here, there] = packet_socket_pair();
     send_descriptors(here.get(), std::array{lingering(60).get()});
-    send_descriptors(visit(address).get(), std::array{there.get()});
+    const Shared<Event> alone;
+    const pid_t sender = ::fork();
+    if (sender == 0) {
+      if (alone->wait()) send_descriptors(visit(address).get(), std::array{there.get()});
+      ::_exit(0);
+    }
+    there.reset();
+    alone->happens();
+    EXPECT_EQ(::waitpid(sender, nullptr, 0), sender);
   }
 }
 
