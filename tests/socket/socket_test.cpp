@@ -58,6 +58,16 @@ FdMessage fd_message_with(std::size_t bytes, std::size_t descriptors) {
   return fd_message;
 }
 
+// What a message begins with.
+struct Header {
+  std::uint32_t magic = 0x6c637266;
+  std::uint16_t bytes;
+  std::uint16_t descriptors;
+};
+void announce(int socket, const Header& header) {
+  ASSERT_EQ(::send(socket, &header, sizeof header, 0), static_cast<ssize_t>(sizeof header));
+}
+
 TEST(FdMessage, BringsBytesAndDescriptors) {
   const auto [here, there] = socket_pair();
   SharedMemory memory = SharedMemory::create(2 * page_size());
@@ -110,11 +120,7 @@ TEST(FdMessage, GarbageIsRefusedAndItsDescriptorsAreClosed) {
   {
     const auto [here, there] = socket_pair();
     // A message that claims one descriptor more than it brings, then bytes that are none.
-    struct {
-      std::uint32_t magic = 0x6c637266;
-      std::uint16_t bytes = 0;
-      std::uint16_t descriptors = 2;
-    } header;
+    Header header{.bytes = 0, .descriptors = 2};
     iovec piece{.iov_base = &header, .iov_len = sizeof header};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
     msghdr message{};
@@ -158,12 +164,7 @@ void send_raw(int socket, std::span<const std::byte> bytes, int fd) {
 TEST(FdMessage, DescriptorsWhereNoneBelongAreNotWaitedFor) {
   in_child([] {
     const auto [here, there] = socket_pair();
-    struct {
-      std::uint32_t magic = 0x6c637266;
-      std::uint16_t bytes = 4;
-      std::uint16_t descriptors = 0;
-    } header;
-    ASSERT_EQ(::send(here.get(), &header, sizeof header, 0), static_cast<ssize_t>(sizeof header));
+    announce(here.get(), {.bytes = 4, .descriptors = 0});
     // Beside the bytes, which come later than the rest.
     const std::array<std::byte, 4> bytes{};
     send_raw(here.get(), bytes, lingering(60).get());
@@ -174,12 +175,7 @@ TEST(FdMessage, DescriptorsWhereNoneBelongAreNotWaitedFor) {
 // A byte at a time, and no end to come.
 TEST(FdMessage, MoreDescriptorsThanAnnouncedEndItAtOnce) {
   const auto [here, there] = socket_pair();
-  struct {
-    std::uint32_t magic = 0x6c637266;
-    std::uint16_t bytes = 100;
-    std::uint16_t descriptors = 2;
-  } header;
-  ASSERT_EQ(::send(here.get(), &header, sizeof header, 0), static_cast<ssize_t>(sizeof header));
+  announce(here.get(), {.bytes = 100, .descriptors = 2});
   const std::array<std::byte, 1> byte{};
   for (int i = 0; i < 3; ++i) send_raw(here.get(), byte, here.get());
   EXPECT_EQ(error_of([&] { receive_fd_message(there.get(), soon()); }), EPROTO);
