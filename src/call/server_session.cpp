@@ -46,26 +46,25 @@ class Untaken final : public process::Watch, public std::enable_shared_from_this
   process::Registration registration_;
 };
 
-// Its pages go where and when it does.
-struct Discarded {
+// Where its client has gone its pages go with it.
+struct Dropped {
   TransferMemory memory;
+  bool of_gone;
 
-  explicit Discarded(TransferMemory&& of) noexcept : memory(std::move(of)) {}
-  Discarded(Discarded&&) noexcept = default;
-  Discarded& operator=(Discarded&&) = delete;
-  ~Discarded() { memory.discard(); }
+  Dropped(TransferMemory&& dropped, bool client_gone) noexcept
+      : memory(std::move(dropped)), of_gone(client_gone) {}
+  Dropped(Dropped&&) noexcept = default;
+  Dropped& operator=(Dropped&&) = delete;
+  ~Dropped() {
+    if (of_gone) memory.discard();
+  }
 };
 
 }  // namespace
 
 // Packets that nobody has taken may hold anything.
 ServerSession::~ServerSession() {
-  if (gone) {
-    transfer_.charge = {};
-    free_later(caller.uid, transfer_.capacity(), Discarded(std::exchange(transfer_, {})));
-  } else {
-    drop_transfer();
-  }
+  drop_transfer();
   if (copying_) copying_->into->free();
   if (!own_user_ && has_sent_descriptors_ && sockets_.theirs.is_here() &&
       Untaken::any(sockets_.theirs.get()))
@@ -99,7 +98,7 @@ bool ServerSession::other_packet(const Packet& packet) noexcept {
 // can be thrown away.
 bool ServerSession::may_keep(std::size_t count) noexcept {
   if (count == 0) return true;
-  if (!process::is_own(caller.uid) && process::stays_behind(caller.uid)) return false;
+  if (process::goes_on_flooding(caller.uid)) return false;
   try {
     kept_.emplace_back(Resource::descriptors, caller.uid, count,
                        endpoint->limits().descriptors_per_user);
@@ -242,7 +241,7 @@ Outcome ServerSession::end_copying(bool read, const Destination& to, Request& re
 void ServerSession::drop_transfer() noexcept {
   const std::size_t size = transfer_.capacity();
   transfer_.charge = {};
-  free_later(caller.uid, size, std::exchange(transfer_, {}));
+  free_later(caller.uid, size, Dropped(std::exchange(transfer_, {}), gone));
 }
 
 void ServerSession::refuse(int error) noexcept {

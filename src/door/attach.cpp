@@ -17,6 +17,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "door/real.hpp"
@@ -209,24 +210,24 @@ int NameWatches::add(int file, const std::weak_ptr<Attachment>& attachment) {
   return watch;
 }
 
-// Those of whom something has come; all, where the kernel has lost some.
+// Those of whom something has come, each once, though it may be much; all, where the kernel has
+// lost some. What there is beyond one read the reactor tells of again: it has others to serve.
 std::vector<std::weak_ptr<Attachment>> NameWatches::take_events() {
-  std::vector<std::weak_ptr<Attachment>> told;
   const std::lock_guard guard(lock_);
   alignas(inotify_event) std::array<char, 4096> bytes;
-  ssize_t size = 0;
-  while ((size = ::read(events_.get(), bytes.data(), bytes.size())) > 0) {
-    for (std::size_t at = 0; at < static_cast<std::size_t>(size);) {
-      inotify_event event{};
-      std::memcpy(&event, bytes.data() + at, sizeof event);
-      at += sizeof event + event.len;
-      const bool lost = (event.mask & IN_Q_OVERFLOW) != 0;
-      if (const auto found = all_.find(event.wd); found != all_.end())
-        told.push_back(found->second);
-      if (lost)
-        for (const auto& [watch, attachment] : all_) told.push_back(attachment);
-    }
+  const ssize_t size = ::read(events_.get(), bytes.data(), bytes.size());
+  std::set<int> watches;
+  bool lost = false;
+  for (ssize_t at = 0; at < size;) {
+    inotify_event event{};
+    std::memcpy(&event, bytes.data() + at, sizeof event);
+    at += static_cast<ssize_t>(sizeof event + event.len);
+    watches.insert(event.wd);
+    lost |= (event.mask & IN_Q_OVERFLOW) != 0;
   }
+  std::vector<std::weak_ptr<Attachment>> told;
+  for (const auto& [watch, attachment] : all_)
+    if (lost || watches.contains(watch)) told.push_back(attachment);
   return told;
 }
 
@@ -243,8 +244,6 @@ namespace {
 void refuse(int answers, int error) {
   send_descriptors(answers, {}, static_cast<std::uint8_t>(error), Deadline::now());
 }
-
-bool is_flood(uid_t user) noexcept { return !process::is_own(user) && process::behind(user); }
 
 // Who has connected to an attachment, until it has said what it wants.
 class Visitor final : public process::Watch, public std::enable_shared_from_this<Visitor> {
@@ -273,7 +272,7 @@ class Visitor final : public process::Watch, public std::enable_shared_from_this
   bool serve() noexcept {
     Packet packet;
     try {
-      if (is_flood(who_.uid)) {
+      if (process::is_flooding(who_.uid)) {
         refuse(socket_.get(), EAGAIN);
         dismiss();
         return true;
@@ -368,7 +367,7 @@ process::Acceptor::Take Attachment::visitor_maker() {
     process::Charge held(process::Resource::descriptors, who.uid, 1);
     if (full || !held) {
       // What is unread hides what is answered.
-      if (!is_flood(who.uid)) take_packet(socket.get()).descriptors.sent_by(who.uid);
+      if (!process::is_flooding(who.uid)) take_packet(socket.get()).descriptors.sent_by(who.uid);
       return refuse(socket.get(), EAGAIN);
     }
     auto visitor =

@@ -90,7 +90,7 @@ Connection connect_to(const struct stat& status, bool& answered,
   answered = true;
   const NoCancel guard;
   // Whoever serves it is the file's owner, or root.
-  if (!process::is_own(status.st_uid) && process::behind(status.st_uid)) return {};
+  if (process::is_flooding(status.st_uid)) return {};
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return {};
   const AbstractAddress address = address_of(status);

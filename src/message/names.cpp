@@ -54,7 +54,7 @@ class Line {
  public:
   // Throws as ask() does.
   Line(const AbstractAddress& address, uid_t owner, Deadline deadline) : socket_(stream_socket()) {
-    if (!process::is_own(owner) && process::behind(owner))
+    if (process::is_flooding(owner))
       throw SystemError(EAGAIN, "too much that the server has sent waits to be closed");
     for (Deadline turn = Deadline::now(); !connect(address, turn);) {
       // Too many are there before us. Anybody may take a name and let nobody in: only for those who

@@ -74,14 +74,14 @@ class Pool {
     if (asleep) changed_.notify_one();
     return true;
   }
-  // Whether a user has as much waiting as one may. Of all others together there may be no more than
-  // of eight, so the more there are, the less is each one's.
+  // Whether a user has as much waiting as one may, a quarter of a small table. Of all others
+  // together there may be no more than of eight, so the more there are, the less is each one's.
   bool behind(uid_t user) {
     const std::lock_guard guard(lock_);
     const auto his = users_.find(user);
     if (his == users_.end()) return false;
     const std::size_t share = std::max<std::size_t>(8 * kMostWaiting / users_.size(), 1);
-    return his->second.weight >= std::min(kMostWaiting, share);
+    return his->second.weight >= std::min({kMostWaiting, share, descriptor_table() / 4});
   }
 
  private:
@@ -242,11 +242,13 @@ void hang_up_later(uid_t user, PrivateFd&& socket) noexcept {
 
 bool behind(uid_t user) noexcept { return pool().behind(user); }
 
-bool stays_behind(uid_t user) noexcept {
+bool is_flooding(uid_t user) noexcept { return !is_own(user) && behind(user); }
+
+bool goes_on_flooding(uid_t user) noexcept {
   constexpr int kMoments = 5;
-  for (int i = 0; i < kMoments && behind(user); ++i)
+  for (int i = 0; i < kMoments && is_flooding(user); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return behind(user);
+  return is_flooding(user);
 }
 
 void run_later(uid_t user, std::function<void()> work) {

@@ -30,11 +30,6 @@ struct Ledger {
 // A forked child holds nothing for anybody yet.
 Ledger& ledger() { return PerProcess<Ledger>::here(); }
 
-std::size_t descriptor_table() noexcept {
-  rlimit table{};
-  return ::getrlimit(RLIMIT_NOFILE, &table) == 0 ? table.rlim_cur : 1024;
-}
-
 struct Limits {
   std::size_t user;
   std::size_t others;  // together
@@ -62,6 +57,11 @@ std::size_t share(const Limits& limits, std::size_t held_by_others) noexcept {
 }
 
 }  // namespace
+
+std::size_t descriptor_table() noexcept {
+  rlimit table{};
+  return ::getrlimit(RLIMIT_NOFILE, &table) == 0 ? table.rlim_cur : 1024;
+}
 
 bool is_own(uid_t user) noexcept { return user == 0 || user == ::geteuid(); }
 

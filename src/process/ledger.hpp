@@ -16,6 +16,9 @@ enum class Resource : unsigned char { descriptors, bytes };
 // Whoever may do as it likes with this process: its own user now, and root.
 bool is_own(uid_t user) noexcept;
 
+// How many descriptors this process may have.
+std::size_t descriptor_table() noexcept;
+
 // Something held for a user, given back when it goes. Empty: nothing was granted.
 class Charge {
  public:

@@ -434,8 +434,10 @@ UniqueFd NamedListener::accept(int listener, Deadline deadline, std::optional<Si
     // With what it may have sent.
     if (process::turn_away(who, std::move(client))) continue;
     while (!process::Charge(process::Resource::descriptors, who, 1) &&
-           monotonic_ns() < deadline.at())
+           monotonic_ns() < deadline.at()) {
+      if (since && SignalCount::now() != *since) throw SystemError(EINTR, "accept");
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
   }
 }
 

@@ -90,7 +90,7 @@ TEST(Background, WhoSendsMoreThanIsClosedIsBehind) {
   EXPECT_FALSE(process::behind(1));
   for (int i = 0; i < 3; ++i) process::close_later(1, UniqueFd(::dup(0)));
   EXPECT_TRUE(process::behind(1));
-  EXPECT_TRUE(process::stays_behind(1));
+  EXPECT_TRUE(process::goes_on_flooding(1));
   EXPECT_THROW(process::run_later(1, [] {}), SystemError);
   EXPECT_FALSE(process::behind(2));
   bool resumed = false;
