@@ -24,10 +24,9 @@ long kernel_unacknowledged(int fd) noexcept {
 }
 
 // The peer has died, or was closed behind its library's back, with bytes of ours unread: the
-// kernel would have reset the connection.
+// kernel would have reset the connection. Holds the sender's lock.
 bool left_bytes_unread(Side& side, int fd) noexcept {
   if (side.reset_told) return false;
-  const Guard sending(side.send_lock);
   if (side.out().control == nullptr || side.in().control == nullptr) return false;
   // One that closes a TCP connection resets it itself.
   const std::uint32_t said = side.in().control->sender_said.load(std::memory_order_acquire);
@@ -53,9 +52,14 @@ bool is_marked_lost(const Ring& ring) noexcept {
 
 }  // namespace
 
-bool is_reset(Side& side, int fd) noexcept {
+bool is_reset_to_sender(Side& side, int fd) noexcept {
   const bool lost = is_marked_lost(side.in()) || is_marked_lost(side.out());
   return !side.reset_told && (lost || left_bytes_unread(side, fd));
+}
+
+bool is_reset(Side& side, int fd) noexcept {
+  const Guard sending(side.send_lock);
+  return is_reset_to_sender(side, fd);
 }
 
 bool peer_has_closed(const Side& side) noexcept {
@@ -66,8 +70,28 @@ bool peer_has_closed(const Side& side) noexcept {
 
 bool peer_is_gone(const Side& side, int fd) noexcept {
   if (peer_has_closed(side)) return true;
-  if (!is_unix(side.kind) || side.in().control == nullptr) return false;
-  return (poll_now(fd, 0) & POLLHUP) != 0;
+  const Direction* const in = side.in().control;
+  if (in == nullptr) return false;
+  if (is_unix(side.kind)) return (poll_now(fd, 0) & POLLHUP) != 0;
+  // An end that nobody has announced.
+  return in->sender_said.load(std::memory_order_acquire) == 0 &&
+         (poll_now(fd, POLLRDHUP) & (POLLHUP | POLLRDHUP)) != 0;
+}
+
+void reset_is_told(Side& side, int fd) noexcept {
+  side.reset_told = true;
+  if (side.kind != Kind::tcp) return;
+  // From here on the kernel says what it would say; what it knows by itself it tells no more.
+  kernel(SYS_shutdown, fd, SHUT_RDWR);
+  int error = 0;
+  socklen_t size = sizeof error;
+  kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_ERROR, &error, &size);
+}
+
+int told_by_kernel(Side& side, int fd, int error) noexcept {
+  if (error == EPIPE && side.kind == Kind::tcp && is_reset(side, fd)) error = ECONNRESET;
+  if (error == ECONNRESET) side.reset_told = true;
+  return error;
 }
 
 int take_pending_error(Side& side, int fd) noexcept {
@@ -75,9 +99,10 @@ int take_pending_error(Side& side, int fd) noexcept {
   socklen_t size = sizeof error;
   if (error == 0) kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_ERROR, &error, &size);
   const Guard receiving(side.receive_lock);
-  if (error == 0 && receiving && peer_is_gone(side, fd) && is_reset(side, fd)) error = ECONNRESET;
-  if (error == ECONNRESET) side.reset_told = true;
-  return error;
+  if (receiving) error = told_by_kernel(side, fd, error);
+  if (error != 0 || !receiving || !peer_is_gone(side, fd) || !is_reset(side, fd)) return error;
+  reset_is_told(side, fd);
+  return ECONNRESET;
 }
 
 // In poll(), since that is ended by every signal that is handled, whatever SA_RESTART says.
@@ -104,7 +129,7 @@ ssize_t at_end(Side& side, int fd, ssize_t result) noexcept {
   const bool lost = !side.reset_told && side.in().control != nullptr &&
                     side.receiver.reclaim_unfinished(side.in());
   if (!lost && !is_reset(side, fd)) return result;
-  side.reset_told = true;
+  reset_is_told(side, fd);
   return fail(-ECONNRESET);
 }
 

@@ -33,7 +33,7 @@ struct Call {
   ssize_t (*as_it_is)(const void* arguments);
   const void* arguments;
   Ancillary* with = nullptr;  // of a receiving call on a unix socket
-  bool is_rest = false;       // of a call of several messages, some of which have been sent
+  bool is_rest = false;       // of a call of several messages, some of which have been moved
 };
 
 ssize_t receive_from(Side& side, const Call& call) noexcept(false);
@@ -64,6 +64,13 @@ int take_pending_error(Side& side, int fd) noexcept;
 // Whether the kernel would have reset the connection, of which nobody has been told yet; the peer
 // has closed it. Holds the receiver's lock.
 bool is_reset(Side& side, int fd) noexcept;
+// The same, with the sender's lock held instead.
+bool is_reset_to_sender(Side& side, int fd) noexcept;
+// What the program is told of an error of the kernel. It says EPIPE where anything, if only a
+// doorbell, was sent to a peer that had died with bytes unread.
+int told_by_kernel(Side& side, int fd, int error) noexcept;
+// The program is about to be told.
+void reset_is_told(Side& side, int fd) noexcept;
 bool peer_has_closed(const Side& side) noexcept;
 // The same, also of one that was killed or has left by _exit(2), which the kernel tells of.
 bool peer_is_gone(const Side& side, int fd) noexcept;

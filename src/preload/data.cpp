@@ -139,7 +139,7 @@ socklen_t tell_sender(int fd, const Side& side, void* to, socklen_t room) noexce
   return size;
 }
 
-ssize_t receive_message(int fd, Side& side, msghdr* message, int flags) {
+ssize_t receive_message(int fd, Side& side, msghdr* message, int flags, bool is_rest) {
   MessageCall made{.fd = fd, .asked = message, .flags = flags, .answer = {}, .by_kernel = false};
   Ancillary with{.control = message->msg_control,
                  .room = message->msg_controllen,
@@ -150,7 +150,8 @@ ssize_t receive_message(int fd, Side& side, msghdr* message, int flags) {
                                             .flags = flags,
                                             .as_it_is = MessageCall::make,
                                             .arguments = &made,
-                                            .with = side.kind == Kind::tcp ? nullptr : &with});
+                                            .with = side.kind == Kind::tcp ? nullptr : &with,
+                                            .is_rest = is_rest});
   if (got < 0) return got;
   if (made.by_kernel) {
     message->msg_namelen = made.answer.msg_namelen;
@@ -194,6 +195,12 @@ bool is_refused_name(const Side& side, const void* name) noexcept {
   return name != nullptr && side.kind == Kind::unix_stream;
 }
 
+// The kernel refuses it, the flag of 32-bit programs too.
+bool is_bad_call(const msghdr* message, int flags) noexcept {
+  constexpr unsigned kMsgCmsgCompat = 0x8000'0000;
+  return (static_cast<unsigned>(flags) & kMsgCmsgCompat) != 0 || is_bad_message(message);
+}
+
 ssize_t send_stream(Side& side, const Call& whole) {
   cancellation_point(side);
   if (side.corked.load(std::memory_order_relaxed)) [[unlikely]]
@@ -216,15 +223,26 @@ ssize_t send_stream(Side& side, const Call& whole) {
 
 }  // namespace
 
+ssize_t receive_one(int fd, msghdr* message, int flags, bool is_rest) {
+  Side* const side = find_side(fd);
+  if (side == nullptr || is_bad_call(message, flags)) [[likely]] {
+    UdpSocket* const udp = find_udp(fd);
+    if (udp == nullptr || is_bad_call(message, flags)) [[likely]]
+      return real::next<"recvmsg", Recvmsg>()(fd, message, flags);
+    return udp_receive(*udp, fd, *message, flags);
+  }
+  return receive_message(fd, *side, message, flags, is_rest);
+}
+
 ssize_t send_one(int fd, const msghdr* message, int flags, bool is_rest) {
   Sendmsg* const next = real::next<"sendmsg", Sendmsg>();
   if (!is_no_address(message) && message->msg_controllen != 0) [[unlikely]]
     hand_back_passed(*message);
   Side* const side = find_side(fd);
-  if (side == nullptr || is_bad_message(message) ||
+  if (side == nullptr || is_bad_call(message, flags) ||
       is_bad_name(message->msg_name, message->msg_namelen)) [[likely]] {
     UdpSocket* const udp = find_udp(fd);
-    if (udp == nullptr || is_bad_message(message)) [[likely]]
+    if (udp == nullptr || is_bad_call(message, flags)) [[likely]]
       return next(fd, message, flags);
     return udp_send(*udp, fd, *message, flags);
   }
@@ -273,14 +291,7 @@ ssize_t recvfrom(int fd, void* buffer, size_t size, int flags, sockaddr* from,
 }
 
 ssize_t recvmsg(int fd, msghdr* message, int flags) {
-  Side* const side = find_side(fd);
-  if (side == nullptr || is_bad_message(message)) [[likely]] {
-    UdpSocket* const udp = find_udp(fd);
-    if (udp == nullptr || is_bad_message(message)) [[likely]]
-      return real::next<"recvmsg", Recvmsg>()(fd, message, flags);
-    return udp_receive(*udp, fd, *message, flags);
-  }
-  return receive_message(fd, *side, message, flags);
+  return receive_one(fd, message, flags, false);
 }
 
 ssize_t read(int fd, void* buffer, size_t size) {

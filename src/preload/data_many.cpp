@@ -119,7 +119,8 @@ int receive_many(int fd, Side& side, mmsghdr* messages, unsigned count, int flag
       return static_cast<int>(with_errno(-error));
   unsigned done = 0;
   while (done < count) {
-    const ssize_t got = recvmsg(fd, &messages[done].msg_hdr, flags & ~MSG_WAITFORONE);
+    const ssize_t got =
+        receive_one(fd, &messages[done].msg_hdr, flags & ~MSG_WAITFORONE, done != 0);
     if (got < 0) {
       if (done != 0) keep_error(side, errno);
       break;

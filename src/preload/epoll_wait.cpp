@@ -100,17 +100,19 @@ void add_resets(Set& set, int set_fd, epoll_event* events, int count) noexcept {
       const Registration& entry = set.by_fd[fd];
       if (!entry.present || find_side(fd) == nullptr) continue;
       for (int i = 0; i < count && known < ended.size(); ++i)
-        if ((events[i].events & EPOLLHUP) != 0 && events[i].data.u64 == entry.event.data.u64)
+        if ((events[i].events & (EPOLLHUP | EPOLLRDHUP)) != 0 &&
+            events[i].data.u64 == entry.event.data.u64)
           ended[known++] = {.fd = fd, .event = i};
     }
   }
   for (std::size_t i = 0; i < known; ++i)
-    if (knows_of_reset(ended[i].fd)) events[ended[i].event].events |= EPOLLERR;
+    if (knows_of_reset(ended[i].fd)) events[ended[i].event].events |= EPOLLERR | EPOLLHUP;
 }
 
 bool any_hung_up(const epoll_event* events, int count) noexcept {
-  return std::any_of(events, events + count,
-                     [](const epoll_event& event) { return (event.events & EPOLLHUP) != 0; });
+  return std::any_of(events, events + count, [](const epoll_event& event) {
+    return (event.events & (EPOLLHUP | EPOLLRDHUP)) != 0;
+  });
 }
 
 // After each call of the kernel that asks for events.

@@ -58,7 +58,8 @@ inline std::size_t bytes_in(const iovec* parts, std::size_t count) noexcept {
   return Span(parts, count).left();
 }
 
-// sendmsg(); `is_rest` as of Call.
+// recvmsg() and sendmsg(); `is_rest` as of Call.
+ssize_t receive_one(int fd, msghdr* message, int flags, bool is_rest);
 ssize_t send_one(int fd, const msghdr* message, int flags, bool is_rest);
 
 // Hands back the descriptors that leave for programs of which nobody knows what they are.

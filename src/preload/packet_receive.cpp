@@ -48,8 +48,12 @@ long sleep_for_message(Side& side, const Call& call, std::size_t& length,
   message.msg_iov = const_cast<iovec*>(call.parts);
   message.msg_iovlen = call.count;
   call.with->ask(message);
-  const ssize_t got = real::next<"recvmsg", ssize_t(int, msghdr*, int)>()(call.fd, &message,
-                                                                          call.flags | MSG_TRUNC);
+  const bool asks = call.is_rest && !nonblocking(side, call.flags);
+  const int flags = call.flags | MSG_TRUNC | (asks ? MSG_DONTWAIT : 0);
+  ssize_t got;
+  do {
+    got = real::next<"recvmsg", ssize_t(int, msghdr*, int)>()(call.fd, &message, flags);
+  } while (asks && got < 0 && errno == EAGAIN && sleep_for_rest(call.fd, POLLIN));
   const int error = errno;
   Came came = got >= 0 ? Came::message : Came::end;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {

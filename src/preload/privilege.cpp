@@ -101,7 +101,7 @@ void confine() noexcept {
     if (UdpSocket* const udp = find_udp(fd); udp != nullptr && !udp_readable(*udp)) udp_forget(fd);
     forget_registrations(fd);  // the kernel's answer is the whole truth now
   }
-  leave_process();
+  leave_process(Leaving::goes_on);
   confined.store(true, std::memory_order_relaxed);
 }
 

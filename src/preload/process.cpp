@@ -61,7 +61,7 @@ template <class Execute>
 int execute(Execute call) {
   hand_back_inherited();
   const bool own = in_own_process();
-  if (own) leave_process();
+  if (own) leave_process(Leaving::executes);
   const int result = call();
   const int error = errno;
   if (own) stay_in_process();
@@ -88,7 +88,7 @@ int begin_clone(void* pointer) {
   const CloneStart start = *static_cast<CloneStart*>(pointer);
   after_bare_fork_in_child();
   const int status = start.function(start.argument);
-  leave_process();
+  leave_process(Leaving::ends);
   return status;
 }
 
@@ -316,7 +316,7 @@ int __dprintf_chk(int fd, int flag, const char* format, ...) {
 }
 
 [[noreturn]] void _exit(int status) {
-  leave_process();
+  leave_process(Leaving::ends);
   for (;;) kernel(SYS_exit_group, status);
 }
 [[noreturn]] void _Exit(int status) { _exit(status); }
@@ -431,7 +431,7 @@ long syscall(long number, ...) {
     case SYS_io_uring_register: return register_with_ring(a);
     case SYS_execve:
     case SYS_execveat: return execute([&] { return static_cast<int>(with_errno(by_kernel())); });
-    case SYS_exit_group: leave_process(); return with_errno(by_kernel());
+    case SYS_exit_group: leave_process(Leaving::ends); return with_errno(by_kernel());
     case SYS_seccomp: confine(); return with_errno(by_kernel());
     case SYS_prctl:
       if (a[0] == PR_SET_SECCOMP) confine();

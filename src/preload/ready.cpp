@@ -44,11 +44,17 @@ int add_rings(pollfd* fds, nfds_t count, int ready) noexcept {
   return ready;
 }
 
+// Of a connection that has ended the kernel tells that there is something to be read, too.
+bool may_have_ended(const pollfd& one) noexcept {
+  if ((one.revents & (POLLHUP | POLLRDHUP)) != 0) return true;
+  return (one.revents & POLLIN) != 0 && read_position(one.fd) == kNothingToRead;
+}
+
 // To what the kernel tells of connections that have ended.
 int add_resets(pollfd* fds, nfds_t count, int ready) noexcept {
   for (nfds_t i = 0; i < count && ready > 0; ++i)
-    if ((fds[i].revents & POLLHUP) != 0 && knows_of_reset(fds[i].fd))
-      fds[i].revents = static_cast<short>(fds[i].revents | POLLERR);
+    if (may_have_ended(fds[i]) && knows_of_reset(fds[i].fd))
+      fds[i].revents = static_cast<short>(fds[i].revents | POLLERR | POLLHUP);
   return ready;
 }
 

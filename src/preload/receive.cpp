@@ -160,7 +160,8 @@ class Receiving {
         generation_(side.generation.load(std::memory_order_relaxed)),
         peek_((call.flags & MSG_PEEK) != 0),
         all_((call.flags & MSG_WAITALL) != 0),
-        waits_(!nonblocking(side, call.flags)) {}
+        waits_(!nonblocking(side, call.flags)),
+        may_restart_(!call.is_rest) {}
   Receiving(const Receiving&) = delete;
   Receiving& operator=(const Receiving&) = delete;
   ~Receiving() {
@@ -270,6 +271,7 @@ class Receiving {
 
   bool finished(ssize_t got) noexcept {
     total_ += got;
+    may_restart_ = may_restart_ && total_ == 0;
     stayed_ = false;
     note_success(side_);
     // The kernel brought it, so the sender thinks that this side sleeps; or it was unwatched for
@@ -289,9 +291,11 @@ class Receiving {
   }
 
   ssize_t failed(long error) noexcept {
-    if (error == -ECONNRESET) side_.reset_told = true;
-    if (error == -ECONNRESET && side_.receiver.broken()) return broken(side_, call_.fd);
-    return fail(error);
+    if (error == -ECONNRESET && side_.receiver.broken()) {
+      side_.reset_told = true;
+      return broken(side_, call_.fd);
+    }
+    return fail(-told_by_kernel(side_, call_.fd, static_cast<int>(-error)));
   }
 
   ssize_t failed_later(long error) noexcept {
@@ -369,7 +373,7 @@ class Receiving {
           const Receiver::Next next = side_.receiver.next(side_.in());
           if (next.kind == Receiver::Next::ring) stayed_ = false;
           if (next.kind != Receiver::Next::nothing) return Outcome::look_again;
-        } else if (ends_wait(side_.patience.interruption(), total_ != 0)) {
+        } else if (ends_wait(side_.patience.interruption(), !may_restart_)) {
           return ended(result, fail(-EINTR));
         }
       }
@@ -382,7 +386,7 @@ class Receiving {
     const bool open = next.kind != Receiver::Next::kernel;
     result = side_.has_messages()
                  ? sleep_for_message(side_, call_, length_, guard_)
-                 : sleep_in_kernel(side_, call_, to_, open ? UINT64_MAX : next.bytes, total_ == 0,
+                 : sleep_in_kernel(side_, call_, to_, open ? UINT64_MAX : next.bytes, may_restart_,
                                    cut, guard_);
     if (result == kMessage) {
       owns_guard_ = !is_gone(side_, generation_);
@@ -397,7 +401,7 @@ class Receiving {
       return Outcome::look_again;
     if (result > 0) return Outcome::took;
     if (result == 0) side_.receiver.watch_for_ever(side_.in());
-    if (result < 0 && errno == ECONNRESET) side_.reset_told = true;
+    if (result < 0) errno = told_by_kernel(side_, call_.fd, errno);
     return ended(result, at_end(side_, call_.fd, result));
   }
 
@@ -417,6 +421,7 @@ class Receiving {
   bool peek_;
   bool all_;
   bool waits_;
+  bool may_restart_;  // nothing has been done yet
   bool stayed_ = false;
   bool looked_again_ = false;
   bool borrowed_ = false;  // unwatched for this call only

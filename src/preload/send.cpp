@@ -35,8 +35,13 @@ void check_peer(Side& side, int fd) noexcept {
   const std::uint32_t here = this_processor();
   if (side.out().control->sender_processor.load(std::memory_order_relaxed) != here)
     side.out().control->sender_processor.store(here, std::memory_order_relaxed);
-  if ((poll_now(fd, POLLRDHUP) & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
-    side.sender.leave_ring(side.out());  // the kernel knows what to say
+  if ((poll_now(fd, POLLRDHUP) & (POLLRDHUP | POLLHUP | POLLERR)) == 0) return;
+  // The kernel knows what to say, unless the peer was killed with bytes unread in the ring.
+  if (side.kind == Kind::tcp && peer_is_gone(side, fd) && is_reset_to_sender(side, fd)) {
+    reset_is_told(side, fd);
+    keep_error(side, ECONNRESET);
+  }
+  side.sender.leave_ring(side.out());
 }
 
 // The ring is full: waits a little while the receiver makes room. Without the lock meanwhile.
@@ -173,6 +178,7 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
   }
   const int error = errno;
   cut = !asks && sent >= 0 && static_cast<std::size_t>(sent) < given;
+  if (sent < 0 && error == ECONNRESET) side.reset_told = true;
   if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation)
     side.sender.leave_kernel(side.out(), units_sent(side, sent), message_bytes(side, sent));
   else
@@ -211,14 +217,14 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
           const ssize_t waited = wait_for_kernel(side, call, sent() != 0, guard);
           if (waited != 0) return sent() != 0 ? sent() : waited;
         }
-        // With nothing sent it is this call that tells.
-        if (side.kind == Kind::tcp && side.error_kept.load(std::memory_order_relaxed) != 0) {
-          if (sent() != 0) return sent();
-          if (const int error = take_error(side); error != 0) return fail(-error);
-        }
         continue;
       }
       case Sender::Way::kernel: break;
+    }
+    // With nothing sent it is this call that tells.
+    if (side.kind == Kind::tcp && side.error_kept.load(std::memory_order_relaxed) != 0) {
+      if (sent() != 0) return sent();
+      if (const int error = take_error(side); error != 0) return fail(-error);
     }
     bool cut = false;
     const ssize_t now = send_through_kernel(side, call, from, sent() == 0, cut, guard);

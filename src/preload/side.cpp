@@ -192,7 +192,23 @@ void in_child() noexcept {
   life.unlock();
 }
 
-[[gnu::destructor]] void end() noexcept { leave_process(); }
+// A socket that is closed so is reset, as the kernel does for bytes in its own queue that nobody
+// has read.
+constexpr linger kResets{.l_onoff = 1, .l_linger = 0};
+void set_linger(int fd, linger time) noexcept {
+  kernel(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &time, sizeof time);
+}
+
+void reset_at_end(Side& side, int fd) noexcept {
+  socklen_t size = sizeof(linger);
+  if (side.kind != Kind::tcp ||
+      kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_LINGER, &side.own().linger_before, &size) != 0)
+    return;
+  side.own().resets_at_end = true;
+  set_linger(fd, kResets);
+}
+
+[[gnu::destructor]] void end() noexcept { leave_process(Leaving::ends); }
 
 [[gnu::constructor]] void start() noexcept {
   pid.store(static_cast<pid_t>(kernel(SYS_getpid)), std::memory_order_relaxed);
@@ -261,7 +277,7 @@ void adopt(int fd, Side& side) noexcept {
   detail::table[static_cast<std::size_t>(fd)].store(&side, std::memory_order_release);
 }
 
-void leave_process() noexcept {
+void leave_process(Leaving how) noexcept {
   if (left.load(std::memory_order_relaxed) || !in_own_process() || left.exchange(true)) return;
   settle_everything();
   // The kernel would take a doorbell for bytes that nobody has read, and reset the connection, if
@@ -282,6 +298,9 @@ void leave_process() noexcept {
     }
     if (!side->receive_lock.try_lock()) continue;
     if (!side->receiver.busy()) take_doorbell(*side, fd);
+    if (how != Leaving::goes_on && side->in().control != nullptr &&
+        !side->receiver.emptied(side->in()))
+      reset_at_end(*side, fd);
     side->receive_lock.unlock();
   }
   const std::int64_t now = now_ns();
@@ -293,6 +312,11 @@ void leave_process() noexcept {
 
 void stay_in_process() noexcept {
   if (!left.exchange(false)) return;
+  for (int fd = 0; fd <= highest_descriptor(); ++fd)
+    if (Side* const side = find_side(fd); side != nullptr && side->own().resets_at_end) {
+      side->own().resets_at_end = false;
+      set_linger(fd, side->own().linger_before);
+    }
   for_each_own([](Side& side) {
     if (!side.other_holders_unknown) side.processes.fetch_add(1, std::memory_order_acq_rel);
   });
@@ -362,11 +386,7 @@ void say_closed(Released released, int fd) noexcept {
     const Guard receiving(side.receive_lock);
     if (!side.receiver.busy()) take_last_doorbell(side, fd);
   }
-  // As the kernel does for bytes in its own queue that nobody has read.
-  if (unread) {
-    const linger now{.l_onoff = 1, .l_linger = 0};
-    kernel(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
-  }
+  if (unread) set_linger(fd, kResets);
 }
 
 void release(Released released) noexcept {

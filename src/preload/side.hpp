@@ -9,6 +9,7 @@
 // shared memory are checked before they are used, and there are no pointers.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include <array>
@@ -104,7 +105,9 @@ struct Side {
     std::size_t mapped = 0;
     Counters* counters = nullptr;
     observe::Counters* observed = nullptr;  // what is counted for who looks
-    bool kept = false;                      // its entry outlives the side, see observed.hpp
+    bool resets_at_end = false;             // for bytes that this process has not read
+    linger linger_before = {};
+    bool kept = false;  // its entry outlives the side, see observed.hpp
   };
   [[nodiscard]] Own& own() const noexcept;
   [[nodiscard]] const Ring& out() const noexcept { return own().out; }
@@ -147,9 +150,11 @@ Released forget(int fd) noexcept;
 void say_closed(Released released, int fd) noexcept;
 void release(Released released) noexcept;
 
-// This process will hold its sides no longer: it ends, or executes another program. Once only,
-// until stay_in_process(): the execution has failed.
-void leave_process() noexcept;
+// This process will hold its sides no longer: it ends, executes another program, which closes
+// those that the program has not handed back, or goes on without the library. Once only, until
+// stay_in_process(): the execution has failed.
+enum class Leaving : std::uint8_t { ends, executes, goes_on };
+void leave_process(Leaving how) noexcept;
 void stay_in_process() noexcept;
 
 // Closes what the side waits for its peer with.

@@ -441,10 +441,11 @@ void add_pending_error(Side& side, int fd, void* value, socklen_t size) noexcept
   std::memcpy(&error, value, room);
   if (error == 0) {
     error = take_pending_error(side, fd);
-    std::memcpy(value, &error, room);
-  } else if (error == ECONNRESET) {
-    side.reset_told = true;
+  } else {
+    const Guard receiving(side.receive_lock);
+    error = told_by_kernel(side, fd, error);
   }
+  std::memcpy(value, &error, room);
 }
 
 }  // namespace

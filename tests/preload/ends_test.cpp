@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How connections end, and what is said then.
+// The tests run as those of contract_test.cpp do.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "contract.hpp"
+#include "farcall/memory.hpp"
+
+namespace farcall::preload {
+namespace {
+
+TEST(Contract, TheEndComesAfterTheBytes) {
+  Pair pair;
+  pair.put("last");
+  pair.client.reset();
+  EXPECT_EQ(receive(pair.server.get()), "last");
+  EXPECT_EQ(receive(pair.server.get()), "(end)");
+  EXPECT_EQ(receive(pair.server.get()), "(end)");
+}
+
+TEST(Contract, EitherDirectionEndsAlone) {
+  const Pair pair;
+  pair.put("last");
+  ASSERT_EQ(::shutdown(pair.client.get(), SHUT_WR), 0);
+  EXPECT_EQ(receive(pair.server.get()), "last");
+  EXPECT_EQ(receive(pair.server.get()), "(end)");
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(send(pair.server.get(), "more"), "4");
+    EXPECT_EQ(receive(pair.client.get()), "more");
+  }
+  EXPECT_EQ(send(pair.client.get(), "no"), "(EPIPE)");
+}
+
+TEST(Contract, ASleeperHearsTheEnd) {
+  Pair pair;
+  std::thread later([&] {
+    std::this_thread::sleep_for(30ms);
+    pair.client.reset();
+  });
+  EXPECT_EQ(receive(pair.server.get()), "(end)");
+  later.join();
+}
+
+TEST(Contract, ShutdownWakesWhoWaitsOnTheSameSocket) {
+  const Pair pair;
+  std::thread later([&] {
+    std::this_thread::sleep_for(30ms);
+    ::shutdown(pair.server.get(), SHUT_RDWR);
+  });
+  EXPECT_EQ(receive(pair.server.get()), "(end)");
+  later.join();
+}
+
+TEST(Contract, ClosingWithBytesUnreadResets) {
+  Pair pair;
+  pair.put("nobody reads this");
+  pair.server.reset();
+  std::this_thread::sleep_for(10ms);
+  EXPECT_EQ(receive(pair.client.get()), "(ECONNRESET)");
+  EXPECT_EQ(send(pair.client.get(), "x"), "(EPIPE)");
+}
+
+TEST(TcpContract, LingeringForNoTimeResets) {
+  Pair pair;
+  const linger now{.l_onoff = 1, .l_linger = 0};
+  ASSERT_EQ(::setsockopt(pair.client.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now), 0);
+  pair.client.reset();
+  EXPECT_EQ(receive(pair.server.get()), "(ECONNRESET)");
+}
+
+std::atomic<int> broken_pipes{0};
+void on_broken_pipe(int) { ++broken_pipes; }
+
+TEST(Contract, SendingToNobodyBreaksThePipe) {
+  Pair pair;
+  pair.server.reset();
+  std::string result;
+  for (int i = 0; i < 10'000 && (result.empty() || result[0] != '('); ++i) {
+    result = send(pair.client.get(), "x");
+    std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_EQ(result, "(EPIPE)");
+  struct sigaction action {};
+  action.sa_handler = on_broken_pipe;
+  struct sigaction before {};
+  ::sigaction(SIGPIPE, &action, &before);
+  broken_pipes = 0;
+  EXPECT_EQ(send(pair.client.get(), "x", 0), "(EPIPE)");
+  EXPECT_EQ(broken_pipes, 1);
+  EXPECT_EQ(send(pair.client.get(), "x", MSG_NOSIGNAL), "(EPIPE)");
+  EXPECT_EQ(broken_pipes, 1);
+  ::sigaction(SIGPIPE, &before, nullptr);
+}
+
+// The kernel resets a TCP connection whose bytes nobody will read. Plain ends know of it when the
+// other is gone; each of these looks that a program may begin with must tell.
+class TcpUnread : public ::testing::TestWithParam<std::tuple<bool, const char*>> {};
+
+std::string events_of(int fd, short asked) {
+  const short told = poll_once(fd, asked, 20'000);
+  return std::string((told & POLLIN) != 0 ? "in " : "") + ((told & POLLERR) != 0 ? "err " : "") +
+         ((told & POLLHUP) != 0 ? "hup " : "") + ((told & POLLRDHUP) != 0 ? "rdhup" : "");
+}
+
+TEST_P(TcpUnread, APeerThatHasGoneHasResetTheConnection) {
+  const auto& [killed, first] = GetParam();
+  Pair pair(false);
+  const pid_t child = in_child([&, killed = killed] {
+    pair.client.reset();
+    for (int i = 0; i < 20; ++i) send(pair.server.get(), receive(pair.server.get()));
+    ASSERT_EQ(receive(pair.server.get(), 6), "unread");
+    if (killed) ::raise(SIGKILL);
+  });
+  pair.server.reset();
+  const int fd = pair.client.get();
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(send(fd, "talk"), "4");
+    ASSERT_EQ(receive(fd), "talk");
+  }
+  ASSERT_EQ(send(fd, "unread and more"), "15");
+  EXPECT_EQ(exit_status(child), killed ? 1000 + SIGKILL : 0);
+
+  const std::string look = first;
+  if (look == "poll") {
+    EXPECT_EQ(events_of(fd, POLLIN | POLLRDHUP), "in err hup rdhup");
+  }
+  if (look == "poll for input") {
+    EXPECT_EQ(events_of(fd, POLLIN), "in err hup ");
+  }
+  if (look == "epoll") {
+    const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+    epoll_event event{.events = EPOLLIN | EPOLLRDHUP, .data = {.fd = fd}};
+    ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, fd, &event), 0);
+    ASSERT_EQ(::epoll_wait(set.get(), &event, 1, 20'000), 1);
+    EXPECT_EQ(event.events, EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP);
+  }
+  if (look == "send") {
+    std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(send(fd, "to nobody", 0), "(ECONNRESET)");
+  } else if (look == "recv") {
+    EXPECT_EQ(receive(fd), "(ECONNRESET)");
+  } else {
+    int error = 0;
+    socklen_t size = sizeof error;
+    ASSERT_EQ(::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size), 0);
+    EXPECT_EQ(error, ECONNRESET);
+  }
+  // It is told once.
+  EXPECT_EQ(receive(fd), "(end)");
+  EXPECT_EQ(send(fd, "to nobody"), "(EPIPE)");
+  EXPECT_EQ(events_of(fd, POLLIN | POLLRDHUP), "in hup rdhup");
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, TcpUnread,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values("poll", "poll for input", "epoll",
+                                                              "send", "recv", "option")),
+                         [](const auto& test) {
+                           std::string name = std::get<1>(test.param);
+                           std::erase(name, ' ');
+                           return (std::get<0>(test.param) ? "killed_" : "exited_") + name;
+                         });
+
+TEST(Contract, TheKilledAreMissedAtOnce) {
+  for (int round = 0; round < 20; ++round) {
+    Pair pair(false);
+    const pid_t child = in_child([&] {
+      pair.client.reset();
+      for (;;) {
+        const std::string text = receive(pair.server.get());
+        send(pair.server.get(), text);
+      }
+    });
+    pair.server.reset();
+    for (int i = 0; i < 100 + round; ++i) {
+      ASSERT_EQ(send(pair.client.get(), "echo"), "4");
+      ASSERT_EQ(receive(pair.client.get()), "echo");
+    }
+    std::thread killer([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(round * 50));
+      ::kill(child, SIGKILL);
+    });
+    std::string last;
+    for (int i = 0; i < 10'000'000; ++i) {
+      last = send(pair.client.get(), "echo");
+      if (last[0] == '(') break;
+      last = receive(pair.client.get());
+      if (last[0] == '(') break;
+    }
+    EXPECT_TRUE(last == "(end)" || last == "(ECONNRESET)" || last == "(EPIPE)") << last;
+    killer.join();
+    EXPECT_EQ(exit_status(child), 1000 + SIGKILL);
+  }
+}
+
+}  // namespace
+}  // namespace farcall::preload

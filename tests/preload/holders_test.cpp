@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Connections that several threads, processes and programs hold.
+// The tests run as those of contract_test.cpp do.
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "contract.hpp"
+#include "farcall/memory.hpp"
+
+extern char** environ;
+
+namespace farcall::preload {
+namespace {
+
+TEST(Contract, TwoThreadsShareASocket) {
+  const Pair pair;
+  std::atomic<int> received{0};
+  constexpr int kTotal = 100'000;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i)
+    threads.emplace_back([&] {
+      char bytes[64];
+      for (ssize_t got; (got = ::recv(pair.server.get(), bytes, sizeof bytes, 0)) > 0;)
+        received += static_cast<int>(got);
+    });
+  std::vector<std::thread> senders;
+  for (int i = 0; i < 2; ++i)
+    senders.emplace_back([&] {
+      for (int sent = 0; sent < kTotal / 2; sent += 10)
+        EXPECT_EQ(send(pair.client.get(), "0123456789"), "10");
+    });
+  for (std::thread& thread : senders) thread.join();
+  ::shutdown(pair.client.get(), SHUT_WR);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(received, kTotal);
+}
+
+TEST(Contract, ADuplicateIsTheSameSocket) {
+  Pair pair;
+  UniqueFd copy(::dup(pair.server.get()));
+  pair.put("hello world");
+  EXPECT_EQ(receive(copy.get(), 6), "hello ");
+  EXPECT_EQ(receive(pair.server.get()), "world");
+  pair.server.reset();
+  pair.put("still open");
+  EXPECT_EQ(receive(copy.get()), "still open");
+  EXPECT_EQ(send(copy.get(), "yes"), "3");
+  EXPECT_EQ(receive(pair.client.get()), "yes");
+  copy.reset();
+  EXPECT_EQ(receive(pair.client.get()), "(end)");
+}
+
+TEST(Contract, ANumberThatIsReusedIsAnotherSocket) {
+  const Pair pair;
+  const Pair other;
+  ASSERT_EQ(::dup2(other.server.get(), pair.server.get()), pair.server.get());
+  other.put("other");
+  EXPECT_EQ(receive(pair.server.get()), "other");
+  EXPECT_EQ(receive(pair.client.get()), "(end)");
+}
+
+TEST(Contract, AChildGoesOnWithTheConnection) {
+  Pair pair;
+  pair.put("for the child, for the parent");
+  const pid_t child = in_child([&] {
+    EXPECT_EQ(receive(pair.server.get(), 15), "for the child, ");
+    EXPECT_EQ(send(pair.server.get(), "from the child"), "14");
+  });
+  EXPECT_EQ(exit_status(child), 0);
+  EXPECT_EQ(receive(pair.server.get()), "for the parent");
+  EXPECT_EQ(receive(pair.client.get()), "from the child");
+  EXPECT_EQ(send(pair.server.get(), "still open"), "10");
+  EXPECT_EQ(receive(pair.client.get()), "still open");
+  pair.server.reset();
+  EXPECT_EQ(receive(pair.client.get()), "(end)");
+}
+
+TEST(Contract, AServerThatForksForEachConnection) {
+  const int before = stream_mappings();
+  Pair pair(false);
+  const pid_t child = in_child([&] {
+    pair.client.reset();
+    for (std::string text; (text = receive(pair.server.get())) != "(end)";)
+      EXPECT_EQ(send(pair.server.get(), text), std::to_string(text.size()));
+  });
+  pair.server.reset();
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_EQ(send(pair.client.get(), "echo"), "4");
+    EXPECT_EQ(receive(pair.client.get()), "echo");
+  }
+  if (preloaded()) {
+    EXPECT_EQ(stream_mappings(), before + 1);
+  }
+  pair.client.reset();
+  EXPECT_EQ(exit_status(child), 0);
+}
+
+TEST(Contract, AnotherProgramGoesOnWithTheConnection) {
+  Pair pair;
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, pair.server.get(), 0);
+  posix_spawn_file_actions_adddup2(&actions, pair.server.get(), 1);
+  const char* arguments[] = {"cat", nullptr};
+  pid_t child = 0;
+  ASSERT_EQ(
+      ::posix_spawnp(&child, "cat", &actions, nullptr, const_cast<char**>(arguments), environ), 0);
+  posix_spawn_file_actions_destroy(&actions);
+  pair.server.reset();
+  for (int i = 0; i < 20; ++i) {
+    pair.put("meow");
+    EXPECT_EQ(receive(pair.client.get()), "meow");
+  }
+  ::shutdown(pair.client.get(), SHUT_WR);
+  EXPECT_EQ(receive(pair.client.get()), "(end)");
+  EXPECT_EQ(exit_status(child), 0);
+}
+
+void expect_answers_of_cat(Pair& pair, pid_t child) {
+  pair.server.reset();
+  for (int i = 0; i < 20; ++i) {
+    pair.put("meow");
+    EXPECT_EQ(receive(pair.client.get()), "meow");
+  }
+  pair.client.reset();
+  EXPECT_EQ(exit_status(child), 0);
+}
+
+TEST(Contract, AForkedChildExecutesAProgramOnTheConnection) {
+  Pair pair;
+  const pid_t child = in_child([&] {
+    ::dup2(pair.server.get(), 0);
+    ::dup2(pair.server.get(), 1);
+    ::execlp("cat", "cat", nullptr);
+  });
+  expect_answers_of_cat(pair, child);
+}
+
+TEST(Contract, AChildOfVforkExecutesAProgramOnTheConnection) {
+  Pair pair;
+  const int fd = pair.server.get();
+  const pid_t child = ::vfork();
+  if (child == 0) {
+    ::dup2(fd, 0);
+    ::dup2(fd, 1);
+    ::execlp("cat", "cat", nullptr);
+    ::_exit(1);
+  }
+  expect_answers_of_cat(pair, child);
+}
+
+TEST(Contract, AChildOfABareCloneGoesOnWithTheConnection) {
+  const Pair pair;
+  for (int i = 0; i < 20; ++i) {
+    const auto child = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+    if (child == 0) {
+      char text[4];
+      const bool fine = ::send(pair.server.get(), "ask?", 4, 0) == 4 &&
+                        ::recv(pair.server.get(), text, 4, MSG_WAITALL) == 4;
+      ::_exit(fine ? 0 : 1);
+    }
+    EXPECT_EQ(receive(pair.client.get()), "ask?");
+    pair.put("told");
+    EXPECT_EQ(exit_status(child), 0);
+    pair.put("more");
+    EXPECT_EQ(receive(pair.server.get()), "more");
+  }
+}
+
+TEST(Contract, ADescriptorCanBePassed) {
+  Pair pair;
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  const UniqueFd from(ends[0]);
+  const UniqueFd to(ends[1]);
+  char byte = 0;
+  iovec part{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* head = CMSG_FIRSTHDR(&message);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(sizeof(int));
+  const int passed = pair.server.get();
+  std::memcpy(CMSG_DATA(head), &passed, sizeof passed);
+  ASSERT_EQ(::sendmsg(from.get(), &message, 0), 1);
+  pair.server.reset();
+  ASSERT_EQ(::recvmsg(to.get(), &message, 0), 1);
+  int got = -1;
+  std::memcpy(&got, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof got);
+  const UniqueFd arrived(got);
+  for (int i = 0; i < 50; ++i) {
+    pair.put("there");
+    EXPECT_EQ(receive(arrived.get()), "there");
+    EXPECT_EQ(send(arrived.get(), "back"), "4");
+    EXPECT_EQ(receive(pair.client.get()), "back");
+  }
+}
+
+TEST(Contract, AStreamOfTheCLibraryReadsAndWrites) {
+  Pair pair;
+  FILE* stream = ::fdopen(pair.server.release(), "r+");
+  ASSERT_NE(stream, nullptr);
+  pair.put("a line\n");
+  char line[32];
+  ASSERT_NE(std::fgets(line, sizeof line, stream), nullptr);
+  EXPECT_STREQ(line, "a line\n");
+  std::fseek(stream, 0, SEEK_CUR);
+  std::fputs("an answer\n", stream);
+  std::fclose(stream);
+  EXPECT_EQ(receive(pair.client.get()), "an answer\n");
+  EXPECT_EQ(receive(pair.client.get()), "(end)");
+}
+
+// Which it reads and closes by itself.
+TEST(Contract, AStandardStreamOfTheCLibraryMayBeAConnection) {
+  Address address;
+  const UniqueFd listener = listen_on_loopback(address);
+  const UniqueFd client = connect_to(address);
+  const pid_t child = in_child([&] {
+    ::close(STDIN_FILENO);
+    ASSERT_EQ(::accept(listener.get(), nullptr, nullptr), STDIN_FILENO);
+    for (int i = 0; i < 200; ++i) {
+      ASSERT_EQ(receive(STDIN_FILENO), "ping");
+      ASSERT_EQ(send(STDIN_FILENO, "pong"), "4");
+    }
+    char line[32];
+    ASSERT_NE(std::fgets(line, sizeof line, stdin), nullptr);
+    EXPECT_STREQ(line, "a line\n");
+    EXPECT_EQ(std::fclose(stdin), 0);
+    const int file = ::memfd_create("another", MFD_CLOEXEC);
+    ASSERT_EQ(file, STDIN_FILENO);
+    EXPECT_EQ(::write(file, "text", 4), 4);
+    EXPECT_EQ(::lseek(file, 0, SEEK_END), 4);
+  });
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_EQ(send(client.get(), "ping"), "4");
+    ASSERT_EQ(receive(client.get()), "pong");
+  }
+  EXPECT_EQ(send(client.get(), "a line\n"), "7");
+  EXPECT_EQ(receive(client.get()), "(end)");
+  EXPECT_EQ(exit_status(child), 0);
+}
+
+TEST(Contract, WhatTheCLibraryPrintsStandsInItsPlace) {
+  const Pair pair;
+  pair.put("one ");
+  EXPECT_EQ(::dprintf(pair.client.get(), "%s %d ", "two", 3), 6);
+  pair.put("four");
+  EXPECT_EQ(receive(pair.server.get(), 14, MSG_WAITALL), "one two 3 four");
+}
+
+}  // namespace
+}  // namespace farcall::preload

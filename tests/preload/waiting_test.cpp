@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Room, and readiness as poll, select and epoll tell of it.
+// The tests run as those of contract_test.cpp do.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "contract.hpp"
+#include "farcall/memory.hpp"
+
+namespace farcall::preload {
+namespace {
+
+TEST(Contract, WritesUntilThereIsNoRoomAndSaysWhenThereIsAgain) {
+  const Pair pair;
+  set_nonblocking(pair.client.get());
+  set_nonblocking(pair.server.get());
+  const std::string block(10'000, 'x');
+  std::size_t written = 0;
+  const auto fill = [&] {
+    for (;;) {
+      const ssize_t sent = ::send(pair.client.get(), block.data(), block.size(), MSG_NOSIGNAL);
+      if (sent < 0) return errno;
+      written += static_cast<std::size_t>(sent);
+    }
+  };
+  EXPECT_EQ(fill(), EAGAIN);
+  EXPECT_GT(written, 100'000u);
+  // A late acknowledgement may make room once more.
+  for (int i = 0; i < 10 && poll_once(pair.client.get(), POLLOUT) != 0; ++i) {
+    EXPECT_EQ(fill(), EAGAIN);
+  }
+  EXPECT_EQ(poll_once(pair.client.get(), POLLOUT), 0);
+  std::size_t read = 0;
+  std::string buffer(50'000, '\0');
+  while (read < written) {
+    ASSERT_NE(poll_once(pair.server.get(), POLLIN, 20'000), 0);
+    const ssize_t got = ::recv(pair.server.get(), buffer.data(), buffer.size(), 0);
+    ASSERT_GT(got, 0);
+    read += static_cast<std::size_t>(got);
+  }
+  EXPECT_EQ(poll_once(pair.client.get(), POLLOUT, 20'000), POLLOUT);
+  EXPECT_EQ(receive(pair.server.get()), "(EAGAIN)");
+}
+
+TEST(Contract, ABlockedWriterGoesOnWhenTheReaderReads) {
+  const Pair pair;
+  std::string all(8'000'000, '\0');
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<char>(i * 131 >> 7);
+  std::thread writing([&] { EXPECT_EQ(send(pair.client.get(), all), std::to_string(all.size())); });
+  std::this_thread::sleep_for(30ms);
+  std::string seen;
+  while (seen.size() < all.size()) {
+    const std::string part = receive(pair.server.get(), 100'000);
+    ASSERT_GT(part.size(), 20u) << part;
+    seen += part;
+  }
+  writing.join();
+  EXPECT_TRUE(seen == all);
+}
+
+TEST(Contract, ManyPartsAreWrittenToASleeper) {
+  const Pair pair;
+  std::string bytes(400, 'p');
+  const std::vector<iovec> parts(1000, {.iov_base = bytes.data(), .iov_len = bytes.size()});
+  std::thread reading([&] {
+    for (std::size_t left = parts.size() * bytes.size(); left != 0;) {
+      const std::string part = receive(pair.server.get(), std::min<std::size_t>(left, 65536));
+      ASSERT_EQ(part[0], 'p') << part;
+      left -= part.size();
+    }
+  });
+  std::this_thread::sleep_for(30ms);
+  EXPECT_EQ(::writev(pair.client.get(), parts.data(), 1000), 400'000);
+  reading.join();
+}
+
+// --- readiness
+
+TEST(Contract, PollSeesWhatIsThere) {
+  const Pair pair;
+  EXPECT_EQ(poll_once(pair.server.get(), POLLIN | POLLOUT), POLLOUT);
+  pair.put("x");
+  EXPECT_EQ(poll_once(pair.server.get(), POLLIN | POLLOUT), POLLIN | POLLOUT);
+  EXPECT_EQ(poll_once(pair.server.get(), POLLIN), POLLIN);
+  EXPECT_EQ(receive(pair.server.get()), "x");
+  EXPECT_EQ(poll_once(pair.server.get(), POLLIN), 0);
+}
+
+TEST(Contract, PollWakesForLaterBytesAndForTheEnd) {
+  Pair pair;
+  std::thread later([&] {
+    std::this_thread::sleep_for(30ms);
+    pair.put("x");
+    std::this_thread::sleep_for(30ms);
+    pair.client.reset();
+  });
+  EXPECT_EQ(poll_once(pair.server.get(), POLLIN, 20'000), POLLIN);
+  EXPECT_EQ(receive(pair.server.get()), "x");
+  EXPECT_EQ(poll_once(pair.server.get(), POLLIN | POLLRDHUP, 20'000) & ~POLLHUP,
+            POLLIN | POLLRDHUP);  // nothing can be sent any more on a unix socket
+  later.join();
+}
+
+TEST(Contract, PollTimesOut) {
+  const Pair pair;
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(poll_once(pair.server.get(), POLLIN, 50), 0);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, 49ms);
+}
+
+TEST(Contract, SelectSeesWhatIsThere) {
+  const Pair pair;
+  const int fd = pair.server.get();
+  fd_set read;
+  FD_ZERO(&read);
+  FD_SET(fd, &read);
+  timeval none{};
+  EXPECT_EQ(::select(fd + 1, &read, nullptr, nullptr, &none), 0);
+  EXPECT_FALSE(FD_ISSET(fd, &read));
+  pair.put("x");
+  FD_SET(fd, &read);
+  EXPECT_EQ(::select(fd + 1, &read, nullptr, nullptr, nullptr), 1);
+  EXPECT_TRUE(FD_ISSET(fd, &read));
+}
+
+struct Set {
+  explicit Set(int fd, std::uint32_t events) {
+    epoll_event event{.events = events, .data = {.u64 = 77}};
+    EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, fd, &event), 0);
+  }
+  void change(int fd, std::uint32_t events) const {
+    epoll_event event{.events = events, .data = {.u64 = 77}};
+    EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_MOD, fd, &event), 0);
+  }
+  // The events of the one socket in it; 0 for none.
+  [[nodiscard]] std::uint32_t wait(int timeout = 0) const {
+    epoll_event events[4];
+    const int count = ::epoll_wait(set.get(), events, 4, timeout);
+    EXPECT_LE(count, 1);
+    if (count == 1) {
+      EXPECT_EQ(events[0].data.u64, 77u);
+    }
+    return count == 1 ? events[0].events : 0;
+  }
+  UniqueFd set{::epoll_create1(EPOLL_CLOEXEC)};
+};
+
+TEST(Contract, LevelsAreReportedUntilRead) {
+  const Pair pair;
+  const Set set(pair.server.get(), EPOLLIN);
+  for (int round = 0; round < 5; ++round) {
+    EXPECT_EQ(set.wait(), 0u);
+    pair.put("xy");
+    EXPECT_EQ(set.wait(1000), EPOLLIN);
+    EXPECT_EQ(set.wait(1000), EPOLLIN);
+    EXPECT_EQ(receive(pair.server.get(), 1), "x");
+    EXPECT_EQ(set.wait(1000), EPOLLIN);
+    EXPECT_EQ(receive(pair.server.get(), 1), "y");
+    EXPECT_EQ(set.wait(), 0u);
+  }
+}
+
+TEST(Contract, EdgesAreReportedOnce) {
+  const Pair pair;
+  const Set set(pair.server.get(), EPOLLIN | EPOLLET);
+  for (int round = 0; round < 5; ++round) {
+    (void)set.wait();
+    pair.put("xy");
+    EXPECT_EQ(set.wait(1000), EPOLLIN);
+    EXPECT_EQ(set.wait(), 0u);
+    EXPECT_EQ(receive(pair.server.get(), 1), "x");
+    pair.put("z");
+    EXPECT_EQ(set.wait(1000), EPOLLIN);
+    EXPECT_EQ(receive(pair.server.get()), "yz");
+    EXPECT_EQ(receive(pair.server.get(), 1, MSG_DONTWAIT), "(EAGAIN)");
+  }
+}
+
+// As nginx reads: no further than FIONREAD has said, for what comes after that makes a new edge.
+TEST(Contract, EdgesTellOfWhatWasNotCounted) {
+  const Pair pair;
+  const int large = 1 << 20;
+  ASSERT_EQ(::setsockopt(pair.client.get(), SOL_SOCKET, SO_SNDBUF, &large, sizeof large), 0);
+  set_nonblocking(pair.server.get());
+  const Set set(pair.server.get(), EPOLLIN | EPOLLET);
+  (void)set.wait();
+  for (int round = 0; round < 5; ++round) {
+    // A reader that has slept gets these by the kernel, where many of them are still on their way.
+    EXPECT_EQ(set.wait(1), 0u);
+    pair.put(std::string(200'000, 'k'));
+    EXPECT_EQ(set.wait(1000), EPOLLIN);
+    EXPECT_EQ(receive(pair.server.get(), 1), "k");
+    pair.put(std::string(200'000, 'r'));
+    (void)set.wait();
+    std::string all = "k";
+    for (;;) {
+      int counted = 0;
+      ASSERT_EQ(::ioctl(pair.server.get(), FIONREAD, &counted), 0);
+      for (auto left = static_cast<std::size_t>(counted); left != 0;) {
+        const std::string part = receive(pair.server.get(), std::min<std::size_t>(left, 10'000));
+        if (part == "(EAGAIN)") break;
+        all += part;
+        left -= part.size();
+      }
+      if (all.size() == 400'000) break;
+      ASSERT_EQ(set.wait(20'000), EPOLLIN) << all.size();
+    }
+    EXPECT_EQ(all, std::string(200'000, 'k') + std::string(200'000, 'r'));
+    EXPECT_EQ(receive(pair.server.get(), 1), "(EAGAIN)");
+  }
+}
+
+TEST(Contract, OneShotIsReportedOnceUntilArmedAgain) {
+  const Pair pair;
+  const Set set(pair.server.get(), EPOLLIN | EPOLLONESHOT);
+  for (int round = 0; round < 5; ++round) {
+    pair.put("xy");
+    EXPECT_EQ(set.wait(1000), EPOLLIN);
+    pair.put("z");
+    EXPECT_EQ(set.wait(), 0u);
+    set.change(pair.server.get(), EPOLLIN | EPOLLONESHOT);
+    EXPECT_EQ(set.wait(1000), EPOLLIN);
+    EXPECT_EQ(receive(pair.server.get()), "xyz");
+    set.change(pair.server.get(), EPOLLIN | EPOLLONESHOT);
+    EXPECT_EQ(set.wait(), 0u);
+  }
+}
+
+TEST(Contract, ASocketWithBytesCanJoinASet) {
+  const Pair pair;
+  pair.put("x");
+  const Set set(pair.server.get(), EPOLLOUT);
+  EXPECT_EQ(set.wait(1000), EPOLLOUT);
+  set.change(pair.server.get(), EPOLLIN);
+  EXPECT_EQ(set.wait(1000), EPOLLIN);
+  EXPECT_EQ(receive(pair.server.get()), "x");
+  EXPECT_EQ(::epoll_ctl(set.set.get(), EPOLL_CTL_DEL, pair.server.get(), nullptr), 0);
+  pair.put("y");
+  EXPECT_EQ(set.wait(20), 0u);
+  const Set other(pair.server.get(), EPOLLIN);
+  EXPECT_EQ(other.wait(1000), EPOLLIN);
+}
+
+TEST(Contract, ASocketWithBytesWakesWhoAlreadyWaits) {
+  const Pair pair;
+  const Pair other;
+  const Set set(other.server.get(), EPOLLIN);
+  pair.put("x");
+  std::thread later([&] {
+    std::this_thread::sleep_for(30ms);
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = 77}};
+    EXPECT_EQ(::epoll_ctl(set.set.get(), EPOLL_CTL_ADD, pair.server.get(), &event), 0);
+  });
+  EXPECT_NE(set.wait(20'000) & (EPOLLIN | EPOLLOUT), 0u);
+  later.join();
+  EXPECT_EQ(set.wait(1000), EPOLLIN);
+}
+
+TEST(Contract, ReportsBothDirectionsInOneEvent) {
+  const Pair pair;
+  const Set set(pair.server.get(), EPOLLIN | EPOLLOUT);
+  for (int round = 0; round < 20; ++round) {
+    pair.put("x");
+    std::uint32_t events = 0;
+    for (int i = 0; i < 20 && events != (EPOLLIN | EPOLLOUT); ++i) events |= set.wait(1000);
+    EXPECT_EQ(events, EPOLLIN | EPOLLOUT);
+    EXPECT_EQ(receive(pair.server.get()), "x");
+  }
+}
+
+TEST(Contract, ASetInASetTellsOfItsSockets) {
+  const Pair pair;
+  const Set inner(pair.server.get(), EPOLLIN);
+  pair.put("warm");
+  EXPECT_EQ(inner.wait(1000), EPOLLIN);
+  EXPECT_EQ(receive(pair.server.get()), "warm");
+  const Set outer(inner.set.get(), EPOLLIN);
+  std::thread later([&] {
+    std::this_thread::sleep_for(30ms);
+    pair.put("x");
+  });
+  EXPECT_EQ(outer.wait(20'000), EPOLLIN);
+  EXPECT_EQ(inner.wait(1000), EPOLLIN);
+  EXPECT_EQ(poll_once(inner.set.get(), POLLIN, 1000), POLLIN);
+  later.join();
+}
+
+TEST(Contract, ASetMadeBeforeAForkServesTheChild) {
+  const Pair pair;
+  const Set set(pair.server.get(), EPOLLIN);
+  for (int i = 0; i < 20; ++i) {
+    pair.put("x");
+    EXPECT_EQ(set.wait(1000), EPOLLIN);
+    EXPECT_EQ(receive(pair.server.get()), "x");
+  }
+  const pid_t child = in_child([&] {
+    for (int i = 0; i < 5; ++i) {
+      EXPECT_EQ(set.wait(20'000), EPOLLIN);
+      // One of them: who is late finds several.
+      EXPECT_EQ(receive(pair.server.get(), 1), "y");
+    }
+  });
+  for (int i = 0; i < 5; ++i) {
+    std::this_thread::sleep_for(20ms);
+    pair.put("y");
+  }
+  EXPECT_EQ(exit_status(child), 0);
+}
+
+TEST(Contract, AnExclusiveRegistrationIsToldOf) {
+  const Pair pair;
+  const Pair other;
+  const Set set(other.server.get(), EPOLLIN);
+  for (int i = 0; i < 5; ++i) {
+    pair.put("x");
+    std::thread later([&] {
+      std::this_thread::sleep_for(20ms);
+      epoll_event event{.events = EPOLLIN | EPOLLEXCLUSIVE, .data = {.u64 = 77}};
+      EXPECT_EQ(::epoll_ctl(set.set.get(), EPOLL_CTL_ADD, pair.server.get(), &event), 0);
+    });
+    EXPECT_NE(set.wait(20'000) & (EPOLLIN | EPOLLOUT), 0u);
+    later.join();
+    EXPECT_EQ(set.wait(1000), EPOLLIN);
+    EXPECT_EQ(receive(pair.server.get()), "x");
+    std::thread sender([&] {
+      std::this_thread::sleep_for(20ms);
+      pair.put("y");
+    });
+    EXPECT_EQ(set.wait(20'000), EPOLLIN);
+    EXPECT_EQ(receive(pair.server.get()), "y");
+    sender.join();
+    EXPECT_EQ(::epoll_ctl(set.set.get(), EPOLL_CTL_DEL, pair.server.get(), nullptr), 0);
+  }
+}
+
+TEST(Contract, SeveralThreadsWaitInOneSet) {
+  const Pair pair;
+  set_nonblocking(pair.server.get());
+  const Set set(pair.server.get(), EPOLLIN);
+  constexpr int kMessages = 2000;
+  std::atomic<int> received{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i)
+    threads.emplace_back([&] {
+      while (received < kMessages) {
+        if (set.wait(200) == 0) continue;
+        char bytes[16];
+        const ssize_t got = ::recv(pair.server.get(), bytes, sizeof bytes, 0);
+        if (got > 0) received += static_cast<int>(got);
+      }
+    });
+  for (int i = 0; i < kMessages; ++i) {
+    pair.put("x");
+    if (i % 50 == 0) std::this_thread::sleep_for(1ms);
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(received, kMessages);
+}
+
+}  // namespace
+}  // namespace farcall::preload
