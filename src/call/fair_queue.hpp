@@ -5,7 +5,8 @@
 // of that user whoever has waited longest. So what one user's thousand sessions wait for is each
 // other, and who takes long gets turns the more seldom.
 //
-//   account   used: the time (ticks) that threads have attended to sessions of that user
+//   account   used: the time (ticks) that threads have attended to sessions of that user, several
+//             times where nobody waits for what they do
 //   floor     that of the user served last; nobody's turn comes by what they have not used before
 //             (start-time fair queueing), and what was used while nobody waited counts for nothing
 //
@@ -41,6 +42,9 @@ inline constexpr std::uint64_t kTicksPerTurn = 60'000;
 #endif
 // What somebody costs who is found to have rung.
 inline constexpr std::uint64_t kTicksPerEvent = kTicksPerTurn / 50;
+// Work that nobody waits for, as pulses and what is sent one way, counts so many times. Who sends
+// these can go on without end, while who waits for an answer asks for one thing at a time.
+inline constexpr std::uint64_t kWeightOfUnawaited = 3;
 
 // One user's, with the threads of one port.
 class Account {
@@ -134,6 +138,48 @@ class FairQueue {
   std::size_t sweep_at_ = 64;
   std::atomic<std::uint64_t> floor_{0};
   std::atomic<std::uint64_t> highest_{0};
+};
+
+// What a thread does, put to the account of the user for whom it does so.
+class Work {
+ public:
+  explicit Work(FairQueue& queue) noexcept : queue_(queue) {}
+
+  // For that one from now on, which is returned in ticks; what was done before has been charged.
+  std::uint64_t begin(const AccountPointer& account, std::uint64_t weight) noexcept {
+    // Mostly it is the same as last time; a look is cheaper than counting them up and down.
+    if (account_ != account) account_ = account;
+    weight_ = weight;
+    return since_ = ticks();
+  }
+  // What has been done since it began, or was last charged.
+  void charge() noexcept {
+    if (!account_) return;
+    const std::uint64_t now = ticks();
+    queue_.charge(*account_, weight_ * (now - since_));
+    since_ = now;
+  }
+  void weigh(std::uint64_t weight) noexcept {
+    if (weight == weight_) [[likely]]
+      return;
+    charge();
+    weight_ = weight;
+  }
+  // So long it has done nothing for that user.
+  void leave_out(std::uint64_t time) noexcept { since_ += time; }
+  void end() noexcept {
+    charge();
+    account_ = nullptr;
+  }
+  [[nodiscard]] bool is_for(const Account& account) const noexcept {
+    return account_.get() == &account;
+  }
+
+ private:
+  FairQueue& queue_;
+  AccountPointer account_;
+  std::uint64_t since_ = 0;   // ticks
+  std::uint64_t weight_ = 1;  // see kWeightOfUnawaited
 };
 
 template <class Unwanted>

@@ -169,7 +169,7 @@ void PortState::on_source(const std::shared_ptr<ListenedSource>& source) {
     listen_as_wanted(*source);
   }
   if (!queue(std::move(item), false)) listen_again(*source);
-  waiting.charge_at_once(*source->account, ticks() - since);
+  waiting.charge_at_once(*source->account, kWeightOfUnawaited * (ticks() - since));
 }
 
 // From now on other threads, too, find what it brings, before what comes after it.
@@ -184,7 +184,7 @@ void PortState::listen_again(ListenedSource& source) noexcept {
 void PortState::hear_what_came_before(Item item) {
   const std::uint64_t since = ticks();
   if (const auto owner = item.session->endpoint->owner.lock()) owner->take_sent_before();
-  waiting.charge_at_once(*item.account, ticks() - since);
+  waiting.charge_at_once(*item.account, kWeightOfUnawaited * (ticks() - since));
   item.late = false;
   item.heard = true;
   queue(std::move(item), false);
@@ -193,7 +193,8 @@ void PortState::hear_what_came_before(Item item) {
 // What has been done for it since then is its user's, too.
 void PortState::serve(const std::shared_ptr<ListenedSource>& source, std::uint64_t since) {
   const std::size_t vain = source->source->on_readable();
-  waiting.charge_at_once(*source->account, ticks() - since + vain * kTicksPerEvent);
+  const std::uint64_t used = ticks() - since + vain * kTicksPerEvent;
+  waiting.charge_at_once(*source->account, kWeightOfUnawaited * used);
 }
 
 void PortState::listen_as_wanted(const ListenedSource& source) const noexcept {

@@ -219,6 +219,11 @@ void PortState::drop(const SessionPointer& session) noexcept {
   multi_wait.wake();  // who waits refers to the session
 }
 
+void PortState::drop_in_vain(const SessionPointer& session) noexcept {
+  waiting.charge_at_once(*session->account, (kWeightOfUnawaited - 1) * kTicksPerTurn);
+  drop(session);
+}
+
 void PortState::close_sessions(const Endpoint* endpoint) noexcept {
   std::vector<SessionPointer> idle_ones;
   try {

@@ -165,6 +165,8 @@ struct PortState : std::enable_shared_from_this<PortState> {
   // The session goes to whichever thread comes next, if there is something to do; its owner calls.
   void release(const SessionPointer& session) noexcept;
   void drop(const SessionPointer& session) noexcept;
+  // The same, of one that threads have worked for, and that cannot be answered.
+  void drop_in_vain(const SessionPointer& session) noexcept;
   // A session that the caller owns: what its client waits for is queued; or it is left again.
   void settle(const SessionPointer& session) noexcept;
   // Does so with all that have rung and are nobody's.

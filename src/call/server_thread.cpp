@@ -177,7 +177,7 @@ Outcome Incoming::reply_at_length(std::span<const std::byte> data, std::span<con
       throw;
     }
   }
-  if (outcome != Outcome::ok) port_->drop(std::exchange(session_, nullptr));
+  if (outcome != Outcome::ok) port_->drop_in_vain(std::exchange(session_, nullptr));
   return outcome;
 }
 
@@ -210,7 +210,6 @@ class ServerThread::State {
   [[nodiscard]] bool look_due() const noexcept;
   bool look_around(Incoming& incoming);
   void take_notice(call::Item& item, Incoming& incoming) noexcept;
-  void charge() noexcept;
 
   std::shared_ptr<PortState> port_;
   const WaitMode mode_;
@@ -219,14 +218,17 @@ class ServerThread::State {
   const std::uint64_t generation_;
   std::atomic<bool> receiving_{true};  // a new one is about to
   std::uint64_t looked_ = 0;
-  call::AccountPointer account_;  // of whom the thread works for
-  std::uint64_t since_ = 0;       // it has done so; both in ticks()
+  call::Work work_;
   Outcome wait_outcome_ = Outcome::ok;
 };
 
 ServerThread::State::State(std::shared_ptr<PortState> port, WaitMode mode,
                            ClientDeathObserver* observer)
-    : port_(std::move(port)), mode_(mode), observer_(observer), generation_(process::generation()) {
+    : port_(std::move(port)),
+      mode_(mode),
+      observer_(observer),
+      generation_(process::generation()),
+      work_(port_->waiting) {
   port_->join_threads(receiving_);
 }
 
@@ -247,20 +249,11 @@ void ServerThread::State::set_about_to_receive(bool on) noexcept {
     call::stop_receiving(receiving_);
 }
 
-// What the thread has done since it began with somebody, or since it was last charged.
-[[gnu::hot]] void ServerThread::State::charge() noexcept {
-  if (!account_) return;
-  const std::uint64_t now = ticks();
-  port_->waiting.charge(*account_, now - since_);
-  since_ = now;
-}
-
 [[gnu::hot]] void ServerThread::State::attend(SessionPointer session) noexcept {
-  charge();
-  if (account_ != session->account) account_ = session->account;
+  work_.charge();
   Waiter::unpark(session->control().server);
   session->waiter().resume();  // the client may run first
-  looked_ = since_ = ticks();
+  looked_ = work_.begin(session->account, 1);
   attending_ = std::move(session);
 }
 
@@ -269,10 +262,9 @@ void ServerThread::State::set_about_to_receive(bool on) noexcept {
   if (!attending_) return;
   const process::NoCancel guard;
   const SessionPointer session = std::exchange(attending_, nullptr);
-  since_ += time_of_woken(*session);  // as long as it is this thread's
+  work_.leave_out(time_of_woken(*session));  // as long as it is this thread's
   port_->release(session);
-  charge();
-  account_ = nullptr;
+  work_.end();
   if (observer_ != nullptr) observer_->left();
 }
 
@@ -294,6 +286,7 @@ bool ServerThread::State::take(Incoming& incoming) {
     port_->drop(std::exchange(attending_, nullptr));
     return false;
   }
+  work_.weigh(request.wants_reply ? 1 : call::kWeightOfUnawaited);
   incoming.notice_ = false;
   incoming.caller_ = session.caller;
   // Mostly they are the same as last time; a look is cheaper than counting them up and down.
@@ -310,7 +303,7 @@ bool ServerThread::State::take_long(Incoming& incoming) {
   Outcome outcome = Outcome::broken;
   if (!incoming.large_) incoming.large_ = port_->spare_buffers.take();
   const std::function<bool()> others_first = [this] {
-    charge();
+    work_.charge();
     return port_->others_precede(*attending_);
   };
   const call::Destination to{.inline_data = incoming.inline_,
@@ -326,7 +319,7 @@ bool ServerThread::State::take_long(Incoming& incoming) {
   if (outcome == Outcome::ok) return true;
   incoming.request_ = {};
   process::close_later(attending_->caller.uid, std::move(incoming.descriptors_));
-  if (outcome != Outcome::would_block) port_->drop(std::exchange(attending_, nullptr));
+  if (outcome != Outcome::would_block) port_->drop_in_vain(std::exchange(attending_, nullptr));
   return false;
 }
 
@@ -336,9 +329,8 @@ bool ServerThread::State::take_long(Incoming& incoming) {
 
 // What is done about it until the thread comes back is its user's.
 void ServerThread::State::take_notice(call::Item& item, Incoming& incoming) noexcept {
-  charge();
-  account_ = item.account;
-  since_ = ticks();
+  work_.charge();
+  work_.begin(item.account, call::kWeightOfUnawaited);
   incoming.endpoint_ = std::move(item.notice);
   incoming.notice_ = true;
   incoming.caller_ = {.pid = 0, .uid = item.account->user, .gid = 0};
@@ -347,8 +339,8 @@ void ServerThread::State::take_notice(call::Item& item, Incoming& incoming) noex
 // Turns to somebody else whose turn has come, if there is anybody. True: it was a notice.
 bool ServerThread::State::look_around(Incoming& incoming) {
   looked_ = ticks();
-  since_ += time_of_woken(*attending_);
-  charge();
+  work_.leave_out(time_of_woken(*attending_));
+  work_.charge();
   if (!port_->others_precede(*attending_)) return false;
   leave();
   call::Item other = port_->next_waiting();
@@ -385,7 +377,7 @@ bool ServerThread::State::look_around(Incoming& incoming) {
   const std::uint64_t before = ticks();
   const Outcome outcome = session.waiter().linger_on(control.server, control.client, arrived);
   const std::uint64_t lingered = ticks() - before;
-  since_ += lingered - std::min(lingered, call::kTicksPerTurn / 4);
+  work_.leave_out(lingered - std::min(lingered, call::kTicksPerTurn / 4));
   return outcome == Outcome::ok;
 }
 
@@ -416,8 +408,7 @@ Outcome ServerThread::State::next(Incoming& incoming, Deadline deadline, SignalC
       }
       leave();
     }
-    charge();
-    account_ = nullptr;
+    work_.end();
     if (reservable && restartable && !cancellable && deadline.is_never())
       port_->wait_in_reserve(receiving_);
     call::Item item = port_->next(deadline, wait_outcome_,
@@ -460,11 +451,11 @@ Outcome ServerThread::State::next(Incoming& incoming, Deadline deadline, SignalC
   if (outcome != Outcome::ok) return outcome;
   leave();
   attending_ = std::move(incoming.session_);
-  if (account_ != attending_->account) [[unlikely]] {
-    charge();
-    account_ = attending_->account;
-    since_ = ticks();
+  if (!work_.is_for(*attending_->account)) [[unlikely]] {
+    work_.charge();
+    work_.begin(attending_->account, 1);
   }
+  work_.weigh(1);
   return Outcome::ok;
 }
 

@@ -63,6 +63,34 @@ TEST_F(CallFairQueue, WhoTakesLongIsServedTheMoreSeldom) {
   EXPECT_GE(of_other, 9 * 900);
 }
 
+TEST_F(CallFairQueue, WorkThatNobodyWaitsForCountsSeveralTimes) {
+  Work work(queue);
+  for (const std::uint64_t weight : {std::uint64_t{1}, kWeightOfUnawaited}) {
+    const std::uint64_t had = one->used();
+    const std::uint64_t begun = ticks();
+    const std::uint64_t from = work.begin(one, weight);
+    while (ticks() - from < kLong) {
+    }
+    work.end();
+    EXPECT_GE(one->used() - had, weight * kLong);
+    EXPECT_LE(one->used() - had, weight * (ticks() - begun));
+  }
+  // What was charged is not charged again, and what it did for nobody is left out.
+  const std::uint64_t had = other->used();
+  const std::uint64_t from = work.begin(other, 1);
+  while (ticks() - from < kLong) {
+  }
+  const std::uint64_t then = ticks();
+  work.weigh(kWeightOfUnawaited);
+  const std::uint64_t first = other->used() - had;
+  EXPECT_GE(first, kLong);
+  while (ticks() - then < 2 * kLong) {
+  }
+  work.leave_out(kLong);
+  work.end();
+  EXPECT_LE(other->used() - had, first + kWeightOfUnawaited * (ticks() - then - kLong));
+}
+
 TEST_F(CallFairQueue, TimeThatOneUserHasSavedIsWorthNothing) {
   for (int i = 0; i < 1000; ++i) {
     wait(one);
