@@ -253,6 +253,15 @@ class SessionWatch final : public Watch {
   const std::uint64_t id_;
 };
 
+CallerIdentity identity_of(const Credentials& sender, int socket) {
+  return {.effective = sender,
+          .real_uid = sender.uid,
+          .real_gid = sender.gid,
+          .saved_uid = sender.uid,
+          .saved_gid = sender.gid,
+          .groups = groups_of_peer(socket)};
+}
+
 }  // namespace
 
 void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
@@ -279,12 +288,7 @@ void PortState::add(ReceivedFds& descriptors, const Credentials& sender,
     std::tie(ours, theirs) = server_socket_pair();
     SessionSockets sockets{.mine = std::move(ours),
                            .theirs = PrivateFd(descriptors[1].duplicate())};
-    CallerIdentity identity{.effective = sender,
-                            .real_uid = sender.uid,
-                            .real_gid = sender.gid,
-                            .saved_uid = sender.uid,
-                            .saved_gid = sender.gid,
-                            .groups = groups_of_peer(answers)};
+    CallerIdentity identity = identity_of(sender, answers);
     const std::lock_guard guard(lock);
     if (closed || endpoint->closed) return;
     AccountPointer account = waiting.account(sender.uid);

@@ -77,8 +77,8 @@ struct Item {
   std::shared_ptr<Endpoint> notice;
   std::shared_ptr<ListenedSource> source;
   std::uint8_t priority = 0;
-  bool late = false;   // a request that comes after what descriptors bring that waited before it
-  bool heard = false;  // they have been listened to
+  bool late = false;      // a request that comes after what descriptors bring that waited before it
+  bool admitted = false;  // after what has come before it
   explicit operator bool() const noexcept { return account != nullptr; }
 };
 

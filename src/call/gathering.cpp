@@ -43,7 +43,7 @@ bool PortState::queue(Item item, bool told) noexcept {
     const std::lock_guard guard(lock);
     // What is there when it closes is dropped; nobody would take what comes later.
     if (!closed) {
-      if (session && limits.by_priority && !item.heard && session->ready_after_others())
+      if (session && limits.by_priority && !item.admitted && session->ready_after_others())
         late.push_back(std::move(item));
       else
         waiting.push(std::move(item), session && session->is_one_of_several_copies());
@@ -181,12 +181,12 @@ void PortState::listen_again(ListenedSource& source) noexcept {
 }
 
 // Its sender has sent something else before, which goes before it. In his turn.
-void PortState::hear_what_came_before(Item item) {
+void PortState::serve_what_came_before(Item item) {
   const std::uint64_t since = ticks();
   if (const auto owner = item.session->endpoint->owner.lock()) owner->take_sent_before();
   waiting.charge_at_once(*item.account, kWeightOfUnawaited * (ticks() - since));
   item.late = false;
-  item.heard = true;
+  item.admitted = true;
   queue(std::move(item), false);
 }
 
@@ -242,7 +242,7 @@ Item PortState::next_waiting() {
       listen_again(*item.source);
       serve(item.source, since);
     } else if (item.late) {
-      hear_what_came_before(std::move(item));
+      serve_what_came_before(std::move(item));
     } else {
       return item;
     }

@@ -74,8 +74,73 @@ SessionPointer PortState::find(std::uint64_t id) {
   return found == sessions.end() ? nullptr : found->second.session;
 }
 
+// Not by a port whose threads serve the most urgent first, for that has to listen to all.
+PortState::Woken PortState::sleep_on_sessions(Deadline deadline, Outcome& outcome,
+                                              const Sleeping& how, Item& item) {
+  FutexMultiWait wait(*this);
+  if (!wait.active()) return Woken::unable;
+  const Counted asleep(&sleeping);
+  const std::uint64_t since = ticks();
+  outcome = wait.sleep(deadline, how.cancellable);
+  has_slept(since);
+  SessionPointer session = wait.end();
+  if (outcome == Outcome::ok) multi_wait.account(static_cast<bool>(session));
+  if (!session) return outcome == Outcome::interrupted ? Woken::ended : Woken::by_others;
+  if (backlog.load(std::memory_order_relaxed) == 0)
+    item = alone(item_of(std::move(session)));
+  else
+    queue(std::move(session));
+  return Woken::by_session;
+}
+
+// `only_look`: it does not sleep, and is no point of cancellation.
+void PortState::ask_for_events(Deadline until, bool only_look, const Sleeping& how,
+                               Events& events) {
+  timespec left = until.left();
+  int cancel_state = 0;
+  const std::size_t most = batch();
+  const Counted asleep(only_look ? nullptr : &sleeping);
+  std::optional<HeldSignals> held;
+  if (!only_look && !how.restartable) {
+    held.emplace();
+    events.interrupted = SignalCount::now() != how.since;
+    if (events.interrupted) left = {};  // what is there already is taken all the same
+  }
+  const bool cancellable = (how.cancellable || how.permits_cancellation) && !only_look;
+  // A process that is stopped and continued stays in ppoll, while epoll_pwait2 ends with EINTR.
+  // But of several threads that poll each would be woken each time.
+  const bool exact = !only_look && !how.restartable && sleeping.load() == 1;
+  pollfd any{.fd = epoll.get(), .events = POLLIN, .revents = 0};
+  const timespec* const time = until.is_never() && !events.interrupted ? nullptr : &left;
+  const sigset_t* const mask = held ? held->before() : nullptr;
+  const std::uint64_t since = ticks();
+  // It may be cancelled when the call has already succeeded, and events are told of once.
+  std::optional<LookAgain> unwound;
+  if (cancellable) {
+    unwound.emplace(*this);
+    ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
+  }
+  int count =
+      exact ? ::ppoll(&any, 1, time, mask)
+            : ::epoll_pwait2(epoll.get(), events.all.data(), static_cast<int>(most), time, mask);
+  const int error = errno;  // handlers may run now
+  if (cancellable) {
+    ::pthread_setcancelstate(cancel_state, nullptr);
+    unwound->dismiss();
+  }
+  held.reset();
+  has_slept(since);
+  if (count > 0 && exact) {
+    count = ::epoll_wait(epoll.get(), events.all.data(), static_cast<int>(most), 0);
+    events.look_again = count == 0;  // somebody else has taken it
+  }
+  if (count < 0 && error == EINTR && !exact && SignalCount::now() == how.since)
+    events.look_again = !catches_signals();
+  events.count = count;
+  events.error = count < 0 ? error : 0;
+}
+
 [[gnu::hot]] Item PortState::next(Deadline deadline, Outcome& outcome, Sleeping how) {
-  std::array<epoll_event, kBatch> events;
   for (bool looked = false;; looked = true) {
     if (backlog.load(std::memory_order_relaxed) != 0)
       if (Item item = next_waiting()) return item;
@@ -83,81 +148,27 @@ SessionPointer PortState::find(std::uint64_t id) {
     if (looked && is_over(deadline, how, outcome)) return {};
     bool only_look = deadline.is_now();
     if (!only_look && how.restartable && !limits.by_priority && multi_wait.pays()) {
-      FutexMultiWait wait(*this);
-      if (wait.active()) {
-        const Counted asleep(&sleeping);
-        const std::uint64_t since = ticks();
-        outcome = wait.sleep(deadline, how.cancellable);
-        has_slept(since);
-        SessionPointer session = wait.end();
-        if (outcome == Outcome::ok) multi_wait.account(static_cast<bool>(session));
-        if (session) {
-          if (backlog.load(std::memory_order_relaxed) == 0) return alone(item_of(session));
-          queue(std::move(session));
-          continue;
-        }
-        if (outcome == Outcome::interrupted) return {};
-        only_look = true;
-      }
+      Item item;
+      const Woken woken = sleep_on_sessions(deadline, outcome, how, item);
+      if (item || woken == Woken::ended) return item;
+      if (woken == Woken::by_session) continue;
+      only_look = woken == Woken::by_others;
     }
-    const Deadline until = only_look ? Deadline::now() : deadline;
-    timespec left = until.left();
-    int cancel_state = 0;
-    const std::size_t most = batch();
-    const Counted asleep(only_look ? nullptr : &sleeping);
-    std::optional<HeldSignals> held;
-    bool interrupted = false;
-    if (!only_look && !how.restartable) {
-      held.emplace();
-      interrupted = SignalCount::now() != how.since;  // what is there already is taken all the same
-      if (interrupted) left = {};
-    }
-    const bool cancellable = (how.cancellable || how.permits_cancellation) && !only_look;
-    // A process that is stopped and continued stays in ppoll, while epoll_pwait2 ends with EINTR.
-    // But of several threads that poll each would be woken each time.
-    const bool exact = !only_look && !how.restartable && sleeping.load() == 1;
-    pollfd any{.fd = epoll.get(), .events = POLLIN, .revents = 0};
-    const timespec* const time = until.is_never() && !interrupted ? nullptr : &left;
-    const sigset_t* const mask = held ? held->before() : nullptr;
-    const std::uint64_t since = ticks();
-    // It may be cancelled when the call has already succeeded, and events are told of once.
-    std::optional<LookAgain> unwound;
-    if (cancellable) {
-      unwound.emplace(*this);
-      ::pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &cancel_state);
-    }
-    int count =
-        exact ? ::ppoll(&any, 1, time, mask)
-              : ::epoll_pwait2(epoll.get(), events.data(), static_cast<int>(most), time, mask);
-    const int error = errno;  // handlers may run now
-    if (cancellable) {
-      ::pthread_setcancelstate(cancel_state, nullptr);
-      unwound->dismiss();
-    }
-    held.reset();
-    has_slept(since);
-    if (count > 0 && exact) {
-      count = ::epoll_wait(epoll.get(), events.data(), static_cast<int>(most), 0);
-      if (count == 0) continue;  // somebody else has taken it
-    }
-    if (count < 0 && error == EINTR && !exact && SignalCount::now() == how.since &&
-        !catches_signals())
+    Events events;
+    ask_for_events(only_look ? Deadline::now() : deadline, only_look, how, events);
+    if (events.look_again) continue;
+    if (events.count == 0 && !events.interrupted && only_look && monotonic_ns() < deadline.at())
       continue;
-    if (count == 0 && interrupted) {
-      outcome = Outcome::interrupted;
-      return {};
-    }
-    if (count == 0 && only_look && monotonic_ns() < deadline.at()) continue;
-    if (count == 0 || (count < 0 && error != EINTR)) {
-      outcome = deadline.is_now() ? Outcome::would_block : Outcome::timed_out;
-      return {};
-    }
-    if (count < 0) {
-      outcome = Outcome::interrupted;
+    if (events.count <= 0) {
+      const bool interrupted = events.count == 0 ? events.interrupted : events.error == EINTR;
+      outcome = interrupted         ? Outcome::interrupted
+                : deadline.is_now() ? Outcome::would_block
+                                    : Outcome::timed_out;
       return {};
     }
     bool closing_too = false;
-    Item only = sort(std::span(events).first(static_cast<std::size_t>(count)), closing_too);
+    Item only =
+        sort(std::span(events.all).first(static_cast<std::size_t>(events.count)), closing_too);
     if (closing_too) {
       if (only) queue(std::move(only));
       outcome = Outcome::finished;

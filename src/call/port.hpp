@@ -20,6 +20,7 @@
 
 #include <sys/epoll.h>
 
+#include <array>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -122,6 +123,18 @@ struct PortState : std::enable_shared_from_this<PortState> {
   // Something to do, the session claimed for the caller; or nothing, and `outcome` says why. For a
   // thread that may not be cancelled, but while it waits here.
   Item next(Deadline deadline, Outcome& outcome, Sleeping how);
+  // By a session that gives something to do, which is queued where others wait, else in `item`; by
+  // what else the port listens to; or without that, as `outcome` says.
+  enum class Woken : std::uint8_t { unable, by_session, by_others, ended };
+  Woken sleep_on_sessions(Deadline deadline, Outcome& outcome, const Sleeping& how, Item& item);
+  struct Events {
+    std::array<epoll_event, kBatch> all;
+    int count = 0;
+    int error = 0;
+    bool interrupted = false;  // by a signal that had come before
+    bool look_again = false;   // for nothing
+  };
+  void ask_for_events(Deadline until, bool only_look, const Sleeping& how, Events& events);
   // Whoever's turn it is of those that are known to wait; or nobody.
   Item take_waiting();
   Item next_waiting();
@@ -142,7 +155,7 @@ struct PortState : std::enable_shared_from_this<PortState> {
   void on_source(const std::shared_ptr<ListenedSource>& source);
   void serve(const std::shared_ptr<ListenedSource>& source, std::uint64_t since);
   void listen_again(ListenedSource& source) noexcept;
-  void hear_what_came_before(Item item);
+  void serve_what_came_before(Item item);
   void listen_as_wanted(const ListenedSource& source) const noexcept;  // with the lock held
   [[nodiscard]] Item item_of(SessionPointer session) const;
   // For some thread of the port. `told`: at once; else who calls takes something, or tells.
