@@ -23,9 +23,26 @@ constinit real::Direct<"epoll_create1", int(int), int> next_epoll_create1{SYS_ep
 constinit real::Direct<"epoll_ctl", int(int, int, int, epoll_event*), int, int, int, epoll_event*>
     next_epoll_ctl{SYS_epoll_ctl};
 
+// Bytes lie in memory of a socket in a set in which somebody sleeps, or waits in ways that only the
+// kernel serves, as in a set that the set is in. The kernel wakes it by what is always so. The
+// set's lock is held.
+void kick(Set& set, int set_fd, int fd) noexcept {
+  Registration& entry = set.by_fd[fd];
+  if (std::exchange(entry.kicked, true)) return;
+  set.kicked_count.fetch_add(1, std::memory_order_relaxed);
+  epoll_event event = entry.event;
+  event.events |= EPOLLOUT;
+  change_registration(set_fd, fd, event);
+}
+
+// Whoever waits must be told by the kernel, and nobody but this process would see how.
+bool needs_kicks(const Set& set) noexcept {
+  return set.waiters.load(std::memory_order_relaxed) == Waiters::kernel && !known_elsewhere(set);
+}
+
 }  // namespace
 
-bool watch_taken(Set& set, const int* taken, std::uint32_t count) noexcept {
+bool watch_taken(Set& set, int set_fd, const int* taken, std::uint32_t count) noexcept {
   bool news = false;
   for (std::uint32_t i = 0; i < count; ++i) {
     if (!watch(taken[i])) continue;
@@ -34,11 +51,12 @@ bool watch_taken(Set& set, const int* taken, std::uint32_t count) noexcept {
     if (!guard || entry == nullptr || !is_news(*entry, read_position(taken[i]))) continue;
     news = true;
     make_hot(set, taken[i]);
+    if (needs_kicks(set) && is_still(set, set_fd)) kick(set, set_fd, taken[i]);
   }
   return news;
 }
 
-bool watch_all(Set& set) noexcept {
+bool watch_all(Set& set, int set_fd) noexcept {
   std::array<int, kMostHot> taken;
   bool news = false;
   // Those that are put back stand behind those that are left.
@@ -49,7 +67,7 @@ bool watch_all(Set& set) noexcept {
       count = take_hot(set, taken.data(), std::min(left, kMostHot));
     if (count == 0) break;
     left -= count;
-    news = watch_taken(set, taken.data(), count) || news;
+    news = watch_taken(set, set_fd, taken.data(), count) || news;
   }
   return news;
 }
@@ -57,7 +75,7 @@ bool watch_all(Set& set) noexcept {
 namespace {
 
 // What is in a set that a parent has made is known, but not which of it the parent looks at.
-void watch_inherited(Set& set) noexcept {
+void watch_inherited(Set& set, int set_fd) noexcept {
   for (int fd = 0;; ++fd) {
     {
       const Guard guard(set.lock);
@@ -66,37 +84,27 @@ void watch_inherited(Set& set) noexcept {
       set.by_fd[fd].hot = false;
       if (!set.by_fd[fd].present) continue;
     }
-    watch_taken(set, &fd, 1);
+    watch_taken(set, set_fd, &fd, 1);
   }
 }
 
 }  // namespace
 
-void leave_set_to_kernel(Set& set) noexcept {
+void leave_set_to_kernel(Set& set, int set_fd) noexcept {
   Waiters before;
   {
     const Guard guard(set.lock);
     before = set.waiters.exchange(Waiters::kernel, std::memory_order_relaxed);
-    // Nobody makes a socket hot from here on, also where the set was made.
-    tell_maker(set);
+    // Nobody makes a socket hot from here on where the set was made.
+    if (before == Waiters::inherited) tell_maker(set);
   }
   if (before == Waiters::inherited)
-    watch_inherited(set);
+    watch_inherited(set, set_fd);
   else if (before != Waiters::kernel)
-    watch_all(set);
+    watch_all(set, set_fd);
 }
 
 namespace {
-
-// A socket with bytes in memory has come into a set in which somebody sleeps, whom the kernel wakes
-// by what is always so. The set's lock is held.
-void kick(Set& set, int set_fd, int fd) noexcept {
-  set.by_fd[fd].kicked = true;
-  set.kicked_count.fetch_add(1, std::memory_order_relaxed);
-  epoll_event event = set.by_fd[fd].event;
-  event.events |= EPOLLOUT;
-  change_registration(set_fd, fd, event);
-}
 
 // A set knows of one descriptor only.
 bool several_refer_to(int fd) noexcept {
@@ -139,7 +147,8 @@ void registered(int set_fd, int operation, int fd, const epoll_event& event) noe
   if (set == nullptr) set = make_set(set_fd, false);
   // Nobody looks at what cannot be noted: it must stay with the kernel.
   if (set == nullptr || !make_room(*set, fd)) return leave_socket_to_kernel(fd);
-  if (set->waiters.load(std::memory_order_relaxed) == Waiters::inherited) leave_set_to_kernel(*set);
+  if (set->waiters.load(std::memory_order_relaxed) == Waiters::inherited)
+    leave_set_to_kernel(*set, set_fd);
   join_set(*set, fd);
   {
     const Guard guard(set->lock);
@@ -156,14 +165,15 @@ void registered(int set_fd, int operation, int fd, const epoll_event& event) noe
     if (entry.hot && set->sleepers.load(std::memory_order_relaxed) == 0) return;
   }
   if (!is_ours(fd)) return;
-  if (operation == EPOLL_CTL_ADD && several_refer_to(fd)) return leave_socket_to_kernel(fd);
+  if (operation == EPOLL_CTL_ADD && several_refer_to(fd)) leave_socket_to_kernel(fd);
   if ((event.events & kInput) == 0 || !settle(fd)) return;
   // The kernel does not know that there is something to read.
   const Guard guard(set->lock);
   Registration* const entry = find_registration(*set, fd);
   if (!guard || entry == nullptr) return;
   make_hot(*set, fd);
-  if (set->sleepers.load(std::memory_order_relaxed) != 0) kick(*set, set_fd, fd);
+  if (set->sleepers.load(std::memory_order_relaxed) != 0 || needs_kicks(*set))
+    kick(*set, set_fd, fd);
 }
 
 [[gnu::constructor]] void start() noexcept {
@@ -224,7 +234,7 @@ void forget_registrations(int fd) noexcept {
   if (set->descriptors == 1) {
     // Nobody looks at its sockets any more. A child that closes it has no say in what others do.
     const Waiters before = set->waiters.exchange(Waiters::kernel, std::memory_order_relaxed);
-    if (before != Waiters::inherited) watch_all(*set);
+    if (before != Waiters::inherited) watch_all(*set, fd);
   }
   forget_set(fd);
 }
@@ -243,7 +253,7 @@ void leave_to_kernel(int fd) noexcept {
   Set* const set = find_set(fd);
   if (set == nullptr || set->waiters.load(std::memory_order_relaxed) == Waiters::kernel) [[likely]]
     return;
-  leave_set_to_kernel(*set);
+  leave_set_to_kernel(*set, fd);
 }
 
 void leave_inherited_to_kernel() noexcept {

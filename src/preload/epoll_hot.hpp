@@ -34,10 +34,11 @@ inline void change_registration(int set, int fd, epoll_event event) noexcept {
 }
 
 // Has hot ones watched that have been taken out; those with news are put back. True if any has.
-bool watch_taken(Set& set, const int* taken, std::uint32_t count) noexcept;
+// `set_fd` refers to the set.
+bool watch_taken(Set& set, int set_fd, const int* taken, std::uint32_t count) noexcept;
 // Of all hot ones; likewise.
-bool watch_all(Set& set) noexcept;
+bool watch_all(Set& set, int set_fd) noexcept;
 // From now on only the kernel tells of what is in it.
-void leave_set_to_kernel(Set& set) noexcept;
+void leave_set_to_kernel(Set& set, int set_fd) noexcept;
 
 }  // namespace farcall::preload

@@ -111,8 +111,7 @@ void inherit_sets() noexcept {
     new (&set.lock) Lock;
     set.waiters.store(Waiters::inherited, std::memory_order_relaxed);
     set.hot_count.store(0, std::memory_order_relaxed);
-    set.kicked_count.store(0, std::memory_order_relaxed);
-    set.sleepers.store(0, std::memory_order_relaxed);
+    set.sleepers.store(0, std::memory_order_relaxed);  // what was kicked is the child's, too
   }
   marks = nullptr;  // those of the parent are known to the sets
   new (&sets_lock) Lock;

@@ -27,10 +27,10 @@ constexpr std::uint32_t kLooksPerCall = 512;
 constexpr std::uint64_t kLookEvery = 20 * kTicksPerMicrosecond;
 
 // A call of the library waits in it.
-void note_waiter(Set& set) noexcept {
+void note_waiter(Set& set, int set_fd) noexcept {
   Waiters before = set.waiters.load(std::memory_order_relaxed);
   if (before == Waiters::kernel) return;
-  if (known_elsewhere(set) || before == Waiters::inherited) return leave_set_to_kernel(set);
+  if (known_elsewhere(set) || before == Waiters::inherited) return leave_set_to_kernel(set, set_fd);
   if (before == Waiters::unknown)
     set.waiters.compare_exchange_strong(before, Waiters::here, std::memory_order_relaxed);
 }
@@ -68,20 +68,41 @@ struct Wait {
   }
 };
 
-// Puts right what kick() has done; in the `count` events that have been reported, too.
-void undo_kicks(Set& set, int set_fd, epoll_event* events, int count) noexcept {
+// What kick() has brought about is no news of the program's: puts right the `count` events that
+// have been reported, and returns how many of them are left; and the registration, unless bytes are
+// still in memory that only the kernel can tell of.
+int undo_kicks(Set& set, int set_fd, epoll_event* events, int count) noexcept {
   const Guard guard(set.lock);
-  if (!guard || !is_still(set, set_fd)) return;
-  set.kicked_count.store(0, std::memory_order_relaxed);
-  for (std::uint32_t fd = 0; fd < set.capacity.load(std::memory_order_relaxed); ++fd) {
-    Registration& entry = set.by_fd[fd];
+  if (!guard || !is_still(set, set_fd)) return count;
+  const bool only_kernel = set.waiters.load(std::memory_order_relaxed) == Waiters::kernel;
+  std::uint32_t kicked = 0;
+  for (std::uint32_t index = 0; index < set.capacity.load(std::memory_order_relaxed); ++index) {
+    Registration& entry = set.by_fd[index];
     if (!std::exchange(entry.kicked, false) || !entry.present) continue;
+    const auto fd = static_cast<int>(index);
     const epoll_event right = entry.event;
-    change_registration(set_fd, static_cast<int>(fd), right);
+    const bool readable = (right.events & kInput) != 0 && read_position(fd) != kNothingToRead;
+    bool disarmed = false;
     for (int i = 0; i < count; ++i)
-      if (events[i].data.u64 == right.data.u64)
-        events[i].events = (events[i].events & (right.events | EPOLLERR | EPOLLHUP)) | EPOLLIN;
+      if (events[i].data.u64 == right.data.u64) {
+        events[i].events &= right.events | EPOLLERR | EPOLLHUP;
+        if (readable) events[i].events |= right.events & kInput;
+        disarmed = (right.events & EPOLLONESHOT) != 0;
+      }
+    if (disarmed) {
+      entry.event.events = EPOLLONESHOT;
+      count_wait_for_room(set, fd);
+    } else if (only_kernel && readable) {
+      entry.kicked = true;
+      ++kicked;
+    } else {
+      change_registration(set_fd, fd, right);
+    }
   }
+  set.kicked_count.store(kicked, std::memory_order_relaxed);
+  return static_cast<int>(std::remove_if(events, events + count,
+                                         [](const epoll_event& one) { return one.events == 0; }) -
+                          events);
 }
 
 // To what is told of connections that have ended. Each is asked without the set's lock, before
@@ -115,28 +136,32 @@ bool any_hung_up(const epoll_event* events, int count) noexcept {
   });
 }
 
-// After each call of the kernel that asks for events.
-void kernel_told(Set& set, int set_fd, epoll_event* events, long count) noexcept {
+// After each call of the kernel that asks for events. Returns how many are for the program.
+long kernel_told(Set& set, int set_fd, epoll_event* events, long count) noexcept {
   if (count > 0) set.told_at.store(ticks(), std::memory_order_relaxed);
   if (set.kicked_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
-    undo_kicks(set, set_fd, events, static_cast<int>(std::max(count, 0L)));
+    if (const int left = undo_kicks(set, set_fd, events, static_cast<int>(std::max(count, 0L)));
+        count > 0)
+      count = left;
   if (count > 0 && any_hung_up(events, static_cast<int>(count))) [[unlikely]]
     add_resets(set, set_fd, events, static_cast<int>(count));
+  return count;
 }
 
 long look_at_kernel(Set& set, const Wait& wait, int from) noexcept {
   const long told = kernel(SYS_epoll_pwait, wait.fd, wait.events + from, wait.most - from, 0,
                            wait.mask, kKernelMaskSize);
-  kernel_told(set, wait.fd, wait.events + from, told);
-  return told;
+  return kernel_told(set, wait.fd, wait.events + from, told);
 }
 
+// kNoNews: it was woken, but by nothing that is the program's business.
+constexpr int kNoNews = -2;
 int ask_kernel(Set& set, const Wait& wait) {
   const int result = wait.as_it_is();
   const int error = errno;
-  kernel_told(set, wait.fd, wait.events, result);
+  const long told = kernel_told(set, wait.fd, wait.events, result);
   errno = error;
-  return result;
+  return result > 0 && told == 0 ? kNoNews : static_cast<int>(told);
 }
 
 // What else the kernel has to tell of a socket with bytes in memory: that there is room to send, or
@@ -205,7 +230,7 @@ int look_at_rings(Set& set, const Wait& wait, int from) noexcept {
   }
   if (any_hung_up(wait.events + from, found - from)) [[unlikely]]
     add_resets(set, wait.fd, wait.events + from, found - from);
-  if (idle_count != 0) watch_taken(set, idle.data(), idle_count);
+  if (idle_count != 0) watch_taken(set, wait.fd, idle.data(), idle_count);
   return found - from;
 }
 
@@ -311,7 +336,7 @@ int sleep(Set& set, const Wait& wait, std::uint32_t generation) {
 }
 
 int wait_in_set(Set& set, const Wait& wait) {
-  note_waiter(set);
+  note_waiter(set, wait.fd);
   for (bool stayed = false;;) {
     if (set.hot_count.load(std::memory_order_relaxed) == 0) {
       Guard guard(set.lock);
@@ -319,11 +344,15 @@ int wait_in_set(Set& set, const Wait& wait) {
       if (set.hot_count.load(std::memory_order_relaxed) == 0) {
         const std::uint32_t generation = begin_sleep(set);
         guard.unlock();
-        return sleep(set, wait, generation);
+        if (const int told = sleep(set, wait, generation); told != kNoNews) return told;
+        continue;
       }
     }
     if (const int found = look(set, wait); found != 0) return found;
-    if (wait.at_once()) return ask_kernel(set, wait);
+    if (wait.at_once()) {
+      const int told = ask_kernel(set, wait);
+      return told == kNoNews ? 0 : told;
+    }
     if (!stayed && looks_itself(set)) {
       stayed = true;
       long told = 0;
@@ -339,10 +368,11 @@ int wait_in_set(Set& set, const Wait& wait) {
     if (!guard || !is_still(set, wait.fd)) return wait.as_it_is();
     const std::uint32_t generation = begin_sleep(set);
     guard.unlock();
-    if (!watch_all(set)) {
+    if (!watch_all(set, wait.fd)) {
       const int result = sleep(set, wait, generation);
       set.patience.slept();
-      return result;
+      if (result != kNoNews) return result;
+      continue;
     }
     end_sleep(set, generation);
   }

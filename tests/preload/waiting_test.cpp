@@ -2,8 +2,10 @@
 //
 // Room, and readiness as poll, select and epoll tell of it.
 // The tests run as those of contract_test.cpp do.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/select.h>
@@ -368,6 +370,109 @@ TEST(Contract, SeveralThreadsWaitInOneSet) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(received, kMessages);
+}
+
+// A child that puts bytes where the library has them, and then waits for nothing: nobody but the
+// receiver looks at what it has put.
+class BusySender {
+ public:
+  BusySender() : pair_(false) {
+    child_ = in_child([this] {
+      const int fd = pair_.client.get();
+      pair_.server.reset();
+      for (int i = 0; i < 40; ++i) {
+        ASSERT_EQ(receive(fd), "talk");
+        ASSERT_EQ(send(fd, "talk"), "4");
+      }
+      step(1);
+      await(2);
+      send(fd, "first");
+      send(fd, "second");
+      step(3);
+      await(4);
+    });
+    pair_.client.reset();
+    for (int i = 0; i < 40; ++i) {
+      EXPECT_EQ(send(fd(), "talk"), "4");
+      EXPECT_EQ(receive(fd()), "talk");
+    }
+    if (preloaded()) {
+      EXPECT_GE(stream_mappings(), 1) << "not accelerated";
+    }
+    await(1);
+    step(2);
+    await(3);
+  }
+  BusySender(const BusySender&) = delete;
+  BusySender& operator=(const BusySender&) = delete;
+  ~BusySender() {
+    step(4);
+    EXPECT_EQ(exit_status(child_), 0);
+  }
+  [[nodiscard]] int fd() const { return pair_.server.get(); }
+
+ private:
+  void step(int number) { step_ = number; }
+  void await(int number) {
+    while (step_ < number) ::sched_yield();
+  }
+
+  Pair pair_;
+  Mapping shared_ = Mapping::anonymous_shared(sizeof(std::atomic<int>));
+  std::atomic<int>& step_ = *new (shared_.data()) std::atomic<int>(0);
+  pid_t child_;
+};
+
+void add_to(const UniqueFd& set, int fd) {
+  epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
+  ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, fd, &event), 0);
+}
+
+int wait_in(const UniqueFd& set, int milliseconds) {
+  epoll_event event{};
+  return ::epoll_wait(set.get(), &event, 1, milliseconds);
+}
+
+TEST(Contract, ADuplicateOfASocketWithBytesCanJoinASet) {
+  for (const bool high : {false, true}) {
+    const BusySender sender;
+    const UniqueFd copy(high ? ::fcntl(sender.fd(), F_DUPFD_CLOEXEC, 50) : ::dup(sender.fd()));
+    const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+    add_to(set, copy.get());
+    EXPECT_EQ(wait_in(set, 20'000), 1);
+    EXPECT_EQ(receive(copy.get(), 5), "first");
+    EXPECT_EQ(wait_in(set, 20'000), 1);
+    EXPECT_EQ(receive(sender.fd()), "second");
+    EXPECT_EQ(wait_in(set, 0), 0);
+  }
+}
+
+TEST(Contract, WhoWaitsForASetIsToldOfBytesThatWereThereFirst) {
+  for (const std::string way : {"in a set", "poll", "select"}) {
+    const BusySender sender;
+    const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+    const UniqueFd outer(::epoll_create1(EPOLL_CLOEXEC));
+    add_to(set, sender.fd());
+    if (way == "in a set") add_to(outer, set.get());
+    const auto wait = [&](int milliseconds) {
+      if (way == "in a set") return wait_in(outer, milliseconds);
+      if (way == "poll") return poll_once(set.get(), POLLIN, milliseconds) != 0 ? 1 : 0;
+      fd_set read;
+      FD_ZERO(&read);
+      FD_SET(set.get(), &read);
+      timeval time{.tv_sec = milliseconds / 1000, .tv_usec = 0};
+      return ::select(set.get() + 1, &read, nullptr, nullptr, &time);
+    };
+    EXPECT_EQ(wait(20'000), 1) << way;
+    EXPECT_EQ(wait_in(set, 0), 1) << way;
+    EXPECT_EQ(receive(sender.fd(), 5), "first") << way;
+    // What is left is told of again, and then there is nothing.
+    EXPECT_EQ(wait(20'000), 1) << way;
+    EXPECT_EQ(wait_in(set, 0), 1) << way;
+    EXPECT_EQ(receive(sender.fd()), "second") << way;
+    EXPECT_EQ(wait_in(set, 0), 0) << way;
+    EXPECT_EQ(wait(0), 0) << way;
+  }
 }
 
 }  // namespace
