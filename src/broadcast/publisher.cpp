@@ -174,6 +174,8 @@ void PublisherState::listen(std::string_view name) {
   {
     const process::NoFork guard;
     listener_ = process::PrivateFd(NamedListener(name).release());
+    // Who was to be turned away may have gone, and nobody else have come.
+    ::fcntl(listener_.get(), F_SETFL, O_NONBLOCK);
     spare_ = process::PrivateFd(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
   }
   observe(name);

@@ -87,6 +87,22 @@ TEST(BroadcastHostile, AReaderThatLiesAboutItsPositionIsDropped) {
   EXPECT_EQ(publisher.readers(), 0U);
 }
 
+// Not every processor reads a header that lies across two lines.
+TEST(BroadcastHostile, AFloorBetweenTwoLinesEndsTheReader) {
+  const BroadcastMemory memory = BroadcastMemory::create(page_size());
+  BroadcastControl& control = *memory.view().control;
+  BroadcastReader reader(memory.view(), {});
+  std::array<std::byte, 100> into;
+  std::size_t size = 0;
+  std::uint64_t missed = 0;
+  ASSERT_EQ(reader.take(into, size, missed), Outcome::would_block);
+  control.floors[1].position = kLine + 8;
+  control.floors[1].number = 1;
+  control.raised = 1;
+  EXPECT_EQ(reader.take(into, size, missed), Outcome::broken);
+  EXPECT_EQ(missed, 0U);
+}
+
 TEST(BroadcastHostile, ReadersSurviveAWriterThatScribbles) {
   constexpr std::size_t kCapacity = 1 << 13;
   const std::int64_t end = monotonic_ns() + duration_ns();

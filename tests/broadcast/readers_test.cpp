@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "broadcast/pattern.hpp"
+#include "broadcast/welcome.hpp"
 #include "door/child.hpp"
 #include "door/usage.hpp"
 #include "farcall/error.hpp"
@@ -70,6 +71,53 @@ TEST(BroadcastReaders, LeaveNothingBehind) {
       << open_descriptors() << " after " << before;
 }
 
+// There is a descriptor for the visitor, and none for what it needs: nobody waits for another.
+TEST(BroadcastReaders, AreSentAwayWhereThereIsOneDescriptorLeft) {
+  FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
+  door::test::in_child([] {
+    const std::string name = unique_name();
+    const Publisher publisher(name, {});
+    { Subscriber warm = Subscriber::open(name, {}, soon()); }
+    ASSERT_TRUE(eventually([&] { return publisher.readers() == 0; }));
+    const door::test::Shared<door::test::Event> full;
+    const door::test::Shared<door::test::Event> answered;
+    door::test::Child visitor([&] {
+      ASSERT_TRUE(full->wait());
+      EXPECT_EQ(error_of([&] { Subscriber::open(name, {}, soon()); }), ECONNRESET);
+      answered->happens();
+    });
+    const rlimit few{.rlim_cur = 256, .rlim_max = 256};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    std::vector<UniqueFd> all;
+    for (int fd = 0; (fd = ::dup(0)) >= 0;) all.emplace_back(fd);
+    all.pop_back();
+    full->happens();
+    EXPECT_TRUE(answered->wait());
+    all.clear();
+    EXPECT_EQ(visitor.join(), 0);
+    EXPECT_EQ(error_of([&] { Subscriber::open(name, {}, soon()); }), 0);
+  });
+}
+
+// The writer keeps what it has of them until it writes again.
+TEST(BroadcastReaders, ThatHaveGoneTakeNoProcessorTime) {
+  Publisher publisher({.capacity = 4096});
+  {
+    Subscriber subscriber = Subscriber::adopt(publisher.invite(), {});
+    ASSERT_EQ(send(publisher, 0, 1), Outcome::ok);
+  }
+  ASSERT_TRUE(eventually([&] { return publisher.readers() == 0; }));
+  const auto used = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000 +
+           (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1000;
+  };
+  const auto before = used();
+  std::this_thread::sleep_for(300ms);
+  EXPECT_LT(used() - before, 50);
+}
+
 TEST(BroadcastReaders, AreSoManyAtMost) {
   const std::string name = unique_name();
   Publisher publisher(name, {.readers = 3});
@@ -105,6 +153,12 @@ TEST(BroadcastReaders, AreSentAwayWhereThereIsNoDescriptorLeft) {
     for (int fd = 0; (fd = ::dup(0)) >= 0;) all.emplace_back(fd);
     full->happens();
     EXPECT_TRUE(answered->wait());
+    // What was given up to let the visitor in is there again for the next.
+    EXPECT_TRUE(eventually([&] {
+      for (int fd = 0; fd < static_cast<int>(few.rlim_cur); ++fd)
+        if (::fcntl(fd, F_GETFD) < 0) return false;
+      return true;
+    }));
     const auto used = [] {
       rusage usage{};
       ::getrusage(RUSAGE_SELF, &usage);
@@ -170,6 +224,66 @@ TEST(BroadcastReaders, AreNoneOfWhatIsNoInvitation) {
   EXPECT_EQ(error_of([&] { Subscriber::adopt(std::move(file), {}); }), EPROTO);
   UniqueFd lonely(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   EXPECT_EQ(error_of([&] { Subscriber::adopt(std::move(lonely), {}); }), EPROTO);
+}
+
+// What comes of a welcome that is made by hand, and then changed.
+template <class Change>
+int error_of_welcome(Change change) {
+  const BroadcastMemory memory = BroadcastMemory::create(page_size());
+  broadcast::Welcome words;
+  FdMessage message;
+  message.descriptors.emplace_back(::dup(memory.fd()));
+  message.descriptors.push_back(SharedMemory::create(page_size()).release());
+  change(words, message.descriptors);
+  message.bytes.resize(sizeof words);
+  std::memcpy(message.bytes.data(), &words, sizeof words);
+  auto [mine, theirs] = socket_pair();
+  send_fd_message(mine.get(), message);
+  UniqueFd given = std::move(theirs);
+  return error_of([&] { Subscriber::adopt(std::move(given), {}); });
+}
+
+// Whoever is connected to may say anything: a place between two lines, too.
+TEST(BroadcastReaders, AreNoneWhereTheWelcomeMakesNoSense) {
+  using broadcast::Welcome;
+  using Descriptors = std::vector<UniqueFd>;
+  EXPECT_EQ(error_of_welcome([](Welcome&, Descriptors&) {}), 0);
+  EXPECT_EQ(error_of_welcome([](Welcome& words, Descriptors&) { ++words.magic; }), EPROTO);
+  EXPECT_EQ(error_of_welcome([](Welcome& words, Descriptors&) { words.error = EUSERS; }), EUSERS);
+  EXPECT_EQ(error_of_welcome([](Welcome& words, Descriptors&) { words.error = ~0U; }),
+            ECONNREFUSED);
+  EXPECT_EQ(error_of_welcome([](Welcome& words, Descriptors&) { words.oldest.position = 8; }),
+            EPROTO);
+  EXPECT_EQ(error_of_welcome([](Welcome& words, Descriptors&) { words.newest.position = 8; }),
+            EPROTO);
+  EXPECT_EQ(error_of_welcome([](Welcome&, Descriptors& all) { all.pop_back(); }), EPROTO);
+  EXPECT_EQ(error_of_welcome([](Welcome&, Descriptors& all) { all.emplace_back(::dup(0)); }),
+            EPROTO);
+  EXPECT_EQ(error_of_welcome([](Welcome&, Descriptors& all) {
+              all.back() = SharedMemory::create(2 * page_size()).release();
+            }),
+            EPROTO);
+}
+
+// Who has gone before the publisher comes to it does not count.
+TEST(BroadcastReaders, AreNoneThatHaveGoneBeforeTheyAreLetIn) {
+  const std::string name = unique_name();
+  const door::test::Shared<door::test::Event> listens;
+  const door::test::Shared<door::test::Event> served;
+  door::test::Child writer([&] {
+    const Publisher publisher(name, {});
+    listens->happens();
+    ASSERT_TRUE(served->wait());
+    EXPECT_EQ(publisher.readers(), 1U);
+  });
+  ASSERT_TRUE(listens->wait());
+  ASSERT_TRUE(door::test::stop_process(writer.pid()));
+  { const UniqueFd gone = connect_named(name, soon()); }
+  ::kill(writer.pid(), SIGCONT);
+  // They are let in one after the other.
+  const Subscriber late = Subscriber::open(name, {}, soon());
+  served->happens();
+  EXPECT_EQ(writer.join(), 0);
 }
 
 }  // namespace

@@ -460,6 +460,8 @@ TEST(Call, RefusesLongerRequestsThanAllowed) {
   const auto request = block(1'000'000, 1);
   EXPECT_THROW(client.call({.data = request, .descriptors = {}}, results, soon()), SystemError);
   EXPECT_EQ(ask(client, "shorter"), "shorter");
+  // Neither side goes on with the memory that the refused one came in.
+  EXPECT_EQ(ask(client, std::string(100'000, 'x')).size(), 100'000U);
 }
 
 TEST(Call, IdleSessionsTakeNoProcessorTime) {

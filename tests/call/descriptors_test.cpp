@@ -8,6 +8,8 @@
 
 #include <array>
 #include <cerrno>
+#include <cstring>
+#include <thread>
 
 #include "call/raw.hpp"
 #include "call/server.hpp"
@@ -48,6 +50,32 @@ TEST(Descriptors, ThatDoNotFitHoldNobodyUp) {
   });
 }
 
+// The client has taken them, and says so, although it loses what they came with.
+TEST(Descriptors, OfAReplyThatFindsNoRoomAreNotWaitedFor) {
+  if (door::test::kSlow > 1) GTEST_SKIP() << "sanitizers need all the address space there is";
+  const door::test::Shared<door::test::Event> replied;
+  const auto handler = [&](ServerThread& thread, Incoming& incoming) {
+    const std::vector<std::byte> data(incoming.data().empty() ? 0 : 1 << 20);
+    const int descriptor = 0;
+    thread.reply(incoming, data, std::span(&descriptor, 1));
+    replied->happens();
+  };
+  Server server(handler, 1, WaitMode::adaptive, {.patience = 60s});
+  in_child([&, port = server.port.descriptor()] {
+    Client client(port);
+    CallResults results;
+    ASSERT_EQ(client.call({}, results, Deadline::after(20s)), Outcome::ok);
+    EXPECT_TRUE(replied->wait());
+    const rlimit little{.rlim_cur = 1 << 20, .rlim_max = RLIM_INFINITY};
+    ASSERT_EQ(::setrlimit(RLIMIT_AS, &little), 0);
+    const std::byte request{};
+    ASSERT_EQ(client.call({.data = std::span(&request, 1), .descriptors = {}}, results,
+                          Deadline::after(20s)),
+              Outcome::too_big);
+    EXPECT_TRUE(replied->wait()) << "the server waits for who has taken everything";
+  });
+}
+
 TEST(Descriptors, OfMessagesThatNobodyTakesHoldNobodyUp) {
   in_child([] {
     Server server;
@@ -67,6 +95,17 @@ TEST(Descriptors, OfMessagesThatNobodyTakesHoldNobodyUp) {
     EXPECT_EQ(ask(other, "after"), "after");
     EXPECT_TRUE(eventually([&] { return server.port.sessions() == 1; }));
   });
+}
+
+// They would be taken for the next request's.
+TEST(Descriptors, ThatNoRequestTellsOfEndTheSession) {
+  Server server;
+  RawSession session(server.port.descriptor());
+  ASSERT_TRUE(session.welcome());
+  for (int i = 0; i < 2; ++i) send_descriptors(session.socket.get(), std::array{0}, kPurposeData);
+  session.give(Kind::request, 1, 0, kDescriptors);
+  EXPECT_TRUE(eventually([&] { return session.ended(); }));
+  EXPECT_EQ(session.turn().kind, Kind::request) << "it is not answered";
 }
 
 TEST(Descriptors, ThatNobodyHasAskedForAreCounted) {
@@ -92,6 +131,49 @@ TEST(Descriptors, ThatNobodyHasAskedForAreCounted) {
   EXPECT_TRUE(counted(6));
   EXPECT_EQ(endpoint->unsolicited().control_messages, 0U);
   EXPECT_EQ(ask(client, "y"), "y");
+}
+
+// All of the memory that has come is mapped by the server, however short the request in it is.
+TEST(Descriptors, OfMemoryBeyondWhatItsSenderMayHoldAreRefused) {
+  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  Server server(farcall::test::echo, 1, WaitMode::adaptive, {.bytes_per_user = 100'000});
+  in_child([port = server.port.descriptor()] {
+    ASSERT_TRUE(door::test::become(door::test::kNobody));
+    RawSession session(port);
+    ASSERT_TRUE(session.welcome());
+    const SharedMemory memory = SharedMemory::create(1 << 20);
+    send_descriptors(session.socket.get(), std::array{memory.fd()}, kPurposeData);
+    const std::uint64_t size = 10;
+    std::memcpy(session.control().slot.data, &size, sizeof size);
+    session.give(Kind::request, 1, 0, kTransfer | kTransferComes);
+    ASSERT_TRUE(session.answered(1));
+    EXPECT_EQ(session.turn().flags, kRefused);
+    EXPECT_EQ(session.control().slot.extra, E2BIG);
+  });
+}
+
+// ---- what others than the client say ----
+
+// The socket of a session is worth no more to who else has it.
+TEST(Identity, IsNotSaidByAnotherProcess) {
+  if (!door::test::is_root()) GTEST_SKIP() << "needs root, to become another user";
+  Server server([](ServerThread& thread, Incoming& incoming) {
+    const uid_t real = incoming.identity()->real_uid;
+    thread.reply(incoming, std::as_bytes(std::span(&real, 1)));
+  });
+  RawSession session(server.port.descriptor());
+  ASSERT_TRUE(session.welcome());
+  in_child([&] {
+    const uid_t nobody = door::test::kNobody;
+    ASSERT_TRUE(door::test::become(nobody));
+    send_credentials(session.socket.get(), {.pid = ::getpid(), .uid = nobody, .gid = nobody},
+                     kPurposeReal);
+  });
+  session.give(Kind::request, 1);
+  ASSERT_TRUE(session.answered(1));
+  uid_t real = door::test::kNobody;
+  std::memcpy(&real, session.control().slot.data, sizeof real);
+  EXPECT_EQ(real, ::getuid());
 }
 
 // ---- what a client would wait for ----
@@ -154,6 +236,40 @@ TEST(Deadlines, HoldWhereASessionIsFull) {
   EXPECT_EQ(client.terms(terms, Deadline::after(kPatience)), Outcome::ok);
   letting_in.join();
   EXPECT_EQ(call_for_a_moment(client, kInlineBytes + 1), Outcome::timed_out);
+}
+
+// ---- what a server may say ----
+
+// What lies behind the memory is the client's own.
+TEST(Replies, LongerThanTheirMemoryBreakTheSession) {
+  const auto [server, port] = packet_socket_pair();
+  Client client(port.get());
+  ServerEnds ends;
+  std::thread answering([&, inner = server.get()] {
+    pollfd asked{.fd = inner, .events = POLLIN, .revents = 0};
+    ASSERT_EQ(::poll(&asked, 1, static_cast<int>(kPatience.count())), 1);
+    Packet packet = take_packet(inner);
+    ASSERT_EQ(packet.descriptors.size(), 2U);
+    const Mapping session = SharedMemory::adopt(std::move(packet.descriptors[0])).map();
+    auto& control = *reinterpret_cast<SessionControl*>(session.data());
+    ends = let_in(packet);
+    Turn turn;
+    ASSERT_TRUE(eventually([&] {
+      turn = Turn::unpack(control.slot.turn);
+      return turn.kind == Kind::request;
+    }));
+    const SharedMemory memory = SharedMemory::create(page_size());
+    send_descriptors(ends.socket.get(), std::array{memory.fd()}, kPurposeData);
+    const std::uint64_t size = memory.size() + 1;
+    std::memcpy(control.slot.data, &size, sizeof size);
+    turn.kind = Kind::reply;
+    turn.flags = kTransfer | kTransferComes;
+    control.slot.turn = turn.pack();
+    Waiter(ends.socket.get()).wake(control.server, control.client);
+  });
+  CallResults results;
+  EXPECT_EQ(client.call({}, results, Deadline::after(kPatience)), Outcome::broken);
+  answering.join();
 }
 
 }  // namespace

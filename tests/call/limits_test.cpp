@@ -92,7 +92,12 @@ TEST(Ledger, GivesBackWhatAParentHeldNowhereElse) {
   EXPECT_FALSE(Charge(Resource::bytes, kStranger, 100, 350));
   in_child([&] {
     EXPECT_TRUE(Charge(Resource::bytes, kStranger, 100, 350)) << "a child holds nothing yet";
-    held.clear();
+    {
+      const Charge own(Resource::bytes, kStranger, 350, 350);
+      ASSERT_TRUE(own);
+      held.clear();
+      EXPECT_FALSE(Charge(Resource::bytes, kStranger, 100, 350)) << "what it holds itself stays";
+    }
     EXPECT_TRUE(Charge(Resource::bytes, kStranger, 350, 350));
   });
   held.clear();

@@ -184,6 +184,14 @@ TEST(SharedMemory, RefusesDescriptorsOfOtherKinds) {
   EXPECT_EQ(adopt_error(UniqueFd()), EPERM);
 }
 
+// Of which there may be fewer than their maker says.
+TEST(SharedMemory, RefusesHugePages) {
+  UniqueFd fd(::memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB));
+  if (!fd) GTEST_SKIP() << "no huge pages here";
+  ASSERT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  EXPECT_EQ(adopt_error(std::move(fd)), EPERM);
+}
+
 // Writes a run that crosses the end of the body and finds it at both places.
 void expect_body_twice(std::byte* base, std::size_t head, std::size_t body) {
   std::byte* data = base + head;

@@ -115,6 +115,19 @@ TEST_F(MessagePulseTrust, WhatLingersInAPulseHoldsNobodyUp) {
   });
 }
 
+// Another kind of socket, or none, could make the client wait.
+TEST(MessagePulseSender, TakesOnlyASocketOfPackets) {
+  const auto [server, branch] = packet_socket_pair();
+  PulseSender sender(branch.get(), {.user = ::geteuid(), .trusted = true}, pulse_packet(1));
+  Packet asked = take_packet(server.get());
+  ASSERT_EQ(asked.descriptors.size(), 2U);
+  const Mapping page = SharedMemory::adopt(std::move(asked.descriptors[0])).map();
+  reinterpret_cast<PulsePage*>(page.data())->count = PulsePage::kTaken;
+  const auto [stream, other] = socket_pair();
+  send_descriptors(asked.descriptors[1].get(), std::array{stream.get()});
+  EXPECT_FALSE(sender.send(pulse_packet(2)));
+}
+
 TEST(MessagePulseFlood, OthersWaitBehindFewOfThem) {
   if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
   give_up_after(60s);

@@ -121,9 +121,11 @@ TEST(PacketRing, WhatTheKilledHadSentComesOnce) {
 }
 
 TEST(PacketRing, ALengthThatCannotBeBreaksTheDirection) {
-  const std::uint64_t lengths[] = {
-      ~std::uint64_t{0},           std::uint64_t{1} << 63, 8192, 8193, 4000, 769,
-      (std::uint64_t{1} << 32) + 3};
+  const std::uint64_t lengths[] = {~std::uint64_t{0}, std::uint64_t{1} << 63, 8192, 8193, 4000, 769,
+                                   (std::uint64_t{1} << 32) + 3,
+                                   // Its room wraps around to that of an empty one.
+                                   0xCCCC'CCCC'CCCC'CCCD};
+  static_assert(space_of_message(0xCCCC'CCCC'CCCC'CCCD) == space_of_message(0));
   for (const std::uint64_t length : lengths) {
     Messages messages;
     messages.receiver.unwatch(messages.ring);

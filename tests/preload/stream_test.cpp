@@ -337,6 +337,28 @@ TEST(Stream, EndsWhenEverythingHasBeenRead) {
   EXPECT_EQ(look_for_end(stream.receiver, stream.ring, stream.in.get()), 0);
 }
 
+// The program finds its socket as it was.
+TEST(RoomForAll, IsThereForAsLongAsItIsNeeded) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd socket(ends[0]);
+  const UniqueFd peer(ends[1]);
+  const auto room = [fd = socket.get()] {
+    int bytes = 0;
+    socklen_t size = sizeof bytes;
+    EXPECT_EQ(::getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, &size), 0);
+    return bytes;
+  };
+  const int before = room();
+  for (const bool wanted : {true, false}) {
+    {
+      const RoomForAll all(socket.get(), wanted);
+      EXPECT_EQ(room() > before, wanted);
+    }
+    EXPECT_EQ(room(), before);
+  }
+}
+
 TEST(Stream, TakesMarksThatCannotBeForABrokenPeer) {
   Stream stream;
   stream.receiver.unwatch(stream.ring);

@@ -209,6 +209,19 @@ TEST(MessageRing, PiecesLongerThanTheirMessageBreakIt) {
   EXPECT_EQ(ring.reader.read(into, size, Deadline::now()), Outcome::broken);
 }
 
+// Else a writer that sends nothing else would keep its reader for ever, whatever the deadline.
+TEST(MessageRing, APieceOfNothingBreaksItsMessage) {
+  MessagePair ring(4096);
+  std::vector<std::byte> into(4096);
+  std::size_t size = 0;
+  ASSERT_EQ(ring.writer.write(message(3000, 2), Deadline::now()), Outcome::ok);
+  const std::size_t second = message_ring::footprint(message_ring::longest_piece(4096) / 2);
+  message_ring::header(ring.memory.view().data + second) =
+      message_ring::kReady | message_ring::kPiece;
+  message_ring::header(ring.memory.view().data + second + kLine) = 0;
+  EXPECT_EQ(ring.reader.read(into, size, Deadline::now()), Outcome::broken);
+}
+
 TEST(MessageRing, CanBePolledAtBothEnds) {
   MessagePair ring(4096);
   ASSERT_EQ(ring.reader.prepare_poll(), Outcome::would_block);

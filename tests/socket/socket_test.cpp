@@ -248,9 +248,12 @@ TEST(Packet, TellsOfControlMessagesThatNobodyHasAskedFor) {
 #endif
   if (::setsockopt(there.get(), SOL_SOCKET, SO_PASSPIDFD, &on, sizeof on) != 0)
     GTEST_SKIP() << "the kernel sends no pidfds (Linux 6.5)";
+  // More than once: what came before may still be open, to be closed in the background.
   const std::size_t before = open_descriptors();
-  send_descriptors(here.get(), std::array{0});
-  EXPECT_EQ(take_packet(there.get()).unsolicited, 2U);
+  for (int i = 0; i < 16; ++i) {
+    send_descriptors(here.get(), std::array{0});
+    EXPECT_EQ(take_packet(there.get()).unsolicited, 2U);
+  }
   EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; })) << "a pidfd is left";
 }
 
@@ -309,6 +312,23 @@ TEST(Named, WhoTakesNobodyIsWaitedForUntilTheDeadline) {
   });
   EXPECT_EQ(error_of([&] { connect_named(name, soon()); }), 0);
   server.join();
+}
+
+// What is sent later waits as long as it takes.
+TEST(Named, TheDeadlineOfConnectingGoesWithIt) {
+  const std::string name = unique_name("connected");
+  const NamedListener listener(name);
+  const auto expect_no_timeout = [&](Deadline deadline, std::optional<SignalCount> since) {
+    const UniqueFd socket = connect_named(name, deadline, since);
+    timeval left{.tv_sec = 1, .tv_usec = 1};
+    socklen_t size = sizeof left;
+    ASSERT_EQ(::getsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &left, &size), 0);
+    EXPECT_EQ(left.tv_sec, 0);
+    EXPECT_EQ(left.tv_usec, 0);
+  };
+  expect_no_timeout(Deadline::now(), std::nullopt);
+  expect_no_timeout(soon(), std::nullopt);
+  expect_no_timeout(Deadline::never(), SignalCount::now());
 }
 
 TEST(Named, RefusesNamesThatCannotBe) {

@@ -138,6 +138,22 @@ TEST(Waiter, WhatComesWhileTheSleeperMovesToTheDescriptorIsNoTimeout) {
             Outcome::ok);
 }
 
+// Who may not be cancelled in the sleep may be, or not, afterwards as before.
+TEST_P(WaitIn, LeavesTheThreadAsCancellableAsItWas) {
+  Shared shared;
+  Waiter waiter(shared.lifeline.first.get(), GetParam());
+  for (const int state : {PTHREAD_CANCEL_ENABLE, PTHREAD_CANCEL_DISABLE}) {
+    int usual = 0;
+    ASSERT_EQ(::pthread_setcancelstate(state, &usual), 0);
+    // Long enough for the sleeper to move to the descriptor.
+    EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(60ms), [] { return false; }),
+              Outcome::timed_out);
+    int after = -1;
+    ASSERT_EQ(::pthread_setcancelstate(usual, &after), 0);
+    EXPECT_EQ(after, state);
+  }
+}
+
 // One signal, sent once, ends a wait at whatever moment of it: also between two phases of it.
 TEST_P(WaitIn, IsEndedByAnyHandlerThatTellsOfItself) {
 #if defined(__SANITIZE_THREAD__)
@@ -299,7 +315,9 @@ TEST(Waiter, SurvivesNonsenseInThePeersSide) {
   waiter.wake(shared.mine, shared.peers);
   shared.peers.parked = WaitState::kOnDescriptor;
   shared.lifeline.second.reset();
+  errno = 0;
   waiter.wake(shared.mine, shared.peers);  // no SIGPIPE
+  EXPECT_EQ(errno, 0) << "that is no error of who wakes";
   EXPECT_EQ(waiter.wait(shared.mine, shared.peers, Deadline::after(20s), [] { return false; }),
             Outcome::peer_gone);
 }

@@ -115,6 +115,21 @@ TEST(Locks, AConditionThatNobodySignalsTimesOutWithETIME) {
   EXPECT_EQ(mutex_unlock(&mutex), 0);
 }
 
+TEST(Locks, NobodyWaitsForWhatIsNoTime) {
+  mutex_t mutex = DEFAULTMUTEX;
+  cond_t condition = DEFAULTCV;
+  sema_t semaphore;
+  ASSERT_EQ(sema_init(&semaphore, 0, USYNC_THREAD, nullptr), 0);
+  ASSERT_EQ(mutex_lock(&mutex), 0);
+  constexpr timestruc_t kNone[] = {{-1, 0}, {0, -1}, {0, 1'000'000'000}};
+  for (const timestruc_t& time : kNone) {
+    EXPECT_EQ(cond_reltimedwait(&condition, &mutex, &time), EINVAL) << time.tv_nsec;
+    EXPECT_EQ(sema_reltimedwait(&semaphore, &time), EINVAL) << time.tv_nsec;
+  }
+  EXPECT_EQ(mutex_unlock(&mutex), 0);
+  EXPECT_EQ(sema_destroy(&semaphore), 0);
+}
+
 TEST(Locks, AConditionWakesOneOrAll) {
   mutex_t mutex = DEFAULTMUTEX;
   cond_t condition;
