@@ -73,9 +73,10 @@ ssize_t peek_at_all(Side& side, const Call& whole) {
 }
 
 // Where nothing is wanted no message is read, and by writev() none is sent.
-bool moves_nothing(const Side* side, const iovec* parts, std::size_t count) noexcept {
-  return side != nullptr && side->has_messages() && !has_bad_part(parts, count) &&
-         bytes_in(parts, count) == 0;
+bool moves_nothing(int fd, const iovec* parts, std::size_t count) noexcept {
+  const Side* const side = find_side(fd);
+  const bool has_messages = side != nullptr ? side->has_messages() : find_udp(fd) != nullptr;
+  return has_messages && !has_bad_part(parts, count) && bytes_in(parts, count) == 0;
 }
 
 // Threads are cancelled in the calls that may wait, also where nothing is left to wait for. No lock
@@ -302,10 +303,11 @@ ssize_t read(int fd, void* buffer, size_t size) {
     if (udp == nullptr) [[likely]]
       return next(fd, buffer, size);
     const iovec part = part_of(buffer, size);
-    return udp_receive(*udp, fd, &part, 1, 0);
+    return moves_nothing(fd, &part, 1) ? next(fd, buffer, size)
+                                       : udp_receive(*udp, fd, &part, 1, 0);
   }
   const iovec part = part_of(buffer, size);
-  if (moves_nothing(side, &part, 1)) return next(fd, buffer, size);
+  if (moves_nothing(fd, &part, 1)) return next(fd, buffer, size);
   const auto bound = bind(next, fd, buffer, size);
   return receive_stream(*side, call(fd, &part, 1, 0, bound));
 }
@@ -316,8 +318,8 @@ ssize_t readv(int fd, const iovec* parts, int count) {
   UdpSocket* const udp = side == nullptr ? find_udp(fd) : nullptr;
   if ((side == nullptr && udp == nullptr) || is_bad_vector(parts, count)) [[likely]]
     return next(fd, parts, count);
+  if (moves_nothing(fd, parts, static_cast<std::size_t>(count))) return next(fd, parts, count);
   if (udp != nullptr) return udp_receive(*udp, fd, parts, static_cast<std::size_t>(count), 0);
-  if (moves_nothing(side, parts, static_cast<std::size_t>(count))) return next(fd, parts, count);
   const auto bound = bind(next, fd, parts, count);
   return receive_stream(*side, call(fd, parts, static_cast<std::size_t>(count), 0, bound));
 }
@@ -382,8 +384,8 @@ ssize_t writev(int fd, const iovec* parts, int count) {
   UdpSocket* const udp = side == nullptr ? find_udp(fd) : nullptr;
   if ((side == nullptr && udp == nullptr) || is_bad_vector(parts, count)) [[likely]]
     return next(fd, parts, count);
+  if (moves_nothing(fd, parts, static_cast<std::size_t>(count))) return next(fd, parts, count);
   if (udp != nullptr) return udp_send(*udp, fd, parts, static_cast<std::size_t>(count), 0);
-  if (moves_nothing(side, parts, static_cast<std::size_t>(count))) return next(fd, parts, count);
   const auto bound = bind(next, fd, parts, count);
   return send_stream(*side, call(fd, parts, static_cast<std::size_t>(count), 0, bound));
 }
@@ -394,7 +396,7 @@ ssize_t preadv2(int fd, const iovec* parts, int count, off_t offset, int flags) 
   if (!here || offset != -1 || count < 0 || (flags & ~RWF_NOWAIT) != 0) [[likely]]
     return real::next<"preadv2", Preadv>()(fd, parts, count, offset, flags);
   if (flags == 0) return readv(fd, parts, count);
-  if (moves_nothing(find_side(fd), parts, static_cast<std::size_t>(count))) return 0;
+  if (moves_nothing(fd, parts, static_cast<std::size_t>(count))) return 0;
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts);
   message.msg_iovlen = static_cast<std::size_t>(count);
@@ -407,7 +409,7 @@ ssize_t pwritev2(int fd, const iovec* parts, int count, off_t offset, int flags)
   if (!here || offset != -1 || count < 0 || (flags & ~RWF_NOWAIT) != 0) [[likely]]
     return real::next<"pwritev2", Preadv>()(fd, parts, count, offset, flags);
   if (flags == 0) return writev(fd, parts, count);
-  if (moves_nothing(find_side(fd), parts, static_cast<std::size_t>(count))) return 0;
+  if (moves_nothing(fd, parts, static_cast<std::size_t>(count))) return 0;
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts);
   message.msg_iovlen = static_cast<std::size_t>(count);

@@ -111,6 +111,15 @@ DatagramReceiver::Taken DatagramReceiver::take(const iovec* parts, std::size_t c
   return taken;
 }
 
+std::size_t DatagramReceiver::parts_of_next(iovec* parts) const noexcept {
+  std::size_t count = 0;
+  each_piece(memory_, head_ + sizeof(DatagramHeader), next_length_,
+             [&](std::byte* place, std::size_t, std::size_t piece) noexcept {
+               parts[count++] = {.iov_base = place, .iov_len = piece};
+             });
+  return count;
+}
+
 void DatagramReceiver::watch() noexcept {
   if (watched_) return;
   watched_ = true;

@@ -133,6 +133,8 @@ class DatagramReceiver {
   [[nodiscard]] std::uint64_t published() const noexcept {
     return memory_.control->tail.load(std::memory_order_relaxed) & ~DatagramControl::kWatchedBit;
   }
+  // Where it lies: returns how many parts it has, at most two.
+  std::size_t parts_of_next(iovec* parts) const noexcept;
   // Copies the datagram that is next, and removes it unless `peek`.
   Taken take(const iovec* parts, std::size_t count, bool peek) noexcept;
 

@@ -45,7 +45,12 @@ inline bool readable_now(int fd) noexcept {
 // One end has shut down or closed, so the kernel has more to tell than that there are bytes.
 inline bool has_ended(int fd) noexcept {
   const Side* const side = find_side(fd);
-  const Direction* const in = side == nullptr ? nullptr : side->in().control;
+  // A datagram socket that is shut down is the kernel's.
+  if (side == nullptr) {
+    const UdpSocket* const udp = find_udp(fd);
+    return udp != nullptr && udp->kernel_only.load(std::memory_order_relaxed);
+  }
+  const Direction* const in = side->in().control;
   return in != nullptr && (in->sender_said.load(std::memory_order_relaxed) != 0 ||
                            in->receiver_finished.load(std::memory_order_relaxed) != 0 ||
                            side->finished.load(std::memory_order_relaxed));

@@ -86,6 +86,7 @@ void before_fork() noexcept {
   for_each_socket([](UdpSocket& socket) {
     socket.receive_lock.lock();
     socket.send_lock.lock();
+    udp_give_back(socket);
   });
 }
 
@@ -101,7 +102,7 @@ void after_fork_in_parent() noexcept {
   life.unlock();
 }
 
-// What is still in memory is the parent's to read. The descriptors of the library are closed
+// What could not be given back is the parent's to read. The descriptors of the library are closed
 // where all of them are.
 void after_fork_in_child() noexcept {
   for_each_socket([](UdpSocket& socket) {
@@ -298,8 +299,8 @@ void udp_leave(UdpSocket& socket) noexcept {
   const Guard guard(socket.receive_lock);
   if (!guard) return;
   udp_close_listener(socket);
-  // What is there may still be read; nothing follows it.
-  udp_watch_all(socket);
+  // What cannot be given back may still be read here; nothing follows it.
+  udp_give_back(socket);
 }
 
 }  // namespace farcall::preload

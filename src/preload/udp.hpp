@@ -23,6 +23,7 @@
 //   udp_send.cpp     sending
 //   udp_receive.cpp  receiving; udp_take.cpp: one datagram, without waiting
 //   udp_watch.cpp    waiting by poll, select and epoll
+//   udp_give_back.cpp  what lies in memory when the kernel has to have it
 //   udp_meet.hpp     how sender (udp_join.cpp) and receiver (udp_publish.cpp) meet
 //   proof.hpp        whom they believe
 //   udp_address.cpp  which addresses are whose
@@ -88,6 +89,8 @@ struct InFlow {
   Endpoint to;
   DatagramReceiver receiver;
   std::uint64_t sender_cookie;
+  pid_t sender_pid;  // who came, and what its socket was called there
+  int sender_fd;
   std::uint64_t kernel_sent;  // before the kernel was last looked at
   std::uint64_t lost_at;      // when so many came by the kernel, what it owes is lost; 0: not known
   Counters* counters;
@@ -251,6 +254,8 @@ void udp_watch_all(UdpSocket& socket) noexcept;
 void udp_unwatch_all(UdpSocket& socket, int fd) noexcept;
 bool udp_looks_ready(const UdpSocket& socket) noexcept;
 std::uint32_t udp_last_senders_processor(const UdpSocket& socket) noexcept;
+// What is in memory goes through the kernel after all.
+void udp_give_back(UdpSocket& socket) noexcept;
 // Nothing more comes from this sender.
 void udp_end_in(UdpSocket& socket, InFlow& flow) noexcept;
 // Nor is anything put into its memory; what is there is still read.
@@ -268,6 +273,8 @@ bool udp_still_there(const OutFlow& flow) noexcept;
 bool udp_receiver_lives(const OutFlow& flow) noexcept;
 // Where this socket's datagrams to `to` come from.
 bool udp_source_of(int fd, const Endpoint& to, Endpoint& from) noexcept;
+// As the kernel takes it; returns its size.
+socklen_t udp_to_name(const Endpoint& endpoint, bool v4, sockaddr_in6& name) noexcept;
 // Writes the address as the kernel would for a socket of this family.
 void udp_tell_name(sa_family_t family, const Endpoint& from, msghdr& message) noexcept;
 inline constexpr std::array<std::uint8_t, 12> kMappedV4 = {0, 0, 0, 0, 0,    0,

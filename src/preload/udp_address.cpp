@@ -14,9 +14,8 @@
 #include "preload/udp.hpp"
 
 namespace farcall::preload {
-namespace {
 
-socklen_t to_name(const Endpoint& endpoint, bool v4, sockaddr_in6& name) noexcept {
+socklen_t udp_to_name(const Endpoint& endpoint, bool v4, sockaddr_in6& name) noexcept {
   name = {};
   if (v4) {
     sockaddr_in four{};
@@ -32,11 +31,13 @@ socklen_t to_name(const Endpoint& endpoint, bool v4, sockaddr_in6& name) noexcep
   return sizeof name;
 }
 
+namespace {
+
 // The address that the kernel would send from to reach `to`.
 bool source_towards(const Endpoint& to, Endpoint& source) noexcept {
   sockaddr_in6 name;
   const bool v4 = udp_is_v4(to);
-  const socklen_t length = to_name(to, v4, name);
+  const socklen_t length = udp_to_name(to, v4, name);
   const long fd = kernel(SYS_socket, v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
   // Nothing is sent: connecting a UDP socket only chooses the route.
@@ -99,7 +100,7 @@ bool udp_is_local(const Endpoint& endpoint) noexcept {
 
 void udp_tell_name(sa_family_t family, const Endpoint& from, msghdr& message) noexcept {
   sockaddr_in6 name;
-  const socklen_t length = to_name(from, family == AF_INET, name);
+  const socklen_t length = udp_to_name(from, family == AF_INET, name);
   std::memcpy(message.msg_name, &name, std::min(length, message.msg_namelen));
   message.msg_namelen = length;
 }

@@ -95,7 +95,8 @@ bool show_socket(UdpSocket& socket, int fd, Target& target) noexcept {
               .receiver_cookie = joining.receiver_cookie,
               .ring_bytes = settings().ring_bytes,
               .from = joining.from,
-              .to = target.to};
+              .to = target.to,
+              .sender_fd = fd};
   const int memory = create_memory("farcall-udp", kDatagramControlBytes + hello.ring_bytes);
   DatagramMemory mapped;
   bool done = memory >= 0 && map_flow(memory, hello.ring_bytes, mapped);

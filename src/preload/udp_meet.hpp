@@ -28,7 +28,7 @@
 namespace farcall::preload {
 
 inline constexpr std::uint16_t kMostLooks = 64;               // for the other end's next step
-inline constexpr std::uint64_t kMagic = 0x33504455'4c434146;  // "FACLUDP3"
+inline constexpr std::uint64_t kMagic = 0x34504455'4c434146;  // "FACLUDP4"
 
 // The receiver is there, and in the answer: has mapped the memory, and shows its socket.
 struct Answer {
@@ -44,6 +44,7 @@ struct Hello {
   std::uint64_t ring_bytes;
   Endpoint from;
   Endpoint to;
+  std::int32_t sender_fd;  // what its socket is called where it comes from
 };
 
 socklen_t meeting_name(const Endpoint& endpoint, sockaddr_un& name) noexcept;

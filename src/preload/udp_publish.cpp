@@ -39,7 +39,7 @@ InFlow* free_in(UdpSocket& socket) noexcept {
 }
 
 // What the guest has left, if it can be believed.
-InFlow* take_flow(UdpSocket& socket, int fd, uid_t uid, const Hello& hello,
+InFlow* take_flow(UdpSocket& socket, int fd, const ucred& peer, const Hello& hello,
                   const Passed& passed) noexcept {
   FoundSocket sender{};
   if (hello.magic != kMagic || hello.receiver_cookie != cookie_of(fd) ||
@@ -49,7 +49,7 @@ InFlow* take_flow(UdpSocket& socket, int fd, uid_t uid, const Hello& hello,
       !is_socket_of(passed.fds[1], hello.from, hello.sender_cookie) ||
       !is_reached(hello.from, hello.to, hello.receiver_cookie) ||
       find_receiver(hello.to, hello.from, sender) != 0 || sender.cookie != hello.sender_cookie ||
-      sender.uid != uid)
+      sender.uid != peer.uid)
     return nullptr;
   // One that has begun anew, or another socket at the same address, comes after what was there.
   socket.each_in([&](InFlow& flow) {
@@ -67,6 +67,8 @@ InFlow* take_flow(UdpSocket& socket, int fd, uid_t uid, const Hello& hello,
   flow->from = hello.from;
   flow->to = hello.to;
   flow->sender_cookie = hello.sender_cookie;
+  flow->sender_pid = peer.pid;
+  flow->sender_fd = hello.sender_fd;
   flow->lost_at = 0;
   flow->counters =
       socket.counters != nullptr ? socket.counters : counters_for(Protocol::udp, hello.from);
@@ -110,7 +112,7 @@ bool serve_guest(UdpSocket& socket, int fd) noexcept {
   if (got == -EAGAIN && ++socket.guest_looks < kMostLooks) return false;
   ucred peer{};
   if (got > 0 && peer_may_share(socket.guest, peer)) {
-    InFlow* const flow = take_flow(socket, fd, peer.uid, hello, passed);
+    InFlow* const flow = take_flow(socket, fd, peer, hello, passed);
     Answer answer{.magic = kMagic, .receiver_cookie = hello.receiver_cookie};
     if (flow != nullptr && !tell(socket.guest, &answer, sizeof answer, &fd, 1))
       udp_end_in(socket, *flow);

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What becomes of datagrams that nobody has read when their socket goes where the library cannot
+// follow it. The tests run as those of datagram_contract_test.cpp do.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+
+#include "datagrams.hpp"
+#include "farcall/memory.hpp"
+
+namespace farcall::preload {
+namespace {
+
+// Two datagrams that the receiver could read, and where the library is there the kernel could not.
+struct Unread : Two {
+  using Two::Two;
+  void put() const {
+    // Who has waited last in a call of the library is taken to do so again.
+    std::thread later = in_a_moment(near, "awaited");
+    EXPECT_EQ(far.receive(), "awaited");
+    later.join();
+    near.send("first");
+    near.send("second");
+    if (preloaded()) {
+      EXPECT_FALSE(readable_for_kernel(far.fd.get())) << "not in memory";
+    }
+  }
+};
+
+// What a socket has to be read, each with a sign where it is not from there.
+std::string all_of(int fd, const sockaddr_storage& sender) {
+  std::string all;
+  for (;;) {
+    pollfd look{.fd = fd, .events = POLLIN, .revents = 0};
+    if (::poll(&look, 1, all.empty() ? 20'000 : 0) != 1) return all;
+    char text[64];
+    sockaddr_storage from{};
+    socklen_t size = sizeof from;
+    const ssize_t got =
+        ::recvfrom(fd, text, sizeof text, MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&from), &size);
+    if (got < 0) return all + strerrorname_np(errno);
+    all += std::string(text, static_cast<std::size_t>(got)) +
+           (std::memcmp(&from, &sender, size) == 0 ? " " : "? ");
+  }
+}
+
+// Sends a descriptor to this very process; the one that arrives is another.
+UniqueFd passed(int fd) {
+  int pair[2];
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  const UniqueFd here(pair[0]);
+  const UniqueFd there(pair[1]);
+  char byte = 'x';
+  iovec part{.iov_base = &byte, .iov_len = 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* const head = CMSG_FIRSTHDR(&message);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
+  EXPECT_EQ(::sendmsg(here.get(), &message, 0), 1);
+  EXPECT_EQ(::recvmsg(there.get(), &message, MSG_CMSG_CLOEXEC), 1);
+  std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+  return UniqueFd(fd);
+}
+
+template <class Work>
+int status_of_child(Work work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    ::_exit(work() ? 0 : 1);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return status;
+}
+
+class DatagramLeaving : public ::testing::TestWithParam<int> {
+ protected:
+  const int family_ = GetParam();
+  const char* const at_ = family_ == AF_INET ? "127.0.0.1" : "::1";
+};
+
+TEST_P(DatagramLeaving, APassedSocketHasThem) {
+  Unread two(at_, family_);
+  two.put();
+  const UniqueFd other = passed(two.far.fd.get());
+  two.far.fd.reset();
+  EXPECT_EQ(all_of(other.get(), two.near.name), "first second ");
+}
+
+TEST_P(DatagramLeaving, AChildReadsThemAndTheParentReadsWhatItLeaves) {
+  const Unread two(at_, family_);
+  two.put();
+  EXPECT_EQ(status_of_child([&] { return two.far.receive() == "first"; }), 0);
+  EXPECT_EQ(all_of(two.far.fd.get(), two.near.name), "second ");
+}
+
+TEST_P(DatagramLeaving, AProgramThatIsExecutedReadsThem) {
+  const Unread two(at_, family_);
+  two.put();
+  const UniqueFd said(::memfd_create("said", MFD_CLOEXEC));
+  EXPECT_EQ(status_of_child([&] {
+              ::dup2(two.far.fd.get(), STDIN_FILENO);
+              ::dup2(said.get(), STDOUT_FILENO);
+              ::execlp("dd", "dd", "bs=64", "count=2", "status=none", nullptr);
+              return false;
+            }),
+            0);
+  char text[64] = {};
+  EXPECT_EQ(::pread(said.get(), text, sizeof text, 0), 11);
+  EXPECT_STREQ(text, "firstsecond");
+}
+
+TEST_P(DatagramLeaving, TheyAreThereWhenTheirSenderIsNot) {
+  int fds[2];
+  ASSERT_EQ(::pipe2(fds, O_CLOEXEC), 0);
+  const UniqueFd read_end(fds[0]);
+  const UniqueFd write_end(fds[1]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    const Socket near(at_, family_);
+    sockaddr_storage to{};
+    (void)!::read(read_end.get(), &to, sizeof to);
+    (void)::connect(near.fd.get(), reinterpret_cast<const sockaddr*>(&to), near.size);
+    for (int i = 0; i < 200; ++i) {
+      near.send("ping");
+      char byte;
+      (void)!::read(read_end.get(), &byte, 1);
+    }
+    near.send("first");
+    near.send("second");
+    ::raise(SIGKILL);
+  }
+  // One that was there before a fork shares no memory.
+  Socket far(at_, family_);
+  ASSERT_EQ(::write(write_end.get(), &far.name, sizeof far.name),
+            static_cast<ssize_t>(sizeof far.name));
+  sockaddr_storage from{};
+  const auto receive = [&] {
+    char text[8];
+    socklen_t size = sizeof from;
+    return ::recvfrom(far.fd.get(), text, sizeof text, 0, reinterpret_cast<sockaddr*>(&from),
+                      &size);
+  };
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_EQ(receive(), 4);
+    ASSERT_EQ(::write(write_end.get(), "x", 1), 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  if (preloaded()) {
+    EXPECT_FALSE(readable_for_kernel(far.fd.get())) << "not in memory";
+  }
+  const UniqueFd other = passed(far.fd.get());
+  far.fd.reset();
+  EXPECT_EQ(all_of(other.get(), from), "first second ");
+}
+
+TEST_P(DatagramLeaving, ShuttingDownIsToldBesideThem) {
+  for (const int how : {SHUT_RD, SHUT_RDWR}) {
+    const Unread two(at_, family_);
+    two.put();
+    const Set set(two.far.fd.get(), EPOLLIN | EPOLLRDHUP);
+    ASSERT_EQ(::shutdown(two.far.fd.get(), how), 0);
+    epoll_event event{};
+    ASSERT_EQ(::epoll_wait(set.set.get(), &event, 1, 20'000), 1);
+    EXPECT_EQ(event.events, EPOLLIN | EPOLLRDHUP | (how == SHUT_RDWR ? EPOLLHUP : 0U));
+    EXPECT_EQ(two.far.receive(MSG_DONTWAIT), "first");
+  }
+}
+
+TEST_P(DatagramLeaving, ReadingNothingTakesNone) {
+  const Unread two(at_, family_);
+  two.put();
+  char text[8];
+  iovec none{.iov_base = text, .iov_len = 0};
+  EXPECT_EQ(::read(two.far.fd.get(), text, 0), 0);
+  EXPECT_EQ(::readv(two.far.fd.get(), &none, 1), 0);
+  EXPECT_EQ(::writev(two.near.fd.get(), &none, 1), 0);
+  EXPECT_EQ(all_of(two.far.fd.get(), two.near.name), "first second ");
+}
+
+TEST_P(DatagramLeaving, ASetInASetTellsOfThem) {
+  const Unread two(at_, family_);
+  two.put();
+  const Set inner(two.far.fd.get(), EPOLLIN);
+  const Set outer(inner.set.get(), EPOLLIN);
+  EXPECT_EQ(outer.wait(20'000), inner.set.get());
+  EXPECT_EQ(inner.wait(), two.far.fd.get());
+  EXPECT_EQ(all_of(two.far.fd.get(), two.near.name), "first second ");
+  EXPECT_EQ(inner.wait(), -1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, DatagramLeaving, ::testing::Values(AF_INET, AF_INET6),
+                         [](const auto& tested) { return tested.param == AF_INET ? "v4" : "v6"; });
+
+}  // namespace
+}  // namespace farcall::preload
