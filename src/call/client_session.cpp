@@ -267,9 +267,12 @@ Outcome ClientSession::take_long_reply(Turn turn, CallResults& results) {
   std::uint64_t size = turn.size;
   const bool apart = (results.status & results.apart) != 0;
   if ((turn.flags & kRefused) != 0) {
+    // Of an answer that failed before.
+    if ((turn.flags & kTransferComes) != 0) (void)accept_transfer(SIZE_MAX);
     transfer_ = {};  // the server may not have taken it
     if (results.status < 1 || results.status > kMostErrno) return Outcome::broken;
-    throw RefusedRequest(static_cast<int>(results.status), "the server refuses the request");
+    throw RefusedRequest(static_cast<int>(results.status), "the server refuses the request",
+                         turn.size == kHandedOver);
   }
   if ((turn.flags & kTransferComes) != 0) {
     const Outcome outcome = accept_transfer(SIZE_MAX);

@@ -28,7 +28,9 @@ Maker maker_of(int port);
 // The server's own word, whatever the errno: it is there.
 class RefusedRequest final : public SystemError {
  public:
-  using SystemError::SystemError;
+  RefusedRequest(int error, const char* what, bool handed)
+      : SystemError(error, what), handed_over(handed) {}
+  const bool handed_over;  // whoever serves there has had what came with the request
 };
 
 // What failed before any of it was sent: the session is as it was.

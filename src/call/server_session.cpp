@@ -244,11 +244,13 @@ void ServerSession::drop_transfer() noexcept {
   free_later(caller.uid, size, Dropped(std::exchange(transfer_, {}), gone));
 }
 
-void ServerSession::refuse(int error) noexcept {
+void ServerSession::refuse(int error, bool handed_over) noexcept {
   drop_transfer();  // as the client does
   tell_taken();
   slot().extra = error;
-  answer(number_.load(std::memory_order_relaxed), 0, kRefused);
+  const auto flags = static_cast<std::uint8_t>(announced() ? kRefused | kTransferComes : kRefused);
+  announce_ = false;
+  answer(number_.load(std::memory_order_relaxed), handed_over ? kHandedOver : 0, flags);
 }
 
 bool ServerSession::reply(std::span<const std::byte> data, std::span<const int> descriptors,

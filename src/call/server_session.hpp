@@ -131,8 +131,9 @@ class ServerSession final : public SessionBase {
   Outcome await_taken(Deadline deadline);
   // Nobody waits for that any more. A client that says later that it could not is refused then.
   void leave_untold() noexcept { untold_ = number_.load(std::memory_order_relaxed); }
-  // Tells the client that its request cannot be taken.
-  void refuse(int error) noexcept;
+  // Tells the client that its request cannot be taken, or, where the program has been given all
+  // that came with it, that it has been refused.
+  void refuse(int error, bool handed_over = false) noexcept;
   void set_terms(const Terms& terms) noexcept;
   // For its owner, when there has been a request.
   const CallerIdentity& identity() noexcept {

@@ -99,7 +99,8 @@ void Incoming::refuse(int error) noexcept {
   if (!session_) return;
   const process::NoCancel guard;
   session_->end_serving();
-  session_->refuse(error);
+  // Who has not taken the descriptors that came has them still here.
+  session_->refuse(error, descriptors_.empty());
   port_->release(session_);
   session_ = nullptr;
   port_ = nullptr;
@@ -145,7 +146,7 @@ Outcome Incoming::await_taken(bool waits) {
                                                            bool waits) {
   if (!session_) throw MisuseError("reply to what wants no reply, or has had it");
   session_->end_serving();
-  if (data.size() > kInlineBytes || !descriptors.empty()) [[unlikely]]
+  if (data.size() > kInlineBytes || !descriptors.empty() || session_->announced()) [[unlikely]]
     return reply_at_length(data, descriptors, status, observer, waits);
   session_->reply_shortly(data, status);
   return Outcome::ok;
@@ -170,9 +171,10 @@ Outcome Incoming::reply_at_length(std::span<const std::byte> data, std::span<con
     const bool told = session_->reply(data, descriptors, status);
     outcome = told ? await_taken(waits) : Outcome::ok;
   } catch (const SystemError& error) {
-    // A bad descriptor, say, leaves the client waiting for a better reply.
+    // A bad descriptor, say, leaves the client waiting for a better reply, unless it would take
+    // some of this one's for that one's.
     const int code = error.code().value();
-    if (code != EPIPE && code != ECONNRESET && code != ETIMEDOUT) {
+    if (code != EPIPE && code != ECONNRESET && code != ETIMEDOUT && !session_->sent_in_part()) {
       session_->begin_serving(observer);
       throw;
     }

@@ -120,7 +120,6 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
       transfer_ = std::move(made);
       announce_ = true;
     }
-    if (announce_) turn.flags |= kTransferComes;
     errno = 0;
     if (!transfer_.write(load.data)) {
       if (errno == EFBIG)
@@ -130,12 +129,16 @@ void SessionBase::prepare(const Load& load, Turn& turn) {
     turn.flags |= kTransfer;
     std::memcpy(slot().data, &size, sizeof size);
   }
+  // Perhaps of an earlier answer that failed after it had been sent.
+  if (announce_) turn.flags |= kTransferComes;
   if (!load.descriptors.empty()) {
     sending_ = has_sent_descriptors_ = true;
+    sent_in_part_ = load.descriptors.size() > kPacketDescriptors;
     send_descriptors(sockets_.theirs.get(), load.descriptors, kPurposeData, load.deadline);
+    sent_in_part_ = false;
     turn.flags |= kDescriptors;
   }
-  if ((turn.flags & kTransferComes) != 0) announce_ = false;
+  announce_ = false;
 }
 
 Outcome SessionBase::accept_transfer(std::size_t most) {

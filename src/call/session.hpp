@@ -62,6 +62,7 @@ inline constexpr std::uint8_t kDescriptors = 1;    // packets of descriptors bel
 inline constexpr std::uint8_t kTransfer = 2;       // the data is in the transfer memory
 inline constexpr std::uint8_t kTransferComes = 4;  // a packet with that comes before
 inline constexpr std::uint8_t kRefused = 16;       // a reply: the server could not take the request
+inline constexpr std::uint16_t kHandedOver = 1;    // its size: the program has had what came
 inline constexpr std::uint8_t kAfterOthers = 32;   // a request: look for what has come before it
 inline constexpr std::uint8_t kFlags = kDescriptors | kTransfer | kTransferComes | kRefused;
 
@@ -185,6 +186,10 @@ class SessionBase {
   [[nodiscard]] Waiter& waiter() noexcept { return waiter_; }
   // Counts from now on what passes here, for who looks (farcall/observe.hpp).
   void observe(const observe::Description& description) noexcept;
+  // Whether memory has been sent of which the next turn is to tell, whatever else is in it.
+  [[nodiscard]] bool announced() const noexcept { return announce_; }
+  // Whether descriptors have been sent that nothing can be sent after: they would be taken for one.
+  [[nodiscard]] bool sent_in_part() const noexcept { return sent_in_part_; }
   // Whether the other side has closed. A system call.
   [[nodiscard]] bool hung_up() const noexcept;
 
@@ -251,6 +256,8 @@ class SessionBase {
   TransferMemory transfer_;
   bool sending_ = false;  // some of what is prepared has been sent
   bool has_sent_descriptors_ = false;
+  bool sent_in_part_ = false;      // some packets of one set of descriptors, and not the last
+  bool announce_ = false;          // memory has been sent, and no turn has told of it
   observe::Half* sent_ = nullptr;  // of entry_
   observe::Half* received_ = nullptr;
 
@@ -264,7 +271,6 @@ class SessionBase {
   void take_packets(bool with_descriptors) noexcept;
 
   observe::Entry entry_;
-  bool announce_ = false;  // memory has been sent, and no turn has told of it
   std::deque<Arrived> arrived_;
   bool garbage_ = false;
 

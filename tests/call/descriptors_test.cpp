@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -74,6 +76,78 @@ TEST(Descriptors, OfAReplyThatFindsNoRoomAreNotWaitedFor) {
               Outcome::too_big);
     EXPECT_TRUE(replied->wait()) << "the server waits for who has taken everything";
   });
+}
+
+bool same_file(int one, int other) {
+  struct stat first {};
+  struct stat second {};
+  return ::fstat(one, &first) == 0 && ::fstat(other, &second) == 0 &&
+         first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
+// Answers what is asked for in a second attempt; the first one fails in the middle.
+struct SecondAttempt {
+  UniqueFd file{::memfd_create("passed", MFD_CLOEXEC)};
+  std::vector<std::byte> lengthy = std::vector<std::byte>(300'000, std::byte{7});
+
+  void fail(ServerThread& thread, Incoming& incoming, std::span<const int> descriptors) const {
+    EXPECT_THROW(thread.reply(incoming, lengthy, descriptors), SystemError);
+  }
+  void operator()(ServerThread& thread, Incoming& incoming) const {
+    const std::string wish = farcall::test::text_of(incoming.data()).substr(0, 5);
+    const auto word = farcall::test::bytes_of("good");
+    const int passed = file.get();
+    if (wish == "piece") {
+      std::vector<int> many(kPacketDescriptors + 10, passed);
+      many[kPacketDescriptors + 5] = -1;
+      EXPECT_EQ(thread.reply(incoming, {}, many), Outcome::peer_gone);
+      return;
+    }
+    fail(thread, incoming, std::array{-1});
+    if (wish == "short") thread.reply(incoming, word);
+    if (wish == "descr") thread.reply(incoming, word, std::span(&passed, 1));
+    if (wish == "long.") thread.reply(incoming, lengthy);
+    if (wish == "both.") thread.reply(incoming, lengthy, std::span(&passed, 1));
+    if (wish == "never") incoming.refuse(EDOM);
+  }
+};
+
+// What the first attempt has sent is taken for nothing that comes later.
+TEST(Descriptors, OfAReplyThatFailedAreNotTakenForThoseOfTheNext) {
+  const SecondAttempt answer;
+  for (const std::string first : {"short", "descr", "long.", "both.", "never", "piece"})
+    for (const std::size_t more : {0U, 10'000U, 700'000U}) {
+      SCOPED_TRACE(first + " " + std::to_string(more));
+      Server server([&](auto& thread, auto& incoming) { answer(thread, incoming); });
+      Client client(server.port.descriptor());
+      for (const std::string& wish : {first, std::string("descr"), std::string("long."), first}) {
+        const std::string request = wish + std::string(more, ' ');
+        CallResults results;
+        const auto ask_for = [&] {
+          return client.call({.data = farcall::test::bytes_of(request), .descriptors = {}}, results,
+                             Deadline::after(20s));
+        };
+        if (wish == "never") {
+          EXPECT_THROW(ask_for(), SystemError);
+          continue;
+        }
+        if (wish == "piece") {
+          EXPECT_EQ(ask_for(), Outcome::peer_gone);
+          continue;
+        }
+        ASSERT_EQ(ask_for(), Outcome::ok) << wish;
+        const bool is_long = wish == "long." || wish == "both.";
+        ASSERT_EQ(results.data.size(), is_long ? answer.lengthy.size() : 4) << wish;
+        if (is_long) {
+          EXPECT_TRUE(std::ranges::equal(results.data, answer.lengthy)) << wish;
+        }
+        const bool has_one = wish == "descr" || wish == "both.";
+        ASSERT_EQ(results.descriptors.size(), has_one ? 1U : 0U) << wish;
+        if (has_one) {
+          EXPECT_TRUE(same_file(results.descriptors[0].get(), answer.file.get())) << wish;
+        }
+      }
+    }
 }
 
 TEST(Descriptors, OfMessagesThatNobodyTakesHoldNobodyUp) {
