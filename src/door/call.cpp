@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <optional>
 
+#include "call/client_session.hpp"
 #include "door/kernel_door.hpp"
 #include "door/pages.hpp"
 #include "door/server.hpp"
@@ -148,7 +149,7 @@ int call_kernel_without_arguments(int d, const CallWait& wait) {
   argument_sizes = {.bytes = arguments.data_size, .descriptors = arguments.desc_num};
   if (const int error = validate(arguments, outgoing); error != 0)
     return call_with_bad_arguments(d, *handle, arguments.data_size, error, cancellable, wait);
-  if (outgoing != nullptr) outgoing->prepare();
+  if (outgoing != nullptr) argument_sizes.outgoing = outgoing;
   std::optional<NoCancel> guard;  // outlives what the results hold
   CallResults results;
   results.buffer = std::as_writable_bytes(std::span(arguments.rbuf, arguments.rsize));
@@ -173,6 +174,16 @@ int call_kernel_without_arguments(int d, const CallWait& wait) {
   return error;
 }
 
+// Whether a call that failed so takes the descriptors all the same: where the server's procedure
+// has had them, the server had no room for them, or one of them cannot be passed.
+bool took_descriptors(const SystemError& failure) noexcept {
+  const int error = failure.code().value();
+  if (error == EMFILE) return Client::dispatched();
+  if (const auto* refusal = dynamic_cast<const call::RefusedRequest*>(&failure))
+    return refusal->handed_over;
+  return error == EINVAL;
+}
+
 // Only where there are descriptors does the library do here what could be cancelled in between.
 int call_with_descriptors(int d, door_arg_t& params, const CallWait& wait) {
   const NoCancel guard;
@@ -181,10 +192,12 @@ int call_with_descriptors(int d, door_arg_t& params, const CallWait& wait) {
   try {
     error = call(d, params, &outgoing, guard.was_cancellable() ? Cancellable::yes : Cancellable::no,
                  wait);
-  } catch (const SystemError& refusal) {
-    error = refusal.code().value();
-    if (error != EMFILE || !Client::dispatched()) throw;
+  } catch (const SystemError& failure) {
+    argument_sizes.outgoing = nullptr;
+    if (took_descriptors(failure)) outgoing.release();
+    throw;
   }
+  argument_sizes.outgoing = nullptr;
   // What fails once a server thread has been found takes them all the same, as on illumos.
   const bool taken = error == 0 || error == EINTR || error == wait.no_answer ||
                      error == EOVERFLOW || error == EINVAL || error == EMFILE;

@@ -3,12 +3,15 @@
 // Descriptors that are passed, as programs see them.
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <span>
+#include <utility>
 
 #include "door/door.hpp"
 #include "door/pages.hpp"
 #include "door/server.hpp"
+#include "farcall/error.hpp"
 
 namespace farcall::door {
 
@@ -23,6 +26,20 @@ void hand_out(ReceivedFds& descriptors, door_desc_t* into) {
     ++into;
   }
 }
+
+namespace {
+
+// A user who has all the descriptors that he may have here is one whose table is full.
+UniqueFd branch_for(Door& door, std::optional<uid_t> user) {
+  try {
+    return door.branch(user);
+  } catch (const SystemError& error) {
+    if (error.code().value() != EAGAIN) throw;
+    throw SystemError(EMFILE, "pass a door");
+  }
+}
+
+}  // namespace
 
 int Outgoing::add(const door_desc_t* descriptors, std::size_t count) {
   if (count == 0) return 0;
@@ -41,19 +58,23 @@ int Outgoing::add(const door_desc_t* descriptors, std::size_t count) {
   return error;
 }
 
-void Outgoing::prepare() {
+void Outgoing::prepare(std::optional<uid_t> user) {
+  if (std::exchange(prepared_, true)) return;
   for (int& fd : sent_) {
     if (!known(fd) && !read_name(fd)) continue;
     const auto handle = Process::here().find(fd);
     const auto door = handle ? handle->local.lock() : nullptr;
     if (!door) continue;
-    branches_.push_back(door->branch());
+    branches_.push_back(branch_for(*door, user));
     fd = branches_.back().get();
   }
 }
 
 void Outgoing::release() noexcept {
   branches_.clear();
+  // One that is named twice is closed once: its number may be somebody else's by then.
+  std::ranges::sort(release_);
+  release_.erase(std::ranges::unique(release_).begin(), release_.end());
   for (const int fd : release_) (void)closing(fd, [fd] { return real::close(fd); });
 }
 

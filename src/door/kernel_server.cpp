@@ -58,6 +58,14 @@ bool abandoned(int pool, std::uint64_t call) noexcept {
   return ::ioctl(pool, STPLR_DOOR_CRED, &arguments) != 0 && errno == EINVAL;
 }
 
+// The user who called, for the accounts; none where the client has left.
+std::optional<uid_t> caller_of(const KernelCall& call) noexcept {
+  ::stplr_door_cred arguments{};
+  arguments.id = call.id;
+  if (::ioctl(call.pool, STPLR_DOOR_CRED, &arguments) != 0) return std::nullopt;
+  return arguments.euid;
+}
+
 // `send` gives what is in `arguments`; it is told whether it may wait for the next call as well.
 template <class Send>
 int try_to_give(const KernelCall& call, const Reply& reply, bool stays,
@@ -72,7 +80,7 @@ int try_to_give(const KernelCall& call, const Reply& reply, bool stays,
   Outgoing outgoing;
   if (const int error = outgoing.add(reply.descriptors, reply.count); error != 0) return error;
   try {
-    outgoing.prepare();
+    outgoing.prepare(caller_of(call));
   } catch (const SystemError& error) {
     return error.code().value();
   }

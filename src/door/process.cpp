@@ -98,7 +98,10 @@ int admission(LiveTerms terms, const CallArguments&) {
     return ENOBUFS;
   if (argument_sizes.descriptors == 0) return 0;
   if ((terms[kDescMax] >> 32 & DOOR_REFUSE_DESC) != 0) return ENOTSUP;
-  return argument_sizes.descriptors > (terms[kDescMax] & UINT32_MAX) ? ENFILE : 0;
+  if (argument_sizes.descriptors > (terms[kDescMax] & UINT32_MAX)) return ENFILE;
+  // Not before: what nobody takes is no reference that came and went.
+  if (argument_sizes.outgoing != nullptr) argument_sizes.outgoing->prepare();
+  return 0;
 }
 
 }  // namespace

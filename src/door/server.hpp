@@ -39,8 +39,9 @@ class Outgoing {
   // Returns 0, or EFAULT or EINVAL for what cannot be passed; after EINVAL release() closes all.
   int add(const door_desc_t* descriptors, std::size_t count);
   // Each receiver of a door of this process gets a branch of its own, which it can spoil for nobody
-  // else. Throws SystemError.
-  void prepare();
+  // else; `user`: whom it is charged to. Does it once only. The numbers in descriptors() change,
+  // and stay where they are. Throws SystemError: EMFILE where that user has too many.
+  void prepare(std::optional<uid_t> user = {});
   [[nodiscard]] const std::vector<int>& descriptors() const noexcept { return sent_; }
   // They have been passed, or are lost: closes what is to be released.
   void release() noexcept;
@@ -49,6 +50,7 @@ class Outgoing {
   std::vector<int> sent_;
   std::vector<int> release_;
   std::vector<UniqueFd> branches_;
+  bool prepared_ = false;
 };
 // Closes those that are to be released, though they were not passed. As Outgoing::add().
 int release_all(const door_desc_t* descriptors, std::size_t count);

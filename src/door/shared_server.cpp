@@ -17,11 +17,12 @@ namespace {
 using Data = std::span<const std::byte>;
 using Descriptors = std::span<const int>;
 
-// `outgoing`: the descriptors, or null where there are none. `pass` throws SystemError.
+// `outgoing`: the descriptors, or null where there are none. `user`: who gets them. `pass` throws
+// SystemError.
 template <class Pass>
-int pass_on(Data data, Outgoing* outgoing, Pass pass) {
+int pass_on(Data data, Outgoing* outgoing, uid_t user, Pass pass) {
   try {
-    if (outgoing != nullptr) outgoing->prepare();
+    if (outgoing != nullptr) outgoing->prepare(user);
     // A client that has gone takes nothing, and wants nothing more.
     pass(data, outgoing != nullptr ? Descriptors(outgoing->descriptors()) : Descriptors());
   } catch (const SystemError& error) {
@@ -45,10 +46,10 @@ template <class Pass>
   if (!readable(data, size)) return EFAULT;
   const Data bytes = std::as_bytes(std::span(data, size));
   if (count == 0) [[likely]]
-    return pass_on(bytes, nullptr, pass);
+    return pass_on(bytes, nullptr, incoming.caller().uid, pass);
   Outgoing outgoing;
   if (const int error = outgoing.add(descriptors, count); error != 0) return error;
-  return pass_on(bytes, &outgoing, pass);
+  return pass_on(bytes, &outgoing, incoming.caller().uid, pass);
 }
 
 // Nobody cares any more what is wrong with an answer if the client has gone.

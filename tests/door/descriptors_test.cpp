@@ -2,9 +2,11 @@
 //
 // Descriptors that travel with calls and replies.
 #include <gtest/gtest.h>
+#include <linux/io_uring.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
 
 #include "door/scoped_server.hpp"
@@ -131,6 +133,51 @@ TEST(DoorDescriptors, KeepTheirOrderAmongData) {
         close_all(reply.descriptors);
       }
     }
+  });
+}
+
+TEST(DoorDescriptors, OneThatIsReleasedTwiceIsClosedOnce) {
+  auto procedure = [](char*, size_t, door_desc_t* descriptors, uint_t count) {
+    close_all(copied(descriptors, count));
+    return Answer("closed");
+  };
+  const int door = make_door(procedure);
+  in_server_and_client([&] {
+    const door_desc_t twice = pass(::eventfd(0, EFD_CLOEXEC), DOOR_DESCRIPTOR | DOOR_RELEASE);
+    std::array<door_desc_t, 2> both{twice, twice};
+    door_arg_t arguments{};
+    arguments.desc_ptr = both.data();
+    arguments.desc_num = both.size();
+    ASSERT_EQ(::door_call(door, &arguments), 0);  // has made a session
+    both.fill(pass(::eventfd(0, EFD_CLOEXEC), DOOR_DESCRIPTOR | DOOR_RELEASE));
+    arguments = {};
+    arguments.desc_ptr = both.data();
+    arguments.desc_num = both.size();
+    errno = 0;
+    ASSERT_EQ(::door_call(door, &arguments), 0);
+    EXPECT_NE(errno, EBADF) << "what the second close has left: the number might be another's";
+    EXPECT_FALSE(is_open(fd_of(both[0])));
+  });
+}
+
+// Recent kernels pass no io_uring to other processes.
+TEST(DoorDescriptors, ThatTheKernelRefusesAreReleasedAll) {
+  auto procedure = [](char*, size_t, door_desc_t* descriptors, uint_t count) {
+    close_all(copied(descriptors, count));
+    return Answer("closed");
+  };
+  const int door = make_door(procedure);
+  in_server_and_client([&] {
+    io_uring_params parameters{};
+    const int ring = static_cast<int>(::syscall(SYS_io_uring_setup, 4, &parameters));
+    if (ring < 0) GTEST_SKIP() << "the kernel has no io_uring: " << std::strerror(errno);
+    const int file = ::eventfd(0, EFD_CLOEXEC);
+    const int error = error_of(
+        door, "",
+        {pass(file, DOOR_DESCRIPTOR | DOOR_RELEASE), pass(ring, DOOR_DESCRIPTOR | DOOR_RELEASE)});
+    EXPECT_TRUE(error == 0 || error == EINVAL) << error;
+    EXPECT_FALSE(is_open(file));
+    EXPECT_FALSE(is_open(ring));
   });
 }
 

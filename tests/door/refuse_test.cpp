@@ -42,6 +42,46 @@ TEST(DoorRefuse, IsTheErrnoOfTheClientsCall) {
     }
 }
 
+void close_and_refuse(void* cookie, char*, size_t, door_desc_t* descriptors, uint_t count) {
+  for (uint_t i = 0; i < count; ++i) ::close(fd_of(descriptors[i]));
+  ::door_refuse(*static_cast<const int*>(cookie));
+}
+
+void close_and_refuse_later(void* cookie, char*, size_t, door_desc_t* descriptors, uint_t count) {
+  for (uint_t i = 0; i < count; ++i) ::close(fd_of(descriptors[i]));
+  door_deferred_t* call = nullptr;
+  if (::door_defer(&call) != 0) ::door_refuse(EPROTO);
+  EXPECT_EQ(::door_deferred_refuse(call, *static_cast<const int*>(cookie)), 0);
+  ::door_return(nullptr, 0, nullptr, 0);
+}
+
+// Whether the caller's own descriptor is open after a call that passed it to be released.
+bool keeps_released(int door, int error) {
+  const int mine = ::dup(STDIN_FILENO);
+  EXPECT_EQ(error_of(door, "x", {pass(mine, DOOR_DESCRIPTOR | DOOR_RELEASE)}), error);
+  const bool kept = ::fcntl(mine, F_GETFD) >= 0;
+  if (kept) ::close(mine);
+  return kept;
+}
+
+TEST(DoorRefuse, TakesTheDescriptorsThatTheProcedureHasHad) {
+  static int error;
+  const int now = ::door_create(&close_and_refuse, &error, 0);
+  const int later = ::door_create(&close_and_refuse_later, &error, 0);
+  for (const int each : {EDOM, EINVAL, EINTR, EBADF, E2BIG, ENFILE}) {
+    error = each;
+    in_server_and_client([&] {
+      EXPECT_FALSE(keeps_released(now, each)) << each;
+      EXPECT_FALSE(keeps_released(later, each)) << each;
+    });
+  }
+}
+
+TEST(DoorRefuse, LeavesTheDescriptorsThatNoProcedureHasHad) {
+  const int door = ::door_create(&refuse, nullptr, DOOR_REFUSE_DESC);
+  in_server_and_client([&] { EXPECT_TRUE(keeps_released(door, ENOTSUP)); });
+}
+
 TEST(DoorRefuse, OutsideOfACallIsAnError) {
   EXPECT_EQ(ERROR_OF(::door_refuse(EDOM)), EINVAL);
   EXPECT_EQ(ERROR_OF(::door_refuse(0)), EINVAL);

@@ -104,6 +104,38 @@ TEST(DoorScarcity, LongResultsThatFindNoDescriptorSpoilNoLaterOnes) {
   });
 }
 
+// Each door that an answer brings is a socket that the server holds.
+TEST(DoorScarcity, OneClientsDoorsLeaveTheServerRoomForOthers) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  struct Giver {
+    int gift = ::door_create(echo, nullptr, 0);
+    void operator()(char*, size_t, door_desc_t*, uint_t) const {
+      door_desc_t descriptor = pass(gift);
+      answer_number(ERROR_OF(::door_return(nullptr, 0, &descriptor, 1)));
+    }
+  };
+  const ScopedServer server([] {
+    const rlimit few{.rlim_cur = 400, .rlim_max = 400};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    static Giver giver;
+    return make_door(giver);
+  });
+  const auto take_one = [&] { return call(server.door()).descriptors.size() == 1; };
+  in_child([&] {
+    ASSERT_TRUE(become(kNobody));
+    int taken = 0;
+    while (taken < 400 && take_one()) ++taken;
+    EXPECT_GT(taken, 20);
+    EXPECT_LT(taken, 200) << "a quarter of the table is for one user";
+    EXPECT_EQ(call(server.door()).number<int>(), EMFILE);
+  });
+  in_child([&] { EXPECT_TRUE(take_one()) << "another user"; });
+  in_child([&] {
+    ASSERT_TRUE(become(kNobody));
+    EXPECT_TRUE(eventually(take_one)) << "what has been given back is free";
+  });
+}
+
 TEST(DoorScarcity, AServerWithNoRoomForAnotherClientIsNotTakenForDead) {
   FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
   struct Full {

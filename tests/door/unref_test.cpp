@@ -260,6 +260,25 @@ TEST_F(DoorUnref, ComesWhenAClientWithAPassedDescriptorIsKilled) {
   unref.expect(0);
   other.kill();
   unref.expect(1);
+TEST_F(DoorUnref, DoesNotComeForWhatWasNotPassed) {
+  const int door = make_door(unref, DOOR_UNREF);
+  const int picky = ::door_create(echo, nullptr, 0);
+  ASSERT_EQ(::door_setparam(picky, DOOR_PARAM_DATA_MIN, 10), 0);
+  EXPECT_EQ(error_of(picky, "short", {pass(door)}), ENOBUFS);
+  EXPECT_EQ(error_of(::door_create(echo, nullptr, DOOR_REFUSE_DESC), "", {pass(door)}), ENOTSUP);
+  ASSERT_EQ(::door_setparam(picky, DOOR_PARAM_DESC_MAX, 0), 0);
+  EXPECT_EQ(error_of(picky, "long enough", {pass(door)}), ENFILE);
+  EXPECT_EQ(error_of(other.door(), "", {pass(door), pass(-1)}), EINVAL);
+  const int revoked = ::door_create(echo, nullptr, 0);
+  const UniqueFd second(::dup(revoked));
+  ASSERT_EQ(::door_revoke(revoked), 0);
+  EXPECT_EQ(error_of(second.get(), "", {pass(door)}), EBADF);
+  unref.expect(0);
+  give(door);
+  tell("drop");
+  unref.expect(1);
+}
+
 }
 
 TEST_F(DoorUnref, ComesWhenAReplysDescriptorIsClosed) {
