@@ -27,6 +27,7 @@ std::mutex instance_lock;
 
 // Descriptors of one door in the parent, and the one that takes their place in the child.
 struct Inheritance {
+  std::uint64_t socket;  // theirs
   std::vector<int> descriptors;
   int branch;
 };
@@ -46,8 +47,9 @@ void before_fork() {
       std::vector<int> descriptors;
       for (const auto& entry : sockets.of(door->primary())) descriptors.push_back(entry.fd);
       if (descriptors.empty()) continue;
-      inheritances.push_back(
-          {.descriptors = std::move(descriptors), .branch = door->branch().release()});
+      inheritances.push_back({.socket = door->primary(),
+                              .descriptors = std::move(descriptors),
+                              .branch = door->branch().release()});
     }
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the child is not counted then
   }
@@ -74,7 +76,9 @@ void in_child() {
     if (bits.load(std::memory_order_relaxed) != 0) bits.store(0, std::memory_order_relaxed);
   for (const Inheritance& inheritance : inheritances)
     for (const int fd : inheritance.descriptors)
-      ::dup3(inheritance.branch, fd, (::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0);
+      // Another thread may have given the number away before the fork.
+      if (socket_cookie(fd) == inheritance.socket)
+        ::dup3(inheritance.branch, fd, (::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0);
   close_branches();
   process::free_in_child(instance_lock);
 }
@@ -305,7 +309,8 @@ int set_errno_from_exception() noexcept {
   try {
     throw;
   } catch (const std::system_error& error) {
-    return fail(error.code().value());
+    // A number that was a door's a moment ago.
+    return fail(error.code() == std::errc::not_a_socket ? EBADF : error.code().value());
   } catch (const std::bad_alloc&) {
     return fail(ENOMEM);
   } catch (...) {

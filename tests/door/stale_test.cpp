@@ -65,6 +65,20 @@ TEST_F(DoorStale, ASocketUnderTheNumberOfADoorIsASocket) {
   EXPECT_TRUE(S_ISSOCK(status.st_mode));
 }
 
+// Whatever has the number now, it is no door's.
+TEST_F(DoorStale, ANumberThatIsAFilesByNowIsNoDoors) {
+  const UniqueFd file(::memfd_create("file", MFD_CLOEXEC));
+  for (int i = 0; i < 50; ++i) {
+    const UniqueFd number(::dup(door));
+    ASSERT_EQ(id_of(number.get()), id_of(door));
+    ASSERT_EQ(::syscall(SYS_dup3, file.get(), number.get(), O_CLOEXEC), number.get());
+    ASSERT_EQ(error_of(number.get(), "x"), EBADF);
+  }
+  struct stat status {};
+  ASSERT_EQ(::fstat(file.get(), &status), 0);
+  EXPECT_EQ(status.st_size, 0) << "nothing has been written to it";
+}
+
 TEST_F(DoorStale, WhatAVforkChildClosesIsNotForgottenHere) {
   in_child([&] {
     ASSERT_EQ(call(door, "x").data, "x");

@@ -2,6 +2,8 @@
 //
 // The call that tells a server that a single descriptor refers to its door.
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/syscall.h>
 
 #include "door/sandbox.hpp"
 #include "door/scoped_server.hpp"
@@ -197,6 +199,38 @@ TEST_F(DoorUnref, WhatAVforkedChildClosesStaysOpenHere) {
   unref.expect(0);
 }
 
+// What another thread may do when the library has got ready for a fork, and the kernel has not
+// begun: close a duplicate, and open a file that gets its number.
+constinit int number_given_away = -1;
+constinit int file_that_gets_it = -1;
+void give_number_away() {
+  if (number_given_away >= 0) ::syscall(SYS_dup3, file_that_gets_it, number_given_away, 0);
+}
+// Whoever comes first of all is the last to be called before a fork.
+[[gnu::no_sanitize("address", "thread", "undefined")]] void be_first() {
+  ::pthread_atfork(&give_number_away, nullptr, nullptr);
+}
+[[gnu::section(".preinit_array"), gnu::used]] void (*const kBeFirst)() = &be_first;
+
+TEST_F(DoorUnref, ANumberThatIsAFilesByTheForkIsAFilesInTheChild) {
+  const int door = make_door(unref, DOOR_UNREF_MULTI);
+  const int second = ::dup(door);
+  const UniqueFd file(::memfd_create("file", MFD_CLOEXEC));
+  struct stat wanted {};
+  ASSERT_EQ(::fstat(file.get(), &wanted), 0);
+  file_that_gets_it = file.get();
+  number_given_away = second;
+  Child child([&] {
+    struct stat status {};
+    ASSERT_EQ(::fstat(second, &status), 0);
+    EXPECT_EQ(status.st_ino, wanted.st_ino);
+    EXPECT_EQ(call(door, "x").data, "x");
+  });
+  number_given_away = -1;
+  EXPECT_EQ(child.join(), 0);
+  ::close(second);
+}
+
 TEST_F(DoorUnref, WaitsForGrandchildren) {
   const int door = make_door(unref, DOOR_UNREF_MULTI);
   const Shared<Event> go;
@@ -224,6 +258,25 @@ TEST_F(DoorUnref, ComesWhenAClientClosesWhatWasPassed) {
   give(door);
   tell("drop");
   unref.expect(2);
+}
+
+TEST_F(DoorUnref, DoesNotComeForWhatWasNotPassed) {
+  const int door = make_door(unref, DOOR_UNREF);
+  const int picky = ::door_create(echo, nullptr, 0);
+  ASSERT_EQ(::door_setparam(picky, DOOR_PARAM_DATA_MIN, 10), 0);
+  EXPECT_EQ(error_of(picky, "short", {pass(door)}), ENOBUFS);
+  EXPECT_EQ(error_of(::door_create(echo, nullptr, DOOR_REFUSE_DESC), "", {pass(door)}), ENOTSUP);
+  ASSERT_EQ(::door_setparam(picky, DOOR_PARAM_DESC_MAX, 0), 0);
+  EXPECT_EQ(error_of(picky, "long enough", {pass(door)}), ENFILE);
+  EXPECT_EQ(error_of(other.door(), "", {pass(door), pass(-1)}), EINVAL);
+  const int revoked = ::door_create(echo, nullptr, 0);
+  const UniqueFd second(::dup(revoked));
+  ASSERT_EQ(::door_revoke(revoked), 0);
+  EXPECT_EQ(error_of(second.get(), "", {pass(door)}), EBADF);
+  unref.expect(0);
+  give(door);
+  tell("drop");
+  unref.expect(1);
 }
 
 TEST_F(DoorUnref, ComesWhenTheServerKeepsNoneAndOneClientDoes) {
@@ -260,25 +313,6 @@ TEST_F(DoorUnref, ComesWhenAClientWithAPassedDescriptorIsKilled) {
   unref.expect(0);
   other.kill();
   unref.expect(1);
-TEST_F(DoorUnref, DoesNotComeForWhatWasNotPassed) {
-  const int door = make_door(unref, DOOR_UNREF);
-  const int picky = ::door_create(echo, nullptr, 0);
-  ASSERT_EQ(::door_setparam(picky, DOOR_PARAM_DATA_MIN, 10), 0);
-  EXPECT_EQ(error_of(picky, "short", {pass(door)}), ENOBUFS);
-  EXPECT_EQ(error_of(::door_create(echo, nullptr, DOOR_REFUSE_DESC), "", {pass(door)}), ENOTSUP);
-  ASSERT_EQ(::door_setparam(picky, DOOR_PARAM_DESC_MAX, 0), 0);
-  EXPECT_EQ(error_of(picky, "long enough", {pass(door)}), ENFILE);
-  EXPECT_EQ(error_of(other.door(), "", {pass(door), pass(-1)}), EINVAL);
-  const int revoked = ::door_create(echo, nullptr, 0);
-  const UniqueFd second(::dup(revoked));
-  ASSERT_EQ(::door_revoke(revoked), 0);
-  EXPECT_EQ(error_of(second.get(), "", {pass(door)}), EBADF);
-  unref.expect(0);
-  give(door);
-  tell("drop");
-  unref.expect(1);
-}
-
 }
 
 TEST_F(DoorUnref, ComesWhenAReplysDescriptorIsClosed) {
