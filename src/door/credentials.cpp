@@ -84,11 +84,17 @@ auto* supplementary_of(Credentials* credentials) {
 
 std::size_t bytes_of(std::size_t groups) { return sizeof(ucred_t) + groups * sizeof(gid_t); }
 
-// Writes over `*into` where that is not null.
+// Writes over `*into` where that is not null. It may be the program's own memory, so there is
+// always room for the most.
 int store(const Identity& identity, ucred_t** into) {
   const std::size_t count = identity.supplementary.size();
-  auto* made = static_cast<ucred_t*>(std::realloc(*into, bytes_of(count)));
-  if (made == nullptr) return ENOMEM;
+  ucred_t* made = *into;
+  if (made != nullptr) {
+    if (!writable(made, bytes_of(count))) return EFAULT;
+  } else {
+    made = static_cast<ucred_t*>(std::malloc(::ucred_size()));
+    if (made == nullptr) return ENOMEM;
+  }
   made->pid = identity.pid;
   made->users = identity.users;
   made->groups = identity.groups;

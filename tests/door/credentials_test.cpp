@@ -115,6 +115,34 @@ TEST(DoorCred, FailsWithEfaultWhereItCannotWrite) {
   EXPECT_EQ(errors.ucred, EFAULT);
 }
 
+// As programs do that keep room of ucred_size() bytes.
+TEST(DoorCred, FillsInMemoryOfTheProgramsOwn) {
+  auto procedure = [](char*, size_t, door_desc_t*, uint_t) {
+    // Not where malloc() would have begun it.
+    static std::vector<std::max_align_t> room(::ucred_size() / sizeof(std::max_align_t) + 2);
+    auto* const own = reinterpret_cast<ucred_t*>(&room[1]);
+    ucred_t* credentials = own;
+    for (int i = 0; i < 2; ++i)
+      if (::door_ucred(&credentials) != 0 || credentials != own) answer_number(pid_t{-1});
+    answer_number(::ucred_getpid(own));
+  };
+  const int door = make_door(procedure);
+  in_server_and_client([&] { EXPECT_EQ(call(door).number<pid_t>(), ::getpid()); });
+}
+
+TEST(DoorCred, FillsInItsOwnMemoryAgain) {
+  auto procedure = [](char*, size_t, door_desc_t*, uint_t) {
+    ucred_t* credentials = ::ucred_get(::getppid());
+    ucred_t* const first = credentials;
+    const bool same = ::door_ucred(&credentials) == 0 && credentials == first;
+    const pid_t caller = same ? ::ucred_getpid(credentials) : -1;
+    ::ucred_free(credentials);
+    answer_number(caller);
+  };
+  const int door = make_door(procedure);
+  in_server_and_client([&] { EXPECT_EQ(call(door).number<pid_t>(), ::getpid()); });
+}
+
 TEST(DoorCred, FollowsAClientThatChangesItsUser) {
   if (!is_root()) GTEST_SKIP() << "needs root, to become other users";
   const int door = ::door_create(tell_cred, nullptr, 0);
