@@ -126,7 +126,8 @@ int ask_for_bound_thread(const std::shared_ptr<Start>& start) {
   const OwnDoor::Maker& maker = start->door->maker;
   const int result =
       maker.create(start->door->lasting_info(), start_and_park, argument, maker.cookie);
-  if (result != 1) delete argument;
+  // Any other answer leaves it open whether a thread has been made, to which it belongs then.
+  if (result == 0 || result == -1) delete argument;
   return result;
 }
 
@@ -232,11 +233,14 @@ void ServingThread::join_pool() {
   if (pool_ && joined_ == bound.get()) [[likely]]
     return;
   auto pool = bound ? bound->pool : engine().shared_pool();
+  if (pool != pool_) {
+    // Nowhere, until it is let in: if that fails it may try again.
+    server_ = nullptr;
+    pool_ = nullptr;
+    server_ = pool->enter();
+    pool_ = std::move(pool);
+  }
   joined_ = bound.get();
-  if (pool == pool_) return;
-  server_ = nullptr;
-  server_ = pool->enter();
-  pool_ = std::move(pool);
   pool_->starting_until.store(0, std::memory_order_relaxed);
 }
 

@@ -274,6 +274,32 @@ TEST(DoorXcreate, ThreadsOfADoorThatWasNotMadeEnd) {
   EXPECT_EQ(::pthread_timedjoin_np(made.thread, nullptr, &end), 0);
 }
 
+// A create function that fails after it has made the thread all the same.
+TEST(DoorXcreate, AThreadThatComesAfterAFailureEnds) {
+  struct Late {
+    pthread_t thread{};
+    void* (*startf)(void*) = nullptr;
+    void* argument = nullptr;
+    Event go;
+  };
+  static Late& late = *new Late;
+  const auto create = [](door_info_t*, void* (*startf)(void*), void* argument, void*) {
+    late.startf = startf;
+    late.argument = argument;
+    const auto run = [](void*) -> void* {
+      (void)late.go.wait();
+      return late.startf(late.argument);
+    };
+    return ::pthread_create(&late.thread, nullptr, run, nullptr) == 0 ? -2 : -1;
+  };
+  EXPECT_EQ(ERROR_OF(::door_xcreate(echo, nullptr, 0, create, nullptr, nullptr, 1)), EPIPE);
+  late.go.happens();
+  timespec end{};
+  ::clock_gettime(CLOCK_REALTIME, &end);
+  end.tv_sec += 10;
+  EXPECT_EQ(::pthread_timedjoin_np(late.thread, nullptr, &end), 0);
+}
+
 TEST(DoorXcreate, WithoutDepletionCallbackNoThreadIsMadeLater) {
   static Maker& maker = *new Maker;  // for threads that outlive everything
   static Gate gate;
