@@ -47,7 +47,9 @@ class Connection {
   Connection(Connection&&) noexcept = default;
   Connection& operator=(Connection&&) = delete;
   ~Connection() {
-    if (!process::is_own(server_)) process::hang_up_later(server_, std::move(socket_));
+    // In a vfork child the number is its own, and the threads that would close it the parent's.
+    if (!process::is_own(server_) && descriptors_are_ours())
+      process::hang_up_later(server_, std::move(socket_));
   }
 
   explicit operator bool() const noexcept { return static_cast<bool>(socket_); }

@@ -516,5 +516,45 @@ TEST_F(DoorTrustPath, DescriptorsThatNobodyAskedForAreNotKept) {
   expect_all_well();
 }
 
+// What a vfork child opens and closes has numbers of its own table, whatever threads it shares.
+TEST(DoorTrustVfork, WhatAVforkChildOpensClosesNothingHere) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become another user";
+  const Sandbox sandbox;
+  const std::string path = sandbox.file("door", 0666);
+  ASSERT_EQ(::chown(path.c_str(), kNobody, kNobody), 0);
+  const ScopedServer server([&] {
+    EXPECT_TRUE(become(kNobody));
+    const int door = ::door_create(echo, nullptr, 0);
+    EXPECT_EQ(::fattach(door, path.c_str()), 0) << std::strerror(errno);
+    return door;
+  });
+  const auto open_fds = [] {
+    std::vector<int> all;
+    for (int fd = 0; fd < 200; ++fd)
+      if (::fcntl(fd, F_GETFD) >= 0) all.push_back(fd);
+    return all;
+  };
+  std::vector<UniqueFd> ours;
+  while (ours.size() < 30) ours.emplace_back(::dup(STDIN_FILENO));
+  struct stat status {};
+  // A thread of this process closes what that leaves, and stays for a while.
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  const UniqueFd door(::open(path.c_str(), O_RDONLY));
+  ASSERT_GE(door.get(), 0);
+  ASSERT_TRUE(others_come_to_rest());
+  const std::vector<int> before = open_fds();
+  const pid_t child = ::vfork();  // shares the memory, not the descriptors
+  if (child == 0) {
+    for (const UniqueFd& fd : ours) ::syscall(SYS_close, fd.get());
+    const int opened = ::open(path.c_str(), O_RDONLY);
+    ::_exit(opened >= 0 && ::stat(path.c_str(), &status) == 0 ? 0 : 1);
+  }
+  int result = -1;
+  ASSERT_EQ(::waitpid(child, &result, 0), child);
+  EXPECT_EQ(result, 0);
+  EXPECT_FALSE(eventually([&] { return open_fds() != before; }, 10 * kGlance))
+      << "a thread of this process has closed what it should not have";
+}
+
 }  // namespace
 }  // namespace farcall::door::test
