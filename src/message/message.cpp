@@ -3,6 +3,8 @@
 // The C interface: numbers for objects, errno for exceptions.
 #include "farcall/message.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <new>
@@ -151,8 +153,9 @@ int adopt(UniqueFd descriptor) {
   if (Engine* kernel = kernel_engine())
     if (auto connection = kernel->adopt(descriptor))
       return connections().add(std::move(connection));
-  (void)descriptor.release();  // it stays the caller's
-  throw SystemError(EINVAL, "the descriptor is no connection");
+  const int number = descriptor.release();  // it stays the caller's
+  throw SystemError(::fcntl(number, F_GETFD) < 0 ? EBADF : EINVAL,
+                    "the descriptor is no connection");
 }
 
 }  // namespace

@@ -244,6 +244,10 @@ TEST(MessageChannel, AConnectionIsPassedOnInAMessage) {
   farcall_disconnect(connection);
   EXPECT_EQ(farcall_adopt(STDIN_FILENO), -1);
   EXPECT_EQ(errno, EINVAL);
+  for (const int none : {-1, 1 << 20}) {
+    EXPECT_EQ(farcall_adopt(none), -1);
+    EXPECT_EQ(errno, EBADF) << none;
+  }
 }
 
 TEST(MessageChannel, ItCanBePolled) {
