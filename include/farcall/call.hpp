@@ -138,6 +138,9 @@ class Client {
   void retire() noexcept;
   // What sessions that are opened from now on are called. Before others use it.
   void set_label(const observe::Label& label) noexcept;
+  // The socket (SO_COOKIE) that all ports given with its calls lead to: a number that has come to
+  // stand for something else is sent nothing. Before others use it.
+  void set_socket(std::uint64_t cookie) noexcept;
   // After a call that did not end with ok: whether a server thread had taken the request.
   [[nodiscard]] static bool dispatched() noexcept;
 

@@ -148,7 +148,7 @@ call::SessionRequest Client::State::ask(int port, Deadline deadline,
       if (request.valid(retirements)) return request;
     }
   }
-  return {port, retirements, deadline, since};
+  return {port, socket, retirements, deadline, since};
 }
 
 std::unique_ptr<call::ClientSession> Client::State::await(call::SessionRequest& request, int port,
@@ -331,6 +331,7 @@ Client::~Client() = default;
 
 bool Client::dispatched() noexcept { return last_call_dispatched; }
 void Client::retire() noexcept { state_->retire(); }
+void Client::set_socket(std::uint64_t cookie) noexcept { state_->socket = cookie; }
 void Client::set_label(const observe::Label& label) noexcept { state_->label = label; }
 
 [[gnu::hot]] Outcome Client::call(const CallArguments& arguments, CallResults& results,

@@ -43,6 +43,7 @@ class Client::State {
   [[nodiscard]] int port_or_own(int port) const noexcept { return port < 0 ? port_.get() : port; }
 
   observe::Label label;
+  std::uint64_t socket = 0;  // SO_COOKIE of ports that are given; 0: any
 
  private:
   // What belongs to one process, and to no child of it.

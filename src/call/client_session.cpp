@@ -53,8 +53,8 @@ Maker maker_of(int port) {
   return {.user = user, .trusted = user == 0 || same_user(user, ::geteuid()), .process = maker.pid};
 }
 
-SessionRequest::SessionRequest(int port, std::uint64_t retirements, Deadline deadline,
-                               std::optional<SignalCount> since)
+SessionRequest::SessionRequest(int port, std::uint64_t expected, std::uint64_t retirements,
+                               Deadline deadline, std::optional<SignalCount> since)
     : made_after_(retirements), maker_(maker_of(port)) {
   if (!maker_.trusted && behind(maker_.user))
     throw SystemError(EAGAIN, "too much that the server has sent waits to be closed");
@@ -64,6 +64,8 @@ SessionRequest::SessionRequest(int port, std::uint64_t retirements, Deadline dea
   reinterpret_cast<SessionControl*>(memory_.data())->magic = SessionControl::kMagic;
   PrivateFd theirs;
   std::tie(answers_, theirs) = private_socket_pair();
+  // As late as can be: another thread may close the port meanwhile, and its number be given away.
+  if (expected != 0 && socket_cookie(port) != expected) throw SystemError(EBADF, "open a session");
   send_descriptors(port, std::array{memory.fd(), theirs.get()}, kPurposeSession, patience(deadline),
                    since);
 }

@@ -43,10 +43,12 @@ class NothingSent final : public SystemError {
 // time: who opened another instead, again and again, would keep others from being let in.
 class SessionRequest {
  public:
-  // Throws SystemError: EPIPE or ECONNRESET where the port has been closed, ETIMEDOUT where it is
+  // `expected`: the SO_COOKIE that the port has, or 0.
+  // Throws SystemError: EPIPE or ECONNRESET where the port has been closed, EBADF where it is
+  // another than expected, ETIMEDOUT where it is
   // full until the deadline, EINTR where signals since then are to interrupt, EAGAIN where too much
   // of that server's waits to be closed.
-  SessionRequest(int port, std::uint64_t retirements, Deadline deadline,
+  SessionRequest(int port, std::uint64_t expected, std::uint64_t retirements, Deadline deadline,
                  std::optional<SignalCount> since);
   ~SessionRequest() {
     if (!maker_.trusted) hang_up_later(maker_.user, std::move(answers_));

@@ -162,6 +162,7 @@ Handle::Handle(const Name& called, std::uint64_t socket, const std::shared_ptr<D
       is_local(served != nullptr),
       client(-1, Process::here().mode, admission) {
   client.set_label(label_of(name));
+  client.set_socket(cookie);
 }
 
 Process::Process() : mode(mode_from_environment()), create_thread(create_default_thread) {}
