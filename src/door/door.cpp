@@ -116,7 +116,7 @@ UniqueFd Door::open() {
       make_name({.id = id, .attributes = attributes & kNamedAttributes}), &primary_);
   lasting_info_ = info();
   process.add_branch(primary_, self);
-  set_known(fd.get(), true);
+  (void)process.find(fd.get());  // the number is known for the door's from now on
   return fd;
 }
 
@@ -276,8 +276,8 @@ int Handle::param(int d, int which, std::uint64_t& value) {
 }
 
 int Handle::set_param(int d, int which, std::uint64_t value) {
-  if (is_revoked(d)) return EBADF;
   const auto door = local.lock();
+  if (door ? door->revoked() : is_revoked(d)) return EBADF;
   return door ? door->set_param(which, value) : EPERM;
 }
 

@@ -251,6 +251,7 @@ class Process {
     std::shared_ptr<Handle> handle;  // as long as there are descriptors
     std::vector<int> descriptors;
     std::shared_ptr<Door> served;
+    bool ended = false;  // as a branch: `served` is here for the descriptors alone
   };
   std::shared_ptr<Handle> find_anew(int fd);
 

@@ -238,6 +238,7 @@ Borrowed look_up(int fd) {
 std::shared_ptr<Handle> Process::forget(int fd) noexcept {
   set_known(fd, false);
   std::shared_ptr<Handle> handle;
+  std::shared_ptr<Door> ended;  // outlives the lock
   bool last = false;
   {
     const std::lock_guard guard(lock_);
@@ -249,6 +250,7 @@ std::shared_ptr<Handle> Process::forget(int fd) noexcept {
     std::erase(entry->second.descriptors, fd);
     last = entry->second.descriptors.empty();
     if (last) entry->second.handle = nullptr;
+    if (last && entry->second.ended) ended = std::move(entry->second.served);
     if (last && !entry->second.served) doors_.erase(entry);
   }
   epoch.fetch_add(1, std::memory_order_acq_rel);
@@ -288,6 +290,10 @@ void Process::remove_branch(std::uint64_t socket) noexcept {
   const std::lock_guard guard(lock_);
   const auto entry = doors_.find(socket);
   if (entry == doors_.end()) return;
+  // Whoever shares it can have shut it down. Who made the door can revoke it as long as he has it.
+  const auto is_there = [socket](int fd) { return socket_cookie(fd) == socket; };
+  entry->second.ended = std::ranges::any_of(entry->second.descriptors, is_there);
+  if (entry->second.ended) return;
   last = std::move(entry->second.served);
   if (entry->second.descriptors.empty()) doors_.erase(entry);
 }

@@ -51,6 +51,27 @@ TEST(DoorRevoke, LaterCallersGetEbadf) {
   EXPECT_EQ(child.join(), 0);
 }
 
+// A child has the same socket, and may shut it down.
+TEST(DoorRevoke, IsItsCreatorsWhateverAChildDoes) {
+  for (const bool is_used : {false, true}) {
+    const int door = ::door_create(echo, nullptr, 0);
+    if (is_used) {
+      EXPECT_EQ(call(door, "x").data, "x");
+    }
+    const Shared<std::atomic<bool>> shut;
+    in_child([&] { *shut = ::shutdown(door, SHUT_RDWR) == 0; });
+    // A door of the kernel's is none.
+    if (*shut) {
+      pollfd end{.fd = door, .events = 0, .revents = 0};
+      EXPECT_TRUE(eventually([&] { return ::poll(&end, 1, 0) == 1; }));
+      std::this_thread::sleep_for(kGlance);  // the server's side is told a moment later
+    }
+    EXPECT_EQ(ERROR_OF(::door_setparam(door, DOOR_PARAM_DATA_MAX, 100)), 0);
+    EXPECT_EQ(ERROR_OF(::door_revoke(door)), 0);
+    EXPECT_EQ(ERROR_OF(::fcntl(door, F_GETFD)), EBADF);
+  }
+}
+
 TEST(DoorRevoke, FailsForWhatIsNoDoor) {
   for (const int fd : {-1, 9999, 0}) {
     EXPECT_EQ(ERROR_OF(::door_revoke(fd)), EBADF) << fd;
