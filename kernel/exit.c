@@ -74,17 +74,32 @@ static void on_exit(STPLR_EXIT_PROBE_ARGS)
 		queue_work(endings, &of_process->work);
 }
 
-static void find_tracepoint(struct tracepoint *tracepoint, void *found)
+struct search {
+	const char *name;
+	struct tracepoint *found;
+};
+
+static void look_at_tracepoint(struct tracepoint *tracepoint, void *what)
 {
-	if (!strcmp(tracepoint->name, "sched_process_exit"))
-		*(struct tracepoint **)found = tracepoint;
+	struct search *search = what;
+
+	if (!strcmp(tracepoint->name, search->name))
+		search->found = tracepoint;
+}
+
+struct tracepoint *stplr_find_tracepoint(const char *name)
+{
+	struct search search = { .name = name };
+
+	for_each_kernel_tracepoint(look_at_tracepoint, &search);
+	return search.found;
 }
 
 int stplr_exit_init(void)
 {
 	int err;
 
-	for_each_kernel_tracepoint(find_tracepoint, &exit_tracepoint);
+	exit_tracepoint = stplr_find_tracepoint("sched_process_exit");
 	if (!exit_tracepoint)
 		return -EOPNOTSUPP;
 	endings = alloc_workqueue("stplr", WQ_UNBOUND, 0);

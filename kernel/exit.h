@@ -15,6 +15,8 @@
 #include <linux/sched.h>
 #include <linux/workqueue.h>
 
+struct tracepoint;
+
 struct stplr_watch {
 	struct hlist_node leader; /* in the table, if it is there for all that watch the same */
 	struct list_head ring; /* of those, without a head */
@@ -23,6 +25,14 @@ struct stplr_watch {
 	const void *key;
 	void (*died)(struct stplr_watch *watch); /* may sleep */
 };
+
+/**
+ * stplr_find_tracepoint() - find one of the kernel's own, which modules know by name alone
+ * @name: its name
+ *
+ * Return: the tracepoint, or NULL.
+ */
+struct tracepoint *stplr_find_tracepoint(const char *name);
 
 /**
  * stplr_exit_init() - begin to learn of ends

@@ -9,6 +9,7 @@
 #include "handles/device.h"
 #include "message.h"
 #include "page.h"
+#include "park.h"
 
 int stplr_debug;
 module_param_named(debug, stplr_debug, int, 0644);
@@ -27,9 +28,12 @@ static int __init stplr_init(void)
 	err = stplr_exit_init();
 	if (err)
 		goto exit_message;
-	err = stplr_device_init();
+	err = stplr_park_init();
 	if (err)
 		goto exit_exit;
+	err = stplr_device_init();
+	if (err)
+		goto exit_park;
 	err = stplr_control_init();
 	if (err)
 		goto exit_device;
@@ -43,6 +47,8 @@ exit_control:
 	stplr_control_exit();
 exit_device:
 	stplr_device_exit();
+exit_park:
+	stplr_park_exit();
 exit_exit:
 	stplr_exit_exit();
 exit_message:
@@ -57,6 +63,7 @@ static void __exit stplr_exit(void)
 	stplr_control_exit();
 	stplr_device_exit();
 	stplr_exit_exit();
+	stplr_park_exit();
 	stplr_message_exit();
 }
 

@@ -11,6 +11,7 @@
 #include <linux/slab.h>
 #include <linux/spinlock.h>
 #include <linux/thread_info.h>
+#include <linux/tracepoint.h>
 
 #include "exit.h"
 
@@ -26,7 +27,6 @@ struct parked {
 	struct file *file; /* compared, never followed */
 	void *what; /* NULL once it has been dropped */
 	const struct stplr_parked_ops *ops;
-	long (*before)(struct restart_block *block); /* what the thread would come back by otherwise */
 };
 
 atomic_t stplr_parked_count;
@@ -35,6 +35,8 @@ atomic_t stplr_parked_count;
 static DEFINE_SPINLOCK(parked_lock);
 static DEFINE_HASHTABLE(by_thread, 8);
 static DEFINE_HASHTABLE(by_file, 8);
+
+static struct tracepoint *fork_tracepoint;
 
 bool stplr_interruption_passes(void)
 {
@@ -112,16 +114,25 @@ static void dispose(struct parked *parked)
 	module_put(THIS_MODULE);
 }
 
+/*
+ * As a thread that has nothing to come back for. The function for that is not for modules, but the first
+ * of all threads never has anything.
+ */
+static void forget_restart(struct restart_block *block)
+{
+	block->fn = init_task.restart_block.fn;
+}
+
 static long restart(struct restart_block *block)
 {
 	const struct stplr_parked_ops *ops = NULL;
 	struct parked *parked;
 	void *what = NULL;
 
+	forget_restart(block);
 	spin_lock(&parked_lock);
 	parked = find_locked(current);
 	if (parked) {
-		block->fn = parked->before;
 		ops = parked->ops;
 		what = take_locked(parked);
 		if (what)
@@ -134,6 +145,30 @@ static long restart(struct restart_block *block)
 	/* The file, which is put on the way out of the kernel, keeps it here. */
 	dispose(parked);
 	return ops->resume(what);
+}
+
+/*
+ * A handler may fork before its thread is seen here again. The child has inherited by which function its
+ * parent comes back, but nothing is parked for it, so nothing would keep the module for it. It has not run yet.
+ */
+static void on_fork(void *data, struct task_struct *parent, struct task_struct *child)
+{
+	if (child->restart_block.fn == restart)
+		forget_restart(&child->restart_block);
+}
+
+int stplr_park_init(void)
+{
+	fork_tracepoint = stplr_find_tracepoint("sched_process_fork");
+	if (!fork_tracepoint)
+		return -EOPNOTSUPP;
+	return tracepoint_probe_register(fork_tracepoint, on_fork, NULL);
+}
+
+void stplr_park_exit(void)
+{
+	tracepoint_probe_unregister(fork_tracepoint, on_fork, NULL);
+	tracepoint_synchronize_unregister();
 }
 
 long stplr_park(void *what, struct file *file, const struct stplr_parked_ops *ops)
@@ -150,7 +185,6 @@ long stplr_park(void *what, struct file *file, const struct stplr_parked_ops *op
 	parked->file = file;
 	parked->what = what;
 	parked->ops = ops;
-	parked->before = current->restart_block.fn;
 	spin_lock(&parked_lock);
 	hash_add(by_thread, &parked->by_thread, (unsigned long)current);
 	hash_add(by_file, &parked->by_file, (unsigned long)file);
@@ -175,7 +209,7 @@ void stplr_unpark_slow(void)
 	if (!parked)
 		return;
 	if (current->restart_block.fn == restart)
-		current->restart_block.fn = parked->before;
+		forget_restart(&current->restart_block);
 	if (what)
 		parked->ops->drop(what);
 	dispose(parked);

@@ -21,6 +21,18 @@
 
 struct file;
 
+/**
+ * stplr_park_init() - see to it that children inherit nothing of this
+ *
+ * Return: 0, or an error.
+ */
+int stplr_park_init(void);
+
+/**
+ * stplr_park_exit() - undo stplr_park_init(), when nothing is parked any more
+ */
+void stplr_park_exit(void);
+
 struct stplr_parked_ops {
 	/* By the thread. Returns as the system call does, and puts the file. */
 	long (*resume)(void *what);

@@ -19,7 +19,7 @@ programs=(node_test old_test interface_test channel_test door_test door_pass_tes
   door_pool_test
   copy_test write_test exit_test exec_test namespace_test
   quota_test freeze_test fuse_test inherit_test region_test observe_test stall_test memcg_test
-  resume_test stress_test door_stress_test fuzz_test load_test)
+  resume_test stress_test door_stress_test fuzz_test load_test unload_test)
 
 for tool in qemu-system-x86_64 busybox cpio gcc make; do
   if ! command -v "$tool" >/dev/null; then
