@@ -60,6 +60,16 @@ static inline long stplr_pin_own(unsigned long start, unsigned long nr, unsigned
 #endif
 }
 
+/* Takes a descriptor of the caller's away, without a flush: filp_close() is to come. NULL: it has none. */
+static inline struct file *stplr_take_fd(unsigned int fd)
+{
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 8, 0)
+	return file_close_fd(fd);
+#else
+	return close_fd_get_file(fd);
+#endif
+}
+
 /* Tells the program of it at to, if that is not NULL; where the kernel lets modules do so, before it can be used. */
 static inline int stplr_receive_fd(struct file *file, int __user *to, unsigned int flags)
 {
@@ -67,12 +77,15 @@ static inline int stplr_receive_fd(struct file *file, int __user *to, unsigned i
 	return receive_fd(file, to, flags);
 #else
 	int fd = receive_fd(file, flags);
+	struct file *taken;
 
-	if (fd >= 0 && to && put_user(fd, to)) {
-		close_fd(fd);
-		return -EFAULT;
-	}
-	return fd;
+	if (fd < 0 || !to || !put_user(fd, to))
+		return fd;
+	/* The caller has a reference, so nothing is closed by this; and there is nothing to flush. */
+	taken = stplr_take_fd(fd);
+	if (taken)
+		fput(taken);
+	return -EFAULT;
 #endif
 }
 

@@ -6,17 +6,130 @@
 #include <linux/fdtable.h>
 #include <linux/file.h>
 #include <linux/fs.h>
+#include <linux/module.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
 #include "compat.h"
 #include "include/stplr.h"
+#include "user.h"
+
+/* How many descriptors are taken back together. */
+#define TAKEN 16
+
+/* Files; and what becomes of them where they are closed elsewhere. */
+struct parcel {
+	struct llist_node node;
+	bool flush; /* they were descriptors */
+	size_t bytes; /* charged for them */
+	u32 count;
+	struct file *files[];
+};
+
+static struct workqueue_struct *closing;
+
+int stplr_files_init(void)
+{
+	closing = alloc_workqueue("stplr_files", WQ_UNBOUND, WQ_MAX_ACTIVE);
+	return closing ? 0 : -ENOMEM;
+}
+
+void stplr_files_exit(void)
+{
+	destroy_workqueue(closing);
+}
+
+/* The last reference goes here and nowhere else: the kernel's own work for that is one for all files. */
+static void close_parcel(struct parcel *parcel)
+{
+	u32 i;
+
+	for (i = 0; i < parcel->count; i++) {
+		struct file *file = parcel->files[i];
+
+		if (parcel->flush) {
+			get_file(file);
+			filp_close(file, NULL);
+		}
+		__fput_sync(file);
+	}
+	kfree(parcel);
+}
+
+static void close_parcels(struct work_struct *work)
+{
+	struct stplr_closer *closer = container_of(work, struct stplr_closer, work);
+	struct llist_node *first = llist_del_all(&closer->parcels);
+	struct stplr_user *user = closer->user;
+	struct parcel *parcel, *next;
+
+	llist_for_each_entry_safe(parcel, next, first, node) {
+		const size_t bytes = parcel->bytes;
+
+		close_parcel(parcel);
+		stplr_user_uncharge(user, bytes);
+	}
+	stplr_user_put(user);
+	/* This runs in a queue that is emptied before the module goes. */
+	module_put(THIS_MODULE);
+}
+
+void stplr_closers_init(struct stplr_user *user, struct stplr_closer *closers)
+{
+	int i;
+
+	for (i = 0; i < STPLR_CLOSERS; i++) {
+		INIT_WORK(&closers[i].work, close_parcels);
+		init_llist_head(&closers[i].parcels);
+		closers[i].user = user;
+	}
+}
+
+/* Where nobody waits for a file just now, if there is such a place. */
+static struct stplr_closer *find_closer(struct stplr_user *user)
+{
+	int i;
+
+	for (i = 0; i < STPLR_CLOSERS - 1; i++)
+		if (!work_busy(&user->closers[i].work))
+			break;
+	return &user->closers[i];
+}
+
+/* The user is there for as long as there is work; and so is the module, which would have to wait for it. */
+static void close_elsewhere(struct parcel *parcel, struct stplr_user *user)
+{
+	struct stplr_closer *closer = find_closer(user);
+
+	refcount_inc(&user->refs);
+	__module_get(THIS_MODULE);
+	llist_add(&parcel->node, &closer->parcels);
+	if (queue_work(closing, &closer->work))
+		return;
+	stplr_user_put(user);
+	module_put(THIS_MODULE);
+}
+
+static struct parcel *parcel_of(struct file **files)
+{
+	return container_of(files, struct parcel, files[0]);
+}
 
 void stplr_files_put(struct file **files, u32 count)
 {
 	while (count--)
 		fput(files[count]);
-	kfree(files);
+	kfree(parcel_of(files));
+}
+
+void stplr_files_leave(struct file **files, u32 count, struct stplr_user *user, size_t bytes)
+{
+	struct parcel *parcel = parcel_of(files);
+
+	parcel->flush = false;
+	parcel->bytes = bytes;
+	parcel->count = count;
+	close_elsewhere(parcel, user);
 }
 
 struct file **stplr_files_get(const s32 __user *user, u32 count)
@@ -32,12 +145,14 @@ struct file **stplr_files_get(const s32 __user *user, u32 count)
 
 struct file **stplr_files_hold(const s32 *fds, u32 count)
 {
+	struct parcel *parcel;
 	struct file **files;
 	u32 i;
 
-	files = kmalloc_array(count, sizeof(*files), GFP_KERNEL_ACCOUNT);
-	if (!files)
+	parcel = kmalloc(struct_size(parcel, files, count), GFP_KERNEL_ACCOUNT);
+	if (!parcel)
 		return ERR_PTR(-ENOMEM);
+	files = parcel->files;
 	for (i = 0; i < count; i++) {
 		files[i] = fget(fds[i]);
 		if (!files[i]) {
@@ -48,10 +163,31 @@ struct file **stplr_files_hold(const s32 *fds, u32 count)
 	return files;
 }
 
-void stplr_files_close(const s32 *fds, u32 count)
+/* Up to TAKEN of them. What is taken has to go somewhere, so there has to be room for it. */
+static void take_back(const s32 *fds, u32 count, struct stplr_user *owner)
 {
-	while (count--)
-		close_fd(fds[count]);
+	struct parcel *parcel;
+	struct file *file;
+
+	parcel = kmalloc(struct_size(parcel, files, TAKEN), GFP_KERNEL | __GFP_NOFAIL);
+	parcel->flush = true;
+	parcel->bytes = 0;
+	parcel->count = 0;
+	while (count--) {
+		/* Another thread may have closed it. */
+		file = stplr_take_fd(fds[count]);
+		if (file)
+			parcel->files[parcel->count++] = file;
+	}
+	close_elsewhere(parcel, owner);
+}
+
+void stplr_files_close(const s32 *fds, u32 count, struct stplr_user *owner)
+{
+	u32 i;
+
+	for (i = 0; i < count; i += TAKEN)
+		take_back(fds + i, min_t(u32, count - i, TAKEN), owner);
 }
 
 /* What the caller has too little of, or no memory for; all else is that it may not have the file. */
@@ -70,8 +206,8 @@ s32 stplr_files_install_one(struct file *file, s32 __user *user, unsigned int fl
 	return fd;
 }
 
-int stplr_files_install(struct file **files, u32 count, s32 __user *user, s32 *fds,
-			int *peer_error)
+int stplr_files_install(struct file **files, u32 count, struct stplr_user *owner,
+			s32 __user *user, s32 *fds, int *peer_error)
 {
 	u32 i;
 
@@ -80,7 +216,7 @@ int stplr_files_install(struct file **files, u32 count, s32 __user *user, s32 *f
 		fds[i] = stplr_files_install_one(files[i], user + i, O_CLOEXEC, peer_error);
 		if (fds[i] >= 0)
 			continue;
-		stplr_files_close(fds, i);
+		stplr_files_close(fds, i, owner);
 		return *peer_error ? 0 : fds[i];
 	}
 	return 0;

@@ -1,11 +1,51 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Descriptors that go along with a message: on their way they are files. */
+/*
+ * Descriptors that go along with a message: on their way they are files.
+ *
+ * Who closes a file may wait for it: for a program that is its file system, or for bytes that a socket has
+ * still to send. A server does not wait for files of its clients, so they are closed elsewhere, by work
+ * that is apart for each user.
+ */
 #ifndef STPLR_FILES_H
 #define STPLR_FILES_H
 
+#include <linux/llist.h>
 #include <linux/types.h>
+#include <linux/workqueue.h>
 
 struct file;
+struct stplr_user;
+
+/* So many closes of one user's files may be waited for before another of its has to wait. */
+#define STPLR_CLOSERS 8
+
+struct stplr_closer {
+	struct work_struct work;
+	struct llist_head parcels;
+	struct stplr_user *user; /* reference while there is work */
+};
+
+/* What a file on its way is charged: whoever has sent it may have closed its descriptor. */
+#define STPLR_FILE_COST (sizeof(struct file) + sizeof(struct file *))
+
+/**
+ * stplr_files_init() - make what closes files elsewhere
+ *
+ * Return: 0, or -ENOMEM.
+ */
+int stplr_files_init(void);
+
+/**
+ * stplr_files_exit() - undo stplr_files_init(), when nobody has files any more
+ */
+void stplr_files_exit(void);
+
+/**
+ * stplr_closers_init() - get ready to close files of a user
+ * @user: whose; part of it
+ * @closers: STPLR_CLOSERS of them
+ */
+void stplr_closers_init(struct stplr_user *user, struct stplr_closer *closers);
 
 /**
  * stplr_files_get() - take files along
@@ -26,16 +66,26 @@ struct file **stplr_files_get(const s32 __user *user, u32 count);
 struct file **stplr_files_hold(const s32 *fds, u32 count);
 
 /**
- * stplr_files_put() - undo stplr_files_get()
+ * stplr_files_put() - undo stplr_files_get(), by whoever may wait for files to be closed
  * @files: what it returned
  * @count: how many there are
  */
 void stplr_files_put(struct file **files, u32 count);
 
 /**
+ * stplr_files_leave() - the same by anybody else: they are closed elsewhere
+ * @files: what stplr_files_get() returned
+ * @count: how many there are
+ * @user: whose they are
+ * @bytes: what it is charged for them, which is given back then
+ */
+void stplr_files_leave(struct file **files, u32 count, struct stplr_user *user, size_t bytes);
+
+/**
  * stplr_files_install() - give the caller descriptors
  * @files: of what
  * @count: of how many of them
+ * @owner: whose files they are
  * @user: the caller's array, in which it is told of them
  * @fds: the same for stplr_files_close()
  * @peer_error: what is wrong with the files, or 0: whoever sends what may not be received is not in the
@@ -43,8 +93,8 @@ void stplr_files_put(struct file **files, u32 count);
  *
  * Return: 0, or what the caller has too little of. Unless it and @peer_error are 0 there are none.
  */
-int stplr_files_install(struct file **files, u32 count, s32 __user *user, s32 *fds,
-			int *peer_error);
+int stplr_files_install(struct file **files, u32 count, struct stplr_user *owner,
+			s32 __user *user, s32 *fds, int *peer_error);
 
 /**
  * stplr_files_install_one() - give the caller one of them
@@ -62,7 +112,8 @@ s32 stplr_files_install_one(struct file *file, s32 __user *user, unsigned int fl
  * stplr_files_close() - undo stplr_files_install()
  * @fds: what it gave
  * @count: how many
+ * @owner: whose files they are; they are closed elsewhere
  */
-void stplr_files_close(const s32 *fds, u32 count);
+void stplr_files_close(const s32 *fds, u32 count, struct stplr_user *owner);
 
 #endif

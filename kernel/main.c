@@ -6,6 +6,7 @@
 #include "debugfs.h"
 #include "doors/device.h"
 #include "exit.h"
+#include "files.h"
 #include "handles/device.h"
 #include "message.h"
 #include "page.h"
@@ -25,9 +26,12 @@ static int __init stplr_init(void)
 	err = stplr_message_init();
 	if (err)
 		return err;
-	err = stplr_exit_init();
+	err = stplr_files_init();
 	if (err)
 		goto exit_message;
+	err = stplr_exit_init();
+	if (err)
+		goto exit_files;
 	err = stplr_park_init();
 	if (err)
 		goto exit_exit;
@@ -51,6 +55,8 @@ exit_park:
 	stplr_park_exit();
 exit_exit:
 	stplr_exit_exit();
+exit_files:
+	stplr_files_exit();
 exit_message:
 	stplr_message_exit();
 	return err;
@@ -64,6 +70,7 @@ static void __exit stplr_exit(void)
 	stplr_device_exit();
 	stplr_exit_exit();
 	stplr_park_exit();
+	stplr_files_exit();
 	stplr_message_exit();
 }
 

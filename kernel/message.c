@@ -105,6 +105,7 @@ struct stplr_message *stplr_message_new(struct stplr_user *guess, struct stplr_m
 		message->bounce = NULL;
 		message->file_count = 0;
 		message->files = NULL;
+		message->files_charged = 0;
 		memset(&message->of_door, 0, sizeof(message->of_door));
 		message->status = 0;
 		message->reply_end = 0;
@@ -143,21 +144,33 @@ static void free_bounce(struct stplr_message *message)
 	message->bounce = NULL;
 }
 
+/* Who is not the sender does not wait for its files, and neither does work for all. */
+static void put_files(struct stplr_message *message, bool by_sender)
+{
+	if (by_sender && !(current->flags & PF_KTHREAD)) {
+		stplr_files_put(message->files, message->file_count);
+	} else {
+		message->charged -= message->files_charged;
+		stplr_files_leave(message->files, message->file_count, message->user,
+				  message->files_charged);
+	}
+	message->files = NULL;
+	message->file_count = 0;
+	message->files_charged = 0;
+}
+
 /* Gives back all that one use took; what is left is as good as new. */
-static void empty(struct stplr_message *message)
+static void empty(struct stplr_message *message, bool by_sender)
 {
 	/* All that is not inline is charged. */
 	if (message->charged != sizeof(*message))
 		stplr_leftovers_free(message);
 	message->first = NULL;
 	message->reply_end = 0;
-	if (message->files) {
-		stplr_files_put(message->files, message->file_count);
-		message->files = NULL;
-		message->file_count = 0;
-	}
+	if (message->files)
+		put_files(message, by_sender);
 	if (message->of_door.door)
-		stplr_door_part_put(&message->of_door);
+		stplr_door_part_put(message);
 	if (message->unblock)
 		message->free_unblock(message->unblock);
 	message->unblock = NULL;
@@ -176,7 +189,7 @@ void stplr_message_free(struct stplr_call *call)
 {
 	struct stplr_message *message = stplr_message_of(call);
 
-	empty(message);
+	empty(message, false);
 	stplr_message_drop(message);
 }
 
@@ -198,7 +211,7 @@ void stplr_message_done(struct stplr_message *message, struct stplr_message **sp
 	}
 	/* Pairs with the release of whoever dropped the last but one. */
 	smp_acquire__after_ctrl_dep();
-	empty(message);
+	empty(message, true);
 	if (READ_ONCE(*spare) || cmpxchg(spare, NULL, message))
 		stplr_message_drop(message);
 }
@@ -271,11 +284,15 @@ int stplr_message_load(struct stplr_message *message, int attempt)
 		extra += message->reply.count * sizeof(struct stplr_segment);
 	if (message->send.total > STPLR_INLINE && !direct && !charged)
 		extra += max_t(size_t, message->send.total, STPLR_BOUNCE);
+	if (message->files)
+		extra += message->file_count * STPLR_FILE_COST;
 	if (extra) {
 		err = charge_sender(message, extra);
 		if (err)
 			return err;
 	}
+	if (message->files)
+		message->files_charged = message->file_count * STPLR_FILE_COST;
 
 	if ((direct && !message->send.region) || message->reply.total > STPLR_INLINE ||
 	    message->of_door.door) {

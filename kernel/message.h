@@ -74,6 +74,7 @@ struct stplr_message {
 
 	u32 file_count;
 	struct file **files; /* references */
+	size_t files_charged; /* for them, and part of charged */
 	struct stplr_door_part of_door;
 
 	struct mutex lock;
@@ -149,6 +150,8 @@ int stplr_message_load(struct stplr_message *message, int attempt);
 /**
  * stplr_message_free() - free a message; for struct stplr_port_ops
  * @call: its call
+ *
+ * Whoever calls it has dropped the last reference and is not its sender, whose files it does not wait for.
  */
 void stplr_message_free(struct stplr_call *call);
 

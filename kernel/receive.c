@@ -143,11 +143,13 @@ static int hand_out(struct receiving *receiving, struct stplr_call *call)
 /* The same with descriptors. Nothing can fail after them but what was just seen to work. */
 static noinline int hand_out_with_files(struct receiving *receiving, struct stplr_call *call)
 {
+	struct stplr_message *message = stplr_message_of(call);
 	const u32 count = receiving->arguments.file_count;
+	struct stplr_user *owner = message->user;
 	s32 fds[STPLR_FILES_MAX];
 	int err, peer_error = 0;
 
-	err = stplr_files_install(stplr_message_of(call)->files, count,
+	err = stplr_files_install(message->files, count, owner,
 				  u64_to_user_ptr(receiving->arguments.files), fds, &peer_error);
 	if (peer_error)
 		return drop_call(receiving->channel, call, peer_error);
@@ -155,9 +157,12 @@ static noinline int hand_out_with_files(struct receiving *receiving, struct stpl
 		stplr_call_untake(call);
 		return err;
 	}
+	/* The message may be gone before its files are. */
+	refcount_inc(&owner->refs);
 	err = hand_out(receiving, call);
 	if (err)
-		stplr_files_close(fds, count);
+		stplr_files_close(fds, count, owner);
+	stplr_user_put(owner);
 	return err;
 }
 

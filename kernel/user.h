@@ -15,6 +15,8 @@
 #include <linux/refcount.h>
 #include <linux/uidgid.h>
 
+#include "files.h"
+
 struct seq_file;
 
 struct stplr_user {
@@ -22,6 +24,7 @@ struct stplr_user {
 	refcount_t refs;
 	kuid_t uid;
 	atomic_long_t bytes;
+	struct stplr_closer closers[STPLR_CLOSERS];
 	ktime_t unanswered; /* until when nobody asks clients for pages; a guess, without a lock */
 };
 

@@ -7,6 +7,7 @@
 
 #include "doors/door.h"
 #include "files.h"
+#include "user.h"
 
 /* Reads which they are. The caller frees them. */
 static s32 *get_numbers(const struct stplr_door_desc __user *user, u32 count)
@@ -60,7 +61,7 @@ static bool put_one(struct file *file, s32 fd, struct stplr_door_desc __user *us
 	return !copy_to_user(user, &one, sizeof(one));
 }
 
-int stplr_door_files_install(struct file **files, u32 count, u64 user,
+int stplr_door_files_install(struct file **files, u32 count, struct stplr_user *owner, u64 user,
 			     struct stplr_door_fds *given, int *peer_error)
 {
 	struct stplr_door_desc __user *room = u64_to_user_ptr(user);
@@ -70,11 +71,15 @@ int stplr_door_files_install(struct file **files, u32 count, u64 user,
 	*peer_error = 0;
 	given->count = 0;
 	given->fds = NULL;
+	given->owner = NULL;
 	if (!count)
 		return 0;
 	given->fds = kmalloc_array(count, sizeof(*given->fds), GFP_KERNEL_ACCOUNT);
 	if (!given->fds)
 		return -ENOMEM;
+	/* The message may be gone before its files are. */
+	refcount_inc(&owner->refs);
+	given->owner = owner;
 	for (i = 0; i < count; i++) {
 		fd = stplr_files_install_one(files[i], NULL, 0, peer_error);
 		if (fd < 0)
@@ -93,12 +98,15 @@ int stplr_door_files_install(struct file **files, u32 count, u64 user,
 
 void stplr_door_files_keep(struct stplr_door_fds *given)
 {
+	if (!given->fds)
+		return;
+	stplr_user_put(given->owner);
 	kfree(given->fds);
 	given->fds = NULL;
 }
 
 void stplr_door_files_close(struct stplr_door_fds *given)
 {
-	stplr_files_close(given->fds, given->count);
+	stplr_files_close(given->fds, given->count, given->owner);
 	stplr_door_files_keep(given);
 }

@@ -8,6 +8,7 @@
 #include "include/stplr_doors.h"
 
 struct file;
+struct stplr_user;
 
 /**
  * stplr_door_files_get() - take files along
@@ -22,12 +23,14 @@ struct file **stplr_door_files_get(u64 user, u32 count);
 struct stplr_door_fds {
 	u32 count;
 	s32 *fds;
+	struct stplr_user *owner; /* reference; whose files they are, if there are any */
 };
 
 /**
  * stplr_door_files_install() - give the caller descriptors, open across exec
  * @files: of what
  * @count: of how many
+ * @owner: whose files they are
  * @user: address of room for as many struct stplr_door_desc
  * @given: what to pass to one of the next two, if this succeeds
  * @peer_error: what is wrong with the files, or 0
@@ -35,7 +38,7 @@ struct stplr_door_fds {
  * Return: 0, -EFAULT, or what the caller has too little of: -EMFILE, -ENFILE, -ENOMEM. Unless it and
  * @peer_error are 0 there are none.
  */
-int stplr_door_files_install(struct file **files, u32 count, u64 user,
+int stplr_door_files_install(struct file **files, u32 count, struct stplr_user *owner, u64 user,
 			     struct stplr_door_fds *given, int *peer_error);
 
 /**

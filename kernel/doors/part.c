@@ -25,20 +25,43 @@
 /* What is asked for, and given back at once, where the machine is short of memory. */
 #define ROOM (32UL << 10)
 
-void stplr_door_part_clear(struct stplr_door_part *part)
+int stplr_door_part_charge(struct stplr_message *message, size_t bytes)
 {
-	if (part->files)
+	int err = stplr_charge_client(message, bytes);
+
+	if (!err)
+		message->of_door.charged += bytes;
+	return err;
+}
+
+static void uncharge(struct stplr_message *message, size_t bytes)
+{
+	message->of_door.charged -= bytes;
+	message->charged -= bytes;
+	stplr_user_uncharge(message->user, bytes);
+}
+
+void stplr_door_part_clear(struct stplr_message *message)
+{
+	struct stplr_door_part *part = &message->of_door;
+
+	if (part->files && !(current->flags & PF_KTHREAD))
 		stplr_files_put(part->files, part->file_count);
+	else if (part->files)
+		stplr_files_leave(part->files, part->file_count, message->user, 0);
 	part->files = NULL;
 	part->file_count = 0;
 	if (part->result)
 		fput(part->result);
 	part->result = NULL;
+	uncharge(message, part->charged);
 }
 
-void stplr_door_part_put(struct stplr_door_part *part)
+void stplr_door_part_put(struct stplr_message *message)
 {
-	stplr_door_part_clear(part);
+	struct stplr_door_part *part = &message->of_door;
+
+	stplr_door_part_clear(message);
 	put_cred(part->caller);
 	stplr_door_put(part->door);
 	memset(part, 0, sizeof(*part));
@@ -110,18 +133,20 @@ int stplr_result_make(struct stplr_message *message, u64 from, size_t size, int 
 		*peer_error = -ENOMEM;
 		return 0;
 	}
-	*peer_error = stplr_charge_client(message, PAGE_ALIGN(size));
+	*peer_error = stplr_door_part_charge(message, PAGE_ALIGN(size));
 	if (*peer_error)
 		return 0;
 	file = shmem_file_setup("door-result", PAGE_ALIGN(size), STPLR_NO_VMA_FLAGS);
 	if (IS_ERR(file)) {
 		*peer_error = -ENOMEM;
+		uncharge(message, PAGE_ALIGN(size));
 		return 0;
 	}
 	mapping_set_gfp_mask(file->f_mapping, (GFP_HIGHUSER & ~__GFP_DIRECT_RECLAIM) | __GFP_NOWARN);
 	err = fill(message, file, from, size, peer_error);
 	if (err || *peer_error) {
 		fput(file);
+		uncharge(message, PAGE_ALIGN(size));
 		return err;
 	}
 	message->of_door.result = file;

@@ -22,19 +22,29 @@ struct stplr_door_part {
 	struct file **files; /* references */
 	struct file *result; /* reference: what there was no room for, in pages of its own */
 	size_t result_size;
+	size_t charged; /* to the client for these, and part of what the message is charged */
 };
 
 /**
- * stplr_door_part_clear() - forget what has been answered; by a server that failed and may try again
- * @part: of a call that the caller has claimed
+ * stplr_door_part_charge() - charge the client for what it is answered
+ * @message: a call that the caller has claimed
+ * @bytes: how much; given back with what stplr_door_part_clear() or stplr_door_part_put() give back
+ *
+ * Return: 0 or -EDQUOT.
  */
-void stplr_door_part_clear(struct stplr_door_part *part);
+int stplr_door_part_charge(struct stplr_message *message, size_t bytes);
+
+/**
+ * stplr_door_part_clear() - forget what has been answered; by a server that failed and may try again
+ * @message: a call that the caller has claimed
+ */
+void stplr_door_part_clear(struct stplr_message *message);
 
 /**
  * stplr_door_part_put() - give all of it back
- * @part: of a call of a door; of none then
+ * @message: a call of a door; of none then
  */
-void stplr_door_part_put(struct stplr_door_part *part);
+void stplr_door_part_put(struct stplr_message *message);
 
 /**
  * stplr_result_make() - copy a result that the client has no room for

@@ -11,6 +11,7 @@
 #include "counters.h"
 #include "doors/door.h"
 #include "doors/descriptors.h"
+#include "files.h"
 #include "message.h"
 #include "tracepoints.h"
 #include "words.h"
@@ -49,7 +50,7 @@ static int write_all(struct stplr_message *message, const struct stplr_door_retu
 {
 	struct stplr_door_part *part = &message->of_door;
 	struct file **files;
-	int err;
+	int err = 0;
 
 	if (arguments->count > STPLR_DOOR_FILES_MAX ||
 	    (part->bare && (arguments->size || arguments->count)))
@@ -59,7 +60,10 @@ static int write_all(struct stplr_message *message, const struct stplr_door_retu
 		return PTR_ERR(files);
 	part->files = files;
 	part->file_count = arguments->count;
-	err = write_data(message, arguments, peer_error);
+	if (arguments->count)
+		*peer_error = stplr_door_part_charge(message, arguments->count * STPLR_FILE_COST);
+	if (!*peer_error)
+		err = write_data(message, arguments, peer_error);
 	if (*peer_error == -EDQUOT || *peer_error == -ENOMEM)
 		*peer_error = -EOVERFLOW;
 	return err;
@@ -88,7 +92,7 @@ static int write_answer(struct serving *serving, struct answer *answer)
 	}
 	err = write_all(message, arguments, &peer_error);
 	if (err) {
-		stplr_door_part_clear(&message->of_door);
+		stplr_door_part_clear(message);
 		stplr_message_discard(message);
 		stplr_call_unclaim(call);
 		/* Not before: who finds it may answer, which must not end what the call refers to. */
@@ -180,7 +184,7 @@ static int hand_over(struct serving *serving, struct stplr_call *call)
 	struct stplr_door_fds given;
 	int err, peer_error;
 
-	err = stplr_door_files_install(message->files, message->file_count,
+	err = stplr_door_files_install(message->files, message->file_count, message->user,
 				       serving->arguments.received, &given, &peer_error);
 	if (peer_error || err == -EMFILE || err == -ENFILE)
 		return drop_call(call, err ? -EMFILE : peer_error);

@@ -904,6 +904,41 @@ static void who_does_not_block_is_told(void)
 	join(client);
 }
 
+/* Their client has left by the time they are closed for good. */
+static void descriptors_of_a_full_table_are_taken_back(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0), ends[2], next;
+	int32_t got[4];
+	struct stplr_receive receive = { .timeout_ns = second,
+					 .files = (uintptr_t)got,
+					 .file_room = 4 };
+	struct rlimit room;
+	char byte;
+
+	OK(pipe(ends));
+	pid_t client = CLIENT(channel, connection, {
+		int32_t files[4] = { ends[1], ends[1], ends[1], ends[1] };
+		struct stplr_send send = { .files = (uintptr_t)files,
+					   .file_count = 4,
+					   .timeout_ns = -1 };
+
+		stplr_send_full(connection, &send);
+	});
+	AWAIT_LINE(FOLDER "blocked", "%d %d SEND ", client, client);
+	close(ends[1]);
+	next = dup(0);
+	OK(close(next));
+	OK(getrlimit(RLIMIT_NOFILE, &room));
+	room.rlim_cur = (rlim_t)next + 2;
+	OK(setrlimit(RLIMIT_NOFILE, &room));
+	IS(-EMFILE, stplr_receive_full(channel, &receive));
+	IS(next, dup(0));
+	kill(client, SIGKILL);
+	waitpid(client, NULL, 0);
+	/* Nobody has the other end any more. */
+	IS(0, read(ends[0], &byte, 1));
+}
+
 static void descriptors_without_room_are_told_of(void)
 {
 	int channel = new_channel(0), connection = new_connection(channel, 0);
@@ -1291,6 +1326,8 @@ static const struct test tests[] = {
 	{ "names are guarded by their mode", names_are_guarded_by_their_mode },
 	{ "names of users are theirs to take", names_of_users_are_theirs_to_take },
 	{ "who does not block is told that nothing is there", who_does_not_block_is_told },
+	{ "descriptors of a full table are taken back",
+	  descriptors_of_a_full_table_are_taken_back },
 	{ "descriptors for which there was no room are told of",
 	  descriptors_without_room_are_told_of },
 	{ "what a user takes is bounded", what_a_user_takes_is_bounded },

@@ -326,6 +326,69 @@ static void a_result_counts_for_the_client_while_it_is_on_its_way(void)
 	IS(before, settled_bytes_of(4242));
 }
 
+/* A server that cannot give its answer gives another, and the client holds that alone. */
+static void a_result_that_fails_does_not_count(void)
+{
+	enum { SIZE = 1 << 20 };
+	int pool = new_pool(), door = new_door(pool);
+	struct serving serving = { .pool = pool };
+	char *bytes = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct stplr_door_desc two[2] = { passed(0), passed(0) };
+	uint64_t id;
+	long before;
+
+	CHECK(bytes != MAP_FAILED);
+	OK(munmap(bytes + SIZE / 2, SIZE / 2));
+	pid_t client = CALLER(pool, {
+		OK(setresuid(4242, 4242, 4242));
+		IS(SIZE / 2, knock(door));
+	});
+	IS(0, serve(&serving));
+	id = serving.arguments.id;
+	before = bytes_of(4242);
+	serving.arguments.flags = STPLR_RETURN_ONLY;
+	for (int i = 0; i < 3; i++) {
+		serving.arguments.id = id;
+		serving.arguments.descriptors = (uintptr_t)two;
+		serving.arguments.count = 2;
+		IS(-EFAULT, answer(&serving, bytes, SIZE));
+		IS(before, bytes_of(4242));
+	}
+	serving.arguments.id = id;
+	serving.arguments.count = 0;
+	IS(0, answer(&serving, bytes, SIZE / 2));
+	join(client);
+}
+
+/* Descriptors as well. */
+static void what_is_on_its_way_back_counts(void)
+{
+	int pool = new_pool(), door = new_door(pool), status;
+	struct serving serving = { .pool = pool };
+	struct stplr_door_desc many[64], room[64];
+	long before;
+
+	for (int i = 0; i < 64; i++)
+		many[i] = passed(0);
+	pid_t client = CALLER(pool, {
+		OK(setresuid(4242, 4242, 4242));
+		IS(0, call_with(door, (struct stplr_door_call){ .received = (uintptr_t)room,
+								.received_room = 64 }));
+		CHECK(called.received_count == 64);
+	});
+	IS(0, serve(&serving));
+	OK(kill(client, SIGSTOP));
+	CHECK(waitpid(client, &status, WUNTRACED) == client && WIFSTOPPED(status));
+	before = bytes_of(4242);
+	serving.arguments.descriptors = (uintptr_t)many;
+	serving.arguments.count = 64;
+	serving.arguments.flags = STPLR_RETURN_ONLY;
+	IS(0, serve(&serving));
+	CHECK(bytes_of(4242) >= before + 64 * 128);
+	OK(kill(client, SIGCONT));
+	join(client);
+}
+
 static void what_a_thread_has_no_room_for_it_reads(void)
 {
 	static uint8_t sent[100000], got[100000];
@@ -536,6 +599,8 @@ static const struct test tests[] = {
 	  a_server_does_not_end_by_its_limit_of_file_sizes },
 	{ "a result counts for the client while it is on its way",
 	  a_result_counts_for_the_client_while_it_is_on_its_way },
+	{ "a result that fails does not count", a_result_that_fails_does_not_count },
+	{ "descriptors on their way back count", what_is_on_its_way_back_counts },
 	{ "what a thread has no room for it reads", what_a_thread_has_no_room_for_it_reads },
 	{ "the last thread is told that it is", the_last_thread_is_told_that_it_is },
 	{ "a door tells that a single descriptor is left",

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * A client that has its own memory locked for as long as it likes, by a page of a file whose file
- * system it is itself and which never comes, holds up nobody but itself.
+ * system it is itself and which never comes, holds up nobody but itself. Nor does it by a file of that
+ * which takes for ever to be closed.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -11,6 +12,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "new.h"
@@ -23,6 +25,7 @@
 struct file_system {
 	int device;
 	int failures; /* to come */
+	bool holds; /* whoever closes it */
 };
 
 static void answer(const struct file_system *files, const struct fuse_in_header *in, int error,
@@ -76,6 +79,10 @@ static void serve_one(struct file_system *files, const struct fuse_in_header *in
 		if (files->failures-- > 0)
 			answer(files, in, EIO, NULL, 0);
 		break;
+	case FUSE_FLUSH:
+		if (!files->holds)
+			answer(files, in, ENOSYS, NULL, 0);
+		break;
 	case FUSE_FORGET:
 	case FUSE_BATCH_FORGET:
 		break;
@@ -94,9 +101,11 @@ static void *serve_files(void *argument)
 }
 
 /* In a process of its own, so that whatever is stuck in the file system does not keep that. */
-static pid_t start_files(int failures)
+static pid_t start_files_that(int failures, bool holds)
 {
-	struct file_system files = { .device = open("/dev/fuse", O_RDWR), .failures = failures };
+	struct file_system files = { .device = open("/dev/fuse", O_RDWR),
+				     .failures = failures,
+				     .holds = holds };
 	char options[80];
 
 	if (files.device < 0)
@@ -110,6 +119,11 @@ static pid_t start_files(int failures)
 		serve_files(&files);
 	close(files.device);
 	return server;
+}
+
+static pid_t start_files(int failures)
+{
+	return start_files_that(failures, false);
 }
 
 static char *file_memory;
@@ -314,6 +328,44 @@ static void the_dead_are_buried(void)
 	}
 }
 
+enum { FILES = 8 };
+
+/* Of these the server has room for some, which it has for a moment. */
+static void send_files(int connection)
+{
+	int32_t files[FILES];
+	struct stplr_send send = { .files = (uintptr_t)files, .file_count = FILES, .timeout_ns = -1 };
+
+	for (int i = 0; i < FILES; i++)
+		CHECK((files[i] = open(FOLDER_OF_FILES "/file", O_RDONLY)) >= 0);
+	stplr_send_full(connection, &send);
+}
+
+static void a_server_without_room_goes_on(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	pid_t files = start_files_that(0, true);
+	pid_t client = CLIENT(channel, connection, send_files(connection));
+	struct stplr_receive received = { .timeout_ns = second, .file_room = FILES };
+	struct rlimit room;
+	int32_t got[FILES];
+	int next = dup(0);
+
+	AWAIT_LINE(FOLDER "blocked", "%d %d SEND ", client, client);
+	OK(close(next));
+	OK(getrlimit(RLIMIT_NOFILE, &room));
+	room.rlim_cur = (rlim_t)next + FILES / 2;
+	OK(setrlimit(RLIMIT_NOFILE, &room));
+	received.files = (uintptr_t)got;
+	IS(-EMFILE, stplr_receive_full(channel, &received));
+	/* All of them have been taken back, though they are not closed yet. */
+	IS(next, dup(0));
+	kill(files, SIGKILL);
+	waitpid(files, NULL, 0);
+	kill(client, SIGKILL);
+	waitpid(client, NULL, 0);
+}
+
 static void put_back(void)
 {
 	umount2(FOLDER_OF_FILES, MNT_DETACH);
@@ -327,6 +379,8 @@ int main(void)
 		{ "a sender that has its memory locked is passed over", others_are_received_from },
 		{ "who left registered memory that is locked is buried, and others too",
 		  the_dead_are_buried },
+		{ "a server that has no room for files is not held by them",
+		  a_server_without_room_goes_on },
 	};
 
 	return run_tests_and(put_back, tests, sizeof(tests) / sizeof(*tests));

@@ -71,6 +71,15 @@ static void sends(bool refused, int connection, struct stplr_buffer buffer)
 	IS(refused ? -EDQUOT : -ETIMEDOUT, stplr_send_full(connection, &send));
 }
 
+/* The same with a descriptor, for whoever has sent it may close it meanwhile. */
+static void sends_file(bool refused, int connection)
+{
+	int32_t file = 0;
+	struct stplr_send send = { .files = (uintptr_t)&file, .file_count = 1 };
+
+	IS(refused ? -EDQUOT : -ETIMEDOUT, stplr_send_full(connection, &send));
+}
+
 static void each_takes_memory(bool refused, int channel, int connection)
 {
 	static char memory[4096];
@@ -82,6 +91,7 @@ static void each_takes_memory(bool refused, int channel, int connection)
 	takes(refused, stplr_connect("3001/seen"));
 	sends(refused, connection, stplr_bytes(memory, 257));
 	sends(refused, connection, stplr_vector(three, 3));
+	sends_file(refused, connection);
 	IS(refused ? -EDQUOT : 0, stplr_register(connection, memory, sizeof(memory)));
 	IS(refused ? -EDQUOT : 0, stplr_pulse(connection, 1, 1));
 	IS(refused ? -EDQUOT : 0, stplr_death(connection, channel, 1));

@@ -6,6 +6,8 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
+#include <net/if.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -220,6 +222,62 @@ static void a_signal_ends_the_wait_for_such_a_server(void)
 	join(client);
 }
 
+/* A socket whose last close takes that long, for its peer takes nothing of what is in it. */
+enum { LINGERING = 30 };
+
+static int lingering_socket(int *peer)
+{
+	int listening = socket(AF_INET, SOCK_STREAM, 0), end = socket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_in address = { .sin_family = AF_INET,
+				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct ifreq up = { .ifr_name = "lo", .ifr_flags = IFF_UP };
+	struct linger linger = { .l_onoff = 1, .l_linger = LINGERING };
+	socklen_t length = sizeof(address);
+	static char bytes[65536];
+
+	if (listening < 0 || ioctl(listening, SIOCSIFFLAGS, &up))
+		SKIP("this kernel has no network");
+	OK(bind(listening, (struct sockaddr *)&address, length));
+	OK(listen(listening, 1));
+	OK(getsockname(listening, (struct sockaddr *)&address, &length));
+	OK(connect(end, (struct sockaddr *)&address, length));
+	*peer = accept(listening, NULL, NULL);
+	CHECK(*peer >= 0);
+	OK(setsockopt(end, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
+	while (send(end, bytes, sizeof(bytes), MSG_DONTWAIT) > 0)
+		;
+	close(listening);
+	return end;
+}
+
+/* The server is the last who has it, when it passes the message over. */
+static void a_socket_that_lingers_stalls_no_server(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0);
+	struct server server = start_server(channel, receive_late);
+	int peer, end = lingering_socket(&peer);
+	double start = now();
+
+	pid_t client = CLIENT(channel, connection, {
+		struct stplr_send timed = { .send = stplr_bytes("first", 5),
+					    .files = (uintptr_t)&end,
+					    .file_count = 1,
+					    .timeout_ns = 300000000 };
+
+		IS(-ETIMEDOUT, stplr_send_full(connection, &timed));
+	});
+	await(server.says[0]);
+	join(client);
+	close(end);
+	pid_t other = CLIENT(channel, connection,
+			     IS(0, stplr_send(connection, "second", 6, NULL, 0, NULL)));
+	tell(server.told[1]);
+	join(server.process);
+	join(other);
+	CHECK(now() - start < LINGERING / 2);
+	close(peer);
+}
+
 /* A tmpfs that is busy for as long as anything of it is mapped. */
 #define FILES "/tmp/stall-files"
 
@@ -386,6 +444,7 @@ static const struct test tests[] = {
 	{ "a deadline holds while a server reads", a_deadline_holds_while_a_server_reads },
 	{ "a deadline holds while a server replies", a_deadline_holds_while_a_server_replies },
 	{ "a signal ends the wait for such a server", a_signal_ends_the_wait_for_such_a_server },
+	{ "a socket that lingers stalls no server", a_socket_that_lingers_stalls_no_server },
 	{ "memory of the dead is given back", memory_of_the_dead_is_given_back },
 	{ "a hole that is being punched stalls nobody", a_hole_that_is_punched_stalls_nobody },
 	{ "clients bring pages that are not there", clients_bring_pages_that_are_not_there },
