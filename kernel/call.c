@@ -120,16 +120,19 @@ void stplr_call_untake(struct stplr_call *call)
 	stplr_call_put_ended(call, ended);
 }
 
-bool stplr_call_touch(struct stplr_call *call)
+int stplr_call_touch(struct stplr_call *call)
 {
-	bool there;
+	int err = 0;
 
 	spin_lock(&call->port->lock);
-	there = !call->abandoned;
-	if (there)
+	if (call->abandoned)
+		err = -ESRCH;
+	else if (call->away)
+		err = -EBUSY;
+	else
 		call->touching++;
 	spin_unlock(&call->port->lock);
-	return there;
+	return err;
 }
 
 void stplr_call_untouch(struct stplr_call *call)

@@ -24,7 +24,8 @@
  *               ETIMEDOUT, unless the port wants unblock pulses: then the server is told, and the
  *               sender waits on for the answer.
  *   ANSWERING   like OWED. The replier finds the call abandoned: its answer reaches nobody.
- *   An interruption that passes leaves all of these as they are: the sender is away for a while.
+ *   An interruption that passes leaves all of these as they are: the sender is away for a while. Whether
+ *   its program goes on meanwhile only it knows, so nobody touches its memory until it is back.
  *   Whoever is busy with a call (TAKEN, ANSWERING, or a read or write between them) may wait for
  *   memory of its own for as long as it likes, so the sender does not wait for that. It does wait
  *   for who touches its memory at this moment, between touch and untouch, where nobody sleeps for
@@ -85,7 +86,7 @@ struct stplr_call {
 	bool unblocked; /* the server has been told so */
 	bool settled; /* DONE and not busy; set with release, for the sender to read */
 	bool abandoned; /* the sender has left; nobody to wake */
-	bool away; /* the sender is out of its wait and may come back to it: nobody to ask */
+	bool away; /* the sender is out of its wait and may come back to it: nobody to ask, or to touch */
 	unsigned int busy; /* threads that are at work on the call */
 	unsigned int touching; /* of those, who has hold of the sender's memory just now */
 	struct stplr_ask *ask; /* of one of those, which waits for it; NULL: of none */
@@ -138,9 +139,11 @@ int stplr_port_resume(struct stplr_call *call, ktime_t deadline, bool *delivered
 
 /**
  * stplr_port_forget() - end the wait for a call, after STPLR_AWAY
- * @call: the call, whose memory nobody touches any more then. The sender's reference stays the caller's
+ * @call: the call, whose memory nobody touches. The sender's reference stays the caller's
+ *
+ * Return: whether somebody had received it who was still to answer.
  */
-void stplr_port_forget(struct stplr_call *call);
+bool stplr_port_forget(struct stplr_call *call);
 
 /**
  * stplr_port_disown() - end every call that taker has received and not answered
@@ -236,9 +239,10 @@ void stplr_call_return(struct stplr_call *call);
  * @call: a call that the caller is busy with
  *
  * Until stplr_call_untouch() its memory may be accessed, and nobody sleeps for what a program decides.
- * Return: false if the sender has left, and its memory is not to be touched any more.
+ * Return: 0; -ESRCH if the sender has left, and its memory is not to be touched any more; -EBUSY if it is
+ * away, and its memory may not be what it was when it sent: its program may be told that the call has failed.
  */
-bool stplr_call_touch(struct stplr_call *call);
+int stplr_call_touch(struct stplr_call *call);
 
 /**
  * stplr_call_untouch() - let the sender leave again

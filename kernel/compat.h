@@ -12,7 +12,9 @@
 #include <linux/fs.h>
 #include <linux/fsnotify_backend.h>
 #include <linux/mm.h>
+#include <linux/ptrace.h>
 #include <linux/sched.h>
+#include <linux/sched/task_stack.h>
 #include <linux/uaccess.h>
 #include <linux/version.h>
 
@@ -57,6 +59,20 @@ static inline long stplr_pin_own(unsigned long start, unsigned long nr, unsigned
 	return pin_user_pages(start, nr, flags, pages);
 #else
 	return pin_user_pages(start, nr, flags, pages, NULL);
+#endif
+}
+
+/*
+ * Which system call the thread is in, and begins anew if it is to; its arguments stay. False: where the number
+ * is kept is not known here.
+ */
+static inline bool stplr_set_syscall(long number)
+{
+#ifdef CONFIG_X86
+	current_pt_regs()->orig_ax = number;
+	return true;
+#else
+	return false;
 #endif
 }
 

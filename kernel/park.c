@@ -13,6 +13,9 @@
 #include <linux/thread_info.h>
 #include <linux/tracepoint.h>
 
+#include <asm/syscall.h>
+
+#include "compat.h"
 #include "exit.h"
 
 /*
@@ -27,6 +30,7 @@ struct parked {
 	struct file *file; /* compared, never followed */
 	void *what; /* NULL once it has been dropped */
 	const struct stplr_parked_ops *ops;
+	long number; /* of the system call that it began with */
 };
 
 atomic_t stplr_parked_count;
@@ -128,6 +132,8 @@ static long restart(struct restart_block *block)
 	const struct stplr_parked_ops *ops = NULL;
 	struct parked *parked;
 	void *what = NULL;
+	bool known;
+	long result;
 
 	forget_restart(block);
 	spin_lock(&parked_lock);
@@ -142,9 +148,12 @@ static long restart(struct restart_block *block)
 	/* What else there is stays until the thread is seen elsewhere: it keeps the module. */
 	if (!what)
 		return -EINTR;
+	/* A handler may have it begin anew, which what the thread has come back by cannot; or it is parked again. */
+	known = stplr_set_syscall(parked->number);
 	/* The file, which is put on the way out of the kernel, keeps it here. */
 	dispose(parked);
-	return ops->resume(what);
+	result = ops->resume(what);
+	return result == -ERESTARTSYS && !known ? -EINTR : result;
 }
 
 /*
@@ -185,6 +194,7 @@ long stplr_park(void *what, struct file *file, const struct stplr_parked_ops *op
 	parked->file = file;
 	parked->what = what;
 	parked->ops = ops;
+	parked->number = syscall_get_nr(current, current_pt_regs());
 	spin_lock(&parked_lock);
 	hash_add(by_thread, &parked->by_thread, (unsigned long)current);
 	hash_add(by_file, &parked->by_file, (unsigned long)file);

@@ -2,6 +2,7 @@
 /* A call from the side of its sender, and what others ask of that. */
 #include "call.h"
 
+#include <linux/delay.h>
 #include <linux/errno.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
@@ -85,16 +86,26 @@ static void serve_ask_locked(struct stplr_call *call, struct stplr_waker *waker)
 		end_ask_locked(call, err, waker);
 }
 
-/* The call goes on meanwhile, without anybody to ask. */
+/*
+ * The call goes on meanwhile, without anybody to ask. Whoever touches the sender's memory is through in a
+ * moment, and nobody begins to.
+ */
 static void go_away(struct stplr_call *call)
 {
 	struct stplr_waker waker;
+	bool touched;
 
-	spin_lock(&call->port->lock);
-	call->away = true;
-	end_ask_locked(call, -EBUSY, &waker);
-	spin_unlock(&call->port->lock);
-	stplr_waker_run(&waker, false);
+	do {
+		spin_lock(&call->port->lock);
+		call->away = true;
+		end_ask_locked(call, -EBUSY, &waker);
+		touched = call->touching;
+		spin_unlock(&call->port->lock);
+		stplr_waker_run(&waker, false);
+		/* Asleep, as the other may need this processor. */
+		if (touched)
+			usleep_range(20, 40);
+	} while (touched);
 }
 
 static bool is_settled_locked(const struct stplr_call *call)
@@ -193,35 +204,24 @@ int stplr_port_resume(struct stplr_call *call, ktime_t deadline, bool *delivered
 	return await_end(call, deadline, delivered);
 }
 
-/* Whether that could be done: whoever touches the sender's memory is through in a moment. */
-static bool forget(struct stplr_call *call, bool *ended)
+bool stplr_port_forget(struct stplr_call *call)
 {
 	struct stplr_port *port = call->port;
-	bool done;
+	bool owed, ended = false;
 
-	*ended = false;
 	spin_lock(&port->lock);
-	done = !call->touching;
-	if (done)
-		tell_left_locked(call);
-	if (done && call->busy) {
+	owed = call->state == STPLR_CALL_OWED || call->state == STPLR_CALL_ANSWERING;
+	tell_left_locked(call);
+	if (call->busy) {
 		call->abandoned = true;
-	} else if (done && call->state != STPLR_CALL_DONE) {
+	} else if (call->state != STPLR_CALL_DONE) {
 		stplr_call_end_locked(call, -EINTR);
-		*ended = true;
+		ended = true;
 	}
 	spin_unlock(&port->lock);
-	return done;
-}
-
-void stplr_port_forget(struct stplr_call *call)
-{
-	bool ended;
-
-	while (!forget(call, &ended))
-		cond_resched();
 	if (ended)
 		stplr_call_put(call);
+	return owed;
 }
 
 int stplr_call_ask(struct stplr_call *call, struct stplr_ask *ask, ktime_t deadline)

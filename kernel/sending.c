@@ -67,11 +67,13 @@ static void leave(struct stplr_sending *sending)
 	struct stplr_call *call = &message->call;
 	struct stplr_item *pulse = message->unblock;
 
+	bool owed;
+
 	message->unblock = NULL;
-	stplr_port_forget(call);
+	owed = stplr_port_forget(call);
 	if (pulse) {
 		stplr_pulse_of(pulse)->value = call->name;
-		if (!call->taker || stplr_port_post(call->port, pulse, pulse->priority))
+		if (!owed || stplr_port_post(call->port, pulse, pulse->priority))
 			stplr_pulse_free(pulse);
 	}
 	if (sending->ops->ended)
@@ -121,13 +123,14 @@ static long park(struct stplr_sending *sending)
 /* From the beginning, or from where it was parked. */
 static long go_on(struct stplr_sending *sending, bool parked)
 {
-	bool delivered;
+	bool delivered, resumed;
 	int err;
 
 	do {
 		err = parked ? stplr_port_resume(&sending->message->call, sending->deadline,
 						 &delivered) :
 			       start(sending, &delivered);
+		resumed = parked;
 		parked = false;
 		if (err == STPLR_AWAY)
 			return park(sending);
@@ -135,7 +138,8 @@ static long go_on(struct stplr_sending *sending, bool parked)
 			break;
 		err = conclude(sending, err, delivered);
 		stplr_message_done(sending->message, sending->spare);
-	} while (err == STPLR_REFAULT && ++sending->attempt < STPLR_ATTEMPTS);
+		/* That nobody read it while it was parked is no fault of its pages. */
+	} while (err == STPLR_REFAULT && (resumed || ++sending->attempt < STPLR_ATTEMPTS));
 	end(sending);
 	return err == STPLR_REFAULT ? -EFAULT : err;
 }

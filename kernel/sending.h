@@ -7,6 +7,8 @@
  *            ▲                            │ ▲ │
  *            │  pages were missing:       │ │ │
  *            │  STPLR_ATTEMPTS at most    │ │ │
+ *            │  or somebody wanted them   │ │ │
+ *            │  while it was parked       │ │ │
  *            └────────────────────────────┘ │ │ an interruption passes
  *                                    resume │ ▼
  *                                         parked ──> leaves, end

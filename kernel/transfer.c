@@ -65,14 +65,22 @@ static int ask(struct stplr_message *message, u64 base, size_t length, bool writ
 	return err;
 }
 
+/* 0, -ESRCH, or, where the sender is not waiting just now, STPLR_REFAULT. */
+static int touch(struct stplr_message *message)
+{
+	int err = stplr_call_touch(&message->call);
+
+	return err == -EBUSY ? STPLR_REFAULT : err;
+}
+
 /* As far as they are there, and touches then. -EAGAIN: the first is not. */
 static long take_pages(struct stplr_message *message, u64 base, size_t wanted, bool write,
 		       struct page **pages)
 {
-	long got;
+	long got = touch(message);
 
-	if (!stplr_call_touch(&message->call))
-		return -ESRCH;
+	if (got)
+		return got;
 	if (write)
 		got = stplr_pin_remote(message->mm, base, wanted, FOLL_NOFAULT | FOLL_WRITE, pages);
 	else
@@ -118,7 +126,7 @@ static int grab(struct stplr_message *message, struct stplr_region *region, u64 
 	if (region) {
 		span->pages = stplr_region_pages(region, remote);
 		span->count = wanted;
-		return stplr_call_touch(&message->call) ? 0 : -ESRCH;
+		return touch(message);
 	}
 	span->pages = span->pinned;
 	span->count = pin(message, remote & PAGE_MASK, wanted, write, span->pinned);

@@ -52,6 +52,13 @@ static inline void cond_resched(void)
 {
 }
 
+static inline void usleep_range(unsigned long min, unsigned long max)
+{
+	(void)min;
+	(void)max;
+	sched_yield();
+}
+
 typedef struct {
 	pthread_mutex_t mutex;
 } spinlock_t;
