@@ -6,7 +6,7 @@
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
 
-/* What a server may leave a client, beside twice the room that the client has. */
+/* What a server may leave a client, beside twice the room that the client has, and a piece for each buffer. */
 #define LEFT_MAX (64UL << 10)
 
 /* A small piece takes as much, so that what is written bit by bit can go into one. */
@@ -184,8 +184,9 @@ static int leave_pieces(struct stplr_message *message, size_t offset, u64 from, 
 	size_t done = 0;
 	int err = 0;
 
+	/* Each buffer of the client's may be written apart. */
 	if (message->left + sizeof(struct stplr_chunk) + max_t(size_t, length, PIECE_MIN) >
-	    2 * (u64)message->reply.total + LEFT_MAX)
+	    2 * (u64)message->reply.total + LEFT_MAX + (u64)message->reply.count * PIECE_MIN)
 		return -ENOBUFS;
 	while (done < length && !err && !*peer_error) {
 		size_t bytes = length - done;

@@ -215,6 +215,36 @@ static void big_buffers_pair_up(void)
 	buffers_pair_up_by_index(40001);
 }
 
+/* Each of which is replied to apart. */
+static void many_buffers_pair_up(void)
+{
+	enum { COUNT = 400 };
+	static char room[COUNT][8], bytes[COUNT][4];
+	static struct stplr_msg theirs[COUNT], mine[COUNT];
+	struct party me = enter();
+	struct stplr_msg_receive from;
+	pid_t parent = getpid(), child = fork();
+
+	if (child == 0) {
+		close(me.fd);
+		struct party client = enter();
+
+		for (int i = 0; i < COUNT; i++)
+			theirs[i] = (struct stplr_msg){ room[i], sizeof(room[i]) };
+		OK(old_call(&client, parent, parent, NULL, 0, theirs, COUNT));
+		for (int i = 0; i < COUNT; i++)
+			CHECK(theirs[i].buflen == 4 && filled(room[i], 4, (unsigned int)i));
+		_exit(0);
+	}
+	OK(old_receive(&me, NULL, 0, &from));
+	for (int i = 0; i < COUNT; i++) {
+		fill(bytes[i], 4, (unsigned int)i);
+		mine[i] = (struct stplr_msg){ bytes[i], 4 };
+	}
+	OK(old_reply(&me, child, child, mine, COUNT));
+	join(child);
+}
+
 static void more_buffers_at_the_receiver_get_nothing(void)
 {
 	struct party me = enter();
@@ -989,6 +1019,7 @@ static const struct test tests[] = {
 	{ "every size arrives whole", every_size_arrives_whole },
 	{ "small buffers pair up by index", small_buffers_pair_up },
 	{ "big buffers pair up by index", big_buffers_pair_up },
+	{ "many buffers pair up", many_buffers_pair_up },
 	{ "surplus buffers get nothing", more_buffers_at_the_receiver_get_nothing },
 	{ "messages come in the order they were sent", messages_come_in_the_order_they_were_sent },
 	{ "an interrupted sender leaves the queue", an_interrupted_sender_leaves_the_queue },
