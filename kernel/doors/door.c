@@ -24,11 +24,12 @@
 	 STPLR_DOOR_NO_CANCEL | STPLR_DOOR_DEPLETION_CB)
 
 /*
- * Whoever closes a descriptor is through with that a moment after the flush, and a call may hold the file for
- * as long as it lasts: so it is looked for some times, each time after twice as long.
+ * Whoever closes a descriptor is through with that a moment after the flush; but a call may hold the file for
+ * as long as it lasts, and so may a message that it is on its way in, and neither tells when it lets go. So it is
+ * looked for until it is a single one, each time after twice as long, up to 1.3 seconds.
  */
 #define COUNT_DELAY_MS 5
-#define COUNT_ATTEMPTS 8
+#define COUNT_SLOWEST 8U
 
 static struct workqueue_struct *counts;
 static atomic64_t ids;
@@ -145,8 +146,8 @@ static void count_references(struct work_struct *work)
 		count_later(door, 0);
 		return;
 	}
-	if (file_count(file) > 2 && door->attempts < COUNT_ATTEMPTS) {
-		count_later(door, door->attempts + 1);
+	if (file_count(file) > 2) {
+		count_later(door, min(door->attempts + 1, COUNT_SLOWEST));
 		return;
 	}
 	refcount_inc(&door->refs);

@@ -490,6 +490,48 @@ static void a_door_tells_so_each_time_if_it_is_to(void)
 	CHECK(info_of(door).attributes & STPLR_DOOR_UNREF_MULTI);
 }
 
+static int the_door;
+
+static void *knock_once(void *unused)
+{
+	IS(0, knock(the_door));
+	return unused;
+}
+
+/* Not as long as it is in a message or a call lasts, however long that is, but then. */
+static void references_that_nobody_closes_count(void)
+{
+	int pool = new_pool(), sent, pair[2];
+	struct serving serving = { .pool = pool }, other = { .pool = pool };
+
+	the_door = new_door_of(pool, 5, STPLR_DOOR_UNREF);
+	pid_t client = CALLER(pool, {
+		pthread_t thread;
+
+		OK(pthread_create(&thread, NULL, knock_once, NULL));
+		AWAIT_LINE(FOLDER "blocked", "%d ", getpid());
+		nap(200);
+		close(the_door);
+		OK(pthread_join(thread, NULL));
+		pause();
+	});
+
+	IS(0, serve(&serving));
+	CHECK(!(serving.arguments.notes & STPLR_NOTE_UNREF));
+	sent = new_door_of(pool, 5, STPLR_DOOR_UNREF);
+	OK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+	CHECK(send_door(pair[0], sent, 0));
+	close(dup(sent));
+	nap(4000);
+	OK(close(pair[1]));
+	OK(close(pair[0]));
+	await_unref(&other, sent);
+	finish(&serving);
+	other.arguments.id = 0;
+	await_unref(&other, the_door);
+	OK(kill(client, SIGKILL));
+}
+
 static void references_of_many_processes_count(void)
 {
 	int pool = new_pool(), door = new_door_of(pool, 5, STPLR_DOOR_UNREF), pair[2];
@@ -606,6 +648,7 @@ static const struct test tests[] = {
 	{ "a door tells that a single descriptor is left",
 	  a_door_tells_that_a_single_descriptor_is_left },
 	{ "a door tells so each time if it is to", a_door_tells_so_each_time_if_it_is_to },
+	{ "references that nobody closes count", references_that_nobody_closes_count },
 	{ "references of many processes count", references_of_many_processes_count },
 	{ "a door without descriptors is gone", a_door_without_descriptors_is_gone },
 	{ "a thread is server and client at once", a_thread_is_server_and_client_at_once },
