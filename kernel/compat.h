@@ -188,13 +188,6 @@ static inline u64 stplr_own_slice(const struct task_struct *task)
 #define STPLR_EXIT_PROBE_ARGS void *data, struct task_struct *task
 #endif
 
-/* Which way an iterator is read: from the program. */
-#ifdef ITER_SOURCE
-#define STPLR_ITER_SOURCE ITER_SOURCE
-#else
-#define STPLR_ITER_SOURCE WRITE
-#endif
-
 /* What shmem_file_setup() takes: no flags. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(7, 0, 0)
 #define STPLR_NO_VMA_FLAGS EMPTY_VMA_FLAGS

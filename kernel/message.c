@@ -294,8 +294,8 @@ int stplr_message_load(struct stplr_message *message, int attempt)
 	if (message->files)
 		message->files_charged = message->file_count * STPLR_FILE_COST;
 
-	if ((direct && !message->send.region) || message->reply.total > STPLR_INLINE ||
-	    message->of_door.door) {
+	/* Whatever room there is for a reply, what a server leaves there bit by bit is charged to it. */
+	if ((direct && !message->send.region) || message->reply.total || message->of_door.door) {
 		message->mm = current->mm;
 		mmgrab(message->mm);
 	}

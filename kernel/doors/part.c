@@ -11,7 +11,7 @@
 #include <linux/sched/signal.h>
 #include <linux/shmem_fs.h>
 #include <linux/slab.h>
-#include <linux/uio.h>
+#include <linux/uaccess.h>
 
 #include "compat.h"
 #include "doors/door.h"
@@ -19,8 +19,8 @@
 #include "leftovers.h"
 #include "message.h"
 
-/* Between two looks whether the caller is being killed. */
-#define STEP (256UL << 10)
+/* What is copied at a time, between two looks whether the caller is being killed. */
+#define STEP (32UL << 10)
 
 /* What is asked for, and given back at once, where the machine is short of memory. */
 #define ROOM (32UL << 10)
@@ -67,13 +67,16 @@ void stplr_door_part_put(struct stplr_message *message)
 	memset(part, 0, sizeof(*part));
 }
 
-/* In the memory cgroup of the client, which may be at its limit: nothing is reclaimed there. */
-static ssize_t write_some(struct stplr_message *message, struct file *file, struct iov_iter *from,
-			  loff_t *at)
+/*
+ * In the memory cgroup of the client, which may be at its limit: nothing is reclaimed there. So the bytes are
+ * the kernel's: pages of the server's that had to come would be charged there, too.
+ */
+static ssize_t write_some(struct stplr_message *message, struct file *file, const void *bytes,
+			  size_t count, loff_t *at)
 {
 	struct mem_cgroup *group = get_mem_cgroup_from_mm(message->mm);
 	struct mem_cgroup *before = set_active_memcg(group);
-	ssize_t written = vfs_iter_write(file, from, at, 0);
+	ssize_t written = kernel_write(file, bytes, count, at);
 
 	set_active_memcg(before);
 	mem_cgroup_put(group);
@@ -89,10 +92,10 @@ static bool make_room(void)
 	return room;
 }
 
-static int fill(struct stplr_message *message, struct file *file, u64 from, size_t size,
-		int *peer_error)
+/* By way of a buffer of STEP bytes. */
+static int fill_by(struct stplr_message *message, struct file *file, u64 from, size_t size,
+		   u8 *buffer, int *peer_error)
 {
-	struct iov_iter iter;
 	bool again = false;
 	loff_t at = 0;
 
@@ -103,8 +106,9 @@ static int fill(struct stplr_message *message, struct file *file, u64 from, size
 		if (fatal_signal_pending(current))
 			return -EINTR;
 		cond_resched();
-		iov_iter_ubuf(&iter, STPLR_ITER_SOURCE, u64_to_user_ptr(from + at), bytes);
-		written = write_some(message, file, &iter, &at);
+		if (copy_from_user(buffer, u64_to_user_ptr(from + at), bytes))
+			return -EFAULT;
+		written = write_some(message, file, buffer, bytes, &at);
 		if (written == -ENOMEM && !again && make_room()) {
 			again = true;
 			continue;
@@ -112,12 +116,27 @@ static int fill(struct stplr_message *message, struct file *file, u64 from, size
 		again = false;
 		if (written > 0)
 			continue;
-		if (written == -EFAULT || written == -EINTR)
+		if (written == -EINTR)
 			return written;
 		*peer_error = -ENOMEM;
 		return 0;
 	}
 	return 0;
+}
+
+static int fill(struct stplr_message *message, struct file *file, u64 from, size_t size,
+		int *peer_error)
+{
+	u8 *buffer = kmalloc(STEP, GFP_KERNEL);
+	int err;
+
+	if (!buffer) {
+		*peer_error = -ENOMEM;
+		return 0;
+	}
+	err = fill_by(message, file, from, size, buffer, peer_error);
+	kfree(buffer);
+	return err;
 }
 
 int stplr_result_make(struct stplr_message *message, u64 from, size_t size, int *peer_error)

@@ -53,7 +53,8 @@ void stplr_door_part_put(struct stplr_message *message);
  * @size: its bytes
  * @peer_error: -EDQUOT or -ENOMEM if the client may not hold as much
  *
- * The pages are a file that nobody has a descriptor of, charged to the client and its memory cgroup.
+ * The pages are a file that nobody has a descriptor of, charged to the client and its memory cgroup; those
+ * that the bytes are in stay the caller's.
  * Return: 0, -EFAULT, -EINTR.
  */
 int stplr_result_make(struct stplr_message *message, u64 from, size_t size, int *peer_error);

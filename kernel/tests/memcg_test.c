@@ -212,6 +212,33 @@ static void a_result_without_room_is_the_clients(void)
 	CHECK(waitpid(client, NULL, 0) == client);
 }
 
+/* What it is copied from comes by the server, if it has to come. */
+static void what_a_result_is_made_of_is_the_servers(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+	struct serving serving = { .pool = pool };
+
+	need_groups();
+	pid_t client = CALLER(pool, {
+		join_group("client");
+		IS(RESULT, call_door(door, NULL, 0, NULL, 0));
+		CHECK(pause() == -1);
+	});
+
+	join_group("server");
+	IS(0, serve(&serving));
+	note_clients();
+	long servers = value(GROUPS "/server/memory.current", NULL);
+
+	serving.arguments.flags = STPLR_RETURN_ONLY;
+	IS(0, answer(&serving, memory_of_a_file(RESULT), RESULT));
+	CHECK(value(GROUPS "/server/memory.current", NULL) - servers >= RESULT - AHEAD);
+	CHECK(value(GROUPS "/client/memory.current", NULL) - clients_bytes < RESULT + RESULT / 4);
+	join_group("..");
+	OK(kill(client, SIGKILL));
+	CHECK(waitpid(client, NULL, 0) == client);
+}
+
 static void a_client_without_memory_for_its_result_fails_alone(void)
 {
 	int pool = new_pool(), door = new_door(pool);
@@ -226,6 +253,53 @@ static void a_client_without_memory_for_its_result_fails_alone(void)
 	join(client);
 	IS(0, value(GROUPS "/client/memory.events", "oom "));
 	IS(0, value(GROUPS "/client/memory.events", "oom_kill "));
+}
+
+static int the_connection;
+
+static void *call_for_few(void *unused)
+{
+	char room[200];
+
+	stplr_send(the_connection, "x", 1, room, sizeof(room), NULL);
+	return unused;
+}
+
+/* However little room there is: what is written there bit by bit takes more. */
+static void the_client_pays_for_small_writes(void)
+{
+	enum { CLIENTS = 64, PIECES = 200, LEAST = CLIENTS * PIECES * 256 / 2 };
+	int channel = new_channel(0);
+	static uint64_t ids[CLIENTS];
+	struct stplr_receive received;
+
+	the_connection = new_connection(channel, 0);
+	need_groups();
+	pid_t client = CLIENT(channel, the_connection, {
+		pthread_t thread;
+
+		join_group("client");
+		for (int i = 0; i < CLIENTS; i++)
+			OK(pthread_create(&thread, NULL, call_for_few, NULL));
+		pause();
+	});
+
+	join_group("server");
+	for (int i = 0; i < CLIENTS; i++) {
+		IS(0, stplr_receive(channel, NULL, 0, second, &received));
+		ids[i] = received.id;
+	}
+	long servers = value(GROUPS "/server/memory.current", NULL);
+	long clients = value(GROUPS "/client/memory.current", NULL);
+
+	for (int i = 0; i < CLIENTS; i++)
+		for (int piece = 0; piece < PIECES; piece++)
+			IS(1, stplr_write(channel, ids[i], piece % 2 ? 0 : 2, "x", 1));
+	CHECK(value(GROUPS "/server/memory.current", NULL) - servers < LEAST / 2);
+	CHECK(value(GROUPS "/client/memory.current", NULL) - clients >= LEAST);
+	join_group("..");
+	kill(client, SIGKILL);
+	waitpid(client, NULL, 0);
 }
 
 static void put_back(void)
@@ -246,6 +320,8 @@ static const struct test tests[] = {
 	{ "pages are charged to whose they are", pages_are_brought_by_whom_they_are_charged_to },
 	{ "a door's result without room is charged to the client's group",
 	  a_result_without_room_is_the_clients },
+	{ "what a result is made of is the server's", what_a_result_is_made_of_is_the_servers },
+	{ "the client pays for small writes", the_client_pays_for_small_writes },
 	{ "a client whose group has no memory for its result fails alone",
 	  a_client_without_memory_for_its_result_fails_alone },
 };
