@@ -192,9 +192,10 @@ static size_t copy_remote(struct stplr_message *message, struct stplr_region *re
 		idle = copied ? 0 : idle + 1;
 		/* What is wanted next, too, if the memory is a new one. */
 		rest = min_t(size_t, length - done, STPLR_BATCH * PAGE_SIZE);
-		if (!copied && (idle > OWN_ATTEMPTS || fatal_signal_pending(current) ||
-				stplr_bring(local + done, rest, !write)))
+		if (fatal_signal_pending(current) ||
+		    (!copied && (idle > OWN_ATTEMPTS || stplr_bring(local + done, rest, !write))))
 			break;
+		cond_resched();
 	}
 	return done;
 }
