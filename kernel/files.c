@@ -19,7 +19,7 @@
 
 /* Files; and what becomes of them where they are closed elsewhere. */
 struct parcel {
-	struct llist_node node;
+	struct list_head node;
 	bool flush; /* they were descriptors */
 	size_t bytes; /* charged for them */
 	u32 count;
@@ -56,14 +56,29 @@ static void close_parcel(struct parcel *parcel)
 	kfree(parcel);
 }
 
+/* The next that nobody is at. NULL: there is none, and the caller is not busy any more. */
+static struct parcel *next_parcel(struct stplr_closer *closer)
+{
+	struct stplr_closing *of_user = &closer->user->closing;
+	struct parcel *parcel;
+
+	spin_lock(&of_user->lock);
+	parcel = list_first_entry_or_null(&of_user->parcels, struct parcel, node);
+	if (parcel)
+		list_del(&parcel->node);
+	else
+		closer->busy = false;
+	spin_unlock(&of_user->lock);
+	return parcel;
+}
+
 static void close_parcels(struct work_struct *work)
 {
 	struct stplr_closer *closer = container_of(work, struct stplr_closer, work);
-	struct llist_node *first = llist_del_all(&closer->parcels);
 	struct stplr_user *user = closer->user;
-	struct parcel *parcel, *next;
+	struct parcel *parcel;
 
-	llist_for_each_entry_safe(parcel, next, first, node) {
+	while ((parcel = next_parcel(closer))) {
 		const size_t bytes = parcel->bytes;
 
 		close_parcel(parcel);
@@ -74,40 +89,46 @@ static void close_parcels(struct work_struct *work)
 	module_put(THIS_MODULE);
 }
 
-void stplr_closers_init(struct stplr_user *user, struct stplr_closer *closers)
+void stplr_closing_init(struct stplr_user *user)
 {
+	struct stplr_closing *of_user = &user->closing;
 	int i;
 
+	spin_lock_init(&of_user->lock);
+	INIT_LIST_HEAD(&of_user->parcels);
 	for (i = 0; i < STPLR_CLOSERS; i++) {
-		INIT_WORK(&closers[i].work, close_parcels);
-		init_llist_head(&closers[i].parcels);
-		closers[i].user = user;
+		INIT_WORK(&of_user->closers[i].work, close_parcels);
+		of_user->closers[i].busy = false;
+		of_user->closers[i].user = user;
 	}
 }
 
-/* Where nobody waits for a file just now, if there is such a place. */
-static struct stplr_closer *find_closer(struct stplr_user *user)
+static struct stplr_closer *find_idle_locked(struct stplr_closing *of_user)
 {
 	int i;
 
-	for (i = 0; i < STPLR_CLOSERS - 1; i++)
-		if (!work_busy(&user->closers[i].work))
-			break;
-	return &user->closers[i];
+	for (i = 0; i < STPLR_CLOSERS; i++)
+		if (!of_user->closers[i].busy)
+			return &of_user->closers[i];
+	return NULL;
 }
 
 /* The user is there for as long as there is work; and so is the module, which would have to wait for it. */
 static void close_elsewhere(struct parcel *parcel, struct stplr_user *user)
 {
-	struct stplr_closer *closer = find_closer(user);
+	struct stplr_closing *of_user = &user->closing;
+	struct stplr_closer *closer;
 
-	refcount_inc(&user->refs);
-	__module_get(THIS_MODULE);
-	llist_add(&parcel->node, &closer->parcels);
-	if (queue_work(closing, &closer->work))
-		return;
-	stplr_user_put(user);
-	module_put(THIS_MODULE);
+	spin_lock(&of_user->lock);
+	list_add_tail(&parcel->node, &of_user->parcels);
+	closer = find_idle_locked(of_user);
+	if (closer) {
+		closer->busy = true;
+		refcount_inc(&user->refs);
+		__module_get(THIS_MODULE);
+		queue_work(closing, &closer->work);
+	}
+	spin_unlock(&of_user->lock);
 }
 
 static struct parcel *parcel_of(struct file **files)

@@ -9,7 +9,8 @@
 #ifndef STPLR_FILES_H
 #define STPLR_FILES_H
 
-#include <linux/llist.h>
+#include <linux/list.h>
+#include <linux/spinlock.h>
 #include <linux/types.h>
 #include <linux/workqueue.h>
 
@@ -21,8 +22,14 @@ struct stplr_user;
 
 struct stplr_closer {
 	struct work_struct work;
-	struct llist_head parcels;
-	struct stplr_user *user; /* reference while there is work */
+	bool busy; /* and has a reference to the user */
+	struct stplr_user *user;
+};
+
+struct stplr_closing {
+	spinlock_t lock; /* protects the list, and who is busy */
+	struct list_head parcels; /* that nobody is at yet */
+	struct stplr_closer closers[STPLR_CLOSERS];
 };
 
 /* What a file on its way is charged: whoever has sent it may have closed its descriptor. */
@@ -41,11 +48,10 @@ int stplr_files_init(void);
 void stplr_files_exit(void);
 
 /**
- * stplr_closers_init() - get ready to close files of a user
- * @user: whose; part of it
- * @closers: STPLR_CLOSERS of them
+ * stplr_closing_init() - get ready to close files of a user
+ * @user: whose; its part for this
  */
-void stplr_closers_init(struct stplr_user *user, struct stplr_closer *closers);
+void stplr_closing_init(struct stplr_user *user);
 
 /**
  * stplr_files_get() - take files along

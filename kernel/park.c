@@ -148,7 +148,7 @@ static long restart(struct restart_block *block)
 	/* What else there is stays until the thread is seen elsewhere: it keeps the module. */
 	if (!what)
 		return -EINTR;
-	/* A handler may have it begin anew, which what the thread has come back by cannot; or it is parked again. */
+	/* It may be to begin anew, which what the thread has come back by cannot; or be parked again. */
 	known = stplr_set_syscall(parked->number);
 	/* The file, which is put on the way out of the kernel, keeps it here. */
 	dispose(parked);

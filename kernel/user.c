@@ -61,7 +61,7 @@ struct stplr_user *stplr_user_get(void)
 		return NULL;
 	refcount_set(&fresh->refs, 1);
 	fresh->uid = uid;
-	stplr_closers_init(fresh, fresh->closers);
+	stplr_closing_init(fresh);
 
 	spin_lock(&users_lock);
 	found = find_locked(uid);

@@ -24,7 +24,7 @@ struct stplr_user {
 	refcount_t refs;
 	kuid_t uid;
 	atomic_long_t bytes;
-	struct stplr_closer closers[STPLR_CLOSERS];
+	struct stplr_closing closing;
 	ktime_t unanswered; /* until when nobody asks clients for pages; a guess, without a lock */
 };
 

@@ -330,40 +330,66 @@ static void the_dead_are_buried(void)
 
 enum { FILES = 8 };
 
-/* Of these the server has room for some, which it has for a moment. */
-static void send_files(int connection)
+/* Of these the server has room for some, which it has for a moment: of the file system, or a pipe's end. */
+static pid_t client_with_files(int channel, int connection, int end)
 {
-	int32_t files[FILES];
-	struct stplr_send send = { .files = (uintptr_t)files, .file_count = FILES, .timeout_ns = -1 };
+	pid_t client = CLIENT(channel, connection, {
+		int32_t files[FILES];
+		struct stplr_send send = { .files = (uintptr_t)files,
+					   .file_count = FILES,
+					   .timeout_ns = -1 };
 
-	for (int i = 0; i < FILES; i++)
-		CHECK((files[i] = open(FOLDER_OF_FILES "/file", O_RDONLY)) >= 0);
-	stplr_send_full(connection, &send);
-}
-
-static void a_server_without_room_goes_on(void)
-{
-	int channel = new_channel(0), connection = new_connection(channel, 0);
-	pid_t files = start_files_that(0, true);
-	pid_t client = CLIENT(channel, connection, send_files(connection));
-	struct stplr_receive received = { .timeout_ns = second, .file_room = FILES };
-	struct rlimit room;
-	int32_t got[FILES];
-	int next = dup(0);
+		for (int i = 0; i < FILES; i++) {
+			files[i] = end >= 0 ? end : open(FOLDER_OF_FILES "/file", O_RDONLY);
+			CHECK(files[i] >= 0);
+		}
+		stplr_send_full(connection, &send);
+	});
 
 	AWAIT_LINE(FOLDER "blocked", "%d %d SEND ", client, client);
+	return client;
+}
+
+static void find_no_room(int channel)
+{
+	int32_t got[FILES];
+	struct stplr_receive received = { .timeout_ns = second,
+					  .files = (uintptr_t)got,
+					  .file_room = FILES };
+	int next = dup(0);
+
 	OK(close(next));
-	OK(getrlimit(RLIMIT_NOFILE, &room));
-	room.rlim_cur = (rlim_t)next + FILES / 2;
-	OK(setrlimit(RLIMIT_NOFILE, &room));
-	received.files = (uintptr_t)got;
 	IS(-EMFILE, stplr_receive_full(channel, &received));
-	/* All of them have been taken back, though they are not closed yet. */
+	/* All of them have been taken back, though they may not be closed yet. */
 	IS(next, dup(0));
+	OK(close(next));
+}
+
+/* Nor do files of another of its clients wait for those, although both are one user's. */
+static void a_server_without_room_goes_on(void)
+{
+	int channel = new_channel(0), connection = new_connection(channel, 0), pair[2];
+	int another = new_channel(0), to_another = new_connection(another, 0);
+	pid_t files = start_files_that(0, true), stuck, other;
+	struct rlimit room;
+	char byte;
+
+	stuck = client_with_files(channel, connection, -1);
+	OK(pipe(pair));
+	other = client_with_files(another, to_another, pair[1]);
+	OK(getrlimit(RLIMIT_NOFILE, &room));
+	room.rlim_cur = (rlim_t)pair[1] + FILES / 2;
+	OK(setrlimit(RLIMIT_NOFILE, &room));
+	close(pair[1]);
+	find_no_room(channel);
+	find_no_room(another);
+	kill(other, SIGKILL);
+	waitpid(other, NULL, 0);
+	IS(0, read(pair[0], &byte, 1));
 	kill(files, SIGKILL);
 	waitpid(files, NULL, 0);
-	kill(client, SIGKILL);
-	waitpid(client, NULL, 0);
+	kill(stuck, SIGKILL);
+	waitpid(stuck, NULL, 0);
 }
 
 static void put_back(void)
