@@ -38,6 +38,7 @@
 #include <thread>
 #include <vector>
 
+#include "children.hpp"
 #include "farcall/memory.hpp"
 #include "preload/real.hpp"
 #include "stream_pair.hpp"
@@ -93,12 +94,6 @@ std::uint64_t sent_by_kernel(int fd) {
   EXPECT_EQ(::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &counted, &size), 0);
   std::memcpy(&newer, &counted.newer, sizeof newer);
   return newer.bytes_sent;
-}
-
-int exit_status(pid_t child) {
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
 struct Message {
@@ -1195,17 +1190,6 @@ TEST(Calls, ACloneOnAStackOfItsOwnGoesOnWithAConnection) {
 }
 
 // --- giving up rights
-
-template <class Work>
-pid_t in_child(Work work) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(60);
-    work();
-    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
-  }
-  return child;
-}
 
 TEST(TcpCalls, WhoBecomesSomebodyElseLeavesWhatItHasAndBeginsAnew) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root becomes somebody else";

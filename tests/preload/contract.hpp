@@ -9,7 +9,6 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -17,6 +16,7 @@
 #include <string>
 #include <thread>
 
+#include "children.hpp"
 #include "stream_pair.hpp"
 
 namespace farcall::preload {
@@ -31,23 +31,6 @@ inline short poll_once(int fd, short events, int timeout = 0) {
   pollfd wait{.fd = fd, .events = events, .revents = 0};
   EXPECT_GE(::poll(&wait, 1, timeout), 0);
   return wait.revents;
-}
-
-template <class Work>
-int in_child(Work work) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(60);
-    work();
-    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
-  }
-  return child;
-}
-
-inline int exit_status(pid_t child) {
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
 }  // namespace farcall::preload

@@ -20,6 +20,7 @@
 #include <string>
 #include <thread>
 
+#include "children.hpp"
 #include "datagrams.hpp"
 
 namespace farcall::preload {
@@ -255,21 +256,8 @@ TEST(Datagrams, GoOnWhereTheDescriptorIsPassed) {
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   const UniqueFd here(ends[0]);
   const UniqueFd there(ends[1]);
-  char byte = 0;
-  iovec part{.iov_base = &byte, .iov_len = 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* const head = CMSG_FIRSTHDR(&message);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(sizeof(int));
   const int fd = two.far.fd.get();
-  std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
-  ASSERT_EQ(::sendmsg(here.get(), &message, 0), 1);
+  Parcel().send(here.get(), fd);
   two.near.send("x");
   EXPECT_TRUE(readable_for_kernel(fd));
   EXPECT_EQ(two.far.receive(), "x");

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <string>
 
+#include "children.hpp"
 #include "datagrams.hpp"
 #include "farcall/memory.hpp"
 
@@ -61,35 +62,8 @@ UniqueFd passed(int fd) {
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
   const UniqueFd here(pair[0]);
   const UniqueFd there(pair[1]);
-  char byte = 'x';
-  iovec part{.iov_base = &byte, .iov_len = 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* const head = CMSG_FIRSTHDR(&message);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(sizeof fd);
-  std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
-  EXPECT_EQ(::sendmsg(here.get(), &message, 0), 1);
-  EXPECT_EQ(::recvmsg(there.get(), &message, MSG_CMSG_CLOEXEC), 1);
-  std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
-  return UniqueFd(fd);
-}
-
-template <class Work>
-int status_of_child(Work work) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(60);
-    ::_exit(work() ? 0 : 1);
-  }
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return status;
+  Parcel().send(here.get(), fd);
+  return Parcel().receive(there.get());
 }
 
 class DatagramLeaving : public ::testing::TestWithParam<int> {
@@ -109,7 +83,7 @@ TEST_P(DatagramLeaving, APassedSocketHasThem) {
 TEST_P(DatagramLeaving, AChildReadsThemAndTheParentReadsWhatItLeaves) {
   const Unread two(at_, family_);
   two.put();
-  EXPECT_EQ(status_of_child([&] { return two.far.receive() == "first"; }), 0);
+  EXPECT_EQ(exit_status(in_child([&] { EXPECT_EQ(two.far.receive(), "first"); })), 0);
   EXPECT_EQ(all_of(two.far.fd.get(), two.near.name), "second ");
 }
 
@@ -117,12 +91,11 @@ TEST_P(DatagramLeaving, AProgramThatIsExecutedReadsThem) {
   const Unread two(at_, family_);
   two.put();
   const UniqueFd said(::memfd_create("said", MFD_CLOEXEC));
-  EXPECT_EQ(status_of_child([&] {
+  EXPECT_EQ(exit_status(in_child([&] {
               ::dup2(two.far.fd.get(), STDIN_FILENO);
               ::dup2(said.get(), STDOUT_FILENO);
               ::execlp("dd", "dd", "bs=64", "count=2", "status=none", nullptr);
-              return false;
-            }),
+            })),
             0);
   char text[64] = {};
   EXPECT_EQ(::pread(said.get(), text, sizeof text, 0), 11);

@@ -191,26 +191,9 @@ TEST(Contract, ADescriptorCanBePassed) {
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
   const UniqueFd from(ends[0]);
   const UniqueFd to(ends[1]);
-  char byte = 0;
-  iovec part{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* head = CMSG_FIRSTHDR(&message);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(sizeof(int));
-  const int passed = pair.server.get();
-  std::memcpy(CMSG_DATA(head), &passed, sizeof passed);
-  ASSERT_EQ(::sendmsg(from.get(), &message, 0), 1);
+  Parcel().send(from.get(), pair.server.get());
   pair.server.reset();
-  ASSERT_EQ(::recvmsg(to.get(), &message, 0), 1);
-  int got = -1;
-  std::memcpy(&got, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof got);
-  const UniqueFd arrived(got);
+  const UniqueFd arrived = Parcel().receive(to.get());
   for (int i = 0; i < 50; ++i) {
     pair.put("there");
     EXPECT_EQ(receive(arrived.get()), "there");

@@ -29,6 +29,7 @@
 #include <thread>
 #include <vector>
 
+#include "children.hpp"
 #include "farcall/memory.hpp"
 #include "stream_pair.hpp"
 
@@ -73,23 +74,6 @@ void exchange(const Pair& pair, int set, int rounds = 20) {
     ASSERT_EQ(wait(set), EPOLLIN) << "round " << i;
     pair.take();
   }
-}
-
-template <class Work>
-pid_t in_child(Work work) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(60);
-    work();
-    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
-  }
-  return child;
-}
-
-int exit_status(pid_t child) {
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
 // Memory whose last bytes are followed by a page that nobody may touch.
@@ -306,16 +290,8 @@ TEST(SharedSet, ServesWhoeverItIsPassedTo) {
   // Forked before there is anything: it knows of the set what the kernel knows.
   const pid_t child = in_child([&] {
     char byte = 0;
-    iovec part{.iov_base = &byte, .iov_len = 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    ASSERT_EQ(::recvmsg(there.get(), &message, MSG_CMSG_CLOEXEC), 1);
-    int set = -1;
-    std::memcpy(&set, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof set);
+    const UniqueFd passed = Parcel().receive(there.get());
+    const int set = passed.get();
     for (int i = 0; i < 5; ++i) {
       EXPECT_EQ(wait(set), EPOLLIN);
       EXPECT_EQ(::send(there.get(), "t", 1, 0), 1);
@@ -326,21 +302,8 @@ TEST(SharedSet, ServesWhoeverItIsPassedTo) {
   const UniqueFd set = new_set();
   add(set.get(), pair.server.get());
   exchange(pair, set.get());
-  char byte = 'x';
-  iovec part{.iov_base = &byte, .iov_len = 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* const head = CMSG_FIRSTHDR(&message);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(sizeof(int));
-  const int passed = set.get();
-  std::memcpy(CMSG_DATA(head), &passed, sizeof passed);
-  ASSERT_EQ(::sendmsg(here.get(), &message, 0), 1);
+  char byte = 0;
+  Parcel().send(here.get(), set.get());
   for (int i = 0; i < 5; ++i) {
     pair.put();
     EXPECT_EQ(::recv(here.get(), &byte, 1, 0), 1);
