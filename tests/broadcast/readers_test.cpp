@@ -71,31 +71,48 @@ TEST(BroadcastReaders, LeaveNothingBehind) {
       << open_descriptors() << " after " << before;
 }
 
+// A publisher in whose process that many descriptors are left. A visitor has been sent away.
+class FullTable {
+ public:
+  static constexpr int kRoom = 256;
+
+  explicit FullTable(std::size_t left) {
+    { Subscriber warm = Subscriber::open(name, {}, soon()); }
+    EXPECT_TRUE(eventually([&] { return publisher.readers() == 0; }));
+    visitor_.emplace([&] {
+      ASSERT_TRUE(full_->wait());
+      EXPECT_EQ(error_of([&] { Subscriber::open(name, {}, soon()); }), ECONNRESET);
+      answered_->happens();
+    });
+    const rlimit few{.rlim_cur = kRoom, .rlim_max = kRoom};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    for (int fd = 0; (fd = ::dup(0)) >= 0;) all_.emplace_back(fd);
+    all_.resize(all_.size() - left);
+    full_->happens();
+    EXPECT_TRUE(answered_->wait());
+  }
+  void make_room() {
+    all_.clear();
+    EXPECT_EQ(visitor_->join(), 0);
+  }
+
+  const std::string name = unique_name();
+  Publisher publisher{name, {}};
+
+ private:
+  const door::test::Shared<door::test::Event> full_;
+  const door::test::Shared<door::test::Event> answered_;
+  std::optional<door::test::Child> visitor_;
+  std::vector<UniqueFd> all_;
+};
+
 // There is a descriptor for the visitor, and none for what it needs: nobody waits for another.
 TEST(BroadcastReaders, AreSentAwayWhereThereIsOneDescriptorLeft) {
   FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
   door::test::in_child([] {
-    const std::string name = unique_name();
-    const Publisher publisher(name, {});
-    { Subscriber warm = Subscriber::open(name, {}, soon()); }
-    ASSERT_TRUE(eventually([&] { return publisher.readers() == 0; }));
-    const door::test::Shared<door::test::Event> full;
-    const door::test::Shared<door::test::Event> answered;
-    door::test::Child visitor([&] {
-      ASSERT_TRUE(full->wait());
-      EXPECT_EQ(error_of([&] { Subscriber::open(name, {}, soon()); }), ECONNRESET);
-      answered->happens();
-    });
-    const rlimit few{.rlim_cur = 256, .rlim_max = 256};
-    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
-    std::vector<UniqueFd> all;
-    for (int fd = 0; (fd = ::dup(0)) >= 0;) all.emplace_back(fd);
-    all.pop_back();
-    full->happens();
-    EXPECT_TRUE(answered->wait());
-    all.clear();
-    EXPECT_EQ(visitor.join(), 0);
-    EXPECT_EQ(error_of([&] { Subscriber::open(name, {}, soon()); }), 0);
+    FullTable table(1);
+    table.make_room();
+    EXPECT_EQ(error_of([&] { Subscriber::open(table.name, {}, soon()); }), 0);
   });
 }
 
@@ -136,26 +153,10 @@ TEST(BroadcastReaders, AreSoManyAtMost) {
 TEST(BroadcastReaders, AreSentAwayWhereThereIsNoDescriptorLeft) {
   FARCALL_SKIP_UNDER_ASAN("and its companions need descriptors to look at memory");
   door::test::in_child([] {
-    const std::string name = unique_name();
-    Publisher publisher(name, {});
-    { Subscriber warm = Subscriber::open(name, {}, soon()); }
-    ASSERT_TRUE(eventually([&] { return publisher.readers() == 0; }));
-    const door::test::Shared<door::test::Event> full;
-    const door::test::Shared<door::test::Event> answered;
-    door::test::Child visitor([&] {
-      ASSERT_TRUE(full->wait());
-      EXPECT_EQ(error_of([&] { Subscriber::open(name, {}, soon()); }), ECONNRESET);
-      answered->happens();
-    });
-    const rlimit few{.rlim_cur = 256, .rlim_max = 256};
-    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
-    std::vector<UniqueFd> all;
-    for (int fd = 0; (fd = ::dup(0)) >= 0;) all.emplace_back(fd);
-    full->happens();
-    EXPECT_TRUE(answered->wait());
+    FullTable table(0);
     // What was given up to let the visitor in is there again for the next.
     EXPECT_TRUE(eventually([&] {
-      for (int fd = 0; fd < static_cast<int>(few.rlim_cur); ++fd)
+      for (int fd = 0; fd < FullTable::kRoom; ++fd)
         if (::fcntl(fd, F_GETFD) < 0) return false;
       return true;
     }));
@@ -167,10 +168,9 @@ TEST(BroadcastReaders, AreSentAwayWhereThereIsNoDescriptorLeft) {
     const auto before = used();
     std::this_thread::sleep_for(300ms);
     EXPECT_LT(used() - before, 100);
-    all.clear();
-    EXPECT_EQ(visitor.join(), 0);
-    Subscriber late = Subscriber::open(name, {}, soon());
-    EXPECT_EQ(publisher.readers(), 1U);
+    table.make_room();
+    Subscriber late = Subscriber::open(table.name, {}, soon());
+    EXPECT_EQ(table.publisher.readers(), 1U);
   });
 }
 
