@@ -18,7 +18,7 @@
 #define TAKEN 16
 
 /* Files; and what becomes of them where they are closed elsewhere. */
-struct parcel {
+struct batch {
 	struct list_head node;
 	bool flush; /* they were descriptors */
 	size_t bytes; /* charged for them */
@@ -40,48 +40,48 @@ void stplr_files_exit(void)
 }
 
 /* The last reference goes here and nowhere else: the kernel's own work for that is one for all files. */
-static void close_parcel(struct parcel *parcel)
+static void close_batch(struct batch *batch)
 {
 	u32 i;
 
-	for (i = 0; i < parcel->count; i++) {
-		struct file *file = parcel->files[i];
+	for (i = 0; i < batch->count; i++) {
+		struct file *file = batch->files[i];
 
-		if (parcel->flush) {
+		if (batch->flush) {
 			get_file(file);
 			filp_close(file, NULL);
 		}
 		__fput_sync(file);
 	}
-	kfree(parcel);
+	kfree(batch);
 }
 
 /* The next that nobody is at. NULL: there is none, and the caller is not busy any more. */
-static struct parcel *next_parcel(struct stplr_closer *closer)
+static struct batch *next_batch(struct stplr_closer *closer)
 {
 	struct stplr_closing *of_user = &closer->user->closing;
-	struct parcel *parcel;
+	struct batch *batch;
 
 	spin_lock(&of_user->lock);
-	parcel = list_first_entry_or_null(&of_user->parcels, struct parcel, node);
-	if (parcel)
-		list_del(&parcel->node);
+	batch = list_first_entry_or_null(&of_user->batches, struct batch, node);
+	if (batch)
+		list_del(&batch->node);
 	else
 		closer->busy = false;
 	spin_unlock(&of_user->lock);
-	return parcel;
+	return batch;
 }
 
-static void close_parcels(struct work_struct *work)
+static void close_batches(struct work_struct *work)
 {
 	struct stplr_closer *closer = container_of(work, struct stplr_closer, work);
 	struct stplr_user *user = closer->user;
-	struct parcel *parcel;
+	struct batch *batch;
 
-	while ((parcel = next_parcel(closer))) {
-		const size_t bytes = parcel->bytes;
+	while ((batch = next_batch(closer))) {
+		const size_t bytes = batch->bytes;
 
-		close_parcel(parcel);
+		close_batch(batch);
 		stplr_user_uncharge(user, bytes);
 	}
 	stplr_user_put(user);
@@ -95,9 +95,9 @@ void stplr_closing_init(struct stplr_user *user)
 	int i;
 
 	spin_lock_init(&of_user->lock);
-	INIT_LIST_HEAD(&of_user->parcels);
+	INIT_LIST_HEAD(&of_user->batches);
 	for (i = 0; i < STPLR_CLOSERS; i++) {
-		INIT_WORK(&of_user->closers[i].work, close_parcels);
+		INIT_WORK(&of_user->closers[i].work, close_batches);
 		of_user->closers[i].busy = false;
 		of_user->closers[i].user = user;
 	}
@@ -114,13 +114,13 @@ static struct stplr_closer *find_idle_locked(struct stplr_closing *of_user)
 }
 
 /* The user is there for as long as there is work; and so is the module, which would have to wait for it. */
-static void close_elsewhere(struct parcel *parcel, struct stplr_user *user)
+static void close_elsewhere(struct batch *batch, struct stplr_user *user)
 {
 	struct stplr_closing *of_user = &user->closing;
 	struct stplr_closer *closer;
 
 	spin_lock(&of_user->lock);
-	list_add_tail(&parcel->node, &of_user->parcels);
+	list_add_tail(&batch->node, &of_user->batches);
 	closer = find_idle_locked(of_user);
 	if (closer) {
 		closer->busy = true;
@@ -131,26 +131,26 @@ static void close_elsewhere(struct parcel *parcel, struct stplr_user *user)
 	spin_unlock(&of_user->lock);
 }
 
-static struct parcel *parcel_of(struct file **files)
+static struct batch *batch_of(struct file **files)
 {
-	return container_of(files, struct parcel, files[0]);
+	return container_of(files, struct batch, files[0]);
 }
 
 void stplr_files_put(struct file **files, u32 count)
 {
 	while (count--)
 		fput(files[count]);
-	kfree(parcel_of(files));
+	kfree(batch_of(files));
 }
 
 void stplr_files_leave(struct file **files, u32 count, struct stplr_user *user, size_t bytes)
 {
-	struct parcel *parcel = parcel_of(files);
+	struct batch *batch = batch_of(files);
 
-	parcel->flush = false;
-	parcel->bytes = bytes;
-	parcel->count = count;
-	close_elsewhere(parcel, user);
+	batch->flush = false;
+	batch->bytes = bytes;
+	batch->count = count;
+	close_elsewhere(batch, user);
 }
 
 struct file **stplr_files_get(const s32 __user *user, u32 count)
@@ -166,14 +166,14 @@ struct file **stplr_files_get(const s32 __user *user, u32 count)
 
 struct file **stplr_files_hold(const s32 *fds, u32 count)
 {
-	struct parcel *parcel;
+	struct batch *batch;
 	struct file **files;
 	u32 i;
 
-	parcel = kmalloc(struct_size(parcel, files, count), GFP_KERNEL_ACCOUNT);
-	if (!parcel)
+	batch = kmalloc(struct_size(batch, files, count), GFP_KERNEL_ACCOUNT);
+	if (!batch)
 		return ERR_PTR(-ENOMEM);
-	files = parcel->files;
+	files = batch->files;
 	for (i = 0; i < count; i++) {
 		files[i] = fget(fds[i]);
 		if (!files[i]) {
@@ -187,20 +187,20 @@ struct file **stplr_files_hold(const s32 *fds, u32 count)
 /* Up to TAKEN of them. What is taken has to go somewhere, so there has to be room for it. */
 static void take_back(const s32 *fds, u32 count, struct stplr_user *owner)
 {
-	struct parcel *parcel;
+	struct batch *batch;
 	struct file *file;
 
-	parcel = kmalloc(struct_size(parcel, files, TAKEN), GFP_KERNEL | __GFP_NOFAIL);
-	parcel->flush = true;
-	parcel->bytes = 0;
-	parcel->count = 0;
+	batch = kmalloc(struct_size(batch, files, TAKEN), GFP_KERNEL | __GFP_NOFAIL);
+	batch->flush = true;
+	batch->bytes = 0;
+	batch->count = 0;
 	while (count--) {
 		/* Another thread may have closed it. */
 		file = stplr_take_fd(fds[count]);
 		if (file)
-			parcel->files[parcel->count++] = file;
+			batch->files[batch->count++] = file;
 	}
-	close_elsewhere(parcel, owner);
+	close_elsewhere(batch, owner);
 }
 
 void stplr_files_close(const s32 *fds, u32 count, struct stplr_user *owner)

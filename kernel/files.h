@@ -28,7 +28,7 @@ struct stplr_closer {
 
 struct stplr_closing {
 	spinlock_t lock; /* protects the list, and who is busy */
-	struct list_head parcels; /* that nobody is at yet */
+	struct list_head batches; /* that nobody is at yet */
 	struct stplr_closer closers[STPLR_CLOSERS];
 };
 

@@ -45,9 +45,8 @@ class SessionRequest {
  public:
   // `expected`: the SO_COOKIE that the port has, or 0.
   // Throws SystemError: EPIPE or ECONNRESET where the port has been closed, EBADF where it is
-  // another than expected, ETIMEDOUT where it is
-  // full until the deadline, EINTR where signals since then are to interrupt, EAGAIN where too much
-  // of that server's waits to be closed.
+  // another than expected, ETIMEDOUT where it is full until the deadline, EINTR where signals since
+  // then are to interrupt, EAGAIN where too much of that server's waits to be closed.
   SessionRequest(int port, std::uint64_t expected, std::uint64_t retirements, Deadline deadline,
                  std::optional<SignalCount> since);
   ~SessionRequest() {

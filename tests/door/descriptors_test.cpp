@@ -136,12 +136,17 @@ TEST(DoorDescriptors, KeepTheirOrderAmongData) {
   });
 }
 
-TEST(DoorDescriptors, OneThatIsReleasedTwiceIsClosedOnce) {
-  auto procedure = [](char*, size_t, door_desc_t* descriptors, uint_t count) {
+// Whose procedure closes what comes.
+int make_closing_door() {
+  static auto procedure = [](char*, size_t, door_desc_t* descriptors, uint_t count) {
     close_all(copied(descriptors, count));
     return Answer("closed");
   };
-  const int door = make_door(procedure);
+  return make_door(procedure);
+}
+
+TEST(DoorDescriptors, OneThatIsReleasedTwiceIsClosedOnce) {
+  const int door = make_closing_door();
   in_server_and_client([&] {
     const door_desc_t twice = pass(::eventfd(0, EFD_CLOEXEC), DOOR_DESCRIPTOR | DOOR_RELEASE);
     std::array<door_desc_t, 2> both{twice, twice};
@@ -162,11 +167,7 @@ TEST(DoorDescriptors, OneThatIsReleasedTwiceIsClosedOnce) {
 
 // Recent kernels pass no io_uring to other processes.
 TEST(DoorDescriptors, ThatTheKernelRefusesAreReleasedAll) {
-  auto procedure = [](char*, size_t, door_desc_t* descriptors, uint_t count) {
-    close_all(copied(descriptors, count));
-    return Answer("closed");
-  };
-  const int door = make_door(procedure);
+  const int door = make_closing_door();
   in_server_and_client([&] {
     io_uring_params parameters{};
     const int ring = static_cast<int>(::syscall(SYS_io_uring_setup, 4, &parameters));

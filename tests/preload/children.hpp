@@ -33,11 +33,11 @@ inline int exit_status(pid_t child) {
 }
 
 // A byte with room for a descriptor.
-class Parcel {
+class DescriptorMessage {
  public:
-  Parcel() = default;
-  Parcel(const Parcel&) = delete;
-  Parcel& operator=(const Parcel&) = delete;
+  DescriptorMessage() = default;
+  DescriptorMessage(const DescriptorMessage&) = delete;
+  DescriptorMessage& operator=(const DescriptorMessage&) = delete;
 
   // By a unix socket.
   void send(int by, int fd) {

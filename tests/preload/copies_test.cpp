@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "children.hpp"
 #include "stream_pair.hpp"
 
 namespace farcall::preload {
@@ -53,15 +54,7 @@ void wait_for_a_moment() {
 
 template <class Work>
 void in_forked_child(Work work) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(30);
-    work();
-    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
-  }
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+  EXPECT_EQ(exit_status(in_child(work)), 0);
 }
 
 TEST(Copies, AChildSendsAndClosesAndTheParentGoesOn) {

@@ -257,7 +257,7 @@ TEST(Datagrams, GoOnWhereTheDescriptorIsPassed) {
   const UniqueFd here(ends[0]);
   const UniqueFd there(ends[1]);
   const int fd = two.far.fd.get();
-  Parcel().send(here.get(), fd);
+  DescriptorMessage().send(here.get(), fd);
   two.near.send("x");
   EXPECT_TRUE(readable_for_kernel(fd));
   EXPECT_EQ(two.far.receive(), "x");

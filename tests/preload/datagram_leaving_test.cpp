@@ -62,8 +62,8 @@ UniqueFd passed(int fd) {
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
   const UniqueFd here(pair[0]);
   const UniqueFd there(pair[1]);
-  Parcel().send(here.get(), fd);
-  return Parcel().receive(there.get());
+  DescriptorMessage().send(here.get(), fd);
+  return DescriptorMessage().receive(there.get());
 }
 
 class DatagramLeaving : public ::testing::TestWithParam<int> {

@@ -191,9 +191,9 @@ TEST(Contract, ADescriptorCanBePassed) {
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
   const UniqueFd from(ends[0]);
   const UniqueFd to(ends[1]);
-  Parcel().send(from.get(), pair.server.get());
+  DescriptorMessage().send(from.get(), pair.server.get());
   pair.server.reset();
-  const UniqueFd arrived = Parcel().receive(to.get());
+  const UniqueFd arrived = DescriptorMessage().receive(to.get());
   for (int i = 0; i < 50; ++i) {
     pair.put("there");
     EXPECT_EQ(receive(arrived.get()), "there");

@@ -290,7 +290,7 @@ TEST(SharedSet, ServesWhoeverItIsPassedTo) {
   // Forked before there is anything: it knows of the set what the kernel knows.
   const pid_t child = in_child([&] {
     char byte = 0;
-    const UniqueFd passed = Parcel().receive(there.get());
+    const UniqueFd passed = DescriptorMessage().receive(there.get());
     const int set = passed.get();
     for (int i = 0; i < 5; ++i) {
       EXPECT_EQ(wait(set), EPOLLIN);
@@ -303,7 +303,7 @@ TEST(SharedSet, ServesWhoeverItIsPassedTo) {
   add(set.get(), pair.server.get());
   exchange(pair, set.get());
   char byte = 0;
-  Parcel().send(here.get(), set.get());
+  DescriptorMessage().send(here.get(), set.get());
   for (int i = 0; i < 5; ++i) {
     pair.put();
     EXPECT_EQ(::recv(here.get(), &byte, 1, 0), 1);
