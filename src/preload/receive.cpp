@@ -213,13 +213,16 @@ class Receiving {
  private:
   enum class Outcome : std::uint8_t { look_again, took, message, ended };
 
-  // Of packets a reset is told first. The kernel may know of it, too, and does not tell it again.
+  // Of packets a reset is told first, whether the kernel knows of it or only this library. Who asks
+  // takes the kernel's word away: it is told once.
   bool is_reset_first() noexcept {
-    if (!peer_has_closed(side_) || !is_reset(side_, call_.fd)) return false;
+    if (!peer_has_closed(side_) || side_.reset_told) return false;
+    const bool left_unread = is_reset(side_, call_.fd);
     int error = 0;
     socklen_t size = sizeof error;
     kernel(SYS_getsockopt, call_.fd, SOL_SOCKET, SO_ERROR, &error, &size);
-    return true;
+    if (error != 0 && error != ECONNRESET) keep_error(side_, error);
+    return left_unread || error == ECONNRESET;
   }
 
   void unwatch_for_this_call() noexcept {
