@@ -38,7 +38,7 @@ class LongPost final : public OutgoingCall {
     return std::span<const std::byte>(data_).subspan(offset, size);
   }
   void finished(Answer& answer) noexcept override {
-    if (answer.error == ECONNREFUSED) ++statistics_.unheard;
+    if (answer.error == ECONNREFUSED) ++statistics_.undelivered;
     if (answer.error == ECONNRESET) ++statistics_.uncertain;
   }
 
@@ -75,7 +75,7 @@ void Calls::start(const std::shared_ptr<OutgoingCall>& call) {
 void Calls::publish_first(const std::shared_ptr<OutgoingCall>& call, Lock& lock, bool may_wait) {
   OutgoingCall& it = *call;
   ++it.attempts_;
-  it.heard_ = Clock::now();
+  it.last_activity_ = Clock::now();
   it.session_.clear();
   it.credit_ = it.total_ = 0;
   it.window_ = {};
@@ -95,14 +95,14 @@ void Calls::publish_first(const std::shared_ptr<OutgoingCall>& call, Lock& lock,
   header.total = it.size_;
   if (it.deadline_ != Clock::time_point::max())
     header.deadline_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(
-        1,
-        std::chrono::duration_cast<std::chrono::milliseconds>(it.deadline_ - it.heard_).count()));
+        1, std::chrono::duration_cast<std::chrono::milliseconds>(it.deadline_ - it.last_activity_)
+               .count()));
   const std::string reply = own_subject(it.id_) + ";" + encode(header);
   const int error = connection_.publish(it.to_.subject, &reply, nullptr, data, may_wait);
   it.published();
   if (error != 0) return finish(it, lock, error);
   // It may have waited for the cluster, or for room. What a silent one takes is no sign of life.
-  it.heard_ = std::max(it.heard_, connection_.heard());
+  it.last_activity_ = std::max(it.last_activity_, connection_.last_activity());
 }
 
 void Calls::publish_pieces(OutgoingCall& call, Lock& lock) {
@@ -242,7 +242,7 @@ void Calls::received(std::string_view word, Msg message) {
     if (word.front() == 'o') {
       const auto posted = posted_.find(id);
       if (posted == posted_.end()) return;
-      if (message.is_no_responders()) ++posted->second->statistics.unheard;
+      if (message.is_no_responders()) ++posted->second->statistics.undelivered;
       posted_.erase(posted);
       posted_at_.erase(id);
       return;
@@ -253,7 +253,7 @@ void Calls::received(std::string_view word, Msg message) {
   Lock lock(call->lock_);
   if (call->over_ || call->id_ != id) return;
   if (message.is_no_responders()) return finish(*call, lock, ECONNREFUSED);
-  call->heard_ = Clock::now();
+  call->last_activity_ = Clock::now();
   if (!message.has_header()) {  // a whole answer
     call->answer_.message = std::move(message);
     return finish(*call, lock, 0);
@@ -354,9 +354,9 @@ void Calls::tick(Clock::time_point now) {
   {
     const std::lock_guard guard(lock_);
     // Time alone says nothing: a server may take longer than that to be known as dead.
-    const Clock::time_point heard = connection_.heard();
+    const Clock::time_point active = connection_.last_activity();
     std::erase_if(posted_at_, [&](const auto& each) {
-      if (each.second + bound_ > heard) return false;
+      if (each.second + bound_ > active) return false;
       posted_.erase(each.first);
       return true;
     });
@@ -368,7 +368,7 @@ void Calls::tick(Clock::time_point now) {
     if (!lock || call->over_) continue;  // who has it may wait for the cluster
     if (now >= call->deadline_) {
       no_answer(call, lock, call->cancelled_ ? EINTR : ETIMEDOUT);
-    } else if (now - call->heard_ >= bound_) {
+    } else if (now - call->last_activity_ >= bound_) {
       no_answer(call, lock, ECONNRESET);
     }
   }

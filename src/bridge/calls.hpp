@@ -73,7 +73,7 @@ class OutgoingCall {
   std::uint64_t total_ = 0;  // of the answer
   Answer answer_;
   Clock::time_point began_;
-  Clock::time_point heard_;  // the last sign of life
+  Clock::time_point last_activity_;  // the last sign of life
   Clock::time_point deadline_ = Clock::time_point::max();
 };
 
@@ -97,7 +97,7 @@ class Calls {
   void received(std::string_view word, Msg message);
   void denied(const std::string& subject);
   // A connection was lost, and with it perhaps what has been posted since a bound before its server
-  // was last heard.
+  // was last active.
   void lost();
   // All end: ECONNRESET.
   void end();

@@ -61,7 +61,7 @@ struct Session {
   std::uint64_t sent = 0;
   std::uint64_t credit = 0;
   bool answering = false;
-  Clock::time_point heard;  // the importer's last word, while pieces travel
+  Clock::time_point last_activity;  // the importer's last word, while pieces travel
   Clock::time_point next_alive;
 
   [[nodiscard]] std::span<const std::byte> data() const noexcept {

@@ -196,7 +196,7 @@ class Connection {
   }
   [[nodiscard]] bool is_up() const noexcept { return up_; }
   // When the server last took or gave anything.
-  [[nodiscard]] Clock::time_point heard() const noexcept { return heard_; }
+  [[nodiscard]] Clock::time_point last_activity() const noexcept { return last_activity_; }
   [[nodiscard]] std::uint64_t reconnects() const noexcept { return links_ - 1; }
   [[nodiscard]] std::string server() const;
 
@@ -216,8 +216,8 @@ class Connection {
   void look_alive() noexcept;
   // The server has given or taken something; but the end of a link that look_alive() has ended is
   // none of its signs.
-  void note_heard(Clock::time_point now) noexcept {
-    if (silent_since_.load() == Clock::time_point::max()) heard_ = now;
+  void note_activity(Clock::time_point now) noexcept {
+    if (silent_since_.load() == Clock::time_point::max()) last_activity_ = now;
   }
   int flush(std::uint64_t socket) noexcept;
   void send_queue(std::unique_lock<std::mutex>& lock) noexcept;
@@ -252,11 +252,12 @@ class Connection {
   std::mutex socket_lock_;                 // held while those two change
   std::atomic<std::uint64_t> sockets_{0};  // counts them, and their ends
   std::mutex event_lock_;  // held while libnats reads or writes: it expects one thread to do both
-  std::atomic<Clock::time_point> heard_{Clock::time_point()};   // when the server last took or gave
+  std::atomic<Clock::time_point> last_activity_{
+      Clock::time_point()};                                     // when the server last took or gave
   std::atomic<Clock::time_point> looked_{Clock::time_point()};  // when one last tried to read
-  // When one began to do so after a rest of this process: before, nobody could hear the server.
+  // When one began to do so after a rest of this process: before, nothing of the server was read.
   std::atomic<Clock::time_point> listening_since_{Clock::time_point()};
-  // When the server of the link that is no good was last heard, if that is what it is.
+  // When the server of the link that is no good was last active, if that is what it is.
   std::atomic<Clock::time_point> silent_since_{Clock::time_point::max()};
   std::atomic<bool> unsent_{false};  // libnats has something for it
   std::atomic<bool> up_{true};

@@ -32,7 +32,7 @@ std::shared_ptr<Session> Sessions::add(ExportedName& owner, Msg message, const H
   session->header = header;
   if (answers) session->reply_to = message.reply();
   session->first = std::move(message);
-  session->began = session->heard = Clock::now();
+  session->began = session->last_activity = Clock::now();
   session->next_alive = session->began + kFirstSign;
   if (header.deadline_ms != 0 && header.deadline_ms < 1'000'000'000)
     session->deadline = session->began + std::chrono::milliseconds(header.deadline_ms);
@@ -89,7 +89,7 @@ void Sessions::answer(const std::shared_ptr<Session>& session, const LocalAnswer
   }
   session->answer.assign(data.begin(), data.end());
   session->answering = true;
-  session->heard = Clock::now();
+  session->last_activity = Clock::now();
   session->sent = std::min<std::size_t>(kPieceBytes, connection_.longest());
   (void)connection_.publish(session->reply_to, &session->own, &header, data.first(session->sent),
                             false);
@@ -151,10 +151,10 @@ std::shared_ptr<Session> Sessions::received(std::string_view word, const Msg& me
     cancel(*session);  // the importer has died, or wants no answer
     gone = session->answering || session->assembling;
   } else if (header && header->kind == Kind::data) {
-    session->heard = Clock::now();
+    session->last_activity = Clock::now();
     whole = take_piece(*session, *header, message);
   } else if (header && header->kind == Kind::credit && session->answering) {
-    session->heard = Clock::now();
+    session->last_activity = Clock::now();
     session->credit = std::min(session->credit + header->credit, kWindow);
     send_pieces(*session);
     gone = session->sent == session->answer.size();
@@ -199,7 +199,7 @@ void Sessions::tick(Clock::time_point now) {
     std::unique_lock guard(session->lock, std::try_to_lock);
     if (!guard) continue;  // who has it may wait for the cluster
     if (session->assembling || session->answering) {
-      const bool gone = now - session->heard > bound_;
+      const bool gone = now - session->last_activity > bound_;
       guard.unlock();
       if (gone) drop(session);
       continue;

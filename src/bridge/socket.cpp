@@ -35,7 +35,7 @@ Link::Attached* Connection::attach(int socket) noexcept {
   const std::lock_guard guard(socket_lock_);
   attached_.reset(new (std::nothrow) Link::Attached{*this, ++sockets_});
   silent_since_ = Clock::time_point::max();
-  heard_ = Clock::now();
+  last_activity_ = Clock::now();
   fd_ = socket;
   interrupt();
   return attached_.get();
@@ -53,10 +53,11 @@ void Connection::detach(std::uint64_t socket) noexcept {
 
 // Ends a connection whose server is dead. Libnats reads the end, or cannot write.
 void Connection::look_alive() noexcept {
-  if (Clock::now() - std::max(heard_.load(), listening_since_.load()) <= kPings * ping_) return;
+  if (Clock::now() - std::max(last_activity_.load(), listening_since_.load()) <= kPings * ping_)
+    return;
   const std::lock_guard guard(socket_lock_);
   if (fd_ < 0) return;
-  silent_since_ = heard_.load();
+  silent_since_ = last_activity_.load();
   ::shutdown(fd_, SHUT_RDWR);
 }
 
@@ -71,7 +72,7 @@ void Connection::read(std::chrono::milliseconds longest) noexcept {
   if (all[0].revents != 0) wake_.clear();
   if ((all[1].revents & POLLNVAL) != 0) fd_.compare_exchange_strong(all[1].fd, -1);
   if (all[1].revents != 0) {
-    note_heard(now);
+    note_activity(now);
     const auto link = this->link();
     const std::lock_guard guard(event_lock_);
     ::natsConnection_ProcessReadEvent(link->connection.get());
@@ -130,7 +131,7 @@ int Connection::flush(std::uint64_t socket) noexcept {
     }
     if (!unsent_) break;
     pollfd it{.fd = fd_, .events = POLLOUT, .revents = 0};
-    if (::poll(&it, 1, kLookMs) > 0) note_heard(Clock::now());
+    if (::poll(&it, 1, kLookMs) > 0) note_activity(Clock::now());
     look_alive();
   }
   return sockets_ == socket && !closing_ ? 0 : ECONNRESET;

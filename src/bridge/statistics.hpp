@@ -56,9 +56,9 @@ struct Statistics {
   std::atomic<std::uint64_t> resent{0};
   std::atomic<std::uint64_t> one_way{0};
   std::atomic<std::uint64_t> pulses{0};
-  std::atomic<std::uint64_t> unheard{0};    // pulses and one-way messages that nobody listened to
-  std::atomic<std::uint64_t> uncertain{0};  // of those, lost with a connection, or not
-  std::atomic<std::uint64_t> malformed{0};  // that came, and could not be
+  std::atomic<std::uint64_t> undelivered{0};  // pulses and one-way messages that nobody listened to
+  std::atomic<std::uint64_t> uncertain{0};    // of those, lost with a connection, or not
+  std::atomic<std::uint64_t> malformed{0};    // that came, and could not be
   std::atomic<std::int64_t> in_progress{0};
   std::atomic<int> last_error{0};
   Latencies latencies;

@@ -34,7 +34,7 @@ nlohmann::json describe(const Name& name, const Statistics& statistics) {
           {"resent", statistics.resent.load()},
           {"one_way", statistics.one_way.load()},
           {"pulses", statistics.pulses.load()},
-          {"unheard", statistics.unheard.load()},
+          {"undelivered", statistics.undelivered.load()},
           {"uncertain", statistics.uncertain.load()},
           {"malformed", statistics.malformed.load()},
           {"latency_us",

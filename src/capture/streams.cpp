@@ -56,7 +56,7 @@ Streams::Connection& Streams::connection_of(const Message& message, std::size_t 
   }
   for (auto one = all.rbegin(); one != all.rend(); ++one)
     if (one->opened[local] == message.opened) return *one;
-  // The other end may have been heard of first. One that it has closed long before this was opened
+  // The other end may be known first. One that it has closed long before this was opened
   // was another connection.
   constexpr std::int64_t kAccepted = 5'000'000'000;
   if (!all.empty() && all.back().opened[local] == 0) {
@@ -192,7 +192,7 @@ void Streams::add(const Message& message) {
   if (message.time - forgot_at_ > 1'000'000'000) forget_old(message.time);
   const std::size_t local = is_first(message.local, message.remote) ? 0 : 1;
   Connection& connection = connection_of(message, local);
-  connection.heard = std::max(connection.heard, message.time);
+  connection.last_message = std::max(connection.last_message, message.time);
   // What an end has received it has acknowledged.
   std::uint64_t& acknowledged = connection.directions[local].acknowledged;
   acknowledged = std::max(acknowledged, message.received);
@@ -215,7 +215,7 @@ void Streams::forget_old(std::int64_t now) {
   forgot_at_ = now;
   const auto is_old = [&](const Connection& connection) {
     const bool closed = (connection.closed[0] | connection.closed[1]) != 0;
-    const bool old = now - connection.heard > (closed ? kClosedFor : kSilentFor);
+    const bool old = now - connection.last_message > (closed ? kClosedFor : kSilentFor);
     if (old) gaps_ -= gaps_of(connection);
     return old;
   };

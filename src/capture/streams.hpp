@@ -50,9 +50,9 @@ class Streams {
   // The two ends in the order of their addresses. Direction i is what end i sends.
   struct Connection {
     observe::Address ends[2];
-    std::int64_t opened[2] = {0, 0};  // as the ends say; 0: not heard of
+    std::int64_t opened[2] = {0, 0};  // as the ends say; 0: unknown
     std::int64_t closed[2] = {0, 0};  // when; 0: not yet
-    std::int64_t heard = 0;           // of it, at last
+    std::int64_t last_message = 0;    // when it came
     std::uint32_t first[2] = {0, 0};  // sequence numbers
     Direction directions[2];
   };

@@ -39,7 +39,7 @@ std::optional<std::size_t> CountedReader::take(std::span<std::byte> into,
 void CountedReader::expect(std::uint64_t count) noexcept { at_least_ = std::max(at_least_, count); }
 
 void CountedReader::listen() {
-  while (const auto note = lifeline_.hear()) {
+  while (const auto note = lifeline_.try_receive()) {
     if (note->kind == Note::finished) total_ = note->value;
     if (note->kind == Note::finished || note->kind == Note::sent) expect(note->value);
   }
@@ -65,7 +65,7 @@ void CountedReader::wait_for_more() {
 }
 
 void CountedWriter::write_end() {
-  if (lifeline_.tell({.kind = Note::finished, .value = sent_})) post_mark();
+  if (lifeline_.send({.kind = Note::finished, .value = sent_})) post_mark();
   close_mechanism();
   lifeline_.close();
 }

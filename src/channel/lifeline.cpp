@@ -15,19 +15,19 @@ namespace farcall::channel {
 
 std::pair<UniqueFd, UniqueFd> Lifeline::make() { return unix_pair(SOCK_SEQPACKET); }
 
-bool Lifeline::tell(Note note) noexcept {
+bool Lifeline::send(Note note) noexcept {
   return uninterrupted([&] { return ::send(fd_.get(), &note, sizeof note, MSG_NOSIGNAL); }) >= 0;
 }
 
-void Lifeline::try_to_tell(Note note) noexcept {
+void Lifeline::try_to_send(Note note) noexcept {
   ::send(fd_.get(), &note, sizeof note, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-std::optional<Note> Lifeline::hear() { return receive(MSG_DONTWAIT); }
+std::optional<Note> Lifeline::try_receive() { return receive_with(MSG_DONTWAIT); }
 
-std::optional<Note> Lifeline::wait_to_hear() { return receive(0); }
+std::optional<Note> Lifeline::receive() { return receive_with(0); }
 
-std::optional<Note> Lifeline::receive(int flags) {
+std::optional<Note> Lifeline::receive_with(int flags) {
   while (!closed_) {
     Note note{};
     const ssize_t size =
@@ -40,14 +40,14 @@ std::optional<Note> Lifeline::receive(int flags) {
     } else if (errno != ECONNRESET) {
       throw_errno("receive from the lifeline of a channel");
     }
-    // ECONNRESET: the other end closed without hearing all we told it. Said once, and before what
-    // it told us.
+    // ECONNRESET: the other end closed without receiving all notes. Told once, and before what
+    // it sent.
   }
   return std::nullopt;
 }
 
-bool Lifeline::still_there() {
-  while (hear()) {
+bool Lifeline::is_alive() {
+  while (try_receive()) {
   }
   return !closed_;
 }

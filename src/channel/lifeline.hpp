@@ -31,25 +31,25 @@ class Lifeline {
 
   explicit Lifeline(UniqueFd fd) noexcept : fd_(std::move(fd)) {}
 
-  // Tells the other end. False if it has gone.
-  bool tell(Note note) noexcept;
-  // The same, but gives up at once where the other end has not listened for long.
-  void try_to_tell(Note note) noexcept;
+  // To the other end. False if it has gone.
+  bool send(Note note) noexcept;
+  // The same, but gives up at once where the other end has not received for long.
+  void try_to_send(Note note) noexcept;
 
-  // What the other end has told next. std::nullopt if there is nothing yet, or where closed().
-  std::optional<Note> hear();
+  // The next note of the other end. std::nullopt if there is nothing yet, or where closed().
+  std::optional<Note> try_receive();
   // The same, but waits for it: as long as SO_RCVTIMEO says.
-  std::optional<Note> wait_to_hear();
-  // Whether hear() has found that the other end has gone, and all it told has been heard.
+  std::optional<Note> receive();
+  // Whether try_receive() has found that the other end has gone, and all it sent has been received.
   [[nodiscard]] bool closed() const noexcept { return closed_; }
-  // Hears what there is, for an end that only wants to know whether the other is there.
-  bool still_there();
+  // Receives what there is, for an end that only wants to know whether the other is there.
+  bool is_alive();
 
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
   void close() noexcept { fd_.reset(); }
 
  private:
-  std::optional<Note> receive(int flags);
+  std::optional<Note> receive_with(int flags);
 
   UniqueFd fd_;
   bool closed_ = false;

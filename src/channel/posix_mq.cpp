@@ -106,7 +106,7 @@ class QueueWriter final : public CountedWriter {
     return true;
   }
   void require_reader() {
-    if (!lifeline().still_there()) throw SystemError(EPIPE, "mq_send: the reader has gone");
+    if (!lifeline().is_alive()) throw SystemError(EPIPE, "mq_send: the reader has gone");
   }
   // False if the queue stayed full.
   bool offer(std::span<const std::byte> message, timespec until) {

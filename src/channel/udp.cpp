@@ -60,7 +60,7 @@ class UdpReader final : public CountedReader {
     if (got < static_cast<ssize_t>(sizeof sequence)) return std::nullopt;
     const std::size_t size = static_cast<std::size_t>(got) - sizeof sequence;
     if (grants_.take(udp_cost(size)))
-      lifeline().tell({.kind = Note::granted, .value = grants_.total()});
+      lifeline().send({.kind = Note::granted, .value = grants_.total()});
     if (sequence == next_) {
       ++next_;
       ++delivered_;
@@ -158,12 +158,12 @@ class UdpWriter final : public CountedWriter {
  private:
   void wait_for_credit(std::size_t cost) {
     while (!window_.admits(cost)) {
-      auto note = lifeline().wait_to_hear();
+      auto note = lifeline().receive();
       if (!note && !lifeline().closed()) {
         // A slow reader, or one that waits for what the kernel has lost.
-        lifeline().try_to_tell({.kind = Note::sent, .value = sent()});
+        lifeline().try_to_send({.kind = Note::sent, .value = sent()});
         sleep_on(-1, 0, lifeline());
-        note = lifeline().hear();
+        note = lifeline().try_receive();
       }
       if (lifeline().closed()) throw SystemError(EPIPE, "send: the reader has gone");
       if (note && note->kind == Note::granted) window_.grant(note->value);

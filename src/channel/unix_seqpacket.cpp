@@ -27,7 +27,7 @@ class SeqpacketReader final : public RecordReader {
     if (size > 0) return static_cast<std::size_t>(size);
     if (size < 0) throw_errno("recv");
     // Whatever the writer had to say about this, it said before.
-    const auto note = lifeline_.hear();
+    const auto note = lifeline_.try_receive();
     if (!note) throw SystemError(ECONNRESET, "the writer has died without finishing");
     if (note->kind == Note::empty) return 0;
     finished_ = true;
@@ -50,11 +50,11 @@ class SeqpacketWriter final : public RecordWriter {
 
  protected:
   void write_message(std::span<const std::byte> message) override {
-    if (message.empty()) lifeline_.tell({.kind = Note::empty, .value = 0});
+    if (message.empty()) lifeline_.send({.kind = Note::empty, .value = 0});
     send_message(fd_.get(), message);
   }
   void write_end() override {
-    lifeline_.tell({.kind = Note::finished, .value = 0});
+    lifeline_.send({.kind = Note::finished, .value = 0});
     ::shutdown(fd_.get(), SHUT_WR);
     fd_.reset();
     lifeline_.close();

@@ -48,7 +48,7 @@ void Watcher::start_thread() {
 
 void Watcher::run() {
   try {
-    const auto note = lifeline_.wait_to_hear();
+    const auto note = lifeline_.receive();
     if (stopping_.load(std::memory_order_acquire)) return;  // pairs with stop()
     tell_(note && note->kind == Note::finished ? News::finished : News::gone);
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
@@ -57,7 +57,7 @@ void Watcher::run() {
   }
 }
 
-void Watcher::say_finished() noexcept { lifeline_.tell({.kind = Note::finished, .value = 0}); }
+void Watcher::say_finished() noexcept { lifeline_.send({.kind = Note::finished, .value = 0}); }
 
 bool Watcher::other_exists() const noexcept {
   pollfd entry{.fd = lifeline_.fd(), .events = POLLRDHUP, .revents = 0};

@@ -43,7 +43,7 @@ class Watcher {
   void start_thread();
   void run();
 
-  Lifeline lifeline_;  // heard by the thread only
+  Lifeline lifeline_;  // only the thread receives from it
   std::function<void(News)> tell_;
   pid_t owner_;
   std::atomic<bool> stopping_{false};

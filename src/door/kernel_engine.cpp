@@ -36,7 +36,7 @@ class Listener final : public process::Watch {
  public:
   explicit Listener(std::weak_ptr<KernelPool> pool) noexcept : pool_(std::move(pool)) {}
   void on_readable(std::uint32_t events) noexcept override {
-    if (const auto pool = pool_.lock()) pool->hear(events);
+    if (const auto pool = pool_.lock()) pool->on_events(events);
   }
 
  private:
@@ -104,7 +104,7 @@ void KernelPool::listen(std::uint32_t events) {
   registration_.start(fd(), events, std::make_shared<Listener>(weak_from_this()));
 }
 
-void KernelPool::hear(std::uint32_t events) noexcept {
+void KernelPool::on_events(std::uint32_t events) noexcept {
   // More are told of by the next event.
   constexpr int kAtOnce = 64;
   for (int told = 0; told < kAtOnce; ++told) {

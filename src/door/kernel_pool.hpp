@@ -35,8 +35,8 @@ class KernelPool final : public Pool, public std::enable_shared_from_this<Kernel
   }
   // To be called once. Throws SystemError.
   void listen(std::uint32_t events);
-  // What the reactor has heard.
-  void hear(std::uint32_t events) noexcept;
+  // What the reactor has seen.
+  void on_events(std::uint32_t events) noexcept;
 
   void add(pid_t thread, KernelServer& server);
   void remove(pid_t thread) noexcept;

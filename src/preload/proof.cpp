@@ -122,8 +122,8 @@ bool is_sound_memory(int memory, std::uint64_t bytes) noexcept {
          static_cast<std::uint64_t>(status.st_size) == bytes;
 }
 
-bool tell(int connection, void* words, std::size_t size, const int* fds,
-          std::size_t count) noexcept {
+bool send_with(int connection, void* words, std::size_t size, const int* fds,
+               std::size_t count) noexcept {
   iovec part{.iov_base = words, .iov_len = size};
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
   msghdr message{};
@@ -147,7 +147,7 @@ Passed::~Passed() {
     if (fd >= 0) kernel(SYS_close, fd);
 }
 
-long hear(int connection, void* words, std::size_t size, Passed& passed) noexcept {
+long receive_with(int connection, void* words, std::size_t size, Passed& passed) noexcept {
   iovec part{.iov_base = words, .iov_len = size};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof passed.fds)] = {};
   msghdr message{};

@@ -40,9 +40,10 @@ struct Passed {
   Passed& operator=(const Passed&) = delete;
   ~Passed();
 };
-// Both without waiting. hear(): -EAGAIN: nothing yet; any other error: nothing that can be used.
-bool tell(int connection, void* words, std::size_t size, const int* fds,
-          std::size_t count) noexcept;
-long hear(int connection, void* words, std::size_t size, Passed& passed) noexcept;
+// Both without waiting. receive_with(): -EAGAIN: nothing yet; any other error: nothing that can be
+// used.
+bool send_with(int connection, void* words, std::size_t size, const int* fds,
+               std::size_t count) noexcept;
+long receive_with(int connection, void* words, std::size_t size, Passed& passed) noexcept;
 
 }  // namespace farcall::preload

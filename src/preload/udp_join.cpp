@@ -110,7 +110,7 @@ bool show_socket(UdpSocket& socket, int fd, Target& target) noexcept {
     target.flow = static_cast<std::uint8_t>(flow - socket.out.data());
     joining.asked = true;
     const int fds[] = {memory, fd};
-    done = tell(joining.connection, &hello, sizeof hello, fds, std::size(fds));
+    done = send_with(joining.connection, &hello, sizeof hello, fds, std::size(fds));
   } else {
     udp_uncount_flow();
     count(target.counters, Reason::no_memory);
@@ -125,7 +125,7 @@ bool go_on_joining(UdpSocket& socket, int fd, Target& target) noexcept {
   Answer answer{};
   Passed passed;
   if (!is_private(joining.connection)) return false;
-  const long got = hear(joining.connection, &answer, sizeof answer, passed);
+  const long got = receive_with(joining.connection, &answer, sizeof answer, passed);
   if (got == -EAGAIN) return ++joining.looks < kMostLooks;
   if (got < 0 || answer.magic != kMagic || answer.receiver_cookie != joining.receiver_cookie)
     return false;

@@ -95,7 +95,7 @@ bool let_in(UdpSocket& socket, int fd) noexcept {
   ucred peer{};
   Answer answer{.magic = kMagic, .receiver_cookie = cookie_of(fd)};
   if (!peer_may_share(socket.guest, peer) ||
-      !tell(socket.guest, &answer, sizeof answer, nullptr, 0))
+      !send_with(socket.guest, &answer, sizeof answer, nullptr, 0))
     close_guest(socket);
   return true;
 }
@@ -108,13 +108,13 @@ bool serve_guest(UdpSocket& socket, int fd) noexcept {
     socket.guest = -1;
     return true;
   }
-  const long got = hear(socket.guest, &hello, sizeof hello, passed);
+  const long got = receive_with(socket.guest, &hello, sizeof hello, passed);
   if (got == -EAGAIN && ++socket.guest_looks < kMostLooks) return false;
   ucred peer{};
   if (got > 0 && peer_may_share(socket.guest, peer)) {
     InFlow* const flow = take_flow(socket, fd, peer, hello, passed);
     Answer answer{.magic = kMagic, .receiver_cookie = hello.receiver_cookie};
-    if (flow != nullptr && !tell(socket.guest, &answer, sizeof answer, &fd, 1))
+    if (flow != nullptr && !send_with(socket.guest, &answer, sizeof answer, &fd, 1))
       udp_end_in(socket, *flow);
   }
   close_guest(socket);

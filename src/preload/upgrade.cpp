@@ -185,7 +185,7 @@ void take_memory(int fd, Side& side) noexcept {
   Passed passed;
   ucred peer{};
   const bool trusted = peer_may_share(guest, peer);
-  const long got = hear(guest, &hello, sizeof hello, passed);
+  const long got = receive_with(guest, &hello, sizeof hello, passed);
   if (got == -EAGAIN && trusted) return;  // it is about to
   close_private(guest);
   side.guest = -1;
@@ -253,7 +253,7 @@ bool leave_memory(int fd, Side& side) noexcept {
                 .ring_bytes = ring};
     // Mapped and begun before the other end can see it.
     const bool joined = memory >= 0 && join(fd, side, memory, ring, true) &&
-                        tell(host, &hello, sizeof hello, &memory, 1);
+                        send_with(host, &hello, sizeof hello, &memory, 1);
     if (memory >= 0) kernel(SYS_close, memory);
     if (!joined && !side.accelerated()) {
       uncount_accelerated();

@@ -274,7 +274,7 @@ TEST_F(BridgeMeaning, PulsesArriveAndThoseThatNobodyHearsAreCounted) {
   exporter_ = nullptr;
   ASSERT_EQ(::farcall_pulse(connection, 0, 5, 78), 0);
   EXPECT_TRUE(eventually([] {
-    return bridge_status(channel("importer")).find("\"unheard\":1") != std::string::npos;
+    return bridge_status(channel("importer")).find("\"undelivered\":1") != std::string::npos;
   })) << bridge_status(channel("importer"));
   ::farcall_disconnect(connection);
 }

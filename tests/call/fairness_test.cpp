@@ -333,20 +333,20 @@ TEST_F(CallFairness, WhoRingsInVainAgainAndAgainIsListenedToMoreSeldom) {
   ASSERT_TRUE(other.welcome());
   const auto ring = [&] { (void)!::send(idle.socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); };
   constexpr int kRings = 2000;
-  int heard = 0;
+  int woken = 0;
   for (int i = 0; i < kRings; ++i) {
     ring();
     pollfd any{.fd = port.poll_descriptor(), .events = POLLIN, .revents = 0};
-    heard += ::poll(&any, 1, 0);
+    woken += ::poll(&any, 1, 0);
     ASSERT_EQ(thread.receive(incoming, Deadline::now()), Outcome::would_block);
   }
-  EXPECT_LT(heard, kRings / 10);
-  EXPECT_GT(heard, 0);
+  EXPECT_LT(woken, kRings / 10);
+  EXPECT_GT(woken, 0);
   other.give(Kind::request, 1, 4);
   receive();
   EXPECT_EQ(incoming.data().size(), 4U);
   EXPECT_EQ(thread.reply(incoming, {}), Outcome::ok);
-  // It is heard in the end, and once it has asked as well as anybody.
+  // It is answered in the end, and once it has asked as well as anybody.
   for (std::uint32_t number = 1; number < 4; ++number) {
     idle.give(Kind::request, number, 5);
     receive();
@@ -360,17 +360,17 @@ TEST_F(CallFairness, WhoRingsWhileItWaitsForItsTurnIsListenedToMoreSeldom) {
   ASSERT_TRUE(waiting.welcome());
   waiting.give(Kind::request, 1, 5);
   receive();  // which is not answered
-  int heard = 0;
+  int woken = 0;
   constexpr int kRings = 2000;
   Incoming none;
   ServerThread second(port);
   for (int i = 0; i < kRings; ++i) {
     (void)!::send(waiting.socket.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     pollfd any{.fd = port.poll_descriptor(), .events = POLLIN, .revents = 0};
-    heard += ::poll(&any, 1, 0);
+    woken += ::poll(&any, 1, 0);
     ASSERT_EQ(second.receive(none, Deadline::now()), Outcome::would_block);
   }
-  EXPECT_LT(heard, kRings / 10);
+  EXPECT_LT(woken, kRings / 10);
   EXPECT_EQ(thread.reply(incoming, {}), Outcome::ok);
   waiting.give(Kind::request, 2, 4);
   receive();

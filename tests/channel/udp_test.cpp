@@ -56,7 +56,7 @@ TEST(Udp, PutsDatagramsThatOvertookOthersInOrder) {
   channel.send(1, "b again");
   channel.send(0, "a");
   channel.send(3, "d");
-  channel.lifeline->tell({.kind = Note::finished, .value = 4});
+  channel.lifeline->send({.kind = Note::finished, .value = 4});
   EXPECT_EQ(channel.receive(), "a");
   EXPECT_EQ(channel.receive(), "b");
   EXPECT_EQ(channel.receive(), "c");
@@ -69,7 +69,7 @@ TEST(Udp, WaitsForADatagramThatIsOvertakenByTheEnd) {
   // It is waited for a second, in which a busy machine may not come to send it.
   for (int tries = 0; tries < 10 && got.empty(); ++tries) {
     HandMade channel;
-    channel.lifeline->tell({.kind = Note::finished, .value = 1});
+    channel.lifeline->send({.kind = Note::finished, .value = 1});
     const std::int64_t start = monotonic_ns();
     std::int64_t sent_at = 0;
     std::thread late([&] {
@@ -96,7 +96,7 @@ TEST(Udp, ForgetsADatagramThatComesOnceMore) {
   const std::jthread late([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(1500));
     channel.send(1, "b");
-    channel.lifeline->tell({.kind = Note::finished, .value = 2});
+    channel.lifeline->send({.kind = Note::finished, .value = 2});
   });
   EXPECT_EQ(channel.receive(), "b");
   EXPECT_EQ(channel.receive(), "end");
@@ -113,7 +113,7 @@ TEST(Udp, ReportsADatagramThatNeverComes) {
 TEST(Udp, ReportsALastDatagramThatNeverComes) {
   HandMade channel;
   channel.send(0, "a");
-  channel.lifeline->tell({.kind = Note::finished, .value = 2});
+  channel.lifeline->send({.kind = Note::finished, .value = 2});
   EXPECT_EQ(channel.receive(), "a");
   EXPECT_EQ(error_of([&] { channel.receive(); }), ENOBUFS);
 }

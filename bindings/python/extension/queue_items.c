@@ -111,7 +111,7 @@ static int64_t wait_for_change(struct queue* queue, int bell, const atomic_ullon
   else
     changed = true;
   atomic_fetch_sub(waiting, 1);
-  if (changed) ring(queue, bell); /* others may not have heard what has been silenced */
+  if (changed) ring(queue, bell); /* others may not have seen it yet */
   return result;
 }
 

@@ -221,7 +221,7 @@ class GrpcConnection final : public Connection {
  private:
   // Who dials in vain tries again a second later, so the client waits for the server's word.
   std::unique_ptr<Endpoint> open_calling() {
-    const std::vector<std::byte> words = introduction_.hear();
+    const std::vector<std::byte> words = introduction_.receive();
     const std::string address(reinterpret_cast<const char*>(words.data()), words.size());
     if (!streams_) return std::make_unique<CallingEnd>(address);
     return std::make_unique<ClientStream>(address);
@@ -229,11 +229,11 @@ class GrpcConnection final : public Connection {
   std::unique_ptr<Endpoint> open_serving() {
     if (!streams_) {
       auto end = std::make_unique<ServingEnd>(address_);
-      introduction_.tell(std::as_bytes(std::span(end->address())));
+      introduction_.send(std::as_bytes(std::span(end->address())));
       return end;
     }
     auto end = std::make_unique<ServerStream>(address_);
-    introduction_.tell(std::as_bytes(std::span(end->address())));
+    introduction_.send(std::as_bytes(std::span(end->address())));
     end->accept();
     return end;
   }

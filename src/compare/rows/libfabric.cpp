@@ -109,8 +109,8 @@ class FabricEnd final : public Endpoint {
     std::size_t bytes = own.size();
     check(fi_getname(&end_->fid, own.data(), &bytes), "fi_getname");
     own.resize(bytes);
-    introduction.tell(own);
-    const std::vector<std::byte> theirs = introduction.hear();
+    introduction.send(own);
+    const std::vector<std::byte> theirs = introduction.receive();
     if (fi_av_insert(book_.get(), theirs.data(), 1, &peer_, 0, nullptr) != 1)
       throw SystemError(EADDRNOTAVAIL, "fi_av_insert");
     introduction.meet();

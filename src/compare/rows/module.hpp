@@ -42,18 +42,18 @@ class Introduction {
     own_ = std::move(ends_[static_cast<std::size_t>(role)]);
     for (UniqueFd& end : ends_) end.reset();
   }
-  void tell(std::span<const std::byte> words) const {
+  void send(std::span<const std::byte> words) const {
     if (::send(own_.get(), words.data(), words.size(), MSG_NOSIGNAL) < 0)
-      throw_errno("tell a peer");
+      throw_errno("send to the other process");
   }
-  // What the other side tells next. Throws when it has gone.
-  [[nodiscard]] std::vector<std::byte> hear() const {
+  // The next message of the other side. Throws when it has gone.
+  [[nodiscard]] std::vector<std::byte> receive() const {
     constexpr std::size_t kMost = 64 << 10;
     std::vector<std::byte> words(kMost);
     ssize_t count = 0;
     do count = ::recv(own_.get(), words.data(), words.size(), 0);
     while (count < 0 && errno == EINTR);
-    if (count < 0) throw_errno("hear of a peer");
+    if (count < 0) throw_errno("receive from the other process");
     if (count == 0) throw SystemError(ECONNRESET, "the other process has gone");
     words.resize(static_cast<std::size_t>(count));
     return words;
@@ -61,8 +61,8 @@ class Introduction {
   // Returns when both sides are here.
   void meet() const {
     constexpr std::array<std::byte, 1> kHere{};
-    tell(kHere);
-    static_cast<void>(hear());
+    send(kHere);
+    static_cast<void>(receive());
   }
   // For those who speak over the pair itself.
   [[nodiscard]] UniqueFd release() { return std::move(own_); }

@@ -59,8 +59,8 @@ class Worker {
     const std::vector<std::byte> own(reinterpret_cast<const std::byte*>(address),
                                      reinterpret_cast<const std::byte*>(address) + bytes);
     ucp_worker_release_address(worker_, address);
-    introduction.tell(own);
-    const std::vector<std::byte> theirs = introduction.hear();
+    introduction.send(own);
+    const std::vector<std::byte> theirs = introduction.receive();
     ucp_ep_params_t parameters{};
     parameters.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
     parameters.address = reinterpret_cast<const ucp_address_t*>(theirs.data());
