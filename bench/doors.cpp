@@ -73,9 +73,9 @@ class ServerProcess {
   ServerProcess& operator=(const ServerProcess&) = delete;
 
   UniqueFd receive() const {
-    auto parcel = receive_fd_message(socket_.get(), Deadline::after(10s));
-    if (!parcel || parcel->descriptors.empty()) throw SystemError(EPROTO, "nothing came");
-    return std::move(parcel->descriptors.front());
+    auto message = receive_fd_message(socket_.get(), Deadline::after(10s));
+    if (!message || message->descriptors.empty()) throw SystemError(EPROTO, "nothing came");
+    return std::move(message->descriptors.front());
   }
   [[nodiscard]] pid_t process() const { return process_; }
 
@@ -85,9 +85,9 @@ class ServerProcess {
 };
 
 void hand_over(int socket, int fd) {
-  FdMessage parcel;
-  parcel.descriptors.emplace_back(::dup(fd));
-  send_fd_message(socket, parcel);
+  FdMessage message;
+  message.descriptors.emplace_back(::dup(fd));
+  send_fd_message(socket, message);
 }
 
 void answer_same(void*, char* data, size_t size, door_desc_t*, uint_t) {

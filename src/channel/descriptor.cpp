@@ -11,8 +11,8 @@
 namespace farcall::channel {
 
 std::vector<UniqueFd> take_descriptors(Handle& handle, std::size_t count) {
-  std::vector<UniqueFd> descriptors = std::move(handle.parcel.descriptors);
-  handle.parcel.descriptors.clear();
+  std::vector<UniqueFd> descriptors = std::move(handle.message.descriptors);
+  handle.message.descriptors.clear();
   if (descriptors.size() != count)
     throw SystemError(EPROTO, "open an end: " + std::to_string(descriptors.size()) +
                                   " descriptors instead of " + std::to_string(count));
@@ -22,9 +22,9 @@ std::vector<UniqueFd> take_descriptors(Handle& handle, std::size_t count) {
 UniqueFd take_descriptor(Handle& handle) { return std::move(take_descriptors(handle, 1).front()); }
 
 void copy_value(const Handle& handle, std::span<std::byte> into) {
-  if (handle.parcel.bytes.size() != into.size())
+  if (handle.message.bytes.size() != into.size())
     throw SystemError(EPROTO, "open an end: a handle of the wrong size");
-  std::memcpy(into.data(), handle.parcel.bytes.data(), into.size());
+  std::memcpy(into.data(), handle.message.bytes.data(), into.size());
 }
 
 void throw_write_error(const char* what) {

@@ -26,7 +26,7 @@ auto uninterrupted(Call call) {
 template <class... Fds>
 Handle handle_of(Fds... fds) {
   Handle handle;
-  (handle.parcel.descriptors.push_back(std::move(fds)), ...);
+  (handle.message.descriptors.push_back(std::move(fds)), ...);
   return handle;
 }
 // Takes the descriptors out of a handle. Throws SystemError: EPROTO unless there are `count`.
@@ -39,7 +39,7 @@ template <class T>
 void put_value(Handle& handle, const T& value) {
   static_assert(std::is_trivially_copyable_v<T>);
   const auto bytes = std::as_bytes(std::span(&value, 1));
-  handle.parcel.bytes.assign(bytes.begin(), bytes.end());
+  handle.message.bytes.assign(bytes.begin(), bytes.end());
 }
 void copy_value(const Handle& handle, std::span<std::byte> into);
 // Throws SystemError: EPROTO if the handle has not as many bytes as a T.

@@ -92,15 +92,15 @@ std::size_t capacity(const Options& options) {
 Handles create_lifeline() {
   auto [one, other] = socket_pair();
   Handles handles;
-  handles.reader.parcel.descriptors.push_back(std::move(one));
-  handles.writer.parcel.descriptors.push_back(std::move(other));
+  handles.reader.message.descriptors.push_back(std::move(one));
+  handles.writer.message.descriptors.push_back(std::move(other));
   return handles;
 }
 
 UniqueFd take_descriptor(Handle& handle, std::size_t n) {
-  if (n >= handle.parcel.descriptors.size())
+  if (n >= handle.message.descriptors.size())
     throw SystemError(EPROTO, "open a channel: a descriptor is missing");
-  return std::move(handle.parcel.descriptors[n]);
+  return std::move(handle.message.descriptors[n]);
 }
 
 void throw_for_reader(Outcome outcome) {
@@ -132,8 +132,8 @@ Handles create_in_file(UniqueFd file, const Options& options) {
     throw SystemError(error, "allocate shared memory");
   RingMemory::format(file.get(), ring, RingKind::bytes);
   Handles handles = create_lifeline();
-  handles.reader.parcel.descriptors.push_back(file.duplicate());
-  handles.writer.parcel.descriptors.push_back(std::move(file));
+  handles.reader.message.descriptors.push_back(file.duplicate());
+  handles.writer.message.descriptors.push_back(std::move(file));
   return handles;
 }
 

@@ -6,7 +6,7 @@
 //   connect to the name               ->  accept
 //   request: mechanism, end(s)        ->
 //                                     <-  answer: 0, or the errno of a refusal
-//                                     <-  the parcel of each end asked for
+//                                     <-  the message of each end asked for
 //   opened                            ->  (may close its own end from now on)
 #include "farcall/channel/mechanism.hpp"
 
@@ -55,26 +55,26 @@ Request request_for(const AnyMechanism& mechanism, Wanted wanted) {
 
 template <class T>
 FdMessage parcel_of(const T& value) {
-  FdMessage parcel;
+  FdMessage message;
   const auto bytes = std::as_bytes(std::span(&value, 1));
-  parcel.bytes.assign(bytes.begin(), bytes.end());
-  return parcel;
+  message.bytes.assign(bytes.begin(), bytes.end());
+  return message;
 }
 
 template <class T>
-bool unpack(const FdMessage& parcel, T& value) {
-  if (parcel.bytes.size() != sizeof value) return false;
-  std::memcpy(&value, parcel.bytes.data(), sizeof value);
+bool unpack(const FdMessage& message, T& value) {
+  if (message.bytes.size() != sizeof value) return false;
+  std::memcpy(&value, message.bytes.data(), sizeof value);
   return true;
 }
 
 // Whether the client on `socket` asks for exactly `expected`; if not, it has been told so.
 bool asks_for(int socket, const Request& expected, Deadline deadline) {
   const Deadline patience = Deadline::after(kPatience);
-  const auto parcel =
+  const auto message =
       receive_fd_message(socket, patience.at() < deadline.at() ? patience : deadline);
   Request request{};
-  if (!parcel || !unpack(*parcel, request)) return false;
+  if (!message || !unpack(*message, request)) return false;
   if (request.magic == expected.magic && request.wanted == expected.wanted &&
       request.mechanism == expected.mechanism)
     return true;
@@ -91,7 +91,7 @@ UniqueFd serve(std::string_view name, const Request& expected, std::span<const H
     try {
       if (!asks_for(client.get(), expected, deadline)) continue;
       send_fd_message(client.get(), parcel_of(Answer{.magic = Request::kMagic, .refusal = 0}));
-      for (const Handle& handle : handles) send_fd_message(client.get(), handle.parcel);
+      for (const Handle& handle : handles) send_fd_message(client.get(), handle.message);
       return client;
     } catch (const SystemError& error) {
       // A client that went away, sent something else or never asked; the next may do better.
@@ -137,14 +137,14 @@ UniqueFd ask(std::string_view name, const Request& request, Deadline deadline) {
   const std::string what = "open \"" + std::string(name) + "\": ";
   for (;;) {
     UniqueFd server = connect_named(name, deadline);
-    const auto parcel = converse(server.get(), request, deadline);
-    if (!parcel) {
+    const auto message = converse(server.get(), request, deadline);
+    if (!message) {
       // The name went with the client that was first; it may be served again.
       if (monotonic_ns() < deadline.at()) continue;
       throw SystemError(ECONNREFUSED, what + "it was served to somebody else");
     }
     Answer answer{};
-    if (!unpack(*parcel, answer) || answer.magic != Request::kMagic)
+    if (!unpack(*message, answer) || answer.magic != Request::kMagic)
       throw SystemError(EPROTO, what + "it is not a channel");
     if (answer.refusal != 0)
       throw SystemError(answer.refusal, what + "it serves another mechanism or the same end");
@@ -153,9 +153,9 @@ UniqueFd ask(std::string_view name, const Request& request, Deadline deadline) {
 }
 
 Handle receive_handle(int socket, Deadline deadline) {
-  auto parcel = receive_fd_message(socket, deadline);
-  if (!parcel) throw SystemError(ECONNRESET, "open a channel: the server has gone");
-  return {.parcel = std::move(*parcel), .memory = {}};
+  auto message = receive_fd_message(socket, deadline);
+  if (!message) throw SystemError(ECONNRESET, "open a channel: the server has gone");
+  return {.message = std::move(*message), .memory = {}};
 }
 
 }  // namespace

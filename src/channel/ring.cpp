@@ -145,8 +145,8 @@ Handles Ring::create(const Options& options) {
   RingMemory::format(memory.fd(), capacity, RingKind::messages);
   Handles handles = mapped_ring::create_lifeline();
   UniqueFd file = std::move(memory).release();
-  handles.reader.parcel.descriptors.push_back(file.duplicate());
-  handles.writer.parcel.descriptors.push_back(std::move(file));
+  handles.reader.message.descriptors.push_back(file.duplicate());
+  handles.writer.message.descriptors.push_back(std::move(file));
   return handles;
 }
 

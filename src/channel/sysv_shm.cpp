@@ -34,11 +34,11 @@ class Mark {
 };
 
 // Attaches the segment whose number the peer has sent.
-Mapping attach_sent(const FdMessage& parcel) {
+Mapping attach_sent(const FdMessage& message) {
   int id = -1;
-  if (parcel.bytes.size() != sizeof id)
+  if (message.bytes.size() != sizeof id)
     throw SystemError(EPROTO, "open a channel: no segment's number came along");
-  std::memcpy(&id, parcel.bytes.data(), sizeof id);
+  std::memcpy(&id, message.bytes.data(), sizeof id);
   shmid_ds status{};
   if (::shmctl(id, IPC_STAT, &status) != 0) throw_errno("shmctl");
   return attach(id, status.shm_segsz);
@@ -64,19 +64,19 @@ Handles SysvShm::create(const Options& options) {
   Handles handles = mapped_ring::create_lifeline();
   for (Handle* handle : {&handles.reader, &handles.writer}) {
     handle->memory = attach(id, size);
-    handle->parcel.bytes.resize(sizeof id);
-    std::memcpy(handle->parcel.bytes.data(), &id, sizeof id);
+    handle->message.bytes.resize(sizeof id);
+    std::memcpy(handle->message.bytes.data(), &id, sizeof id);
   }
   return handles;
 }
 
 std::unique_ptr<Reader> SysvShm::open_reader(Handle handle, const Options& options) {
-  if (!handle.memory) handle.memory = attach_sent(handle.parcel);
+  if (!handle.memory) handle.memory = attach_sent(handle.message);
   return mapped_ring::open_reader_in_memory(std::move(handle), options);
 }
 
 std::unique_ptr<Writer> SysvShm::open_writer(Handle handle, const Options& options) {
-  if (!handle.memory) handle.memory = attach_sent(handle.parcel);
+  if (!handle.memory) handle.memory = attach_sent(handle.message);
   return mapped_ring::open_writer_in_memory(std::move(handle), options);
 }
 

@@ -74,7 +74,7 @@ TEST_P(Rings, AreNotOpenedWithoutWhatBelongsToThem) {
 
 // A handle as a hostile peer might send it: with other memory than create() made.
 Handle with_memory(Handle handle, UniqueFd memory) {
-  handle.parcel.descriptors.at(1) = std::move(memory);
+  handle.message.descriptors.at(1) = std::move(memory);
   return handle;
 }
 

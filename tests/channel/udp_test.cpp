@@ -29,8 +29,8 @@ namespace {
 struct HandMade {
   HandMade() {
     Handles handles = Udp::create({});
-    socket = std::move(handles.writer.parcel.descriptors[0]);
-    lifeline.emplace(std::move(handles.writer.parcel.descriptors[1]));
+    socket = std::move(handles.writer.message.descriptors[0]);
+    lifeline.emplace(std::move(handles.writer.message.descriptors[1]));
     reader = Udp::open_reader(std::move(handles.reader), {});
   }
   void send(std::uint32_t sequence, std::string_view text) {
@@ -120,7 +120,7 @@ TEST(Udp, ReportsALastDatagramThatNeverComes) {
 
 TEST(Udp, IgnoresDatagramsOfStrangers) {
   Handles handles = Udp::create({});
-  const sockaddr_in address = local_address(handles.reader.parcel.descriptors[0].get());
+  const sockaddr_in address = local_address(handles.reader.message.descriptors[0].get());
   const UniqueFd stranger = loopback_socket(SOCK_DGRAM);
   const std::string forged("\0\0\0\0forged", 10);
   for (int i = 0; i < 3; ++i)
@@ -148,7 +148,7 @@ TEST(Udp, ChargesAtLeastWhatTheKernelDoes) {
     Handles handles = Udp::create({});
     auto writer = Udp::open_writer(std::move(handles.writer), {});
     writer->send(std::vector<std::byte>(size));
-    const int socket = handles.reader.parcel.descriptors[0].get();
+    const int socket = handles.reader.message.descriptors[0].get();
     std::uint32_t charged = queued_in(socket);
     // A thread of the kernel's may deliver it, when it gets a processor.
     for (int i = 0; i < 10'000 && charged == 0; ++i) {

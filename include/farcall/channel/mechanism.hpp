@@ -40,7 +40,7 @@ struct Options {
 };
 
 struct Handle {
-  FdMessage parcel;
+  FdMessage message;
   Mapping memory;  // where the mechanism's memory has no descriptor
 };
 

@@ -33,19 +33,19 @@ std::size_t messages_in(std::size_t depth_bytes, const Conditions& conditions) {
 }
 
 void hand_out(int socket, int descriptor, const Conditions& conditions) {
-  FdMessage parcel;
-  parcel.descriptors.emplace_back(::dup(descriptor));
-  if (!parcel.descriptors.front()) throw_errno("dup");
+  FdMessage message;
+  message.descriptors.emplace_back(::dup(descriptor));
+  if (!message.descriptors.front()) throw_errno("dup");
   for (unsigned i = 0; i < std::max(conditions.crowd.clients, 1U) + conditions.crowd.idle; ++i)
-    send_fd_message(socket, parcel);
+    send_fd_message(socket, message);
 }
 
 UniqueFd take_parcel(int socket) {
   constexpr auto kStart = std::chrono::seconds(10);
-  auto parcel = receive_fd_message(socket, Deadline::after(kStart));
-  if (!parcel || parcel->descriptors.size() != 1)
+  auto message = receive_fd_message(socket, Deadline::after(kStart));
+  if (!message || message->descriptors.size() != 1)
     throw SystemError(EPROTO, "the server did not say how to reach it");
-  return std::move(parcel->descriptors.front());
+  return std::move(message->descriptors.front());
 }
 
 namespace {

@@ -48,7 +48,7 @@ std::size_t default_depth(const Conditions& conditions);
 // How many messages that are; one of 0 bytes counts as one byte.
 std::size_t messages_in(std::size_t depth_bytes, const Conditions& conditions);
 
-// Sends `descriptor`, by which a server is reached, to each of its clients: as many parcels as
+// Sends `descriptor`, by which a server is reached, to each of its clients: as many messages as
 // there are clients, of which each takes one from the same socket. Throw SystemError.
 void hand_out(int socket, int descriptor, const Conditions& conditions);
 UniqueFd take_parcel(int socket);

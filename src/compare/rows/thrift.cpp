@@ -130,12 +130,13 @@ class ThriftConnection final : public Connection {
     ::setenv("FARCALL_ENGINE", "shared", 1);
     if (role == Role::server) return serve();
     // Where the server listens, when it does.
-    const auto parcel = receive_fd_message(sockets_.first.get(), Deadline::after(kStart));
-    if (!parcel || parcel->bytes.size() != sizeof(int)) throw SystemError(EPROTO, "no server came");
+    const auto message = receive_fd_message(sockets_.first.get(), Deadline::after(kStart));
+    if (!message || message->bytes.size() != sizeof(int))
+      throw SystemError(EPROTO, "no server came");
     if (over_farcall_)
       return std::make_unique<ThriftClient>(std::make_shared<thrift::TFarcallTransport>(name_));
     int port = 0;
-    std::memcpy(&port, parcel->bytes.data(), sizeof port);
+    std::memcpy(&port, message->bytes.data(), sizeof port);
     auto socket = std::make_shared<TSocket>("127.0.0.1", port);
     socket->setNoDelay(true);
     return std::make_unique<ThriftClient>(std::make_shared<TBufferedTransport>(socket));
@@ -156,10 +157,10 @@ class ThriftConnection final : public Connection {
       port = socket->getPort();
       listener = std::move(socket);
     }
-    FdMessage parcel;
-    parcel.bytes.resize(sizeof port);
-    std::memcpy(parcel.bytes.data(), &port, sizeof port);
-    send_fd_message(sockets_.second.get(), parcel);
+    FdMessage message;
+    message.bytes.resize(sizeof port);
+    std::memcpy(message.bytes.data(), &port, sizeof port);
+    send_fd_message(sockets_.second.get(), message);
     return std::make_unique<ThriftServer>(std::move(listener), !over_farcall_);
   }
 
