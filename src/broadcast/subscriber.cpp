@@ -86,9 +86,12 @@ Outcome SubscriberState::after_end() noexcept {
 
 Outcome SubscriberState::read(std::span<std::byte> into, std::size_t& size, std::uint64_t& missed,
                               Deadline deadline, SignalCount since) {
+  // Of a publisher that says so often that there is news, and there is none, nothing is true. The
+  // deadline is looked at by who waits, not by who is told of news at once.
+  constexpr int kMostInVain = 1000;
   missed = 0;
   if (lost != Outcome::ok) return lost;
-  for (;;) {
+  for (int in_vain = 0; in_vain < kMostInVain; ++in_vain) {
     const Outcome outcome = reader.take(into, size, missed);
     // Who is waited for misses nothing, unless it is waited for no longer.
     if (waited_for && missed != 0) [[unlikely]] {
@@ -108,6 +111,7 @@ Outcome SubscriberState::read(std::span<std::byte> into, std::size_t& size, std:
     if (waited == Outcome::peer_gone) return after_end();
     if (waited != Outcome::ok) return waited;
   }
+  return lost = Outcome::broken;
 }
 
 namespace {

@@ -100,6 +100,8 @@ bool TapReader::read_ring(std::size_t index, std::uint64_t tail, Batch& into) {
   const std::uint64_t from = tail - ring.next > kReadable ? tail - kReadable : ring.next;
   Control after;
   if (!read_data(index, from, tail, into.bytes) || !read_control(after)) return false;
+  // One that moves back is not to be trusted with what lies behind it.
+  if (after.tails[index] < tail) return false;
   const std::uint64_t valid =
       after.tails[index] - from > kReadable ? after.tails[index] - kReadable : from;
   parse(ring, into, from, std::min(valid, tail), tail);

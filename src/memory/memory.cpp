@@ -29,10 +29,14 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// Places `size` bytes of `fd` at `address`, inside a reservation that the caller owns.
+// Places `size` bytes of `fd` at `address`, inside a reservation that the caller owns. Pages of
+// what is large come as they are touched: it may be a peer's, whose file has holes as large as it
+// likes, and filling them takes time.
 void place(std::byte* address, std::size_t size, Access access, int fd, std::size_t offset) {
+  constexpr std::size_t kLarge = std::size_t{16} << 20;
   const int protection = access == Access::read_only ? PROT_READ : PROT_READ | PROT_WRITE;
-  if (::mmap(address, size, protection, MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd,
+  const int populate = size < kLarge ? MAP_POPULATE : 0;
+  if (::mmap(address, size, protection, MAP_SHARED | MAP_FIXED | populate, fd,
              static_cast<off_t>(offset)) == MAP_FAILED)
     throw_errno("mmap of shared memory");
 }

@@ -109,6 +109,7 @@ void add_capture(Command root, int& exit_code) {
   command
       .option("-x,--execute", asked->options.command,
               "Start this command of the shell, capture it from its beginning, end with it")
+      .not_empty()
       .suggests("program");
   command.flag("--json", asked->as_json, "Tell at the end as JSON what was captured and lost");
   command.option("FILTER", asked->words,

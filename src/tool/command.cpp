@@ -3,12 +3,20 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <iostream>
 #include <map>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tool/exit_code.hpp"
+#include "tool/say.hpp"
 
 namespace farcall::tool {
 namespace {
@@ -72,6 +80,17 @@ std::vector<std::string> words(int argc, char** argv) {
   return all;
 }
 
+int with_output_written(int exit_code) {
+  errno = 0;
+  std::cout.flush();
+  const bool flushed = std::fflush(stdout) == 0;
+  if (exit_code != kSuccess) return exit_code;  // which has been told of
+  if (flushed && std::ferror(stdout) == 0 && std::cout.good()) return exit_code;
+  // An earlier error is no longer known.
+  say("farcall: cannot write to standard output: {}\n", std::strerror(errno != 0 ? errno : EIO));
+  return kFailure;
+}
+
 }  // namespace
 
 Option Option::required() const {
@@ -102,6 +121,10 @@ Option Option::not_negative() const {
 Option Option::checked(Check check) const {
   option_->check(std::move(check));
   return *this;
+}
+
+Option Option::not_empty() const {
+  return checked([](const std::string& text) { return text.empty() ? "must not be empty" : ""; });
 }
 
 Option Option::excludes(Option other) const {
@@ -162,15 +185,18 @@ CommandLine::CommandLine(const char* name, const char* version, const char* desc
 
 CommandLine::~CommandLine() = default;
 
-std::optional<ExitCode> CommandLine::run(int argc, char** argv) {
+int CommandLine::run(int argc, char** argv, const int& exit_code) {
   try {
     std::vector<std::string> all = words(argc, argv);
     std::ranges::reverse(all);  // CLI11 takes them from the end
     app_->parse(std::move(all));
-    return std::nullopt;
+    return with_output_written(exit_code);
   } catch (const CLI::ParseError& error) {
     // Prints the help that was asked for, or what is wrong.
-    return app_->exit(error) == 0 ? kSuccess : kUsage;
+    return with_output_written(app_->exit(error) == 0 ? kSuccess : kUsage);
+  } catch (const std::exception& error) {
+    say("farcall: {}\n", error.what());
+    return kFailure;
   }
 }
 

@@ -50,6 +50,7 @@ class Option {
   Option between(int least, int most) const;
   Option not_negative() const;
   Option checked(Check check) const;
+  Option not_empty() const;
   Option excludes(Option other) const;
   Option needs(Option other) const;
   // What a shell completes its value with: "file", "program", or words with spaces between them.
@@ -89,9 +90,10 @@ class CommandLine {
   ~CommandLine();
 
   [[nodiscard]] Command root() const { return Command(*app_); }
-  // Runs what was asked for. Returns an exit code where nothing was to run: after the help, or
-  // after telling what is wrong.
-  std::optional<ExitCode> run(int argc, char** argv);
+  // Runs what was asked for, which sets `exit_code`, or prints the help. Returns what main() is to
+  // return, after telling what is wrong: of the command line, with the command, or with what
+  // standard output goes to.
+  int run(int argc, char** argv, const int& exit_code);
 
  private:
   std::unique_ptr<CLI::App> app_;

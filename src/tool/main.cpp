@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The farcall command.
-#include <fmt/format.h>
-
-#include <exception>
-#include <optional>
-
 #include "tool/command.hpp"
-#include "tool/say.hpp"
 
 int main(int argc, char** argv) {
   using namespace farcall::tool;
@@ -36,11 +30,5 @@ int main(int argc, char** argv) {
   add_stat(root, exit_code);
   add_top(root, exit_code);
   add_completion(root, exit_code);
-  try {
-    const std::optional<ExitCode> nothing_to_run = line.run(argc, argv);
-    return nothing_to_run ? *nothing_to_run : exit_code;
-  } catch (const std::exception& error) {
-    say("farcall: {}\n", error.what());
-    return kFailure;
-  }
+  return line.run(argc, argv, exit_code);
 }

@@ -244,7 +244,8 @@ void add_stat(Command root, int& exit_code) {
   auto stat = std::make_shared<Stat>();
   const Command command = root.subcommand("stat", "All that a process tells of its traffic");
   command.option("WHAT", stat->what, "A process, or a name: of a path, a channel, a command")
-      .required();
+      .required()
+      .not_empty();
   command.option("--interval", stat->seconds, "Time answers for so many seconds; 0: do not")
       .shows_default()
       .checked([](const std::string& text) {

@@ -3,7 +3,10 @@
 // A reader or a writer that scribbles over all that it can write, while the others go on: they
 // never crash, read or write out of bounds (AddressSanitizer watches) or hang, and well-behaved
 // readers get all there is. FARCALL_HOSTILE_SECONDS sets for how long.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <random>
 #include <thread>
@@ -103,6 +106,63 @@ TEST(BroadcastHostile, AFloorBetweenTwoLinesEndsTheReader) {
   EXPECT_EQ(missed, 0U);
 }
 
+// Does by hand what a publisher does for a reader. Returns the page that the two share.
+Mapping welcome(int invitation, const BroadcastMemory& memory, bool waits) {
+  SharedMemory page = SharedMemory::create(page_size());
+  Mapping shared = page.map();
+  broadcast::Welcome words;
+  words.waited_for = waits ? 1 : 0;
+  FdMessage message;
+  message.bytes.resize(sizeof words);
+  std::memcpy(message.bytes.data(), &words, sizeof words);
+  message.descriptors.emplace_back(::dup(memory.fd()));
+  message.descriptors.push_back(std::move(page).release());
+  send_fd_message(invitation, message);
+  return shared;
+}
+
+// A reader that is told of news at once does not come to look at its deadline.
+TEST(BroadcastHostile, AWriterThatPromisesNewsForEverIsBroken) {
+  std::pair<UniqueFd, UniqueFd> ends = socket_pair();
+  Child writer([&] {
+    ends.second.reset();
+    const BroadcastMemory memory = BroadcastMemory::create(page_size());
+    const Mapping shared = welcome(ends.first.get(), memory, false);
+    for (;;) memory.view().control->raised.fetch_add(1);
+  });
+  ends.first.reset();
+  Subscriber subscriber = Subscriber::adopt(std::move(ends.second), {});
+  std::byte into;
+  std::size_t size = 0;
+  std::uint64_t missed = 0;
+  Outcome outcome = Outcome::ok;
+  const std::int64_t end = monotonic_ns() + 60'000'000'000;
+  while (outcome != Outcome::broken && monotonic_ns() < end)
+    outcome =
+        subscriber.read({&into, 1}, size, missed, Deadline::after(std::chrono::milliseconds(5)));
+  EXPECT_EQ(outcome, Outcome::broken);
+}
+
+// Its file has a hole, which would take any time to fill.
+TEST(BroadcastHostile, AWriterWhoseMemoryIsLargeCostsWhatIsRead) {
+  constexpr std::size_t kCapacity = std::size_t{64} << 20;
+  const BroadcastMemory sample = BroadcastMemory::create(page_size());
+  BroadcastControl control{};
+  control.kind = RingKind::broadcast;
+  control.capacity = kCapacity;
+  control.magic = sample.view().control->magic;
+  UniqueFd file(::memfd_create("large", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(ring_bytes(kCapacity))), 0);
+  ASSERT_EQ(::pwrite(file.get(), &control, sizeof control, 0), ssize_t{sizeof control});
+  ASSERT_EQ(::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  const UniqueFd same = file.duplicate();
+  const BroadcastMemory memory = BroadcastMemory::attach(std::move(file));
+  EXPECT_EQ(memory.view().capacity, kCapacity);
+  struct stat status {};
+  ASSERT_EQ(::fstat(same.get(), &status), 0);
+  EXPECT_LT(status.st_blocks * 512, off_t{1} << 20);
+}
+
 TEST(BroadcastHostile, ReadersSurviveAWriterThatScribbles) {
   constexpr std::size_t kCapacity = 1 << 13;
   const std::int64_t end = monotonic_ns() + duration_ns();
@@ -119,16 +179,7 @@ TEST(BroadcastHostile, ReadersSurviveAWriterThatScribbles) {
     Child writer([&] {
       ends.second.reset();
       const BroadcastMemory memory = BroadcastMemory::create(kCapacity);
-      SharedMemory page = SharedMemory::create(page_size());
-      const Mapping shared = page.map();
-      broadcast::Welcome words;
-      words.waited_for = seed % 2;
-      FdMessage message;
-      message.bytes.resize(sizeof words);
-      std::memcpy(message.bytes.data(), &words, sizeof words);
-      message.descriptors.emplace_back(::dup(memory.fd()));
-      message.descriptors.push_back(std::move(page).release());
-      send_fd_message(ends.first.get(), message);
+      const Mapping shared = welcome(ends.first.get(), memory, seed % 2 != 0);
       const BroadcastView view = memory.view();
       auto& control = *view.control;
       std::mt19937_64 random(seed);

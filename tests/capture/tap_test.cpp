@@ -12,8 +12,10 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "capture/tap_reader.hpp"
+#include "farcall/memory.hpp"
 #include "observe/lease.hpp"
 
 namespace farcall::capture {
@@ -22,6 +24,8 @@ namespace {
 using observe::Entry;
 using observe::Kind;
 using observe::TapRecord;
+using observe::TapRing;
+using observe::TapRings;
 
 observe::Description description(const char* name) {
   observe::Description made{.kind = Kind::ring, .role = observe::Role::writer};
@@ -38,10 +42,10 @@ void begin_tap(const Entry& entry) {
     set_tap(*half, observe::monotonic_ns() + 10'000'000'000);
 }
 
-TapReader reader_of_this() {
+TapReader reader_of_this(bool from_begin = false) {
   return {{.pid = ::getpid(), .user = ::geteuid(), .group = ::getegid()},
           reinterpret_cast<std::uintptr_t>(observe::first_process()),
-          false};
+          from_begin};
 }
 
 // All that has come.
@@ -187,6 +191,35 @@ TEST(Tap, IsNotTheChilds) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+// Its memory is a process's own, which may say anything, and another thing at each look.
+TEST(Tap, ATailThatMovesBackEndsTheReader) {
+  constexpr std::size_t kBytes = TapRings::kControlBytes + TapRings::kRings * TapRing::kBytes;
+  const Mapping memory = Mapping::anonymous_shared(kBytes);
+  auto& rings = *reinterpret_cast<TapRings*>(memory.data());
+  constexpr std::uint64_t kHigh = std::uint64_t{1} << 40;
+  constexpr std::uint64_t kLow = std::uint64_t{1} << 39;
+  rings.bytes = TapRing::kBytes;
+  rings.magic = TapRings::kMagic;
+  rings.rings[0].tail = kHigh;
+  observe::prepare();
+  std::uint64_t& where = observe::first_process()->tap_ring;
+  const std::uint64_t before = std::exchange(where, reinterpret_cast<std::uint64_t>(&rings));
+  std::atomic<bool> over{false};
+  std::thread liar([&] {
+    for (std::uint64_t i = 0; !over; ++i) rings.rings[0].tail = i % 2 == 0 ? kLow : kHigh;
+  });
+  bool lives = true;
+  const std::int64_t end = observe::monotonic_ns() + 60'000'000'000;
+  while (lives && observe::monotonic_ns() < end) {
+    TapReader reader = reader_of_this(true);
+    lives = Come(reader).lives;
+  }
+  over = true;
+  liar.join();
+  where = before;
+  EXPECT_FALSE(lives);
 }
 
 TEST(Tap, IsReadWholeWhileThreadsWrite) {

@@ -3,6 +3,8 @@
 // farcall channel, as it is used from a shell.
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -10,7 +12,9 @@
 #include <string>
 #include <thread>
 
+#include "farcall/memory.hpp"
 #include "farcall/message.hpp"
+#include "farcall/socket.hpp"
 #include "tool/run_command.hpp"
 
 namespace farcall::test {
@@ -114,6 +118,52 @@ TEST(ChannelCommand, ListsWhoServesAndWhoIsBlockedOnWhom) {
   }
   EXPECT_NE(listed.out.find("/" + server.name() + " "), std::string::npos) << listed.out;
   EXPECT_TRUE(std::regex_search(listed.out, on_us)) << listed.out;
+}
+
+// Anybody may serve a name, and says of itself what it likes.
+class Liar {
+ public:
+  explicit Liar(const std::string& says)
+      : name_("\033[31mred-" + std::to_string(::getpid())),
+        socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const AbstractAddress address("farcall/message-status/" + std::to_string(::geteuid()) + "/" +
+                                  name_);
+    EXPECT_EQ(::bind(socket_.get(), address.get(), address.size()), 0);
+    EXPECT_EQ(::listen(socket_.get(), 16), 0);
+    thread_ = std::thread([this, says] {
+      for (;;) {
+        const UniqueFd asks(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (!asks) return;
+        FdMessage answer;
+        answer.bytes.resize(sizeof(int));
+        UniqueFd file(::memfd_create("status", MFD_CLOEXEC));
+        EXPECT_EQ(::write(file.get(), says.data(), says.size()), std::ssize(says));
+        answer.descriptors.push_back(std::move(file));
+        send_fd_message(asks.get(), answer);
+      }
+    });
+  }
+  Liar(const Liar&) = delete;
+  Liar& operator=(const Liar&) = delete;
+  ~Liar() {
+    ::shutdown(socket_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+
+ private:
+  std::string name_;
+  UniqueFd socket_;
+  std::thread thread_;
+};
+
+TEST(ChannelCommand, ListsNothingThatATerminalWouldObey) {
+  const Liar liar("channel x engine \033[5mshared\nsend-blocked ../1 1 priority \033[7m9\n");
+  const Finished listed = run_farcall({"channel", "list", "--threads"});
+  EXPECT_EQ(listed.code, 0) << listed.err;
+  EXPECT_EQ((listed.out + listed.err).find('\033'), std::string::npos) << listed.out;
+  const std::string us = "\\x1b[31mred-" + std::to_string(::getpid());
+  EXPECT_NE(listed.out.find(us), std::string::npos) << listed.out;
+  EXPECT_NE(listed.out.find("\\x1b[5mshared"), std::string::npos) << listed.out;
 }
 
 }  // namespace

@@ -30,6 +30,21 @@ TEST(Farcall, NeedsACommand) {
 
 TEST(Farcall, RefusesUnknownCommands) { EXPECT_EQ(run_farcall({"compete"}).code, 2); }
 
+TEST(Farcall, FailsWhereWhatItPrintsIsLost) {
+  for (const char* command :
+       {"--help", "--version", "door --help", "completion bash", "compare --list"}) {
+    const std::string said =
+        output_of(FARCALL_COMMAND " " + std::string(command) + " 2>&1 >/dev/full; echo $?");
+    EXPECT_EQ(said.rfind("farcall: cannot write to ", 0), 0U) << said;
+    EXPECT_TRUE(said.ends_with("\n1\n")) << said;
+  }
+}
+
+TEST(Farcall, RefusesEmptyWords) {
+  EXPECT_EQ(run_farcall({"stat", ""}).code, 2);
+  EXPECT_EQ(run_farcall({"capture", "-w", "/dev/null", "-x", ""}).code, 2);
+}
+
 TEST(Farcall, CompletesForShellsThatItKnows) {
   EXPECT_EQ(run_farcall({"completion", "bash"}).code, 0);
   const Finished other = run_farcall({"completion", "fish"});

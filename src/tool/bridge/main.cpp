@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The program behind `farcall bridge`.
-#include <fmt/format.h>
-
-#include <exception>
-
 #include "tool/command.hpp"
-#include "tool/say.hpp"
 
 int main(int argc, char** argv) {
   using namespace farcall::tool;
@@ -15,11 +10,5 @@ int main(int argc, char** argv) {
   root.requires_subcommand();
   int exit_code = kSuccess;
   add_bridge(root, exit_code);
-  try {
-    const std::optional<ExitCode> nothing_to_run = line.run(argc, argv);
-    return nothing_to_run ? *nothing_to_run : exit_code;
-  } catch (const std::exception& error) {
-    say("farcall: {}\n", error.what());
-    return kFailure;
-  }
+  return line.run(argc, argv, exit_code);
 }

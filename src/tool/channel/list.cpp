@@ -15,6 +15,7 @@
 #include "farcall/message.h"
 #include "tool/channel/channel.hpp"
 #include "tool/exit_code.hpp"
+#include "watch/text.hpp"
 
 namespace farcall::tool::channel {
 namespace {
@@ -33,10 +34,11 @@ std::string text_of(Call call) {
 }
 
 std::string command_of(const std::string& pid) {
+  if (!std::ranges::all_of(pid, [](char c) { return c >= '0' && c <= '9'; })) return "?";
   std::ifstream file("/proc/" + pid + "/comm");
   std::string name;
   std::getline(file, name);
-  return name.empty() ? "?" : name;
+  return name.empty() ? "?" : watch::printable(name);
 }
 
 // "word value word value ..." after the first word.
@@ -56,12 +58,15 @@ struct Described {
   std::vector<std::string> threads;
 };
 
+// What is said is the word of whoever serves that name.
 Described describe(const std::string& name) {
-  Described channel{.name = name, .about = {}, .counters = {}, .blocked = {}, .threads = {}};
+  Described channel{
+      .name = watch::printable(name), .about = {}, .counters = {}, .blocked = {}, .threads = {}};
   std::istringstream lines(text_of([&](char* buffer, std::size_t size) {
     return farcall_channel_status(name.c_str(), buffer, size);
   }));
   for (std::string text; std::getline(lines, text);) {
+    text = watch::printable(text);
     std::istringstream line(text);
     std::string kind;
     line >> kind;
@@ -79,7 +84,7 @@ Described describe(const std::string& name) {
   return channel;
 }
 
-void print_threads(const Described& channel) {
+void print_threads(Described& channel) {
   for (const std::string& text : channel.threads) {
     std::istringstream line(text);
     std::string state;
@@ -87,7 +92,7 @@ void print_threads(const Described& channel) {
     std::string tid;
     line >> state >> pid >> tid;
     const auto rest = pairs(line);
-    const std::string on = state == "receive-blocked" ? "" : " on " + channel.about.at("server");
+    const std::string on = state == "receive-blocked" ? "" : " on " + channel.about["server"];
     const auto priority = rest.find("priority");
     fmt::print("  {:<15} {} {} ({}){}{}\n", state, pid, tid, command_of(pid), on,
                priority == rest.end() ? "" : ", priority " + priority->second);
@@ -117,16 +122,17 @@ int list(bool threads) {
   for (std::string name; std::getline(names, name);) {
     try {
       Described channel = describe(name);
-      fmt::print("{:<28} {:>7} {:<15} {:<7} {:>5} {:>5} {:>5} {:>9} {:>9} {:>7} {:>5}\n", name,
-                 channel.about["server"], command_of(channel.about["server"]),
+      fmt::print("{:<28} {:>7} {:<15} {:<7} {:>5} {:>5} {:>5} {:>9} {:>9} {:>7} {:>5}\n",
+                 channel.name, channel.about["server"], command_of(channel.about["server"]),
                  channel.about["engine"], channel.blocked["receive-blocked"],
                  channel.blocked["send-blocked"], channel.blocked["reply-blocked"],
                  channel.counters["messages"], channel.counters["replies"],
                  channel.counters["pulses"], channel.counters["connections"]);
       if (threads) print_threads(channel);
     } catch (const SystemError& error) {
-      if (error.code().value() == ENOENT) continue;  // it has gone meanwhile
-      fmt::print("{:<28} {}\n", name, error.what());
+      const int number = error.code().value();
+      if (number == ENOENT || number == ECONNRESET) continue;  // it has gone meanwhile
+      fmt::print("{:<28} {}\n", watch::printable(name), error.what());
       exit_code = kFailure;
     }
   }

@@ -25,6 +25,7 @@
 
 #include "farcall/door.hpp"
 #include "tool/door/door.hpp"
+#include "watch/text.hpp"
 
 namespace farcall::tool::door {
 namespace {
@@ -62,10 +63,7 @@ std::string program_of(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/comm", pid));
   std::string name;
   std::getline(file, name);
-  // A process chooses its own name: nothing that a terminal would obey.
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return c < ' ' || c == 127; }, '?');
-  return fmt::format("{}[{}]", name.empty() ? "?" : name, pid);
+  return fmt::format("{}[{}]", name.empty() ? "?" : watch::printable(name), pid);
 }
 
 std::string limit(std::size_t value, std::size_t none) {
