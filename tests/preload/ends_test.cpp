@@ -2,19 +2,28 @@
 //
 // How connections end, and what is said then.
 // The tests run as those of contract_test.cpp do.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <iterator>
 #include <string>
 #include <thread>
 
+#include "children.hpp"
 #include "contract.hpp"
 #include "farcall/memory.hpp"
+#include "preload/real.hpp"
 
 namespace farcall::preload {
 namespace {
@@ -201,6 +210,92 @@ TEST(Contract, TheKilledAreMissedAtOnce) {
     killer.join();
     EXPECT_EQ(exit_status(child), 1000 + SIGKILL);
   }
+}
+
+// --- resets and ends as the next call tells of them
+
+TEST(TcpCalls, LingeringForNoTimeResetsBehindTheBytes) {
+  for (const bool with_bytes : {false, true}) {
+    Pair pair;
+    const linger now{.l_onoff = 1, .l_linger = 0};
+    ASSERT_EQ(::setsockopt(pair.client.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now), 0);
+    if (with_bytes) {
+      EXPECT_EQ(send(pair.client.get(), "last"), "4");
+    }
+    pair.client.reset();
+    if (with_bytes) {
+      EXPECT_EQ(receive(pair.server.get()), "last");
+    }
+    EXPECT_EQ(receive(pair.server.get()), "(ECONNRESET)");
+    EXPECT_EQ(receive(pair.server.get()), "(end)");
+    EXPECT_EQ(send(pair.server.get(), "x"), "(EPIPE)");
+  }
+}
+
+// A call that returns bytes cannot tell of the reset behind them: the next one does.
+TEST(TcpCalls, AResetBehindBytesIsToldByTheNextCall) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd out(ends[0]);
+  const UniqueFd in(ends[1]);
+  using Receive = std::function<ssize_t(int)>;
+  char bytes[10'000];
+  const Receive ways[] = {
+      [&](int fd) { return ::recv(fd, bytes, sizeof bytes, MSG_WAITALL); },
+      [&](int fd) { return ::recv(fd, nullptr, sizeof bytes, MSG_TRUNC | MSG_WAITALL); },
+      [&](int fd) { return ::recv(fd, nullptr, sizeof bytes, MSG_TRUNC); },
+      [&](int fd) { return ::splice(fd, nullptr, in.get(), nullptr, sizeof bytes, 0); },
+  };
+  for (std::size_t i = 0; i < std::size(ways); ++i) {
+    SCOPED_TRACE(i);
+    Pair pair;
+    const linger now{.l_onoff = 1, .l_linger = 0};
+    ASSERT_EQ(::setsockopt(pair.client.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now), 0);
+    EXPECT_EQ(send(pair.client.get(), "last"), "4");
+    pair.client.reset();
+    EXPECT_EQ(ways[i](pair.server.get()), 4);
+    EXPECT_EQ(receive(pair.server.get()), "(ECONNRESET)");
+    EXPECT_EQ(receive(pair.server.get()), "(end)");
+  }
+}
+
+TEST(TcpCalls, AResetDuringAWaitForAllIsToldByTheNextCall) {
+  Pair pair;
+  const linger now{.l_onoff = 1, .l_linger = 0};
+  ASSERT_EQ(::setsockopt(pair.client.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now), 0);
+  EXPECT_EQ(send(pair.client.get(), "last"), "4");
+  std::thread later([&] {
+    std::this_thread::sleep_for(20ms);
+    pair.client.reset();
+  });
+  EXPECT_EQ(receive(pair.server.get(), 100, MSG_WAITALL), "last");
+  later.join();
+  EXPECT_EQ(receive(pair.server.get()), "(ECONNRESET)");
+  EXPECT_EQ(receive(pair.server.get()), "(end)");
+}
+
+// Also where the peer could not say before that it would end.
+TEST(Calls, TheEndIsToldAsOftenAsItIsAskedFor) {
+  const Pair pair;
+  pollfd wait{.fd = pair.server.get(), .events = POLLIN, .revents = 0};
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(send(pair.client.get(), "ping"), "4");
+    ASSERT_EQ(::poll(&wait, 1, -1), 1);
+    EXPECT_EQ(receive(pair.server.get(), 100, MSG_DONTWAIT), "ping");
+  }
+  ASSERT_EQ(kernel(SYS_shutdown, pair.client.get(), SHUT_WR), 0);
+  ASSERT_EQ(::poll(&wait, 1, -1), 1);
+  while (receive(pair.server.get(), 1, MSG_DONTWAIT) == "(EAGAIN)") {
+  }
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(receive(pair.server.get(), 1, MSG_DONTWAIT), "(end)");
+}
+
+TEST(Calls, WhoReadsNoMoreReadsTheEnd) {
+  const Pair pair;
+  EXPECT_EQ(send(pair.server.get(), "unread"), "6");
+  ASSERT_EQ(::shutdown(pair.server.get(), SHUT_RD), 0);
+  EXPECT_EQ(receive(pair.server.get()), "(end)");
+  EXPECT_EQ(receive(pair.client.get()), "unread");
 }
 
 }  // namespace

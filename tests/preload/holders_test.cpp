@@ -2,8 +2,8 @@
 //
 // Connections that several threads, processes and programs hold.
 // The tests run as those of contract_test.cpp do.
+#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
@@ -12,18 +12,21 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <cstring>
-#include <fstream>
-#include <memory>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "calls.hpp"
+#include "children.hpp"
 #include "contract.hpp"
 #include "farcall/memory.hpp"
+#include "preload/real.hpp"
 
 extern char** environ;
 
@@ -253,6 +256,79 @@ TEST(Contract, WhatTheCLibraryPrintsStandsInItsPlace) {
   EXPECT_EQ(::dprintf(pair.client.get(), "%s %d ", "two", 3), 6);
   pair.put("four");
   EXPECT_EQ(receive(pair.server.get(), 14, MSG_WAITALL), "one two 3 four");
+}
+
+// --- copies of a process, however they are made
+
+// Answers until the end; after 40 answers it says so.
+int answer(int fd, int say) {
+  char bytes[16];
+  ssize_t got;
+  for (int i = 0; (got = ::recv(fd, bytes, sizeof bytes, 0)) > 0; ++i) {
+    ::send(fd, bytes, static_cast<std::size_t>(got), MSG_NOSIGNAL);
+    if (i == 40 && ::write(say, "x", 1) != 1) return 4;
+  }
+  return got == 0 ? 0 : 1;
+}
+
+// A server whose copy, made by `make`, answers, while the server itself closes the connection.
+template <class Make>
+pid_t serve_by_copy(int listener, Make make) {
+  const pid_t server = ::fork();
+  if (server != 0) return server;
+  ::alarm(60);
+  int ends[2];
+  const int fd = ::accept(listener, nullptr, nullptr);
+  if (fd < 0 || ::pipe(ends) != 0) ::_exit(2);
+  const long copy = make();
+  if (copy == 0) {
+    ::alarm(60);
+    ::_exit(answer(fd, ends[1]));
+  }
+  char byte;
+  int status = 0;
+  if (::read(ends[0], &byte, 1) != 1 || ::close(fd) != 0 ||
+      ::waitpid(static_cast<pid_t>(copy), &status, 0) != copy)
+    ::_exit(2);
+  ::_exit(status == 0 ? 0 : 3);
+}
+
+TEST(Calls, ACopyOfAProcessMayBeMadeInAnyWay) {
+  struct CloneArguments {
+    std::uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls;
+  };
+  const std::function<long()> ways[] = {
+      [] { return ::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); },
+      [] {
+        CloneArguments arguments{};
+        arguments.exit_signal = SIGCHLD;
+        return ::syscall(SYS_clone3, &arguments, sizeof arguments);
+      },
+      [] { return static_cast<long>(::_Fork()); },
+      [] { return kernel(SYS_clone, SIGCHLD, 0, 0, 0); },
+  };
+  for (const auto& way : ways) {
+    Address address;
+    const UniqueFd listener = listen_on_loopback(address);
+    const pid_t server = serve_by_copy(listener.get(), way);
+    UniqueFd client = connect_to(address);
+    expect_answers(client.get(), 200);
+    client.reset();
+    EXPECT_EQ(exit_status(server), 0) << "way " << &way - ways;
+  }
+}
+
+int answer_in_clone(void* fd) { return answer(*static_cast<int*>(fd), STDOUT_FILENO); }
+
+TEST(Calls, ACloneOnAStackOfItsOwnGoesOnWithAConnection) {
+  const Pair pair;
+  static std::vector<char> stack(256 * 1024);
+  int fd = pair.server.get();
+  const int copy = ::clone(answer_in_clone, stack.data() + stack.size(), SIGCHLD, &fd);
+  ASSERT_GT(copy, 0);
+  expect_answers(pair.client.get(), 30);
+  ::shutdown(pair.client.get(), SHUT_WR);
+  EXPECT_EQ(exit_status(copy), 0);
 }
 
 }  // namespace

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls with arguments that are wrong, and addresses that are accepted from and connected to.
+// These tests run as those of contract_test.cpp do.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include "calls.hpp"
+#include "farcall/memory.hpp"
+#include "stream_pair.hpp"
+
+namespace farcall::preload {
+namespace {
+
+// --- arguments that are wrong
+
+TEST(Calls, WrongLengthsOfAnAddressAreRefused) {
+  const Pair pair;
+  for (int round = 0; round < 3; ++round) {
+    char bytes[8] = "x";
+    sockaddr_in address{};
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    Message message;
+    message.head.msg_name = &address;
+    message.head.msg_namelen = static_cast<socklen_t>(-1);
+    EXPECT_EQ(message.receive(pair.server.get(), MSG_DONTWAIT), "(EINVAL)");
+    EXPECT_EQ(::sendto(pair.client.get(), bytes, 1, 0, generic, static_cast<socklen_t>(-1)), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(::sendto(pair.client.get(), bytes, 1, 0, generic, 1000), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(::sendto(pair.client.get(), bytes, 1, 0, reinterpret_cast<sockaddr*>(16), 16), -1);
+    EXPECT_EQ(errno, EFAULT);
+    Message sent;
+    sent.head.msg_controllen = 0;
+    sent.head.msg_name = &address;
+    sent.head.msg_namelen = static_cast<socklen_t>(-1);
+    EXPECT_EQ(::sendmsg(pair.client.get(), &sent.head, 0), -1);
+    EXPECT_EQ(errno, EINVAL);
+    // The bytes are gone by then.
+    EXPECT_EQ(send(pair.client.get(), "gone"), "4");
+    auto negative = static_cast<socklen_t>(-1);
+    EXPECT_EQ(::recvfrom(pair.server.get(), bytes, 4, 0, generic, &negative), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(send(pair.client.get(), "gone"), "4");
+    EXPECT_EQ(::recvfrom(pair.server.get(), bytes, 4, 0, generic, nullptr), -1);
+    EXPECT_EQ(errno, EFAULT);
+    pair.talk(2);
+  }
+}
+
+TEST(Calls, WrongNumbersOfPartsAreRefused) {
+  const Pair pair;
+  EXPECT_EQ(send(pair.client.get(), "there"), "5");
+  char byte = 'x';
+  std::vector<iovec> parts(1025, iovec{.iov_base = &byte, .iov_len = 1});
+  const int server = pair.server.get();
+  const int client = pair.client.get();
+  volatile int less_than_none = -1;  // not for the compiler to know
+  for (int round = 0; round < 3; ++round) {
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    EXPECT_EQ(::recvmsg(server, &message, MSG_DONTWAIT), -1);
+    EXPECT_EQ(errno, EMSGSIZE);
+    EXPECT_EQ(::sendmsg(client, &message, MSG_DONTWAIT), -1);
+    EXPECT_EQ(errno, EMSGSIZE);
+    mmsghdr several{};
+    several.msg_hdr = message;
+    EXPECT_EQ(::recvmmsg(server, &several, 1, MSG_DONTWAIT, nullptr), -1);
+    EXPECT_EQ(errno, EMSGSIZE);
+    EXPECT_EQ(::sendmmsg(client, &several, 1, MSG_DONTWAIT), -1);
+    EXPECT_EQ(errno, EMSGSIZE);
+    EXPECT_EQ(::readv(server, parts.data(), 1025), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(::writev(client, parts.data(), 1025), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(::readv(server, parts.data(), less_than_none), -1);
+    EXPECT_EQ(errno, EINVAL);
+    iovec negative{.iov_base = &byte, .iov_len = static_cast<std::size_t>(-1)};
+    message.msg_iov = &negative;
+    message.msg_iovlen = 1;
+    EXPECT_EQ(::recvmsg(server, &message, MSG_DONTWAIT), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(::sendmsg(client, &message, MSG_DONTWAIT), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(::writev(client, &negative, 1), -1);
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_EQ(receive(server, 5, MSG_PEEK), "there");
+  }
+  EXPECT_EQ(receive(server), "there");
+}
+
+TEST(Calls, WhatAccompaniesAMessageMayBeNonsense) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd one(ends[0]);
+  const UniqueFd other(ends[1]);
+  for (const std::size_t length : {std::size_t{0}, std::size_t{3}, CMSG_LEN(0) - 1,
+                                   std::size_t{1} << 40, static_cast<std::size_t>(-1)}) {
+    Message message;
+    cmsghdr* const head = CMSG_FIRSTHDR(&message.head);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = length;
+    EXPECT_EQ(::sendmsg(one.get(), &message.head, 0), -1);
+    EXPECT_EQ(errno, EINVAL);
+  }
+}
+
+// --- accept
+
+TEST(Calls, AcceptRefusesANegativeLength) {
+  Address address;
+  const UniqueFd listener = listen_on_loopback(address);
+  UniqueFd local(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  ASSERT_EQ(::bind(local.get(), reinterpret_cast<sockaddr*>(&name), sizeof(sa_family_t)), 0);
+  ASSERT_EQ(::listen(local.get(), 4), 0);
+  socklen_t size = sizeof name;
+  ASSERT_EQ(::getsockname(local.get(), reinterpret_cast<sockaddr*>(&name), &size), 0);
+  const UniqueFd guest(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::connect(guest.get(), reinterpret_cast<sockaddr*>(&name), size), 0);
+  const UniqueFd client = connect_to(address);
+  for (const int fd : {listener.get(), local.get()}) {
+    sockaddr_storage peer{};
+    auto length = static_cast<socklen_t>(-1);
+    EXPECT_EQ(::accept(fd, reinterpret_cast<sockaddr*>(&peer), &length), -1);
+    EXPECT_EQ(errno, EINVAL);
+  }
+}
+
+TEST(TcpCalls, AcceptTellsAsMuchOfTheAddressAsFits) {
+  Address address;
+  const UniqueFd listener = listen_on_loopback(address);
+  for (const socklen_t room : {0u, 2u, 8u, 16u, 100u}) {
+    const UniqueFd client = connect_to(address);
+    unsigned char peer[100];
+    std::memset(peer, 0xee, sizeof peer);
+    socklen_t size = room;
+    const UniqueFd server(::accept(listener.get(), reinterpret_cast<sockaddr*>(peer), &size));
+    ASSERT_GE(server.get(), 0);
+    EXPECT_EQ(size, sizeof(sockaddr_in));
+    for (std::size_t i = std::min<std::size_t>(room, sizeof(sockaddr_in)); i < sizeof peer; ++i)
+      EXPECT_EQ(peer[i], 0xee) << i << " of " << room;
+  }
+}
+
+TEST(TcpCalls, EveryAddressOfThisHostIsLocal) {
+  sockaddr_in address{};
+  UniqueFd listener = stream_socket();
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(listener.get(), 16), 0);
+  ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  for (const char* const to : {"127.0.0.1", "127.0.0.2", "127.255.255.254", "0.0.0.0"}) {
+    ASSERT_EQ(::inet_pton(AF_INET, to, &address.sin_addr), 1);
+    Pair pair(false);
+    pair.client = stream_socket();
+    ASSERT_EQ(::connect(pair.client.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+    pair.server = accept_from(listener);
+    const int before = stream_mappings();
+    pair.talk(20);
+    EXPECT_EQ(stream_mappings() - before, preloaded() ? 2 : 0) << to;
+  }
+  // A broadcast address is nobody's to connect to.
+  ASSERT_EQ(::inet_pton(AF_INET, "127.255.255.255", &address.sin_addr), 1);
+  const UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::connect(client.get(), reinterpret_cast<sockaddr*>(&address), size), -1);
+  EXPECT_EQ(errno, ENETUNREACH);
+}
+
+}  // namespace
+}  // namespace farcall::preload

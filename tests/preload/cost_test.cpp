@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What it costs not to be accelerated.
+// These tests run as those of contract_test.cpp do.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "farcall/memory.hpp"
+#include "preload/real.hpp"
+#include "stream_pair.hpp"
+
+namespace farcall::preload {
+namespace {
+
+// System calls of `work`, in a child that its parent looks at; -1 if it may not.
+template <class Work>
+int count_system_calls(Work work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(99);
+    ::raise(SIGSTOP);
+    kernel(SYS_getppid, 0, 0, 0);
+    work();
+    kernel(SYS_getppid, 0, 0, 0);
+    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (!WIFSTOPPED(status)) return -1;
+  ::ptrace(PTRACE_SETOPTIONS, child, nullptr, PTRACE_O_TRACESYSGOOD);
+  int count = 0;
+  int marks = 0;
+  while (::ptrace(PTRACE_SYSCALL, child, nullptr, nullptr) == 0 &&
+         ::waitpid(child, &status, 0) == child && WIFSTOPPED(status)) {
+    __ptrace_syscall_info info{};
+    const auto size = reinterpret_cast<void*>(sizeof info);
+    if (WSTOPSIG(status) != (SIGTRAP | 0x80) ||
+        ::ptrace(PTRACE_GET_SYSCALL_INFO, child, size, &info) <= 0 ||
+        info.op != PTRACE_SYSCALL_INFO_ENTRY)
+      continue;
+    if (info.entry.nr == SYS_getppid)
+      ++marks;
+    else if (marks == 1)
+      ++count;
+  }
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  return count;
+}
+
+TEST(Calls, APlainPeerCostsFewSystemCalls) {
+  for (const bool connects : {true, false}) {
+    Address address;
+    const UniqueFd listener = listen_on_loopback(address);
+    const int count = count_system_calls([&] {
+      // One end goes round the library.
+      long fds[2];
+      if (connects) {
+        fds[0] = ::socket(stream_family(), SOCK_STREAM, 0);
+        EXPECT_EQ(::connect(static_cast<int>(fds[0]), address.get(), address.size), 0);
+        fds[1] = kernel(SYS_accept4, listener.get(), 0, 0);
+      } else {
+        fds[1] = kernel(SYS_socket, stream_family(), SOCK_STREAM, 0);
+        EXPECT_EQ(kernel(SYS_connect, fds[1], reinterpret_cast<long>(address.get()), address.size),
+                  0);
+        fds[0] = ::accept(listener.get(), nullptr, nullptr);
+      }
+      char byte = 'x';
+      const auto address_of_byte = reinterpret_cast<long>(&byte);
+      for (int i = 0; i < 10; ++i) {
+        EXPECT_EQ(kernel(SYS_write, fds[1], address_of_byte, 1), 1);
+        EXPECT_EQ(::recv(static_cast<int>(fds[0]), &byte, 1, 0), 1);
+        EXPECT_EQ(::send(static_cast<int>(fds[0]), &byte, 1, 0), 1);
+        EXPECT_EQ(kernel(SYS_read, fds[1], address_of_byte, 1), 1);
+      }
+      ::close(static_cast<int>(fds[0]));
+      kernel(SYS_close, fds[1], 0, 0);
+    });
+    if (count < 0) GTEST_SKIP() << "a process may not look at its child";
+    constexpr int kOwn = 45;
+    EXPECT_GE(count, kOwn);
+    // Four of them make the table in which all connections of the process are counted, two tell
+    // what this one is called and which socket stays with the kernel.
+    EXPECT_LE(count, kOwn + (preloaded() ? 26 : 0)) << (connects ? "connects" : "accepts");
+  }
+}
+
+}  // namespace
+}  // namespace farcall::preload

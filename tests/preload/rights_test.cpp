@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Programs that give up rights: that become another user, leave their places, or filter their
+// system calls. These tests run as those of contract_test.cpp do.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "calls.hpp"
+#include "children.hpp"
+#include "farcall/memory.hpp"
+#include "preload/real.hpp"
+#include "stream_pair.hpp"
+
+namespace farcall::preload {
+namespace {
+
+// --- becoming somebody else
+
+TEST(TcpCalls, WhoBecomesSomebodyElseLeavesWhatItHasAndBeginsAnew) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root becomes somebody else";
+  const std::function<int()> ways[] = {
+      [] { return ::setgid(4711); },
+      [] { return ::setegid(4711); },
+      [] { return ::setuid(4711); },
+      [] { return ::seteuid(4711); },
+      [] { return ::setresuid(4711, 4711, 4711); },
+      [] { return ::setreuid(4711, 4711); },
+      [] { return static_cast<int>(::syscall(SYS_setresuid, 4711, 4711, 4711)); },
+      [] { return ::chroot("/"); },
+      [] { return ::unshare(CLONE_NEWNS); },
+  };
+  for (const auto& way : ways)
+    EXPECT_EQ(exit_status(in_child([&] {
+                const Pair pair;
+                if (way() != 0) return;  // not everything may be done everywhere
+                const std::uint64_t before = sent_by_kernel(pair.client.get());
+                EXPECT_EQ(send(pair.client.get(), "by the kernel"), "13");
+                EXPECT_EQ(receive(pair.server.get()), "by the kernel");
+                // Also again, where the acknowledgement comes late.
+                EXPECT_GE(sent_by_kernel(pair.client.get()), before + 13);
+                const Pair later;  // asserts that it is accelerated
+              })),
+              0)
+        << "way " << &way - ways;
+}
+
+TEST(TcpCalls, WhoStaysTheSameKeepsWhatItHas) {
+  EXPECT_EQ(exit_status(in_child([] {
+              const Pair pair;
+              ASSERT_EQ(::setresuid(::getuid(), ::geteuid(), static_cast<uid_t>(-1)), 0);
+              ASSERT_EQ(::setegid(::getegid()), 0);
+              // Ends that wait for each other.
+              constexpr int kRounds = 200;
+              std::thread echo([&] {
+                char bytes[4];
+                for (int i = 0; i < kRounds; ++i) {
+                  EXPECT_EQ(::recv(pair.server.get(), bytes, 4, MSG_WAITALL), 4);
+                  EXPECT_EQ(::send(pair.server.get(), bytes, 4, 0), 4);
+                }
+              });
+              const std::uint64_t before = sent_by_kernel(pair.client.get());
+              char bytes[4];
+              for (int i = 0; i < kRounds; ++i) {
+                EXPECT_EQ(::send(pair.client.get(), "ping", 4, 0), 4);
+                EXPECT_EQ(::recv(pair.client.get(), bytes, 4, MSG_WAITALL), 4);
+              }
+              echo.join();
+              // On a busy machine each of them may have found its reader asleep, to whom the kernel
+              // brings it: then these, of which only the end is waited for, go by memory.
+              const auto kept = [&] {
+                const std::uint64_t now = sent_by_kernel(pair.client.get());
+                pair.put("ping");
+                EXPECT_EQ(receive(pair.server.get()), "ping");
+                return sent_by_kernel(pair.client.get()) == now;
+              };
+              if (preloaded() && sent_by_kernel(pair.client.get()) - before >= 4 * kRounds) {
+                EXPECT_EQ(stream_mappings(), 2);
+                bool any = false;
+                for (int i = 0; i < 10'000 && !any; ++i) any = kept();
+                EXPECT_TRUE(any);
+              }
+            })),
+            0);
+}
+
+// --- filters of system calls
+
+// After the connection has been used `rounds` times the server allows itself to read, write and
+// end, and is killed for anything else.
+void confine_after(int rounds, const std::function<void()>& confine_itself) {
+  Address address;
+  const UniqueFd listener = listen_on_loopback(address);
+  const pid_t server = ::fork();
+  if (server == 0) {
+    ::alarm(60);
+    const int fd = ::accept(listener.get(), nullptr, nullptr);
+    char bytes[16];
+    for (int i = 0;; ++i) {
+      if (i == rounds) confine_itself();
+      const ssize_t got = ::read(fd, bytes, sizeof bytes);
+      if (got <= 0) kernel(SYS_exit, got == 0 ? 0 : 1, 0, 0);
+      if (::write(fd, bytes, static_cast<std::size_t>(got)) != got) kernel(SYS_exit, 2, 0, 0);
+    }
+  }
+  UniqueFd client = connect_to(address);
+  expect_answers(client.get(), 100);
+  client.reset();
+  EXPECT_EQ(exit_status(server), 0) << "confined after " << rounds;
+}
+
+TEST(Calls, WhoMayOnlyReadAndWriteStillReadsAndWrites) {
+  for (const int rounds : {0, 2, 50})
+    confine_after(rounds, [] { ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT); });
+}
+
+// Kills this process at its first call that is none of these.
+void allow_only(const std::vector<long>& calls, bool by_number = false) {
+  std::vector<sock_filter> steps{{BPF_LD | BPF_W | BPF_ABS, 0, 0, 0}};
+  for (const long call : calls) {
+    steps.push_back({BPF_JMP | BPF_JEQ | BPF_K, 0, 1, static_cast<std::uint32_t>(call)});
+    steps.push_back({BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW});
+  }
+  steps.push_back({BPF_RET | BPF_K, 0, 0, SECCOMP_RET_KILL_PROCESS});
+  const sock_fprog program{.len = static_cast<unsigned short>(steps.size()),
+                           .filter = steps.data()};
+  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  if (by_number)
+    ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
+  else
+    ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+  std::vector<sock_filter>().swap(steps);
+}
+
+TEST(Calls, WhoFiltersItsCallsMakesNoneThatItDidNotMakeBefore) {
+  for (const bool by_number : {false, true})
+    for (const int rounds : {0, 2, 50})
+      confine_after(rounds, [=] {
+        // Memory is given back when the filter is there.
+        allow_only({SYS_read, SYS_write, SYS_exit, SYS_exit_group, SYS_munmap, SYS_brk}, by_number);
+      });
+}
+
+TEST(Calls, WhoFiltersItsCallsWaitsClosesAndEnds) {
+  const Pair pair;
+  std::vector<long> calls = {SYS_epoll_ctl, SYS_epoll_pwait, SYS_close,  SYS_dup, SYS_socket,
+                             SYS_write,     SYS_exit_group,  SYS_munmap, SYS_brk};
+#ifdef SYS_epoll_wait
+  calls.push_back(SYS_epoll_wait);
+#endif
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd confined(ends[0]);
+  const UniqueFd say_confined(ends[1]);
+  const pid_t child = in_child([&] {
+    const int set = ::epoll_create1(EPOLL_CLOEXEC);
+    const int later = ::epoll_create1(EPOLL_CLOEXEC);
+    epoll_event event{.events = EPOLLIN, .data = {.fd = pair.server.get()}};
+    ::epoll_ctl(set, EPOLL_CTL_ADD, pair.server.get(), &event);
+    allow_only(calls);
+    const bool said = ::write(say_confined.get(), "x", 1) == 1;
+    const bool told = ::epoll_wait(set, &event, 1, 20'000) == 1;
+    ::epoll_ctl(later, EPOLL_CTL_ADD, pair.server.get(), &event);
+    const bool told_again = ::epoll_wait(later, &event, 1, 20'000) == 1;
+    ::close(::dup(pair.server.get()));
+    ::close(::socket(AF_INET, SOCK_DGRAM, 0));
+    ::close(pair.server.get());
+    ::close(set);
+    ::_exit(said && told && told_again ? 0 : 5);
+  });
+  char byte;
+  EXPECT_EQ(::read(confined.get(), &byte, 1), 1);
+  EXPECT_EQ(send(pair.client.get(), "x"), "1");
+  EXPECT_EQ(exit_status(child), 0);
+  EXPECT_EQ(receive(pair.server.get()), "x");
+  pair.talk(5);
+}
+
+}  // namespace
+}  // namespace farcall::preload

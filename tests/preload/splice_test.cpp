@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Bytes that splice() moves from a connection to a pipe.
+// These tests run as those of contract_test.cpp do.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <thread>
+
+#include "farcall/memory.hpp"
+#include "stream_pair.hpp"
+
+namespace farcall::preload {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(Calls, SplicingDoesNotWaitForRoomWhereItMayNot) {
+  const Pair pair;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd out(ends[0]);
+  const UniqueFd in(ends[1]);
+  std::string text;
+  for (int i = 0; i < 200'000; ++i) text += static_cast<char>('a' + i % 23);
+  ASSERT_EQ(::fcntl(pair.client.get(), F_SETFL, O_NONBLOCK), 0);
+  ASSERT_EQ(::fcntl(pair.server.get(), F_SETFL, O_NONBLOCK), 0);
+  std::string got;
+  std::size_t sent = 0;
+  while (got.size() < text.size()) {
+    const ssize_t more = ::send(pair.client.get(), text.data() + sent, text.size() - sent, 0);
+    if (more > 0) sent += static_cast<std::size_t>(more);
+    ssize_t moved;
+    // Until there is nothing, or no room.
+    while ((moved = ::splice(pair.server.get(), nullptr, in.get(), nullptr, 1 << 20,
+                             SPLICE_F_MOVE | SPLICE_F_NONBLOCK)) > 0) {
+    }
+    ASSERT_EQ(moved, -1);
+    ASSERT_EQ(errno, EAGAIN);
+    int there = 0;
+    ASSERT_EQ(::ioctl(out.get(), FIONREAD, &there), 0);
+    std::string part(static_cast<std::size_t>(there), '\0');
+    if (there != 0) {
+      ASSERT_EQ(::read(out.get(), part.data(), part.size()), there);
+    }
+    got += part;
+  }
+  EXPECT_EQ(got, text);
+}
+
+TEST(Calls, SplicingWaitsForBytesAndTellsTheEnd) {
+  Pair pair;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd out(ends[0]);
+  UniqueFd in(ends[1]);
+  const auto splice = [&](std::size_t size) {
+    return ::splice(pair.server.get(), nullptr, in.get(), nullptr, size, 0);
+  };
+  std::thread later([&] {
+    std::this_thread::sleep_for(20ms);
+    EXPECT_EQ(send(pair.client.get(), "hello"), "5");
+  });
+  EXPECT_EQ(splice(100), 5);
+  later.join();
+  char bytes[16];
+  EXPECT_EQ(::read(out.get(), bytes, sizeof bytes), 5);
+  pair.talk(5);
+  EXPECT_EQ(send(pair.client.get(), "last"), "4");
+  EXPECT_EQ(splice(2), 2);
+  off64_t offset = 0;
+  EXPECT_EQ(::splice(pair.server.get(), &offset, in.get(), nullptr, 1, 0), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(::splice(pair.server.get(), nullptr, pair.server.get(), nullptr, 1, 0), -1);
+  EXPECT_EQ(errno, EINVAL);
+  pair.client.reset();
+  EXPECT_EQ(splice(100), 2);
+  EXPECT_EQ(splice(100), 0);
+  EXPECT_EQ(::read(out.get(), bytes, sizeof bytes), 4);
+}
+
+TEST(Calls, SplicingIntoAPipeWithoutReaderBreaksIt) {
+  const Pair pair;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  UniqueFd out(ends[0]);
+  const UniqueFd in(ends[1]);
+  EXPECT_EQ(send(pair.client.get(), "hello"), "5");
+  out.reset();
+  ASSERT_NE(::signal(SIGPIPE, SIG_IGN), SIG_ERR);
+  EXPECT_EQ(::splice(pair.server.get(), nullptr, in.get(), nullptr, 5, 0), -1);
+  EXPECT_EQ(errno, EPIPE);
+  ::signal(SIGPIPE, SIG_DFL);
+  EXPECT_EQ(receive(pair.server.get()), "hello");
+}
+
+}  // namespace
+}  // namespace farcall::preload

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What variables tell the library, what it says of them, and other libraries that are preloaded
+// beside it. These tests run as those of contract_test.cpp do.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "calls.hpp"
+#include "executed.hpp"
+#include "farcall/memory.hpp"
+#include "stream_pair.hpp"
+
+namespace farcall::preload {
+namespace {
+
+// What the other library has been asked for, see other_library.cpp.
+int asked_of_other() {
+  auto* const asked = reinterpret_cast<int (*)()>(::dlsym(RTLD_DEFAULT, "other_library_asked"));
+  return asked == nullptr ? -1 : asked();
+}
+
+int as_counter_of_mappings() {
+  const Pair pair(false);
+  const int before = stream_mappings();
+  pair.talk(20);
+  return stream_mappings() - before;
+}
+
+int as_one_with_another_library() {
+  {
+    Pair pair(false);
+    char value[4];
+    socklen_t size = sizeof value;
+    ::getsockopt(pair.client.get(), SOL_SOCKET, SO_TYPE, value, &size);
+    set_option(pair.client.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
+    ::fcntl(pair.client.get(), F_GETFL);
+    int bytes = 0;
+    ::ioctl(pair.client.get(), FIONREAD, &bytes);
+    const UniqueFd copy(::dup(pair.client.get()));
+    ::dup2(pair.client.get(), copy.get());
+    ::dup3(pair.client.get(), copy.get(), O_CLOEXEC);
+    ::shutdown(pair.client.get(), SHUT_WR);
+    const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+    epoll_event event{};
+    ::epoll_ctl(set.get(), EPOLL_CTL_ADD, pair.client.get(), &event);
+  }
+  return asked_of_other();
+}
+
+// Standard error becomes a file of the program, into which nobody else may write.
+int as_one_whose_number_two_is_a_file() {
+  const int file = ::memfd_create("data", 0);
+  if (::dup2(file, STDERR_FILENO) != STDERR_FILENO) return 100;
+  {
+    Pair pair(false);
+    pair.talk(20);
+  }
+  struct stat status {};
+  return ::fstat(STDERR_FILENO, &status) != 0 ? 101 : status.st_size == 0 ? 0 : 102;
+}
+
+[[gnu::constructor(65535)]] void play_one_with_settings() {
+  play_role("mappings", as_counter_of_mappings);
+  play_role("other", as_one_with_another_library);
+  play_role("two", as_one_whose_number_two_is_a_file);
+}
+
+TEST(Calls, ASwitchIsUnderstoodInAnyCase) {
+  const int usual = preloaded() ? 2 : 0;
+  const std::string variable = over_unix() ? "FARCALL_UNIX=" : "FARCALL_TCP=";
+  EXPECT_EQ(execute_as("mappings", {}).status, usual);
+  for (const char* const off : {"no", "No", "NO", "0", "off", "Off", "false", "FALSE"})
+    EXPECT_EQ(execute_as("mappings", {variable + off}).status, 0) << off;
+  for (const char* const on : {"yes", "YES", "1", "On", "True"})
+    EXPECT_EQ(execute_as("mappings", {variable + on}).status, usual) << on;
+}
+
+TEST(Calls, ABadSwitchIsOneWarningAndTheDefault) {
+  const Ended ended = execute_as("mappings", {"FARCALL_TCP=perhaps"});
+  EXPECT_EQ(ended.status, preloaded() ? 2 : 0);
+  EXPECT_EQ(ended.said, preloaded() ? "farcall: FARCALL_TCP=\"perhaps\" is not yes or no, true or "
+                                      "false, on or off, 1 or 0; the default is used\n"
+                                    : "");
+}
+
+TEST(Calls, NothingIsSaidIntoAFileOfTheProgram) {
+  EXPECT_EQ(execute_as("two", {"FARCALL_LOG_LEVEL=debug", "FARCALL_UDP=perhaps"}).status, 0);
+}
+
+TEST(Calls, AnotherPreloadedLibraryIsAskedToo) {
+  const char* const own = std::getenv("LD_PRELOAD");
+  const std::string both =
+      std::string("LD_PRELOAD=") + (own == nullptr ? "" : std::string(own) + ":") + OTHER_LIBRARY;
+  EXPECT_EQ(execute_as("other", {both}).status, 255) << "a bit for each of its functions";
+}
+
+}  // namespace
+}  // namespace farcall::preload

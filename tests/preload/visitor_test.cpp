@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A visitor who knows all that is public of a connection, and leaves memory of its own.
+// These tests run as those of contract_test.cpp do.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "children.hpp"
+#include "executed.hpp"
+#include "farcall/memory.hpp"
+#include "preload/real.hpp"
+#include "stream_pair.hpp"
+
+namespace farcall::preload {
+namespace {
+
+std::uint64_t cookie_of(int fd) {
+  std::uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  EXPECT_EQ(::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size), 0);
+  return cookie;
+}
+
+// The name at which the library of `client` listens, of those in /proc/net/unix; empty: none.
+std::string meeting_name_of(int client) {
+  char wanted[64];
+  if (over_unix()) {
+    struct stat status {};
+    EXPECT_EQ(::fstat(client, &status), 0);
+    std::snprintf(wanted, sizeof wanted, "@farcall/unix/%016lx", status.st_ino);
+  } else {
+    sockaddr_in own{};
+    socklen_t size = sizeof own;
+    EXPECT_EQ(::getsockname(client, reinterpret_cast<sockaddr*>(&own), &size), 0);
+    std::snprintf(wanted, sizeof wanted, "@farcall/tcp/00000000000000000000ffff7f000001%04x",
+                  ntohs(own.sin_port));
+  }
+  std::ifstream names("/proc/net/unix");
+  for (std::string line; std::getline(names, line);)
+    if (const std::size_t at = line.find(wanted); at != std::string::npos)
+      return line.substr(at + 1);
+  return {};
+}
+
+void leave_memory(const std::string& name, int connector, int acceptor, std::uint64_t bytes) {
+  constexpr std::size_t kRing = 65'536;
+  constexpr std::size_t kDirection = 2048;
+  constexpr std::size_t kSize = 2 * (kDirection + kRing);
+  const UniqueFd memory(::memfd_create("visitor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(memory.get(), kSize), 0);
+  for (const std::size_t direction : {std::size_t{0}, kDirection})
+    for (const std::size_t word : {144U, 264U})  // bytes taken, bytes sent
+      ASSERT_EQ(::pwrite(memory.get(), &bytes, sizeof bytes, static_cast<off_t>(direction + word)),
+                8);
+  ASSERT_EQ(::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  const UniqueFd visitor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  ASSERT_EQ(::connect(visitor.get(), reinterpret_cast<sockaddr*>(&address),
+                      static_cast<socklen_t>(sizeof(sa_family_t) + 1 + name.size())),
+            0)
+      << std::strerror(errno);
+  std::uint64_t hello[] = {0x33504354'4C4C4143, cookie_of(acceptor), cookie_of(connector), kRing};
+  iovec part{.iov_base = hello, .iov_len = sizeof hello};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* const head = CMSG_FIRSTHDR(&message);
+  *head = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+  const int fd = memory.get();
+  std::memcpy(CMSG_DATA(head), &fd, sizeof fd);
+  ASSERT_EQ(::sendmsg(visitor.get(), &message, 0), static_cast<ssize_t>(sizeof hello));
+}
+
+// How much memory a connection takes whose other end has no library, when somebody of that user
+// comes.
+int as_one_with_a_visitor(uid_t user) {
+  Address address;
+  const UniqueFd listener = listen_on_loopback(address);
+  const UniqueFd client = connect_to(address);
+  const UniqueFd server(static_cast<int>(kernel(SYS_accept4, listener.get(), 0, 0, SOCK_CLOEXEC)));
+  const auto talk = [&](int rounds) {
+    char bytes[4];
+    const auto there = reinterpret_cast<long>(&bytes);
+    for (int i = 0; i < rounds; ++i) {
+      EXPECT_EQ(send(client.get(), "ping"), "4");
+      EXPECT_EQ(kernel(SYS_read, server.get(), there, sizeof bytes), 4);
+      EXPECT_EQ(kernel(SYS_write, server.get(), there, sizeof bytes), 4);
+      EXPECT_EQ(receive(client.get()), "ping");
+    }
+  };
+  constexpr int kRounds = 4;
+  talk(kRounds);
+  const std::string name = meeting_name_of(client.get());
+  if (name.empty()) return 100;
+  const pid_t visitor = ::fork();
+  if (visitor == 0) {
+    if (::setresuid(user, user, user) != 0) ::_exit(1);
+    leave_memory(name, client.get(), server.get(), 4 * kRounds);
+    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  if (exit_status(visitor) != 0) return 101;
+  // Where these go, if the visitor was believed, nobody reads.
+  for (int i = 0; i < 60; ++i) EXPECT_EQ(send(client.get(), "ping"), "4");
+  return shared_mappings("visitor");
+}
+
+[[gnu::constructor(65535)]] void play_one_visited() {
+  play_role("visited by its user", [] { return as_one_with_a_visitor(::geteuid()); });
+  play_role("visited by a stranger", [] { return as_one_with_a_visitor(4711); });
+}
+
+TEST(Calls, MemoryIsTakenOnlyFromTheUserWhoHoldsTheOtherEnd) {
+  if (!preloaded()) GTEST_SKIP() << "without the library nothing is taken from anybody";
+  if (::geteuid() != 0) GTEST_SKIP() << "only root becomes a stranger";
+  const std::string anybody = "FARCALL_USERS=any";
+  EXPECT_EQ(execute_as("visited by its user", {anybody}).status, 1);
+  const Ended stranger = execute_as("visited by a stranger", {anybody});
+  EXPECT_EQ(stranger.status, 0) << stranger.said;
+}
+
+}  // namespace
+}  // namespace farcall::preload
