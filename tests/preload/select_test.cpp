@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// select() and poll() with few or many descriptors, in memory that ends right behind what they
+// need. As contract_test.cpp, these run as they are and with the library preloaded.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/select.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <thread>
+#include <vector>
+
+#include "children.hpp"
+#include "farcall/memory.hpp"
+#include "readiness.hpp"
+#include "stream_pair.hpp"
+
+namespace farcall::preload::readiness {
+namespace {
+
+// --- select
+
+TEST(Select, TouchesNoMoreWordsThanTheDescriptorsNeed) {
+  const Pair pair;
+  const int fd = pair.server.get();
+  ASSERT_LT(fd, 64);
+  std::array<unsigned long, 64> words;
+  words.fill(~0UL);
+  unsigned long* const write = words.data();
+  unsigned long* const read = words.data() + 1;
+  *write = *read = 1UL << fd;
+  timeval none{};
+  ASSERT_EQ(::select(fd + 1, reinterpret_cast<fd_set*>(read), reinterpret_cast<fd_set*>(write),
+                     nullptr, &none),
+            1);
+  EXPECT_EQ(*write, 1UL << fd);
+  EXPECT_EQ(*read, 0UL);
+  for (std::size_t i = 2; i < words.size(); ++i) EXPECT_EQ(words[i], ~0UL);
+}
+
+TEST(Select, ReadsNoMoreWordsThanTheDescriptorsNeed) {
+  const Pair pair;
+  const int fd = pair.server.get();
+  ASSERT_LT(fd, 64);
+  pair.put();
+  const pid_t child = in_child([&] {
+    const GuardedMemory memory;
+    auto* const read = static_cast<unsigned long*>(memory.last(8));
+    *read = 1UL << fd;
+    EXPECT_EQ(::select(fd + 1, reinterpret_cast<fd_set*>(read), nullptr, nullptr, nullptr), 1);
+    EXPECT_EQ(*read, 1UL << fd);
+  });
+  EXPECT_EQ(exit_status(child), 0);
+}
+
+TEST(Select, TellsOfDescriptorsBehindThoseOfTheCLibrary) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  if (limit.rlim_max < 2000) GTEST_SKIP() << "no 2,000 descriptors allowed here";
+  const rlimit wide{.rlim_cur = std::max<rlim_t>(limit.rlim_cur, 2000), .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &wide), 0);
+  const Pair pair;
+  const UniqueFd high(::fcntl(pair.server.get(), F_DUPFD_CLOEXEC, 1500));
+  const Pair other;
+  const int low = other.server.get();
+  const int fd = high.get();
+  const auto bit = [](int number) { return 1UL << (number % 64); };
+  const auto word = [](int number) { return static_cast<std::size_t>(number / 64); };
+  for (const bool wait : {false, true}) {
+    for (int i = 0; i < 10; ++i) {
+      std::vector<unsigned long> read(word(fd) + 1);
+      read[word(fd)] |= bit(fd);
+      read[word(low)] |= bit(low);
+      timeval none{};
+      EXPECT_EQ(::select(fd + 1, reinterpret_cast<fd_set*>(read.data()), nullptr, nullptr, &none),
+                0);
+      EXPECT_EQ(read, std::vector<unsigned long>(word(fd) + 1));
+      read[word(fd)] |= bit(fd);
+      read[word(low)] |= bit(low);
+      timeval longest{.tv_sec = kLongest / 1000, .tv_usec = 0};
+      const Pair& now = i % 2 == 0 ? pair : other;
+      std::thread sender;
+      if (wait)
+        sender = std::thread([&] { now.put(); });
+      else
+        now.put();
+      EXPECT_EQ(
+          ::select(fd + 1, reinterpret_cast<fd_set*>(read.data()), nullptr, nullptr, &longest), 1);
+      EXPECT_EQ((read[word(fd)] & bit(fd)) != 0, i % 2 == 0);
+      EXPECT_EQ((read[word(low)] & bit(low)) != 0, i % 2 != 0);
+      if (sender.joinable()) sender.join();
+      now.take();
+    }
+  }
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// The kernel looks at as many descriptors as the process has room for, whatever is asked for.
+TEST(Select, OfMoreDescriptorsThanThereCanBeReadsThoseThatThereAre) {
+  const Pair pair;
+  const int fd = pair.server.get();
+  pair.put();
+  const pid_t child = in_child([&] {
+    const auto bytes = static_cast<std::size_t>(number_in_status("FDSize")) / 8;
+    const GuardedMemory memory;
+    auto* const read = static_cast<unsigned long*>(memory.last(bytes));
+    read[fd / 64] |= 1UL << (fd % 64);
+    EXPECT_EQ(::select(1'000'000, reinterpret_cast<fd_set*>(read), nullptr, nullptr, nullptr), 1);
+    EXPECT_EQ(read[fd / 64], 1UL << (fd % 64));
+  });
+  EXPECT_EQ(exit_status(child), 0);
+}
+
+// --- poll
+
+TEST(Poll, OfVeryManyEntriesTellsOfEach) {
+  const Pair pair;
+  const Pair other;
+  std::vector<pollfd> all;
+  for (int i = 0; i < 300; ++i) {
+    all.push_back({.fd = pair.server.get(), .events = POLLIN, .revents = 0});
+    all.push_back({.fd = other.server.get(), .events = POLLIN, .revents = 0});
+    all.push_back({.fd = -1, .events = POLLIN, .revents = 0});
+  }
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(::poll(all.data(), all.size(), 0), 0);
+    pair.put();
+    EXPECT_EQ(::poll(all.data(), all.size(), kLongest), 300);
+    for (std::size_t entry = 0; entry < all.size(); ++entry)
+      EXPECT_EQ(all[entry].revents, entry % 3 == 0 ? POLLIN : 0);
+    pair.take();
+    // Those that have been looked at before it comes are not counted.
+    std::thread sender([&] { other.put(); });
+    EXPECT_GT(::poll(all.data(), all.size(), kLongest), 0);
+    sender.join();
+    EXPECT_EQ(::poll(all.data(), all.size(), kLongest), 300);
+    other.take();
+  }
+}
+
+TEST(Poll, OfMoreEntriesThanAllowedIsRefused) {
+  const Pair pair;
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const pid_t child = in_child([&] {
+    const GuardedMemory memory;
+    auto* const one = static_cast<pollfd*>(memory.last(sizeof(pollfd)));
+    *one = {.fd = -1, .events = POLLIN, .revents = 0};
+    EXPECT_EQ(::poll(one, limit.rlim_cur + 1, 0), -1);
+    EXPECT_EQ(errno, EINVAL);
+  });
+  EXPECT_EQ(exit_status(child), 0);
+}
+
+}  // namespace
+}  // namespace farcall::preload::readiness

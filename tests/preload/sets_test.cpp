@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sets of epoll that have several descriptors, that others know too, and what they cost. As
+// contract_test.cpp, these run as they are and with the library preloaded.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "children.hpp"
+#include "farcall/memory.hpp"
+#include "readiness.hpp"
+#include "stream_pair.hpp"
+
+extern char** environ;
+
+namespace farcall::preload::readiness {
+namespace {
+
+// --- sets with several descriptors
+
+enum class Copy { dup, dup2, dup3, fcntl, by_number };
+
+UniqueFd copy_of(int fd, Copy how) {
+  switch (how) {
+    case Copy::dup: return UniqueFd(::dup(fd));
+    case Copy::dup2: return UniqueFd(::dup2(fd, ::eventfd(0, EFD_CLOEXEC)));
+    case Copy::dup3: return UniqueFd(::dup3(fd, ::eventfd(0, EFD_CLOEXEC), O_CLOEXEC));
+    case Copy::fcntl: return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+    case Copy::by_number:
+      return UniqueFd(static_cast<int>(::syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 3)));
+  }
+  return {};
+}
+
+class CopiedSet : public ::testing::TestWithParam<Copy> {};
+
+TEST_P(CopiedSet, TellsOfWhatTheOriginalHas) {
+  const Pair pair;
+  const UniqueFd set = new_set();
+  const UniqueFd copy = copy_of(set.get(), GetParam());
+  add(set.get(), pair.server.get());
+  exchange(pair, copy.get());
+}
+
+TEST_P(CopiedSet, IsRegisteredInForTheOriginal) {
+  const Pair pair;
+  const UniqueFd set = new_set();
+  const UniqueFd copy = copy_of(set.get(), GetParam());
+  add(copy.get(), pair.server.get(), EPOLLIN | EPOLLET | EPOLLRDHUP);
+  exchange(pair, set.get());
+}
+
+TEST_P(CopiedSet, OutlivesTheOriginal) {
+  const Pair pair;
+  UniqueFd set = new_set();
+  const UniqueFd copy = copy_of(set.get(), GetParam());
+  add(set.get(), pair.server.get());
+  exchange(pair, set.get());
+  pair.put();
+  set.reset();
+  EXPECT_EQ(wait(copy.get()), EPOLLIN);
+  pair.take();
+  exchange(pair, copy.get());
+}
+
+TEST_P(CopiedSet, LeavesTheOriginalWhenItIsClosed) {
+  const Pair pair;
+  const UniqueFd set = new_set();
+  UniqueFd copy = copy_of(set.get(), GetParam());
+  add(copy.get(), pair.server.get());
+  exchange(pair, copy.get());
+  copy.reset();
+  exchange(pair, set.get());
+  EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_DEL, pair.server.get(), nullptr), 0);
+  pair.put();
+  EXPECT_EQ(wait(set.get(), 0), 0u);
+}
+
+TEST_P(CopiedSet, IsStillAccelerated) {
+  const Pair pair;
+  const UniqueFd set = new_set();
+  const UniqueFd copy = copy_of(set.get(), GetParam());
+  add(copy.get(), pair.server.get());
+  exchange(pair, set.get());
+  pair.put();
+  if (preloaded()) {
+    EXPECT_FALSE(readable_for_kernel(pair.server.get()));
+  }
+  EXPECT_EQ(wait(set.get()), EPOLLIN);
+}
+
+std::string name_of(const ::testing::TestParamInfo<Copy>& test) {
+  constexpr const char* kNames[] = {"Dup", "Dup2", "Dup3", "Fcntl", "Number"};
+  return kNames[static_cast<int>(test.param)];
+}
+INSTANTIATE_TEST_SUITE_P(By, CopiedSet,
+                         ::testing::Values(Copy::dup, Copy::dup2, Copy::dup3, Copy::fcntl,
+                                           Copy::by_number),
+                         name_of);
+
+// --- sets that others know
+
+TEST(SharedSet, ServesAParentAndItsChild) {
+  const Pair pair;
+  const UniqueFd set = new_set();
+  add(set.get(), pair.server.get());
+  exchange(pair, set.get());
+  const pid_t child = in_child([&] { exchange(pair, set.get(), 5); });
+  EXPECT_EQ(exit_status(child), 0);
+  exchange(pair, set.get(), 5);
+}
+
+TEST(SharedSet, ServesAChildOfABareClone) {
+  const Pair pair;
+  const UniqueFd set = new_set();
+  add(set.get(), pair.server.get());
+  EXPECT_EQ(wait(set.get(), 1), 0u);  // asleep: the kernel has it
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd from(ends[0]);
+  const UniqueFd to(ends[1]);
+  const auto child = static_cast<pid_t>(::syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+  if (child == 0) {
+    ::alarm(60);
+    char byte = 0;
+    if (::read(from.get(), &byte, 1) != 1) ::_exit(2);
+    ::_exit(wait(set.get()) == EPOLLIN ? 0 : 1);
+  }
+  exchange(pair, set.get());
+  EXPECT_EQ(::write(to.get(), "g", 1), 1);
+  pair.put();
+  EXPECT_EQ(exit_status(child), 0);
+  EXPECT_EQ(wait(set.get()), EPOLLIN);
+}
+
+TEST(SharedSet, ServesTheChildWhenTheParentHasClosedTheSocket) {
+  Pair pair;
+  const UniqueFd set = new_set();
+  add(set.get(), pair.server.get());
+  exchange(pair, set.get());
+  const pid_t child = in_child([&] {
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(wait(set.get()), EPOLLIN);
+      pair.take();
+    }
+  });
+  pair.server.reset();
+  pair.put(3);
+  EXPECT_EQ(exit_status(child), 0);
+}
+
+// What is in memory when the child looks at the set for the first time is told to it, too.
+TEST(SharedSet, TellsTheChildOfBytesThatWereThere) {
+  const Pair pair;
+  const UniqueFd set = new_set();
+  add(set.get(), pair.server.get());
+  exchange(pair, set.get());
+  pair.put();
+  const pid_t child = in_child([&] {
+    EXPECT_EQ(wait(set.get()), EPOLLIN);
+    pair.take();
+    EXPECT_EQ(wait(set.get(), 0), 0u);
+    exchange(pair, set.get(), 5);
+  });
+  EXPECT_EQ(exit_status(child), 0);
+}
+
+// A child that makes connections of its own known in its parent's set.
+TEST(SharedSet, TakesSocketsOfTheChild) {
+  const UniqueFd set = new_set();
+  const Pair first;
+  add(set.get(), first.server.get());
+  exchange(first, set.get());
+  const pid_t child = in_child([&] {
+    const Pair pair;
+    EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_DEL, first.server.get(), nullptr), 0);
+    add(set.get(), pair.server.get());
+    exchange(pair, set.get());
+  });
+  EXPECT_EQ(exit_status(child), 0);
+}
+
+// Most children close what they inherit, or end: the parent goes on as before.
+TEST(SharedSet, StaysAcceleratedWhereTheChildDoesNotUseIt) {
+  const Pair pair;
+  UniqueFd set = new_set();
+  add(set.get(), pair.server.get());
+  exchange(pair, set.get());
+  EXPECT_EQ(exit_status(in_child([&] { set.reset(); })), 0);
+  exchange(pair, set.get());
+  pair.put();
+  if (preloaded()) {
+    EXPECT_FALSE(readable_for_kernel(pair.server.get()));
+  }
+  EXPECT_EQ(wait(set.get()), EPOLLIN);
+}
+
+TEST(SharedSet, ServesWhoeverItIsPassedTo) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd here(ends[0]);
+  const UniqueFd there(ends[1]);
+  // Forked before there is anything: it knows of the set what the kernel knows.
+  const pid_t child = in_child([&] {
+    char byte = 0;
+    const UniqueFd passed = DescriptorMessage().receive(there.get());
+    const int set = passed.get();
+    for (int i = 0; i < 5; ++i) {
+      EXPECT_EQ(wait(set), EPOLLIN);
+      EXPECT_EQ(::send(there.get(), "t", 1, 0), 1);
+      EXPECT_EQ(::recv(there.get(), &byte, 1, 0), 1);
+    }
+  });
+  const Pair pair;
+  const UniqueFd set = new_set();
+  add(set.get(), pair.server.get());
+  exchange(pair, set.get());
+  char byte = 0;
+  DescriptorMessage().send(here.get(), set.get());
+  for (int i = 0; i < 5; ++i) {
+    pair.put();
+    EXPECT_EQ(::recv(here.get(), &byte, 1, 0), 1);
+    pair.take();
+    EXPECT_EQ(::send(here.get(), "n", 1, 0), 1);
+  }
+  EXPECT_EQ(exit_status(child), 0);
+}
+
+// The program that is executed: this one, see main().
+constexpr const char* kWaitIn = "FARCALL_TEST_WAIT_IN";
+
+int wait_as_another_program(const char* set) {
+  EXPECT_EQ(::write(STDOUT_FILENO, "w", 1), 1);
+  return wait(std::atoi(set)) == EPOLLIN ? 0 : 1;
+}
+
+TEST(SharedSet, ServesAProgramThatAChildExecutes) {
+  const Pair pair;
+  const UniqueFd set = new_set(0);
+  add(set.get(), pair.server.get());
+  exchange(pair, set.get());
+  const std::string number = std::to_string(set.get());
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd from(ends[0]);
+  const UniqueFd to(ends[1]);
+  const pid_t child = in_child([&] {
+    ::dup2(to.get(), STDOUT_FILENO);
+    ::setenv(kWaitIn, number.c_str(), 1);
+    ::execl("/proc/self/exe", "waits", nullptr);
+  });
+  char byte = 0;
+  EXPECT_EQ(::read(from.get(), &byte, 1), 1);
+  pair.put();
+  EXPECT_EQ(exit_status(child), 0);
+  EXPECT_EQ(wait(set.get()), EPOLLIN);
+}
+
+TEST(SharedSet, ServesAProgramThatIsSpawned) {
+  const Pair pair;
+  const UniqueFd set = new_set(0);
+  add(set.get(), pair.server.get());
+  exchange(pair, set.get());
+  const std::string number = std::to_string(set.get());
+  ::setenv(kWaitIn, number.c_str(), 1);
+  const char* arguments[] = {"waits", nullptr};
+  pid_t child = 0;
+  ASSERT_EQ(::posix_spawn(&child, "/proc/self/exe", nullptr, nullptr, const_cast<char**>(arguments),
+                          environ),
+            0);
+  ::unsetenv(kWaitIn);
+  pair.put();
+  EXPECT_EQ(exit_status(child), 0);
+  EXPECT_EQ(wait(set.get()), EPOLLIN);
+}
+
+// --- what sets cost
+
+TEST(SetMemory, IsSmallWhereDescriptorsAre) {
+  const Pair pair;
+  const UniqueFd first = new_set();
+  add(first.get(), pair.server.get());
+  const long before = number_in_status("VmSize");
+  std::array<UniqueFd, 8> sets;
+  for (UniqueFd& set : sets) {
+    set = new_set();
+    add(set.get(), pair.server.get());
+  }
+  EXPECT_LE(number_in_status("VmSize"), before + 256) << "kB";
+}
+
+TEST(SetMemory, IsGivenBack) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  if (limit.rlim_max < 2000) GTEST_SKIP() << "no 2,000 descriptors allowed here";
+  const rlimit wide{.rlim_cur = std::max<rlim_t>(limit.rlim_cur, 2000), .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &wide), 0);
+  const UniqueFd bell(::eventfd(0, EFD_CLOEXEC));
+  const UniqueFd kept = new_set();
+  add(kept.get(), bell.get());
+  std::vector<UniqueFd> sets;
+  sets.reserve(1000);
+  const auto open_and_close = [&] {
+    for (int i = 0; i < 1000; ++i) {
+      sets.push_back(new_set());
+      ASSERT_TRUE(sets.back());
+      add(sets.back().get(), bell.get());
+    }
+    sets.clear();
+  };
+  const long before = number_in_status("VmSize");
+  open_and_close();
+  EXPECT_LE(number_in_status("VmSize"), before + 512) << "kB";
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// A descriptor far up needs room in its set, which comes without loss of what is known.
+TEST(SetMemory, GrowsWithTheHighestDescriptor) {
+  const Pair pair;
+  const Pair other;
+  const UniqueFd set = new_set();
+  add(set.get(), pair.server.get());
+  exchange(pair, set.get());
+  pair.put();
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const UniqueFd high(
+      ::fcntl(other.server.get(), F_DUPFD_CLOEXEC, static_cast<int>(limit.rlim_cur) - 1));
+  ASSERT_TRUE(high);
+  add(set.get(), high.get(), EPOLLIN, 1);
+  EXPECT_EQ(wait(set.get()), EPOLLIN);
+  pair.take();
+  exchange(pair, set.get());
+  other.put();
+  epoll_event event{};
+  EXPECT_EQ(::epoll_wait(set.get(), &event, 1, kLongest), 1);
+  EXPECT_EQ(event.data.u64, 1u);
+}
+
+}  // namespace
+}  // namespace farcall::preload::readiness
+
+int main(int count, char** arguments) {
+  if (const char* const set = std::getenv(farcall::preload::readiness::kWaitIn))
+    return farcall::preload::readiness::wait_as_another_program(set);
+  ::testing::InitGoogleTest(&count, arguments);
+  return RUN_ALL_TESTS();
+}
