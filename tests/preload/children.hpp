@@ -32,6 +32,16 @@ inline int exit_status(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
+// The status of a child that exits with 0 if `check` holds.
+template <class Check>
+int outcome_in_child(Check check) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(check() ? 0 : 1);
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return status;
+}
+
 // A byte with room for a descriptor.
 class DescriptorMessage {
  public:

@@ -84,6 +84,16 @@ struct Two {
   Socket near, far;
 };
 
+// A socket of which the library knows nothing.
+struct Stranger {
+  Stranger() : fd(static_cast<int>(kernel(SYS_socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0))) {}
+  void send_to(const Socket& to, const std::string& text) const {
+    ASSERT_EQ(kernel(SYS_sendto, fd.get(), text.data(), text.size(), 0, &to.name, to.size),
+              text.size());
+  }
+  UniqueFd fd;
+};
+
 inline short poll_once(int fd, int timeout = 0) {
   pollfd wait{.fd = fd, .events = POLLIN, .revents = 0};
   EXPECT_GE(::poll(&wait, 1, timeout), 0);
