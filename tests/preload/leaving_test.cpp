@@ -1,150 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What becomes of bytes that nobody has read: when their receiver goes where the library cannot
-// follow it, when it waits in ways that the library does not see, and when handlers interrupt. The
-// tests run twice, as they are and with the library preloaded; the kernel's answer is the right
-// one.
-#include <arpa/inet.h>
+// follow it, when it waits in ways that the library does not see, and when it dies. The tests run
+// twice, as they are and with the library preloaded; the kernel's answer is the right one.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/time.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cctype>
+#include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <fstream>
-#include <functional>
-#include <memory>
+#include <cstddef>
+#include <cstdlib>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "connected.hpp"
 #include "farcall/memory.hpp"
+#include "preload/real.hpp"
 #include "stream_pair.hpp"
 
 namespace farcall::preload {
 namespace {
-
-char byte_at(std::size_t offset) { return static_cast<char>(offset * 0x9E3779B97F4A7C15 >> 56); }
-
-std::string bytes_at(std::size_t offset, std::size_t size) {
-  std::string text(size, '\0');
-  for (std::size_t i = 0; i < size; ++i) text[i] = byte_at(offset + i);
-  return text;
-}
-
-void require(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "in a child: %s: %s\n", what, std::strerror(errno));
-  ::_exit(1);
-}
-
-// A child that ends, by a signal if need be, when this does.
-class Child {
- public:
-  explicit Child(const std::function<void()>& work) : pid_(::fork()) {
-    if (pid_ != 0) return;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ::alarm(60);
-    work();
-    ::_exit(0);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  ~Child() {
-    if (pid_ > 0) (void)kill(SIGKILL), (void)status();
-  }
-  int kill(int number) const { return ::kill(pid_, number); }
-  int status() {
-    int status = -1;
-    EXPECT_EQ(::waitpid(pid_, &status, 0), pid_);
-    pid_ = -1;
-    return status;
-  }
-
- private:
-  pid_t pid_;
-};
-
-// A connection to a child that does `work` with the other end. Both have waited for each other
-// often, so that memory is what they use.
-struct Connected {
-  UniqueFd fd;
-  std::unique_ptr<Child> child;
-};
-
-void wait_for_each_other(int end, bool first) {
-  for (int i = 0; i < 60; ++i) {
-    char byte = 'x';
-    if (first) require(::send(end, &byte, 1, MSG_NOSIGNAL) == 1, "send");
-    require(::recv(end, &byte, 1, 0) == 1, "recv");
-    if (!first) require(::send(end, &byte, 1, MSG_NOSIGNAL) == 1, "send");
-  }
-}
-
-Connected with_child(const std::function<void(int)>& work) {
-  Address address;
-  const UniqueFd listener = listen_on_loopback(address);
-  const int before = stream_mappings();
-  Connected made;
-  made.child = std::make_unique<Child>([&] {
-    const int peer = ::accept(listener.get(), nullptr, nullptr);
-    wait_for_each_other(peer, false);
-    work(peer);
-  });
-  made.fd = UniqueFd(::socket(stream_family(), SOCK_STREAM, 0));  // children keep it
-  EXPECT_EQ(::connect(made.fd.get(), address.get(), address.size), 0);
-  wait_for_each_other(made.fd.get(), true);
-  if (preloaded()) {
-    EXPECT_EQ(stream_mappings(), before + 1) << "not accelerated";
-  }
-  return made;
-}
-
-// Sends the stream's bytes from `from` up to `to`, in pieces.
-void send_stream(int fd, std::size_t from, std::size_t to, std::size_t piece) {
-  while (from < to) {
-    const std::string text = bytes_at(from, std::min(piece, to - from));
-    const ssize_t sent = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
-    require(sent > 0, "send the stream");
-    from += static_cast<std::size_t>(sent);
-  }
-}
-
-// Expects the bytes up to `to`; returns how far it came.
-std::size_t expect_stream(int fd, std::size_t from, std::size_t to) {
-  std::string text(65'536, '\0');
-  while (from < to) {
-    const ssize_t got = ::read(fd, text.data(), std::min(text.size(), to - from));
-    if (got <= 0) {
-      ADD_FAILURE() << "at " << from << ": " << (got == 0 ? "the end" : std::strerror(errno));
-      break;
-    }
-    const auto size = static_cast<std::size_t>(got);
-    if (text.compare(0, size, bytes_at(from, size)) != 0) {
-      ADD_FAILURE() << "wrong bytes behind " << from;
-      break;
-    }
-    from += size;
-  }
-  return from;
-}
 
 // --- leaving
 
@@ -429,198 +318,6 @@ TEST(PeerThatHasNotRead, IsMissedByAResetWhenItIsKilled) {
 
 TEST(PeerThatHasNotRead, IsMissedByAResetWhenItCloses) {
   expect_resets([](int peer) { ::close(peer); });
-}
-
-// --- cancelling
-
-TEST(ASenderThatWaitsForRoom, CanBeCancelled) {
-  const Connected connected = with_child([](int) {
-    for (;;) ::pause();  // nobody reads
-  });
-  std::thread sender([fd = connected.fd.get()] {
-    const std::string text(100'000, 'x');
-    for (;;) (void)::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
-  });
-  // Everything is full.
-  pollfd look{.fd = connected.fd.get(), .events = POLLOUT, .revents = 0};
-  for (int empty = 0; empty < 20;) {
-    empty = ::poll(&look, 1, 0) == 0 ? empty + 1 : 0;
-    ::usleep(1000);
-  }
-  EXPECT_EQ(::pthread_cancel(sender.native_handle()), 0);
-  sender.join();
-}
-
-// --- handlers
-
-int handlers_end = -1;
-volatile sig_atomic_t handled = 0;
-sigjmp_buf outside;
-volatile sig_atomic_t may_jump = 0;
-
-void interrupt_often(void (*handler)(int)) {
-  struct sigaction action {};
-  action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;
-  EXPECT_EQ(::sigaction(SIGALRM, &action, nullptr), 0);
-  const itimerval often{.it_interval = {.tv_sec = 0, .tv_usec = 150},
-                        .it_value = {.tv_sec = 0, .tv_usec = 150}};
-  EXPECT_EQ(::setitimer(ITIMER_REAL, &often, nullptr), 0);
-}
-void stop_interrupting() {
-  const itimerval never{};
-  EXPECT_EQ(::setitimer(ITIMER_REAL, &never, nullptr), 0);
-}
-
-// Counts bytes until the end.
-void count_bytes(int peer) {
-  char bytes[4096];
-  std::size_t count = 0;
-  for (ssize_t got = 0; (got = ::recv(peer, bytes, sizeof bytes, 0)) > 0;)
-    count += static_cast<std::size_t>(got);
-  require(::send(peer, &count, sizeof count, MSG_NOSIGNAL) == sizeof count, "send");
-}
-
-TEST(Handlers, MaySendWhereTheyInterruptASend) {
-  const Connected connected = with_child(count_bytes);
-  handlers_end = connected.fd.get();
-  handled = 0;
-  interrupt_often([](int) {
-    const int error = errno;
-    while (::write(handlers_end, "h", 1) != 1) continue;
-    handled = handled + 1;
-    errno = error;
-  });
-  std::size_t sent = 0;
-  while (handled < 1000) {
-    const ssize_t now = ::write(connected.fd.get(), "some bytes", 10);
-    ASSERT_GT(now, 0);
-    sent += static_cast<std::size_t>(now);
-  }
-  stop_interrupting();
-  sent += static_cast<std::size_t>(handled);
-  ::shutdown(connected.fd.get(), SHUT_WR);
-  std::size_t counted = 0;
-  ASSERT_EQ(::recv(connected.fd.get(), &counted, sizeof counted, MSG_WAITALL),
-            static_cast<ssize_t>(sizeof counted));
-  EXPECT_EQ(counted, sent);
-}
-
-TEST(Handlers, MayJumpOutOfASend) {
-  const Connected connected = with_child(count_bytes);
-  volatile int jumps = 0;
-  interrupt_often([](int) {
-    if (may_jump == 0) return;
-    may_jump = 0;
-    ::siglongjmp(outside, 1);
-  });
-  while (jumps < 300) {
-    if (sigsetjmp(outside, 1) != 0) jumps = jumps + 1;
-    may_jump = 1;
-    const ssize_t sent = ::write(connected.fd.get(), "some bytes", 10);
-    may_jump = 0;
-    ASSERT_TRUE(sent == 10) << std::strerror(errno) << " after " << jumps << " jumps";
-  }
-  stop_interrupting();
-  ::shutdown(connected.fd.get(), SHUT_WR);
-  std::size_t counted = 0;
-  EXPECT_EQ(::recv(connected.fd.get(), &counted, sizeof counted, MSG_WAITALL),
-            static_cast<ssize_t>(sizeof counted));
-}
-
-// --- memory
-
-std::size_t kilobytes(const char* what) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.rfind(what, 0) == 0)
-      return static_cast<std::size_t>(std::stoul(line.substr(std::strlen(what) + 1)));
-  return 0;
-}
-
-TEST(Connections, LeaveNoAddressSpaceBehind) {
-  std::size_t before = 0;
-  for (int i = 0; i < 400; ++i) {
-    const Connected connected = with_child([](int) {});
-    if (i == 100) before = kilobytes("VmSize");
-  }
-  EXPECT_LT(kilobytes("VmSize"), before + 20'000);
-}
-
-// Kilobytes that a connection holds after some thousand questions and answers.
-std::size_t resident_after_talk() {
-  const Connected connected = with_child([](int peer) {
-    char bytes[512];
-    while (::recv(peer, bytes, sizeof bytes, MSG_WAITALL) == sizeof bytes)
-      require(::send(peer, bytes, sizeof bytes, MSG_NOSIGNAL) == sizeof bytes, "send");
-  });
-  char bytes[512] = {};
-  for (int i = 0; i < 3000; ++i) {
-    EXPECT_EQ(::send(connected.fd.get(), bytes, sizeof bytes, MSG_NOSIGNAL), 512);
-    if (::recv(connected.fd.get(), bytes, sizeof bytes, MSG_WAITALL) != 512) {
-      ADD_FAILURE() << std::strerror(errno);
-      break;
-    }
-  }
-  std::ifstream maps("/proc/self/smaps");
-  std::size_t resident = 0;
-  bool ours = false;
-  for (std::string line; std::getline(maps, line);) {
-    // A mapping begins with its addresses, in small letters.
-    if (std::islower(static_cast<unsigned char>(line[0])) != 0 ||
-        std::isdigit(static_cast<unsigned char>(line[0])) != 0)
-      ours =
-          line.find(over_unix() ? "memfd:farcall-unix" : "memfd:farcall-tcp") != std::string::npos;
-    if (ours && line.rfind("Rss:", 0) == 0) resident += std::stoul(line.substr(4));
-  }
-  return resident;
-}
-
-TEST(Connections, WithLittleInFlightTouchLittleMemory) {
-  // A ring begins anew where its reader is awake. On a busy machine one may be asleep at each of
-  // these moments, so the least of some counts.
-  std::size_t resident = resident_after_talk();
-  for (int i = 0; i < 10 && resident > 64; ++i)
-    resident = std::min(resident, resident_after_talk());
-  EXPECT_LE(resident, 64u) << "of 516 KB";
-  if (preloaded()) {
-    EXPECT_GT(resident, 0u);
-  }
-}
-
-TEST(Connections, SurviveAChildThatScribblesInSharedMemory) {
-  if (!preloaded()) GTEST_SKIP() << "there is none";
-  const Connected connected = with_child([](int peer) {
-    char bytes[64];
-    while (::recv(peer, bytes, sizeof bytes, 0) > 0) continue;
-  });
-  Child parent([&] {
-    Child child([&] {
-      std::ifstream maps("/proc/self/maps");
-      for (std::string line; std::getline(maps, line);) {
-        if (line.find(" rw-s ") == std::string::npos || line.find("memfd:") != std::string::npos)
-          continue;
-        unsigned long from = 0;
-        unsigned long to = 0;
-        require(std::sscanf(line.c_str(), "%lx-%lx", &from, &to) == 2, "read a mapping");
-        // What has been used of it.
-        to = std::min(to, from + (1 << 20));
-        for (unsigned long at = from; at < to; at += 8) {
-          const std::uint64_t value = at % 64 == 0 ? 0 : 0x4141414141414141;
-          std::memcpy(reinterpret_cast<void*>(at), &value, sizeof value);
-        }
-      }
-    });
-    require(child.status() == 0, "scribble");
-    // Any answer is good, but there must be one.
-    char bytes[64] = {};
-    (void)::send(connected.fd.get(), bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-    (void)::recv(connected.fd.get(), bytes, sizeof bytes, MSG_DONTWAIT);
-    pollfd look{.fd = connected.fd.get(), .events = POLLIN, .revents = 0};
-    (void)::poll(&look, 1, 10);
-    ::close(connected.fd.get());
-  });
-  EXPECT_EQ(parent.status(), 0);
 }
 
 }  // namespace

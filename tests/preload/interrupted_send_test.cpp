@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sends that a handler or a cancelling thread interrupts. The tests run as those of
+// leaving_test.cpp do.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "connected.hpp"
+#include "stream_pair.hpp"
+
+namespace farcall::preload {
+namespace {
+
+// --- cancelling
+
+TEST(ASenderThatWaitsForRoom, CanBeCancelled) {
+  const Connected connected = with_child([](int) {
+    for (;;) ::pause();  // nobody reads
+  });
+  std::thread sender([fd = connected.fd.get()] {
+    const std::string text(100'000, 'x');
+    for (;;) (void)::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
+  });
+  // Everything is full.
+  pollfd look{.fd = connected.fd.get(), .events = POLLOUT, .revents = 0};
+  for (int empty = 0; empty < 20;) {
+    empty = ::poll(&look, 1, 0) == 0 ? empty + 1 : 0;
+    ::usleep(1000);
+  }
+  EXPECT_EQ(::pthread_cancel(sender.native_handle()), 0);
+  sender.join();
+}
+
+// --- handlers
+
+int handlers_end = -1;
+volatile sig_atomic_t handled = 0;
+sigjmp_buf outside;
+volatile sig_atomic_t may_jump = 0;
+
+void interrupt_often(void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  EXPECT_EQ(::sigaction(SIGALRM, &action, nullptr), 0);
+  const itimerval often{.it_interval = {.tv_sec = 0, .tv_usec = 150},
+                        .it_value = {.tv_sec = 0, .tv_usec = 150}};
+  EXPECT_EQ(::setitimer(ITIMER_REAL, &often, nullptr), 0);
+}
+void stop_interrupting() {
+  const itimerval never{};
+  EXPECT_EQ(::setitimer(ITIMER_REAL, &never, nullptr), 0);
+}
+
+// Counts bytes until the end.
+void count_bytes(int peer) {
+  char bytes[4096];
+  std::size_t count = 0;
+  for (ssize_t got = 0; (got = ::recv(peer, bytes, sizeof bytes, 0)) > 0;)
+    count += static_cast<std::size_t>(got);
+  require(::send(peer, &count, sizeof count, MSG_NOSIGNAL) == sizeof count, "send");
+}
+
+TEST(Handlers, MaySendWhereTheyInterruptASend) {
+  const Connected connected = with_child(count_bytes);
+  handlers_end = connected.fd.get();
+  handled = 0;
+  interrupt_often([](int) {
+    const int error = errno;
+    while (::write(handlers_end, "h", 1) != 1) continue;
+    handled = handled + 1;
+    errno = error;
+  });
+  std::size_t sent = 0;
+  while (handled < 1000) {
+    const ssize_t now = ::write(connected.fd.get(), "some bytes", 10);
+    ASSERT_GT(now, 0);
+    sent += static_cast<std::size_t>(now);
+  }
+  stop_interrupting();
+  sent += static_cast<std::size_t>(handled);
+  ::shutdown(connected.fd.get(), SHUT_WR);
+  std::size_t counted = 0;
+  ASSERT_EQ(::recv(connected.fd.get(), &counted, sizeof counted, MSG_WAITALL),
+            static_cast<ssize_t>(sizeof counted));
+  EXPECT_EQ(counted, sent);
+}
+
+TEST(Handlers, MayJumpOutOfASend) {
+  const Connected connected = with_child(count_bytes);
+  volatile int jumps = 0;
+  interrupt_often([](int) {
+    if (may_jump == 0) return;
+    may_jump = 0;
+    ::siglongjmp(outside, 1);
+  });
+  while (jumps < 300) {
+    if (sigsetjmp(outside, 1) != 0) jumps = jumps + 1;
+    may_jump = 1;
+    const ssize_t sent = ::write(connected.fd.get(), "some bytes", 10);
+    may_jump = 0;
+    ASSERT_TRUE(sent == 10) << std::strerror(errno) << " after " << jumps << " jumps";
+  }
+  stop_interrupting();
+  ::shutdown(connected.fd.get(), SHUT_WR);
+  std::size_t counted = 0;
+  EXPECT_EQ(::recv(connected.fd.get(), &counted, sizeof counted, MSG_WAITALL),
+            static_cast<ssize_t>(sizeof counted));
+}
+
+}  // namespace
+}  // namespace farcall::preload
