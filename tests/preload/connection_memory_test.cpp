@@ -23,21 +23,13 @@
 namespace farcall::preload {
 namespace {
 
-std::size_t kilobytes(const char* what) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.rfind(what, 0) == 0)
-      return static_cast<std::size_t>(std::stoul(line.substr(std::strlen(what) + 1)));
-  return 0;
-}
-
 TEST(Connections, LeaveNoAddressSpaceBehind) {
-  std::size_t before = 0;
+  long before = 0;
   for (int i = 0; i < 400; ++i) {
     const Connected connected = with_child([](int) {});
-    if (i == 100) before = kilobytes("VmSize");
+    if (i == 100) before = number_in_status("VmSize");
   }
-  EXPECT_LT(kilobytes("VmSize"), before + 20'000);
+  EXPECT_LT(number_in_status("VmSize"), before + 20'000);
 }
 
 // Kilobytes that a connection holds after some thousand questions and answers.

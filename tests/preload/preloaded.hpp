@@ -3,6 +3,7 @@
 // For tests that run plain and with the library preloaded.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -42,6 +43,15 @@ inline int shared_mappings(const std::string& name) {
   for (std::string line; std::getline(maps, line);)
     if (line.find("memfd:" + name) != std::string::npos) ++count;
   return count;
+}
+
+// A number that /proc/self/status has under that name, of kilobytes where it is of memory.
+inline long number_in_status(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind(name + ":", 0) == 0) return std::stol(line.substr(name.size() + 1));
+  ADD_FAILURE() << name;
+  return 0;
 }
 
 // Returns when that thread of this process sleeps in the kernel, or after a long while.

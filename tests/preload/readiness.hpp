@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <string>
 
 #include "farcall/memory.hpp"
@@ -76,13 +75,5 @@ class GuardedMemory {
   static constexpr std::size_t kSize = 64 * kPage;
   std::byte* memory_;
 };
-
-inline long number_in_status(const std::string& name) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.rfind(name + ":", 0) == 0) return std::stol(line.substr(name.size() + 1));
-  ADD_FAILURE() << name;
-  return 0;
-}
 
 }  // namespace farcall::preload::readiness
