@@ -3,8 +3,6 @@
 #ifndef NEW_H
 #define NEW_H
 
-#include <time.h>
-
 #include "../lib/libstplr.h"
 #include "tap.h"
 
@@ -21,14 +19,6 @@
 /* Long enough for a slow machine: what should come comes much sooner. */
 static const int64_t second = 10 * 1000000000LL;
 
-static inline double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 static inline int new_channel(unsigned int flags)
 {
 	int channel = stplr_channel_create(NULL, 0, flags);
@@ -43,17 +33,6 @@ static inline int new_connection(int channel, uint64_t label)
 
 	CHECK(connection >= 0);
 	return connection;
-}
-
-static inline void on_signal(int number)
-{
-}
-
-static inline void handle_signal(int number, int flags)
-{
-	struct sigaction action = { .sa_handler = on_signal, .sa_flags = flags };
-
-	OK(sigaction(number, &action, NULL));
 }
 
 /* A client in a child, which has only the connection: BODY runs there. */

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef __x86_64__
@@ -65,6 +66,25 @@ static inline unsigned int patience(void)
 static inline void nap(int milliseconds)
 {
 	usleep((useconds_t)milliseconds * 1000);
+}
+
+static inline double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static inline void on_signal(int number)
+{
+}
+
+static inline void handle_signal(int number, int flags)
+{
+	struct sigaction action = { .sa_handler = on_signal, .sa_flags = flags };
+
+	OK(sigaction(number, &action, NULL));
 }
 
 struct test {
