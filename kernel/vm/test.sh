@@ -16,7 +16,7 @@ top=$(realpath "$here/../..")
 # slub_debug finds what is used after it was freed or beyond its end; a warning is a failure.
 arguments="slub_debug=FZPU panic_on_warn=1"
 programs=(node_test old_test old_leave_test old_memory_test interface_test
-  channel_test
+  channel_test pulse_test leave_test channel_pass_test memory_test
   door_test door_pass_test door_path_test door_pool_test
   copy_test write_test exit_test exec_test namespace_test
   quota_test freeze_test fuse_test inherit_test region_test observe_test stall_test memcg_test
