@@ -39,6 +39,11 @@ static inline int new_door(int pool)
 	return new_door_of(pool, 1, 0);
 }
 
+static inline struct stplr_door_desc passed(int fd)
+{
+	return (struct stplr_door_desc){ .fd = fd, .attributes = STPLR_DOOR_DESCRIPTOR };
+}
+
 /* What the last call brought. */
 static _Thread_local struct stplr_door_call called;
 
@@ -111,6 +116,13 @@ static inline long answer(struct serving *serving, const void *data, size_t size
 	serving->arguments.data = (uintptr_t)data;
 	serving->arguments.size = size;
 	return serve(serving);
+}
+
+/* The answer to the call that is being served: nobody is waited for afterwards. */
+static inline void finish(struct serving *serving)
+{
+	serving->arguments.flags = STPLR_RETURN_ONLY;
+	IS(0, serve(serving));
 }
 
 /* A thread that sends back what it gets, until the pool ends. */

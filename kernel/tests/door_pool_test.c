@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Doors: what a library needs of pools beside calls and answers. */
+/* Doors: pools of threads, and what a library needs of them beside calls and answers. */
 #define _GNU_SOURCE
 #include <poll.h>
 
 #include "door.h"
+#include "seen.h"
 
 static short state_of(int pool)
 {
@@ -307,6 +308,93 @@ static void many_threads_may_answer_a_deferred_call(void)
 	}
 }
 
+static void *wait_in(void *pool)
+{
+	struct serving serving = { .pool = (int)(intptr_t)pool };
+
+	IS(0, serve(&serving));
+	finish(&serving);
+	return NULL;
+}
+
+static void the_last_thread_is_told_that_it_is(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+	struct serving serving = { .pool = pool };
+	pthread_t thread = start_serving(wait_in, pool);
+	pid_t client;
+
+	AWAIT_LINE(FOLDER "blocked", "%d ", getpid());
+	client = CALLER(pool, {
+		nap(100);
+		IS(0, knock(door));
+	});
+	/* This thread came last, so it is the first to be given a call. */
+	IS(0, serve(&serving));
+	CHECK(!(serving.arguments.notes & STPLR_NOTE_LAST));
+	finish(&serving);
+	join(client);
+	client = CALLER(pool, IS(0, knock(door)));
+	OK(pthread_join(thread, NULL));
+	join(client);
+}
+
+/* Two processes serve each other's calls: a thread is server and client at once. */
+static void *forward(void *pair)
+{
+	const int *ends = pair;
+	struct serving serving = { .pool = ends[0] };
+	char room[16];
+	long err = serve(&serving);
+
+	while (!err) {
+		long length = call_door(ends[1], serving.data, serving.arguments.length, room,
+					sizeof(room));
+
+		CHECK(length >= 0);
+		err = answer(&serving, room, (size_t)length);
+	}
+	return NULL;
+}
+
+static void a_thread_is_server_and_client_at_once(void)
+{
+	int first = new_pool(), second = new_pool();
+	int ends[2] = { first, new_door(second) }, door = new_door(first);
+	pthread_t thread;
+	char room[16] = "";
+
+	start_serving(echo, second);
+	OK(pthread_create(&thread, NULL, forward, ends));
+	for (int i = 0; i < 100; i++)
+		IS(3, call_door(door, "abc", 4 - 1, room, sizeof(room)));
+	CHECK(!strcmp(room, "abc"));
+}
+
+#define CROWD 8
+
+static void many_threads_serve_many_clients(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+	pid_t clients[CROWD];
+
+	for (int i = 0; i < 4; i++)
+		start_serving(echo, pool);
+	for (int i = 0; i < CROWD; i++)
+		clients[i] = CALLER(pool, {
+			uint8_t sent[600];
+			uint8_t room[600];
+
+			for (int k = 0; k < 200; k++) {
+				memset(sent, i * 16 + k, sizeof(sent));
+				IS(sizeof(sent), call_door(door, sent, sizeof(sent), room, sizeof(room)));
+				CHECK(!memcmp(sent, room, sizeof(sent)));
+			}
+		});
+	for (int i = 0; i < CROWD; i++)
+		join(clients[i]);
+}
+
 static const struct test tests[] = {
 	{ "a call that is not armed any more does not wait",
 	  a_call_that_is_not_armed_any_more_does_not_wait },
@@ -322,6 +410,9 @@ static const struct test tests[] = {
 	{ "only one's own call can be deferred", only_ones_own_call_can_be_deferred },
 	{ "deferred calls end with their pool", deferred_calls_end_with_their_pool },
 	{ "many threads may answer a deferred call", many_threads_may_answer_a_deferred_call },
+	{ "the last thread is told that it is", the_last_thread_is_told_that_it_is },
+	{ "a thread is server and client at once", a_thread_is_server_and_client_at_once },
+	{ "many threads serve many clients", many_threads_serve_many_clients },
 };
 
 int main(void)

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Doors: calls, results, errors, who ends and what that ends, and what a door says of itself. */
+/* Doors: calls, results and errors, and what a door says of itself. */
 #define _GNU_SOURCE
 #include <grp.h>
 #include <limits.h>
-#include <poll.h>
 #include <stddef.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 
 #include "door.h"
 #include "seen.h"
@@ -87,8 +82,7 @@ static void doors_of_one_pool_are_told_apart(void)
 	IS(0, serve(&serving));
 	CHECK(serving.arguments.cookie == 1 && serving.arguments.door == info_of(first).id);
 	CHECK(info_of(first).id != info_of(second).id);
-	serving.arguments.flags = STPLR_RETURN_ONLY;
-	IS(0, serve(&serving));
+	finish(&serving);
 	join(client);
 }
 
@@ -176,8 +170,7 @@ static void bad_arguments_wait_for_a_thread(void)
 	IS(0, waitpid(client, NULL, WNOHANG));
 	IS(0, serve(&serving));
 	CHECK(serving.arguments.length == 0 && serving.arguments.received_count == 0);
-	serving.arguments.flags = STPLR_RETURN_ONLY;
-	IS(0, serve(&serving));
+	finish(&serving);
 	join(client);
 }
 
@@ -193,8 +186,7 @@ static void a_bare_call_takes_no_result(void)
 	IS(-E2BIG, answer(&serving, text, 1));
 	/* The client waits on. */
 	serving.arguments.size = 0;
-	serving.arguments.flags = STPLR_RETURN_ONLY;
-	IS(0, serve(&serving));
+	finish(&serving);
 	join(client);
 }
 
@@ -245,75 +237,6 @@ static void only_the_creator_uses_a_pool(void)
 	CHECK(info_of(door).target == getpid());
 }
 
-static void whoever_waits_for_a_thread_is_interrupted_with_EAGAIN(void)
-{
-	int pool = new_pool(), door = new_door(pool);
-	pid_t client = CALLER(pool, {
-		handle_signal(SIGUSR1, SA_RESTART);
-		IS(-EAGAIN, knock(door));
-	});
-
-	await_ioctl(client);
-	OK(kill(client, SIGUSR1));
-	join(client);
-}
-
-static void a_client_that_leaves_gets_EINTR_and_its_server_a_notice(void)
-{
-	int pool = new_pool(), door = new_door(pool);
-	int quiet = new_door_of(pool, 0, STPLR_DOOR_NO_CANCEL);
-	struct serving serving = { .pool = pool };
-	struct stplr_door_notice notice;
-	struct pollfd polled = { .fd = pool, .events = POLLIN };
-	pid_t client = CALLER(pool, {
-		handle_signal(SIGUSR1, SA_RESTART);
-		IS(-EINTR, knock(door));
-		IS(-EINTR, knock(quiet));
-		knock(door);
-	});
-
-	IS(0, serve(&serving));
-	CHECK(poll(&polled, 1, 0) == 0);
-	FAILS(EAGAIN, ioctl(pool, STPLR_POOL_NOTICE, &notice));
-	OK(kill(client, SIGUSR1));
-	CHECK(poll(&polled, 1, 10000) == 1 && polled.revents == POLLIN);
-	OK(ioctl(pool, STPLR_POOL_NOTICE, &notice));
-	CHECK(notice.id == serving.arguments.id && notice.tid == getpid());
-	FAILS(EAGAIN, ioctl(pool, STPLR_POOL_NOTICE, &notice));
-	/* Its answer reaches nobody, and the thread goes on with the next call. */
-	IS(0, answer(&serving, text, 4));
-	CHECK(serving.arguments.door == info_of(quiet).id);
-	OK(kill(client, SIGUSR1));
-	AWAIT_LINE(FOLDER "blocked", "%d %d SEND", client, client);
-	IS(0, serve(&serving));
-	CHECK(poll(&polled, 1, 0) == 0);
-	OK(kill(client, SIGKILL));
-	CHECK(poll(&polled, 1, 10000) == 1);
-	OK(ioctl(pool, STPLR_POOL_NOTICE, &notice));
-	CHECK(notice.id == serving.arguments.id);
-}
-
-static void *serve_once(void *pool)
-{
-	struct serving serving = { .pool = (int)(intptr_t)pool };
-
-	IS(0, serve(&serving));
-	return NULL;
-}
-
-static void a_thread_that_ends_ends_its_call(void)
-{
-	int pool = new_pool(), door = new_door(pool);
-	pid_t client = CALLER(pool, IS(-EINTR, knock(door)));
-	pthread_t thread = start_serving(serve_once, pool);
-	char room[4];
-
-	OK(pthread_join(thread, NULL));
-	join(client);
-	start_serving(echo, pool);
-	IS(2, call_door(door, "ab", 2, room, sizeof(room)));
-}
-
 static void *pretend(void *serving)
 {
 	struct serving other = *(struct serving *)serving;
@@ -345,107 +268,6 @@ static void another_thread_cannot_answer(void)
 	join(client);
 }
 
-static void a_door_passes_by_a_socket(void)
-{
-	char room[16] = "";
-	int door;
-	pid_t server = serving_process(&door, echo_for_ever);
-
-	IS(3, call_door(door, "abc", 3, room, sizeof(room)));
-	CHECK(!strcmp(room, "abc") && info_of(door).target == server);
-	CHECK(!info_of(door).attributes);
-}
-
-static void serve_and_wait(int pool)
-{
-	struct serving serving = { .pool = pool };
-
-	IS(0, serve(&serving));
-	pause();
-}
-
-static void the_death_of_the_server_ends_all_its_doors(void)
-{
-	int door;
-	pid_t server = serving_process(&door, serve_and_wait), first, second;
-
-	first = CALLER(-1, IS(-EINTR, knock(door)));
-	AWAIT_LINE(FOLDER "blocked", "%d %d REPLY", first, first);
-	second = CALLER(-1, IS(-EBADF, knock(door)));
-	AWAIT_LINE(FOLDER "blocked", "%d %d SEND", second, second);
-	OK(kill(server, SIGKILL));
-	join(first);
-	join(second);
-	IS(-EBADF, knock(door));
-	CHECK(info_of(door).target == -1 && info_of(door).attributes == STPLR_DOOR_REVOKED);
-}
-
-static void serve_and_execute(int pool)
-{
-	struct serving serving = { .pool = pool };
-
-	IS(0, serve(&serving));
-	/* Somebody else has the pool, too, so that its last descriptor is not what ends it. */
-	if (fork() == 0) {
-		pause();
-		_exit(0);
-	}
-	execl("/proc/self/exe", "door_test", "sleep", NULL);
-	_exit(1);
-}
-
-static void exec_of_the_server_ends_all_its_doors(void)
-{
-	int door;
-
-	serving_process(&door, serve_and_execute);
-	IS(-EINTR, knock(door));
-	IS(-EBADF, knock(door));
-	CHECK(info_of(door).target == -1);
-}
-
-static void a_door_survives_exec_of_its_client(void)
-{
-	char number[12];
-	int door;
-
-	serving_process(&door, echo_for_ever);
-	OK(fcntl(door, F_SETFD, 0));
-	snprintf(number, sizeof(number), "%d", door);
-	pid_t client = fork();
-	if (client == 0) {
-		execl("/proc/self/exe", "door_test", "call", number, NULL);
-		_exit(1);
-	}
-	join(client);
-}
-
-static void revoking_ends_those_that_wait_and_not_those_that_are_served(void)
-{
-	int pool = new_pool(), door = new_door(pool), other = new_door_of(pool, 2, 0);
-	struct serving serving = { .pool = pool };
-	pid_t served, waiting, elsewhere;
-
-	served = CALLER(pool, IS(0, knock(door)));
-	IS(0, serve(&serving));
-	waiting = CALLER(pool, IS(-EBADF, knock(door)));
-	await_ioctl(waiting);
-	elsewhere = CALLER(pool, IS(0, knock(other)));
-	await_ioctl(elsewhere);
-	OK(ioctl(door, STPLR_DOOR_REVOKE));
-	join(waiting);
-	FAILS(EBADF, ioctl(door, STPLR_DOOR_REVOKE));
-	IS(-EBADF, knock(door));
-	CHECK(info_of(door).attributes == (STPLR_DOOR_LOCAL | STPLR_DOOR_REVOKED));
-	CHECK(info_of(door).target == getpid());
-	IS(0, serve(&serving));
-	join(served);
-	CHECK(serving.arguments.cookie == 2);
-	serving.arguments.flags = STPLR_RETURN_ONLY;
-	IS(0, serve(&serving));
-	join(elsewhere);
-}
-
 static void credentials_are_those_of_the_caller(void)
 {
 	int pool = new_pool(), door = new_door(pool);
@@ -468,26 +290,8 @@ static void credentials_are_those_of_the_caller(void)
 	CHECK(cred.ruid == 20 && cred.euid == 21 && cred.suid == 22);
 	CHECK(cred.pid == client && cred.group_count == 3);
 	CHECK(groups[0] == 5 && groups[1] == 6 && !groups[2]);
-	serving.arguments.flags = STPLR_RETURN_ONLY;
-	IS(0, serve(&serving));
+	finish(&serving);
 	FAILS(EINVAL, ioctl(pool, STPLR_DOOR_CRED, &cred));
-	join(client);
-}
-
-static void a_stopped_client_goes_on_waiting(void)
-{
-	int pool = new_pool(), door = new_door(pool), status;
-	struct serving serving = { .pool = pool };
-	struct stplr_door_notice notice;
-	pid_t client = CALLER(pool, IS(0, knock(door)));
-
-	IS(0, serve(&serving));
-	OK(kill(client, SIGSTOP));
-	CHECK(waitpid(client, &status, WUNTRACED) == client && WIFSTOPPED(status));
-	FAILS(EAGAIN, ioctl(pool, STPLR_POOL_NOTICE, &notice));
-	serving.arguments.flags = STPLR_RETURN_ONLY;
-	IS(0, serve(&serving));
-	OK(kill(client, SIGCONT));
 	join(client);
 }
 
@@ -548,35 +352,13 @@ static const struct test tests[] = {
 	{ "a bare call takes no result", a_bare_call_takes_no_result },
 	{ "an answer that fails may be given again", an_answer_that_fails_may_be_given_again },
 	{ "only the creator uses a pool", only_the_creator_uses_a_pool },
-	{ "whoever waits for a thread is interrupted with EAGAIN",
-	  whoever_waits_for_a_thread_is_interrupted_with_EAGAIN },
-	{ "a client that leaves gets EINTR, and its server a notice",
-	  a_client_that_leaves_gets_EINTR_and_its_server_a_notice },
-	{ "a thread that ends ends its call", a_thread_that_ends_ends_its_call },
 	{ "another thread cannot answer", another_thread_cannot_answer },
-	{ "a door passes by a socket", a_door_passes_by_a_socket },
-	{ "the death of the server ends all its doors", the_death_of_the_server_ends_all_its_doors },
-	{ "exec of the server ends all its doors", exec_of_the_server_ends_all_its_doors },
-	{ "a door survives exec of its client", a_door_survives_exec_of_its_client },
-	{ "revoking ends those that wait, not those that are served",
-	  revoking_ends_those_that_wait_and_not_those_that_are_served },
 	{ "credentials are those of the caller", credentials_are_those_of_the_caller },
-	{ "a stopped client goes on waiting", a_stopped_client_goes_on_waiting },
 	{ "a door says what it is in fdinfo", a_door_says_what_it_is_in_fdinfo },
 	{ "structures may grow", structures_may_grow },
 };
 
-int main(int count, char **arguments)
+int main(void)
 {
-	char room[8];
-
-	if (count == 3 && !strcmp(arguments[1], "call")) {
-		IS(2, call_door(atoi(arguments[2]), "ab", 2, room, sizeof(room)));
-		return 0;
-	}
-	if (count == 2) {
-		pause();
-		return 0;
-	}
-	return run_tests(tests, sizeof(tests) / sizeof(tests[0]));
+	return run_tests(tests, sizeof(tests) / sizeof(*tests));
 }

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Doors: who leaves, is interrupted or ends, what that ends, and what goes on. */
+#define _GNU_SOURCE
+#include <poll.h>
+
+#include "door.h"
+#include "seen.h"
+
+static void whoever_waits_for_a_thread_is_interrupted_with_EAGAIN(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+	pid_t client = CALLER(pool, {
+		handle_signal(SIGUSR1, SA_RESTART);
+		IS(-EAGAIN, knock(door));
+	});
+
+	await_ioctl(client);
+	OK(kill(client, SIGUSR1));
+	join(client);
+}
+
+static void a_client_that_leaves_gets_EINTR_and_its_server_a_notice(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+	int quiet = new_door_of(pool, 0, STPLR_DOOR_NO_CANCEL);
+	struct serving serving = { .pool = pool };
+	struct stplr_door_notice notice;
+	struct pollfd polled = { .fd = pool, .events = POLLIN };
+	pid_t client = CALLER(pool, {
+		handle_signal(SIGUSR1, SA_RESTART);
+		IS(-EINTR, knock(door));
+		IS(-EINTR, knock(quiet));
+		knock(door);
+	});
+
+	IS(0, serve(&serving));
+	CHECK(poll(&polled, 1, 0) == 0);
+	FAILS(EAGAIN, ioctl(pool, STPLR_POOL_NOTICE, &notice));
+	OK(kill(client, SIGUSR1));
+	CHECK(poll(&polled, 1, 10000) == 1 && polled.revents == POLLIN);
+	OK(ioctl(pool, STPLR_POOL_NOTICE, &notice));
+	CHECK(notice.id == serving.arguments.id && notice.tid == getpid());
+	FAILS(EAGAIN, ioctl(pool, STPLR_POOL_NOTICE, &notice));
+	/* Its answer reaches nobody, and the thread goes on with the next call. */
+	IS(0, answer(&serving, "late", 4));
+	CHECK(serving.arguments.door == info_of(quiet).id);
+	OK(kill(client, SIGUSR1));
+	AWAIT_LINE(FOLDER "blocked", "%d %d SEND", client, client);
+	IS(0, serve(&serving));
+	CHECK(poll(&polled, 1, 0) == 0);
+	OK(kill(client, SIGKILL));
+	CHECK(poll(&polled, 1, 10000) == 1);
+	OK(ioctl(pool, STPLR_POOL_NOTICE, &notice));
+	CHECK(notice.id == serving.arguments.id);
+}
+
+static void *serve_once(void *pool)
+{
+	struct serving serving = { .pool = (int)(intptr_t)pool };
+
+	IS(0, serve(&serving));
+	return NULL;
+}
+
+static void a_thread_that_ends_ends_its_call(void)
+{
+	int pool = new_pool(), door = new_door(pool);
+	pid_t client = CALLER(pool, IS(-EINTR, knock(door)));
+	pthread_t thread = start_serving(serve_once, pool);
+	char room[4];
+
+	OK(pthread_join(thread, NULL));
+	join(client);
+	start_serving(echo, pool);
+	IS(2, call_door(door, "ab", 2, room, sizeof(room)));
+}
+
+static void a_door_passes_by_a_socket(void)
+{
+	char room[16] = "";
+	int door;
+	pid_t server = serving_process(&door, echo_for_ever);
+
+	IS(3, call_door(door, "abc", 3, room, sizeof(room)));
+	CHECK(!strcmp(room, "abc") && info_of(door).target == server);
+	CHECK(!info_of(door).attributes);
+}
+
+static void serve_and_wait(int pool)
+{
+	struct serving serving = { .pool = pool };
+
+	IS(0, serve(&serving));
+	pause();
+}
+
+static void the_death_of_the_server_ends_all_its_doors(void)
+{
+	int door;
+	pid_t server = serving_process(&door, serve_and_wait), first, second;
+
+	first = CALLER(-1, IS(-EINTR, knock(door)));
+	AWAIT_LINE(FOLDER "blocked", "%d %d REPLY", first, first);
+	second = CALLER(-1, IS(-EBADF, knock(door)));
+	AWAIT_LINE(FOLDER "blocked", "%d %d SEND", second, second);
+	OK(kill(server, SIGKILL));
+	join(first);
+	join(second);
+	IS(-EBADF, knock(door));
+	CHECK(info_of(door).target == -1 && info_of(door).attributes == STPLR_DOOR_REVOKED);
+}
+
+static void serve_and_execute(int pool)
+{
+	struct serving serving = { .pool = pool };
+
+	IS(0, serve(&serving));
+	/* Somebody else has the pool, too, so that its last descriptor is not what ends it. */
+	if (fork() == 0) {
+		pause();
+		_exit(0);
+	}
+	execl("/proc/self/exe", "door_end_test", "sleep", NULL);
+	_exit(1);
+}
+
+static void exec_of_the_server_ends_all_its_doors(void)
+{
+	int door;
+
+	serving_process(&door, serve_and_execute);
+	IS(-EINTR, knock(door));
+	IS(-EBADF, knock(door));
+	CHECK(info_of(door).target == -1);
+}
+
+static void a_door_survives_exec_of_its_client(void)
+{
+	char number[12];
+	int door;
+
+	serving_process(&door, echo_for_ever);
+	OK(fcntl(door, F_SETFD, 0));
+	snprintf(number, sizeof(number), "%d", door);
+	pid_t client = fork();
+	if (client == 0) {
+		execl("/proc/self/exe", "door_end_test", "call", number, NULL);
+		_exit(1);
+	}
+	join(client);
+}
+
+static void revoking_ends_those_that_wait_and_not_those_that_are_served(void)
+{
+	int pool = new_pool(), door = new_door(pool), other = new_door_of(pool, 2, 0);
+	struct serving serving = { .pool = pool };
+	pid_t served, waiting, elsewhere;
+
+	served = CALLER(pool, IS(0, knock(door)));
+	IS(0, serve(&serving));
+	waiting = CALLER(pool, IS(-EBADF, knock(door)));
+	await_ioctl(waiting);
+	elsewhere = CALLER(pool, IS(0, knock(other)));
+	await_ioctl(elsewhere);
+	OK(ioctl(door, STPLR_DOOR_REVOKE));
+	join(waiting);
+	FAILS(EBADF, ioctl(door, STPLR_DOOR_REVOKE));
+	IS(-EBADF, knock(door));
+	CHECK(info_of(door).attributes == (STPLR_DOOR_LOCAL | STPLR_DOOR_REVOKED));
+	CHECK(info_of(door).target == getpid());
+	IS(0, serve(&serving));
+	join(served);
+	CHECK(serving.arguments.cookie == 2);
+	finish(&serving);
+	join(elsewhere);
+}
+
+static void a_stopped_client_goes_on_waiting(void)
+{
+	int pool = new_pool(), door = new_door(pool), status;
+	struct serving serving = { .pool = pool };
+	struct stplr_door_notice notice;
+	pid_t client = CALLER(pool, IS(0, knock(door)));
+
+	IS(0, serve(&serving));
+	OK(kill(client, SIGSTOP));
+	CHECK(waitpid(client, &status, WUNTRACED) == client && WIFSTOPPED(status));
+	FAILS(EAGAIN, ioctl(pool, STPLR_POOL_NOTICE, &notice));
+	finish(&serving);
+	OK(kill(client, SIGCONT));
+	join(client);
+}
+
+static const struct test tests[] = {
+	{ "whoever waits for a thread is interrupted with EAGAIN",
+	  whoever_waits_for_a_thread_is_interrupted_with_EAGAIN },
+	{ "a client that leaves gets EINTR, and its server a notice",
+	  a_client_that_leaves_gets_EINTR_and_its_server_a_notice },
+	{ "a thread that ends ends its call", a_thread_that_ends_ends_its_call },
+	{ "a door passes by a socket", a_door_passes_by_a_socket },
+	{ "the death of the server ends all its doors", the_death_of_the_server_ends_all_its_doors },
+	{ "exec of the server ends all its doors", exec_of_the_server_ends_all_its_doors },
+	{ "a door survives exec of its client", a_door_survives_exec_of_its_client },
+	{ "revoking ends those that wait, not those that are served",
+	  revoking_ends_those_that_wait_and_not_those_that_are_served },
+	{ "a stopped client goes on waiting", a_stopped_client_goes_on_waiting },
+};
+
+int main(int count, char **arguments)
+{
+	char room[8];
+
+	if (count == 3 && !strcmp(arguments[1], "call")) {
+		IS(2, call_door(atoi(arguments[2]), "ab", 2, room, sizeof(room)));
+		return 0;
+	}
+	if (count == 2) {
+		pause();
+		return 0;
+	}
+	return run_tests(tests, sizeof(tests) / sizeof(tests[0]));
+}
