@@ -5,40 +5,17 @@
  */
 #define _GNU_SOURCE
 #include <linux/io_uring.h>
-#include <pthread.h>
-#include <setjmp.h>
-#include <sys/mman.h>
+#include <stdint.h>
 #include <sys/mount.h>
 #include <sys/ptrace.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
+#include <time.h>
 
-#include "new.h"
 #include "old.h"
-#include "seen.h"
+#include "stop.h"
 
 #define GROUPS "/tmp/resume-groups"
 #define COLD GROUPS "/cold/"
-
-static const int64_t forever = -1, minute = 60 * 1000000000LL;
-
-static void await_blocked(pid_t process, const char *how)
-{
-	AWAIT_LINE(FOLDER "blocked", "%d %d %s ", process, process, how);
-}
-
-static void stop(pid_t process)
-{
-	int status;
-
-	OK(kill(process, SIGSTOP));
-	CHECK(waitpid(process, &status, WUNTRACED) == process && WIFSTOPPED(status));
-}
-
-static void go_on(pid_t process)
-{
-	OK(kill(process, SIGCONT));
-}
 
 /* What is sent is its number, and so is the answer. */
 static pid_t client_of(int channel, int connection, int number, int64_t timeout_ns)
@@ -125,74 +102,7 @@ static void long_messages_go_on_too(void)
 	join(client);
 }
 
-static void park_until_told(pid_t client, int told)
-{
-	char byte;
-
-	stop(client);
-	OK(kill(client, SIGUSR1));
-	go_on(client);
-	CHECK(read(told, &byte, 1) == 1);
-}
-
 enum { MUCH = 1 << 16 };
-
-/* Its program has gone on, by a handler, without the module: the room is for something else by then. */
-static void nothing_is_written_to_who_has_gone_on(void)
-{
-	int channel = new_channel(0), connection = new_connection(channel, 0), told[2], go[2];
-	struct stplr_receive received;
-	static char mine[MUCH];
-	char byte;
-
-	OK(pipe(told));
-	OK(pipe(go));
-	pid_t client = CLIENT(channel, connection, {
-		static char room[MUCH];
-		struct stplr_send send = { .reply = stplr_bytes(room, MUCH), .timeout_ns = forever };
-
-		handle_signal(SIGUSR1, 0);
-		IS(-EINTR, stplr_send_full(connection, &send));
-		memset(room, 'c', MUCH);
-		CHECK(write(told[1], "x", 1) == 1 && read(go[0], &byte, 1) == 1);
-		for (int i = 0; i < MUCH; i++)
-			CHECK(room[i] == 'c');
-	});
-	IS(0, stplr_receive(channel, NULL, 0, second, &received));
-	await_blocked(client, "REPLY");
-	park_until_told(client, told[0]);
-	memset(mine, 'r', MUCH);
-	stplr_reply(channel, received.id, 0, mine, MUCH);
-	CHECK(write(go[1], "x", 1) == 1);
-	join(client);
-}
-
-/* And so is what was sent, which nobody receives. */
-static void nothing_is_read_of_who_has_gone_on(void)
-{
-	int channel = new_channel(0), connection = new_connection(channel, 0), told[2], go[2];
-	struct stplr_receive received;
-	static char mine[MUCH];
-	char byte;
-
-	OK(pipe(told));
-	OK(pipe(go));
-	pid_t client = CLIENT(channel, connection, {
-		static char bytes[MUCH];
-		struct stplr_send send = { .send = stplr_bytes(bytes, MUCH), .timeout_ns = forever };
-
-		handle_signal(SIGUSR1, 0);
-		memset(bytes, 's', MUCH);
-		IS(-EINTR, stplr_send_full(connection, &send));
-		memset(bytes, 'c', MUCH);
-		CHECK(write(told[1], "x", 1) == 1 && read(go[0], &byte, 1) == 1);
-	});
-	await_blocked(client, "SEND");
-	park_until_told(client, told[0]);
-	IS(-ETIMEDOUT, stplr_receive(channel, mine, MUCH, 100000000, &received));
-	CHECK(write(go[1], "x", 1) == 1);
-	join(client);
-}
 
 /* However often somebody wanted it while its sender was stopped; memory that is registered, too. */
 static void a_message_is_received_after_many_stops(void)
@@ -226,34 +136,6 @@ static void a_message_is_received_after_many_stops(void)
 		}
 		IS(MUCH, stplr_receive(channel, mine, MUCH, second, &received));
 		CHECK(mine[0] == 's' && mine[MUCH - 1] == 's');
-		IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
-		join(client);
-	}
-}
-
-/* One that nobody has received begins anew when its handler says so, were it stopped before or not. */
-static void a_handler_restarts_a_call_after_a_stop(void)
-{
-	int channel = new_channel(0), connection = new_connection(channel, 0);
-	struct stplr_receive received;
-
-	for (int stops = 0; stops < 3; stops++) {
-		pid_t client = CLIENT(channel, connection, {
-			struct stplr_send send = { .timeout_ns = forever };
-
-			handle_signal(SIGUSR1, SA_RESTART);
-			OK(stplr_send_full(connection, &send));
-		});
-
-		await_blocked(client, "SEND");
-		for (int i = 0; i < stops; i++) {
-			stop(client);
-			go_on(client);
-			nap(50);
-		}
-		OK(kill(client, SIGUSR1));
-		nap(50);
-		IS(0, stplr_receive(channel, NULL, 0, second, &received));
 		IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
 		join(client);
 	}
@@ -424,127 +306,6 @@ static void a_tracer_is_not_seen(void)
 	join(client);
 }
 
-/* It is only when it goes on that a handler is run; then the call has failed, as any other. */
-static void a_handler_that_is_run_later_ends_it(void)
-{
-	int channel = new_channel(0), connection = new_connection(channel, 0), go[2];
-	char byte;
-
-	OK(pipe(go));
-	pid_t client = CLIENT(channel, connection, {
-		handle_signal(SIGUSR1, SA_RESTART);
-		struct stplr_send send = { .timeout_ns = minute };
-
-		IS(-EINTR, stplr_send_full(connection, &send));
-		IS(0, stplr_pulse(connection, 7, 0));
-		CHECK(read(go[0], &byte, 1) == 1);
-	});
-	struct stplr_receive received, pulse;
-
-	IS(0, stplr_receive(channel, NULL, 0, second, &received));
-	await_blocked(client, "REPLY");
-	stop(client);
-	OK(kill(client, SIGUSR1));
-	go_on(client);
-	IS(0, stplr_receive(channel, NULL, 0, second, &pulse));
-	CHECK(pulse.pulse && pulse.code == 7);
-	IS(-ESRCH, stplr_reply(channel, received.id, 0, NULL, 0));
-	CHECK(write(go[1], "x", 1) == 1);
-	join(client);
-}
-
-static void there_a_server_that_is_to_be_told_is_told(void)
-{
-	int channel = new_channel(STPLR_CHANNEL_UNBLOCK), connection = new_connection(channel, 0);
-
-	pid_t client = CLIENT(channel, connection, {
-		handle_signal(SIGUSR1, 0);
-		IS(-EINTR, stplr_send(connection, NULL, 0, NULL, 0, NULL));
-		close(connection);
-	});
-	struct stplr_receive received, pulse;
-
-	IS(0, stplr_receive(channel, NULL, 0, second, &received));
-	await_blocked(client, "REPLY");
-	stop(client);
-	OK(kill(client, SIGUSR1));
-	go_on(client);
-	IS(0, stplr_receive(channel, NULL, 0, second, &pulse));
-	CHECK(pulse.pulse && pulse.code == STPLR_PULSE_UNBLOCK);
-	CHECK((uint64_t)pulse.value == received.id);
-	join(client);
-	IS(-ESRCH, stplr_reply(channel, received.id, 0, NULL, 0));
-}
-
-/* Of a call that it has answered it has nothing to give up. */
-static void not_if_it_has_answered(void)
-{
-	int channel = new_channel(STPLR_CHANNEL_UNBLOCK), connection = new_connection(channel, 0);
-	struct stplr_receive received, pulse;
-
-	pid_t client = CLIENT(channel, connection, {
-		handle_signal(SIGUSR1, 0);
-		IS(-EINTR, stplr_send(connection, NULL, 0, NULL, 0, NULL));
-		IS(0, stplr_pulse(connection, 7, 0));
-	});
-	IS(0, stplr_receive(channel, NULL, 0, second, &received));
-	await_blocked(client, "REPLY");
-	stop(client);
-	IS(0, stplr_reply(channel, received.id, 0, NULL, 0));
-	OK(kill(client, SIGUSR1));
-	go_on(client);
-	IS(0, stplr_receive(channel, NULL, 0, second, &pulse));
-	CHECK(pulse.pulse && pulse.code == 7);
-	join(client);
-}
-
-static sigjmp_buf elsewhere;
-
-static void jump(int number)
-{
-	siglongjmp(elsewhere, 1);
-}
-
-/* However it does not come back: by a handler that jumps, by SIGKILL while it is stopped. */
-static void nothing_is_left_of_who_does_not_come_back(void)
-{
-	int channel = new_channel(STPLR_CHANNEL_DISCONNECT);
-
-	for (int killed = 0; killed < 2; killed++) {
-		int connection = new_connection(channel, 5), go[2];
-		struct stplr_receive received, pulse;
-		char byte;
-
-		OK(pipe(go));
-		pid_t client = CLIENT(channel, connection, {
-			signal(SIGUSR1, jump);
-			if (!sigsetjmp(elsewhere, 1)) {
-				stplr_send(connection, NULL, 0, NULL, 0, NULL);
-				_exit(1);
-			}
-			close(connection);
-			CHECK(read(go[0], &byte, 1) == 1);
-			/* What the kernel would have had it come back by is still there. */
-			FAILS(EINTR, syscall(SYS_restart_syscall));
-		});
-		close(connection);
-		IS(0, stplr_receive(channel, NULL, 0, second, &received));
-		await_blocked(client, "REPLY");
-		stop(client);
-		OK(kill(client, killed ? SIGKILL : SIGUSR1));
-		go_on(client);
-		IS(0, stplr_receive(channel, NULL, 0, second, &pulse));
-		CHECK(pulse.pulse && pulse.code == STPLR_PULSE_DISCONNECT && pulse.value == 5);
-		IS(-ESRCH, stplr_reply(channel, received.id, 0, NULL, 0));
-		if (killed) {
-			waitpid(client, NULL, 0);
-			continue;
-		}
-		CHECK(write(go[1], "x", 1) == 1);
-		join(client);
-	}
-}
-
 static void who_has_a_handle_goes_on(void)
 {
 	struct party me = enter();
@@ -584,22 +345,13 @@ static void put_back(void)
 static const struct test tests[] = {
 	{ "clients that are stopped go on", clients_that_are_stopped_go_on },
 	{ "so do they with long messages", long_messages_go_on_too },
-	{ "nothing is written to who has gone on", nothing_is_written_to_who_has_gone_on },
-	{ "nothing is read of who has gone on", nothing_is_read_of_who_has_gone_on },
 	{ "a message is received after many stops", a_message_is_received_after_many_stops },
-	{ "a handler restarts a call after a stop", a_handler_restarts_a_call_after_a_stop },
 	{ "a deadline stays where it was", a_deadline_stays_where_it_was },
 	{ "servers that are stopped go on", servers_that_are_stopped_go_on },
 	{ "of a stop nobody is told", on_channels_that_unblock_nobody_is_told },
 	{ "work for the thread is no interruption", work_for_the_thread_is_no_interruption },
 	{ "who is frozen goes on", who_is_frozen_goes_on },
 	{ "a tracer is not seen", a_tracer_is_not_seen },
-	{ "a handler that is run later ends the call", a_handler_that_is_run_later_ends_it },
-	{ "then the server is told, where it is to be",
-	  there_a_server_that_is_to_be_told_is_told },
-	{ "but not of a call that it has answered", not_if_it_has_answered },
-	{ "nothing is left of who does not come back",
-	  nothing_is_left_of_who_does_not_come_back },
 	{ "who has a handle goes on", who_has_a_handle_goes_on },
 };
 
