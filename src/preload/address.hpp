@@ -7,6 +7,7 @@
 
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <time.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -22,6 +23,12 @@ inline bool is_no_address(const void* pointer) noexcept {
 // Null may stand for "not wanted".
 inline bool is_bad_optional(const void* pointer) noexcept {
   return pointer != nullptr && is_no_address(pointer);
+}
+
+// Refused by the kernel, whatever there is to be told.
+inline bool is_bad_time(const timespec* time) noexcept {
+  if (is_no_address(time)) return is_bad_optional(time);
+  return time->tv_sec < 0 || time->tv_nsec < 0 || time->tv_nsec >= 1'000'000'000;
 }
 
 inline bool has_bad_part(const iovec* parts, std::size_t count) noexcept {

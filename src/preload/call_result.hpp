@@ -10,8 +10,6 @@
 
 namespace farcall::preload {
 
-inline constexpr std::size_t kMostParts = 1024;  // as the kernel: EINVAL beyond
-
 inline ssize_t fail(long negative_errno) noexcept {
   errno = static_cast<int>(-negative_errno);
   return -1;

@@ -124,7 +124,7 @@ bool sleep_for_rest(int fd, short events) noexcept(false) {
 ssize_t at_end(Side& side, int fd, ssize_t result) noexcept {
   if (result != 0) return result;
   // This very call may have taken it, before it slept.
-  if (const int error = take_error(side); error != 0) return fail(-error);
+  if (const int error = take_error_to_receive(side); error != 0) return fail(-error);
   // The peer has died and left bytes that cannot be recovered.
   const bool lost = !side.reset_told && side.in().control != nullptr &&
                     side.receiver.reclaim_unfinished(side.in());
@@ -160,6 +160,24 @@ int take_error(Side& side) noexcept {
   const int error = side.error_kept.exchange(0, std::memory_order_relaxed);
   if (error == ECONNRESET) side.reset_told = true;
   return error;
+}
+
+int take_error_to_receive(Side& side) noexcept {
+  return side.error_kept.load(std::memory_order_relaxed) == EPIPE ? 0 : take_error(side);
+}
+
+int take_error_to_send(Side& side) noexcept {
+  const int error = take_error(side);
+  return error == EPIPE ? 0 : error;
+}
+
+void keep_broken_pipe(Side& side, int fd) noexcept {
+  const Direction* const out = side.out().control;
+  if (side.kind != Kind::tcp || side.reset_told || out == nullptr ||
+      out->sender_said.load(std::memory_order_relaxed) != 0 || (poll_now(fd, 0) & POLLHUP) == 0)
+    return;
+  side.reset_told = true;
+  keep_error(side, EPIPE);
 }
 
 void note_room(Side& side, int fd) noexcept {

@@ -59,6 +59,13 @@ void set_nonblocking(Side& side, bool on) noexcept;
 // instead, or one of the library's own, the program's next call tells it.
 void keep_error(Side& side, int error) noexcept;
 int take_error(Side& side) noexcept;
+// A broken pipe is told to who asks for errors or readiness, not to who receives; to who sends the
+// kernel tells it each time, with its signal.
+int take_error_to_receive(Side& side) noexcept;
+int take_error_to_send(Side& side) noexcept;
+// The kernel has told this library of a broken pipe, when bytes were taken back: where that comes
+// of a reset, the program is still to be told.
+void keep_broken_pipe(Side& side, int fd) noexcept;
 // What SO_ERROR would say without the library; no other call tells of it then.
 int take_pending_error(Side& side, int fd) noexcept;
 // Whether the kernel would have reset the connection, of which nobody has been told yet; the peer

@@ -73,11 +73,6 @@ struct ManyCall {
   }
 };
 
-bool is_bad_time(const timespec* time) noexcept {
-  return time != nullptr && (is_no_address(time) || time->tv_sec < 0 || time->tv_nsec < 0 ||
-                             time->tv_nsec >= 1'000'000'000);
-}
-
 // Writes back what is left of the time limit; false if nothing is.
 bool time_is_left(std::int64_t deadline, timespec& time) noexcept {
   const std::int64_t left = std::max<std::int64_t>(deadline - now_ns(), 0);

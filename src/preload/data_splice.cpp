@@ -58,7 +58,9 @@ ssize_t splice_by_hand(int in, Side& side, int pipe, std::size_t size, bool may_
     long written = -EAGAIN;
     if (room != 0) {
       const std::size_t most = std::min(size - done, sizeof buffer);
-      const ssize_t seen = receive(most, MSG_PEEK | (done != 0 ? MSG_DONTWAIT : 0));
+      // Of a TCP socket bytes are waited for whatever the call says of the pipe.
+      const bool waits = done == 0 && (may_wait || side.kind == Kind::tcp);
+      const ssize_t seen = receive(most, MSG_PEEK | (waits ? 0 : MSG_DONTWAIT));
       if (seen < 0 && done != 0) keep_error(side, errno);
       if (seen <= 0) return done != 0 ? static_cast<ssize_t>(done) : seen;
       written = write_now(pipe, buffer, static_cast<std::size_t>(seen));

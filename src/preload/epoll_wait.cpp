@@ -380,7 +380,7 @@ int wait_in_set(Set& set, const Wait& wait) {
 
 int wait_for(const Wait& wait) {
   Set* const set = find_set(wait.fd);
-  if (set == nullptr || wait.most <= 0 || is_no_address(wait.events)) {
+  if (set == nullptr || wait.most <= 0 || is_no_address(wait.events) || is_bad_time(wait.longest)) {
     settle_before_sleep();
     return wait.as_it_is();
   }

@@ -219,8 +219,10 @@ long poll_by_number([[maybe_unused]] long number, const long* words) {
 #endif
   const auto* const mask = reinterpret_cast<const sigset_t*>(words[3]);
   // Of another size: the kernel refuses it.
+  const auto* const timeout = reinterpret_cast<const timespec*>(words[2]);
   if (mask != nullptr && words[4] != static_cast<long>(kKernelMaskSize)) return as_it_is();
-  return poll_for(fds, count, is_zero(reinterpret_cast<const timespec*>(words[2])), mask, as_it_is);
+  if (is_bad_time(timeout)) return as_it_is();
+  return poll_for(fds, count, is_zero(timeout), mask, as_it_is);
 }
 
 long select_by_number([[maybe_unused]] long number, const long* words) {
@@ -234,10 +236,12 @@ long select_by_number([[maybe_unused]] long number, const long* words) {
         with_errno(kernel(number, words[0], words[1], words[2], words[3], words[4], words[5])));
   };
   // The two times are laid out alike, and zero in both is zero.
-  const bool at_once = is_zero(reinterpret_cast<const timespec*>(words[4]));
+  const auto* const timeout = reinterpret_cast<const timespec*>(words[4]);
+  const bool at_once = is_zero(timeout);
 #ifdef SYS_select
   if (number == SYS_select) return select_for(call, at_once, as_it_is);
 #endif
+  if (is_bad_time(timeout)) return as_it_is();
   struct Masked {
     const sigset_t* mask;
     std::size_t size;
@@ -268,8 +272,10 @@ int __poll(pollfd* fds, nfds_t count, int timeout) { return poll(fds, count, tim
 int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
   ::pthread_testcancel();
   using Ppoll = int(pollfd*, nfds_t, const timespec*, const sigset_t*);
-  return poll_for(fds, count, is_zero(timeout), mask,
-                  [&] { return real::next<"ppoll", Ppoll>()(fds, count, timeout, mask); });
+  const auto as_it_is = [&] { return real::next<"ppoll", Ppoll>()(fds, count, timeout, mask); };
+  if (is_bad_time(timeout)) [[unlikely]]
+    return as_it_is();
+  return poll_for(fds, count, is_zero(timeout), mask, as_it_is);
 }
 
 int select(int count, fd_set* read, fd_set* write, fd_set* except, timeval* timeout) {
@@ -288,9 +294,12 @@ int pselect(int count, fd_set* read, fd_set* write, fd_set* except, const timesp
             const sigset_t* mask) {
   ::pthread_testcancel();
   using Function = int(int, fd_set*, fd_set*, fd_set*, const timespec*, const sigset_t*);
-  return select_for({count, read, write, except, mask}, is_zero(timeout), [&] {
+  const auto as_it_is = [&] {
     return real::next<"pselect", Function>()(count, read, write, except, timeout, mask);
-  });
+  };
+  if (is_bad_time(timeout)) [[unlikely]]
+    return as_it_is();
+  return select_for({count, read, write, except, mask}, is_zero(timeout), as_it_is);
 }
 
 [[noreturn]] void __chk_fail();

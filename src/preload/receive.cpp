@@ -96,7 +96,8 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
   settle_before_sleep();
   ssize_t got;
   const bool as_it_is = limit >= to.left() && call.with == nullptr;
-  iovec parts[kParts];
+  const std::size_t most = as_it_is ? 0 : to.part_count();
+  auto* const parts = static_cast<iovec*>(__builtin_alloca(most * sizeof(iovec)));
   msghdr message{};
   if (!untouched) {
     got = sleep_for_rest(call.fd, POLLIN) ? kNothing : -1;
@@ -105,7 +106,7 @@ ssize_t sleep_in_kernel(Side& side, const Call& call, const Span& to, std::uint6
     cut = got > 0 && static_cast<std::size_t>(got) < to.left();
   } else {
     message.msg_iov = parts;
-    message.msg_iovlen = to.parts(parts, kParts, std::min<std::uint64_t>(to.left(), limit));
+    message.msg_iovlen = to.parts(parts, most, std::min<std::uint64_t>(to.left(), limit));
     if (call.with != nullptr) call.with->ask(message);
     got = real::next<"recvmsg", ssize_t(int, msghdr*, int)>()(call.fd, &message,
                                                               call.flags & ~MSG_WAITALL);
@@ -464,7 +465,7 @@ ssize_t receive_once(Side& side, const Call& call) {
   // Bytes come before an error, messages behind it.
   if (side.error_kept.load(std::memory_order_relaxed) != 0 &&
       (side.has_messages() || !has_bytes(side, call.fd)))
-    if (const int error = take_error(side); error != 0) return fail(-error);
+    if (const int error = take_error_to_receive(side); error != 0) return fail(-error);
   if (has_bad_part(call.parts, call.count)) [[unlikely]]
     return receive_badly(side, call, guard);
   if (side.in().control == nullptr || side.receiver.has_left() ||

@@ -179,11 +179,12 @@ ssize_t send_through_kernel(Side& side, const Call& call, const Span& from, bool
   const int error = errno;
   cut = !asks && sent >= 0 && static_cast<std::size_t>(sent) < given;
   if (sent < 0 && error == ECONNRESET) side.reset_told = true;
-  if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation)
+  if (guard.lock() && side.generation.load(std::memory_order_relaxed) == generation) {
     side.sender.leave_kernel(side.out(), units_sent(side, sent), message_bytes(side, sent));
-  else
-    sent = sent < 0 ? sent : -1;
-  count_sent(side, false, sent, {call.parts, call.count, from.left()});
+    count_sent(side, false, sent, {call.parts, call.count, from.left()});
+  } else {
+    cut = true;  // the descriptor has been closed meanwhile: what has been sent is all
+  }
   errno = error;
   return sent;
 }
@@ -224,7 +225,7 @@ ssize_t send_accelerated(Side& side, const Call& call, Guard& guard) {
     // With nothing sent it is this call that tells.
     if (side.kind == Kind::tcp && side.error_kept.load(std::memory_order_relaxed) != 0) {
       if (sent() != 0) return sent();
-      if (const int error = take_error(side); error != 0) return fail(-error);
+      if (const int error = take_error_to_send(side); error != 0) return fail(-error);
     }
     bool cut = false;
     const ssize_t now = send_through_kernel(side, call, from, sent() == 0, cut, guard);
@@ -243,7 +244,7 @@ ssize_t send_all_by_kernel(Side& side, const Call& call, Afterwards afterwards) 
       if (const ssize_t waited = wait_for_kernel(side, call, false, guard); waited != 0)
         return waited;
     if (side.kind == Kind::tcp)
-      if (const int error = take_error(side); error != 0) return fail(-error);
+      if (const int error = take_error_to_send(side); error != 0) return fail(-error);
     if (afterwards == Afterwards::kernel) side.sender.leave_ring(side.out());
   }
   if (const ssize_t refused = enter_kernel(side, call); refused != 0) return refused;
@@ -338,8 +339,10 @@ ssize_t send_packet(Side& side, const Call& call) {
 bool reclaim(Side& side, int fd, bool always) noexcept {
   const std::uint64_t before = side.sender.kernel_sent();
   const long error = reclaim_now(side.sender, side.out(), fd, always, side.has_messages());
-  // A broken pipe is told of each time.
-  if (error != -EPIPE) keep_error(side, static_cast<int>(-error));
+  if (error == -EPIPE)
+    keep_broken_pipe(side, fd);
+  else
+    keep_error(side, static_cast<int>(-error));
   if (side.sender.kernel_sent() != before) side.reclaimed_to = side.sender.kernel_sent();
   return !is_of_connection(static_cast<int>(-error));
 }
@@ -354,7 +357,7 @@ ssize_t send_to(Side& side, const Call& call) noexcept(false) {
   if (side.has_messages()) return tell_reset(side, call.fd, send_packet(side, call));
   // A unix stream tells who sends of a broken pipe only.
   if (side.kind == Kind::tcp)
-    if (const int error = take_error(side); error != 0) [[unlikely]]
+    if (const int error = take_error_to_send(side); error != 0) [[unlikely]]
       return fail(-error);
   if (has_bad_part(call.parts, call.count)) [[unlikely]]
     return send_by_kernel(side, call, Afterwards::ring);

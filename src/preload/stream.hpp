@@ -145,6 +145,7 @@ class Span {
  public:
   Span(const iovec* parts, std::size_t count) noexcept;
   [[nodiscard]] std::size_t left() const noexcept { return left_; }
+  [[nodiscard]] std::size_t part_count() const noexcept { return count_; }
   // `size` <= left(), both.
   void copy_out(std::byte* to, std::size_t size, CopyToPeer& copier) noexcept;
   void copy_in(const std::byte* from, std::size_t size) noexcept;

@@ -42,12 +42,14 @@ long ask_kernel(int fd, msghdr& message, int flags, Ancillary* with) noexcept {
   return raw;
 }
 
-Got kernel_receive(const Receiver& receiver, const Ring& ring, int fd, const Span& span,
-                   std::size_t size, Ancillary* with) noexcept {
-  iovec parts[kParts];
+// Not inlined: it is called in a loop, and each call has parts of its own.
+[[gnu::noinline]] Got kernel_receive(const Receiver& receiver, const Ring& ring, int fd,
+                                     const Span& span, std::size_t size, Ancillary* with) noexcept {
+  const std::size_t most = span.part_count();
+  auto* const parts = static_cast<iovec*>(__builtin_alloca(most * sizeof(iovec)));
   msghdr message{};
   message.msg_iov = parts;
-  message.msg_iovlen = span.parts(parts, kParts, size);
+  message.msg_iovlen = span.parts(parts, most, size);
   const long raw = ask_kernel(fd, message, 0, with);
   if (raw <= 0) return {raw, raw};
   return {raw, static_cast<long>(without_doorbell(receiver, ring, parts, message.msg_iovlen,
@@ -75,18 +77,21 @@ long peek_now(Receiver& receiver, const Ring& ring, int fd, Span& to, Ancillary*
       segments[known - 1].bytes = there > closed ? there - closed : 0;
     }
   }
-  iovec parts[kParts];
-  std::size_t ends[kParts];  // in the stream, of each part that comes from the kernel
+  // Each segment may begin in the middle of a part.
+  const std::size_t most = std::min(to.part_count() + segments.size(), kMostParts);
+  auto* const parts = static_cast<iovec*>(__builtin_alloca(most * sizeof(iovec)));
+  // In the stream, of each part that comes from the kernel.
+  auto* const ends = static_cast<std::size_t*>(__builtin_alloca(most * sizeof(std::size_t)));
   std::size_t count = 0;
   Span rest = to;
-  for (std::size_t i = 0; i < known && rest.left() != 0 && count < kParts; ++i) {
+  for (std::size_t i = 0; i < known && rest.left() != 0 && count < most; ++i) {
     const auto size =
         static_cast<std::size_t>(std::min<std::uint64_t>(segments[i].bytes, rest.left()));
     if (segments[i].in_ring) {
       receiver.peek(ring, segments[i].position, rest, size);
       continue;
     }
-    const std::size_t made = rest.parts(parts + count, kParts - count, size);
+    const std::size_t made = rest.parts(parts + count, most - count, size);
     for (std::size_t k = count; k < count + made; ++k) {
       rest.skip(parts[k].iov_len);
       ends[k] = to.left() - rest.left();

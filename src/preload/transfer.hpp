@@ -77,6 +77,9 @@ class RoomForAll {
 // Bytes in the kernel's receive queue of `fd`; negative errno.
 long kernel_queued(int fd) noexcept;
 
+// So many at a time where a call goes on behind them. What is received comes with as many as the
+// program has, up to kMostParts: who gets less than there is room for takes that for all.
 inline constexpr std::size_t kParts = 32;
+inline constexpr std::size_t kMostParts = 1024;  // as the kernel: EINVAL beyond
 
 }  // namespace farcall::preload

@@ -101,6 +101,40 @@ TEST(Calls, WrongNumbersOfPartsAreRefused) {
   EXPECT_EQ(receive(server), "there");
 }
 
+// Who gets less than there is room for takes that for all.
+TEST(Calls, AnyNumberOfPartsIsFilled) {
+  const Pair pair;
+  const int server = pair.server.get();
+  std::string text;
+  for (int i = 0; i < 4000; ++i) text += static_cast<char>('a' + i % 23);
+  for (const std::size_t count : {31UL, 33UL, 500UL, 1000UL}) {
+    pair.talk(3);
+    std::string got(text.size(), '\0');
+    std::vector<iovec> parts;
+    for (std::size_t i = 0; i < count; ++i)
+      parts.push_back({.iov_base = got.data() + 4 * i, .iov_len = 4});
+    parts.back().iov_len = text.size() - 4 * (count - 1);
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = count;
+    const auto expect_all = [&](ssize_t result) {
+      EXPECT_EQ(result, std::ssize(text)) << count;
+      EXPECT_EQ(got, text);
+      got.assign(text.size(), '\0');
+    };
+    // Told so, the kernel is asked to tell of what comes, and carries it.
+    for (const int flags : {0, int{MSG_PEEK}, int{MSG_DONTWAIT}}) {
+      ASSERT_EQ(receive(server, 1, MSG_DONTWAIT), "(EAGAIN)");
+      ASSERT_EQ(receive(server, 1, MSG_DONTWAIT), "(EAGAIN)");
+      pair.put(text);
+      expect_all(::recvmsg(server, &message, flags));
+      if (flags == MSG_PEEK) expect_all(::recvmsg(server, &message, 0));
+    }
+    pair.put(text);
+    expect_all(::readv(server, parts.data(), static_cast<int>(count)));
+  }
+}
+
 TEST(Calls, WhatAccompaniesAMessageMayBeNonsense) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);

@@ -11,9 +11,12 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -23,7 +26,14 @@
 namespace farcall::preload {
 namespace {
 
-// --- cancelling
+bool is_asleep(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  return line.find(") S ") != std::string::npos;
+}
+
+// --- senders that wait
 
 TEST(ASenderThatWaitsForRoom, CanBeCancelled) {
   const Connected connected = with_child([](int) {
@@ -41,6 +51,33 @@ TEST(ASenderThatWaitsForRoom, CanBeCancelled) {
   }
   EXPECT_EQ(::pthread_cancel(sender.native_handle()), 0);
   sender.join();
+}
+
+// The number may be another file's by then: what has gone is what the call returns.
+TEST(ASenderThatWaitsForRoom, IsToldWhatHasGoneWhereItsDescriptorIsClosed) {
+  Pair pair;
+  const std::string text(1 << 20, 'x');
+  ssize_t filled = 0;
+  for (ssize_t now = 0; now >= 0; filled += std::max(now, ssize_t{0}))
+    now = ::send(pair.client.get(), text.data(), text.size(), MSG_DONTWAIT);
+  ssize_t sent = 0;
+  std::atomic<pid_t> thread{0};
+  std::thread sender([&, fd = pair.client.get()] {
+    thread = ::gettid();
+    sent = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
+  });
+  for (int asleep = 0; asleep < 20;) {
+    asleep = thread != 0 && is_asleep(thread) ? asleep + 1 : 0;
+    ::usleep(1000);
+  }
+  pair.client.reset();
+  std::string part(1 << 16, '\0');
+  ssize_t came = 0;
+  for (ssize_t now = 1; now > 0; came += now)
+    ASSERT_GE(now = ::recv(pair.server.get(), part.data(), part.size(), 0), 0) << errno_name();
+  sender.join();
+  EXPECT_GT(sent, 0);
+  EXPECT_EQ(came, filled + sent);
 }
 
 // --- handlers

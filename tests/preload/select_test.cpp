@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/select.h>
 
@@ -141,6 +142,29 @@ TEST(Poll, OfVeryManyEntriesTellsOfEach) {
     EXPECT_EQ(::poll(all.data(), all.size(), kLongest), 300);
     other.take();
   }
+}
+
+TEST(Poll, ATimeThatIsNoneIsRefusedWhateverThereIsToTell) {
+  const Pair pair;
+  const UniqueFd set = new_set();
+  add(set.get(), pair.server.get());
+  exchange(pair, set.get());
+  pair.put();
+  const int fd = pair.server.get();
+  for (const timespec time : {timespec{0, 1'000'000'000}, timespec{0, -1}, timespec{-1, 0}}) {
+    pollfd one{.fd = fd, .events = POLLIN, .revents = 0};
+    EXPECT_EQ(::ppoll(&one, 1, &time, nullptr), -1);
+    EXPECT_EQ(errno, EINVAL);
+    fd_set read;
+    FD_ZERO(&read);
+    FD_SET(fd, &read);
+    EXPECT_EQ(::pselect(fd + 1, &read, nullptr, nullptr, &time, nullptr), -1);
+    EXPECT_EQ(errno, EINVAL);
+    epoll_event event{};
+    EXPECT_EQ(::epoll_pwait2(set.get(), &event, 1, &time, nullptr), -1);
+    EXPECT_EQ(errno, EINVAL);
+  }
+  EXPECT_EQ(wait(set.get()), EPOLLIN);
 }
 
 TEST(Poll, OfMoreEntriesThanAllowedIsRefused) {

@@ -56,6 +56,40 @@ TEST(Calls, SplicingDoesNotWaitForRoomWhereItMayNot) {
   EXPECT_EQ(got, text);
 }
 
+// Others do not know of that: they wait.
+TEST(Calls, SplicingFromAUnixStreamDoesNotWaitForBytesWhereItMayNot) {
+  const Pair pair;
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd out(ends[0]);
+  const UniqueFd in(ends[1]);
+  const auto option = [&](int name) {
+    int value = 0;
+    socklen_t size = sizeof value;
+    EXPECT_EQ(::getsockopt(pair.server.get(), SOL_SOCKET, name, &value, &size), 0);
+    return value;
+  };
+  const auto splice = [&](unsigned flags) {
+    return ::splice(pair.server.get(), nullptr, in.get(), nullptr, 100, flags);
+  };
+  std::thread later;
+  if (option(SO_DOMAIN) == AF_UNIX && option(SO_TYPE) == SOCK_STREAM) {
+    EXPECT_EQ(splice(SPLICE_F_NONBLOCK), -1);
+    EXPECT_EQ(errno, EAGAIN);
+    ASSERT_EQ(::fcntl(in.get(), F_SETFL, O_NONBLOCK), 0);
+    EXPECT_EQ(splice(0), -1);
+    EXPECT_EQ(errno, EAGAIN);
+    EXPECT_EQ(send(pair.client.get(), "hello"), "5");
+  } else {
+    later = std::thread([&] {
+      std::this_thread::sleep_for(20ms);
+      EXPECT_EQ(send(pair.client.get(), "hello"), "5");
+    });
+  }
+  EXPECT_EQ(splice(SPLICE_F_NONBLOCK), 5);
+  if (later.joinable()) later.join();
+}
+
 TEST(Calls, SplicingWaitsForBytesAndTellsTheEnd) {
   Pair pair;
   int ends[2];
