@@ -18,8 +18,13 @@ long kernel_send(int fd, const Span& span, std::size_t size, int flags) noexcept
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = span.parts(parts, kParts, size);
+  flags |= MSG_DONTWAIT;
   long result = -EINTR;
-  while (result == -EINTR) result = kernel(SYS_sendmsg, fd, &message, flags | MSG_DONTWAIT);
+  // Of one part, the kernel is quicker to be told so.
+  while (result == -EINTR)
+    result = message.msg_iovlen == 1
+                 ? kernel(SYS_sendto, fd, parts[0].iov_base, parts[0].iov_len, flags, nullptr, 0)
+                 : kernel(SYS_sendmsg, fd, &message, flags);
   return result;
 }
 
@@ -36,8 +41,14 @@ long ask_kernel(int fd, msghdr& message, int flags, Ancillary* with) noexcept {
     with->ask(message);
     flags |= with->wanted;
   }
+  flags |= MSG_DONTWAIT;
+  const iovec* const parts = message.msg_iov;
   long raw = -EINTR;
-  while (raw == -EINTR) raw = kernel(SYS_recvmsg, fd, &message, flags | MSG_DONTWAIT);
+  while (raw == -EINTR)
+    raw =
+        with == nullptr && message.msg_iovlen == 1
+            ? kernel(SYS_recvfrom, fd, parts[0].iov_base, parts[0].iov_len, flags, nullptr, nullptr)
+            : kernel(SYS_recvmsg, fd, &message, flags);
   if (with != nullptr && raw > 0) with->answered(message);
   return raw;
 }
