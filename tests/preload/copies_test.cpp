@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -19,28 +18,6 @@
 
 namespace farcall::preload {
 namespace {
-
-// The server waits for it in an epoll set, and more has been sent than one page: with the library,
-// bytes go through memory.
-struct UsedPair : Pair {
-  UsedPair() : set(::epoll_create1(EPOLL_CLOEXEC)) {
-    epoll_event event{.events = EPOLLIN, .data = {.u64 = 1}};
-    EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, server.get(), &event), 0);
-    const std::string block(500, 'x');
-    for (int i = 0; i < 60; ++i) {
-      put(block);
-      EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 10'000), 1);
-      EXPECT_EQ(receive(server.get()), block);
-    }
-    put("in memory?");
-    if (preloaded()) {
-      EXPECT_FALSE(readable_for_kernel(server.get()));
-    }
-    EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 10'000), 1);
-    EXPECT_EQ(receive(server.get()), "in memory?");
-  }
-  UniqueFd set;
-};
 
 // What a program does that has nothing to do.
 void wait_for_a_moment() {

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -148,6 +149,28 @@ struct Pair {
     ASSERT_EQ(send(client.get(), text), std::to_string(text.size()));
   }
   UniqueFd client, server;
+};
+
+// The server waits for it in an epoll set, and more has been sent than one page: with the library,
+// bytes go through memory.
+struct UsedPair : Pair {
+  UsedPair() : set(::epoll_create1(EPOLL_CLOEXEC)) {
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = 1}};
+    EXPECT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, server.get(), &event), 0);
+    const std::string block(500, 'x');
+    for (int i = 0; i < 60; ++i) {
+      put(block);
+      EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 10'000), 1);
+      EXPECT_EQ(receive(server.get()), block);
+    }
+    put("in memory?");
+    if (preloaded()) {
+      EXPECT_FALSE(readable_for_kernel(server.get()));
+    }
+    EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 10'000), 1);
+    EXPECT_EQ(receive(server.get()), "in memory?");
+  }
+  UniqueFd set;
 };
 
 }  // namespace farcall::preload
