@@ -88,7 +88,22 @@ TEST(TcpContract, LingeringForNoTimeResets) {
 }
 
 std::atomic<int> broken_pipes{0};
-void on_broken_pipe(int) { ++broken_pipes; }
+
+class CountedPipes {
+ public:
+  CountedPipes() {
+    struct sigaction action {};
+    action.sa_handler = [](int) { ++broken_pipes; };
+    broken_pipes = 0;
+    ::sigaction(SIGPIPE, &action, &before_);
+  }
+  CountedPipes(const CountedPipes&) = delete;
+  CountedPipes& operator=(const CountedPipes&) = delete;
+  ~CountedPipes() { ::sigaction(SIGPIPE, &before_, nullptr); }
+
+ private:
+  struct sigaction before_ {};
+};
 
 TEST(Contract, SendingToNobodyBreaksThePipe) {
   Pair pair;
@@ -99,16 +114,31 @@ TEST(Contract, SendingToNobodyBreaksThePipe) {
     std::this_thread::sleep_for(1ms);
   }
   EXPECT_EQ(result, "(EPIPE)");
-  struct sigaction action {};
-  action.sa_handler = on_broken_pipe;
-  struct sigaction before {};
-  ::sigaction(SIGPIPE, &action, &before);
-  broken_pipes = 0;
+  const CountedPipes counted;
   EXPECT_EQ(send(pair.client.get(), "x", 0), "(EPIPE)");
   EXPECT_EQ(broken_pipes, 1);
   EXPECT_EQ(send(pair.client.get(), "x", MSG_NOSIGNAL), "(EPIPE)");
   EXPECT_EQ(broken_pipes, 1);
-  ::sigaction(SIGPIPE, &before, nullptr);
+}
+
+// The next call tells.
+TEST(Contract, APartThatIsSentBreaksNoPipe) {
+  UsedPair pair;
+  const CountedPipes counted;
+  const std::string block(64 << 20, 'x');
+  std::atomic<long> sender{0};
+  std::string result;
+  std::thread sends([&] {
+    sender = ::syscall(SYS_gettid);
+    result = send(pair.client.get(), block, 0);
+  });
+  while (sender == 0) std::this_thread::yield();
+  await_sleep(sender);
+  pair.server.reset();
+  sends.join();
+  EXPECT_NE(result[0], '(') << result;
+  EXPECT_NE(result, std::to_string(block.size()));
+  EXPECT_EQ(broken_pipes, 0);
 }
 
 // The kernel resets a TCP connection whose bytes nobody will read. Plain ends know of it when the
