@@ -33,20 +33,24 @@ namespace {
 
 TEST(TcpCalls, WhoBecomesSomebodyElseLeavesWhatItHasAndBeginsAnew) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root becomes somebody else";
+  constexpr auto kAsItIs = static_cast<uid_t>(-1);
   const std::function<int()> ways[] = {
       [] { return ::setgid(4711); },
       [] { return ::setegid(4711); },
       [] { return ::setuid(4711); },
       [] { return ::seteuid(4711); },
       [] { return ::setresuid(4711, 4711, 4711); },
+      [] { return ::setresuid(kAsItIs, kAsItIs, 4711); },
+      [] { return ::setresgid(kAsItIs, kAsItIs, 4711); },
       [] { return ::setreuid(4711, 4711); },
+      [] { return ::setregid(4711, 4711); },
       [] { return static_cast<int>(::syscall(SYS_setresuid, 4711, 4711, 4711)); },
       [] { return ::chroot("/"); },
       [] { return ::unshare(CLONE_NEWNS); },
   };
   for (const auto& way : ways)
     EXPECT_EQ(exit_status(in_child([&] {
-                const Pair pair;
+                const UsedPair pair;
                 if (way() != 0) return;  // not everything may be done everywhere
                 const std::uint64_t before = sent_by_kernel(pair.client.get());
                 EXPECT_EQ(send(pair.client.get(), "by the kernel"), "13");
