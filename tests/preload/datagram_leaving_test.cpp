@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 #include <string>
 
@@ -100,6 +101,19 @@ TEST_P(DatagramLeaving, AProgramThatIsExecutedReadsThem) {
   char text[64] = {};
   EXPECT_EQ(::pread(said.get(), text, sizeof text, 0), 11);
   EXPECT_STREQ(text, "firstsecond");
+}
+
+TEST_P(DatagramLeaving, AProgramThatInheritsTheSocketReadsThem) {
+  const Unread two(at_, family_);
+  ASSERT_EQ(::fcntl(two.far.fd.get(), F_SETFD, 0), 0);
+  two.put();
+  const std::string input = std::to_string(two.far.fd.get());
+  FILE* const program = ::popen(("dd bs=64 count=2 status=none <&" + input).c_str(), "r");
+  ASSERT_NE(program, nullptr);
+  char text[64] = {};
+  EXPECT_NE(std::fgets(text, sizeof text, program), nullptr);
+  EXPECT_STREQ(text, "firstsecond");
+  EXPECT_EQ(::pclose(program), 0);
 }
 
 TEST_P(DatagramLeaving, TheyAreThereWhenTheirSenderIsNot) {
