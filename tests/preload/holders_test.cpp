@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -168,6 +169,64 @@ TEST(Contract, AChildOfVforkExecutesAProgramOnTheConnection) {
     ::_exit(1);
   }
   expect_answers_of_cat(pair, child);
+}
+
+// A connection to another process that has sent what nobody has read: bytes in memory, if the
+// library is there.
+class Unread {
+ public:
+  static constexpr const char* kText = "sent before";
+
+  Unread() : pair_(false) {
+    int go[2];
+    EXPECT_EQ(::pipe2(go, O_CLOEXEC), 0);
+    const UniqueFd told(go[0]);
+    go_ = UniqueFd(go[1]);
+    child_ = in_child([&] {
+      pair_.server.reset();
+      go_.reset();
+      for (char byte; ::read(told.get(), &byte, 1) == 1;) pair_.put(kText);
+      EXPECT_EQ(receive(pair_.client.get()), "(end)");
+    });
+    pair_.client.reset();
+    make_unread();
+  }
+  [[nodiscard]] int server() const { return pair_.server.get(); }
+  void close() {
+    pair_.server.reset();
+    go_.reset();
+    EXPECT_EQ(exit_status(child_), 0) << "the other process did not see the end";
+  }
+
+ private:
+  void make_unread() const {
+    const UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = 1}};
+    ASSERT_EQ(::epoll_ctl(set.get(), EPOLL_CTL_ADD, server(), &event), 0);
+    const auto one_more = [&] {
+      EXPECT_EQ(::write(go_.get(), "", 1), 1);
+      EXPECT_EQ(::epoll_wait(set.get(), &event, 1, 20'000), 1);
+    };
+    one_more();
+    for (int i = 0; i < 300 && readable_for_kernel(server()); ++i) {
+      EXPECT_EQ(receive(server()), kText);
+      one_more();
+    }
+    EXPECT_EQ(readable_for_kernel(server()), !preloaded());
+  }
+
+  Pair pair_;
+  UniqueFd go_;
+  pid_t child_ = -1;
+};
+
+TEST(TcpContract, WhatIsReadAfterAProgramWasNotThereEndsAsEver) {
+  Unread unread;
+  const char* arguments[] = {"nothing", nullptr};
+  EXPECT_EQ(::execv("/proc/self/nothing", const_cast<char**>(arguments)), -1);
+  EXPECT_EQ(errno, ENOENT);
+  EXPECT_EQ(receive(unread.server()), Unread::kText);
+  unread.close();
 }
 
 TEST(Contract, AChildOfABareCloneGoesOnWithTheConnection) {
