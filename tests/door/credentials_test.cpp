@@ -5,24 +5,29 @@
 #include <gtest/gtest.h>
 #include <ucred.h>
 
+#include <numeric>
+#include <vector>
+
 #include "door/scoped_server.hpp"
 
 namespace farcall::door::test {
 namespace {
+
+constexpr int kMostGroups = 100;
 
 struct Identity {
   pid_t pid;
   uid_t euid, ruid, suid;
   gid_t egid, rgid, sgid;
   int group_count;
-  gid_t groups[8];
+  gid_t groups[kMostGroups];
 };
 Identity mine() {
   Identity self{};
   self.pid = ::getpid();
   ::getresuid(&self.ruid, &self.euid, &self.suid);
   ::getresgid(&self.rgid, &self.egid, &self.sgid);
-  self.group_count = ::getgroups(8, self.groups);
+  self.group_count = ::getgroups(kMostGroups, self.groups);
   return self;
 }
 
@@ -54,7 +59,7 @@ void tell_ucred(void*, char*, size_t, door_desc_t*, uint_t) {
   seen.sgid = ::ucred_getsgid(credentials);
   const gid_t* groups = nullptr;
   seen.group_count = ::ucred_getgroups(credentials, &groups);
-  for (int i = 0; i < std::min(seen.group_count, 8); ++i) seen.groups[i] = groups[i];
+  for (int i = 0; i < std::min(seen.group_count, kMostGroups); ++i) seen.groups[i] = groups[i];
   ::ucred_free(credentials);
   answer_number(seen);
 }
@@ -207,6 +212,19 @@ TEST(DoorUcred, TellsSavedIdsAndGroupsOfOtherUsers) {
     ASSERT_EQ(::setresuid(2001, 2002, 2003), 0);
     expect_ucred_of_caller(door);
   });
+}
+
+TEST(DoorUcred, TellsAsManyGroupsAsSomebodyIsIn) {
+  if (!is_root()) GTEST_SKIP() << "needs root, to become other users";
+  const int door = ::door_create(tell_ucred, nullptr, 0);
+  for (const std::size_t count : {32U, 33U, 100U})
+    in_child([&] {
+      std::vector<gid_t> groups(count);
+      std::iota(groups.begin(), groups.end(), 4001);
+      ASSERT_EQ(::setgroups(count, groups.data()), 0);
+      ASSERT_EQ(mine().group_count, static_cast<int>(count));
+      expect_ucred_of_caller(door);
+    });
 }
 
 TEST(DoorUcred, OfAnUnprivilegedServerTellsOtherUsersToo) {
