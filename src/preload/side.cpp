@@ -41,6 +41,7 @@ static_assert(offsetof(Slab, sides) == kPages && sizeof(Slab) % kPages == 0);
 constinit std::atomic<Slab*> slab{nullptr};
 constinit std::array<std::atomic<std::uint16_t>, kMostSides> references{};
 constinit std::atomic<int> highest{0};
+constinit std::atomic<int> highest_private{0};
 constinit std::atomic<pid_t> pid{0};
 constinit Lock life;
 constinit std::atomic<bool> left{false};                   // see leave_process()
@@ -62,6 +63,12 @@ constexpr std::size_t kFewVacant = 64;
 constexpr std::int64_t kVacantFor = 2'000'000'000;
 constinit std::array<Vacant, kMostVacant> vacant{};
 constinit std::size_t vacant_count = 0;
+
+void note_highest(std::atomic<int>& mark, int fd) noexcept {
+  int before = mark.load(std::memory_order_relaxed);
+  while (before < fd && !mark.compare_exchange_weak(before, fd, std::memory_order_relaxed)) {
+  }
+}
 
 Slab* get_slab() noexcept {
   Slab* found = slab.load(std::memory_order_acquire);
@@ -183,7 +190,8 @@ void in_parent() noexcept { life.unlock(); }
 void in_child() noexcept {
   left.store(false, std::memory_order_relaxed);
   forget_before_fork_in_child();
-  for (std::size_t word = 0; word < detail::private_descriptors.size() / 64; ++word) {
+  const auto last = static_cast<std::size_t>(highest_private.load(std::memory_order_relaxed)) / 64;
+  for (std::size_t word = 0; word <= last; ++word) {
     std::uint64_t bits = detail::private_descriptors[word].exchange(0, std::memory_order_relaxed);
     for (; bits != 0; bits &= bits - 1)
       kernel(SYS_close, static_cast<int>(word * 64) + __builtin_ctzll(bits));
@@ -270,9 +278,7 @@ void adopt(int fd, Side& side) noexcept {
   if (static_cast<unsigned>(fd) >= static_cast<unsigned>(kMostDescriptors)) return;
   const Guard guard(life);
   references[index_of(side)].fetch_add(1, std::memory_order_relaxed);
-  int before = highest.load(std::memory_order_relaxed);
-  while (before < fd && !highest.compare_exchange_weak(before, fd, std::memory_order_relaxed)) {
-  }
+  note_highest(highest, fd);
   // release: pairs with the acquire in find_side()
   detail::table[static_cast<std::size_t>(fd)].store(&side, std::memory_order_release);
 }
@@ -455,9 +461,11 @@ int make_private(int fd) noexcept {
     kernel(SYS_close, fd);
     fd = static_cast<int>(high);
   }
-  if (fd < kMostDescriptors)
+  if (fd < kMostDescriptors) {
     detail::private_descriptors[static_cast<std::size_t>(fd) / 64].fetch_or(
         std::uint64_t{1} << fd % 64, std::memory_order_relaxed);
+    note_highest(highest_private, fd);
+  }
   return fd;
 }
 

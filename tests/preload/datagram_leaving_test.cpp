@@ -8,7 +8,9 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +18,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "children.hpp"
 #include "datagrams.hpp"
@@ -199,6 +202,46 @@ TEST_P(DatagramLeaving, ASetInASetTellsOfThem) {
 
 INSTANTIATE_TEST_SUITE_P(Of, DatagramLeaving, ::testing::Values(AF_INET, AF_INET6),
                          [](const auto& tested) { return tested.param == AF_INET ? "v4" : "v6"; });
+
+constexpr int kMany = 17'000;
+
+// So that what the library opens from now on has a higher number than those.
+std::vector<UniqueFd> many_files() {
+  std::vector<UniqueFd> all;
+  do all.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  while (all.back().get() >= 0 && all.back().get() < kMany);
+  EXPECT_EQ(all.back().get(), kMany);
+  return all;
+}
+
+int descriptors_beyond() {
+  int count = 0;
+  for (int fd = kMany + 1; fd < kMany + 100; ++fd)
+    if (kernel(SYS_fcntl, fd, F_GETFD) >= 0) ++count;
+  return count;
+}
+
+// However high these are.
+TEST(DatagramCopies, OfAProcessHaveNoneOfTheLibrarysDescriptors) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  if (limit.rlim_max < kMany + 100) GTEST_SKIP() << "too few descriptors are allowed";
+  EXPECT_EQ(exit_status(in_child([&] {
+              limit.rlim_cur = limit.rlim_max;
+              ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+              const Socket server;
+              const Socket client;
+              client.connect_to(server);
+              const std::vector<UniqueFd> others = many_files();
+              for (int i = 0; i < 3; ++i) {
+                client.send("ping");
+                EXPECT_EQ(server.receive(), "ping");
+              }
+              EXPECT_EQ(descriptors_beyond(), preloaded() ? 1 : 0) << "nobody can find the server";
+              EXPECT_EQ(exit_status(in_child([] { EXPECT_EQ(descriptors_beyond(), 0); })), 0);
+            })),
+            0);
+}
 
 }  // namespace
 }  // namespace farcall::preload
