@@ -3,6 +3,7 @@
 // <synch.h>: what Solaris says of its locks, held against ours.
 #include <errno.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <synch.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -11,7 +12,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
+#include <string>
 #include <thread>
+
+#include "door/child.hpp"
 
 namespace {
 
@@ -193,16 +198,76 @@ TEST(Locks, ASemaphoreCountsAndLeavesErrnoAlone) {
   EXPECT_EQ(sema_destroy(&semaphore), 0);
 }
 
+bool sleeps(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  const std::size_t name_ends = line.rfind(')');
+  return name_ends != std::string::npos && line.compare(name_ends + 1, 2, " S") == 0;
+}
+
+// What `wait` returns in another process, which sleeps there before `wake` is called here.
+template <class Wait, class Wake>
+int woken_in_another_process(Wait wait, Wake wake) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(30);
+    _exit(wait());
+  }
+  while (!sleeps(child) && kill(child, 0) == 0) usleep(1000);
+  wake();
+  return exit_code(child);
+}
+
 TEST(Locks, ASemaphoreWakesAnotherProcess) {
   SharedBetweenProcesses<sema_t> shared;
   ASSERT_EQ(sema_init(shared.get(), 0, USYNC_PROCESS, nullptr), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(10);
-    _exit(sema_wait(shared.get()));
-  }
-  ASSERT_EQ(sema_post(shared.get()), 0);
-  EXPECT_EQ(exit_code(child), 0);
+  EXPECT_EQ(woken_in_another_process([&] { return sema_wait(shared.get()); },
+                                     [&] { EXPECT_EQ(sema_post(shared.get()), 0); }),
+            0);
+}
+
+TEST(Locks, AConditionWakesAnotherProcess) {
+  struct Told {
+    mutex_t mutex;
+    cond_t condition;
+    bool told;
+  };
+  SharedBetweenProcesses<Told> shared;
+  Told& told = *shared.get();
+  ASSERT_EQ(mutex_init(&told.mutex, USYNC_PROCESS, nullptr), 0);
+  ASSERT_EQ(cond_init(&told.condition, USYNC_PROCESS, nullptr), 0);
+  const auto wait = [&] {
+    int error = mutex_lock(&told.mutex);
+    while (error == 0 && !told.told) error = cond_wait(&told.condition, &told.mutex);
+    return error;
+  };
+  const auto wake = [&] {
+    EXPECT_EQ(mutex_lock(&told.mutex), 0);
+    told.told = true;
+    EXPECT_EQ(cond_signal(&told.condition), 0);
+    EXPECT_EQ(mutex_unlock(&told.mutex), 0);
+  };
+  EXPECT_EQ(woken_in_another_process(wait, wake), 0);
+}
+
+TEST(Locks, AMutexWakesAnotherProcess) {
+  SharedBetweenProcesses<mutex_t> shared;
+  ASSERT_EQ(mutex_init(shared.get(), USYNC_PROCESS, nullptr), 0);
+  ASSERT_EQ(mutex_lock(shared.get()), 0);
+  EXPECT_EQ(woken_in_another_process([&] { return mutex_lock(shared.get()); },
+                                     [&] { EXPECT_EQ(mutex_unlock(shared.get()), 0); }),
+            0);
+}
+
+TEST(Locks, WhoWritesWakesWhoReadsInAnotherProcess) {
+  FARCALL_SKIP_UNDER_TSAN(FARCALL_TSAN_CHILD);
+  SharedBetweenProcesses<rwlock_t> shared;
+  ASSERT_EQ(rwlock_init(shared.get(), USYNC_PROCESS, nullptr), 0);
+  ASSERT_EQ(rw_wrlock(shared.get()), 0);
+  EXPECT_EQ(woken_in_another_process([&] { return rw_rdlock(shared.get()); },
+                                     [&] { EXPECT_EQ(rw_unlock(shared.get()), 0); }),
+            0);
 }
 
 }  // namespace

@@ -16,6 +16,8 @@
 #include <set>
 #include <thread>
 
+#include "door/child.hpp"
+
 namespace {
 
 void* give_back(void* argument) { return argument; }
@@ -84,6 +86,26 @@ TEST(Threads, DetachedThreadsAreNotJoined) {
   go = true;
   // The flag lives on this stack, so see the thread off.
   while (thr_continue(thread) == 0) thr_yield();
+}
+
+// Somebody else may wait for it then.
+TEST(Threads, AJoinThatIsCancelledTakesNothing) {
+  FARCALL_SKIP_UNDER_TSAN("has a pthread_join() that must not be cancelled");
+  std::atomic<bool> over{false};
+  thread_t thread = 0;
+  ASSERT_EQ(thr_create(nullptr, 0, &wait_for, &over, 0, &thread), 0);
+  pthread_t joins{};
+  const auto join = [](void* other) -> void* {
+    (void)thr_join(*static_cast<thread_t*>(other), nullptr, nullptr);
+    return nullptr;
+  };
+  ASSERT_EQ(pthread_create(&joins, nullptr, join, &thread), 0);
+  ASSERT_EQ(pthread_cancel(joins), 0);
+  void* status = nullptr;
+  ASSERT_EQ(pthread_join(joins, &status), 0);
+  EXPECT_EQ(status, PTHREAD_CANCELED);
+  over = true;
+  EXPECT_EQ(thr_join(thread, nullptr, nullptr), 0);
 }
 
 TEST(Threads, AThreadCannotJoinItself) {
