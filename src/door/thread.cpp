@@ -72,6 +72,7 @@ void forget_others() {
   threads().all.remove_if(
       [](const Thread& thread) { return ::pthread_equal(thread.id, ::pthread_self()) == 0; });
   for (Thread& self : threads().all) self.task = ::gettid();
+  threads().main_left = false;  // it is the main one now
   process::free_in_child(threads().lock);
 }
 
