@@ -87,5 +87,26 @@ TEST(DoorOpening, TruncatingKeepsTheLocksOfTheProcess) {
   });
 }
 
+template <class Call>
+int errno_after(Call call) {
+  errno = E2BIG;
+  EXPECT_GE(call(), 0);
+  return errno;
+}
+
+TEST(DoorOpening, LeavesErrnoAloneWhereItSucceeds) {
+  const Sandbox sandbox;
+  const std::string file = sandbox.file("file");
+  const char* const path = file.c_str();
+  const UniqueFd fd(::open(path, O_RDONLY));
+  struct stat status {};
+  EXPECT_EQ(errno_after([&] { return UniqueFd(::open(path, O_RDONLY)).get(); }), E2BIG);
+  EXPECT_EQ(errno_after([&] { return UniqueFd(::open(path, O_WRONLY | O_TRUNC)).get(); }), E2BIG);
+  EXPECT_EQ(errno_after([&] { return UniqueFd(::dup(fd.get())).get(); }), E2BIG);
+  EXPECT_EQ(errno_after([&] { return ::stat(path, &status); }), E2BIG);
+  EXPECT_EQ(errno_after([&] { return ::fstat(fd.get(), &status); }), E2BIG);
+  EXPECT_EQ(errno_after([&] { return ::fstatat(fd.get(), "", &status, AT_EMPTY_PATH); }), E2BIG);
+}
+
 }  // namespace
 }  // namespace farcall::door::test
