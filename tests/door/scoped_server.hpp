@@ -206,6 +206,9 @@ inline bool sleeps_in_call(pid_t thread) {
   unsigned long operation = 0;
   file >> number >> std::hex >> address >> operation;
   constexpr unsigned long kDoorCall = 98;  // of stplr_doors.h, in the lowest byte of a command
+#ifdef SYS_poll
+  if (number == SYS_poll) return true;
+#endif
   return number == SYS_ppoll || (number == SYS_futex && (operation & FUTEX_PRIVATE_FLAG) == 0) ||
          (number == SYS_ioctl && (operation & 0xFF) == kDoorCall);
 }
@@ -241,11 +244,15 @@ class Caller {
     return eventually([&] { return replied() || sleeps(); }) && !replied(kGlance);
   }
   Reply reply() { return reply_.get(); }
-  // Sends one signal to the call, once it is under way.
-  Reply interrupt() {
+  // Sends one signal to the call, once it is under way, which goes on.
+  void signal() {
     EXPECT_TRUE(eventually([&] { return replied() || sleeps(); }));
+    ::pthread_kill(thread_.native_handle(), SIGUSR1);
+  }
+  // The same; returns what that makes of it.
+  Reply interrupt() {
     do {
-      ::pthread_kill(thread_.native_handle(), SIGUSR1);
+      signal();
     } while (!kCountsSignals && !replied(5ms));
     return reply_.get();
   }

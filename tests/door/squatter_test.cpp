@@ -137,6 +137,23 @@ TEST_F(DoorSquatter, AServerThatIsStoppedIsNone) {
   EXPECT_TRUE(opens_as(path, id_of(server.door())));
 }
 
+TEST_F(DoorSquatter, ASignalDoesNotEndTheWaitForAServer) {
+  ScopedServer server([&] {
+    const int mine = ::door_create(echo, nullptr, 0);
+    EXPECT_EQ(::fattach(mine, path.c_str()), 0) << std::strerror(errno);
+    return mine;
+  });
+  ASSERT_TRUE(stop_process(server.pid()));
+  Caller opens([&] {
+    const UniqueFd fd(::open(path.c_str(), O_RDONLY));
+    return fd ? call(fd.get(), "x") : Reply{.error = errno, .data = {}, .descriptors = {}};
+  });
+  opens.signal();
+  EXPECT_TRUE(opens.waits());
+  ASSERT_EQ(::kill(server.pid(), SIGCONT), 0);
+  EXPECT_EQ(opens.reply().data, "x");
+}
+
 // ---- users that have no number here ----
 
 // In a process that the kernel tells of no user but the overflow id, a stranger has taken the name
