@@ -106,6 +106,29 @@ TEST_F(DoorSquatter, IsWaitedForIfItMayAttach) {
   EXPECT_EQ(caller.reply().data, "x");
 }
 
+// Who may attach, and answers with another file.
+TEST_F(DoorSquatter, WhatIsNoDoorIsNotOpenedForOne) {
+  const AttachAddress address(path);
+  struct stat file {};
+  ASSERT_EQ(::stat(path.c_str(), &file), 0);
+  const UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::bind(listener.get(), address.get(), address.size), 0);
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  const UniqueFd other(::memfd_create("other", MFD_CLOEXEC));
+  std::thread answers([&] {
+    const UniqueFd visitor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    pollfd asked{.fd = visitor.get(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(::poll(&asked, 1, static_cast<int>(kPatience.count())), 1);
+    EXPECT_EQ(take_packet(visitor.get()).purpose, kPurposeOpen);
+    send_descriptors(visitor.get(), std::array{other.get()});
+  });
+  const UniqueFd opened(::open(path.c_str(), O_RDONLY));
+  answers.join();
+  struct stat status {};
+  ASSERT_EQ(::fstat(opened.get(), &status), 0);
+  EXPECT_EQ(std::pair(status.st_dev, status.st_ino), std::pair(file.st_dev, file.st_ino));
+}
+
 // What a program gets where a door is attached whose server says nothing: an error, not the file.
 void expect_nobody_answers(const std::string& path) {
   EXPECT_EQ(ERROR_OF(::open(path.c_str(), O_RDONLY)), ETIMEDOUT);
