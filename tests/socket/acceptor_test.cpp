@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "socket/acceptor.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "door/child.hpp"
+#include "door/usage.hpp"
+#include "farcall/memory.hpp"
+#include "farcall/socket.hpp"
+
+namespace farcall::test {
+namespace {
+
+using door::test::eventually;
+using door::test::kAddressSanitizer;
+using door::test::open_descriptors;
+
+UniqueFd stream() { return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
+
+// Counts those who come.
+class Door final : public process::Watch, public std::enable_shared_from_this<Door> {
+ public:
+  explicit Door(UniqueFd listener) : acceptor_(std::move(listener)) {}
+  void open() { acceptor_.start(shared_from_this()); }
+  void close() { acceptor_.close(); }
+  void on_readable(std::uint32_t) noexcept override {
+    acceptor_.accept_waiting([this](UniqueFd&, const Credentials&, bool) { ++let_in; });
+    ++looks;
+  }
+  std::atomic<int> let_in{0};
+  std::atomic<int> looks{0};
+
+ private:
+  process::Acceptor acceptor_;
+};
+
+// As long as this lives the process may have no more descriptors than it has.
+class FullTable {
+ public:
+  FullTable() {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    // A table of some size: the smaller it is, the less may wait to be done in the background.
+    while (others_.size() < 100) others_.emplace_back(::dup(STDIN_FILENO));
+    const UniqueFd next(::dup(STDIN_FILENO));
+    const rlimit limit{.rlim_cur = static_cast<rlim_t>(next.get()), .rlim_max = before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  }
+  FullTable(const FullTable&) = delete;
+  FullTable& operator=(const FullTable&) = delete;
+  ~FullTable() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+  std::vector<UniqueFd> others_;
+};
+
+// Though nobody else comes, and there was no descriptor to spare.
+TEST(Acceptor, LetsInWhoCameWhileTheTableWasFull) {
+  if (kAddressSanitizer) GTEST_SKIP() << "the sanitizer itself needs descriptors to look at memory";
+  (void)process::Reactor::here();
+  const std::size_t descriptors = open_descriptors();
+  const AbstractAddress address("farcall-test/acceptor/" + std::to_string(::getpid()));
+  UniqueFd listener = stream();
+  ASSERT_EQ(::bind(listener.get(), address.get(), address.size()), 0);
+  ASSERT_EQ(::listen(listener.get(), 4), 0);
+  UniqueFd visitor = stream();
+  std::shared_ptr<Door> door;
+  {
+    const FullTable full;
+    door = std::make_shared<Door>(std::move(listener));
+    door->open();
+    ASSERT_EQ(::connect(visitor.get(), address.get(), address.size()), 0);
+    EXPECT_TRUE(eventually([&] { return door->looks > 0; }));
+    EXPECT_EQ(door->let_in, 0);
+  }
+  EXPECT_TRUE(eventually([&] { return door->let_in == 1; }));
+  door->close();
+  visitor.reset();
+  EXPECT_TRUE(eventually([&] { return open_descriptors() == descriptors; }));
+}
+
+}  // namespace
+}  // namespace farcall::test
