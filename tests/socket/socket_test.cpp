@@ -233,6 +233,21 @@ TEST(Packet, LeavesWhatHadRoomToWhoTookIt) {
   EXPECT_EQ(packet.descriptors.size(), 2U);
 }
 
+TEST(Packet, OfAnotherLengthIsGarbage) {
+  const auto [here, there] = packet_socket_pair();
+  send_descriptors(here.get(), {}, 7);
+  std::array<char, 64> bytes{};
+  const ssize_t proper = ::recv(there.get(), bytes.data(), bytes.size(), 0);
+  ASSERT_GT(proper, 2);
+  for (const ssize_t size : {ssize_t{0}, proper - 1, proper, proper + 1, 2 * proper}) {
+    const auto count = static_cast<std::size_t>(size);
+    ASSERT_EQ(::send(here.get(), bytes.data(), count, 0), size);
+    EXPECT_EQ(take_packet(there.get()).kind,
+              size == proper ? Packet::Kind::descriptors : Packet::Kind::garbage)
+        << size << " bytes";
+  }
+}
+
 TEST(Packet, TellsOfControlMessagesThatNobodyHasAskedFor) {
   const auto [here, there] = packet_socket_pair();
   send_descriptors(here.get(), std::array{0});
