@@ -191,6 +191,35 @@ TEST(MessageChannel, TheModeSaysWhoMayConnect) {
   farcall_channel_destroy(two);
 }
 
+// Whom the server shares its group with is of that class, and no other.
+TEST(MessageChannel, TheModeSaysWhetherItsGroupMayConnect) {
+  if (!door::test::is_root()) GTEST_SKIP() << "only root can become somebody else";
+  const std::string group = unique_name("group");
+  const std::string others = unique_name("others");
+  const int one = farcall_name_attach(group.c_str(), 0, 0620);
+  const int two = farcall_name_attach(others.c_str(), 0, 0602);
+  ASSERT_GT(one, 0);
+  ASSERT_GT(two, 0);
+  const uid_t user = door::test::kNobody;
+  const auto error_of_opening = [](const std::string& name) {
+    return farcall_name_open(name.c_str()) > 0 ? 0 : errno;
+  };
+  Child member([&] {
+    ASSERT_EQ(::setresuid(user, user, user), 0);
+    EXPECT_EQ(error_of_opening(group), 0);
+    EXPECT_EQ(error_of_opening(others), EACCES);
+  });
+  EXPECT_EQ(member.join(), 0);
+  Child other([&] {
+    ASSERT_TRUE(door::test::become(user));
+    EXPECT_EQ(error_of_opening(group), EACCES);
+    EXPECT_EQ(error_of_opening(others), 0);
+  });
+  EXPECT_EQ(other.join(), 0);
+  farcall_channel_destroy(one);
+  farcall_channel_destroy(two);
+}
+
 TEST(MessageChannel, ADisconnectIsTold) {
   Channel channel(FARCALL_DISCONNECT);
   const int connection = farcall_connect(channel.id);
