@@ -112,6 +112,10 @@ int64_t farcall_receive(int channel, void* buffer, size_t length, struct farcall
 int64_t farcall_receivev(int channel, const struct iovec* buffers, int count,
                          struct farcall_info* info);
 
+/* Closes the descriptors that came along, by a thread that serves nobody: the last close of what a
+ * stranger has sent takes as long as he likes. descriptor_count is 0 afterwards. */
+int farcall_drop_descriptors(struct farcall_info* info);
+
 /* Answers: with a status of 0 or more, and data. */
 int farcall_reply(int64_t id, int status, const void* reply, size_t length);
 int farcall_replyv(int64_t id, int status, const struct iovec* reply, int count);

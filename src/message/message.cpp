@@ -17,6 +17,7 @@
 #include "message/priority.hpp"
 #include "message/shared.hpp"
 #include "message/thread.hpp"
+#include "process/background.hpp"
 #include "process/process.hpp"
 
 namespace farcall::message {
@@ -265,6 +266,17 @@ int64_t farcall_receivev(int channel, const struct iovec* buffers, int count,
     Thread& thread = Thread::here();
     const Deadline deadline = thread.take_deadline();
     return thread.channel(channel)->receive(checked(buffers, count), deadline, info, since);
+  });
+}
+
+int farcall_drop_descriptors(struct farcall_info* info) {
+  return guarded([&] {
+    if (info == nullptr || info->descriptor_count > FARCALL_DESCRIPTORS)
+      throw SystemError(EINVAL, "descriptors");
+    for (unsigned i = 0; i < info->descriptor_count; ++i)
+      process::close_later(info->uid, UniqueFd(info->descriptors[i]));
+    info->descriptor_count = 0;
+    return 0;
   });
 }
 

@@ -11,6 +11,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -46,6 +49,19 @@ inline UniqueFd lingering(int seconds) {
   const linger wait{.l_onoff = 1, .l_linger = seconds};
   ::setsockopt(mine.get(), SOL_SOCKET, SO_LINGER, &wait, sizeof wait);
   return mine;
+}
+
+// Descriptors that are on their way to a process: sent, and not received.
+inline int on_their_way_to(pid_t process) {
+  int count = 0;
+  std::error_code gone;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/fdinfo", gone)) {
+    std::ifstream lines(entry.path());
+    for (std::string word; lines >> word;)
+      if (int here = 0; word == "scm_fds:" && lines >> here) count += here;
+  }
+  return count;
 }
 
 }  // namespace farcall::door::test

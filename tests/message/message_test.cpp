@@ -9,6 +9,7 @@
 #include <cstring>
 #include <future>
 
+#include "door/lingering.hpp"
 #include "message/channel.hpp"
 
 namespace farcall::message::test {
@@ -214,6 +215,31 @@ TEST(Message, DescriptorsComeAlong) {
   EXPECT_EQ(byte, 'y');
   ::close(ends[0]);
   ::close(ends[1]);
+}
+
+// Here a socket whose last close waits for minutes.
+TEST(Message, DescriptorsAreDroppedWithoutWaitingForTheirEnd) {
+  Channel channel;
+  UniqueFd socket = door::test::lingering(600);
+  std::thread client([&] {
+    const int number = socket.get();
+    farcall_message message{};
+    message.descriptors = &number;
+    message.descriptor_count = 1;
+    EXPECT_EQ(farcall_send_message(channel.connection, &message), 0);
+  });
+  Message message = receive(channel.id);
+  EXPECT_EQ(message.info.descriptor_count, 1U);
+  const int came = message.info.descriptors[0];
+  EXPECT_EQ(answer(message.id, 0), 0);
+  client.join();
+  socket.reset();
+  EXPECT_EQ(farcall_drop_descriptors(&message.info), 0);
+  EXPECT_EQ(message.info.descriptor_count, 0U);
+  EXPECT_TRUE(eventually([&] { return ::fcntl(came, F_GETFD) < 0; }));
+  EXPECT_EQ(farcall_drop_descriptors(&message.info), 0) << "there are none";
+  EXPECT_EQ(farcall_drop_descriptors(nullptr), -1);
+  EXPECT_EQ(errno, EINVAL);
 }
 
 TEST(Message, OneWayReturnsWhenItHasBeenReceived) {

@@ -179,6 +179,9 @@ extern "C" {
     /// The same, of pieces.
     pub fn farcall_writev(id: i64, offset: usize, from: *const iovec, count: c_int) -> isize;
 
+    /// Closes the descriptors that came along, by a thread that serves nobody.
+    pub fn farcall_drop_descriptors(info: *mut farcall_info) -> c_int;
+
     /// Queues a pulse.
     pub fn farcall_pulse(connection: c_int, priority: c_int, code: c_int, value: i64) -> c_int;
     /// Asks for a pulse when the server is gone.
